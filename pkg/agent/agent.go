@@ -1,14 +1,16 @@
-// Package agent runs one Envoy, a gateway's or an edge's. In go credentials and addresses of the control channel, out comes a
-// process that carries tunnels. It gets identities and keeps them valid, serves them to Envoy by SDS, passes on by ADS what
-// the xds-servers send and keeps it for times without them, looks at the apiservers of an edge, and reports. It knows nothing
-// of Kubernetes, nor of what is in Envoy's configuration.
+// Package agent runs one Envoy, of a gateway or of an edge. Input: credentials and addresses of the control channel.
+// Output: a process that carries tunnels. It obtains identities and keeps them valid, serves them to Envoy by SDS,
+// proxies the resources of the xds-servers to Envoy by ADS and caches them, probes the apiservers of an edge, and
+// reports. It knows nothing about Kubernetes or the content of Envoy's configuration.
 //
-// The core is one Envoy, its supervisor, and the Unix socket on which Envoy asks. On it stand memberships: one enrolment
-// each, with a folder, an identity and a stream to the xds-server of its own. An edge has as many as it has bootstrap files,
-// a gateway one. Envoy's bootstrap depends on none of them, so nothing that happens to one restarts Envoy.
+// The core is one Envoy, its supervisor, and the Unix socket of Envoy's requests. Memberships are built on it. A
+// membership is one enrolment, with its own folder, identity and stream to the xds-server. An edge has one for each
+// bootstrap file, a gateway has one. Envoy's bootstrap does not depend on memberships, so a change of one never
+// restarts Envoy.
 //
-// Envoy outlives an agent that dies, and the next agent takes it over: see package envoyproc. This package joins the parts of an
-// agent, and has the memberships; what is particular to an edge or a gateway is in packages edge and gateway.
+// Envoy outlives an agent that dies, and the next agent takes it over: see package envoyproc. This package connects
+// the parts of an agent and owns the memberships; the parts specific to an edge or a gateway are in packages edge and
+// gateway.
 package agent
 
 import (
@@ -37,44 +39,46 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-// Config is what an Agent stands on.
+// Config configures an Agent.
 type Config struct {
 	Edges   []edge.Config   // the enrolments of an edge; none for a gateway
 	Gateway *gateway.Config // nil for an edge
-	// Joined makes an enrolment of a bootstrap file that was put into the state folder by Join; nil: none is looked for.
+	// Joined returns the enrolment for a bootstrap file that Join put into the state folder; nil: joined tunnels are
+	// not supported.
 	Joined func(path string) (edge.Config, error)
 
-	StateDir   string // keys and what the xds-servers sent; one agent at a time
-	RuntimeDir string // sockets and Envoy's bootstrap, where Envoy runs; empty: StateDir
+	StateDir   string // keys and the cache of resources; one agent at a time
+	RuntimeDir string // sockets and Envoy's bootstrap; Envoy's working directory; empty: StateDir
 
-	Envoy             string // the program
-	EnvoyLog          string // the file to which Envoy's log is appended; empty: the agent's own stderr
-	EnvoyLogLevel     string // empty: warning
-	Concurrency       int    // Envoy's worker threads; 0: one
-	Memory            uint64 // bytes of heap at which Envoy stops taking more; 0: the default of envoy.BootstrapConfig
-	ClusterStatistics bool   // of a gateway's Envoy: see envoy.BootstrapConfig
-	External          bool   // somebody else starts Envoy, in the same RuntimeDir and with BootstrapFile
+	Envoy         string // path or name of the program
+	EnvoyLog      string // file for Envoy's log, appended to; empty: the agent's own stderr
+	EnvoyLogLevel string // empty: warning
+	Concurrency   int    // Envoy's worker threads; 0: one
+	// heap size in bytes at which Envoy stops accepting work; 0: the default of envoy.BootstrapConfig
+	Memory            uint64
+	ClusterStatistics bool // of a gateway's Envoy: see envoy.BootstrapConfig
+	External          bool // another program starts Envoy, in the same RuntimeDir and with BootstrapFile
 
-	DrainTimeout time.Duration // how long open connections may go on when the agent is told to stop
+	DrainTimeout time.Duration // how long open connections may continue after the agent is told to stop
 	HealthListen string        // address of /healthz, /readyz and /status; empty: none
 
 	MetricsListen string // address of /metrics; empty or "0": none
 	PerCluster    bool   // publish series for each workload cluster too
 
-	// Leave ends the agent and leaves Envoy to the next one; nil: nothing does.
+	// Leave ends the agent without stopping Envoy; nil: never.
 	Leave <-chan os.Signal
 
-	adoptTimeout time.Duration // for how long an Envoy that runs is asked what it is; 0: 30 s
+	adoptTimeout time.Duration // how long a running Envoy is asked for its identity; 0: 30 s
 }
 
-// cacheFolder holds what the xds-servers sent, in the state folder.
+// cacheFolder is the folder in the state folder that holds the resources of the xds-servers.
 const cacheFolder = "cache"
 
 // Agent runs one Envoy.
 type Agent struct {
 	config  Config
 	log     *slog.Logger
-	members []*membership // those of the configuration
+	members []*membership // of the configuration
 	xds     *xdsproxy.Proxy
 	sds     *identity.SecretServer
 	gateway *gateway.Gateway // nil for an edge
@@ -84,11 +88,12 @@ type Agent struct {
 
 	replacing atomic.Bool // Envoy was killed because it hung, and has not ended yet
 
-	mu     sync.Mutex // guards which there are of
-	joined []*joined  // those of Join
+	mu     sync.Mutex // guards joined
+	joined []*joined  // tunnels of Join
 }
 
-// New checks what can be checked before anything starts. The error names the setting that is at fault.
+// New returns an Agent after it has validated the configuration. It starts nothing. The error names the invalid
+// setting.
 func New(config Config, log *slog.Logger) (*Agent, error) {
 	if err := config.complete(); err != nil {
 		return nil, err
@@ -106,14 +111,14 @@ func (c Config) admin() envoyadmin.Client {
 	return envoyadmin.Client{Socket: c.path(envoy.AdminSocket), AdoptTimeout: c.adoptTimeout}
 }
 
-// Run gets identities, runs Envoy and keeps all going until ctx ends; then it has Envoy finish what is open, stops it and
-// returns nil. It returns an error if a folder is not usable or another agent uses it, if a socket can't be listened on, or
-// if a right is missing; an Envoy that runs then goes on.
+// Run obtains identities and runs Envoy until ctx ends; then it drains Envoy, stops it and returns nil. It returns an
+// error if a folder is not usable or another agent uses it, if it cannot listen on a socket, or if a capability is
+// missing. A running Envoy continues after an error.
 func (a *Agent) Run(ctx context.Context) error {
 	if err := a.whenRoom(ctx, a.config.makeFolders); err != nil {
 		return unlessEnded(ctx, err)
 	}
-	_ = heartbeat.Notify("READY=1") // it serves Envoy as soon as it can; without systemd there is no socket
+	_ = heartbeat.Notify("READY=1") // Envoy is served as soon as possible; without systemd, Notify does nothing
 	unlock, err := a.config.lock()
 	if err != nil {
 		return err
@@ -144,7 +149,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return a.run(ctx, socket, health, figures)
 }
 
-// load reads what earlier agents left: identities, and what Envoy had. Envoy must not ask before.
+// load loads what earlier agents left: identities, and the cache of resources. It must end before Envoy is served.
 func (a *Agent) load() (err error) {
 	if a.xds, err = xdsproxy.New(filepath.Join(a.config.StateDir, cacheFolder), a.log); err != nil {
 		return err
@@ -170,9 +175,9 @@ func (a *Agent) load() (err error) {
 	return nil
 }
 
-// run keeps everything going until ctx ends and Envoy has ended after it, or Leave says so, or something fails.
+// run runs all parts until ctx ends and Envoy is stopped, until Leave receives a signal, or until a part fails.
 func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) error {
-	// What Envoy needs goes on while it finishes what is open.
+	// Everything that Envoy needs continues while Envoy drains.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, work := errgroup.WithContext(work)
@@ -207,7 +212,7 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 	return err
 }
 
-// watchConfiguration tells the memberships when something about their configuration may have changed.
+// watchConfiguration notifies the memberships when their configuration may have changed.
 func (a *Agent) watchConfiguration(ctx context.Context) {
 	for {
 		for _, m := range a.memberships() {
@@ -221,7 +226,7 @@ func (a *Agent) watchConfiguration(ctx context.Context) {
 	}
 }
 
-// serve answers Envoy until ctx ends, and closes the listener.
+// serve serves Envoy until ctx ends, and closes the listener.
 func (a *Agent) serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(xdsproxy.MaxRequest))
 	a.sds.Register(ctx, server)
@@ -237,7 +242,8 @@ func (a *Agent) serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// listenUnix takes over the socket of an agent that died: the lock says that none runs.
+// listenUnix listens on a Unix socket, and replaces the socket of an agent that died. The folder's lock ensures that
+// no other agent runs.
 func listenUnix(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("removing socket of the last agent: %w", err)

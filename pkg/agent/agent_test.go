@@ -41,7 +41,7 @@ func TestEnvoyIsBackAtOnceAfterAKill(t *testing.T) {
 func TestEnvoyOutlivesItsAgentAndIsTakenOverByTheNext(t *testing.T) {
 	l := newGateway(newWorld(t))
 	l.serve()
-	l.agent().end(t, syscall.SIGKILL) // before or after it has a certificate: the next one has to cope with either
+	l.agent().end(t, syscall.SIGKILL) // before or after it has a certificate: the next agent must handle either
 	first := l.agent()
 	pid, serial := l.serving()
 	first.end(t, syscall.SIGKILL)
@@ -97,7 +97,7 @@ func TestAnEnvoyThatWasTakenOverGetsEachNewLeaf(t *testing.T) {
 	}
 }
 
-func TestAnEnvoyThatWasStartedOtherwiseIsReplaced(t *testing.T) {
+func TestAnEnvoyWithAnotherConfigurationIsReplaced(t *testing.T) {
 	l := newGateway(newWorld(t))
 	l.serve()
 	first := l.agent()
@@ -106,10 +106,10 @@ func TestAnEnvoyThatWasStartedOtherwiseIsReplaced(t *testing.T) {
 	l.child.Concurrency = 2
 	l.agent()
 	l.serving(pid)
-	if fd, err := unix.PidfdOpen(pid, 0); err == nil { // else there is no such process
+	if fd, err := unix.PidfdOpen(pid, 0); err == nil { // otherwise there is no such process
 		defer unix.Close(fd)
 		eventually.True(t, envoytest.Patience, "the old Envoy has ended", func() error {
-			// Readable when the process has ended: pidfd_open(2).
+			// The descriptor is readable when the process has ended: pidfd_open(2).
 			if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0); n != 1 {
 				return fmt.Errorf("Envoy %d goes on beside the new one: %w", pid, err)
 			}
@@ -150,7 +150,7 @@ func TestAnAgentWaitsForTheControlChannel(t *testing.T) {
 	if status := answer(l, "/readyz"); status != http.StatusOK {
 		t.Errorf("/readyz answers %d", status)
 	}
-	l.logged("connection refused", 1) // each reason once
+	l.logged("connection refused", 1) // each reason is logged once
 }
 
 func answer(l *place, path string) int {
@@ -190,7 +190,7 @@ func TestOnlyItsOwnerReadsTheStateFolder(t *testing.T) {
 			want = 0o700
 		}
 		if entry.Name() == envoy.TunnelLog {
-			continue // Envoy's own, in a folder that is closed
+			continue // Envoy's own file, in a restricted folder
 		}
 		if info, err := entry.Info(); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v", entry.Name(), info.Mode(), err)

@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// apiserver plays a workload cluster's: it says its name, and streams for as long as it is asked to.
+// apiserver is a workload cluster's apiserver: it returns its name, and streams for the requested time.
 type apiserver struct {
 	model.Endpoint
 	name string
@@ -83,7 +83,7 @@ func newAPIServer(c *control, id, name string) *apiserver {
 	return a
 }
 
-// ask makes a request through the gateway.
+// ask sends a request through the gateway.
 func (c *control) ask(ctx context.Context, a *apiserver, path string) (*http.Response, error) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(a.ca.CertPEM())
@@ -119,13 +119,13 @@ func (c *control) once(ctx context.Context, a *apiserver) error {
 	return err
 }
 
-// works waits until requests go through.
+// works waits until a request succeeds.
 func (c *control) works(a *apiserver) {
 	c.t.Helper()
 	envoytest.Eventually(c.t, "a request goes to "+a.name, func() error { return c.once(c.t.Context(), a) })
 }
 
-// stream opens a stream that lasts, and returns once it has begun. The result waits for its end.
+// stream opens a long stream, and returns once it has begun. The returned function waits for its end.
 func (c *control) stream(a *apiserver, life time.Duration) (wait func() error) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), life+envoytest.Patience)

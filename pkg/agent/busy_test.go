@@ -23,7 +23,7 @@ func TestABusyEnvoyIsNotReplaced(t *testing.T) {
 	edge.works(a)
 	pid := edge.ready()
 	first.end(t, syscall.SIGKILL)
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil { // as its main thread is with much configuration
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil { // like a main thread that processes a large configuration
 		t.Fatal(err)
 	}
 	time.AfterFunc(2*envoyadmin.Timeout, func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
@@ -35,7 +35,8 @@ func TestABusyEnvoyIsNotReplaced(t *testing.T) {
 	edge.works(a)
 }
 
-// TestAnEdgeIsNotReadyBeforeItsEnvoyIsReplaced: an operator who upgrades edges reloads the next one when this one is ready.
+// TestAnEdgeIsNotReadyBeforeItsEnvoyIsReplaced: an operator upgrading edges reloads the next edge when this one is
+// ready.
 func TestAnEdgeIsNotReadyBeforeItsEnvoyIsReplaced(t *testing.T) {
 	gateway, edge, a := newPair(t)
 	gateway.serve()
@@ -44,7 +45,7 @@ func TestAnEdgeIsNotReadyBeforeItsEnvoyIsReplaced(t *testing.T) {
 	edge.works(a)
 	pid := edge.ready()
 	first.end(t, syscall.SIGHUP)
-	edge.child.Memory = 300 << 20 // so Envoy is started with another bootstrap
+	edge.child.Memory = 300 << 20 // so Envoy needs another bootstrap
 	edge.agent()
 	replaced, early := 0, 0
 	envoytest.Eventually(t, "Envoy is replaced", func() error {
@@ -69,7 +70,7 @@ func TestAnEdgeIsNotReadyBeforeItsEnvoyIsReplaced(t *testing.T) {
 	edge.works(a)
 }
 
-func TestAnAgentThatIsToStopStartsNoEnvoy(t *testing.T) {
+func TestAStoppingAgentStartsNoEnvoy(t *testing.T) {
 	gateway, edge, a := newPair(t)
 	const long = 25 * time.Second
 	edge.child.Drain = long

@@ -22,7 +22,7 @@ import (
 // childVariable makes the test program an agent, so that it can be killed.
 const childVariable = "AGENT_TEST_CHILD"
 
-// child is what the agent in a process of its own is told.
+// child is the configuration of an agent in a process of its own.
 type child struct {
 	StateDir, RuntimeDir, Envoy, EnvoyLog, HealthListen string
 	MetricsListen                                       string // with series for each workload cluster
@@ -30,7 +30,7 @@ type child struct {
 	Memory                                              uint64
 	External                                            bool
 	Drain                                               time.Duration
-	Adopt                                               time.Duration // 0: as always
+	Adopt                                               time.Duration // 0: the default
 
 	Gateway   bool
 	XDSServer model.Endpoint

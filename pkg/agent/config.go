@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 )
 
-// complete sets defaults, and checks what can be checked before anything starts.
+// complete sets defaults and validates the configuration before anything starts.
 func (c *Config) complete() error {
 	if c.EnvoyLogLevel == "" {
 		c.EnvoyLogLevel = "warning"
@@ -35,7 +35,7 @@ func (c *Config) complete() error {
 		return err
 	}
 	if !c.External {
-		// Before a token is used up for an Envoy that can't run.
+		// Checked early, because a token must not be used for an Envoy that cannot run.
 		if _, err := exec.LookPath(c.Envoy); err != nil {
 			return fmt.Errorf("looking for Envoy: %w", err)
 		}
@@ -55,14 +55,15 @@ func (c *Config) completeFolders() error {
 	if c.RuntimeDir, err = filepath.Abs(c.RuntimeDir); err != nil {
 		return fmt.Errorf("checking runtime folder: %w", err)
 	}
-	// sun_path has 108 bytes, the last of which is 0: unix(7).
+	// sun_path has 108 bytes with a final 0: unix(7).
 	if n := len(c.path(envoy.AgentSocket)); n > 107 {
 		return fmt.Errorf("checking folder of sockets: %s is too long by %d bytes for the sockets in it", c.RuntimeDir, n-107)
 	}
 	return nil
 }
 
-// makeFolders makes the folders, and closes them to others: whoever can open a socket in them gets the keys.
+// makeFolders makes the folders and restricts them to their owner: a process that can open a socket in them gets the
+// keys.
 func (c Config) makeFolders() error {
 	for _, dir := range []string{c.StateDir, c.RuntimeDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -73,7 +74,7 @@ func (c Config) makeFolders() error {
 			return fmt.Errorf("making folder: %w", err)
 		}
 		if info.Mode().Perm() == 0o700 {
-			continue // and the disk may be read-only
+			continue // nothing to change, and the disk may be read-only
 		}
 		if err := os.Chmod(dir, 0o700); err != nil {
 			return fmt.Errorf("closing folder to others: %w", err)
@@ -85,7 +86,7 @@ func (c Config) makeFolders() error {
 	return nil
 }
 
-// lock makes sure that the folders have one agent.
+// lock ensures that at most one agent uses the folders.
 func (c Config) lock() (unlock func(), err error) {
 	state, err := lock(c.StateDir)
 	if err != nil || c.RuntimeDir == c.StateDir {
@@ -99,8 +100,8 @@ func (c Config) lock() (unlock func(), err error) {
 	return func() { runtime(); state() }, nil
 }
 
-// WriteBootstrap writes the bootstrap for an Envoy that somebody else starts, and makes the folder for it. A file that is
-// right already stays as it is.
+// WriteBootstrap writes the bootstrap for an Envoy that another program starts, and makes its folder. It does not
+// rewrite a file that is up to date.
 func WriteBootstrap(c Config) error {
 	if err := c.completeFolders(); err != nil {
 		return err
@@ -112,7 +113,7 @@ func WriteBootstrap(c Config) error {
 	return err
 }
 
-// process is what of a configuration is about the process of Envoy.
+// process returns the part of the configuration for Envoy's process.
 func (c Config) process() envoyproc.Config {
 	p := envoyproc.Config{
 		Dir: c.RuntimeDir, Program: c.Envoy, Log: c.EnvoyLog, LogLevel: c.EnvoyLogLevel, External: c.External,

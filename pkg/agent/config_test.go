@@ -32,7 +32,7 @@ func TestTwoAgentsDoNotShareAFolder(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			unlock()
-			for range 2 { // nothing is left locked
+			for range 2 { // checks that nothing stays locked
 				if unlock, err = a.config.lock(); err != nil {
 					t.Fatal(err)
 				}
@@ -42,7 +42,7 @@ func TestTwoAgentsDoNotShareAFolder(t *testing.T) {
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNewRejectsAnInvalidConfiguration(t *testing.T) {
 	edge := []edge.Config{{Domain: domain}}
 	tests := map[string]struct {
 		in      Config
@@ -87,7 +87,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-func TestTheFolderOfAnEnrolmentIsThatOfItsTunnel(t *testing.T) {
+func TestAnEnrolmentUsesTheFolderOfItsTunnel(t *testing.T) {
 	c := newControl(t)
 	other := model.Subject{Role: model.RoleEdge, Node: "edge-b", ID: model.NewID()}
 	root := t.TempDir()

@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestANewCredentialDropsAnIdentityThatIsNotItsOwn starts an agent whose identity was got with one credential, and which
-// now finds another one.
+// TestANewCredentialDropsAnIdentityThatIsNotItsOwn starts an agent with an identity of one credential, and with
+// another credential.
 func TestANewCredentialDropsAnIdentityThatIsNotItsOwn(t *testing.T) {
 	c, after, stranger := newControl(t), newControl(t), newControl(t) // after: this installation's next CA
 	oldCA, newCA, otherCA := c.ca.CertPEM(), after.ca.CertPEM(), stranger.ca.CertPEM()
@@ -43,11 +43,11 @@ func TestANewCredentialDropsAnIdentityThatIsNotItsOwn(t *testing.T) {
 			if err := i.store.Save(tc.signer.fresh(edgeSubject), tc.bundle); err != nil {
 				t.Fatal(err)
 			}
-			i.ForgetForeign() // with the credential of then, which it records
+			i.RemoveForeign() // with the earlier credential, which it records
 			credential, readErr = tc.now, tc.readErr
-			for range 2 { // the second start decides as the first one
+			for range 2 { // the second start decides like the first one
 				i = identitiesIn(t, i.dir, role)
-				i.ForgetForeign()
+				i.RemoveForeign()
 				if _, err := i.store.Identity(); (err == nil) != tc.keep {
 					t.Errorf("the store says %v; is it kept: want %v", err, tc.keep)
 				}
@@ -56,17 +56,17 @@ func TestANewCredentialDropsAnIdentityThatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-func TestAnIdentityOfBeforeTheRecordIsKept(t *testing.T) {
+func TestAnIdentityOlderThanTheRecordIsKept(t *testing.T) {
 	c := newControl(t)
 	ca := newControl(t).ca.CertPEM()
 	i := testIdentities(t, c.edgeWith(func() (edge.Credential, error) { return edge.Credential{CA: ca}, nil }))
 	c.save(i.store, c.fresh(edgeSubject))
-	i.ForgetForeign()
+	i.RemoveForeign()
 	if _, err := i.store.Identity(); err != nil {
 		t.Error(err)
 	}
 	ca = newControl(t).ca.CertPEM()
-	i.ForgetForeign()
+	i.RemoveForeign()
 	if _, err := i.store.Identity(); !errors.Is(err, certs.ErrNoIdentity) {
 		t.Errorf("a CA that is changed after that: got %v", err)
 	}
@@ -82,7 +82,7 @@ func TestEnrollingRecordsTheCA(t *testing.T) {
 	ca := newControl(t).ca.CertPEM()
 	i = identitiesIn(t, i.dir, c.edgeWith(func() (edge.Credential, error) { return edge.Credential{CA: ca}, nil }))
 	c.save(i.store, c.fresh(edgeSubject))
-	if i.ForgetForeign(); bytes.Equal(i.store.Bundle(), c.ca.CertPEM()) {
+	if i.RemoveForeign(); bytes.Equal(i.store.Bundle(), c.ca.CertPEM()) {
 		t.Error("an identity of another installation is kept")
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-// disk puts a place's state folder on a disk of its own, of 1 MiB, and the sockets elsewhere.
+// disk puts the state folder on a disk of its own of 1 MiB, and the sockets elsewhere.
 func (p *place) disk() {
 	p.t.Helper()
 	if err := os.MkdirAll(p.child.StateDir, 0o700); err != nil {
@@ -91,7 +91,7 @@ func TestAnEdgeStartsOnAReadOnlyDisk(t *testing.T) {
 	edge.works(a)
 	first.end(t, syscall.SIGTERM)
 	edge.protect()
-	stop() // it has the cache alone
+	stop() // it has only the cache
 	second := edge.agent()
 	edge.works(a)
 	edge.ready()

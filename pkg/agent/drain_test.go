@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestWhatIsOpenEndsInPeace(t *testing.T) {
+func TestADrainWaitsForOpenStreams(t *testing.T) {
 	tests := map[string]struct {
 		life, drain time.Duration
 		stops       func(gateway, edge *agentProcess) *agentProcess
@@ -42,8 +42,9 @@ func TestWhatIsOpenEndsInPeace(t *testing.T) {
 	}
 }
 
-// TestNoRequestFailsWhileOneOfTwoEdgesDrains has a client that does not try again. The gateway does: Envoy goes on to look for a
-// tunnel of the edge that drains for as long as one is in use, and finds one of the other edge 0.1 to 0.4 s later.
+// TestNoRequestFailsWhileOneOfTwoEdgesDrains has a client that does not retry. The gateway retries: while a tunnel of
+// the draining edge is in use, Envoy continues to look for one, and finds a tunnel of the other edge 0.1 to 0.4 s
+// later.
 func TestNoRequestFailsWhileOneOfTwoEdgesDrains(t *testing.T) {
 	gateway, first, a := newPair(t)
 	second := newEdge(gateway.control)

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// newPair is a gateway and an edge, with an apiserver behind it.
+// newPair returns a gateway and an edge, with an apiserver behind it.
 func newPair(t *testing.T) (gateway, edge *place, a *apiserver) {
 	t.Helper()
 	c := newWorld(t)
@@ -49,7 +49,7 @@ func TestAnEdgeComesUpWithoutTheControlChannel(t *testing.T) {
 	edge.works(a)
 	pid := edge.ready()
 	stop()
-	first.end(t, syscall.SIGTERM) // as when the machine is switched off
+	first.end(t, syscall.SIGTERM) // as in a shutdown of the machine
 	if now, err := edge.admin().PID(); err == nil {
 		t.Fatalf("Envoy %d was left as %d", pid, now)
 	}
@@ -81,7 +81,7 @@ func TestAnEdgeIsBackAtOnceAfterItSleptPastItsLeaf(t *testing.T) {
 	edge.works(a)
 	first.end(t, syscall.SIGTERM)
 	_, asleep := edge.counts()
-	envoytest.Eventually(t, "the gateway renews", func() error { // so the edge's leaf has expired
+	envoytest.Eventually(t, "the gateway renews", func() error { // then the edge's leaf has expired
 		if _, now := edge.counts(); now < asleep+3 {
 			return errors.New("too seldom")
 		}
@@ -137,7 +137,7 @@ func TestNoStreamBreaksWhenLeavesAreRenewed(t *testing.T) {
 	}
 }
 
-func TestAnEdgeTakesNoTargetThatItsOwnerDoesNotAllow(t *testing.T) {
+func TestAnEdgeRejectsATargetThatItsOwnerDoesNotAllow(t *testing.T) {
 	gateway, edge, a := newPair(t)
 	edge.child.Edges[0].Targets = []model.Endpoint{a.Endpoint}
 	gateway.serve()
@@ -179,7 +179,7 @@ func TestALocalAPIServerComesFirst(t *testing.T) {
 	gateway.mu.Lock()
 	wc := gateway.clusters[edgeSubject.ID]
 	gateway.mu.Unlock()
-	wc.APIServer = freePort(t) // nobody listens
+	wc.APIServer = freePort(t) // nothing listens there
 	gateway.publish(wc)
 	edge.child.Edges[0].APIServers = []model.Endpoint{local.Endpoint}
 	gateway.serve()

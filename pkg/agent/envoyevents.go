@@ -8,7 +8,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/status"
 )
 
-// supervise keeps Envoy running until ctx ends, and stops it then, in peace. When work ends, or an agent is to leave, Envoy goes on.
+// supervise keeps Envoy running until ctx ends, and then drains and stops it. When work ends, or the agent is told to
+// leave, Envoy continues.
 func (a *Agent) supervise(ctx, work context.Context) error {
 	e := &envoyproc.Envoy{Config: a.config.process(), Admin: a.config.admin(), Log: a.log, Events: envoyproc.Events{
 		Starting: a.envoyStarts, Began: a.envoyBegan, Ended: a.envoyEnded, Stopped: a.envoyStopped, Ran: a.xds.Ran,
@@ -18,7 +19,7 @@ func (a *Agent) supervise(ctx, work context.Context) error {
 	return nil
 }
 
-// envoyStarts empties the table of tunnels before a new Envoy.
+// envoyStarts empties the table of tunnels before a new Envoy starts.
 func (a *Agent) envoyStarts() error {
 	if a.gateway == nil {
 		return nil
@@ -26,7 +27,7 @@ func (a *Agent) envoyStarts() error {
 	return a.gateway.Table.Fresh()
 }
 
-// envoyBegan records what came of an attempt to have an Envoy.
+// envoyBegan records the result of an attempt to start or take over Envoy.
 func (a *Agent) envoyBegan(err error) {
 	a.figures.running.Store(err == nil)
 	if err == nil {
@@ -41,16 +42,16 @@ func (a *Agent) envoyBegan(err error) {
 	})
 }
 
-// envoyEnded records that Envoy ended by itself, and its tunnels with it.
+// envoyEnded records that Envoy ended unexpectedly, and its tunnels with it.
 func (a *Agent) envoyEnded(reason string, times int) {
 	a.figures.running.Store(false)
 	a.figures.exits.WithLabelValues().Inc()
 	if a.gateway != nil {
-		if err := a.gateway.Table.Fresh(); err != nil { // tried again before the next Envoy starts
+		if err := a.gateway.Table.Fresh(); err != nil { // it is called again before the next Envoy starts
 			a.log.Error("tunnels of an Envoy that ended are in the table still", "error", err)
 		}
 	}
-	if !a.replacing.Swap(false) { // else AboutReplaced says why
+	if !a.replacing.Swap(false) { // otherwise AboutReplaced has the reason
 		a.eachStatus(func(s *status.Status) { s.SetTrouble(status.AboutEnvoy, fmt.Sprintf("%s, %d times", reason, times)) })
 	}
 	if a.xds.Crashed() {
@@ -58,7 +59,7 @@ func (a *Agent) envoyEnded(reason string, times int) {
 	}
 }
 
-// envoyCalm records that Envoy has run for long enough since it ended last.
+// envoyCalm records that Envoy has run for long enough since its previous end.
 func (a *Agent) envoyCalm() {
 	a.eachStatus(func(s *status.Status) {
 		s.ClearTrouble(status.AboutEnvoy)

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// statsTime is shorter than Prometheus waits by default, so that the agent's own figures come in any case.
+	// statsTime is shorter than Prometheus' default timeout, so that the agent's own metrics are always returned.
 	statsTime = 5 * time.Second
-	// maxSeries is how many series of Envoy's answer are passed on. A gateway has about 150.
+	// maxSeries bounds the series of Envoy that are passed on. A gateway has about 150.
 	maxSeries = 3000
 )
 
-// envoyStats are Envoy's statistics that say something and of which there are as many whatever it carries: names as Envoy has them. Those of
-// listeners are by listener, of which a gateway has three; of an edge see byGateway.
+// envoyStats matches useful statistics of Envoy whose number does not grow with its load, by Envoy's names. Statistics
+// of listeners are per listener: a gateway has three; for an edge see byGateway.
 const envoyStats = `^(server\.(live|state|uptime|concurrency|total_connections|memory_(allocated|heap_size|physical_size)|days_until_first_cert_expiring)` +
 	`|listener_manager\.(listener_create_failure|total_listeners_active|total_listeners_draining|lds\.update_(success|rejected|failure))` +
 	`|cluster_manager\.(active_clusters|warming_clusters|cluster_(added|modified|removed)|cds\.update_(success|rejected|failure))` +
@@ -31,19 +31,20 @@ const envoyStats = `^(server\.(live|state|uptime|concurrency|total_connections|m
 	`|reverse_tunnel\.(handshake\..*|fallback_no_reverse_socket)|.*handshakes.*|.*tunnels_rbac.*|overload\..*\.(active|pressure|shed_load_count)` +
 	`|main_thread\.watchdog_(miss|mega_miss)|runtime\.(load_error|admin_overrides_active))$`
 
-// tunnelStats are the tunnels of an edge: connections that a listener of their gateway and enrolment has.
+// tunnelStats matches the tunnels of an edge: the connections of the listener of each gateway and enrolment.
 const tunnelStats = `^listener\..*_gateway-[0-9]+\.downstream_cx_active$`
 
-// clusterStats are those of Envoy clusters, of which an edge has one for each gateway and enrolment. The statistics of a gateway's have to be
-// switched on by --cluster-statistics.
+// clusterStats matches statistics of Envoy clusters. An edge has one Envoy cluster for each gateway and enrolment. A
+// gateway has these statistics only with --cluster-statistics.
 const clusterStats = `^cluster\..*\.(upstream_cx_(active|total|connect_fail|connect_timeout|rx_bytes_total|tx_bytes_total)|upstream_rq_(active|total|pending_overflow)|membership_(healthy|total))$`
 
-// gatherer has what the agent counts, and what its Envoy does.
+// gatherer returns the metrics of the agent and of its Envoy.
 func (a *Agent) gatherer() prometheus.Gatherer {
 	return prometheus.Gatherers{a.registry(), prometheus.GathererFunc(a.gatherEnvoy)}
 }
 
-// gatherEnvoy asks Envoy. An Envoy that does not answer is a figure, and no error: the agent's own figures are needed most then.
+// gatherEnvoy queries Envoy. If Envoy does not answer, that is a metric and not an error, because the agent's own
+// metrics are most important then.
 func (a *Agent) gatherEnvoy() ([]*dto.MetricFamily, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), statsTime)
 	defer cancel()
@@ -57,7 +58,8 @@ func (a *Agent) gatherEnvoy() ([]*dto.MetricFamily, error) {
 	}
 	kept, dropped := bound(families, maxSeries)
 	if err == nil && a.config.PerCluster {
-		// They come last: of 10,000 workload clusters there is no room for all, and the others say how Envoy is.
+		// They come last: there is no room for all of 10,000 workload clusters, and the other series describe Envoy's
+		// health.
 		var clusters map[string]*dto.MetricFamily
 		clusters, err = a.config.admin().Families(ctx, clusterStats)
 		more, over := bound(clusters, maxSeries-seriesOf(kept))
@@ -82,7 +84,7 @@ func (a *Agent) gatherEnvoy() ([]*dto.MetricFamily, error) {
 	return append(ours, kept...), err
 }
 
-// byGateway adds up the tunnels of an edge by gateway, with which the names of their listeners end.
+// byGateway returns the number of tunnels of an edge by gateway. The names of their listeners end with the gateway.
 func byGateway(listeners map[string]*dto.MetricFamily) map[string]float64 {
 	tunnels := map[string]float64{}
 	for _, m := range listeners["envoy_listener_downstream_cx_active"].GetMetric() {
@@ -103,7 +105,8 @@ func seriesOf(families []*dto.MetricFamily) (n int) {
 	return n
 }
 
-// bound drops families, the last by name first, until there are no more series than that.
+// bound keeps families, in the order of their names, up to a number of series, and returns the number of dropped
+// series.
 func bound(families map[string]*dto.MetricFamily, most int) (kept []*dto.MetricFamily, dropped int) {
 	for _, f := range families {
 		kept = append(kept, f)

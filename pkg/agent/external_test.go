@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
 )
 
-// container plays the container of an Envoy that somebody else starts: whenever it ends it is started again.
+// container simulates the container of an external Envoy: it restarts Envoy whenever that ends.
 func (p *place) container() {
 	p.t.Helper()
 	stop, done := make(chan struct{}), make(chan struct{})
@@ -46,8 +46,8 @@ func (p *place) container() {
 	p.t.Cleanup(func() { close(stop); <-done })
 }
 
-// newExternal starts an edge whose Envoy runs in a container of its own, and waits until it works. It returns the edge, its
-// apiserver, its agent and the process id of its Envoy.
+// newExternal starts an edge whose Envoy runs in a container of its own, and waits until it works. It returns the
+// edge, its apiserver, its agent and the process id of its Envoy.
 func newExternal(t *testing.T) (edge *place, a *apiserver, first *agentProcess, pid int) {
 	t.Helper()
 	gateway, edge, a := newPair(t)
@@ -63,10 +63,10 @@ func newExternal(t *testing.T) (edge *place, a *apiserver, first *agentProcess, 
 	return edge, a, first, edge.ready()
 }
 
-func TestAnEnvoyInAContainerOfItsOwn(t *testing.T) {
+func TestAnEnvoyInItsOwnContainer(t *testing.T) {
 	edge, a, first, pid := newExternal(t)
 
-	// Envoy goes on while its agent is away.
+	// Envoy continues while its agent is away.
 	first.end(t, syscall.SIGKILL)
 	edge.works(a)
 	second := edge.agent()
@@ -75,7 +75,7 @@ func TestAnEnvoyInAContainerOfItsOwn(t *testing.T) {
 	}
 	edge.logged("holding on to it", 2)
 
-	// A crash is noticed, and reported.
+	// A crash is detected and reported.
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestAnEnvoyInAContainerOfItsOwn(t *testing.T) {
 		return nil
 	})
 
-	// With another bootstrap it is started again.
+	// With another bootstrap it is restarted.
 	second.end(t, syscall.SIGHUP)
 	edge.child.Memory = 300 << 20
 	third := edge.agent()
@@ -97,12 +97,12 @@ func TestAnEnvoyInAContainerOfItsOwn(t *testing.T) {
 	edge.logged("holding on to it", 4)
 	edge.works(a)
 
-	// It is told to end with its agent; its container's end is somebody else's business.
+	// The agent stops Envoy when it ends; it does not manage the container's end.
 	third.end(t, syscall.SIGTERM)
 	edge.logged("stopping Envoy", 1)
 }
 
-func TestABootstrapThatIsRightStaysAsItIs(t *testing.T) {
+func TestACurrentBootstrapIsNotRewritten(t *testing.T) {
 	c := Config{StateDir: envoytest.Dir(t)}
 	if err := WriteBootstrap(c); err != nil {
 		t.Fatal(err)

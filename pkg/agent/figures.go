@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/status"
 )
 
-// figures is what an agent counts itself; the rest is looked up where it is known.
+// figures holds the counters of an agent. Other metrics are read when they are collected.
 type figures struct {
 	metrics.Set
 	exits      *prometheus.CounterVec
@@ -31,28 +31,28 @@ func newFigures() *figures {
 	return f
 }
 
-// registry has all that an agent publishes, but for what its Envoy counts.
+// registry returns all metrics of an agent except its Envoy's.
 func (a *Agent) registry() *prometheus.Registry {
 	program, own := metrics.EdgeAgent, &metrics.Set{}
 	if a.config.Gateway != nil {
 		program = metrics.GatewayAgent
 	}
-	own.Look(a.look, "fairlead_agent_ready", "fairlead_agent_memberships", "fairlead_agent_enrolled", "fairlead_agent_connected",
+	own.Look(a.collect, "fairlead_agent_ready", "fairlead_agent_memberships", "fairlead_agent_enrolled", "fairlead_agent_connected",
 		"fairlead_agent_cached", "fairlead_agent_leaf_expiry_timestamp_seconds", "fairlead_agent_troubles", "fairlead_agent_configuration_refused",
 		"fairlead_agent_configuration_answers_total", "fairlead_agent_last_report_timestamp_seconds", "fairlead_agent_envoy_running", "fairlead_agent_envoy_answers")
 	if a.config.Gateway != nil {
 		own.Look(func(emit metrics.Emit) { a.gateway.EmitTunnels(emit, a.config.PerCluster) }, gateway.Figures...)
 		own.Look(a.gateway.EmitAdmissions, gateway.AdmissionFigures...)
 	} else {
-		own.Look(a.lookAtAPIServers, "fairlead_edge_apiservers", "fairlead_edge_apiserver_leaf_expiry_timestamp_seconds", "fairlead_edge_apiserver_healthy")
+		own.Look(a.collectAPIServers, "fairlead_edge_apiservers", "fairlead_edge_apiserver_leaf_expiry_timestamp_seconds", "fairlead_edge_apiserver_healthy")
 	}
 	r := metrics.NewRegistry(program)
 	r.MustRegister(a.figures, own)
 	return r
 }
 
-// look says how the memberships are.
-func (a *Agent) look(emit metrics.Emit) {
+// collect emits the state of the memberships.
+func (a *Agent) collect(emit metrics.Emit) {
 	ctx, cancel := context.WithTimeout(context.Background(), envoyadmin.Timeout)
 	defer cancel()
 	emit("fairlead_agent_ready", metrics.Bool(a.ready(ctx) == nil))
@@ -98,7 +98,7 @@ func one(yes bool) int {
 	return 0
 }
 
-// earlier is the earlier of two times; zero: there is none.
+// earlier returns the earlier of two times. A zero time is ignored.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
 		return b
@@ -106,8 +106,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// lookAtAPIServers says how an edge finds its apiservers.
-func (a *Agent) lookAtAPIServers(emit metrics.Emit) {
+// collectAPIServers emits the results of an edge's probes.
+func (a *Agent) collectAPIServers(emit metrics.Emit) {
 	health, first := map[string]int{}, time.Time{}
 	for _, m := range a.memberships() {
 		state := m.status.State()
@@ -129,7 +129,7 @@ func (a *Agent) lookAtAPIServers(emit metrics.Emit) {
 	}
 }
 
-// reporting is a connection that notes when something is sent in a stream on it.
+// reporting is a connection that records when a message is sent on one of its streams.
 type reporting struct {
 	grpc.ClientConnInterface
 	sent *atomic.Int64

@@ -31,7 +31,7 @@ var (
 	gateway0    = model.Subject{Role: model.RoleGateway, Node: name}
 )
 
-// control is an xds-server, and plays the controller: it signs with a real CA.
+// control is an xds-server and acts as the controller: it signs with a real CA.
 type control struct {
 	t       *testing.T
 	ca      *certs.CA
@@ -39,21 +39,21 @@ type control struct {
 	address model.Endpoint
 	bind    envoy.GatewayBind
 	edges   *recorder
-	peers   []model.Gateway // of the installation, beside the one here
+	peers   []model.Gateway // other gateways of the installation
 
 	mu          sync.Mutex
 	clusters    map[string]model.WorkloadCluster // by Tunnel.spec.id
 	tokens      map[string]string                // id by token
-	gone        map[string]time.Time             // ids of tunnels on record as ended
+	gone        map[string]time.Time             // ids of tunnels that are recorded as ended
 	server      *xds.Server                      // the newest
 	hub         *reporthub.Hub                   // likewise
 	life        time.Duration                    // of leaves
-	starts      bool                             // the server, and so knows no tunnels yet
+	starts      bool                             // the server is starting and has no tunnels yet
 	err         error                            // of the signer
-	shown       int                              // how often a token was shown
-	requests    int                              // leaves asked for with a good credential or key
+	shown       int                              // number of times that a token was used
+	requests    int                              // number of requests for leaves with a valid credential or key
 	issued      int
-	connections int // how many were made
+	connections int // number of connections
 }
 
 func newControl(t *testing.T) *control {
@@ -90,7 +90,7 @@ func (c *control) tunnel(cluster, id string, apiservers ...model.Endpoint) strin
 	return token
 }
 
-// publish replaces what is served for a Cluster.
+// publish replaces the configuration of a Cluster.
 func (c *control) publish(wc model.WorkloadCluster) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,7 +100,7 @@ func (c *control) publish(wc model.WorkloadCluster) {
 	}
 }
 
-// end puts a tunnel on record as ended.
+// end records a tunnel as ended.
 func (c *control) end(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +113,7 @@ func (c *control) end(id string) {
 	}
 }
 
-// freePort is one that nobody listens on.
+// freePort returns an address at which nothing listens.
 func freePort(t *testing.T) model.Endpoint {
 	t.Helper()
 	return model.Endpoint{Host: "127.0.0.1", Port: uint16(freeport.TCP(t))}
@@ -186,7 +186,7 @@ func leaf(s model.Subject, begin, end time.Time) certs.Leaf {
 	return certs.Leaf{CommonName: s.Node, DNSNames: domain.DNSNames(s), Server: true, Client: true, NotBefore: begin, NotAfter: end}
 }
 
-// identity is a leaf of this CA.
+// identity returns a new identity with a leaf of this CA.
 func (c *control) identity(s model.Subject, begin, end time.Time) certs.Identity {
 	c.t.Helper()
 	key, err := certs.NewKey()
@@ -209,13 +209,13 @@ func (c *control) fresh(s model.Subject) certs.Identity {
 	return c.identity(s, time.Now().Add(-time.Minute), time.Now().Add(time.Hour))
 }
 
-// Identity implements certs.Source. Each connection asks for it.
+// Identity implements certs.Source. It is called for each connection.
 func (c *control) Identity() (certs.Identity, error) {
 	c.set(func() { c.connections++ })
 	return c.fresh(model.ControlSubject()), nil
 }
 
-// connected is how many connections were made.
+// connected returns the number of connections.
 func (c *control) connected() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,7 +228,7 @@ func (c *control) set(change func()) {
 	change()
 }
 
-// counts are how many tokens were shown and how many leaves issued.
+// counts returns how many tokens were used and how many leaves were issued.
 func (c *control) counts() (tokens, issued int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

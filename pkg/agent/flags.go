@@ -12,7 +12,7 @@ import (
 // drainTimeout is shorter than the 30 s that Kubernetes gives a Pod to end.
 const drainTimeout = 20 * time.Second
 
-// AddFlags adds the flags that both agents have.
+// AddFlags adds the flags that both agents share.
 func (c *Config) AddFlags(flags *pflag.FlagSet, stateDir string) {
 	c.AddBootstrapFlags(flags, stateDir)
 	flags.StringVar(&c.Envoy, "envoy", "envoy", "the Envoy program")
@@ -25,7 +25,7 @@ func (c *Config) AddFlags(flags *pflag.FlagSet, stateDir string) {
 	flags.StringVar(&c.HealthListen, "health-listen", "", "address for /healthz, /readyz and /status (default: none)")
 }
 
-// AddBootstrapFlags adds the flags that decide where Envoy's bootstrap is and what is in it.
+// AddBootstrapFlags adds the flags that determine where Envoy's bootstrap is and what it contains.
 func (c *Config) AddBootstrapFlags(flags *pflag.FlagSet, stateDir string) {
 	flags.StringVar(&c.StateDir, "state-dir", stateDir, "folder for keys and for what the xds-server sent")
 	flags.StringVar(&c.RuntimeDir, "runtime-dir", "", "folder for sockets and Envoy's bootstrap, where a restart of the machine may lose them (default: the state folder)")

@@ -12,30 +12,31 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/status"
 )
 
-// lookJoined is how often an agent looks for tunnels that it was given. It costs one reading of a small folder.
-const lookJoined = time.Second
+// joinedInterval is the interval at which an agent reads the folder of joined tunnels. That costs one read of a small
+// folder.
+const joinedInterval = time.Second
 
-// rejoins is between attempts at a tunnel that could not be begun, or whose membership failed.
+// rejoins is the wait between attempts for a tunnel that could not be started, or whose membership failed.
 var rejoins = retry.Backoff{Min: 2 * time.Second, Max: 2 * time.Minute}
 
-// joined is a tunnel that this edge was given while it ran, or an agent before it.
+// joined is a tunnel that this edge joined while it or an earlier agent ran.
 type joined struct {
 	name   string
 	hash   string      // of the file
-	way    string      // what can't be changed while it runs
-	member *membership // nil: it could not be begun
-	of     *membership // that of a bootstrap file of the command line, which is of the same tunnel
-	err    error       // why not
+	way    string      // the settings that cannot change while it runs
+	member *membership // nil: it could not be started
+	of     *membership // the membership of a bootstrap file of the command line for the same tunnel
+	err    error       // why it could not be started
 	cancel context.CancelFunc
 	ended  chan struct{}
-	failed error // what ended the membership; to be read when it has ended
+	failed error // why the membership ended; read only after ended is closed
 
-	tries int       // in a row that failed
-	began time.Time // the membership
-	again time.Time // when to try again; zero: it has not failed
+	tries int       // consecutive failed attempts
+	began time.Time // start of the membership
+	again time.Time // time of the next attempt; zero: it has not failed
 }
 
-// wait sets when to try again.
+// wait sets the time of the next attempt.
 func (j *joined) wait() {
 	j.again = time.Now().Add(rejoins.Wait(j.tries))
 	j.tries++
@@ -43,7 +44,7 @@ func (j *joined) wait() {
 
 func (a *Agent) joinedRoot() string { return filepath.Join(a.config.StateDir, edge.JoinedFolder) }
 
-// memberships are all, in no order that lasts.
+// memberships returns all memberships in no particular order.
 func (a *Agent) memberships() []*membership {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -56,14 +57,13 @@ func (a *Agent) memberships() []*membership {
 	return all
 }
 
-// followJoined runs the tunnels that this edge was given, begins those that it is given, and ends those that are taken back, until
-// ctx ends.
+// followJoined runs the joined tunnels until ctx ends: it starts new ones and ends the ones that were left.
 func (a *Agent) followJoined(ctx context.Context) {
-	again := time.NewTicker(lookJoined)
+	again := time.NewTicker(joinedInterval)
 	defer again.Stop()
 	var reasons retry.Reasons
 	for {
-		if err := a.lookJoined(ctx); err != nil && reasons.New(err) {
+		if err := a.updateJoined(ctx); err != nil && reasons.New(err) {
 			a.log.Error("tunnels that this edge was given are not looked at", "error", err)
 		}
 		select {
@@ -77,8 +77,9 @@ func (a *Agent) followJoined(ctx context.Context) {
 	}
 }
 
-// lookJoined brings what runs to what the folder has. Only followJoined calls it, so nobody else changes a.joined.
-func (a *Agent) lookJoined(ctx context.Context) error {
+// updateJoined makes the running tunnels match the folder. Only followJoined calls it, so a.joined has a single
+// writer.
+func (a *Agent) updateJoined(ctx context.Context) error {
 	names, err := a.joinedNames()
 	if err != nil {
 		return err
@@ -110,12 +111,12 @@ func (a *Agent) lookJoined(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// changed says whether a file is another one, so that what it began has to begin anew. A new token alone is read when it is
-// needed; where it is needed now, waiting for the next attempt would be in vain.
+// changed reports whether a file has changed so that its membership must restart. A new token alone is read when it is
+// needed; if it is needed now, the membership restarts instead of waiting for its next attempt.
 func (a *Agent) changed(j *joined) bool {
 	file, hash, err := readJoined(filepath.Join(a.joinedRoot(), j.name+edge.JoinedSuffix))
 	if err != nil || hash == j.hash {
-		return false // and what runs goes on
+		return false // what runs continues
 	}
 	if j.member == nil || file.Way() != j.way {
 		return true
@@ -127,7 +128,7 @@ func (a *Agent) changed(j *joined) bool {
 	return false
 }
 
-// due says whether to try again what has failed.
+// due reports whether a failed membership must be started again.
 func (j *joined) due() bool {
 	if j.again.IsZero() && j.over() && j.failed != nil {
 		if time.Since(j.began) > longLife {
@@ -138,7 +139,7 @@ func (j *joined) due() bool {
 	return !j.again.IsZero() && time.Now().After(j.again)
 }
 
-// over says whether a membership was begun and has ended.
+// over reports whether a membership was started and has ended.
 func (j *joined) over() bool {
 	if j.cancel == nil {
 		return false
@@ -151,7 +152,7 @@ func (j *joined) over() bool {
 	}
 }
 
-// begin runs a membership, if it was not begun. What ends it is nobody else's trouble.
+// begin starts a membership unless it was started. Its failure does not affect others.
 func (a *Agent) begin(ctx context.Context, j *joined) {
 	if j.member == nil || j.cancel != nil {
 		return
@@ -169,7 +170,7 @@ func (a *Agent) begin(ctx context.Context, j *joined) {
 	}()
 }
 
-// end stops a membership, and waits until it has.
+// end stops a membership and waits for its end.
 func (j *joined) end() {
 	if j.cancel != nil {
 		j.cancel()
@@ -178,12 +179,13 @@ func (j *joined) end() {
 	}
 }
 
-// leave ends a membership, and takes from Envoy what came by it. Where it was taken back its key goes too.
+// leave ends a membership and removes its resources and secrets from Envoy. If it is for good, it also removes the
+// key.
 func (a *Agent) leave(j *joined, forGood bool) {
 	j.end()
 	if j.member != nil {
 		if subject, err := j.member.current(); err == nil {
-			a.xds.Forget(subject.Node)
+			a.xds.Remove(subject.Node)
 		}
 		if err := a.sds.Drop(j.member); err != nil {
 			a.log.Error("secrets not taken from Envoy", "error", err)
@@ -194,7 +196,7 @@ func (a *Agent) leave(j *joined, forGood bool) {
 	}
 }
 
-// status is what is said of a file.
+// status returns the status of a file.
 func (j *joined) status() edge.JoinedStatus {
 	s := edge.JoinedStatus{File: j.hash}
 	m := j.member

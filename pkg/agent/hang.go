@@ -13,9 +13,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/watchdog"
 )
 
-// watchEnvoy has the agent unready while its Envoy does not answer, and kills an Envoy that hangs, so that the supervisor, or
-// for an external Envoy its unit or container, starts a new one: see package watchdog. It does not depend on the supervisor,
-// which waits for an Envoy that hung before the agent started.
+// watchEnvoy makes the agent unready while its Envoy does not answer, and kills an Envoy that hangs, so that the
+// supervisor, or the unit or container of an external Envoy, starts a new one: see package watchdog. It does not
+// depend on the supervisor, which waits for an Envoy that hung before the agent started.
 func (a *Agent) watchEnvoy(ctx context.Context) {
 	probe := watchdog.NewProbe(a.config.path(envoy.LoopSocket), a.config.Concurrency, a.config.admin().Answers)
 	ended := make(chan struct{})
@@ -38,20 +38,20 @@ func (a *Agent) watchEnvoy(ctx context.Context) {
 		var before string
 		signals.Drains, before = a.envoy.State()
 		if !a.figures.running.Load() && !probe.Running() {
-			signals = watchdog.Signals{Main: true} // there is no Envoy, which the supervisor says
+			signals = watchdog.Signals{Main: true} // there is no Envoy, which the supervisor reports
 		}
-		verdict := watch.Observe(time.Now(), signals)
-		if verdict.Silent != before {
-			a.envoyHangs(verdict.Silent)
+		decision := watch.Observe(time.Now(), signals)
+		if decision.Silent != before {
+			a.envoyHangs(decision.Silent)
 		}
-		if verdict.Replace {
+		if decision.Replace {
 			a.replaceEnvoy(probe)
 		}
 		done()
 	}
 }
 
-// envoyHangs records which parts of Envoy do not answer; empty: all do again.
+// envoyHangs records which parts of Envoy do not answer; empty: all answer again.
 func (a *Agent) envoyHangs(silent string) {
 	a.envoy.SetSilent(silent)
 	if silent == "" {
@@ -63,10 +63,11 @@ func (a *Agent) envoyHangs(silent string) {
 	a.eachStatus(func(s *status.Status) { s.SetTrouble(status.AboutHang, "no answer from "+silent) })
 }
 
-// replacedFile is written when Envoy is replaced because it hangs, so that the next agent knows when that was.
+// replacedFile is written when a hanging Envoy is replaced. Its time is the time of the replacement, which the next
+// agent reads.
 const replacedFile = "envoy-replaced"
 
-// lastReplaced is when this agent, or one before it, replaced an Envoy that hung; zero: never.
+// lastReplaced returns when this agent or an earlier one last replaced a hanging Envoy; zero: never.
 func (a *Agent) lastReplaced() time.Time {
 	info, err := os.Stat(a.config.path(replacedFile))
 	if err != nil {
@@ -75,7 +76,7 @@ func (a *Agent) lastReplaced() time.Time {
 	return info.ModTime()
 }
 
-// replaceEnvoy kills an Envoy that hangs.
+// replaceEnvoy kills a hanging Envoy.
 func (a *Agent) replaceEnvoy(probe *watchdog.Probe) {
 	pid, err := probe.Kill()
 	switch {
@@ -84,7 +85,8 @@ func (a *Agent) replaceEnvoy(probe *watchdog.Probe) {
 	case err != nil:
 		a.log.Error("Envoy hangs and can't be killed", "pid", pid, "error", err)
 	default:
-		// Recorded under a name of its own: the new Envoy answers within a second, and the reason would be gone before anything reads it.
+		// Recorded under its own name: the new Envoy answers within a second, and clears the other record before it is
+		// reported.
 		_, silent := a.envoy.State()
 		a.replacing.Store(true)
 		if err := disk.Replace(a.config.path(replacedFile), nil); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/watchdog"
 )
 
-// replaced is how long a frozen Envoy may take until it is replaced, on a busy machine.
+// replaced is how long the replacement of a frozen Envoy may take on a busy machine.
 const replaced = 40 * time.Second
 
 func freeze(t *testing.T, pid int) {
@@ -23,7 +23,7 @@ func freeze(t *testing.T, pid int) {
 	}
 }
 
-// pass lets real time pass: how long a process is frozen can't be faked.
+// pass waits for real time: how long a process is frozen can't be faked.
 func pass(t *testing.T, d time.Duration) {
 	t.Helper()
 	timer := time.NewTimer(d)
@@ -41,7 +41,7 @@ func thaw(t *testing.T, pid int) {
 	}
 }
 
-// hangs waits until the agent says that its Envoy hangs.
+// hangs waits until the agent reports that its Envoy hangs.
 func (p *place) hangs() {
 	p.t.Helper()
 	envoytest.Eventually(p.t, "the agent is unready", func() error {
@@ -99,7 +99,7 @@ func TestAFrozenEnvoyIsReplacedOnce(t *testing.T) {
 	}
 	edge.works(a)
 
-	// A cause that stays does not end tunnels again and again, also under the next agent.
+	// A persistent cause does not end tunnels repeatedly, also under the next agent.
 	first.end(t, syscall.SIGHUP)
 	edge.agent()
 	edge.ready()
@@ -120,7 +120,7 @@ func TestAnEnvoyThatMakesProgressIsNotReplaced(t *testing.T) {
 	first := edge.agent()
 	edge.works(a)
 	pid := edge.ready()
-	for range 5 { // more than the time to replace it, together
+	for range 5 { // in total longer than the time before a replacement
 		freeze(t, pid)
 		pass(t, 3500*time.Millisecond)
 		thaw(t, pid)
@@ -129,7 +129,7 @@ func TestAnEnvoyThatMakesProgressIsNotReplaced(t *testing.T) {
 	if code, body := edge.get("/readyz"); code != http.StatusOK {
 		t.Errorf("unready: %s", body)
 	}
-	// Time in which the agent was frozen too does not count: the machine was suspended.
+	// Time during which the agent was frozen too does not count: the machine was suspended.
 	freeze(t, first.cmd.Process.Pid)
 	freeze(t, pid)
 	pass(t, watchdog.ReplaceAfter+3*time.Second)

@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
-// probes take the locks on which everything waits that the agent does: one that is never released is found. They do not ask
-// Envoy, whose state must not have the agent restarted.
+// probes returns functions that take the agent's central locks, to detect a lock that is never released. They do not
+// query Envoy, because the state of Envoy must not restart the agent.
 func (a *Agent) probes() map[string]func() {
 	probes := map[string]func(){
 		"the state of the memberships": func() { a.eachStatus(func(s *status.Status) { s.Summary() }) },
@@ -30,8 +30,8 @@ func (a *Agent) probes() map[string]func() {
 	return probes
 }
 
-// serveHealth answers until ctx ends: /healthz that no lock or loop of the agent is stuck, /readyz whether its Envoy carries tunnels for each
-// membership, /status how all is.
+// serveHealth serves until ctx ends. /healthz: no lock or loop of the agent is stuck. /readyz: Envoy carries tunnels
+// for each membership. /status: the state of the memberships.
 func (a *Agent) serveHealth(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /healthz", a.beats)
@@ -46,7 +46,7 @@ func (a *Agent) serveHealth(ctx context.Context, listener net.Listener) error {
 		w.Header().Set("Content-Type", "application/json")
 		encoder := json.NewEncoder(w)
 		encoder.SetIndent("", "  ")
-		_ = encoder.Encode(a.state(r.Context())) // whoever asked may be gone
+		_ = encoder.Encode(a.state(r.Context())) // the client may have disconnected
 	})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -57,7 +57,7 @@ func (a *Agent) serveHealth(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// ready returns all that keeps the agent from being ready.
+// ready returns everything that keeps the agent from being ready; nil: it is ready.
 func (a *Agent) ready(ctx context.Context) error {
 	err := a.envoy.Ready()
 	if _, silent := a.envoy.State(); errors.Is(err, status.ErrDraining) || silent != "" {
@@ -69,12 +69,12 @@ func (a *Agent) ready(ctx context.Context) error {
 	return err
 }
 
-// carries returns what keeps Envoy from carrying tunnels.
+// carries returns what keeps Envoy from carrying tunnels; nil: nothing does.
 func (a *Agent) carries(ctx context.Context) error {
 	errs := []error{a.config.admin().Ready(ctx)}
 	all := a.memberships()
 	for _, m := range all {
-		// What was given to an edge at run time is not what its supervisor has started it for.
+		// The supervisor did not start the edge for tunnels that it joined at run time.
 		if m.joined == "" && !elsewhere(m, all) {
 			errs = append(errs, m.ready())
 		}
@@ -82,7 +82,7 @@ func (a *Agent) carries(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// elsewhere says whether the tunnel of a membership is carried by one that was joined: its Cluster was moved there.
+// elsewhere reports whether a joined membership carries the tunnel of m, because its Cluster was moved.
 func elsewhere(m *membership, all []*membership) bool {
 	e, ok := m.role.(*edge.Role)
 	if !ok {
@@ -91,7 +91,7 @@ func elsewhere(m *membership, all []*membership) bool {
 	id, _, err := e.Expected()
 	return err == nil && id != "" && slices.ContainsFunc(all, func(other *membership) bool {
 		o, ok := other.role.(*edge.Role)
-		return ok && other.joined != "" && o.Looks() && other.ready() == nil && other.status.State().TunnelID == id
+		return ok && other.joined != "" && o.HasTunnel() && other.ready() == nil && other.status.State().TunnelID == id
 	})
 }
 
@@ -100,9 +100,9 @@ type state struct {
 	Version     string          `json:"version"`
 	Form        string          `json:"form"`
 	Ready       bool            `json:"ready"`
-	Reason      string          `json:"reason,omitempty"` // why it is not
+	Reason      string          `json:"reason,omitempty"` // why it is not ready
 	Memberships []status.Member `json:"memberships"`
-	// Tunnels are those of a gateway; of one with several workers, what became of holes too.
+	// Tunnels are the statistics of a gateway's tunnels.
 	Tunnels *tunnels.Stats `json:"tunnels,omitempty"`
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// edgeRole is the role of an edge that has a good token, or the one that is given.
+// edgeRole returns the role of an edge with the given token.
 func (c *control) edgeRole(token string) *edge.Role {
 	return c.edgeWith(func() (edge.Credential, error) { return edge.Credential{Token: token, CA: c.ca.CertPEM()}, nil })
 }
@@ -37,13 +37,13 @@ func (c *control) edgeIn(dir string, s *status.Status, credential func() (edge.C
 	return e
 }
 
-func TestHowAnIdentityIsGot(t *testing.T) {
+func TestHowAnIdentityIsObtained(t *testing.T) {
 	hour := time.Hour
 	tests := map[string]struct {
-		begin, end time.Duration // of the leaf on disk, from now; 0: there is none
-		down       bool          // the control channel
-		ended      bool          // the tunnel, on record
-		starts     bool          // the server
+		begin, end time.Duration // of the leaf on disk, relative to now; 0: there is none
+		down       bool          // the control channel is down
+		ended      bool          // the tunnel is recorded as ended
+		starts     bool          // the server is starting
 		err        error         // of the signer
 		badToken   bool
 		wantTokens int
@@ -97,7 +97,7 @@ func TestHowAnIdentityIsGot(t *testing.T) {
 	}
 }
 
-func TestAnIdentityForSomethingElseIsForgotten(t *testing.T) {
+func TestAForeignIdentityIsRemoved(t *testing.T) {
 	tests := map[string]struct {
 		in      func(*control) role
 		subject model.Subject
@@ -116,7 +116,7 @@ func TestAnIdentityForSomethingElseIsForgotten(t *testing.T) {
 			c := newControl(t)
 			i := testIdentities(t, tc.in(c))
 			c.save(i.store, c.fresh(tc.subject))
-			i.ForgetForeign()
+			i.RemoveForeign()
 			if _, err := i.store.Identity(); (err == nil) != tc.keep {
 				t.Errorf("the store says %v; is it kept: want %v", err, tc.keep)
 			}
@@ -124,7 +124,7 @@ func TestAnIdentityForSomethingElseIsForgotten(t *testing.T) {
 	}
 }
 
-func TestAnEdgeWithoutATokenSaysSo(t *testing.T) {
+func TestAnEdgeWithoutATokenReportsIt(t *testing.T) {
 	c := newControl(t)
 	_, _, err := testIdentities(t, c.edgeRole("")).Renew(context.Background())
 	if err == nil || !strings.Contains(err.Error(), "no bootstrap token") {
@@ -132,7 +132,7 @@ func TestAnEdgeWithoutATokenSaysSo(t *testing.T) {
 	}
 }
 
-func TestATokenOfAnotherTunnelIsRefusedAndNotUsedUp(t *testing.T) {
+func TestATokenOfAnotherTunnelIsRejectedAndNotUsedUp(t *testing.T) {
 	c := newControl(t)
 	c.serve()
 	wanted := model.NewID()
@@ -168,7 +168,7 @@ func gatewayOf(c *control) role {
 	}}}
 }
 
-// renewer is a Renewer with the folder that it works in.
+// renewer is a Renewer with its folder.
 type renewer struct {
 	*identity.Renewer
 	store *certs.Store

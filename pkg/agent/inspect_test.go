@@ -26,7 +26,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// inspection serves what the newest server knows, and asks it.
+// inspection serves the newest server's state, and returns a client for it.
 func (c *control) inspection() *collect.Servers {
 	c.t.Helper()
 	listener, err := collect.Listen("127.0.0.1:0")
@@ -52,7 +52,7 @@ func (c *control) inspection() *collect.Servers {
 	return servers
 }
 
-// node is what the servers say of one node, when it is as wanted.
+// node waits until the servers report a node as wanted.
 func (c *control) node(servers *collect.Servers, name string, wanted func(collect.Node) error) (got collect.Node) {
 	c.t.Helper()
 	eventually.True(c.t, time.Minute, name+" is as it should be", func() error {
@@ -78,11 +78,11 @@ func synced(n collect.Node) error {
 	return nil
 }
 
-func TestPeopleSeeWhatEnvoysHave(t *testing.T) {
+func TestInspectionShowsTheConfigurationOfEnvoys(t *testing.T) {
 	c := newWorld(t)
 	c.serve()
 	g, e := newGateway(c), newEdge(c)
-	// A second enrolment in the same Envoy, of which the first one's installation is to see nothing.
+	// A second enrolment in the same Envoy, which the first one's installation must not see.
 	second := model.NewID()
 	e.add(second, c.tunnel("c2", second, freePort(t)))
 	g.child.MetricsListen = freePort(t).String()
@@ -128,7 +128,7 @@ func TestPeopleSeeWhatEnvoysHave(t *testing.T) {
 	}
 }
 
-// perCluster looks for the series of a workload cluster at a gateway: its tunnels, and how far it is.
+// perCluster waits for the series of a workload cluster at a gateway: its tunnels and its round-trip time.
 func perCluster(t *testing.T, address string) {
 	t.Helper()
 	eventually.True(t, time.Minute, "a scrape has them", func() error {
@@ -165,7 +165,8 @@ func scrape(ctx context.Context, address string) (map[string]*dto.MetricFamily, 
 	return parser.TextToMetricFamilies(response.Body)
 }
 
-// runsWhatWasSent compares what an Envoy runs with what it was sent, and looks for secrets.
+// runsWhatWasSent compares the configuration of an Envoy with what it was sent, and checks that it contains no
+// secrets.
 func (c *control) runsWhatWasSent(servers *collect.Servers, node collect.Node) {
 	c.t.Helper()
 	dump, err := servers.Dump(c.t.Context(), node.Name)
@@ -223,8 +224,9 @@ func unpacked(t *testing.T, r collect.Resource) *clusterv3.Cluster {
 	return cluster
 }
 
-// An address that is in use is what Envoy itself refuses, whatever we check.
-func TestPeopleSeeWhatAnEnvoyRefuses(t *testing.T) {
+// TestInspectionShowsWhatAnEnvoyRejects uses an address that is in use, which our checks cannot detect and Envoy
+// rejects.
+func TestInspectionShowsWhatAnEnvoyRejects(t *testing.T) {
 	c := newWorld(t)
 	c.serve()
 	taken, err := net.Listen("tcp", c.bind.Connect.String())
@@ -254,7 +256,7 @@ func TestPeopleSeeWhatAnEnvoyRefuses(t *testing.T) {
 	}
 }
 
-func TestPeopleSeeWhichEnvoyDoesNotAnswer(t *testing.T) {
+func TestInspectionShowsWhichEnvoyDoesNotAnswer(t *testing.T) {
 	c := newWorld(t)
 	c.serve()
 	g := newGateway(c)

@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// joinedEdge is Config.Joined of the agents of these tests.
+// joinedEdge is the Config.Joined of the agents in these tests.
 func joinedEdge(path string) (edge.Config, error) {
 	file, err := edge.ReadBootstrapFile(path)
 	if err != nil {
@@ -36,7 +36,7 @@ func joinedEdge(path string) (edge.Config, error) {
 	}}, nil
 }
 
-// bootstrapFile is that of the tunnel of edgeSubject at an installation.
+// bootstrapFile returns the bootstrap file of edgeSubject's tunnel at this installation.
 func (c *control) bootstrapFile() []byte {
 	c.t.Helper()
 	data, err := yaml.Marshal(edge.BootstrapFile{
@@ -48,7 +48,7 @@ func (c *control) bootstrapFile() []byte {
 	return data
 }
 
-// join is edge-agent join.
+// join does what `edge-agent join` does.
 func (p *place) join(data []byte) (edge.Joined, error) {
 	ctx, cancel := context.WithTimeout(p.t.Context(), envoytest.Patience)
 	defer cancel()
@@ -64,8 +64,8 @@ func (p *place) mustJoin(to *control) edge.Joined {
 	return joined
 }
 
-// second is another installation, with a CA and gateways of its own and the same tunnel domain, in which the tunnel of edgeSubject
-// is prepared: the edges of the Cluster that is to come may enrol.
+// second is another installation, with its own CA and gateways and the same tunnel domain. The tunnel of edgeSubject
+// is prepared there: the edges of the Cluster that will be moved may enrol.
 func second(t *testing.T) (gateway *place, comes func(*apiserver)) {
 	t.Helper()
 	c := newControl(t)
@@ -93,7 +93,7 @@ func TestAnEdgeJoinsATunnelWhileItRuns(t *testing.T) {
 	pid := edge.ready()
 	to, comes := second(t)
 
-	stream := edge.stream(a, 8*time.Second) // which must not notice
+	stream := edge.stream(a, 8*time.Second) // the stream must not break
 	joined := edge.mustJoin(to.control)
 	edge.state("it is connected to both", func(s state) error {
 		if len(s.Memberships) != 2 || !s.Memberships[0].Connected || !s.Memberships[1].Connected || s.Memberships[1].Node != joined.Node || s.Memberships[1].Joined != joined.Name {
@@ -119,7 +119,7 @@ func TestAnEdgeJoinsATunnelWhileItRuns(t *testing.T) {
 		t.Errorf("Envoy is %d, and was %d", now, pid)
 	}
 
-	// The next agent has it too, without enrolling.
+	// The next agent has it too, without enrolling again.
 	tokens, _ := to.counts()
 	first.end(t, syscall.SIGHUP)
 	next := edge.agent()
@@ -130,7 +130,8 @@ func TestAnEdgeJoinsATunnelWhileItRuns(t *testing.T) {
 		t.Error("it enrolled anew")
 	}
 
-	// What the source does to its own tunnel is nobody else's business, and the machine is ready by the one that carries it.
+	// The end of the tunnel at the source does not affect the other one, and the machine is ready because of the one
+	// that carries it.
 	gateway.end(edgeSubject.ID)
 	edge.state("the source has ended its tunnel", func(s state) error {
 		if s.Memberships[0].Connected {
@@ -145,7 +146,7 @@ func TestAnEdgeJoinsATunnelWhileItRuns(t *testing.T) {
 	next.end(t, syscall.SIGTERM)
 }
 
-// leaves takes a tunnel back, after which nothing of it may be left.
+// leaves leaves a tunnel and checks that nothing of it is left.
 func (p *place) leaves(joined edge.Joined, to *place, a *apiserver) {
 	p.t.Helper()
 	if err := edge.Leave(p.child.StateDir, joined.Name); err != nil {
@@ -168,7 +169,7 @@ func (p *place) leaves(joined edge.Joined, to *place, a *apiserver) {
 	})
 }
 
-func TestABootstrapFileTakesOverWhatWasJoined(t *testing.T) {
+func TestABootstrapFileTakesOverAJoinedTunnel(t *testing.T) {
 	gateway, edge, a := newPair(t)
 	gateway.serve()
 	gateway.agent()
@@ -199,7 +200,7 @@ func TestABootstrapFileTakesOverWhatWasJoined(t *testing.T) {
 	}
 }
 
-func TestJoinSaysWhyNot(t *testing.T) {
+func TestJoinReportsWhyItFailed(t *testing.T) {
 	gateway, at, _ := newPair(t)
 	gateway.serve()
 	gateway.agent()
@@ -226,7 +227,7 @@ func TestJoinSaysWhyNot(t *testing.T) {
 	if _, err := edge.Join(ctx, at.child.StateDir, []byte(strings.ReplaceAll(file, to.token, secret))); err == nil || !strings.Contains(err.Error(), "token is unknown") || strings.Contains(err.Error(), secret) {
 		t.Errorf("a token that is not good: %v", err)
 	}
-	at.ready(0) // what was joined in vain is none of its supervisor's business
+	at.ready(0) // a failed join does not affect readiness
 	if _, err := at.join([]byte(file)); err != nil {
 		t.Errorf("the same with a good token: %v", err)
 	}
@@ -238,7 +239,7 @@ func TestJoinSaysWhyNot(t *testing.T) {
 	}
 }
 
-func TestJoinTakesNoGarbage(t *testing.T) {
+func TestJoinRejectsAnInvalidFile(t *testing.T) {
 	c := newControl(t)
 	good := string(c.bootstrapFile())
 	dir := t.TempDir()
@@ -267,12 +268,12 @@ func TestJoinTakesNoGarbage(t *testing.T) {
 	}
 }
 
-func TestAnEdgeJoinsNoMoreThanItMay(t *testing.T) {
+func TestAnEdgeJoinsAtMostMaxJoinedTunnels(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for i := range edge.MaxJoined + 1 {
-		c := newControl(t) // each has a CA of its own
+		c := newControl(t) // each has its own CA
 		_, err := edge.Join(ctx, dir, c.bootstrapFile())
 		if full := err != nil && strings.Contains(err.Error(), "edge-agent leave"); full != (i == edge.MaxJoined) {
 			t.Fatalf("the %d. file: %v", i+1, err)

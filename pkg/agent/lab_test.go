@@ -22,7 +22,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
-// place is the folder of an agent, in which agents run, one after the other.
+// place is the folder of an agent. Agents run in it one after the other.
 type place struct {
 	*control
 	child child
@@ -50,7 +50,7 @@ func newPlace(c *control, set func(*child, string)) *place {
 	return p
 }
 
-// newGateway is the place of a gateway.
+// newGateway returns the place of a gateway.
 func newGateway(c *control) *place {
 	c.t.Helper()
 	if err := sockets.Permitted(); err != nil {
@@ -63,7 +63,7 @@ func newGateway(c *control) *place {
 	return p
 }
 
-// newEdge is the place of an edge of the tunnel of edgeSubject, which reaches the gateway at its public port.
+// newEdge returns the place of an edge of edgeSubject's tunnel, which reaches the gateway at its public port.
 func newEdge(c *control) *place {
 	c.t.Helper()
 	p := newPlace(c, func(*child, string) {})
@@ -104,7 +104,7 @@ type agentProcess struct {
 	done chan struct{}
 }
 
-// agent starts one. It is killed after the test, as is its Envoy.
+// agent starts an agent. After the test, it and its Envoy are killed.
 func (p *place) agent() *agentProcess {
 	p.t.Helper()
 	settings, err := json.Marshal(p.child)
@@ -141,7 +141,7 @@ func (a *agentProcess) end(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// ready waits until the agent says that it is ready, with an Envoy that is none of these, and returns Envoy's process id.
+// ready waits until the agent reports that it is ready with an Envoy other than these, and returns Envoy's process id.
 func (p *place) ready(not ...int) (pid int) {
 	p.t.Helper()
 	envoytest.Eventually(p.t, "the agent is ready", func() (err error) {
@@ -162,7 +162,7 @@ func (p *place) ready(not ...int) (pid int) {
 	return pid
 }
 
-// serving is ready, and the serial number of the leaf that a gateway serves.
+// serving calls ready, and also returns the serial number of the leaf that the gateway serves.
 func (p *place) serving(not ...int) (pid int, serial string) {
 	p.t.Helper()
 	pid = p.ready(not...)
@@ -173,7 +173,7 @@ func (p *place) serving(not ...int) (pid int, serial string) {
 	return pid, serial
 }
 
-// logged waits until the agents have logged something so many times.
+// logged waits until the agents have logged a text the given number of times.
 func (p *place) logged(what string, times int) {
 	p.t.Helper()
 	envoytest.Eventually(p.t, "the log has "+what, func() error {
@@ -184,7 +184,7 @@ func (p *place) logged(what string, times int) {
 	})
 }
 
-// get asks the health endpoints; without an answer the code is 0.
+// get requests a health endpoint; without an answer the code is 0.
 func (p *place) get(path string) (code int, body string) {
 	p.t.Helper()
 	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://"+p.child.HealthListen+path, http.NoBody)
@@ -203,7 +203,7 @@ func (p *place) get(path string) (code int, body string) {
 	return response.StatusCode, string(data)
 }
 
-// state waits until /status is as a check wants it.
+// state waits until check accepts the answer of /status.
 func (p *place) state(what string, check func(state) error) (last state) {
 	p.t.Helper()
 	envoytest.Eventually(p.t, what, func() error {
@@ -220,10 +220,10 @@ func (p *place) state(what string, check func(state) error) (last state) {
 	return last
 }
 
-// newWorld is a control channel for agents with real Envoys.
+// newWorld returns a control channel for agents with real Envoys.
 func newWorld(t *testing.T) *control {
 	t.Helper()
 	envoytest.Path(t)
-	t.Parallel() // most of the time is waiting
+	t.Parallel() // the test mostly waits
 	return newControl(t)
 }

@@ -13,10 +13,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-// errInUse is what passes when the bootstrap file of the command line can be read again: then it is known to be of the same tunnel.
+// errInUse is temporary: it ends when the bootstrap file of the command line can be read again, and is known to be of
+// the same tunnel.
 var errInUse = errors.New("joining tunnel: its folder is that of a bootstrap file of the command line, which can't be read or is of another tunnel")
 
-// loadJoined reads the tunnels that earlier agents were given. One that can't be read keeps none of the others away.
+// loadJoined reads the tunnels that were joined earlier. An unreadable one does not affect the others.
 func (a *Agent) loadJoined() (known []xdsproxy.Upstream) {
 	names, err := a.joinedNames()
 	if err != nil {
@@ -34,8 +35,8 @@ func (a *Agent) loadJoined() (known []xdsproxy.Upstream) {
 	return known
 }
 
-// removeLeft removes the keys of tunnels that were left while no agent ran. While it is not known which tunnel a bootstrap file of the
-// command line is for, a key may be that one's.
+// removeLeft removes the keys of tunnels that were left while no agent ran. It removes nothing while the tunnel of a
+// bootstrap file of the command line is not known, because a key may belong to it.
 func (a *Agent) removeLeft() {
 	entries, err := os.ReadDir(a.joinedRoot())
 	if err != nil || a.config.Joined == nil {
@@ -68,12 +69,12 @@ func (a *Agent) remove(name string) {
 	}
 }
 
-// uses says whether a membership of the configuration has its state in a folder.
+// uses reports whether a membership of the configuration has its state in dir.
 func (a *Agent) uses(dir string) bool {
 	return slices.ContainsFunc(a.members, func(m *membership) bool { return m.dir == dir })
 }
 
-// joinedNames are those that count: as many as there may be.
+// joinedNames returns the names of the joined tunnels, at most edge.MaxJoined.
 func (a *Agent) joinedNames() ([]string, error) {
 	if a.config.Joined == nil {
 		return nil, nil
@@ -82,7 +83,7 @@ func (a *Agent) joinedNames() ([]string, error) {
 	return names[:min(len(names), edge.MaxJoined)], err
 }
 
-// newJoined makes the membership of a file. before is the last attempt at it, or nil.
+// newJoined returns the membership of a file. before is the previous attempt, or nil.
 func (a *Agent) newJoined(name string, before *joined) *joined {
 	j := &joined{name: name}
 	j.err = a.openJoined(j)
@@ -147,7 +148,7 @@ func readJoined(path string) (edge.BootstrapFile, string, error) {
 	return file, edge.Hash(data), err
 }
 
-// configured is the membership of a bootstrap file of the command line that is of the same tunnel as this one; nil: there is none.
+// configured returns the membership of a bootstrap file of the command line for the same tunnel; nil: there is none.
 func (a *Agent) configured(file edge.BootstrapFile) *membership {
 	for _, m := range a.members {
 		e, ok := m.role.(*edge.Role)
@@ -170,8 +171,9 @@ func (a *Agent) configured(file edge.BootstrapFile) *membership {
 	return nil
 }
 
-// joinedFolderOf is the folder with the identity of a tunnel that this edge was given before it was told of it on the command line,
-// whether it was taken back since or not; empty: none. So nobody enrols anew whose bootstrap file is replaced after a move.
+// joinedFolderOf returns the folder with the identity of a tunnel that this edge had joined before its bootstrap file
+// was named on the command line, even if it was left since; empty: none. So replacing a bootstrap file after a move
+// does not enrol again.
 func (a *Agent) joinedFolderOf(e edge.Config) string {
 	credential, err := e.Credential()
 	if err != nil || credential.ID == "" || a.config.Joined == nil {

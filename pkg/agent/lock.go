@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock makes sure that a folder has one agent. It locks the folder itself, which a read-only disk allows. The kernel
-// releases it when the agent ends, however it does: Go closes the file when it starts Envoy.
+// lock ensures that at most one agent uses a folder. It locks the folder itself, which is possible on a read-only
+// disk. The kernel releases the lock when the agent ends for any reason; Envoy does not inherit it, because Go closes
+// the file on exec.
 func lock(dir string) (unlock func(), err error) {
 	file, err := os.Open(dir)
 	if err != nil {

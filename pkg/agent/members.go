@@ -20,11 +20,11 @@ import (
 const (
 	// tunnelsFolder holds a folder for each enrolment of an edge.
 	tunnelsFolder = "tunnels"
-	// nameless is the folder of an enrolment whose credential does not say for which tunnel it is.
+	// nameless is the folder of an enrolment whose credential does not name its tunnel.
 	nameless = "tunnel"
 )
 
-// newMembers makes the memberships, and opens their folders.
+// newMembers returns the memberships of the configuration, and opens their folders.
 func (a *Agent) newMembers() ([]*membership, error) {
 	if a.gateway != nil {
 		m, err := a.newMember(a.config.StateDir, a.log)
@@ -86,20 +86,20 @@ func (a *Agent) newEdge(e edge.Config, dir string, log *slog.Logger) (*membershi
 	return m, nil
 }
 
-// nodeOf is whom to be at the xds-server.
+// nodeOf returns the node for requests to the xds-server.
 func (m *membership) nodeOf(subject model.Subject) func() *corev3.Node {
 	return func() *corev3.Node { return withVersion(m.Node(subject)) }
 }
 
-// withVersion adds which agent this is, for people who ask an xds-server.
+// withVersion adds the agent's name and version, which operators can query at an xds-server.
 func withVersion(node *corev3.Node) *corev3.Node {
 	node.UserAgentName = "fairlead"
 	node.UserAgentVersionType = &corev3.Node_UserAgentVersion{UserAgentVersion: version.Get()}
 	return node
 }
 
-// folderOf is where an enrolment has its state: the folder whose identity is of the same tunnel, so that it does not matter
-// which bootstrap files there are beside this one, or in which order.
+// folderOf returns the folder of an enrolment: the one with an identity of the same tunnel. So the number and order of
+// bootstrap files do not matter.
 func (a *Agent) folderOf(e edge.Config) string {
 	if dir := a.joinedFolderOf(e); dir != "" {
 		return dir
@@ -111,7 +111,7 @@ func (a *Agent) folderOf(e edge.Config) string {
 	}
 	folders, err := os.ReadDir(root)
 	if err != nil {
-		folders = nil // it is made when it is needed
+		folders = nil // it is created when needed
 	}
 	if id == "" && len(folders) == 1 && len(a.config.Edges) == 1 {
 		return filepath.Join(root, folders[0].Name())

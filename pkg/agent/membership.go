@@ -23,16 +23,16 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-// longLife is how long an identity must have been good for its end to be no reason to wait before the next one is asked for.
+// longLife is how long an identity must have been valid for its successor to be requested without a wait.
 const longLife = 10 * time.Minute
 
-// Between identities that end one after the other: each may use up a token.
+// successions is the wait between identities that end one after the other. Each may use up a token.
 var successions = retry.Backoff{Min: 10 * time.Second, Max: 5 * time.Minute}
 
-// errOver says that the xds-server will never serve an identity again.
+// errOver reports that the xds-server will never serve an identity again.
 var errOver = errors.New("this identity is over")
 
-// membership is one enrolment: an identity that is kept valid, and what is done with it.
+// membership is one enrolment: it keeps an identity valid and uses it.
 type membership struct {
 	role
 	dir        string // its folder
@@ -44,21 +44,21 @@ type membership struct {
 	status     *status.Status
 	figures    *figures
 	log        *slog.Logger
-	joined     string                            // its name, of one that was joined at run time
-	parts      []func(ctx context.Context) error // what runs beside, whatever the identity
+	joined     string                            // name of a tunnel that was joined at run time
+	parts      []func(ctx context.Context) error // run beside, independent of the identity
 
-	subjects chan model.Subject // holds the newest that apply has seen
+	subjects chan model.Subject // holds the newest subject that apply has processed
 
 	mu       sync.Mutex
-	subject  model.Subject // whose secrets Envoy has; zero: nobody's
+	subject  model.Subject // whose secrets Envoy has; zero: none
 	notAfter time.Time     // of that identity
 	served   bool          // Envoy has got resources for it
 }
 
-// recover is called before Envoy can ask. It drops an identity that is of no use, and returns the upstream of which the xDS proxy may
-// have resources.
+// recover must be called before Envoy is served. It removes an identity that cannot be used, and returns the upstream
+// whose resources the xDS proxy may have cached.
 func (m *membership) recover() []xdsproxy.Upstream {
-	m.identities.ForgetForeign()
+	m.identities.RemoveForeign()
 	subject, err := m.current()
 	if err != nil {
 		return nil
@@ -66,7 +66,7 @@ func (m *membership) recover() []xdsproxy.Upstream {
 	return []xdsproxy.Upstream{{Name: subject.Node, Check: m.Check(subject)}}
 }
 
-// current is whose identity the store has.
+// current returns the subject of the identity in the store.
 func (m *membership) current() (model.Subject, error) {
 	current, err := m.store.Identity()
 	if err != nil {
@@ -76,7 +76,7 @@ func (m *membership) current() (model.Subject, error) {
 	return identity.ParseSubject(domain, current)
 }
 
-// run keeps the membership going until ctx ends.
+// run runs the membership until ctx ends.
 func (m *membership) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, part := range m.parts {
@@ -86,7 +86,7 @@ func (m *membership) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// live has one identity after the other.
+// live uses one identity after the other.
 func (m *membership) live(ctx context.Context) {
 	for ends := 0; ctx.Err() == nil; {
 		began := time.Now()
@@ -110,7 +110,7 @@ func (m *membership) live(ctx context.Context) {
 	}
 }
 
-// liveOnce keeps an identity valid and uses it, until ctx ends or the xds-server says that it is over.
+// liveOnce keeps an identity valid and uses it, until ctx ends or the xds-server reports that it is over.
 func (m *membership) liveOnce(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	rotation := &certs.Rotation{Store: m.store, Renew: m.renew, Changed: m.apply, Written: m.written, Log: m.log}
@@ -119,8 +119,8 @@ func (m *membership) liveOnce(ctx context.Context) error {
 	return group.Wait()
 }
 
-// reject ends an identity that is over: Envoy dials with it no more, and the next one has to be got by the credential, unless what
-// ended it is taken back.
+// reject ends an identity that is over: Envoy no longer dials with it. The next one requires the credential, unless
+// the end is reverted.
 func (m *membership) reject(err error) {
 	m.mu.Lock()
 	subject := m.subject
@@ -130,7 +130,7 @@ func (m *membership) reject(err error) {
 	m.Over()
 	m.log.Error("the xds-server serves this identity no more, enrolling anew if the credential allows it", "node", subject.Node, "error", err)
 	m.status.SetTrouble(status.AboutCertificate, err.Error())
-	m.xds.Forget(subject.Node)
+	m.xds.Remove(subject.Node)
 	if err := m.sds.Drop(m); err != nil {
 		m.log.Error("secrets not taken from Envoy", "error", err)
 	}
@@ -141,7 +141,7 @@ func (m *membership) reject(err error) {
 	}
 }
 
-// renew is Rotation.Renew, and keeps its trouble on record.
+// renew implements Rotation.Renew, and records its errors.
 func (m *membership) renew(ctx context.Context) (certs.Identity, []byte, error) {
 	identity, bundle, err := m.identities.Renew(ctx)
 	switch {
@@ -153,7 +153,7 @@ func (m *membership) renew(ctx context.Context) (certs.Identity, []byte, error) 
 	return identity, bundle, err
 }
 
-// written is Rotation.Written.
+// written implements Rotation.Written.
 func (m *membership) written(err error) {
 	if err == nil {
 		m.status.ClearTrouble(status.AboutDisk)
@@ -162,7 +162,7 @@ func (m *membership) written(err error) {
 	m.status.SetTrouble(status.AboutDisk, "the new certificate is in use, but not written down: "+err.Error())
 }
 
-// apply is Rotation.Changed: it gives Envoy the identity in the store. After an error it is called again.
+// apply implements Rotation.Changed: it gives Envoy the identity in the store. It is called again after an error.
 func (m *membership) apply() error {
 	identity, err := m.store.Identity()
 	if err != nil {
@@ -178,7 +178,7 @@ func (m *membership) apply() error {
 	m.status.SetIdentity(subject, identity)
 	m.mu.Lock()
 	same := m.subject == subject
-	// A connection that was made with a leaf which has expired is of no use, however long it lasts.
+	// A connection that was made with an expired leaf is unusable, however long it stays open.
 	expired := time.Now().After(m.notAfter)
 	if !same {
 		m.subject, m.served = subject, false
@@ -188,16 +188,16 @@ func (m *membership) apply() error {
 	if same && !expired {
 		return nil
 	}
-	m.recordConfiguration() // which may have something for it since long ago
+	m.recordConfiguration() // the proxy may have resources for it already
 	select {
-	case <-m.subjects: // nobody needs it any more
+	case <-m.subjects: // obsolete
 	default:
 	}
 	m.subjects <- subject // has room: this is the only sender
 	return nil
 }
 
-// attend is at the xds-server as whoever the identity is for, until ctx ends or that is over.
+// attend uses the subject of the present identity at the xds-server, until ctx ends or the identity is over.
 func (m *membership) attend(ctx context.Context) error {
 	var subject model.Subject
 	select {
@@ -211,13 +211,14 @@ func (m *membership) attend(ctx context.Context) error {
 			return err
 		}
 		if next.Node != subject.Node {
-			m.xds.Forget(subject.Node)
+			m.xds.Remove(subject.Node)
 		}
 		subject = next
 	}
 }
 
-// session is at the xds-server as one subject, until there is another, or a leaf after one that had expired, which it returns.
+// session uses one subject at the xds-server. It ends, and returns the next subject, when the subject changes or an
+// expired leaf is replaced.
 func (m *membership) session(ctx context.Context, subject model.Subject) (next model.Subject, err error) {
 	domain, way := m.Control()
 	conn, err := dial.Conn(way, domain, m.store, m.store)
@@ -246,7 +247,7 @@ func (m *membership) session(ctx context.Context, subject model.Subject) (next m
 	return next, err // in this order: next is set by then
 }
 
-// asOver marks the errors of streams that say that an identity is over.
+// asOver marks errors of streams which report that an identity is over.
 func asOver(err error) error {
 	if errors.Is(err, xdsproxy.ErrOver) || errors.Is(err, certs.ErrRefused) {
 		return fmt.Errorf("%w: %w", errOver, err)
@@ -254,9 +255,9 @@ func asOver(err error) error {
 	return err
 }
 
-// recordConfiguration records how Envoy's configuration is.
+// recordConfiguration records the state of Envoy's configuration.
 func (m *membership) recordConfiguration() {
-	m.mu.Lock() // all the time: after reject there is nothing to record
+	m.mu.Lock() // held throughout: after reject there must be no record
 	defer m.mu.Unlock()
 	if m.subject == (model.Subject{}) {
 		return
@@ -266,7 +267,7 @@ func (m *membership) recordConfiguration() {
 	m.status.SetConfiguration(state)
 }
 
-// ready returns why this membership can't carry tunnels yet.
+// ready returns why this membership can't carry tunnels yet; nil: it can.
 func (m *membership) ready() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -279,8 +280,8 @@ func (m *membership) ready() error {
 	return nil
 }
 
-// dump returns what answers who asks what Envoy runs on behalf of a subject, and not what it runs for others: an edge may have enrolments of
-// several installations.
+// dump returns a function that dumps Envoy's resources of one subject. Resources of other subjects are left out,
+// because an edge may have enrolments of several installations.
 func (m *membership) dump(subject model.Subject) reportagent.Dump {
 	return func(ctx context.Context, names []string, to io.Writer) error {
 		mine := func(name string) bool {

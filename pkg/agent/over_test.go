@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-func TestNothingIsLeftOfAnIdentityThatIsOver(t *testing.T) {
+func TestNothingIsLeftOfARejectedIdentity(t *testing.T) {
 	c, log := newControl(t), slog.New(slog.DiscardHandler)
 	r, err := xdsproxy.New(t.TempDir(), log)
 	if err != nil {
@@ -53,7 +53,7 @@ func TestNothingIsLeftOfAnIdentityThatIsOver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !edge.Looks() {
+	if !edge.HasTunnel() {
 		t.Fatal("no apiserver is looked at")
 	}
 	m.status.SetAPIServer(probe.Result{Address: target.String(), Healthy: true})
@@ -71,7 +71,7 @@ func TestNothingIsLeftOfAnIdentityThatIsOver(t *testing.T) {
 	if got := m.status.Report(); got.GetApiServer() != nil {
 		t.Errorf("the report has the apiserver still: %v", got)
 	}
-	if edge.Looks() {
+	if edge.HasTunnel() {
 		t.Error("apiservers are looked at still")
 	}
 	if m.ready() == nil {
@@ -83,7 +83,7 @@ func TestATokenOfAnotherTunnelIsUsedOnce(t *testing.T) {
 	c, dir := newControl(t), t.TempDir()
 	c.serve()
 	id := model.NewID()
-	start := func() *edge.Role { // as an agent does
+	start := func() *edge.Role { // as an agent that starts
 		return c.edgeIn(dir, status.New(status.Process), func() (edge.Credential, error) {
 			return edge.Credential{Token: c.token, ID: id, CA: c.ca.CertPEM()}, nil
 		})
@@ -110,7 +110,7 @@ func TestATokenOfAnotherTunnelIsUsedOnce(t *testing.T) {
 	if data, err := os.ReadFile(filepath.Join(dir, "foreign-token")); err != nil || len(data) == 0 || string(data) == c.token {
 		t.Errorf("on disk is %q, %v", data, err)
 	}
-	id = edgeSubject.ID // a person corrected the bootstrap file
+	id = edgeSubject.ID // an operator corrected the bootstrap file
 	if _, _, err := start().Enrol(t.Context()); err != nil {
 		t.Error(err)
 	}

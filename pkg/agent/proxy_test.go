@@ -15,11 +15,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// forwardProxy is an HTTP proxy that wants a password, and is the only way to the gateway.
+// forwardProxy is an HTTP proxy that requires a password, and is the only path to the gateway.
 type forwardProxy struct {
 	url     string
-	to      string // the only authority that it knows
-	target  string // where that is
+	to      string // the only authority that it accepts
+	target  string // the address of that authority
 	tunnels atomic.Int32
 	refused atomic.Int32
 }
@@ -67,7 +67,7 @@ func (p *forwardProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func TestAnEdgeBehindAProxy(t *testing.T) {
 	gateway, edge, a := newPair(t)
-	at := model.Endpoint{Host: "gateways.example.com", Port: 443} // which only the proxy knows
+	at := model.Endpoint{Host: "gateways.example.com", Port: 443} // only the proxy resolves it
 	proxy := newForwardProxy(t, at, gateway.bind.Public)
 	edge.child.Edges[0].To, edge.child.Edges[0].Proxy = []model.Endpoint{at}, proxy.url
 	stop := gateway.serve()
@@ -75,13 +75,13 @@ func TestAnEdgeBehindAProxy(t *testing.T) {
 	first := edge.agent()
 	edge.works(a)
 	edge.ready()
-	if n := proxy.tunnels.Load(); n < 3 { // of the control channel, and tunnels
+	if n := proxy.tunnels.Load(); n < 3 { // the control channel and tunnels
 		t.Errorf("only %d connections went by the proxy", n)
 	}
 	stop()
 	first.end(t, syscall.SIGTERM)
 	edge.agent()
-	edge.works(a) // Envoy has the address of the agent from before
+	edge.works(a) // Envoy has the agent's address from before
 	gateway.serve()
 	edge.works(a)
 	if n := proxy.refused.Load(); n != 0 {

@@ -16,13 +16,13 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// peer is another gateway, as far as the xds-server hears of it.
+// peer is another gateway, as reported to the xds-server.
 type peer struct {
 	t      *testing.T
 	stream reportv1.Report_GatewayClient
 }
 
-// newPeer adds a gateway to the installation of a control channel, and has it report.
+// newPeer adds a gateway to the installation of a control channel, and makes it report.
 func newPeer(c *control) *peer {
 	c.t.Helper()
 	subject := model.Subject{Role: model.RoleGateway, Node: "gateway-1"}
@@ -80,7 +80,7 @@ func TestAGatewayWaitsForTheTunnelsThatOthersHave(t *testing.T) {
 	}).Memberships[0].Node
 	other.has(true, node)
 	gateway.ready()
-	other.has(true, node, "edge-late") // which comes here when it comes
+	other.has(true, node, "edge-late") // that edge connects here later
 	if answer(gateway, "/readyz") != http.StatusOK {
 		t.Error("a gateway that was ready is not any more")
 	}

@@ -10,7 +10,7 @@ import (
 	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 )
 
-func TestAnIdentityThatWasOverIsAskedForAgain(t *testing.T) {
+func TestARejectedIdentityIsRequestedAgain(t *testing.T) {
 	c := newControl(t)
 	c.serve()
 	i := testIdentities(t, c.edgeRole("fl1.over"))
@@ -51,16 +51,16 @@ func TestAnIdentityThatWasOverIsAskedForAgain(t *testing.T) {
 		t.Errorf("it is %+v, %v", subject, err)
 	}
 	now = now.Add(time.Hour)
-	if _, err := renews(byToken); err == nil { // it is asked for no more
+	if _, err := renews(byToken); err == nil { // it is no longer requested
 		t.Error("it has got another identity")
 	}
 }
 
-func TestWhatIsNotAskedForAgain(t *testing.T) {
+func TestWhichIdentitiesAreNotRequestedAgain(t *testing.T) {
 	tests := map[string]struct {
-		since time.Duration // that its leaf has ended
-		good  bool          // the token
-		other bool          // the credential is another tunnel's
+		since time.Duration // since the end of its leaf
+		good  bool          // the token is valid
+		other bool          // the credential belongs to another tunnel
 	}{
 		"what has ended too long ago":     {since: 90*24*time.Hour + time.Minute},
 		"what another one came in for":    {since: -time.Hour, good: true},
@@ -85,7 +85,7 @@ func TestWhatIsNotAskedForAgain(t *testing.T) {
 			i.Reject()
 			later := 20 * time.Minute
 			if tc.good {
-				later = 0 // before the rejected identity is asked for
+				later = 0 // before the rejected identity is requested
 			}
 			for range 2 {
 				now := time.Now().Add(later)

@@ -15,14 +15,14 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
-// edge is the enrolment of a bootstrap file of the command line, of the tunnel of edgeSubject.
+// edge returns the enrolment of a bootstrap file of the command line, for edgeSubject's tunnel.
 func (c *control) edge() edge.Config {
 	return edge.Config{Domain: domain, Way: way(c.address), Credential: func() (edge.Credential, error) {
 		return edge.Credential{ID: edgeSubject.ID, Token: c.token, CA: c.ca.CertPEM()}, nil
 	}}
 }
 
-// loaded is an agent that has read a state folder, and runs nothing.
+// loaded returns an agent that has loaded a state folder and does not run.
 func loaded(t *testing.T, stateDir string, edges ...edge.Config) *Agent {
 	t.Helper()
 	a := &Agent{config: Config{StateDir: stateDir, RuntimeDir: stateDir, Edges: edges, Joined: joinedEdge}, log: slog.New(slog.DiscardHandler), sds: identity.NewSecretServer(), figures: newFigures()}
@@ -37,7 +37,7 @@ func loaded(t *testing.T, stateDir string, edges ...edge.Config) *Agent {
 	return a
 }
 
-// joins has an edge join a tunnel while no agent runs, and get an identity for it.
+// joins makes an edge join a tunnel while no agent runs, and obtains an identity for it.
 func (c *control) joins(stateDir string) (name, dir string) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
@@ -55,8 +55,8 @@ func (c *control) joins(stateDir string) (name, dir string) {
 	return joined.Name, dir
 }
 
-func TestLeavingWhatTheCommandLineTookOverKeepsItsKey(t *testing.T) {
-	source, target := newControl(t), newControl(t) // with one tunnel domain, and one id of the tunnel
+func TestLeavingATunnelThatTheCommandLineTookOverKeepsItsKey(t *testing.T) {
+	source, target := newControl(t), newControl(t) // with the same tunnel domain and tunnel id
 	root := t.TempDir()
 	name, dir := target.joins(root)
 	_, other := source.joins(root)
@@ -74,7 +74,7 @@ func TestLeavingWhatTheCommandLineTookOverKeepsItsKey(t *testing.T) {
 	if err := edge.Leave(root, name); err != nil {
 		t.Fatal(err)
 	}
-	if err := running.lookJoined(t.Context()); err != nil {
+	if err := running.updateJoined(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	check("left", loaded(t, root, target.edge()))
@@ -92,7 +92,7 @@ func TestLeavingWhatTheCommandLineTookOverKeepsItsKey(t *testing.T) {
 	}
 }
 
-func TestJoiningTheOwnTunnelKeepsTheFolderThatThereIs(t *testing.T) {
+func TestJoiningTheOwnTunnelKeepsTheExistingFolder(t *testing.T) {
 	c := newControl(t)
 	root := t.TempDir()
 	own := filepath.Join(root, tunnelsFolder, "own")
@@ -108,7 +108,7 @@ func TestJoiningTheOwnTunnelKeepsTheFolderThatThereIs(t *testing.T) {
 	}
 	for range 2 {
 		a := loaded(t, root, c.edge())
-		if err := a.lookJoined(t.Context()); err != nil {
+		if err := a.updateJoined(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got := a.members[0].dir; got != own {
@@ -126,22 +126,22 @@ func TestAJoinedTunnelThatFailedIsTriedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := loaded(t, root, c.edge())
-	look := func() *joined {
-		_ = a.lookJoined(t.Context()) // which can't write its status yet
+	collect := func() *joined {
+		_ = a.updateJoined(t.Context()) // it can't write its status yet
 		if len(a.joined) != 1 || a.joined[0].name != name {
 			t.Fatalf("it knows %d", len(a.joined))
 		}
 		return a.joined[0]
 	}
-	first := look()
+	first := collect()
 	if first.err == nil || first.member != nil {
 		t.Fatal("it was begun with a file for a folder")
 	}
-	if look() != first || first.again.Before(time.Now()) || first.again.After(time.Now().Add(rejoins.Min)) {
+	if collect() != first || first.again.Before(time.Now()) || first.again.After(time.Now().Add(rejoins.Min)) {
 		t.Fatalf("it is tried at once, or not within %s", rejoins.Min)
 	}
 	first.again = time.Now().Add(-time.Second)
-	second := look()
+	second := collect()
 	if second == first || second.err == nil || time.Until(second.again) < rejoins.Min/2 || second.tries != 2 {
 		t.Fatalf("it is not tried later and later: %d tries", second.tries)
 	}
@@ -149,38 +149,38 @@ func TestAJoinedTunnelThatFailedIsTriedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	second.again = time.Now().Add(-time.Second)
-	if third := look(); third.err != nil || third.member == nil || third.cancel == nil {
+	if third := collect(); third.err != nil || third.member == nil || third.cancel == nil {
 		t.Errorf("it was not begun when it could be: %v", third.err)
 	}
 }
 
-func TestAMembershipThatFailedIsBegunAnew(t *testing.T) {
+func TestAFailedMembershipIsRestarted(t *testing.T) {
 	c, to := newControl(t), newControl(t)
 	root := t.TempDir()
 	to.joins(root)
 	a := loaded(t, root, c.edge())
 	first := a.joined[0]
 	first.member.parts = append(first.member.parts, func(context.Context) error { return errors.New("its listener was closed") })
-	look := func() *joined {
-		if err := a.lookJoined(t.Context()); err != nil {
+	collect := func() *joined {
+		if err := a.updateJoined(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return a.joined[0]
 	}
-	look()
+	collect()
 	select {
 	case <-first.ended:
 	case <-time.After(10 * time.Second):
 		t.Fatal("it has not ended")
 	}
-	if look() != first || first.again.Before(time.Now()) {
+	if collect() != first || first.again.Before(time.Now()) {
 		t.Fatal("it is begun anew without a wait")
 	}
 	if got := first.status().Error; got != status.AboutMembership+": its listener was closed" {
 		t.Errorf("its status says %q", got)
 	}
 	first.again = time.Now().Add(-time.Second)
-	second := look()
+	second := collect()
 	if second == first || second.cancel == nil || second.over() || second.tries != 1 {
 		t.Errorf("it was not begun anew")
 	}

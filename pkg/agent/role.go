@@ -12,15 +12,16 @@ import (
 	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 )
 
-// role is what the memberships of an edge and of a gateway do differently.
+// role is the difference between the memberships of an edge and of a gateway.
 type role interface {
 	identity.Role
-	// node is whom to be at the xds-server.
+	// Node returns the node for requests to the xds-server.
 	Node(subject model.Subject) *corev3.Node
-	// check returns what refuses resources of a subject before Envoy gets them.
+	// Check returns a function that rejects resources of a subject before Envoy gets them.
 	Check(subject model.Subject) func(typeURL string, resource *anypb.Any) error
-	// over forgets what belonged to an identity that is over.
+	// Over removes the state of an identity that is over.
 	Over()
-	// report says how this membership is until ctx ends, or until it is never heard again. dump answers who asks what Envoy runs.
+	// Report sends the reports of this membership until ctx ends, or until the server will never accept them. dump
+	// answers queries for Envoy's configuration.
 	Report(ctx context.Context, conn grpc.ClientConnInterface, dump reportagent.Dump) error
 }

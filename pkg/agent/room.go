@@ -12,10 +12,10 @@ import (
 	"github.com/fairlead/fairlead/internal/retry"
 )
 
-// Between looks at a disk that has no room for what an agent needs to start.
+// room is the wait between attempts while a disk has no space for the agent's start.
 var room = retry.Backoff{Min: time.Second, Max: 10 * time.Second}
 
-// whenRoom does what takes room on a disk, again and again while there is none: nobody may be there to start the agent again.
+// whenRoom calls do, and repeats it while the disk has no space, because an agent that exits may not be restarted.
 func (a *Agent) whenRoom(ctx context.Context, do func() error) error {
 	var reasons retry.Reasons
 	for attempt := 0; ; attempt++ {
@@ -32,7 +32,8 @@ func (a *Agent) whenRoom(ctx context.Context, do func() error) error {
 	}
 }
 
-// makeSubfolders makes the folders in the state folder, so that nothing that is opened in them later wants for room.
+// makeSubfolders makes the folders in the state folder early, so that opening files in them does not fail for lack of
+// space.
 func (a *Agent) makeSubfolders() error {
 	all := []string{filepath.Join(a.config.StateDir, cacheFolder)}
 	if a.config.Joined != nil {
@@ -49,7 +50,7 @@ func (a *Agent) makeSubfolders() error {
 	return nil
 }
 
-// unlessEnded is an error that says more than that the agent was told to stop.
+// unlessEnded returns err, or nil if ctx has ended and the error only reflects that.
 func unlessEnded(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

@@ -35,7 +35,7 @@ func TestAFirstStartWaitsForRoomOnTheDisk(t *testing.T) {
 	gateway.agent()
 	edge.agent()
 	edge.logged("no room to start, trying again", 1)
-	if shown, _ := edge.counts(); shown > 1 { // that of the gateway
+	if shown, _ := edge.counts(); shown > 1 { // the gateway's token
 		t.Errorf("%d tokens were used", shown)
 	}
 	for _, path := range ballast {

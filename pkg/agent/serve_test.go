@@ -23,7 +23,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds"
 )
 
-// serve runs the control channel until the test ends, or until the result is called.
+// serve runs the control channel until the test ends, or until the returned function is called.
 func (c *control) serve() (stop func()) {
 	c.t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -66,13 +66,13 @@ func (c *control) serve() (stop func()) {
 	return stop
 }
 
-// recorder has the newest report of each stream of edges.
+// recorder holds the newest report of each edge's stream.
 type recorder struct {
 	mu      sync.Mutex
 	reports []*reportv1.EdgeReport
 }
 
-// last is the newest report of all.
+// last returns the newest report.
 func (r *recorder) last() (*reportv1.EdgeReport, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +82,7 @@ func (r *recorder) last() (*reportv1.EdgeReport, error) {
 	return r.reports[len(r.reports)-1], nil
 }
 
-// recording is a hub whose reports of edges are recorded on their way.
+// recording is a hub that records the reports of edges.
 type recording struct {
 	*reporthub.Hub
 	to *recorder
@@ -109,7 +109,7 @@ func (s *recordingStream) Recv() (*reportv1.EdgeReport, error) {
 	return report, err
 }
 
-// served is the serial number of the leaf that the gateway's public port shows to an edge.
+// served returns the serial number of the leaf that the gateway's public port serves to an edge.
 func (c *control) served() (string, error) {
 	roots, err := certs.Bundle(c.ca.CertPEM()).Roots()
 	if err != nil {

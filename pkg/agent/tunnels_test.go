@@ -41,7 +41,7 @@ func TestARevokedEdgeEnrolsAnewAndOthersGoOn(t *testing.T) {
 	})
 	edge.works(a)
 
-	// The token ends, and with it the edge.
+	// The token becomes invalid, and the edge is revoked.
 	edge.set(func() { clear(edge.tokens) })
 	last := edge.state("it is connected", func(state) error { return nil })
 	edge.revoke(edgeSubject.ID, revoked, last.Memberships[0].Node)
@@ -66,12 +66,12 @@ func TestARevokedEdgeEnrolsAnewAndOthersGoOn(t *testing.T) {
 		t.Errorf("Envoy is %d, not %d: %v", now, pid, err)
 	}
 
-	// A person brings a new token.
+	// An operator provides a new token.
 	edge.set(func() { edge.tokens[edge.token] = edgeSubject.ID })
 	edge.works(a)
 }
 
-// revoke names edges that are let in no more.
+// revoke revokes edges.
 func (c *control) revoke(id string, nodes ...string) {
 	c.mu.Lock()
 	wc := c.clusters[id]
@@ -103,7 +103,7 @@ func TestAFurtherTunnelDoesNotRestartEnvoy(t *testing.T) {
 	if err := wait(); err != nil {
 		t.Error(err)
 	}
-	if tokens, _ := edge.counts(); tokens != 3 { // of the gateway and of each tunnel
+	if tokens, _ := edge.counts(); tokens != 3 { // one of the gateway and one of each tunnel
 		t.Errorf("%d tokens were shown, want 3", tokens)
 	}
 }

@@ -1,6 +1,6 @@
-// Package sockets reads the TCP sockets of this network namespace from the kernel, by sock_diag(7), and ends
-// connections. Addresses go in; sockets, round-trip times, and connections that end come out. It does not know what a
-// connection is for.
+// Package sockets reads the TCP sockets of this network namespace from the kernel by sock_diag(7), and closes
+// connections. Input: addresses. Output: sockets, round-trip times, and closed connections. It does not know what a
+// connection is used for.
 package sockets
 
 import (
@@ -27,22 +27,22 @@ const (
 	Listening = 1 << stateListen
 )
 
-// Messages of sock_diag(7), which x/sys has no types for: struct inet_diag_req_v2 is 8 bytes and an inet_diag_sockid,
-// struct inet_diag_msg is 4 bytes, an inet_diag_sockid, and 20 more. The addresses in a sockid are as on the wire, the
-// rest is the machine's.
+// Messages of sock_diag(7), for which x/sys has no types. struct inet_diag_req_v2 is 8 bytes and an inet_diag_sockid;
+// struct inet_diag_msg is 4 bytes, an inet_diag_sockid, and 20 more. The addresses in a sockid are in network byte
+// order, the rest is in host byte order.
 const (
 	sockIDSize  = 48
 	requestSize = 8 + sockIDSize
 	messageSize = 4 + sockIDSize + 20
 	inodeAt     = messageSize - 4
-	// inodes of sockets that no process holds any more are 0.
+	// The inode of a socket that no process holds any longer is 0.
 	noInode = 0
 )
 
-// kernelTime bounds one answer: a kernel answers in microseconds.
+// kernelTime bounds one answer, in seconds. A kernel answers in microseconds.
 const kernelTime = 2
 
-// ErrGone is the error where there is no such socket.
+// ErrGone is returned if there is no such socket.
 var ErrGone = errors.New("there is no such socket")
 
 // Socket is one TCP socket of this network namespace. Its addresses are in the form of Plain.
@@ -51,11 +51,11 @@ type Socket struct {
 	state         byte
 	inode         uint32
 	id            [sockIDSize]byte
-	Cookie        [8]byte // of this socket alone, for as long as the machine runs
+	Cookie        [8]byte // identifies this socket until the machine restarts
 	Local, Remote netip.AddrPort
-	// for how long it has had no data, and its round-trip time; 0 where they were not asked for
+	// time since the last data, and round-trip time; 0 if not requested
 	quiet, rtt time.Duration
-	silent     bool // nothing was sent on it yet; false where that was not asked for
+	silent     bool // nothing was sent on it yet; false if not requested
 }
 
 // Kernel is a connection to sock_diag(7). Its zero value is ready. It is not safe for concurrent use.
@@ -65,7 +65,7 @@ type Kernel struct {
 	buffer []byte
 }
 
-// Dump returns all sockets in some states: of IPv4, of IPv6, and of IPv4 by a socket of IPv6.
+// Dump returns all sockets that are in one of the states: IPv4, IPv6, and IPv4 over an IPv6 socket.
 func (k *Kernel) Dump(states uint32) (all []Socket, err error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		err := k.call(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, request(family, states, Socket{}), func(s Socket) {
@@ -80,13 +80,13 @@ func (k *Kernel) Dump(states uint32) (all []Socket, err error) {
 	return all, nil
 }
 
-// Get returns the socket of a connection; ErrGone if there is none.
+// Get returns the socket of a connection, or ErrGone if there is none.
 func (k *Kernel) Get(local, remote netip.AddrPort) (Socket, error) { return k.lookup(local, remote, 0) }
 
-// lookup is Get with further attributes, as bits.
+// lookup is Get with further attributes, given as bits.
 func (k *Kernel) lookup(local, remote netip.AddrPort, more byte) (Socket, error) {
 	var found []Socket
-	// A socket of IPv6 that has a connection of IPv4 is found by its IPv4 addresses.
+	// An IPv6 socket with an IPv4 connection is found by its IPv4 addresses.
 	want := Socket{family: unix.AF_INET}
 	if remote.Addr().Is6() {
 		want.family = unix.AF_INET6
@@ -97,7 +97,7 @@ func (k *Kernel) lookup(local, remote netip.AddrPort, more byte) (Socket, error)
 	body := request(want.family, Connected, want)
 	body[2] = more
 	err := k.call(unix.SOCK_DIAG_BY_FAMILY, 0, body, func(s Socket) {
-		// Where there is no connection the kernel returns the socket that listens there.
+		// If there is no connection, the kernel returns the listening socket.
 		if s.state != stateListen && 1<<s.state&Connected != 0 && s.inode != noInode && s.Local == local &&
 			s.Remote == remote {
 			found = append(found, s)
@@ -112,9 +112,9 @@ func (k *Kernel) lookup(local, remote netip.AddrPort, more byte) (Socket, error)
 	return found[0], nil
 }
 
-// Destroy ends a connection, whatever its process does: that sees an error on its next use of the socket, the other end
-// a reset. It ends exactly this socket, and not another one that has its addresses by now; the error is ErrGone if it
-// is not there any more. It takes the right of Permitted.
+// Destroy closes a connection regardless of its process. That process receives an error on its next use of the socket,
+// the other end a reset. Destroy closes exactly this socket, and not another one that has its addresses now; it
+// returns ErrGone if the socket no longer exists. It requires the capability that Permitted checks.
 func (k *Kernel) Destroy(s Socket) error {
 	err := k.call(unix.SOCK_DESTROY, unix.NLM_F_ACK, request(s.family, Connected, s), func(Socket) {})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) {
@@ -139,14 +139,14 @@ func putAddress(port, addr []byte, a netip.AddrPort) {
 	copy(addr, a.Addr().AsSlice())
 }
 
-// putNoCookie is INET_DIAG_NOCOOKIE: any socket with these addresses.
+// putNoCookie writes INET_DIAG_NOCOOKIE, which matches any socket with these addresses.
 func putNoCookie(cookie []byte) {
 	for i := range cookie {
 		cookie[i] = 0xff
 	}
 }
 
-// parseSocket reads a struct inet_diag_msg.
+// parseSocket parses a struct inet_diag_msg.
 func parseSocket(m []byte) (Socket, bool) {
 	if len(m) < messageSize {
 		return Socket{}, false
@@ -169,7 +169,8 @@ func address(port, addr []byte) netip.AddrPort {
 	return Plain(netip.AddrPortFrom(a, binary.BigEndian.Uint16(port)))
 }
 
-// Plain is the one form of an address: without the zone, which the kernel does not give, and IPv4 where IPv6 maps it.
+// Plain returns the canonical form of an address: without a zone, which the kernel does not report, and with
+// IPv4-mapped IPv6 as IPv4.
 func Plain(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
 }

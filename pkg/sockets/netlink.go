@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// netlinkBuffer is what the kernel fills at most with one part of a dump.
+// netlinkBuffer is the maximum size of one part of a dump.
 const netlinkBuffer = 64 << 10
 
 var errShort = errors.New("the kernel's answer is too short")
 
-// call sends one request of sock_diag(7) and hands on each socket in the answer. After an error the connection to the
-// kernel is made anew with the next call, because something of an answer may still be in it.
+// call sends one request of sock_diag(7) and passes each socket in the answer to got. After an error, the next call
+// opens a new connection to the kernel, because this one may still hold parts of an answer.
 func (k *Kernel) call(kind uint16, flags uint16, body []byte, got func(Socket)) error {
 	if err := k.open(); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (k *Kernel) open() error {
 	return nil
 }
 
-// Close ends the connection to the kernel. The next call opens another one.
+// Close closes the connection to the kernel. The next call opens another one.
 func (k *Kernel) Close() {
 	if k.fd > 0 {
 		_ = unix.Close(k.fd)
@@ -59,8 +59,8 @@ func (k *Kernel) Close() {
 	k.fd = 0
 }
 
-// exchange ends with the end of a dump, an acknowledgement, an error, or the one answer to a request that is none of
-// these.
+// exchange sends a request and reads until the end of a dump, an acknowledgement, an error, or the single answer to
+// any other request.
 func (k *Kernel) exchange(kind, flags uint16, body []byte, got func(Socket)) error {
 	message := make([]byte, unix.SizeofNlMsghdr, unix.SizeofNlMsghdr+len(body))
 	binary.NativeEndian.PutUint32(message[0:], uint32(unix.SizeofNlMsghdr+len(body)))
@@ -86,7 +86,7 @@ func (k *Kernel) exchange(kind, flags uint16, body []byte, got func(Socket)) err
 	}
 }
 
-// parse reads the messages of one part of an answer. done is true if it was the last.
+// parse parses the messages of one part of an answer. done is true if it was the last part.
 func (k *Kernel) parse(data []byte, single bool, got func(Socket)) (done bool, err error) {
 	for len(data) >= unix.SizeofNlMsghdr {
 		size := int(binary.NativeEndian.Uint32(data[0:]))
@@ -98,7 +98,7 @@ func (k *Kernel) parse(data []byte, single bool, got func(Socket)) (done bool, e
 		body := data[unix.SizeofNlMsghdr:size]
 		data = data[min(len(data), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
 		if seq != k.seq {
-			continue // of a request that was given up
+			continue // of an abandoned request
 		}
 		switch kind {
 		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
@@ -117,7 +117,7 @@ func (k *Kernel) parse(data []byte, single bool, got func(Socket)) (done bool, e
 	return false, nil
 }
 
-// status is the errno, negative, that the end of an answer begins with; 0: none.
+// status returns the error in the last message of an answer, which begins with a negative errno; nil if it is 0.
 func status(body []byte) error {
 	if len(body) < 4 {
 		return nil

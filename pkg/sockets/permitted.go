@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Permitted returns nil if connections can be ended here: it makes one to itself and ends that. The error names what is
-// missing.
+// Permitted returns nil if connections can be closed here. It opens a connection to itself and closes it. The error
+// names the missing capability or kernel option.
 func Permitted() error {
 	err := cutOwn()
 	switch {
@@ -42,7 +42,7 @@ func cutOwn() error {
 	return err
 }
 
-// connection makes a TCP connection from this process to itself.
+// connection opens a TCP connection from this process to itself.
 func connection() (client, server net.Conn, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -55,7 +55,7 @@ func connection() (client, server net.Conn, err error) {
 	if client, err = net.DialTimeout("tcp", listener.Addr().String(), kernelTime*time.Second); err != nil {
 		return nil, nil, err
 	}
-	for { // a connection of another process must not be ended
+	for { // skips connections of other processes
 		if server, err = listener.Accept(); err != nil {
 			_ = client.Close()
 			return nil, nil, err

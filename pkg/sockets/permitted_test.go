@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// needsRight skips a test that closes connections where the kernel does not permit it, or fails it if E2E_REQUIRED is
-// set.
+// needsRight skips a test that closes connections if the kernel does not permit it. If E2E_REQUIRED is set, the test
+// fails instead.
 func needsRight(t testing.TB) {
 	t.Helper()
 	switch err := Permitted(); {
@@ -23,7 +23,7 @@ func needsRight(t testing.TB) {
 
 func TestPermittedNeedsTheCapability(t *testing.T) {
 	needsRight(t)
-	// A thread of its own, which ends with what it has given up.
+	// The function runs on a thread of its own, which ends without the capabilities that it dropped.
 	got := make(chan error)
 	go func() { got <- withoutCapabilities(Permitted) }()
 	if err := <-got; !errors.Is(err, unix.EPERM) {
@@ -31,9 +31,9 @@ func TestPermittedNeedsTheCapability(t *testing.T) {
 	}
 }
 
-// withoutCapabilities runs a function on a thread that has none, and ends the thread.
+// withoutCapabilities runs a function on a thread without capabilities, and ends the thread.
 func withoutCapabilities(do func() error) error {
-	runtime.LockOSThread() // and never unlocked
+	runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData
 	if err := unix.Capset(&header, &none[0]); err != nil {

@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// INET_DIAG_INFO of the kernel's include/uapi/linux/inet_diag.h, and where its struct tcp_info has the milliseconds
-// since data was sent and received last.
+// INET_DIAG_INFO of the kernel's include/uapi/linux/inet_diag.h, and the offsets in struct tcp_info of the
+// milliseconds since data was last sent and received.
 const (
 	diagInfo       = 2
 	lastDataSentAt = 44
 	lastDataRecvAt = 52
 )
 
-// CloseQuiet ends the connections that were accepted at some addresses, if for so long nothing has been sent on them
-// either way, and returns how many. An address may be unspecified. The other ends see a reset. It takes the right of
-// Permitted.
+// CloseQuiet closes the connections that were accepted at the given addresses and had no data in either direction for
+// the duration quiet. It returns the number of closed connections. An address may be unspecified. The other ends
+// receive a reset. It requires the capability that Permitted checks.
 func CloseQuiet(listeners []netip.AddrPort, quiet time.Duration) (closed int, err error) {
 	var k Kernel
 	defer k.Close()
@@ -48,15 +48,14 @@ func CloseQuiet(listeners []netip.AddrPort, quiet time.Duration) (closed int, er
 	return closed, nil
 }
 
-// AcceptedAt returns whether a local address is one of some listeners', which may be unspecified.
+// AcceptedAt reports whether local is the address of one of the listeners. A listener's address may be unspecified.
 func AcceptedAt(listeners []netip.AddrPort, local netip.AddrPort) bool {
 	return slices.ContainsFunc(listeners, func(l netip.AddrPort) bool {
 		return l.Port() == local.Port() && (l.Addr().IsUnspecified() || l.Addr().Unmap() == local.Addr())
 	})
 }
 
-// tcpInfo is the kernel's struct tcp_info of a socket, in the attributes that follow it in the kernel's answer; nil if
-// it was not asked for.
+// tcpInfo returns the kernel's struct tcp_info from the attributes of an answer; nil if there is none.
 func tcpInfo(attributes []byte) []byte {
 	for len(attributes) >= unix.SizeofRtAttr {
 		size, kind := int(binary.NativeEndian.Uint16(attributes)), binary.NativeEndian.Uint16(attributes[2:])
@@ -71,7 +70,7 @@ func tcpInfo(attributes []byte) []byte {
 	return nil
 }
 
-// quietFor returns for how long a socket has had no data, by its struct tcp_info; 0 if that does not have it.
+// quietFor returns the time since the last data from a struct tcp_info; 0 if it does not have it.
 func quietFor(info []byte) time.Duration {
 	if len(info) < lastDataRecvAt+4 {
 		return 0

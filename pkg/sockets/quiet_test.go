@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestOnlyQuietConnectionsAreClosed has two clients at one listener, one of whom goes on to talk, and a quiet one at
-// another listener.
+// TestOnlyQuietConnectionsAreClosed has an active and a quiet client at one listener, and a quiet one at another
+// listener.
 func TestOnlyQuietConnectionsAreClosed(t *testing.T) {
 	needsRight(t)
 	const quiet = 300 * time.Millisecond
@@ -48,7 +48,7 @@ func TestOnlyQuietConnectionsAreClosed(t *testing.T) {
 	}
 }
 
-// accepted makes two connections to one listener.
+// accepted opens two connections to one listener.
 func accepted(t *testing.T) (first, second net.Conn, at netip.AddrPort) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rttAt is where the kernel's struct tcp_info has the smoothed round-trip time, in microseconds.
+// rttAt is the offset in the kernel's struct tcp_info of the smoothed round-trip time, in microseconds.
 const rttAt = 68
 
 // RoundTrips returns the round-trip times of all connections, by their local and remote addresses.
@@ -29,7 +29,7 @@ func (k *Kernel) RoundTrips() (map[[2]netip.AddrPort]time.Duration, error) {
 	return all, nil
 }
 
-// RoundTrip returns the round-trip time of one connection; 0 if there is none.
+// RoundTrip returns the round-trip time of one connection; 0 if there is no such connection.
 func (k *Kernel) RoundTrip(local, remote netip.AddrPort) (time.Duration, error) {
 	s, err := k.lookup(local, remote, 1<<(diagInfo-1))
 	switch {
@@ -41,7 +41,7 @@ func (k *Kernel) RoundTrip(local, remote netip.AddrPort) (time.Duration, error) 
 	return s.rtt, nil
 }
 
-// roundTripOf is in a struct tcp_info; 0 if it is not.
+// roundTripOf returns the round-trip time from a struct tcp_info; 0 if it does not have it.
 func roundTripOf(info []byte) time.Duration {
 	if len(info) < rttAt+4 {
 		return 0

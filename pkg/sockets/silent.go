@@ -9,17 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bytesAckedAt is where the kernel's struct tcp_info has how many bytes the other side has acknowledged.
+// bytesAckedAt is the offset in the kernel's struct tcp_info of the number of bytes that the peer has acknowledged.
 const bytesAckedAt = 120
 
-// sentNothing returns whether nothing was sent on an accepted connection, by its struct tcp_info.
+// sentNothing reports whether nothing was sent on an accepted connection, from a struct tcp_info.
 func sentNothing(info []byte) bool {
 	return len(info) >= bytesAckedAt+8 && binary.NativeEndian.Uint64(info[bytesAckedAt:]) == 0
 }
 
-// CloseSilent ends connections that were accepted at an address and on which nothing was sent yet, so far as one source
-// has more than so many of them, and returns how many. Nothing is sent until the peer has sent all of its first message
-// of TLS. sourceOf groups addresses, most is how many a source may have. It takes the right of Permitted.
+// CloseSilent closes connections that were accepted at an address and on which nothing was sent yet, if a source has
+// too many of them. It returns the number of closed connections. A server sends nothing until it has received the
+// peer's complete ClientHello. sourceOf groups addresses; most returns how many such connections a source may have. It
+// requires the capability that Permitted checks.
 func CloseSilent(at netip.AddrPort, sourceOf func(netip.Addr) netip.Prefix, most func(netip.Prefix) int) (closed int,
 	err error,
 ) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestSilentConnectionsOfOneSourceAreBounded has eight connections of which the server has answered two.
+// TestSilentConnectionsOfOneSourceAreBounded has eight connections; the server has answered on two.
 func TestSilentConnectionsOfOneSourceAreBounded(t *testing.T) {
 	needsRight(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -42,7 +42,7 @@ func TestSilentConnectionsOfOneSourceAreBounded(t *testing.T) {
 	at := netip.MustParseAddrPort(listener.Addr().String())
 	one := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 	deadline := time.Now().Add(10 * time.Second)
-	for closed := 0; closed < 3; { // what was read is acknowledged a moment later
+	for closed := 0; closed < 3; { // data that was read is acknowledged a moment later
 		n, err := CloseSilent(at, one, func(netip.Prefix) int { return 3 })
 		if err != nil {
 			t.Fatal(err)

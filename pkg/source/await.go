@@ -13,18 +13,19 @@ import (
 
 const (
 	recordsInterval = time.Second
-	// recordsStable is how long the same Tunnels may be without a complete record while others have one: the controller has
-	// seen them, and cannot or will not complete them. It handles some 20 Tunnels a second.
+	// recordsStable is how long the set of Tunnels without a complete record must be unchanged while other records are
+	// complete. The controller has then seen these Tunnels, and cannot or will not complete them. It handles some 20
+	// Tunnels a second.
 	recordsStable = 15 * time.Second
-	// recordsLog is how often the Tunnels are logged for which a start waits.
+	// recordsLog is the interval at which the Tunnels that delay a start are logged.
 	recordsLog = time.Minute
 )
 
 // awaitRecords waits until a controller of this version has recorded what is served. In an upgrade the new xds-servers
-// may start before the new controller does: until it has completed the records they are not ready, and those of the
-// version before serve on. It does not wait for single Tunnels that stay as they are while others are complete: one that
-// cannot be completed, because of its writer's mistake or purpose, holds up no other. Where no record is complete it
-// waits without a limit, because what it would publish then is nothing.
+// may start before the new controller: until it has completed the records they are not ready, and the xds-servers of
+// the previous version continue to serve. It does not wait for Tunnels that stay incomplete while others are complete:
+// a record that cannot be completed, by mistake or on purpose, delays no other. While no record is complete it waits
+// without a limit, because it would publish nothing.
 func (k *Kube) awaitRecords(ctx context.Context) error {
 	var left []string
 	var since, logged time.Time
@@ -52,8 +53,8 @@ func (k *Kube) awaitRecords(ctx context.Context) error {
 	}
 }
 
-// incomplete returns the Tunnels that are to be served and have names on record, but nothing of what is served by them,
-// in order, and how many Tunnels have a complete record. Tunnels that are being deleted count as neither.
+// incomplete returns, in order, the Tunnels that are to be served and have recorded names but no complete record, and
+// the number of Tunnels with a complete record. Tunnels that are being deleted are not counted.
 func (k *Kube) incomplete(ctx context.Context) (left []string, complete int, err error) {
 	var tunnels v1alpha1.TunnelList
 	if err := k.objects.List(ctx, &tunnels); err != nil {

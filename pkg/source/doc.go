@@ -1,6 +1,6 @@
-// Package source turns Cluster and Tunnel objects, or a YAML file, into the plain values of pkg/model, and says what
-// changes. Objects go in through watches, workload clusters come out, to a Publisher. It translates what the controller
-// has recorded in Tunnel.status and grants nothing by itself; what the spec, the Cluster or the clock withdraws is
-// withdrawn at once. It also answers from the same objects which bootstrap tokens there are. It only reads, and does
-// not know what is made of the values.
+// Package source translates Cluster and Tunnel objects, or a YAML file, into the plain values of pkg/model, and
+// publishes changes. Input: objects, through watches. Output: workload clusters, to a Publisher. It translates what
+// the controller has recorded in Tunnel.status and grants nothing itself; what the spec, the Cluster or the clock
+// withdraws is withdrawn immediately. It also looks up bootstrap tokens in the same objects. It only reads objects,
+// and does not know how the values are used.
 package source

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Input is one file, or what came by another way.
+// Input is the content of a file, or of another source.
 type Input struct {
 	Name string // for errors
 	Data []byte
@@ -38,10 +38,10 @@ type document struct {
 	}
 }
 
-// yamlLine is where a parser's error says that it is.
+// yamlLine extracts the line from a parser's error.
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
-// documents splits an input. Lists of Kubernetes are taken apart.
+// documents splits an input into documents. It unfolds Kubernetes lists.
 func documents(in Input) (all []document, err error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(in.Data))
 	for {
@@ -104,7 +104,7 @@ func syntaxError(name string, err error) error {
 	return fmt.Errorf("%s:%s: no YAML: %s", name, found[1], found[2])
 }
 
-// decode reads a document. A field of the wrong kind is an error; strictly, so is each field that into does not have.
+// decode decodes a document. A field of the wrong kind is an error; if strictly is set, so is an unknown field.
 func (d document) decode(into any, strictly bool) error {
 	if err := json.Unmarshal(d.json, into); err != nil {
 		return d.explain(err)
@@ -137,7 +137,7 @@ func (d document) explain(err error) error {
 	return d.fault("", err)
 }
 
-// kindName is what people call a kind of Go.
+// kindName returns the YAML term for a kind of Go.
 func kindName(k reflect.Kind) string {
 	switch k {
 	case reflect.Slice, reflect.Array:
@@ -150,7 +150,7 @@ func kindName(k reflect.Kind) string {
 	return "number"
 }
 
-// fault is an error that names the file, the line, the column and the field.
+// fault returns an error that names the file, the line, the column and the field.
 func (d document) fault(field string, err error) error {
 	if field == "" {
 		return fmt.Errorf("%s: %w", d.position(field), err)
@@ -158,14 +158,14 @@ func (d document) fault(field string, err error) error {
 	return fmt.Errorf("%s: %s: %w", d.position(field), field, err)
 }
 
-// problem is fault for an error of the model, whose text contains the field already; as is the name of the field in this
-// document.
+// problem is fault for an error of the model, whose text already contains the field. as is the name of the field in
+// this document.
 func (d document) problem(e *model.FieldError, as string) error {
 	return fmt.Errorf("%s: %s: %q: %s: %s", d.position(as), as, e.Value, e.Problem, e.Cure)
 }
 
-// position is file:line:column of a field such as spec.extraNames[1]: of its key, or of its item in a list. Where the
-// document lacks the field, it is the position of the deepest field on the path.
+// position returns file:line:column of a field such as spec.extraNames[1]: of its key, or of its item in a list. If
+// the document lacks the field, it is the position of the deepest existing field on the path.
 func (d document) position(field string) string {
 	at, node := d.node, d.node
 	for _, step := range steps(field) {
@@ -189,12 +189,12 @@ func (d document) has(field string) bool {
 	return true
 }
 
-// steps are the keys and indexes of a path.
+// steps returns the keys and indexes of a path.
 func steps(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return strings.ContainsRune(".[]", r) })
 }
 
-// entry is the key and the value of one step, or the item of a list for both; nil: there is none.
+// entry returns the key and the value of one step, or the item of a list as both; nil: there is none.
 func entry(node *yaml.Node, step string) (key, value *yaml.Node) {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias

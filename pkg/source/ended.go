@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// recordKey stands for the record of ended tunnels in the queue. No workload cluster has an empty name.
+// recordKey is the queue's key for the record of ended tunnels. No workload cluster has an empty name.
 var recordKey model.Key
 
 // forever is beyond the end of every certificate.
@@ -37,7 +37,7 @@ func (k *Kube) watchEnded(ctx context.Context) error {
 	return nil
 }
 
-// publishEnded hands the record of ended tunnels over.
+// publishEnded publishes the record of ended tunnels.
 func (k *Kube) publishEnded(ctx context.Context) error {
 	var found corev1.ConfigMap
 	at := client.ObjectKey{Namespace: k.Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}
@@ -47,14 +47,14 @@ func (k *Kube) publishEnded(ctx context.Context) error {
 	k.recorded = k.ended(found.Data)
 	over := maps.Clone(k.recorded)
 	for _, id := range k.living {
-		delete(over, id) // the controller takes it off the record in a moment
+		delete(over, id) // the controller is about to remove it from the record
 	}
 	k.Publisher.Ended(over)
 	return nil
 }
 
-// ended reads the record. An entry that can't be read is logged when it appears, and left out, but for one whose id is good:
-// that tunnel has ended, and only the time is not known, so it counts for as long as it is there.
+// ended parses the record. It logs an invalid entry when it appears, and leaves it out. If only the time is invalid,
+// the tunnel has ended at an unknown time, so it counts as ended as long as the entry exists.
 func (k *Kube) ended(data map[string]string) map[string]time.Time {
 	ended, bad := map[string]time.Time{}, map[string]string{}
 	for id, until := range data {

@@ -94,7 +94,7 @@ func (b *syncBuffer) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// String is all so far.
+// String returns the log.
 func (b *syncBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

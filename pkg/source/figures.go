@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/internal/metrics"
 )
 
-// figures is what a Kube counts.
+// figures holds the counters of a Kube.
 type figures struct {
 	metrics.Set
 	failed *prometheus.CounterVec
@@ -30,7 +30,7 @@ func newFigures() *figures {
 
 var watched = []string{"Cluster", "Tunnel", "ConfigMap", "StatefulSet"}
 
-// Metrics returns what is counted.
+// Metrics returns the metrics of the source.
 func (k *Kube) Metrics() prometheus.Collector {
 	s := &metrics.Set{}
 	s.Add(k.figures)
@@ -41,7 +41,7 @@ func (k *Kube) Metrics() prometheus.Collector {
 	return s
 }
 
-// Synced says whether all objects have been read once.
+// Synced reports whether all objects have been read once.
 func (k *Kube) Synced() bool {
 	select {
 	case <-k.read:
@@ -51,7 +51,7 @@ func (k *Kube) Synced() bool {
 	}
 }
 
-// watchFailed counts a watch that ended otherwise than all do, and leaves the rest to the client library.
+// watchFailed counts a watch that did not end normally, and leaves the rest to the client library.
 func (f *figures) watchFailed(ctx context.Context, r *toolscache.Reflector, err error) {
 	if !errors.Is(err, io.EOF) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 		name := r.TypeDescription()

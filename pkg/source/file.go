@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// file is the form of a fleet in YAML. Addresses are host:port.
+// file is a fleet in YAML. Addresses are host:port.
 type file struct {
 	Domain   string        `json:"domain"`
 	Public   string        `json:"public"`
@@ -41,8 +41,8 @@ type fileCluster struct {
 	} `json:"limits"`
 }
 
-// Parse reads a fleet from YAML. Unlike what is watched, a file must be good as a whole: the error joins everything that
-// is wrong with it, unknown fields included. All of its Tunnels are of one age.
+// Parse parses a fleet in YAML. Unlike watched objects, a file must be valid as a whole: the error joins all problems,
+// including unknown fields. All of its Tunnels count as equally old.
 func Parse(data []byte) (model.Fleet, error) {
 	var f file
 	if err := yaml.UnmarshalStrict(data, &f); err != nil {
@@ -67,7 +67,7 @@ func Parse(data []byte) (model.Fleet, error) {
 func (f file) installation() (model.Installation, []error) {
 	inst := model.Installation{Domain: model.TunnelDomain(f.Domain), Workers: f.Workers}
 	var errs []error
-	// What is missing is for Validate to name.
+	// Validate reports missing fields.
 	inst.Public, errs = parseAddress(f.Public, errs)
 	inst.Control, errs = parseAddress(f.Control, errs)
 	for _, g := range f.Gateways {
@@ -98,7 +98,7 @@ func (f file) candidates() (candidates []decision.Candidate, errs []error) {
 	return candidates, errs
 }
 
-// parseAddress reads an address that may be empty.
+// parseAddress parses an address that may be empty.
 func parseAddress(s string, errs []error) (model.Endpoint, []error) {
 	if s == "" {
 		return model.Endpoint{}, errs
@@ -110,7 +110,7 @@ func parseAddress(s string, errs []error) (model.Endpoint, []error) {
 	return e, errs
 }
 
-// problems are all that a resolution says against its candidate.
+// problems returns all errors of a resolution.
 func problems(r decision.Resolution) []error {
 	var errs []error
 	if r.Fatal != nil {

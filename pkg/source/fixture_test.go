@@ -26,10 +26,10 @@ import (
 
 const domain = model.TunnelDomain("tunnels.example.com")
 
-// id is a good id that begins with some characters.
+// id returns a valid id that begins with begin.
 func id(begin string) string { return begin + strings.Repeat("0", 20-len(begin)) }
 
-// newCluster and newTunnel are a pair that belongs together.
+// newCluster and newTunnel return a pair that belongs together.
 func newCluster(name string, uid types.UID) *clusterv1.Cluster {
 	return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, UID: uid}}
 }
@@ -50,14 +50,14 @@ type publisher struct {
 }
 
 type update struct {
-	all      bool // clusters are all there are; else cluster is the one of key
+	all      bool // clusters has all workload clusters; otherwise cluster has the one of key
 	key      model.Key
 	cluster  *model.WorkloadCluster
 	served   map[string][]string
 	waits    map[model.Key]bool
 	revoked  map[string][]string
-	ended    map[string]time.Time // the record of ended tunnels, and nothing else; nil: not it
-	gateways []model.Gateway      // the gateways, and nothing else; nil: not they
+	ended    map[string]time.Time // only the record of ended tunnels; nil: another update
+	gateways []model.Gateway      // only the gateways; nil: another update
 }
 
 // Replace implements source.Publisher.
@@ -89,26 +89,27 @@ func (p publisher) Publish(key model.Key, cluster *model.WorkloadCluster) {
 	p.updates <- update{key: key, cluster: cluster}
 }
 
-// bed is a source that runs on a real kube-apiserver. Each test has a namespace of its own, in which it is installed too.
+// bed is a source that runs on a real kube-apiserver. Each test has its own namespace, which is also the
+// installation's.
 type bed struct {
 	client.Client
 	*source.Kube
 	namespace string
 	updates   chan update
 	rollouts  chan *rollout.Record
-	served    map[string][]string // by name: the names that are served now
-	addresses map[string]string   // by name: the apiserver that its edges dial
+	served    map[string][]string // served names, by workload cluster
+	addresses map[string]string   // address of the apiserver, by workload cluster
 	limits    map[string]model.Limits
-	revoked   map[string][]string // by name: its revoked edges
-	prepared  map[model.Key]bool  // those that wait for their Cluster
+	revoked   map[string][]string // revoked edges, by workload cluster
+	prepared  map[model.Key]bool  // workload clusters that wait for their Cluster
 	ended     map[string]time.Time
 	gateways  []model.Gateway   // that are known
-	config    source.KubeConfig // beyond what all have
-	names     decision.Names    // as the controller has them
+	config    source.KubeConfig // additions to the common configuration
+	names     decision.Names    // as in the controller
 	log       *slog.Logger
 }
 
-// newBed makes a namespace; run starts the source. What other tests left behind in the apiserver is removed first.
+// newBed makes a namespace; run starts the source. It removes first what other tests left in the apiserver.
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	admin, err := kubetest.NewClient(server.Config(t))
@@ -157,7 +158,7 @@ func (b *bed) run(t *testing.T) {
 	})
 }
 
-// cluster makes a Cluster alone.
+// cluster creates a Cluster without a Tunnel.
 func (b *bed) cluster(t *testing.T, name string, finalizers ...string) *clusterv1.Cluster {
 	t.Helper()
 	cluster := newCluster(name, "")
@@ -169,7 +170,7 @@ func (b *bed) cluster(t *testing.T, name string, finalizers ...string) *clusterv
 	return cluster
 }
 
-// pair makes a Cluster and its Tunnel.
+// pair creates a Cluster and its Tunnel.
 func (b *bed) pair(t *testing.T, name, begin string, extra ...string) (*clusterv1.Cluster, *v1alpha1.Tunnel) {
 	t.Helper()
 	cluster := b.cluster(t, name)
@@ -187,7 +188,7 @@ func (b *bed) tunnel(t *testing.T, of *clusterv1.Cluster, begin string, extra ..
 	return tunnel
 }
 
-// record decides about a Tunnel and records that, as the controller does.
+// record decides about a Tunnel and records the decision, as the controller does.
 func (b *bed) record(t *testing.T, tunnel *v1alpha1.Tunnel) {
 	t.Helper()
 	cluster := &clusterv1.Cluster{}
@@ -204,7 +205,7 @@ func (b *bed) record(t *testing.T, tunnel *v1alpha1.Tunnel) {
 	b.writeStatus(t, tunnel)
 }
 
-// writeStatus writes the status of a Tunnel, whatever it is, against whatever version there is.
+// writeStatus writes the status of a Tunnel unconditionally.
 func (b *bed) writeStatus(t *testing.T, tunnel *v1alpha1.Tunnel) {
 	t.Helper()
 	now := &v1alpha1.Tunnel{}
@@ -218,7 +219,7 @@ func (b *bed) writeStatus(t *testing.T, tunnel *v1alpha1.Tunnel) {
 	now.DeepCopyInto(tunnel)
 }
 
-// update writes a change of an object, against whatever version there is.
+// update updates the present version of an object.
 func (b *bed) update(t *testing.T, o client.Object, change func()) {
 	t.Helper()
 	if err := b.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
@@ -237,7 +238,7 @@ func (b *bed) await(t *testing.T, want map[string][]string) {
 	for {
 		got := maps.Clone(b.served)
 		for name, names := range got {
-			got[name] = names[1:] // its own hostname goes without saying
+			got[name] = names[1:] // every workload cluster has its own hostname
 		}
 		diff := cmp.Diff(want, got)
 		if diff == "" {
@@ -303,7 +304,7 @@ func (b *bed) take(t *testing.T, u update) {
 	}
 }
 
-// first waits for the first updates, which must be all that has ended, and then all there is.
+// first waits for the first updates: the ended tunnels, and then all workload clusters.
 func (b *bed) first(t *testing.T, want map[string][]string) {
 	t.Helper()
 	for _, all := range []bool{false, true} {
@@ -320,5 +321,5 @@ func (b *bed) first(t *testing.T, want map[string][]string) {
 	b.await(t, want)
 }
 
-// none are the extra names of a workload cluster that has none.
+// none is an empty list of extra names.
 var none = []string{}

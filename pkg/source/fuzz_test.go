@@ -17,8 +17,8 @@ clusters:
 - {namespace: prod, name: c1, id: aaaaaaaaaaaaaaaaaaaa, apiServer: 127.0.0.1:6443, others: ["10.0.0.9:6443"], extraNames: [api.example.com], limits: {connections: 5}}
 `
 
-// FuzzLoad shows files of a fleet and of Kubernetes objects. A fleet that is taken is valid, whichever way it was read, and each problem
-// names its file.
+// FuzzLoad tests arbitrary files of a fleet and of Kubernetes objects. An accepted fleet is valid, whichever way it
+// was read, and each problem names its file.
 func FuzzLoad(f *testing.F) {
 	for _, text := range []string{
 		"", fleetSeed, settings + objects, objects, "---\n...\n---", "kind: List\napiVersion: v1\nitems: [" + strings.Repeat("{kind: List, items: [", 50) + strings.Repeat("]}", 50) + "]",
@@ -44,7 +44,7 @@ func FuzzLoad(f *testing.F) {
 			return
 		}
 		if err != nil {
-			return // Load knows objects and lists too, which are no fleet
+			return // Load also accepts objects and lists, which are not a fleet
 		}
 		if diff := cmp.Diff(fleet, loaded.Fleet); diff != "" && len(fleet.Clusters) > 0 {
 			t.Errorf("read as a file of a fleet it is another: %s", diff)

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// gatewaySetName is what the StatefulSet has to be called: a gateway's name is that of its Pod.
+	// gatewaySetName is the required name of the StatefulSet, because a gateway has the name of its Pod.
 	gatewaySetName = "gateway"
 	// publicPortName is the name of the port on which the container of a gateway listens for edges.
 	publicPortName = "public"
 )
 
-// gatewaysKey stands for the gateways in the queue. No Tunnel has a name without a namespace.
+// gatewaysKey is the queue's key for the gateways. No Tunnel has a name without a namespace.
 var gatewaysKey = model.Key{Name: "gateways"}
 
 // ValidateGatewaySet checks the name of a StatefulSet of gateways.
@@ -34,8 +34,8 @@ func ValidateGatewaySet(name string) error {
 	return nil
 }
 
-// Gateways are those of a StatefulSet, in the order of their numbers: each Pod that it is asked for, from before the Pod exists, and each
-// that it still has. An error names the field that is at fault, and what to do.
+// Gateways returns the gateways of a StatefulSet in the order of their numbers: one for each requested Pod, even
+// before it exists, and one for each remaining Pod. An error names the invalid field, and what to do.
 func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Gateway, error) {
 	if err := ValidateGatewaySet(set.Name); err != nil {
 		return nil, err
@@ -44,11 +44,11 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 	if err != nil {
 		return nil, err
 	}
-	replicas := int32(1) // what an apiserver fills in
+	replicas := int32(1) // the apiserver's default
 	if set.Spec.Replicas != nil {
 		replicas = *set.Spec.Replicas
 	}
-	// While it is scaled down status.replicas counts the Pods that are ending.
+	// While the set is scaled down, status.replicas includes the Pods that are ending.
 	replicas = max(replicas, set.Status.Replicas)
 	first := int32(0)
 	if set.Spec.Ordinals != nil {
@@ -77,7 +77,8 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 	return gateways, nil
 }
 
-// publicPort is where the containers listen for edges. It needs the Service by which each Pod has a name of its own.
+// publicPort returns the port on which the containers listen for edges. It requires the Service that gives each Pod a
+// name.
 func publicPort(set *appsv1.StatefulSet) (uint16, error) {
 	if set.Spec.ServiceName == "" {
 		return 0, fieldError(set, "spec.serviceName", errors.New("it is empty: name the headless Service that gives each Pod a DNS name, for gateways reach each other by it"))
@@ -96,7 +97,7 @@ func fieldError(set *appsv1.StatefulSet, field string, err error) error {
 	return fmt.Errorf("StatefulSet %s/%s: %s: %w", set.Namespace, set.Name, field, err)
 }
 
-// stripGatewaySet keeps of a StatefulSet what Gateways reads.
+// stripGatewaySet keeps the fields of a StatefulSet that Gateways reads.
 func stripGatewaySet(object any) (any, error) {
 	set, ok := object.(*appsv1.StatefulSet)
 	if !ok {
@@ -112,7 +113,7 @@ func stripGatewaySet(object any) (any, error) {
 	return kept, nil
 }
 
-// watchGateways prepares the watch of the StatefulSet, if there is one to follow.
+// watchGateways prepares the watch of the StatefulSet, if one is configured.
 func (k *Kube) watchGateways(ctx context.Context) error {
 	if k.gatewaySet == nil {
 		return nil
@@ -130,8 +131,8 @@ func (k *Kube) watchGateways(ctx context.Context) error {
 	return nil
 }
 
-// publishGateways hands the gateways over. While it is not known which there are, those that were published last stay: edges keep
-// their tunnels, whatever becomes of the object. Why is logged once.
+// publishGateways publishes the gateways. While they are not known, the ones published last remain, so that edges keep
+// their tunnels. The reason is logged once.
 func (k *Kube) publishGateways(ctx context.Context) error {
 	if k.gatewaySet == nil {
 		return nil

@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/source"
 )
 
-// newSet is a StatefulSet as deploy/kubernetes has it.
+// newSet returns a StatefulSet as in deploy/kubernetes.
 func newSet(namespace string, replicas int32) *appsv1.StatefulSet {
 	labels := map[string]string{"app": "gateway"}
 	return &appsv1.StatefulSet{
@@ -35,7 +35,7 @@ func newSet(namespace string, replicas int32) *appsv1.StatefulSet {
 	}
 }
 
-// namesOf are the names of gateways, in one line.
+// namesOf returns the names of gateways in one line.
 func namesOf(gateways []model.Gateway) string {
 	var names []string
 	for _, g := range gateways {
@@ -135,7 +135,7 @@ func TestGatewaysFollowTheirStatefulSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.update(t, set, func() { set.Spec.Replicas = ptr.To(int32(1)) })
-	// Two Pods are still there. That this was looked at shows by the next change.
+	// Two Pods still exist. The next change shows that this was processed.
 	b.update(t, set, func() { set.Spec.Template.Spec.Containers[0].Ports[1].ContainerPort = 9443 })
 	b.awaitPort(t, 9443)
 	b.awaitGateways(t, "gateway-0 gateway-1 gateway-2")
@@ -145,7 +145,7 @@ func TestGatewaysFollowTheirStatefulSet(t *testing.T) {
 	}
 	b.awaitGateways(t, "gateway-0")
 
-	// Without the object the gateways stay as they were: that it was looked at shows in the log.
+	// Without the object the gateways remain: the log shows that this was processed.
 	if err := b.Delete(t.Context(), set); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func (b *bed) awaitKnown(t *testing.T, what string, known func() bool) {
 	}
 }
 
-// lines are what was logged.
+// lines is what was logged.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -196,7 +196,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// await waits until something was logged a number of times.
+// await waits until a text was logged a number of times.
 func (l *lines) await(t *testing.T, times int, what string) {
 	t.Helper()
 	kubetest.Eventually(t, fmt.Sprintf("%q is logged %d times", what, times), func() error {

@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead/fairlead/internal/informers"
 )
 
-// compare starts to compare the Clusters and Tunnels in the cache with those of the apiserver, until ctx ends. Then it
-// closes ended.
+// compare starts to compare the Clusters and Tunnels in the cache with the apiserver's, until ctx ends. Then it closes
+// ended.
 func (k *Kube) compare(ctx context.Context) (ended <-chan struct{}, err error) {
 	check, err := informers.New(ctx, informers.Config{
 		Cache: k.objects, Live: k.live, Beats: k.Beats, Log: k.Log, Interval: k.compareEvery, Limit: k.compareLimit,

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/source"
 )
 
-// TestAnInformerThatHangsIsReported holds up the watch of one kind at a time.
+// TestAnInformerThatHangsIsReported blocks the watch of one kind at a time.
 func TestAnInformerThatHangsIsReported(t *testing.T) {
 	for kind, resource := range map[string]string{"Cluster": "clusters", "Tunnel": "tunnels"} {
 		t.Run(kind, func(t *testing.T) {

@@ -24,56 +24,56 @@ import (
 	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
-// Publisher takes what comes out of this package.
+// Publisher receives the output of this package.
 type Publisher interface {
-	// Replace is called once, with all workload clusters: those that are served, and those that are withheld.
+	// Replace is called once, with all workload clusters: the served and the withheld ones.
 	Replace(clusters []model.WorkloadCluster)
-	// Publish is called for each one that may have changed since; nil: there is none.
+	// Publish is called for each workload cluster that may have changed since; nil: it no longer exists.
 	Publish(key model.Key, cluster *model.WorkloadCluster)
-	// Ended is called before Replace, and whenever the record of ended tunnels may have changed, with all of it: the ids, and
-	// until when certificates of their edges may be valid.
+	// Ended is called before Replace, and when the record of ended tunnels may have changed, with the whole record: the
+	// ids, and until when certificates of their edges may be valid.
 	Ended(ids map[string]time.Time)
-	// SetGateways is called before Replace if they are known by then, and whenever they may have changed, with all of them: at
-	// least one, in the order of their numbers. It is never called where no StatefulSet is followed.
+	// SetGateways is called before Replace if the gateways are known by then, and when they may have changed, with all
+	// gateways: at least one, in the order of their numbers. It is never called if no StatefulSet is followed.
 	SetGateways(gateways []model.Gateway)
 	// SetRollout is called before Replace, and whenever the record of rollouts may have changed; nil: there is none.
 	SetRollout(record *rollout.Record)
 }
 
-// KubeConfig is what a Kube stands on. All fields without another word are needed.
+// KubeConfig configures a Kube. All fields are required unless their comment states otherwise.
 type KubeConfig struct {
 	Domain         model.TunnelDomain
-	Namespace      string               // in which Fairlead is installed
-	GatewaySet     string               // the StatefulSet of the gateways there; empty: they are no Pods of one
-	ReplicaAddress model.ReplicaAddress // of each of them; zero: none has one of its own
+	Namespace      string               // of the installation
+	GatewaySet     string               // name of the StatefulSet of the gateways; empty: none
+	ReplicaAddress model.ReplicaAddress // of each gateway; zero: they have no addresses of their own
 	Publisher      Publisher
 	Now            func() time.Time // nil: time.Now
 	Log            *slog.Logger
-	Beats          *heartbeat.Monitor // learns of publishing that does not end and of informers that are stuck; nil: nothing does
+	Beats          *heartbeat.Monitor // detects publishing that does not end and stuck informers; nil: they are not detected
 }
 
 // Kube watches the objects of a management cluster.
 type Kube struct {
 	KubeConfig
-	objects cache.Cache   // Clusters and Tunnels without a selector: live is compared with it
+	objects cache.Cache   // Clusters and Tunnels without a selector; compared with live
 	live    client.Reader // reads from the apiserver
 	// Zero, except in tests: see informers.Config.
 	compareEvery, compareLimit time.Duration
 	record, rollouts           cache.Cache // of ended tunnels, of rollouts
 	// gatewaySet is the StatefulSet of the gateways; nil: none is followed.
 	gatewaySet cache.Cache
-	queue      workqueue.TypedDelayingInterface[model.Key] // keys to look at; it holds each once, so no more than there are objects
+	queue      workqueue.TypedDelayingInterface[model.Key] // keys to process, each at most once
 	read       chan struct{}                               // closed when all objects have been read once
 	figures    *figures
 
-	// Only the one goroutine of Run uses these.
+	// The fields below are used only by Run's goroutine.
 	records      *records
-	problems     map[model.Key]error  // what of a record cannot be served
-	logged       map[model.Key]string // what was logged last about a workload cluster
-	saidEnded    map[string]string    // entries of the record that were logged
+	problems     map[model.Key]error  // problems of records that cannot be served
+	logged       map[model.Key]string // the last logged message about a workload cluster
+	saidEnded    map[string]string    // logged entries of the record
 	recorded     map[string]time.Time // the record of ended tunnels
 	living       living
-	saidGateways string // why the gateways are not known
+	saidGateways string // logged reason why the gateways are not known
 }
 
 // NewKube returns a source that reads with a client configuration; Run starts it.
@@ -139,13 +139,14 @@ func configMapCache(rest *rest.Config, scheme *runtime.Scheme, figures *figures,
 	return c, nil
 }
 
-// only watches a single object: the xds-server may read no other. So each ConfigMap needs a cache of its own.
+// only returns a selector for a single object, because the xds-server may read no other. So each ConfigMap needs a
+// cache of its own.
 func only(namespace, name string) cache.ByObject {
 	return cache.ByObject{Namespaces: map[string]cache.Config{namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", name)}}}
 }
 
-// Run reads all objects, hands them to the Publisher, and then what changes, until ctx ends. It returns an error if it
-// can't begin; later troubles with the management cluster are retried and logged by the client library.
+// Run reads all objects, publishes them, and publishes changes until ctx ends. It returns an error if it can't start;
+// the client library retries and logs later errors of the management cluster.
 func (k *Kube) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -172,7 +173,7 @@ func (k *Kube) Run(ctx context.Context) error {
 	return err
 }
 
-// caches are all that watch something.
+// caches returns all caches.
 func (k *Kube) caches() []cache.Cache {
 	all := []cache.Cache{k.objects, k.record, k.rollouts}
 	if k.gatewaySet != nil {
@@ -181,7 +182,7 @@ func (k *Kube) caches() []cache.Cache {
 	return all
 }
 
-// serve returns when ctx has ended, or if not even the first reading succeeds.
+// serve runs until ctx ends. It returns an error if the first read fails.
 func (k *Kube) serve(ctx context.Context) error {
 	for _, c := range k.caches() {
 		if !c.WaitForCacheSync(ctx) {
@@ -189,7 +190,7 @@ func (k *Kube) serve(ctx context.Context) error {
 		}
 	}
 	close(k.read)
-	// Before anything is served: nobody who is denied slips in.
+	// Published first, so that a denied edge is never admitted.
 	if err := k.publishEnded(ctx); err != nil {
 		return err
 	}
@@ -207,7 +208,7 @@ func (k *Kube) serve(ctx context.Context) error {
 	return nil
 }
 
-// watch prepares the watches and what has to be looked at when one tells of a change.
+// watch prepares the watches, and what is enqueued for their events.
 func (k *Kube) watch(ctx context.Context) error {
 	if err := k.objects.IndexField(ctx, &v1alpha1.Tunnel{}, tokenIndex, tokenHashes); err != nil {
 		return fmt.Errorf("indexing tokens of Tunnels: %w", err)
@@ -236,14 +237,14 @@ func (k *Kube) watch(ctx context.Context) error {
 }
 
 func (k *Kube) enqueue(object any) {
-	// A deleted object may come as a DeletedFinalStateUnknown, of which only the key is known.
+	// A deleted object may be a DeletedFinalStateUnknown, which only has the key.
 	key, err := toolscache.DeletionHandlingObjectToName(object)
 	if err == nil {
 		k.queue.Add(model.Key{Namespace: key.Namespace, Name: key.Name})
 	}
 }
 
-// replace hands over everything there is.
+// replace publishes everything.
 func (k *Kube) replace(ctx context.Context) error {
 	var tunnels v1alpha1.TunnelList
 	if err := k.objects.List(ctx, &tunnels); err != nil {
@@ -276,7 +277,7 @@ func (k *Kube) replace(ctx context.Context) error {
 	return nil
 }
 
-// work looks at one key after the other until ctx ends.
+// work processes the queue until ctx ends.
 func (k *Kube) work(ctx context.Context) {
 	for {
 		key, end := k.queue.Get()
@@ -292,7 +293,7 @@ func (k *Kube) work(ctx context.Context) {
 	}
 }
 
-// lookAt does what a key in the queue asks for.
+// lookAt processes one key of the queue.
 func (k *Kube) lookAt(ctx context.Context, key model.Key) error {
 	switch key {
 	case recordKey:

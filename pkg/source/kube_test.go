@@ -13,7 +13,7 @@ import (
 func TestWhatIsThereAtTheStartComesAtOnce(t *testing.T) {
 	b := newBed(t)
 	b.pair(t, "c1", "a", "api.example.com")
-	b.pair(t, "c2", "b", "api.example.com") // not older, and behind c1 by name
+	b.pair(t, "c2", "b", "api.example.com") // not older, and sorted after c1
 	cluster, _ := b.pair(t, "c3", "c")
 	if err := b.Delete(t.Context(), cluster); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestAWorkloadClusterIsServedUntilItIsGone(t *testing.T) {
 	if err := b.Delete(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
-	// It is paused and being deleted. That it is served still is seen by a change that comes after.
+	// It is paused and being deleted. A later change shows that it is still served.
 	b.update(t, tunnel, func() { tunnel.Spec.ExtraNames = []string{"api2.example.com"} })
 	b.record(t, tunnel)
 	b.await(t, map[string][]string{"c1": {"api2.example.com"}})
@@ -67,13 +67,13 @@ func TestATunnelOfAnEarlierClusterIsNotServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := b.cluster(t, "c1")
-	b.pair(t, "c2", "b") // comes after it
+	b.pair(t, "c2", "b") // processed after it
 	b.await(t, map[string][]string{"c2": none})
 
 	b.update(t, tunnel, func() { tunnel.OwnerReferences[0].UID = again.UID })
-	b.pair(t, "c3", "c") // comes after it
+	b.pair(t, "c3", "c") // processed after it
 	b.await(t, map[string][]string{"c2": none, "c3": none})
-	b.record(t, tunnel) // for this Cluster now
+	b.record(t, tunnel) // for this Cluster
 	b.await(t, map[string][]string{"c1": none, "c2": none, "c3": none})
 	if err := b.Delete(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
@@ -114,8 +114,8 @@ func TestATunnelThatIsNotServedStillRevokes(t *testing.T) {
 	}
 }
 
-// TestARecordThatTwoTunnelsHave is what a restored backup or a forged status may come to. The controller lets no name
-// and no id be on record twice, so nothing is served by one that is, until that is corrected.
+// TestARecordThatTwoTunnelsHave is the result of a restored backup or a forged status. The controller never records a
+// name or an id twice, so a name or id on record twice is not served until that is corrected.
 func TestARecordThatTwoTunnelsHave(t *testing.T) {
 	b := newBed(t)
 	_, first := b.pair(t, "c1", "a", "api.example.com", "api1.example.com")
@@ -135,7 +135,7 @@ func TestARecordThatTwoTunnelsHave(t *testing.T) {
 	b.update(t, first, func() { first.Spec.ExtraNames = nil })
 	b.await(t, map[string][]string{"c1": none, "c2": {"api.example.com"}})
 
-	_, third := b.pair(t, "c3", "a") // which has the id of c1
+	_, third := b.pair(t, "c3", "a") // its id is c1's
 	b.await(t, map[string][]string{"c1": none, "c2": {"api.example.com"}})
 	third.Status = *first.Status.DeepCopy()
 	third.Status.Hostname = "c3." + b.namespace + "." + string(domain)
@@ -161,7 +161,7 @@ func TestATunnelWithoutAnIDWaits(t *testing.T) {
 	}
 	b.await(t, map[string][]string{"c1": none})
 	b.update(t, tunnel, func() { tunnel.Spec.ID = id("b") })
-	b.pair(t, "c3", "c") // comes after it
+	b.pair(t, "c3", "c") // processed after it
 	b.await(t, map[string][]string{"c1": none, "c3": none})
 	b.record(t, tunnel) // the id is granted now
 	b.await(t, map[string][]string{"c1": none, "c2": none, "c3": none})

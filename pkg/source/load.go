@@ -19,20 +19,20 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// settingsName is the ConfigMap of deploy/kubernetes with what differs between installations.
+// settingsName is the ConfigMap of deploy/kubernetes with the settings of an installation.
 const settingsName = "fairlead-settings"
 
-// Loaded is what Load has read.
+// Loaded is the result of Load.
 type Loaded struct {
 	Fleet model.Fleet
-	// Assumed says what was not in the input, and what was taken instead.
+	// Assumed lists what the input lacked, and the values used instead.
 	Assumed []string
 }
 
-// loader collects what documents say.
+// loader collects the content of documents.
 type loader struct {
 	file     file
-	fleet    *document // that file is of; nil: none
+	fleet    *document // the document of file; nil: none
 	origins  []origin  // of each candidate
 	settings map[string]string
 	set      *appsv1.StatefulSet
@@ -44,15 +44,16 @@ type loader struct {
 	errs     []error
 }
 
-// origin is where a candidate was written, and what its fields are called there.
+// origin is where a candidate is defined, and the names of its fields there.
 type origin struct {
 	of     func(field string) document
 	rename func(field string) string
 }
 
-// Load reads a fleet as users have it: in the form of Parse, or as Kubernetes objects (Cluster and Tunnel; the ConfigMap
-// fairlead-settings and the StatefulSet of the gateways say what the installation is), in any number of documents. Other objects are
-// passed over. What objects leave open is assumed, and said. As with Parse all has to be good; each error names file, line, column and field.
+// Load parses a fleet from any number of documents: in the form of Parse, or as Kubernetes objects (Cluster and
+// Tunnel; the ConfigMap fairlead-settings and the StatefulSet of the gateways define the installation). It ignores
+// other objects. What objects leave open is assumed, and listed in Assumed. As with Parse, everything must be valid;
+// each error names file, line, column and field.
 func Load(inputs []Input) (Loaded, error) {
 	l := &loader{clusters: map[model.Key]*clusterv1.Cluster{}, tunnels: map[model.Key]*v1alpha1.Tunnel{}, docs: map[string]document{}}
 	for _, in := range inputs {
@@ -96,7 +97,7 @@ func (o origin) problem(key model.Key, err error) error {
 	return o.of(field.Field).problem(field, o.rename(field.Field))
 }
 
-// add takes one document.
+// add adds one document.
 func (l *loader) add(d document) {
 	key := model.Key{Namespace: cmp.Or(d.head.Metadata.Namespace, metav1.NamespaceDefault), Name: d.head.Metadata.Name}
 	group, _, _ := strings.Cut(d.head.APIVersion, "/")
@@ -105,7 +106,8 @@ func (l *loader) add(d document) {
 	case d.head.Kind == "":
 		err = l.addFleet(d)
 	case d.head.Kind == "Cluster" && group == clusterv1.GroupVersion.Group:
-		err = addObject(d, key, l.clusters, false, l.docs) // of whatever version: what is read is the same in all
+		// any version, because the fields that are read are the same in all
+		err = addObject(d, key, l.clusters, false, l.docs)
 	case d.head.Kind == "Tunnel" && group == v1alpha1.GroupVersion.Group:
 		err = addObject(d, key, l.tunnels, true, l.docs)
 	case d.head.Kind == "ConfigMap" && key.Name == settingsName:
@@ -121,7 +123,7 @@ func (l *loader) add(d document) {
 	}
 }
 
-// addObject reads one object, which must be there once.
+// addObject decodes one object. It is an error if the object exists twice.
 func addObject[T any](d document, key model.Key, all map[model.Key]*T, strictly bool, docs map[string]document) error {
 	name := d.head.Kind + " " + key.String()
 	if key.Name == "" {
@@ -135,7 +137,8 @@ func addObject[T any](d document, key model.Key, all map[model.Key]*T, strictly 
 	return d.decode(o, strictly)
 }
 
-// addFleet takes a document in the form of Parse. The installation may be in one of them, and workload clusters in each.
+// addFleet adds a document in the form of Parse. One of these documents may define the installation, and each may
+// define workload clusters.
 func (l *loader) addFleet(d document) error {
 	var f file
 	if err := d.decode(&f, true); err != nil {
@@ -159,7 +162,7 @@ func (l *loader) addFleet(d document) error {
 	return nil
 }
 
-// checkAddresses finds addresses that are none, so that the line can be named.
+// checkAddresses reports invalid addresses with their lines.
 func checkAddresses(d document, f file) error {
 	var errs []error
 	check := func(field, value string) {
@@ -182,7 +185,7 @@ func checkAddresses(d document, f file) error {
 	return errors.Join(errs...)
 }
 
-// inFleet is what a field of a Tunnel is called in a fleet.
+// inFleet returns the name in a fleet of a field of a Tunnel.
 func inFleet(field string, i int) string {
 	for _, r := range [][2]string{{"spec.apiServer.others", "others"}, {"spec.revokedEdges", "revoked"}, {"metadata.", ""}, {"spec.", ""}} {
 		if rest, ok := strings.CutPrefix(field, r[0]); ok {
@@ -193,7 +196,7 @@ func inFleet(field string, i int) string {
 	return fmt.Sprintf("clusters[%d].%s", i, field)
 }
 
-// candidates are those of the fleet, then those of objects in the order of their keys.
+// candidates returns the fleet's candidates, then the ones of objects in the order of their keys.
 func (l *loader) candidates() []decision.Candidate {
 	all, errs := l.file.candidates()
 	l.errs = append(l.errs, errs...)
@@ -224,7 +227,8 @@ func (l *loader) candidates() []decision.Candidate {
 	return all
 }
 
-// inObjects is what a field that the model names is called in objects: the address may come from the Cluster's endpoint.
+// inObjects returns the name in objects of a field that the model names. The address may be from the Cluster's
+// endpoint.
 func (l *loader) inObjects(key model.Key, field string) string {
 	if field == "spec.apiServer" && l.objectWith(key, field).head.Kind == "Cluster" {
 		return "spec.controlPlaneEndpoint"
@@ -232,7 +236,8 @@ func (l *loader) inObjects(key model.Key, field string) string {
 	return field
 }
 
-// objectWith is the document of a Tunnel, or of its Cluster if only that is there or the field is of that.
+// objectWith returns the document of a Tunnel, or of its Cluster if there is no Tunnel or the field belongs to the
+// Cluster.
 func (l *loader) objectWith(key model.Key, field string) document {
 	tunnel, ok := l.docs["Tunnel "+key.String()]
 	cluster, has := l.docs["Cluster "+key.String()]
@@ -242,7 +247,7 @@ func (l *loader) objectWith(key model.Key, field string) document {
 	return tunnel
 }
 
-// candidate unites the objects of a key as the controller would.
+// candidate combines the objects of a key as the controller would.
 func (l *loader) candidate(key model.Key) (decision.Candidate, bool) {
 	cluster, tunnel := l.clusters[key], l.tunnels[key]
 	if cluster == nil {

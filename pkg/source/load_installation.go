@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// installation is what the fleet says, or the objects of an installation, or else an example.
+// installation returns the installation of the fleet, or else of the objects, or else an example.
 func (l *loader) installation() model.Installation {
 	if l.fleet != nil && l.file.Domain != "" || l.fleet != nil && l.settings == nil {
 		inst, errs := l.file.installation()

@@ -89,7 +89,7 @@ func TestLoadObjects(t *testing.T) {
 	}
 }
 
-// TestLoadReadsWhatParseReads has the same come out of a fleet in one file.
+// TestLoadReadsWhatParseReads checks that both return the same for a fleet in one file.
 func TestLoadReadsWhatParseReads(t *testing.T) {
 	want, err := source.Parse([]byte(fleet))
 	if err != nil {

@@ -43,7 +43,7 @@ func TestATunnelThatWaitsForItsCluster(t *testing.T) {
 		t.Error("it is published as served")
 	}
 
-	// As clusterctl moves it: the Cluster first, then the Tunnel in place of what there is.
+	// As clusterctl moves it: the Cluster first, then the Tunnel replaces the existing one.
 	cluster := b.cluster(t, "c1")
 	b.update(t, tunnel, func() {
 		tunnel.Annotations, tunnel.OwnerReferences = nil, newTunnel("c1", id("a"), cluster.UID).OwnerReferences

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// publish publishes one workload cluster, and those whose names were or are on record for it as well.
+// publish publishes one workload cluster, and the others that share or shared a name with it.
 func (k *Kube) publish(ctx context.Context, key model.Key) error {
 	there, revived, shared, err := k.take(ctx, key)
 	if err != nil {
@@ -35,8 +35,8 @@ func (k *Kube) publish(ctx context.Context, key model.Key) error {
 	return nil
 }
 
-// take reads and records one workload cluster. It returns whether there is a Tunnel, whether its edges are let in since
-// now, and the other keys whose names are or were on record for it.
+// take reads and records one workload cluster. It returns whether there is a Tunnel, whether its edges are admitted
+// again, and the keys that share or shared a name with it.
 func (k *Kube) take(ctx context.Context, key model.Key) (there, revived bool, shared []model.Key, err error) {
 	tunnel, cluster, err := k.pair(ctx, key)
 	if err != nil {
@@ -60,7 +60,7 @@ func (k *Kube) take(ctx context.Context, key model.Key) (there, revived bool, sh
 	return true, k.living.set(key, id), k.records.set(t.cluster), nil
 }
 
-// served is what is published of a workload cluster. What cannot be served is logged once.
+// served returns what is published of a workload cluster. It logs once what cannot be served.
 func (k *Kube) served(key model.Key) model.WorkloadCluster {
 	cluster, shared := k.records.served(key)
 	text := ""
@@ -77,11 +77,11 @@ func (k *Kube) served(key model.Key) model.WorkloadCluster {
 	return cluster
 }
 
-// living are the ids of the Tunnels that are served, by Tunnel. A served Tunnel takes precedence over the record of
-// ended tunnels.
+// living holds the ids of the served Tunnels, by Tunnel. A served Tunnel takes precedence over the record of ended
+// tunnels.
 type living map[model.Key]string
 
-// set records the id of a Tunnel that is served; empty: it is not. It says whether that is new.
+// set records the id of a served Tunnel; empty: it is not served. It reports whether that is a new id.
 func (l living) set(key model.Key, id string) bool {
 	if l[key] == id {
 		return false
@@ -92,7 +92,7 @@ func (l living) set(key model.Key, id string) bool {
 	return true
 }
 
-// pair reads the objects of one workload cluster; nil: there is none.
+// pair reads the objects of one workload cluster; nil: the object does not exist.
 func (k *Kube) pair(ctx context.Context, key model.Key) (*v1alpha1.Tunnel, *clusterv1.Cluster, error) {
 	tunnel, cluster := &v1alpha1.Tunnel{}, &clusterv1.Cluster{}
 	at := client.ObjectKey{Namespace: key.Namespace, Name: key.Name}

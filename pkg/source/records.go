@@ -9,21 +9,21 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// records are the translated workload clusters, and which of them is on record for each name and id. The controller
-// grants each name and each id to one Tunnel alone. Should two Tunnels have one on record, as after a backup of their
-// status was restored, none of them is served by it until the controller has corrected that: an xds-server does not
+// records holds the translated workload clusters, and which of them has each name and id on record. The controller
+// grants each name and each id to one Tunnel only. If two Tunnels have the same one on record, for example after a
+// restore of their status, it is served for neither until the controller has corrected that: an xds-server does not
 // decide. It is not safe for concurrent use.
 type records struct {
 	domain   model.TunnelDomain
 	clusters map[model.Key]model.WorkloadCluster
-	holders  map[string]map[model.Key]bool // by name; ids as DNS names
+	holders  map[string]map[model.Key]bool // by name; ids are included as DNS names
 }
 
 func newRecords(d model.TunnelDomain) *records {
 	return &records{domain: d, clusters: map[model.Key]model.WorkloadCluster{}, holders: map[string]map[model.Key]bool{}}
 }
 
-// names are those that belong to one workload cluster alone. What is withheld has none.
+// names returns the names that belong to one workload cluster only. A withheld workload cluster has none.
 func (r *records) names(w model.WorkloadCluster) []string {
 	if w.Withheld || w.ID == "" {
 		return nil
@@ -31,7 +31,7 @@ func (r *records) names(w model.WorkloadCluster) []string {
 	return append(w.Names(), r.domain.TunnelID(w.ID))
 }
 
-// set replaces what is on record for one key, and returns the other keys that share a name with it or did so before.
+// set replaces the record of one key, and returns the other keys that share or shared a name with it.
 func (r *records) set(w model.WorkloadCluster) (shared []model.Key) {
 	before, after := r.names(r.clusters[w.Key]), r.names(w)
 	for _, name := range before {
@@ -54,14 +54,14 @@ func (r *records) set(w model.WorkloadCluster) (shared []model.Key) {
 	return slices.SortedFunc(maps.Keys(others), func(a, b model.Key) int { return cmp.Compare(a.String(), b.String()) })
 }
 
-// remove forgets one key, and returns the others that shared a name with it.
+// remove removes one key, and returns the other keys that shared a name with it.
 func (r *records) remove(key model.Key) (shared []model.Key) {
 	shared = r.set(model.WorkloadCluster{Key: key})
 	delete(r.clusters, key)
 	return shared
 }
 
-// served is what is on record for a key without the names that another key has too. Without its own hostname or id the
+// served returns the record of a key without the names that other keys have too. If its hostname or id is shared, the
 // workload cluster is withheld. The error names what is shared.
 func (r *records) served(key model.Key) (model.WorkloadCluster, error) {
 	w := r.clusters[key]
@@ -81,7 +81,7 @@ func (r *records) served(key model.Key) (model.WorkloadCluster, error) {
 	return w, fmt.Errorf("an extra name is on record for another Tunnel too: %s", r.sharing(key))
 }
 
-// sharing are the other keys that share a name with this one, in order.
+// sharing returns the other keys that share a name with this one, in order.
 func (r *records) sharing(key model.Key) []model.Key {
 	others := map[model.Key]bool{}
 	for _, name := range r.names(r.clusters[key]) {

@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
-// reportTokenIndex finds Tunnels by the hashes of their tokens for boot reports. It is not that of bootstrap tokens, so neither kind
-// is ever found as the other.
+// reportTokenIndex indexes Tunnels by the hashes of their tokens for boot reports. It is separate from the index of
+// bootstrap tokens, so that neither kind is accepted as the other.
 const reportTokenIndex = "status.bootReportTokens.sha256"
 
 func reportTokenHashes(object client.Object) []string {
@@ -19,7 +19,8 @@ func reportTokenHashes(object client.Object) []string {
 	return hashes(tunnel.Status.BootReportTokens)
 }
 
-// ReportToken implements enrolserver.ReportTokens. A token is good while it has not expired and its Tunnel belongs to a Cluster.
+// ReportToken implements enrolserver.ReportTokens. A token is valid while it has not expired and its Tunnel belongs to
+// a Cluster.
 func (k *Kube) ReportToken(hash string) (enrol.Grant, error) {
 	return k.grant(reportTokenIndex, hash, func(tunnel *v1alpha1.Tunnel) bool {
 		_, ok := k.unexpired(tunnel.Status.BootReportTokens, hash)

@@ -6,7 +6,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// stripCluster keeps of a Cluster which one it is: there may be 10,000, with a topology each.
+// stripCluster keeps the identity of a Cluster only: there may be 10,000, each with a topology.
 func stripCluster(object any) (any, error) {
 	c, ok := object.(*clusterv1.Cluster)
 	if !ok {
@@ -17,8 +17,8 @@ func stripCluster(object any) (any, error) {
 	return kept, nil
 }
 
-// stripTunnel keeps of a Tunnel what is read here: of its spec what withdraws something, of its status what the
-// controller has granted, and of its edges by which token they came.
+// stripTunnel keeps the fields of a Tunnel that are read here: of its spec what withdraws something, of its status
+// what the controller has granted, and the token of each edge.
 func stripTunnel(object any) (any, error) {
 	t, ok := object.(*v1alpha1.Tunnel)
 	if !ok {

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestWhatIsStrippedIsNotMissed proves that a Tunnel and its Cluster say the same in memory as at the apiserver.
+// TestWhatIsStrippedIsNotMissed proves that a stripped Tunnel and Cluster are translated like the originals.
 func TestWhatIsStrippedIsNotMissed(t *testing.T) {
 	now := time.Now()
 	token := func(hash string) v1alpha1.TokenStatus {
@@ -73,7 +73,7 @@ func TestWhatIsStrippedIsNotMissed(t *testing.T) {
 	same("one that is being deleted", prepared)
 }
 
-// stripped is a copy of an object as it is kept.
+// stripped returns a stripped copy of an object.
 func stripped[T interface{ DeepCopy() T }](t *testing.T, strip func(any) (any, error), object T) T {
 	t.Helper()
 	out, err := strip(object.DeepCopy())

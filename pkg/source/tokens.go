@@ -16,10 +16,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// errNotRead is the answer to every question before all objects have been read once.
+// errNotRead is returned before all objects have been read once.
 var errNotRead = errors.New("the objects of the management cluster have not been read yet")
 
-// tokenIndex finds Tunnels by the hashes of their tokens.
+// tokenIndex indexes Tunnels by the hashes of their tokens.
 const tokenIndex = "status.tokens.sha256"
 
 func tokenHashes(object client.Object) []string {
@@ -38,8 +38,9 @@ func hashes(tokens []v1alpha1.TokenStatus) []string {
 	return all
 }
 
-// EdgeToken implements enrolserver.Tokens. A token is good while it has not expired, has uses left, its Tunnel belongs to a
-// Cluster and holds its id, and no edge that came by it is revoked. The signer looks again, at the object itself.
+// EdgeToken implements enrolserver.Tokens. A token is valid while it has not expired, has uses left, its Tunnel
+// belongs to a Cluster and holds its id, and no edge that enrolled with it is revoked. The signer repeats the check
+// with the object itself.
 func (k *Kube) EdgeToken(hash string) (enrol.Grant, error) {
 	return k.grant(tokenIndex, hash, func(tunnel *v1alpha1.Tunnel) bool {
 		token, ok := k.unexpired(tunnel.Status.Tokens, hash)
@@ -47,12 +48,12 @@ func (k *Kube) EdgeToken(hash string) (enrol.Grant, error) {
 	})
 }
 
-// grant is what the Tunnel grants that has a token on record by which an index finds it, if the token is good.
+// grant returns the grant of the Tunnel that the index finds for the hash, if good accepts the Tunnel.
 func (k *Kube) grant(index, hash string, good func(*v1alpha1.Tunnel) bool) (enrol.Grant, error) {
 	if !k.hasRead() {
 		return enrol.Grant{}, errNotRead
 	}
-	ctx := context.Background() // what follows reads memory
+	ctx := context.Background() // the reads below are from memory
 	var found v1alpha1.TunnelList
 	if err := k.objects.List(ctx, &found, client.MatchingFields{index: hash}); err != nil {
 		return enrol.Grant{}, fmt.Errorf("looking for token: %w", err)
@@ -74,7 +75,7 @@ func (k *Kube) grant(index, hash string, good func(*v1alpha1.Tunnel) bool) (enro
 	return enrol.Grant{}, enrol.ErrUnknownToken
 }
 
-// unexpired is the record of a token that has not expired.
+// unexpired returns the record of a token, if it has not expired.
 func (k *Kube) unexpired(tokens []v1alpha1.TokenStatus, hash string) (v1alpha1.TokenStatus, bool) {
 	for _, token := range tokens {
 		if token.SHA256 == hash {
@@ -96,16 +97,16 @@ func (k *Kube) GatewayToken(hash string) error {
 	return nil
 }
 
-// TrustBundle is the installation's trust bundle in PEM, empty while it is not known.
+// TrustBundle returns the installation's trust bundle in PEM; empty while it is not known.
 func (k *Kube) TrustBundle() []byte {
 	bundle, err := k.installation(v1alpha1.TrustBundleKey)
 	if err != nil {
-		return nil // nothing to log: whoever needs it says that it is missing
+		return nil // not logged: callers report that it is missing
 	}
 	return []byte(bundle)
 }
 
-// installation reads one value of the installation's ConfigMap, empty if it is not there.
+// installation reads one value of the installation's ConfigMap; empty if it does not exist.
 func (k *Kube) installation(key string) (string, error) {
 	if !k.hasRead() {
 		return "", errNotRead

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/source"
 )
 
-// eventually waits until what the watches have read is what was written.
+// eventually waits until the watches have read what was written.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	kubetest.Eventually(t, what, func() error {
@@ -48,7 +48,8 @@ func TestTokensOfEdges(t *testing.T) {
 	if err := b.Delete(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
-	for i, recorded := range []string{"", "somebody-elses"} { // Tunnels that claim an id which the controller has not given them
+	// Tunnels that claim an id that the controller has not granted them
+	for i, recorded := range []string{"", "somebody-elses"} {
 		_, thief := b.pair(t, fmt.Sprintf("c%d", 3+i), fmt.Sprintf("t%d", i))
 		thief.Status.ID = recorded
 		thief.Status.Tokens = []v1alpha1.TokenStatus{record("thief"+recorded, 0, time.Hour)}
@@ -100,7 +101,7 @@ func TestTheTokenOfARevokedEdge(t *testing.T) {
 	if _, err := b.EdgeToken(enrol.HashToken("stolen")); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody has written the status since.
+	// The status was not written since.
 	b.update(t, tunnel, func() { tunnel.Spec.RevokedEdges = []string{"edge-stolen"} })
 	eventually(t, "the revocation", func() bool {
 		_, err := b.EdgeToken(enrol.HashToken("stolen"))
@@ -116,7 +117,7 @@ func TestNothingIsKnownBeforeAllIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Not ErrUnknownToken: whoever asks should try again.
+	// Not ErrUnknownToken: the caller should retry.
 	if _, err := kube.EdgeToken("x"); err == nil || errors.Is(err, enrol.ErrUnknownToken) {
 		t.Errorf("token of an edge: %v", err)
 	}
@@ -128,7 +129,7 @@ func TestNothingIsKnownBeforeAllIsRead(t *testing.T) {
 	}
 }
 
-func TestWhatTheInstallationSays(t *testing.T) {
+func TestValuesOfTheInstallation(t *testing.T) {
 	b := newBed(t)
 	b.run(t)
 	b.first(t, map[string][]string{})

@@ -13,23 +13,23 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// translation is what the objects of one workload cluster come to.
+// translation is the translation of the objects of one workload cluster.
 type translation struct {
 	cluster model.WorkloadCluster
-	lives   bool          // its edges are let in, whatever the record of ended tunnels says
-	expires time.Duration // when it has to be translated again, because time alone changes it; zero: never
-	problem error         // why what is on record is not served in full
+	lives   bool          // its edges are admitted, regardless of the record of ended tunnels
+	expires time.Duration // when it must be translated again, because it depends on the time; zero: never
+	problem error         // why the record is not fully served
 }
 
-// translate returns what the controller has granted to a Tunnel, as its status records it. What the spec asks for and
-// the record does not have is not granted. What the spec, the Cluster or the clock withdraws is withdrawn at once: a
-// revoked edge, an extra name, a mode without a tunnel, a Cluster that is gone or has another UID, the end of the time
-// for which a Tunnel waits.
+// translate returns what the controller has granted to a Tunnel, as recorded in its status. What the spec requests and
+// the record lacks is not granted. What the spec, the Cluster or the clock withdraws is withdrawn immediately: a
+// revoked edge, an extra name, a mode without a tunnel, a Cluster that does not exist or has another UID, the end of
+// the time for which a Tunnel waits.
 func translate(d model.TunnelDomain, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) translation {
 	key := model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}
 	w := model.WorkloadCluster{Key: key, ID: tunnel.HeldID(), Withheld: true}
 	if w.ID == "" {
-		return translation{cluster: w} // the id may be another Tunnel's, so nothing that this one says counts
+		return translation{cluster: w} // the id may be another Tunnel's, so nothing of this Tunnel applies
 	}
 	w.Revoked, _ = model.ValidateRevoked(tunnel.Spec.RevokedEdges)
 	served := tunnel.Status.Served
@@ -53,21 +53,22 @@ func translate(d model.TunnelDomain, cluster *clusterv1.Cluster, tunnel *v1alpha
 	return t
 }
 
-// admits says whether edges of a Tunnel may enrol, as far as its Cluster, its spec and the clock say: it belongs to the
-// Cluster that is there, or waits for one. Pausing or deleting either changes nothing until it is gone.
+// admits reports whether edges of a Tunnel may enrol, according to its Cluster, its spec and the clock: the Tunnel
+// belongs to the existing Cluster, or waits for one. Pausing or deleting either object changes nothing until it no
+// longer exists.
 func admits(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) bool {
 	served := tunnel.Status.Served
 	switch {
 	case tunnel.HeldID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled():
 		return false
 	case cluster != nil && metav1.IsControlledBy(tunnel, cluster):
-		// What was granted for an earlier Cluster does not count.
+		// What was granted for an earlier Cluster does not apply.
 		return served == nil || served.EnrolmentOnly || served.ClusterUID == cluster.UID
 	}
 	return served != nil && served.EnrolmentOnly && tunnel.Prepared(now)
 }
 
-// addServed adds what is on record and still wanted. The error says what of the record cannot be served.
+// addServed adds what is recorded and still wanted. The error lists what cannot be served.
 func addServed(d model.TunnelDomain, w *model.WorkloadCluster, tunnel *v1alpha1.Tunnel) error {
 	var problems []error
 	granted := slices.DeleteFunc(slices.Clone(tunnel.Status.Names), func(name string) bool {
@@ -101,8 +102,8 @@ func addServed(d model.TunnelDomain, w *model.WorkloadCluster, tunnel *v1alpha1.
 	return errors.Join(problems...)
 }
 
-// validate says why a workload cluster cannot be served at all. Each name and address of the record is checked: a
-// record may have been written by a controller of another installation or version.
+// validate returns why a workload cluster cannot be served at all. It checks each name and address of the record,
+// because a controller of another installation or version may have written it.
 func validate(d model.TunnelDomain, w model.WorkloadCluster) error {
 	if own, err := d.Hostname(w.Key); err != nil || w.Hostname != own {
 		return fmt.Errorf("status.hostname: %q is not the hostname of %s below the tunnel domain %s: "+

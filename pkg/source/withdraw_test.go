@@ -14,15 +14,15 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// No controller runs in these tests, so what they see is what an xds-server does while there is none:
-// docs/architecture.md has the table.
+// No controller runs in these tests, so they show what an xds-server does without one: docs/architecture.md has the
+// table.
 
 func TestGrantsWaitForTheController(t *testing.T) {
 	bandwidth := resource.MustParse("10Mi")
 	const before = "[] [10.0.0.1:6443] {0 0 0}" // as printed below
 	for name, tc := range map[string]struct {
 		ask  func(*v1alpha1.Tunnel)
-		want string // names, addresses and limits, once they are on record
+		want string // names, addresses and limits after they are on record
 	}{
 		"an extra name":     {func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = []string{"api.example.com"} }, "[api.example.com] [10.0.0.1:6443] {0 0 0}"},
 		"another apiserver": {func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "10.9.9.9" }, "[] [10.9.9.9:6443] {0 0 0}"},
@@ -51,13 +51,13 @@ func TestGrantsWaitForTheController(t *testing.T) {
 			}
 			b.record(t, tunnel)
 			for served() != tc.want {
-				b.take(t, b.next(t)) // which has a deadline
+				b.take(t, b.next(t)) // take has a deadline
 			}
 		})
 	}
 }
 
-// extra are the names of a workload cluster beyond its hostname, which comes first.
+// extra returns the names of a workload cluster after its hostname, which is the first.
 func extra(names []string) []string { return names[min(1, len(names)):] }
 
 func TestWithdrawalsDoNotWaitForTheController(t *testing.T) {
@@ -135,7 +135,7 @@ func TestWithdrawalsDoNotWaitForTheController(t *testing.T) {
 	}
 }
 
-// TestAStartWaitsForRecordsToBeComplete is an upgrade: the controller of before recorded the names alone.
+// TestAStartWaitsForRecordsToBeComplete is an upgrade: the earlier controller recorded only the names.
 func TestAStartWaitsForRecordsToBeComplete(t *testing.T) {
 	b := newBed(t)
 	_, tunnel := b.pair(t, "c1", "a")
@@ -158,8 +158,8 @@ func TestAStartWaitsForRecordsToBeComplete(t *testing.T) {
 	}
 }
 
-// TestAStartDoesNotWaitForOneTunnel: a namespace owner can keep a Tunnel from ever being complete, here by a finalizer on one that
-// is being deleted, and by an owner that is no Cluster.
+// TestAStartDoesNotWaitForOneTunnel has Tunnels that a namespace owner keeps from ever being complete: by a finalizer
+// on one that is being deleted, and by an owner that is not a Cluster.
 func TestAStartDoesNotWaitForOneTunnel(t *testing.T) {
 	b := newBed(t)
 	b.pair(t, "victim", "a")
@@ -184,7 +184,8 @@ func TestAStartDoesNotWaitForOneTunnel(t *testing.T) {
 	}
 }
 
-// TestAStartWithoutAnyCompleteRecordPublishesNothing: the new controller does not run, and the xds-servers of before serve on.
+// TestAStartWithoutAnyCompleteRecordPublishesNothing: the new controller does not run, and the earlier xds-servers
+// continue to serve.
 func TestAStartWithoutAnyCompleteRecordPublishesNothing(t *testing.T) {
 	b := newBed(t)
 	for _, name := range []string{"c1", "c2"} {
@@ -206,7 +207,7 @@ func TestAStartWithoutAnyCompleteRecordPublishesNothing(t *testing.T) {
 	}
 }
 
-// TestTheTimeOfAPreparedTunnelEndsByTheClock has nothing but time pass.
+// TestTheTimeOfAPreparedTunnelEndsByTheClock changes nothing but the time.
 func TestTheTimeOfAPreparedTunnelEndsByTheClock(t *testing.T) {
 	b := newBed(t)
 	tunnel := prepared(time.Now().Add(4 * time.Second).Format(time.RFC3339))

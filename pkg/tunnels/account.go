@@ -12,26 +12,26 @@ import (
 )
 
 const (
-	// accountInterval is how often the kernel's sockets are compared with the record.
+	// accountInterval is the interval between comparisons of the kernel's sockets with the record.
 	accountInterval = 15 * time.Second
-	// blindInterval is how soon that is tried again after it was not possible, as while Envoy starts.
+	// blindInterval is the wait after a comparison that was not possible, for example while Envoy starts.
 	blindInterval = time.Second
 )
 
-// Writes is what Envoy says of the files that it writes.
+// Writes is what Envoy reports about the files that it writes.
 type Writes struct {
-	Failed   int // writes that were given up, since Envoy started
-	Buffered int // bytes that wait to be written
+	Failed   int // writes that Envoy gave up, since it started
+	Buffered int // bytes that are not written yet
 }
 
-// accountant compares the sockets of the public port with the record. It belongs to one goroutine.
+// accountant compares the sockets of the public port with the record. It is used by one goroutine only.
 type accountant struct {
 	kernel   sockets.Kernel
-	offset   int64 // of the log, at the last look
-	buffered bool  // something waited to be written then
+	offset   int64 // of the log, at the previous comparison
+	buffered bool  // whether bytes were not written yet at the previous comparison
 }
 
-// account compares until ctx ends.
+// account compares the sockets with the record periodically until ctx ends.
 func (t *Table) account(ctx context.Context) {
 	a := &accountant{}
 	defer a.kernel.Close()
@@ -40,7 +40,7 @@ func (t *Table) account(ctx context.Context) {
 	<-again.C
 	for {
 		wait := t.accountEvery
-		if !t.look(ctx, a) {
+		if !t.compare(ctx, a) {
 			wait = min(wait, blindInterval)
 		}
 		again.Reset(wait)
@@ -52,8 +52,9 @@ func (t *Table) account(ctx context.Context) {
 	}
 }
 
-// look compares once, and closes what is unknown. It says whether it could compare.
-func (t *Table) look(ctx context.Context, a *accountant) bool {
+// compare compares the sockets with the record once and closes unknown connections. It reports whether a comparison
+// was possible.
+func (t *Table) compare(ctx context.Context, a *accountant) bool {
 	present, why := t.examine(ctx, a)
 	t.mu.Lock()
 	var unknown []sockets.Socket
@@ -61,24 +62,24 @@ func (t *Table) look(ctx context.Context, a *accountant) bool {
 	if why != "" {
 		t.ledger.blind(why)
 	} else {
-		unknown = t.ledger.look(present, t.isTunnel)
+		unknown = t.ledger.compare(present, t.isTunnel)
 	}
 	after := t.ledger.incomplete()
 	if gap != t.ledger.why() {
 		t.gapUnsaved.Store(true)
 	}
 	if after != before && t.history.version > 0 {
-		t.history.add([]string{holesKey}) // for those that report Incomplete
+		t.history.add([]string{statusKey}) // notifies readers of Incomplete
 	}
 	t.mu.Unlock()
 	if after != "" && after != before {
-		t.say(slog.LevelError, "record of connections is incomplete", errors.New(after))
+		t.logOnce(slog.LevelError, "record of connections is incomplete", errors.New(after))
 	}
 	for _, s := range unknown {
 		switch err := a.kernel.Destroy(s); {
 		case errors.Is(err, sockets.ErrGone):
 		case err != nil:
-			t.say(slog.LevelError, "cannot close a connection without a recorded owner, trying again", err)
+			t.logOnce(slog.LevelError, "cannot close a connection without a recorded owner, trying again", err)
 		default:
 			t.config.Logger.Warn("closed a connection without a recorded owner", "peer", s.Remote.String())
 			t.mu.Lock()
@@ -89,8 +90,8 @@ func (t *Table) look(ctx context.Context, a *accountant) bool {
 	return why == ""
 }
 
-// examine returns the sockets of the public port, after it has read the records of all of them. Else it says why it
-// can't.
+// examine reads the records of all connections and returns the sockets of the public port. If that is not possible,
+// why is the reason.
 func (t *Table) examine(ctx context.Context, a *accountant) (present []sockets.Socket, why string) {
 	writes, err := t.config.Writes(ctx)
 	if err != nil {
@@ -121,15 +122,15 @@ func (t *Table) examine(ctx context.Context, a *accountant) (present []sockets.S
 	return present, ""
 }
 
-// publicSockets returns the connections at the public address, without those that another program's listener at a more
-// specific address accepts. Else it says why it can't.
+// publicSockets returns the connections at the public address, except connections that another program's listener at a
+// more specific address accepts. If that is not possible, why is the reason.
 func (t *Table) publicSockets(k *sockets.Kernel) (present []sockets.Socket, why string) {
 	listeners, err := k.Dump(sockets.Listening)
 	if err == nil {
 		present, err = k.Dump(sockets.Connected)
 	}
 	if err != nil {
-		t.say(slog.LevelError, "cannot compare connections with the record", err)
+		t.logOnce(slog.LevelError, "cannot compare connections with the record", err)
 		return nil, "the kernel does not say which connections there are: see the log of the gateway-agent"
 	}
 	at := []netip.AddrPort{t.config.Public}
@@ -154,23 +155,24 @@ func (t *Table) publicSockets(k *sockets.Kernel) (present []sockets.Socket, why 
 	return found, ""
 }
 
-// isTunnel says whether a socket is a tunnel of the table. The lock is held.
+// isTunnel reports whether a socket belongs to a tunnel of the table. The caller holds the lock.
 func (t *Table) isTunnel(s sockets.Socket) bool {
 	return t.live[key(s.Remote, s.Local)] != nil || t.live[s.Remote.String()] != nil
 }
 
-// lose notes that records may be missing. The lock is held.
+// lose records that records may be missing. The caller holds the lock.
 func (t *Table) lose(why string) {
 	if t.ledger.lost(why) {
 		t.gapUnsaved.Store(true)
 	}
 }
 
-// Unrecorded says that Envoy has a configuration in which connections have no record of their owner; "": it has none.
+// Unrecorded stores the reason why connections have no record of their owner under Envoy's present configuration; ""
+// means that they have one.
 func (t *Table) Unrecorded(why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.loseUnrecorded() // what began before it was over
+	t.loseUnrecorded() // for connections that began before this call
 	if t.unrecorded != why {
 		t.unrecorded = why
 		t.gapUnsaved.Store(true)
@@ -178,8 +180,8 @@ func (t *Table) Unrecorded(why string) {
 	t.loseUnrecorded()
 }
 
-// loseUnrecorded notes that connections begin without a record, at each look for as long as that is so. The lock is
-// held.
+// loseUnrecorded records a gap while connections begin without a record. It is called at each comparison. The caller
+// holds the lock.
 func (t *Table) loseUnrecorded() {
 	if t.unrecorded != "" {
 		t.lose("connections begin without a record (" + t.unrecorded + ")")

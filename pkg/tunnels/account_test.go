@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// accounted is a bed whose record is compared with the sockets of a listener.
+// accounted returns a bed whose record is compared with the sockets of a listener.
 func accounted(t *testing.T, e *echo, writes func() (Writes, error)) *bed {
 	t.Helper()
 	needsRight(t)
@@ -49,17 +49,17 @@ func (b *bed) completes(t *testing.T) {
 	})
 }
 
-func (b *bed) isIncomplete(t *testing.T, words string) {
+func (b *bed) isIncomplete(t *testing.T, logLimit string) {
 	t.Helper()
 	eventually.True(t, patience, "the record is incomplete", func() error {
-		if why := b.Stats().Incomplete; !strings.Contains(why, words) {
+		if why := b.Stats().Incomplete; !strings.Contains(why, logLimit) {
 			return fmt.Errorf("it says %q", why)
 		}
 		return nil
 	})
 }
 
-// own writes the record of a connection that Envoy passes on.
+// own writes the record of a connection that Envoy forwards.
 func (b *bed) own(t *testing.T, w wire, connection int) {
 	t.Helper()
 	b.write(t, passed("relay", eventStart, w.remote.String(), w.local.String(), connection))
@@ -99,12 +99,13 @@ func TestOnlyConnectionsWithoutAnOwnerAreClosed(t *testing.T) {
 		t.Errorf("%d are closed", n)
 	}
 	b.completes(t)
-	b.write(t, passed("relay", eventEnd, relay.remote.String(), relay.local.String(), 1)) // Envoy has it no more, the kernel does
+	// Envoy has closed it, the kernel has it
+	b.write(t, passed("relay", eventEnd, relay.remote.String(), relay.local.String(), 1))
 	isClosed(t, relay)
 }
 
-// TestTheSamePortOfAnotherAddressHasAnotherListener has another program listen there, in the network namespace of the
-// gateway.
+// TestTheSamePortOfAnotherAddressHasAnotherListener has another program listen at the same port of another address, in
+// the network namespace of the gateway.
 func TestTheSamePortOfAnotherAddressHasAnotherListener(t *testing.T) {
 	e := newEcho(t, "tcp", "127.0.0.1:0")
 	port := e.Addr().(*net.TCPAddr).Port
@@ -129,7 +130,7 @@ func TestNothingIsClosedWhileTheRecordIsIncomplete(t *testing.T) {
 	})
 	for name, tt := range map[string]struct {
 		begin, end func()
-		words      string
+		logLimit   string
 	}{
 		"a line that is no record": {func() { b.write(t, "nonsense\n") }, func() {}, "1 connections to the public port may be tunnels"},
 		"a write that failed":      {func() { failed.Add(1) }, func() {}, "could not write"},
@@ -140,8 +141,8 @@ func TestNothingIsClosedWhileTheRecordIsIncomplete(t *testing.T) {
 			closedBefore := b.Stats().Closed
 			w := e.dial(t, e.Addr().String())
 			tt.begin()
-			b.isIncomplete(t, tt.words)
-			time.Sleep(2 * unownedLooks * b.accountEvery) // nothing happens, and that is what is tested
+			b.isIncomplete(t, tt.logLimit)
+			time.Sleep(2 * unownedComparisons * b.accountEvery) // the test is that nothing happens
 			if err := w.answers(); err != nil || b.Stats().Closed != closedBefore {
 				t.Errorf("a connection is closed: %v", err)
 			}
@@ -159,7 +160,7 @@ func TestNothingIsClosedWhileTheRecordIsIncomplete(t *testing.T) {
 	}
 }
 
-// TestAnEnvoyThatDoesNotRecordKeepsItsConnections has an xds-server of an older version, and an agent that starts again
+// TestAnEnvoyThatDoesNotRecordKeepsItsConnections has an xds-server of an older version, and restarts the agent
 // meanwhile.
 func TestAnEnvoyThatDoesNotRecordKeepsItsConnections(t *testing.T) {
 	e := newEcho(t, "tcp", "127.0.0.1:0")
@@ -167,7 +168,7 @@ func TestAnEnvoyThatDoesNotRecordKeepsItsConnections(t *testing.T) {
 	b.Unrecorded("an older listener")
 	b.isIncomplete(t, "an older listener")
 	w := e.dial(t, e.Addr().String())
-	time.Sleep(2 * unownedLooks * b.accountEvery) // nothing happens, and that is what is tested
+	time.Sleep(2 * unownedComparisons * b.accountEvery) // the test is that nothing happens
 	if err := w.answers(); err != nil {
 		t.Errorf("a connection that could not be recorded is closed: %v", err)
 	}
@@ -205,8 +206,8 @@ func TestProve(t *testing.T) {
 	}
 }
 
-// TestEnvoyAccountsForItsConnections takes the records of one tunnel of a real Envoy away: it is closed, and nothing
-// else is.
+// TestEnvoyAccountsForItsConnections removes the records of one tunnel of a real Envoy: that tunnel is closed, and
+// nothing else.
 func TestEnvoyAccountsForItsConnections(t *testing.T) {
 	needsRight(t)
 	l := newLab(t, "127.0.0.1", "127.0.0.1", false)

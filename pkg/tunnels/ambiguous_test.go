@@ -26,7 +26,7 @@ func TestAnAddressWithSeveralConnectionsIsNotGuessed(t *testing.T) {
 	if err := errors.Join(first.answers(), second.answers()); err != nil {
 		t.Errorf("a connection was cut: %v", err)
 	}
-	// As soon as Envoy says which it is.
+	// Once Envoy reports which connection it is.
 	b.write(t, first.event(eventSetup, "edge-1", idA))
 	b.poll(noon)
 	b.cut()
@@ -38,7 +38,7 @@ func TestAnAddressWithSeveralConnectionsIsNotGuessed(t *testing.T) {
 	b.has(t, map[string]string{})
 }
 
-// TestTheLastOfSeveralIsNotGuessed has no event that says which of two connections is the tunnel, of which one goes.
+// TestTheLastOfSeveralIsNotGuessed has two connections, one of them the tunnel according to no event, and ends one.
 func TestTheLastOfSeveralIsNotGuessed(t *testing.T) {
 	needsRight(t)
 	one, two := newEcho(t, "tcp", "127.0.0.1:0"), newEcho(t, "tcp", "127.0.0.2:0")

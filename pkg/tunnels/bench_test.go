@@ -10,7 +10,7 @@ import (
 
 const many = 10_000
 
-// BenchmarkLoad is the start of an agent beside an Envoy with 10,000 tunnels.
+// BenchmarkLoad measures the start of an agent beside an Envoy with 10,000 tunnels.
 func BenchmarkLoad(b *testing.B) {
 	dir := b.TempDir()
 	var events strings.Builder
@@ -27,7 +27,7 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkOneEvent is one event, with a reader of changes, among 10,000 tunnels.
+// BenchmarkOneEvent measures one event among 10,000 tunnels, with a reader of changes.
 func BenchmarkOneEvent(b *testing.B) {
 	table := newBed(b, b.TempDir())
 	for i := range many {
@@ -46,12 +46,13 @@ func BenchmarkOneEvent(b *testing.B) {
 	}
 }
 
-// BenchmarkRepair looks at 10,000 edges that are all dialling, of a gateway with four workers, and at one event among them.
+// BenchmarkRepair measures a repair and one event among 10,000 edges that are all dialling, on a gateway with four
+// workers.
 func BenchmarkRepair(b *testing.B) {
 	table := newBed(b, b.TempDir())
 	table.repairs = newRepairs(rules{workers: 4})
 	for i := range many {
-		for j := range 7 { // one worker has one alone
+		for j := range 7 { // one worker has only one
 			table.write(b, lineOf(j%4, eventSetup, fmt.Sprintf("198.18.%d.%d:%d", i>>8, i&255, 40000+j), nowhere, fmt.Sprintf("edge-%d", i), idA, noon))
 		}
 	}
@@ -67,10 +68,10 @@ func BenchmarkRepair(b *testing.B) {
 	}
 }
 
-// real is how many connections a process may have here with both of their ends.
+// real is the number of connections that a process may have here, with both of their ends.
 const real = 8_000
 
-// BenchmarkSockets has 8,000 real connections, which makes twice as many sockets as on a gateway.
+// BenchmarkSockets has 8,000 real connections: twice as many sockets as on a gateway.
 func BenchmarkSockets(b *testing.B) {
 	needsRight(b)
 	e := newEcho(b, "tcp", "127.0.0.1:0")

@@ -23,7 +23,7 @@ func TestLogIsReplacedWhenItIsLarge(t *testing.T) {
 	b.maxLog = 16 << 10
 	stop := b.run(t)
 	want := map[string]string{}
-	for i := range 400 { // some 150 KB, of which nothing may be lost
+	for i := range 400 { // about 150 KB; nothing of it may be lost
 		node := fmt.Sprintf("edge-%d", i)
 		b.write(t, setup(i, node))
 		if i%2 == 0 {
@@ -57,9 +57,10 @@ func TestLogIsReplacedWhenItIsLarge(t *testing.T) {
 	}
 }
 
-// TestStartAfterACrash begins with what is on the disk if the agent is killed between two steps of the replacement.
+// TestStartAfterACrash starts with the files that are on disk if the agent is killed between two steps of the
+// replacement.
 func TestStartAfterACrash(t *testing.T) {
-	// What is true at the end: 1 opened before the replacement, 2 opened and closed around it, 3 opened after it.
+	// The expected result: 1 opened before the replacement, 2 opened and closed around it, 3 opened after it.
 	const (
 		state = "tunnels.log.state"
 		old   = "tunnels.log.old"
@@ -83,7 +84,7 @@ func TestStartAfterACrash(t *testing.T) {
 	}
 	tests := map[string]struct {
 		files map[string]string
-		later string // that Envoy writes to the file that it has open, before it is told to open the log anew
+		later string // what Envoy writes to its open file before it reopens the log
 		want  []int
 	}{
 		"nothing was replaced yet": {files: map[string]string{log: before + after}, want: []int{1, 3}},
@@ -148,7 +149,7 @@ func TestStartAfterACrash(t *testing.T) {
 	}
 }
 
-// crashed is a bed whose Envoy has the log open, or the one that was moved away.
+// crashed returns a bed whose Envoy has the log open, or, if moved is set, the one that was renamed.
 func crashed(t *testing.T, dir string, moved bool) *bed {
 	t.Helper()
 	if !moved {
@@ -169,7 +170,7 @@ func TestTheLogIsKeptWhileTheStateCannotBeWritten(t *testing.T) {
 	dir := t.TempDir()
 	b := newBed(t, dir)
 	b.maxLog = 1 << 9
-	if err := os.MkdirAll(b.temporaryPath(), 0o700); err != nil { // in its place
+	if err := os.MkdirAll(b.temporaryPath(), 0o700); err != nil { // in place of the file
 		t.Fatal(err)
 	}
 	b.write(t, setup(1, "edge-1"), setup(2, "edge-2"), setup(3, "edge-3"))

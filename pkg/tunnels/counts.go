@@ -2,14 +2,14 @@ package tunnels
 
 import "github.com/fairlead/fairlead/pkg/model"
 
-// Counts returns how many live tunnels an edge has, and how many all edges of its tunnel id have.
+// Counts returns the number of live tunnels of an edge, and of all edges with its tunnel id.
 func (t *Table) Counts(edge model.EdgeRef) (byEdge, byID int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.counts.edges[edge], t.counts.ids[edge.ID]
 }
 
-// counts are the numbers of live tunnels by edge and by tunnel id. Table.join and Table.part keep them.
+// counts holds the numbers of live tunnels by edge and by tunnel id. Table.join and Table.part maintain them.
 type counts struct {
 	edges map[model.EdgeRef]int
 	ids   map[string]int

@@ -20,7 +20,7 @@ func TestCountsFollowTunnels(t *testing.T) {
 	check(0, 0)
 	b.write(t, setup(1, "edge-1"), setup(2, "edge-1"), setup(3, "edge-2"))
 	check(2, 3)
-	b.write(t, setup(1, "edge-1"), setup(2, "edge-2")) // an event that is repeated, and a key that another edge has now
+	b.write(t, setup(1, "edge-1"), setup(2, "edge-2")) // a repeated event, and a key that now belongs to another edge
 	check(1, 3)
 	b.write(t, closed(1, "edge-1"), closed(2, "edge-2"), closed(3, "edge-2"))
 	check(0, 0)

@@ -7,30 +7,30 @@ import (
 	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
-// entry is a tunnel in the table. Another tunnel with the same key is another entry.
+// entry is a tunnel in the table. A later tunnel with the same key gets an entry of its own.
 type entry struct {
 	tunnel
-	worker int  // number of the worker; less than 0: not known
-	stuck  bool // it could not be cut to have it dialled again
+	worker int  // number of the worker; negative: not known
+	stuck  bool // the attempt to close it, so that the edge dials again, failed
 
-	// Of the goroutine that cuts, alone.
+	// The fields below are used only by the goroutine that closes connections.
 	socket    *sockets.Socket // nil: not looked up, or not found
-	ambiguous bool            // there was more than one that might be it
-	cut       bool            // it was destroyed
+	ambiguous bool            // several sockets could have been the tunnel's
+	cut       bool            // its socket was destroyed
 }
 
-// change is what is so after all events of a key.
+// change is the state of a key after all events of a batch.
 type change struct {
 	tunnel
 	closed bool
-	seen   bool // it was there already, but nothing in the batch says since when
+	seen   bool // it existed before, but no event of the batch has its start time
 }
 
-// batch is what changed.
+// batch collects the changes that a series of events makes.
 type batch struct {
 	changes map[string]change // by key
-	opened  map[string][]int  // by node and worker: how many tunnels were opened, those that are gone again too
-	others  []event           // of connections that are no tunnels, in order
+	opened  map[string][]int  // number of tunnels opened, by node and worker, including tunnels that were closed again
+	others  []event           // events of connections that are not tunnels, in order
 	workers int
 }
 
@@ -40,7 +40,7 @@ func newBatch(workers int) batch {
 
 func (b batch) open(t tunnel) { b.changes[t.Key] = change{tunnel: t} }
 
-// count counts a tunnel that was opened.
+// count counts an opened tunnel.
 func (b batch) count(t tunnel) {
 	worker := workerOf(t.Worker, b.workers)
 	if b.workers <= 1 || worker < 0 {
@@ -52,7 +52,7 @@ func (b batch) count(t tunnel) {
 	b.opened[t.Node][worker]++
 }
 
-// add adds an event that came after those before.
+// add adds an event that came after the events added before.
 func (b *batch) add(e event) {
 	if e.owner != ownerTunnel {
 		b.others = append(b.others, e)
@@ -73,13 +73,13 @@ func (b *batch) add(e event) {
 		b.changes[e.Key] = change{tunnel: e.tunnel, seen: !had}
 	case eventClosed:
 		if before, had := b.changes[e.Key]; had && !before.closed && !before.is(e.tunnel) {
-			return // of an older connection with the same addresses
+			return // The event is of an older connection with the same addresses.
 		}
 		b.changes[e.Key] = change{tunnel: e.tunnel, closed: true}
 	}
 }
 
-// apply changes the table.
+// apply applies a batch to the table.
 func (t *Table) apply(b batch, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,28 +99,28 @@ func (t *Table) apply(b batch, now time.Time) {
 			t.drop(key, now)
 		case had && e.Node == c.Node && e.ID == c.ID && (c.seen || e.Since.Equal(c.Since) && e.is(c.tunnel)):
 			e.Used = later(e.Used, c.Used)
-			continue // known already
+			continue // already in the table
 		default:
-			t.drop(key, now) // another one
+			t.drop(key, now) // another tunnel with this key
 			e = &entry{tunnel: c.tunnel}
 			t.live[key], t.unbound[key] = e, e
 			t.join(e, now)
 			if bare := e.Remote.String(); bare != key && t.live[bare] != nil && t.live[bare].Node == e.Node && t.live[bare].ID == e.ID {
-				t.drop(bare, now) // it is the same one, of which Envoy says more now
+				t.drop(bare, now) // It is the same tunnel, and Envoy reports both of its addresses now.
 				keys = append(keys, bare)
 			}
 		}
 		keys = append(keys, key)
 	}
-	if t.history.version > 0 { // else nobody may know them before they were checked
+	if t.history.version > 0 { // Before the first check, no version is published.
 		t.history.add(keys)
 	}
 	if len(t.unbound) > 0 || t.history.version == 0 {
-		wake(t.kick)
+		notify(t.notifyGuard)
 	}
 }
 
-// drop takes the tunnel with a key, if there is one, from all that is known.
+// drop removes the tunnel with a key from the table and its indexes, if there is one.
 func (t *Table) drop(key string, now time.Time) {
 	if e := t.live[key]; e != nil {
 		delete(t.live, key)
@@ -129,7 +129,7 @@ func (t *Table) drop(key string, now time.Time) {
 	}
 }
 
-// remove takes tunnels from the table whose sockets are gone.
+// remove removes tunnels from the table whose sockets no longer exist.
 func (t *Table) remove(gone ...*entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,23 +145,23 @@ func (t *Table) remove(gone ...*entry) {
 	}
 }
 
-// maxReasons bounds what is remembered of what was said.
+// maxReasons bounds the number of logged errors that are remembered.
 const maxReasons = 64
 
-// reasons tells new reasons from those seen before.
-type reasons map[string]bool
+// logReasons is the set of errors that were logged.
+type logReasons map[string]bool
 
-// say logs an error, once for each reason.
-func (t *Table) say(level slog.Level, message string, err error) {
+// logOnce logs an error once for each combination of message and reason.
+func (t *Table) logOnce(level slog.Level, message string, err error) {
 	key := message + ": " + err.Error()
 	t.mu.Lock()
-	said := t.said[key]
-	if t.said == nil || len(t.said) >= maxReasons {
-		t.said = reasons{}
+	logged := t.logged[key]
+	if t.logged == nil || len(t.logged) >= maxReasons {
+		t.logged = logReasons{}
 	}
-	t.said[key] = true
+	t.logged[key] = true
 	t.mu.Unlock()
-	if !said {
+	if !logged {
 		t.config.Logger.Log(logContext, level, message, "error", err)
 	}
 }

@@ -23,11 +23,11 @@ import (
 
 // lab is a gateway and edges, all of them real Envoys.
 type lab struct {
-	Address string // at which the gateway listens
-	Dials   string // and at which it is dialled
+	Address string // address at which the gateway listens
+	Dials   string // address at which the edges dial it
 	Compat  bool
-	Workers int  // of the gateway
-	Count   int  // of tunnels of each edge
+	Workers int  // number of workers of the gateway
+	Count   int  // number of tunnels of each edge
 	Balance bool // the gateway balances connections itself
 	Whole   bool // records have the whole metadata, as before they had named fields
 	Public  int
@@ -61,7 +61,7 @@ func (l *lab) start(t *testing.T) *lab {
 	for i, id := range []string{idA, idB} {
 		e := newEcho(t, "tcp", "127.0.0.1:0")
 		go func() {
-			for range e.accepted { // nobody asks who they are
+			for range e.accepted { // connections are accepted and not used
 			}
 		}()
 		l.Tunnels = append(l.Tunnels, labTunnel{
@@ -78,7 +78,7 @@ func (l *lab) start(t *testing.T) *lab {
 	return l
 }
 
-// table is what the gateway's agent has. It stops with the test, or before.
+// table returns the table of the gateway's agent. It stops with the test, or earlier by the returned function.
 func (l *lab) table(t *testing.T) (*Table, func()) {
 	t.Helper()
 	b := &bed{log: l.log, path: filepath.Join(l.dir, "tunnels.log")}
@@ -89,7 +89,7 @@ func (l *lab) table(t *testing.T) (*Table, func()) {
 	return b.Table, b.run(t)
 }
 
-// client opens a connection through the tunnel of an edge, and holds it.
+// client opens a connection through the tunnel of an edge and keeps it open.
 func (l *lab) client(t *testing.T, tunnel labTunnel) wire {
 	t.Helper()
 	conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(tunnel.Clients)))
@@ -142,7 +142,7 @@ func (l *lab) credentials(t *testing.T, dir string, s model.Subject) {
 	}
 }
 
-// byNode counts tunnels.
+// byNode returns the number of tunnels by node.
 func byNode(table *Table) map[string]int {
 	all, _ := table.Snapshot()
 	counts := map[string]int{}
@@ -162,7 +162,7 @@ func waitForTunnels(t *testing.T, table *Table, want map[string]int) {
 	})
 }
 
-// TestEnvoy has a table follow a real Envoy with two edges of two tunnels each, and cuts one edge.
+// TestEnvoy has a table follow a real Envoy with two edges of two tunnels each, and denies one edge.
 func TestEnvoy(t *testing.T) {
 	needsRight(t)
 	for name, tt := range map[string]struct {
@@ -187,7 +187,7 @@ func TestEnvoy(t *testing.T) {
 			}
 			took := time.Since(began)
 			t.Logf("a connection in a tunnel was cut after %s", took)
-			if took > 3*time.Second { // a few ms, if this machine does nothing else
+			if took > 3*time.Second { // a few ms on an idle machine
 				t.Errorf("it took %s", took)
 			}
 			eventually.True(t, envoytest.Patience, "the idle tunnel was cut too, and those that are dialled again", func() error {
@@ -206,7 +206,7 @@ func TestEnvoy(t *testing.T) {
 				t.Errorf("got %+v:\n%s", table.Stats(), l.log.text.String())
 			}
 
-			// The agent goes away. The next one knows all tunnels, those that came in between too.
+			// The agent ends. The next one has all tunnels, including the ones that were opened in between.
 			stop()
 			table, _ = l.table(t)
 			waitForTunnels(t, table, both)
@@ -217,7 +217,7 @@ func TestEnvoy(t *testing.T) {
 	}
 }
 
-// TestEnvoyOpensItsLogAnew has the log of a real Envoy replaced again and again, while tunnels come and go.
+// TestEnvoyOpensItsLogAnew replaces the log of a real Envoy repeatedly, while tunnels open and close.
 func TestEnvoyOpensItsLogAnew(t *testing.T) {
 	needsRight(t)
 	l := newLab(t, "127.0.0.1", "127.0.0.1", false)
@@ -258,7 +258,7 @@ func TestEnvoyOpensItsLogAnew(t *testing.T) {
 	}
 	now, _ := again.Snapshot()
 	for _, tunnel := range now {
-		if tunnel.Node == "edge-2" && !known[tunnel.Key] { // which had the same two from the beginning
+		if tunnel.Node == "edge-2" && !known[tunnel.Key] { // edge-2 had the same two tunnels from the beginning
 			t.Errorf("%s was not known before", tunnel.Key)
 		}
 	}

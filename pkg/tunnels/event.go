@@ -11,21 +11,22 @@ import (
 	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
-// The events of Envoy's reverse tunnels that matter here.
+// The events of Envoy's reverse tunnels that the table uses.
 const (
 	eventSetup   = "tunnel_setup"
-	eventHandoff = "socket_handoff" // the tunnel is used for the first time
+	eventHandoff = "socket_handoff" // the first use of the tunnel
 	eventClosed  = "tunnel_closed"
 
-	// Those of a connection that Envoy passes on.
+	// Events of a connection that Envoy forwards.
 	eventStart = "TcpConnectionStart"
 	eventEnd   = "TcpConnectionEnd"
 )
 
-// ownerTunnel is the owner of a tunnel in a record. Every other owner is a word that is not interpreted.
+// ownerTunnel is the owner of a tunnel in a record. Any other owner is a word that is not interpreted.
 const ownerTunnel = "tunnel"
 
-// maxWord is more than Envoy's name of a worker has, worker_<number>, its number of a connection and the name of an owner.
+// maxWord exceeds the length of a worker's name (worker_<number>), of Envoy's number of a connection, and of an
+// owner's name.
 const maxWord = 32
 
 var (
@@ -42,26 +43,27 @@ var (
 type event struct {
 	name       string // of the event
 	owner      string
-	connection string // Envoy's number of it; empty: it is a tunnel
+	connection string // Envoy's number of the connection; empty for a tunnel
 	tunnel
 }
 
-// tunnel is a Tunnel, its addresses, and whether it is in use.
+// tunnel is a Tunnel with its addresses and the time of its first use.
 type tunnel struct {
 	Tunnel
-	Used   time.Time      `json:"used,omitzero"` // when it was used for the first time; zero: never
+	Used   time.Time      `json:"used,omitzero"` // time of the first use; zero: not used yet
 	Remote netip.AddrPort `json:"remote"`
-	Local  netip.AddrPort `json:"local"`        // not valid: Envoy did not say
-	FD     int            `json:"fd,omitempty"` // of its socket in Envoy; 0: not known
+	Local  netip.AddrPort `json:"local"`        // not valid if Envoy did not report it
+	FD     int            `json:"fd,omitempty"` // file descriptor of its socket in Envoy; 0: not known
 }
 
-// is says whether two events of one key are of one connection. The socket of a newer one with the same addresses has another file
-// descriptor while the older one's is open.
+// is reports whether two events of one key belong to the same connection. While an older connection is open, the
+// socket of a newer one with the same addresses has another file descriptor.
 func (t tunnel) is(other tunnel) bool {
 	return t.Node == other.Node && t.ID == other.ID && (t.FD == other.FD || t.FD == 0 || other.FD == 0)
 }
 
-// rawEvent is what Envoy writes, but for what is of no use here. Names and values that it does not know are null.
+// rawEvent has the fields of Envoy's event that the table uses. Envoy writes null for a name or value that it does not
+// have.
 type rawEvent struct {
 	Owner      string          `json:"owner"`
 	Event      string          `json:"event"`
@@ -75,11 +77,11 @@ type rawEvent struct {
 	Connection json.RawMessage `json:"connection"`
 }
 
-// parseEvent reads one line.
+// parseEvent parses and validates one line of the log.
 func parseEvent(d model.TunnelDomain, line []byte) (event, error) {
 	var raw rawEvent
 	if err := json.Unmarshal(line, &raw); err != nil {
-		return event{}, errNoJSON // the error of the parser would quote what nobody has checked
+		return event{}, errNoJSON // The parser's error would quote unvalidated input.
 	}
 	e := event{name: raw.Event, owner: raw.Owner, connection: string(raw.Connection)}
 	var ok bool
@@ -123,7 +125,7 @@ func (e *event) parseTunnel(d model.TunnelDomain, raw rawEvent) error {
 	return nil
 }
 
-// parseAddress reads an address as Envoy prints it. An IPv4 address that came by an IPv6 socket is an IPv4 address.
+// parseAddress parses an address as Envoy prints it. An IPv4-mapped IPv6 address is returned as IPv4.
 func parseAddress(s string) (netip.AddrPort, bool) {
 	a, err := netip.ParseAddrPort(s)
 	if err != nil || a.Port() == 0 {
@@ -132,7 +134,8 @@ func parseAddress(s string) (netip.AddrPort, bool) {
 	return sockets.Plain(a), true
 }
 
-// key names a tunnel: the edge's address alone may have two connections, to two addresses of the gateway.
+// key returns the key of a tunnel. It has both addresses because one address of an edge may have two connections, to
+// two addresses of the gateway.
 func key(remote, local netip.AddrPort) string {
 	if !local.IsValid() {
 		return remote.String()
@@ -140,7 +143,7 @@ func key(remote, local netip.AddrPort) string {
 	return fmt.Sprintf("%s>%s", remote, local)
 }
 
-// isWord says whether a text is short and of printable ASCII without spaces, or empty.
+// isWord reports whether s is at most most bytes of printable ASCII without spaces. The empty string is a word.
 func isWord(s string, most int) bool {
 	for _, c := range []byte(s) {
 		if c <= ' ' || c > '~' {

@@ -7,13 +7,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
-// Placed is a tunnel with the address that its edge dialled from.
+// Placed is a tunnel with the address from which its edge dialled.
 type Placed struct {
 	Tunnel
 	From netip.Addr
 }
 
-// Places returns all tunnels, in no order.
+// Places returns all tunnels in no particular order.
 func (t *Table) Places() []Placed {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -24,20 +24,21 @@ func (t *Table) Places() []Placed {
 	return all
 }
 
-// Has says whether the table has the tunnel on a connection.
+// Has reports whether the table has a tunnel on the connection.
 func (t *Table) Has(remote, local netip.AddrPort) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.live[key(remote, local)] != nil
 }
 
-// Close ends the tunnels with some keys, and returns how many. The edges see a reset. It takes the right of Permitted.
+// Close closes the tunnels with the given keys and returns the number of closed ones. It ignores unknown keys. The
+// edges receive a reset. It requires the capability that sockets.Permitted checks.
 func (t *Table) Close(keys []string) (closed int, err error) {
 	t.mu.Lock()
 	var found []*entry
 	for _, key := range keys {
 		if e := t.live[key]; e != nil {
-			found = append(found, &entry{tunnel: e.tunnel}) // the socket of e belongs to the goroutine of Run
+			found = append(found, &entry{tunnel: e.tunnel}) // the socket of e is used only by Run's goroutine
 		}
 	}
 	t.mu.Unlock()

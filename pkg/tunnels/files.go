@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Fresh forgets all tunnels and the files: no Envoy runs, and one is about to be started. Until it is called, what is in
-// the files is the running Envoy's. After an error it must be called again.
+// Fresh removes all tunnels and the files. Call it when no Envoy runs and before one is started; until then the files
+// belong to the running Envoy. After an error, call it again.
 func (t *Table) Fresh() error {
 	t.files.Lock()
 	defer t.files.Unlock()
@@ -21,9 +21,9 @@ func (t *Table) Fresh() error {
 	}
 	t.mu.Lock()
 	t.ledger.reset()
-	empty := stateFile{Unrecorded: t.unrecorded} // the next Envoy gets the same configuration
+	empty := stateFile{Unrecorded: t.unrecorded} // the next Envoy starts with the same configuration
 	t.mu.Unlock()
-	// From here on a state that is missing is a gap in the record.
+	// From here on, a missing state file is a gap in the record.
 	if err := t.writeState(empty); err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (t *Table) Fresh() error {
 	return nil
 }
 
-// follow reads the files until ctx ends.
+// follow reads the files periodically until ctx ends.
 func (t *Table) follow(ctx context.Context) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -57,7 +57,7 @@ func (t *Table) follow(ctx context.Context) {
 	}
 }
 
-// poll reads what has come since the last call, and brings the files in order.
+// poll reads what was appended since the previous call, applies it, and advances the replacement of the log.
 func (t *Table) poll(now time.Time) {
 	t.files.Lock()
 	defer t.files.Unlock()
@@ -67,9 +67,9 @@ func (t *Table) poll(now time.Time) {
 	}
 	left, gone, err := t.log.read(func(line []byte) { t.line(line, &changes) })
 	if err != nil {
-		t.say(slog.LevelError, "the log of tunnels can't be read, trying again", err)
+		t.logOnce(slog.LevelError, "the log of tunnels can't be read, trying again", err)
 		if !t.log.loaded {
-			t.log.close() // from the beginning, then
+			t.log.close() // start again from the beginning
 			return
 		}
 	}
@@ -79,15 +79,15 @@ func (t *Table) poll(now time.Time) {
 		t.log.unsaved, t.log.saveAt = true, now
 	}
 	if err := t.saveGap(); err != nil {
-		t.say(slog.LevelError, "a gap in the record is not saved, trying again", err)
+		t.logOnce(slog.LevelError, "a gap in the record is not saved, trying again", err)
 	}
 	if err := t.tidy(now); err != nil {
-		t.say(slog.LevelError, "the log of tunnels can't be made shorter, trying again", err)
+		t.logOnce(slog.LevelError, "the log of tunnels can't be made shorter, trying again", err)
 	}
 	t.missing(gone, now)
 }
 
-// line adds one line of the log to what has changed.
+// line parses one line of the log and adds it to the changes.
 func (t *Table) line(line []byte, changes *batch) {
 	e, err := parseEvent(t.config.Domain, line)
 	if err != nil {
@@ -97,13 +97,13 @@ func (t *Table) line(line []byte, changes *batch) {
 	changes.add(e)
 }
 
-// tidy goes on with the replacement of the log that has become large, by one of the steps in the package comment.
+// tidy advances the replacement of a log that has become large by one of the steps that the package comment lists.
 func (t *Table) tidy(now time.Time) error {
 	switch {
 	case t.log.unsaved && now.Before(t.log.saveAt):
 		return nil
 	case t.log.unsaved:
-		t.log.saveAt = now.Add(t.reopenEvery) // if it goes wrong
+		t.log.saveAt = now.Add(t.reopenEvery) // the time of the next attempt, if this one fails
 		if err := t.saveState(); err != nil {
 			return err
 		}
@@ -113,17 +113,17 @@ func (t *Table) tidy(now time.Time) error {
 		t.log.unsaved = false
 	case t.log.offset > t.maxLog:
 		if current, err := t.log.current(); err != nil || !current {
-			return nil // it is moved away already, or is about to be replaced
+			return nil // the log was moved already, or is about to be replaced
 		}
 		if err := os.Rename(t.log.path, t.log.old()); err != nil {
 			return fmt.Errorf("moving log of tunnels: %w", err)
 		}
-		wake(t.reopen)
+		notify(t.reopen)
 	}
 	return nil
 }
 
-// missing has Envoy make the log where there is none. One that is about to start makes it by itself.
+// missing has Envoy create the log if there is none. An Envoy that is about to start creates it without a request.
 func (t *Table) missing(gone bool, now time.Time) {
 	if !gone {
 		t.log.goneAt = time.Time{}
@@ -133,11 +133,11 @@ func (t *Table) missing(gone bool, now time.Time) {
 		t.log.goneAt = now
 	}
 	if t.log.file != nil || now.Sub(t.log.goneAt) >= t.reopenEvery {
-		wake(t.reopen)
+		notify(t.reopen)
 	}
 }
 
-// keepOpen has Envoy open its log anew when that is wanted, until ctx ends.
+// keepOpen has Envoy reopen its log on request, until ctx ends.
 func (t *Table) keepOpen(ctx context.Context) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -156,7 +156,7 @@ func (t *Table) keepOpen(ctx context.Context) {
 		err := t.config.Reopen(bounded)
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			t.say(slog.LevelError, "Envoy does not open its log of tunnels anew, trying again", fmt.Errorf("reopening log of tunnels: %w", err))
+			t.logOnce(slog.LevelError, "Envoy does not open its log of tunnels anew, trying again", fmt.Errorf("reopening log of tunnels: %w", err))
 		}
 		pause.Reset(t.reopenEvery)
 	}
@@ -166,14 +166,15 @@ func (t *Table) closeFiles() {
 	t.files.Lock()
 	defer t.files.Unlock()
 	t.log.close()
-	t.log.loaded = false // whoever runs it again begins with what is on disk
+	t.log.loaded = false // the next Run starts from the files on disk
 }
 
-// badLine counts a line that can't be read, and logs each reason once. What is in the line is not logged: nobody has checked it.
+// badLine counts a line that cannot be parsed, and logs each reason once. It does not log the line, because its
+// content is not validated.
 func (t *Table) badLine(reason error) {
 	t.mu.Lock()
 	t.stats.BadLines++
 	t.lose("a line in the log of connections can't be read (" + reason.Error() + ")")
 	t.mu.Unlock()
-	t.say(slog.LevelWarn, "line in the log of tunnels skipped", reason)
+	t.logOnce(slog.LevelWarn, "line in the log of tunnels skipped", reason)
 }

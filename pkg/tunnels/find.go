@@ -7,16 +7,16 @@ import (
 	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
-// errAmbiguous is the error where an address has several connections, and it is not known which one is the tunnel.
+// errAmbiguous is returned if an address has several connections and it is not known which one is the tunnel.
 var errAmbiguous = errors.New("the address has several connections, and the log does not say which is the tunnel")
 
-// finder looks up sockets of tunnels at one time: it asks for all of them once at most.
+// finder looks up the sockets of tunnels. It lists all sockets at most once.
 type finder struct {
 	kernel *sockets.Kernel
-	all    map[netip.AddrPort][]sockets.Socket // nil: not asked for yet
+	all    map[netip.AddrPort][]sockets.Socket // nil: not listed yet
 }
 
-// socket returns the socket of a tunnel, sockets.ErrGone if there is none.
+// socket returns the socket of a tunnel, or sockets.ErrGone if there is none.
 func (f *finder) socket(e *entry) (sockets.Socket, error) {
 	if e.Local.IsValid() {
 		s, err := f.kernel.Get(e.Local, e.Remote)
@@ -35,7 +35,7 @@ func (f *finder) socket(e *entry) (sockets.Socket, error) {
 	return pick(f.all[e.Remote], e)
 }
 
-// destroy destroys the socket of a tunnel, sockets.ErrGone if there is none.
+// destroy destroys the socket of a tunnel. It returns sockets.ErrGone if there is none.
 func (f *finder) destroy(e *entry) error {
 	if e.socket == nil {
 		s, err := f.socket(e)
@@ -55,8 +55,9 @@ func byRemote(all []sockets.Socket) map[netip.AddrPort][]sockets.Socket {
 	return present
 }
 
-// pick returns the socket of a tunnel among those of one remote address. One that was found before stays the one. Where
-// there were several, the last that is left is not known to be the one either: the tunnel may be the one that went.
+// pick returns the socket of a tunnel from the sockets of one remote address. A socket that was found before remains
+// the tunnel's. If there were ever several, the last remaining one is ambiguous too, because the tunnel's may be the
+// one that ended.
 func pick(present []sockets.Socket, e *entry) (sockets.Socket, error) {
 	var found []sockets.Socket
 	for _, s := range present {

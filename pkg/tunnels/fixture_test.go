@@ -26,25 +26,25 @@ const (
 	patience = 10 * time.Second
 )
 
-// An id for each of three tunnels.
+// The ids of three tunnels.
 var (
 	idA = strings.Repeat("a", 24)
 	idB = strings.Repeat("b", 24)
 	idC = strings.Repeat("c", 24)
 )
 
-// line is an event as Envoy writes it.
+// line returns an event as Envoy writes it.
 func line(event, peer, local, node, id string, at time.Time) string {
 	return lineOf(0, event, peer, local, node, id, at)
 }
 
-// lineOf is line, of a tunnel of any worker.
+// lineOf is line for a tunnel of any worker.
 func lineOf(worker int, event, peer, local, node, id string, at time.Time) string {
 	return fmt.Sprintf(`{"event":%q,"fd":35,"id":%q,"local":%q,"node":"CN=%s","owner":"tunnel","peer":%q,"time":%q,"worker":"worker_%d"}`+"\n",
 		event, domain.TunnelID(id), local, node, peer, at.Format("2006-01-02T15:04:05.000Z"), worker)
 }
 
-// The addresses of tunnels that no kernel has. Nobody listens at port 1.
+// nowhere is the local address of tunnels that no kernel has. Nothing listens at port 1.
 const nowhere = "192.0.2.2:1"
 
 func peerAt(i int) string {
@@ -59,18 +59,18 @@ func closed(i int, node string) string {
 	return line(eventClosed, peerAt(i), nowhere, node, idA, noon.Add(time.Hour))
 }
 
-// bed is a table, and the file that an Envoy would write.
+// bed is a table and the file that an Envoy would write.
 type bed struct {
 	*Table
 	path string
 	log  *journal
 
 	mu     sync.Mutex
-	out    *os.File // as Envoy has it open
-	opened int      // how often it was told to open it anew
+	out    *os.File // the file that Envoy has open
+	opened int      // number of requests to reopen it
 }
 
-// newBed makes a table in a folder, which is not running. Its Envoy, which has the file open, opens it anew when told.
+// newBed returns a table in a folder. It does not run. Its Envoy has the file open and reopens it on request.
 func newBed(t testing.TB, dir string) *bed {
 	t.Helper()
 	b := &bed{path: filepath.Join(dir, "tunnels.log"), log: &journal{}}
@@ -104,7 +104,7 @@ func (b *bed) write(t testing.TB, text ...string) {
 	}
 }
 
-// run runs the table, and returns what stops it and waits for its end.
+// run runs the table, and returns a function that stops it and waits for its end.
 func (b *bed) run(t testing.TB) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -120,7 +120,7 @@ func (b *bed) run(t testing.TB) (stop func()) {
 	return stop
 }
 
-// nodes are the nodes of all tunnels by their peers.
+// nodes returns the nodes of all tunnels by peer.
 func (b *bed) nodes() map[string]string {
 	all, _ := b.Snapshot()
 	nodes := map[string]string{}
@@ -131,7 +131,7 @@ func (b *bed) nodes() map[string]string {
 	return nodes
 }
 
-// has waits until these are the tunnels and nothing else.
+// has waits until the table has exactly these tunnels.
 func (b *bed) has(t testing.TB, want map[string]string) {
 	t.Helper()
 	eventually.True(t, patience, "the table is right", func() error {
@@ -171,8 +171,8 @@ func (j *journal) Write(p []byte) (int, error) {
 	return j.text.Write(p)
 }
 
-func (j *journal) count(words string) int {
+func (j *journal) count(logLimit string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return strings.Count(j.text.String(), words)
+	return strings.Count(j.text.String(), logLimit)
 }

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// MaxLine is more than a record may have, which is about 250 bytes. A longer line is an error, and a gap in the record.
+// MaxLine exceeds the size of a record, which is about 250 bytes. A longer line is an error and a gap in the record.
 const MaxLine = 4 << 10
 
-// chunk is how much is read at a time.
+// chunk is the size of one read.
 const chunk = 64 << 10
 
 var (
@@ -22,32 +22,33 @@ var (
 	errCut  = errors.New("the file was truncated")
 )
 
-// follower reads the lines that are appended to a file, which may be truncated, removed or replaced by another. It is not
-// safe for concurrent use.
+// follower reads the lines that are appended to a file. The file may be truncated, removed or replaced. A follower is
+// not safe for concurrent use.
 type follower struct {
 	path string
-	bad  func(reason error) // told of each line that can't be one
+	bad  func(reason error) // called for each invalid line
 
-	file    *os.File // that is being read: at path, or older. nil: none
+	file    *os.File // the file that is being read: the one at path, or an older one; nil: none
 	offset  int64
-	partial []byte // of a line that has no end yet
-	skip    bool   // up to the end of a line that is too long
+	partial []byte // the beginning of an incomplete line
+	skip    bool   // discard the rest of a line that is too long
 	buffer  []byte
 }
 
-// logFiles is a follower, and where the table stands with the files.
+// logFiles is a follower with the table's progress in reading and replacing the files.
 type logFiles struct {
 	follower
-	loaded  bool      // what was on disk at the beginning was read
-	unsaved bool      // a file was left whose events are in no state yet
+	loaded  bool      // the files that existed at the start were read
+	unsaved bool      // a file was left, and its events are not in the state file yet
 	saveAt  time.Time // when to save the state, if unsaved
-	goneAt  time.Time // since when there is no file; zero: there is one
+	goneAt  time.Time // since when the file does not exist; zero: it exists
 }
 
 func (f *follower) old() string { return f.path + ".old" }
 
-// read hands on the lines that have come since the last call. left is true if it has gone on to the next file: then what was
-// in the one before is to be kept by somebody else. gone is true if there is nothing at the path that Envoy could write to.
+// read passes on the lines that were appended since the previous call. left is true if read has moved on to the next
+// file; the caller then saves what it read from the file before. gone is true if there is no file at the path for
+// Envoy to append to.
 func (f *follower) read(line func([]byte)) (left, gone bool, err error) {
 	if f.file == nil {
 		if gone, err := f.open(); gone || err != nil {
@@ -64,7 +65,7 @@ func (f *follower) read(line func([]byte)) (left, gone bool, err error) {
 	case current || err != nil:
 		return false, false, err
 	}
-	// There is a new file, so nothing is appended to this one any more. But it may have been since it was drained.
+	// There is a new file, so Envoy no longer appends to this one. It may have appended since the previous read.
 	if err := f.drain(line); err != nil {
 		return false, false, err
 	}
@@ -75,7 +76,7 @@ func (f *follower) read(line func([]byte)) (left, gone bool, err error) {
 	return true, false, f.drain(line)
 }
 
-// open opens the file to begin with: what was moved away has the older events.
+// open opens the first file to read. The file that was moved away has the older events.
 func (f *follower) open() (gone bool, err error) {
 	for _, path := range []string{f.old(), f.path} {
 		f.file, err = os.Open(path)
@@ -94,7 +95,7 @@ func (f *follower) open() (gone bool, err error) {
 	return false, nil
 }
 
-// current says whether the open file is the one at the path.
+// current reports whether the open file is the one at the path.
 func (f *follower) current() (bool, error) {
 	at, err := os.Stat(f.path)
 	if err != nil {
@@ -107,7 +108,8 @@ func (f *follower) current() (bool, error) {
 	return os.SameFile(at, open), nil
 }
 
-// drain reads the open file to its end. What is read again of a file that was truncated does no harm, what is missing is a gap.
+// drain reads the open file to its end. After a truncation it reads from the beginning: repeated events are harmless,
+// missing ones are a gap.
 func (f *follower) drain(line func([]byte)) error {
 	info, err := f.file.Stat()
 	if err != nil {
@@ -133,7 +135,7 @@ func (f *follower) drain(line func([]byte)) error {
 	}
 }
 
-// split cuts what was read into lines.
+// split splits data into lines.
 func (f *follower) split(data []byte, line func([]byte)) {
 	for len(data) > 0 {
 		head, rest, ends := bytes.Cut(data, []byte{'\n'})
@@ -155,7 +157,7 @@ func (f *follower) split(data []byte, line func([]byte)) {
 	}
 }
 
-// reset goes to the beginning of a file. A line that has no end will have none.
+// reset starts at the beginning of a file. An incomplete line is reported as invalid.
 func (f *follower) reset() {
 	if len(f.partial) > 0 {
 		f.bad(errTorn)

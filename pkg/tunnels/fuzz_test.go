@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzFollower writes bytes to the log of events in two pieces, as Envoy may. What is read must be the lines of the file, however they
-// were cut, and what is kept of a line without an end is bounded.
+// FuzzFollower writes bytes to the log of events in two pieces, as Envoy may. The follower must return the lines of
+// the file, however they are split, and keep a bounded part of an incomplete line.
 func FuzzFollower(f *testing.F) {
 	f.Add([]byte("one\ntwo\n"), uint16(2))
 	f.Add([]byte("no end"), uint16(0))
@@ -53,7 +53,7 @@ func FuzzFollower(f *testing.F) {
 	})
 }
 
-// cutLast cuts what follows the last end of a line.
+// cutLast splits data after its last newline.
 func cutLast(data []byte) (whole, rest []byte, found bool) {
 	i := bytes.LastIndexByte(data, '\n')
 	if i < 0 {

@@ -9,16 +9,18 @@ import (
 	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
-// logContext is for records of the log, which carry nothing of a context.
+// logContext is the context of log records, which carry no values of a context.
 var logContext = context.Background()
 
-// errElsewhere says that no tunnel can be found.
+// errElsewhere reports that the socket of no tunnel was found.
 var errElsewhere = errors.New("there is no socket of any tunnel in this network namespace: does the agent run in that of its Envoy?")
 
-// retryMin and retryMax bound the wait before a look at what was cut: its event comes within 0.2 s.
+// retryMin and retryMax bound the wait before the next check of closed connections. The event of a closed connection
+// arrives within 0.2 s.
 const retryMin, retryMax = 100 * time.Millisecond, 2 * time.Second
 
-// guard does all that needs the kernel, until ctx ends: it cuts what is denied, and takes from the table what is gone.
+// guard does all work that requires the kernel until ctx ends: it closes denied tunnels and removes tunnels without a
+// socket.
 func (t *Table) guard(ctx context.Context) {
 	defer t.kernel.Close()
 	check := time.NewTicker(t.checkEvery)
@@ -32,7 +34,7 @@ func (t *Table) guard(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.kick:
+		case <-t.notifyGuard:
 			wait = retryMin
 		case <-check.C:
 			t.check()
@@ -53,7 +55,8 @@ func (t *Table) guard(ctx context.Context) {
 	}
 }
 
-// publish makes known what was loaded, after it was checked: an Envoy that ended while no agent ran has closed no tunnel.
+// publish publishes the loaded tunnels once they are checked. The log has no closing events from an Envoy that ended
+// while no agent ran.
 func (t *Table) publish() {
 	t.files.Lock()
 	loaded := t.log.loaded
@@ -72,7 +75,7 @@ func (t *Table) publish() {
 	}
 }
 
-// bind looks up the sockets of new tunnels, so that it is exactly those that are cut if it comes to that.
+// bind looks up the sockets of new tunnels, so that a later denial closes exactly these.
 func (t *Table) bind() {
 	t.mu.Lock()
 	entries := make([]*entry, 0, len(t.unbound))
@@ -90,13 +93,14 @@ func (t *Table) bind() {
 		switch {
 		case err == nil:
 			e.socket = &s
-		case !errors.Is(err, sockets.ErrGone): // else its closing is on the way
-			t.say(slog.LevelError, "sockets of tunnels can't be looked up", err)
+		case !errors.Is(err, sockets.ErrGone): // otherwise its closing event will follow
+			t.logOnce(slog.LevelError, "sockets of tunnels can't be looked up", err)
 		}
 	}
 }
 
-// cut destroys the sockets of all tunnels that are denied, and returns how many of these are still in the table.
+// cut destroys the sockets of all denied tunnels, and returns the number of denied tunnels that are still in the
+// table.
 func (t *Table) cut() (left int) {
 	var gone []*entry
 	find := finder{kernel: &t.kernel}
@@ -116,7 +120,7 @@ func (t *Table) cut() (left int) {
 		}
 		t.mu.Unlock()
 		if err != nil {
-			t.say(slog.LevelError, "tunnel not cut, trying again", err)
+			t.logOnce(slog.LevelError, "tunnel not cut, trying again", err)
 		} else if !e.cut {
 			e.cut = true
 			t.mu.Lock()
@@ -143,7 +147,7 @@ func (t *Table) victims() (denied []*entry) {
 	return denied
 }
 
-// check takes from the table the tunnels whose sockets are gone.
+// check removes the tunnels from the table whose sockets no longer exist.
 func (t *Table) check() {
 	t.mu.Lock()
 	entries := make([]*entry, 0, len(t.live))
@@ -156,7 +160,7 @@ func (t *Table) check() {
 	}
 	all, err := t.kernel.Dump(sockets.Connected)
 	if err != nil {
-		t.say(slog.LevelError, "tunnels can't be compared with the kernel's sockets", err)
+		t.logOnce(slog.LevelError, "tunnels can't be compared with the kernel's sockets", err)
 		return
 	}
 	present := byRemote(all)
@@ -171,13 +175,13 @@ func (t *Table) check() {
 		}
 	}
 	if len(missing) == len(entries) && !t.here(entries) {
-		t.say(slog.LevelError, "tunnels can't be compared with the kernel's sockets", errElsewhere)
+		t.logOnce(slog.LevelError, "tunnels can't be compared with the kernel's sockets", errElsewhere)
 		return
 	}
 	t.confirm(missing)
 }
 
-// confirm looks once more: a dump may miss a socket where another one goes while it is made.
+// confirm looks up each missing socket again, because a dump may miss a socket if another one ends at the same time.
 func (t *Table) confirm(missing []*entry) {
 	var gone []*entry
 	find := finder{kernel: &t.kernel}
@@ -192,8 +196,8 @@ func (t *Table) confirm(missing []*entry) {
 	}
 }
 
-// here says whether somebody listens where tunnels come in: else this is not Envoy's network namespace, in which nothing may be
-// concluded from what is not there.
+// here reports whether a socket listens at the port of a tunnel. If none does, this is not Envoy's network namespace,
+// and missing sockets prove nothing.
 func (t *Table) here(entries []*entry) bool {
 	listeners, err := t.kernel.Dump(sockets.Listening)
 	if err != nil {

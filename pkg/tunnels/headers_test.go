@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// outsider dials the gateway with an edge's own key, and says what it wants.
+// outsider dials the gateway with an edge's own key, and sends the given headers.
 func (l *lab) outsider(t *testing.T, headers string) (*http.Response, net.Conn) {
 	t.Helper()
 	dir := t.TempDir()
@@ -51,7 +51,7 @@ func (l *lab) outsider(t *testing.T, headers string) (*http.Response, net.Conn) 
 
 func tenant(s string) string { return "x-envoy-reverse-tunnel-tenant-id: " + s + "\r\n" }
 
-// TestHeadersOfAnEdgeAreNotInTheRecord sends a real Envoy whatever headers an edge can send with its own key.
+// TestHeadersOfAnEdgeAreNotInTheRecord sends headers to a real Envoy that an edge can send with its own key.
 func TestHeadersOfAnEdgeAreNotInTheRecord(t *testing.T) {
 	needsRight(t)
 	l := newLab(t, "127.0.0.1", "127.0.0.1", false)
@@ -93,7 +93,7 @@ func TestHeadersOfAnEdgeAreNotInTheRecord(t *testing.T) {
 			})
 			for range 100 { // Envoy has an event for each, of 5 bytes
 				_, _ = conn.Write([]byte("RPING"))
-				time.Sleep(time.Millisecond) // so that they are not read as one
+				time.Sleep(time.Millisecond) // prevents that Envoy reads them as one
 			}
 			peer := conn.LocalAddr().String()
 			grown := read(t, path)[before:]
@@ -120,9 +120,10 @@ func TestHeadersOfAnEdgeAreNotInTheRecord(t *testing.T) {
 	})
 }
 
-// TestTheWholeMetadataIsNoRecord shows what named fields are for: with the whole metadata an edge's header makes a line
-// that is longer than any record, and the tunnel is not in the table. At least the record says so.
-func TestTheWholeMetadataIsNoRecord(t *testing.T) {
+// TestTheWholeMetadataIsNotAValidRecord shows why records have named fields: with the whole metadata an edge's header
+// makes a line that is longer than any record, and the tunnel is not in the table. The table then reports that the
+// record is incomplete.
+func TestTheWholeMetadataIsNotAValidRecord(t *testing.T) {
 	needsRight(t)
 	l := (&lab{Address: "127.0.0.1", Dials: "127.0.0.1", Workers: 1, Count: 2, Whole: true}).start(t)
 	table, _ := l.table(t)

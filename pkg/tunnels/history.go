@@ -1,9 +1,10 @@
 package tunnels
 
-// maxHistory is how many changes are remembered: a reader that is further behind needs a snapshot, which is not much larger.
+// maxHistory is the number of changes that are kept. A reader that is further behind needs a snapshot, which is not
+// much larger.
 const maxHistory = 8192
 
-// history is which keys changed in which order, the newest of them.
+// history holds the keys of the most recent changes, in order.
 type history struct {
 	version uint64   // of the newest change; 0: nothing is known yet
 	keys    []string // the change of keys[i] has the version version-len(keys)+1+i
@@ -12,7 +13,7 @@ type history struct {
 
 func newHistory() history { return history{changed: make(chan struct{})} }
 
-// add records changes. Even none makes a new version, if it is the first: then it is known that there is nothing.
+// add records changes. The first call makes a new version even without keys: it records that there are no tunnels.
 func (h *history) add(keys []string) {
 	if len(keys) == 0 && h.version > 0 {
 		return
@@ -22,13 +23,14 @@ func (h *history) add(keys []string) {
 	}
 	h.version += uint64(len(keys))
 	if h.keys = append(h.keys, keys...); len(h.keys) > 2*maxHistory {
-		h.keys = append([]string(nil), h.keys[len(h.keys)-maxHistory:]...) // a copy: the rest would be kept with it
+		h.keys = append([]string(nil), h.keys[len(h.keys)-maxHistory:]...) // a copy, to release the rest
 	}
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
 
-// since returns the keys that changed after a version, each once, and false if that is not known.
+// since returns the keys that changed after a version, without duplicates. ok is false if the history no longer has
+// that version.
 func (h *history) since(version uint64) (keys []string, ok bool) {
 	switch {
 	case version == h.version:

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
-// echo is a gateway: what it accepts it keeps, and sends back what comes.
+// echo is a gateway: it keeps the connections that it accepts, and echoes their data.
 type echo struct {
 	net.Listener
 	accepted chan net.Conn
@@ -56,7 +56,7 @@ func newEcho(t testing.TB, network, address string) *echo {
 type wire struct {
 	net.Conn
 	server        net.Conn
-	remote, local netip.AddrPort // as the gateway sees it
+	remote, local netip.AddrPort // from the gateway's view
 }
 
 func (e *echo) dial(t testing.TB, address string) wire {
@@ -67,7 +67,7 @@ func (e *echo) dial(t testing.TB, address string) wire {
 	return wire{conn, server, server.RemoteAddr().(*net.TCPAddr).AddrPort(), server.LocalAddr().(*net.TCPAddr).AddrPort()}
 }
 
-// answers says whether the connection is alive.
+// answers returns nil if the connection works.
 func (w wire) answers() error {
 	if _, err := w.Write([]byte("hello\n")); err != nil {
 		return err
@@ -86,7 +86,8 @@ var networks = map[string]struct{ network, listen, dial string }{
 	"IPv4 by a listener of IPv6": {"tcp", "[::]:0", "127.0.0.1"},
 }
 
-// needsRight skips a test that closes connections where the kernel does not permit it, or fails it if E2E_REQUIRED is set.
+// needsRight skips a test that closes connections if the kernel does not permit it. If E2E_REQUIRED is set, the test
+// fails instead.
 func needsRight(t testing.TB) {
 	t.Helper()
 	switch err := sockets.Permitted(); {
@@ -100,8 +101,8 @@ func needsRight(t testing.TB) {
 func TestDenyCutsExactlyWhatIsDenied(t *testing.T) {
 	needsRight(t)
 	for name, n := range networks {
-		for _, said := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, the gateway's address in the log: %t", name, said), func(t *testing.T) {
+		for _, logged := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, the gateway's address in the log: %t", name, logged), func(t *testing.T) {
 				e := newEcho(t, n.network, n.listen)
 				_, port, _ := net.SplitHostPort(e.Addr().String())
 				address := net.JoinHostPort(n.dial, port)
@@ -109,7 +110,7 @@ func TestDenyCutsExactlyWhatIsDenied(t *testing.T) {
 				b.run(t)
 				tunnel := func(node, id string) wire {
 					w := e.dial(t, address)
-					if !said {
+					if !logged {
 						w.local = netip.AddrPort{}
 						b.write(t, line(eventSetup, w.remote.String(), "", node, id, noon))
 					} else {
@@ -118,7 +119,7 @@ func TestDenyCutsExactlyWhatIsDenied(t *testing.T) {
 					return w
 				}
 				denied := []wire{tunnel("edge-1", idA), tunnel("edge-1", idA), tunnel("edge-2", idB)}
-				// An edge of another tunnel that has the same node name is another edge.
+				// An edge of another tunnel with the same node name is another edge.
 				spared := []wire{tunnel("edge-3", idA), tunnel("edge-1", idC), e.dial(t, address)}
 				eventually.True(t, patience, "all are in the table", func() error {
 					if n := b.Stats().Tunnels; n != 5 {
@@ -165,7 +166,7 @@ func TestDenyCutsExactlyWhatIsDenied(t *testing.T) {
 	}
 }
 
-// isCut waits for the end of connections, which is not a polite one.
+// isCut waits until the connections are reset.
 func isCut(t *testing.T, wires ...wire) {
 	t.Helper()
 	for _, w := range wires {

@@ -7,51 +7,52 @@ import (
 )
 
 const (
-	// unownedLooks is for how many looks in a row a connection may have no recorded owner. Its handshake has ended by
-	// then: with accountInterval that is 45 s, and Envoy closes a handshake after 25 s.
-	unownedLooks = 3
-	// closesPerLook bounds how many unknown connections are closed at one look. A wrong record then cannot close all at
-	// once.
-	closesPerLook = 16
-	// maxOwned is more than the connections that Envoy accepts.
+	// unownedComparisons is the number of consecutive comparisons at which a connection may lack a recorded owner. With
+	// accountInterval that is 45 s, and Envoy closes a handshake after 25 s.
+	unownedComparisons = 3
+	// closesPerComparison bounds the number of unknown connections closed after one comparison, so that a wrong record
+	// cannot close all at once.
+	closesPerComparison = 16
+	// maxOwned exceeds the number of connections that Envoy accepts.
 	maxOwned = 1 << 17
 )
 
-// owned is a connection that is no tunnel, by the record of its owner.
+// owned is a connection that is not a tunnel, according to the record of its owner.
 type owned struct {
-	Owner      string `json:"owner"`
-	Connection string `json:"connection"` // Envoy's number of it: another connection with the same addresses has another
-	absent     bool   // the kernel did not have it at the last look
+	Owner string `json:"owner"`
+	// Envoy's number of the connection; it differs between connections with the same addresses
+	Connection string `json:"connection"`
+	absent     bool   // the kernel had no such socket at the previous comparison
 }
 
-// cookie is a socket's: of this socket alone, for as long as the machine runs.
+// cookie identifies one socket until the machine restarts.
 type cookie = [8]byte
 
-// ledger says which connections to the public port have a recorded owner other than a tunnel, and what is known of
-// those without any. It does no input or output: records and looks go in, the sockets to close come out.
+// ledger records which connections to the public port have an owner other than a tunnel, and tracks the sockets
+// without an owner. It does no input or output: its methods take records and lists of sockets, and return the sockets
+// to close.
 //
-// A socket without an owner is in its handshake at first. If it has none after unownedLooks it is unknown, and closed.
-// That holds only while no record can be missing. After a gap in the log the sockets without an owner are doubtful,
-// because their record may be among those that are missing: nothing is closed until each of them has ended or has an
-// owner.
+// A new socket without an owner is in its handshake. If it has no owner after unownedComparisons, it is unknown and is
+// closed. That holds only while no record can be missing. After a gap in the log the sockets without an owner are
+// doubtful, because their records may be missing: nothing is closed until each of them has ended or has an owner.
 type ledger struct {
 	owned    map[string]owned // by key
-	pending  string           // why records may be missing since the last look; "": none are
-	gap      string           // the same, while there are doubtful sockets
+	pending  string           // why records may be missing since the previous comparison; "": none are
+	gap      string           // the same reason, while there are doubtful sockets
 	doubtful map[cookie]bool
-	unowned  map[cookie]int // sockets without an owner: at how many looks in a row
-	unknown  int            // of those: for too long
-	blocked  string         // why the last look found out nothing
-	looked   bool
-	failed   int // writes of Envoy that failed, as far as that is taken into account
+	unowned  map[cookie]int // number of consecutive comparisons without an owner, by socket
+	unknown  int            // number of sockets without an owner for too long
+	blocked  string         // why the previous comparison was not possible
+	compared bool
+	failed   int // failed writes of Envoy that are already accounted for
 }
 
 func newLedger() ledger {
 	return ledger{owned: map[string]owned{}, doubtful: map[cookie]bool{}, unowned: map[cookie]int{}}
 }
 
-// record takes a record of a connection that is no tunnel. The end of a connection does not end a newer one with the
-// same addresses, whichever of their records comes first.
+// record adds a record of a connection that is not a tunnel. The end of a connection does not end a newer one with the
+// same addresses, in whichever order their records arrive.
 func (l *ledger) record(e event) {
 	switch before, had := l.owned[e.Key]; {
 	case e.name == eventStart && !had && len(l.owned) >= maxOwned:
@@ -63,25 +64,27 @@ func (l *ledger) record(e event) {
 	}
 }
 
-// lost notes that records may be missing, and says whether that is new.
+// lost records that records may be missing, and reports whether that is new.
 func (l *ledger) lost(why string) bool {
 	was := l.pending
 	l.pending = why
 	return was == ""
 }
 
-// reset forgets everything: no Envoy runs.
+// reset removes everything. Call it when no Envoy runs.
 func (l *ledger) reset() { *l = newLedger() }
 
-// blind notes a look that found out nothing. Time without looks does not count as time without an owner.
+// blind records that a comparison was not possible. The time without comparisons does not count as time without an
+// owner.
 func (l *ledger) blind(why string) {
 	l.blocked = why
 	clear(l.unowned)
 }
 
-// look takes all sockets of the public port and which of them are tunnels of the table, and returns those to close.
-func (l *ledger) look(present []sockets.Socket, isTunnel func(sockets.Socket) bool) (unknown []sockets.Socket) {
-	l.blocked, l.looked = "", true
+// compare takes all sockets of the public port and a function that reports which are tunnels of the table. It returns
+// the sockets to close.
+func (l *ledger) compare(present []sockets.Socket, isTunnel func(sockets.Socket) bool) (unknown []sockets.Socket) {
+	l.blocked, l.compared = "", true
 	now, doubtful := map[cookie]int{}, map[cookie]bool{}
 	keys := make(map[string]bool, len(present))
 	for _, s := range present {
@@ -95,7 +98,7 @@ func (l *ledger) look(present []sockets.Socket, isTunnel func(sockets.Socket) bo
 		switch {
 		case l.doubtful[c] || l.pending != "":
 			doubtful[c] = true
-		case now[c] > unownedLooks:
+		case now[c] > unownedComparisons:
 			unknown = append(unknown, s)
 		}
 	}
@@ -105,16 +108,16 @@ func (l *ledger) look(present []sockets.Socket, isTunnel func(sockets.Socket) bo
 	if l.unowned, l.doubtful, l.unknown = now, doubtful, len(unknown); len(doubtful) == 0 {
 		l.gap = ""
 	}
-	l.forget(keys)
+	l.prune(keys)
 	if l.gap != "" {
 		return nil
 	}
-	return unknown[:min(len(unknown), closesPerLook)]
+	return unknown[:min(len(unknown), closesPerComparison)]
 }
 
-// forget drops the records of connections that the kernel does not have at two looks in a row: one may have begun
-// during the first.
-func (l *ledger) forget(present map[string]bool) {
+// prune removes the records of connections that the kernel does not have at two consecutive comparisons. One
+// comparison is not enough, because a connection may begin during it.
+func (l *ledger) prune(present map[string]bool) {
 	for at, o := range l.owned {
 		switch {
 		case present[at]:
@@ -129,7 +132,7 @@ func (l *ledger) forget(present map[string]bool) {
 	}
 }
 
-// why is what a persistent record of a gap says; "": there is none.
+// why returns the reason to save for a gap; "": there is no gap.
 func (l *ledger) why() string {
 	if l.pending != "" {
 		return l.pending
@@ -137,12 +140,13 @@ func (l *ledger) why() string {
 	return l.gap
 }
 
-// incomplete says why the record does not account for every connection to the public port, and the cure; "": it does.
+// incomplete returns why the record does not account for every connection to the public port, and the remedy; "": it
+// accounts for all.
 func (l *ledger) incomplete() string {
 	switch {
 	case l.blocked != "":
 		return l.blocked
-	case !l.looked:
+	case !l.compared:
 		return "connections to the public port are not compared with the record yet; try again in some seconds"
 	case l.pending != "":
 		return l.pending + "; connections are compared with the record in some seconds"

@@ -11,12 +11,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
-// passed is a record of a connection that Envoy passes on.
+// passed returns a record of a connection that Envoy forwards.
 func passed(owner, event, peer, local string, connection int) string {
 	return fmt.Sprintf(`{"connection":%d,"event":%q,"local":%q,"owner":%q,"peer":%q,"time":"2026-01-01T12:00:00.000Z"}`+"\n", connection, event, local, owner, peer)
 }
 
-// sock is a socket of the public port that no kernel has.
+// sock returns a socket of the public port that no kernel has.
 func sock(n int) sockets.Socket {
 	s := sockets.Socket{Local: netip.MustParseAddrPort(nowhere), Remote: netip.MustParseAddrPort(peerAt(n))}
 	s.Cookie[0], s.Cookie[1] = byte(n), byte(n>>8)
@@ -43,80 +43,80 @@ func passedEvent(name string, n, connection int) event {
 
 func noTunnels(sockets.Socket) bool { return false }
 
-func TestALookClosesWhatHasNoOwnerForTooLong(t *testing.T) {
+func TestAComparisonClosesConnectionsWithoutAnOwnerForTooLong(t *testing.T) {
 	l := newLedger()
 	l.record(started(1, 1))
-	for i := range unownedLooks {
-		if unknown := l.look(socks(0, 2), noTunnels); len(unknown) != 0 {
+	for i := range unownedComparisons {
+		if unknown := l.compare(socks(0, 2), noTunnels); len(unknown) != 0 {
 			t.Fatalf("look %d closes %v", i+1, unknown)
 		}
 		if why := l.incomplete(); why != "" {
 			t.Fatalf("a handshake makes the record incomplete: %s", why)
 		}
 	}
-	unknown := l.look(socks(0, 2), noTunnels)
+	unknown := l.compare(socks(0, 2), noTunnels)
 	if len(unknown) != 1 || unknown[0].Cookie != sock(0).Cookie {
 		t.Fatalf("it closes %v", unknown)
 	}
 	if l.incomplete() == "" {
 		t.Error("the record is complete with an unknown connection")
 	}
-	if unknown := l.look(socks(1, 2), noTunnels); len(unknown) != 0 || l.incomplete() != "" {
+	if unknown := l.compare(socks(1, 2), noTunnels); len(unknown) != 0 || l.incomplete() != "" {
 		t.Errorf("once it is closed: %v, %q", unknown, l.incomplete())
 	}
 }
 
-func TestAtMostSoManyConnectionsAreClosedAtOneLook(t *testing.T) {
+func TestAComparisonClosesALimitedNumberOfConnections(t *testing.T) {
 	l := newLedger()
-	for range unownedLooks {
-		l.look(socks(0, 10*closesPerLook), noTunnels)
+	for range unownedComparisons {
+		l.compare(socks(0, 10*closesPerComparison), noTunnels)
 	}
-	if n := len(l.look(socks(0, 10*closesPerLook), noTunnels)); n != closesPerLook {
+	if n := len(l.compare(socks(0, 10*closesPerComparison), noTunnels)); n != closesPerComparison {
 		t.Errorf("%d are closed", n)
 	}
 }
 
 func TestAfterAGapNothingIsClosed(t *testing.T) {
 	l := newLedger()
-	l.look(socks(0, 1), noTunnels)
+	l.compare(socks(0, 1), noTunnels)
 	l.lost("a test says so")
 	if l.incomplete() == "" {
 		t.Error("the record is complete before the next look")
 	}
-	for i := range 3 * unownedLooks { // socket 3 comes later
-		if unknown := l.look(append(socks(0, 2), socks(3, 3+min(i, 1))...), noTunnels); len(unknown) != 0 {
+	for i := range 3 * unownedComparisons { // socket 3 is added later
+		if unknown := l.compare(append(socks(0, 2), socks(3, 3+min(i, 1))...), noTunnels); len(unknown) != 0 {
 			t.Fatalf("look %d closes %v", i, unknown)
 		}
 		if why := l.incomplete(); !strings.Contains(why, "2 connections") || !strings.Contains(why, "a test says so") {
 			t.Fatalf("look %d: %q", i, why)
 		}
 	}
-	l.record(started(0, 1)) // it has an owner after all, and the other one ends
-	if unknown := l.look(append(socks(0, 1), sock(3)), noTunnels); len(unknown) != 1 || unknown[0].Cookie != sock(3).Cookie {
+	l.record(started(0, 1)) // one socket has an owner after all, and the other one ends
+	if unknown := l.compare(append(socks(0, 1), sock(3)), noTunnels); len(unknown) != 1 || unknown[0].Cookie != sock(3).Cookie {
 		t.Errorf("once no connection is doubtful it closes %v", unknown)
 	}
-	l.look(socks(0, 1), noTunnels)
+	l.compare(socks(0, 1), noTunnels)
 	if why := l.incomplete(); why != "" {
 		t.Errorf("it stays incomplete: %s", why)
 	}
 }
 
-func TestTimeWithoutLooksDoesNotCount(t *testing.T) {
+func TestTimeWithoutComparisonsDoesNotCount(t *testing.T) {
 	l := newLedger()
-	for range unownedLooks {
-		l.look(socks(0, 1), noTunnels)
+	for range unownedComparisons {
+		l.compare(socks(0, 1), noTunnels)
 	}
 	l.blind("Envoy is frozen")
 	if l.incomplete() != "Envoy is frozen" {
 		t.Errorf("got %q", l.incomplete())
 	}
-	if unknown := l.look(socks(0, 1), noTunnels); len(unknown) != 0 {
+	if unknown := l.compare(socks(0, 1), noTunnels); len(unknown) != 0 {
 		t.Errorf("it closes %v", unknown)
 	}
 }
 
 // TestTheEndOfAConnectionDoesNotEndANewerOne has two connections with equal addresses, as behind one NAT. The records
-// of two workers come in any order.
+// of two workers arrive in any order.
 func TestTheEndOfAConnectionDoesNotEndANewerOne(t *testing.T) {
 	for name, events := range map[string][]event{
 		"in order":         {started(0, 1), ended(0, 1), started(0, 2)},
@@ -128,8 +128,8 @@ func TestTheEndOfAConnectionDoesNotEndANewerOne(t *testing.T) {
 			for _, e := range events {
 				l.record(e)
 			}
-			for range 2 * unownedLooks {
-				if unknown := l.look(socks(0, 1), noTunnels); len(unknown) != 0 {
+			for range 2 * unownedComparisons {
+				if unknown := l.compare(socks(0, 1), noTunnels); len(unknown) != 0 {
 					t.Fatal("the newer one is closed")
 				}
 			}
@@ -141,20 +141,20 @@ func TestTheEndOfAConnectionDoesNotEndANewerOne(t *testing.T) {
 	}
 }
 
-func TestARecordWithoutASocketIsForgotten(t *testing.T) {
+func TestARecordWithoutASocketIsRemoved(t *testing.T) {
 	l := newLedger()
 	l.record(started(0, 1))
-	l.look(nil, noTunnels)
+	l.compare(nil, noTunnels)
 	if len(l.owned) != 1 {
 		t.Error("the record of a connection that may have begun after the look is forgotten")
 	}
-	l.look(nil, noTunnels)
+	l.compare(nil, noTunnels)
 	if len(l.owned) != 0 {
 		t.Error("it is kept for ever")
 	}
 }
 
-// TestALateEndOfATunnelDoesNotEndANewerOne has an edge reset a connection and come back from the same port.
+// TestALateEndOfATunnelDoesNotEndANewerOne has an edge that resets a connection and dials again from the same port.
 func TestALateEndOfATunnelDoesNotEndANewerOne(t *testing.T) {
 	b := newBed(t, t.TempDir())
 	with := func(s, fd string) string { return strings.Replace(s, `"fd":35`, `"fd":`+fd, 1) }
@@ -165,7 +165,7 @@ func TestALateEndOfATunnelDoesNotEndANewerOne(t *testing.T) {
 	if len(b.live) != 1 {
 		t.Fatal("the newer tunnel is not in the table")
 	}
-	b.write(t, with(closed(0, "edge-1"), "35"), closed(0, "edge-2")) // and each by itself
+	b.write(t, with(closed(0, "edge-1"), "35"), closed(0, "edge-2")) // and in separate batches
 	b.poll(time.Now())
 	if len(b.live) != 1 {
 		t.Fatal("the newer tunnel is not in the table any more")
@@ -177,7 +177,7 @@ func TestALateEndOfATunnelDoesNotEndANewerOne(t *testing.T) {
 	}
 }
 
-// TestWhatMakesTheRecordIncomplete has the agent end at each step, too: the next one knows of the gap.
+// TestWhatMakesTheRecordIncomplete also restarts the agent at each step: the next one reads the gap from the state.
 func TestWhatMakesTheRecordIncomplete(t *testing.T) {
 	for name, tt := range map[string]struct {
 		do   func(t *testing.T, b *bed)
@@ -200,7 +200,7 @@ func TestWhatMakesTheRecordIncomplete(t *testing.T) {
 			if err := os.Remove(b.statePath()); err != nil {
 				t.Fatal(err)
 			}
-			b.closeFiles() // the agent starts again
+			b.closeFiles() // the agent restarts
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestWhatMakesTheRecordIncomplete(t *testing.T) {
 			if err := b.Fresh(); err != nil {
 				t.Fatal(err)
 			}
-			if err := b.open(t.Context()); err != nil { // an Envoy that starts makes its log
+			if err := b.open(t.Context()); err != nil { // an Envoy that starts creates its log
 				t.Fatal(err)
 			}
 			b.poll(time.Now())
@@ -231,7 +231,7 @@ func TestWhatMakesTheRecordIncomplete(t *testing.T) {
 	}
 }
 
-// TestOwnersOutliveTheLog has the log replaced: what it said is in the state.
+// TestOwnersOutliveTheLog replaces the log: its records are in the state.
 func TestOwnersOutliveTheLog(t *testing.T) {
 	b := newBed(t, t.TempDir())
 	if err := b.Fresh(); err != nil {

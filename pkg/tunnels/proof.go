@@ -7,19 +7,20 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// maxCuts is of how many denied edges the closed connections are counted.
+// maxCuts bounds the number of denied edges with a count of closed connections.
 const maxCuts = 4096
 
-// Proof is what the kernel's sockets say of an edge's tunnels.
+// Proof is the state of an edge's tunnels according to the kernel's sockets.
 type Proof struct {
 	Denied bool // its tunnels are closed as they appear
-	Closed int  // connections of its tunnels that were closed since it is denied
-	Open   int  // connections of its tunnels that the kernel has
-	// Incomplete says why there may be a connection that has no record, and the cure; "": there is none.
+	Closed int  // number of connections closed since the edge is denied
+	Open   int  // number of its connections that the kernel has
+	// Incomplete is the reason why a connection may have no record, and the remedy; "": every connection has one.
 	Incomplete string
 }
 
-// Prove compares the kernel's sockets with the record now, and returns what they say of one edge.
+// Prove compares the kernel's sockets with the record now, and returns the state of one edge. It cannot fail: if the
+// comparison is not possible, Proof.Incomplete is the reason.
 func (t *Table) Prove(ctx context.Context, edge model.EdgeRef) Proof {
 	if t.config.Writes == nil {
 		return Proof{Incomplete: "this gateway does not compare its connections with the record"}
@@ -47,7 +48,7 @@ func (t *Table) Prove(ctx context.Context, edge model.EdgeRef) Proof {
 	return p
 }
 
-// countCut counts a connection of a denied edge that was closed. The lock is held.
+// countCut counts a closed connection of a denied edge. The caller holds the lock.
 func (t *Table) countCut(e Tunnel) {
 	edge := model.EdgeRef{Node: e.Node, ID: e.ID}
 	if _, had := t.cuts[edge]; had || len(t.cuts) < maxCuts {
@@ -55,7 +56,7 @@ func (t *Table) countCut(e Tunnel) {
 	}
 }
 
-// keepCuts forgets the counts of edges that are denied no more. The lock is held.
+// keepCuts removes the counts of edges that are no longer denied. The caller holds the lock.
 func (t *Table) keepCuts() {
 	for edge := range t.cuts {
 		if !t.denied.has(Tunnel{Node: edge.Node, ID: edge.ID}) {

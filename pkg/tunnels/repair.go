@@ -13,45 +13,48 @@ import (
 )
 
 const (
-	// cutsPerSecond and cutsAtOnce bound how many tunnels one gateway cuts to close holes.
+	// cutsPerSecond and cutsAtOnce bound the number of tunnels that one gateway closes to repair workers without a
+	// tunnel.
 	cutsPerSecond, cutsAtOnce = 8, 16
-	// maxTries is how often in a row tunnels of an edge are cut for one hole, before it is left alone for laterTime.
+	// maxTries is the number of consecutive attempts to give an edge a tunnel on every worker, before the table waits
+	// for laterTime.
 	maxTries = 6
-	// repairPause is how soon a look that had no room left is repeated.
+	// repairPause is the wait after the limit of closed tunnels is reached.
 	repairPause = 100 * time.Millisecond
-	// holesKey is the key of a change that says that Holes or Stats.Incomplete are others.
-	holesKey = ""
+	// statusKey is the key of a change of Holes or of Stats.Incomplete.
+	statusKey = ""
 )
 
-// repairBackoff is the wait between two cuts for the same hole: an edge has dialled again after a second.
+// repairBackoff is the wait between two attempts for the same edge. An edge dials again within a second.
 var repairBackoff = retry.Backoff{Min: time.Second, Max: 30 * time.Second}
 
-// Hole says that an edge has had no tunnel on some workers of the gateway's Envoy for a few seconds, though it has others. Clients that
-// land on these workers are not served.
+// Hole reports that an edge has had no tunnel on some workers of the gateway's Envoy for a few seconds, though it has
+// tunnels on others. Connections of clients that these workers accept are not served.
 type Hole struct {
 	model.EdgeRef
-	Workers int // how many
+	Workers int // number of workers without a tunnel
 }
 
-// repairs are what the table knows of edges and workers. It is guarded by the table's mu, and empty where Envoy has one worker.
+// repairs holds the distribution of tunnels over workers. The table's mu guards it. It is empty if Envoy has one
+// worker.
 type repairs struct {
 	rules
-	edges  map[model.EdgeRef]*edge
-	uneven map[*edge]bool // those that have a worker with fewer tunnels than enough
-	turns  turns
-	budget *rate.Limiter
-	words  *rate.Limiter // of the log
+	edges    map[model.EdgeRef]*edge
+	uneven   map[*edge]bool // edges with a worker that has too few tunnels
+	turns    turns
+	budget   *rate.Limiter
+	logLimit *rate.Limiter // limits log messages
 }
 
 func newRepairs(r rules) repairs {
 	r.tunnels = max(r.tunnels, atLeast*r.workers)
 	return repairs{
 		rules: r, edges: map[model.EdgeRef]*edge{}, uneven: map[*edge]bool{}, turns: turns{},
-		budget: rate.NewLimiter(cutsPerSecond, cutsAtOnce), words: rate.NewLimiter(rate.Every(time.Second), cutsAtOnce),
+		budget: rate.NewLimiter(cutsPerSecond, cutsAtOnce), logLimit: rate.NewLimiter(rate.Every(time.Second), cutsAtOnce),
 	}
 }
 
-// join adds a tunnel to those of its edge.
+// join adds a tunnel to its edge.
 func (t *Table) join(v *entry, now time.Time) {
 	t.counts.add(v.Tunnel, 1)
 	r := &t.repairs
@@ -72,7 +75,7 @@ func (t *Table) join(v *entry, now time.Time) {
 	t.weigh(e, now)
 }
 
-// part takes a tunnel from those of its edge, if it is not taken yet.
+// part removes a tunnel from its edge, unless it was removed already.
 func (t *Table) part(v *entry, now time.Time) {
 	t.counts.add(v.Tunnel, -1)
 	r := &t.repairs
@@ -93,7 +96,7 @@ func (t *Table) part(v *entry, now time.Time) {
 	t.weigh(e, now)
 }
 
-// weigh notes how evenly the tunnels of an edge are spread.
+// weigh updates the state of an edge after a change of its tunnels.
 func (t *Table) weigh(e *edge, now time.Time) {
 	e.changed = now
 	_, least := e.least()
@@ -107,12 +110,12 @@ func (t *Table) weigh(e *edge, now time.Time) {
 	case least > 0:
 		e.hole = time.Time{}
 		t.show(e, 0)
-	case e.hole.IsZero(): // a new one, which has nothing to do with what was tried before
+	case e.hole.IsZero(): // a new case: earlier attempts do not count
 		e.hole, e.tries, e.next = now, 0, time.Time{}
 	}
 }
 
-// show notes how many workers are without a tunnel, as others are to know it.
+// show publishes the number of workers without a tunnel.
 func (t *Table) show(e *edge, workers int) {
 	if e.shown == workers {
 		return
@@ -120,11 +123,11 @@ func (t *Table) show(e *edge, workers int) {
 	t.stats.Holes += workers - e.shown
 	e.shown = workers
 	if t.history.version > 0 {
-		t.history.add([]string{holesKey})
+		t.history.add([]string{statusKey})
 	}
 }
 
-// Holes returns all holes that there are, in no order.
+// Holes returns all edges with workers that have had no tunnel for some time, in no particular order.
 func (t *Table) Holes() (all []Hole) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,15 +139,15 @@ func (t *Table) Holes() (all []Hole) {
 	return all
 }
 
-// repair cuts idle tunnels of edges that have a worker without one, or with too few, and returns when to look again; zero: when
-// something has changed.
+// repair closes idle tunnels of edges that have a worker with no or too few tunnels. It returns the time of the next
+// call; zero: after the next change.
 func (t *Table) repair(now time.Time) (again time.Time) {
 	victims, again := t.superfluous(now)
 	find := finder{kernel: &t.kernel}
 	for _, v := range victims {
 		err := find.destroy(v)
 		if errors.Is(err, sockets.ErrGone) {
-			continue // its closing is on the way
+			continue // its closing event will follow
 		}
 		t.mu.Lock()
 		if err == nil {
@@ -158,13 +161,13 @@ func (t *Table) repair(now time.Time) (again time.Time) {
 		}
 		t.mu.Unlock()
 		if err != nil {
-			t.say(slog.LevelError, "tunnel not cut to have it dialled again", err)
+			t.logOnce(slog.LevelError, "tunnel not cut to have it dialled again", err)
 		}
 	}
 	return again
 }
 
-// superfluous returns what is to be cut now, and takes it from its edges.
+// superfluous returns the tunnels to close now, and removes them from their edges.
 func (t *Table) superfluous(now time.Time) (all []*entry, again time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,10 +177,10 @@ func (t *Table) superfluous(now time.Time) (all []*entry, again time.Time) {
 		}
 	}
 	if t.history.version == 0 {
-		return nil, time.Time{} // what was loaded is not checked yet
+		return nil, time.Time{} // the loaded tunnels are not checked yet
 	}
 	for e := range t.repairs.uneven {
-		sooner(t.tell(e, now))
+		sooner(t.announce(e, now))
 		if t.denied.has(Tunnel{Node: e.Node, ID: e.ID}) {
 			continue
 		}
@@ -195,7 +198,7 @@ func (t *Table) superfluous(now time.Time) (all []*entry, again time.Time) {
 	return all, again
 }
 
-// try notes that tunnels of an edge are cut, and returns those for which there is room.
+// try records an attempt to rebalance an edge, and returns the tunnels that the limit permits to close.
 func (t *Table) try(e *edge, victims []*entry, now time.Time) (all []*entry) {
 	if len(victims) == 0 {
 		return nil
@@ -211,15 +214,16 @@ func (t *Table) try(e *edge, victims []*entry, now time.Time) (all []*entry) {
 	e.next = now.Add(repairBackoff.Wait(e.tries))
 	if e.tries++; e.tries >= maxTries && !e.hole.IsZero() {
 		e.tries = 0
-		e.next = now.Add(laterTime + repairBackoff.Wait(maxTries)) // spread
+		e.next = now.Add(laterTime + repairBackoff.Wait(maxTries)) // avoids that many edges try again at the same time
 		t.stats.GivenUp++
 		t.report(slog.LevelError, "an edge has no tunnel on some workers, and cutting others does not help: trying again much later", e, now)
 	}
 	return all
 }
 
-// tell makes known the hole of an edge once it is old enough, and returns when that is.
-func (t *Table) tell(e *edge, now time.Time) time.Time {
+// announce publishes that an edge has workers without a tunnel, once that has lasted for showTime. Until then it
+// returns that time; later it returns zero.
+func (t *Table) announce(e *edge, now time.Time) time.Time {
 	if e.hole.IsZero() {
 		return time.Time{}
 	}
@@ -233,9 +237,9 @@ func (t *Table) tell(e *edge, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// report logs something about an edge, unless many edges have it.
+// report logs a message about an edge. It is rate-limited, because many edges may have the same problem.
 func (t *Table) report(level slog.Level, message string, e *edge, now time.Time) {
-	if t.repairs.words.AllowN(now, 1) {
+	if t.repairs.logLimit.AllowN(now, 1) {
 		t.config.Logger.Log(logContext, level, message, "node", e.Node, "tunnel", e.ID, "workers", e.without(), "tunnels", len(e.tunnels), "wanted", t.repairs.tunnels)
 	}
 }

@@ -7,18 +7,19 @@ import (
 	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
-// few is up to how many sockets are asked for one by one: more cost less in one answer with all.
+// few is the number of sockets up to which each is requested separately. Above it, one request for all sockets costs
+// less.
 const few = 64
 
-// Measured is a tunnel with the round-trip time of its TCP connection. Where a load balancer ends connections of edges,
-// that is the way to the load balancer.
+// Measured is a tunnel with the round-trip time of its TCP connection. Where a load balancer ends the connections of
+// edges, the time covers only the path to the load balancer.
 type Measured struct {
 	Tunnel
-	RTT time.Duration // smoothed, by the kernel; 0: not known
+	RTT time.Duration // smoothed by the kernel; 0: not known
 }
 
-// Measure returns the tunnels with some ids, or all of them for nil, in no order. Unlike what else it does with
-// sockets, this takes no rights.
+// Measure returns the tunnels with the given ids in no particular order; nil selects all tunnels. It requires no
+// capability. On error, the tunnels are returned without the times that are not known.
 func (t *Table) Measure(ids map[string]bool) ([]Measured, error) {
 	type wanted struct {
 		Tunnel
@@ -32,7 +33,7 @@ func (t *Table) Measure(ids map[string]bool) ([]Measured, error) {
 		}
 	}
 	t.mu.Unlock()
-	var k sockets.Kernel // not that of Run, which is of its goroutine alone
+	var k sockets.Kernel // Run's kernel is used only by its goroutine
 	defer k.Close()
 	all := make([]Measured, len(list))
 	var failed error

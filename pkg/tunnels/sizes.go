@@ -2,11 +2,11 @@ package tunnels
 
 import "github.com/fairlead/fairlead/pkg/model"
 
-// FirstWorker is what Envoy calls its first worker thread.
+// FirstWorker is Envoy's name of its first worker thread.
 const FirstWorker = "worker_0"
 
-// Sizes returns how many edges have tunnels, and how many tunnels each worker has; each workload cluster too, by Tunnel.spec.id, if that is
-// asked for.
+// Sizes returns the number of edges that have tunnels, and the number of tunnels of each worker. If byID is set, it
+// also returns the number of tunnels by Tunnel.spec.id.
 func (t *Table) Sizes(byID bool) (edges int, workers, ids map[string]int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

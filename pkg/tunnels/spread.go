@@ -8,47 +8,52 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// A tunnel belongs to one worker of the gateway's Envoy, and a client that lands on another finds only the tunnels of that one. Envoy
-// gives each new tunnel to the worker that has ever been given fewest of the edge's tunnels, and does not count those that have
-// ended: so it deals them out in turn, whatever is lost, and after losses a worker may stay without: a hole. One more tunnel
-// that is dialled is one more turn, which is how a hole is closed: see plan.
+// A tunnel belongs to one worker of the gateway's Envoy, and a client whose connection another worker accepts can only
+// use the tunnels of that worker. Envoy gives each new tunnel to the worker that was given the fewest of the edge's
+// tunnels so far, and does not subtract tunnels that have ended. So Envoy assigns tunnels in turn regardless of
+// losses, and after losses a worker may have none. Each tunnel that is dialled again advances the turn by one; plan
+// uses that to give every worker a tunnel.
 
 const (
-	// atLeast is how many tunnels each worker should have at least: see enough.
+	// atLeast is the minimum number of tunnels that each worker should have: see enough.
 	atLeast = model.TunnelsPerWorker
-	// levelTime is how long an edge with all its tunnels stays as it is before one of them is moved to a worker that has too few.
+	// levelTime is how long an edge with all its tunnels must be unchanged before one of them is moved to a worker that
+	// has too few.
 	levelTime = 3 * time.Second
-	// dialTime is how long an edge that has not all its tunnels must have stayed as it is before one is cut: until then it is dialling,
-	// and what it can't dial again must not be cut. laterTime is how long, if one that was cut did not come back.
+	// dialTime is how long an edge with missing tunnels must be unchanged before one is closed. Until then it is
+	// dialling, and a tunnel that it cannot dial again must not be closed. laterTime replaces dialTime if a closed
+	// tunnel was not dialled again.
 	dialTime, laterTime = time.Minute, 10 * time.Minute
-	// usedTime is how old a hole is before a tunnel that carries connections is cut for it, which breaks these.
+	// usedTime is how long a worker must be without a tunnel before a tunnel that carries connections is closed.
+	// Closing it breaks these connections.
 	usedTime = 5 * time.Second
-	// showTime is how old a hole is before it is shown: most last for as long as an edge dials.
+	// showTime is how long a worker must be without a tunnel before that is published. Most cases last only as long as
+	// an edge dials.
 	showTime = 3 * time.Second
 )
 
-// rules are what tunnels of each edge there should be.
+// rules are the required numbers of tunnels.
 type rules struct {
-	workers int // of this gateway's Envoy
-	tunnels int // that an edge keeps to this gateway, at least
+	workers int // number of workers of this gateway's Envoy
+	tunnels int // minimum number of tunnels that an edge keeps to this gateway
 }
 
 // edge is one edge of one workload cluster, with its tunnels to this gateway.
 type edge struct {
 	model.EdgeRef
-	tunnels map[*entry]bool // but for those that were cut
-	count   []int           // by worker
-	changed time.Time       // when a tunnel came or went last
-	hole    time.Time       // since when a worker has none; zero: each has one
-	shown   int             // workers without one, as others know it
+	tunnels map[*entry]bool // without the tunnels that were closed by repair
+	count   []int           // number of tunnels, by worker
+	changed time.Time       // when a tunnel was last added or removed
+	hole    time.Time       // since when a worker has no tunnel; zero: each has one
+	shown   int             // published number of workers without a tunnel
 
-	// Of the repair.
+	// The fields below belong to the repair.
 	tries int
-	next  time.Time // not before
-	want  int       // tunnels that it must have again; 0: nothing was cut
+	next  time.Time // earliest time of the next attempt
+	want  int       // number of tunnels that the edge must have again; 0: none was closed
 }
 
-// workerOf is the number in Envoy's name of a worker, worker_<number>, or less than 0.
+// workerOf returns the number in Envoy's name of a worker (worker_<number>), or -1 if there is none.
 func workerOf(name string, workers int) int {
 	digits, ok := strings.CutPrefix(name, "worker_")
 	n, err := strconv.Atoi(digits)
@@ -58,7 +63,7 @@ func workerOf(name string, workers int) int {
 	return n
 }
 
-// least is the worker with the fewest tunnels, and how many it has.
+// least returns the worker with the fewest tunnels, and their number.
 func (e *edge) least() (worker, n int) {
 	for i, c := range e.count {
 		if c < e.count[worker] {
@@ -68,7 +73,7 @@ func (e *edge) least() (worker, n int) {
 	return worker, e.count[worker]
 }
 
-// without is how many workers have no tunnel.
+// without returns the number of workers that have no tunnel.
 func (e *edge) without() (n int) {
 	for _, c := range e.count {
 		if c == 0 {
@@ -78,15 +83,16 @@ func (e *edge) without() (n int) {
 	return n
 }
 
-// enough is how many tunnels each worker should have. A workload cluster with more names than one needs a tunnel of its own for each, and its
-// edges keep twice that many for each worker.
+// enough returns how many tunnels each worker should have. A workload cluster with several names needs a tunnel for
+// each name, and its edges keep twice that many for each worker.
 func (e *edge) enough() int {
 	each := max(len(e.tunnels), e.want) / len(e.count)
 	return max(atLeast, each/2)
 }
 
-// plan says which tunnels to cut now, so that the edge dials as many again and one lands on the worker that has fewest. Without any it says
-// when that may be otherwise, though nothing has changed; zero: never. turns is what is known of Envoy's dealing.
+// plan returns the tunnels to close now, so that the edge dials the same number again and Envoy assigns one to the
+// worker with the fewest. If there are none, again is the time at which that may change without an event; zero: never.
+// turns is the known state of Envoy's assignment.
 func (e *edge) plan(now time.Time, r rules, turns []int) (victims []*entry, again time.Time) {
 	worker, least := e.least()
 	if least >= e.enough() || len(e.tunnels) == 0 {
@@ -132,7 +138,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// spare are the tunnels of an edge that can be cut, so that each worker keeps some.
+// spare holds the tunnels of an edge that may be closed, such that each worker keeps some.
 type spare struct {
 	keep  int
 	count []int
@@ -149,8 +155,8 @@ func newSpare(e *edge, keep int) *spare {
 	return s
 }
 
-// take returns a tunnel of the fullest worker that has one which will do: the one whose hand-off is the longest ago, or which is there for
-// longest. Nil: there is none.
+// take returns a tunnel for which good is true, of the worker with the most tunnels. Among several it returns the one
+// whose hand-off, or else whose start, is the longest ago; nil: there is none.
 func (s *spare) take(good func(*entry) bool) (best *entry) {
 	for v := range s.left {
 		switch {
@@ -168,7 +174,7 @@ func (s *spare) take(good func(*entry) bool) (best *entry) {
 	return best
 }
 
-// before says which of two tunnels is missed less.
+// before reports whether e should be closed before other.
 func (e *entry) before(other *entry) bool {
 	if !e.Used.Equal(other.Used) {
 		return e.Used.Before(other.Used)
@@ -179,19 +185,20 @@ func (e *entry) before(other *entry) bool {
 	return e.Key < other.Key
 }
 
-// maxTurns bounds of how many edges the turns are known. They are a help: without them, more is cut than is needed, or less.
+// maxTurns bounds the number of nodes with known turns. They are an optimization: without them, repair closes too many
+// or too few tunnels.
 const maxTurns = 20_000
 
-// turns are, by node and worker, how many more tunnels a worker was ever given than that which was given fewest: 0 or 1. Envoy has one
-// such count for each node id, for as long as it runs.
+// turns holds, by node and worker, how many more tunnels a worker was assigned than the worker with the fewest: 0 or
+// 1. Envoy keeps one such count for each node id until it ends.
 type turns map[string][]int
 
-// turnsUntil is after how many tunnels that are dialled a worker surely has had one.
+// turnsUntil returns the number of new tunnels after which the worker has certainly been assigned one.
 func turnsUntil(worker, workers int, given []int) int {
 	if given == nil {
 		return workers
 	}
-	first := 0 // workers whose turn comes before that of all others
+	first := 0 // number of workers that come before all others
 	for _, n := range given {
 		if n == 0 {
 			first++
@@ -203,7 +210,8 @@ func turnsUntil(worker, workers int, given []int) int {
 	return first + workers
 }
 
-// add counts tunnels that a node has opened, by worker. Where that can't be so, by what was known, too little was known.
+// add counts tunnels that a node has opened, by worker. If the result is impossible, earlier counts were incomplete
+// and are corrected.
 func (t turns) add(node string, opened []int) {
 	given := t[node]
 	if given == nil {

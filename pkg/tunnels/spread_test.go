@@ -11,7 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// spreadOf is an edge with tunnels on workers, each written as its number, with a + if it carries connections.
+// spreadOf returns an edge with tunnels on workers. Each tunnel is the number of its worker, with a + if it carries
+// connections.
 func spreadOf(workers int, tunnels string) *edge {
 	e := &edge{tunnels: map[*entry]bool{}, count: make([]int, workers), changed: noon, hole: noon}
 	for i, word := range strings.Fields(tunnels) {
@@ -31,16 +32,16 @@ func spreadOf(workers int, tunnels string) *edge {
 
 func TestPlan(t *testing.T) {
 	const (
-		eight = "0+ 0 0 1+ 1 1 2+ 2" // none on 3
-		// of an edge whose workload cluster has four names: 4 workers × 4 names × 2
+		eight = "0+ 0 0 1+ 1 1 2+ 2" // none on worker 3
+		// an edge whose workload cluster has four names: 4 workers × 4 names × 2
 		names = "0 0 0 0 0 0 0 0 1 1 1 1 1 1 1 1 2 2 2 2 2 2 2 2 2 2 2 2 2 "
 	)
 	tests := map[string]struct {
 		tunnels string
 		turns   []int
-		after   time.Duration // since the hole began, and the last change
+		after   time.Duration // since the last change, and since a worker has no tunnel
 		change  func(*edge)
-		want    []string // on which workers tunnels are cut
+		want    []string // workers of the tunnels to close
 		again   time.Duration
 	}{
 		"two on each worker": {tunnels: "0+ 0 1 1 2 2+ 3 3"},
@@ -102,11 +103,11 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// dealer is how Envoy gives new tunnels to workers.
+// dealer assigns new tunnels to workers as Envoy does.
 type dealer []int
 
 func (d dealer) deal() (worker int) {
-	worker = rand.IntN(len(d)) // which has accepted it
+	worker = rand.IntN(len(d)) // the worker that accepted the connection
 	for i, n := range d {
 		if n < d[worker] {
 			worker = i
@@ -116,9 +117,9 @@ func (d dealer) deal() (worker int) {
 	return worker
 }
 
-// TestAHoleIsClosedByOneCutOfSeveralTunnels plays Envoy and an edge that loses two tunnels at a time, also for a table that begins to look
-// when much has happened.
-func TestAHoleIsClosedByOneCutOfSeveralTunnels(t *testing.T) {
+// TestAWorkerWithoutATunnelIsRepairedByClosingTunnelsOnce simulates Envoy and an edge that loses two tunnels at a time,
+// also for a table that starts after many changes.
+func TestAWorkerWithoutATunnelIsRepairedByClosingTunnelsOnce(t *testing.T) {
 	for _, workers := range []int{3, 4, 8} {
 		envoy, known := make(dealer, workers), turns{}
 		opened := make([]int, workers)
@@ -136,7 +137,7 @@ func TestAHoleIsClosedByOneCutOfSeveralTunnels(t *testing.T) {
 		}
 		e := &edge{tunnels: map[*entry]bool{}, count: make([]int, workers), hole: noon}
 		dial(e)
-		clear(opened) // nobody has seen this
+		clear(opened) // the table did not observe this
 		holes, rounds := 0, 0
 		for range 3000 {
 			for v := range e.tunnels {

@@ -12,25 +12,26 @@ import (
 	"github.com/fairlead/fairlead/internal/disk"
 )
 
-// stateFile is what <Log>.state holds.
+// stateFile is the content of <Log>.state.
 type stateFile struct {
 	Tunnels []tunnel         `json:"tunnels"`
-	Owned   map[string]owned `json:"owned,omitempty"` // connections that are no tunnels, by key
+	Owned   map[string]owned `json:"owned,omitempty"` // connections that are not tunnels, by key
 	Gap     string           `json:"gap,omitempty"`   // why records may be missing
-	// Unrecorded is what Table.Unrecorded was told last: it outlives the agent, as Envoy's configuration does.
+	// Unrecorded is the argument of the last Table.Unrecorded. It outlives the agent, as Envoy's configuration does.
 	Unrecorded string `json:"unrecorded,omitempty"`
 }
 
 func (t *Table) statePath() string { return t.config.Log + ".state" }
 
-// temporaryPath has one name: one agent at a time writes it, and a crash leaves one at most.
+// temporaryPath is a fixed name: one agent at a time writes it, and a crash leaves at most one file.
 func (t *Table) temporaryPath() string { return t.statePath() + ".tmp" }
 
-// load takes over what was saved. A state that is missing or can't be read is a gap: Fresh writes one before Envoy starts.
+// load loads the saved state. A missing or unreadable state is a gap, because Fresh writes a state before Envoy
+// starts.
 func (t *Table) load(changes *batch) {
 	state, err := t.loadState()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.say(slog.LevelError, "tunnels of before are not known", err)
+		t.logOnce(slog.LevelError, "tunnels of before are not known", err)
 	}
 	for _, tunnel := range state.Tunnels {
 		changes.open(tunnel)
@@ -60,7 +61,8 @@ func (t *Table) loadState() (state stateFile, err error) {
 	return state, nil
 }
 
-// saveState writes all tunnels that there are, so that a reader finds these or those of before, after a power cut too.
+// saveState saves all tunnels atomically: after a crash or a power cut a reader finds either the new or the previous
+// state.
 func (t *Table) saveState() error {
 	t.mu.Lock()
 	state := stateFile{Tunnels: make([]tunnel, 0, len(t.live)), Owned: maps.Clone(t.ledger.owned), Gap: t.ledger.why(), Unrecorded: t.unrecorded}
@@ -71,7 +73,7 @@ func (t *Table) saveState() error {
 	return t.writeState(state)
 }
 
-// saveGap saves that there is a gap, so that it outlives the agent.
+// saveGap saves that there is a gap, if that is not saved yet, so that the next agent reads it.
 func (t *Table) saveGap() error {
 	if !t.gapUnsaved.Swap(false) {
 		return nil
@@ -94,7 +96,7 @@ func (t *Table) writeState(state stateFile) error {
 	return nil
 }
 
-// removeFiles removes everything that is known of tunnels from the disk.
+// removeFiles removes the log and the state from the disk.
 func (t *Table) removeFiles() error {
 	var errs []error
 	for _, path := range []string{t.statePath(), t.temporaryPath(), t.log.old(), t.log.path} {

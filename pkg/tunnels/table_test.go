@@ -15,7 +15,7 @@ import (
 func TestTableFollowsTheLog(t *testing.T) {
 	torn := setup(3, "edge-3")
 	tests := map[string]struct {
-		write []string // with a pause after each, in which the table reads it
+		write []string // the table reads the log after each
 		want  map[string]string
 		bad   uint64
 	}{
@@ -87,7 +87,7 @@ func TestTableFollowsAFileThatIsReplacedOrTruncated(t *testing.T) {
 	if err := os.Rename(b.path, b.path+".elsewhere"); err != nil {
 		t.Fatal(err)
 	}
-	b.write(t, setup(3, "edge-3")) // to the file that has another name by now
+	b.write(t, setup(3, "edge-3")) // to the file that was renamed
 	want[peerAt(3)] = "edge-3"
 	b.has(t, want)
 	if err := b.open(t.Context()); err != nil {
@@ -97,7 +97,7 @@ func TestTableFollowsAFileThatIsReplacedOrTruncated(t *testing.T) {
 	want[peerAt(4)] = "edge-4"
 	b.has(t, want)
 
-	// Envoy has a file that has no name: it is told to make another.
+	// Envoy's open file has no name: Envoy is told to create another.
 	if err := os.Remove(b.path); err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestSnapshotAndChanges(t *testing.T) {
 	}
 }
 
-// TestChangesAddUp applies changes on a snapshot, at random distances, and compares with the table.
+// TestChangesAddUp applies changes to a snapshot at random intervals, and compares the result with the table.
 func TestChangesAddUp(t *testing.T) {
 	b := newBed(t, t.TempDir())
 	b.write(t, setup(0, "edge-0"))
@@ -161,7 +161,7 @@ func TestChangesAddUp(t *testing.T) {
 	mirror, version := map[string]Tunnel{}, uint64(0)
 	lost := 0
 	for round := range 100 {
-		for i := range 1 + round*round/3 { // so that the last ones are beyond what is remembered
+		for i := range 1 + round*round/3 { // the last rounds exceed the history
 			text := setup(i*7%300, fmt.Sprintf("edge-%d", round))
 			if (i+round)%3 == 0 {
 				text = closed(i*7%300, "edge-1")
@@ -239,7 +239,7 @@ func TestFresh(t *testing.T) {
 	})
 }
 
-func TestHistoryForgets(t *testing.T) {
+func TestHistoryIsBounded(t *testing.T) {
 	h := newHistory()
 	h.add(nil)
 	for i := range 10 * maxHistory {

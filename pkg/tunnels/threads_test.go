@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialFrom dials from an address, or any: one that has a connection from here to another server already will do.
+// dialFrom dials from an address. With a port that already has a connection to another server, it still succeeds.
 func dialFrom(t testing.TB, local netip.AddrPort, address string) net.Conn {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{}, Control: func(_, _ string, raw syscall.RawConn) error {

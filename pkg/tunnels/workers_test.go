@@ -20,9 +20,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
-// TestNoRequestWaitsForAWorkerWithoutTunnel destroys two tunnels of an edge at a time, at random, while clients open one connection after
-// the other, with a gateway of one worker and of four, and for comparison without anybody who closes holes. test/fleet does it with all
-// of an installation, and for longer.
+// TestNoRequestWaitsForAWorkerWithoutTunnel destroys two tunnels of an edge at a time, at random, while clients open
+// one connection after the other: with a gateway of one worker, of four, and of four without repair for comparison.
+// test/fleet does the same with a whole installation, and for longer.
 func TestNoRequestWaitsForAWorkerWithoutTunnel(t *testing.T) {
 	needsRight(t)
 	for name, tt := range map[string]struct {
@@ -34,9 +34,9 @@ func TestNoRequestWaitsForAWorkerWithoutTunnel(t *testing.T) {
 		"four workers, and nobody": {4, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // it waits
+			t.Parallel() // the test mostly waits
 			const duration = 15 * time.Second
-			const longest = 4 * time.Second // verify-fleet, which has the machine to itself, promises two
+			const longest = 4 * time.Second // verify-fleet, which has the machine to itself, promises two seconds
 			l := (&lab{Address: "127.0.0.1", Dials: "127.0.0.1", Workers: tt.workers, Count: atLeast * tt.workers}).start(t)
 			b := &bed{path: filepath.Join(l.dir, "tunnels.log")}
 			b.Table = New(Config{
@@ -77,14 +77,14 @@ func TestNoRequestWaitsForAWorkerWithoutTunnel(t *testing.T) {
 	}
 }
 
-// tally is what became of the requests.
+// tally counts the results of requests.
 type tally struct {
 	requests, failed int
-	longest          time.Duration // from the beginning of a request that failed to its success
+	longest          time.Duration // from the start of a request that failed to its success
 }
 
-// tries has clients send one request after the other, each on a connection of its own, which they give up after a second, and again
-// after 100 ms until it succeeds.
+// tries has clients send one request after the other, each on a connection of its own. A client gives up after a
+// second, and repeats the request every 100 ms until it succeeds.
 func (l *lab) tries(ctx context.Context, tunnel labTunnel, clients int) (wait func() tally) {
 	var mu sync.Mutex
 	var all tally
@@ -125,7 +125,7 @@ func try(port int) error {
 	return err
 }
 
-// holes are times in which a worker had no tunnel.
+// holes are the periods during which a worker had no tunnel.
 type holes struct {
 	count        int
 	sum, longest time.Duration
@@ -136,14 +136,14 @@ func (b *bed) destroy(t *testing.T, ctx context.Context, node string, workers in
 	t.Helper()
 	var k sockets.Kernel
 	defer k.Close()
-	look := time.NewTicker(10 * time.Millisecond)
-	defer look.Stop()
+	compare := time.NewTicker(10 * time.Millisecond)
+	defer compare.Stop()
 	since := make([]time.Time, workers)
 	for next := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return h
-		case <-look.C:
+		case <-compare.C:
 		}
 		now := time.Now()
 		for i, n := range b.spread(node, workers) {
@@ -182,7 +182,7 @@ func (b *bed) of(node string) (all []tunnel) {
 	return all
 }
 
-// spread is how many tunnels a node has on each worker.
+// spread returns the number of tunnels of a node on each worker.
 func (b *bed) spread(node string, workers int) []int {
 	count := make([]int, workers)
 	for _, tunnel := range b.of(node) {

@@ -11,22 +11,22 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// denials are those that are let in no more.
+// denials are the edges and tunnels that are no longer admitted.
 type denials struct {
-	ended   map[string]time.Time // tunnel ids, and until when their edges may have a certificate that is valid
-	denied  model.Denied         // all, sorted: a tunnel outlives the certificate by which it was opened
-	filter  model.Denied         // what Envoys are told: denied without ids of whom nobody can have a valid leaf
+	ended   map[string]time.Time // ids of ended tunnels, and until when their edges may have a valid certificate
+	denied  model.Denied         // all denials, sorted: a tunnel outlives the certificate that opened it
+	filter  model.Denied         // what Envoys get: denied without the ids whose edges cannot have a valid leaf
 	changed chan struct{}        // closed when denied changes
 	timer   *time.Timer          // for the next id to leave filter; nil: there is none
 	stopped bool
-	stale   bool // denied and filter may differ from what the tunnels and ended say
+	stale   bool // denied and filter may not reflect the tunnels and ended
 }
 
 func newDenials() denials {
 	return denials{ended: map[string]time.Time{}, changed: make(chan struct{})}
 }
 
-// settle brings denied and filter up to date, and says whether filter changed. next is when it will change by itself, zero:
+// settle updates denied and filter, and reports whether filter changed. next is when it will change by itself; zero:
 // never.
 func (d *denials) settle(now time.Time, revoked []model.EdgeRef) (changed bool, next time.Time) {
 	d.stale = false
@@ -62,9 +62,8 @@ func (d *denials) stop() {
 	}
 }
 
-// Ended replaces the ids of the tunnels that are on record as ended, each with the time until which its edges may have a
-// certificate that is valid. Until then gateways' Envoys are told to deny it; agents are, and here it is refused, for as long as
-// it is on record.
+// Ended replaces the recorded ids of ended tunnels, each with the time until which its edges may have a valid
+// certificate. Until that time gateways' Envoys deny the id. Agents and this server deny it as long as it is recorded.
 func (s *Server) Ended(ids map[string]time.Time) {
 	ids = maps.Clone(ids)
 	s.publishing.Lock()
@@ -75,8 +74,8 @@ func (s *Server) Ended(ids map[string]time.Time) {
 	s.deny()
 }
 
-// deny acts on a change of who is let in, if there is one: it notifies gateways and ends the streams of edges. The caller holds
-// s.publishing.
+// deny applies a change of the denials, if there is one: it notifies gateways and ends the streams of denied edges.
+// The caller holds s.publishing.
 func (s *Server) deny() {
 	if !s.denials.stale {
 		return
@@ -99,7 +98,7 @@ func (s *Server) deny() {
 	}
 }
 
-// refusedEdges are the streams of edges that are let in no more, each with the gRPC status that says why.
+// refusedEdges returns the streams of edges that are no longer admitted, each with the gRPC status of the reason.
 func (s *Server) refusedEdges() map[*edge]error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -112,7 +111,7 @@ func (s *Server) refusedEdges() map[*edge]error {
 	return refused
 }
 
-// relisten gives each gateway its listeners anew. The caller holds s.publishing.
+// relisten replaces the listeners of each gateway. The caller holds s.publishing.
 func (s *Server) relisten() {
 	s.mu.RLock()
 	hosts := slices.Collect(maps.Keys(s.hosts))
@@ -126,7 +125,7 @@ func (s *Server) relisten() {
 	}
 }
 
-// again looks at the denials once more at a time, zero: never. The caller holds s.mu.
+// again schedules the next update of the denials; zero: none. The caller holds s.mu.
 func (s *Server) again(now, next time.Time) {
 	d := &s.denials
 	if d.stopped {
@@ -149,10 +148,11 @@ func (s *Server) again(now, next time.Time) {
 	})
 }
 
-// Admit says whether a subject, whom a certificate that is valid names, is still let in: nil, or a gRPC status.
-// codes.FailedPrecondition: an edge that is revoked, or whose tunnel is on record as ended, for good. codes.Unavailable: a tunnel
-// that is not known; its edge keeps what it has and asks again. So does a gateway that is none of the installation's. Others are let
-// in. Before everything is published codes.Unavailable is for all, because who would be denied is not known either.
+// Admit reports whether the subject of a valid certificate is still admitted: nil, or a gRPC status.
+// codes.FailedPrecondition is permanent: the edge is revoked, or its tunnel is recorded as ended. codes.Unavailable:
+// the tunnel or gateway is not known; an edge keeps what it has and retries, and so does a gateway. All others are
+// admitted. Before everything is published, every subject gets codes.Unavailable, because the denials are not known
+// yet.
 func (s *Server) Admit(subject model.Subject) error {
 	if !s.Published() {
 		return status.Error(codes.Unavailable, "the server does not know the tunnels yet")
@@ -181,7 +181,8 @@ func (s *Server) admit(subject model.Subject) error {
 	return nil
 }
 
-// Denied returns who is let in no more, those too of whom nobody can have a certificate that is valid, and a channel that is closed when that changes.
+// Denied returns all denied edges and tunnels, including ones without a valid certificate, and a channel that is
+// closed when that changes.
 func (s *Server) Denied() (model.Denied, <-chan struct{}) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -16,9 +16,9 @@ type named interface {
 	GetName() string
 }
 
-// check returns the resources that may be published, by name, and an error for each of the others: one whose name is
-// empty, taken or there twice, and one that refers to an Envoy cluster which is not known. Envoy accepts the latter and
-// closes every connection that gets there, or takes one resource for the other.
+// check returns the resources that may be published, by name, and an error for each of the others: a resource with an
+// empty, taken or duplicate name, or with a reference to an unknown Envoy cluster. Envoy accepts the latter and then
+// closes every connection to it, or mistakes one resource for the other.
 func check[R named](resources []R, taken, known map[string]bool) (good map[string]types.Resource, errs []error) {
 	good = make(map[string]types.Resource, len(resources))
 	for _, r := range resources {

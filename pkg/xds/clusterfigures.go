@@ -9,14 +9,15 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// ClusterMetrics returns what the server knows of each workload cluster: as many series as there are, so it is for those who want that.
+// ClusterMetrics returns metrics of each workload cluster. Their number grows with the installation, so they are
+// optional.
 func (s *Server) ClusterMetrics() prometheus.Collector {
 	set := &metrics.Set{}
 	set.Look(s.lookAtClusters, "fairlead_xds_cluster_info", "fairlead_xds_cluster_refused_since_timestamp_seconds")
 	return set
 }
 
-// Keys are the workload clusters that are served, by Tunnel.spec.id.
+// Keys returns the served workload clusters, by Tunnel.spec.id.
 func (s *Server) Keys() map[string]model.Key {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -36,7 +37,7 @@ func (s *Server) lookAtClusters(emit metrics.Emit) {
 	}
 }
 
-// refusedSince are the workload clusters of which an Envoy refuses something.
+// refusedSince returns the workload clusters with a rejected resource, and since when it is rejected.
 func (s *Server) refusedSince() map[model.Key]time.Time {
 	first := map[model.Key]time.Time{}
 	note := func(key model.Key, since time.Time) {

@@ -20,30 +20,32 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
-// order is that in which types are sent: listeners refer to Envoy clusters.
+// order is the order of sending types: listeners refer to Envoy clusters.
 var order = [...]string{resourcev3.ClusterType, resourcev3.ListenerType}
 
-// edge is the ADS stream of an edge. There are thousands, on which hardly ever anything happens, so it keeps no resources: it remembers the names and
-// versions of those that the edge has, and makes all again when its tunnel or the gateways change. It has one goroutine, which receives, and another
-// one only while there is something to send. What that is is computed when it is sent, so there is no queue, and a slow edge delays no other.
+// edge is the ADS stream of an edge. There are thousands with very few events, so it keeps no resources: it stores the
+// names and versions of the edge's resources, and builds all resources again when its tunnel or the gateways change.
+// It has one goroutine for receiving, and a second one only while there is something to send. A response is computed
+// when it is sent, so there is no queue, and a slow edge does not delay others.
 //
-// What an edge asks for is decoded, built and hashed without any lock: a hostile edge must not delay changes of other tunnels.
+// Requests of an edge are decoded, and its resources built and hashed, without any lock: a hostile edge must not delay
+// changes of other tunnels.
 type edge struct {
 	server  *Server
 	subject model.Subject
 	conn    discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
 	hangUp  func(error)
 	pace    *rate.Limiter // of requests
-	number  uint64        // of streams, in the order in which they came
+	number  uint64        // of streams, in the order of their start
 
-	// mu guards what follows. It may be locked while the server's lock is held, never the other way round.
+	// mu guards the fields below. It may be locked while the server's lock is held, never the other way round.
 	mu      sync.Mutex
 	over    bool
-	sending bool           // there is a goroutine that sends
+	sending bool           // a goroutine is sending
 	named   bool           // the node id was checked, and dial is known
 	dial    envoy.EdgeDial // the addresses that it dials
-	made    resources      // while it asks for the first time; nil: made when they are needed
-	updates uint64         // how often made became stale
+	made    resources      // during the first requests; nil: built when needed
+	updates uint64         // number of times that made became stale
 	nonce   uint64
 	kinds   [len(order)]kind
 
@@ -80,7 +82,7 @@ func (s *Server) edgeStream(conn discoveryv3.AggregatedDiscoveryService_DeltaAgg
 	})
 }
 
-// enter registers a stream, so that it follows its tunnel. Where its node has too many, the oldest ends.
+// enter registers a stream, so that it follows its tunnel. If its node has too many streams, the oldest ends.
 func (e *edge) enter() error {
 	s := e.server
 	s.mu.Lock()
@@ -103,7 +105,7 @@ func (e *edge) enter() error {
 	return nil
 }
 
-// leave forgets a stream.
+// leave removes a stream.
 func (e *edge) leave() {
 	e.mu.Lock()
 	e.over = true
@@ -127,7 +129,7 @@ func (e *edge) end(err error) {
 	e.hangUp(err)
 }
 
-// receive takes a request, not faster than it may, and notifies the goroutine that sends.
+// receive handles a request, within the rate limits, and notifies the goroutine that sends.
 func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest) error {
 	if err := e.server.limits.wait(ctx, e); err != nil {
 		return err
@@ -152,7 +154,7 @@ func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest
 	return nil
 }
 
-// identify checks which node a request claims to be from. The first request names the node; later ones may, but must not name another.
+// identify checks the node of a request. The first request must name it; later ones may, but must not name another.
 func (e *edge) identify(r *discoveryv3.DeltaDiscoveryRequest) error {
 	e.mu.Lock()
 	named := e.named
@@ -175,7 +177,8 @@ func (e *edge) identify(r *discoveryv3.DeltaDiscoveryRequest) error {
 	return nil
 }
 
-// update sends what has changed for an edge: at once if it has answered what was sent before, or else when it does. It does not block.
+// update sends the changes for an edge: immediately if it has answered the previous response, otherwise after its
+// answer. It does not block.
 func (e *edge) update() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -190,7 +193,7 @@ func (e *edge) update() {
 	e.wake()
 }
 
-// wake starts the goroutine that sends, unless there is one or nothing is to be sent. The caller holds e.mu.
+// wake starts the goroutine that sends, unless it runs or there is nothing to send. The caller holds e.mu.
 func (e *edge) wake() {
 	if e.over || e.sending || !slices.ContainsFunc(e.kinds[:], kind.due) {
 		return
@@ -199,7 +202,7 @@ func (e *edge) wake() {
 	go e.send()
 }
 
-// send sends until there is no more to send.
+// send sends until there is nothing left to send.
 func (e *edge) send() {
 	for {
 		response := e.next()
@@ -207,12 +210,12 @@ func (e *edge) send() {
 			return
 		}
 		if err := e.conn.Send(response); err != nil {
-			return // and so does Recv
+			return // Recv fails too
 		}
 	}
 }
 
-// next is what an edge is to be sent now; nil: nothing, and the goroutine that sends must end.
+// next returns the next response for an edge; nil: there is none, and the goroutine that sends must end.
 func (e *edge) next() *discoveryv3.DeltaDiscoveryResponse {
 	for {
 		j, ok := e.pick()

@@ -18,32 +18,34 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
-// remembered is how many changes a feed remembers. A stream that is further behind is compared with everything there is.
+// remembered is the number of changes that a feed keeps. A stream that is further behind is compared with all
+// resources.
 const remembered = 4096
 
-// feed holds Envoy clusters that many streams share. It is what go-control-plane's LinearCache is, but for the cost of a
-// change: that compares all resources with all that a stream knows and copies the latter, at each change and each ACK, for each
-// stream. A feed remembers what has changed, and looks at that alone. It keeps resources encoded, as they are sent.
+// feed holds Envoy clusters that many streams share. It replaces go-control-plane's LinearCache because of the cost of
+// a change: for each stream, at each change and each ACK, LinearCache compares all resources with the stream's
+// versions and copies these. A feed records what has changed, and processes only that. It keeps resources in the
+// encoding that is sent.
 type feed struct {
 	typeURL string
 
 	mu        sync.Mutex
-	resources map[string]*discoveryv3.Resource // never changed once they are here
+	resources map[string]*discoveryv3.Resource // immutable
 	variants  map[string]*discoveryv3.Resource // of resources, for readers of variants
 	last      uint64                           // number of the last change
 	changed   []string                         // names of the last changes, the newest at the end
 	watches   map[*reader]*watch
 }
 
-// reader is how far one stream has got. Its feed's lock guards it.
+// reader is the progress of one stream. Its feed's lock guards it.
 type reader struct {
-	known map[string]string // versions by name; nil: the stream has not asked yet
-	seen  uint64            // number of the last change that is in known
-	// variants has the stream get the variants of resources, where there are some.
+	known map[string]string // versions by name; nil: the stream has not subscribed yet
+	seen  uint64            // number of the last change that known includes
+	// variants is set if the stream gets the variants of resources.
 	variants bool
 }
 
-// watch is a request that waits for something to change.
+// watch is a request that waits for a change.
 type watch struct {
 	request *discoveryv3.DeltaDiscoveryRequest
 	to      chan cachev3.DeltaResponse
@@ -53,7 +55,7 @@ func newFeed() *feed {
 	return &feed{typeURL: resourcev3.ClusterType, resources: map[string]*discoveryv3.Resource{}, watches: map[*reader]*watch{}}
 }
 
-// update sets resources and removes others. What is equal to what was is no change.
+// update sets resources and removes others. A resource that is equal to the previous one does not count as changed.
 func (f *feed) update(set map[string]types.Resource, gone []string) error {
 	var failed error
 	encoded := make(map[string]*discoveryv3.Resource, len(set))
@@ -92,8 +94,8 @@ func (f *feed) note(name string) {
 	}
 }
 
-// watch answers a request as soon as there is something that its stream does not know: the first one at once. It returns what ends
-// the waiting.
+// watch answers a request as soon as its stream lacks something; it answers the first request immediately. It returns
+// a function that cancels the watch.
 func (f *feed) watch(by *reader, request *discoveryv3.DeltaDiscoveryRequest, sub cachev3.Subscription, to chan cachev3.DeltaResponse) (cancel func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,10 +117,10 @@ func (f *feed) watch(by *reader, request *discoveryv3.DeltaDiscoveryRequest, sub
 	}
 }
 
-// unseen is the number of no change: everything is to be compared.
+// unseen is not the number of a change: all resources are compared.
 const unseen = ^uint64(0)
 
-// answer sends what a stream does not know, and forgets its watch; if there is nothing, only if it must.
+// answer sends what a stream lacks, and removes its watch. If there is nothing to send, it answers only if it must.
 func (f *feed) answer(by *reader, w *watch, must bool) {
 	response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: f.typeURL, SystemVersionInfo: strconv.FormatUint(f.last, 10)}
 	for _, name := range f.since(by) {
@@ -137,11 +139,11 @@ func (f *feed) answer(by *reader, w *watch, must bool) {
 		return
 	}
 	delete(f.watches, by)
-	// The versions stay here: go-control-plane would only keep them for the next request.
+	// The feed keeps the versions: go-control-plane would only store them for the next request.
 	w.to <- &cachev3.DeltaPassthroughResponse{DeltaRequest: w.request, DeltaDiscoveryResponse: response, NextVersionMap: map[string]string{}}
 }
 
-// since are the names that may differ from what a stream knows, each perhaps more than once.
+// since returns the names that may differ from a stream's versions, possibly with duplicates.
 func (f *feed) since(by *reader) []string {
 	if behind := f.last - by.seen; by.seen != unseen && behind <= uint64(len(f.changed)) {
 		return f.changed[len(f.changed)-int(behind):]
@@ -155,7 +157,7 @@ func (f *feed) since(by *reader) []string {
 	return all
 }
 
-// number is that of the last change, size how many resources there are.
+// number returns the number of the last change.
 func (f *feed) number() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,7 +170,7 @@ func (f *feed) size() int {
 	return len(f.resources)
 }
 
-// published returns the resources whose names wanted accepts, in name order, compared with what one stream has.
+// published returns the resources whose names wanted accepts, in name order, compared with the versions of one stream.
 func (f *feed) published(by *reader, wanted func(string) bool, marks *progress.Marks) []csds.Resource {
 	f.mu.Lock()
 	numbers := make(map[string]uint64, len(f.changed))
@@ -176,7 +178,7 @@ func (f *feed) published(by *reader, wanted func(string) bool, marks *progress.M
 		numbers[name] = f.last - uint64(len(f.changed)-1-i)
 	}
 	all := make([]csds.Resource, 0, 16)
-	bodies := map[string]*discoveryv3.Resource{} // which never change
+	bodies := map[string]*discoveryv3.Resource{} // immutable
 	for name := range f.resources {
 		if r := f.of(by, name); wanted(name) {
 			all = append(all, csds.Resource{Name: name, Version: r.GetVersion(), Behind: by.known[name] != r.GetVersion()})

@@ -13,7 +13,7 @@ import (
 	streamv3 "github.com/envoyproxy/go-control-plane/pkg/server/stream/v3"
 )
 
-// client is a stream that answers at once.
+// client is a stream that answers immediately.
 type client struct {
 	feed   *feed
 	reader *reader
@@ -21,7 +21,7 @@ type client struct {
 	to     chan cachev3.DeltaResponse
 	cancel func()
 	has    map[string]string // versions by name
-	got    int               // resources, removed ones too
+	got    int               // number of resources, including removed ones
 }
 
 func newClient(f *feed, has map[string]string) *client {
@@ -39,7 +39,7 @@ func (c *client) ask() {
 	c.cancel = c.feed.watch(c.reader, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: c.feed.typeURL}, c.sub, c.to)
 }
 
-// take takes what is there, and says whether there was an answer.
+// take takes what is available, and reports whether there was an answer.
 func (c *client) take(t testing.TB) bool {
 	t.Helper()
 	select {
@@ -76,7 +76,8 @@ func cluster(name string, version int) types.Resource {
 	return &clusterv3.Cluster{Name: name, AltStatName: fmt.Sprint(version)}
 }
 
-// TestFeed has streams come, answer or wait, and go while resources change at random: whoever has taken every answer has what there is.
+// TestFeed opens streams that answer or wait, and closes them, while resources change at random. A stream that has
+// taken every answer has all resources.
 func TestFeed(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	f := newFeed()
@@ -123,11 +124,11 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-// TestAStreamThatIsFarBehind misses more changes than are remembered.
+// TestAStreamThatIsFarBehind misses more changes than the feed keeps.
 func TestAStreamThatIsFarBehind(t *testing.T) {
 	f := newFeed()
 	c := newClient(f, nil)
-	c.take(t) // that there is nothing
+	c.take(t) // an empty answer
 	for i := range 3 * remembered {
 		name := fmt.Sprintf("c%d", i%10)
 		if err := f.update(map[string]types.Resource{name: cluster(name, i)}, nil); err != nil {
@@ -142,7 +143,8 @@ func TestAStreamThatIsFarBehind(t *testing.T) {
 	}
 }
 
-// TestAChangeCostsTheSameAmongMany counts what a change and its ACK allocate: an answer and what is in it, however much else there is.
+// TestAChangeCostsTheSameAmongMany counts what a change and its ACK allocate: an answer and its content, regardless of
+// the number of other resources.
 func TestAChangeCostsTheSameAmongMany(t *testing.T) {
 	cost := func(size int) float64 {
 		f := newFeed()
@@ -174,7 +176,7 @@ func TestAChangeCostsTheSameAmongMany(t *testing.T) {
 	}
 }
 
-// BenchmarkChange is one change among 10,000, with the ACK of one gateway.
+// BenchmarkChange measures one change among 10,000, with the ACK of one gateway.
 func BenchmarkChange(b *testing.B) {
 	f := newFeed()
 	all := map[string]types.Resource{}

@@ -15,7 +15,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
-// figures is what a Server counts. Of each stream it keeps two numbers for each type, because there may be 10,000.
+// figures holds the counters of a Server. There may be 10,000 streams, so it keeps two numbers for each type of a
+// stream.
 type figures struct {
 	metrics.Set
 	refused, leftOut  *prometheus.CounterVec
@@ -51,19 +52,19 @@ func newFigures(s *Server) *figures {
 	return f
 }
 
-// noteEnd counts a stream that did not end by itself.
+// noteEnd counts a stream that ended with an error.
 func (f *figures) noteEnd(code codes.Code) {
 	switch code {
-	case codes.OK, codes.Canceled: // whoever asked has gone
+	case codes.OK, codes.Canceled: // the client has disconnected
 	default:
 		f.refused.WithLabelValues(code.String()).Inc()
 	}
 }
 
-// Metrics returns what the server counts.
+// Metrics returns the metrics of the server.
 func (s *Server) Metrics() prometheus.Collector { return s.figures }
 
-// look counts what there is now.
+// look emits the present counts.
 func (s *Server) look(emit metrics.Emit) {
 	now := time.Now()
 	streams, refusing, waiting := map[model.Role]int{}, map[model.Role]int{}, map[model.Role]int{}
@@ -105,7 +106,7 @@ func (s *Server) look(emit metrics.Emit) {
 	emit("fairlead_xds_resources", float64(s.gateways.size()), progress.TypeName(resourcev3.ClusterType))
 }
 
-// noteSent notes a response to a gateway.
+// noteSent records a response to a gateway.
 func (st *stream) noteSent(r *discoveryv3.DeltaDiscoveryResponse) {
 	i := slices.Index(order[:], r.GetTypeUrl())
 	if i < 0 {
@@ -125,7 +126,7 @@ func (st *stream) noteSent(r *discoveryv3.DeltaDiscoveryResponse) {
 	f.Send(st.subject.Role, p, r, changed)
 }
 
-// noteAnswer notes what a gateway says of the last response.
+// noteAnswer records a gateway's answer to the last response.
 func (st *stream) noteAnswer(r *discoveryv3.DeltaDiscoveryRequest) {
 	if i := slices.Index(order[:], r.GetTypeUrl()); i >= 0 {
 		st.server.figures.Answer(st.subject.Role, &st.progress[i], r)

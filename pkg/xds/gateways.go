@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// tellAtOnce is how many edges are told together of a change of the gateways, and tellInterval how long the next ones wait,
-	// more or less: 400 in a second. All 10,000 of an installation dial a new gateway, with TLS, as soon as they know it, and
-	// one core does about 1,000 such handshakes in a second.
+	// tellAtOnce is the number of edges that are notified together of a change of the gateways, and tellInterval the
+	// approximate wait before the next ones: 400 in a second. All 10,000 edges of an installation dial a new gateway,
+	// with TLS, as soon as they get it, and one core does about 1,000 such handshakes in a second.
 	tellAtOnce   = 100
 	tellInterval = 250 * time.Millisecond
 )
 
-// telling are the edges that have not been told yet of a change of the gateways.
+// telling holds the edges that were not notified yet of a change of the gateways.
 type telling struct {
 	waiting map[*edge]bool
-	timer   *time.Timer // for the next of them; nil: nobody waits
+	timer   *time.Timer // for the next ones; nil: none waits
 	stopped bool
 }
 
@@ -39,9 +39,9 @@ func (t *telling) stop() {
 	}
 }
 
-// SetGateways replaces the gateways of the installation, in order: there must be at least one, and all must be valid. Gateways are told at
-// once. Edges are told a few at a time, in random order, for each then dials all that are new; one that connects meanwhile
-// learns of all of them. What is equal to what was is told nobody.
+// SetGateways replaces the gateways of the installation, in order. There must be at least one, and all must be valid.
+// Gateways are notified immediately. Edges are notified a few at a time, in random order, because each then dials all
+// new gateways; an edge that connects meanwhile gets all of them. Equal gateways notify no stream.
 func (s *Server) SetGateways(gateways []model.Gateway) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
@@ -68,17 +68,18 @@ func (s *Server) SetGateways(gateways []model.Gateway) {
 	s.publish()
 }
 
-// publish lets every caller in once all is known that they get. The caller holds s.publishing.
+// publish admits callers once everything that they get is known. The caller holds s.publishing.
 func (s *Server) publish() {
 	if s.replaced && len(s.inst.Gateways) > 0 && !s.Published() {
 		close(s.published)
 	}
 }
 
-// setCommon makes the Envoy clusters that every gateway has, and notes which of them change. The caller holds s.publishing.
+// setCommon builds the Envoy clusters that every gateway has, and records which of them change. The caller holds
+// s.publishing.
 func (s *Server) setCommon(changes changes) {
 	static := set(envoy.StaticClusters())
-	// They all depend on the installation alone, and refer to nothing.
+	// They depend on the installation only, and have no references.
 	common, errs := check(envoy.GatewayClusters(s.profiles.current.inst), static, static)
 	s.leftOut(resourcev3.ClusterType, errs)
 	for name := range s.common {
@@ -94,21 +95,21 @@ func (s *Server) setCommon(changes changes) {
 	s.common, s.taken = common, namesOf(common, static)
 }
 
-// same says whether a resource is what it was; nil: there was none.
+// same reports whether a resource is unchanged; was is nil if there was none.
 func same(was, is types.Resource) bool { return was != nil && proto.Equal(was, is) }
 
-// tell tells some of those who wait, and comes back for the others.
+// tell notifies some of the waiting edges, and schedules the others.
 func (s *Server) tell() {
 	t := &s.telling
 	if t.timer != nil || t.stopped {
-		return // its turn comes
+		return // it is scheduled
 	}
 	s.tellSome()
 }
 
 func (s *Server) tellSome() {
 	t := &s.telling
-	// A map is walked in an order that is random enough.
+	// The order of a map is random enough.
 	told := 0
 	for e := range t.waiting {
 		if told++; told > tellAtOnce {
@@ -130,11 +131,11 @@ func (s *Server) tellSome() {
 	})
 }
 
-// jittered is a time from half to one and a half of another, so that several servers don't tell theirs in step.
+// jittered returns a random time between half and one and a half of d, so that several servers are not in step.
 func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// admitGateway says whether a gateway is one of the installation's: nil, or codes.Unavailable, because it may be scaled up to
-// that soon.
+// admitGateway returns nil if a gateway belongs to the installation, or else codes.Unavailable, because it may be
+// added soon.
 func (s *Server) admitGateway(name string) error {
 	if slices.ContainsFunc(s.inst.Gateways, func(g model.Gateway) bool { return g.Name == name }) {
 		return nil
@@ -154,7 +155,7 @@ func (s *Server) Gateways() []string {
 	return names
 }
 
-// gatewayNames are the gateways as people are told of them.
+// gatewayNames describes the gateways for messages.
 func (s *Server) gatewayNames() string {
 	switch n := len(s.inst.Gateways); n {
 	case 0:

@@ -10,10 +10,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// job is what it takes to compute one response, as it was at one time.
+// job is the input of one response, as of one time.
 type job struct {
 	kind     int
-	must     bool // be sent, even if there is nothing in it
+	must     bool // send the response even if it is empty
 	known    []known
 	requests uint64
 	updates  uint64
@@ -21,7 +21,7 @@ type job struct {
 	made     resources
 }
 
-// pick returns the next job, or false if there is none: then the goroutine that sends must end.
+// pick returns the next job, or false if there is none, and then the goroutine that sends must end.
 func (e *edge) pick() (job, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -39,13 +39,13 @@ func (e *edge) pick() (job, bool) {
 	}
 	e.sending = false
 	if !slices.ContainsFunc(e.kinds[:], func(k kind) bool { return !k.asked }) {
-		e.made = nil // it has asked for all that there is
+		e.made = nil // it has requested all types
 	}
 	return job{}, false
 }
 
-// do computes a response, and what the edge knows when it has got that. It returns nil if the tunnel has ended: its
-// edges are told otherwise.
+// do computes a response, and the edge's resources after it. It returns nil if the tunnel has ended: the end of the
+// stream notifies its edges.
 func (j *job) do(s *Server, subject model.Subject) (*discoveryv3.DeltaDiscoveryResponse, []known, error) {
 	s.limits.builds <- struct{}{}
 	defer func() { <-s.limits.builds }()
@@ -59,7 +59,7 @@ func (j *job) do(s *Server, subject model.Subject) (*discoveryv3.DeltaDiscoveryR
 	return difference(order[j.kind], j.made[order[j.kind]], j.known)
 }
 
-// commit returns what is to be sent of a response that was computed; nil: nothing, there may be another job.
+// commit returns the computed response if it must be sent; nil: it must not, but there may be another job.
 func (e *edge) commit(
 	j job, response *discoveryv3.DeltaDiscoveryResponse, now []known,
 ) *discoveryv3.DeltaDiscoveryResponse {
@@ -69,12 +69,12 @@ func (e *edge) commit(
 	if e.over || response == nil {
 		return nil
 	}
-	if k.requests != j.requests { // the edge has said meanwhile that it has something else: compute it again
+	if k.requests != j.requests { // the edge has reported other resources meanwhile: compute it again
 		k.stale, k.first = true, k.first || j.must
 		return nil
 	}
 	if e.updates == j.updates {
-		e.made = j.made // the other type is of use too
+		e.made = j.made // the other type needs it too
 	}
 	k.known = now
 	if len(response.GetResources())+len(response.GetRemovedResources()) == 0 && !j.must {

@@ -13,18 +13,18 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// kind is what an edge knows of one type.
+// kind is the state of one type of an edge.
 type kind struct {
-	asked    bool    // at all
-	first    bool    // and it has had no answer yet: it gets one in any case
-	all      bool    // it subscribes to all there are, which is all that can be subscribed to
-	waiting  bool    // it has answered what was sent last
-	stale    bool    // something may have changed since then
-	known    []known // never changed in place
-	requests uint64  // how many came
+	asked    bool    // the edge has subscribed
+	first    bool    // the first response is due, even if it is empty
+	all      bool    // it subscribes to all resources, which is the only supported subscription
+	waiting  bool    // it has answered the last response
+	stale    bool    // something may have changed since the last response
+	known    []known // not changed in place
+	requests uint64  // number of requests
 }
 
-// due says whether there may be something to send now.
+// due reports whether there may be something to send now.
 func (k kind) due() bool { return k.waiting && k.stale }
 
 // known is a resource that an edge has.
@@ -33,14 +33,14 @@ type known struct {
 	version [32]byte // its hash
 }
 
-// request is what an edge says of one type.
+// request is the content of a request about one type.
 type request struct {
-	have        []known // the resources that it has; of use in the first request alone
+	have        []known // the edge's resources; only the first request has them
 	subscribes  bool
 	unsubscribe map[string]bool
 }
 
-// readRequest reads what a request says. It returns a gRPC status for one that no edge sends.
+// readRequest parses a request. It returns a gRPC status for a request that no edge sends.
 func readRequest(r *discoveryv3.DeltaDiscoveryRequest) (request, error) {
 	if n := len(r.GetInitialResourceVersions()) + len(r.GetResourceNamesSubscribe()) + len(r.GetResourceNamesUnsubscribe()); n > maxNames {
 		return request{}, status.Errorf(codes.InvalidArgument, "the request lists %d names, more than %d", n, maxNames)
@@ -59,7 +59,7 @@ func readRequest(r *discoveryv3.DeltaDiscoveryRequest) (request, error) {
 	return said, nil
 }
 
-// apply takes what a request says of what the edge has and wants.
+// apply applies a request to the state of a type.
 func (k *kind) apply(said request) {
 	k.waiting = true
 	k.requests++
@@ -76,11 +76,12 @@ func (k *kind) apply(said request) {
 	if said.unsubscribe["*"] {
 		k.all = false
 	}
-	// Another slice, for the one that is there may be in use: the edge has these resources no more.
+	// A copy, because the slice may be in use: the edge no longer has these resources.
 	k.known = slices.DeleteFunc(slices.Clone(k.known), func(have known) bool { return said.unsubscribe[have.name] })
 }
 
-// difference is what an edge is to be told of a type, where it knows some resources before, and what it knows then.
+// difference returns the response that turns the resources that an edge has into all, and the resources that it has
+// then.
 func difference(typeURL string, all map[string]types.Resource, before []known) (*discoveryv3.DeltaDiscoveryResponse, []known, error) {
 	response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL}
 	had := make(map[string][32]byte, len(before))

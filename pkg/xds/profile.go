@@ -18,10 +18,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
-// maxAnnounced bounds the nodes outside of a first wave that are announced because they refuse something.
+// maxAnnounced bounds the announced nodes outside of a first wave that reject something.
 const maxAnnounced = 200
 
-// rendering is what a profile makes of an installation. It is never changed.
+// rendering is an installation as one profile renders it. It is immutable.
 type rendering struct {
 	profile rollout.Profile
 	inst    model.Installation
@@ -29,21 +29,22 @@ type rendering struct {
 	first   *model.Installation
 }
 
-// profiles are what the record of rollouts gives to nodes. They are never changed.
+// profiles are the profiles that the record of rollouts assigns to nodes. They are immutable.
 type profiles struct {
-	record        *rollout.Record // nil: there is none, and all nodes get the target
+	record        *rollout.Record // nil: no record, and all nodes get the target
 	current, next rendering
 	members       map[rollout.Node]bool // of the first wave
 	problem       string                // why a recorded profile is not rendered as it is recorded; empty: all are
 }
 
-// targetOf is what a server with this configuration makes, if no record says otherwise.
+// targetOf returns the profile of a server with this configuration, if no record decides otherwise.
 func targetOf(inst model.Installation) rollout.Profile {
 	return rollout.SettingsOf(inst, envoy.Current.String()).Profile()
 }
 
-// newProfiles reads a record. What this build cannot render is rendered for the nearest version; without a profile that
-// can be read, nodes keep to the current one, and if that is the one, to the target.
+// newProfiles returns the profiles of a record. If this build cannot render one, it is rendered for the nearest
+// version. If a profile cannot be read, its nodes keep the current one; if the current one cannot be read, they get
+// the target.
 func newProfiles(inst model.Installation, target rollout.Profile, record *rollout.Record) profiles {
 	own := rendering{profile: target, inst: inst, version: envoy.Current}
 	p := profiles{record: record, current: own, next: own, members: map[rollout.Node]bool{}}
@@ -68,7 +69,7 @@ func newProfiles(inst model.Installation, target rollout.Profile, record *rollou
 	return p
 }
 
-// render reads a profile. Where it cannot it returns another rendering; problem is why what it returns is not the
+// render parses and renders a profile. If it cannot, it returns otherwise; problem is why the result is not the
 // profile.
 func render(profile rollout.Profile, inst model.Installation, otherwise rendering) (r rendering, problem string) {
 	settings, err := profile.Settings()
@@ -89,7 +90,7 @@ func render(profile rollout.Profile, inst model.Installation, otherwise renderin
 	return rendering{profile, inst, version, otherwise.first}, problem
 }
 
-// of is what a node is served.
+// of returns what a node is served.
 func (p *profiles) of(node model.Subject) rendering {
 	switch {
 	case p.record == nil:
@@ -103,15 +104,15 @@ func (p *profiles) of(node model.Subject) rendering {
 // differs reports whether a node is served another profile than the current one.
 func (p *profiles) differs(node model.Subject) bool { return p.of(node).profile != p.current.profile }
 
-// profileOf is the short name of the profile that a node is served.
+// profileOf returns the short name of the profile that a node is served.
 func (s *Server) profileOf(node model.Subject) string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.profiles.of(node).profile.ID()
 }
 
-// SetRollout replaces the record of rollouts; nil: there is none, and all nodes get what this server is configured for.
-// Gateways are sent what changes for them at once, edges as after a change of the gateways.
+// SetRollout replaces the record of rollouts; nil: there is none, and all nodes get what this server is configured
+// for. Gateways get their changes immediately, edges as after a change of the gateways.
 func (s *Server) SetRollout(record *rollout.Record) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
@@ -125,7 +126,7 @@ func (s *Server) SetRollout(record *rollout.Record) {
 	changes := changes{}
 	s.setCommon(changes)
 	s.send(changes)
-	s.setVariants() // after what all get: a gateway whose variant became what all get is sent nothing
+	s.setVariants() // after the common resources: a gateway whose variant became common gets no change
 	s.relisten()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,8 +138,8 @@ func (s *Server) SetRollout(record *rollout.Record) {
 	s.tell()
 }
 
-// setVariants gives the gateways of the next profile their form of the Envoy clusters that all gateways have. Their
-// names are the same by every profile, and the Envoy clusters of tunnels depend on none. The caller holds s.publishing.
+// setVariants gives the gateways of the next profile their variant of the Envoy clusters that all gateways have. Their
+// names do not depend on the profile, and neither do the Envoy clusters of tunnels. The caller holds s.publishing.
 func (s *Server) setVariants() {
 	p, static := &s.profiles, set(envoy.StaticClusters())
 	variants := map[string]types.Resource{}
@@ -163,7 +164,7 @@ func (s *Server) setVariants() {
 	}
 }
 
-// vary replaces the variants of a feed, and says which readers get them.
+// vary replaces the variants of a feed, and the readers that get them.
 func (f *feed) vary(variants map[string]types.Resource, readers map[*reader]bool) error {
 	encoded := map[string]*discoveryv3.Resource{}
 	for name, r := range variants {
@@ -195,7 +196,7 @@ func sameVersions(a, b map[string]*discoveryv3.Resource) bool {
 	return maps.EqualFunc(a, b, func(a, b *discoveryv3.Resource) bool { return a.GetVersion() == b.GetVersion() })
 }
 
-// of is a resource as a reader gets it; nil: there is none. The caller holds f.mu.
+// of returns a resource as a reader gets it; nil: there is none. The caller holds f.mu.
 func (f *feed) of(by *reader, name string) *discoveryv3.Resource {
 	r := f.resources[name]
 	if variant := f.variants[name]; by.variants && r != nil && variant != nil {
@@ -204,8 +205,8 @@ func (f *feed) of(by *reader, name string) *discoveryv3.Resource {
 	return r
 }
 
-// Profiles is what this server tells the controller of profiles: its target, what the nodes of a first wave run, and
-// which nodes refuse something.
+// Profiles returns what this server reports to the controller about profiles: its target, what the nodes of a first
+// wave run, and which nodes reject something.
 func (s *Server) Profiles() *reportv1.ProfileState {
 	state := &reportv1.ProfileState{Target: string(s.target)}
 	s.mu.RLock()
@@ -249,7 +250,7 @@ func (s *Server) Profiles() *reportv1.ProfileState {
 	return state
 }
 
-// settled reports whether an edge has answered all that there is for it.
+// settled reports whether an edge has answered all responses.
 func (e *edge) settled() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -261,7 +262,7 @@ func (e *edge) settled() bool {
 	return !e.sending
 }
 
-// refusalOf is why a node refuses something, in its own words.
+// refusalOf returns the reason why a node rejects something, as reported by the node; empty: it rejects nothing.
 func refusalOf(progress *[2]progress.Progress) string {
 	for i := range progress {
 		if name, why := progress[i].Answers.FirstRejection(); name != "" {

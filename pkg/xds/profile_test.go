@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
-// changed is inst with other settings: all of them concern gateways, and the public address concerns edges.
+// changed returns inst with other settings: all of them affect gateways, and the public address affects edges.
 var changed = func() model.Installation {
 	other := inst
 	other.Public, other.Control = model.Endpoint{Host: "other.example.com", Port: 443}, model.Endpoint{Host: "10.0.0.8", Port: 18000}
@@ -31,8 +31,7 @@ func profileOf(inst model.Installation) rollout.Profile {
 	return rollout.SettingsOf(inst, envoy.Current.String()).Profile()
 }
 
-// wave is a bed with two edges and two gateways that have everything, of which edge-a and gateway-0 are in a first
-// wave.
+// wave is a bed with two edges and two gateways that have all resources. edge-a and gateway-0 are in a first wave.
 type wave struct {
 	*bed
 	record       rollout.Record
@@ -130,7 +129,7 @@ func TestAStoppedRolloutIsTakenBack(t *testing.T) {
 	}
 }
 
-// TestANewAddressIsDialled: Envoy keeps tunnels that are open unless their listener changes too.
+// TestANewAddressIsDialled: Envoy keeps open tunnels unless their listener changes too.
 func TestANewAddressIsDialled(t *testing.T) {
 	w := newWave(t)
 	w.record.First = profileOf(inst)
@@ -152,7 +151,7 @@ func TestANewAddressIsDialled(t *testing.T) {
 	expect(t, "changed listeners of the edge of the wave", got[lds].names, edgeListeners)
 }
 
-// TestWithoutARecordATargetIsServed: a new installation has none yet.
+// TestWithoutARecordATargetIsServed: a new installation has no record yet.
 func TestWithoutARecordATargetIsServed(t *testing.T) {
 	w := newWave(t)
 	w.SetRollout(nil)
@@ -160,7 +159,7 @@ func TestWithoutARecordATargetIsServed(t *testing.T) {
 	w.out.gets(t, "an edge", changed.Public.Host)
 }
 
-// TestGatewaysOfBothProfilesKnowNewReplicas: gateways come and go during a rollout.
+// TestGatewaysOfBothProfilesKnowNewReplicas: gateways are added and removed during a rollout.
 func TestGatewaysOfBothProfilesKnowNewReplicas(t *testing.T) {
 	w := newWave(t)
 	w.to(rollout.PhaseFirst)
@@ -173,8 +172,8 @@ func TestGatewaysOfBothProfilesKnowNewReplicas(t *testing.T) {
 	}
 }
 
-// TestWhatAllGatewaysShareIsTheSameByEveryProfile states the rule on which the one feed of all gateways rests: profiles
-// may change what an Envoy cluster of GatewayClusters is, but neither the names nor anything about a tunnel.
+// TestWhatAllGatewaysShareIsTheSameByEveryProfile checks the assumption of the single feed of all gateways: profiles
+// may change an Envoy cluster of GatewayClusters, but neither the names nor anything about a tunnel.
 func TestWhatAllGatewaysShareIsTheSameByEveryProfile(t *testing.T) {
 	other := changed
 	other.Workers, other.AccessLog, other.ReplicaAddress = 5, model.AccessLogAll, "gw-{i}.example.com:443"
@@ -218,7 +217,7 @@ func TestProfilesOfOtherBuilds(t *testing.T) {
 	}
 }
 
-// TestTheVersionOfAProfileIsRendered: an agent of this version gets what the profile's version has, and not more.
+// TestTheVersionOfAProfileIsRendered: an agent of this version gets what the profile's version has, and nothing newer.
 func TestTheVersionOfAProfileIsRendered(t *testing.T) {
 	logging := inst
 	logging.AccessLog = model.AccessLogAll

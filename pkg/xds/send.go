@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
-// send hands changes to the streams of all gateways. The caller holds s.publishing.
+// send publishes changes to the streams of all gateways. The caller holds s.publishing.
 func (s *Server) send(changes changes) {
 	if len(changes) == 0 {
 		return
@@ -28,7 +28,7 @@ func (s *Server) send(changes changes) {
 	}
 }
 
-// leftOut logs resources that are not published.
+// leftOut logs and counts resources that are not published.
 func (s *Server) leftOut(typeURL string, errs []error, where ...any) {
 	s.figures.leftOut.WithLabelValues(progress.TypeName(typeURL)).Add(float64(len(errs)))
 	for _, err := range errs {
@@ -36,7 +36,8 @@ func (s *Server) leftOut(typeURL string, errs []error, where ...any) {
 	}
 }
 
-// leftOutOfEdge is leftOut for the resources of an edge, which are built as often as the edge asks for them.
+// leftOutOfEdge is leftOut for the resources of an edge. It is rate-limited, because they are built at the edge's
+// request.
 func (s *Server) leftOutOfEdge(typeURL string, errs []error, id, node string) {
 	if len(errs) > 0 && s.limits.refusalText.Take(id, tunnelRefusalRate) == 0 {
 		s.leftOut(typeURL, errs, "node", node)

@@ -1,14 +1,17 @@
-// Package xds publishes Envoy resources to gateways and edges over delta ADS, and decides who is still let in. Workload
-// clusters go in, each as a whole, and tunnels that have ended; out go the resources that differ from what an Envoy has, and
-// nothing to Envoys that they do not concern. It does not know where workload clusters come from or what the resources mean.
+// Package xds publishes Envoy resources to gateways and edges over delta ADS, and decides which of them are still
+// admitted. Input: workload clusters, each as a whole, and ended tunnels. Output: the resources that differ from what
+// an Envoy has, only to the Envoys that they concern. It does not know where workload clusters come from or what the
+// resources mean.
 //
-// Those that ask are agents, each for its Envoy: what is said here of an Envoy is what its agent passes on.
+// The clients are agents, each on behalf of its Envoy: an Envoy's answer in these comments is what its agent passes
+// on.
 //
-// Trade-offs. All gateways share one set of Envoy clusters, so a change costs memory once and one message for each gateway, however
-// many Envoy clusters there are. An edge's few resources are built for each stream and forgotten with it, as are a
-// gateway's listeners, so an xds-server keeps nothing of one that is away, and one that comes back says itself what it
-// has. Only delta ADS is served: state of the world would send 10,000 Envoy clusters at each change. Versions are hashes of
-// the resources, so that an agent can go from one xds-server to another and is sent nothing.
+// Trade-offs. All gateways share one set of Envoy clusters, so a change costs memory once and one message for each
+// gateway, however many Envoy clusters there are. An edge's few resources are built for each stream and discarded with
+// it, as are a gateway's listeners. So an xds-server keeps nothing about a disconnected client, and a client that
+// reconnects reports what it has. Only delta ADS is served: state of the world would send 10,000 Envoy clusters at
+// each change. Versions are hashes of the resources, so that an agent can change from one xds-server to another
+// without being sent anything.
 package xds
 
 import (
@@ -35,9 +38,9 @@ import (
 
 var errShutdown = status.Error(codes.Unavailable, "the server is shutting down")
 
-// Server holds what is published. It is safe for concurrent use.
+// Server holds the published resources. It is safe for concurrent use.
 type Server struct {
-	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer // which refuses state of the world
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer // rejects state-of-the-world requests
 
 	domain    model.TunnelDomain
 	log       *slog.Logger
@@ -45,32 +48,32 @@ type Server struct {
 	gateways  *feed           // the Envoy clusters of all gateways
 	published chan struct{}   // closed when both workload clusters and gateways are known
 	target    rollout.Profile // what this server is configured for
-	open      context.Context // ends at shutdown, and with it every stream
+	open      context.Context // ends at shutdown, and every stream with it
 	close     context.CancelFunc
-	said      *limit.Rates // what was logged about whom
+	said      *limit.Rates // limits repeated log messages
 	figures   *figures
 
 	limits *limits
 
-	// publishing orders changes: whatever publishes holds it while it builds and sends. No stream of an edge takes it.
+	// publishing orders changes: it is held while a change is built and sent. No stream of an edge takes it.
 	publishing sync.Mutex
-	common     map[string]types.Resource // the Envoy clusters that every gateway has: no tunnel may have their names
-	taken      map[string]bool           // names of those, and of Envoy's own
-	replaced   bool                      // there was a Replace
+	common     map[string]types.Resource // the Envoy clusters that every gateway has; no tunnel may have their names
+	taken      map[string]bool           // names of common, and of Envoy's own Envoy clusters
+	replaced   bool                      // Replace was called
 
-	// mu guards what follows, and nothing is built, marshalled or hashed while it is held. A change of what is published
-	// takes publishing first, so that the holder of publishing may read without mu.
+	// mu guards the fields below. Nothing is built, marshalled or hashed while it is held. A change of what is
+	// published takes publishing first, so the holder of publishing may read without mu.
 	mu       sync.RWMutex
 	inst     model.Installation // without gateways: they are not known yet
 	telling  telling
 	profiles profiles
-	clusters map[model.Key]model.WorkloadCluster // that are served
+	clusters map[model.Key]model.WorkloadCluster // the served ones
 	withheld withheld
-	holders  map[string]model.Key // by Envoy cluster of a tunnel: who published it last
+	holders  map[string]model.Key // by Envoy cluster of a tunnel: its last publisher
 	tunnels  map[string]*tunnel   // by Tunnel.spec.id
 	edges    map[*edge]bool       // the streams of all edges
-	streams  uint64               // how many of them there have been
-	hosts    map[*stream]bool     // the streams of gateways that have said where they listen
+	streams  uint64               // number of streams so far
+	hosts    map[*stream]bool     // the streams of gateways that have reported where they listen
 	denials  denials
 }
 
@@ -80,9 +83,9 @@ type tunnel struct {
 	streams map[*edge]bool
 }
 
-// NewServer returns a server for an installation, which must be valid; it need not have gateways, which SetGateways then names. It
-// serves nobody before the first Replace, and before gateways are known: who reconnects would take what is not published yet
-// for removed.
+// NewServer returns a server for an installation, which must be valid; it need not have gateways, because SetGateways
+// sets them. It serves no client before the first Replace and before gateways are known: a client that reconnects
+// would remove what is not published yet.
 func NewServer(inst model.Installation, log *slog.Logger) *Server {
 	open, closeAll := context.WithCancel(context.Background())
 	s := &Server{
@@ -136,8 +139,8 @@ func (s *Server) Replace(clusters []model.WorkloadCluster) {
 	s.publish()
 }
 
-// Publish publishes one workload cluster in place of what was published under its key; nil: there is none any more. What
-// is equal to that is sent to nobody. Where two have the same name the one that was published last has it.
+// Publish replaces the workload cluster of a key; nil removes it. An unchanged workload cluster is not sent. If two
+// have the same name, the one that was published last has it.
 func (s *Server) Publish(key model.Key, cluster *model.WorkloadCluster) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
@@ -155,7 +158,7 @@ func (s *Server) Publish(key model.Key, cluster *model.WorkloadCluster) {
 	s.deny()
 }
 
-// Close ends all streams, which would never end by themselves, and lets no new one in.
+// Close ends all streams, which would not end by themselves, and rejects new ones.
 func (s *Server) Close() {
 	s.close()
 	s.mu.Lock()
@@ -168,7 +171,7 @@ func (s *Server) Close() {
 	}
 }
 
-// Published says whether there was a Replace, and gateways are known.
+// Published reports whether Replace was called and gateways are known.
 func (s *Server) Published() bool {
 	select {
 	case <-s.published:
@@ -178,7 +181,8 @@ func (s *Server) Published() bool {
 	}
 }
 
-// Tunnel returns whose tunnel has an id, and false if there is none: its edges get no leaf and no configuration.
+// Tunnel returns the key of the tunnel with an id, and false if there is none: then its edges get no leaf and no
+// configuration.
 func (s *Server) Tunnel(id string) (model.Key, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -224,7 +228,7 @@ func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 	s.follow(wc)
 }
 
-// withhold ends the tunnel of a workload cluster, if it has one, and keeps what it revokes.
+// withhold ends the tunnel of a workload cluster, if it has one, and keeps its revocations.
 func (s *Server) withhold(wc model.WorkloadCluster, changes changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,7 +238,7 @@ func (s *Server) withhold(wc model.WorkloadCluster, changes changes) {
 	s.unserve(wc.Key, changes)
 }
 
-// remove forgets a workload cluster and ends its tunnel.
+// remove removes a workload cluster and ends its tunnel.
 func (s *Server) remove(key model.Key, changes changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,14 +260,14 @@ func (s *Server) unserve(key model.Key, changes changes) {
 	s.end(old)
 }
 
-// doubt has the denials looked at anew if these workload clusters, which changed, may have a say in them.
+// doubt marks the denials as stale if the changed workload clusters may affect them.
 func (s *Server) doubt(changed ...model.WorkloadCluster) {
 	if len(s.withheld.ids) > 0 || slices.ContainsFunc(changed, func(wc model.WorkloadCluster) bool { return len(wc.Revoked) > 0 }) {
 		s.denials.stale = true
 	}
 }
 
-// release removes the Envoy clusters that a workload cluster had, but those that it keeps or that are another's by now.
+// release removes the Envoy clusters of a workload cluster, except ones that it keeps or that now belong to another.
 func (s *Server) release(old model.WorkloadCluster, kept map[string]types.Resource, changes changes) {
 	for _, name := range old.Names() {
 		if _, keeps := kept[name]; !keeps && s.holders[name] == old.Key {
@@ -273,10 +277,10 @@ func (s *Server) release(old model.WorkloadCluster, kept map[string]types.Resour
 	}
 }
 
-// follow makes or updates the tunnel of a workload cluster.
+// follow creates or updates the tunnel of a workload cluster.
 func (s *Server) follow(wc model.WorkloadCluster) {
 	if t, ok := s.tunnels[wc.ID]; ok && t.cluster.Key != wc.Key {
-		s.end(t.cluster) // its edges come back, to this one
+		s.end(t.cluster) // its edges reconnect, to this one
 	}
 	t, ok := s.tunnels[wc.ID]
 	if !ok {

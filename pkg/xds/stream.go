@@ -27,21 +27,21 @@ import (
 )
 
 const (
-	// maxDetail is how much is logged of what an Envoy, or its agent, says about resources that it refuses.
+	// maxDetail bounds the logged part of an Envoy's or agent's reason for a rejection.
 	maxDetail = 2 << 10
-	// maxSaid is how many nodes and reasons are remembered, so that each is logged once in a while.
+	// maxSaid bounds the number of nodes and reasons whose log messages are limited.
 	maxSaid = 4096
 )
 
 var (
-	// sayRate is how often the same refusal is logged. Those who wait for a tunnel that is not known ask every minute.
+	// sayRate limits repeated log messages of a rejection. Edges of an unknown tunnel retry every minute.
 	sayRate = limit.Rate{Every: time.Hour, Burst: 1}
-	// refusalRate is how often it is logged that a node refuses resources: each may be about others.
+	// refusalRate limits the messages about resources that a node rejects. Each may be about other resources.
 	refusalRate = limit.Rate{Every: time.Minute, Burst: 10}
 )
 
-// stream is the ADS stream of a gateway. It tells go-control-plane what it may send: the caches are chosen by the certificate, and
-// nothing in a request can lead to others.
+// stream is the ADS stream of a gateway. It controls what go-control-plane may send: the certificate selects the
+// caches, and no request can select others.
 type stream struct {
 	server  *Server
 	subject model.Subject
@@ -49,12 +49,12 @@ type stream struct {
 	end     context.CancelCauseFunc
 	named   bool                            // the node id was checked
 	bind    envoy.GatewayBind               // where it listens
-	caches  map[string]*cachev3.LinearCache // by type URL; they are there with the first request, which says bind
+	caches  map[string]*cachev3.LinearCache // by type URL; they exist from the first request on, which has bind
 	reader  *reader                         // of the Envoy clusters that all gateways share
 
 	progress [2]progress.Progress // by order
 	last     uint64               // the number of the last change of those Envoy clusters that was sent
-	told     bool                 // something was
+	told     bool                 // something was sent
 }
 
 // resources are those of one Envoy, by type URL and name.
@@ -74,7 +74,8 @@ func (s *Server) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoverySe
 	return err
 }
 
-// refused logs why a stream was refused or cut off: once in a while for each node, because whoever is refused comes back.
+// refused logs why a stream was rejected or ended. It limits the messages of each node, because a rejected node
+// retries.
 func (s *Server) refused(subject model.Subject, err error) {
 	code := status.Code(err)
 	s.figures.noteEnd(code)
@@ -82,7 +83,7 @@ func (s *Server) refused(subject model.Subject, err error) {
 	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition:
 	case codes.Unavailable:
 		if s.open.Err() != nil {
-			return // everybody's streams end now
+			return // all streams end now
 		}
 	default:
 		return
@@ -116,12 +117,12 @@ func (s *Server) stream(conn discoveryv3.AggregatedDiscoveryService_DeltaAggrega
 	defer st.log.Info("stream closed")
 	err = delta.NewServer(ctx, st, st).DeltaStreamHandler(conn, resourcev3.AnyType)
 	if cause := context.Cause(ctx); cause != nil && conn.Context().Err() == nil {
-		return cause // which go-control-plane does not know
+		return cause // go-control-plane does not return the cause
 	}
 	return err
 }
 
-// newStream returns the stream of a gateway that is let in.
+// newStream returns the stream of an admitted gateway.
 func (s *Server) newStream(subject model.Subject, end context.CancelCauseFunc) (*stream, error) {
 	st := &stream{
 		server: s, subject: subject, end: end,
@@ -142,7 +143,7 @@ func (s *Server) forget(st *stream) {
 	delete(s.hosts, st)
 }
 
-// edgeResources are all resources of one edge. It needs no lock.
+// edgeResources returns all resources of one edge. It needs no lock.
 func (s *Server) edgeResources(r rendering, wc model.WorkloadCluster, node string, dial envoy.EdgeDial) resources {
 	if wc.Prepared {
 		return resources{resourcev3.ClusterType: {}, resourcev3.ListenerType: {}}
@@ -157,8 +158,8 @@ func (s *Server) edgeResources(r rendering, wc model.WorkloadCluster, node strin
 	return resources{resourcev3.ClusterType: clusters, resourcev3.ListenerType: listeners}
 }
 
-// servedTo returns what the resources of an edge are built from, and false if its tunnel has ended. What it returns is never
-// changed, so that building needs no lock.
+// servedTo returns what the resources of an edge are built from, and false if its tunnel has ended. The results are
+// immutable, so that building needs no lock.
 func (s *Server) servedTo(edge model.Subject) (rendering, model.WorkloadCluster, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -169,7 +170,7 @@ func (s *Server) servedTo(edge model.Subject) (rendering, model.WorkloadCluster,
 	return s.profiles.of(edge), t.cluster, true
 }
 
-// gatewayListeners are all listeners of one gateway. The caller holds s.publishing.
+// gatewayListeners returns all listeners of one gateway. The caller holds s.publishing.
 func (s *Server) gatewayListeners(st *stream) resources {
 	r, bind := s.profiles.of(st.subject), st.bind
 	bind.Version = bind.Version.AtMost(r.version)
@@ -178,14 +179,14 @@ func (s *Server) gatewayListeners(st *stream) resources {
 	return resources{resourcev3.ListenerType: listeners}
 }
 
-// make makes the caches of a stream.
+// make creates the caches of a stream.
 func (st *stream) make(all resources) {
 	for typeURL, r := range all {
 		st.caches[typeURL] = newCache(typeURL, r, st.server.log)
 	}
 }
 
-// set replaces resources of a stream that has caches for them; those that are equal are not sent.
+// set replaces resources of a stream that has caches for them; equal resources are not sent.
 func (st *stream) set(all resources) {
 	for _, typeURL := range order {
 		r, there := all[typeURL]
@@ -196,11 +197,11 @@ func (st *stream) set(all resources) {
 	}
 }
 
-// OnStreamDeltaRequest implements delta.Callbacks: it looks at each request before anything is done with it.
+// OnStreamDeltaRequest implements delta.Callbacks. It checks each request before it is processed.
 func (st *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryRequest) error {
 	st.noteAnswer(r)
 	st.server.nack(st.subject, r)
-	// The node is named in the first request only; more often is allowed, but not another.
+	// Only the first request must name the node. Later ones may, but must not name another.
 	if r.GetNode() != nil || !st.named {
 		if err := checkNode(r.GetNode(), st.subject); err != nil {
 			return err
@@ -215,7 +216,7 @@ func (st *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryReq
 	return checkNames(r)
 }
 
-// nack logs that an Envoy refuses resources.
+// nack logs that an Envoy rejects resources.
 func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryRequest) {
 	detail := r.GetErrorDetail()
 	if detail == nil || s.said.Take(subject.Node+" "+subject.ID+" resources", refusalRate) > 0 {
@@ -229,20 +230,20 @@ func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryReques
 
 func checkNames(r *discoveryv3.DeltaDiscoveryRequest) error {
 	for _, name := range r.GetResourceNamesSubscribe() {
-		if name != "*" { // else one stream could have us remember any number of names
+		if name != "*" { // otherwise one stream could make the server store any number of names
 			return status.Error(codes.InvalidArgument, "resources are not served by name, subscribe to all")
 		}
 	}
 	return nil
 }
 
-// begin makes what depends on what an agent says of its node.
+// begin creates what depends on the node that an agent reports.
 func (st *stream) begin(node *corev3.Node) (err error) {
 	if st.bind, err = envoy.ParseGatewayBind(node); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	s := st.server
-	s.publishing.Lock() // so that no change comes between the listeners and the stream's place in the table
+	s.publishing.Lock() // so that no change comes between building the listeners and registering the stream
 	defer s.publishing.Unlock()
 	st.make(s.gatewayListeners(st))
 	st.reader.variants = s.profiles.differs(st.subject)
@@ -264,7 +265,7 @@ func (st *stream) CreateDeltaWatch(r *cachev3.DeltaRequest, sub cachev3.Subscrip
 	return cache.CreateDeltaWatch(r, sub, to)
 }
 
-// CreateWatch implements cache.ConfigWatcher, for state of the world, which nobody can ask for here.
+// CreateWatch implements cache.ConfigWatcher for state-of-the-world requests, which are not supported.
 func (st *stream) CreateWatch(*cachev3.Request, cachev3.Subscription, chan cachev3.Response) (func(), error) {
 	return nil, errors.ErrUnsupported
 }
@@ -282,7 +283,7 @@ func (st *stream) OnStreamDeltaResponse(_ int64, _ *discoveryv3.DeltaDiscoveryRe
 		"resources", len(r.GetResources()), "removed", len(r.GetRemovedResources()))
 }
 
-// newCache returns a cache of one type. Of what go-control-plane logs only troubles are kept: the rest would print every
+// newCache returns a cache of one type. It logs only errors of go-control-plane, which would otherwise log every
 // version of every resource.
 func newCache(typeURL string, initial map[string]types.Resource, log *slog.Logger) *cachev3.LinearCache {
 	return cachev3.NewLinearCache(typeURL, cachev3.WithInitialResources(initial), cachev3.WithLogger(controllog.LoggerFuncs{

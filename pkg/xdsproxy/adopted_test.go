@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-// away is an agent that knows what cached has left, and whose xds-server is not there.
+// away returns an agent with the cache that cached has left, and whose xds-server is unavailable.
 func away(t *testing.T) (b *bed, s *server, have map[string]map[string]string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -20,7 +20,7 @@ func away(t *testing.T) (b *bed, s *server, have map[string]map[string]string) {
 	return b, s, have
 }
 
-func TestAnEnvoyThatHasNewerThanTheCacheIsNotPutBack(t *testing.T) {
+func TestAnEnvoyWithNewerResourcesThanTheCacheKeepsThem(t *testing.T) {
 	bed, s, have := away(t)
 	old := have[cds]["c2"]
 	have[cds] = map[string]string{"c1": "newer", "c3": "newer"}
@@ -31,7 +31,7 @@ func TestAnEnvoyThatHasNewerThanTheCacheIsNotPutBack(t *testing.T) {
 	e.quiet(t)
 	expect(t, "versions", e.have[cds], map[string]string{"c1": "newer", "c2": old, "c3": "newer"})
 
-	// It has not run with what is in the cache.
+	// Envoy has not run with what is in the cache.
 	bed.Ran()
 	e.quiet(t)
 	if slices.Contains(files(t, bed.dir), "a.clusters.good") {
@@ -46,7 +46,7 @@ func TestAnEnvoyThatHasNewerThanTheCacheIsNotPutBack(t *testing.T) {
 	bed.file(t, "a.clusters.cache", e.have[cds]["c1"], e.have[cds]["c2"])
 }
 
-func TestWhatIsForgottenLeavesAnAdoptedEnvoyAtOnce(t *testing.T) {
+func TestRemovedResourcesLeaveAnAdoptedEnvoyAtOnce(t *testing.T) {
 	bed, _, have := away(t)
 	other := newServer(t, named(cluster("b1", 1)), nil)
 	run := bed.follow(t, "b", other, nil)
@@ -57,12 +57,12 @@ func TestWhatIsForgottenLeavesAnAdoptedEnvoyAtOnce(t *testing.T) {
 	if err := run.wait(t); err != nil {
 		t.Fatal(err)
 	}
-	bed.Forget("b")
+	bed.Remove("b")
 	e.until(t, cds, "c1", "c2")
 	expect(t, "what the other has", e.have[cds], have[cds])
 }
 
-func TestAnAdoptedEnvoyLosesWhatTheCheckRefuses(t *testing.T) {
+func TestAnAdoptedEnvoyLosesWhatTheCheckRejects(t *testing.T) {
 	dir := t.TempDir()
 	s := newServer(t, named(cluster("c1", 1), cluster("forbidden", 1)), named(listener("l")))
 	bed := newBed(t, dir)

@@ -6,7 +6,7 @@ import (
 	statusv1 "google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// answers counts what the xds-servers were told.
+// answers counts the ACKs and NACKs sent to the xds-servers.
 type answers struct{ acks, nacks atomic.Uint64 }
 
 func (a *answers) count(why *statusv1.Status) {
@@ -17,5 +17,5 @@ func (a *answers) count(why *statusv1.Status) {
 	}
 }
 
-// Answers returns how many times the xds-servers were told ACK and NACK since the proxy was made.
+// Answers returns the number of ACKs and NACKs sent to the xds-servers since the proxy was made.
 func (r *Proxy) Answers() (acks, nacks uint64) { return r.answers.acks.Load(), r.answers.nacks.Load() }

@@ -13,7 +13,7 @@ import (
 
 const benchClusters = 10_000
 
-// heavy are n Envoy clusters of the size that those of a gateway have.
+// heavy returns n Envoy clusters of the same size as on a gateway.
 func heavy(n int) map[string]types.Resource {
 	all := make([]types.ResourceWithName, n)
 	for i := range all {
@@ -24,7 +24,7 @@ func heavy(n int) map[string]types.Resource {
 	return named(all...)
 }
 
-// heap is what is in use, in MB.
+// heap returns the heap in use, in MB.
 func heap() float64 {
 	runtime.GC()
 	runtime.GC()
@@ -33,7 +33,8 @@ func heap() float64 {
 	return float64(m.HeapAlloc) / (1 << 20)
 }
 
-// BenchmarkFirst is a gateway that gets 10,000 Envoy clusters for the first time, from the connect to Envoy's ACK.
+// BenchmarkFirst measures a gateway that gets 10,000 Envoy clusters for the first time, from the connect to Envoy's
+// ACK.
 func BenchmarkFirst(b *testing.B) {
 	s := newServer(b, heavy(benchClusters), nil)
 	for b.Loop() {
@@ -48,7 +49,7 @@ func BenchmarkFirst(b *testing.B) {
 	}
 }
 
-// BenchmarkFromDisk is a gateway that starts while there is no xds-server: loading, and sending to Envoy.
+// BenchmarkFromDisk measures a gateway that starts without an xds-server: loading, and sending to Envoy.
 func BenchmarkFromDisk(b *testing.B) {
 	dir := b.TempDir()
 	fill(b, dir)
@@ -81,7 +82,7 @@ func fill(b *testing.B, dir string) {
 	s.grpc.Stop()
 }
 
-// BenchmarkChange is one of 10,000 Envoy clusters that changes, until Envoy has it. Its writing to disk is part of it.
+// BenchmarkChange measures a change of one of 10,000 Envoy clusters until Envoy has it, including the write to disk.
 func BenchmarkChange(b *testing.B) {
 	s := newServer(b, heavy(benchClusters), nil)
 	bed := newBed(b, b.TempDir())
@@ -96,7 +97,7 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// BenchmarkReconnect is an Envoy that comes back with all that it has.
+// BenchmarkReconnect measures an Envoy that reconnects with all its resources.
 func BenchmarkReconnect(b *testing.B) {
 	dir := b.TempDir()
 	fill(b, dir)

@@ -19,20 +19,20 @@ import (
 	"github.com/fairlead/fairlead/internal/eventually"
 )
 
-// rude is an xds-server that does on each stream what a function does, and counts streams.
-type rude struct {
+// misbehaving is an xds-server that runs a function on each stream, and counts streams.
+type misbehaving struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	streams atomic.Int64
 	do      func(discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error
 }
 
 // DeltaAggregatedResources implements ADS.
-func (r *rude) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+func (r *misbehaving) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 	r.streams.Add(1)
 	return r.do(s)
 }
 
-func TestAServerThatDoesNotKeepToTheProtocol(t *testing.T) {
+func TestAServerThatViolatesTheProtocol(t *testing.T) {
 	type stream = discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
 	tests := map[string]struct {
 		do   func(stream) error
@@ -66,7 +66,7 @@ func TestAServerThatDoesNotKeepToTheProtocol(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			r := &rude{do: test.do}
+			r := &misbehaving{do: test.do}
 			s := &server{socket: filepath.Join(envoytest.Dir(t), "xds.sock")}
 			l, err := net.Listen("unix", s.socket)
 			if err != nil {
@@ -92,7 +92,7 @@ func TestAServerThatDoesNotKeepToTheProtocol(t *testing.T) {
 	}
 }
 
-func TestNothingGoesOnAfterTheEnd(t *testing.T) {
+func TestNothingRunsAfterTheEnd(t *testing.T) {
 	before := runtime.NumGoroutine()
 	bed := newBed(t, t.TempDir())
 	for i := range 5 {
@@ -109,7 +109,7 @@ func TestNothingGoesOnAfterTheEnd(t *testing.T) {
 		}
 		s.grpc.Stop()
 		run.close()
-		bed.Forget("a" + strconv.Itoa(i))
+		bed.Remove("a" + strconv.Itoa(i))
 	}
 	bed.stop()
 	eventually.True(t, patience, "goroutines end", func() error {

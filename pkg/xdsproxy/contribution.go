@@ -10,59 +10,60 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// maxDetail bounds the reason of a refusal, in status and towards the xds-server. Envoy's own can be as long as a resource.
+// maxDetail bounds the reason of a rejection, in status and in the NACK. Envoy's own reason can be as long as a
+// resource.
 const maxDetail = 4 << 10
 
-// contribution is what one upstream gives. The proxy's lock guards it.
+// contribution holds the resources of one upstream. The proxy's lock guards it.
 type contribution struct {
 	proxy  *Proxy
 	name   string
 	shares [kinds]*share
-	stream *stream // that is open; nil: none
+	stream *stream // the open stream; nil: none
 
-	connected bool
-	since     time.Time
-	loaded    bool // from disk
-	answered  bool // by the xds-server, at any time
-	said      bool // that Envoy is served from the cache
-	forgotten bool // it is no longer the proxy's
+	connected    bool
+	since        time.Time
+	loaded       bool // from disk
+	answered     bool // by the xds-server, since the agent started
+	loggedCached bool // it was logged that Envoy is served from the cache
+	removed      bool // it was removed from the proxy
 
-	good     [kinds]set // that Envoy has run with; nil: not known
-	proving  *proof     // what will be good if Envoy goes on running; nil: nothing yet
+	good     [kinds]set // Envoy has run with them; nil: not known
+	proving  *proof     // becomes good if Envoy keeps running; nil: nothing is being proven
 	unproven bool       // accepted differs from good
-	accepted time.Time  // when that began to be so
+	accepted time.Time  // since when unproven is true
 
-	wake      chan struct{} // of the keeper
-	diskFails bool          // guarded by the proxy's lock of the disk
+	notified  chan struct{} // notifies the keeper
+	diskFails bool          // guarded by the proxy's disk lock
 }
 
 func newContribution(r *Proxy, name string) *contribution {
-	c := &contribution{proxy: r, name: name, since: time.Now(), wake: make(chan struct{}, 1)}
+	c := &contribution{proxy: r, name: name, since: time.Now(), notified: make(chan struct{}, 1)}
 	for k := range c.shares {
 		c.shares[k] = newShare(c, kind(k))
 	}
 	return c
 }
 
-// ready says whether a kind may be sent: it is known, and so is what it refers to.
+// ready reports whether resources of a kind may be sent: they are known, and so are the kinds that they refer to.
 func (c *contribution) ready(k kind) bool {
 	return !slices.ContainsFunc(c.shares[:k+1], func(s *share) bool { return !s.known })
 }
 
 func (c *contribution) cached() bool { return c.loaded && !c.answered }
 
-// refusals are the reasons of what is refused.
-func (c *contribution) refusals() string {
+// rejections returns the reasons of all rejected resources.
+func (c *contribution) rejections() string {
 	reasons := map[string]bool{}
 	for _, s := range c.shares {
-		for _, refusal := range s.refused {
-			reasons[refusal.why.GetMessage()] = true
+		for _, rejection := range s.rejected {
+			reasons[rejection.why.GetMessage()] = true
 		}
 	}
 	return bounded(strings.Join(slices.Sorted(maps.Keys(reasons)), "; "))
 }
 
-// bounded cuts a text, and mends what is no UTF-8: protobuf would not send it.
+// bounded truncates a text, and replaces invalid UTF-8, which protobuf would not send.
 func bounded(text string) string {
 	if len(text) > maxDetail {
 		text = text[:maxDetail] + "…"
@@ -70,7 +71,8 @@ func bounded(text string) string {
 	return strings.ToValidUTF8(text, "?")
 }
 
-// vet drops of what was loaded that which a check refuses, in both generations: it may have been written under another.
+// vet removes the loaded resources that the check rejects, in both generations. They may have been written under
+// another check.
 func (c *contribution) vet(check func(string, *anypb.Any) error) {
 	if check == nil {
 		return
@@ -83,23 +85,24 @@ func (c *contribution) vet(check func(string, *anypb.Any) error) {
 				continue
 			}
 			c.proxy.log.Error("resource refused", "upstream", c.name, "type_url", s.kind.typeURL(), "name", name, "error", err)
-			s.refuse(set{name: res}, newStatus(codes.InvalidArgument, err.Error()), false, set{})
+			s.reject(set{name: res}, newStatus(codes.InvalidArgument, err.Error()), false, set{})
 			s.accept(name, nil)
 			c.proving = nil
 		}
 		maps.DeleteFunc(c.good[k], func(name string, res *resource) bool {
-			refused := check(s.kind.typeURL(), res.message.GetResource()) != nil
-			s.goodUnwritten = s.goodUnwritten || refused
-			return refused
+			rejected := check(s.kind.typeURL(), res.message.GetResource()) != nil
+			s.goodUnwritten = s.goodUnwritten || rejected
+			return rejected
 		})
 	}
-	c.proxy.wake()
+	c.proxy.notifySession()
 }
 
-// forget takes a contribution out of the proxy. A stream that is open ends: it brings changes to what is gone.
-func (c *contribution) forget() {
+// remove removes a contribution from the proxy. Its open stream ends, because it would bring changes to removed
+// resources.
+func (c *contribution) remove() {
 	r := c.proxy
-	c.forgotten, r.forgot = true, true
+	c.removed, r.removedAny = true, true
 	delete(r.contributions, c.name)
 	for k, owners := range r.owners {
 		maps.DeleteFunc(owners, func(name string, s *share) bool {
@@ -114,7 +117,7 @@ func (c *contribution) forget() {
 		})
 	}
 	if c.stream != nil {
-		c.stream.end(errForgotten)
+		c.stream.end(errRemoved)
 	}
-	r.wake()
+	r.notifySession()
 }

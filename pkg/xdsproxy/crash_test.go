@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-// crashing is an edge whose Envoy has run well with c1, and got c2 and another c1 since.
+// crashing returns an edge whose Envoy has run well with c1, and has since got c2 and another c1.
 func crashing(t *testing.T, dir string) (*bed, *server, string) {
 	t.Helper()
 	s := newServer(t, named(cluster("c1", 1)), named(listener("l")))
@@ -36,7 +36,7 @@ func crashing(t *testing.T, dir string) (*bed, *server, string) {
 	return bed, s, good
 }
 
-// crash is an Envoy that starts and ends by itself.
+// crash starts an Envoy that ends unexpectedly.
 func (b *bed) crash(t testing.TB, names ...string) (back bool) {
 	t.Helper()
 	e := b.envoy(t, nil)
@@ -72,7 +72,7 @@ func TestAfterCrashesEnvoyGetsWhatItRanWith(t *testing.T) {
 	bed.stop()
 	s.grpc.Stop()
 
-	// So it stays, for the next agent too, and while something else changes.
+	// The rollback also holds for the next agent, and while other resources change.
 	s.start(t)
 	bed = newBed(t, dir)
 	if got := bed.State("a").Refused; !strings.HasPrefix(got, why) {
@@ -87,7 +87,7 @@ func TestAfterCrashesEnvoyGetsWhatItRanWith(t *testing.T) {
 	e.until(t, cds, "c1", "c3")
 	expect(t, "version", e.have[cds]["c1"], good)
 
-	// Until the server says something else.
+	// Until the server sends another version.
 	s.set(t, cluster("c1", 3))
 	e.until(t, cds, "c1", "c2", "c3")
 	bed.is(t, "a", "is fine", func(s xdsproxy.State) bool { return s.Refused == "" })
@@ -120,7 +120,7 @@ func TestCrashesThatAreNotTheFaultOfResources(t *testing.T) {
 	}
 }
 
-func TestWhatEnvoyHasHadForAWhileIsGood(t *testing.T) {
+func TestResourcesThatEnvoyHasHadForAWhileAreGood(t *testing.T) {
 	s := newServer(t, named(cluster("c1", 1)), named(listener("l")))
 	bed := newBed(t, t.TempDir())
 	bed.Hasten(100*time.Millisecond, time.Hour, 200*time.Millisecond)
@@ -129,17 +129,17 @@ func TestWhatEnvoyHasHadForAWhileIsGood(t *testing.T) {
 	e.subscribe(t, cds, lds)
 	e.until(t, cds, "c1")
 	e.until(t, lds, "l")
-	bed.Ran() // not for long enough
+	bed.Ran() // it has not run for long enough
 	bed.file(t, "a.clusters.good", e.have[cds]["c1"])
 	bed.file(t, "a.listeners.good", e.have[lds]["l"])
 }
 
-func TestANewUpstreamThatEnvoyCanNotRunWithLeavesTheOthers(t *testing.T) {
+func TestANewUpstreamThatEnvoyCannotRunWithDoesNotAffectOthers(t *testing.T) {
 	bed, _, _ := crashing(t, t.TempDir())
 	e := bed.envoy(t, nil)
 	e.subscribe(t, cds, lds)
 	e.until(t, cds, "c1", "c2")
-	bed.Ran() // the old one is fine
+	bed.Ran() // the old upstream is good
 	bad := newServer(t, named(cluster("bad", 1)), named(listener("lbad")))
 	bed.follow(t, "b", bad, nil)
 	e.until(t, cds, "bad", "c1", "c2")
@@ -157,7 +157,7 @@ func TestANewUpstreamThatEnvoyCanNotRunWithLeavesTheOthers(t *testing.T) {
 	}
 }
 
-func TestTheLastWordOfAnEnvoyThatCrashedIsNotHeard(t *testing.T) {
+func TestTheLastAnswerOfACrashedEnvoyIsIgnored(t *testing.T) {
 	bed, _, good := crashing(t, t.TempDir())
 	bed.Crashed()
 	bed.crash(t, "c1", "c2")
@@ -179,7 +179,7 @@ func TestTheLastWordOfAnEnvoyThatCrashedIsNotHeard(t *testing.T) {
 	bed.file(t, "a.clusters.cache", good, "Envoy ended 3 times")
 }
 
-func TestChangedIsSignalled(t *testing.T) {
+func TestChangedIsNotified(t *testing.T) {
 	s := newServer(t, named(cluster("c1", 1)), nil)
 	bed := newBed(t, t.TempDir())
 	run := bed.follow(t, "a", s, nil)

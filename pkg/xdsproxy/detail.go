@@ -12,27 +12,28 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Bounds of what a NACK says beside its message, which has to fit in what an xds-server takes from an edge.
+// Bounds of the details of a NACK, which must not exceed what an xds-server accepts from an edge.
 const (
-	maxGroups      = 16      // of resources that were refused together
-	maxDetailNames = 16      // of one group
-	maxDetailText  = 1 << 10 // of its reason
+	maxGroups      = 16      // groups of resources that were rejected together
+	maxDetailNames = 16      // names of one group
+	maxDetailText  = 1 << 10 // bytes of the reason of one group
 )
 
-// detailed adds to a reason which resources it is about: an envoy.service.status.v3.ClientConfig with their names and versions, and, at the
-// first of them, the reason and when Envoy or the proxy came to it; without times: that is not known any more. An ADS client answers for a
-// whole response, so the xds-server could not tell otherwise what Envoy has of it.
-func detailed(why *statusv1.Status, k kind, refused map[string]string, at *timestamppb.Timestamp) *statusv1.Status {
+// detailed adds the affected resources to a reason: an envoy.service.status.v3.ClientConfig with their names and
+// versions. The first resource has the reason and the time at which Envoy or the proxy rejected it; at is nil if the
+// time is not known. An ADS client answers a whole response, so the xds-server could not find out otherwise which
+// resources Envoy has.
+func detailed(why *statusv1.Status, k kind, rejected map[string]string, at *timestamppb.Timestamp) *statusv1.Status {
 	text := why.GetMessage()
 	if len(text) > maxDetailText {
 		text = bounded(text[:maxDetailText])
 	}
 	group := &statusv3.ClientConfig{}
-	names := slices.Sorted(maps.Keys(refused))
+	names := slices.Sorted(maps.Keys(rejected))
 	for i, name := range names[:min(len(names), maxDetailNames)] {
 		r := &statusv3.ClientConfig_GenericXdsConfig{
 			TypeUrl: k.typeURL(), Name: name, ClientStatus: adminv3.ClientResourceStatus_NACKED,
-			ErrorState: &adminv3.UpdateFailureState{VersionInfo: refused[name]},
+			ErrorState: &adminv3.UpdateFailureState{VersionInfo: rejected[name]},
 		}
 		if i == 0 {
 			r.ErrorState.Details, r.ErrorState.LastUpdateAttempt = text, at
@@ -41,14 +42,14 @@ func detailed(why *statusv1.Status, k kind, refused map[string]string, at *times
 	}
 	packed, err := anypb.New(group)
 	if err != nil {
-		return why // a name that is no UTF-8, which no resource of ours has
+		return why // a name with invalid UTF-8, which none of our resources has
 	}
 	detailed := proto.CloneOf(why)
 	detailed.Details = []*anypb.Any{packed}
 	return detailed
 }
 
-// versions are those of changes, by name.
+// versions returns the versions of changes by name.
 func (s set) versions() map[string]string {
 	all := make(map[string]string, len(s))
 	for name, res := range s {
@@ -57,7 +58,7 @@ func (s set) versions() map[string]string {
 	return all
 }
 
-// details are those of several reasons.
+// details returns the details of several reasons, without duplicates.
 func details(errs []*statusv1.Status) (all []*anypb.Any) {
 	seen := map[*statusv1.Status]bool{}
 	for _, err := range errs {

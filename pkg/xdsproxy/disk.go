@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Endings of files, after the name of the upstream and of the type. Of each type there are two generations.
+// File extensions, after the names of the upstream and of the type. Each type has two generations.
 const (
 	acceptedEnding  = ".cache" // what Envoy accepted last
 	goodEnding      = ".good"  // what Envoy has run with
@@ -19,15 +19,15 @@ const (
 	temporaryEnding = ".tmp"
 )
 
-// maxFile is far more than any cache has; reading something larger would cost the memory of Envoy.
+// maxFile is much larger than any cache. To read a larger file would use memory that Envoy needs.
 const maxFile = 256 << 20
 
-// file is where a generation of a type of an upstream is.
+// file returns the path of one generation of a type of an upstream.
 func (r *Proxy) file(upstream string, k kind, ending string) string {
 	return filepath.Join(r.dir, upstream+"."+k.String()+ending)
 }
 
-// load makes contributions of what is in the folder, which it makes if it is not there.
+// load creates contributions from the files in the folder. It creates the folder if it does not exist.
 func (r *Proxy) load() error {
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (r *Proxy) load() error {
 	return nil
 }
 
-// loadFile reads a generation, or puts its file aside.
+// loadFile reads one generation. It moves an unusable file aside.
 func (r *Proxy) loadFile(upstream string, k kind, ending string) {
 	path := r.file(upstream, k, ending)
 	data, err := read(path)
@@ -78,16 +78,16 @@ func (r *Proxy) loadFile(upstream string, k kind, ending string) {
 	}
 	s.unwritten = torn
 	s.accepted, s.known, s.whole = got.set, true, true
-	if len(got.refused) > 0 {
-		g := &group{why: detailed(newStatus(codes.Aborted, got.why), k, got.refused, nil), crashy: true}
-		for name, version := range got.refused {
+	if len(got.rejected) > 0 {
+		g := &group{why: detailed(newStatus(codes.Aborted, got.why), k, got.rejected, nil), afterCrash: true}
+		for name, version := range got.rejected {
 			g.names = append(g.names, name)
-			s.refused[name] = &refusal{group: g, version: version, instead: got.set[name]}
+			s.rejected[name] = &rejection{group: g, version: version, instead: got.set[name]}
 		}
 	}
 }
 
-// read reads a file that is not too large.
+// read reads a regular file of limited size.
 func read(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -99,7 +99,7 @@ func read(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// putAside takes a file out of the way and keeps it for people to look at: one for each name, the last.
+// putAside renames an unusable file and keeps it for inspection. Only the last one of each name is kept.
 func (r *Proxy) putAside(path string, reason error) {
 	if err := os.Rename(path, path+asideEnding); err != nil {
 		reason = errors.Join(reason, err)
@@ -107,11 +107,12 @@ func (r *Proxy) putAside(path string, reason error) {
 	r.log.Error("cache of resources is not usable, put aside", "path", path+asideEnding, "error", reason)
 }
 
-// restore makes of what was loaded what Envoy is offered.
+// restore offers Envoy what was loaded.
 func (c *contribution) restore() {
 	for k, s := range c.shares {
 		if !s.known && c.good[k] != nil {
-			s.accepted, s.known, s.whole, s.unwritten = maps.Clone(c.good[k]), true, true, true // the newer generation was not usable
+			// the newer generation was not usable
+			s.accepted, s.known, s.whole, s.unwritten = maps.Clone(c.good[k]), true, true, true
 		}
 		c.loaded = c.loaded || s.known
 		for name, res := range s.accepted {
@@ -129,7 +130,7 @@ func (c *contribution) restore() {
 		"clusters", len(c.shares[clusters].accepted), "listeners", len(c.shares[listeners].accepted))
 }
 
-// erase removes the files of an upstream. The lock of the disk is held.
+// erase removes the files of an upstream. The caller holds the disk lock.
 func (r *Proxy) erase(upstream string) {
 	for k := range kinds {
 		for _, ending := range []string{acceptedEnding, goodEnding} {

@@ -73,7 +73,7 @@ func TestAFileThatIsNotUsableIsPutAside(t *testing.T) {
 			expect(t, "log lines", bed.log.count("level=ERROR"), 1)
 			expect(t, "log lines with its name", bed.log.count("level=ERROR", path+".corrupt"), 1)
 			expect(t, "files", files(t, dir), []string{"a.clusters.cache.corrupt", "a.listeners.cache"})
-			// Without Envoy clusters no listener is served, but those of a server are.
+			// Without Envoy clusters no listener of the cache is served, but a server's are.
 			e := bed.envoy(t, nil)
 			e.subscribe(t, cds, lds)
 			e.quiet(t)
@@ -84,7 +84,7 @@ func TestAFileThatIsNotUsableIsPutAside(t *testing.T) {
 	}
 }
 
-// cachedAs puts in the place of a file one of the same type of another upstream.
+// cachedAs replaces a file by one of the same type of another upstream.
 func cachedAs(t testing.TB, upstream, path string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -100,7 +100,7 @@ func cachedAs(t testing.TB, upstream, path string) {
 	}
 }
 
-func TestTheOlderGenerationServesIfTheNewerIsSpoilt(t *testing.T) {
+func TestTheOlderGenerationIsServedIfTheNewerIsDamaged(t *testing.T) {
 	dir := t.TempDir()
 	bed, s, good := crashing(t, dir)
 	bed.stop()
@@ -115,7 +115,7 @@ func TestTheOlderGenerationServesIfTheNewerIsSpoilt(t *testing.T) {
 	expect(t, "version", e.have[cds]["c1"], good)
 }
 
-func TestTheCacheIsTheSameForTheSame(t *testing.T) {
+func TestTheCacheIsDeterministic(t *testing.T) {
 	one, other := t.TempDir(), t.TempDir()
 	cached(t, one)
 	cached(t, other)
@@ -134,14 +134,14 @@ func TestTheCacheIsTheSameForTheSame(t *testing.T) {
 }
 
 func TestADiskThatCanNotBeWritten(t *testing.T) {
-	// Where the proxy writes before it renames.
+	// The file that the proxy writes before it renames it.
 	const temporary = "a.clusters.cache.tmp"
 	tests := map[string]struct {
 		spoil, mend func(path string) error
 		want        string
 	}{
 		"full": {
-			// ENOSPC at each write; it is removed after the first, so that what filled the disk is there only once.
+			// ENOSPC at each write. The file is removed after the first, so that the disk is full only once.
 			func(path string) error { return os.Symlink("/dev/full", path) },
 			func(string) error { return nil }, "no space left on device",
 		},
@@ -183,8 +183,8 @@ func TestADiskThatCanNotBeWritten(t *testing.T) {
 	}
 }
 
-// TestALargeCacheIsExtended has one of many Envoy clusters change: that must not cost writing them all, and be there after a restart. What a
-// crash leaves of it must not cost the others.
+// TestALargeCacheIsExtended changes one of many Envoy clusters: that must not rewrite them all, and must be there
+// after a restart. A section that a crash left incomplete must not affect the others.
 func TestALargeCacheIsExtended(t *testing.T) {
 	const many, large = 300, 300 << 10
 	dir := t.TempDir()

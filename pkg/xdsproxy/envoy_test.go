@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// envoy does with resources what an Envoy does: it applies those of a response that are good and refuses a response in which
-// one is not, and then does not know the versions of any of them.
+// envoy behaves as Envoy does: it applies the valid resources of a response and rejects a response that has an invalid
+// one. It then does not record the versions of any of them.
 type envoy struct {
 	discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 	have map[string]map[string]string // versions, by type and name
@@ -29,7 +29,7 @@ type envoy struct {
 	kill func()
 }
 
-// envoy connects one that has something already; nil: nothing.
+// envoy connects an Envoy that has some resources already; nil: none.
 func (b *bed) envoy(t testing.TB, have map[string]map[string]string, bad ...string) *envoy {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+b.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -69,7 +69,7 @@ func (b *bed) envoy(t testing.TB, have map[string]map[string]string, bad ...stri
 	return e
 }
 
-// subscribe asks for types.
+// subscribe subscribes to types.
 func (e *envoy) subscribe(t testing.TB, typeURLs ...string) {
 	t.Helper()
 	for _, typeURL := range typeURLs {
@@ -83,7 +83,7 @@ func (e *envoy) subscribe(t testing.TB, typeURLs ...string) {
 func (e *envoy) send(t testing.TB, r *discoveryv3.DeltaDiscoveryRequest) {
 	t.Helper()
 	if err := e.Send(r); err != nil {
-		t.Logf("sending: %v", err) // the reason comes by receiving
+		t.Logf("sending: %v", err) // the receiver gets the reason
 	}
 }
 
@@ -113,14 +113,14 @@ func (e *envoy) next(t testing.TB) *discoveryv3.DeltaDiscoveryResponse {
 func (e *envoy) answer(t testing.TB, r *discoveryv3.DeltaDiscoveryResponse) {
 	t.Helper()
 	answer := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce()}
-	var refused []string
+	var rejected []string
 	for _, res := range r.GetResources() {
 		if e.bad[res.GetName()] {
-			refused = append(refused, "envoy can't have "+res.GetName())
+			rejected = append(rejected, "envoy can't have "+res.GetName())
 		}
 	}
-	if len(refused) > 0 {
-		answer.ErrorDetail = &statusv1.Status{Code: int32(codes.Internal), Message: strings.Join(refused, ", ")}
+	if len(rejected) > 0 {
+		answer.ErrorDetail = &statusv1.Status{Code: int32(codes.Internal), Message: strings.Join(rejected, ", ")}
 		e.send(t, answer)
 		return
 	}
@@ -152,7 +152,7 @@ func (e *envoy) until(t testing.TB, typeURL string, names ...string) {
 	}
 }
 
-// quiet fails if something comes.
+// quiet fails if a response comes.
 func (e *envoy) quiet(t testing.TB) {
 	t.Helper()
 	select {
@@ -164,8 +164,8 @@ func (e *envoy) quiet(t testing.TB) {
 	}
 }
 
-// refusal waits for the end of the stream.
-func (e *envoy) refusal(t testing.TB) codes.Code {
+// rejection waits for the end of the stream and returns its code.
+func (e *envoy) rejection(t testing.TB) codes.Code {
 	t.Helper()
 	select {
 	case err := <-e.end:

@@ -15,13 +15,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// magic begins every file. Its number is that of the format: the magic, and sections. A section is the SHA-256 and the length of its body, and
-// the body: two messages of ADS, each after its length: the response that Envoy accepted, and the request that refused what it is not to
-// have again. The first section is of all resources, each that follows of those that have changed since, so that one change among
-// 10,000 does not cost 20 MB of writing.
+// magic begins every file, and its number is the version of the format. A file is the magic and sections. A section is
+// the SHA-256 and the length of its body, and the body: two messages of ADS, each after its length. They are the
+// response that Envoy accepted, and the request that rejected what Envoy must not get again. The first section has all
+// resources. Each later section has the resources that changed since, so that one change among 10,000 does not write
+// 20 MB.
 const magic = "fairlead resources 2\n"
 
-// head is the size of what comes before the body of a section: checksum, and length as a big-endian number.
+// head is the size of the header of a section: checksum, and length as a big-endian number.
 const head = sha256.Size + 8
 
 var (
@@ -31,19 +32,19 @@ var (
 	errElse      = errors.New("it is the cache of something else")
 )
 
-// content is what a file holds, or a section of it.
+// content is the content of a file or of a section.
 type content struct {
 	upstream string
 	kind     kind
-	set      set               // of a section of changes: nil for what is gone
-	refused  map[string]string // versions that Envoy ended with, by name; empty: that there is none
-	why      string            // they were refused
+	set      set               // in a section of changes, nil is a removal
+	rejected map[string]string // versions with which Envoy ended, by name; an empty version is a removal
+	why      string            // why they were rejected
 }
 
-// encode returns the bytes of a file of one section: the same for the same content.
+// encode returns a file of one section. Equal contents have equal bytes.
 func (c content) encode() ([]byte, error) { return c.section([]byte(magic)) }
 
-// section appends a section to some bytes.
+// section appends a section to data.
 func (c content) section(data []byte) ([]byte, error) {
 	response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: c.kind.typeURL(), ControlPlane: &corev3.ControlPlane{Identifier: c.upstream}}
 	for _, name := range slices.Sorted(maps.Keys(c.set)) {
@@ -53,7 +54,7 @@ func (c content) section(data []byte) ([]byte, error) {
 			response.RemovedResources = append(response.RemovedResources, name)
 		}
 	}
-	request := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: c.kind.typeURL(), InitialResourceVersions: c.refused}
+	request := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: c.kind.typeURL(), InitialResourceVersions: c.rejected}
 	if c.why != "" {
 		request.ErrorDetail = newStatus(0, c.why)
 	}
@@ -71,15 +72,15 @@ func (c content) section(data []byte) ([]byte, error) {
 	return data, nil
 }
 
-// seal fills in the head of a section.
+// seal fills in the header of a section.
 func seal(section []byte) {
 	binary.BigEndian.PutUint64(section[sha256.Size:], uint64(len(section)-head))
 	sum := sha256.Sum256(section[sha256.Size:])
 	copy(section, sum[:])
 }
 
-// decode reads the bytes of a file that should be about an upstream and a type. whole is how many of them are sections that were written to
-// their end: a crash may leave a part of the last, which is no reason to do without the others. An error is about the first.
+// decode parses a file of an upstream and a type. whole is the number of bytes in complete sections: a crash may leave
+// part of the last section, and the others remain usable. The error is about the first section.
 func decode(data []byte, upstream string, k kind) (c content, whole int, err error) {
 	rest, ok := bytes.CutPrefix(data, []byte(magic))
 	if !ok {
@@ -104,7 +105,7 @@ func decode(data []byte, upstream string, k kind) (c content, whole int, err err
 	return c, len(data) - len(rest), nil
 }
 
-// cut returns the body of the first section, and how many bytes that section has; 0 if it is not there as a whole.
+// cut returns the body of the first section and the size of that section; 0 if the section is incomplete or damaged.
 func cut(data []byte) (body []byte, n int) {
 	if len(data) < head {
 		return nil, 0
@@ -120,7 +121,7 @@ func cut(data []byte) (body []byte, n int) {
 	return data[head:n], n
 }
 
-// read applies the body of a section, all of it or nothing.
+// read applies the body of a section, completely or not at all.
 func (c *content) read(body []byte) error {
 	var response discoveryv3.DeltaDiscoveryResponse
 	var request discoveryv3.DeltaDiscoveryRequest
@@ -149,6 +150,6 @@ func (c *content) read(body []byte) error {
 	for _, name := range response.GetRemovedResources() {
 		delete(c.set, name)
 	}
-	c.refused, c.why = request.GetInitialResourceVersions(), request.GetErrorDetail().GetMessage()
+	c.rejected, c.why = request.GetInitialResourceVersions(), request.GetErrorDetail().GetMessage()
 	return nil
 }

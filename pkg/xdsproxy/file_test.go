@@ -13,7 +13,7 @@ import (
 
 func sample(t testing.TB, names ...string) content {
 	t.Helper()
-	c := content{upstream: "a", kind: clusters, set: set{}, refused: map[string]string{"x": "v2", "gone": ""}, why: "it crashed"}
+	c := content{upstream: "a", kind: clusters, set: set{}, rejected: map[string]string{"x": "v2", "gone": ""}, why: "it crashed"}
 	for _, name := range names {
 		body, err := anypb.New(&clusterv3.Cluster{Name: name})
 		if err != nil {
@@ -30,7 +30,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, whole, err := decode(data, "a", clusters)
-	if err != nil || whole != len(data) || len(got.set) != 2 || got.set["c1"].version() == "" || got.why != "it crashed" || len(got.refused) != 2 || got.refused["x"] != "v2" {
+	if err != nil || whole != len(data) || len(got.set) != 2 || got.set["c1"].version() == "" || got.why != "it crashed" || len(got.rejected) != 2 || got.rejected["x"] != "v2" {
 		t.Errorf("read %+v: %v", got, err)
 	}
 	if _, _, err := decode(data, "a", listeners); err == nil {
@@ -46,7 +46,7 @@ func TestAFileOfChangesIsReadUpToTheLastThatIsWhole(t *testing.T) {
 	}
 	ends, want := []int{len(data)}, [][]string{{"c1", "c2"}, {"c2", "c3"}, {"c2", "c3", "c4"}}
 	gone, more := sample(t, "c3"), sample(t, "c4")
-	gone.set["c1"], more.refused, more.why = nil, nil, ""
+	gone.set["c1"], more.rejected, more.why = nil, nil, ""
 	for _, changes := range []content{gone, more} {
 		if data, err = changes.section(data); err != nil {
 			t.Fatal(err)
@@ -60,8 +60,8 @@ func TestAFileOfChangesIsReadUpToTheLastThatIsWhole(t *testing.T) {
 		}
 		for i, end := range ends {
 			if size >= end && (i == len(ends)-1 || size < ends[i+1]) {
-				if names := slices.Sorted(maps.Keys(got.set)); whole != end || !slices.Equal(names, want[i]) || (len(got.refused) > 0) != (i < 2) {
-					t.Fatalf("of %d bytes %d are whole, with %v and %v refused, want %d and %v", size, whole, names, got.refused, end, want[i])
+				if names := slices.Sorted(maps.Keys(got.set)); whole != end || !slices.Equal(names, want[i]) || (len(got.rejected) > 0) != (i < 2) {
+					t.Fatalf("of %d bytes %d are whole, with %v and %v refused, want %d and %v", size, whole, names, got.rejected, end, want[i])
 				}
 			}
 		}
@@ -72,7 +72,8 @@ func TestAFileOfChangesIsReadUpToTheLastThatIsWhole(t *testing.T) {
 	}
 }
 
-// FuzzDecode gives the reader of files anything, also with checksums that fit. What it takes must be what it would write.
+// FuzzDecode gives the decoder arbitrary bytes, also with valid checksums. A decoded content must encode to the same
+// content.
 func FuzzDecode(f *testing.F) {
 	for _, c := range []content{sample(f), sample(f, "c1"), sample(f, "c1", "c2")} {
 		data, err := c.encode()

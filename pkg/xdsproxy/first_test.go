@@ -16,7 +16,7 @@ import (
 
 var errForbidden = errors.New("it is forbidden")
 
-// files are the names of those in a folder.
+// files returns the names of the files in a folder.
 func files(t testing.TB, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -30,8 +30,8 @@ func files(t testing.TB, dir string) []string {
 	return all
 }
 
-// dead is a server that nobody reaches.
-func dead(t testing.TB) *server {
+// unreachable returns a server that cannot be reached.
+func unreachable(t testing.TB) *server {
 	t.Helper()
 	s := newServer(t, nil, nil)
 	s.grpc.Stop()
@@ -44,12 +44,12 @@ func TestEnvoyWaitsForTheFirstUpstream(t *testing.T) {
 	bed := newBed(t, t.TempDir())
 	e := bed.envoy(t, nil)
 	e.subscribe(t, cds, lds)
-	e.quiet(t) // nothing is known at all
+	e.quiet(t) // no upstream is known
 	bed.follow(t, "a", s, nil)
-	e.quiet(t) // longer than others are waited for
+	e.quiet(t) // longer than the wait for other upstreams
 	s.start(t)
 	e.until(t, cds, "c1")
-	expect(t, "listeners", names(e.next(t)), []string(nil)) // that there are none: Envoy goes on
+	expect(t, "listeners", names(e.next(t)), []string(nil)) // an empty answer: Envoy continues
 }
 
 func TestADeadUpstreamDoesNotKeepEnvoyFromOthers(t *testing.T) {
@@ -60,14 +60,14 @@ func TestADeadUpstreamDoesNotKeepEnvoyFromOthers(t *testing.T) {
 	bed.Keep(xdsproxy.Upstream{Name: "dead"}, xdsproxy.Upstream{Name: "a"})
 	bed.follow(t, "dead", late, nil)
 	bed.follow(t, "a", s, nil)
-	// An Envoy that has something of the dead one keeps it.
+	// An Envoy that has a resource of the unavailable upstream keeps it.
 	e := bed.envoy(t, map[string]map[string]string{cds: {"c2": "1", "c9": "1"}})
 	e.subscribe(t, cds, lds)
 	e.until(t, cds, "c1", "c2", "c9")
 	e.until(t, lds, "l")
 	e.quiet(t)
 	late.start(t)
-	e.until(t, cds, "c1", "c2") // c9 is nobody's
+	e.until(t, cds, "c1", "c2") // c9 has no owner
 	if e.have[cds]["c2"] == "1" {
 		t.Error("c2 is the old one")
 	}
@@ -82,7 +82,7 @@ func TestClustersComeBeforeListenersAndGoAfterThem(t *testing.T) {
 	e.until(t, cds, "c1")
 	e.until(t, lds, "l1")
 
-	// While Envoy is busy both change. The proxy has them all when Envoy has answered.
+	// Both change while Envoy is busy. The proxy has all changes when Envoy answers.
 	s.set(t, cluster("busy", 1))
 	busy := e.receive(t)
 	t.Log("sent", names(busy))
@@ -124,7 +124,7 @@ func TestClustersComeBeforeListenersAndGoAfterThem(t *testing.T) {
 	expect(t, "removed then", e.next(t).GetRemovedResources(), []string{"busy", "c1"})
 }
 
-func TestAResourceThatIsNotToBeHad(t *testing.T) {
+func TestAForbiddenResource(t *testing.T) {
 	tests := map[string]struct {
 		clusters map[string]types.Resource
 		want     string
@@ -165,7 +165,7 @@ func forbid(_ string, resource *anypb.Any) error {
 	return nil
 }
 
-func TestWhatWasRefusedTogetherComesTogether(t *testing.T) {
+func TestWhatWasRejectedTogetherIsRetriedTogether(t *testing.T) {
 	s := newServer(t, named(cluster("c1", 1)), nil)
 	bed := newBed(t, t.TempDir())
 	bed.follow(t, "a", s, func(_ string, resource *anypb.Any) error {
@@ -182,7 +182,7 @@ func TestWhatWasRefusedTogetherComesTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.quiet(t)
-	s.set(t, cluster("c3", 1)) // changes nothing of it
+	s.set(t, cluster("c3", 1)) // a change of another resource
 	e.until(t, cds, "c1", "c3")
 	expect(t, "version", e.have[cds]["c1"], version)
 	s.set(t, cluster("c1", 3))
@@ -214,12 +214,12 @@ func TestKeep(t *testing.T) {
 	expect(t, "state of one that is not there", bed.State("moved"), xdsproxy.State{})
 	e = bed.envoy(t, e.have)
 	e.subscribe(t, cds, lds)
-	e.until(t, cds, "mine", "moved") // which may be that of the late one
+	e.until(t, cds, "mine", "moved") // which may belong to the late upstream
 	expect(t, "why", bed.State("mine").Refused, "it is forbidden")
 	expect(t, "files", files(t, dir), []string{"mine.clusters.cache", "mine.listeners.cache"})
 }
 
-func TestOneThatIsForgottenWhileItRunsBeginsAnew(t *testing.T) {
+func TestAnUpstreamThatIsRemovedWhileItRunsStartsAgain(t *testing.T) {
 	s := newServer(t, named(cluster("c1", 1)), named(listener("l")))
 	bed := newBed(t, t.TempDir())
 	bed.follow(t, "a", s, nil)
@@ -228,22 +228,22 @@ func TestOneThatIsForgottenWhileItRunsBeginsAnew(t *testing.T) {
 	e.until(t, cds, "c1")
 	s.next(t, cds)
 	s.next(t, cds)
-	bed.Forget("a")
+	bed.Remove("a")
 	expect(t, "versions of the next stream", len(s.next(t, cds).GetInitialResourceVersions()), 0)
 	e.until(t, cds, "c1")
 	bed.file(t, "a.clusters.cache", e.have[cds]["c1"])
 }
 
-func TestRunRefusesANameThatIsNoFile(t *testing.T) {
+func TestRunRejectsANameThatIsNotAFileName(t *testing.T) {
 	bed := newBed(t, t.TempDir())
 	for _, name := range []string{"", "../a", "A", ".a"} {
-		if err := bed.follow(t, name, dead(t), nil).wait(t); err == nil {
+		if err := bed.follow(t, name, unreachable(t), nil).wait(t); err == nil {
 			t.Errorf("%q is taken", name)
 		}
 	}
 }
 
-func TestWhoTakesBackWhatAnotherHasIsAnswered(t *testing.T) {
+func TestRemovingAResourceOfAnotherUpstreamIsAnswered(t *testing.T) {
 	owner := newServer(t, named(cluster("taken", 1)), nil)
 	bed := newBed(t, t.TempDir())
 	bed.follow(t, "owner", owner, nil)

@@ -35,11 +35,11 @@ const (
 	cds = resourcev3.ClusterType
 	lds = resourcev3.ListenerType
 
-	patience = 10 * time.Second       // for what must happen
-	pause    = 150 * time.Millisecond // for what must not happen
+	patience = 10 * time.Second       // for events that must happen
+	pause    = 150 * time.Millisecond // for events that must not happen
 )
 
-// cluster is an Envoy cluster whose version differs with its generation.
+// cluster returns an Envoy cluster whose version depends on its generation.
 func cluster(name string, generation int) *clusterv3.Cluster {
 	return &clusterv3.Cluster{Name: name, ConnectTimeout: durationpb.New(time.Duration(generation) * time.Second)}
 }
@@ -73,7 +73,7 @@ func newBed(t testing.TB, dir string) *bed {
 	return b
 }
 
-// serve makes a proxy of what is in the folder, and serves it on the socket.
+// serve creates a proxy from the folder and serves it on the socket.
 func (b *bed) serve(t testing.TB) {
 	t.Helper()
 	var err error
@@ -120,10 +120,10 @@ func (b *bed) follow(t testing.TB, name string, s *server, check func(string, *a
 	return r
 }
 
-// run is a Run under way.
+// run is an active Run.
 type run struct {
 	cancel context.CancelFunc
-	close  func() // the connection
+	close  func() // closes the connection
 	end    chan error
 }
 
@@ -139,7 +139,7 @@ func (r *run) wait(t testing.TB) error {
 	}
 }
 
-// file waits for a file of the cache that holds some words.
+// file waits for a file of the cache that contains all words.
 func (b *bed) file(t testing.TB, name string, words ...string) {
 	t.Helper()
 	eventually.True(t, patience, "the file "+name, func() error {
@@ -185,7 +185,7 @@ func (j *journal) all() string {
 	return j.text.String()
 }
 
-// count is how many lines hold all of the words.
+// count returns the number of lines that contain all words.
 func (j *journal) count(words ...string) int {
 	n := 0
 	for line := range strings.Lines(j.all()) {

@@ -7,21 +7,21 @@ import (
 	"github.com/fairlead/fairlead/internal/disk"
 )
 
-// smallFile is up to how many bytes a file is always written anew: that costs no more than to extend it.
+// smallFile is the size up to which a file is always rewritten, because extending it would not be cheaper.
 const smallFile = 256 << 10
 
-// file is what is known of a file on disk. The proxy's lock of the disk guards it. One that was there at the start is written
-// anew first: nobody knows what else has had it open.
+// file is the known state of a file on disk. The proxy's disk lock guards it. A file that existed at the start is
+// rewritten first, because another program may have changed it.
 type file struct {
 	holds          set   // nil: not known
-	first, changes int64 // bytes of the first section with the magic, and of those that follow
+	first, changes int64 // size of the first section with the magic, and of the later sections
 }
 
-// anew says whether the file is to be written as a whole: it is small, or has as much of changes as of anything else, so that
-// in the long run two bytes are written for one that has changed.
+// anew reports whether the file must be written as a whole: it is small, or its changes are as large as its first
+// section. In the long run that writes two bytes for each changed byte.
 func (f *file) anew() bool { return f.holds == nil || f.first <= smallFile || f.changes >= f.first }
 
-// differs are the changes that make of what the file holds something else.
+// differs returns the changes that turn the content of the file into from.
 func (f *file) differs(from set) set {
 	changes := set{}
 	for _, name := range differing(f.holds, from) {
@@ -30,7 +30,7 @@ func (f *file) differs(from set) set {
 	return changes
 }
 
-// replace writes all of a content, through a file of a fixed name: a crash leaves one of it at most.
+// replace writes a whole content through a temporary file of a fixed name, so that a crash leaves at most one.
 func (f *file) replace(path string, all content) error {
 	data, err := all.encode()
 	if err == nil {
@@ -43,7 +43,7 @@ func (f *file) replace(path string, all content) error {
 	return nil
 }
 
-// extend adds a section of changes. If that fails the file is written anew the next time.
+// extend appends a section of changes. After an error the next write rewrites the file.
 func (f *file) extend(path string, changes content) error {
 	data, err := changes.section(nil)
 	if err == nil {
@@ -64,7 +64,7 @@ func (f *file) extend(path string, changes content) error {
 	return nil
 }
 
-// add writes at the end of a file that is there, and returns when it is on the disk.
+// add appends to an existing file and syncs it to disk.
 func add(path string, data []byte) error {
 	out, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {

@@ -11,22 +11,23 @@ import (
 )
 
 const (
-	// crashLimit is how often in a row Envoy may end by itself before its newest resources are at fault. Once is chance, and
-	// each time costs the tunnels.
+	// crashLimit is the number of consecutive unexpected ends of Envoy after which its newest resources are taken as
+	// the cause. A single end may be chance, and each further one costs the tunnels.
 	crashLimit = 3
-	// maxNames is how many of the resources that were taken back are named in the reason.
+	// maxNames bounds the rolled-back resources that the reason names.
 	maxNames = 5
 )
 
-// times are the spans of time that the proxy waits for; tests have shorter ones.
+// times are the waits of the proxy. Tests have shorter ones.
 type times struct {
-	first   time.Duration // for upstreams that are not known yet, before Envoy gets what there is: see session.ready
-	settled time.Duration // that Envoy must have had resources for when Ran is called: a fault shows at once, or later anyway
-	proof   time.Duration // that Envoy must have had them for without Ran
-	silence time.Duration // for the first answer of an xds-server; it waits itself until it knows something
-	rest    time.Duration // before a file is written again, at least: see keep
-	maxRest time.Duration // and at most: an agent that dies in it leaves a cache that is so old
-	retry   time.Duration // before a disk is tried again that could not be written
+	// for upstreams that are not known yet, before Envoy gets the resources of the others: see session.ready
+	first   time.Duration
+	settled time.Duration // for which Envoy must have had resources when Ran is called; most faults show at once
+	proof   time.Duration // for which Envoy must have had them without Ran
+	silence time.Duration // for the first answer of an xds-server, which waits until it has a configuration
+	rest    time.Duration // minimum interval between writes of a file: see keep
+	maxRest time.Duration // maximum interval; if the agent dies, the cache is at most that old
+	retry   time.Duration // before a failed write is retried
 }
 
 var usual = times{
@@ -34,16 +35,15 @@ var usual = times{
 	silence: time.Minute, rest: 100 * time.Millisecond, maxRest: 10 * time.Second, retry: 30 * time.Second,
 }
 
-// proof is what Envoy had at a time. If it goes on running with it, it is good.
+// proof is what Envoy had at a time. It becomes good if Envoy keeps running with it.
 type proof struct {
 	sets [kinds]set
 	at   time.Time
 }
 
-// Crashed is told by who supervises Envoy that it ended by itself, Ran that it has run for long enough for its resources to
-// be good. After several crashes in a row since new resources came, the proxy goes back to the last that were good, and
-// refuses the new ones upstream. Crashed returns whether it went back now. An end of an Envoy that got no resources since
-// the last end is not their fault.
+// Crashed is called by the supervisor of Envoy when Envoy ended unexpectedly. After several consecutive crashes since
+// new resources came, the proxy rolls back to the last good ones and rejects the new ones upstream. Crashed returns
+// whether it rolled back now. It ignores the end of an Envoy that got no resources since the previous end. See Ran.
 func (r *Proxy) Crashed() bool {
 	defer r.record()
 	r.mu.Lock()
@@ -59,7 +59,7 @@ func (r *Proxy) Crashed() bool {
 		return false
 	}
 	if !r.trials.open {
-		r.trials.begin() // with what was new to an Envoy that another agent had, say
+		r.trials.begin() // for example if the Envoy that ended was started by another agent
 	}
 	r.trials.open = false
 	if r.trials.count < crashLimit {
@@ -70,8 +70,8 @@ func (r *Proxy) Crashed() bool {
 	return true
 }
 
-// cut ends the session of an Envoy that has ended. What it said last may still be on its way, and is true no more. One that
-// has started since comes back.
+// cut ends the session of an Envoy that has ended. Messages of it that are still in transit are obsolete. An Envoy
+// that has started since connects again.
 func (r *Proxy) cut() {
 	r.disprove()
 	if r.session != nil {
@@ -80,8 +80,8 @@ func (r *Proxy) cut() {
 	}
 }
 
-// Ran is told that Envoy has run for a while: see Crashed. It may be called again and again. Without it, what Envoy has is
-// good when it has had it for a longer while.
+// Ran is called by the supervisor when Envoy has run for a while, which shows that its resources are good: see
+// Crashed. It may be called repeatedly. Without it, resources become good after Envoy has had them for longer.
 func (r *Proxy) Ran() {
 	defer r.record()
 	r.mu.Lock()
@@ -96,7 +96,7 @@ func (r *Proxy) Ran() {
 	}
 }
 
-// disprove forgets what was about to be good: Envoy has not gone on running, as far as can be seen.
+// disprove discards the resources that are being proven, because Envoy may not have kept running.
 func (r *Proxy) disprove() {
 	for _, c := range r.contributions {
 		c.proving = nil
@@ -118,10 +118,11 @@ func (c *contribution) promote(p *proof) {
 		}
 	}
 	c.unproven, c.proving = c.accepted.After(p.at), nil
-	poke(c.wake)
+	notify(c.notified)
 }
 
-// prove makes good what Envoy has had for long enough, and returns when to look again; 0: when something has changed.
+// prove makes resources good that Envoy has had for long enough. It returns the wait until the next call; 0: until the
+// next change.
 func (c *contribution) prove() time.Duration {
 	span := c.proxy.times.proof
 	if !c.unproven {
@@ -144,16 +145,16 @@ func (c *contribution) prove() time.Duration {
 	return span
 }
 
-// stable says whether there is an Envoy, which is not in the middle of a change: it could have the Envoy clusters and not yet
-// the listeners.
+// stable reports whether there is an Envoy that is not in the middle of a change. During a change it could have the
+// Envoy clusters and not yet the listeners.
 func (c *contribution) stable() bool {
 	changing := func(s *share) bool { return !s.whole || len(s.pending.waiting) > 0 || s.outdated() }
 	return c.proxy.session != nil && !slices.ContainsFunc(c.shares[:], changing)
 }
 
-// fallback is what to go back to if Envoy can't run with what is offered, and whether there is anything: what was good, or
-// at least accepted before. One that never had anything good goes back to nothing if others had, and suffer from it;
-// otherwise there is nothing to lose by trying on.
+// fallback returns the resources to roll back to if Envoy cannot run with what is offered, and whether they differ
+// from it: the good ones, or else the accepted ones. An upstream that never had anything good falls back to nothing if
+// other upstreams have, because they suffer from it. Without others, nothing is lost by further attempts.
 func (c *contribution) fallback() (to [kinds]set, ok bool) {
 	for k, s := range c.shares {
 		to[k] = s.accepted
@@ -177,12 +178,12 @@ func (c *contribution) othersProven() bool {
 	return false
 }
 
-// proven says whether Envoy has ever run with something of it.
+// proven reports whether Envoy has ever run with resources of the upstream.
 func (c *contribution) proven() bool {
 	return slices.ContainsFunc(c.good[:], func(s set) bool { return s != nil })
 }
 
-// rollBack goes back to other sets, and refuses what Envoy was offered.
+// rollBack offers Envoy other sets, and rejects what it was offered.
 func (c *contribution) rollBack(to [kinds]set) {
 	for k, s := range c.shares {
 		changes := set{}
@@ -197,7 +198,7 @@ func (c *contribution) rollBack(to [kinds]set) {
 		why := fmt.Sprintf("Envoy ended %d times in a row with the newest %s; it was given what it ran with before (these are taken back: %d, such as %s)",
 			crashLimit, s.kind, len(names), listed)
 		c.proxy.log.Error("resources taken back", "upstream", c.name, "type_url", s.kind.typeURL(), "error", why)
-		s.refuse(changes, newStatus(codes.Aborted, why), true, to[k])
+		s.reject(changes, newStatus(codes.Aborted, why), true, to[k])
 		for _, name := range names {
 			s.accept(name, to[k][name])
 		}

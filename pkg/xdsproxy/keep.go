@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// restFactor is how much longer than a write the rest after it is, so that a gateway whose Envoy clusters change all the
-// time writes for a twentieth of the time. It ends after times.maxRest, however slow the disk is.
+// restFactor is the ratio of the pause after a write to the duration of the write: a gateway whose Envoy clusters
+// change all the time writes for a twentieth of the time. A pause is at most times.maxRest, however slow the disk is.
 const restFactor = 20
 
-// keep writes what Envoy has accepted, and finds out what is good, until ctx ends. Then it writes the last.
+// keep writes what Envoy has accepted and proves resources good until ctx ends. Then it writes once more.
 func (c *contribution) keep(ctx context.Context) {
 	for {
 		began := time.Now()
@@ -33,7 +33,7 @@ func (c *contribution) keep(ctx context.Context) {
 		if !ok {
 			continue
 		}
-		var timer <-chan time.Time // none, if nothing is to be proven
+		var timer <-chan time.Time // nil if nothing is being proven
 		if again > 0 {
 			timer = time.After(again)
 		}
@@ -41,14 +41,14 @@ func (c *contribution) keep(ctx context.Context) {
 		case <-ctx.Done():
 			c.write()
 			return
-		case <-c.wake:
+		case <-c.notified:
 		case <-timer:
 		}
 	}
 }
 
-// write writes what differs from what is on disk, and returns whether that worked. That it does not is logged once, until it
-// works again; Envoy goes on with what is in memory.
+// write writes what differs from the files, and returns whether that succeeded. It logs the first of several
+// consecutive failures. Envoy continues with the resources in memory.
 func (c *contribution) write() bool {
 	c.proxy.disk.Lock()
 	defer c.proxy.disk.Unlock()
@@ -81,16 +81,16 @@ func (s *share) write(ending string) error {
 	if ending == goodEnding {
 		flag, held = &s.goodUnwritten, s.of.good[s.kind]
 	}
-	if !*flag || !s.whole || s.of.forgotten {
+	if !*flag || !s.whole || s.of.removed {
 		r.mu.Unlock()
 		return nil
 	}
 	*flag = false
-	out := content{upstream: s.of.name, kind: s.kind, refused: map[string]string{}}
+	out := content{upstream: s.of.name, kind: s.kind, rejected: map[string]string{}}
 	if ending == acceptedEnding {
-		for name, refusal := range s.refused {
-			if refusal.crashy {
-				out.refused[name], out.why = refusal.version, refusal.why.GetMessage()
+		for name, rejection := range s.rejected {
+			if rejection.afterCrash {
+				out.rejected[name], out.why = rejection.version, rejection.why.GetMessage()
 			}
 		}
 	}

@@ -4,9 +4,9 @@ import (
 	statusv1 "google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// nack takes over that Envoy refuses a batch. Of several changes Envoy applies those that are good, but says only in words
-// which are not, and then does not know its versions. So they are sent again in halves until each that is refused is alone.
-// Then Envoy has the others, knows it, and the xds-server is told what Envoy says of each.
+// nack handles Envoy's rejection of a batch. Of several changes Envoy applies the valid ones, but names the invalid
+// ones only in a text; the proxy then does not know the versions that Envoy has. So it sends them again in halves
+// until each rejected change is alone. Then Envoy has the others, and the xds-server gets Envoy's reason for each.
 func (s *session) nack(k kind, f *batch, detail *statusv1.Status) {
 	log := s.proxy.log.With("type_url", k.typeURL(), "upstream", f.share.upstream())
 	switch {
@@ -16,7 +16,7 @@ func (s *session) nack(k kind, f *batch, detail *statusv1.Status) {
 		t.parts = append([]*batch{f.part(f.names[:half]), f.part(f.names[half:])}, t.parts...)
 	case len(f.names) == 1 && f.share != nil:
 		log.Error("resource refused by Envoy", "name", f.names[0], "error", bounded(detail.GetMessage()))
-		f.share.refusedByEnvoy(f.names[0], f.changes[f.names[0]], &statusv1.Status{Code: detail.GetCode(), Message: bounded(detail.GetMessage())})
+		f.share.rejectedByEnvoy(f.names[0], f.changes[f.names[0]], &statusv1.Status{Code: detail.GetCode(), Message: bounded(detail.GetMessage())})
 	default:
 		log.Error("response refused by Envoy", "names", f.names, "error", bounded(detail.GetMessage()))
 	}
@@ -26,17 +26,18 @@ func (b *batch) part(names []string) *batch {
 	return &batch{share: b.share, names: names}
 }
 
-// refusedByEnvoy gives up one change. Envoy keeps what it accepted before, unless that is what it refuses now.
-func (s *share) refusedByEnvoy(name string, res *resource, why *statusv1.Status) {
-	if s.of.forgotten || s.offered[name].version() != res.version() {
-		return // there is something newer by now
+// rejectedByEnvoy withdraws one rejected change. Envoy keeps what it accepted before, unless that is what it rejects
+// now.
+func (s *share) rejectedByEnvoy(name string, res *resource, why *statusv1.Status) {
+	if s.of.removed || s.offered[name].version() != res.version() {
+		return // there is a newer version
 	}
 	instead := set{}
 	if old := s.accepted[name]; old.version() != res.version() {
 		instead[name] = old
 	} else {
-		s.accept(name, nil) // by an older Envoy, say
+		s.accept(name, nil) // it was accepted by an older Envoy, for example
 	}
-	s.refuse(set{name: res}, why, false, instead)
+	s.reject(set{name: res}, why, false, instead)
 	s.finish()
 }

@@ -9,7 +9,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// next is what Envoy is to be sent now; nil: nothing, until something wakes the session.
+// next returns the next response to Envoy; nil: none until the session is notified.
 func (s *session) next() *discoveryv3.DeltaDiscoveryResponse {
 	r := s.proxy
 	r.mu.Lock()
@@ -18,7 +18,7 @@ func (s *session) next() *discoveryv3.DeltaDiscoveryResponse {
 		return nil
 	}
 	k, b := s.choose()
-	for b != nil && !s.dares(k, b) {
+	for b != nil && !s.canSend(k, b) {
 		k, b = s.choose()
 	}
 	if b == nil {
@@ -27,8 +27,8 @@ func (s *session) next() *discoveryv3.DeltaDiscoveryResponse {
 	return s.send(k, b)
 }
 
-// choose returns the next batch; nil: there is none. What is added goes in the order of types, so that an Envoy cluster is
-// there before the listener that refers to it; what is removed, the other way round.
+// choose returns the next batch; nil: there is none. Additions go in the order of types, so that an Envoy cluster
+// exists before the listener that refers to it. Removals go in the reverse order.
 func (s *session) choose() (kind, *batch) {
 	for k, t := range s.tables {
 		if t == nil {
@@ -42,7 +42,7 @@ func (s *session) choose() (kind, *batch) {
 		}
 		if b := s.additions(kind(k)); b != nil || !t.answered {
 			if b == nil {
-				b = &batch{} // Envoy waits for an answer, even if it has everything
+				b = &batch{} // Envoy waits for an answer even if it has everything
 			}
 			return kind(k), b
 		}
@@ -58,18 +58,18 @@ func (s *session) choose() (kind, *batch) {
 	return 0, nil
 }
 
-// held says whether Envoy keeps what it has under a name of an upstream that has not answered yet. An Envoy that outlived its
-// agent may have something newer than the disk. What is known to be refused it does not keep.
+// held reports whether Envoy keeps its version of a resource of an upstream that has not answered yet. An Envoy that
+// outlived its agent may have something newer than the disk. It does not keep a version that is known to be rejected.
 func (t *table) held(o *share, name string) bool {
 	have, has := t.have[name]
 	if !has || o.asked || bare(have) == o.offered[name].version() {
-		return false // in the last case only its form is another
+		return false // in the last case only the form differs
 	}
-	r := o.refused[name]
+	r := o.rejected[name]
 	return r == nil || r.version != bare(have)
 }
 
-// outdated says whether Envoy has other versions than those that it accepted last as far as is known here.
+// outdated reports whether Envoy has other versions than the proxy recorded as accepted.
 func (s *share) outdated() bool {
 	t := s.of.proxy.table(s.kind)
 	if t == nil || s.asked {
@@ -83,13 +83,14 @@ func (s *share) outdated() bool {
 	return false
 }
 
-// ready says whether there is enough for a first answer. Envoy waits for it without a limit, and takes what is not in it for
-// not there. So it waits for every upstream that is known, but not for ever: a few seconds are enough for one that lives,
-// and one that does not must not keep Envoy from the others. For the first of all it waits as long as it takes.
+// ready reports whether a first answer can be sent. Envoy waits for it without a limit, and assumes that resources
+// missing from it do not exist. So the proxy waits for every known upstream, but only for a few seconds: that is
+// enough for one that works, and one that does not must not delay the others. Before the first upstream is known at
+// all, it waits without a limit.
 func (s *session) ready(k kind) bool {
 	r, t := s.proxy, s.tables[k]
 	if len(r.contributions) == 0 {
-		return r.forgot && len(t.have) > 0 // to be removed
+		return r.removedAny && len(t.have) > 0 // there are resources to remove
 	}
 	some, all := false, true
 	for _, c := range r.contributions {
@@ -98,13 +99,13 @@ func (s *session) ready(k kind) bool {
 	return all || some && time.Since(s.began) >= r.times.first
 }
 
-// part is the next part of what Envoy refused, as it is now.
+// part returns the next part of a batch that Envoy rejected, with the present resources.
 func (s *session) part(k kind) *batch {
 	t := s.tables[k]
 	for len(t.parts) > 0 {
 		b := t.parts[0]
 		t.parts = t.parts[1:]
-		if b.share != nil && b.share.of.forgotten {
+		if b.share != nil && b.share.of.removed {
 			continue
 		}
 		names := b.names
@@ -130,14 +131,14 @@ func (b *batch) add(name string, res *resource) {
 	b.changes[name] = res
 }
 
-// additions are what one upstream has that Envoy does not, or in another version; nil: there is none.
+// additions returns the resources of one upstream that Envoy lacks or has in another version; nil: there are none.
 func (s *session) additions(k kind) *batch {
 	t := s.tables[k]
 	byShare := map[*share][]string{}
 	for name := range t.todo {
 		o := s.proxy.owners[k][name]
 		if o == nil || o.offered[name] == nil {
-			continue // a removal, if anything
+			continue // at most a removal
 		}
 		if s.proxy.shown(name, o.offered[name]) == t.have[name] {
 			delete(t.todo, name)
@@ -148,8 +149,9 @@ func (s *session) additions(k kind) *batch {
 	return first(byShare)
 }
 
-// removals are what Envoy has that an upstream has no more, or nobody has; nil: there is none. What is nobody's may be that
-// of an upstream which has not answered yet, and stays until all have; unless it was that of one that is forgotten.
+// removals returns the resources of Envoy that their upstream no longer has, or that belong to no upstream; nil: there
+// are none. A resource without an upstream may belong to one that has not answered yet: it is kept until all have
+// answered, unless its upstream was removed.
 func (s *session) removals(k kind) *batch {
 	r, t := s.proxy, s.tables[k]
 	complete, asked := r.complete(k), r.asked(k)
@@ -168,17 +170,17 @@ func (s *session) removals(k kind) *batch {
 	return first(byShare)
 }
 
-// complete says whether every upstream is known: what none of them has is nobody's.
+// complete reports whether every upstream is known, so that a resource that none of them has belongs to none.
 func (r *Proxy) complete(k kind) bool {
 	for _, c := range r.contributions {
 		if !c.ready(k) {
 			return false
 		}
 	}
-	return len(r.contributions) > 0 || r.forgot
+	return len(r.contributions) > 0 || r.removedAny
 }
 
-// asked says whether every upstream has answered since the start of the agent.
+// asked reports whether every upstream has answered since the agent started.
 func (r *Proxy) asked(k kind) bool {
 	for _, c := range r.contributions {
 		if !c.shares[k].asked {
@@ -188,7 +190,7 @@ func (r *Proxy) asked(k kind) bool {
 	return true
 }
 
-// first makes a batch of the changes of one upstream: the first by name.
+// first returns a batch with the changes of one upstream, the first by name.
 func first(byShare map[*share][]string) *batch {
 	if len(byShare) == 0 {
 		return nil

@@ -7,23 +7,23 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Override says in which form Envoy is to have an Envoy cluster or a listener, where that depends on what only its agent knows.
-// Upstreams and the disk know nothing of forms: all forms of a version are that version. The Proxy calls it while it is locked: it
-// must be quick and must not call the Proxy.
+// Override selects the form of an Envoy cluster or listener that Envoy gets, if that depends on state that only its
+// agent has. Upstreams and the disk have no forms: all forms of a version are that version. The Proxy calls the
+// methods while it holds its lock: they must be quick and must not call the Proxy.
 type Override interface {
-	// Form is the form that an Envoy cluster, or a listener, is to have now; empty: the usual one. It has no space.
+	// Form returns the form that an Envoy cluster or listener must have now; empty: the usual one. A form has no space.
 	Form(name string) string
-	// Apply is the resource in a form. The one that it is given stays as it is.
+	// Apply returns the resource in a form. It must not change its argument.
 	Apply(name, form string, resource *anypb.Any) *anypb.Any
 }
 
-// formMark is between a version and the form in the version that Envoy is told.
+// formMark separates the version from the form in the version that Envoy gets.
 const formMark = " as "
 
-// SetOverride is called before Envoy is served; without it everything is sent as it came.
+// SetOverride sets the override. Call it before Envoy is served. Without it everything is sent as it came.
 func (r *Proxy) SetOverride(d Override) { r.override = d }
 
-// Reapply looks again in which form Envoy is to have Envoy clusters.
+// Reapply applies the override again to the named Envoy clusters, and sends Envoy those that change.
 func (r *Proxy) Reapply(names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -31,11 +31,12 @@ func (r *Proxy) Reapply(names []string) {
 		for _, name := range names {
 			t.todo[name] = true
 		}
-		r.wake()
+		r.notifySession()
 	}
 }
 
-// Clusters calls f with each Envoy cluster that Envoy is to have, as it came, and its version.
+// Clusters calls f with the name, the version and the original resource of each Envoy cluster that Envoy is offered.
+// It holds the proxy's lock meanwhile.
 func (r *Proxy) Clusters(f func(name, version string, resource *anypb.Any)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,7 +47,7 @@ func (r *Proxy) Clusters(f func(name, version string, resource *anypb.Any)) {
 	}
 }
 
-// shown is the version that Envoy is told of a resource, with the form that it is to have.
+// shown returns the version of a resource that Envoy gets, including its form.
 func (r *Proxy) shown(name string, res *resource) string {
 	if res == nil || r.override == nil {
 		return res.version()
@@ -57,7 +58,7 @@ func (r *Proxy) shown(name string, res *resource) string {
 	return res.version()
 }
 
-// overridden is what Envoy is sent of a resource.
+// overridden returns a resource as it is sent to Envoy.
 func (r *Proxy) overridden(name string, res *resource) *discoveryv3.Resource {
 	if r.override == nil {
 		return res.message
@@ -67,7 +68,7 @@ func (r *Proxy) overridden(name string, res *resource) *discoveryv3.Resource {
 	return &discoveryv3.Resource{Name: name, Version: version, Resource: body}
 }
 
-// bare is a version that Envoy was told, without the form.
+// bare returns a version that Envoy got, without the form.
 func bare(shown string) string {
 	version, _, _ := strings.Cut(shown, formMark)
 	return version

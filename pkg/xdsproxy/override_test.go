@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-// forms gives Envoy clusters forms.
+// forms is an Override that stores the form of each Envoy cluster.
 type forms struct {
 	mu    sync.Mutex
 	forms map[string]string
@@ -60,7 +60,7 @@ func TestTheFormOfAnEnvoyCluster(t *testing.T) {
 	e.next(t)
 	expect(t, "dark", e.have[cds]["c1"], plain+" as dark")
 	e.quiet(t)
-	// What the xds-server and the disk know is what it was.
+	// The xds-server and the disk have the original version.
 	bed.file(t, "a.clusters.cache", plain)
 	bed.is(t, "a", "is fine", func(s xdsproxy.State) bool { return s.Connected && s.Refused == "" })
 	s.set(t, cluster("c1", 2))
@@ -73,7 +73,7 @@ func TestTheFormOfAnEnvoyCluster(t *testing.T) {
 	bed.stop()
 	s.grpc.Stop()
 
-	// The next agent, without an xds-server, knows of no form: Envoy gets the usual one.
+	// The next agent, without an xds-server, has no form: Envoy gets the usual one.
 	bed = newBed(t, dir)
 	bed.SetOverride(&forms{})
 	bed.Keep(xdsproxy.Upstream{Name: "a"})

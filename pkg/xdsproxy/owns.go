@@ -1,6 +1,6 @@
 package xdsproxy
 
-// Owns says whether a resource of any type is, or was last, of an upstream: Envoy has, or is to have, it from there.
+// Owns reports whether a resource of any type belongs to an upstream: Envoy has it, or is offered it, from there.
 func (r *Proxy) Owns(upstream, resource string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,14 +1,15 @@
-// Package xdsproxy stands between an xds-server and an Envoy: it asks the one by delta ADS over the control channel, serves the
-// other by delta ADS on a Unix socket, and keeps on disk the last resources of each type that Envoy accepted, so that an
-// Envoy starts while the xds-server is away. ACK and NACK pass through. In go resources, out come the same; it does not
-// know what they mean, but that they have names, and that listeners refer to Envoy clusters.
+// Package xdsproxy is a proxy between xds-servers and one Envoy. It subscribes to the xds-servers by delta ADS over
+// the control channel and serves Envoy by delta ADS on a Unix socket. It keeps on disk the resources of each type that
+// Envoy accepted last, so that an Envoy starts while the xds-server is unavailable. ACK and NACK pass through. Input
+// and output are resources. It does not know their meaning, except that they have names, and that listeners refer to
+// Envoy clusters.
 //
-// An xds-server is told ACK when Envoy has accepted what it sent, so without an Envoy it gets no answer until there is one.
-// A resource that is refused, by Envoy, by a check or after crashes, leaves the others as they are: Envoy keeps the
-// version that it had, until the xds-server sends another one than was refused.
+// An xds-server gets an ACK when Envoy has accepted its resources; without an Envoy it gets no answer. A rejected
+// resource does not affect others: if Envoy or a check rejects it, or it is rolled back after crashes, Envoy keeps the
+// version that it had until the xds-server sends another one.
 //
-// It has more than 2,500 lines because cache, ACKs and the return to an earlier version after crashes change the same state under one
-// lock.
+// The package has more than 2,500 lines because cache, ACKs and the rollback after crashes change the same state under
+// one lock.
 package xdsproxy
 
 import (
@@ -29,27 +30,27 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// MaxRequest is what the gRPC server on which a Proxy is registered must take from Envoy: an Envoy that comes back names
-// everything that it has, in about 130 bytes each. So it is room for 120,000.
+// MaxRequest is the message size that the gRPC server with a Proxy must accept from Envoy. An Envoy that reconnects
+// names every resource that it has, in about 130 bytes each, so this is enough for 120,000.
 const MaxRequest = 16 << 20
 
-// namePattern is what an upstream may be called: the name is part of those of its files.
+// namePattern matches valid names of upstreams. The name is part of file names.
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,127}$`)
 
-// kind is a type of resources. Their order is that in which Envoy has to learn of them: a listener refers to Envoy clusters.
+// kind is a type of resources. Envoy must get the kinds in this order: a listener refers to Envoy clusters.
 type kind int
 
 const (
 	clusters kind = iota
 	listeners
-	kinds // how many there are
+	kinds // number of kinds
 )
 
 var typeURLs = [kinds]string{resourcev3.ClusterType, resourcev3.ListenerType}
 
 func (k kind) typeURL() string { return typeURLs[k] }
 
-// String is the type's part of the name of a file.
+// String returns the type's part of file names.
 func (k kind) String() string { return [kinds]string{"clusters", "listeners"}[k] }
 
 func kindOf(typeURL string) (kind, bool) {
@@ -57,9 +58,9 @@ func kindOf(typeURL string) (kind, bool) {
 	return kind(k), k >= 0
 }
 
-// Proxy serves one Envoy with what one or several upstreams say together. It is safe for concurrent use.
+// Proxy serves one Envoy with the resources of one or several upstreams. It is safe for concurrent use.
 type Proxy struct {
-	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer // which refuses state of the world
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer // rejects state-of-the-world requests
 
 	dir      string
 	log      *slog.Logger
@@ -67,24 +68,24 @@ type Proxy struct {
 	changed  chan struct{}
 	answers  answers
 	override Override   // nil: none
-	disk     sync.Mutex // held while files are written or erased, before mu
+	disk     sync.Mutex // held while files are written or removed; locked before mu
 
 	mu            sync.Mutex
 	contributions map[string]*contribution
-	owners        [kinds]map[string]*share // by the name of a resource: whose it is
+	owners        [kinds]map[string]*share // owner of each resource, by name
 	session       *session                 // of the Envoy that connected last; nil: none is connected
-	served        bool                     // Envoy got resources since it ended last
+	served        bool                     // Envoy got resources since it last ended
 	trials        trials
-	forgot        bool                   // there was a Forget: Envoy may have resources of nobody
-	dropped       [kinds]map[string]bool // names of what was forgotten, that Envoy may have
+	removedAny    bool                   // Remove was called: Envoy may have resources without an owner
+	dropped       [kinds]map[string]bool // names of removed resources that Envoy may have
 
-	recording   sync.Mutex // held while the record of trials is written, before mu; it guards what follows
-	recorded    int        // the count that is on disk
+	recording   sync.Mutex // held while the record of trials is written; locked before mu; guards the fields below
+	recorded    int        // the count on disk
 	recordFails bool
 }
 
-// New returns a proxy that keeps its cache in a folder, and loads what is there. A file that can't be used is put aside, with
-// a line in the log. The error is that of a folder that can't be made or read.
+// New returns a proxy that keeps its cache in a folder, and loads the cache. It moves an unusable file aside and logs
+// that. It returns an error if it can't create or read the folder.
 func New(dir string, log *slog.Logger) (*Proxy, error) {
 	r := &Proxy{dir: dir, log: log, times: usual, changed: make(chan struct{}, 1), contributions: map[string]*contribution{}}
 	for k := range r.owners {
@@ -96,29 +97,29 @@ func New(dir string, log *slog.Logger) (*Proxy, error) {
 	return r, nil
 }
 
-// Register adds ADS to the gRPC server on whose socket Envoy asks.
+// Register registers ADS on the gRPC server that serves Envoy's socket.
 func (r *Proxy) Register(g grpc.ServiceRegistrar) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, r)
 }
 
-// Upstream is one xds-server stream that contributes resources. Names of resources of different upstreams must differ: who
-// sends one that another has is refused.
+// Upstream is one xds-server stream that contributes resources. Resources of different upstreams must have different
+// names: a resource that belongs to another upstream is rejected.
 type Upstream struct {
 	Name string                   // of the cache's file: a node name
-	Node func() *corev3.Node      // whom to be; read at each connect
-	Conn grpc.ClientConnInterface // to the xds-server; it dials again within seconds, and notices when the other side is gone
-	// Check refuses a resource before Envoy sees it, which answers the xds-server with a NACK; nil: none. What comes in one
-	// response is refused together. It may be called by several goroutines, and must not call the Proxy.
+	Node func() *corev3.Node      // identity in requests; called at each connect
+	Conn grpc.ClientConnInterface // to the xds-server; it must redial within seconds, and detect when the peer is gone
+	// Check rejects a resource before Envoy gets it; the xds-server gets a NACK. nil: no check. If it rejects one
+	// resource, the whole response is rejected. It may be called concurrently, and must not call the Proxy.
 	Check func(typeURL string, resource *anypb.Any) error
 }
 
-// Keep says which upstreams there are, and is called once, after New and before Envoy is served. Of what was loaded it
-// forgets that of all others, and what the Check of the one that it came from refuses. What remains is served before Run.
+// Keep sets the upstreams. Call it once, after New and before Envoy is served. It removes the loaded resources of all
+// other upstreams, and the ones that the Check of their upstream rejects. The rest is served before Run.
 func (r *Proxy) Keep(upstreams ...Upstream) {
 	r.mu.Lock()
 	unknown := maps.Clone(r.contributions)
 	for _, u := range upstreams {
-		if namePattern.MatchString(u.Name) { // Run says so otherwise
+		if namePattern.MatchString(u.Name) { // otherwise Run returns an error
 			delete(unknown, u.Name)
 			r.contribution(u.Name).vet(u.Check)
 		}
@@ -126,35 +127,37 @@ func (r *Proxy) Keep(upstreams ...Upstream) {
 	r.mu.Unlock()
 	for name := range unknown {
 		r.log.Info("forgetting cached resources, nobody is called so any more", "upstream", name)
-		r.Forget(name)
+		r.Remove(name)
 	}
 }
 
-// Forget drops what an upstream has contributed, in Envoy and on disk. One whose Run goes on begins anew.
-func (r *Proxy) Forget(name string) {
+// Remove removes the resources of an upstream from Envoy and from disk. If its Run continues, it starts again from
+// nothing.
+func (r *Proxy) Remove(name string) {
 	if !namePattern.MatchString(name) {
 		return
 	}
-	r.disk.Lock() // before somebody contributes anew under this name
+	r.disk.Lock() // prevents a new contribution under this name meanwhile
 	defer r.disk.Unlock()
 	r.mu.Lock()
 	if c := r.contributions[name]; c != nil {
-		c.forget()
+		c.remove()
 	}
 	r.mu.Unlock()
 	r.erase(name)
-	r.signal()
+	r.notifyChanged()
 }
 
-// State is how an upstream is.
+// State is the state of an upstream.
 type State struct {
-	Connected bool      // the xds-server has answered on the stream that is open
-	Since     time.Time // when Connected became what it is, at the earliest the start
-	Cached    bool      // there was something on disk at the start, and nothing has come since: Envoy has that, or what it had
-	Refused   string    // why Envoy, Check or a roll-back refused the newest resources; empty: it did not
+	Connected bool      // the xds-server has answered on the open stream
+	Since     time.Time // last change of Connected, or the start
+	// resources were loaded from disk, and the xds-server has not answered since: Envoy has these or what it had before
+	Cached  bool
+	Refused string // why Envoy, Check or a rollback rejected the newest resources; empty: they are not rejected
 }
 
-// State returns how an upstream is; the zero value for one that is not known.
+// State returns the state of an upstream; the zero value if the upstream is not known.
 func (r *Proxy) State(name string) State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,10 +165,11 @@ func (r *Proxy) State(name string) State {
 	if c == nil {
 		return State{}
 	}
-	return State{Connected: c.connected, Since: c.since, Cached: c.cached(), Refused: c.refusals()}
+	return State{Connected: c.connected, Since: c.since, Cached: c.cached(), Refused: c.rejections()}
 }
 
-// Accepted returns the names of the resources of one type that Envoy accepted last from an upstream, or an Envoy before it, in order.
+// Accepted returns the names of an upstream's resources of one type that Envoy, or an earlier Envoy, accepted last, in
+// order.
 func (r *Proxy) Accepted(name, typeURL string) []string {
 	k, ok := kindOf(typeURL)
 	r.mu.Lock()
@@ -177,12 +181,13 @@ func (r *Proxy) Accepted(name, typeURL string) []string {
 	return slices.Sorted(maps.Keys(c.shares[k].accepted))
 }
 
-// Changed is signalled (never blocks, capacity 1) when the State of any upstream may have changed.
+// Changed returns a channel of capacity 1 that receives a value when the State of any upstream may have changed. The
+// proxy never blocks on it.
 func (r *Proxy) Changed() <-chan struct{} { return r.changed }
 
-func (r *Proxy) signal() { poke(r.changed) }
+func (r *Proxy) notifyChanged() { notify(r.changed) }
 
-// contribution returns that of an upstream, which it makes if there is none.
+// contribution returns the contribution of an upstream. It creates one if there is none.
 func (r *Proxy) contribution(name string) *contribution {
 	c := r.contributions[name]
 	if c == nil {
@@ -192,29 +197,29 @@ func (r *Proxy) contribution(name string) *contribution {
 	return c
 }
 
-// sorted are all contributions, by name.
+// sorted returns all contributions, ordered by name.
 func (r *Proxy) sorted() []*contribution {
 	return slices.SortedFunc(maps.Values(r.contributions), func(a, b *contribution) int { return strings.Compare(a.name, b.name) })
 }
 
-// wake has the session look for what it can send.
-func (r *Proxy) wake() {
+// notifySession notifies the session that it may have something to send.
+func (r *Proxy) notifySession() {
 	if r.session != nil {
-		poke(r.session.wake)
+		notify(r.session.notified)
 	}
 }
 
-// poke signals a channel of capacity 1.
-func poke(to chan struct{}) {
+// notify sends to a channel of capacity 1, unless it is full.
+func notify(to chan struct{}) {
 	select {
 	case to <- struct{}{}:
 	default:
 	}
 }
 
-// Run keeps the upstream's stream open until ctx ends, with a jittered backoff. It returns nil then, and an error at once
-// when the xds-server says that this identity will never be served again (codes.FailedPrecondition): it wraps ErrOver. A
-// name has one Run at a time.
+// Run keeps the upstream's stream open until ctx ends, with a jittered backoff, and then returns nil. It returns an
+// error that wraps ErrOver as soon as the xds-server reports that it will never serve this identity again
+// (codes.FailedPrecondition). A name must have one Run at a time.
 func (r *Proxy) Run(ctx context.Context, u Upstream) error {
 	if !namePattern.MatchString(u.Name) {
 		return fmt.Errorf("checking name of upstream: %q does not match %s", u.Name, namePattern)

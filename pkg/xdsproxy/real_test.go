@@ -24,7 +24,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-// bootstrap is that of an Envoy that gets everything from its agent, and has what an edge's needs for reverse tunnels.
+// bootstrap is the bootstrap of an Envoy that gets everything from its agent, with an edge's extensions for reverse
+// tunnels.
 const bootstrap = `
 node: {id: envoy, cluster: test}
 admin: {address: {pipe: {path: admin.sock}}}
@@ -63,7 +64,7 @@ func socket(host string, port uint32) *corev3.Address {
 	}}}
 }
 
-// to is an Envoy cluster with one endpoint.
+// to returns an Envoy cluster with one endpoint.
 func to(name string, address *corev3.Address) *clusterv3.Cluster {
 	return &clusterv3.Cluster{Name: name, LoadAssignment: &endpointv3.ClusterLoadAssignment{
 		ClusterName: name,
@@ -73,7 +74,7 @@ func to(name string, address *corev3.Address) *clusterv3.Cluster {
 	}}
 }
 
-// from is a listener that passes on to an Envoy cluster.
+// from returns a listener that forwards to an Envoy cluster.
 func from(t testing.TB, name string, address *corev3.Address, cluster string) *listenerv3.Listener {
 	t.Helper()
 	proxy, err := anypb.New(&tcpproxyv3.TcpProxy{StatPrefix: name, ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}})
@@ -85,7 +86,7 @@ func from(t testing.TB, name string, address *corev3.Address, cluster string) *l
 	}}}}}
 }
 
-// greeter says hello to every connection.
+// greeter sends hello on every connection.
 func greeter(t testing.TB) *corev3.Address {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -106,7 +107,7 @@ func greeter(t testing.TB) *corev3.Address {
 	return socket("127.0.0.1", uint32(l.Addr().(*net.TCPAddr).Port))
 }
 
-// greets waits until Envoy passes connections on.
+// greets waits until Envoy forwards connections.
 func (b *bed) greets(t testing.TB) {
 	t.Helper()
 	envoytest.Eventually(t, "Envoy passes connections on", func() error {
@@ -123,7 +124,7 @@ func (b *bed) greets(t testing.TB) {
 	})
 }
 
-func TestARealEnvoyBehindTheRelay(t *testing.T) {
+func TestARealEnvoyBehindTheProxy(t *testing.T) {
 	dir := t.TempDir()
 	s := newServer(t, named(to("out", greeter(t))), named(from(t, "in", pipe("in.sock"), "out")))
 	bed := newBed(t, dir)
@@ -136,7 +137,7 @@ func TestARealEnvoyBehindTheRelay(t *testing.T) {
 	bed.file(t, "a.clusters.cache", "out")
 	bed.file(t, "a.listeners.cache", "in.sock")
 
-	// What Envoy refuses goes back in its words; what came with it is there.
+	// The xds-server gets Envoy's reason for a rejection; the other resources of the response are applied.
 	if err := s.caches[cds].UpdateResources(named(to("malformed", socket("no address", 1)), to("further", pipe("x"))), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +148,7 @@ func TestARealEnvoyBehindTheRelay(t *testing.T) {
 	expect(t, "state", bed.State("a").Refused, nack.GetErrorDetail().GetMessage())
 	bed.file(t, "a.clusters.cache", "out", "further")
 
-	// Everything ends. The next agent has only what is on disk.
+	// Everything ends. The next agent has only the disk.
 	real.Kill()
 	bed.stop()
 	s.grpc.Stop()
@@ -157,7 +158,7 @@ func TestARealEnvoyBehindTheRelay(t *testing.T) {
 	bed.greets(t)
 	bed.is(t, "a", "is cached", func(s xdsproxy.State) bool { return s.Cached && !s.Connected })
 
-	// The agent dies, Envoy lives. Nothing is sent to it, the listener goes on.
+	// The agent dies, Envoy lives. Envoy gets nothing, and its listener keeps working.
 	bed.stop()
 	bed.serve(t)
 	s.start(t)
@@ -169,7 +170,7 @@ func TestARealEnvoyBehindTheRelay(t *testing.T) {
 		t.Errorf("the listener was touched: %s: %v", stats, err)
 	}
 
-	// A spoilt cache costs nothing but the time until the server answers.
+	// A damaged cache only delays the resources until the server answers.
 	real.Kill()
 	bed.stop()
 	if err := os.Truncate(filepath.Join(dir, "a.listeners.cache"), 77); err != nil {

@@ -14,10 +14,10 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// nameField is the number of the field in which Envoy clusters and listeners have their names.
+// nameField is the number of the field that holds the name of an Envoy cluster or listener.
 const nameField = 1
 
-// parse takes a response apart: nil stands for a removal. It looks for faults in each resource, without the proxy's lock.
+// parse splits a response into changes: nil is a removal. It validates each resource without holding the proxy's lock.
 func parse(k kind, response *discoveryv3.DeltaDiscoveryResponse, check func(string, *anypb.Any) error) set {
 	got := make(set, len(response.GetResources())+len(response.GetRemovedResources()))
 	for _, name := range response.GetRemovedResources() {
@@ -33,7 +33,7 @@ func parse(k kind, response *discoveryv3.DeltaDiscoveryResponse, check func(stri
 	return got
 }
 
-// newResource keeps of a message what Envoy has to know. Without a version of its own a resource has its hash.
+// newResource returns the part of a message that Envoy needs. A resource without a version gets its hash as version.
 func newResource(message *discoveryv3.Resource) *resource {
 	version := message.GetVersion()
 	if version == "" {
@@ -43,8 +43,8 @@ func newResource(message *discoveryv3.Resource) *resource {
 	return &resource{message: &discoveryv3.Resource{Name: message.GetName(), Version: version, Resource: message.GetResource()}}
 }
 
-// examine says why a resource may not be shown to Envoy. Envoy goes by the name that is in a resource: one with another name
-// outside could take the place of a resource of another upstream.
+// examine returns an error if a resource must not be sent to Envoy. Envoy uses the name inside a resource: if the
+// outer name differs, it could replace a resource of another upstream.
 func examine(k kind, message *discoveryv3.Resource) error {
 	if message.GetName() == "" {
 		return errors.New("a resource has no name")
@@ -62,7 +62,7 @@ func examine(k kind, message *discoveryv3.Resource) error {
 	return nil
 }
 
-// innerName reads the name of an encoded Envoy cluster or listener; the last one counts, as for any reader of protobuf.
+// innerName reads the name of an encoded Envoy cluster or listener. The last name counts, as for any protobuf parser.
 func innerName(data []byte) (name string, err error) {
 	for len(data) > 0 {
 		number, typ, n := protowire.ConsumeTag(data)
@@ -86,7 +86,7 @@ func innerName(data []byte) (name string, err error) {
 	return name, nil
 }
 
-// receive takes over a response of the xds-server, and answers it if nothing has to wait for Envoy.
+// receive applies a response of the xds-server, and answers it if nothing has to wait for Envoy.
 func (s *share) receive(got set, nonce string) {
 	touched := s.take(got)
 	s.known, s.asked, s.nonce = true, true, nonce
@@ -99,11 +99,12 @@ func (s *share) receive(got set, nonce string) {
 		}
 	}
 	s.finish()
-	s.of.proxy.wake()
+	s.of.proxy.notifySession()
 }
 
-// take changes what the xds-server believes that is here, and returns the names to look at. With the first answer on a
-// stream that begins anew from what it was told, so all may differ from what Envoy is offered since the stream before.
+// take updates the state that the xds-server assumes here, and returns the names to compare. The first answer on a
+// stream starts again from the versions that the request named, so every resource may differ from what Envoy is
+// offered since the previous stream.
 func (s *share) take(got set) map[string]bool {
 	first := s.base != nil
 	if first {
@@ -126,38 +127,38 @@ func (s *share) take(got set) map[string]bool {
 	return touched
 }
 
-// release gives what is refused another chance where the xds-server now says something else, and what was refused together
-// with it.
+// release lifts the rejection of resources that the xds-server has changed, and of all resources rejected together
+// with them.
 func (s *share) release(touched map[string]bool) {
-	for name, r := range s.refused {
+	for name, r := range s.rejected {
 		if s.newest[name].version() == r.version {
 			continue
 		}
 		for _, name := range r.names {
-			if other := s.refused[name]; other != nil && other.group == r.group {
-				delete(s.refused, name)
+			if other := s.rejected[name]; other != nil && other.group == r.group {
+				delete(s.rejected, name)
 				touched[name] = true
-				if r.crashy {
+				if r.afterCrash {
 					s.unwritten = true
-					poke(s.of.wake)
+					notify(s.of.notified)
 				}
 			}
 		}
 	}
-	s.of.proxy.signal()
+	s.of.proxy.notifyChanged()
 }
 
-// admit offers Envoy what is new, unless there is a fault in any of it.
+// admit offers Envoy the changes, unless one of them has a fault.
 func (s *share) admit(touched map[string]bool) {
 	changes, instead := set{}, set{}
 	var faults []error
 	for _, name := range slices.Sorted(maps.Keys(touched)) {
-		if r := s.refused[name]; r != nil {
+		if r := s.rejected[name]; r != nil {
 			s.object(r.why)
 			continue
 		}
 		if owner := s.owners()[name]; s.newest[name] == nil && owner != nil && owner != s {
-			continue // it takes back what it was refused, Envoy has nothing to do
+			continue // the xds-server removes a rejected resource, which Envoy does not have
 		}
 		changes[name] = s.newest[name]
 		if err := s.fault(name); err != nil {
@@ -172,7 +173,7 @@ func (s *share) admit(touched map[string]bool) {
 		maps.DeleteFunc(changes, func(name string, res *resource) bool { return res.version() == instead[name].version() })
 		err := errors.Join(faults...)
 		s.of.proxy.log.Error("resources refused before Envoy", "upstream", s.of.name, "type_url", s.kind.typeURL(), "error", err)
-		s.refuse(changes, newStatus(codes.InvalidArgument, err.Error()), false, instead)
+		s.reject(changes, newStatus(codes.InvalidArgument, err.Error()), false, instead)
 		return
 	}
 	for name, res := range changes {
@@ -181,7 +182,7 @@ func (s *share) admit(touched map[string]bool) {
 	}
 }
 
-// fault says why the newest version of a resource may not be shown to Envoy.
+// fault returns why the newest version of a resource must not be sent to Envoy; nil: it may be.
 func (s *share) fault(name string) error {
 	res := s.newest[name]
 	if res == nil {

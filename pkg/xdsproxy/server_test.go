@@ -20,17 +20,17 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-// server is an xds-server with two caches of go-control-plane. It notes what it is asked.
+// server is an xds-server with two caches of go-control-plane. It records the requests.
 type server struct {
 	serverv3.CallbackFuncs
 	socket string
 	caches map[string]*cachev3.LinearCache
 	grpc   *grpc.Server
 
-	mu       sync.Mutex
-	refusal  error                                // of every stream
-	requests []*discoveryv3.DeltaDiscoveryRequest // that came
-	sent     []*discoveryv3.DeltaDiscoveryResponse
+	mu        sync.Mutex
+	rejection error                                // ends every stream
+	requests  []*discoveryv3.DeltaDiscoveryRequest // received requests
+	sent      []*discoveryv3.DeltaDiscoveryResponse
 }
 
 // newServer starts a server.
@@ -46,7 +46,7 @@ func newServer(t testing.TB, clusters, listeners map[string]types.Resource) *ser
 	return s
 }
 
-// start serves, on the socket on which it did before.
+// start serves on the same socket as before.
 func (s *server) start(t testing.TB) {
 	t.Helper()
 	l, err := net.Listen("unix", s.socket)
@@ -67,7 +67,7 @@ func (s *server) start(t testing.TB) {
 func (s *server) OnDeltaStreamOpen(context.Context, int64, string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.refusal
+	return s.rejection
 }
 
 // OnStreamDeltaRequest implements serverv3.Callbacks.
@@ -88,17 +88,17 @@ func (s *server) OnStreamDeltaResponse(_ int64, _ *discoveryv3.DeltaDiscoveryReq
 // OnDeltaStreamClosed implements serverv3.Callbacks.
 func (s *server) OnDeltaStreamClosed(int64, *corev3.Node) {}
 
-// refuse ends every stream with an error, and each new one.
-func (s *server) refuse(t testing.TB, err error) {
+// reject ends every stream with an error, and each new one.
+func (s *server) reject(t testing.TB, err error) {
 	t.Helper()
 	s.mu.Lock()
-	s.refusal = err
+	s.rejection = err
 	s.mu.Unlock()
 	s.grpc.Stop()
 	s.start(t)
 }
 
-// next waits for a request of a type, and takes it out.
+// next waits for a request of a type and removes it from the record.
 func (s *server) next(t testing.TB, typeURL string) *discoveryv3.DeltaDiscoveryRequest {
 	t.Helper()
 	var found *discoveryv3.DeltaDiscoveryRequest
@@ -129,7 +129,7 @@ func (s *server) none(t testing.TB, typeURL string) {
 	}
 }
 
-// last is what was sent last of a type.
+// last returns the last response of a type.
 func (s *server) last(typeURL string) *discoveryv3.DeltaDiscoveryResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()

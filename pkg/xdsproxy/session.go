@@ -20,30 +20,30 @@ var (
 
 // session is the stream of the one Envoy. The proxy's lock guards it.
 type session struct {
-	proxy  *Proxy
-	end    context.CancelCauseFunc
-	wake   chan struct{}
-	began  time.Time
-	tables [kinds]*table // nil: not subscribed
-	nonce  uint64
+	proxy    *Proxy
+	end      context.CancelCauseFunc
+	notified chan struct{}
+	began    time.Time
+	tables   [kinds]*table // nil: not subscribed
+	nonce    uint64
 }
 
-// table is what Envoy has of one type.
+// table is the state of one type in Envoy.
 type table struct {
-	have     map[string]string // versions by name, that Envoy has accepted
-	todo     map[string]bool   // names for which that may differ from what it is to have
-	answered bool              // something was sent, be it that there is nothing
-	flight   *batch            // that Envoy has not answered; one at a time
-	parts    []*batch          // of what Envoy refused, to find the resources that are at fault
+	have     map[string]string // versions that Envoy has accepted, by name
+	todo     map[string]bool   // names that may differ from what Envoy is offered
+	answered bool              // a response was sent, possibly an empty one
+	flight   *batch            // not answered by Envoy yet; one at a time
+	parts    []*batch          // parts of a batch that Envoy rejected, to find the resources at fault
 }
 
-// batch is one response: changes of one upstream, so that it is clear whose the answer is.
+// batch is one response. It has changes of one upstream only, so that Envoy's answer belongs to that upstream.
 type batch struct {
 	nonce   string
-	share   *share // nil: there are no changes, or only removals of what is nobody's
+	share   *share // nil: no changes, or only removals of resources without an owner
 	changes set
 	names   []string          // of changes
-	shown   map[string]string // versions that Envoy was told
+	shown   map[string]string // versions that Envoy got
 }
 
 // DeltaAggregatedResources implements ADS for Envoy.
@@ -52,17 +52,17 @@ func (r *Proxy) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoverySer
 	defer end(nil)
 	s := r.attach(end)
 	defer r.detach(s)
-	go s.read(conn) // until gRPC ends the stream, after the return
+	go s.read(conn) // until gRPC ends the stream, after this function returns
 	for {
 		if response := s.next(); response != nil {
-			r.record() // first: what is sent may be the end of this agent
+			r.record() // before sending, because the response may crash Envoy and this agent with it
 			if err := conn.Send(response); err != nil {
 				return err
 			}
 			continue
 		}
 		select {
-		case <-s.wake:
+		case <-s.notified:
 		case <-ctx.Done():
 			if err := context.Cause(ctx); !errors.Is(err, errGone) {
 				return err
@@ -72,18 +72,19 @@ func (r *Proxy) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoverySer
 	}
 }
 
-// attach begins a session. There is one Envoy: if it has a session, that is of one that has ended, which gRPC will notice.
+// attach begins a session. There is one Envoy: an existing session belongs to one that has ended, even if gRPC has not
+// noticed yet.
 func (r *Proxy) attach(end context.CancelCauseFunc) *session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.session != nil {
 		r.session.end(errReplaced)
 	}
-	s := &session{proxy: r, end: end, wake: make(chan struct{}, 1), began: time.Now()}
+	s := &session{proxy: r, end: end, notified: make(chan struct{}, 1), began: time.Now()}
 	r.session = s
 	r.disprove()
-	// Nobody else would look again when the time is over for which upstreams are waited for.
-	time.AfterFunc(r.times.first, func() { poke(s.wake) })
+	// Nothing else notifies the session when the wait for upstreams is over.
+	time.AfterFunc(r.times.first, func() { notify(s.notified) })
 	return s
 }
 
@@ -96,7 +97,7 @@ func (r *Proxy) detach(s *session) {
 	}
 }
 
-// table is what Envoy has of a type; nil if there is no Envoy, or it has not asked.
+// table returns the state of a type in Envoy; nil if no Envoy is connected or it has not subscribed.
 func (r *Proxy) table(k kind) *table {
 	if r.session == nil {
 		return nil
@@ -104,7 +105,7 @@ func (r *Proxy) table(k kind) *table {
 	return r.session.tables[k]
 }
 
-// read takes over requests until the stream ends.
+// read handles requests until the stream ends.
 func (s *session) read(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) {
 	for {
 		request, err := conn.Recv()
@@ -120,7 +121,7 @@ func (s *session) read(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregat
 	}
 }
 
-// request takes over one request: a subscription, an ACK or a NACK. An error ends the stream.
+// request handles one request: a subscription, an ACK or a NACK. An error ends the stream.
 func (s *session) request(q *discoveryv3.DeltaDiscoveryRequest) error {
 	k, ok := kindOf(q.GetTypeUrl())
 	if !ok {
@@ -147,11 +148,11 @@ func (s *session) request(q *discoveryv3.DeltaDiscoveryRequest) error {
 			s.ack(k, f)
 		}
 	}
-	poke(s.wake)
+	notify(s.notified)
 	return nil
 }
 
-// subscribe begins to serve a type to an Envoy that has some of it already.
+// subscribe begins to serve a type to an Envoy that may have some resources already.
 func (s *session) subscribe(k kind, have map[string]string) {
 	r := s.proxy
 	t := &table{have: maps.Clone(have), todo: map[string]bool{}}
@@ -174,7 +175,7 @@ func (s *session) subscribe(k kind, have map[string]string) {
 		for name := range share.offered {
 			t.todo[name] = true
 		}
-		// Envoy may have accepted it in a stream whose answer nobody read, and another Envoy has not what was removed.
+		// Envoy may have accepted it on a stream whose answer was lost, and a new Envoy lacks what was removed.
 		for _, names := range [][]string{keys(share.offered), keys(share.accepted), keys(share.pending.waiting)} {
 			for _, name := range names {
 				share.agree(t, name)
@@ -186,7 +187,7 @@ func (s *session) subscribe(k kind, have map[string]string) {
 
 func keys[V any](m map[string]V) []string { return slices.Collect(maps.Keys(m)) }
 
-// ack takes over that Envoy has accepted a batch.
+// ack handles Envoy's acceptance of a batch.
 func (s *session) ack(k kind, f *batch) {
 	t := s.tables[k]
 	for name, res := range f.changes {
@@ -205,7 +206,7 @@ func (s *session) ack(k kind, f *batch) {
 	}
 }
 
-// send makes a batch the flight of a type, and its response.
+// send puts a batch in flight and returns its response.
 func (s *session) send(k kind, b *batch) *discoveryv3.DeltaDiscoveryResponse {
 	t := s.tables[k]
 	s.nonce++

@@ -12,13 +12,13 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// resource is one as it came. It is never changed.
+// resource is a resource as it came. It is immutable.
 type resource struct {
 	message *discoveryv3.Resource
-	fault   error // why Envoy may not see it
+	fault   error // why Envoy must not get it
 }
 
-// version is empty for nil, which stands for a resource that is not there. No resource has an empty version.
+// version returns the version; empty for nil, which is an absent resource. No resource has an empty version.
 func (r *resource) version() string {
 	if r == nil {
 		return ""
@@ -26,10 +26,10 @@ func (r *resource) version() string {
 	return r.message.GetVersion()
 }
 
-// set is resources by name. In a set of changes nil stands for a removal.
+// set holds resources by name. In a set of changes nil is a removal.
 type set map[string]*resource
 
-// differing are the names whose versions are not the same in two sets, in order.
+// differing returns the names whose versions differ between two sets, in order.
 func differing(a, b set) []string {
 	var names []string
 	for name, res := range a {
@@ -46,56 +46,56 @@ func differing(a, b set) []string {
 	return names
 }
 
-// share is what one upstream gives of one type. The proxy's lock guards it.
+// share holds one upstream's resources of one type. The proxy's lock guards it.
 type share struct {
 	of    *contribution
 	kind  kind
-	known bool // it was on disk, or the xds-server has answered: that there is nothing, perhaps
-	asked bool // the xds-server has answered since the start of the agent
-	whole bool // Envoy has had a whole answer, or what was on disk: a part of it is not worth writing
+	known bool // it was on disk, or the xds-server has answered, possibly without resources
+	asked bool // the xds-server has answered since the agent started
+	whole bool // Envoy has had a complete answer, or what was on disk; a part is not worth writing
 
-	newest   set                 // what the xds-server believes that is here; nil: no answer yet
-	base     set                 // what it was told at the start of the stream; nil: it has answered since
-	offered  set                 // what Envoy is to have: the newest, but what is refused
-	accepted set                 // what Envoy accepted last: what is on disk
-	refused  map[string]*refusal // by name
+	newest   set                   // what the xds-server assumes here; nil: no answer yet
+	base     set                   // versions named at the start of the stream; nil: the xds-server has answered since
+	offered  set                   // what Envoy is to have: newest without the rejected resources
+	accepted set                   // what Envoy accepted last, as on disk
+	rejected map[string]*rejection // by name
 	pending  pending
 	nonce    string // of the last response
 
-	unwritten     bool // accepted or what is refused for good differs from what is on disk
+	unwritten     bool // accepted, or what is rejected after crashes, differs from the disk
 	goodUnwritten bool
-	files         map[string]*file // by ending
+	files         map[string]*file // by extension
 }
 
-// refusal is a version of one resource that Envoy does not get.
-type refusal struct {
+// rejection is a rejected version of one resource.
+type rejection struct {
 	*group
-	version string    // empty: that there is none
+	version string    // empty: the removal is rejected
 	instead *resource // what Envoy keeps; nil: nothing
 }
 
-// group is what was refused together. A change of any of them is a reason to try them all again.
+// group is a set of resources that were rejected together. A change of any of them makes the proxy try them all again.
 type group struct {
-	names  []string
-	why    *statusv1.Status
-	crashy bool // Envoy ended with it: to be remembered on disk
+	names      []string
+	why        *statusv1.Status
+	afterCrash bool // Envoy ended with it; saved on disk
 }
 
-// pending is what the xds-server waits for.
+// pending is what the xds-server's answer waits for.
 type pending struct {
-	nonces  []string          // of responses that are not answered; more than one if it does not wait
+	nonces  []string          // of unanswered responses; more than one if the xds-server does not wait
 	waiting map[string]string // versions that Envoy has not accepted yet, by name; empty: a removal
 	errs    []*statusv1.Status
 }
 
 func newShare(c *contribution, k kind) *share {
 	return &share{
-		of: c, kind: k, offered: set{}, accepted: set{}, refused: map[string]*refusal{},
+		of: c, kind: k, offered: set{}, accepted: set{}, rejected: map[string]*rejection{},
 		pending: pending{waiting: map[string]string{}}, files: map[string]*file{acceptedEnding: {}, goodEnding: {}},
 	}
 }
 
-// upstream is whose it is; empty for nil: nobody's.
+// upstream returns the name of the upstream; empty for nil.
 func (s *share) upstream() string {
 	if s == nil {
 		return ""
@@ -105,7 +105,7 @@ func (s *share) upstream() string {
 
 func (s *share) owners() map[string]*share { return s.of.proxy.owners[s.kind] }
 
-// offer says what Envoy is to have under a name; nil: nothing.
+// offer sets what Envoy is to have under a name; nil: nothing.
 func (s *share) offer(name string, res *resource) {
 	if res == nil {
 		delete(s.offered, name)
@@ -121,7 +121,7 @@ func (s *share) offer(name string, res *resource) {
 
 // accept records what Envoy has under a name; nil: nothing.
 func (s *share) accept(name string, res *resource) {
-	if owner := s.owners()[name]; s.of.forgotten || owner != nil && owner != s {
+	if owner := s.owners()[name]; s.of.removed || owner != nil && owner != s {
 		return
 	}
 	if s.accepted[name].version() != res.version() {
@@ -133,7 +133,7 @@ func (s *share) accept(name string, res *resource) {
 		}
 		s.unwritten = true
 		s.of.unproven, s.of.accepted = true, time.Now()
-		poke(s.of.wake)
+		notify(s.of.notified)
 	}
 	if version, ok := s.pending.waiting[name]; ok && version == res.version() {
 		delete(s.pending.waiting, name)
@@ -141,14 +141,14 @@ func (s *share) accept(name string, res *resource) {
 	s.disown(name)
 }
 
-// disown gives up a name of which nothing is left, so that another upstream may have it.
+// disown releases a name without any resource, so that another upstream may use it.
 func (s *share) disown(name string) {
-	if s.offered[name] == nil && s.accepted[name] == nil && s.refused[name] == nil && s.owners()[name] == s {
+	if s.offered[name] == nil && s.accepted[name] == nil && s.rejected[name] == nil && s.owners()[name] == s {
 		delete(s.owners(), name)
 	}
 }
 
-// agree records as accepted what Envoy has already.
+// agree records as accepted what Envoy already has.
 func (s *share) agree(t *table, name string) {
 	have, has := t.have[name]
 	if want := s.offered[name]; has == (want != nil) && bare(have) == want.version() {
@@ -156,30 +156,30 @@ func (s *share) agree(t *table, name string) {
 	}
 }
 
-// refuse gives up changes; Envoy is to have something else instead.
-func (s *share) refuse(changes set, why *statusv1.Status, crashy bool, instead set) {
+// reject rejects changes and offers Envoy something else instead.
+func (s *share) reject(changes set, why *statusv1.Status, afterCrash bool, instead set) {
 	why = detailed(why, s.kind, changes.versions(), timestamppb.Now())
-	g := &group{names: slices.Sorted(maps.Keys(changes)), why: why, crashy: crashy}
+	g := &group{names: slices.Sorted(maps.Keys(changes)), why: why, afterCrash: afterCrash}
 	for _, name := range g.names {
-		s.refused[name] = &refusal{group: g, version: changes[name].version(), instead: instead[name]}
+		s.rejected[name] = &rejection{group: g, version: changes[name].version(), instead: instead[name]}
 		delete(s.pending.waiting, name)
 		s.offer(name, instead[name])
 	}
-	if crashy {
+	if afterCrash {
 		s.unwritten = true
-		poke(s.of.wake)
+		notify(s.of.notified)
 	}
 	s.object(why)
 }
 
-// object tells the xds-server of a refusal, with the answer that it waits for or with one more.
+// object sends the xds-server a rejection, with the answer that it waits for or with an additional one.
 func (s *share) object(why *statusv1.Status) {
 	if len(s.pending.nonces) > 0 {
 		s.pending.errs = append(s.pending.errs, why)
 	} else if st := s.of.stream; st != nil && s.nonce != "" {
 		st.answer(s.kind, s.nonce, why)
 	}
-	s.of.proxy.signal()
+	s.of.proxy.notifyChanged()
 }
 
 // finish answers the xds-server if nothing is left to wait for.
@@ -196,14 +196,14 @@ func (s *share) finish() {
 	p.nonces, p.errs = nil, nil
 	if !s.whole {
 		s.whole, s.unwritten = true, true
-		poke(s.of.wake)
+		notify(s.of.notified)
 	}
 }
 
-// maxReasons bounds the reasons that one NACK puts together.
+// maxReasons bounds the reasons in one NACK.
 const maxReasons = 32
 
-// join puts reasons together; nil if there is none.
+// join combines reasons; nil if there is none.
 func join(errs []*statusv1.Status) *statusv1.Status {
 	if len(errs) == 0 {
 		return nil
@@ -217,7 +217,7 @@ func join(errs []*statusv1.Status) *statusv1.Status {
 	return &statusv1.Status{Code: errs[0].GetCode(), Message: bounded(strings.Join(reasons, "; ")), Details: details(errs)}
 }
 
-// newStatus is what a NACK says.
+// newStatus returns the error of a NACK.
 func newStatus(code codes.Code, message string) *statusv1.Status {
 	return &statusv1.Status{Code: int32(code), Message: bounded(message)}
 }

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// maxPending is how many responses of a type may wait for Envoy. An xds-server sends the next when it has an answer; one
-// that does not wait is let go.
+// maxPending is the number of responses of a type that may wait for Envoy. An xds-server sends the next response after
+// the answer to the previous one; the stream of one that does not wait is closed.
 const maxPending = 64
 
 var (
@@ -27,27 +27,27 @@ var (
 // wildcard subscribes to all resources of a type.
 const wildcard = "*"
 
-// stream is one to an xds-server, that is open.
+// stream is an open stream to an xds-server.
 type stream struct {
-	end  context.CancelCauseFunc
-	wake chan struct{}
-	out  []*discoveryv3.DeltaDiscoveryRequest // to be sent; the proxy's lock guards it
+	end      context.CancelCauseFunc
+	notified chan struct{}
+	out      []*discoveryv3.DeltaDiscoveryRequest // to be sent; guarded by the proxy's lock
 
-	answers *answers // are counted there
+	answers *answers // counts the answers sent
 }
 
-// open begins a stream: it asks for everything, and says what Envoy has accepted, so that only what differs is sent. What
-// Envoy has not accepted comes again, and gets its answer.
+// open begins a stream: it subscribes to everything and names the versions that Envoy has accepted, so that only
+// differences are sent. Resources that Envoy has not accepted are sent again and answered.
 func (c *contribution) open(u Upstream, end context.CancelCauseFunc) (*stream, error) {
 	var node *corev3.Node
 	if u.Node != nil {
 		node = u.Node()
 	}
-	st := &stream{end: end, wake: make(chan struct{}, 1), answers: &c.proxy.answers}
+	st := &stream{end: end, notified: make(chan struct{}, 1), answers: &c.proxy.answers}
 	c.proxy.mu.Lock()
 	defer c.proxy.mu.Unlock()
-	if c.forgotten {
-		return nil, errForgotten
+	if c.removed {
+		return nil, errRemoved
 	}
 	for k, s := range c.shares {
 		s.base = maps.Clone(s.accepted)
@@ -58,14 +58,14 @@ func (c *contribution) open(u Upstream, end context.CancelCauseFunc) (*stream, e
 		st.out = append(st.out, &discoveryv3.DeltaDiscoveryRequest{
 			Node: node, TypeUrl: kind(k).typeURL(), ResourceNamesSubscribe: []string{wildcard}, InitialResourceVersions: versions,
 		})
-		node = nil // in the first request alone
+		node = nil // only the first request has it
 	}
-	poke(st.wake)
+	notify(st.notified)
 	c.stream = st
 	return st, nil
 }
 
-// close forgets a stream, and what was to be answered on it.
+// close discards a stream and its pending answers.
 func (c *contribution) close(st *stream) {
 	c.proxy.mu.Lock()
 	defer c.proxy.mu.Unlock()
@@ -80,10 +80,10 @@ func (c *contribution) close(st *stream) {
 	if c.connected {
 		c.connected, c.since = false, time.Now()
 	}
-	c.proxy.signal()
+	c.proxy.notifyChanged()
 }
 
-// take takes over a response.
+// take handles a response.
 func (c *contribution) take(st *stream, response *discoveryv3.DeltaDiscoveryResponse, check func(string, *anypb.Any) error) error {
 	k, ok := kindOf(response.GetTypeUrl())
 	if !ok {
@@ -93,8 +93,8 @@ func (c *contribution) take(st *stream, response *discoveryv3.DeltaDiscoveryResp
 	r := c.proxy
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c.forgotten {
-		return errForgotten
+	if c.removed {
+		return errRemoved
 	}
 	s := c.shares[k]
 	if len(s.pending.nonces) >= maxPending || len(st.out) >= maxPending {
@@ -106,24 +106,24 @@ func (c *contribution) take(st *stream, response *discoveryv3.DeltaDiscoveryResp
 	}
 	c.answered = true
 	s.receive(got, response.GetNonce())
-	r.signal()
+	r.notifyChanged()
 	return nil
 }
 
-// answer queues an ACK, or a NACK if there is a reason.
+// answer enqueues an ACK, or a NACK if why is set.
 func (st *stream) answer(k kind, nonce string, why *statusv1.Status) {
 	st.answers.count(why)
 	st.out = append(st.out, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: k.typeURL(), ResponseNonce: nonce, ErrorDetail: why})
-	poke(st.wake)
+	notify(st.notified)
 }
 
-// send sends what is queued, until the stream ends; why it ended comes by receiving.
+// send sends the queued requests until the stream ends. The receiver gets the reason of the end.
 func (st *stream) send(ctx context.Context, conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient, mu *sync.Mutex) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-st.wake:
+		case <-st.notified:
 		}
 		mu.Lock()
 		out := st.out

@@ -15,27 +15,27 @@ import (
 )
 
 const (
-	// trialsFile is no name of a generation, whatever an upstream is called.
+	// trialsFile is not the name of a generation, whatever the name of an upstream is.
 	trialsFile = "trials"
-	// trialsMagic begins it. Its number is that of the format.
+	// trialsMagic begins the file. Its number is the version of the format.
 	trialsMagic = "fairlead trials 1\n"
 )
 
-// trials are the runs of Envoy in a row that began with resources which are not known to be good, and did not show that they
-// are. It is on disk before Envoy gets such resources, so that it outlives an agent that ends together with its Envoy. The
+// trials counts the consecutive runs of Envoy that began with unproven resources and did not prove them. The count is
+// on disk before Envoy gets such resources, so that it outlives an agent that ends together with its Envoy. The
 // proxy's lock guards it.
 type trials struct {
 	count int       // at most crashLimit
-	open  bool      // the Envoy that runs is in the last of them
-	began time.Time // when that began, as far as this agent knows
+	open  bool      // the running Envoy is in the last of them
+	began time.Time // start of that run, as known to this agent
 }
 
 func (t *trials) begin() { t.count, t.open, t.began = min(t.count+1, crashLimit), true, time.Now() }
 
-// over forgets them: what was tried has been shown to be good, or not to be at fault.
+// over resets the trials: the resources were proven, or are not at fault.
 func (t *trials) over() { *t = trials{} }
 
-// suspects are those that Envoy may not be able to run with, and what they can go back to.
+// suspects returns the contributions that Envoy may not be able to run with, and what each can be rolled back to.
 func (r *Proxy) suspects() map[*contribution][kinds]set {
 	suspects := map[*contribution][kinds]set{}
 	for _, c := range r.contributions {
@@ -50,13 +50,14 @@ func (r *Proxy) takeBack(suspects map[*contribution][kinds]set) {
 	for c, to := range suspects {
 		c.rollBack(to)
 	}
-	r.wake()
-	r.signal()
+	r.notifySession()
+	r.notifyChanged()
 }
 
-// dares says whether Envoy may get a batch. It begins a trial if there is something in it that may be at fault. When there
-// were too many, the proxy goes back to what is good, and the batch is to be chosen anew.
-func (s *session) dares(k kind, b *batch) bool {
+// canSend reports whether Envoy may get a batch. It begins a trial if the batch has something that may be at fault.
+// After too many trials, the proxy rolls back to the good resources and canSend returns false: the batch must be
+// chosen again.
+func (s *session) canSend(k kind, b *batch) bool {
 	r := s.proxy
 	if r.trials.open || !b.doubtful(k) {
 		return true
@@ -66,15 +67,16 @@ func (s *session) dares(k kind, b *batch) bool {
 		return true
 	}
 	for _, name := range b.names {
-		s.tables[k].todo[name] = true // it may have come from a part
+		s.tables[k].todo[name] = true // it may be a part of a rejected batch
 	}
-	// What the xds-server has not sent yet may be at fault instead. It has one trial, not all of them again.
+	// Resources that the xds-server has not sent yet may be at fault instead. They get one trial, not the full number.
 	r.trials.count = crashLimit - 1
 	r.takeBack(r.suspects())
 	return false
 }
 
-// doubtful says whether Envoy may not be able to run with a batch, although there is something that it ran with: see fallback.
+// doubtful reports whether Envoy may not be able to run with a batch, although there are resources that it ran with:
+// see fallback.
 func (b *batch) doubtful(k kind) bool {
 	if b.share == nil {
 		return false
@@ -90,8 +92,8 @@ func (b *batch) doubtful(k kind) bool {
 	return slices.ContainsFunc(b.names, func(name string) bool { return good[name].version() != b.changes[name].version() })
 }
 
-// Ended is told by who supervises Envoy that it ran until it was ended in order: nothing is at fault. An agent that leaves
-// Envoy to the next one doesn't say so.
+// Ended is called by the supervisor when Envoy ran until it was stopped in order: nothing is at fault. An agent that
+// leaves Envoy to the next agent does not call it.
 func (r *Proxy) Ended() {
 	r.mu.Lock()
 	r.cut()
@@ -101,14 +103,14 @@ func (r *Proxy) Ended() {
 	r.record()
 }
 
-// encodeTrials returns the bytes of the file.
+// encodeTrials returns the content of the file.
 func encodeTrials(count int) []byte {
 	text := fmt.Appendf(nil, "%s%d", trialsMagic, count)
 	return fmt.Appendf(nil, "%s %x\n", text, sha256.Sum256(text))
 }
 
-// loadTrials reads how many trials earlier agents began. A file that can't be used counts as none: to go back without a reason
-// is worse than to crash more often.
+// loadTrials reads the number of trials that earlier agents began. An unusable file counts as none, because a rollback
+// without a reason is worse than another crash.
 func (r *Proxy) loadTrials() {
 	path := filepath.Join(r.dir, trialsFile)
 	data, err := read(path)
@@ -129,11 +131,11 @@ func (r *Proxy) loadTrials() {
 	r.log.Error("record of crashes is not usable, beginning a new one", "path", path, "error", err)
 }
 
-// unrecorded is the count of a file in which none can be read.
+// unrecorded is the count of an unreadable file.
 const unrecorded = -1
 
-// record writes the count of trials if it differs from what is on disk. An error is logged once, until it works again: Envoy
-// gets its resources all the same.
+// record writes the count of trials if it differs from the file. It logs the first of several consecutive errors;
+// Envoy gets its resources regardless.
 func (r *Proxy) record() {
 	r.recording.Lock()
 	defer r.recording.Unlock()

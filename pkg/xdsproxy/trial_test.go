@@ -12,10 +12,10 @@ import (
 	"github.com/fairlead/fairlead/internal/eventually"
 )
 
-// trials is the file that counts how often what is not known to be good was tried.
+// trials is the file that counts the trials of unproven resources.
 const trials = "trials"
 
-// untried waits until that file is not there.
+// untried waits until that file does not exist.
 func (b *bed) untried(t testing.TB) {
 	t.Helper()
 	eventually.True(t, patience, "no trial is on record", func() error {
@@ -26,7 +26,7 @@ func (b *bed) untried(t testing.TB) {
 	})
 }
 
-// again is the next agent, after one that died with its Envoy.
+// again returns the next agent, after one that died with its Envoy.
 func again(t *testing.T, dir string, s *server) (*bed, *envoy) {
 	t.Helper()
 	bed := newBed(t, dir)
@@ -92,7 +92,8 @@ func TestCrashesThatTakeTheAgentWithThem(t *testing.T) {
 	}
 }
 
-// running leaves the cache of an edge that ran well with c1, and was once ended by c2 and another c1 before Envoy accepted them.
+// running leaves the cache of an edge that ran well with c1, and whose Envoy ended once with c2 and another c1 before
+// it accepted them.
 func running(t *testing.T, dir string) (s *server, good string) {
 	t.Helper()
 	s = newServer(t, named(cluster("c1", 1)), named(listener("l")))
@@ -168,7 +169,7 @@ func TestAnAgentThatDiesAloneIsNoCrashOfEnvoy(t *testing.T) {
 	expect(t, "back after three", bed.crash(t, "c1", "c2"), true)
 }
 
-func TestARecordOfTrialsThatIsNotUsableIsNone(t *testing.T) {
+func TestAnUnusableRecordOfTrialsCountsAsNone(t *testing.T) {
 	spoils := map[string]func(data []byte) []byte{
 		"empty":       func([]byte) []byte { return nil },
 		"truncated":   func(data []byte) []byte { return data[:len(data)-1] },

@@ -14,32 +14,32 @@ import (
 	"github.com/fairlead/fairlead/internal/retry"
 )
 
-// ErrOver is wrapped by the error of Run when the xds-server will never serve this identity again.
+// ErrOver is wrapped by the error of Run if the xds-server will never serve this identity again.
 var ErrOver = errors.New("this identity is over for good")
 
-var errForgotten = errors.New("what the upstream contributed was dropped")
+var errRemoved = errors.New("what the upstream contributed was dropped")
 
-// reopening is the wait between two streams. After an outage, however long, the proxy asks again within its maximum.
+// reopening is the wait between two streams. After an outage of any length, the proxy retries within its maximum.
 var reopening = retry.Backoff{Min: 200 * time.Millisecond, Max: 4 * time.Second}
 
-// maxMessage is room for 60,000 Envoy clusters of about 2 KB.
+// maxMessage is enough for 60,000 Envoy clusters of about 2 KB.
 const maxMessage = 128 << 20
 
 // run is Run after its checks.
 func (r *Proxy) run(ctx context.Context, u Upstream) error {
-	// What was loaded is checked even if nobody called Keep.
+	// Keep is optional, so the loaded resources are checked here too.
 	r.mu.Lock()
 	r.contribution(u.Name).vet(u.Check)
 	r.mu.Unlock()
 	for attempt, lost := 0, codes.OK; ctx.Err() == nil; attempt++ {
-		c := r.obtain(u.Name) // another after Forget
+		c := r.obtain(u.Name) // Remove may have replaced it
 		answered, err := c.serve(ctx, u)
 		switch code := status.Code(err); {
 		case ctx.Err() != nil:
 			continue
 		case code == codes.FailedPrecondition:
 			return fmt.Errorf("asking for resources of %s: %w: %s", u.Name, ErrOver, status.Convert(err).Message())
-		case errors.Is(err, errForgotten):
+		case errors.Is(err, errRemoved):
 			attempt, lost = -1, codes.OK
 			continue
 		case answered:
@@ -49,13 +49,13 @@ func (r *Proxy) run(ctx context.Context, u Upstream) error {
 			c.unanswered(code != lost, err)
 			lost = code
 		}
-		_ = retry.Sleep(ctx, reopening.WaitFor(attempt, err)) // its end is seen above
+		_ = retry.Sleep(ctx, reopening.WaitFor(attempt, err)) // the loop checks ctx
 	}
 	r.mu.Lock()
 	c := r.contributions[u.Name]
 	r.mu.Unlock()
 	if c != nil {
-		c.write() // what Envoy accepted during the pause
+		c.write() // what Envoy accepted during the wait
 	}
 	return nil
 }
@@ -66,22 +66,22 @@ func (r *Proxy) obtain(name string) *contribution {
 	return r.contribution(name)
 }
 
-// unanswered says, once, that Envoy is served from the cache, and each new reason why the xds-server is not there.
+// unanswered logs once that Envoy is served from the cache, and each new reason why the xds-server is unavailable.
 func (c *contribution) unanswered(reason bool, err error) {
 	c.proxy.mu.Lock()
-	say := c.cached() && !c.said
-	c.said = c.said || say
+	shouldLog := c.cached() && !c.loggedCached
+	c.loggedCached = c.loggedCached || shouldLog
 	c.proxy.mu.Unlock()
 	switch {
-	case say:
+	case shouldLog:
 		c.proxy.log.Info("Envoy is served from the cache, the xds-server does not answer", "upstream", c.name, "error", err)
 	case reason:
 		c.proxy.log.Warn("xds-server does not answer, trying again", "upstream", c.name, "error", err)
 	}
 }
 
-// serve follows the xds-server for the time of one stream, and writes what Envoy accepts. It returns whether there was an
-// answer.
+// serve follows the xds-server for the duration of one stream, and writes what Envoy accepts. It returns whether there
+// was an answer.
 func (c *contribution) serve(ctx context.Context, u Upstream) (answered bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	kept := make(chan struct{})
@@ -133,7 +133,7 @@ func (c *contribution) follow(ctx context.Context, u Upstream) (answered bool, _
 	}
 }
 
-// reason is why a stream ended. gRPC knows only that, if it was ended here.
+// reason returns why a stream ended. If it was ended here, gRPC reports only that.
 func reason(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause

@@ -43,13 +43,13 @@ func TestEnvoyGetsWhatAllUpstreamsHave(t *testing.T) {
 	expect(t, "state", bed.State("a").Refused+bed.State("b").Refused, "")
 }
 
-func TestTheAnswerOfEnvoyIsThatToTheServer(t *testing.T) {
+func TestTheServerGetsTheAnswerOfEnvoy(t *testing.T) {
 	s := newServer(t, named(cluster("c1", 1)), nil)
 	bed := newBed(t, t.TempDir())
 	bed.follow(t, "a", s, nil)
 	s.next(t, cds)
 	bed.is(t, "a", "is connected", connected)
-	s.none(t, cds) // without Envoy nobody has accepted anything
+	s.none(t, cds) // without an Envoy nothing is accepted
 	e := bed.envoy(t, nil)
 	e.subscribe(t, cds)
 	r := e.receive(t)
@@ -65,7 +65,7 @@ func TestTheAnswerOfEnvoyIsThatToTheServer(t *testing.T) {
 	s.none(t, cds)
 }
 
-func TestARefusalGoesToItsUpstreamInTheWordsOfEnvoy(t *testing.T) {
+func TestARejectionGoesToItsUpstreamWithTheReasonOfEnvoy(t *testing.T) {
 	a := newServer(t, named(cluster("a1", 1)), nil)
 	b := newServer(t, named(cluster("b1", 1)), nil)
 	bed := newBed(t, t.TempDir())
@@ -94,7 +94,7 @@ func TestARefusalGoesToItsUpstreamInTheWordsOfEnvoy(t *testing.T) {
 	bed.file(t, "b.clusters.cache", old)
 	e.quiet(t)
 
-	// What is refused stays so over a new stream, and the server hears of it again.
+	// A rejection outlives the stream, and the server gets it again.
 	b.grpc.Stop()
 	b.start(t)
 	expect(t, "versions after a refusal", b.next(t, cds).GetInitialResourceVersions(), map[string]string{"b1": old})
@@ -139,14 +139,14 @@ func TestBadResourcesDoNotKeepEnvoyFromGoodOnes(t *testing.T) {
 	bed.is(t, "a", "tells of all that was refused", func(st xdsproxy.State) bool {
 		return st.Refused == "envoy can't have c17; envoy can't have c18; envoy can't have c80"
 	})
-	// The others change on.
+	// The others continue to change.
 	s.set(t, cluster("c17", 2))
 	delete(e.bad, "c17")
 	e.until(t, cds, append(good, "c17")...)
 	bed.is(t, "a", "forgets a refusal", func(st xdsproxy.State) bool { return st.Refused == "envoy can't have c18; envoy can't have c80" })
 }
 
-func TestWhatEnvoyHasNotAcceptedComesAgain(t *testing.T) {
+func TestResourcesThatEnvoyHasNotAcceptedAreSentAgain(t *testing.T) {
 	s := newServer(t, named(cluster("c1", 1)), nil)
 	bed := newBed(t, t.TempDir())
 	bed.follow(t, "a", s, nil)
@@ -260,18 +260,18 @@ func TestAnIdentityThatIsOver(t *testing.T) {
 	e := bed.envoy(t, nil)
 	e.subscribe(t, cds)
 	e.until(t, cds, "c1")
-	s.refuse(t, status.Error(codes.FailedPrecondition, "revoked"))
+	s.reject(t, status.Error(codes.FailedPrecondition, "revoked"))
 	if err := run.wait(t); !errors.Is(err, xdsproxy.ErrOver) {
 		t.Fatalf("got %v", err)
 	}
-	e.quiet(t) // until somebody says so
-	bed.Forget("a")
+	e.quiet(t) // nothing changes before Remove
+	bed.Remove("a")
 	expect(t, "removed", e.next(t).GetRemovedResources(), []string{"c1"})
 	expect(t, "state", bed.State("a"), xdsproxy.State{})
 	e.quiet(t)
 }
 
-func TestWhatEnvoyMayAskFor(t *testing.T) {
+func TestWhatEnvoyMaySubscribeTo(t *testing.T) {
 	tests := map[string]*discoveryv3.DeltaDiscoveryRequest{
 		"resources of a type that nobody asks for": {TypeUrl: "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"},
 		"one resource by name":                     {TypeUrl: cds, ResourceNamesSubscribe: []string{"c1"}},
@@ -280,7 +280,7 @@ func TestWhatEnvoyMayAskFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := newBed(t, t.TempDir()).envoy(t, nil)
 			e.send(t, request)
-			expect(t, "code", e.refusal(t), codes.InvalidArgument)
+			expect(t, "code", e.rejection(t), codes.InvalidArgument)
 		})
 	}
 }
@@ -295,5 +295,5 @@ func TestTheNewestEnvoyIsServed(t *testing.T) {
 	e := bed.envoy(t, nil)
 	e.subscribe(t, cds)
 	e.until(t, cds, "c1")
-	expect(t, "the end of the other", old.refusal(t), codes.Aborted)
+	expect(t, "the end of the other", old.rejection(t), codes.Aborted)
 }

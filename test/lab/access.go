@@ -26,7 +26,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// Kubeconfig is the kubeconfig that Cluster API's controllers read.
+// Kubeconfig returns the kubeconfig that Cluster API's controllers read.
 func (c *Cluster) Kubeconfig(ctx context.Context) ([]byte, error) {
 	secret, err := c.Secret(ctx, "-kubeconfig")
 	if err != nil {
@@ -54,7 +54,7 @@ func (c *Cluster) WaitKubeconfig(ctx context.Context) ([]byte, error) {
 	return c.Kubeconfig(ctx)
 }
 
-// restConfig is a client configuration from a kubeconfig, as a process in the management network would use it.
+// restConfig returns a client configuration from a kubeconfig, as a process in the management network would use it.
 func (l *Lab) restConfig(kubeconfig []byte) (*rest.Config, error) {
 	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
 	if err != nil {
@@ -64,7 +64,7 @@ func (l *Lab) restConfig(kubeconfig []byte) (*rest.Config, error) {
 	return config, nil
 }
 
-// Clients are clients from the kubeconfig that Cluster API reads now.
+// Clients returns clients from the kubeconfig that Cluster API reads now.
 func (c *Cluster) Clients(ctx context.Context) (kubernetes.Interface, error) {
 	kubeconfig, err := c.Kubeconfig(ctx)
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *Cluster) Clients(ctx context.Context) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// Reach asks the workload apiserver for its namespaces with the kubeconfig that Cluster API reads now, over a new
+// Reach lists the namespaces of the workload apiserver with the kubeconfig that Cluster API reads now, over a new
 // connection, and checks that it is the right apiserver.
 func (c *Cluster) Reach(ctx context.Context) error {
 	kubeconfig, err := c.Kubeconfig(ctx)
@@ -97,7 +97,7 @@ func (c *Cluster) ReachWith(ctx context.Context, kubeconfig []byte) error {
 	if err != nil {
 		return err
 	}
-	// The client's own method does not see through client-go's layers.
+	// The client's own method does not reach through client-go's layers.
 	defer utilnet.CloseIdleConnectionsFor(httpClient.Transport)
 	clients, err := kubernetes.NewForConfigAndClient(config, httpClient)
 	if err != nil {
@@ -131,7 +131,7 @@ func (l *Lab) Kubectl(ctx context.Context, kubeconfig []byte, args ...string) (s
 	return string(out), err
 }
 
-// KubectlCommand is the command that Kubectl runs, for callers that want its input or its environment.
+// KubectlCommand returns the command that Kubectl runs, for callers that set its input or its environment.
 func (l *Lab) KubectlCommand(ctx context.Context, kubeconfig []byte, args ...string) (*exec.Cmd, error) {
 	sum := sha256.Sum256(kubeconfig)
 	file := l.File(hex.EncodeToString(sum[:8]) + ".kubeconfig")
@@ -139,12 +139,12 @@ func (l *Lab) KubectlCommand(ctx context.Context, kubeconfig []byte, args ...str
 		return nil, fmt.Errorf("writing a kubeconfig: %w", err)
 	}
 	cmd := l.Network.Management.Command(ctx, l.Parts.RealPath("kubectl"), args...)
-	// Discovery is cached by server name: a cache of another lab would lie.
+	// Discovery is cached by server name, so a cache shared with another lab would be wrong.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+file, "KUBECACHEDIR="+l.File("kubectl"))
 	return cmd, nil
 }
 
-// RemoteConnectionProbe is no error when Cluster API says that it reaches the workload cluster.
+// RemoteConnectionProbe returns nil if Cluster API reports that it reaches the workload cluster.
 func (c *Cluster) RemoteConnectionProbe(ctx context.Context) error {
 	cluster, err := c.Get(ctx)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 type Agent struct {
 	*proc.Service
 	StateDir string
-	Ready    func(context.Context) error // the condition that the agent calls itself ready
+	Ready    func(context.Context) error // returns nil if the agent reports that it is ready
 	Health   string                      // address of its health endpoint, in its namespace
-	Envoy    *proc.Service               // where Envoy is not the agent's child; else nil
+	Envoy    *proc.Service               // if Envoy is not the agent's child; otherwise nil
 	envoy    string
 }
 
@@ -35,7 +35,7 @@ type agentSpec struct {
 	wrapper   []string // command that runs the agent; empty for none
 }
 
-// startAgent starts an agent and waits until it says that its Envoy is ready.
+// startAgent starts an agent and waits until it reports that its Envoy is ready.
 func (l *Lab) startAgent(ctx context.Context, spec agentSpec) (*Agent, error) {
 	agent, err := l.runAgent(spec)
 	if err != nil {
@@ -71,10 +71,10 @@ func (l *Lab) runAgent(spec agentSpec) (*Agent, error) {
 	}, nil
 }
 
-// EnvoyPID is the process id of the agent's Envoy.
+// EnvoyPID returns the process id of the agent's Envoy.
 func (a *Agent) EnvoyPID() (int, error) { return proc.FindProcess(a.envoy, a.StateDir) }
 
-// KillEnvoy ends the agent's Envoy as kill -9 does.
+// KillEnvoy ends the agent's Envoy with SIGKILL.
 func (a *Agent) KillEnvoy() error {
 	pid, err := a.EnvoyPID()
 	if err != nil {
@@ -86,7 +86,7 @@ func (a *Agent) KillEnvoy() error {
 	return nil
 }
 
-// FreezeEnvoy stops the agent's Envoy in its tracks. thaw lets it go on, unless the agent has replaced it meanwhile.
+// FreezeEnvoy stops the agent's Envoy with SIGSTOP. thaw continues it, unless the agent has replaced it meanwhile.
 func (a *Agent) FreezeEnvoy() (pid int, thaw func(), err error) {
 	if pid, err = a.EnvoyPID(); err != nil {
 		return 0, nil, err
@@ -101,7 +101,7 @@ func (a *Agent) FreezeEnvoy() (pid int, thaw func(), err error) {
 	}, nil
 }
 
-// nextHealthAddress is an address for the health endpoint of one more edge.
+// nextHealthAddress returns the address of the next edge's health endpoint.
 func (l *Lab) nextHealthAddress() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,5 +135,5 @@ func (l *Lab) stopServices() {
 	group.Wait()
 }
 
-// EnvoyPath is the Envoy that agents run.
+// EnvoyPath returns the path of the Envoy that agents run.
 func (l *Lab) EnvoyPath() string { return l.Parts.RealPath("envoy") }

@@ -18,16 +18,16 @@ import (
 	"github.com/fairlead/fairlead/test/lab/kube"
 )
 
-// ClusterSpec says what a Cluster is to be.
+// ClusterSpec describes a Cluster.
 type ClusterSpec struct {
 	Name      string
-	Namespace string                  // made if it isn't there
-	Labels    map[string]string       // those that opt in by default
+	Namespace string                  // created if it doesn't exist
+	Labels    map[string]string       // labels; by default the ones that opt in
 	APIServer *kube.APIServer         // of the workload cluster
-	Mode      v1alpha1.KubeconfigMode // what a user says in the Tunnel from the start; empty: nothing
+	Mode      v1alpha1.KubeconfigMode // set in the Tunnel by a user from the start; empty: not set
 }
 
-// Cluster is a Cluster object, with the means to play its providers.
+// Cluster is a Cluster object, with methods that act as its providers.
 type Cluster struct {
 	types.NamespacedName
 	APIServer *kube.APIServer
@@ -69,8 +69,8 @@ func (l *Lab) CreateCluster(ctx context.Context, spec ClusterSpec) (*Cluster, er
 	return c, c.createSecrets(ctx, controlPlane)
 }
 
-// collectGarbage removes the Secrets of an earlier Cluster of this name. Kubernetes' garbage collector would have done
-// that when their owner went, but it doesn't run here.
+// collectGarbage removes the Secrets of an earlier Cluster of this name. Kubernetes' garbage collector, which would do
+// that, does not run here.
 func (c *Cluster) collectGarbage(ctx context.Context) error {
 	for _, purpose := range []string{"ca", "kubeconfig"} {
 		if err := c.lab.Management.Client.Delete(ctx, c.secret(purpose, nil)); client.IgnoreNotFound(err) != nil {
@@ -80,7 +80,7 @@ func (c *Cluster) collectGarbage(ctx context.Context) error {
 	return nil
 }
 
-// provider is an object of one of the Cluster's stub providers.
+// provider returns an object of one of the Cluster's stub providers.
 func (c *Cluster) provider(group, kind string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	object.SetAPIVersion(group + "/v1beta2")
@@ -110,7 +110,7 @@ func (c *Cluster) object(labels map[string]string) *clusterv1.Cluster {
 	}
 }
 
-// createSecrets creates the CA and the kubeconfig as Cluster API's contract asks a control-plane provider to.
+// createSecrets creates the CA and the kubeconfig as Cluster API's contract requires of a control-plane provider.
 func (c *Cluster) createSecrets(ctx context.Context, owner *unstructured.Unstructured) error {
 	kubeconfig, err := c.ProviderSecret()
 	if err != nil {
@@ -126,7 +126,7 @@ func (c *Cluster) createSecrets(ctx context.Context, owner *unstructured.Unstruc
 	return nil
 }
 
-// ProviderSecret is the kubeconfig Secret as the control-plane provider writes it, without its owner.
+// ProviderSecret returns the kubeconfig Secret as the control-plane provider writes it, without its owner.
 func (c *Cluster) ProviderSecret() (*corev1.Secret, error) {
 	kubeconfig, err := c.APIServer.AdminKubeconfig(c.Name)
 	if err != nil {
@@ -146,7 +146,7 @@ func (c *Cluster) secret(purpose string, data map[string][]byte) *corev1.Secret 
 	}
 }
 
-// SetProvisioned says what the providers say when machines run: Cluster API connects from then on.
+// SetProvisioned sets the status that providers report when machines run. Cluster API then connects.
 func (c *Cluster) SetProvisioned(ctx context.Context) error {
 	statuses := map[*unstructured.Unstructured]map[string]any{
 		c.provider("infrastructure.cluster.x-k8s.io", "LabCluster"): {"initialization": map[string]any{"provisioned": true}},
@@ -179,8 +179,8 @@ func (c *Cluster) Tunnel(ctx context.Context) (*v1alpha1.Tunnel, error) {
 	return tunnel, c.lab.Management.Client.Get(ctx, c.NamespacedName, tunnel)
 }
 
-// PatchTunnel writes fields of the Tunnel's spec as a user would with kubectl apply, which works whether the controller
-// has made the Tunnel already or not. The mode that the Cluster was created with stays, where none is given.
+// PatchTunnel writes fields of the Tunnel's spec as a user would with kubectl apply, whether or not the controller has
+// created the Tunnel. If spec has no mode, the mode that the Cluster was created with remains.
 func (c *Cluster) PatchTunnel(ctx context.Context, spec map[string]any) error {
 	if _, given := spec["kubeconfig"]; !given && c.mode != "" {
 		withMode := map[string]any{"kubeconfig": map[string]any{"mode": string(c.mode)}}
@@ -199,7 +199,7 @@ func (c *Cluster) PatchTunnel(ctx context.Context, spec map[string]any) error {
 	return nil
 }
 
-// Secret reads a Secret of the Cluster: its name is the Cluster's and a suffix.
+// Secret reads a Secret of the Cluster. Its name is the Cluster's with a suffix.
 func (c *Cluster) Secret(ctx context.Context, suffix string) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	return secret, c.lab.Management.Client.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: c.Name + suffix},

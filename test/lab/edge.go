@@ -15,31 +15,31 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// EdgeSpec says what an edge is to be. Only Name is needed, and names of edges must differ.
+// EdgeSpec describes an edge. Only Name is required, and names of edges must differ.
 type EdgeSpec struct {
 	Name string
 	// Bootstraps are the bootstrap files, one for each workload cluster.
 	Bootstraps [][]byte
-	// Site is where it stands; the workload network by default.
+	// Site is the location of the edge; by default the workload network.
 	Site *netns.Namespace
-	// Flags and Env are added to those of the agent.
+	// Flags and Env are added to the agent's.
 	Flags, Env []string
-	// Program is a build of edge-agent, Envoy a program that it runs as Envoy; by default those of the lab.
+	// Program is a build of edge-agent, Envoy a program to run as Envoy; by default the lab's.
 	Program, Envoy string
-	// StateDir is by default a new folder of the edge's own.
+	// StateDir is the state folder; by default a new one.
 	StateDir string
-	// Hosts are names that lead elsewhere on this machine than on the others of its network.
+	// Hosts are names that resolve differently on this machine than on the others of its network.
 	Hosts map[string]netip.Addr
-	// Container runs Envoy beside the agent, not below it: as two containers of one Pod.
+	// Container runs Envoy beside the agent instead of as its child, like two containers of one Pod.
 	Container bool
 }
 
-// StartEdge starts an edge in the workload network with a bootstrap file, and doesn't wait for it.
+// StartEdge starts an edge in the workload network with a bootstrap file. It doesn't wait for it.
 func (l *Lab) StartEdge(name string, bootstrap []byte) (*Agent, error) {
 	return l.RunEdge(EdgeSpec{Name: name, Bootstraps: [][]byte{bootstrap}})
 }
 
-// RunEdge starts an edge, and doesn't wait for it.
+// RunEdge starts an edge. It doesn't wait for it.
 func (l *Lab) RunEdge(spec EdgeSpec) (*Agent, error) {
 	run, err := l.edgeSpec(spec)
 	if err != nil {
@@ -98,7 +98,7 @@ func (l *Lab) edgeSpec(spec EdgeSpec) (agentSpec, error) {
 	return run, err
 }
 
-// BootstrapFile is the i-th bootstrap file of an edge.
+// BootstrapFile returns the path of the i-th bootstrap file of an edge.
 func (l *Lab) BootstrapFile(edge string, i int) string {
 	if i == 0 {
 		return l.File(edge, v1alpha1.BootstrapFileKey)
@@ -120,7 +120,7 @@ func (l *Lab) writeOwnHosts(spec EdgeSpec) (string, error) {
 }
 
 // envoyContainer does what the containers of a Pod do: the init container writes Envoy's bootstrap, then Envoy's own
-// container runs it, each time that it starts.
+// container runs it on each start.
 const envoyContainer = `set -eu
 state=$1 agent=$2 envoy=$3
 shift 3
@@ -146,7 +146,7 @@ func (l *Lab) Exec(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Command is what Exec runs, for those that start it themselves.
+// Command returns the command that Exec runs, for callers that start it themselves.
 func (l *Lab) Command(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	file, err := l.ManagementKubeconfig()
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// Namespace and users of the installation: those of deploy/kubernetes.
+// Namespace and users of the installation, as in deploy/kubernetes.
 const (
 	InstallationNamespace = "fairlead-system"
 
@@ -33,14 +33,14 @@ const (
 	gatewayAccount    = "gateway"
 
 	controllerHealth = "127.0.0.1:8081"
-	// controllersHealth is the port before that of the second controller.
+	// controllersHealth precedes the port of the second controller.
 	controllersHealth = 8180
-	// webhookListen is beside the ports of Cluster API's webhooks.
+	// webhookListen is next to the ports of Cluster API's webhooks.
 	webhookListen = "127.0.0.1:9447"
 )
 
-// startFairlead installs Fairlead in the management cluster, starts all of it that doesn't belong to an edge, and waits
-// until it is ready. Cluster API's types must be served before the controllers look for them.
+// startFairlead installs Fairlead in the management cluster, starts everything except edges, and waits until it is
+// ready. Cluster API's types must be served before the controllers look for them.
 func (l *Lab) startFairlead(ctx context.Context, crds <-chan struct{}) error {
 	install := l.options.Install
 	if install == nil {
@@ -82,7 +82,7 @@ func (l *Lab) startFairlead(ctx context.Context, crds <-chan struct{}) error {
 	return nil
 }
 
-// installAll is what Options.Install is by default.
+// installAll is the default of Options.Install.
 func installAll(ctx context.Context, l *Lab) error {
 	if err := l.installFairlead(ctx); err != nil {
 		return err
@@ -90,7 +90,8 @@ func installAll(ctx context.Context, l *Lab) error {
 	return l.createGatewaySet(ctx)
 }
 
-// installFairlead applies what of deploy/kubernetes doesn't run: types, permissions, policies and the webhook.
+// installFairlead applies the parts of deploy/kubernetes that are not programs: types, permissions, policies and the
+// webhook.
 func (l *Lab) installFairlead(ctx context.Context) error {
 	objects, err := kube.ReadObjects(filepath.Join(l.Parts.Root, "deploy", "kubernetes"))
 	if err != nil {
@@ -190,7 +191,7 @@ func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (er
 	return err
 }
 
-// xdsServer is the name of one xds-server: of its log and its folder.
+// xdsServer returns the name of one xds-server, of its log and of its folder.
 func xdsServer(i int) string {
 	if i == 0 {
 		return "xds-server"
@@ -200,13 +201,13 @@ func xdsServer(i int) string {
 
 func xdsServerHealth(i int) string { return netns.HostPort("127.0.0.1", 8083+i) }
 
-// managed is a program that works on the management cluster with a ServiceAccount's permissions.
+// managed is a program that accesses the management cluster with a ServiceAccount's permissions.
 type managed struct {
 	name, program, account, health string
 	args                           []string
 }
 
-// startManaged starts a program, and waits until it says that it is ready.
+// startManaged starts a program, and waits until it reports that it is ready.
 func (l *Lab) startManaged(ctx context.Context, m managed) (*proc.Service, error) {
 	if err := os.MkdirAll(l.File(m.name), 0o700); err != nil {
 		return nil, fmt.Errorf("making a folder for %s: %w", m.name, err)
@@ -229,7 +230,7 @@ func (l *Lab) startManaged(ctx context.Context, m managed) (*proc.Service, error
 	return service, service.WaitReady(ctx, proc.StartTimeout, ready(l.Network.Management, m.health))
 }
 
-// AccountKubeconfig is a kubeconfig of the management cluster with the permissions of a ServiceAccount of the
+// AccountKubeconfig returns a kubeconfig of the management cluster with the permissions of a ServiceAccount of the
 // installation.
 func (l *Lab) AccountKubeconfig(ctx context.Context, account string) ([]byte, error) {
 	token, err := accountToken(ctx, l.Management, account, authenticationv1.TokenRequestSpec{})
@@ -239,7 +240,7 @@ func (l *Lab) AccountKubeconfig(ctx context.Context, account string) ([]byte, er
 	return kube.Kubeconfig("management", l.Management.URL(), l.Management.CA.CertPEM, clientcmdapi.AuthInfo{Token: token})
 }
 
-// accountToken asks for a token of a ServiceAccount of the installation.
+// accountToken requests a token of a ServiceAccount of the installation.
 func accountToken(ctx context.Context, a *kube.APIServer, account string,
 	spec authenticationv1.TokenRequestSpec,
 ) (string, error) {
@@ -272,25 +273,25 @@ func (l *Lab) waitSecret(ctx context.Context, name types.NamespacedName, key str
 	return secret, nil
 }
 
-// ready is the condition that a program of ours calls itself ready.
+// ready returns a condition that holds when one of our programs reports that it is ready.
 func ready(namespace *netns.Namespace, health string) func(context.Context) error {
 	probe := &http.Client{Transport: &http.Transport{DialContext: namespace.DialContext, DisableKeepAlives: true}}
 	return proc.Answers200(probe, "http://"+health+"/readyz")
 }
 
-// logLevel is a flag of all programs of ours.
+// logLevel returns the flag of all our programs.
 func (l *Lab) logLevel() string { return "--log-level=" + cmp.Or(l.options.LogLevel, "debug") }
 
 func user(account string) string {
 	return "system:serviceaccount:" + InstallationNamespace + ":" + account
 }
 
-// ControllerReady is the condition that the controller calls itself ready.
+// ControllerReady returns nil if the controller reports that it is ready.
 func (l *Lab) ControllerReady(ctx context.Context) error {
 	return ready(l.Network.Management, controllerHealth)(ctx)
 }
 
-// XDSServerReady is the condition that every xds-server calls itself ready.
+// XDSServerReady returns nil if every xds-server reports that it is ready.
 func (l *Lab) XDSServerReady(ctx context.Context) error {
 	for i := range l.XDSServers {
 		if err := ready(l.Network.Management, xdsServerHealth(i))(ctx); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// startGateway starts a gateway as soon as the controller has made its credentials, and waits until it is ready.
+// startGateway starts a gateway as soon as the controller has created its credentials, and waits until it is ready.
 func (l *Lab) startGateway(ctx context.Context, i int) error {
 	spec, err := l.gatewaySpec(ctx, i)
 	if err != nil {
@@ -27,7 +27,7 @@ func (l *Lab) startGateway(ctx context.Context, i int) error {
 	return err
 }
 
-// gatewaySpec writes what a gateway starts with.
+// gatewaySpec returns the spec of a gateway, after it has written the gateway's files.
 func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 	name := netns.GatewayReplica(i)
 	dir := l.File(name)
@@ -69,8 +69,8 @@ func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 	}, nil
 }
 
-// gatewayPodToken makes the Pod of a gateway out of the installation's own manifest, and the token that a kubelet would
-// mount into it.
+// gatewayPodToken creates the Pod of a gateway from the installation's own manifest, and returns the token that a
+// kubelet would mount into it.
 func (l *Lab) gatewayPodToken(ctx context.Context, name string) (string, error) {
 	set, err := l.gatewayManifest()
 	if err != nil {

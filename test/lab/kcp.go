@@ -26,7 +26,7 @@ func (c *Cluster) Object(ctx context.Context, apiVersion, kind, name string) (*u
 	return object, c.lab.Management.Client.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: name}, object)
 }
 
-// Gone is the condition that the Cluster does not exist any more.
+// Gone returns nil if the Cluster does not exist.
 func (c *Cluster) Gone(ctx context.Context) error {
 	_, err := c.Get(ctx)
 	switch {
@@ -38,7 +38,7 @@ func (c *Cluster) Gone(ctx context.Context) error {
 	return err
 }
 
-// Inside is a client of the workload cluster that stands in the workload network itself, and dials the endpoint.
+// Inside returns a client of the workload cluster in the workload network, which dials the endpoint.
 func (c *Cluster) Inside(ctx context.Context) (client.Client, error) {
 	kubeconfig, err := c.Kubeconfig(ctx)
 	if err != nil {
@@ -63,8 +63,8 @@ func (c *Cluster) Inside(ctx context.Context) (client.Client, error) {
 	return client.New(rest.CopyConfig(config), client.Options{})
 }
 
-// Clusterctl runs clusterctl as an administrator of the management cluster would; see SecondKubeconfig for that of a
-// second one.
+// Clusterctl runs clusterctl as an administrator of the management cluster. For a second management cluster see
+// SecondKubeconfig.
 func (l *Lab) Clusterctl(ctx context.Context, args ...string) (string, error) {
 	file, err := l.ManagementKubeconfig()
 	if err != nil {

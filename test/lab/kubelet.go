@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// Pod is a Pod in every workload cluster of StartKubelet, in the namespace default, in which commands can be run.
+// Pod is a Pod in every workload cluster of StartKubelet, in the namespace default, that can run commands.
 const Pod = "shell"
 
 const (
@@ -61,7 +61,7 @@ func (l *Lab) StartKubelet(ctx context.Context) error {
 			return err
 		}
 		defer func() { _ = conn.Close() }()
-		return tls.Client(conn, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(ctx) // is it up?
+		return tls.Client(conn, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(ctx) // it accepts connections
 	})
 }
 

@@ -1,7 +1,7 @@
-// Package lab builds a whole installation on one machine for tests and the demo. Options go in; a running installation,
-// and clients in its networks, come out. It composes the packages below it (networks, processes, Kubernetes, Cluster
-// API, machines) with the programs of Fairlead. It needs root, and leaves nothing behind. Labs are separate from each
-// other. It does not know any test framework.
+// Package lab builds a whole installation on one machine for tests and the demo. Input: Options. Output: a running
+// installation, and clients in its networks. It composes the packages below it (networks, processes, Kubernetes,
+// Cluster API, machines) with the programs of Fairlead. It requires root, and removes everything that it creates. Labs
+// are independent of each other. It does not know any test framework.
 package lab
 
 import (
@@ -21,53 +21,52 @@ import (
 	"github.com/fairlead/fairlead/test/lab/workspace"
 )
 
-// Options say what a lab is to be. The zero value is a usable lab.
+// Options configure a lab. The zero value is a usable lab.
 type Options struct {
-	// TunnelDomain is the domain below which all tunnel names lie; tunnels.example.test by default.
+	// TunnelDomain is the parent domain of all tunnel names; tunnels.example.test by default.
 	TunnelDomain string
-	// GatewayPod makes gateways enrol with the ServiceAccount token of a Pod, not with the gateway token.
+	// GatewayPod makes gateways enrol with the ServiceAccount token of a Pod instead of the gateway token.
 	GatewayPod bool
-	// ServingNames are further names in the serving certificate of the SNI apiserver.
+	// ServingNames are additional names in the serving certificate of the SNI apiserver.
 	ServingNames []string
-	// Gateways and XDSServers are how many there are; one by default.
+	// Gateways and XDSServers are their numbers; one by default.
 	Gateways, XDSServers int
-	// GatewayWorkers is how many workers each gateway has; one by default.
+	// GatewayWorkers is the number of workers of each gateway; one by default.
 	GatewayWorkers int
 	// ReplicaAddresses lets edges in the workload network dial each gateway at an address of its own.
 	ReplicaAddresses bool
 	// Lean leaves out what only Cluster API itself needs: its manager, and the second workload apiserver.
 	Lean bool
-	// Controllers is how many there are, of which one leads; one by default. Only the first has a webhook.
+	// Controllers is the number of controllers, one of them the leader; one by default. Only the first has a webhook.
 	Controllers int
-	// ControllerFlags are added to those of the controllers.
+	// ControllerFlags are additional flags of the controllers.
 	ControllerFlags []string
 	// Machines adds Cluster API's kubeadm providers and an infrastructure provider whose machines are network namespaces:
 	// Cluster API makes the workload clusters itself, so the lab has no workload apiservers of its own.
 	Machines bool
-	// Metrics has all programs serve figures: see Lab.Targets.
+	// Metrics makes all programs serve metrics: see Lab.Targets.
 	Metrics bool
-	// Pages has the xds-servers serve the status page: see PageAddress.
+	// Pages makes the xds-servers serve the status page: see PageAddress.
 	Pages bool
-	// AccessLog is of which connections gateways and edges write a line: failed or all; empty: none.
+	// AccessLog selects the connections that gateways and edges log: failed or all; empty: none.
 	AccessLog string
-	// LogLevel is that of our own programs; debug by default.
+	// LogLevel is the log level of our own programs; debug by default.
 	LogLevel string
-	// Install installs what of deploy/kubernetes doesn't run, the StatefulSet of the gateways included; nil: the lab does
-	// it.
+	// Install installs the parts of deploy/kubernetes that are not programs, including the StatefulSet of the gateways;
+	// nil: the lab does it.
 	Install func(context.Context, *Lab) error
-	// Collector adds those of Kubernetes' own controllers that remove what is deleted; a lab with machines has them
-	// anyway.
+	// Collector adds the Kubernetes controllers that remove deleted objects. A lab with machines always has them.
 	Collector bool
-	// Programs is the folder of our own programs; by default that of BinEnv.
+	// Programs is the folder of our own programs; by default the value of BinEnv.
 	Programs string
-	// Certificates is how long those of the apiservers are valid; a day by default, of which `fairlead status` warns.
+	// Certificates is the lifetime of the apiservers' certificates; a day by default, for which `fairlead status` warns.
 	Certificates time.Duration
-	// Prepare is called when the management cluster is there with all types and permissions, before any program of
-	// Fairlead starts; it may be nil.
+	// Prepare is called when the management cluster has all types and permissions, before any program of Fairlead
+	// starts; it may be nil.
 	Prepare func(context.Context, *Lab) error
 }
 
-// certificatesEnd is when the certificates of the apiservers end; zero: the default.
+// certificatesEnd returns the end of the apiservers' certificates; zero: the default.
 func (o Options) certificatesEnd() time.Time {
 	if o.Certificates == 0 {
 		return time.Time{}
@@ -75,8 +74,7 @@ func (o Options) certificatesEnd() time.Time {
 	return time.Now().Add(o.Certificates)
 }
 
-// Lab is an installation. Its fields are set by New and Start, and change
-// afterwards only where gateways are added or removed.
+// Lab is an installation. New and Start set its fields. Later they change only when gateways are added or removed.
 type Lab struct {
 	Network    *netns.Network
 	Management *kube.APIServer
@@ -105,17 +103,17 @@ type Lab struct {
 	services    []*proc.Service // of ours
 	edges       []*Agent        // that RunEdge has started
 	healthPorts int             // how many were given out
-	// arguments are those of our programs, by the names of their processes: also those that a program does not have.
+	// arguments are the arguments of our programs, by process, including ones that a program does not support.
 	arguments map[string][]string
 }
 
-// New finds the programs, removes what killed labs left behind, and makes the networks. The lab must be closed, also
-// when starting it fails.
+// New finds the programs, removes what killed labs left behind, and creates the networks. The caller must close the
+// lab, even if starting it fails.
 func New(ctx context.Context, options Options) (*Lab, error) {
 	return build(ctx, options, nil)
 }
 
-// build is New. Besides an installation it shares the workload network and the machines of that one.
+// build is New. If beside is not nil, the lab shares its workload network and its machines.
 func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
 	workspace, err := workspace.New(ctx, options.Programs, options.Machines)
 	if err != nil {
@@ -134,7 +132,7 @@ func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
 	return l, nil
 }
 
-// Start starts all parts, those that don't need each other at the same time, and returns when all are ready.
+// Start starts all parts, independent ones concurrently, and returns when all are ready.
 func (l *Lab) Start(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.startManagement(ctx) })
@@ -205,7 +203,7 @@ func (l *Lab) startWorkload(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Close stops all processes and removes the networks and all files. It is safe to call it twice.
+// Close stops all processes and removes the networks and all files. It may be called more than once.
 func (l *Lab) Close(ctx context.Context) {
 	l.stopServices()
 	l.RunClosers(ctx)
@@ -215,12 +213,12 @@ func (l *Lab) Close(ctx context.Context) {
 	_ = os.RemoveAll(l.Dir)
 }
 
-// AddSite makes a site on the workload network: see Network.AddSite.
+// AddSite adds a site on the workload network: see Network.AddSite.
 func (l *Lab) AddSite(ctx context.Context, name string) (*netns.Site, error) {
 	return l.Network.AddSite(ctx, name)
 }
 
-// AddSecludedSite makes a site behind a proxy: see Network.AddSecludedSite.
+// AddSecludedSite adds a site behind a proxy: see Network.AddSecludedSite.
 func (l *Lab) AddSecludedSite(ctx context.Context, name string) (*netns.Site, error) {
 	return l.Network.AddSecludedSite(ctx, name)
 }
@@ -245,7 +243,7 @@ func (l *Lab) StartManager(ctx context.Context, name, namespace string, flags ..
 	return p.StartManager(ctx, name, namespace, flags...)
 }
 
-// clusterAPI is what Cluster API's managers of this lab run with.
+// clusterAPI returns the provider that runs Cluster API's managers of this lab.
 func (l *Lab) clusterAPI() (*capi.Provider, error) {
 	if l.webhooks == nil {
 		authority, err := pki.NewAuthority("capi-webhook")

@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// LoseManagement takes the management cluster away as the loss of its machines does: etcd and apiserver with their
-// disks, Cluster API, and of Fairlead everything but the edges.
+// LoseManagement simulates the loss of the management cluster's machines: etcd and apiserver with their disks, Cluster
+// API, and everything of Fairlead except the edges.
 func (l *Lab) LoseManagement() error {
 	var group sync.WaitGroup
 	for _, gateway := range l.Gateways {
@@ -38,8 +38,8 @@ func (l *Lab) LoseManagement() error {
 	return errors.Join(os.RemoveAll(l.etcdFolder()), os.RemoveAll(l.File(l.Management.Name)))
 }
 
-// NewManagement starts another management cluster, in which there is Cluster API and nothing else. Gateways keep the
-// addresses of their Services, as if names had been changed to lead to new ones.
+// NewManagement starts another management cluster, with only Cluster API in it. Gateways keep the addresses of their
+// Services, as if names had been changed to resolve to new ones.
 func (l *Lab) NewManagement(ctx context.Context) error {
 	if err := l.startManagementCluster(ctx); err != nil {
 		return fmt.Errorf("starting another management cluster: %w", err)
@@ -47,7 +47,7 @@ func (l *Lab) NewManagement(ctx context.Context) error {
 	return l.startCAPI(ctx, make(chan struct{}))
 }
 
-// SaveEtcd copies the disk of the management cluster's etcd while it stands still: that stands for its snapshot.
+// SaveEtcd copies the disk of the stopped etcd of the management cluster, in place of a snapshot.
 func (l *Lab) SaveEtcd(folder string) error {
 	if err := l.etcd.Freeze(); err != nil {
 		return fmt.Errorf("saving etcd: %w", err)
@@ -55,8 +55,8 @@ func (l *Lab) SaveEtcd(folder string) error {
 	return errors.Join(os.CopyFS(folder, os.DirFS(l.etcdFolder())), l.etcd.Thaw())
 }
 
-// RestoreEtcd starts the management cluster again after LoseManagement, with the disk that SaveEtcd has copied and
-// another PKI.
+// RestoreEtcd starts the management cluster again after LoseManagement, with the disk that SaveEtcd copied and another
+// PKI.
 func (l *Lab) RestoreEtcd(ctx context.Context, folder string) error {
 	if err := os.CopyFS(l.etcdFolder(), os.DirFS(folder)); err != nil {
 		return fmt.Errorf("restoring etcd: %w", err)
@@ -68,7 +68,7 @@ func (l *Lab) etcdFolder() string {
 	return l.File(kube.EtcdName(l.Network.Management))
 }
 
-// Pods are the processes of one of our Deployments, with the means to play their kubelet.
+// Pods are the processes of one of our Deployments, with methods that act as their kubelet.
 type Pods struct {
 	lab      *Lab
 	program  string
@@ -77,7 +77,7 @@ type Pods struct {
 	health   func(int) string
 }
 
-// ControllerPods are those of the controller.
+// ControllerPods returns the Pods of the controller.
 func (l *Lab) ControllerPods() *Pods {
 	health := func(i int) string {
 		if i == 0 {
@@ -88,19 +88,19 @@ func (l *Lab) ControllerPods() *Pods {
 	return &Pods{lab: l, program: "controller", account: controllerAccount, services: l.Controllers, health: health}
 }
 
-// XDSServerPods are those of the xds-server.
+// XDSServerPods returns the Pods of the xds-server.
 func (l *Lab) XDSServerPods() *Pods {
 	return &Pods{lab: l, program: "xds-server", account: xdsServerAccount, services: l.XDSServers, health: xdsServerHealth}
 }
 
-// Len is how many there are.
+// Len returns their number.
 func (p *Pods) Len() int { return len(p.services) }
 
-// End ends one as a Pod is ended that is deleted.
+// End ends one as a deleted Pod is ended.
 func (p *Pods) End(i int, patience time.Duration) error { return p.services[i].Terminate(patience) }
 
-// Start starts another in the place of one that has ended: with a new disk, and a token of the management cluster that
-// there is now. It returns when it is ready.
+// Start starts another in place of one that has ended: with a new disk, and a token of the present management cluster.
+// It returns when it is ready.
 func (p *Pods) Start(ctx context.Context, i int) error {
 	s := p.services[i]
 	dir := p.lab.File(s.Process().Name)

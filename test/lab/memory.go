@@ -15,8 +15,7 @@ type Memory struct {
 	Bytes uint64
 }
 
-// Memory measures every process of ours, in the order of their names: of several of a kind the one that was started
-// first.
+// Memory measures every process of ours, in the order of their names. Of several of a kind it measures the oldest.
 func (l *Lab) Memory() ([]Memory, error) {
 	agents := map[string]*Agent{"gateway": l.Gateways[0]}
 	if edge := l.firstEdge(); edge != nil {

@@ -8,17 +8,17 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// controllerMetrics is where the first controller serves figures, in any case.
+// controllerMetrics is where the first controller always serves metrics.
 const controllerMetrics = "127.0.0.1:8082"
 
-// Target is a program that serves figures.
+// Target is a program that serves metrics.
 type Target struct {
 	Job, Name string           // the program, and which one it is
-	Namespace *netns.Namespace // in which its address is
+	Namespace *netns.Namespace // of its address
 	Address   string
 }
 
-// Targets are all programs that serve figures, with these edges, in a lab with Options.Metrics.
+// Targets returns all programs that serve metrics, including these edges, in a lab with Options.Metrics.
 func (l *Lab) Targets(edges ...*Agent) []Target {
 	all := []Target{{Job: "controller", Name: "controller", Namespace: l.Network.Management, Address: controllerMetrics}}
 	for i := range l.XDSServers {
@@ -50,7 +50,8 @@ func (l *Lab) metricsFlag(address string) []string {
 
 func xdsServerMetrics(i int) string { return netns.HostPort("127.0.0.1", 9480+i) }
 
-// metricsBeside returns the metrics address of the program with this health address: agents share network namespaces.
+// metricsBeside returns the metrics address of the program with this health address. Agents share network namespaces,
+// so it differs for each.
 func metricsBeside(health string) string {
 	address, port, err := net.SplitHostPort(health)
 	if err != nil {

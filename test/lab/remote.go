@@ -8,15 +8,15 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// StartSiteAPIServer starts an etcd and a kube-apiserver in a site, with further names in its serving certificate, and
-// waits until it is ready.
+// StartSiteAPIServer starts an etcd and a kube-apiserver in a site, with additional names in its serving certificate,
+// and waits until it is ready.
 func (l *Lab) StartSiteAPIServer(ctx context.Context, site *netns.Site, name string,
 	names ...string,
 ) (*kube.SiteAPIServer, error) {
 	return kube.StartSiteAPIServer(ctx, l.Workspace, site, l.options.certificatesEnd(), name, names...)
 }
 
-// Up starts an apiserver again whose process was killed, and doesn't wait for it.
+// Up restarts an apiserver whose process was killed. It doesn't wait for it.
 func (l *Lab) Up(ctx context.Context, a *kube.APIServer) error {
 	process, err := l.Restart(a.Process)
 	if err != nil {
@@ -26,10 +26,10 @@ func (l *Lab) Up(ctx context.Context, a *kube.APIServer) error {
 	return nil
 }
 
-// Program is the path of one of our own programs.
+// Program returns the path of one of our own programs.
 func (l *Lab) Program(name string) string { return l.Parts.OwnPath(name) }
 
-// Root is the repository's folder.
+// Root returns the repository's folder.
 func (l *Lab) Root() string { return l.Parts.Root }
 
 // LoseGateway makes a gateway's address swallow every packet of the management network, until back is called.
@@ -42,7 +42,7 @@ func (l *Lab) LoseGateway(ctx context.Context, i int) (back func(context.Context
 		"mgmt", "nud", "permanent")
 }
 
-// Restart starts a process again that has ended.
+// Restart restarts a process that has ended.
 func (l *Lab) Restart(p *proc.Process) (*proc.Process, error) {
 	next, err := proc.Start(p.Spec)
 	if err != nil {
@@ -52,8 +52,9 @@ func (l *Lab) Restart(p *proc.Process) (*proc.Process, error) {
 	return next, nil
 }
 
-// InspectAddress is where an xds-server of the lab serves inspection, in the management network.
+// InspectAddress returns the address in the management network where an xds-server of the lab serves inspection.
 func InspectAddress(i int) string { return netns.HostPort("127.0.0.1", 9460+i) }
 
-// PageAddress is where an xds-server of a lab with pages serves the status page, in the management network.
+// PageAddress returns the address in the management network where an xds-server of a lab with pages serves the status
+// page.
 func PageAddress(i int) string { return netns.HostPort("127.0.0.1", 9440+i) }

@@ -20,10 +20,11 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// gatewaySet is the name of the StatefulSet of the gateways. The lab plays its controller, and that of its Services.
+// gatewaySet is the name of the StatefulSet of the gateways. The lab acts as its controller, and as the controller of
+// its Services.
 const gatewaySet = "gateway"
 
-// gatewayManifest is the StatefulSet of the gateways as deploy/kubernetes has it.
+// gatewayManifest returns the StatefulSet of the gateways as in deploy/kubernetes.
 func (l *Lab) gatewayManifest() (*appsv1.StatefulSet, error) {
 	objects, err := kube.ReadObjects(filepath.Join(l.Parts.Root, "deploy", "kubernetes", "gateway.yaml"))
 	if err != nil {
@@ -40,7 +41,7 @@ func (l *Lab) gatewayManifest() (*appsv1.StatefulSet, error) {
 	return set, nil
 }
 
-// createGatewaySet makes the StatefulSet, which the xds-servers follow.
+// createGatewaySet creates the StatefulSet, which the xds-servers follow.
 func (l *Lab) createGatewaySet(ctx context.Context) error {
 	set, err := l.gatewayManifest()
 	if err != nil {
@@ -58,8 +59,8 @@ func (l *Lab) createGatewaySet(ctx context.Context) error {
 	return l.countGateways(ctx, l.options.Gateways)
 }
 
-// AskForGateways says how many gateways there are to be, as kubectl scale does, and does nothing else: that the Pods
-// come or go is for AddGateway and RemoveGateway.
+// AskForGateways sets the number of replicas, as kubectl scale does, and does nothing else: AddGateway and
+// RemoveGateway start and end Pods.
 func (l *Lab) AskForGateways(ctx context.Context, replicas int) error {
 	return l.changeGatewaySet(ctx, func(set *appsv1.StatefulSet) error {
 		set.Spec.Replicas = ptr.To(int32(replicas))
@@ -67,7 +68,7 @@ func (l *Lab) AskForGateways(ctx context.Context, replicas int) error {
 	})
 }
 
-// countGateways says how many Pods there are.
+// countGateways sets the number of Pods in the status.
 func (l *Lab) countGateways(ctx context.Context, pods int) error {
 	return l.changeGatewaySet(ctx, func(set *appsv1.StatefulSet) error {
 		set.Status.Replicas = int32(pods)
@@ -87,8 +88,8 @@ func (l *Lab) changeGatewaySet(ctx context.Context, change func(*appsv1.Stateful
 	return nil
 }
 
-// AddGateway scales the gateways up by one, and returns when the new one calls itself ready: from then on clients and
-// edges find it by the names that all gateways have. No other test may use the lab's gateways meanwhile.
+// AddGateway scales the gateways up by one, and returns when the new one reports that it is ready: then clients and
+// edges find it by the common names. No other test may use the lab's gateways meanwhile.
 func (l *Lab) AddGateway(ctx context.Context) error {
 	i := len(l.Gateways)
 	if err := l.AskForGateways(ctx, i+1); err != nil {
@@ -107,8 +108,8 @@ func (l *Lab) AddGateway(ctx context.Context) error {
 	return l.Network.NameGateway(i)
 }
 
-// StartUninvitedGateway starts one more gateway that the StatefulSet does not ask for, with the same credential as the
-// others, and doesn't wait for it: RemoveGateway ends it.
+// StartUninvitedGateway starts a gateway that is not a replica of the StatefulSet, with the same credential as the
+// others, and doesn't wait for it. RemoveGateway ends it.
 func (l *Lab) StartUninvitedGateway(ctx context.Context) error {
 	i := len(l.Gateways)
 	if err := l.Network.AddGateway(ctx, i); err != nil {
@@ -123,8 +124,8 @@ func (l *Lab) StartUninvitedGateway(ctx context.Context) error {
 	return err
 }
 
-// RemoveGateway scales the gateways down by one, the last. As with a Pod, no new client is led to it, it gets
-// SIGTERM and may take as long as patience; then it is gone. No other test may use the lab's gateways meanwhile.
+// RemoveGateway scales the gateways down by one, the last. As with a Pod, it first gets no new clients, then SIGTERM,
+// and may take as long as patience to end. No other test may use the lab's gateways meanwhile.
 func (l *Lab) RemoveGateway(ctx context.Context, patience time.Duration) error {
 	last := len(l.Gateways) - 1
 	if err := l.AskForGateways(ctx, last); err != nil {
@@ -138,8 +139,8 @@ func (l *Lab) RemoveGateway(ctx context.Context, patience time.Duration) error {
 	return l.countGateways(ctx, last)
 }
 
-// ReplaceGateway ends a gateway and starts it again as another Pod of the same name, which is what a rollout does with
-// one after the other. It returns when the new one is ready and led to.
+// ReplaceGateway ends a gateway and starts it again as another Pod of the same name, as a rollout does with each. It
+// returns when the new one is ready and has its name.
 func (l *Lab) ReplaceGateway(ctx context.Context, i int, patience time.Duration) error {
 	if err := l.endGateway(ctx, i, patience); err != nil {
 		return err
@@ -150,7 +151,7 @@ func (l *Lab) ReplaceGateway(ctx context.Context, i int, patience time.Duration)
 	return l.Network.NameGateway(i)
 }
 
-// endGateway does with a gateway what happens to a Pod that is deleted.
+// endGateway ends a gateway like a deleted Pod.
 func (l *Lab) endGateway(ctx context.Context, i int, patience time.Duration) error {
 	if err := l.Network.UnnameGateway(i); err != nil {
 		return err
@@ -159,7 +160,7 @@ func (l *Lab) endGateway(ctx context.Context, i int, patience time.Duration) err
 		return err
 	}
 	l.Gateways[i].Stop()
-	if err := os.RemoveAll(l.File(netns.GatewayReplica(i))); err != nil { // as the volume of a Pod
+	if err := os.RemoveAll(l.File(netns.GatewayReplica(i))); err != nil { // like the volume of a Pod
 		return fmt.Errorf("removing the folder of a gateway: %w", err)
 	}
 	pod := &corev1.Pod{}

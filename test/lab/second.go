@@ -18,8 +18,8 @@ const SecondPublicName = "gateway.second.test"
 // secondGateways is the number of the second installation's first gateway in the workload network.
 const secondGateways = 5
 
-// NewSecond is New for a second installation: it has a management network of its own, and gateways of its own on the
-// same workload network. The machines are the same. It must be closed before the first one.
+// NewSecond is New for a second installation. It has its own management network, and its own gateways on the same
+// workload network. The machines are the same. It must be closed before the first lab.
 func (l *Lab) NewSecond(ctx context.Context, options Options) (*Lab, error) {
 	second, err := build(ctx, options, l)
 	if err != nil {
@@ -31,7 +31,7 @@ func (l *Lab) NewSecond(ctx context.Context, options Options) (*Lab, error) {
 	return second, nil
 }
 
-// network makes the lab's network, which may share the workload network of another lab.
+// network creates the lab's network, which may share the workload network of another lab.
 func (l *Lab) network(ctx context.Context, name string, beside *Lab) (*netns.Network, error) {
 	if beside == nil {
 		network, err := netns.NewNetwork(ctx, name, l.options.Gateways)
@@ -44,11 +44,13 @@ func (l *Lab) network(ctx context.Context, name string, beside *Lab) (*netns.Net
 	return beside.Network.NewBeside(ctx, name, SecondPublicName, secondGateways, l.options.Gateways)
 }
 
-// forwardPort is where the management network of the first installation finds the apiserver of the second.
+// forwardPort is the port in the management network of the first installation that leads to the apiserver of the
+// second.
 const forwardPort = 16443
 
-// SecondKubeconfig makes the management cluster of a second installation reachable from that of the first, as an
-// administrator's machine reaches both, and writes a kubeconfig for it there. It works until the lab is closed.
+// SecondKubeconfig makes the management cluster of a second installation reachable from the first one's, like a
+// machine of an administrator that reaches both, and writes a kubeconfig for it there. It works until the lab is
+// closed.
 func (l *Lab) SecondKubeconfig(ctx context.Context, second *Lab) (string, error) {
 	address := netns.HostPort("127.0.0.1", forwardPort)
 	listener, err := l.Network.Management.Listen(ctx, address)

@@ -50,7 +50,7 @@ func tunnelAttacks(t *testing.T, in *installation) {
 		mustClose(t, conn)
 	}, nil)
 	attack(t, "an edge floods a gateway's log with pings and 50 KiB of headers",
-		"records name each field; pings are no records (without: TestTheWholeMetadataIsNoRecord)", func(t *testing.T) {
+		"records name each field; pings are no records (without: TestTheWholeMetadataIsNotAValidRecord)", func(t *testing.T) {
 			before := size(t, log)
 			_, conn := in.openTunnel(t, stolen, model.TenantID, strings.Repeat("w", 50<<10))
 			defer func() { _ = conn.Close() }()
@@ -80,7 +80,7 @@ func tunnelAttacks(t *testing.T, in *installation) {
 			}
 		}, nil)
 	attack(t, "an edge keeps a tunnel with 50 KiB of headers beyond its revocation",
-		"the record of owners (without: TestTheWholeMetadataIsNoRecord)", func(t *testing.T) {
+		"the record of owners (without: TestTheWholeMetadataIsNotAValidRecord)", func(t *testing.T) {
 			response, conn := in.openTunnel(t, stolen, model.TenantID, strings.Repeat("w", 50<<10))
 			defer func() { _ = conn.Close() }()
 			if response != http.StatusOK {

@@ -18,31 +18,32 @@ import (
 )
 
 const (
-	// healthyInterval and unhealthyInterval are how often an edge looks at its apiservers; each shortened by up to a quarter, so that
-	// the edges of a cluster do not come together.
+	// healthyInterval and unhealthyInterval are the intervals between probes of the apiservers. Each wait is shortened
+	// by up to a quarter, so that the edges of a cluster do not probe at the same time.
 	healthyInterval   = 30 * time.Second
 	unhealthyInterval = 4 * time.Second
-	// minInterval is how old a look may be for those who ask for one, however many they are.
+	// minInterval is the maximum age of a result that is returned instead of a new probe, however many callers request
+	// one.
 	minInterval = time.Second
 )
 
-// errNoAPIServer says that there is no apiserver to look at.
+// errNoAPIServer reports that there is no apiserver to probe.
 var errNoAPIServer = errors.New("its Envoy was given no apiserver to dial")
 
-// prober probes the apiservers that Envoy was given.
+// prober probes the apiservers that Envoy has been given.
 type prober struct {
-	status *status.Status
-	log    *slog.Logger
-	wake   chan struct{}
+	status   *status.Status
+	log      *slog.Logger
+	notified chan struct{}
 
-	probing singleflight.Group // one look at a time
+	probing singleflight.Group // one probe at a time
 
 	mu         sync.Mutex
 	apiservers []model.Endpoint
 	last       *result
 }
 
-// result is a probe that is over.
+// result is the result of a probe.
 type result struct {
 	probe.Result
 	apiservers []model.Endpoint
@@ -50,7 +51,7 @@ type result struct {
 }
 
 func newProber(s *status.Status, log *slog.Logger) *prober {
-	return &prober{status: s, log: log, wake: make(chan struct{}, 1)}
+	return &prober{status: s, log: log, notified: make(chan struct{}, 1)}
 }
 
 // setAPIServers replaces the apiservers that are probed.
@@ -64,15 +65,15 @@ func (s *prober) setAPIServers(apiservers []model.Endpoint) {
 	}
 }
 
-// notify has run probe at once.
+// notify makes run probe immediately.
 func (s *prober) notify() {
 	select {
-	case s.wake <- struct{}{}:
+	case s.notified <- struct{}{}:
 	default:
 	}
 }
 
-// run looks until ctx ends.
+// run probes periodically until ctx ends.
 func (s *prober) run(ctx context.Context) error {
 	for healthy, known := false, false; ctx.Err() == nil; {
 		switch result, err := s.probe(ctx); {
@@ -81,7 +82,7 @@ func (s *prober) run(ctx context.Context) error {
 		case err != nil:
 			healthy, known = false, false
 		case !s.probes(result.apiservers):
-			continue // there are others meanwhile
+			continue // the apiservers have changed
 		default:
 			if result.Healthy != healthy || !known {
 				s.log.Info("looked at the apiserver", "address", result.Address, "healthy", result.Healthy, "message", result.Message)
@@ -94,7 +95,7 @@ func (s *prober) run(ctx context.Context) error {
 	return nil
 }
 
-// probe looks. Those who ask at the same time, or soon after, get the same look.
+// probe probes once. Concurrent callers, and callers within minInterval, share the result.
 func (s *prober) probe(ctx context.Context) (result, error) {
 	done := s.probing.DoChan("", func() (any, error) {
 		s.mu.Lock()
@@ -106,7 +107,7 @@ func (s *prober) probe(ctx context.Context) (result, error) {
 		case last != nil && time.Since(last.at) < minInterval && slices.Equal(last.apiservers, apiservers):
 			return *last, nil
 		}
-		// For all who ask; a look is short.
+		// Several callers may wait for it, so it does not end with the context of one of them. A probe is short.
 		last = &result{Result: probe.APIServers(context.WithoutCancel(ctx), apiservers), apiservers: apiservers, at: time.Now()}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -121,7 +122,7 @@ func (s *prober) probe(ctx context.Context) (result, error) {
 	}
 }
 
-// probeNow probes for a caller, and has run record what is new.
+// probeNow probes for a caller, and has run record a new result.
 func (s *prober) probeNow(ctx context.Context) (*reportv1.APIServer, error) {
 	result, err := s.probe(ctx)
 	if err != nil {
@@ -131,7 +132,7 @@ func (s *prober) probeNow(ctx context.Context) (*reportv1.APIServer, error) {
 	return status.APIServer(&result.Result), nil
 }
 
-// hasAPIServers says whether there is anything to look at: Envoy was given a tunnel.
+// hasAPIServers reports whether there are apiservers to probe: Envoy has been given a tunnel.
 func (s *prober) hasAPIServers() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +154,7 @@ func (s *prober) pause(ctx context.Context, healthy bool) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-s.wake:
+	case <-s.notified:
 	case <-ctx.Done():
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestThoseWhoAskForALookShareIt proves that no apiserver is looked at more often than once a second, whoever asks how often, and that
-// what was asked for is reported.
-func TestThoseWhoAskForALookShareIt(t *testing.T) {
+// TestConcurrentProbesShareOneResult proves that an apiserver is probed at most once a second, however often a probe is
+// requested, and that a requested probe is reported.
+func TestConcurrentProbesShareOneResult(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -56,7 +56,7 @@ func TestThoseWhoAskForALookShareIt(t *testing.T) {
 		t.Errorf("%d looks in %s", n, time.Since(began))
 	}
 	select {
-	case <-s.wake:
+	case <-s.notified:
 	default:
 		t.Error("run is not told")
 	}

@@ -9,17 +9,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// BootstrapFile is the one file that an edge needs for a tunnel, as it stands in the bootstrap Secret of a Cluster.
+// BootstrapFile is the one file that an edge needs for a tunnel. The bootstrap Secret of a Cluster contains it.
 type BootstrapFile struct {
 	ID           string    `json:"id"`           // Tunnel.spec.id
 	Gateway      Addresses `json:"gateway"`      // host:port of the gateways' public port, one or several
-	Gateways     Addresses `json:"gateways"`     // the same
-	TunnelDomain string    `json:"tunnelDomain"` // the installation's
+	Gateways     Addresses `json:"gateways"`     // alternative name of gateway
+	TunnelDomain string    `json:"tunnelDomain"` // of the installation
 	Token        string    `json:"token"`        // the bootstrap token
 	CA           string    `json:"ca"`           // PEM, of the control channel
 }
 
-// Addresses are one or several addresses: a string, or a list of strings.
+// Addresses is a list of addresses. In YAML it is a string or a list of strings.
 type Addresses []string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -35,7 +35,8 @@ func (a *Addresses) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]string)(a))
 }
 
-// ReadBootstrapFile reads the file. Fields that it does not know are left to newer agents. No error holds any of what was read.
+// ReadBootstrapFile reads a bootstrap file. It ignores unknown fields, which newer agents may use. No error contains
+// any content of the file.
 func ReadBootstrapFile(path string) (BootstrapFile, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -48,13 +49,13 @@ func ReadBootstrapFile(path string) (BootstrapFile, error) {
 	return f, nil
 }
 
-// MaxBootstrapFile is room for several CAs, of about 1 KiB each.
+// MaxBootstrapFile is enough for several CAs of about 1 KiB each.
 const MaxBootstrapFile = 256 << 10
 
-// errNoBootstrapFile is what every file that can't be read comes to: a parser's own words could hold what is in it.
+// errNoBootstrapFile replaces every error of the parser, which could contain content of the file.
 var errNoBootstrapFile = errors.New("reading bootstrap file: it is no YAML with the fields id, gateway, tunnelDomain, token and ca")
 
-// ParseBootstrapFile is ReadBootstrapFile for what was read.
+// ParseBootstrapFile parses the content of a bootstrap file, like ReadBootstrapFile.
 func ParseBootstrapFile(data []byte) (f BootstrapFile, err error) {
 	if len(data) > MaxBootstrapFile || yaml.Unmarshal(data, &f) != nil {
 		return BootstrapFile{}, errNoBootstrapFile
@@ -62,7 +63,7 @@ func ParseBootstrapFile(data []byte) (f BootstrapFile, err error) {
 	return f, nil
 }
 
-// Way is what of a file is read once.
+// Way returns the fields of a file that are read only once. If they change, the membership must restart.
 func (f BootstrapFile) Way() string {
 	return fmt.Sprint(f.ID, f.TunnelDomain, f.Gateway, f.Gateways)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// FuzzBootstrapFile shows what may be in the file by which an edge enrols. No error says what is in it, what was read can be written, and
-// a file that is complete names gateways that can be dialled.
+// FuzzBootstrapFile tests arbitrary content of a bootstrap file. No error contains it, a parsed file can be written
+// again, and a complete file names gateways that can be dialled.
 func FuzzBootstrapFile(f *testing.F) {
 	for _, text := range []string{
 		"", "{}", "id: aaaaaaaaaaaaaaaaaaaa\ngateway: gw.example.com:443\ntunnelDomain: tunnels.example.com\ntoken: fl1.secret\nca: x\n",
@@ -49,7 +49,7 @@ func FuzzBootstrapFile(f *testing.F) {
 	})
 }
 
-// hasEmpty says whether a list of addresses is of one empty one, which is read as none.
+// hasEmpty reports whether a list has a single empty address, which is parsed as an empty list.
 func hasEmpty(file BootstrapFile) bool {
 	return len(file.Gateway) == 1 && file.Gateway[0] == "" || len(file.Gateways) == 1 && file.Gateways[0] == ""
 }

@@ -10,17 +10,17 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
-// foreignFile holds the hash of a token that turned out to be another tunnel's, and the id of that.
+// foreignFile holds the hash of a token that belongs to another tunnel, and the id of that tunnel.
 const foreignFile = "foreign-token"
 
-// foreignToken is a token that is not for the tunnel that its bootstrap file names. Each try would use up one of its uses, so
-// it is known across starts. Where the path is empty it is known to this agent only.
+// foreignToken is a token that belongs to another tunnel than its bootstrap file names. Each attempt would use up one
+// of its uses, so the finding is kept across restarts. If path is empty, it is kept in memory only.
 type foreignToken struct {
 	path     string
 	hash, id string // empty: not known yet
 }
 
-// remember notes the tunnel that a token is for. An error says that it is not on disk.
+// remember stores the tunnel of a token. It returns an error if it could not write the file.
 func (f *foreignToken) remember(token, id string) error {
 	f.hash, f.id = enrol.HashToken(token), id
 	if f.path == "" {
@@ -29,12 +29,12 @@ func (f *foreignToken) remember(token, id string) error {
 	return disk.Replace(f.path, []byte(f.hash+" "+f.id+"\n"))
 }
 
-// refuse returns an error for a credential whose token is known to be another tunnel's.
-func (f *foreignToken) refuse(credential Credential) error {
+// reject returns an error for a credential whose token is known to belong to another tunnel.
+func (f *foreignToken) reject(credential Credential) error {
 	if f.hash == "" && f.path != "" {
 		data, err := os.ReadFile(f.path)
 		if err != nil {
-			return nil //nolint:nilerr // there is none, or nobody can tell
+			return nil //nolint:nilerr // there is no record, or it is unreadable
 		}
 		f.hash, f.id, _ = strings.Cut(strings.TrimSpace(string(data)), " ")
 	}

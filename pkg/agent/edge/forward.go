@@ -12,11 +12,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// forwardFile holds the address at which Envoy finds the way through a proxy.
+// forwardFile holds the address at which the agent forwards Envoy's connections through a proxy.
 const forwardFile = "forward-address"
 
-// listenForward listens on the loopback interface for an Envoy that dials gateways through a proxy. It does so at the address of
-// last time, because Envoy's configuration from then has it, and nobody sends another one while the control channel is down.
+// listenForward listens on the loopback interface for an Envoy that dials gateways through a proxy. It uses the
+// previous address, because Envoy's cached configuration contains it and is not updated while the control channel is
+// unavailable.
 func listenForward(dir string, log *slog.Logger) (net.Listener, model.Endpoint, error) {
 	path := filepath.Join(dir, forwardFile)
 	if last, err := os.ReadFile(path); err == nil {

@@ -21,38 +21,39 @@ import (
 )
 
 const (
-	// JoinedFolder holds, in the state folder, the bootstrap files of tunnels that an edge was given while it ran: NAME.yaml. What
-	// belongs to each is in a folder NAME beside it.
+	// JoinedFolder is the folder in the state folder that holds the bootstrap files of tunnels that a running edge has
+	// joined: NAME.yaml. The state of each is in a folder NAME beside it.
 	JoinedFolder = "joined"
-	// JoinedSuffix ends the names of those files.
+	// JoinedSuffix is the extension of these files.
 	JoinedSuffix = ".yaml"
-	// joinedStatusFile is where the agent says, in that folder, what became of the file.
+	// joinedStatusFile is the agent's status of the file, in the tunnel's folder.
 	joinedStatusFile = "status.json"
-	// MaxJoined bounds how many there are.
+	// MaxJoined bounds the number of joined tunnels.
 	MaxJoined = 8
-	// joinPoll is how often Join looks for the answer.
+	// joinPoll is the interval at which Join reads the status.
 	joinPoll = 200 * time.Millisecond
 )
 
-// ErrNoAnswer is an answer that is not there yet.
+// ErrNoAnswer reports that no agent has read the file yet.
 var ErrNoAnswer = errors.New("no agent has taken it: does one run with this state folder? The next one takes it when it starts")
 
-// JoinedStatus is what the agent says of a file that it found.
+// JoinedStatus is the agent's status of a bootstrap file.
 type JoinedStatus struct {
-	File      string `json:"file"` // hash of what it read
+	File      string `json:"file"` // hash of the file that the agent read
 	Node      string `json:"node,omitempty"`
 	Connected bool   `json:"connected"` // to the xds-server
 	Error     string `json:"error,omitempty"`
 }
 
-// Joined is what Join came to.
+// Joined is the result of Join.
 type Joined struct {
-	Name string // by which Leave takes it back
-	Node string // the node name of this edge in that tunnel
+	Name string // the argument of Leave
+	Node string // node name of this edge in that tunnel
 }
 
-// Join gives the agent that runs with a state folder one more tunnel, whose bootstrap file data is, and waits until the agent has
-// a certificate for it. What is given once more counts as given. The file stays when ctx ends before: the agent goes on trying.
+// Join adds a tunnel to the agent that runs with a state folder, and waits until the agent has a certificate for it.
+// data is the tunnel's bootstrap file. Repeated calls for the same tunnel replace its file. If ctx ends first, Join
+// returns an error and leaves the file: the agent continues to try.
 func Join(ctx context.Context, stateDir string, data []byte) (Joined, error) {
 	file, err := ParseBootstrapFile(data)
 	if err != nil {
@@ -84,7 +85,7 @@ func Join(ctx context.Context, stateDir string, data []byte) (Joined, error) {
 	return Joined{Name: name, Node: node}, err
 }
 
-// Leave takes back what Join gave: the agent leaves that tunnel, and forgets its key.
+// Leave reverts Join: the agent leaves the tunnel and removes its key.
 func Leave(stateDir, name string) error {
 	if !filepath.IsLocal(name) || strings.ContainsRune(name, filepath.Separator) {
 		return fmt.Errorf("leaving tunnel: %q is no name of one", name)
@@ -95,17 +96,17 @@ func Leave(stateDir, name string) error {
 	return nil
 }
 
-// waitJoined waits until the agent says that it has a certificate by the file with this hash.
+// waitJoined waits until the agent reports a certificate for the file with this hash.
 func waitJoined(ctx context.Context, answer, hash string) (node string, err error) {
 	again := time.NewTicker(joinPoll)
 	defer again.Stop()
 	for why := ErrNoAnswer; ; {
-		if said, err := readJoinedStatus(answer); err == nil && said.File == hash {
+		if current, err := readJoinedStatus(answer); err == nil && current.File == hash {
 			switch {
-			case said.Node != "":
-				return said.Node, nil
-			case said.Error != "":
-				why = errors.New(said.Error)
+			case current.Node != "":
+				return current.Node, nil
+			case current.Error != "":
+				why = errors.New(current.Error)
 			default:
 				why = errors.New("the agent has taken it, and has no certificate yet")
 			}
@@ -118,15 +119,15 @@ func waitJoined(ctx context.Context, answer, hash string) (node string, err erro
 	}
 }
 
-func readJoinedStatus(path string) (said JoinedStatus, err error) {
+func readJoinedStatus(path string) (current JoinedStatus, err error) {
 	data, err := os.ReadFile(path)
 	if err == nil {
-		err = json.Unmarshal(data, &said)
+		err = json.Unmarshal(data, &current)
 	}
-	return said, err
+	return current, err
 }
 
-// Check returns an error for a file by which no edge can enrol.
+// Check returns an error for a file that is not sufficient to enrol.
 func (f BootstrapFile) Check() error {
 	addresses := slices.Concat(f.Gateway, f.Gateways)
 	switch {
@@ -149,13 +150,13 @@ func (f BootstrapFile) Check() error {
 	return nil
 }
 
-// Same says whether two files are of one tunnel of one installation. Two installations may have one tunnel domain, and a tunnel
-// that moves has one id in both; their CAs tell them apart.
+// Same reports whether two files are of the same tunnel of the same installation. Two installations may have the same
+// tunnel domain, and a tunnel that moves has the same id in both; their CAs differ.
 func (f BootstrapFile) Same(other BootstrapFile) bool {
 	return f.ID == other.ID && f.TunnelDomain == other.TunnelDomain && (f.CA == other.CA || certs.Bundle(f.CA).Overlaps(certs.Bundle(other.CA)))
 }
 
-// openJoined makes the folder of joined tunnels, of the owner of the state folder: an agent makes it when it starts.
+// openJoined makes the folder of joined tunnels, with the owner of the state folder. An agent makes it when it starts.
 func openJoined(stateDir string) (string, error) {
 	if _, err := os.Stat(stateDir); err != nil {
 		return "", fmt.Errorf("looking for the state folder of an agent: %w: name the folder of the one that runs by --state-dir", err)
@@ -170,7 +171,7 @@ func openJoined(stateDir string) (string, error) {
 	return root, giveAway(root, stateDir)
 }
 
-// giveAway makes a file that root has made that of the agent, whom the folder belongs to.
+// giveAway changes the owner of a file that root has created to the owner of the folder, which is the agent's user.
 func giveAway(path, folder string) error {
 	info, err := os.Stat(folder)
 	if err != nil {
@@ -186,7 +187,7 @@ func giveAway(path, folder string) error {
 	return nil
 }
 
-// joinedName is the name under which a file is known already, or a new one.
+// joinedName returns the name of the tunnel's existing file, or a new name.
 func joinedName(root string, file BootstrapFile) (string, error) {
 	names, err := JoinedNames(root)
 	if err != nil {
@@ -203,7 +204,7 @@ func joinedName(root string, file BootstrapFile) (string, error) {
 	return file.TunnelDomain + "-" + Hash([]byte(file.ID+"\n"+file.CA)), nil
 }
 
-// JoinedNames are the names of the files that there are, in order; none if there is no folder.
+// JoinedNames returns the names of the joined tunnels in order; none if there is no folder.
 func JoinedNames(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -218,13 +219,14 @@ func JoinedNames(root string) ([]string, error) {
 	return names, nil
 }
 
-// Hash is enough of a hash to tell files apart. It is no secret: a token in what is hashed is too long to be guessed.
+// Hash returns a hash that is long enough to distinguish files. It need not be secret: a token in the data is too long
+// to be guessed.
 func Hash(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:8])
 }
 
-// WriteJoinedStatus says what became of a file, if that is not said already.
+// WriteJoinedStatus writes the status of a file, unless it is unchanged.
 func WriteJoinedStatus(dir string, s JoinedStatus) error {
 	data, err := json.Marshal(s)
 	if err != nil {

@@ -12,20 +12,22 @@ import (
 )
 
 const (
-	// nearFile is there while the gateways are near.
+	// nearFile exists while the gateways are near.
 	nearFile = "near"
-	// stillNear is the round trip up to which who was near stays so, because each change costs all tunnels.
+	// stillNear is the round-trip time up to which near gateways stay near. It exceeds NearBelow, because each change
+	// costs all tunnels.
 	stillNear = 5 * envoy.NearBelow
 )
 
-// nearness is whether there is no slow uplink between an edge and its gateways, for which the edge is told to buffer less than is good for
-// throughput.
+// nearness records whether there is no slow uplink between an edge and its gateways. The edge then gets smaller
+// buffers, which a slow uplink would need for throughput.
 type nearness struct {
-	path string // of nearFile; empty: nothing is kept
+	path string // of nearFile; empty: not persisted
 }
 
-// look decides by the round trip to the gateways. Where it is not known nothing changes.
-func (n nearness) look(trip time.Duration, log *slog.Logger) bool {
+// update decides by the round-trip time to the gateways, and returns whether they are near. If the time is not known
+// (0), nothing changes.
+func (n nearness) update(trip time.Duration, log *slog.Logger) bool {
 	_, err := os.Stat(n.path)
 	was := err == nil
 	near := was

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestAnEdgeThatWasNearStaysSo(t *testing.T) {
+func TestANearEdgeStaysNear(t *testing.T) {
 	near := nearness{path: filepath.Join(t.TempDir(), nearFile)}
 	for _, step := range []struct {
 		trip time.Duration
@@ -21,7 +21,7 @@ func TestAnEdgeThatWasNearStaysSo(t *testing.T) {
 		{20 * time.Millisecond, false},
 		{8 * time.Millisecond, false},
 	} {
-		if got := near.look(step.trip, slog.New(slog.DiscardHandler)); got != step.want {
+		if got := near.update(step.trip, slog.New(slog.DiscardHandler)); got != step.want {
 			t.Errorf("after a round trip of %s: near is %t, want %t", step.trip, got, step.want)
 		}
 	}

@@ -1,6 +1,7 @@
-// Package edge is what is particular to an edge. In go its bootstrap file and flags; out come a Role: how it enrols, what its Envoy
-// may be given and may dial, how its apiservers are, and its report. It also has the folder by which `edge-agent join` gives a
-// running agent one more tunnel. It knows neither the process of Envoy nor where identities are kept.
+// Package edge is the part of an agent that is specific to an edge. Input: its bootstrap file and flags. Output: a
+// Role, which enrols, checks what Envoy may be given and may dial, probes apiservers, and reports. It also has the
+// folder through which `edge-agent join` adds a tunnel to a running agent. It knows neither Envoy's process nor where
+// identities are stored.
 package edge
 
 import (
@@ -28,44 +29,44 @@ import (
 	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 )
 
-// Credential is what an edge enrols with. All of it comes from one Cluster.
+// Credential is what an edge enrols with. All of it is from one Cluster.
 type Credential struct {
 	Token string // the bootstrap token
 	ID    string // Tunnel.spec.id; empty: not known
 	CA    []byte // PEM, of the control channel
 }
 
-// Config is one enrolment in a workload network: this machine as an edge of one Cluster.
+// Config is one enrolment in a workload network: it makes this machine an edge of one Cluster.
 type Config struct {
 	Domain model.TunnelDomain
-	Way    *dial.Way // to the gateways' public port, behind which the control channel is
-	// Gateways are what Envoy dials instead of the address that the installation gives to all edges; empty: that one. Where
-	// a proxy is in the way Envoy dials the agent, whatever is here.
+	Way    *dial.Way // to the gateways' public port, which includes the control channel
+	// Gateways are the addresses that Envoy dials instead of the address that the installation gives to all edges;
+	// empty: that address. With a proxy, Envoy dials the agent regardless of this field.
 	Gateways   []model.Endpoint
-	APIServers []model.Endpoint // dialled before those that the Tunnel names
-	// Targets are the only apiservers that Envoy may dial, beside APIServers; empty: what the Tunnel names.
+	APIServers []model.Endpoint // dialled before the apiservers of the Tunnel
+	// Targets are the only apiservers that Envoy may dial, besides APIServers; empty: the Tunnel decides.
 	Targets []model.Endpoint
-	// Credential reads the credential, at each use.
+	// Credential reads the credential. It is called at each use.
 	Credential func() (Credential, error)
 }
 
-// Role is an Edge at work.
+// Role implements the role of an edge.
 type Role struct {
 	Config
 	log     *slog.Logger
-	forward net.Listener   // for Envoy, where a proxy is in the way; else nil
-	dial    envoy.EdgeDial // as announced
+	forward net.Listener   // for Envoy, if there is a proxy; otherwise nil
+	dial    envoy.EdgeDial // as announced to the xds-server
 	near    nearness
 	targets targets
 	prober  *prober // of the apiservers
 	status  *status.Status
 
 	foreign foreignToken
-	asking  enrolclient.Asking // of enrol, which one loop calls
+	asking  enrolclient.Asking // used by Enrol, which one loop calls
 }
 
-// NewRole returns an Edge whose state is in a folder and whose apiservers are recorded in a status. It listens for Envoy where
-// a proxy is in the way to the gateways.
+// NewRole returns a Role with its state in dir, which records its apiservers in a status. If there is a proxy to the
+// gateways, it listens for Envoy.
 func NewRole(e Config, dir string, s *status.Status, log *slog.Logger) (*Role, error) {
 	r := &Role{
 		Config: e, log: log, status: s, prober: newProber(s, log),
@@ -87,7 +88,7 @@ func NewRole(e Config, dir string, s *status.Status, log *slog.Logger) (*Role, e
 	return r, nil
 }
 
-// Run looks at the apiservers, and forwards what Envoy sends through a proxy, until ctx ends.
+// Run probes the apiservers and forwards Envoy's connections through a proxy until ctx ends.
 func (e *Role) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.prober.run(ctx) })
@@ -97,10 +98,10 @@ func (e *Role) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Looks says whether Envoy was given a tunnel, whose apiservers are looked at.
-func (e *Role) Looks() bool { return e.prober.hasAPIServers() }
+// HasTunnel reports whether Envoy has been given a tunnel, so that its apiservers are probed.
+func (e *Role) HasTunnel() bool { return e.prober.hasAPIServers() }
 
-// Enrol implements role.
+// Enrol implements identity.Role.
 func (e *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
 	credential, err := e.Credential()
 	if err != nil {
@@ -109,12 +110,12 @@ func (e *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
 	if credential.Token == "" {
 		return certs.Identity{}, nil, errors.New("enrolling edge: there is no bootstrap token")
 	}
-	if err := e.foreign.refuse(credential); err != nil {
+	if err := e.foreign.reject(credential); err != nil {
 		return certs.Identity{}, nil, err
 	}
 	host, err := os.Hostname()
 	if err != nil {
-		host = "" // only a label
+		host = "" // it is only a label
 	}
 	identity, bundle, err := enrolclient.Client{Way: e.Way, Domain: e.Domain, Trust: certs.Bundle(credential.CA), Asking: &e.asking}.EnrolEdge(ctx, credential.Token, host)
 	if err == nil {
@@ -123,8 +124,8 @@ func (e *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
 	return identity, bundle, err
 }
 
-// verify returns an error for an identity of another tunnel than the credential says: half of a bootstrap file is that of
-// another Cluster. The token is remembered, to use up no more of it.
+// verify returns an error for an identity of another tunnel than the credential names, which happens if a bootstrap
+// file is mixed from two Clusters. It stores the token, so that it is not used again.
 func (e *Role) verify(identity certs.Identity, credential Credential) error {
 	subject, err := e.Domain.ParseSubject(identity.Leaf().Subject.CommonName, identity.Leaf().DNSNames)
 	if err != nil || credential.ID == "" || subject.ID == credential.ID {
@@ -133,24 +134,24 @@ func (e *Role) verify(identity certs.Identity, credential Credential) error {
 	if err := e.foreign.remember(credential.Token, subject.ID); err != nil {
 		e.log.Warn("a token of another tunnel not written down, so the next start will use up more of it", "error", err)
 	}
-	return e.foreign.refuse(credential)
+	return e.foreign.reject(credential)
 }
 
-// Cure implements role.
+// Cure implements identity.Role.
 func (*Role) Cure() string {
 	return "put the present content of the Cluster's Secret <cluster>-edge-bootstrap in place of the bootstrap file: it is read at each attempt"
 }
 
-// Expected implements role.
+// Expected implements identity.Role.
 func (e *Role) Expected() (id string, ca []byte, err error) {
 	credential, err := e.Credential()
 	return credential.ID, credential.CA, err
 }
 
-// Control implements role.
+// Control implements identity.Role.
 func (e *Role) Control() (model.TunnelDomain, *dial.Way) { return e.Domain, e.Way }
 
-// Owns implements role.
+// Owns implements identity.Role.
 func (e *Role) Owns(subject model.Subject) error {
 	if subject.Role != model.RoleEdge {
 		return fmt.Errorf("using identity of an edge: the certificate is that of a %s", subject.Role)
@@ -158,15 +159,15 @@ func (e *Role) Owns(subject model.Subject) error {
 	return nil
 }
 
-// Node implements role.
+// Node implements the role of an agent.
 func (e *Role) Node(subject model.Subject) *corev3.Node {
 	announced := e.dial
 	announced.Version = envoy.Current
-	announced.Near = e.near.look(e.Way.RoundTrip(), e.log)
+	announced.Near = e.near.update(e.Way.RoundTrip(), e.log)
 	return &corev3.Node{Id: subject.NodeID(), Cluster: e.Domain.TunnelID(subject.ID), Metadata: announced.Metadata()}
 }
 
-// Check implements role. It sees everything that Envoy gets, so it knows the apiservers.
+// Check implements the role of an agent. It gets every resource of Envoy, so it also records the apiservers.
 func (e *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
 	allowed := policy.Of(policy.Scope{Domain: e.Domain, Subject: subject})
 	return func(_ string, resource *anypb.Any) error {
@@ -183,10 +184,10 @@ func (e *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
 	}
 }
 
-// Over implements role.
+// Over implements the role of an agent.
 func (e *Role) Over() { e.prober.setAPIServers(nil) }
 
-// Report implements role.
+// Report implements the role of an agent.
 func (e *Role) Report(ctx context.Context, conn grpc.ClientConnInterface, dump reportagent.Dump) error {
 	return reportagent.SendEdge(ctx, conn, reportagent.EdgeSource{Report: e.status.Report, Changed: e.status.Changed, Dump: dump, See: e.prober.probeNow}, e.log)
 }

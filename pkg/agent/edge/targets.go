@@ -11,18 +11,19 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// targets says what the Envoy of an edge may dial, whatever its xds-server says: nothing but gateways and the apiservers that
-// the machine's owner allows. Where those are not given it says nothing. An edge trusts its xds-server with the choice then.
+// targets restricts what the Envoy of an edge may dial, regardless of its xds-server: only gateways, and the
+// apiservers that the machine's owner allows. Without a list of apiservers there is no restriction, and the edge
+// trusts its xds-server.
 type targets struct {
 	apiservers []model.Endpoint // empty: no restriction
 	gateways   []model.Endpoint
 }
 
-// check returns an error that names the address and the flag. It is for resources that the policy allows: they dial
-// the addresses of their endpoints, over TCP, and nothing else.
+// check returns an error that names the address and the flag. It is for resources that the policy allows: these dial
+// only the addresses of their endpoints, over TCP.
 func (t targets) check(resource *anypb.Any) error {
 	c := &clusterv3.Cluster{}
-	if len(t.apiservers) == 0 || resource.UnmarshalTo(c) != nil { // a listener dials Envoy clusters
+	if len(t.apiservers) == 0 || resource.UnmarshalTo(c) != nil { // listeners dial Envoy clusters
 		return nil
 	}
 	allowed, cure := t.apiservers, "allow it with --allow-target"

@@ -24,18 +24,18 @@ var (
 	onList  = targets{apiservers: []model.Endpoint{target}, gateways: []model.Endpoint{atFront}}
 )
 
-// checkOf is what an edge takes.
+// checkOf returns the check of an edge.
 func checkOf(t targets) func(string, *anypb.Any) error {
 	e := &Role{Config: Config{Domain: domain}}
 	e.targets, e.prober = t, newProber(status.New(status.Process), slog.New(slog.DiscardHandler))
 	return e.Check(edgeSubject)
 }
 
-func TestWhatAnEdgeWithAnAllowListTakes(t *testing.T) {
+func TestWhatAnEdgeWithAnAllowListAccepts(t *testing.T) {
 	tests := map[string]struct {
 		in      *clusterv3.Cluster
-		wantErr string // empty: it is taken
-		always  bool   // it is refused without a list too
+		wantErr string // empty: it is accepted
+		always  bool   // it is rejected without a list too
 	}{
 		"an apiserver on the list":        {in: clusterOf("apiserver_edge-a", target)},
 		"a gateway":                       {in: clusterOf("gateway-0_edge-a", atFront)},
@@ -112,7 +112,8 @@ func pack(t *testing.T, m proto.Message) *anypb.Any {
 	return packed
 }
 
-// clusterOf is what an xds-server makes for an edge's gateway or apiservers, with another name and other endpoints.
+// clusterOf returns an Envoy cluster as an xds-server makes it for an edge's gateway or apiservers, with another name
+// and other endpoints.
 func clusterOf(name string, to ...model.Endpoint) *clusterv3.Cluster {
 	installation := model.Installation{Domain: domain, Public: atFront, Gateways: []model.Gateway{{Name: "gateway-0"}}}
 	made := envoy.EdgeClusters(installation, model.WorkloadCluster{ID: edgeSubject.ID, APIServer: target}, edgeSubject.Node, envoy.EdgeDial{})

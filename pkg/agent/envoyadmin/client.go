@@ -1,6 +1,6 @@
-// Package envoyadmin asks a running Envoy by its admin interface, on a Unix socket. In goes a question, out come typed answers:
-// whether it is ready, which process it is, statistics, and what it runs. Each question has a deadline, and each answer a bound.
-// It knows neither what started that Envoy nor what the answers are used for.
+// Package envoyadmin queries a running Envoy through its admin interface on a Unix socket. Its typed answers are
+// whether Envoy is ready, which process it is, its statistics, and its configuration. Each request has a deadline, and
+// each answer a size limit. It knows neither what started that Envoy nor how the answers are used.
 package envoyadmin
 
 import (
@@ -22,33 +22,35 @@ import (
 )
 
 const (
-	// Timeout is for questions to Envoy's main thread, which is busy for a while when it gets much configuration.
+	// Timeout bounds requests that Envoy's main thread answers. The thread is busy for a while when it gets a large
+	// configuration.
 	Timeout = 3 * time.Second
-	// maxAdminAnswer is far more than any answer that is read here.
+	// maxAdminAnswer exceeds the size of any answer that is read here.
 	maxAdminAnswer = 1 << 20
-	// adoptTime is for how long an Envoy that runs is asked what it is. It answers nobody while it takes much configuration.
+	// adoptTime bounds how long a running Envoy is asked for its identity. It does not answer while it processes a
+	// large configuration.
 	adoptTime = 30 * time.Second
-	// MarkKey is the field of the metadata of Envoy's node that tells bootstraps apart: Envoy says what it holds.
+	// MarkKey is the field in the metadata of Envoy's node that identifies its bootstrap.
 	MarkKey = "bootstrap"
 )
 
-// Client is Envoy's admin interface on a Unix socket.
+// Client is a client of Envoy's admin interface on a Unix socket.
 type Client struct {
 	Socket       string
-	AdoptTimeout time.Duration // for how long WaitInfo asks; 0: 30 s
+	AdoptTimeout time.Duration // how long WaitInfo retries; 0: 30 s
 }
 
 func (a Client) get(ctx context.Context, path string) ([]byte, error) {
 	return a.ask(ctx, http.MethodGet, path)
 }
 
-// Post asks for a change, and drops the answer.
+// Post requests a change and discards the answer.
 func (a Client) Post(ctx context.Context, path string) error {
 	_, err := a.ask(ctx, http.MethodPost, path)
 	return err
 }
 
-// ask returns the answer to a question, and an error unless its status is 200.
+// ask returns the body of an answer. It returns an error unless the status is 200.
 func (a Client) ask(ctx context.Context, method, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -67,7 +69,7 @@ func (a Client) ask(ctx context.Context, method, path string) ([]byte, error) {
 	return body, nil
 }
 
-// open asks a question. Who reads the answer closes it.
+// open sends a request. The caller must close the body of the answer.
 func (a Client) open(ctx context.Context, method, path string) (*http.Response, error) {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", a.Socket)
@@ -83,13 +85,13 @@ func (a Client) open(ctx context.Context, method, path string) (*http.Response, 
 	return response, nil
 }
 
-// Ready is nil when Envoy has its configuration and accepts connections.
+// Ready returns nil if Envoy has its configuration and accepts connections.
 func (a Client) Ready(ctx context.Context) error {
 	_, err := a.get(ctx, "/ready")
 	return err
 }
 
-// Answers is nil when Envoy's main thread answers, whatever it says.
+// Answers returns nil if Envoy's main thread answers, whatever the answer is.
 func (a Client) Answers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -100,14 +102,14 @@ func (a Client) Answers(ctx context.Context) error {
 	return response.Body.Close()
 }
 
-// Info is what Envoy says of itself.
+// Info describes a running Envoy.
 type Info struct {
-	ConfigPath string        // its -c
+	ConfigPath string        // argument of -c
 	Uptime     time.Duration // of the process, in whole seconds
 	Mark       string        // of its bootstrap
 }
 
-// Info asks Envoy what it is.
+// Info queries Envoy for its description.
 func (a Client) Info(ctx context.Context) (Info, error) {
 	body, err := a.get(ctx, "/server_info")
 	if err != nil {
@@ -129,12 +131,12 @@ func (a Client) Info(ctx context.Context) (Info, error) {
 	if err != nil {
 		return Info{}, fmt.Errorf("reading Envoy's server info: %w", err)
 	}
-	mark, _ := answer.Node.Metadata[MarkKey].(string) // there is none in an Envoy that is not ours
+	mark, _ := answer.Node.Metadata[MarkKey].(string) // an Envoy that is not ours has none
 	return Info{ConfigPath: answer.CommandLineOptions.ConfigPath, Uptime: uptime, Mark: mark}, nil
 }
 
-// WaitInfo asks again and again, until the process has ended, ctx has, or adoptTime is over. It asks once even if ctx has
-// ended: an agent that is told to stop has to know what to stop.
+// WaitInfo calls Info repeatedly until it succeeds, the process or ctx has ended, or AdoptTimeout is over. It calls
+// Info at least once even if ctx has ended, because an agent that is told to stop must know which process to stop.
 func (a Client) WaitInfo(ctx context.Context, ended <-chan struct{}) (Info, error) {
 	again := time.NewTicker(Timeout / 3)
 	defer again.Stop()
@@ -179,7 +181,7 @@ func (a Client) Values(ctx context.Context, names string) (map[string]int, error
 	return values, nil
 }
 
-// Sum adds up the gauges and counters whose names match a regular expression.
+// Sum returns the sum of the gauges and counters whose names match a regular expression.
 func (a Client) Sum(ctx context.Context, names string) (total int, err error) {
 	values, err := a.Values(ctx, names)
 	for _, n := range values {
@@ -188,8 +190,9 @@ func (a Client) Sum(ctx context.Context, names string) (total int, err error) {
 	return total, err
 }
 
-// PID is the process that listens on the socket. The kernel knows it even when Envoy does not answer: for the side that
-// connects, SO_PEERCRED are the credentials of who called listen(2), see unix(7). Nobody listening is an error.
+// PID returns the process that listens on the socket. The kernel returns it even if Envoy does not answer: on the
+// connecting side, SO_PEERCRED has the credentials of the process that called listen(2), see unix(7). PID returns an
+// error if no process listens.
 func (a Client) PID() (int, error) {
 	conn, err := net.DialTimeout("unix", a.Socket, Timeout)
 	if err != nil {
@@ -211,7 +214,7 @@ func (a Client) PID() (int, error) {
 	return int(peer.Pid), nil
 }
 
-// NotListening says whether an error of pid means that no Envoy runs.
+// NotListening reports whether an error of PID means that no Envoy runs.
 func NotListening(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 }

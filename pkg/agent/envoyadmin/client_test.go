@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestAnAdminInterfaceThatNobodyHasIsNotWaitedFor(t *testing.T) {
+func TestAMissingAdminInterfaceIsNotWaitedFor(t *testing.T) {
 	began := time.Now()
 	if _, err := (Client{Socket: filepath.Join(t.TempDir(), "x")}).WaitInfo(t.Context(), nil); err == nil || time.Since(began) > Timeout {
 		t.Errorf("after %v: %v", time.Since(began), err)

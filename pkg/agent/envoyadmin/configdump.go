@@ -13,18 +13,21 @@ import (
 )
 
 const (
-	// dumpTimeout is for all that an Envoy has: its main thread writes about 10,000 Envoy clusters in a second.
+	// dumpTimeout bounds a dump of the whole configuration: Envoy's main thread writes about 10,000 Envoy clusters in a
+	// second.
 	dumpTimeout = 15 * time.Second
-	// maxConfigDump is far more than that is.
+	// maxConfigDump exceeds the size of a dump.
 	maxConfigDump = 256 << 20
 )
 
-// dumped are the parts of Envoy's configuration that are shown: what came by xDS. Secrets are in others, which nobody asks Envoy for.
+// dumped are the parts of Envoy's configuration that a dump includes: what came by xDS. Secrets are in other parts,
+// which are never requested.
 var dumped = []string{"dynamic_active_clusters", "dynamic_warming_clusters", "dynamic_listeners"}
 
 var errDump = errors.New("reading Envoy's config_dump: it is not as expected")
 
-// ConfigDump writes {"configs": [...]} with what Envoy has under some names. Envoy itself redacts what its API marks as sensitive.
+// ConfigDump writes {"configs": [...]} with the resources whose names are wanted. Envoy redacts the fields that its
+// API marks as sensitive.
 func (a Client) ConfigDump(ctx context.Context, wanted func(name string) bool, to io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, dumpTimeout)
 	defer cancel()
@@ -52,7 +55,7 @@ func (a Client) ConfigDump(ctx context.Context, wanted func(name string) bool, t
 	return err
 }
 
-// entryName is the name of a listener or an Envoy cluster in a config_dump.
+// entryName returns the name of a listener or an Envoy cluster in a config_dump.
 func entryName(entry json.RawMessage) string {
 	var named struct {
 		Name    string
@@ -67,7 +70,7 @@ func entryName(entry json.RawMessage) string {
 	return named.Cluster.Name
 }
 
-// configPart hands on each entry of one part, without having all of them in memory.
+// configPart calls take for each entry of one part. It does not hold all entries in memory.
 func (a Client) configPart(ctx context.Context, part string, take func(json.RawMessage) error) error {
 	path := "/config_dump?resource=" + url.QueryEscape(part)
 	response, err := a.open(ctx, http.MethodGet, path)
@@ -89,7 +92,7 @@ func (a Client) configPart(ctx context.Context, part string, take func(json.RawM
 		case err != nil:
 			return fmt.Errorf("asking Envoy for %s: %w", path, err)
 		case token == json.Delim('}'):
-			return nil // there is nothing in it
+			return nil // it is empty
 		case token != want:
 			return errDump
 		}

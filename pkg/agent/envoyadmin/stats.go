@@ -13,10 +13,10 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// maxStats is what is read of Envoy's statistics.
+// maxStats bounds the size of Envoy's statistics that is read.
 const maxStats = 8 << 20
 
-// Families asks Envoy for the statistics whose names match a regular expression.
+// Families returns the statistics whose names match a regular expression.
 func (a Client) Families(ctx context.Context, names string) (map[string]*dto.MetricFamily, error) {
 	response, err := a.open(ctx, http.MethodGet, "/stats/prometheus?filter="+url.QueryEscape(names))
 	if err != nil {

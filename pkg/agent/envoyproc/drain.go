@@ -8,28 +8,29 @@ import (
 )
 
 const (
-	// drainPoll is how often Envoy is asked what is still open.
+	// drainPoll is the interval at which Envoy is queried for open connections.
 	drainPoll = 100 * time.Millisecond
-	// lookAround is how long a gateway goes on accepting when it is told to stop: load balancers have to hear that it isn't
-	// ready any more.
-	lookAround = drainTime
+	// lingerTime is how long a draining gateway continues to accept connections: load balancers must observe that it is
+	// no longer ready.
+	lingerTime = drainTime
 )
 
-// What is open in Envoy: streams in the tunnels of an edge, connections of clients of a gateway.
+// Statistics of open work in Envoy: streams in the tunnels of an edge, client connections of a gateway.
 const (
 	openInEdge    = `^http\.tunnel[^.]*\.downstream_rq_active$`
 	openInGateway = `^listener\.(apiserver|connect)\.downstream_cx_active$`
 )
 
-// drain has Envoy take nothing new, and waits until what is open has ended, at most for the time to drain and until ctx ends.
+// drain has Envoy accept no new work, and waits until the open work has ended, at most for DrainTimeout and until ctx
+// ends.
 //
-// An edge stops to dial. Gateways hear of it with the answer to the next stream that they open in a tunnel, which is
-// served still: it comes with a GOAWAY, so they use other tunnels, of other edges where there are any, and no request is
-// lost. What is open in a tunnel goes on.
+// An edge stops dialling. Gateways are notified by a GOAWAY with the answer to the next stream that they open in a
+// tunnel. That stream is still served, so no request is lost, and the gateways then use other tunnels, of other edges
+// if there are any. Open streams in a tunnel continue.
 //
-// A gateway listens for a little longer, then no more. Its clients have TLS of their own, so nobody can tell them to go elsewhere: who is quiet
-// for half of the time is taken for idle and cut, and who is busy goes on. Its tunnels go on until it ends: Envoy would close
-// them in the middle of what they carry.
+// A gateway accepts connections for a little longer, then stops. Its clients have TLS of their own, so they cannot be
+// told to go elsewhere: connections that are quiet for half of the time are taken as idle and closed, the others
+// continue. Its tunnels stay open until Envoy ends, because Envoy would close them in the middle of requests.
 func (e *Envoy) drain(ctx context.Context, p *process) {
 	e.Events.Draining(true)
 	defer e.Events.Draining(false)
@@ -41,10 +42,10 @@ func (e *Envoy) drain(ctx context.Context, p *process) {
 	path, open := "/drain_listeners", openInEdge
 	began := time.Now()
 	earliest := began
-	var looked time.Time
+	var lastCut time.Time
 	if e.Config.Gateway {
 		path, open = "/drain_listeners?graceful", openInGateway
-		earliest = earliest.Add(lookAround)
+		earliest = earliest.Add(lingerTime)
 	}
 	if err := e.Admin.Post(ctx, path); err != nil {
 		e.Log.Warn("Envoy does not drain", "pid", p.pid, "error", err)
@@ -53,7 +54,7 @@ func (e *Envoy) drain(ctx context.Context, p *process) {
 	again := time.NewTicker(drainPoll)
 	defer again.Stop()
 	for {
-		looked = e.cutQuiet(began, looked)
+		lastCut = e.cutQuiet(began, lastCut)
 		n, err := e.Admin.Sum(ctx, open)
 		if err == nil && n == 0 && !time.Now().Before(earliest) {
 			return
@@ -69,12 +70,12 @@ func (e *Envoy) drain(ctx context.Context, p *process) {
 	}
 }
 
-// cutQuiet ends connections of a gateway's clients that have been quiet for half of the time to drain, once that is over. It looks
-// once a second, and returns when it did.
-func (e *Envoy) cutQuiet(began, looked time.Time) time.Time {
+// cutQuiet closes the connections of a gateway's clients that have been quiet for half of DrainTimeout, once that time
+// has passed. It acts at most once a second, and returns the time of the last action.
+func (e *Envoy) cutQuiet(began, lastCut time.Time) time.Time {
 	quiet := e.Config.DrainTimeout / 2
-	if !e.Config.Gateway || time.Since(began) < quiet || time.Since(looked) < time.Second {
-		return looked
+	if !e.Config.Gateway || time.Since(began) < quiet || time.Since(lastCut) < time.Second {
+		return lastCut
 	}
 	cut, err := sockets.CloseQuiet(e.Config.Clients, quiet)
 	if err != nil {

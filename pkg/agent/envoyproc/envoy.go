@@ -1,6 +1,6 @@
-// Package envoyproc keeps one process of Envoy running. In go a Config, and the contexts in which to run it; out come Events. It
-// writes the bootstrap, starts Envoy or takes over one that runs, starts it again when it ends, and has it drain before it stops
-// it. It knows neither identities nor resources: Envoy asks for those on the agent's socket.
+// Package envoyproc keeps one Envoy process running. Input: a Config and contexts. Output: Events. It writes the
+// bootstrap, starts Envoy or takes over a running one, restarts it when it ends, and drains it before it stops it. It
+// knows neither identities nor resources: Envoy requests these on the agent's socket.
 package envoyproc
 
 import (
@@ -13,35 +13,37 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 )
 
-// Config is what an Envoy is started with, and how it ends.
+// Config configures how Envoy is started and stopped.
 type Config struct {
-	Dir               string // sockets and bootstrap; the folder in which Envoy runs
-	Program           string
-	Log               string // file to which Envoy's log is appended; empty: the stderr of this process
-	LogLevel          string
-	Concurrency       int    // worker threads
-	Memory            uint64 // bytes of heap at which Envoy stops taking more; 0: the default of envoy.BootstrapConfig
-	ClusterStatistics bool   // see envoy.BootstrapConfig
-	External          bool   // something else starts Envoy, in Dir and with BootstrapFileName
+	Dir         string // sockets and bootstrap; Envoy's working directory
+	Program     string
+	Log         string // file for Envoy's log, appended to; empty: the stderr of this process
+	LogLevel    string
+	Concurrency int // worker threads
+	// heap size in bytes at which Envoy stops accepting work; 0: the default of envoy.BootstrapConfig
+	Memory            uint64
+	ClusterStatistics bool // see envoy.BootstrapConfig
+	External          bool // another program starts Envoy, in Dir and with BootstrapFileName
 
-	Gateway      bool             // the bootstrap of a gateway, and not that of an edge
-	Clients      []netip.AddrPort // where clients of a gateway connect; their idle connections are closed at the end
-	DrainTimeout time.Duration    // how long open connections may go on before Envoy is stopped
+	Gateway bool // use the bootstrap of a gateway instead of an edge's
+	// addresses where clients of a gateway connect; idle connections are closed during a drain
+	Clients      []netip.AddrPort
+	DrainTimeout time.Duration // how long open connections may continue before Envoy is stopped
 }
 
-// Events are what the supervision of an Envoy reports. All must be set. None may block for long: Envoy is not looked after
-// meanwhile.
+// Events are callbacks of the supervision. All must be set. They must not block for long, because Envoy is not
+// supervised meanwhile.
 type Events struct {
-	Starting func() error                   // before a new process; an error keeps it from starting
-	Began    func(err error)                // an attempt to have an Envoy; nil: it runs
-	Ended    func(reason string, times int) // by itself, so many times since the last Calm
-	Stopped  func()                         // by us, while it was alive
-	Ran      func()                         // for long enough that its configuration is good
-	Calm     func()                         // for a minute since it began
-	Draining func(draining bool)            // it takes nothing new any more; false: that is over
+	Starting func() error                   // before a new process starts; an error prevents that
+	Began    func(err error)                // after an attempt to start or take over Envoy; nil: it runs
+	Ended    func(reason string, times int) // Envoy ended unexpectedly; times counts the ends since the last Calm
+	Stopped  func()                         // the supervisor stopped a running Envoy
+	Ran      func()                         // Envoy has run long enough to prove its configuration good
+	Calm     func()                         // Envoy has run for a minute
+	Draining func(draining bool)            // Envoy accepts no new work; false: the drain is over
 }
 
-// Envoy is one Envoy: the process that runs in a folder, whichever agent started it.
+// Envoy is the one Envoy of a folder, whichever agent started its process.
 type Envoy struct {
 	Config Config
 	Admin  envoyadmin.Client
@@ -49,7 +51,8 @@ type Envoy struct {
 	Log    *slog.Logger
 }
 
-// Supervise keeps Envoy running until ctx ends, and stops it then, in peace. When work ends, or leave says so, Envoy goes on.
+// Supervise keeps Envoy running until ctx ends, and then drains and stops it. When work ends, or leave receives a
+// signal, it returns and Envoy continues.
 func (e *Envoy) Supervise(ctx, work context.Context, leave <-chan os.Signal) {
 	s := &supervisor{
 		log: e.Log, obtain: e.obtain, leave: leave,

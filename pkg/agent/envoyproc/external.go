@@ -14,11 +14,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 )
 
-// BootstrapFileName is the bootstrap for an Envoy that somebody else starts, in the runtime folder.
+// BootstrapFileName is the name of the bootstrap, in the runtime folder, for an Envoy that another program starts.
 const BootstrapFileName = "envoy.yaml"
 
-// WriteBootstrap writes the bootstrap for an Envoy that somebody else starts, and returns its mark. A file that is right already
-// stays as it is.
+// WriteBootstrap writes the bootstrap for an Envoy that another program starts, and returns its mark. It does not
+// rewrite a file that is up to date.
 func (c Config) WriteBootstrap() (mark string, err error) {
 	data, mark, err := c.bootstrap()
 	if err != nil {
@@ -33,13 +33,13 @@ func (c Config) WriteBootstrap() (mark string, err error) {
 	return mark, nil
 }
 
-// ExternalArguments are what an Envoy has to be started with that somebody else starts, in the runtime folder.
+// ExternalArguments returns the arguments for an Envoy that another program starts in the runtime folder.
 func ExternalArguments() []string {
 	return append([]string{"-c", BootstrapFileName}, arguments(Config{Concurrency: 1, LogLevel: "warning"})...)
 }
 
-// obtainExternal waits for an Envoy that somebody else starts. One that was started with another bootstrap is asked to end, so
-// that it is started again.
+// obtainExternal takes over an Envoy that another program starts. If Envoy has another bootstrap, it is asked to end,
+// so that it is started again.
 func (e *Envoy) obtainExternal(ctx context.Context) (*process, error) {
 	mark, err := e.Config.WriteBootstrap()
 	if err != nil {
@@ -64,8 +64,8 @@ func (e *Envoy) obtainExternal(ctx context.Context) (*process, error) {
 	return p, err
 }
 
-// followExternal holds on to an Envoy by a connection to its admin interface, on which nothing is said. It can have another
-// network and process id namespace, so its socket is all there is.
+// followExternal observes an Envoy by an idle connection to its admin interface. Envoy may have other network and
+// process id namespaces, so its socket is the only access.
 func (e *Envoy) followExternal() (*process, error) {
 	admin := e.Admin
 	conn, err := net.DialTimeout("unix", admin.Socket, envoyadmin.Timeout)
@@ -74,7 +74,7 @@ func (e *Envoy) followExternal() (*process, error) {
 	}
 	p := &process{done: make(chan struct{}), reason: "ended, and its container alone knows how"}
 	p.stop = func() {
-		_ = admin.Post(context.Background(), "/quitquitquit") // an error says that it has ended
+		_ = admin.Post(context.Background(), "/quitquitquit") // an error means that it has ended
 		select {
 		case <-p.done:
 		case <-time.After(stopTimeout): // its container ends it
@@ -83,7 +83,7 @@ func (e *Envoy) followExternal() (*process, error) {
 	go func() {
 		defer close(p.done)
 		for opened := time.Now(); conn != nil; opened = time.Now() {
-			_, _ = conn.Read(make([]byte, 1)) // until it is closed
+			_, _ = conn.Read(make([]byte, 1)) // returns when the connection is closed
 			_ = conn.Close()
 			conn = again(admin, time.Since(opened))
 		}
@@ -91,8 +91,8 @@ func (e *Envoy) followExternal() (*process, error) {
 	return p, nil
 }
 
-// again connects once more to an Envoy that has closed a connection which was open for some time: Envoy does so with those that
-// are idle for long. Nil: it has ended, and what answers now, if anything does, is another one.
+// again reconnects to an Envoy that has closed a connection after some time, as Envoy does with connections that are
+// idle for long. It returns nil if Envoy has ended; a process that answers now is another Envoy.
 func again(a envoyadmin.Client, age time.Duration) net.Conn {
 	running, err := a.WaitInfo(context.Background(), nil)
 	if err != nil || running.Uptime < age.Truncate(time.Second) || age < time.Second {

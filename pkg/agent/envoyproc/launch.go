@@ -19,12 +19,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 )
 
-// drainTime is how long connections of a listener that is removed go on. The default of 10 min would keep tunnels of an
+// drainTime is how long connections of a removed listener continue. The default of 10 min would keep tunnels of an
 // edge whose tunnel has ended.
 const drainTime = 3 * time.Second
 
-// launch is all that decides what Envoy does from its start on. Two launches are the same if their config files have one
-// name, which holds a hash of everything; a running Envoy tells its own.
+// launch is everything that determines what Envoy does from its start. Two launches are equal if their bootstraps have
+// the same name, which contains a hash of everything. A running Envoy reports its own.
 type launch struct {
 	dir     string
 	program string
@@ -33,12 +33,12 @@ type launch struct {
 	log     string // file, or empty
 }
 
-// arguments are what Envoy is started with beside its bootstrap.
+// arguments returns Envoy's arguments other than its bootstrap.
 func arguments(c Config) []string {
 	return []string{
 		"--concurrency", strconv.Itoa(c.Concurrency),
 		"--drain-time-s", strconv.Itoa(int(drainTime.Seconds())),
-		"--drain-strategy", "immediate", // once it drains, each answer tells the gateway to use another tunnel
+		"--drain-strategy", "immediate", // while it drains, each answer asks the gateway to use another tunnel
 		"--file-flush-interval-msec", "200", // the table of tunnels is at most this late
 		"--log-level", c.LogLevel,
 		"--component-log-level", envoy.ComponentLogLevel,
@@ -46,7 +46,7 @@ func arguments(c Config) []string {
 	}
 }
 
-// bootstrap is what Envoy starts with, and the mark in it. It depends on no identity: see package envoy.
+// bootstrap returns Envoy's bootstrap and the mark in it. It does not depend on an identity: see package envoy.
 func (c Config) bootstrap() (data []byte, mark string, err error) {
 	settings := envoy.BootstrapConfig{MaxHeap: c.Memory, ClusterStatistics: c.ClusterStatistics}
 	b := envoy.EdgeBootstrap(settings)
@@ -63,7 +63,7 @@ func (c Config) bootstrap() (data []byte, mark string, err error) {
 	return data, mark, err
 }
 
-// prepare writes the bootstrap, and removes those of earlier launches.
+// prepare writes the bootstrap, and removes the ones of earlier launches.
 func prepare(c Config) (launch, error) {
 	data, _, err := c.bootstrap()
 	if err != nil {
@@ -73,7 +73,7 @@ func prepare(c Config) (launch, error) {
 	if l.program, err = exec.LookPath(c.Program); err != nil {
 		return launch{}, fmt.Errorf("looking for Envoy: %w", err)
 	}
-	if l.program, err = filepath.Abs(l.program); err != nil { // Envoy is started in another folder
+	if l.program, err = filepath.Abs(l.program); err != nil { // Envoy starts in another working directory
 		return launch{}, fmt.Errorf("looking for Envoy: %w", err)
 	}
 	hash, err := l.hash(data)
@@ -85,7 +85,8 @@ func prepare(c Config) (launch, error) {
 	return l, l.write(data)
 }
 
-// hash is over what Envoy is started with, and which program: an Envoy that was replaced by a newer one is not adopted.
+// hash returns a hash of everything that Envoy is started with and of the program: an Envoy whose program was replaced
+// by a newer one is not adopted.
 func (l launch) hash(bootstrap []byte) (string, error) {
 	program, err := os.Stat(l.program)
 	if err != nil {
@@ -111,7 +112,7 @@ func (l launch) write(bootstrap []byte) error {
 	}
 	for _, path := range old {
 		if filepath.Base(path) != l.config {
-			if err := os.Remove(path); err != nil { // Envoy has read it long ago
+			if err := os.Remove(path); err != nil { // Envoy has read it already
 				return fmt.Errorf("removing old bootstrap: %w", err)
 			}
 		}
@@ -119,10 +120,10 @@ func (l launch) write(bootstrap []byte) error {
 	return nil
 }
 
-// command is Envoy in a session of its own: what ends the agent, be it a signal from a terminal, does not end Envoy. The
-// file for its log must be closed by the caller.
+// command returns the command that starts Envoy in its own session, so that a signal to the agent from a terminal does
+// not end Envoy. The caller must close the log file.
 func (l launch) command() (*exec.Cmd, *os.File, error) {
-	output := os.Stderr // the file itself, not a pipe through the agent, which would end with it
+	output := os.Stderr // the file itself: a pipe through the agent would end with the agent
 	if l.log != "" {
 		var err error
 		if output, err = os.OpenFile(l.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640); err != nil {

@@ -14,15 +14,15 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 )
 
-// stopTimeout is how long Envoy may take to end. It needs a few milliseconds.
+// stopTimeout is how long Envoy may take to end. It normally takes a few milliseconds.
 const stopTimeout = 5 * time.Second
 
-// process is an Envoy that runs, or has: done is closed when it has ended.
+// process is an Envoy process. done is closed when it has ended.
 type process struct {
 	pid    int
 	done   chan struct{}
-	reason string // how it ended, after done
-	stop   func() // asks Envoy to end, makes it end if it does not, and returns when it has
+	reason string // how it ended; valid after done
+	stop   func() // asks Envoy to end, kills it if it does not, and returns when it has ended
 }
 
 func ownSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
@@ -50,7 +50,7 @@ func start(l launch) (*process, error) {
 func newProcess(handle *os.Process) *process {
 	p := &process{pid: handle.Pid, done: make(chan struct{})}
 	p.stop = func() {
-		_ = handle.Signal(syscall.SIGTERM) // an error says that it has ended
+		_ = handle.Signal(syscall.SIGTERM) // an error means that it has ended
 		timer := time.NewTimer(stopTimeout)
 		defer timer.Stop()
 		select {
@@ -63,7 +63,7 @@ func newProcess(handle *os.Process) *process {
 	return p
 }
 
-// reason says how a child ended.
+// reason describes how a child ended.
 func reason(err error) string {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -75,9 +75,9 @@ func reason(err error) string {
 	return fmt.Sprintf("ended with exit code %d", exit.ExitCode())
 }
 
-// adopt looks for an Envoy that an earlier agent left in the same folder. It returns it, and whether it is the one that l
-// would start, or nil if there is none. The admin socket leads to it, and nothing else does: an Envoy whose agent died
-// before it could write down a process id would be found too.
+// adopt looks for an Envoy that an earlier agent left in the same folder. It returns the process, or nil if there is
+// none, and whether it is the one that l would start. It finds it by the admin socket only, so it also finds an Envoy
+// whose agent died before it could record a process id.
 func adopt(ctx context.Context, admin envoyadmin.Client, l launch) (p *process, same bool, err error) {
 	pid, err := admin.PID()
 	if envoyadmin.NotListening(err) {
@@ -89,15 +89,15 @@ func adopt(ctx context.Context, admin envoyadmin.Client, l launch) (p *process, 
 	if p, err = follow(pid); err != nil {
 		return nil, false, err
 	}
-	// The process id could have become somebody else's before follow held on to it.
+	// The process may have ended before follow opened it, and its id may belong to another one.
 	if again, err := admin.PID(); err != nil || again != pid {
 		return nil, false, fmt.Errorf("adopting Envoy: process %d ended meanwhile", pid)
 	}
 	running, err := admin.WaitInfo(ctx, p.done)
-	return p, err == nil && running.ConfigPath == l.config, nil // one that gives no answer is replaced
+	return p, err == nil && running.ConfigPath == l.config, nil // an Envoy that does not answer is replaced
 }
 
-// follow holds on to a process that is not our child.
+// follow observes a process that is not a child.
 func follow(pid int) (*process, error) {
 	handle, err := os.FindProcess(pid)
 	if err != nil {
@@ -108,11 +108,11 @@ func follow(pid int) (*process, error) {
 		return nil, fmt.Errorf("adopting Envoy: %w", err)
 	}
 	p := newProcess(handle)
-	p.reason = "ended, and its parent alone knows how" // an earlier agent
+	p.reason = "ended, and its parent alone knows how" // its parent was an earlier agent
 	go func() {
 		defer close(p.done)
 		defer unix.Close(fd)
-		// Readable when the process has ended: pidfd_open(2). Signals to the agent interrupt the call.
+		// The descriptor is readable when the process has ended: pidfd_open(2). Signals to the agent interrupt the call.
 		for err := error(unix.EINTR); errors.Is(err, unix.EINTR); {
 			_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
 		}

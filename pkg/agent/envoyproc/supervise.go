@@ -10,10 +10,9 @@ import (
 )
 
 const (
-	// longRun is how long Envoy must have run for its end to be no reason to wait before it is started again, and for what
-	// it was told to be good.
+	// longRun is how long Envoy must have run to be restarted without a wait, and for its configuration to be good.
 	longRun = 10 * time.Second
-	// forgiven is how long Envoy must have run for its last end to be no trouble any more.
+	// forgiven is how long Envoy must have run for its previous end to be no longer reported.
 	forgiven = time.Minute
 )
 
@@ -22,21 +21,22 @@ var restarts = retry.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
 // supervisor keeps one Envoy running.
 type supervisor struct {
 	log    *slog.Logger
-	obtain func(ctx context.Context) (*process, error) // takes over an Envoy that runs already, or starts one
-	drain  func(p *process)                            // has it finish what is open
-	leave  <-chan os.Signal                            // ends the supervision alone; nil: nothing does
+	obtain func(ctx context.Context) (*process, error) // takes over a running Envoy, or starts one
+	drain  func(p *process)                            // drains it
+	leave  <-chan os.Signal                            // ends only the supervision; nil: never
 
-	began   func(err error)                // an attempt at obtain, nil: Envoy runs
-	ended   func(reason string, times int) // by itself, so many times since the last calm
-	stopped func()                         // by us, while it was alive
-	ran     func()                         // for longRun
-	calm    func()                         // it has run for forgiven since
+	began   func(err error)                // after an attempt of obtain; nil: Envoy runs
+	ended   func(reason string, times int) // unexpectedly; times counts the ends since the last calm
+	stopped func()                         // the supervisor stopped a running Envoy
+	ran     func()                         // Envoy has run for longRun
+	calm    func()                         // Envoy has run for forgiven
 
 	reasons retry.Reasons
 	ends    int
 }
 
-// run keeps Envoy running until ctx ends; then it stops it. When work ends it returns at once.
+// run keeps Envoy running until ctx ends, and then stops it. When work ends, it returns immediately and Envoy
+// continues.
 func (s *supervisor) run(ctx, work context.Context) {
 	for failures := 0; ctx.Err() == nil && work.Err() == nil; {
 		began := time.Now()
@@ -46,7 +46,7 @@ func (s *supervisor) run(ctx, work context.Context) {
 		if time.Since(began) > longRun {
 			failures = 0
 		}
-		// After the first failure not at all: one crash should cost no tunnel more than the time to dial it again.
+		// There is no wait after the first failure: one crash should only cost the time to dial tunnels again.
 		if failures > 0 {
 			s.pause(ctx, work, restarts.Wait(failures-1))
 		}
@@ -64,7 +64,7 @@ func (s *supervisor) pause(ctx, work context.Context, wait time.Duration) {
 	}
 }
 
-// runOnce runs Envoy until it ends, or fails to start, and returns whether to do it again.
+// runOnce runs Envoy until it ends or fails to start, and returns whether to run it again.
 func (s *supervisor) runOnce(ctx, work context.Context) (again bool) {
 	p, err := s.obtain(ctx)
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *supervisor) runOnce(ctx, work context.Context) (again bool) {
 			s.calm()
 		case <-ctx.Done():
 			select {
-			case <-p.done: // what ends a machine may have ended both
+			case <-p.done: // a shutdown of the machine may have ended both
 				s.ended(p.reason, s.ends+1)
 				return false
 			default:
@@ -113,7 +113,7 @@ func (s *supervisor) runOnce(ctx, work context.Context) (again bool) {
 	}
 }
 
-// obtain takes over an Envoy that runs already, or starts one. It starts none after ctx has ended.
+// obtain takes over a running Envoy, or starts one. It does not start one after ctx has ended.
 func (e *Envoy) obtain(ctx context.Context) (*process, error) {
 	l, err := prepare(e.Config)
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// envoys are Envoys that a test ends.
+// envoys are simulated Envoys that a test ends.
 type envoys struct {
 	supervisor
 	running *process
-	began   []time.Duration // of each, since the start
-	said    []string
+	began   []time.Duration // start of each, relative to the first
+	events  []string
 	fail    error
-	fails   int // as said
+	fails   int // number of events
 }
 
 func newEnvoys() *envoys {
@@ -35,20 +35,20 @@ func newEnvoys() *envoys {
 				return nil, e.fail
 			}
 			p := &process{pid: len(e.began), done: make(chan struct{}), reason: "ended by signal killed"}
-			p.stop = func() { e.said = append(e.said, "stopped") }
+			p.stop = func() { e.events = append(e.events, "stopped") }
 			e.running = p
 			return p, nil
 		},
-		drain: func(*process) { e.said = append(e.said, "drained") },
+		drain: func(*process) { e.events = append(e.events, "drained") },
 		began: func(err error) {
 			if err != nil {
 				e.fails++
 			}
 		},
-		ended:   func(reason string, times int) { e.said = append(e.said, fmt.Sprintf("%s, %d", reason, times)) },
-		stopped: func() { e.said = append(e.said, "ended in peace") },
-		ran:     func() { e.said = append(e.said, "ran") },
-		calm:    func() { e.said = append(e.said, "calm") },
+		ended:   func(reason string, times int) { e.events = append(e.events, fmt.Sprintf("%s, %d", reason, times)) },
+		stopped: func() { e.events = append(e.events, "ended in peace") },
+		ran:     func() { e.events = append(e.events, "ran") },
+		calm:    func() { e.events = append(e.events, "calm") },
 	}
 	return e
 }
@@ -72,8 +72,8 @@ func TestEnvoyIsStartedAgain(t *testing.T) {
 		<-done
 		const killed = "ended by signal killed"
 		want := []string{killed + ", 1", killed + ", 2", killed + ", 3", killed + ", 4", "ran", "calm", killed + ", 1", "drained", "stopped", "ended in peace"}
-		if !slices.Equal(e.said, want) {
-			t.Errorf("got %q, want %q", e.said, want)
+		if !slices.Equal(e.events, want) {
+			t.Errorf("got %q, want %q", e.events, want)
 		}
 	})
 }
@@ -91,13 +91,13 @@ func TestTheWaitsBetweenStartsGrow(t *testing.T) {
 		if e.fails != len(e.began) {
 			t.Errorf("%d of %d starts are said to have failed", e.fails, len(e.began))
 		}
-		if len(e.said) != 0 {
-			t.Errorf("a start that fails is no crash, but there was %q", e.said)
+		if len(e.events) != 0 {
+			t.Errorf("a start that fails is no crash, but there was %q", e.events)
 		}
 	})
 }
 
-func TestEnvoyGoesOnWithoutItsAgent(t *testing.T) {
+func TestEnvoyContinuesWithoutItsAgent(t *testing.T) {
 	tests := map[string]func(leave chan<- os.Signal, stopWork func()){
 		"that is to leave it to the next": func(leave chan<- os.Signal, _ func()) { leave <- syscall.SIGHUP },
 		"of which a part has failed":      func(_ chan<- os.Signal, stopWork func()) { stopWork() },
@@ -115,8 +115,8 @@ func TestEnvoyGoesOnWithoutItsAgent(t *testing.T) {
 				synctest.Wait()
 				end(leave, stop)
 				<-done
-				if len(e.said) != 0 {
-					t.Errorf("got %q, want nothing", e.said)
+				if len(e.events) != 0 {
+					t.Errorf("got %q, want nothing", e.events)
 				}
 			})
 		})

@@ -22,28 +22,29 @@ import (
 )
 
 const (
-	// knownFile holds the known sources, in the state folder; maxKnownFile is more than it can have.
+	// knownFile holds the known sources, in the state folder; maxKnownFile exceeds its size.
 	knownFile    = "known-sources.json"
 	maxKnownFile = 32 << 20
-	// excessInterval is how often the table is compared with the limits, excessAtOnce how many tunnels are closed each time:
-	// 50 in a second, so that edges that Envoy let in while it could not ask do not all dial again at once.
+	// excessInterval is the interval at which the table is compared with the limits; excessAtOnce bounds the tunnels
+	// closed each time. That is 50 in a second, so that edges that Envoy admitted while it could not query the agent do
+	// not all dial again at once.
 	excessInterval, excessAtOnce = 2 * time.Second, 100
-	// silentFrom is how many connections must be in front of their filter chain before silent ones are looked for, which
-	// takes 2 ms for a thousand sockets. A source may have silentPerSource, and more by what its edges may dial.
+	// silentFrom is the number of connections without a filter chain from which silent ones are looked up, which takes
+	// 2 ms for a thousand sockets. A source may have silentPerSource of them, and more depending on its edges.
 	silentFrom, silentPerSource = 256, 64
-	// sayInterval is how often refusals are logged, one line for each reason.
-	sayInterval = 10 * time.Second
-	// saveInterval is how often known sources are written if they have changed.
+	// logInterval is the interval at which rejections are logged, one line for each reason.
+	logInterval = 10 * time.Second
+	// saveInterval is the interval at which changed known sources are saved.
 	saveInterval = time.Minute
-	// lowerAfter is for how long an edge may keep the tunnels that it was told to keep before it was told to keep fewer.
+	// lowerAfter is how long an edge may keep its number of tunnels after the limit is lowered.
 	lowerAfter = 10 * time.Minute
 )
 
-// silentConnections are those that Envoy has accepted and whose filter chain is not known yet.
+// silentConnections matches the number of connections that Envoy has accepted and that have no filter chain yet.
 const silentConnections = `^listener\.public\.downstream_pre_cx_active$`
 
-// admissions decides for a gateway's Envoy which connections and tunnels it accepts. It implements xdsproxy.Override for the public
-// listener, and leaves all other resources to tenants.
+// admissions decides which connections and tunnels a gateway's Envoy accepts. It implements xdsproxy.Override for the
+// public listener, and delegates all other resources to tenants.
 type admissions struct {
 	tenants *tenants
 	config  Config
@@ -52,20 +53,20 @@ type admissions struct {
 	table   *tunnels.Table
 	log     *slog.Logger
 
-	mu      sync.Mutex
-	quotas  map[string]quota // by tunnel id, of those that differ from that of a workload cluster with one name
-	refused map[admission.Reason]refusals
-	closed  struct{ excess, silent uint64 }
+	mu       sync.Mutex
+	quotas   map[string]quota // by tunnel id, if it differs from that of a workload cluster with one name
+	rejected map[admission.Reason]rejections
+	closed   struct{ excess, silent uint64 }
 }
 
-// quota is how many tunnels an edge of a tunnel id keeps to this gateway.
+// quota is the number of tunnels that an edge of a tunnel id keeps to this gateway.
 type quota struct {
 	tunnels int
-	until   time.Time // when it may become lower
+	until   time.Time // it is not lowered before this time
 }
 
-// refusals are those that are not logged yet, and the first of them.
-type refusals struct {
+// rejections counts the rejections that are not logged yet, and holds the first of them.
+type rejections struct {
 	count  int
 	source netip.Addr
 	edge   model.EdgeRef
@@ -74,16 +75,16 @@ type refusals struct {
 func newAdmissions(c Config, deps Deps, t *tenants, table *tunnels.Table) *admissions {
 	a := &admissions{
 		tenants: t, config: c, deps: deps, control: admission.NewControl(c.MaxEdges), table: table, log: deps.Log,
-		quotas: map[string]quota{}, refused: map[admission.Reason]refusals{},
+		quotas: map[string]quota{}, rejected: map[admission.Reason]rejections{},
 	}
-	t.learned = a.learn
+	t.onNames = a.setNames
 	if err := a.restore(); err != nil && !errors.Is(err, os.ErrNotExist) {
 		a.log.Warn("known sources are not restored", "error", err)
 	}
 	return a
 }
 
-// server answers Envoy.
+// server returns the server for Envoy's queries.
 func (a *admissions) server() *admission.Server {
 	return &admission.Server{
 		Control: a.control, Domain: a.config.Domain, SourceKey: envoy.AdmissionSource, RelayedKey: envoy.AdmissionRelayed,
@@ -111,8 +112,8 @@ func (a *admissions) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	return with
 }
 
-// learn takes over how many names each tunnel id has.
-func (a *admissions) learn(names map[string]int) {
+// setNames updates the number of names of each tunnel id.
+func (a *admissions) setNames(names map[string]int) {
 	now, usual := time.Now(), model.TunnelsPerEdge(a.deps.Workers, 1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,38 +129,38 @@ func (a *admissions) learn(names map[string]int) {
 	}
 	for id, q := range a.quotas {
 		if now.After(q.until) {
-			delete(a.quotas, id) // the next call adds what is right now
+			delete(a.quotas, id) // the next call adds the present value
 		}
 	}
 }
 
-// tunnels is how many tunnels an edge of a tunnel id keeps to this gateway.
+// tunnels returns the number of tunnels that an edge of a tunnel id keeps to this gateway.
 func (a *admissions) tunnels(id string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return max(a.quotas[id].tunnels, model.TunnelsPerEdge(a.deps.Workers, 1))
 }
 
-// decided counts what is logged later: a line for each refusal would let a source fill the disk.
+// decided counts a rejection, which is logged later: with a line for each, a source could fill the disk.
 func (a *admissions) decided(reason admission.Reason, source netip.Addr, edge model.EdgeRef) {
 	if reason == admission.Admitted {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r := a.refused[reason]
+	r := a.rejected[reason]
 	if r.count == 0 {
 		r.source, r.edge = source, edge
 	}
 	r.count++
-	a.refused[reason] = r
+	a.rejected[reason] = r
 }
 
-// run keeps the limits that Envoy's questions do not cover, until ctx ends.
+// run enforces the limits that Envoy's queries do not cover until ctx ends.
 func (a *admissions) run(ctx context.Context) {
-	excess, say, save := time.NewTicker(excessInterval), time.NewTicker(sayInterval), time.NewTicker(saveInterval)
+	excess, report, save := time.NewTicker(excessInterval), time.NewTicker(logInterval), time.NewTicker(saveInterval)
 	defer excess.Stop()
-	defer say.Stop()
+	defer report.Stop()
 	defer save.Stop()
 	for {
 		select {
@@ -169,8 +170,8 @@ func (a *admissions) run(ctx context.Context) {
 		case <-excess.C:
 			a.closeExcess()
 			a.closeSilent(ctx)
-		case <-say.C:
-			a.say()
+		case <-report.C:
+			a.logRejections()
 			a.control.Expire(time.Now())
 		case <-save.C:
 			a.save(false)
@@ -178,7 +179,7 @@ func (a *admissions) run(ctx context.Context) {
 	}
 }
 
-// closeExcess closes tunnels beyond the limits, and takes the sources of all others for known.
+// closeExcess closes tunnels beyond the limits, and records the sources of all others as known.
 func (a *admissions) closeExcess() {
 	all, now := a.table.Places(), time.Now()
 	live := make([]admission.Live, 0, len(all))
@@ -208,8 +209,8 @@ func (a *admissions) closeExcess() {
 	}
 }
 
-// closeSilent closes connections of sources that have many and say nothing on them: Envoy asks the agent only after the first
-// message of TLS, for which it waits some seconds.
+// closeSilent closes connections of sources that have many without data: Envoy queries the agent only after the
+// ClientHello, and waits for that for some seconds.
 func (a *admissions) closeSilent(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, excessInterval)
 	defer cancel()
@@ -231,14 +232,14 @@ func (a *admissions) closeSilent(ctx context.Context) {
 	}
 }
 
-// say logs what was refused, one line for each reason.
-func (a *admissions) say() {
+// logRejections logs the rejections since the previous call, one line for each reason.
+func (a *admissions) logRejections() {
 	a.mu.Lock()
-	refused := a.refused
-	a.refused = map[admission.Reason]refusals{}
+	rejected := a.rejected
+	a.rejected = map[admission.Reason]rejections{}
 	a.mu.Unlock()
 	for _, reason := range admission.Reasons {
-		if r := refused[reason]; r.count > 0 {
+		if r := rejected[reason]; r.count > 0 {
 			a.log.Warn("connections or tunnels are refused", "reason", string(reason), "count", r.count,
 				"first_source", r.source.String(), "first_node", r.edge.Node, "first_tunnel", r.edge.ID)
 		}
@@ -247,7 +248,7 @@ func (a *admissions) say() {
 
 func (a *admissions) knownPath() string { return filepath.Join(a.deps.StateDir, knownFile) }
 
-// save writes the known sources if they have changed.
+// save saves the known sources if they have changed, or always.
 func (a *admissions) save(always bool) {
 	data, changed, err := a.control.Save()
 	if err == nil && (changed || always) {
@@ -273,8 +274,8 @@ func (a *admissions) restore() error {
 	return a.control.Restore(time.Now(), data)
 }
 
-// look publishes the decisions.
-func (a *admissions) look(emit metrics.Emit) {
+// collect emits the number of decisions.
+func (a *admissions) collect(emit metrics.Emit) {
 	counts := a.control.Counts()
 	for what, by := range map[string]map[admission.Reason]uint64{"connection": counts.Connections, "tunnel": counts.Tunnels} {
 		emit("fairlead_gateway_admitted_total", float64(by[admission.Admitted]), what)

@@ -29,20 +29,20 @@ func newTestAdmissions(t *testing.T, dir string, workers int) *admissions {
 func TestTunnelsOfAnEdgeFollowWorkersAndNames(t *testing.T) {
 	a := newTestAdmissions(t, t.TempDir(), 4)
 	one, more := model.NewID(), model.NewID()
-	a.learn(map[string]int{domain.TunnelID(one): 1, domain.TunnelID(more): 3, "no tunnel": 7})
+	a.setNames(map[string]int{domain.TunnelID(one): 1, domain.TunnelID(more): 3, "no tunnel": 7})
 	for id, want := range map[string]int{one: 2 * 4, more: 2 * 4 * 4, "unknown": 2 * 4} {
 		if got := a.tunnels(id); got != want {
 			t.Errorf("%d, want %d", got, want)
 		}
 	}
-	// Fewer names: an edge still has the tunnels that it was told to keep before.
-	a.learn(map[string]int{domain.TunnelID(more): 2})
+	// With fewer names, an edge may keep its earlier number of tunnels.
+	a.setNames(map[string]int{domain.TunnelID(more): 2})
 	if got := a.tunnels(more); got != 2*4*4 {
 		t.Errorf("at once it may have %d", got)
 	}
 	a.quotas[more] = quota{a.quotas[more].tunnels, time.Now().Add(-time.Second)}
-	a.learn(map[string]int{domain.TunnelID(more): 2})
-	a.learn(map[string]int{domain.TunnelID(more): 2})
+	a.setNames(map[string]int{domain.TunnelID(more): 2})
+	a.setNames(map[string]int{domain.TunnelID(more): 2})
 	if got := a.tunnels(more); got != 2*4*2 {
 		t.Errorf("later it may have %d", got)
 	}

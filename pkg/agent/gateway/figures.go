@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
-// Figures are those of the tunnels of a gateway.
+// Figures are the names of the metrics of a gateway's tunnels.
 var Figures = []string{
 	"fairlead_gateway_tunnels", "fairlead_gateway_edges", "fairlead_gateway_workload_clusters", "fairlead_gateway_dark_workload_clusters",
 	"fairlead_gateway_cut_total", "fairlead_gateway_cut_failures_total", "fairlead_gateway_holes", "fairlead_gateway_moved_total",
@@ -16,12 +16,12 @@ var Figures = []string{
 	"fairlead_gateway_cluster_round_trip_seconds",
 }
 
-// AdmissionFigures are those of what a gateway admits.
+// AdmissionFigures are the names of the metrics of a gateway's admissions.
 var AdmissionFigures = []string{
 	"fairlead_gateway_admitted_total", "fairlead_gateway_refused_total", "fairlead_gateway_known_sources", "fairlead_gateway_closed_total",
 }
 
-// EmitTunnels says what a gateway carries.
+// EmitTunnels emits the metrics of a gateway's tunnels.
 func (g *Gateway) EmitTunnels(emit metrics.Emit, perCluster bool) {
 	stats := g.Table.Stats()
 	emit("fairlead_gateway_cut_total", float64(stats.Cut))
@@ -33,9 +33,9 @@ func (g *Gateway) EmitTunnels(emit metrics.Emit, perCluster bool) {
 	emit("fairlead_gateway_record_incomplete", metrics.Bool(stats.Incomplete != ""))
 	emit("fairlead_gateway_unknown_closed_total", float64(stats.Closed))
 	emit("fairlead_gateway_bad_events_total", float64(stats.BadLines))
-	clusters, dark := g.tenants.sizes()
+	clusters, unreachable := g.tenants.sizes()
 	emit("fairlead_gateway_workload_clusters", float64(clusters))
-	emit("fairlead_gateway_dark_workload_clusters", float64(dark))
+	emit("fairlead_gateway_dark_workload_clusters", float64(unreachable))
 	edges, workers, ids := g.Table.Sizes(perCluster)
 	emit("fairlead_gateway_edges", float64(edges))
 	if len(workers) == 0 {
@@ -48,13 +48,14 @@ func (g *Gateway) EmitTunnels(emit metrics.Emit, perCluster bool) {
 		emit("fairlead_gateway_cluster_tunnels", float64(n), id)
 	}
 	if perCluster {
-		g.lookAtRoundTrips(emit)
+		g.collectRoundTrips(emit)
 	}
 }
 
-// lookAtRoundTrips says how far the workload clusters are, as far as the kernel answers.
-func (g *Gateway) lookAtRoundTrips(emit metrics.Emit) {
-	all, _ := g.Table.Measure(nil) // of those that could not be asked for it says 0
+// collectRoundTrips emits the round-trip times to the workload clusters. It leaves out the ones that the kernel does
+// not report.
+func (g *Gateway) collectRoundTrips(emit metrics.Emit) {
+	all, _ := g.Table.Measure(nil) // connections without an answer have the time 0
 	longest := make(map[string]time.Duration, len(all))
 	for _, m := range all {
 		longest[m.ID] = max(longest[m.ID], m.RTT)

@@ -1,6 +1,7 @@
-// Package gateway is what is particular to a gateway. In go resources from the xds-server and Envoy's records of tunnels; out come
-// decisions: which connections and tunnels Envoy accepts, which workload clusters are dark, which limits hold, and from when on
-// the gateway takes clients. It knows neither the process of Envoy nor how its identity is got.
+// Package gateway is the part of an agent that is specific to a gateway. Input: resources from the xds-server and
+// Envoy's records of tunnels. Output: decisions on which connections and tunnels Envoy accepts, which workload
+// clusters are unreachable, which limits apply, and when the gateway begins to accept clients. It knows neither
+// Envoy's process nor how its identity is obtained.
 package gateway
 
 import (
@@ -24,7 +25,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-// Deps are what the parts of a gateway stand on. All are needed.
+// Deps are the dependencies of a gateway. All are required.
 type Deps struct {
 	XDS        *xdsproxy.Proxy
 	Admin      envoyadmin.Client                       // of the gateway's Envoy
@@ -35,16 +36,17 @@ type Deps struct {
 	Log        *slog.Logger
 }
 
-// Member is what a gateway that waits needs to know of its membership. All are needed.
+// Member is the membership of a gateway, as required to wait for its readiness. All fields are required.
 type Member struct {
 	Store   *certs.Store                    // of its identity
-	Subject func() (model.Subject, error)   // whose identity that is
-	Carries func(ctx context.Context) error // nil: Envoy carries tunnels
-	Await   func(what string)               // for what the gateway waits; empty: for nothing any more
+	Subject func() (model.Subject, error)   // the subject of that identity
+	Carries func(ctx context.Context) error // returns nil if Envoy carries tunnels
+	Await   func(what string)               // called with what the gateway waits for; empty: it no longer waits
 }
 
-// Gateway are what the agent of a gateway does beside running Envoy: they know its tunnels, decide what Envoy accepts, tell
-// clients of workload clusters without a tunnel so, and decide from when on it takes clients.
+// Gateway is the part of a gateway's agent besides running Envoy. It maintains the table of tunnels, decides what
+// Envoy accepts, rejects clients of unreachable workload clusters, and decides when the gateway begins to accept
+// clients.
 type Gateway struct {
 	config     *Config
 	deps       Deps
@@ -53,8 +55,8 @@ type Gateway struct {
 	admissions *admissions
 }
 
-// New makes the parts, and has the xDS proxy ask them in which form Envoy is to have resources. It must be called before Envoy is
-// served. The error is that of a right which is missing.
+// New returns a Gateway and registers it as the override of the xDS proxy. It must be called before Envoy is served.
+// It returns an error if a capability is missing.
 func New(g Config, deps Deps) (*Gateway, error) {
 	table, err := newTable(deps, g)
 	if err != nil {
@@ -66,36 +68,36 @@ func New(g Config, deps Deps) (*Gateway, error) {
 	return p, nil
 }
 
-// Register adds the services by which Envoy asks whether to accept a connection.
+// Register registers the services that Envoy queries before it accepts a connection.
 func (g *Gateway) Register(server *grpc.Server) { g.admissions.server().Register(server) }
 
-// EmitAdmissions publishes what the gateway has admitted and refused.
-func (g *Gateway) EmitAdmissions(emit metrics.Emit) { g.admissions.look(emit) }
+// EmitAdmissions emits the metrics of admitted and rejected connections and tunnels.
+func (g *Gateway) EmitAdmissions(emit metrics.Emit) { g.admissions.collect(emit) }
 
-// Role is the membership of the gateway. takes is for reportagent.SendGateway.
+// Role returns the role of the gateway's membership. takes is for reportagent.SendGateway.
 func (g *Gateway) Role(takes func() (reportagent.GatewayState, <-chan struct{})) *Role {
 	return &Role{Config: *g.config, table: g.Table, takes: takes, log: g.deps.Log}
 }
 
-// Run keeps all parts going until ctx ends.
+// Run runs all parts until ctx ends.
 func (g *Gateway) Run(ctx context.Context, m Member) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return g.Table.Run(ctx) })
 	group.Go(func() error { g.tenants.run(ctx, g.config.Domain); return nil })
 	group.Go(func() error {
-		asked := &askedServers{gateway: g.config, store: m.Store}
+		asked := &peerServers{gateway: g.config, store: m.Store}
 		defer asked.close()
 		g.tenants.askOthers(ctx, g.config.Domain, asked.ask)
 		return nil
 	})
 	group.Go(func() error { g.admissions.run(ctx); return nil })
-	group.Go(func() error { return g.sayNo(ctx) })
+	group.Go(func() error { return g.rejectUnreachable(ctx) })
 	group.Go(func() error { g.awaitPeers(ctx, m); return nil })
 	return group.Wait()
 }
 
-// newTable makes the table of live tunnels. To cut a tunnel takes the right to destroy sockets: a gateway without it would
-// leave revoked edges connected, so it does not start.
+// newTable returns the table of live tunnels. To close a tunnel requires the capability to destroy sockets: a gateway
+// without it would leave revoked edges connected, so it does not start.
 func newTable(c Deps, g Config) (*tunnels.Table, error) {
 	if err := sockets.Permitted(); err != nil {
 		return nil, fmt.Errorf("checking rights: a gateway cuts the tunnels of revoked edges, for which it needs CAP_NET_ADMIN "+

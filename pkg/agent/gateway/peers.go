@@ -19,23 +19,23 @@ import (
 )
 
 const (
-	// peersTime bounds one question to all servers.
+	// peersTime bounds one query of all servers.
 	peersTime = 3 * time.Second
-	// maxPeerServers bounds what a wrong DNS answer makes us dial.
+	// maxPeerServers bounds the connections that a wrong DNS answer can cause.
 	maxPeerServers = 32
 )
 
-// askedServers are connections to all xds-servers. Each gateway reports to one of them, so one alone does not know all.
-type askedServers struct {
+// peerServers holds connections to all xds-servers. Each gateway reports to one of them, so none has all reports.
+type peerServers struct {
 	gateway *Config
 	store   *certs.Store
 	conns   map[string]*grpc.ClientConn // by IP address
-	why     string                      // the gateway waits, as far as was known last; empty: nothing was
+	why     string                      // the last known reason why the gateway waits; empty: none is known
 }
 
-// ask returns what the servers together say of the other gateways. An error says why some have said nothing: what the others say
-// is returned with it.
-func (s *askedServers) ask(ctx context.Context) (reportagent.Peers, error) {
+// ask returns the combined answers of the servers about the other gateways. If some servers did not answer, it returns
+// an error together with the answers of the others.
+func (s *peerServers) ask(ctx context.Context) (reportagent.Peers, error) {
 	ctx, cancel := context.WithTimeout(ctx, peersTime)
 	defer cancel()
 	if err := s.connect(ctx); err != nil {
@@ -61,8 +61,8 @@ func (s *askedServers) ask(ctx context.Context) (reportagent.Peers, error) {
 	return reportagent.MergePeers(s.gateway.Name, answers), errors.Join(errs...)
 }
 
-// connect has one connection for each server that there is now.
-func (s *askedServers) connect(ctx context.Context) error {
+// connect updates the connections to one for each present server.
+func (s *peerServers) connect(ctx context.Context) error {
 	at := s.gateway.Servers
 	addresses, err := net.DefaultResolver.LookupHost(ctx, at.Host)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *askedServers) connect(ctx context.Context) error {
 	return nil
 }
 
-func (s *askedServers) close() {
+func (s *peerServers) close() {
 	for _, conn := range s.conns {
 		_ = conn.Close()
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
-// TestARecordIsNoLongerThanALine keeps the two ends of Envoy's log together.
+// TestARecordIsNoLongerThanALine checks that the table accepts the longest record of Envoy.
 func TestARecordIsNoLongerThanALine(t *testing.T) {
 	if envoy.MaxRecord > tunnels.MaxLine {
 		t.Errorf("a record may have %d bytes, a line that is read %d", envoy.MaxRecord, tunnels.MaxLine)

@@ -20,24 +20,26 @@ import (
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
-// Config is the enrolment beside the management cluster.
+// Config is the enrolment of a gateway.
 type Config struct {
 	Domain model.TunnelDomain
 	Name   string    // gateway-<i>
 	Way    *dial.Way // to the xds-server
-	// Servers is a name that has the address of every xds-server, and their port. They are asked what tunnels other gateways have.
+	// Servers is a name that resolves to the addresses of all xds-servers, and their port. They are queried for the
+	// tunnels of other gateways.
 	Servers model.Endpoint
-	// ReadyDeadline is how long a gateway that has its configuration waits, at most, for tunnels of all edges of which others
-	// have some, before it takes clients.
+	// ReadyDeadline is how long a configured gateway waits, at most, for tunnels of all edges that other gateways have,
+	// before it accepts clients.
 	ReadyDeadline time.Duration
 	Bind          envoy.GatewayBind
-	// MaxEdges is of how many edges one tunnel id may have tunnels to this gateway; 0: admission.DefaultMaxEdges.
+	// MaxEdges is the number of edges of one tunnel id that may have tunnels to this gateway; 0:
+	// admission.DefaultMaxEdges.
 	MaxEdges int
-	// Credential reads what the gateway enrols with, and the CA (PEM) of the control channel.
+	// Credential returns what the gateway enrols with, and the CA (PEM) of the control channel.
 	Credential func() (credential enrolclient.GatewayCredential, ca []byte, err error)
 }
 
-// Role is a Gateway at work.
+// Role implements the role of a gateway.
 type Role struct {
 	Config
 	table *tunnels.Table
@@ -45,7 +47,7 @@ type Role struct {
 	log   *slog.Logger
 }
 
-// Enrol implements role.
+// Enrol implements identity.Role.
 func (g *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
 	credential, ca, err := g.Credential()
 	if err != nil {
@@ -54,21 +56,21 @@ func (g *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
 	return enrolclient.Client{Way: g.Way, Domain: g.Domain, Trust: certs.Bundle(ca)}.EnrolGateway(ctx, g.Name, credential)
 }
 
-// Cure implements role.
+// Cure implements identity.Role.
 func (*Role) Cure() string {
 	return "give the gateway the present token, of the Secret fairlead-gateway-bootstrap or of its ServiceAccount: it is read at each attempt"
 }
 
-// Expected implements role.
+// Expected implements identity.Role.
 func (g *Role) Expected() (id string, ca []byte, err error) {
 	_, ca, err = g.Credential()
 	return "", ca, err
 }
 
-// Control implements role.
+// Control implements identity.Role.
 func (g *Role) Control() (model.TunnelDomain, *dial.Way) { return g.Domain, g.Way }
 
-// Owns implements role.
+// Owns implements identity.Role.
 func (g *Role) Owns(subject model.Subject) error {
 	if subject.Role != model.RoleGateway || subject.Node != g.Name {
 		return fmt.Errorf("using identity of %s: the certificate is that of the %s %s", g.Name, subject.Role, subject.Node)
@@ -76,14 +78,14 @@ func (g *Role) Owns(subject model.Subject) error {
 	return nil
 }
 
-// Node implements role.
+// Node implements the role of an agent.
 func (g *Role) Node(subject model.Subject) *corev3.Node {
 	bind := g.Bind
 	bind.Version = envoy.Current
 	return &corev3.Node{Id: subject.NodeID(), Cluster: string(model.RoleGateway), Metadata: bind.Metadata()}
 }
 
-// Check implements role.
+// Check implements the role of an agent.
 func (g *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
 	allowed := policy.Of(policy.Scope{Domain: g.Domain, Subject: subject, Listens: g.Bind})
 	return func(_ string, resource *anypb.Any) error {
@@ -94,24 +96,24 @@ func (g *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
 			return err
 		}
 		if g.table != nil && envoy.IsPublicListener(resource) {
-			g.table.Unrecorded("") // an agent of before took listeners without records
+			g.table.Unrecorded("") // an earlier agent accepted listeners without records
 		}
 		return nil
 	}
 }
 
-// Over implements role.
+// Over implements the role of an agent.
 func (*Role) Over() {}
 
-// Report implements role.
+// Report implements the role of an agent.
 func (g *Role) Report(ctx context.Context, conn grpc.ClientConnInterface, dump reportagent.Dump) error {
 	return reportagent.SendGateway(ctx, conn, reportagent.GatewaySource{Table: g.table, State: g.takes, Dump: dump}, g.log)
 }
 
-// fileStats are the counts of what Envoy has written to files.
+// fileStats matches the counters of what Envoy has written to files.
 const fileStats = `^filesystem\.(write_failed|reopen_failed|write_total_buffered)$`
 
-// writes says what Envoy has written of its logs.
+// writes returns how much of its logs Envoy has written.
 func (c Deps) writes(ctx context.Context) (w tunnels.Writes, err error) {
 	stats, err := c.Admin.Values(ctx, fileStats)
 	w.Failed = stats["filesystem.write_failed"] + stats["filesystem.reopen_failed"]

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-func TestAGatewayTakesNothingThatLeadsToItsAgent(t *testing.T) {
+func TestAGatewayRejectsResourcesThatDialItsAgent(t *testing.T) {
 	at := model.Endpoint{Host: "127.0.0.1", Port: 1}
 	loopback := &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
 		Address: at.Host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(at.Port)},

@@ -24,11 +24,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-// scraped is how many real connections a process may have here with both of their ends.
+// scraped is the number of real connections that a process may have here, with both of their ends.
 const scraped = 8_000
 
-// BenchmarkScrape is one scrape of a gateway-agent with 8,000 real connections that are tunnels, each of a workload cluster of its own. There
-// is no Envoy here, whose own statistics are about 150 series more.
+// BenchmarkScrape measures one scrape of a gateway-agent with 8,000 real connections that are tunnels, each of a
+// different workload cluster. There is no Envoy, whose statistics are about 150 further series.
 func BenchmarkScrape(b *testing.B) {
 	dir, log := b.TempDir(), slog.New(slog.DiscardHandler)
 	path := filepath.Join(dir, envoy.TunnelLog)
@@ -64,7 +64,7 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// connections opens connections to this process, and returns what Envoy would write of them.
+// connections opens connections to this process, and returns what Envoy would record.
 func connections(b *testing.B, n int) (events string) {
 	b.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -89,7 +89,7 @@ func connections(b *testing.B, n int) (events string) {
 	return events
 }
 
-// scrapes asks as Prometheus does, and says what an answer is and what CPU time it takes at both ends.
+// scrapes sends requests as Prometheus does, and reports the size of an answer and the CPU time on both sides.
 func scrapes(b *testing.B, url string) {
 	b.Helper()
 	b.ReportAllocs()

@@ -23,46 +23,47 @@ import (
 )
 
 const (
-	// darkAfter is for how long a workload cluster has to be without a tunnel before clients are told so at once: an edge that only
-	// dials again takes about a second, and for that clients are made to wait.
-	darkAfter = 10 * time.Second
-	// darkGrace is the time after the start of the agent, and after the end of all tunnels, in which nothing is dark: edges of a whole
-	// fleet take so long to come back.
-	darkGrace = time.Minute
-	// tenantsInterval is how often all is looked at; tunnels that open are seen at once.
+	// unreachableAfter is how long a workload cluster must have had no tunnel before it is unreachable and its clients are
+	// rejected immediately. An edge that dials again takes about a second, and clients wait for that.
+	unreachableAfter = 10 * time.Second
+	// unreachableGrace is the time after the start of the agent, and after the end of all tunnels, in which no cluster is
+	// unreachable: the edges of a whole fleet take that long to reconnect.
+	unreachableGrace = time.Minute
+	// tenantsInterval is the interval between full evaluations. New tunnels are processed immediately.
 	tenantsInterval = time.Second
-	// othersInterval is how often the other gateways' tunnels are asked for, while somebody has none here.
+	// othersInterval is the interval at which the tunnels of other gateways are queried, while a workload cluster has
+	// none here.
 	othersInterval = 20 * time.Second
-	// maxOverrides is how many limits Envoy is told of in one request.
+	// maxOverrides bounds the limits that are set with one request.
 	maxOverrides = 256
-	// darkForm is the form of an Envoy cluster without a tunnel.
-	darkForm = "dark"
+	// unreachableForm is the form of an Envoy cluster of an unreachable workload cluster.
+	unreachableForm = "dark"
 )
 
-// tenants is what a gateway's agent knows of each workload cluster that its Envoy serves: whether it has a tunnel here, and its limits. Both
-// change how Envoy treats it without an xds-server: who has no tunnel for a while is dark, and limits are set in
-// Envoy's runtime, where they change nothing else. It implements xdsproxy.Override.
+// tenants holds the state of each workload cluster that a gateway's Envoy serves: whether it has a tunnel here, and
+// its limits. Both change Envoy's behaviour without an xds-server. A workload cluster without a tunnel for some time
+// is unreachable. Limits are set in Envoy's runtime, where they affect nothing else. It implements xdsproxy.Override.
 type tenants struct {
 	xds   *xdsproxy.Proxy
 	table *tunnels.Table
 	admin envoyadmin.Client
 	log   *slog.Logger
-	// learned is called with how many names each tunnel id has whenever all is looked at; nil: nothing is.
-	learned func(names map[string]int)
+	// onNames is called at each full evaluation with the number of names of each tunnel id; nil: not called.
+	onNames func(names map[string]int)
 
-	mu       sync.Mutex
-	dark     map[string]bool // by name of the Envoy cluster
-	others   map[string]bool // ids that have a tunnel to another gateway, as far as the xds-servers said last
-	absences int             // how many ids have no tunnel here
-	names    int             // how many Envoy clusters of workload clusters there are
+	mu          sync.Mutex
+	unreachable map[string]bool // by name of the Envoy cluster
+	others      map[string]bool // ids that have a tunnel to another gateway, as last reported by the xds-servers
+	absences    int             // number of ids without a tunnel here
+	names       int             // number of Envoy clusters of workload clusters
 
-	// Of run's goroutine alone.
-	began  time.Time            // of darkGrace
+	// The fields below are used only by run's goroutine.
+	began  time.Time            // beginning of unreachableGrace
 	known  map[string]tenant    // by name
-	counts map[string]int       // tunnels by id
-	keys   map[string]string    // the id of each tunnel of the table
-	absent map[string]time.Time // since when an id has none
-	limits map[string]string    // that Envoy was told
+	counts map[string]int       // number of tunnels, by id
+	keys   map[string]string    // id of each tunnel of the table
+	absent map[string]time.Time // since when an id has no tunnel
+	limits map[string]string    // set in Envoy
 }
 
 // tenant is one name of a workload cluster.
@@ -74,7 +75,7 @@ type tenant struct {
 
 func newTenants(r *xdsproxy.Proxy, table *tunnels.Table, a envoyadmin.Client, log *slog.Logger) *tenants {
 	return &tenants{
-		xds: r, table: table, admin: a, log: log, began: time.Now(), dark: map[string]bool{}, known: map[string]tenant{},
+		xds: r, table: table, admin: a, log: log, began: time.Now(), unreachable: map[string]bool{}, known: map[string]tenant{},
 		keys: map[string]string{}, counts: map[string]int{}, absent: map[string]time.Time{}, limits: map[string]string{},
 	}
 }
@@ -83,15 +84,15 @@ func newTenants(r *xdsproxy.Proxy, table *tunnels.Table, a envoyadmin.Client, lo
 func (t *tenants) Form(name string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.dark[name] {
-		return darkForm
+	if t.unreachable[name] {
+		return unreachableForm
 	}
 	return ""
 }
 
 // Apply implements xdsproxy.Override.
 func (*tenants) Apply(name, form string, resource *anypb.Any) *anypb.Any {
-	if form == darkForm {
+	if form == unreachableForm {
 		return envoy.DarkCluster(name)
 	}
 	if tunnel, ok := envoy.TunnelOf(resource); ok {
@@ -100,7 +101,7 @@ func (*tenants) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	return resource
 }
 
-// run keeps Envoy at what is known until ctx ends.
+// run keeps Envoy up to date until ctx ends.
 func (t *tenants) run(ctx context.Context, domain model.TunnelDomain) {
 	version, all := uint64(0), time.Time{}
 	for {
@@ -112,11 +113,11 @@ func (t *tenants) run(ctx context.Context, domain model.TunnelDomain) {
 		whole := now.Sub(all) >= tenantsInterval
 		if whole {
 			all = now
-			t.learn()
+			t.readNames()
 		}
 		if version > 0 {
-			// Who thinks that there are tunnels of which it knows nothing calls nobody dark.
-			t.judge(now, t.table.Stats().Unknown == 0)
+			// If there may be tunnels that are not in the table, no cluster is unreachable.
+			t.decide(now, t.table.Stats().Unknown == 0)
 		}
 		if !whole {
 			continue
@@ -127,7 +128,7 @@ func (t *tenants) run(ctx context.Context, domain model.TunnelDomain) {
 	}
 }
 
-// follow waits for tunnels that open or end, but no longer than until it is time to look at all, and counts them.
+// follow waits for changes of tunnels, at most until the next full evaluation, and counts the tunnels.
 func (t *tenants) follow(ctx context.Context, domain model.TunnelDomain, seen uint64) uint64 {
 	wait, cancel := context.WithTimeout(ctx, tenantsInterval)
 	defer cancel()
@@ -164,8 +165,8 @@ func (t *tenants) forget(key string) {
 	}
 }
 
-// learn looks which names there are.
-func (t *tenants) learn() {
+// readNames reads the names of the workload clusters.
+func (t *tenants) readNames() {
 	known := make(map[string]tenant, len(t.known))
 	t.xds.Clusters(func(name, version string, resource *anypb.Any) {
 		if before, ok := t.known[name]; ok && before.version == version {
@@ -177,20 +178,20 @@ func (t *tenants) learn() {
 		}
 	})
 	t.known = known
-	if t.learned == nil {
+	if t.onNames == nil {
 		return
 	}
 	names := make(map[string]int, len(known))
 	for _, k := range known {
 		names[k.id]++
 	}
-	t.learned(names)
+	t.onNames(names)
 }
 
-// judge decides who is dark, if it is sure of the tunnels, and has Envoy told.
-func (t *tenants) judge(now time.Time, sure bool) {
+// decide decides which workload clusters are unreachable, and updates Envoy. If sure is false, none is.
+func (t *tenants) decide(now time.Time, sure bool) {
 	absent := make(map[string]time.Time, len(t.absent))
-	dark := map[string]bool{}
+	unreachable := map[string]bool{}
 	t.mu.Lock()
 	for name, tenant := range t.known {
 		if t.counts[tenant.id] > 0 {
@@ -201,31 +202,31 @@ func (t *tenants) judge(now time.Time, sure bool) {
 			since = now
 		}
 		absent[tenant.id] = since
-		if sure && now.Sub(since) >= darkAfter && now.Sub(t.began) >= darkGrace && !t.others[tenant.id] {
-			dark[name] = true
+		if sure && now.Sub(since) >= unreachableAfter && now.Sub(t.began) >= unreachableGrace && !t.others[tenant.id] {
+			unreachable[name] = true
 		}
 	}
 	var changed []string
-	for name := range dark {
-		if !t.dark[name] {
+	for name := range unreachable {
+		if !t.unreachable[name] {
 			changed = append(changed, name)
 		}
 	}
-	for name := range t.dark {
-		if !dark[name] {
+	for name := range t.unreachable {
+		if !unreachable[name] {
 			changed = append(changed, name)
 		}
 	}
-	t.absent, t.absences, t.dark, t.names = absent, len(absent), dark, len(t.known)
+	t.absent, t.absences, t.unreachable, t.names = absent, len(absent), unreachable, len(t.known)
 	t.mu.Unlock()
 	if len(changed) > 0 {
-		t.log.Debug("workload clusters without a tunnel", "dark", len(dark), "changed", len(changed))
+		t.log.Debug("workload clusters without a tunnel", "dark", len(unreachable), "changed", len(changed))
 		t.xds.Reapply(changed)
 	}
 }
 
-// askOthers keeps what the other gateways have until ctx ends: a client that is refused by this one finds another, where there is one
-// with a tunnel. While no xds-server answers it keeps what they said last.
+// askOthers updates the tunnels of the other gateways until ctx ends: a client that this gateway rejects can use
+// another gateway with a tunnel, if there is one. While no xds-server answers, the last answer is kept.
 func (t *tenants) askOthers(ctx context.Context, domain model.TunnelDomain, ask func(context.Context) (reportagent.Peers, error)) {
 	for ctx.Err() == nil {
 		t.mu.Lock()
@@ -247,7 +248,8 @@ func (t *tenants) askOthers(ctx context.Context, domain model.TunnelDomain, ask 
 	}
 }
 
-// limit sets in Envoy's runtime the limits that are no default, and removes those that are one now. Envoy forgets them when it ends.
+// limit sets the limits that differ from the default in Envoy's runtime, and removes the others. Envoy loses them when
+// it ends.
 func (t *tenants) limit(ctx context.Context) error {
 	want := map[string]string{}
 	for _, tenant := range t.known {
@@ -259,7 +261,7 @@ func (t *tenants) limit(ctx context.Context) error {
 			return err
 		}
 		if active == 0 {
-			t.limits = map[string]string{} // it is another Envoy
+			t.limits = map[string]string{} // another Envoy has started
 		}
 	}
 	var changes []string
@@ -277,7 +279,7 @@ func (t *tenants) limit(ctx context.Context) error {
 	for part := range slices.Chunk(changes, maxOverrides) {
 		var query []string
 		for _, key := range part {
-			query = append(query, url.QueryEscape(key)+"="+want[key]) // nothing removes it
+			query = append(query, url.QueryEscape(key)+"="+want[key]) // an empty value removes the override
 		}
 		if err := t.admin.Post(ctx, "/runtime_modify?"+strings.Join(query, "&")); err != nil {
 			return fmt.Errorf("setting limits: %w", err)
@@ -293,9 +295,9 @@ func (t *tenants) limit(ctx context.Context) error {
 	return nil
 }
 
-// sizes are how many names there are, and how many of them are dark.
-func (t *tenants) sizes() (names, dark int) {
+// sizes returns the number of names, and how many of them are unreachable.
+func (t *tenants) sizes() (names, unreachable int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.names, len(t.dark)
+	return t.names, len(t.unreachable)
 }

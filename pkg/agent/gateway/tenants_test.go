@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-func TestWhoIsDark(t *testing.T) {
+func TestWhichClustersAreUnreachable(t *testing.T) {
 	const domain = model.TunnelDomain("tunnels.example.com")
 	now := time.Now()
 	ids := map[string]string{}
@@ -25,11 +25,11 @@ func TestWhoIsDark(t *testing.T) {
 		want   string
 	}{
 		"it has a tunnel":                        {began: now.Add(-time.Hour)},
-		"it has lost it a moment ago":            {began: now.Add(-time.Hour), absent: now.Add(-darkAfter / 2)},
-		"it has been without one for a while":    {began: now.Add(-time.Hour), absent: now.Add(-darkAfter), want: darkForm},
-		"everybody has just lost all":            {began: now.Add(-darkGrace / 2), absent: now.Add(-darkAfter)},
-		"another gateway has one":                {began: now.Add(-time.Hour), absent: now.Add(-darkAfter), others: true},
-		"there are tunnels that nobody knows of": {began: now.Add(-time.Hour), absent: now.Add(-darkAfter), unsure: true},
+		"it has lost it a moment ago":            {began: now.Add(-time.Hour), absent: now.Add(-unreachableAfter / 2)},
+		"it has been without one for a while":    {began: now.Add(-time.Hour), absent: now.Add(-unreachableAfter), want: unreachableForm},
+		"everybody has just lost all":            {began: now.Add(-unreachableGrace / 2), absent: now.Add(-unreachableAfter)},
+		"another gateway has one":                {began: now.Add(-time.Hour), absent: now.Add(-unreachableAfter), others: true},
+		"there are tunnels that nobody knows of": {began: now.Add(-time.Hour), absent: now.Add(-unreachableAfter), unsure: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestWhoIsDark(t *testing.T) {
 			} else {
 				k.absent[id] = tc.absent
 			}
-			k.judge(now, false) // so that there is somebody to ask for
+			k.decide(now, false) // so that ids without a tunnel are known
 			if tc.others {
 				ctx, cancel := context.WithCancel(t.Context())
 				k.askOthers(ctx, domain, func(context.Context) (reportagent.Peers, error) {
@@ -54,19 +54,19 @@ func TestWhoIsDark(t *testing.T) {
 					return reportagent.Peers{Known: true, Edges: []model.EdgeRef{{ID: ids[name]}}}, nil
 				})
 			}
-			k.judge(now, !tc.unsure)
+			k.decide(now, !tc.unsure)
 			if got := k.Form("c1.prod"); got != tc.want {
 				t.Errorf("got the form %q, want %q", got, tc.want)
 			}
 			k.counts[id] = 1
-			if k.judge(now, true); k.Form("c1.prod") != "" {
+			if k.decide(now, true); k.Form("c1.prod") != "" {
 				t.Error("with a tunnel it is dark")
 			}
 		})
 	}
 }
 
-func TestLimitsAreNoPartOfWhatEnvoyGets(t *testing.T) {
+func TestLimitsAreNotInTheResourcesOfEnvoy(t *testing.T) {
 	wc := model.WorkloadCluster{ID: model.NewID(), Hostname: "c1.prod.tunnels.example.com"}
 	inst := model.Installation{Domain: "tunnels.example.com"}
 	usual := packed(t, envoy.TunnelClusters(inst, wc)[0])
@@ -76,7 +76,7 @@ func TestLimitsAreNoPartOfWhatEnvoyGets(t *testing.T) {
 	if got := k.Apply(wc.Hostname, "", limited); string(got.GetValue()) != string(usual.GetValue()) {
 		t.Error("an Envoy cluster with limits is another")
 	}
-	if got := k.Apply(wc.Hostname, darkForm, usual); string(got.GetValue()) == string(usual.GetValue()) {
+	if got := k.Apply(wc.Hostname, unreachableForm, usual); string(got.GetValue()) == string(usual.GetValue()) {
 		t.Error("a dark Envoy cluster is like any other")
 	}
 }

@@ -12,30 +12,30 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// ReadyDeadline is the default of Gateway.ReadyDeadline: 20,000 tunnels of 10,000 edges are 20 s of work for one worker.
+// ReadyDeadline is the default of Config.ReadyDeadline: 20,000 tunnels of 10,000 edges take one worker 20 s.
 const ReadyDeadline = time.Minute
 
-// lookAtPeers is how often a gateway that waits looks whether it has what the others have.
-var lookAtPeers = retry.Backoff{Min: 500 * time.Millisecond, Max: 500 * time.Millisecond}
+// peersInterval is the interval at which a waiting gateway compares its tunnels with the other gateways'.
+var peersInterval = retry.Backoff{Min: 500 * time.Millisecond, Max: 500 * time.Millisecond}
 
-// waiting is a gateway that does not take clients yet.
+// waiting is a gateway that does not accept clients yet.
 type waiting struct {
 	*Gateway
 	Member
 }
 
-// awaitPeers has a gateway take clients when it has tunnels of all edges of which gateways have some that take clients: a load
-// balancer that prefers the new one would else have requests fail that the others could serve. Where nobody takes clients nothing
-// is gained by waiting. Nor is it once the deadline is over, whatever may be in the way.
+// awaitPeers makes a gateway accept clients once it has tunnels of all edges that other gateways that accept clients
+// have. Otherwise a load balancer that prefers the new gateway would send it requests that fail, and that the others
+// could serve. It does not wait if no gateway accepts clients, nor after the deadline.
 func (g *Gateway) awaitPeers(ctx context.Context, m Member) {
 	(&waiting{g, m}).run(ctx)
 }
 
 func (w *waiting) run(ctx context.Context) {
-	asked := &askedServers{gateway: w.config, store: w.Store}
+	asked := &peerServers{gateway: w.config, store: w.Store}
 	defer asked.close()
 	began := time.Now()
-	var since time.Time // when it had its configuration first
+	var since time.Time // when it first had its configuration
 	for ctx.Err() == nil {
 		if w.Carries(ctx) == nil {
 			first := since.IsZero()
@@ -47,12 +47,12 @@ func (w *waiting) run(ctx context.Context) {
 				return
 			}
 		}
-		_ = retry.Sleep(ctx, lookAtPeers.Wait(0))
+		_ = retry.Sleep(ctx, peersInterval.Wait(0))
 	}
 }
 
-// hasAll says whether there is nothing to wait for any more.
-func (w *waiting) hasAll(ctx context.Context, asked *askedServers, since time.Time) bool {
+// hasAll reports whether the gateway no longer has to wait.
+func (w *waiting) hasAll(ctx context.Context, asked *peerServers, since time.Time) bool {
 	waited := time.Since(since).Round(time.Millisecond)
 	if asked.why != "" && waited >= w.config.ReadyDeadline {
 		w.deps.Log.Warn("the gateway takes clients without all that others have: the time to wait is over", "waited", waited, "reason", asked.why)
@@ -74,7 +74,8 @@ func (w *waiting) hasAll(ctx context.Context, asked *askedServers, since time.Ti
 	return false
 }
 
-// tookClients says whether Envoy ran for so long before this agent that the one before had it take clients.
+// tookClients reports whether Envoy ran for so long before this agent that the previous agent had let it accept
+// clients.
 func (w *waiting) tookClients(ctx context.Context, began time.Time) bool {
 	running, err := w.deps.Admin.Info(ctx)
 	if err != nil || running.Uptime-time.Since(began) <= w.config.ReadyDeadline {
@@ -84,8 +85,8 @@ func (w *waiting) tookClients(ctx context.Context, began time.Time) bool {
 	return true
 }
 
-// lacks returns what a gateway that has its configuration waits for, empty if it is nothing.
-func (w *waiting) lacks(ctx context.Context, asked *askedServers) (why string) {
+// lacks returns what a configured gateway waits for; empty: nothing.
+func (w *waiting) lacks(ctx context.Context, asked *peerServers) (why string) {
 	subject, err := w.Subject()
 	if err != nil {
 		return err.Error()
@@ -118,7 +119,7 @@ func (w *waiting) lacks(ctx context.Context, asked *askedServers) (why string) {
 	return "not all gateways have reported their tunnels yet"
 }
 
-// hasPeers says whether Envoy's configuration has other gateways.
+// hasPeers reports whether Envoy's configuration has other gateways.
 func (w *waiting) hasPeers(me model.Subject) bool {
 	for _, cluster := range w.deps.XDS.Accepted(me.Node, resourcev3.ClusterType) {
 		if gateway, ok := envoy.PeerOf(cluster); ok && gateway != me.Node {

@@ -24,8 +24,8 @@ func ReadLeaf(dir string) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// Trusts returns whether the identity in a folder is of the installation with a CA: a tunnel that moves between
-// installations keeps its id.
+// Trusts reports whether the identity in a folder belongs to the installation with the CA. A tunnel that moves between
+// installations keeps its id, so the id is not sufficient.
 func Trusts(dir string, ca []byte) bool {
 	return slices.ContainsFunc([]string{certs.TrustFile, enrolledCAFile}, func(name string) bool {
 		bundle, err := os.ReadFile(filepath.Join(dir, name))

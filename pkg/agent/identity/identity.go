@@ -1,7 +1,7 @@
-// Package identity gets and keeps the identity of one enrolment of an agent: its key, its certificate and the CAs that
-// it trusts. A role with a credential and a state folder go in; the next identity comes out, by the key of the current
-// one or, as a last resort, by the credential. It also serves identities to Envoy by SDS. It does not know what an
-// identity is used for, nor how the xds-server decides.
+// Package identity obtains and keeps the identity of one enrolment of an agent: its key, its certificate and the CAs
+// that it trusts. Input: a role with a credential, and a state folder. Output: the next identity, obtained with the
+// key of the current one or, as a last resort, with the credential. It also serves identities to Envoy by SDS. It does
+// not know what an identity is used for, nor how the xds-server decides.
 package identity
 
 import (
@@ -29,12 +29,12 @@ type Role interface {
 	// Enrol tries once to get a first identity and its trust bundle (PEM). It reads the credential at each call, because
 	// the file may have been replaced. An error that wraps certs.ErrRefused is final for this credential.
 	Enrol(ctx context.Context) (certs.Identity, []byte, error)
-	// Cure is what an operator can do when enrolment is refused.
+	// Cure returns what an operator can do if enrolment is rejected.
 	Cure() string
 	// Expected returns the id of the tunnel that the credential is for, empty if it has none, and the CA (PEM) of the
 	// control channel. It reads the credential at each call.
 	Expected() (id string, ca []byte, err error)
-	// Control returns the domain whose names the control channel has, and the way there.
+	// Control returns the domain of the control channel's names, and how to dial it.
 	Control() (model.TunnelDomain, *dial.Way)
 	// Owns returns an error for a subject that is not of this role.
 	Owns(subject model.Subject) error
@@ -53,16 +53,14 @@ type Renewer struct {
 	rejected *rejected // nil: none
 }
 
-// NewRenewer returns a Renewer for the role whose identity is in a folder.
-//
-// Its methods must not be called at the same time.
+// NewRenewer returns a Renewer for the role whose identity is in dir. Its methods must not be called concurrently.
 func NewRenewer(role Role, store *certs.Store, dir string, log *slog.Logger) *Renewer {
 	return &Renewer{role: role, store: store, log: log, Now: time.Now, enrolledCA: filepath.Join(dir, enrolledCAFile)}
 }
 
-// ForgetForeign removes an identity of another role, domain or credential from the store: the folder served another
+// RemoveForeign removes an identity of another role, domain or credential from the store: the folder served another
 // purpose before, or the machine received the credential of another Cluster.
-func (i *Renewer) ForgetForeign() {
+func (i *Renewer) RemoveForeign() {
 	current, err := i.store.Identity()
 	if err != nil {
 		return
@@ -83,20 +81,20 @@ func (i *Renewer) ForgetForeign() {
 	i.rememberCA()
 }
 
-// checkCredential returns an error if the identity in the store is another tunnel's or another installation's than the
-// credential. Where the credential can't be read, or does not say, the identity stays: it does without.
+// checkCredential returns an error if the identity in the store belongs to another tunnel or installation than the
+// credential. If the credential can't be read, or does not name them, it returns nil: the identity works without it.
 func (i *Renewer) checkCredential(subject model.Subject) error {
 	id, ca, err := i.role.Expected()
 	if err != nil {
-		return nil //nolint:nilerr // enrolling says it, once that is needed
+		return nil //nolint:nilerr // enrolling reports it when the credential is needed
 	}
 	if id != "" && id != subject.ID {
 		return fmt.Errorf("it is of the tunnel %s, the credential of %s", subject.ID, id)
 	}
-	// That the CA beside the credential did not sign the identity means nothing by itself: CAs are rotated, and the
-	// credential stays on the machine as it was. Nor does the bundle in the store tell, which always fits its identity. So
-	// only a CA that was changed since the identity was got counts, and only if the store trusts none of it: a newer
-	// credential of the same installation has a CA that the store has too. Without the record nothing was changed.
+	// That the CA beside the credential did not sign the identity proves nothing: CAs are rotated, and the credential
+	// on the machine stays the same. The bundle in the store always fits its identity. So only a CA that was changed
+	// after the identity was obtained counts, and only if the store trusts none of it: a newer credential of the same
+	// installation has a CA that the store trusts too. Without the record, nothing was changed.
 	recorded, err := os.ReadFile(i.enrolledCA)
 	if err != nil || bytes.Equal(recorded, ca) {
 		return nil //nolint:nilerr // as above
@@ -107,8 +105,8 @@ func (i *Renewer) checkCredential(subject model.Subject) error {
 	return errors.New("it is of another CA than the credential")
 }
 
-// rememberCA records the CA that the identity belongs to. Without the record a CA that changes is noticed later: when
-// the leaf has expired.
+// rememberCA records the CA of the identity's credential. Without the record, a changed CA is noticed only when the
+// leaf has expired.
 func (i *Renewer) rememberCA() {
 	_, ca, err := i.role.Expected()
 	if err != nil {
@@ -122,7 +120,7 @@ func (i *Renewer) rememberCA() {
 	}
 }
 
-// enrol gets an identity by the credential. It uses none of that up for an identity that could not be kept.
+// enrol obtains an identity with the credential. It does not use the credential if the store cannot be written.
 func (i *Renewer) enrol(ctx context.Context) (certs.Identity, []byte, error) {
 	if err := i.store.Probe(); err != nil {
 		return certs.Identity{}, nil, err
@@ -138,10 +136,10 @@ func (i *Renewer) enrol(ctx context.Context) (certs.Identity, []byte, error) {
 	return identity, bundle, err
 }
 
-// Renew is one attempt at a new identity. An expired leaf is tried too, because the server renews by key for some time
-// after the end. To enrol anew is the last resort: it makes this machine another node, which cuts the tunnels that it
-// has, and it takes a credential that may be used up by now, or is then for the others. No error that may pass is a
-// reason, a refusal neither: only that this leaf will never be renewed.
+// Renew makes one attempt to obtain a new identity. It also tries to renew an expired leaf, because the server renews
+// by key for some time after the end. To enrol again is the last resort: it makes this machine another node, which
+// closes its tunnels, and it uses up a credential that may be exhausted or needed by other edges. A temporary error or
+// a rejection is not a reason for it; it is done only if this leaf can never be renewed.
 func (i *Renewer) Renew(ctx context.Context) (certs.Identity, []byte, error) {
 	current, err := i.store.Identity()
 	if err != nil {

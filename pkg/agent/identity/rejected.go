@@ -10,26 +10,26 @@ import (
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 )
 
-// reclaims are the waits between attempts to use a rejected identity again. A revocation can be taken back. The edge is
-// not told, and its token may be used up by then.
+// reclaims are the waits between attempts to use a rejected identity again, because a revocation can be reverted. The
+// edge is not notified of that, and its token may be exhausted by then.
 var reclaims = retry.Backoff{Min: 2 * time.Minute, Max: 20 * time.Minute}
 
-// reclaimTime is how long after the end of its leaf an identity is asked for: the server renews none that ended longer
-// ago.
+// reclaimTime is how long after the end of its leaf an identity is requested again: the server does not renew a leaf
+// that ended longer ago.
 const reclaimTime = 90 * 24 * time.Hour
 
 var errNotReclaimed = errors.New("there is no identity to be asked for again, or not yet")
 
-// rejected is an identity that the xds-server serves no more.
+// rejected is an identity that the xds-server no longer serves.
 type rejected struct {
 	identity certs.Identity
 	trust    certs.Bundle
-	next     time.Time // when to ask again
+	next     time.Time // time of the next attempt
 	asked    int
 }
 
-// Reject removes the identity from the store: the xds-server no longer serves it. Renew asks for it again later,
-// because a revocation can be taken back. It must not be called while Renew runs.
+// Reject removes the identity from the store, because the xds-server no longer serves it. Renew requests it again
+// later, because a revocation can be reverted. Reject must not be called while Renew runs.
 func (i *Renewer) Reject() {
 	if identity, err := i.store.Identity(); err == nil {
 		i.rejected = &rejected{identity: identity, trust: i.store.Bundle(), next: i.Now().Add(reclaims.Wait(0))}
@@ -37,7 +37,7 @@ func (i *Renewer) Reject() {
 	i.store.Forget()
 }
 
-// reclaim asks for the identity that was rejected last, if it is time to.
+// reclaim requests the last rejected identity again, if its next attempt is due.
 func (i *Renewer) reclaim(ctx context.Context) (certs.Identity, []byte, error) {
 	b, now := i.rejected, i.Now()
 	if b == nil || now.Before(b.next) {
@@ -49,7 +49,7 @@ func (i *Renewer) reclaim(ctx context.Context) (certs.Identity, []byte, error) {
 		err = i.checkCredential(subject)
 	}
 	if err != nil || now.After(b.identity.NotAfter().Add(reclaimTime)) {
-		i.rejected = nil // the credential is another Cluster's by now, or it is too late
+		i.rejected = nil // the credential is now another Cluster's, or it is too late
 		return certs.Identity{}, nil, errNotReclaimed
 	}
 	b.asked++

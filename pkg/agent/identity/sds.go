@@ -31,13 +31,13 @@ type SecretServer struct {
 // NewSecretServer returns a server without secrets.
 func NewSecretServer() *SecretServer {
 	return &SecretServer{
-		// The prefix makes the versions of this agent differ from those that Envoy got from the last one.
+		// With the prefix, versions of this agent differ from the ones that Envoy got from an earlier agent.
 		cache: cachev3.NewLinearCache(resourcev3.SecretType, cachev3.WithVersionPrefix(uuid.NewString()+"-")),
 		names: map[any][]string{},
 	}
 }
 
-// Set replaces both secrets of the membership m in one step. Envoy uses them for new connections; open ones go on.
+// Set replaces both secrets of the membership m atomically. Envoy uses them for new connections; open ones continue.
 func (s *SecretServer) Set(m any, subject model.Subject, identity certs.Identity, bundle []byte) error {
 	key, err := identity.KeyPEM()
 	if err != nil {
@@ -68,7 +68,7 @@ func (s *SecretServer) Drop(m any) error {
 	return s.cache.UpdateResources(nil, gone)
 }
 
-// Register adds SDS to the gRPC server on whose socket Envoy asks.
+// Register registers SDS on the gRPC server that serves Envoy's socket.
 func (s *SecretServer) Register(ctx context.Context, server *grpc.Server) {
 	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(ctx, s.cache, nil))
 }

@@ -7,25 +7,25 @@ import (
 	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 )
 
-// ErrDraining is why an Envoy that is about to end is not ready.
+// ErrDraining is the reason why a draining Envoy is not ready.
 var ErrDraining = errors.New("draining, and about to end")
 
 var errStarting = errors.New("starting: it has no Envoy yet")
 
-// Health says whether Envoy takes clients. It is safe for concurrent use.
+// Health records whether Envoy accepts clients. It is safe for concurrent use.
 type Health struct {
 	mu       sync.Mutex
-	obtained bool // this agent has an Envoy, and is not about to replace the one that it found
+	obtained bool // this agent has an Envoy, and will not replace the one that it found
 	draining bool
-	waits    string        // for what a gateway waits before it takes clients; empty: for nothing
+	waits    string        // what a gateway waits for before it accepts clients; empty: nothing
 	silent   string        // the parts of Envoy that do not answer; empty: none
-	changed  chan struct{} // closed when takes has another answer
+	changed  chan struct{} // closed when the result of Takes changes
 }
 
-// NewHealth returns the health of an Envoy that the agent does not have yet.
+// NewHealth returns the health of an Envoy that has not been started yet.
 func NewHealth() *Health { return &Health{changed: make(chan struct{})} }
 
-// Ready returns why Envoy does not take clients.
+// Ready returns why Envoy does not accept clients; nil: it does.
 func (h *Health) Ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -42,11 +42,11 @@ func (h *Health) Ready() error {
 	return nil
 }
 
-// SetObtained records that the agent has an Envoy. An agent may find one that it has to replace: if the agent were ready before
-// that, an operator would reload the next edge, and both would drain at the same time.
+// SetObtained records that the agent has an Envoy. Before that the agent may have to replace an Envoy that it found:
+// if it were ready, an operator would reload the next edge, and both would drain at the same time.
 func (h *Health) SetObtained() { h.change(func() { h.obtained = true }) }
 
-// Takes says whether Envoy takes clients, and returns a channel that is closed when that changes.
+// Takes returns whether Envoy accepts clients, and a channel that is closed when that changes.
 func (h *Health) Takes() (reportagent.GatewayState, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,20 +59,20 @@ func (h *Health) report() reportagent.GatewayState {
 
 func (h *Health) serves() bool { return !h.draining && h.waits == "" && h.silent == "" }
 
-// State is for an observation of Envoy: whether it drains, and the parts that did not answer at the last one.
+// State returns whether Envoy drains, and the parts that did not answer at the last observation.
 func (h *Health) State() (draining bool, silent string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.draining, h.silent
 }
 
-// SetSilent records the parts of Envoy that do not answer; empty: all do.
+// SetSilent records the parts of Envoy that do not answer; empty: all answer.
 func (h *Health) SetSilent(silent string) { h.change(func() { h.silent = silent }) }
 
-// SetDraining says that Envoy is about to end, or that this is over.
+// SetDraining records whether Envoy is draining.
 func (h *Health) SetDraining(draining bool) { h.change(func() { h.draining = draining }) }
 
-// SetWaiting says for what a gateway waits; empty: for nothing any more.
+// SetWaiting records what a gateway waits for; empty: nothing.
 func (h *Health) SetWaiting(what string) { h.change(func() { h.waits = what }) }
 
 func (h *Health) change(change func()) {

@@ -1,5 +1,6 @@
-// Package status records how a membership of an agent is, and whether its Envoy takes clients. In go events of the other parts of
-// an agent; out come the report that the controller shows, the answer to /status, and readiness. It looks at nothing itself.
+// Package status records the state of a membership of an agent, and whether its Envoy accepts clients. Input: events
+// of the other parts of an agent. Output: the report that the controller shows, the answer to /status, and readiness.
+// It observes nothing itself.
 package status
 
 import (
@@ -20,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-// What trouble can be about. Each has at most one trouble at a time.
+// Subjects of trouble. Each has at most one trouble at a time.
 const (
 	AboutCertificate   = "certificate"
 	AboutConfiguration = "configuration"
@@ -33,13 +34,13 @@ const (
 	AboutReplaced      = "Envoy replaced"
 )
 
-// Labels are what trouble can be about, as labels.
+// Labels maps the subjects of trouble to values of a metric label.
 var Labels = map[string]string{
 	AboutCertificate: "certificate", AboutConfiguration: "configuration", aboutCache: "control_channel", AboutEnvoy: "envoy",
 	AboutStart: "envoy_start", AboutHang: "envoy_hangs", AboutReplaced: "envoy_replaced", AboutDisk: "disk", AboutMembership: "membership",
 }
 
-// maxTrouble is how much of an error is reported.
+// maxTrouble bounds the reported length of an error.
 const maxTrouble = 500
 
 // Forms of an edge.
@@ -48,10 +49,10 @@ const (
 	Container = "Container"
 )
 
-// Status is how a membership is, for the report and for people. It is safe for concurrent use.
+// Status is the state of a membership, for reports and for operators. It is safe for concurrent use.
 type Status struct {
 	form    string
-	Changed chan struct{} // signalled when the report is another
+	Changed chan struct{} // notified when the report changes
 
 	mu        sync.Mutex
 	subject   model.Subject
@@ -69,7 +70,7 @@ func New(form string) *Status {
 	return &Status{form: form, Changed: make(chan struct{}, 1)}
 }
 
-// Form is how this agent runs. Beside an Envoy that something else starts it is in a container.
+// Form returns the form in which this agent runs. With an Envoy that another program starts, that is a container.
 func Form(external bool) string {
 	if external || os.Getpid() == 1 || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
 		return Container
@@ -82,9 +83,9 @@ func Form(external bool) string {
 	return Process
 }
 
-// SetTrouble records what is wrong now about something.
+// SetTrouble records the present trouble about a subject.
 func (s *Status) SetTrouble(about, text string) {
-	text = strings.ReplaceAll(text, "\n", "; ") // of an error about several addresses
+	text = strings.ReplaceAll(text, "\n", "; ") // errors about several addresses have several lines
 	if len(text) > maxTrouble {
 		text = text[:maxTrouble] + "…"
 	}
@@ -99,7 +100,7 @@ func (s *Status) SetTrouble(about, text string) {
 	s.notify()
 }
 
-// ClearTrouble records that nothing is wrong any more about something.
+// ClearTrouble records that there is no trouble about a subject.
 func (s *Status) ClearTrouble(about string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,11 +118,11 @@ func (s *Status) remove(about string) bool {
 func (s *Status) notify() {
 	select {
 	case s.Changed <- struct{}{}:
-	default: // there is a signal already
+	default: // a notification is pending
 	}
 }
 
-// newest is the newest trouble that is not over.
+// newest returns the newest trouble; empty: none.
 func (s *Status) newest() string {
 	if len(s.troubles) == 0 {
 		return ""
@@ -137,7 +138,7 @@ func (s *Status) SetIdentity(subject model.Subject, identity certs.Identity) {
 	s.subject, s.notAfter = subject, identity.NotAfter()
 }
 
-// SetConfiguration records how the xDS proxy is.
+// SetConfiguration records the state of the xDS proxy.
 func (s *Status) SetConfiguration(state xdsproxy.State) {
 	s.mu.Lock()
 	s.connected, s.cached = state.Connected, state.Cached
@@ -154,7 +155,7 @@ func (s *Status) SetConfiguration(state xdsproxy.State) {
 	}
 }
 
-// Reset forgets an identity that is over, and what was with it.
+// Reset removes an identity that is over, and its state.
 func (s *Status) Reset() {
 	s.mu.Lock()
 	s.subject, s.notAfter, s.apiserver = model.Subject{}, time.Time{}, nil
@@ -162,7 +163,7 @@ func (s *Status) Reset() {
 	s.SetConfiguration(xdsproxy.State{})
 }
 
-// SetAPIServer records a look at the apiservers. Only one that is another than the last one is news.
+// SetAPIServer records the result of a probe. Only a changed result makes a new report.
 func (s *Status) SetAPIServer(result probe.Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +174,7 @@ func (s *Status) SetAPIServer(result probe.Result) {
 	s.notify()
 }
 
-// Report is what the controller shows of this edge.
+// Report returns the report of this edge for the controller.
 func (s *Status) Report() *reportv1.EdgeReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +185,7 @@ func (s *Status) Report() *reportv1.EdgeReport {
 	return r
 }
 
-// APIServer is the result of a probe as a report holds it.
+// APIServer converts the result of a probe for a report.
 func APIServer(result *probe.Result) *reportv1.APIServer {
 	a := &reportv1.APIServer{
 		Address: result.Address, Healthy: result.Healthy, Message: result.Message, Version: result.Version, CertificateNames: result.CertificateNames,
@@ -195,19 +196,19 @@ func APIServer(result *probe.Result) *reportv1.APIServer {
 	return a
 }
 
-// Member is how a membership is, as /status shows it.
+// Member is the state of a membership in /status.
 type Member struct {
 	Node      string        `json:"node,omitempty"`
 	TunnelID  string        `json:"tunnelID,omitempty"`
 	Joined    string        `json:"joined,omitempty"` // its name, if it was joined at run time
 	NotAfter  *time.Time    `json:"certificateNotAfter,omitempty"`
 	Connected bool          `json:"connected"`        // to the xds-server
-	Cached    bool          `json:"cached,omitempty"` // Envoy has the configuration of before
+	Cached    bool          `json:"cached,omitempty"` // Envoy has the cached configuration
 	APIServer *probe.Result `json:"apiServer,omitempty"`
 	LastError string        `json:"lastError,omitempty"`
 }
 
-// State is how the membership is, for people.
+// State returns the state of the membership for /status.
 func (s *Status) State() Member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,14 +222,14 @@ func (s *Status) State() Member {
 	return m
 }
 
-// Summary is what figures are made of.
+// Summary is the state of a membership for metrics.
 type Summary struct {
 	NotAfter          time.Time
 	Connected, Cached bool
 	Troubles          []string
 }
 
-// Summary is how the membership is, for figures.
+// Summary returns the state of the membership for metrics.
 func (s *Status) Summary() Summary {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,9 +26,9 @@ const (
 // to use. It is safe for concurrent use.
 type Answers struct {
 	mu       sync.Mutex
-	began    int64  // when it was asked for first, as all times here in Unix ns; 0: it was not
-	sent     int64  // when something was sent last; 0: nothing was
-	nonce    string // of what was sent last
+	began    int64  // first request; all times here are in Unix ns; 0: none
+	sent     int64  // last response; 0: none
+	nonce    string // of the last response
 	pending  []string
 	refusals map[string]*refusals // by name; nil: none
 	agent    unique.Handle[string]
@@ -67,7 +67,7 @@ func (a *Answers) retry(name string) {
 // Received records a request of the node: an ACK, a NACK, or a subscription.
 func (a *Answers) Received(r *discoveryv3.DeltaDiscoveryRequest, now time.Time) {
 	detail := r.GetErrorDetail()
-	var groups []*statusv3.ClientConfig // decoded before the lock is taken: what lists nodes waits for it
+	var groups []*statusv3.ClientConfig // decoded without the lock, which lists of nodes wait for
 	for _, packed := range detail.GetDetails()[:min(len(detail.GetDetails()), maxRefusals)] {
 		group := &statusv3.ClientConfig{}
 		if packed.UnmarshalTo(group) == nil {
@@ -97,7 +97,7 @@ func (a *Answers) Received(r *discoveryv3.DeltaDiscoveryRequest, now time.Time) 
 	for _, group := range groups {
 		a.refuse(group, now)
 	}
-	if len(groups) == 0 { // an agent that does not say which
+	if len(groups) == 0 { // an agent that does not name the resources
 		group := &refusals{versions: map[string]string{}, why: Printable(detail.GetMessage(), maxRefusal), since: now}
 		for _, name := range names {
 			a.add(name, "", group)
@@ -105,13 +105,13 @@ func (a *Answers) Received(r *discoveryv3.DeltaDiscoveryRequest, now time.Time) 
 	}
 }
 
-// refuse remembers what was refused together.
+// refuse records resources that were rejected together.
 func (a *Answers) refuse(said *statusv3.ClientConfig, now time.Time) {
 	group := &refusals{versions: map[string]string{}, since: now}
 	for _, r := range said.GetGenericXdsConfigs() {
 		state := r.GetErrorState()
 		group.why = cmp.Or(group.why, Printable(state.GetDetails(), maxRefusal))
-		// By the node's clock, which may be wrong, but it can't be later than now.
+		// By the node's clock, which may be wrong, but the time can't be in the future.
 		if at := state.GetLastUpdateAttempt(); at != nil && at.CheckValid() == nil && at.AsTime().Before(group.since) {
 			group.since = at.AsTime()
 		}
@@ -133,9 +133,9 @@ func (a *Answers) add(name, version string, group *refusals) {
 // outcome is a copy of Answers at one time.
 type outcome struct {
 	asked    bool
-	sent     time.Time // zero: nothing was
+	sent     time.Time // zero: nothing was sent
 	pending  map[string]bool
-	refusals map[string]*refusals // never changed
+	refusals map[string]*refusals // immutable
 }
 
 func (a *Answers) outcome() outcome {
@@ -164,7 +164,7 @@ func (a *Answers) agentVersion() (version string, since time.Time) {
 	return version, since
 }
 
-// Rejected calls a function with the name of each resource that is rejected now, and when it was first.
+// Rejected calls do with the name of each rejected resource, and the time of its first rejection.
 func (a *Answers) Rejected(do func(name string, since time.Time)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -183,7 +183,7 @@ func (a *Answers) FirstRejection() (name, why string) {
 	return "", ""
 }
 
-// Printable returns the printable characters of a text, at most so many bytes: a node chooses what it states.
+// Printable returns the printable characters of a text, at most so many bytes, because a node chooses the text.
 func Printable(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -108,10 +108,10 @@ func stringMatcher(m *matcherv3.StringMatcher) (func(string) bool, error) {
 		return with(strings.Contains, pattern.Contains)
 	case *matcherv3.StringMatcher_SafeRegex:
 		text := pattern.SafeRegex.GetRegex()
-		if len(text) > maxPattern { // checked first: to compile it costs more than to match it
+		if len(text) > maxPattern { // checked first, because compiling costs more than matching
 			return nil, errPattern
 		}
-		expression, err := regexp.Compile("^(?:" + text + ")$") // Envoy's match whole strings
+		expression, err := regexp.Compile("^(?:" + text + ")$") // Envoy matches whole strings
 		if err != nil {
 			return nil, errPattern
 		}

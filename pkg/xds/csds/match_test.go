@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// marshal is a seed.
+// marshal returns a seed.
 func marshal(f *testing.F, m proto.Message) []byte {
 	f.Helper()
 	data, err := proto.Marshal(m)

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// maxMarks is how many changes have their times recorded.
+// maxMarks bounds the number of changes with recorded times.
 const maxMarks = 1024
 
-// Marks are the times of the last changes of the Envoy clusters that all gateways share, by the number that a change
-// has in the feed. It is safe for concurrent use.
+// Marks are the times of the last changes of the Envoy clusters that all gateways share, by the number of the change
+// in the feed. It is safe for concurrent use.
 type Marks struct {
 	mu      sync.Mutex
 	all     []mark // the newest at the end
-	pending int64  // when the change that is being made began; 0: none is
+	pending int64  // beginning of the change in progress; 0: none is
 }
 
 type mark struct {

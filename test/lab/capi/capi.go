@@ -1,5 +1,5 @@
-// Package capi installs Cluster API in the management cluster of a lab and runs its managers. An apiserver and the
-// folder of a lab go in; types, webhooks and running managers come out. It does not know where machines come from.
+// Package capi installs Cluster API in the management cluster of a lab and runs its managers. Input: an apiserver and
+// the folder of a lab. Output: types, webhooks and running managers. It does not know where machines come from.
 package capi
 
 import (
@@ -46,11 +46,11 @@ type Provider struct {
 	Management *kube.APIServer
 	Webhooks   *pki.Authority // of the managers' webhooks: a restored management cluster trusts the one that it had
 	Machines   bool           // with the kubeadm providers
-	Lean       bool           // types only: no manager runs
+	Lean       bool           // only types: no manager runs
 }
 
-// Start installs Cluster API with its webhooks, starts its managers and returns the core manager; nil where Lean. It
-// closes installed as soon as the types are served.
+// Start installs Cluster API with its webhooks, starts its managers and returns the core manager, or nil if Lean is
+// set. It closes installed as soon as the types are served.
 func (p *Provider) Start(ctx context.Context, installed chan<- struct{}) (core *proc.Process, err error) {
 	crds, err := kube.ParseObjects(providers)
 	if err != nil {
@@ -72,7 +72,7 @@ func (p *Provider) Start(ctx context.Context, installed chan<- struct{}) (core *
 	}
 	close(installed)
 	if p.Lean {
-		return nil, nil // a Cluster is an object like any other then
+		return nil, nil // a Cluster is then an object like any other
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for i, m := range managers {
@@ -87,8 +87,8 @@ func (p *Provider) Start(ctx context.Context, installed chan<- struct{}) (core *
 	return core, group.Wait()
 }
 
-// startManager starts a manager, and installs its webhooks as soon as it serves them: the apiserver would wait for
-// them.
+// startManager starts a manager, and installs its webhooks as soon as it serves them, because the apiserver would wait
+// for them.
 func (p *Provider) startManager(ctx context.Context, m manager) (*proc.Process, error) {
 	process, err := p.runManager(ctx, m.name, m)
 	if err != nil {
@@ -104,7 +104,8 @@ func (p *Provider) startManager(ctx context.Context, m manager) (*proc.Process, 
 	return process, nil
 }
 
-// runManager starts a manager as a process of some name, and waits until it is ready. Its webhooks are not installed.
+// runManager starts a manager as a process with the given name, and waits until it is ready. It does not install its
+// webhooks.
 func (p *Provider) runManager(ctx context.Context, name string, m manager) (*proc.Process, error) {
 	dir := p.Workspace.File(name)
 	pair, err := p.Webhooks.Issue(pki.LeafSpec{
@@ -142,16 +143,16 @@ func (p *Provider) runManager(ctx context.Context, name string, m manager) (*pro
 		proc.Answers200(probe, "http://"+netns.HostPort("127.0.0.1", m.health)+"/readyz"))
 }
 
-// StartManager starts Cluster API's core manager for the Clusters of one namespace of a lean lab, which has none of its
-// own, and without webhooks. One may run at a time; its log has the name.
+// StartManager starts Cluster API's core manager for the Clusters of one namespace, without webhooks. It is for a lean
+// lab, which has no manager. One may run at a time; name is the name of its log.
 func (p *Provider) StartManager(ctx context.Context, name, namespace string, flags ...string) (*proc.Process, error) {
 	m := coreManager
 	m.flags = append([]string{"--namespace=" + namespace}, flags...)
 	return p.runManager(ctx, name, m)
 }
 
-// clusterctlLabel is what clusterctl adds to everything that it installs, and looks for in types whose objects it may
-// move.
+// clusterctlLabel is the label that clusterctl adds to everything that it installs. clusterctl moves objects only of
+// types with this label.
 const clusterctlLabel = "clusterctl.cluster.x-k8s.io"
 
 // crds reads the CRDs of a manager as its kustomization would write them.
@@ -174,7 +175,8 @@ func (p *Provider) crds(m manager) ([]*unstructured.Unstructured, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading the versions of %s: %w", crd.GetName(), err)
 		}
-		if len(versions) > 1 && !p.Lean { // without a manager there is no conversion, and the apiserver would retry for ever
+		// without a manager there is no conversion, and the apiserver would retry without end
+		if len(versions) > 1 && !p.Lean {
 			crd.Object["spec"].(map[string]any)["conversion"] = conversion
 		}
 	}
@@ -211,7 +213,7 @@ func (m manager) webhookClient(path string, caPEM []byte) map[string]any {
 	return map[string]any{"url": "https://" + netns.HostPort("127.0.0.1", m.webhook) + path, "caBundle": base64Of(caPEM)}
 }
 
-// kustomizeLabels reads the labels that a kustomization adds: Cluster API finds the version of a CRD by them.
+// kustomizeLabels reads the labels that a kustomization adds. Cluster API uses them to find the version of a CRD.
 func kustomizeLabels(file string) (map[string]string, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -233,8 +235,8 @@ func kustomizeLabels(file string) (map[string]string, error) {
 	return labels, nil
 }
 
-// kubeadmManagers are those of Cluster API's kubeadm providers. They look at their objects again more often than by
-// default: a test has no ten minutes.
+// kubeadmManagers are the managers of Cluster API's kubeadm providers. They resync their objects more often than by
+// default, so that tests do not wait ten minutes.
 var kubeadmManagers = []manager{
 	{
 		name: "capi-bootstrap", config: "capi-bootstrap-config", webhook: 9445, health: 9441,
@@ -246,7 +248,7 @@ var kubeadmManagers = []manager{
 	},
 }
 
-// managers are those that run, the core manager first.
+// managers returns the managers that run, the core manager first.
 func (p *Provider) managers() []manager {
 	if p.Machines {
 		return append([]manager{coreManager}, kubeadmManagers...)
@@ -256,7 +258,7 @@ func (p *Provider) managers() []manager {
 
 func base64Of(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
 
-// merge is a new map with the entries of both; those of more win.
+// merge returns a new map with the entries of both. Entries of more take precedence.
 func merge(labels, more map[string]string) map[string]string {
 	merged := maps.Clone(labels)
 	if merged == nil {

@@ -1,5 +1,5 @@
 // Package clock gives programs a wrong clock. It builds the programs of this repository with another time.Now, and a
-// library for Envoy; out come program paths and environments.
+// library for Envoy. Output: program paths and environments.
 package clock
 
 import (
@@ -17,12 +17,12 @@ import (
 	"github.com/fairlead/fairlead/test/lab/workspace"
 )
 
-// skewEnv says by how many seconds the clock of a program is wrong: of a Go program that Clocks built, and of one that
-// has the library.
+// skewEnv is the environment variable with the error of a program's clock in seconds. Go programs that Clocks built
+// and programs with the library read it.
 const skewEnv = "FAIRLEAD_LAB_CLOCK_SKEW"
 
-// Clocks lets programs have clocks that are wrong. A kernel has one clock for all, so it is the programs that are
-// changed: Go programs are built with another time.Now, Envoy gets a library between it and the C library.
+// Clocks gives programs wrong clocks. A kernel has one clock, so the programs are changed: Go programs are built with
+// another time.Now, and Envoy gets a library between it and the C library.
 type Clocks struct {
 	programs string
 	library  string
@@ -34,8 +34,8 @@ var skewSource []byte
 //go:embed skew/skew.c
 var skewLibrary []byte
 
-// NewClocks builds our programs with another time.Now, and the library. Without anything in Go's build cache it takes
-// some minutes.
+// NewClocks builds our programs with another time.Now, and the library. With an empty build cache it takes some
+// minutes.
 func NewClocks(ctx context.Context) (*Clocks, error) {
 	root, err := workspace.FindRoot()
 	if err != nil {
@@ -70,8 +70,8 @@ func NewClocks(ctx context.Context) (*Clocks, error) {
 	return c, nil
 }
 
-// writeOverlay writes what go build -overlay takes: the standard library's time.Now with something added, and where
-// that comes from. It fails if time.Now no longer is what it was.
+// writeOverlay writes the argument of go build -overlay: the standard library's time.Now with an addition, and its
+// source. It fails if time.Now has changed.
 func (c *Clocks) writeOverlay(ctx context.Context) (string, error) {
 	const now, skewed = "\tsec, nsec, mono := runtimeNow()\n", "\tsec, nsec, mono := runtimeNow()\n\tsec += labSkew\n"
 	goroot, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
@@ -106,10 +106,10 @@ func (c *Clocks) writeOverlay(ctx context.Context) (string, error) {
 	return overlay, nil
 }
 
-// Program is one of our programs with another time.Now.
+// Program returns the path of one of our programs with another time.Now.
 func (c *Clocks) Program(name string) string { return filepath.Join(c.programs, name) }
 
-// Env makes the clock of a program, and of the Envoy that it starts, wrong.
+// Env returns the environment that makes the clock of a program, and of the Envoy that it starts, wrong.
 func (c *Clocks) Env(by time.Duration) []string {
 	return []string{skewEnv + "=" + strconv.Itoa(int(by.Seconds())), "LD_PRELOAD=" + c.library}
 }

@@ -21,9 +21,10 @@ const (
 	endpointPort = 6443
 	// firstEndpoint is the last byte of the first endpoint's address.
 	firstEndpoint = 200
-	// healthInterval is how often a load balancer looks at the apiservers behind it.
+	// healthInterval is the interval at which a load balancer checks its apiservers.
 	healthInterval = time.Second
-	// unhealthyAfter is how many looks in a row must fail: one alone fails also when the processors are busy.
+	// unhealthyAfter is the number of consecutive checks that must fail. A single check also fails when the processors
+	// are busy.
 	unhealthyAfter = 3
 )
 
@@ -37,12 +38,12 @@ type balancer struct {
 	mu       sync.Mutex
 	backends []netip.Addr
 	healthy  map[netip.Addr]bool
-	failures map[netip.Addr]int      // in a row
-	conns    map[net.Conn]netip.Addr // to which machine a client's connection leads
+	failures map[netip.Addr]int      // number of consecutive failures
+	conns    map[net.Conn]netip.Addr // machine of each client's connection
 	turn     int
 }
 
-// Endpoint is the address of a Cluster's load balancer, which it makes if there is none.
+// Endpoint returns the address of a Cluster's load balancer. It creates one if there is none.
 func (c *Cloud) Endpoint(ctx context.Context, cluster types.NamespacedName) (netip.AddrPort, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +79,7 @@ func (c *Cloud) newBalancer(ctx context.Context, address netip.Addr) (*balancer,
 	return b, nil
 }
 
-// updateBalancer tells a Cluster's load balancer which machines it has. The caller holds the lock.
+// updateBalancer sets the machines of a Cluster's load balancer. The caller holds the lock.
 func (c *Cloud) updateBalancer(cluster types.NamespacedName) {
 	b := c.balancers[cluster]
 	if b == nil {
@@ -100,12 +101,12 @@ func (b *balancer) close() {
 	_ = b.listener.Close()
 }
 
-// watch looks at the apiservers, and cuts the connections to those that are gone.
+// watch checks the apiservers periodically, and closes the connections to the ones that have failed.
 func (b *balancer) watch(ctx context.Context) {
 	tick := time.NewTicker(healthInterval)
 	defer tick.Stop()
 	for {
-		b.look(ctx)
+		b.probe(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -114,8 +115,8 @@ func (b *balancer) watch(ctx context.Context) {
 	}
 }
 
-// look looks at each apiserver once. One that is new counts when it first answers.
-func (b *balancer) look(ctx context.Context) {
+// probe checks each apiserver once. A new one is used after its first answer.
+func (b *balancer) probe(ctx context.Context) {
 	b.mu.Lock()
 	backends := b.backends
 	b.mu.Unlock()
@@ -143,7 +144,7 @@ func (b *balancer) look(ctx context.Context) {
 	}
 }
 
-// check asks for a TLS handshake.
+// check attempts a TLS handshake.
 func (b *balancer) check(ctx context.Context, backend netip.Addr) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -169,7 +170,7 @@ func (b *balancer) serve(ctx context.Context) {
 	}
 }
 
-// next is the next healthy apiserver in turn.
+// next returns the next healthy apiserver in turn.
 func (b *balancer) next() (netip.Addr, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -182,7 +183,7 @@ func (b *balancer) next() (netip.Addr, error) {
 	return netip.Addr{}, errors.New("no apiserver is healthy")
 }
 
-// forward copies a client's bytes to an apiserver and back. Without one the client's connection ends.
+// forward copies a client's bytes to an apiserver and back. Without an apiserver it closes the client's connection.
 func (b *balancer) forward(ctx context.Context, client net.Conn) {
 	defer func() { _ = client.Close() }()
 	backend, err := b.next()

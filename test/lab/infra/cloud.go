@@ -1,5 +1,5 @@
-// Package infra is an infrastructure provider for Cluster API whose machines are network namespaces. LabCluster and
-// LabMachine objects go in; machines that run kubeadm, and a load balancer for each workload cluster, come out. It does
+// Package infra is an infrastructure provider for Cluster API whose machines are network namespaces. Input: LabCluster
+// and LabMachine objects. Output: machines that run kubeadm, and a load balancer for each workload cluster. It does
 // not know Fairlead.
 package infra
 
@@ -21,14 +21,14 @@ import (
 	"github.com/fairlead/fairlead/test/lab/workspace"
 )
 
-// Cloud is where the machines of LabMachines run: each is a site on the workload network. What it has is there
-// whichever management cluster knows of it, as in any cloud.
+// Cloud runs the machines of LabMachines: each is a site on the workload network. As in any cloud, its resources do
+// not depend on which management cluster has objects for them.
 type Cloud struct {
 	workspace *workspace.Workspace // for logs and files
 	network   *netns.Network
 
 	mu        sync.Mutex
-	names     map[string][]netip.Addr // that all machines know
+	names     map[string][]netip.Addr // resolved on all machines
 	machines  map[types.NamespacedName]*Machine
 	balancers map[types.NamespacedName]*balancer
 }
@@ -40,10 +40,10 @@ type Machine struct {
 	Cluster types.NamespacedName
 	Dir     string // of all its files
 	process *proc.Process
-	serves  bool // an apiserver
+	serves  bool // it has an apiserver
 }
 
-// machineSpec says what a machine is to be.
+// machineSpec describes a machine.
 type machineSpec struct {
 	key          types.NamespacedName
 	cluster      types.NamespacedName
@@ -61,7 +61,7 @@ func NewCloud(w *workspace.Workspace, network *netns.Network) *Cloud {
 	}
 }
 
-// AddName makes a name known to all machines, also to those that are still to come.
+// AddName makes a name resolve on all present and future machines.
 func (c *Cloud) AddName(name string, addresses ...netip.Addr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,14 +74,14 @@ func (c *Cloud) AddName(name string, addresses ...netip.Addr) error {
 	return nil
 }
 
-// machine finds a machine.
+// machine returns a machine, or nil if it does not exist.
 func (c *Cloud) machine(key types.NamespacedName) *Machine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.machines[key]
 }
 
-// Machines are the machines of a Cluster that run, by name.
+// Machines returns the running machines of a Cluster, by name.
 func (c *Cloud) Machines(cluster types.NamespacedName) []*Machine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +105,7 @@ func (c *Cloud) create(ctx context.Context, spec machineSpec) (*Machine, error) 
 		Site: site, Name: spec.host, Cluster: spec.cluster, Dir: c.workspace.File("machines", spec.host),
 		serves: spec.controlPlane,
 	}
-	// As every machine has one: kubeadm takes its address from it. It leads nowhere.
+	// Every machine has a default route: kubeadm takes its address from it. It leads nowhere.
 	if err := site.IP(ctx, "route", "add", "default", "via", netns.WorkloadAddress.String()); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (c *Cloud) create(ctx context.Context, spec machineSpec) (*Machine, error) 
 	return m, nil
 }
 
-// install gives a machine its names and its bootstrap data, and switches it on.
+// install gives a machine its names and its bootstrap data, and starts it.
 func (c *Cloud) install(ctx context.Context, m *Machine, spec machineSpec) error {
 	c.mu.Lock()
 	names := maps.Clone(c.names)
@@ -156,10 +156,10 @@ func (c *Cloud) install(ctx context.Context, m *Machine, spec machineSpec) error
 	return err
 }
 
-// providerID is the id of a machine in this cloud, on its Node and on its LabMachine.
+// providerID returns the id of a machine in this cloud, as on its Node and its LabMachine.
 func providerID(key types.NamespacedName) string { return "lab:///" + key.String() }
 
-// remove ends a machine for good. Without one it does nothing.
+// remove ends a machine permanently. If it does not exist, remove does nothing.
 func (c *Cloud) remove(ctx context.Context, key types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,7 +175,7 @@ func (c *Cloud) remove(ctx context.Context, key types.NamespacedName) {
 	_ = os.RemoveAll(m.Dir)
 }
 
-// Destroy ends a machine as the loss of its power does, without an orderly shutdown.
+// Destroy ends a machine without an orderly shutdown, like the loss of its power.
 func (m *Machine) Destroy(ctx context.Context) {
 	_ = m.Unplug(ctx)
 	for _, pid := range netns.NamespacePIDs(ctx, m.Namespace.Name) {

@@ -23,14 +23,14 @@ import (
 
 const (
 	infrastructureGroup = "infrastructure.cluster.x-k8s.io"
-	// labFinalizer keeps a LabMachine until its machine is gone.
+	// labFinalizer keeps a LabMachine until its machine no longer exists.
 	labFinalizer = "infrastructure.cluster.x-k8s.io/lab"
-	// infrastructureInterval is how often the provider looks at its objects.
+	// infrastructureInterval is the interval at which the provider reads its objects.
 	infrastructureInterval = time.Second
 )
 
-// infrastructure is Cluster API's infrastructure provider for LabClusters and LabMachines: it fulfils the contract
-// v1beta2. It looks at all objects each time, so that it needs no memory of its own: what runs is known by the cloud.
+// infrastructure is Cluster API's infrastructure provider for LabClusters and LabMachines, according to the contract
+// v1beta2. It reads all objects each time, so it keeps no state: the cloud knows what runs.
 type infrastructure struct {
 	cloud  *Cloud
 	client client.Client
@@ -71,7 +71,7 @@ func (i *infrastructure) run(ctx context.Context) {
 	}
 }
 
-// reconcile looks at every object. One that can't be served doesn't keep the others waiting.
+// reconcile reconciles every object. An object that can't be served doesn't delay the others.
 func (i *infrastructure) reconcile(ctx context.Context) error {
 	var errs []error
 	for kind, one := range map[string]func(context.Context, *clusterv1.Cluster, *unstructured.Unstructured) error{
@@ -82,7 +82,7 @@ func (i *infrastructure) reconcile(ctx context.Context) error {
 		list.SetKind(kind + "List")
 		if err := i.client.List(ctx, list); err != nil {
 			if kube.IsNoMatch(err) {
-				continue // the types are still to come
+				continue // the types are not installed yet
 			}
 			return fmt.Errorf("listing %ss: %w", kind, err)
 		}
@@ -96,7 +96,7 @@ func (i *infrastructure) reconcile(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// with runs a function on an object that belongs to a Cluster which is not paused.
+// with runs a function on an object that belongs to a Cluster, unless the Cluster is paused.
 func (i *infrastructure) with(ctx context.Context, object *unstructured.Unstructured,
 	one func(context.Context, *clusterv1.Cluster, *unstructured.Unstructured) error,
 ) error {
@@ -115,7 +115,7 @@ func (i *infrastructure) with(ctx context.Context, object *unstructured.Unstruct
 	return one(ctx, cluster, object)
 }
 
-// ownedBy says whether an object has an owner of one of the kinds.
+// ownedBy reports whether an object has an owner of one of the kinds.
 func ownedBy(object *unstructured.Unstructured, kinds ...string) bool {
 	return slices.ContainsFunc(object.GetOwnerReferences(),
 		func(o metav1.OwnerReference) bool { return slices.Contains(kinds, o.Kind) })
@@ -125,11 +125,11 @@ func (i *infrastructure) reconcileCluster(ctx context.Context, cluster *clusterv
 	object *unstructured.Unstructured,
 ) error {
 	if !object.GetDeletionTimestamp().IsZero() {
-		return nil // the endpoint stays: addresses cost nothing here
+		return nil // the endpoint remains: addresses cost nothing here
 	}
 	if _, manual := object.GetAnnotations()[clusterv1.ManagedByAnnotation]; manual ||
 		cluster.Spec.ControlPlaneRef.Kind != "KubeadmControlPlane" {
-		return nil // the lab itself plays its provider: see CreateCluster
+		return nil // the lab itself acts as its provider: see CreateCluster
 	}
 	endpoint, err := i.cloud.Endpoint(ctx, client.ObjectKeyFromObject(cluster))
 	if err != nil {
@@ -166,8 +166,8 @@ func (i *infrastructure) reconcileMachine(ctx context.Context, cluster *clusterv
 	})
 }
 
-// machine finds the machine of a LabMachine, or makes it as soon as its bootstrap data is there. A machine that once
-// ran and is gone is not made again: nil.
+// machine returns the machine of a LabMachine. It creates it as soon as the bootstrap data exists. A machine that ran
+// before and no longer exists is not created again: nil.
 func (i *infrastructure) machine(ctx context.Context, cluster *clusterv1.Cluster,
 	object *unstructured.Unstructured,
 ) (*Machine, error) {
@@ -200,7 +200,7 @@ func (i *infrastructure) machine(ctx context.Context, cluster *clusterv1.Cluster
 	}, secret); err != nil {
 		return nil, fmt.Errorf("reading bootstrap data: %w", err)
 	}
-	// Before anything runs: a deletion of the object has to wait for the end of the machine.
+	// Before anything runs, because deleting the object must wait for the end of the machine.
 	err := i.write(ctx, object, func(o *unstructured.Unstructured) error {
 		controllerutil.AddFinalizer(o, labFinalizer)
 		return nil
@@ -216,7 +216,7 @@ func (i *infrastructure) machine(ctx context.Context, cluster *clusterv1.Cluster
 	})
 }
 
-// write changes an object and its status, if they are to change.
+// write updates an object and its status if they differ.
 func (i *infrastructure) write(ctx context.Context, object *unstructured.Unstructured,
 	change func(*unstructured.Unstructured) error, status map[string]any,
 ) error {
@@ -242,7 +242,7 @@ func (i *infrastructure) write(ctx context.Context, object *unstructured.Unstruc
 	return client.IgnoreNotFound(i.client.Status().Patch(ctx, object, patch))
 }
 
-// merged is a status with some fields set.
+// merged returns a status with some fields set.
 func merged(status any, fields map[string]any) map[string]any {
 	all := map[string]any{}
 	if old, ok := status.(map[string]any); ok {

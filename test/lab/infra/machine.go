@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// machineImage is what the image of a machine has for a version of Kubernetes: the flags for its programs. Without a
-// version it is the pinned one. Containers get the program of their image's tag, whatever the machine's version is;
-// where there is but one program, that.
+// machineImage returns flags with the programs of a machine's image for a version of Kubernetes; without a version, of
+// the pinned one. Containers run the program of their image's tag, regardless of the machine's version, or the only
+// program if there is one.
 func (c *Cloud) machineImage(ctx context.Context, version string) ([]string, error) {
 	next, err := c.workspace.NextVersion(ctx)
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *Cloud) machineImage(ctx context.Context, version string) ([]string, err
 	return flags, nil
 }
 
-// Command is a command that root runs on the machine, with its files, its network and its processes.
+// Command returns a command that root runs on the machine, with its files, its network and its processes.
 func (m *Machine) Command(ctx context.Context, program string, args ...string) (*exec.Cmd, error) {
 	first, err := m.firstProcess()
 	if err != nil {
@@ -50,7 +50,8 @@ func (m *Machine) Command(ctx context.Context, program string, args ...string) (
 	return exec.CommandContext(ctx, "nsenter", all...), nil
 }
 
-// firstProcess is process 1 of the machine, as the lab sees it: the only child of the program that plays the machine.
+// firstProcess returns the lab's process id of the machine's process 1: the only child of the program that simulates
+// the machine.
 func (m *Machine) firstProcess() (string, error) {
 	threads, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(m.process.PID()), "task", "*", "children"))
 	if err != nil {
@@ -68,5 +69,5 @@ func (m *Machine) firstProcess() (string, error) {
 	return "", fmt.Errorf("process %d has no child", m.process.PID())
 }
 
-// File is where the lab finds a file of the machine.
+// File returns the path in the lab of a file of the machine.
 func (m *Machine) File(path string) string { return filepath.Join(m.Dir, "disk", path) }

@@ -1,6 +1,6 @@
-// Package kube runs real Kubernetes programs for a lab: etcd, kube-apiserver with a PKI of its own, and the controllers
-// that remove deleted objects. A Workspace and a namespace go in; an APIServer with an administrator's client comes
-// out. It also reads manifests and installs objects. It does not know Cluster API or Fairlead.
+// Package kube runs real Kubernetes programs for a lab: etcd, kube-apiserver with its own PKI, and the controllers
+// that remove deleted objects. Input: a Workspace and a namespace. Output: an APIServer with an administrator's
+// client. It also reads manifests and installs objects. It does not know Cluster API or Fairlead.
 package kube
 
 import (
@@ -35,7 +35,7 @@ const (
 	serviceRange = "10.96.0.0/16"
 )
 
-// kubeadmNames are the names that kubeadm puts into every serving certificate.
+// kubeadmNames are the names that kubeadm adds to every serving certificate.
 var kubeadmNames = []string{
 	"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost",
 	"10.96.0.1", "127.0.0.1",
@@ -53,7 +53,7 @@ type APIServer struct {
 	Admin     pki.KeyPair   // the administrator's credentials
 }
 
-// APIServerSpec is an apiserver to start.
+// APIServerSpec describes an apiserver to start.
 type APIServerSpec struct {
 	Name      string
 	Namespace *netns.Namespace
@@ -65,10 +65,10 @@ type APIServerSpec struct {
 	NotAfter  time.Time // of its certificates; zero: the default
 }
 
-// URL is where the apiserver answers in its own network.
+// URL returns the apiserver's URL in its own network.
 func (a *APIServer) URL() string { return "https://" + a.Endpoint.String() }
 
-// StartEtcd starts an etcd that trusts the disk: nothing here outlives the machine.
+// StartEtcd starts an etcd that does not sync to disk: nothing here outlives the machine.
 func StartEtcd(ctx context.Context, w *workspace.Workspace, namespace *netns.Namespace) (*proc.Process, error) {
 	name := EtcdName(namespace)
 	etcd, err := proc.Start(proc.Spec{
@@ -86,7 +86,7 @@ func StartEtcd(ctx context.Context, w *workspace.Workspace, namespace *netns.Nam
 		proc.Answers200(&http.Client{Transport: &http.Transport{DialContext: namespace.DialContext}}, etcdURL+"/readyz"))
 }
 
-// StartAPIServer starts a kube-apiserver with a PKI of its own, and waits until it is ready.
+// StartAPIServer starts a kube-apiserver with its own PKI, and waits until it is ready.
 func StartAPIServer(ctx context.Context, w *workspace.Workspace, spec APIServerSpec) (*APIServer, error) {
 	a := &APIServer{Name: spec.Name, Namespace: spec.Namespace, Endpoint: netip.AddrPortFrom(spec.Address, spec.Port)}
 	dir := w.File(spec.Name)
@@ -126,7 +126,7 @@ func apiServerFlags(dir string) []string {
 	}
 }
 
-// writePKI makes what kubeadm would make, and writes what the apiserver reads.
+// writePKI creates the PKI that kubeadm would create, and writes the apiserver's files.
 func (a *APIServer) writePKI(dir string, names []string, notAfter time.Time) (err error) {
 	if a.CA, err = pki.NewAuthorityUntil("kubernetes", notAfter); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (a *APIServer) connect() error {
 	return nil
 }
 
-// EtcdName is the name of the etcd in a namespace: of its process and its folder.
+// EtcdName returns the name of the etcd in a namespace, of its process and of its folder.
 func EtcdName(namespace *netns.Namespace) string {
 	return "etcd-" + filepath.Base(namespace.Name[len(netns.Prefix):])
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/fairlead/fairlead/test/lab/workspace"
 )
 
-// collectorHealth is where Kubernetes' controllers of the management cluster say how they are.
+// collectorHealth is the health endpoint of Kubernetes' controllers of the management cluster.
 const collectorHealth = "127.0.0.1:10257"
 
-// StartCollector starts those of Kubernetes' own controllers without which Cluster API's objects would not end: what a
-// Cluster owns is removed by the garbage collector, a namespace by the namespace controller.
+// StartCollector starts the Kubernetes controllers that remove deleted objects, which Cluster API's objects need to
+// end: the garbage collector for objects that a Cluster owns, and the namespace controller.
 func StartCollector(ctx context.Context, w *workspace.Workspace, management *APIServer) (*proc.Process, error) {
 	kubeconfig, err := management.AdminKubeconfig("management")
 	file := w.File(management.Name, "collector.kubeconfig")

@@ -8,7 +8,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Kubeconfig builds a kubeconfig whose entries have the names that Cluster API's control-plane providers give them.
+// Kubeconfig returns a kubeconfig with the names of entries that Cluster API's control-plane providers use.
 func Kubeconfig(cluster, server string, caPEM []byte, user clientcmdapi.AuthInfo) ([]byte, error) {
 	name := cluster + "-admin"
 	config := clientcmdapi.Config{
@@ -24,7 +24,8 @@ func Kubeconfig(cluster, server string, caPEM []byte, user clientcmdapi.AuthInfo
 	return data, nil
 }
 
-// AdminKubeconfig is the administrator's kubeconfig for an apiserver, with the server that it has in its own network.
+// AdminKubeconfig returns the administrator's kubeconfig for an apiserver, with the server's address in its own
+// network.
 func (a *APIServer) AdminKubeconfig(entry string) ([]byte, error) {
 	return Kubeconfig(entry, a.URL(), a.CA.CertPEM,
 		clientcmdapi.AuthInfo{ClientCertificateData: a.Admin.CertPEM, ClientKeyData: a.Admin.KeyPEM})

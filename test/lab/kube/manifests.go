@@ -55,5 +55,5 @@ func ParseObjects(data []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// IsNoMatch says that an apiserver doesn't know a kind, perhaps not yet.
+// IsNoMatch reports whether an apiserver doesn't serve a kind, possibly only not yet.
 func IsNoMatch(err error) bool { return meta.IsNoMatchError(err) }

@@ -47,7 +47,7 @@ func established(crd *unstructured.Unstructured) error {
 	return nil
 }
 
-// CreateAll creates objects, all at the same time, and tries again while the apiserver doesn't know a type yet.
+// CreateAll creates objects concurrently, and retries while the apiserver doesn't serve a type yet.
 func (a *APIServer) CreateAll(ctx context.Context, objects []*unstructured.Unstructured) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(8)
@@ -63,7 +63,7 @@ func (a *APIServer) CreateAll(ctx context.Context, objects []*unstructured.Unstr
 	return group.Wait()
 }
 
-// fieldOwner applies manifests, as kubectl would.
+// fieldOwner owns the fields of applied manifests, as kubectl would.
 const fieldOwner = client.FieldOwner("user")
 
 // Apply applies manifests as kubectl apply --server-side does.

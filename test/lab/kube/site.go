@@ -12,8 +12,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/workspace"
 )
 
-// SiteAPIServer is a workload cluster in a machine room of its own: an etcd and an apiserver that share nothing with
-// others.
+// SiteAPIServer is a workload cluster in a site of its own: an etcd and an apiserver that share nothing with others.
 type SiteAPIServer struct {
 	*APIServer
 	Etcd      *proc.Process
@@ -21,8 +20,8 @@ type SiteAPIServer struct {
 	names     []string
 }
 
-// StartSiteAPIServer starts an etcd and a kube-apiserver in a site, with further names in its serving certificate, and
-// waits until it is ready.
+// StartSiteAPIServer starts an etcd and a kube-apiserver in a site, with additional names in its serving certificate,
+// and waits until it is ready.
 func StartSiteAPIServer(ctx context.Context, w *workspace.Workspace, site *netns.Site, notAfter time.Time,
 	name string, names ...string,
 ) (*SiteAPIServer, error) {

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// dnsAddress is where a namespace's own name server listens.
+// dnsAddress is the address of a namespace's own name server.
 const dnsAddress = "127.0.0.53"
 
-// dnsTTL is how long answers may be kept, in seconds.
+// dnsTTL is the lifetime of answers in seconds.
 const dnsTTL = 1
 
 // DNS is the name server of one namespace.
@@ -28,8 +28,8 @@ type DNS struct {
 	names map[string][]netip.Addr // with a dot at the end
 }
 
-// ServeDNS gives a site a name server, until ctx ends. Programs that start from then on ask it for what the hosts file
-// doesn't have; the gateways' public name is in neither.
+// ServeDNS runs a name server for a site until ctx ends. Programs that start later query it for names that the hosts
+// file doesn't have; the gateways' public name is in neither.
 func (s *Site) ServeDNS(ctx context.Context) (*DNS, error) {
 	if err := s.SetHost(PublicName); err != nil {
 		return nil, fmt.Errorf("giving a site a name server: %w", err)
@@ -41,8 +41,8 @@ func (s *Site) ServeDNS(ctx context.Context) (*DNS, error) {
 	return d, err
 }
 
-// serveDNS gives a namespace a name server. Programs that start from then on ask it for what the hosts file doesn't
-// have.
+// serveDNS runs a name server for a namespace. Programs that start later query it for names that the hosts file
+// doesn't have.
 func (n *Namespace) serveDNS(ctx context.Context) (*DNS, error) {
 	etc := filepath.Join(etcDir, n.Name)
 	err := errors.Join(
@@ -66,7 +66,7 @@ func (n *Namespace) serveDNS(ctx context.Context) (*DNS, error) {
 
 func (d *DNS) close() { _ = d.socket.Close() }
 
-// Set says to what addresses a name leads from now on; to none, it does not exist.
+// Set sets the addresses of a name. Without addresses the name does not exist.
 func (d *DNS) Set(name string, addresses ...netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -86,7 +86,7 @@ func (d *DNS) serve() {
 	}
 }
 
-// answer answers the one question that a query has.
+// answer answers a query with one question.
 func (d *DNS) answer(query []byte) ([]byte, error) {
 	var parser dnsmessage.Parser
 	header, err := parser.Start(query)

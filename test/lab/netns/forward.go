@@ -5,7 +5,7 @@ import (
 	"net"
 )
 
-// ForwardAll copies the bytes of every connection to another one and back, until the listener is closed.
+// ForwardAll forwards every connection to another one until the listener is closed.
 func ForwardAll(listener net.Listener, dial func() (net.Conn, error)) {
 	for {
 		client, err := listener.Accept()

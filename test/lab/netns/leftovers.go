@@ -14,11 +14,11 @@ import (
 	"syscall"
 )
 
-// Prefix starts the name of everything that a lab leaves in the system. The owner's pid and start time follow, so that
-// another lab can tell whether it still runs.
+// Prefix begins the name of everything that a lab creates in the system. The owner's pid and start time follow, so
+// that another lab can determine whether the owner still runs.
 const Prefix = "fairlead-lab-"
 
-// NewLabName is a name for a lab that no other has.
+// NewLabName returns a unique name for a lab.
 func NewLabName() (string, error) {
 	start, err := startTime(os.Getpid())
 	if err != nil {
@@ -68,8 +68,8 @@ func deadNames(dir string) ([]string, error) {
 	return dead, nil
 }
 
-// isDead says whether a name is a lab's whose owner no longer runs. A pid that another process has now is told apart by
-// its start time.
+// isDead reports whether a name belongs to a lab whose owner no longer runs. The start time distinguishes the owner
+// from another process with the same pid.
 func isDead(name string) bool {
 	rest, ours := strings.CutPrefix(name, Prefix)
 	if !ours {
@@ -87,8 +87,8 @@ func isDead(name string) bool {
 	return err != nil || start != fields[1]
 }
 
-// startTime is when a process started, in the kernel's ticks since boot: field 22 of proc(5)'s stat. The second field
-// may hold spaces, so fields are counted from its closing bracket.
+// startTime returns the start time of a process, in the kernel's ticks since boot: field 22 of proc(5)'s stat. The
+// second field may contain spaces, so fields are counted from its closing bracket.
 func startTime(pid int) (string, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -102,10 +102,10 @@ func startTime(pid int) (string, error) {
 	return fields[19], nil
 }
 
-// Unmount lets a disk go, even if a process that is about to end still has it.
+// Unmount unmounts a disk, even if an ending process still uses it.
 func Unmount(path string) { _ = syscall.Unmount(path, syscall.MNT_DETACH) }
 
-// UnmountBelow lets all disks go that are mounted in a folder.
+// UnmountBelow unmounts all disks that are mounted in a folder.
 func UnmountBelow(dir string) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/internal/spawn"
 )
 
-// TestMain lets the test binary play a lab that is killed.
+// TestMain lets the test binary act as a lab that is killed.
 func TestMain(m *testing.M) {
 	if os.Getenv("LAB_TO_BE_KILLED") != "" {
 		if err := liveUntilKilled(context.Background()); err != nil {
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// liveUntilKilled makes everything that a lab leaves behind, and says its name.
+// liveUntilKilled creates everything that a lab leaves behind, and prints its name.
 func liveUntilKilled(ctx context.Context) error {
 	name, err := NewLabName()
 	if err != nil {
@@ -85,7 +85,7 @@ func TestWhatAKilledLabLeftIsRemoved(t *testing.T) {
 	})
 }
 
-// traces lists what there is of a lab: its folder, its process, and of each namespace what ip and /etc have.
+// traces lists the resources of a lab: its folder, its process, and for each namespace what ip and /etc have.
 func traces(t *testing.T, name string, pid int) []string {
 	t.Helper()
 	var found []string
@@ -105,7 +105,7 @@ func traces(t *testing.T, name string, pid int) []string {
 	return found
 }
 
-func TestNamesOfOthersAreLeftAlone(t *testing.T) {
+func TestNamesOfOtherProgramsAreKept(t *testing.T) {
 	own, err := NewLabName()
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
-// Package netns makes the networks of a lab out of network namespaces: a management network, a workload network,
-// gateways with a leg in each, sites, and name servers. A name and a number of gateways go in; namespaces to dial, to
-// listen and to run commands in come out. It removes the namespaces of labs that were killed. It does not know what
+// Package netns builds the networks of a lab out of network namespaces: a management network, a workload network,
+// gateways connected to both, sites, and name servers. Input: a name and a number of gateways. Output: namespaces to
+// dial, to listen and to run commands in. It removes the namespaces of labs that were killed. It does not know what
 // runs in them.
 package netns
 
@@ -44,7 +44,7 @@ func newNamespace(ctx context.Context, name string) (*Namespace, error) {
 	if err := os.MkdirAll(etc, 0o755); err != nil {
 		return nil, fmt.Errorf("making namespace %s: %w", name, err)
 	}
-	// A name that is not in the hosts file doesn't exist: that is another thing than DNS that is down.
+	// A name that is not in the hosts file doesn't exist. That differs from an unavailable DNS.
 	if err := os.WriteFile(filepath.Join(etc, "nsswitch.conf"), []byte("hosts: files\n"), 0o644); err != nil {
 		return nil, fmt.Errorf("writing nsswitch.conf of %s: %w", name, err)
 	}
@@ -61,7 +61,7 @@ func newNamespace(ctx context.Context, name string) (*Namespace, error) {
 	return n, nil
 }
 
-// RemoveNamespace ends what still runs in a namespace and removes it. It does what it can: the next lab cleans up.
+// RemoveNamespace ends the processes in a namespace and removes it. It ignores errors: the next lab cleans up.
 func RemoveNamespace(ctx context.Context, name string) {
 	for _, pid := range NamespacePIDs(ctx, name) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -93,8 +93,8 @@ func (n *Namespace) AddHost(name string, address netip.Addr) error {
 	return n.writeHosts()
 }
 
-// SetHost makes a name resolve to these addresses and no others, also for processes that run already. Without any it
-// doesn't exist.
+// SetHost makes a name resolve to exactly these addresses, also for running processes. Without addresses it doesn't
+// exist.
 func (n *Namespace) SetHost(name string, addresses ...netip.Addr) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -102,15 +102,15 @@ func (n *Namespace) SetHost(name string, addresses ...netip.Addr) error {
 	return n.writeHosts()
 }
 
-// Addresses are those that a name resolves to.
+// Addresses returns the addresses of a name.
 func (n *Namespace) Addresses(name string) []netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.hosts[name])
 }
 
-// writeHosts writes the file in place: it is mounted into processes, so a new one would not be seen. One write makes it
-// shorter or longer at once, so that no process reads an empty one.
+// writeHosts writes the file in place: it is mounted into processes, which would not see a new one. A single write
+// changes its length, so that no process reads an empty file.
 func (n *Namespace) writeHosts() error {
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(n.hosts)) {
@@ -129,18 +129,18 @@ func (n *Namespace) writeHosts() error {
 	return nil
 }
 
-// Do runs a function inside of the namespace: sockets that it makes belong there for good.
+// Do runs a function inside of the namespace. Sockets that it creates stay in the namespace.
 func (n *Namespace) Do(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
-			// The main thread can't end, and its namespace counts as the process's: take another one.
+			// The main thread can't end, and its namespace counts as the process's: use another thread.
 			defer runtime.UnlockOSThread()
 			result <- n.Do(f)
 			return
 		}
-		// Never unlocked: the thread ends with this goroutine, so no other one ever runs in the wrong network.
+		// Never unlocked: the thread ends with this goroutine, so no other goroutine runs in the wrong network.
 		result <- n.enter(f)
 	}()
 	return <-result
@@ -158,8 +158,8 @@ func (n *Namespace) enter(f func() error) error {
 	return f()
 }
 
-// DialContext dials as a process inside of the namespace would, with the namespace's names: one address of a name after
-// the other. The address must be host:port.
+// DialContext dials as a process inside of the namespace would, with the namespace's names. It tries the addresses of
+// a name in turn. The address must be host:port.
 func (n *Namespace) DialContext(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	resolved, err := n.resolve(address)
 	if err != nil {
@@ -208,8 +208,8 @@ func (n *Namespace) resolve(address string) ([]string, error) {
 	return found, nil
 }
 
-// Command is a command that runs inside of the namespace, with its hosts file. The pid of the process is the program's
-// own: ip replaces itself.
+// Command returns a command that runs inside of the namespace, with its hosts file. The pid of the process is the
+// program's own: ip replaces itself.
 func (n *Namespace) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", n.Name, program}, args...)...)
 }

@@ -10,54 +10,55 @@ import (
 	"sync"
 )
 
-// Names and addresses. Each lab has its own namespaces, so all labs use the same ones.
+// Names and addresses. Each lab has its own namespaces, so all labs use the same values.
 const (
 	// GatewayName is the gateways' name in the management network.
 	GatewayName = "gateway.mgmt.test"
-	// peerSuffix is what the names of gateways among themselves end with.
+	// peerSuffix is the suffix of the names by which gateways find each other.
 	peerSuffix = ".gateway-peers.fairlead-system.svc"
 	// PublicName is the gateways' name in the workload network.
 	PublicName = "gateway.public.test"
 	// XDSServerName is the xds-servers' name in the management and the gateway networks.
 	XDSServerName = "xds.mgmt.test"
 
-	// PublicPort, APIServerPort and ConnectPort are those of the gateway's three listeners.
+	// PublicPort, APIServerPort and ConnectPort are the ports of the gateway's three listeners.
 	PublicPort    = 443
 	APIServerPort = 6443
 	ConnectPort   = 3128
-	// XDSPort is that of the xds-servers.
+	// XDSPort is the port of the xds-servers.
 	XDSPort = 18000
 
-	// gatewayInside is a gateway's leg in the management network, gatewayPublic that in the workload network.
+	// gatewayInside is a gateway's interface in the management network, gatewayPublic its interface in the workload
+	// network.
 	gatewayInside = "mgmt0"
 	gatewayPublic = "work0"
 )
 
 var (
-	// ManagementAddress is that of the management network's own machine, in managementPrefix.
+	// ManagementAddress is the address of the management network's own machine, in managementPrefix.
 	ManagementAddress = netip.MustParseAddr("10.111.1.10")
 	managementPrefix  = netip.MustParsePrefix("10.111.1.0/24")
-	// WorkloadAddress is that of the workload network's own machine.
+	// WorkloadAddress is the address of the workload network's own machine.
 	WorkloadAddress = netip.MustParseAddr("10.111.2.10")
-	// WorkloadPrefix has the addresses of the workload network.
+	// WorkloadPrefix contains the addresses of the workload network.
 	WorkloadPrefix = netip.MustParsePrefix("10.111.2.0/24")
 )
 
-// InsideAddress is the address of a gateway in the management network.
+// InsideAddress returns the address of a gateway in the management network.
 func InsideAddress(gateway int) netip.Addr { return AddressAt(managementPrefix, 1+gateway) }
 
-// PublicAddress is the address of a gateway in the workload network.
+// PublicAddress returns the address of a gateway in the workload network.
 func PublicAddress(gateway int) netip.Addr { return AddressAt(WorkloadPrefix, 1+gateway) }
 
-// AddressAt is an address of a /24.
+// AddressAt returns an address of a /24.
 func AddressAt(prefix netip.Prefix, host int) netip.Addr {
 	bytes := prefix.Addr().As4()
 	bytes[3] = byte(host)
 	return netip.AddrFrom4(bytes)
 }
 
-// Network is two networks that can't reach each other, and gateways with a leg in each that forward nothing. Each of
-// the two is a switch inside of its namespace.
+// Network is two networks that can't reach each other, and gateways that are connected to both and forward no packets.
+// Each of the two is a switch inside of its namespace.
 type Network struct {
 	Management, Workload *Namespace
 	Gateways             []*Namespace
@@ -66,11 +67,11 @@ type Network struct {
 	PublicName   string // of the gateways in the workload network
 	firstGateway int    // number of the first one there
 	xdsServers   []netip.Addr
-	peers        []*DNS // of each gateway: the others are found by it
-	sites        int    // how many there have been
+	peers        []*DNS // name server of each gateway, which resolves the other gateways
+	sites        int    // number of sites created so far
 
 	mu  sync.Mutex
-	all []*Namespace // in the order in which they were made
+	all []*Namespace // in the order of their creation
 }
 
 // NewNetwork makes the namespaces <name>-management, <name>-workload and <name>-gateway-<i>.
@@ -88,7 +89,7 @@ func (n *Network) build(ctx context.Context, gateways int) (err error) {
 		netip.PrefixFrom(ManagementAddress, managementPrefix.Bits())); err != nil {
 		return err
 	}
-	if n.Workload == nil { // it has none to share with another network
+	if n.Workload == nil { // not shared with another network
 		if n.Workload, err = n.addSwitch(ctx, "workload", "work",
 			netip.PrefixFrom(WorkloadAddress, WorkloadPrefix.Bits())); err != nil {
 			return err
@@ -122,7 +123,7 @@ func (n *Network) add(ctx context.Context, role string) (*Namespace, error) {
 	return namespace, nil
 }
 
-// addSwitch makes a namespace with a switch in it, on which the namespace itself has an address.
+// addSwitch adds a namespace with a switch, on which the namespace itself has an address.
 func (n *Network) addSwitch(ctx context.Context, role, device string, address netip.Prefix) (*Namespace, error) {
 	namespace, err := n.add(ctx, role)
 	if err != nil {
@@ -134,7 +135,7 @@ func (n *Network) addSwitch(ctx context.Context, role, device string, address ne
 	return namespace, namespace.AddAddress(ctx, device, address)
 }
 
-// connectGateway gives a gateway its two legs and a name server, and shuts its back door.
+// connectGateway gives a gateway its two interfaces and a name server, and closes its back doors.
 func (n *Network) connectGateway(ctx context.Context, i int, gateway *Namespace) error {
 	dns, err := gateway.serveDNS(ctx)
 	if err != nil {
@@ -158,7 +159,7 @@ func (n *Network) connectGateway(ctx context.Context, i int, gateway *Namespace)
 	return closeBackDoors(ctx, gateway)
 }
 
-// NameGateway lets clients and edges find a gateway by the names that all gateways have.
+// NameGateway adds a gateway to the common names of the gateways, so that clients and edges find it.
 func (n *Network) NameGateway(i int) error {
 	if err := n.Management.AddHost(GatewayName, InsideAddress(i)); err != nil {
 		return err
@@ -169,13 +170,13 @@ func (n *Network) NameGateway(i int) error {
 	return n.Workload.AddHost(n.PublicName, n.PublicAddress(i))
 }
 
-// ReplicaName is the name of one gateway in the workload network; {i} stands for any.
+// ReplicaName returns the name of one gateway in the workload network; {i} stands for any.
 func ReplicaName[N int | string](i N, publicName string) string {
 	return fmt.Sprintf("replica-%v.%s", i, publicName)
 }
 
-// namePeers lets gateways find each other by the names of their Pods. These come and go, so they are in DNS: Envoy
-// looks at a hosts file once a minute.
+// namePeers makes gateways find each other by the names of their Pods. These change, so they are in DNS: Envoy rereads
+// a hosts file once a minute.
 func (n *Network) namePeers() {
 	for _, dns := range n.peers {
 		for i := range n.Gateways {
@@ -184,12 +185,12 @@ func (n *Network) namePeers() {
 	}
 }
 
-// PublicAddress is the address of one of this network's gateways in the workload network.
+// PublicAddress returns the address of one of this network's gateways in the workload network.
 func (n *Network) PublicAddress(gateway int) netip.Addr {
 	return PublicAddress(n.firstGateway + gateway)
 }
 
-// PublicAddresses are those of this network's gateways in the workload network.
+// PublicAddresses returns the addresses of this network's gateways in the workload network.
 func (n *Network) PublicAddresses() []netip.Addr {
 	var all []netip.Addr
 	for i := range n.Gateways {
@@ -198,7 +199,7 @@ func (n *Network) PublicAddresses() []netip.Addr {
 	return all
 }
 
-// cable joins a device of a namespace, and the address that it is to have, with a port of the switch in another one.
+// cable connects a device of a namespace, and its future address, to a port of the switch in another namespace.
 type cable struct {
 	of      *Namespace
 	device  string
@@ -219,7 +220,7 @@ func plug(ctx context.Context, c cable) error {
 	return c.of.AddAddress(ctx, c.device, c.address)
 }
 
-// AddAddress gives a device an address and switches it on.
+// AddAddress adds an address to a device and enables it.
 func (n *Namespace) AddAddress(ctx context.Context, device string, address netip.Prefix) error {
 	if err := n.IP(ctx, "address", "add", address.String(), "dev", device); err != nil {
 		return err
@@ -227,9 +228,9 @@ func (n *Namespace) AddAddress(ctx context.Context, device string, address netip
 	return n.IP(ctx, "link", "set", device, "up")
 }
 
-// closeBackDoors makes a gateway refuse packets for the address of its other leg. Linux accepts them by default on
+// closeBackDoors makes a gateway drop packets for the address of its other interface. By default Linux accepts them on
 // any interface (the weak host model), so a machine that adds a route would reach the listeners of the other network.
-// The rules must stand before the table of local addresses, which is moved down for it.
+// The rules must precede the table of local addresses, which is moved down.
 func closeBackDoors(ctx context.Context, gateway *Namespace) error {
 	rules := [][]string{
 		{"add", "preference", "10", "lookup", "local"},
@@ -245,7 +246,7 @@ func closeBackDoors(ctx context.Context, gateway *Namespace) error {
 	return nil
 }
 
-// AddXDSServer gives the xds-servers' name one more address.
+// AddXDSServer adds an address to the xds-servers' name.
 func (n *Network) AddXDSServer(ctx context.Context, i int) (netip.Addr, error) {
 	address := AddressAt(managementPrefix, 10+i)
 	if i > 0 {
@@ -262,7 +263,7 @@ func (n *Network) AddXDSServer(ctx context.Context, i int) (netip.Addr, error) {
 	return address, nil
 }
 
-// AddGatewayAlias makes a further name of the gateway resolve in the management network, as DNS would.
+// AddGatewayAlias makes another name of the gateway resolve in the management network, as DNS would.
 func (n *Network) AddGatewayAlias(name string) error {
 	if err := n.Management.AddHost(name, InsideAddress(0)); err != nil {
 		return fmt.Errorf("adding an alias of the gateway: %w", err)
@@ -282,7 +283,7 @@ func (n *Network) Close(ctx context.Context) {
 	}
 }
 
-// AddGateway makes the network of one more gateway, which only other gateways find.
+// AddGateway creates the network of another gateway, which only other gateways find.
 func (n *Network) AddGateway(ctx context.Context, i int) error {
 	gateway, err := n.add(ctx, GatewayReplica(i))
 	if err != nil {
@@ -307,8 +308,8 @@ func (n *Network) RemoveGateway(ctx context.Context) {
 	for _, dns := range n.peers {
 		dns.Set(GatewayReplica(i) + peerSuffix)
 	}
-	// The next gateway has the same addresses and another card, for which the others would look for up to 10 s. A Pod has
-	// new addresses.
+	// The next gateway has the same addresses and another MAC address, for which the others would wait up to 10 s. A
+	// Pod has new addresses.
 	for _, at := range append([]*Namespace{n.Management, n.Workload}, n.Gateways...) {
 		_ = at.IP(ctx, "neighbour", "flush", "to", InsideAddress(i).String())
 		_ = at.IP(ctx, "neighbour", "flush", "to", n.PublicAddress(i).String())
@@ -319,7 +320,7 @@ func (n *Network) RemoveGateway(ctx context.Context) {
 	n.all = slices.DeleteFunc(n.all, func(other *Namespace) bool { return other == last })
 }
 
-// UnnameGateway takes a gateway out of the names that all gateways have.
+// UnnameGateway removes a gateway from the common names of the gateways.
 func (n *Network) UnnameGateway(i int) error {
 	var inside, public []netip.Addr
 	for j := range n.Gateways {
@@ -330,10 +331,10 @@ func (n *Network) UnnameGateway(i int) error {
 	return errors.Join(n.Management.SetHost(GatewayName, inside...), n.Workload.SetHost(n.PublicName, public...))
 }
 
-// GatewayReplica is the name of one gateway: of its Pod, its log and its folder.
+// GatewayReplica returns the name of one gateway, of its Pod, its log and its folder.
 func GatewayReplica(i int) string { return "gateway-" + strconv.Itoa(i) }
 
-// NewBeside makes the networks of a second installation. It shares the workload network of the first one, in which its
+// NewBeside creates the networks of a second installation. It shares the workload network of the first one, where its
 // gateways have another name and other addresses.
 func (n *Network) NewBeside(ctx context.Context, name, publicName string, firstGateway, gateways int) (*Network,
 	error,
@@ -346,23 +347,23 @@ func (n *Network) NewBeside(ctx context.Context, name, publicName string, firstG
 	return second, nil
 }
 
-// directDevice is the management network's leg in the workload network, directAddress its address there.
+// directDevice is the management network's interface in the workload network, directAddress its address there.
 const directDevice = "direct0"
 
 var directAddress = AddressAt(WorkloadPrefix, 9)
 
-// ConnectDirectly gives the management network a leg in the workload network, as a VPN would: what is to be moved to
-// tunnels is reached like that before.
+// ConnectDirectly connects the management network to the workload network, as a VPN would. Clusters that are to move
+// to tunnels are reached like that before.
 func (n *Network) ConnectDirectly(ctx context.Context) error {
 	return plug(ctx, cable{
 		n.Management, directDevice, netip.PrefixFrom(directAddress, WorkloadPrefix.Bits()), n.Workload, "work", "direct",
 	})
 }
 
-// CutDirect makes that leg lose every packet, without an error.
+// CutDirect makes that connection lose every packet without an error.
 func (n *Network) CutDirect(ctx context.Context) error {
 	return n.Management.IP(ctx, "link", "set", directDevice, "down")
 }
 
-// HostPort is a host and a port.
+// HostPort joins a host and a port.
 func HostPort(name string, port int) string { return name + ":" + strconv.Itoa(port) }

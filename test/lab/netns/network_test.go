@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// needRoot skips a test that makes network namespaces, or fails it where all must run.
+// needRoot skips a test that creates network namespaces, or fails it if all tests must run.
 func needRoot(t *testing.T) {
 	t.Helper()
 	switch {
@@ -58,7 +58,7 @@ func greet(t *testing.T, namespace *Namespace, address string) {
 	}()
 }
 
-// dial is no error if the greeting came.
+// dial returns nil if the greeting came.
 func dial(t *testing.T, from *Namespace, address string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -135,7 +135,7 @@ func TestProgramsSeeTheHostsOfTheirNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := n.Management.AddHost("late.test",
-		netip.MustParseAddr("10.9.9.9")); err != nil { // while the program may run already
+		netip.MustParseAddr("10.9.9.9")); err != nil { // also while the program runs
 		t.Fatal(err)
 	}
 	go func() { _, _ = io.WriteString(stdin, "go\n") }()

@@ -8,17 +8,17 @@ import (
 	"strconv"
 )
 
-// siteDevice is the cable of a site.
+// siteDevice is the network device of a site.
 const siteDevice = "net0"
 
 var (
 	// secludedPrefix is the network behind a proxy; each has only the site and its proxy.
 	secludedPrefix = netip.MustParsePrefix("10.111.7.0/24")
-	// nowhere is an address of the workload network to which packets go and from which none comes.
+	// nowhere is an address of the workload network that swallows all packets.
 	nowhere = netip.MustParseAddr("10.111.2.250")
 )
 
-// Site is a machine room of its own: a namespace with its own cable and its own names.
+// Site is a separate location: a namespace with its own network cable and its own names.
 type Site struct {
 	*Namespace
 	Address netip.Addr
@@ -26,8 +26,8 @@ type Site struct {
 	Proxy *Namespace
 }
 
-// AddSite makes a site on the workload network. It knows the gateways by their public name. Names of sites must be
-// short and differ.
+// AddSite adds a site on the workload network. It resolves the gateways' public name. Names of sites must be short and
+// unique.
 func (n *Network) AddSite(ctx context.Context, name string) (*Site, error) {
 	namespace, err := n.add(ctx, name)
 	if err != nil {
@@ -40,8 +40,8 @@ func (n *Network) AddSite(ctx context.Context, name string) (*Site, error) {
 	return site, site.SetHost(n.PublicName, n.PublicAddresses()...)
 }
 
-// AddSecludedSite makes a site that reaches nothing but a proxy machine, which is on the workload network and forwards
-// no packets. No name is known in the site; the proxy knows the gateways.
+// AddSecludedSite adds a site that reaches only a proxy machine, which is on the workload network and forwards no
+// packets. The site resolves no names; the proxy resolves the gateways.
 func (n *Network) AddSecludedSite(ctx context.Context, name string) (*Site, error) {
 	inner, err := n.add(ctx, name)
 	if err != nil {
@@ -65,7 +65,7 @@ func (n *Network) AddSecludedSite(ctx context.Context, name string) (*Site, erro
 	}); err != nil {
 		return nil, err
 	}
-	// Packets for anywhere go to the proxy, as in many such networks: it is the proxy that drops them.
+	// All packets are routed to the proxy, as in many such networks, and the proxy drops them.
 	if err := inner.IP(ctx, "route", "add", "default", "via", AddressAt(secludedPrefix, 1).String()); err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (n *Network) AddSecludedSite(ctx context.Context, name string) (*Site, erro
 	return site, proxy.SetHost(n.PublicName, n.PublicAddresses()...)
 }
 
-// ProxyAddress is where a secluded site reaches its proxy machine.
+// ProxyAddress returns the address of a secluded site's proxy machine.
 func ProxyAddress() netip.Addr { return AddressAt(secludedPrefix, 1) }
 
 // plugSite connects a namespace to the workload network.
@@ -87,7 +87,7 @@ func (n *Network) plugSite(ctx context.Context, namespace *Namespace, address ne
 	})
 }
 
-// nextSiteAddress is an address of the workload network for one more site.
+// nextSiteAddress returns an address of the workload network for the next site.
 func (n *Network) nextSiteAddress() netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -95,22 +95,22 @@ func (n *Network) nextSiteAddress() netip.Addr {
 	return AddressAt(WorkloadPrefix, 20+n.sites)
 }
 
-// Unplug takes the site's cable away: packets are lost without an error. Plug puts it back.
+// Unplug disconnects the site's cable: packets are lost without an error. Plug reconnects it.
 func (s *Site) Unplug(ctx context.Context) error {
 	return s.IP(ctx, "link", "set", siteDevice, "down")
 }
 
-// Plug puts the cable of Unplug back.
+// Plug reconnects the cable after Unplug.
 func (s *Site) Plug(ctx context.Context) error {
 	return s.IP(ctx, "link", "set", siteDevice, "up")
 }
 
-// Nowhere is an address that swallows every packet that the site sends to it.
+// Nowhere returns an address that swallows every packet that the site sends to it.
 func (s *Site) Nowhere(ctx context.Context) (netip.Addr, error) {
 	return nowhere, s.Lose(ctx, nowhere)
 }
 
-// AddAddress gives the site's machine one more address, which only it reaches itself.
+// AddAddress adds an address to the site's machine that only the machine itself reaches.
 func (s *Site) AddAddress(ctx context.Context, address netip.Addr) error {
 	args := []string{"address", "add", address.String(), "dev", "lo"}
 	if address.Is6() {
@@ -119,7 +119,7 @@ func (s *Site) AddAddress(ctx context.Context, address netip.Addr) error {
 	return s.IP(ctx, args...)
 }
 
-// Lose makes an address swallow every packet of the site from now on, also of connections that are open.
+// Lose makes an address swallow every packet of the site from now on, including packets of open connections.
 func (s *Site) Lose(ctx context.Context, address netip.Addr) error {
 	return s.IP(ctx, "neighbour", "replace", address.String(), "lladdr", "02:00:00:00:00:fe", "dev", siteDevice, "nud",
 		"permanent")

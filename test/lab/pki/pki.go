@@ -1,5 +1,5 @@
-// Package pki makes certificate authorities and certificates for the apiservers and webhooks of a lab. Names and times
-// go in, PEM comes out.
+// Package pki creates certificate authorities and certificates for the apiservers and webhooks of a lab. Input: names
+// and times. Output: PEM.
 package pki
 
 import (
@@ -28,21 +28,21 @@ type Authority struct {
 // KeyPair is a certificate and its key.
 type KeyPair struct{ CertPEM, KeyPEM []byte }
 
-// LeafSpec is what a certificate says.
+// LeafSpec describes a certificate.
 type LeafSpec struct {
 	CommonName    string
 	Organizations []string
 	Names         []string // DNS names and IP addresses of a server
 	Usage         x509.ExtKeyUsage
-	NotAfter      time.Time // a day from now where it is zero
+	NotAfter      time.Time // zero: a day from now
 }
 
-// NewAuthority makes an authority that is valid for a day.
+// NewAuthority returns an authority that is valid for a day.
 func NewAuthority(commonName string) (*Authority, error) {
 	return NewAuthorityUntil(commonName, time.Time{})
 }
 
-// NewAuthorityUntil makes an authority that is valid until notAfter; zero: for a day.
+// NewAuthorityUntil returns an authority that is valid until notAfter; zero: for a day.
 func NewAuthorityUntil(commonName string, notAfter time.Time) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -69,7 +69,7 @@ func NewAuthorityUntil(commonName string, notAfter time.Time) (*Authority, error
 	return &Authority{CertPEM: encode("CERTIFICATE", der), KeyPEM: keyPEM, cert: cert, key: key}, nil
 }
 
-// Issue makes a key and a certificate for it.
+// Issue creates a key and a certificate for it.
 func (a *Authority) Issue(spec LeafSpec) (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -97,7 +97,7 @@ func (a *Authority) Issue(spec LeafSpec) (KeyPair, error) {
 	return KeyPair{CertPEM: encode("CERTIFICATE", der), KeyPEM: keyPEM}, err
 }
 
-// Write puts the pair into <dir>/<name>.crt and <dir>/<name>.key.
+// Write writes the pair to <dir>/<name>.crt and <dir>/<name>.key.
 func (k KeyPair) Write(dir, name string) error {
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, name+".crt"), k.CertPEM, 0o644),
@@ -105,7 +105,7 @@ func (k KeyPair) Write(dir, name string) error {
 	)
 }
 
-// ServiceAccountKey makes the key with which an apiserver signs ServiceAccount tokens.
+// ServiceAccountKey creates the key that signs an apiserver's ServiceAccount tokens.
 func ServiceAccountKey() (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -125,7 +125,7 @@ func newTemplate(commonName string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: commonName},
-		NotBefore:    now.Add(-time.Hour), // clocks may be late here
+		NotBefore:    now.Add(-time.Hour), // tolerates clocks that are behind
 		NotAfter:     now.Add(24 * time.Hour),
 	}
 }

@@ -1,5 +1,5 @@
-// Package proc runs the programs of a lab: a Spec goes in, a Process or a Service (which is started again when it ends)
-// comes out. It also reads what the kernel and a log file state about a process. It does not know what the programs do.
+// Package proc runs the programs of a lab. Input: a Spec. Output: a Process, or a Service, which is restarted when it
+// ends. It also reads the state of a process from the kernel and from its log. It does not know what the programs do.
 package proc
 
 import (
@@ -22,7 +22,7 @@ import (
 // stopGrace is how long a process may take to end after SIGTERM: an apiserver waits for its watches.
 const stopGrace = 5 * time.Second
 
-// StartTimeout is long, because a cold machine reads 120 MB of program first while three apiservers share two cores.
+// StartTimeout is long, because a cold machine first reads 120 MB of programs while three apiservers share two cores.
 const StartTimeout = 90 * time.Second
 
 // Spec is a program to run.
@@ -33,10 +33,10 @@ type Spec struct {
 	Args      []string
 	Env       []string // added to the lab's own
 	Dir       string   // working directory; the lab's own if empty
-	Log       string   // file that its output is added to
+	Log       string   // file to append its output to
 }
 
-// Process is a program that was started.
+// Process is a started program.
 type Process struct {
 	Spec
 	cmd  *exec.Cmd
@@ -70,19 +70,19 @@ func Start(spec Spec) (*Process, error) {
 	return p, nil
 }
 
-// PID is the process id.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Kill ends the process as kill -9 does, and returns when it is gone. Its children live on.
+// Kill ends the process with SIGKILL, and returns when it has ended. Its children continue.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
 
-// Stop asks the process to end, and ends it when it doesn't.
+// Stop asks the process to end, and kills it if it doesn't.
 func (p *Process) Stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
@@ -92,14 +92,14 @@ func (p *Process) Stop() {
 	}
 }
 
-// Freeze stops the process in its tracks, as a machine is that hangs; Thaw lets it go on.
+// Freeze stops the process with SIGSTOP, like a machine that hangs. Thaw continues it.
 func (p *Process) Freeze() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 
-// Thaw lets a process go on that Freeze has stopped.
+// Thaw continues a process after Freeze.
 func (p *Process) Thaw() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// WaitReady waits until a condition holds. It fails when the time is over or the process ends, and then shows the end
-// of the log.
+// WaitReady waits until a condition holds. It returns an error with the end of the log when the time is over or the
+// process ends.
 func (p *Process) WaitReady(ctx context.Context, timeout time.Duration, condition func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -116,7 +116,7 @@ func (p *Process) WaitReady(ctx context.Context, timeout time.Duration, conditio
 	return nil
 }
 
-// Wait waits until a condition holds, that is, returns no error. When the time is over it returns the last error.
+// Wait waits until a condition holds, that is, returns no error. After the timeout it returns the last error.
 func Wait(ctx context.Context, timeout time.Duration, condition func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -128,7 +128,7 @@ func Wait(ctx context.Context, timeout time.Duration, condition func(context.Con
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() == nil || last == nil { // an error of an attempt that was cut off says nothing
+		if ctx.Err() == nil || last == nil { // the error of an interrupted attempt is not useful
 			last = err
 		}
 		select {
@@ -139,7 +139,7 @@ func Wait(ctx context.Context, timeout time.Duration, condition func(context.Con
 	}
 }
 
-// Tail is the end of a file, for error messages.
+// Tail returns the last lines of a file, for error messages.
 func Tail(file string, lines int) string {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -149,7 +149,7 @@ func Tail(file string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// RSS is the resident memory of a process in bytes.
+// RSS returns the resident memory of a process in bytes.
 func RSS(pid int) (uint64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -164,8 +164,8 @@ func RSS(pid int) (uint64, error) {
 	return 0, fmt.Errorf("reading the memory of process %d: it has none", pid)
 }
 
-// FindProcess finds the one process that runs a program in a working directory: how a child of a child is known, which
-// may have lost its parent.
+// FindProcess returns the one process that runs a program in a working directory. It finds a grandchild whose parent
+// has ended.
 func FindProcess(program, dir string) (int, error) {
 	links, err := filepath.Glob("/proc/[0-9]*/cwd")
 	if err != nil {
@@ -187,7 +187,7 @@ func FindProcess(program, dir string) (int, error) {
 	return 0, fmt.Errorf("finding process: no %s runs in %s", filepath.Base(program), dir)
 }
 
-// HasText is no error if a file, such as a log, holds a text.
+// HasText returns nil if a file, such as a log, contains a text.
 func HasText(file, text string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -199,7 +199,7 @@ func HasText(file, text string) error {
 	return nil
 }
 
-// HasLine is no error if a line of a file holds all of some texts.
+// HasLine returns nil if a line of a file contains all texts.
 func HasLine(file string, texts ...string) error {
 	lines, err := Lines(file, texts...)
 	if err == nil && len(lines) == 0 {
@@ -208,7 +208,7 @@ func HasLine(file string, texts ...string) error {
 	return err
 }
 
-// Lines are the lines of a file that hold all of some texts.
+// Lines returns the lines of a file that contain all texts.
 func Lines(file string, texts ...string) ([]string, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // restartDelay is systemd's default RestartSec.
 const restartDelay = 100 * time.Millisecond
 
-// Service is a program that is started again whenever it ends, as systemd does with Restart=always.
+// Service is a program that is restarted whenever it ends, like systemd's Restart=always.
 type Service struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
@@ -53,7 +53,7 @@ func (s *Service) run(ctx context.Context) {
 		s.mu.Unlock()
 		next, err := Start(spec)
 		if err != nil {
-			continue // the process that ended is looked at again, after another delay
+			continue // the process that ended is checked again, after another delay
 		}
 		s.mu.Lock()
 		s.current = next
@@ -61,7 +61,7 @@ func (s *Service) run(ctx context.Context) {
 	}
 }
 
-// waitForRestart waits as long as systemd would, and while the service is held. It says whether to go on.
+// waitForRestart waits as long as systemd would, and while the service is held. It reports whether to continue.
 func (s *Service) waitForRestart(ctx context.Context) bool {
 	s.mu.Lock()
 	resume := s.resume
@@ -81,17 +81,17 @@ func (s *Service) waitForRestart(ctx context.Context) bool {
 	}
 }
 
-// Process is the one that runs now, or ran last.
+// Process returns the running or else the last process.
 func (s *Service) Process() *Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.current
 }
 
-// Kill ends the process as kill -9 does. The service starts it again.
+// Kill ends the process with SIGKILL. The service restarts it.
 func (s *Service) Kill() { s.Process().Kill() }
 
-// Hold ends the process as kill -9 does, and keeps it down until Resume.
+// Hold ends the process with SIGKILL, and keeps it stopped until Resume.
 func (s *Service) Hold() {
 	s.hold()
 	s.Kill()
@@ -105,7 +105,7 @@ func (s *Service) hold() {
 	}
 }
 
-// Resume starts a service that is held.
+// Resume starts a held service.
 func (s *Service) Resume() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,14 +115,14 @@ func (s *Service) Resume() {
 	}
 }
 
-// Change changes what is started next time. The process that runs now goes on as it is.
+// Change changes the spec of the next start. The running process is not affected.
 func (s *Service) Change(change func(*Spec)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.spec)
 }
 
-// Terminate asks the process to end, as systemd does, keeps it down until Resume, and returns when it has ended.
+// Terminate asks the process to end, as systemd does, and returns when it has ended. It stays stopped until Resume.
 func (s *Service) Terminate(patience time.Duration) error {
 	s.hold()
 	process := s.Process()
@@ -135,13 +135,14 @@ func (s *Service) Terminate(patience time.Duration) error {
 	}
 }
 
-// Stop ends the service for good.
+// Stop ends the service permanently.
 func (s *Service) Stop() {
 	s.cancel()
 	<-s.ended
 }
 
-// WaitReady waits until a condition holds, however often the program is started. The error shows the end of its log.
+// WaitReady waits until a condition holds, however often the program is restarted. The error contains the end of its
+// log.
 func (s *Service) WaitReady(ctx context.Context, timeout time.Duration, condition func(context.Context) error) error {
 	if err := Wait(ctx, timeout, condition); err != nil {
 		spec := s.Process().Spec
@@ -150,7 +151,7 @@ func (s *Service) WaitReady(ctx context.Context, timeout time.Duration, conditio
 	return nil
 }
 
-// Alive is no error while the process that runs now has not ended.
+// Alive returns nil while the present process has not ended.
 func (s *Service) Alive() error {
 	process := s.Process()
 	select {

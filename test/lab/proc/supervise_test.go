@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// testNamespace makes the workload network of a lab. It skips a test without root, or fails it where all tests must
+// testNamespace creates the workload network of a lab. Without root it skips the test, or fails it if all tests must
 // run.
 func testNamespace(t *testing.T) *netns.Namespace {
 	t.Helper()
@@ -95,8 +95,9 @@ func TestAFailedStartShowsTheLog(t *testing.T) {
 	}
 }
 
-// TestProgramsOutliveVisitsToNamespaces starts a program that asks the kernel for SIGTERM when the thread that started
-// it ends, as an Envoy with hot restart does. Each visit to a namespace ends a thread, which may have started programs.
+// TestProgramsOutliveVisitsToNamespaces starts a program that requests SIGTERM from the kernel when the thread that
+// started it ends, as an Envoy with hot restart does. Each visit to a namespace ends a thread, which may have started
+// programs.
 func TestProgramsOutliveVisitsToNamespaces(t *testing.T) {
 	workload := testNamespace(t)
 	var p *Process

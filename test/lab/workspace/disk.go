@@ -14,15 +14,15 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// Disk is a small disk. No process should use it while it is changed.
+// Disk is a small disk. It must not be in use while it is changed.
 type Disk struct {
 	Path string
 }
 
-// filler is the file that takes all the room.
+// filler is the file that uses up all space.
 const filler = "filler"
 
-// NewDisk mounts a disk of some KiB, which is removed with the lab.
+// NewDisk mounts a disk of the given size, which is removed with the lab.
 func (w *Workspace) NewDisk(ctx context.Context, name string, kib int) (*Disk, error) {
 	d := &Disk{Path: w.File(name)}
 	if err := os.MkdirAll(d.Path, 0o755); err != nil {
@@ -35,7 +35,7 @@ func (w *Workspace) NewDisk(ctx context.Context, name string, kib int) (*Disk, e
 	return d, nil
 }
 
-// Fill leaves no room on the disk.
+// Fill uses up all space of the disk.
 func (d *Disk) Fill() error {
 	file, err := os.Create(filepath.Join(d.Path, filler))
 	if err != nil {
@@ -48,7 +48,7 @@ func (d *Disk) Fill() error {
 	return nil
 }
 
-// Free gives back the room that Fill took.
+// Free releases the space that Fill used.
 func (d *Disk) Free() error { return os.Remove(filepath.Join(d.Path, filler)) }
 
 // ReadOnly makes the disk read-only, or writable again.

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// BuildFaulty builds one of our programs with a mistake in it: in one file of the repository a text, which must be
-// there once, is replaced. It returns the program's path.
+// BuildFaulty builds one of our programs with a mistake: it replaces a text, which must occur once, in one file of the
+// repository. It returns the program's path.
 func (w *Workspace) BuildFaulty(ctx context.Context, program, file, text, mistake string) (string, error) {
 	original := filepath.Join(w.Parts.Root, file)
 	data, err := os.ReadFile(original)

@@ -15,15 +15,15 @@ import (
 // Parts are the folders of the programs that a lab runs.
 type Parts struct {
 	Root     string // of the repository
-	Real     string // the real parts, which make tools installs
-	Fairlead string // our own programs, which make build builds
+	Real     string // the real parts, which `make tools` installs
+	Fairlead string // our own programs, which `make build` builds
 }
 
-// BinEnv names the folder of our own programs; by default it is bin.
+// BinEnv is the environment variable with the folder of our own programs; by default it is bin.
 const BinEnv = "FAIRLEAD_BIN"
 
-// FindParts finds all programs, from wherever in the repository the process runs. The error names each that is missing,
-// and says how to make it.
+// FindParts finds all programs, from any working directory in the repository. The error names each missing program,
+// and how to obtain it.
 func FindParts() (Parts, error) {
 	root, err := FindRoot()
 	if err != nil {
@@ -41,14 +41,14 @@ func FindParts() (Parts, error) {
 	return p, errors.Join(errs...)
 }
 
-// FindMachineParts looks for the programs that a lab with machines runs beside the others.
+// FindMachineParts checks the additional programs of a lab with machines.
 func (p Parts) FindMachineParts() error {
 	return missing(p.Real, "make tools", "machine", "kubeadm", "kubeadm-next", "kube-apiserver-next",
 		"kube-controller-manager", "capi-bootstrap", "capi-bootstrap-config",
 		"capi-control-plane", "capi-control-plane-config", "clusterctl")
 }
 
-// missing says which programs a folder lacks, and what makes them.
+// missing returns an error with the programs that a folder lacks, and the command that makes them.
 func missing(folder, command string, names ...string) error {
 	for _, name := range names {
 		if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
@@ -58,7 +58,7 @@ func missing(folder, command string, names ...string) error {
 	return nil
 }
 
-// FindRoot is the folder with go.mod at or above the working directory.
+// FindRoot returns the folder with go.mod at or above the working directory.
 func FindRoot() (string, error) {
 	start, err := os.Getwd()
 	if err != nil {
@@ -74,13 +74,13 @@ func FindRoot() (string, error) {
 	}
 }
 
-// RealPath is where a real part is.
+// RealPath returns the path of a real part.
 func (p Parts) RealPath(name string) string { return filepath.Join(p.Real, name) }
 
-// OwnPath is where a program of this repository is.
+// OwnPath returns the path of a program of this repository.
 func (p Parts) OwnPath(name string) string { return filepath.Join(p.Fairlead, name) }
 
-// KnownArguments are those of some arguments that a program of ours knows, whatever version it is of.
+// KnownArguments returns the arguments that a program of ours supports, whatever its version is.
 func KnownArguments(ctx context.Context, program string, args []string) ([]string, error) {
 	help := []string{"--help"}
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
@@ -100,8 +100,8 @@ func KnownArguments(ctx context.Context, program string, args []string) ([]strin
 	}), nil
 }
 
-// NextVersion is the version of Kubernetes that machines can be upgraded to: that of the pinned one's next patch
-// release. Its programs are of the pinned one's sources, with another number; see tools/install.
+// NextVersion returns the version of Kubernetes that machines can be upgraded to: the next patch release after the
+// pinned one. Its programs have the pinned sources with another version number; see tools/install.
 func (w *Workspace) NextVersion(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, w.Parts.RealPath("kubeadm-next"), "version", "--output=short").Output()
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package workspace is the place of one lab on this machine: its folder and its logs, the programs that it runs (found,
-// or built with a mistake), small disks, and the steps that remove all of it. It does not know what a lab consists of.
+// Package workspace manages the resources of one lab on this machine: its folder and its logs, the programs that it
+// runs (found, or built with a mistake), small disks, and the steps that remove all of it. It does not know what a lab
+// consists of.
 package workspace
 
 import (
@@ -16,7 +17,7 @@ import (
 
 // Workspace is the folder of one lab, the programs that it runs, and the steps that end it.
 type Workspace struct {
-	Name  string // of the lab, in no other lab's name
+	Name  string // of the lab; unique
 	Dir   string
 	Parts Parts
 
@@ -63,7 +64,7 @@ func (w *Workspace) OnClose(step func(context.Context)) {
 	w.closers = append(w.closers, step)
 }
 
-// RunClosers runs the steps of OnClose, the last one first. It is safe to call it twice.
+// RunClosers runs the steps of OnClose, the last one first. It may be called more than once.
 func (w *Workspace) RunClosers(ctx context.Context) {
 	w.mu.Lock()
 	steps := w.closers
@@ -88,10 +89,10 @@ func (w *Workspace) KeepLogs() (string, error) {
 
 func (w *Workspace) logs() string { return filepath.Join(w.Dir, "logs") }
 
-// File is the path of a file in the lab's folder.
+// File returns the path of a file in the lab's folder.
 func (w *Workspace) File(elements ...string) string {
 	return filepath.Join(append([]string{w.Dir}, elements...)...)
 }
 
-// LogFile is the file with the output of a process.
+// LogFile returns the path of the file with the output of a process.
 func (w *Workspace) LogFile(name string) string { return w.File("logs", name+".log") }

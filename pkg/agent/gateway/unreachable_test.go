@@ -17,15 +17,15 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-// TestWhoIsDarkIsToldSo asks as Envoy does.
-func TestWhoIsDarkIsToldSo(t *testing.T) {
+// TestClientsOfUnreachableClustersAreRejected sends requests as Envoy does.
+func TestClientsOfUnreachableClustersAreRejected(t *testing.T) {
 	socket, err := net.Listen("unix", filepath.Join(envoytest.Dir(t), "dark.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- serveDark(ctx, socket) }()
+	go func() { ended <- serveUnreachable(ctx, socket) }()
 	ask := func(headers string) (net.Conn, *http.Response) {
 		conn, err := net.Dial("unix", socket.Addr().String())
 		if err != nil {

@@ -18,17 +18,17 @@ import (
 	"time"
 )
 
-// ticks is USER_HZ, which Linux has at 100 everywhere.
+// ticks is USER_HZ, which is 100 on all architectures of Linux.
 const ticks = 10 * time.Millisecond
 
-// CPU is the time that a process has had so far.
+// CPU returns the CPU time that a process has used.
 func CPU(pid int) (time.Duration, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, fmt.Errorf("reading the time of process %d: %w", pid, err)
 	}
 	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
-	const user, system = 11, 12 // fields 14 and 15, of which two are gone
+	const user, system = 11, 12 // fields 14 and 15, without the first two
 	if len(fields) <= system {
 		return 0, fmt.Errorf("reading the time of process %d: %q", pid, data)
 	}
@@ -43,7 +43,7 @@ func CPU(pid int) (time.Duration, error) {
 	return sum, nil
 }
 
-// Remotes are the other ends of all TCP connections of a process that are established.
+// Remotes returns the peers of all established TCP connections of a process.
 func (p *Process) Remotes() ([]netip.AddrPort, error) {
 	proc := filepath.Join("/proc", strconv.Itoa(p.PID()))
 	links, err := filepath.Glob(filepath.Join(proc, "fd", "*"))
@@ -77,7 +77,7 @@ func (p *Process) Remotes() ([]netip.AddrPort, error) {
 	return remotes, nil
 }
 
-// parseHexAddress reads an IPv4 address and a port as /proc/net/tcp has them: the address in the machine's byte order.
+// parseHexAddress parses an IPv4 address and a port from /proc/net/tcp, which has the address in host byte order.
 func parseHexAddress(text string) (netip.AddrPort, error) {
 	host, port, _ := strings.Cut(text, ":")
 	bytes, err := hex.DecodeString(host)
@@ -93,7 +93,7 @@ func parseHexAddress(text string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom4(address), uint16(number)), nil
 }
 
-// Answers200 is the condition that a URL answers 200.
+// Answers200 returns a condition that holds if a URL answers 200.
 func Answers200(httpClient *http.Client, url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
@@ -113,5 +113,5 @@ func Answers200(httpClient *http.Client, url string) func(context.Context) error
 	}
 }
 
-// Insecure is for questions to servers of which nothing is known but where they are.
+// Insecure returns a configuration for servers whose certificates are not known.
 func Insecure() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }
