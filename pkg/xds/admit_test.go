@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds"
 )
 
-// node is an edge of a workload cluster.
+// node returns an edge of a workload cluster.
 func node(wc model.WorkloadCluster, name string) model.Subject {
 	return model.Subject{Role: model.RoleEdge, Node: name, ID: wc.ID}
 }
@@ -72,7 +72,7 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// withheld is the same, not served.
+// withheld returns the workload cluster as one that is not served.
 func withheld(wc model.WorkloadCluster) model.WorkloadCluster {
 	wc.Withheld = true
 	return wc
@@ -149,7 +149,7 @@ func TestRevocationEndsStreamsOfThatEdgeAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, c1, c2)
 			denied, other := b.envoy(t, node(c1, "edge-a")), b.envoy(t, node(c2, "edge-b"))
-			silent := b.envoy(t, node(c1, "edge-a")) // one that has not even said its name
+			silent := b.envoy(t, node(c1, "edge-a")) // a stream that has not named its node
 			denied.fetch(t, cds)
 			other.fetch(t, cds)
 			end(b)
@@ -221,14 +221,15 @@ func TestRevocationSendsOneListenerToEachGateway(t *testing.T) {
 	}
 }
 
-// mentions says whether a word is anywhere in the resources of a response.
+// mentions reports whether a word is anywhere in the resources of a response.
 func mentions(r *discoveryv3.DeltaDiscoveryResponse, word string) bool {
 	return slices.ContainsFunc(r.GetResources(), func(resource *discoveryv3.Resource) bool {
 		return containsText(resource.GetResource(), word)
 	})
 }
 
-// containsText looks at the encoding, in which texts are as they are, those of nested messages too.
+// containsText reports whether the encoding of a resource contains a word. Texts of nested messages are encoded as
+// they are.
 func containsText(resource *anypb.Any, word string) bool {
 	return bytes.Contains(resource.GetValue(), []byte(word))
 }

@@ -21,7 +21,7 @@ func TestWhoIsRefused(t *testing.T) {
 	stranger := edgeOf(workload("c9"))
 	tests := map[string]struct {
 		is     *model.Subject // nil: without a certificate
-		ended  bool           // the certificate has
+		ended  bool           // the certificate has expired
 		claims *corev3.Node
 		in     *discoveryv3.DeltaDiscoveryRequest // nil: a subscription to all Envoy clusters
 		want   codes.Code
@@ -68,7 +68,7 @@ func TestWhoIsRefused(t *testing.T) {
 	}
 }
 
-// nonsense are gateways that are no addresses, under the key that an edge's agent uses.
+// nonsense returns gateways that are not addresses, under the key that an edge's agent uses.
 func nonsense() *structpb.Struct {
 	return envoy.EdgeDial{Gateways: []model.Endpoint{{Host: "a b", Port: 1}}}.Metadata()
 }
@@ -122,7 +122,7 @@ func TestAForeignCertificateGetsNothing(t *testing.T) {
 	}
 }
 
-// Certificates count in whole seconds, so this one takes one or two.
+// Times of certificates have whole seconds, so this takes one or two seconds.
 func TestAConnectionEndsWithTheLeaf(t *testing.T) {
 	b := newBed(t, workload("c1"))
 	identity := b.identity(t, gateway, time.Now().Add(2*time.Second))

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds"
 )
 
-// BenchmarkAdmit decides about edges where there are 10,000 tunnels, 100 revoked edges and 1,000 ended tunnels.
+// BenchmarkAdmit measures decisions about edges with 10,000 tunnels, 100 revoked edges and 1,000 ended tunnels.
 func BenchmarkAdmit(b *testing.B) {
 	s, subjects := large(b)
 	b.ReportAllocs()
@@ -28,7 +28,7 @@ func BenchmarkAdmit(b *testing.B) {
 	}
 }
 
-// BenchmarkRevoke is the change of one Tunnel among 10,000 that revokes an edge.
+// BenchmarkRevoke measures the change of one Tunnel among 10,000 that revokes an edge.
 func BenchmarkRevoke(b *testing.B) {
 	s, _ := large(b)
 	i := 0
@@ -40,8 +40,8 @@ func BenchmarkRevoke(b *testing.B) {
 	}
 }
 
-// BenchmarkStatus is client status of 10,000 workload clusters over gRPC: of one gateway with all that it was sent, of one resource of it by
-// name, and without contents as `fairlead config sync` asks.
+// BenchmarkStatus measures client status of 10,000 workload clusters over gRPC: of one gateway with all of its
+// resources, of one of its resources by name, and without contents, as `fairlead config sync` requests it.
 func BenchmarkStatus(b *testing.B) {
 	var all []model.WorkloadCluster
 	for i := range 10_000 {
@@ -81,7 +81,7 @@ func BenchmarkStatus(b *testing.B) {
 	})
 }
 
-// statusOver is client status as somebody at the other end of a connection has it.
+// statusOver returns a client of the client status service over a connection.
 func statusOver(b *testing.B, bed *bed) statusv3.ClientStatusDiscoveryServiceClient {
 	b.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -101,7 +101,7 @@ func statusOver(b *testing.B, bed *bed) statusv3.ClientStatusDiscoveryServiceCli
 	return statusv3.NewClientStatusDiscoveryServiceClient(conn)
 }
 
-// cpuTime is what the process has used.
+// cpuTime returns the CPU time that the process has used.
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var used syscall.Rusage

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// proxying is a listener that leads to an Envoy cluster.
+// proxying returns a listener that forwards to an Envoy cluster.
 func proxying(t *testing.T, name, cluster string) *listenerv3.Listener {
 	t.Helper()
 	config, err := anypb.New(&tcpproxyv3.TcpProxy{StatPrefix: name, ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}})
@@ -24,7 +24,7 @@ func proxying(t *testing.T, name, cluster string) *listenerv3.Listener {
 	}}}}
 }
 
-// dialling is a listener that opens reverse tunnels to an Envoy cluster.
+// dialling returns a listener that opens reverse tunnels to an Envoy cluster.
 func dialling(name, cluster string) *listenerv3.Listener {
 	return &listenerv3.Listener{Name: name, Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
 		Address: "rc://CN=edge-a:x.id.tunnels.example.com:fairlead@" + cluster + ":2",

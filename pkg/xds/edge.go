@@ -20,29 +20,31 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
-// order is that in which types are sent: listeners refer to Envoy clusters.
+// order lists the types in the order of sending: listeners refer to Envoy clusters.
 var order = [...]string{resourcev3.ClusterType, resourcev3.ListenerType}
 
-// edge is the ADS stream of an edge. There are thousands, on which hardly ever anything happens, so it keeps no resources: it remembers the names and
-// versions of those that the edge has, and makes all again when its tunnel or the gateways change. It has one goroutine, which receives, and another
-// one only while there is something to send. What that is is computed when it is sent, so there is no queue, and a slow edge delays no other.
+// edge is the ADS stream of an edge. There are thousands of them, with little traffic, so it does not keep
+// resources. It records the names and versions of the resources that the edge has, and builds all resources again
+// when the tunnel or the gateways change. It has one goroutine that receives, and another one only while there is
+// something to send. A response is computed when it is sent, so there is no queue, and a slow edge delays no other.
 //
-// What an edge asks for is decoded, built and hashed without any lock: a hostile edge must not delay changes of other tunnels.
+// Requests are decoded, and resources are built and hashed, without any lock: a hostile edge must not delay changes
+// of other tunnels.
 type edge struct {
 	server  *Server
 	subject model.Subject
 	conn    discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
-	hangUp  func(error)
+	cancel  func(error)
 	pace    *rate.Limiter // of requests
-	number  uint64        // of streams, in the order in which they came
+	number  uint64        // of the stream: a newer one has a higher number
 
-	// mu guards what follows. It may be locked while the server's lock is held, never the other way round.
+	// mu guards the fields below. It may be locked while the server's lock is held, but not the other way round.
 	mu      sync.Mutex
 	over    bool
-	sending bool           // there is a goroutine that sends
-	named   bool           // the node id was checked, and dial is known
-	dial    envoy.EdgeDial // the addresses that it dials
-	made    resources      // while it asks for the first time; nil: made when they are needed
+	sending bool           // the goroutine that sends runs
+	named   bool           // the node id is checked, and dial is set
+	dial    envoy.EdgeDial // where the edge dials gateways
+	made    resources      // until the edge has requested all types; nil: built when they are needed
 	updates uint64         // how often made became stale
 	nonce   uint64
 	kinds   [len(order)]kind
@@ -50,7 +52,7 @@ type edge struct {
 	progress [len(order)]progress.Progress
 }
 
-// edgeStream serves the stream of an edge to its end.
+// edgeStream serves the stream of an edge until it ends.
 func (s *Server) edgeStream(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, subject model.Subject) error {
 	return ending.Serve(conn.Context(), func(ctx context.Context, end func(error)) error {
 		select {
@@ -60,7 +62,7 @@ func (s *Server) edgeStream(conn discoveryv3.AggregatedDiscoveryService_DeltaAgg
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
-		e := &edge{server: s, subject: subject, conn: conn, hangUp: end, pace: s.limits.newPace()}
+		e := &edge{server: s, subject: subject, conn: conn, cancel: end, pace: s.limits.newPace()}
 		if err := e.enter(); err != nil {
 			return err
 		}
@@ -80,7 +82,7 @@ func (s *Server) edgeStream(conn discoveryv3.AggregatedDiscoveryService_DeltaAgg
 	})
 }
 
-// enter registers a stream, so that it follows its tunnel. Where its node has too many, the oldest ends.
+// enter registers a stream, so that it follows its tunnel. If its node has too many streams, the oldest is closed.
 func (e *edge) enter() error {
 	s := e.server
 	s.mu.Lock()
@@ -103,7 +105,7 @@ func (e *edge) enter() error {
 	return nil
 }
 
-// leave forgets a stream.
+// leave removes a stream from the tables of the server.
 func (e *edge) leave() {
 	e.mu.Lock()
 	e.over = true
@@ -112,22 +114,22 @@ func (e *edge) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.edges, e)
-	delete(s.telling.waiting, e)
+	delete(s.outdated.waiting, e)
 	if t, ok := s.tunnels[e.subject.ID]; ok {
 		delete(t.streams, e)
 	}
 	s.logEdge(e.subject, "stream closed", "node", e.subject.Node)
 }
 
-// end ends a stream. It stays in the table of its tunnel until its handler returns.
+// end closes a stream with a gRPC status. The stream remains in the table of its tunnel until its handler returns.
 func (e *edge) end(err error) {
 	e.mu.Lock()
 	e.over = true
 	e.mu.Unlock()
-	e.hangUp(err)
+	e.cancel(err)
 }
 
-// receive takes a request, not faster than it may, and notifies the goroutine that sends.
+// receive applies a request, as soon as the rate limits permit, and starts the goroutine that sends.
 func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest) error {
 	if err := e.server.limits.wait(ctx, e); err != nil {
 		return err
@@ -140,19 +142,20 @@ func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest
 	if i < 0 {
 		return status.Errorf(codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted))
 	}
-	said, err := readRequest(r)
+	req, err := readRequest(r)
 	if err != nil {
 		return err
 	}
 	e.server.figures.Answer(model.RoleEdge, &e.progress[i], r)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.kinds[i].apply(said)
-	e.wake()
+	e.kinds[i].apply(req)
+	e.startSending()
 	return nil
 }
 
-// identify checks which node a request claims to be from. The first request names the node; later ones may, but must not name another.
+// identify checks the node that a request claims to come from. The first request must name it. Later ones may, but
+// must not name another.
 func (e *edge) identify(r *discoveryv3.DeltaDiscoveryRequest) error {
 	e.mu.Lock()
 	named := e.named
@@ -175,7 +178,8 @@ func (e *edge) identify(r *discoveryv3.DeltaDiscoveryRequest) error {
 	return nil
 }
 
-// update sends what has changed for an edge: at once if it has answered what was sent before, or else when it does. It does not block.
+// update has the stream send what has changed: at once if the edge has answered the last response, or else when it
+// answers. It does not block.
 func (e *edge) update() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -187,11 +191,11 @@ func (e *edge) update() {
 			k.stale = true
 		}
 	}
-	e.wake()
+	e.startSending()
 }
 
-// wake starts the goroutine that sends, unless there is one or nothing is to be sent. The caller holds e.mu.
-func (e *edge) wake() {
+// startSending starts the goroutine that sends, unless it runs or nothing is to be sent. The caller holds e.mu.
+func (e *edge) startSending() {
 	if e.over || e.sending || !slices.ContainsFunc(e.kinds[:], kind.due) {
 		return
 	}
@@ -199,7 +203,7 @@ func (e *edge) wake() {
 	go e.send()
 }
 
-// send sends until there is no more to send.
+// send sends responses until nothing is left to send.
 func (e *edge) send() {
 	for {
 		response := e.next()
@@ -207,12 +211,13 @@ func (e *edge) send() {
 			return
 		}
 		if err := e.conn.Send(response); err != nil {
-			return // and so does Recv
+			return // Recv fails too, and ends the stream
 		}
 	}
 }
 
-// next is what an edge is to be sent now; nil: nothing, and the goroutine that sends must end.
+// next returns the next response for an edge. It returns nil if there is none; then the goroutine that sends must
+// end.
 func (e *edge) next() *discoveryv3.DeltaDiscoveryResponse {
 	for {
 		j, ok := e.pick()

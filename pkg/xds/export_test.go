@@ -6,19 +6,19 @@ import (
 	"github.com/fairlead/fairlead/internal/limit"
 )
 
-// Unlimited removes the limits of what the edges of one tunnel may have and ask for.
+// Unlimited removes the limits of the edges of one tunnel.
 func (s *Server) Unlimited() {
 	l := s.limits
 	l.request, l.tunnel = limit.Rate{Every: 1, Burst: 1 << 30}, limit.Rate{Every: 1, Burst: 1 << 30}
 	l.nodeStreams, l.tunnelStreams = 1<<20, 1<<20
 }
 
-// SetRequestRate sets how many requests one stream may send at once, and then ten in a second.
+// SetRequestRate sets how many requests one stream may send at once; after that it may send ten per second.
 func (s *Server) SetRequestRate(burst int) {
 	s.limits.request = limit.Rate{Every: 100 * time.Millisecond, Burst: burst}
 }
 
-// StopBuilding keeps the resources of edges from being built, and returns what ends that.
+// StopBuilding blocks the build of edges' resources until goOn is called.
 func (s *Server) StopBuilding() (goOn func()) {
 	for range cap(s.limits.builds) {
 		s.limits.builds <- struct{}{}

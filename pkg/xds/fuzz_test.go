@@ -23,7 +23,7 @@ func marshal(f *testing.F, m proto.Message) []byte {
 	return data
 }
 
-// versions are those of resources, as they are sent.
+// versions returns the versions of resources as they are sent.
 func versions(t testing.TB, all map[string]types.Resource) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -37,9 +37,9 @@ func versions(t testing.TB, all map[string]types.Resource) map[string]string {
 	return out
 }
 
-// FuzzSubscriptions makes three requests on the stream of an edge, between which the resources change. An Envoy that does what it is told
-// has all resources in their versions after each answer, whatever it says that it has and wants, and what is remembered of it is no more
-// than that.
+// FuzzSubscriptions sends three requests on the stream of an edge, and changes the resources in between. An Envoy
+// that applies each response has all resources in their versions after it, whatever it claims to have or requests,
+// and the server records nothing else about it.
 func FuzzSubscriptions(f *testing.F) {
 	generations := make([]map[string]types.Resource, 3)
 	for i := range generations {

@@ -16,32 +16,34 @@ import (
 )
 
 const (
-	// tellAtOnce is how many edges are told together of a change of the gateways, and tellInterval how long the next ones wait,
-	// more or less: 400 in a second. All 10,000 of an installation dial a new gateway, with TLS, as soon as they know it, and
-	// one core does about 1,000 such handshakes in a second.
-	tellAtOnce   = 100
-	tellInterval = 250 * time.Millisecond
+	// notifyAtOnce is how many edges are notified together of a change of the gateways, and notifyInterval how long
+	// the next ones wait, with jitter: 400 in a second. All 10,000 edges of an installation dial a new gateway, with
+	// TLS, as soon as they receive it, and one core does about 1,000 such handshakes in a second.
+	notifyAtOnce   = 100
+	notifyInterval = 250 * time.Millisecond
 )
 
-// telling are the edges that have not been told yet of a change of the gateways.
-type telling struct {
+// outdatedEdges are the edges that have not been notified yet of a change of the gateways or of their profile. The
+// lock of the server guards them.
+type outdatedEdges struct {
 	waiting map[*edge]bool
-	timer   *time.Timer // for the next of them; nil: nobody waits
+	timer   *time.Timer // for the next of them; nil: none waits
 	stopped bool
 }
 
-func newTelling() telling { return telling{waiting: map[*edge]bool{}} }
+func newOutdatedEdges() outdatedEdges { return outdatedEdges{waiting: map[*edge]bool{}} }
 
-func (t *telling) stop() {
+func (t *outdatedEdges) stop() {
 	t.stopped = true
 	if t.timer != nil {
 		t.timer.Stop()
 	}
 }
 
-// SetGateways replaces the gateways of the installation, in order: there must be at least one, and all must be valid. Gateways are told at
-// once. Edges are told a few at a time, in random order, for each then dials all that are new; one that connects meanwhile
-// learns of all of them. What is equal to what was is told nobody.
+// SetGateways replaces the gateways of the installation, in order. All must be valid. An empty list, and one that is
+// equal to the current one, change nothing. Gateways are notified at once. Edges are notified a few at a time, in
+// random order, because each of them then dials all new gateways. An edge that connects in the meantime receives all
+// gateways.
 func (s *Server) SetGateways(gateways []model.Gateway) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
@@ -61,24 +63,25 @@ func (s *Server) SetGateways(gateways []model.Gateway) {
 	s.relisten()
 	s.mu.Lock()
 	for e := range s.edges {
-		s.telling.waiting[e] = true
+		s.outdated.waiting[e] = true
 	}
-	s.tell()
+	s.notify()
 	s.mu.Unlock()
 	s.publish()
 }
 
-// publish lets every caller in once all is known that they get. The caller holds s.publishing.
+// publish opens the server to streams once everything that they receive is known. The caller holds s.publishing.
 func (s *Server) publish() {
 	if s.replaced && len(s.inst.Gateways) > 0 && !s.Published() {
 		close(s.published)
 	}
 }
 
-// setCommon makes the Envoy clusters that every gateway has, and notes which of them change. The caller holds s.publishing.
+// setCommon builds the Envoy clusters that every gateway has, and adds the changed ones to changes. The caller holds
+// s.publishing.
 func (s *Server) setCommon(changes changes) {
 	static := set(envoy.StaticClusters())
-	// They all depend on the installation alone, and refer to nothing.
+	// They depend on the installation alone, and refer to nothing.
 	common, errs := check(envoy.GatewayClusters(s.profiles.current.inst), static, static)
 	s.leftOut(resourcev3.ClusterType, errs)
 	for name := range s.common {
@@ -94,24 +97,25 @@ func (s *Server) setCommon(changes changes) {
 	s.common, s.taken = common, namesOf(common, static)
 }
 
-// same says whether a resource is what it was; nil: there was none.
+// same reports whether a resource is equal to the previous one; nil: there was none.
 func same(was, is types.Resource) bool { return was != nil && proto.Equal(was, is) }
 
-// tell tells some of those who wait, and comes back for the others.
-func (s *Server) tell() {
-	t := &s.telling
+// notify notifies some of the outdated edges, and starts the timer for the others. It does nothing while the timer
+// runs. The caller holds s.mu.
+func (s *Server) notify() {
+	t := &s.outdated
 	if t.timer != nil || t.stopped {
-		return // its turn comes
+		return // the timer notifies them
 	}
-	s.tellSome()
+	s.notifySome()
 }
 
-func (s *Server) tellSome() {
-	t := &s.telling
-	// A map is walked in an order that is random enough.
+func (s *Server) notifySome() {
+	t := &s.outdated
+	// The order of iteration of a map is random enough.
 	told := 0
 	for e := range t.waiting {
-		if told++; told > tellAtOnce {
+		if told++; told > notifyAtOnce {
 			break
 		}
 		delete(t.waiting, e)
@@ -121,20 +125,21 @@ func (s *Server) tellSome() {
 	if len(t.waiting) == 0 {
 		return
 	}
-	t.timer = time.AfterFunc(jittered(tellInterval), func() {
+	t.timer = time.AfterFunc(jittered(notifyInterval), func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if !t.stopped {
-			s.tellSome()
+			s.notifySome()
 		}
 	})
 }
 
-// jittered is a time from half to one and a half of another, so that several servers don't tell theirs in step.
+// jittered returns a random time from half of d to one and a half of d, so that several servers do not notify in
+// step.
 func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// admitGateway says whether a gateway is one of the installation's: nil, or codes.Unavailable, because it may be scaled up to
-// that soon.
+// admitGateway returns nil if a gateway is one of the installation, and else codes.Unavailable, because the gateways
+// may soon be scaled up to it.
 func (s *Server) admitGateway(name string) error {
 	if slices.ContainsFunc(s.inst.Gateways, func(g model.Gateway) bool { return g.Name == name }) {
 		return nil
@@ -154,7 +159,7 @@ func (s *Server) Gateways() []string {
 	return names
 }
 
-// gatewayNames are the gateways as people are told of them.
+// gatewayNames describes the gateways for messages.
 func (s *Server) gatewayNames() string {
 	switch n := len(s.inst.Gateways); n {
 	case 0:

@@ -23,41 +23,42 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/xds/csds"
+	"github.com/fairlead/fairlead/pkg/xds/feed"
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
 const (
-	// maxDetail is how much is logged of what an Envoy, or its agent, says about resources that it refuses.
+	// maxDetail is how many bytes are logged of an Envoy's, or its agent's, reason to reject resources.
 	maxDetail = 2 << 10
-	// maxSaid is how many nodes and reasons are remembered, so that each is logged once in a while.
-	maxSaid = 4096
+	// maxLogged is how many nodes and reasons are recorded for the limits of the log.
+	maxLogged = 4096
 )
 
 var (
-	// sayRate is how often the same refusal is logged. Those who wait for a tunnel that is not known ask every minute.
-	sayRate = limit.Rate{Every: time.Hour, Burst: 1}
-	// refusalRate is how often it is logged that a node refuses resources: each may be about others.
+	// streamRefusalRate limits the log lines about the same rejected stream. Agents of an unknown tunnel retry every minute.
+	streamRefusalRate = limit.Rate{Every: time.Hour, Burst: 1}
+	// refusalRate limits the log lines about resources that one node rejects: each may be about others.
 	refusalRate = limit.Rate{Every: time.Minute, Burst: 10}
 )
 
-// stream is the ADS stream of a gateway. It tells go-control-plane what it may send: the caches are chosen by the certificate, and
-// nothing in a request can lead to others.
+// stream is the ADS stream of a gateway. It implements the callbacks and caches of go-control-plane. The certificate
+// selects the caches, and no request can select others.
 type stream struct {
 	server  *Server
 	subject model.Subject
 	log     *slog.Logger
 	end     context.CancelCauseFunc
-	named   bool                            // the node id was checked
+	named   bool                            // the node id is checked
 	bind    envoy.GatewayBind               // where it listens
-	caches  map[string]*cachev3.LinearCache // by type URL; they are there with the first request, which says bind
-	reader  *reader                         // of the Envoy clusters that all gateways share
+	caches  map[string]*cachev3.LinearCache // by type URL; begin creates them
+	reader  *feed.Reader                    // of the Envoy clusters that all gateways share
 
 	progress [2]progress.Progress // by order
-	last     uint64               // the number of the last change of those Envoy clusters that was sent
-	told     bool                 // something was
+	last     uint64               // number of the last change of these Envoy clusters that was sent
+	told     bool                 // last is set
 }
 
-// resources are those of one Envoy, by type URL and name.
+// resources are the resources of one Envoy, by type URL and name.
 type resources map[string]map[string]types.Resource
 
 // DeltaAggregatedResources implements ADS.
@@ -74,7 +75,8 @@ func (s *Server) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoverySe
 	return err
 }
 
-// refused logs why a stream was refused or cut off: once in a while for each node, because whoever is refused comes back.
+// refused counts and logs why a stream was rejected or closed: rarely for each node, because a rejected client
+// retries.
 func (s *Server) refused(subject model.Subject, err error) {
 	code := status.Code(err)
 	s.figures.noteEnd(code)
@@ -82,7 +84,7 @@ func (s *Server) refused(subject model.Subject, err error) {
 	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition:
 	case codes.Unavailable:
 		if s.open.Err() != nil {
-			return // everybody's streams end now
+			return // the server closes all streams
 		}
 	default:
 		return
@@ -90,12 +92,12 @@ func (s *Server) refused(subject model.Subject, err error) {
 	if subject.Role == model.RoleEdge && s.limits.lines.Look(subject.ID, logRate) > 0 {
 		return
 	}
-	if s.said.Take(subject.Node+" "+subject.ID+" "+code.String(), sayRate) == 0 {
+	if s.logged.Take(subject.Node+" "+subject.ID+" "+code.String(), streamRefusalRate) == 0 {
 		s.log.Warn("stream refused", "node", subject.Node, "error", err)
 	}
 }
 
-// stream serves a stream to its end.
+// stream serves the stream of a gateway until it ends.
 func (s *Server) stream(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, subject model.Subject) error {
 	select {
 	case <-s.published:
@@ -110,23 +112,23 @@ func (s *Server) stream(conn discoveryv3.AggregatedDiscoveryService_DeltaAggrega
 	if err != nil {
 		return err
 	}
-	defer s.forget(st)
+	defer s.removeStream(st)
 	defer context.AfterFunc(s.open, func() { end(errShutdown) })()
 	st.log.Info("stream opened", "role", subject.Role)
 	defer st.log.Info("stream closed")
 	err = delta.NewServer(ctx, st, st).DeltaStreamHandler(conn, resourcev3.AnyType)
 	if cause := context.Cause(ctx); cause != nil && conn.Context().Err() == nil {
-		return cause // which go-control-plane does not know
+		return cause // go-control-plane does not return it
 	}
 	return err
 }
 
-// newStream returns the stream of a gateway that is let in.
+// newStream returns the stream of a gateway that is admitted.
 func (s *Server) newStream(subject model.Subject, end context.CancelCauseFunc) (*stream, error) {
 	st := &stream{
 		server: s, subject: subject, end: end,
 		log:    s.log.With("node", subject.Node),
-		caches: map[string]*cachev3.LinearCache{}, reader: &reader{},
+		caches: map[string]*cachev3.LinearCache{},
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,13 +138,13 @@ func (s *Server) newStream(subject model.Subject, end context.CancelCauseFunc) (
 	return st, nil
 }
 
-func (s *Server) forget(st *stream) {
+func (s *Server) removeStream(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.hosts, st)
 }
 
-// edgeResources are all resources of one edge. It needs no lock.
+// edgeResources builds all resources of one edge. It needs no lock.
 func (s *Server) edgeResources(r rendering, wc model.WorkloadCluster, node string, dial envoy.EdgeDial) resources {
 	if wc.Prepared {
 		return resources{resourcev3.ClusterType: {}, resourcev3.ListenerType: {}}
@@ -157,8 +159,8 @@ func (s *Server) edgeResources(r rendering, wc model.WorkloadCluster, node strin
 	return resources{resourcev3.ClusterType: clusters, resourcev3.ListenerType: listeners}
 }
 
-// servedTo returns what the resources of an edge are built from, and false if its tunnel has ended. What it returns is never
-// changed, so that building needs no lock.
+// servedTo returns what the resources of an edge are built from, and false if its tunnel has ended. The values never
+// change, so building needs no lock.
 func (s *Server) servedTo(edge model.Subject) (rendering, model.WorkloadCluster, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -169,7 +171,7 @@ func (s *Server) servedTo(edge model.Subject) (rendering, model.WorkloadCluster,
 	return s.profiles.of(edge), t.cluster, true
 }
 
-// gatewayListeners are all listeners of one gateway. The caller holds s.publishing.
+// gatewayListeners builds all listeners of one gateway. The caller holds s.publishing.
 func (s *Server) gatewayListeners(st *stream) resources {
 	r, bind := s.profiles.of(st.subject), st.bind
 	bind.Version = bind.Version.AtMost(r.version)
@@ -178,14 +180,14 @@ func (s *Server) gatewayListeners(st *stream) resources {
 	return resources{resourcev3.ListenerType: listeners}
 }
 
-// make makes the caches of a stream.
+// make creates the caches of a stream.
 func (st *stream) make(all resources) {
 	for typeURL, r := range all {
 		st.caches[typeURL] = newCache(typeURL, r, st.server.log)
 	}
 }
 
-// set replaces resources of a stream that has caches for them; those that are equal are not sent.
+// set replaces resources in the caches of a stream. Equal resources are not sent.
 func (st *stream) set(all resources) {
 	for _, typeURL := range order {
 		r, there := all[typeURL]
@@ -196,11 +198,11 @@ func (st *stream) set(all resources) {
 	}
 }
 
-// OnStreamDeltaRequest implements delta.Callbacks: it looks at each request before anything is done with it.
+// OnStreamDeltaRequest implements delta.Callbacks. It checks each request before go-control-plane uses it.
 func (st *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryRequest) error {
 	st.noteAnswer(r)
 	st.server.nack(st.subject, r)
-	// The node is named in the first request only; more often is allowed, but not another.
+	// The first request must name the node. Later ones may, but must not name another.
 	if r.GetNode() != nil || !st.named {
 		if err := checkNode(r.GetNode(), st.subject); err != nil {
 			return err
@@ -215,10 +217,10 @@ func (st *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryReq
 	return checkNames(r)
 }
 
-// nack logs that an Envoy refuses resources.
+// nack logs that an Envoy rejects resources, within rate limits.
 func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryRequest) {
 	detail := r.GetErrorDetail()
-	if detail == nil || s.said.Take(subject.Node+" "+subject.ID+" resources", refusalRate) > 0 {
+	if detail == nil || s.logged.Take(subject.Node+" "+subject.ID+" resources", refusalRate) > 0 {
 		return
 	}
 	if subject.Role == model.RoleEdge && s.limits.refusalText.Take(subject.ID, tunnelRefusalRate) > 0 {
@@ -229,23 +231,23 @@ func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryReques
 
 func checkNames(r *discoveryv3.DeltaDiscoveryRequest) error {
 	for _, name := range r.GetResourceNamesSubscribe() {
-		if name != "*" { // else one stream could have us remember any number of names
+		if name != "*" { // otherwise one stream could make the server store any number of names
 			return status.Error(codes.InvalidArgument, "resources are not served by name, subscribe to all")
 		}
 	}
 	return nil
 }
 
-// begin makes what depends on what an agent says of its node.
+// begin creates the caches and the reader of a stream, which depend on the metadata of its node.
 func (st *stream) begin(node *corev3.Node) (err error) {
 	if st.bind, err = envoy.ParseGatewayBind(node); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	s := st.server
-	s.publishing.Lock() // so that no change comes between the listeners and the stream's place in the table
+	s.publishing.Lock() // no change may come between the build of the listeners and the entry in s.hosts
 	defer s.publishing.Unlock()
 	st.make(s.gatewayListeners(st))
-	st.reader.variants = s.profiles.differs(st.subject)
+	st.reader = feed.NewReader(s.profiles.differs(st.subject))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hosts[st] = true
@@ -254,8 +256,8 @@ func (st *stream) begin(node *corev3.Node) (err error) {
 
 // CreateDeltaWatch implements cache.ConfigWatcher.
 func (st *stream) CreateDeltaWatch(r *cachev3.DeltaRequest, sub cachev3.Subscription, to chan cachev3.DeltaResponse) (func(), error) {
-	if r.GetTypeUrl() == st.server.gateways.typeURL {
-		return st.server.gateways.watch(st.reader, r, sub, to), nil
+	if r.GetTypeUrl() == st.server.gateways.TypeURL() {
+		return st.server.gateways.Watch(st.reader, r, sub, to), nil
 	}
 	cache, ok := st.caches[r.GetTypeUrl()]
 	if !ok {
@@ -264,7 +266,7 @@ func (st *stream) CreateDeltaWatch(r *cachev3.DeltaRequest, sub cachev3.Subscrip
 	return cache.CreateDeltaWatch(r, sub, to)
 }
 
-// CreateWatch implements cache.ConfigWatcher, for state of the world, which nobody can ask for here.
+// CreateWatch implements cache.ConfigWatcher, for state of the world, which is not served.
 func (st *stream) CreateWatch(*cachev3.Request, cachev3.Subscription, chan cachev3.Response) (func(), error) {
 	return nil, errors.ErrUnsupported
 }
@@ -282,8 +284,8 @@ func (st *stream) OnStreamDeltaResponse(_ int64, _ *discoveryv3.DeltaDiscoveryRe
 		"resources", len(r.GetResources()), "removed", len(r.GetRemovedResources()))
 }
 
-// newCache returns a cache of one type. Of what go-control-plane logs only troubles are kept: the rest would print every
-// version of every resource.
+// newCache returns a cache of one type. It logs only warnings and errors of go-control-plane: the rest would print
+// every version of every resource.
 func newCache(typeURL string, initial map[string]types.Resource, log *slog.Logger) *cachev3.LinearCache {
 	return cachev3.NewLinearCache(typeURL, cachev3.WithInitialResources(initial), cachev3.WithLogger(controllog.LoggerFuncs{
 		WarnFunc:  func(format string, args ...any) { logf(log, slog.LevelWarn, format, args) },
@@ -291,7 +293,7 @@ func newCache(typeURL string, initial map[string]types.Resource, log *slog.Logge
 	}))
 }
 
-// logf is the adapter for go-control-plane, which formats its messages.
+// logf adapts slog for go-control-plane, which formats its messages.
 func logf(log *slog.Logger, level slog.Level, format string, args []any) {
 	log.Log(context.Background(), level, "trouble in go-control-plane", "error", fmt.Sprintf(format, args...))
 }

@@ -58,7 +58,7 @@ func TestAnEqualRebuildPushesNothing(t *testing.T) {
 	b.publish(workload("c1"))
 	b.Replace([]model.WorkloadCluster{workload("c2"), workload("c1")})
 	same := workload("c1")
-	same.APIServer.Port = 7443 // nothing that gateways see
+	same.APIServer.Port = 7443 // no resource of gateways contains it
 	b.publish(same)
 	b.publish(workload("c3"))
 	expect(t, "sent first", names(a.next(t)), []string{"c3.prod.tunnels.example.com"})
@@ -104,7 +104,7 @@ func TestReconnect(t *testing.T) {
 
 	a := b.envoy(t, gateway)
 	a.subscribe(t, cds, have)
-	r := a.next(t) // Envoy waits for an answer, even an empty one
+	r := a.next(t) // Envoy waits for a response, even an empty one
 	expect(t, "sent to one that has everything", names(r), nil)
 	expect(t, "removed from one that has everything", r.GetRemovedResources(), nil)
 
@@ -152,7 +152,7 @@ func TestEdgeSeesOnlyItsOwn(t *testing.T) {
 
 func TestTheStreamsOfATunnelThatIsGoneAreClosed(t *testing.T) {
 	c1 := workload("c1")
-	again := workload("c1") // the Cluster was deleted and made again
+	again := workload("c1") // the Cluster was deleted and created again
 	again.ID = "another0000000000000"
 	tests := map[string]func(b *bed){
 		"removed":          func(b *bed) { b.Publish(c1.Key, nil) },
@@ -229,7 +229,7 @@ func TestWhatEnvoyRefusesIsLogged(t *testing.T) {
 		TypeUrl: cds, ResponseNonce: r.GetNonce(),
 		ErrorDetail: &statusv1.Status{Code: int32(codes.InvalidArgument), Message: "no such transport socket"},
 	})
-	a.fetch(t, lds) // requests are looked at in order
+	a.fetch(t, lds) // requests are processed in order
 	if b.log.line("level=ERROR", "node=gateway-0", "type_url="+cds, `error="no such transport socket"`) == "" {
 		t.Error("it was not logged")
 	}

@@ -37,7 +37,7 @@ var errStatusTooLarge = status.Errorf(codes.ResourceExhausted,
 type Node struct {
 	Subject model.Subject
 	Profile string // that the node runs
-	// Types are the resource types of the node, in the order in which they are sent. The first has what the node states
+	// Types are the resource types of the node, in the order of sending. The first has what the node states
 	// about itself.
 	Types []Type
 }

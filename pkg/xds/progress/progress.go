@@ -1,6 +1,6 @@
-// Package progress records how far each stream is with each resource type: what was sent when and because of which
-// change, and what the node answered. In go responses and requests; out come metrics, trace spans, and the Answers that
-// CSDS shows. It does not know what the resources are, or which node may receive them.
+// Package progress records how far each stream is with each resource type: when something was sent, which change
+// caused it, and the node's answer. In go responses and requests; out come metrics, trace spans, and the Answers
+// that CSDS shows. It does not know what the resources are, or which node may receive them.
 package progress
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds/csds"
 )
 
-// slow is when a node that has not answered is counted as waiting: a change takes well under a second.
+// slow is when a node that has not answered counts as waiting: a change takes well under a second.
 const slow = 30 * time.Second
 
 // The values of the label answer.
@@ -33,11 +33,11 @@ func TypeName(typeURL string) string {
 	case resourcev3.ListenerType:
 		return "listener"
 	}
-	return "other" // of which nothing is served
+	return "other" // not served
 }
 
-// Progress is the progress of one stream with one resource type, of which one response at most awaits an answer. Times
-// are Unix times in ns; 0: none. There may be 20,000 of them. The zero value is ready to use, and safe for concurrent
+// Progress is the progress of one stream with one resource type. At most one response awaits an answer. Times are
+// Unix times in ns; 0: none. There may be 20,000 of them. The zero value is ready to use, and safe for concurrent
 // use.
 type Progress struct {
 	refusing atomic.Bool

@@ -16,20 +16,20 @@ import (
 // maxCauses is how many changes are kept for the spans of answers: the last few seconds of a busy server.
 const maxCauses = 512
 
-// spans join the answers of Envoys to the change that they are about. A stream has only the time at which that was
-// seen, so it keeps nothing while no traces are recorded.
+// spans join the answers of Envoys to the changes that they are about. A stream stores only the time at which a
+// change was observed, so nothing is stored while no traces are recorded.
 type spans struct {
 	mu  sync.Mutex
 	all []*cause // the newest at the end
 }
 
-// cause is a change, and the time in which it was made, in ns; end is 0 while it is.
+// cause is a change, and the time span of its creation, in ns; end is 0 until it is complete.
 type cause struct {
 	begin, end int64
 	span       trace.SpanContext
 }
 
-// change begins the span of a change. The context is for what is done for it.
+// change begins the span of a change. The context is for the work on the change.
 func (s *spans) change(key model.Key) (context.Context, func()) {
 	ctx, span := traces.Begin(context.Background(), "change", "cluster", key.String())
 	if !span.IsRecording() {
@@ -49,8 +49,8 @@ func (s *spans) change(key model.Key) (context.Context, func()) {
 	}
 }
 
-// answered makes the span of an answer that comes now, to what was sent at one time because of a change seen at
-// another.
+// answered creates the span of an answer that has come now. sent is the time of its response, and changed the time
+// of the change.
 func (s *spans) answered(changed, sent int64, role model.Role, kind, answer string) {
 	s.mu.Lock()
 	var of trace.SpanContext
