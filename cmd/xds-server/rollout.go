@@ -8,12 +8,12 @@ import (
 	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 )
 
-// announceInterval is how soon the controller hears of what nodes make of a profile: well below the time that it
-// watches.
+// announceInterval is the time between announcements to the controller. It is much shorter than the time for which a
+// phase is observed.
 const announceInterval = time.Second
 
-// announce tells the controller what this server is configured for, and what nodes make of a rollout, until ctx ends.
-// Before all objects are read nothing is announced: no rollout begins on the word of a server that serves nobody.
+// announce sends the controller the profile of this server's configuration, and the state of the nodes, until ctx
+// ends. It announces nothing before the server serves, so that no rollout begins because of a server without nodes.
 func (s *server) announce(ctx context.Context, hub *reporthub.Hub) error {
 	for {
 		if s.ads.Published() {

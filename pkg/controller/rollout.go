@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
-// setupRollout adds what decides about rollouts, by what the xds-servers announce.
+// setupRollout adds the reconciler of rollouts, which uses the announcements of the xds-servers.
 func setupRollout(p reconciler.Deps, mgr ctrl.Manager, view *reportview.View) error {
 	r := waves.New(waves.Config{
 		Namespace: p.Config.Namespace, Client: p.Client, Live: p.Live, Recorder: p.Recorder, Log: p.Log, Fleet: view.Fleet,
@@ -29,8 +29,8 @@ func setupRollout(p reconciler.Deps, mgr ctrl.Manager, view *reportview.View) er
 	return mgr.Add(reconciler.Leading{Run: r.Run})
 }
 
-// goneEdge reports whether an edge is no edge any more: no Tunnel has its id, or the Tunnel revokes the edge. While that is not
-// known it is false.
+// goneEdge reports whether an edge has ended for good: no Tunnel has its id, or the Tunnel revokes the edge. It
+// returns false while that is not known.
 func goneEdge(p reconciler.Deps) func(ctx context.Context, n rollout.Node) bool {
 	return func(ctx context.Context, n rollout.Node) bool {
 		var tunnels v1alpha1.TunnelList

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// share is the part of the edges, and of the gateways, in a first wave: one of so many.
+// share determines the size of a first wave: one in share edges, and one in share gateways.
 const share = 100
 
-// choose returns the first wave: one edge of each of some tunnels, and, where there are several gateways, some of
-// those. It takes nodes without trouble alone, so that a fault of one comes from the change. Tunnels with several edges
-// come first: a change that breaks one edge then leaves its workload cluster another. The order is random in effect,
-// and another at another time, so that a retry meets other nodes.
+// choose returns the first wave: one edge of each of some tunnels and, if there are several gateways, some gateways.
+// It chooses only nodes without trouble, so that a fault comes from the change. Tunnels with several edges come
+// first: if a change breaks one edge, its workload cluster has another. The order is effectively random and depends
+// on the time, so a retry chooses other nodes.
 func choose(o Observation, now time.Time) []Member {
 	ready := o.ready()
 	edges := o.eligible(ready)
@@ -48,8 +48,8 @@ func choose(o Observation, now time.Time) []Member {
 	return members
 }
 
-// eligible are the edges that are connected without trouble and have tunnels to all ready gateways; if none has, to
-// any.
+// eligible returns the edges that are connected, report no trouble, and have tunnels to all ready gateways. If there
+// are none, it returns edges with a tunnel to any ready gateway.
 func (o Observation) eligible(ready map[string]bool) map[Node]Edge {
 	all, some := map[Node]Edge{}, map[Node]Edge{}
 	for n, e := range o.Edges {
@@ -75,7 +75,7 @@ func (o Observation) eligible(ready map[string]bool) map[Node]Edge {
 	return all
 }
 
-// draw is a node's lot at a time.
+// draw returns a pseudo-random text of a node at a time, by which nodes are sorted.
 func draw(n Node, now time.Time) string {
 	sum := sha256.Sum256([]byte(now.UTC().Format(time.RFC3339Nano) + "\x00" + n.ID + "\x00" + n.Name))
 	return hex.EncodeToString(sum[:8])

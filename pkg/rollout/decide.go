@@ -9,35 +9,38 @@ import (
 )
 
 const (
-	// DefaultSoak is how long a change is watched in each phase: twice the time in which Envoy's pings find a dead
-	// tunnel, an edge dials anew with the longest backoff, and an Envoy that crashes has been started again.
+	// DefaultSoak is how long a change is observed in each phase. It is twice the time that Envoy's pings need to
+	// detect a dead tunnel, that an edge needs to dial again with the longest backoff, and that an Envoy needs to
+	// restart after a crash.
 	DefaultSoak = 2 * time.Minute
-	// MinSoak is the shortest time that still has room for a tunnel to be dialled again.
+	// MinSoak is the shortest time in which a tunnel can be dialled again.
 	MinSoak = 4 * time.Second
-	// lossPart of the soak is how long a node must be without what it had before that counts: a change may make it dial
-	// its tunnels anew, which takes seconds.
+	// lossPart is the part of the soak for which a fault must last before it counts: a change may make a node dial its
+	// tunnels again, which takes seconds.
 	lossPart = 4
-	// firstPart and restPart are the proportions of edges with faults that stop a rollout, one of so many, and never
-	// less than one edge. One tenant can so stop a rollout of a small first wave, and not one of a fleet of thousands.
+	// firstPart and restPart state how many edges with faults stop a rollout: one in firstPart edges of the first
+	// wave, one in restPart of all edges, and at least one. So one tenant can stop a rollout with a small first wave,
+	// but not one of a fleet of thousands.
 	firstPart, restPart = 20, 100
-	// maxReason bounds the text of a reason, which quotes a node.
+	// maxReason is the longest text of a reason, which quotes a node.
 	maxReason = 400
 )
 
-// Decider decides about one installation. It remembers since when nodes have had faults, which a new leader finds out
-// anew: faults that it has not seen begin do not count, and the soak begins again. It is not safe for concurrent use.
+// Decider decides about one installation. It stores in memory since when nodes have had faults. A new leader
+// observes this again: faults that began earlier count from then on, and the soak begins again. It is not safe for
+// concurrent use.
 type Decider struct {
 	Soak      time.Duration // zero: DefaultSoak
 	Immediate bool          // a change applies to all nodes at once
 
-	watched Record    // the rollout and the phase that the rest is about
-	since   time.Time // when that began for this decider
+	watched Record    // the rollout and the phase that the fields below describe
+	since   time.Time // when this decider started to observe it
 	faulty  map[Node]time.Time
-	before  map[Node]Edge // what the edges were before all nodes got the profile
-	excused map[Node]bool // nodes with a fault of before
+	before  map[Node]Edge // the edges before all nodes got the profile
+	excused map[Node]bool // nodes that had a fault before
 }
 
-// Input is what a decision is made from.
+// Input is the input of a decision.
 type Input struct {
 	Record *Record // nil: there is none
 	Observation
@@ -72,7 +75,7 @@ func (d *Decider) Decide(in Input, now time.Time) *Record {
 	return r
 }
 
-// begin begins a rollout with its first wave; without a node for one all get the profile.
+// begin starts a rollout with its first wave. If no node is eligible, all nodes get the profile.
 func (d *Decider) begin(r Record, target Profile, in Input, now time.Time) *Record {
 	next := &Record{
 		First: r.First, Current: r.Current, Next: target, Phase: PhaseFirst, Since: now, Retried: in.Retry,
@@ -81,14 +84,14 @@ func (d *Decider) begin(r Record, target Profile, in Input, now time.Time) *Reco
 	if len(next.Nodes) == 0 {
 		next.Phase = PhaseRest
 	}
-	d.look(next, in, now)
+	d.startPhase(next, in, now)
 	return next
 }
 
-// watch stops a rollout, has it go on, or leaves it as it is.
+// watch stops a rollout, starts its next phase, completes it, or returns the record unchanged.
 func (d *Decider) watch(r *Record, in Input, agreed bool, now time.Time) *Record {
-	d.look(r, in, now)
-	found := d.judge(r, in, now)
+	d.startPhase(r, in, now)
+	found := d.evaluate(r, in, now)
 	if reason := found.reason(r, in); reason != "" {
 		stopped := *r
 		stopped.Phase, stopped.Since, stopped.Reason, stopped.Nodes = PhaseStopped, now, reason, nil
@@ -103,7 +106,7 @@ func (d *Decider) watch(r *Record, in Input, agreed bool, now time.Time) *Record
 	if r.Phase == PhaseFirst {
 		rest := *r
 		rest.Phase, rest.Since, rest.Nodes = PhaseRest, now, nil
-		d.look(&rest, in, now)
+		d.startPhase(&rest, in, now)
 		return &rest
 	}
 	if in.Answered+bound(len(in.Edges), restPart) <= in.Total {
@@ -119,13 +122,13 @@ func (d *Decider) soak() time.Duration {
 	return d.Soak
 }
 
-// look begins to watch a phase, once for each.
-func (d *Decider) look(r *Record, in Input, now time.Time) {
+// startPhase starts to observe a phase, once for each phase.
+func (d *Decider) startPhase(r *Record, in Input, now time.Time) {
 	if d.watched.Next == r.Next && d.watched.Phase == r.Phase && d.watched.Since.Equal(r.Since) {
 		return
 	}
 	if r.Phase == PhaseRest && !in.Known {
-		d.watched = Record{} // what the nodes are now is not known
+		d.watched = Record{} // the state of the nodes is not known
 		d.since = now
 		return
 	}
@@ -142,14 +145,14 @@ func (d *Decider) look(r *Record, in Input, now time.Time) {
 	}
 }
 
-// findings are what the nodes of a rollout show.
+// findings are the observed faults of a rollout.
 type findings struct {
-	edges, gateways []string // those with a fault, and its cause
+	edges, gateways []string // nodes with a fault, and its cause
 	tunnels         map[string]bool
 	seen, pending   int
 }
 
-// reason is why a rollout has to stop; empty: it has not.
+// reason returns why a rollout has to stop; empty: it continues.
 func (f findings) reason(r *Record, in Input) string {
 	total, part := len(in.Edges), restPart
 	if r.Phase == PhaseFirst {
@@ -170,7 +173,7 @@ func (f findings) reason(r *Record, in Input) string {
 	return reason
 }
 
-// bound is how many edges with faults stop a rollout.
+// bound returns how many edges with faults stop a rollout.
 func bound(total, part int) int { return max(1, total/part) }
 
 func edgesOf(members []Member) (n int) {
@@ -182,8 +185,8 @@ func edgesOf(members []Member) (n int) {
 	return n
 }
 
-// judge looks at the nodes of a rollout.
-func (d *Decider) judge(r *Record, in Input, now time.Time) findings {
+// evaluate compares the nodes of a rollout with their state before it.
+func (d *Decider) evaluate(r *Record, in Input, now time.Time) findings {
 	f, c := findings{tunnels: map[string]bool{}}, newComparison(r, in)
 	for _, m := range d.subjects(r, in) {
 		if in.Gone != nil && m.ID != "" && absent(in.Edges[m.Node]) && in.Gone(m.Node) {
@@ -218,10 +221,10 @@ func (d *Decider) judge(r *Record, in Input, now time.Time) findings {
 	return f
 }
 
-// absent reports whether an edge is away, so that it has to be found out whether it comes back.
+// absent reports whether an edge has no stream or no tunnel, so that it may be gone for good.
 func absent(e Edge) bool { return !e.Connected || len(e.Tunnels) == 0 }
 
-// subjects are the nodes of which faults count: the first wave, and then all nodes.
+// subjects returns the nodes whose faults count: the first wave, and later all nodes.
 func (d *Decider) subjects(r *Record, in Input) []Member {
 	if r.Phase == PhaseFirst {
 		return r.Nodes
@@ -233,7 +236,7 @@ func (d *Decider) subjects(r *Record, in Input) []Member {
 	for n, e := range d.before {
 		all = append(all, Member{Node: n, Tunnels: e.Tunnels})
 	}
-	for n := range in.Nodes { // edges that came since, and refuse something
+	for n := range in.Nodes { // edges that have connected since, and reject something
 		if _, had := d.before[n]; !had && n.ID != "" {
 			all = append(all, Member{Node: n})
 		}
@@ -242,7 +245,7 @@ func (d *Decider) subjects(r *Record, in Input) []Member {
 	return all
 }
 
-// cut is a reason of a bounded length.
+// cut bounds the length of a reason.
 func cut(text string) string {
 	if len(text) > maxReason {
 		text = strings.ToValidUTF8(text[:maxReason], "") + "…"

@@ -16,18 +16,18 @@ var (
 	newer = Settings{Version: "0.2", Public: "gw.example.com:443", Control: "xds.example.com:18000", Workers: 2}.Profile()
 )
 
-// world is a fleet whose nodes do what their profile makes of them.
+// world is a fleet whose nodes behave according to their profile.
 type world struct {
 	decider Decider
 	now     time.Time
 	record  *Record
 	in      Input
-	breaks  func(Node, *world) // what becomes of a node that is served newer; nil: all is well
+	breaks  func(Node, *world) // changes a node that is served newer; nil: it has no fault
 	reached map[Node]bool      // nodes that have ever been served newer
 	gone    map[Node]bool
 	frozen  bool          // the xds-servers do not read the record
-	healthy map[Node]Edge // what edges are by the old profile
-	written []Record      // every record that differs from the one before
+	healthy map[Node]Edge // the edges with the previous profile
+	written []Record      // every record that differs from the previous one
 }
 
 func newWorld(edges, perTunnel, gateways int) *world {
@@ -47,7 +47,7 @@ func newWorld(edges, perTunnel, gateways int) *world {
 	return w
 }
 
-// step decides once, and has the fleet follow.
+// step decides once, and applies the decision to the fleet.
 func (w *world) step() {
 	w.now = w.now.Add(time.Second)
 	w.in.Record = w.record
@@ -88,10 +88,10 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
-// target has the xds-servers configured for a profile.
+// target configures the xds-servers for a profile.
 func (w *world) target(p Profile) { w.in.Targets = []Profile{p, p} }
 
-// The ways in which a profile breaks nodes.
+// The faults that a profile causes in nodes.
 func loses(n Node, w *world) {
 	if n.ID != "" {
 		w.in.Edges[n] = Edge{Connected: true, Tunnels: map[string]int{}}
@@ -157,7 +157,8 @@ func TestAGoodChangeReachesTheFirstWaveAndThenTheRest(t *testing.T) {
 	}
 }
 
-// TestABadChangeNeverReachesTheFleet breaks what it reaches in every way, in a fleet of 1,000 edges and a small one.
+// TestABadChangeNeverReachesTheFleet breaks the nodes that receive a change with each kind of fault, in a fleet of
+// 1,000 edges and in a small one.
 func TestABadChangeNeverReachesTheFleet(t *testing.T) {
 	for name, breaks := range map[string]func(Node, *world){
 		"has 0 of 4 tunnels": loses, "refuses its configuration: no such field": refuses, "reports trouble: Envoy": troubled,
@@ -189,7 +190,7 @@ func TestABadChangeNeverReachesTheFleet(t *testing.T) {
 	}
 }
 
-// TestAFaultThatShowsLateStopsTheRest breaks 2 % of the edges, none of which is in the first wave.
+// TestAFaultThatShowsLateStopsTheRest breaks 2 % of the edges. None of them is in the first wave.
 func TestAFaultThatShowsLateStopsTheRest(t *testing.T) {
 	for faulty, stops := range map[int]bool{5: false, 20: true} {
 		t.Run(fmt.Sprintf("%d edges", faulty), func(t *testing.T) {
@@ -382,7 +383,7 @@ func TestWhatARolloutDoes(t *testing.T) {
 		},
 		"a new leader goes on with the record": {
 			begun, func(w *world) { w.run(100 * time.Second); w.decider = Decider{Soak: 2 * time.Minute} }, 100 * time.Second,
-			func(w *world) bool { return w.record.Phase == PhaseFirst }, // and watches for as long as the last one would have
+			func(w *world) bool { return w.record.Phase == PhaseFirst }, // it observes the phase for the whole time again
 		},
 		"a new leader in the rest stops for refusals": {
 			begun, func(w *world) {
@@ -419,7 +420,7 @@ func TestWhatARolloutDoes(t *testing.T) {
 	}
 }
 
-// TestFewerWorkersNeedFewerTunnels: an edge keeps tunnels for each worker of a gateway.
+// TestFewerWorkersNeedFewerTunnels changes the number of workers: an edge has tunnels for each worker of a gateway.
 func TestFewerWorkersNeedFewerTunnels(t *testing.T) {
 	for has, stops := range map[int]bool{2: false, 1: true} {
 		w := newWorld(3, 1, 1)
@@ -437,7 +438,7 @@ func TestFewerWorkersNeedFewerTunnels(t *testing.T) {
 	}
 }
 
-// TestNoFaultReachesMoreThanTheFirstWave is the promise itself, over random fleets and random faults.
+// TestNoFaultReachesMoreThanTheFirstWave checks the promise itself, with random fleets and random faults.
 func TestNoFaultReachesMoreThanTheFirstWave(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	faults := []func(Node, *world){loses, refuses, troubled, disconnects, silent}

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// comparison compares nodes with what they were.
+// comparison compares nodes with their state before the rollout.
 type comparison struct {
 	record  *Record
 	in      Input
@@ -25,8 +25,8 @@ func newComparison(r *Record, in Input) comparison {
 	return c
 }
 
-// fault is what is wrong with a node. One that counts at once is said by the node itself of the next profile. A node
-// that is pending has to show first that nothing is.
+// fault returns the cause of a node's fault; empty: none. atOnce is set if the node itself has rejected the next
+// profile. pending is set if the node still has to show that it has no fault.
 func (c comparison) fault(m Member) (cause string, atOnce, pending bool) {
 	state, announced := c.in.Nodes[m.Node]
 	served := announced && state.Profile == c.next
@@ -51,8 +51,8 @@ func (c comparison) fault(m Member) (cause string, atOnce, pending bool) {
 	return cause, false, pending
 }
 
-// gatewayFault is what is wrong with a gateway. One whose agent is away may be replaced just now: that is no fault, and
-// no success.
+// gatewayFault returns the fault of a gateway. A gateway whose agent is away may be about to be replaced: that is
+// neither a fault nor a success.
 func gatewayFault(g Gateway) (cause string, pending bool) {
 	switch {
 	case !g.Connected:
@@ -65,7 +65,7 @@ func gatewayFault(g Gateway) (cause string, pending bool) {
 	return "", false
 }
 
-// edgeFault is what is wrong with an edge, compared with before.
+// edgeFault returns the fault of an edge, compared with its state before the rollout.
 func (c comparison) edgeFault(m Member) string {
 	e := c.in.Edges[m.Node]
 	switch {
@@ -82,8 +82,8 @@ func (c comparison) edgeFault(m Member) string {
 	return ""
 }
 
-// needs is how many tunnels an edge must have by the next profile that had some before: fewer only if gateways have
-// fewer workers by that profile.
+// needs returns how many tunnels an edge that had some must have with the next profile. The number is lower only if
+// gateways have fewer workers with that profile.
 func (c comparison) needs(had int) int {
 	if had == 0 {
 		return 0

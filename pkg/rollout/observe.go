@@ -2,30 +2,30 @@ package rollout
 
 // Observation is what is known of an installation at one time.
 type Observation struct {
-	// Known is false while some xds-server has not told all it has: then nothing follows from what is absent.
+	// Known is false while an xds-server has not reported everything. Then a missing node proves nothing.
 	Known bool
 	// Targets are the profiles that the xds-servers are configured for, one for each server; empty: it announced none.
 	Targets  []Profile
 	Gateways map[string]Gateway
 	Edges    map[Node]Edge
-	// Nodes are what the nodes of the first wave, and those that refuse something, run.
+	// Nodes has the states of the nodes of the first wave, and of nodes that reject something.
 	Nodes map[Node]State
-	// Answered are the connected nodes that have answered to the profile that the record gives them, be it to refuse
-	// it; Total are all connected nodes.
+	// Answered is the number of connected nodes that have accepted or rejected the profile that the record gives them.
+	// Total is the number of all connected nodes.
 	Answered, Total int
 }
 
 // Gateway is one gateway.
 type Gateway struct {
-	Connected bool   // its agent, to an xds-server
-	Ready     bool   // it takes clients
+	Connected bool   // its agent is connected to an xds-server
+	Ready     bool   // it accepts clients
 	Hang      string // the parts of its Envoy that do not answer; empty: all do
 }
 
 // Edge is one edge of a tunnel.
 type Edge struct {
-	Connected bool           // its agent, to an xds-server
-	Trouble   string         // what its agent reports to be wrong; empty: nothing
+	Connected bool           // its agent is connected to an xds-server
+	Trouble   string         // the trouble that its agent reports; empty: none
 	Tunnels   map[string]int // by gateway
 }
 
@@ -33,10 +33,10 @@ type Edge struct {
 type State struct {
 	Profile string // Profile.ID
 	Applied bool   // its Envoy has accepted all of it
-	Refusal string // why its Envoy does not; empty: it does, or has not answered
+	Refusal string // why its Envoy rejects it; empty: it does not, or has not answered
 }
 
-// target is the profile that all xds-servers announce, and false while one does not or they differ.
+// target returns the profile that all xds-servers announce. It returns false if one announces none or they differ.
 func (o Observation) target() (Profile, bool) {
 	if !o.Known || len(o.Targets) == 0 || o.Targets[0] == "" {
 		return "", false
@@ -49,7 +49,7 @@ func (o Observation) target() (Profile, bool) {
 	return o.Targets[0], true
 }
 
-// ready are the gateways that take clients.
+// ready returns the gateways that accept clients.
 func (o Observation) ready() map[string]bool {
 	ready := map[string]bool{}
 	for name, g := range o.Gateways {

@@ -1,7 +1,7 @@
 // Package rollout decides which gateways and edges run a change of what the whole installation shares: first 1 % of
-// them, then the rest, and none if the first ones refuse it, report trouble or lose tunnels. In go the record of what
-// was decided before, what the xds-servers announce, and a time; out comes the next record. The package reads no
-// object, sends nothing, and does not know what a profile means to Envoy.
+// them, then the rest, and none if the first ones reject it, report trouble or lose tunnels. In go the previous
+// record, the announcements of the xds-servers, and a time; out comes the next record. The package reads no object,
+// sends nothing, and does not know what a profile means to Envoy.
 package rollout
 
 import (
@@ -15,16 +15,16 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// maxProfile bounds the text of a profile: ten short fields.
+// maxProfile is the longest text of a profile, which has ten short fields.
 const maxProfile = 4 << 10
 
-// Profile is everything that shapes what all Envoys of an installation run, as compact JSON with sorted keys: equal
-// profiles are equal texts. The decision compares and copies it and reads nothing in it, so that a controller carries
-// profiles of newer xds-servers. Empty: none.
+// Profile is everything that shapes what all Envoys of an installation run, as compact JSON with sorted keys, so
+// equal profiles are equal texts. Decisions compare and copy a profile without decoding it, so a controller can
+// carry profiles of newer xds-servers. Empty: none.
 type Profile string
 
-// Settings are what an xds-server of this build reads in a profile. Each field of model.Installation but Domain and
-// Gateways is here, which a test requires: a setting that is not would reach all Envoys at once.
+// Settings are the fields of a profile that an xds-server of this build reads. A test requires that each field of
+// model.Installation except Domain and Gateways is here: a setting that is missing would reach all Envoys at once.
 type Settings struct {
 	Version        string               `json:"version"` // the newest that is rendered for
 	Public         string               `json:"public"`  // host:port
@@ -35,7 +35,7 @@ type Settings struct {
 	AccessLog      model.AccessLog      `json:"accessLog,omitempty"`
 }
 
-// SettingsOf are the settings of an installation that is rendered for a version.
+// SettingsOf returns the settings of an installation that is rendered for a version.
 func SettingsOf(inst model.Installation, version string) Settings {
 	return Settings{
 		Version: version, Public: inst.Public.String(), Control: inst.Control.String(), ReplicaAddress: inst.ReplicaAddress,
@@ -43,7 +43,7 @@ func SettingsOf(inst model.Installation, version string) Settings {
 	}
 }
 
-// Profile is the text of settings.
+// Profile returns the settings as a profile.
 func (s Settings) Profile() Profile {
 	text, err := json.Marshal(s)
 	if err == nil {
@@ -55,8 +55,8 @@ func (s Settings) Profile() Profile {
 	return Profile(text)
 }
 
-// Installation is an installation with these settings. Its domain and its gateways are those of inst; the gateways' own
-// addresses follow from ReplicaAddress where that is another.
+// Installation returns inst with these settings. It keeps the domain and the gateways of inst. If ReplicaAddress
+// differs, it derives the gateways' own addresses from it. It returns an error if an address is not valid.
 func (s Settings) Installation(inst model.Installation) (model.Installation, error) {
 	var errs [2]error
 	inst.Public, errs[0] = model.ParseEndpoint(s.Public)
@@ -81,7 +81,7 @@ func (s Settings) Installation(inst model.Installation) (model.Installation, err
 	return inst, nil
 }
 
-// Settings reads a profile. Fields that this build does not know are left out: it renders without them.
+// Settings decodes a profile. It ignores fields that this build does not know, and renders without them.
 func (p Profile) Settings() (Settings, error) {
 	var s Settings
 	if err := json.Unmarshal([]byte(p), &s); err != nil {
@@ -90,7 +90,7 @@ func (p Profile) Settings() (Settings, error) {
 	return s, nil
 }
 
-// ID is a short name of a profile, for people and for nodes' announcements; empty for none.
+// ID returns a short name of a profile, for users and for announcements of nodes; empty: there is no profile.
 func (p Profile) ID() string {
 	if p == "" {
 		return ""
@@ -99,7 +99,8 @@ func (p Profile) ID() string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// ParseProfile reads what an xds-server announces.
+// ParseProfile reads a profile that an xds-server announces. It returns an error if the text is too long or not a
+// JSON object.
 func ParseProfile(text string) (Profile, error) {
 	if len(text) > maxProfile {
 		return "", fmt.Errorf("a profile of %d bytes is longer than %d", len(text), maxProfile)
@@ -108,7 +109,7 @@ func ParseProfile(text string) (Profile, error) {
 	return Profile(compact), err
 }
 
-// canonical is a JSON object without spaces and with sorted keys.
+// canonical returns a JSON object without spaces and with sorted keys.
 func canonical(text []byte) ([]byte, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
@@ -122,7 +123,7 @@ func canonical(text []byte) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// MarshalJSON implements json.Marshaler: a profile in a record is a JSON value, which people can read.
+// MarshalJSON implements json.Marshaler. A profile in a record is a JSON value that users can read.
 func (p Profile) MarshalJSON() ([]byte, error) {
 	if p == "" {
 		return []byte("null"), nil

@@ -14,13 +14,14 @@ import (
 // RecordKey is the key of the record in its ConfigMap.
 const RecordKey = "rollout"
 
-// RetryAnnotation on the ConfigMap of the record has a rollout that has stopped tried again, once for each value.
+// RetryAnnotation is an annotation on the ConfigMap of the record. Each new value retries a rollout that has stopped
+// once.
 const RetryAnnotation = "fairlead.dev/retry"
 
-// Phase is how far a rollout is.
+// Phase is the progress of a rollout.
 type Phase string
 
-// The phases of a rollout. Without one there is none: all nodes are served Record.Current.
+// The phases of a rollout. With PhaseNone there is no rollout: all nodes are served Record.Current.
 const (
 	PhaseNone    Phase = ""
 	PhaseFirst   Phase = "first"   // the nodes of Record.Nodes are served Record.Next, all others Record.Current
@@ -28,17 +29,17 @@ const (
 	PhaseStopped Phase = "stopped" // all nodes are served Record.Current; Record.Reason is why
 )
 
-// Phases are all phases, by the names that people see.
+// Phases lists all phases with the names that users see.
 var Phases = map[Phase]string{PhaseNone: "none", PhaseFirst: "first", PhaseRest: "rest", PhaseStopped: "stopped"}
 
-// Record is what the controller has decided. Only it writes records.
+// Record is the decision of the controller, which alone writes records.
 type Record struct {
-	// First is the profile with which the installation began: what a profile changes of it is seen from there.
+	// First is the profile with which the installation began. Changes of a profile are relative to it.
 	First   Profile   `json:"first,omitempty"`
 	Current Profile   `json:"current"`
 	Next    Profile   `json:"next,omitempty"`
 	Phase   Phase     `json:"phase,omitempty"`
-	Since   time.Time `json:"since"`            // when Phase became so
+	Since   time.Time `json:"since"`            // when Phase was set
 	Reason  string    `json:"reason,omitempty"` // why a rollout has stopped or ended: node and cause
 	Nodes   []Member  `json:"nodes,omitempty"`  // the first wave
 	Retried string    `json:"retried,omitempty"`
@@ -50,7 +51,7 @@ type Node struct {
 	ID   string `json:"id,omitempty"` // Tunnel.spec.id of an edge; empty: a gateway
 }
 
-// String names a node for people.
+// String returns the node as users see it.
 func (n Node) String() string {
 	if n.ID == "" {
 		return "gateway " + n.Name
@@ -58,7 +59,7 @@ func (n Node) String() string {
 	return "edge " + n.Name
 }
 
-// Compare orders gateways before edges.
+// Compare orders gateways before edges, and then by id and name.
 func (n Node) Compare(other Node) int {
 	return cmp.Or(cmp.Compare(n.ID, other.ID), cmp.Compare(n.Name, other.Name))
 }
@@ -66,10 +67,10 @@ func (n Node) Compare(other Node) int {
 // Member is a node of the first wave.
 type Member struct {
 	Node
-	Tunnels map[string]int `json:"tunnels,omitempty"` // that the edge had when the wave began, by gateway
+	Tunnels map[string]int `json:"tunnels,omitempty"` // tunnels that the edge had when the wave began, by gateway
 }
 
-// Of is the profile that a node is served.
+// Of returns the profile that a node is served.
 func (r Record) Of(n Node) Profile {
 	switch {
 	case r.Phase == PhaseRest:
@@ -85,24 +86,24 @@ func (r Record) IsMember(n Node) bool {
 	return slices.ContainsFunc(r.Nodes, func(m Member) bool { return m.Node == n })
 }
 
-// Equal compares records.
+// Equal reports whether two records are the same.
 func (r Record) Equal(other Record) bool {
 	mine, err := json.Marshal(r)
 	theirs, otherErr := json.Marshal(other)
 	return err == nil && otherErr == nil && string(mine) == string(theirs)
 }
 
-// Text is a record as it is kept.
+// Text returns the record as it is stored.
 func (r Record) Text() (string, error) {
 	text, err := json.MarshalIndent(r, "", "  ")
 	return string(text), err
 }
 
-// ParseRecord reads the record in the data of its ConfigMap. Nil: there is none.
+// ParseRecord reads the record from the data of its ConfigMap. It returns nil without an error if there is none.
 func ParseRecord(data map[string]string) (*Record, error) {
 	text, there := data[RecordKey]
 	if !there {
-		return nil, nil //nolint:nilnil // there is none, and that is no error
+		return nil, nil //nolint:nilnil // a missing record is not an error
 	}
 	var r Record
 	if err := json.Unmarshal([]byte(text), &r); err != nil {
@@ -117,5 +118,5 @@ func ParseRecord(data map[string]string) (*Record, error) {
 	return &r, nil
 }
 
-// NodeOf is the node of a certificate.
+// NodeOf returns the node of a certificate's subject.
 func NodeOf(s model.Subject) Node { return Node{Name: s.Node, ID: s.ID} }

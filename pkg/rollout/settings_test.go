@@ -15,13 +15,13 @@ var inst = model.Installation{
 	Workers:  3, Handshakes: 7, AccessLog: model.AccessLogAll, ReplicaAddress: "gw-{i}.example.com:443",
 }
 
-// TestEverySettingOfAnInstallationIsInItsProfile sets one field after the other: one that is in no profile would reach
-// all Envoys at once.
+// TestEverySettingOfAnInstallationIsInItsProfile sets one field after the other. A field that is not in the profile
+// would reach all Envoys at once.
 func TestEverySettingOfAnInstallationIsInItsProfile(t *testing.T) {
 	none := SettingsOf(model.Installation{}, "0.1").Profile()
 	for i := range reflect.TypeFor[model.Installation]().NumField() {
 		field := reflect.TypeFor[model.Installation]().Field(i)
-		if field.Name == "Domain" || field.Name == "Gateways" { // the one never changes, the others come and go at once
+		if field.Name == "Domain" || field.Name == "Gateways" { // the domain never changes, and gateways change at once
 			continue
 		}
 		one := model.Installation{}

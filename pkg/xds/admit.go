@@ -11,24 +11,24 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// denials are the edges and tunnels that are no longer admitted.
+// denials are the revoked edges and the ended tunnels.
 type denials struct {
-	ended   map[string]time.Time // ids of ended tunnels, and until when their edges may have a valid certificate
-	denied  model.Denied         // all denials, sorted: a tunnel outlives the certificate that opened it
-	filter  model.Denied         // what Envoys get: denied without the ids whose edges cannot have a valid leaf
+	ended   map[string]time.Time // until when edges may have a valid certificate, by tunnel id
+	denied  model.Denied         // all, sorted: a reverse tunnel outlives its certificate
+	filter  model.Denied         // for Envoys: denied without ids for which no valid leaf can exist
 	changed chan struct{}        // closed when denied changes
 	timer   *time.Timer          // for the next id to leave filter; nil: there is none
 	stopped bool
-	stale   bool // denied and filter may not reflect the tunnels and ended
+	stale   bool // denied and filter may not match the tunnels and ended
 }
 
 func newDenials() denials {
 	return denials{ended: map[string]time.Time{}, changed: make(chan struct{})}
 }
 
-// settle updates denied and filter, and reports whether filter changed. next is when it will change by itself; zero:
-// never.
-func (d *denials) settle(now time.Time, revoked []model.EdgeRef) (changed bool, next time.Time) {
+// resolve updates denied and filter, and returns whether filter has changed. next is the time of its next change
+// without an event; zero: there is none.
+func (d *denials) resolve(now time.Time, revoked []model.EdgeRef) (changed bool, next time.Time) {
 	d.stale = false
 	denied, filter := model.Denied{Edges: revoked, IDs: slices.Sorted(maps.Keys(d.ended))}, model.Denied{Edges: revoked}
 	for _, id := range denied.IDs {
@@ -62,8 +62,9 @@ func (d *denials) stop() {
 	}
 }
 
-// Ended replaces the recorded ids of ended tunnels, each with the time until which its edges may have a valid
-// certificate. Until that time gateways' Envoys deny the id. Agents and this server deny it as long as it is recorded.
+// Ended replaces the ids of the tunnels that are on record as ended. The value of each id is the time until which
+// its edges may have a valid certificate. Gateways' Envoys deny the id until that time. Agents, and this server,
+// deny it as long as it is on record.
 func (s *Server) Ended(ids map[string]time.Time) {
 	ids = maps.Clone(ids)
 	s.publishing.Lock()
@@ -74,8 +75,8 @@ func (s *Server) Ended(ids map[string]time.Time) {
 	s.deny()
 }
 
-// deny applies a change of the denials, if there is one: it notifies gateways and ends the streams of denied edges.
-// The caller holds s.publishing.
+// deny applies changes of the denials, if there are any: it updates the listeners of gateways and closes the streams
+// of denied edges. The caller holds s.publishing.
 func (s *Server) deny() {
 	if !s.denials.stale {
 		return
@@ -83,8 +84,8 @@ func (s *Server) deny() {
 	now, revoked := s.now(), s.revoked()
 	s.mu.Lock()
 	before := s.denials.changed
-	changed, next := s.denials.settle(now, revoked)
-	s.again(now, next)
+	changed, next := s.denials.resolve(now, revoked)
+	s.schedule(now, next)
 	s.mu.Unlock()
 	if changed {
 		s.relisten()
@@ -98,7 +99,8 @@ func (s *Server) deny() {
 	}
 }
 
-// refusedEdges returns the streams of edges that are no longer admitted, each with the gRPC status of the reason.
+// refusedEdges returns the streams of edges that are no longer admitted, each with the gRPC status that states the
+// reason.
 func (s *Server) refusedEdges() map[*edge]error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -111,7 +113,7 @@ func (s *Server) refusedEdges() map[*edge]error {
 	return refused
 }
 
-// relisten replaces the listeners of each gateway. The caller holds s.publishing.
+// relisten builds the listeners of each gateway again. The caller holds s.publishing.
 func (s *Server) relisten() {
 	s.mu.RLock()
 	hosts := slices.Collect(maps.Keys(s.hosts))
@@ -125,8 +127,9 @@ func (s *Server) relisten() {
 	}
 }
 
-// again schedules the next update of the denials; zero: none. The caller holds s.mu.
-func (s *Server) again(now, next time.Time) {
+// schedule has the denials resolved again at a time; zero: never. It replaces the previous timer. The caller holds
+// s.mu.
+func (s *Server) schedule(now, next time.Time) {
 	d := &s.denials
 	if d.stopped {
 		return
@@ -148,11 +151,11 @@ func (s *Server) again(now, next time.Time) {
 	})
 }
 
-// Admit reports whether the subject of a valid certificate is still admitted: nil, or a gRPC status.
-// codes.FailedPrecondition is permanent: the edge is revoked, or its tunnel is recorded as ended. codes.Unavailable:
-// the tunnel or gateway is not known; an edge keeps what it has and retries, and so does a gateway. All others are
-// admitted. Before everything is published, every subject gets codes.Unavailable, because the denials are not known
-// yet.
+// Admit returns nil if a subject with a valid certificate is still admitted, and else a gRPC status.
+// codes.FailedPrecondition: the edge is revoked, or its tunnel is on record as ended; this is final.
+// codes.Unavailable: the tunnel is not known, or the gateway is not one of the installation; the agent keeps its
+// configuration and retries. Subjects of other roles are admitted. Until everything is published, Admit returns
+// codes.Unavailable for all, because the denials are not known yet.
 func (s *Server) Admit(subject model.Subject) error {
 	if !s.Published() {
 		return status.Error(codes.Unavailable, "the server does not know the tunnels yet")
@@ -181,8 +184,8 @@ func (s *Server) admit(subject model.Subject) error {
 	return nil
 }
 
-// Denied returns all denied edges and tunnels, including ones without a valid certificate, and a channel that is
-// closed when that changes.
+// Denied returns the revoked edges and the ended tunnels, including ids without a valid certificate, and a channel
+// that is closed when they change.
 func (s *Server) Denied() (model.Denied, <-chan struct{}) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds"
 )
 
-// node is an edge of a workload cluster.
+// node returns an edge of a workload cluster.
 func node(wc model.WorkloadCluster, name string) model.Subject {
 	return model.Subject{Role: model.RoleEdge, Node: name, ID: wc.ID}
 }
@@ -72,7 +72,7 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// withheld returns the same workload cluster, not served.
+// withheld returns the workload cluster as one that is not served.
 func withheld(wc model.WorkloadCluster) model.WorkloadCluster {
 	wc.Withheld = true
 	return wc
@@ -86,7 +86,7 @@ func TestWhoIsDeniedByGateways(t *testing.T) {
 		defer s.Close()
 		now := time.Now()
 		ended := map[string]time.Time{"b": now.Add(time.Hour), "a": now.Add(2 * time.Hour), "past": now.Add(-time.Second)}
-		ids := []string{"a", "b", "past"} // as long as they are recorded, because a tunnel outlives its certificate
+		ids := []string{"a", "b", "past"} // as long as they are on record, because a tunnel outlives its certificate
 		c1, c2 := workload("c1"), workload("c2")
 		c1.Revoked, c2.Revoked = []string{"edge-z", "edge-y", "gateway-1", "A B"}, []string{"edge-y", "edge-x"}
 		first := []model.EdgeRef{{Node: "edge-y", ID: c1.ID}, {Node: "edge-z", ID: c1.ID}}
@@ -149,7 +149,7 @@ func TestRevocationEndsStreamsOfThatEdgeAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, c1, c2)
 			denied, other := b.envoy(t, node(c1, "edge-a")), b.envoy(t, node(c2, "edge-b"))
-			silent := b.envoy(t, node(c1, "edge-a")) // a stream that has not sent its node id
+			silent := b.envoy(t, node(c1, "edge-a")) // a stream that has not named its node
 			denied.fetch(t, cds)
 			other.fetch(t, cds)
 			end(b)
@@ -221,14 +221,15 @@ func TestRevocationSendsOneListenerToEachGateway(t *testing.T) {
 	}
 }
 
-// mentions reports whether a word occurs in the resources of a response.
+// mentions reports whether a word is anywhere in the resources of a response.
 func mentions(r *discoveryv3.DeltaDiscoveryResponse, word string) bool {
 	return slices.ContainsFunc(r.GetResources(), func(resource *discoveryv3.Resource) bool {
 		return containsText(resource.GetResource(), word)
 	})
 }
 
-// containsText searches the encoding, which contains texts unchanged, also texts of nested messages.
+// containsText reports whether the encoding of a resource contains a word. Texts of nested messages are encoded as
+// they are.
 func containsText(resource *anypb.Any, word string) bool {
 	return bytes.Contains(resource.GetValue(), []byte(word))
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds/csds"
 )
 
-// caller returns the subject of a stream's certificate. TLS has verified the certificate, but admits expired ones for
-// renewal.
+// caller returns the subject of the certificate with which a stream was opened. TLS has verified the certificate,
+// but accepts expired ones for renewal, so caller checks the time.
 func caller(ctx context.Context, d model.TunnelDomain, now time.Time) (model.Subject, error) {
 	_, subject, err := callers.Of(ctx, d, func(state tls.ConnectionState) (*x509.Certificate, error) { return certs.VerifyNow(state, now) })
 	if err != nil {
@@ -29,7 +29,7 @@ func caller(ctx context.Context, d model.TunnelDomain, now time.Time) (model.Sub
 	return subject, nil
 }
 
-// checkNode compares the node of a request with the certificate.
+// checkNode returns an error if a request claims another node than the certificate.
 func checkNode(node *corev3.Node, subject model.Subject) error {
 	if node.GetId() != subject.NodeID() {
 		return status.Errorf(codes.PermissionDenied, "node id %q is not that of the certificate, %s", csds.Printable(node.GetId(), maxQuoted), subject.NodeID())

@@ -68,7 +68,7 @@ func TestWhoIsRefused(t *testing.T) {
 	}
 }
 
-// nonsense returns gateways with invalid addresses, under the key that an edge's agent uses.
+// nonsense returns gateways that are not addresses, under the key that an edge's agent uses.
 func nonsense() *structpb.Struct {
 	return envoy.EdgeDial{Gateways: []model.Endpoint{{Host: "a b", Port: 1}}}.Metadata()
 }
@@ -122,7 +122,7 @@ func TestAForeignCertificateGetsNothing(t *testing.T) {
 	}
 }
 
-// TestAConnectionEndsWithTheLeaf takes one or two seconds, because certificates count in whole seconds.
+// Times of certificates have whole seconds, so this takes one or two seconds.
 func TestAConnectionEndsWithTheLeaf(t *testing.T) {
 	b := newBed(t, workload("c1"))
 	identity := b.identity(t, gateway, time.Now().Add(2*time.Second))

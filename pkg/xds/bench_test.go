@@ -28,7 +28,7 @@ func BenchmarkAdmit(b *testing.B) {
 	}
 }
 
-// BenchmarkRevoke measures a change of one Tunnel among 10,000 that revokes an edge.
+// BenchmarkRevoke measures the change of one Tunnel among 10,000 that revokes an edge.
 func BenchmarkRevoke(b *testing.B) {
 	s, _ := large(b)
 	i := 0
@@ -40,8 +40,8 @@ func BenchmarkRevoke(b *testing.B) {
 	}
 }
 
-// BenchmarkStatus measures the client status of 10,000 workload clusters over gRPC: of one gateway with everything
-// that it was sent, of one of its resources by name, and without contents as `fairlead config sync` requests it.
+// BenchmarkStatus measures client status of 10,000 workload clusters over gRPC: of one gateway with all of its
+// resources, of one of its resources by name, and without contents, as `fairlead config sync` requests it.
 func BenchmarkStatus(b *testing.B) {
 	var all []model.WorkloadCluster
 	for i := range 10_000 {
@@ -81,7 +81,7 @@ func BenchmarkStatus(b *testing.B) {
 	})
 }
 
-// statusOver returns a client of the status service at the other end of a connection.
+// statusOver returns a client of the client status service over a connection.
 func statusOver(b *testing.B, bed *bed) statusv3.ClientStatusDiscoveryServiceClient {
 	b.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

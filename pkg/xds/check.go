@@ -16,9 +16,9 @@ type named interface {
 	GetName() string
 }
 
-// check returns the resources that may be published, by name, and an error for each of the others: a resource with an
-// empty, taken or duplicate name, or with a reference to an unknown Envoy cluster. Envoy accepts the latter and then
-// closes every connection to it, or mistakes one resource for the other.
+// check returns the resources that may be published, by name, and an error for each other resource: its name is
+// empty, taken or a duplicate, or it refers to an unknown Envoy cluster. Envoy accepts unknown references, and then
+// closes every connection that uses them. Of two resources with one name it uses one.
 func check[R named](resources []R, taken, known map[string]bool) (good map[string]types.Resource, errs []error) {
 	good = make(map[string]types.Resource, len(resources))
 	for _, r := range resources {
@@ -53,7 +53,7 @@ func checkReferences(r proto.Message, known map[string]bool) error {
 	return nil
 }
 
-// set is a set of names.
+// set returns a set of names.
 func set(names []string) map[string]bool {
 	s := make(map[string]bool, len(names))
 	for _, name := range names {
@@ -62,7 +62,7 @@ func set(names []string) map[string]bool {
 	return s
 }
 
-// namesOf adds the names of resources to a copy of a set.
+// namesOf returns a copy of a set with the names of resources added.
 func namesOf[R any](resources map[string]R, more map[string]bool) map[string]bool {
 	s := make(map[string]bool, len(resources)+len(more))
 	for name := range more {

@@ -9,15 +9,15 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// ClusterMetrics returns metrics of each workload cluster. Their number grows with the installation, so they are
-// optional.
+// ClusterMetrics returns the collector of the metrics of each workload cluster. It emits as many series as there are
+// workload clusters, so it is optional.
 func (s *Server) ClusterMetrics() prometheus.Collector {
 	set := &metrics.Set{}
-	set.Look(s.lookAtClusters, "fairlead_xds_cluster_info", "fairlead_xds_cluster_refused_since_timestamp_seconds")
+	set.Look(s.observeClusters, "fairlead_xds_cluster_info", "fairlead_xds_cluster_refused_since_timestamp_seconds")
 	return set
 }
 
-// Keys returns the served workload clusters, by Tunnel.spec.id.
+// Keys returns the workload clusters that are served, by Tunnel.spec.id.
 func (s *Server) Keys() map[string]model.Key {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -28,17 +28,18 @@ func (s *Server) Keys() map[string]model.Key {
 	return all
 }
 
-func (s *Server) lookAtClusters(emit metrics.Emit) {
+func (s *Server) observeClusters(emit metrics.Emit) {
 	for id, key := range s.Keys() {
 		emit("fairlead_xds_cluster_info", 1, key.Namespace, key.Name, id)
 	}
-	for key, since := range s.refusedSince() {
+	for key, since := range s.rejectedSince() {
 		emit("fairlead_xds_cluster_refused_since_timestamp_seconds", float64(since.Unix()), key.Namespace, key.Name)
 	}
 }
 
-// refusedSince returns the workload clusters with a rejected resource, and since when it is rejected.
-func (s *Server) refusedSince() map[model.Key]time.Time {
+// rejectedSince returns the workload clusters with a resource that an Envoy rejects, each with the time of the
+// oldest such rejection.
+func (s *Server) rejectedSince() map[model.Key]time.Time {
 	first := map[model.Key]time.Time{}
 	note := func(key model.Key, since time.Time) {
 		if _, served := s.clusters[key]; !served {

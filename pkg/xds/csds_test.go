@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// told returns the answer of CSDS by node id and resource.
+// told returns what CSDS reports about nodes, by node id and resource.
 func (b *bed) told(t *testing.T, r *statusv3.ClientStatusRequest) map[string]map[string]*statusv3.ClientConfig_GenericXdsConfig {
 	t.Helper()
 	response, err := b.Status().FetchClientStatus(t.Context(), r)
@@ -52,7 +52,7 @@ func (b *bed) becomes(t *testing.T, node, name string, want adminv3.ClientResour
 	return got
 }
 
-// answer takes the next response and answers it.
+// answer receives the next response and answers it.
 func (a *ads) answer(t *testing.T, detail *statusv1.Status) *discoveryv3.DeltaDiscoveryResponse {
 	t.Helper()
 	select {
@@ -65,7 +65,7 @@ func (a *ads) answer(t *testing.T, detail *statusv1.Status) *discoveryv3.DeltaDi
 	return nil
 }
 
-// refusing returns a NACK as pkg/xdsproxy makes it, of resources that are rejected together.
+// refusing returns a NACK as pkg/xdsproxy sends it, of resources that are rejected together.
 func refusing(t *testing.T, why string, at time.Time, versions map[string]string) *statusv1.Status {
 	t.Helper()
 	group := &statusv3.ClientConfig{}
@@ -97,7 +97,7 @@ func TestStatusFollowsWhatAGatewaySays(t *testing.T) {
 		t.Errorf("it was sent in version %s: %v", had[one.Hostname], acked)
 	}
 
-	// One of two is rejected, with Envoy's reason and a time by the agent's clock.
+	// One of two is rejected, with Envoy's reason and the time by the agent's clock.
 	since := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
 	one.Limits.Connections, two.Limits.Connections = 7, 8
 	b.Replace([]model.WorkloadCluster{one, two})
@@ -117,7 +117,7 @@ func TestStatusFollowsWhatAGatewaySays(t *testing.T) {
 		t.Errorf("there is %v of it, refused since %v, all together %v", own, c1, all)
 	}
 
-	// It stays rejected while others are accepted, until it has another version.
+	// It remains rejected while others are accepted, until it has another version.
 	two.Limits.Connections = 9
 	b.publish(two)
 	g.answer(t, nil)
@@ -129,7 +129,7 @@ func TestStatusFollowsWhatAGatewaySays(t *testing.T) {
 	g.answer(t, nil)
 	b.becomes(t, "gateway-0", one.Hostname, adminv3.ClientResourceStatus_ACKED)
 
-	// A NACK without names rejects all resources of the response.
+	// The NACK of an agent that names no resources means all resources of the response.
 	one.Limits.Connections = 11
 	b.publish(one)
 	g.answer(t, &statusv1.Status{Message: "no"})
@@ -170,7 +170,7 @@ func TestStatusOfAnEdgeAndMatchers(t *testing.T) {
 	if _, err := b.Status().FetchClientStatus(t.Context(), byID); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("got %v", err)
 	}
-	// Resources by name: the gateway is always listed, the edge only if it has one of them.
+	// Resources by name: the gateway is listed, even if it has none of them; the edge lists only what it has.
 	var nodes []string
 	take := func(c *statusv3.ClientConfig) error {
 		nodes = append(nodes, c.GetNode().GetId()+" "+strings.Join(resourceNames(c), ","))
@@ -189,11 +189,11 @@ func resourceNames(c *statusv3.ClientConfig) (all []string) {
 	return all
 }
 
-// TestStatusOfManyIsQuickAndBounded reads the status of thousands of Envoy clusters at once. A request for too much
-// gets an error that suggests a smaller one.
+// TestStatusOfManyIsQuickAndBounded requests thousands of Envoy clusters and receives them at once. A request for
+// all of their contents is too large: its error states how to request less.
 func TestStatusOfManyIsQuickAndBounded(t *testing.T) {
 	t.Parallel()
-	const many = 4_000 // as many as the client here accepts in one message
+	const many = 4_000 // as many as this client accepts in one message
 	clusters := make([]model.WorkloadCluster, many)
 	for i := range clusters {
 		clusters[i] = workload("c" + strconv.Itoa(i))

@@ -20,39 +20,39 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
-// order is the order of sending types: listeners refer to Envoy clusters.
+// order lists the types in the order of sending: listeners refer to Envoy clusters.
 var order = [...]string{resourcev3.ClusterType, resourcev3.ListenerType}
 
-// edge is the ADS stream of an edge. There are thousands with very few events, so it keeps no resources: it stores the
-// names and versions of the edge's resources, and builds all resources again when its tunnel or the gateways change.
-// It has one goroutine for receiving, and a second one only while there is something to send. A response is computed
-// when it is sent, so there is no queue, and a slow edge does not delay others.
+// edge is the ADS stream of an edge. There are thousands of them, with little traffic, so it does not keep
+// resources. It records the names and versions of the resources that the edge has, and builds all resources again
+// when the tunnel or the gateways change. It has one goroutine that receives, and another one only while there is
+// something to send. A response is computed when it is sent, so there is no queue, and a slow edge delays no other.
 //
-// Requests of an edge are decoded, and its resources built and hashed, without any lock: a hostile edge must not delay
-// changes of other tunnels.
+// Requests are decoded, and resources are built and hashed, without any lock: a hostile edge must not delay changes
+// of other tunnels.
 type edge struct {
 	server  *Server
 	subject model.Subject
 	conn    discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
-	hangUp  func(error)
+	cancel  func(error)
 	pace    *rate.Limiter // of requests
-	number  uint64        // of streams, in the order of their start
+	number  uint64        // of the stream: a newer one has a higher number
 
-	// mu guards the fields below. It may be locked while the server's lock is held, never the other way round.
+	// mu guards the fields below. It may be locked while the server's lock is held, but not the other way round.
 	mu      sync.Mutex
 	over    bool
-	sending bool           // a goroutine is sending
-	named   bool           // the node id was checked, and dial is known
-	dial    envoy.EdgeDial // the addresses that it dials
-	made    resources      // during the first requests; nil: built when needed
-	updates uint64         // number of times that made became stale
+	sending bool           // the goroutine that sends runs
+	named   bool           // the node id is checked, and dial is set
+	dial    envoy.EdgeDial // where the edge dials gateways
+	made    resources      // until the edge has requested all types; nil: built when they are needed
+	updates uint64         // how often made became stale
 	nonce   uint64
 	kinds   [len(order)]kind
 
 	progress [len(order)]progress.Progress
 }
 
-// edgeStream serves the stream of an edge to its end.
+// edgeStream serves the stream of an edge until it ends.
 func (s *Server) edgeStream(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, subject model.Subject) error {
 	return ending.Serve(conn.Context(), func(ctx context.Context, end func(error)) error {
 		select {
@@ -62,7 +62,7 @@ func (s *Server) edgeStream(conn discoveryv3.AggregatedDiscoveryService_DeltaAgg
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
-		e := &edge{server: s, subject: subject, conn: conn, hangUp: end, pace: s.limits.newPace()}
+		e := &edge{server: s, subject: subject, conn: conn, cancel: end, pace: s.limits.newPace()}
 		if err := e.enter(); err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func (s *Server) edgeStream(conn discoveryv3.AggregatedDiscoveryService_DeltaAgg
 	})
 }
 
-// enter registers a stream, so that it follows its tunnel. If its node has too many streams, the oldest ends.
+// enter registers a stream, so that it follows its tunnel. If its node has too many streams, the oldest is closed.
 func (e *edge) enter() error {
 	s := e.server
 	s.mu.Lock()
@@ -105,7 +105,7 @@ func (e *edge) enter() error {
 	return nil
 }
 
-// leave removes a stream.
+// leave removes a stream from the tables of the server.
 func (e *edge) leave() {
 	e.mu.Lock()
 	e.over = true
@@ -114,22 +114,22 @@ func (e *edge) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.edges, e)
-	delete(s.telling.waiting, e)
+	delete(s.outdated.waiting, e)
 	if t, ok := s.tunnels[e.subject.ID]; ok {
 		delete(t.streams, e)
 	}
 	s.logEdge(e.subject, "stream closed", "node", e.subject.Node)
 }
 
-// end ends a stream. It stays in the table of its tunnel until its handler returns.
+// end closes a stream with a gRPC status. The stream remains in the table of its tunnel until its handler returns.
 func (e *edge) end(err error) {
 	e.mu.Lock()
 	e.over = true
 	e.mu.Unlock()
-	e.hangUp(err)
+	e.cancel(err)
 }
 
-// receive handles a request, within the rate limits, and notifies the goroutine that sends.
+// receive applies a request, as soon as the rate limits permit, and starts the goroutine that sends.
 func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest) error {
 	if err := e.server.limits.wait(ctx, e); err != nil {
 		return err
@@ -142,19 +142,20 @@ func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest
 	if i < 0 {
 		return status.Errorf(codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted))
 	}
-	said, err := readRequest(r)
+	req, err := readRequest(r)
 	if err != nil {
 		return err
 	}
 	e.server.figures.Answer(model.RoleEdge, &e.progress[i], r)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.kinds[i].apply(said)
-	e.wake()
+	e.kinds[i].apply(req)
+	e.startSending()
 	return nil
 }
 
-// identify checks the node of a request. The first request must name it; later ones may, but must not name another.
+// identify checks the node that a request claims to come from. The first request must name it. Later ones may, but
+// must not name another.
 func (e *edge) identify(r *discoveryv3.DeltaDiscoveryRequest) error {
 	e.mu.Lock()
 	named := e.named
@@ -177,8 +178,8 @@ func (e *edge) identify(r *discoveryv3.DeltaDiscoveryRequest) error {
 	return nil
 }
 
-// update sends the changes for an edge: immediately if it has answered the previous response, otherwise after its
-// answer. It does not block.
+// update has the stream send what has changed: at once if the edge has answered the last response, or else when it
+// answers. It does not block.
 func (e *edge) update() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -190,11 +191,11 @@ func (e *edge) update() {
 			k.stale = true
 		}
 	}
-	e.wake()
+	e.startSending()
 }
 
-// wake starts the goroutine that sends, unless it runs or there is nothing to send. The caller holds e.mu.
-func (e *edge) wake() {
+// startSending starts the goroutine that sends, unless it runs or nothing is to be sent. The caller holds e.mu.
+func (e *edge) startSending() {
 	if e.over || e.sending || !slices.ContainsFunc(e.kinds[:], kind.due) {
 		return
 	}
@@ -202,7 +203,7 @@ func (e *edge) wake() {
 	go e.send()
 }
 
-// send sends until there is nothing left to send.
+// send sends responses until nothing is left to send.
 func (e *edge) send() {
 	for {
 		response := e.next()
@@ -210,12 +211,13 @@ func (e *edge) send() {
 			return
 		}
 		if err := e.conn.Send(response); err != nil {
-			return // Recv fails too
+			return // Recv fails too, and ends the stream
 		}
 	}
 }
 
-// next returns the next response for an edge; nil: there is none, and the goroutine that sends must end.
+// next returns the next response for an edge. It returns nil if there is none; then the goroutine that sends must
+// end.
 func (e *edge) next() *discoveryv3.DeltaDiscoveryResponse {
 	for {
 		j, ok := e.pick()

@@ -6,19 +6,19 @@ import (
 	"github.com/fairlead/fairlead/internal/limit"
 )
 
-// Unlimited removes the limits on the edges of one tunnel.
+// Unlimited removes the limits of the edges of one tunnel.
 func (s *Server) Unlimited() {
 	l := s.limits
 	l.request, l.tunnel = limit.Rate{Every: 1, Burst: 1 << 30}, limit.Rate{Every: 1, Burst: 1 << 30}
 	l.nodeStreams, l.tunnelStreams = 1<<20, 1<<20
 }
 
-// SetRequestRate sets the burst of requests of one stream; then ten a second are permitted.
+// SetRequestRate sets how many requests one stream may send at once; after that it may send ten per second.
 func (s *Server) SetRequestRate(burst int) {
 	s.limits.request = limit.Rate{Every: 100 * time.Millisecond, Burst: burst}
 }
 
-// StopBuilding blocks the building of edges' resources, and returns a function that unblocks it.
+// StopBuilding blocks the build of edges' resources until goOn is called.
 func (s *Server) StopBuilding() (goOn func()) {
 	for range cap(s.limits.builds) {
 		s.limits.builds <- struct{}{}
@@ -30,5 +30,5 @@ func (s *Server) StopBuilding() (goOn func()) {
 	}
 }
 
-// SetTunnelStreams sets the number of streams that the edges of one tunnel may have.
+// SetTunnelStreams sets how many streams the edges of one tunnel may have.
 func (s *Server) SetTunnelStreams(n int) { s.limits.tunnelStreams = n }

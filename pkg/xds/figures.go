@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
-// figures holds the counters of a Server. There may be 10,000 streams, so it keeps two numbers for each type of a
-// stream.
+// figures are the metrics of a Server. It stores two numbers for each stream and type, because there may be 10,000
+// streams.
 type figures struct {
 	metrics.Set
 	refused, leftOut  *prometheus.CounterVec
@@ -46,26 +46,26 @@ func newFigures(s *Server) *figures {
 			}
 		}
 	}
-	f.Look(func(emit metrics.Emit) { s.look(emit) },
+	f.Look(func(emit metrics.Emit) { s.observe(emit) },
 		"fairlead_xds_streams", "fairlead_xds_published", "fairlead_xds_gateways", "fairlead_xds_tunnels", "fairlead_xds_resources",
 		"fairlead_xds_refusing_nodes", "fairlead_xds_waiting_nodes", "fairlead_xds_denied")
 	return f
 }
 
-// noteEnd counts a stream that ended with an error.
+// noteEnd counts a stream that the server has rejected or closed.
 func (f *figures) noteEnd(code codes.Code) {
 	switch code {
-	case codes.OK, codes.Canceled: // the client has disconnected
+	case codes.OK, codes.Canceled: // the client has closed it
 	default:
 		f.refused.WithLabelValues(code.String()).Inc()
 	}
 }
 
-// Metrics returns the metrics of the server.
+// Metrics returns the collector of the server's metrics.
 func (s *Server) Metrics() prometheus.Collector { return s.figures }
 
-// look emits the present counts.
-func (s *Server) look(emit metrics.Emit) {
+// observe emits the gauges of the current state.
+func (s *Server) observe(emit metrics.Emit) {
 	now := time.Now()
 	streams, refusing, waiting := map[model.Role]int{}, map[model.Role]int{}, map[model.Role]int{}
 	count := func(role model.Role, p *[2]progress.Progress) {
@@ -103,7 +103,7 @@ func (s *Server) look(emit metrics.Emit) {
 		emit("fairlead_xds_waiting_nodes", float64(waiting[role]), string(role))
 	}
 	emit("fairlead_xds_published", metrics.Bool(s.Published()))
-	emit("fairlead_xds_resources", float64(s.gateways.size()), progress.TypeName(resourcev3.ClusterType))
+	emit("fairlead_xds_resources", float64(s.gateways.Len()), progress.TypeName(resourcev3.ClusterType))
 }
 
 // noteSent records a response to a gateway.
@@ -114,7 +114,7 @@ func (st *stream) noteSent(r *discoveryv3.DeltaDiscoveryResponse) {
 	}
 	p, f := &st.progress[i], st.server.figures
 	changed := p.TakeChange()
-	if r.GetTypeUrl() == st.server.gateways.typeURL {
+	if r.GetTypeUrl() == st.server.gateways.TypeURL() {
 		changed = 0
 		if last, err := strconv.ParseUint(r.GetSystemVersionInfo(), 10, 64); err == nil {
 			if st.told {
@@ -126,7 +126,7 @@ func (st *stream) noteSent(r *discoveryv3.DeltaDiscoveryResponse) {
 	f.Send(st.subject.Role, p, r, changed)
 }
 
-// noteAnswer records a gateway's answer to the last response.
+// noteAnswer records the ACK or NACK of a gateway.
 func (st *stream) noteAnswer(r *discoveryv3.DeltaDiscoveryRequest) {
 	if i := slices.Index(order[:], r.GetTypeUrl()); i >= 0 {
 		st.server.figures.Answer(st.subject.Role, &st.progress[i], r)

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// figure returns the sum of a metric's series with these labels, given as names and values.
+// figure returns the sum of a metric's series that have these labels, given as pairs of name and value.
 func (b *bed) figure(t *testing.T, name string, labels ...string) float64 {
 	t.Helper()
 	return figuresOf(t, b.Metrics(), name, labels...)
@@ -51,7 +51,7 @@ func has(m *dto.Metric, labels []string) bool {
 	return found == len(labels)/2
 }
 
-// TestAChangeIsCountedAndTracedToItsAnswers has a change that is sent to a gateway and one that is sent to an edge.
+// TestAChangeIsCountedAndTracedToItsAnswers sends one change to a gateway and one to an edge.
 func TestAChangeIsCountedAndTracedToItsAnswers(t *testing.T) {
 	exporter := tracetest.NewInMemoryExporter()
 	before := otel.GetTracerProvider()
@@ -86,7 +86,7 @@ func TestAChangeIsCountedAndTracedToItsAnswers(t *testing.T) {
 	waitFor(t, func() error { return traced(exporter.GetSpans()) })
 }
 
-// traced returns nil if a change has its spans: what was built, and the answers of a gateway and an edge.
+// traced reports whether a change has all of its spans: the build, and the answers of a gateway and an edge.
 func traced(spans tracetest.SpanStubs) error {
 	parts := map[string]int{}
 	var change tracetest.SpanStub

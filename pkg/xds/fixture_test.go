@@ -29,7 +29,7 @@ import (
 
 const (
 	domain   = model.TunnelDomain("tunnels.example.com")
-	patience = 30 * time.Second // for events that must happen
+	patience = 30 * time.Second // the timeout of expected events
 	pause    = 100 * time.Millisecond
 )
 
@@ -51,7 +51,7 @@ var (
 	}
 	// The Envoy clusters that every gateway has.
 	common = []string{"control_channel", "no_such_tunnel", "peer_gateway-0", "peer_gateway-1"}
-	// The resources of an edge.
+	// What an edge has.
 	edgeClusters  = []string{"apiserver_edge-a", "gateway-0_edge-a", "gateway-1_edge-a"}
 	edgeListeners = []string{"tunnel_edge-a_gateway-0", "tunnel_edge-a_gateway-1"}
 )
@@ -74,7 +74,7 @@ type bed struct {
 	ca      *certs.CA
 	address string
 	log     *journal
-	stop    func() error // ends the server and waits for it
+	stop    func() error // stops the server and waits until it has ended
 }
 
 func newBed(t testing.TB, clusters ...model.WorkloadCluster) *bed {
@@ -164,7 +164,7 @@ func (b *bed) dial(t testing.TB, identity *certs.Identity) discoveryv3.Aggregate
 	return discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
 }
 
-// ads acts as an agent on behalf of its Envoy: it subscribes, and acknowledges responses.
+// ads acts as the agent of an Envoy: it subscribes, and acknowledges responses.
 type ads struct {
 	discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 	node *corev3.Node // of the next request; nil after the first
@@ -172,7 +172,7 @@ type ads struct {
 	end  chan error
 }
 
-// nodeOf returns the node that the agent of a subject sends.
+// nodeOf returns the node that the agent of a subject claims.
 func nodeOf(s model.Subject) *corev3.Node {
 	if s.Role == model.RoleGateway {
 		return &corev3.Node{Id: s.NodeID(), Metadata: bind.Metadata()}
@@ -187,7 +187,7 @@ func (b *bed) envoy(t testing.TB, s model.Subject) *ads {
 	return b.claim(t, &identity, nodeOf(s))
 }
 
-// claim opens a stream with a certificate that claims to be the given node.
+// claim opens a stream for a certificate, and claims the given node.
 func (b *bed) claim(t testing.TB, identity *certs.Identity, node *corev3.Node) *ads {
 	t.Helper()
 	stream, err := b.dial(t, identity).DeltaAggregatedResources(t.Context())
@@ -208,7 +208,7 @@ func (b *bed) claim(t testing.TB, identity *certs.Identity, node *corev3.Node) *
 	return a
 }
 
-// subscribe subscribes to all resources of a type, and names the ones that it has.
+// subscribe requests all resources of a type, and states which versions the node has.
 func (a *ads) subscribe(t testing.TB, typeURL string, have map[string]string) {
 	t.Helper()
 	a.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, InitialResourceVersions: have})
@@ -218,7 +218,7 @@ func (a *ads) send(t testing.TB, r *discoveryv3.DeltaDiscoveryRequest) {
 	t.Helper()
 	r.Node, a.node = a.node, nil
 	if err := a.Send(r); err != nil {
-		t.Logf("sending: %v", err) // the receiver gets the reason
+		t.Logf("sending: %v", err) // receiving returns the reason
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// marshal returns a seed.
+// marshal is a seed.
 func marshal(f *testing.F, m proto.Message) []byte {
 	f.Helper()
 	data, err := proto.Marshal(m)
@@ -23,7 +23,7 @@ func marshal(f *testing.F, m proto.Message) []byte {
 	return data
 }
 
-// versions returns the versions of resources, as they are sent.
+// versions returns the versions of resources as they are sent.
 func versions(t testing.TB, all map[string]types.Resource) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -37,9 +37,9 @@ func versions(t testing.TB, all map[string]types.Resource) map[string]string {
 	return out
 }
 
-// FuzzSubscriptions makes three requests on the stream of an edge, and changes the resources between them. A
-// conforming Envoy has all resources in their versions after each answer, whatever its requests contain, and the
-// server stores no other state about it.
+// FuzzSubscriptions sends three requests on the stream of an edge, and changes the resources in between. An Envoy
+// that applies each response has all resources in their versions after it, whatever it claims to have or requests,
+// and the server records nothing else about it.
 func FuzzSubscriptions(f *testing.F) {
 	generations := make([]map[string]types.Resource, 3)
 	for i := range generations {
@@ -77,7 +77,7 @@ func FuzzSubscriptions(f *testing.F) {
 			}
 			said, err := readRequest(r)
 			if err != nil {
-				return // the stream ends
+				return // likewise
 			}
 			if i == 0 {
 				for name, version := range r.GetInitialResourceVersions() {

@@ -16,32 +16,34 @@ import (
 )
 
 const (
-	// tellAtOnce is the number of edges that are notified together of a change of the gateways, and tellInterval the
-	// approximate wait before the next ones: 400 in a second. All 10,000 edges of an installation dial a new gateway,
-	// with TLS, as soon as they get it, and one core does about 1,000 such handshakes in a second.
-	tellAtOnce   = 100
-	tellInterval = 250 * time.Millisecond
+	// notifyAtOnce is how many edges are notified together of a change of the gateways, and notifyInterval how long
+	// the next ones wait, with jitter: 400 in a second. All 10,000 edges of an installation dial a new gateway, with
+	// TLS, as soon as they receive it, and one core does about 1,000 such handshakes in a second.
+	notifyAtOnce   = 100
+	notifyInterval = 250 * time.Millisecond
 )
 
-// telling holds the edges that were not notified yet of a change of the gateways.
-type telling struct {
+// outdatedEdges are the edges that have not been notified yet of a change of the gateways or of their profile. The
+// lock of the server guards them.
+type outdatedEdges struct {
 	waiting map[*edge]bool
-	timer   *time.Timer // for the next ones; nil: none waits
+	timer   *time.Timer // for the next of them; nil: none waits
 	stopped bool
 }
 
-func newTelling() telling { return telling{waiting: map[*edge]bool{}} }
+func newOutdatedEdges() outdatedEdges { return outdatedEdges{waiting: map[*edge]bool{}} }
 
-func (t *telling) stop() {
+func (t *outdatedEdges) stop() {
 	t.stopped = true
 	if t.timer != nil {
 		t.timer.Stop()
 	}
 }
 
-// SetGateways replaces the gateways of the installation, in order. There must be at least one, and all must be valid.
-// Gateways are notified immediately. Edges are notified a few at a time, in random order, because each then dials all
-// new gateways; an edge that connects meanwhile gets all of them. Equal gateways notify no stream.
+// SetGateways replaces the gateways of the installation, in order. All must be valid. An empty list, and one that is
+// equal to the current one, change nothing. Gateways are notified at once. Edges are notified a few at a time, in
+// random order, because each of them then dials all new gateways. An edge that connects in the meantime receives all
+// gateways.
 func (s *Server) SetGateways(gateways []model.Gateway) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
@@ -61,25 +63,25 @@ func (s *Server) SetGateways(gateways []model.Gateway) {
 	s.relisten()
 	s.mu.Lock()
 	for e := range s.edges {
-		s.telling.waiting[e] = true
+		s.outdated.waiting[e] = true
 	}
-	s.tell()
+	s.notify()
 	s.mu.Unlock()
 	s.publish()
 }
 
-// publish admits callers once everything that they get is known. The caller holds s.publishing.
+// publish opens the server to streams once everything that they receive is known. The caller holds s.publishing.
 func (s *Server) publish() {
 	if s.replaced && len(s.inst.Gateways) > 0 && !s.Published() {
 		close(s.published)
 	}
 }
 
-// setCommon builds the Envoy clusters that every gateway has, and records which of them change. The caller holds
+// setCommon builds the Envoy clusters that every gateway has, and adds the changed ones to changes. The caller holds
 // s.publishing.
 func (s *Server) setCommon(changes changes) {
 	static := set(envoy.StaticClusters())
-	// They depend on the installation only, and have no references.
+	// They depend on the installation alone, and refer to nothing.
 	common, errs := check(envoy.GatewayClusters(s.profiles.current.inst), static, static)
 	s.leftOut(resourcev3.ClusterType, errs)
 	for name := range s.common {
@@ -95,24 +97,25 @@ func (s *Server) setCommon(changes changes) {
 	s.common, s.taken = common, namesOf(common, static)
 }
 
-// same reports whether a resource is unchanged; was is nil if there was none.
+// same reports whether a resource is equal to the previous one; nil: there was none.
 func same(was, is types.Resource) bool { return was != nil && proto.Equal(was, is) }
 
-// tell notifies some of the waiting edges, and schedules the others.
-func (s *Server) tell() {
-	t := &s.telling
+// notify notifies some of the outdated edges, and starts the timer for the others. It does nothing while the timer
+// runs. The caller holds s.mu.
+func (s *Server) notify() {
+	t := &s.outdated
 	if t.timer != nil || t.stopped {
-		return // it is scheduled
+		return // the timer notifies them
 	}
-	s.tellSome()
+	s.notifySome()
 }
 
-func (s *Server) tellSome() {
-	t := &s.telling
-	// The order of a map is random enough.
+func (s *Server) notifySome() {
+	t := &s.outdated
+	// The order of iteration of a map is random enough.
 	told := 0
 	for e := range t.waiting {
-		if told++; told > tellAtOnce {
+		if told++; told > notifyAtOnce {
 			break
 		}
 		delete(t.waiting, e)
@@ -122,20 +125,21 @@ func (s *Server) tellSome() {
 	if len(t.waiting) == 0 {
 		return
 	}
-	t.timer = time.AfterFunc(jittered(tellInterval), func() {
+	t.timer = time.AfterFunc(jittered(notifyInterval), func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if !t.stopped {
-			s.tellSome()
+			s.notifySome()
 		}
 	})
 }
 
-// jittered returns a random time between half and one and a half of d, so that several servers are not in step.
+// jittered returns a random time from half of d to one and a half of d, so that several servers do not notify in
+// step.
 func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// admitGateway returns nil if a gateway belongs to the installation, or else codes.Unavailable, because it may be
-// added soon.
+// admitGateway returns nil if a gateway is one of the installation, and else codes.Unavailable, because the gateways
+// may soon be scaled up to it.
 func (s *Server) admitGateway(name string) error {
 	if slices.ContainsFunc(s.inst.Gateways, func(g model.Gateway) bool { return g.Name == name }) {
 		return nil

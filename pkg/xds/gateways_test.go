@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// replicas returns gateways from gateway-0 on.
+// replicas returns n gateways, beginning with gateway-0.
 func replicas(n int) []model.Gateway {
 	var all []model.Gateway
 	for i := range n {
@@ -36,7 +36,7 @@ func TestGatewaysComeAndGo(t *testing.T) {
 	before := e.fetch(t, lds)
 
 	b.SetGateways(replicas(3))
-	// Each stream gets the Envoy cluster, and the listener that refers to it.
+	// Each stream receives the Envoy cluster, and the listener that refers to it.
 	added := both(t, g)
 	expect(t, "new Envoy clusters of a gateway", added[cds].names, []string{"peer_gateway-2"})
 	expect(t, "changed listeners of a gateway", added[lds].names, []string{"public"})
@@ -62,7 +62,7 @@ func TestGatewaysComeAndGo(t *testing.T) {
 		}
 	}
 
-	b.SetGateways(nil) // without gateways no client could connect
+	b.SetGateways(nil) // the installation would be unreachable
 	expect(t, "Envoy clusters of a gateway after that", names(firstOf(t, b.envoy(t, gateway))), sorted("c1.prod.tunnels.example.com"))
 }
 
@@ -159,7 +159,7 @@ func TestManyEdgesAreToldAFewAtATime(t *testing.T) {
 	if took := time.Since(begin); took > 15*time.Second {
 		t.Errorf("all were told within %s", took)
 	}
-	// Changes meanwhile are sent too, and nothing is sent twice.
+	// Changes in the meantime are sent to them too, and nothing is sent twice.
 	b.SetGateways(replicas(4))
 	b.SetGateways(replicas(5))
 	for _, a := range all {
@@ -173,7 +173,7 @@ func TestManyEdgesAreToldAFewAtATime(t *testing.T) {
 	}
 }
 
-// told returns the number of streams with a response a moment later.
+// told returns how many streams have received a response a moment later.
 func told(all []*ads) int {
 	<-time.After(pause)
 	n := 0

@@ -20,8 +20,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// flood makes the edges of one tunnel request everything repeatedly, on the given number of streams each, as fast as
-// the server accepts it. It returns a function that ends that.
+// flood has the edges of one tunnel request all resources repeatedly, each on as many streams as it can open, as
+// fast as the server accepts requests. It returns a function that stops them.
 func (b *bed) flood(t testing.TB, wc model.WorkloadCluster, nodes, streams int) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -63,14 +63,14 @@ func demand(ctx context.Context, client discoveryv3.AggregatedDiscoveryServiceCl
 			TypeUrl: cds, ResourceNamesUnsubscribe: edgeClusters, ResourceNamesSubscribe: []string{"*"},
 		}
 	}
-	select { // a rejected stream is not retried immediately
+	select { // a rejected stream is not retried at once
 	case <-ctx.Done():
 	case <-time.After(20 * time.Millisecond):
 	}
 }
 
 // BenchmarkPublishBesideHostileStreams measures a change of one tunnel, alone and while the edges of another tunnel
-// request everything repeatedly on 96 streams.
+// request all resources repeatedly on 96 streams.
 func BenchmarkPublishBesideHostileStreams(b *testing.B) {
 	for _, hostile := range []int{0, 24} {
 		b.Run(fmt.Sprintf("%d streams", 4*hostile), func(b *testing.B) {
@@ -85,7 +85,7 @@ func BenchmarkPublishBesideHostileStreams(b *testing.B) {
 				begin := time.Now()
 				bed.Publish(wc.Key, &wc)
 				took = append(took, time.Since(begin))
-				time.Sleep(2 * time.Millisecond) // spread over time, as changes are
+				time.Sleep(2 * time.Millisecond) // changes do not come all at once
 			}
 			b.StopTimer()
 			slices.Sort(took)
@@ -120,7 +120,7 @@ func TestAChangeIsPublishedWhileEdgesWaitForTheirResources(t *testing.T) {
 	expect(t, "the edge, in the end", names(hostile.next(t)), edgeClusters)
 }
 
-// TestAnEdgeIsSentNoMoreThanItsRate has one stream of an edge that requests everything repeatedly.
+// TestAnEdgeIsSentNoMoreThanItsRate has one stream of an edge request all resources repeatedly.
 func TestAnEdgeIsSentNoMoreThanItsRate(t *testing.T) {
 	answers := func(t *testing.T, b *bed) int {
 		t.Helper()
@@ -197,7 +197,7 @@ func TestTheStreamsOfAnEdgeAndOfATunnel(t *testing.T) {
 	}
 }
 
-// TestWhatAnEdgeSaysIsNeitherKeptNorQuotedAtLength sends many names and long names.
+// TestWhatAnEdgeSaysIsNeitherKeptNorQuotedAtLength sends many names, and long names.
 func TestWhatAnEdgeSaysIsNeitherKeptNorQuotedAtLength(t *testing.T) {
 	type request = discoveryv3.DeltaDiscoveryRequest
 	long := strings.Repeat("x", 100<<10)
@@ -245,13 +245,13 @@ func TestWhatAnEdgeSaysIsNeitherKeptNorQuotedAtLength(t *testing.T) {
 func TestTheLogOfATunnelIsBounded(t *testing.T) {
 	b := newBed(t, workload("c1"))
 	long := strings.Repeat("é", 60<<10)
-	for n := range 20 { // each of them may cause ten lines
+	for n := range 20 { // the limit of each alone is ten lines
 		a := b.envoy(t, model.Subject{Role: model.RoleEdge, Node: fmt.Sprintf("edge-%d", n), ID: workload("c1").ID})
 		a.fetch(t, cds)
 		for range 10 {
 			a.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds, ErrorDetail: &statusv1.Status{Message: long}})
 		}
-		a.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: "x"}) // the server has processed all requests then
+		a.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: "x"}) // then it has read all of them
 		a.refusal(t)
 	}
 	if n := b.log.count("resources refused"); n < 20 || n > 70 {

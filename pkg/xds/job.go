@@ -10,10 +10,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// job is the input of one response, as of one time.
+// job is the input of one response, as it was at one time.
 type job struct {
 	kind     int
-	must     bool // send the response even if it is empty
+	must     bool // be sent, even if it is empty
 	known    []known
 	requests uint64
 	updates  uint64
@@ -21,7 +21,7 @@ type job struct {
 	made     resources
 }
 
-// pick returns the next job, or false if there is none, and then the goroutine that sends must end.
+// pick returns the next job. It returns false if there is none; then the goroutine that sends must end.
 func (e *edge) pick() (job, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -39,13 +39,13 @@ func (e *edge) pick() (job, bool) {
 	}
 	e.sending = false
 	if !slices.ContainsFunc(e.kinds[:], func(k kind) bool { return !k.asked }) {
-		e.made = nil // it has requested all types
+		e.made = nil // the edge has requested all types
 	}
 	return job{}, false
 }
 
-// do computes a response, and the edge's resources after it. It returns nil if the tunnel has ended: the end of the
-// stream notifies its edges.
+// do computes a response, and the resources that the edge has after it. It returns nil if the tunnel has ended: then
+// its streams are closed elsewhere.
 func (j *job) do(s *Server, subject model.Subject) (*discoveryv3.DeltaDiscoveryResponse, []known, error) {
 	s.limits.builds <- struct{}{}
 	defer func() { <-s.limits.builds }()
@@ -59,7 +59,8 @@ func (j *job) do(s *Server, subject model.Subject) (*discoveryv3.DeltaDiscoveryR
 	return difference(order[j.kind], j.made[order[j.kind]], j.known)
 }
 
-// commit returns the computed response if it must be sent; nil: it must not, but there may be another job.
+// commit records a computed response as sent, and returns it. It returns nil if nothing is to be sent now; there may
+// be another job.
 func (e *edge) commit(
 	j job, response *discoveryv3.DeltaDiscoveryResponse, now []known,
 ) *discoveryv3.DeltaDiscoveryResponse {
@@ -69,12 +70,12 @@ func (e *edge) commit(
 	if e.over || response == nil {
 		return nil
 	}
-	if k.requests != j.requests { // the edge has reported other resources meanwhile: compute it again
+	if k.requests != j.requests { // a newer request has changed what the edge has: compute the response again
 		k.stale, k.first = true, k.first || j.must
 		return nil
 	}
 	if e.updates == j.updates {
-		e.made = j.made // the other type needs it too
+		e.made = j.made // reuse the resources of the other type
 	}
 	k.known = now
 	if len(response.GetResources())+len(response.GetRemovedResources()) == 0 && !j.must {

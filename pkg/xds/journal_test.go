@@ -20,7 +20,7 @@ func (j *journal) Write(p []byte) (int, error) {
 	return j.text.Write(p)
 }
 
-// line returns the first line that contains all words.
+// line returns the first line that contains all of the words.
 func (j *journal) line(words ...string) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -32,7 +32,7 @@ func (j *journal) line(words ...string) string {
 	return ""
 }
 
-// count returns the number of lines that contain all words.
+// count returns how many lines contain all of the words.
 func (j *journal) count(words ...string) (n int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -44,7 +44,7 @@ func (j *journal) count(words ...string) (n int) {
 	return n
 }
 
-// String returns the log.
+// String returns the whole log.
 func (j *journal) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()

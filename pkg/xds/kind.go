@@ -13,14 +13,14 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// kind is the state of one type of an edge.
+// kind is the state of an edge for one type.
 type kind struct {
-	asked    bool    // the edge has subscribed
-	first    bool    // the first response is due, even if it is empty
-	all      bool    // it subscribes to all resources, which is the only supported subscription
-	waiting  bool    // it has answered the last response
-	stale    bool    // something may have changed since the last response
-	known    []known // not changed in place
+	asked    bool    // a request has come
+	first    bool    // and no response was sent yet: one is sent in any case
+	all      bool    // the edge subscribes to all resources; single ones are not served
+	waiting  bool    // the edge has answered the last response
+	stale    bool    // resources may have changed since the last response
+	known    []known // the slice is never changed in place
 	requests uint64  // number of requests
 }
 
@@ -33,14 +33,14 @@ type known struct {
 	version [32]byte // its hash
 }
 
-// request is the content of a request about one type.
+// request is the content of an edge's request for one type.
 type request struct {
-	have        []known // the edge's resources; only the first request has them
+	have        []known // the resources that the edge has; only used in the first request
 	subscribes  bool
 	unsubscribe map[string]bool
 }
 
-// readRequest parses a request. It returns a gRPC status for a request that no edge sends.
+// readRequest decodes a request. It returns a gRPC status for a request that no edge sends.
 func readRequest(r *discoveryv3.DeltaDiscoveryRequest) (request, error) {
 	if n := len(r.GetInitialResourceVersions()) + len(r.GetResourceNamesSubscribe()) + len(r.GetResourceNamesUnsubscribe()); n > maxNames {
 		return request{}, status.Errorf(codes.InvalidArgument, "the request lists %d names, more than %d", n, maxNames)
@@ -48,40 +48,40 @@ func readRequest(r *discoveryv3.DeltaDiscoveryRequest) (request, error) {
 	if err := checkNames(r); err != nil {
 		return request{}, err
 	}
-	said := request{subscribes: len(r.GetResourceNamesSubscribe()) > 0, unsubscribe: set(r.GetResourceNamesUnsubscribe())}
+	req := request{subscribes: len(r.GetResourceNamesSubscribe()) > 0, unsubscribe: set(r.GetResourceNamesUnsubscribe())}
 	for name, version := range r.GetInitialResourceVersions() {
 		have := known{name: name}
 		if hash, err := hex.DecodeString(version); err == nil && len(hash) == len(have.version) {
 			have.version = [32]byte(hash)
 		}
-		said.have = append(said.have, have)
+		req.have = append(req.have, have)
 	}
-	return said, nil
+	return req, nil
 }
 
-// apply applies a request to the state of a type.
-func (k *kind) apply(said request) {
+// apply updates the state of an edge with a request.
+func (k *kind) apply(req request) {
 	k.waiting = true
 	k.requests++
 	if !k.asked {
 		k.asked, k.first, k.all, k.stale = true, true, true, true
-		k.known = said.have
-	} else if said.subscribes && !k.all {
+		k.known = req.have
+	} else if req.subscribes && !k.all {
 		k.all, k.stale = true, true
 	}
-	if len(said.unsubscribe) == 0 {
+	if len(req.unsubscribe) == 0 {
 		return
 	}
 	k.stale = true
-	if said.unsubscribe["*"] {
+	if req.unsubscribe["*"] {
 		k.all = false
 	}
-	// A copy, because the slice may be in use: the edge no longer has these resources.
-	k.known = slices.DeleteFunc(slices.Clone(k.known), func(have known) bool { return said.unsubscribe[have.name] })
+	// Another slice, because a job may still use the current one. The edge has removed these resources.
+	k.known = slices.DeleteFunc(slices.Clone(k.known), func(have known) bool { return req.unsubscribe[have.name] })
 }
 
-// difference returns the response that turns the resources that an edge has into all, and the resources that it has
-// then.
+// difference returns a response with the changes from the resources that an edge has, before, to all, and the
+// resources that the edge has after it.
 func difference(typeURL string, all map[string]types.Resource, before []known) (*discoveryv3.DeltaDiscoveryResponse, []known, error) {
 	response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL}
 	had := make(map[string][32]byte, len(before))

@@ -15,45 +15,45 @@ import (
 )
 
 const (
-	// maxNodeStreams is the number of ADS streams that one edge may have: the current one, and the streams of lost
-	// connections that the server has not detected as dead yet.
+	// maxNodeStreams is how many ADS streams one edge may have: the current one, and streams of lost connections that
+	// the server has not detected yet.
 	maxNodeStreams = 4
-	// maxTunnelStreams is the number of ADS streams that the edges of one tunnel may have: ten times the 100 edges that
-	// a Tunnel's status lists.
+	// maxTunnelStreams is how many ADS streams the edges of one tunnel may have: ten times the 100 edges that a
+	// Tunnel's status lists.
 	maxTunnelStreams = 1024
-	// maxPause is how long a request may be delayed before its stream ends.
+	// maxPause is how long a request may wait for the rate limits before its stream is closed.
 	maxPause = 10 * time.Second
-	// streamsWait is when an edge without a stream may retry.
+	// streamsWait is when an edge that was rejected for too many streams may retry.
 	streamsWait = 5 * time.Second
-	// maxNames bounds the names in one request: an edge has two resources for each gateway, and some more.
+	// maxNames is how many names one request may list: an edge has two resources for each gateway, and some more.
 	maxNames = 4096
-	// maxQuoted bounds the bytes of an edge's own text in an error.
+	// maxQuoted is how many bytes of an edge's text an error quotes.
 	maxQuoted = 128
-	// maxTunnels bounds the tunnel ids with a limiter: more than an installation has.
+	// maxTunnels is how many tunnel ids the limits record: more than an installation has.
 	maxTunnels = 16_384
 )
 
 var (
-	// requestRate is for one stream. A connection makes four requests, and a change two more; a change that comes
+	// requestRate limits one stream. A connection needs four requests, and a change two more. A change that comes
 	// sooner is sent together with the next one.
 	requestRate = limit.Rate{Every: 100 * time.Millisecond, Burst: 64}
-	// tunnelRate is for all streams of one tunnel: 1,000 edges that connect at once do not reach it.
+	// tunnelRate limits all streams of one tunnel. 1,000 edges that connect at once do not reach it.
 	tunnelRate = limit.Rate{Every: 5 * time.Millisecond, Burst: 4000}
-	// logRate bounds the lines that the streams of one tunnel cause in the log.
+	// logRate limits the log lines that the streams of one tunnel cause.
 	logRate = limit.Rate{Every: 2 * time.Second, Burst: 2000}
-	// tunnelRefusalRate bounds the log lines about resources that the edges of one tunnel reject.
+	// tunnelRefusalRate limits the log lines about resources that the edges of one tunnel reject.
 	tunnelRefusalRate = limit.Rate{Every: 10 * time.Second, Burst: 60}
 )
 
 var errNewer = status.Error(codes.Aborted, "the edge has newer streams")
 
-// limits bound what the edges of one tunnel cost other tunnels.
+// limits bound the load that the edges of one tunnel can cause.
 type limits struct {
 	request, tunnel              limit.Rate
 	nodeStreams, tunnelStreams   int
 	requests, lines, refusalText *limit.Rates  // by tunnel id
-	builds                       chan struct{} // holds one for each running computation
-	waited, refusedStreams       func()        // counters for metrics
+	builds                       chan struct{} // one for each computation that runs
+	waited, refusedStreams       func()        // count for the figures
 }
 
 func newLimits() *limits {
@@ -69,8 +69,8 @@ func (l *limits) newPace() *rate.Limiter {
 	return rate.NewLimiter(rate.Every(l.request.Every), l.request.Burst)
 }
 
-// wait returns when a stream may process a request that it has received. The next request is received only after that,
-// so HTTP/2's flow control slows down a stream that sends too fast.
+// wait blocks until the rate limits permit a request that has been received. The stream does not receive the next
+// one before, so HTTP/2's flow control slows an edge that sends too fast.
 func (l *limits) wait(ctx context.Context, e *edge) error {
 	pause, ok := l.requests.Reserve(e.subject.ID, l.tunnel, maxPause)
 	if !ok {
@@ -88,8 +88,8 @@ func (l *limits) wait(ctx context.Context, e *edge) error {
 	return nil
 }
 
-// makeRoom makes room for another stream of a node: it ends the node's oldest stream, never one of another edge. The
-// caller holds the server's lock.
+// makeRoom makes room for one more stream of a node. It closes the oldest stream of the same node, never one of
+// another edge, and returns an error if the tunnel has too many streams. The caller holds the server's lock.
 func (l *limits) makeRoom(t *tunnel, node string) error {
 	var oldest *edge
 	mine := 0
@@ -114,7 +114,7 @@ func (l *limits) makeRoom(t *tunnel, node string) error {
 	return nil
 }
 
-// logEdge logs an event of an edge's stream, within the log rate of its tunnel.
+// logEdge logs an event of the stream of an edge, within the limit of lines of its tunnel.
 func (s *Server) logEdge(subject model.Subject, message string, args ...any) {
 	if s.limits.lines.Take(subject.ID, logRate) == 0 {
 		s.log.Info(message, args...)

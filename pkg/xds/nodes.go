@@ -47,8 +47,8 @@ func (s *Server) node(subject model.Subject, progress *[2]progress.Progress, pub
 
 func (st *stream) publishedOf(typeURL string, wanted func(string) bool) []csds.Resource {
 	s := st.server
-	if typeURL == s.gateways.typeURL {
-		return s.gateways.published(st.reader, wanted, &s.figures.Marks)
+	if typeURL == s.gateways.TypeURL() {
+		return s.gateways.Published(st.reader, wanted, &s.figures.Marks)
 	}
 	if cache := st.caches[typeURL]; cache != nil { // a stream in the server's table has its caches
 		return describe(typeURL, cache.GetResources(), wanted)

@@ -30,12 +30,12 @@ func TestEdgesOfATunnelThatIsPreparedAreLetInAndGetNothing(t *testing.T) {
 		t.Errorf("its tunnel is %v, %v", key, ok)
 	}
 
-	b.publish(c1) // its Cluster was created
+	b.publish(c1) // its Cluster exists now
 	expect(t, "sent to its edge", names(edge.next(t)), edgeClusters)
 	expect(t, "sent to its edge", names(edge.next(t)), edgeListeners)
 	expect(t, "sent to gateways", names(gatewayStream.next(t)), []string{c1.Hostname})
 
-	b.publish(waits) // the Cluster was deleted, and the Tunnel waits again
+	b.publish(waits) // it was deleted, and the Tunnel waits again
 	expect(t, "removed from gateways", gatewayStream.next(t).GetRemovedResources(), []string{c1.Hostname})
 }
 

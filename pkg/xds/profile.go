@@ -4,24 +4,22 @@ import (
 	"maps"
 	"slices"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/pkg/rollout"
 	"github.com/fairlead/fairlead/pkg/xds/csds"
+	"github.com/fairlead/fairlead/pkg/xds/feed"
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
-// maxAnnounced bounds the announced nodes outside of a first wave that reject something.
+// maxAnnounced is how many nodes outside of a first wave are announced because they reject something.
 const maxAnnounced = 200
 
-// rendering is an installation as one profile renders it. It is immutable.
+// rendering is the result of a profile for an installation. It never changes.
 type rendering struct {
 	profile rollout.Profile
 	inst    model.Installation
@@ -29,22 +27,21 @@ type rendering struct {
 	first   *model.Installation
 }
 
-// profiles are the profiles that the record of rollouts assigns to nodes. They are immutable.
+// profiles are the profiles that nodes are served by the record of rollouts. They never change.
 type profiles struct {
-	record        *rollout.Record // nil: no record, and all nodes get the target
+	record        *rollout.Record // nil: there is none, and all nodes are served the target
 	current, next rendering
 	members       map[rollout.Node]bool // of the first wave
-	problem       string                // why a recorded profile is not rendered as it is recorded; empty: all are
+	problem       string                // why a recorded profile is not rendered exactly; empty: all are
 }
 
-// targetOf returns the profile of a server with this configuration, if no record decides otherwise.
+// targetOf returns the profile of a server with this configuration, which applies without a record.
 func targetOf(inst model.Installation) rollout.Profile {
 	return rollout.SettingsOf(inst, envoy.Current.String()).Profile()
 }
 
-// newProfiles returns the profiles of a record. If this build cannot render one, it is rendered for the nearest
-// version. If a profile cannot be read, its nodes keep the current one; if the current one cannot be read, they get
-// the target.
+// newProfiles evaluates a record. A version that this build cannot render is replaced by the nearest one. If a
+// profile cannot be read, nodes keep the current one; if the current one cannot be read, they get the target.
 func newProfiles(inst model.Installation, target rollout.Profile, record *rollout.Record) profiles {
 	own := rendering{profile: target, inst: inst, version: envoy.Current}
 	p := profiles{record: record, current: own, next: own, members: map[rollout.Node]bool{}}
@@ -69,8 +66,8 @@ func newProfiles(inst model.Installation, target rollout.Profile, record *rollou
 	return p
 }
 
-// render parses and renders a profile. If it cannot, it returns otherwise; problem is why the result is not the
-// profile.
+// render renders a profile. If it cannot, it returns the rendering otherwise. problem is empty, or states how the
+// result differs from the profile.
 func render(profile rollout.Profile, inst model.Installation, otherwise rendering) (r rendering, problem string) {
 	settings, err := profile.Settings()
 	if err == nil {
@@ -111,8 +108,8 @@ func (s *Server) profileOf(node model.Subject) string {
 	return s.profiles.of(node).profile.ID()
 }
 
-// SetRollout replaces the record of rollouts; nil: there is none, and all nodes get what this server is configured
-// for. Gateways get their changes immediately, edges as after a change of the gateways.
+// SetRollout replaces the record of rollouts; nil: there is none, and all nodes are served what this server is
+// configured for. Gateways receive their changes at once, edges in the same way as a change of the gateways.
 func (s *Server) SetRollout(record *rollout.Record) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
@@ -126,20 +123,21 @@ func (s *Server) SetRollout(record *rollout.Record) {
 	changes := changes{}
 	s.setCommon(changes)
 	s.send(changes)
-	s.setVariants() // after the common resources: a gateway whose variant became common gets no change
+	s.setVariants() // after setCommon: a gateway whose variant is now the common resource receives nothing
 	s.relisten()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for e := range s.edges {
 		if before.of(e.subject).profile != now.of(e.subject).profile {
-			s.telling.waiting[e] = true
+			s.outdated.waiting[e] = true
 		}
 	}
-	s.tell()
+	s.notify()
 }
 
-// setVariants gives the gateways of the next profile their variant of the Envoy clusters that all gateways have. Their
-// names do not depend on the profile, and neither do the Envoy clusters of tunnels. The caller holds s.publishing.
+// setVariants updates the variants of Envoy clusters for the gateways of the next profile. Only Envoy clusters that
+// all gateways have get variants. Their names are the same in every profile, and the Envoy clusters of tunnels
+// depend on no profile. The caller holds s.publishing.
 func (s *Server) setVariants() {
 	p, static := &s.profiles, set(envoy.StaticClusters())
 	variants := map[string]types.Resource{}
@@ -155,63 +153,22 @@ func (s *Server) setVariants() {
 	s.mu.RLock()
 	hosts := slices.Collect(maps.Keys(s.hosts))
 	s.mu.RUnlock()
-	readers := map[*reader]bool{}
+	readers := map[*feed.Reader]bool{}
 	for _, st := range hosts {
 		readers[st.reader] = p.differs(st.subject)
 	}
-	if err := s.gateways.vary(variants, readers); err != nil {
+	if err := s.gateways.Vary(variants, readers); err != nil {
 		s.log.Error("Envoy clusters not sent", "type_url", resourcev3.ClusterType, "error", err)
 	}
 }
 
-// vary replaces the variants of a feed, and the readers that get them.
-func (f *feed) vary(variants map[string]types.Resource, readers map[*reader]bool) error {
-	encoded := map[string]*discoveryv3.Resource{}
-	for name, r := range variants {
-		value, err := cachev3.MarshalResource(r)
-		if err != nil {
-			return err
-		}
-		encoded[name] = &discoveryv3.Resource{
-			Name: name, Version: cachev3.HashResource(value), Resource: &anypb.Any{TypeUrl: f.typeURL, Value: value},
-		}
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	before := f.variants
-	f.variants = encoded
-	for by, has := range readers {
-		if by.variants == has && (!has || sameVersions(before, encoded)) {
-			continue
-		}
-		by.variants, by.seen = has, unseen
-		if w := f.watches[by]; w != nil {
-			f.answer(by, w, false)
-		}
-	}
-	return nil
-}
-
-func sameVersions(a, b map[string]*discoveryv3.Resource) bool {
-	return maps.EqualFunc(a, b, func(a, b *discoveryv3.Resource) bool { return a.GetVersion() == b.GetVersion() })
-}
-
-// of returns a resource as a reader gets it; nil: there is none. The caller holds f.mu.
-func (f *feed) of(by *reader, name string) *discoveryv3.Resource {
-	r := f.resources[name]
-	if variant := f.variants[name]; by.variants && r != nil && variant != nil {
-		return variant
-	}
-	return r
-}
-
-// Profiles returns what this server reports to the controller about profiles: its target, what the nodes of a first
-// wave run, and which nodes reject something.
+// Profiles returns what this server announces to the controller: its target, what the nodes of a first wave run, and
+// which nodes reject something.
 func (s *Server) Profiles() *reportv1.ProfileState {
 	state := &reportv1.ProfileState{Target: string(s.target)}
 	s.mu.RLock()
 	p := s.profiles
-	waiting := maps.Clone(s.telling.waiting)
+	waiting := maps.Clone(s.outdated.waiting)
 	hosts, edges := slices.Collect(maps.Keys(s.hosts)), slices.Collect(maps.Keys(s.edges))
 	s.mu.RUnlock()
 	state.Problem = p.problem
@@ -241,7 +198,7 @@ func (s *Server) Profiles() *reportv1.ProfileState {
 		add(st.subject, &st.progress, answered)
 	}
 	for _, e := range edges {
-		add(e.subject, &e.progress, !waiting[e] && e.settled())
+		add(e.subject, &e.progress, !waiting[e] && e.upToDate())
 	}
 	slices.SortFunc(state.GetNodes(), func(a, b *reportv1.NodeProfile) int {
 		first := rollout.Node{Name: a.GetNode(), ID: a.GetTunnelId()}
@@ -250,8 +207,8 @@ func (s *Server) Profiles() *reportv1.ProfileState {
 	return state
 }
 
-// settled reports whether an edge has answered all responses.
-func (e *edge) settled() bool {
+// upToDate reports whether an edge has answered the newest resources.
+func (e *edge) upToDate() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range e.kinds {
@@ -262,7 +219,7 @@ func (e *edge) settled() bool {
 	return !e.sending
 }
 
-// refusalOf returns the reason why a node rejects something, as reported by the node; empty: it rejects nothing.
+// refusalOf returns the name of a resource that a node rejects, and the node's reason.
 func refusalOf(progress *[2]progress.Progress) string {
 	for i := range progress {
 		if name, why := progress[i].Answers.FirstRejection(); name != "" {

@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
-// changed returns inst with other settings: all of them affect gateways, and the public address affects edges.
+// changed returns inst with other settings. All of them affect gateways, and the public address affects edges.
 var changed = func() model.Installation {
 	other := inst
 	other.Public, other.Control = model.Endpoint{Host: "other.example.com", Port: 443}, model.Endpoint{Host: "10.0.0.8", Port: 18000}
@@ -31,7 +31,7 @@ func profileOf(inst model.Installation) rollout.Profile {
 	return rollout.SettingsOf(inst, envoy.Current.String()).Profile()
 }
 
-// wave is a bed with two edges and two gateways that have all resources. edge-a and gateway-0 are in a first wave.
+// wave is a bed with two edges and two gateways that have all resources. edge-a and gateway-0 are in the first wave.
 type wave struct {
 	*bed
 	record       rollout.Record
@@ -60,14 +60,14 @@ func newWave(t *testing.T) *wave {
 	return w
 }
 
-// to brings the record to a phase.
+// to sets the phase of the record.
 func (w *wave) to(phase rollout.Phase) {
 	r := w.record
 	r.Phase = phase
 	w.SetRollout(&r)
 }
 
-// gets requires that one response with a text comes.
+// gets requires one response that contains a text.
 func (a *ads) gets(t *testing.T, what, text string) {
 	t.Helper()
 	r := a.next(t)
@@ -80,7 +80,7 @@ func (a *ads) gets(t *testing.T, what, text string) {
 	}
 }
 
-// quiet requires that nothing comes.
+// quiet requires that no response comes.
 func (a *ads) quiet(t *testing.T, what string) {
 	t.Helper()
 	select {
@@ -129,7 +129,7 @@ func TestAStoppedRolloutIsTakenBack(t *testing.T) {
 	}
 }
 
-// TestANewAddressIsDialled: Envoy keeps open tunnels unless their listener changes too.
+// TestANewAddressIsDialled changes an address. Envoy keeps open tunnels unless their listener changes too.
 func TestANewAddressIsDialled(t *testing.T) {
 	w := newWave(t)
 	w.record.First = profileOf(inst)
@@ -151,7 +151,7 @@ func TestANewAddressIsDialled(t *testing.T) {
 	expect(t, "changed listeners of the edge of the wave", got[lds].names, edgeListeners)
 }
 
-// TestWithoutARecordATargetIsServed: a new installation has no record yet.
+// TestWithoutARecordATargetIsServed has no record, like a new installation.
 func TestWithoutARecordATargetIsServed(t *testing.T) {
 	w := newWave(t)
 	w.SetRollout(nil)
@@ -159,7 +159,7 @@ func TestWithoutARecordATargetIsServed(t *testing.T) {
 	w.out.gets(t, "an edge", changed.Public.Host)
 }
 
-// TestGatewaysOfBothProfilesKnowNewReplicas: gateways are added and removed during a rollout.
+// TestGatewaysOfBothProfilesKnowNewReplicas adds and removes gateways during a rollout.
 func TestGatewaysOfBothProfilesKnowNewReplicas(t *testing.T) {
 	w := newWave(t)
 	w.to(rollout.PhaseFirst)
@@ -172,8 +172,8 @@ func TestGatewaysOfBothProfilesKnowNewReplicas(t *testing.T) {
 	}
 }
 
-// TestWhatAllGatewaysShareIsTheSameByEveryProfile checks the assumption of the single feed of all gateways: profiles
-// may change an Envoy cluster of GatewayClusters, but neither the names nor anything about a tunnel.
+// TestWhatAllGatewaysShareIsTheSameByEveryProfile checks the precondition of the one feed of all gateways: profiles
+// may change the contents of an Envoy cluster of GatewayClusters, but neither the names nor anything about a tunnel.
 func TestWhatAllGatewaysShareIsTheSameByEveryProfile(t *testing.T) {
 	other := changed
 	other.Workers, other.AccessLog, other.ReplicaAddress = 5, model.AccessLogAll, "gw-{i}.example.com:443"
@@ -217,7 +217,7 @@ func TestProfilesOfOtherBuilds(t *testing.T) {
 	}
 }
 
-// TestTheVersionOfAProfileIsRendered: an agent of this version gets what the profile's version has, and nothing newer.
+// TestTheVersionOfAProfileIsRendered serves an agent of this version only what the profile's version has.
 func TestTheVersionOfAProfileIsRendered(t *testing.T) {
 	logging := inst
 	logging.AccessLog = model.AccessLogAll

@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// withheld are the workload clusters that are not served, by id and key. Their revocations remain in force.
+// withheld are the workload clusters that are not served, by id and key. What they revoke is revoked.
 type withheld struct {
 	ids  map[model.Key]string
 	byID map[string]map[model.Key]model.WorkloadCluster
@@ -17,7 +17,7 @@ func newWithheld() withheld {
 	return withheld{ids: map[model.Key]string{}, byID: map[string]map[model.Key]model.WorkloadCluster{}}
 }
 
-// put records one, and says whether anything is new.
+// put records a workload cluster, and returns whether anything has changed.
 func (w *withheld) put(wc model.WorkloadCluster) bool {
 	if had, ok := w.byID[wc.ID][wc.Key]; ok && reflect.DeepEqual(had.Revoked, wc.Revoked) {
 		return false
@@ -31,7 +31,7 @@ func (w *withheld) put(wc model.WorkloadCluster) bool {
 	return true
 }
 
-// remove removes one, and reports whether it existed.
+// remove removes a workload cluster, and returns whether it was there.
 func (w *withheld) remove(key model.Key) bool {
 	id, ok := w.ids[key]
 	if !ok {
@@ -44,8 +44,8 @@ func (w *withheld) remove(key model.Key) bool {
 	return true
 }
 
-// revoking returns the workload clusters that may revoke edges of a tunnel: the served one or, while none is served,
-// the withheld ones. So a workload cluster that claims the id of another cannot revoke its edges.
+// revoking returns the workload clusters that may revoke the edges of a tunnel: the one that is served or, if none
+// is served, all withheld ones. So a workload cluster that claims the id of another cannot revoke its edges.
 func (s *Server) revoking(id string) []model.WorkloadCluster {
 	if t := s.tunnels[id]; t != nil {
 		return []model.WorkloadCluster{t.cluster}
@@ -57,12 +57,12 @@ func (s *Server) revoking(id string) []model.WorkloadCluster {
 	return all
 }
 
-// revokes reports whether an edge is revoked by its own tunnel. Other tunnels cannot revoke it.
+// revokes reports whether an edge is revoked by its own tunnel. No other tunnel can revoke it.
 func (s *Server) revokes(edge model.Subject) bool {
 	return slices.ContainsFunc(s.revoking(edge.ID), func(wc model.WorkloadCluster) bool { return slices.Contains(wc.Revoked, edge.Node) })
 }
 
-// revoked returns all revoked edges, in order. It leaves out invalid names, which would only be a problem for Envoy.
+// revoked returns all revoked edges, sorted. It omits names that no edge can have: Envoy has no use for them.
 func (s *Server) revoked() []model.EdgeRef {
 	var all []model.EdgeRef
 	add := func(id string) {

@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
-// send publishes changes to the streams of all gateways. The caller holds s.publishing.
+// send passes changes to the streams of all gateways. The caller holds s.publishing.
 func (s *Server) send(changes changes) {
 	if len(changes) == 0 {
 		return
@@ -22,13 +22,13 @@ func (s *Server) send(changes changes) {
 		}
 	}
 	s.figures.Marks.Begin()
-	defer func() { s.figures.Marks.End(s.gateways.number()) }()
-	if err := s.gateways.update(set, gone); err != nil {
+	defer func() { s.figures.Marks.End(s.gateways.Last()) }()
+	if err := s.gateways.Update(set, gone); err != nil {
 		s.log.Error("Envoy clusters not sent", "type_url", resourcev3.ClusterType, "error", err)
 	}
 }
 
-// leftOut logs and counts resources that are not published.
+// leftOut counts and logs resources that are not published.
 func (s *Server) leftOut(typeURL string, errs []error, where ...any) {
 	s.figures.leftOut.WithLabelValues(progress.TypeName(typeURL)).Add(float64(len(errs)))
 	for _, err := range errs {
@@ -36,8 +36,7 @@ func (s *Server) leftOut(typeURL string, errs []error, where ...any) {
 	}
 }
 
-// leftOutOfEdge is leftOut for the resources of an edge. It is rate-limited, because they are built at the edge's
-// request.
+// leftOutOfEdge is leftOut for the resources of an edge, with a rate limit, because they are built at each request.
 func (s *Server) leftOutOfEdge(typeURL string, errs []error, id, node string) {
 	if len(errs) > 0 && s.limits.refusalText.Take(id, tunnelRefusalRate) == 0 {
 		s.leftOut(typeURL, errs, "node", node)

@@ -1,17 +1,16 @@
 // Package xds publishes Envoy resources to gateways and edges over delta ADS, and decides which of them are still
-// admitted. Input: workload clusters, each as a whole, and ended tunnels. Output: the resources that differ from what
-// an Envoy has, only to the Envoys that they concern. It does not know where workload clusters come from or what the
-// resources mean.
+// admitted. In go workload clusters, each as a whole, ended tunnels, gateways, and the record of rollouts. Out come the
+// resources that differ from what an Envoy has, and nothing to other Envoys. It does not know where workload clusters
+// come from or what the resources mean.
 //
-// The clients are agents, each on behalf of its Envoy: an Envoy's answer in these comments is what its agent passes
-// on.
+// The clients are agents. What a comment here states about an Envoy, its agent passes on.
 //
-// Trade-offs. All gateways share one set of Envoy clusters, so a change costs memory once and one message for each
-// gateway, however many Envoy clusters there are. An edge's few resources are built for each stream and discarded with
-// it, as are a gateway's listeners. So an xds-server keeps nothing about a disconnected client, and a client that
-// reconnects reports what it has. Only delta ADS is served: state of the world would send 10,000 Envoy clusters at
-// each change. Versions are hashes of the resources, so that an agent can change from one xds-server to another
-// without being sent anything.
+// Trade-offs. All gateways share one set of Envoy clusters (pkg/xds/feed), so a change costs memory once and one
+// message for each gateway, for any number of Envoy clusters. An edge's few resources are built for each stream and
+// discarded with it, as are a gateway's listeners. So an xds-server stores nothing about an Envoy that is not
+// connected, and an Envoy that returns sends the versions that it has. Only delta ADS is served: state of the world
+// would send 10,000 Envoy clusters at each change. Versions are hashes of the resources, so an agent can change to
+// another xds-server and receives nothing again.
 package xds
 
 import (
@@ -34,67 +33,68 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/rollout"
+	"github.com/fairlead/fairlead/pkg/xds/feed"
 )
 
 var errShutdown = status.Error(codes.Unavailable, "the server is shutting down")
 
-// Server holds the published resources. It is safe for concurrent use.
+// Server holds what is published. It is safe for concurrent use.
 type Server struct {
-	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer // rejects state-of-the-world requests
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer // rejects state of the world
 
 	domain    model.TunnelDomain
 	log       *slog.Logger
 	now       func() time.Time
-	gateways  *feed           // the Envoy clusters of all gateways
+	gateways  *feed.Feed      // the Envoy clusters of all gateways
 	published chan struct{}   // closed when both workload clusters and gateways are known
 	target    rollout.Profile // what this server is configured for
-	open      context.Context // ends at shutdown, and every stream with it
+	open      context.Context // ends at shutdown; then every stream is closed
 	close     context.CancelFunc
-	said      *limit.Rates // limits repeated log messages
+	logged    *limit.Rates // log lines by node and reason
 	figures   *figures
 
 	limits *limits
 
-	// publishing orders changes: it is held while a change is built and sent. No stream of an edge takes it.
+	// publishing orders changes: each publisher holds it while it builds and sends. No stream of an edge takes it.
 	publishing sync.Mutex
-	common     map[string]types.Resource // the Envoy clusters that every gateway has; no tunnel may have their names
-	taken      map[string]bool           // names of common, and of Envoy's own Envoy clusters
-	replaced   bool                      // Replace was called
+	common     map[string]types.Resource // the Envoy clusters of every gateway, whose names no tunnel may have
+	taken      map[string]bool           // their names, and names of Envoy's static clusters
+	replaced   bool                      // there was a Replace
 
-	// mu guards the fields below. Nothing is built, marshalled or hashed while it is held. A change of what is
-	// published takes publishing first, so the holder of publishing may read without mu.
+	// mu guards the fields below. Nothing is built, marshalled or hashed while it is held. A change of published state
+	// takes publishing first, so the holder of publishing may read without mu.
 	mu       sync.RWMutex
 	inst     model.Installation // without gateways: they are not known yet
-	telling  telling
+	outdated outdatedEdges
 	profiles profiles
-	clusters map[model.Key]model.WorkloadCluster // the served ones
+	clusters map[model.Key]model.WorkloadCluster // served ones
 	withheld withheld
-	holders  map[string]model.Key // by Envoy cluster of a tunnel: its last publisher
+	holders  map[string]model.Key // the last publisher of each Envoy cluster of a tunnel
 	tunnels  map[string]*tunnel   // by Tunnel.spec.id
 	edges    map[*edge]bool       // the streams of all edges
-	streams  uint64               // number of streams so far
-	hosts    map[*stream]bool     // the streams of gateways that have reported where they listen
+	streams  uint64               // number of streams of edges so far
+	hosts    map[*stream]bool     // the streams of gateways that have sent their addresses
 	denials  denials
 }
 
-// tunnel is a tunnel that exists, and the streams of its edges.
+// tunnel is a tunnel that is served, and the streams of its edges.
 type tunnel struct {
 	cluster model.WorkloadCluster
 	streams map[*edge]bool
 }
 
-// NewServer returns a server for an installation, which must be valid; it need not have gateways, because SetGateways
-// sets them. It serves no client before the first Replace and before gateways are known: a client that reconnects
-// would remove what is not published yet.
+// NewServer returns a server for an installation, which must be valid. It may lack gateways, which SetGateways then
+// sets. The server sends nothing before the first Replace, and before gateways are known: an agent that reconnects
+// would take resources that are not published yet for removed.
 func NewServer(inst model.Installation, log *slog.Logger) *Server {
 	open, closeAll := context.WithCancel(context.Background())
 	s := &Server{
 		inst: inst, domain: inst.Domain, log: log, now: time.Now, target: targetOf(inst),
-		gateways:  newFeed(),
+		gateways:  feed.New(),
 		published: make(chan struct{}),
 		open:      open,
 		close:     closeAll,
-		said:      limit.NewRates(maxSaid),
+		logged:    limit.NewRates(maxLogged),
 		limits:    newLimits(),
 		clusters:  map[model.Key]model.WorkloadCluster{},
 		withheld:  newWithheld(),
@@ -103,7 +103,7 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 		edges:     map[*edge]bool{},
 		hosts:     map[*stream]bool{},
 		denials:   newDenials(),
-		telling:   newTelling(),
+		outdated:  newOutdatedEdges(),
 	}
 	s.figures = newFigures(s)
 	s.limits.waited, s.limits.refusedStreams = s.figures.paused.Inc, s.figures.overLimit.Inc
@@ -114,7 +114,7 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 	return s
 }
 
-// Replace publishes exactly these workload clusters, and no others.
+// Replace publishes exactly these workload clusters. It removes all others.
 func (s *Server) Replace(clusters []model.WorkloadCluster) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
@@ -139,8 +139,8 @@ func (s *Server) Replace(clusters []model.WorkloadCluster) {
 	s.publish()
 }
 
-// Publish replaces the workload cluster of a key; nil removes it. An unchanged workload cluster is not sent. If two
-// have the same name, the one that was published last has it.
+// Publish replaces the workload cluster under a key; nil removes it. A value that is equal to the current one is not
+// sent. If two workload clusters have the same name, the one that was published last has it.
 func (s *Server) Publish(key model.Key, cluster *model.WorkloadCluster) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
@@ -158,12 +158,12 @@ func (s *Server) Publish(key model.Key, cluster *model.WorkloadCluster) {
 	s.deny()
 }
 
-// Close ends all streams, which would not end by themselves, and rejects new ones.
+// Close closes all streams, which would never end by themselves, and rejects new ones.
 func (s *Server) Close() {
 	s.close()
 	s.mu.Lock()
 	s.denials.stop()
-	s.telling.stop()
+	s.outdated.stop()
 	all := slices.Collect(maps.Keys(s.edges))
 	s.mu.Unlock()
 	for _, e := range all {
@@ -171,7 +171,7 @@ func (s *Server) Close() {
 	}
 }
 
-// Published reports whether Replace was called and gateways are known.
+// Published reports whether there was a Replace, and gateways are known.
 func (s *Server) Published() bool {
 	select {
 	case <-s.published:
@@ -181,8 +181,8 @@ func (s *Server) Published() bool {
 	}
 }
 
-// Tunnel returns the key of the tunnel with an id, and false if there is none: then its edges get no leaf and no
-// configuration.
+// Tunnel returns the workload cluster whose tunnel has an id. It returns false if there is none: edges of that id
+// get no leaf and no configuration.
 func (s *Server) Tunnel(id string) (model.Key, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -196,7 +196,7 @@ func (s *Server) Tunnel(id string) (model.Key, bool) {
 // changes are Envoy clusters to set, by name; nil: to remove.
 type changes map[string]types.Resource
 
-// put records a workload cluster and notifies its edges. The caller holds s.publishing.
+// put serves a workload cluster and notifies its edges. The caller holds s.publishing.
 func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 	if wc.Withheld {
 		s.withhold(wc, changes)
@@ -216,7 +216,7 @@ func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 	defer s.mu.Unlock()
 	s.clusters[wc.Key] = wc
 	s.withheld.remove(wc.Key)
-	s.doubt(old, wc)
+	s.markDenials(old, wc)
 	for name, r := range good {
 		s.holders[name] = wc.Key
 		changes[name] = r
@@ -255,19 +255,20 @@ func (s *Server) unserve(key model.Key, changes changes) {
 		return
 	}
 	delete(s.clusters, key)
-	s.doubt(old)
+	s.markDenials(old)
 	s.release(old, nil, changes)
 	s.end(old)
 }
 
-// doubt marks the denials as stale if the changed workload clusters may affect them.
-func (s *Server) doubt(changed ...model.WorkloadCluster) {
+// markDenials has the denials resolved again if these workload clusters, which have changed, may affect them.
+func (s *Server) markDenials(changed ...model.WorkloadCluster) {
 	if len(s.withheld.ids) > 0 || slices.ContainsFunc(changed, func(wc model.WorkloadCluster) bool { return len(wc.Revoked) > 0 }) {
 		s.denials.stale = true
 	}
 }
 
-// release removes the Envoy clusters of a workload cluster, except ones that it keeps or that now belong to another.
+// release removes the Envoy clusters of a workload cluster, unless they are in kept, or another workload cluster
+// holds them.
 func (s *Server) release(old model.WorkloadCluster, kept map[string]types.Resource, changes changes) {
 	for _, name := range old.Names() {
 		if _, keeps := kept[name]; !keeps && s.holders[name] == old.Key {
@@ -277,7 +278,7 @@ func (s *Server) release(old model.WorkloadCluster, kept map[string]types.Resour
 	}
 }
 
-// follow creates or updates the tunnel of a workload cluster.
+// follow creates or updates the tunnel of a workload cluster. The caller holds s.mu.
 func (s *Server) follow(wc model.WorkloadCluster) {
 	if t, ok := s.tunnels[wc.ID]; ok && t.cluster.Key != wc.Key {
 		s.end(t.cluster) // its edges reconnect, to this one
@@ -293,7 +294,7 @@ func (s *Server) follow(wc model.WorkloadCluster) {
 	}
 }
 
-// end ends the tunnel of a workload cluster and the streams of its edges.
+// end ends the tunnel of a workload cluster and closes the streams of its edges. The caller holds s.mu.
 func (s *Server) end(wc model.WorkloadCluster) {
 	t, ok := s.tunnels[wc.ID]
 	if !ok || t.cluster.Key != wc.Key {

@@ -23,41 +23,42 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/xds/csds"
+	"github.com/fairlead/fairlead/pkg/xds/feed"
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
 const (
-	// maxDetail bounds the logged part of an Envoy's or agent's reason for a rejection.
+	// maxDetail is how many bytes are logged of an Envoy's, or its agent's, reason to reject resources.
 	maxDetail = 2 << 10
-	// maxSaid bounds the number of nodes and reasons whose log messages are limited.
-	maxSaid = 4096
+	// maxLogged is how many nodes and reasons are recorded for the limits of the log.
+	maxLogged = 4096
 )
 
 var (
-	// sayRate limits repeated log messages of a rejection. Edges of an unknown tunnel retry every minute.
-	sayRate = limit.Rate{Every: time.Hour, Burst: 1}
-	// refusalRate limits the messages about resources that a node rejects. Each may be about other resources.
+	// streamRefusalRate limits the log lines about the same rejected stream. Agents of an unknown tunnel retry every minute.
+	streamRefusalRate = limit.Rate{Every: time.Hour, Burst: 1}
+	// refusalRate limits the log lines about resources that one node rejects: each may be about others.
 	refusalRate = limit.Rate{Every: time.Minute, Burst: 10}
 )
 
-// stream is the ADS stream of a gateway. It controls what go-control-plane may send: the certificate selects the
-// caches, and no request can select others.
+// stream is the ADS stream of a gateway. It implements the callbacks and caches of go-control-plane. The certificate
+// selects the caches, and no request can select others.
 type stream struct {
 	server  *Server
 	subject model.Subject
 	log     *slog.Logger
 	end     context.CancelCauseFunc
-	named   bool                            // the node id was checked
+	named   bool                            // the node id is checked
 	bind    envoy.GatewayBind               // where it listens
-	caches  map[string]*cachev3.LinearCache // by type URL; they exist from the first request on, which has bind
-	reader  *reader                         // of the Envoy clusters that all gateways share
+	caches  map[string]*cachev3.LinearCache // by type URL; begin creates them
+	reader  *feed.Reader                    // of the Envoy clusters that all gateways share
 
 	progress [2]progress.Progress // by order
-	last     uint64               // the number of the last change of those Envoy clusters that was sent
-	told     bool                 // something was sent
+	last     uint64               // number of the last change of these Envoy clusters that was sent
+	told     bool                 // last is set
 }
 
-// resources are those of one Envoy, by type URL and name.
+// resources are the resources of one Envoy, by type URL and name.
 type resources map[string]map[string]types.Resource
 
 // DeltaAggregatedResources implements ADS.
@@ -74,7 +75,7 @@ func (s *Server) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoverySe
 	return err
 }
 
-// refused logs why a stream was rejected or ended. It limits the messages of each node, because a rejected node
+// refused counts and logs why a stream was rejected or closed: rarely for each node, because a rejected client
 // retries.
 func (s *Server) refused(subject model.Subject, err error) {
 	code := status.Code(err)
@@ -83,7 +84,7 @@ func (s *Server) refused(subject model.Subject, err error) {
 	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition:
 	case codes.Unavailable:
 		if s.open.Err() != nil {
-			return // all streams end now
+			return // the server closes all streams
 		}
 	default:
 		return
@@ -91,12 +92,12 @@ func (s *Server) refused(subject model.Subject, err error) {
 	if subject.Role == model.RoleEdge && s.limits.lines.Look(subject.ID, logRate) > 0 {
 		return
 	}
-	if s.said.Take(subject.Node+" "+subject.ID+" "+code.String(), sayRate) == 0 {
+	if s.logged.Take(subject.Node+" "+subject.ID+" "+code.String(), streamRefusalRate) == 0 {
 		s.log.Warn("stream refused", "node", subject.Node, "error", err)
 	}
 }
 
-// stream serves a stream to its end.
+// stream serves the stream of a gateway until it ends.
 func (s *Server) stream(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, subject model.Subject) error {
 	select {
 	case <-s.published:
@@ -111,23 +112,23 @@ func (s *Server) stream(conn discoveryv3.AggregatedDiscoveryService_DeltaAggrega
 	if err != nil {
 		return err
 	}
-	defer s.forget(st)
+	defer s.removeStream(st)
 	defer context.AfterFunc(s.open, func() { end(errShutdown) })()
 	st.log.Info("stream opened", "role", subject.Role)
 	defer st.log.Info("stream closed")
 	err = delta.NewServer(ctx, st, st).DeltaStreamHandler(conn, resourcev3.AnyType)
 	if cause := context.Cause(ctx); cause != nil && conn.Context().Err() == nil {
-		return cause // go-control-plane does not return the cause
+		return cause // go-control-plane does not return it
 	}
 	return err
 }
 
-// newStream returns the stream of an admitted gateway.
+// newStream returns the stream of a gateway that is admitted.
 func (s *Server) newStream(subject model.Subject, end context.CancelCauseFunc) (*stream, error) {
 	st := &stream{
 		server: s, subject: subject, end: end,
 		log:    s.log.With("node", subject.Node),
-		caches: map[string]*cachev3.LinearCache{}, reader: &reader{},
+		caches: map[string]*cachev3.LinearCache{},
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,13 +138,13 @@ func (s *Server) newStream(subject model.Subject, end context.CancelCauseFunc) (
 	return st, nil
 }
 
-func (s *Server) forget(st *stream) {
+func (s *Server) removeStream(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.hosts, st)
 }
 
-// edgeResources returns all resources of one edge. It needs no lock.
+// edgeResources builds all resources of one edge. It needs no lock.
 func (s *Server) edgeResources(r rendering, wc model.WorkloadCluster, node string, dial envoy.EdgeDial) resources {
 	if wc.Prepared {
 		return resources{resourcev3.ClusterType: {}, resourcev3.ListenerType: {}}
@@ -158,8 +159,8 @@ func (s *Server) edgeResources(r rendering, wc model.WorkloadCluster, node strin
 	return resources{resourcev3.ClusterType: clusters, resourcev3.ListenerType: listeners}
 }
 
-// servedTo returns what the resources of an edge are built from, and false if its tunnel has ended. The results are
-// immutable, so that building needs no lock.
+// servedTo returns what the resources of an edge are built from, and false if its tunnel has ended. The values never
+// change, so building needs no lock.
 func (s *Server) servedTo(edge model.Subject) (rendering, model.WorkloadCluster, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -170,7 +171,7 @@ func (s *Server) servedTo(edge model.Subject) (rendering, model.WorkloadCluster,
 	return s.profiles.of(edge), t.cluster, true
 }
 
-// gatewayListeners returns all listeners of one gateway. The caller holds s.publishing.
+// gatewayListeners builds all listeners of one gateway. The caller holds s.publishing.
 func (s *Server) gatewayListeners(st *stream) resources {
 	r, bind := s.profiles.of(st.subject), st.bind
 	bind.Version = bind.Version.AtMost(r.version)
@@ -186,7 +187,7 @@ func (st *stream) make(all resources) {
 	}
 }
 
-// set replaces resources of a stream that has caches for them; equal resources are not sent.
+// set replaces resources in the caches of a stream. Equal resources are not sent.
 func (st *stream) set(all resources) {
 	for _, typeURL := range order {
 		r, there := all[typeURL]
@@ -197,11 +198,11 @@ func (st *stream) set(all resources) {
 	}
 }
 
-// OnStreamDeltaRequest implements delta.Callbacks. It checks each request before it is processed.
+// OnStreamDeltaRequest implements delta.Callbacks. It checks each request before go-control-plane uses it.
 func (st *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryRequest) error {
 	st.noteAnswer(r)
 	st.server.nack(st.subject, r)
-	// Only the first request must name the node. Later ones may, but must not name another.
+	// The first request must name the node. Later ones may, but must not name another.
 	if r.GetNode() != nil || !st.named {
 		if err := checkNode(r.GetNode(), st.subject); err != nil {
 			return err
@@ -216,10 +217,10 @@ func (st *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryReq
 	return checkNames(r)
 }
 
-// nack logs that an Envoy rejects resources.
+// nack logs that an Envoy rejects resources, within rate limits.
 func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryRequest) {
 	detail := r.GetErrorDetail()
-	if detail == nil || s.said.Take(subject.Node+" "+subject.ID+" resources", refusalRate) > 0 {
+	if detail == nil || s.logged.Take(subject.Node+" "+subject.ID+" resources", refusalRate) > 0 {
 		return
 	}
 	if subject.Role == model.RoleEdge && s.limits.refusalText.Take(subject.ID, tunnelRefusalRate) > 0 {
@@ -237,16 +238,16 @@ func checkNames(r *discoveryv3.DeltaDiscoveryRequest) error {
 	return nil
 }
 
-// begin creates what depends on the node that an agent reports.
+// begin creates the caches and the reader of a stream, which depend on the metadata of its node.
 func (st *stream) begin(node *corev3.Node) (err error) {
 	if st.bind, err = envoy.ParseGatewayBind(node); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	s := st.server
-	s.publishing.Lock() // so that no change comes between building the listeners and registering the stream
+	s.publishing.Lock() // no change may come between the build of the listeners and the entry in s.hosts
 	defer s.publishing.Unlock()
 	st.make(s.gatewayListeners(st))
-	st.reader.variants = s.profiles.differs(st.subject)
+	st.reader = feed.NewReader(s.profiles.differs(st.subject))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hosts[st] = true
@@ -255,8 +256,8 @@ func (st *stream) begin(node *corev3.Node) (err error) {
 
 // CreateDeltaWatch implements cache.ConfigWatcher.
 func (st *stream) CreateDeltaWatch(r *cachev3.DeltaRequest, sub cachev3.Subscription, to chan cachev3.DeltaResponse) (func(), error) {
-	if r.GetTypeUrl() == st.server.gateways.typeURL {
-		return st.server.gateways.watch(st.reader, r, sub, to), nil
+	if r.GetTypeUrl() == st.server.gateways.TypeURL() {
+		return st.server.gateways.Watch(st.reader, r, sub, to), nil
 	}
 	cache, ok := st.caches[r.GetTypeUrl()]
 	if !ok {
@@ -265,7 +266,7 @@ func (st *stream) CreateDeltaWatch(r *cachev3.DeltaRequest, sub cachev3.Subscrip
 	return cache.CreateDeltaWatch(r, sub, to)
 }
 
-// CreateWatch implements cache.ConfigWatcher for state-of-the-world requests, which are not supported.
+// CreateWatch implements cache.ConfigWatcher, for state of the world, which is not served.
 func (st *stream) CreateWatch(*cachev3.Request, cachev3.Subscription, chan cachev3.Response) (func(), error) {
 	return nil, errors.ErrUnsupported
 }
@@ -283,8 +284,8 @@ func (st *stream) OnStreamDeltaResponse(_ int64, _ *discoveryv3.DeltaDiscoveryRe
 		"resources", len(r.GetResources()), "removed", len(r.GetRemovedResources()))
 }
 
-// newCache returns a cache of one type. It logs only errors of go-control-plane, which would otherwise log every
-// version of every resource.
+// newCache returns a cache of one type. It logs only warnings and errors of go-control-plane: the rest would print
+// every version of every resource.
 func newCache(typeURL string, initial map[string]types.Resource, log *slog.Logger) *cachev3.LinearCache {
 	return cachev3.NewLinearCache(typeURL, cachev3.WithInitialResources(initial), cachev3.WithLogger(controllog.LoggerFuncs{
 		WarnFunc:  func(format string, args ...any) { logf(log, slog.LevelWarn, format, args) },
@@ -292,7 +293,7 @@ func newCache(typeURL string, initial map[string]types.Resource, log *slog.Logge
 	}))
 }
 
-// logf is the adapter for go-control-plane, which formats its messages.
+// logf adapts slog for go-control-plane, which formats its messages.
 func logf(log *slog.Logger, level slog.Level, format string, args []any) {
 	log.Log(context.Background(), level, "trouble in go-control-plane", "error", fmt.Sprintf(format, args...))
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestResourcesAreRenderedForTheVersionOfTheirAgent has agents of several versions beside each other, on real streams.
+// TestResourcesAreRenderedForTheVersionOfTheirAgent connects agents of several versions at the same time, on real
+// streams.
 func TestResourcesAreRenderedForTheVersionOfTheirAgent(t *testing.T) {
 	logging := inst
 	logging.AccessLog = model.AccessLogAll

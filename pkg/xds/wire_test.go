@@ -58,7 +58,7 @@ func TestAnEqualRebuildPushesNothing(t *testing.T) {
 	b.publish(workload("c1"))
 	b.Replace([]model.WorkloadCluster{workload("c2"), workload("c1")})
 	same := workload("c1")
-	same.APIServer.Port = 7443 // it does not affect gateways
+	same.APIServer.Port = 7443 // no resource of gateways contains it
 	b.publish(same)
 	b.publish(workload("c3"))
 	expect(t, "sent first", names(a.next(t)), []string{"c3.prod.tunnels.example.com"})
@@ -104,7 +104,7 @@ func TestReconnect(t *testing.T) {
 
 	a := b.envoy(t, gateway)
 	a.subscribe(t, cds, have)
-	r := a.next(t) // Envoy waits for an answer, even an empty one
+	r := a.next(t) // Envoy waits for a response, even an empty one
 	expect(t, "sent to one that has everything", names(r), nil)
 	expect(t, "removed from one that has everything", r.GetRemovedResources(), nil)
 

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// soak is --rollout-soak here: a quarter of it is more than an edge needs to dial all tunnels anew on a busy
-	// machine.
+	// soak is the value of --rollout-soak. On a busy machine an edge needs less than a quarter of it to dial all
+	// tunnels again.
 	soak = 16 * time.Second
-	// nowhere is an address of no machine.
+	// nowhere is an address without a machine.
 	nowhere = "192.0.2.77:443"
 )
 
-// rollouts is an installation with three edges, of which two belong to one workload cluster.
+// rollouts is an installation with three edges. Two of them belong to one workload cluster.
 type rollouts struct {
 	*world.World
 	members []*world.Member
@@ -33,7 +33,7 @@ type rollouts struct {
 	of      map[string]*world.Member
 }
 
-// synced is what `fairlead config sync -o json` prints.
+// synced is the output of `fairlead config sync -o json`.
 type synced struct {
 	Nodes []struct{ Node, Role, Type, Status, Profile, Message string }
 
@@ -45,7 +45,7 @@ type synced struct {
 	code int
 }
 
-// profiles are the profiles by node, of one role.
+// profiles returns the profiles of the nodes of a role, by node.
 func (s synced) profiles(role string) map[string]string {
 	all := map[string]string{}
 	for _, n := range s.Nodes {
@@ -56,7 +56,7 @@ func (s synced) profiles(role string) map[string]string {
 	return all
 }
 
-// at are the nodes of a role that are served a profile.
+// at returns the nodes of a role that are served a profile.
 func (s synced) at(role, profile string) (nodes []string) {
 	for node, p := range s.profiles(role) {
 		if p == profile {
@@ -84,7 +84,7 @@ func newRollouts(t *testing.T) *rollouts {
 	return r
 }
 
-// whole is the condition that all edges have tunnels to both gateways.
+// whole returns the condition that all edges have tunnels to both gateways.
 func (r *rollouts) whole(ctx context.Context) error {
 	for _, node := range r.edges {
 		if err := r.of[node].TunnelsOf(ctx, node, 2); err != nil {
@@ -141,7 +141,8 @@ func (r *rollouts) configure(t *testing.T, services []*proc.Service, ready func(
 	}
 }
 
-// TestRollout changes settings of all nodes: a good one, one that breaks what it reaches, and one at once.
+// TestRollout changes settings of all nodes: one that works, one that breaks the nodes that receive it, and one that
+// is applied at once.
 func TestRollout(t *testing.T) {
 	t.Parallel()
 	r := newRollouts(t)
@@ -154,7 +155,7 @@ func TestRollout(t *testing.T) {
 	t.Run("logs", func(t *testing.T) { r.Logs(t) })
 }
 
-// reaches changes the access log, and returns the profile with that.
+// reaches changes the access log, and returns the profile that contains the change.
 func (r *rollouts) reaches(t *testing.T, before string) (next string) {
 	var first []string
 	that(t, "a changed setting reaches one edge of three and one gateway of two first, of the workload cluster with two edges", func(t *testing.T) {
@@ -183,7 +184,7 @@ func (r *rollouts) reaches(t *testing.T, before string) (next string) {
 	return next
 }
 
-// stops has edges dial where nothing is.
+// stops has edges dial an address without a listener.
 func (r *rollouts) stops(t *testing.T, before string) {
 	reached := map[string]bool{}
 	began := time.Now()
@@ -215,7 +216,7 @@ func (r *rollouts) stops(t *testing.T, before string) {
 	})
 }
 
-// atOnce goes back to the address of before, and changes the access log.
+// atOnce restores the previous address, and changes the access log.
 func (r *rollouts) atOnce(t *testing.T, before string) {
 	that(t, "with --rollout=immediate a change reaches all nodes at once, also after one that has stopped", func(t *testing.T) {
 		r.configure(t, r.XDSServers, r.XDSServerReady, "--public-address="+fmt.Sprintf("%s:%d", netns.PublicName, netns.PublicPort))

@@ -1,5 +1,6 @@
-// Package config is the command group config: what the xds-servers sent to the Envoys, what the Envoys run, and why a
-// hostname leads where it leads. It queries the xds-servers and the management cluster, and writes nothing.
+// Package config is the command group config: what the xds-servers sent to the Envoys, what the Envoys run, and how
+// the endpoint of a hostname is determined. It queries the xds-servers and the management cluster, and writes
+// nothing.
 package config
 
 import (

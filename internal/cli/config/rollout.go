@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
-// rolloutState is how far a change of all nodes is. Profiles are named by their short names.
+// rolloutState is the progress of a change of all nodes, with the short names of profiles.
 type rolloutState struct {
 	Phase   string     `json:"phase"` // none, first, rest or stopped
 	Current string     `json:"current"`
@@ -29,7 +29,7 @@ type rolloutState struct {
 	First   []string   `json:"first,omitempty"`  // node names of the first wave
 }
 
-// readRollout reads the record of rollouts; nil: there is none, or it may not be read.
+// readRollout reads the record of rollouts; nil: there is none, or the user may not read it.
 func readRollout(ctx context.Context, from client.Reader, namespace string) (*rollout.Record, error) {
 	var object corev1.ConfigMap
 	err := from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.RolloutConfigMapName}, &object)
@@ -39,7 +39,7 @@ func readRollout(ctx context.Context, from client.Reader, namespace string) (*ro
 	return rollout.ParseRecord(object.Data)
 }
 
-// stateOf is a record, with what the nodes make of it; nil: there is no record.
+// stateOf combines a record with the profiles that the nodes are served; nil: there is no record.
 func stateOf(record *rollout.Record, nodes []collect.Node) *rolloutState {
 	if record == nil {
 		return nil
@@ -68,7 +68,7 @@ func allSynced(n *collect.Node) bool {
 	return !slices.ContainsFunc(n.Resources, func(r collect.Resource) bool { return r.Status != collect.Synced })
 }
 
-// line is a rollout on one line above the table.
+// line returns a rollout as one line, which is printed above the table.
 func (s *rolloutState) line(now time.Time) output.Line {
 	since := ""
 	if s.Since != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// judge describes in a sentence whether the hostname is served, or why it is not and what to do.
+// judge returns a sentence on whether the hostname is served, or why it is not and what the user can do.
 func (a *whyAnswer) judge(claims []*claim, holder *claim, domain model.TunnelDomain) {
 	if holder == nil {
 		a.Verdict, a.Cure = unserved(claims, a.Hostname, domain)

@@ -5,7 +5,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
-// observe is what the xds-servers announce, as decisions are made from it.
+// observe returns the announcements of the xds-servers as the input of a decision.
 func observe(now reportview.FleetNow) rollout.Observation {
 	o := rollout.Observation{
 		Known: now.Known, Gateways: map[string]rollout.Gateway{},
@@ -21,7 +21,7 @@ func observe(now reportview.FleetNow) rollout.Observation {
 	}
 	for _, server := range now.Profiles {
 		target, err := rollout.ParseProfile(server.GetTarget())
-		if err != nil { // of nil too: a server that announces nothing
+		if err != nil { // also of nil: the server announces nothing
 			target = ""
 		}
 		o.Targets = append(o.Targets, target)
@@ -29,7 +29,7 @@ func observe(now reportview.FleetNow) rollout.Observation {
 		for _, n := range server.GetNodes() {
 			at := rollout.Node{Name: n.GetNode(), ID: n.GetTunnelId()}
 			state := rollout.State{Profile: n.GetProfile(), Applied: n.GetApplied(), Refusal: n.GetRefusal()}
-			// A node that goes from one server to another may be with both for a moment: the worse one counts.
+			// A node that changes its server may be connected to both for a moment: the worse state counts.
 			if other, twice := o.Nodes[at]; !twice || state.Refusal != "" || other.Refusal == "" && !state.Applied {
 				o.Nodes[at] = state
 			}

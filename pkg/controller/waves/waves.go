@@ -1,7 +1,7 @@
-// Package waves keeps the record of rollouts: it takes what the xds-servers announce, has pkg/rollout decide, and
-// writes the decision into the ConfigMap fairlead-rollout, which the xds-servers follow. In go a view of the fleet and
-// that ConfigMap; out come writes to it, events about it and a metric. It does not know what a profile means, and talks
-// to no Envoy.
+// Package waves maintains the record of rollouts. It collects the announcements of the xds-servers, calls
+// pkg/rollout for the decision, and writes it into the ConfigMap fairlead-rollout, which the xds-servers follow. In
+// go a view of the fleet and that ConfigMap; out come writes to it, events about it and a metric. It does not know
+// what a profile means, and does not connect to any Envoy.
 package waves
 
 import (
@@ -26,39 +26,39 @@ import (
 )
 
 const (
-	// interval is how often a decision is made: well below the time for which a rollout is watched.
+	// interval is the time between decisions. It is much shorter than the time for which a phase is observed.
 	interval = time.Second
-	// reread is how often the ConfigMap is read, which only this program and, to have a rollout tried again, an
-	// operator writes.
+	// reread is the time between reads of the ConfigMap. Only this program writes it, and an operator who retries a
+	// rollout.
 	reread = 10 * time.Second
-	// callTime bounds one call of the apiserver.
+	// callTime is the timeout of one call to the apiserver.
 	callTime = 10 * time.Second
 	// owner is the field owner of the record.
 	owner = "fairlead-rollout"
 )
 
-// Config is what a Reconciler needs. All fields are required but Soak and Gone.
+// Config is the input of New. All fields are required except Soak and Gone.
 type Config struct {
 	Namespace string // of the installation's own objects
 	Client    client.Client
 	Live      client.Reader // reads from the apiserver
 	Recorder  events.EventRecorder
 	Log       *slog.Logger
-	Fleet     func() reportview.FleetNow // what the xds-servers announce
+	Fleet     func() reportview.FleetNow // the announcements of the xds-servers
 	Immediate bool                       // a change applies to all nodes at once
-	Soak      time.Duration              // for how long each phase is watched; zero: rollout.DefaultSoak
-	// Gone reports whether an edge is no edge any more: its tunnel has ended, or it is revoked.
+	Soak      time.Duration              // how long each phase is observed; zero: rollout.DefaultSoak
+	// Gone reports whether an edge has ended for good: its tunnel has ended, or it is revoked.
 	Gone func(context.Context, rollout.Node) bool
 }
 
-// Reconciler keeps the record. Run may be called once.
+// Reconciler maintains the record. Run may be called once.
 type Reconciler struct {
 	Config
 	figures metrics.Set
 	decider rollout.Decider
 
 	// Only Run uses these.
-	object *corev1.ConfigMap // as it was read or written last; nil: there is none, or it was not read
+	object *corev1.ConfigMap // the last version read or written; nil: there is none, or it was not read
 	read   time.Time
 
 	mu     sync.Mutex
@@ -73,7 +73,7 @@ func New(config Config) *Reconciler {
 	return r
 }
 
-// Metrics is what a Reconciler counts.
+// Metrics returns the collector of the Reconciler's metrics.
 func (r *Reconciler) Metrics() prometheus.Collector { return &r.figures }
 
 func (r *Reconciler) look(emit metrics.Emit) {
@@ -91,7 +91,7 @@ func (r *Reconciler) look(emit metrics.Emit) {
 	}
 }
 
-// Run decides again and again until ctx ends, and returns nil then.
+// Run decides at each interval until ctx ends, and returns nil then.
 func (r *Reconciler) Run(ctx context.Context) error {
 	r.setLeads(true)
 	defer r.setLeads(false)
@@ -130,7 +130,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, now time.Time) error {
 	}
 	before, err := rollout.ParseRecord(data)
 	if err != nil {
-		return err // what cannot be read is not overwritten: an operator has to see it
+		return err // do not overwrite a record that cannot be read: an operator has to repair it
 	}
 	r.note(before)
 	in := rollout.Input{Record: before, Observation: observe(r.Fleet()), Retry: annotations[rollout.RetryAnnotation]}
@@ -217,7 +217,7 @@ func (r *Reconciler) announce(before, after *rollout.Record) {
 	r.Recorder.Eventf(object, nil, kind, reason, "Reconcile", "%s", message)
 }
 
-// describe is a decision as an event.
+// describe returns the reason and the text of a decision's event.
 func describe(before, after *rollout.Record) (kind, reason, message string) {
 	current, next := after.Current.ID(), after.Next.ID()
 	switch after.Phase {

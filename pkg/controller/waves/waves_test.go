@@ -28,7 +28,7 @@ const (
 	user      = "system:serviceaccount:" + namespace + ":controller"
 )
 
-// kube has the permissions of the controller as they are deployed.
+// kube has the deployed permissions of the controller.
 var kube = kubetest.Server{Prepare: func(ctx context.Context, config *rest.Config) error {
 	admin, err := kubetest.NewClient(config)
 	if err != nil {
@@ -44,10 +44,10 @@ var (
 	after  = rollout.Settings{Version: "0.1", Public: "c:1", Control: "b:1"}.Profile()
 )
 
-// fleet is what two xds-servers announce of two edges.
+// fleet is what two xds-servers announce about two edges.
 type fleet struct {
 	target  rollout.Profile
-	refuses bool // what it is served of after
+	refuses bool // edges reject the profile after
 	record  *rollout.Record
 }
 
@@ -109,7 +109,7 @@ func (b *bed) object() *corev1.ConfigMap {
 	return o
 }
 
-// passes reconciles once a second for some time, with the fleet as the record has it.
+// passes reconciles once a second for some time, and the fleet follows the record.
 func (b *bed) passes(t *testing.T, d time.Duration) *rollout.Record {
 	t.Helper()
 	for end := b.clock.Add(d); b.clock.Before(end); b.clock = b.clock.Add(time.Second) {
@@ -121,7 +121,7 @@ func (b *bed) passes(t *testing.T, d time.Duration) *rollout.Record {
 	return b.fleet.record
 }
 
-// record is what is in the apiserver.
+// record reads the record from the apiserver.
 func (b *bed) record(t *testing.T) *rollout.Record {
 	t.Helper()
 	o := b.object()
@@ -193,7 +193,7 @@ func TestARefusalStopsItUntilItIsRetried(t *testing.T) {
 	}
 }
 
-// TestARecordIsNotOverwritten: one that was written since it was read, or that cannot be read.
+// TestARecordIsNotOverwritten has a record that was changed since it was read, and one that cannot be read.
 func TestARecordIsNotOverwritten(t *testing.T) {
 	b := newBed(t)
 	b.passes(t, 2*time.Second)

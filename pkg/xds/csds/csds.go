@@ -1,6 +1,6 @@
 // Package csds serves Envoy's client status discovery service: which resources are published for each connected node,
-// and what the node answered. Input: the nodes with an open ADS stream, each with its published resources and its
-// Answers. Output: ClientConfig messages. It keeps only names that await an answer and rejections. It does not know
+// and what the node answered. In go the nodes with an open ADS stream, each with its published resources and its
+// Answers; out come ClientConfig messages. It keeps only names that await an answer and rejections. It does not know
 // which callers may use it, how resources are built, or how they are sent.
 package csds
 
@@ -37,8 +37,8 @@ var errStatusTooLarge = status.Errorf(codes.ResourceExhausted,
 type Node struct {
 	Subject model.Subject
 	Profile string // that the node runs
-	// Types are the resource types of the node, in the order of sending. The first has what the node reports about
-	// itself.
+	// Types are the resource types of the node, in the order of sending. The first has what the node states
+	// about itself.
 	Types []Type
 }
 
@@ -132,8 +132,8 @@ func (s *Service) Resources(names []string, contents bool, take func(*statusv3.C
 	return nil
 }
 
-// clientConfig returns the message about one node. Clients that expect a single program, such as grpcdebug,
-// distinguish nodes by the scope.
+// clientConfig is the message about one node. Clients that expect one program only, such as grpcdebug, tell nodes apart
+// by the scope.
 func clientConfig(node *corev3.Node, configs []*statusv3.ClientConfig_GenericXdsConfig) *statusv3.ClientConfig {
 	return &statusv3.ClientConfig{Node: node, ClientScope: node.GetId(), GenericXdsConfigs: configs}
 }
@@ -158,7 +158,7 @@ func (n Node) describe() *corev3.Node {
 	}
 }
 
-// configs returns the node's resources with some names; nil selects all.
+// configs are the node's resources with some names; all of them for nil.
 func (n Node) configs(names []string, contents bool) (all []*statusv3.ClientConfig_GenericXdsConfig) {
 	wanted := func(name string) bool { return names == nil || slices.Contains(names, name) }
 	for _, t := range n.Types {
@@ -174,7 +174,7 @@ func (n Node) configs(names []string, contents bool) (all []*statusv3.ClientConf
 	return all
 }
 
-// config returns the status of one resource.
+// config is the status of one resource.
 func (o outcome) config(typeURL string, r Resource) *statusv3.ClientConfig_GenericXdsConfig {
 	config := &statusv3.ClientConfig_GenericXdsConfig{TypeUrl: typeURL, Name: r.Name, VersionInfo: r.Version}
 	at := r.At

@@ -1,6 +1,6 @@
-// Package progress records the progress of each stream with each resource type: what was sent when and because of
-// which change, and what the node answered. Input: responses and requests. Output: metrics, trace spans, and the
-// Answers that CSDS shows. It does not know what the resources are, or which node may receive them.
+// Package progress records how far each stream is with each resource type: when something was sent, which change
+// caused it, and the node's answer. In go responses and requests; out come metrics, trace spans, and the Answers
+// that CSDS shows. It does not know what the resources are, or which node may receive them.
 package progress
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds/csds"
 )
 
-// slow is how long a node may take to answer before it counts as waiting. A change takes well under a second.
+// slow is when a node that has not answered counts as waiting: a change takes well under a second.
 const slow = 30 * time.Second
 
 // The values of the label answer.
@@ -33,39 +33,40 @@ func TypeName(typeURL string) string {
 	case resourcev3.ListenerType:
 		return "listener"
 	}
-	return "other" // a type that is not served
+	return "other" // not served
 }
 
-// Progress is the progress of one stream with one resource type. At most one response awaits an answer. Times are Unix
-// times in ns; 0: none. There may be 20,000 of them. The zero value is ready to use, and safe for concurrent use.
+// Progress is the progress of one stream with one resource type. At most one response awaits an answer. Times are
+// Unix times in ns; 0: none. There may be 20,000 of them. The zero value is ready to use, and safe for concurrent
+// use.
 type Progress struct {
 	refusing atomic.Bool
-	sent     atomic.Int64 // when the unanswered response was sent
-	next     atomic.Int64 // when the newest unsent change was observed
-	changed  atomic.Int64 // when the oldest change in the response was observed
+	sent     atomic.Int64 // when the response that has no answer yet was sent
+	next     atomic.Int64 // when the newest change was seen that is not sent yet
+	changed  atomic.Int64 // when the oldest change in the response was seen
 	Answers  csds.Answers // per resource, for CSDS
 }
 
-// Waits reports whether the node has not answered for so long that it counts as waiting.
+// Waits returns whether the node has not answered for so long that it is counted as waiting.
 func (p *Progress) Waits(now time.Time) bool {
 	at := p.sent.Load()
 	return at != 0 && now.Sub(time.Unix(0, at)) > slow
 }
 
-// Change records a change that the node may have to receive.
+// Change records that something has changed that the node may have to receive.
 func (p *Progress) Change() { p.next.Store(time.Now().UnixNano()) }
 
-// TakeChange returns when the newest unsent change was observed, and resets it; 0: there is none.
+// TakeChange returns when the newest change was seen that is not sent yet, and removes it; 0: there is none.
 func (p *Progress) TakeChange() int64 { return p.next.Swap(0) }
 
-// Outstanding reports whether a response awaits its answer.
+// Outstanding returns whether a response awaits its answer.
 func (p *Progress) Outstanding() bool { return p.sent.Load() != 0 }
 
-// Refuses reports whether the last answer of the node was a NACK.
+// Refuses returns whether the last answer of the node was a NACK.
 func (p *Progress) Refuses() bool { return p.refusing.Load() }
 
-// Recorder counts responses and answers, and associates answers with the changes that they are about. Its vectors must
-// be set. It is safe for concurrent use.
+// Recorder counts what is sent and answered, and joins answers to the changes that they are about. Its vectors must be
+// set. It is safe for concurrent use.
 type Recorder struct {
 	Sent, Answered *prometheus.CounterVec
 	Took           *prometheus.HistogramVec
@@ -74,11 +75,10 @@ type Recorder struct {
 	spans spans
 }
 
-// Trace begins the span of a change, if traces are recorded. The context is for the work that the change causes.
+// Trace begins the span of a change, if traces are recorded. The context is for what is done for it.
 func (r *Recorder) Trace(key model.Key) (ctx context.Context, end func()) { return r.spans.change(key) }
 
-// Send records a response, with the time at which its oldest change was observed; 0: it is the stream's first
-// response.
+// Send records a response, with the time at which its oldest change was seen; 0: the stream gets it first.
 func (r *Recorder) Send(role model.Role, p *Progress, m *discoveryv3.DeltaDiscoveryResponse, changed int64) {
 	r.Sent.WithLabelValues(string(role), TypeName(m.GetTypeUrl())).Add(float64(len(m.GetResources())))
 	now := time.Now()

@@ -13,23 +13,23 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// maxCauses is the number of changes that are kept for the spans of answers: the last few seconds of a busy server.
+// maxCauses is how many changes are kept for the spans of answers: the last few seconds of a busy server.
 const maxCauses = 512
 
-// spans associates the answers of Envoys with the change that they are about. A stream only has the time of the
-// change, so it keeps nothing while no traces are recorded.
+// spans join the answers of Envoys to the changes that they are about. A stream stores only the time at which a
+// change was observed, so nothing is stored while no traces are recorded.
 type spans struct {
 	mu  sync.Mutex
 	all []*cause // the newest at the end
 }
 
-// cause is a change, and its beginning and end in ns; end is 0 while it is in progress.
+// cause is a change, and the time span of its creation, in ns; end is 0 until it is complete.
 type cause struct {
 	begin, end int64
 	span       trace.SpanContext
 }
 
-// change begins the span of a change. The context is for the work that the change causes.
+// change begins the span of a change. The context is for the work on the change.
 func (s *spans) change(key model.Key) (context.Context, func()) {
 	ctx, span := traces.Begin(context.Background(), "change", "cluster", key.String())
 	if !span.IsRecording() {
@@ -49,7 +49,8 @@ func (s *spans) change(key model.Key) (context.Context, func()) {
 	}
 }
 
-// answered makes the span of an answer that arrives now, from the times of the change and of the response.
+// answered creates the span of an answer that has come now. sent is the time of its response, and changed the time
+// of the change.
 func (s *spans) answered(changed, sent int64, role model.Role, kind, answer string) {
 	s.mu.Lock()
 	var of trace.SpanContext

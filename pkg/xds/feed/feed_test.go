@@ -1,4 +1,4 @@
-package xds
+package feed
 
 import (
 	"fmt"
@@ -13,19 +13,19 @@ import (
 	streamv3 "github.com/envoyproxy/go-control-plane/pkg/server/stream/v3"
 )
 
-// client is a stream that answers immediately.
+// client is a stream that sends each answer at once.
 type client struct {
-	feed   *feed
-	reader *reader
+	feed   *Feed
+	reader *Reader
 	sub    streamv3.Subscription
 	to     chan cachev3.DeltaResponse
 	cancel func()
 	has    map[string]string // versions by name
-	got    int               // number of resources, including removed ones
+	got    int               // resources, removed ones too
 }
 
-func newClient(f *feed, has map[string]string) *client {
-	c := &client{feed: f, reader: &reader{}, to: make(chan cachev3.DeltaResponse, 1), has: maps.Clone(has), cancel: func() {}}
+func newClient(f *Feed, has map[string]string) *client {
+	c := &client{feed: f, reader: NewReader(false), to: make(chan cachev3.DeltaResponse, 1), has: maps.Clone(has), cancel: func() {}}
 	if c.has == nil {
 		c.has = map[string]string{}
 	}
@@ -36,10 +36,10 @@ func newClient(f *feed, has map[string]string) *client {
 
 func (c *client) ask() {
 	c.cancel()
-	c.cancel = c.feed.watch(c.reader, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: c.feed.typeURL}, c.sub, c.to)
+	c.cancel = c.feed.Watch(c.reader, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: c.feed.TypeURL()}, c.sub, c.to)
 }
 
-// take takes what is available, and reports whether there was an answer.
+// take receives a response if there is one, and reports whether there was one.
 func (c *client) take(t testing.TB) bool {
 	t.Helper()
 	select {
@@ -64,7 +64,7 @@ func (c *client) take(t testing.TB) bool {
 	}
 }
 
-func (f *feed) versions() map[string]string {
+func (f *Feed) versions() map[string]string {
 	all := map[string]string{}
 	for name, r := range f.resources {
 		all[name] = r.GetVersion()
@@ -76,18 +76,18 @@ func cluster(name string, version int) types.Resource {
 	return &clusterv3.Cluster{Name: name, AltStatName: fmt.Sprint(version)}
 }
 
-// TestFeed opens streams that answer or wait, and closes them, while resources change at random. A stream that has
-// taken every answer has all resources.
+// TestFeed opens streams, has them answer or wait, and closes them while resources change at random. A stream that has
+// received every response has all resources.
 func TestFeed(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	f := newFeed()
+	f := New()
 	var clients []*client
 	for range 20_000 {
 		switch n := random.IntN(100); {
 		case n < 3 && len(clients) < 5:
 			var has map[string]string
 			if len(clients) > 0 {
-				has = clients[0].has // it was connected elsewhere before
+				has = clients[0].has // it was connected to another server before
 			}
 			clients = append(clients, newClient(f, has))
 		case n < 5 && len(clients) > 0:
@@ -102,7 +102,7 @@ func TestFeed(t *testing.T) {
 					set[name] = cluster(name, random.IntN(4))
 				}
 			}
-			if err := f.update(set, gone); err != nil {
+			if err := f.Update(set, gone); err != nil {
 				t.Fatal(err)
 			}
 		case len(clients) > 0:
@@ -124,36 +124,36 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-// TestAStreamThatIsFarBehind misses more changes than the feed keeps.
+// TestAStreamThatIsFarBehind misses more changes than a Feed records.
 func TestAStreamThatIsFarBehind(t *testing.T) {
-	f := newFeed()
+	f := New()
 	c := newClient(f, nil)
-	c.take(t) // an empty answer
-	for i := range 3 * remembered {
+	c.take(t) // the first response, which is empty
+	for i := range 3 * maxChanges {
 		name := fmt.Sprintf("c%d", i%10)
-		if err := f.update(map[string]types.Resource{name: cluster(name, i)}, nil); err != nil {
+		if err := f.Update(map[string]types.Resource{name: cluster(name, i)}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if c.ask(); !c.take(t) || !maps.Equal(c.has, f.versions()) {
 		t.Errorf("it has %v, there is %v", c.has, f.versions())
 	}
-	if len(f.changed) > 2*remembered || c.got != 10 {
+	if len(f.changed) > 2*maxChanges || c.got != 10 {
 		t.Errorf("%d changes are remembered, %d resources were sent", len(f.changed), c.got)
 	}
 }
 
-// TestAChangeCostsTheSameAmongMany counts what a change and its ACK allocate: an answer and its content, regardless of
-// the number of other resources.
+// TestAChangeCostsTheSameAmongMany counts the allocations of a change and its ACK: they do not depend on the number of
+// other resources.
 func TestAChangeCostsTheSameAmongMany(t *testing.T) {
 	cost := func(size int) float64 {
-		f := newFeed()
+		f := New()
 		all := map[string]types.Resource{}
 		for i := range size {
 			name := fmt.Sprintf("c%d", i)
 			all[name] = cluster(name, 0)
 		}
-		if err := f.update(all, nil); err != nil {
+		if err := f.Update(all, nil); err != nil {
 			t.Fatal(err)
 		}
 		c := newClient(f, nil)
@@ -162,7 +162,7 @@ func TestAChangeCostsTheSameAmongMany(t *testing.T) {
 		version := 0
 		return testing.AllocsPerRun(100, func() {
 			version++
-			if err := f.update(map[string]types.Resource{"c1": cluster("c1", version)}, nil); err != nil {
+			if err := f.Update(map[string]types.Resource{"c1": cluster("c1", version)}, nil); err != nil {
 				t.Fatal(err)
 			}
 			if !c.take(t) {
@@ -178,13 +178,13 @@ func TestAChangeCostsTheSameAmongMany(t *testing.T) {
 
 // BenchmarkChange measures one change among 10,000, with the ACK of one gateway.
 func BenchmarkChange(b *testing.B) {
-	f := newFeed()
+	f := New()
 	all := map[string]types.Resource{}
 	for i := range 10_000 {
 		name := fmt.Sprintf("c%d", i)
 		all[name] = cluster(name, 0)
 	}
-	if err := f.update(all, nil); err != nil {
+	if err := f.Update(all, nil); err != nil {
 		b.Fatal(err)
 	}
 	c := newClient(f, nil)
@@ -193,7 +193,7 @@ func BenchmarkChange(b *testing.B) {
 	version := 0
 	for b.Loop() {
 		version++
-		_ = f.update(map[string]types.Resource{"c1": cluster("c1", version)}, nil)
+		_ = f.Update(map[string]types.Resource{"c1": cluster("c1", version)}, nil)
 		c.take(b)
 		c.ask()
 	}
