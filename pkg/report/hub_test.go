@@ -154,7 +154,7 @@ func TestGarbageIsRefused(t *testing.T) {
 			}
 		})
 	}
-	if look := p.hub.Look(t.Context(), nil, false); len(look.Gateways)+len(look.Edges) != 0 {
+	if look := p.hub.Snapshot(t.Context(), nil, false); len(look.Gateways)+len(look.Edges) != 0 {
 		t.Errorf("something of it is remembered: %+v", look)
 	}
 }

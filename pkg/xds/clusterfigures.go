@@ -12,7 +12,7 @@ import (
 // ClusterMetrics returns what the server knows of each workload cluster: as many series as there are, so it is for those who want that.
 func (s *Server) ClusterMetrics() prometheus.Collector {
 	set := &metrics.Set{}
-	set.Look(s.lookAtClusters, "fairlead_xds_cluster_info", "fairlead_xds_cluster_refused_since_timestamp_seconds")
+	set.Observe(s.lookAtClusters, "fairlead_xds_cluster_info", "fairlead_xds_cluster_refused_since_timestamp_seconds")
 	return set
 }
 

@@ -64,7 +64,7 @@ func ask(ctx context.Context, client *http.Client, method, url, body string) (an
 }
 
 // lookAuthentication asks the apiserver, by the kubeconfig itself, who its user is, and then what Cluster API's own probe asks.
-func lookAuthentication(ctx context.Context, v *visit) finding {
+func checkAuthentication(ctx context.Context, v *visit) finding {
 	if f := v.cannotAsk(); f != nil {
 		return *f
 	}
@@ -179,7 +179,7 @@ func isAlert(err error) bool {
 }
 
 // lookWatch keeps a watch open for a while: what cuts streams cuts it.
-func lookWatch(ctx context.Context, v *visit) finding {
+func checkWatch(ctx context.Context, v *visit) finding {
 	if f := v.cannotAsk(); f != nil {
 		return *f
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 // lookAPIServer has the edges look at the apiserver, and looks whether its certificate has the name that the kubeconfig verifies.
-func lookAPIServer(ctx context.Context, v *visit) finding {
-	if f := v.noWay(); f != nil {
+func checkAPIServer(ctx context.Context, v *visit) finding {
+	if f := v.notObservable(); f != nil {
 		return *f
 	}
 	edges, late := v.atAPIServer(ctx)
@@ -26,29 +26,29 @@ func lookAPIServer(ctx context.Context, v *visit) finding {
 }
 
 // looks is what edges answer who are asked to look at their apiserver.
-type looks struct {
-	all []collect.EdgeLook
+type apiServerProbes struct {
+	all []collect.EdgeProbe
 	err error // why none could be asked
 }
 
 // look has the edges look, once for all hops.
-func (v *visit) look(ctx context.Context) looks {
-	if v.looks == nil {
-		v.looks = &looks{}
-		v.looks.all, v.looks.err = v.Servers.Look(ctx, v.tunnel.HeldID())
+func (v *visit) probe(ctx context.Context) apiServerProbes {
+	if v.probes == nil {
+		v.probes = &apiServerProbes{}
+		v.probes.all, v.probes.err = v.Servers.ProbeAPIServers(ctx, v.tunnel.HeldID())
 	}
-	return *v.looks
+	return *v.probes
 }
 
 // of is what one edge answers.
-func (l looks) of(node string) collect.EdgeLook {
-	if at := slices.IndexFunc(l.all, func(e collect.EdgeLook) bool { return e.Node == node }); at >= 0 {
+func (l apiServerProbes) of(node string) collect.EdgeProbe {
+	if at := slices.IndexFunc(l.all, func(e collect.EdgeProbe) bool { return e.Node == node }); at >= 0 {
 		return l.all[at]
 	}
 	if l.err != nil {
-		return collect.EdgeLook{Node: node, Problem: text(l.err)}
+		return collect.EdgeProbe{Node: node, Problem: text(l.err)}
 	}
-	return collect.EdgeLook{Node: node, Problem: "no xds-server that answers has it now"}
+	return collect.EdgeProbe{Node: node, Problem: "no xds-server that answers has it now"}
 }
 
 // atAPIServer are the edges that are connected, with what they see of the apiserver now; if none of them looks now, with what they have reported.
@@ -59,13 +59,13 @@ func (v *visit) atAPIServer(ctx context.Context) (all []observed.Edge, late stri
 			all = append(all, e)
 		}
 	}
-	if v.observed == nil || v.blind != "" {
+	if v.observed == nil || v.notObserved != "" {
 		return all, "as the controller has noted"
 	}
 	if len(all) == 0 {
 		return nil, ""
 	}
-	seen := v.look(ctx)
+	seen := v.probe(ctx)
 	var fresh []observed.Edge
 	var others []string
 	reached := false

@@ -147,7 +147,7 @@ var faults = map[string]func(s *situation){
 	},
 	"the network of the edge swallows everything": func(s *situation) {
 		s.withoutTunnels()
-		s.looks.looks[0] = collect.EdgeLook{Node: "e1", Problem: "its agent has not answered in time"}
+		s.looks.looks[0] = collect.EdgeProbe{Node: "e1", Problem: "its agent has not answered in time"}
 	},
 	"the clock of the edge's machine is wrong by days": func(s *situation) {
 		s.awayEdge()
@@ -249,7 +249,7 @@ func TestEachDocumentedFaultIsNamed(t *testing.T) {
 			s := newSituation(t)
 			observe(s)
 			got := s.check(t)
-			verdict := got.Verdict()
+			verdict := got.Deciding()
 			if verdict == nil || verdict.ID != want.hop || verdict.Status != want.status ||
 				!strings.Contains(verdict.Cause, want.cause) || verdict.Cure == "" {
 				t.Errorf("want %s %s: %s\n%s", want.status, want.hop, want.cause, shown(got))
@@ -259,7 +259,7 @@ func TestEachDocumentedFaultIsNamed(t *testing.T) {
 }
 
 func TestNothingIsWrong(t *testing.T) {
-	if got := newSituation(t).check(t); got.Verdict() != nil {
+	if got := newSituation(t).check(t); got.Deciding() != nil {
 		t.Error(shown(got))
 	}
 }
@@ -676,7 +676,7 @@ var others = map[string]other{
 			s.dialErr[gatewayName] = errors.New("odd")
 		},
 	},
-	"the gateway has no tunnel": {HopAuthentication, Broken, "it is dark", func(s *situation) { s.tls = dark }},
+	"the gateway has no tunnel": {HopAuthentication, Broken, "it is dark", func(s *situation) { s.tls = endHandshakes }},
 	"the gateway ends a request": {
 		HopAuthentication, Broken, "the gateway ends the connection", func(s *situation) {
 			s.serve = cut
@@ -756,7 +756,7 @@ func watched(serve http.HandlerFunc) func(*situation) {
 }
 
 // dark ends each handshake as a gateway does for a name without tunnels.
-func dark(c *tls.Config) {
+func endHandshakes(c *tls.Config) {
 	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		return &tls.Config{MinVersion: tls.VersionTLS12}, nil
 	}
@@ -768,7 +768,7 @@ func TestOtherCauses(t *testing.T) {
 			s := newSituation(t)
 			want.observe(s)
 			got := s.check(t)
-			verdict := got.Verdict()
+			verdict := got.Deciding()
 			if verdict == nil || verdict.ID != want.hop || verdict.Status != want.status ||
 				!strings.Contains(verdict.Detail+"\n"+verdict.Cause+"\n"+verdict.Cure, want.says) {
 				t.Errorf("want %s %s: %s\n%s", want.status, want.hop, want.says, shown(got))

@@ -64,20 +64,20 @@ type Hop struct {
 func Hops() []Hop {
 	const objects, network, long = 5 * time.Second, 5 * time.Second, 15 * time.Second
 	return []Hop{
-		{HopCluster, "Cluster object", lookCluster, objects},
-		{HopTunnel, "Tunnel object", lookTunnel, objects},
-		{HopKubeconfig, "kubeconfig Secret", lookKubeconfig, objects},
-		{HopName, "name resolution", lookName, network},
-		{HopPort, "gateway port", lookPort, network},
-		{HopRoute, "route in the gateways' Envoys", lookRoute, network},
-		{HopTunnels, "tunnels on each gateway", lookTunnels, network},
-		{HopEdge, "edge enrolled", lookEdge, objects},
-		{HopHandshake, "handshake of the edge", lookHandshake, long},
-		{HopAPIServer, "edge to apiserver", lookAPIServer, long},
+		{HopCluster, "Cluster object", checkCluster, objects},
+		{HopTunnel, "Tunnel object", checkTunnel, objects},
+		{HopKubeconfig, "kubeconfig Secret", checkKubeconfig, objects},
+		{HopName, "name resolution", checkName, network},
+		{HopPort, "gateway port", checkPort, network},
+		{HopRoute, "route in the gateways' Envoys", checkRoute, network},
+		{HopTunnels, "tunnels on each gateway", checkTunnels, network},
+		{HopEdge, "edge enrolled", checkEdge, objects},
+		{HopHandshake, "handshake of the edge", checkHandshake, long},
+		{HopAPIServer, "edge to apiserver", checkAPIServer, long},
 		// Shorter than the 15 s after which an agent replaces an Envoy that hangs: else the reason is gone before revisit looks.
-		{HopAuthentication, "authentication", lookAuthentication, 8 * time.Second},
-		{HopWatch, "a watch that stays open", lookWatch, long},
-		{HopServers, "Fairlead's own servers", lookServers, network},
+		{HopAuthentication, "authentication", checkAuthentication, 8 * time.Second},
+		{HopWatch, "a watch that stays open", checkWatch, long},
+		{HopServers, "Fairlead's own servers", checkServers, network},
 	}
 }
 
@@ -107,7 +107,7 @@ type Report struct {
 }
 
 // Verdict is the result of the hop that decides; nil where all is well.
-func (r *Report) Verdict() *Result {
+func (r *Report) Deciding() *Result {
 	for i := range r.Hops {
 		if r.Hops[i].ID == r.First {
 			return &r.Hops[i]
@@ -167,7 +167,7 @@ func (c *Checker) Check(ctx context.Context, key client.ObjectKey) Report {
 // revisit looks again at what gateways and edges say of their own processes, before the apiserver is blamed: an agent needs
 // 5 s to find that its Envoy hangs, and looking at the hops behind it took longer than that.
 func (v *visit) revisit(ctx context.Context, report *Report) {
-	v.observed, v.blind, v.looks = nil, "", nil
+	v.observed, v.notObserved, v.probes = nil, "", nil
 	for _, hop := range Hops() {
 		if hop.ID != HopRoute && hop.ID != HopHandshake {
 			continue

@@ -44,7 +44,7 @@ func TestTheFirstBrokenHopDecides(t *testing.T) {
 				r.Hops = append(r.Hops, Result{ID: hop.ID, Status: status})
 			}
 			r.decide()
-			if r.Status != tc.status || r.First != tc.first || (r.Verdict() == nil) != (tc.first == "") {
+			if r.Status != tc.status || r.First != tc.first || (r.Deciding() == nil) != (tc.first == "") {
 				t.Errorf("got %s at %q, want %s at %q", r.Status, r.First, tc.status, tc.first)
 			}
 		})
@@ -97,8 +97,8 @@ func TestNamesAndPorts(t *testing.T) {
 			t.Setenv("KUBERNETES_SERVICE_HOST", "")
 			v := &visit{Checker: &Checker{Via: tc.via, Network: place{names: tc.names}}}
 			v.defaults()
-			first := lookName(t.Context(), v)
-			second := lookPort(t.Context(), v)
+			first := checkName(t.Context(), v)
+			second := checkPort(t.Context(), v)
 			if first.status != tc.name || second.status != tc.port {
 				t.Errorf("got %+v and %+v", first, second)
 			}

@@ -13,8 +13,8 @@ import (
 
 // lookEdge looks whether an edge has a certificate that is good, and if none has, at what is in the way: the bootstrap Secret, its
 // token, a request that was denied.
-func lookEdge(ctx context.Context, v *visit) finding {
-	if f := v.noWay(); f != nil {
+func checkEdge(ctx context.Context, v *visit) finding {
+	if f := v.notObservable(); f != nil {
 		return *f
 	}
 	var good, ended, revoked []string
@@ -74,7 +74,7 @@ func (v *visit) worse(detail, cause, cure string) finding {
 
 // edges are those that are let in, as the xds-servers know them, else as the controller has noted.
 func (v *visit) edges() (all []observed.Edge) {
-	if v.observed != nil && v.blind == "" {
+	if v.observed != nil && v.notObserved == "" {
 		for _, e := range v.observed.Edges {
 			if !v.revoked(e.Node) {
 				all = append(all, e)
@@ -91,8 +91,8 @@ func (v *visit) edges() (all []observed.Edge) {
 }
 
 // lookHandshake looks at what edges complain of, and at those that report and have no tunnel.
-func lookHandshake(ctx context.Context, v *visit) finding {
-	if f := v.noWay(); f != nil {
+func checkHandshake(ctx context.Context, v *visit) finding {
+	if f := v.notObservable(); f != nil {
 		return *f
 	}
 	var connected []string
@@ -134,10 +134,10 @@ func lookHandshake(ctx context.Context, v *visit) finding {
 // mute says that no edge answers, though the control channels of some are still open: whose network swallows everything is found out by the
 // keepalive of its control channel, and that takes longer than that of its tunnels. Empty: one answers, or nobody could be asked.
 func (v *visit) mute(ctx context.Context, connected []string) string {
-	if v.observed == nil || v.blind != "" {
+	if v.observed == nil || v.notObserved != "" {
 		return ""
 	}
-	seen := v.look(ctx)
+	seen := v.probe(ctx)
 	if seen.err != nil {
 		return ""
 	}
@@ -154,7 +154,7 @@ func (v *visit) mute(ctx context.Context, connected []string) string {
 
 // silent are the edges that have tunnels and do not report, where every agent has had time to.
 func (v *visit) silent() []string {
-	if v.observed == nil || v.blind != "" {
+	if v.observed == nil || v.notObserved != "" {
 		return nil
 	}
 	return v.observed.Unreported(v.revoked)

@@ -25,7 +25,7 @@ const (
 )
 
 // lookName looks up what clients of the kubeconfig dial, from here.
-func lookName(ctx context.Context, v *visit) finding {
+func checkName(ctx context.Context, v *visit) finding {
 	if v.Via != "" {
 		host, port, err := net.SplitHostPort(v.Via)
 		if err != nil {
@@ -140,7 +140,7 @@ type attempt struct {
 }
 
 // lookPort connects to each address that clients may dial.
-func lookPort(ctx context.Context, v *visit) finding {
+func checkPort(ctx context.Context, v *visit) finding {
 	if len(v.addresses) == 0 {
 		return skipped("there is no address to dial")
 	}

@@ -20,7 +20,7 @@ import (
 const slow = 30 * time.Second
 
 // lookCluster looks at the Cluster: whether it is there, wants a tunnel, and is neither paused nor going.
-func lookCluster(ctx context.Context, v *visit) finding {
+func checkCluster(ctx context.Context, v *visit) finding {
 	cluster := &clusterv1.Cluster{}
 	if err := v.Objects.Get(ctx, v.key, cluster); err != nil {
 		return v.unreadable(ctx, err, "Cluster", "clusters.cluster.x-k8s.io", v.key)
@@ -89,7 +89,7 @@ func (v *visit) unreadable(ctx context.Context, err error, kind, resource string
 }
 
 // lookTunnel looks at the Tunnel, and at what the controller says of it.
-func lookTunnel(ctx context.Context, v *visit) finding {
+func checkTunnel(ctx context.Context, v *visit) finding {
 	if v.cluster == nil {
 		return skipped("there is no Cluster to look at")
 	}

@@ -13,5 +13,5 @@ type Servers interface {
 	Observe(ctx context.Context, id string, names []string) (collect.Fleet, error)
 	// Look has the edges of that tunnel look at their apiserver now, and returns what those saw that are connected. The error says that
 	// none could be asked.
-	Look(ctx context.Context, id string) ([]collect.EdgeLook, error)
+	ProbeAPIServers(ctx context.Context, id string) ([]collect.EdgeProbe, error)
 }

@@ -12,22 +12,22 @@ import (
 )
 
 // settle is for how long something may be on its way before it counts as stuck.
-const settle = 10 * time.Second
+const gracePeriod = 10 * time.Second
 
 // see asks the xds-servers once. It says whether they could be asked.
-func (v *visit) see(ctx context.Context) bool {
+func (v *visit) observe(ctx context.Context) bool {
 	switch {
-	case v.observed != nil || v.blind != "":
+	case v.observed != nil || v.notObserved != "":
 	case v.Servers == nil:
-		v.blind = "the xds-servers can't be asked from here"
+		v.notObserved = "the xds-servers can't be asked from here"
 	default:
 		fleet, err := v.Servers.Observe(ctx, v.tunnel.HeldID(), v.tunnel.Status.Names)
 		if err != nil {
-			v.blind = "no xds-server answers: " + text(err)
+			v.notObserved = "no xds-server answers: " + text(err)
 		}
 		v.observed = &fleet
 	}
-	return v.blind == ""
+	return v.notObserved == ""
 }
 
 // howToSee is how the xds-servers are asked who can't be from here.
@@ -36,7 +36,7 @@ func (v *visit) howToSee() string {
 }
 
 // noWay says why there is nothing to be said about gateways and edges; nil: there is.
-func (v *visit) noWay() *finding {
+func (v *visit) notObservable() *finding {
 	var f finding
 	switch {
 	case v.tunnel == nil:
@@ -52,12 +52,12 @@ func (v *visit) noWay() *finding {
 }
 
 // lookRoute looks whether each gateway's Envoy has the Envoy clusters of the Tunnel's names, and has accepted them.
-func lookRoute(ctx context.Context, v *visit) finding {
-	if f := v.noWay(); f != nil {
+func checkRoute(ctx context.Context, v *visit) finding {
+	if f := v.notObservable(); f != nil {
 		return *f
 	}
-	if !v.see(ctx) {
-		return unknown(v.blind, v.howToSee())
+	if !v.observe(ctx) {
+		return unknown(v.notObserved, v.howToSee())
 	}
 	var away, connected []string
 	var faults []finding
@@ -124,7 +124,7 @@ func (v *visit) routesOf(g *collect.Gateway) (faults []finding) {
 		case collect.Missing:
 			faults = append(faults, broken(what+": the gateway was not sent it", "the xds-server has not read the Tunnel yet, or refuses it", "wait some seconds; then the log of the xds-server says why: kubectl -n "+v.installation()+" logs deployment/xds-server"))
 		case collect.Stale:
-			if r.Since.IsZero() || v.now().Sub(r.Since) > settle {
+			if r.Since.IsZero() || v.now().Sub(r.Since) > gracePeriod {
 				faults = append(faults, warning(what+": sent, and not answered"+since(r.Since, v.now()), "the gateway's Envoy hangs, or is starting", "see the gateway: kubectl -n "+v.installation()+" logs "+g.Name))
 			}
 		}
@@ -140,11 +140,11 @@ func since(t, now time.Time) string {
 }
 
 // lookTunnels counts the tunnels on each gateway, and on each worker.
-func lookTunnels(ctx context.Context, v *visit) finding {
-	if f := v.noWay(); f != nil {
+func checkTunnels(ctx context.Context, v *visit) finding {
+	if f := v.notObservable(); f != nil {
 		return *f
 	}
-	if !v.see(ctx) {
+	if !v.observe(ctx) {
 		return v.tunnelsOnRecord()
 	}
 	var said, without, holes, incomplete []string
@@ -275,5 +275,5 @@ func (v *visit) tunnelsOnRecord() finding {
 		cause, cure := v.away()
 		return broken("no gateway has a tunnel of this workload cluster, as the controller has noted", cause, cure)
 	}
-	return ok("%s, as the controller has noted (%s)", strings.Join(said, "; "), v.blind)
+	return ok("%s, as the controller has noted (%s)", strings.Join(said, "; "), v.notObserved)
 }

@@ -16,7 +16,7 @@ import (
 
 // lookKubeconfig looks at the Secret that Cluster API's controllers read: whether it is there, leads where the Tunnel says, trusts the
 // workload cluster's CA, and has credentials that are valid.
-func lookKubeconfig(ctx context.Context, v *visit) finding {
+func checkKubeconfig(ctx context.Context, v *visit) finding {
 	if v.cluster == nil {
 		return skipped("there is no Cluster to look at")
 	}
@@ -46,7 +46,7 @@ func lookKubeconfig(ctx context.Context, v *visit) finding {
 	user := userOf(config)
 	v.use(config, user, way)
 	for _, look := range []func() *finding{
-		func() *finding { return v.compareWay(ctx, name, way) },
+		func() *finding { return v.compareTarget(ctx, name, way) },
 		func() *finding { return v.compareCA(ctx, name, entry) },
 		func() *finding { return v.compareUser(name, user) },
 	} {

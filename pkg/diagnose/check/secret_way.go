@@ -13,7 +13,7 @@ import (
 )
 
 // compareWay says whether the kubeconfig leads where the Tunnel says; nil: it does.
-func (v *visit) compareWay(ctx context.Context, name string, way kubeconfig.Way) *finding {
+func (v *visit) compareTarget(ctx context.Context, name string, way kubeconfig.Way) *finding {
 	if v.tunnel == nil {
 		return nil // that is said
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // lookServers looks at the programs without which the way stays open for a while and is not kept up: controller, webhook, xds-servers.
-func lookServers(ctx context.Context, v *visit) finding {
+func checkServers(ctx context.Context, v *visit) finding {
 	if v.cluster == nil {
 		return skipped("there is no Cluster to look at")
 	}
@@ -33,7 +33,7 @@ func lookServers(ctx context.Context, v *visit) finding {
 		return *f
 	}
 	switch {
-	case v.observed != nil && v.blind == "":
+	case v.observed != nil && v.notObserved == "":
 		well = append(well, fmt.Sprintf("%d xds-servers answer", len(v.observed.Servers)))
 	case v.tunnel != nil && v.tunnelled():
 		dark = append(dark, "xds-servers can't be asked from here")
@@ -64,8 +64,8 @@ func (v *visit) xdsServers() *finding {
 	answering := len(v.observed.Servers) - len(silent)
 	var f finding
 	switch {
-	case v.blind != "" && answering == 0:
-		f = broken(v.blind, "no xds-server runs: tunnels and requests go on, but no change reaches an Envoy and no edge gets in", cure)
+	case v.notObserved != "" && answering == 0:
+		f = broken(v.notObserved, "no xds-server runs: tunnels and requests go on, but no change reaches an Envoy and no edge gets in", cure)
 	case len(silent) > 0:
 		f = warning(strings.Join(silent, "; "), "that xds-server does not run, is frozen, or can't be reached from here: the others do its work", cure)
 	default:

@@ -72,7 +72,7 @@ type situation struct {
 
 	fleet    collect.Fleet
 	fleetErr error
-	looks    lookers
+	looks    probingServers
 
 	addresses map[string][]netip.Addr
 	lookupErr error
@@ -164,7 +164,7 @@ func (s *situation) observe() {
 		tunnel := collect.Tunnel{Gateway: name, Node: "e1", ID: s.tunnel.Spec.ID, Worker: "worker_0"}
 		s.fleet.Tunnels = append(s.fleet.Tunnels, tunnel)
 	}
-	s.looks.looks = []collect.EdgeLook{{Node: "e1", APIServer: api}}
+	s.looks.looks = []collect.EdgeProbe{{Node: "e1", APIServer: api}}
 }
 
 func condition(kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
@@ -240,8 +240,8 @@ func (s *situation) Observe(context.Context, string, []string) (collect.Fleet, e
 }
 
 // Look implements Servers.
-func (s *situation) Look(ctx context.Context, id string) ([]collect.EdgeLook, error) {
-	return s.looks.Look(ctx, id)
+func (s *situation) ProbeAPIServers(ctx context.Context, id string) ([]collect.EdgeProbe, error) {
+	return s.looks.ProbeAPIServers(ctx, id)
 }
 
 // network has the names of a situation, and leads every address of it to the apiserver.

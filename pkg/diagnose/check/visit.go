@@ -38,22 +38,22 @@ type visit struct {
 	key     client.ObjectKey
 	network Network
 
-	cluster    *clusterv1.Cluster
-	tunnel     *v1alpha1.Tunnel
-	secret     *corev1.Secret
-	config     *rest.Config // of a kubeconfig that can be used
-	host, port string       // that its clients dial
-	proxied    bool         // host and port are a proxy's
-	dials      string       // host:port of the two, as the kubeconfig has them
-	addresses  []netip.Addr // of host
-	open       int          // how many of these took a connection
-	broken     map[ID]bool
-	observed   *collect.Fleet // by the xds-servers; nil: they were not asked
-	blind      string         // why nothing could be observed
-	looks      *looks         // what the edges have seen now; nil: they were not asked
-	cutOff     bool           // no gateway has a tunnel, as observed or on record
-	unreached  bool           // all edges have just seen that nobody answers at the apiserver
-	controller *leader
+	cluster     *clusterv1.Cluster
+	tunnel      *v1alpha1.Tunnel
+	secret      *corev1.Secret
+	config      *rest.Config // of a kubeconfig that can be used
+	host, port  string       // that its clients dial
+	proxied     bool         // host and port are a proxy's
+	dials       string       // host:port of the two, as the kubeconfig has them
+	addresses   []netip.Addr // of host
+	open        int          // how many of these took a connection
+	broken      map[ID]bool
+	observed    *collect.Fleet   // by the xds-servers; nil: they were not asked
+	notObserved string           // why nothing could be observed
+	probes      *apiServerProbes // what the edges have seen now; nil: they were not asked
+	cutOff      bool             // no gateway has a tunnel, as observed or on record
+	unreached   bool             // all edges have just seen that nobody answers at the apiserver
+	controller  *leader
 }
 
 // finding is what a look comes to.

@@ -165,7 +165,7 @@ func TestTimesOfOthers(t *testing.T) {
 
 func TestLooksAndProofsOfSeveralServers(t *testing.T) {
 	healthy := &reportv1.APIServer{Healthy: true}
-	looks := mergeLooks([]*inspectv1.LookAnswer{
+	looks := mergeProbes([]*inspectv1.LookAnswer{
 		{Edges: []*inspectv1.EdgeLook{{Node: "e2", Error: "gone"}, {Node: "e1", ApiServer: healthy}}},
 		nil,
 		{Edges: []*inspectv1.EdgeLook{
@@ -174,7 +174,7 @@ func TestLooksAndProofsOfSeveralServers(t *testing.T) {
 			{Node: "e3", Error: "too slow"},
 		}},
 	})
-	want := []EdgeLook{
+	want := []EdgeProbe{
 		{Node: "e1", APIServer: &observed.APIServer{Healthy: true}},
 		{Node: "e2", APIServer: &observed.APIServer{Healthy: true}},
 		{Node: "e3", Problem: "too slow"},

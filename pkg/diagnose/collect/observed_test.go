@@ -66,7 +66,7 @@ func TestWhatAHubHasIsObserved(t *testing.T) {
 	if tunnel := fleet.Tunnels[0]; tunnel.Node != "edge-1" || tunnel.Worker != "worker_0" || tunnel.ID != reporttest.IDA {
 		t.Errorf("tunnel: %+v", tunnel)
 	}
-	looks, err := servers.Look(t.Context(), reporttest.IDA)
+	looks, err := servers.ProbeAPIServers(t.Context(), reporttest.IDA)
 	if err != nil || len(looks) != 1 || looks[0].APIServer == nil || looks[0].APIServer.Address != "10.0.0.1:6443" {
 		t.Errorf("looks: %+v, %v", looks, err)
 	}

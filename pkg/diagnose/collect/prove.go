@@ -14,7 +14,7 @@ import (
 )
 
 // proveTime is longer than a server waits for gateways.
-const proveTime = 7 * time.Second
+const proofTimeout = 7 * time.Second
 
 // GatewayProof is the state of a gateway's sockets of the tunnels of an edge.
 type GatewayProof struct {
@@ -27,7 +27,7 @@ type GatewayProof struct {
 // the order of their names. A gateway that reports to no server which answered has a Problem. The error is that of a
 // call that no server answered.
 func (s *Servers) Prove(ctx context.Context, edge model.EdgeRef) ([]GatewayProof, error) {
-	ctx, cancel := context.WithTimeout(ctx, proveTime)
+	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
 	request := &inspectv1.ProveRequest{Edge: &reportv1.Edge{Node: edge.Node, TunnelId: edge.ID}}
 	answers := make([]*inspectv1.ProveAnswer, len(s.all))

@@ -30,7 +30,7 @@ const (
 	// maxConnections and maxStreams are for some people with their tools, and a status page.
 	maxConnections, maxStreams = 32, 16
 	// maxBusy is how many calls are served at a time, maxLooking how many for which edges look at their apiservers. Others wait.
-	maxBusy, maxLooking = 4, 64
+	maxBusy, maxProbing = 4, 64
 	// maxCall bounds a call, maxWatch one that asks again and again on one stream.
 	maxCall, maxWatch = time.Minute, 10 * time.Minute
 	// idleTime ends connections without a call.
@@ -91,7 +91,7 @@ func Serve(ctx context.Context, listener net.Listener, config Config) error {
 		<-ctx.Done()
 		return nil
 	}
-	busy, looking := make(chan struct{}, maxBusy), make(chan struct{}, maxLooking)
+	busy, looking := make(chan struct{}, maxBusy), make(chan struct{}, maxProbing)
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime}),
@@ -166,7 +166,7 @@ type service struct {
 
 // Fleet implements the service.
 func (s *service) Fleet(request *inspectv1.FleetRequest, stream grpc.ServerStreamingServer[inspectv1.FleetPart]) error {
-	look := s.config.Hub.Look(stream.Context(), request.GetTunnelIds(), request.GetLive())
+	look := s.config.Hub.Snapshot(stream.Context(), request.GetTunnelIds(), request.GetLive())
 	part := &inspectv1.FleetPart{Server: &inspectv1.Server{
 		Version: version.Get(), TunnelDomain: string(s.config.Domain), Now: timestamppb.New(look.Now), Settled: look.Settled,
 	}}
@@ -187,7 +187,7 @@ func (s *service) Fleet(request *inspectv1.FleetRequest, stream grpc.ServerStrea
 	})
 }
 
-func gatewayMessage(g *reporthub.GatewayLook) *inspectv1.Gateway {
+func gatewayMessage(g *reporthub.GatewaySnapshot) *inspectv1.Gateway {
 	message := &inspectv1.Gateway{
 		Name: g.Name, Installed: g.Installed, Connected: g.Connected, Ready: g.Ready, Incomplete: g.Incomplete, Hang: g.Hang,
 	}
@@ -200,7 +200,7 @@ func gatewayMessage(g *reporthub.GatewayLook) *inspectv1.Gateway {
 	return message
 }
 
-func sendGateway(g *reporthub.GatewayLook, send func(*inspectv1.FleetPart) error) error {
+func sendGateway(g *reporthub.GatewaySnapshot, send func(*inspectv1.FleetPart) error) error {
 	part := &inspectv1.FleetPart{}
 	for _, h := range g.Holes {
 		part.Holes = append(part.Holes, &inspectv1.Hole{Gateway: g.Name, Hole: h})

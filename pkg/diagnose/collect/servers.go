@@ -42,7 +42,7 @@ type Options struct {
 // Servers are the xds-servers. It is safe for concurrent use.
 type Servers struct {
 	all     []*connection
-	looking chan struct{} // see maxLooks
+	probing chan struct{} // see maxLooks
 }
 
 // connection is one xds-server.
@@ -54,7 +54,7 @@ type connection struct {
 // Connect finds the xds-servers. One that can't be reached is not an error here: each answer says so. It is an error if there is none
 // at all, or if they may not be looked for.
 func Connect(ctx context.Context, o Options) (*Servers, error) {
-	s := &Servers{looking: make(chan struct{}, maxLooks)}
+	s := &Servers{probing: make(chan struct{}, maxProbes)}
 	add := func(name string, options ...grpc.DialOption) error {
 		options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))

@@ -18,8 +18,8 @@ func (p *Page) Fill(ctx context.Context, objects client.Reader) {
 
 // Changed says that objects of a Cluster have changed.
 func (p *Page) Changed(ctx context.Context, objects client.Reader, key model.Key) {
-	p.look(ctx, objects, key)
-	p.touch(key)
+	p.update(ctx, objects, key)
+	p.notify(key)
 }
 
 // SetLog bounds how many changes are remembered.

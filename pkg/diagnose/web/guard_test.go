@@ -77,9 +77,9 @@ func TestOnlyReadingAndOnlyForItself(t *testing.T) {
 }
 
 // reviewer knows tokens by their verdicts.
-type reviewer map[string]web.Verdict
+type reviewer map[string]web.Decision
 
-func (r reviewer) Review(_ context.Context, token, _ string) (web.Verdict, error) {
+func (r reviewer) Review(_ context.Context, token, _ string) (web.Decision, error) {
 	if token == "down" {
 		return web.Unknown, errors.New("no apiserver")
 	}

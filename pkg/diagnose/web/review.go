@@ -19,12 +19,12 @@ import (
 )
 
 // Verdict is what a review of a reader comes to.
-type Verdict int
+type Decision int
 
 // Verdicts. Forbidden: the management cluster knows the reader, who may not read. TooMany: the reader's address has sent too many
 // tokens that were not known yet.
 const (
-	Unknown Verdict = iota
+	Unknown Decision = iota
 	Forbidden
 	Allowed
 	TooMany
@@ -32,7 +32,7 @@ const (
 
 // Reviewer decides on a reader by a bearer token. from is where the request came from, host:port.
 type Reviewer interface {
-	Review(ctx context.Context, token, from string) (Verdict, error)
+	Review(ctx context.Context, token, from string) (Decision, error)
 }
 
 const (
@@ -60,7 +60,7 @@ type Reviews struct {
 
 type answer struct {
 	hash    [sha256.Size]byte
-	verdict Verdict
+	verdict Decision
 	until   time.Time
 }
 
@@ -70,7 +70,7 @@ func NewReviews(client kubernetes.Interface) *Reviews {
 }
 
 // Review implements Reviewer. An error says that the management cluster could not be asked.
-func (r *Reviews) Review(ctx context.Context, token, from string) (Verdict, error) {
+func (r *Reviews) Review(ctx context.Context, token, from string) (Decision, error) {
 	hash := sha256.Sum256([]byte(token))
 	if verdict, ok := r.known(hash); ok {
 		return verdict, nil
@@ -92,7 +92,7 @@ func (r *Reviews) Review(ctx context.Context, token, from string) (Verdict, erro
 	return verdict, nil
 }
 
-func (r *Reviews) ask(ctx context.Context, token string) (Verdict, error) {
+func (r *Reviews) ask(ctx context.Context, token string) (Decision, error) {
 	review, err := r.client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
 		return Unknown, fmt.Errorf("reviewing token: %w", err)
@@ -118,7 +118,7 @@ func (r *Reviews) ask(ctx context.Context, token string) (Verdict, error) {
 	return Allowed, nil
 }
 
-func (r *Reviews) known(hash [sha256.Size]byte) (Verdict, bool) {
+func (r *Reviews) known(hash [sha256.Size]byte) (Decision, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.kept[hash]
@@ -129,7 +129,7 @@ func (r *Reviews) known(hash [sha256.Size]byte) (Verdict, bool) {
 	return e.Value.(*answer).verdict, true
 }
 
-func (r *Reviews) keep(hash [sha256.Size]byte, verdict Verdict) {
+func (r *Reviews) keep(hash [sha256.Size]byte, verdict Decision) {
 	until := r.now().Add(keepRefused)
 	if verdict == Allowed {
 		until = r.now().Add(keepAllowed)

@@ -91,8 +91,8 @@ func (p *Page) follow(ctx context.Context, objects client.Reader, queue workqueu
 		if end {
 			return
 		}
-		p.look(ctx, objects, key)
-		p.touch(key)
+		p.update(ctx, objects, key)
+		p.notify(key)
 		queue.Done(key)
 	}
 }
@@ -144,12 +144,12 @@ func (p *Page) renew(ctx context.Context, objects client.Reader) {
 		keys[model.Key{Namespace: tunnels.Items[i].Namespace, Name: tunnels.Items[i].Name}] = true
 	}
 	for key := range keys {
-		p.look(ctx, objects, key)
+		p.update(ctx, objects, key)
 	}
 }
 
 // look makes the row of one Cluster. What an object says must not end a server that all edges need, whatever it is.
-func (p *Page) look(ctx context.Context, objects client.Reader, key model.Key) {
+func (p *Page) update(ctx context.Context, objects client.Reader, key model.Key) {
 	defer p.survive(key)
 	p.making.Lock() // else a row that was read before could be set after one that is newer
 	defer p.making.Unlock()

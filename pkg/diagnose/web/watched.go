@@ -15,7 +15,7 @@ import (
 )
 
 // lookTime bounds one look at all hops of a Cluster.
-const lookTime = 2 * time.Minute
+const checkTimeout = 2 * time.Minute
 
 // errTooMany says that the pages of too many Clusters are open at the same time.
 var errTooMany = fmt.Errorf("the pages of %d Clusters are open at this server already, which is as many as it looks at: close the page of another Cluster, "+
@@ -31,7 +31,7 @@ const (
 type watched struct {
 	readers int // under Page.mu
 	cancel  context.CancelFunc
-	touched chan struct{} // holds one: its objects have changed
+	changed chan struct{} // holds one: its objects have changed
 
 	mu     sync.Mutex
 	events map[string][]byte // the newest of each kind
@@ -67,7 +67,7 @@ func (c *watched) next() <-chan struct{} {
 }
 
 // touch tells whoever looks at a Cluster, if somebody does, that its objects have changed.
-func (p *Page) touch(key model.Key) {
+func (p *Page) notify(key model.Key) {
 	p.mu.Lock()
 	c := p.watched[key]
 	p.mu.Unlock()
@@ -75,7 +75,7 @@ func (p *Page) touch(key model.Key) {
 		return
 	}
 	select {
-	case c.touched <- struct{}{}:
+	case c.changed <- struct{}{}:
 	default:
 	}
 }
@@ -89,7 +89,7 @@ func (p *Page) attend(key model.Key) (c *watched, leave func(), err error) {
 		if len(p.watched) >= maxWatched {
 			return nil, nil, errTooMany
 		}
-		c = &watched{touched: make(chan struct{}, 1), events: map[string][]byte{}, serial: map[string]int{}, news: make(chan struct{})}
+		c = &watched{changed: make(chan struct{}, 1), events: map[string][]byte{}, serial: map[string]int{}, news: make(chan struct{})}
 		var ctx context.Context
 		ctx, c.cancel = context.WithCancel(context.Background())
 		p.watched[key] = c
@@ -118,7 +118,7 @@ func (p *Page) attending(ctx context.Context, key model.Key, c *watched) {
 			}
 			select {
 			case <-ctx.Done():
-			case <-c.touched:
+			case <-c.changed:
 				wait(ctx, p.Timing.Gather)
 			case <-time.After(p.Timing.Check): // what could not be read is read again
 			}
@@ -138,7 +138,7 @@ func (p *Page) attending(ctx context.Context, key model.Key, c *watched) {
 // checkOnce looks at all hops of a Cluster.
 func (p *Page) checkOnce(ctx context.Context, key model.Key, c *watched) {
 	defer p.survive(key)
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	report := p.Check(ctx, client.ObjectKey(key))
 	if data, err := json.Marshal(report); err == nil && ctx.Err() == nil {

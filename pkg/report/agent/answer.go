@@ -100,7 +100,7 @@ func (a *answers) answer(ctx context.Context, q *reportv1.Question) error {
 	case q.GetProof() != nil && a.prove != nil:
 		return a.answerProof(ctx, q)
 	case q.GetLook() != nil && a.see != nil:
-		return a.answerLook(ctx, q)
+		return a.answerAPIServer(ctx, q)
 	default:
 		return errUnknown
 	}
@@ -135,7 +135,7 @@ func (a *answers) answerTunnels(q *reportv1.Question) error {
 	return err
 }
 
-func (a *answers) answerLook(ctx context.Context, q *reportv1.Question) error {
+func (a *answers) answerAPIServer(ctx context.Context, q *reportv1.Question) error {
 	seen, err := a.see(ctx)
 	if err != nil {
 		return err

@@ -55,7 +55,7 @@ func (h *Hub) ask(of func(*session) bool, q *reportv1.Question, most int) (*ques
 	}
 	s.asked.last++
 	q.Number = s.asked.last
-	a := &question{Question: q, most: most, wake: make(chan struct{}, 1)}
+	a := &question{Question: q, most: most, changed: make(chan struct{}, 1)}
 	if s.asked.open == nil {
 		s.asked.open = map[uint64]*question{}
 	}
@@ -128,7 +128,7 @@ func (h *Hub) answer(s *session, a *reportv1.Answer) error {
 	if a.GetLast() {
 		delete(s.asked.open, a.GetNumber())
 	}
-	notify(q.wake)
+	notify(q.changed)
 	return nil
 }
 
@@ -138,7 +138,7 @@ func (s *session) drop() {
 		q.mu.Lock()
 		q.ended = errAway
 		q.mu.Unlock()
-		notify(q.wake)
+		notify(q.changed)
 		delete(s.asked.open, number)
 	}
 }

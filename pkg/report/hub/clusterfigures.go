@@ -14,7 +14,7 @@ import (
 // make no series.
 func (h *Hub) ClusterMetrics(keys func() map[string]model.Key) prometheus.Collector {
 	s := &metrics.Set{}
-	s.Look(func(emit metrics.Emit) { h.lookAtClusters(keys(), emit) },
+	s.Observe(func(emit metrics.Emit) { h.collectClusters(keys(), emit) },
 		"fairlead_report_cluster_tunnels", "fairlead_report_cluster_edges",
 		"fairlead_report_cluster_apiserver_leaf_expiry_timestamp_seconds")
 	return s
@@ -26,7 +26,7 @@ type clusterFigures struct {
 	expiry         time.Time // zero: it is not known
 }
 
-func (h *Hub) lookAtClusters(keys map[string]model.Key, emit metrics.Emit) {
+func (h *Hub) collectClusters(keys map[string]model.Key, emit metrics.Emit) {
 	all := make(map[string]*clusterFigures, len(keys))
 	for id := range keys {
 		all[id] = &clusterFigures{}

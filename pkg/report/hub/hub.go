@@ -32,15 +32,15 @@ var (
 type Hub struct {
 	reportv1.UnimplementedReportServer
 
-	domain    model.TunnelDomain
-	admission Admission
-	log       *slog.Logger
-	now       func() time.Time
-	open      context.Context
-	close     context.CancelFunc
-	said      *limit.Rates // refusals that were logged, by caller
-	lines     *limit.Rates // lines that were logged, by tunnel id
-	watching  sync.Once    // starts watchDenied
+	domain         model.TunnelDomain
+	admission      Admission
+	log            *slog.Logger
+	now            func() time.Time
+	open           context.Context
+	close          context.CancelFunc
+	loggedRefusals *limit.Rates // refusals that were logged, by caller
+	lines          *limit.Rates // lines that were logged, by tunnel id
+	watching       sync.Once    // starts watchDenied
 
 	mu       sync.Mutex
 	ready    time.Time     // when the first stream was admitted; zero: none was
@@ -86,8 +86,8 @@ type gateway struct {
 // edge is the last report of an edge, as it came.
 type edge struct {
 	presence
-	report *reportv1.EdgeReport
-	said   time.Time // when it was received
+	report         *reportv1.EdgeReport
+	loggedRefusals time.Time // when it was received
 }
 
 // session is the one stream that counts of an edge or a gateway.
@@ -104,7 +104,7 @@ func New(domain model.TunnelDomain, admission Admission, log *slog.Logger) *Hub 
 	return &Hub{
 		domain: domain, admission: admission, log: log, now: time.Now, open: open, close: closeAll,
 		settle: report.DefaultTimes.Settle, keep: report.DefaultTimes.Keep,
-		said: limit.NewRates(maxSaid), lines: limit.NewRates(maxSaid), ofTunnel: map[string]int{},
+		loggedRefusals: limit.NewRates(maxLoggedRefusals), lines: limit.NewRates(maxLoggedRefusals), ofTunnel: map[string]int{},
 		sessions: map[model.Subject]*session{}, gateways: map[string]*gateway{}, edges: map[pair]*edge{},
 		boots: report.NewBoots(report.DefaultBootBounds), watchers: map[*watcher]bool{},
 	}
@@ -209,7 +209,7 @@ func (h *Hub) edgeReport(s *session, r *reportv1.EdgeReport) error {
 		}
 	}
 	h.arrive(s, &e.presence)
-	e.said = h.now()
+	e.loggedRefusals = h.now()
 	e.report = report.CleanEdge(r) // another one, never changed: watchers may be sending the one before
 	h.changed(changeKey{kind: kindEdge, pair: key})
 	return nil

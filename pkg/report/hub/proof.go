@@ -15,7 +15,7 @@ import (
 
 // proofTime is how long a gateway has to compare its sockets with the record. Its Envoy's admin interface has 3 s of
 // that.
-const proofTime = 5 * time.Second
+const proofTimeout = 5 * time.Second
 
 // GatewayProof is the answer of one gateway about the tunnels of an edge.
 type GatewayProof struct {
@@ -52,7 +52,7 @@ func (h *Hub) Prove(ctx context.Context, edge model.EdgeRef) []GatewayProof {
 // prove asks one gateway.
 func (h *Hub) prove(ctx context.Context, gateway string, edge model.EdgeRef) (*reportv1.Proof, error) {
 	key := strings.Join([]string{"proof", gateway, edge.Node, edge.ID}, " ")
-	return together(ctx, h, key, proofTime, func(ctx context.Context) (proof *reportv1.Proof, err error) {
+	return together(ctx, h, key, proofTimeout, func(ctx context.Context) (proof *reportv1.Proof, err error) {
 		question := &reportv1.Question{Proof: &reportv1.ProofQuestion{Edge: &reportv1.Edge{
 			Node:     edge.Node,
 			TunnelId: edge.ID,

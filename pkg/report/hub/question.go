@@ -18,11 +18,11 @@ type question struct {
 	*reportv1.Question
 	most int // bytes of the answer
 
-	mu    sync.Mutex
-	parts []*reportv1.Answer
-	size  int
-	ended error         // nil: not yet, or by the last part
-	wake  chan struct{} // holds one if there is something new
+	mu      sync.Mutex
+	parts   []*reportv1.Answer
+	size    int
+	ended   error         // nil: not yet, or by the last part
+	changed chan struct{} // holds one if there is something new
 }
 
 // next blocks until a part of the answer has come, the answer has ended, or ctx has.
@@ -41,7 +41,7 @@ func (q *question) next(ctx context.Context) (*reportv1.Answer, error) {
 			return nil, ended
 		}
 		select {
-		case <-q.wake:
+		case <-q.changed:
 		case <-ctx.Done():
 			return nil, status.Error(codes.DeadlineExceeded, "its agent has not answered in time")
 		}

@@ -22,13 +22,13 @@ import (
 
 const (
 	// firstTime is how long a stream may take to its first report.
-	firstTime = 30 * time.Second
+	firstReportTimeout = 30 * time.Second
 	// maxSaid is how many callers and reasons are remembered for sayRate.
-	maxSaid = 4096
+	maxLoggedRefusals = 4096
 )
 
 // sayRate is how often the same refusal is logged.
-var sayRate = limit.Rate{Every: time.Hour, Burst: 1}
+var refusalLogRate = limit.Rate{Every: time.Hour, Burst: 1}
 
 // Gateway implements the service.
 func (h *Hub) Gateway(stream grpc.BidiStreamingServer[reportv1.GatewayReport, reportv1.GatewayOrders]) error {
@@ -98,7 +98,7 @@ func (c *conversation[M]) converse(ctx context.Context, s *session) error {
 	if c.role == model.RoleGateway {
 		h.order(s)
 	}
-	first := time.AfterFunc(firstTime, func() { s.end(status.Error(codes.DeadlineExceeded, "nothing was reported")) })
+	first := time.AfterFunc(firstReportTimeout, func() { s.end(status.Error(codes.DeadlineExceeded, "nothing was reported")) })
 	defer first.Stop()
 	for {
 		m, err := c.recv()
@@ -160,8 +160,8 @@ func (h *Hub) refused(subject model.Subject, err error) {
 		codes.ResourceExhausted, codes.FailedPrecondition,
 	}
 	code := status.Code(err)
-	if slices.Contains(refusals, code) && h.said.Take(string(subject.Role)+" "+subject.Node+" "+code.String(),
-		sayRate) == 0 {
+	if slices.Contains(refusals, code) && h.loggedRefusals.Take(string(subject.Role)+" "+subject.Node+" "+code.String(),
+		refusalLogRate) == 0 {
 		h.log.Warn("report refused", "role", subject.Role, "node", subject.Node, "error", err)
 	}
 }

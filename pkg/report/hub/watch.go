@@ -37,8 +37,8 @@ type changeKey struct {
 // watcher is one controller. It is sent the state at the time of sending, not each change: so a slow one costs no more
 // than one key for each thing that there is.
 type watcher struct {
-	dirty map[changeKey]bool
-	wake  chan struct{} // holds one if something is dirty
+	dirty   map[changeKey]bool
+	changed chan struct{} // holds one if something is dirty
 }
 
 // changed notifies all watchers.
@@ -46,7 +46,7 @@ func (h *Hub) changed(key changeKey) {
 	for w := range h.watchers {
 		w.dirty[key] = true
 		select {
-		case w.wake <- struct{}{}:
+		case w.changed <- struct{}{}:
 		default:
 		}
 	}
@@ -93,7 +93,7 @@ func (h *Hub) watch(stream grpc.ServerStreamingServer[reportv1.Change], subject 
 			}
 		}
 		select {
-		case <-w.wake:
+		case <-w.changed:
 		case <-settle.C:
 			all = true
 		case <-denied:
@@ -115,7 +115,7 @@ func (h *Hub) addWatcher() (w *watcher, settled time.Time, err error) {
 		return nil, time.Time{}, status.Error(codes.ResourceExhausted, "there are too many watchers")
 	}
 	h.admitted()
-	w = &watcher{dirty: map[changeKey]bool{}, wake: make(chan struct{}, 1)}
+	w = &watcher{dirty: map[changeKey]bool{}, changed: make(chan struct{}, 1)}
 	for name, g := range h.gateways {
 		w.dirty[changeKey{kind: kindGateway, gateway: name}] = true
 		for key := range g.counts {

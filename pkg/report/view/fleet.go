@@ -85,7 +85,7 @@ func (f *fleet) list(addresses []string, now time.Time) {
 }
 
 // lose notes that the stream of a server has ended, or could not be opened.
-func (f *fleet) lose(address string, now time.Time) {
+func (f *fleet) streamEnded(address string, now time.Time) {
 	s := f.servers[address]
 	if s == nil || !s.streaming {
 		return
@@ -161,7 +161,7 @@ func (f *fleet) addNode(id, node string) {
 
 // sync notes that a server is synced: what it sent before and not again does not hold any more.
 func (f *fleet) sync(s *server, now time.Time) {
-	for _, id := range s.settle() {
+	for _, id := range s.discardStale() {
 		f.ids[id] = true
 	}
 	s.synced, s.lostAt = true, time.Time{}
@@ -179,7 +179,7 @@ func (f *fleet) tick(now time.Time) {
 	}
 	for _, s := range f.servers {
 		if s.held() && !f.holds(s, now) {
-			for _, id := range s.settle() {
+			for _, id := range s.discardStale() {
 				f.ids[id] = true
 			}
 		}

@@ -67,7 +67,7 @@ func (s script) step(now time.Time, who string, what []string) {
 	change := &reportv1.Change{}
 	switch what[0] {
 	case "lost":
-		s.f.lose(who, now)
+		s.f.streamEnded(who, now)
 		return
 	case "began":
 		change.What = &reportv1.Change_Began{Began: theirs}

@@ -83,7 +83,7 @@ func (s *server) gatewayRecord(name string) *gatewayRecord {
 
 // settle ends all state that was not sent again, as of the time when the server went away. It returns the ids of the
 // tunnels whose edges have changed; the status of gateways has to be decided again.
-func (s *server) settle() (ids []string) {
+func (s *server) discardStale() (ids []string) {
 	for p, e := range s.edges {
 		if e.connected && e.generation != s.generation || e.connected && !s.streaming {
 			e.connected, e.since = false, s.lostAt

@@ -180,7 +180,7 @@ func (v *View) keep(ctx context.Context, address string) {
 	log := v.log.With("address", address)
 	err = report.Keep(ctx, v.times.Reopen, log, func(ctx context.Context, patient bool) error {
 		err := v.watch(ctx, conn, address, patient)
-		v.change(func(f *fleet, now time.Time) { f.lose(address, now) })
+		v.change(func(f *fleet, now time.Time) { f.streamEnded(address, now) })
 		if ctx.Err() == nil && v.finished(address) {
 			stop()
 		}
