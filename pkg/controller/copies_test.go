@@ -35,7 +35,7 @@ func copiedCluster(t *testing.T, m *management, withKey bool) *clusterv1.Cluster
 	return cluster
 }
 
-// caSecret is the Secret in which Cluster API's control-plane provider stores its CA.
+// caSecret is the Secret where Cluster API's control-plane provider stores its CA.
 func caSecret(t *testing.T, cluster *clusterv1.Cluster, ca *certs.CA) *corev1.Secret {
 	t.Helper()
 	key, err := ca.KeyPEM()

@@ -87,7 +87,7 @@ func moveIn(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) *clusterv1.Clu
 	return cluster
 }
 
-// certificateUsages are those of an edge's leaf.
+// certificateUsages are the usages of an edge's leaf.
 var certificateUsages = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 
 func TestATunnelIsPreparedForItsCluster(t *testing.T) {

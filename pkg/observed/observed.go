@@ -30,7 +30,7 @@ const (
 
 // Edge is an edge as it is observed by the xds-servers or by the controller. What the source does not know is empty.
 type Edge struct {
-	Node      string     `json:"node"` // node name; the whole node id of a record in which that is not valid
+	Node      string     `json:"node"` // node name; if the recorded node id is invalid, that node id
 	ID        string     `json:"-"`    // Tunnel.spec.id
 	APIServer *APIServer `json:"apiServer,omitempty"`
 	LastError string     `json:"lastError,omitempty"` // the problem that the edge itself reports
@@ -38,7 +38,7 @@ type Edge struct {
 
 	// Known to xds-servers alone:
 
-	Server string        `json:"-"` // to which it reports, or did last
+	Server string        `json:"-"` // of its current or last report
 	Since  time.Time     `json:"-"` // when Connected became what it is
 	Age    time.Duration `json:"-"` // of its report: an edge reports what changes; 0: not known
 
@@ -53,7 +53,7 @@ type Edge struct {
 	LastSeen  time.Time `json:"lastSeen,omitzero"`
 	RevokedAt time.Time `json:"-"`                  // when the controller saw the revocation; zero: it has not
 	CutAt     time.Time `json:"-"`                  // when all gateways had reported no tunnel after it; zero: they have not
-	Gateways  []Gateway `json:"gateways,omitempty"` // to which it has tunnels
+	Gateways  []Gateway `json:"gateways,omitempty"` // with tunnels of the edge
 }
 
 // Gateway counts the tunnels of one edge, or of several, to one gateway.

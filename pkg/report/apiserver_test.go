@@ -16,8 +16,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// TestEdgesLookWhenTheyAreAsked has edges of one tunnel that look, that can't, that hang, and one of before this
-// question.
+// TestEdgesLookWhenTheyAreAsked has edges of one tunnel that observe, that cannot, that hang, and one whose version
+// does not have this question.
 func TestEdgesLookWhenTheyAreAsked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

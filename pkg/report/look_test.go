@@ -85,7 +85,7 @@ func TestAGatewayThatDoesNotAnswerIsToldOfWithoutMore(t *testing.T) {
 	if len(one.Tunnels) != 1 || one.Problem == nil || one.Tunnels[0].GetTunnel().GetWorker() != "" {
 		t.Errorf("got %+v", one)
 	}
-	// It is not let down for good: what it says later counts, and late answers don't.
+	// It is not abandoned for good: later answers count, and late ones are dropped.
 	if err := stream.Send(&reportv1.GatewayReport{Answer: &reportv1.Answer{Number: 1, Last: true}}); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestAnAgentSaysWhatItsEnvoyRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)
-	// What gzip cannot compress, so that it comes in several parts.
+	// Incompressible, so that it arrives in several parts.
 	big := make([]byte, 96<<10)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(big) // never an error
 	w.dumper(t, p, "edge-1", func(_ context.Context, names []string, to io.Writer) error {
@@ -175,7 +175,7 @@ func TestAnAgentSaysWhatItsEnvoyRuns(t *testing.T) {
 	}
 }
 
-// An edge that says far more than it may only spoils its own answer.
+// An edge that sends far more than permitted spoils only its own answer.
 func TestAnAnswerIsBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

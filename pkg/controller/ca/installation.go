@@ -46,7 +46,7 @@ type Reconciler struct {
 	problem string // the last problem that was logged
 }
 
-// Reconcile creates what is missing, and advances a rotation of the CA as far as possible.
+// Reconcile creates what is missing, and advances a rotation of the CA to its next blocked step.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if r.up.IsZero() {
 		r.up = r.Now()

@@ -24,7 +24,7 @@ const selfTimeout = 5 * time.Second
 type SelfIssued struct {
 	Config config.Config
 	Live   client.Reader
-	Trust  certs.TrustSource // of the servers to which it is presented
+	Trust  certs.TrustSource // of the servers that verify it
 
 	mu       sync.Mutex
 	identity certs.Identity

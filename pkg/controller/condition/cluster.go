@@ -61,7 +61,7 @@ func (s ClusterWriter) apply(ctx context.Context, cluster *clusterv1.Cluster, co
 	return Apply(ctx, s.Client, clusterv1.GroupVersion.WithKind("Cluster"), cluster, conditions)
 }
 
-// Apply writes the controller's conditions of an object and removes those that are not listed. See ApplyStatus.
+// Apply writes the controller's conditions of an object and removes the unlisted ones. See ApplyStatus.
 func Apply(
 	ctx context.Context, to client.Client, kind schema.GroupVersionKind, of client.Object, conditions []metav1.Condition,
 ) error {

@@ -62,7 +62,7 @@ type Config struct {
 	// phase of a rollout is watched; zero: rollout.DefaultSoak.
 	RolloutImmediate bool
 	RolloutSoak      time.Duration
-	// DialNetworks lists the networks in which the controller may dial addresses that Tunnels name, such as https proxies;
+	// DialNetworks lists the networks where the controller may dial addresses that Tunnels name, such as https proxies;
 	// empty: it dials none of them.
 	DialNetworks []netip.Prefix
 	NeverDial    func(netip.Addr) bool // for tests, whose servers are on loopback; nil: neverDialled

@@ -294,7 +294,7 @@ func (r *Reconciler) list(ctx context.Context, id string) ([]metav1.PartialObjec
 	return list.Items, nil
 }
 
-// removeOthers deletes the copies that were made for a Tunnel, except those to keep.
+// removeOthers deletes the copies that were made for a Tunnel, except the ones to keep.
 func (r *Reconciler) removeOthers(ctx context.Context, tunnel *v1alpha1.Tunnel, keep map[client.ObjectKey]bool) error {
 	list, err := r.list(ctx, tunnel.ClaimedID())
 	if err != nil {

@@ -46,7 +46,7 @@ func neverDialled(a netip.Addr) bool {
 		a.IsInterfaceLocalMulticast() || a.IsMulticast()
 }
 
-// may reports whether an address may be dialled, as far as that can be decided without resolving its name.
+// may reports whether an address may be dialled, without resolving its name.
 func (d dialRule) may(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

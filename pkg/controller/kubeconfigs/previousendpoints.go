@@ -55,7 +55,7 @@ func newPreviousEndpoints(now func() time.Time, wake func(client.ObjectKey), rul
 	}
 }
 
-// ask returns whether a server answers, as far as that is known, and starts a probe if the result is old. expected
+// ask returns whether a server answers, if that is known, and starts a probe if the result is old. expected
 // means that no Tunnel has named the address.
 func (w *previousEndpoints) ask(o objects.Group, server string, expected bool) (works, known bool) {
 	w.mu.Lock()
@@ -116,7 +116,7 @@ func (w *previousEndpoints) forget(key client.ObjectKey) {
 // tlsLeg is one TLS connection of a client.
 type tlsLeg struct {
 	address, name string // name: to be verified, and sent as SNI
-	roots         []byte // in PEM; empty: those of the system
+	roots         []byte // in PEM; empty: the system's
 	unverified    bool   // the kubeconfig disables verification
 	protocols     []string
 }

@@ -207,7 +207,7 @@ func address(server string) string {
 	return net.JoinHostPort(u.Hostname(), portOf(u))
 }
 
-// way returns an endpoint in the form in which it may be shown.
+// way returns an endpoint in a form that may be shown.
 func way(server, proxyURL string) string {
 	return kubeconfig.Way{Server: server, ProxyURL: proxyURL}.String()
 }

@@ -26,7 +26,7 @@ import (
 // readTimeout bounds one read of the cache, which blocks only until the cache has synced.
 const readTimeout = 2 * time.Second
 
-// Collector collects the metrics of a controller. Only the leading replica publishes those of the fleet, so that sums
+// Collector collects the metrics of a controller. Only the leading replica publishes metrics of the fleet, so that sums
 // over replicas are right.
 type Collector struct {
 	metrics.Set
@@ -96,7 +96,7 @@ func (f *Collector) collectAll(emit metrics.Emit) {
 	}
 }
 
-// condition is the key by which Tunnels are counted.
+// condition is the key of a count of Tunnels.
 type condition struct {
 	kind, reason string
 	status       metav1.ConditionStatus

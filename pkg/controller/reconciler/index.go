@@ -16,7 +16,7 @@ import (
 // CopiesNamespaceIndex finds Tunnels by the namespaces of their copies.
 const CopiesNamespaceIndex = "copies.namespace"
 
-// copyNamespaces returns the other namespaces in which a Tunnel requests copies.
+// copyNamespaces returns the other namespaces where a Tunnel requests copies.
 func copyNamespaces(o client.Object) []string {
 	tunnel, ok := o.(*v1alpha1.Tunnel)
 	if !ok {

@@ -67,7 +67,7 @@ func ServedCluster(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time
 	return nil
 }
 
-// CurrentEdges removes the edges that cannot come back, and beyond MaxEdges those that are away for longest.
+// CurrentEdges removes the edges that cannot come back, and beyond MaxEdges the ones that are away for longest.
 func CurrentEdges(edges []v1alpha1.EdgeStatus, now time.Time) []v1alpha1.EdgeStatus {
 	left := slices.DeleteFunc(
 		slices.Clone(edges), func(e v1alpha1.EdgeStatus) bool { return now.After(e.CertificateNotAfter.Add(GraceTime)) },

@@ -113,7 +113,7 @@ func apiServerReachable(live reportview.Live, revoked []string) metav1.Condition
 	return c
 }
 
-// summary lists the conditions that Ready depends on, in the order in which a request depends on them. The first two
+// summary lists the conditions that Ready depends on, in the order of a request. The first two
 // also apply without a tunnel.
 var summary = []string{
 	v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady, v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable,

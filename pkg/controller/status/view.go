@@ -34,8 +34,8 @@ func NewView(config config.Config, cached, live client.Reader, log *slog.Logger,
 	return reportview.New(addresses(config.XDSServer, net.DefaultResolver.LookupHost), dialOne, changed.Add, log)
 }
 
-// addresses returns a function that resolves one name to all xds-servers, each of which has only the reports of its own
-// agents. An IP address resolves to itself.
+// addresses returns a function that resolves one name to all xds-servers, because each has only the reports of its own agents
+// . An IP address resolves to itself.
 func addresses(server model.Endpoint, lookup func(ctx context.Context, host string) ([]string, error)) func(context.Context) ([]string, error) {
 	return func(ctx context.Context) ([]string, error) {
 		hosts, err := lookup(ctx, server.Host)

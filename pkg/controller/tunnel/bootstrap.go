@@ -27,7 +27,7 @@ const maxTokens = 8
 
 // bootstrapFile is what edge-agent reads: bootstrap.yaml.
 type bootstrapFile struct {
-	// of the Tunnel, by which an edge-agent detects that its stored identity is of another tunnel
+	// of the Tunnel; an edge-agent compares it with its stored identity
 	ID           string `json:"id"`
 	Gateway      string `json:"gateway"`
 	TunnelDomain string `json:"tunnelDomain"`

@@ -118,7 +118,7 @@ func (r *Reconciler) claimAll(ctx context.Context) error {
 		if err != nil {
 			return objects.Wrap("reading Cluster", err)
 		}
-		// A Tunnel without a right to be served must not keep a name from those that have one.
+		// A Tunnel without a right to be served must not keep a name from a Tunnel with that right.
 		if candidate, ok := decision.Claimant(cluster, tunnel, r.Now()); ok {
 			r.names.resolve(r.Config.Domain, candidate)
 		} else {

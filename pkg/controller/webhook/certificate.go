@@ -96,7 +96,7 @@ func (s servingCerts) step(hosts []string, published bool, times servingTimes, n
 	return s, nil
 }
 
-// make adds a new leaf, and its CA to those that have not ended.
+// make adds a new leaf, and its CA to the CAs that have not ended.
 func (s servingCerts) make(
 	hosts []string, times servingTimes, now time.Time, put func(*servingCerts, certs.Identity),
 ) (servingCerts, error) {
@@ -170,7 +170,7 @@ func covers(leaf certs.Identity, hosts []string) bool {
 	return !slices.ContainsFunc(hosts, func(host string) bool { return leaf.Leaf().VerifyHostname(host) != nil })
 }
 
-// webhookHosts returns the names by which apiservers call the webhooks of a configuration: by Service or by URL.
+// webhookHosts returns the names that apiservers use to call the webhooks of a configuration: by Service or by URL.
 func webhookHosts(configuration *admissionv1.MutatingWebhookConfiguration) ([]string, error) {
 	hosts := map[string]bool{}
 	for i := range configuration.Webhooks {

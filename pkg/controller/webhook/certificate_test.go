@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
-// TestApiserversTrustTheWebhookAtAnyTime simulates three years in which replicas and apiservers are always one step
+// TestApiserversTrustTheWebhookAtAnyTime simulates three years while replicas and apiservers are always one step
 // behind.
 func TestApiserversTrustTheWebhookAtAnyTime(t *testing.T) {
 	times := servingTimes{life: 90 * 24 * time.Hour, settle: time.Minute}

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// lookers are Servers whose edges look, or do not.
+// probingServers are Servers with fixed results of probes.
 type probingServers struct {
 	looks []collect.EdgeProbe
 	err   error
@@ -28,8 +28,8 @@ func (l probingServers) ProbeAPIServers(context.Context, string) ([]collect.Edge
 	return l.looks, l.err
 }
 
-// TestWhatAnEdgeSeesNowOutranksWhatItHasReported proves that a fault is known before the edge reports it, and that an
-// old report is said to be one.
+// TestWhatAnEdgeSeesNowOutranksWhatItHasReported proves that a fault is found before the edge reports it, and that an
+// old report is marked as such.
 func TestWhatAnEdgeSeesNowOutranksWhatItHasReported(t *testing.T) {
 	end := time.Now().Add(24 * time.Hour)
 	well := &observed.APIServer{Address: "a:6443", Healthy: true, CertificateEnd: end}

@@ -51,7 +51,7 @@ func TestTheFirstBrokenHopDecides(t *testing.T) {
 	}
 }
 
-// place is a network in which names have addresses.
+// place is a network with names and their addresses.
 type place struct {
 	machine
 	names map[string][]netip.Addr
@@ -148,7 +148,7 @@ func TestAKubeconfigLeadsAsItIsOnRecord(t *testing.T) {
 	}
 }
 
-// TestNothingSecretIsSaid proves that what others say in errors is shown without what is secret.
+// TestNothingSecretIsSaid proves that secrets are removed from the errors of other programs.
 func TestNothingSecretIsSaid(t *testing.T) {
 	for _, secret := range []string{"password=hunter2hunter2", "https://me:hunter2hunter2@proxy.test",
 		"Authorization: Bearer hunter2hunter2hunter2"} {
@@ -158,8 +158,8 @@ func TestNothingSecretIsSaid(t *testing.T) {
 	}
 }
 
-// TestARefusalIsOnlyOfTheLastMinute proves that a machine that was refused long ago, or scans ports, is no reason for
-// anything.
+// TestARefusalIsOnlyOfTheLastMinute proves that a machine that was rejected long ago, or scans ports, does not explain
+// a fault.
 func TestARefusalIsOnlyOfTheLastMinute(t *testing.T) {
 	now := time.Now()
 	v := &visit{Checker: &Checker{Now: func() time.Time { return now }},

@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake proves that an edge without tunnels is said to be held back only if
-// it is there: its control channel stays open for a while after its network has gone.
+// TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake proves that an edge without tunnels is blamed only if it answers:
+// its control channel stays open for a while after its network is gone.
 func TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake(t *testing.T) {
 	there := collect.EdgeProbe{Node: "e1", APIServer: &observed.APIServer{Address: "a:6443"}}
 	mute := collect.EdgeProbe{Node: "e2", Problem: "its agent has not answered in time"}

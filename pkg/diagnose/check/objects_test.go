@@ -48,7 +48,7 @@ func TestWhatTheControllerSaysOfATunnel(t *testing.T) {
 	}
 }
 
-// TestWhenThereIsNothingToSay: what can't be seen is no fault.
+// TestWhenThereIsNothingToSay: what cannot be observed is not a fault.
 func TestWhenThereIsNothingToSay(t *testing.T) {
 	for sentence, tc := range map[string]struct {
 		change func(*visit)

@@ -11,10 +11,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// settle is for how long something may be on its way before it counts as stuck.
+// gracePeriod is how long a change may be pending before it counts as stuck.
 const gracePeriod = 10 * time.Second
 
-// see asks the xds-servers once. It says whether they could be asked.
+// observe queries the xds-servers once. It reports whether they answered.
 func (v *visit) observe(ctx context.Context) bool {
 	switch {
 	case v.observed != nil || v.notObserved != "":
@@ -30,12 +30,12 @@ func (v *visit) observe(ctx context.Context) bool {
 	return v.notObserved == ""
 }
 
-// howToSee is how the xds-servers are asked who can't be from here.
+// howToSee is the cure if the xds-servers cannot be queried from here.
 func (v *visit) howToSee() string {
 	return "run fairlead check with a user who may list Pods and create pods/portforward in namespace " + v.installation() + ", or give the addresses of their inspection with --xds-server"
 }
 
-// noWay says why there is nothing to be said about gateways and edges; nil: there is.
+// notObservable returns why there is no finding about gateways and edges; nil: there can be one.
 func (v *visit) notObservable() *finding {
 	var f finding
 	switch {
@@ -51,7 +51,7 @@ func (v *visit) notObservable() *finding {
 	return &f
 }
 
-// lookRoute looks whether each gateway's Envoy has the Envoy clusters of the Tunnel's names, and has accepted them.
+// checkRoute checks whether each gateway's Envoy has received and accepted the Envoy clusters of the Tunnel's names.
 func checkRoute(ctx context.Context, v *visit) finding {
 	if f := v.notObservable(); f != nil {
 		return *f
@@ -90,7 +90,7 @@ func checkRoute(ctx context.Context, v *visit) finding {
 	return ok("%s on %s: accepted", strings.Join(v.tunnel.Status.Names, ", "), strings.Join(connected, ", "))
 }
 
-// hangsOf are the processes of one gateway that do not answer. Each is named here, because the hops behind it fail too.
+// hangsOf returns the processes of one gateway that do not answer. Each is named here, because the later hops fail too.
 func (v *visit) hangsOf(g *collect.Gateway) []finding {
 	restart := "kubectl -n " + v.installation() + " delete pod " + g.Name
 	switch {
@@ -112,7 +112,7 @@ func (v *visit) hangsOf(g *collect.Gateway) []finding {
 	return []finding{broken(detail+"; no other gateway takes clients", cause, cure)}
 }
 
-// routesOf are the faults of one gateway's routes, the worst first.
+// routesOf returns the faults of one gateway's routes, the worst first.
 func (v *visit) routesOf(g *collect.Gateway) (faults []finding) {
 	for _, r := range g.Resources {
 		what := fmt.Sprintf("%s on %s", r.Name, g.Name)
@@ -139,7 +139,7 @@ func since(t, now time.Time) string {
 	return fmt.Sprintf(" since %s (%s)", utc(t), now.Sub(t).Round(time.Second))
 }
 
-// lookTunnels counts the tunnels on each gateway, and on each worker.
+// checkTunnels counts the tunnels on each gateway, and on each worker.
 func checkTunnels(ctx context.Context, v *visit) finding {
 	if f := v.notObservable(); f != nil {
 		return *f
@@ -201,7 +201,7 @@ func checkTunnels(ctx context.Context, v *visit) finding {
 	return ok("%s%s", detail, v.roundTrip())
 }
 
-// roundTrip is the longest round-trip time of all tunnels.
+// roundTrip returns the longest round-trip time of all tunnels.
 func (v *visit) roundTrip() string {
 	var longest time.Duration
 	for _, t := range v.observed.Tunnels {
@@ -213,10 +213,10 @@ func (v *visit) roundTrip() string {
 	return "; round trip " + longest.Round(100*time.Microsecond).String()
 }
 
-// revoked returns whether an edge is revoked, be it on record or not.
+// revoked returns whether an edge is revoked, on record or not.
 func (v *visit) revoked(node string) bool { return collect.Revoked(v.tunnel, node) }
 
-// away says why there may be no tunnel: what is known of the edges.
+// away explains the lack of tunnels with what is known of the edges.
 func (v *visit) away() (cause, cure string) {
 	var known []string
 	for _, e := range collect.Recorded(v.tunnel, v.now()) {
@@ -238,7 +238,7 @@ func (v *visit) away() (cause, cure string) {
 		"on that machine see that edge-agent runs (systemctl status edge-agent), what its log says, and that TCP to the gateways' public port goes through"
 }
 
-// seen is when an edge was seen last: a record may be some minutes old, what the xds-servers remember is not.
+// seen returns when an edge was seen last: a record may be some minutes old, a report is not.
 func (v *visit) seen(e *observed.Edge) time.Time {
 	at := e.LastSeen
 	if s := v.reported(e.Node); s != nil && s.Since.After(at) {
@@ -247,7 +247,7 @@ func (v *visit) seen(e *observed.Edge) time.Time {
 	return at
 }
 
-// reported is an edge as the xds-servers know it; nil: they do not, or were not asked.
+// reported returns an edge as the xds-servers report it; nil: they do not, or were not queried.
 func (v *visit) reported(node string) *observed.Edge {
 	if v.observed == nil {
 		return nil
@@ -255,7 +255,7 @@ func (v *visit) reported(node string) *observed.Edge {
 	return v.observed.Edge(node)
 }
 
-// tunnelsOnRecord is what the controller has written of tunnels, where nobody can be asked.
+// tunnelsOnRecord returns the finding from the recorded tunnels, if no server can be queried.
 func (v *visit) tunnelsOnRecord() finding {
 	counts := map[string]int{}
 	for _, e := range collect.Recorded(v.tunnel, v.now()) {

@@ -15,13 +15,13 @@ import (
 
 var noon = time.Date(2026, time.May, 1, 12, 0, 0, 0, time.UTC)
 
-// expected is what a look comes to: its status, and words of its detail, cause or cure.
+// expected is the expected result of a hop: its status, and words of its detail, cause or cure.
 type expected struct {
 	status Status
 	says   string
 }
 
-// visitOf is a visit of a Cluster whose Tunnel is served, after the xds-servers were asked.
+// visitOf returns a visit of a Cluster whose Tunnel is served, after the xds-servers were queried.
 func visitOf(fleet *collect.Fleet) *visit {
 	tunnel := &v1alpha1.Tunnel{}
 	tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeConnect
@@ -38,7 +38,7 @@ func (e expected) compare(t *testing.T, f finding) {
 	}
 }
 
-// gateways are gateways that report and take clients, each with the route, changed.
+// gateways returns gateways that report and accept clients, each with the changed route.
 func gateways(change ...func(*collect.Gateway)) (all []collect.Gateway) {
 	for i, c := range change {
 		g := collect.Gateway{

@@ -12,21 +12,23 @@ import (
 )
 
 const (
-	// lookTime is longer than a server waits for edges.
+	// probeTimeout exceeds the time that a server waits for edges.
 	probeTimeout = 6 * time.Second
-	// maxLooks is how many looks one Servers asks for at a time: half of the calls that a server takes of it, for the others are quick.
+	// maxProbes bounds the concurrent probes of one Servers: half of the calls that a server permits it, because other
+	// calls are short.
 	maxProbes = maxStreams / 2
 )
 
-// EdgeLook is what an edge sees of its apiserver now.
+// EdgeProbe is an edge's observation of its apiserver now.
 type EdgeProbe struct {
 	Node      string              // node name
 	APIServer *observed.APIServer // nil: see Problem
 	Problem   string
 }
 
-// Look has the edges of a tunnel look at their apiserver now, and returns what each saw, in the order of their names; those that report to no
-// server that answered are not in it. The error is that of a call that no server answered. More than a few callers wait for each other.
+// ProbeAPIServers makes the edges of a tunnel probe their apiserver now, and returns the results sorted by name. Edges
+// that report to no server that answered are missing. The error means that no server answered. At most maxProbes
+// callers run concurrently.
 func (s *Servers) ProbeAPIServers(ctx context.Context, id string) ([]EdgeProbe, error) {
 	select {
 	case s.probing <- struct{}{}:
@@ -44,8 +46,8 @@ func (s *Servers) ProbeAPIServers(ctx context.Context, id string) ([]EdgeProbe, 
 	return mergeProbes(answers), answered(errs)
 }
 
-// mergeLooks joins the answers of the xds-servers, nil where there is none, in order of nodes. An edge that has just gone
-// from one server to another may be in two: the one that has an observation counts.
+// mergeProbes joins the answers of the xds-servers, nil if there is none, in order of nodes. An edge that has just
+// moved between servers may be in two answers: the one with an observation counts.
 func mergeProbes(answers []*inspectv1.LookAnswer) []EdgeProbe {
 	looks := map[string]EdgeProbe{}
 	for _, answer := range answers {

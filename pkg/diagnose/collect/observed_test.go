@@ -26,7 +26,7 @@ type published struct {
 // Resources implements Published.
 func (published) Resources([]string, bool, func(*statusv3.ClientConfig) error) error { return nil }
 
-// TestWhatAHubHasIsObserved leads the report of an edge and of a gateway through a real hub, its service and its
+// TestWhatAHubHasIsObserved passes the reports of an edge and of a gateway through a real hub, its service and its
 // client.
 func TestWhatAHubHasIsObserved(t *testing.T) {
 	t.Parallel()
@@ -76,7 +76,7 @@ func TestWhatAHubHasIsObserved(t *testing.T) {
 	}
 }
 
-// startAgents runs what an edge and a gateway report, of a tunnel that only a file has.
+// startAgents runs the reporting of an edge and a gateway. The tunnel exists only in a file.
 func startAgents(t *testing.T, w *reporttest.World, address string) {
 	t.Helper()
 	edge, gateway := reporttest.EdgeOf("edge-1", reporttest.IDA), reporttest.GatewayOf("gateway-0")

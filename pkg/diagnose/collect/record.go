@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// Recorded returns the edges that the status of a Tunnel records, in its order, as they are at a time.
+// Recorded returns the edges that the status of a Tunnel records, in its order, with their state at a time.
 func Recorded(t *v1alpha1.Tunnel, now time.Time) []observed.Edge {
 	all := make([]observed.Edge, 0, len(t.Status.Edges))
 	for i := range t.Status.Edges {
@@ -60,7 +60,7 @@ func stateOf(t *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus, node string, now time.T
 // Revoked returns whether a Tunnel's spec revokes an edge, which need not be on record.
 func Revoked(t *v1alpha1.Tunnel, node string) bool { return slices.Contains(t.Spec.RevokedEdges, node) }
 
-// orZero returns a time, zero where there is none.
+// orZero returns a time, or zero for nil.
 func orZero(t *metav1.Time) time.Time {
 	if t == nil {
 		return time.Time{}

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// seeTime is how long an edge has to observe its apiserver and to answer: pkg/probe takes 2.5 s at most, and the
-	// network between may be slow.
+	// observeTimeout is how long an edge has to observe its apiserver and to answer: pkg/probe takes 2.5 s at most, and
+	// the network between may be slow.
 	observeTimeout = 4 * time.Second
-	// maxSeeing is how many edges of one tunnel are asked: a workload cluster has two or three.
+	// maxObserving is how many edges of one tunnel are asked: a workload cluster has two or three.
 	maxObserving = 16
 )
 
-// EdgeLook is an edge's observation of its apiserver now. It is the hub's end of inspectv1.EdgeLook.
+// EdgeObservation is an edge's observation of its apiserver now. It is the hub's end of inspectv1.EdgeLook.
 type EdgeObservation struct {
 	Node      string
 	APIServer *reportv1.APIServer // nil: see Problem
 	Problem   error
 }
 
-// APIServer has all edges of a tunnel that report here observe their apiserver, at the same time. Concurrent calls
-// share one question to an edge.
+// APIServer makes all edges of a tunnel that report here observe their apiserver concurrently. Concurrent calls share
+// one question to an edge.
 func (h *Hub) APIServer(ctx context.Context, id string) []EdgeObservation {
 	var looks []EdgeObservation
 	h.mu.Lock()
@@ -58,7 +58,7 @@ func (h *Hub) APIServer(ctx context.Context, id string) []EdgeObservation {
 	return looks
 }
 
-// see asks one edge.
+// observe asks one edge.
 func (h *Hub) observe(ctx context.Context, edge model.Subject) (*reportv1.APIServer, error) {
 	return together(ctx, h, "apiserver "+edge.Node+" "+edge.ID, observeTimeout,
 		func(ctx context.Context) (seen *reportv1.APIServer, err error) {

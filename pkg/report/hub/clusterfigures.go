@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// ClusterMetrics returns the metrics of those workload clusters that keys returns, by Tunnel.spec.id. Reports of others
+// ClusterMetrics returns the metrics of the workload clusters that keys returns, by Tunnel.spec.id. Reports of others
 // make no series.
 func (h *Hub) ClusterMetrics(keys func() map[string]model.Key) prometheus.Collector {
 	s := &metrics.Set{}
@@ -20,7 +20,7 @@ func (h *Hub) ClusterMetrics(keys func() map[string]model.Key) prometheus.Collec
 	return s
 }
 
-// clusterFigures are of one workload cluster.
+// clusterFigures are the metrics of one workload cluster.
 type clusterFigures struct {
 	tunnels, edges int
 	expiry         time.Time // zero: it is not known

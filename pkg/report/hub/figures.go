@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// Metrics returns the metrics of a hub. They are computed at each scrape, from the state that the hub has anyway.
+// Metrics returns the metrics of a hub. They are computed at each scrape from existing state.
 func (h *Hub) Metrics() prometheus.Collector {
 	s := &metrics.Set{}
 	s.Observe(h.collect, "fairlead_report_streams", "fairlead_report_watchers", "fairlead_report_edges",

@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	// liveTime is how long a gateway has to measure its tunnels and to answer.
+	// measureTimeout is how long a gateway has to measure its tunnels and to answer.
 	measureTimeout = time.Second
 )
 
-// Look is a snapshot of a hub.
+// Snapshot is a snapshot of a hub.
 type Snapshot struct {
-	Now      time.Time // by the hub's clock, as all times but those of tunnels
-	Settled  bool      // every agent that lives has had time to report
+	Now      time.Time // by the hub's clock, as all times except the tunnels'
+	Settled  bool      // every live agent has had time to report
 	Gateways []GatewaySnapshot
 	Edges    []*reportv1.EdgeState // they must not be changed
 }
 
-// GatewayLook is one gateway of the installation, or one that has reported.
+// GatewaySnapshot is a gateway of the installation, or one that has reported.
 type GatewaySnapshot struct {
 	Name             string
 	Installed        bool
@@ -42,9 +42,9 @@ type GatewaySnapshot struct {
 	Problem          error // why the tunnels were not measured; nil: they were, or live was not set
 }
 
-// Look returns a snapshot of the tunnels with these ids, or of all where ids is empty. live also asks the gateways that
-// report for worker, age and round-trip time of each tunnel; a gateway that does not answer within liveTime has a
-// Problem. Concurrent calls for the same ids share one question to a gateway.
+// Snapshot returns a snapshot of the tunnels with these ids, or of all if ids is empty. live also asks the gateways
+// that report for worker, age and round-trip time of each tunnel; a gateway that does not answer within measureTimeout
+// has a Problem. Concurrent calls for the same ids share one question to a gateway.
 func (h *Hub) Snapshot(ctx context.Context, ids []string, live bool) Snapshot {
 	var answers map[string]*measured
 	if live {
@@ -76,7 +76,7 @@ func (h *Hub) Snapshot(ctx context.Context, ids []string, live bool) Snapshot {
 	return look
 }
 
-// look returns the snapshot of a gateway, with its measurements where it answered.
+// gatewaySnapshot returns the snapshot of a gateway, with its measurements if it answered.
 func (g *gateway) gatewaySnapshot(answer *measured, wanted func(id string) bool) GatewaySnapshot {
 	one := GatewaySnapshot{Connected: g.connected, Ready: g.ready, Incomplete: g.incomplete, Hang: g.hang, Since: g.since}
 	if answer != nil {
@@ -101,7 +101,7 @@ func (g *gateway) gatewaySnapshot(answer *measured, wanted func(id string) bool)
 	return one
 }
 
-// measured is what a gateway answers.
+// measured is the answer of a gateway.
 type measured struct {
 	tunnels []*reportv1.MeasuredTunnel
 	err     error
@@ -172,9 +172,8 @@ func together[T any](ctx context.Context, h *Hub, key string, most time.Duration
 	}
 }
 
-// Dump asks an agent for the resources with these names that its Envoy runs, or for all where names is empty, and
-// writes the answer, a gzip stream, as it comes. The error is a gRPC status: codes.NotFound if the node does not report
-// here.
+// Dump asks an agent for what its Envoy runs, limited to these names unless names is empty, and writes the answer, a
+// gzip stream, as it arrives. The error is a gRPC status: codes.NotFound if the node does not report here.
 func (h *Hub) Dump(ctx context.Context, node string, names []string, write func([]byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, report.DumpTime)
 	defer cancel()

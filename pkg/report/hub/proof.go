@@ -13,7 +13,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// proofTime is how long a gateway has to compare its sockets with the record. Its Envoy's admin interface has 3 s of
+// proofTimeout is how long a gateway has to compare its sockets with the record. Its Envoy's admin interface has 3 s of
 // that.
 const proofTimeout = 5 * time.Second
 
@@ -24,8 +24,8 @@ type GatewayProof struct {
 	Problem error
 }
 
-// Prove has every gateway of the installation compare the tunnels of an edge with its kernel's sockets now. One that
-// does not report here has a Problem.
+// Prove makes every gateway of the installation compare the tunnels of an edge with its kernel's sockets now. A gateway
+// that does not report here has a Problem.
 func (h *Hub) Prove(ctx context.Context, edge model.EdgeRef) []GatewayProof {
 	names := slices.Clone(h.admission.Gateways())
 	h.mu.Lock()
