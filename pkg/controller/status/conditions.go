@@ -12,14 +12,15 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/observed"
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 // enrolled returns the condition that reports whether an edge holds a certificate.
-func enrolled(edges []v1alpha1.EdgeStatus, now time.Time) metav1.Condition {
+func enrolled(edges []observed.Edge, now time.Time) metav1.Condition {
 	count := 0
-	for _, e := range edges {
-		if e.RevokedAt == nil && now.Before(e.CertificateNotAfter.Time) {
+	for i := range edges {
+		if edges[i].HoldsCertificate(now) {
 			count++
 		}
 	}
@@ -40,16 +41,16 @@ func enrolled(edges []v1alpha1.EdgeStatus, now time.Time) metav1.Condition {
 func tunnelReady(live reportview.Live, revoked []string) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionTunnelReady, Status: metav1.ConditionTrue}
 	edges, complete := 0, false
-	var holes []string
+	var without []string
 	for i := range live.Edges {
 		edge := &live.Edges[i]
-		if countTunnels(edge) == 0 || slices.Contains(revoked, edge.Node) {
+		if edge.Tunnels() == 0 || slices.Contains(revoked, edge.Node) {
 			continue
 		}
 		edges++
 		everywhere := !slices.ContainsFunc(live.Gateways, func(name string) bool { return edge.Gateways[name] == 0 })
 		if everywhere && len(edge.Without) > 0 {
-			holes = append(holes, workersWithout(edge))
+			without = append(without, workersWithout(edge))
 		}
 		complete = complete || everywhere && len(edge.Without) == 0
 	}
@@ -63,9 +64,9 @@ func tunnelReady(live reportview.Live, revoked []string) metav1.Condition {
 		c.Message = fmt.Sprintf("no edge has a tunnel to any of the gateways %s", strings.Join(live.Gateways, ", "))
 	case complete:
 		c.Reason, c.Message = v1alpha1.ReasonConnected, fmt.Sprintf("%s connected to every gateway", condition.Counted(edges, "edge is", "edges are"))
-	case len(holes) > 0:
+	case len(without) > 0:
 		c.Reason = v1alpha1.ReasonPartlyConnected
-		c.Message = fmt.Sprintf("%s connected, but none to each worker of every gateway, which the gateways repair: %s", condition.Counted(edges, "edge is", "edges are"), strings.Join(holes, "; "))
+		c.Message = fmt.Sprintf("%s connected, but none to each worker of every gateway, which the gateways repair: %s", condition.Counted(edges, "edge is", "edges are"), strings.Join(without, "; "))
 	default:
 		c.Reason = v1alpha1.ReasonPartlyConnected
 		c.Message = fmt.Sprintf("%s connected, but none to all of the gateways %s", condition.Counted(edges, "edge is", "edges are"), strings.Join(live.Gateways, ", "))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/observed"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
@@ -111,10 +112,13 @@ func TestEnrolledCountsWhoMayComeIn(t *testing.T) {
 	ended, revoked := valid, valid
 	ended.CertificateNotAfter = metav1.NewTime(at.Add(-time.Minute))
 	revoked.RevokedAt = &metav1.Time{Time: at}
-	if got := enrolled([]v1alpha1.EdgeStatus{ended, revoked}, at); got.Status != metav1.ConditionFalse {
+	recorded := func(edges ...v1alpha1.EdgeStatus) []observed.Edge {
+		return observed.Recorded(&v1alpha1.Tunnel{Status: v1alpha1.TunnelStatus{Edges: edges}}, at)
+	}
+	if got := enrolled(recorded(ended, revoked), at); got.Status != metav1.ConditionFalse {
 		t.Errorf("%+v", got)
 	}
-	if got := enrolled([]v1alpha1.EdgeStatus{ended, valid}, at); got.Status != metav1.ConditionTrue || !strings.HasPrefix(got.Message, "1 edge has") {
+	if got := enrolled(recorded(ended, valid), at); got.Status != metav1.ConditionTrue || !strings.HasPrefix(got.Message, "1 edge has") {
 		t.Errorf("%+v", got)
 	}
 	if got := firstEnd([]v1alpha1.EdgeStatus{ended, valid}, at); !got.Equal(valid.CertificateNotAfter.Time) {

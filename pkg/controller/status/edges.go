@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/condition"
 	"github.com/fairlead/fairlead/pkg/controller/records"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
@@ -90,7 +91,7 @@ func mergeEdges(edges []v1alpha1.EdgeStatus, live reportview.Live, revoked []str
 		nodeID := model.NodeID(l.Node)
 		// The tunnels of a revoked edge are being cut. An edge without record, connection and tunnels has no state to record.
 		// Recorded edges take precedence over the limit.
-		if recorded[nodeID] || slices.Contains(revoked, l.Node) || (!l.Connected && countTunnels(l) == 0) || len(merged) >= records.MaxEdges {
+		if recorded[nodeID] || slices.Contains(revoked, l.Node) || (!l.Connected && l.Tunnels() == 0) || len(merged) >= records.MaxEdges {
 			continue
 		}
 		edge := v1alpha1.EdgeStatus{NodeID: nodeID, EnrolledAt: metav1.NewTime(now.Truncate(time.Second)), CertificateNotAfter: metav1.NewTime(now.Add(lifetime).Truncate(time.Second))}
@@ -114,7 +115,7 @@ func mergeEdge(edge *v1alpha1.EdgeStatus, l *reportview.Edge, live reportview.Li
 	had := len(edge.Gateways) > 0
 	edge.Gateways = mergeGateways(edge.Gateways, l, live, edge.RevokedAt != nil)
 	switch seen := metav1.NewTime(now.Truncate(time.Second)); {
-	case l != nil && (l.Connected || countTunnels(l) > 0), had && len(edge.Gateways) == 0:
+	case l != nil && (l.Connected || l.Tunnels() > 0), had && len(edge.Gateways) == 0:
 		if edge.LastSeen == nil || edge.LastSeen.Before(&seen) {
 			edge.LastSeen = &seen
 		}
@@ -158,13 +159,6 @@ func mergeGateways(before []v1alpha1.EdgeGatewayStatus, l *reportview.Edge, live
 	}
 	slices.SortFunc(after, func(a, b v1alpha1.EdgeGatewayStatus) int { return strings.Compare(a.Name, b.Name) })
 	return after
-}
-
-func countTunnels(l *reportview.Edge) (sum int) {
-	for _, count := range l.Gateways {
-		sum += count
-	}
-	return sum
 }
 
 // apiServerStatus returns an edge's observation of the apiserver. While the apiserver does not answer, the certificate
@@ -231,14 +225,11 @@ func sameButSeen(before, after []v1alpha1.EdgeStatus, same func(a, b any) bool) 
 }
 
 // connections counts the edges that have tunnels and are not revoked, and their tunnels.
-func connections(edges []v1alpha1.EdgeStatus) (connected, tunnels int32) {
+func connections(edges []observed.Edge) (connected, tunnels int32) {
 	for i := range edges {
-		if edges[i].RevokedAt != nil || len(edges[i].Gateways) == 0 {
-			continue
-		}
-		connected++
-		for _, g := range edges[i].Gateways {
-			tunnels += g.Tunnels
+		if edges[i].HasTunnel() {
+			connected++
+			tunnels += int32(edges[i].Tunnels())
 		}
 	}
 	return connected, tunnels

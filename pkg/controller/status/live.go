@@ -22,6 +22,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/observed"
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
@@ -155,14 +156,15 @@ func (r *Reconciler) status(o objects.Group, live reportview.Live, now time.Time
 	revoke(&status, revoked, now)
 	status.Edges = mergeEdges(status.Edges, live, revoked, r.Config.LeafLifetime, now)
 	recordCut(status.Edges, o.Tunnel.Status.Edges, live, now)
-	status.ConnectedEdges, status.Tunnels = connections(status.Edges)
+	edges := observed.Recorded(&v1alpha1.Tunnel{Spec: o.Tunnel.Spec, Status: status}, now)
+	status.ConnectedEdges, status.Tunnels = connections(edges)
 	var conditions []metav1.Condition
 	if r.Config.NoTunnels || !o.Tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
 		for _, kind := range condition.Live {
 			apimeta.RemoveStatusCondition(&status.Conditions, kind)
 		}
 	} else {
-		conditions = []metav1.Condition{enrolled(status.Edges, now), tunnelReady(live, revoked), apiServerReachable(live, revoked)}
+		conditions = []metav1.Condition{enrolled(edges, now), tunnelReady(live, revoked), apiServerReachable(live, revoked)}
 	}
 	for i, c := range conditions {
 		conditions[i] = keepKnown(status.Conditions, c, r.doubt(o.Key, c, now))

@@ -18,7 +18,7 @@ func checkEdge(ctx context.Context, v *visit) finding {
 		return *f
 	}
 	var good, ended, revoked []string
-	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+	for _, e := range observed.Recorded(v.tunnel, v.now()) {
 		switch name := nameOf(&e); {
 		case e.Revoked():
 			revoked = append(revoked, name)
@@ -82,7 +82,7 @@ func (v *visit) edges() (all []observed.Edge) {
 		}
 		return all
 	}
-	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+	for _, e := range observed.Recorded(v.tunnel, v.now()) {
 		if !e.Revoked() {
 			all = append(all, e)
 		}

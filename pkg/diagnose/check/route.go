@@ -214,12 +214,12 @@ func (v *visit) roundTrip() string {
 }
 
 // revoked returns whether an edge is revoked, on record or not.
-func (v *visit) revoked(node string) bool { return collect.Revoked(v.tunnel, node) }
+func (v *visit) revoked(node string) bool { return observed.IsRevoked(v.tunnel, node) }
 
 // away explains the lack of tunnels with what is known of the edges.
 func (v *visit) away() (cause, cure string) {
 	var known []string
-	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+	for _, e := range observed.Recorded(v.tunnel, v.now()) {
 		if e.Revoked() {
 			continue
 		}
@@ -258,7 +258,7 @@ func (v *visit) reported(node string) *observed.Edge {
 // tunnelsOnRecord returns the finding from the recorded tunnels, if no server can be queried.
 func (v *visit) tunnelsOnRecord() finding {
 	counts := map[string]int{}
-	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+	for _, e := range observed.Recorded(v.tunnel, v.now()) {
 		for _, g := range e.Gateways {
 			if !e.Revoked() {
 				counts[g.Name] += g.Tunnels

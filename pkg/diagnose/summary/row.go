@@ -50,7 +50,7 @@ func isPaused(c *clusterv1.Cluster) bool {
 // addEdges adds the edges and their tunnels.
 func (r *Row) addEdges(t *v1alpha1.Tunnel, live []collect.Tunnel, now time.Time) {
 	gateways := map[string]*observed.Gateway{}
-	for _, e := range collect.Recorded(t, now) {
+	for _, e := range observed.Recorded(t, now) {
 		for j := range e.Gateways {
 			g := &e.Gateways[j]
 			g.RTT = median(live, g.Name, e.Node)

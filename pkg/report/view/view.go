@@ -43,6 +43,14 @@ type Edge struct {
 	Report *reportv1.EdgeReport
 }
 
+// Tunnels returns how many tunnels the edge has to gateways that report.
+func (e *Edge) Tunnels() (sum int) {
+	for _, count := range e.Gateways {
+		sum += count
+	}
+	return sum
+}
+
 // Live is the state of one tunnel.
 type Live struct {
 	// Known is false while no xds-server is synced, or a gateway is silent: then nothing may be concluded from what is
