@@ -57,7 +57,9 @@ func stateOf(t *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus, node string, now time.T
 }
 
 // IsRevoked returns whether a Tunnel's spec revokes an edge, which need not be on record.
-func IsRevoked(t *v1alpha1.Tunnel, node string) bool { return slices.Contains(t.Spec.RevokedEdges, node) }
+func IsRevoked(t *v1alpha1.Tunnel, node string) bool {
+	return slices.Contains(t.Spec.RevokedEdges, node)
+}
 
 // orZero returns a time, or zero for nil.
 func orZero(t *metav1.Time) time.Time {
