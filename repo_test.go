@@ -162,7 +162,7 @@ var arrows = map[string][]string{
 	"pkg/controller/status": {
 		"api/v1alpha1", "pkg/certs", "pkg/controller/ca", "pkg/controller/condition", "pkg/controller/config",
 		"pkg/controller/objects", "pkg/controller/reconciler", "pkg/controller/records", "pkg/dial", "pkg/model",
-		"pkg/report/v1", "pkg/report/view",
+		"pkg/observed", "pkg/report/v1", "pkg/report/view",
 	},
 	"pkg/controller/tunnel": {
 		"api/v1alpha1", "pkg/controller/ca", "pkg/controller/condition", "pkg/controller/config", "pkg/controller/objects",
@@ -199,7 +199,7 @@ var arrows = map[string][]string{
 	"pkg/envoy/policy": {"pkg/envoy", "pkg/model"},
 	"pkg/kubeconfig":   {"api/v1alpha1", "pkg/model"},
 	"pkg/model":        nil,
-	"pkg/observed":     {"pkg/report/v1"},
+	"pkg/observed":     {"api/v1alpha1", "pkg/model", "pkg/report/v1"},
 	"pkg/probe":        {"pkg/model"},
 	"pkg/report":       {"internal/retry", "pkg/certs", "pkg/model", "pkg/report/v1"},
 	"pkg/report/agent": {"internal/retry", "pkg/model", "pkg/report", "pkg/report/v1", "pkg/tunnels"},

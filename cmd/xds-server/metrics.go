@@ -59,7 +59,7 @@ func newFigures() *figures {
 func (s *server) registry(c *controlchannel.Channel, hub *reporthub.Hub) *prometheus.Registry {
 	r := metrics.NewRegistry(metrics.XDSServer)
 	own := &metrics.Set{}
-	own.Look(s.certificates, "fairlead_server_leaf_expiry_timestamp_seconds", "fairlead_server_ca_expiry_timestamp_seconds")
+	own.Observe(s.certificates, "fairlead_server_leaf_expiry_timestamp_seconds", "fairlead_server_ca_expiry_timestamp_seconds")
 	r.MustRegister(own, s.figures, s.ads.Metrics(), s.kube.Metrics(), c.Metrics(), hub.Metrics())
 	if s.perCluster {
 		r.MustRegister(s.ads.ClusterMetrics(), hub.ClusterMetrics(s.ads.Keys))

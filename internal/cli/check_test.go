@@ -114,7 +114,7 @@ func TestCheckOfAFleetShowsWhatIsBrokenFirst(t *testing.T) {
 		if i > 0 && r.Status == check.Broken && fleet.Reports[i-1].Status != check.Broken {
 			t.Errorf("%s is broken, and comes after %s", r.Name, fleet.Reports[i-1].Name)
 		}
-		if v := r.Verdict(); v == nil || v.Cause == "" || v.Cure == "" {
+		if v := r.Deciding(); v == nil || v.Cause == "" || v.Cure == "" {
 			t.Errorf("%s: the verdict is %+v", r.Name, v)
 		}
 	}

@@ -65,8 +65,8 @@ func (r *Rates) Reserve(key string, by Rate, most time.Duration) (wait time.Dura
 	return wait, true
 }
 
-// Look returns what Take would return, and counts nothing.
-func (r *Rates) Look(key string, by Rate) time.Duration {
+// Peek returns what Take would return, and counts nothing.
+func (r *Rates) Peek(key string, by Rate) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	limiter, now := r.of(key, by), time.Now()

@@ -30,14 +30,14 @@ func TestABurstAndThenARate(t *testing.T) {
 		}
 		time.Sleep(wait)
 		for range 3 {
-			if r.Look("a", perSecond) != 0 {
+			if r.Peek("a", perSecond) != 0 {
 				t.Error("a look counts")
 			}
 		}
 		if r.Take("a", perSecond) != 0 {
 			t.Error("who has waited has to wait again")
 		}
-		if r.Look("a", perSecond) == 0 || r.Take("a", perSecond) == 0 {
+		if r.Peek("a", perSecond) == 0 || r.Take("a", perSecond) == 0 {
 			t.Error("two were let in for one")
 		}
 	})

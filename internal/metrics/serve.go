@@ -32,7 +32,7 @@ func NewRegistry(program Program) *prometheus.Registry {
 // Build returns a metric that reports the program and its version.
 func Build(program Program) *Set {
 	s := &Set{}
-	s.Look(func(emit Emit) { emit("fairlead_build_info", 1, string(program), version.Get()) }, "fairlead_build_info")
+	s.Observe(func(emit Emit) { emit("fairlead_build_info", 1, string(program), version.Get()) }, "fairlead_build_info")
 	return s
 }
 

@@ -65,12 +65,12 @@ func (a *Agent) gatherEnvoy() ([]*dto.MetricFamily, error) {
 		more, over := bound(clusters, maxSeries-seriesOf(kept))
 		kept, dropped = append(kept, more...), dropped+over
 	}
-	own.Look(func(emit metrics.Emit) {
+	own.Observe(func(emit metrics.Emit) {
 		emit("fairlead_agent_envoy_scraped", metrics.Bool(err == nil))
 		emit("fairlead_agent_envoy_series_dropped", float64(dropped))
 	}, "fairlead_agent_envoy_scraped", "fairlead_agent_envoy_series_dropped")
 	if a.config.Gateway == nil {
-		own.Look(func(emit metrics.Emit) {
+		own.Observe(func(emit metrics.Emit) {
 			for gateway, n := range tunnels {
 				emit("fairlead_edge_tunnels", n, gateway)
 			}

@@ -114,7 +114,7 @@ func TestInspectionShowsTheConfigurationOfEnvoys(t *testing.T) {
 		t.Errorf("got %+v", edge)
 	}
 	eventually.True(t, time.Minute, "the edge looks at its apiserver when it is asked", func() error {
-		looks, err := servers.Look(t.Context(), edgeSubject.ID)
+		looks, err := servers.ProbeAPIServers(t.Context(), edgeSubject.ID)
 		if err != nil || len(looks) != 1 || looks[0].Node != edge.Name || looks[0].APIServer == nil ||
 			!strings.Contains(looks[0].APIServer.Message, "nothing listens there") {
 			return fmt.Errorf("%w: %+v", err, looks)

@@ -31,7 +31,7 @@ func newFigures() *figures {
 	f.calls, f.gone = f.Counter("fairlead_channel_calls_total"), f.Counter("fairlead_channel_displaced_total")
 	f.gone.WithLabelValues("stranger")
 	f.gone.WithLabelValues("edge")
-	f.Look(func(emit metrics.Emit) {
+	f.Observe(func(emit metrics.Emit) {
 		for class, name := range classNames {
 			emit("fairlead_channel_connections", float64(f.connections[class].Load()), name)
 		}
@@ -42,7 +42,7 @@ func newFigures() *figures {
 // Metrics returns the metrics of the channel.
 func (c *Channel) Metrics() prometheus.Collector {
 	s := &metrics.Set{}
-	s.Look(func(emit metrics.Emit) {
+	s.Observe(func(emit metrics.Emit) {
 		emit("fairlead_channel_turned_away_total", float64(c.acceptor.rejected.Load()))
 	}, "fairlead_channel_turned_away_total")
 	s.Add(c.figures)

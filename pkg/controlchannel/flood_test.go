@@ -100,7 +100,7 @@ func TestTheCallRateOfOneCertificateIsLimited(t *testing.T) {
 				err := send(t.Context(), conn, []string{ads, reportEdge}[i%2])
 				if status.Code(err) != codes.ResourceExhausted {
 					served++
-				} else if wait := retry.Asked(err); wait <= 0 || wait > time.Second {
+				} else if wait := retry.RequestedWait(err); wait <= 0 || wait > time.Second {
 					t.Errorf("it is asked to wait %s: %v", wait, err)
 				}
 				_ = conn.Close()

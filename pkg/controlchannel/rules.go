@@ -56,7 +56,7 @@ func (r rules) admit(ctx context.Context, info *tap.Info) (context.Context, erro
 	}
 	err := r.check(c, info.FullMethodName)
 	r.figures.called(info.FullMethodName, err)
-	if retry.Asked(err) > 0 {
+	if retry.RequestedWait(err) > 0 {
 		// the interceptors return it, because gRPC would omit the details of an error from here
 		return context.WithValue(ctx, limitedKey{}, err), nil
 	}

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// metric is the sum of a metric of the apiserver over those of its series that have all of some labels.
+// metric returns the sum of an apiserver metric over all series that have the given labels.
 func (f *fleet) metric(name string, labels ...string) (sum float64) {
 	f.t.Helper()
 	rt, err := rest.HTTPClientFor(f.config)
@@ -46,7 +46,7 @@ series:
 	return sum
 }
 
-// written is how many writes of status the apiserver has counted.
+// written returns how many writes of status the apiserver has counted.
 func (f *fleet) written() float64 {
 	f.t.Helper()
 	return f.metric("apiserver_request_total", `verb="PATCH"`, `subresource="status"`, `resource="tunnels"`) +

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
-// TestMistakesAreRefusedAtApply shows each mistake to a real apiserver as a person writes it, in YAML. What it says
-// has to name the field and the cure.
+// TestMistakesAreRefusedAtApply applies each mistake, as YAML, to a real apiserver. The error must name the field and
+// the cure.
 func TestMistakesAreRefusedAtApply(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
@@ -162,7 +162,7 @@ func TestMistakesAreRefusedAtApply(t *testing.T) {
 	}
 }
 
-// TestWhatIsRightIsApplied: a rule that is too strict takes something away that works.
+// TestWhatIsRightIsApplied guards against rules that are too strict and would reject valid objects.
 func TestWhatIsRightIsApplied(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
@@ -196,7 +196,7 @@ func TestWhatIsRightIsApplied(t *testing.T) {
 	}
 }
 
-// applied is what the apiserver says to a Tunnel with a spec.
+// applied returns the apiserver's answer to a Tunnel with a spec.
 func applied(t *testing.T, m *management, namespace, spec string) error {
 	t.Helper()
 	o := &unstructured.Unstructured{}

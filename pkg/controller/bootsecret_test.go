@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
-// TestTheSecretForBootReports has the real controller.
+// TestTheSecretForBootReports runs the real controller.
 func TestTheSecretForBootReports(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")

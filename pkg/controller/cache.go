@@ -20,10 +20,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// CacheOptions keeps in memory only what the controllers look at: kubeconfig Secrets with Cluster API's label, one
-// ConfigMap, Clusters without topology and of their status our condition and how far they are alone, and
-// CertificateSigningRequests of others as no more than a name. Clusters and Tunnels have no selector and no list of
-// namespaces: setupInformers compares all of them.
+// CacheOptions returns options that keep in memory only what the controllers read: kubeconfig Secrets with Cluster
+// API's label, one ConfigMap, Clusters without their topology and with only our condition and their phase in the
+// status, and only the names of other CertificateSigningRequests. Clusters and Tunnels have neither a selector nor a
+// list of namespaces, because setupInformers compares all of them.
 func CacheOptions(config config.Config) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -41,13 +41,13 @@ func CacheOptions(config config.Config) cache.Options {
 	}
 }
 
-// slim drops what no reconciler reads from an object on its way into the cache. What is dropped is never written back,
-// because every write is a patch of differences, or to a subresource that takes no more than its own part.
+// slim drops the fields that no reconciler reads before an object enters the cache. The dropped fields are never
+// written back: every write is a patch of differences, or goes to a subresource that accepts only its own part.
 func slim(in any) (any, error) {
 	switch o := in.(type) {
 	case *corev1.Secret:
 		if !strings.HasSuffix(o.Name, kubeconfig.Suffix) {
-			o.Data = nil // such as a cluster's CA key, which has the same label
+			o.Data = nil // such as the key of a cluster's CA, which has the same label
 		}
 	case *clusterv1.Cluster:
 		ours, initialization := apimeta.FindStatusCondition(

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// Clock is the apiserver's clock, as far as its answers tell: objects have its times on them, and this machine's
-// clock may be wrong. Its zero value is this machine's clock, until Wrap's transport has seen an answer.
+// Clock is the apiserver's clock, derived from its answers. Objects carry the apiserver's times, and the clock of this
+// machine may be wrong. The zero value is this machine's clock, until Wrap's transport receives an answer.
 type Clock struct {
 	mu     sync.Mutex
-	offset time.Duration // of the apiserver's clock from ours
+	offset time.Duration // the apiserver's clock minus ours
 }
 
-// Now is the time at the apiserver, to about a second.
+// Now returns the apiserver's time, to about a second.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return time.Now().Add(c.offset)
 }
 
-// Wrap returns a transport that learns the time from each answer, for rest.Config.Wrap.
+// Wrap returns a transport that reads the time from each answer, for rest.Config.Wrap.
 func (c *Clock) Wrap(inner http.RoundTripper) http.RoundTripper {
 	return &observed{clock: c, inner: inner}
 }
@@ -40,7 +40,7 @@ func (o *observed) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// WrappedRoundTripper lets client-go find what it wraps.
+// WrappedRoundTripper lets client-go find the wrapped transport.
 func (o *observed) WrappedRoundTripper() http.RoundTripper { return o.inner }
 
 func (c *Clock) observe(sent, received time.Time, date string) {
@@ -53,8 +53,8 @@ func (c *Clock) observe(sent, received time.Time, date string) {
 	c.offset = adjust(c.offset, sent, received, at)
 }
 
-// adjust changes an offset as little as an answer demands: a header has whole seconds, and it is unknown when between
-// sending and receiving it was written.
+// adjust changes an offset as little as an answer requires. The header has whole seconds, and the apiserver wrote it at
+// an unknown time between sending and receiving.
 func adjust(offset time.Duration, sent, received, date time.Time) time.Duration {
 	least, most := date.Sub(received), date.Add(time.Second).Sub(sent)
 	return min(max(offset, least), most)

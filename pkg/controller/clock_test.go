@@ -40,7 +40,7 @@ func TestAdjust(t *testing.T) {
 	}
 }
 
-// TestTheClockIsTheApiserversOne asks a real apiserver by a clock that was 10 minutes wrong.
+// TestTheClockIsTheApiserversOne queries a real apiserver with a clock that is 10 minutes wrong.
 func TestTheClockIsTheApiserversOne(t *testing.T) {
 	config := server.Config(t)
 	clock := &Clock{offset: 10 * time.Minute}

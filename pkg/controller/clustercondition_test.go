@@ -36,7 +36,7 @@ func TestTheClusterHasTheConditionToo(t *testing.T) {
 		return nil
 	}
 	waitCluster(there)
-	// As Cluster API's patch helper does: a merge patch of all conditions as it last read them.
+	// As Cluster API's patch helper does: a merge patch of all conditions that it read.
 	if err := patchConditions(
 		t, m, cluster,
 		metav1.Condition{
@@ -48,7 +48,7 @@ func TestTheClusterHasTheConditionToo(t *testing.T) {
 	if len(cluster.Status.Conditions) != 2 {
 		t.Errorf("conditions %+v", cluster.Status.Conditions)
 	}
-	// Somebody removes it, as an overzealous controller might.
+	// Another controller removes the condition.
 	cluster.Status.Conditions = []metav1.Condition{cluster.Status.Conditions[1]}
 	controllertest.Edit(t, m, cluster, func(*clusterv1.Cluster) {})
 	before := cluster.DeepCopy()

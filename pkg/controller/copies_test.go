@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// copiedCluster makes a Cluster with a kubeconfig, and the Secret of its CA unless caKey is nil.
+// copiedCluster creates a Cluster with a kubeconfig, and the Secret of its CA unless caKey is nil.
 func copiedCluster(t *testing.T, m *management, withKey bool) *clusterv1.Cluster {
 	t.Helper()
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
@@ -35,7 +35,7 @@ func copiedCluster(t *testing.T, m *management, withKey bool) *clusterv1.Cluster
 	return cluster
 }
 
-// caSecret is what Cluster API's control plane provider keeps its CA in.
+// caSecret is the Secret where Cluster API's control-plane provider stores its CA.
 func caSecret(t *testing.T, cluster *clusterv1.Cluster, ca *certs.CA) *corev1.Secret {
 	t.Helper()
 	key, err := ca.KeyPEM()
@@ -82,7 +82,7 @@ func called(name string) func(*v1alpha1.KubeconfigCopy) {
 	return func(c *v1alpha1.KubeconfigCopy) { c.ClientCertificate.CommonName = name }
 }
 
-// waitCopies waits until the condition has a reason, and its message a text.
+// waitCopies waits until the condition has a reason and its message contains a text.
 func waitCopies(t *testing.T, m *management, cluster *clusterv1.Cluster, reason, text string) *v1alpha1.Tunnel {
 	t.Helper()
 	tunnel := controllertest.TunnelNamed(cluster)
@@ -158,7 +158,7 @@ func TestACopyWithAClientCertificate(t *testing.T) {
 	})
 }
 
-// TestTheApiserverKnowsTheUserOfACopy logs in with a copy at a real kube-apiserver that trusts the CA.
+// TestTheApiserverKnowsTheUserOfACopy authenticates with a copy at a real kube-apiserver that trusts the CA.
 func TestTheApiserverKnowsTheUserOfACopy(t *testing.T) {
 	m := apiserver(t)
 	ca := controllertest.NewCA(t)
@@ -184,7 +184,7 @@ func TestTheApiserverKnowsTheUserOfACopy(t *testing.T) {
 
 func TestACopyForAPlugin(t *testing.T) {
 	m := apiserver(t)
-	cluster := copiedCluster(t, m, false) // EKS gives nobody its CA's key
+	cluster := copiedCluster(t, m, false) // EKS does not expose the key of its CA
 	askFor(t, m, cluster, v1alpha1.KubeconfigCopy{Name: "by-plugin", Exec: &v1alpha1.ExecAudience{
 		Command: "kubelogin", Args: []string{"get-token"}, Env: []v1alpha1.ExecEnv{{Name: "A", Value: "b"}},
 		InstallHint: "install it",
@@ -214,7 +214,7 @@ func TestCopiesThatAreRefused(t *testing.T) {
 	tests := map[string]struct {
 		cluster *clusterv1.Cluster
 		ask     v1alpha1.KubeconfigCopy
-		want    []string // in the message
+		want    []string // part of the message
 	}{
 		"there is another Secret": {
 			cluster, certificateCopy("theirs"), []string{"copies[0].name", "not this Tunnel's", "another name"},

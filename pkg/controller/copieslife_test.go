@@ -46,14 +46,14 @@ func TestCopiesInAnotherNamespace(t *testing.T) {
 	waitCopies(t, m, cluster, v1alpha1.ReasonCopyRefused, other)
 	accept("*")
 	there()
-	// What the Tunnel's end leaves behind no garbage collector finds.
+	// No garbage collector removes what the Tunnel leaves behind.
 	controllertest.Edit(
 		t, m, cluster, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled },
 	)
 	controllertest.WaitGone(t, m, secret)
 }
 
-// TestACopyIsRepairedAndFollows what it was made from.
+// TestACopyIsRepairedAndFollows checks that a copy follows the kubeconfig that it was made from.
 func TestACopyIsRepairedAndFollows(t *testing.T) {
 	m := apiserver(t)
 	cluster := copiedCluster(t, m, true)
@@ -126,8 +126,8 @@ func TestACopyIsRepairedAndFollows(t *testing.T) {
 	}
 }
 
-// TestCopiesOwnTheirPartOfTheStatus on a real apiserver: their entries and their condition, and nothing that others
-// decide or count.
+// TestCopiesOwnTheirPartOfTheStatus checks on a real apiserver that copies write their entries and condition, and no
+// field that other reconcilers decide or count.
 func TestCopiesOwnTheirPartOfTheStatus(t *testing.T) {
 	m := apiserver(t)
 	cluster := copiedCluster(t, m, true)

@@ -26,7 +26,7 @@ import (
 const (
 	eksHost, eksMovedHost = "0123456789abcdef.gr7.eu-west-1.eks.amazonaws.com", "fedcba9876543210.gr7.eu-west-1.eks.amazonaws.com"
 	eksEndpoint, eksMoved = "https://" + eksHost, "https://" + eksMovedHost
-	eksName               = "another_name" // what AWS calls the cluster
+	eksName               = "another_name" // the name of the cluster in AWS
 )
 
 // awsProvider is the code of Cluster API's own AWS provider, which writes the kubeconfigs of EKS: tools/capa.
@@ -37,7 +37,8 @@ type awsProvider struct {
 	ca      string
 }
 
-// TestTheAWSProviderKeepsWriting has the provider for EKS write at each reconciliation, by its own code, in each mode.
+// TestTheAWSProviderKeepsWriting has the provider for EKS write at each reconciliation, with its own code, in each
+// mode.
 func TestTheAWSProviderKeepsWriting(t *testing.T) {
 	program := awsProgram(t)
 	m := apiserver(t)
@@ -122,7 +123,7 @@ func newAWSProvider(t *testing.T, w *writersWorld, program string) *awsProvider 
 	return p
 }
 
-// reconcile runs the provider's code once, while AWS says that the apiserver is there.
+// reconcile runs the provider's code once, while AWS reports that the apiserver exists.
 func (p *awsProvider) reconcile(endpoint string) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), 2*time.Minute)
@@ -136,7 +137,7 @@ func (p *awsProvider) reconcile(endpoint string) {
 	}
 }
 
-// ledAway waits until the kubeconfig leads where the mode has it lead, and says where that is.
+// ledAway waits until the kubeconfig has the endpoint of the mode, and returns it.
 func (p *awsProvider) ledAway(original string) (secret *corev1.Secret, way kubeconfig.Way) {
 	p.t.Helper()
 	secret = p.secret()
@@ -155,7 +156,7 @@ func (p *awsProvider) ledAway(original string) (secret *corev1.Secret, way kubec
 	return secret, way
 }
 
-// check is about one version of the Secret that a reader saw after a write, and keeps it.
+// check checks one version of the Secret that a reader observed after a write, and stores it.
 func (p *awsProvider) check(now, before *corev1.Secret, want kubeconfig.Way, original string) {
 	p.t.Helper()
 	got, err := kubeconfig.Read(now, p.cluster.Name)
@@ -168,7 +169,7 @@ func (p *awsProvider) check(now, before *corev1.Secret, want kubeconfig.Way, ori
 	if string(now.Data["token-file"]) == string(before.Data["token-file"]) {
 		p.t.Error("the token is the one before: the provider has not written")
 	}
-	// The provider refuses to write a Secret that is not its own any more.
+	// The provider does not write a Secret that it no longer owns.
 	if len(now.OwnerReferences) != 1 || now.OwnerReferences[0].Kind != "AWSManagedControlPlane" ||
 		now.Type != clusterv1.ClusterSecretType {
 		p.t.Errorf("type %s, owners %v", now.Type, now.OwnerReferences)

@@ -20,10 +20,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/records"
 )
 
-// deletedForMove is the annotation of clusterctl on what it has moved.
+// deletedForMove is the annotation of clusterctl on the objects that it has moved.
 const deletedForMove = "clusterctl.cluster.x-k8s.io/delete-for-move"
 
-// endedIDs is the record of the shared management cluster.
+// endedIDs returns the record of the shared management cluster.
 func endedIDs(t *testing.T, m *management) map[string]string {
 	t.Helper()
 	record := &corev1.ConfigMap{}
@@ -45,7 +45,7 @@ func checkEnded(t *testing.T, m *management, id string) {
 	}
 }
 
-// waitPaused waits until the controller has noted that a Cluster is paused, or is no more.
+// waitPaused waits until the controller has recorded that a Cluster is paused, or is not.
 func waitPaused(t *testing.T, m *management, cluster *clusterv1.Cluster, want bool) *v1alpha1.Tunnel {
 	t.Helper()
 	tunnel := controllertest.TunnelNamed(cluster)
@@ -105,8 +105,8 @@ func TestATunnelThatEndsIsOnRecord(t *testing.T) {
 	}
 }
 
-// TestAMovedClusterEndsNothing does what clusterctl move does to the management cluster that it moves from, and what
-// happens when the Cluster goes before its Tunnel.
+// TestAMovedClusterEndsNothing does what clusterctl move does to the management cluster that it moves from, and covers
+// a Cluster that is deleted before its Tunnel.
 func TestAMovedClusterEndsNothing(t *testing.T) {
 	m := apiserver(t)
 	tests := map[string]func(*clusterv1.Cluster, *v1alpha1.Tunnel){
@@ -177,7 +177,7 @@ func TestATunnelThatComesBackIsOffTheRecord(t *testing.T) {
 		}
 		return nil
 	})
-	// so its edges are served while the Cluster is paused still, and nothing else begins
+	// so its edges are served while the Cluster is still paused, and nothing else begins
 	controllertest.Eventually(t, func() error {
 		now := &v1alpha1.Tunnel{}
 		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), now); err != nil {
@@ -222,7 +222,7 @@ func TestTheRecordIsPrunedAndBounded(t *testing.T) {
 	for i := range records.MaxEnded {
 		ids[fmt.Sprintf("%032d", i)] = at.UTC().Format(time.RFC3339)
 	}
-	// So many fit into one object.
+	// As many as fit into one object.
 	full := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "full"}, Data: ids}
 	controllertest.Create(t, m, full)
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 )
 
-// setupInformers has each replica compare the Clusters and Tunnels in its cache with those of the apiserver, for Alive.
+// setupInformers makes each replica compare the Clusters and Tunnels in its cache with those in the apiserver, for
+// Alive.
 func setupInformers(p reconciler.Deps, mgr ctrl.Manager) error {
 	check, err := informers.New(context.Background(), informers.Config{
 		Cache: mgr.GetCache(), Live: p.Live, Beats: reconciler.Reconciliations, Log: p.Log,

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// TestTheCacheHasAllObjectsThatAreCompared: an object that a selector leaves out would look like one that an informer
+// TestTheCacheHasAllObjectsThatAreCompared: an object that a selector omits would look like one that an informer
 // missed.
 func TestTheCacheHasAllObjectsThatAreCompared(t *testing.T) {
 	options := CacheOptions(controllertest.Config())

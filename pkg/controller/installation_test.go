@@ -44,7 +44,7 @@ func TestTheManagerMakesTheInstallation(t *testing.T) {
 	})
 }
 
-// TestTheBundleReachesTheBootstrapSecrets has the shared manager introduce another CA, and takes it back.
+// TestTheBundleReachesTheBootstrapSecrets makes the shared manager introduce another CA, and reverts that.
 func TestTheBundleReachesTheBootstrapSecrets(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
@@ -64,7 +64,7 @@ func TestTheBundleReachesTheBootstrapSecrets(t *testing.T) {
 		config := &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: source.Namespace, Name: v1alpha1.InstallationConfigMapName},
 		}
-		// so that the controller looks now
+		// so that the controller reconciles now
 		controllertest.Edit(t, m, config, func(c *corev1.ConfigMap) { c.Data[v1alpha1.TrustBundleKey] = "x" })
 	}
 	replace(map[string][]byte{corev1.TLSCertKey: other.CertPEM(), corev1.TLSPrivateKeyKey: otherKey})

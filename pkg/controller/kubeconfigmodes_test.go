@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// sees puts the names of a serving certificate into a Tunnel's status, as one edge sees it.
+// sees writes the names of a serving certificate into a Tunnel's status, as observed by one edge.
 func sees(t *testing.T, m *management, cluster *clusterv1.Cluster, names ...string) {
 	t.Helper()
 	controllertest.Eventually(t, func() error {
@@ -37,7 +37,7 @@ func sees(t *testing.T, m *management, cluster *clusterv1.Cluster, names ...stri
 	})
 }
 
-// waitWay waits until the kubeconfig of a Cluster leads a way.
+// waitWay waits until the kubeconfig of a Cluster has an endpoint.
 func waitWay(t *testing.T, m *management, cluster *clusterv1.Cluster, want kubeconfig.Way) *corev1.Secret {
 	t.Helper()
 	secret := &corev1.Secret{

@@ -25,17 +25,17 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// A provider is what a control-plane provider does to a kubeconfig Secret, by Cluster API's own code where that is
-// what it uses: in the order in which it happens.
+// A provider lists the writes of a control-plane provider to a kubeconfig Secret in their order, with Cluster API's own
+// code where the provider uses that.
 type provider []struct {
 	what   string
-	server string // that of the provider from then on
+	server string // the provider's server from then on
 	write  func(now *corev1.Secret) error
 }
 
 const movedServer = "https://192.0.2.99:6443"
 
-// providers are those that behave in ways of their own.
+// providers are the providers with distinct behaviour.
 func (w *writersWorld) providers() map[string]provider {
 	owner := metav1.OwnerReference{
 		APIVersion: "controlplane.cluster.x-k8s.io/v1beta2", Kind: "KubeadmControlPlane", Name: "cp", UID: "1",
@@ -60,13 +60,13 @@ func (w *writersWorld) providers() map[string]provider {
 				func(now *corev1.Secret) error { return capikubeconfig.RegenerateSecret(w.t.Context(), w.m, now) },
 			},
 		},
-		"Kamaji and EKS": { // everything again at each reconcile, as CreateOrUpdate does
+		"Kamaji and EKS": { // writes everything at each reconcile, as CreateOrUpdate does
 			{"creates", controllertest.OriginalServer, w.writeAll(controllertest.OriginalServer)},
 			{"rewrites", controllertest.OriginalServer, w.writeAll(controllertest.OriginalServer)},
 			{"rewrites", controllertest.OriginalServer, w.writeAll(controllertest.OriginalServer)},
 			{"rewrites for another endpoint", movedServer, w.writeAll(movedServer)},
 		},
-		"RKE2 and Talos": { // by copies of this code
+		"RKE2 and Talos": { // with copies of this code
 			{"creates", controllertest.OriginalServer, w.generate(controllertest.OriginalServer)},
 			{"rotates", controllertest.OriginalServer, w.generate(controllertest.OriginalServer)},
 			{"rewrites", controllertest.OriginalServer, w.generate(controllertest.OriginalServer)},
@@ -117,7 +117,7 @@ func (w *writersWorld) generate(server string) func(*corev1.Secret) error {
 	}
 }
 
-// writersWorld is one Cluster of which a provider writes the kubeconfig.
+// writersWorld is one Cluster whose kubeconfig a provider writes.
 type writersWorld struct {
 	t         *testing.T
 	m         *management
@@ -145,7 +145,7 @@ func newWritersWorld(t *testing.T, m *management, namespace string, mode v1alpha
 	return w
 }
 
-// want is where the kubeconfig leads where the provider wrote a server.
+// want returns the expected endpoint after the provider wrote a server.
 func (w *writersWorld) want(original string) kubeconfig.Way {
 	switch w.mode {
 	case v1alpha1.KubeconfigModeSNI:
@@ -171,8 +171,8 @@ func (w *writersWorld) secret() *corev1.Secret {
 	return controllertest.SecretNamed(w.cluster.Namespace, w.cluster.Name+kubeconfig.Suffix)
 }
 
-// TestAKubeconfigHoldsAgainstEveryWriter has each provider do what it does to a Secret, in each mode, and the Cluster
-// opt out in the end. No webhook is asked: the controller holds it alone.
+// TestAKubeconfigHoldsAgainstEveryWriter runs each provider's writes to a Secret in each mode, and opts the Cluster out
+// at the end. It runs without the webhook: the controller alone restores the endpoint.
 func TestAKubeconfigHoldsAgainstEveryWriter(t *testing.T) {
 	m := apiserver(t)
 	for _, name := range []string{"KCP", "Kamaji and EKS", "RKE2 and Talos"} {
@@ -201,7 +201,7 @@ func TestAKubeconfigHoldsAgainstEveryWriter(t *testing.T) {
 	}
 }
 
-// checkOptsOut has the Cluster opt out, and checks that its kubeconfig is the provider's again.
+// checkOptsOut opts the Cluster out and checks that its kubeconfig is the provider's again.
 func (w *writersWorld) checkOptsOut(server string) {
 	w.t.Helper()
 	controllertest.Edit(
@@ -218,8 +218,8 @@ func (w *writersWorld) checkOptsOut(server string) {
 	}
 }
 
-// checkHolds waits until a kubeconfig leads where it has to after a provider's write, and checks that nothing else
-// has changed.
+// checkHolds waits until a kubeconfig has its endpoint after a provider's write, and checks that nothing else has
+// changed.
 func (w *writersWorld) checkHolds(what, original string, wrote []byte) {
 	t := w.t
 	t.Helper()
@@ -260,7 +260,7 @@ func (w *writersWorld) checkHolds(what, original string, wrote []byte) {
 	}
 }
 
-// clusterCA is the CA Secret of a workload cluster, as Cluster API keeps it.
+// clusterCA is the CA Secret of a workload cluster, as Cluster API stores it.
 func clusterCA(t *testing.T, cluster *clusterv1.Cluster) *corev1.Secret {
 	t.Helper()
 	ca, err := certs.NewCA("kubernetes", time.Now(), 24*365*time.Hour)

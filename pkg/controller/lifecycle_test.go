@@ -121,7 +121,7 @@ func TestNothingIsWrittenWhilePaused(t *testing.T) {
 	for _, c := range all {
 		waitReady(t, m, c)
 	}
-	// Pausing keeps what was written, even when the Tunnel is deleted: so clusterctl moves it.
+	// Pausing keeps what was written, even when the Tunnel is deleted: this is how clusterctl moves it.
 	controllertest.Edit(t, m, bySpec, func(c *clusterv1.Cluster) {
 		c.Spec.Paused = ptr.To(true)
 		c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled
@@ -211,7 +211,7 @@ func TestTheBootstrapSecretComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitToken(t, m, cluster, string(first.Data[v1alpha1.BootstrapTokenKey]))
-	// Whoever has stolen the token that was in it, and did not use it, is left with nothing.
+	// A stolen token from the Secret that was not used yet is then worthless.
 	tunnel := controllertest.Read(t, m, controllertest.TunnelNamed(cluster))
 	stolen := controllertest.EdgeRequest(t, cluster.Namespace+"/c1")
 	stolen.Annotations[v1alpha1.RequestTunnelIDAnnotation] = tunnel.Spec.ID
@@ -254,7 +254,7 @@ func TestATokenMakesRoomForAnotherWellBeforeItEnds(t *testing.T) {
 	}
 }
 
-// waitToken waits until a bootstrap Secret has another token than before, and checks that it is on record.
+// waitToken waits until a bootstrap Secret has a new token, and checks that it is recorded.
 func waitToken(t *testing.T, m *management, cluster *clusterv1.Cluster, before string) {
 	t.Helper()
 	secret, tunnel := controllertest.BootstrapOf(cluster), controllertest.TunnelNamed(cluster)

@@ -18,8 +18,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// management is a real kube-apiserver with the real manager, which has the permissions of deploy/kubernetes and no
-// more.
+// management is a real kube-apiserver with the real manager, which has exactly the permissions of deploy/kubernetes.
 type management struct {
 	client.WithWatch // of an administrator, without cache
 	xdsServer        client.Client
@@ -28,10 +27,10 @@ type management struct {
 
 var (
 	server = kubetest.Server{CRDs: true, Prepare: startManager, End: endManagers}
-	// shared is one for all tests of the package, made by startManager.
+	// shared is used by all tests of the package. startManager creates it.
 	shared       *management
 	managerEnded = make(chan error, 1)
-	// That of a replica that does not lead ends at the same time, if a test has started it.
+	// The manager of a replica that does not lead ends at the same time, if a test has started one.
 	managersEnd  context.Context
 	replicaEnded = make(chan error, 1)
 )

@@ -44,8 +44,8 @@ func TestABadExtraNameIsNamedAndAllTheRestIsServed(t *testing.T) {
 	}
 }
 
-// nextSecond waits until what is created is younger: creation times have whole seconds, and of two of one age the
-// name decides.
+// nextSecond waits until a new object is younger: creation times have whole seconds, and at the same age the name
+// decides.
 func nextSecond(t *testing.T, than client.Object) {
 	t.Helper()
 	controllertest.Eventually(t, func() error {
@@ -97,7 +97,7 @@ func TestAnOlderTunnelTakesNoIDByAnEdit(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	older, younger := kubetest.Cluster(ns, "older"), kubetest.Cluster(ns, "younger")
-	first := controllertest.TunnelNamed(older) // there is no Cluster yet, so nobody chooses an id
+	first := controllertest.TunnelNamed(older) // there is no Cluster yet, so no controller chooses an id
 	controllertest.Create(t, m, first)
 	nextSecond(t, first)
 	controllertest.Create(t, m, younger)
@@ -167,7 +167,7 @@ func TestAClusterWithoutUsableHostnameKeepsItsKubeconfig(t *testing.T) {
 func TestTwoClustersOfOneHostname(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
-	// Both give a--b as the first label. The first that is on record keeps it; pkg/decision has the order of two that
+	// Both result in a--b as the first label. The first one on record keeps it; pkg/decision defines the order of two that
 	// come together.
 	keeps, loses := kubetest.Cluster(ns, "a--b"), kubetest.Cluster(ns, "a.b")
 	controllertest.Create(t, m, keeps)
@@ -212,5 +212,5 @@ func TestABadKubeconfigTouchesNoOtherCluster(t *testing.T) {
 	}
 	waitReady(t, m, good)
 	controllertest.Edit(t, m, bad, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
-	controllertest.WaitGone(t, m, tunnel) // what can't be read can't be restored, and must not keep the Tunnel
+	controllertest.WaitGone(t, m, tunnel) // what cannot be read cannot be restored, and must not keep the Tunnel
 }

@@ -32,7 +32,7 @@ func waitCondition(t *testing.T, m *management, cluster *clusterv1.Cluster, kind
 	return tunnel
 }
 
-// waitReady waits until the kubeconfig leads through the tunnel and edges can enrol.
+// waitReady waits until the kubeconfig uses the tunnel and edges can enrol.
 func waitReady(t *testing.T, m *management, cluster *clusterv1.Cluster) *v1alpha1.Tunnel {
 	t.Helper()
 	controllertest.Eventually(t, func() error {
@@ -56,8 +56,8 @@ func waitServer(t *testing.T, m *management, secret *corev1.Secret, want string)
 	return now
 }
 
-// settled waits until a Cluster that was made later is served: whatever was to happen to earlier ones has happened,
-// as all of them pass through one queue.
+// settled waits until a Cluster that was created later is served. All Clusters pass through one queue, so earlier ones
+// were processed by then.
 func settled(t *testing.T, m *management, namespace string) {
 	t.Helper()
 	marker := kubetest.Cluster(namespace, fmt.Sprintf("marker-%d", time.Now().UnixNano()))

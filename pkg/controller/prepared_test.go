@@ -25,7 +25,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// preparedTunnel is what `fairlead move prepare` makes: a Tunnel without a Cluster that waits for so long.
+// preparedTunnel creates what `fairlead move prepare` does: a Tunnel without a Cluster that waits for a limited time.
 func preparedTunnel(t *testing.T, m *management, id string, lasts time.Duration) *v1alpha1.Tunnel {
 	t.Helper()
 	tunnel := &v1alpha1.Tunnel{
@@ -55,7 +55,7 @@ func tokenOf(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) string {
 	return string(secret.Data[v1alpha1.BootstrapTokenKey])
 }
 
-// enrolment is what the xds-server asks for a new edge of a Tunnel.
+// enrolment returns the request of an xds-server for a new edge of a Tunnel.
 func enrolment(
 	t *testing.T, tunnel *v1alpha1.Tunnel, token string,
 ) (csr *certificatesv1.CertificateSigningRequest, node string) {
@@ -68,14 +68,14 @@ func enrolment(
 	return csr, node
 }
 
-// moveIn does what clusterctl does to a management cluster that it moves a Cluster to, where its Tunnel is there
-// already.
+// moveIn does what clusterctl does to the management cluster that it moves a Cluster to, where the Tunnel already
+// exists.
 func moveIn(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) *clusterv1.Cluster {
 	t.Helper()
 	cluster := kubetest.Cluster(tunnel.Namespace, tunnel.Name)
 	cluster.Spec.Paused = ptr.To(true)
 	controllertest.Create(t, m, cluster)
-	settled(t, m, tunnel.Namespace) // whatever the controller does to a Tunnel whose Cluster is there, it has done
+	settled(t, m, tunnel.Namespace) // the controller has processed the Tunnel together with its Cluster
 	moved := controllertest.TunnelNamed(cluster)
 	moved.Spec.ID = tunnel.Spec.ID
 	objects.CompleteTunnel(moved, cluster)
@@ -87,7 +87,7 @@ func moveIn(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) *clusterv1.Clu
 	return cluster
 }
 
-// certificateUsages are those of an edge's leaf.
+// certificateUsages are the usages of an edge's leaf.
 var certificateUsages = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 
 func TestATunnelIsPreparedForItsCluster(t *testing.T) {
@@ -164,7 +164,7 @@ func TestAPreparedTunnelEndsWithItsTime(t *testing.T) {
 		t.Errorf("who comes late is answered %q", reason)
 	}
 
-	// It can be prepared again: then it has not ended any more.
+	// It can be prepared again, and is then no longer recorded as ended.
 	second := preparedTunnel(t, m, id, time.Hour)
 	tokenOf(t, m, second)
 	controllertest.Eventually(t, func() error {
@@ -178,7 +178,7 @@ func TestAPreparedTunnelEndsWithItsTime(t *testing.T) {
 	checkEdgeLeaf(t, m, csr.Status.Certificate, node, id)
 }
 
-// TestAPreparedTunnelTakesNothingFromAnother prepares one in the management cluster in which the Cluster is already.
+// TestAPreparedTunnelTakesNothingFromAnother prepares one in the management cluster that already has the Cluster.
 func TestAPreparedTunnelTakesNothingFromAnother(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
@@ -209,7 +209,7 @@ func TestAPreparedTunnelTakesNothingFromAnother(t *testing.T) {
 	}
 }
 
-// TestAPreparedTunnelWhoseClusterIsAboutToCome is over in the middle of a move: it must not end then.
+// TestAPreparedTunnelWhoseClusterIsAboutToCome expires in the middle of a move: it must not end then.
 func TestAPreparedTunnelWhoseClusterIsAboutToCome(t *testing.T) {
 	m := apiserver(t)
 	tunnel := preparedTunnel(t, m, model.NewID(), 3*time.Second)

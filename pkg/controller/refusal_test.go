@@ -18,8 +18,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// claimant makes a Tunnel that claims the id of another one, with one token, and records an id as its own: none, or
-// one that it does not claim.
+// claimant creates a Tunnel with one token that claims the id of another one. recorded is the id in its own record:
+// none, or one that it does not claim.
 func claimant(t *testing.T, m *management, recorded string) *v1alpha1.Tunnel {
 	t.Helper()
 	id := model.NewID()
@@ -125,7 +125,7 @@ func TestTheSignerRefuses(t *testing.T) {
 		"a tunnel whose Cluster is another's": {
 			tunnel: func(t *testing.T, m *management, tunnel *v1alpha1.Tunnel) {
 				t.Helper()
-				// A Tunnel of no owner is what the xds-server does not serve either.
+				// The xds-server does not serve a Tunnel without an owner either.
 				controllertest.Edit(t, m, tunnel, func(tunnel *v1alpha1.Tunnel) { tunnel.OwnerReferences = nil })
 			},
 			want: signer.ReasonTunnelEnded,
@@ -217,7 +217,7 @@ func TestAnEndedTunnelRenewsNothing(t *testing.T) {
 	}
 	renewal := controllertest.EdgeRequest(t, tunnel.Namespace+"/c1")
 	delete(renewal.Annotations, v1alpha1.RequestTokenAnnotation)
-	// Whether the Tunnel is gone already is a matter of milliseconds.
+	// Whether the Tunnel is already gone depends on milliseconds.
 	if got := denialOf(answered(t, m, renewal)); got != signer.ReasonTunnelEnded && got != signer.ReasonUnknownTunnel {
 		t.Errorf("got reason %q", got)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// TestARejectedTunnelEndsNothingOfAnother has an attacker's Tunnel claim the id of a victim in another namespace. It
-// is refused, asks for no copies, and is deleted: by its Cluster, by opting out, or by itself.
+// TestARejectedTunnelEndsNothingOfAnother has an attacker's Tunnel claim the id of a victim in another namespace. It is
+// rejected, requests no copies, and is deleted: through its Cluster, by opting out, or directly.
 func TestARejectedTunnelEndsNothingOfAnother(t *testing.T) {
 	m := apiserver(t)
 	victim := kubetest.Cluster(kubetest.NewNamespace(t, m), "victim")

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
-// TestRevokingAnEdgeEndsItsToken does it while the Cluster is paused too.
+// TestRevokingAnEdgeEndsItsToken also covers a paused Cluster.
 func TestRevokingAnEdgeEndsItsToken(t *testing.T) {
 	m := apiserver(t)
 	for name, pause := range map[string]bool{"served": false, "paused": true} {
@@ -64,7 +64,7 @@ func TestRevokingAnEdgeEndsItsToken(t *testing.T) {
 	}
 }
 
-// TestARevokedEdgeDoesNotComeBackByItsToken asks before the status can have been written again.
+// TestARevokedEdgeDoesNotComeBackByItsToken enrols before the status can have been written again.
 func TestARevokedEdgeDoesNotComeBackByItsToken(t *testing.T) {
 	m := apiserver(t)
 	tunnel := pausedTunnel(t, m)

@@ -1,13 +1,13 @@
-// Package controller joins the reconcilers that write everything Fairlead writes in a management cluster. In go a
-// manager and a Config, out come registered reconcilers: Tunnels and the names that they have (tunnel), where
-// kubeconfigs lead (kubeconfigs, webhook, copies), the CAs and what they sign (ca, signer), and what is alive
-// (status, boot). It serves no Envoy and talks to no edge.
+// Package controller joins the reconcilers that write everything Fairlead writes in a management cluster. Its input is
+// a manager and a Config; its output is registered reconcilers: Tunnels and their names (tunnel), endpoints of
+// kubeconfigs (kubeconfigs, webhook, copies), the CAs and their signatures (ca, signer), and live state (status, boot).
+// It serves no Envoy and has no connection to an edge.
 //
-// Every reconciliation is level-based: it looks at what there is, decides once, and writes only what differs. Data
-// that changes together is one write. Where names, ids, tokens or counts are involved, the write has the
-// resourceVersion of the object that the decision was made about, and a conflict repeats the decision. Where nothing
-// is counted and others write beside it, it is a server-side apply with one field owner for each concern: the
-// conditions of Clusters and Machines, what became of copies, and the CA bundles of the webhook.
+// Every reconciliation is level-based: it reads the current objects, decides once, and writes only what differs. Data
+// that changes together is one write. If names, ids, tokens or counts are involved, the write has the resourceVersion
+// of the object that the decision was based on, and a conflict repeats the decision. If nothing is counted and other
+// writers exist, it is a server-side apply with one field owner per concern: the conditions of Clusters and Machines,
+// the results of copies, and the CA bundles of the webhook.
 package controller
 
 import (
@@ -40,7 +40,7 @@ import (
 // Config holds the settings of the controller.
 type Config = config.Config
 
-// TunnelDNS says whether clients can resolve tunnel hostnames.
+// TunnelDNS selects how the controller decides whether clients can resolve tunnel hostnames.
 type TunnelDNS = config.TunnelDNS
 
 // The values of TunnelDNS.
@@ -50,14 +50,14 @@ const (
 	TunnelDNSNo   = config.TunnelDNSNo
 )
 
-// Alive returns an error that names each reconciliation that does not end and each informer that is stuck, for a
-// liveness probe.
+// Alive returns an error that names each reconciliation that does not end and each stuck informer, for a liveness
+// probe.
 func Alive(request *http.Request) error { return reconciler.Alive(request) }
 
 // NewScheme returns a scheme with every type that the controller reads or writes.
 func NewScheme() (*runtime.Scheme, error) { return objects.NewScheme() }
 
-// Setup adds all controllers to a manager whose cache was made with CacheOptions. It starts nothing.
+// Setup adds all controllers to a manager whose cache was created with CacheOptions. It starts nothing.
 func Setup(mgr ctrl.Manager, config config.Config, log *slog.Logger) error {
 	if err := config.Validate(); err != nil {
 		return err
@@ -94,8 +94,8 @@ func Setup(mgr ctrl.Manager, config config.Config, log *slog.Logger) error {
 	)
 }
 
-// setupLive adds the reconcilers of what edges, gateways and machines report, and the view of the xds-servers that
-// they read.
+// setupLive adds the reconcilers of what edges, gateways and machines report, and the view of the xds-servers that they
+// read.
 func setupLive(p reconciler.Deps, mgr ctrl.Manager, ended *records.EndedTunnels, figures *metrics.Collector) error {
 	changed := workqueue.NewTyped[string]()
 	setup := func(view status.View) error {

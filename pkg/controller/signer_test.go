@@ -31,8 +31,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// pausedTunnel makes a Tunnel that holds its id and has one token of three uses, to which nothing but its status is
-// written.
+// pausedTunnel creates a Tunnel that holds its id and has one token with three uses. The controller writes only its
+// status.
 func pausedTunnel(t *testing.T, m *management) *v1alpha1.Tunnel {
 	t.Helper()
 	tunnel := claims(t, m, controllertest.TestID)
@@ -40,7 +40,7 @@ func pausedTunnel(t *testing.T, m *management) *v1alpha1.Tunnel {
 	return tunnel
 }
 
-// claims makes a Tunnel of a paused Cluster that claims an id.
+// claims creates a Tunnel of a paused Cluster that claims an id.
 func claims(t *testing.T, m *management, id string) *v1alpha1.Tunnel {
 	t.Helper()
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
@@ -53,7 +53,7 @@ func claims(t *testing.T, m *management, id string) *v1alpha1.Tunnel {
 	return tunnel
 }
 
-// usableToken is the record of controllertest.TestToken, which has three uses.
+// usableToken returns the record of controllertest.TestToken, which has three uses.
 func usableToken() v1alpha1.TokenStatus {
 	return v1alpha1.TokenStatus{
 		SHA256: enrol.HashToken(controllertest.TestToken), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 3,
@@ -92,7 +92,7 @@ func answered(
 	return csr
 }
 
-// denialOf is the reason for which a request was denied, or empty.
+// denialOf returns the reason for which a request was denied, or an empty string.
 func denialOf(csr *certificatesv1.CertificateSigningRequest) string {
 	for _, c := range csr.Status.Conditions {
 		if c.Type == certificatesv1.CertificateDenied && c.Status == corev1.ConditionTrue {
@@ -187,8 +187,7 @@ func TestGatewayAndControlLeaves(t *testing.T) {
 	checkLeaf(t, m, control.Status.Certificate, model.ControlSubject(), x509.ExtKeyUsageServerAuth)
 }
 
-// TestATokenIsNeverUsedMoreOftenThanItMayBe has edges enrol at the same time, through the xds-server's own half of
-// signing.
+// TestATokenIsNeverUsedMoreOftenThanItMayBe enrols edges concurrently, with the xds-server's own half of signing.
 func TestATokenIsNeverUsedMoreOftenThanItMayBe(t *testing.T) {
 	m := apiserver(t)
 	tunnel := pausedTunnel(t, m)

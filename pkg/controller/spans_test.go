@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 )
 
-// TestASignatureIsTraced is about the manager, its permissions and a real kube-apiserver.
+// TestASignatureIsTraced runs the manager with its permissions and a real kube-apiserver.
 func TestASignatureIsTraced(t *testing.T) {
 	m := apiserver(t)
 	c := tracetest.Start(t)
@@ -54,7 +54,7 @@ func TestASignatureIsTraced(t *testing.T) {
 	}
 }
 
-// A webhook of somebody else's may say no in words of the object, and the object may be a Secret.
+// A third-party webhook may reject a write with the words of the object, which may be a Secret.
 func TestWhatAnApiserverSaysIsNotTraced(t *testing.T) {
 	c := tracetest.Start(t)
 	stop := controllertest.TraceTo(t, c)

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// TestEventsTellTheStory reads what `kubectl describe` shows, of the Tunnel and of its Cluster.
+// TestEventsTellTheStory checks the events that `kubectl describe` shows for the Tunnel and its Cluster.
 func TestEventsTellTheStory(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
@@ -36,7 +36,7 @@ func TestEventsTellTheStory(t *testing.T) {
 	controllertest.Edit(t, m, garbage, func(s *corev1.Secret) { s.Data["value"] = []byte("garbage again") })
 	waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidKubeconfig)
 	settled(t, m, ns)
-	// The same again is counted, and no new object.
+	// A repetition is counted in the same object.
 	count := 0
 	for _, e := range onTunnel.events(t, ns) {
 		if e.Reason == v1alpha1.ReasonInvalidKubeconfig {
@@ -51,7 +51,7 @@ func TestEventsTellTheStory(t *testing.T) {
 	}
 }
 
-// story are the events of an object.
+// story returns the events of an object.
 type story struct {
 	kind, uid string
 	m         *management

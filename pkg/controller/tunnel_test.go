@@ -75,7 +75,7 @@ func TestAClusterThatOptsInGetsATunnel(t *testing.T) {
 	waitEvent(t, m, tunnel, v1alpha1.ReasonRewritten)
 }
 
-// TestTheDecisionIsRecorded changes what a Tunnel asks for. While its Cluster is paused nothing is decided anew.
+// TestTheDecisionIsRecorded changes the spec of a Tunnel. While its Cluster is paused, nothing is decided anew.
 func TestTheDecisionIsRecorded(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")

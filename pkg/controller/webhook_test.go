@@ -24,13 +24,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// version is what a reader saw of a Secret, and when.
+// version is a version of a Secret that a reader observed, and when.
 type version struct {
 	secret *corev1.Secret
 	at     time.Time
 }
 
-// watchSecret returns everything that a reader sees of a Secret from now on.
+// watchSecret returns all versions of a Secret that a reader observes from now on.
 func watchSecret(t *testing.T, m *management, secret *corev1.Secret) <-chan version {
 	t.Helper()
 	w, err := m.Watch(t.Context(), &corev1.SecretList{}, client.InNamespace(secret.Namespace), &client.ListOptions{
@@ -115,7 +115,7 @@ func TestAProviderThatDeletesAndCreatesDoesNotWinEither(t *testing.T) {
 	}
 }
 
-// TestWithoutWebhookTheControllerRepairs measures for how long a reader sees another way when no replica answers.
+// TestWithoutWebhookTheControllerRepairs measures how long a reader sees another endpoint when no replica answers.
 func TestWithoutWebhookTheControllerRepairs(t *testing.T) {
 	const writes = 20
 	m := apiserver(t)
@@ -152,7 +152,7 @@ func TestWithoutWebhookTheControllerRepairs(t *testing.T) {
 	)
 }
 
-// TestASilentWebhookCostsTwoSeconds: somebody who takes connections and never answers, as a replica that hangs would.
+// TestASilentWebhookCostsTwoSeconds uses a server that accepts connections and never answers, like a hanging replica.
 func TestASilentWebhookCostsTwoSeconds(t *testing.T) {
 	m := apiserver(t)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -178,7 +178,7 @@ func TestASilentWebhookCostsTwoSeconds(t *testing.T) {
 	})
 }
 
-// callWebhook has the apiserver call a webhook like ours at an address, for namespaces with a label, until the test
+// callWebhook makes the apiserver call a webhook like ours at an address, for namespaces with a label, until the test
 // ends.
 func callWebhook(t *testing.T, m *management, label, address string) {
 	t.Helper()
@@ -197,7 +197,7 @@ func callWebhook(t *testing.T, m *management, label, address string) {
 
 var errNotAsked = errors.New("the apiserver does not ask the webhook yet")
 
-// TestWhatTheWebhookDoesWithOneSecret shows the apiserver a Secret, and looks at what it would store.
+// TestWhatTheWebhookDoesWithOneSecret sends a Secret to the apiserver and checks what it would store.
 func TestWhatTheWebhookDoesWithOneSecret(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
@@ -210,7 +210,7 @@ func TestWhatTheWebhookDoesWithOneSecret(t *testing.T) {
 	).Server
 	tests := map[string]struct {
 		change func(*corev1.Secret)
-		want   string // the server; empty: the kubeconfig is what was sent
+		want   string // the server; empty: the kubeconfig is unchanged
 	}{
 		"all of it is the provider's": {change: func(*corev1.Secret) {}, want: through},
 		"it is in stringData": {

@@ -27,8 +27,7 @@ import (
 
 const proxyPassword = "hunter2"
 
-// proxiedCluster has a kubeconfig that leads by a proxy with credentials, in a namespace that the webhook is called
-// for.
+// proxiedCluster has a kubeconfig that uses a proxy with credentials, in a namespace for which the webhook is called.
 func proxiedCluster(t *testing.T, m *management) *clusterv1.Cluster {
 	t.Helper()
 	cluster := kubetest.Cluster(labelledNamespace(t, m, "yes"), "c1")
@@ -45,7 +44,7 @@ func proxiedCluster(t *testing.T, m *management) *clusterv1.Cluster {
 	return cluster
 }
 
-// review sends an AdmissionReview to the webhook's port without any certificate, and returns the patch of the answer.
+// review sends an AdmissionReview to the webhook's port without any certificate, and returns the patch in the answer.
 func review(t *testing.T, operation admissionv1.Operation, object, old *corev1.Secret) string {
 	t.Helper()
 	raw := func(secret *corev1.Secret) runtime.RawExtension {
@@ -95,7 +94,7 @@ func review(t *testing.T, operation admissionv1.Operation, object, old *corev1.S
 	return string(answer) + decodedPatch(t, reviewed.Response.Patch)
 }
 
-// decodedPatch is a JSON patch with what it writes into the data of a Secret.
+// decodedPatch is a JSON patch that writes the data of a Secret.
 func decodedPatch(t *testing.T, patch []byte) string {
 	t.Helper()
 	if len(patch) == 0 {
@@ -126,7 +125,7 @@ func decode64(t *testing.T, text string) []byte {
 	return out
 }
 
-// withProxy is a kubeconfig Secret that leads by a proxy-url already.
+// withProxy returns a kubeconfig Secret that already uses a proxy-url.
 func withProxy(t *testing.T, namespace, proxyURL string) *corev1.Secret {
 	t.Helper()
 	secret := controllertest.KubeconfigSecret(t, namespace, "c1", controllertest.OriginalServer)
@@ -173,7 +172,8 @@ func TestTheWebhookDisclosesNoCredentials(t *testing.T) {
 			t.Errorf("%s: the answer has the proxy's credentials", name)
 		}
 	}
-	// What the caller has sent for the same proxy stays: so a provider that writes the Secret again changes nothing.
+	// The credentials that the caller has sent for the same proxy stay, so a provider that writes the Secret again changes
+	// nothing.
 	known := withProxy(t, ns, "socks5://capi:"+proxyPassword+"@proxy.example.org:1080")
 	if answer := review(
 		t, admissionv1.Update, plain(), known,
@@ -182,8 +182,8 @@ func TestTheWebhookDisclosesNoCredentials(t *testing.T) {
 	}
 }
 
-// TestTheControllerAddsCredentialsToANewKubeconfig, which the webhook does not have. Until then it leads by the
-// proxy, and never past it.
+// TestTheControllerAddsCredentialsToANewKubeconfig, which the webhook does not have. Until then it uses the proxy
+// without them, and never bypasses it.
 func TestTheControllerAddsCredentialsToANewKubeconfig(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)

@@ -42,7 +42,7 @@ func TestAPausedClusterIsLeftAlone(t *testing.T) {
 	written(through)
 }
 
-// TestGivingBackIsNotUndone: a replica that has not seen it yet would write the way once more.
+// TestGivingBackIsNotUndone: a replica with an outdated cache would write the endpoint once more.
 func TestGivingBackIsNotUndone(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)

@@ -15,8 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// TestTheFirstKubeconfigLeadsTheRightWay: the Tunnel is there before a control-plane provider writes for the first
-// time.
+// TestTheFirstKubeconfigLeadsTheRightWay: the Tunnel exists before a control-plane provider writes for the first time.
 func TestTheFirstKubeconfigLeadsTheRightWay(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
@@ -29,7 +28,7 @@ func TestTheFirstKubeconfigLeadsTheRightWay(t *testing.T) {
 		}
 		return nil
 	})
-	settled(t, m, kubetest.NewNamespace(t, m)) // so that the replica has seen it too
+	settled(t, m, kubetest.NewNamespace(t, m)) // so that the replica has observed it too
 	secret := controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)
 	controllertest.Create(t, m, secret)
 	if got := controllertest.EntryOf(t, secret).Server; got == controllertest.OriginalServer {
@@ -40,7 +39,7 @@ func TestTheFirstKubeconfigLeadsTheRightWay(t *testing.T) {
 	}
 }
 
-// TestNoModeLosesToARewritingProvider: whatever the mode, the version that is stored leads the right way.
+// TestNoModeLosesToARewritingProvider: in every mode, the stored version has the right endpoint.
 func TestNoModeLosesToARewritingProvider(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
@@ -53,7 +52,7 @@ func TestNoModeLosesToARewritingProvider(t *testing.T) {
 				t.Fatal(err)
 			}
 			waitCondition(t, m, w.cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten)
-			settled(t, m, kubetest.NewNamespace(t, m)) // so that the replica has seen it too
+			settled(t, m, kubetest.NewNamespace(t, m)) // so that the replica has observed it too
 			for i := range 10 {
 				now := controllertest.Read(t, m, w.secret())
 				now.Annotations = nil
@@ -73,7 +72,7 @@ func TestNoModeLosesToARewritingProvider(t *testing.T) {
 	}
 }
 
-// TestTheWebhookIsNotAskedForTheController, in whatever namespace that is, and for everybody else.
+// TestTheWebhookIsNotAskedForTheController, in every namespace, but for all other writers.
 func TestTheWebhookIsNotAskedForTheController(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)

@@ -27,11 +27,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// webhookLabel is on the namespaces of tests whose Secrets the webhook is called for: the others are about what comes
-// after.
+// webhookLabel marks the namespaces of tests for whose Secrets the webhook is called. All other tests run without it.
 const webhookLabel = "test.fairlead.dev/webhook"
 
-// Where the webhook of the manager that leads is, which nobody calls, and that of a replica that does not lead.
+// The addresses of the leading manager's webhook, which is never called, and of that of another replica.
 var leadersWebhook, replicasWebhook = freeAddress(), freeAddress()
 
 func freeAddress() string {
@@ -98,7 +97,7 @@ func runReplica(ctx context.Context, config *rest.Config) error {
 
 var replica sync.Once
 
-// startReplica has a replica that does not lead serve the webhook until the last test of the package has ended.
+// startReplica makes a replica that does not lead serve the webhook until the last test of the package has ended.
 func startReplica(t *testing.T, m *management) {
 	t.Helper()
 	config := server.Config(t)
@@ -121,8 +120,8 @@ func startReplica(t *testing.T, m *management) {
 	})
 }
 
-// webhookCluster makes a Cluster with a kubeconfig in a namespace of its own that the webhook is called for, and
-// waits until the way is on record and in the kubeconfig.
+// webhookCluster creates a Cluster with a kubeconfig in its own namespace, for which the webhook is called, and waits
+// until the endpoint is recorded and in the kubeconfig.
 func webhookCluster(t *testing.T, m *management, name string) *clusterv1.Cluster {
 	t.Helper()
 	return labelledCluster(t, m, "yes", name)

@@ -31,13 +31,14 @@ import (
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
-// Of package status: one of fairShare turns goes to the write that waits longest, and at most ahead turns are not used yet.
+// Of package status: one of fairShare turns goes to the write that waits longest, and at most ahead turns are not used
+// yet.
 const fairShare, ahead = 4, 16
 
-// alone is an apiserver whose Tunnels nobody but a test writes to.
+// alone is an apiserver whose Tunnels only a test writes.
 var alone = kubetest.Server{CRDs: true}
 
-// fleet is many Tunnels, with a view of the test's and only that controller which writes live state.
+// fleet is many Tunnels, with a fake view and only the controller of live state.
 type fleet struct {
 	t       *testing.T
 	admin   client.WithWatch
@@ -59,7 +60,7 @@ func (f *fleet) Tunnel(id string) reportview.Live {
 	return f.live[id]
 }
 
-// patches notes when the controller wrote what.
+// patches records when the controller wrote what.
 type patches struct {
 	mu  sync.Mutex
 	all []patch
@@ -81,7 +82,7 @@ func (p *patches) wrap(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// since are the patches after the first so many.
+// since returns the patches after the first n.
 func (p *patches) since(n int) []patch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,7 +94,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
-// fleetSize Tunnels have fleetRate writes a second, which is far less than an apiserver takes. fleetSick of them get worse.
+// fleetSize Tunnels share fleetRate writes a second, far less than an apiserver can take. fleetSick of them become
+// worse.
 const fleetSize, fleetRate, fleetSick = 160, 40, 20
 
 func newFleetWorld(t *testing.T) *fleet {
@@ -165,7 +167,7 @@ func (f *fleet) start() {
 	})
 }
 
-// tell changes what is known of some Tunnels, and has all of those looked at.
+// tell changes the live state of some Tunnels and enqueues them.
 func (f *fleet) tell(tunnels []*v1alpha1.Tunnel, edges ...reportview.Edge) {
 	f.mu.Lock()
 	for _, t := range tunnels {
@@ -178,7 +180,7 @@ func (f *fleet) tell(tunnels []*v1alpha1.Tunnel, edges ...reportview.Edge) {
 	}
 }
 
-// seen waits until all Tunnels were looked at since the last time that something was told of them.
+// seen waits until all Tunnels were reconciled since the last call of tell.
 func (f *fleet) seen() {
 	f.t.Helper()
 	controllertest.Eventually(f.t, func() error {
@@ -193,7 +195,7 @@ func (f *fleet) seen() {
 	})
 }
 
-// more waits until so many writes were sent.
+// more waits until n more writes were sent.
 func (f *fleet) more(writes int) {
 	f.t.Helper()
 	begin := len(f.patches.since(0))
@@ -205,7 +207,7 @@ func (f *fleet) more(writes int) {
 	})
 }
 
-// right waits until status says of some Tunnels, and their Clusters say, what is so.
+// right waits until the status of some Tunnels and of their Clusters is right.
 func (f *fleet) right(tunnels []*v1alpha1.Tunnel, status metav1.ConditionStatus, gateways int) {
 	f.t.Helper()
 	controllertest.Eventually(f.t, func() error {
@@ -228,7 +230,7 @@ func (f *fleet) right(tunnels []*v1alpha1.Tunnel, status metav1.ConditionStatus,
 	})
 }
 
-// TestStatusOfAFleetIsWrittenAtABoundedRate has a real apiserver count what is written to it.
+// TestStatusOfAFleetIsWrittenAtABoundedRate has a real apiserver count the writes.
 func TestStatusOfAFleetIsWrittenAtABoundedRate(t *testing.T) {
 	f := newFleetWorld(t)
 	all, sick, others := f.tunnels, f.tunnels[fleetSize-fleetSick:], f.tunnels[:fleetSize-fleetSick]
@@ -271,7 +273,7 @@ func TestStatusOfAFleetIsWrittenAtABoundedRate(t *testing.T) {
 	f.bounded()
 }
 
-// priority says that those that got worse did not wait for all the others.
+// priority checks that Tunnels that became worse did not wait for all others.
 func (f *fleet) priority(sick []*v1alpha1.Tunnel, meanwhile []patch) {
 	f.t.Helper()
 	last := 0
@@ -283,13 +285,13 @@ func (f *fleet) priority(sick []*v1alpha1.Tunnel, meanwhile []patch) {
 		}
 	}
 	f.t.Logf("of %d that got worse the last was written after %d writes", len(sick), last)
-	// Each is two writes, every fourth turn is another's with up to two, and some were under way.
+	// Each is two writes, every fourth turn is another's with up to two, and some were already running.
 	if most := 2*len(sick) + 2*len(sick)/fairShare + 2*ahead; last > 2*most {
 		f.t.Errorf("those that got worse were written among the first %d writes, want %d or less", last, 2*most)
 	}
 }
 
-// bounded says that at no time more was written than the rate and what may come at once.
+// bounded checks that writes never exceeded the rate plus the burst.
 func (f *fleet) bounded() {
 	f.t.Helper()
 	all := f.patches.since(0)
@@ -301,7 +303,7 @@ func (f *fleet) bounded() {
 		}
 	}
 	f.t.Logf("%d writes, at most %.0f more than %d a second", len(all), worst, fleetRate)
-	const late = 1 // s, by which the machine delays what may be written, and which then comes at once
+	const late = 1 // s, by which the machine may delay writes, which then arrive at once
 	if most := fleetRate + 2*ahead + fleetRate*late; worst > float64(most) {
 		f.t.Errorf("%.0f writes more than %d a second, want %d at most", worst, fleetRate, most)
 	}

@@ -1,11 +1,11 @@
-// Package observed is the one model of an edge as it is observed: a report that an xds-server holds, or a record in the
-// status of a Tunnel, goes in; out come plain values, and the facts that follow from them. Status, check, the status
-// page, the commands and the metrics take these facts from here, so each is derived once. It does not know where an
-// observation was collected (pkg/diagnose/collect) nor what it means for a Cluster (pkg/diagnose/check and summary).
+// Package observed is the one model of an edge. Its input is a report that an xds-server holds, or a record in the
+// status of a Tunnel; its output is plain values, and the facts derived from them. Status, check, the status page, the
+// commands and the metrics of xds-servers take these facts from here, so each is derived once. It does not know where
+// an observation was collected (pkg/diagnose/collect) nor what it means for a Cluster (pkg/diagnose/check and summary).
 //
 // Two other types hold an edge, because they are wire formats: reportv1.EdgeState between agents, xds-servers and
 // controller, and v1alpha1.EdgeStatus in the management cluster. Each is mapped to this model in one place: APIServerOf
-// here and collect.Recorded.
+// and Recorded.
 package observed
 
 import (
@@ -16,7 +16,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// State is what the record of an edge comes to.
+// State is the state of an edge by its record.
 type State string
 
 // The states of edges on record.
@@ -28,21 +28,21 @@ const (
 	Unknown   State = "unknown" // it has none on record, and the record may be incomplete
 )
 
-// Edge is an edge as it is observed by the xds-servers or by the controller. What the source does not know is empty.
+// Edge is an edge as the xds-servers or the controller observe it. Fields that the source does not have are empty.
 type Edge struct {
-	Node      string     `json:"node"` // node name; the whole node id of a record in which that is not valid
+	Node      string     `json:"node"` // node name; if the recorded node id is invalid, that node id
 	ID        string     `json:"-"`    // Tunnel.spec.id
 	APIServer *APIServer `json:"apiServer,omitempty"`
 	LastError string     `json:"lastError,omitempty"` // the problem that the edge itself reports
 	Connected bool       `json:"-"`                   // it reports to an xds-server; of a record: it has a tunnel
 
-	// Known to xds-servers alone:
+	// Only from xds-servers:
 
-	Server string        `json:"-"` // to which it reports, or did last
-	Since  time.Time     `json:"-"` // when Connected became what it is
+	Server string        `json:"-"` // of its current or last report
+	Since  time.Time     `json:"-"` // when Connected changed last
 	Age    time.Duration `json:"-"` // of its report: an edge reports what changes; 0: not known
 
-	// Recorded alone:
+	// Only from records:
 
 	State     State     `json:"state"`
 	Host      string    `json:"host,omitempty"`
@@ -53,7 +53,7 @@ type Edge struct {
 	LastSeen  time.Time `json:"lastSeen,omitzero"`
 	RevokedAt time.Time `json:"-"`                  // when the controller saw the revocation; zero: it has not
 	CutAt     time.Time `json:"-"`                  // when all gateways had reported no tunnel after it; zero: they have not
-	Gateways  []Gateway `json:"gateways,omitempty"` // to which it has tunnels
+	Gateways  []Gateway `json:"gateways,omitempty"` // with tunnels of the edge
 }
 
 // Gateway counts the tunnels of one edge, or of several, to one gateway.
@@ -68,12 +68,12 @@ type Gateway struct {
 // Millis is a time in milliseconds; 0: not known.
 type Millis float64
 
-// Duration is the same as a duration.
+// Duration converts m to a time.Duration.
 func (m Millis) Duration() time.Duration {
 	return time.Duration(float64(m) * float64(time.Millisecond))
 }
 
-// DisconnectedSince returns since when an agent does not report; zero: it does, or that is not known.
+// DisconnectedSince returns since when an agent has not reported; zero: it does, or that is not known.
 func DisconnectedSince(connected bool, since time.Time) time.Time {
 	if connected {
 		return time.Time{}
@@ -84,7 +84,7 @@ func DisconnectedSince(connected bool, since time.Time) time.Time {
 // Revoked returns whether the edge is on record as revoked.
 func (e *Edge) Revoked() bool { return e.State == Revoked }
 
-// DisconnectedSince returns since when the edge's agent does not report; zero: it does, or that is not known.
+// DisconnectedSince returns since when the edge's agent has not reported; zero: it does, or that is not known.
 func (e *Edge) DisconnectedSince() time.Time { return DisconnectedSince(e.Connected, e.Since) }
 
 // HasTunnel returns whether the edge is on record with a tunnel, and is not revoked.
@@ -118,7 +118,7 @@ func (e *Edge) WorkersWithout() string {
 	return strings.Join(all, ", ")
 }
 
-// Health returns what the edge reports of its apiserver.
+// Health returns the health of the apiserver by the edge's report.
 func (e *Edge) Health() Health { return e.APIServer.Health() }
 
 // TunnelsByGateway returns the tunnels of each gateway, such as "gateway-0:2,gateway-1:2"; empty: there are none.
@@ -140,7 +140,7 @@ type APIServer struct {
 	CertificateEnd   time.Time `json:"certificateEnd,omitzero"` // zero: not known
 }
 
-// Health is what an edge finds of its apiserver.
+// Health is the health of an apiserver as an edge observes it.
 type Health string
 
 // The values of Health, which are also values of a label of metrics.
@@ -150,7 +150,7 @@ const (
 	HealthUnknown Health = "unknown" // the edge has not reported it
 )
 
-// Health returns whether the apiserver is healthy; of nil it is HealthUnknown.
+// Health returns whether the apiserver is healthy. For nil it returns HealthUnknown.
 func (a *APIServer) Health() Health {
 	switch {
 	case a == nil:
@@ -161,7 +161,7 @@ func (a *APIServer) Health() Health {
 	return Unhealthy
 }
 
-// APIServerOf returns what a report holds of an apiserver; nil: nothing.
+// APIServerOf maps the apiserver in a report; nil for nil.
 func APIServerOf(a *reportv1.APIServer) *APIServer {
 	if a == nil {
 		return nil
@@ -176,7 +176,7 @@ func APIServerOf(a *reportv1.APIServer) *APIServer {
 	return one
 }
 
-// Sooner returns the sooner of two ends of certificates. Zero is an end that is not known.
+// Sooner returns the earlier of two ends of certificates. Zero means that an end is not known.
 func Sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

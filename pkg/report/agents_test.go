@@ -23,7 +23,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
-// gatewayAgent is a table and what reports it. Its tunnels are in a file alone: no kernel has their addresses.
+// gatewayAgent is a table with its reporter. Its tunnels exist only in a file: no kernel has their addresses.
 type gatewayAgent struct {
 	*tunnels.Table
 	path string
@@ -43,7 +43,7 @@ func (w *world) gateway(t testing.TB, name string, addresses ...string) *gateway
 	return g
 }
 
-// toggle is whether a gateway takes clients.
+// toggle is whether a gateway accepts clients.
 type toggle struct {
 	mu      sync.Mutex
 	on      bool
@@ -69,7 +69,7 @@ func (t *toggle) set(on bool) {
 	t.changed = make(chan struct{})
 }
 
-// start runs the agent, which reads what is in the file.
+// start runs the agent, which reads the file.
 func (g *gatewayAgent) start(t testing.TB) {
 	t.Helper()
 	reopen := func(context.Context) error { return nil }
@@ -81,13 +81,13 @@ func (g *gatewayAgent) start(t testing.TB) {
 	g.stop = func() { stopSending(); stopTable() }
 }
 
-// event has Envoy write that a tunnel has opened or closed.
+// event makes Envoy write that a tunnel has opened or closed.
 func (g *gatewayAgent) event(t testing.TB, what string, port int, node, id string) {
 	t.Helper()
 	g.eventOf(t, 0, what, port, node, id)
 }
 
-// eventOf is event, of a tunnel of any worker.
+// eventOf is event for a tunnel of any worker.
 func (g *gatewayAgent) eventOf(t testing.TB, worker int, what string, port int, node, id string) {
 	t.Helper()
 	file, err := os.OpenFile(g.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -112,7 +112,7 @@ func (g *gatewayAgent) closes(t testing.TB, port int, node, id string) {
 	g.event(t, "tunnel_closed", port, node, id)
 }
 
-// edge runs what an edge-agent reports with.
+// edge runs the reporter of an edge-agent.
 func (w *world) edge(t testing.TB, s model.Subject, addresses ...string) (stop func()) {
 	t.Helper()
 	conn := w.Dial(t, &s, addresses...)
@@ -128,7 +128,7 @@ type viewer struct {
 	stop func()
 
 	mu  sync.Mutex
-	ids map[string]int // how often each was told
+	ids map[string]int // number of notifications by id
 }
 
 func (w *world) view(t testing.TB, addresses ...string) *viewer {
@@ -149,7 +149,7 @@ func (w *world) view(t testing.TB, addresses ...string) *viewer {
 	return v
 }
 
-// shows waits until this is what is known of a tunnel.
+// shows waits until the state of a tunnel is as expected.
 func (v *viewer) shows(t testing.TB, id, want string) {
 	t.Helper()
 	eventually.True(t, patience, "the view is right", func() error {
@@ -160,8 +160,8 @@ func (v *viewer) shows(t testing.TB, id, want string) {
 	})
 }
 
-// describe is what is known of the tunnel in a line: gateways, then each edge with its tunnels, a + for an agent that
-// is connected, behind a - how many workers have none, and a ? after tunnels to a gateway that is down.
+// describe returns the state of the tunnel in a line: gateways, then each edge with its tunnels, a + for a connected
+// agent, after - the number of workers without a tunnel, and a ? after tunnels to a gateway that is down.
 func describe(l view.Live) string {
 	text := "unknown"
 	if l.Known {

@@ -16,8 +16,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// TestEdgesLookWhenTheyAreAsked has edges of one tunnel that look, that can't, that hang, and one of before this
-// question.
+// TestEdgesLookWhenTheyAreAsked has edges of one tunnel that observe, that cannot, that hang, and one whose version
+// does not have this question.
 func TestEdgesLookWhenTheyAreAsked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -51,13 +51,13 @@ func TestEdgesLookWhenTheyAreAsked(t *testing.T) {
 	}
 	w.edge(t, edgeOf("edge-5", idB), p.Address)
 	eventually.True(t, patience, "all edges report", func() error {
-		if n := len(p.hub.Look(t.Context(), nil, false).Edges); n != 5 {
+		if n := len(p.hub.Snapshot(t.Context(), nil, false).Edges); n != 5 {
 			return fmt.Errorf("%d do", n)
 		}
 		return nil
 	})
 	began := time.Now()
-	var second []hub.EdgeLook
+	var second []hub.EdgeObservation
 	var together sync.WaitGroup
 	together.Go(func() { <-asked; second = p.hub.APIServer(t.Context(), idA) }) // while the first waits for edge-3
 	first := p.hub.APIServer(t.Context(), idA)
@@ -65,7 +65,7 @@ func TestEdgesLookWhenTheyAreAsked(t *testing.T) {
 	if took := time.Since(began); took > 12*time.Second {
 		t.Errorf("it took %s", took)
 	}
-	for _, looks := range [][]hub.EdgeLook{first, second} {
+	for _, looks := range [][]hub.EdgeObservation{first, second} {
 		var said []string
 		for _, l := range looks {
 			said = append(said, fmt.Sprint(l.Node, " ", l.APIServer.GetAddress(), " ", l.Problem))

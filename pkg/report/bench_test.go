@@ -8,8 +8,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// BenchmarkSnapshot is the way of 10,000 tunnels of 5,000 edges from a gateway that connects to the view of a
-// controller, over TLS on this machine.
+// BenchmarkSnapshot sends 10,000 tunnels of 5,000 edges from a gateway that connects to the view of a controller, over
+// TLS on this machine.
 func BenchmarkSnapshot(b *testing.B) {
 	w := newWorld(b)
 	p := w.place(b)
@@ -37,7 +37,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 }
 
-// snapshot is a gateway's report of some edges with some tunnels each.
+// snapshot returns a gateway's report of some edges with some tunnels each.
 func snapshot(edges, each int) *reportv1.GatewayReport {
 	r := &reportv1.GatewayReport{Snapshot: true}
 	for i := range edges {

@@ -23,7 +23,7 @@ func bootOf(host string, sequence uint64, step string) *reportv1.BootReport {
 	}
 }
 
-// TestBootsReachTheController has a real hub behind TLS that restarts, and a view.
+// TestBootsReachTheController runs a real hub behind TLS that restarts, and a view.
 func TestBootsReachTheController(t *testing.T) {
 	w := newWorld(t)
 	p := w.place(t)
@@ -78,7 +78,7 @@ func TestBootsReachTheController(t *testing.T) {
 	mu.Unlock()
 
 	p.Stop()
-	p.start(t) // it knows nothing
+	p.start(t) // it has no reports
 	eventually.True(t, patience, "all is known again", func() error {
 		if _, known := controllers.Boots(idA); !known {
 			return errors.New("not yet")

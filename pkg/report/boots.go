@@ -10,24 +10,24 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// BootBounds are how much a hub keeps of boots, and a view of those of all hubs. A token cannot take the place of other
-// workload clusters' machines before it has filled its own.
+// BootBounds bound the boot reports of a hub, and of a view of all hubs. The holder of a token cannot displace reports
+// of other workload clusters before it has filled its own share.
 type BootBounds struct {
 	Machines, Bytes       int // of one tunnel
 	AllMachines, AllBytes int
 	Keep                  time.Duration // after a report was received
 }
 
-// DefaultBootBounds are those of hubs and views. A booting machine sends about 1 KiB, one that failed up to 10 KiB.
-// 1,000 machines of one workload cluster may boot at the same time. A machine repeats how its boot ended for less than
-// Keep.
+// DefaultBootBounds are the bounds of hubs and views. A booting machine sends about 1 KiB, and one that failed up to 10
+// KiB. 1,000 machines of one workload cluster may boot at the same time. A machine repeats the result of its boot for
+// less than Keep.
 var DefaultBootBounds = BootBounds{
 	Machines: 1000, Bytes: 4 << 20, AllMachines: 20_000, AllBytes: 64 << 20, Keep: 2 * time.Hour,
 }
 
-// Boot is the latest report of one machine on how it boots.
+// Boot is the latest boot report of one machine.
 type Boot struct {
-	Host     string    // tells the machine from others of its workload cluster
+	Host     string    // identifies the machine within its workload cluster
 	Received time.Time // by the clock of this process
 	// Report is shared and must not be changed.
 	Report *reportv1.BootReport
@@ -52,8 +52,8 @@ type tunnelBoots struct {
 // NewBoots returns an empty store.
 func NewBoots(b BootBounds) *Boots { return &Boots{bounds: b, tunnels: map[string]*tunnelBoots{}} }
 
-// Put keeps a report, and returns whether it is news. One that was overtaken is none. An equal one is: it shows that
-// the machine is alive.
+// Put stores a report, and returns whether it is news. A report that was overtaken is not. An equal one is: it shows
+// that the machine is alive.
 func (b *Boots) Put(id, host string, r *reportv1.BootReport, now time.Time) bool {
 	b.Sweep(now)
 	t := b.tunnels[id]
@@ -75,7 +75,7 @@ func (b *Boots) Put(id, host string, r *reportv1.BootReport, now time.Time) bool
 	for b.machines > 0 && (b.machines >= b.bounds.AllMachines || b.bytes+size > b.bounds.AllBytes) {
 		b.removeOldest()
 	}
-	b.tunnels[id] = t // which may have become empty on the way
+	b.tunnels[id] = t // which may have become empty meanwhile
 	t.machines[host] = &Boot{Host: host, Received: now, Report: r, size: size}
 	t.bytes += size
 	b.machines++
@@ -140,7 +140,7 @@ func (t *tunnelBoots) oldest() (host string) {
 	return host
 }
 
-// removeOldest makes room at the cost of the tunnel that takes most.
+// removeOldest removes reports of the tunnel that uses most space.
 func (b *Boots) removeOldest() {
 	most := ""
 	for id, t := range b.tunnels {
@@ -151,7 +151,7 @@ func (b *Boots) removeOldest() {
 	b.remove(most, b.tunnels[most].oldest())
 }
 
-// Sweep forgets old reports, at most once in a sixtieth of Keep.
+// Sweep removes old reports, at most once in a sixtieth of Keep.
 func (b *Boots) Sweep(now time.Time) {
 	if now.Sub(b.swept) < b.bounds.Keep/60 {
 		return

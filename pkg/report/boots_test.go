@@ -52,7 +52,7 @@ func TestBootsAreBounded(t *testing.T) {
 	if b.Get(idA, "first") == nil {
 		t.Error("one tunnel has pushed out another, which takes less")
 	}
-	put(idB, "greedy-99", 9_000) // the same again, in the place of all of its own
+	put(idB, "greedy-99", 9_000) // the same report again, which displaces all of its own
 	for i := range 100 {
 		put(fmt.Sprint("id", i), "m", 100)
 	}
@@ -117,7 +117,7 @@ func TestCleanBoot(t *testing.T) {
 	}
 }
 
-// FuzzBoot shows a hub anything that may come: what is kept of it is small, can be sent on, and is the same when it is
+// FuzzBoot feeds a hub with arbitrary data: what it stores is small, can be sent on, and does not change when it is
 // cleaned again.
 func FuzzBoot(f *testing.F) {
 	data, err := proto.Marshal(bootOf("m", 1, "s"))

@@ -15,9 +15,9 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// An edge's report ends up in objects of the management cluster and is shown to people, so its size is bounded.
+// An edge's report is stored in objects of the management cluster and shown to people, so its size is bounded.
 const (
-	// MaxReport is the most bytes of a whole report of an edge, as it comes.
+	// MaxReport is the most bytes of a whole report of an edge, as received.
 	MaxReport = 64 << 10
 	// MaxText is the most bytes of a message.
 	MaxText  = 1024
@@ -30,13 +30,13 @@ const (
 const (
 	// MaxTunnels is how many tunnels one gateway may have. They fit in one message: see MaxKey and pkg/xds.
 	MaxTunnels = 50_000
-	// MaxKey is more than two IPv6 addresses and ports have.
+	// MaxKey exceeds the length of two IPv6 addresses and ports.
 	MaxKey = 120
-	// MaxWorkers is far more than an Envoy has.
+	// MaxWorkers far exceeds the workers of an Envoy.
 	MaxWorkers = 1024
 )
 
-// CheckEdge returns why an edge's report cannot be used, beyond what CleanEdge corrects. The error is a gRPC status.
+// CheckEdge returns why an edge's report is invalid, beyond what CleanEdge corrects. The error is a gRPC status.
 func CheckEdge(r *reportv1.EdgeReport) error {
 	if size := proto.Size(r); size > MaxReport {
 		return status.Errorf(codes.InvalidArgument, "a report of %d bytes is too large", size)
@@ -49,7 +49,7 @@ func CheckEdge(r *reportv1.EdgeReport) error {
 	return nil
 }
 
-// CleanEdge returns what is kept of an edge's report: printable texts, cut where they are too long.
+// CleanEdge returns the part of an edge's report that is stored: printable texts, truncated to their bounds.
 func CleanEdge(r *reportv1.EdgeReport) *reportv1.EdgeReport {
 	// Field by field, so that unknown fields are dropped.
 	clean := &reportv1.EdgeReport{
@@ -78,7 +78,7 @@ func CleanAPIServer(from *reportv1.APIServer) *reportv1.APIServer {
 	return to
 }
 
-// Text replaces what cannot be printed by spaces and cuts what is longer than most bytes.
+// Text replaces unprintable characters by spaces and truncates the text to most bytes.
 func Text(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -94,7 +94,8 @@ func Text(s string, most int) string {
 	return s
 }
 
-// IsWord returns whether a text is of printable ASCII without spaces, not empty, and of at most that many bytes.
+// IsWord returns whether a text consists of printable ASCII without spaces, is not empty, and has at most that many
+// bytes.
 func IsWord(s string, most int) bool {
 	for _, c := range []byte(s) {
 		if c <= ' ' || c > '~' {
@@ -104,7 +105,7 @@ func IsWord(s string, most int) bool {
 	return s != "" && len(s) <= most
 }
 
-// CheckGateway returns why a gateway's report cannot be used. The error is a gRPC status.
+// CheckGateway returns why a gateway's report is invalid. The error is a gRPC status.
 func CheckGateway(r *reportv1.GatewayReport) error {
 	if n := max(len(r.GetTunnels()), len(r.GetClosed()), len(r.GetHoles())); n > MaxTunnels {
 		return status.Errorf(codes.InvalidArgument, "a report of %d tunnels is too large", n)
@@ -133,7 +134,7 @@ func CheckGateway(r *reportv1.GatewayReport) error {
 	return nil
 }
 
-// checkRef returns why the name of an edge cannot be used. The error is a gRPC status.
+// checkRef returns why the name of an edge is invalid. The error is a gRPC status.
 func checkRef(node, id string) error {
 	if err := errors.Join(model.ValidateNodeName(node), model.ValidateID(id)); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())

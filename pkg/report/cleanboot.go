@@ -14,18 +14,18 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// A boot report is bounded like all input from outside: each part, and the whole.
+// A boot report is bounded like all external input: each part, and the whole.
 const (
 	// MaxBootReport is the most bytes of a whole report, and the largest message of a caller without a certificate.
 	MaxBootReport = 32 << 10
-	// MaxBootTail is what is kept of the end of a log.
+	// MaxBootTail is how much of the end of a log is stored.
 	MaxBootTail   = 8 << 10
 	maxBootPhases = 48 // cloud-init has 4, kubeadm about 20
 	maxAddresses  = 32 // of one machine
 )
 
-// HostOf returns what tells the machines of one workload cluster apart: the hostname, and a unique id where one is
-// known, because a hostname may be localhost.
+// HostOf returns the key of a machine within its workload cluster: the hostname and, if known, a unique id, because a
+// hostname may be localhost.
 func HostOf(m *reportv1.Machine) string {
 	unique := cmp.Or(m.GetSystemUuid(), m.GetMachineId())
 	if unique == "" {
@@ -34,7 +34,7 @@ func HostOf(m *reportv1.Machine) string {
 	return m.GetHostname() + " " + unique
 }
 
-// CheckBoot returns why a report cannot be used, beyond what CleanBoot corrects. The error is a gRPC status.
+// CheckBoot returns why a report is invalid, beyond what CleanBoot corrects. The error is a gRPC status.
 func CheckBoot(r *reportv1.BootReport) error {
 	if size := proto.Size(r); size > MaxBootReport {
 		return status.Errorf(codes.InvalidArgument, "a report of %d bytes is too large", size)
@@ -60,7 +60,7 @@ func CheckBoot(r *reportv1.BootReport) error {
 	return nil
 }
 
-// CleanBoot returns what is kept of a report: field by field, so that unknown fields are dropped.
+// CleanBoot returns the part of a report that is stored, field by field, so that unknown fields are dropped.
 func CleanBoot(r *reportv1.BootReport) *reportv1.BootReport {
 	m := r.GetMachine()
 	clean := &reportv1.BootReport{
@@ -94,8 +94,8 @@ func validTime(t *timestamppb.Timestamp) *timestamppb.Timestamp {
 	return timestamppb.New(t.AsTime())
 }
 
-// CleanTail returns the end of a log: at most that many bytes, in whole lines where there are any. Runes that cannot be
-// printed become spaces, except line ends and tabs.
+// CleanTail returns the end of a log: at most that many bytes, in whole lines if there are any. Unprintable runes
+// become spaces, except line ends and tabs.
 func CleanTail(s string, most int) string {
 	out := make([]byte, 0, min(len(s), 4*most))
 	for _, r := range s {

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/report/hub"
 )
 
-// The names that these tests share with those of the parts.
+// Names that these tests share with the tests of agent, hub and view.
 const (
 	domain   = reporttest.Domain
 	patience = reporttest.Patience
@@ -25,7 +25,7 @@ var (
 	start = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 )
 
-// quick are all times of the product, a fifth as long. Retries are ten times as quick: on a busy machine a handshake is
+// quick are all times of the product divided by five. Retries are ten times as fast: on a busy machine a handshake is
 // not.
 var quick = report.Times{
 	Settle: report.DefaultTimes.Settle / 5, Silent: report.DefaultTimes.Silent / 5, Hold: report.DefaultTimes.Hold / 5,
@@ -33,7 +33,7 @@ var quick = report.Times{
 	Reopen: retry.Backoff{Min: report.Reopening.Min / 10, Max: report.Reopening.Max / 10},
 }
 
-// settled returns the quick times of a hub that settles at once: nothing is concluded from its beginning.
+// settled returns the quick times of a hub that settles at once: its start delays no conclusion.
 func settled() report.Times {
 	t := quick
 	t.Settle = 0
@@ -55,7 +55,7 @@ func newWorld(t testing.TB) *world {
 	return &world{reporttest.NewWorld(t)}
 }
 
-// place is an address at which a hub may run, now and then.
+// place is an address at which a hub may start and stop.
 type place struct {
 	*reporttest.Place
 	world *world

@@ -25,7 +25,7 @@ func TestAWorkerWithoutTunnelIsShown(t *testing.T) {
 	g.eventOf(t, 1, "tunnel_closed", 4, "edge-1", idA)
 	v.shows(t, idA, "known gateway-0; edge-1 gateway-0=3-1")
 
-	// Another agent says all anew.
+	// Another agent sends its whole state.
 	g.stop()
 	g.start(t)
 	g.eventOf(t, 1, "tunnel_setup", 5, "edge-1", idA)

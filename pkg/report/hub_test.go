@@ -154,7 +154,7 @@ func TestGarbageIsRefused(t *testing.T) {
 			}
 		})
 	}
-	if look := p.hub.Look(t.Context(), nil, false); len(look.Gateways)+len(look.Edges) != 0 {
+	if look := p.hub.Snapshot(t.Context(), nil, false); len(look.Gateways)+len(look.Edges) != 0 {
 		t.Errorf("something of it is remembered: %+v", look)
 	}
 }
@@ -262,7 +262,7 @@ func TestTheNewestStreamCounts(t *testing.T) {
 	v.mu.Lock()
 	told := v.ids[""]
 	v.mu.Unlock()
-	if told != 2 { // when the gateway came, and when all was known
+	if told != 2 { // when the gateway connected, and when all was known
 		t.Errorf("%d times all tunnels were said to have changed", told)
 	}
 }
@@ -293,7 +293,7 @@ func TestWhoSendsTooFastWaits(t *testing.T) {
 	v.shows(t, idA, "known gateway-0")
 	stop := p.Stop
 	stop()
-	// The window of HTTP/2 is 64 KiB, beside what the buffers of the kernel and of gRPC hold.
+	// The window of HTTP/2 is 64 KiB, in addition to the buffers of the kernel and of gRPC.
 	if n := <-sent; n > 50_000 {
 		t.Errorf("%d messages were taken in a moment", n)
 	}

@@ -21,9 +21,9 @@ const (
 	openTime = 30 * time.Second
 )
 
-// Keep calls serve again and again, with the waits of reopen, until ctx ends (nil) or the server refuses for good (the
+// Keep calls serve repeatedly, with the waits of reopen, until ctx ends (nil) or the server rejects permanently (the
 // error then wraps certs.ErrRefused). Every second call is patient: its stream waits for a connection. The first one is
-// not, so that its error names what is in the way.
+// not, so that its error names the problem.
 func Keep(ctx context.Context, reopen retry.Backoff, log *slog.Logger,
 	serve func(ctx context.Context, patient bool) error,
 ) error {
@@ -51,7 +51,7 @@ func Keep(ctx context.Context, reopen retry.Backoff, log *slog.Logger,
 }
 
 // Open opens a stream. A patient call waits for a connection for openTime, which redials within seconds: see dial.Conn;
-// any other call needs one.
+// any other call requires one.
 func Open[S any](ctx context.Context, patient bool, call func(context.Context, ...grpc.CallOption) (S, error)) (S,
 	error,
 ) {

@@ -30,9 +30,9 @@ func TestAGatewayIsAskedForItsTunnels(t *testing.T) {
 	g := w.gateway(t, "gateway-0", p.Address)
 	g.eventOf(t, 1, "tunnel_setup", 1000, "edge-1", idA)
 	g.opens(t, 1001, "edge-2", idB)
-	var look hub.Look
+	var look hub.Snapshot
 	eventually.True(t, patience, "the gateway answers", func() error {
-		look = p.hub.Look(t.Context(), nil, true)
+		look = p.hub.Snapshot(t.Context(), nil, true)
 		if one := find(look, "gateway-0"); one == nil || len(one.Tunnels) != 2 || one.Problem != nil {
 			return errors.New("it does not")
 		}
@@ -49,7 +49,7 @@ func TestAGatewayIsAskedForItsTunnels(t *testing.T) {
 	if other := find(look, "gateway-1"); other == nil || other.Connected || !other.Since.IsZero() || !other.Installed {
 		t.Errorf("of a gateway that has never reported: %+v", other)
 	}
-	if some := find(p.hub.Look(t.Context(), []string{idB}, true), "gateway-0"); len(some.Tunnels) != 1 ||
+	if some := find(p.hub.Snapshot(t.Context(), []string{idB}, true), "gateway-0"); len(some.Tunnels) != 1 ||
 		some.Tunnels[0].GetTunnel().GetTunnelId() != idB {
 		t.Errorf("of one id: %v", some.Tunnels)
 	}
@@ -72,20 +72,20 @@ func TestAGatewayThatDoesNotAnswerIsToldOfWithoutMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually.True(t, patience, "it is there", func() error {
-		if one := find(p.hub.Look(t.Context(), nil, false), "gateway-0"); one == nil || len(one.Tunnels) != 1 {
+		if one := find(p.hub.Snapshot(t.Context(), nil, false), "gateway-0"); one == nil || len(one.Tunnels) != 1 {
 			return errors.New("it is not")
 		}
 		return nil
 	})
 	began := time.Now()
-	one := find(p.hub.Look(t.Context(), nil, true), "gateway-0")
+	one := find(p.hub.Snapshot(t.Context(), nil, true), "gateway-0")
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("it took %s", took)
 	}
 	if len(one.Tunnels) != 1 || one.Problem == nil || one.Tunnels[0].GetTunnel().GetWorker() != "" {
 		t.Errorf("got %+v", one)
 	}
-	// It is not let down for good: what it says later counts, and late answers don't.
+	// It is not abandoned for good: later answers count, and late ones are dropped.
 	if err := stream.Send(&reportv1.GatewayReport{Answer: &reportv1.Answer{Number: 1, Last: true}}); err != nil {
 		t.Fatal(err)
 	}
@@ -96,15 +96,15 @@ func TestAGatewayThatDoesNotAnswerIsToldOfWithoutMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually.True(t, patience, "it says more", func() error {
-		if one := find(p.hub.Look(t.Context(), nil, false), "gateway-0"); len(one.Tunnels) != 2 || !one.Ready {
+		if one := find(p.hub.Snapshot(t.Context(), nil, false), "gateway-0"); len(one.Tunnels) != 2 || !one.Ready {
 			return errors.New("it does not")
 		}
 		return nil
 	})
 }
 
-func find(l hub.Look, gateway string) *hub.GatewayLook {
-	i := slices.IndexFunc(l.Gateways, func(g hub.GatewayLook) bool { return g.Name == gateway })
+func find(l hub.Snapshot, gateway string) *hub.GatewaySnapshot {
+	i := slices.IndexFunc(l.Gateways, func(g hub.GatewaySnapshot) bool { return g.Name == gateway })
 	if i < 0 {
 		return nil
 	}
@@ -123,7 +123,7 @@ func (w *world) dumper(t *testing.T, p *place, node string, dump agent.Dump) {
 		}, w.Log)
 	})
 	eventually.True(t, patience, "the edge reports", func() error {
-		if !slices.ContainsFunc(p.hub.Look(t.Context(), nil, false).Edges,
+		if !slices.ContainsFunc(p.hub.Snapshot(t.Context(), nil, false).Edges,
 			func(e *reportv1.EdgeState) bool { return e.GetNode() == node && e.GetConnected() }) {
 			return errors.New("it does not")
 		}
@@ -135,7 +135,7 @@ func TestAnAgentSaysWhatItsEnvoyRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)
-	// What gzip cannot compress, so that it comes in several parts.
+	// Incompressible, so that it arrives in several parts.
 	big := make([]byte, 96<<10)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(big) // never an error
 	w.dumper(t, p, "edge-1", func(_ context.Context, names []string, to io.Writer) error {
@@ -175,7 +175,7 @@ func TestAnAgentSaysWhatItsEnvoyRuns(t *testing.T) {
 	}
 }
 
-// An edge that says far more than it may only spoils its own answer.
+// An edge that sends far more than permitted spoils only its own answer.
 func TestAnAnswerIsBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -204,7 +204,7 @@ func TestAnAnswerIsBounded(t *testing.T) {
 		}
 		return nil
 	})
-	if look := p.hub.Look(t.Context(), nil, false); len(look.Edges) != 1 || !look.Edges[0].GetConnected() ||
+	if look := p.hub.Snapshot(t.Context(), nil, false); len(look.Edges) != 1 || !look.Edges[0].GetConnected() ||
 		look.Edges[0].GetReport().GetForm() != "Process" {
 		t.Errorf("got %v", look.Edges)
 	}

@@ -11,8 +11,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// TestAGatewayHearsWhatOthersHave has two servers, to each of which one gateway reports, and a third gateway that asks
-// both.
+// TestAGatewayHearsWhatOthersHave has two servers, to each of which one gateway reports, and a third gateway that
+// queries both.
 func TestAGatewayHearsWhatOthersHave(t *testing.T) {
 	w := newWorld(t)
 	w.Rules.SetGateways("gateway-0", "gateway-1", "gateway-2")
@@ -48,7 +48,7 @@ func TestAGatewayHearsWhatOthersHave(t *testing.T) {
 	g.opens(t, 1, "edge-a", idA)
 	other := w.gateway(t, "gateway-1", second.Address)
 	other.opens(t, 1, "edge-b", idB)
-	says("[] of [], known true") // both are there, and serve nobody
+	says("[] of [], known true") // both are there, and accept no clients
 	g.takes.set(true)
 	says("[edge-a] of [gateway-0], known true")
 	other.takes.set(true)

@@ -22,7 +22,7 @@ func TestARefusalIsLoggedOnce(t *testing.T) {
 	for _, node := range []string{"edge-1", "edge-2"} {
 		s := edgeOf(node, idA)
 		client := reportv1.NewReportClient(w.Dial(t, &s, p.Address))
-		for range 5 { // whoever is refused comes back
+		for range 5 { // a rejected caller retries
 			stream, err := client.Gateway(t.Context())
 			if err == nil {
 				_, err = stream.Recv()

@@ -1,5 +1,5 @@
-// Package report holds what the ends of the report streams share: what a report may contain, the times by which reports
-// are judged, the latest boot reports, and the loop that keeps a stream open. Its parts are agent (what edges and
+// Package report holds what the ends of the report streams share: what a report may contain, the times that reports are
+// judged by, the latest boot reports, and the loop that keeps a stream open. Its parts are agent (what edges and
 // gateways send), hub (the xds-server's side) and view (the controller's side): reports go in, and a view of the fleet
 // comes out that is exact after any restart, because each agent sends all of its state whenever it connects. None of
 // them knows Kubernetes.
@@ -35,24 +35,24 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// Times are the times by which a hub and a view judge reports: see the package comment.
+// Times are the times that a hub and a view judge reports by: see the package comment.
 type Times struct {
-	// Settle is longer than an agent needs to be back: Reopening.Max, the same for the connection, and a handshake.
+	// Settle exceeds the time that an agent takes to reconnect: Reopening.Max, the same for the connection, and a handshake.
 	Settle time.Duration
-	// Silent is longer than a restart of a gateway-agent, or of a gateway with its Envoy.
+	// Silent exceeds a restart of a gateway-agent, or of a gateway with its Envoy.
 	Silent time.Duration
-	// Hold is longer than an xds-server that is rescheduled stays in DNS.
+	// Hold exceeds the time that a rescheduled xds-server stays in DNS.
 	Hold time.Duration
-	// Keep is for how long an absent agent is remembered, so that a controller that was away too still learns when it
-	// left.
+	// Keep is how long an absent agent is stored, so that a controller that was down too still learns when it
+	// disconnected.
 	Keep time.Duration
-	// Tick is how exactly a view keeps these times.
+	// Tick is the precision with which a view keeps these times.
 	Tick time.Duration
 	// Reopen is the wait before a view opens a stream again.
 	Reopen retry.Backoff
 }
 
-// DefaultTimes are those of the product. Tests use shorter ones.
+// DefaultTimes are the times of the product. Tests use shorter ones.
 var DefaultTimes = Times{
 	Settle: 7 * time.Second, Silent: 30 * time.Second, Hold: time.Minute, Keep: time.Hour, Tick: time.Second,
 	Reopen: Reopening,
@@ -61,10 +61,10 @@ var DefaultTimes = Times{
 // Reopening is the wait before a stream is opened again.
 var Reopening = retry.Backoff{Min: 250 * time.Millisecond, Max: 3 * time.Second}
 
-// What an agent and a hub agree on.
+// Limits that an agent and a hub share.
 const (
-	// EdgePace is the least time between two messages that a hub reads of one stream of an edge. An agent that sends
-	// faster waits, by the flow control of HTTP/2.
+	// EdgePace is the least time between two messages that a hub reads from one stream of an edge. An agent that sends
+	// faster is blocked by the flow control of HTTP/2.
 	EdgePace = 250 * time.Millisecond
 	// GatewayPace is the same for a gateway.
 	GatewayPace = 50 * time.Millisecond
@@ -83,7 +83,7 @@ func DeniedMessage(d model.Denied) *reportv1.Denied {
 	return message
 }
 
-// DeniedOf returns what a message denies.
+// DeniedOf returns the denials in a message.
 func DeniedOf(message *reportv1.Denied) model.Denied {
 	d := model.Denied{IDs: message.GetTunnelIds()}
 	for _, e := range message.GetEdges() {

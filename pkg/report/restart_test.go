@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// exact is how long anything may take to be right again: a fifth of 15 s, as all times here, and something for a busy
+// exact bounds the time until the view is exact again: a fifth of 15 s, as all times here, and a margin for a busy
 // machine.
 const exact = 5 * time.Second
 
@@ -45,7 +45,7 @@ func newFleetOfTwo(t *testing.T) *fleetOfTwo {
 	return f
 }
 
-// right waits until something is known of the first tunnel, and measures how long that takes.
+// right waits for a state of the first tunnel, and measures how long that takes.
 func (f *fleetOfTwo) right(t *testing.T, want string) {
 	t.Helper()
 	began := time.Now()
@@ -55,7 +55,7 @@ func (f *fleetOfTwo) right(t *testing.T, want string) {
 	}
 }
 
-// TestExactAfterRestarts stops some of the programs, changes tunnels, and starts what was stopped in some order.
+// TestExactAfterRestarts stops some of the programs, changes tunnels, and restarts the programs in some order.
 func TestExactAfterRestarts(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -116,13 +116,13 @@ func TestExactAfterRestarts(t *testing.T) {
 				parts[part].start()
 			}
 			f.right(t, "known gateway-0,gateway-1; edge-1+ gateway-1=2; edge-3 gateway-1=1")
-			// And it stays so when servers have told all.
+			// The state stays after all servers have sent theirs.
 			steady(t, f.view, "known gateway-0,gateway-1; edge-1+ gateway-1=2; edge-3 gateway-1=1", quick.Settle)
 		})
 	}
 }
 
-// steady fails if something else is known at any time.
+// steady fails if the state changes at any time.
 func steady(t *testing.T, v *viewer, want string, long time.Duration) {
 	t.Helper()
 	end := time.Now().Add(long)
@@ -137,8 +137,8 @@ func steady(t *testing.T, v *viewer, want string, long time.Duration) {
 	})
 }
 
-// TestNothingIsConcludedTooEarly restarts everything and watches what a controller sees on the way: no tunnel may be
-// known to be away that is there.
+// TestNothingIsConcludedTooEarly restarts everything and checks every intermediate state of a controller: no existing
+// tunnel may be reported as absent.
 func TestNothingIsConcludedTooEarly(t *testing.T) {
 	t.Parallel()
 	f := newFleetOfTwo(t)
@@ -182,7 +182,7 @@ func TestNothingIsConcludedTooEarly(t *testing.T) {
 	}
 }
 
-// TestAServerThatKnowsNothingYet lets nobody in: nothing is concluded from its silence.
+// TestAServerThatKnowsNothingYet rejects every caller: nothing is concluded from its silence.
 func TestAServerThatKnowsNothingYet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -204,7 +204,7 @@ func TestAGatewayThatDoesNotComeBackIsDown(t *testing.T) {
 	f.view.shows(t, idA, "known gateway-1; edge-1+ gateway-1=1 gateway-0=1?")
 }
 
-// TestManyChangesAddUp opens and closes tunnels while servers and the gateway's agent come and go.
+// TestManyChangesAddUp opens and closes tunnels while servers and the gateway's agent restart.
 func TestManyChangesAddUp(t *testing.T) {
 	t.Parallel()
 	f := newFleetOfTwo(t)

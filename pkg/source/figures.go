@@ -34,7 +34,7 @@ var watched = []string{"Cluster", "Tunnel", "ConfigMap", "StatefulSet"}
 func (k *Kube) Metrics() prometheus.Collector {
 	s := &metrics.Set{}
 	s.Add(k.figures)
-	s.Look(func(emit metrics.Emit) {
+	s.Observe(func(emit metrics.Emit) {
 		emit("fairlead_source_synced", metrics.Bool(k.Synced()))
 		emit("fairlead_source_queue", float64(k.queue.Len()))
 	}, "fairlead_source_synced", "fairlead_source_queue")

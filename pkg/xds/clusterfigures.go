@@ -13,7 +13,7 @@ import (
 // workload clusters, so it is optional.
 func (s *Server) ClusterMetrics() prometheus.Collector {
 	set := &metrics.Set{}
-	set.Look(s.observeClusters, "fairlead_xds_cluster_info", "fairlead_xds_cluster_refused_since_timestamp_seconds")
+	set.Observe(s.observeClusters, "fairlead_xds_cluster_info", "fairlead_xds_cluster_refused_since_timestamp_seconds")
 	return set
 }
 

@@ -46,7 +46,7 @@ func newFigures(s *Server) *figures {
 			}
 		}
 	}
-	f.Look(func(emit metrics.Emit) { s.observe(emit) },
+	f.Observe(func(emit metrics.Emit) { s.observe(emit) },
 		"fairlead_xds_streams", "fairlead_xds_published", "fairlead_xds_gateways", "fairlead_xds_tunnels", "fairlead_xds_resources",
 		"fairlead_xds_refusing_nodes", "fairlead_xds_waiting_nodes", "fairlead_xds_denied")
 	return f

@@ -89,7 +89,7 @@ func (s *Server) refused(subject model.Subject, err error) {
 	default:
 		return
 	}
-	if subject.Role == model.RoleEdge && s.limits.lines.Look(subject.ID, logRate) > 0 {
+	if subject.Role == model.RoleEdge && s.limits.lines.Peek(subject.ID, logRate) > 0 {
 		return
 	}
 	if s.logged.Take(subject.Node+" "+subject.ID+" "+code.String(), streamRefusalRate) == 0 {

@@ -255,7 +255,7 @@ var notes struct {
 func (s *sight) note(f fault, a checkAnswer, after time.Duration) {
 	notes.Lock()
 	defer notes.Unlock()
-	v := a.Verdict()
+	v := a.Deciding()
 	notes.text += fmt.Sprintf("%s\t%s\t%s\t%s\t%.1f\t%s\t%s\t%s\n", f.ID, f.Title, v.ID, v.Status, after.Seconds(), v.Detail, v.Cause, v.Cure)
 	if file := os.Getenv("SIGHT_NOTES"); file != "" {
 		_ = os.WriteFile(file, []byte(notes.text), 0o600)

@@ -42,7 +42,7 @@ func (f fault) expected(a checkAnswer) bool {
 	if f.Status != "" {
 		status, code = f.Status, 0
 	}
-	v := a.Verdict()
+	v := a.Deciding()
 	if v != nil && f.Healed != "" && a.Status == check.Warning && a.code == 0 && v.ID == f.Hop && strings.Contains(v.Cause, f.Healed) {
 		return true
 	}

@@ -194,7 +194,7 @@ func (s *sight) healthy(ctx context.Context, namespace, name string) error {
 }
 
 func (a checkAnswer) String() string {
-	v := a.Verdict()
+	v := a.Deciding()
 	if v == nil {
 		return fmt.Sprintf("%s (exit %d)", a.Status, a.code)
 	}

@@ -136,7 +136,9 @@ func (n noServers) Observe(context.Context, string, []string) (collect.Fleet, er
 }
 
 // Look implements check.Servers.
-func (n noServers) Look(context.Context, string) ([]collect.EdgeLook, error) { return nil, n.err }
+func (n noServers) ProbeAPIServers(context.Context, string) ([]collect.EdgeProbe, error) {
+	return nil, n.err
+}
 
 // marks are the symbols of results.
 var marks = map[check.Status]output.Cell{
@@ -158,7 +160,7 @@ func printReport(p *output.Page, r *check.Report) {
 		p.Line(marks[h.Status], output.Plain(fmt.Sprintf(" %-*s %*s  ", idWidth, h.ID, timeWidth, took)), text)
 	}
 	p.Line()
-	verdict := r.Verdict()
+	verdict := r.Deciding()
 	name := r.Namespace + "/" + r.Name
 	if verdict == nil {
 		p.Line(output.Styled(output.StyleGood, "OK"), output.Plain(": "+name+": nothing is broken"+untested(r)))
@@ -276,7 +278,7 @@ func fleetReport(reports []check.Report) output.View {
 		r := &reports[i]
 		counts[r.Status]++
 		hop, cause, cure := "-", "-", "-"
-		if v := r.Verdict(); v != nil {
+		if v := r.Deciding(); v != nil {
 			hop, cause, cure = string(v.ID), v.Cause, v.Cure
 		}
 		t.Add(r.Namespace+"/"+r.Name, r, output.Plain(r.Namespace), output.Plain(r.Name), output.Cell{Text: string(r.Status), Style: marks[r.Status].Style}, output.Plain(hop), output.Plain(cause), output.Plain(cure))

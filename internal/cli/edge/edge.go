@@ -17,7 +17,6 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/internal/command"
-	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
@@ -110,7 +109,7 @@ func edgesView(tunnels []v1alpha1.Tunnel, now time.Time) output.View {
 	all := []edgeRow{}
 	for i := range tunnels {
 		tunnel := &tunnels[i]
-		for j, e := range collect.Recorded(tunnel, now) {
+		for j, e := range observed.Recorded(tunnel, now) {
 			r := edgeRow{tunnel.Namespace, tunnel.Name, e.Node, e.State, tunnel.Status.Edges[j]}
 			all = append(all, r)
 			t.Add(r.Namespace+"/"+r.Cluster+" "+r.Node, r, output.Plain(r.Namespace), output.Plain(r.Cluster), output.Plain(r.Node), output.Plain(output.OrDash(e.Host)), output.Styled(StateStyles[r.State], string(r.State)),

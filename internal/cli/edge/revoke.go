@@ -96,7 +96,7 @@ func findTunnel(ctx context.Context, c client.Client, node string, f edgeFlags) 
 	var names []string
 	for i := range all.Items {
 		t := &all.Items[i]
-		if edgeOf(t, node) != nil || collect.Revoked(t, node) {
+		if edgeOf(t, node) != nil || observed.IsRevoked(t, node) {
 			found, names = append(found, t), append(names, t.Namespace+"/"+t.Name)
 		}
 	}
@@ -113,7 +113,7 @@ func findTunnel(ctx context.Context, c client.Client, node string, f edgeFlags) 
 
 // edgeOf returns an edge as it is on record; nil: it is not.
 func edgeOf(t *v1alpha1.Tunnel, node string) *observed.Edge {
-	for _, e := range collect.Recorded(t, time.Now()) {
+	for _, e := range observed.Recorded(t, time.Now()) {
 		if e.Node == node {
 			return &e
 		}
@@ -128,7 +128,7 @@ func revoke(ctx context.Context, c client.Client, key client.ObjectKey, node str
 		if err := c.Get(ctx, key, &tunnel); err != nil {
 			return fmt.Errorf("reading Tunnel: %w", err)
 		}
-		if collect.Revoked(&tunnel, node) {
+		if observed.IsRevoked(&tunnel, node) {
 			return nil
 		}
 		want := tunnel.DeepCopy()

@@ -13,19 +13,18 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
-	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // connectedEdges are those that carry a tunnel: what counts in a move. One that is away gets the new address by hand when it
 // comes back.
 func connectedEdges(t *v1alpha1.Tunnel, now time.Time) []observed.Edge {
-	return slices.DeleteFunc(collect.Recorded(t, now), func(e observed.Edge) bool { return !e.HasTunnel() })
+	return slices.DeleteFunc(observed.Recorded(t, now), func(e observed.Edge) bool { return !e.HasTunnel() })
 }
 
 // enrolledEdges are those that hold a certificate.
 func enrolledEdges(t *v1alpha1.Tunnel, now time.Time) []observed.Edge {
-	return slices.DeleteFunc(collect.Recorded(t, now), func(e observed.Edge) bool { return !e.HoldsCertificate(now) })
+	return slices.DeleteFunc(observed.Recorded(t, now), func(e observed.Edge) bool { return !e.HoldsCertificate(now) })
 }
 
 // unmatched are the edges that have no counterpart among others. A machine has another node name at each installation, so hosts

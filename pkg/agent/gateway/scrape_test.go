@@ -56,7 +56,7 @@ func BenchmarkScrape(b *testing.B) {
 	for _, perCluster := range []bool{false, true} {
 		g := &Gateway{Table: table, tenants: newTenants(r, table, envoyadmin.Client{}, log)}
 		registry, own := metrics.NewRegistry(metrics.GatewayAgent), &metrics.Set{}
-		own.Look(func(emit metrics.Emit) { g.EmitTunnels(emit, perCluster) }, Figures...)
+		own.Observe(func(emit metrics.Emit) { g.EmitTunnels(emit, perCluster) }, Figures...)
 		registry.MustRegister(own)
 		server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 		b.Run(fmt.Sprintf("per-cluster-%v", perCluster), func(b *testing.B) { scrapes(b, server.URL) })

@@ -20,37 +20,39 @@ import (
 
 const (
 	machineCondition = v1alpha1.MachineConditionBootstrapReported
-	// maxBootMessage is what the condition may have: enough of a log to see what failed, and far below what the apiserver takes.
+	// maxBootMessage bounds the message of the condition. It holds enough of a log to show the failure, and is far below
+	// the limit of the apiserver.
 	maxBootMessage = 2 << 10
-	// muteTime is ten of the pauses after which a machine repeats that it is still booting.
+	// muteTime is ten intervals at which a machine repeats that it is still booting.
 	muteTime = 5 * time.Minute
-	// muteInterval is how soon a machine is looked at again while not everything is known that machines have reported.
+	// muteInterval is the wait before a machine is checked again while the reports may be incomplete.
 	muteInterval = 30 * time.Second
-	// defaultBootReportAfter is longer than most machines take from their infrastructure to their first report.
+	// defaultBootReportAfter exceeds the time that most machines need from their infrastructure to their first report.
 	defaultBootReportAfter = 10 * time.Minute
 )
 
-// reportAfter is BootReportAfter, which may be zero.
+// reportAfter returns BootReportAfter, or the default if it is zero.
 func reportAfter(c config.Config) time.Duration {
 	return cmp.Or(c.BootReportAfter, defaultBootReportAfter)
 }
 
-// bootCircumstances are what a decision about a Machine depends on besides the Machine.
+// bootCircumstances holds what a decision about a Machine depends on besides the Machine itself.
 type bootCircumstances struct {
 	now      time.Time
-	expected bool          // all machines of the Cluster are made to report
-	known    bool          // the absence of a report means something
-	after    time.Duration // how long a machine may take to its first report
+	expected bool          // all machines of the Cluster are expected to report
+	known    bool          // the reports are complete, so an absent one is meaningful
+	after    time.Duration // the time allowed until the first report
 }
 
-// bootCondition is the condition that a Machine has to have, nil: that which it has. again is when time alone may change it; 0: never.
+// bootCondition returns the condition that a Machine must have, or nil to keep the current one. again is the wait after
+// which time alone may change it; 0 means never.
 func bootCondition(m *clusterv1.Machine, boot *report.Boot, c bootCircumstances) (want *metav1.Condition, again time.Duration) {
 	if boot != nil {
 		return reported(*boot, c.now)
 	}
 	have := apimeta.FindStatusCondition(m.Status.Conditions, machineCondition)
 	if have != nil && have.Reason != v1alpha1.ReasonWaitingForReport && have.Reason != v1alpha1.ReasonNeverReported {
-		return nil, 0 // the condition of the last report stays
+		return nil, 0 // keep the condition of the last report
 	}
 	if !c.expected || !m.DeletionTimestamp.IsZero() {
 		return nil, 0
@@ -58,7 +60,7 @@ func bootCondition(m *clusterv1.Machine, boot *report.Boot, c bootCircumstances)
 	return unreported(m, have, c)
 }
 
-// reported is the condition of a Machine that has reported.
+// reported returns the condition of a Machine that has reported.
 func reported(b report.Boot, now time.Time) (*metav1.Condition, time.Duration) {
 	r := b.Report
 	c := &metav1.Condition{Type: machineCondition, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonBootstrapInProgress}
@@ -83,7 +85,7 @@ func reported(b report.Boot, now time.Time) (*metav1.Condition, time.Duration) {
 	return finish(c), 0
 }
 
-// finish makes of what a machine said a message that can be shown.
+// finish converts the error text of a machine into a message that is safe to show.
 func finish(c *metav1.Condition) *metav1.Condition {
 	if c.Message = redact.Text(c.Message); len(c.Message) > maxBootMessage {
 		c.Message = c.Message[:maxBootMessage]
@@ -92,12 +94,12 @@ func finish(c *metav1.Condition) *metav1.Condition {
 	return c
 }
 
-// unreported is the condition of a Machine that should report and has not.
+// unreported returns the condition of a Machine that is expected to report and has not.
 func unreported(m *clusterv1.Machine, have *metav1.Condition, c bootCircumstances) (*metav1.Condition, time.Duration) {
 	node := m.Status.NodeRef.Name
 	if node != "" {
 		if have == nil || !c.known {
-			return nil, 0 // older than the reports, as a rule
+			return nil, 0 // usually a Machine that is older than boot reports
 		}
 		return &metav1.Condition{
 			Type: machineCondition, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNeverReported,
@@ -125,7 +127,7 @@ func unreported(m *clusterv1.Machine, have *metav1.Condition, c bootCircumstance
 	}, 0
 }
 
-// provisionedSince says whether the infrastructure of a Machine is there, and since when, as far as that is known.
+// provisionedSince returns whether the infrastructure of a Machine is ready, and since when if that is known.
 func provisionedSince(m *clusterv1.Machine) (time.Time, bool) {
 	if !ptr.Deref(m.Status.Initialization.InfrastructureProvisioned, false) {
 		return time.Time{}, false

@@ -12,8 +12,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// Ways to know the Machine that reports, the surest first. What a machine says of itself is only looked for among the Machines of the
-// workload cluster whose token it had.
+// These are the ways to identify the Machine of a report, the most reliable first. A report is matched only against
+// Machines of the workload cluster that its token belongs to.
 var bootTies = []func(*clusterv1.Machine, *reportv1.Machine) bool{
 	func(m *clusterv1.Machine, r *reportv1.Machine) bool {
 		return r.GetName() != "" && r.GetName() == m.Name
@@ -60,8 +60,9 @@ func hasAddress(m *clusterv1.Machine, r *reportv1.Machine, kind func(clusterv1.M
 	return false
 }
 
-// findMachine returns the one Machine that a report is of, or nil and how many it may be of. Each way narrows down what those before
-// it have left; a Machine that was made after the report came is another one of the same name or address.
+// findMachine returns the one Machine that matches a report. Otherwise it returns nil and the number of candidates.
+// Each matcher narrows the candidates of the previous one. A Machine that was created after the report arrived is never
+// a candidate: it only reuses the name or address.
 func findMachine(machines []*clusterv1.Machine, b report.Boot) (*clusterv1.Machine, int) {
 	left := slices.DeleteFunc(slices.Clone(machines), func(m *clusterv1.Machine) bool { return b.Received.Before(m.CreationTimestamp.Time) })
 	found := 0
@@ -78,15 +79,15 @@ func findMachine(machines []*clusterv1.Machine, b report.Boot) (*clusterv1.Machi
 	return nil, found
 }
 
-// match is the Machine that a boot was found to be of.
+// match is the Machine that a boot was matched to.
 type match struct {
 	bootID string
 	uid    types.UID
 }
 
-// assign gives each Machine the newest report that is of it, and returns those that match none or more than one. A boot
-// that was of a Machine before stays that one's: when that is gone it is nobody's, though its name or address may be another's by then.
-// What is so now is returned for the next call, by host.
+// assign gives each Machine its newest report. It returns the reports that match no Machine or more than one. A boot
+// stays assigned to its Machine: when that Machine is gone, the report is unmatched, even if its name or address now
+// belongs to another Machine. The assignment is stored by host for the next call.
 func assign(machines []*clusterv1.Machine, boots []report.Boot, before map[string]match) (byMachine map[string]report.Boot, left []unmatched, now map[string]match) {
 	byMachine, now = map[string]report.Boot{}, map[string]match{}
 	byUID := map[types.UID]*clusterv1.Machine{}
@@ -101,7 +102,7 @@ func assign(machines []*clusterv1.Machine, boots []report.Boot, before map[strin
 		if !ok {
 			m, candidates = findMachine(machines, b)
 		} else if now[b.Host] = known; m == nil {
-			continue // its Machine is gone
+			continue // its Machine was deleted
 		}
 		if m == nil {
 			left = append(left, unmatched{b, candidates})
@@ -115,13 +116,13 @@ func assign(machines []*clusterv1.Machine, boots []report.Boot, before map[strin
 	return byMachine, left, now
 }
 
-// unmatched is a report that matches no Machine, or more than one.
+// unmatched is a report that matches no Machine or more than one.
 type unmatched struct {
 	boot       report.Boot
-	candidates int // of more than one Machine
+	candidates int // if more than one Machine matches
 }
 
-// Slim is what is kept of a Machine in memory: by what it is found, and the conditions that are looked at.
+// Slim returns the part of a Machine that the cache keeps: the fields used for matching, and the conditions.
 func Slim(m *clusterv1.Machine) {
 	spec, status := m.Spec, m.Status
 	m.OwnerReferences = nil

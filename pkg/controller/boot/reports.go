@@ -1,5 +1,6 @@
-// Package boot writes what machines report while they boot into a condition of their Machine objects. In go boot reports and
-// Machines, out come conditions and events. It writes no Tunnel, and a report that fits no Machine changes none.
+// Package boot records what machines report during boot in a condition of their Machine objects. Its input is boot
+// reports and Machines; its output is conditions and events. It writes no Tunnel, and a report that matches no Machine
+// changes none.
 package boot
 
 import (
@@ -25,34 +26,35 @@ import (
 )
 
 const (
-	// bootInterval bounds how often the Machines of one Cluster are looked at: what comes meanwhile is looked at together.
+	// bootInterval is the least time between two reconciliations of the Machines of one Cluster. Changes in between are
+	// handled together.
 	bootInterval = 2 * time.Second
 )
 
-// View is what machines report of how they boot.
+// View provides the boot reports of machines.
 type View interface {
 	Boots(id string) (all []report.Boot, known bool)
 }
 
-// Reconciler reconciles the Machines of one Cluster with what they report. It writes one condition of Machines, events, and nothing
-// else.
+// Reconciler writes one condition of the Machines of one Cluster from their boot reports, and records events. It writes
+// nothing else.
 type Reconciler struct {
 	reconciler.Deps
 	view View
 
 	mu     sync.Mutex
-	memory map[client.ObjectKey]*bootMemory // of the Tunnels that there are
+	memory map[client.ObjectKey]*bootMemory // of existing Tunnels
 }
 
-// bootMemory is what is not worth writing down.
+// bootMemory is state that is not worth persisting.
 type bootMemory struct {
-	looked    time.Time
-	matched   map[string]match    // by host, of the reports that there are
-	strangers map[string]stranger // by host
-	told      time.Time           // when strangers were told of last
+	looked           time.Time
+	matched          map[string]match         // by host, for the current reports
+	unknownSources   map[string]unknownSource // by host
+	lastUnknownEvent time.Time                // when the last event about unknown sources was recorded
 }
 
-// Reconcile brings what the machines of one Cluster report into their conditions.
+// Reconcile writes the boot reports of one Cluster's machines into their conditions.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	key := request.NamespacedName
 	cluster, err := objects.Get(ctx, r.Client, key, &clusterv1.Cluster{})
@@ -68,21 +70,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, nil
 	}
 	if objects.Paused(objects.Group{Cluster: cluster, Tunnel: tunnel}) {
-		return reconcile.Result{}, nil // the end of the pause is an event
+		return reconcile.Result{}, nil // the end of the pause triggers another reconciliation
 	}
 	now := r.Now()
 	if wait := r.tooSoon(key, now); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	wait, err := r.settle(ctx, cluster, tunnel, now)
+	wait, err := r.update(ctx, cluster, tunnel, now)
 	if objects.Conflict(err) {
 		return reconcile.Result{RequeueAfter: reconciler.ConflictDelay}, nil
 	}
 	return reconcile.Result{RequeueAfter: wait}, err
 }
 
-// settle writes what differs, and returns when time alone may change something; 0: never.
-func (r *Reconciler) settle(ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) (time.Duration, error) {
+// update writes the conditions that differ. It returns the wait after which time alone may change one; 0 means never.
+func (r *Reconciler) update(ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) (time.Duration, error) {
 	machines, err := r.machines(ctx, cluster)
 	if err != nil {
 		return 0, err
@@ -91,10 +93,10 @@ func (r *Reconciler) settle(ctx context.Context, cluster *clusterv1.Cluster, tun
 	byMachine, left := r.assign(client.ObjectKeyFromObject(cluster), machines, boots)
 	c := bootCircumstances{
 		now: now, known: known, after: reportAfter(r.Config),
-		// A machine can only be blamed for its silence where there is something that it can report with.
+		// An absent report counts against a machine only if the Cluster gives its machines the means to report.
 		expected: cluster.Annotations[v1alpha1.BootReportsAnnotation] == v1alpha1.BootReportsEnabled && len(tunnel.Status.BootReportTokens) > 0,
 	}
-	next := r.strangers(cluster, left, now)
+	next := r.reportUnknownSources(cluster, left, now)
 	var errs []error
 	for _, m := range machines {
 		if objects.HasPause(m) {
@@ -112,7 +114,7 @@ func (r *Reconciler) settle(ctx context.Context, cluster *clusterv1.Cluster, tun
 	return next, errors.Join(errs...)
 }
 
-// machines are those of a Cluster, in order. The label is what can be looked up, the field is what counts.
+// machines returns the Machines of a Cluster in order. The label can be indexed, but the field is authoritative.
 func (r *Reconciler) machines(ctx context.Context, cluster *clusterv1.Cluster) ([]*clusterv1.Machine, error) {
 	var list clusterv1.MachineList
 	err := r.Client.List(ctx, &list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
@@ -129,7 +131,7 @@ func (r *Reconciler) machines(ctx context.Context, cluster *clusterv1.Cluster) (
 	return all, nil
 }
 
-// write writes the condition of a Machine, if it is not there already, and tells of a change that is one.
+// write writes the condition of a Machine if it differs, and records an event if its state has changed.
 func (r *Reconciler) write(ctx context.Context, m *clusterv1.Machine, c metav1.Condition) error {
 	c.ObservedGeneration = m.Generation
 	have := apimeta.FindStatusCondition(m.Status.Conditions, c.Type)
@@ -143,13 +145,13 @@ func (r *Reconciler) write(ctx context.Context, m *clusterv1.Machine, c metav1.C
 		return err
 	}
 	if news {
-		r.tell(m, c)
+		r.recordEvent(m, c)
 	}
 	return nil
 }
 
-// tell makes an event of a condition that is new. That nothing was heard yet is none.
-func (r *Reconciler) tell(m *clusterv1.Machine, c metav1.Condition) {
+// recordEvent records an event for a changed condition. The first unknown state is not an event.
+func (r *Reconciler) recordEvent(m *clusterv1.Machine, c metav1.Condition) {
 	if c.Reason == v1alpha1.ReasonWaitingForReport {
 		return
 	}
@@ -161,7 +163,7 @@ func (r *Reconciler) tell(m *clusterv1.Machine, c metav1.Condition) {
 	r.Log.Info("machine reported", "machine", client.ObjectKeyFromObject(m).String(), "reason", c.Reason)
 }
 
-// assign is the function of that name, by what is remembered.
+// assign calls the function assign with the stored matches.
 func (r *Reconciler) assign(key client.ObjectKey, machines []*clusterv1.Machine, boots []report.Boot) (byMachine map[string]report.Boot, left []unmatched) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,7 +172,7 @@ func (r *Reconciler) assign(key client.ObjectKey, machines []*clusterv1.Machine,
 	return byMachine, left
 }
 
-// tooSoon says for how long a Cluster's Machines are to be left alone.
+// tooSoon returns how long to wait before the next reconciliation of a Cluster's Machines.
 func (r *Reconciler) tooSoon(key client.ObjectKey, now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,7 +184,7 @@ func (r *Reconciler) tooSoon(key client.ObjectKey, now time.Time) time.Duration 
 	return 0
 }
 
-// recall returns what is remembered of a Tunnel. The caller holds the lock.
+// recall returns the memory of a Tunnel. The caller holds the lock.
 func (r *Reconciler) recall(key client.ObjectKey) *bootMemory {
 	if r.memory == nil {
 		r.memory = map[client.ObjectKey]*bootMemory{}
@@ -199,7 +201,7 @@ func (r *Reconciler) forget(key client.ObjectKey) {
 	delete(r.memory, key)
 }
 
-// sooner is the lesser of two waits, of which 0 has no end.
+// sooner returns the shorter of two waits, where 0 means forever.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return a + b

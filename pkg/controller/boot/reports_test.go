@@ -24,7 +24,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// fixedBoots says what a test wants it to.
+// fixedBoots is a View with fixed contents.
 type fixedBoots struct {
 	boots map[string][]report.Boot
 	known bool
@@ -32,8 +32,8 @@ type fixedBoots struct {
 
 func (f *fixedBoots) Boots(id string) ([]report.Boot, bool) { return f.boots[id], f.known }
 
-// bootWorld is a Cluster on a real kube-apiserver, with its Tunnel, and a reconciler of boot reports that has the
-// controller's permissions and a clock of the test's.
+// bootWorld is a Cluster with its Tunnel on a real kube-apiserver, and a reconciler of boot reports that has the
+// permissions of the controller and a fake clock.
 type bootWorld struct {
 	t       *testing.T
 	m       client.WithWatch
@@ -66,7 +66,7 @@ func newBootWorld(t *testing.T, annotations map[string]string) *bootWorld {
 	return w
 }
 
-// machine makes a Machine whose infrastructure is there since now.
+// machine creates a Machine whose infrastructure is ready as of now.
 func (w *bootWorld) machine(name string) *clusterv1.Machine {
 	w.t.Helper()
 	o := kubetest.Machine(w.cluster.Namespace, w.cluster.Name, name)
@@ -81,8 +81,8 @@ func (w *bootWorld) machine(name string) *clusterv1.Machine {
 	return o
 }
 
-// say is what the one machine that reports says, after all Machines were made that there are.
-func (w *bootWorld) say(host string, state reportv1.BootState, step, message, tail string) {
+// report sets the report of the one machine that reports, after all Machines were created.
+func (w *bootWorld) report(host string, state reportv1.BootState, step, message, tail string) {
 	if now := time.Now(); now.After(w.clock) {
 		w.clock = now.Truncate(time.Second)
 	}
@@ -91,8 +91,8 @@ func (w *bootWorld) say(host string, state reportv1.BootState, step, message, ta
 	}}}
 }
 
-// settle lets time go by, reconciles once, and returns when it is to be done again and the conditions of a Machine.
-func (w *bootWorld) settle(after time.Duration, machine *clusterv1.Machine) (time.Duration, *metav1.Condition, []metav1.Condition) {
+// reconcileAfter advances the clock and reconciles once. It returns the requeue time and the conditions of a Machine.
+func (w *bootWorld) reconcileAfter(after time.Duration, machine *clusterv1.Machine) (time.Duration, *metav1.Condition, []metav1.Condition) {
 	w.t.Helper()
 	w.clock = w.clock.Add(after)
 	result, err := w.r.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)})
@@ -105,7 +105,7 @@ func (w *bootWorld) settle(after time.Duration, machine *clusterv1.Machine) (tim
 
 func (w *bootWorld) expect(after time.Duration, machine *clusterv1.Machine, status metav1.ConditionStatus, reason string) *metav1.Condition {
 	w.t.Helper()
-	_, c, all := w.settle(after, machine)
+	_, c, all := w.reconcileAfter(after, machine)
 	if c == nil || c.Status != status || c.Reason != reason {
 		w.t.Fatalf("condition %+v, want %s %s", c, status, reason)
 	}
@@ -115,8 +115,8 @@ func (w *bootWorld) expect(after time.Duration, machine *clusterv1.Machine, stat
 	return c
 }
 
-// told is the events since the last call.
-func (w *bootWorld) told() (all []string) {
+// takeEvents returns the events since the last call.
+func (w *bootWorld) takeEvents() (all []string) {
 	for {
 		select {
 		case e := <-w.events.Events:
@@ -130,41 +130,41 @@ func (w *bootWorld) told() (all []string) {
 func TestWhatAMachineReportsBecomesItsCondition(t *testing.T) {
 	w := newBootWorld(t, nil)
 	one, two := w.machine("m1"), w.machine("m2")
-	w.say("m1", reportv1.BootState_BOOT_STATE_RUNNING, "cloud-init init", "", "")
+	w.report("m1", reportv1.BootState_BOOT_STATE_RUNNING, "cloud-init init", "", "")
 	w.expect(0, one, metav1.ConditionUnknown, v1alpha1.ReasonBootstrapInProgress)
-	w.say("m1", reportv1.BootState_BOOT_STATE_RUNNING, "kubeadm preflight", "", "")
+	w.report("m1", reportv1.BootState_BOOT_STATE_RUNNING, "kubeadm preflight", "", "")
 	if c := w.expect(bootInterval, one, metav1.ConditionUnknown, v1alpha1.ReasonBootstrapInProgress); c.Message != "kubeadm preflight" {
 		t.Errorf("message %q", c.Message)
 	}
-	if got := w.told(); len(got) != 1 {
+	if got := w.takeEvents(); len(got) != 1 {
 		t.Errorf("a step is no transition: %q", got)
 	}
-	if again, c, _ := w.settle(bootInterval, one); again <= 0 || again > muteTime+time.Minute || c.Message != "kubeadm preflight" {
+	if again, c, _ := w.reconcileAfter(bootInterval, one); again <= 0 || again > muteTime+time.Minute || c.Message != "kubeadm preflight" {
 		t.Errorf("again after %s: %+v", again, c)
 	}
 	if c := w.expect(muteTime+time.Minute, one, metav1.ConditionUnknown, v1alpha1.ReasonBootstrapInProgress); !strings.Contains(c.Message, "nothing was heard of the machine since") {
 		t.Errorf("message %q", c.Message)
 	}
 	const secret = "abcdef.0123456789abcdef"
-	w.say("m1", reportv1.BootState_BOOT_STATE_FAILED, "kubeadm preflight", "port 6443 is in use, token "+secret, strings.Repeat("a line of a log with "+secret+"\n", 300)+"the last line")
+	w.report("m1", reportv1.BootState_BOOT_STATE_FAILED, "kubeadm preflight", "port 6443 is in use, token "+secret, strings.Repeat("a line of a log with "+secret+"\n", 300)+"the last line")
 	c := w.expect(bootInterval, one, metav1.ConditionFalse, v1alpha1.ReasonBootstrapFailed)
 	if len(c.Message) > maxBootMessage || len(c.Message) < maxBootMessage/2 || !strings.HasPrefix(c.Message, "kubeadm preflight: port 6443") || !strings.HasSuffix(c.Message, "the last line") || strings.Contains(c.Message, secret[7:]) {
 		t.Errorf("message of %d bytes: %s", len(c.Message), c.Message)
 	}
-	if got := w.told(); len(got) != 1 || !strings.HasPrefix(got[0], "Warning BootstrapFailed kubeadm preflight") || strings.Contains(got[0], secret[7:]) {
+	if got := w.takeEvents(); len(got) != 1 || !strings.HasPrefix(got[0], "Warning BootstrapFailed kubeadm preflight") || strings.Contains(got[0], secret[7:]) {
 		t.Errorf("events %q", got)
 	}
 	clear(w.view.boots) // all xds-servers restart, and the machine is gone
 	w.view.known = false
 	w.expect(time.Hour, one, metav1.ConditionFalse, v1alpha1.ReasonBootstrapFailed)
-	w.say("m1", reportv1.BootState_BOOT_STATE_SUCCEEDED, "bootstrapped", "", "")
+	w.report("m1", reportv1.BootState_BOOT_STATE_SUCCEEDED, "bootstrapped", "", "")
 	before := w.expect(bootInterval, one, metav1.ConditionTrue, v1alpha1.ReasonBootstrapSucceeded)
 	version := controllertest.Read(t, w.m, one).ResourceVersion
 	w.expect(bootInterval, one, metav1.ConditionTrue, v1alpha1.ReasonBootstrapSucceeded)
 	if now := controllertest.Read(t, w.m, one).ResourceVersion; now != version {
 		t.Errorf("the same is written again: %+v", before)
 	}
-	if _, c, _ := w.settle(bootInterval, two); c != nil {
+	if _, c, _ := w.reconcileAfter(bootInterval, two); c != nil {
 		t.Errorf("nobody says that all machines report, and one that does not has %+v", c)
 	}
 }
@@ -174,20 +174,20 @@ func TestAMachineThatNeverReports(t *testing.T) {
 	quiet, bare := w.machine("quiet"), kubetest.Machine(w.cluster.Namespace, "c1", "bare")
 	controllertest.Create(t, w.m, bare)
 	w.expect(0, quiet, metav1.ConditionUnknown, v1alpha1.ReasonWaitingForReport)
-	if got := w.told(); len(got) != 0 {
+	if got := w.takeEvents(); len(got) != 0 {
 		t.Errorf("to wait is no event: %q", got)
 	}
-	w.view.known = false // nobody can say whether it has reported
+	w.view.known = false // it is unknown whether the machine has reported
 	w.expect(defaultBootReportAfter, quiet, metav1.ConditionUnknown, v1alpha1.ReasonWaitingForReport)
 	w.view.known = true
 	c := w.expect(bootInterval, quiet, metav1.ConditionFalse, v1alpha1.ReasonNeverReported)
 	if !strings.Contains(c.Message, "cloud-init never ran") {
 		t.Errorf("message %q", c.Message)
 	}
-	if got := w.told(); len(got) != 1 || !strings.HasPrefix(got[0], "Warning NeverReported") {
+	if got := w.takeEvents(); len(got) != 1 || !strings.HasPrefix(got[0], "Warning NeverReported") {
 		t.Errorf("events %q", got)
 	}
-	if _, c, _ := w.settle(bootInterval, bare); c != nil {
+	if _, c, _ := w.reconcileAfter(bootInterval, bare); c != nil {
 		t.Errorf("a machine without infrastructure has %+v", c)
 	}
 	now := controllertest.Read(t, w.m, quiet)
@@ -198,37 +198,38 @@ func TestAMachineThatNeverReports(t *testing.T) {
 	if c := w.expect(bootInterval, quiet, metav1.ConditionUnknown, v1alpha1.ReasonNeverReported); !strings.Contains(c.Message, "it is the Node node-1") {
 		t.Errorf("message %q", c.Message)
 	}
-	w.say("quiet", reportv1.BootState_BOOT_STATE_SUCCEEDED, "bootstrapped", "", "")
+	w.report("quiet", reportv1.BootState_BOOT_STATE_SUCCEEDED, "bootstrapped", "", "")
 	w.expect(bootInterval, quiet, metav1.ConditionTrue, v1alpha1.ReasonBootstrapSucceeded)
 }
 
 func TestAReportOfNoMachineIsToldOnce(t *testing.T) {
 	w := newBootWorld(t, nil)
 	m := w.machine("m1")
-	w.say("somebody", reportv1.BootState_BOOT_STATE_FAILED, "s", "", "")
-	if again, c, _ := w.settle(0, m); c != nil || again <= 0 || again > strangerTime {
+	w.report("somebody", reportv1.BootState_BOOT_STATE_FAILED, "s", "", "")
+	if again, c, _ := w.reconcileAfter(0, m); c != nil || again <= 0 || again > unknownSourceTime {
 		t.Errorf("again after %s, %+v", again, c)
 	}
 	for range 3 {
-		w.settle(strangerTime, m)
+		w.reconcileAfter(unknownSourceTime, m)
 	}
-	if got := w.told(); len(got) != 1 || !strings.Contains(got[0], "BootReportUnmatched") || !strings.Contains(got[0], "somebody") {
+	if got := w.takeEvents(); len(got) != 1 || !strings.Contains(got[0], "BootReportUnmatched") || !strings.Contains(got[0], "somebody") {
 		t.Errorf("events %q", got)
 	}
 }
 
-// TestReportsOfOneClusterTouchNoOther has a Machine whose label was changed to another Cluster's, and one of that with the same name.
+// TestReportsOfOneClusterTouchNoOther has a Machine whose label was changed to another Cluster, and a Machine with the
+// same name in that Cluster.
 func TestReportsOfOneClusterTouchNoOther(t *testing.T) {
 	w := newBootWorld(t, nil)
 	other := kubetest.Machine(w.cluster.Namespace, "c2", "m1")
 	other.Labels[clusterv1.ClusterNameLabel] = "c1"
 	controllertest.Create(t, w.m, other)
-	w.say("m1", reportv1.BootState_BOOT_STATE_FAILED, "s", "", "")
-	if _, c, _ := w.settle(0, other); c != nil {
+	w.report("m1", reportv1.BootState_BOOT_STATE_FAILED, "s", "", "")
+	if _, c, _ := w.reconcileAfter(0, other); c != nil {
 		t.Errorf("condition %+v", c)
 	}
 	ours := w.machine("m2")
-	w.say("m2", reportv1.BootState_BOOT_STATE_FAILED, "s", "", "")
+	w.report("m2", reportv1.BootState_BOOT_STATE_FAILED, "s", "", "")
 	w.expect(bootInterval, ours, metav1.ConditionFalse, v1alpha1.ReasonBootstrapFailed)
 }
 
@@ -236,8 +237,8 @@ func TestAPausedMachineIsLeftAlone(t *testing.T) {
 	w := newBootWorld(t, nil)
 	m := w.machine("m1")
 	controllertest.Edit(t, w.m, m, func(m *clusterv1.Machine) { m.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} })
-	w.say("m1", reportv1.BootState_BOOT_STATE_FAILED, "s", "", "")
-	if _, c, _ := w.settle(0, m); c != nil {
+	w.report("m1", reportv1.BootState_BOOT_STATE_FAILED, "s", "", "")
+	if _, c, _ := w.reconcileAfter(0, m); c != nil {
 		t.Errorf("condition %+v", c)
 	}
 	controllertest.Edit(t, w.m, m, func(m *clusterv1.Machine) { m.Annotations = nil })

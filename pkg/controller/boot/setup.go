@@ -25,7 +25,7 @@ import (
 
 const bootWorkers = 4
 
-// Setup adds the controller of boot reports to what asks the xds-servers.
+// Setup adds the controller of boot reports to a manager.
 func Setup(p reconciler.Deps, mgr ctrl.Manager, view *reportview.View) error {
 	kind := clusterv1.GroupVersion.WithKind("Machine")
 	if _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); apimeta.IsNoMatchError(err) {
@@ -51,7 +51,7 @@ func Setup(p reconciler.Deps, mgr ctrl.Manager, view *reportview.View) error {
 		Complete(reconciler.Traced{Name: "boot", Reconciler: r})
 }
 
-// clusterOfMachine leads from a Machine to its Cluster.
+// clusterOfMachine maps a Machine to its Cluster.
 func clusterOfMachine(_ context.Context, o client.Object) []reconcile.Request {
 	m, ok := o.(*clusterv1.Machine)
 	if !ok || m.Spec.ClusterName == "" {
@@ -60,7 +60,7 @@ func clusterOfMachine(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.ClusterName}}}
 }
 
-// machineChanged says that something has changed of a Machine that the cache keeps, or its pause.
+// machineChanged passes updates of the Machine fields that the cache keeps, and of pauses.
 func machineChanged() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {

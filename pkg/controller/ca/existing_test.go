@@ -32,7 +32,7 @@ func TestAnInstallationUsesTheCAThatIsThere(t *testing.T) {
 		Data: map[string][]byte{corev1.TLSCertKey: mine.CertPEM(), corev1.TLSPrivateKeyKey: key},
 	})
 	var versions []string
-	for range 3 { // the second and third time nothing is left to write
+	for range 3 { // the second and third reconciliation have nothing to write
 		result, err := r.Reconcile(t.Context(), reconcile.Request{})
 		if err != nil || result.RequeueAfter != installationInterval {
 			t.Fatalf("%+v, %v", result, err)

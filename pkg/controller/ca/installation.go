@@ -1,7 +1,7 @@
-// Package ca keeps the CAs of an installation: it makes or reads the source, takes a rotation through its phases,
-// publishes the trust bundle, and lends the CA that signs for a role at a time. In go the source Secret and the
-// clock, out come the state Secret, the published ConfigMap and the gateway token. It does not know who asks for
-// certificates: package signer does.
+// Package ca manages the CAs of an installation. It creates or reads the source, takes a rotation through its phases,
+// publishes the trust bundle, and provides the CA that signs for a role. Its input is the source Secret and the clock;
+// its output is the state Secret, the published ConfigMap and the gateway token. It does not handle certificate
+// requests: package signer does.
 package ca
 
 import (
@@ -30,23 +30,23 @@ import (
 )
 
 const (
-	// installationInterval is how often the installation's Secrets are looked at: of the CA's only the metadata is
-	// watched, so that the key stays out of every cache, and the others are the controller's own.
+	// installationInterval is how often the Secrets of the installation are read. The controller watches only the metadata
+	// of the CA's Secret, so that the key stays out of every cache; the other Secrets are its own.
 	installationInterval = 10 * time.Second
-	// maxRounds is more than all writes that can be due at one time.
+	// maxRounds exceeds the number of writes that can be due at one time.
 	maxRounds = 10
 )
 
-// Reconciler reconciles what belongs to the installation as a whole: the CAs, the public ConfigMap, the gateway token,
-// the record of ended tunnels.
+// Reconciler reconciles the objects of the installation as a whole: the CAs, the public ConfigMap, the gateway token,
+// and the record of ended tunnels.
 type Reconciler struct {
 	reconciler.Deps
 	up      time.Time // since when this process signs; zero before the first reconciliation
 	ended   *records.EndedTunnels
-	problem string // what was said last
+	problem string // the last problem that was logged
 }
 
-// Reconcile makes what is missing, and takes a rotation of the CA as far as it can go now.
+// Reconcile creates what is missing, and advances a rotation of the CA to its next blocked step.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if r.up.IsZero() {
 		r.up = r.Now()
@@ -61,8 +61,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: wait}, err
 }
 
-// ensure does one write after the other, each after a new look at everything, until nothing is left to do. So after a
-// crash the next process continues at the same step.
+// ensure performs one write after the other until nothing is due, and reads everything again before each write. After a
+// crash the next process therefore continues at the same step.
 func (r *Reconciler) ensure(ctx context.Context) (wait time.Duration, err error) {
 	for range maxRounds {
 		var changed bool
@@ -73,7 +73,7 @@ func (r *Reconciler) ensure(ctx context.Context) (wait time.Duration, err error)
 	return 0, nil
 }
 
-// round does the first write that is due.
+// round performs the first write that is due.
 func (r *Reconciler) round(ctx context.Context) (wait time.Duration, changed bool, err error) {
 	source, err := r.readSource(ctx)
 	if err != nil {
@@ -81,7 +81,7 @@ func (r *Reconciler) round(ctx context.Context) (wait time.Duration, changed boo
 	}
 	state, secret, err := r.readState(ctx)
 	if err != nil {
-		r.say(nil, err.Error())
+		r.reportProblem(nil, err.Error())
 		return 0, false, err
 	}
 	key := client.ObjectKey{Namespace: r.Config.Namespace, Name: v1alpha1.InstallationConfigMapName}
@@ -101,14 +101,14 @@ func (r *Reconciler) round(ctx context.Context) (wait time.Duration, changed boo
 		return 0, changed, err
 	}
 	problem := problemOf(r.Config, source, state, facts)
-	r.say(published, problem)
+	r.reportProblem(published, problem)
 	if changed, err = r.publish(ctx, published, state, problem); changed || err != nil {
 		return 0, changed, err
 	}
 	return r.wait(state), false, nil
 }
 
-// begin makes the first state of a new installation.
+// begin creates the first state of a new installation.
 func (r *Reconciler) begin(ctx context.Context, source caSource) (wait time.Duration, changed bool, err error) {
 	switch {
 	case source.secret == nil:
@@ -118,14 +118,14 @@ func (r *Reconciler) begin(ctx context.Context, source caSource) (wait time.Dura
 		}
 		return 0, err == nil, err
 	case source.issuer == nil:
-		r.say(source.secret, source.problem)
+		r.reportProblem(source.secret, source.problem)
 		return installationInterval, false, nil
 	}
 	err = r.writeState(ctx, nil, caState{phase: v1alpha1.CAPhaseSteady, signing: source.issuer})
 	return 0, err == nil, err
 }
 
-// advance writes what is due of source and state.
+// advance writes the source and state that are due.
 func (r *Reconciler) advance(
 	ctx context.Context, source caSource, state caState, secret *corev1.Secret, facts caFacts,
 ) (changed bool, err error) {
@@ -151,16 +151,16 @@ func (r *Reconciler) advance(
 	return false, nil
 }
 
-// wait is until the next deadline, but no longer than the source may go unseen.
+// wait returns the time until the next deadline, at most installationInterval.
 func (r *Reconciler) wait(state caState) time.Duration {
 	end, _ := state.deadlines(r.Config.Timing())
 	if left := end.Sub(r.Now()); !end.IsZero() && left < installationInterval {
-		return max(left, 100*time.Millisecond) // a phase may wait for more than its time
+		return max(left, 100*time.Millisecond) // a phase may wait for a condition besides its time
 	}
 	return installationInterval
 }
 
-// write creates an object, or changes what differs.
+// write creates an object, or patches what differs.
 func (r *Reconciler) write(
 	ctx context.Context, what string, want, have client.Object, create bool,
 ) (changed bool, err error) {
@@ -175,7 +175,8 @@ func (r *Reconciler) write(
 	return err == nil, err
 }
 
-// ensureGatewayToken returns the token in the gateways' Secret, and makes Secret and token where there are none.
+// ensureGatewayToken returns the token in the gateways' Secret. It creates the Secret and the token if they do not
+// exist.
 func (r *Reconciler) ensureGatewayToken(ctx context.Context, bundle []byte) (token string, changed bool, err error) {
 	key := client.ObjectKey{Namespace: r.Config.Namespace, Name: v1alpha1.GatewaySecretName}
 	have, err := objects.Get(ctx, r.Live, key, &corev1.Secret{})
@@ -201,7 +202,7 @@ func (r *Reconciler) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: r.Config.Namespace, Name: name}
 }
 
-// New returns the reconciler of the installation. It prunes the record of ended tunnels too.
+// New returns the reconciler of the installation, which also prunes the record of ended tunnels.
 func New(p reconciler.Deps, ended *records.EndedTunnels) *Reconciler {
 	return &Reconciler{Deps: p, ended: ended}
 }
@@ -222,7 +223,7 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		Named("installation").
 		For(&corev1.ConfigMap{}, builder.WithPredicates(reconciler.Named(key.Namespace, key.Name))).
 		WatchesRawSource(source.Kind[client.Object](sources, reconciler.SecretMetadata(), toInstallation)).
-		// The first time there is no ConfigMap that could be seen.
+		// The first reconciliation has no ConfigMap to watch.
 		WatchesRawSource(source.Func(func(
 			_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
 		) error {

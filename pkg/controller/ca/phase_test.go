@@ -35,7 +35,7 @@ func TestStep(t *testing.T) {
 	retire := caState{phase: v1alpha1.CAPhaseRetire, signing: next, previous: old, since: at}
 	tests := map[string]struct {
 		state caState
-		facts caFacts // now is after at by
+		facts caFacts // now is after at by this
 		after time.Duration
 		want  v1alpha1.CAPhase // empty: nothing changes
 		next  *Issuer
@@ -60,11 +60,11 @@ func TestStep(t *testing.T) {
 		},
 		"the signer has been away": {
 			state: introduce, facts: caFacts{source: next, up: at.Add(timing.Introduce())},
-			after: timing.Introduce() + timing.Settle() - time.Second,
+			after: timing.Introduce() + timing.SignerUptime() - time.Second,
 		},
 		"the signer has been back for long enough": {
 			state: introduce, facts: caFacts{source: next, up: at.Add(timing.Introduce())},
-			after: timing.Introduce() + timing.Settle(), want: v1alpha1.CAPhaseMove,
+			after: timing.Introduce() + timing.SignerUptime(), want: v1alpha1.CAPhaseMove,
 		},
 		"the source breaks meanwhile": {
 			state: introduce, after: timing.Introduce(), want: v1alpha1.CAPhaseMove,
@@ -146,7 +146,7 @@ func TestAnotherCAIsMadeInTime(t *testing.T) {
 	}
 }
 
-// holder is an agent, as far as CAs matter to it.
+// holder is an agent, reduced to its leaf and trust bundle.
 type holder struct {
 	name    string
 	ca      *Issuer
@@ -167,22 +167,21 @@ func trusted(all []*Issuer, ca *Issuer) bool {
 	return false
 }
 
-// renew gets a leaf and the bundle of this moment. An agent asks again at some time after two thirds of its leaf's
-// life.
+// renew takes a leaf and the current bundle. An agent asks again some time after two thirds of the leaf's life.
 func (h *holder) renew(role model.Role, state caState, timing config.Timing, now time.Time) {
 	h.ca, h.trusts, h.end = state.signer(role, timing, now), state.all(), now.Add(timing.Leaf)
 	h.renewAt = now.Add(timing.Leaf*2/3 + time.Duration(rand.Int64N(int64(timing.Leaf/3-time.Minute))))
 }
 
-// TestNobodyIsLockedOutByARotation has edges, gateways and an xds-server live through one, each renewing when it
-// pleases, two edges asleep for weeks, and looks every minute whether all who have to can verify each other.
+// TestNobodyIsLockedOutByARotation runs a rotation with edges, gateways and an xds-server, each renewing at its own
+// time, and with two edges asleep for weeks. Every minute it checks that all pairs which must verify each other can.
 func TestNobodyIsLockedOutByARotation(t *testing.T) {
 	at := time.Now()
 	timing := config.Timing{Leaf: 24 * time.Hour, Overlap: 20 * 24 * time.Hour, Life: config.DefaultCALifetime}
 	old, next := newIssuer(t, "old", at, config.DefaultCALifetime), newIssuer(t, "next", at, config.DefaultCALifetime)
 	state := caState{phase: v1alpha1.CAPhaseSteady, signing: old}
 	awake := func(time.Duration) bool { return false }
-	// From before the rotation until the last day on which it may come back, and for all of introduce.
+	// From before the rotation until the last day on which the edge may come back, and for all of introduce.
 	begin, last := 30*time.Hour, 30*time.Hour+timing.Introduce()+timing.Move()-time.Hour
 	edges := []*holder{
 		{name: "edge-a", asleep: awake},

@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// readState reads the state from the apiserver: at each use, so that the keys are nowhere but there. The Secret is
-// nil where there is none.
+// readState reads the state from the apiserver at each use, so that the keys are stored nowhere else. The Secret is nil
+// if it does not exist.
 func (r *Reconciler) readState(ctx context.Context) (caState, *corev1.Secret, error) {
 	return readCAState(ctx, r.Live, r.Config.Namespace)
 }
@@ -50,7 +50,7 @@ func Load(ctx context.Context, c config.Config, live client.Reader, role model.R
 
 func (r *Reconciler) writeState(ctx context.Context, have *corev1.Secret, state caState) error {
 	if state.phase == v1alpha1.CAPhaseRetire {
-		// It never signs again. What is not there can't be stolen.
+		// It never signs again, and a key that is not stored cannot be stolen.
 		state.previous = &Issuer{CA: state.previous.WithoutKey(), made: state.previous.made}
 	}
 	data, err := state.data()
@@ -71,7 +71,7 @@ func (r *Reconciler) writeState(ctx context.Context, have *corev1.Secret, state 
 	return err
 }
 
-// publish writes what is public of a state: first where new gateways read it, then where everybody does.
+// publish writes the public part of a state: first where new gateways read it, then where all others do.
 func (r *Reconciler) publish(
 	ctx context.Context, have *corev1.ConfigMap, state caState, problem string,
 ) (changed bool, err error) {
@@ -94,12 +94,12 @@ func (r *Reconciler) publish(
 	}
 	want.Data[v1alpha1.TrustBundleKey], want.Data[v1alpha1.GatewayTokenHashKey] = string(bundle), enrol.HashToken(token)
 	want.Data[v1alpha1.CARotationKey] = string(rotation)
-	// The rotation that was asked for has begun, or can't.
+	// the requested rotation has begun, or is impossible
 	delete(want.Annotations, v1alpha1.RotateCAAnnotation)
 	return r.write(ctx, "ConfigMap of the installation", want, have, have == nil)
 }
 
-// public is what everybody may know of a state.
+// public returns the part of a state that all components may read.
 func (s caState) public(t config.Timing, now time.Time, problem string) v1alpha1.CARotation {
 	end, all := s.deadlines(t)
 	out := v1alpha1.CARotation{
@@ -123,7 +123,7 @@ func (s caState) public(t config.Timing, now time.Time, problem string) v1alpha1
 	return out
 }
 
-// problemOf is what a person has to do about the CA; empty: nothing.
+// problemOf returns what a person must do about the CA; empty: nothing.
 func problemOf(c config.Config, source caSource, state caState, facts caFacts) string {
 	secret := "Secret " + c.Namespace + "/" + v1alpha1.CASecretName
 	switch left := state.signing.NotAfter().Sub(facts.now); {
@@ -143,8 +143,8 @@ func problemOf(c config.Config, source caSource, state caState, facts caFacts) s
 	return ""
 }
 
-// say logs a problem once, and tells of it by an event on an object, which may be nil.
-func (r *Reconciler) say(about client.Object, problem string) {
+// reportProblem logs a problem once and records an event on an object, which may be nil.
+func (r *Reconciler) reportProblem(about client.Object, problem string) {
 	if problem == r.problem {
 		return
 	}

@@ -38,8 +38,8 @@ func TestARotationGoesThroughAllPhases(t *testing.T) {
 	}
 }
 
-// TestARotationSurvivesACrashAtEachWrite fails each write of an installation and a whole rotation once: before it is
-// done, and after it with the answer lost.
+// TestARotationSurvivesACrashAtEachWrite fails each write of an installation and of a whole rotation once before the
+// write, and once after it so that the answer is lost.
 func TestARotationSurvivesACrashAtEachWrite(t *testing.T) {
 	m := controllertest.APIServer(t)
 	plain := newWorld(t, m)
@@ -96,7 +96,7 @@ func TestPhasesDecideWhoSigns(t *testing.T) {
 	w.clock = w.clock.Add(w.config.Timing().Introduce())
 	w.reconcile()
 	check(v1alpha1.CAPhaseMove, next, old)
-	w.ask() // joins the one that runs
+	w.ask() // joins the running rotation
 	w.clock = w.clock.Add(w.config.Timing().Move())
 	w.reconcile()
 	check(v1alpha1.CAPhaseRetire, next, next)

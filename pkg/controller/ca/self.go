@@ -16,15 +16,15 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// selfTimeout bounds one look at the apiserver during a TLS handshake.
+// selfTimeout bounds one read from the apiserver during a TLS handshake.
 const selfTimeout = 5 * time.Second
 
 // SelfIssued is the controller's own identity towards the xds-servers: a leaf that it issues to itself and keeps in
-// memory alone. It is safe for concurrent use.
+// memory. It is safe for concurrent use.
 type SelfIssued struct {
 	Config config.Config
 	Live   client.Reader
-	Trust  certs.TrustSource // of the servers that it is shown to
+	Trust  certs.TrustSource // of the servers that verify it
 
 	mu       sync.Mutex
 	identity certs.Identity
@@ -47,8 +47,8 @@ func (s *SelfIssued) Identity() (certs.Identity, error) {
 	return identity, nil
 }
 
-// trusted says whether the leaf is of a CA in the published bundle. It is not any more after the state of the CA was
-// lost or replaced, and would then be refused until it is due. A bundle that can't be read says nothing.
+// trusted reports whether the CA of the leaf is in the published bundle. After the CA state was lost or replaced it is
+// not, and servers would reject the leaf until its renewal is due. If the bundle cannot be read, trusted returns true.
 func (s *SelfIssued) trusted(now time.Time) bool {
 	roots, err := s.Trust.Roots()
 	if err != nil {
@@ -93,7 +93,7 @@ func (t PublishedTrust) Roots() (*x509.CertPool, error) {
 	return certs.Bundle(bundle).Roots()
 }
 
-// ReadBundle returns the CAs to accept, as PEM; nothing while the installation is not complete.
+// ReadBundle returns the CAs to accept, as PEM. It is empty while the installation is not complete.
 func ReadBundle(ctx context.Context, from client.Reader, namespace string) ([]byte, error) {
 	key := client.ObjectKey{Namespace: namespace, Name: v1alpha1.InstallationConfigMapName}
 	config, err := objects.Get(ctx, from, key, &corev1.ConfigMap{})
@@ -103,7 +103,7 @@ func ReadBundle(ctx context.Context, from client.Reader, namespace string) ([]by
 	return []byte(config.Data[v1alpha1.TrustBundleKey]), nil
 }
 
-// PublishedTrust is the installation's trust bundle at this moment.
+// PublishedTrust is the current trust bundle of the installation.
 type PublishedTrust struct {
 	From      client.Reader
 	Namespace string

@@ -46,7 +46,8 @@ func TestTheControllersOwnLeaf(t *testing.T) {
 	}
 }
 
-// TestTheControllersOwnLeafFollowsALostState: nobody takes the old leaf any more, long before it is due.
+// TestTheControllersOwnLeafFollowsALostState: no server accepts the old leaf any longer, long before its renewal is
+// due.
 func TestTheControllersOwnLeafFollowsALostState(t *testing.T) {
 	w := newWorld(t, controllertest.APIServer(t))
 	w.config.Now = func() time.Time { return w.clock }

@@ -18,16 +18,16 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// cureCA is what to do about a source that can't be used.
+// cureCA states how to repair a source that cannot be used.
 const cureCA = "put in a root CA that signed itself and its key, such as cert-manager makes of a Certificate with " +
 	"isCA and a" +
 	" SelfSigned issuer, or delete the Secret"
 
 // caSource is the Secret from which new CAs come.
 type caSource struct {
-	secret  *corev1.Secret // nil: there is none
-	issuer  *Issuer        // nil: it holds none that can be used
-	problem string         // what is wrong with it
+	secret  *corev1.Secret // nil: it does not exist
+	issuer  *Issuer        // nil: the Secret holds no usable CA
+	problem string         // why the Secret is unusable
 }
 
 // readSource reads the source from the apiserver.
@@ -45,8 +45,8 @@ func (r *Reconciler) readSource(ctx context.Context) (caSource, error) {
 	return s, nil
 }
 
-// parseSource reads the CA of a Secret, and tries whether it can sign what is needed. An error comes with the field
-// that it is about.
+// parseSource reads the CA of a Secret and tests whether it can sign leaves. An error is returned with the field that
+// it is about.
 func parseSource(c config.Config, secret *corev1.Secret, now time.Time) (*Issuer, string, error) {
 	if secret.Type != corev1.SecretTypeTLS {
 		return nil, "type", fmt.Errorf("it is %q, not %q", secret.Type, corev1.SecretTypeTLS)
@@ -56,7 +56,7 @@ func parseSource(c config.Config, secret *corev1.Secret, now time.Time) (*Issuer
 		return nil, corev1.TLSPrivateKeyKey, err
 	}
 	if err == nil {
-		// The name of any role will do: all of them lie below the tunnel domain.
+		// Any role will do: all names are below the tunnel domain.
 		subject := model.ControlSubject()
 		err = ca.Check(certs.Leaf{
 			CommonName: subject.Node, DNSNames: c.Domain.DNSNames(subject), Server: true, Client: true,
@@ -69,7 +69,7 @@ func parseSource(c config.Config, secret *corev1.Secret, now time.Time) (*Issuer
 	return &Issuer{CA: ca, made: secret.Annotations[v1alpha1.CAMadeAnnotation] == ca.Serial()}, "", nil
 }
 
-// writeSource puts a CA that the controller made into the source.
+// writeSource writes a CA that the controller created into the source.
 func (r *Reconciler) writeSource(ctx context.Context, have *corev1.Secret, ca *certs.CA) error {
 	key, err := ca.KeyPEM()
 	if err != nil {
@@ -89,13 +89,13 @@ func (r *Reconciler) writeSource(ctx context.Context, have *corev1.Secret, ca *c
 	return err
 }
 
-// fixed says whether a Secret can't be made a source: Kubernetes never changes a Secret's type, nor one that is
-// immutable.
+// fixed reports whether a Secret cannot become a source: Kubernetes never changes a Secret's type or an immutable
+// Secret.
 func fixed(secret *corev1.Secret) bool {
 	return secret != nil && (secret.Type != corev1.SecretTypeTLS || ptr.Deref(secret.Immutable, false))
 }
 
-// removeSource makes room for a source, if the Secret is still the one that was looked at.
+// removeSource deletes the source if the Secret has not changed since it was read.
 func (r *Reconciler) removeSource(ctx context.Context, have *corev1.Secret) error {
 	r.Log.Warn(
 		"the CA Secret can't be changed and is deleted, so that it can be made again with another CA", "type",
@@ -105,7 +105,7 @@ func (r *Reconciler) removeSource(ctx context.Context, have *corev1.Secret) erro
 	return objects.Wrap("deleting CA Secret", client.IgnoreNotFound(err))
 }
 
-// controllertest.NewCA makes a CA, which is nowhere yet.
+// newCA creates a CA, which is not stored yet.
 func (r *Reconciler) newCA() (*certs.CA, error) {
 	ca, err := certs.NewCA("Fairlead "+r.commonName(), r.Now(), r.Config.Timing().Life)
 	if err == nil {
@@ -114,7 +114,7 @@ func (r *Reconciler) newCA() (*certs.CA, error) {
 	return ca, err
 }
 
-// commonName is the tunnel domain, as much of it as a common name of 64 bytes has room for.
+// commonName returns the tunnel domain, cut to the 64 bytes of a common name.
 func (r *Reconciler) commonName() string {
 	return string(r.Config.Domain)[:min(len(r.Config.Domain), 64-len("Fairlead "))]
 }

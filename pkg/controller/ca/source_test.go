@@ -29,7 +29,7 @@ func TestABroughtCAThatChangesIsARotation(t *testing.T) {
 	if s := w.state(); s.phase != v1alpha1.CAPhaseIntroduce || !s.next.Equal(mine) || s.next.made {
 		t.Fatalf("phase %s", s.phase)
 	}
-	// Its issuer renews it at once: the first has not signed anything.
+	// Its issuer renews it at once: the first CA has signed nothing.
 	second := w.bringNew("Mine again")
 	w.clock = w.clock.Add(time.Hour)
 	w.reconcile()
@@ -122,7 +122,7 @@ func keyOf(t *testing.T, ca *certs.CA) []byte {
 	return key
 }
 
-// signedBy makes a certificate that a CA signed, or that signed itself.
+// signedBy returns a certificate that a CA signed, or a self-signed one.
 func signedBy(t *testing.T, ca *certs.CA, change func(*x509.Certificate)) (certPEM, keyPEM []byte) {
 	t.Helper()
 	key, err := certs.NewKey()
@@ -188,7 +188,7 @@ func TestASourceThatIsDeleted(t *testing.T) {
 	}
 }
 
-// TestASourceThatCanNotBeChanged: neither a Secret's type nor one that is immutable ever changes.
+// TestASourceThatCanNotBeChanged: neither a Secret's type nor an immutable Secret can change.
 func TestASourceThatCanNotBeChanged(t *testing.T) {
 	tests := map[string]struct {
 		change  func(*corev1.Secret)

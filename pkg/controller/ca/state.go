@@ -15,26 +15,26 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// errNoCA is what waits for the installation to be complete.
+// errNoCA is returned until the installation is complete.
 var errNoCA = errors.New("there is no CA yet")
 
 // Issuer is a CA in use.
 type Issuer struct {
 	*certs.CA
-	made bool // by the controller
+	made bool // created by the controller
 }
 
-// caState is which CAs are in use, and how far their rotation is. What is in it decides; everything else that tells
-// of CAs is written after it.
+// caState records which CAs are in use and how far their rotation is. It is authoritative: all other objects about CAs
+// are written after it.
 type caState struct {
 	phase    v1alpha1.CAPhase
-	since    time.Time // of the phase; zero in introduce until the bundle is out
+	since    time.Time // start of the phase; zero in introduce until the bundle is published
 	signing  *Issuer
 	next     *Issuer // only in introduce
-	previous *Issuer // only in move and retire; it may have no key
+	previous *Issuer // only in move and retire; may have no key
 }
 
-// bundle is what everybody has to trust, the older CA first.
+// bundle returns the CAs that all components must trust, the older one first.
 func (s caState) bundle() []byte {
 	var all []byte
 	for _, ca := range s.all() {
@@ -53,8 +53,8 @@ func (s caState) all() []*Issuer {
 	return all
 }
 
-// signer is the CA that signs for a role. In the phase move the xds-servers go on showing a certificate of the old
-// CA, which an edge that was away has in its bundle; but not one that is about to end with that CA.
+// signer returns the CA that signs for a role. In the phase move the xds-servers still present a certificate of the old
+// CA, because an edge that was away has only that CA in its bundle. They do not if that CA is about to end.
 func (s caState) signer(role model.Role, t config.Timing, now time.Time) *Issuer {
 	old := s.previous
 	if role == model.RoleControl && s.phase == v1alpha1.CAPhaseMove && old != nil && old.CanSign() &&
@@ -64,7 +64,7 @@ func (s caState) signer(role model.Role, t config.Timing, now time.Time) *Issuer
 	return s.signing
 }
 
-// expected is the CA that belongs into the source: the newest.
+// expected returns the CA that belongs in the source: the newest.
 func (s caState) expected() *Issuer {
 	if s.next != nil {
 		return s.next
@@ -72,7 +72,7 @@ func (s caState) expected() *Issuer {
 	return s.signing
 }
 
-// Keys of the state's Secret: for each CA <which>.crt, <which>.key, and the rest as JSON.
+// Keys of the state's Secret: <which>.crt and <which>.key for each CA, and the rest as JSON.
 const (
 	stateKey    = "state.json"
 	signingKey  = "signing"
@@ -80,14 +80,14 @@ const (
 	previousKey = "previous"
 )
 
-// savedState is what stateKey holds.
+// savedState is the content of stateKey.
 type savedState struct {
 	Phase v1alpha1.CAPhase `json:"phase"`
 	Since *time.Time       `json:"since,omitempty"`
 	Made  map[string]bool  `json:"made,omitempty"`
 }
 
-// data is the content of the state's Secret.
+// data returns the content of the state's Secret.
 func (s caState) data() (map[string][]byte, error) {
 	saved, data := savedState{Phase: s.phase, Made: map[string]bool{}}, map[string][]byte{}
 	if !s.since.IsZero() {
@@ -114,7 +114,7 @@ func (s caState) data() (map[string][]byte, error) {
 	return data, objects.Wrap("writing state of the CA", err)
 }
 
-// parseState is the inverse of data. It checks everything that the phase needs; callers need not.
+// parseState is the inverse of data. It validates everything that the phase needs, so callers need not.
 func parseState(data map[string][]byte) (s caState, err error) {
 	var saved savedState
 	if err := json.Unmarshal(data[stateKey], &saved); err != nil {
@@ -144,7 +144,7 @@ func parseState(data map[string][]byte) (s caState, err error) {
 	return s, nil
 }
 
-// parseIssuer reads a CA; nil where there is none, and without a key one that can't sign.
+// parseIssuer reads a CA. It returns nil if the data has none, and a CA that cannot sign if the data has no key.
 func parseIssuer(cert, key []byte, made bool) (*Issuer, error) {
 	switch {
 	case len(cert) == 0:
@@ -163,7 +163,7 @@ func parseIssuer(cert, key []byte, made bool) (*Issuer, error) {
 	return &Issuer{ca, made}, nil
 }
 
-// parseStateSecret says of a Secret that can't be used what to do with it.
+// parseStateSecret adds to the error of an unusable Secret how to repair it.
 func parseStateSecret(secret *corev1.Secret) (caState, error) {
 	s, err := parseState(secret.Data)
 	if err != nil {

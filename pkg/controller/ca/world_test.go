@@ -26,7 +26,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// newInstallation is what a controller that has just begun to lead has.
+// newInstallation returns the facts of a controller that has just begun to lead.
 func newInstallation(api client.Client, config config.Config, now func() time.Time) *Reconciler {
 	ended := records.NewEndedTunnels(api, api, config.Namespace, now)
 	return &Reconciler{
@@ -38,7 +38,7 @@ func newInstallation(api client.Client, config config.Config, now func() time.Ti
 	}
 }
 
-// world is one installation in a namespace of its own, with a clock that goes when it is told to.
+// world is one installation in its own namespace with a fake clock.
 type world struct {
 	t      *testing.T
 	m      client.WithWatch
@@ -48,8 +48,7 @@ type world struct {
 	r      *Reconciler
 }
 
-// failOnce fails one write: the one with this number, before it reaches the apiserver, or after, so that only the
-// answer is lost.
+// failOnce fails one write by its number: before it reaches the apiserver, or after it so that only the answer is lost.
 type failOnce struct {
 	number, count int
 	after         bool
@@ -78,7 +77,7 @@ func newWorld(t *testing.T, m client.WithWatch) *world {
 	return w
 }
 
-// restart is what a crash leaves behind: nothing but what the apiserver has.
+// restart simulates a crash: only the state in the apiserver remains.
 func (w *world) restart() {
 	api := interceptor.NewClient(w.m, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
@@ -93,7 +92,7 @@ func (w *world) restart() {
 	w.r = newInstallation(api, w.config, func() time.Time { return w.clock })
 }
 
-// reconcile does what is due, after a crash too.
+// reconcile performs what is due, also after a crash.
 func (w *world) reconcile() {
 	w.t.Helper()
 	for {
@@ -142,7 +141,7 @@ func (w *world) secret(name string) *corev1.Secret {
 	)
 }
 
-// checkOut says that whoever reads what is public trusts every CA that signs.
+// checkOut checks that the published bundle contains every CA that signs.
 func (w *world) checkOut() {
 	w.t.Helper()
 	state := w.state()
@@ -167,7 +166,7 @@ func (w *world) ask() {
 	})
 }
 
-// rotate takes a whole rotation that was asked for through its phases, and returns those that it saw.
+// rotate takes a requested rotation through its phases and returns the phases that occurred.
 func (w *world) rotate() (phases []v1alpha1.CAPhase) {
 	w.t.Helper()
 	w.reconcile()
@@ -189,7 +188,7 @@ func (w *world) rotate() (phases []v1alpha1.CAPhase) {
 	return nil
 }
 
-// bring puts a CA of somebody else's into the source.
+// bring writes a CA of a user into the source.
 func (w *world) bring(cert, key []byte) {
 	w.t.Helper()
 	controllertest.Edit(w.t, w.m, w.secret(v1alpha1.CASecretName), func(s *corev1.Secret) {

@@ -15,15 +15,14 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 )
 
-// statusOwner is the field manager of what is ours in the status of a Cluster.
+// statusOwner is the field manager of our fields in the status of a Cluster.
 const statusOwner = "fairlead-controller"
 
-// ClusterWriter writes the one condition that is ours on a Cluster. It applies on the server side, so it owns that
-// condition and no other; Cluster API's own controllers patch the conditions that they own and leave others as they
-// find them.
+// ClusterWriter writes our one condition on a Cluster. It uses server-side apply, so it owns that condition and no
+// other. Cluster API's own controllers patch only the conditions that they own.
 type ClusterWriter struct{ Client client.Client }
 
-// Set writes the condition, if it is not there already. The time of its last transition changes with its status alone.
+// Set writes the condition if it differs. The time of its last transition changes only with its status.
 func (s ClusterWriter) Set(ctx context.Context, cluster *clusterv1.Cluster, condition metav1.Condition) error {
 	want, differs := onCluster(cluster, condition)
 	if !differs {
@@ -32,7 +31,7 @@ func (s ClusterWriter) Set(ctx context.Context, cluster *clusterv1.Cluster, cond
 	return s.apply(ctx, cluster, []metav1.Condition{want})
 }
 
-// Differs says whether set has something to write, or remove, where there is no condition.
+// Differs reports whether Set would write, or, if the condition is nil, whether Remove would.
 func (s ClusterWriter) Differs(cluster *clusterv1.Cluster, condition *metav1.Condition) bool {
 	if condition == nil {
 		return apimeta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.ClusterConditionTunnelReady) != nil
@@ -41,7 +40,7 @@ func (s ClusterWriter) Differs(cluster *clusterv1.Cluster, condition *metav1.Con
 	return differs
 }
 
-// onCluster is the condition as it has to be on the Cluster, and whether it is another there.
+// onCluster returns the condition as it must be on the Cluster, and whether the current one differs.
 func onCluster(cluster *clusterv1.Cluster, condition metav1.Condition) (want metav1.Condition, differs bool) {
 	condition.Type, condition.ObservedGeneration = v1alpha1.ClusterConditionTunnelReady, cluster.Generation
 	condition.Message = Shorten(condition.Message)
@@ -50,7 +49,7 @@ func onCluster(cluster *clusterv1.Cluster, condition metav1.Condition) (want met
 	return *apimeta.FindStatusCondition(all, condition.Type), differs
 }
 
-// Remove takes the condition away, where there is one.
+// Remove removes the condition, if it exists.
 func (s ClusterWriter) Remove(ctx context.Context, cluster *clusterv1.Cluster) error {
 	if !s.Differs(cluster, nil) {
 		return nil
@@ -62,8 +61,7 @@ func (s ClusterWriter) apply(ctx context.Context, cluster *clusterv1.Cluster, co
 	return Apply(ctx, s.Client, clusterv1.GroupVersion.WithKind("Cluster"), cluster, conditions)
 }
 
-// Apply writes those conditions of an object that are the controller's: which are not among them any more go. It is
-// ApplyStatus.
+// Apply writes the controller's conditions of an object and removes the unlisted ones. See ApplyStatus.
 func Apply(
 	ctx context.Context, to client.Client, kind schema.GroupVersionKind, of client.Object, conditions []metav1.Condition,
 ) error {
@@ -74,9 +72,9 @@ func Apply(
 	return ApplyStatus(ctx, to, statusOwner, kind, of, map[string]any{"conditions": all})
 }
 
-// ApplyStatus applies a status on the server side, in which owner has nothing but what it holds: what owner applied
-// before and is not in it any more goes, and what others own stays. An object that is gone is no error; another of
-// the same name is a conflict.
+// ApplyStatus applies a status on the server side. Fields that owner applied before and that status no longer contains
+// are removed; fields of other owners stay. A missing object is not an error. An object with the same name and another
+// UID is a conflict.
 func ApplyStatus(
 	ctx context.Context, to client.Client, owner string, kind schema.GroupVersionKind, of client.Object,
 	status map[string]any,
@@ -92,8 +90,8 @@ func ApplyStatus(
 	return client.IgnoreNotFound(objects.Wrap("writing status of "+kind.Kind, err))
 }
 
-// Unstructured returns values as they are in an unstructured object. It is never nil: the apiserver would make null
-// of a status that has nothing else.
+// Unstructured converts values to their form in an unstructured object. The result is never nil, because the apiserver
+// would turn an otherwise empty status into null.
 func Unstructured[T any](values []T) ([]any, error) {
 	all := []any{}
 	for i := range values {

@@ -1,10 +1,10 @@
 // Package condition sets the conditions of Tunnels, Clusters and Machines, writes them, and records an event for each
-// transition. In go the conditions that a reconciler has found, out come at most one write for each object, and its
-// events. It does not know how a condition comes about.
+// transition. Its input is the conditions that a reconciler has derived; its output is at most one write for each
+// object, and the events. It does not know how a condition is derived.
 //
-// The status of a Tunnel is patched with the resourceVersion that was read, because several reconcilers write it and
-// it holds ids, names and counts. The conditions of Clusters and Machines are applied on the server side: one field
-// owner has one condition on each.
+// The status of a Tunnel is patched with the resourceVersion that was read, because several reconcilers write it and it
+// holds ids, names and counts. The conditions of Clusters and Machines use server-side apply: one field owner has one
+// condition on each object.
 package condition
 
 import (
@@ -19,12 +19,12 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// Unknown returns a condition of which nothing is known, for the reason that message gives.
+// Unknown returns a condition with status Unknown and the reason in message.
 func Unknown(kind, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonUnknown, Message: message}
 }
 
-// Counted is a number and what there is of it, in singular or plural.
+// Counted returns a number with the singular or plural noun.
 func Counted(n int, one, more string) string {
 	if n == 1 {
 		return "1 " + one
@@ -32,11 +32,11 @@ func Counted(n int, one, more string) string {
 	return fmt.Sprintf("%d %s", n, more)
 }
 
-// Transition is a change of a condition that is worth an event.
+// Transition is a change of a condition that gets an event.
 type Transition struct{ Condition, EventType, Reason, Message string }
 
-// Set writes conditions into a status, and returns an event for each whose status or reason is another than
-// before. Messages alone make no event, nor does that a new Tunnel has no edge yet.
+// Set writes conditions into a status. It returns a transition for each condition whose status or reason has changed. A
+// changed message alone is not a transition, nor is the first "no edge" of a new Tunnel.
 func Set(status *v1alpha1.TunnelStatus, generation int64, conditions ...metav1.Condition) []Transition {
 	var events []Transition
 	for _, c := range conditions {
@@ -51,15 +51,15 @@ func Set(status *v1alpha1.TunnelStatus, generation int64, conditions ...metav1.C
 	return events
 }
 
-// Live are about what is alive. A Tunnel that is not served has none of them.
+// Live lists the conditions that depend on live state. A Tunnel that is not served has none of them.
 var Live = []string{v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable}
 
-// IsLive says whether a condition is about what is alive, or sums that up.
+// IsLive reports whether a condition depends on live state or summarizes such conditions.
 func IsLive(kind string) bool {
 	return kind == v1alpha1.ConditionReady || slices.Contains(Live, kind)
 }
 
-// eventType is a warning only where a person has to do something. What is in the way of Ready has an event of its own.
+// eventType returns Warning only if a person must act. The conditions that Ready depends on have events of their own.
 func eventType(c metav1.Condition) string {
 	switch {
 	case c.Status != metav1.ConditionFalse, c.Reason == v1alpha1.ReasonWaitingForSecret,
@@ -70,7 +70,7 @@ func eventType(c metav1.Condition) string {
 	return corev1.EventTypeWarning
 }
 
-// Shorten cuts a message between two characters.
+// Shorten cuts a message at a character boundary.
 func Shorten(s string) string {
 	if len(s) <= MaxMessage {
 		return s
@@ -82,5 +82,6 @@ func Shorten(s string) string {
 	return s[:cut] + "…"
 }
 
-// MaxMessage keeps a message readable, and far below what the apiserver takes (32 KiB): it quotes what users wrote.
+// MaxMessage keeps a message readable and far below the limit of the apiserver (32 KiB), because messages quote user
+// input.
 const MaxMessage = 1024

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// Record makes events of transitions: on the Tunnel of each, and on its Cluster of those that who looks at that needs
-// to know. The same again within minutes is counted and not written anew: client-go's recorder does that.
+// Record creates an event for each transition on its Tunnel, and also on the Cluster if the transition concerns its
+// users. client-go's recorder counts repetitions within minutes instead of writing new events.
 func Record(recorder events.EventRecorder, log *slog.Logger, tunnel *v1alpha1.Tunnel, transitions []Transition) {
 	cluster, self := clusterOf(tunnel), eventObject(tunnel)
 	for _, t := range transitions {
@@ -31,8 +31,8 @@ func Record(recorder events.EventRecorder, log *slog.Logger, tunnel *v1alpha1.Tu
 	}
 }
 
-// concernsCluster says whether a transition is told of the Cluster too: what a person has to do something about, and
-// whether its tunnel is up, with the end of either.
+// concernsCluster reports whether a transition also gets an event on the Cluster: if a person must act, if it is about
+// whether the tunnel is up, and when either ends.
 func concernsCluster(t Transition) bool {
 	return t.Condition == "" || t.EventType == corev1.EventTypeWarning ||
 		slices.Contains(
@@ -40,8 +40,8 @@ func concernsCluster(t Transition) bool {
 		)
 }
 
-// eventObject names a Tunnel in events: without its resourceVersion, by which client-go would take the same event for
-// another.
+// eventObject identifies a Tunnel in events. It has no resourceVersion, because client-go would treat the same event as
+// another one.
 func eventObject(tunnel *v1alpha1.Tunnel) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: "Tunnel", Namespace: tunnel.Namespace, Name: tunnel.Name,
@@ -49,7 +49,7 @@ func eventObject(tunnel *v1alpha1.Tunnel) *corev1.ObjectReference {
 	}
 }
 
-// clusterOf is the Cluster that a Tunnel belongs to, as events name it; nil: it has none.
+// clusterOf returns the Cluster of a Tunnel as events name it; nil: it has none.
 func clusterOf(tunnel *v1alpha1.Tunnel) *corev1.ObjectReference {
 	owner := metav1.GetControllerOf(tunnel)
 	if owner == nil || owner.Kind != "Cluster" {

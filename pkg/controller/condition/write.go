@@ -13,16 +13,15 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 )
 
-// Writer is what a status and the events of its transitions are written by.
+// Writer holds the dependencies to write a status and the events of its transitions.
 type Writer struct {
 	Client   client.Client
 	Recorder events.EventRecorder
 	Log      *slog.Logger
 }
 
-// Report sets conditions in a status, writes it in one patch if it differs from that of the Tunnel, and then records
-// an event for each transition. It returns the Tunnel as it is then. A Tunnel that has changed since it was read is a
-// conflict.
+// Report sets conditions in a status, patches the Tunnel once if its status differs, and then records an event for each
+// transition. It returns the Tunnel as written. A Tunnel that has changed since it was read is a conflict.
 func Report(
 	ctx context.Context, w Writer, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, conditions ...metav1.Condition,
 ) (*v1alpha1.Tunnel, error) {
@@ -38,7 +37,7 @@ func Report(
 	return after, nil
 }
 
-// Patch writes a Tunnel's status and returns the Tunnel as it is then. A Tunnel that has changed since it was read is a
+// Patch writes a Tunnel's status and returns the Tunnel as written. A Tunnel that has changed since it was read is a
 // conflict.
 func Patch(
 	ctx context.Context, to client.Client, tunnel *v1alpha1.Tunnel, status v1alpha1.TunnelStatus,

@@ -1,5 +1,5 @@
-// Package config holds the settings of one controller process: it validates them, and derives from them how long the
-// phases of a CA rotation last. It reads no flag, no file and no object.
+// Package config holds the settings of one controller process. It validates them and derives the duration of the phases
+// of a CA rotation. It reads no flag, file or object.
 package config
 
 import (
@@ -17,25 +17,25 @@ import (
 	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
-// TunnelDNS says whether tunnel hostnames can be resolved where clients are.
+// TunnelDNS selects how the controller decides whether clients can resolve tunnel hostnames.
 type TunnelDNS string
 
 const (
-	// TunnelDNSAuto looks each hostname up.
+	// TunnelDNSAuto looks up each hostname.
 	TunnelDNSAuto TunnelDNS = "auto"
-	// TunnelDNSYes takes every hostname to resolve to the gateways.
+	// TunnelDNSYes assumes that every hostname resolves to the gateways.
 	TunnelDNSYes TunnelDNS = "yes"
-	// TunnelDNSNo takes none to.
+	// TunnelDNSNo assumes that no hostname does.
 	TunnelDNSNo TunnelDNS = "no"
 )
 
-// minLeafLifetime is what tests of rotation use. Certificates say when they end to the second.
+// minLeafLifetime is short enough for tests of rotation. Certificates state their end in whole seconds.
 const minLeafLifetime = time.Second
 
-// Config is what the controller knows about its installation. What can be left out says so.
+// Config holds the settings of an installation. Optional fields are documented as such.
 type Config struct {
-	// NoTunnels is an installation that writes kubeconfigs alone, for networks of the user's own: it has no gateways, no
-	// CA and no xds-servers, and everything below that says something about those is left out.
+	// NoTunnels selects an installation that only writes kubeconfigs, for private networks of the user: it has no
+	// gateways, CA or xds-servers, and all fields below that concern these are empty.
 	NoTunnels     bool
 	Domain        model.TunnelDomain
 	Namespace     string         // of the installation's own objects
@@ -45,46 +45,45 @@ type Config struct {
 	DNS           TunnelDNS
 	AllClusters   bool // Clusters without the label get a tunnel too
 	LeafLifetime  time.Duration
-	CALifetime    time.Duration // of a CA that the controller makes; zero: 10 years
-	CAOverlap     time.Duration // for how long the old CA goes on beside the new one; never less than a leaf lives
+	CALifetime    time.Duration // of a CA that the controller creates; zero: 10 years
+	CAOverlap     time.Duration // how long the old CA stays trusted beside the new one; at least a leaf lifetime
 	TokenLifetime time.Duration
 	TokenUses     int32 // how many edges may enrol with one bootstrap token
-	// BootReportAfter is how long a machine whose infrastructure is there may take to its first boot report; zero: 10
-	// minutes.
+	// BootReportAfter is the time allowed between the infrastructure of a machine being ready and its first boot report;
+	// zero: 10 minutes.
 	BootReportAfter time.Duration
-	XDSServerUser   string // the one user whose CertificateSigningRequests are looked at
-	// XDSServer is where the xds-servers are, a name with the addresses of all of them, to be asked what edges and
-	// gateways report. Zero: nothing is known of the state of tunnels.
+	XDSServerUser   string // the one user whose CertificateSigningRequests are processed
+	// XDSServer is a name that resolves to the addresses of all xds-servers, which the controller queries for the state of
+	// edges and gateways. Zero: the state of tunnels stays unknown.
 	XDSServer model.Endpoint
-	// StatusWrites is how many times a second at most live state is written to the status of Tunnels and Clusters, over
-	// all of them; zero: 150.
+	// StatusWrites bounds the writes of live state to Tunnels and Clusters, per second and in total; zero: 150.
 	StatusWrites int
 	// RolloutImmediate applies a change of what all nodes run at once instead of in waves. RolloutSoak is for how long each
 	// phase of a rollout is watched; zero: rollout.DefaultSoak.
 	RolloutImmediate bool
 	RolloutSoak      time.Duration
-	// DialNetworks are the networks in which the controller may dial addresses that Tunnels name, such as https proxies;
-	// none: it dials none of them.
+	// DialNetworks lists the networks where the controller may dial addresses that Tunnels name, such as https proxies;
+	// empty: it dials none of them.
 	DialNetworks []netip.Prefix
 	NeverDial    func(netip.Addr) bool // for tests, whose servers are on loopback; nil: neverDialled
-	// WebhookListen is host:port of the webhook for kubeconfigs; empty: there is none.
+	// WebhookListen is host:port of the webhook for kubeconfigs; empty: no webhook.
 	WebhookListen string
-	// WebhookCertDir is a folder with tls.crt and tls.key, which another program makes, replaces and has apiservers
-	// trust, such as cert-manager; empty: the controller does so itself.
+	// WebhookCertDir is a folder with tls.crt and tls.key that another program, such as cert-manager, creates, replaces
+	// and makes apiservers trust; empty: the controller does so itself.
 	WebhookCertDir string
-	// Metrics is where figures are registered; nil: nowhere. PerCluster has some for each workload cluster.
+	// Metrics is the registry of the metrics; nil: none. PerCluster adds metrics for each workload cluster.
 	Metrics    prometheus.Registerer
 	PerCluster bool
 	// Now is the apiserver's clock, see Clock; nil: time.Now.
 	Now func() time.Time
 }
 
-// Gateways is where clients reach the gateways; zero where there are none.
+// Gateways returns where clients reach the gateways; it is zero without tunnels.
 func (c Config) Gateways() kubeconfig.Gateways {
 	return kubeconfig.Gateways{APIServer: c.APIServer, Connect: c.Connect}
 }
 
-// Validate joins everything that is wrong with a Config.
+// Validate returns all errors of a Config, joined.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Namespace == "" {
@@ -117,7 +116,7 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs, c.validateTunnels()...)...)
 }
 
-// validateTunnels returns everything that is wrong with what tunnels need.
+// validateTunnels returns all errors of the settings for tunnels.
 func (c Config) validateTunnels() []error {
 	errs := []error{c.Domain.Validate()}
 	for name, e := range map[string]model.Endpoint{
@@ -144,7 +143,7 @@ func (c Config) validateTunnels() []error {
 	if c.CAOverlap < 0 {
 		errs = append(errs, fmt.Errorf("CA overlap %s is less than nothing", c.CAOverlap))
 	}
-	// Half of a CA's life is then left for the next rotation, however late one is begun.
+	// Half of a CA's life is then left for the next rotation, however late it begins.
 	if t := c.Timing(); t.Life < 2*t.Total() {
 		errs = append(
 			errs,
@@ -166,7 +165,7 @@ func (c Config) validateTunnels() []error {
 	return errs
 }
 
-// Clock is Now, which may be nil.
+// Clock returns Now, or time.Now if it is nil.
 func (c Config) Clock() func() time.Time {
 	if c.Now == nil {
 		return time.Now
@@ -174,7 +173,7 @@ func (c Config) Clock() func() time.Time {
 	return c.Now
 }
 
-// SplitListen splits host:port. The host may be empty; a port that is no TCP port is an error.
+// SplitListen splits host:port. The host may be empty. A port that is not a TCP port is an error.
 func SplitListen(listen string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(listen)
 	if err != nil {

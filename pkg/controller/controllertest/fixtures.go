@@ -1,5 +1,6 @@
-// Package controllertest has the fixtures that the tests of several packages below pkg/controller share: a configuration, objects as
-// users and providers write them, a kube-apiserver without controllers, and an in-memory one. Only tests import it.
+// Package controllertest has the fixtures that the tests of several packages below pkg/controller share: a
+// configuration, objects as users and providers write them, a kube-apiserver without controllers, and an in-memory one.
+// Only tests import it.
 package controllertest
 
 import (
@@ -69,12 +70,12 @@ func Recorded(node string, at time.Time, gateways ...v1alpha1.EdgeGatewayStatus)
 	return v1alpha1.EdgeStatus{NodeID: model.NodeID(node), EnrolledAt: metav1.NewTime(at), CertificateNotAfter: metav1.NewTime(at.Add(time.Hour)), Gateways: gateways}
 }
 
-// Forbidden returns the error of an admission policy that refuses a Secret.
+// Forbidden returns the error of an admission policy that rejects a Secret.
 func Forbidden(name string) error {
 	return apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, name, context.DeadlineExceeded)
 }
 
-// ListenTLS serves TLS with a certificate of a CA until the test ends it.
+// ListenTLS serves TLS with a certificate of a CA until the test ends.
 func ListenTLS(t *testing.T, ca *certs.CA, address string, protocols []string, names ...string) net.Listener {
 	t.Helper()
 	key, err := certs.NewKey()
@@ -106,13 +107,13 @@ func ListenTLS(t *testing.T, ca *certs.CA, address string, protocols []string, n
 	return listener
 }
 
-// EveryMode are all modes that a kubeconfig can be written in; auto comes to one of the first two.
+// EveryMode lists all modes of a kubeconfig. auto resolves to one of the first two.
 var EveryMode = []v1alpha1.KubeconfigMode{
 	v1alpha1.KubeconfigModeSNI, v1alpha1.KubeconfigModeConnect, v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy,
 	v1alpha1.KubeconfigModeSOCKS5, v1alpha1.KubeconfigModeAddress,
 }
 
-// SpecOf is a spec in which a mode has what it needs.
+// SpecOf returns a spec with the fields that a mode requires.
 func SpecOf(mode v1alpha1.KubeconfigMode, proxy string) v1alpha1.KubeconfigSpec {
 	spec := v1alpha1.KubeconfigSpec{Mode: mode}
 	switch {
@@ -124,7 +125,7 @@ func SpecOf(mode v1alpha1.KubeconfigMode, proxy string) v1alpha1.KubeconfigSpec 
 	return spec
 }
 
-// Connected is an edge with tunnels to gateways and a good report.
+// Connected returns an edge with tunnels to gateways and a healthy report.
 func Connected(node string, gateways ...string) reportview.Edge {
 	e := reportview.Edge{Node: node, Connected: true, Since: time.Now(), Gateways: map[string]int{}, Report: &reportv1.EdgeReport{
 		Form: "Process", Version: "v1", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true, Version: "v1.36.1"},
@@ -154,13 +155,13 @@ func Config() config.Config {
 	}
 }
 
-// Eventually waits until check finds nothing wrong.
+// Eventually waits until check returns no error.
 func Eventually(t *testing.T, check func() error) {
 	t.Helper()
 	kubetest.Eventually(t, "waiting", check)
 }
 
-// Message is that of a condition, or empty.
+// Message returns the message of a condition, or an empty string.
 func Message(tunnel *v1alpha1.Tunnel, kind string) string {
 	if c := apimeta.FindStatusCondition(tunnel.Status.Conditions, kind); c != nil {
 		return c.Message
@@ -168,10 +169,11 @@ func Message(tunnel *v1alpha1.Tunnel, kind string) string {
 	return ""
 }
 
-// OriginalServer is what providers write.
+// OriginalServer is the server that providers write.
 const OriginalServer = "https://192.0.2.10:6443"
 
-// KubeconfigSecret is what a control-plane provider writes: with a CA, a user's certificate and Cluster API's label.
+// KubeconfigSecret returns the Secret that a control-plane provider writes: with a CA, a user's certificate and Cluster
+// API's label.
 func KubeconfigSecret(t *testing.T, namespace, cluster, server string, changes ...func(*clientcmdapi.Config)) *corev1.Secret {
 	t.Helper()
 	ca, err := certs.NewCA("kubernetes", time.Now(), time.Hour)
@@ -223,7 +225,7 @@ func EntryOf(t *testing.T, secret *corev1.Secret) clientcmdapi.Cluster {
 	return *config.Clusters[config.Contexts[config.CurrentContext].Cluster]
 }
 
-// Edit changes an object as its owner would, however often others change it meanwhile.
+// Edit changes an object as its owner would, and retries after conflicts.
 func Edit[T client.Object](t *testing.T, m client.Client, o T, change func(T)) {
 	t.Helper()
 	Eventually(t, func() error {
@@ -255,7 +257,7 @@ func Read[T client.Object](t *testing.T, m client.Client, o T) T {
 	return now
 }
 
-// ConnectServer is the server of a kubeconfig in mode connect.
+// ConnectServer returns the server of a kubeconfig in mode connect.
 func ConnectServer(cluster *clusterv1.Cluster) string {
 	return "https://" + cluster.Name + "." + cluster.Namespace + ".tunnels.example.com:6443"
 }
@@ -296,7 +298,7 @@ const (
 	TestToken = "fl1.token"
 )
 
-// csrPEM is a signing request for a new key that asks for names that a signing request grants to none.
+// csrPEM returns a signing request for a new key. It asks for names that are never granted.
 func csrPEM(t *testing.T) []byte {
 	t.Helper()
 	key, err := certs.NewKey()
@@ -318,7 +320,7 @@ func CSRFor(t *testing.T, key any) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 }
 
-// EdgeRequest is what the xds-server writes for an edge with a good token.
+// EdgeRequest returns what the xds-server writes for an edge with a valid token.
 func EdgeRequest(t *testing.T, tunnel string) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 	return &certificatesv1.CertificateSigningRequest{
@@ -336,7 +338,7 @@ func EdgeRequest(t *testing.T, tunnel string) *certificatesv1.CertificateSigning
 	}
 }
 
-// Served is a Cluster with an extra name and the Tunnel that it has had since a time.
+// Served returns a Cluster with an extra name, and the Tunnel that it has had since a time.
 func Served(name string, since int64, extraNames ...string) (*clusterv1.Cluster, *v1alpha1.Tunnel) {
 	cluster := kubetest.Cluster("prod", name)
 	cluster.UID = types.UID("uid-of-" + name)
@@ -358,7 +360,7 @@ func FakeAPI(t *testing.T, all ...client.Object) client.WithWatch {
 		WithIndex(&clusterv1.Cluster{}, reconciler.EndpointIndex, reconciler.EndpointHosts).WithIndex(&v1alpha1.Tunnel{}, reconciler.CredentialsIndex, reconciler.CredentialsOf).Build()
 }
 
-// TraceTo has spans sent to a collector until stop is called.
+// TraceTo sends spans to a collector until stop is called.
 func TraceTo(t *testing.T, c *tracetest.Collector) (stop func()) {
 	t.Helper()
 	before := otel.GetTracerProvider()
@@ -378,7 +380,7 @@ const (
 	ProxyURL   = "http://10.1.1.1:3128"
 )
 
-// SecretWith is a kubeconfig Secret with one entry, as a user has left it.
+// SecretWith returns a kubeconfig Secret with one entry, as edited by a user.
 func SecretWith(t *testing.T, entry kubeconfig.Way, kept map[string]string) *corev1.Secret {
 	t.Helper()
 	secret := KubeconfigSecret(t, "prod", "c1", entry.Server, func(c *clientcmdapi.Config) {
@@ -389,12 +391,12 @@ func SecretWith(t *testing.T, entry kubeconfig.Way, kept map[string]string) *cor
 	return secret
 }
 
-// Rewritten is what Fairlead notes.
+// Rewritten returns the annotations that Fairlead writes.
 func Rewritten(written, original string) map[string]string {
 	return map[string]string{v1alpha1.WrittenServerAnnotation: written, v1alpha1.OriginalServerAnnotation: original}
 }
 
-// CheckEntry checks where the kubeconfig in a Secret leads.
+// CheckEntry checks the endpoint of the kubeconfig in a Secret.
 func CheckEntry(t *testing.T, secret *corev1.Secret, want kubeconfig.Way) {
 	t.Helper()
 	if got, err := kubeconfig.Read(secret, "c1"); err != nil || got != want {
@@ -445,10 +447,10 @@ func Installed(t *testing.T, m client.Client, namespace string) (ca, gateway *co
 	return ca, gateway, config
 }
 
-// Run runs the tests of a package that stand on a kube-apiserver without controllers, for its TestMain.
+// Run runs the tests of a package that need a kube-apiserver without controllers, for its TestMain.
 func Run(m *testing.M) int { return kubetest.RunAll(m, &server) }
 
-// RESTConfig returns an administrator's way to the kube-apiserver of APIServer.
+// RESTConfig returns the administrator's configuration for the kube-apiserver of APIServer.
 func RESTConfig(t *testing.T) *rest.Config {
 	t.Helper()
 	return server.Config(t)

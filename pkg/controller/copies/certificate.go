@@ -21,18 +21,19 @@ import (
 )
 
 const (
-	// defaultExpiration is that of a client certificate for which none is asked.
+	// defaultExpiration is the lifetime of a client certificate if the spec requests none.
 	defaultExpiration = 30 * 24 * time.Hour
-	// copyJitter is the part of a certificate's life over which renewals are spread.
+	// copyJitter is the fraction of a certificate's life over which renewals are spread.
 	copyJitter = 0.05
 )
 
-// userCASuffixes are those of the Secrets with the CA that signs clients of the apiserver. RKE2 and k3s have one for
-// clients alone, and keep that of the apiserver's own certificate under the name of kubeadm's only one.
+// userCASuffixes are the suffixes of the Secrets that hold the CA for client certificates of the apiserver. RKE2 and
+// k3s have a CA for clients alone, and store the CA of the apiserver's own certificate under the name that kubeadm uses
+// for its only one.
 var userCASuffixes = []string{"-cca", "-ca"}
 
-// userCA reads the CA that signs clients of a workload cluster, from the apiserver: nothing keeps its key in memory.
-// A problem is one that only a person can solve.
+// userCA reads the CA that signs clients of a workload cluster from the apiserver, so that its key is never cached. A
+// problem is one that only a person can solve.
 func (r *Reconciler) userCA(ctx context.Context, cluster client.ObjectKey) (ca *certs.CA, problem, err error) {
 	for _, suffix := range userCASuffixes {
 		name := cluster.Name + suffix
@@ -60,8 +61,8 @@ func (r *Reconciler) userCA(ctx context.Context, cluster client.ObjectKey) (ca *
 		cluster.Name, userCASuffixes[len(userCASuffixes)-1]), nil
 }
 
-// certified is a user with a certificate: the one that is there, while it is what is asked for and not yet due, else
-// a new one.
+// certified returns a user with a certificate: the existing one while it matches the request and its renewal is not
+// due, otherwise a new one.
 func (r *Reconciler) certified(
 	ca *certs.CA, spec *v1alpha1.ClientCertificateAudience, have *corev1.Secret, result *copyResult,
 ) (*clientcmdapi.AuthInfo, error) {
@@ -99,7 +100,7 @@ func expiration(spec *v1alpha1.ClientCertificateAudience) time.Duration {
 	return time.Duration(spec.ExpirationSeconds) * time.Second
 }
 
-// certificateIn reads the user of a copy; nil where there is none with a certificate.
+// certificateIn reads the user of a copy; nil: the copy has none with a certificate.
 func certificateIn(secret *corev1.Secret) (*clientcmdapi.AuthInfo, *x509.Certificate) {
 	if secret == nil {
 		return nil, nil
@@ -133,19 +134,19 @@ func notAfterOf(secret *corev1.Secret) (time.Time, error) {
 	return cert.NotAfter, nil
 }
 
-// asAsked says whether a certificate is of this CA and says what it is to say, for as long as it is to.
+// asAsked reports whether a certificate is of this CA and has the requested subject and lifetime.
 func asAsked(cert *x509.Certificate, ca *certs.CA, spec *v1alpha1.ClientCertificateAudience) bool {
 	end := begun(cert).Add(expiration(spec))
 	if ca.NotAfter().Before(end) {
 		end = ca.NotAfter()
 	}
-	// Certificates say their times to the second.
+	// Certificates state their times in whole seconds.
 	return ca.Issued(cert) && cert.Subject.CommonName == spec.CommonName &&
 		sameGroups(cert.Subject.Organization, spec.Groups) &&
 		cert.NotAfter.Sub(end).Abs() <= time.Second
 }
 
-// sameGroups compares sets: a certificate has its groups in the order of their bytes.
+// sameGroups compares sets, because a certificate sorts its groups by their bytes.
 func sameGroups(a, b []string) bool {
 	a, b = slices.Clone(a), slices.Clone(b)
 	slices.Sort(a)
@@ -153,11 +154,11 @@ func sameGroups(a, b []string) bool {
 	return slices.Equal(a, b)
 }
 
-// begun is when a certificate was issued: it begins earlier, for clocks that are late.
+// begun returns when a certificate was issued. Its validity begins earlier, for clocks that are late.
 func begun(cert *x509.Certificate) time.Time { return cert.NotBefore.Add(certs.ClockSkew) }
 
-// copyDue is when a certificate is to be replaced: after two thirds of its life, and a part more that is each
-// certificate's own.
+// copyDue returns when a certificate must be replaced: after two thirds of its life plus a share that differs for each
+// certificate.
 func copyDue(cert *x509.Certificate) time.Time {
 	life := cert.NotAfter.Sub(begun(cert))
 	share := 0.0

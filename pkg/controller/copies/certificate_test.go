@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// TestACopysCertificateIsRotatedInTime lets ten days pass for a copy that is good for ten hours at a time.
+// TestACopysCertificateIsRotatedInTime simulates ten days of a copy whose certificate lives for ten hours.
 func TestACopysCertificateIsRotatedInTime(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	ca, err := certs.NewCA("kubernetes", now, 365*24*time.Hour)
@@ -48,7 +48,7 @@ func TestACopysCertificateIsRotatedInTime(t *testing.T) {
 		}
 		now = now.Add(40 * time.Minute)
 	}
-	// One in 6 h 40 m to 7 h 10 m, seen up to 40 minutes later.
+	// One in 6 h 40 m to 7 h 10 m, observed up to 40 minutes later.
 	if minutes := 10 * 24 * 60 / issued; minutes < 380 || minutes > 480 {
 		t.Errorf("a certificate lasts %d minutes, want 380 to 480", minutes)
 	}

@@ -1,6 +1,6 @@
-// Package copies writes the further kubeconfigs that a Tunnel asks for, for people and programs that must not have
-// the Cluster's own. In go the spec of a Tunnel and the kubeconfig of its Cluster, out come Secrets with a user of
-// their own, and their conditions. It does not decide where a kubeconfig leads: it copies what is on record.
+// Package copies writes the additional kubeconfigs that a Tunnel requests, for people and programs that must not have
+// the Cluster's own. Its input is the spec of a Tunnel and the kubeconfig of its Cluster; its output is Secrets, each
+// with its own user, and their conditions. It does not decide the endpoint of a kubeconfig: it copies the recorded one.
 package copies
 
 import (
@@ -27,23 +27,23 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// copyRetry is when a copy that was refused is looked at again: what is in the way may be a Secret of another owner,
-// which is not watched.
+// copyRetry is the wait before a rejected copy is tried again. The obstacle may be a Secret of another owner, which is
+// not watched.
 const copyRetry = time.Minute
 
-// Reconciler reconciles the further kubeconfigs of one Tunnel: spec.kubeconfig.copies. Its requests are Tunnels, and,
-// without a namespace, ids of tunnels whose copies may have outlived them.
+// Reconciler reconciles the additional kubeconfigs of one Tunnel, spec.kubeconfig.copies. A request names a Tunnel or,
+// without a namespace, the id of a tunnel whose copies may have outlived it.
 type Reconciler struct {
 	reconciler.Deps
-	labelled client.Reader // a cache of the metadata of all copies
+	labelled client.Reader // caches the metadata of all copies
 }
 
-// Reconcile brings all copies of one Tunnel to what they have to be.
+// Reconcile makes all copies of one Tunnel match its spec.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	if request.Namespace == "" {
 		return reconcile.Result{}, r.removeOrphans(ctx, request.Name)
 	}
-	wait, err := r.settle(ctx, request.NamespacedName)
+	wait, err := r.update(ctx, request.NamespacedName)
 	if objects.Conflict(err) {
 		return reconcile.Result{RequeueAfter: reconciler.ConflictDelay}, nil
 	}
@@ -53,7 +53,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
-func (r *Reconciler) settle(ctx context.Context, key client.ObjectKey) (time.Duration, error) {
+func (r *Reconciler) update(ctx context.Context, key client.ObjectKey) (time.Duration, error) {
 	o, err := r.load(ctx, key)
 	if err != nil || o.Tunnel == nil || o.Tunnel.ClaimedID() == "" {
 		return 0, err
@@ -65,20 +65,20 @@ func (r *Reconciler) settle(ctx context.Context, key client.ObjectKey) (time.Dur
 		objects.Paused(o) {
 		return 0, nil
 	}
-	// Whatever becomes of one copy, others that are not wanted any more go, and it is said.
+	// Removing unwanted copies and reporting must not depend on the result of the others.
 	results, err := r.writeAll(ctx, o)
 	keep := make(map[client.ObjectKey]bool, len(results))
 	for i := range results {
 		keep[results[i].key] = keep[results[i].key] || results[i].stays
 	}
 	err = errors.Join(err, r.removeOthers(ctx, o.Tunnel, keep))
-	if objects.Conflict(err) { // what becomes of it is known in a moment
+	if objects.Conflict(err) { // the next reconciliation has the new version
 		return 0, err
 	}
-	return r.nextLook(results), errors.Join(err, r.report(ctx, o.Tunnel, results))
+	return r.requeueAfter(results), errors.Join(err, r.report(ctx, o.Tunnel, results))
 }
 
-// load reads what copies are made of.
+// load reads the inputs of copies.
 func (r *Reconciler) load(ctx context.Context, key client.ObjectKey) (o objects.Group, err error) {
 	o.Key = key
 	if o.Tunnel, err = objects.Get(ctx, r.Client, key, &v1alpha1.Tunnel{}); err != nil {
@@ -93,24 +93,24 @@ func (r *Reconciler) load(ctx context.Context, key client.ObjectKey) (o objects.
 	return o, objects.Wrap("reading kubeconfig Secret", err)
 }
 
-// copyResult is what came of one copy.
+// copyResult is the outcome of one copy.
 type copyResult struct {
 	key      client.ObjectKey
-	stays    bool      // a Secret that is there may stay, although it may not be as it should be
+	stays    bool      // an existing Secret stays, although it may be outdated
 	notAfter time.Time // of its certificate; zero: it has none
 	renewAt  time.Time
 	problem  error
 }
 
 var (
-	// errWaiting is wrapped by what only takes time.
+	// errWaiting wraps problems that time alone solves.
 	errWaiting = errors.New("waiting")
-	// errUnverified is wrapped by what is wrong with a copy that is written.
+	// errUnverified wraps problems of a copy that was written.
 	errUnverified = errors.New("it is written, but clients will refuse the apiserver")
 )
 
-// writeAll writes every copy that a Tunnel asks for. One that can't be made does not hold up the others; an error is
-// one of the apiserver's that calls for another attempt at once. What is there of such a copy stays.
+// writeAll writes every copy that a Tunnel requests. A copy that cannot be written does not block the others, and its
+// existing Secret stays. An error is one of the apiserver that calls for an immediate retry.
 func (r *Reconciler) writeAll(ctx context.Context, o objects.Group) ([]copyResult, error) {
 	var results []copyResult
 	var errs []error
@@ -136,9 +136,8 @@ func (r *Reconciler) writeAll(ctx context.Context, o objects.Group) ([]copyResul
 	return results, errors.Join(errs...)
 }
 
-// nextLook is when the first certificate is due, or what was in the way may have gone; zero: nothing is to be waited
-// for.
-func (r *Reconciler) nextLook(results []copyResult) (wait time.Duration) {
+// requeueAfter returns when the first certificate is due or an obstacle may be gone; zero: never.
+func (r *Reconciler) requeueAfter(results []copyResult) (wait time.Duration) {
 	sooner := func(d time.Duration) {
 		if d = max(d, time.Second); wait == 0 || d < wait {
 			wait = d
@@ -155,11 +154,12 @@ func (r *Reconciler) nextLook(results []copyResult) (wait time.Duration) {
 	return wait
 }
 
-// statusOwner is the field manager of what copies have in the status of a Tunnel: their entries, and their condition.
+// statusOwner is the field manager of the fields of copies in the status of a Tunnel: their entries and their
+// condition.
 const statusOwner = "fairlead-copies"
 
-// report writes what became of the copies into a Tunnel's status, if it differs. Nothing in it is counted or decided
-// by others, so it is applied on the server side, and does not conflict with the other writers of the status.
+// report writes the results of the copies into a Tunnel's status, if it differs. No other reconciler counts or decides
+// these fields, so server-side apply is used, which does not conflict with the other writers of the status.
 func (r *Reconciler) report(ctx context.Context, tunnel *v1alpha1.Tunnel, results []copyResult) error {
 	status := tunnel.Status.DeepCopy()
 	status.Kubeconfig.Copies = nil
@@ -209,7 +209,7 @@ func (r *Reconciler) apply(
 	})
 }
 
-// copiesReady is the condition that says whether all copies are as they should be.
+// copiesReady returns the condition that reports whether all copies are correct.
 func copiesReady(results []copyResult) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionCopiesReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForSecret,
@@ -237,21 +237,22 @@ func copiesReady(results []copyResult) metav1.Condition {
 	return c
 }
 
-// madeFor says whether a Secret is a copy that was made for a Tunnel. An id alone does not say so, as another Tunnel
-// can claim it: the Tunnel controls the copy, or its namespace and name, which no other Tunnel has, are noted on it.
+// madeFor reports whether a Secret is a copy that was made for a Tunnel. The id alone is not sufficient, because
+// another Tunnel can claim it: the Tunnel must control the copy, or the copy must be annotated with the Tunnel's
+// namespace and name, which are unique.
 func madeFor(secret client.Object, tunnel *v1alpha1.Tunnel) bool {
 	return secret.GetLabels()[v1alpha1.CopyLabel] == tunnel.ClaimedID() &&
 		(metav1.IsControlledBy(secret, tunnel) || noted(secret) == client.ObjectKeyFromObject(tunnel))
 }
 
-// noted is the Tunnel that a copy says it was made for; the zero value: none.
+// noted returns the Tunnel in a copy's annotation; zero: none.
 func noted(secret client.Object) client.ObjectKey {
 	namespace, name, _ := strings.Cut(secret.GetAnnotations()[v1alpha1.RequestTunnelAnnotation], "/")
 	return client.ObjectKey{Namespace: namespace, Name: name}
 }
 
-// ownerKey is where the Tunnel of a copy is now: clusterctl takes the owner along to another namespace, and not the
-// note.
+// ownerKey returns the current key of a copy's Tunnel: clusterctl moves the owner reference to another namespace, but
+// not the annotation.
 func ownerKey(secret client.Object) client.ObjectKey {
 	if owner := metav1.GetControllerOf(secret); owner != nil && owner.Kind == "Tunnel" {
 		return client.ObjectKey{Namespace: secret.GetNamespace(), Name: owner.Name}
@@ -259,8 +260,7 @@ func ownerKey(secret client.Object) client.ObjectKey {
 	return noted(secret)
 }
 
-// removeOrphans removes the copies of a tunnel that is gone: each whose own Tunnel is not there, or has another id by
-// now.
+// removeOrphans removes the copies of a tunnel that is gone: all whose Tunnel does not exist or has another id.
 func (r *Reconciler) removeOrphans(ctx context.Context, id string) error {
 	list, err := r.list(ctx, id)
 	if err != nil {
@@ -270,9 +270,9 @@ func (r *Reconciler) removeOrphans(ctx context.Context, id string) error {
 	for i := range list {
 		key := ownerKey(&list[i])
 		if key.Namespace == "" || key.Name == "" {
-			continue // not made by this controller
+			continue // not written by this controller
 		}
-		// From the apiserver: the cache may not have seen a Tunnel that has just come, say with clusterctl move.
+		// From the apiserver: the cache may miss a Tunnel that was just created, for example by clusterctl move.
 		tunnel, err := objects.Get(ctx, r.Live, key, &v1alpha1.Tunnel{})
 		switch {
 		case err != nil:
@@ -294,7 +294,7 @@ func (r *Reconciler) list(ctx context.Context, id string) ([]metav1.PartialObjec
 	return list.Items, nil
 }
 
-// removeOthers deletes the copies that were made for a Tunnel, less those that are to be kept.
+// removeOthers deletes the copies that were made for a Tunnel, except the ones to keep.
 func (r *Reconciler) removeOthers(ctx context.Context, tunnel *v1alpha1.Tunnel, keep map[client.ObjectKey]bool) error {
 	list, err := r.list(ctx, tunnel.ClaimedID())
 	if err != nil {
@@ -309,7 +309,7 @@ func (r *Reconciler) removeOthers(ctx context.Context, tunnel *v1alpha1.Tunnel, 
 	return errors.Join(errs...)
 }
 
-// remove deletes a copy, but not a Secret that has taken its place, or one that was changed since it was looked at.
+// remove deletes a copy, unless the Secret was replaced or changed since it was read.
 func (r *Reconciler) remove(ctx context.Context, o *metav1.PartialObjectMetadata) error {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}}
 	err := r.Client.Delete(ctx, secret, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})

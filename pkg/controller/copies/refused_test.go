@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 )
 
-// TestOneRefusedCopyHoldsUpNoOther: nor what is to be removed, nor what is said.
+// TestOneRefusedCopyHoldsUpNoOther: removals and reports continue too.
 func TestOneRefusedCopyHoldsUpNoOther(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err    error
@@ -87,12 +87,12 @@ func TestOneRefusedCopyHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// TestACopySaysWhatItsReadersWillMeet: by sni they verify a name that the certificate may not have.
+// TestACopySaysWhatItsReadersWillMeet: in mode sni, clients verify a name that the certificate may lack.
 func TestACopySaysWhatItsReadersWillMeet(t *testing.T) {
 	const host = "c1.prod.tunnels.example.com"
 	for name, tc := range map[string]struct {
 		mode   v1alpha1.KubeconfigMode
-		names  []string // in the certificate that the edge sees
+		names  []string // in the certificate that the edge observes
 		reason string
 	}{
 		"sni, and the certificate has the hostname": {

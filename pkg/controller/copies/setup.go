@@ -26,7 +26,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// Setup adds the controller of further kubeconfigs.
+// Setup adds the controller of additional kubeconfigs to a manager.
 func Setup(p reconciler.Deps, mgr ctrl.Manager) error {
 	labelled, err := reconciler.SecretCache(mgr, cache.ByObject{Label: reconciler.HasLabel(v1alpha1.CopyLabel)})
 	if err != nil {
@@ -53,7 +53,7 @@ func Setup(p reconciler.Deps, mgr ctrl.Manager) error {
 	)).Complete(reconciler.Traced{Name: "copies", Reconciler: r})
 }
 
-// tunnelOrItsOrphans leads from a Tunnel to itself, and from one that is gone to its id, by which its copies are known.
+// tunnelOrItsOrphans maps a Tunnel to itself, and a deleted one to its id, which marks its copies.
 func tunnelOrItsOrphans() handler.EventHandler {
 	add := func(queue workqueue.TypedRateLimitingInterface[reconcile.Request], o client.Object) {
 		queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o)})
@@ -83,7 +83,7 @@ func orphansOf(id string) reconcile.Request {
 	return reconcile.Request{NamespacedName: client.ObjectKey{Name: id}}
 }
 
-// copiesMayDiffer says that something has changed of a Tunnel on which its copies depend.
+// copiesMayDiffer passes updates of the Tunnel fields that copies depend on.
 func copiesMayDiffer() predicate.Predicate {
 	of := func(o client.Object) any {
 		tunnel, ok := o.(*v1alpha1.Tunnel)
@@ -104,8 +104,7 @@ func copiesMayDiffer() predicate.Predicate {
 	}
 }
 
-// tunnelOf leads from a copy to the Tunnel that it is marked with, or if there is none to those that have outlived
-// theirs.
+// tunnelOf maps a copy to the Tunnel that it is marked with, or, if that does not exist, to the orphans of its id.
 func (r *Reconciler) tunnelOf(ctx context.Context, o client.Object) []reconcile.Request {
 	id := o.GetLabels()[v1alpha1.CopyLabel]
 	if id == "" {
@@ -118,7 +117,7 @@ func (r *Reconciler) tunnelOf(ctx context.Context, o client.Object) []reconcile.
 	return requests
 }
 
-// tunnelsFor leads from a Namespace to the Tunnels that want copies in it.
+// tunnelsFor maps a Namespace to the Tunnels that request copies in it.
 func (r *Reconciler) tunnelsFor(ctx context.Context, o client.Object) []reconcile.Request {
 	return reconciler.TunnelRequests(
 		ctx, r.Client, r.Log, client.MatchingFields{reconciler.CopiesNamespaceIndex: o.GetName()},
@@ -131,5 +130,5 @@ func namespaceMetadata() *metav1.PartialObjectMetadata {
 	return o
 }
 
-// copyWorkers is how many Tunnels have their copies reconciled at a time.
+// copyWorkers is how many Tunnels have their copies reconciled concurrently.
 const copyWorkers = 4

@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// copyRequest is a copy as it is asked for, and the field that asks.
+// copyRequest is a requested copy with the field that requests it.
 type copyRequest struct {
 	*v1alpha1.KubeconfigCopy
 	field string
@@ -31,14 +31,14 @@ func (c copyRequest) refuse(field, format string, args ...any) error {
 	return fmt.Errorf("%s.%s: %w", c.field, field, fmt.Errorf(format, args...))
 }
 
-// reservedSuffixes are those of Secrets that control-plane providers and Fairlead make, and stumble over when
-// another owner has.
+// reservedSuffixes are the suffixes of Secrets that control-plane providers and Fairlead create. These fail if such a
+// Secret has another owner.
 var reservedSuffixes = []string{
 	kubeconfig.Suffix, "-ca", "-cca", "-etcd", "-proxy", "-sa", "-apiserver-etcd-client", v1alpha1.BootstrapSecretSuffix,
 	v1alpha1.BootReportSecretSuffix,
 }
 
-// check says what is wrong with a request by itself.
+// check returns what is wrong with a request by itself.
 func (c copyRequest) check(key client.ObjectKey, installation string) error {
 	if problems := validation.IsDNS1123Subdomain(key.Name); len(problems) > 0 {
 		return c.refuse("name", "%q: %s", key.Name, problems[0])
@@ -64,8 +64,8 @@ func (c copyRequest) check(key client.ObjectKey, installation string) error {
 	return nil
 }
 
-// reservedPrefix is that of a user or group of Kubernetes itself: RBAC does not hold for some, such as
-// system:masters, and others are bound by kubeadm.
+// reservedPrefix returns the reserved prefix of a Kubernetes user or group. RBAC does not restrict some of them, such
+// as system:masters, and kubeadm binds others.
 func reservedPrefix(name string) string {
 	for _, prefix := range []string{"system:", "kubeadm:"} {
 		if strings.HasPrefix(name, prefix) {
@@ -75,7 +75,7 @@ func reservedPrefix(name string) string {
 	return ""
 }
 
-// writeOne makes one copy as it is to be, and says what came of it. It returns errors of the apiserver alone.
+// writeOne writes one copy and returns its result. Its error is one of the apiserver.
 func (r *Reconciler) writeOne(ctx context.Context, o objects.Group, request copyRequest, result *copyResult) error {
 	if result.problem = request.check(result.key, r.Config.Namespace); result.problem != nil {
 		return nil
@@ -124,8 +124,8 @@ func (r *Reconciler) writeOne(ctx context.Context, o objects.Group, request copy
 	return nil
 }
 
-// unverified says that no serving certificate, as the edges see them, has the name that clients of a copy verify;
-// nil: it has, or no edge has seen one yet.
+// unverified returns an error if every observed serving certificate lacks the name that clients of a copy verify. It
+// returns nil if one has it, or if no edge has observed a certificate yet.
 func (r *Reconciler) unverified(o objects.Group, request copyRequest, entry *clientcmdapi.Cluster) error {
 	name := entry.TLSServerName
 	if name == "" {
@@ -141,7 +141,7 @@ func (r *Reconciler) unverified(o objects.Group, request copyRequest, entry *cli
 	)
 }
 
-// accepted says whether a namespace accepts kubeconfigs of Tunnels in another.
+// accepted reports whether a namespace accepts kubeconfigs of Tunnels in other namespaces.
 func (r *Reconciler) accepted(ctx context.Context, from, to string) (bool, error) {
 	if from == to {
 		return true, nil
@@ -159,8 +159,7 @@ func (r *Reconciler) accepted(ctx context.Context, from, to string) (bool, error
 	return false, nil
 }
 
-// entry is how a copy leads to the workload cluster: another way than the Cluster's own kubeconfig perhaps, but with
-// its CA.
+// entry returns the entry of a copy: possibly with another endpoint than the Cluster's own kubeconfig, but with its CA.
 func (r *Reconciler) entry(o objects.Group, request copyRequest) (*clientcmdapi.Cluster, error) {
 	if o.Kubeconfig == nil || o.Tunnel.Status.Kubeconfig.Mode == "" {
 		return nil, fmt.Errorf("%w for the Cluster's own kubeconfig", errWaiting)
@@ -179,7 +178,7 @@ func (r *Reconciler) entry(o objects.Group, request copyRequest) (*clientcmdapi.
 	case request.Mode != "":
 		return nil, request.refuse("mode", "%q: the Tunnel leads through no gateway: leave it out", request.Mode)
 	default:
-		// A network of the user's own, by the way that its own kubeconfig takes.
+		// A private network of the user, with the endpoint of the Cluster's own kubeconfig.
 		way = kubeconfig.Way{Server: own.Server, TLSServerName: own.TLSServerName, ProxyURL: own.ProxyURL}
 		if kubeconfig.WithoutCredentials(way.ProxyURL) != way.ProxyURL {
 			return nil, fmt.Errorf(
@@ -194,7 +193,7 @@ func (r *Reconciler) entry(o objects.Group, request copyRequest) (*clientcmdapi.
 	}, nil
 }
 
-// user returns the user of a copy; nil where result has the reason why there is none.
+// user returns the user of a copy, or nil and sets the reason in result.
 func (r *Reconciler) user(
 	ctx context.Context, o objects.Group, request copyRequest, have *corev1.Secret, result *copyResult,
 ) (*clientcmdapi.AuthInfo, error) {
@@ -218,7 +217,7 @@ func (r *Reconciler) user(
 	return nil, nil
 }
 
-// execUser is a user who logs in with a plugin.
+// execUser returns a user that authenticates with a plugin.
 func execUser(spec *v1alpha1.ExecAudience) *clientcmdapi.AuthInfo {
 	plugin := &clientcmdapi.ExecConfig{
 		APIVersion: "client.authentication.k8s.io/v1", Command: spec.Command, Args: spec.Args, InstallHint: spec.InstallHint,
@@ -230,10 +229,10 @@ func execUser(spec *v1alpha1.ExecAudience) *clientcmdapi.AuthInfo {
 	return &clientcmdapi.AuthInfo{Exec: plugin}
 }
 
-// copyUser is the name of the one user in a copy: it is a key within the file, and names no person.
+// copyUser is the key of the one user in a copy. It does not identify a person.
 const copyUser = "user"
 
-// copyOf writes a kubeconfig with one entry of each kind.
+// copyOf returns a kubeconfig with one entry of each kind.
 func copyOf(cluster string, entry *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) ([]byte, error) {
 	config := clientcmdapi.NewConfig()
 	config.Clusters[cluster], config.AuthInfos[copyUser] = entry, user
@@ -257,7 +256,7 @@ func (r *Reconciler) store(
 	metav1.SetMetaDataAnnotation(
 		&want.ObjectMeta, v1alpha1.RequestTunnelAnnotation, client.ObjectKeyFromObject(tunnel).String(),
 	)
-	if tunnel.Namespace == result.key.Namespace { // no owner can be in another
+	if tunnel.Namespace == result.key.Namespace { // an owner reference cannot cross namespaces
 		want.OwnerReferences = []metav1.OwnerReference{objects.OwnerRef(v1alpha1.GroupVersion.WithKind("Tunnel"), tunnel)}
 	}
 	want.Data = map[string][]byte{kubeconfig.Key: data}
@@ -275,7 +274,7 @@ func (r *Reconciler) store(
 		result.problem = fmt.Errorf("namespace %s is being deleted", result.key.Namespace)
 		return nil
 	case apierrors.IsInvalid(err):
-		// its own words may quote what is in it
+		// the apiserver's message may quote the content of the Secret
 		result.problem = fmt.Errorf("the apiserver does not take Secret %s", result.key)
 		return nil
 	case objects.Denied(err), apierrors.IsNotFound(err):

@@ -22,13 +22,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// decision is what becomes of one kubeconfig.
+// decision is the result for one kubeconfig.
 type decision struct {
-	leads      bool                // somewhere of ours; else it has its original
-	stays      bool                // as it is, wherever it leads, and what is on record of it
-	target     kubeconfig.Decision // if it leads, and else only what is needed to restore it
+	leads      bool                // write our endpoint; otherwise restore the original
+	stays      bool                // keep the Secret and its record unchanged
+	target     kubeconfig.Decision // complete if leads; otherwise only what restoring requires
 	record     v1alpha1.KubeconfigStatus
-	refused    *metav1.Condition // why it doesn't lead: KubeconfigReady
+	refused    *metav1.Condition // why it does not lead: KubeconfigReady
 	conditions []metav1.Condition
 	again      time.Duration
 }
@@ -36,16 +36,16 @@ type decision struct {
 // add adds a condition.
 func (v *decision) add(c metav1.Condition) { v.conditions = append(v.conditions, c) }
 
-// drop takes a condition back.
+// drop removes a condition.
 func (v *decision) drop(kind string) { apimeta.RemoveStatusCondition(&v.conditions, kind) }
 
-// kubeconfigConditions are those of this controller. Each that a decision does not have is removed, but for
-// KubeconfigReady, which is said last.
+// kubeconfigConditions lists the conditions of this controller. Each that a decision does not contain is removed,
+// except KubeconfigReady, which is set last.
 var kubeconfigConditions = []string{
 	v1alpha1.ConditionKubeconfigMode, v1alpha1.ConditionHostnameResolves, v1alpha1.ConditionKubeconfigSwitched,
 }
 
-// absent are the conditions that there is nothing to be said of.
+// absent returns the conditions that do not apply.
 func (v *decision) absent() []string {
 	if v.stays {
 		return nil
@@ -55,9 +55,9 @@ func (v *decision) absent() []string {
 	})
 }
 
-// decide decides.
+// decide decides what becomes of a kubeconfig.
 func (r *Reconciler) decide(ctx context.Context, o objects.Group) (decision, error) {
-	v := decision{target: wayBack(r.Config, o), again: lookAgain()}
+	v := decision{target: restorable(r.Config, o), again: requeueAfter()}
 	spec := o.Tunnel.Spec.Kubeconfig
 	var credentials *kubeconfig.Credentials
 	switch {
@@ -98,7 +98,7 @@ func (r *Reconciler) decide(ctx context.Context, o objects.Group) (decision, err
 	return v, nil
 }
 
-// refuse lets a kubeconfig have its original.
+// refuse restores the original kubeconfig.
 func (v *decision) refuse(reason, message string) {
 	v.leads, v.record, v.conditions = false, v1alpha1.KubeconfigStatus{}, nil
 	v.refused = &metav1.Condition{
@@ -106,7 +106,7 @@ func (v *decision) refuse(reason, message string) {
 	}
 }
 
-// credentials reads those of a proxy, from the apiserver: nothing keeps them in memory.
+// credentials reads the credentials of a proxy from the apiserver, so that they are never cached.
 func (r *Reconciler) credentials(
 	ctx context.Context, namespace, name string,
 ) (c *kubeconfig.Credentials, problem *model.FieldError, err error) {
@@ -118,9 +118,9 @@ func (r *Reconciler) credentials(
 	return c, problem, nil
 }
 
-// leadsByProxy says whether a kubeconfig leads by the proxy that its Tunnel names. Then it stays while the
-// credentials are missing or can't be used: they may come with the next object of a move, or were mistyped a moment
-// ago, and without the proxy no client may reach the apiserver.
+// leadsByProxy reports whether a kubeconfig uses the proxy that its Tunnel names. If so, it stays while the credentials
+// are missing or unusable: they may arrive with the next object of a move, or contain a typing error, and without the
+// proxy no client may reach the apiserver.
 func leadsByProxy(o objects.Group) bool {
 	if o.Kubeconfig == nil {
 		return false
@@ -129,7 +129,7 @@ func leadsByProxy(o objects.Group) bool {
 	return err == nil && kubeconfig.ByProxy(way, o.Tunnel.Spec.Kubeconfig)
 }
 
-// choose asks for a mode, with everything that speaks for one or another.
+// choose chooses a mode from everything that is known about the Cluster.
 func (r *Reconciler) choose(ctx context.Context, o objects.Group) (kubeconfig.Choice, error) {
 	spec, status := o.Tunnel.Spec, o.Tunnel.Status
 	q := kubeconfig.Question{
@@ -155,8 +155,8 @@ func (r *Reconciler) choose(ctx context.Context, o objects.Group) (kubeconfig.Ch
 	return kubeconfig.Choose(q), nil
 }
 
-// holder returns what else has the name of an endpoint, empty for nothing: a Tunnel that is served by it, or another
-// Cluster, with a Tunnel or without.
+// holder describes the other holder of an endpoint's name: a Tunnel that is served by it, or another Cluster, with or
+// without a Tunnel. It returns an empty string if there is none.
 func (r *Reconciler) holder(ctx context.Context, key client.ObjectKey, host string) (string, error) {
 	if other, held := r.names.Holder(host); held && other != model.Key(key) {
 		return "the Tunnel " + other.String(), nil
@@ -173,7 +173,7 @@ func (r *Reconciler) holder(ctx context.Context, key client.ObjectKey, host stri
 	return "", nil
 }
 
-// addMode says which mode was chosen and why, or what was said before where there is nothing new.
+// addMode adds the condition that states which mode was chosen and why. Without news it keeps the previous condition.
 func (v *decision) addMode(o objects.Group, choice kubeconfig.Choice) {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionKubeconfigMode, Status: metav1.ConditionTrue, Reason: choice.Reason, Message: choice.Message,
@@ -190,15 +190,15 @@ func (v *decision) addMode(o objects.Group, choice kubeconfig.Choice) {
 	v.add(c)
 }
 
-// resolves says whether clients reach the gateways by the name that was chosen, and says so of the tunnel hostname.
-// Without an answer what is on record stays.
+// resolves reports whether clients reach the gateways by the chosen name, and adds the condition about the tunnel
+// hostname. Without an answer the recorded condition stays.
 func (r *Reconciler) resolves(ctx context.Context, v *decision, o objects.Group, choice kubeconfig.Choice) bool {
 	if choice.Mode != v1alpha1.KubeconfigModeSNI {
 		return false
 	}
 	ask := r.resolver.resolves
 	if choice.Name != o.Tunnel.Status.Hostname {
-		ask = r.resolver.leadsTo // what is said of tunnel hostnames says nothing about other names
+		ask = r.resolver.leadsTo // the setting about tunnel hostnames does not apply to other names
 	}
 	answer := ask(ctx, choice.Name, r.Config.APIServer.Host)
 	before := o.Tunnel.Status.Kubeconfig
@@ -225,8 +225,8 @@ func (r *Reconciler) resolves(ctx context.Context, v *decision, o objects.Group,
 	return answer == yes || (answer == unknown && stays)
 }
 
-// write returns the Secret as it has to be, nil if it is so already, and where it then leads. After an error, which is
-// kubeconfig.ErrInvalid, it stays as it is.
+// write returns the Secret as it must be, or nil if it is so already, and its resulting endpoint. On an error, which is
+// kubeconfig.ErrInvalid, the Secret stays.
 func (v *decision) write(o objects.Group) (want *corev1.Secret, leads kubeconfig.Way, err error) {
 	if o.Kubeconfig == nil || v.stays {
 		return nil, kubeconfig.Way{}, nil
@@ -249,7 +249,7 @@ func (v *decision) write(o objects.Group) (want *corev1.Secret, leads kubeconfig
 	return want, leads, nil
 }
 
-// readyCondition is the condition that tells where the kubeconfig leads; err is what writing it came to.
+// readyCondition returns the condition that states the endpoint of the kubeconfig. err is the result of writing it.
 func (v *decision) readyCondition(o objects.Group, leads kubeconfig.Way, err error) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse}
 	switch {

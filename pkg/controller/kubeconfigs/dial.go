@@ -16,14 +16,14 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// errNotAllowed is wrapped by the error for an address that the controller does not dial.
+// errNotAllowed wraps the error for an address that the controller must not dial.
 var errNotAllowed = errors.New("the controller does not dial this address")
 
-// dialRule says which addresses that users name the controller may dial. It stands in the management network, where
-// its users may not be: so without the installation's leave it dials none that a Tunnel names. The zero value allows
-// nothing.
+// dialRule decides which user-supplied addresses the controller may dial. The controller runs in the management
+// network, which its users may not be able to reach, so by default it dials no address that a Tunnel names. The zero
+// value allows nothing.
 type dialRule struct {
-	networks        []netip.Prefix // that the installation allows, by --dial-networks
+	networks        []netip.Prefix // allowed by the installation with --dial-networks
 	apiserver, port string         // host and port of the management cluster's apiserver, which is never dialled
 	never           func(netip.Addr) bool
 }
@@ -39,14 +39,14 @@ func newDialRule(config config.Config, apiserver string) dialRule {
 	return rule
 }
 
-// neverDialled says whether an address leads to this machine or its neighbours, such as the metadata service of a
+// neverDialled reports whether an address belongs to this machine or its neighbours, such as the metadata service of a
 // cloud.
 func neverDialled(a netip.Addr) bool {
 	return !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsLinkLocalMulticast() ||
 		a.IsInterfaceLocalMulticast() || a.IsMulticast()
 }
 
-// may says whether an address may be dialled at all, as far as it can be known without looking up its name.
+// may reports whether an address may be dialled, without resolving its name.
 func (d dialRule) may(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -62,8 +62,8 @@ func (d dialRule) allowed(a netip.Addr) bool {
 	return slices.ContainsFunc(d.networks, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// dialer is a dialer for an address. It looks at the address that is dialled in the end, so a name can't change
-// meanwhile. known: the address is one that Cluster API dials anyway, the endpoint of a Cluster, or a gateway.
+// dialer returns a dialer for an address. It checks the resolved address at dial time, so a name cannot change in
+// between. known means that Cluster API dials the address anyway: the endpoint of a Cluster, or a gateway.
 func (d dialRule) dialer(ctx context.Context, known bool) *net.Dialer {
 	var own []netip.Addr
 	if addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", d.apiserver); err == nil {
@@ -84,8 +84,8 @@ func (d dialRule) dialer(ctx context.Context, known bool) *net.Dialer {
 	}}
 }
 
-// expected says whether a server of a kubeconfig is one that no Tunnel has named: the endpoint of its Cluster, which
-// Cluster API dials too, or a gateway.
+// expected reports whether no Tunnel has named a server of a kubeconfig: it is a gateway, or the endpoint of the
+// Cluster, which Cluster API dials too.
 func expected(server string, o objects.Group, gateways kubeconfig.Gateways) bool {
 	u, err := url.Parse(server)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// acceptAt accepts connections, and says how many came.
+// acceptAt accepts connections and counts them.
 func acceptAt(t *testing.T, address string) *atomic.Int32 {
 	t.Helper()
 	listener, err := net.Listen("tcp", address) //nolint:noctx // until the test ends
@@ -51,8 +51,8 @@ func allowing(networks ...string) dialRule {
 
 var times = regexp.MustCompile(`[0-9-]{10}T[0-9:]{8}Z`)
 
-// TestATunnelMakesTheControllerDialNothing names addresses in every field of a Tunnel that holds one. Nothing comes
-// there, and what is said is the same whether or not a server listens.
+// TestATunnelMakesTheControllerDialNothing names addresses in every field of a Tunnel that holds one. No connection may
+// arrive there, and the conditions must not depend on whether a server listens.
 func TestATunnelMakesTheControllerDialNothing(t *testing.T) {
 	port, closed := freeport.TCP(t), freeport.TCP(t)
 	came := acceptAt(t, fmt.Sprintf("127.0.0.1:%d", port))
@@ -63,23 +63,23 @@ func TestATunnelMakesTheControllerDialNothing(t *testing.T) {
 		)
 		w.r.rule = allowing()
 		w.r.previous.rule = w.r.rule
-		tunnel := w.settle(0)
+		tunnel := w.reconcileAfter(0)
 		c := apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigReady)
 		said[p] = times.ReplaceAllString(strings.ReplaceAll(c.Message, fmt.Sprint(p), "PORT"), "TIME")
-		// A server that was named, and then another way: the server would be the way before.
+		// First a server that was named and then replaced: the server would be the previous endpoint.
 		tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
 			Mode: v1alpha1.KubeconfigModeAddress, Server: fmt.Sprintf("https://127.0.0.1:%d", p),
 		}
 		if err := w.api.Update(t.Context(), tunnel); err != nil {
 			t.Fatal(err)
 		}
-		tunnel = w.settle(time.Minute)
+		tunnel = w.reconcileAfter(time.Minute)
 		tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect}
 		if err := w.api.Update(t.Context(), tunnel); err != nil {
 			t.Fatal(err)
 		}
 		for range 3 {
-			tunnel = w.settle(time.Minute)
+			tunnel = w.reconcileAfter(time.Minute)
 		}
 		if c := apimeta.FindStatusCondition(tunnel.Status.Conditions, switchedKind); c != nil {
 			said[p] += times.ReplaceAllString(strings.ReplaceAll(c.Message, fmt.Sprint(p), "PORT"), "TIME")
@@ -93,21 +93,21 @@ func TestATunnelMakesTheControllerDialNothing(t *testing.T) {
 	}
 }
 
-// TestAllowedNetworksAreDialled, or the test before would prove nothing.
+// TestAllowedNetworksAreDialled is the counterpart, without which the previous test would prove nothing.
 func TestAllowedNetworksAreDialled(t *testing.T) {
 	port := freeport.TCP(t)
 	came := acceptAt(t, fmt.Sprintf("127.0.0.1:%d", port))
 	w := newSwitchWorld(
 		t, controllertest.Config(), controllertest.OriginalServer, byHTTPS(fmt.Sprintf("localhost:%d", port)),
 	)
-	w.settle(0)
+	w.reconcileAfter(0)
 	if came.Load() == 0 {
 		t.Error("nothing came")
 	}
 }
 
-// TestSomeAddressesAreNeverDialled, whatever the installation allows: the rule looks at the address in the end, and
-// not at its name.
+// TestSomeAddressesAreNeverDialled, whatever the installation allows: the rule checks the resolved address, not its
+// name.
 func TestSomeAddressesAreNeverDialled(t *testing.T) {
 	port := freeport.TCP(t)
 	came := acceptAt(t, fmt.Sprintf("127.0.0.1:%d", port))

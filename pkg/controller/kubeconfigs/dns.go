@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// lookupTimeout bounds how long one Cluster may hold up a worker.
+	// lookupTimeout bounds how long one Cluster may block a worker.
 	lookupTimeout = 2 * time.Second
-	// lookupPause follows a lookup without an answer: when DNS is down, workers wait once in a while, not for every
+	// lookupPause follows a lookup without an answer: while DNS is down, workers wait once in a while and not for every
 	// Cluster.
 	lookupPause = 30 * time.Second
 	// lookupInterval is how often a hostname is looked up again.
 	lookupInterval = 10 * time.Minute
 )
 
-// answer is what is known of a hostname.
+// answer is the state of a hostname.
 type answer int
 
 const (
@@ -32,8 +32,7 @@ const (
 	no
 )
 
-// resolver finds out whether hostnames resolve to the gateways. Its zero value does not work: mode, lookup and now
-// are needed.
+// resolver determines whether hostnames resolve to the gateways. The fields mode, lookup and now are required.
 type resolver struct {
 	mode   config.TunnelDNS
 	lookup func(ctx context.Context, host string) ([]string, error)
@@ -43,8 +42,8 @@ type resolver struct {
 	pausedUntil time.Time
 }
 
-// resolves says whether clients reach the gateways when they dial a tunnel hostname by its name: as was said for all
-// of them, or else as leadsTo finds out.
+// resolves reports whether clients reach the gateways by a tunnel hostname: by the setting for all of them, otherwise
+// as leadsTo finds.
 func (r *resolver) resolves(ctx context.Context, hostname, gateway string) answer {
 	switch r.mode {
 	case config.TunnelDNSYes:
@@ -55,16 +54,16 @@ func (r *resolver) resolves(ctx context.Context, hostname, gateway string) answe
 	return r.leadsTo(ctx, hostname, gateway)
 }
 
-// leadsTo says whether clients reach the gateways when they dial a host by its name: whether it has no address that
-// gateway, a name or an IP address, does not have. An answer alone proves nothing: a wildcard record, or a resolver
-// that knows no NXDOMAIN, gives one for every name. The answer is unknown while DNS does not work.
+// leadsTo reports whether clients that dial a host by its name reach the gateways: every address of host must also be
+// an address of gateway, which is a name or an IP address. The mere existence of an answer proves nothing: wildcard
+// records, and resolvers without NXDOMAIN, answer for every name. The result is unknown while DNS does not work.
 func (r *resolver) leadsTo(ctx context.Context, hostname, gateway string) answer {
 	if r.paused() {
 		return unknown
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	// First, because without it no answer for the hostname means anything.
+	// First, because without the gateways' addresses an answer for the hostname is meaningless.
 	gateways, err := r.addresses(ctx, gateway)
 	if err != nil {
 		if !notFound(err) {
@@ -86,7 +85,7 @@ func (r *resolver) leadsTo(ctx context.Context, hostname, gateway string) answer
 	return yes
 }
 
-// addresses looks a host up; an IP address stands for itself.
+// addresses resolves a host. An IP address resolves to itself.
 func (r *resolver) addresses(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{a.Unmap()}, nil
@@ -106,7 +105,7 @@ func (r *resolver) addresses(ctx context.Context, host string) ([]netip.Addr, er
 	return all, nil
 }
 
-// notFound says whether DNS works and has no such name.
+// notFound reports whether DNS works and the name does not exist.
 func notFound(err error) bool {
 	var dnsErr *net.DNSError
 	return errors.As(err, &dnsErr) && dnsErr.IsNotFound

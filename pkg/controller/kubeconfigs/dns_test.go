@@ -18,7 +18,7 @@ func TestResolver(t *testing.T) {
 	const gateway = "gw.example.com"
 	nobody, broken := &net.DNSError{Err: "no such host", IsNotFound: true}, errors.New("broken")
 	timeout := &net.DNSError{Err: "timeout", IsTimeout: true}
-	// found is what DNS has: addresses, or an error.
+	// found is the content of DNS: addresses, or an error.
 	type found map[string]any
 	tests := map[string]struct {
 		mode    config.TunnelDNS

@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// Restorer restores kubeconfigs to what their control-plane providers wrote.
+// Restorer restores the kubeconfigs that control-plane providers wrote.
 type Restorer struct {
 	reconciler.Deps
 }
@@ -29,10 +29,12 @@ func NewRestorer(p reconciler.Deps) *Restorer {
 	return &Restorer{Deps: p}
 }
 
-// GiveBack restores the kubeconfig of a Cluster. First what is on record goes, or the webhook would write it again. A
-// kubeconfig that can't be read, or whose Secret is immutable, must not keep a Tunnel for ever.
+// GiveBack restores the kubeconfig of a Cluster. It removes the record first, because otherwise the webhook would write
+// the endpoint again. A kubeconfig that cannot be read, or whose Secret is immutable, does not block the removal of a
+// Tunnel.
 func (r *Restorer) GiveBack(ctx context.Context, o objects.Group) (*v1alpha1.Tunnel, error) {
-	// Most Clusters without Tunnel never had one, and what looks like ours there, say a proxy, is their owner's.
+	// Most Clusters without a Tunnel never had one. What resembles our fields there, such as a proxy, belongs to the
+	// owner.
 	if o.Tunnel == nil && !kubeconfig.Noted(o.Kubeconfig) {
 		return nil, nil
 	}
@@ -49,7 +51,7 @@ func (r *Restorer) GiveBack(ctx context.Context, o objects.Group) (*v1alpha1.Tun
 		return tunnel, nil
 	}
 	want := o.Kubeconfig.DeepCopy()
-	changed, err := kubeconfig.Restore(want, o.Key.Name, wayBack(r.Config, o))
+	changed, err := kubeconfig.Restore(want, o.Key.Name, restorable(r.Config, o))
 	if !changed || errors.Is(err, kubeconfig.ErrInvalid) {
 		return tunnel, nil
 	}
@@ -79,14 +81,14 @@ func (r *Restorer) GiveBack(ctx context.Context, o objects.Group) (*v1alpha1.Tun
 	return tunnel, nil
 }
 
-// A Tunnel waits giveBackPatience for a kubeconfig that may not be given back, and tries each giveBackRetry: long
-// enough for a webhook that is started again, or a person who reads the condition. Then it goes: nothing holds a
-// finalizer for ever.
+// A Tunnel waits for giveBackPatience if its kubeconfig cannot be restored, and retries every giveBackRetry. That is
+// enough for a webhook to restart, or for a person to read the condition. Then the Tunnel is removed: no finalizer
+// blocks for ever.
 const giveBackPatience, giveBackRetry = 10 * time.Minute, 30 * time.Second
 
-// heldBack says of a kubeconfig that an admission policy or webhook does not let be given back, and returns the
-// Tunnel when it has waited for long enough, else reconciler.Later. The condition's time is when it began: so a
-// restart does not begin anew.
+// heldBack records that an admission policy or webhook rejects the restored kubeconfig. It returns the Tunnel after
+// giveBackPatience, otherwise reconciler.Later. The time of the condition is the start of the wait, so a restart does
+// not begin it again.
 func (r *Restorer) heldBack(
 	ctx context.Context, o objects.Group, tunnel *v1alpha1.Tunnel, why metav1.StatusReason,
 ) (*v1alpha1.Tunnel, error) {
@@ -126,7 +128,7 @@ func (r *Restorer) heldBack(
 	return nil, reconciler.Later{Wait: giveBackRetry}
 }
 
-// warn tells of what is no transition of a condition.
+// warn records an event that is not a transition of a condition.
 func (r *Restorer) warn(tunnel *v1alpha1.Tunnel, reason, message string) {
 	condition.Record(
 		r.Recorder, r.Log, tunnel,

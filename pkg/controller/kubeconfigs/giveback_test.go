@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// optOut has a Cluster want its tunnel no more.
+// optOut removes the request for a tunnel from a Cluster.
 func (w *switchWorld) optOut() {
 	w.t.Helper()
 	if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(w.cluster), w.cluster); err != nil {
@@ -28,11 +28,11 @@ func (w *switchWorld) optOut() {
 	}
 }
 
-// TestAnAdmissionPolicyHoldsNoTunnelForEver refuses to let a kubeconfig be given back: it is tried for a while, and
-// said.
+// TestAnAdmissionPolicyHoldsNoTunnelForEver rejects the restored kubeconfig. The controller retries for a while and
+// reports it.
 func TestAnAdmissionPolicyHoldsNoTunnelForEver(t *testing.T) {
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byProxy("proxy:3128", ""))
-	w.check(w.settle(0), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "http://proxy:3128")
+	w.check(w.reconcileAfter(0), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "http://proxy:3128")
 	asked, refuses := 0, true
 	w.refuseSecrets(func(name string) error {
 		if asked++; refuses {
@@ -79,10 +79,10 @@ func TestAnAdmissionPolicyHoldsNoTunnelForEver(t *testing.T) {
 	}
 }
 
-// TestAPolicyThatGivesWayGivesTheKubeconfigBack within the time that is left for it.
+// TestAPolicyThatGivesWayGivesTheKubeconfigBack within the remaining time.
 func TestAPolicyThatGivesWayGivesTheKubeconfigBack(t *testing.T) {
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byProxy("proxy:3128", ""))
-	w.settle(0)
+	w.reconcileAfter(0)
 	api := w.tunnels.Client
 	w.refuseSecrets(controllertest.Forbidden)
 	w.optOut()

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// moveTo brings what clusterctl moves to another installation: objects without status, and with other uids of their
+// moveTo creates what clusterctl moves to another installation: objects without status, and with other uids of their
 // owners.
 func (w *switchWorld) moveTo(config config.Config) *switchWorld {
 	w.t.Helper()
@@ -43,8 +43,8 @@ func (w *switchWorld) moveTo(config config.Config) *switchWorld {
 	return there
 }
 
-// TestAMovedKubeconfigLeadsByTheNewInstallation in every mode: by its gateways, or by the network of the user's own
-// as before. It still knows the provider's own server.
+// TestAMovedKubeconfigLeadsByTheNewInstallation covers every mode: the kubeconfig uses the gateways of the new
+// installation, or the user's private network as before, and still has the provider's own server on record.
 func TestAMovedKubeconfigLeadsByTheNewInstallation(t *testing.T) {
 	second := controllertest.Config()
 	second.Domain = "tunnels.second.example"
@@ -67,13 +67,13 @@ func TestAMovedKubeconfigLeadsByTheNewInstallation(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			w.check(w.settle(0), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "")
+			w.check(w.reconcileAfter(0), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "")
 			before := w.way()
 			there := w.moveTo(second)
 			if got := there.way(); got != before {
 				t.Fatalf("it arrives leading %v, and left leading %v", got, before)
 			}
-			there.check(there.settle(0), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "")
+			there.check(there.reconcileAfter(0), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "")
 			want := map[v1alpha1.KubeconfigMode]kubeconfig.Way{
 				v1alpha1.KubeconfigModeSNI: {Server: "https://10.2.2.2:6443", TLSServerName: "c1.prod.tunnels.second.example"},
 				v1alpha1.KubeconfigModeConnect: {

@@ -21,7 +21,7 @@ import (
 
 const switchedKind = v1alpha1.ConditionKubeconfigSwitched
 
-// configure changes what the Tunnel asks for.
+// configure changes the spec of the Tunnel.
 func (w *switchWorld) configure(spec v1alpha1.KubeconfigSpec) {
 	w.t.Helper()
 	tunnel := controllertest.TunnelNamed(w.cluster)
@@ -34,7 +34,7 @@ func (w *switchWorld) configure(spec v1alpha1.KubeconfigSpec) {
 	}
 }
 
-// sees puts what edges see into the Tunnel's status: each the names in its apiserver's certificate.
+// sees writes what edges observe into the Tunnel's status: for each edge, the names in its apiserver's certificate.
 func (w *switchWorld) sees(healthy bool, certificates ...[]string) {
 	w.t.Helper()
 	tunnel := controllertest.TunnelNamed(w.cluster)
@@ -63,17 +63,17 @@ func (w *switchWorld) secret() *corev1.Secret {
 	return secret
 }
 
-// TestAutoDoesNotForgetTheDirectWay: opting in leads to connect, the certificate to sni, and managers are connected
-// past both.
+// TestAutoDoesNotForgetTheDirectWay: opting in leads to connect and the certificate to sni, while managers may still
+// use the direct connection.
 func TestAutoDoesNotForgetTheDirectWay(t *testing.T) {
 	port := freeport.TCP(t)
 	old := fmt.Sprintf("https://localhost:%d", port)
 	w := newSwitchWorld(t, controllertest.Config(), old, v1alpha1.KubeconfigSpec{})
 	server := controllertest.ListenTLS(t, w.ca, fmt.Sprintf("127.0.0.1:%d", port), nil, "localhost")
-	w.check(w.settle(0), switchedKind, v1alpha1.ReasonOldWayWorks, old)
+	w.check(w.reconcileAfter(0), switchedKind, v1alpha1.ReasonOldWayWorks, old)
 	w.sees(true, []string{"kubernetes", "c1.prod.tunnels.example.com"})
 	for range 2 {
-		tunnel := w.settle(time.Minute)
+		tunnel := w.reconcileAfter(time.Minute)
 		w.check(tunnel, switchedKind, v1alpha1.ReasonOldWayWorks, old+", works still: it answers")
 		if s := tunnel.Status.Kubeconfig; s.Mode != v1alpha1.KubeconfigModeSNI || s.PreviousServer != old ||
 			w.way().Server != controllertest.AddressURL {
@@ -81,11 +81,11 @@ func TestAutoDoesNotForgetTheDirectWay(t *testing.T) {
 		}
 	}
 	_ = server.Close()
-	w.check(w.settle(time.Minute), switchedKind, v1alpha1.ReasonWaitingForManagers, old)
-	w.check(w.settle(switchTime), switchedKind, v1alpha1.ReasonSwitched, "through the gateways")
+	w.check(w.reconcileAfter(time.Minute), switchedKind, v1alpha1.ReasonWaitingForManagers, old)
+	w.check(w.reconcileAfter(switchTime), switchedKind, v1alpha1.ReasonSwitched, "through the gateways")
 }
 
-// TestWhoeverSpeaksTLSAnswers: managers may be connected to him, whatever he shows.
+// TestWhoeverSpeaksTLSAnswers: managers may be connected to such a server, whatever certificate it presents.
 func TestWhoeverSpeaksTLSAnswers(t *testing.T) {
 	other, err := certs.NewCA("other", time.Now(), time.Hour)
 	if err != nil {
@@ -113,12 +113,12 @@ func TestWhoeverSpeaksTLSAnswers(t *testing.T) {
 				v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI},
 			)
 			serve(fmt.Sprintf("127.0.0.1:%d", port))
-			w.check(w.settle(0), switchedKind, v1alpha1.ReasonOldWayWorks, "it answers")
+			w.check(w.reconcileAfter(0), switchedKind, v1alpha1.ReasonOldWayWorks, "it answers")
 		})
 	}
 }
 
-// refuseAll lets no client in, as a server does that does not know a name.
+// refuseAll rejects every handshake, as a server does that does not have a name.
 func refuseAll(listener net.Listener) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(
 		*tls.ClientHelloInfo,
@@ -135,7 +135,7 @@ func refuseAll(listener net.Listener) {
 	}
 }
 
-// TestASecondSwitchAsksAnew: what was found out for one that is over says nothing about another one.
+// TestASecondSwitchAsksAnew: the result for a finished switch does not apply to the next one.
 func TestASecondSwitchAsksAnew(t *testing.T) {
 	port := freeport.TCP(t)
 	old := fmt.Sprintf("https://localhost:%d", port)
@@ -143,26 +143,26 @@ func TestASecondSwitchAsksAnew(t *testing.T) {
 		Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:3128"},
 	}
 	w := newSwitchWorld(t, controllertest.Config(), old, byProxy)
-	w.settle(0)
-	w.check(w.settle(switchTime+time.Second), switchedKind, v1alpha1.ReasonSwitched, "")
+	w.reconcileAfter(0)
+	w.check(w.reconcileAfter(switchTime+time.Second), switchedKind, v1alpha1.ReasonSwitched, "")
 	w.configure(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAddress, Server: old})
-	w.check(w.settle(time.Minute), switchedKind, v1alpha1.ReasonOldWayWorks, "through a proxy")
+	w.check(w.reconcileAfter(time.Minute), switchedKind, v1alpha1.ReasonOldWayWorks, "through a proxy")
 	controllertest.ListenTLS(t, w.ca, fmt.Sprintf("127.0.0.1:%d", port), nil, "localhost")
 	w.configure(byProxy)
-	w.check(w.settle(time.Minute), switchedKind, v1alpha1.ReasonOldWayWorks, "it answers")
+	w.check(w.reconcileAfter(time.Minute), switchedKind, v1alpha1.ReasonOldWayWorks, "it answers")
 }
 
-// TestASwitchOutlivesItsSecret: a provider that deletes and creates it, or writes nonsense for a moment, ends no
-// connection.
+// TestASwitchOutlivesItsSecret: a provider that deletes and creates the Secret, or writes invalid data for a moment,
+// closes no connection.
 func TestASwitchOutlivesItsSecret(t *testing.T) {
 	port := freeport.TCP(t)
 	old := fmt.Sprintf("https://localhost:%d", port)
 	w := newSwitchWorld(t, controllertest.Config(), old, v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect})
 	server := controllertest.ListenTLS(t, w.ca, fmt.Sprintf("127.0.0.1:%d", port), nil, "localhost")
-	began := w.settle(0).Status.Kubeconfig
+	began := w.reconcileAfter(0).Status.Kubeconfig
 	stays := func(what string) {
 		t.Helper()
-		tunnel := w.settle(time.Minute)
+		tunnel := w.reconcileAfter(time.Minute)
 		w.check(tunnel, switchedKind, v1alpha1.ReasonOldWayWorks, old)
 		if s := tunnel.Status.Kubeconfig; s.PreviousServer != old || s.TLSServerName != began.TLSServerName ||
 			s.ChangedAt == nil || !s.ChangedAt.Equal(began.ChangedAt) {
@@ -186,10 +186,10 @@ func TestASwitchOutlivesItsSecret(t *testing.T) {
 	}
 	stays("it is there again")
 	_ = server.Close()
-	w.check(w.settle(time.Minute), switchedKind, v1alpha1.ReasonWaitingForManagers, old)
+	w.check(w.reconcileAfter(time.Minute), switchedKind, v1alpha1.ReasonWaitingForManagers, old)
 }
 
-// TestAutoDoesNotGoByHealth: a mode changes with the names in certificates, and with nothing else.
+// TestAutoDoesNotGoByHealth: the mode depends only on the names in certificates.
 func TestAutoDoesNotGoByHealth(t *testing.T) {
 	const kind = v1alpha1.ConditionKubeconfigMode
 	good, bad := []string{"kubernetes", "c1.prod.tunnels.example.com"}, []string{"kubernetes"}
@@ -197,15 +197,15 @@ func TestAutoDoesNotGoByHealth(t *testing.T) {
 		t, controllertest.Config(), controllertest.OriginalServer,
 		v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect},
 	)
-	w.check(w.settle(0), kind, v1alpha1.ReasonConfigured, "")
+	w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonConfigured, "")
 	w.configure(v1alpha1.KubeconfigSpec{})
-	w.check(w.settle(time.Second), kind, v1alpha1.ReasonNoEvidence, "chosen before")
+	w.check(w.reconcileAfter(time.Second), kind, v1alpha1.ReasonNoEvidence, "chosen before")
 	w.sees(false, good, bad)
-	w.check(w.settle(time.Second), kind, v1alpha1.ReasonCertificateLacksHostname, "certSANs")
-	w.check(w.settle(time.Hour), kind, v1alpha1.ReasonCertificateLacksHostname, "certSANs") // they are away
+	w.check(w.reconcileAfter(time.Second), kind, v1alpha1.ReasonCertificateLacksHostname, "certSANs")
+	w.check(w.reconcileAfter(time.Hour), kind, v1alpha1.ReasonCertificateLacksHostname, "certSANs") // the edges are away
 	w.sees(false, good, nil)
-	w.check(w.settle(time.Second), kind, v1alpha1.ReasonCertificateHasHostname, "sni: ")
-	w.check(w.settle(time.Hour), kind, v1alpha1.ReasonCertificateHasHostname, "sni: ")
+	w.check(w.reconcileAfter(time.Second), kind, v1alpha1.ReasonCertificateHasHostname, "sni: ")
+	w.check(w.reconcileAfter(time.Hour), kind, v1alpha1.ReasonCertificateHasHostname, "sni: ")
 	w.sees(true, bad)
-	w.check(w.settle(time.Second), kind, v1alpha1.ReasonCertificateLacksHostname, "connect: ")
+	w.check(w.reconcileAfter(time.Second), kind, v1alpha1.ReasonCertificateLacksHostname, "connect: ")
 }

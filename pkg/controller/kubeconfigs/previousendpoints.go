@@ -19,44 +19,44 @@ import (
 )
 
 const (
-	// probeTimeout bounds one handshake: what takes longer is of no use to Cluster API, which gives a probe 5 s.
+	// probeTimeout bounds one handshake. A server that takes longer is unusable for Cluster API, which gives a probe 5 s.
 	probeTimeout = 3 * time.Second
-	// maxProbes bounds how many old ways are dialled at a time. What finds no place is asked again.
+	// maxProbes bounds the concurrent probes of previous endpoints. A probe beyond it is tried again later.
 	maxProbes = 32
-	// probeFresh is how long an answer is good: shorter than all intervals at which it is wanted.
+	// probeFresh is how long a result is valid: shorter than all intervals at which it is used.
 	probeFresh = 10 * time.Second
 )
 
-// previousEndpoints finds out whether servers answer by which managers of Cluster API may still be connected. It
-// dials beside the workers, because one that does not answer takes its time, and there may be thousands.
+// previousEndpoints probes the servers through which managers of Cluster API may still be connected. It probes outside
+// the workers, because an unresponsive server takes long and there may be thousands.
 type previousEndpoints struct {
-	now   func() time.Time
-	wake  func(client.ObjectKey) // called when there is an answer
-	rule  dialRule
-	slots chan struct{}
+	now    func() time.Time
+	notify func(client.ObjectKey) // called when a result is available
+	rule   dialRule
+	slots  chan struct{}
 
 	mu    sync.Mutex
 	known map[client.ObjectKey]*previousEndpoint // of the kubeconfigs that are not switched yet
 }
 
-// previousEndpoint is one of them.
+// previousEndpoint is the probe state of one server.
 type previousEndpoint struct {
 	server      string
 	asking      bool
-	askedAt     time.Time // of the last answer
+	askedAt     time.Time // of the last result
 	works       bool
-	lastWorking time.Time // when it answered last, or when it was first asked after
+	lastWorking time.Time // when it answered last, or when it was first probed
 }
 
 func newPreviousEndpoints(now func() time.Time, wake func(client.ObjectKey), rule dialRule) *previousEndpoints {
 	return &previousEndpoints{
-		now: now, wake: wake, rule: rule, slots: make(chan struct{}, maxProbes),
+		now: now, notify: wake, rule: rule, slots: make(chan struct{}, maxProbes),
 		known: map[client.ObjectKey]*previousEndpoint{},
 	}
 }
 
-// ask returns whether a server answers, as far as it is known, and finds it out anew where that is old. expected: it
-// is no address that a Tunnel has named.
+// ask returns whether a server answers, if that is known, and starts a probe if the result is old. expected
+// means that no Tunnel has named the address.
 func (w *previousEndpoints) ask(o objects.Group, server string, expected bool) (works, known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -71,13 +71,13 @@ func (w *previousEndpoints) ask(o objects.Group, server string, expected bool) (
 		case w.slots <- struct{}{}:
 			way.asking = true
 			go w.probe(o.Key, way, leg, expected)
-		default: // the next look asks again
+		default: // the next reconciliation tries again
 		}
 	}
 	return way.works, !way.askedAt.IsZero()
 }
 
-// probe dials one server and tells.
+// probe probes one server and notifies.
 func (w *previousEndpoints) probe(key client.ObjectKey, way *previousEndpoint, leg tlsLeg, expected bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
@@ -89,10 +89,11 @@ func (w *previousEndpoints) probe(key client.ObjectKey, way *previousEndpoint, l
 		way.lastWorking = way.askedAt
 	}
 	w.mu.Unlock()
-	w.wake(key)
+	w.notify(key)
 }
 
-// lastWorking is when the server of a key answered last; began, the first time, where it never has.
+// lastWorking returns when the server of a key answered last, or, if it never has, when it was first probed. The first
+// call sets that to began.
 func (w *previousEndpoints) lastWorking(key client.ObjectKey, began time.Time) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,19 +113,19 @@ func (w *previousEndpoints) forget(key client.ObjectKey) {
 	delete(w.known, key)
 }
 
-// tlsLeg is one TLS connection that a client makes.
+// tlsLeg is one TLS connection of a client.
 type tlsLeg struct {
 	address, name string // name: to be verified, and sent as SNI
-	roots         []byte // in PEM; none: those of the system
-	unverified    bool   // the kubeconfig wants nothing verified
+	roots         []byte // in PEM; empty: the system's
+	unverified    bool   // the kubeconfig disables verification
 	protocols     []string
 }
 
-// proxyLeg is the one to an https proxy.
+// proxyLeg returns the connection to an https proxy.
 type proxyLeg struct{ tlsLeg }
 
-// serverLeg is the one to the server of a way that a kubeconfig had. Nothing is verified: the name and CA that
-// its clients verify are not on record, and established connections survive any certificate.
+// serverLeg returns the connection to the server of a previous endpoint. It verifies nothing: the name and CA that its
+// clients verify are not on record, and established connections survive any certificate.
 func serverLeg(o objects.Group, server string) tlsLeg {
 	leg := tlsLeg{unverified: true}
 	if o.Kubeconfig != nil {
@@ -139,12 +140,13 @@ func serverLeg(o objects.Group, server string) tlsLeg {
 	return leg
 }
 
-// answers reports from the result of a handshake whether a TLS server answers: one that refuses, say the name, does.
+// answers reports from the result of a handshake whether a TLS server answers. A server that rejects the handshake, for
+// example its name, does.
 func answers(err error) bool {
 	var unverified *tls.CertificateVerificationError
 	var alert *net.OpError
 	if errors.Is(err, errNotAllowed) {
-		return true // it is not known, so it may work
+		return true // unknown, so it may work
 	}
 	return err == nil || errors.As(err, &unverified) || (errors.As(err, &alert) && alert.Op == "remote error")
 }
@@ -161,10 +163,10 @@ func portOf(u *url.URL) string {
 	return u.Port()
 }
 
-// errHTTP2 is what a proxy does that negotiates HTTP/2: Go's client goes on with HTTP/1.1 there, and fails.
+// errHTTP2 is returned for a proxy that negotiates HTTP/2: Go's client continues with HTTP/1.1 there, and fails.
 var errHTTP2 = errors.New("it chooses HTTP/2, which client-go offers to it but can't use towards a proxy")
 
-// handshake makes the connection and closes it. It sends no client certificate.
+// handshake opens the connection and closes it. It sends no client certificate.
 func (l tlsLeg) handshake(ctx context.Context, dialer *net.Dialer) error {
 	config := &tls.Config{ServerName: l.name, NextProtos: l.protocols, MinVersion: tls.VersionTLS12}
 	if len(l.roots) > 0 {

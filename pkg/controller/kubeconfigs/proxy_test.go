@@ -25,7 +25,7 @@ func TestAnHTTPSProxyIsTakenOnEvidenceAlone(t *testing.T) {
 		foreign   bool
 		name      string
 		protocols []string
-		says      string // empty: it is taken
+		says      string // empty: it is accepted
 	}{
 		"the CA of the workload cluster and the name that clients verify": {name: "kubernetes"},
 		"another name of that CA": {name: "proxy.example.org", says: "--dial-networks"},
@@ -45,7 +45,7 @@ func TestAnHTTPSProxyIsTakenOnEvidenceAlone(t *testing.T) {
 			if tc.name != "" {
 				controllertest.ListenTLS(t, ca, address, tc.protocols, tc.name)
 			}
-			tunnel := w.settle(0)
+			tunnel := w.reconcileAfter(0)
 			if tc.says == "" {
 				w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "https://"+address)
 				return
@@ -69,7 +69,7 @@ func TestWithoutTunnelsOnlyKubeconfigsAreWritten(t *testing.T) {
 		t, config, controllertest.OriginalServer,
 		v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "proxy:3128"}},
 	)
-	tunnel := w.settle(0)
+	tunnel := w.reconcileAfter(0)
 	w.check(tunnel, v1alpha1.ConditionAccepted, v1alpha1.ReasonNotTunnelled, "")
 	w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "http://proxy:3128")
 	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: "http://proxy:3128"}) {
@@ -79,7 +79,7 @@ func TestWithoutTunnelsOnlyKubeconfigsAreWritten(t *testing.T) {
 	if err := w.api.Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
-	tunnel = w.settle(time.Second)
+	tunnel = w.reconcileAfter(time.Second)
 	w.check(tunnel, v1alpha1.ConditionAccepted, v1alpha1.ReasonTunnelsOff, "this installation makes no tunnels")
 	w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonNotAccepted, "")
 	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) ||

@@ -18,16 +18,17 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// The writer of a Tunnel names the addresses that are dialled here. So only those are dialled that the installation
-// allows, few at a time and seldom after a refusal, and all that is said of them is whether one can be used.
+// The writer of a Tunnel chooses the addresses that are dialled here. Therefore only addresses that the installation
+// allows are dialled, few at a time and rarely after a rejection, and the result is only whether the proxy is usable.
 const (
-	// maxChecks bounds how many proxies are dialled at a time: fewer than there are workers, as each waits for its own.
+	// maxChecks bounds the concurrent checks of proxies. It is less than the number of workers, because each waits for its
+	// own check.
 	maxChecks = 4
-	// checkRetry is when a proxy is dialled again that was refused, twice as late each time, up to proofRarely.
+	// checkRetry is the wait before a rejected proxy is checked again. It doubles each time, up to checkRarely.
 	checkRetry, checkRarely = 10 * time.Second, 10 * time.Minute
 )
 
-// proxyChecks remembers which https proxies were refused.
+// proxyChecks stores which https proxies were rejected.
 type proxyChecks struct {
 	now   func() time.Time
 	slots chan struct{}
@@ -46,8 +47,8 @@ func newProxyChecks(now func() time.Time) *proxyChecks {
 	return &proxyChecks{now: now, slots: make(chan struct{}, maxChecks), refused: map[client.ObjectKey]*refusedProxy{}}
 }
 
-// begin takes a place to dial an address; the error is reconciler.Later. If it was refused a moment ago that is
-// returned instead.
+// begin reserves a slot to check an address. The error is reconciler.Later without a slot, or the rejection if the
+// address was rejected a moment ago.
 func (p *proxyChecks) begin(key client.ObjectKey, address string) (refused *refusedProxy, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +57,7 @@ func (p *proxyChecks) begin(key client.ObjectKey, address string) (refused *refu
 		switch {
 		case last.address == address && since < last.wait:
 			return last, nil
-		case last.address != address && since < checkRetry: // nor is one Tunnel to go through many addresses
+		case last.address != address && since < checkRetry: // one Tunnel must not probe many addresses
 			return nil, reconciler.Later{Wait: checkRetry - since}
 		}
 	}
@@ -68,7 +69,7 @@ func (p *proxyChecks) begin(key client.ObjectKey, address string) (refused *refu
 	}
 }
 
-// end gives the place back, and notes why a proxy was refused; empty: it was not.
+// end releases the slot and stores why a proxy was rejected; empty: it was not.
 func (p *proxyChecks) end(key client.ObjectKey, address, why string) *refusedProxy {
 	<-p.slots
 	p.mu.Lock()
@@ -91,8 +92,8 @@ func (p *proxyChecks) forget(key client.ObjectKey) {
 	delete(p.refused, key)
 }
 
-// checkProxy refuses a proxy that client-go would not get through to: it verifies the proxy like the apiserver, with
-// the CA of the kubeconfig and its tls-server-name. One that was proved and does not answer now stays. The error is
+// checkProxy rejects a proxy that client-go could not use: it verifies the proxy like the apiserver, with the CA of the
+// kubeconfig and its tls-server-name. A proxy that has passed the check and does not answer now is kept. The error is
 // reconciler.Later.
 func (r *Reconciler) checkProxy(ctx context.Context, v *decision, o objects.Group) error {
 	if o.Kubeconfig == nil {
@@ -137,17 +138,18 @@ func (r *Reconciler) checkProxy(ctx context.Context, v *decision, o objects.Grou
 	return nil
 }
 
-// notProved is all that is said of a proxy that was refused. It does not tell what is wrong: that would tell the
-// writer of a Tunnel what is at an address of their choice.
+// notProved is the whole message about a rejected proxy. The details would tell the writer of a Tunnel what is at an
+// address of their choice.
 const notProved = "the controller has not found there an https proxy that is verified by the workload cluster's CA, " +
 	"or may not dial it: the operator of " +
 	"Fairlead allows networks by --dial-networks of the controller, whose log has more"
 
-// proof dials a proxy and says why it is refused; empty: it is not. The log says more: it is the installation's.
+// proof dials a proxy and returns why it is rejected; empty: it is not. Only the log has the details, because it
+// belongs to the installation.
 func (r *Reconciler) proof(ctx context.Context, leg proxyLeg, known bool) string {
 	switch {
 	case r.rule.may(leg.address):
-	case known: // it was proved when it was allowed, and its clients need it
+	case known: // it passed when it was allowed, and its clients need it
 		return ""
 	default:
 		return notProved

@@ -18,8 +18,7 @@ func byHTTPS(address string) v1alpha1.KubeconfigSpec {
 	return v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPSProxy, Proxy: &v1alpha1.ProxySpec{Address: address}}
 }
 
-// TestARefusedProxyIsDialledEverMoreSeldom goes through an hour, second by second as far as the controller is
-// concerned.
+// TestARefusedProxyIsDialledEverMoreSeldom simulates one hour of reconciliations, one per second.
 func TestARefusedProxyIsDialledEverMoreSeldom(t *testing.T) {
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS("proxy:3128"))
 	dialled := map[string]int{}
@@ -27,16 +26,16 @@ func TestARefusedProxyIsDialledEverMoreSeldom(t *testing.T) {
 		dialled[leg.address]++
 		return errors.New("dial tcp 10.0.0.1:22: connection refused by a secret")
 	}
-	tunnel := w.settle(0)
+	tunnel := w.reconcileAfter(0)
 	w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidProxy, "--dial-networks")
 	for range 360 {
-		w.settle(10 * time.Second)
+		w.reconcileAfter(10 * time.Second)
 	}
 	// At 0, 10, 30, 70, 150, 310 and 630 s, and then every ten minutes.
 	if got := dialled["proxy:3128"]; got < 10 || got > 12 {
 		t.Errorf("dialled %d times in an hour", got)
 	}
-	tunnel = w.settle(0)
+	tunnel = w.reconcileAfter(0)
 	change := func(address string) {
 		tunnel.Spec.Kubeconfig = byHTTPS(address)
 		if err := w.api.Update(t.Context(), tunnel); err != nil {
@@ -44,7 +43,7 @@ func TestARefusedProxyIsDialledEverMoreSeldom(t *testing.T) {
 		}
 	}
 	change("another:3128")
-	tunnel = w.settle(10 * time.Second)
+	tunnel = w.reconcileAfter(10 * time.Second)
 	if dialled["another:3128"] != 1 {
 		t.Errorf("another address was dialled %d times", dialled["another:3128"])
 	}
@@ -53,17 +52,17 @@ func TestARefusedProxyIsDialledEverMoreSeldom(t *testing.T) {
 	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > checkRetry || dialled["third:3128"] != 0 {
 		t.Errorf("%s, %v", result.RequeueAfter, err)
 	}
-	w.settle(0)
+	w.reconcileAfter(0)
 	if dialled["third:3128"] != 0 {
 		t.Error("one Tunnel goes through addresses")
 	}
-	w.settle(checkRetry)
+	w.reconcileAfter(checkRetry)
 	if dialled["third:3128"] != 1 {
 		t.Error("a third address is not dialled")
 	}
 }
 
-// TestNobodyWaitsForProxiesOfOthers: without a place nothing is decided, and the next attempt comes soon.
+// TestNobodyWaitsForProxiesOfOthers: without a slot nothing is decided, and the next attempt follows soon.
 func TestNobodyWaitsForProxiesOfOthers(t *testing.T) {
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS("proxy:3128"))
 	w.r.handshake = func(context.Context, proxyLeg) error { return nil }
@@ -72,7 +71,7 @@ func TestNobodyWaitsForProxiesOfOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.settle(0)
+	w.reconcileAfter(0)
 	result, err := w.r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)})
 	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > 2*time.Second {
 		t.Errorf("tried again after %s, %v", result.RequeueAfter, err)
@@ -81,7 +80,7 @@ func TestNobodyWaitsForProxiesOfOthers(t *testing.T) {
 		t.Errorf("it leads %v", got)
 	}
 	_ = w.r.checks.end(client.ObjectKey{Name: "other"}, "other:3128", "")
-	w.settle(time.Second)
+	w.reconcileAfter(time.Second)
 	if got := w.way(); got.ProxyURL != "https://proxy:3128" {
 		t.Errorf("it leads %v", got)
 	}

@@ -1,7 +1,7 @@
-// Package kubeconfigs decides where the kubeconfig of a Cluster leads, records that in the status of its Tunnel, and
-// then writes the kubeconfig Secret; for a tunnel that ends it restores what the control-plane provider wrote. In go
-// a Group and what DNS and proxies answer, out come a record, conditions and a Secret. It does not know how names are
-// decided: it asks which Tunnel holds one.
+// Package kubeconfigs decides the endpoint of a Cluster's kubeconfig, records it in the status of its Tunnel, and then
+// writes the kubeconfig Secret. When a tunnel ends, it restores what the control-plane provider wrote. Its input is a
+// Group and the answers of DNS and proxies; its output is a record, conditions and a Secret. It does not decide names:
+// it queries which Tunnel holds one.
 package kubeconfigs
 
 import (
@@ -31,8 +31,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Reconciler reconciles the kubeconfig of one Cluster with what its Tunnel says. It needs no tunnel: of what others
-// write it reads which names are served. Giving a kubeconfig back for good is the work of tunnels, which ends
+// Reconciler reconciles the kubeconfig of one Cluster with its Tunnel. It needs no tunnel connection: of the status
+// that others write it reads only which names are served. Package tunnel restores kubeconfigs for good, because it ends
 // Tunnels.
 type Reconciler struct {
 	reconciler.Deps
@@ -51,8 +51,8 @@ type NameHolders interface {
 	Holder(name string) (holder model.Key, held bool)
 }
 
-// Reconcile brings one kubeconfig to what it has to be: load, decide, record, write, report. What is decided is on
-// record before it is written: the webhook writes nothing else.
+// Reconcile makes one kubeconfig match its Tunnel: load, decide, record, write, report. The decision is recorded before
+// it is written, because the webhook writes only recorded decisions.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	o, err := objects.Load(ctx, r.Client, request.NamespacedName)
 	if err != nil {
@@ -65,12 +65,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.previous.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
-	wait, err := r.settle(ctx, o)
+	wait, err := r.update(ctx, o)
 	return reconciler.Retry(reconcile.Result{RequeueAfter: wait}, err)
 }
 
-// tunnelComplete says whether a Tunnel is this Cluster's, and whether what it says has been looked at: which names
-// are served. Until then there is nothing to decide, and its next change starts another reconciliation.
+// tunnelComplete reports whether a Tunnel belongs to this Cluster and its current spec was processed, so that it is
+// known which names are served. Until then nothing can be decided, and its next change starts another reconciliation.
 func tunnelComplete(o objects.Group) bool {
 	accepted := apimeta.FindStatusCondition(o.Tunnel.Status.Conditions, v1alpha1.ConditionAccepted)
 	return metav1.IsControlledBy(o.Tunnel, o.Cluster) && hasOurFinalizer(o.Tunnel) && accepted != nil &&
@@ -81,8 +81,8 @@ func hasOurFinalizer(o client.Object) bool {
 	return slices.Contains(o.GetFinalizers(), v1alpha1.TunnelFinalizer)
 }
 
-// settle decides, and writes what differs. It returns when to look again.
-func (r *Reconciler) settle(ctx context.Context, o objects.Group) (time.Duration, error) {
+// update decides and writes what differs. It returns when to reconcile again.
+func (r *Reconciler) update(ctx context.Context, o objects.Group) (time.Duration, error) {
 	v, err := r.decide(ctx, o)
 	if err != nil {
 		return 0, err
@@ -107,7 +107,7 @@ func (r *Reconciler) settle(ctx context.Context, o objects.Group) (time.Duration
 		}
 		switch err = r.Client.Patch(ctx, want, objects.LockedPatch(o.Kubeconfig)); {
 		case objects.Denied(err):
-			// Who denied it may have said why, but perhaps with words of the Secret's.
+			// The rejection is not logged: its text may quote the Secret.
 			r.Log.Warn("kubeconfig can't be written", "cluster", o.Key.String(), "reason", apierrors.ReasonForError(err))
 			v.drop(v1alpha1.ConditionKubeconfigSwitched)
 			err, wait = errNotWritable, v.again
@@ -121,14 +121,14 @@ func (r *Reconciler) settle(ctx context.Context, o objects.Group) (time.Duration
 	return wait, r.report(ctx, tunnel, status, v)
 }
 
-// errNotWritable is what comes of a kubeconfig that may not be changed.
+// errNotWritable is the result for a kubeconfig that may not be changed.
 var errNotWritable = errors.New("the kubeconfig Secret may not be changed")
 
 func immutable(secret *corev1.Secret) bool {
 	return secret != nil && ptr.Deref(secret.Immutable, false)
 }
 
-// record puts a decision on record, if it is not there yet, and returns the Tunnel as it is then.
+// record writes a decision to the Tunnel's status, if it differs, and returns the Tunnel as written.
 func (r *Reconciler) record(
 	ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, v decision,
 ) (*v1alpha1.Tunnel, error) {
@@ -138,7 +138,7 @@ func (r *Reconciler) record(
 	return r.write(ctx, tunnel, status, v)
 }
 
-// report writes the status of a decision, once and only if something differs.
+// report writes the status of a decision in at most one write.
 func (r *Reconciler) report(
 	ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus, v decision,
 ) error {
@@ -157,13 +157,13 @@ func (r *Reconciler) write(
 	)
 }
 
-// lookAgain is when a decision is looked at again though nothing has changed: DNS, proxies and other Clusters tell of
-// no change. It is spread, so that not all Tunnels are looked at together.
-func lookAgain() time.Duration { return lookupInterval + rand.N(lookupInterval/10) }
+// requeueAfter returns when a decision must be checked again without an event: DNS, proxies and other Clusters send
+// none. It is spread, so that not all Tunnels are reconciled together.
+func requeueAfter() time.Duration { return lookupInterval + rand.N(lookupInterval/10) }
 
-// wayBack is what is needed to know a kubeconfig of ours and to restore it. A hostname that can't be built was never
-// written.
-func wayBack(c config.Config, o objects.Group) kubeconfig.Decision {
+// restorable returns what is required to recognize and restore a kubeconfig that Fairlead wrote. A hostname that cannot
+// be built was never written.
+func restorable(c config.Config, o objects.Group) kubeconfig.Decision {
 	hostname, err := c.Domain.Hostname(model.Key(o.Key))
 	if err != nil {
 		hostname = ""
@@ -171,14 +171,14 @@ func wayBack(c config.Config, o objects.Group) kubeconfig.Decision {
 	return kubeconfig.Decision{Hostname: hostname, Gateways: c.Gateways(), Endpoint: endpointOf(o)}
 }
 
-// endpointOf is the server that providers write for a Cluster, as far as the Cluster knows.
+// endpointOf returns the server that providers write for a Cluster, from the Cluster's endpoint.
 func endpointOf(o objects.Group) string {
 	endpoint := o.Cluster.Spec.ControlPlaneEndpoint
 	return kubeconfig.EndpointURL(endpoint.Host, endpoint.Port)
 }
 
-// unused says whether no manager of Cluster API can be connected by the kubeconfig of a Cluster: they begin when
-// there are machines.
+// unused reports whether no manager of Cluster API can be connected through the kubeconfig of a Cluster: managers
+// connect once there are machines.
 func unused(o objects.Group) bool {
 	provisioned := o.Cluster.Status.Initialization.InfrastructureProvisioned
 	return provisioned == nil || !*provisioned

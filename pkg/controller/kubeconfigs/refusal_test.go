@@ -29,8 +29,8 @@ func byProxy(address, secret string) v1alpha1.KubeconfigSpec {
 	}
 }
 
-// TestAKubeconfigStaysWhileCredentialsAreMissing, or can't be used: they may come with the next object of a move, or
-// be made anew.
+// TestAKubeconfigStaysWhileCredentialsAreMissing also covers unusable credentials: valid ones may arrive with the next
+// object of a move.
 func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	const kind = v1alpha1.ConditionKubeconfigReady
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byProxy("proxy:3128", "proxy"))
@@ -38,14 +38,14 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	credentials.Type, credentials.Data = corev1.SecretTypeBasicAuth, map[string][]byte{
 		"username": []byte("capi"), "password": []byte("hunter2"),
 	}
-	w.check(w.settle(0), kind, v1alpha1.ReasonInvalidProxy, "there is no such Secret")
+	w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonInvalidProxy, "there is no such Secret")
 	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) {
 		t.Fatalf("without credentials from the beginning it leads %v", got)
 	}
 	if err := w.api.Create(t.Context(), credentials.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-	before := w.settle(time.Minute)
+	before := w.reconcileAfter(time.Minute)
 	by := kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: "http://capi:hunter2@proxy:3128"}
 	if got := w.way(); got != by {
 		t.Fatalf("with credentials it leads %v", got)
@@ -54,7 +54,7 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	if err := w.api.Delete(t.Context(), credentials); err != nil {
 		t.Fatal(err)
 	}
-	after := w.settle(time.Minute)
+	after := w.reconcileAfter(time.Minute)
 	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "stays so meanwhile")
 	if got := w.way(); got != by || after.Status.Kubeconfig.ProxyURL != before.Status.Kubeconfig.ProxyURL {
 		t.Errorf("it leads %v, and on record is %+v", got, after.Status.Kubeconfig)
@@ -66,7 +66,7 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	if err := w.api.Create(t.Context(), malformed); err != nil {
 		t.Fatal(err)
 	}
-	after = w.settle(time.Minute)
+	after = w.reconcileAfter(time.Minute)
 	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "holds a colon")
 	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "stays so meanwhile")
 	if got := w.way(); got != by {
@@ -75,12 +75,12 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	if err := w.api.Delete(t.Context(), malformed); err != nil {
 		t.Fatal(err)
 	}
-	after.Status = v1alpha1.TunnelStatus{} // as clusterctl move brings it
+	after.Status = v1alpha1.TunnelStatus{} // as clusterctl move creates it
 	if err := w.api.Status().Update(t.Context(), after); err != nil {
 		t.Fatal(err)
 	}
 	w.restart()
-	after = w.settle(time.Minute)
+	after = w.reconcileAfter(time.Minute)
 	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "stays so meanwhile")
 	if got := w.way(); got != by {
 		t.Errorf("after a move it leads %v", got)
@@ -89,13 +89,13 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	if err := w.api.Update(t.Context(), after); err != nil {
 		t.Fatal(err)
 	}
-	w.settle(time.Minute)
+	w.reconcileAfter(time.Minute)
 	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) {
 		t.Errorf("a proxy that the Tunnel does not name any more stays: %v", got)
 	}
 }
 
-// refuseSecrets has the apiserver refuse changes of Secrets.
+// refuseSecrets makes the apiserver reject changes of Secrets.
 func (w *switchWorld) refuseSecrets(refuse func(name string) error) {
 	w.tunnels.Client = interceptor.NewClient(w.api, interceptor.Funcs{
 		Patch: func(
@@ -113,7 +113,7 @@ func (w *switchWorld) refuseSecrets(refuse func(name string) error) {
 func TestAKubeconfigThatMayNotBeWrittenIsSaidToBeSo(t *testing.T) {
 	const kind = v1alpha1.ConditionKubeconfigReady
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byProxy("proxy:3128", ""))
-	tunnel := w.settle(0)
+	tunnel := w.reconcileAfter(0)
 	w.check(tunnel, kind, v1alpha1.ReasonRewritten, "http://proxy:3128")
 	tunnel.Spec.Kubeconfig = byProxy("another:3128", "")
 	if err := w.api.Update(t.Context(), tunnel); err != nil {
@@ -121,7 +121,7 @@ func TestAKubeconfigThatMayNotBeWrittenIsSaidToBeSo(t *testing.T) {
 	}
 	asked := 0
 	w.refuseSecrets(func(name string) error { asked++; return controllertest.Forbidden(name) })
-	w.check(w.settle(time.Minute), kind, v1alpha1.ReasonNotWritable, "admission")
+	w.check(w.reconcileAfter(time.Minute), kind, v1alpha1.ReasonNotWritable, "admission")
 	result, err := w.r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)})
 	if err != nil || result.RequeueAfter < lookupInterval || asked == 0 {
 		t.Errorf("tried again after %s, %v", result.RequeueAfter, err)
@@ -138,7 +138,7 @@ func TestAKubeconfigThatMayNotBeWrittenIsSaidToBeSo(t *testing.T) {
 
 func TestAnImmutableKubeconfigKeepsNoTunnel(t *testing.T) {
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byProxy("proxy:3128", ""))
-	w.settle(0)
+	w.reconcileAfter(0)
 	secret := &corev1.Secret{}
 	if err := w.api.Get(
 		t.Context(), client.ObjectKey{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}, secret,
@@ -150,13 +150,13 @@ func TestAnImmutableKubeconfigKeepsNoTunnel(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.refuseSecrets(func(name string) error { return apierrors.NewInvalid(schema.GroupKind{Kind: "Secret"}, name, nil) })
-	tunnel := w.settle(time.Minute)
-	w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "") // nothing is to be changed
+	tunnel := w.reconcileAfter(time.Minute)
+	w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "") // nothing needs to change
 	tunnel.Spec.Kubeconfig = byProxy("another:3128", "")
 	if err := w.api.Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
-	w.check(w.settle(time.Minute), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonNotWritable, "immutable")
+	w.check(w.reconcileAfter(time.Minute), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonNotWritable, "immutable")
 
 	w.cluster.Labels = nil
 	if err := w.api.Update(t.Context(), w.cluster); err != nil {
@@ -185,7 +185,7 @@ func TestAnImmutableKubeconfigKeepsNoTunnel(t *testing.T) {
 	}
 }
 
-// TestOthersWakeBeforeTheStart finds a race only with -race.
+// TestOthersWakeBeforeTheStart detects a race only with -race.
 func TestOthersWakeBeforeTheStart(t *testing.T) {
 	r := kubeconfigsOf(withTunnels(t, controllertest.FakeAPI(t), nil))
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())

@@ -28,8 +28,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// New is the controller of kubeconfigs; names are those that tunnels have.
-// New returns the reconciler of kubeconfigs. names are those that Tunnels hold; apiserver is the address of the
+// New returns the reconciler of kubeconfigs. names are the names that Tunnels hold; apiserver is the address of the
 // management cluster's apiserver, which is never dialled as a proxy.
 func New(p reconciler.Deps, names NameHolders, apiserver string) *Reconciler {
 	// The resolver's pauses are measured on this machine alone.
@@ -44,14 +43,15 @@ func New(p reconciler.Deps, names NameHolders, apiserver string) *Reconciler {
 	return r
 }
 
-// Notify has a kubeconfig looked at. Others call it too, before there is a queue: then all are looked at soon.
+// Notify enqueues a kubeconfig. It may be called before the queue exists: all kubeconfigs are reconciled soon after the
+// start.
 func (r *Reconciler) Notify(key client.ObjectKey) {
 	if queue := r.queue.Load(); queue != nil {
 		(*queue).Add(reconcile.Request{NamespacedName: key})
 	}
 }
 
-// begin keeps the queue.
+// begin stores the queue.
 func (r *Reconciler) begin(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	r.queue.Store(&queue)
 	return nil
@@ -79,7 +79,7 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		Complete(reconciler.Traced{Name: "kubeconfig", Reconciler: r})
 }
 
-// usersOf leads from a Secret with credentials to the Tunnels that name it.
+// usersOf maps a Secret with credentials to the Tunnels that name it.
 func (r *Reconciler) usersOf(ctx context.Context, secret client.Object) []reconcile.Request {
 	return reconciler.TunnelRequests(
 		ctx, r.Client, r.Log, client.InNamespace(secret.GetNamespace()),
@@ -87,8 +87,8 @@ func (r *Reconciler) usersOf(ctx context.Context, secret client.Object) []reconc
 	)
 }
 
-// kubeconfigChanged says that something of a Tunnel has changed that a kubeconfig depends on. Most of its status does
-// not, and changes often.
+// kubeconfigChanged passes updates of the Tunnel fields that a kubeconfig depends on. Most of the status, which changes
+// often, is not among them.
 func kubeconfigChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, okBefore := e.ObjectOld.(*v1alpha1.Tunnel)
@@ -97,7 +97,7 @@ func kubeconfigChanged() predicate.Predicate {
 	}}
 }
 
-// forKubeconfig is what a kubeconfig depends on.
+// forKubeconfig returns the part of a Tunnel that a kubeconfig depends on.
 func forKubeconfig(tunnel *v1alpha1.Tunnel) any {
 	var conditions []metav1.Condition
 	for _, kind := range append(
@@ -115,6 +115,6 @@ func forKubeconfig(tunnel *v1alpha1.Tunnel) any {
 	return []any{t, records.CertificateNames(tunnel.Status.Edges, time.Time{})}
 }
 
-// kubeconfigWorkers is how many kubeconfigs are reconciled at a time. A lookup of a hostname or a slow proxy delays
-// one worker.
+// kubeconfigWorkers is how many kubeconfigs are reconciled concurrently. A DNS lookup or a slow proxy delays one
+// worker.
 const kubeconfigWorkers = 16

@@ -24,7 +24,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// kubeconfigsOf is the controller of kubeconfigs that belongs to that of tunnels. It dials nobody.
+// kubeconfigsOf returns the reconciler of kubeconfigs that belongs to a reconciler of tunnels. It dials no address.
 func kubeconfigsOf(r *tunnel.Reconciler) *Reconciler {
 	k := New(r.Deps, r, "")
 	k.resolver.lookup = func(context.Context, string) ([]string, error) { return nil, errors.New("no DNS") }
@@ -75,7 +75,7 @@ func TestALateCacheOverwritesNoKubeconfig(t *testing.T) {
 	}
 }
 
-// withTunnels is a controller that has seen nothing yet; cached and live are the two ways in which it reads.
+// withTunnels returns a controller with empty memory. cached and live are its two readers.
 func withTunnels(t *testing.T, cached client.Client, live client.Reader) *tunnel.Reconciler {
 	t.Helper()
 	d := reconciler.Deps{
@@ -87,7 +87,7 @@ func withTunnels(t *testing.T, cached client.Client, live client.Reader) *tunnel
 	return restorer.r
 }
 
-// currentRestorer restores with what the reconciler of Tunnels has at the moment: tests replace parts of it.
+// currentRestorer restores with the current fields of the reconciler of Tunnels, because tests replace some of them.
 type currentRestorer struct{ r *tunnel.Reconciler }
 
 func (o *currentRestorer) GiveBack(ctx context.Context, of objects.Group) (*v1alpha1.Tunnel, error) {

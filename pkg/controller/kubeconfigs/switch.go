@@ -16,17 +16,20 @@ import (
 )
 
 const (
-	// switchTime is how long Cluster API's managers take to use a new kubeconfig once the old way is dead: five probes
-	// 10 s apart, each with a timeout of 5 s, then an attempt every 30 s. They do not watch the Secret.
+	// switchTime is how long Cluster API's managers take to use a new kubeconfig after the previous endpoint stops
+	// working: five probes 10 s apart with a timeout of 5 s each, then an attempt every 30 s. They do not watch the
+	// Secret.
 	switchTime = 110 * time.Second
-	// justMade is how old a kubeconfig is at most that no client can be connected by if its server does not answer.
+	// justMade is the greatest age of a kubeconfig at which no client can be connected through it if its server does not
+	// answer.
 	justMade = 10 * time.Second
-	// oldWayInterval is how often an old way is looked at that works, and oldWayRarely after the first ten minutes.
-	oldWayInterval, oldWayRarely = 30 * time.Second, 5 * time.Minute
+	// previousInterval is how often a working previous endpoint is probed in the first ten minutes, and previousRarely
+	// after that.
+	previousInterval, previousRarely = 30 * time.Second, 5 * time.Minute
 )
 
-// recordIn puts a decision into a status, and when and from where the kubeconfig came to lead another way. Where it
-// leads is not known while the Secret is away or can't be read: then what depends on the Secret stays as it was.
+// recordIn writes a decision to a status, with the time and the previous endpoint when the endpoint changes. While the
+// Secret is missing or cannot be read, the endpoint is unknown, and the fields that depend on the Secret stay.
 func (v *decision) recordIn(status *v1alpha1.TunnelStatus, o objects.Group, leads kubeconfig.Way, now time.Time) {
 	before, record := status.Kubeconfig, v.record
 	record.Copies = before.Copies
@@ -59,9 +62,9 @@ func (v *decision) recordIn(status *v1alpha1.TunnelStatus, o objects.Group, lead
 	status.Kubeconfig = record
 }
 
-// previous is the way by which managers may be connected when a kubeconfig comes to lead another one. One that leads
-// past the gateways stays that until it is over: what changes between two ways through the gateways meanwhile says
-// nothing about it.
+// previous returns the endpoint through which managers may be connected when a kubeconfig gets another one. A previous
+// endpoint that bypasses the gateways is kept until the switch is over: later changes between two endpoints at the
+// gateways do not replace it.
 func (v *decision) previous(before v1alpha1.KubeconfigStatus, o objects.Group) kubeconfig.Way {
 	if before.ChangedAt == nil {
 		was, _ := kubeconfig.Read(o.Kubeconfig, o.Key.Name)
@@ -75,15 +78,15 @@ func (v *decision) previous(before v1alpha1.KubeconfigStatus, o objects.Group) k
 	return kubeconfig.Way{Server: before.Server, ProxyURL: before.ProxyURL}
 }
 
-// throughGateways says whether a way leads through the gateways.
+// throughGateways reports whether an endpoint is at the gateways.
 func throughGateways(gateways kubeconfig.Gateways, w kubeconfig.Way, o objects.Group) bool {
 	host, proxy := kubeconfig.Host(w.Server), kubeconfig.Host(w.ProxyURL)
 	return (proxy != "" && proxy == gateways.Connect.Host) ||
 		(host != "" && (host == gateways.APIServer.Host || host == o.Tunnel.Status.Hostname))
 }
 
-// switched says whether Cluster API's managers use the kubeconfig as it is, and returns when that is to be looked at
-// again. Once they do, there is no way before any more.
+// switched decides whether Cluster API's managers use the current kubeconfig, and returns when to check that again.
+// Once they do, the previous endpoint is removed.
 func (r *Reconciler) switched(v *decision, status *v1alpha1.TunnelStatus, o objects.Group) time.Duration {
 	record := &status.Kubeconfig
 	was := apimeta.FindStatusCondition(o.Tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigSwitched)
@@ -93,24 +96,24 @@ func (r *Reconciler) switched(v *decision, status *v1alpha1.TunnelStatus, o obje
 			r.switchDone(v, record, o)
 		}
 		r.previous.forget(o.Key)
-		return lookAgain()
-	case o.Kubeconfig == nil: // it comes again, or the Cluster goes
+		return requeueAfter()
+	case o.Kubeconfig == nil: // it is created again, or the Cluster is deleted
 		if was != nil {
 			v.add(*was)
 		}
-		return lookAgain()
+		return requeueAfter()
 	}
 	before := way(record.PreviousServer, record.PreviousProxyURL)
-	if why := r.worksForSure(record, o); why != "" {
+	if why := r.assumedWorking(record, o); why != "" {
 		r.previous.forget(o.Key)
-		v.waiting(v1alpha1.ReasonOldWayWorks, oldWayWorks(before, why))
-		return lookAgain()
+		v.waiting(v1alpha1.ReasonOldWayWorks, previousWorks(before, why))
+		return requeueAfter()
 	}
-	return r.askOldWay(v, record, was, o)
+	return r.followPrevious(v, record, was, o)
 }
 
-// askOldWay goes by whether the server of the way before answers.
-func (r *Reconciler) askOldWay(
+// followPrevious decides by whether the server of the previous endpoint answers.
+func (r *Reconciler) followPrevious(
 	v *decision, record *v1alpha1.KubeconfigStatus, was *metav1.Condition, o objects.Group,
 ) time.Duration {
 	now, before := r.Now(), way(record.PreviousServer, record.PreviousProxyURL)
@@ -118,39 +121,39 @@ func (r *Reconciler) askOldWay(
 	began := record.ChangedAt.Time
 	waited := was != nil && was.Status == metav1.ConditionFalse
 	if waited {
-		began = now // a controller before this one has seen what this one has not
+		began = now // a controller before this one may have observed what this one has not
 	}
-	age := record.ChangedAt.Sub(o.Kubeconfig.CreationTimestamp.Time) // negative if the Secret was made again since
+	age := record.ChangedAt.Sub(o.Kubeconfig.CreationTimestamp.Time) // negative if the Secret was created again since
 	last := r.previous.lastWorking(o.Key, began)
 	switch until := last.Add(switchTime); {
 	case !known && waited:
 		v.add(*was)
-		return oldWayInterval // the answer comes before
+		return previousInterval // the result of the probe comes sooner
 	case !known:
 		v.waiting(
 			v1alpha1.ReasonWaitingForManagers,
 			fmt.Sprintf("it is being found out whether the way before, %s, works still", before),
 		)
-		return oldWayInterval
+		return previousInterval
 	case works:
-		v.waiting(v1alpha1.ReasonOldWayWorks, oldWayWorks(before, "it answers, or the controller may not dial it"))
+		v.waiting(v1alpha1.ReasonOldWayWorks, previousWorks(before, "it answers, or the controller may not dial it"))
 		if now.Sub(record.ChangedAt.Time) > 10*time.Minute {
-			return oldWayRarely
+			return previousRarely
 		}
-		return oldWayInterval
+		return previousInterval
 	case now.Before(until) && (age < 0 || age >= justMade):
 		v.waiting(v1alpha1.ReasonWaitingForManagers, fmt.Sprintf("Cluster API's managers read the kubeconfig only when "+
 			"they connect. The way before, %s, does not answer: "+
 			"connections by it end after five failed probes, within 75 s, the next attempt follows within 30 s, and all use "+
 			"the kubeconfig as it is by %s", before, until.UTC().Format(time.RFC3339)))
-		return min(until.Sub(now)+time.Second, oldWayInterval)
+		return min(until.Sub(now)+time.Second, previousInterval)
 	}
 	record.PreviousServer, record.PreviousProxyURL = "", ""
 	r.switchDone(v, record, o)
-	return lookAgain()
+	return requeueAfter()
 }
 
-// switchDone says that a switch is over, and forgets what was found out for it: it says nothing about another one.
+// switchDone records that a switch is over and removes its probe state, which does not apply to another switch.
 func (r *Reconciler) switchDone(v *decision, record *v1alpha1.KubeconfigStatus, o objects.Group) {
 	r.previous.forget(o.Key)
 	done := metav1.Condition{
@@ -163,22 +166,22 @@ func (r *Reconciler) switchDone(v *decision, record *v1alpha1.KubeconfigStatus, 
 	v.add(done)
 }
 
-// waiting says that managers may be connected by the way before.
+// waiting records that managers may be connected through the previous endpoint.
 func (v *decision) waiting(reason, message string) {
 	v.add(metav1.Condition{
 		Type: v1alpha1.ConditionKubeconfigSwitched, Status: metav1.ConditionFalse, Reason: reason, Message: message,
 	})
 }
 
-func oldWayWorks(before, why string) string {
+func previousWorks(before, why string) string {
 	return fmt.Sprintf("the way before, %s, works still: %s. Cluster API's managers that are connected by it stay so "+
 		"for as long as it does, and reach the "+
 		"same apiserver; they use the kubeconfig as it is now when they connect anew. To hasten that, restart them", before,
 		why)
 }
 
-// worksForSure says why an old way works that need not be looked at, or can't be; empty: look.
-func (r *Reconciler) worksForSure(record *v1alpha1.KubeconfigStatus, o objects.Group) string {
+// assumedWorking returns why a previous endpoint counts as working without a probe; empty: it must be probed.
+func (r *Reconciler) assumedWorking(record *v1alpha1.KubeconfigStatus, o objects.Group) string {
 	gateways, before := r.Config.Gateways(), kubeconfig.Way{
 		Server: record.PreviousServer, ProxyURL: record.PreviousProxyURL,
 	}
@@ -195,7 +198,7 @@ func (r *Reconciler) worksForSure(record *v1alpha1.KubeconfigStatus, o objects.G
 	return ""
 }
 
-// address is host:port of a server; empty if it is none.
+// address returns host:port of a server; empty: it has none.
 func address(server string) string {
 	u, err := url.Parse(server)
 	if err != nil {
@@ -204,7 +207,7 @@ func address(server string) string {
 	return net.JoinHostPort(u.Hostname(), portOf(u))
 }
 
-// way is a way that may be shown.
+// way returns an endpoint in a form that may be shown.
 func way(server, proxyURL string) string {
 	return kubeconfig.Way{Server: server, ProxyURL: proxyURL}.String()
 }

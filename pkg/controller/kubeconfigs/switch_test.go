@@ -26,8 +26,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// switchWorld is one Cluster whose managers are connected, without any gateway or apiserver, and with a clock of the
-// test's.
+// switchWorld is one Cluster with connected managers, without any gateway or apiserver, and with a fake clock.
 type switchWorld struct {
 	t       *testing.T
 	api     client.WithWatch
@@ -62,7 +61,7 @@ func newSwitchWorld(t *testing.T, config config.Config, server string, spec v1al
 	return w
 }
 
-// restart makes the controller anew: it remembers nothing.
+// restart creates the controller anew, with empty memory.
 func (w *switchWorld) restart() {
 	w.r = kubeconfigsOf(w.tunnels)
 	w.r.Now = func() time.Time { return w.clock }
@@ -74,8 +73,8 @@ func (w *switchWorld) restart() {
 	w.r.previous = newPreviousEndpoints(w.r.Now, func(key client.ObjectKey) { w.woken <- key }, w.r.rule)
 }
 
-// settle lets time go by and reconciles, and once more if a server is being dialled. It returns the Tunnel.
-func (w *switchWorld) settle(after time.Duration) *v1alpha1.Tunnel {
+// reconcileAfter advances the clock and reconciles, twice if a server is being probed. It returns the Tunnel.
+func (w *switchWorld) reconcileAfter(after time.Duration) *v1alpha1.Tunnel {
 	w.t.Helper()
 	w.clock = w.clock.Add(after)
 	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)}
@@ -139,26 +138,26 @@ func TestASwitchIsOverWhenNobodyCanBeConnectedTheOldWay(t *testing.T) {
 	server := controllertest.ListenTLS(t, w.ca, fmt.Sprintf("127.0.0.1:%d", port), nil, "localhost")
 	const kind = v1alpha1.ConditionKubeconfigSwitched
 
-	tunnel := w.settle(0)
+	tunnel := w.reconcileAfter(0)
 	w.check(tunnel, kind, v1alpha1.ReasonOldWayWorks, old)
 	if s := tunnel.Status.Kubeconfig; s.PreviousServer != old || s.ChangedAt == nil ||
 		w.way().Server != controllertest.AddressURL {
 		t.Fatalf("on record is %+v, and the kubeconfig leads %v", s, w.way())
 	}
-	w.check(w.settle(time.Hour), kind, v1alpha1.ReasonOldWayWorks, "restart them")
+	w.check(w.reconcileAfter(time.Hour), kind, v1alpha1.ReasonOldWayWorks, "restart them")
 
 	_ = server.Close()
 	w.check(
-		w.settle(time.Minute), kind, v1alpha1.ReasonWaitingForManagers,
+		w.reconcileAfter(time.Minute), kind, v1alpha1.ReasonWaitingForManagers,
 		"by "+w.clock.Add(50*time.Second).UTC().Format(time.RFC3339),
 	)
-	w.restart() // knows less, and so waits for longer
+	w.restart() // it has no memory, and therefore waits longer
 	w.check(
-		w.settle(time.Minute), kind, v1alpha1.ReasonWaitingForManagers,
+		w.reconcileAfter(time.Minute), kind, v1alpha1.ReasonWaitingForManagers,
 		"by "+w.clock.Add(110*time.Second).UTC().Format(time.RFC3339),
 	)
-	w.check(w.settle(100*time.Second), kind, v1alpha1.ReasonWaitingForManagers, "")
-	tunnel = w.settle(11 * time.Second)
+	w.check(w.reconcileAfter(100*time.Second), kind, v1alpha1.ReasonWaitingForManagers, "")
+	tunnel = w.reconcileAfter(11 * time.Second)
 	w.check(tunnel, kind, v1alpha1.ReasonSwitched, "")
 	if tunnel.Status.Kubeconfig.PreviousServer != "" {
 		t.Errorf("on record is %+v", tunnel.Status.Kubeconfig)
@@ -174,7 +173,7 @@ func TestANewKubeconfigIsSwitchedAtOnce(t *testing.T) {
 	if err := w.api.Update(t.Context(), w.cluster); err != nil {
 		t.Fatal(err)
 	}
-	w.check(w.settle(0), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonSwitched, "")
+	w.check(w.reconcileAfter(0), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonSwitched, "")
 }
 
 func TestAKubeconfigThatIsJustMadeIsSwitchedIfItsServerIsDead(t *testing.T) {
@@ -199,7 +198,7 @@ func TestAKubeconfigThatIsJustMadeIsSwitchedIfItsServerIsDead(t *testing.T) {
 			controllertest.ListenTLS(t, w.ca, fmt.Sprintf("127.0.0.1:%d", port), nil, "localhost")
 			want = v1alpha1.ReasonOldWayWorks
 		}
-		w.check(w.settle(0), v1alpha1.ConditionKubeconfigSwitched, want, "")
+		w.check(w.reconcileAfter(0), v1alpha1.ConditionKubeconfigSwitched, want, "")
 	}
 }
 
@@ -208,8 +207,8 @@ func TestAnotherWayThroughTheGatewaysGoesOnWorking(t *testing.T) {
 		t, controllertest.Config(), fmt.Sprintf("https://localhost:%d", freeport.TCP(t)),
 		v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect},
 	)
-	w.settle(0)
-	w.check(w.settle(switchTime+time.Second), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonSwitched, "")
+	w.reconcileAfter(0)
+	w.check(w.reconcileAfter(switchTime+time.Second), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonSwitched, "")
 	tunnel := controllertest.TunnelNamed(w.cluster)
 	if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
 		t.Fatal(err)
@@ -218,5 +217,5 @@ func TestAnotherWayThroughTheGatewaysGoesOnWorking(t *testing.T) {
 	if err := w.api.Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
-	w.check(w.settle(time.Second), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonOldWayWorks, "the same gateways")
+	w.check(w.reconcileAfter(time.Second), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonOldWayWorks, "the same gateways")
 }

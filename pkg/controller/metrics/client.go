@@ -16,8 +16,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// CountingClient is a client that counts the writes for which there are metrics: kubeconfigs, status and
-// signatures.
+// CountingClient is a client that counts writes of kubeconfigs, of status and of signatures.
 type CountingClient struct {
 	client.Client
 	Figures *Collector
@@ -49,7 +48,7 @@ func (c CountingClient) count(o client.Object, err error) {
 	}
 }
 
-// isKubeconfig says whether an object is the kubeconfig Secret of a Cluster.
+// isKubeconfig reports whether an object is the kubeconfig Secret of a Cluster.
 func isKubeconfig(o client.Object) bool {
 	_, ok := o.(*corev1.Secret)
 	return ok && strings.HasSuffix(o.GetName(), kubeconfig.Suffix)
@@ -109,7 +108,7 @@ func (c countingSubResource) Update(
 	return err
 }
 
-// countAnswer counts the answer to a CertificateSigningRequest, of which an approval is only the beginning.
+// countAnswer counts the answer to a CertificateSigningRequest. An approval is only the first step and not counted.
 func (f *Collector) countAnswer(o client.Object, err error) {
 	csr, ok := o.(*certificatesv1.CertificateSigningRequest)
 	if !ok || objects.Conflict(err) {
@@ -130,8 +129,8 @@ func (f *Collector) countAnswer(o client.Object, err error) {
 	}
 }
 
-// writing begins the span of a write of a kubeconfig or a copy of one, which webhooks of others may hold up; other
-// writes have none.
+// writing starts the span of a write of a kubeconfig or of a copy, which webhooks of others may delay. Other writes
+// have none.
 func writing(ctx context.Context, o client.Object) (context.Context, func(error)) {
 	_, secret := o.(*corev1.Secret)
 	if !secret || !isKubeconfig(o) && o.GetLabels()[v1alpha1.CopyLabel] == "" {

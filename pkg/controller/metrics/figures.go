@@ -1,6 +1,6 @@
-// Package metrics counts what the controller writes, and collects the state of Tunnels and of the CA when it is
-// scraped. In go a client and the cache, out come a client that counts and a Prometheus collector. It writes no
-// object. What concerns the whole fleet only the leading replica publishes, so that sums over replicas are right.
+// Package metrics counts what the controller writes, and collects the state of Tunnels and of the CA at each scrape.
+// Its input is a client and the cache; its output is a client that counts and a Prometheus collector. It writes no
+// object. Only the leading replica publishes metrics of the whole fleet, so that sums over replicas are right.
 package metrics
 
 import (
@@ -23,11 +23,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// lookTime bounds a look at the cache, which is there at once but at the very beginning.
-const lookTime = 2 * time.Second
+// readTimeout bounds one read of the cache, which blocks only until the cache has synced.
+const readTimeout = 2 * time.Second
 
-// Collector is what a controller counts. What concerns the fleet only the one that leads publishes, so that sums over
-// replicas are right.
+// Collector collects the metrics of a controller. Only the leading replica publishes metrics of the fleet, so that sums
+// over replicas are right.
 type Collector struct {
 	metrics.Set
 	config  config.Config
@@ -38,7 +38,7 @@ type Collector struct {
 	kubeconfigs, signatures, statusWrites *prometheus.CounterVec
 
 	mu      sync.Mutex
-	waiting func() map[string]int // writes of status by urgency; nil: none
+	waiting func() map[string]int // waiting writes of status by urgency; nil: none
 }
 
 // New returns the collector of a manager. It collects state only while the manager leads.
@@ -56,7 +56,7 @@ func New(mgr ctrl.Manager, config config.Config) *Collector {
 			f.signatures.WithLabelValues(string(role), result)
 		}
 	}
-	f.Look(f.look, "fairlead_controller_leader", "fairlead_controller_tunnels", "fairlead_controller_tunnel_conditions",
+	f.Observe(f.collectAll, "fairlead_controller_leader", "fairlead_controller_tunnels", "fairlead_controller_tunnel_conditions",
 		"fairlead_controller_edges",
 		"fairlead_controller_leaf_expiry_timestamp_seconds", "fairlead_controller_status_queue",
 		"fairlead_controller_ca_phase",
@@ -66,14 +66,14 @@ func New(mgr ctrl.Manager, config config.Config) *Collector {
 	return f
 }
 
-// Follow has the writes of status counted that wait for their turn, by urgency.
+// Follow adds the waiting writes of status, by urgency.
 func (f *Collector) Follow(waiting func() map[string]int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.waiting = waiting
 }
 
-func (f *Collector) look(emit metrics.Emit) {
+func (f *Collector) collectAll(emit metrics.Emit) {
 	select {
 	case <-f.elected:
 		emit("fairlead_controller_leader", 1)
@@ -81,7 +81,7 @@ func (f *Collector) look(emit metrics.Emit) {
 		emit("fairlead_controller_leader", 0)
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	f.collectTunnels(ctx, emit)
 	f.collectCA(ctx, emit)
@@ -96,7 +96,7 @@ func (f *Collector) look(emit metrics.Emit) {
 	}
 }
 
-// condition is what Tunnels are counted by.
+// condition is the key of a count of Tunnels.
 type condition struct {
 	kind, reason string
 	status       metav1.ConditionStatus
@@ -156,7 +156,7 @@ func (f *Collector) collectTunnels(ctx context.Context, emit metrics.Emit) {
 
 const edgeConnected, edgeAway, edgeExpired, edgeRevoked = "connected", "away", "expired", "revoked"
 
-// stateOf is how an edge is: that of one that has tunnels is connected, whatever its certificate.
+// stateOf returns the state of an edge. An edge with tunnels is connected, whatever its certificate.
 func stateOf(e *v1alpha1.EdgeStatus, now time.Time) string {
 	switch {
 	case e.RevokedAt != nil:
@@ -169,7 +169,7 @@ func stateOf(e *v1alpha1.EdgeStatus, now time.Time) string {
 	return edgeAway
 }
 
-// collectCA says what of the CA is public.
+// collectCA collects the public facts about the CA.
 func (f *Collector) collectCA(ctx context.Context, emit metrics.Emit) {
 	if f.config.NoTunnels {
 		return

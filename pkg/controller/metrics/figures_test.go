@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// TestTheNextLeafOfEachTunnel is about one with edges, one without, and an edge that is away: its leaf may end.
+// TestTheNextLeafOfEachTunnel covers a Tunnel with edges, one without, and an edge that is away, whose leaf may end.
 func TestTheNextLeafOfEachTunnel(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	edge := func(node string, hours, tunnels int) v1alpha1.EdgeStatus {

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Group are all that one reconciliation looks at. Any of them may be nil.
+// Group holds the objects that one reconciliation reads. Any of them may be nil.
 type Group struct {
 	Key        client.ObjectKey
 	Cluster    *clusterv1.Cluster
@@ -27,16 +27,16 @@ type Group struct {
 // Action is what a reconciliation does.
 type Action int
 
-// What a Cluster and its Tunnel may ask for.
+// The actions.
 const (
 	Leave  Action = iota // write nothing
-	Serve                // make or keep the Tunnel, its Secrets and its status
+	Serve                // create or keep the Tunnel, its Secrets and its status
 	Remove               // restore the kubeconfig, then remove the Tunnel and what belongs to it
 	End                  // remove a Tunnel whose Cluster is gone: there is no kubeconfig to restore
 	Refuse               // report that the Tunnel has another controlling owner
 )
 
-// Decide says what is to be done.
+// Decide returns the action for a Group.
 func Decide(o Group, allClusters bool) Action {
 	switch owner := ControllingCluster(o.Tunnel); {
 	case owner != nil && (o.Cluster == nil || o.Cluster.UID != owner.UID):
@@ -46,7 +46,7 @@ func Decide(o Group, allClusters bool) Action {
 	case o.Cluster == nil || Paused(o):
 		return Leave
 	case !o.Cluster.DeletionTimestamp.IsZero():
-		// Cluster API still needs the apiserver. Nothing is begun, and nothing ends before the Cluster is gone.
+		// Cluster API still needs the apiserver. Nothing begins, and nothing ends before the Cluster is gone.
 		if owner == nil {
 			return Leave
 		}
@@ -57,7 +57,7 @@ func Decide(o Group, allClusters bool) Action {
 		}
 		return Serve
 	case o.Tunnel != nil && owner == nil && !o.TunnelDeleting():
-		return Leave // a user's Tunnel that was never taken over
+		return Leave // a user's Tunnel that was never adopted
 	}
 	return Remove
 }
@@ -67,7 +67,7 @@ func (o Group) TunnelDeleting() bool {
 	return o.Tunnel != nil && !o.Tunnel.DeletionTimestamp.IsZero()
 }
 
-// OptedIn says whether a Cluster wants a tunnel.
+// OptedIn reports whether a Cluster requests a tunnel.
 func OptedIn(cluster *clusterv1.Cluster, allClusters bool) bool {
 	switch cluster.Labels[v1alpha1.TunnelLabel] {
 	case v1alpha1.TunnelEnabled:
@@ -78,7 +78,7 @@ func OptedIn(cluster *clusterv1.Cluster, allClusters bool) bool {
 	return allClusters
 }
 
-// Paused says whether Cluster API's way to hold controllers off is in use on the Cluster or its Tunnel.
+// Paused reports whether Cluster API's pause is set on the Cluster or its Tunnel.
 func Paused(o Group) bool {
 	if ptr.Deref(o.Cluster.Spec.Paused, false) || HasPause(o.Cluster) {
 		return true
@@ -92,7 +92,7 @@ func HasPause(o client.Object) bool {
 	return ok
 }
 
-// ControllingCluster is the Cluster that a Tunnel says it belongs to, or nil.
+// ControllingCluster returns the Cluster that controls a Tunnel by its owner reference, or nil.
 func ControllingCluster(tunnel *v1alpha1.Tunnel) *metav1.OwnerReference {
 	if tunnel == nil {
 		return nil
@@ -107,8 +107,8 @@ func ControllingCluster(tunnel *v1alpha1.Tunnel) *metav1.OwnerReference {
 	return owner
 }
 
-// OwnerRef makes an object the controller of another. It does not block the owner's deletion: in a foreground
-// deletion the Cluster would wait for its Tunnel, and the Tunnel for its Cluster.
+// OwnerRef returns a controlling owner reference. It does not block the owner's deletion: in a foreground deletion the
+// Cluster would wait for its Tunnel, and the Tunnel for its Cluster.
 func OwnerRef(kind schema.GroupVersionKind, owner client.Object) metav1.OwnerReference {
 	return metav1.OwnerReference{
 		APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: owner.GetName(), UID: owner.GetUID(),
@@ -116,16 +116,17 @@ func OwnerRef(kind schema.GroupVersionKind, owner client.Object) metav1.OwnerRef
 	}
 }
 
-// CompleteTunnel completes a Tunnel: owner, finalizer, and every field of its spec that is empty and can be known.
+// CompleteTunnel completes a Tunnel: it sets the owner, the finalizer, and every empty field of its spec that can be
+// derived.
 func CompleteTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) {
 	if metav1.GetControllerOf(tunnel) == nil {
-		// A plain reference to the same Cluster, as clusterctl or a user may have made, becomes the controlling one.
+		// An existing non-controlling reference to the same Cluster, from clusterctl or a user, becomes the controlling one.
 		others := slices.DeleteFunc(
 			slices.Clone(tunnel.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == cluster.UID },
 		)
 		tunnel.OwnerReferences = append(others, OwnerRef(clusterv1.GroupVersion.WithKind("Cluster"), cluster))
 	}
-	delete(tunnel.Annotations, v1alpha1.PreparedAnnotation) // what it waited for is there
+	delete(tunnel.Annotations, v1alpha1.PreparedAnnotation) // the Cluster that it waited for exists
 	controllerutil.AddFinalizer(tunnel, v1alpha1.TunnelFinalizer)
 	if tunnel.ClaimedID() == "" {
 		tunnel.ClaimID(model.NewID())

@@ -166,7 +166,7 @@ func TestEdgesOnControlPlaneMachinesDialTheirOwnAPIServer(t *testing.T) {
 				tc.change(cluster, tunnel)
 			}
 			CompleteTunnel(tunnel, cluster)
-			CompleteTunnel(tunnel, cluster) // a second time nothing changes
+			CompleteTunnel(tunnel, cluster) // the second call changes nothing
 			if diff := cmp.Diff(tc.want, tunnel.Spec.APIServer); diff != "" {
 				t.Error(diff)
 			}
@@ -174,7 +174,7 @@ func TestEdgesOnControlPlaneMachinesDialTheirOwnAPIServer(t *testing.T) {
 	}
 }
 
-// tunnelOf is an empty Tunnel with the names of a Cluster.
+// tunnelOf returns an empty Tunnel with the names of a Cluster.
 func tunnelOf(cluster *clusterv1.Cluster) *v1alpha1.Tunnel {
 	return &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
 }

@@ -1,6 +1,6 @@
-// Package objects reads the objects that belong to one Cluster, decides which action they ask for, and has the
-// patches and the error classes that every writer of the controller uses. In go a client and a key, out come a Group
-// and an Action. It writes nothing, keeps no state and does not know what a reconciler does with an action.
+// Package objects reads the objects that belong to one Cluster, decides which action they require, and has the patches
+// and error classes that all writers of the controller use. Its input is a client and a key; its output is a Group and
+// an Action. It writes nothing, keeps no state and does not know what a reconciler does with an action.
 package objects
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// Wrap adds what was done to an error, and keeps nil.
+// Wrap adds a description to an error. It returns nil for nil.
 func Wrap(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -31,7 +31,8 @@ func Wrap(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// Conflict reports whether another writer was faster. It is no fault: the other change starts another reconciliation.
+// Conflict reports whether another writer was faster. It is not a fault: the other change starts another
+// reconciliation.
 func Conflict(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
 // TimeOrNil returns a time to the second; nil for the zero time.
@@ -43,8 +44,8 @@ func TimeOrNil(t time.Time) *metav1.Time {
 	return &at
 }
 
-// Denied reports whether the apiserver, a policy or a webhook refuses a write for good, so that to try it
-// again at once is of no use.
+// Denied reports whether the apiserver, a policy or a webhook rejects a write permanently, so that an immediate retry
+// is useless.
 func Denied(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -73,7 +74,7 @@ func Load(ctx context.Context, from client.Reader, key client.ObjectKey) (o Grou
 	return o, Wrap("reading kubeconfig Secret", err)
 }
 
-// Get reads one object into into; nil where there is none.
+// Get reads one object into into. It returns nil if the object does not exist.
 func Get[T client.Object](ctx context.Context, from client.Reader, key client.ObjectKey, into T) (T, error) {
 	if err := from.Get(ctx, key, into); err != nil {
 		var none T
@@ -87,7 +88,7 @@ func LockedPatch(base client.Object) client.Patch {
 	return client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
 }
 
-// HasCondition reports whether a CertificateSigningRequest has a condition of a kind that is true.
+// HasCondition reports whether a CertificateSigningRequest has a true condition of a type.
 func HasCondition(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) bool {
 	for _, c := range csr.Status.Conditions {
 		if c.Type == kind && c.Status == corev1.ConditionTrue {

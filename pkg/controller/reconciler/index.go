@@ -13,10 +13,10 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// CopiesNamespaceIndex finds Tunnels by the namespaces that they want copies in.
+// CopiesNamespaceIndex finds Tunnels by the namespaces of their copies.
 const CopiesNamespaceIndex = "copies.namespace"
 
-// copyNamespaces are the other namespaces that a Tunnel wants copies in.
+// copyNamespaces returns the other namespaces where a Tunnel requests copies.
 func copyNamespaces(o client.Object) []string {
 	tunnel, ok := o.(*v1alpha1.Tunnel)
 	if !ok {
@@ -32,7 +32,7 @@ func copyNamespaces(o client.Object) []string {
 	return slices.Compact(all)
 }
 
-// AddIndexes has the manager's cache find objects by what the controllers ask for.
+// AddIndexes adds the indexes that the controllers query to the manager's cache.
 func AddIndexes(mgr ctrl.Manager) error {
 	for _, index := range []struct {
 		of    client.Object
@@ -75,7 +75,7 @@ func EndpointHosts(o client.Object) []string {
 	return []string{CanonicalHost(cluster)}
 }
 
-// CanonicalHost is the host of a Cluster's endpoint as certificates have it.
+// CanonicalHost returns the host of a Cluster's endpoint in the form that certificates use.
 func CanonicalHost(cluster *clusterv1.Cluster) string {
 	return strings.ToLower(strings.TrimSuffix(cluster.Spec.ControlPlaneEndpoint.Host, "."))
 }

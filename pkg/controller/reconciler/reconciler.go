@@ -1,6 +1,6 @@
-// Package reconciler has what the setup of every reconciler shares: its dependencies, workers and retries, trace
-// spans, caches of the metadata of Secrets, indexes of the cache, and the event handlers and predicates of more than
-// one. It contains no reconciler, and does not know what one does.
+// Package reconciler has what the setup of every reconciler shares: its dependencies, workers and retries, trace spans,
+// caches of the metadata of Secrets, indexes of the cache, and shared event handlers and predicates. It contains no
+// reconciler, and does not know what one does.
 package reconciler
 
 import (
@@ -35,7 +35,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 )
 
-// HasLabel selects the objects that have a label, whatever its value. The label is one of ours and always valid.
+// HasLabel selects the objects that have a label with any value. The label is one of ours and always valid.
 func HasLabel(label string) labels.Selector {
 	requirement, err := labels.NewRequirement(label, selection.Exists, nil)
 	if err != nil {
@@ -51,8 +51,8 @@ func SecretMetadata() *metav1.PartialObjectMetadata {
 	return o
 }
 
-// SecretCache is a cache of its own for some Secrets, because a cache has one selector for one kind. It holds their
-// metadata alone: enough to see that one has changed, and no key.
+// SecretCache returns a separate cache for some Secrets, because a cache has one selector per kind. It holds only
+// metadata, which is enough to notice a change and contains no key.
 func SecretCache(mgr ctrl.Manager, which cache.ByObject) (cache.Cache, error) {
 	c, err := cache.New(mgr.GetConfig(), cache.Options{
 		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
@@ -65,7 +65,7 @@ func SecretCache(mgr ctrl.Manager, which cache.ByObject) (cache.Cache, error) {
 	return c, mgr.Add(c)
 }
 
-// TunnelRequests has all Tunnels of a list reconciled.
+// TunnelRequests enqueues all Tunnels of a list.
 func TunnelRequests(
 	ctx context.Context, from client.Reader, log *slog.Logger, which ...client.ListOption,
 ) []reconcile.Request {
@@ -83,14 +83,14 @@ func TunnelRequests(
 	return requests
 }
 
-// Later ends a reconciliation that is to be repeated after wait. It is no fault.
+// Later is the error of a reconciliation that must be repeated after a wait. It is not a fault.
 type Later struct{ Wait time.Duration }
 
 // Error implements error.
 func (e Later) Error() string { return fmt.Sprintf("retry in %s", e.Wait) }
 
-// Retry returns what a reconciliation returns to controller-runtime. A conflict and Later are no faults: the object is
-// reconciled again after a moment, without the backoff of a fault.
+// Retry converts an error of a reconciliation into its result for controller-runtime. A conflict and Later are not
+// faults: the object is reconciled again after a moment, without the backoff of a fault.
 func Retry(result reconcile.Result, err error) (reconcile.Result, error) {
 	var later Later
 	switch {
@@ -104,17 +104,17 @@ func Retry(result reconcile.Result, err error) (reconcile.Result, error) {
 	return result, nil
 }
 
-// Deps are what every reconciler is made of.
+// Deps are the dependencies of every reconciler.
 type Deps struct {
 	Config   config.Config
-	Client   client.Client // reads come from the cache
-	Live     client.Reader // reads come from the apiserver
+	Client   client.Client // reads from the cache
+	Live     client.Reader // reads from the apiserver
 	Recorder events.EventRecorder
 	Log      *slog.Logger
 	Now      func() time.Time
 }
 
-// LiveStateIgnored says that something else of a Tunnel has changed than its live state, which changes often.
+// LiveStateIgnored passes updates of a Tunnel unless only its live state, which changes often, differs.
 func LiveStateIgnored() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, okBefore := e.ObjectOld.(*v1alpha1.Tunnel)
@@ -132,7 +132,7 @@ func withoutLive(tunnel *v1alpha1.Tunnel) *v1alpha1.Tunnel {
 	return &t
 }
 
-// Options gives each object its own retries, so that one that fails never delays another.
+// Options gives each object its own retries, so that a failing object does not delay others.
 func Options(workers int, kind string, log *slog.Logger) controller.Options {
 	logger := logr.FromSlogHandler(log.Handler())
 	return controller.Options{
@@ -149,7 +149,7 @@ func Options(workers int, kind string, log *slog.Logger) controller.Options {
 	}
 }
 
-// ByName leads from a Secret to the Cluster whose name it begins with.
+// ByName maps a Secret to the Cluster that its name begins with.
 func ByName(suffix string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		name, ok := strings.CutSuffix(o.GetName(), suffix)
@@ -168,7 +168,7 @@ func Named(namespace, name string) predicate.Predicate {
 	})
 }
 
-// ConflictDelay is how long to wait after a conflict: usually until the cache has seen the other write.
+// ConflictDelay is the wait after a conflict. Usually the cache has the other write by then.
 const ConflictDelay = 100 * time.Millisecond
 
 // Leading is a part of the manager that runs only while this process leads.
@@ -180,7 +180,7 @@ func (l Leading) Start(ctx context.Context) error { return l.Run(ctx) }
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (Leading) NeedLeaderElection() bool { return true }
 
-// EnqueueTunnels has the Tunnels with these ids reconciled until ctx ends. An empty id stands for all of them; one
+// EnqueueTunnels enqueues the Tunnels with the ids of a queue until ctx ends. An empty id stands for all Tunnels; an id
 // that no Tunnel has is dropped.
 func EnqueueTunnels(ctx context.Context, from client.Reader, log *slog.Logger, ids workqueue.TypedInterface[string],
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request],
@@ -202,7 +202,7 @@ func EnqueueTunnels(ctx context.Context, from client.Reader, log *slog.Logger, i
 	}
 }
 
-// EveryReplica is run by replicas that don't lead too.
+// EveryReplica also runs in replicas that do not lead.
 type EveryReplica struct{ Run func(context.Context) error }
 
 // Start implements manager.Runnable.
@@ -211,5 +211,5 @@ func (e EveryReplica) Start(ctx context.Context) error { return e.Run(ctx) }
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (EveryReplica) NeedLeaderElection() bool { return false }
 
-// Retries of one object, which never wait for those of another.
+// The retries of one object never delay those of another.
 const firstRetry, lastRetry = 200 * time.Millisecond, 5 * time.Minute

@@ -16,16 +16,14 @@ import (
 	"github.com/fairlead/fairlead/internal/traces"
 )
 
-// Reconciliations are the reconciliations that are under way in this process. Informers that are stuck are reported
-// to it too.
+// Reconciliations tracks the running reconciliations of this process, and receives reports of stuck informers.
 var Reconciliations = heartbeat.New()
 
-// Alive returns an error that names each reconciliation that does not end and each informer that is stuck, for a
-// liveness probe. A reconciliation that fails, because an apiserver is down, ends and is retried.
+// Alive returns an error that names each reconciliation that does not end and each stuck informer, for a liveness
+// probe. A reconciliation that fails because an apiserver is down does end, and is retried.
 func Alive(*http.Request) error { return Reconciliations.Stuck(time.Now()) }
 
-// Traced makes a span of each reconciliation. What is asked of the apiserver meanwhile is below it, by
-// traces.Transport.
+// Traced creates a span for each reconciliation. Requests to the apiserver are its children, see traces.Transport.
 type Traced struct {
 	Name string // of the controller
 	reconcile.Reconciler
@@ -49,8 +47,8 @@ func (t Traced) Reconcile(ctx context.Context, request reconcile.Request) (recon
 	return result, err
 }
 
-// EndSpan ends a span. Of an error of the apiserver only the reason is recorded: a policy that denied a write may quote
-// in words of a Secret's.
+// EndSpan ends a span. Of an apiserver error it records only the reason: a policy that denied a write may quote the
+// content of a Secret.
 func EndSpan(span trace.Span, err error) {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {

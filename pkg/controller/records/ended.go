@@ -20,19 +20,18 @@ import (
 )
 
 const (
-	// GraceTime is for how long after its certificate has ended an edge may renew by its key.
+	// GraceTime is how long after the end of its certificate an edge may renew with its key.
 	GraceTime = 90 * 24 * time.Hour
-	// MaxEnded bounds the record, of about 60 bytes for each id, far below the 1 MiB that an object may have. It is as
-	// many as the largest installation has Clusters.
+	// MaxEnded bounds the record at about 60 bytes per id, far below the 1 MiB of an object. It equals the number of
+	// Clusters of the largest installation.
 	MaxEnded = 10000
 )
 
 // forever is beyond the end of every certificate.
 var forever = time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
 
-// EndedTunnels is the record of tunnels that are over, so that their edges are refused for good and not only for now.
-// It is safe for concurrent use. Only the leading controller writes it, so what it has read stays true until prune
-// looks again.
+// EndedTunnels is the record of ended tunnels, whose edges are rejected for good. It is safe for concurrent use. Only
+// the leading controller writes it, so its memory stays valid until Prune reads the record again.
 type EndedTunnels struct {
 	client    client.Client
 	live      client.Reader
@@ -40,15 +39,15 @@ type EndedTunnels struct {
 	now       func() time.Time
 
 	mu    sync.Mutex
-	known map[string]string // what the ConfigMap holds; nil: not read yet
+	known map[string]string // the content of the ConfigMap; nil: not read yet
 }
 
-// NewEndedTunnels returns the record in a namespace. What it has read stays empty until the first write or prune.
+// NewEndedTunnels returns the record in a namespace. It is empty until the first write or Prune.
 func NewEndedTunnels(to client.Client, live client.Reader, namespace string, now func() time.Time) *EndedTunnels {
 	return &EndedTunnels{client: to, live: live, namespace: namespace, now: now}
 }
 
-// Add records that a tunnel has ended and that certificates of its edges may be valid until a time.
+// Add records that a tunnel has ended and until when certificates of its edges may be valid.
 func (e *EndedTunnels) Add(ctx context.Context, id string, until time.Time) error {
 	return e.change(ctx, func(ids map[string]string) {
 		ids[id] = until.UTC().Format(time.RFC3339)
@@ -56,8 +55,8 @@ func (e *EndedTunnels) Add(ctx context.Context, id string, until time.Time) erro
 	})
 }
 
-// Revive forgets that a tunnel has ended, if lives still says that it has not: asked while nothing can be added,
-// because a tunnel may end just now.
+// Revive removes a tunnel from the record if lives confirms that it has not ended. lives is called while nothing can be
+// added, because a tunnel may end at the same time.
 func (e *EndedTunnels) Revive(ctx context.Context, id string, lives func() (bool, error)) error {
 	var failed error
 	err := e.change(ctx, func(ids map[string]string) {
@@ -70,8 +69,8 @@ func (e *EndedTunnels) Revive(ctx context.Context, id string, lives func() (bool
 	return errors.Join(failed, err)
 }
 
-// Has says whether a tunnel is on record, without asking anybody: a tunnel that is not known to have ended, because
-// nothing has been read yet, is looked at again later.
+// Has reports whether a tunnel is on record, from memory. Before the first read it returns false; callers check again
+// later.
 func (e *EndedTunnels) Has(id string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -79,7 +78,7 @@ func (e *EndedTunnels) Has(id string) bool {
 	return ok
 }
 
-// Prune reads the record anew and drops what is of no use any more. What can't be read stays: that tunnel has ended.
+// Prune reads the record again and removes expired entries. An entry that cannot be parsed stays: its tunnel has ended.
 func (e *EndedTunnels) Prune(ctx context.Context) error {
 	return e.change(ctx, func(ids map[string]string) {
 		maps.DeleteFunc(ids, func(_, until string) bool {
@@ -118,8 +117,8 @@ func (e *EndedTunnels) change(ctx context.Context, do func(map[string]string)) e
 	return err
 }
 
-// endOf is until when certificates of a tunnel may be valid. What can't be read never ends: the xds-servers deny the
-// tunnel for as long as it is on record.
+// endOf returns until when certificates of a tunnel may be valid. An entry that cannot be parsed never ends:
+// xds-servers deny the tunnel while it is on record.
 func endOf(until string) time.Time {
 	end, err := time.Parse(time.RFC3339, until)
 	if err != nil {
@@ -128,7 +127,7 @@ func endOf(until string) time.Time {
 	return end
 }
 
-// dropOldest drops those that ended first where there are more than limit.
+// dropOldest removes the tunnels that ended first until at most limit remain.
 func dropOldest(ids map[string]string, limit int) {
 	extra := len(ids) - limit
 	if extra <= 0 {
@@ -142,10 +141,10 @@ func dropOldest(ids map[string]string, limit int) {
 	}
 }
 
-// ValidUntil is the time until which certificates of a Tunnel's edges may be valid.
+// ValidUntil returns until when certificates of a Tunnel's edges may be valid.
 func ValidUntil(c config.Config, tunnel *v1alpha1.Tunnel, now time.Time) time.Time {
 	until := now.Add(c.LeafLifetime)
-	for _, edge := range tunnel.Status.Edges { // leaves may have lived longer before
+	for _, edge := range tunnel.Status.Edges { // earlier leaves may have had a longer lifetime
 		if edge.CertificateNotAfter.After(until) {
 			until = edge.CertificateNotAfter.Time
 		}

@@ -1,7 +1,7 @@
-// Package records keeps what enrolment has on record: the edges and tokens in the status of a Tunnel, and the
-// ConfigMap of tunnels that have ended. In go records and a time, out come records that are bounded and current. It
-// issues no token and no certificate, and except for the ConfigMap it writes nothing: callers write a changed status
-// with the resourceVersion that they read.
+// Package records maintains what enrolment records: the edges and tokens in the status of a Tunnel, and the ConfigMap
+// of ended tunnels. Its input is records and a time; its output is records that are bounded and current. It issues no
+// token and no certificate, and writes nothing except the ConfigMap: callers write a changed status with the
+// resourceVersion that they read.
 package records
 
 import (
@@ -30,13 +30,14 @@ func EdgeOf(edges []v1alpha1.EdgeStatus, node string) *v1alpha1.EdgeStatus {
 	return nil
 }
 
-// evidenceTime is how long the certificate counts that an edge has seen which is away: longer than a machine takes to
-// start again, and than the steps of LastSeen. So a mode does not go to and fro with the health of apiservers and
+// evidenceTime is how long the certificate that an edge observed counts after the edge is gone. It is longer than a
+// machine restart and than the steps of LastSeen, so that a mode does not alternate with the health of apiservers and
 // edges.
 const evidenceTime = 15 * time.Minute
 
-// CertificateNames are the names in the serving certificates that edges see now, or saw last while they can't. An
-// edge that is let in no more, or away for longer, says nothing. Without a time none is.
+// CertificateNames returns the names in the serving certificates that edges observe now, or observed last if they
+// cannot now. A revoked edge, or one that is away for longer than evidenceTime, does not count. An edge without a time
+// does not either.
 func CertificateNames(edges []v1alpha1.EdgeStatus, now time.Time) (all [][]string) {
 	for i := range edges {
 		edge := &edges[i]
@@ -52,8 +53,8 @@ func CertificateNames(edges []v1alpha1.EdgeStatus, now time.Time) (all [][]strin
 	return all
 }
 
-// ServedCluster is the Cluster of a Tunnel for everything that is about live state: an empty one for a Tunnel that is
-// prepared, nil for one that is not its own.
+// ServedCluster returns the Cluster of a Tunnel for live state: an empty one for a prepared Tunnel, and nil for a
+// Tunnel that does not belong to the Cluster.
 func ServedCluster(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) *clusterv1.Cluster {
 	switch {
 	case tunnel == nil || tunnel.ClaimedID() == "":
@@ -66,7 +67,7 @@ func ServedCluster(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time
 	return nil
 }
 
-// CurrentEdges drops the edges that can't come back, and those that were away for longest where there are too many.
+// CurrentEdges removes the edges that cannot come back, and beyond MaxEdges the ones that are away for longest.
 func CurrentEdges(edges []v1alpha1.EdgeStatus, now time.Time) []v1alpha1.EdgeStatus {
 	left := slices.DeleteFunc(
 		slices.Clone(edges), func(e v1alpha1.EdgeStatus) bool { return now.After(e.CertificateNotAfter.Add(GraceTime)) },
@@ -80,7 +81,7 @@ func CurrentEdges(edges []v1alpha1.EdgeStatus, now time.Time) []v1alpha1.EdgeSta
 	return left[:MaxEdges]
 }
 
-// PutEdge notes that an edge has got a certificate. A host that is not known leaves the one that is.
+// PutEdge records that an edge has received a certificate. An empty host leaves the recorded one.
 func PutEdge(edges []v1alpha1.EdgeStatus, edge v1alpha1.EdgeStatus) []v1alpha1.EdgeStatus {
 	edges = slices.Clone(edges)
 	i := slices.IndexFunc(edges, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == edge.NodeID })

@@ -20,48 +20,48 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// maxAge is how old a request may be to be answered: longer than the xds-server waits. Nobody would take the
-// certificate of an older one, and after an outage each retry of an edge would have used up its token once more.
+// maxAge is the greatest age of a request that is answered. It is longer than the xds-server waits: nothing would use
+// the certificate of an older one, and after an outage each retry of an edge would have used up its token once more.
 const maxAge = 30 * time.Second
 
 const (
 	// maxHost bounds the label that a machine gives itself: as long as a DNS name.
 	maxHost = 253
-	// maxRequestPEM is room for certs.MaxCSR bytes in PEM, which are a third more, and its frame.
+	// maxRequestPEM has room for certs.MaxCSR bytes in PEM, which are a third more, and the PEM frame.
 	maxRequestPEM = 2 * certs.MaxCSR
 )
 
-// Reasons for which a CertificateSigningRequest is denied. Whoever asked reads them, so they stay what they are.
+// Reasons for which a CertificateSigningRequest is denied. Requesters read them, so they must not change.
 const (
-	ReasonWrongUser      = "WrongUser"      // it was not the xds-server that made the request
+	ReasonWrongUser      = "WrongUser"      // the requester is not the xds-server
 	reasonTooOld         = "TooOld"         // the xds-server has stopped waiting
-	reasonInvalidRequest = "InvalidRequest" // the signing request is garbage, or its key is of a kind that is not taken
+	reasonInvalidRequest = "InvalidRequest" // the signing request is invalid, or its key type is not accepted
 	ReasonWrongUsage     = "WrongUsage"     // the profile has no such usage
-	ReasonInvalidName    = "InvalidName"    // an annotation is not what it has to be
+	ReasonInvalidName    = "InvalidName"    // an annotation is invalid
 	ReasonUnknownTunnel  = "UnknownTunnel"  // there is no such Tunnel: it may have been moved
-	ReasonTunnelEnded    = "TunnelEnded"    // the Tunnel is another one by now, or its Cluster is gone
+	ReasonTunnelEnded    = "TunnelEnded"    // the Tunnel was replaced by another one, or its Cluster is gone
 	// the controller has not recorded the id as this Tunnel's: it may be another Tunnel's
 	ReasonNotHeld      = "IDNotHeld"
-	ReasonRevoked      = "Revoked"      // the edge is one of spec.revokedEdges, or one of those came by the same token
+	ReasonRevoked      = "Revoked"      // the edge, or one that enrolled with the same token, is in spec.revokedEdges
 	ReasonUnknownToken = "UnknownToken" // the Tunnel has no record of the token: it has ended, or is another Tunnel's
 	ReasonTokenExpired = "TokenExpired" // the token was not used in time
-	ReasonTokenUsedUp  = "TokenUsedUp"  // the token was used as often as it may be
+	ReasonTokenUsedUp  = "TokenUsedUp"  // the token has no uses left
 )
 
-// refusal is an answer that no repetition would change.
+// refusal is a rejection that a retry would not change.
 type refusal struct{ reason, message string }
 
-// Error is the message with its reason.
+// Error returns the message with its reason.
 func (r *refusal) Error() string { return r.reason + ": " + r.message }
 
 func refuseRequest(reason, format string, args ...any) *refusal {
 	return &refusal{reason, fmt.Sprintf(format, args...)}
 }
 
-// profile is one kind of leaf: what its signer name stands for.
+// profile is one kind of leaf, selected by the signer name.
 type profile struct {
 	role   model.Role
-	client bool // its holder is the client of some TLS handshakes, and always the server of others
+	client bool // its holder is the client of some TLS handshakes, and the server of all others
 }
 
 var profiles = map[string]profile{
@@ -70,13 +70,13 @@ var profiles = map[string]profile{
 	v1alpha1.SignerControl: {role: model.RoleControl},
 }
 
-// SignsFor says whether requests to a signer are answered here.
+// SignsFor reports whether this controller answers requests to a signer.
 func SignsFor(signer string) bool {
 	_, ok := profiles[signer]
 	return ok
 }
 
-// allows says whether a leaf of this profile may be used like that.
+// allows reports whether a leaf of this profile may have a usage.
 func (p profile) allows(usage certificatesv1.KeyUsage) bool {
 	switch usage {
 	case certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth:
@@ -87,7 +87,7 @@ func (p profile) allows(usage certificatesv1.KeyUsage) bool {
 	return false
 }
 
-// request is what a CertificateSigningRequest asks for, as far as it says so by itself.
+// request is the parsed content of a CertificateSigningRequest.
 type request struct {
 	profile   profile
 	key       crypto.PublicKey
@@ -98,8 +98,8 @@ type request struct {
 	notAfter  time.Time
 }
 
-// readRequest checks everything of a CertificateSigningRequest that needs no other object. Its error is a *refusal.
-// Now is by the clock that has dated the request.
+// readRequest validates everything of a CertificateSigningRequest that requires no other object. Its error is a
+// *refusal. now is by the clock that set the time of the request.
 func readRequest(c config.Config, csr *certificatesv1.CertificateSigningRequest, now time.Time) (request, error) {
 	if csr.Spec.Username != c.XDSServerUser {
 		return request{}, refuseRequest(ReasonWrongUser, "user %q is not the xds-server", csr.Spec.Username)
@@ -134,17 +134,18 @@ func readRequest(c config.Config, csr *certificatesv1.CertificateSigningRequest,
 	return q, nil
 }
 
-// endOfLeaf is the end of a leaf: after the usual lifetime, or sooner where the request asks for that.
+// endOfLeaf returns the end of a leaf: after the usual lifetime, or sooner if the request asks for that.
 func endOfLeaf(c config.Config, csr *certificatesv1.CertificateSigningRequest) time.Time {
 	lifetime := c.LeafLifetime
 	if s := csr.Spec.ExpirationSeconds; s != nil {
 		lifetime = min(lifetime, time.Duration(*s)*time.Second)
 	}
-	// From the request's age and not from now, so that a repeated answer is the same answer.
+	// From the time of the request and not from now, so that a repeated answer is identical.
 	return csr.CreationTimestamp.Add(lifetime)
 }
 
-// readNames reads the subject of the request. The xds-server writes it in annotations; none of it comes from the CSR.
+// readNames reads the subject of the request from the annotations that the xds-server writes. It takes no name from the
+// CSR.
 func (q *request) readNames(annotations map[string]string) *refusal {
 	q.subject = model.Subject{Role: q.profile.role, Node: annotations[v1alpha1.RequestNodeAnnotation]}
 	switch q.profile.role {
@@ -177,7 +178,7 @@ func (q *request) readNames(annotations map[string]string) *refusal {
 	return nil
 }
 
-// checkTunnel says no if the tunnel of an edge is not there, is another one by now, or has ended, or if the edge or
+// checkTunnel rejects the request if the tunnel of an edge does not exist, was replaced or has ended, or if the edge or
 // its token is revoked.
 func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster, now time.Time) *refusal {
 	switch {
@@ -201,9 +202,9 @@ func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster
 	return nil
 }
 
-// enter notes an edge in the status of its Tunnel, and counts the use of its token if it has not been counted. The
-// node name of a first certificate follows from the token and the edge's signing request, so an edge that is there
-// already has been counted by an earlier try: of ours, or of an edge that had no answer in time.
+// enter records an edge in the status of its Tunnel, and counts the use of its token if it has not been counted. The
+// node name of a first certificate is derived from the token and the edge's signing request, so a recorded edge was
+// counted by an earlier attempt, whose answer may not have arrived in time.
 func (q request) enter(status *v1alpha1.TunnelStatus, now time.Time) *refusal {
 	nodeID := q.subject.NodeID()
 	known := slices.ContainsFunc(status.Edges, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == nodeID })
@@ -220,7 +221,7 @@ func (q request) enter(status *v1alpha1.TunnelStatus, now time.Time) *refusal {
 	return nil
 }
 
-// useToken counts one use of a token, if it is good.
+// useToken counts one use of a token, if it is valid.
 func useToken(tokens []v1alpha1.TokenStatus, hash string, now time.Time) *refusal {
 	i := records.TokenIndex(tokens, hash)
 	switch {

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestTheTokenOfARevokedEdgeIsNoneOnTheObjectItself: whatever the status says.
+// TestTheTokenOfARevokedEdgeIsNoneOnTheObjectItself, independent of the status.
 func TestTheTokenOfARevokedEdgeIsNoneOnTheObjectItself(t *testing.T) {
 	cluster, tunnel := controllertest.Served("c1", 1000)
 	tunnel.Spec.RevokedEdges, tunnel.Status.ID = []string{"edge-a"}, tunnel.Spec.ID

@@ -1,6 +1,7 @@
-// Package signer answers the CertificateSigningRequests of the xds-servers: it checks the request, the Tunnel and the
-// token, records the edge and the use of the token in the status of the Tunnel, and then signs or denies. In go a
-// request, out come a certificate or a reason. It does not know how the CA is rotated, and talks to no edge.
+// Package signer answers the CertificateSigningRequests of the xds-servers. It validates the request, the Tunnel and
+// the token, records the edge and the use of the token in the status of the Tunnel, and then signs or denies. Its input
+// is a request; its output is a certificate or a reason. It does not know how the CA is rotated, and has no connection
+// to edges.
 package signer
 
 import (
@@ -30,12 +31,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Reconciler approves or denies the CertificateSigningRequests of the xds-server, and signs those that it approved.
+// Reconciler approves or denies the CertificateSigningRequests of the xds-server, and signs the approved ones.
 type Reconciler struct {
 	reconciler.Deps
 }
 
-// Reconcile takes one CertificateSigningRequest to its end.
+// Reconcile processes one CertificateSigningRequest completely.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	csr, err := objects.Get(ctx, r.Client, request.NamespacedName, &certificatesv1.CertificateSigningRequest{})
 	if err != nil || csr == nil || !open(csr) {
@@ -48,7 +49,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return reconcile.Result{}, err
 }
 
-// open says whether a CertificateSigningRequest is ours and waits for an answer.
+// open reports whether a CertificateSigningRequest is ours and has no answer yet.
 func open(csr *certificatesv1.CertificateSigningRequest) bool {
 	_, ours := profiles[csr.Spec.SignerName]
 	return ours && len(csr.Status.Certificate) == 0 &&
@@ -56,8 +57,8 @@ func open(csr *certificatesv1.CertificateSigningRequest) bool {
 		!objects.HasCondition(csr, certificatesv1.CertificateFailed)
 }
 
-// answer denies a request, or counts, approves and signs it. Each step can be repeated: whoever comes after a crash
-// goes on where the last one stopped.
+// answer denies a request, or counts, approves and signs it. Each step can be repeated: after a crash the next attempt
+// continues where the last one stopped.
 func (r *Reconciler) answer(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
 	wanted, ca, err := r.check(ctx, csr)
 	var no *refusal
@@ -73,7 +74,7 @@ func (r *Reconciler) answer(ctx context.Context, csr *certificatesv1.Certificate
 	return r.sign(ctx, csr, ca, wanted)
 }
 
-// check reads a request and notes it where it has to be noted, or says no with a *refusal.
+// check parses a request and records its edge, or returns a *refusal.
 func (r *Reconciler) check(
 	ctx context.Context, csr *certificatesv1.CertificateSigningRequest,
 ) (request, *ca.Issuer, error) {
@@ -96,8 +97,9 @@ func (r *Reconciler) check(
 	return wanted, ca, err
 }
 
-// admitEdge checks that the tunnel of an edge lives and that its token is good, and notes the edge: in one write that
-// is a conflict if the Tunnel has changed since it was read. So a token is never used more often than it may be.
+// admitEdge checks that the tunnel of an edge exists and that its token is valid, and records the edge. It does so in
+// one write, which is a conflict if the Tunnel has changed since it was read, so a token is never used more often than
+// allowed.
 func (r *Reconciler) admitEdge(ctx context.Context, wanted request) error {
 	key := client.ObjectKey(wanted.tunnel)
 	tunnel, err := objects.Get(ctx, r.Live, key, &v1alpha1.Tunnel{})
@@ -109,11 +111,11 @@ func (r *Reconciler) admitEdge(ctx context.Context, wanted request) error {
 		return objects.Wrap("reading Cluster", err)
 	}
 	if no := wanted.checkTunnel(tunnel, cluster, r.Now()); no != nil {
-		return r.told(tunnel, wanted, no)
+		return r.recordRefusal(tunnel, wanted, no)
 	}
 	after := tunnel.DeepCopy()
 	if no := wanted.enter(&after.Status, r.Now()); no != nil {
-		return r.told(tunnel, wanted, no)
+		return r.recordRefusal(tunnel, wanted, no)
 	}
 	if equality.Semantic.DeepEqual(after.Status, tunnel.Status) {
 		return nil
@@ -133,8 +135,8 @@ func (r *Reconciler) admitEdge(ctx context.Context, wanted request) error {
 	return nil
 }
 
-// told returns a refusal, and says in an event of the Tunnel, if there is one, that an edge was refused, and why.
-func (r *Reconciler) told(tunnel *v1alpha1.Tunnel, wanted request, no *refusal) error {
+// recordRefusal returns a refusal, and records an event on the Tunnel, if there is one, with the reason.
+func (r *Reconciler) recordRefusal(tunnel *v1alpha1.Tunnel, wanted request, no *refusal) error {
 	if tunnel != nil && r.Recorder != nil {
 		condition.Record(
 			r.Recorder, r.Log, tunnel,
@@ -147,7 +149,7 @@ func (r *Reconciler) told(tunnel *v1alpha1.Tunnel, wanted request, no *refusal) 
 	return no
 }
 
-// on is where an edge says that it runs.
+// on returns where an edge runs, by its own report.
 func (q request) on() string {
 	if q.host == "" {
 		return ""
@@ -155,7 +157,7 @@ func (q request) on() string {
 	return " on " + q.host
 }
 
-// approve marks a request as checked. It is told by whom: the audit log then has all of the story.
+// approve marks a request as checked. The condition names the approver, which completes the audit log.
 func (r *Reconciler) approve(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
 	if objects.HasCondition(csr, certificatesv1.CertificateApproved) {
 		return nil
@@ -168,7 +170,7 @@ func (r *Reconciler) approve(ctx context.Context, csr *certificatesv1.Certificat
 	return objects.Wrap("approving CertificateSigningRequest", r.Client.SubResource("approval").Update(ctx, csr))
 }
 
-// sign issues the leaf. All that it says comes from the request that was checked, nothing from the CSR but its key.
+// sign issues the leaf. All of its content comes from the checked request, and only its key from the CSR.
 func (r *Reconciler) sign(
 	ctx context.Context, csr *certificatesv1.CertificateSigningRequest, ca *ca.Issuer, wanted request,
 ) (err error) {
@@ -194,7 +196,7 @@ func (r *Reconciler) sign(
 	return nil
 }
 
-// deny says no. A request that was approved before can only be failed.
+// deny denies a request. A request that was approved before can only be marked as failed.
 func (r *Reconciler) deny(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, no *refusal) error {
 	condition := certificatesv1.CertificateSigningRequestCondition{
 		Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue, Reason: no.reason,
@@ -228,7 +230,7 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		Complete(reconciler.Traced{Name: "signer", Reconciler: r})
 }
 
-// signerWorkers is how many requests are answered at a time.
+// signerWorkers is how many requests are answered concurrently.
 const signerWorkers = 4
 
 // New returns the reconciler of CertificateSigningRequests.

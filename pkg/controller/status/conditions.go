@@ -12,14 +12,15 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/observed"
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
-// enrolled is the condition that says whether an edge holds a certificate.
-func enrolled(edges []v1alpha1.EdgeStatus, now time.Time) metav1.Condition {
+// enrolled returns the condition that reports whether an edge holds a certificate.
+func enrolled(edges []observed.Edge, now time.Time) metav1.Condition {
 	count := 0
-	for _, e := range edges {
-		if e.RevokedAt == nil && now.Before(e.CertificateNotAfter.Time) {
+	for i := range edges {
+		if edges[i].HoldsCertificate(now) {
 			count++
 		}
 	}
@@ -35,20 +36,21 @@ func enrolled(edges []v1alpha1.EdgeStatus, now time.Time) metav1.Condition {
 	}
 }
 
-// tunnelReady is the condition that says whether there are tunnels. What is absent counts only if all is known.
+// tunnelReady returns the condition that reports whether there are tunnels. An absent tunnel counts only if the live
+// state is complete.
 func tunnelReady(live reportview.Live, revoked []string) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionTunnelReady, Status: metav1.ConditionTrue}
 	edges, complete := 0, false
-	var holes []string
+	var without []string
 	for i := range live.Edges {
 		edge := &live.Edges[i]
-		if countTunnels(edge) == 0 || slices.Contains(revoked, edge.Node) {
+		if edge.Tunnels() == 0 || slices.Contains(revoked, edge.Node) {
 			continue
 		}
 		edges++
 		everywhere := !slices.ContainsFunc(live.Gateways, func(name string) bool { return edge.Gateways[name] == 0 })
 		if everywhere && len(edge.Without) > 0 {
-			holes = append(holes, holesOf(edge))
+			without = append(without, workersWithout(edge))
 		}
 		complete = complete || everywhere && len(edge.Without) == 0
 	}
@@ -62,9 +64,9 @@ func tunnelReady(live reportview.Live, revoked []string) metav1.Condition {
 		c.Message = fmt.Sprintf("no edge has a tunnel to any of the gateways %s", strings.Join(live.Gateways, ", "))
 	case complete:
 		c.Reason, c.Message = v1alpha1.ReasonConnected, fmt.Sprintf("%s connected to every gateway", condition.Counted(edges, "edge is", "edges are"))
-	case len(holes) > 0:
+	case len(without) > 0:
 		c.Reason = v1alpha1.ReasonPartlyConnected
-		c.Message = fmt.Sprintf("%s connected, but none to each worker of every gateway, which the gateways repair: %s", condition.Counted(edges, "edge is", "edges are"), strings.Join(holes, "; "))
+		c.Message = fmt.Sprintf("%s connected, but none to each worker of every gateway, which the gateways repair: %s", condition.Counted(edges, "edge is", "edges are"), strings.Join(without, "; "))
 	default:
 		c.Reason = v1alpha1.ReasonPartlyConnected
 		c.Message = fmt.Sprintf("%s connected, but none to all of the gateways %s", condition.Counted(edges, "edge is", "edges are"), strings.Join(live.Gateways, ", "))
@@ -72,8 +74,8 @@ func tunnelReady(live reportview.Live, revoked []string) metav1.Condition {
 	return c
 }
 
-// holesOf says on how many workers of which gateways an edge has no tunnel.
-func holesOf(edge *reportview.Edge) string {
+// workersWithout describes on which workers an edge has no tunnel.
+func workersWithout(edge *reportview.Edge) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(edge.Without)) {
 		parts = append(parts, fmt.Sprintf("%s of %s", condition.Counted(edge.Without[name], "worker", "workers"), name))
@@ -81,7 +83,8 @@ func holesOf(edge *reportview.Edge) string {
 	return fmt.Sprintf("%s has no tunnel on %s", edge.Node, strings.Join(parts, ", "))
 }
 
-// apiServerReachable is the condition that says whether an edge reaches the apiserver: only an edge can tell.
+// apiServerReachable returns the condition that reports whether an edge reaches the apiserver. Only edges can observe
+// that.
 func apiServerReachable(live reportview.Live, revoked []string) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionAPIServerReachable}
 	var healthy int
@@ -111,13 +114,13 @@ func apiServerReachable(live reportview.Live, revoked []string) metav1.Condition
 	return c
 }
 
-// summary are the conditions on which Ready depends, in the order in which a request meets what they are about. The first two
-// count without a tunnel too.
+// summary lists the conditions that Ready depends on, in the order of a request. The first two
+// also apply without a tunnel.
 var summary = []string{
 	v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady, v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable,
 }
 
-// ready is the condition that sums up the others. False weighs more than unknown.
+// ready returns the condition that sums up the others. False takes precedence over Unknown.
 func ready(conditions []metav1.Condition) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady, Message: "clients reach the apiserver"}
 	kinds := summary
@@ -140,8 +143,8 @@ func ready(conditions []metav1.Condition) metav1.Condition {
 	return c
 }
 
-// keepKnown returns what was said before instead of a condition that is unknown, as long as there is still doubt: a restart of
-// an xds-server or of the controller says nothing about tunnels.
+// keepKnown returns the previous condition instead of an unknown one while there is doubt: a restart of an xds-server
+// or of the controller says nothing about tunnels.
 func keepKnown(before []metav1.Condition, c metav1.Condition, doubt bool) metav1.Condition {
 	was := apimeta.FindStatusCondition(before, c.Type)
 	if c.Status != metav1.ConditionUnknown || !doubt || was == nil || was.Status == metav1.ConditionUnknown {
@@ -150,7 +153,7 @@ func keepKnown(before []metav1.Condition, c metav1.Condition, doubt bool) metav1
 	return *was
 }
 
-// firstEnd is when the first certificate of an edge ends that is still valid; zero: never.
+// firstEnd returns when the first valid certificate of an edge ends; zero: never.
 func firstEnd(edges []v1alpha1.EdgeStatus, now time.Time) (end time.Time) {
 	for _, e := range edges {
 		if at := e.CertificateNotAfter.Time; at.After(now) && (end.IsZero() || at.Before(end)) {

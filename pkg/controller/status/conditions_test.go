@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/observed"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
@@ -19,8 +20,8 @@ func sick(node, message string) reportview.Edge {
 	return e
 }
 
-// holed is an edge that has no tunnel on a worker of its first gateway.
-func holed(node string, gateways ...string) reportview.Edge {
+// withoutOnWorker is an edge without a tunnel on one worker of its first gateway.
+func withoutOnWorker(node string, gateways ...string) reportview.Edge {
 	e := controllertest.Connected(node, gateways...)
 	e.Without = map[string]int{gateways[0]: 1}
 	return e
@@ -43,8 +44,8 @@ func TestConditionsOfWhatIsAlive(t *testing.T) {
 		"tunnels to all gateways":           {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{controllertest.Connected("edge-a", both...)}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
 		"tunnels to one of two gateways":    {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-1")}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable"},
 		"each edge has one of two gateways": {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-1"), controllertest.Connected("edge-b", "gateway-0")}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable", message: "2 edges are"},
-		"a worker without a tunnel":         {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{holed("edge-a", both...)}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable", message: "edge-a has no tunnel on 1 worker of gateway-0"},
-		"another edge has one there":        {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{holed("edge-a", both...), controllertest.Connected("edge-b", both...)}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable", message: "2 edges are"},
+		"a worker without a tunnel":         {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{withoutOnWorker("edge-a", both...)}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable", message: "edge-a has no tunnel on 1 worker of gateway-0"},
+		"another edge has one there":        {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{withoutOnWorker("edge-a", both...), controllertest.Connected("edge-b", both...)}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable", message: "2 edges are"},
 		"tunnels, but not all is known":     {live: reportview.Live{Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
 		"only a revoked edge has tunnels":   {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{controllertest.Connected("edge-a", both...)}}, revoked: []string{"edge-a"}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown"},
 		"no edge reaches the apiserver":     {live: reportview.Live{Known: true, Gateways: both[:1], Edges: []reportview.Edge{sick("edge-a", "connection refused")}}, tunnel: "True", tunnelReason: "Connected", server: "False", serverReason: "Unreachable", message: "edge-a: 127.0.0.1:6443: connection refused"},
@@ -111,10 +112,13 @@ func TestEnrolledCountsWhoMayComeIn(t *testing.T) {
 	ended, revoked := valid, valid
 	ended.CertificateNotAfter = metav1.NewTime(at.Add(-time.Minute))
 	revoked.RevokedAt = &metav1.Time{Time: at}
-	if got := enrolled([]v1alpha1.EdgeStatus{ended, revoked}, at); got.Status != metav1.ConditionFalse {
+	recorded := func(edges ...v1alpha1.EdgeStatus) []observed.Edge {
+		return observed.Recorded(&v1alpha1.Tunnel{Status: v1alpha1.TunnelStatus{Edges: edges}}, at)
+	}
+	if got := enrolled(recorded(ended, revoked), at); got.Status != metav1.ConditionFalse {
 		t.Errorf("%+v", got)
 	}
-	if got := enrolled([]v1alpha1.EdgeStatus{ended, valid}, at); got.Status != metav1.ConditionTrue || !strings.HasPrefix(got.Message, "1 edge has") {
+	if got := enrolled(recorded(ended, valid), at); got.Status != metav1.ConditionTrue || !strings.HasPrefix(got.Message, "1 edge has") {
 		t.Errorf("%+v", got)
 	}
 	if got := firstEnd([]v1alpha1.EdgeStatus{ended, valid}, at); !got.Equal(valid.CertificateNotAfter.Time) {

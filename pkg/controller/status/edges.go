@@ -14,20 +14,21 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/condition"
 	"github.com/fairlead/fairlead/pkg/controller/records"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
-// Bounds of what edges report and a status takes: with 100 edges it then stays far below the 1.5 MiB that an object may have.
+// Bounds of reported data in a status. With 100 edges, an object stays far below its limit of 1.5 MiB.
 const (
 	maxReported = 256 // bytes of a text
-	maxNames    = 64  // of a serving certificate, as many as reports have
+	maxNames    = 64  // of a serving certificate, as many as in reports
 	maxNameSize = 6 << 10
-	// seenInterval is how exact lastSeen of a connected edge is, unless there are so many that writeQueue has them wait.
+	// seenInterval is the precision of lastSeen of a connected edge, unless writeQueue delays the write.
 	seenInterval = 5 * time.Minute
 )
 
-// revoke notes what became of the edges that a Tunnel's spec revokes. The token of each ends with it.
+// revoke records the revocation of the edges that a Tunnel's spec lists, and ends their tokens.
 func revoke(status *v1alpha1.TunnelStatus, revoked []string, now time.Time) {
 	at := metav1.NewTime(now.Truncate(time.Second))
 	for i := range status.Edges {
@@ -35,7 +36,7 @@ func revoke(status *v1alpha1.TunnelStatus, revoked []string, now time.Time) {
 		node, _ := model.ParseNodeID(edge.NodeID)
 		switch isRevoked := slices.Contains(revoked, node); {
 		case !isRevoked:
-			edge.RevokedAt, edge.CutAt = nil, nil // the revocation was taken back
+			edge.RevokedAt, edge.CutAt = nil, nil // the revocation was reverted
 			continue
 		case edge.RevokedAt == nil:
 			edge.RevokedAt = &at
@@ -47,16 +48,18 @@ func revoke(status *v1alpha1.TunnelStatus, revoked []string, now time.Time) {
 	}
 }
 
-// revocationDue says whether a revocation is not in the status yet: a token must not outlive it.
+// revocationDue reports whether a revocation is missing from the status. It is urgent: a token must not outlive the
+// revocation.
 func revocationDue(tunnel *v1alpha1.Tunnel, now time.Time) bool {
 	status := tunnel.Status.DeepCopy()
 	revoke(status, tunnel.Spec.RevokedEdges, now)
 	return !equality.Semantic.DeepEqual(*status, tunnel.Status)
 }
 
-// noteCut notes of which revoked edges all gateways have said that they have no tunnel any more, with a complete record. What they say in the moment
-// of the revocation does not count yet: a tunnel may just be beginning. The next look is a writeInterval later.
-func noteCut(edges, before []v1alpha1.EdgeStatus, live reportview.Live, now time.Time) {
+// recordCut records the revoked edges for which all gateways report no tunnel, with a complete record. Reports from the
+// moment of the revocation do not count yet, because a tunnel may just be opening. The next check is a writeInterval
+// later.
+func recordCut(edges, before []v1alpha1.EdgeStatus, live reportview.Live, now time.Time) {
 	at := metav1.NewTime(now.Truncate(time.Second))
 	for i := range edges {
 		edge := &edges[i]
@@ -70,8 +73,9 @@ func noteCut(edges, before []v1alpha1.EdgeStatus, live reportview.Live, now time
 	}
 }
 
-// mergeEdges brings what is live into the edges of a status. Where it is not all known, what is absent stays as it was. An
-// edge that has no record came with a moved Cluster, whose status stays behind: its leaf ends after lifetime at the latest.
+// mergeEdges merges the live state into the edges of a status. While the live state is incomplete, absent data stays as
+// recorded. An edge without a record came with a moved Cluster, which leaves its status behind; its leaf ends after
+// lifetime at the latest.
 func mergeEdges(edges []v1alpha1.EdgeStatus, live reportview.Live, revoked []string, lifetime time.Duration, now time.Time) []v1alpha1.EdgeStatus {
 	merged := make([]v1alpha1.EdgeStatus, 0, len(edges))
 	recorded := map[string]bool{}
@@ -85,9 +89,9 @@ func mergeEdges(edges []v1alpha1.EdgeStatus, live reportview.Live, revoked []str
 	for i := range live.Edges {
 		l := &live.Edges[i]
 		nodeID := model.NodeID(l.Node)
-		// What a revoked edge still has is being cut. Of one without record nothing is to be said. And those that are on record
-		// stay, where there are too many.
-		if recorded[nodeID] || slices.Contains(revoked, l.Node) || (!l.Connected && countTunnels(l) == 0) || len(merged) >= records.MaxEdges {
+		// The tunnels of a revoked edge are being cut. An edge without record, connection and tunnels has no state to record.
+		// Recorded edges take precedence over the limit.
+		if recorded[nodeID] || slices.Contains(revoked, l.Node) || (!l.Connected && l.Tunnels() == 0) || len(merged) >= records.MaxEdges {
 			continue
 		}
 		edge := v1alpha1.EdgeStatus{NodeID: nodeID, EnrolledAt: metav1.NewTime(now.Truncate(time.Second)), CertificateNotAfter: metav1.NewTime(now.Add(lifetime).Truncate(time.Second))}
@@ -106,12 +110,12 @@ func findEdge(live reportview.Live, nodeID string) *reportview.Edge {
 	return nil
 }
 
-// mergeEdge brings what is known about one edge, if anything, into its status.
+// mergeEdge merges the live state of one edge, which may be nil, into its status.
 func mergeEdge(edge *v1alpha1.EdgeStatus, l *reportview.Edge, live reportview.Live, now time.Time) {
 	had := len(edge.Gateways) > 0
 	edge.Gateways = mergeGateways(edge.Gateways, l, live, edge.RevokedAt != nil)
 	switch seen := metav1.NewTime(now.Truncate(time.Second)); {
-	case l != nil && (l.Connected || countTunnels(l) > 0), had && len(edge.Gateways) == 0:
+	case l != nil && (l.Connected || l.Tunnels() > 0), had && len(edge.Gateways) == 0:
 		if edge.LastSeen == nil || edge.LastSeen.Before(&seen) {
 			edge.LastSeen = &seen
 		}
@@ -125,13 +129,14 @@ func mergeEdge(edge *v1alpha1.EdgeStatus, l *reportview.Edge, live reportview.Li
 	case l != nil && l.Report != nil:
 		edge.Form, edge.Version = bounded(l.Report.GetForm(), 32), bounded(l.Report.GetVersion(), 64)
 		edge.APIServer, edge.LastError = apiServerStatus(l.Report.GetApiServer(), edge.APIServer), bounded(l.Report.GetLastError(), maxReported)
-	case live.Known: // nothing is known of it any more
+	case live.Known: // its state is no longer known
 		edge.Form, edge.Version, edge.APIServer, edge.LastError = "", "", nil, ""
 	}
 }
 
-// mergeGateways returns the tunnels of an edge by gateway. Those of a gateway that does not report now are the last known, as
-// long as it may only be silent, and of a revoked edge until it reports: no other source has that they are cut.
+// mergeGateways returns the tunnels of an edge by gateway. A gateway that does not report now keeps its last known
+// tunnels while it may only be silent. For a revoked edge it keeps them until it reports, because no other source can
+// confirm that they are cut.
 func mergeGateways(before []v1alpha1.EdgeGatewayStatus, l *reportview.Edge, live reportview.Live, revoked bool) []v1alpha1.EdgeGatewayStatus {
 	var after []v1alpha1.EdgeGatewayStatus
 	if l != nil {
@@ -156,15 +161,8 @@ func mergeGateways(before []v1alpha1.EdgeGatewayStatus, l *reportview.Edge, live
 	return after
 }
 
-func countTunnels(l *reportview.Edge) (sum int) {
-	for _, count := range l.Gateways {
-		sum += count
-	}
-	return sum
-}
-
-// apiServerStatus is what an edge says of the apiserver. Of one that does not answer it shows no certificate, and the one that
-// it saw last stays.
+// apiServerStatus returns an edge's observation of the apiserver. While the apiserver does not answer, the certificate
+// that was observed last stays.
 func apiServerStatus(s *reportv1.APIServer, before *v1alpha1.EdgeAPIServerStatus) *v1alpha1.EdgeAPIServerStatus {
 	if s == nil {
 		return nil
@@ -190,7 +188,7 @@ func apiServerStatus(s *reportv1.APIServer, before *v1alpha1.EdgeAPIServerStatus
 	return out
 }
 
-// bounded makes a text of an edge fit for an object: short, and of characters that can be seen.
+// bounded makes a text of an edge fit for an object: it shortens it and replaces unprintable characters.
 func bounded(s string, limit int) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == utf8.RuneError {
@@ -208,7 +206,7 @@ func bounded(s string, limit int) string {
 	return s[:cut] + "…"
 }
 
-// sameButSeen says whether two lists of edges differ in nothing but when the edges were seen, by less than matters.
+// sameButSeen reports whether two lists of edges differ only in when the edges were seen, by less than seenInterval.
 func sameButSeen(before, after []v1alpha1.EdgeStatus, same func(a, b any) bool) bool {
 	if len(before) != len(after) {
 		return false
@@ -227,20 +225,17 @@ func sameButSeen(before, after []v1alpha1.EdgeStatus, same func(a, b any) bool) 
 }
 
 // connections counts the edges that have tunnels and are not revoked, and their tunnels.
-func connections(edges []v1alpha1.EdgeStatus) (connected, tunnels int32) {
+func connections(edges []observed.Edge) (connected, tunnels int32) {
 	for i := range edges {
-		if edges[i].RevokedAt != nil || len(edges[i].Gateways) == 0 {
-			continue
-		}
-		connected++
-		for _, g := range edges[i].Gateways {
-			tunnels += g.Tunnels
+		if edges[i].HasTunnel() {
+			connected++
+			tunnels += int32(edges[i].Tunnels())
 		}
 	}
 	return connected, tunnels
 }
 
-// edgeEvents are what happened to edges between two states of a Tunnel: that one was revoked, and that its tunnels are cut.
+// edgeEvents returns the transitions of edges between two states of a Tunnel: revocations, and cut tunnels.
 func edgeEvents(before, after []v1alpha1.EdgeStatus) (all []condition.Transition) {
 	for i := range after {
 		edge := &after[i]

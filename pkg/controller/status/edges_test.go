@@ -25,7 +25,7 @@ func TestWhatIsAbsentIsGoneOnlyIfAllIsKnown(t *testing.T) {
 	g0, g1 := v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}, v1alpha1.EdgeGatewayStatus{Name: "gateway-1", Tunnels: 2}
 	tests := map[string]struct {
 		live reportview.Live
-		want string // gateways that are left
+		want string // remaining gateways
 	}{
 		"nothing is known":                      {live: reportview.Live{}, want: "gateway-0 gateway-1"},
 		"one gateway reports, without the edge": {live: reportview.Live{Gateways: []string{"gateway-0"}}, want: "gateway-1"},
@@ -76,7 +76,7 @@ func TestLastSeen(t *testing.T) {
 	}
 }
 
-// TestAStatusHasRoomForAllThatEdgesSay: they may say anything.
+// TestAStatusHasRoomForAllThatEdgesSay: edges may send any text.
 func TestAStatusHasRoomForAllThatEdgesSay(t *testing.T) {
 	at, long := time.Now(), strings.Repeat("ä\x00\xff", 1<<16)
 	names := make([]string, 1000)
@@ -107,7 +107,7 @@ func TestAStatusHasRoomForAllThatEdgesSay(t *testing.T) {
 	}
 }
 
-// TestACertificateIsKnownWhileItsAPIServerIsAway: what was seen of it last stays, with all its names.
+// TestACertificateIsKnownWhileItsAPIServerIsAway: the certificate that was observed last stays, with all its names.
 func TestACertificateIsKnownWhileItsAPIServerIsAway(t *testing.T) {
 	at := time.Now()
 	var names []string

@@ -32,25 +32,25 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// fixedIdentity is a leaf that nobody renews.
+// fixedIdentity is a leaf that is never renewed.
 type fixedIdentity struct{ identity certs.Identity }
 
 // Identity implements certs.Source.
 func (f fixedIdentity) Identity() (certs.Identity, error) { return f.identity, nil }
 
-// openHouse admits everybody.
-type openHouse struct{}
+// admitAll admits every agent.
+type admitAll struct{}
 
 // Admit implements reporthub.Admission.
-func (openHouse) Admit(model.Subject) error { return nil }
+func (admitAll) Admit(model.Subject) error { return nil }
 
 // Gateways implements reporthub.Admission.
-func (openHouse) Gateways() []string { return nil }
+func (admitAll) Gateways() []string { return nil }
 
 // Denied implements reporthub.Admission.
-func (openHouse) Denied() (model.Denied, <-chan struct{}) { return model.Denied{}, nil }
+func (admitAll) Denied() (model.Denied, <-chan struct{}) { return model.Denied{}, nil }
 
-// hubWorld is an installation with a CA, in a namespace of its own.
+// hubWorld is an installation with a CA in its own namespace.
 type hubWorld struct {
 	t      *testing.T
 	m      client.WithWatch
@@ -69,7 +69,7 @@ func newHubWorld(t *testing.T, m client.WithWatch) *hubWorld {
 	return w
 }
 
-// identify issues a leaf by the CA that signs for its role.
+// identify issues a leaf with the CA that signs for its role.
 func (w *hubWorld) identify(subject model.Subject) certs.Source {
 	w.t.Helper()
 	key, err := certs.NewKey()
@@ -97,7 +97,7 @@ func (w *hubWorld) identify(subject model.Subject) certs.Source {
 // serveHub runs a real hub behind the TLS of an xds-server, and returns its address.
 func (w *hubWorld) serveHub() model.Endpoint {
 	w.t.Helper()
-	hub := reporthub.New(w.config.Domain, openHouse{}, slog.New(slog.DiscardHandler))
+	hub := reporthub.New(w.config.Domain, admitAll{}, slog.New(slog.DiscardHandler))
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(certs.ServerTLS(w.identify(model.ControlSubject()), ca.PublishedTrust{From: w.m, Namespace: w.config.Namespace}, records.GraceTime))))
 	reportv1.RegisterReportServer(server, hub)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -123,8 +123,8 @@ func (w *hubWorld) connect(to model.Endpoint, subject model.Subject) *grpc.Clien
 	return conn
 }
 
-// TestWhatIsReportedBecomesStatus has a real hub, an edge and a gateway that report to it over TLS, the controller's own view with the
-// leaf that it issues to itself, and looks at the status.
+// TestWhatIsReportedBecomesStatus runs a real hub, an edge and a gateway that report to it over TLS, and the
+// controller's own view with its self-issued leaf. It checks the status.
 func TestWhatIsReportedBecomesStatus(t *testing.T) {
 	w := newHubWorld(t, controllertest.APIServer(t))
 	w.config.XDSServer = w.serveHub()
@@ -161,7 +161,7 @@ func TestWhatIsReportedBecomesStatus(t *testing.T) {
 		t.Helper()
 		var tunnel *v1alpha1.Tunnel
 		controllertest.Eventually(t, func() error {
-			tunnel = l.settle(2 * time.Second)
+			tunnel = l.reconcileAfter(2 * time.Second)
 			if c := apimeta.FindStatusCondition(tunnel.Status.Conditions, kind); c == nil || c.Reason != reason {
 				return fmt.Errorf("condition %s is %+v", kind, c)
 			}

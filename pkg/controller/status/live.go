@@ -1,6 +1,7 @@
-// Package status writes what is alive into the status of Tunnels and the condition of their Clusters: edges, tunnels, conditions and
-// revocations. In go what edges and gateways have reported to the xds-servers, out come writes of status, the urgent ones
-// first and few enough for the apiserver. It writes nothing but status, and does not know how names and tokens are decided.
+// Package status writes live state into the status of Tunnels and the condition of their Clusters: edges, tunnels,
+// conditions and revocations. Its input is the reports of edges and gateways to the xds-servers; its output is writes
+// of status, urgent ones first, at a rate that the apiserver can bear. It writes nothing but status, and does not know
+// how names and tokens are decided.
 package status
 
 import (
@@ -21,51 +22,52 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/observed"
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
 const (
-	// writeInterval bounds how often one Tunnel's live state is written: what changes meanwhile is written together. Only a
-	// revocation does not wait.
+	// writeInterval is the least time between two writes of one Tunnel's live state. Changes in between are written
+	// together. Only a revocation does not wait.
 	writeInterval = time.Second
-	// askInterval is how soon a tunnel is looked at again of which not everything is known. The view tells when it is; this is
-	// for what gets lost.
+	// askInterval is how soon a tunnel with incomplete live state is checked again. The view notifies when the state is
+	// complete; this interval covers lost notifications.
 	askInterval = 30 * time.Second
-	// patience is for how long a condition stays that can't be known at the moment.
+	// patience is how long a condition stays that is unknown at the moment.
 	patience = time.Minute
 )
 
-// View is what edges and gateways report to the xds-servers.
+// View provides what edges and gateways report to the xds-servers.
 type View interface {
 	Tunnel(id string) reportview.Live
 }
 
-// Reconciler reconciles the part of a Tunnel's status that comes from what is alive, with the condition on its Cluster. It writes
-// nothing but status, and does so while the Cluster is paused too: an edge can be revoked at any time.
+// Reconciler writes the live part of a Tunnel's status and the condition on its Cluster. It writes nothing but status.
+// It also does so while the Cluster is paused, because an edge can be revoked at any time.
 type Reconciler struct {
 	reconciler.Deps
-	view          View // nil: nothing is ever known
+	view          View // nil: live state is never known
 	ended         *records.EndedTunnels
 	clusterStatus condition.ClusterWriter
-	writes        *writeQueue // nil: as often as there is something to write
+	writes        *writeQueue // nil: writes are not limited
 
 	mu     sync.Mutex
-	memory map[client.ObjectKey]remembered // of the Tunnels that there are
+	memory map[client.ObjectKey]remembered // of existing Tunnels
 }
 
-// remembered is what is not worth writing down about a Tunnel.
+// remembered is state of a Tunnel that is not worth persisting.
 type remembered struct {
 	written time.Time            // when its status was written last
-	doubts  map[string]time.Time // by type of condition: since when it is not known
+	doubts  map[string]time.Time // by type of condition: since when it is unknown
 }
 
-// recalled is as much of it as a reader needs.
+// recalled is a copy of the part of remembered that readers need.
 type recalled struct {
 	written time.Time
-	doubts  int // how many conditions are not known
+	doubts  int // number of unknown conditions
 }
 
-// Reconcile brings the live state of one Tunnel into its status.
+// Reconcile writes the live state of one Tunnel into its status.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	tunnel, err := objects.Get(ctx, r.Client, request.NamespacedName, &v1alpha1.Tunnel{})
 	if err != nil {
@@ -84,9 +86,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if wait := r.recall(request.NamespacedName).written.Add(writeInterval).Sub(now); wait > 0 && !revocationDue(tunnel, now) {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	wait, err := r.settle(ctx, objects.Group{Key: request.NamespacedName, Cluster: cluster, Tunnel: tunnel}, now)
+	wait, err := r.update(ctx, objects.Group{Key: request.NamespacedName, Cluster: cluster, Tunnel: tunnel}, now)
 	if objects.Conflict(err) {
-		r.writes.again(request.NamespacedName)
+		r.writes.returnTurn(request.NamespacedName)
 		return reconcile.Result{RequeueAfter: reconciler.ConflictDelay}, nil
 	}
 	if err != nil {
@@ -95,13 +97,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return reconcile.Result{RequeueAfter: wait}, err
 }
 
-// settle writes what differs, unless others have to come first, and returns when to look again.
-func (r *Reconciler) settle(ctx context.Context, o objects.Group, now time.Time) (time.Duration, error) {
+// update writes what differs, unless the write has to wait its turn, and returns when to reconcile again.
+func (r *Reconciler) update(ctx context.Context, o objects.Group, now time.Time) (time.Duration, error) {
 	if err := r.revive(ctx, o.Tunnel); err != nil {
 		return 0, err
 	}
 	var live reportview.Live
-	// What is known by an id is a Tunnel's only if the id is: another one may hold it.
+	// Reports carry ids, so they belong to this Tunnel only if it holds the id: another Tunnel may.
 	if r.view != nil && o.Tunnel.HeldID() != "" && o.Tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
 		live = r.view.Tunnel(o.Tunnel.HeldID())
 	}
@@ -112,8 +114,8 @@ func (r *Reconciler) settle(ctx context.Context, o objects.Group, now time.Time)
 	return r.wait(o.Key, status, live, now), nil
 }
 
-// write writes what differs of a Tunnel's status and of the condition on its Cluster, if it is this Tunnel's turn. A revocation does
-// not wait for one.
+// write writes the Tunnel's status and the condition on its Cluster if they differ and writeQueue permits it. A
+// revocation does not wait.
 func (r *Reconciler) write(ctx context.Context, o objects.Group, status v1alpha1.TunnelStatus, events []condition.Transition, now time.Time) error {
 	tunnelReady := apimeta.FindStatusCondition(status.Conditions, v1alpha1.ConditionTunnelReady)
 	tunnelDiffers := r.differs(o.Tunnel.Status, status)
@@ -125,7 +127,7 @@ func (r *Reconciler) write(ctx context.Context, o objects.Group, status v1alpha1
 	case revocationDue(o.Tunnel, now):
 		r.writes.leave(o.Key)
 		r.writes.spend(1)
-	case !r.writes.ask(o.Key, urgencyOf(o.Tunnel.Status, status)):
+	case !r.writes.request(o.Key, urgencyOf(o.Tunnel.Status, status)):
 		return nil
 	}
 	if tunnelDiffers {
@@ -147,21 +149,22 @@ func (r *Reconciler) write(ctx context.Context, o objects.Group, status v1alpha1
 	return r.clusterStatus.Set(ctx, o.Cluster, *tunnelReady)
 }
 
-// status is what a Tunnel's status has to be.
+// status returns the status as it must be.
 func (r *Reconciler) status(o objects.Group, live reportview.Live, now time.Time) (v1alpha1.TunnelStatus, []condition.Transition) {
 	status, revoked := *o.Tunnel.Status.DeepCopy(), o.Tunnel.Spec.RevokedEdges
-	// First, so that the token of a revoked edge ends before its record can be dropped, and its tunnels are followed.
+	// First, so that the token of a revoked edge ends before its record can be removed, and its tunnels are tracked.
 	revoke(&status, revoked, now)
 	status.Edges = mergeEdges(status.Edges, live, revoked, r.Config.LeafLifetime, now)
-	noteCut(status.Edges, o.Tunnel.Status.Edges, live, now)
-	status.ConnectedEdges, status.Tunnels = connections(status.Edges)
+	recordCut(status.Edges, o.Tunnel.Status.Edges, live, now)
+	edges := observed.Recorded(&v1alpha1.Tunnel{Spec: o.Tunnel.Spec, Status: status}, now)
+	status.ConnectedEdges, status.Tunnels = connections(edges)
 	var conditions []metav1.Condition
 	if r.Config.NoTunnels || !o.Tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
 		for _, kind := range condition.Live {
 			apimeta.RemoveStatusCondition(&status.Conditions, kind)
 		}
 	} else {
-		conditions = []metav1.Condition{enrolled(status.Edges, now), tunnelReady(live, revoked), apiServerReachable(live, revoked)}
+		conditions = []metav1.Condition{enrolled(edges, now), tunnelReady(live, revoked), apiServerReachable(live, revoked)}
 	}
 	for i, c := range conditions {
 		conditions[i] = keepKnown(status.Conditions, c, r.doubt(o.Key, c, now))
@@ -177,8 +180,8 @@ func (r *Reconciler) status(o objects.Group, live reportview.Live, now time.Time
 	return status, append(events, condition.Set(&status, o.Tunnel.Generation, ready(status.Conditions))...)
 }
 
-// doubt says whether a condition is unknown, but not yet for so long that it has to be said. Each has a time of its own: that
-// one is unknown for long says nothing about another.
+// doubt reports whether a condition is unknown, but not for long enough to be reported. Each condition has its own
+// time, because they are independent.
 func (r *Reconciler) doubt(key client.ObjectKey, c metav1.Condition, now time.Time) bool {
 	var doubted bool
 	r.remember(key, func(m *remembered) {
@@ -199,9 +202,9 @@ func (r *Reconciler) doubt(key client.ObjectKey, c metav1.Condition, now time.Ti
 	return doubted
 }
 
-// revive takes a tunnel off the record of those that have ended, if it lives: its Cluster was moved back, or restored.
+// revive removes a tunnel from the record of ended tunnels if it exists again: its Cluster was moved back or restored.
 func (r *Reconciler) revive(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
-	id := tunnel.ClaimedID() // a Tunnel that was restored paused has no record yet, and its edges are to come back
+	id := tunnel.ClaimedID() // a Tunnel that was restored paused has no record yet, and its edges must be able to return
 	if id == "" || !r.ended.Has(id) || !tunnel.DeletionTimestamp.IsZero() {
 		return nil
 	}
@@ -223,7 +226,7 @@ func (r *Reconciler) revive(ctx context.Context, tunnel *v1alpha1.Tunnel) error 
 	})
 }
 
-// differs says whether a status is to be written: not only for a later lastSeen.
+// differs reports whether a status must be written. A slightly later lastSeen is not sufficient.
 func (r *Reconciler) differs(before, after v1alpha1.TunnelStatus) bool {
 	if !sameButSeen(before.Edges, after.Edges, equality.Semantic.DeepEqual) {
 		return true
@@ -232,7 +235,7 @@ func (r *Reconciler) differs(before, after v1alpha1.TunnelStatus) bool {
 	return !equality.Semantic.DeepEqual(before, after)
 }
 
-// wait is when something changes by time alone.
+// wait returns when something may change by time alone.
 func (r *Reconciler) wait(key client.ObjectKey, status v1alpha1.TunnelStatus, live reportview.Live, now time.Time) time.Duration {
 	wait := seenInterval + rand.N(seenInterval/10) // spread, so that not all Tunnels are written together
 	if r.view != nil && !live.Known {

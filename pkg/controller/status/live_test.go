@@ -23,7 +23,7 @@ import (
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
-// fixedView says what a test wants it to.
+// fixedView is a View with fixed contents.
 type fixedView struct{ live reportview.Live }
 
 func (v *fixedView) Tunnel(string) reportview.Live { return v.live }
@@ -37,7 +37,8 @@ func newLive(cached client.Client, live client.Reader, view View, ended *records
 	}
 }
 
-// liveWorld is one Tunnel to which nobody else writes, with a clock and a view of the test's. Its Cluster is on the real apiserver.
+// liveWorld is one Tunnel without other writers, with a fake clock and a fake view. Its Cluster is on the real
+// apiserver.
 type liveWorld struct {
 	t       *testing.T
 	m       client.WithWatch
@@ -65,8 +66,8 @@ func newLiveWorld(t *testing.T) *liveWorld {
 	return w
 }
 
-// settle lets time go by, reconciles once, and returns the Tunnel.
-func (w *liveWorld) settle(after time.Duration) *v1alpha1.Tunnel {
+// reconcileAfter advances the clock, reconciles once, and returns the Tunnel.
+func (w *liveWorld) reconcileAfter(after time.Duration) *v1alpha1.Tunnel {
 	w.t.Helper()
 	w.clock = w.clock.Add(after)
 	if _, err := w.r.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)}); err != nil {
@@ -85,34 +86,34 @@ func (w *liveWorld) check(tunnel *v1alpha1.Tunnel, kind string, status metav1.Co
 
 func TestLiveStateBecomesStatus(t *testing.T) {
 	w := newLiveWorld(t)
-	tunnel := w.settle(0)
+	tunnel := w.reconcileAfter(0)
 	w.check(tunnel, v1alpha1.ConditionEnrolled, metav1.ConditionFalse, v1alpha1.ReasonNoEdge)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
 
 	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")}}
-	tunnel = w.settle(2 * time.Second)
+	tunnel = w.reconcileAfter(2 * time.Second)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonPartlyConnected)
 	w.check(tunnel, v1alpha1.ConditionAPIServerReachable, metav1.ConditionTrue, v1alpha1.ReasonReachable)
 	if len(tunnel.Status.Edges) != 1 || tunnel.Status.Edges[0].Gateways[0] != (v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}) {
 		t.Fatalf("edges %+v", tunnel.Status.Edges)
 	}
 	w.check(tunnel, v1alpha1.ConditionEnrolled, metav1.ConditionTrue, v1alpha1.ReasonEnrolled)
-	w.check(tunnel, v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown) // nobody has accepted this Tunnel
+	w.check(tunnel, v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown) // this Tunnel was never accepted
 
 	w.view.live.Edges = []reportview.Edge{controllertest.Connected("edge-a", "gateway-0", "gateway-1")}
-	w.check(w.settle(2*time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
+	w.check(w.reconcileAfter(2*time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
 
-	// Everything that could tell is away: nothing is concluded from that, for a while.
+	// All sources are away: for a while nothing is concluded from that.
 	w.view.live = reportview.Live{}
-	tunnel = w.settle(2 * time.Second)
+	tunnel = w.reconcileAfter(2 * time.Second)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
 	if len(tunnel.Status.Edges[0].Gateways) != 2 || tunnel.Status.Edges[0].Version == "" {
 		t.Errorf("what was known is lost: %+v", tunnel.Status.Edges[0])
 	}
-	w.check(w.settle(patience+time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
+	w.check(w.reconcileAfter(patience+time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
 
 	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}}
-	tunnel = w.settle(2 * time.Second)
+	tunnel = w.reconcileAfter(2 * time.Second)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionFalse, v1alpha1.ReasonNoTunnel)
 	if e := tunnel.Status.Edges[0]; len(e.Gateways) != 0 || e.Version != "" || e.NodeID != "CN=edge-a" || e.LastSeen == nil {
 		t.Errorf("an edge of which nothing is known any more: %+v", e)
@@ -127,7 +128,7 @@ func TestTheEdgesOfAnotherWithTheSameIDAreNotShown(t *testing.T) {
 	if err := w.m.Status().Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
-	tunnel = w.settle(0)
+	tunnel = w.reconcileAfter(0)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
 	if len(tunnel.Status.Edges) != 0 {
 		t.Errorf("edges %+v", tunnel.Status.Edges)
@@ -137,24 +138,24 @@ func TestTheEdgesOfAnotherWithTheSameIDAreNotShown(t *testing.T) {
 func TestWritesAreFew(t *testing.T) {
 	w := newLiveWorld(t)
 	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")}}
-	version := w.settle(0).ResourceVersion
-	for range 25 { // a connected edge is seen all the time
-		if got := w.settle(10 * time.Second).ResourceVersion; got != version {
+	version := w.reconcileAfter(0).ResourceVersion
+	for range 25 { // a connected edge is always seen
+		if got := w.reconcileAfter(10 * time.Second).ResourceVersion; got != version {
 			t.Fatal("something is written although nothing has changed")
 		}
 	}
-	seen := w.settle(0).Status.Edges[0].LastSeen
-	if after := w.settle(seenInterval).Status.Edges[0].LastSeen; !seen.Before(after) {
+	seen := w.reconcileAfter(0).Status.Edges[0].LastSeen
+	if after := w.reconcileAfter(seenInterval).Status.Edges[0].LastSeen; !seen.Before(after) {
 		t.Error("lastSeen is never renewed")
 	}
-	// What changes in the second after a write waits for its end.
+	// A change in the second after a write waits until that second is over.
 	w.view.live.Edges[0] = controllertest.Connected("edge-a")
-	before := w.settle(writeInterval / 4).ResourceVersion
+	before := w.reconcileAfter(writeInterval / 4).ResourceVersion
 	w.view.live.Edges[0] = controllertest.Connected("edge-a", "gateway-0")
-	if got := w.settle(writeInterval / 4).ResourceVersion; got != before {
+	if got := w.reconcileAfter(writeInterval / 4).ResourceVersion; got != before {
 		t.Error("a second write within the interval")
 	}
-	if got := w.settle(writeInterval).ResourceVersion; got != before {
+	if got := w.reconcileAfter(writeInterval).ResourceVersion; got != before {
 		t.Error("a change that was taken back is written")
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/records"
 )
 
-// New returns the reconciler of live state. Without a view nothing is known of it.
+// New returns the reconciler of live state. Without a view the live state stays unknown.
 func New(p reconciler.Deps, view View, ended *records.EndedTunnels) *Reconciler {
 	return &Reconciler{
 		Deps:          p,
@@ -32,7 +32,7 @@ func New(p reconciler.Deps, view View, ended *records.EndedTunnels) *Reconciler 
 	}
 }
 
-// Setup adds the reconciler to a manager. It reconciles the Tunnels whose ids come out of changed.
+// Setup adds the reconciler to a manager. It reconciles the Tunnels with the ids that changed delivers.
 func (r *Reconciler) Setup(mgr ctrl.Manager, changed workqueue.TypedInterface[string]) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("live").
@@ -59,8 +59,8 @@ func ourConditionChanged() predicate.Predicate {
 	}}
 }
 
-// liveWorkers is how many Tunnels have their live state reconciled at a time.
+// liveWorkers is how many Tunnels have their live state reconciled concurrently.
 const liveWorkers = 8
 
-// Waiting returns how many writes of status wait for their turn, by urgency.
+// Waiting returns how many writes of status are waiting, by urgency.
 func (r *Reconciler) Waiting() map[string]int { return r.writes.waiting() }

@@ -19,8 +19,8 @@ import (
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
-// NewView returns a view of what the xds-servers know. Ids of tunnels of which something has changed go into a queue, which
-// holds each once.
+// NewView returns a view of the state in the xds-servers. It adds the ids of changed tunnels to a queue, which holds
+// each once.
 func NewView(config config.Config, cached, live client.Reader, log *slog.Logger, changed workqueue.TypedInterface[string]) *reportview.View {
 	trust := ca.PublishedTrust{From: cached, Namespace: config.Namespace}
 	identity := &ca.SelfIssued{Config: config, Live: live, Trust: trust}
@@ -34,7 +34,8 @@ func NewView(config config.Config, cached, live client.Reader, log *slog.Logger,
 	return reportview.New(addresses(config.XDSServer, net.DefaultResolver.LookupHost), dialOne, changed.Add, log)
 }
 
-// addresses finds all xds-servers behind one name: each knows what reports to it alone. An IP address stands for itself.
+// addresses returns a function that resolves one name to all xds-servers, because each has only the reports of its own agents
+// . An IP address resolves to itself.
 func addresses(server model.Endpoint, lookup func(ctx context.Context, host string) ([]string, error)) func(context.Context) ([]string, error) {
 	return func(ctx context.Context) ([]string, error) {
 		hosts, err := lookup(ctx, server.Host)

@@ -14,11 +14,11 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// urgency is how soon a status has to be written, when many have to.
+// urgency is the priority of a write of status.
 type urgency int
 
 const (
-	worse   urgency = iota // a condition is True no more, or an edge was revoked
+	worse   urgency = iota // a condition is no longer True, or an edge was revoked
 	flipped                // another condition has changed
 	minor                  // anything else
 	seen                   // only when an edge was seen last
@@ -26,29 +26,28 @@ const (
 )
 
 const (
-	// defaultStatusWrites has 10,000 Tunnels written in little more than a minute, with the conditions of their Clusters
-	// in two.
+	// defaultStatusWrites lets 10,000 Tunnels be written in little more than a minute, or in two with the conditions of
+	// their Clusters.
 	defaultStatusWrites = 150
-	// seenShare is the part of the rate that lastSeen has: it is never urgent, and there is always some of it.
+	// seenShare reserves one of so many writes for lastSeen, which is never urgent and always pending.
 	seenShare = 20
-	// longestWaitShare says that one of so many turns goes to the Tunnel that waits longest, so that none waits for ever.
+	// longestWaitShare gives one of so many turns to the Tunnel that waits longest, so that none waits for ever.
 	longestWaitShare = 4
-	// unusedTurns is how many may have a turn that they have not used yet: more than there are workers, so that none is
-	// idle.
+	// unusedTurns bounds the granted turns that are not used yet. It exceeds the number of workers, so that none is idle.
 	unusedTurns = 2 * liveWorkers
 )
 
-// writeQueue bounds how often live state is written to the apiserver, over all Tunnels. Who may not write now waits
-// for a turn, and writes then what there is to write then. It is safe for concurrent use; nil bounds nothing.
+// writeQueue limits the rate of writes of live state over all Tunnels. A Tunnel that may not write now waits for a
+// turn, and then writes its current state. It is safe for concurrent use; nil does not limit.
 type writeQueue struct {
-	rate float64 // a second; as many may come at once
+	rate float64 // per second, which is also the burst
 	poke chan struct{}
 
 	mu      sync.Mutex
 	at      time.Time // of the next two
-	tokens  float64   // less than none: more than one write was spent at once
-	spare   float64   // of seen
-	turns   int       // given so far
+	tokens  float64   // negative after several writes were spent at once
+	spare   float64   // for lastSeen
+	turns   int       // granted so far
 	queues  [urgencies]*list.List
 	places  map[client.ObjectKey]*list.Element
 	granted map[client.ObjectKey]bool
@@ -75,8 +74,8 @@ func newWriteQueue(perSecond int) *writeQueue {
 	return w
 }
 
-// ask says whether the status of a Tunnel may be written now. If not, it has its turn later.
-func (w *writeQueue) ask(key client.ObjectKey, u urgency) bool {
+// request reports whether the status of a Tunnel may be written now. If not, the Tunnel is queued.
+func (w *writeQueue) request(key client.ObjectKey, u urgency) bool {
 	if w == nil {
 		return true
 	}
@@ -84,7 +83,7 @@ func (w *writeQueue) ask(key client.ObjectKey, u urgency) bool {
 	defer w.mu.Unlock()
 	if w.granted[key] {
 		delete(w.granted, key)
-		w.wake()
+		w.notify()
 		return true
 	}
 	now := time.Now()
@@ -102,7 +101,7 @@ func (w *writeQueue) ask(key client.ObjectKey, u urgency) bool {
 		since = p.since
 	}
 	w.places[key] = w.queues[u].PushBack(place{key, u, since})
-	w.wake()
+	w.notify()
 	return false
 }
 
@@ -116,8 +115,8 @@ func (w *writeQueue) spend(writes int) {
 	w.tokens -= float64(writes)
 }
 
-// again gives back the turn of a Tunnel whose write was a conflict.
-func (w *writeQueue) again(key client.ObjectKey) {
+// returnTurn returns the turn of a Tunnel whose write was a conflict.
+func (w *writeQueue) returnTurn(key client.ObjectKey) {
 	if w == nil {
 		return
 	}
@@ -130,7 +129,7 @@ func (w *writeQueue) again(key client.ObjectKey) {
 	w.granted[key] = true
 }
 
-// leave removes a Tunnel that has nothing to write, or can't.
+// leave removes a Tunnel that has nothing to write, or cannot write.
 func (w *writeQueue) leave(key client.ObjectKey) {
 	if w == nil {
 		return
@@ -143,11 +142,11 @@ func (w *writeQueue) leave(key client.ObjectKey) {
 	if w.granted[key] {
 		delete(w.granted, key)
 		w.tokens++
-		w.wake()
+		w.notify()
 	}
 }
 
-// run gives turns until ctx ends: then is called with each Tunnel that has got one.
+// run grants turns until ctx ends, and calls then for each Tunnel that gets one.
 func (w *writeQueue) run(ctx context.Context, then func(client.ObjectKey)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -166,7 +165,7 @@ func (w *writeQueue) run(ctx context.Context, then func(client.ObjectKey)) {
 	}
 }
 
-// grant gives the turns that there are now, and returns when to look again.
+// grant grants the available turns, and returns those Tunnels and the time until the next grant.
 func (w *writeQueue) grant(now time.Time) (keys []client.ObjectKey, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,7 +184,7 @@ func (w *writeQueue) grant(now time.Time) (keys []client.ObjectKey, wait time.Du
 		w.turns++
 		keys = append(keys, p.key)
 	}
-	return keys, time.Hour // there is a poke before
+	return keys, time.Hour // a notification comes first
 }
 
 // next returns the Tunnel that has the next turn. The caller holds the lock, and the queue is not empty.
@@ -209,7 +208,7 @@ func (w *writeQueue) next() *list.Element {
 	return first
 }
 
-// take takes what a write costs, if that is there. The lock is held, and there is a token.
+// take consumes the cost of a write, if available. The caller holds the lock, and there is a token.
 func (w *writeQueue) take(u urgency) bool {
 	if u == seen {
 		if w.spare < 1 {
@@ -221,14 +220,14 @@ func (w *writeQueue) take(u urgency) bool {
 	return true
 }
 
-// remove takes a Tunnel out of the queue. The caller holds the lock.
+// remove removes a Tunnel from the queue. The caller holds the lock.
 func (w *writeQueue) remove(at *list.Element) {
 	p := at.Value.(place)
 	w.queues[p.urgency].Remove(at)
 	delete(w.places, p.key)
 }
 
-// refill adds what has come since the last time. The lock is held.
+// refill adds the tokens since the last call. The caller holds the lock.
 func (w *writeQueue) refill(now time.Time) {
 	more := w.rate * now.Sub(w.at).Seconds()
 	w.at = now
@@ -236,20 +235,20 @@ func (w *writeQueue) refill(now time.Time) {
 	w.spare = min(w.spare+more/seenShare, max(1, w.rate/seenShare))
 }
 
-// wake has run look again. The lock is held.
-func (w *writeQueue) wake() {
+// notify makes run grant turns again. The caller holds the lock.
+func (w *writeQueue) notify() {
 	select {
 	case w.poke <- struct{}{}:
 	default:
 	}
 }
 
-// seconds is a little more than so many: less would be a look for nothing.
+// seconds converts to a duration and rounds up, because waking too early would be useless.
 func seconds(s float64) time.Duration {
 	return time.Duration(s*float64(time.Second)) + time.Millisecond
 }
 
-// urgencyOf says how soon a change of a status has to be written.
+// urgencyOf returns the urgency of a change of a status.
 func urgencyOf(before, after v1alpha1.TunnelStatus) urgency {
 	u := minor
 	if onlySeen(before, after) {
@@ -266,7 +265,7 @@ func urgencyOf(before, after v1alpha1.TunnelStatus) urgency {
 		}
 	}
 	for i := range after.Edges {
-		// New ones come last, so the index of one that was there is the same or less.
+		// New edges are appended, so an existing edge keeps its index or moves to a lower one.
 		if i < len(before.Edges) && !sameCut(before.Edges[i], after.Edges[i]) {
 			return worse
 		}
@@ -278,7 +277,7 @@ func sameCut(a, b v1alpha1.EdgeStatus) bool {
 	return a.NodeID != b.NodeID || (a.RevokedAt.Equal(b.RevokedAt) && a.CutAt.Equal(b.CutAt))
 }
 
-// onlySeen says that nothing differs but when edges were seen.
+// onlySeen reports whether two statuses differ only in when edges were seen.
 func onlySeen(before, after v1alpha1.TunnelStatus) bool {
 	if len(before.Edges) != len(after.Edges) {
 		return false
@@ -295,7 +294,7 @@ func onlySeen(before, after v1alpha1.TunnelStatus) bool {
 
 var urgencyNames = [urgencies]string{worse: "worse", flipped: "flipped", minor: "minor", seen: "seen"}
 
-// waiting returns how many writes wait for their turn, by the name of their urgency. Of nil none wait.
+// waiting returns how many writes are waiting, by the name of their urgency. A nil queue has none.
 func (w *writeQueue) waiting() map[string]int {
 	n := map[string]int{}
 	for _, name := range urgencyNames {

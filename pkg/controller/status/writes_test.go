@@ -20,7 +20,7 @@ func keyed(kind string, i int) client.ObjectKey {
 	return client.ObjectKey{Namespace: kind, Name: fmt.Sprint(i)}
 }
 
-// turns runs writeQueue, has each of some Tunnels write when its turn comes, and says in which order they did and when.
+// turns runs writeQueue, lets each of some Tunnels write at its turn, and returns the order and the times.
 func turns(t *testing.T, w *writeQueue) (order func() []client.ObjectKey) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -28,7 +28,7 @@ func turns(t *testing.T, w *writeQueue) (order func() []client.ObjectKey) {
 	var mu sync.Mutex
 	var had []client.ObjectKey
 	go w.run(ctx, func(key client.ObjectKey) {
-		if !w.ask(key, minor) {
+		if !w.request(key, minor) {
 			t.Errorf("%s had its turn and may not write", key)
 		}
 		mu.Lock()
@@ -48,7 +48,7 @@ func TestWhatGotWorseIsWrittenFirst(t *testing.T) {
 		w := newWriteQueue(100)
 		order := turns(t, w)
 		for i := range 1100 {
-			if now := w.ask(keyed("counted", i), minor); now != (i < 100) {
+			if now := w.request(keyed("counted", i), minor); now != (i < 100) {
 				t.Fatalf("Tunnel %d may write at once: %t", i, now)
 			}
 		}
@@ -57,10 +57,10 @@ func TestWhatGotWorseIsWrittenFirst(t *testing.T) {
 			t.Errorf("%d had their turn in a second, at 100 a second", n)
 		}
 		for i := range 100 {
-			w.ask(keyed("seen", i), seen)
-			w.ask(keyed("worse", i), worse)
+			w.request(keyed("seen", i), seen)
+			w.request(keyed("worse", i), worse)
 		}
-		w.ask(keyed("counted", 1099), worse) // it has got worse while it waited
+		w.request(keyed("counted", 1099), worse) // it has become worse while it waited
 		begin := len(order())
 		time.Sleep(1400 * time.Millisecond)
 		had := map[string]int{}
@@ -76,7 +76,7 @@ func TestWhatGotWorseIsWrittenFirst(t *testing.T) {
 		if n := len(all); n < 1100 || all[1050].Namespace != "counted" {
 			t.Fatalf("%d had their turn", n)
 		}
-		// When they were last seen has a twentieth of the rate, and none while others wait.
+		// Writes of lastSeen get a twentieth of the rate, and none while others wait.
 		rest := all[1100:]
 		if len(rest) > 10 {
 			t.Errorf("%d times nothing was written but lastSeen", len(rest))
@@ -98,9 +98,9 @@ func TestATurnThatIsNotUsedIsAnothers(t *testing.T) {
 			given.Add(1)
 			w.leave(key) // it has nothing to write any more
 		})
-		w.spend(20) // nobody has asked for that
+		w.spend(20) // these writes did not ask for a turn
 		for i := range 500 {
-			w.ask(keyed("c", i), minor)
+			w.request(keyed("c", i), minor)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -115,9 +115,9 @@ func TestATurnThatIsNotUsedIsAnothers(t *testing.T) {
 		if n := given.Load(); n != 500 || has != 0 || wait != 0 {
 			t.Errorf("%d turns, %d have one, %d wait", n, has, wait)
 		}
-		// Who wrote in vain does not go to the end of the queue.
-		w.again(keyed("c", 1))
-		if !w.ask(keyed("c", 1), minor) {
+		// A Tunnel whose write failed does not go to the end of the queue.
+		w.returnTurn(keyed("c", 1))
+		if !w.request(keyed("c", 1), minor) {
 			t.Error("who wrote in vain may not write again")
 		}
 	})
@@ -132,9 +132,9 @@ func TestNoMoreTurnsAreGivenThanAreUsed(t *testing.T) {
 		go w.run(ctx, func(client.ObjectKey) { given.Add(1) })
 		w.spend(1000)
 		for i := range 500 {
-			w.ask(keyed("c", i), flipped)
+			w.request(keyed("c", i), flipped)
 		}
-		time.Sleep(time.Minute) // the apiserver hangs, and with it who writes
+		time.Sleep(time.Minute) // the apiserver hangs, and the writers with it
 		synctest.Wait()
 		if n := given.Load(); n != int64(unusedTurns) {
 			t.Errorf("%d turns were given, and none was used", n)

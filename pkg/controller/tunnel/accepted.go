@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// accepted is the condition that tells what became of a Tunnel's names and addresses.
+// accepted returns the condition that reports the decision about a Tunnel's names and addresses.
 func accepted(r decision.Resolution) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse}
 	switch {
@@ -30,8 +30,8 @@ func accepted(r decision.Resolution) metav1.Condition {
 	return c
 }
 
-// notTunnelled is the condition of a Tunnel of which nothing is served, because of its mode or because the
-// installation makes no tunnels at all.
+// notTunnelled returns the condition of a Tunnel that is not served because of its mode, or because the installation
+// makes no tunnels.
 func notTunnelled(mode v1alpha1.KubeconfigMode) metav1.Condition {
 	if mode.Tunnelled() {
 		return metav1.Condition{
@@ -58,7 +58,7 @@ func fatalReason(e *model.FieldError) string {
 	return v1alpha1.ReasonInvalidName
 }
 
-// controlledByOther is the condition of a Tunnel that can't be adopted.
+// controlledByOther returns the condition of a Tunnel that cannot be adopted.
 func controlledByOther(owner metav1.OwnerReference) metav1.Condition {
 	return metav1.Condition{
 		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonControlledByOther,

@@ -21,13 +21,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
-// maxTokens is how many records of one Tunnel there may be before those of used-up tokens make room. Two are the
-// rule: the token in the Secret and the one before it.
+// maxTokens bounds the token records of one Tunnel before those of used-up tokens are removed. Usually there are two:
+// the token in the Secret and its predecessor.
 const maxTokens = 8
 
 // bootstrapFile is what edge-agent reads: bootstrap.yaml.
 type bootstrapFile struct {
-	// of the Tunnel: an edge-agent sees by it that the identity it has stored is another tunnel's
+	// of the Tunnel; an edge-agent compares it with its stored identity
 	ID           string `json:"id"`
 	Gateway      string `json:"gateway"`
 	TunnelDomain string `json:"tunnelDomain"`
@@ -35,15 +35,15 @@ type bootstrapFile struct {
 	CA           string `json:"ca"`
 }
 
-// bootstrapCommand is to be pasted into a root shell on a machine in the workload network. The quotes around EOF keep
-// the shell from reading the file's content; umask keeps others from reading the file.
+// bootstrapCommand is pasted into a root shell on a machine in the workload network. The quotes around EOF prevent the
+// shell from expanding the file's content; umask prevents other users from reading the file.
 const bootstrapCommand = `install -d -m 0700 /etc/fairlead
 (umask 077; cat >/etc/fairlead/bootstrap.yaml) <<'EOF'
 %sEOF
 edge-agent run --bootstrap /etc/fairlead/bootstrap.yaml
 `
 
-// data is the content of a bootstrap Secret.
+// data returns the content of a bootstrap Secret.
 func (f bootstrapFile) data() (map[string][]byte, error) {
 	file, err := yaml.Marshal(f)
 	if err != nil {
@@ -59,19 +59,19 @@ func (f bootstrapFile) data() (map[string][]byte, error) {
 	}, nil
 }
 
-// freshToken says whether a token is on record and good for long enough to be put into further machines: for half of
-// its life and half of its uses. Whoever reads the Secret then has that time to bring a machine up.
+// freshToken reports whether a token is on record with at least half of its life and half of its uses left. Readers of
+// the Secret then have that time to start a machine.
 func freshToken(c config.Config, tokens []v1alpha1.TokenStatus, token string, now time.Time) bool {
 	i := records.TokenIndex(tokens, enrol.HashToken(token))
 	return token != "" && i >= 0 && now.Before(replaceAt(c, tokens[i])) && 2*tokens[i].Uses <= tokens[i].MaxUses
 }
 
-// replaceAt is when a token in the bootstrap Secret has to make room for another.
+// replaceAt returns when a token in the bootstrap Secret must be replaced.
 func replaceAt(c config.Config, token v1alpha1.TokenStatus) time.Time {
 	return token.ExpiresAt.Add(-c.TokenLifetime / 2)
 }
 
-// newRecord is the record of a new token.
+// newRecord returns the record of a new token.
 func newRecord(c config.Config, token string, now time.Time) v1alpha1.TokenStatus {
 	return v1alpha1.TokenStatus{
 		SHA256: enrol.HashToken(token), ExpiresAt: metav1.NewTime(now.Add(c.TokenLifetime).Truncate(time.Second)),
@@ -79,20 +79,19 @@ func newRecord(c config.Config, token string, now time.Time) v1alpha1.TokenStatu
 	}
 }
 
-// nextLook is how long a served Tunnel may stay as it is: until its token is due.
-// A token that is not on record is due at once.
-func nextLook(c config.Config, status v1alpha1.TunnelStatus, token string, now time.Time) time.Duration {
+// requeueAfter returns when the token of a served Tunnel is due. A token that is not on record is due at once.
+func requeueAfter(c config.Config, status v1alpha1.TunnelStatus, token string, now time.Time) time.Duration {
 	var wait time.Duration
 	if i := records.TokenIndex(status.Tokens, enrol.HashToken(token)); i >= 0 {
 		wait = max(0, replaceAt(c, status.Tokens[i]).Sub(now))
 	}
-	// Spread, so that Clusters that were made together don't come together for ever.
+	// Spread, so that Clusters that were created together are not reconciled together for ever.
 	return max(wait, time.Second) + rand.N(wait/10+time.Second)
 }
 
-// validTokens drops the records of tokens that have ended, and where there are too many, of the oldest that are used
-// up. The other used-up ones stay, so that a machine that comes late is told why. A token with uses left stays
-// however many there are: some machine may have been given it. The order stays: oldest first.
+// validTokens removes the records of expired tokens and, beyond the limit, the oldest used-up ones. Other used-up
+// tokens stay, so that a late machine receives the reason of its rejection. A token with uses left always stays,
+// because it may be on a machine. The order, oldest first, is kept.
 func validTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.TokenStatus {
 	left := slices.DeleteFunc(
 		slices.Clone(tokens), func(t v1alpha1.TokenStatus) bool { return !now.Before(t.ExpiresAt.Time) },
@@ -107,16 +106,16 @@ func validTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.TokenS
 	})
 }
 
-// chooseToken returns the token that belongs into the bootstrap Secret and notes its record in a Tunnel's status. The
-// Secret itself is written after the status: no token is handed out that is not on record. Where there is no Secret
-// every token ends.
+// chooseToken returns the token for the bootstrap Secret and records it in a Tunnel's status. The Secret is written
+// after the status, so that no token is delivered that is not on record. If the Secret does not exist, every token
+// ends.
 func chooseToken(
 	c config.Config, status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time,
 ) (token string, err error) {
 	status.Tokens = validTokens(status.Tokens, now)
 	if secret == nil {
-		// Who deletes the Secret ends what was in it, copies and all: a stolen token can't be ended in another way before it
-		// is used. Records of used-up tokens stay, so that a late machine is told why.
+		// Deleting the Secret ends the token in it with all copies: a stolen token cannot be ended in another way before it
+		// is used. Records of used-up tokens stay, so that a late machine receives the reason.
 		status.Tokens = slices.DeleteFunc(
 			slices.Clone(status.Tokens), func(t v1alpha1.TokenStatus) bool { return t.Uses < t.MaxUses },
 		)
@@ -132,15 +131,15 @@ func chooseToken(
 	return token, nil
 }
 
-// bootstrapSecret reads the bootstrap Secret of a Cluster; nil where there is none. It is read from the apiserver,
-// because nothing else is kept of it in memory, and because an old copy would make a token too many.
+// bootstrapSecret reads the bootstrap Secret of a Cluster; nil: it does not exist. It reads from the apiserver: the
+// cache has only metadata, and an outdated copy would result in a superfluous token.
 func (r *Reconciler) bootstrapSecret(ctx context.Context, key client.ObjectKey) (*corev1.Secret, error) {
 	key.Name += v1alpha1.BootstrapSecretSuffix
 	secret, err := objects.Get(ctx, r.Live, key, &corev1.Secret{})
 	return secret, objects.Wrap("reading bootstrap Secret", err)
 }
 
-// writeBootstrapSecret creates the bootstrap Secret of a Tunnel, or changes what differs.
+// writeBootstrapSecret creates the bootstrap Secret of a Tunnel, or patches what differs.
 func (r *Reconciler) writeBootstrapSecret(
 	ctx context.Context, tunnel *v1alpha1.Tunnel, have *corev1.Secret, file bootstrapFile,
 ) error {
@@ -174,7 +173,8 @@ func fillBootstrapSecret(secret *corev1.Secret, tunnel *v1alpha1.Tunnel, data ma
 	secret.Data = data
 }
 
-// deleteBootstrapSecret removes the bootstrap Secret of a Tunnel, and that for boot reports, if they are that Tunnel's.
+// deleteBootstrapSecret deletes the bootstrap Secret of a Tunnel, and the Secret for boot reports, if they belong to
+// that Tunnel.
 func (r *Reconciler) deleteBootstrapSecret(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
 	if err := r.deleteReportSecret(ctx, tunnel); err != nil {
 		return err

@@ -74,9 +74,9 @@ func TestChooseToken(t *testing.T) {
 	}
 	tests := map[string]struct {
 		records  []v1alpha1.TokenStatus
-		secret   string // the token in the Secret; empty: there is none
+		secret   string // the token in the Secret; empty: it does not exist
 		wantSame bool
-		wantLeft int // of the records that were there
+		wantLeft int // of the previous records
 	}{
 		"the first one": {},
 		"a fresh one stays": {
@@ -141,7 +141,7 @@ func TestChooseToken(t *testing.T) {
 					t.Errorf("a token is forgotten that has %d uses left", r.MaxUses-r.Uses)
 				}
 			}
-			if wait := nextLook(config, *status, token, at); wait <= 0 || wait > 14*time.Hour {
+			if wait := requeueAfter(config, *status, token, at); wait <= 0 || wait > 14*time.Hour {
 				t.Errorf("next look after %s", wait)
 			}
 		})
@@ -165,7 +165,7 @@ func TestTokenRecordsAreBounded(t *testing.T) {
 
 func TestATokenThatIsNotOnRecordIsDueAtOnce(t *testing.T) {
 	config := controllertest.Config()
-	if wait := nextLook(config, v1alpha1.TunnelStatus{}, "fl1.lost", time.Now()); wait <= 0 || wait > 3*time.Second {
+	if wait := requeueAfter(config, v1alpha1.TunnelStatus{}, "fl1.lost", time.Now()); wait <= 0 || wait > 3*time.Second {
 		t.Errorf("next look after %s", wait)
 	}
 }

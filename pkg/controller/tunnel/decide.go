@@ -18,18 +18,17 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// claim is what a Tunnel may get in the situation that it is in.
+// claim is what a Tunnel may get in its situation.
 type claim struct {
-	candidate *decision.Candidate // nil: it gets nothing, and what is on record of it stays reserved
+	candidate *decision.Candidate // nil: it gets nothing, and its recorded names stay reserved
 	enrols    bool                // edges may enrol, unless the decision is fatal: tokens are chosen
 	tokensEnd bool                // every token of edges ends
 	condition func(decision.Resolution) metav1.Condition
 }
 
-// decide is the one path by which a Tunnel gets or loses names and its id: it decides, records the decision with the
-// tokens and the condition in one write, and then enqueues the Clusters whose names have changed by it. A Tunnel that
-// has changed since it was read is a conflict. Without an error the tokens in what it returns are on record, and may
-// be delivered.
+// decide is the only function that grants and revokes names and the id of a Tunnel. It decides, records the decision with the
+// tokens and the condition in one write, and then enqueues the Clusters whose names are affected. A Tunnel that has
+// changed since it was read is a conflict. If the error is nil, the returned tokens are on record and may be delivered.
 func (r *Reconciler) decide(
 	ctx context.Context, tunnel *v1alpha1.Tunnel, c claim,
 ) (resolution decision.Resolution, b bootstrap, err error) {
@@ -41,8 +40,8 @@ func (r *Reconciler) decide(
 		resolution = r.names.decide(r.Config.Domain, *c.candidate)
 		decision.Record(status, resolution)
 	}
-	// After the write, so that a name leaves one record before it enters another. After a failed write too: the registry
-	// has changed, and the next attempt would find nothing that changes.
+	// After the write, so that a name leaves one record before it enters another. Also after a failed write: the registry
+	// has changed, and a retry would find no affected Clusters.
 	defer r.enqueue(resolution.Affected)
 	if c.tokensEnd {
 		status.Tokens = nil
@@ -58,17 +57,17 @@ func (r *Reconciler) decide(
 	return resolution, b, r.report(ctx, tunnel, status, c.condition(resolution))
 }
 
-// bootstrap is what remains to be done about bootstrap Secrets after their tokens are on record; zero: nothing.
+// bootstrap is the pending work on bootstrap Secrets after their tokens are on record; zero: none.
 type bootstrap struct {
 	due     bool
-	have    *corev1.Secret // nil: it is to be created
+	have    *corev1.Secret // nil: it must be created
 	file    bootstrapFile
 	reports reportDelivery
-	wait    time.Duration // until a token is to be replaced
+	wait    time.Duration // until a token must be replaced
 }
 
-// chooseTokens chooses the tokens of a Tunnel and notes them in its status. Without a trust bundle there is nothing
-// to deliver yet: its ConfigMap enqueues every Tunnel.
+// chooseTokens chooses the tokens of a Tunnel and records them in its status. Without a trust bundle nothing can be
+// delivered; its ConfigMap enqueues every Tunnel when it appears.
 func (r *Reconciler) chooseTokens(
 	ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus,
 ) (b bootstrap, err error) {
@@ -91,11 +90,11 @@ func (r *Reconciler) chooseTokens(
 	b.file = bootstrapFile{
 		Gateway: r.Config.Public.String(), TunnelDomain: string(r.Config.Domain), Token: token, CA: string(bundle),
 	}
-	b.wait = min(nextLook(r.Config, *status, token, now), b.reports.due+time.Second)
+	b.wait = min(requeueAfter(r.Config, *status, token, now), b.reports.due+time.Second)
 	return b, nil
 }
 
-// deliver writes the bootstrap Secrets whose tokens are on record, and returns when a token is to be replaced.
+// deliver writes the bootstrap Secrets whose tokens are on record, and returns when a token must be replaced.
 func (r *Reconciler) deliver(ctx context.Context, tunnel *v1alpha1.Tunnel, b bootstrap) (reconcile.Result, error) {
 	if !b.due {
 		return reconcile.Result{}, nil
@@ -116,10 +115,11 @@ func (r *Reconciler) report(
 	return err
 }
 
-// Holder returns the Tunnel that holds a name, as far as this process has decided. It is safe for concurrent use.
+// Holder returns the Tunnel that holds a name, according to the decisions of this process. It is safe for concurrent
+// use.
 func (r *Reconciler) Holder(name string) (holder model.Key, held bool) { return r.names.Holder(name) }
 
-// enqueue has other Clusters reconciled, because the rights to their names may have changed.
+// enqueue enqueues other Clusters whose rights to names may have changed.
 func (r *Reconciler) enqueue(keys []model.Key) {
 	for _, key := range keys {
 		if r.queue != nil {

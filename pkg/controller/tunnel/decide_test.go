@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// twoOfOneName is an older Tunnel that has a name and a younger one that was refused it, both reconciled once.
+// twoOfOneName returns an older Tunnel that holds a name and a younger one that was denied it, both reconciled once.
 func twoOfOneName(t *testing.T) (r *Reconciler, api client.WithWatch, older, younger *v1alpha1.Tunnel) {
 	t.Helper()
 	c1, older := controllertest.Served("older", 1000, "api.example.org")
@@ -38,7 +38,7 @@ func twoOfOneName(t *testing.T) (r *Reconciler, api client.WithWatch, older, you
 	return r, api, older, younger
 }
 
-// TestANameLeavesOneRecordBeforeItEntersAnother: whoever reads both records never finds the name in two of them.
+// TestANameLeavesOneRecordBeforeItEntersAnother: a reader of both records never finds the name in both.
 func TestANameLeavesOneRecordBeforeItEntersAnother(t *testing.T) {
 	for _, mode := range []v1alpha1.KubeconfigMode{v1alpha1.KubeconfigModeAuto, v1alpha1.KubeconfigModeAddress} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestANameLeavesOneRecordBeforeItEntersAnother(t *testing.T) {
 			if err := api.Update(t.Context(), older); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // what is on record stays held until the record is seen to be another
+			for range 2 { // the recorded name stays reserved until the record is observed to be another
 				if _, err := r.Reconcile(
 					t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(older)},
 				); err != nil {
@@ -89,7 +89,7 @@ func TestANameLeavesOneRecordBeforeItEntersAnother(t *testing.T) {
 	}
 }
 
-// TestAFailedRecordLosesNoOther: the registry has changed by the decision, so a repetition would enqueue none.
+// TestAFailedRecordLosesNoOther: the decision has changed the registry, so a retry would enqueue none.
 func TestAFailedRecordLosesNoOther(t *testing.T) {
 	r, api, older, younger := twoOfOneName(t)
 	r.Client = interceptor.NewClient(api, interceptor.Funcs{

@@ -17,9 +17,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 )
 
-// unseenFirst lets Clusters that have changed since a controller looked at them overtake the many that have not, when
-// one starts: it goes through all, which takes a minute for 10,000, at the low priority that controller-runtime gives
-// to what is there at a start.
+// unseenFirst raises the priority of Clusters that have changed since a controller processed them. At a start,
+// controller-runtime enqueues all existing objects with low priority, and 10,000 of them take a minute.
 func unseenFirst(allClusters bool) handler.EventHandler {
 	return handler.Funcs{CreateFunc: func(
 		_ context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
@@ -34,7 +33,7 @@ func unseenFirst(allClusters bool) handler.EventHandler {
 	}}
 }
 
-// unseen says whether a Cluster that wants a tunnel is not what its condition is about.
+// unseen reports whether a Cluster that requests a tunnel differs from what its condition describes.
 func unseen(cluster *clusterv1.Cluster, allClusters bool) bool {
 	if !objects.OptedIn(cluster, allClusters) {
 		return false

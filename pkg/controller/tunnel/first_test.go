@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// TestWhatNobodyHasSeenComesFirst proves that a controller that starts does not let new work wait behind everything
-// that is as it was.
+// TestWhatNobodyHasSeenComesFirst proves that new work does not wait behind unchanged Clusters when a controller
+// starts.
 func TestWhatNobodyHasSeenComesFirst(t *testing.T) {
 	seen := func(name string, generation, at int64) *clusterv1.Cluster {
 		c := &clusterv1.Cluster{

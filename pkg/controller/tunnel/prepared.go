@@ -16,17 +16,16 @@ import (
 	"github.com/fairlead/fairlead/pkg/decision"
 )
 
-// waitsForCluster says whether a Tunnel waits for its Cluster, which is to be moved here. When the Cluster comes,
-// clusterctl replaces the Tunnel's metadata and spec, and the annotation goes with them; the status, with the tokens
-// and the edges, stays.
+// waitsForCluster reports whether a Tunnel waits for its Cluster, which will be moved here. When the Cluster arrives,
+// clusterctl replaces the Tunnel's metadata and spec, including the annotation; the status, with the tokens and the
+// edges, stays.
 func waitsForCluster(o objects.Group) bool {
 	_, ok := o.Tunnel.PreparedUntil()
 	return ok && !objects.HasPause(o.Tunnel)
 }
 
-// prepare makes or keeps what the edges of a Tunnel need to enrol before its Cluster is there: its id is recorded as
-// its own, then it gets a token and a bootstrap Secret. Nothing is served. A Tunnel that has waited for too long
-// ends.
+// prepare creates or keeps what the edges of a Tunnel require to enrol before its Cluster exists: it records the id,
+// then creates a token and a bootstrap Secret. Nothing is served. A Tunnel that has waited too long ends.
 func (r *Reconciler) prepare(ctx context.Context, o objects.Group) (reconcile.Result, error) {
 	until, _ := o.Tunnel.PreparedUntil()
 	now := r.Now()
@@ -63,8 +62,8 @@ func (r *Reconciler) prepare(ctx context.Context, o objects.Group) (reconcile.Re
 	return result, err
 }
 
-// waitingForCluster is the condition of a Tunnel that waits for its Cluster. It is unknown, and not False: nothing is
-// wrong.
+// waitingForCluster returns the condition of a Tunnel that waits for its Cluster. It is Unknown and not False, because
+// nothing is wrong.
 func waitingForCluster(until time.Time) metav1.Condition {
 	return metav1.Condition{
 		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonWaitingForCluster,
@@ -74,9 +73,9 @@ func waitingForCluster(until time.Time) metav1.Condition {
 	}
 }
 
-// endPrepared lets a Tunnel go whose Cluster has not come in time. Its edges are denied here, and here alone: the
-// installation that serves them has a record of its own. A Cluster of its name may be its own, in the middle of the
-// move: then it stays.
+// endPrepared ends a Tunnel whose Cluster has not arrived in time. Its edges are denied only here: the installation
+// that serves them has its own record. If a Cluster with its name exists, which may be its own in the middle of the
+// move, the Tunnel stays.
 func (r *Reconciler) endPrepared(ctx context.Context, o objects.Group) error {
 	cluster, err := objects.Get(ctx, r.Live, o.Key, &clusterv1.Cluster{})
 	if err != nil || cluster != nil {
@@ -86,17 +85,18 @@ func (r *Reconciler) endPrepared(ctx context.Context, o objects.Group) error {
 		"tunnel ended: the Cluster that it waited for has not come", "cluster", o.Key.String(), "tunnel",
 		o.Tunnel.ClaimedID(),
 	)
-	return r.drop(ctx, o.Tunnel, inVain(o.Tunnel))
+	return r.drop(ctx, o.Tunnel, neverHeldID(o.Tunnel))
 }
 
-// inVain says whether a Tunnel never had the right to its id: ending it ends nothing that another one has.
-func inVain(tunnel *v1alpha1.Tunnel) bool {
+// neverHeldID reports whether a Tunnel never had the right to its id, so that ending it must not end the tunnel of
+// another one.
+func neverHeldID(tunnel *v1alpha1.Tunnel) bool {
 	_, prepared := tunnel.Annotations[v1alpha1.PreparedAnnotation]
 	return prepared && tunnel.HeldID() == ""
 }
 
-// revivePrepared takes a tunnel off the record of those that have ended here: it was moved away, or prepared in vain,
-// before.
+// revivePrepared removes a tunnel from the record of ended tunnels here: it was moved away before, or an earlier
+// preparation expired.
 func (r *Reconciler) revivePrepared(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
 	id := tunnel.HeldID()
 	if id == "" || !r.ended.Has(id) {

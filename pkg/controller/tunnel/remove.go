@@ -13,10 +13,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/records"
 )
 
-// deleteForMoveAnnotation is what clusterctl puts on what it deletes because it has moved it.
+// deleteForMoveAnnotation is set by clusterctl on an object that it deletes because it has moved it.
 const deleteForMoveAnnotation = "clusterctl.cluster.x-k8s.io/delete-for-move"
 
-// remove takes the tunnel away from a Cluster that lives on: first its clients, then what they used.
+// remove removes the tunnel of a Cluster that continues to exist: first it redirects the clients, then it removes what
+// they used.
 func (r *Reconciler) remove(ctx context.Context, o objects.Group) error {
 	tunnel, err := r.restorer.GiveBack(ctx, o)
 	if err != nil {
@@ -32,8 +33,8 @@ func (r *Reconciler) remove(ctx context.Context, o objects.Group) error {
 	return r.drop(ctx, tunnel, false)
 }
 
-// end removes a Tunnel whose Cluster is gone. Its edges can't be let in again after that, so the apiserver is asked and
-// not the cache, which may not have seen a new Cluster yet.
+// end removes a Tunnel whose Cluster is gone. Its edges cannot return after that, so it reads from the apiserver: the
+// cache may not have a new Cluster yet.
 func (r *Reconciler) end(ctx context.Context, o objects.Group) error {
 	cluster, err := objects.Get(ctx, r.Live, o.Key, &clusterv1.Cluster{})
 	if err != nil {
@@ -42,7 +43,7 @@ func (r *Reconciler) end(ctx context.Context, o objects.Group) error {
 	if owner := objects.ControllingCluster(o.Tunnel); cluster != nil && (owner == nil || owner.UID == cluster.UID) {
 		return nil // the cache is late; its next event comes back here
 	}
-	// The cache may not have seen yet that the Cluster was paused or is not any more.
+	// The cache may not have the latest pause of the Cluster.
 	tunnel, err := objects.Get(ctx, r.Live, o.Key, &v1alpha1.Tunnel{})
 	if err != nil || tunnel == nil || tunnel.UID != o.Tunnel.UID {
 		return objects.Wrap("reading Tunnel", err)
@@ -50,26 +51,27 @@ func (r *Reconciler) end(ctx context.Context, o objects.Group) error {
 	moved := wasMoved(tunnel)
 	r.Log.Info("tunnel ended: its Cluster is gone",
 		"cluster", o.Key.String(), "tunnel", tunnel.ClaimedID(), "moved", moved)
-	return r.drop(ctx, tunnel, moved || inVain(tunnel))
+	return r.drop(ctx, tunnel, moved || neverHeldID(tunnel))
 }
 
-// wasMoved says whether a Tunnel whose Cluster is gone serves it elsewhere by now: it was paused, as clusterctl has
-// it during a move, or clusterctl says so itself.
+// wasMoved reports whether a Tunnel whose Cluster is gone was moved to another installation: it was paused, as
+// clusterctl does during a move, or has the annotation of clusterctl.
 func wasMoved(tunnel *v1alpha1.Tunnel) bool {
 	_, forMove := tunnel.Annotations[deleteForMoveAnnotation]
 	return forMove || apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionPaused)
 }
 
-// drop deletes a Tunnel with its bootstrap Secret and lets it go. Unless it was moved its id is on record as ended
-// before the last trace of it goes: so a crash in between only repeats something. A Tunnel that was refused its id
-// ends none: it is another's.
+// drop deletes a Tunnel with its bootstrap Secret and removes the finalizer. Unless the Tunnel was moved, its id is
+// recorded as ended before the finalizer is removed, so a crash in between only repeats work. A Tunnel that was denied
+// its id records nothing: the id is another one's.
 func (r *Reconciler) drop(ctx context.Context, tunnel *v1alpha1.Tunnel, moved bool) error {
 	if !r.Config.NoTunnels {
 		if err := r.deleteBootstrapSecret(ctx, tunnel); err != nil {
 			return err
 		}
 	}
-	// First, because a Tunnel that is not being deleted lives, and takes its id off the record. The finalizer keeps it.
+	// First, because a Tunnel that is not being deleted exists, and removes its id from the record. The finalizer keeps
+	// it.
 	tunnel, err := r.startDeleting(ctx, tunnel)
 	if err != nil || tunnel == nil {
 		return err
@@ -90,7 +92,7 @@ func (r *Reconciler) drop(ctx context.Context, tunnel *v1alpha1.Tunnel, moved bo
 	return client.IgnoreNotFound(objects.Wrap("deleting Tunnel", err))
 }
 
-// startDeleting deletes a Tunnel that has our finalizer, and returns it as it then is; nil if it is gone.
+// startDeleting deletes a Tunnel that has our finalizer, and returns it as it is then; nil: it is gone.
 func (r *Reconciler) startDeleting(ctx context.Context, tunnel *v1alpha1.Tunnel) (*v1alpha1.Tunnel, error) {
 	if !tunnel.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(tunnel, v1alpha1.TunnelFinalizer) {
 		return tunnel, nil

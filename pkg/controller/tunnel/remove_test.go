@@ -79,7 +79,7 @@ func TestAKubeconfigWithoutTunnelIsRestoredOnlyIfItIsOurs(t *testing.T) {
 	}
 }
 
-// TestTheRecordComesBeforeTheEnd has the record fail to be written: the Tunnel then stays.
+// TestTheRecordComesBeforeTheEnd makes the write of the record fail: the Tunnel then stays.
 func TestTheRecordComesBeforeTheEnd(t *testing.T) {
 	m := controllertest.APIServer(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")

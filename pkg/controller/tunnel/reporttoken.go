@@ -20,10 +20,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
-// chooseReportToken returns the token that belongs into the Secret for boot reports and notes its record in a
-// Tunnel's status. It is like chooseToken, but for the uses: they are not counted, because all machines of a workload
-// cluster report with what they found in the Secret when they were made. A token is replaced after half of its life,
-// so a machine has as long after its Secret was read.
+// chooseReportToken returns the token for the Secret for boot reports and records it in a Tunnel's status. It is like
+// chooseToken without counting uses: all machines of a workload cluster report with the token that was in the Secret
+// when they were created. A token is replaced after half of its life, so a machine has the other half after its Secret
+// was read.
 func chooseReportToken(
 	c config.Config, status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time,
 ) (token string, err error) {
@@ -47,8 +47,7 @@ func chooseReportToken(
 	return token, nil
 }
 
-// validReportTokens drops the records of tokens that have ended, and the oldest where there are too many: two are the
-// rule.
+// validReportTokens removes the records of expired tokens, and the oldest beyond the limit. Usually there are two.
 func validReportTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.TokenStatus {
 	left := slices.DeleteFunc(
 		slices.Clone(tokens), func(t v1alpha1.TokenStatus) bool { return !now.Before(t.ExpiresAt.Time) },
@@ -56,11 +55,11 @@ func validReportTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.
 	return left[max(0, len(left)-maxTokens):]
 }
 
-// reportDelivery is what is still to be done about a Secret for boot reports after its token was put on record.
+// reportDelivery is the pending work on a Secret for boot reports after its token was recorded.
 type reportDelivery struct {
 	have  *corev1.Secret
 	token string
-	due   time.Duration // when the token is to be replaced
+	due   time.Duration // when the token must be replaced
 }
 
 // prepareReports chooses the token for boot reports of a Tunnel.
@@ -79,15 +78,15 @@ func (r *Reconciler) prepareReports(
 	return d, nil
 }
 
-// reportSecret reads the Secret for boot reports from the apiserver; nil where there is none.
+// reportSecret reads the Secret for boot reports from the apiserver; nil: it does not exist.
 func (r *Reconciler) reportSecret(ctx context.Context, tunnel *v1alpha1.Tunnel) (*corev1.Secret, error) {
 	key := client.ObjectKey{Namespace: tunnel.Namespace, Name: tunnel.Name + v1alpha1.BootReportSecretSuffix}
 	secret, err := objects.Get(ctx, r.Live, key, &corev1.Secret{})
 	return secret, objects.Wrap("reading Secret for boot reports", err)
 }
 
-// deliverReports creates the Secret for boot reports, or changes what differs. The file is like an edge's bootstrap
-// file, with the other token.
+// deliverReports creates the Secret for boot reports, or patches what differs. The file is like an edge's bootstrap
+// file with another token.
 func (r *Reconciler) deliverReports(
 	ctx context.Context, tunnel *v1alpha1.Tunnel, d reportDelivery, file bootstrapFile,
 ) error {
@@ -118,7 +117,7 @@ func (r *Reconciler) deliverReports(
 	return objects.Wrap("updating Secret for boot reports", r.Client.Patch(ctx, want, objects.LockedPatch(d.have)))
 }
 
-// deleteReportSecret removes the Secret for boot reports of a Tunnel, if it is that Tunnel's.
+// deleteReportSecret deletes the Secret for boot reports of a Tunnel, if it belongs to that Tunnel.
 func (r *Reconciler) deleteReportSecret(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
 	secret, err := r.reportSecret(ctx, tunnel)
 	if err != nil || secret == nil || !metav1.IsControlledBy(secret, tunnel) {

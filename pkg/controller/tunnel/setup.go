@@ -22,7 +22,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// New returns the reconciler of Tunnels. It enqueues the kubeconfigs of Clusters whose names have changed by notify.
+// New returns the reconciler of Tunnels. It calls notify for the kubeconfigs of Clusters whose names have changed.
 func New(p reconciler.Deps, ended *records.EndedTunnels, restorer Restorer, notify func(client.ObjectKey)) *Reconciler {
 	return &Reconciler{
 		Deps:          p,
@@ -74,10 +74,10 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		Complete(reconciler.Traced{Name: "tunnel", Reconciler: r})
 }
 
-// everyTunnel leads from the trust bundle to all that deliver it.
+// everyTunnel maps the trust bundle to all Tunnels that deliver it.
 func (r *Reconciler) everyTunnel(ctx context.Context, _ client.Object) []reconcile.Request {
 	return reconciler.TunnelRequests(ctx, r.Client, r.Log)
 }
 
-// tunnelWorkers is how many Clusters are reconciled at a time.
+// tunnelWorkers is how many Clusters are reconciled concurrently.
 const tunnelWorkers = 16

@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// started is a controller that has seen nothing yet; cached and live are the two ways in which it reads.
+// started returns a controller with empty memory. cached and live are its two readers.
 func started(t *testing.T, cached client.Client, live client.Reader) *Reconciler {
 	t.Helper()
 	d := reconciler.Deps{
@@ -32,7 +32,7 @@ func started(t *testing.T, cached client.Client, live client.Reader) *Reconciler
 	return restorer.r
 }
 
-// restorerOf restores with what the reconciler of Tunnels has at the moment: tests replace parts of it.
+// restorerOf restores with the current fields of the reconciler of Tunnels, because tests replace some of them.
 type restorerOf struct{ r *Reconciler }
 
 func (o *restorerOf) GiveBack(ctx context.Context, of objects.Group) (*v1alpha1.Tunnel, error) {
@@ -45,7 +45,7 @@ func TestAgeDecidesAfterAStart(t *testing.T) {
 	api := controllertest.FakeAPI(t, c1, older, c2, younger)
 	r := started(t, api, api)
 	key := client.ObjectKeyFromObject(younger)
-	// the younger is looked at first
+	// the younger is reconciled first
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
-// Package tunnel reconciles a Cluster with its Tunnel. It creates, completes and ends Tunnels, decides which names
-// and ids they have and records that in their status, and delivers bootstrap tokens in Secrets. In go Clusters,
-// Tunnels and the trust bundle, out come Tunnels, their status and bootstrap Secrets. It does not know where a
-// kubeconfig leads, nor what is connected.
+// Package tunnel reconciles a Cluster with its Tunnel. It creates, completes and ends Tunnels, decides their names and
+// ids and records them in their status, and delivers bootstrap tokens in Secrets. Its input is Clusters, Tunnels and
+// the trust bundle; its output is Tunnels, their status and bootstrap Secrets. It does not know the endpoint of a
+// kubeconfig, nor what is connected.
 package tunnel
 
 import (
@@ -46,7 +46,7 @@ type Restorer interface {
 	GiveBack(ctx context.Context, o objects.Group) (*v1alpha1.Tunnel, error)
 }
 
-// Reconcile brings everything of one Cluster to what it has to be: load, decide, write, report.
+// Reconcile makes all objects of one Cluster match their specs: load, decide, write, report.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	if err := r.claimAll(ctx); err != nil {
 		return reconcile.Result{}, err
@@ -78,9 +78,9 @@ func (r *Reconciler) act(ctx context.Context, o objects.Group, what objects.Acti
 	return reconcile.Result{}, r.recordPaused(ctx, o)
 }
 
-// recordPaused records the decision about a Tunnel that has none on record for its Cluster while that is paused, and
-// writes nothing else: a Tunnel that clusterctl move or a restored backup has just created has no status, and its
-// edges follow it here.
+// recordPaused records the decision about a Tunnel of a paused Cluster that has none on record, and writes nothing
+// else. A Tunnel that clusterctl move or a restored backup has just created has no status, and its edges are about to
+// connect here.
 func (r *Reconciler) recordPaused(ctx context.Context, o objects.Group) error {
 	if o.Cluster == nil || o.Tunnel == nil || !objects.Paused(o) || r.Config.NoTunnels || granted(o) ||
 		o.TunnelDeleting() || !objects.OptedIn(o.Cluster, r.Config.AllClusters) {
@@ -94,14 +94,14 @@ func (r *Reconciler) recordPaused(ctx context.Context, o objects.Group) error {
 	return err
 }
 
-// granted says whether a decision is on record that lets clients of this Cluster be served.
+// granted reports whether the recorded decision permits serving clients of this Cluster.
 func granted(o objects.Group) bool {
 	served := o.Tunnel.Status.Served
 	return o.Tunnel.HeldID() != "" && served != nil && !served.EnrolmentOnly && served.ClusterUID == o.Cluster.UID
 }
 
-// claimAll lets every Tunnel that exists claim its names before the first decision after a start. What is on
-// record and the age of the Tunnels then decide, and not the order in which they are looked at.
+// claimAll lets every existing Tunnel claim its names before the first decision after a start. The records and the ages
+// of the Tunnels then decide, not the order of reconciliation.
 func (r *Reconciler) claimAll(ctx context.Context) error {
 	r.claims.Lock()
 	defer r.claims.Unlock()
@@ -118,7 +118,7 @@ func (r *Reconciler) claimAll(ctx context.Context) error {
 		if err != nil {
 			return objects.Wrap("reading Cluster", err)
 		}
-		// A Tunnel without a right to be served must not keep a name from those that have one.
+		// A Tunnel without a right to be served must not keep a name from a Tunnel with that right.
 		if candidate, ok := decision.Claimant(cluster, tunnel, r.Now()); ok {
 			r.names.resolve(r.Config.Domain, candidate)
 		} else {
@@ -129,7 +129,7 @@ func (r *Reconciler) claimAll(ctx context.Context) error {
 	return nil
 }
 
-// serve makes or keeps the Tunnel of a Cluster and everything that belongs to it.
+// serve creates or keeps the Tunnel of a Cluster and everything that belongs to it.
 func (r *Reconciler) serve(ctx context.Context, o objects.Group) (reconcile.Result, error) {
 	tunnel, err := r.ensureTunnel(ctx, o)
 	if err != nil {
@@ -140,7 +140,7 @@ func (r *Reconciler) serve(ctx context.Context, o objects.Group) (reconcile.Resu
 	}
 	candidate, ok := decision.CandidateOf(o.Cluster, tunnel)
 	if !ok {
-		return reconcile.Result{}, nil // it is going, and was never complete
+		return reconcile.Result{}, nil // it is being deleted, and was never complete
 	}
 	_, d, err := r.decide(ctx, tunnel, claim{candidate: &candidate, enrols: true, condition: accepted})
 	if err != nil {
@@ -149,8 +149,8 @@ func (r *Reconciler) serve(ctx context.Context, o objects.Group) (reconcile.Resu
 	return r.deliver(ctx, tunnel, d)
 }
 
-// serveNothing keeps a Tunnel that only has the mode in which its Cluster's kubeconfig is written: no name is served,
-// and no edge is admitted. It keeps its id, for which edges may have certificates.
+// serveNothing keeps a Tunnel that only selects the mode of its Cluster's kubeconfig: no name is served, and no edge is
+// admitted. It keeps its id, because edges may have certificates for it.
 func (r *Reconciler) serveNothing(ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) error {
 	c := claim{tokensEnd: true, condition: func(decision.Resolution) metav1.Condition {
 		return notTunnelled(tunnel.Spec.Kubeconfig.Mode)
@@ -167,7 +167,7 @@ func (r *Reconciler) serveNothing(ctx context.Context, cluster *clusterv1.Cluste
 	return err
 }
 
-// ensureTunnel returns the Tunnel of a Cluster: made, taken over or completed where it has to be.
+// ensureTunnel returns the Tunnel of a Cluster. It creates, adopts or completes it if necessary.
 func (r *Reconciler) ensureTunnel(ctx context.Context, o objects.Group) (*v1alpha1.Tunnel, error) {
 	if o.Tunnel == nil {
 		tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: o.Key.Namespace, Name: o.Key.Name}}

@@ -69,14 +69,14 @@ type Reconciler struct {
 // New returns a Reconciler that has read nothing yet.
 func New(config Config) *Reconciler {
 	r := &Reconciler{Config: config, decider: rollout.Decider{Soak: config.Soak, Immediate: config.Immediate}}
-	r.figures.Look(r.look, "fairlead_controller_rollout_phase")
+	r.figures.Observe(r.collect, "fairlead_controller_rollout_phase")
 	return r
 }
 
 // Metrics returns the collector of the Reconciler's metrics.
 func (r *Reconciler) Metrics() prometheus.Collector { return &r.figures }
 
-func (r *Reconciler) look(emit metrics.Emit) {
+func (r *Reconciler) collect(emit metrics.Emit) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.leads {

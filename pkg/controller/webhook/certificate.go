@@ -18,25 +18,25 @@ import (
 )
 
 const (
-	// webhookLifetime is that of a serving certificate and of the CA that it has to itself.
+	// webhookLifetime is the lifetime of a serving certificate and of its own CA.
 	webhookLifetime = 90 * 24 * time.Hour
-	// webhookSettle is how long apiservers have known a new CA before its leaf is served: they watch the configuration,
-	// and see a change within seconds.
+	// webhookSettle is how long a new CA is published before its leaf is served: apiservers watch the configuration and
+	// apply a change within seconds.
 	webhookSettle = time.Minute
 
-	// A leaf that apiservers may not trust yet waits under these keys.
+	// A leaf that apiservers may not trust yet is stored under these keys.
 	nextCertKey, nextKeyKey = "next.crt", "next.key"
 	webhookCAKey            = "ca.crt"
 )
 
-// servingCerts is what the webhook is served with: a leaf, the one after it, and the CAs that apiservers are to
-// trust. Each leaf has a CA of its own, and of no CA there is a key.
+// servingCerts are the certificates of the webhook: the current leaf, the next one, and the CAs that apiservers must
+// trust. Each leaf has its own CA, whose key is never stored.
 type servingCerts struct {
 	current, next certs.Identity // zero: none
 	bundle        []byte
 }
 
-// parseServing reads what data has written. Where the leaf is of no use all is as if there was nothing.
+// parseServing parses what data has written. If the leaf is unusable, it returns the zero value.
 func parseServing(data map[string][]byte) (s servingCerts, err error) {
 	if s.current, err = certs.ParseIdentity(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey]); err != nil {
 		return servingCerts{}, err
@@ -47,13 +47,13 @@ func parseServing(data map[string][]byte) (s servingCerts, err error) {
 	s.bundle = data[webhookCAKey]
 	if len(data[nextCertKey]) > 0 {
 		if s.next, err = certs.ParseIdentity(data[nextCertKey], data[nextKeyKey]); err != nil {
-			s.next = certs.Identity{} // another is made
+			s.next = certs.Identity{} // another one is created
 		}
 	}
 	return s, nil
 }
 
-// data is the content of the Secret.
+// data returns the content of the Secret.
 func (s servingCerts) data() (map[string][]byte, error) {
 	key, err := s.current.KeyPEM()
 	if err != nil {
@@ -71,15 +71,16 @@ func (s servingCerts) data() (map[string][]byte, error) {
 	return data, nil
 }
 
-// servingTimes are the webhook's times.
+// servingTimes are the times of a certificate rotation.
 type servingTimes struct{ life, settle time.Duration }
 
-// step makes the next move of a rotation, if one is due: a new leaf waits until its CA is known, and the CA before it
-// stays until it ends. Published says whether the whole bundle is in the configuration that apiservers read.
+// step takes the next step of a rotation, if one is due: a new leaf waits until its CA is published for long enough,
+// and the previous CA stays until it ends. published reports whether the whole bundle is in the configuration that
+// apiservers read.
 func (s servingCerts) step(hosts []string, published bool, times servingTimes, now time.Time) (servingCerts, error) {
 	switch {
 	case s.current.Leaf() == nil || !now.Before(s.current.NotAfter()) || !s.trusts(s.current):
-		// Apiservers trust nothing that is there: nothing is lost at once.
+		// Apiservers trust no existing certificate, so it can be replaced at once.
 		return s.make(
 			hosts, times, now, func(out *servingCerts, made certs.Identity) { out.current, out.next = made, certs.Identity{} },
 		)
@@ -95,7 +96,7 @@ func (s servingCerts) step(hosts []string, published bool, times servingTimes, n
 	return s, nil
 }
 
-// make adds a new leaf, and its CA to those that are not over.
+// make adds a new leaf, and its CA to the CAs that have not ended.
 func (s servingCerts) make(
 	hosts []string, times servingTimes, now time.Time, put func(*servingCerts, certs.Identity),
 ) (servingCerts, error) {
@@ -112,7 +113,7 @@ func (s servingCerts) make(
 	return s, nil
 }
 
-// nextStep is when the next step is due.
+// nextStep returns when the next step is due.
 func (s servingCerts) nextStep(times servingTimes) time.Time {
 	if s.next.Leaf() != nil {
 		return s.promoteAt(times)
@@ -120,27 +121,27 @@ func (s servingCerts) nextStep(times servingTimes) time.Time {
 	return renewServingAt(s.current)
 }
 
-// promoteAt is when the next leaf may be served, at the earliest.
+// promoteAt returns the earliest time at which the next leaf may be served.
 func (s servingCerts) promoteAt(times servingTimes) time.Time {
 	return s.next.NotBefore().Add(certs.ClockSkew + times.settle)
 }
 
-// renewServingAt counts from when a leaf was made, and not from the earlier begin that it has for clocks that are late.
+// renewServingAt counts from the creation of a leaf. Its validity begins earlier, for clocks that are late.
 func renewServingAt(leaf certs.Identity) time.Time {
 	return certs.RenewAt(leaf.NotBefore().Add(certs.ClockSkew), leaf.NotAfter())
 }
 
-// trusts says whether a leaf is of a CA in the bundle.
+// trusts reports whether the bundle has the CA of a leaf.
 func (s servingCerts) trusts(leaf certs.Identity) bool {
 	return slices.ContainsFunc(parsed(s.bundle), func(ca *certs.CA) bool { return ca.Issued(leaf.Leaf()) })
 }
 
-// without is the bundle without the CA of a leaf that was never served.
+// without returns the bundle without the CA of a leaf that was never served.
 func (s servingCerts) without(leaf certs.Identity) []byte {
 	return selectCAs(s.bundle, func(ca *certs.CA) bool { return !ca.Issued(leaf.Leaf()) })
 }
 
-// pruned is a bundle without the CAs whose time is over.
+// pruned returns a bundle without the CAs that have ended.
 func pruned(bundle []byte, now time.Time) []byte {
 	return selectCAs(bundle, func(ca *certs.CA) bool { return now.Before(ca.NotAfter()) })
 }
@@ -155,7 +156,7 @@ func selectCAs(bundle []byte, keep func(*certs.CA) bool) []byte {
 	return out.Bytes()
 }
 
-// parsed is nothing for a bundle that can't be read, which holds no CA to trust.
+// parsed returns the certificates of a bundle, or nil if it cannot be parsed.
 func parsed(bundle []byte) []*certs.CA {
 	cas, err := certs.ParseCAs(bundle)
 	if err != nil {
@@ -164,12 +165,12 @@ func parsed(bundle []byte) []*certs.CA {
 	return cas
 }
 
-// covers says whether a leaf is good for every host.
+// covers reports whether a leaf is valid for every host.
 func covers(leaf certs.Identity, hosts []string) bool {
 	return !slices.ContainsFunc(hosts, func(host string) bool { return leaf.Leaf().VerifyHostname(host) != nil })
 }
 
-// webhookHosts are the names under which apiservers call the webhooks of a configuration: by Service or by URL.
+// webhookHosts returns the names that apiservers use to call the webhooks of a configuration: by Service or by URL.
 func webhookHosts(configuration *admissionv1.MutatingWebhookConfiguration) ([]string, error) {
 	hosts := map[string]bool{}
 	for i := range configuration.Webhooks {
@@ -190,7 +191,7 @@ func webhookHosts(configuration *admissionv1.MutatingWebhookConfiguration) ([]st
 	return slices.Sorted(maps.Keys(hosts)), nil
 }
 
-// publishedEverywhere says whether every webhook of a configuration has exactly a bundle.
+// publishedEverywhere reports whether every webhook of a configuration has exactly this bundle.
 func publishedEverywhere(configuration *admissionv1.MutatingWebhookConfiguration, bundle []byte) bool {
 	return !slices.ContainsFunc(configuration.Webhooks, func(w admissionv1.MutatingWebhook) bool {
 		return !bytes.Equal(w.ClientConfig.CABundle, bundle)

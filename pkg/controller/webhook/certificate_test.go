@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
-// TestApiserversTrustTheWebhookAtAnyTime lets three years pass, in which replicas and apiservers are always one step
+// TestApiserversTrustTheWebhookAtAnyTime simulates three years while replicas and apiservers are always one step
 // behind.
 func TestApiserversTrustTheWebhookAtAnyTime(t *testing.T) {
 	times := servingTimes{life: 90 * 24 * time.Hour, settle: time.Minute}
@@ -36,7 +36,7 @@ func TestApiserversTrustTheWebhookAtAnyTime(t *testing.T) {
 		if state, err = parseServing(data); err != nil {
 			t.Fatal(err)
 		}
-		// A replica still serves what was there before; apiservers know the bundle of before, or this one already.
+		// A replica still serves the previous certificate; apiservers have the previous bundle or already this one.
 		for _, leaf := range []certs.Identity{served, state.current} {
 			for name, bundle := range map[string][]byte{"old": published, "new": state.bundle} {
 				roots, err := certs.Bundle(bundle).Roots()
@@ -74,7 +74,7 @@ func TestTheWebhooksLeafFollowsItsHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 20 { // somebody changes the configuration again and again
+	for i := range 20 { // the configuration is changed again and again
 		hosts := []string{"127.0.0.1", "b.svc"}
 		if i%2 == 0 {
 			hosts = []string{"c.svc"}

@@ -51,7 +51,7 @@ func (stored) List(context.Context, client.ObjectList, ...client.ListOption) err
 	return errors.ErrUnsupported
 }
 
-// fuzzObjects are a Cluster c1 with a tunnel, and a Cluster c2 by a proxy with credentials.
+// fuzzObjects are a Cluster c1 with a tunnel, and a Cluster c2 with a proxy and credentials.
 func fuzzObjects() stored {
 	var all stored
 	for _, name := range []string{"c1", "c2"} {
@@ -83,7 +83,7 @@ func fuzzObjects() stored {
 	})
 }
 
-// fuzzReview is a seed: what an apiserver sends for a Secret.
+// fuzzReview returns a seed: what an apiserver sends for a Secret.
 func fuzzReview(
 	f *testing.F, cluster, kubeconfigText string, annotations map[string]string, old *corev1.Secret,
 ) []byte {
@@ -122,9 +122,8 @@ kind: Config
 clusters: [{name: c1, cluster: {server: "https://192.0.2.1:6443"}}, {name: c2, cluster: {server: "https://192.0.2.2:6443"}}]
 `
 
-// FuzzWebhook sends reviews to the webhook, as anybody who reaches its port may. It refuses no Secret, its patches
-// touch only what is ours in a Secret and can be applied, and no answer holds a credential of a proxy that was not in
-// the question.
+// FuzzWebhook sends reviews to the webhook, as any client of its port can. It must reject no Secret, its patches must
+// apply and change only our fields, and no answer may contain a proxy credential that was not in the request.
 func FuzzWebhook(f *testing.F) {
 	f.Add(fuzzReview(f, "c1", fuzzKubeconfig, nil, nil))
 	f.Add(fuzzReview(f, "c2", fuzzKubeconfig, map[string]string{v1alpha1.WrittenServerAnnotation: "x"}, nil))
@@ -164,8 +163,8 @@ func FuzzWebhook(f *testing.F) {
 	})
 }
 
-// checkPatch applies a patch, and fails the test if it can't be applied, changes what is not ours or adds the
-// password of the proxy.
+// checkPatch applies a patch. It fails the test if the patch does not apply, changes fields that are not ours, or adds
+// the password of the proxy.
 func checkPatch(t *testing.T, asked *admissionv1.AdmissionRequest, patch []byte) {
 	t.Helper()
 	operations, err := jsonpatch.DecodePatch(patch)
@@ -178,7 +177,7 @@ func checkPatch(t *testing.T, asked *admissionv1.AdmissionRequest, patch []byte)
 			t.Errorf("it changes %q, %v", path, err)
 		}
 	}
-	// An apiserver sends objects that it has decoded and written again.
+	// An apiserver sends objects that it has decoded and encoded again.
 	var before, after, old corev1.Secret
 	_ = json.Unmarshal(asked.OldObject.Raw, &old) // there may be none
 	if err := json.Unmarshal(asked.Object.Raw, &before); err != nil {
@@ -200,7 +199,7 @@ func checkPatch(t *testing.T, asked *admissionv1.AdmissionRequest, patch []byte)
 	}
 }
 
-// holds says whether the password of the proxy is in a Secret.
+// holds reports whether the password of the proxy is in a Secret.
 func holds(secret corev1.Secret) bool {
 	for _, value := range secret.Data {
 		if bytes.Contains(value, []byte("hunter2")) {

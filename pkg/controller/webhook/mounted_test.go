@@ -26,8 +26,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 )
 
-// mount writes a certificate as a kubelet does into the folder of a volume: into a folder of its own, to which a link
-// leads.
+// mount writes a certificate as a kubelet does into the folder of a volume: into a separate folder, and a link to it.
 func mount(t *testing.T, dir, version string, serving certs.Serving) {
 	t.Helper()
 	own := filepath.Join(dir, version)
@@ -62,7 +61,7 @@ func newServing(t *testing.T) certs.Serving {
 	return serving
 }
 
-// mountedWebhook is a manager with nothing but the webhook, as a user that may read Tunnels and Clusters and no Secret.
+// mountedWebhook returns a manager with only the webhook, as a user that may read Tunnels and Clusters and no Secret.
 func mountedWebhook(t *testing.T, dir string) (mgr ctrl.Manager, address string) {
 	t.Helper()
 	const user = "mounted-webhook"
@@ -99,8 +98,7 @@ func mountedWebhook(t *testing.T, dir string) (mgr ctrl.Manager, address string)
 	return mgr, config.WebhookListen
 }
 
-// TestAMountedCertificateIsServed has the certificate come and change as files, as cert-manager and a kubelet bring
-// them.
+// TestAMountedCertificateIsServed creates and replaces the certificate as files, as cert-manager and a kubelet do.
 func TestAMountedCertificateIsServed(t *testing.T) {
 	dir := t.TempDir()
 	first, second := newServing(t), newServing(t)
@@ -140,7 +138,8 @@ func TestAMountedCertificateIsServed(t *testing.T) {
 	controllertest.Eventually(t, serves(second))
 }
 
-// TestWithoutMountedFilesTheProcessEnds: it must not serve with a certificate of its own that apiservers do not trust.
+// TestWithoutMountedFilesTheProcessEnds: it must not serve with a certificate of its own, which apiservers do not
+// trust.
 func TestWithoutMountedFilesTheProcessEnds(t *testing.T) {
 	mgr, _ := mountedWebhook(t, t.TempDir())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -22,7 +22,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// TestTheWebhooksCertificateIsRotated on a real apiserver, with the keeper's clock, and looks at what a replica
+// TestTheWebhooksCertificateIsRotated runs on a real apiserver with the keeper's clock, and checks what a replica
 // serves in each state.
 func TestTheWebhooksCertificateIsRotated(t *testing.T) {
 	m := controllertest.APIServer(t)
@@ -97,7 +97,7 @@ func TestTheWebhooksCertificateIsRotated(t *testing.T) {
 		t.Error("the keeper owns something else than the bundles")
 	}
 
-	// Somebody applies the manifest again, without a CA, and somebody else deletes the Secret.
+	// The manifest is applied again without a CA, and the Secret is deleted.
 	controllertest.Edit(
 		t, m, own, func(c *admissionv1.MutatingWebhookConfiguration) { c.Webhooks[0].ClientConfig.CABundle = nil },
 	)

@@ -39,16 +39,17 @@ import (
 const (
 	// Path is that of the URL at which apiservers call the webhook.
 	Path = "/kubeconfigs"
-	// webhookLook is how often the certificate is looked at when nothing changes: clocks are set, machines sleep.
-	webhookLook = time.Hour
-	// handshakeTimeout bounds a look into the cache, which is at hand once it is filled.
+	// certificateInterval is how often the certificate is checked without an event: clocks are changed, and machines
+	// sleep.
+	certificateInterval = time.Hour
+	// handshakeTimeout bounds a read of the cache, which blocks only until the cache has synced.
 	handshakeTimeout = time.Second
-	certificateLook  = 200 * time.Millisecond
+	cacheReadTimeout = 200 * time.Millisecond
 )
 
-// Setup adds the webhook to a manager, in every replica. Where WebhookCertDir is set, its files are served and read
-// again when they change; the process ends if there are none at the start. Else the replica that leads keeps a
-// certificate in a Secret.
+// Setup adds the webhook to a manager, in every replica. If WebhookCertDir is set, it serves the files there and reads
+// them again when they change; the process ends if there are none at the start. Otherwise the leading replica maintains
+// a certificate in a Secret.
 func Setup(p reconciler.Deps, mgr ctrl.Manager) error {
 	if p.Config.WebhookListen == "" {
 		return nil
@@ -91,7 +92,8 @@ func add(p reconciler.Deps, mgr ctrl.Manager, options webhook.Options, wait func
 	)
 }
 
-// webhookCache holds the Secret of the webhook, with its key, and the configuration of the webhook, and no other.
+// webhookCache caches the Secret of the webhook, with its key, and the configuration of the webhook, and no other
+// object.
 func webhookCache(mgr ctrl.Manager, namespace string) (cache.Cache, error) {
 	c, err := cache.New(mgr.GetConfig(), cache.Options{
 		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
@@ -108,10 +110,10 @@ func webhookCache(mgr ctrl.Manager, namespace string) (cache.Cache, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making cache of the webhook: %w", err)
 	}
-	return c, mgr.Add(reconciler.EveryReplica{Run: c.Start}) // added as it is it would start with leading
+	return c, mgr.Add(reconciler.EveryReplica{Run: c.Start}) // added directly, it would start only with leadership
 }
 
-// servingSource gives the certificate that is in the Secret now.
+// servingSource provides the certificate that is in the Secret now.
 type servingSource struct {
 	from client.Reader
 	key  client.ObjectKey
@@ -121,7 +123,7 @@ type servingSource struct {
 	pair    *tls.Certificate
 }
 
-// certificate is for tls.Config. What is of no use leaves what was there before.
+// certificate is for tls.Config. An unusable Secret leaves the previous certificate in use.
 func (s *servingSource) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
@@ -139,17 +141,17 @@ func (s *servingSource) certificate(*tls.ClientHelloInfo) (*tls.Certificate, err
 	return s.pair, nil
 }
 
-// wait returns when there is a certificate, or ctx has ended. Until then the port is closed, so that apiservers are
-// refused at once and do not wait.
+// wait returns when there is a certificate, or ctx has ended. Until then the port is closed, so that connections of
+// apiservers fail at once instead of waiting.
 func (s *servingSource) wait(ctx context.Context) error {
-	return wait.PollUntilContextCancel(ctx, certificateLook, true, func(context.Context) (bool, error) {
+	return wait.PollUntilContextCancel(ctx, cacheReadTimeout, true, func(context.Context) (bool, error) {
 		_, err := s.certificate(nil)
 		return err == nil, nil
 	})
 }
 
-// check asks the server only where it can serve: before the first replica leads there is no certificate, and no replica
-// may wait for it.
+// check checks the server only once it can serve. Before the first replica leads there is no certificate, and no
+// replica may wait for it.
 func (s *servingSource) check(serves healthz.Checker) healthz.Checker {
 	return func(request *http.Request) error {
 		if _, err := s.certificate(nil); err != nil {
@@ -159,7 +161,7 @@ func (s *servingSource) check(serves healthz.Checker) healthz.Checker {
 	}
 }
 
-// webhookKeeper makes the certificate of the webhook, rotates it, and publishes its CA to apiservers.
+// webhookKeeper creates the certificate of the webhook, rotates it, and publishes its CA to apiservers.
 type webhookKeeper struct {
 	client  client.Client
 	live    client.Reader
@@ -168,7 +170,7 @@ type webhookKeeper struct {
 	log     *slog.Logger
 	now     func() time.Time
 	times   servingTimes
-	problem string // that was told last
+	problem string // the last problem that was logged
 }
 
 func (k *webhookKeeper) setup(mgr ctrl.Manager, watched cache.Cache) error {
@@ -190,7 +192,7 @@ func (k *webhookKeeper) setup(mgr ctrl.Manager, watched cache.Cache) error {
 		Complete(reconciler.Traced{Name: "webhook", Reconciler: k})
 }
 
-// Reconcile makes one step.
+// Reconcile takes one step.
 func (k *webhookKeeper) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	configuration, err := objects.Get(
 		ctx, k.watched, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName},
@@ -200,7 +202,7 @@ func (k *webhookKeeper) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 		return reconcile.Result{}, objects.Wrap("reading configuration of the webhook", err)
 	}
 	if configuration == nil {
-		k.say(
+		k.logProblem(
 			"there is no MutatingWebhookConfiguration " + v1alpha1.WebhookConfigurationName +
 				": kubeconfigs are repaired after they were written, and not as they are",
 		)
@@ -208,10 +210,10 @@ func (k *webhookKeeper) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 	}
 	hosts, err := webhookHosts(configuration)
 	if err != nil {
-		k.say("MutatingWebhookConfiguration " + v1alpha1.WebhookConfigurationName + ": " + err.Error())
+		k.logProblem("MutatingWebhookConfiguration " + v1alpha1.WebhookConfigurationName + ": " + err.Error())
 		return reconcile.Result{}, nil
 	}
-	k.say("")
+	k.logProblem("")
 	state, err := k.rotate(ctx, configuration, hosts)
 	if err == nil {
 		err = k.publish(ctx, configuration, state.bundle)
@@ -222,15 +224,15 @@ func (k *webhookKeeper) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	pause := min(max(time.Second, state.nextStep(k.times).Sub(k.now())), webhookLook)
+	pause := min(max(time.Second, state.nextStep(k.times).Sub(k.now())), certificateInterval)
 	return reconcile.Result{RequeueAfter: pause + rand.N(pause/10+1)}, nil
 }
 
-// rotate brings the Secret to its next state.
+// rotate advances the Secret to its next state.
 func (k *webhookKeeper) rotate(
 	ctx context.Context, configuration *admissionv1.MutatingWebhookConfiguration, hosts []string,
 ) (servingCerts, error) {
-	have, err := objects.Get(ctx, k.live, k.key, &corev1.Secret{}) // an old copy would make a certificate too many
+	have, err := objects.Get(ctx, k.live, k.key, &corev1.Secret{}) // an outdated copy would result in a superfluous certificate
 	if err != nil {
 		return servingCerts{}, objects.Wrap("reading Secret of the webhook", err)
 	}
@@ -271,8 +273,8 @@ func (k *webhookKeeper) rotate(
 // fieldOwner is the field manager of the CA bundles in the configuration of the webhook.
 const fieldOwner = "fairlead-webhook"
 
-// publish applies the bundle to every webhook of the configuration that apiservers read, and leaves all other fields
-// to their owners.
+// publish applies the bundle to every webhook of the configuration that apiservers read, and leaves all other fields to
+// their owners.
 func (k *webhookKeeper) publish(
 	ctx context.Context, have *admissionv1.MutatingWebhookConfiguration, bundle []byte,
 ) error {
@@ -287,7 +289,7 @@ func (k *webhookKeeper) publish(
 	want := &unstructured.Unstructured{Object: map[string]any{"webhooks": hooks}}
 	want.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("MutatingWebhookConfiguration"))
 	want.SetName(have.Name)
-	want.SetUID(have.UID) // one that is gone is not made again
+	want.SetUID(have.UID) // a deleted one is not created again
 	applied := client.ApplyConfigurationFromUnstructured(want)
 	return objects.Wrap(
 		"writing configuration of the webhook",
@@ -295,8 +297,8 @@ func (k *webhookKeeper) publish(
 	)
 }
 
-// say logs a problem once.
-func (k *webhookKeeper) say(problem string) {
+// logProblem logs a problem once.
+func (k *webhookKeeper) logProblem(problem string) {
 	if problem != "" && problem != k.problem {
 		k.log.Warn("the webhook is not called", "problem", problem)
 	}

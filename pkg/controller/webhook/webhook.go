@@ -1,7 +1,7 @@
-// Package webhook serves the mutating webhook that writes the recorded way into a kubeconfig Secret while it is
-// admitted, and keeps the serving certificate where no other program does. In go an admission request and the record
-// in a Tunnel's status, out comes a patch. It decides nothing, refuses nothing and reads no Secret but that of its
-// own certificate.
+// Package webhook serves the mutating webhook that writes the recorded endpoint into a kubeconfig Secret during
+// admission, and maintains the serving certificate if no other program does. Its input is an admission request and the
+// record in a Tunnel's status; its output is a patch. It decides nothing, rejects nothing, and reads no Secret except
+// that of its own certificate.
 package webhook
 
 import (
@@ -30,19 +30,19 @@ import (
 )
 
 const (
-	// MaxKubeconfig keeps the webhook quick: a larger kubeconfig is left to the controller. Usual ones have 6 KiB.
+	// MaxKubeconfig keeps the webhook fast: a larger kubeconfig is left to the controller. Usual ones have 6 KiB.
 	MaxKubeconfig = 128 << 10
 	// MaxAnnotations is the apiserver's limit.
 	MaxAnnotations = 256 << 10
 )
 
-// kubeconfigWebhook puts the recorded way into a kubeconfig Secret that is being written. It decides
-// nothing: what it does the controller would do a moment later. So it never refuses a Secret, and leaves alone what
-// it is in any doubt about. Every replica serves it.
+// kubeconfigWebhook writes the recorded endpoint into a kubeconfig Secret that is being written. It decides nothing: it
+// writes only what the controller would write a moment later. So it never rejects a Secret, and it changes nothing in
+// case of doubt. Every replica serves it.
 //
-// It can't tell the apiserver from another caller on its port. So it adds no secret to a response that was not in the
-// request: it reads no Secret at all, and of a proxy's credentials it keeps those that the request holds. The
-// controller adds those of a new one.
+// It cannot authenticate the apiserver, so it must not add a secret to a response that was not in the request. It reads
+// no Secret, and keeps only the proxy credentials that the request contains. The controller adds the credentials of a
+// new proxy.
 type kubeconfigWebhook struct {
 	config config.Config
 	client client.Reader // the cache
@@ -62,7 +62,7 @@ func (w *kubeconfigWebhook) Handle(ctx context.Context, request admission.Reques
 	return admission.Patched("", changes...)
 }
 
-// rewrite returns what is to be changed of a Secret; nil: nothing.
+// rewrite returns what must be changed in a Secret; nil: nothing.
 func (w *kubeconfigWebhook) rewrite(
 	ctx context.Context, request admission.Request,
 ) ([]jsonpatch.JsonPatchOperation, error) {
@@ -81,7 +81,7 @@ func (w *kubeconfigWebhook) rewrite(
 	case !ok || name == "" || !labelled || !before.DeletionTimestamp.IsZero():
 		return nil, nil // not Cluster API's
 	case ptr.Deref(before.Immutable, false) || ptr.Deref(old.Immutable, false):
-		return nil, nil // it is not to be changed, and a change could be refused
+		return nil, nil // it must not be changed, and a change could be rejected
 	case len(before.Data[kubeconfig.Key]) > MaxKubeconfig:
 		return nil, nil
 	}
@@ -94,13 +94,13 @@ func (w *kubeconfigWebhook) rewrite(
 		return nil, err
 	}
 	if !fits(after) {
-		return nil, nil // the apiserver would refuse what its writer may write
+		return nil, nil // the apiserver would reject what its writer may write
 	}
 	return operations(&before, after), nil
 }
 
-// decision is what is on record for a Cluster, with the credentials that the Secrets in the request hold; false:
-// nothing is on record, or the kubeconfig is to be left alone now.
+// decision returns the recorded decision for a Cluster, with the credentials that the Secrets in the request contain.
+// It returns false if nothing is on record or the kubeconfig must not be changed now.
 func (w *kubeconfigWebhook) decision(
 	ctx context.Context, key client.ObjectKey, sent ...*corev1.Secret,
 ) (none kubeconfig.Decision, ok bool, err error) {
@@ -121,7 +121,7 @@ func (w *kubeconfigWebhook) decision(
 	return decision, ok, nil
 }
 
-// fits says whether the apiserver takes a Secret of this size.
+// fits reports whether the apiserver accepts a Secret of this size.
 func fits(secret *corev1.Secret) bool {
 	data, annotations := 0, 0
 	for _, value := range secret.Data {
@@ -133,7 +133,8 @@ func fits(secret *corev1.Secret) bool {
 	return data <= corev1.MaxSecretSize && annotations <= MaxAnnotations
 }
 
-// operations are what leads from one Secret to another. Only keys that differ are named: a Secret may be large.
+// operations returns the JSON patch from one Secret to another. It names only keys that differ, because a Secret may be
+// large.
 func operations(before, after *corev1.Secret) []jsonpatch.JsonPatchOperation {
 	var out []jsonpatch.JsonPatchOperation
 	if before.Annotations == nil && len(after.Annotations) > 0 {

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// requestTime is what Cluster API's probe gives a request.
+	// requestTime is the timeout of a request in Cluster API's probe.
 	requestTime = 5 * time.Second
-	// maxAnswer bounds what is read of an answer.
+	// maxAnswer bounds how much of an answer is read.
 	maxAnswer = 64 << 10
 	userAgent = "fairlead-check"
 )
 
-// client is an HTTP client that does as the kubeconfig says, with connections of its own.
+// client returns an HTTP client with the settings of the kubeconfig and with connections of its own.
 func (v *visit) client() (*http.Client, string, error) {
 	config := rest.CopyConfig(v.config)
 	config.UserAgent, config.Timeout = userAgent, 0
@@ -40,7 +40,7 @@ func (v *visit) client() (*http.Client, string, error) {
 	return httpClient, strings.TrimSuffix(config.Host, "/"), err
 }
 
-// answer is what an apiserver answers.
+// answer is an answer of an apiserver.
 type answer struct {
 	code int
 	body []byte
@@ -63,8 +63,9 @@ func ask(ctx context.Context, client *http.Client, method, url, body string) (an
 	return answer{response.StatusCode, data}, err
 }
 
-// lookAuthentication asks the apiserver, by the kubeconfig itself, who its user is, and then what Cluster API's own probe asks.
-func lookAuthentication(ctx context.Context, v *visit) finding {
+// checkAuthentication uses the kubeconfig to query the apiserver for its user, and then sends the request of Cluster
+// API's own probe.
+func checkAuthentication(ctx context.Context, v *visit) finding {
 	if f := v.cannotAsk(); f != nil {
 		return *f
 	}
@@ -101,7 +102,7 @@ func lookAuthentication(ctx context.Context, v *visit) finding {
 	return ok("the apiserver knows the user as %s, and answers", user)
 }
 
-// cannotAsk says why the kubeconfig can't be tried; nil: it can.
+// cannotAsk returns why the kubeconfig cannot be tried; nil: it can.
 func (v *visit) cannotAsk() *finding {
 	var f finding
 	switch {
@@ -125,7 +126,7 @@ func (v *visit) cannotAsk() *finding {
 	return &f
 }
 
-// unauthorized is what 401 means.
+// unauthorized returns the finding for status 401.
 func (v *visit) unauthorized() finding {
 	f := broken("the apiserver does not take the credentials of the kubeconfig (401)", "its client certificate is of another CA or has ended, or its token has", v.rewrite(v.secret.Name))
 	if leaves := certificatesOf(v.config.CertData); len(leaves) > 0 && v.now().After(leaves[0].NotAfter) {
@@ -134,7 +135,7 @@ func (v *visit) unauthorized() finding {
 	return f
 }
 
-// unanswering says what it means that a request has no answer.
+// unanswering returns the finding for a request without an answer.
 func (v *visit) unanswering(err error) finding {
 	var authority x509.UnknownAuthorityError
 	var name x509.HostnameError
@@ -150,7 +151,7 @@ func (v *visit) unanswering(err error) finding {
 	case isTimeout(err):
 		return broken("a request by the kubeconfig has no answer within "+requestTime.String(), "the way is open and nobody answers at its end: the apiserver hangs, or something on the way swallows what is sent",
 			"see the apiserver on the control-plane machine, and the hop before")
-	// What gateway-agents answer for a workload cluster without tunnels: by CONNECT, and by SNI.
+	// Answers of gateway-agents for a workload cluster without tunnels: by CONNECT, and by SNI.
 	case strings.Contains(err.Error(), "Service Unavailable"), strings.Contains(err.Error(), "tls: unrecognized name"):
 		return broken(detail, "the gateway has no tunnel to the workload cluster: it is dark", "see the hops tunnels and edge")
 	case isCut(err):
@@ -171,15 +172,15 @@ func isCut(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// isAlert says whether the other end has ended a handshake with an alert.
+// isAlert reports whether the other end has ended a handshake with an alert.
 func isAlert(err error) bool {
 	var alert tls.AlertError
 	var remote *net.OpError
 	return errors.As(err, &alert) || errors.As(err, &remote) && remote.Op == "remote error"
 }
 
-// lookWatch keeps a watch open for a while: what cuts streams cuts it.
-func lookWatch(ctx context.Context, v *visit) finding {
+// checkWatch keeps a watch open for a while, to detect anything that cuts streams.
+func checkWatch(ctx context.Context, v *visit) finding {
 	if f := v.cannotAsk(); f != nil {
 		return *f
 	}

@@ -12,9 +12,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// lookAPIServer has the edges look at the apiserver, and looks whether its certificate has the name that the kubeconfig verifies.
-func lookAPIServer(ctx context.Context, v *visit) finding {
-	if f := v.noWay(); f != nil {
+// checkAPIServer makes the edges probe the apiserver, and checks whether its certificate has the name that the
+// kubeconfig verifies.
+func checkAPIServer(ctx context.Context, v *visit) finding {
+	if f := v.notObservable(); f != nil {
 		return *f
 	}
 	edges, late := v.atAPIServer(ctx)
@@ -25,47 +26,47 @@ func lookAPIServer(ctx context.Context, v *visit) finding {
 	return f
 }
 
-// looks is what edges answer who are asked to look at their apiserver.
-type looks struct {
-	all []collect.EdgeLook
-	err error // why none could be asked
+// apiServerProbes are the results of the edges that were asked to probe their apiserver.
+type apiServerProbes struct {
+	all []collect.EdgeProbe
+	err error // why no edge could be asked
 }
 
-// look has the edges look, once for all hops.
-func (v *visit) look(ctx context.Context) looks {
-	if v.looks == nil {
-		v.looks = &looks{}
-		v.looks.all, v.looks.err = v.Servers.Look(ctx, v.tunnel.HeldID())
+// probe makes the edges probe the apiserver, once for all hops.
+func (v *visit) probe(ctx context.Context) apiServerProbes {
+	if v.probes == nil {
+		v.probes = &apiServerProbes{}
+		v.probes.all, v.probes.err = v.Servers.ProbeAPIServers(ctx, v.tunnel.HeldID())
 	}
-	return *v.looks
+	return *v.probes
 }
 
-// of is what one edge answers.
-func (l looks) of(node string) collect.EdgeLook {
-	if at := slices.IndexFunc(l.all, func(e collect.EdgeLook) bool { return e.Node == node }); at >= 0 {
+// of returns the result of one edge.
+func (l apiServerProbes) of(node string) collect.EdgeProbe {
+	if at := slices.IndexFunc(l.all, func(e collect.EdgeProbe) bool { return e.Node == node }); at >= 0 {
 		return l.all[at]
 	}
 	if l.err != nil {
-		return collect.EdgeLook{Node: node, Problem: text(l.err)}
+		return collect.EdgeProbe{Node: node, Problem: text(l.err)}
 	}
-	return collect.EdgeLook{Node: node, Problem: "no xds-server that answers has it now"}
+	return collect.EdgeProbe{Node: node, Problem: "no xds-server that answers has it now"}
 }
 
-// atAPIServer are the edges that are connected, with what they see of the apiserver now; if none of them looks now, with what they have reported.
-// late says so.
+// atAPIServer returns the connected edges with what they observe of the apiserver now or, if none of them does, with
+// their reports. late is then true.
 func (v *visit) atAPIServer(ctx context.Context) (all []observed.Edge, late string) {
 	for _, e := range v.edges() {
 		if e.Connected {
 			all = append(all, e)
 		}
 	}
-	if v.observed == nil || v.blind != "" {
+	if v.observed == nil || v.notObserved != "" {
 		return all, "as the controller has noted"
 	}
 	if len(all) == 0 {
 		return nil, ""
 	}
-	seen := v.look(ctx)
+	seen := v.probe(ctx)
 	var fresh []observed.Edge
 	var others []string
 	reached := false
@@ -86,7 +87,7 @@ func (v *visit) atAPIServer(ctx context.Context) (all []observed.Edge, late stri
 	return all, strings.Join(others, "; ")
 }
 
-// judgeAPIServer says what it means what edges see of the apiserver.
+// judgeAPIServer returns the finding for the observations of the edges.
 func (v *visit) judgeAPIServer(edges []observed.Edge) finding {
 	var healthy []string
 	var ill, first *observed.Edge
@@ -127,7 +128,7 @@ func (v *visit) judgeAPIServer(edges []observed.Edge) finding {
 	return ok("%s", detail)
 }
 
-// verified is the name that clients of the kubeconfig verify; empty: not known.
+// verified returns the name that clients of the kubeconfig verify; empty: not known.
 func (v *visit) verified() string {
 	if v.config == nil || v.config.Insecure {
 		return ""
@@ -138,12 +139,13 @@ func (v *visit) verified() string {
 	return hostOf(v.config.Host)
 }
 
-// covers says whether names of a certificate are good for a host, as crypto/x509 decides it.
+// covers reports whether names of a certificate match a host, by the rules of crypto/x509.
 func covers(names []string, host string) bool {
 	return slices.Contains(names, host) || (&x509.Certificate{DNSNames: names}).VerifyHostname(host) == nil
 }
 
-// unreachable says what it means that an edge does not reach the apiserver, by the edge's own words (pkg/probe).
+// unreachable returns the finding for an edge that does not reach the apiserver, from the edge's own message
+// (pkg/probe).
 func (v *visit) unreachable(e *observed.Edge) finding {
 	a := e.APIServer
 	detail := fmt.Sprintf("%s does not find %s well: %s", e.Node, a.Address, a.Message)

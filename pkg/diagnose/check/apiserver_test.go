@@ -12,22 +12,24 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// lookers are Servers whose edges look, or do not.
-type lookers struct {
-	looks []collect.EdgeLook
+// probingServers are Servers with fixed results of probes.
+type probingServers struct {
+	looks []collect.EdgeProbe
 	err   error
 }
 
 // Observe implements Servers.
-func (lookers) Observe(context.Context, string, []string) (collect.Fleet, error) {
+func (probingServers) Observe(context.Context, string, []string) (collect.Fleet, error) {
 	return collect.Fleet{}, nil
 }
 
 // Look implements Servers.
-func (l lookers) Look(context.Context, string) ([]collect.EdgeLook, error) { return l.looks, l.err }
+func (l probingServers) ProbeAPIServers(context.Context, string) ([]collect.EdgeProbe, error) {
+	return l.looks, l.err
+}
 
-// TestWhatAnEdgeSeesNowOutranksWhatItHasReported proves that a fault is known before the edge reports it, and that an
-// old report is said to be one.
+// TestWhatAnEdgeSeesNowOutranksWhatItHasReported proves that a fault is found before the edge reports it, and that an
+// old report is marked as such.
 func TestWhatAnEdgeSeesNowOutranksWhatItHasReported(t *testing.T) {
 	end := time.Now().Add(24 * time.Hour)
 	well := &observed.APIServer{Address: "a:6443", Healthy: true, CertificateEnd: end}
@@ -39,32 +41,32 @@ func TestWhatAnEdgeSeesNowOutranksWhatItHasReported(t *testing.T) {
 	}
 	tests := map[string]struct {
 		edges     []observed.Edge
-		looks     lookers
+		looks     probingServers
 		want      Status
 		says      string
 		unreached bool
 	}{
 		"it has just gone down": {[]observed.Edge{edge("e1", well)},
-			lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: down}}}, Broken, "nothing listens there", true},
+			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: down}}}, Broken, "nothing listens there", true},
 		"it is there again": {[]observed.Edge{edge("e1", down)},
-			lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: well}}}, OK, "e1 reaches a:6443", false},
+			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: well}}}, OK, "e1 reaches a:6443", false},
 		"it is there and not ready": {[]observed.Edge{edge("e1", well)},
-			lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: unready}}}, Broken, "status 500", false},
+			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: unready}}}, Broken, "status 500", false},
 		"one of two edges reaches it": {[]observed.Edge{edge("e1", well), edge("e2", well)},
-			lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: down}, {Node: "e2", APIServer: well}}}, Warning,
+			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: down}, {Node: "e2", APIServer: well}}}, Warning,
 			"e2 reaches", false},
 		"the edge that looks outranks": {[]observed.Edge{edge("e1", well), edge("e2", well)},
-			lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: down}, {Node: "e2", Problem: "too slow"}}}, Broken,
+			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: down}, {Node: "e2", Problem: "too slow"}}}, Broken,
 			"e2 has not looked now (too slow): that is as it has reported 1m30s ago", false},
 		"an older edge does not look": {[]observed.Edge{edge("e1", well)},
-			lookers{looks: []collect.EdgeLook{{Node: "e1", Problem: "does not know the question"}}}, OK,
+			probingServers{looks: []collect.EdgeProbe{{Node: "e1", Problem: "does not know the question"}}}, OK,
 			"does not know the question): that is as it has reported 1m30s ago", false},
-		"no server can be asked": {[]observed.Edge{edge("e1", down)}, lookers{err: errors.New("all are away")},
+		"no server can be asked": {[]observed.Edge{edge("e1", down)}, probingServers{err: errors.New("all are away")},
 			Broken, "all are away", false},
-		"it has gone to another server": {[]observed.Edge{edge("e1", well)}, lookers{}, OK,
+		"it has gone to another server": {[]observed.Edge{edge("e1", well)}, probingServers{}, OK,
 			"no xds-server that answers has it now", false},
 		"an edge that is away is not asked": {[]observed.Edge{{Node: "e1", APIServer: well}},
-			lookers{looks: []collect.EdgeLook{{Node: "e1", APIServer: well}}}, Skipped, "no edge is connected", false},
+			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: well}}}, Skipped, "no edge is connected", false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +75,7 @@ func TestWhatAnEdgeSeesNowOutranksWhatItHasReported(t *testing.T) {
 			tunnel.Status.Names = []string{"c1.test"}
 			v := &visit{Checker: &Checker{Servers: tc.looks}, tunnel: tunnel, observed: &collect.Fleet{Edges: tc.edges}}
 			v.defaults()
-			f := lookAPIServer(t.Context(), v)
+			f := checkAPIServer(t.Context(), v)
 			if f.status != tc.want || !strings.Contains(f.detail, tc.says) || v.unreached != tc.unreached {
 				t.Errorf("got %+v, unreached %t", f, v.unreached)
 			}

@@ -37,9 +37,8 @@ func typeName(o any) string { return fmt.Sprintf("%T", o) }
 
 func resourceOne() *resource.Quantity { return resource.NewQuantity(1, resource.DecimalSI) }
 
-// faults has, for each row of the table in docs/troubleshooting.md, what is observed while that fault lasts. The table
-// gives the hop, its status and the cause that the whole check has to come to: so each row is also a case of which hop
-// decides.
+// faults has, for each row of the table in docs/troubleshooting.md, the observations while that fault lasts. The table
+// states the hop, its status and the cause that the whole check must find, so each row also tests which hop decides.
 var faults = map[string]func(s *situation){
 	"the name of the Cluster is mistyped": func(s *situation) {
 		s.key.Name = "c2"
@@ -147,7 +146,7 @@ var faults = map[string]func(s *situation){
 	},
 	"the network of the edge swallows everything": func(s *situation) {
 		s.withoutTunnels()
-		s.looks.looks[0] = collect.EdgeLook{Node: "e1", Problem: "its agent has not answered in time"}
+		s.looks.looks[0] = collect.EdgeProbe{Node: "e1", Problem: "its agent has not answered in time"}
 	},
 	"the clock of the edge's machine is wrong by days": func(s *situation) {
 		s.awayEdge()
@@ -249,7 +248,7 @@ func TestEachDocumentedFaultIsNamed(t *testing.T) {
 			s := newSituation(t)
 			observe(s)
 			got := s.check(t)
-			verdict := got.Verdict()
+			verdict := got.Deciding()
 			if verdict == nil || verdict.ID != want.hop || verdict.Status != want.status ||
 				!strings.Contains(verdict.Cause, want.cause) || verdict.Cure == "" {
 				t.Errorf("want %s %s: %s\n%s", want.status, want.hop, want.cause, shown(got))
@@ -259,12 +258,12 @@ func TestEachDocumentedFaultIsNamed(t *testing.T) {
 }
 
 func TestNothingIsWrong(t *testing.T) {
-	if got := newSituation(t).check(t); got.Verdict() != nil {
+	if got := newSituation(t).check(t); got.Deciding() != nil {
 		t.Error(shown(got))
 	}
 }
 
-// shown is a report for people.
+// shown returns a report as text.
 func shown(r Report) string {
 	var lines []string
 	for _, hop := range r.Hops {
@@ -273,7 +272,7 @@ func shown(r Report) string {
 	return strings.Join(append(lines, "decides: "+string(r.First)), "\n")
 }
 
-// TestEachCauseHasACase reads the causes from the source of this package, so that a new one cannot come without a case.
+// TestEachCauseHasACase reads the causes from the source of this package, so that no cause can be added without a case.
 func TestEachCauseHasACase(t *testing.T) {
 	var named []string
 	for _, observe := range faults {
@@ -304,8 +303,8 @@ func causesIn(r Report) (all []string) {
 	return all
 }
 
-// causesInSource returns the constant part of each cause in the source, with its place: the second argument of broken,
-// warning and worse, what is assigned to a cause, and what functions return as one.
+// causesInSource returns the constant part of each cause in the source with its position: the second argument of
+// broken, warning and worse, values assigned to a cause, and the return values of functions that return a cause.
 func causesInSource(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
@@ -350,7 +349,7 @@ func causesInSource(t *testing.T) map[string]string {
 	return all
 }
 
-// returnsCause returns whether a function returns a cause and one more text.
+// returnsCause reports whether a function returns a cause and one more text.
 func returnsCause(results *ast.FieldList) bool {
 	if results == nil || len(results.List) != 1 {
 		return false
@@ -369,7 +368,7 @@ func returns(body *ast.BlockStmt) (all []*ast.ReturnStmt) {
 	return all
 }
 
-// calledName is the last name of an identifier or a selector.
+// calledName returns the last name of an identifier or a selector.
 func calledName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -380,7 +379,7 @@ func calledName(e ast.Expr) string {
 	return ""
 }
 
-// longest is the longest string constant in an expression; empty: it has none.
+// longest returns the longest string constant in an expression; empty: it has none.
 func longest(t *testing.T, e ast.Expr) (text string) {
 	t.Helper()
 	ast.Inspect(e, func(n ast.Node) bool {
@@ -398,8 +397,7 @@ func longest(t *testing.T, e ast.Expr) (text string) {
 	return strings.TrimSpace(text)
 }
 
-// other is a cause that no documented fault comes to. Its case is a whole check too: the hop that decides is part of
-// it.
+// other is a cause without a documented fault. Its case is a whole check too, including the hop that decides.
 type other struct {
 	hop     ID
 	status  Status
@@ -676,7 +674,7 @@ var others = map[string]other{
 			s.dialErr[gatewayName] = errors.New("odd")
 		},
 	},
-	"the gateway has no tunnel": {HopAuthentication, Broken, "it is dark", func(s *situation) { s.tls = dark }},
+	"the gateway has no tunnel": {HopAuthentication, Broken, "it is dark", func(s *situation) { s.tls = endHandshakes }},
 	"the gateway ends a request": {
 		HopAuthentication, Broken, "the gateway ends the connection", func(s *situation) {
 			s.serve = cut
@@ -742,7 +740,7 @@ func complaint(text string) func(*situation) {
 	return func(s *situation) { s.fleet.Edges[0].LastError = text }
 }
 
-// watched answers watches in its own way, and all else as an apiserver that is well.
+// watched answers watches in its own way, and all other requests like a healthy apiserver.
 func watched(serve http.HandlerFunc) func(*situation) {
 	return func(s *situation) {
 		s.serve = func(w http.ResponseWriter, r *http.Request) {
@@ -755,8 +753,8 @@ func watched(serve http.HandlerFunc) func(*situation) {
 	}
 }
 
-// dark ends each handshake as a gateway does for a name without tunnels.
-func dark(c *tls.Config) {
+// endHandshakes ends each handshake as a gateway does for a name without tunnels.
+func endHandshakes(c *tls.Config) {
 	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		return &tls.Config{MinVersion: tls.VersionTLS12}, nil
 	}
@@ -768,7 +766,7 @@ func TestOtherCauses(t *testing.T) {
 			s := newSituation(t)
 			want.observe(s)
 			got := s.check(t)
-			verdict := got.Verdict()
+			verdict := got.Deciding()
 			if verdict == nil || verdict.ID != want.hop || verdict.Status != want.status ||
 				!strings.Contains(verdict.Detail+"\n"+verdict.Cause+"\n"+verdict.Cure, want.says) {
 				t.Errorf("want %s %s: %s\n%s", want.status, want.hop, want.says, shown(got))

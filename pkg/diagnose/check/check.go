@@ -1,8 +1,9 @@
-// Package check finds out where the way from a client to a workload cluster is broken. A Cluster's name goes in; out comes a
-// report: each hop of the way in the order in which a request meets it, with what was seen, and for those that are not well the likely
-// cause and the cure. It only reads; what it can't see from where it runs it calls unknown, and says where it can be seen.
+// Package check locates the fault on the path from a client to a workload cluster. Its input is the name of a Cluster;
+// its output is a report: each hop of the path in the order of a request, with the observation and, for an unhealthy
+// hop, the likely cause and the cure. It only reads. What cannot be observed from this machine is reported as unknown,
+// with the place where it can be.
 //
-// The words of a cure are for people, and are followed by tests: test/sight injects each fault that is known, and does what is said.
+// The text of a cure is for people and verified by tests: test/sight injects each known fault and follows the cure.
 package check
 
 import (
@@ -15,26 +16,26 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Status is what a hop came to.
+// Status is the result of a hop.
 type Status string
 
 const (
-	// OK says that nothing is wrong.
+	// OK means that no fault was found.
 	OK Status = "ok"
-	// Warning says that something is wrong, or soon will be, but requests go through.
+	// Warning means that a fault exists or is imminent, but requests succeed.
 	Warning Status = "warning"
-	// Broken says that requests end here, or nobody keeps the way up.
+	// Broken means that requests fail at this hop, or that no program maintains the path.
 	Broken Status = "broken"
-	// Unknown says that the hop can't be tested from here. The cure says from where.
+	// Unknown means that the hop cannot be tested from here. The cure states from where it can.
 	Unknown Status = "unknown"
-	// Skipped says that an earlier hop, or the kind of this way, leaves nothing to be tested.
+	// Skipped means that an earlier hop, or the kind of this path, leaves nothing to test.
 	Skipped Status = "skipped"
 )
 
-// ID is the name of a hop, which stays the same.
+// ID is the stable name of a hop.
 type ID string
 
-// The hops, in the order in which they are looked at.
+// The hops, in the order of the checks.
 const (
 	HopCluster        ID = "cluster"
 	HopTunnel         ID = "tunnel"
@@ -51,63 +52,64 @@ const (
 	HopServers        ID = "servers"
 )
 
-// Hop is one step of the way. Its zero value is none.
+// Hop is one step of the path. The zero value is no hop.
 type Hop struct {
 	ID    ID
 	Title string // what is tested, for people
 	look  func(ctx context.Context, v *visit) finding
-	// limit bounds one look.
+	// limit is the timeout of one check.
 	limit time.Duration
 }
 
-// Hops are all hops, in order.
+// Hops lists all hops, in order.
 func Hops() []Hop {
 	const objects, network, long = 5 * time.Second, 5 * time.Second, 15 * time.Second
 	return []Hop{
-		{HopCluster, "Cluster object", lookCluster, objects},
-		{HopTunnel, "Tunnel object", lookTunnel, objects},
-		{HopKubeconfig, "kubeconfig Secret", lookKubeconfig, objects},
-		{HopName, "name resolution", lookName, network},
-		{HopPort, "gateway port", lookPort, network},
-		{HopRoute, "route in the gateways' Envoys", lookRoute, network},
-		{HopTunnels, "tunnels on each gateway", lookTunnels, network},
-		{HopEdge, "edge enrolled", lookEdge, objects},
-		{HopHandshake, "handshake of the edge", lookHandshake, long},
-		{HopAPIServer, "edge to apiserver", lookAPIServer, long},
-		// Shorter than the 15 s after which an agent replaces an Envoy that hangs: else the reason is gone before revisit looks.
-		{HopAuthentication, "authentication", lookAuthentication, 8 * time.Second},
-		{HopWatch, "a watch that stays open", lookWatch, long},
-		{HopServers, "Fairlead's own servers", lookServers, network},
+		{HopCluster, "Cluster object", checkCluster, objects},
+		{HopTunnel, "Tunnel object", checkTunnel, objects},
+		{HopKubeconfig, "kubeconfig Secret", checkKubeconfig, objects},
+		{HopName, "name resolution", checkName, network},
+		{HopPort, "gateway port", checkPort, network},
+		{HopRoute, "route in the gateways' Envoys", checkRoute, network},
+		{HopTunnels, "tunnels on each gateway", checkTunnels, network},
+		{HopEdge, "edge enrolled", checkEdge, objects},
+		{HopHandshake, "handshake of the edge", checkHandshake, long},
+		{HopAPIServer, "edge to apiserver", checkAPIServer, long},
+		// Shorter than the 15 s after which an agent replaces a hanging Envoy: otherwise the reason is gone before revisit
+		// reads it.
+		{HopAuthentication, "authentication", checkAuthentication, 8 * time.Second},
+		{HopWatch, "a watch that stays open", checkWatch, long},
+		{HopServers, "Fairlead's own servers", checkServers, network},
 	}
 }
 
-// Result is what was found at a hop. All texts are for people, one line each, and hold no secret.
+// Result is the result of a hop. All texts are for people, one line each, and contain no secret.
 type Result struct {
 	ID      ID      `json:"id"`
 	Title   string  `json:"title"`
 	Status  Status  `json:"status"`
-	Detail  string  `json:"detail,omitempty"` // what was seen
-	Cause   string  `json:"cause,omitempty"`  // the likely one, of what is not well
-	Cure    string  `json:"cure,omitempty"`   // what to do about it
-	Seconds float64 `json:"seconds"`          // that the look took
+	Detail  string  `json:"detail,omitempty"` // the observation
+	Cause   string  `json:"cause,omitempty"`  // the likely cause of a fault
+	Cure    string  `json:"cure,omitempty"`   // how to repair it
+	Seconds float64 `json:"seconds"`          // duration of the check
 }
 
-// Report is all that was found about one Cluster.
+// Report is the result for one Cluster.
 type Report struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	At        time.Time `json:"at"`
-	Seconds   float64   `json:"seconds"` // that all looks took
-	// Status is OK, Warning or Broken. Hops that are unknown or skipped alone leave it OK.
+	Seconds   float64   `json:"seconds"` // of all hops
+	// Status is OK, Warning or Broken. Hops that are only unknown or skipped leave it OK.
 	Status Status `json:"status"`
-	// First is the hop that decides the status: the first that is broken, unless a later one is the reason for it; else the first
-	// with a warning. Empty where all is well.
+	// First is the hop that decides the status: the first broken one, unless a later one is its reason; otherwise the
+	// first with a warning. It is empty if there is no fault.
 	First ID       `json:"first,omitempty"`
 	Hops  []Result `json:"hops"`
 }
 
-// Verdict is the result of the hop that decides; nil where all is well.
-func (r *Report) Verdict() *Result {
+// Deciding returns the result of the hop that decides; nil: there is no fault.
+func (r *Report) Deciding() *Result {
 	for i := range r.Hops {
 		if r.Hops[i].ID == r.First {
 			return &r.Hops[i]
@@ -116,38 +118,38 @@ func (r *Report) Verdict() *Result {
 	return nil
 }
 
-// Network is how names are looked up and connections made. Both must end with their context.
+// Network resolves names and opens connections. Both must end with their context.
 type Network interface {
 	Lookup(ctx context.Context, host string) ([]netip.Addr, error)
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Checker looks at workload clusters. It is safe for concurrent use where its parts are. Objects is needed; all others may be absent, and what
-// they could tell is unknown then.
+// Checker checks workload clusters. It is safe for concurrent use if its parts are. Objects is required. All other
+// parts may be absent, and what they would observe is then unknown.
 type Checker struct {
-	// Objects reads everything but Secrets. Its scheme needs Clusters, Tunnels, core/v1, and for more to be said
+	// Objects reads everything but Secrets. Its scheme requires Clusters, Tunnels and core/v1, and for more findings
 	// coordination/v1, certificates/v1, discovery/v1 and admissionregistration/v1.
 	Objects client.Reader
-	// Secrets reads Secrets; nil where they may not be read.
+	// Secrets reads Secrets; nil: they may not be read.
 	Secrets client.Reader
-	// Asks is for questions to the management cluster's apiserver that change nothing: access reviews and dry runs.
+	// Asks sends requests to the management cluster's apiserver that change nothing: access reviews and dry runs.
 	Asks client.Client
-	// Servers are the xds-servers; nil where they can't be asked.
+	// Servers are the xds-servers; nil: they are not available.
 	Servers Servers
-	// Network is that of this machine where it is nil.
+	// Network is the network to use; nil: that of this machine.
 	Network Network
-	// Installation is the namespace in which Fairlead is installed; fairlead-system by default.
+	// Installation is the namespace of Fairlead; empty: fairlead-system.
 	Installation string
-	// Via is host:port to dial instead of what the kubeconfig names, such as a forwarded port; empty for none.
+	// Via is host:port to dial instead of what the kubeconfig names, such as a forwarded port; empty: none.
 	Via string
-	// Watch is for how long a watch has to stay open; 3 s by default.
+	// Watch is how long a watch must stay open; zero: 3 s.
 	Watch time.Duration
-	// Now is the clock; nil stands for time.Now.
+	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 }
 
-// Check looks at all hops of one Cluster. It never fails: what can't be seen is a finding too. It takes as long as the limits of the hops
-// at most, or ends with ctx.
+// Check checks all hops of one Cluster. It never fails, because an observation that is not possible is a finding too.
+// It takes at most the sum of the limits of the hops, or ends with ctx.
 func (c *Checker) Check(ctx context.Context, key client.ObjectKey) Report {
 	v := &visit{Checker: c, key: key}
 	v.defaults()
@@ -164,10 +166,10 @@ func (c *Checker) Check(ctx context.Context, key client.ObjectKey) Report {
 	return report
 }
 
-// revisit looks again at what gateways and edges say of their own processes, before the apiserver is blamed: an agent needs
-// 5 s to find that its Envoy hangs, and looking at the hops behind it took longer than that.
+// revisit reads again what gateways and edges report of their own processes, before the apiserver is blamed: an agent
+// needs 5 s to detect that its Envoy hangs, and checking the later hops took longer.
 func (v *visit) revisit(ctx context.Context, report *Report) {
-	v.observed, v.blind, v.looks = nil, "", nil
+	v.observed, v.notObserved, v.probes = nil, "", nil
 	for _, hop := range Hops() {
 		if hop.ID != HopRoute && hop.ID != HopHandshake {
 			continue

@@ -44,14 +44,14 @@ func TestTheFirstBrokenHopDecides(t *testing.T) {
 				r.Hops = append(r.Hops, Result{ID: hop.ID, Status: status})
 			}
 			r.decide()
-			if r.Status != tc.status || r.First != tc.first || (r.Verdict() == nil) != (tc.first == "") {
+			if r.Status != tc.status || r.First != tc.first || (r.Deciding() == nil) != (tc.first == "") {
 				t.Errorf("got %s at %q, want %s at %q", r.Status, r.First, tc.status, tc.first)
 			}
 		})
 	}
 }
 
-// place is a network in which names have addresses.
+// place is a network with names and their addresses.
 type place struct {
 	machine
 	names map[string][]netip.Addr
@@ -97,8 +97,8 @@ func TestNamesAndPorts(t *testing.T) {
 			t.Setenv("KUBERNETES_SERVICE_HOST", "")
 			v := &visit{Checker: &Checker{Via: tc.via, Network: place{names: tc.names}}}
 			v.defaults()
-			first := lookName(t.Context(), v)
-			second := lookPort(t.Context(), v)
+			first := checkName(t.Context(), v)
+			second := checkPort(t.Context(), v)
 			if first.status != tc.name || second.status != tc.port {
 				t.Errorf("got %+v and %+v", first, second)
 			}
@@ -148,7 +148,7 @@ func TestAKubeconfigLeadsAsItIsOnRecord(t *testing.T) {
 	}
 }
 
-// TestNothingSecretIsSaid proves that what others say in errors is shown without what is secret.
+// TestNothingSecretIsSaid proves that secrets are removed from the errors of other programs.
 func TestNothingSecretIsSaid(t *testing.T) {
 	for _, secret := range []string{"password=hunter2hunter2", "https://me:hunter2hunter2@proxy.test",
 		"Authorization: Bearer hunter2hunter2hunter2"} {
@@ -158,8 +158,8 @@ func TestNothingSecretIsSaid(t *testing.T) {
 	}
 }
 
-// TestARefusalIsOnlyOfTheLastMinute proves that a machine that was refused long ago, or scans ports, is no reason for
-// anything.
+// TestARefusalIsOnlyOfTheLastMinute proves that a machine that was rejected long ago, or scans ports, does not explain
+// a fault.
 func TestARefusalIsOnlyOfTheLastMinute(t *testing.T) {
 	now := time.Now()
 	v := &visit{Checker: &Checker{Now: func() time.Time { return now }},

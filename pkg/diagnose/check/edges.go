@@ -11,14 +11,14 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// lookEdge looks whether an edge has a certificate that is good, and if none has, at what is in the way: the bootstrap Secret, its
-// token, a request that was denied.
-func lookEdge(ctx context.Context, v *visit) finding {
-	if f := v.noWay(); f != nil {
+// checkEdge checks whether an edge has a valid certificate and, if none has, what prevents it: the bootstrap Secret,
+// its token, or a denied request.
+func checkEdge(ctx context.Context, v *visit) finding {
+	if f := v.notObservable(); f != nil {
 		return *f
 	}
 	var good, ended, revoked []string
-	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+	for _, e := range observed.Recorded(v.tunnel, v.now()) {
 		switch name := nameOf(&e); {
 		case e.Revoked():
 			revoked = append(revoked, name)
@@ -45,7 +45,7 @@ func lookEdge(ctx context.Context, v *visit) finding {
 	return v.notEnrolled(ctx)
 }
 
-// nameOf is the node name of an edge with its host, where that is known.
+// nameOf returns the node name of an edge with its host, if that is known.
 func nameOf(e *observed.Edge) string {
 	if e.Host == "" {
 		return e.Node
@@ -53,7 +53,7 @@ func nameOf(e *observed.Edge) string {
 	return e.Node + " on " + e.Host
 }
 
-// clocks is a warning about what an edge says of its clock; nil: nothing.
+// clocks returns a warning about the clock that an edge reports; nil: none.
 func (v *visit) clocks() *finding {
 	for _, e := range v.edges() {
 		if strings.Contains(e.LastError, "clock") {
@@ -64,7 +64,7 @@ func (v *visit) clocks() *finding {
 	return nil
 }
 
-// worse is broken while there is no tunnel, and else a warning.
+// worse returns a broken finding while there is no tunnel, and otherwise a warning.
 func (v *visit) worse(detail, cause, cure string) finding {
 	if v.cutOff {
 		return broken(detail, cause, cure)
@@ -72,9 +72,9 @@ func (v *visit) worse(detail, cause, cure string) finding {
 	return warning(detail, cause, cure)
 }
 
-// edges are those that are let in, as the xds-servers know them, else as the controller has noted.
+// edges returns the edges that are let in, from the xds-servers or else from the record.
 func (v *visit) edges() (all []observed.Edge) {
-	if v.observed != nil && v.blind == "" {
+	if v.observed != nil && v.notObserved == "" {
 		for _, e := range v.observed.Edges {
 			if !v.revoked(e.Node) {
 				all = append(all, e)
@@ -82,7 +82,7 @@ func (v *visit) edges() (all []observed.Edge) {
 		}
 		return all
 	}
-	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+	for _, e := range observed.Recorded(v.tunnel, v.now()) {
 		if !e.Revoked() {
 			all = append(all, e)
 		}
@@ -90,9 +90,9 @@ func (v *visit) edges() (all []observed.Edge) {
 	return all
 }
 
-// lookHandshake looks at what edges complain of, and at those that report and have no tunnel.
-func lookHandshake(ctx context.Context, v *visit) finding {
-	if f := v.noWay(); f != nil {
+// checkHandshake checks the problems that edges report, and the edges that report and have no tunnel.
+func checkHandshake(ctx context.Context, v *visit) finding {
+	if f := v.notObservable(); f != nil {
 		return *f
 	}
 	var connected []string
@@ -131,13 +131,14 @@ func lookHandshake(ctx context.Context, v *visit) finding {
 	return ok("%s: no complaint", strings.Join(connected, ", "))
 }
 
-// mute says that no edge answers, though the control channels of some are still open: whose network swallows everything is found out by the
-// keepalive of its control channel, and that takes longer than that of its tunnels. Empty: one answers, or nobody could be asked.
+// mute describes that no edge answers although the control channels of some are still open. If a network drops all
+// packets, the keepalive of a control channel detects that later than the keepalive of the tunnels. It returns an empty
+// string if one answers or none could be asked.
 func (v *visit) mute(ctx context.Context, connected []string) string {
-	if v.observed == nil || v.blind != "" {
+	if v.observed == nil || v.notObserved != "" {
 		return ""
 	}
-	seen := v.look(ctx)
+	seen := v.probe(ctx)
 	if seen.err != nil {
 		return ""
 	}
@@ -152,24 +153,25 @@ func (v *visit) mute(ctx context.Context, connected []string) string {
 	return strings.Join(all, "; ")
 }
 
-// silent are the edges that have tunnels and do not report, where every agent has had time to.
+// silent returns the edges that have tunnels and do not report, once every agent has had time to.
 func (v *visit) silent() []string {
-	if v.observed == nil || v.blind != "" {
+	if v.observed == nil || v.notObserved != "" {
 		return nil
 	}
 	return v.observed.Unreported(v.revoked)
 }
 
-// fresh is how new a refusal has to be: agents that are refused try again every some seconds.
+// fresh is the greatest age of a relevant rejection: rejected agents retry every few seconds.
 const fresh = time.Minute
 
-// refusal is the newest refusal of a handshake, or of a token; empty: there is none that is new.
+// refusal returns the newest recent rejection of a handshake, or of a token; empty: there is none.
 func (v *visit) refusal(handshake bool) string {
 	if v.observed == nil {
 		return ""
 	}
 	for _, r := range v.observed.Refusals {
-		// Of handshakes only those count that the machine has ended because of a certificate; others come from whoever scans ports.
+		// Only handshakes count that the machine has ended because of a certificate; others come from port
+		// scanners.
 		if (r.About == collect.AboutHandshake) != handshake || v.now().Sub(r.Last) > fresh || handshake && !strings.Contains(r.Reason, "certificate") {
 			continue
 		}
@@ -181,7 +183,7 @@ func (v *visit) refusal(handshake bool) string {
 	return ""
 }
 
-// domainOf is the tunnel domain, as a Tunnel's hostname tells it.
+// domainOf returns the tunnel domain from a Tunnel's hostname.
 func domainOf(t *v1alpha1.Tunnel) string {
 	parts := strings.SplitN(t.Status.Hostname, ".", 3)
 	if len(parts) < 3 {
@@ -190,7 +192,7 @@ func domainOf(t *v1alpha1.Tunnel) string {
 	return parts[2]
 }
 
-// complains says what an edge's own trouble means.
+// complains returns the finding for a problem that an edge reports.
 func (v *visit) complains(e *observed.Edge) finding {
 	detail := e.Node + " says: " + e.LastError
 	about, _, _ := strings.Cut(e.LastError, ":")

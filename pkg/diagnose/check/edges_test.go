@@ -10,23 +10,23 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake proves that an edge without tunnels is said to be held back only if
-// it is there: its control channel stays open for a while after its network has gone.
+// TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake proves that an edge without tunnels is blamed only if it answers:
+// its control channel stays open for a while after its network is gone.
 func TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake(t *testing.T) {
-	there := collect.EdgeLook{Node: "e1", APIServer: &observed.APIServer{Address: "a:6443"}}
-	mute := collect.EdgeLook{Node: "e2", Problem: "its agent has not answered in time"}
+	there := collect.EdgeProbe{Node: "e1", APIServer: &observed.APIServer{Address: "a:6443"}}
+	mute := collect.EdgeProbe{Node: "e2", Problem: "its agent has not answered in time"}
 	tests := map[string]struct {
-		looks lookers
+		looks probingServers
 		blind string
 		want  Status
 		says  string
 	}{
-		"one answers": {looks: lookers{looks: []collect.EdgeLook{there, mute}}, want: Broken,
+		"one answers": {looks: probingServers{looks: []collect.EdgeProbe{there, mute}}, want: Broken,
 			says: "reports by the control channel, and has no tunnel"},
-		"none answers": {looks: lookers{looks: []collect.EdgeLook{mute}}, want: Skipped,
+		"none answers": {looks: probingServers{looks: []collect.EdgeProbe{mute}}, want: Skipped,
 			says: "e2 has its control channel still open, and does not answer (its agent has not answered in time)"},
-		"nobody can be asked": {looks: lookers{err: errors.New("all are away")}, want: Broken, says: "has no tunnel"},
-		"no server is to be had": {looks: lookers{looks: []collect.EdgeLook{mute}}, blind: "they can't be reached",
+		"nobody can be asked": {looks: probingServers{err: errors.New("all are away")}, want: Broken, says: "has no tunnel"},
+		"no server is to be had": {looks: probingServers{looks: []collect.EdgeProbe{mute}}, blind: "they can't be reached",
 			want: Skipped, says: "no edge is connected"},
 	}
 	for name, tc := range tests {
@@ -35,10 +35,10 @@ func TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake(t *testing.T) {
 			tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeConnect
 			tunnel.Status.Names = []string{"c1.test"}
 			observed := &collect.Fleet{Edges: []observed.Edge{{Node: "e1", Connected: true}, {Node: "e2", Connected: true}}}
-			v := &visit{Checker: &Checker{Servers: tc.looks}, tunnel: tunnel, observed: observed, blind: tc.blind}
+			v := &visit{Checker: &Checker{Servers: tc.looks}, tunnel: tunnel, observed: observed, notObserved: tc.blind}
 			v.defaults()
 			v.cutOff = true
-			f := lookHandshake(t.Context(), v)
+			f := checkHandshake(t.Context(), v)
 			if f.status != tc.want || !strings.Contains(f.detail, tc.says) {
 				t.Errorf("got %+v", f)
 			}

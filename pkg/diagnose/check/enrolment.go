@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
-// notEnrolled says why no edge has a certificate.
+// notEnrolled returns the finding if no edge has a certificate.
 func (v *visit) notEnrolled(ctx context.Context) finding {
 	name := v.key.Name + v1alpha1.BootstrapSecretSuffix
 	deliver := "run edge-agent in the workload network with the newest bootstrap file: kubectl -n " + v.key.Namespace + " get secret " + name + " -o jsonpath='{.data.bootstrap\\.yaml}' | base64 -d"
@@ -34,7 +34,8 @@ func (v *visit) notEnrolled(ctx context.Context) finding {
 		deliver+"; if it runs already its log says which it is: for an old token take the newest file from the Secret")
 }
 
-// bootstrap says what is wrong with the bootstrap Secret or its token; nil: nothing, or it can't be read.
+// bootstrap returns a finding about the bootstrap Secret or its token; nil: there is none, or the Secret cannot be
+// read.
 func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 	if v.Secrets == nil {
 		return nil
@@ -77,7 +78,7 @@ func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 	return &f
 }
 
-// denied is the newest request of an edge of this Tunnel that was denied.
+// denied returns the newest denied request of an edge of this Tunnel.
 func (v *visit) denied(ctx context.Context) string {
 	var requests certificatesv1.CertificateSigningRequestList
 	if v.Objects.List(ctx, &requests) != nil {

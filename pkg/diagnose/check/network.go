@@ -24,8 +24,8 @@ const (
 	maxAddresses = 16
 )
 
-// lookName looks up what clients of the kubeconfig dial, from here.
-func lookName(ctx context.Context, v *visit) finding {
+// checkName resolves, on this machine, the host that clients of the kubeconfig dial.
+func checkName(ctx context.Context, v *visit) finding {
 	if v.Via != "" {
 		host, port, err := net.SplitHostPort(v.Via)
 		if err != nil {
@@ -53,7 +53,7 @@ func lookName(ctx context.Context, v *visit) finding {
 	return v.unresolved(err)
 }
 
-// lead keeps what clients of a kubeconfig dial.
+// lead stores the address that clients of a kubeconfig dial.
 func (v *visit) lead(way kubeconfig.Way) {
 	v.proxied = way.ProxyURL != ""
 	if u, err := url.Parse(cmp.Or(way.ProxyURL, way.Server)); err == nil {
@@ -65,7 +65,8 @@ func (v *visit) lead(way kubeconfig.Way) {
 	v.dials = net.JoinHostPort(v.host, cmp.Or(v.port, "443"))
 }
 
-// readRecord takes what clients dial from the Tunnel's status where the kubeconfig can't be read, and says whether it is there.
+// readRecord reads the address that clients dial from the Tunnel's status, if the kubeconfig cannot be read, and
+// returns whether it is there.
 func (v *visit) readRecord() bool {
 	if v.tunnel == nil || v.secret != nil || v.broken[HopKubeconfig] {
 		return false
@@ -75,7 +76,7 @@ func (v *visit) readRecord() bool {
 	return v.host != ""
 }
 
-// onRecord says where the address comes from, if not from the kubeconfig or the command.
+// onRecord states the source of the address if that is neither the kubeconfig nor the command.
 func (v *visit) onRecord() string {
 	if v.secret != nil || v.Via != "" {
 		return ""
@@ -90,7 +91,7 @@ func (v *visit) nothingToDial() finding {
 	return skipped("there is no kubeconfig that says what to dial")
 }
 
-// unresolved says what it means that a name has no address here.
+// unresolved returns the finding for a name without an address.
 func (v *visit) unresolved(err error) finding {
 	detail := v.host + " does not resolve from here"
 	if inKubernetes(v.host) && os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
@@ -109,7 +110,7 @@ func (v *visit) unresolved(err error) finding {
 		"make "+v.host+" lead to the gateways again (the Service gateway in namespace "+v.installation()+"); "+v.orElsewhere())
 }
 
-// elsewhere is how a hop is tested that can't be from here.
+// elsewhere is the cure for a hop that cannot be tested from here.
 func (v *visit) elsewhere() string {
 	return "run fairlead check in a Pod of the management cluster, or forward a port (kubectl -n " + v.installation() +
 		" port-forward service/gateway 6443) and give --via=127.0.0.1:6443"
@@ -119,7 +120,7 @@ func (v *visit) orElsewhere() string {
 	return "if only this machine can't resolve it, " + v.elsewhere()
 }
 
-// inKubernetes says whether a name is one of a Service or Pod.
+// inKubernetes reports whether a name belongs to a Service or Pod.
 func inKubernetes(host string) bool {
 	host = strings.TrimSuffix(host, ".")
 	return strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".cluster.local")
@@ -133,14 +134,14 @@ func join(addresses []netip.Addr) string {
 	return strings.Join(all, ", ")
 }
 
-// attempt is what became of a TCP connection.
+// attempt is the result of a TCP connection.
 type attempt struct {
 	address netip.AddrPort
 	err     error
 }
 
-// lookPort connects to each address that clients may dial.
-func lookPort(ctx context.Context, v *visit) finding {
+// checkPort connects to each address that clients may dial.
+func checkPort(ctx context.Context, v *visit) finding {
 	if len(v.addresses) == 0 {
 		return skipped("there is no address to dial")
 	}
@@ -190,7 +191,7 @@ func (v *visit) dialled(attempts []attempt) finding {
 	return broken(strings.Join(said, "; "), cause, cure)
 }
 
-// dialMeaning says in a few words what became of a connection.
+// dialMeaning describes the result of a connection.
 func dialMeaning(err error) string {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -203,7 +204,7 @@ func dialMeaning(err error) string {
 	return text(err)
 }
 
-// dialCause tells a port that nobody serves from packets that nobody answers.
+// dialCause distinguishes a port without a listener from packets without an answer.
 func (v *visit) dialCause(err error) (cause, cure string) {
 	what, pods := "gateway", "kubectl -n "+v.installation()+" get pods -l app.kubernetes.io/name=gateway shows whether it runs and is ready"
 	if !v.tunnelled() {

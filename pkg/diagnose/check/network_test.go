@@ -15,15 +15,15 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// refusing is the answer of an apiserver to somebody who may not read Secrets.
+// refusing is the apiserver's answer to a user without permission to read Secrets.
 type refusing struct{ client.Reader }
 
 func (refusing) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
 	return apierrors.NewForbidden(corev1.Resource("secrets"), key.Name, nil)
 }
 
-// TestWithoutTheSecretTheTunnelSaysWhatIsDialled proves that whoever may not read the kubeconfig, such as the status
-// page, still tests the gateways' name and port, by what the controller has noted of it.
+// TestWithoutTheSecretTheTunnelSaysWhatIsDialled proves that a reader without access to the kubeconfig, such as the
+// status page, still tests the gateways' name and port from the record in the Tunnel.
 func TestWithoutTheSecretTheTunnelSaysWhatIsDialled(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -71,7 +71,7 @@ func TestWithoutTheSecretTheTunnelSaysWhatIsDialled(t *testing.T) {
 				if got[HopName] != tc.name || got[HopPort] != tc.port || !strings.Contains(said, tc.says) {
 					t.Errorf("got %v: %s; want %s, %s, and %q said", got, said, tc.name, tc.port, tc.says)
 				}
-				// What only the Secret tells stays unknown.
+				// What only the Secret contains stays unknown.
 				if got[HopKubeconfig] != Unknown || got[HopAuthentication] != Unknown {
 					t.Errorf("got %v", got)
 				}

@@ -16,11 +16,11 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// slow is for how long a controller may leave a change unanswered.
+// slow is how long a controller may leave a change unprocessed.
 const slow = 30 * time.Second
 
-// lookCluster looks at the Cluster: whether it is there, wants a tunnel, and is neither paused nor going.
-func lookCluster(ctx context.Context, v *visit) finding {
+// checkCluster checks the Cluster: whether it exists, requests a tunnel, and is neither paused nor being deleted.
+func checkCluster(ctx context.Context, v *visit) finding {
 	cluster := &clusterv1.Cluster{}
 	if err := v.Objects.Get(ctx, v.key, cluster); err != nil {
 		return v.unreadable(ctx, err, "Cluster", "clusters.cluster.x-k8s.io", v.key)
@@ -28,7 +28,7 @@ func lookCluster(ctx context.Context, v *visit) finding {
 	v.cluster = cluster
 	tunnel := &v1alpha1.Tunnel{}
 	if v.Objects.Get(ctx, v.key, tunnel) == nil {
-		v.tunnel = tunnel // its own hop says what is wrong with it
+		v.tunnel = tunnel // its own hop reports its faults
 	}
 	label := fmt.Sprintf("kubectl -n %s label cluster %s %s=%s --overwrite", v.key.Namespace, v.key.Name, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled)
 	has := cluster.Labels[v1alpha1.TunnelLabel]
@@ -64,12 +64,12 @@ func orNobody(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// paused says whether the controllers hold off.
+// paused returns the finding for a pause of the controllers.
 func (v *visit) paused() bool {
 	return v.cluster != nil && (ptr.Deref(v.cluster.Spec.Paused, false) || hasPause(v.cluster)) || v.tunnel != nil && hasPause(v.tunnel)
 }
 
-// unreadable is what it means that an object can't be read without which nothing can be said.
+// unreadable returns the finding for a required object that cannot be read.
 func (v *visit) unreadable(ctx context.Context, err error, kind, resource string, key client.ObjectKey) finding {
 	switch {
 	case apierrors.IsNotFound(err):
@@ -88,8 +88,8 @@ func (v *visit) unreadable(ctx context.Context, err error, kind, resource string
 	return broken("the management cluster can't be asked: "+text(err), "its apiserver is down, or this machine has no way there", "see that kubectl get "+resource+" works here")
 }
 
-// lookTunnel looks at the Tunnel, and at what the controller says of it.
-func lookTunnel(ctx context.Context, v *visit) finding {
+// checkTunnel checks the Tunnel and the conditions that the controller has set.
+func checkTunnel(ctx context.Context, v *visit) finding {
 	if v.cluster == nil {
 		return skipped("there is no Cluster to look at")
 	}
@@ -132,7 +132,7 @@ func (v *visit) noTunnel(ctx context.Context) finding {
 	return broken(detail, "the controller has not made it yet, or may not", "wait some seconds; then the log of the controller says why: kubectl -n "+v.installation()+" logs deployment/controller")
 }
 
-// unanswered is what it means that nobody looks at a Tunnel.
+// unanswered returns the finding for a Tunnel that no controller processes.
 func (v *visit) unanswered(ctx context.Context) finding {
 	detail := "the controller has not looked at it since it was changed"
 	if down := v.controllerDown(ctx); down != "" {
@@ -148,7 +148,7 @@ func (v *visit) heldBack(ctx context.Context) string {
 	return ""
 }
 
-// changedAt is when an object's spec was last written, as far as its managed fields say.
+// changedAt returns when an object's spec was last written, from its managed fields.
 func changedAt(o client.Object) time.Time {
 	at := o.GetCreationTimestamp().Time
 	for _, f := range o.GetManagedFields() {
@@ -159,8 +159,8 @@ func changedAt(o client.Object) time.Time {
 	return at
 }
 
-// refusedTunnel says what is wrong with a Tunnel that is not served, or not in whole. The condition's message names the field and the
-// cure.
+// refusedTunnel returns the finding for a Tunnel that is not served, or only in part. The condition's message names the
+// field and the cure.
 func refusedTunnel(c *metav1.Condition) finding {
 	detail := "it is not accepted (" + c.Reason + "): " + c.Message
 	switch c.Reason {

@@ -43,12 +43,12 @@ func TestWhatTheControllerSaysOfATunnel(t *testing.T) {
 			v.tunnel.Status.Conditions = []metav1.Condition{{
 				Type: v1alpha1.ConditionAccepted, Status: tc.status, Reason: tc.reason, Message: "the controller says so",
 			}}
-			tc.want.compare(t, lookTunnel(t.Context(), v))
+			tc.want.compare(t, checkTunnel(t.Context(), v))
 		})
 	}
 }
 
-// TestWhenThereIsNothingToSay: what can't be seen is no fault.
+// TestWhenThereIsNothingToSay: what cannot be observed is not a fault.
 func TestWhenThereIsNothingToSay(t *testing.T) {
 	for sentence, tc := range map[string]struct {
 		change func(*visit)
@@ -62,13 +62,13 @@ func TestWhenThereIsNothingToSay(t *testing.T) {
 		},
 		"nobody can be asked": {func(v *visit) { v.observed = nil }, expected{Unknown, "--xds-server"}},
 		"no xds-server answers": {
-			func(v *visit) { v.blind = "no xds-server answers: refused" }, expected{Unknown, "refused"},
+			func(v *visit) { v.notObserved = "no xds-server answers: refused" }, expected{Unknown, "refused"},
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			v := visitOf(&collect.Fleet{})
 			tc.change(v)
-			tc.want.compare(t, lookRoute(t.Context(), v))
+			tc.want.compare(t, checkRoute(t.Context(), v))
 		})
 	}
 }

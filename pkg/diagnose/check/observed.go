@@ -6,12 +6,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
-// Servers are the xds-servers, asked for one workload cluster: *collect.Servers.
+// Servers queries the xds-servers for one workload cluster. *collect.Servers implements it.
 type Servers interface {
-	// Observe returns what they know of the tunnel with an id, and of the Envoy clusters with these names. The error says that none could
-	// be asked; one of several that did not answer is in the Fleet.
+	// Observe returns what they report of the tunnel with an id, and of the Envoy clusters with these names. The error
+	// means that no server answered; if only some did not, that is in the Fleet.
 	Observe(ctx context.Context, id string, names []string) (collect.Fleet, error)
-	// Look has the edges of that tunnel look at their apiserver now, and returns what those saw that are connected. The error says that
-	// none could be asked.
-	Look(ctx context.Context, id string) ([]collect.EdgeLook, error)
+	// ProbeAPIServers makes the edges of that tunnel probe their apiserver now, and returns the results of the connected
+	// ones. The error means that no server answered.
+	ProbeAPIServers(ctx context.Context, id string) ([]collect.EdgeProbe, error)
 }

@@ -11,32 +11,32 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// settle is for how long something may be on its way before it counts as stuck.
-const settle = 10 * time.Second
+// gracePeriod is how long a change may be pending before it counts as stuck.
+const gracePeriod = 10 * time.Second
 
-// see asks the xds-servers once. It says whether they could be asked.
-func (v *visit) see(ctx context.Context) bool {
+// observe queries the xds-servers once. It reports whether they answered.
+func (v *visit) observe(ctx context.Context) bool {
 	switch {
-	case v.observed != nil || v.blind != "":
+	case v.observed != nil || v.notObserved != "":
 	case v.Servers == nil:
-		v.blind = "the xds-servers can't be asked from here"
+		v.notObserved = "the xds-servers can't be asked from here"
 	default:
 		fleet, err := v.Servers.Observe(ctx, v.tunnel.HeldID(), v.tunnel.Status.Names)
 		if err != nil {
-			v.blind = "no xds-server answers: " + text(err)
+			v.notObserved = "no xds-server answers: " + text(err)
 		}
 		v.observed = &fleet
 	}
-	return v.blind == ""
+	return v.notObserved == ""
 }
 
-// howToSee is how the xds-servers are asked who can't be from here.
+// howToSee is the cure if the xds-servers cannot be queried from here.
 func (v *visit) howToSee() string {
 	return "run fairlead check with a user who may list Pods and create pods/portforward in namespace " + v.installation() + ", or give the addresses of their inspection with --xds-server"
 }
 
-// noWay says why there is nothing to be said about gateways and edges; nil: there is.
-func (v *visit) noWay() *finding {
+// notObservable returns why there is no finding about gateways and edges; nil: there can be one.
+func (v *visit) notObservable() *finding {
 	var f finding
 	switch {
 	case v.tunnel == nil:
@@ -51,13 +51,13 @@ func (v *visit) noWay() *finding {
 	return &f
 }
 
-// lookRoute looks whether each gateway's Envoy has the Envoy clusters of the Tunnel's names, and has accepted them.
-func lookRoute(ctx context.Context, v *visit) finding {
-	if f := v.noWay(); f != nil {
+// checkRoute checks whether each gateway's Envoy has received and accepted the Envoy clusters of the Tunnel's names.
+func checkRoute(ctx context.Context, v *visit) finding {
+	if f := v.notObservable(); f != nil {
 		return *f
 	}
-	if !v.see(ctx) {
-		return unknown(v.blind, v.howToSee())
+	if !v.observe(ctx) {
+		return unknown(v.notObserved, v.howToSee())
 	}
 	var away, connected []string
 	var faults []finding
@@ -90,7 +90,7 @@ func lookRoute(ctx context.Context, v *visit) finding {
 	return ok("%s on %s: accepted", strings.Join(v.tunnel.Status.Names, ", "), strings.Join(connected, ", "))
 }
 
-// hangsOf are the processes of one gateway that do not answer. Each is named here, because the hops behind it fail too.
+// hangsOf returns the processes of one gateway that do not answer. Each is named here, because the later hops fail too.
 func (v *visit) hangsOf(g *collect.Gateway) []finding {
 	restart := "kubectl -n " + v.installation() + " delete pod " + g.Name
 	switch {
@@ -112,7 +112,7 @@ func (v *visit) hangsOf(g *collect.Gateway) []finding {
 	return []finding{broken(detail+"; no other gateway takes clients", cause, cure)}
 }
 
-// routesOf are the faults of one gateway's routes, the worst first.
+// routesOf returns the faults of one gateway's routes, the worst first.
 func (v *visit) routesOf(g *collect.Gateway) (faults []finding) {
 	for _, r := range g.Resources {
 		what := fmt.Sprintf("%s on %s", r.Name, g.Name)
@@ -124,7 +124,7 @@ func (v *visit) routesOf(g *collect.Gateway) (faults []finding) {
 		case collect.Missing:
 			faults = append(faults, broken(what+": the gateway was not sent it", "the xds-server has not read the Tunnel yet, or refuses it", "wait some seconds; then the log of the xds-server says why: kubectl -n "+v.installation()+" logs deployment/xds-server"))
 		case collect.Stale:
-			if r.Since.IsZero() || v.now().Sub(r.Since) > settle {
+			if r.Since.IsZero() || v.now().Sub(r.Since) > gracePeriod {
 				faults = append(faults, warning(what+": sent, and not answered"+since(r.Since, v.now()), "the gateway's Envoy hangs, or is starting", "see the gateway: kubectl -n "+v.installation()+" logs "+g.Name))
 			}
 		}
@@ -139,12 +139,12 @@ func since(t, now time.Time) string {
 	return fmt.Sprintf(" since %s (%s)", utc(t), now.Sub(t).Round(time.Second))
 }
 
-// lookTunnels counts the tunnels on each gateway, and on each worker.
-func lookTunnels(ctx context.Context, v *visit) finding {
-	if f := v.noWay(); f != nil {
+// checkTunnels counts the tunnels on each gateway, and on each worker.
+func checkTunnels(ctx context.Context, v *visit) finding {
+	if f := v.notObservable(); f != nil {
 		return *f
 	}
-	if !v.see(ctx) {
+	if !v.observe(ctx) {
 		return v.tunnelsOnRecord()
 	}
 	var said, without, holes, incomplete []string
@@ -201,7 +201,7 @@ func lookTunnels(ctx context.Context, v *visit) finding {
 	return ok("%s%s", detail, v.roundTrip())
 }
 
-// roundTrip is the longest round-trip time of all tunnels.
+// roundTrip returns the longest round-trip time of all tunnels.
 func (v *visit) roundTrip() string {
 	var longest time.Duration
 	for _, t := range v.observed.Tunnels {
@@ -213,13 +213,13 @@ func (v *visit) roundTrip() string {
 	return "; round trip " + longest.Round(100*time.Microsecond).String()
 }
 
-// revoked returns whether an edge is revoked, be it on record or not.
-func (v *visit) revoked(node string) bool { return collect.Revoked(v.tunnel, node) }
+// revoked returns whether an edge is revoked, on record or not.
+func (v *visit) revoked(node string) bool { return observed.IsRevoked(v.tunnel, node) }
 
-// away says why there may be no tunnel: what is known of the edges.
+// away explains the lack of tunnels with what is known of the edges.
 func (v *visit) away() (cause, cure string) {
 	var known []string
-	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+	for _, e := range observed.Recorded(v.tunnel, v.now()) {
 		if e.Revoked() {
 			continue
 		}
@@ -238,7 +238,7 @@ func (v *visit) away() (cause, cure string) {
 		"on that machine see that edge-agent runs (systemctl status edge-agent), what its log says, and that TCP to the gateways' public port goes through"
 }
 
-// seen is when an edge was seen last: a record may be some minutes old, what the xds-servers remember is not.
+// seen returns when an edge was seen last: a record may be some minutes old, a report is not.
 func (v *visit) seen(e *observed.Edge) time.Time {
 	at := e.LastSeen
 	if s := v.reported(e.Node); s != nil && s.Since.After(at) {
@@ -247,7 +247,7 @@ func (v *visit) seen(e *observed.Edge) time.Time {
 	return at
 }
 
-// reported is an edge as the xds-servers know it; nil: they do not, or were not asked.
+// reported returns an edge as the xds-servers report it; nil: they do not, or were not queried.
 func (v *visit) reported(node string) *observed.Edge {
 	if v.observed == nil {
 		return nil
@@ -255,10 +255,10 @@ func (v *visit) reported(node string) *observed.Edge {
 	return v.observed.Edge(node)
 }
 
-// tunnelsOnRecord is what the controller has written of tunnels, where nobody can be asked.
+// tunnelsOnRecord returns the finding from the recorded tunnels, if no server can be queried.
 func (v *visit) tunnelsOnRecord() finding {
 	counts := map[string]int{}
-	for _, e := range collect.Recorded(v.tunnel, v.now()) {
+	for _, e := range observed.Recorded(v.tunnel, v.now()) {
 		for _, g := range e.Gateways {
 			if !e.Revoked() {
 				counts[g.Name] += g.Tunnels
@@ -275,5 +275,5 @@ func (v *visit) tunnelsOnRecord() finding {
 		cause, cure := v.away()
 		return broken("no gateway has a tunnel of this workload cluster, as the controller has noted", cause, cure)
 	}
-	return ok("%s, as the controller has noted (%s)", strings.Join(said, "; "), v.blind)
+	return ok("%s, as the controller has noted (%s)", strings.Join(said, "; "), v.notObserved)
 }

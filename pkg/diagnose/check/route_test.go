@@ -15,13 +15,13 @@ import (
 
 var noon = time.Date(2026, time.May, 1, 12, 0, 0, 0, time.UTC)
 
-// expected is what a look comes to: its status, and words of its detail, cause or cure.
+// expected is the expected result of a hop: its status, and words of its detail, cause or cure.
 type expected struct {
 	status Status
 	says   string
 }
 
-// visitOf is a visit of a Cluster whose Tunnel is served, after the xds-servers were asked.
+// visitOf returns a visit of a Cluster whose Tunnel is served, after the xds-servers were queried.
 func visitOf(fleet *collect.Fleet) *visit {
 	tunnel := &v1alpha1.Tunnel{}
 	tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeConnect
@@ -38,7 +38,7 @@ func (e expected) compare(t *testing.T, f finding) {
 	}
 }
 
-// gateways are gateways that report and take clients, each with the route, changed.
+// gateways returns gateways that report and accept clients, each with the changed route.
 func gateways(change ...func(*collect.Gateway)) (all []collect.Gateway) {
 	for i, c := range change {
 		g := collect.Gateway{
@@ -123,7 +123,7 @@ func TestRoutesOnGateways(t *testing.T) {
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			tc.want.compare(t, lookRoute(t.Context(), visitOf(&collect.Fleet{Gateways: tc.gateways})))
+			tc.want.compare(t, checkRoute(t.Context(), visitOf(&collect.Fleet{Gateways: tc.gateways})))
 		})
 	}
 }
@@ -185,7 +185,7 @@ func TestTunnelsOnGateways(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			v := visitOf(&tc.fleet)
 			v.tunnel.Spec.RevokedEdges = []string{tc.revoked}
-			tc.want.compare(t, lookTunnels(t.Context(), v))
+			tc.want.compare(t, checkTunnels(t.Context(), v))
 		})
 	}
 }
@@ -211,7 +211,7 @@ func TestTunnelsOnRecord(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			v := visitOf(nil)
 			v.tunnel.Status.Edges = tc.edges
-			tc.want.compare(t, lookTunnels(t.Context(), v))
+			tc.want.compare(t, checkTunnels(t.Context(), v))
 		})
 	}
 }
@@ -241,7 +241,7 @@ func TestComplaintsOfEdges(t *testing.T) {
 		t.Run(complaint, func(t *testing.T) {
 			v := visitOf(&collect.Fleet{Edges: []observed.Edge{{Node: "e1", Connected: true, LastError: complaint}}})
 			v.cutOff = tc.noTunnel
-			f := lookHandshake(t.Context(), v)
+			f := checkHandshake(t.Context(), v)
 			tc.want.compare(t, f)
 			if !strings.Contains(f.detail, "e1 says: "+complaint) {
 				t.Errorf("it does not quote the edge: %+v", f)
@@ -301,7 +301,7 @@ func TestWhichEdgesCount(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			v := visitOf(&collect.Fleet{Edges: tc.reports})
 			v.tunnel.Status.Edges, v.tunnel.Spec.RevokedEdges = tc.edges, []string{tc.revoked}
-			tc.want.compare(t, lookEdge(t.Context(), v))
+			tc.want.compare(t, checkEdge(t.Context(), v))
 		})
 	}
 }

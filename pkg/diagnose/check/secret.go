@@ -14,9 +14,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// lookKubeconfig looks at the Secret that Cluster API's controllers read: whether it is there, leads where the Tunnel says, trusts the
-// workload cluster's CA, and has credentials that are valid.
-func lookKubeconfig(ctx context.Context, v *visit) finding {
+// checkKubeconfig checks the Secret that Cluster API's controllers read: whether it exists, has the recorded endpoint,
+// trusts the workload cluster's CA, and has valid credentials.
+func checkKubeconfig(ctx context.Context, v *visit) finding {
 	if v.cluster == nil {
 		return skipped("there is no Cluster to look at")
 	}
@@ -46,7 +46,7 @@ func lookKubeconfig(ctx context.Context, v *visit) finding {
 	user := userOf(config)
 	v.use(config, user, way)
 	for _, look := range []func() *finding{
-		func() *finding { return v.compareWay(ctx, name, way) },
+		func() *finding { return v.compareTarget(ctx, name, way) },
 		func() *finding { return v.compareCA(ctx, name, entry) },
 		func() *finding { return v.compareUser(name, user) },
 	} {
@@ -57,7 +57,7 @@ func lookKubeconfig(ctx context.Context, v *visit) finding {
 	return ok("it leads to %s%s", way, until(user, v.now()))
 }
 
-// noSecret says what it means that there is no kubeconfig.
+// noSecret returns the finding for a missing kubeconfig.
 func (v *visit) noSecret(ctx context.Context, name string) finding {
 	detail := "there is no Secret " + name
 	if full := v.fullQuota(ctx); full != "" {
@@ -71,7 +71,8 @@ func (v *visit) noSecret(ctx context.Context, name string) finding {
 		provider+" writes it anew when it next looks at the Cluster: see its log if it does not, and whether the Cluster is paused")
 }
 
-// fullQuota names a ResourceQuota of the namespace that allows no further Secret; empty: there is none, or it can't be read.
+// fullQuota names a ResourceQuota of the namespace that permits no further Secret; empty: there is none, or it cannot
+// be read.
 func (v *visit) fullQuota(ctx context.Context) string {
 	var quotas corev1.ResourceQuotaList
 	if v.Objects.List(ctx, &quotas, client.InNamespace(v.key.Namespace)) != nil {
@@ -89,12 +90,12 @@ func (v *visit) fullQuota(ctx context.Context) string {
 	return ""
 }
 
-// rewrite is how a Secret comes right that somebody has spoilt.
+// rewrite is the cure for a Secret that another writer has changed.
 func (v *visit) rewrite(name string) string {
 	return "delete it: kubectl -n " + v.key.Namespace + " delete secret " + name + "; its control-plane provider writes it anew, and Fairlead lets it lead through the tunnel again"
 }
 
-// lastWriter names who wrote an object last, as far as its managed fields say.
+// lastWriter returns the last writer of an object, from its managed fields.
 func lastWriter(o client.Object) string {
 	var last metav1.ManagedFieldsEntry
 	for _, f := range o.GetManagedFields() {
@@ -108,8 +109,8 @@ func lastWriter(o client.Object) string {
 	return fmt.Sprintf(" (written last by %s at %s)", last.Manager, utc(last.Time.Time))
 }
 
-// use keeps what later hops need of a kubeconfig. One whose user runs programs or reads files is not used: whoever writes the Secret
-// would decide what happens on this machine.
+// use stores what later hops require of a kubeconfig. A kubeconfig whose user runs programs or reads files is not used:
+// the writer of the Secret would control this machine.
 func (v *visit) use(config *clientcmdapi.Config, user *clientcmdapi.AuthInfo, way kubeconfig.Way) {
 	v.lead(way)
 	if user == nil || user.Exec != nil || user.AuthProvider != nil || user.ClientCertificate != "" || user.ClientKey != "" || user.TokenFile != "" {

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// compareCA says whether the kubeconfig trusts another CA than the Cluster's; nil: the same, or nobody knows.
+// compareCA returns a finding if the kubeconfig does not trust the Cluster's CA; nil: it does, or that is unknown.
 func (v *visit) compareCA(ctx context.Context, name string, entry *clientcmdapi.Cluster) *finding {
 	secret := &corev1.Secret{}
 	key := client.ObjectKey{Namespace: v.key.Namespace, Name: v.key.Name + "-ca"}
@@ -35,7 +35,7 @@ func (v *visit) compareCA(ctx context.Context, name string, entry *clientcmdapi.
 	return &f
 }
 
-// certificatesOf are the certificates in a PEM file; what is none is left out.
+// certificatesOf returns the certificates in a PEM file and skips everything else.
 func certificatesOf(data []byte) (all []*x509.Certificate) {
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
@@ -45,7 +45,7 @@ func certificatesOf(data []byte) (all []*x509.Certificate) {
 	return all
 }
 
-// userOf is the user of a kubeconfig's current context; nil: there is none.
+// userOf returns the user of a kubeconfig's current context; nil: there is none.
 func userOf(config *clientcmdapi.Config) *clientcmdapi.AuthInfo {
 	if current := config.Contexts[config.CurrentContext]; current != nil {
 		return config.AuthInfos[current.AuthInfo]
@@ -53,7 +53,7 @@ func userOf(config *clientcmdapi.Config) *clientcmdapi.AuthInfo {
 	return nil
 }
 
-// compareUser looks at the client certificate; nil: it is valid, or there is none.
+// compareUser returns a finding about the client certificate; nil: it is valid, or there is none.
 func (v *visit) compareUser(name string, user *clientcmdapi.AuthInfo) *finding {
 	if user == nil {
 		f := broken("its current context names no user", "somebody has edited Secret "+name+lastWriter(v.secret), v.rewrite(name))
@@ -79,7 +79,7 @@ func (v *visit) compareUser(name string, user *clientcmdapi.AuthInfo) *finding {
 	return nil
 }
 
-// until says how long the client certificate is good.
+// until describes how long the client certificate is valid.
 func until(user *clientcmdapi.AuthInfo, now time.Time) string {
 	if leaves := certificatesOf(user.ClientCertificateData); len(leaves) > 0 {
 		return fmt.Sprintf("; its client certificate is valid for %s", leaves[0].NotAfter.Sub(now).Round(time.Minute))

@@ -12,10 +12,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// compareWay says whether the kubeconfig leads where the Tunnel says; nil: it does.
-func (v *visit) compareWay(ctx context.Context, name string, way kubeconfig.Way) *finding {
+// compareTarget returns a finding if the kubeconfig does not have the endpoint of the Tunnel; nil: it has.
+func (v *visit) compareTarget(ctx context.Context, name string, way kubeconfig.Way) *finding {
 	if v.tunnel == nil {
-		return nil // that is said
+		return nil // that is reported
 	}
 	record := v.tunnel.Status.Kubeconfig
 	ready := apimeta.FindStatusCondition(v.tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigReady)
@@ -28,7 +28,7 @@ func (v *visit) compareWay(ctx context.Context, name string, way kubeconfig.Way)
 		f := broken("the controller does not write it ("+ready.Reason+"): "+ready.Message, "see the message", "do what the message says")
 		return &f
 	case record.Mode == "" && v.broken[HopTunnel]:
-		return nil // the reason is there
+		return nil // the condition has the reason
 	}
 	detail := fmt.Sprintf("it leads to %s, and should lead to %s", way, kubeconfig.Way{Server: record.Server, TLSServerName: record.TLSServerName, ProxyURL: record.ProxyURL})
 	cause := "somebody has edited Secret " + name + lastWriter(v.secret)
@@ -49,14 +49,14 @@ func (v *visit) compareWay(ctx context.Context, name string, way kubeconfig.Way)
 	return &f
 }
 
-// leadsBy says whether a way is the one on record. What is not on record is the provider's.
+// leadsBy reports whether an endpoint is the recorded one. Without a record, it is the provider's.
 func leadsBy(way kubeconfig.Way, record v1alpha1.KubeconfigStatus) bool {
 	server := record.Server == "" || way.Server == record.Server
 	name := way.TLSServerName == record.TLSServerName || record.TLSServerName == "" && record.Mode != v1alpha1.KubeconfigModeSNI
 	return server && name && kubeconfig.WithoutCredentials(way.ProxyURL) == record.ProxyURL
 }
 
-// notWritable tells a controller without permission from a Secret that nobody may change.
+// notWritable distinguishes a controller without permission from an immutable Secret.
 func (v *visit) notWritable(ctx context.Context, name, message string) *finding {
 	if denied := v.mayNotPatch(ctx); denied != "" {
 		f := broken("the controller can't write Secret "+name, denied, v.reapply())
@@ -71,7 +71,7 @@ func (v *visit) reapply() string {
 	return "apply the permissions of deploy/kubernetes again: ClusterRole and ClusterRoleBinding fairlead-controller; the controller tries again by itself"
 }
 
-// mayNotPatch says that the controller may not write kubeconfigs; empty: it may, or that can't be asked.
+// mayNotPatch describes that the controller may not write kubeconfigs; empty: it may, or that is unknown.
 func (v *visit) mayNotPatch(ctx context.Context) string {
 	if v.Asks == nil {
 		return ""

@@ -15,8 +15,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// lookServers looks at the programs without which the way stays open for a while and is not kept up: controller, webhook, xds-servers.
-func lookServers(ctx context.Context, v *visit) finding {
+// checkServers checks the programs without which an existing path is not maintained: controller, webhook and
+// xds-servers.
+func checkServers(ctx context.Context, v *visit) finding {
 	if v.cluster == nil {
 		return skipped("there is no Cluster to look at")
 	}
@@ -33,7 +34,7 @@ func lookServers(ctx context.Context, v *visit) finding {
 		return *f
 	}
 	switch {
-	case v.observed != nil && v.blind == "":
+	case v.observed != nil && v.notObserved == "":
 		well = append(well, fmt.Sprintf("%d xds-servers answer", len(v.observed.Servers)))
 	case v.tunnel != nil && v.tunnelled():
 		dark = append(dark, "xds-servers can't be asked from here")
@@ -51,7 +52,7 @@ func lookServers(ctx context.Context, v *visit) finding {
 	return ok("%s", strings.Join(append(well, dark...), "; "))
 }
 
-// xdsServers says which xds-servers do not answer; nil: all do, or nobody could ask.
+// xdsServers names the xds-servers that do not answer; nil: all do, or none could be queried.
 func (v *visit) xdsServers() *finding {
 	if v.observed == nil || v.Servers == nil {
 		return nil
@@ -64,8 +65,8 @@ func (v *visit) xdsServers() *finding {
 	answering := len(v.observed.Servers) - len(silent)
 	var f finding
 	switch {
-	case v.blind != "" && answering == 0:
-		f = broken(v.blind, "no xds-server runs: tunnels and requests go on, but no change reaches an Envoy and no edge gets in", cure)
+	case v.notObserved != "" && answering == 0:
+		f = broken(v.notObserved, "no xds-server runs: tunnels and requests go on, but no change reaches an Envoy and no edge gets in", cure)
 	case len(silent) > 0:
 		f = warning(strings.Join(silent, "; "), "that xds-server does not run, is frozen, or can't be reached from here: the others do its work", cure)
 	default:
@@ -74,8 +75,8 @@ func (v *visit) xdsServers() *finding {
 	return &f
 }
 
-// webhook looks whether whoever writes the kubeconfig gets it written by the webhook: by a dry run, which changes nothing. said is what
-// is to be told where all is well.
+// webhook checks, by a dry run that changes nothing, whether the webhook rewrites a kubeconfig that is written. said is
+// the detail to report if there is no fault.
 func (v *visit) webhook(ctx context.Context) (f *finding, said string) {
 	if v.Asks == nil || v.secret == nil || v.tunnel == nil || v.paused() || v.broken[HopKubeconfig] || v.tunnel.Status.Kubeconfig.Mode == "" {
 		return nil, ""
@@ -100,7 +101,7 @@ func (v *visit) webhook(ctx context.Context) (f *finding, said string) {
 	}
 	trial.Data[kubeconfig.Key] = data
 	if err := v.Asks.Update(ctx, trial, client.DryRunAll); err != nil {
-		return nil, "" // who may not write Secrets can't know
+		return nil, "" // without permission to write Secrets this is unknown
 	}
 	way, err := kubeconfig.Read(trial, v.key.Name)
 	if err == nil && way.Server != elsewhere {

@@ -48,13 +48,13 @@ const (
 	goodToken   = "a token"
 )
 
-// situation is a whole way and all that can be observed of it, as plain values: nothing is wrong until a test changes
+// situation is a whole path with all observations of it, as plain values. Everything is healthy until a test changes
 // it.
 type situation struct {
 	key       client.ObjectKey // of the Cluster that is checked
 	cluster   *clusterv1.Cluster
 	tunnel    *v1alpha1.Tunnel
-	secret    *corev1.Secret // the kubeconfig; a test that sets its data leaves the fields below without effect
+	secret    *corev1.Secret // the kubeconfig; if a test sets its data, the fields below have no effect
 	bootstrap *corev1.Secret
 	lease     *coordinationv1.Lease
 	webhook   *admissionregistrationv1.MutatingWebhookConfiguration
@@ -66,13 +66,13 @@ type situation struct {
 	userBegins time.Time // likewise
 	user       *certs.CA // that has signed it
 	edit       func(*clientcmdapi.Config)
-	refuses    map[string]error // what reads of a resource return, by its plural
-	mayNot     map[string]bool  // verbs on Secrets that the controller may not
+	refuses    map[string]error // the errors of reads, by plural resource name
+	mayNot     map[string]bool  // verbs on Secrets that the controller may not use
 	rewrites   bool             // the webhook answers
 
 	fleet    collect.Fleet
 	fleetErr error
-	looks    lookers
+	looks    probingServers
 
 	addresses map[string][]netip.Addr
 	lookupErr error
@@ -91,7 +91,7 @@ type situation struct {
 	otherCA *certs.CA
 }
 
-// newSituation is one in which all is well: two gateways with a tunnel each of one edge, and an apiserver behind them.
+// newSituation returns a healthy one: two gateways, each with a tunnel of the same edge, and an apiserver behind them.
 func newSituation(t *testing.T) *situation {
 	t.Helper()
 	now := time.Now().Truncate(time.Second)
@@ -144,7 +144,7 @@ func newSituation(t *testing.T) *situation {
 	return s
 }
 
-// observe fills what the xds-servers report of a way on which all is well.
+// observe fills in what the xds-servers report of a healthy path.
 func (s *situation) observe() {
 	api := &observed.APIServer{
 		Address: "10.0.0.1:6443", Healthy: true, CertificateNames: []string{tunnelName},
@@ -164,38 +164,38 @@ func (s *situation) observe() {
 		tunnel := collect.Tunnel{Gateway: name, Node: "e1", ID: s.tunnel.Spec.ID, Worker: "worker_0"}
 		s.fleet.Tunnels = append(s.fleet.Tunnels, tunnel)
 	}
-	s.looks.looks = []collect.EdgeLook{{Node: "e1", APIServer: api}}
+	s.looks.looks = []collect.EdgeProbe{{Node: "e1", APIServer: api}}
 }
 
 func condition(kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: "the controller has written this"}
 }
 
-// sees has the edge look at the apiserver and find this problem, before any certificate was shown.
+// sees makes the edge's probe of the apiserver find this problem, before any certificate was presented.
 func (s *situation) sees(problem string) {
 	seen := &observed.APIServer{Address: "10.0.0.1:6443", Message: problem}
 	s.fleet.Edges[0].APIServer, s.looks.looks[0].APIServer = seen, seen
 }
 
-// withoutTunnels takes away all tunnels, as observed and as recorded.
+// withoutTunnels removes all tunnels, observed and recorded.
 func (s *situation) withoutTunnels() {
 	s.fleet.Tunnels, s.tunnel.Status.Edges[0].Gateways = nil, nil
 	s.serve = cut
 }
 
-// awayEdge takes away the edge with all of its tunnels.
+// awayEdge removes the edge with all of its tunnels.
 func (s *situation) awayEdge() {
 	s.withoutTunnels()
 	s.fleet.Edges[0].Connected, s.looks.looks = false, nil
 }
 
-// noEdge has no edge ever enrol.
+// noEdge removes every trace of an enrolled edge.
 func (s *situation) noEdge() {
 	s.awayEdge()
 	s.fleet.Edges, s.tunnel.Status.Edges = nil, nil
 }
 
-// mute has the edge's agent not report, while its tunnels stay.
+// mute stops the reports of the edge's agent, while its tunnels stay.
 func (s *situation) mute() { s.fleet.Edges[0].Connected, s.looks.looks = false, nil }
 
 func (s *situation) refused(about, reason string) {
@@ -240,11 +240,11 @@ func (s *situation) Observe(context.Context, string, []string) (collect.Fleet, e
 }
 
 // Look implements Servers.
-func (s *situation) Look(ctx context.Context, id string) ([]collect.EdgeLook, error) {
-	return s.looks.Look(ctx, id)
+func (s *situation) ProbeAPIServers(ctx context.Context, id string) ([]collect.EdgeProbe, error) {
+	return s.looks.ProbeAPIServers(ctx, id)
 }
 
-// network has the names of a situation, and leads every address of it to the apiserver.
+// network has the names of a situation, and connects every address to the apiserver.
 type network struct {
 	*situation
 	server string
@@ -267,14 +267,14 @@ func (n network) DialContext(ctx context.Context, _, address string) (net.Conn, 
 	return (&net.Dialer{}).DialContext(ctx, "tcp", n.server)
 }
 
-// refuse has every address of the gateways fail.
+// refuse makes every address of the gateways fail.
 func (s *situation) refuse(err error) {
 	s.dialErr = map[string]error{"192.0.2.1": err, "192.0.2.2": err, gatewayName: err}
 }
 
 var refusedDial = &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 
-// wellServed answers as an apiserver does.
+// wellServed answers like an apiserver.
 func wellServed(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case strings.HasSuffix(r.URL.Path, "selfsubjectreviews"):
@@ -286,10 +286,10 @@ func wellServed(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// cut ends every connection without an answer, as a gateway does that has no tunnel.
+// cut ends every connection without an answer, like a gateway without a tunnel.
 func cut(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
-// answers answers GET / with a code, and all else as an apiserver that is well.
+// answers answers GET / with a code, and all other requests like a healthy apiserver.
 func answers(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/" {
@@ -369,7 +369,7 @@ func (s *situation) kubeconfig(t *testing.T) []byte {
 	return data
 }
 
-// objects is a management cluster that holds the objects of the situation.
+// objects is a management cluster with the objects of the situation.
 func (s *situation) objects(t *testing.T) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -404,8 +404,7 @@ func (s *situation) objects(t *testing.T) client.Client {
 	return builder.WithObjects(s.others...).Build()
 }
 
-// interceptors are what a management cluster does that the fake does not: it forbids, reviews access, and calls the
-// webhook.
+// interceptors add what the fake management cluster lacks: forbidden reads, access reviews, and calls of the webhook.
 func (s *situation) interceptors() interceptor.Funcs {
 	kinds := map[string]string{"*v1beta2.Cluster": "clusters", "*v1alpha1.Tunnel": "tunnels", "*v1.Secret": "secrets"}
 	return interceptor.Funcs{

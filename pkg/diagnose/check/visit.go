@@ -24,39 +24,39 @@ import (
 )
 
 const (
-	// defaultInstallation is where deploy/kubernetes installs Fairlead.
+	// defaultInstallation is the namespace in deploy/kubernetes.
 	defaultInstallation = "fairlead-system"
-	// defaultWatch is long enough for whatever cuts a stream at once, and short enough for a person.
+	// defaultWatch is long enough to detect anything that cuts a stream at once, and short enough for a person.
 	defaultWatch = 3 * time.Second
-	// maxText bounds what is quoted of an error.
+	// maxText bounds how much of an error is quoted.
 	maxText = 400
 )
 
-// visit is one look at one Cluster: what the hops so far have found, for those that come.
+// visit is one check of one Cluster, with the findings that later hops use.
 type visit struct {
 	*Checker
 	key     client.ObjectKey
 	network Network
 
-	cluster    *clusterv1.Cluster
-	tunnel     *v1alpha1.Tunnel
-	secret     *corev1.Secret
-	config     *rest.Config // of a kubeconfig that can be used
-	host, port string       // that its clients dial
-	proxied    bool         // host and port are a proxy's
-	dials      string       // host:port of the two, as the kubeconfig has them
-	addresses  []netip.Addr // of host
-	open       int          // how many of these took a connection
-	broken     map[ID]bool
-	observed   *collect.Fleet // by the xds-servers; nil: they were not asked
-	blind      string         // why nothing could be observed
-	looks      *looks         // what the edges have seen now; nil: they were not asked
-	cutOff     bool           // no gateway has a tunnel, as observed or on record
-	unreached  bool           // all edges have just seen that nobody answers at the apiserver
-	controller *leader
+	cluster     *clusterv1.Cluster
+	tunnel      *v1alpha1.Tunnel
+	secret      *corev1.Secret
+	config      *rest.Config // of a kubeconfig that can be used
+	host, port  string       // that its clients dial
+	proxied     bool         // host and port are a proxy's
+	dials       string       // host:port of the two, as the kubeconfig has them
+	addresses   []netip.Addr // of host
+	open        int          // how many of these accepted a connection
+	broken      map[ID]bool
+	observed    *collect.Fleet   // by the xds-servers; nil: they were not queried
+	notObserved string           // why nothing could be observed
+	probes      *apiServerProbes // results of the edges' probes; nil: they were not asked
+	cutOff      bool             // no gateway has a tunnel, observed or on record
+	unreached   bool             // all edges have just observed that the apiserver does not answer
+	controller  *leader
 }
 
-// finding is what a look comes to.
+// finding is the result of a check.
 type finding struct {
 	status              Status
 	detail, cause, cure string
@@ -102,7 +102,7 @@ func (v *visit) installation() string {
 	return defaultInstallation
 }
 
-// visit looks at one hop.
+// visit checks one hop.
 func (v *visit) visit(ctx context.Context, hop Hop) Result {
 	ctx, cancel := context.WithTimeout(ctx, hop.limit)
 	defer cancel()
@@ -115,7 +115,7 @@ func (v *visit) visit(ctx context.Context, hop Hop) Result {
 	}
 }
 
-// line is a text on one line, bounded.
+// line returns a text as one line, bounded.
 func line(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
 	if len(s) > 4*maxText {
@@ -124,7 +124,7 @@ func line(s string) string {
 	return s
 }
 
-// text is an error of others for people: without what is secret, as far as that can be told.
+// text returns an error of another program for people, without known secrets.
 func text(err error) string {
 	var dns *net.DNSError
 	var urlError *url.Error
@@ -141,7 +141,7 @@ func text(err error) string {
 	return s
 }
 
-// tunnelled says whether the way leads through gateways.
+// tunnelled reports whether the path leads through gateways.
 func (v *visit) tunnelled() bool {
 	if v.tunnel == nil {
 		return false
@@ -154,18 +154,18 @@ func (v *visit) reasonIs(tunnel *v1alpha1.Tunnel, condition, reason string) bool
 	return c != nil && c.Reason == reason
 }
 
-// leader is who leads of the controllers.
+// leader is the state of the controllers' leader election.
 type leader struct {
 	known   bool   // the Lease could be read
-	alive   bool   // somebody leads now
-	holder  string // who does, or did last
+	alive   bool   // a controller leads now
+	holder  string // the current or last leader
 	renewed time.Time
 }
 
 // leaseName is the leader election's Lease of cmd/controller.
 const leaseName = "fairlead-controller"
 
-// leads says whether a controller leads. It is asked once.
+// leads returns the state of the leader election. It is read once.
 func (v *visit) leads(ctx context.Context) leader {
 	if v.controller != nil {
 		return *v.controller
@@ -183,7 +183,7 @@ func (v *visit) leads(ctx context.Context) leader {
 		}
 		if lease.Spec.RenewTime != nil && lease.Spec.LeaseDurationSeconds != nil {
 			l.renewed = lease.Spec.RenewTime.Time
-			// The clock of this machine may be a bit off that of the leader's.
+			// The clock of this machine may differ a little from the leader's.
 			grace := time.Duration(*lease.Spec.LeaseDurationSeconds)*time.Second + 3*time.Second
 			l.alive = l.holder != "" && v.now().Sub(l.renewed) < grace
 		}
@@ -192,7 +192,7 @@ func (v *visit) leads(ctx context.Context) leader {
 	return l
 }
 
-// controllerDown is a sentence about the controller, empty while one leads or nobody knows.
+// controllerDown returns a sentence about the controller; empty: one leads, or that is unknown.
 func (v *visit) controllerDown(ctx context.Context) string {
 	l := v.leads(ctx)
 	switch {
@@ -225,7 +225,7 @@ func (r *Report) decide() {
 	if r.Status != Broken {
 		return
 	}
-	// That there is no tunnel is seen first and comes last: what is wrong with the edge is the reason.
+	// The lack of tunnels is found first but is only a symptom: the fault of the edge is the reason.
 	if r.First == HopTunnels {
 		for _, id := range []ID{HopEdge, HopHandshake} {
 			for i := range r.Hops {

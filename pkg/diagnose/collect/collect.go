@@ -1,11 +1,12 @@
-// Package collect observes an installation, once for everything that shows it: status, check, config, the status page. In go questions;
-// out come the types of this file: which xds-servers, gateways, edges and tunnels there are, what was sent to which Envoy, and what
-// that made of it. Sources are the xds-servers and the records in Tunnel objects. It changes nothing, and does not know what an
-// observation means for a Cluster: that is decided in pkg/diagnose/check and pkg/diagnose/summary.
+// Package collect observes an installation for all its views: status, check, config and the status page. Its input is
+// queries; its output is the types of this file: the xds-servers, gateways, edges and tunnels that exist, what was sent
+// to each Envoy, and how Envoy responded. The sources are the xds-servers and the records in Tunnel objects. It changes
+// nothing, and does not interpret an observation: pkg/diagnose/check and pkg/diagnose/summary do.
 //
-// It has both ends: the gRPC service that each xds-server has on a loopback address, and the client that asks all of them, through
-// port-forwarding of the management cluster. There is no password: users that may forward ports to the Pods of the xds-servers may
-// look, and no others reach the address. No key and no token can be seen through it, for the xds-servers have none of others.
+// It has both ends: the gRPC service that each xds-server has on a loopback address, and the client that queries all of
+// them through port-forwarding of the management cluster. There is no password: only users that may forward ports to
+// the Pods of the xds-servers reach the address. It exposes no key or token, because the xds-servers have none of other
+// components.
 package collect
 
 import (
@@ -18,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// Server is an xds-server that was asked.
+// Server is an xds-server that was queried.
 type Server struct {
 	Name    string // of its Pod, or its address
 	Version string // empty: not known
@@ -27,10 +28,10 @@ type Server struct {
 	Err     error // why it did not answer; nil: it did
 }
 
-// Fleet is what all servers together observe of the agents that report. All lists are in order of their names.
+// Fleet is what all servers together observe of the agents that report. All lists are sorted by name.
 type Fleet struct {
 	Domain   model.TunnelDomain // empty: no server answered
-	Servers  []Server           // that were asked
+	Servers  []Server           // that were queried
 	Gateways []Gateway
 	Tunnels  []Tunnel
 	Edges    []observed.Edge
@@ -38,19 +39,19 @@ type Fleet struct {
 	Refusals []Refusal // of the last minutes, the newest first
 }
 
-// Gateway is one of the installation, or one that has reported.
+// Gateway is a gateway of the installation, or one that has reported.
 type Gateway struct {
 	Name      string
-	Server    string // to which it reports, or did last; empty: to none
+	Server    string // the server of its current or last report; empty: none
 	Installed bool   // the installation has it
 	Connected bool   // its agent reports
-	Ready     bool   // it takes clients
+	Ready     bool   // it accepts clients
 	Hang      string // the parts of its Envoy that do not answer its agent; empty: all do
 	// Incomplete is why it may have tunnels that it does not report, and the cure; empty: it has none.
 	Incomplete string
-	Since      time.Time // when Connected became what it is; zero: not known
-	Problem    string    // why Worker, Since and RTT of its tunnels are not known; empty: they are, or were not asked for
-	// Resources has one entry for each name that Observe was asked for; nil: its agent has no xDS stream, or none was asked for.
+	Since      time.Time // when Connected changed last; zero: not known
+	Problem    string    // why Worker, Since and RTT of its tunnels are not known; empty: they are, or were not requested
+	// Resources has one entry for each name that Observe received; nil: its agent has no xDS stream, or no name was given.
 	Resources []Resource
 }
 
@@ -71,17 +72,18 @@ type Hole struct {
 	Workers           int
 }
 
-// Status is what became of a resource.
+// Status is the state of a resource.
 type Status string
 
 const (
-	// Synced is a resource that Envoy has accepted as it is now.
+	// Synced is a resource that Envoy has accepted in its current version.
 	Synced Status = "SYNCED"
-	// Stale is a resource of which a newer version was published than Envoy is known to have: it is on its way, or Envoy does not answer.
+	// Stale is a resource with a newer version than Envoy is known to have: the update is in flight, or Envoy does not
+	// answer.
 	Stale Status = "STALE"
-	// Rejected is a resource that Envoy, or its agent, refuses: it goes on with what it had.
+	// Rejected is a resource that Envoy, or its agent, rejects: the previous version stays in use.
 	Rejected Status = "NACK"
-	// Missing is a resource that was asked for and that the node was not sent.
+	// Missing is a resource that was queried and that the node was not sent.
 	Missing Status = "MISSING"
 )
 
@@ -103,31 +105,33 @@ type Resource struct {
 	Name    string
 	Version string // that is published
 	Status  Status
-	// Updated is when that version was published or sent, at the latest. Since is since when it waits for an answer or is refused; both
-	// zero: not known.
+	// Updated is when that version was published or sent, at the latest. Since is when it began to wait for an answer, or
+	// was rejected. Zero: not known.
 	Updated, Since time.Time
 	Refusal        string     // the reason of Envoy, or its agent
 	Refused        string     // the version that this is about
-	Config         *anypb.Any // what was published; nil: not asked for
+	Config         *anypb.Any // what was published; nil: not requested
 }
 
-// Dump is what a node's Envoy runs of what came by xDS.
+// Dump is what a node's Envoy runs of the resources that it received by xDS.
 type Dump struct {
 	Node   string
-	Server string // through which it was asked
-	// Running are all of Envoy's Envoy clusters and listeners that came by xDS, in order. Those that it refused last have Refusal.
+	Server string // that forwarded the query
+	// Running lists all Envoy clusters and listeners in Envoy that came by xDS, in order. A resource whose last update was
+	// rejected has Refusal.
 	Running []Running
 }
 
-// Running is a listener or an Envoy cluster that an Envoy has.
+// Running is a listener or an Envoy cluster in Envoy.
 type Running struct {
 	TypeURL string
 	Name    string
-	Version string // that its agent gave it
-	// Form says that the agent gave it another form than was sent, as that of an Envoy cluster without tunnels; empty: the usual one.
+	Version string // that its agent passed on
+	// Form is the form that the agent passed on if that differs from what was sent, such as an Envoy cluster
+	// without tunnels; empty: unchanged.
 	Form    string
 	State   string // active, warming, draining or error
 	Updated time.Time
-	Refusal string          // Envoy's last refusal of a newer one
+	Refusal string          // Envoy's last rejection of a newer version
 	Config  json.RawMessage // as Envoy prints it
 }

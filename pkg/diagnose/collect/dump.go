@@ -15,14 +15,15 @@ import (
 	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
 )
 
-// formMark is what pkg/xdsproxy puts between a version and a form.
+// formMark separates a version from a form in versions of pkg/xdsproxy.
 const formMark = " as "
 
-// ErrNotConnected says that no server that answered has the node.
+// ErrNotConnected means that no server that answered has the node.
 var ErrNotConnected = errors.New("its agent is not connected to any xds-server that answered, so nobody can ask it what its Envoy runs")
 
-// Dump asks the agent of a node what its Envoy runs: all that came by xDS on this installation's behalf, or the resources with some names. An
-// agent answers one question at a time. The error wraps ErrNotConnected if there is nobody to ask.
+// Dump queries the agent of a node for what its Envoy runs: all resources of this installation, or the ones with the
+// given names. An agent answers one query at a time. The error wraps ErrNotConnected if the node is not connected to any
+// server.
 func (s *Servers) Dump(ctx context.Context, node string, names ...string) (Dump, error) {
 	dumps := make([]*Dump, len(s.all))
 	errs := s.each(ctx, func(ctx context.Context, i int, c *connection) error {

@@ -17,9 +17,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// Fleet returns what all servers together know, of the edges and tunnels with these ids (Tunnel.spec.id), or of all without any. What several
-// of them say of one gateway or edge is as the one says to which it connected last. The error is that of a call that no server answered; each
-// that did not answer is in Fleet.Servers.
+// Fleet returns what all servers together report of the edges and tunnels with these ids (Tunnel.spec.id), or of all if
+// ids is empty. If several servers report the same gateway or edge, the server of its latest connection counts. The
+// error means that no server answered; each that did not answer is in Fleet.Servers.
 func (s *Servers) Fleet(ctx context.Context, ids ...string) (Fleet, error) {
 	answers := make([]*fleetAnswer, len(s.all))
 	errs := s.each(ctx, func(ctx context.Context, i int, c *connection) error {
@@ -32,7 +32,7 @@ func (s *Servers) Fleet(ctx context.Context, ids ...string) (Fleet, error) {
 	return s.merge(answers, errs), answered(errs)
 }
 
-// fleetAnswer is all parts of an answer.
+// fleetAnswer has all parts of an answer.
 type fleetAnswer struct{ inspectv1.FleetPart }
 
 func askFleet(ctx context.Context, c *connection, ids []string) (*fleetAnswer, error) {
@@ -60,7 +60,7 @@ func askFleet(ctx context.Context, c *connection, ids []string) (*fleetAnswer, e
 	}
 }
 
-// merge joins answers, in which nil stands for a server that gave none.
+// merge joins answers. nil stands for a server without an answer.
 func (s *Servers) merge(answers []*fleetAnswer, errs []error) Fleet {
 	var f Fleet
 	gateways, edges := map[string]Gateway{}, map[model.EdgeRef]observed.Edge{}
@@ -115,8 +115,8 @@ func (s *Servers) merge(answers []*fleetAnswer, errs []error) Fleet {
 	return f
 }
 
-// addTunnels takes the tunnels of each gateway from the one server that counts for it. Those of a gateway that does not report are
-// what it had last.
+// addTunnels takes the tunnels of each gateway from the one server that counts for it. A gateway that does not report
+// has its last tunnels.
 func (f *Fleet) addTunnels(s *Servers, answers []*fleetAnswer, gateways map[string]Gateway) {
 	for i, a := range answers {
 		if a == nil {
@@ -153,7 +153,8 @@ func (f *Fleet) sort() {
 	})
 }
 
-// later says whether the first of two says more recent things: who is connected comes first, then who was last.
+// later returns whether the first of two states is more recent: a connected one comes first, then the one that was
+// connected last.
 func later(connected bool, since time.Time, other bool, otherSince time.Time) bool {
 	if connected != other {
 		return connected
@@ -168,7 +169,7 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-// explain is an error of gRPC as people read it.
+// explain converts an error of gRPC for people.
 func explain(err error) error {
 	if st, ok := status.FromError(err); ok {
 		return errors.New(strings.ToLower(st.Code().String()) + ": " + st.Message())

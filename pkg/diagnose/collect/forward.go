@@ -23,13 +23,13 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// PortName is that of the port of inspection in the Pods of the xds-servers.
+// PortName is the name of the inspection port in the Pods of the xds-servers.
 const PortName = "inspect"
 
-// maxPods is more xds-servers than an installation has.
+// maxPods exceeds the number of xds-servers of an installation.
 const maxPods = 32
 
-// forwarder forwards the port of one Pod. Nothing listens on this machine, where others could connect to it.
+// forwarder forwards the port of one Pod. It opens no listener on this machine that others could use.
 type forwarder struct {
 	name   string
 	port   int
@@ -72,7 +72,7 @@ func isReady(pod *corev1.Pod) bool {
 	})
 }
 
-// portOf is the port of inspection of a Pod.
+// portOf returns the inspection port of a Pod.
 func portOf(o Options, pod *corev1.Pod) int {
 	for i := range pod.Spec.Containers {
 		for _, port := range pod.Spec.Containers[i].Ports {
@@ -84,7 +84,7 @@ func portOf(o Options, pod *corev1.Pod) int {
 	return cmp.Or(o.Port, Port)
 }
 
-// newForwarder upgrades to WebSockets, or to SPDY where the apiserver or a proxy on the way does not know them: as kubectl does.
+// newForwarder upgrades to WebSockets, or to SPDY if the apiserver or a proxy does not support them, like kubectl.
 func newForwarder(o Options, api rest.Interface, pod *corev1.Pod) (*forwarder, error) {
 	url := api.Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
 	transport, upgrader, err := spdy.RoundTripperFor(o.REST)
@@ -107,7 +107,7 @@ func (f *forwarder) dial(ctx context.Context, _ string) (net.Conn, error) {
 		conn net.Conn
 		err  error
 	}
-	// The dialers know no context, but end by themselves.
+	// The dialers do not support contexts, but end by themselves.
 	done := make(chan opened, 1)
 	go func() {
 		conn, err := f.open()
@@ -147,7 +147,7 @@ type forwarded struct {
 	session httpstream.Connection
 	pod     string
 
-	failed chan struct{} // closed when the other end has said what is wrong
+	failed chan struct{} // closed when the other end has reported an error
 	reason error
 	once   sync.Once
 }
@@ -172,7 +172,7 @@ func newForwarded(session httpstream.Connection, pod string, port int) (*forward
 	return c, nil
 }
 
-// maxComplaint is how much is read of what a kubelet says against forwarding.
+// maxComplaint bounds how much of a kubelet's error is read.
 const maxComplaint = 4 << 10
 
 func (c *forwarded) listen(complaints io.Reader) {
@@ -184,7 +184,7 @@ func (c *forwarded) listen(complaints io.Reader) {
 	}
 }
 
-// Read returns the kubelet's complaint, where there is one, instead of an end.
+// Read returns the kubelet's error, if there is one, instead of io.EOF.
 func (c *forwarded) Read(p []byte) (int, error) {
 	n, err := c.Stream.Read(p)
 	if err == nil {
@@ -198,7 +198,7 @@ func (c *forwarded) Read(p []byte) (int, error) {
 	}
 }
 
-// Close ends the whole session, which is of this connection alone.
+// Close ends the whole session, which is used by this connection alone.
 func (c *forwarded) Close() (err error) {
 	c.once.Do(func() {
 		_ = c.Reset()
@@ -213,7 +213,7 @@ func (c *forwarded) LocalAddr() net.Addr { return podAddr("port-forward") }
 // RemoteAddr implements net.Conn.
 func (c *forwarded) RemoteAddr() net.Addr { return podAddr(c.pod) }
 
-// SetDeadline implements net.Conn. There are no deadlines here: calls have them.
+// SetDeadline implements net.Conn. It does nothing: calls have deadlines.
 func (c *forwarded) SetDeadline(time.Time) error { return nil }
 
 // SetReadDeadline implements net.Conn.

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// packedDump packs a text with gzip.
+// packedDump compresses a text with gzip.
 func packedDump(t testing.TB, text io.Reader) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -27,7 +27,7 @@ func packedDump(t testing.TB, text io.Reader) []byte {
 	return b.Bytes()
 }
 
-// endless is one character again and again.
+// endless is one character repeated without end.
 type endless byte
 
 // Read implements io.Reader.
@@ -38,7 +38,7 @@ func (e endless) Read(into []byte) (int, error) {
 	return len(into), nil
 }
 
-// allocated is how many bytes a function allocates.
+// allocated returns how many bytes a function allocates.
 func allocated(do func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -47,7 +47,8 @@ func allocated(do func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// TestABombOfAnEdgeIsRefused sends what unpacks to eight times what an edge may send: one large string, and very many small entries.
+// TestABombOfAnEdgeIsRefused sends dumps that decompress to eight times what an edge may send: one large string, and
+// very many small entries.
 func TestABombOfAnEdgeIsRefused(t *testing.T) {
 	unpacked := 8 * edgeSize.bytes
 	tests := map[string]struct {
@@ -85,7 +86,7 @@ func TestADumpOfAGatewayMayBeLarge(t *testing.T) {
 	}
 }
 
-// FuzzDump shows dumps of a hostile agent: what is read of one is bounded, and is the same when it is read again.
+// FuzzDump feeds dumps of a hostile agent: what is read of one is bounded, and reading it again gives the same.
 func FuzzDump(f *testing.F) {
 	f.Add(`{"configs":[{"cluster":{"name":"c"},"version_info":"1 as x","client_status":"REQUESTED","error_state":{"details":"no"}}]}`, false)
 	f.Add(`{"a":1,"configs":[{"name":"l","active_state":{"listener":{}},"warming_state":{"version_info":"2"},"draining_state":{}}],"configs":[]}`, false)

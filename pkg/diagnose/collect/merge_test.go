@@ -25,7 +25,7 @@ var (
 	earlier = noon.Add(-time.Hour)
 )
 
-// partOf is the answer of one xds-server, with its clock at noon.
+// partOf returns the answer of one xds-server, with its clock at noon.
 func partOf(gateways []*inspectv1.Gateway, edges ...*reportv1.EdgeState) *fleetAnswer {
 	return &fleetAnswer{inspectv1.FleetPart{
 		Server: &inspectv1.Server{
@@ -51,7 +51,7 @@ func edgeAt(since time.Time, connected bool, trouble string) *reportv1.EdgeState
 	}
 }
 
-// merged is what the servers a, b, … together observe; nil stands for one that did not answer.
+// merged returns what the servers a, b, … together observe; nil stands for one that did not answer.
 func merged(answers ...*fleetAnswer) Fleet {
 	s := &Servers{}
 	var errs []error
@@ -67,8 +67,8 @@ func merged(answers ...*fleetAnswer) Fleet {
 
 var errRefused = errors.New("refused")
 
-// TestWhichServerCounts has a gateway and an edge known to two servers: the one to which it is connected counts, else
-// the one that it left last.
+// TestWhichServerCounts has a gateway and an edge that two servers report: the one to which it is connected counts,
+// otherwise the one that it left last.
 func TestWhichServerCounts(t *testing.T) {
 	installed := func(g *inspectv1.Gateway) { g.Installed = true }
 	for sentence, tc := range map[string]struct {
@@ -116,7 +116,7 @@ func TestWhichServerCounts(t *testing.T) {
 	}
 }
 
-// TestTunnelsAreOfTheServerThatCounts proves that a gateway's old server adds none of its tunnels.
+// TestTunnelsAreOfTheServerThatCounts proves that a gateway's previous server adds none of its tunnels.
 func TestTunnelsAreOfTheServerThatCounts(t *testing.T) {
 	with := func(a *fleetAnswer, key string) *fleetAnswer {
 		tunnel := &reportv1.Tunnel{Key: key, Node: "e1", TunnelId: "t", Worker: "worker_1", Since: timestamppb.New(earlier)}
@@ -165,7 +165,7 @@ func TestTimesOfOthers(t *testing.T) {
 
 func TestLooksAndProofsOfSeveralServers(t *testing.T) {
 	healthy := &reportv1.APIServer{Healthy: true}
-	looks := mergeLooks([]*inspectv1.LookAnswer{
+	looks := mergeProbes([]*inspectv1.LookAnswer{
 		{Edges: []*inspectv1.EdgeLook{{Node: "e2", Error: "gone"}, {Node: "e1", ApiServer: healthy}}},
 		nil,
 		{Edges: []*inspectv1.EdgeLook{
@@ -174,7 +174,7 @@ func TestLooksAndProofsOfSeveralServers(t *testing.T) {
 			{Node: "e3", Error: "too slow"},
 		}},
 	})
-	want := []EdgeLook{
+	want := []EdgeProbe{
 		{Node: "e1", APIServer: &observed.APIServer{Healthy: true}},
 		{Node: "e2", APIServer: &observed.APIServer{Healthy: true}},
 		{Node: "e3", Problem: "too slow"},

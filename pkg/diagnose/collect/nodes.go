@@ -18,9 +18,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Nodes returns the gateways and edges that are connected to the servers, with what they were sent; of one node also the contents of that.
-// A node that changes from one server to another may be there twice for some seconds. The error joins those of servers that did not answer,
-// beside what the others said.
+// Nodes returns the gateways and edges that are connected to the servers, with what they were sent, and for a single
+// node also the contents. A node that moves between servers may be listed twice for some seconds. The error joins the
+// errors of the servers that did not answer; the results of the others are returned too.
 func (s *Servers) Nodes(ctx context.Context, node string) ([]Node, error) {
 	request := &statusv3.ClientStatusRequest{ExcludeResourceContents: node == ""}
 	if node != "" {
@@ -34,8 +34,8 @@ func (s *Servers) Nodes(ctx context.Context, node string) ([]Node, error) {
 	})
 }
 
-// Resources returns each gateway that is connected, and each edge that has any of the resources with these names, with those of them that it
-// was sent and their contents.
+// Resources returns each connected gateway, and each edge that has any of the resources with these names. Each has
+// the resources that it was sent, with their contents.
 func (s *Servers) Resources(ctx context.Context, names ...string) ([]Node, error) {
 	return s.nodes(ctx, func(ctx context.Context, c *connection) (all []*statusv3.ClientConfig, err error) {
 		stream, err := inspectv1.NewInspectClient(c.conn).Resources(ctx, &inspectv1.ResourcesRequest{Names: names, Contents: true})

@@ -11,16 +11,16 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// Observe returns what all servers together know of one workload cluster: the Fleet of its tunnel id, in which each gateway has
-// its Resources with some names. Tunnels and holes are only those of gateways that report. The error says that no server
-// answered; each that did not answer is in Fleet.Servers.
+// Observe returns what all servers together report of one workload cluster: the Fleet of its tunnel id, where each gateway
+// has its Resources with some names. Only gateways that report have tunnels and holes. The error means that no
+// server answered; each that did not answer is in Fleet.Servers.
 func (s *Servers) Observe(ctx context.Context, id string, names []string) (Fleet, error) {
 	var fleet Fleet
 	var nodes []Node
 	var err error
 	group := errgroup.Group{}
 	group.Go(func() error { fleet, err = s.Fleet(ctx, id); return nil })
-	group.Go(func() error { nodes, _ = s.Resources(ctx, names...); return nil }) // who did not answer is in the fleet
+	group.Go(func() error { nodes, _ = s.Resources(ctx, names...); return nil }) // such a server is in the fleet
 	_ = group.Wait()
 	if err == nil && len(fleet.Servers) == 0 {
 		err = errors.New("there is none")
@@ -30,7 +30,8 @@ func (s *Servers) Observe(ctx context.Context, id string, names []string) (Fleet
 	return fleet, err
 }
 
-// keep leaves out what is not known of a workload cluster now: other edges, and what gateways that do not report had last.
+// keep removes what is not current or not of the workload cluster: other edges, and the last tunnels of gateways that
+// do not report.
 func (f *Fleet) keep(id string) {
 	reports := map[string]bool{}
 	for i := range f.Gateways {
@@ -41,7 +42,7 @@ func (f *Fleet) keep(id string) {
 	f.Holes = slices.DeleteFunc(f.Holes, func(h Hole) bool { return !reports[h.Gateway] })
 }
 
-// addResources gives each gateway its resources with some names.
+// addResources adds the resources with some names to each gateway.
 func (f *Fleet) addResources(nodes []Node, names []string) {
 	for i := range f.Gateways {
 		g := &f.Gateways[i]

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// TestAnObservationIsOfNow: what is left out would be taken for live tunnels, or for edges of this workload cluster.
+// TestAnObservationIsOfNow: what is removed would be mistaken for live tunnels, or for edges of this workload cluster.
 func TestAnObservationIsOfNow(t *testing.T) {
 	f := Fleet{
 		Gateways: []Gateway{{Name: "gateway-0", Connected: true}, {Name: "gateway-1"}},

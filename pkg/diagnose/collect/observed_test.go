@@ -26,7 +26,7 @@ type published struct {
 // Resources implements Published.
 func (published) Resources([]string, bool, func(*statusv3.ClientConfig) error) error { return nil }
 
-// TestWhatAHubHasIsObserved leads the report of an edge and of a gateway through a real hub, its service and its
+// TestWhatAHubHasIsObserved passes the reports of an edge and of a gateway through a real hub, its service and its
 // client.
 func TestWhatAHubHasIsObserved(t *testing.T) {
 	t.Parallel()
@@ -66,7 +66,7 @@ func TestWhatAHubHasIsObserved(t *testing.T) {
 	if tunnel := fleet.Tunnels[0]; tunnel.Node != "edge-1" || tunnel.Worker != "worker_0" || tunnel.ID != reporttest.IDA {
 		t.Errorf("tunnel: %+v", tunnel)
 	}
-	looks, err := servers.Look(t.Context(), reporttest.IDA)
+	looks, err := servers.ProbeAPIServers(t.Context(), reporttest.IDA)
 	if err != nil || len(looks) != 1 || looks[0].APIServer == nil || looks[0].APIServer.Address != "10.0.0.1:6443" {
 		t.Errorf("looks: %+v, %v", looks, err)
 	}
@@ -76,7 +76,7 @@ func TestWhatAHubHasIsObserved(t *testing.T) {
 	}
 }
 
-// startAgents runs what an edge and a gateway report, of a tunnel that only a file has.
+// startAgents runs the reporting of an edge and a gateway. The tunnel exists only in a file.
 func startAgents(t *testing.T, w *reporttest.World, address string) {
 	t.Helper()
 	edge, gateway := reporttest.EdgeOf("edge-1", reporttest.IDA), reporttest.GatewayOf("gateway-0")

@@ -13,8 +13,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// proveTime is longer than a server waits for gateways.
-const proveTime = 7 * time.Second
+// proofTimeout exceeds the time that a server waits for gateways.
+const proofTimeout = 7 * time.Second
 
 // GatewayProof is the state of a gateway's sockets of the tunnels of an edge.
 type GatewayProof struct {
@@ -23,11 +23,11 @@ type GatewayProof struct {
 	Problem string
 }
 
-// Prove has all gateways compare the tunnels of an edge with their kernels' sockets now, and returns their answers in
-// the order of their names. A gateway that reports to no server which answered has a Problem. The error is that of a
-// call that no server answered.
+// Prove makes all gateways compare the tunnels of an edge with their kernels' sockets now, and returns the answers
+// sorted by name. A gateway that reports to no server that answered has a Problem. The error means that no server
+// answered.
 func (s *Servers) Prove(ctx context.Context, edge model.EdgeRef) ([]GatewayProof, error) {
-	ctx, cancel := context.WithTimeout(ctx, proveTime)
+	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
 	request := &inspectv1.ProveRequest{Edge: &reportv1.Edge{Node: edge.Node, TunnelId: edge.ID}}
 	answers := make([]*inspectv1.ProveAnswer, len(s.all))
@@ -38,8 +38,8 @@ func (s *Servers) Prove(ctx context.Context, edge model.EdgeRef) ([]GatewayProof
 	return mergeProofs(answers), answered(errs)
 }
 
-// mergeProofs joins the answers of the xds-servers, nil where there is none, in order of gateways. A gateway reports to one
-// of the servers; a proof counts before a problem.
+// mergeProofs joins the answers of the xds-servers, nil if there is none, in order of gateways. A gateway reports to
+// one of the servers; a proof takes precedence over a problem.
 func mergeProofs(answers []*inspectv1.ProveAnswer) []GatewayProof {
 	proofs := map[string]GatewayProof{}
 	for _, answer := range answers {

@@ -14,36 +14,37 @@ import (
 )
 
 const (
-	// maxRefusals bounds how many machines are remembered, refusalTime for how long, maxReason what is kept of a reason.
+	// maxRefusals bounds how many rejected machines are stored, refusalTime for how long, and maxReason the size of a
+	// reason.
 	maxRefusals = 64
 	refusalTime = 10 * time.Minute
 	maxReason   = 300
 )
 
-// What a refusal can be about.
+// The subjects of a rejection.
 const (
 	AboutHandshake = "handshake"
 	AboutEnrolment = "enrolment"
 )
 
-// Refusal is a machine that was not let in, or did not want to come in. Nobody knows whose it is.
+// Refusal is a machine that was rejected, or that rejected this server. Its identity is not known.
 type Refusal struct {
 	Server  string
 	Address string // of the machine, without the port
 	About   string
-	Reason  string // in the words of TLS, or of what the machine was told
+	Reason  string // in the words of TLS, or of the answer to the machine
 	Last    time.Time
 	Times   int
 }
 
-// Refusals remembers who was refused last. Whoever reaches the public port can be in it, so it is small, and a machine is in it once for
-// each thing that it is about. It is safe for concurrent use. Its zero value is empty.
+// Refusals stores the latest rejections. Any client that reaches the public port can cause an entry, so it is small and
+// has one entry per machine and subject. It is safe for concurrent use. Its zero value is empty.
 type Refusals struct {
 	mu  sync.Mutex
 	all []Refusal // the newest last
 }
 
-// Note remembers a refusal. The address may have a port.
+// Note stores a rejection. The address may have a port.
 func (r *Refusals) Note(now time.Time, address, about string, reason error) {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		address = host
@@ -61,7 +62,7 @@ func (r *Refusals) Note(now time.Time, address, about string, reason error) {
 	}
 }
 
-// messages are those of the last minutes.
+// messages returns the rejections of the last minutes.
 func (r *Refusals) messages(now time.Time) (all []*inspectv1.Refusal) {
 	if r == nil {
 		return nil
@@ -85,7 +86,7 @@ func refusalsOf(server string, messages []*inspectv1.Refusal) (all []Refusal) {
 	return all
 }
 
-// printable bounds a text, and takes out of it what is not to be printed.
+// printable bounds a text and removes unprintable characters.
 func printable(text string) string {
 	text = strings.Map(func(c rune) rune {
 		if !unicode.IsGraphic(c) || c == unicode.ReplacementChar {

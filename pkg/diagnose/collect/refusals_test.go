@@ -11,10 +11,10 @@ import (
 func TestRefusalsAreFewAndNew(t *testing.T) {
 	var r Refusals
 	begin := time.Unix(1_800_000_000, 0)
-	for i := range 10 * maxRefusals { // somebody with many addresses
+	for i := range 10 * maxRefusals { // a client with many addresses
 		r.Note(begin, fmt.Sprintf("[2001:db8::%x]:4711", i), AboutHandshake, errors.New("remote error: tls: bad certificate"))
 	}
-	for i := range 100 { // an agent that tries again and again
+	for i := range 100 { // an agent that retries again and again
 		r.Note(begin.Add(time.Duration(i)*time.Second), fmt.Sprintf("192.0.2.1:%d", 1000+i), AboutEnrolment, errors.New("the token\x1b[2J is unknown"+strings.Repeat("x", 10*maxReason)))
 	}
 	now := begin.Add(2 * time.Minute)

@@ -25,37 +25,39 @@ import (
 )
 
 const (
-	// maxRequest is room for the names of some hundred resources.
+	// maxRequest has room for the names of some hundred resources.
 	maxRequest = 256 << 10
-	// maxConnections and maxStreams are for some people with their tools, and a status page.
+	// maxConnections and maxStreams suffice for some people with their tools, and a status page.
 	maxConnections, maxStreams = 32, 16
-	// maxBusy is how many calls are served at a time, maxLooking how many for which edges look at their apiservers. Others wait.
-	maxBusy, maxLooking = 4, 64
-	// maxCall bounds a call, maxWatch one that asks again and again on one stream.
+	// maxBusy bounds the concurrent calls, and maxProbing those that wait for edges to probe their apiservers. Further
+	// calls wait.
+	maxBusy, maxProbing = 4, 64
+	// maxCall bounds a call, and maxWatch one that repeats its query on one stream.
 	maxCall, maxWatch = time.Minute, 10 * time.Minute
-	// idleTime ends connections without a call.
+	// idleTime is when a connection without a call is closed.
 	idleTime = 5 * time.Minute
-	// tunnelsPart and edgesPart are how many are in one part of an answer: of about 200 bytes, and of 20 KB at most.
+	// tunnelsPart and edgesPart are the entries in one part of an answer, which have about 200 bytes and at most 20 KB.
 	tunnelsPart, edgesPart = 10_000, 500
 )
 
-// Published is what is published to gateways and edges: pkg/xds.
+// Published provides what is published to gateways and edges. pkg/xds implements it.
 type Published interface {
 	statusv3.ClientStatusDiscoveryServiceServer
-	// Resources hands on each gateway, and each edge that has any of some resources, with these alone.
+	// Resources passes to take each gateway, and each edge that has any of some resources, with only these resources.
 	Resources(names []string, contents bool, take func(*statusv3.ClientConfig) error) error
 }
 
-// Config is what is to be seen.
+// Config is what the service exposes.
 type Config struct {
 	Domain    model.TunnelDomain
 	Hub       *reporthub.Hub
 	Published Published
-	Refusals  *Refusals     // nil: none are kept
-	Calls     stats.Handler // is told of each call; nil: nobody is
+	Refusals  *Refusals     // nil: none are stored
+	Calls     stats.Handler // is notified of each call; nil: disabled
 }
 
-// Listen listens at a loopback address, and returns nil for "0". Any other address is refused: there is no password.
+// Listen listens on a loopback address, and returns nil for "0". It rejects all other addresses, because there is no
+// password.
 func Listen(address string) (net.Listener, error) {
 	if address == "0" {
 		return nil, nil //nolint:nilnil // there is none, and that is no error
@@ -70,7 +72,7 @@ func Listen(address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// CheckAddress says what is wrong with an address to serve inspection at; "0" is for none.
+// CheckAddress returns what is wrong with an address for inspection; "0" disables it.
 func CheckAddress(address string) error {
 	if address == "0" {
 		return nil
@@ -85,20 +87,20 @@ func CheckAddress(address string) error {
 	return fmt.Errorf("listening for inspection at %q: whoever reaches it may look without a password, so it must be a loopback address, as 127.0.0.1:%d: people reach that by `kubectl port-forward`", address, Port)
 }
 
-// Serve serves a listener until ctx ends; nil: it only waits for that.
+// Serve serves a listener until ctx ends. If the listener is nil, it only waits for ctx.
 func Serve(ctx context.Context, listener net.Listener, config Config) error {
 	if listener == nil {
 		<-ctx.Done()
 		return nil
 	}
-	busy, looking := make(chan struct{}, maxBusy), make(chan struct{}, maxLooking)
+	busy, looking := make(chan struct{}, maxBusy), make(chan struct{}, maxProbing)
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime}),
 		grpc.UnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 			slots := busy
 			if info.FullMethod == inspectv1.Inspect_Look_FullMethodName || info.FullMethod == inspectv1.Inspect_Prove_FullMethodName {
-				slots = looking // it waits for agents, and no other call has to
+				slots = looking // it waits for agents, and must not delay other calls
 			}
 			ctx, done, err := bound(ctx, maxCall, slots)
 			if err != nil {
@@ -134,7 +136,7 @@ func Serve(ctx context.Context, listener net.Listener, config Config) error {
 	return nil
 }
 
-// bound ends a call after some time, and has it wait for its turn.
+// bound limits the duration of a call and makes it wait for a slot.
 func bound(ctx context.Context, most time.Duration, busy chan struct{}) (context.Context, func(), error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	if busy == nil {
@@ -166,7 +168,7 @@ type service struct {
 
 // Fleet implements the service.
 func (s *service) Fleet(request *inspectv1.FleetRequest, stream grpc.ServerStreamingServer[inspectv1.FleetPart]) error {
-	look := s.config.Hub.Look(stream.Context(), request.GetTunnelIds(), request.GetLive())
+	look := s.config.Hub.Snapshot(stream.Context(), request.GetTunnelIds(), request.GetLive())
 	part := &inspectv1.FleetPart{Server: &inspectv1.Server{
 		Version: version.Get(), TunnelDomain: string(s.config.Domain), Now: timestamppb.New(look.Now), Settled: look.Settled,
 	}}
@@ -187,7 +189,7 @@ func (s *service) Fleet(request *inspectv1.FleetRequest, stream grpc.ServerStrea
 	})
 }
 
-func gatewayMessage(g *reporthub.GatewayLook) *inspectv1.Gateway {
+func gatewayMessage(g *reporthub.GatewaySnapshot) *inspectv1.Gateway {
 	message := &inspectv1.Gateway{
 		Name: g.Name, Installed: g.Installed, Connected: g.Connected, Ready: g.Ready, Incomplete: g.Incomplete, Hang: g.Hang,
 	}
@@ -200,7 +202,7 @@ func gatewayMessage(g *reporthub.GatewayLook) *inspectv1.Gateway {
 	return message
 }
 
-func sendGateway(g *reporthub.GatewayLook, send func(*inspectv1.FleetPart) error) error {
+func sendGateway(g *reporthub.GatewaySnapshot, send func(*inspectv1.FleetPart) error) error {
 	part := &inspectv1.FleetPart{}
 	for _, h := range g.Holes {
 		part.Holes = append(part.Holes, &inspectv1.Hole{Gateway: g.Name, Hole: h})
@@ -217,7 +219,7 @@ func sendGateway(g *reporthub.GatewayLook, send func(*inspectv1.FleetPart) error
 	})
 }
 
-// inParts hands on a list in parts.
+// inParts sends a list in parts.
 func inParts[E any](list []E, most int, take func([]E) error) error {
 	for len(list) > 0 {
 		n := min(len(list), most)

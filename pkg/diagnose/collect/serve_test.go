@@ -25,7 +25,7 @@ import (
 
 const domain model.TunnelDomain = "tunnels.example.com"
 
-// empty is an xds-server that nobody is connected to.
+// empty is an xds-server without connected agents.
 type empty struct {
 	statusv3.UnimplementedClientStatusDiscoveryServiceServer
 }
@@ -76,7 +76,7 @@ func TestOnlyLoopbackIsServed(t *testing.T) {
 	}
 }
 
-// Clients as grpcurl and grpcdebug find out by reflection what they can call.
+// Clients such as grpcurl and grpcdebug discover the methods by reflection.
 func TestServicesAreFoundByReflection(t *testing.T) {
 	t.Parallel()
 	conn, err := grpc.NewClient(serveEmpty(t), grpc.WithTransportCredentials(insecure.NewCredentials()))

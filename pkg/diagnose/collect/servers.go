@@ -18,31 +18,31 @@ const (
 	Port           = 9447
 )
 
-// DefaultNamespace is that of the installation, as deploy/kubernetes has it.
+// DefaultNamespace is the namespace in deploy/kubernetes.
 const DefaultNamespace = "fairlead-system"
 
-// PodSelector selects the Pods of the xds-servers, as deploy/kubernetes labels them.
+// PodSelector selects the Pods of the xds-servers by the labels in deploy/kubernetes.
 const PodSelector = "app.kubernetes.io/name=xds-server"
 
 const (
-	// callTime bounds a call whose context has no sooner end.
+	// callTime bounds a call whose context has no earlier deadline.
 	callTime = 30 * time.Second
-	// maxMessage is what one message may have: what 30,000 Envoy clusters of a gateway take with all that they say.
+	// maxMessage bounds one message. 30,000 Envoy clusters of a gateway with all details fit into it.
 	maxMessage = 64 << 20
 )
 
-// Options say which xds-servers to ask: those at Addresses, if there are any, else all ready Pods of them in Namespace.
+// Options select the xds-servers to query: the ones at Addresses, if given, otherwise all ready Pods of them in Namespace.
 type Options struct {
-	REST      *rest.Config // of the management cluster; not needed with Addresses
+	REST      *rest.Config // of the management cluster; not required with Addresses
 	Namespace string       // of the installation; empty: DefaultNamespace
 	Port      int          // of inspection in the Pods; 0: Port
 	Addresses []string     // host:port of inspection, reachable from here
 }
 
-// Servers are the xds-servers. It is safe for concurrent use.
+// Servers queries the xds-servers. It is safe for concurrent use.
 type Servers struct {
 	all     []*connection
-	looking chan struct{} // see maxLooks
+	probing chan struct{} // see maxProbes
 }
 
 // connection is one xds-server.
@@ -51,10 +51,10 @@ type connection struct {
 	conn *grpc.ClientConn
 }
 
-// Connect finds the xds-servers. One that can't be reached is not an error here: each answer says so. It is an error if there is none
-// at all, or if they may not be looked for.
+// Connect finds the xds-servers. An unreachable server is not an error here: each query reports it. It is an error if
+// there is none, or if listing them is forbidden.
 func Connect(ctx context.Context, o Options) (*Servers, error) {
-	s := &Servers{looking: make(chan struct{}, maxLooks)}
+	s := &Servers{probing: make(chan struct{}, maxProbes)}
 	add := func(name string, options ...grpc.DialOption) error {
 		options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
@@ -94,7 +94,7 @@ func (s *Servers) Close() error {
 	return errors.Join(errs...)
 }
 
-// Names are those of the servers, in the order in which they were found.
+// Names returns the names of the servers, in the order of discovery.
 func (s *Servers) Names() []string {
 	var names []string
 	for _, c := range s.all {
@@ -103,7 +103,7 @@ func (s *Servers) Names() []string {
 	return names
 }
 
-// each asks all servers at the same time, and returns their errors in their order.
+// each queries all servers concurrently, and returns their errors in their order.
 func (s *Servers) each(ctx context.Context, ask func(ctx context.Context, i int, c *connection) error) []error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -120,7 +120,7 @@ func (s *Servers) each(ctx context.Context, ask func(ctx context.Context, i int,
 	return errs
 }
 
-// answered is nil if at least one server answered.
+// answered returns nil if at least one server answered.
 func answered(errs []error) error {
 	for _, err := range errs {
 		if err == nil {

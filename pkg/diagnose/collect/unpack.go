@@ -15,20 +15,20 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// size bounds what is read of a dump: gzip makes a thousand bytes of one, so its sender decides nothing about the size.
+// size bounds what is read of a dump: gzip expands one byte to a thousand, so the size of the input is no bound.
 type size struct {
-	bytes   int64 // unpacked
+	bytes   int64 // decompressed
 	entries int   // that hold a resource or an error
 }
 
 var (
-	// edgeSize is far more than the Envoy of an edge runs: some listeners and Envoy clusters, of 10 KiB each at most.
+	// edgeSize far exceeds what the Envoy of an edge runs: some listeners and Envoy clusters, of 10 KiB each at most.
 	edgeSize = size{bytes: 8 << 20, entries: 1000}
-	// gatewaySize is what 50,000 Envoy clusters take.
+	// gatewaySize has room for 50,000 Envoy clusters.
 	gatewaySize = size{bytes: 512 << 20, entries: 100_000}
 )
 
-// sizeOf is the size for a node. No edge has a certificate with the name of a gateway.
+// sizeOf returns the size for a node. No edge has a certificate with the name of a gateway.
 func sizeOf(node string) size {
 	if model.ValidateGatewayName(node) == nil {
 		return gatewaySize
@@ -56,7 +56,7 @@ func (p *parts) Read(into []byte) (int, error) {
 	return n, nil
 }
 
-// bounded is a reader that fails, and does not end, after some bytes.
+// bounded is a reader that fails, instead of ending, after some bytes.
 type bounded struct {
 	io.Reader
 	left, most int64
@@ -72,7 +72,7 @@ func (b *bounded) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// readDump unpacks a dump and reads one entry after the other, so that only one is in memory in both forms.
+// readDump decompresses a dump and reads one entry after the other, so that only one is in memory in both forms.
 func readDump(packed io.Reader, most size) ([]Running, error) {
 	unpacked, err := gzip.NewReader(packed)
 	if err != nil {

@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// newFor is for how long a Cluster is new: nothing is wrong yet with one whose machines are still to come.
+	// newFor is how long a Cluster counts as new: missing machines are not a fault yet.
 	newFor = time.Hour
-	// controllerTime is how long the controller may take to look at what is new.
+	// controllerTime is how long the controller may take to process a new object.
 	controllerTime = time.Minute
-	// leafSoon is when a connected edge should have had another certificate long ago: leaves live for a day and are renewed when
-	// eight hours are left.
+	// leafSoon is when a connected edge should have renewed long ago: leaves live for a day and are renewed when eight
+	// hours are left.
 	leafSoon = 2 * time.Hour
-	// serverSoon is how long before its end somebody has to look after an apiserver's certificate: kubeadm's live for a year, and
-	// nothing but an upgrade or a person renews them.
+	// serverSoon is how long before its end an apiserver's certificate requires attention: kubeadm's live for a year, and
+	// only an upgrade or a person renews them.
 	serverSoon = 14 * 24 * time.Hour
-	// kubeconfigSoon is likewise for the kubeconfig, which control-plane providers renew when half a year is left.
+	// kubeconfigSoon is the same for the kubeconfig, which control-plane providers renew when half a year is left.
 	kubeconfigSoon = 14 * 24 * time.Hour
 )
 
@@ -51,7 +51,7 @@ func (r *Row) note(weight Health, reason string, since time.Time, format string,
 	r.Warnings = append(r.Warnings, Notice{weight, reason, fmt.Sprintf(format, args...), since})
 }
 
-// judge finds what is wrong, and sums it up.
+// judge finds the faults and sums them up.
 func (r *Row) judge(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel, now time.Time) {
 	r.judgeObjects(cluster, t)
 	r.judgeConditions(t, now)
@@ -60,7 +60,7 @@ func (r *Row) judge(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel, now time.Tim
 	r.conclude()
 }
 
-// conclude orders what was found: the worst decides.
+// conclude sorts the notices: the worst decides.
 func (r *Row) conclude() {
 	slices.SortStableFunc(r.Warnings, func(a, b Notice) int { return ranks[a.Weight] - ranks[b.Weight] })
 	r.Health = OK
@@ -85,8 +85,8 @@ func (r *Row) judgeObjects(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 	}
 }
 
-// about are the conditions that say whether clients reach the apiserver, in the order in which a request meets what they are about.
-// Of the last three only the first that is False is told: the others follow from it.
+// about lists the conditions that report whether clients reach the apiserver, in the order of a request. Of the last
+// three only the first False one is reported, because the others follow from it.
 var about = []string{
 	v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady, v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable,
 }
@@ -126,12 +126,12 @@ func (r *Row) judgeConditions(t *v1alpha1.Tunnel, now time.Time) {
 	}
 }
 
-// weigh says how bad it is that a condition is False.
+// weigh returns how severe it is that a condition is False.
 func weigh(c *metav1.Condition, t *v1alpha1.Tunnel, now time.Time) Health {
 	fresh := now.Sub(t.CreationTimestamp.Time) < newFor
 	switch {
 	case c.Reason == v1alpha1.ReasonInvalidExtraName:
-		return Warning // all the rest is served
+		return Warning // everything else is served
 	case fresh && c.Reason == v1alpha1.ReasonWaitingForSecret, fresh && c.Reason == v1alpha1.ReasonNoEdge && len(t.Status.Edges) == 0, c.Reason == v1alpha1.ReasonWaitingForCluster:
 		return Waiting
 	}
@@ -165,7 +165,7 @@ func (r *Row) judgeEdges() {
 	}
 }
 
-// healthy says whether an edge reaches the apiserver: then one that does not is not the whole story.
+// healthy reports whether an edge reaches the apiserver. Then another edge that does not is only part of the state.
 func (r *Row) healthy() bool {
 	return slices.ContainsFunc(r.Edges, func(e observed.Edge) bool { return e.HasTunnel() && e.Health() == observed.Healthy })
 }
@@ -197,11 +197,11 @@ func (r *Row) judgeExpiries(now time.Time) {
 	}
 }
 
-// judgeLeaf is about the certificate of an edge.
+// judgeLeaf judges the certificate of an edge.
 func (r *Row) judgeLeaf(node string, left time.Duration) {
 	i := slices.IndexFunc(r.Edges, func(e observed.Edge) bool { return e.Node == node })
 	e := &r.Edges[i]
-	short := e.NotAfter.Sub(e.Enrolled) < 3*leafSoon // this installation's leaves may live for less than a day
+	short := e.NotAfter.Sub(e.Enrolled) < 3*leafSoon // leaves of this installation may live for less than a day
 	switch {
 	case left <= 0:
 		weight := Warning
@@ -214,7 +214,7 @@ func (r *Row) judgeLeaf(node string, left time.Duration) {
 	}
 }
 
-// withoutTunnel is the row of a Cluster that has opted in and has no Tunnel.
+// withoutTunnel judges a Cluster that has opted in and has no Tunnel.
 func withoutTunnel(c *clusterv1.Cluster, now time.Time) Row {
 	r := Row{Namespace: c.Namespace, Cluster: c.Name, Created: c.CreationTimestamp.Time, Paused: isPaused(c), Deleting: !c.DeletionTimestamp.IsZero()}
 	switch {

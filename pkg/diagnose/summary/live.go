@@ -2,7 +2,7 @@ package summary
 
 import "github.com/fairlead/fairlead/pkg/diagnose/collect"
 
-// LiveOf returns what Build takes of an observation.
+// LiveOf returns the part of an observation that Build uses.
 func LiveOf(f collect.Fleet) *Live {
 	live := &Live{Tunnels: map[string][]collect.Tunnel{}}
 	for _, t := range f.Tunnels {

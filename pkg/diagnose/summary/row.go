@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// build makes the row of a Tunnel; cluster is nil where there is none.
+// build returns the row of a Tunnel; cluster may be nil.
 func build(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel, in Input, now time.Time) Row {
 	r := Row{
 		Namespace: t.Namespace, Cluster: t.Name, ID: t.ClaimedID(), Hostname: t.Status.Hostname, Names: t.Status.Names, Created: t.CreationTimestamp.Time,
@@ -47,10 +47,10 @@ func isPaused(c *clusterv1.Cluster) bool {
 	return annotated || c.Spec.Paused != nil && *c.Spec.Paused
 }
 
-// addEdges fills what is known of edges and their tunnels.
+// addEdges adds the edges and their tunnels.
 func (r *Row) addEdges(t *v1alpha1.Tunnel, live []collect.Tunnel, now time.Time) {
 	gateways := map[string]*observed.Gateway{}
-	for _, e := range collect.Recorded(t, now) {
+	for _, e := range observed.Recorded(t, now) {
 		for j := range e.Gateways {
 			g := &e.Gateways[j]
 			g.RTT = median(live, g.Name, e.Node)
@@ -78,7 +78,8 @@ func (r *Row) addEdges(t *v1alpha1.Tunnel, live []collect.Tunnel, now time.Time)
 	r.RTT = median(live, "", "")
 }
 
-// addExpiries collects when certificates end: of an apiserver that several edges see the soonest, and of edges that are let in.
+// addExpiries adds the ends of certificates: of the apiserver, the earliest that any edge observes, and of the edges
+// that are let in.
 func (r *Row) addExpiries(t *v1alpha1.Tunnel, kubeconfig time.Time) {
 	var server time.Time
 	for i := range r.Edges {
@@ -104,7 +105,7 @@ func (r *Row) addExpiries(t *v1alpha1.Tunnel, kubeconfig time.Time) {
 	slices.SortStableFunc(r.Expiries, func(a, b Expiry) int { return a.NotAfter.Compare(b.NotAfter) })
 }
 
-// median of the round-trip times that are known, of one gateway and node, or of all.
+// median returns the median of the known round-trip times of one gateway and node, or of all.
 func median(live []collect.Tunnel, gateway, node string) observed.Millis {
 	var all []time.Duration
 	for _, l := range live {
@@ -119,7 +120,7 @@ func median(live []collect.Tunnel, gateway, node string) observed.Millis {
 	return observed.Millis(float64(all[(len(all)-1)/2]) / float64(time.Millisecond))
 }
 
-// compareNames orders gateway-2 before gateway-10.
+// compareNames sorts gateway-2 before gateway-10.
 func compareNames(a, b string) int {
 	return cmp.Or(strings.Compare(strings.TrimRight(a, "0123456789"), strings.TrimRight(b, "0123456789")), cmp.Compare(len(a), len(b)), strings.Compare(a, b))
 }

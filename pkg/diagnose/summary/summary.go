@@ -1,6 +1,6 @@
-// Package summary makes of Cluster and Tunnel objects what a person wants to see of a fleet: a row for each Cluster that has a tunnel
-// or wants one, with what is wrong with it, those first with which most is wrong. What xds-servers know of live tunnels can be
-// added. It is pure: it asks nobody, writes nothing, and takes its clock as a parameter.
+// Package summary derives the overview of a fleet from Cluster and Tunnel objects: a row for each Cluster that has or
+// requests a tunnel, with its faults, the worst rows first. Live tunnels from xds-servers can be added. It is pure: it
+// does no I/O, and takes its clock as a parameter.
 package summary
 
 import (
@@ -17,32 +17,32 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// Health sums up a Cluster, or says how much one warning weighs.
+// Health sums up a Cluster, or states the severity of one warning.
 type Health string
 
-// The values of Health, those first that are shown first.
+// The values of Health, in the order of display.
 const (
-	Broken  Health = "broken"  // clients don't reach the apiserver, or will not for long
-	Unknown Health = "unknown" // nobody can say at the moment
-	Warning Health = "warning" // they reach it, but somebody has to do something
-	Waiting Health = "waiting" // it is new, and something is still to come
+	Broken  Health = "broken"  // clients do not reach the apiserver, or soon will not
+	Unknown Health = "unknown" // the state cannot be determined at the moment
+	Warning Health = "warning" // clients reach it, but a person must act
+	Waiting Health = "waiting" // it is new, and something is still missing
 	OK      Health = "ok"
 )
 
-// ranks order Health.
+// ranks sorts Health.
 var ranks = map[Health]int{Broken: 0, Unknown: 1, Warning: 2, Waiting: 3, OK: 4}
 
-// Input is what there is. The objects are not changed, and slices of rows point into them.
+// Input is the input of Build. The objects are not changed, and slices of rows point into them.
 type Input struct {
 	Clusters []clusterv1.Cluster
 	Tunnels  []v1alpha1.Tunnel
-	// Live is what xds-servers say; nil: nobody was asked.
+	// Live is what xds-servers report; nil: they were not queried.
 	Live *Live
-	// Kubeconfigs are the ends of the client certificates in kubeconfig Secrets, as far as somebody has read them.
+	// Kubeconfigs has the ends of the client certificates in kubeconfig Secrets that were read.
 	Kubeconfigs map[types.NamespacedName]time.Time
 }
 
-// Live is what xds-servers know of tunnels that are open now.
+// Live is what xds-servers report of open tunnels.
 type Live struct {
 	Tunnels map[string][]collect.Tunnel // by Tunnel.spec.id
 	Silent  []string                    // the xds-servers that gave no answer, with the reason
@@ -54,7 +54,7 @@ type View struct {
 	Rows    []Row   `json:"rows"` // the worst first, then by namespace and name
 }
 
-// Summary counts rows by their health, and what is in them.
+// Summary counts rows by their health, and their content.
 type Summary struct {
 	Clusters       int      `json:"clusters"`
 	OK             int      `json:"ok"`
@@ -75,7 +75,7 @@ type Row struct {
 	Cluster    string             `json:"cluster"`
 	Health     Health             `json:"health"`
 	ID         string             `json:"id,omitempty"`       // Tunnel.spec.id
-	Mode       string             `json:"mode,omitempty"`     // the one in use, or else the one that is wished for
+	Mode       string             `json:"mode,omitempty"`     // the mode in use, or else the requested one
 	Hostname   string             `json:"hostname,omitempty"` // empty: nothing is served
 	Names      []string           `json:"names,omitempty"`
 	Server     string             `json:"server,omitempty"` // of the kubeconfig
@@ -88,20 +88,20 @@ type Row struct {
 	RTT        observed.Millis    `json:"rttMillis,omitempty"` // the median of its tunnels
 	Created    time.Time          `json:"created,omitzero"`
 	LastChange time.Time          `json:"lastChange,omitzero"` // of the status of a condition
-	Expiries   []Expiry           `json:"expiries,omitempty"`  // the soonest first
+	Expiries   []Expiry           `json:"expiries,omitempty"`  // the earliest first
 	Paused     bool               `json:"paused,omitempty"`
 	Deleting   bool               `json:"deleting,omitempty"`
 	Warnings   []Notice           `json:"warnings,omitempty"` // the worst first
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Expiry is when a certificate ends.
+// Expiry is the end of a certificate.
 type Expiry struct {
 	Of       string    `json:"of"` // "edge <node>", "apiserver", "kubeconfig" or "copy <namespace>/<name>"
 	NotAfter time.Time `json:"notAfter"`
 }
 
-// Notice is one thing that is wrong, or to be known.
+// Notice is a fault or an information.
 type Notice struct {
 	Weight Health    `json:"weight"`
 	Reason string    `json:"reason"` // a reason of a condition, or a word of this package
@@ -109,7 +109,7 @@ type Notice struct {
 	Since  time.Time `json:"since,omitzero"`
 }
 
-// Build makes the view of a fleet at a time.
+// Build returns the overview of a fleet at a time.
 func Build(in Input, now time.Time) View {
 	clusters := make(map[types.NamespacedName]*clusterv1.Cluster, len(in.Clusters))
 	for i := range in.Clusters {

@@ -28,7 +28,7 @@ func condition(kind, reason string, status metav1.ConditionStatus) metav1.Condit
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: "says " + reason, LastTransitionTime: at(-time.Hour), ObservedGeneration: 1}
 }
 
-// pair is a Cluster whose tunnel is as it should be, of two edges and two gateways, changed.
+// pair is a healthy Cluster with two edges and two gateways, changed by change.
 func pair(name string, change func(*clusterv1.Cluster, *v1alpha1.Tunnel)) (clusterv1.Cluster, v1alpha1.Tunnel) {
 	meta := metav1.ObjectMeta{Namespace: "prod", Name: name, CreationTimestamp: at(-48 * time.Hour), Generation: 1, Labels: map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}}
 	c, t := clusterv1.Cluster{ObjectMeta: meta}, v1alpha1.Tunnel{ObjectMeta: meta}
@@ -191,7 +191,7 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// TestTenThousandAreQuick: the page builds its rows whenever something has changed.
+// TestTenThousandAreQuick: the page builds its rows at each change.
 func TestTenThousandAreQuick(t *testing.T) {
 	var in summary.Input
 	for i := range 10000 {
@@ -214,7 +214,7 @@ func TestTenThousandAreQuick(t *testing.T) {
 	}
 }
 
-// processorTime is what this process has taken of the processors, whoever else is busy on them.
+// processorTime returns the CPU time of this process, independent of other processes.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var usage unix.Rusage

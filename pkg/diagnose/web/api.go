@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// document is all of the fleet.
+// document is the whole fleet.
 type document struct {
 	Domain  string            `json:"domain"`
-	Cursor  string            `json:"cursor"` // to be given to the stream of changes
+	Cursor  string            `json:"cursor"` // to start the stream of changes from
 	Now     int64             `json:"now"`    // Unix, s
 	Columns []string          `json:"columns"`
 	Rows    []json.RawMessage `json:"rows"` // arrays, in the order of Columns
 }
 
-// payload is the document as it was sent last: readers that come together share it.
+// payload is the last document that was sent. Concurrent readers share it.
 type payload struct {
 	cursor string
 	made   time.Time
 	zip    []byte
 }
 
-// payloadTime is for how long a document is good that is not the newest: the stream of changes has what came after it.
+// payloadTime is how long an older document may be sent: the stream has all later changes.
 const payloadTime = time.Second
 
 // serveFleet answers with all rows.
@@ -37,7 +37,7 @@ func (p *Page) serveFleet(w http.ResponseWriter, r *http.Request) {
 	send(w, r, "application/json", `"`+d.cursor+`"`, nil, d.zip)
 }
 
-// document is made under the lock, so that many readers at the same time cost no more than one.
+// document is created under the lock, so that many concurrent readers cost no more than one.
 func (p *Page) document() (payload, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,10 +18,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/web"
 )
 
-// patience is for a machine that has much else to do.
+// patience is long enough for a busy machine.
 const patience = 60 * time.Second
 
-// shared is the browser of all tests here: each has tabs of its own.
+// shared is the browser of all tests here. Each test has its own tabs.
 var shared browser.Browser
 
 func TestMain(m *testing.M) {
@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// chromium is the browser, for a test that begins with it, and runs beside others: what people see takes time more than work. With -short it is
-// skipped.
+// chromium returns the browser and marks the test as parallel: these tests spend more time waiting than computing. It
+// skips the test with -short.
 func chromium(t *testing.T) *browser.Browser {
 	t.Helper()
 	if testing.Short() {
@@ -68,12 +68,13 @@ func serveAt(t *testing.T, p *web.Page, address string) (url string, stop func()
 	return "http://" + listener.Addr().String() + "/", stop
 }
 
-// isBroken says whether no gateway has a tunnel of a workload cluster.
+// isBroken reports whether no gateway has a tunnel of a workload cluster.
 func isBroken(t *v1alpha1.Tunnel) bool {
 	return len(t.Status.Edges) > 0 && len(t.Status.Edges[0].Gateways) == 0
 }
 
-// noProblems fails the test if the browser has complained: a violation of the policy, an exception, an error in the console.
+// noProblems fails the test if the browser has reported a violation of the policy, an exception, or an error in the
+// console.
 func noProblems(t *testing.T, tab *browser.Tab) {
 	t.Helper()
 	for _, problem := range tab.Problems() {
@@ -94,7 +95,7 @@ func str(t *testing.T, tab *browser.Tab, expression string) string {
 	return browser.Eval[string](t, tab, "String("+expression+")")
 }
 
-// do evaluates an expression for what it does.
+// do evaluates an expression for its side effects.
 func do(t *testing.T, tab *browser.Tab, expression string) {
 	t.Helper()
 	browser.Eval[chromedp.Void](t, tab, expression)
@@ -113,7 +114,7 @@ func TestTenThousandRowsAreQuick(t *testing.T) {
 	tab.Until(t, patience, `performance.getEntriesByName("fleet-loaded").length`)
 	loaded := number(t, tab, `performance.getEntriesByName("fleet-loaded")[0].startTime`)
 	size := number(t, tab, `performance.getEntriesByType("resource").find((r) => r.name.endsWith("/api/fleet")).encodedBodySize`)
-	// Each is from the key to the frame that is painted after it.
+	// Each is from the key to the next painted frame.
 	const measured = `(async () => {
 		const input = document.getElementById("q"), times = [];
 		for (const text of ["s", "st", "store-1", "store-12", "osaka", "407", "osaka connect", "nothing at all", ""]) {
@@ -130,7 +131,7 @@ func TestTenThousandRowsAreQuick(t *testing.T) {
 	each := 1000 * (cpu(t, tab) - before) / float64(len(times))
 	t.Logf("10,000 rows: %.0f ms until they are there, %.0f kB on the way; from a key to the filtered table %.0f ms in the median, %.0f ms at most, of which %.0f ms CPU on the average",
 		loaded, size/1000, times[len(times)/2], times[len(times)-1], each)
-	// People call 100 ms quick. How long it takes says much of what else the machine does, so CPU time decides.
+	// People perceive 100 ms as fast. The elapsed time depends on the load of the machine, so CPU time decides.
 	if each > 400 || times[len(times)/2] > 10_000 || loaded > 60_000 || size > 1_000_000 {
 		t.Errorf("too slow or too large")
 	}
@@ -142,7 +143,7 @@ func TestTenThousandRowsAreQuick(t *testing.T) {
 	noProblems(t, tab)
 }
 
-// cpu is the CPU time that the page's main thread has taken, in s.
+// cpu returns the CPU time of the page's main thread, in s.
 func cpu(t *testing.T, tab *browser.Tab) float64 {
 	t.Helper()
 	metrics := browser.Run(t, tab, func(ctx context.Context, tab *chromedp.Target) ([]*performance.Metric, error) {
@@ -217,7 +218,7 @@ func TestAHostileNameStaysText(t *testing.T) {
 	visit(t, tab, url+"cluster?namespace=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&name=%3Cimg%20src%3Dx%3E")
 	tab.Until(t, patience, `document.querySelector("h1")?.textContent === "<img src=x>"`)
 	noProblems(t, tab)
-	// The test can fail: what the policy forbids is seen as a violation.
+	// The counterpart: a violation of the policy is detected.
 	visit(t, tab, url)
 	tab.Until(t, patience, tableIsThere)
 	do(t, tab, `(() => { const s = document.createElement("img"); s.src = "data:image/png;base64,AAAA"; document.body.append(s); })()`)
@@ -244,11 +245,11 @@ func TestTheTableIsLiveAndComesBack(t *testing.T) {
 	tab.Until(t, patience, `document.getElementById("announcer").textContent.includes("is now Broken: the cable was cut")`)
 	tab.Until(t, patience, `document.querySelector("tbody tr a").textContent === `+fmt.Sprintf("%q", key.Name)+` || document.querySelector("tbody tr").innerText.includes("Broken")`)
 	noProblems(t, tab)
-	if shift := number(t, tab, "window.shift"); shift > 0.1 { // 0.1 is what web.dev calls good
+	if shift := number(t, tab, "window.shift"); shift > 0.1 { // 0.1 is the limit for "good" at web.dev
 		t.Errorf("what is shown has moved: cumulative layout shift %.3f", shift)
 	}
 
-	// Another server takes the place of the first: its cursors are others.
+	// Another server replaces the first: its cursors are different.
 	stop()
 	tab.Until(t, patience, `document.getElementById("connection").textContent !== "Live"`)
 	fleet.change(key, func(t *v1alpha1.Tunnel) *v1alpha1.Tunnel { return healthy(t.Namespace, t.Name) })
@@ -274,7 +275,7 @@ func TestWhoIsRefusedIsToldWhyAndComesInWhenThereIsAPlace(t *testing.T) {
 	leave[0]()
 	tab.Until(t, patience, `document.querySelectorAll(".hop[data-id]").length > 3 && `+notice+` === "" && document.getElementById("connection").textContent === "Live"`)
 	for _, problem := range tab.Problems() {
-		if !strings.Contains(problem, "503") { // the browser tells of each answer that is an error
+		if !strings.Contains(problem, "503") { // the browser reports each answer that is an error
 			t.Errorf("the browser complains: %s", problem)
 		}
 	}

@@ -19,20 +19,20 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// details are what the objects of one Cluster say.
+// details is the content of the objects of one Cluster.
 type details struct {
 	Domain    string       `json:"domain"`
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"name"`
 	Found     bool         `json:"found"`              // there is a Cluster or a Tunnel
 	Endpoint  string       `json:"endpoint,omitempty"` // of the Cluster
-	Row       *summary.Row `json:"row,omitempty"`      // nil: the Cluster has nothing to do with Fairlead
+	Row       *summary.Row `json:"row,omitempty"`      // nil: the Cluster does not use Fairlead
 }
 
-// errNoName says that a request names no Cluster.
+// errNoName is the error of a request that names no Cluster.
 var errNoName = errors.New("namespace and name must be given, as those of a Cluster")
 
-// keyOf is the Cluster that a request names. A name that no object can have is answered here, not by the apiserver.
+// keyOf returns the Cluster that a request names. An invalid name is rejected here and never sent to the apiserver.
 func keyOf(r *http.Request) (model.Key, error) {
 	key := model.Key{Namespace: r.URL.Query().Get("namespace"), Name: r.URL.Query().Get("name")}
 	if len(validation.IsDNS1123Label(key.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(key.Name)) > 0 {
@@ -41,7 +41,7 @@ func keyOf(r *http.Request) (model.Key, error) {
 	return key, nil
 }
 
-// streamCluster sends what the objects of a Cluster say and what its hops are, whenever that changes.
+// streamCluster sends the content of the objects of a Cluster and the state of its hops at each change.
 func (p *Page) streamCluster(w http.ResponseWriter, r *http.Request) {
 	key, err := keyOf(r)
 	if err != nil {
@@ -55,7 +55,7 @@ func (p *Page) streamCluster(w http.ResponseWriter, r *http.Request) {
 	}
 	c, leave, err := p.attend(key)
 	if err != nil {
-		// A place is free as soon as somebody closes a page; those who wait ask no more often than a page is made new.
+		// A slot is free when a page is closed. Waiting clients retry at the interval at which a page is updated.
 		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(p.Timing.Check.Seconds()))))
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
@@ -91,7 +91,7 @@ func (p *Page) streamCluster(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// objectsOf reads the objects of a Cluster and says what they say.
+// objectsOf reads the objects of a Cluster and returns their content.
 func (p *Page) objectsOf(ctx context.Context, key model.Key) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Timing.Request)
 	defer cancel()
@@ -111,7 +111,7 @@ func (p *Page) objectsOf(ctx context.Context, key model.Key) ([]byte, error) {
 	return json.Marshal(d)
 }
 
-// read reads the objects of a Cluster; those that are not there are nil.
+// read reads the objects of a Cluster; missing ones are nil.
 func read(ctx context.Context, objects client.Reader, key model.Key) (*clusterv1.Cluster, *v1alpha1.Tunnel, error) {
 	cluster, tunnel := &clusterv1.Cluster{}, &v1alpha1.Tunnel{}
 	if err := objects.Get(ctx, client.ObjectKey(key), cluster); apierrors.IsNotFound(err) {

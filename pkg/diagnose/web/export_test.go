@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Fill makes all rows of objects that a test has, as Watch does of those that it reads.
+// Fill creates all rows from objects of a test, as Watch does from objects that it reads.
 func (p *Page) Fill(ctx context.Context, objects client.Reader) {
 	p.renew(ctx, objects)
 	p.mu.Lock()
@@ -16,16 +16,16 @@ func (p *Page) Fill(ctx context.Context, objects client.Reader) {
 	p.read = true
 }
 
-// Changed says that objects of a Cluster have changed.
+// Changed reports that objects of a Cluster have changed.
 func (p *Page) Changed(ctx context.Context, objects client.Reader, key model.Key) {
-	p.look(ctx, objects, key)
-	p.touch(key)
+	p.update(ctx, objects, key)
+	p.notify(key)
 }
 
-// SetLog bounds how many changes are remembered.
+// SetLog bounds how many changes are stored.
 func (p *Page) SetLog(n int) { p.fleet.log = n }
 
-// Watched is how many Clusters are looked at.
+// Watched returns how many Clusters are being checked.
 func (p *Page) Watched() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

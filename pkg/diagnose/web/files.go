@@ -16,7 +16,7 @@ import (
 //go:embed static
 var static embed.FS
 
-// file is one that is served as it is.
+// file is a static file.
 type file struct {
 	kind, tag   string
 	plain, gzip []byte
@@ -26,8 +26,8 @@ var kinds = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
 
-// readFiles returns all files by their paths. The document is the same for the fleet and for a Cluster: its script tells them
-// apart by the path. Both paths are at the root, so that relative links are right in both.
+// readFiles returns all files by their paths. The fleet and a Cluster share one document, whose script distinguishes
+// them by the path. Both paths are at the root, so that relative links work in both.
 func readFiles() (map[string]file, error) {
 	files := map[string]file{}
 	err := fs.WalkDir(static, "static", func(name string, entry fs.DirEntry, err error) error {
@@ -60,12 +60,13 @@ func (p *Page) serveFile(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	// Asked for anew each time, and most often not sent: after an upgrade nobody runs an old script with a new server.
+	// The browser must revalidate each time, which usually transfers nothing: after an upgrade no browser may run an old
+	// script with a new server.
 	w.Header().Set("Cache-Control", "no-cache")
 	send(w, r, f.kind, f.tag, f.plain, f.gzip)
 }
 
-// send answers with one of two forms of a content, or says that the reader has it.
+// send answers with one of two forms of a content, or reports that the reader's copy is current.
 func send(w http.ResponseWriter, r *http.Request, kind, tag string, plain, zip []byte) {
 	h := w.Header()
 	h.Set("Content-Type", kind)
@@ -93,6 +94,6 @@ func zipped(plain []byte, level int) []byte {
 		panic(err) // the level is one of ours
 	}
 	_, _ = z.Write(plain)
-	_ = z.Close() // a buffer takes everything
+	_ = z.Close() // a buffer accepts all writes
 	return b.Bytes()
 }

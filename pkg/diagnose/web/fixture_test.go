@@ -70,7 +70,7 @@ func clusterOf(t *v1alpha1.Tunnel) *clusterv1.Cluster {
 	return c
 }
 
-// change changes a Tunnel, or deletes it where do returns nil.
+// change changes a Tunnel, or deletes it if do returns nil.
 func (o *objects) change(key model.Key, do func(t *v1alpha1.Tunnel) *v1alpha1.Tunnel) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -84,7 +84,7 @@ func (o *objects) change(key model.Key, do func(t *v1alpha1.Tunnel) *v1alpha1.Tu
 // since is when everything in a test's fleet began.
 var since = time.Now().Add(-90 * time.Hour).Truncate(time.Second)
 
-// healthy is a Tunnel with two edges, all of whose conditions are True.
+// healthy returns a Tunnel with two edges whose conditions are all True.
 func healthy(namespace, name string) *v1alpha1.Tunnel {
 	t := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, CreationTimestamp: metav1.NewTime(since)}}
 	t.Spec.ID = strings.Repeat("a", 20) + name
@@ -118,7 +118,7 @@ func edge(name string) v1alpha1.EdgeStatus {
 	}
 }
 
-// broken is a Tunnel of whom no gateway has a tunnel.
+// broken returns a Tunnel without a tunnel at any gateway.
 func broken(t *v1alpha1.Tunnel, message string) *v1alpha1.Tunnel {
 	for i := range t.Status.Conditions {
 		if c := &t.Status.Conditions[i]; c.Type == v1alpha1.ConditionTunnelReady || c.Type == v1alpha1.ConditionReady {
@@ -131,7 +131,7 @@ func broken(t *v1alpha1.Tunnel, message string) *v1alpha1.Tunnel {
 	return t
 }
 
-// newFleet is one of so many Clusters in 40 namespaces, of which one in 50 is broken and one in 20 has a warning.
+// newFleet returns n Clusters in 40 namespaces: one in 50 is broken and one in 20 has a warning.
 func newFleet(n int) *objects {
 	o := &objects{tunnels: map[model.Key]*v1alpha1.Tunnel{}}
 	sites := []string{"berlin", "lyon", "osaka", "porto", "quito", "tartu", "turin", "utrecht"}
@@ -155,7 +155,7 @@ func newFleet(n int) *objects {
 	return o
 }
 
-// first is the Cluster that comes first by its name, of those that a test is about.
+// first is the name of the first Cluster that a test is about.
 func (o *objects) first(is func(t *v1alpha1.Tunnel) bool) model.Key {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -168,10 +168,10 @@ func (o *objects) first(is func(t *v1alpha1.Tunnel) bool) model.Key {
 	return model.Key{}
 }
 
-// quick is what makes a test not wait for what people would not notice.
+// quick shortens the waits that tests do not need.
 var quick = web.Timing{Gather: 20 * time.Millisecond, Beat: 200 * time.Millisecond, Check: 300 * time.Millisecond}
 
-// newPage is a page of a fleet.
+// newPage returns a page of a fleet.
 func newPage(t *testing.T, fleet *objects, c web.Config) *web.Page {
 	t.Helper()
 	c.Domain, c.Objects, c.Log = "tunnels.example.com", fleet, slog.New(slog.DiscardHandler)
@@ -186,7 +186,7 @@ func newPage(t *testing.T, fleet *objects, c web.Config) *web.Page {
 	return p
 }
 
-// report is one of a Cluster none of whose gateways has a tunnel, as seen from an xds-server.
+// report returns the report of a Cluster without a tunnel at any gateway, from the position of an xds-server.
 func report(_ context.Context, key client.ObjectKey) check.Report {
 	r := check.Report{Namespace: key.Namespace, Name: key.Name, At: time.Now().UTC(), Seconds: 0.8, Status: check.Broken, First: check.HopTunnels}
 	said := map[check.ID]string{

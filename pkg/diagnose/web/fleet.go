@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// maxLog is how many changes are remembered: whoever has seen none for longer reads the whole fleet again.
+	// maxLog is how many changes are stored. A reader that is further behind reads the whole fleet again.
 	maxLog = 32_768
-	// maxDelta is how many rows one event carries, so that no event is larger than about 200 kB.
+	// maxDelta is how many rows one event has, so that no event exceeds about 200 kB.
 	maxDelta = 500
 )
 
-// fleet holds the newest row of each Cluster, and the order in which they changed. Whoever follows it keeps nothing but a
-// cursor, so a slow reader costs no memory: it gets the newest row of what has changed since. It is safe for concurrent use.
+// fleet holds the newest row of each Cluster, and the order of changes. A reader has only a cursor, so a slow one costs
+// no memory: it receives the newest row of everything that has changed since. It is safe for concurrent use.
 type fleet struct {
-	epoch string // cursors of another one, before a restart or of another server, mean nothing here
-	log   int    // how many changes are remembered
+	epoch string // identifies this fleet: cursors from before a restart or of another server are invalid here
+	log   int    // how many changes are stored
 
 	mu      sync.Mutex
 	seq     uint64
@@ -34,13 +34,13 @@ type fleet struct {
 	changed chan struct{}
 }
 
-// entry is a row as it is sent, and when it changed.
+// entry is an encoded row with the number of its last change.
 type entry struct {
 	row []byte
 	seq uint64
 }
 
-// change says that the row of a Cluster came, changed or went.
+// change records that the row of a Cluster was added, changed or removed.
 type change struct {
 	key model.Key
 	seq uint64
@@ -56,7 +56,7 @@ func newFleet() *fleet {
 	return &fleet{epoch: rand.Text()[:8], log: maxLog, rows: map[model.Key]entry{}, changed: make(chan struct{})}
 }
 
-// set replaces the row of a Cluster; nil: it has none any more. A row that is as it was is no change.
+// set replaces the row of a Cluster; nil removes it. An equal row is not a change.
 func (f *fleet) set(key model.Key, row []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -71,21 +71,21 @@ func (f *fleet) set(key model.Key, row []byte) {
 		f.rows[key] = entry{row: row, seq: f.seq}
 	}
 	f.changes = append(f.changes, change{key, f.seq})
-	if len(f.changes) >= 2*f.log { // in one go, so that a change costs no copy of all
+	if len(f.changes) >= 2*f.log { // in batches, so that not each change copies all
 		f.changes = slices.Clone(f.changes[len(f.changes)-f.log:])
 	}
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
-// next is closed with the next change.
+// next returns a channel that is closed with the next change.
 func (f *fleet) next() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.changed
 }
 
-// now is the cursor of what is there.
+// now returns the cursor of the current state.
 func (f *fleet) now() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,7 +94,7 @@ func (f *fleet) now() string {
 
 func (f *fleet) cursor(seq uint64) string { return fmt.Sprintf("%s.%d", f.epoch, seq) }
 
-// since is the oldest that has changed after a cursor, no more than maxDelta rows, and the cursor after it. It is not ok if the
+// since returns the oldest changes after a cursor, at most maxDelta rows, and the cursor after them. ok is false if the
 // cursor is of another server or too old.
 func (f *fleet) since(cursor string) (d delta, after string, ok bool) {
 	epoch, number, _ := strings.Cut(cursor, ".")
@@ -122,12 +122,12 @@ func (f *fleet) since(cursor string) (d delta, after string, ok bool) {
 	return d, f.cursor(seq), true
 }
 
-// forgotten says whether changes after a number are not remembered any more.
+// forgotten reports whether changes after a number are no longer stored.
 func (f *fleet) forgotten(seq uint64) bool {
 	return len(f.changes) > 0 && f.changes[0].seq > seq+1 || len(f.changes) == 0 && seq < f.seq
 }
 
-// all are the rows of all Clusters in the order of their names, and the cursor that belongs to them.
+// all returns the rows of all Clusters sorted by name, and the cursor that belongs to them.
 func (f *fleet) all() (rows []json.RawMessage, cursor string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

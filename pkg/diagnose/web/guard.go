@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// policy is what a browser may do with what it gets: run and show what this server serves from files, and nothing that is
-// written into a document. With Trusted Types even our own scripts can't turn text into elements.
+// policy restricts what a browser may do with the page: run and show only files of this server, and nothing inline.
+// With Trusted Types, even our own scripts cannot turn text into elements.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"frame-ancestors 'none'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -29,8 +29,8 @@ func secured(next http.Handler) http.Handler {
 	})
 }
 
-// Loopback says whether an address to listen on can be reached from its own machine or Pod alone: then the page asks nobody
-// who he is, for whoever comes has passed `kubectl port-forward`, or is on that machine.
+// Loopback reports whether an address to listen on can be reached only from its own machine or Pod. If so, the page
+// requires no authentication: the reader has passed `kubectl port-forward`, or is on that machine.
 func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -40,8 +40,8 @@ func Loopback(address string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// local lets in who names this server by a loopback name. A page of somebody else's can have a browser connect to 127.0.0.1 by a
-// name of its own ("DNS rebinding"), but not under another name than that.
+// local admits requests that name this server by a loopback name. A foreign page can make a browser connect to
+// 127.0.0.1 by a name of its own ("DNS rebinding"), but only under that name.
 func local(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)
@@ -57,7 +57,8 @@ func local(next http.Handler) http.Handler {
 	})
 }
 
-// ownOnly refuses what a page of another origin makes a browser ask for. That page could not read it, but it would cost.
+// ownOnly rejects requests that a page of another origin makes a browser send. That page could not read the answer, but
+// it would cost resources.
 func ownOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate" {
@@ -68,7 +69,7 @@ func ownOnly(next http.Handler) http.Handler {
 	})
 }
 
-// reviewed lets in whose bearer token the reviewer takes.
+// reviewed admits readers whose bearer token the reviewer allows.
 func reviewed(reviewer Reviewer, log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/web"
 )
 
-// request is one to a handler, without a network.
+// request sends one request to a handler, without a network.
 func request(t *testing.T, p *web.Page, method, path string, headers map[string]string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, "http://localhost:9448"+path, http.NoBody)
@@ -76,10 +76,10 @@ func TestOnlyReadingAndOnlyForItself(t *testing.T) {
 	}
 }
 
-// reviewer knows tokens by their verdicts.
-type reviewer map[string]web.Verdict
+// reviewer maps tokens to decisions.
+type reviewer map[string]web.Decision
 
-func (r reviewer) Review(_ context.Context, token, _ string) (web.Verdict, error) {
+func (r reviewer) Review(_ context.Context, token, _ string) (web.Decision, error) {
 	if token == "down" {
 		return web.Unknown, errors.New("no apiserver")
 	}

@@ -1,7 +1,7 @@
-// Package web serves a status page of the fleet to browsers: a table of all Clusters, and one page for each with the hops of
-// pkg/diagnose/check. In go Clusters and Tunnels as the management cluster has them; out come files that do not change, JSON, and what
-// changes as server-sent events (HTML Living Standard, section 9.2). It only reads, and it keeps one row of each Cluster
-// and nothing for a reader but a cursor.
+// Package web serves a status page of the fleet to browsers: a table of all Clusters, and one page for each with the
+// hops of pkg/diagnose/check. Its input is Clusters and Tunnels of the management cluster; its output is static files,
+// JSON, and changes as server-sent events (HTML Living Standard, section 9.2). It only reads, and stores one row per
+// Cluster and only a cursor per reader.
 package web
 
 import (
@@ -26,44 +26,44 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Bounds of what readers can take from the server that every edge needs.
+// Bounds on the resources that readers take from a server on which every edge depends.
 const (
 	maxConnections = 256
-	maxRequests    = 32 // at the same time, streams not counted
+	maxRequests    = 32 // concurrent, without streams
 	maxStreams     = 128
-	maxWatched     = 16 // Clusters whose pages are open at the same time
+	maxWatched     = 16 // Clusters whose pages are open concurrently
 	maxHeader      = 16 << 10
 	headerTime     = 5 * time.Second
 	idleTime       = 90 * time.Second
-	writeTime      = 10 * time.Second // of one event: who takes nothing for so long is gone
+	writeTime      = 10 * time.Second // of one event: a reader that takes nothing for this long is disconnected
 	closeTime      = 5 * time.Second
 )
 
-// Config is what a Page stands on.
+// Config holds the dependencies and settings of a Page.
 type Config struct {
 	Domain model.TunnelDomain // which the page shows as the name of the installation
 	// Objects reads single Clusters and Tunnels, whole and without a cache.
 	Objects client.Reader
-	// Check looks at one Cluster. nil: the page shows no hops.
+	// Check checks one Cluster. nil: the page shows no hops.
 	Check func(ctx context.Context, key client.ObjectKey) check.Report
-	// Live is what is known of tunnels that are open now, of some by their Tunnel.spec.id or of all. nil, or when it returns nil: only
-	// what the objects say is shown.
+	// Live returns the open tunnels of the given Tunnel.spec.ids, or all. If Live is nil or returns nil, the page shows
+	// only the content of the objects.
 	Live func(ctx context.Context, ids ...string) *summary.Live
-	// Reviewer decides on readers by their bearer tokens. nil: everybody may read, under a loopback name.
+	// Reviewer authorizes readers by their bearer tokens. nil: all requests to a loopback name are allowed.
 	Reviewer Reviewer
 	Log      *slog.Logger
 	Now      func() time.Time // nil: time.Now
-	// Timing is for tests; zero values stand for what is usual.
+	// Timing is for tests; zero values select the defaults.
 	Timing Timing
 }
 
-// Timing is how often what is done.
+// Timing has the intervals of a page.
 type Timing struct {
-	Gather  time.Duration // what changes within it is one event; 250 ms
-	Beat    time.Duration // an event comes at least so often; 15 s
-	Stream  time.Duration // after it a stream ends and its reader is reviewed anew when it comes back; 10 min
-	Check   time.Duration // between two looks at a Cluster whose page is open; 15 s
-	Request time.Duration // for a request that is no stream; 30 s
+	Gather  time.Duration // changes within it form one event; 250 ms
+	Beat    time.Duration // the longest time without an event; 15 s
+	Stream  time.Duration // the duration of a stream, after which its reader is reviewed again; 10 min
+	Check   time.Duration // between two checks of a Cluster whose page is open; 15 s
+	Request time.Duration // for a request that is not a stream; 30 s
 }
 
 // Page is the page's server. It is safe for concurrent use.
@@ -73,19 +73,19 @@ type Page struct {
 	files     map[string]file
 	requests  chan struct{}
 	streams   chan struct{}
-	making    sync.Mutex     // while a row is made
+	making    sync.Mutex     // held while a row is created
 	following atomic.Int32   // readers of the table
-	first     chan struct{}  // holds one: somebody has begun to read the table, and nobody did before
-	looking   sync.WaitGroup // those who look at Clusters whose pages are open
+	first     chan struct{}  // capacity 1: signals the first reader of the table
+	looking   sync.WaitGroup // readers that check Clusters with open pages
 
 	mu      sync.Mutex
 	read    bool // all objects have been read once
 	watched map[model.Key]*watched
 	payload payload
-	live    *summary.Live // as it was when somebody followed the fleet last
+	live    *summary.Live // as of the last time that a reader followed the fleet
 }
 
-// New returns a page without rows; Watch fills it.
+// New returns a page without rows; Watch adds them.
 func New(c Config) (*Page, error) {
 	files, err := readFiles()
 	if err != nil {
@@ -132,7 +132,7 @@ func (p *Page) Handler() http.Handler {
 	return secured(ownOnly(handler))
 }
 
-// bounded answers with 503 where there is no place for one more of what.
+// bounded answers with 503 when all slots are in use.
 func bounded(places chan struct{}, what string, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -146,11 +146,11 @@ func bounded(places chan struct{}, what string, next http.HandlerFunc) http.Hand
 	}
 }
 
-// Serve serves on a listener, which it closes, until ctx ends; in plain if there is no TLS.
+// Serve serves on a listener, which it closes, until ctx ends; without TLS if secure is nil.
 func (p *Page) Serve(ctx context.Context, listener net.Listener, secure *tls.Config) error {
 	listener = netutil.LimitListener(listener, maxConnections)
 	if secure != nil {
-		listener = tls.NewListener(listener, secure) // outermost, else net/http would not see that it may speak HTTP/2
+		listener = tls.NewListener(listener, secure) // outermost, otherwise net/http would not detect HTTP/2
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -182,7 +182,7 @@ func (p *Page) Serve(ctx context.Context, listener net.Listener, secure *tls.Con
 	return err
 }
 
-// quiet is where net/http tells of connections that went wrong, which is the readers' business.
+// quiet receives net/http's messages about broken connections, which concern only the readers.
 type quiet struct{ log *slog.Logger }
 
 func (q quiet) Write(line []byte) (int, error) {

@@ -26,13 +26,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/web"
 )
 
-// press presses keys, one after the other, with Shift or without. A key that the page takes for itself types nothing, as at a keyboard: so what a
-// key types comes with the key, and not as chromedp.KeyEvent has it, after it.
+// press presses keys, one after the other, with or without Shift. A key that the page handles must type nothing, as on
+// a keyboard: the typed text is part of the key-down event, and not a separate event as in chromedp.KeyEvent.
 func press(t *testing.T, tab *browser.Tab, keys string, modifiers ...chromedp.Modifier) {
 	t.Helper()
 	browser.Run(t, tab, chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
 		for _, key := range keys {
-			events := kb.Encode(key) // down, what it types if anything, up
+			events := kb.Encode(key) // down, the typed text if any, up
 			down, up := events[0], events[len(events)-1]
 			down.Type, down.Text = input.DispatchKeyEventTypeKeyDown, events[len(events)-2].Text
 			for _, event := range []*input.DispatchKeyEventParams{down, up} {
@@ -46,7 +46,7 @@ func press(t *testing.T, tab *browser.Tab, keys string, modifiers ...chromedp.Mo
 	}))
 }
 
-// scheme is what prefers-color-scheme says: light or dark.
+// scheme sets prefers-color-scheme: light or dark.
 func scheme(colours string) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
 		_, err := cdp.Call(ctx, tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: colours}}})
@@ -54,10 +54,10 @@ func scheme(colours string) chromedp.Action[chromedp.Void] {
 	})
 }
 
-// node is one of the tree that screen readers see.
+// node is a node of the accessibility tree.
 type node struct{ Role, Name string }
 
-// accessible are all nodes of that tree that are not left out of it, in the order of the document.
+// accessible returns all visible nodes of the accessibility tree, in the order of the document.
 func accessible(t *testing.T, tab *browser.Tab) (all []node) {
 	t.Helper()
 	tree := browser.Run(t, tab, func(ctx context.Context, tab *chromedp.Target) (accessibility.GetFullAXTreeResult, error) {
@@ -71,7 +71,7 @@ func accessible(t *testing.T, tab *browser.Tab) (all []node) {
 	return all
 }
 
-// said is a text of the accessibility tree; empty: there is none.
+// said returns a text of the accessibility tree; empty: there is none.
 func said(v *accessibility.Value) (text string) {
 	if v != nil {
 		_ = json.Unmarshal(v.Value, &text)
@@ -79,7 +79,7 @@ func said(v *accessibility.Value) (text string) {
 	return text
 }
 
-// A person without a mouse: from the address to a Cluster's page and back.
+// Keyboard only: from the address to a Cluster's page and back.
 func TestByKeysAlone(t *testing.T) {
 	b := chromium(t)
 	url := serve(t, newPage(t, newFleet(250), web.Config{Check: report}))
@@ -222,7 +222,7 @@ func TestTheThemeIsRemembered(t *testing.T) {
 	noProblems(t, tab)
 }
 
-// network is that of a management cluster in which all is well.
+// network is that of a healthy management cluster.
 type network struct{}
 
 // Lookup implements check.Network.
@@ -237,7 +237,7 @@ func (network) DialContext(context.Context, string, string) (net.Conn, error) {
 	return ours, nil
 }
 
-// Run with PAGE_SCREENSHOTS=<folder> this writes the pictures of docs/page.md (make page-screenshots).
+// With PAGE_SCREENSHOTS=<folder> this writes the pictures of docs/page.md (make page-screenshots).
 func TestScreenshots(t *testing.T) {
 	folder := os.Getenv("PAGE_SCREENSHOTS")
 	if folder == "" {

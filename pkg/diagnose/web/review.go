@@ -18,36 +18,37 @@ import (
 	"github.com/fairlead/fairlead/internal/limit"
 )
 
-// Verdict is what a review of a reader comes to.
-type Verdict int
+// Decision is the result of the review of a reader.
+type Decision int
 
-// Verdicts. Forbidden: the management cluster knows the reader, who may not read. TooMany: the reader's address has sent too many
-// tokens that were not known yet.
+// The decisions. Forbidden: the management cluster has authenticated the reader, but does not authorize it. TooMany:
+// the reader's address has sent too many unknown tokens.
 const (
-	Unknown Verdict = iota
+	Unknown Decision = iota
 	Forbidden
 	Allowed
 	TooMany
 )
 
-// Reviewer decides on a reader by a bearer token. from is where the request came from, host:port.
+// Reviewer authorizes a reader by a bearer token. from is host:port of the request's origin.
 type Reviewer interface {
-	Review(ctx context.Context, token, from string) (Verdict, error)
+	Review(ctx context.Context, token, from string) (Decision, error)
 }
 
 const (
-	// For a minute a token that was good is good, as for an apiserver's own webhooks; one that was not is asked about again soon,
-	// so that a permission that was just given holds.
+	// An accepted token stays valid for a minute, as with an apiserver's own webhooks. A rejected one is reviewed again
+	// soon, so that a new permission takes effect.
 	keepAllowed, keepRefused = time.Minute, 5 * time.Second
 	maxKept                  = 1024
 	reviewTime               = 10 * time.Second
 )
 
-// newTokens is how many tokens an address may send that are not known yet: each costs the apiserver two requests.
+// newTokens is how many unknown tokens an address may send: each costs the apiserver two requests.
 var newTokens = limit.Rate{Every: 500 * time.Millisecond, Burst: 20}
 
-// Reviews asks the management cluster, as its own aggregated apiservers do: by TokenReview who a reader is, by
-// SubjectAccessReview whether that user may list Tunnels in all namespaces. It keeps the answers for a while, under a hash.
+// Reviews queries the management cluster like its aggregated apiservers do: a TokenReview authenticates a reader, and a
+// SubjectAccessReview checks whether that user may list Tunnels in all namespaces. It caches the answers for a while,
+// by a hash of the token.
 type Reviews struct {
 	client kubernetes.Interface
 	now    func() time.Time
@@ -60,17 +61,17 @@ type Reviews struct {
 
 type answer struct {
 	hash    [sha256.Size]byte
-	verdict Verdict
+	verdict Decision
 	until   time.Time
 }
 
-// NewReviews returns one that asks by a client.
+// NewReviews returns Reviews that uses a client.
 func NewReviews(client kubernetes.Interface) *Reviews {
 	return &Reviews{client: client, now: time.Now, rates: limit.NewRates(maxKept), kept: map[[sha256.Size]byte]*list.Element{}, recent: list.New()}
 }
 
-// Review implements Reviewer. An error says that the management cluster could not be asked.
-func (r *Reviews) Review(ctx context.Context, token, from string) (Verdict, error) {
+// Review implements Reviewer. An error means that the management cluster did not answer.
+func (r *Reviews) Review(ctx context.Context, token, from string) (Decision, error) {
 	hash := sha256.Sum256([]byte(token))
 	if verdict, ok := r.known(hash); ok {
 		return verdict, nil
@@ -92,7 +93,7 @@ func (r *Reviews) Review(ctx context.Context, token, from string) (Verdict, erro
 	return verdict, nil
 }
 
-func (r *Reviews) ask(ctx context.Context, token string) (Verdict, error) {
+func (r *Reviews) ask(ctx context.Context, token string) (Decision, error) {
 	review, err := r.client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
 		return Unknown, fmt.Errorf("reviewing token: %w", err)
@@ -118,7 +119,7 @@ func (r *Reviews) ask(ctx context.Context, token string) (Verdict, error) {
 	return Allowed, nil
 }
 
-func (r *Reviews) known(hash [sha256.Size]byte) (Verdict, bool) {
+func (r *Reviews) known(hash [sha256.Size]byte) (Decision, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.kept[hash]
@@ -129,7 +130,7 @@ func (r *Reviews) known(hash [sha256.Size]byte) (Verdict, bool) {
 	return e.Value.(*answer).verdict, true
 }
 
-func (r *Reviews) keep(hash [sha256.Size]byte, verdict Verdict) {
+func (r *Reviews) keep(hash [sha256.Size]byte, verdict Decision) {
 	until := r.now().Add(keepRefused)
 	if verdict == Allowed {
 		until = r.now().Add(keepAllowed)

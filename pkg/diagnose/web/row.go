@@ -12,15 +12,15 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/summary"
 )
 
-// columns are the names of what a row of the table is sent as.
+// columns are the names of the elements of an encoded row.
 var columns = []string{
 	"namespace", "name", "health", "mode", "hostname", "connected", "letIn", "tunnels", "gateways", "rtt", "changed", "expires", "expiresOf", "warnings", "note", "flags",
 }
 
-// maxNote bounds what a row of the table says in words, in bytes: there may be 10,000.
+// maxNote bounds the text of a row, in bytes: there may be 10,000 rows.
 const maxNote = 240
 
-// rowOf is nil where a Cluster has nothing to do with Fairlead. Either object may be nil.
+// rowOf returns the row of a Cluster, or nil if it does not use Fairlead. Either object may be nil.
 func rowOf(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, live *summary.Live, now time.Time) *summary.Row {
 	in := summary.Input{Live: live}
 	if cluster != nil {
@@ -58,7 +58,7 @@ func wire(r *summary.Row) []any {
 	}
 }
 
-// unix is 0 for a time that is not there.
+// unix returns a Unix time, or 0 for the zero time.
 func unix(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -66,7 +66,7 @@ func unix(t time.Time) int64 {
 	return t.Unix()
 }
 
-// round keeps two digits: a round-trip time that trembles is no change.
+// round keeps two digits, so that small variations of a round-trip time are not changes.
 func round(v float64) float64 {
 	if v <= 0 {
 		return 0
@@ -75,7 +75,7 @@ func round(v float64) float64 {
 	return math.Round(math.Round(v/unit)*unit*1000) / 1000
 }
 
-// short cuts a text between two characters.
+// short cuts a text at a character boundary.
 func short(s string, limit int) string {
 	if len(s) <= limit {
 		return s

@@ -16,20 +16,20 @@ type stream struct {
 	control *http.ResponseController
 }
 
-// open begins a stream. The result's ctx ends when the reader goes, or after the time that a stream lasts.
+// open begins a stream. The result's ctx ends when the reader disconnects, or after the duration of a stream.
 func (p *Page) open(w http.ResponseWriter, r *http.Request) (*stream, context.Context, context.CancelFunc) {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
-	h.Set("X-Accel-Buffering", "no") // nginx would gather events otherwise
+	h.Set("X-Accel-Buffering", "no") // otherwise nginx would buffer events
 	s := &stream{w: w, control: http.NewResponseController(w)}
 	_ = s.control.SetReadDeadline(time.Time{}) // that of the request would end the stream too
-	// Streams of readers that came together do not end together.
+	// Streams that began together do not end together.
 	lasts := p.Timing.Stream - time.Duration(rand.Int64N(int64(p.Timing.Stream/5)+1))
 	ctx, cancel := context.WithTimeout(r.Context(), lasts)
 	return s, ctx, cancel
 }
 
-// send writes one event, or fails if the reader does not take it in time. An empty id leaves the reader's as it is.
+// send writes one event, or fails if the reader does not take it in time. An empty id leaves the reader's unchanged.
 func (s *stream) send(event, id string, data any) error {
 	text, err := json.Marshal(data)
 	if err != nil {
@@ -53,17 +53,17 @@ func (s *stream) write(text string) error {
 	return s.control.Flush()
 }
 
-// begin sends what every stream begins with: how soon a reader that lost it comes back, in ms.
+// begin sends the first line of every stream: when a disconnected reader reconnects, in ms.
 func (s *stream) begin() error {
 	return s.write(fmt.Sprintf("retry: %d\n\n", 1000+rand.IntN(2000)))
 }
 
-// beat tells a reader that the way is open, which EventSource does not show otherwise, and the server's time.
+// beat shows a reader that the connection works, which EventSource does not report otherwise, and the server's time.
 type beat struct {
 	Now int64 `json:"now"` // Unix, s
 }
 
-// lastSeen is the event that a reader had last: of a stream that broke, or of the document that it has read.
+// lastSeen returns the last event that a reader received: of a broken stream, or of the document.
 func lastSeen(r *http.Request) string {
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
 		return id
@@ -92,7 +92,7 @@ func (p *Page) streamFleet(w http.ResponseWriter, r *http.Request) {
 	ticker := time.NewTicker(p.Timing.Beat)
 	defer ticker.Stop()
 	for {
-		next := p.fleet.next() // before since: what comes between the two is not missed
+		next := p.fleet.next() // before since: a change between the two is not missed
 		after, err := p.sendChanges(s, cursor)
 		if err != nil {
 			return
@@ -114,7 +114,7 @@ func (p *Page) streamFleet(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// sendChanges brings a reader from a cursor to where the fleet is.
+// sendChanges sends all changes after a cursor.
 func (p *Page) sendChanges(s *stream, cursor string) (string, error) {
 	for {
 		d, after, ok := p.fleet.since(cursor)
@@ -131,7 +131,7 @@ func (p *Page) sendChanges(s *stream, cursor string) (string, error) {
 	}
 }
 
-// wait is false if ctx ended first.
+// wait returns false if ctx ended first.
 func wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -73,7 +73,7 @@ func follow(t *testing.T, url, last string) *events {
 	return &events{t: t, body: bufio.NewReaderSize(response.Body, 1<<20)}
 }
 
-// document is what the page says of the whole fleet.
+// document returns the page's document of the whole fleet.
 func document(t *testing.T, p *web.Page) (d struct {
 	Cursor  string
 	Columns []string
@@ -118,14 +118,14 @@ func TestAReaderThatWasAwayGetsWhatChangedAndNoMore(t *testing.T) {
 	if kind, data := live.next(); kind != "rows" || len(data["rows"].([]any)) != 1 || fmt.Sprint(data["rows"].([]any)[0].([]any)[1]) != name {
 		t.Errorf("after one change: %s %v", kind, data)
 	}
-	// Away while several change, some twice, and one goes.
+	// Disconnected while several change, some twice, and one is removed.
 	for i := range 700 {
 		change(i, retitle(fmt.Sprint("two", i)))
 		change(i, retitle(fmt.Sprint("three", i)))
 	}
 	change(3, func(*v1alpha1.Tunnel) *v1alpha1.Tunnel { return nil })
 	back := follow(t, url+"?since="+d.Cursor, live.id) // the header counts, not the address
-	rows, gone := 0, map[string]bool{}                 // what went may be told again by a later event
+	rows, gone := 0, map[string]bool{}                 // a later event may repeat what was removed
 	for rows+len(gone) < 700 {
 		kind, data := back.next()
 		if kind != "rows" {
@@ -156,7 +156,7 @@ func TestAReaderThatWasAwayGetsWhatChangedAndNoMore(t *testing.T) {
 	if kind, _ := follow(t, url, d.Cursor).next(); kind != "reset" {
 		t.Errorf("a cursor that is too old: %s, want reset", kind)
 	}
-	// A stream outlives the time that other requests have.
+	// A stream outlives the timeout of other requests.
 	eventually.True(t, patience, "the stream that was opened first goes on", func() error {
 		if kind, _ := live.next(); kind != "rows" {
 			return errors.New(kind)
@@ -165,7 +165,7 @@ func TestAReaderThatWasAwayGetsWhatChangedAndNoMore(t *testing.T) {
 	})
 }
 
-// crowd opens the pages of as many Clusters as may be open at the same time, and then of more, which are refused.
+// crowd opens the pages of as many Clusters as are permitted, and then of more, which are rejected.
 func crowd(t *testing.T, url string, d [][]any, more int) (leave []context.CancelFunc) {
 	t.Helper()
 	const most = 16

@@ -21,12 +21,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// renewTime is how often all rows are made anew: warnings come with time too, such as that of a certificate that ends, and
-// round-trip times are measured anew.
+// renewTime is how often all rows are created anew: some warnings depend on time, such as the end of a certificate, and
+// round-trip times are measured again.
 const renewTime = 30 * time.Second
 
-// Watch reads all Clusters and Tunnels of a management cluster, and then what changes, until ctx ends. It has a cache of its own: while
-// no page is served nothing of it is in memory.
+// Watch reads all Clusters and Tunnels of a management cluster, and then their changes, until ctx ends. It has its own
+// cache, so that without a page none of it is in memory.
 func (p *Page) Watch(ctx context.Context, config *rest.Config) error {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -74,7 +74,7 @@ func enqueue(queue workqueue.TypedInterface[model.Key], object any) {
 	}
 }
 
-// follow makes rows until ctx ends: all of them first, and again with every renewTime.
+// follow creates rows until ctx ends: first all of them, and all again every renewTime.
 func (p *Page) follow(ctx context.Context, objects client.Reader, queue workqueue.TypedInterface[model.Key]) {
 	p.renew(ctx, objects)
 	p.mu.Lock()
@@ -91,13 +91,14 @@ func (p *Page) follow(ctx context.Context, objects client.Reader, queue workqueu
 		if end {
 			return
 		}
-		p.look(ctx, objects, key)
-		p.touch(key)
+		p.update(ctx, objects, key)
+		p.notify(key)
 		queue.Done(key)
 	}
 }
 
-// keep makes all rows anew from time to time, and when somebody begins to look who would wait for round-trip times otherwise.
+// keep creates all rows again at an interval, and when the first reader arrives, which would otherwise wait for
+// round-trip times.
 func (p *Page) keep(ctx context.Context, objects client.Reader) {
 	ticker := time.NewTicker(renewTime)
 	defer ticker.Stop()
@@ -109,7 +110,7 @@ func (p *Page) keep(ctx context.Context, objects client.Reader) {
 		case <-ticker.C:
 		case <-p.first:
 			if time.Since(measured) < renewTime {
-				continue // readers who come and go cost no more than one who stays
+				continue // readers that reconnect often must not cost more than one that stays
 			}
 		}
 		if p.Live != nil && p.following.Load() > 0 {
@@ -120,7 +121,7 @@ func (p *Page) keep(ctx context.Context, objects client.Reader) {
 	}
 }
 
-// measure asks for what is known of live tunnels.
+// measure queries the open tunnels.
 func (p *Page) measure(ctx context.Context) {
 	live := p.Live(ctx)
 	p.mu.Lock()
@@ -128,7 +129,7 @@ func (p *Page) measure(ctx context.Context) {
 	p.mu.Unlock()
 }
 
-// renew makes all rows anew.
+// renew creates all rows again.
 func (p *Page) renew(ctx context.Context, objects client.Reader) {
 	var clusters clusterv1.ClusterList
 	var tunnels v1alpha1.TunnelList
@@ -144,14 +145,15 @@ func (p *Page) renew(ctx context.Context, objects client.Reader) {
 		keys[model.Key{Namespace: tunnels.Items[i].Namespace, Name: tunnels.Items[i].Name}] = true
 	}
 	for key := range keys {
-		p.look(ctx, objects, key)
+		p.update(ctx, objects, key)
 	}
 }
 
-// look makes the row of one Cluster. What an object says must not end a server that all edges need, whatever it is.
-func (p *Page) look(ctx context.Context, objects client.Reader, key model.Key) {
+// update creates the row of one Cluster. It recovers from panics, because the content of an object must not end a
+// server on which all edges depend.
+func (p *Page) update(ctx context.Context, objects client.Reader, key model.Key) {
 	defer p.survive(key)
-	p.making.Lock() // else a row that was read before could be set after one that is newer
+	p.making.Lock() // otherwise an older row could replace a newer one
 	defer p.making.Unlock()
 	row, err := p.row(ctx, objects, key)
 	if err != nil {
@@ -161,7 +163,7 @@ func (p *Page) look(ctx context.Context, objects client.Reader, key model.Key) {
 	p.fleet.set(key, row)
 }
 
-// row is nil where there is nothing to show.
+// row returns nil if there is nothing to show.
 func (p *Page) row(ctx context.Context, objects client.Reader, key model.Key) ([]byte, error) {
 	cluster, tunnel, err := read(ctx, objects, key)
 	if err != nil {
@@ -177,7 +179,7 @@ func (p *Page) row(ctx context.Context, objects client.Reader, key model.Key) ([
 	return json.Marshal(wire(r))
 }
 
-// stripCluster keeps of a Cluster what a row is made of: there may be 10,000, with a topology each.
+// stripCluster keeps only the fields of a Cluster that a row requires: there may be 10,000, with a topology each.
 func stripCluster(object any) (any, error) {
 	c, ok := object.(*clusterv1.Cluster)
 	if !ok {
@@ -191,7 +193,7 @@ func stripCluster(object any) (any, error) {
 	return kept, nil
 }
 
-// pick keeps one entry; nil: it is not there.
+// pick keeps one entry; nil: it does not exist.
 func pick(from map[string]string, key string) map[string]string {
 	value, ok := from[key]
 	if !ok {
@@ -200,7 +202,7 @@ func pick(from map[string]string, key string) map[string]string {
 	return map[string]string{key: value}
 }
 
-// stripTunnel leaves out of a Tunnel what no row shows: records of tokens above all.
+// stripTunnel removes the fields of a Tunnel that no row shows, mainly the records of tokens.
 func stripTunnel(object any) (any, error) {
 	t, ok := object.(*v1alpha1.Tunnel)
 	if !ok {
@@ -218,7 +220,7 @@ func stripTunnel(object any) (any, error) {
 	return t, nil
 }
 
-// survive logs a panic and goes on.
+// survive logs a panic and continues.
 func (p *Page) survive(key model.Key) {
 	if fault := recover(); fault != nil {
 		p.Log.Error("page: panic", "cluster", key.String(), "error", fault, "stack", string(debug.Stack()))

@@ -14,24 +14,24 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// lookTime bounds one look at all hops of a Cluster.
-const lookTime = 2 * time.Minute
+// checkTimeout bounds one check of all hops of a Cluster.
+const checkTimeout = 2 * time.Minute
 
-// errTooMany says that the pages of too many Clusters are open at the same time.
+// errTooMany means that too many Clusters have open pages.
 var errTooMany = fmt.Errorf("the pages of %d Clusters are open at this server already, which is as many as it looks at: close the page of another Cluster, "+
 	"or run fairlead check", maxWatched)
 
 // kinds of events about a Cluster.
 const (
-	eventObjects = "cluster" // what its objects say
-	eventHops    = "hops"    // what a look at its hops has found
+	eventObjects = "cluster" // the content of its objects
+	eventHops    = "hops"    // the results of a check of its hops
 )
 
-// watched is a Cluster whose page is open. All who have it open share one look at it.
+// watched is a Cluster with an open page. All readers of the page share its checks.
 type watched struct {
 	readers int // under Page.mu
 	cancel  context.CancelFunc
-	touched chan struct{} // holds one: its objects have changed
+	changed chan struct{} // capacity 1: its objects have changed
 
 	mu     sync.Mutex
 	events map[string][]byte // the newest of each kind
@@ -52,22 +52,22 @@ func (c *watched) set(kind string, data []byte) {
 	c.news = make(chan struct{})
 }
 
-// get returns the event of a kind if it is newer than what a reader had.
+// get returns the event of a kind if it is newer than the reader's last one.
 func (c *watched) get(kind string, had int) (json.RawMessage, int, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.events[kind], c.serial[kind], c.serial[kind] != had
 }
 
-// next is closed with the next event.
+// next returns a channel that is closed with the next event.
 func (c *watched) next() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.news
 }
 
-// touch tells whoever looks at a Cluster, if somebody does, that its objects have changed.
-func (p *Page) touch(key model.Key) {
+// notify signals a change of a Cluster's objects if its page is open.
+func (p *Page) notify(key model.Key) {
 	p.mu.Lock()
 	c := p.watched[key]
 	p.mu.Unlock()
@@ -75,12 +75,12 @@ func (p *Page) touch(key model.Key) {
 		return
 	}
 	select {
-	case c.touched <- struct{}{}:
+	case c.changed <- struct{}{}:
 	default:
 	}
 }
 
-// attend has a Cluster looked at until the last reader leaves.
+// attend checks a Cluster until the last reader leaves.
 func (p *Page) attend(key model.Key) (c *watched, leave func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +89,7 @@ func (p *Page) attend(key model.Key) (c *watched, leave func(), err error) {
 		if len(p.watched) >= maxWatched {
 			return nil, nil, errTooMany
 		}
-		c = &watched{touched: make(chan struct{}, 1), events: map[string][]byte{}, serial: map[string]int{}, news: make(chan struct{})}
+		c = &watched{changed: make(chan struct{}, 1), events: map[string][]byte{}, serial: map[string]int{}, news: make(chan struct{})}
 		var ctx context.Context
 		ctx, c.cancel = context.WithCancel(context.Background())
 		p.watched[key] = c
@@ -106,7 +106,7 @@ func (p *Page) attend(key model.Key) (c *watched, leave func(), err error) {
 	}, nil
 }
 
-// attending keeps the events of a Cluster new until ctx ends.
+// attending updates the events of a Cluster until ctx ends.
 func (p *Page) attending(ctx context.Context, key model.Key, c *watched) {
 	var parts errgroup.Group
 	parts.Go(func() error {
@@ -118,9 +118,9 @@ func (p *Page) attending(ctx context.Context, key model.Key, c *watched) {
 			}
 			select {
 			case <-ctx.Done():
-			case <-c.touched:
+			case <-c.changed:
 				wait(ctx, p.Timing.Gather)
-			case <-time.After(p.Timing.Check): // what could not be read is read again
+			case <-time.After(p.Timing.Check): // retry a failed read
 			}
 		}
 		return nil
@@ -135,10 +135,10 @@ func (p *Page) attending(ctx context.Context, key model.Key, c *watched) {
 	_ = parts.Wait()
 }
 
-// checkOnce looks at all hops of a Cluster.
+// checkOnce checks all hops of a Cluster.
 func (p *Page) checkOnce(ctx context.Context, key model.Key, c *watched) {
 	defer p.survive(key)
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	report := p.Check(ctx, client.ObjectKey(key))
 	if data, err := json.Marshal(report); err == nil && ctx.Err() == nil {

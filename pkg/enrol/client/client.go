@@ -206,7 +206,7 @@ func reason(err error) error {
 	case enrol.NotRenewable:
 		return fmt.Errorf("%w: %w: %s", certs.ErrRefused, ErrNotRenewable, s.Message())
 	case codes.ResourceExhausted:
-		return &LimitError{Message: s.Message(), After: retry.Asked(err)}
+		return &LimitError{Message: s.Message(), After: retry.RequestedWait(err)}
 	case codes.DeadlineExceeded, codes.Canceled:
 		return fmt.Errorf("no answer from the control channel: %s", s.Message())
 	}

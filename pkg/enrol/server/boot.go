@@ -104,7 +104,7 @@ func (s *Server) logBoot(log *slog.Logger, grant enrol.Grant, hash string, r *re
 		return
 	}
 	host := r.GetMachine().GetHostname()
-	if s.limits.bootTokens.Look(hash, endsRate) > 0 || s.limits.bootEnds.Take(hash+" "+host+" "+r.GetState().String(), endRate) > 0 {
+	if s.limits.bootTokens.Peek(hash, endsRate) > 0 || s.limits.bootEnds.Take(hash+" "+host+" "+r.GetState().String(), endRate) > 0 {
 		return
 	}
 	if s.limits.bootTokens.Take(hash, endsRate) == 0 {

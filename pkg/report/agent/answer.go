@@ -1,5 +1,5 @@
-// Package agent is the agents' side of reports: the state of an edge or the table of a gateway goes in, and out come
-// the streams to an xds-server that report it, and the answers to the questions that come back. It uses neither
+// Package agent is the agents' side of reports. Its input is the state of an edge or the table of a gateway; its output
+// is the streams to an xds-server that report it, and the answers to the questions of that server. It uses neither
 // Kubernetes nor Envoy's API.
 package agent
 
@@ -20,15 +20,15 @@ import (
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
-// Dump writes {"configs": [...]}: of /config_dump the Envoy clusters and listeners of one stream, those with these
-// names, or all where names is empty.
+// Dump writes {"configs": [...]}: the Envoy clusters and listeners of one stream in /config_dump, with the given names,
+// or all if names is empty.
 type Dump func(ctx context.Context, names []string, to io.Writer) error
 
 // See observes the apiserver of the stream's edge now.
 type See func(ctx context.Context) (*reportv1.APIServer, error)
 
 const (
-	// edgeChunk and gatewayChunk are how much of a dump is in one message: far less than a hub takes in one.
+	// edgeChunk and gatewayChunk are the size of one message of a dump, far below the limit of a hub.
 	edgeChunk, gatewayChunk = 32 << 10, 256 << 10
 	// tunnelsChunk is how many tunnels are in one message, of about 200 bytes each.
 	tunnelsChunk = 20_000
@@ -37,12 +37,12 @@ const (
 // errUnknown answers a question of a newer hub.
 var errUnknown = errors.New("this agent does not know the question")
 
-// answers answers what an agent is asked, each question in its own goroutine. All that it sends goes by send.
+// answers answers the questions to an agent, each in its own goroutine. It sends only through send.
 type answers struct {
 	send    func(*reportv1.Answer) error
 	measure func(ids map[string]bool) ([]tunnels.Measured, error) // nil: there are no tunnels
 	dump    Dump                                                  // nil: there is none
-	see     See                                                   // nil: there is none to be seen
+	see     See                                                   // nil: there is no apiserver to observe
 	prove   func(context.Context, model.EdgeRef) tunnels.Proof    // nil: there are no tunnels
 	chunk   int
 	pace    time.Duration // between two chunks
@@ -59,7 +59,7 @@ func newAnswers(a *answers) *answers {
 	return a
 }
 
-// take begins to answer a question. It drops one beyond report.MaxQuestions, and any after wait.
+// take begins to answer a question. It drops a question beyond report.MaxQuestions, and any after wait.
 func (a *answers) take(ctx context.Context, q *reportv1.Question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -77,7 +77,7 @@ func (a *answers) take(ctx context.Context, q *reportv1.Question) {
 		if err := a.answer(ctx, q); err != nil {
 			last.Error = report.Text(err.Error(), report.MaxText)
 		}
-		_ = a.send(last) // else the stream has ended
+		_ = a.send(last) // otherwise the stream has ended
 	})
 }
 
@@ -94,13 +94,13 @@ func (a *answers) answer(ctx context.Context, q *reportv1.Question) error {
 	case q.GetTunnels() != nil && a.measure != nil:
 		return a.answerTunnels(q)
 	case q.GetDump() != nil && a.dump != nil:
-		a.dumping.Lock() // an answer that the hub gave up may still be written
+		a.dumping.Lock() // an answer that the hub has abandoned may still be in progress
 		defer a.dumping.Unlock()
 		return a.answerDump(ctx, q)
 	case q.GetProof() != nil && a.prove != nil:
 		return a.answerProof(ctx, q)
 	case q.GetLook() != nil && a.see != nil:
-		return a.answerLook(ctx, q)
+		return a.answerAPIServer(ctx, q)
 	default:
 		return errUnknown
 	}
@@ -135,7 +135,7 @@ func (a *answers) answerTunnels(q *reportv1.Question) error {
 	return err
 }
 
-func (a *answers) answerLook(ctx context.Context, q *reportv1.Question) error {
+func (a *answers) answerAPIServer(ctx context.Context, q *reportv1.Question) error {
 	seen, err := a.see(ctx)
 	if err != nil {
 		return err
@@ -192,6 +192,6 @@ func (c *chunks) flush() error {
 	}
 	c.sent = true
 	err := c.send(&reportv1.Answer{Number: c.number, Dump: c.buffer})
-	c.buffer = nil // gRPC may still have it
+	c.buffer = nil // gRPC may still use it
 	return err
 }

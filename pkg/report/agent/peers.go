@@ -7,12 +7,12 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// Peers are the other gateways of the installation, as all xds-servers together report them to one.
+// Peers are the other gateways of the installation, as all xds-servers together report them to one gateway.
 type Peers struct {
-	Ready []string        // names of those that take clients, in order
+	Ready []string        // names of the gateways that accept clients, in order
 	Edges []model.EdgeRef // that have tunnels to at least one of them, in order
-	// Known is false if there may be more of both. It is true as soon as every gateway of the installation reports, and
-	// else when all of the servers were asked and every gateway that lives has had time to report.
+	// Known is false if both lists may be incomplete. It becomes true as soon as every gateway of the installation
+	// reports, or when all servers have answered and every live gateway has had time to report.
 	Known bool
 }
 

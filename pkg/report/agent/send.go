@@ -25,14 +25,14 @@ const (
 // EdgeSource is what an edge-agent reports of one tunnel.
 type EdgeSource struct {
 	Report  func() *reportv1.EdgeReport
-	Changed <-chan struct{} // signalled when Report gives another one
-	Dump    Dump            // writes what Envoy runs; nil: the question is refused
-	See     See             // observes the apiserver now; nil: the question is refused
+	Changed <-chan struct{} // signalled when Report returns another value
+	Dump    Dump            // writes what Envoy runs; nil: the question is rejected
+	See     See             // observes the apiserver now; nil: the question is rejected
 	// Reopen is the wait before the stream is opened again; zero: report.Reopening.
 	Reopen retry.Backoff
 }
 
-// SendEdge reports for one tunnel of an edge until ctx ends (nil) or the server refuses it for good (the error then
+// SendEdge reports for one tunnel of an edge until ctx ends (nil) or the server rejects it permanently (the error then
 // wraps certs.ErrRefused).
 func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, from EdgeSource, log *slog.Logger) error {
 	changed := from.Changed
@@ -53,7 +53,7 @@ func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, from EdgeSourc
 		ended := receive(stream.Recv, func(orders *reportv1.EdgeOrders) { answers.take(ctx, orders.GetQuestion()) })
 		var sent *reportv1.EdgeReport
 		for {
-			next := report.CleanEdge(from.Report()) // so that it is taken, and that what is cut makes no difference
+			next := report.CleanEdge(from.Report()) // so that it is accepted, and that truncated text makes no difference
 			if !proto.Equal(next, sent) {
 				sent = next
 				if send(next) != nil {
@@ -77,7 +77,7 @@ func SendEdge(ctx context.Context, conn grpc.ClientConnInterface, from EdgeSourc
 
 // GatewayState is the state of a gateway's Envoy.
 type GatewayState struct {
-	Ready bool   // it takes clients
+	Ready bool   // it accepts clients
 	Hang  string // the parts of it that do not answer the agent; empty: all do
 }
 
@@ -86,7 +86,7 @@ type GatewaySource struct {
 	Table *tunnels.Table
 	// State returns the state of Envoy, and a channel that is closed when it changes.
 	State func() (GatewayState, <-chan struct{})
-	Dump  Dump // writes what Envoy runs; nil: the question is refused
+	Dump  Dump // writes what Envoy runs; nil: the question is rejected
 	// Reopen is the wait before the stream is opened again; zero: report.Reopening.
 	Reopen retry.Backoff
 }
@@ -137,7 +137,7 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, from Gatewa
 			if version = next; ctx.Err() != nil || send(message) != nil {
 				return <-ended
 			}
-			_ = retry.Sleep(ctx, gatewayInterval) // its end is seen above
+			_ = retry.Sleep(ctx, gatewayInterval) // the loop above detects its end
 		}
 	})
 }
@@ -150,7 +150,7 @@ func reopening(b retry.Backoff) retry.Backoff {
 	return b
 }
 
-// oneByOne lets several goroutines send on one stream.
+// oneByOne serializes the sends of several goroutines on one stream.
 func oneByOne[M any](send func(*M) error) func(*M) error {
 	var mu sync.Mutex
 	return func(m *M) error {
@@ -191,14 +191,13 @@ func news(ctx context.Context, table *tunnels.Table, version uint64, log *slog.L
 	return &reportv1.GatewayReport{Snapshot: true, Tunnels: messages(all)}, next
 }
 
-// holes returns the holes that are new or have changed since told, with 0 workers for those that are over, and updates
-// told.
+// holes returns the holes that are new or have changed since told, with 0 workers for closed ones, and updates told.
 func holes(all []tunnels.Hole, told map[model.EdgeRef]int) (list []*reportv1.Hole) {
 	add := func(ref model.EdgeRef, workers int) {
 		list = append(list, &reportv1.Hole{Node: ref.Node, TunnelId: ref.ID, Workers: int32(workers)})
 	}
 	now := make(map[model.EdgeRef]bool, len(all))
-	for _, hole := range all[:min(len(all), report.MaxTunnels/2)] { // with those that are over they fit in one message
+	for _, hole := range all[:min(len(all), report.MaxTunnels/2)] { // together with the closed ones they fit in one message
 		now[hole.EdgeRef] = true
 		if told[hole.EdgeRef] != hole.Workers {
 			told[hole.EdgeRef] = hole.Workers
@@ -225,7 +224,7 @@ func messages(all []tunnels.Tunnel) []*reportv1.Tunnel {
 	return list
 }
 
-// receive hands each message to take until the stream ends, and returns a channel that then holds the reason, once.
+// receive passes each message to take until the stream ends, and returns a channel that then receives the reason, once.
 func receive[M any](recv func() (*M, error), take func(*M)) <-chan error {
 	ended := make(chan error, 1)
 	go func() {

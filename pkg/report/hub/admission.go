@@ -19,9 +19,9 @@ type Admission interface {
 	// Admit returns nil, or a gRPC status: codes.FailedPrecondition for an edge that is revoked or whose tunnel has ended,
 	// codes.Unavailable while that is not known, or for a tunnel that is not known.
 	Admit(subject model.Subject) error
-	// Denied returns the edges and tunnels that are denied, and a channel that is closed when that changes.
+	// Denied returns the denied edges and tunnels, and a channel that is closed when they change.
 	Denied() (model.Denied, <-chan struct{})
-	// Gateways returns the names of all gateways of the installation, as far as it is known.
+	// Gateways returns the names of all known gateways of the installation.
 	Gateways() []string
 }
 

@@ -17,50 +17,50 @@ import (
 )
 
 const (
-	// seeTime is how long an edge has to observe its apiserver and to answer: pkg/probe takes 2.5 s at most, and the
-	// network between may be slow.
-	seeTime = 4 * time.Second
-	// maxSeeing is how many edges of one tunnel are asked: a workload cluster has two or three.
-	maxSeeing = 16
+	// observeTimeout is how long an edge has to observe its apiserver and to answer: pkg/probe takes 2.5 s at most, and
+	// the network between may be slow.
+	observeTimeout = 4 * time.Second
+	// maxObserving is how many edges of one tunnel are asked: a workload cluster has two or three.
+	maxObserving = 16
 )
 
-// EdgeLook is an edge's observation of its apiserver now. It is the hub's end of inspectv1.EdgeLook.
-type EdgeLook struct {
+// EdgeObservation is an edge's observation of its apiserver now. It is the hub's end of inspectv1.EdgeLook.
+type EdgeObservation struct {
 	Node      string
 	APIServer *reportv1.APIServer // nil: see Problem
 	Problem   error
 }
 
-// APIServer has all edges of a tunnel that report here observe their apiserver, at the same time. Concurrent calls
-// share one question to an edge.
-func (h *Hub) APIServer(ctx context.Context, id string) []EdgeLook {
-	var looks []EdgeLook
+// APIServer makes all edges of a tunnel that report here observe their apiserver concurrently. Concurrent calls share
+// one question to an edge.
+func (h *Hub) APIServer(ctx context.Context, id string) []EdgeObservation {
+	var looks []EdgeObservation
 	h.mu.Lock()
 	for subject, s := range h.sessions {
 		if subject.Role == model.RoleEdge && subject.ID == id && s.reported {
-			looks = append(looks, EdgeLook{Node: subject.Node})
+			looks = append(looks, EdgeObservation{Node: subject.Node})
 		}
 	}
 	h.mu.Unlock()
-	slices.SortFunc(looks, func(a, b EdgeLook) int { return strings.Compare(a.Node, b.Node) })
+	slices.SortFunc(looks, func(a, b EdgeObservation) int { return strings.Compare(a.Node, b.Node) })
 	var asked sync.WaitGroup
 	for i := range looks {
 		to := &looks[i]
-		if i >= maxSeeing {
-			to.Problem = status.Errorf(codes.ResourceExhausted, "%d other edges of this tunnel are asked", maxSeeing)
+		if i >= maxObserving {
+			to.Problem = status.Errorf(codes.ResourceExhausted, "%d other edges of this tunnel are asked", maxObserving)
 			continue
 		}
 		asked.Go(func() {
-			to.APIServer, to.Problem = h.see(ctx, model.Subject{Role: model.RoleEdge, Node: to.Node, ID: id})
+			to.APIServer, to.Problem = h.observe(ctx, model.Subject{Role: model.RoleEdge, Node: to.Node, ID: id})
 		})
 	}
 	asked.Wait()
 	return looks
 }
 
-// see asks one edge.
-func (h *Hub) see(ctx context.Context, edge model.Subject) (*reportv1.APIServer, error) {
-	return together(ctx, h, "apiserver "+edge.Node+" "+edge.ID, seeTime,
+// observe asks one edge.
+func (h *Hub) observe(ctx context.Context, edge model.Subject) (*reportv1.APIServer, error) {
+	return together(ctx, h, "apiserver "+edge.Node+" "+edge.ID, observeTimeout,
 		func(ctx context.Context) (seen *reportv1.APIServer, err error) {
 			q, forget, err := h.ask(func(s *session) bool { return s.subject == edge },
 				&reportv1.Question{Look: &reportv1.LookQuestion{}}, maxEdgeAnswer)

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// maxEdgeAnswer and maxGatewayAnswer are how much one answer may have. An edge's Envoy has some listeners and Envoy
-	// clusters, a gateway's 10,000 of them, which gzip packs into a tenth.
+	// maxEdgeAnswer and maxGatewayAnswer bound one answer. An edge's Envoy has some listeners and Envoy clusters; a
+	// gateway's has 10,000, which gzip compresses to a tenth.
 	maxEdgeAnswer, maxGatewayAnswer = 1 << 20, 32 << 20
 )
 
@@ -21,17 +21,17 @@ var (
 	errTooLarge = status.Error(codes.ResourceExhausted, "its agent's answer is larger than an answer may be")
 )
 
-// asked is what is to be sent on a session, and the questions that wait for their answers. The hub's lock guards it.
+// asked has the pending messages of a session, and the questions without an answer yet. The hub's lock guards it.
 type asked struct {
 	last    uint64
 	open    map[uint64]*question
 	send    func(*reportv1.Question) error
-	sending bool        // a goroutine sends: only a session with something to send has one
-	next    []*question // for it
-	denied  bool        // the denials are to be sent: every message to a gateway has them
+	sending bool        // a goroutine is sending: only a session with pending messages has one
+	next    []*question // to be sent
+	denied  bool        // the denials must be sent: every message to a gateway contains them
 }
 
-// ask sends a question on a session and returns it with a function that forgets it; an error is a gRPC status.
+// ask sends a question on a session and returns it with a function that removes it; an error is a gRPC status.
 func (h *Hub) ask(of func(*session) bool, q *reportv1.Question, most int) (*question, func(), error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -45,7 +45,7 @@ func (h *Hub) ask(of func(*session) bool, q *reportv1.Question, most int) (*ques
 	if s == nil {
 		return nil, nil, errAway
 	}
-	if max(len(s.asked.open), len(s.asked.next)) >= report.MaxQuestions { // what was given up may still be to be sent
+	if max(len(s.asked.open), len(s.asked.next)) >= report.MaxQuestions { // it may hold an abandoned question
 		return nil, nil, errBusy
 	}
 	for _, other := range s.asked.open {
@@ -55,7 +55,7 @@ func (h *Hub) ask(of func(*session) bool, q *reportv1.Question, most int) (*ques
 	}
 	s.asked.last++
 	q.Number = s.asked.last
-	a := &question{Question: q, most: most, wake: make(chan struct{}, 1)}
+	a := &question{Question: q, most: most, changed: make(chan struct{}, 1)}
 	if s.asked.open == nil {
 		s.asked.open = map[uint64]*question{}
 	}
@@ -77,7 +77,7 @@ func (h *Hub) order(s *session) {
 	h.startSending(s)
 }
 
-// startSending starts to send what is to be sent on a session, unless a goroutine does already.
+// startSending starts a goroutine that sends the pending messages of a session, unless one is running.
 func (h *Hub) startSending(s *session) {
 	if !s.asked.sending {
 		s.asked.sending = true
@@ -85,7 +85,7 @@ func (h *Hub) startSending(s *session) {
 	}
 }
 
-// sendAll sends until there is no more to be sent, or the stream has ended.
+// sendAll sends until nothing is pending, or the stream has ended.
 func (h *Hub) sendAll(a *asked) {
 	for {
 		h.mu.Lock()
@@ -128,7 +128,7 @@ func (h *Hub) answer(s *session, a *reportv1.Answer) error {
 	if a.GetLast() {
 		delete(s.asked.open, a.GetNumber())
 	}
-	notify(q.wake)
+	notify(q.changed)
 	return nil
 }
 
@@ -138,7 +138,7 @@ func (s *session) drop() {
 		q.mu.Lock()
 		q.ended = errAway
 		q.mu.Unlock()
-		notify(q.wake)
+		notify(q.changed)
 		delete(s.asked.open, number)
 	}
 }

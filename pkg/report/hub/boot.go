@@ -5,8 +5,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// Boot takes the report of a machine of a tunnel, whose token was checked, and returns whether a controller watches. An
-// error is a gRPC status.
+// Boot stores the report of a machine of a tunnel, whose token the caller has verified, and returns whether a
+// controller watches. An error is a gRPC status.
 func (h *Hub) Boot(id string, r *reportv1.BootReport) (watched bool, err error) {
 	if err := report.CheckBoot(r); err != nil {
 		return false, err

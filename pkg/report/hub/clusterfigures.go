@@ -10,23 +10,23 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// ClusterMetrics returns the metrics of those workload clusters that keys returns, by Tunnel.spec.id. Reports of others
+// ClusterMetrics returns the metrics of the workload clusters that keys returns, by Tunnel.spec.id. Reports of others
 // make no series.
 func (h *Hub) ClusterMetrics(keys func() map[string]model.Key) prometheus.Collector {
 	s := &metrics.Set{}
-	s.Look(func(emit metrics.Emit) { h.lookAtClusters(keys(), emit) },
+	s.Observe(func(emit metrics.Emit) { h.collectClusters(keys(), emit) },
 		"fairlead_report_cluster_tunnels", "fairlead_report_cluster_edges",
 		"fairlead_report_cluster_apiserver_leaf_expiry_timestamp_seconds")
 	return s
 }
 
-// clusterFigures are of one workload cluster.
+// clusterFigures are the metrics of one workload cluster.
 type clusterFigures struct {
 	tunnels, edges int
 	expiry         time.Time // zero: it is not known
 }
 
-func (h *Hub) lookAtClusters(keys map[string]model.Key, emit metrics.Emit) {
+func (h *Hub) collectClusters(keys map[string]model.Key, emit metrics.Emit) {
 	all := make(map[string]*clusterFigures, len(keys))
 	for id := range keys {
 		all[id] = &clusterFigures{}

@@ -35,7 +35,7 @@ func TestSeriesAreOfWorkloadClustersThatThereAre(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Of idB there is no workload cluster, whatever is reported; and nothing is reported of the last one.
+	// idB has reports and no workload cluster; the last workload cluster has no reports.
 	keys := map[string]model.Key{idA: {Namespace: "prod", Name: "c1"}, "none": {Namespace: "prod", Name: "c2"}}
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(h.ClusterMetrics(func() map[string]model.Key { return keys }))

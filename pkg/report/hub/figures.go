@@ -8,10 +8,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// Metrics returns the metrics of a hub. They are computed at each scrape, from the state that the hub has anyway.
+// Metrics returns the metrics of a hub. They are computed at each scrape from existing state.
 func (h *Hub) Metrics() prometheus.Collector {
 	s := &metrics.Set{}
-	s.Look(h.look, "fairlead_report_streams", "fairlead_report_watchers", "fairlead_report_edges",
+	s.Observe(h.collect, "fairlead_report_streams", "fairlead_report_watchers", "fairlead_report_edges",
 		"fairlead_report_edge_apiservers",
 		"fairlead_report_troubled_edges", "fairlead_report_edges_without_tunnel", "fairlead_report_boot_machines",
 		"fairlead_report_boot_bytes",
@@ -20,7 +20,7 @@ func (h *Hub) Metrics() prometheus.Collector {
 	return s
 }
 
-func (h *Hub) look(emit metrics.Emit) {
+func (h *Hub) collect(emit metrics.Emit) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	streams := map[model.Role]int{}
@@ -33,7 +33,7 @@ func (h *Hub) look(emit metrics.Emit) {
 	emit("fairlead_report_watchers", float64(len(h.watchers)))
 	emit("fairlead_report_boot_machines", float64(h.boots.Machines()))
 	emit("fairlead_report_boot_bytes", float64(h.boots.Bytes()))
-	h.lookAtEdges(emit)
+	h.collectEdges(emit)
 	for name, g := range h.gateways {
 		emit("fairlead_report_gateway_connected", metrics.Bool(g.connected), name)
 		if !g.connected {
@@ -45,7 +45,7 @@ func (h *Hub) look(emit metrics.Emit) {
 	}
 }
 
-func (h *Hub) lookAtEdges(emit metrics.Emit) {
+func (h *Hub) collectEdges(emit metrics.Emit) {
 	connected, troubled, without := 0, 0, 0
 	health := map[observed.Health]int{}
 	for key, e := range h.edges {

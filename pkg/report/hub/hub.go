@@ -1,6 +1,6 @@
-// Package hub is the xds-server's side of reports: the reports of edges and gateways go in by their streams and boot
-// reports by Boot; out come changes to the controllers that watch, the answers to questions for agents, the tunnels
-// that the other gateways have, and metrics. It stores nothing on disk, and uses neither Kubernetes nor other hubs.
+// Package hub is the xds-server's side of reports. Its input is the reports of edges and gateways by their streams, and
+// boot reports by Boot; its output is changes for the controllers that watch, the answers of agents, the tunnels of the
+// other gateways, and metrics. It stores nothing on disk, and uses neither Kubernetes nor other hubs.
 package hub
 
 import (
@@ -19,7 +19,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// maxEdges and maxGateways are how many a hub remembers, those that went away among them.
+// maxEdges and maxGateways bound the agents that a hub stores, including absent ones.
 const maxEdges, maxGateways = 50_000, 1_000
 
 var (
@@ -28,39 +28,39 @@ var (
 	errTooMany  = status.Error(codes.ResourceExhausted, "the server knows of too many already")
 )
 
-// Hub is the server of one xds-server. It is safe for concurrent use.
+// Hub receives the reports of one xds-server. It is safe for concurrent use.
 type Hub struct {
 	reportv1.UnimplementedReportServer
 
-	domain    model.TunnelDomain
-	admission Admission
-	log       *slog.Logger
-	now       func() time.Time
-	open      context.Context
-	close     context.CancelFunc
-	said      *limit.Rates // refusals that were logged, by caller
-	lines     *limit.Rates // lines that were logged, by tunnel id
-	watching  sync.Once    // starts watchDenied
+	domain         model.TunnelDomain
+	admission      Admission
+	log            *slog.Logger
+	now            func() time.Time
+	open           context.Context
+	close          context.CancelFunc
+	loggedRefusals *limit.Rates // logged rejections, by caller
+	lines          *limit.Rates // logged lines, by tunnel id
+	watching       sync.Once    // starts watchDenied
 
 	mu       sync.Mutex
 	ready    time.Time     // when the first stream was admitted; zero: none was
 	settle   time.Duration // see report.Times
 	keep     time.Duration // likewise
-	swept    time.Time     // when those that are away for long were forgotten last
+	swept    time.Time     // when sweep ran last
 	sessions map[model.Subject]*session
 	gateways map[string]*gateway
 	edges    map[pair]*edge
-	ofTunnel map[string]int // how many of edges, by tunnel id
+	ofTunnel map[string]int // number of edges, by tunnel id
 	boots    *report.Boots
 	watchers map[*watcher]bool
 	profiles *reportv1.ProfileState // nil: its server has announced none
-	looks    singleflight.Group     // what agents are asked by several at the same time
+	looks    singleflight.Group     // questions that concurrent callers share
 }
 
 // pair is an edge and its tunnel.
 type pair struct{ node, id string }
 
-// count is what a gateway has of one edge.
+// count is a gateway's count for one edge.
 type count struct {
 	n       int // tunnels
 	without int // workers that have none, if others have
@@ -77,20 +77,20 @@ type gateway struct {
 	presence
 	tunnels map[string]pair // by key
 	counts  map[pair]count
-	ready   bool   // it takes clients
+	ready   bool   // it accepts clients
 	hang    string // the parts of its Envoy that do not answer
 	// incomplete is why it may have tunnels that it does not report; empty: it has none.
 	incomplete string
 }
 
-// edge is the last report of an edge, as it came.
+// edge is the last report of an edge, as received.
 type edge struct {
 	presence
-	report *reportv1.EdgeReport
-	said   time.Time // when it was received
+	report         *reportv1.EdgeReport
+	loggedRefusals time.Time // when it was received
 }
 
-// session is the one stream that counts of an edge or a gateway.
+// session is the current stream of an edge or a gateway.
 type session struct {
 	subject  model.Subject
 	end      func(error)
@@ -104,7 +104,7 @@ func New(domain model.TunnelDomain, admission Admission, log *slog.Logger) *Hub 
 	return &Hub{
 		domain: domain, admission: admission, log: log, now: time.Now, open: open, close: closeAll,
 		settle: report.DefaultTimes.Settle, keep: report.DefaultTimes.Keep,
-		said: limit.NewRates(maxSaid), lines: limit.NewRates(maxSaid), ofTunnel: map[string]int{},
+		loggedRefusals: limit.NewRates(maxLoggedRefusals), lines: limit.NewRates(maxLoggedRefusals), ofTunnel: map[string]int{},
 		sessions: map[model.Subject]*session{}, gateways: map[string]*gateway{}, edges: map[pair]*edge{},
 		boots: report.NewBoots(report.DefaultBootBounds), watchers: map[*watcher]bool{},
 	}
@@ -117,10 +117,10 @@ func (h *Hub) SetTimes(t report.Times) {
 	h.settle, h.keep = t.Settle, t.Keep
 }
 
-// Close ends all streams and lets no new one in.
+// Close ends all streams and admits no new one.
 func (h *Hub) Close() { h.close() }
 
-// begin makes a session the one that counts, and ends the one before.
+// begin makes a session the current one, and ends the previous one.
 func (h *Hub) begin(s *session) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -132,7 +132,7 @@ func (h *Hub) begin(s *session) {
 	h.sweep()
 }
 
-// admitted notes the first stream that was admitted: agents can report from now on.
+// admitted records the time of the first admitted stream: agents can report from now on.
 func (h *Hub) admitted() {
 	if h.ready.IsZero() {
 		h.ready = h.now()
@@ -149,7 +149,7 @@ func (h *Hub) finish(s *session) {
 	}
 	delete(h.sessions, s.subject)
 	if h.open.Err() != nil {
-		return // this server ends, which watchers see by their own streams
+		return // this server ends, which watchers detect by their own streams
 	}
 	var p *presence
 	key := changeKey{kind: kindEdge, pair: pair{s.subject.Node, s.subject.ID}}
@@ -169,7 +169,7 @@ func (h *Hub) finish(s *session) {
 	h.changed(key)
 }
 
-// current is nil if a session is the one that counts.
+// current returns nil if a session is the current one.
 func (h *Hub) current(s *session) error {
 	if h.sessions[s.subject] != s {
 		return errNewer
@@ -177,7 +177,7 @@ func (h *Hub) current(s *session) error {
 	return nil
 }
 
-// arrive notes the first report of a session.
+// arrive records the first report of a session.
 func (h *Hub) arrive(s *session, p *presence) bool {
 	if s.reported {
 		return false
@@ -209,8 +209,8 @@ func (h *Hub) edgeReport(s *session, r *reportv1.EdgeReport) error {
 		}
 	}
 	h.arrive(s, &e.presence)
-	e.said = h.now()
-	e.report = report.CleanEdge(r) // another one, never changed: watchers may be sending the one before
+	e.loggedRefusals = h.now()
+	e.report = report.CleanEdge(r) // a new object: watchers may be sending the previous one
 	h.changed(changeKey{kind: kindEdge, pair: key})
 	return nil
 }
@@ -276,7 +276,7 @@ func (g *gateway) apply(r *reportv1.GatewayReport) map[pair]bool {
 			set(key, pair{})
 		}
 	}
-	for _, t := range r.GetTunnels() { // first, so that an edge is not without any in between
+	for _, t := range r.GetTunnels() { // first, so that an edge is never without a tunnel in between
 		set(t.GetKey(), pair{t.GetNode(), t.GetTunnelId()})
 	}
 	for _, key := range r.GetClosed() {
@@ -294,7 +294,7 @@ func (g *gateway) apply(r *reportv1.GatewayReport) map[pair]bool {
 	return changed
 }
 
-// change changes the count of an edge, and notes in before what it was. An edge without tunnels has no count.
+// change changes the count of an edge, and stores the previous one in before. An edge without tunnels has no count.
 func (g *gateway) change(key pair, before map[pair]count, do func(*count)) {
 	c := g.counts[key]
 	if _, noted := before[key]; !noted {

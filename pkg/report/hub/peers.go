@@ -24,7 +24,7 @@ func (h *Hub) Peers(ctx context.Context, _ *reportv1.PeersRequest) (*reportv1.Pe
 	answer.Settled = !h.now().Before(h.ready.Add(h.settle))
 	for name, g := range h.gateways {
 		if name == subject.Node || !g.connected {
-			continue // its tunnels are not known now
+			continue // its current tunnels are not known
 		}
 		peer := &reportv1.Peer{Gateway: name, Ready: g.ready}
 		if g.ready {

@@ -13,9 +13,9 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// proofTime is how long a gateway has to compare its sockets with the record. Its Envoy's admin interface has 3 s of
+// proofTimeout is how long a gateway has to compare its sockets with the record. Its Envoy's admin interface has 3 s of
 // that.
-const proofTime = 5 * time.Second
+const proofTimeout = 5 * time.Second
 
 // GatewayProof is the answer of one gateway about the tunnels of an edge.
 type GatewayProof struct {
@@ -24,8 +24,8 @@ type GatewayProof struct {
 	Problem error
 }
 
-// Prove has every gateway of the installation compare the tunnels of an edge with its kernel's sockets now. One that
-// does not report here has a Problem.
+// Prove makes every gateway of the installation compare the tunnels of an edge with its kernel's sockets now. A gateway
+// that does not report here has a Problem.
 func (h *Hub) Prove(ctx context.Context, edge model.EdgeRef) []GatewayProof {
 	names := slices.Clone(h.admission.Gateways())
 	h.mu.Lock()
@@ -52,7 +52,7 @@ func (h *Hub) Prove(ctx context.Context, edge model.EdgeRef) []GatewayProof {
 // prove asks one gateway.
 func (h *Hub) prove(ctx context.Context, gateway string, edge model.EdgeRef) (*reportv1.Proof, error) {
 	key := strings.Join([]string{"proof", gateway, edge.Node, edge.ID}, " ")
-	return together(ctx, h, key, proofTime, func(ctx context.Context) (proof *reportv1.Proof, err error) {
+	return together(ctx, h, key, proofTimeout, func(ctx context.Context) (proof *reportv1.Proof, err error) {
 		question := &reportv1.Question{Proof: &reportv1.ProofQuestion{Edge: &reportv1.Edge{
 			Node:     edge.Node,
 			TunnelId: edge.ID,

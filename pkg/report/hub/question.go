@@ -12,20 +12,20 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// question is a question to an agent. Parts of its answer are kept until the caller reads them, so that a slow caller
-// does not hold up the agent's stream.
+// question is a question to an agent. It buffers the parts of the answer until the caller reads them, so that a slow
+// caller does not block the agent's stream.
 type question struct {
 	*reportv1.Question
 	most int // bytes of the answer
 
-	mu    sync.Mutex
-	parts []*reportv1.Answer
-	size  int
-	ended error         // nil: not yet, or by the last part
-	wake  chan struct{} // holds one if there is something new
+	mu      sync.Mutex
+	parts   []*reportv1.Answer
+	size    int
+	ended   error         // nil: not yet, or by the last part
+	changed chan struct{} // capacity 1: there is something new
 }
 
-// next blocks until a part of the answer has come, the answer has ended, or ctx has.
+// next blocks until a part of the answer has arrived, the answer has ended, or ctx has.
 func (q *question) next(ctx context.Context) (*reportv1.Answer, error) {
 	for {
 		q.mu.Lock()
@@ -41,14 +41,14 @@ func (q *question) next(ctx context.Context) (*reportv1.Answer, error) {
 			return nil, ended
 		}
 		select {
-		case <-q.wake:
+		case <-q.changed:
 		case <-ctx.Done():
 			return nil, status.Error(codes.DeadlineExceeded, "its agent has not answered in time")
 		}
 	}
 }
 
-// all hands each part of an answer to take, until the last.
+// all passes each part of an answer to take, until the last.
 func (q *question) all(ctx context.Context, take func(*reportv1.Answer) error) error {
 	for {
 		part, err := q.next(ctx)

@@ -6,15 +6,15 @@ import (
 	"github.com/fairlead/fairlead/internal/limit"
 )
 
-// maxTunnelEdges is how many edges of one tunnel a hub remembers: ten times the 100 that a Tunnel's status lists,
-// so that one tunnel can't take the places of others.
+// maxTunnelEdges is how many edges of one tunnel a hub stores: ten times the 100 of a Tunnel's status, so that one
+// tunnel cannot displace others.
 const maxTunnelEdges = 1024
 
-// linesRate bounds the lines that the edges of one tunnel cause in the log by coming and going.
+// linesRate bounds the log lines that the edges of one tunnel cause by connecting and disconnecting.
 var linesRate = limit.Rate{Every: 2 * time.Second, Burst: 2000}
 
-// addEdge makes room for one more edge and returns it; nil: there is no room. Where its tunnel has too many, the
-// one of them that is away for longest is forgotten.
+// addEdge makes room for one more edge and returns it; nil: there is no room. If its tunnel has too many, the edge that
+// is away for longest is removed.
 func (h *Hub) addEdge(key pair) *edge {
 	away := func(e *edge) presence { return e.presence }
 	if h.ofTunnel[key.id] >= maxTunnelEdges {
@@ -43,7 +43,7 @@ func (h *Hub) addEdge(key pair) *edge {
 	return e
 }
 
-// dropEdge forgets an edge.
+// dropEdge removes an edge.
 func (h *Hub) dropEdge(key pair) {
 	delete(h.edges, key)
 	if h.ofTunnel[key.id]--; h.ofTunnel[key.id] <= 0 {
@@ -51,7 +51,7 @@ func (h *Hub) dropEdge(key pair) {
 	}
 }
 
-// note logs that an edge or a gateway has come or gone.
+// note logs that an edge or a gateway has connected or disconnected.
 func (h *Hub) note(message string, s *session) {
 	if s.subject.ID == "" || h.lines.Take(s.subject.ID, linesRate) == 0 {
 		h.log.Info(message, "role", s.subject.Role, "node", s.subject.Node)

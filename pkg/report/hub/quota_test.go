@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestOneTunnelTakesNoPlaceOfAnother has one tunnel report ever more edges: those that are away make room for its
-// own, not for others.
+// TestOneTunnelTakesNoPlaceOfAnother has one tunnel report ever more edges: absent ones make room for its own, not for
+// others.
 func TestOneTunnelTakesNoPlaceOfAnother(t *testing.T) {
 	h := New("tunnels.example.com", nil, slog.New(slog.DiscardHandler))
 	victim := pair{"edge", idB}

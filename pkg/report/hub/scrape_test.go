@@ -41,7 +41,7 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// fill fills both with what 10,000 workload clusters are.
+// fill adds 10,000 workload clusters to both.
 func fill(b *testing.B, ads *xds.Server, hub *Hub) {
 	b.Helper()
 	var clusters []model.WorkloadCluster
@@ -78,7 +78,7 @@ func fill(b *testing.B, ads *xds.Server, hub *Hub) {
 	}
 }
 
-// scrapes asks as Prometheus does, and says what an answer is and what CPU time it takes at both ends.
+// scrapes sends requests as Prometheus does, and reports the size of an answer and its CPU time at both ends.
 func scrapes(b *testing.B, url string) {
 	b.Helper()
 	b.ReportAllocs()

@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// firstTime is how long a stream may take to its first report.
-	firstTime = 30 * time.Second
-	// maxSaid is how many callers and reasons are remembered for sayRate.
-	maxSaid = 4096
+	// firstReportTimeout is how long a stream may take to its first report.
+	firstReportTimeout = 30 * time.Second
+	// maxLoggedRefusals is how many callers and reasons are stored for refusalLogRate.
+	maxLoggedRefusals = 4096
 )
 
-// sayRate is how often the same refusal is logged.
-var sayRate = limit.Rate{Every: time.Hour, Burst: 1}
+// refusalLogRate is how often the same rejection is logged.
+var refusalLogRate = limit.Rate{Every: time.Hour, Burst: 1}
 
 // Gateway implements the service.
 func (h *Hub) Gateway(stream grpc.BidiStreamingServer[reportv1.GatewayReport, reportv1.GatewayOrders]) error {
@@ -53,8 +53,8 @@ func (h *Hub) Edge(stream grpc.BidiStreamingServer[reportv1.EdgeReport, reportv1
 	})
 }
 
-// conversation is one stream of an edge or a gateway. There are thousands of them, mostly idle, so each has one
-// goroutine, which reads; another one sends, and lives only while there is something to send.
+// conversation is one stream of an edge or a gateway. There are thousands, mostly idle, so each has one goroutine,
+// which reads. Another one sends, and exists only while messages are pending.
 type conversation[M any] struct {
 	hub  *Hub
 	role model.Role
@@ -63,8 +63,8 @@ type conversation[M any] struct {
 	take func(*session, *M) error
 }
 
-// serve serves a stream to its end, and logs a refusal. send sends orders, with a question or without; it is never
-// called twice at a time.
+// serve serves a stream to its end, and logs a rejection. send sends orders, with or without a question; it is never
+// called concurrently.
 func (c *conversation[M]) serve(ctx context.Context, send func(*reportv1.Question) error) error {
 	subject, err := caller(ctx, c.hub.domain, c.role, c.hub.now())
 	if err == nil {
@@ -88,7 +88,7 @@ func (c *conversation[M]) converse(ctx context.Context, s *session) error {
 	})
 	h.begin(s)
 	defer h.finish(s)
-	// A revocation since the first check did not see this session.
+	// A revocation since the first check did not find this session.
 	if err := h.admission.Admit(s.subject); err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (c *conversation[M]) converse(ctx context.Context, s *session) error {
 	if c.role == model.RoleGateway {
 		h.order(s)
 	}
-	first := time.AfterFunc(firstTime, func() { s.end(status.Error(codes.DeadlineExceeded, "nothing was reported")) })
+	first := time.AfterFunc(firstReportTimeout, func() { s.end(status.Error(codes.DeadlineExceeded, "nothing was reported")) })
 	defer first.Stop()
 	for {
 		m, err := c.recv()
@@ -118,9 +118,9 @@ func (c *conversation[M]) converse(ctx context.Context, s *session) error {
 	}
 }
 
-// watchDenied ends the streams that are not admitted any more, sends changed denials to gateways, and ends all streams
-// when the hub is closed. One goroutine does so for all of them. changed is closed when the denials differ from those
-// at the first stream.
+// watchDenied ends the streams that are no longer admitted, sends changed denials to gateways, and ends all streams
+// when the hub is closed. One goroutine does so for all of them. changed is closed when the denials differ from the
+// denials at the first stream.
 func (h *Hub) watchDenied(changed <-chan struct{}) {
 	for {
 		select {
@@ -153,15 +153,15 @@ func (h *Hub) endAll(why func(*session) error) (others []*session) {
 	return others
 }
 
-// refused logs a refusal of a caller, at sayRate: a refused caller tries again and again.
+// refused logs the rejection of a caller, at refusalLogRate: a rejected caller retries again and again.
 func (h *Hub) refused(subject model.Subject, err error) {
 	refusals := []codes.Code{
 		codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument,
 		codes.ResourceExhausted, codes.FailedPrecondition,
 	}
 	code := status.Code(err)
-	if slices.Contains(refusals, code) && h.said.Take(string(subject.Role)+" "+subject.Node+" "+code.String(),
-		sayRate) == 0 {
+	if slices.Contains(refusals, code) && h.loggedRefusals.Take(string(subject.Role)+" "+subject.Node+" "+code.String(),
+		refusalLogRate) == 0 {
 		h.log.Warn("report refused", "role", subject.Role, "node", subject.Node, "error", err)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// sweep forgets agents that are away for longer than keep, at most once in a sixtieth of it.
+// sweep removes agents that are away for longer than keep, at most once in a sixtieth of it.
 func (h *Hub) sweep() {
 	now := h.now()
 	if now.Sub(h.swept) < h.keep/60 {
@@ -28,14 +28,14 @@ func (p presence) old(now time.Time, keep time.Duration) bool {
 	return !p.connected && now.Sub(p.since) > keep
 }
 
-// forget makes room for one more by removing the one that is away for longest. It returns false if none is away.
+// forget makes room by removing the entry that is away for longest. It returns false if none is away.
 func forget[K comparable, V any](all map[K]V, of func(V) presence) bool {
 	longest, ok := longestAway(all, of)
 	delete(all, longest)
 	return ok
 }
 
-// longestAway returns the one that is away for longest; false: none is away.
+// longestAway returns the entry that is away for longest; false: none is away.
 func longestAway[K comparable, V any](all map[K]V, of func(V) presence) (longest K, ok bool) {
 	var since time.Time
 	for key, v := range all {

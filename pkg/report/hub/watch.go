@@ -15,10 +15,10 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// maxWatchers is more than an installation has controllers, with those that are going away.
+// maxWatchers exceeds the controllers of an installation, including terminating ones.
 const maxWatchers = 16
 
-// The kinds of changes, in the order in which they are sent.
+// The kinds of changes, in the order of sending.
 const (
 	kindCount = iota
 	kindEdge
@@ -27,18 +27,18 @@ const (
 	kindProfiles
 )
 
-// changeKey names one thing that a watcher is sent.
+// changeKey identifies one item that a watcher is sent.
 type changeKey struct {
 	kind    int
 	gateway string // of a count or a gateway
 	pair    pair   // of a count or an edge; of a boot, with the machine as its node
 }
 
-// watcher is one controller. It is sent the state at the time of sending, not each change: so a slow one costs no more
-// than one key for each thing that there is.
+// watcher is one controller. It is sent the state at the time of sending, not each change, so a slow watcher costs at
+// most one key per item.
 type watcher struct {
-	dirty map[changeKey]bool
-	wake  chan struct{} // holds one if something is dirty
+	dirty   map[changeKey]bool
+	changed chan struct{} // capacity 1: something is dirty
 }
 
 // changed notifies all watchers.
@@ -46,7 +46,7 @@ func (h *Hub) changed(key changeKey) {
 	for w := range h.watchers {
 		w.dirty[key] = true
 		select {
-		case w.wake <- struct{}{}:
+		case w.changed <- struct{}{}:
 		default:
 		}
 	}
@@ -93,7 +93,7 @@ func (h *Hub) watch(stream grpc.ServerStreamingServer[reportv1.Change], subject 
 			}
 		}
 		select {
-		case <-w.wake:
+		case <-w.changed:
 		case <-settle.C:
 			all = true
 		case <-denied:
@@ -107,7 +107,7 @@ func (h *Hub) watch(stream grpc.ServerStreamingServer[reportv1.Change], subject 
 	}
 }
 
-// addWatcher returns a watcher for which everything is new, and when it may be sent synced.
+// addWatcher returns a watcher for which everything is new, and when synced may be sent to it.
 func (h *Hub) addWatcher() (w *watcher, settled time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -115,7 +115,7 @@ func (h *Hub) addWatcher() (w *watcher, settled time.Time, err error) {
 		return nil, time.Time{}, status.Error(codes.ResourceExhausted, "there are too many watchers")
 	}
 	h.admitted()
-	w = &watcher{dirty: map[changeKey]bool{}, wake: make(chan struct{}, 1)}
+	w = &watcher{dirty: map[changeKey]bool{}, changed: make(chan struct{}, 1)}
 	for name, g := range h.gateways {
 		w.dirty[changeKey{kind: kindGateway, gateway: name}] = true
 		for key := range g.counts {
@@ -139,8 +139,8 @@ func (h *Hub) removeWatcher(w *watcher) {
 	delete(h.watchers, w)
 }
 
-// take returns the state of everything that a watcher was not sent yet, at one time. What the hub has forgotten is left
-// out: views forget by themselves.
+// take returns the state of everything that a watcher was not sent yet, at one time. It omits what the hub has removed:
+// views remove that by themselves.
 func (h *Hub) take(w *watcher) []*reportv1.Change {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -159,7 +159,7 @@ func (h *Hub) take(w *watcher) []*reportv1.Change {
 	return changes
 }
 
-// state returns the state of one thing; nil: the hub has forgotten it.
+// state returns the state of one item; nil: the hub has removed it.
 func (h *Hub) state(key changeKey) *reportv1.Change {
 	switch key.kind {
 	case kindCount:

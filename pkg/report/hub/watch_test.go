@@ -68,7 +68,7 @@ func TestASlowWatcherCostsNoMore(t *testing.T) {
 	}
 }
 
-// snapshot is a gateway's report of some edges with some tunnels each.
+// snapshot returns a gateway's report of some edges with some tunnels each.
 func snapshot(edges, each int) *reportv1.GatewayReport {
 	r := &reportv1.GatewayReport{Snapshot: true}
 	for i := range edges {
@@ -123,8 +123,8 @@ func TestTheHubForgets(t *testing.T) {
 	}
 }
 
-// FuzzReports feeds a hub with whatever a gateway and an edge may send. Whatever it takes must be of the right form,
-// and the counts must be those of the tunnels.
+// FuzzReports feeds a hub with arbitrary reports of a gateway and an edge. An accepted report must be well-formed, and
+// the counts must match the tunnels.
 func FuzzReports(f *testing.F) {
 	seed := func(gateway *reportv1.GatewayReport, edge *reportv1.EdgeReport) {
 		a, _ := proto.Marshal(gateway)

@@ -11,7 +11,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// BenchmarkView is what one change costs a controller that knows 10,000 tunnels of two gateways.
+// BenchmarkView is the cost of one change for a controller with 10,000 tunnels of two gateways.
 func BenchmarkView(b *testing.B) {
 	f := loaded(b)
 	c := &reportv1.Change{What: &reportv1.Change_Tunnels{Tunnels: &reportv1.TunnelCount{
@@ -26,7 +26,7 @@ func BenchmarkView(b *testing.B) {
 	}
 }
 
-// BenchmarkTick is what a second costs it.
+// BenchmarkTick is the cost of one second for it.
 func BenchmarkTick(b *testing.B) {
 	f := loaded(b)
 	now := start

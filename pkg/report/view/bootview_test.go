@@ -11,7 +11,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// TestAViewOfBootsIsBounded has somebody with one token who invents machines, at several servers.
+// TestAViewOfBootsIsBounded has the holder of one token invent machines, at several servers.
 func TestAViewOfBootsIsBounded(t *testing.T) {
 	view := New(nil, nil, func(string) {}, nil)
 	now := time.Now()

@@ -8,8 +8,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// fleet is the state that the servers have sent, and what follows from it: see the comment of package report. All times
-// are of one clock. It is not safe for concurrent use.
+// fleet is the state that the servers have sent, and what is derived from it: see the comment of package report. All
+// times are of one clock. It is not safe for concurrent use.
 type fleet struct {
 	times   report.Times
 	servers map[string]*server
@@ -23,7 +23,7 @@ type fleet struct {
 
 	incomplete []string // names of gateways that may have tunnels which they do not report
 
-	boots     *report.Boots   // the latest, of whichever server
+	boots     *report.Boots   // the latest, of any server
 	bootedIDs map[string]bool // whose boots have changed since takeBooted
 
 	forgot time.Time       // when forget ran last
@@ -33,7 +33,7 @@ type fleet struct {
 // gatewayStatus is what the servers together report of a gateway.
 type gatewayStatus struct {
 	state  int
-	source *gatewayRecord // nil: it is down, and its counts do not count
+	source *gatewayRecord // nil: it is down, and its counts are ignored
 }
 
 // The states of a gateway.
@@ -53,7 +53,7 @@ func newFleet(t report.Times) *fleet {
 // take returns the ids of the tunnels that have changed since the last call.
 func (f *fleet) take() map[string]bool {
 	if len(f.ids) == 0 {
-		return nil // not the map itself, which goes on being written to
+		return nil // a copy, because the map is still written
 	}
 	ids := f.ids
 	f.ids = map[string]bool{}
@@ -70,7 +70,7 @@ func (f *fleet) frozen() bool {
 	return true
 }
 
-// list sets which servers there are.
+// list sets which servers exist.
 func (f *fleet) list(addresses []string, now time.Time) {
 	for address, s := range f.servers {
 		s.listed = slices.Contains(addresses, address)
@@ -84,14 +84,14 @@ func (f *fleet) list(addresses []string, now time.Time) {
 	f.tick(now)
 }
 
-// lose notes that the stream of a server has ended, or could not be opened.
-func (f *fleet) lose(address string, now time.Time) {
+// streamEnded records that the stream of a server has ended, or could not be opened.
+func (f *fleet) streamEnded(address string, now time.Time) {
 	s := f.servers[address]
 	if s == nil || !s.streaming {
 		return
 	}
 	s.streaming, s.synced = false, false
-	if s.lostAt.IsZero() { // else it was back, and not synced
+	if s.lostAt.IsZero() { // otherwise it was back, and not synced
 		s.lostAt = now
 	}
 	f.tick(now)
@@ -101,7 +101,7 @@ func (f *fleet) lose(address string, now time.Time) {
 func (f *fleet) apply(address string, change *reportv1.Change, now time.Time) {
 	s := f.servers[address]
 	if s == nil {
-		return // it is not listed any more
+		return // it is no longer listed
 	}
 	switch what := change.GetWhat().(type) {
 	case *reportv1.Change_Began:
@@ -159,9 +159,9 @@ func (f *fleet) addNode(id, node string) {
 	f.nodes[id][node] = true
 }
 
-// sync notes that a server is synced: what it sent before and not again does not hold any more.
+// sync records that a server is synced: state from an earlier stream that was not sent again is removed.
 func (f *fleet) sync(s *server, now time.Time) {
-	for _, id := range s.settle() {
+	for _, id := range s.discardStale() {
 		f.ids[id] = true
 	}
 	s.synced, s.lostAt = true, time.Time{}
@@ -171,7 +171,7 @@ func (f *fleet) sync(s *server, now time.Time) {
 	f.tick(now)
 }
 
-// tick brings up to date what depends on the time.
+// tick updates everything that depends on the time.
 func (f *fleet) tick(now time.Time) {
 	if f.frozen() {
 		f.summarize(now)
@@ -179,7 +179,7 @@ func (f *fleet) tick(now time.Time) {
 	}
 	for _, s := range f.servers {
 		if s.held() && !f.holds(s, now) {
-			for _, id := range s.settle() {
+			for _, id := range s.discardStale() {
 				f.ids[id] = true
 			}
 		}
@@ -233,7 +233,7 @@ func (f *fleet) refresh(name string, now time.Time) {
 // decide returns the status of a gateway: the server to which it connected last counts.
 func (f *fleet) decide(name string, now time.Time) gatewayStatus {
 	var live, last *gatewayRecord
-	var seen time.Time // when it was there according to last
+	var seen time.Time // when last had it
 	held := false      // last is of a server that is away
 	for _, s := range f.servers {
 		g := s.gateways[name]

@@ -67,7 +67,7 @@ func (s script) step(now time.Time, who string, what []string) {
 	change := &reportv1.Change{}
 	switch what[0] {
 	case "lost":
-		s.f.lose(who, now)
+		s.f.streamEnded(who, now)
 		return
 	case "began":
 		change.What = &reportv1.Change_Began{Began: theirs}
@@ -96,8 +96,8 @@ func (s script) step(now time.Time, who string, what []string) {
 	s.f.apply(who, change, now)
 }
 
-// describe is what is known of the tunnel in a line: gateways, then each edge with its tunnels, a + for an agent that
-// is connected, behind a - how many workers have none, and a ? after tunnels to a gateway that is down.
+// describe returns the state of the tunnel in a line: gateways, then each edge with its tunnels, a + for a connected
+// agent, after - the number of workers without a tunnel, and a ? after tunnels to a gateway that is down.
 func describe(l Live) string {
 	text := "unknown"
 	if l.Known {
@@ -122,7 +122,7 @@ func describe(l Live) string {
 	return text
 }
 
-// whole is one server that has told of two gateways and an edge.
+// whole is one server that has sent two gateways and an edge.
 const whole = `
 	0 list a
 	0 a began

@@ -15,8 +15,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// refusing is an xds-server that refuses the first who watches, as one does that has not heard of the controller's CA
-// yet.
+// refusing is an xds-server that rejects the first watcher, as one does that has not received the controller's CA yet.
 type refusing struct {
 	reportv1.UnimplementedReportServer
 	refused bool

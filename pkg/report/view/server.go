@@ -11,10 +11,10 @@ import (
 // pair is an edge and its tunnel.
 type pair struct{ node, id string }
 
-// server is the state that one xds-server has sent, in its stream and in those before. State of an earlier stream has
+// server is the state that one xds-server has sent, in its current stream and in earlier ones. State of an earlier stream has
 // an older generation: it holds until the new stream replaces it, or its time ends.
 type server struct {
-	listed     bool // there is such a server now
+	listed     bool // the server exists
 	streaming  bool
 	synced     bool      // the stream has sent its whole state
 	lostAt     time.Time // when the last synced stream ended; zero: there is one
@@ -29,7 +29,7 @@ type server struct {
 // gatewayRecord is what a server has sent of a gateway.
 type gatewayRecord struct {
 	connected  bool
-	since      time.Time // zero: only counts have come, which do not count until the rest comes
+	since      time.Time // zero: only counts have arrived, which are ignored until the rest arrives
 	generation int
 	counts     map[string]map[string]received // by id and node
 	incomplete bool                           // it may have tunnels that it does not report
@@ -37,7 +37,7 @@ type gatewayRecord struct {
 	hang       string                         // the parts of its Envoy that do not answer
 }
 
-// count is what a gateway has of one edge.
+// count is a gateway's count for one edge.
 type count struct {
 	n       int // tunnels
 	without int // workers that have none, if others have
@@ -68,7 +68,7 @@ func (s *server) begin(theirs, ours time.Time) {
 	s.offset = ours.Sub(theirs)
 }
 
-// local is a time of the server's by our clock.
+// local converts a time of the server to our clock.
 func (s *server) local(at *timestamppb.Timestamp) time.Time { return at.AsTime().Add(s.offset) }
 
 // held returns whether there is state from before the server went away that it has not sent again.
@@ -81,9 +81,9 @@ func (s *server) gatewayRecord(name string) *gatewayRecord {
 	return s.gateways[name]
 }
 
-// settle ends all state that was not sent again, as of the time when the server went away. It returns the ids of the
-// tunnels whose edges have changed; the status of gateways has to be decided again.
-func (s *server) settle() (ids []string) {
+// discardStale ends all state that was not sent again, as of the time when the server went away. It returns the ids of
+// the tunnels whose edges have changed; the status of gateways must be decided again.
+func (s *server) discardStale() (ids []string) {
 	for p, e := range s.edges {
 		if e.connected && e.generation != s.generation || e.connected && !s.streaming {
 			e.connected, e.since = false, s.lostAt
@@ -99,7 +99,7 @@ func (s *server) settle() (ids []string) {
 	return ids
 }
 
-// forget removes what went away before a time, and of a server that is gone itself the edges that another server has.
+// forget removes what went away before a time, and, if the server itself is gone, the edges that another server has.
 func (s *server) forget(before time.Time, elsewhere func(pair) bool) (ids []string) {
 	for p, e := range s.edges {
 		if !e.connected && (e.since.Before(before) || !s.listed && elsewhere(p)) {

@@ -53,8 +53,8 @@ func (f *fleet) downWith(id string) map[string]*gatewayRecord {
 	return last
 }
 
-// agent fills in the state of an edge's agent: the server to which it connected last counts. It returns false if no
-// server has one.
+// agent adds the state of an edge's agent: the server to which it connected last counts. It returns false if no server
+// has one.
 func (f *fleet) agent(p pair, to *Edge) bool {
 	var best *edgeRecord
 	var rank int

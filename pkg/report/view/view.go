@@ -1,5 +1,6 @@
-// Package view is the controller's side of reports: the changes that all xds-servers send go in, and out comes the
-// state of each tunnel's edges, gateways and booting machines, with whether it is complete. It does not use Kubernetes.
+// Package view is the controller's side of reports. Its input is the changes that all xds-servers send; its output is
+// the state of each tunnel's edges, gateways and booting machines, with whether it is complete. It does not use
+// Kubernetes.
 package view
 
 import (
@@ -18,20 +19,20 @@ import (
 )
 
 const (
-	// resolveInterval is how soon an xds-server that is new is watched. While none is there it is startInterval.
+	// resolveInterval is how soon a new xds-server is watched. While there is none, it is startInterval.
 	resolveInterval, startInterval = 10 * time.Second, time.Second
 	// resolveTime bounds one lookup.
 	resolveTime = 5 * time.Second
-	// maxServers bounds what a wrong DNS answer makes us dial.
+	// maxServers bounds how many addresses of a wrong DNS answer are dialled.
 	maxServers = 32
 )
 
-// Edge is one edge of a tunnel. It has no field of a report of its own, only the report as it came: pkg/controller maps
-// both to the record, v1alpha1.EdgeStatus, from which everything else is read.
+// Edge is one edge of a tunnel. It has the report as received instead of fields of its own: pkg/controller maps it to
+// the record, v1alpha1.EdgeStatus, from which everything else is read.
 type Edge struct {
 	Node     string
 	Gateways map[string]int // tunnels by gateway
-	// Without is by gateway on how many workers of its Envoy the edge has had no tunnel for some seconds, where there are
+	// Without is, by gateway, on how many workers of its Envoy the edge has had no tunnel for some seconds, if there are
 	// any.
 	Without map[string]int
 	// Last are the tunnels by gateway that is down, as it reported last, for report.Times.Keep.
@@ -40,6 +41,14 @@ type Edge struct {
 	Since     time.Time // of Connected, by the clock of this process; zero: its agent has not reported
 	// Report is the last one of its agent; nil: there is none. It is shared and must not be changed.
 	Report *reportv1.EdgeReport
+}
+
+// Tunnels returns how many tunnels the edge has to gateways that report.
+func (e *Edge) Tunnels() (sum int) {
+	for _, count := range e.Gateways {
+		sum += count
+	}
+	return sum
 }
 
 // Live is the state of one tunnel.
@@ -70,9 +79,9 @@ type View struct {
 	running map[string]bool // the servers that are being watched
 }
 
-// New returns a view that watches xds-servers, each by the connection that dial returns for one of the addresses that
-// resolve returns. changed is called with the id of each tunnel whose Live may have changed, with an empty id if it is
-// all tunnels of which that is so: Known, Gateways or Incomplete have changed. It must not block.
+// New returns a view that watches xds-servers: resolve returns their addresses, and dial returns a connection to one.
+// changed is called with the id of each tunnel whose Live may have changed, or with an empty id if Known, Gateways or
+// Incomplete, which all tunnels share, have changed. It must not block.
 func New(resolve func(ctx context.Context) ([]string, error), dial func(address string) (*grpc.ClientConn, error),
 	changed func(id string), log *slog.Logger,
 ) *View {
@@ -92,7 +101,7 @@ func (v *View) Tunnel(id string) Live {
 	return v.fleet.tunnel(id)
 }
 
-// Run watches until ctx ends, and returns nil then.
+// Run watches until ctx ends, and then returns nil.
 func (v *View) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer v.watches.Wait()
@@ -126,8 +135,8 @@ func (v *View) interval() time.Duration {
 	return resolveInterval
 }
 
-// follow watches the servers that there are now. One that is in DNS no more is watched for as long as it goes on:
-// agents that are connected to it don't look at DNS either.
+// follow watches the servers that exist now. A server that is no longer in DNS is watched until its stream ends,
+// because agents that are connected to it do not resolve it again either.
 func (v *View) follow(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, resolveTime)
 	defer cancel()
@@ -154,8 +163,7 @@ func (v *View) follow(ctx context.Context) error {
 	return nil
 }
 
-// finished returns, after a stream has ended, whether the server is not in DNS any more; then it is not watched any
-// more.
+// finished returns, after a stream has ended, whether the server is no longer in DNS; then it is not watched any more.
 func (v *View) finished(address string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -166,7 +174,7 @@ func (v *View) finished(address string) bool {
 	return true
 }
 
-// keep watches one server until ctx ends, or the server does and is in DNS no more.
+// keep watches one server until ctx ends, or the stream ends and the server is no longer in DNS.
 func (v *View) keep(ctx context.Context, address string) {
 	conn, err := v.dial(address)
 	if err != nil {
@@ -180,14 +188,14 @@ func (v *View) keep(ctx context.Context, address string) {
 	log := v.log.With("address", address)
 	err = report.Keep(ctx, v.times.Reopen, log, func(ctx context.Context, patient bool) error {
 		err := v.watch(ctx, conn, address, patient)
-		v.change(func(f *fleet, now time.Time) { f.lose(address, now) })
+		v.change(func(f *fleet, now time.Time) { f.streamEnded(address, now) })
 		if ctx.Err() == nil && v.finished(address) {
 			stop()
 		}
 		return err
 	})
 	if err != nil {
-		// A server and a controller receive a new CA at different times, and refuse each other in between. So no refusal is
+		// A server and a controller receive a new CA at different times, and reject each other in between. So no rejection is
 		// final.
 		log.Warn("refused by the xds-server, trying again", "error", err)
 		v.forget(address)

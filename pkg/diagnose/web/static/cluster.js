@@ -1,4 +1,4 @@
-// The page of one Cluster: the hops on the way to it, and what its objects say.
+// The page of one Cluster: the hops on the path to it, and the content of its objects.
 
 import { announce, badge, h, icon, prose, setText, words } from "./dom.js";
 import { absolute, millis, parse, relative } from "./time.js";
@@ -36,7 +36,7 @@ export class ClusterView {
       section("Conditions", "conditions", scroller("Conditions", h("table", { class: "small" }, h("caption", { class: "unseen" }, "Conditions"), columns("Condition", "Status", "Reason", "Since", "Message"), this.conditions))));
   }
 
-  /** Takes what the objects say. */
+  /** Shows the content of the objects. */
   objects(details) {
     const row = details.row;
     if (details.domain) setText(document.getElementById("domain"), details.domain);
@@ -48,7 +48,7 @@ export class ClusterView {
     }
     this.drawFacts(row || {}, details);
     const warnings = row?.warnings || [];
-    this.notesSection.hidden = warnings.length < 2; // the first is above, beside the state
+    this.notesSection.hidden = warnings.length < 2; // the first is shown above, beside the state
     this.notes.replaceChildren(...warnings.map((w) => h("li", null, badge(w.weight), h("span", null, prose(w.text), w.since ? [" ", time(parse(w.since), "fine")] : ""))));
     this.drawEdges(row?.edges || []);
     this.drawConditions(row?.conditions || []);
@@ -101,14 +101,14 @@ export class ClusterView {
       h("td", { class: "message" }, c.message || ""))) : [h("tr", null, h("td", { colspan: "5", class: "fine" }, "None yet."))]));
   }
 
-  /** The server has no place for this page at the moment: what has come stays, and what has not is not waited for in these words. */
+  /** The server has no slot for this page now: received content stays, and the placeholders of missing content change. */
   refused() {
     if (this.health) return;
     this.state.replaceChildren(badge("waiting"), h("p", null, "Nothing of this Cluster is read yet."));
     this.hops.replaceChildren();
   }
 
-  /** Takes what a look at the hops has found. */
+  /** Shows the results of a check of the hops. */
   checkedHops(report) {
     this.hops.setAttribute("aria-busy", "false");
     this.hops.replaceChildren(...report.hops.map((hop) => {

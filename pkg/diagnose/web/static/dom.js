@@ -1,8 +1,8 @@
-// Making elements. Text only ever becomes text: nothing here parses HTML, whatever an object's name or message says.
+// Creates elements. Text always stays text: nothing here parses HTML, whatever an object's name or message contains.
 
 const svg = "http://www.w3.org/2000/svg";
 
-/** Makes an element: h("a", {href: "./", class: "x"}, "text", other). Properties that are null or false are left out. */
+/** Creates an element: h("a", {href: "./", class: "x"}, "text", other). Properties that are null or false are omitted. */
 export function h(name, attributes, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes || {})) {
@@ -14,7 +14,7 @@ export function h(name, attributes, ...children) {
   return element;
 }
 
-/** An icon of the document's symbols. It is decoration: words beside it say the same. */
+/** An icon of the document's symbols. It is decoration: the text beside it has the same meaning. */
 export function icon(name) {
   const element = document.createElementNS(svg, "svg");
   element.setAttribute("class", "icon");
@@ -25,7 +25,7 @@ export function icon(name) {
   return element;
 }
 
-/** What a health or the status of a hop is called. */
+/** The display name of a health or of the status of a hop. */
 export const words = {
   ok: "OK", warning: "Warning", broken: "Broken", unknown: "Unknown", waiting: "Waiting", skipped: "Skipped",
 };
@@ -36,19 +36,19 @@ export function badge(state, word) {
   return h("span", { class: `state ${known}` }, icon(known), h("span", { class: "word" }, word || words[known]));
 }
 
-/** Text in which `commands` are shown as such. */
+/** Text with `commands` formatted as code. */
 export function prose(text) {
   return String(text || "").split("`").map((part, i) => (i % 2 ? h("code", null, part) : part)).filter((part) => part !== "");
 }
 
-/** Sets a text only if it is another one, so that nothing is drawn anew and no screen reader is woken. */
+/** Sets a text only if it differs, so that nothing is redrawn and no screen reader is notified. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
 const announcer = () => document.getElementById("announcer");
 
-/** Has screen readers say something when they are done with what they say now. */
+/** Makes screen readers announce a text after their current one. */
 export function announce(text) {
   const log = announcer();
   while (log.childElementCount > 4) log.firstChild.remove();

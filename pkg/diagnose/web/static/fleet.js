@@ -5,7 +5,7 @@ import { healths } from "./store.js";
 import { absolute, millis, relative } from "./time.js";
 
 const perPage = 100;
-const calm = 3000; // ms without a key or a movement in the table before its order follows changes
+const calm = 3000; // ms without input in the table before its order follows changes
 
 const columns = [
   { key: "health", title: "State" },
@@ -20,7 +20,7 @@ const columns = [
   { key: "note", title: "Note", unsorted: true },
 ];
 
-/** The query that a URL's parameters stand for. */
+/** Returns the query of a URL's parameters. */
 export function parseQuery(search) {
   const p = new URLSearchParams(search);
   return {
@@ -35,7 +35,7 @@ export function parseQuery(search) {
   };
 }
 
-/** The parameters of a query, without what is usual. */
+/** Returns the parameters of a query, without defaults. */
 export function formatQuery(query) {
   const p = new URLSearchParams();
   if (query.q) p.set("q", query.q);
@@ -51,13 +51,13 @@ export function formatQuery(query) {
 }
 
 export class FleetView {
-  /** go(query, push): asks for another query, with an entry of its own in the history or not. */
+  /** go(query, push): navigates to another query, with or without a new entry in the history. */
   constructor(store, go) {
     this.store = store;
     this.go = go;
     this.query = parseQuery("");
     this.lines = new Map(); // table rows by id
-    this.spare = []; // those that show nothing at the moment
+    this.spare = []; // unused table rows
     this.shown = [];
     this.changes = new Map();
     this.build();
@@ -78,7 +78,7 @@ export class FleetView {
     this.only = h("input", { type: "checkbox", id: "warnings", onchange: () => this.filter({ warnings: this.only.checked }) });
     this.clear = h("button", { type: "button", class: "plain", hidden: true, onclick: () => { this.go(parseQuery(""), true); this.search.focus(); } }, "Clear filters");
     this.count = h("p", { class: "count", id: "count", role: "status" }, "Reading the fleet…");
-    this.used = 0; // when somebody did something in the table
+    this.used = 0; // time of the last input in the table
     this.body = h("tbody", { onpointermove: () => { this.used = Date.now(); }, onkeydown: (event) => this.move(event), onfocusin: (event) => this.rove(event.target) });
     this.heads = new Map();
     const head = h("tr", null, columns.map((column) => this.head(column)));
@@ -130,12 +130,12 @@ export class FleetView {
     this.go({ ...this.query, ...change, page: 1 }, true);
   }
 
-  /** What is typed is looked for at once, and makes no entry in the history for each key. */
+  /** Filters while the user types, without an entry in the history for each key. */
   type(change) {
     this.go({ ...this.query, ...change(), page: 1 }, false);
   }
 
-  /** Shows what a query asks for. */
+  /** Shows the result of a query. */
   show(query) {
     this.query = query;
     if (this.search.value.trim() !== query.q) this.search.value = query.q;
@@ -147,7 +147,7 @@ export class FleetView {
     if (this.store.loaded) this.arrange();
   }
 
-  /** Takes the fleet as it was just read. */
+  /** Shows the fleet as it was just read. */
   loaded() {
     this.table.setAttribute("aria-busy", "false");
     const modes = [...this.store.modes()].sort();
@@ -157,7 +157,7 @@ export class FleetView {
     this.arrange();
   }
 
-  /** Chooses and orders rows, and draws one page of them. */
+  /** Filters and sorts rows, and draws one page of them. */
   arrange() {
     if (this.query.mode && ![...this.mode.options].some((o) => o.value === this.query.mode)) this.mode.append(h("option", { value: this.query.mode }, this.query.mode));
     this.mode.value = this.query.mode;
@@ -182,7 +182,7 @@ export class FleetView {
     const lines = new Map();
     const wants = new Set(this.shown.map((row) => row.id));
     for (const [id, line] of this.lines) if (!wants.has(id) && line.link !== document.activeElement) this.spare.push(line);
-    for (const row of this.shown) { // a line that is there already is drawn in a fraction of the time of a new one
+    for (const row of this.shown) { // reusing a table row takes a fraction of the time of a new one
       const line = this.lines.get(row.id) || this.spare.shift() || this.line();
       this.fill(line, row);
       lines.set(row.id, line);
@@ -192,7 +192,7 @@ export class FleetView {
     const place = [...this.lines.values()].findIndex((line) => line.link === focused);
     if (wanted.length !== this.body.children.length || wanted.some((tr, i) => this.body.children[i] !== tr)) this.body.replaceChildren(...wanted);
     this.lines = lines;
-    if (focused) { // where its row has gone, whoever is there now has it
+    if (focused) { // if its row is gone, the row in its place gets the focus
       const links = [...lines.values()].map((line) => line.link);
       (links.includes(focused) ? focused : links[Math.min(place, links.length - 1)] || this.search).focus({ preventScroll: true });
     }
@@ -260,7 +260,7 @@ export class FleetView {
       step(page + 1, "Next", page < pages), step(pages, "Last", page < pages));
   }
 
-  /** Takes changes that came by themselves. What is shown changes in its place; the order follows when nobody is at the table. */
+  /** Applies received changes. Visible rows are updated in place; the order follows when the table is not in use. */
   changed(pairs) {
     for (const [before, after] of pairs) {
       if (after && before && this.lines.has(after.id)) {
@@ -279,14 +279,14 @@ export class FleetView {
   settle() {
     if (!this.stale || !this.element.isConnected) return;
     const rest = this.used + calm - Date.now();
-    if (rest > 0) { // somebody reads or points at it: nothing jumps away under a hand
+    if (rest > 0) { // the table is in use: no row may move away from the pointer
       this.settling = setTimeout(() => this.settle(), rest);
       return;
     }
     this.arrange();
   }
 
-  /** Says what has changed, in one sentence however much it is. */
+  /** Announces all changes in one sentence. */
   say() {
     this.saying = 0;
     const changes = [...this.changes];
@@ -297,12 +297,12 @@ export class FleetView {
     else announce(`${changes.length} Clusters changed: ${healths.map((health) => [changes.filter(([, r]) => r?.health === health).length, words[health]]).filter(([n]) => n).map(([n, word]) => `${n} ${word}`).join(", ")}`);
   }
 
-  /** Times go by. */
+  /** Updates relative times. */
   tick() {
     for (const line of this.lines.values()) this.fillTimes(line);
   }
 
-  /** One link of the table is in the order of tabs: that which had the focus last. */
+  /** Only one link of the table is in the tab order: the one that had the focus last. */
   rove(target) {
     const links = [...this.lines.values()].map((line) => line.link);
     const current = links.includes(target) ? target : links.find((link) => link.tabIndex === 0) || links[0];
@@ -325,6 +325,6 @@ export class FleetView {
 
 function flash(element) {
   element.classList.remove("flash");
-  void element.offsetWidth; // begins the animation anew
+  void element.offsetWidth; // restarts the animation
   element.classList.add("flash");
 }

@@ -1,4 +1,4 @@
-// What is shown at which address, and what keeps it new.
+// Maps addresses to pages, and keeps the pages up to date.
 
 import { ClusterView } from "./cluster.js";
 import { announce, h, setText } from "./dom.js";
@@ -26,7 +26,7 @@ let fleetURL = "./";
 const objectName = /^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/;
 const states = { live: "Live", connecting: "Connecting", lost: "No connection, trying again", refused: "Refused, trying again" };
 
-/** Shows how the way to the server is. Why it refuses stays to be read while the page tries again. */
+/** Shows the state of the connection to the server. The reason of a rejection stays visible while the page retries. */
 function connected(state, reason) {
   if (state === "refused") setText(refusal, `The xds-server does not serve this page now: ${reason}. This page tries again by itself.`);
   else if (state !== "connecting") refusal.replaceChildren();
@@ -37,7 +37,7 @@ function connected(state, reason) {
   setText(connection, states[state]);
 }
 
-/** Reads the whole fleet, again and again until it comes, and then follows what changes. */
+/** Reads the whole fleet, retrying until it succeeds, and then follows changes. */
 async function follow() {
   stream?.close();
   stream = null;
@@ -74,7 +74,7 @@ function resume() {
       store.cursor = stream.id;
       fleet.changed(store.apply(delta));
     },
-    reset: () => follow(), // the server was restarted, or it is another one, or we were away for too long
+    reset: () => follow(), // the server was restarted or replaced, or this page was disconnected for too long
   }, connected);
 }
 
@@ -89,7 +89,7 @@ function openCluster(namespace, name) {
   document.title = `${name} – Fairlead`;
   main.replaceChildren(cluster.element);
   if (!objectName.test(namespace) || !objectName.test(name)) {
-    cluster.objects({ found: false }); // the server would not even look for it
+    cluster.objects({ found: false }); // the server rejects such a name
     cluster.hops.replaceChildren();
     return;
   }
@@ -99,7 +99,7 @@ function openCluster(namespace, name) {
   }, connected);
 }
 
-/** Shows what the address asks for. */
+/** Shows the page of the current address. */
 function route(byUser) {
   const url = new URL(location.href);
   const page = url.pathname.split("/").pop();
@@ -150,7 +150,7 @@ document.addEventListener("keydown", (event) => {
   fleet.search.select();
 });
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the address stays as it is
+  event.preventDefault(); // the address does not change
   main.focus();
 });
 setInterval(() => (cluster || fleet).tick(), 30_000);

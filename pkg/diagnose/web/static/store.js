@@ -1,4 +1,4 @@
-// The fleet in memory: its rows, what of them is wished for, and in which order. Nothing here knows of the document.
+// The fleet in memory: its rows, the filter and the order. Nothing here uses the document.
 
 const rank = { broken: 0, unknown: 1, warning: 2, waiting: 3, ok: 4 };
 export const healths = Object.keys(rank);
@@ -17,7 +17,7 @@ export const orders = {
 };
 
 const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
-const last = (v) => v || Number.MAX_SAFE_INTEGER; // what is not known is at the end
+const last = (v) => v || Number.MAX_SAFE_INTEGER; // unknown values sort last
 
 export class Store {
   constructor() {
@@ -25,15 +25,15 @@ export class Store {
     this.columns = [];
     this.cursor = "";
     this.domain = "";
-    this.sorted = true; // rows have numbers by their names
-    this.order = null; // all rows as they were ordered last, and by what; null: rows have changed since
+    this.sorted = true; // rows are numbered by their names
+    this.order = null; // all rows in the last order, and its key; null: rows have changed since
   }
 
   get loaded() {
     return this.cursor !== "";
   }
 
-  /** Takes the whole fleet. */
+  /** Replaces the whole fleet. */
   replace(document) {
     this.columns = document.columns;
     this.domain = document.domain;
@@ -58,7 +58,7 @@ export class Store {
     return [before, row];
   }
 
-  /** Takes what has changed; returns pairs of a row before and after, where undefined stands for none. */
+  /** Applies changes; returns pairs of a row before and after, where undefined stands for none. */
   apply(delta) {
     const pairs = (delta.rows || []).map((values) => this.put(values));
     for (const [namespace, name] of delta.gone || []) {
@@ -70,7 +70,7 @@ export class Store {
     return pairs;
   }
 
-  /** Numbers rows by their names once, so that other orders need not compare names as people read them. */
+  /** Numbers rows by their names once, so that other orders need no natural comparison of names. */
   number() {
     if (this.sorted) return;
     const all = [...this.rows.values()];
@@ -83,7 +83,7 @@ export class Store {
     this.sorted = true;
   }
 
-  /** All rows in an order, so that a key that is typed costs no sorting. */
+  /** Returns all rows in an order. The result is cached, so that typing requires no sorting. */
   ordered(by) {
     if (this.order?.by !== by) {
       this.number();
@@ -92,7 +92,7 @@ export class Store {
     return this.order.rows;
   }
 
-  /** The rows that a query asks for, in its order, and how many there are of each health whatever healths it asks for. */
+  /** Returns the rows of a query in its order, and the number of rows of each health, regardless of its health filter. */
   find(query) {
     const terms = query.q.toLowerCase().split(/\s+/).filter(Boolean);
     const space = query.namespace;

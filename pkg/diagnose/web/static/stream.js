@@ -1,15 +1,16 @@
-// Server-sent events that come back by themselves. A browser's EventSource does so after most failures, with Last-Event-ID; it
-// gives up when a server answers with an error, without telling which, and does not see a way that is dead. All of it is seen to here.
+// Server-sent events that reconnect. A browser's EventSource does so after most failures, with Last-Event-ID. But it
+// gives up after an error response, does not report its status, and does not detect a dead connection. This does.
 
 import { serverTime } from "./time.js";
 
 const silence = 45_000; // ms; the server sends something every 15 s
-const hiddenFor = 60_000; // a tab that nobody looks at for so long costs the server nothing
-const patience = 10_000; // ms for an answer to the question why there is no stream
+const hiddenFor = 60_000; // a tab that is hidden for this long closes its stream
+const patience = 10_000; // ms for the request that finds out why there is no stream
 
 export class Stream {
   /**
-   * url(): where to read from now. events: a function for each kind. state(name, reason): "live", "connecting", "lost", or "refused" and why.
+   * url(): the address to read now. events: a function for each kind.
+   * state(name, reason): "live", "connecting", "lost", or "refused" with the reason.
    */
   constructor(url, events, state) {
     Object.assign(this, { url, events, state, attempt: 0, closed: false, id: "" });
@@ -54,19 +55,19 @@ export class Stream {
     this.watchdog = setTimeout(() => this.again(), silence);
   }
 
-  /** Asks why a stream was not opened, and tries again when the server says. */
+  /** Finds out why a stream was not opened, and retries when the server permits it. */
   async ask(source) {
     let reason = "";
     let seconds = 0;
     try {
       const response = await fetch(this.url(this.id), { credentials: "same-origin", signal: AbortSignal.timeout(patience) });
-      if (response.ok) await response.body.cancel(); // there is a place by now
+      if (response.ok) await response.body.cancel(); // there is a free slot now
       else {
         reason = (await response.text()).trim() || response.statusText || `HTTP status ${response.status}`;
         seconds = Number(response.headers.get("Retry-After")) || 0;
       }
     } catch {
-      // Nobody answers.
+      // There is no answer.
     }
     if (this.source === source) this.again(reason, seconds);
   }

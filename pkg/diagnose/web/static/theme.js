@@ -6,7 +6,7 @@
     try {
       return localStorage.getItem(key);
     } catch {
-      return null; // storage may be switched off
+      return null; // storage may be disabled
     }
   };
   const apply = (theme) => {
@@ -22,7 +22,7 @@
       try {
         localStorage.setItem(key, select.value);
       } catch {
-        // then it holds for this page alone
+        // then the theme applies only to this page
       }
     });
     addEventListener("storage", (event) => {

@@ -1,21 +1,21 @@
-// Times by the server's clock, which all times on the page come from.
+// Times by the server's clock, which is the source of all times on the page.
 
 let offset = 0; // s by which the server's clock is ahead of this one
 
-/** Notes the server's time, in seconds since 1970. */
+/** Stores the server's time, in seconds since 1970. */
 export function serverTime(seconds) {
   if (Number.isFinite(seconds)) offset = seconds - Date.now() / 1000;
 }
 
 const steps = [[86400, "d"], [3600, "h"], [60, "min"]];
 
-/** A span of seconds in its largest unit: "3 d". */
+/** Formats a duration in seconds in its largest unit: "3 d". */
 function span(seconds) {
   for (const [size, unit] of steps) if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`;
   return "under 1 min";
 }
 
-/** How long ago, or in how long: "3 h ago", "in 2 d". Empty for 0, which stands for a time that nobody knows. */
+/** Formats a relative time: "3 h ago", "in 2 d". Empty for 0, which means that the time is not known. */
 export function relative(unix) {
   if (!unix) return "";
   const ahead = unix - (Date.now() / 1000 + offset);
@@ -23,12 +23,12 @@ export function relative(unix) {
   return ahead >= 0 ? `in ${span(ahead)}` : `${span(-ahead)} ago`;
 }
 
-/** The time itself, for tooltips. */
+/** Formats the absolute time, for tooltips. */
 export function absolute(unix) {
   return unix ? new Date(unix * 1000).toISOString().replace("T", " ").replace(/\.000Z$/, " UTC") : "";
 }
 
-/** Seconds since 1970 of what Go's encoding/json makes of a time; 0 for none. */
+/** Converts a time of Go's encoding/json to seconds since 1970; 0 for none. */
 export function parse(text) {
   const at = Date.parse(text || "");
   return Number.isFinite(at) && at > 0 ? at / 1000 : 0;

@@ -14,60 +14,60 @@ import (
 )
 
 const (
-	// strangerTime is how long a report may be without a Machine before an event is recorded: addresses come late.
-	strangerTime = 2 * time.Minute
-	// strangersInterval is how often an event for unmatched reports of one Cluster is recorded: a holder of its token
-	// can invent as many as he likes.
-	strangersInterval = 10 * time.Minute
-	// maxStrangers bounds what is remembered of those of one Cluster.
-	maxStrangers = 1000
+	// unknownSourceTime is how long a report may match no Machine before an event is recorded. Addresses appear late.
+	unknownSourceTime = 2 * time.Minute
+	// unknownSourcesInterval is the least time between two events for unmatched reports of one Cluster: the holder of its
+	// token can invent any number of machines.
+	unknownSourcesInterval = 10 * time.Minute
+	// maxUnknownSources bounds the unmatched reports that are stored for one Cluster.
+	maxUnknownSources = 1000
 )
 
-// stranger is a reporting machine that matches no Machine.
-type stranger struct {
+// unknownSource is a reporting machine that matches no Machine.
+type unknownSource struct {
 	bootID string
 	since  time.Time
 	told   bool
 }
 
-// strangers tells of reports that are of no Machine: once for each boot, and of all together. It returns when there
-// is something to tell.
-func (r *Reconciler) strangers(cluster *clusterv1.Cluster, left []unmatched, now time.Time) (next time.Duration) {
+// reportUnknownSources records one event for all reports that match no Machine, and counts each boot once. It returns
+// the wait until the next event is due.
+func (r *Reconciler) reportUnknownSources(cluster *clusterv1.Cluster, left []unmatched, now time.Time) (next time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.recall(client.ObjectKeyFromObject(cluster))
-	quiet := m.told.Add(strangersInterval).Sub(now) // until the next event
-	before := m.strangers
-	m.strangers = map[string]stranger{}
+	quiet := m.lastUnknownEvent.Add(unknownSourcesInterval).Sub(now) // until the next event
+	before := m.unknownSources
+	m.unknownSources = map[string]unknownSource{}
 	var news []unmatched
-	for _, u := range left[:min(len(left), maxStrangers)] {
+	for _, u := range left[:min(len(left), maxUnknownSources)] {
 		id := u.boot.Report.GetBootId()
 		s, ok := before[u.boot.Host]
 		if !ok || s.bootID != id {
-			s = stranger{bootID: id, since: now}
+			s = unknownSource{bootID: id, since: now}
 		}
-		if wait := max(s.since.Add(strangerTime).Sub(now), quiet); s.told {
-			// nothing is new of it
+		if wait := max(s.since.Add(unknownSourceTime).Sub(now), quiet); s.told {
+			// already reported, or not due yet
 		} else if wait > 0 {
 			next = sooner(next, wait)
 		} else {
 			s.told = true
 			news = append(news, u)
 		}
-		m.strangers[u.boot.Host] = s
+		m.unknownSources[u.boot.Host] = s
 	}
 	if len(news) > 0 {
-		m.told = now
+		m.lastUnknownEvent = now
 		r.Recorder.Eventf(
 			cluster, nil, corev1.EventTypeWarning, v1alpha1.EventBootReportUnmatched, "Boot", "%s",
-			condition.Shorten(strangersMessage(news)),
+			condition.Shorten(unknownSourcesMessage(news)),
 		)
 	}
 	return next
 }
 
-func strangersMessage(news []unmatched) string {
-	first := strangerMessage(news[0])
+func unknownSourcesMessage(news []unmatched) string {
+	first := unknownSourceMessage(news[0])
 	if len(news) == 1 {
 		return first
 	}
@@ -76,7 +76,7 @@ func strangersMessage(news []unmatched) string {
 	)
 }
 
-func strangerMessage(u unmatched) string {
+func unknownSourceMessage(u unmatched) string {
 	m := u.boot.Report.GetMachine()
 	who := fmt.Sprintf("a machine that calls itself %s and has the addresses %s reports how it boots (%s), ",
 		m.GetHostname(), strings.Join(m.GetAddresses(), ", "),

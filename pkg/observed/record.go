@@ -1,4 +1,4 @@
-package collect
+package observed
 
 import (
 	"slices"
@@ -9,58 +9,59 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// Recorded returns the edges that the status of a Tunnel records, in its order, as they are at a time.
-func Recorded(t *v1alpha1.Tunnel, now time.Time) []observed.Edge {
-	all := make([]observed.Edge, 0, len(t.Status.Edges))
+// Recorded returns the edges that the status of a Tunnel records, in its order, with their state at a time.
+func Recorded(t *v1alpha1.Tunnel, now time.Time) []Edge {
+	all := make([]Edge, 0, len(t.Status.Edges))
 	for i := range t.Status.Edges {
 		all = append(all, recorded(t, &t.Status.Edges[i], now))
 	}
 	return all
 }
 
-func recorded(t *v1alpha1.Tunnel, s *v1alpha1.EdgeStatus, now time.Time) observed.Edge {
+func recorded(t *v1alpha1.Tunnel, s *v1alpha1.EdgeStatus, now time.Time) Edge {
 	node, _ := model.ParseNodeID(s.NodeID)
-	e := observed.Edge{
+	e := Edge{
 		Node: node, ID: t.HeldID(), Connected: len(s.Gateways) > 0, LastError: s.LastError,
 		State: stateOf(t, s, node, now), Host: s.Host, Version: s.Version, Form: s.Form,
 		Enrolled: s.EnrolledAt.Time, NotAfter: s.CertificateNotAfter.Time,
 		LastSeen: orZero(s.LastSeen), RevokedAt: orZero(s.RevokedAt), CutAt: orZero(s.CutAt),
 	}
 	if a := s.APIServer; a != nil {
-		e.APIServer = &observed.APIServer{
+		e.APIServer = &APIServer{
 			Address: a.Address, Healthy: a.Healthy, Message: a.Message, Version: a.Version, CertificateNames: a.CertificateNames,
 		}
 		e.APIServer.CertificateEnd = orZero(a.CertificateNotAfter)
 	}
 	for _, g := range s.Gateways {
-		one := observed.Gateway{Name: g.Name, Tunnels: int(g.Tunnels), WorkersWithout: int(g.WorkersWithout)}
+		one := Gateway{Name: g.Name, Tunnels: int(g.Tunnels), WorkersWithout: int(g.WorkersWithout)}
 		e.Gateways = append(e.Gateways, one)
 	}
 	return e
 }
 
-func stateOf(t *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus, node string, now time.Time) observed.State {
+func stateOf(t *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus, node string, now time.Time) State {
 	ready := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionTunnelReady)
 	switch {
-	case e.RevokedAt != nil || Revoked(t, node):
-		return observed.Revoked
+	case e.RevokedAt != nil || IsRevoked(t, node):
+		return Revoked
 	case len(e.Gateways) > 0:
-		return observed.Connected
+		return Connected
 	case !now.Before(e.CertificateNotAfter.Time):
-		return observed.Expired
+		return Expired
 	case ready == nil || ready.Status == metav1.ConditionUnknown:
-		return observed.Unknown
+		return Unknown
 	}
-	return observed.Away
+	return Away
 }
 
-// Revoked returns whether a Tunnel's spec revokes an edge, which need not be on record.
-func Revoked(t *v1alpha1.Tunnel, node string) bool { return slices.Contains(t.Spec.RevokedEdges, node) }
+// IsRevoked returns whether a Tunnel's spec revokes an edge, which need not be on record.
+func IsRevoked(t *v1alpha1.Tunnel, node string) bool {
+	return slices.Contains(t.Spec.RevokedEdges, node)
+}
 
-// orZero returns a time, zero where there is none.
+// orZero returns a time, or zero for nil.
 func orZero(t *metav1.Time) time.Time {
 	if t == nil {
 		return time.Time{}

@@ -20,7 +20,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// bootAt is what a machine says that knows its hostname and one address.
+// bootAt returns the report of a machine that has a hostname and one address.
 func bootAt(host, bootID, address string, received time.Time) report.Boot {
 	return report.Boot{Host: host, Received: received, Report: &reportv1.BootReport{
 		BootId: bootID, State: reportv1.BootState_BOOT_STATE_SUCCEEDED, Machine: &reportv1.Machine{Hostname: host, Addresses: []string{address}},
@@ -34,7 +34,7 @@ func machineAt(name, uid, address string, made time.Time) *clusterv1.Machine {
 	return m
 }
 
-// TestAReportStaysWithItsMachine has a Machine that is deleted soon after its boot, while its report is still known.
+// TestAReportStaysWithItsMachine deletes a Machine soon after its boot, while its report still exists.
 func TestAReportStaysWithItsMachine(t *testing.T) {
 	made := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	now := made.Add(time.Minute)
@@ -48,12 +48,12 @@ func TestAReportStaysWithItsMachine(t *testing.T) {
 	if by, left := r.assign(key, []*clusterv1.Machine{other}, boots); len(left) != 0 || len(by) != 0 {
 		t.Errorf("after its Machine is gone: assigned %v, left %v", by, left)
 	}
-	// The address is free, and another Machine gets it, which is older than the report.
+	// The address is reused by another Machine, which is older than the report.
 	other.Status.Addresses[0].Address = "10.0.0.1"
 	if by, left := r.assign(key, []*clusterv1.Machine{other}, boots); len(left) != 0 || len(by) != 0 {
 		t.Errorf("it is another Machine's: %v, left %v", by, left)
 	}
-	// One of the same name has another UID.
+	// A Machine with the same name has another UID.
 	if by, _ := r.assign(key, []*clusterv1.Machine{machineAt("m1", "u3", "10.0.0.1", made)}, boots); len(by) != 0 {
 		t.Errorf("it is that of a Machine of the same name: %v", by)
 	}
@@ -66,7 +66,7 @@ func TestAReportStaysWithItsMachine(t *testing.T) {
 	}
 }
 
-// TestStrangersAreToldOfTogether has the holder of a token invent machines without end.
+// TestStrangersAreToldOfTogether lets the holder of a token invent machines without limit.
 func TestStrangersAreToldOfTogether(t *testing.T) {
 	recorder := events.NewFakeRecorder(2000)
 	r := &Reconciler{Deps: reconciler.Deps{Recorder: recorder, Log: slog.New(slog.DiscardHandler)}}
@@ -81,15 +81,15 @@ func TestStrangersAreToldOfTogether(t *testing.T) {
 			left = append(left, unmatched{boot: bootAt(host, "b", "10.0.0.1", now)})
 		}
 		invented += 12
-		next := r.strangers(cluster, left, now)
+		next := r.reportUnknownSources(cluster, left, now)
 		for len(recorder.Events) > 0 {
 			told = append(told, <-recorder.Events)
 		}
-		if next <= 0 || next > strangersInterval {
+		if next <= 0 || next > unknownSourcesInterval {
 			t.Fatalf("again after %s", next)
 		}
 	}
-	if most := int(time.Hour / strangersInterval); len(told) == 0 || len(told) > most {
+	if most := int(time.Hour / unknownSourcesInterval); len(told) == 0 || len(told) > most {
 		t.Fatalf("%d events in an hour", len(told))
 	}
 	if !strings.Contains(told[0], "12 machines report how they boot") || !strings.Contains(told[0], "made-up-0000") {

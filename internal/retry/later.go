@@ -23,8 +23,8 @@ func Later(text string, wait time.Duration) error {
 	return s.Err()
 }
 
-// Asked returns the time that a gRPC status asks its caller to wait, or 0 if it names none.
-func Asked(err error) time.Duration {
+// RequestedWait returns the time that a gRPC status asks its caller to wait, or 0 if it names none.
+func RequestedWait(err error) time.Duration {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.RetryInfo); ok {
 			return info.GetRetryDelay().AsDuration()
@@ -37,7 +37,7 @@ func Asked(err error) time.Duration {
 // longer, up to a minute. The requested time is lengthened by up to half at random, so that callers that were rejected
 // together do not come back together.
 func (b Backoff) WaitFor(attempt int, err error) time.Duration {
-	own, asked := b.Wait(attempt), min(Asked(err), maxAsked)
+	own, asked := b.Wait(attempt), min(RequestedWait(err), maxAsked)
 	if asked <= 0 {
 		return own
 	}

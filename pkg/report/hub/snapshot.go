@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// liveTime is how long a gateway has to measure its tunnels and to answer.
-	liveTime = time.Second
+	// measureTimeout is how long a gateway has to measure its tunnels and to answer.
+	measureTimeout = time.Second
 )
 
-// Look is a snapshot of a hub.
-type Look struct {
-	Now      time.Time // by the hub's clock, as all times but those of tunnels
-	Settled  bool      // every agent that lives has had time to report
-	Gateways []GatewayLook
+// Snapshot is a snapshot of a hub.
+type Snapshot struct {
+	Now      time.Time // by the hub's clock, as all times except the tunnels'
+	Settled  bool      // every live agent has had time to report
+	Gateways []GatewaySnapshot
 	Edges    []*reportv1.EdgeState // they must not be changed
 }
 
-// GatewayLook is one gateway of the installation, or one that has reported.
-type GatewayLook struct {
+// GatewaySnapshot is a gateway of the installation, or one that has reported.
+type GatewaySnapshot struct {
 	Name             string
 	Installed        bool
 	Connected, Ready bool
@@ -42,10 +42,10 @@ type GatewayLook struct {
 	Problem          error // why the tunnels were not measured; nil: they were, or live was not set
 }
 
-// Look returns a snapshot of the tunnels with these ids, or of all where ids is empty. live also asks the gateways that
-// report for worker, age and round-trip time of each tunnel; a gateway that does not answer within liveTime has a
-// Problem. Concurrent calls for the same ids share one question to a gateway.
-func (h *Hub) Look(ctx context.Context, ids []string, live bool) Look {
+// Snapshot returns a snapshot of the tunnels with these ids, or of all if ids is empty. live also asks the gateways
+// that report for worker, age and round-trip time of each tunnel; a gateway that does not answer within measureTimeout
+// has a Problem. Concurrent calls for the same ids share one question to a gateway.
+func (h *Hub) Snapshot(ctx context.Context, ids []string, live bool) Snapshot {
 	var answers map[string]*measured
 	if live {
 		answers = h.measureAll(ctx, ids)
@@ -54,31 +54,31 @@ func (h *Hub) Look(ctx context.Context, ids []string, live bool) Look {
 	installed := h.admission.Gateways()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	look := Look{Now: h.now(), Settled: !h.ready.IsZero() && !h.now().Before(h.ready.Add(h.settle))}
+	look := Snapshot{Now: h.now(), Settled: !h.ready.IsZero() && !h.now().Before(h.ready.Add(h.settle))}
 	for name, g := range h.gateways {
-		one := g.look(answers[name], wanted)
+		one := g.gatewaySnapshot(answers[name], wanted)
 		one.Name, one.Installed = name, slices.Contains(installed, name)
 		look.Gateways = append(look.Gateways, one)
 	}
 	for _, name := range installed {
 		if h.gateways[name] == nil {
-			look.Gateways = append(look.Gateways, GatewayLook{Name: name, Installed: true})
+			look.Gateways = append(look.Gateways, GatewaySnapshot{Name: name, Installed: true})
 		}
 	}
 	for p, e := range h.edges {
 		if wanted(p.id) {
 			look.Edges = append(look.Edges, &reportv1.EdgeState{
 				Node: p.node, TunnelId: p.id, Connected: e.connected,
-				Since: timestamppb.New(e.since), Report: e.report, Reported: timestamppb.New(e.said),
+				Since: timestamppb.New(e.since), Report: e.report, Reported: timestamppb.New(e.loggedRefusals),
 			})
 		}
 	}
 	return look
 }
 
-// look returns the snapshot of a gateway, with its measurements where it answered.
-func (g *gateway) look(answer *measured, wanted func(id string) bool) GatewayLook {
-	one := GatewayLook{Connected: g.connected, Ready: g.ready, Incomplete: g.incomplete, Hang: g.hang, Since: g.since}
+// gatewaySnapshot returns the snapshot of a gateway, with its measurements if it answered.
+func (g *gateway) gatewaySnapshot(answer *measured, wanted func(id string) bool) GatewaySnapshot {
+	one := GatewaySnapshot{Connected: g.connected, Ready: g.ready, Incomplete: g.incomplete, Hang: g.hang, Since: g.since}
 	if answer != nil {
 		one.Tunnels, one.Problem = answer.tunnels, answer.err
 	}
@@ -101,7 +101,7 @@ func (g *gateway) look(answer *measured, wanted func(id string) bool) GatewayLoo
 	return one
 }
 
-// measured is what a gateway answers.
+// measured is the answer of a gateway.
 type measured struct {
 	tunnels []*reportv1.MeasuredTunnel
 	err     error
@@ -109,7 +109,7 @@ type measured struct {
 
 // measureAll asks all gateways that report.
 func (h *Hub) measureAll(ctx context.Context, ids []string) map[string]*measured {
-	ctx, cancel := context.WithTimeout(ctx, liveTime)
+	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()
 	answers := map[string]*measured{}
 	h.mu.Lock()
@@ -130,7 +130,7 @@ func (h *Hub) measureAll(ctx context.Context, ids []string) map[string]*measured
 // measure asks one gateway.
 func (h *Hub) measure(ctx context.Context, gateway string, ids []string) ([]*reportv1.MeasuredTunnel, error) {
 	key := "tunnels " + gateway + " " + strings.Join(slices.Sorted(slices.Values(ids)), " ")
-	return together(ctx, h, key, liveTime, func(ctx context.Context) (all []*reportv1.MeasuredTunnel, err error) {
+	return together(ctx, h, key, measureTimeout, func(ctx context.Context) (all []*reportv1.MeasuredTunnel, err error) {
 		q, forget, err := h.ask(func(s *session) bool {
 			return s.subject.Role == model.RoleGateway && s.subject.Node == gateway
 		},
@@ -172,9 +172,8 @@ func together[T any](ctx context.Context, h *Hub, key string, most time.Duration
 	}
 }
 
-// Dump asks an agent for the resources with these names that its Envoy runs, or for all where names is empty, and
-// writes the answer, a gzip stream, as it comes. The error is a gRPC status: codes.NotFound if the node does not report
-// here.
+// Dump asks an agent for what its Envoy runs, limited to these names unless names is empty, and writes the answer, a
+// gzip stream, as it arrives. The error is a gRPC status: codes.NotFound if the node does not report here.
 func (h *Hub) Dump(ctx context.Context, node string, names []string, write func([]byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, report.DumpTime)
 	defer cancel()

@@ -1,4 +1,4 @@
-package collect_test
+package observed_test
 
 import (
 	"testing"
@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
@@ -52,7 +51,7 @@ func TestStateOfARecordedEdge(t *testing.T) {
 				Edges:      []v1alpha1.EdgeStatus{{NodeID: model.NodeID("edge-a"), CertificateNotAfter: at(time.Hour)}},
 			}}
 			tc.change(tunnel, &tunnel.Status.Edges[0])
-			all := collect.Recorded(tunnel, now)
+			all := observed.Recorded(tunnel, now)
 			if len(all) != 1 || all[0].State != tc.want || all[0].Connected != (len(tunnel.Status.Edges[0].Gateways) > 0) {
 				t.Errorf("got %+v, want %s", all, tc.want)
 			}
@@ -87,7 +86,7 @@ func TestARecordKeepsWhatTheControllerWrote(t *testing.T) {
 		},
 		{Node: "not a node id", ID: "c1", State: observed.Expired},
 	}
-	if diff := cmp.Diff(want, collect.Recorded(tunnel, now)); diff != "" {
+	if diff := cmp.Diff(want, observed.Recorded(tunnel, now)); diff != "" {
 		t.Error(diff)
 	}
 }
