@@ -83,13 +83,13 @@ var faults = map[string]func(s *situation){
 	"one of two xds-servers is frozen": func(s *situation) {
 		s.fleet.Servers[1].Err = context.DeadlineExceeded
 	},
-	"the process edge-agent was killed":                        (*situation).awayEdge,
-	"`--proxy` of the edge names a port without a proxy":            (*situation).mute,
-	"the edge-agent was killed, and its Envoy continues to run":   (*situation).mute,
-	"the edge-agent is frozen, and its Envoy continues to run": (*situation).mute,
-	"no edge was started":                        (*situation).noEdge,
-	"the controller is frozen":                          (*situation).noController,
-	"the controller is down":                            (*situation).noController,
+	"the process edge-agent was killed":                         (*situation).awayEdge,
+	"`--proxy` of the edge names a port without a proxy":        (*situation).mute,
+	"the edge-agent was killed, and its Envoy continues to run": (*situation).mute,
+	"the edge-agent is frozen, and its Envoy continues to run":  (*situation).mute,
+	"no edge was started":                                       (*situation).noEdge,
+	"the controller is frozen":                                  (*situation).noController,
+	"the controller is down":                                    (*situation).noController,
 	"the webhook is down": func(s *situation) {
 		s.rewrites = false
 	},

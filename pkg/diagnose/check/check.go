@@ -140,7 +140,7 @@ type Checker struct {
 	Installation string
 	// Via is host:port to dial instead of what the kubeconfig names, such as a forwarded port; empty for none.
 	Via string
-	// Watch is for how long a watch has to stay open; 3 s by default.
+	// Watch is how long a watch must stay open; 3 s by default.
 	Watch time.Duration
 	// Now is the clock; nil stands for time.Now.
 	Now func() time.Time

@@ -100,7 +100,7 @@ func (v *visit) webhook(ctx context.Context) (f *finding, said string) {
 	}
 	trial.Data[kubeconfig.Key] = data
 	if err := v.Asks.Update(ctx, trial, client.DryRunAll); err != nil {
-		return nil, "" // who may not write Secrets can't know
+		return nil, "" // who may not write Secrets cannot know
 	}
 	way, err := kubeconfig.Read(trial, v.key.Name)
 	if err == nil && way.Server != elsewhere {

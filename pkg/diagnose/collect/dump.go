@@ -19,7 +19,7 @@ import (
 const formMark = " as "
 
 // ErrNotConnected says that no server that answered has the node.
-var ErrNotConnected = errors.New("its agent is not connected to any xds-server that answered, so nobody can ask it what its Envoy runs")
+var ErrNotConnected = errors.New("its agent is not connected to any xds-server that answered, so it cannot be queried for what its Envoy runs")
 
 // Dump asks the agent of a node what its Envoy runs: all that came by xDS on this installation's behalf, or the resources with some names. An
 // agent answers one question at a time. The error wraps ErrNotConnected if there is nobody to ask.
