@@ -34,7 +34,7 @@ func TestCARotate(t *testing.T) {
 		t.Errorf("printed %d lines: %s", lines, first)
 	}
 	// The command was interrupted; running it again continues the same rotation.
-	p.must(t, []string{"a rotation runs already", "move: ", "retire: ", "steady: the rotation is complete"}, "ca", "rotate", "--wait")
+	p.must(t, []string{"a rotation is already running", "move: ", "retire: ", "steady: the rotation is complete"}, "ca", "rotate", "--wait")
 	t.Logf("rotation=%s", time.Since(begin).Round(100*time.Millisecond))
 	after := p.must(t, []string{"no rotation runs"}, "ca", "status")
 	if strings.Fields(strings.Split(after, "\n")[1])[0] == strings.Fields(strings.Split(before, "\n")[1])[0] {

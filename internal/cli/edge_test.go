@@ -143,7 +143,7 @@ func TestEdgeRevokeRejects(t *testing.T) {
 }
 
 // notProven is the error of a revocation while a gateway may still have a connection of the edge.
-const notProven = "it is not proven at the sockets of all gateways that the edge's connections are closed"
+const notProven = "not all gateways have proven that the edge's connections are closed"
 
 // recordOf returns the status of an edge in a Tunnel, or nil.
 func recordOf(tunnel *v1alpha1.Tunnel, node string) *v1alpha1.EdgeStatus {

@@ -57,16 +57,16 @@ func quiet() {
 
 // newRoot returns the tree of commands.
 func newRoot() *cobra.Command {
-	root := command.Group("fairlead", "See what Fairlead does, and decide what only a person can",
+	root := command.Group("fairlead", "Inspect and operate Fairlead",
 		ca.Command(), check.Command(), config.Command(), edge.Command(), join.Command(), kubeconfig.Command(), move.Command(), render.Command(), status.Command(), bundle.Command(newRoot), versionCommand())
 	root.Long = strings.TrimSpace(`
-See what Fairlead does, find what is broken, and decide what only a person can.
+Inspect Fairlead, find faults, enrol and revoke edges, and rotate the CA.
 
-It reaches the management cluster by your kubeconfig, and may there what you may. As kubectl-fairlead in your PATH it is
+It uses your kubeconfig of the management cluster and your permissions there. As kubectl-fairlead in your PATH it is
 "kubectl fairlead" too.
 
-Exit codes: 0 all is well; 1 what was looked at is broken, or the command has failed; 2 the command line is wrong.
-Colours and progress are for terminals alone; NO_COLOR=1 turns colours off there too.`)
+Exit codes: 0 success; 1 a fault was found, or the command failed; 2 the command line is wrong.
+Colours and progress are printed on terminals only; NO_COLOR=1 disables colours.`)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return output.UsageError("%w", err) })
 	addCompletions(root)
 	checkUsage(root)

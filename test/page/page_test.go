@@ -77,7 +77,7 @@ func TestTheFleetIsShownAsItIs(t *testing.T) {
 	for id, want := range map[string]string{
 		"cluster": "OK", "kubeconfig": "Not tested from here", "authentication": "Not tested from here", "tunnels": "Broken",
 		// The server may not read the Secret. It reads these results from the Tunnel's status.
-		"name": "127.0.0.1 is an address, there is nothing to look up (by the Tunnel's status)", "port": w.gateway + " takes connections",
+		"name": "127.0.0.1 is an IP address (according to the Tunnel's status)", "port": w.gateway + " accepts connections",
 	} {
 		text := browser.Eval[string](t, tab, fmt.Sprintf(`document.querySelector(".hop[data-id=%s]").innerText`, id))
 		if !strings.Contains(text, want) {

@@ -26,7 +26,7 @@ func allFaults() []fault {
 // TestTheTableOfFaultsMatchesTheTests proves that the documented faults are the ones that are injected here.
 func TestTheTableOfFaultsMatchesTheTests(t *testing.T) {
 	var table strings.Builder
-	table.WriteString("| fault | `check` names | and says | what to do |\n|---|---|---|---|\n")
+	table.WriteString("| fault | hop in `check` | cause in `check` | what to do |\n|---|---|---|---|\n")
 	seen := map[string]bool{}
 	for _, f := range allFaults() {
 		if seen[f.ID] || f.Title == "" || f.Cause == "" || f.Cure == "" || f.Do == "" {

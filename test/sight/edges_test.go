@@ -19,24 +19,24 @@ import (
 // edgeFaults are faults of an edge and its machine.
 var edgeFaults = []fault{
 	{
-		ID: "edge-dead", Title: "the edge's process is dead", Hop: check.HopTunnels, Cause: "the process edge-agent or its machine is down", Cure: "see that edge-agent runs", Short: true,
-		Do: "start edge-agent on its machine again",
+		ID: "edge-dead", Title: "the process edge-agent was killed", Hop: check.HopTunnels, Cause: "the process edge-agent or its machine is down", Cure: "check that edge-agent runs", Short: true,
+		Do: "restart edge-agent on its machine",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			world.StopEdge(t, r.edge)
 			return func(*testing.T) { r.edge.Resume() }
 		},
 	},
 	{
-		ID: "edge-black-hole", Title: "the network of the edge swallows everything", Hop: check.HopTunnels, Cause: "its network or --proxy does not let it out", Cure: "TCP to the gateways' public port", Within: deadTime,
-		Do: "let TCP to the gateways' public port through",
+		ID: "edge-black-hole", Title: "the network of the edge drops all packets", Hop: check.HopTunnels, Cause: "its network or --proxy blocks the way out", Cure: "TCP to the gateways' public port", Within: deadTime,
+		Do: "allow TCP to the gateways' public port",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.site.Unplug(t.Context()))
 			return func(t *testing.T) { must(t, r.site.Plug(t.Context())) }
 		},
 	},
 	{
-		ID: "wrong-proxy", Title: "the edge is given a proxy that is none", Hop: check.HopHandshake, Status: check.Warning, Cause: "a wrong --proxy", Cure: "what its log says",
-		Do: "put `--proxy` of edge-agent right",
+		ID: "wrong-proxy", Title: "`--proxy` of the edge names a port without a proxy", Hop: check.HopHandshake, Status: check.Warning, Cause: "a wrong --proxy", Cure: "read its log",
+		Do: "correct `--proxy` of edge-agent",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.edge.Process().Spec
 			r.restartEdge(t, func(s *proc.Spec) { s.Args = append(slices.Clone(s.Args), "--proxy=http://"+nowhere.String()+":3128") })
@@ -44,16 +44,16 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "edge-agent-dead", Title: "the edge's agent is dead, and its Envoy goes on", Hop: check.HopHandshake, Status: check.Warning, Cause: "edge-agent on that machine is down", Cure: "see that edge-agent runs", Short: true,
-		Do: "start edge-agent on its machine again",
+		ID: "edge-agent-dead", Title: "the edge-agent was killed, and its Envoy continues to run", Hop: check.HopHandshake, Status: check.Warning, Cause: "edge-agent on that machine is down", Cure: "check that edge-agent runs", Short: true,
+		Do: "restart edge-agent on its machine",
 		inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.edge.Hold()
 			return func(*testing.T) { r.edge.Resume() }
 		},
 	},
 	{
-		ID: "edge-clock", Title: "the clock of the edge's machine is wrong by days", Hop: check.HopHandshake, Cause: "its clock is wrong", Cure: "put the clock of that machine right",
-		Do: "put the clock of that machine right",
+		ID: "edge-clock", Title: "the clock of the edge's machine is wrong by days", Hop: check.HopHandshake, Cause: "its clock is wrong", Cure: "correct the clock of that machine",
+		Do: "correct the clock of that machine",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			clocks, err := builtClocks()
 			must(t, err)
@@ -63,7 +63,7 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "edge-revoked", Title: "the only edge is revoked", Hop: check.HopEdge, Cause: "somebody has revoked it", Cure: "enrol another", Short: true,
+		ID: "edge-revoked", Title: "the only edge is revoked", Hop: check.HopEdge, Cause: "it was revoked", Cure: "enrol another", Short: true,
 		Do: "enrol another edge with the newest bootstrap file and an empty state folder",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			tunnel, err := r.Tunnel(t.Context())
@@ -80,7 +80,7 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "no-edge", Title: "nobody has started an edge", Hop: check.HopEdge, Cause: "no edge-agent runs with this Cluster's", Cure: "run edge-agent",
+		ID: "no-edge", Title: "no edge was started", Hop: check.HopEdge, Cause: "no edge-agent runs with this Cluster's", Cure: "run edge-agent",
 		Do:      "run edge-agent with the bootstrap file",
 		of:      func(r *room) *lab.Cluster { return r.sibling("lonely") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("lonely") },
@@ -90,8 +90,8 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "token-used-up", Title: "the token in the edge's bootstrap file is used up", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired, or is used up", Cure: "take the newest file from the Secret",
-		Do:      "give edge-agent the newest bootstrap file",
+		ID: "token-used-up", Title: "the token in the edge's bootstrap file is used up", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired or is used up", Cure: "with the newest file from the Secret",
+		Do:      "start edge-agent with the newest bootstrap file",
 		of:      func(r *room) *lab.Cluster { return r.sibling("late") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("late") },
 		inject: func(t *testing.T, r *room) func(*testing.T) {
@@ -99,8 +99,8 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "token-expired", Title: "the token in the edge's bootstrap file has expired", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired, or is used up", Cure: "take the newest file from the Secret",
-		Do:      "give edge-agent the newest bootstrap file",
+		ID: "token-expired", Title: "the token in the edge's bootstrap file has expired", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired or is used up", Cure: "with the newest file from the Secret",
+		Do:      "start edge-agent with the newest bootstrap file",
 		of:      func(r *room) *lab.Cluster { return r.sibling("later") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("later") },
 		inject: func(t *testing.T, r *room) func(*testing.T) {
@@ -155,16 +155,16 @@ var apiServerFaults = []fault{
 		},
 	},
 	{
-		ID: "apiserver-mute", Title: "the apiserver takes connections and says nothing", Hop: check.HopAPIServer, Cause: "says nothing", Cure: "see the apiserver on the control-plane machine", Within: lookTime,
-		Do: "look at the apiserver and its machine: it hangs",
+		ID: "apiserver-mute", Title: "the apiserver accepts connections and does not answer", Hop: check.HopAPIServer, Cause: "the apiserver does not answer", Cure: "check the apiserver on the control-plane machine", Within: lookTime,
+		Do: "check the apiserver and its machine: one of them hangs",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.api.Process.Freeze())
 			return func(t *testing.T) { must(t, r.api.Process.Thaw()) }
 		},
 	},
 	{
-		ID: "apiserver-not-ready", Title: "the apiserver is not ready (500): its etcd is down", Hop: check.HopAPIServer, Cause: "the apiserver runs and is not ready", Cure: "of etcd", Within: lookTime,
-		Do: "look at the apiserver's log and at etcd",
+		ID: "apiserver-not-ready", Title: "the apiserver is not ready (500): its etcd is down", Hop: check.HopAPIServer, Cause: "the apiserver runs but is not ready", Cure: "of etcd", Within: lookTime,
+		Do: "see the log of the apiserver, and check etcd",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.api.Etcd.Kill()
 			return func(t *testing.T) {
@@ -176,7 +176,7 @@ var apiServerFaults = []fault{
 	},
 	{
 		ID: "apiserver-certificate-expired", Title: "the apiserver's serving certificate has expired", Hop: check.HopAPIServer, Cause: "serving certificate is not valid now", Cure: "kubeadm certs renew apiserver", Within: lookTime,
-		Do: "renew the certificate, and start the apiserver again",
+		Do: "renew the certificate, and restart the apiserver",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			reissue := func(end time.Time) {
 				r.api.Process.Kill()
@@ -188,8 +188,8 @@ var apiServerFaults = []fault{
 		},
 	},
 	{
-		ID: "apiserver-address-wrong", Title: "the Tunnel has a wrong address of the apiserver", Hop: check.HopAPIServer, Cause: "listens elsewhere", Cure: "spec.apiServer of Tunnel",
-		Do: "put `spec.apiServer` of the Tunnel right",
+		ID: "apiserver-address-wrong", Title: "the Tunnel has a wrong address for the apiserver", Hop: check.HopAPIServer, Cause: "listens at another address", Cure: "spec.apiServer of Tunnel",
+		Do: "correct `spec.apiServer` of the Tunnel",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			port := int64(r.api.Endpoint.Port())
 			address := func(port int64) map[string]any {
@@ -200,7 +200,7 @@ var apiServerFaults = []fault{
 		},
 	},
 	{
-		ID: "san-missing", Title: "mode sni, and the serving certificate has not the name", Hop: check.HopAPIServer, Cause: "mode sni needs that name in the certificate", Cure: `{"spec":{"kubeconfig":{"mode":"connect"}}}`, Short: true,
+		ID: "san-missing", Title: "the mode is sni, and the serving certificate lacks the name", Hop: check.HopAPIServer, Cause: "mode sni requires that name in the certificate", Cure: `{"spec":{"kubeconfig":{"mode":"connect"}}}`, Short: true,
 		Do:      "set `spec.kubeconfig.mode` to `connect` or `auto`, or add the name to the certificate",
 		of:      func(r *room) *lab.Cluster { return r.sibling("nameless") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("nameless") },

@@ -16,23 +16,23 @@ const hangTime = 20 * time.Second
 // an installation that is otherwise healthy.
 var hangFaults = []fault{
 	{
-		ID: "gateway-envoy-frozen", Title: "the Envoy of one of two gateways is frozen", Hop: check.HopRoute, Status: check.Warning, Cause: "the process envoy of gateway-1 is frozen", Cure: "replaces an Envoy that stands still", Within: hangTime,
-		Do:     "wait: its agent replaces it after 15 s; if it stays, delete the gateway's Pod",
+		ID: "gateway-envoy-frozen", Title: "the Envoy of one of two gateways is frozen", Hop: check.HopRoute, Status: check.Warning, Cause: "the process envoy of gateway-1 is frozen", Cure: "replaces a frozen Envoy", Within: hangTime,
+		Do:     "wait: its agent replaces it after 15 s; if it remains frozen, delete the gateway's Pod",
 		inject: func(t *testing.T, r *room) func(*testing.T) { return freezeEnvoy(t, r.world.Gateways[1]) },
 	},
 	{
-		ID: "gateway-agent-frozen", Title: "the agent of one gateway is frozen, so that no revocation reaches its Envoy", Hop: check.HopRoute, Status: check.Warning, Cause: "no revocation reaches it", Cure: "delete pod gateway-0", Within: hangTime,
+		ID: "gateway-agent-frozen", Title: "the gateway-agent of one gateway is frozen, so its Envoy receives no revocations", Hop: check.HopRoute, Status: check.Warning, Cause: "receives no revocations", Cure: "delete pod gateway-0", Within: hangTime,
 		Do:     "wait for its liveness probe, or delete the gateway's Pod",
 		inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.world.Gateways[0].Service) },
 	},
 	{
-		ID: "edge-envoy-frozen", Title: "the Envoy of the only edge is frozen", Hop: check.HopHandshake, Cause: "the edge's Envoy is frozen", Cure: "replaces an Envoy that stands still", Within: hangTime,
-		Healed: "its agent has replaced it",
-		Do:     "wait: edge-agent replaces it after 15 s; if it stays, restart it on its machine",
+		ID: "edge-envoy-frozen", Title: "the Envoy of the only edge is frozen", Hop: check.HopHandshake, Cause: "the edge's Envoy is frozen", Cure: "replaces a frozen Envoy", Within: hangTime,
+		Healed: "edge-agent has replaced it",
+		Do:     "wait: edge-agent replaces it after 15 s; if it remains frozen, restart it on its machine",
 		inject: func(t *testing.T, r *room) func(*testing.T) { return freezeEnvoy(t, r.edge) },
 	},
 	{
-		ID: "edge-agent-frozen", Title: "the edge's agent is frozen, and its Envoy goes on", Hop: check.HopHandshake, Status: check.Warning, Cause: "edge-agent on that machine is down or frozen", Cure: "see that edge-agent runs", Within: hangTime,
+		ID: "edge-agent-frozen", Title: "the edge-agent is frozen, and its Envoy continues to run", Hop: check.HopHandshake, Status: check.Warning, Cause: "edge-agent on that machine is down or frozen", Cure: "check that edge-agent runs", Within: hangTime,
 		Do:     "wait for its unit's watchdog or its liveness probe, or restart edge-agent",
 		inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.edge.Service) },
 	},
@@ -42,7 +42,7 @@ var hangFaults = []fault{
 		inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.world.XDSServers[1]) },
 	},
 	{
-		ID: "controller-frozen", Title: "the controller is frozen", Hop: check.HopServers, Cause: "is frozen", Cure: "start the controller again", Within: hangTime,
+		ID: "controller-frozen", Title: "the controller is frozen", Hop: check.HopServers, Cause: "is frozen", Cure: "restart the controller", Within: hangTime,
 		Do:     "wait for its liveness probe, or delete its Pod",
 		inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.world.Controller) },
 	},

@@ -73,7 +73,7 @@ func (r *room) provePage(t *testing.T) {
 		}
 		// Read from the Tunnel's status, because the page does not read the Secret.
 		tab.Until(t, nameTime, `document.querySelector(".hop[data-id=port]")`)
-		for id, want := range map[string]string{"name": netns.GatewayName + " is ", "port": " takes connections"} {
+		for id, want := range map[string]string{"name": netns.GatewayName + " is ", "port": " accepts connections"} {
 			tab.Until(t, nameTime, fmt.Sprintf(`document.querySelector(".hop.ok[data-id=%s]")?.innerText.includes(%q)`, id, want))
 		}
 		for _, problem := range tab.Problems() {

@@ -22,23 +22,23 @@ import (
 // objectFaults are faults of one Cluster's objects.
 var objectFaults = []fault{
 	{
-		ID: "wrong-name", Title: "the name of the Cluster is mistyped", Hop: check.HopCluster, Cause: "another name or namespace is meant", Cure: "lists all that there are",
-		Do: "give the name, the namespace (`-n`) or the management cluster (`--context`) that is meant",
+		ID: "wrong-name", Title: "the name of the Cluster is mistyped", Hop: check.HopCluster, Cause: "the namespace or the management cluster is wrong", Cure: "-A lists all",
+		Do: "correct the name, the namespace (`-n`) or the management cluster (`--context`)",
 		of: func(r *room) *lab.Cluster { return r.sibling("osol") },
 		// the cure is to type the command again
 		inject: func(*testing.T, *room) func(*testing.T) { return func(*testing.T) {} },
 	},
 	{
-		ID: "rbac-user", Title: "whoever checks may not read Clusters (RBAC)", Hop: check.HopCluster, Cause: "may not read clusters.cluster.x-k8s.io", Cure: "let the user get, list and watch",
-		Do: "let that user get, list and watch Clusters and Tunnels in the namespace",
+		ID: "rbac-user", Title: "the user of check may not read Clusters (RBAC)", Hop: check.HopCluster, Cause: "may not read clusters.cluster.x-k8s.io", Cure: "allow this user to get, list and watch",
+		Do: "allow that user to get, list and watch Clusters and Tunnels in the namespace",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.flags = r.limited(t)
 			return func(t *testing.T) { r.permit(t); r.flags = nil }
 		},
 	},
 	{
-		ID: "label-missing", Title: "the label that asks for a tunnel is missing", Hop: check.HopCluster, Cause: "nobody has asked for a tunnel", Cure: "label cluster",
-		Do: "`kubectl label cluster <name> fairlead.dev/tunnel=enabled`; where there was a tunnel before, edges enrol anew",
+		ID: "label-missing", Title: "the label that asks for a tunnel is missing", Hop: check.HopCluster, Cause: "the Cluster has not opted in", Cure: "label cluster",
+		Do: "`kubectl label cluster <name> fairlead.dev/tunnel=enabled`; edges of an earlier Tunnel must enrol again",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.Patch(t.Context(), map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: nil}}}))
 			return func(t *testing.T) {
@@ -48,8 +48,8 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "paused", Title: "the Cluster is paused", Hop: check.HopCluster, Status: check.Warning, Cause: "somebody has paused the Cluster", Cure: `{"spec":{"paused":false}}`, Short: true,
-		Do: "set `spec.paused` of the Cluster to false when the reason for it is over",
+		ID: "paused", Title: "the Cluster is paused", Hop: check.HopCluster, Status: check.Warning, Cause: "the Cluster was paused", Cure: `{"spec":{"paused":false}}`, Short: true,
+		Do: "set `spec.paused` of the Cluster to false",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": true}}))
 			return func(t *testing.T) {
@@ -58,8 +58,8 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "extra-name-taken", Title: "an extra name is another Cluster's", Hop: check.HopTunnel, Status: check.Warning, Cause: "another Tunnel has it", Cure: "take the name out of spec.extraNames", Short: true,
-		Do: "take the name out of `spec.extraNames` of one of the two Tunnels",
+		ID: "extra-name-taken", Title: "an extra name belongs to another Cluster", Hop: check.HopTunnel, Status: check.Warning, Cause: "another Tunnel has it", Cure: "remove the name from spec.extraNames", Short: true,
+		Do: "remove the name from `spec.extraNames` of one of the two Tunnels",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			rival := r.bare(t, "rival", "")
 			must(t, rival.PatchTunnel(t.Context(), map[string]any{"extraNames": []any{"api.shops.example.test"}}))
@@ -69,7 +69,7 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "hostname-taken", Title: "two Clusters have one hostname", Hop: check.HopTunnel, Cause: "two Clusters claim one hostname", Cure: "rename or delete one of the two",
+		ID: "hostname-taken", Title: "two Clusters have the same hostname", Hop: check.HopTunnel, Cause: "two Clusters claim one hostname", Cure: "rename or delete one of the two",
 		Do:      "rename or delete one of the two Clusters",
 		of:      func(r *room) *lab.Cluster { return r.sibling("twin.one") },
 		healthy: func(r *room) func(context.Context) error { return r.hopIs(r.sibling("twin.one"), check.HopTunnel) },
@@ -81,13 +81,13 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "secret-deleted", Title: "the kubeconfig Secret is deleted, and its provider has not written it again", Hop: check.HopKubeconfig, Cause: "somebody has deleted it", Cure: "writes it anew", Short: true,
-		Do:     "let the control-plane provider write it again: see its log if it does not",
+		ID: "secret-deleted", Title: "the kubeconfig Secret is deleted, and its provider has not created it again", Hop: check.HopKubeconfig, Cause: "or it was deleted", Cure: "creates it again", Short: true,
+		Do:     "wait until the control-plane provider creates it again; if it does not, see its log",
 		inject: func(t *testing.T, r *room) func(*testing.T) { r.deleteKubeconfig(t); return r.provide },
 	},
 	{
-		ID: "secret-garbage", Title: "the kubeconfig Secret holds something else", Hop: check.HopKubeconfig, Cause: "somebody has written something else into it", Cure: "delete it",
-		Do: "delete the Secret: its provider writes it anew",
+		ID: "secret-garbage", Title: "the kubeconfig Secret holds no kubeconfig", Hop: check.HopKubeconfig, Cause: "its content was overwritten", Cure: "delete it",
+		Do: "delete the Secret: its provider creates it again",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			secret, err := r.Secret(t.Context(), "-kubeconfig")
 			must(t, err)
@@ -98,7 +98,7 @@ var objectFaults = []fault{
 	},
 	{
 		ID: "wrong-ca", Title: "the kubeconfig has another CA", Hop: check.HopKubeconfig, Cause: "another CA", Cure: "delete it", Short: true,
-		Do: "delete the Secret: its provider writes it anew",
+		Do: "delete the Secret: its provider creates it again",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			other, err := pki.NewAuthority("kubernetes")
 			must(t, err)
@@ -107,8 +107,8 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "client-certificate-expired", Title: "the kubeconfig's client certificate has expired", Hop: check.HopKubeconfig, Cause: "nobody has renewed it", Cure: "delete secret", Short: true,
-		Do: "delete the Secret: its provider writes it anew, with a new certificate",
+		ID: "client-certificate-expired", Title: "the kubeconfig's client certificate has expired", Hop: check.HopKubeconfig, Cause: "it was not renewed", Cure: "delete secret", Short: true,
+		Do: "delete the Secret: its provider creates it again, with a new certificate",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.edit(t, func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
 				u.ClientCertificateData, u.ClientKeyData = r.client(t, r.api.CA, time.Now().Add(-time.Minute), "system:masters")
@@ -118,7 +118,7 @@ var objectFaults = []fault{
 	},
 	{
 		ID: "client-certificate-foreign", Title: "the kubeconfig's client certificate is of another CA", Hop: check.HopAuthentication, Cause: "is of another CA", Cure: "delete it", Short: true,
-		Do: "delete the Secret: its provider writes it anew",
+		Do: "delete the Secret: its provider creates it again",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			other, err := pki.NewAuthority("kubernetes")
 			must(t, err)
@@ -145,7 +145,7 @@ var objectFaults = []fault{
 	},
 	{
 		ID: "quota", Title: "a ResourceQuota allows no further Secret", Hop: check.HopEdge, Cause: "ResourceQuota full", Cure: "raise the quota",
-		Do:      "raise the quota; the controller tries again by itself",
+		Do:      "raise the quota; the controller then retries",
 		of:      func(r *room) *lab.Cluster { return r.sibling("crowd") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("crowd") },
 		inject: func(t *testing.T, r *room) func(*testing.T) {
@@ -167,8 +167,8 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "deleting", Title: "the Cluster is being deleted", Hop: check.HopCluster, Status: check.Warning, Cause: "somebody has deleted the Cluster", Cure: "who still holds a finalizer",
-		Do:      "wait for those who hold a finalizer",
+		ID: "deleting", Title: "the Cluster is being deleted", Hop: check.HopCluster, Status: check.Warning, Cause: "the Cluster was deleted", Cure: "lists its finalizers",
+		Do:      "wait until the finalizers are removed",
 		of:      func(r *room) *lab.Cluster { return r.sibling("goes") },
 		healthy: func(r *room) func(context.Context) error { return r.gone("goes") },
 		inject: func(t *testing.T, r *room) func(*testing.T) {

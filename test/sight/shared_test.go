@@ -20,8 +20,8 @@ import (
 // gatewayFaults are faults of parts that all workload clusters share: names, gateways, xds-servers.
 var gatewayFaults = []fault{
 	{
-		ID: "dns-gone", Title: "the name of the gateways is gone from DNS", Hop: check.HopName, Cause: "is gone from DNS", Cure: "lead to the gateways again", Short: true,
-		Do: "make the record again",
+		ID: "dns-gone", Title: "the name of the gateways is missing in DNS", Hop: check.HopName, Cause: "is missing in DNS", Cure: " to the gateways (the Service", Short: true,
+		Do: "create the record again",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.Network.Management.Addresses(netns.GatewayName)
 			must(t, r.world.Network.Management.SetHost(netns.GatewayName))
@@ -29,22 +29,22 @@ var gatewayFaults = []fault{
 		},
 	},
 	{
-		ID: "gateway-port-closed", Title: "nothing listens on the gateways' port", Hop: check.HopPort, Cause: "nothing listens there", Cure: "shows whether it runs and is ready", Short: true,
-		Do: "bring the gateways back: their Pods, their Service",
+		ID: "gateway-port-closed", Title: "nothing listens on the gateways' port", Hop: check.HopPort, Cause: "nothing listens there", Cure: "shows whether it is ready", Short: true,
+		Do: "restore the Pods and the Service of the gateways",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			return r.world.stopGateways(t, r.world.Gateways...)
 		},
 	},
 	{
-		ID: "one-gateway-down", Title: "one of two gateways is down", Hop: check.HopPort, Status: check.Warning, Cause: "nothing listens there", Cure: "shows whether it runs and is ready",
-		Do: "bring that gateway back",
+		ID: "one-gateway-down", Title: "one of two gateways is down", Hop: check.HopPort, Status: check.Warning, Cause: "nothing listens there", Cure: "shows whether it is ready",
+		Do: "restore that gateway",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			return r.world.stopGateways(t, r.world.Gateways[1])
 		},
 	},
 	{
-		ID: "gateway-black-hole", Title: "packets to the gateways are swallowed", Hop: check.HopPort, Cause: "swallows what is sent", Cure: "let TCP to this address and port through",
-		Do: "let TCP through: firewalls, NetworkPolicies, routes",
+		ID: "gateway-black-hole", Title: "packets to the gateways are dropped", Hop: check.HopPort, Cause: "drops packets", Cure: "allow TCP to this address and port",
+		Do: "allow TCP in firewalls and NetworkPolicies, and check routes",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			var back []func(context.Context) error
 			for i := range r.world.Gateways {
@@ -60,16 +60,16 @@ var gatewayFaults = []fault{
 		},
 	},
 	{
-		ID: "gateway-stale", Title: "the agent of one gateway is down, so that its Envoy gets no changes", Hop: check.HopRoute, Status: check.Warning, Cause: "no change comes to it", Cure: "agent runs and reaches an xds-server", Short: true,
-		Do: "bring the gateway's agent back, and its way to the xds-servers",
+		ID: "gateway-stale", Title: "the gateway-agent of one gateway is down, so its Envoy receives no changes", Hop: check.HopRoute, Status: check.Warning, Cause: "receives no changes", Cure: "agent runs and reaches an xds-server", Short: true,
+		Do: "restore the gateway-agent, and its route to the xds-servers",
 		inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.world.Gateways[0].Hold() // its Envoy continues
 			return func(*testing.T) { r.world.Gateways[0].Resume() }
 		},
 	},
 	{
-		ID: "nack", Title: "Envoy refuses what an xds-server sends (NACK)", Hop: check.HopRoute, Cause: "refuses what the xds-server sends", Cure: "rollout undo deployment/xds-server",
-		Do: "take the newest change of the xds-servers back, or upgrade the gateways",
+		ID: "nack", Title: "Envoy rejects the configuration from an xds-server (NACK)", Hop: check.HopRoute, Cause: "rejects the configuration from the xds-server", Cure: "rollout undo deployment/xds-server",
+		Do: "revert the last upgrade of the xds-servers, or upgrade the gateways",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.XDSServers[0].Process().Program
 			// Our agents accept any number here, but Envoy rejects this one.
@@ -80,8 +80,8 @@ var gatewayFaults = []fault{
 		},
 	},
 	{
-		ID: "worker-without-tunnel", Title: "workers of a gateway have no tunnel: it has more than the xds-servers know", Hop: check.HopTunnels, Status: check.Warning, Cause: "are on other workers", Cure: "--gateway-workers",
-		Do: "give the xds-servers the `--gateway-workers` that the gateways have as `--workers`",
+		ID: "worker-without-tunnel", Title: "a gateway has workers without a tunnel: it has more workers than the xds-servers are configured for", Hop: check.HopTunnels, Status: check.Warning, Cause: "are on other workers", Cure: "--gateway-workers",
+		Do: "set `--gateway-workers` of the xds-servers to the `--workers` of the gateways",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			g := r.world.Gateways[1]
 			usual := g.Process().Spec
@@ -96,7 +96,7 @@ var gatewayFaults = []fault{
 	},
 	{
 		ID: "xds-server-down", Title: "one of two xds-servers is down", Hop: check.HopServers, Status: check.Warning, Cause: "that xds-server does not run", Cure: "get pods -l app.kubernetes.io/name=xds-server",
-		Do: "bring that xds-server back",
+		Do: "restore that xds-server",
 		inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.world.XDSServers[1].Hold()
 			return func(*testing.T) { r.world.XDSServers[1].Resume() }
@@ -104,7 +104,7 @@ var gatewayFaults = []fault{
 	},
 	{
 		ID: "xds-servers-down", Title: "all xds-servers are down", Hop: check.HopServers, Cause: "no xds-server runs", Cure: "get pods -l app.kubernetes.io/name=xds-server",
-		Do: "bring the xds-servers back",
+		Do: "restore the xds-servers",
 		inject: func(_ *testing.T, r *room) func(*testing.T) {
 			for _, x := range r.world.XDSServers {
 				x.Hold()
@@ -121,16 +121,16 @@ var gatewayFaults = []fault{
 // controllerFaults are faults of the controller and its webhook.
 var controllerFaults = []fault{
 	{
-		ID: "controller-down", Title: "the controller is down", Hop: check.HopServers, Cause: "nothing is signed, renewed or repaired", Cure: "start the controller again", Short: true,
-		Do: "bring the controller back",
+		ID: "controller-down", Title: "the controller is down", Hop: check.HopServers, Cause: "nothing is signed, renewed or repaired", Cure: "restart the controller", Short: true,
+		Do: "restart the controller",
 		inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.world.Controller.Hold()
 			return func(*testing.T) { r.world.Controller.Resume() }
 		},
 	},
 	{
-		ID: "secret-edited", Title: "the kubeconfig Secret is edited by hand, and the controller is down", Hop: check.HopKubeconfig, Cause: "somebody has edited Secret", Cure: "start the controller again", Short: true,
-		Do: "bring the controller back: it writes the Secret again",
+		ID: "secret-edited", Title: "the kubeconfig Secret is edited by hand, and the controller is down", Hop: check.HopKubeconfig, Cause: "was edited", Cure: "restart the controller", Short: true,
+		Do: "restart the controller: it corrects the Secret",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.world.Controller.Hold()
 			r.edit(t, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server, c.ProxyURL = r.api.URL(), "" })
@@ -138,8 +138,8 @@ var controllerFaults = []fault{
 		},
 	},
 	{
-		ID: "bootstrap-deleted", Title: "the bootstrap Secret is deleted, and the controller is down", Hop: check.HopEdge, Cause: "somebody has deleted the bootstrap Secret", Cure: "start the controller again",
-		Do:      "bring the controller back: it makes the Secret again",
+		ID: "bootstrap-deleted", Title: "the bootstrap Secret is deleted, and the controller is down", Hop: check.HopEdge, Cause: "the bootstrap Secret was deleted", Cure: "restart the controller",
+		Do:      "restart the controller: it creates the Secret again",
 		of:      func(r *room) *lab.Cluster { return r.sibling("newcomer") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("newcomer") },
 		inject: func(t *testing.T, r *room) func(*testing.T) {
@@ -155,7 +155,7 @@ var controllerFaults = []fault{
 	},
 	{
 		ID: "webhook-down", Title: "the webhook is down", Hop: check.HopServers, Status: check.Warning, Cause: "the webhook does not answer", Cure: "Service fairlead-webhook",
-		Do: "bring the Service `fairlead-webhook` and the controller behind it back",
+		Do: "restore the Service `fairlead-webhook` and the controller behind it",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.Controller.Process().Spec
 			r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *proc.Spec) {
@@ -184,8 +184,8 @@ var controllerFaults = []fault{
 		},
 	},
 	{
-		ID: "edge-certificate-ended", Title: "the edge was away until its certificate ended", Hop: check.HopEdge, Cause: "the edge could not renew it", Cure: "bring the edge back",
-		Do:      "bring the edge back: it renews by its key",
+		ID: "edge-certificate-ended", Title: "the edge had no control channel until its certificate expired", Hop: check.HopEdge, Cause: "the edge could not renew it", Cure: "restore the edge",
+		Do:      "restore the edge: it renews its certificate with its key",
 		of:      func(r *room) *lab.Cluster { return r.sibling("sleeper") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("sleeper") },
 		inject:  func(t *testing.T, r *room) func(*testing.T) { return r.sleeps(t) },

@@ -50,14 +50,14 @@ func Command(root func() *cobra.Command) *cobra.Command {
 	f := bundleFlags{tree: root}
 	cmd := &cobra.Command{
 		Use:   "support-bundle",
-		Short: "Gather everything that is needed to help, without secrets, into one file",
+		Short: "Collect diagnostic data, without secrets, into one file",
 		Long: strings.TrimSpace(`
-Gather everything that is needed to help into one .tar.gz with mode 0600: versions; Clusters, Tunnels, Machines, and Fairlead's own
-objects with their events; of Secrets their names alone; what "fairlead status", "check --all" and "config sync" say; what was sent to the
-Envoys; logs and metrics of Fairlead's Pods. README.txt in it says what is there, and what is not and why.
+Collect diagnostic data into one .tar.gz with mode 0600: versions; Clusters, Tunnels, Machines, and Fairlead's own
+objects with their events; only the names of Secrets; the output of "fairlead status", "check --all" and "config sync"; the configuration of the
+Envoys; logs and metrics of Fairlead's Pods. Its README.txt lists the content, and what is missing and why.
 
 Keys, tokens and their hashes, passwords, certificates, kubeconfigs, values of environments and annotations of others are
-removed, each as "[removed]". Names of hosts, addresses and names of objects stay: look through it before you send it to strangers.`),
+replaced by "[removed]". Host names, addresses and names of objects remain: review the file before you share it.`),
 		Example: "  fairlead support-bundle\n  fairlead support-bundle -n prod --file prod.tar.gz --no-logs",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -65,12 +65,12 @@ removed, each as "[removed]". Names of hosts, addresses and names of objects sta
 	f.Flags.AddTo(cmd.Flags())
 	f.ServersFlags.AddTo(cmd)
 	set := cmd.Flags()
-	set.StringVarP(&f.Namespace, "namespace", "n", "", "take Clusters of this namespace alone; by default of all")
-	set.StringVar(&f.file, "file", "", "file to write; by default fairlead-support-<time>.tar.gz in this folder")
-	set.BoolVar(&f.overwrite, "overwrite", false, "write the file though it is there already")
+	set.StringVarP(&f.Namespace, "namespace", "n", "", "include only Clusters of this namespace (default: all namespaces)")
+	set.StringVar(&f.file, "file", "", "file to write (default: fairlead-support-<time>.tar.gz in the current folder)")
+	set.BoolVar(&f.overwrite, "overwrite", false, "overwrite the file if it exists")
 	set.BoolVar(&f.noChecks, "no-checks", false, "leave out `check --all`, which makes requests to all workload clusters")
 	set.BoolVar(&f.noLogs, "no-logs", false, "leave out logs")
-	set.Int64Var(&f.logLines, "log-lines", 5000, "how many lines of each log, the last ones")
+	set.Int64Var(&f.logLines, "log-lines", 5000, "how many lines of each log, from its end")
 	return cmd
 }
 
@@ -106,7 +106,7 @@ func (f *bundleFlags) run(cmd *cobra.Command) error {
 	}
 	file, err := os.OpenFile(f.file, mode, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s is there already: give another --file, or --overwrite", f.file)
+		return fmt.Errorf("%s exists: use another --file, or --overwrite", f.file)
 	}
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (f *bundleFlags) run(cmd *cobra.Command) error {
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s has %d files, without secrets", f.file, len(b.contents)+1)
 	if len(b.missing) > 0 {
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "; %d things are not in it:\n  %s", len(b.missing), strings.Join(b.missing, "\n  "))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "; %d parts are missing:\n  %s", len(b.missing), strings.Join(b.missing, "\n  "))
 	}
 	_, _ = fmt.Fprintln(cmd.OutOrStdout())
 	return err

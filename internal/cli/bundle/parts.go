@@ -107,13 +107,13 @@ func (b *bundle) commands(ctx context.Context) error {
 		args       []string
 	}
 	all := []said{
-		{"status.txt", "what `fairlead status` shows", append([]string{"status", "-o", "wide"}, scope...)},
+		{"status.txt", "output of `fairlead status`", append([]string{"status", "-o", "wide"}, scope...)},
 		{"status.json", "the same for machines", append([]string{"status", "-o", "json"}, scope...)},
-		{"config-sync.txt", "what `fairlead config sync` shows", []string{"config", "sync", "-o", "wide"}},
+		{"config-sync.txt", "output of `fairlead config sync`", []string{"config", "sync", "-o", "wide"}},
 		{"config-sync.json", "the same for machines", []string{"config", "sync", "-o", "json"}},
 	}
 	if !b.flags.noChecks {
-		all = append(all, said{"check.json", "what `fairlead check --all` finds", append([]string{"check", "--all", "-o", "json"}, scope...)})
+		all = append(all, said{"check.json", "result of `fairlead check --all`", append([]string{"check", "--all", "-o", "json"}, scope...)})
 	} else {
 		b.addMissing("check.json", "--no-checks")
 	}

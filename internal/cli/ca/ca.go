@@ -32,7 +32,7 @@ type caFlags struct {
 
 // Command returns the command group ca.
 func Command() *cobra.Command {
-	return command.Group("ca", "Look at the CA, and rotate it", caStatusCommand(), caRotateCommand())
+	return command.Group("ca", "Show and rotate the CA", caStatusCommand(), caRotateCommand())
 }
 
 func (f *caFlags) addAllTo(cmd *cobra.Command) {
@@ -44,7 +44,7 @@ func caStatusCommand() *cobra.Command {
 	var f caFlags
 	var o output.Options
 	cmd := &cobra.Command{
-		Use: "status", Short: "Show which CAs are in use, and how far a rotation is", Args: cobra.NoArgs,
+		Use: "status", Short: "Show the CAs in use and the progress of a rotation", Args: cobra.NoArgs,
 		Example: "  fairlead ca status\n  fairlead ca status --watch",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := f.open()
@@ -70,11 +70,11 @@ func caRotateCommand() *cobra.Command {
 	var f caFlags
 	cmd := &cobra.Command{
 		Use:     "rotate",
-		Short:   "Replace the CA by another, without anybody noticing",
+		Short:   "Replace the CA without an interruption",
 		Example: "  fairlead ca rotate\n  fairlead ca rotate --wait",
-		Long: "Ask the controller to replace the CA, and see it begin. The controller does the rest, however long it takes: by\n" +
-			"default a bit more than 90 days, so that edges that are away can come back; its flag --ca-overlap shortens that.\n" +
-			"If a rotation runs already this joins it, so the command can be ended and given again at any time.",
+		Long: "Request the controller to replace the CA, and wait until the rotation begins. The controller completes it: by\n" +
+			"default after somewhat more than 90 days, so that disconnected edges can return; its flag --ca-overlap shortens that.\n" +
+			"If a rotation is running, the command follows it, so you can stop and repeat the command at any time.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := f.open()
@@ -113,7 +113,7 @@ func (a *authority) read(ctx context.Context) (*corev1.ConfigMap, v1alpha1.CARot
 	}
 	text, ok := config.Data[v1alpha1.CARotationKey]
 	if !ok {
-		return nil, rotation, fmt.Errorf("ConfigMap %s says nothing of a CA yet: does the controller run?", a.key)
+		return nil, rotation, fmt.Errorf("ConfigMap %s has no CA yet: check that the controller runs", a.key)
 	}
 	if err := json.Unmarshal([]byte(text), &rotation); err != nil {
 		return nil, rotation, fmt.Errorf("reading %s of ConfigMap %s: %w", v1alpha1.CARotationKey, a.key, err)
@@ -132,7 +132,7 @@ func (a *authority) rotate(ctx context.Context, out io.Writer, f caFlags) error 
 			return err
 		}
 	} else {
-		_, _ = fmt.Fprintln(out, "a rotation runs already")
+		_, _ = fmt.Fprintln(out, "a rotation is already running")
 	}
 	waiting, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
@@ -142,7 +142,7 @@ func (a *authority) rotate(ctx context.Context, out io.Writer, f caFlags) error 
 	now, err := a.until(waiting, begun, func(v1alpha1.CARotation) {})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		return fmt.Errorf("the rotation has not begun within %s: does the controller run? It begins when it does", f.timeout)
+		return fmt.Errorf("the rotation has not begun within %s: check that the controller runs; the rotation begins when it does", f.timeout)
 	case err != nil:
 		return err
 	}
@@ -163,7 +163,7 @@ func (a *authority) rotate(ctx context.Context, out io.Writer, f caFlags) error 
 // ask writes the request for the controller.
 func (a *authority) ask(ctx context.Context, config *corev1.ConfigMap, now v1alpha1.CARotation) error {
 	if len(now.CAs) > 0 && now.CAs[len(now.CAs)-1].Brought {
-		return fmt.Errorf("the CA was brought: put another one into Secret %s/%s, or have its issuer renew it (cert-manager: cmctl renew), and the rotation begins by itself",
+		return fmt.Errorf("the CA was supplied by you: put another one into Secret %s/%s, or have its issuer renew it (cert-manager: cmctl renew), and the rotation begins automatically",
 			a.key.Namespace, v1alpha1.CASecretName)
 	}
 	if now.Problem != "" {
@@ -175,7 +175,7 @@ func (a *authority) ask(ctx context.Context, config *corev1.ConfigMap, now v1alp
 	}
 	want.Annotations[v1alpha1.RotateCAAnnotation] = time.Now().UTC().Format(time.RFC3339)
 	if err := a.Patch(ctx, want, client.MergeFrom(config)); err != nil {
-		return fmt.Errorf("asking for a rotation: %w", err)
+		return fmt.Errorf("requesting a rotation: %w", err)
 	}
 	return nil
 }
@@ -213,15 +213,15 @@ func phaseLine(r v1alpha1.CARotation) string {
 		return "steady: the rotation is complete"
 	}
 	line := map[v1alpha1.CAPhase]string{
-		v1alpha1.CAPhaseIntroduce: "introduce: everybody learns of the new CA, the old one signs",
+		v1alpha1.CAPhaseIntroduce: "introduce: the new CA is distributed, the old one signs",
 		v1alpha1.CAPhaseMove:      "move: the new CA signs for edges and gateways",
-		v1alpha1.CAPhaseRetire:    "retire: the new CA signs for all, the old one is on its way out",
+		v1alpha1.CAPhaseRetire:    "retire: the new CA signs for all, the old one is being removed",
 	}[r.Phase]
 	if r.Until != nil {
 		line += ", until " + clock(r.Until)
 	}
 	if r.Ends != nil {
-		line += "; all is done at " + clock(r.Ends)
+		line += "; the rotation ends at " + clock(r.Ends)
 	}
 	return line
 }
@@ -244,9 +244,9 @@ func rotationView(r v1alpha1.CARotation) output.View {
 		case r.Phase != v1alpha1.CAPhaseSteady:
 			p.Line(output.Plain(phaseLine(r)))
 		case r.Next != nil:
-			p.Line(output.Plain("no rotation runs; the next one begins by itself at " + clock(r.Next)))
+			p.Line(output.Plain("no rotation is running; the next one begins at " + clock(r.Next)))
 		default:
-			p.Line(output.Plain("no rotation runs; one begins when another CA is brought"))
+			p.Line(output.Plain("no rotation is running; one begins when you supply another CA"))
 		}
 		if r.Problem != "" {
 			p.Line(output.Styled(output.StyleBad, "problem: "), output.Plain(r.Problem))

@@ -47,7 +47,7 @@ func Command() *cobra.Command {
 	var f checkFlags
 	cmd := &cobra.Command{
 		Use:   "check (CLUSTER | --all)",
-		Short: "Find the first broken hop on the way to a workload cluster, its cause and its cure",
+		Short: "Find the first broken hop on the path to a workload cluster, its cause and its cure",
 		Long: strings.TrimSpace(`
 Walk the way from a client to the apiserver of a workload cluster, hop by hop, and name the first that is broken, the likely cause, and
 what to do. It changes nothing. What can't be tested from this machine is said to be so, and from where it can.
@@ -61,7 +61,7 @@ Exit codes: 0 nothing is broken (warnings leave it 0); 1 a hop is broken; 2 the 
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case f.all && len(args) > 0:
-				return errors.New("give the name of a Cluster or --all, not both")
+				return errors.New("use the name of a Cluster or --all, not both")
 			case !f.all && len(args) != 1:
 				return errors.New("give the name of one Cluster, or --all")
 			case f.everywhere && !f.all:
@@ -79,12 +79,12 @@ Exit codes: 0 nothing is broken (warnings leave it 0); 1 a hop is broken; 2 the 
 	f.ServersFlags.AddTo(cmd)
 	f.Options.AddTo(cmd)
 	flags := cmd.Flags()
-	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters; by default that of the context")
+	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters (default: the namespace of the context)")
 	flags.BoolVar(&f.all, "all", false, "check all Clusters of the namespace that have a tunnel or want one")
 	flags.BoolVarP(&f.everywhere, "all-namespaces", "A", false, "with --all: those of all namespaces")
 	flags.IntVar(&f.parallel, "parallel", defaultParallel, "with --all: how many at the same time")
-	flags.DurationVar(&f.timeout, "timeout", defaultCheckTime, "after which the look at one Cluster ends")
-	flags.DurationVar(&f.stream, "watch-for", 3*time.Second, "for how long a watch has to stay open")
+	flags.DurationVar(&f.timeout, "timeout", defaultCheckTime, "time limit for the check of one Cluster")
+	flags.DurationVar(&f.stream, "watch-for", 3*time.Second, "how long a watch must stay open")
 	flags.StringVar(&f.via, "via", "", "host:port to dial instead of what the kubeconfig names, such as a forwarded port of the gateways")
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	return cmd
@@ -115,7 +115,7 @@ func (f *checkFlags) run(cmd *cobra.Command, args []string) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 	defer cancel()
 	progress := output.NewProgress(cmd)
-	progress.Update("looking at %s/%s …", m.Namespace, args[0])
+	progress.Update("checking %s/%s …", m.Namespace, args[0])
 	report := checker.Check(ctx, client.ObjectKey{Namespace: m.Namespace, Name: args[0]})
 	progress.Done()
 	if err := f.Print(cmd, output.View{Data: report, Page: func(p *output.Page) { printReport(p, &report) }}); err != nil {
@@ -219,14 +219,14 @@ func (f *checkFlags) checkAll(cmd *cobra.Command, m *management.Client, checker 
 			counting.Lock()
 			defer counting.Unlock()
 			done++
-			progress.Update("%d of %d looked at …", done, len(keys))
+			progress.Update("checked %d of %d …", done, len(keys))
 			return nil
 		})
 	}
 	_ = group.Wait()
 	progress.Done()
 	if err := cmd.Context().Err(); err != nil {
-		return fmt.Errorf("looking at the fleet: %w", context.Cause(cmd.Context()))
+		return fmt.Errorf("reading the state of the fleet: %w", context.Cause(cmd.Context()))
 	}
 	slices.SortStableFunc(reports, func(a, b check.Report) int { return rank(a.Status) - rank(b.Status) })
 	if err := f.Print(cmd, fleetReport(reports)); err != nil {

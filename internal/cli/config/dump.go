@@ -43,13 +43,13 @@ func configDumpCommand() *cobra.Command {
 	var f dumpFlags
 	cmd := &cobra.Command{
 		Use:   "dump NODE",
-		Short: "Print what was sent to an Envoy, or how it differs from what that runs",
+		Short: "Print the configuration that was sent to an Envoy, or how it differs from what Envoy runs",
 		Long: strings.TrimSpace(`
-Print the Envoy clusters and listeners that the xds-servers publish for a gateway or an edge, as YAML. With --diff the node's agent is asked what
-its Envoy runs, and what differs is printed; the exit code is 1 if anything does. A gateway's agent itself gives an Envoy cluster another form
-while its workload cluster has no tunnel: that is said, and is no difference.
+Print the Envoy clusters and listeners that the xds-servers publish for a gateway or an edge, as YAML. With --diff, query the node's agent for what
+its Envoy runs, and print the differences; the exit code is 1 if there are any. A gateway-agent gives an Envoy cluster another form
+while its workload cluster has no tunnel: that is printed, but is not a difference.
 
-There are no keys in either: Envoys get them from their agents alone.`),
+Neither contains keys: Envoys receive keys from their agents only.`),
 		Example: "  fairlead config dump gateway-0 --type lds\n  fairlead config dump gateway-0 --name c1.prod.tunnels.example.com\n  fairlead config dump edge-abc --diff",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -83,9 +83,9 @@ There are no keys in either: Envoys get them from their agents alone.`),
 	}
 	f.addTo(cmd)
 	f.Options.AddTo(cmd)
-	cmd.Flags().StringVar(&f.kind, "type", "", "cds (Envoy clusters) or lds (listeners); by default both")
+	cmd.Flags().StringVar(&f.kind, "type", "", "cds (Envoy clusters) or lds (listeners) (default: both)")
 	cmd.Flags().StringVar(&f.name, "name", "", "name of one resource")
-	cmd.Flags().BoolVar(&f.diff, "diff", false, "print how what was sent differs from what Envoy runs")
+	cmd.Flags().BoolVar(&f.diff, "diff", false, "print how the sent configuration differs from what Envoy runs")
 	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{"cds", "lds"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -163,7 +163,7 @@ func findNode(ctx context.Context, servers *collect.Servers, name string) (*coll
 	if err != nil {
 		return nil, err
 	}
-	return nil, fmt.Errorf("%s is connected to no xds-server: `fairlead config sync` lists the gateways and edges that are", name)
+	return nil, fmt.Errorf("%s is not connected to any xds-server: `fairlead config sync` lists the gateways and edges that are", name)
 }
 
 // compare adds what Envoy runs, and the differences.
@@ -210,7 +210,7 @@ func (d *dumped) judge() {
 	case d.Runs == nil:
 		d.Message = cmp.Or(d.Message, "Envoy does not have it")
 	case d.Sent == nil:
-		d.Message = cmp.Or(d.Message, "Envoy still has it, though it is published no more")
+		d.Message = cmp.Or(d.Message, "Envoy still has it, but it is no longer published")
 	}
 	d.Diff, _ = difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
 		A: withEnds(asLines(d.Sent)), B: withEnds(asLines(d.Runs)), FromFile: "sent/" + d.Type + "/" + d.Name, ToFile: "runs/" + d.Type + "/" + d.Name, Context: 3,

@@ -25,10 +25,10 @@ func configWhyCommand() *cobra.Command {
 	var f configFlags
 	cmd := &cobra.Command{
 		Use:   "why HOSTNAME",
-		Short: "See where a hostname leads and why, from the objects to the Envoys",
+		Short: "Explain which workload cluster a hostname is served by, and why",
 		Long: strings.TrimSpace(`
-Follow a hostname, as clients send it by SNI or CONNECT, from the Cluster and the Tunnel that claim it to the Envoy cluster that each gateway
-has for it, field by field; or see why nobody is served by that name. The exit code is 1 if it is not served by every gateway.`),
+Follow a hostname, as clients send it by SNI or CONNECT, from the Cluster and the Tunnel that claim it to its Envoy cluster on each gateway,
+field by field; or explain why the name is not served. The exit code is 1 if a gateway does not serve it.`),
 		Example: "  fairlead config why c1.prod.tunnels.example.com\n  fairlead config why api.c1.example.com -o wide",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -231,7 +231,7 @@ func apiServerFrom(c *claim) string {
 	case c.cluster != nil && c.cluster.Spec.ControlPlaneEndpoint.Host != "":
 		return "Cluster spec.controlPlaneEndpoint"
 	default:
-		return "default, as neither Tunnel nor Cluster says"
+		return "default: neither Tunnel nor Cluster sets it"
 	}
 }
 
@@ -251,10 +251,10 @@ func (a *whyAnswer) ask(ctx context.Context, servers *collect.Servers, fleet col
 		if !g.Installed {
 			continue
 		}
-		row := gatewayWhy{Name: g.Name, Status: string(collect.Stale), Tunnels: tunnels[g.Name], Since: pointer(g.DisconnectedSince()), Message: "its agent is connected to no xds-server that answered"}
+		row := gatewayWhy{Name: g.Name, Status: string(collect.Stale), Tunnels: tunnels[g.Name], Since: pointer(g.DisconnectedSince()), Message: "its agent is not connected to any xds-server that answered"}
 		i := slices.IndexFunc(nodes, func(n collect.Node) bool { return n.Name == g.Name })
 		if i >= 0 {
-			row.Status, row.Message, row.Since = "NONE", "it was sent nothing by this name", nil
+			row.Status, row.Message, row.Since = "NONE", "it was not sent this name", nil
 			for _, r := range nodes[i].Resources {
 				row.Status, row.Version, row.Since, row.Message = string(r.Status), r.Version, pointer(r.Since), r.Refusal
 				if a.Envoy == nil {

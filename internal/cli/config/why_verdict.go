@@ -20,8 +20,8 @@ func (a *whyAnswer) judge(claims []*claim, holder *claim, domain model.TunnelDom
 		return
 	}
 	if holder.resolution.Cluster.Prepared {
-		a.Verdict = "Tunnel " + a.Cluster + " waits for its Cluster, which is to be moved here; until then no client is served"
-		a.Cure = "go on with the move: `fairlead move --help`"
+		a.Verdict = "Tunnel " + a.Cluster + " waits for its Cluster, which will be moved here; until then no client is served"
+		a.Cure = "continue the move: `fairlead move --help`"
 		return
 	}
 	var without, empty []string
@@ -34,15 +34,15 @@ func (a *whyAnswer) judge(claims []*claim, holder *claim, domain model.TunnelDom
 	}
 	switch {
 	case len(a.Gateways) == 0:
-		a.Verdict, a.Cure = "the xds-servers know no gateway", "look at the StatefulSet of the gateways, and at --gateway of the xds-servers"
+		a.Verdict, a.Cure = "the xds-servers know no gateway", "check the StatefulSet of the gateways, and --gateway of the xds-servers"
 	case len(without) > 0:
-		a.Verdict = a.Cluster + " is to be served by this name, but not by every gateway as it should be: " + strings.Join(without, ", ")
-		a.Cure = "`fairlead config sync` says what is wrong with them"
+		a.Verdict = a.Cluster + " should be served by this name, but not every gateway serves it: " + strings.Join(without, ", ")
+		a.Cure = "`fairlead config sync` reports what is wrong with them"
 	case len(empty) > 0:
-		a.Verdict = "every gateway leads this name to " + a.Cluster + ", but no edge of it has a tunnel to " + strings.Join(empty, ", ")
-		a.Cure = "`fairlead check " + holder.tunnel.Name + " -n " + holder.tunnel.Namespace + "` says which hop is broken"
+		a.Verdict = "every gateway routes this name to " + a.Cluster + ", but no edge of it has a tunnel to " + strings.Join(empty, ", ")
+		a.Cure = "`fairlead check " + holder.tunnel.Name + " -n " + holder.tunnel.Namespace + "` names the broken hop"
 	default:
-		a.Served, a.Verdict = true, "every gateway leads this name to "+a.Cluster+", through tunnels of its edges"
+		a.Served, a.Verdict = true, "every gateway routes this name to "+a.Cluster+", through tunnels of its edges"
 	}
 }
 
@@ -55,13 +55,13 @@ func unserved(claims []*claim, hostname string, domain model.TunnelDomain) (verd
 		own, err := domain.Hostname(c.candidate.Key)
 		switch {
 		case c.granted(hostname):
-			verdict = fmt.Sprintf("Tunnel %s is to be served by this name, but the controller has not recorded that", c.candidate.Key)
-			return verdict, fmt.Sprintf("see whether the controller runs, and whether the Cluster is paused: `fairlead check %s -n %s`",
+			verdict = fmt.Sprintf("Tunnel %s should be served by this name, but the controller has not recorded it", c.candidate.Key)
+			return verdict, fmt.Sprintf("check that the controller runs, and that the Cluster is not paused: `fairlead check %s -n %s`",
 				c.tunnel.Name, c.tunnel.Namespace)
 		case c.resolution.Fatal != nil && err == nil && own == hostname:
 			return fmt.Sprintf("Tunnel %s claims this name, but is not served: %s", c.candidate.Key, c.resolution.Fatal.Error()), c.resolution.Fatal.Cure
 		case c.resolution.Fatal != nil && slices.Contains(c.candidate.ExtraNames, hostname):
-			return fmt.Sprintf("Tunnel %s claims this name as an extra name, but is not served at all: %s", c.candidate.Key, c.resolution.Fatal.Error()), c.resolution.Fatal.Cure
+			return fmt.Sprintf("Tunnel %s claims this name as an extra name, but is not served: %s", c.candidate.Key, c.resolution.Fatal.Error()), c.resolution.Fatal.Cure
 		}
 		for _, refused := range c.resolution.Refused {
 			if refused.Value == hostname {
@@ -79,7 +79,7 @@ func unserved(claims []*claim, hostname string, domain model.TunnelDomain) (verd
 			"`fairlead status -A` lists all Clusters with their hostnames"
 	}
 	return fmt.Sprintf("this name is not below the tunnel domain %s, and no Tunnel has it as an extra name", domain),
-		"put it into spec.extraNames of the Tunnel whose serving certificate has it, or use its tunnel hostname"
+		"add it to spec.extraNames of the Tunnel whose serving certificate has it, or use the tunnel hostname"
 }
 
 // idle explains why a Cluster does not claim the name, if the name would be its own.
@@ -99,18 +99,18 @@ func idle(c *claim, hostname string, domain model.TunnelDomain) (verdict, cure s
 	}
 	switch {
 	case c.tunnel == nil && c.cluster.Labels[v1alpha1.TunnelLabel] != v1alpha1.TunnelEnabled:
-		return fmt.Sprintf("Cluster %s has no tunnel: it has not the label %s=%s", key, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled),
+		return fmt.Sprintf("Cluster %s has no tunnel: it lacks the label %s=%s", key, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled),
 			fmt.Sprintf("kubectl label cluster -n %s %s %s=%s", key.Namespace, key.Name, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled)
 	case c.tunnel == nil:
-		return fmt.Sprintf("Cluster %s is to have a tunnel, but there is no Tunnel yet", key), "the controller makes it: look at its log and at the events of the Cluster"
+		return fmt.Sprintf("Cluster %s has opted in, but there is no Tunnel yet", key), "the controller creates it: see its log and the events of the Cluster"
 	case c.cluster == nil:
 		return fmt.Sprintf("there is a Tunnel %s, but no Cluster of that name", key), "create the Cluster, or delete the Tunnel"
 	case c.tunnel.ClaimedID() == "":
-		return fmt.Sprintf("Tunnel %s has no id yet", key), "the controller gives it one: look at its log"
+		return fmt.Sprintf("Tunnel %s has no id yet", key), "the controller sets it: see its log"
 	case !c.tunnel.Spec.Kubeconfig.Mode.Tunnelled():
-		return fmt.Sprintf("Tunnel %s has the kubeconfig mode %s, which leads through no tunnel", key, c.tunnel.Spec.Kubeconfig.Mode), "choose another spec.kubeconfig.mode"
+		return fmt.Sprintf("Tunnel %s has the kubeconfig mode %s, which uses no tunnel", key, c.tunnel.Spec.Kubeconfig.Mode), "choose another spec.kubeconfig.mode"
 	default:
-		return fmt.Sprintf("Tunnel %s belongs to an earlier Cluster of that name", key), "wait until it is deleted, and the controller makes a new one"
+		return fmt.Sprintf("Tunnel %s belongs to an earlier Cluster of that name", key), "wait until it is deleted and the controller has created a new one"
 	}
 }
 

@@ -30,7 +30,7 @@ type edgeFlags struct {
 
 // Command returns the command group edge.
 func Command() *cobra.Command {
-	return command.Group("edge", "Look at edges, and revoke them", edgeListCommand(), edgeRevokeCommand())
+	return command.Group("edge", "List and revoke edges", edgeListCommand(), edgeRevokeCommand())
 }
 
 func edgeListCommand() *cobra.Command {
@@ -38,7 +38,7 @@ func edgeListCommand() *cobra.Command {
 	var o output.Options
 	cmd := &cobra.Command{
 		Use:     "list [CLUSTER]",
-		Short:   "List the edges of a namespace, of one Cluster, or all of them",
+		Short:   "List edges",
 		Example: "  fairlead edge list -A\n  fairlead edge list -n prod c1\n  fairlead edge list -A --watch",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -62,8 +62,8 @@ func edgeListCommand() *cobra.Command {
 	}
 	f.AddTo(cmd.Flags())
 	o.AddWatchTo(cmd)
-	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters; by default that of the context")
-	cmd.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "list those of all namespaces")
+	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters (default: the namespace of the context)")
+	cmd.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "list the edges of all namespaces")
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	return cmd
 }
@@ -78,7 +78,7 @@ func listTunnels(ctx context.Context, from client.Reader, namespace string, name
 	if len(name) == 1 {
 		tunnels.Items = slices.DeleteFunc(tunnels.Items, func(t v1alpha1.Tunnel) bool { return t.Name != name[0] })
 		if len(tunnels.Items) == 0 {
-			return nil, fmt.Errorf("there is no Tunnel %s in %s: `kubectl get clusters,tunnels -A` shows what there is", name[0], inNamespace(namespace))
+			return nil, fmt.Errorf("there is no Tunnel %s in %s: `kubectl get clusters,tunnels -A` lists all", name[0], inNamespace(namespace))
 		}
 	}
 	slices.SortFunc(tunnels.Items, func(a, b v1alpha1.Tunnel) int {

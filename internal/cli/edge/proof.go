@@ -14,7 +14,7 @@ import (
 // lastProof bounds one more query of the gateways after the deadline of a revocation, for the reason.
 const lastProof = 10 * time.Second
 
-var errNotProven = errors.New("it is not proven at the sockets of all gateways that the edge's connections are closed")
+var errNotProven = errors.New("not all gateways have proven that the edge's connections are closed")
 
 // waitProven queries the gateways until each has proven that it has no connection of an edge any longer, and prints the
 // last answer of each.
@@ -57,11 +57,11 @@ func proofLines(proofs []collect.GatewayProof) (lines []string, proven bool) {
 func proofLine(g collect.GatewayProof) (line string, proven bool) {
 	switch p := g.Proof; {
 	case p == nil:
-		return "incomplete: it does not answer (" + g.Problem + "); see that its gateway-agent runs and reaches an xds-server", false
+		return "incomplete: it does not answer (" + g.Problem + "); check that its gateway-agent runs and reaches an xds-server", false
 	case p.GetIncomplete() != "":
 		return "incomplete: " + p.GetIncomplete(), false
 	case !p.GetDenied():
-		return "incomplete: it has not heard of the revocation yet; see that the controller and the xds-servers run", false
+		return "incomplete: it has not received the revocation yet; check that the controller and the xds-servers run", false
 	case p.GetOpen() > 0:
 		return fmt.Sprintf("closed %d connections, %d are open", p.GetClosed(), p.GetOpen()), false
 	default:

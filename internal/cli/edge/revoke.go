@@ -25,13 +25,13 @@ func edgeRevokeCommand() *cobra.Command {
 	var servers management.ServersFlags
 	cmd := &cobra.Command{
 		Use:     "revoke NODE",
-		Short:   "Revoke an edge, and close its tunnels",
+		Short:   "Revoke an edge and close its tunnels",
 		Example: "  fairlead edge revoke edge-abcdefghijklmnop\n  fairlead edge revoke edge-abcdefghijklmnop -n prod --cluster c1",
-		Long: "Write an edge's node name into spec.revokedEdges of its Tunnel, and wait until its tunnels are closed. The edge\n" +
-			"then gets no certificate, no configuration and no tunnel, and the token by which it enrolled ends. Other edges are not\n" +
+		Long: "Add the node name of an edge to spec.revokedEdges of its Tunnel, and wait until its tunnels are closed. The edge\n" +
+			"then gets no certificate, no configuration and no tunnel, and the token that it enrolled with expires. Other edges are not\n" +
 			"affected. Each gateway compares its record with the sockets of its kernel, and the command prints how many connections of\n" +
-			"the edge it closed. The command fails if a gateway has not proven in time that none is left, or says that its record is\n" +
-			"incomplete; the revocation stays. The gateways are asked through the xds-servers, as `fairlead status` does.\n" +
+			"the edge it closed. The command fails if a gateway has not proven in time that none is left, or reports that its record is\n" +
+			"incomplete; the edge remains revoked. The gateways are queried through the xds-servers, as in `fairlead status`.\n" +
 			"`fairlead edge list -A` shows node names. With --cluster an edge can be revoked that is not on record.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -73,7 +73,7 @@ func edgeRevokeCommand() *cobra.Command {
 	}
 	f.AddTo(cmd.Flags())
 	servers.AddTo(cmd)
-	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the edge's Cluster; by default all are looked through")
+	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the edge's Cluster (default: search all namespaces)")
 	cmd.Flags().StringVar(&f.cluster, "cluster", "", "name of the edge's Cluster")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait until its tunnels are closed")
 	return cmd
@@ -102,11 +102,11 @@ func findTunnel(ctx context.Context, c client.Client, node string, f edgeFlags) 
 	}
 	switch {
 	case len(found) == 0 && f.Namespace == "":
-		return nil, fmt.Errorf("no Tunnel has an edge %s on record: see `fairlead edge list -A`, or name its Cluster by --namespace and --cluster", node)
+		return nil, fmt.Errorf("no Tunnel has an edge %s on record: see `fairlead edge list -A`, or select its Cluster with --namespace and --cluster", node)
 	case len(found) == 0:
-		return nil, fmt.Errorf("no Tunnel in namespace %s has an edge %s on record: see `fairlead edge list -A`, or name its Cluster by --cluster too", f.Namespace, node)
+		return nil, fmt.Errorf("no Tunnel in namespace %s has an edge %s on record: see `fairlead edge list -A`, or select its Cluster with --cluster", f.Namespace, node)
 	case len(found) > 1:
-		return nil, fmt.Errorf("several Tunnels have an edge %s on record, %s: name one by --namespace and --cluster", node, strings.Join(names, ", "))
+		return nil, fmt.Errorf("several Tunnels have an edge %s on record, %s: select one with --namespace and --cluster", node, strings.Join(names, ", "))
 	}
 	return found[0], nil
 }
@@ -149,7 +149,7 @@ func waitCut(ctx context.Context, out io.Writer, c client.Client, tunnel *v1alph
 	key := client.ObjectKeyFromObject(tunnel)
 	again := time.NewTicker(management.LookInterval)
 	defer again.Stop()
-	what := "the controller has not seen it: does it run?"
+	what := "the controller has not processed it: check that it runs"
 	for {
 		var now v1alpha1.Tunnel
 		err := c.Get(ctx, key, &now)
@@ -160,15 +160,15 @@ func waitCut(ctx context.Context, out io.Writer, c client.Client, tunnel *v1alph
 		if err == nil {
 			switch edge := edgeOf(&now, node); {
 			case edge == nil:
-				_, err := fmt.Fprintf(out, "revoked %s in Tunnel %s; it is not on record, so nobody can say whether it has tunnels\n", node, key)
+				_, err := fmt.Fprintf(out, "revoked %s in Tunnel %s; it is not on record, so it is not known whether it has tunnels\n", node, key)
 				return err
 			case edge.RevokedAt.IsZero():
 			case len(edge.Gateways) > 0:
-				what = "these gateways have not confirmed that its tunnels are cut: " + observed.TunnelsByGateway(edge.Gateways) + " (those of a gateway that is gone are gone too)"
+				what = "these gateways have not confirmed that its tunnels are closed: " + observed.TunnelsByGateway(edge.Gateways) + " (the tunnels of a removed gateway are closed)"
 			case !edge.Cut():
-				what = "nobody can say at the moment whether its tunnels are cut: not all gateways report to the controller"
+				what = "it is not known whether its tunnels are closed: not all gateways report to the controller"
 			default:
-				_, err := fmt.Fprintf(out, "revoked %s in Tunnel %s: no gateway has a tunnel of it any more, after %s\n", node, key, time.Since(begin).Round(100*time.Millisecond))
+				_, err := fmt.Fprintf(out, "revoked %s in Tunnel %s: no gateway has a tunnel of it after %s\n", node, key, time.Since(begin).Round(100*time.Millisecond))
 				return err
 			}
 		}

@@ -38,14 +38,14 @@ func Command() *cobra.Command {
 		Long: strings.TrimSpace(`
 Print the one command that gives a Cluster an edge, with the Cluster's bootstrap file in it. For a Cluster that exists already: one
 whose machines are still to come gets its edges with them. The command holds a token: who runs it is let in as an edge of
-that Cluster, so treat it as a password. It is good for a day at most.
+that Cluster, so treat it as a password. It is valid for a day at most.
 
   command      the bootstrap file, and edge-agent run in the foreground; in a root shell in the workload network
   systemd      the bootstrap file and the units; in a root shell of a machine with edge-agent and envoy in /usr/local/bin
   static-pod   the bootstrap file and a manifest; in a root shell of a control-plane node
   deployment   a Namespace, a Secret and a Deployment; wherever kubectl reaches the workload cluster
 
-Whose Cluster has not opted in is told so; --enable sets its label fairlead.dev/tunnel.`),
+The command fails if the Cluster has not opted in; --enable sets its label fairlead.dev/tunnel.`),
 		Example: "  fairlead join -n prod c1 --form=deployment | KUBECONFIG=c1.kubeconfig sh\n  fairlead join -n prod c1 --form=systemd | ssh root@machine sh",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -76,7 +76,7 @@ Whose Cluster has not opted in is told so; --enable sets its label fairlead.dev/
 		},
 	}
 	f.AddTo(cmd.Flags())
-	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster; by default that of the context")
+	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)")
 	cmd.Flags().StringVar(&f.form, "form", "command", "how the edge is to run: command, systemd, static-pod or deployment")
 	cmd.Flags().StringVar(&f.image, "image", "fairlead-edge", "image of edge-agent and Envoy, for static-pod and deployment")
 	cmd.Flags().BoolVar(&f.enable, "enable", false, "opt the Cluster in, if it has not")
@@ -90,7 +90,7 @@ func (f *joinFlags) optIn(ctx context.Context, c client.Client, key client.Objec
 	err := c.Get(ctx, key, &cluster)
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("there is no Cluster %s in namespace %s: `kubectl get clusters -A` shows those that there are", key.Name, key.Namespace)
+		return fmt.Errorf("there is no Cluster %s in namespace %s: `kubectl get clusters -A` lists all", key.Name, key.Namespace)
 	case err != nil:
 		return fmt.Errorf("reading Cluster: %w", err)
 	case !cluster.DeletionTimestamp.IsZero():
@@ -112,7 +112,7 @@ func (f *joinFlags) optIn(ctx context.Context, c client.Client, key client.Objec
 // optedIn checks for a Tunnel, because the controller may be configured to give a tunnel to every Cluster.
 func (f *joinFlags) optedIn(ctx context.Context, c client.Client, cluster *clusterv1.Cluster) error {
 	key := client.ObjectKeyFromObject(cluster)
-	notYet := fmt.Errorf("the Cluster %s has not opted in: label it with %s=%s, or give --enable", key, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled)
+	notYet := fmt.Errorf("the Cluster %s has not opted in: label it with %s=%s, or use --enable", key, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled)
 	if cluster.Labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelDisabled {
 		return notYet
 	}
@@ -143,7 +143,7 @@ func WaitBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (
 }
 
 // errNoTunnel reports that no Tunnel was made in time.
-var errNoTunnel = errors.New("there is no Tunnel yet: does the controller of Fairlead run, and is the Cluster paused?")
+var errNoTunnel = errors.New("there is no Tunnel yet: check that the controller of Fairlead runs, and that the Cluster is not paused")
 
 // readBootstrap returns the Secret, a reason to wait for it, or an error if waiting is useless.
 func readBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (secret *corev1.Secret, wait, err error) {
@@ -152,14 +152,14 @@ func readBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (
 	case apierrors.IsNotFound(err):
 		return nil, errNoTunnel, nil
 	case meta.IsNoMatchError(err):
-		return nil, nil, errors.New("this management cluster does not know Tunnels: Fairlead is not installed there")
+		return nil, nil, errors.New("this management cluster lacks the resource Tunnel: Fairlead is not installed there")
 	case err != nil:
 		return nil, fmt.Errorf("reading Tunnel: %w", err), nil
 	}
 	accepted := meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionAccepted)
 	switch {
 	case accepted == nil || accepted.ObservedGeneration != tunnel.Generation:
-		return nil, errors.New("the controller has not looked at the Tunnel yet: does it run?"), nil
+		return nil, errors.New("the controller has not reconciled the Tunnel yet: check that it runs"), nil
 	case accepted.Reason == v1alpha1.ReasonNotTunnelled:
 		return nil, nil, fmt.Errorf("the Tunnel %s needs no edge: %s", key, accepted.Message)
 	case accepted.Status == metav1.ConditionFalse && accepted.Reason != v1alpha1.ReasonInvalidExtraName:

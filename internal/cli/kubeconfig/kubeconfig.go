@@ -47,7 +47,7 @@ func Command() *cobra.Command {
 	var f kubeconfigFlags
 	cmd := &cobra.Command{
 		Use:   "kubeconfig CLUSTER",
-		Short: "Write the kubeconfig by which a workload cluster is reached through its tunnel",
+		Short: "Write the kubeconfig that reaches a workload cluster through its tunnel",
 		Long: strings.TrimSpace(`
 Write the kubeconfig of a workload cluster, as its Secret has it, to the standard output; or add it to a kubeconfig file with --merge,
 which then has mode 0600. It has one context, whose name is CLUSTER.NAMESPACE unless --context-name says otherwise, and holds
@@ -61,7 +61,7 @@ What would not work, or could run programs on your machine, is refused.`),
 	}
 	f.AddTo(cmd.Flags())
 	set := cmd.Flags()
-	set.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster; by default that of the context")
+	set.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)")
 	set.StringVar(&f.from, "copy", "", "name, or namespace/name, of one of the further kubeconfigs that the Tunnel asks for, instead of the administrator's")
 	set.StringVar(&f.into, "merge", "", "kubeconfig file to add it to, instead of the standard output; made if it is not there")
 	set.StringVar(&f.name, "context-name", "", "name of the context, its cluster and its user; by default CLUSTER.NAMESPACE")
@@ -111,16 +111,16 @@ func (f *kubeconfigFlags) read(ctx context.Context, c client.Reader, key client.
 	var tunnel v1alpha1.Tunnel
 	switch err := c.Get(ctx, key, &tunnel); {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("there is no Tunnel %s in namespace %s: `fairlead status -A` shows those that there are, and `fairlead join --enable` opts a Cluster in", key.Name, key.Namespace)
+		return nil, fmt.Errorf("there is no Tunnel %s in namespace %s: `fairlead status -A` lists all, and `fairlead join --enable` opts a Cluster in", key.Name, key.Namespace)
 	case err != nil:
 		return nil, management.ExplainMissing(fmt.Errorf("reading Tunnel: %w", err))
 	}
 	ready := meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigReady)
 	switch {
 	case ready == nil:
-		return nil, fmt.Errorf("the controller has not looked at the kubeconfig of %s yet: does it run?", key)
+		return nil, fmt.Errorf("the controller has not processed the kubeconfig of %s yet: check that it runs", key)
 	case ready.Status != metav1.ConditionTrue:
-		return nil, fmt.Errorf("the kubeconfig of %s does not lead through Fairlead: %s", key, ready.Message)
+		return nil, fmt.Errorf("the kubeconfig of %s does not use Fairlead: %s", key, ready.Message)
 	}
 	secret := client.ObjectKey{Namespace: key.Namespace, Name: key.Name + kubeconfig.Suffix}
 	if f.from != "" {
@@ -168,7 +168,7 @@ func copyOf(tunnel *v1alpha1.Tunnel, name string) (client.ObjectKey, error) {
 func oneContext(data []byte, name string, allowExec bool) (*clientcmdapi.Config, error) {
 	file, err := clientcmd.Load(data)
 	if err != nil {
-		return nil, errors.New("its Secret holds no kubeconfig: its control-plane provider writes it anew when the Secret is deleted")
+		return nil, errors.New("its Secret holds no kubeconfig: delete the Secret: its control-plane provider creates it again")
 	}
 	current := file.Contexts[file.CurrentContext]
 	if current == nil || file.Clusters[current.Cluster] == nil || file.AuthInfos[current.AuthInfo] == nil {
@@ -181,7 +181,7 @@ func oneContext(data []byte, name string, allowExec bool) (*clientcmdapi.Config,
 	if field := OutsideOfUser(user); field != "" && (field != "exec" || !allowExec) {
 		cure := "it is of use on one machine only, and not trusted"
 		if field == "exec" {
-			cure = fmt.Sprintf("it would run %q on your machine: look at it, and give --allow-exec", user.Exec.Command)
+			cure = fmt.Sprintf("it would run %q on your machine: review it, and use --allow-exec", user.Exec.Command)
 		}
 		return nil, fmt.Errorf("its user has %s: %s", field, cure)
 	}
@@ -201,11 +201,11 @@ func checkCluster(c *clientcmdapi.Cluster) error {
 	case err != nil || server.Scheme != "https" || server.Host == "":
 		return errors.New("its server is no https URL: see the condition KubeconfigReady of the Tunnel")
 	case c.InsecureSkipTLSVerify:
-		return errors.New("it has insecure-skip-tls-verify, with which anybody on the way can read and change everything: have its provider give it the CA")
+		return errors.New("it has insecure-skip-tls-verify, which lets any machine on the path read and change the traffic: configure its provider to set the CA")
 	case c.CertificateAuthority != "":
 		return errors.New("it names certificate-authority, a file of some machine: the CA has to be in it")
 	case !x509.NewCertPool().AppendCertsFromPEM(c.CertificateAuthorityData):
-		return errors.New("it has no CA certificate: its control-plane provider writes it anew when the Secret is deleted")
+		return errors.New("it has no CA certificate: delete the Secret: its control-plane provider creates it again")
 	}
 	return nil
 }
@@ -217,14 +217,14 @@ func checkUser(u *clientcmdapi.AuthInfo, now time.Time) error {
 	}
 	block, _ := pem.Decode(u.ClientCertificateData)
 	if block == nil {
-		return errors.New("its client certificate can't be read")
+		return errors.New("its client certificate cannot be parsed")
 	}
 	leaf, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return errors.New("its client certificate can't be read")
+		return errors.New("its client certificate cannot be parsed")
 	}
 	if !now.Before(leaf.NotAfter) {
-		return fmt.Errorf("its client certificate has ended at %s: the control-plane provider should have renewed it, and does when the Secret is deleted", leaf.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Errorf("its client certificate expired at %s: delete the Secret, and the control-plane provider renews it", leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
@@ -250,7 +250,7 @@ func (f *kubeconfigFlags) merge(one *clientcmdapi.Config) error {
 		all = clientcmdapi.NewConfig()
 	case err != nil:
 		// the file may hold keys, which errors of the parser quote
-		return fmt.Errorf("--merge: %s is no kubeconfig, and stays as it is", f.into)
+		return fmt.Errorf("--merge: %s is not a kubeconfig; it was not changed", f.into)
 	}
 	if err := f.collides(all, one); err != nil {
 		return err
@@ -276,9 +276,9 @@ func (f *kubeconfigFlags) collides(all, one *clientcmdapi.Config) error {
 	context, named := all.Contexts[f.name]
 	switch {
 	case ok && (has.Server != one.Clusters[f.name].Server || has.TLSServerName != one.Clusters[f.name].TLSServerName):
-		return fmt.Errorf("--merge: %s has a cluster %s that leads to %s: give --context-name, or --replace", f.into, f.name, has.Server)
+		return fmt.Errorf("--merge: %s has a cluster %s with server %s: use --context-name or --replace", f.into, f.name, has.Server)
 	case named && (context.Cluster != f.name || context.AuthInfo != f.name), !ok && user:
-		return fmt.Errorf("--merge: %s has a context or a user %s of something else: give --context-name, or --replace", f.into, f.name)
+		return fmt.Errorf("--merge: %s has a context or a user %s of something else: use --context-name or --replace", f.into, f.name)
 	}
 	return nil
 }
@@ -289,7 +289,7 @@ func lockKubeconfig(path string) (unlock func(), err error) {
 	file, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL, 0)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return nil, fmt.Errorf("--merge: somebody else is writing %s: try again, or remove %s if nobody is", path, lock)
+		return nil, fmt.Errorf("--merge: %s is locked by another process: try again, or remove the stale lock %s", path, lock)
 	case err != nil:
 		return nil, fmt.Errorf("--merge: %w", err)
 	}

@@ -29,7 +29,7 @@ type Flags struct {
 
 // AddTo adds --kubeconfig and --context.
 func (f *Flags) AddTo(set *pflag.FlagSet) {
-	set.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; by default what KUBECONFIG names, else ~/.kube/config")
+	set.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster (default: $KUBECONFIG, or ~/.kube/config)")
 	set.StringVar(&f.Context, "context", "", "context of the kubeconfig")
 }
 
@@ -70,11 +70,11 @@ func (f *Flags) Open() (*Client, error) {
 	}
 	transport, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("making client of the management cluster: %w", err)
+		return nil, fmt.Errorf("creating client of the management cluster: %w", err)
 	}
 	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme, HTTPClient: transport})
 	if err != nil {
-		return nil, fmt.Errorf("making client of the management cluster: %w", err)
+		return nil, fmt.Errorf("creating client of the management cluster: %w", err)
 	}
 	return &Client{c, config, transport, scheme, namespace}, nil
 }
@@ -98,7 +98,7 @@ func MetadataList(of schema.GroupVersionKind) *metav1.PartialObjectMetadataList 
 // ExplainMissing explains the error of a management cluster that does not have our kind.
 func ExplainMissing(err error) error {
 	if meta.IsNoMatchError(err) {
-		return fmt.Errorf("this management cluster does not know all of Cluster and Tunnel: is Fairlead installed there, and is it the right --context? %w", err)
+		return fmt.Errorf("this management cluster lacks the resource Cluster or Tunnel: check that Fairlead is installed there, and check --context: %w", err)
 	}
 	return err
 }

@@ -34,7 +34,7 @@ const (
 // deliver passes the target's bootstrap file to every edge that it can reach, and prints what to run for the others.
 func (m *move) deliver(ctx context.Context, secret *corev1.Secret) error {
 	if err := m.deliverToPods(ctx); err != nil {
-		m.say("edges can't be reached through the Cluster's own kubeconfig: %v", err)
+		m.say("edges cannot be reached through the kubeconfig of the Cluster: %v", err)
 	}
 	missing, err := m.missing(ctx)
 	if err != nil || len(missing) == 0 {
@@ -53,7 +53,7 @@ func (m *move) deliverToPods(ctx context.Context) error {
 	}
 	set, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("making client of the workload cluster: %w", err)
+		return fmt.Errorf("creating client of the workload cluster: %w", err)
 	}
 	pods, err := m.podsOf(ctx, set)
 	if err != nil {
@@ -103,7 +103,7 @@ func runJoin(ctx context.Context, config *rest.Config, set kubernetes.Interface,
 	var stdout, stderr bounded
 	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: bytes.NewReader(file), Stdout: &stdout, Stderr: &stderr})
 	if err != nil {
-		return "", fmt.Errorf("running edge-agent join: %w: %s", err, cmp.Or(stderr.String(), "it said nothing"))
+		return "", fmt.Errorf("running edge-agent join: %w: %s", err, cmp.Or(stderr.String(), "it printed nothing"))
 	}
 	return cmp.Or(stdout.String(), "done"), nil
 }

@@ -73,7 +73,7 @@ The target waits for the Cluster as long as --for says; after that its edges the
 	}
 	f.AddTo(cmd.Flags())
 	flags := cmd.Flags()
-	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster; by default that of the context")
+	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)")
 	flags.StringVar(&f.to.Kubeconfig, "to-kubeconfig", "", "kubeconfig of the management cluster that the Cluster is to be moved to")
 	flags.StringVar(&f.to.Context, "to-kubeconfig-context", "", "context of that kubeconfig")
 	flags.StringVar(&f.to.Namespace, "to-namespace", "", "namespace of the Cluster there; by default the same")
@@ -157,7 +157,7 @@ func (m *move) source(ctx context.Context) (*v1alpha1.Tunnel, error) {
 	var tunnel v1alpha1.Tunnel
 	switch err := m.from.Get(ctx, m.key, &tunnel); {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("there is no Tunnel %s in namespace %s: has the Cluster opted in, or was it moved already?", m.key.Name, m.key.Namespace)
+		return nil, fmt.Errorf("there is no Tunnel %s in namespace %s: the Cluster has not opted in, or was already moved", m.key.Name, m.key.Namespace)
 	case err != nil:
 		return nil, fmt.Errorf("reading Tunnel: %w", err)
 	}
@@ -167,7 +167,7 @@ func (m *move) source(ctx context.Context) (*v1alpha1.Tunnel, error) {
 	case tunnel.HeldID() == "" || tunnel.Status.Hostname == "":
 		return nil, fmt.Errorf("the Tunnel %s is not served: %s", m.key, acceptedMessage(&tunnel))
 	case len(connectedEdges(&tunnel, time.Now())) == 0:
-		return nil, fmt.Errorf("no edge of the Tunnel %s is connected, so there is nobody to prepare: see `fairlead edge list -n %s %s`", m.key, m.key.Namespace, m.key.Name)
+		return nil, fmt.Errorf("no edge of the Tunnel %s is connected, so there is no edge to prepare: see `fairlead edge list -n %s %s`", m.key, m.key.Namespace, m.key.Name)
 	}
 	return &tunnel, nil
 }
@@ -176,7 +176,7 @@ func acceptedMessage(t *v1alpha1.Tunnel) string {
 	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionAccepted); c != nil {
 		return c.Message
 	}
-	return "its controller has not looked at it yet"
+	return "the controller has not reconciled it yet"
 }
 
 // differ returns an error if both kubeconfigs lead to the same cluster, which would then use the same id twice.
@@ -199,7 +199,7 @@ func (m *move) prepareTarget(ctx context.Context, id string) error {
 	err := m.to.Get(ctx, m.target, &have)
 	switch {
 	case meta.IsNoMatchError(err):
-		return errors.New("the target does not know Tunnels: install Fairlead there first")
+		return errors.New("the target lacks the resource Tunnel: install Fairlead there first")
 	case apierrors.IsNotFound(err):
 		return m.createTarget(ctx, id, until)
 	case err != nil:

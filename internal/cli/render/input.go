@@ -84,7 +84,7 @@ func (f renderFlags) validateAll(cmd *cobra.Command, all []rendered) error {
 	}
 	dir, err := os.MkdirTemp("", "fairlead-render-")
 	if err != nil {
-		return fmt.Errorf("making folder for configurations: %w", err)
+		return fmt.Errorf("creating folder for configurations: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	progress, p, refused := output.NewProgress(cmd), output.NewPage(cmd.OutOrStdout(), false), 0
@@ -128,7 +128,7 @@ func validateOne(ctx context.Context, program, dir string, text []byte) (said st
 	if err != nil {
 		said = strings.TrimSpace(strings.ReplaceAll(out.String(), dir+"/", ""))
 		if said == "" {
-			said = "without a word: " + exit.Error()
+			said = "no output: " + exit.Error()
 		}
 	}
 	return said, err

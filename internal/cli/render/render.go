@@ -34,7 +34,7 @@ func Command() *cobra.Command {
 	var f renderFlags
 	cmd := &cobra.Command{
 		Use:   "render",
-		Short: "Print the whole Envoy configuration of gateways and edges, without any cluster",
+		Short: "Print the complete Envoy configuration of gateways and edges, without a Kubernetes cluster",
 		Long: strings.TrimSpace(`
 Print what a gateway's or an edge's Envoy starts with and gets from its agent, in one file. Such an Envoy asks the agent for
 certificates alone. Without --gateway and --edge that is one YAML document for each gateway and each workload cluster's edge.
@@ -43,7 +43,7 @@ certificates alone. Without --gateway and --edge that is one YAML document for e
   - Kubernetes objects: Clusters and Tunnels. What the installation is like is read from the ConfigMap fairlead-settings and the
     StatefulSet of the gateways, if they are there; other objects are passed over, so that "kubectl kustomize" can be piped in.
   - a fleet in one file, such as deploy/envoy/fleet.yaml.
-What had to be assumed is said in comments. Mistakes are named with file, line and field.
+Assumptions are printed as comments. Errors name the file, line and field.
 
 --validate shows each configuration to an Envoy instead of printing it; with an error of it the exit code is 1.`),
 		Example: "  fairlead render -f cluster.yaml --edge prod/c1\n  kubectl get clusters,tunnels -A -o yaml | fairlead render -f - --gateway gateway-0\n  fairlead render -f clusters/ --validate --envoy /usr/local/bin/envoy",
@@ -60,7 +60,7 @@ What had to be assumed is said in comments. Mistakes are named with file, line a
 	set.StringVar(&f.public, "public-listen", "0.0.0.0:443", "where the gateway listens for edges")
 	set.StringVar(&f.apiserver, "apiserver-listen", "0.0.0.0:6443", "where the gateway listens for clients, by SNI")
 	set.StringVar(&f.connect, "connect-listen", "0.0.0.0:3128", "where the gateway listens for clients, by CONNECT")
-	set.BoolVar(&f.validate, "validate", false, "show each configuration to an Envoy, and print what it says")
+	set.BoolVar(&f.validate, "validate", false, "validate each configuration with an Envoy, and print its answer")
 	set.StringVar(&f.envoy, "envoy", "envoy", "Envoy for --validate: a path, or a name to be found in PATH")
 	_ = cmd.MarkFlagRequired("file") // the only error is an unknown flag
 	cmd.MarkFlagsMutuallyExclusive("gateway", "edge")

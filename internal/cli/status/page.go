@@ -45,7 +45,7 @@ func (l *liveReader) ask(ctx context.Context, ids ...string) *summary.Live {
 	if !l.queried.IsZero() && time.Since(l.queried) < liveInterval/2 {
 		return l.last
 	}
-	l.progress.Update("asking the xds-servers …")
+	l.progress.Update("querying the xds-servers …")
 	defer l.progress.Done()
 	ctx, cancel := context.WithTimeout(ctx, liveTime)
 	defer cancel()

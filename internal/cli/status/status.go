@@ -46,7 +46,7 @@ func Command() *cobra.Command {
 	var f statusFlags
 	cmd := &cobra.Command{
 		Use:   "status [CLUSTER]",
-		Short: "Show all tunnels at a glance, or one Cluster in full",
+		Short: "Show the status of all tunnels, or of one Cluster in full",
 		Long: strings.TrimSpace(`
 Show the Clusters of a namespace, or of all, that have a tunnel or want one; those first with which something is wrong. With the name
 of one show all that is known about it.
@@ -54,7 +54,7 @@ of one show all that is known about it.
 Everything but round-trip times comes from Cluster and Tunnel objects. Those are asked of the xds-servers, if they answer within 3
 seconds: --live=false leaves them out.
 
-It ends with exit code 1 if a Cluster is broken.`),
+The exit code is 1 if a Cluster is broken.`),
 		Example: "  fairlead status -A\n  fairlead status -n prod c1\n  fairlead status -A --watch\n  fairlead status -A -o json | jq '.rows[] | select(.health != \"ok\") | .cluster'",
 		Args:    cobra.MaximumNArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
@@ -63,10 +63,10 @@ It ends with exit code 1 if a Cluster is broken.`),
 	f.ServersFlags.AddTo(cmd)
 	f.AddWatchTo(cmd)
 	var live bool
-	cmd.Flags().BoolVar(&live, "live", true, "ask the xds-servers for round-trip times")
+	cmd.Flags().BoolVar(&live, "live", true, "query the xds-servers for round-trip times")
 	cmd.PreRun = func(*cobra.Command, []string) { f.offline = !live }
-	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters; by default that of the context")
-	cmd.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "show those of all namespaces")
+	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters (default: the namespace of the context)")
+	cmd.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "show the Clusters of all namespaces")
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	return cmd
 }
@@ -161,7 +161,7 @@ func (l *reader) inputOfOne(ctx context.Context) (in summary.Input, err error) {
 	var tunnel v1alpha1.Tunnel
 	errCluster, errTunnel := l.from.Get(ctx, key, &cluster), l.from.Get(ctx, key, &tunnel)
 	if apierrors.IsNotFound(errCluster) && apierrors.IsNotFound(errTunnel) {
-		return in, fmt.Errorf("there is no Cluster %s in namespace %s: `kubectl get clusters -A` shows those that there are", key.Name, key.Namespace)
+		return in, fmt.Errorf("there is no Cluster %s in namespace %s: `kubectl get clusters -A` lists all", key.Name, key.Namespace)
 	}
 	if err := errors.Join(client.IgnoreNotFound(errCluster), client.IgnoreNotFound(errTunnel)); err != nil {
 		return in, management.ExplainMissing(fmt.Errorf("reading Cluster and Tunnel: %w", err))
@@ -205,7 +205,7 @@ func fleetTable(fleet summary.View, problem string, now time.Time) output.View {
 			output.Plain(fmt.Sprintf("%d/%d", r.Connected, r.LetIn)), output.Plain(output.OrDash(observed.TunnelsByGateway(r.Gateways))), output.Plain(roundTrip(r.RTT)), output.Plain(output.Age(r.LastChange, now)), output.Plain(expires),
 			output.Plain(output.Age(r.Created, now)), output.Plain(output.OrDash(r.Server)), output.Plain(warning))
 	}
-	return output.View{Data: fleet, Summary: summaryLines(fleet.Summary, problem), Table: t, Empty: "no Cluster has a tunnel here or asks for one: -A looks into all namespaces"}
+	return output.View{Data: fleet, Summary: summaryLines(fleet.Summary, problem), Table: t, Empty: "no Cluster in this namespace has a tunnel or has opted in: -A shows all namespaces"}
 }
 
 func summaryLines(s summary.Summary, problem string) []output.Line {

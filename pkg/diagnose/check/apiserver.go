@@ -49,7 +49,7 @@ func (l apiServerProbes) of(node string) collect.EdgeProbe {
 	if l.err != nil {
 		return collect.EdgeProbe{Node: node, Problem: text(l.err)}
 	}
-	return collect.EdgeProbe{Node: node, Problem: "no xds-server that answers has it now"}
+	return collect.EdgeProbe{Node: node, Problem: "it is not connected to any xds-server that answered"}
 }
 
 // atAPIServer returns the connected edges with what they observe of the apiserver now or, if none of them does, with
@@ -61,7 +61,7 @@ func (v *visit) atAPIServer(ctx context.Context) (all []observed.Edge, late stri
 		}
 	}
 	if v.observed == nil || v.notObserved != "" {
-		return all, "as the controller has noted"
+		return all, "according to the Tunnel's status"
 	}
 	if len(all) == 0 {
 		return nil, ""
@@ -73,7 +73,7 @@ func (v *visit) atAPIServer(ctx context.Context) (all []observed.Edge, late stri
 	for _, e := range all {
 		look := seen.of(e.Node)
 		if look.APIServer == nil {
-			others = append(others, fmt.Sprintf("%s has not looked now (%s): that is as it has reported %s ago", e.Node, look.Problem, e.Age.Round(time.Second)))
+			others = append(others, fmt.Sprintf("%s did not probe now (%s): result reported %s ago", e.Node, look.Problem, e.Age.Round(time.Second)))
 			continue
 		}
 		e.APIServer = look.APIServer
@@ -105,17 +105,17 @@ func (v *visit) judgeAPIServer(edges []observed.Edge) finding {
 	}
 	switch {
 	case first == nil && ill == nil:
-		return skipped("no edge is connected that could tell")
+		return skipped("no connected edge has reported")
 	case first == nil:
 		return v.unreachable(ill)
 	}
 	a := first.APIServer
 	if name := v.verified(); name != "" && len(a.CertificateNames) > 0 && !covers(a.CertificateNames, name) {
-		return broken(fmt.Sprintf("the serving certificate of %s has not the name %s that the kubeconfig verifies, but %s", a.Address, name, strings.Join(a.CertificateNames, ", ")),
-			"mode "+string(v.tunnel.Status.Kubeconfig.Mode)+" needs that name in the certificate (SAN)", v.otherMode())
+		return broken(fmt.Sprintf("the serving certificate of %s lacks the name %s that the kubeconfig verifies; it has %s", a.Address, name, strings.Join(a.CertificateNames, ", ")),
+			"mode "+string(v.tunnel.Status.Kubeconfig.Mode)+" requires that name in the certificate (SAN)", v.otherMode())
 	}
 	if !a.CertificateEnd.IsZero() && a.CertificateEnd.Sub(v.now()) < time.Hour {
-		return warning(fmt.Sprintf("the serving certificate of %s ends at %s", a.Address, utc(a.CertificateEnd)), "nobody has renewed it", "renew it on the control-plane machine: kubeadm certs renew apiserver, or a rollout of the control plane")
+		return warning(fmt.Sprintf("the serving certificate of %s expires at %s", a.Address, utc(a.CertificateEnd)), "it was not renewed", "renew it on the control-plane machine: kubeadm certs renew apiserver, or a rollout of the control plane")
 	}
 	detail := fmt.Sprintf("%s reaches %s", strings.Join(healthy, ", "), a.Address)
 	if a.Version != "" {
@@ -148,23 +148,23 @@ func covers(names []string, host string) bool {
 // (pkg/probe).
 func (v *visit) unreachable(e *observed.Edge) finding {
 	a := e.APIServer
-	detail := fmt.Sprintf("%s does not find %s well: %s", e.Node, a.Address, a.Message)
-	address := "or put the address right: spec.apiServer of Tunnel " + v.key.Name + " is what edges dial, as seen from their network"
+	detail := fmt.Sprintf("%s finds %s unhealthy: %s", e.Node, a.Address, a.Message)
+	address := "or correct the address: spec.apiServer of Tunnel " + v.key.Name + " is the address that edges dial from their network"
 	switch {
 	case strings.Contains(a.Message, "nothing listens there"):
-		return broken(detail, "the apiserver is down, or listens elsewhere", "start the apiserver on the control-plane machine (crictl ps -a, its log), "+address)
+		return broken(detail, "the apiserver is down, or listens at another address", "start the apiserver on the control-plane machine (crictl ps -a, its log), "+address)
 	case strings.Contains(a.Message, "serving certificate"):
-		return broken(detail, "the apiserver's serving certificate is not valid now: it has ended, or the clock of the edge is wrong", "renew it on the control-plane machine: kubeadm certs renew apiserver, and start the apiserver again; or put the clock right")
-	case strings.Contains(a.Message, "answers /readyz with status"), strings.Contains(a.Message, "it does TLS, but doesn't answer"):
-		return broken(detail, "the apiserver runs and is not ready: what is named there is in the way, or it waits for its etcd", "see the log of the apiserver and of etcd on the control-plane machine")
+		return broken(detail, "the apiserver's serving certificate is not valid now: it has expired, or the clock of the edge is wrong", "renew it on the control-plane machine: kubeadm certs renew apiserver, and restart the apiserver; or correct the clock")
+	case strings.Contains(a.Message, "answers /readyz with status"), strings.Contains(a.Message, "it does TLS, but doesn't answer"), strings.Contains(a.Message, "does not answer /readyz"):
+		return broken(detail, "the apiserver runs but is not ready: the named check fails, or it waits for etcd", "see the log of the apiserver and of etcd on the control-plane machine")
 	case strings.Contains(a.Message, "DNS"):
-		return broken(detail, "the DNS of the edge's network does not know the apiserver's name", "bring DNS back there, "+address)
-	case strings.Contains(a.Message, "no way there"):
-		return broken(detail, "the edge's machine has no route to the apiserver", "see the network of that machine, "+address)
+		return broken(detail, "the DNS of the edge's network does not resolve the apiserver's name", "correct DNS there, "+address)
+	case strings.Contains(a.Message, "no way there"), strings.Contains(a.Message, "no route"):
+		return broken(detail, "the edge's machine has no route to the apiserver", "check the network of that machine, "+address)
 	case strings.Contains(a.Message, "is no TLS"), strings.Contains(a.Message, "no apiserver"):
-		return broken(detail, "what answers there is no apiserver", address)
+		return broken(detail, "the address is not that of an apiserver", address)
 	case strings.Contains(a.Message, "in time"):
-		return broken(detail, "the apiserver takes connections and says nothing, or packets to it are swallowed: it hangs, its machine does, or a firewall is in the way", "see the apiserver on the control-plane machine, "+address)
+		return broken(detail, "the apiserver does not answer, or packets to it are dropped: it or its machine hangs, or a firewall drops them", "check the apiserver on the control-plane machine, "+address)
 	}
-	return broken(detail, "the edge does not reach the apiserver", "see the apiserver on the control-plane machine, "+address)
+	return broken(detail, "the edge does not reach the apiserver", "check the apiserver on the control-plane machine, "+address)
 }

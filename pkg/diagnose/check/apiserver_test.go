@@ -57,16 +57,16 @@ func TestWhatAnEdgeSeesNowOutranksWhatItHasReported(t *testing.T) {
 			"e2 reaches", false},
 		"the edge that looks outranks": {[]observed.Edge{edge("e1", well), edge("e2", well)},
 			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: down}, {Node: "e2", Problem: "too slow"}}}, Broken,
-			"e2 has not looked now (too slow): that is as it has reported 1m30s ago", false},
+			"e2 did not probe now (too slow): result reported 1m30s ago", false},
 		"an older edge does not look": {[]observed.Edge{edge("e1", well)},
 			probingServers{looks: []collect.EdgeProbe{{Node: "e1", Problem: "does not know the question"}}}, OK,
-			"does not know the question): that is as it has reported 1m30s ago", false},
+			"does not know the question): result reported 1m30s ago", false},
 		"no server can be asked": {[]observed.Edge{edge("e1", down)}, probingServers{err: errors.New("all are away")},
 			Broken, "all are away", false},
 		"it has gone to another server": {[]observed.Edge{edge("e1", well)}, probingServers{}, OK,
-			"no xds-server that answers has it now", false},
+			"it is not connected to any xds-server that answered", false},
 		"an edge that is away is not asked": {[]observed.Edge{{Node: "e1", APIServer: well}},
-			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: well}}}, Skipped, "no edge is connected", false},
+			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: well}}}, Skipped, "no connected edge has reported", false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

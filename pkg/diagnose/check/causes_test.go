@@ -43,7 +43,7 @@ var faults = map[string]func(s *situation){
 	"the name of the Cluster is mistyped": func(s *situation) {
 		s.key.Name = "c2"
 	},
-	"whoever checks may not read Clusters (RBAC)": func(s *situation) {
+	"the user of check may not read Clusters (RBAC)": func(s *situation) {
 		s.refuses["clusters"] = forbidden("clusters")
 	},
 	"the label that asks for a tunnel is missing": func(s *situation) {
@@ -52,19 +52,19 @@ var faults = map[string]func(s *situation){
 	"the Cluster is paused": func(s *situation) {
 		s.cluster.Spec.Paused = ptr.To(true)
 	},
-	"an extra name is another Cluster's": func(s *situation) {
+	"an extra name belongs to another Cluster": func(s *situation) {
 		s.notAccepted(v1alpha1.ReasonInvalidExtraName)
 	},
-	"two Clusters have one hostname": func(s *situation) {
+	"two Clusters have the same hostname": func(s *situation) {
 		s.notAccepted(v1alpha1.ReasonNameTaken)
 	},
-	"the kubeconfig Secret holds something else": func(s *situation) {
+	"the kubeconfig Secret holds no kubeconfig": func(s *situation) {
 		s.secret.Data = map[string][]byte{"value": []byte("x: [")}
 	},
 	"the kubeconfig's client certificate has expired": func(s *situation) {
 		s.userBegins, s.userEnds = s.now.Add(-2*time.Hour), s.now.Add(-time.Hour)
 	},
-	"the name of the gateways is gone from DNS": func(s *situation) {
+	"the name of the gateways is missing in DNS": func(s *situation) {
 		s.addresses = nil
 	},
 	"nothing listens on the gateways' port": func(s *situation) {
@@ -73,7 +73,7 @@ var faults = map[string]func(s *situation){
 	"one of two gateways is down": func(s *situation) {
 		s.dialErr["192.0.2.2"] = refusedDial
 	},
-	"packets to the gateways are swallowed": func(s *situation) {
+	"packets to the gateways are dropped": func(s *situation) {
 		s.refuse(context.DeadlineExceeded)
 	},
 	"one of two xds-servers is down": func(s *situation) {
@@ -82,23 +82,23 @@ var faults = map[string]func(s *situation){
 	"one of two xds-servers is frozen": func(s *situation) {
 		s.fleet.Servers[1].Err = context.DeadlineExceeded
 	},
-	"the edge's process is dead":                        (*situation).awayEdge,
-	"the edge is given a proxy that is none":            (*situation).mute,
-	"the edge's agent is dead, and its Envoy goes on":   (*situation).mute,
-	"the edge's agent is frozen, and its Envoy goes on": (*situation).mute,
-	"nobody has started an edge":                        (*situation).noEdge,
-	"the controller is frozen":                          (*situation).noController,
-	"the controller is down":                            (*situation).noController,
+	"the process edge-agent was killed":                         (*situation).awayEdge,
+	"`--proxy` of the edge names a port without a proxy":        (*situation).mute,
+	"the edge-agent was killed, and its Envoy continues to run": (*situation).mute,
+	"the edge-agent is frozen, and its Envoy continues to run":  (*situation).mute,
+	"no edge was started":                                       (*situation).noEdge,
+	"the controller is frozen":                                  (*situation).noController,
+	"the controller is down":                                    (*situation).noController,
 	"the webhook is down": func(s *situation) {
 		s.rewrites = false
 	},
 	"the apiserver is down": func(s *situation) {
 		s.sees("nothing listens there: connection refused")
 	},
-	"the Tunnel has a wrong address of the apiserver": func(s *situation) {
+	"the Tunnel has a wrong address for the apiserver": func(s *situation) {
 		s.sees("nothing listens there: connection refused")
 	},
-	"the apiserver takes connections and says nothing": func(s *situation) {
+	"the apiserver accepts connections and does not answer": func(s *situation) {
 		s.sees("it has not answered in time")
 	},
 	"the apiserver is not ready (500): its etcd is down": func(s *situation) {
@@ -107,7 +107,7 @@ var faults = map[string]func(s *situation){
 	"the apiserver's serving certificate has expired": func(s *situation) {
 		s.sees("its serving certificate is not valid now")
 	},
-	"the kubeconfig Secret is deleted, and its provider has not written it again": func(s *situation) { s.secret = nil },
+	"the kubeconfig Secret is deleted, and its provider has not created it again": func(s *situation) { s.secret = nil },
 	"the kubeconfig has another CA": func(s *situation) {
 		s.authority = s.otherCA.CertPEM()
 	},
@@ -126,15 +126,15 @@ var faults = map[string]func(s *situation){
 		s.cluster.DeletionTimestamp = ptr.To(metav1.NewTime(s.now))
 		s.cluster.Finalizers = []string{"cluster.cluster.x-k8s.io"}
 	},
-	"the agent of one gateway is down, so that its Envoy gets no changes": func(s *situation) {
+	"the gateway-agent of one gateway is down, so its Envoy receives no changes": func(s *situation) {
 		s.fleet.Gateways[1].Connected = false
 	},
-	"Envoy refuses what an xds-server sends (NACK)": func(s *situation) {
+	"Envoy rejects the configuration from an xds-server (NACK)": func(s *situation) {
 		s.fleet.Gateways[0].Resources[0] = collect.Resource{
 			Name: tunnelName, Status: collect.Rejected, Refusal: "unknown field",
 		}
 	},
-	"workers of a gateway have no tunnel: it has more than the xds-servers know": func(s *situation) {
+	"a gateway has workers without a tunnel: it has more workers than the xds-servers are configured for": func(s *situation) {
 		s.fleet.Holes = []collect.Hole{{Gateway: "gateway-0", Node: "e1", Workers: 1}}
 	},
 	"all xds-servers are down": func(s *situation) {
@@ -144,7 +144,7 @@ var faults = map[string]func(s *situation){
 		}
 		s.fleetErr = errors.New("refused")
 	},
-	"the network of the edge swallows everything": func(s *situation) {
+	"the network of the edge drops all packets": func(s *situation) {
 		s.withoutTunnels()
 		s.looks.looks[0] = collect.EdgeProbe{Node: "e1", Problem: "its agent has not answered in time"}
 	},
@@ -164,13 +164,13 @@ var faults = map[string]func(s *situation){
 		s.noEdge()
 		s.refused(collect.AboutEnrolment, "the token is unknown")
 	},
-	"mode sni, and the serving certificate has not the name": func(s *situation) {
+	"the mode is sni, and the serving certificate lacks the name": func(s *situation) {
 		s.looks.looks[0].APIServer.CertificateNames = []string{"kubernetes"}
 	},
 	"the Envoy of one of two gateways is frozen": func(s *situation) {
 		s.fleet.Gateways[1].Hang = "its admin interface"
 	},
-	"the agent of one gateway is frozen, so that no revocation reaches its Envoy": func(s *situation) {
+	"the gateway-agent of one gateway is frozen, so its Envoy receives no revocations": func(s *situation) {
 		s.fleet.Gateways[1].Problem = "no answer in time"
 	},
 	"the Envoy of the only edge is frozen": func(s *situation) {
@@ -190,7 +190,7 @@ var faults = map[string]func(s *situation){
 		s.way.Server = "https://10.9.9.9:6443"
 		s.mayNot["patch"] = true
 	},
-	"the edge was away until its certificate ended": func(s *situation) {
+	"the edge had no control channel until its certificate expired": func(s *situation) {
 		s.awayEdge()
 		s.tunnel.Status.Edges[0].CertificateNotAfter = metav1.NewTime(s.now.Add(-time.Hour))
 	},
@@ -407,10 +407,10 @@ type other struct {
 
 var others = map[string]other{
 	// The objects.
-	"the Cluster shall have no tunnel": {HopCluster, Broken, "somebody has decided", func(s *situation) {
+	"the Cluster shall have no tunnel": {HopCluster, Broken, "has opted out", func(s *situation) {
 		s.cluster.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled
 	}},
-	"the Tunnel is paused": {HopCluster, Warning, "somebody has paused the Tunnel", func(s *situation) {
+	"the Tunnel is paused": {HopCluster, Warning, "the Tunnel was paused", func(s *situation) {
 		s.tunnel.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
 	}},
 	"the user's credentials have ended": {
@@ -424,63 +424,63 @@ var others = map[string]other{
 	"the management cluster does not answer": {HopCluster, Broken, "down or slow", func(s *situation) {
 		s.refuses["clusters"], s.ended = context.Canceled, true
 	}},
-	"the management cluster cannot be asked": {HopCluster, Broken, "can't be asked: odd", func(s *situation) {
+	"the management cluster cannot be asked": {HopCluster, Broken, "cannot be queried: odd", func(s *situation) {
 		s.refuses["clusters"] = errors.New("odd")
 	}},
-	"there is no Tunnel of a paused Cluster": {HopTunnel, Broken, "so none is made", func(s *situation) {
+	"there is no Tunnel of a paused Cluster": {HopTunnel, Broken, "so the controller does not create one", func(s *situation) {
 		s.tunnel, s.cluster.Spec.Paused = nil, ptr.To(true)
 	}},
-	"there is no Tunnel": {HopTunnel, Broken, "has not made it yet", func(s *situation) { s.tunnel = nil }},
+	"there is no Tunnel": {HopTunnel, Broken, "has not created it yet", func(s *situation) { s.tunnel = nil }},
 	"there is no Tunnel and no controller": {HopTunnel, Broken, "no controller leads", func(s *situation) {
 		s.tunnel = nil
 		s.noController()
 	}},
-	"the Tunnel is being deleted": {HopTunnel, Broken, "somebody has deleted the Tunnel", func(s *situation) {
+	"the Tunnel is being deleted": {HopTunnel, Broken, "the Tunnel was deleted", func(s *situation) {
 		s.tunnel.DeletionTimestamp, s.tunnel.Finalizers = ptr.To(metav1.NewTime(s.now)), []string{"fairlead.dev/kubeconfig"}
 	}},
-	"the controller has not looked at the Tunnel": {HopTunnel, Broken, "does not come to it", func(s *situation) {
+	"the controller has not looked at the Tunnel": {HopTunnel, Broken, "the controller is too slow", func(s *situation) {
 		s.tunnel.Status.Conditions = nil
 	}},
 	"the controller has not looked at a paused Tunnel": {
-		HopCluster, Warning, "somebody has paused the Cluster", func(s *situation) {
+		HopCluster, Warning, "the Cluster was paused", func(s *situation) {
 			s.tunnel.Status.Conditions, s.cluster.Spec.Paused = nil, ptr.To(true)
 		},
 	},
 	"the Tunnel waits for its Cluster": {HopTunnel, Warning, "fairlead move", func(s *situation) {
 		s.tunnel.Status.Conditions[0].Reason = v1alpha1.ReasonWaitingForCluster
 	}},
-	"the names give no DNS name": {HopTunnel, Broken, "no DNS name", func(s *situation) {
+	"the names give no DNS name": {HopTunnel, Broken, "do not form a valid DNS name", func(s *situation) {
 		s.notAccepted(v1alpha1.ReasonInvalidName)
 	}},
 	"the address is none": {HopTunnel, Broken, "neither an IP address nor", func(s *situation) {
 		s.notAccepted(v1alpha1.ReasonInvalidAPIServer)
 	}},
-	"the owner is no Cluster": {HopTunnel, Broken, "an owner that is no Cluster", func(s *situation) {
+	"the owner is no Cluster": {HopTunnel, Broken, "an object other than its Cluster", func(s *situation) {
 		s.notAccepted(v1alpha1.ReasonControlledByOther)
 	}},
-	"the installation makes no tunnels": {HopTunnel, Broken, "makes no tunnels", func(s *situation) {
+	"the installation has no tunnels": {HopTunnel, Broken, "has no tunnels", func(s *situation) {
 		s.notAccepted(v1alpha1.ReasonTunnelsOff)
 	}},
-	"a reason that is newer than check": {HopTunnel, Broken, "do what the message says", func(s *situation) {
+	"a reason that is newer than check": {HopTunnel, Broken, "correct what the message names", func(s *situation) {
 		s.notAccepted("New")
 	}},
 
 	// The kubeconfig.
 	"a ResourceQuota is full, and the kubeconfig Secret is gone": {
-		HopKubeconfig, Broken, "so its provider can't write it", func(s *situation) {
+		HopKubeconfig, Broken, "so its provider cannot create it", func(s *situation) {
 			s.secret = nil
 			s.quota()
 		},
 	},
-	"the kubeconfig leads elsewhere": {HopKubeconfig, Broken, "has not put it right yet", elsewhere},
+	"the kubeconfig leads elsewhere": {HopKubeconfig, Broken, "has not corrected it yet", elsewhere},
 	"the kubeconfig of a paused Cluster leads elsewhere": {
-		HopKubeconfig, Broken, "so nobody puts it right", func(s *situation) {
+		HopKubeconfig, Broken, "so the controller does not correct it", func(s *situation) {
 			elsewhere(s)
 			s.cluster.Spec.Paused = ptr.To(true)
 		},
 	},
 	"the controller states why it does not write it": {
-		HopKubeconfig, Broken, "do what the message says", func(s *situation) {
+		HopKubeconfig, Broken, "correct what the message names", func(s *situation) {
 			elsewhere(s)
 			s.notReady("Odd")
 		},
@@ -493,16 +493,16 @@ var others = map[string]other{
 			s.edit = func(c *clientcmdapi.Config) { c.Contexts["x"].AuthInfo = "" }
 		},
 	},
-	"the client certificate ends soon": {HopKubeconfig, Warning, "nobody has renewed it yet", func(s *situation) {
+	"the client certificate ends soon": {HopKubeconfig, Warning, "it was not renewed yet", func(s *situation) {
 		s.userBegins, s.userEnds = s.now.Add(-20*time.Hour), s.now.Add(time.Minute)
 	}},
 	"the client certificate is still to begin": {
-		HopKubeconfig, Broken, "the clock of this machine is late", func(s *situation) {
+		HopKubeconfig, Broken, "the clock of this machine is slow", func(s *situation) {
 			s.userBegins = s.now.Add(time.Minute)
 		},
 	},
 	"the client certificate has ended, and the apiserver refuses it": {
-		HopKubeconfig, Broken, "nobody has renewed it", func(s *situation) {
+		HopKubeconfig, Broken, "it was not renewed", func(s *situation) {
 			s.userBegins, s.userEnds = s.now.Add(-2*time.Hour), s.now.Add(-time.Hour)
 			s.serve = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
 		},
@@ -513,22 +513,22 @@ var others = map[string]other{
 
 	// Names and ports.
 	"--via is not host:port": {
-		HopName, Broken, "a mistake in the command", func(s *situation) { s.via = "gw.test" },
+		HopName, Broken, "--via has the wrong form", func(s *situation) { s.via = "gw.test" },
 	},
-	"the DNS gives no answer": {HopName, Broken, "bring DNS back", func(s *situation) {
+	"the DNS gives no answer": {HopName, Broken, "restore DNS", func(s *situation) {
 		s.lookupErr = &net.DNSError{IsTimeout: true}
 	}},
-	"the DNS gives a bad answer": {HopName, Broken, "no answer that is of use", func(s *situation) {
+	"the DNS gives a bad answer": {HopName, Broken, "no usable answer", func(s *situation) {
 		s.lookupErr = errors.New("odd")
 	}},
-	"the port is none": {HopPort, Broken, "names a port that is none", func(s *situation) {
+	"the port is none": {HopPort, Broken, "has an invalid port", func(s *situation) {
 		s.way.Server = "https://" + gatewayName + ":99999"
 		s.tunnel.Status.Kubeconfig.Server = s.way.Server
 	}},
 	"there is no route to the gateways": {HopPort, Broken, "no route to the gateway", func(s *situation) {
 		s.refuse(&net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH})
 	}},
-	"a connection fails for another reason": {HopPort, Broken, "can't be made from here", func(s *situation) {
+	"a connection fails for another reason": {HopPort, Broken, "cannot be opened from here", func(s *situation) {
 		s.refuse(errors.New("odd"))
 	}},
 
@@ -544,55 +544,55 @@ var others = map[string]other{
 		s.fleet.Gateways[0].Resources[0] = collect.Resource{Name: tunnelName, Status: collect.Stale}
 	}},
 	"the Envoys of all gateways are frozen": {
-		HopRoute, Broken, "no other gateway takes clients", func(s *situation) {
+		HopRoute, Broken, "no other gateway accepts clients", func(s *situation) {
 			for i := range s.fleet.Gateways {
 				s.fleet.Gateways[i].Hang, s.fleet.Gateways[i].Ready = "its admin interface", false
 			}
 		},
 	},
-	"one gateway has no tunnel": {HopTunnels, Broken, "reach other gateways and not this one", func(s *situation) {
+	"one gateway has no tunnel": {HopTunnels, Broken, "reach other gateways but not this one", func(s *situation) {
 		s.fleet.Tunnels = s.fleet.Tunnels[:1]
 	}},
 	"the record of a gateway has a gap": {
-		HopTunnels, Warning, "no revocation is proven there", func(s *situation) {
+		HopTunnels, Warning, "revocations are not proven there", func(s *situation) {
 			s.fleet.Gateways[0].Incomplete = "a line was lost"
 		},
 	},
 
 	// Edges.
 	"the clock of an edge is wrong": {
-		HopEdge, Warning, "or that of the management cluster", complaint("certificate: the clock is late"),
+		HopEdge, Warning, "or of the management cluster is wrong", complaint("certificate: the clock is late"),
 	},
 	"an edge gets no certificate": {
-		HopHandshake, Warning, "can't get or renew", complaint("certificate: no controller signs"),
+		HopHandshake, Warning, "cannot obtain or renew", complaint("certificate: no controller signs"),
 	},
 	"an edge refuses its configuration": {
-		HopHandshake, Warning, "different versions", complaint("configuration: an unknown field"),
+		HopHandshake, Warning, "their versions differ", complaint("configuration: an unknown field"),
 	},
 	"an edge started without the control channel": {
 		HopHandshake, Warning, "without reaching the control channel", complaint("control channel: refused"),
 	},
 	"the Envoy of an edge has ended": {
-		HopHandshake, Warning, "does not run as it should", complaint("Envoy: exit code 1"),
+		HopHandshake, Warning, "does not run correctly", complaint("Envoy: exit code 1"),
 	},
 	"the Envoy of an edge was replaced": {
-		HopHandshake, Warning, "its agent has replaced it", complaint("Envoy replaced: it stood still"),
+		HopHandshake, Warning, "edge-agent has replaced it", complaint("Envoy replaced: it stood still"),
 	},
 	"the disk of an edge is full": {
 		HopHandshake, Warning, "write its state folder", complaint("disk: no space left"),
 	},
 	"an edge reports something else": {
-		HopHandshake, Warning, "the edge itself says so", complaint("new: odd"),
+		HopHandshake, Warning, "the edge reports this error", complaint("new: odd"),
 	},
 	"an edge reports and has no tunnel": {
-		HopHandshake, Broken, "holds the tunnels back", (*situation).withoutTunnels,
+		HopHandshake, Broken, "blocks tunnels", (*situation).withoutTunnels,
 	},
-	"the bootstrap Secret is gone": {HopEdge, Broken, "has not made another one yet", func(s *situation) {
+	"the bootstrap Secret is gone": {HopEdge, Broken, "has not created it again yet", func(s *situation) {
 		s.noEdge()
 		s.bootstrap = nil
 	}},
 	"the bootstrap Secret of a paused Cluster is gone": {
-		HopEdge, Broken, "so nobody makes another one", func(s *situation) {
+		HopEdge, Broken, "so the controller does not create it again", func(s *situation) {
 			s.noEdge()
 			s.bootstrap, s.cluster.Spec.Paused = nil, ptr.To(true)
 		},
@@ -612,7 +612,7 @@ var others = map[string]other{
 		s.tunnel.Status.Tokens[0].Uses = 5
 	}},
 	"the token is of no use, and the controller is down": {
-		HopEdge, Broken, "so nobody replaces the token", func(s *situation) {
+		HopEdge, Broken, "so the token is not replaced", func(s *situation) {
 			s.noEdge()
 			s.noController()
 			s.tunnel.Status.Tokens = nil
@@ -632,14 +632,14 @@ var others = map[string]other{
 
 	// The apiserver.
 	"the DNS of the edge does not have the name": {
-		HopAPIServer, Broken, "does not know the apiserver's name", func(s *situation) {
+		HopAPIServer, Broken, "does not resolve the apiserver's name", func(s *situation) {
 			s.sees("DNS does not know the name")
 		},
 	},
 	"the edge has no route": {HopAPIServer, Broken, "has no route to the apiserver", func(s *situation) {
 		s.sees("there is no way there")
 	}},
-	"another server answers": {HopAPIServer, Broken, "what answers there is no apiserver", func(s *situation) {
+	"another server answers": {HopAPIServer, Broken, "the address is not that of an apiserver", func(s *situation) {
 		s.sees("what answers is no TLS")
 	}},
 	"an observation that is newer than check": {
@@ -647,13 +647,13 @@ var others = map[string]other{
 			s.sees("odd")
 		},
 	},
-	"the serving certificate ends soon": {HopAPIServer, Warning, "nobody has renewed it", func(s *situation) {
+	"the serving certificate ends soon": {HopAPIServer, Warning, "it was not renewed", func(s *situation) {
 		s.looks.looks[0].APIServer.CertificateEnd = s.now.Add(time.Minute)
 	}},
 
 	// Requests.
 	"the serving certificate lacks the name": {
-		HopAuthentication, Broken, "has not the name that the kubeconfig verifies", func(s *situation) {
+		HopAuthentication, Broken, "lacks the name that the kubeconfig verifies", func(s *situation) {
 			s.way.TLSServerName, s.tunnel.Status.Kubeconfig.TLSServerName = "other.test", "other.test"
 			s.looks.looks[0].APIServer.CertificateNames = nil
 		},
@@ -662,35 +662,35 @@ var others = map[string]other{
 		s.servingEnds = s.now.Add(-time.Minute)
 	}},
 	"the serving certificate is of another CA": {
-		HopAuthentication, Broken, "is not the one that signed", func(s *situation) {
+		HopAuthentication, Broken, "did not sign the apiserver's certificate", func(s *situation) {
 			s.serving = s.otherCA
 		},
 	},
-	"a request is not answered": {HopAuthentication, Broken, "nobody answers at its end", func(s *situation) {
+	"a request is not answered": {HopAuthentication, Broken, "the connection opens but the apiserver does not answer", func(s *situation) {
 		s.dialErr[gatewayName] = context.DeadlineExceeded
 	}},
 	"a request fails otherwise": {
-		HopAuthentication, Broken, "the way to the apiserver is cut", func(s *situation) {
+		HopAuthentication, Broken, "the path to the apiserver is broken", func(s *situation) {
 			s.dialErr[gatewayName] = errors.New("odd")
 		},
 	},
-	"the gateway has no tunnel": {HopAuthentication, Broken, "it is dark", func(s *situation) { s.tls = endHandshakes }},
+	"the gateway has no tunnel": {HopAuthentication, Broken, "it is unreachable", func(s *situation) { s.tls = endHandshakes }},
 	"the gateway ends a request": {
-		HopAuthentication, Broken, "the gateway ends the connection", func(s *situation) {
+		HopAuthentication, Broken, "the gateway closes the connection", func(s *situation) {
 			s.serve = cut
 		},
 	},
 	"the apiserver refuses the client certificate": {
-		HopAuthentication, Broken, "does not take the client certificate", func(s *situation) {
+		HopAuthentication, Broken, "rejects the client certificate", func(s *situation) {
 			s.tls = func(c *tls.Config) {
 				c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
 			}
 		},
 	},
-	"the apiserver fails": {HopAuthentication, Broken, "the apiserver is not well", func(s *situation) {
+	"the apiserver fails": {HopAuthentication, Broken, "the apiserver is not healthy", func(s *situation) {
 		s.serve = answers(http.StatusInternalServerError)
 	}},
-	"another server answers requests": {HopAuthentication, Broken, "is no apiserver", func(s *situation) {
+	"another server answers requests": {HopAuthentication, Broken, "is not an apiserver", func(s *situation) {
 		s.serve = answers(http.StatusNotFound)
 	}},
 	"a watch does not open": {HopWatch, Broken, "streams are not", watched(cut)},
@@ -699,7 +699,7 @@ var others = map[string]other{
 			w.WriteHeader(http.StatusForbidden)
 		}),
 	},
-	"a watch ends": {HopWatch, Broken, "ends streams", watched(func(http.ResponseWriter, *http.Request) {})},
+	"a watch ends": {HopWatch, Broken, "streams are closed on the path", watched(func(http.ResponseWriter, *http.Request) {})},
 
 	// Fairlead's own programs.
 	"the webhook is not installed": {

@@ -78,10 +78,10 @@ func TestNamesAndPorts(t *testing.T) {
 		name, port Status
 		says       string
 	}{
-		"an address": {"127.0.0.1:" + open, nil, OK, OK, "takes connections"},
+		"an address": {"127.0.0.1:" + open, nil, OK, OK, "accepts connections"},
 		"a name": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {home}}, OK, OK,
-			"takes connections"},
-		"a name that nobody knows": {"gw.test:" + open, nil, Broken, Skipped, "knows no address"},
+			"accepts connections"},
+		"a name that nobody knows": {"gw.test:" + open, nil, Broken, Skipped, "has no address"},
 		"a name of the management cluster": {"gateway.fairlead-system.svc:6443", nil, Unknown, Skipped,
 			"only the DNS of the management cluster"},
 		"one of two addresses refuses": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {home, silent}}, OK,

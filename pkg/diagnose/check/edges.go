@@ -25,7 +25,7 @@ func checkEdge(ctx context.Context, v *visit) finding {
 		case e.HoldsCertificate(v.now()):
 			good = append(good, fmt.Sprintf("%s, certificate valid for %s", name, e.NotAfter.Sub(v.now()).Round(time.Minute)))
 		default:
-			ended = append(ended, name+" until "+utc(e.NotAfter))
+			ended = append(ended, name+" expired at "+utc(e.NotAfter))
 		}
 	}
 	switch {
@@ -35,12 +35,12 @@ func checkEdge(ctx context.Context, v *visit) finding {
 		}
 		return ok("%s", strings.Join(good, "; "))
 	case len(ended) > 0:
-		return broken("the certificate of each edge has ended: "+strings.Join(ended, "; "), "the edge could not renew it: it was away for longer than a certificate lives, or no controller signed. "+v.controllerDown(ctx),
-			"bring the edge back: it renews an ended certificate by its key, for 90 days, as soon as it reaches the control channel; see edge-agent's log on that machine")
+		return broken("the certificates of all edges have expired: "+strings.Join(ended, "; "), "the edge could not renew it: it had no control channel for longer than a certificate is valid, or no controller signed. "+v.controllerDown(ctx),
+			"restore the edge: it renews an expired certificate with its key, for 90 days, as soon as it reaches the control channel; see the log of edge-agent on that machine")
 	case len(revoked) > 0:
 		f := v.notEnrolled(ctx)
-		return broken("each edge is revoked: "+strings.Join(revoked, ", "), "somebody has revoked it (fairlead edge revoke, spec.revokedEdges of the Tunnel)",
-			"enrol another: give edge-agent the bootstrap file in Secret "+v.key.Name+v1alpha1.BootstrapSecretSuffix+" and an empty state folder. "+f.cure)
+		return broken("all edges are revoked: "+strings.Join(revoked, ", "), "it was revoked (fairlead edge revoke, or spec.revokedEdges of the Tunnel)",
+			"enrol another edge: start edge-agent with the bootstrap file in Secret "+v.key.Name+v1alpha1.BootstrapSecretSuffix+" and an empty state folder. "+f.cure)
 	}
 	return v.notEnrolled(ctx)
 }
@@ -57,7 +57,7 @@ func nameOf(e *observed.Edge) string {
 func (v *visit) clocks() *finding {
 	for _, e := range v.edges() {
 		if strings.Contains(e.LastError, "clock") {
-			f := v.worse(e.Node+" says: "+e.LastError, "the clock of the edge's machine is wrong, or that of the management cluster", "put the clock right (NTP) on the machine of "+e.Node)
+			f := v.worse(e.Node+" reports: "+e.LastError, "the clock of the edge's machine or of the management cluster is wrong", "correct the clock (NTP) on the machine of "+e.Node)
 			return &f
 		}
 	}
@@ -111,24 +111,24 @@ func checkHandshake(ctx context.Context, v *visit) finding {
 		return v.complains(complaint)
 	case len(connected) == 0 && v.cutOff:
 		if refused := v.refusal(true); refused != "" {
-			return broken(refused, "if that is this Cluster's edge, it does not take the certificate of the control channel: its clock is wrong, or the CA in its bootstrap file is another installation's",
-				"put the clock of that machine right (NTP); else give edge-agent the newest bootstrap file")
+			return broken(refused, "if that is this Cluster's edge, it rejects the certificate of the control channel: its clock is wrong, or the CA in its bootstrap file is another installation's",
+				"correct the clock of that machine (NTP); otherwise start edge-agent with the newest bootstrap file")
 		}
-		return skipped("no edge is connected that could tell")
+		return skipped("no connected edge has reported")
 	case len(v.silent()) > 0:
-		return warning(strings.Join(v.silent(), ", ")+" has tunnels, and does not report",
-			"edge-agent on that machine is down or frozen, or does not reach the control channel: a wrong --proxy, or something that inspects TLS on the way; its Envoy goes on with what it had, until its certificate ends",
-			"on that machine see that edge-agent runs (systemctl status edge-agent), and what its log says")
+		return warning(strings.Join(v.silent(), ", ")+" has tunnels, but does not report",
+			"edge-agent on that machine is down or frozen, or does not reach the control channel: a wrong --proxy, or TLS inspection on the path; its Envoy keeps its last configuration until its certificate expires",
+			"on that machine check that edge-agent runs (systemctl status edge-agent), and read its log")
 	case len(connected) == 0:
-		return skipped("no edge is connected to the control channel that could tell")
+		return skipped("no edge is connected to the control channel")
 	case v.cutOff:
 		if mute := v.mute(ctx, connected); mute != "" {
 			return skipped(mute)
 		}
-		return broken(strings.Join(connected, ", ")+" reports by the control channel, and has no tunnel", "the handshake of its tunnels does not come through: something on the way lets the control channel pass and holds the tunnels back, or its Envoy does not run",
-			"see the log of edge-agent and Envoy on that machine, and that what inspects TLS on the way exempts gateway-<i>."+domainOf(v.tunnel))
+		return broken(strings.Join(connected, ", ")+" is connected to the control channel, but has no tunnel", "the handshake of its tunnels fails: the network passes the control channel but blocks tunnels, or its Envoy does not run",
+			"see the logs of edge-agent and Envoy on that machine, and exempt this name from TLS inspection: gateway-<i>."+domainOf(v.tunnel))
 	}
-	return ok("%s: no complaint", strings.Join(connected, ", "))
+	return ok("%s: no errors reported", strings.Join(connected, ", "))
 }
 
 // mute describes that no edge answers although the control channels of some are still open. If a network drops all
@@ -148,7 +148,7 @@ func (v *visit) mute(ctx context.Context, connected []string) string {
 		if answer.APIServer != nil {
 			return ""
 		}
-		all = append(all, node+" has its control channel still open, and does not answer ("+answer.Problem+")")
+		all = append(all, node+" has an open control channel, but does not answer ("+answer.Problem+")")
 	}
 	return strings.Join(all, "; ")
 }
@@ -176,7 +176,7 @@ func (v *visit) refusal(handshake bool) string {
 			continue
 		}
 		if handshake {
-			return fmt.Sprintf("a machine at %s has refused the handshake with an xds-server at %s: %s", r.Address, utc(r.Last), r.Reason)
+			return fmt.Sprintf("a machine at %s rejected the handshake with an xds-server at %s: %s", r.Address, utc(r.Last), r.Reason)
 		}
 		return fmt.Sprintf("a machine at %s was refused a certificate at %s: %s", r.Address, utc(r.Last), r.Reason)
 	}
@@ -194,24 +194,24 @@ func domainOf(t *v1alpha1.Tunnel) string {
 
 // complains returns the finding for a problem that an edge reports.
 func (v *visit) complains(e *observed.Edge) finding {
-	detail := e.Node + " says: " + e.LastError
+	detail := e.Node + " reports: " + e.LastError
 	about, _, _ := strings.Cut(e.LastError, ":")
-	log := "; its log on that machine says more"
+	log := "; see its log on that machine"
 	switch about {
 	case "certificate":
-		return v.worse(detail, "the edge can't get or renew its certificate", "do what it says"+log)
+		return v.worse(detail, "the edge cannot obtain or renew its certificate", "correct the reported error"+log)
 	case "configuration":
-		return v.worse(detail, "the edge's Envoy, or its agent, refuses what the xds-server sends: the two are of different versions, or one has a fault", "let edge-agent and xds-server be of the same version"+log)
+		return v.worse(detail, "the edge's Envoy, or its edge-agent, rejects the configuration from the xds-server: their versions differ, or one has a fault", "run edge-agent and xds-server of the same version"+log)
 	case "control channel":
-		return v.worse(detail, "the edge has started without reaching the control channel", "see that it reaches the gateways' public port"+log)
+		return v.worse(detail, "the edge has started without reaching the control channel", "check that it reaches the gateways' public port"+log)
 	case "Envoy hangs":
-		return v.worse(detail, "the edge's Envoy is frozen, deadlocked or starved of CPU", "wait: its agent replaces an Envoy that stands still after 15 s, at most once in five minutes; if it stays, restart Envoy on that machine (systemctl restart edge-envoy)"+log)
+		return v.worse(detail, "the edge's Envoy is frozen, deadlocked or starved of CPU", "wait: edge-agent replaces a frozen Envoy after 15 s, at most once in five minutes; if it remains frozen, restart Envoy on that machine (systemctl restart edge-envoy)"+log)
 	case "Envoy replaced":
-		return v.worse(detail, "the edge's Envoy was frozen, deadlocked or starved of CPU, and its agent has replaced it", "nothing, if it does not happen again: an agent replaces an Envoy that stands still after 15 s, at most once in five minutes; else see whether that machine has CPU and memory to spare"+log)
+		return v.worse(detail, "the edge's Envoy was frozen, deadlocked or starved of CPU, and edge-agent has replaced it", "nothing, unless it happens again: edge-agent replaces a frozen Envoy after 15 s, at most once in five minutes; then check that the machine has enough CPU and memory"+log)
 	case "Envoy", "start of Envoy":
-		return v.worse(detail, "the edge's Envoy does not run as it should", "see its log on that machine")
+		return v.worse(detail, "the edge's Envoy does not run correctly", "see its log on that machine")
 	case "disk":
-		return v.worse(detail, "the edge can't write its state folder", "make room, or put the permissions right"+log)
+		return v.worse(detail, "the edge cannot write its state folder", "free disk space, or correct the permissions"+log)
 	}
-	return v.worse(detail, "the edge itself says so", "do what it says"+log)
+	return v.worse(detail, "the edge reports this error", "correct the reported error"+log)
 }

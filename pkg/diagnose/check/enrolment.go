@@ -24,14 +24,14 @@ func (v *visit) notEnrolled(ctx context.Context) finding {
 		return *f
 	}
 	if denied := v.denied(ctx); denied != "" {
-		return broken(detail+"; "+denied, "the bootstrap file on the edge's machine is not the newest: its token has ended or was used as often as it may be", "take the newest file from the Secret, put it in the place of the old one, and start edge-agent again: "+deliver)
+		return broken(detail+"; "+denied, "the bootstrap file on the edge's machine is not the newest: its token has expired or is used up", "replace the bootstrap file on that machine with the newest file from the Secret, and restart edge-agent: "+deliver)
 	}
 	if refused := v.refusal(false); refused != "" {
-		return broken(detail+"; "+refused, "if that machine is this Cluster's edge, its bootstrap file is old: the token in it has expired, or is used up; else no edge-agent runs with this Cluster's bootstrap file", "take the newest file from the Secret, put it in the place of the old one, and start edge-agent again: "+deliver)
+		return broken(detail+"; "+refused, "if that machine is this Cluster's edge, its bootstrap file is old: the token in it has expired or is used up; otherwise no edge-agent runs with this Cluster's bootstrap file", "replace the bootstrap file on that machine with the newest file from the Secret, and restart edge-agent: "+deliver)
 	}
-	return broken(detail+": none has asked for one with a good token",
-		"no edge-agent runs with this Cluster's bootstrap file, or it does not reach the gateways' public port, or its file is old, so that the token in it has expired, or is used up",
-		deliver+"; if it runs already its log says which it is: for an old token take the newest file from the Secret")
+	return broken(detail+": no edge has sent a signing request with a valid token",
+		"no edge-agent runs with this Cluster's bootstrap file, or it does not reach the gateways' public port, or its file is old and the token in it has expired or is used up",
+		deliver+"; if edge-agent runs already, its log reports the reason; for an expired token use the newest file from the Secret")
 }
 
 // bootstrap returns a finding about the bootstrap Secret or its token; nil: there is none, or the Secret cannot be
@@ -43,14 +43,14 @@ func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 	secret := &corev1.Secret{}
 	err := v.Secrets.Get(ctx, client.ObjectKey{Namespace: v.key.Namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
-		f := broken("no edge has a certificate, and there is no Secret "+name, "somebody has deleted the bootstrap Secret, and the controller has not made another one yet", "wait some seconds: the controller makes it again, with another token")
+		f := broken("no edge has a certificate, and there is no bootstrap Secret "+name, "the bootstrap Secret was deleted, and the controller has not created it again yet", "wait a few seconds: the controller creates it again, with a new token")
 		switch full, down := v.fullQuota(ctx), v.controllerDown(ctx); {
 		case v.paused():
-			f.cause, f.cure = "somebody has deleted the bootstrap Secret, and the Cluster is paused, so nobody makes another one", "unpause the Cluster"
+			f.cause, f.cure = "the bootstrap Secret was deleted, and the Cluster is paused, so the controller does not create it again", "unpause the Cluster"
 		case full != "":
-			f.cause, f.cure = full+", so the controller can't make it", "raise the quota: kubectl -n "+v.key.Namespace+" edit resourcequota; the controller tries again by itself"
+			f.cause, f.cure = full+", so the controller cannot create it", "raise the quota: kubectl -n "+v.key.Namespace+" edit resourcequota; the controller then retries"
 		case down != "":
-			f.cause, f.cure = "somebody has deleted the bootstrap Secret, and "+down, v.startController()
+			f.cause, f.cure = "the bootstrap Secret was deleted, and "+down, v.startController()
 		}
 		return &f
 	}
@@ -62,7 +62,7 @@ func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 	why := ""
 	switch {
 	case at < 0:
-		why = "the Tunnel has no record of it: it has expired, or was ended"
+		why = "the Tunnel has no record of it: it has expired or was revoked"
 	case v.now().After(v.tunnel.Status.Tokens[at].ExpiresAt.Time):
 		why = "it expired at " + utc(v.tunnel.Status.Tokens[at].ExpiresAt.Time)
 	case v.tunnel.Status.Tokens[at].Uses >= v.tunnel.Status.Tokens[at].MaxUses:
@@ -70,10 +70,10 @@ func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 	default:
 		return nil
 	}
-	f := broken("no edge has a certificate, and the token in Secret "+name+" is of no use: "+why, "the controller has not replaced it, which it does long before",
-		"see the controller's log; then give edge-agent the new file of the Secret")
+	f := broken("no edge has a certificate, and the token in Secret "+name+" is not valid: "+why, "the controller has not replaced the token, although it was due",
+		"see the log of the controller; then start edge-agent with the new file from the Secret")
 	if down := v.controllerDown(ctx); down != "" {
-		f.cause, f.cure = down+", so nobody replaces the token", v.startController()+"; some seconds later there is a new token in the Secret: give edge-agent that file"
+		f.cause, f.cure = down+", so the token is not replaced", v.startController()+"; a few seconds later the Secret has a new token: start edge-agent with that file"
 	}
 	return &f
 }
@@ -93,7 +93,7 @@ func (v *visit) denied(ctx context.Context) string {
 		for _, c := range r.Status.Conditions {
 			if c.Type == certificatesv1.CertificateDenied {
 				newest = r.CreationTimestamp.Time
-				said = fmt.Sprintf("the request of a machine that calls itself %q was denied at %s (%s): %s", r.Annotations[v1alpha1.RequestHostAnnotation], utc(newest), c.Reason, c.Message)
+				said = fmt.Sprintf("the signing request of a machine with host name %q was denied at %s (%s): %s", r.Annotations[v1alpha1.RequestHostAnnotation], utc(newest), c.Reason, c.Message)
 			}
 		}
 	}

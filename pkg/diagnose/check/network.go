@@ -29,19 +29,19 @@ func checkName(ctx context.Context, v *visit) finding {
 	if v.Via != "" {
 		host, port, err := net.SplitHostPort(v.Via)
 		if err != nil {
-			return broken("--via "+v.Via+" is not host:port", "a mistake in the command", "give host:port")
+			return broken("--via "+v.Via+" is not host:port", "--via has the wrong form", "give it as host:port")
 		}
 		v.host, v.port = host, port
 	}
 	switch {
 	case v.host == "" && v.cluster == nil:
-		return skipped("there is no Cluster to look at")
+		return skipped("the Cluster was not read")
 	case v.host == "" && !v.readRecord():
 		return v.nothingToDial()
 	}
 	if address, err := netip.ParseAddr(v.host); err == nil {
 		v.addresses = []netip.Addr{address}
-		return ok("%s is an address, there is nothing to look up%s", address, v.onRecord())
+		return ok("%s is an IP address%s", address, v.onRecord())
 	}
 	found, err := v.network.Lookup(ctx, v.host)
 	for _, address := range found[:min(len(found), maxAddresses)] {
@@ -81,43 +81,43 @@ func (v *visit) onRecord() string {
 	if v.secret != nil || v.Via != "" {
 		return ""
 	}
-	return " (by the Tunnel's status)"
+	return " (according to the Tunnel's status)"
 }
 
 func (v *visit) nothingToDial() finding {
 	if v.secret == nil && !v.broken[HopKubeconfig] {
-		return unknown("what clients dial is in the kubeconfig Secret, which can't be read from here, and not in the Tunnel's status", "run fairlead check with a user who may read Secrets in namespace "+v.key.Namespace)
+		return unknown("the address that clients dial is in the kubeconfig Secret, which cannot be read from here, and not in the Tunnel's status", "run fairlead check as a user that may read Secrets in namespace "+v.key.Namespace)
 	}
-	return skipped("there is no kubeconfig that says what to dial")
+	return skipped("there is no usable kubeconfig")
 }
 
 // unresolved returns the finding for a name without an address.
 func (v *visit) unresolved(err error) finding {
 	detail := v.host + " does not resolve from here"
 	if inKubernetes(v.host) && os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
-		return unknown(detail+": it is a name that only the DNS of the management cluster knows", v.elsewhere())
+		return unknown(detail+": only the DNS of the management cluster resolves this name", v.elsewhere())
 	}
 	var dns *net.DNSError
 	switch {
 	case err == nil:
 	case errors.As(err, &dns) && dns.IsNotFound:
 	case errors.As(err, &dns) && dns.IsTimeout, errors.Is(err, context.DeadlineExceeded):
-		return broken(detail+": the DNS does not answer", "the DNS of this network is down or out of reach", "bring DNS back: the resolver that /etc/resolv.conf names must answer; "+v.orElsewhere())
+		return broken(detail+": DNS does not answer", "the DNS of this network is down or unreachable", "restore DNS: the resolver in /etc/resolv.conf must answer; "+v.orElsewhere())
 	default:
-		return broken(detail+": "+text(err), "the DNS of this network gives no answer that is of use", "see that the resolver that /etc/resolv.conf names works; "+v.orElsewhere())
+		return broken(detail+": "+text(err), "the DNS of this network gives no usable answer", "check that the resolver in /etc/resolv.conf works; "+v.orElsewhere())
 	}
-	return broken(detail+": the DNS knows no address of this name", "the record of the gateways is gone from DNS, or was never made",
-		"make "+v.host+" lead to the gateways again (the Service gateway in namespace "+v.installation()+"); "+v.orElsewhere())
+	return broken(detail+": DNS has no address for this name", "the record of the gateways is missing in DNS",
+		"point "+v.host+" to the gateways (the Service gateway in namespace "+v.installation()+"); "+v.orElsewhere())
 }
 
 // elsewhere is the cure for a hop that cannot be tested from here.
 func (v *visit) elsewhere() string {
 	return "run fairlead check in a Pod of the management cluster, or forward a port (kubectl -n " + v.installation() +
-		" port-forward service/gateway 6443) and give --via=127.0.0.1:6443"
+		" port-forward service/gateway 6443) and pass --via=127.0.0.1:6443"
 }
 
 func (v *visit) orElsewhere() string {
-	return "if only this machine can't resolve it, " + v.elsewhere()
+	return "if only this machine cannot resolve it, " + v.elsewhere()
 }
 
 // inKubernetes reports whether a name belongs to a Service or Pod.
@@ -147,7 +147,7 @@ func checkPort(ctx context.Context, v *visit) finding {
 	}
 	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", cmp.Or(v.port, "443"))
 	if err != nil {
-		return broken("port "+v.port+" is none", "the kubeconfig names a port that is none", "delete the kubeconfig Secret: its provider writes it anew")
+		return broken("port "+v.port+" is invalid", "the kubeconfig has an invalid port", "delete the kubeconfig Secret: its control-plane provider writes it again")
 	}
 	attempts := make([]attempt, len(v.addresses))
 	var all sync.WaitGroup
@@ -182,11 +182,11 @@ func (v *visit) dialled(attempts []attempt) finding {
 	}
 	v.open = len(taken)
 	if first == nil {
-		return ok("%s takes connections", strings.Join(taken, ", "))
+		return ok("%s accepts connections", strings.Join(taken, ", "))
 	}
 	cause, cure := v.dialCause(first)
 	if len(taken) > 0 {
-		return warning(strings.Join(said, "; ")+"; "+strings.Join(taken, ", ")+" takes connections", cause+"; clients that choose it wait, or fail", cure)
+		return warning(strings.Join(said, "; ")+"; "+strings.Join(taken, ", ")+" accepts connections", cause+"; clients that dial this address wait, or fail", cure)
 	}
 	return broken(strings.Join(said, "; "), cause, cure)
 }
@@ -197,7 +197,7 @@ func dialMeaning(err error) string {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "refused"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return "no way there"
+		return "no route"
 	case isTimeout(err):
 		return "no answer"
 	}
@@ -206,20 +206,20 @@ func dialMeaning(err error) string {
 
 // dialCause distinguishes a port without a listener from packets without an answer.
 func (v *visit) dialCause(err error) (cause, cure string) {
-	what, pods := "gateway", "kubectl -n "+v.installation()+" get pods -l app.kubernetes.io/name=gateway shows whether it runs and is ready"
+	what, pods := "gateway", "kubectl -n "+v.installation()+" get pods -l app.kubernetes.io/name=gateway shows whether it is ready"
 	if !v.tunnelled() {
-		what, pods = "proxy or server of your own", "see that it runs"
+		what, pods = "proxy or server of your own", "check that it runs"
 	}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "nothing listens there: the " + what + " is down or still starting, or a firewall refuses", pods + ", and let its port be open"
+		return "nothing listens there: the " + what + " is down or still starting, or a firewall rejects connections", pods + "; open its port in firewalls"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return "this machine has no route to the " + what, "see that the address is right and the network leads there; if only this machine is at fault, " + v.elsewhere()
+		return "this machine has no route to the " + what, "check the address and the route to it; if only this machine has the problem, " + v.elsewhere()
 	case isTimeout(err):
-		return "nobody answers: the machine of the " + what + " is down, or a firewall or NetworkPolicy on the way swallows what is sent", "let TCP to this address and port through; " + pods +
-			"; if only this machine is at fault, " + v.elsewhere()
+		return "no answer: the machine of the " + what + " is down, or a firewall or NetworkPolicy on the path drops packets", "allow TCP to this address and port; " + pods +
+			"; if only this machine has the problem, " + v.elsewhere()
 	}
-	return "the connection can't be made from here", v.elsewhere()
+	return "the connection cannot be opened from here", v.elsewhere()
 }
 
 func isTimeout(err error) bool {

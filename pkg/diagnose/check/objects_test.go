@@ -34,7 +34,7 @@ func TestWhatTheControllerSaysOfATunnel(t *testing.T) {
 		"the installation makes no tunnels": {v1alpha1.ReasonTunnelsOff, metav1.ConditionFalse,
 			expected{Broken, "with gateways"}},
 		"a reason that is newer than check": {"SomethingNew", metav1.ConditionFalse,
-			expected{Broken, "do what the message says"}},
+			expected{Broken, "correct what the message names"}},
 		"a reason that is newer, and served": {"SomethingNew", metav1.ConditionTrue, expected{OK, "says so"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {

@@ -19,7 +19,7 @@ func (v *visit) observe(ctx context.Context) bool {
 	switch {
 	case v.observed != nil || v.notObserved != "":
 	case v.Servers == nil:
-		v.notObserved = "the xds-servers can't be asked from here"
+		v.notObserved = "the xds-servers cannot be queried from here"
 	default:
 		fleet, err := v.Servers.Observe(ctx, v.tunnel.HeldID(), v.tunnel.Status.Names)
 		if err != nil {
@@ -32,7 +32,7 @@ func (v *visit) observe(ctx context.Context) bool {
 
 // howToSee is the cure if the xds-servers cannot be queried from here.
 func (v *visit) howToSee() string {
-	return "run fairlead check with a user who may list Pods and create pods/portforward in namespace " + v.installation() + ", or give the addresses of their inspection with --xds-server"
+	return "run fairlead check as a user that may list Pods and create pods/portforward in namespace " + v.installation() + ", or pass the inspection addresses of the xds-servers with --xds-server"
 }
 
 // notObservable returns why there is no finding about gateways and edges; nil: there can be one.
@@ -40,9 +40,9 @@ func (v *visit) notObservable() *finding {
 	var f finding
 	switch {
 	case v.tunnel == nil:
-		f = skipped("there is no Tunnel to look at")
+		f = skipped("there is no Tunnel")
 	case !v.tunnelled():
-		f = skipped("no gateway and no edge is in this way: it leads through a network of your own")
+		f = skipped("this path has no gateway and no edge: it uses a network of your own")
 	case len(v.tunnel.Status.Names) == 0:
 		f = skipped("the Tunnel is not served")
 	default:
@@ -75,17 +75,17 @@ func checkRoute(ctx context.Context, v *visit) finding {
 	if at := slices.IndexFunc(faults, func(f finding) bool { return f.status == Broken }); at >= 0 {
 		return faults[at]
 	}
-	cure := "see that the gateway's agent runs and reaches an xds-server: kubectl -n " + v.installation() + " logs gateway-<i> says why not"
+	cure := "check that the gateway-agent runs and reaches an xds-server: kubectl -n " + v.installation() + " logs gateway-<i> reports the reason"
 	switch {
 	case len(v.observed.Gateways) == 0:
-		return broken("no gateway reports to an xds-server, and the installation has none", "the StatefulSet of the gateways is not there, or has no replicas", "kubectl -n "+v.installation()+" scale statefulset gateway --replicas=2")
+		return broken("no gateway is known to the xds-servers", "the StatefulSet gateway does not exist, or has no replicas", "kubectl -n "+v.installation()+" scale statefulset gateway --replicas=2")
 	case len(connected) == 0:
-		return broken("no gateway reports to an xds-server: "+strings.Join(away, ", "), "the gateways are down, or their agents reach no xds-server: what they have is old", cure)
+		return broken("no gateway reports to an xds-server: "+strings.Join(away, ", "), "the gateways are down, or their gateway-agents do not reach an xds-server: their configuration is old", cure)
 	case len(faults) > 0:
 		return faults[0]
 	case len(away) > 0:
-		return warning(strings.Join(away, ", ")+": the agent reports to no xds-server; "+strings.Join(connected, ", ")+" has what it should have",
-			"that gateway is down, or its agent is down or frozen: its Envoy goes on with what it had, and no change comes to it, revocations included", cure)
+		return warning(strings.Join(away, ", ")+": the gateway-agent does not report to an xds-server; "+strings.Join(connected, ", ")+" is up to date",
+			"that gateway is down, or its gateway-agent is down or frozen: its Envoy keeps its last configuration and receives no changes, not even revocations", cure)
 	}
 	return ok("%s on %s: accepted", strings.Join(v.tunnel.Status.Names, ", "), strings.Join(connected, ", "))
 }
@@ -95,21 +95,21 @@ func (v *visit) hangsOf(g *collect.Gateway) []finding {
 	restart := "kubectl -n " + v.installation() + " delete pod " + g.Name
 	switch {
 	case g.Connected && g.Problem != "":
-		return []finding{warning("the agent of "+g.Name+" does not answer: "+g.Problem,
-			"the process gateway-agent of "+g.Name+" is frozen or overloaded: its Envoy goes on with what it had, and no revocation reaches it",
-			"wait for its liveness probe to restart it, or restart it: "+restart)}
+		return []finding{warning("the gateway-agent of "+g.Name+" does not answer: "+g.Problem,
+			"the process gateway-agent of "+g.Name+" is frozen or overloaded: its Envoy keeps its last configuration and receives no revocations",
+			"wait until its liveness probe restarts it, or restart it: "+restart)}
 	case g.Hang == "":
 		return nil
 	}
 	detail := "the Envoy of " + g.Name + " hangs: no answer from " + g.Hang
-	cause := "the process envoy of " + g.Name + " is frozen, deadlocked or starved of CPU: clients that reach it wait"
-	cure := "wait: its agent replaces an Envoy that stands still after 15 s, at most once in five minutes; if it stays, " + restart
+	cause := "the process envoy of " + g.Name + " is frozen, deadlocked or starved of CPU: the connections of its clients hang"
+	cure := "wait: its agent replaces a frozen Envoy after 15 s, at most once in five minutes; if it remains frozen, " + restart
 	for i := range v.observed.Gateways {
 		if v.observed.Gateways[i].Serves() {
 			return []finding{warning(detail, cause, cure)}
 		}
 	}
-	return []finding{broken(detail+"; no other gateway takes clients", cause, cure)}
+	return []finding{broken(detail+"; no other gateway accepts clients", cause, cure)}
 }
 
 // routesOf returns the faults of one gateway's routes, the worst first.
@@ -119,13 +119,13 @@ func (v *visit) routesOf(g *collect.Gateway) (faults []finding) {
 		switch r.Status {
 		case collect.Rejected:
 			faults = append(faults, broken(fmt.Sprintf("%s: NACK%s: %s", what, since(r.Since, v.now()), r.Refusal),
-				"Envoy, or its agent, refuses what the xds-server sends, and goes on with what it had: the xds-server is newer than the agent, or has a fault",
-				"let xds-servers and gateways be of the same version (kubectl -n "+v.installation()+" rollout undo deployment/xds-server takes the newest change back)"))
+				"Envoy, or its gateway-agent, rejects the configuration from the xds-server and keeps the previous one: the xds-server is newer than the agent, or has a fault",
+				"run xds-servers and gateways of the same version (kubectl -n "+v.installation()+" rollout undo deployment/xds-server reverts the last upgrade)"))
 		case collect.Missing:
-			faults = append(faults, broken(what+": the gateway was not sent it", "the xds-server has not read the Tunnel yet, or refuses it", "wait some seconds; then the log of the xds-server says why: kubectl -n "+v.installation()+" logs deployment/xds-server"))
+			faults = append(faults, broken(what+": not sent to the gateway", "the xds-server has not read the Tunnel yet, or rejects it", "wait a few seconds; then see the log of the xds-server: kubectl -n "+v.installation()+" logs deployment/xds-server"))
 		case collect.Stale:
 			if r.Since.IsZero() || v.now().Sub(r.Since) > gracePeriod {
-				faults = append(faults, warning(what+": sent, and not answered"+since(r.Since, v.now()), "the gateway's Envoy hangs, or is starting", "see the gateway: kubectl -n "+v.installation()+" logs "+g.Name))
+				faults = append(faults, warning(what+": sent, but not answered"+since(r.Since, v.now()), "the gateway's Envoy hangs, or is starting", "see the log of the gateway: kubectl -n "+v.installation()+" logs "+g.Name))
 			}
 		}
 	}
@@ -171,32 +171,32 @@ func checkTunnels(ctx context.Context, v *visit) finding {
 			without = append(without, g.Name)
 		}
 		if g.Incomplete != "" {
-			incomplete = append(incomplete, g.Name+" is incomplete: "+g.Incomplete)
+			incomplete = append(incomplete, "the connection record of "+g.Name+" is incomplete: "+g.Incomplete)
 		}
 		for _, h := range v.observed.Holes {
 			if h.Gateway == g.Name && h.Workers > 0 && !v.revoked(h.Node) {
-				holes = append(holes, fmt.Sprintf("%s has none on %d of the workers of %s", h.Node, h.Workers, g.Name))
+				holes = append(holes, fmt.Sprintf("%s has no tunnel on %d of the workers of %s", h.Node, h.Workers, g.Name))
 			}
 		}
 	}
 	detail := strings.Join(said, "; ")
 	switch {
 	case len(said) == 0:
-		return unknown("no gateway reports that could tell", "see the hop route")
+		return unknown("no gateway reports to an xds-server", "see the hop route")
 	case total == 0:
 		v.cutOff = true
 		cause, cure := v.away()
-		return broken("no gateway has a tunnel of this workload cluster ("+detail+")", cause, cure)
+		return broken("no gateway has a tunnel to this workload cluster ("+detail+")", cause, cure)
 	case len(without) > 0:
-		return broken(detail+": none to "+strings.Join(without, ", "), "the edges reach other gateways and not this one: it has just begun, or the gateways don't reach each other on their public port (they pass on what is for another)",
-			"wait some seconds; then see that gateways reach each other: the Service gateway-peers in namespace "+v.installation()+", and NetworkPolicies")
+		return broken(detail+": no tunnel on "+strings.Join(without, ", "), "the edges reach other gateways but not this one: it has just started, or the gateways do not reach each other on their public port (a gateway forwards connections that are for another)",
+			"wait a few seconds; then check that gateways reach each other: the Service gateway-peers in namespace "+v.installation()+", and NetworkPolicies")
 	case len(holes) > 0:
-		return warning(detail+"; "+strings.Join(holes, "; "), "tunnels were lost, and those that came instead are on other workers: clients that land on such a worker wait, or fail",
-			"wait: the gateway repairs it within seconds; if it stays, edges dial fewer tunnels than there are workers: give the xds-servers as --gateway-workers what the gateways have as --workers")
+		return warning(detail+"; "+strings.Join(holes, "; "), "tunnels were lost, and their replacements are on other workers: clients that arrive at a worker without a tunnel wait, or fail",
+			"wait: the gateway-agent repairs it within seconds; if it persists, edges dial fewer tunnels than there are workers: set --gateway-workers of the xds-servers to the value of --workers of the gateways")
 	}
 	if len(incomplete) > 0 {
-		return warning(detail+"; "+strings.Join(incomplete, "; "), "a gateway cannot account for every connection to its public port: it may have tunnels that it does not report, and no revocation is proven there",
-			"see the runbook FairleadTunnelsNotCounted; the gateway's log says why: kubectl -n "+v.installation()+" logs GATEWAY")
+		return warning(detail+"; "+strings.Join(incomplete, "; "), "a gateway cannot account for every connection to its public port: it may have unreported tunnels, and revocations are not proven there",
+			"see the runbook FairleadTunnelsNotCounted and the log of the gateway: kubectl -n "+v.installation()+" logs GATEWAY")
 	}
 	return ok("%s%s", detail, v.roundTrip())
 }
@@ -227,15 +227,15 @@ func (v *visit) away() (cause, cure string) {
 		if s := v.reported(e.Node); s != nil && s.Connected {
 			one += " is connected to the control channel"
 		} else if !e.LastSeen.IsZero() {
-			one += " was seen last at " + utc(v.seen(&e))
+			one += " was last seen at " + utc(v.seen(&e))
 		}
 		known = append(known, one)
 	}
 	if len(known) == 0 {
 		return "no edge is enrolled", "see the hop edge"
 	}
-	return "the edges are away (" + strings.Join(known, "; ") + "): the process edge-agent or its machine is down, its clock is wrong, or its network or --proxy does not let it out",
-		"on that machine see that edge-agent runs (systemctl status edge-agent), what its log says, and that TCP to the gateways' public port goes through"
+	return "no edge has a tunnel (" + strings.Join(known, "; ") + "): the process edge-agent or its machine is down, its clock is wrong, or its network or --proxy blocks the way out",
+		"on that machine check that edge-agent runs (systemctl status edge-agent), read its log, and check that TCP to the gateways' public port is open"
 }
 
 // seen returns when an edge was seen last: a record may be some minutes old, a report is not.
@@ -273,7 +273,7 @@ func (v *visit) tunnelsOnRecord() finding {
 	if len(said) == 0 {
 		v.cutOff = true
 		cause, cure := v.away()
-		return broken("no gateway has a tunnel of this workload cluster, as the controller has noted", cause, cure)
+		return broken("no gateway has a tunnel to this workload cluster, according to the Tunnel's status", cause, cure)
 	}
-	return ok("%s, as the controller has noted (%s)", strings.Join(said, "; "), v.notObserved)
+	return ok("%s, according to the Tunnel's status (%s)", strings.Join(said, "; "), v.notObserved)
 }

@@ -75,7 +75,7 @@ func TestRoutesOnGateways(t *testing.T) {
 		"there is no gateway": {nil, expected{Broken, "scale statefulset gateway --replicas=2"}},
 		"one gateway does not report": {
 			gateways(well, away),
-			expected{Warning, "gateway-1 since 2026-05-01T11:00:00Z (1h0m0s): the agent reports to no xds-server"},
+			expected{Warning, "gateway-1 since 2026-05-01T11:00:00Z (1h0m0s): the gateway-agent does not report to an xds-server"},
 		},
 		"no gateway reports": {
 			gateways(away, away),
@@ -91,7 +91,7 @@ func TestRoutesOnGateways(t *testing.T) {
 		},
 		"a gateway was not sent it": {
 			gateways(route(collect.Missing, time.Time{}, ""), well),
-			expected{Broken, "gateway-0: the gateway was not sent it"},
+			expected{Broken, "gateway-0: not sent to the gateway"},
 		},
 		"it is on its way": {
 			gateways(route(collect.Stale, noon.Add(-time.Second), ""), well),
@@ -99,7 +99,7 @@ func TestRoutesOnGateways(t *testing.T) {
 		},
 		"it is on its way for too long": {
 			gateways(route(collect.Stale, noon.Add(-time.Minute), ""), well),
-			expected{Warning, "sent, and not answered since"},
+			expected{Warning, "sent, but not answered since"},
 		},
 		"a refusal outranks a slow answer": {
 			gateways(route(collect.Stale, noon.Add(-time.Minute), ""), route(collect.Rejected, noon, "bad")),
@@ -111,15 +111,15 @@ func TestRoutesOnGateways(t *testing.T) {
 		},
 		"the only Envoy that takes clients hangs": {
 			gateways(func(g *collect.Gateway) { hangs(g); g.Ready = false }, away),
-			expected{Broken, "no other gateway takes clients"},
+			expected{Broken, "no other gateway accepts clients"},
 		},
 		"an agent reports and answers no question": {
 			gateways(well, func(g *collect.Gateway) { g.Problem = "too slow" }),
-			expected{Warning, "the agent of gateway-1 does not answer: too slow"},
+			expected{Warning, "the gateway-agent of gateway-1 does not answer: too slow"},
 		},
 		"an agent that is away is not asked": {
 			gateways(well, func(g *collect.Gateway) { away(g); g.Problem = "it does not report" }),
-			expected{Warning, "the agent reports to no xds-server"},
+			expected{Warning, "the gateway-agent does not report to an xds-server"},
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestTunnelsOnGateways(t *testing.T) {
 		"no gateway reports": {
 			collect.Fleet{Gateways: gateways(away)},
 			"",
-			expected{Unknown, "no gateway reports that could tell"},
+			expected{Unknown, "no gateway reports to an xds-server"},
 		},
 		"there is none": {
 			collect.Fleet{Gateways: gateways(well)},
@@ -157,12 +157,12 @@ func TestTunnelsOnGateways(t *testing.T) {
 		"those of a revoked edge are none": {
 			collect.Fleet{Gateways: gateways(well, well), Tunnels: both},
 			"e1",
-			expected{Broken, "no gateway has a tunnel of this workload cluster"},
+			expected{Broken, "no gateway has a tunnel to this workload cluster"},
 		},
 		"one gateway has none": {
 			collect.Fleet{Gateways: gateways(well, well), Tunnels: both[:2]},
 			"",
-			expected{Broken, "none to gateway-1"},
+			expected{Broken, "no tunnel on gateway-1"},
 		},
 		"one that takes no clients has none": {
 			collect.Fleet{Gateways: gateways(well, func(g *collect.Gateway) { g.Ready = false }), Tunnels: both[:2]},
@@ -173,7 +173,7 @@ func TestTunnelsOnGateways(t *testing.T) {
 			collect.Fleet{Gateways: gateways(well, well), Tunnels: both,
 				Holes: []collect.Hole{{Gateway: "gateway-1", Node: "e1", Workers: 1}}},
 			"",
-			expected{Warning, "e1 has none on 1 of the workers of gateway-1"},
+			expected{Warning, "e1 has no tunnel on 1 of the workers of gateway-1"},
 		},
 		"a gateway may have more than it reports": {
 			collect.Fleet{Gateways: gateways(well, func(g *collect.Gateway) { g.Incomplete = "a line was lost" }),
@@ -200,11 +200,11 @@ func TestTunnelsOnRecord(t *testing.T) {
 				{NodeID: model.NodeID("e1"), Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: 2}}},
 				{NodeID: model.NodeID("e2"), Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: 1}}},
 			},
-			expected{OK, "gateway-0: 3, as the controller has noted"},
+			expected{OK, "gateway-0: 3, according to the Tunnel's status"},
 		},
 		"the controller has noted that the edge is away": {
 			[]v1alpha1.EdgeStatus{{NodeID: model.NodeID("e1"), Host: "host-1", LastSeen: &metav1.Time{Time: noon}}},
-			expected{Broken, "the edges are away (e1 on host-1 was seen last at 2026-05-01T12:00:00Z)"},
+			expected{Broken, "no edge has a tunnel (e1 on host-1 was last seen at 2026-05-01T12:00:00Z)"},
 		},
 		"no edge was ever there": {nil, expected{Broken, "no edge is enrolled"}},
 	} {
@@ -223,7 +223,7 @@ func TestComplaintsOfEdges(t *testing.T) {
 	}{
 		"certificate: the controller does not sign": {
 			false,
-			expected{Warning, "can't get or renew its certificate"},
+			expected{Warning, "cannot obtain or renew its certificate"},
 		},
 		"configuration: an unknown field": {false, expected{Warning, "of the same version"}},
 		"control channel: connection refused": {
@@ -233,17 +233,17 @@ func TestComplaintsOfEdges(t *testing.T) {
 		"Envoy hangs: its main thread": {true, expected{Broken, "systemctl restart edge-envoy"}},
 		"Envoy: exit code 1": {
 			true,
-			expected{Broken, "the edge's Envoy does not run as it should"},
+			expected{Broken, "the edge's Envoy does not run correctly"},
 		},
-		"disk: no space left":   {false, expected{Warning, "make room"}},
-		"something that is new": {false, expected{Warning, "do what it says"}},
+		"disk: no space left":   {false, expected{Warning, "free disk space"}},
+		"something that is new": {false, expected{Warning, "correct the reported error"}},
 	} {
 		t.Run(complaint, func(t *testing.T) {
 			v := visitOf(&collect.Fleet{Edges: []observed.Edge{{Node: "e1", Connected: true, LastError: complaint}}})
 			v.cutOff = tc.noTunnel
 			f := checkHandshake(t.Context(), v)
 			tc.want.compare(t, f)
-			if !strings.Contains(f.detail, "e1 says: "+complaint) {
+			if !strings.Contains(f.detail, "e1 reports: "+complaint) {
 				t.Errorf("it does not quote the edge: %+v", f)
 			}
 		})
@@ -254,11 +254,11 @@ func TestWhyAnEdgeDoesNotReachItsAPIServer(t *testing.T) {
 	for message, cause := range map[string]string{
 		"nothing listens there: connection refused":               "the apiserver is down",
 		"its serving certificate is not valid now":                "serving certificate is not valid now",
-		"it answers /readyz with status 500: etcd failed":         "waits for its etcd",
-		"DNS does not know the name":                              "does not know the apiserver's name",
+		"it answers /readyz with status 500: etcd failed":         "waits for etcd",
+		"DNS does not know the name":                              "does not resolve the apiserver's name",
 		"there is no way there":                                   "no route to the apiserver",
-		"what answers is no TLS":                                  "is no apiserver",
-		"it has not answered in time":                             "a firewall is in the way",
+		"what answers is no TLS":                                  "is not that of an apiserver",
+		"it has not answered in time":                             "a firewall drops them",
 		"something that this version of check has never heard of": "does not reach the apiserver",
 	} {
 		v := visitOf(&collect.Fleet{})
@@ -289,7 +289,7 @@ func TestWhichEdgesCount(t *testing.T) {
 			[]v1alpha1.EdgeStatus{edge("e1", time.Hour)},
 			"",
 			[]observed.Edge{{Node: "e1", LastError: "the clock is 2 h late"}},
-			expected{Warning, "put the clock right (NTP) on the machine of e1"},
+			expected{Warning, "correct the clock (NTP) on the machine of e1"},
 		},
 		"a revoked edge's clock is no matter": {
 			[]v1alpha1.EdgeStatus{edge("e1", time.Hour), edge("e2", time.Hour)},

@@ -18,12 +18,12 @@ import (
 // trusts the workload cluster's CA, and has valid credentials.
 func checkKubeconfig(ctx context.Context, v *visit) finding {
 	if v.cluster == nil {
-		return skipped("there is no Cluster to look at")
+		return skipped("the Cluster was not read")
 	}
 	name := v.key.Name + kubeconfig.Suffix
-	cure := "run fairlead check with a user who may read Secrets in namespace " + v.key.Namespace
+	cure := "run fairlead check as a user that may read Secrets in namespace " + v.key.Namespace
 	if v.Secrets == nil {
-		return unknown("Secrets can't be read from here", cure)
+		return unknown("Secrets cannot be read from here", cure)
 	}
 	secret := &corev1.Secret{}
 	switch err := v.Secrets.Get(ctx, client.ObjectKey{Namespace: v.key.Namespace, Name: name}, secret); {
@@ -32,16 +32,16 @@ func checkKubeconfig(ctx context.Context, v *visit) finding {
 	case apierrors.IsNotFound(err):
 		return v.noSecret(ctx, name)
 	case err != nil:
-		return unknown("Secret "+name+" can't be read: "+text(err), "try again")
+		return unknown("Secret "+name+" cannot be read: "+text(err), "try again")
 	}
 	v.secret = secret
 	config, entry, err := kubeconfig.Load(secret, v.key.Name)
 	if err != nil {
-		return broken("Secret "+name+": "+err.Error(), "somebody has written something else into it"+lastWriter(secret), v.rewrite(name))
+		return broken("Secret "+name+": "+err.Error(), "its content was overwritten"+lastWriter(secret), v.rewrite(name))
 	}
 	way, err := kubeconfig.Read(secret, v.key.Name)
 	if err != nil {
-		return broken("Secret "+name+": "+err.Error(), "somebody has written something else into it"+lastWriter(secret), v.rewrite(name))
+		return broken("Secret "+name+": "+err.Error(), "its content was overwritten"+lastWriter(secret), v.rewrite(name))
 	}
 	user := userOf(config)
 	v.use(config, user, way)
@@ -54,21 +54,21 @@ func checkKubeconfig(ctx context.Context, v *visit) finding {
 			return *f
 		}
 	}
-	return ok("it leads to %s%s", way, until(user, v.now()))
+	return ok("it points to %s%s", way, until(user, v.now()))
 }
 
 // noSecret returns the finding for a missing kubeconfig.
 func (v *visit) noSecret(ctx context.Context, name string) finding {
 	detail := "there is no Secret " + name
 	if full := v.fullQuota(ctx); full != "" {
-		return broken(detail, full+", so its provider can't write it", "raise the quota: kubectl -n "+v.key.Namespace+" edit resourcequota; the provider writes the Secret when it tries again")
+		return broken(detail, full+", so its provider cannot create it", "raise the quota: kubectl -n "+v.key.Namespace+" edit resourcequota; the provider then retries and creates the Secret")
 	}
 	provider := "the control-plane provider"
 	if kind := v.cluster.Spec.ControlPlaneRef.Kind; kind != "" {
 		provider += " (" + kind + ")"
 	}
-	return broken(detail, provider+" has not written it yet, or somebody has deleted it",
-		provider+" writes it anew when it next looks at the Cluster: see its log if it does not, and whether the Cluster is paused")
+	return broken(detail, provider+" has not created it yet, or it was deleted",
+		provider+" creates it again when it reconciles the Cluster; if it does not, see its log, and check that the Cluster is not paused")
 }
 
 // fullQuota names a ResourceQuota of the namespace that permits no further Secret; empty: there is none, or it cannot
@@ -83,7 +83,7 @@ func (v *visit) fullQuota(ctx context.Context) string {
 		for _, resource := range []corev1.ResourceName{corev1.ResourceSecrets, "count/secrets"} {
 			hard, limited := q.Status.Hard[resource]
 			if used := q.Status.Used[resource]; limited && used.Cmp(hard) >= 0 {
-				return fmt.Sprintf("ResourceQuota %s of namespace %s allows %s Secrets, and there are %s", q.Name, q.Namespace, hard.String(), used.String())
+				return fmt.Sprintf("ResourceQuota %s of namespace %s allows %s Secrets, and %s exist", q.Name, q.Namespace, hard.String(), used.String())
 			}
 		}
 	}
@@ -92,7 +92,7 @@ func (v *visit) fullQuota(ctx context.Context) string {
 
 // rewrite is the cure for a Secret that another writer has changed.
 func (v *visit) rewrite(name string) string {
-	return "delete it: kubectl -n " + v.key.Namespace + " delete secret " + name + "; its control-plane provider writes it anew, and Fairlead lets it lead through the tunnel again"
+	return "delete it: kubectl -n " + v.key.Namespace + " delete secret " + name + "; its control-plane provider creates it again, and Fairlead points it to the tunnel again"
 }
 
 // lastWriter returns the last writer of an object, from its managed fields.
@@ -106,7 +106,7 @@ func lastWriter(o client.Object) string {
 	if last.Time == nil {
 		return ""
 	}
-	return fmt.Sprintf(" (written last by %s at %s)", last.Manager, utc(last.Time.Time))
+	return fmt.Sprintf(" (last written by %s at %s)", last.Manager, utc(last.Time.Time))
 }
 
 // use stores what later hops require of a kubeconfig. A kubeconfig whose user runs programs or reads files is not used:

@@ -31,7 +31,7 @@ func (v *visit) compareCA(ctx context.Context, name string, entry *clientcmdapi.
 	if len(want) == 0 {
 		return nil
 	}
-	f := broken("its CA is not the one in Secret "+key.Name, "somebody has put another CA into Secret "+name+lastWriter(v.secret)+", or has replaced the Cluster's CA", v.rewrite(name))
+	f := broken("its CA is not the one in Secret "+key.Name, "Secret "+name+" was edited and has another CA"+lastWriter(v.secret)+", or the Cluster's CA was replaced", v.rewrite(name))
 	return &f
 }
 
@@ -56,7 +56,7 @@ func userOf(config *clientcmdapi.Config) *clientcmdapi.AuthInfo {
 // compareUser returns a finding about the client certificate; nil: it is valid, or there is none.
 func (v *visit) compareUser(name string, user *clientcmdapi.AuthInfo) *finding {
 	if user == nil {
-		f := broken("its current context names no user", "somebody has edited Secret "+name+lastWriter(v.secret), v.rewrite(name))
+		f := broken("its current context names no user", "Secret "+name+" was edited"+lastWriter(v.secret), v.rewrite(name))
 		return &f
 	}
 	leaves := certificatesOf(user.ClientCertificateData)
@@ -64,16 +64,16 @@ func (v *visit) compareUser(name string, user *clientcmdapi.AuthInfo) *finding {
 		return nil
 	}
 	leaf, now := leaves[0], v.now()
-	renew := "its control-plane provider renews it; at once, when the Secret is deleted: kubectl -n " + v.key.Namespace + " delete secret " + name
+	renew := "its control-plane provider renews it; to renew it at once, delete the Secret: kubectl -n " + v.key.Namespace + " delete secret " + name
 	switch {
 	case now.After(leaf.NotAfter):
-		f := broken("its client certificate ended at "+utc(leaf.NotAfter), "nobody has renewed it: the control-plane provider does not run, or the Cluster is paused, or the clock of this machine is wrong", renew)
+		f := broken("its client certificate expired at "+utc(leaf.NotAfter), "it was not renewed: the control-plane provider does not run, or the Cluster is paused, or the clock of this machine is wrong", renew)
 		return &f
 	case now.Before(leaf.NotBefore):
-		f := broken("its client certificate begins at "+utc(leaf.NotBefore)+", and the clock here says "+utc(now), "the clock of this machine is late", "put the clock right")
+		f := broken("its client certificate is not valid before "+utc(leaf.NotBefore)+", and the clock of this machine shows "+utc(now), "the clock of this machine is slow", "correct the clock of this machine")
 		return &f
 	case leaf.NotAfter.Sub(now) < leaf.NotAfter.Sub(leaf.NotBefore)/10:
-		f := warning("its client certificate ends at "+utc(leaf.NotAfter), "nobody has renewed it yet", renew)
+		f := warning("its client certificate expires at "+utc(leaf.NotAfter), "it was not renewed yet", renew)
 		return &f
 	}
 	return nil

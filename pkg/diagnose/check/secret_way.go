@@ -25,27 +25,27 @@ func (v *visit) compareTarget(ctx context.Context, name string, way kubeconfig.W
 	case record.Mode != "" && leadsBy(way, record):
 		return nil
 	case ready != nil && ready.Status == metav1.ConditionFalse && (ready.Reason != v1alpha1.ReasonWaitingForSecret || v.secret.Labels["cluster.x-k8s.io/cluster-name"] == ""):
-		f := broken("the controller does not write it ("+ready.Reason+"): "+ready.Message, "see the message", "do what the message says")
+		f := broken("the controller does not write it ("+ready.Reason+"): "+ready.Message, "the message has the reason", "correct what the message names")
 		return &f
 	case record.Mode == "" && v.broken[HopTunnel]:
 		return nil // the condition has the reason
 	}
-	detail := fmt.Sprintf("it leads to %s, and should lead to %s", way, kubeconfig.Way{Server: record.Server, TLSServerName: record.TLSServerName, ProxyURL: record.ProxyURL})
-	cause := "somebody has edited Secret " + name + lastWriter(v.secret)
+	detail := fmt.Sprintf("it points to %s instead of %s", way, kubeconfig.Way{Server: record.Server, TLSServerName: record.TLSServerName, ProxyURL: record.ProxyURL})
+	cause := "Secret " + name + " was edited" + lastWriter(v.secret)
 	down := v.controllerDown(ctx)
 	switch {
 	case v.paused():
-		f := broken(detail, cause+", and the Cluster is paused, so nobody puts it right", "unpause the Cluster: the controller writes the Secret again within some seconds")
+		f := broken(detail, cause+", and the Cluster is paused, so the controller does not correct it", "unpause the Cluster: the controller corrects the Secret within a few seconds")
 		return &f
 	case down != "":
-		f := broken(detail, cause+", and "+down, v.startController()+": it writes the Secret again within some seconds")
+		f := broken(detail, cause+", and "+down, v.startController()+": it corrects the Secret within a few seconds")
 		return &f
 	}
 	if denied := v.mayNotPatch(ctx); denied != "" {
 		f := broken(detail, cause+", and "+denied, v.reapply())
 		return &f
 	}
-	f := broken(detail, cause+", and the controller has not put it right yet", "look again in some seconds; if it stays, the log of the controller says why: kubectl -n "+v.installation()+" logs deployment/controller")
+	f := broken(detail, cause+", and the controller has not corrected it yet", "run the check again in a few seconds; if it persists, see the log of the controller: kubectl -n "+v.installation()+" logs deployment/controller")
 	return &f
 }
 
@@ -59,16 +59,16 @@ func leadsBy(way kubeconfig.Way, record v1alpha1.KubeconfigStatus) bool {
 // notWritable distinguishes a controller without permission from an immutable Secret.
 func (v *visit) notWritable(ctx context.Context, name, message string) *finding {
 	if denied := v.mayNotPatch(ctx); denied != "" {
-		f := broken("the controller can't write Secret "+name, denied, v.reapply())
+		f := broken("the controller cannot write Secret "+name, denied, v.reapply())
 		return &f
 	}
-	f := broken(message, "the Secret is immutable, or an admission policy or webhook refuses what the controller writes",
-		"let ServiceAccount controller of namespace "+v.installation()+" patch it; one that is immutable has to be deleted, and its provider writes it anew")
+	f := broken(message, "the Secret is immutable, or an admission policy or webhook denies the controller's writes",
+		"allow ServiceAccount controller of namespace "+v.installation()+" to patch it; delete an immutable Secret: its control-plane provider creates it again")
 	return &f
 }
 
 func (v *visit) reapply() string {
-	return "apply the permissions of deploy/kubernetes again: ClusterRole and ClusterRoleBinding fairlead-controller; the controller tries again by itself"
+	return "apply the permissions of deploy/kubernetes again: ClusterRole and ClusterRoleBinding fairlead-controller; the controller then retries"
 }
 
 // mayNotPatch describes that the controller may not write kubeconfigs; empty: it may, or that is unknown.

@@ -19,16 +19,16 @@ import (
 // xds-servers.
 func checkServers(ctx context.Context, v *visit) finding {
 	if v.cluster == nil {
-		return skipped("there is no Cluster to look at")
+		return skipped("the Cluster was not read")
 	}
 	var well, dark []string
 	if down := v.controllerDown(ctx); down != "" {
-		return broken(down, "the controller does not run, is frozen, or can't reach the management cluster's apiserver: requests go on, but nothing is signed, renewed or repaired", v.startController())
+		return broken(down, "the controller does not run, is frozen, or cannot reach the apiserver of the management cluster: tunnels continue to work, but nothing is signed, renewed or repaired", v.startController())
 	}
 	if l := v.leads(ctx); l.known {
 		well = append(well, "a controller leads")
 	} else {
-		dark = append(dark, "whether a controller leads can't be seen (the Lease "+leaseName+" in namespace "+v.installation()+" can't be read)")
+		dark = append(dark, "it is not known whether a controller leads (the Lease "+leaseName+" in namespace "+v.installation()+" cannot be read)")
 	}
 	if f := v.xdsServers(); f != nil {
 		return *f
@@ -37,7 +37,7 @@ func checkServers(ctx context.Context, v *visit) finding {
 	case v.observed != nil && v.notObserved == "":
 		well = append(well, fmt.Sprintf("%d xds-servers answer", len(v.observed.Servers)))
 	case v.tunnel != nil && v.tunnelled():
-		dark = append(dark, "xds-servers can't be asked from here")
+		dark = append(dark, "xds-servers cannot be queried from here")
 	}
 	f, said := v.webhook(ctx)
 	if f != nil {
@@ -47,7 +47,7 @@ func checkServers(ctx context.Context, v *visit) finding {
 		well = append(well, said)
 	}
 	if len(well) == 0 {
-		return unknown(strings.Join(dark, "; "), "run fairlead check with a user who may read Leases in namespace "+v.installation())
+		return unknown(strings.Join(dark, "; "), "run fairlead check as a user that may read Leases in namespace "+v.installation())
 	}
 	return ok("%s", strings.Join(append(well, dark...), "; "))
 }
@@ -57,7 +57,7 @@ func (v *visit) xdsServers() *finding {
 	if v.observed == nil || v.Servers == nil {
 		return nil
 	}
-	cure := "kubectl -n " + v.installation() + " get pods -l app.kubernetes.io/name=xds-server, and their logs, say why"
+	cure := "kubectl -n " + v.installation() + " get pods -l app.kubernetes.io/name=xds-server, and read their logs"
 	var silent []string
 	for _, err := range v.observed.Silent() {
 		silent = append(silent, text(err))
@@ -66,9 +66,9 @@ func (v *visit) xdsServers() *finding {
 	var f finding
 	switch {
 	case v.notObserved != "" && answering == 0:
-		f = broken(v.notObserved, "no xds-server runs: tunnels and requests go on, but no change reaches an Envoy and no edge gets in", cure)
+		f = broken(v.notObserved, "no xds-server runs: tunnels continue to work, but no change reaches an Envoy and no edge can enrol", cure)
 	case len(silent) > 0:
-		f = warning(strings.Join(silent, "; "), "that xds-server does not run, is frozen, or can't be reached from here: the others do its work", cure)
+		f = warning(strings.Join(silent, "; "), "that xds-server does not run, is frozen, or cannot be reached from here: the others take over", cure)
 	default:
 		return nil
 	}
@@ -84,7 +84,7 @@ func (v *visit) webhook(ctx context.Context) (f *finding, said string) {
 	var configuration admissionregistrationv1.MutatingWebhookConfiguration
 	err := v.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName}, &configuration)
 	if apierrors.IsNotFound(err) {
-		w := warning("there is no MutatingWebhookConfiguration "+v1alpha1.WebhookConfigurationName, "the webhook is not installed: for a moment after each write of the provider the kubeconfig leads elsewhere",
+		w := warning("there is no MutatingWebhookConfiguration "+v1alpha1.WebhookConfigurationName, "the webhook is not installed: after each write by the provider, the kubeconfig bypasses the tunnel until the controller corrects it",
 			"apply deploy/kubernetes again")
 		return &w, ""
 	}
@@ -107,8 +107,8 @@ func (v *visit) webhook(ctx context.Context) (f *finding, said string) {
 	if err == nil && way.Server != elsewhere {
 		return nil, "the webhook answers"
 	}
-	w := warning("a kubeconfig that is written anew is not led through the tunnel at once (a dry run shows it)", "the webhook does not answer: the controller's port for it is down or not reached by the apiserver, or its certificate is not the one in the configuration",
-		"see that the Service fairlead-webhook in namespace "+v.installation()+" leads to a controller that is ready, and what the controller's log says of the webhook; until then the controller repairs each write a moment later")
+	w := warning("a dry run of a write to the kubeconfig was not pointed to the tunnel", "the webhook does not answer: the apiserver does not reach the controller's webhook port, or its certificate is not the one in the MutatingWebhookConfiguration",
+		"check that the Service fairlead-webhook in namespace "+v.installation()+" has a ready controller, and read the log of the controller; until then the controller corrects each write a moment later")
 	return &w, ""
 }
 

@@ -199,13 +199,13 @@ func (v *visit) controllerDown(ctx context.Context) string {
 	case !l.known || l.alive:
 		return ""
 	case l.renewed.IsZero():
-		return "no controller leads: the Lease " + leaseName + " in namespace " + v.installation() + " is held by nobody"
+		return "no controller leads: the Lease " + leaseName + " in namespace " + v.installation() + " has no holder"
 	}
-	return fmt.Sprintf("no controller leads since %s: the Lease %s in namespace %s was renewed then for the last time", utc(l.renewed), leaseName, v.installation())
+	return fmt.Sprintf("no controller leads since %s: the Lease %s in namespace %s was last renewed then", utc(l.renewed), leaseName, v.installation())
 }
 
 func (v *visit) startController() string {
-	return "start the controller again: kubectl -n " + v.installation() + " rollout status deployment/controller, and its log says why it ended"
+	return "restart the controller: kubectl -n " + v.installation() + " rollout restart deployment/controller; if it does not start, see its log"
 }
 
 func utc(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -41,11 +41,11 @@ func findPods(ctx context.Context, o Options) ([]*forwarder, error) {
 	namespace := cmp.Or(o.Namespace, DefaultNamespace)
 	client, err := kubernetes.NewForConfig(o.REST)
 	if err != nil {
-		return nil, fmt.Errorf("making client of the management cluster: %w", err)
+		return nil, fmt.Errorf("creating client of the management cluster: %w", err)
 	}
 	pods, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: PodSelector, Limit: maxPods})
 	if err != nil {
-		return nil, fmt.Errorf("listing the Pods of the xds-servers in namespace %s, for which the Role fairlead-viewer is made: %w", namespace, err)
+		return nil, fmt.Errorf("listing the Pods of the xds-servers in namespace %s, which the Role fairlead-viewer allows: %w", namespace, err)
 	}
 	var found []*forwarder
 	for i := range pods.Items {
@@ -60,7 +60,7 @@ func findPods(ctx context.Context, o Options) ([]*forwarder, error) {
 		found = append(found, f)
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("no ready Pod of an xds-server (%s) in namespace %s, of %d: say where the installation is by --installation, or where its xds-servers serve inspection by --xds-server",
+		return nil, fmt.Errorf("no ready Pod of an xds-server (%s) in namespace %s, of %d: set the namespace of the installation with --installation, or the inspection addresses of the xds-servers with --xds-server",
 			PodSelector, namespace, len(pods.Items))
 	}
 	return found, nil

@@ -84,7 +84,7 @@ func CheckAddress(address string) error {
 	if ip, err := netip.ParseAddr(host); host == "localhost" || err == nil && ip.Unmap().IsLoopback() {
 		return nil
 	}
-	return fmt.Errorf("listening for inspection at %q: whoever reaches it may look without a password, so it must be a loopback address, as 127.0.0.1:%d: people reach that by `kubectl port-forward`", address, Port)
+	return fmt.Errorf("listening for inspection at %q: this port has no authentication, so the address must be loopback, such as 127.0.0.1:%d; users reach it with `kubectl port-forward`", address, Port)
 }
 
 // Serve serves a listener until ctx ends. If the listener is nil, it only waits for ctx.

@@ -72,13 +72,13 @@ func (r *Row) conclude() {
 func (r *Row) judgeObjects(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 	if cluster == nil {
 		if until, ok := t.Annotations[v1alpha1.PreparedAnnotation]; ok {
-			r.note(Waiting, ReasonWaitingForCluster, t.CreationTimestamp.Time, "it was prepared for a Cluster that is to be moved here, and waits for it until %s", until)
+			r.note(Waiting, ReasonWaitingForCluster, t.CreationTimestamp.Time, "it was prepared for a Cluster that will be moved here, and waits for it until %s", until)
 		} else {
-			r.note(Warning, ReasonNoCluster, time.Time{}, "there is no Cluster %s: the Tunnel is left over and can be deleted", t.Name)
+			r.note(Warning, ReasonNoCluster, time.Time{}, "there is no Cluster %s: delete the Tunnel", t.Name)
 		}
 	}
 	if r.Deleting {
-		r.note(Warning, ReasonDeleting, time.Time{}, "it is being deleted; the tunnel stays until the object is gone")
+		r.note(Warning, ReasonDeleting, time.Time{}, "it is being deleted; the tunnel remains until the object is gone")
 	}
 	if r.Paused {
 		r.note(Warning, ReasonPaused, time.Time{}, "it is paused: nothing but status is written until spec.paused of the Cluster, or the annotation cluster.x-k8s.io/paused, is gone")
@@ -95,13 +95,13 @@ func (r *Row) judgeConditions(t *v1alpha1.Tunnel, now time.Time) {
 	accepted := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionAccepted)
 	switch {
 	case accepted == nil && now.Sub(t.CreationTimestamp.Time) > controllerTime && !r.Paused:
-		r.note(Unknown, ReasonNotLookedAt, t.CreationTimestamp.Time, "the controller has not looked at the Tunnel: does it run?")
+		r.note(Unknown, ReasonNotLookedAt, t.CreationTimestamp.Time, "the controller has not reconciled the Tunnel: check that it runs")
 		return
 	case accepted == nil:
-		r.note(Waiting, ReasonNotLookedAt, t.CreationTimestamp.Time, "the controller has not looked at the Tunnel yet")
+		r.note(Waiting, ReasonNotLookedAt, t.CreationTimestamp.Time, "the controller has not reconciled the Tunnel yet")
 		return
 	case accepted.ObservedGeneration < t.Generation && !r.Paused:
-		r.note(Warning, ReasonNotLookedAt, time.Time{}, "the controller has not looked at the newest spec yet: does it run?")
+		r.note(Warning, ReasonNotLookedAt, time.Time{}, "the controller has not reconciled the newest spec yet: check that it runs")
 	}
 	kinds, told := about, false
 	if accepted.Reason == v1alpha1.ReasonNotTunnelled {
@@ -148,11 +148,11 @@ func (r *Row) judgeEdges() {
 		switch {
 		case e.Revoked():
 			if !e.Cut() && len(e.Gateways) > 0 {
-				r.note(Warning, ReasonEdgeNotCut, e.RevokedAt, "edge %s is revoked, but not all gateways have said that its tunnels are cut", name)
+				r.note(Warning, ReasonEdgeNotCut, e.RevokedAt, "edge %s is revoked, but not all gateways have confirmed that its tunnels are closed", name)
 			}
 			continue
 		case e.State == observed.Away && r.Connected > 0:
-			r.note(Warning, ReasonEdgeAway, e.LastSeen, "edge %s is away, the others carry on: see its log, or revoke it if it is not to come back", name)
+			r.note(Warning, ReasonEdgeAway, e.LastSeen, "edge %s has no tunnel, the other edges have: see its log, or revoke it if it will not return", name)
 		case e.HasTunnel() && e.Health() == observed.Unhealthy && r.healthy():
 			r.note(Warning, ReasonAPIServerUnwell, time.Time{}, "edge %s does not reach its apiserver: %s", name, e.APIServer.Message)
 		}
@@ -190,9 +190,9 @@ func (r *Row) judgeExpiries(now time.Time) {
 		}
 		switch {
 		case left <= 0:
-			r.note(Broken, ReasonCertificateEnded, e.NotAfter, "the certificate of the %s has ended at %s: %s", e.Of, e.NotAfter.UTC().Format(time.RFC3339), cure)
+			r.note(Broken, ReasonCertificateEnded, e.NotAfter, "the certificate of the %s expired at %s: %s", e.Of, e.NotAfter.UTC().Format(time.RFC3339), cure)
 		case left < soon:
-			r.note(Warning, ReasonCertificateEnds, time.Time{}, "the certificate of the %s ends at %s: %s", e.Of, e.NotAfter.UTC().Format(time.RFC3339), cure)
+			r.note(Warning, ReasonCertificateEnds, time.Time{}, "the certificate of the %s expires at %s: %s", e.Of, e.NotAfter.UTC().Format(time.RFC3339), cure)
 		}
 	}
 }
@@ -208,9 +208,9 @@ func (r *Row) judgeLeaf(node string, left time.Duration) {
 		if r.Connected == 0 {
 			weight = Broken
 		}
-		r.note(weight, ReasonEdgeExpired, e.NotAfter, "the certificate of edge %s has ended: it renews by its key when it reaches the gateways, for 90 days; see its log and its clock", node)
+		r.note(weight, ReasonEdgeExpired, e.NotAfter, "the certificate of edge %s has expired: the edge renews it with its key when it reaches the gateways, for 90 days; see its log and its clock", node)
 	case left < leafSoon && e.HasTunnel() && !short:
-		r.note(Warning, ReasonCertificateEnds, time.Time{}, "the certificate of edge %s ends soon and was not renewed: see its log, and that of the controller", node)
+		r.note(Warning, ReasonCertificateEnds, time.Time{}, "the certificate of edge %s expires soon and was not renewed: see its log and the log of the controller", node)
 	}
 }
 
@@ -219,13 +219,13 @@ func withoutTunnel(c *clusterv1.Cluster, now time.Time) Row {
 	r := Row{Namespace: c.Namespace, Cluster: c.Name, Created: c.CreationTimestamp.Time, Paused: isPaused(c), Deleting: !c.DeletionTimestamp.IsZero()}
 	switch {
 	case r.Paused:
-		r.note(Waiting, ReasonPaused, time.Time{}, "it is paused, and gets its Tunnel when it no longer is")
+		r.note(Waiting, ReasonPaused, time.Time{}, "it is paused: its Tunnel is created when it is unpaused")
 	case r.Deleting:
-		r.note(Warning, ReasonDeleting, time.Time{}, "it is being deleted, and has no Tunnel any more")
+		r.note(Warning, ReasonDeleting, time.Time{}, "it is being deleted, and its Tunnel is gone")
 	case now.Sub(c.CreationTimestamp.Time) > controllerTime:
-		r.note(Broken, ReasonNoTunnelObject, c.CreationTimestamp.Time, "it has opted in and there is no Tunnel: does the controller run?")
+		r.note(Broken, ReasonNoTunnelObject, c.CreationTimestamp.Time, "it has opted in, but has no Tunnel: check that the controller runs")
 	default:
-		r.note(Waiting, ReasonNoTunnelObject, c.CreationTimestamp.Time, "its Tunnel is still to come")
+		r.note(Waiting, ReasonNoTunnelObject, c.CreationTimestamp.Time, "its Tunnel is not created yet")
 	}
 	r.conclude()
 	return r

@@ -51,7 +51,7 @@ func (p *Page) document() (payload, bool) {
 	rows, cursor := p.fleet.all()
 	plain, err := json.Marshal(document{Domain: string(p.Domain), Cursor: cursor, Now: now.Unix(), Columns: columns, Rows: rows})
 	if err != nil {
-		p.Log.Error("rows of the page not encoded", "error", err)
+		p.Log.Error("cannot encode the rows of the page", "error", err)
 		return payload{}, false
 	}
 	p.payload = payload{cursor: cursor, made: now, zip: zipped(plain, gzip.BestSpeed)}

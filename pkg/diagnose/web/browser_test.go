@@ -268,7 +268,7 @@ func TestWhoIsRefusedIsToldWhyAndComesInWhenThereIsAPlace(t *testing.T) {
 	leave := crowd(t, url, d.Rows, 0)
 	tab := b.Open(t, fmt.Sprintf("%scluster?namespace=%s&name=%s", url, d.Rows[20][0], d.Rows[20][1]))
 	const notice = `document.getElementById("refusal").innerText`
-	tab.Until(t, patience, notice+`.includes("the pages of 16 Clusters are open") && document.getElementById("connection").textContent === "Refused, trying again"`)
+	tab.Until(t, patience, notice+`.includes("the pages of 16 Clusters are open") && document.getElementById("connection").textContent === "Rejected, retrying"`)
 	if got := str(t, tab, `document.querySelector(".verdict").innerText`); !strings.Contains(got, "Nothing of this Cluster is read yet") {
 		t.Errorf("instead of its state it says %q", got)
 	}

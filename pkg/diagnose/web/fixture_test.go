@@ -201,7 +201,7 @@ func report(_ context.Context, key client.ObjectKey) check.Report {
 		case check.HopKubeconfig, check.HopAuthentication, check.HopWatch:
 			result.Status, result.Detail, result.Cure = check.Unknown, "Secrets may not be read from here", "run `fairlead check` where a kubeconfig of the management cluster is"
 		case check.HopTunnels:
-			result.Status, result.Detail = check.Broken, "no gateway has a tunnel of this workload cluster"
+			result.Status, result.Detail = check.Broken, "no gateway has a tunnel to this workload cluster"
 			result.Cause, result.Cure = "no edge runs, or none reaches the gateways' public address", "on a machine of an edge look at `journalctl -u fairlead-edge-agent`; it must reach gw.example.com:443"
 		case check.HopHandshake, check.HopAPIServer:
 			result.Status = check.Skipped

@@ -81,9 +81,9 @@ func reviewed(reviewer Reviewer, log *slog.Logger, next http.Handler) http.Handl
 		verdict, err := reviewer.Review(r.Context(), token, r.RemoteAddr)
 		switch {
 		case err != nil:
-			log.Warn("reader of the page not reviewed", "error", err)
+			log.Warn("cannot review the reader of the page", "error", err)
 			w.Header().Set("Retry-After", "5")
-			http.Error(w, "the management cluster could not be asked who you are", http.StatusServiceUnavailable)
+			http.Error(w, "the management cluster could not review your token", http.StatusServiceUnavailable)
 		case verdict == TooMany:
 			w.Header().Set("Retry-After", "5")
 			http.Error(w, "too many different tokens from your address", http.StatusTooManyRequests)

@@ -134,7 +134,7 @@ func (p *Page) renew(ctx context.Context, objects client.Reader) {
 	var clusters clusterv1.ClusterList
 	var tunnels v1alpha1.TunnelList
 	if err := errors.Join(objects.List(ctx, &clusters, client.UnsafeDisableDeepCopy), objects.List(ctx, &tunnels, client.UnsafeDisableDeepCopy)); err != nil {
-		p.Log.Error("rows of the page not renewed", "error", err)
+		p.Log.Error("cannot update the rows of the page", "error", err)
 		return
 	}
 	keys := map[model.Key]bool{}
@@ -157,7 +157,7 @@ func (p *Page) update(ctx context.Context, objects client.Reader, key model.Key)
 	defer p.making.Unlock()
 	row, err := p.row(ctx, objects, key)
 	if err != nil {
-		p.Log.Error("row of the page not made", "cluster", key.String(), "error", err)
+		p.Log.Error("cannot render a row of the page", "cluster", key.String(), "error", err)
 		return
 	}
 	p.fleet.set(key, row)

@@ -18,7 +18,7 @@ import (
 const checkTimeout = 2 * time.Minute
 
 // errTooMany means that too many Clusters have open pages.
-var errTooMany = fmt.Errorf("the pages of %d Clusters are open at this server already, which is as many as it looks at: close the page of another Cluster, "+
+var errTooMany = fmt.Errorf("the pages of %d Clusters are open at this server already, which is the limit: close the page of another Cluster, "+
 	"or run fairlead check", maxWatched)
 
 // kinds of events about a Cluster.
@@ -114,7 +114,7 @@ func (p *Page) attending(ctx context.Context, key model.Key, c *watched) {
 			if data, err := p.objectsOf(ctx, key); err == nil {
 				c.set(eventObjects, data)
 			} else if ctx.Err() == nil {
-				p.Log.Warn("objects of an open page not read", "cluster", key.String(), "error", err)
+				p.Log.Warn("cannot read the objects of an open page", "cluster", key.String(), "error", err)
 			}
 			select {
 			case <-ctx.Done():

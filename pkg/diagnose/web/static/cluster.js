@@ -15,7 +15,7 @@ export class ClusterView {
   build() {
     this.back = h("a", { class: "back", href: "./", "data-nav": true }, icon("back"), "Fleet");
     this.state = h("div", { class: "verdict", role: "status" }, h("p", null, "Reading its objects…"));
-    this.hops = h("ol", { class: "hops", "aria-busy": "true" }, h("li", { class: "hop waiting" }, h("p", null, "Looking at each hop. This takes a few seconds.")));
+    this.hops = h("ol", { class: "hops", "aria-busy": "true" }, h("li", { class: "hop waiting" }, h("p", null, "Checking each hop. This takes a few seconds.")));
     this.checked = h("p", { class: "fine" });
     this.facts = h("dl", { class: "facts" });
     this.notes = h("ul", { class: "notes" });
@@ -66,12 +66,12 @@ export class ClusterView {
     const tunnels = (row.gateways || []).map((g) => `${g.name}: ${g.tunnels}${g.workersWithout ? `, ${g.workersWithout} workers without` : ""}${g.rttMillis ? `, ${millis(g.rttMillis)}` : ""}`);
     const facts = [
       ["Mode", row.mode], ["Hostname", code(row.hostname)],
-      ["Further names", (row.names || []).filter((n) => n !== row.hostname).map(code)],
-      ["Kubeconfig leads to", code(row.server)], ["By proxy", code(row.proxyURL)], ["Apiserver", code(details.endpoint)],
+      ["Extra names", (row.names || []).filter((n) => n !== row.hostname).map(code)],
+      ["Kubeconfig server", code(row.server)], ["Proxy", code(row.proxyURL)], ["Apiserver", code(details.endpoint)],
       ["Edges", row.edgesLetIn === undefined ? "" : `${row.edgesConnected} of ${row.edgesLetIn} connected`],
       ["Tunnels", tunnels.map((t) => h("div", null, t))],
       ["Round trip", millis(row.rttMillis)],
-      ["Certificates end", (row.expiries || []).map((e) => h("div", null, time(parse(e.notAfter)), h("span", { class: "fine" }, ` ${e.of}`)))],
+      ["Certificates expire", (row.expiries || []).map((e) => h("div", null, time(parse(e.notAfter)), h("span", { class: "fine" }, ` ${e.of}`)))],
       ["Last change", row.lastChange ? time(parse(row.lastChange)) : ""],
       ["Created", row.created ? time(parse(row.created)) : ""],
       ["Flags", [row.paused && "paused", row.deleting && "being deleted"].filter(Boolean).join(", ")],
@@ -104,7 +104,7 @@ export class ClusterView {
   /** The server has no slot for this page now: received content stays, and the placeholders of missing content change. */
   refused() {
     if (this.health) return;
-    this.state.replaceChildren(badge("waiting"), h("p", null, "Nothing of this Cluster is read yet."));
+    this.state.replaceChildren(badge("waiting"), h("p", null, "The objects of this Cluster are not read yet."));
     this.hops.replaceChildren();
   }
 
@@ -114,15 +114,15 @@ export class ClusterView {
     this.hops.replaceChildren(...report.hops.map((hop) => {
       const first = hop.id === report.first;
       return h("li", { class: `hop ${hop.status}${first ? " first" : ""}`, "data-id": hop.id },
-        h("div", { class: "line" }, h("span", { class: "title" }, hop.title), badge(hop.status, hop.status === "unknown" ? "Not tested from here" : null), first ? h("span", { class: "decides" }, report.status === "broken" ? "First that is broken" : "Decides") : ""),
+        h("div", { class: "line" }, h("span", { class: "title" }, hop.title), badge(hop.status, hop.status === "unknown" ? "Not tested from here" : null), first ? h("span", { class: "decides" }, report.status === "broken" ? "First broken hop" : "Decides") : ""),
         hop.detail ? h("p", { class: "detail" }, prose(hop.detail)) : "",
         hop.cause ? h("p", { class: "cause" }, h("b", null, "Likely cause: "), prose(hop.cause)) : "",
         hop.cure ? h("p", { class: "cure" }, h("b", null, hop.status === "unknown" ? "From where: " : "Cure: "), prose(hop.cure)) : "");
     }));
     const unknown = report.hops.filter((hop) => hop.status === "unknown").length;
-    this.checked.replaceChildren("Looked at from an xds-server ", time(parse(report.at)), `, in ${report.seconds.toFixed(1)} s.`,
-      ...(unknown ? [` What can't be tested from here is tested by `, h("code", null, `fairlead check -n ${this.namespace} ${this.name}`), "."] : []));
-    if (this.first !== undefined && this.first !== report.first) announce(report.first ? `First hop that is not well: ${report.hops.find((hop) => hop.id === report.first)?.title}` : "All hops are well");
+    this.checked.replaceChildren("Checked from an xds-server ", time(parse(report.at)), `, in ${report.seconds.toFixed(1)} s.`,
+      ...(unknown ? [` To test the rest, run `, h("code", null, `fairlead check -n ${this.namespace} ${this.name}`), "."] : []));
+    if (this.first !== undefined && this.first !== report.first) announce(report.first ? `First unhealthy hop: ${report.hops.find((hop) => hop.id === report.first)?.title}` : "All hops are healthy");
     this.first = report.first || "";
   }
 

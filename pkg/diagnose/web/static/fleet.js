@@ -12,10 +12,10 @@ const columns = [
   { key: "name", title: "Cluster" },
   { key: "namespace", title: "Namespace" },
   { key: "mode", title: "Mode" },
-  { key: "connected", title: "Edges", numeric: true, hint: "connected, of those that are let in" },
+  { key: "connected", title: "Edges", numeric: true, hint: "connected edges of admitted edges" },
   { key: "tunnels", title: "Tunnels", numeric: true, hint: "of all edges to all gateways" },
   { key: "rtt", title: "Round trip", numeric: true, hint: "median of its tunnels" },
-  { key: "expires", title: "Certificate", numeric: true, hint: "that which ends first" },
+  { key: "expires", title: "Certificate", numeric: true, hint: "the certificate that expires first" },
   { key: "changed", title: "Changed", numeric: true, hint: "status of a condition" },
   { key: "note", title: "Note", unsorted: true },
 ];
@@ -199,7 +199,7 @@ export class FleetView {
     this.rove(focused);
     this.scroller.hidden = this.shown.length === 0;
     this.empty.hidden = this.shown.length > 0;
-    if (!this.shown.length) setText(this.empty, this.store.rows.size ? "No Cluster is like that. Clear a filter to see more." : "No Cluster has a tunnel yet. Label one fairlead.dev/tunnel=enabled, and it appears here.");
+    if (!this.shown.length) setText(this.empty, this.store.rows.size ? "No Cluster matches. Clear a filter to see more." : "No Cluster has a tunnel yet. Label one fairlead.dev/tunnel=enabled, and it appears here.");
   }
 
   /** A table row without content. */

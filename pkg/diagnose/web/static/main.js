@@ -24,11 +24,11 @@ let scrolled = 0;
 let fleetURL = "./";
 
 const objectName = /^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/;
-const states = { live: "Live", connecting: "Connecting", lost: "No connection, trying again", refused: "Refused, trying again" };
+const states = { live: "Live", connecting: "Connecting", lost: "No connection, retrying", refused: "Rejected, retrying" };
 
 /** Shows the state of the connection to the server. The reason of a rejection stays visible while the page retries. */
 function connected(state, reason) {
-  if (state === "refused") setText(refusal, `The xds-server does not serve this page now: ${reason}. This page tries again by itself.`);
+  if (state === "refused") setText(refusal, `The xds-server does not serve this page now: ${reason}. This page retries automatically.`);
   else if (state !== "connecting") refusal.replaceChildren();
   else if (refusal.textContent) return;
   if (state === "refused") cluster?.refused();
@@ -56,7 +56,7 @@ async function follow() {
         performance.mark("fleet-loaded");
         break;
       }
-      setText(fleet.count, `The fleet can't be read: ${(await response.text()).trim()}`);
+      setText(fleet.count, `The fleet cannot be read: ${(await response.text()).trim()}`);
     } catch {
       setText(fleet.count, "The xds-server does not answer.");
     }
@@ -154,5 +154,5 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   main.focus();
 });
 setInterval(() => (cluster || fleet).tick(), 30_000);
-if (!("EventSource" in window)) main.append(h("p", null, "This browser has no server-sent events."));
+if (!("EventSource" in window)) main.append(h("p", null, "This browser does not support server-sent events."));
 route(false);
