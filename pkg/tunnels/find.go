@@ -8,7 +8,7 @@ import (
 )
 
 // errAmbiguous is the error where an address has several connections, and it is not known which one is the tunnel.
-var errAmbiguous = errors.New("the address has several connections, and the log does not say which is the tunnel")
+var errAmbiguous = errors.New("the address has several connections, and the log does not identify the tunnel")
 
 // finder looks up sockets of tunnels at one time: it asks for all of them once at most.
 type finder struct {

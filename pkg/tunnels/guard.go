@@ -13,7 +13,7 @@ import (
 var logContext = context.Background()
 
 // errElsewhere says that no tunnel can be found.
-var errElsewhere = errors.New("there is no socket of any tunnel in this network namespace: does the agent run in that of its Envoy?")
+var errElsewhere = errors.New("there is no socket of any tunnel in this network namespace: does the agent share the namespace of its Envoy?")
 
 // retryMin and retryMax bound the wait before a look at what was cut: its event comes within 0.2 s.
 const retryMin, retryMax = 100 * time.Millisecond, 2 * time.Second
@@ -91,7 +91,7 @@ func (t *Table) bind() {
 		case err == nil:
 			e.socket = &s
 		case !errors.Is(err, sockets.ErrGone): // else its closing is on the way
-			t.say(slog.LevelError, "sockets of tunnels can't be looked up", err)
+			t.say(slog.LevelError, "cannot find sockets of tunnels", err)
 		}
 	}
 }
@@ -116,13 +116,13 @@ func (t *Table) cut() (left int) {
 		}
 		t.mu.Unlock()
 		if err != nil {
-			t.say(slog.LevelError, "tunnel not cut, trying again", err)
+			t.say(slog.LevelError, "cannot close tunnel, retrying", err)
 		} else if !e.cut {
 			e.cut = true
 			t.mu.Lock()
 			t.countCut(e.Tunnel)
 			t.mu.Unlock()
-			t.config.Logger.Info("tunnel cut", "node", e.Node, "tunnel", e.ID, "peer", e.Remote.String())
+			t.config.Logger.Info("tunnel closed", "node", e.Node, "tunnel", e.ID, "peer", e.Remote.String())
 		}
 	}
 	t.remove(gone...)
@@ -156,7 +156,7 @@ func (t *Table) check() {
 	}
 	all, err := t.kernel.Dump(sockets.Connected)
 	if err != nil {
-		t.say(slog.LevelError, "tunnels can't be compared with the kernel's sockets", err)
+		t.say(slog.LevelError, "cannot compare tunnels with the kernel's sockets", err)
 		return
 	}
 	present := byRemote(all)
@@ -171,7 +171,7 @@ func (t *Table) check() {
 		}
 	}
 	if len(missing) == len(entries) && !t.here(entries) {
-		t.say(slog.LevelError, "tunnels can't be compared with the kernel's sockets", errElsewhere)
+		t.say(slog.LevelError, "cannot compare tunnels with the kernel's sockets", errElsewhere)
 		return
 	}
 	t.confirm(missing)
@@ -188,7 +188,7 @@ func (t *Table) confirm(missing []*entry) {
 	}
 	if len(gone) > 0 {
 		t.remove(gone...)
-		t.config.Logger.Info("tunnels are gone without an event", "count", len(gone))
+		t.config.Logger.Info("tunnels ended without an event", "count", len(gone))
 	}
 }
 

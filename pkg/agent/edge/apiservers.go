@@ -27,7 +27,7 @@ const (
 )
 
 // errNoAPIServer says that there is no apiserver to look at.
-var errNoAPIServer = errors.New("its Envoy was given no apiserver to dial")
+var errNoAPIServer = errors.New("its Envoy has no apiserver to dial")
 
 // prober probes the apiservers that Envoy was given.
 type prober struct {
@@ -84,7 +84,7 @@ func (s *prober) run(ctx context.Context) error {
 			continue // there are others meanwhile
 		default:
 			if result.Healthy != healthy || !known {
-				s.log.Info("looked at the apiserver", "address", result.Address, "healthy", result.Healthy, "message", result.Message)
+				s.log.Info("apiserver probed", "address", result.Address, "healthy", result.Healthy, "message", result.Message)
 			}
 			healthy, known = result.Healthy, true
 			s.status.SetAPIServer(result.Result)

@@ -52,7 +52,7 @@ func ReadBootstrapFile(path string) (BootstrapFile, error) {
 const MaxBootstrapFile = 256 << 10
 
 // errNoBootstrapFile is what every file that can't be read comes to: a parser's own words could hold what is in it.
-var errNoBootstrapFile = errors.New("reading bootstrap file: it is no YAML with the fields id, gateway, tunnelDomain, token and ca")
+var errNoBootstrapFile = errors.New("reading bootstrap file: it is not YAML with the fields id, gateway, tunnelDomain, token and ca")
 
 // ParseBootstrapFile is ReadBootstrapFile for what was read.
 func ParseBootstrapFile(data []byte) (f BootstrapFile, err error) {

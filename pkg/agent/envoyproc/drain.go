@@ -47,7 +47,7 @@ func (e *Envoy) drain(ctx context.Context, p *process) {
 		earliest = earliest.Add(lookAround)
 	}
 	if err := e.Admin.Post(ctx, path); err != nil {
-		e.Log.Warn("Envoy does not drain", "pid", p.pid, "error", err)
+		e.Log.Warn("cannot drain Envoy", "pid", p.pid, "error", err)
 		return
 	}
 	again := time.NewTicker(drainPoll)
@@ -62,7 +62,7 @@ func (e *Envoy) drain(ctx context.Context, p *process) {
 		case <-p.done:
 			return
 		case <-ctx.Done():
-			e.Log.Warn("stopping Envoy with connections that are open still", "pid", p.pid, "open", n)
+			e.Log.Warn("stopping Envoy with open connections", "pid", p.pid, "open", n)
 			return
 		case <-again.C:
 		}
@@ -78,10 +78,10 @@ func (e *Envoy) cutQuiet(began, looked time.Time) time.Time {
 	}
 	cut, err := sockets.CloseQuiet(e.Config.Clients, quiet)
 	if err != nil {
-		e.Log.Warn("idle connections of clients stay open", "error", err)
+		e.Log.Warn("cannot close idle connections of clients", "error", err)
 	}
 	if cut > 0 {
-		e.Log.Info("idle connections of clients are closed", "connections", cut)
+		e.Log.Info("closed idle connections of clients", "connections", cut)
 	}
 	return time.Now()
 }

@@ -122,7 +122,7 @@ func (t *tenants) run(ctx context.Context, domain model.TunnelDomain) {
 			continue
 		}
 		if err := t.limit(ctx); err != nil && ctx.Err() == nil {
-			t.log.Debug("limits not set, trying again", "error", err)
+			t.log.Debug("cannot set limits, retrying", "error", err)
 		}
 	}
 }
@@ -219,7 +219,7 @@ func (t *tenants) judge(now time.Time, sure bool) {
 	t.absent, t.absences, t.dark, t.names = absent, len(absent), dark, len(t.known)
 	t.mu.Unlock()
 	if len(changed) > 0 {
-		t.log.Debug("workload clusters without a tunnel", "dark", len(dark), "changed", len(changed))
+		t.log.Debug("workload clusters are unreachable", "dark", len(dark), "changed", len(changed))
 		t.xds.Reapply(changed)
 	}
 }

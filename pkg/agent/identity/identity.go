@@ -76,7 +76,7 @@ func (i *Renewer) ForgetForeign() {
 		err = i.checkCredential(subject)
 	}
 	if err != nil {
-		i.log.Warn("the certificate in the state folder is not for this agent, enrolling anew", "error", err)
+		i.log.Warn("certificate in the state folder is not for this agent, enrolling again", "error", err)
 		i.store.Forget()
 		return
 	}
@@ -91,7 +91,7 @@ func (i *Renewer) checkCredential(subject model.Subject) error {
 		return nil //nolint:nilerr // enrolling says it, once that is needed
 	}
 	if id != "" && id != subject.ID {
-		return fmt.Errorf("it is of the tunnel %s, the credential of %s", subject.ID, id)
+		return fmt.Errorf("it belongs to the tunnel %s, the credential to %s", subject.ID, id)
 	}
 	// That the CA beside the credential did not sign the identity means nothing by itself: CAs are rotated, and the
 	// credential stays on the machine as it was. Nor does the bundle in the store tell, which always fits its identity. So
@@ -104,7 +104,7 @@ func (i *Renewer) checkCredential(subject model.Subject) error {
 	if _, err := certs.Bundle(ca).Roots(); err != nil || i.store.Bundle().Overlaps(ca) {
 		return nil //nolint:nilerr // a CA that can't be read is no reason to give up one that works
 	}
-	return errors.New("it is of another CA than the credential")
+	return errors.New("another CA than that of the credential issued it")
 }
 
 // rememberCA records the CA that the identity belongs to. Without the record a CA that changes is noticed later: when
@@ -118,7 +118,7 @@ func (i *Renewer) rememberCA() {
 		return
 	}
 	if err := disk.Replace(i.enrolledCA, ca); err != nil {
-		i.log.Warn("CA of the credential not recorded", "error", err)
+		i.log.Warn("cannot persist CA of the credential", "error", err)
 	}
 }
 
@@ -152,7 +152,7 @@ func (i *Renewer) Renew(ctx context.Context) (certs.Identity, []byte, error) {
 	}
 	domain, way := i.role.Control()
 	if subject, err := ParseSubject(domain, current); err == nil && i.checkCredential(subject) != nil {
-		i.log.Warn("the credential is not that of the certificate any more, enrolling anew", "node", subject.Node)
+		i.log.Warn("credential does not match the certificate, enrolling again", "node", subject.Node)
 		return i.enrol(ctx)
 	}
 	client := enrolclient.Client{Way: way, Domain: domain, Trust: i.store}

@@ -75,8 +75,8 @@ func TestASourceThatCanNotBeUsedDisturbsNothing(t *testing.T) {
 	}{
 		"garbage":                           {[]byte("garbage"), rootKey, []string{"tls.crt", "not PEM"}},
 		"nothing":                           {nil, nil, []string{"tls.crt", "no certificate"}},
-		"a certificate where a key belongs": {root.CertPEM(), root.CertPEM(), []string{"tls.key", "no private key"}},
-		"the key of another":                {root.CertPEM(), leafKey, []string{"tls.key", "not the certificate's"}},
+		"a certificate where a key belongs": {root.CertPEM(), root.CertPEM(), []string{"tls.key", "not a private key"}},
+		"the key of another":                {root.CertPEM(), leafKey, []string{"tls.key", "does not belong to the certificate"}},
 		"a leaf":                            {leafCert, leafKey, []string{"tls.crt", "no CA"}},
 		"an intermediate CA": {
 			slices.Concat(interCert, root.CertPEM()), interKey, []string{"tls.crt", "not self-signed", "SelfSigned issuer"},
@@ -96,7 +96,7 @@ func TestASourceThatCanNotBeUsedDisturbsNothing(t *testing.T) {
 			if after := w.state(); after.phase != v1alpha1.CAPhaseSteady || !after.signing.Equal(before.signing.CA) {
 				t.Fatalf("phase %s", after.phase)
 			}
-			for _, part := range append(tc.want, "fairlead-ca", "goes on") {
+			for _, part := range append(tc.want, "fairlead-ca", "stays") {
 				if got := w.rotation().Problem; !strings.Contains(got, part) {
 					t.Errorf("problem %q does not have %q", got, part)
 				}

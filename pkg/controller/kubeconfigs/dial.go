@@ -17,7 +17,7 @@ import (
 )
 
 // errNotAllowed is wrapped by the error for an address that the controller does not dial.
-var errNotAllowed = errors.New("the controller does not dial this address")
+var errNotAllowed = errors.New("the controller must not dial this address")
 
 // dialRule says which addresses that users name the controller may dial. It stands in the management network, where
 // its users may not be: so without the installation's leave it dials none that a Tunnel names. The zero value allows

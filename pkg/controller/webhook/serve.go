@@ -106,7 +106,7 @@ func webhookCache(mgr ctrl.Manager, namespace string) (cache.Cache, error) {
 		DefaultTransform: cache.TransformStripManagedFields(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("making cache of the webhook: %w", err)
+		return nil, fmt.Errorf("creating cache of the webhook: %w", err)
 	}
 	return c, mgr.Add(reconciler.EveryReplica{Run: c.Start}) // added as it is it would start with leading
 }
@@ -134,7 +134,7 @@ func (s *servingSource) certificate(*tls.ClientHelloInfo) (*tls.Certificate, err
 		}
 	}
 	if s.pair == nil {
-		return nil, errors.Join(fmt.Errorf("there is no certificate in Secret %s yet", s.key), err)
+		return nil, errors.Join(fmt.Errorf("Secret %s has no certificate yet", s.key), err)
 	}
 	return s.pair, nil
 }
@@ -202,7 +202,7 @@ func (k *webhookKeeper) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 	if configuration == nil {
 		k.say(
 			"there is no MutatingWebhookConfiguration " + v1alpha1.WebhookConfigurationName +
-				": kubeconfigs are repaired after they were written, and not as they are",
+				": kubeconfigs are rewritten after each write, not at admission",
 		)
 		return reconcile.Result{}, nil // its creation comes back here
 	}
@@ -237,12 +237,12 @@ func (k *webhookKeeper) rotate(
 	var state servingCerts
 	if have != nil {
 		if state, err = parseServing(have.Data); err != nil {
-			k.log.Warn("the certificate of the webhook is of no use: making another", "error", err)
+			k.log.Warn("certificate of the webhook is not usable, issuing another", "error", err)
 		}
 	}
 	state, err = state.step(hosts, publishedEverywhere(configuration, state.bundle), k.times, k.now())
 	if err != nil {
-		return state, objects.Wrap("making certificate of the webhook", err)
+		return state, objects.Wrap("issuing certificate of the webhook", err)
 	}
 	data, err := state.data()
 	if err != nil {
@@ -261,7 +261,7 @@ func (k *webhookKeeper) rotate(
 	}
 	if err == nil {
 		k.log.Info(
-			"certificate of the webhook", "serial", state.current.Serial(), "not_after", state.current.NotAfter(), "next",
+			"certificate of the webhook issued", "serial", state.current.Serial(), "not_after", state.current.NotAfter(), "next",
 			state.next.Leaf() != nil,
 		)
 	}
@@ -298,7 +298,7 @@ func (k *webhookKeeper) publish(
 // say logs a problem once.
 func (k *webhookKeeper) say(problem string) {
 	if problem != "" && problem != k.problem {
-		k.log.Warn("the webhook is not called", "problem", problem)
+		k.log.Warn("webhook is not called", "problem", problem)
 	}
 	k.problem = problem
 }

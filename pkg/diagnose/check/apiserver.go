@@ -153,16 +153,24 @@ func (v *visit) unreachable(e *observed.Edge) finding {
 		return broken(detail, "the apiserver is down, or listens elsewhere", "start the apiserver on the control-plane machine (crictl ps -a, its log), "+address)
 	case strings.Contains(a.Message, "serving certificate"):
 		return broken(detail, "the apiserver's serving certificate is not valid now: it has ended, or the clock of the edge is wrong", "renew it on the control-plane machine: kubeadm certs renew apiserver, and start the apiserver again; or put the clock right")
-	case strings.Contains(a.Message, "answers /readyz with status"), strings.Contains(a.Message, "it does TLS, but doesn't answer"):
+	case says(a.Message, "answers /readyz with status", "does not answer /readyz", "doesn't answer /readyz") && !says(a.Message, notAPIServer...):
 		return broken(detail, "the apiserver runs and is not ready: what is named there is in the way, or it waits for its etcd", "see the log of the apiserver and of etcd on the control-plane machine")
 	case strings.Contains(a.Message, "DNS"):
 		return broken(detail, "the DNS of the edge's network does not know the apiserver's name", "bring DNS back there, "+address)
-	case strings.Contains(a.Message, "no way there"):
+	case says(a.Message, "no route to it", "no way there"):
 		return broken(detail, "the edge's machine has no route to the apiserver", "see the network of that machine, "+address)
-	case strings.Contains(a.Message, "is no TLS"), strings.Contains(a.Message, "no apiserver"):
+	case says(a.Message, notAPIServer...):
 		return broken(detail, "what answers there is no apiserver", address)
 	case strings.Contains(a.Message, "in time"):
 		return broken(detail, "the apiserver takes connections and says nothing, or packets to it are swallowed: it hangs, its machine does, or a firewall is in the way", "see the apiserver on the control-plane machine, "+address)
 	}
 	return broken(detail, "the edge does not reach the apiserver", "see the apiserver on the control-plane machine, "+address)
+}
+
+// notAPIServer are the parts of messages about a server that is not an apiserver, of this version and of earlier ones.
+var notAPIServer = []string{"is not TLS", "is no TLS", "not an apiserver", "no apiserver"}
+
+// says reports whether a message of an edge contains one of the texts: edges of earlier versions send other texts.
+func says(message string, texts ...string) bool {
+	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
 }

@@ -35,7 +35,7 @@ const (
 )
 
 // errUnknown answers a question of a newer hub.
-var errUnknown = errors.New("this agent does not know the question")
+var errUnknown = errors.New("this agent does not support the request")
 
 // answers answers what an agent is asked, each question in its own goroutine. All that it sends goes by send.
 type answers struct {

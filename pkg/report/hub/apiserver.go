@@ -47,7 +47,7 @@ func (h *Hub) APIServer(ctx context.Context, id string) []EdgeLook {
 	for i := range looks {
 		to := &looks[i]
 		if i >= maxSeeing {
-			to.Problem = status.Errorf(codes.ResourceExhausted, "%d other edges of this tunnel are asked", maxSeeing)
+			to.Problem = status.Errorf(codes.ResourceExhausted, "already querying %d other edges of this tunnel", maxSeeing)
 			continue
 		}
 		asked.Go(func() {

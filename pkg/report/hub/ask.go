@@ -17,8 +17,8 @@ const (
 
 var (
 	errAway     = status.Error(codes.NotFound, "its agent does not report to this server")
-	errBusy     = status.Error(codes.ResourceExhausted, "its agent answers as many questions as it may: try again")
-	errTooLarge = status.Error(codes.ResourceExhausted, "its agent's answer is larger than an answer may be")
+	errBusy     = status.Error(codes.ResourceExhausted, "its agent has too many open requests: try again")
+	errTooLarge = status.Error(codes.ResourceExhausted, "its agent's answer is too large")
 )
 
 // asked is what is to be sent on a session, and the questions that wait for their answers. The hub's lock guards it.
