@@ -158,7 +158,7 @@ func TestAnswersOfAProxyAreExplained(t *testing.T) {
 			`it requires "Negotiate, NTLM", and only Basic is supported`,
 		},
 		"credentials":             {"HTTP/1.1 407 Auth\r\nProxy-Authenticate: Basic realm=\"x\"\r\n\r\n", "it requires a user and a password, and none are configured"},
-		"forbidden, with a page":  {"HTTP/1.1 403 Forbidden\r\nX-Squid-Error: ERR_ACCESS_DENIED 0\r\n\r\n<html>...", `"403 Forbidden": it does not allow this address and port; it says "ERR_ACCESS_DENIED 0"`},
+		"forbidden, with a page":  {"HTTP/1.1 403 Forbidden\r\nX-Squid-Error: ERR_ACCESS_DENIED 0\r\n\r\n<html>...", `"403 Forbidden": it does not allow this address and port; it reports "ERR_ACCESS_DENIED 0"`},
 		"bad gateway, and text":   {"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 20\r\n\r\n\nno route\x1b[31m to it\nmore", `"502 Bad Gateway": it cannot reach this address; it reports "no route\x1b[31m to it"`},
 		"no CONNECT":              {"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n", "it does not support CONNECT"},
 		"a captive portal":        {"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n", `to "http://login.example/": it is not a proxy, or the network requires a login first`},

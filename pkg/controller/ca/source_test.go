@@ -77,11 +77,11 @@ func TestASourceThatCanNotBeUsedDisturbsNothing(t *testing.T) {
 		"nothing":                           {nil, nil, []string{"tls.crt", "no certificate"}},
 		"a certificate where a key belongs": {root.CertPEM(), root.CertPEM(), []string{"tls.key", "not a private key"}},
 		"the key of another":                {root.CertPEM(), leafKey, []string{"tls.key", "does not belong to the certificate"}},
-		"a leaf":                            {leafCert, leafKey, []string{"tls.crt", "no CA"}},
+		"a leaf":                            {leafCert, leafKey, []string{"tls.crt", "not a CA"}},
 		"an intermediate CA": {
 			slices.Concat(interCert, root.CertPEM()), interKey, []string{"tls.crt", "not self-signed", "SelfSigned issuer"},
 		},
-		"a CA that has ended":                  {ended.CertPEM(), keyOf(t, ended), []string{"tls.crt", "ended"}},
+		"a CA that has ended":                  {ended.CertPEM(), keyOf(t, ended), []string{"tls.crt", "expired"}},
 		"a CA that may not sign for our names": {limitedCert, limitedKey, []string{"tls.crt", "not permitted"}},
 	}
 	m := controllertest.APIServer(t)
@@ -183,7 +183,7 @@ func TestASourceThatIsDeleted(t *testing.T) {
 	}
 	w.reconcile()
 	w.checkOut()
-	if s := w.state(); s.phase != v1alpha1.CAPhaseSteady || !strings.Contains(w.rotation().Problem, "is gone") {
+	if s := w.state(); s.phase != v1alpha1.CAPhaseSteady || !strings.Contains(w.rotation().Problem, "is deleted") {
 		t.Errorf("phase %s, problem %q", s.phase, w.rotation().Problem)
 	}
 }
