@@ -186,6 +186,14 @@ func callMessages(selector *ast.SelectorExpr, args []ast.Expr) []message {
 		return textOf(logMessage, args[0])
 	case slices.Contains([]string{"DebugContext", "InfoContext", "WarnContext", "ErrorContext"}, name) && len(args) > 1:
 		return textOf(logMessage, args[1])
+	case (name == "say" || name == "report") && len(args) > 2:
+		return textOf(logMessage, args[1])
+	case from == "objects" && name == "Wrap":
+		return textOf(errorMessage, args[0])
+	case from == "retry" && name == "Later":
+		return textOf(gRPCMessage, args[0])
+	case name == "SetTrouble" && len(args) > 1:
+		return textOf(otherText, args[1])
 	case from == "fmt" && (name == "Sprintf" || name == "Sprint"):
 		return textOf(otherText, args[0])
 	case from == "fmt" && strings.HasPrefix(name, "Fprint") && len(args) > 1:

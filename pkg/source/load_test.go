@@ -103,7 +103,7 @@ func TestLoadReadsWhatParseReads(t *testing.T) {
 		t.Error(diff)
 	}
 	more := "clusters:\n- {namespace: prod, name: c2, id: bbbbbbbbbbbbbbbbbbbb, apiServer: 10.0.0.3:6443}\n"
-	if got, err := load(t, fleet, more, objects[strings.Index(objects, "apiVersion: fairlead.dev"):]); err == nil || !strings.Contains(err.Error(), "prod/c1 is in a fleet already") {
+	if got, err := load(t, fleet, more, objects[strings.Index(objects, "apiVersion: fairlead.dev"):]); err == nil || !strings.Contains(err.Error(), "prod/c1 is also in a fleet") {
 		t.Errorf("a name twice: %v, %+v", err, got)
 	}
 	if got, err := load(t, fleet, more); err != nil || len(got.Fleet.Clusters) != 2 {
@@ -129,7 +129,7 @@ func TestLoadNamesFileLineAndField(t *testing.T) {
 		"text in place of a number": {replace("port: 6444", "port: https"), []string{"a.yaml:7:53: spec.controlPlaneEndpoint.port: is a string, and must be a number"}},
 		"no YAML":                   {replace("kind: Tunnel", "  kind: Tunnel"), []string{"a.yaml:15: not YAML: "}},
 		"a bad endpoint":            {replace("API.C1.example.com.", "a b"), []string{"a.yaml:7:3: spec.controlPlaneEndpoint", "a b"}},
-		"an object twice":           {[]string{objects, objects}, []string{"b.yaml:4:3: metadata.name: the Cluster prod/c1 is in a.yaml:1:1 already", "b.yaml:16:12: "}},
+		"an object twice":           {[]string{objects, objects}, []string{"b.yaml:4:3: metadata.name: the Cluster prod/c1 is also in a.yaml:1:1", "b.yaml:16:12: "}},
 		"no object of ours":         {[]string{"apiVersion: v1\nkind: Secret\n"}, []string{"the input has neither a fleet nor a Cluster"}},
 		"a list of texts":           {[]string{"- a\n- b\n"}, []string{"a.yaml:1:1: is neither a Kubernetes object nor a fleet"}},
 		"a bad setting":             {[]string{strings.Replace(settings, "tunnels.example.com", "tunnels", 1), objects}, []string{"a.yaml:5:3: data.TUNNEL_DOMAIN: "}},

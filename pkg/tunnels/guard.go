@@ -122,7 +122,7 @@ func (t *Table) cut() (left int) {
 			t.mu.Lock()
 			t.countCut(e.Tunnel)
 			t.mu.Unlock()
-			t.config.Logger.Info("tunnel closed", "node", e.Node, "tunnel", e.ID, "peer", e.Remote.String())
+			t.config.Logger.Info("denied tunnel closed", "node", e.Node, "tunnel", e.ID, "peer", e.Remote.String())
 		}
 	}
 	t.remove(gone...)
