@@ -58,6 +58,48 @@ func TestMessageListsAreWhatTheCodeSays(t *testing.T) {
 	}
 }
 
+// The rules for messages. A message states facts about objects: it names no persons, and it has no contractions, so
+// that a search for "cannot" finds each failure.
+var (
+	persons      = regexp.MustCompile(`(?i)\b(who|whom|whoever|nobody|somebody|anybody|everybody|someone|anyone)\b`)
+	contractions = regexp.MustCompile(`(?i)\b(can|won|isn|aren|wasn|doesn|don|didn|hasn|haven|couldn|shouldn|wouldn)['’]t\b`)
+	lowerCase    = regexp.MustCompile(`^([a-z]|(CA|DNS|Envoy|StatefulSet|Tunnels?)\b)`)
+)
+
+// TestMessagesNameNoPersonsAndHaveNoContractions checks every message of every program. A log line also begins with a
+// lower-case letter, unless it begins with a name, and ends without punctuation.
+func TestMessagesNameNoPersonsAndHaveNoContractions(t *testing.T) {
+	checked := map[string]bool{}
+	for _, program := range programs {
+		for _, p := range dependencies(t, program) {
+			if checked[p.ImportPath] {
+				continue
+			}
+			checked[p.ImportPath] = true
+			for _, m := range messagesOf(t, p) {
+				if problem := problemOf(m); problem != "" {
+					t.Errorf("%s: %q %s", m.place, m.text, problem)
+				}
+			}
+		}
+	}
+}
+
+// problemOf returns the rule that a message breaks, or "".
+func problemOf(m message) string {
+	switch {
+	case persons.MatchString(m.text):
+		return "names a person: name the object, or use the passive voice"
+	case contractions.MatchString(m.text):
+		return "has a contraction: write cannot, does not"
+	case m.kind == logMessage && !lowerCase.MatchString(m.text):
+		return "does not begin with a lower-case letter"
+	case m.kind == logMessage && strings.ContainsAny(m.text[len(m.text)-1:], ".!"):
+		return "ends with punctuation"
+	}
+	return ""
+}
+
 // message is one text of the code.
 type message struct{ kind, text, place string }
 
@@ -144,6 +186,14 @@ func callMessages(selector *ast.SelectorExpr, args []ast.Expr) []message {
 		return textOf(logMessage, args[0])
 	case slices.Contains([]string{"DebugContext", "InfoContext", "WarnContext", "ErrorContext"}, name) && len(args) > 1:
 		return textOf(logMessage, args[1])
+	case (name == "say" || name == "report") && len(args) > 2:
+		return textOf(logMessage, args[1])
+	case from == "objects" && name == "Wrap":
+		return textOf(errorMessage, args[0])
+	case from == "retry" && name == "Later":
+		return textOf(gRPCMessage, args[0])
+	case name == "SetTrouble" && len(args) > 1:
+		return textOf(otherText, args[1])
 	case from == "fmt" && (name == "Sprintf" || name == "Sprint"):
 		return textOf(otherText, args[0])
 	case from == "fmt" && strings.HasPrefix(name, "Fprint") && len(args) > 1:

@@ -53,7 +53,7 @@ var arrows = map[string][]string{
 	"internal/cli/management": {"api/v1alpha1", "internal/cli/output", "pkg/diagnose/collect"},
 	"internal/cli/move": {
 		"api/v1alpha1", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/output",
-		"internal/command", "pkg/diagnose/collect", "pkg/observed",
+		"internal/command", "pkg/observed",
 	},
 	"internal/cli/output": {"internal/command"},
 	"internal/cli/render": {"internal/cli/output", "pkg/envoy", "pkg/model", "pkg/source"},
@@ -178,8 +178,7 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/redact", "pkg/diagnose/collect", "pkg/enrol", "pkg/kubeconfig", "pkg/observed",
 	},
 	"pkg/diagnose/collect": {
-		"api/v1alpha1", "internal/version", "pkg/diagnose/collect/v1", "pkg/model", "pkg/observed", "pkg/report/hub",
-		"pkg/report/v1",
+		"internal/version", "pkg/diagnose/collect/v1", "pkg/model", "pkg/observed", "pkg/report/hub", "pkg/report/v1",
 	},
 	"pkg/diagnose/collect/v1": {"pkg/report/v1"},
 	"pkg/diagnose/summary":    {"api/v1alpha1", "pkg/diagnose/collect", "pkg/observed"},

@@ -81,7 +81,7 @@ type KubeconfigSpec struct {
 type ProxySpec struct {
 	// address is the host:port of the proxy, as seen from the management cluster.
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\\\\[[0-9A-Fa-f:.]+\\\\]):[0-9]{1,5}$')",message="must be host:port: the mode says which kind of proxy it is, and credentials go into a Secret that credentialsSecret names"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\\\\[[0-9A-Fa-f:.]+\\\\]):[0-9]{1,5}$')",message="must be host:port: the mode sets the kind of proxy, and credentials go into a Secret that credentialsSecret names"
 	Address string `json:"address"`
 
 	// credentialsSecret is the name of a Secret of type kubernetes.io/basic-auth in the namespace of the Tunnel.
@@ -93,7 +93,7 @@ type ProxySpec struct {
 
 // KubeconfigCopy is one further kubeconfig.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.clientCertificate) != has(self.exec)",message="a copy needs either clientCertificate or exec, and not both: they say who its user is"
+// +kubebuilder:validation:XValidation:rule="has(self.clientCertificate) != has(self.exec)",message="a copy needs either clientCertificate or exec, and not both: they define its user"
 type KubeconfigCopy struct {
 	// name is the name of the Secret.
 	// +kubebuilder:validation:MaxLength=253
@@ -125,7 +125,7 @@ type KubeconfigCopy struct {
 type ClientCertificateAudience struct {
 	// commonName is the name of the user.
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.size() >= 1 && self.size() <= 64",message="must be 1 to 64 characters, which is what a certificate has room for: give the user a shorter name"
+	// +kubebuilder:validation:XValidation:rule="self.size() >= 1 && self.size() <= 64",message="must be 1 to 64 characters, the limit of a certificate: give the user a shorter name"
 	CommonName string `json:"commonName"`
 
 	// groups are the groups of the user.

@@ -93,7 +93,7 @@ type LimitsSpec struct {
 	// connections is the maximum number of connections that may be open at the same time through each gateway and
 	// name. Defaults to 512. One connection carries any number of requests and watches of its client.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 10000",message="must be between 1 and 10000 connections; to let nobody in delete the Tunnel, and leave it out for 512"
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 10000",message="must be between 1 and 10000 connections; leave it out for 512; to reject all clients delete the Tunnel"
 	Connections int32 `json:"connections,omitempty"`
 
 	// pendingConnections is the maximum number of connections that may wait for a reverse tunnel at the same time.

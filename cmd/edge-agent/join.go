@@ -20,14 +20,15 @@ func joinCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "join",
-		Short: "Give the agent that runs one more tunnel, whose bootstrap file is read from standard input",
+		Short: "Add a tunnel to the running agent; its bootstrap file is read from standard input",
 		Long: strings.TrimSpace(`
-Give the agent that runs with a state folder one more tunnel, whose bootstrap file is read from standard input, and wait
-until it has a certificate for it. Its other tunnels notice nothing. "fairlead move prepare" does this at each edge of a
-Cluster that is to be moved to another management cluster; here is what to do by hand where it can't.
+Add a tunnel to the agent that runs with this state folder, and wait until the agent has a certificate for it. The
+bootstrap file is read from standard input. The other tunnels of the agent are not affected. "fairlead move prepare"
+runs this command at each edge of a Cluster that moves to another management cluster; run it by hand where
+"fairlead move prepare" cannot.
 
-The file stays in the state folder, so the agent has the tunnel after a restart too. It can be given again at any time.
-A failure says why there is no certificate yet; the agent goes on trying.`),
+The file stays in the state folder, so the agent keeps the tunnel after a restart. The command can be repeated at any
+time. After a failure it prints why there is no certificate yet; the agent keeps retrying.`),
 		Example: "  edge-agent join <bootstrap.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,7 +46,7 @@ A failure says why there is no certificate yet; the agent goes on trying.`),
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&dir, "state-dir", stateDir, "state folder of the agent that runs")
+	cmd.Flags().StringVar(&dir, "state-dir", stateDir, "state folder of the running agent")
 	cmd.Flags().DurationVar(&timeout, "timeout", joinTimeout, "how long to wait for a certificate")
 	return cmd
 }
@@ -54,7 +55,7 @@ func leaveCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "leave NAME",
-		Short: "Take back a tunnel that was given by edge-agent join, under the name that it printed",
+		Short: "Remove a tunnel that edge-agent join added, by the name that it printed",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := edge.Leave(dir, args[0]); err != nil {

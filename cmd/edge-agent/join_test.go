@@ -41,7 +41,7 @@ func TestJoinLeavesTheFileToTheNextAgent(t *testing.T) {
 	dir := t.TempDir()
 	joinInput(t, write(t, t.TempDir(), "bootstrap.yaml", goodFile(t)))
 	var out, errs bytes.Buffer
-	if code := run(t.Context(), []string{"join", "--state-dir", dir, "--timeout=300ms"}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "no agent has taken it") {
+	if code := run(t.Context(), []string{"join", "--state-dir", dir, "--timeout=300ms"}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "no agent has read it") {
 		t.Fatalf("exit code %d: %s", code, errs.String())
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "joined", "tunnels.example.com-*.yaml"))
@@ -61,8 +61,8 @@ func TestJoinLeavesTheFileToTheNextAgent(t *testing.T) {
 
 func TestJoinRejects(t *testing.T) {
 	for name, tc := range map[string]struct{ in, dir, want string }{
-		"garbage":                          {in: "x", dir: t.TempDir(), want: "no YAML"},
-		"more than a bootstrap file has":   {in: goodFile(t) + strings.Repeat("#", edge.MaxBootstrapFile), dir: t.TempDir(), want: "no YAML"},
+		"garbage":                          {in: "x", dir: t.TempDir(), want: "not YAML"},
+		"more than a bootstrap file has":   {in: goodFile(t) + strings.Repeat("#", edge.MaxBootstrapFile), dir: t.TempDir(), want: "not YAML"},
 		"a state folder that is not there": {in: goodFile(t), dir: "/no/such/folder", want: "--state-dir"},
 	} {
 		joinInput(t, write(t, t.TempDir(), "bootstrap.yaml", tc.in))

@@ -41,7 +41,7 @@ func (f bootstrapFile) check() error {
 		}
 	}
 	if len(f.addresses()) == 0 {
-		return errors.New("there is neither --gateway nor a bootstrap file with a gateway")
+		return errors.New("no gateway: set --gateway, or give a bootstrap file that names one")
 	}
 	_, err := endpoints("address of the gateways", f.addresses())
 	return err
@@ -65,14 +65,14 @@ func (k known) save(file edge.BootstrapFile) error {
 	file.Token = "" // the token is secret, and used up
 	body, err := yaml.Marshal(file)
 	if err != nil {
-		return fmt.Errorf("remembering bootstrap file: %w", err)
+		return fmt.Errorf("saving content of the bootstrap file: %w", err)
 	}
 	data := append(checksum(body), body...)
 	if old, err := os.ReadFile(k.path); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(k.path), 0o700); err != nil {
-		return fmt.Errorf("remembering bootstrap file: %w", err)
+		return fmt.Errorf("saving content of the bootstrap file: %w", err)
 	}
 	return disk.Replace(k.path, data)
 }
@@ -86,7 +86,7 @@ func (k known) load() (edge.BootstrapFile, error) {
 	}
 	head, body, _ := bytes.Cut(data, []byte("\n"))
 	if !bytes.Equal(append(head, '\n'), checksum(body)) {
-		return edge.BootstrapFile{}, errors.New("recalling bootstrap file: the record is damaged")
+		return edge.BootstrapFile{}, errors.New("loading content of the last bootstrap file: the saved copy is damaged")
 	}
 	return edge.ReadBootstrapFile(k.path) // YAML ignores the first line, which is a comment
 }

@@ -43,26 +43,27 @@ func runCommand() *cobra.Command {
 		Long: strings.TrimSpace(`
 Enrol, and keep tunnels from this machine to the gateways of a management cluster until SIGTERM.
 
-It needs one file: the bootstrap file of a Cluster, which lies in the Secret <cluster>-edge-bootstrap
-beside the Cluster, under the key bootstrap.yaml. It says whose tunnel this is, where the gateways are
-and what to trust, and holds a token. The token is used once; from then on the certificate in the state
-folder is renewed by its own key, and the file is only needed again if that is refused for good.
+It requires one file: the bootstrap file of a Cluster, from the key bootstrap.yaml of the Secret
+<cluster>-edge-bootstrap in the namespace of the Cluster. The file has the id of the tunnel, the address
+of the gateways, the CA to trust and a token. The token is used once; afterwards the certificate in the
+state folder is renewed with its own key. The file is required again only if the xds-server permanently
+rejects that certificate.
 
-The machine must reach the gateways' public port, directly or by an HTTP proxy, and the apiserver of the
-workload cluster. Nobody needs to reach the machine.
+The machine must reach the gateways' public port, directly or through an HTTP proxy, and the apiserver
+of the workload cluster. It needs no inbound connections.
 
-With several --bootstrap files one edge serves several Clusters, each with a certificate of its own.
-A TLS-inspecting proxy can't be passed: exempt the gateways from inspection.`),
+With several --bootstrap files one edge serves several Clusters, each with its own certificate.
+TLS-inspecting proxies are not supported: exempt the gateways from inspection.`),
 		Example: strings.TrimSpace(`
   # One tunnel: copy the file to the machine, and start.
   kubectl -n prod get secret c1-edge-bootstrap -o jsonpath='{.data.bootstrap\.yaml}' | base64 -d > bootstrap.yaml
   edge-agent run --bootstrap=/etc/fairlead/bootstrap.yaml --health-listen=127.0.0.1:8081
 
-  # Behind a proxy that wants a password, on a control-plane node whose own apiserver comes first.
+  # Behind a proxy that requires a password, on a control-plane node: its own apiserver is dialled first.
   edge-agent run --bootstrap=/etc/fairlead/bootstrap.yaml --proxy=http://proxy.corp:3128 \
     --proxy-credentials-file=/etc/fairlead/proxy --local-apiserver=127.0.0.1:6443
 
-  # Two Clusters, two addresses of the gateways, and no other apiserver than these whatever the gateways' side says.
+  # Two Clusters, two addresses of the gateways, and only these apiservers, even if a Tunnel names others.
   edge-agent run --bootstrap=/etc/fairlead/c1.yaml --bootstrap=/etc/fairlead/c2.yaml \
     --gateway=gw1.example.com:443 --gateway=gw2.example.com:443 \
     --allow-target=10.0.0.10:6443 --allow-target=10.0.1.10:6443`),
@@ -96,10 +97,10 @@ func bootstrapCommand() *cobra.Command {
 	var config agent.Config
 	cmd := &cobra.Command{
 		Use:   "bootstrap",
-		Short: "Write " + envoyproc.BootstrapFileName + " for an Envoy that is not started by the agent, and end",
+		Short: "Write " + envoyproc.BootstrapFileName + " for an Envoy that the agent does not start, and exit",
 		Long: strings.TrimSpace(`
-Write ` + envoyproc.BootstrapFileName + ` into the runtime folder, and end: for an Envoy in a container of its own, beside one
-with "edge-agent run --envoy-external" that shares the folder and runs as the same user. Start that Envoy in the folder with
+Write ` + envoyproc.BootstrapFileName + ` into the runtime folder, and exit: for an Envoy in its own container. The container of
+"edge-agent run --envoy-external" must share the folder and run as the same user. Start that Envoy in the folder with
 
   envoy ` + strings.Join(envoyproc.ExternalArguments(), " ")),
 		Args: cobra.NoArgs,

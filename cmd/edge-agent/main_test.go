@@ -40,7 +40,7 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 		"an unknown log level":                 {args: []string{"--log-level", "loud"}, wantErr: "--log-level"},
 		"an argument that is no flag":          {args: []string{"bootstrap.yaml"}, wantErr: "unknown command"},
 		"the same tunnel in two files":         {args: []string{"--bootstrap", good, "--bootstrap", good, "--envoy", os.Args[0], "--state-dir", t.TempDir()}, wantErr: "two bootstrap files"},
-		"a state folder that can't be a place": {args: []string{"--bootstrap", good, "--envoy", os.Args[0], "--state-dir", good}, wantErr: "making folder"},
+		"a state folder that can't be a place": {args: []string{"--bootstrap", good, "--envoy", os.Args[0], "--state-dir", good}, wantErr: "creating folder"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

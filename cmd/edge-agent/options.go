@@ -38,13 +38,13 @@ func (o *options) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&o.bootstraps, "bootstrap", nil, "bootstrap file: id, gateway, tunnelDomain, token and ca; repeat it for several Clusters")
 	flags.StringArrayVar(&o.gateways, "gateway", nil, "host:port of the gateways' public port, instead of the file's; repeat it for several addresses")
-	flags.StringVar(&o.id, "id", "", "id of the tunnel, instead of the file's; an identity of another tunnel in the state folder is not used")
+	flags.StringVar(&o.id, "id", "", "id of the tunnel, instead of the file's; an identity of another tunnel in the state folder is ignored")
 	flags.StringVar(&o.domain, "tunnel-domain", "", "tunnel domain, instead of the file's")
 	flags.StringVar(&o.tokenFile, "token-file", "", "file with the bootstrap token, instead of the bootstrap file's")
 	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM), instead of the bootstrap file's")
 	flags.StringVar(&o.proxy, "proxy", "", "URL of the HTTP proxy on the way to the gateways; empty: none (default: $HTTPS_PROXY)")
 	flags.StringVar(&o.noProxy, "no-proxy", os.Getenv("NO_PROXY"), "hosts and networks that are reached without the proxy of --proxy")
-	flags.StringVar(&o.proxyCredentials, "proxy-credentials-file", "", "file with a line user:password for the proxy; read again at each use")
+	flags.StringVar(&o.proxyCredentials, "proxy-credentials-file", "", "file with one line user:password for the proxy; read at each use")
 	flags.StringArrayVar(&o.apiservers, "local-apiserver", nil, "host:port of an apiserver nearby, dialled before those that the Tunnel names; repeat it for several")
 	flags.StringArrayVar(&o.targets, "allow-target", nil, "host:port of an apiserver that may be dialled; repeat it for several (default: what the Tunnel names)")
 	flags.BoolVar(&o.agent.External, "envoy-external", false, `Envoy runs in another container that shares the runtime folder: see "edge-agent bootstrap"`)
@@ -56,7 +56,7 @@ func (o *options) addTo(cmd *cobra.Command) {
 // they are needed, because an edge with a leaf on disk needs none.
 func (o *options) edges() ([]edge.Config, error) {
 	if len(o.bootstraps) > 1 && (o.id != "" || o.domain != "" || o.tokenFile != "" || o.caFile != "") {
-		return nil, errors.New("--id, --tunnel-domain, --token-file and --ca-file are for one tunnel: leave them out with several --bootstrap files")
+		return nil, errors.New("--id, --tunnel-domain, --token-file and --ca-file are for one tunnel: remove them with several --bootstrap files")
 	}
 	proxy, err := o.proxyOf()
 	if err != nil {
@@ -97,7 +97,7 @@ func (o *options) edge(path string, proxy dial.Proxy) (edge.Config, error) {
 		return edge.Config{}, err
 	}
 	if file.unusable != nil {
-		o.log.Warn("the bootstrap file is of no use: starting with what it said before, which is enough for an edge that has enrolled", "file", path, "error", file.unusable)
+		o.log.Warn("bootstrap file is not usable: starting with its last content, which suffices for an enrolled edge", "file", path, "error", file.unusable)
 	}
 	var unwritten sync.Once
 	config := edge.Config{Domain: model.TunnelDomain(file.TunnelDomain), Credential: func() (edge.Credential, error) {
@@ -191,7 +191,9 @@ func (o *options) credential(path string, unwritten *sync.Once) (edge.Credential
 	}
 	if path != "" && file.unusable == nil {
 		if err := knownOf(o.agent.StateDir, path).save(file.fromFile); err != nil {
-			unwritten.Do(func() { o.log.Warn("without its bootstrap file this edge could not start again", "error", err) })
+			unwritten.Do(func() {
+				o.log.Warn("cannot save content of the bootstrap file: without the file this edge cannot start again", "error", err)
+			})
 		}
 	}
 	for path, value := range map[string]*string{o.tokenFile: &file.Token, o.caFile: &file.CA} {

@@ -48,25 +48,25 @@ func reportCommand(args []string) *cobra.Command {
 	o := &reportOptions{}
 	cmd := &cobra.Command{
 		Use:   "report",
-		Short: "Tell the management cluster how this machine boots",
+		Short: "Report to the management cluster how this machine boots",
 		Long: strings.TrimSpace(`
-Follow how cloud-init and kubeadm make a Node of this machine, and tell it to the management cluster, where it becomes the
-condition BootstrapReported of the Machine: which step runs, or which failed, with the end of its log. Keys, tokens and
-passwords are taken out before anything is sent.
+Follow cloud-init and kubeadm while they make this machine a Node, and report the progress to the management cluster. It
+becomes the condition BootstrapReported of the Machine: the step that runs or has failed, with the end of its log. Keys,
+tokens and passwords are removed before anything is sent.
 
-It needs one file, report.yaml, which lies in the Secret <cluster>-boot-report beside the Cluster. The token in it can report
-how machines of this Cluster boot, and do nothing else. The file may come later than this program starts.
+It requires one file, report.yaml, from the Secret <cluster>-boot-report in the namespace of the Cluster. The token in it
+can only report how machines of this Cluster boot. The file may appear after this program has started.
 
-It ends by itself: an hour after the boot has ended, well or not; without that file, after --deadline, or at once on a machine
-that became a Node in an earlier boot. It changes nothing of the boot. With --detach it returns at
-once and goes on in the background, for a script that must not wait.
+It exits by itself: an hour after the boot has succeeded or failed; without that file, after --deadline, or at once on a
+machine that became a Node in an earlier boot. It does not change the boot. With --detach it returns at once and
+continues in the background, for a script that must not wait.
 
-With --failed or --succeeded it tells how a boot ended that another program has followed, and ends.`),
+With --failed or --succeeded it reports the result of a boot that another program has followed, and exits.`),
 		Example: strings.TrimSpace(`
   # In preKubeadmCommands of a KubeadmConfigSpec; /etc/fairlead/report.yaml is one of its files.
   edge-agent report --detach || true
 
-  # In a script of one's own, about one step of it.
+  # In your own script, for one of its steps.
   edge-agent report --failed="partition disks" --log=/var/log/partition.log`),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -94,19 +94,19 @@ func (o *reportOptions) addTo(cmd *cobra.Command) {
 	flags.StringArrayVar(&o.connection.gateways, "gateway", nil, "host:port of the gateways' public port, instead of the file's; repeat it for several addresses")
 	flags.StringVar(&o.connection.proxy, "proxy", "", "URL of the HTTP proxy on the way to the gateways; empty: none (default: $HTTPS_PROXY)")
 	flags.StringVar(&o.connection.noProxy, "no-proxy", os.Getenv("NO_PROXY"), "hosts and networks that are reached without the proxy of --proxy")
-	flags.StringVar(&o.connection.proxyCredentials, "proxy-credentials-file", "", "file with a line user:password for the proxy")
-	flags.StringVar(&o.boot.Machine, "machine", "", "name of the Machine, where neither the names nor the addresses of this machine tell it")
-	flags.StringVar(&o.boot.ProviderID, "provider-id", "", "provider id of the Machine (default: that in the kubelet's arguments)")
-	flags.DurationVar(&o.boot.Deadline, "deadline", 30*time.Minute, "after which a boot that has not ended has failed")
-	flags.DurationVar(&o.boot.Repeat, "repeat", time.Hour, "for how long the end is told again, so that nobody misses it who is away")
-	flags.StringVar(&o.boot.DoneFile, "done-file", "/var/lib/fairlead-report/done", "file that is made when a success was told; while it is there, there is nothing to report")
-	flags.BoolVar(&o.detach, "detach", false, "return at once and go on in the background")
-	flags.StringVar(&o.detachLog, "detach-log", "/var/log/fairlead-report.log", "where to log in the background")
-	flags.StringVar(&o.failed, "failed", "", "tell that this step failed, and end")
-	flags.BoolVar(&o.succeeded, "succeeded", false, "tell that the boot has ended well, and end")
+	flags.StringVar(&o.connection.proxyCredentials, "proxy-credentials-file", "", "file with one line user:password for the proxy")
+	flags.StringVar(&o.boot.Machine, "machine", "", "name of the Machine, if neither the names nor the addresses of this machine identify it")
+	flags.StringVar(&o.boot.ProviderID, "provider-id", "", "provider id of the Machine (default: from the kubelet's arguments)")
+	flags.DurationVar(&o.boot.Deadline, "deadline", 30*time.Minute, "how long a boot may take; a longer one is reported as failed")
+	flags.DurationVar(&o.boot.Repeat, "repeat", time.Hour, "how long the result is repeated, for servers and controllers that were away")
+	flags.StringVar(&o.boot.DoneFile, "done-file", "/var/lib/fairlead-report/done", "file that is created after a success was reported; while it exists, nothing is reported")
+	flags.BoolVar(&o.detach, "detach", false, "return at once and continue in the background")
+	flags.StringVar(&o.detachLog, "detach-log", "/var/log/fairlead-report.log", "log file with --detach")
+	flags.StringVar(&o.failed, "failed", "", "report that this step failed, and exit")
+	flags.BoolVar(&o.succeeded, "succeeded", false, "report that the boot succeeded, and exit")
 	flags.StringVar(&o.log, "log", "", "with --failed: file with the step's log, of which the end is sent")
-	flags.DurationVar(&o.timeout, "timeout", time.Minute, "with --failed or --succeeded: for how long to try")
-	flags.StringVar(&o.boot.Root, "root", "/", "folder below which the files of cloud-init and kubeadm are")
+	flags.DurationVar(&o.timeout, "timeout", time.Minute, "with --failed or --succeeded: how long to retry")
+	flags.StringVar(&o.boot.Root, "root", "/", "root folder of the files of cloud-init and kubeadm")
 	o.logging.AddTo(flags)
 }
 
@@ -114,7 +114,7 @@ func (o *reportOptions) addTo(cmd *cobra.Command) {
 func (o *reportOptions) check() error {
 	switch {
 	case o.failed != "" && o.succeeded:
-		return errors.New("--failed and --succeeded: say one of them")
+		return errors.New("--failed and --succeeded exclude each other: give one of them")
 	case o.log != "" && o.failed == "":
 		return errors.New("--log is for --failed")
 	case o.detach && (o.failed != "" || o.succeeded):
@@ -199,7 +199,7 @@ func (s *bootSender) send(ctx context.Context, r *reportv1.BootReport) (enrolcli
 func (s *bootSender) connect(file edge.BootstrapFile) (*enrolclient.Client, error) {
 	if info, err := os.Stat(s.options.file); err == nil && info.Mode().Perm()&0o077 != 0 {
 		s.options.readable.Do(func() {
-			s.log.Warn("others can read the file with the token: it should have the mode 0600", "file", s.options.file)
+			s.log.Warn("file with the token is readable by other users: set its mode to 0600", "file", s.options.file)
 		})
 	}
 	domain := model.TunnelDomain(file.TunnelDomain)
@@ -214,7 +214,7 @@ func (s *bootSender) connect(file edge.BootstrapFile) (*enrolclient.Client, erro
 		addresses = slices.Concat(file.Gateway, file.Gateways)
 	}
 	if len(addresses) == 0 {
-		return nil, fmt.Errorf("reading %s: there is no gateway in it, and no --gateway", s.options.file)
+		return nil, fmt.Errorf("reading %s: it names no gateway: set --gateway", s.options.file)
 	}
 	gateways, err := endpoints("address of the gateways", addresses)
 	if err != nil {

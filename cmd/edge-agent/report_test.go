@@ -17,7 +17,7 @@ func TestReportRejectsInvalidFlags(t *testing.T) {
 		args []string
 		want string
 	}{
-		"two ends":              {[]string{"--failed=x", "--succeeded"}, "say one of them"},
+		"two ends":              {[]string{"--failed=x", "--succeeded"}, "give one of them"},
 		"a log of nothing":      {[]string{"--log=/x"}, "--log is for --failed"},
 		"an end in the back":    {[]string{"--detach", "--succeeded"}, "--detach is for following a boot"},
 		"no time":               {[]string{"--deadline=0s"}, "must be more than 0"},
@@ -42,7 +42,7 @@ func TestReportWithoutItsFileEnds(t *testing.T) {
 	root := t.TempDir()
 	var out, errs bytes.Buffer
 	args := []string{"report", "--root=" + root, "--report-file=" + filepath.Join(root, "report.yaml"), "--done-file=" + filepath.Join(root, "done"), "--deadline=1ms"}
-	if code := run(t.Context(), args, &out, &errs); code != 0 || !strings.Contains(errs.String(), "nobody has asked this machine to report") || strings.Count(errs.String(), "\n") != 1 {
+	if code := run(t.Context(), args, &out, &errs); code != 0 || !strings.Contains(errs.String(), "boot reports are not configured on this machine") || strings.Count(errs.String(), "\n") != 1 {
 		t.Errorf("code %d, %s", code, errs.String())
 	}
 }

@@ -25,7 +25,7 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 		"no CA":                            {flag: "--ca-file", wantErr: "--ca-file is missing"},
 		"no credential":                    {flag: "--token-file", wantErr: "give one of"},
 		"two credentials":                  {flag: "--service-account-token-file", value: "token", wantErr: "give one of"},
-		"a listener on a name":             {flag: "--public-listen", value: "gw.example.com:443", wantErr: "no IP address"},
+		"a listener on a name":             {flag: "--public-listen", value: "gw.example.com:443", wantErr: "not an IP address"},
 		"a listener without a port":        {flag: "--connect-listen", value: "0.0.0.0", wantErr: "--connect-listen"},
 		"a state folder with a long path":  {flag: "--state-dir", value: "/" + strings.Repeat("a", 120), wantErr: "too long"},
 		"a deadline that is none":          {flag: "--ready-deadline", value: "0s", wantErr: "--ready-deadline"},

@@ -55,19 +55,19 @@ func rootCommand() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
 		Use:   "runtime-extension",
-		Short: "Let edges arrive with the control-plane machines of managed topologies",
+		Short: "Add edges to the control-plane machines of managed topologies",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.ErrOrStderr()) },
 	}
 	set := cmd.Flags()
 	set.StringVar(&f.defaults.TunnelDomain, "tunnel-domain", "", "tunnel domain of the installation: the default of the variable "+inject.VariableName+" (required)")
-	set.StringVar(&f.defaults.Image, "edge-image", "", "image of the edge that new Clusters get (required); Clusters keep the one that they have")
+	set.StringVar(&f.defaults.Image, "edge-image", "", "image of the edge for new Clusters (required); existing Clusters keep theirs")
 	set.Int32Var(&f.defaults.APIServerPort, "api-server-port", inject.DefaultAPIServerPort, "where the apiservers of new Clusters listen on their machines")
 	set.StringVar(&f.listen, "listen", ":9443", "address of the hooks, HTTPS")
-	set.StringVar(&f.certDir, "cert-dir", "/etc/fairlead/runtime-extension", "folder of tls.crt and tls.key, which may change at any time")
-	set.StringVar(&f.clientCA, "client-ca", "", "file with the CA of the client certificates of callers, in PEM (required): Cluster API shows one with --runtime-extension-client-cert-file; read at the start")
+	set.StringVar(&f.certDir, "cert-dir", "/etc/fairlead/runtime-extension", "folder of tls.crt and tls.key; reloaded when they change")
+	set.StringVar(&f.clientCA, "client-ca", "", "file with the CA of the client certificates of callers, in PEM (required): Cluster API presents one with --runtime-extension-client-cert-file; read at the start")
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz; 0 for none")
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; without it that of the Pod")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster (default: the ServiceAccount of the Pod)")
 	f.logging.AddTo(set)
 	return cmd
 }
@@ -136,7 +136,7 @@ func (f *flags) client() (client.Reader, error) {
 	}
 	tunnels, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {
-		return nil, fmt.Errorf("making client of the management cluster: %w", err)
+		return nil, fmt.Errorf("creating client of the management cluster: %w", err)
 	}
 	return tunnels, nil
 }
@@ -154,7 +154,7 @@ func (f *flags) restConfig() (*rest.Config, error) {
 // callers returns the CAs of permitted callers. They are required.
 func (f *flags) callers() (*x509.CertPool, error) {
 	if f.clientCA == "" {
-		return nil, errors.New("--client-ca: name the file with the CA of the client certificate that Cluster API shows: see docs/machines.md")
+		return nil, errors.New("--client-ca: name the file with the CA of the client certificate that Cluster API presents: see docs/machines.md")
 	}
 	data, err := os.ReadFile(f.clientCA)
 	if err != nil {
@@ -179,7 +179,7 @@ func (f *flags) server(hooks *hooks.Extension, callers *x509.CertPool) (*server.
 		}},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("making server of hooks: %w", err)
+		return nil, fmt.Errorf("creating server of hooks: %w", err)
 	}
 	for _, handler := range hooks.Handlers() {
 		if err := serving.AddExtensionHandler(handler); err != nil {

@@ -42,7 +42,7 @@ func TestInvalidFlagsAreRejected(t *testing.T) {
 		"no such CA":       {append(good, "--client-ca=/nowhere"), "--client-ca"},
 		"a CA of nothing":  {append(good, "--client-ca="+file), "no certificate in PEM"},
 		"no tunnel domain": {good[:1], "--tunnel-domain"},
-		"no image":         {good[:2], "no image reference"},
+		"no image":         {good[:2], "not an image reference"},
 		"a port of none":   {append(good, "--api-server-port=70000"), "apiServerPort"},
 		"no address":       {append(good, "--listen=9443"), "--listen"},
 		"no port":          {append(good, "--listen=:0"), "--listen"},

@@ -47,8 +47,8 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 		"inspection at all addresses":              {change: map[string]string{"--inspect-listen": ":9447"}, want: []string{"--inspect-listen", "loopback"}},
 		"a page for everybody without TLS":         {more: []string{"--page-listen=:9448"}, want: []string{"--page-listen", "--page-certificate", "port-forward"}},
 		"a page with a certificate without a key":  {more: []string{"--page-listen=10.0.0.1:9448", "--page-certificate=/x"}, want: []string{"--page-key"}},
-		"a page on loopback with a certificate":    {more: []string{"--page-listen=127.0.0.1:9448", "--page-certificate=/x", "--page-key=/y"}, want: []string{"--page-listen", "leave --page-certificate"}},
-		"a certificate for no page":                {more: []string{"--page-key=/y"}, want: []string{"--page-listen does not ask"}},
+		"a page on loopback with a certificate":    {more: []string{"--page-listen=127.0.0.1:9448", "--page-certificate=/x", "--page-key=/y"}, want: []string{"--page-listen", "remove --page-certificate"}},
+		"a certificate for no page":                {more: []string{"--page-key=/y"}, want: []string{"set --page-listen"}},
 		"an argument":                              {more: []string{"start"}, want: []string{"start"}},
 	}
 	for name, tc := range tests {

@@ -19,7 +19,7 @@ import (
 type inspectConfig struct{ listen string }
 
 func (c *inspectConfig) addTo(set *pflag.FlagSet) {
-	set.StringVar(&c.listen, "inspect-listen", collect.DefaultAddress, "loopback address of inspection (CSDS and fairlead's own, gRPC without TLS), which people reach by port-forwarding; 0 for none")
+	set.StringVar(&c.listen, "inspect-listen", collect.DefaultAddress, "loopback address of inspection (CSDS and fairlead's own, gRPC without TLS), for kubectl port-forward; 0 for none")
 }
 
 func (c *inspectConfig) complete() error {

@@ -61,7 +61,7 @@ func newServer(c config, log *slog.Logger) (*server, error) {
 	kubelog.SetLogger(log)
 	client, err := kubernetes.NewForConfig(c.rest)
 	if err != nil {
-		return nil, fmt.Errorf("making client of the management cluster: %w", err)
+		return nil, fmt.Errorf("creating client of the management cluster: %w", err)
 	}
 	store, err := certs.OpenStore(c.stateDir)
 	if err != nil {

@@ -30,19 +30,19 @@ type pageConfig struct {
 }
 
 func (c *pageConfig) addTo(set *pflag.FlagSet) {
-	set.StringVar(&c.listen, "page-listen", "0", "address of the status page; 0 for none. On loopback (127.0.0.1:9448) for kubectl port-forward, in plain and without a token; elsewhere with TLS and bearer tokens")
-	set.StringVar(&c.certificate, "page-certificate", "", "file with the page's serving certificate, PEM; it is read again when it changes")
+	set.StringVar(&c.listen, "page-listen", "0", "address of the status page; 0 for none. On loopback (127.0.0.1:9448), for kubectl port-forward, it is plain HTTP without a token; on any other address it requires TLS and bearer tokens")
+	set.StringVar(&c.certificate, "page-certificate", "", "file with the page's serving certificate, PEM; reloaded when it changes")
 	set.StringVar(&c.key, "page-key", "", "file with the key of --page-certificate")
 }
 
 func (c *pageConfig) complete() error {
 	switch given := c.certificate != "" || c.key != ""; {
 	case c.listen == "0" && given:
-		return errors.New("--page-certificate and --page-key are for a status page, which --page-listen does not ask for")
+		return errors.New("--page-certificate and --page-key need a status page: set --page-listen, or remove them")
 	case c.listen == "0":
 		return nil
 	case web.Loopback(c.listen) && given:
-		return errors.New("--page-listen is on loopback, where the page is served in plain: leave --page-certificate and --page-key out")
+		return errors.New("--page-listen is on loopback, where the page is plain HTTP: remove --page-certificate and --page-key")
 	case !web.Loopback(c.listen) && (c.certificate == "" || c.key == ""):
 		return fmt.Errorf("--page-listen %s is not on loopback: give --page-certificate and --page-key, or listen on 127.0.0.1 and reach the page by kubectl port-forward", c.listen)
 	}
@@ -83,7 +83,7 @@ func (s *server) newPage() (*statusPage, error) {
 	}
 	objects, err := client.New(s.rest, client.Options{Scheme: scheme})
 	if err != nil {
-		return nil, fmt.Errorf("making client of the status page: %w", err)
+		return nil, fmt.Errorf("creating client of the status page: %w", err)
 	}
 	// By design this server reads no Secret and reaches no other xds-server. The page reports what only these have as
 	// unknown. What the controller has gathered from all xds-servers is in the Tunnel.

@@ -95,7 +95,7 @@ func TestRuntimeExtension(t *testing.T) {
 			if diff := cmp.Diff(fields(t, template.config), controlPlane(t, admin, client.ObjectKeyFromObject(not))); diff != "" {
 				t.Errorf("a Cluster that does not ask for edges has another control plane: %s", diff)
 			}
-			blocked(t, admin, requesting, "waiting for the controller to make the Tunnel")
+			blocked(t, admin, requesting, "waiting for the controller to create the Tunnel")
 			enrol(t, admin, requesting)
 			if diff := cmp.Diff(injected(t, template.config, namespace, requesting.Name), controlPlane(t, admin, client.ObjectKeyFromObject(requesting))); diff != "" {
 				t.Error(diff)

@@ -52,7 +52,7 @@ func TestRenderRejects(t *testing.T) {
 		"a gateway that is not in it": {in: []string{"-f", good, "--gateway", "gateway-7"}, wantErr: `no gateway "gateway-7"`},
 		"a cluster that is not in it": {in: []string{"-f", good, "--edge", "prod/c7"}, wantErr: `no workload cluster "prod/c7"`},
 		"a node name that is none":    {in: []string{"-f", good, "--edge", "prod/c1", "--node", "a@b"}, wantErr: "node name"},
-		"a listener at a DNS name":    {in: []string{"-f", good, "--gateway", "gateway-0", "--public-listen", "gw.example.com:443"}, wantErr: "no IP address"},
+		"a listener at a DNS name":    {in: []string{"-f", good, "--gateway", "gateway-0", "--public-listen", "gw.example.com:443"}, wantErr: "not an IP address"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -75,7 +75,7 @@ func New(ctx context.Context, config Config) (*Check, error) {
 		}
 		shared, ok := informer.(toolscache.SharedIndexInformer)
 		if !ok {
-			return nil, fmt.Errorf("the informer of %s is a %T, whose cache cannot be read", gvk.Kind, informer)
+			return nil, fmt.Errorf("cannot read cache of the informer of %s: it is a %T", gvk.Kind, informer)
 		}
 		compared := newComparison(gvk.Kind, c.Limit)
 		c.kinds = append(c.kinds, &kind{GroupVersionKind: gvk, store: shared.GetStore(), comparison: compared})
@@ -96,7 +96,7 @@ func (c *Check) Run(ctx context.Context) {
 		for _, k := range c.kinds {
 			if err := c.compare(ctx, k); err != nil && ctx.Err() == nil {
 				k.comparison.fail(time.Now())
-				c.Log.Debug("cache not compared with the apiserver", "kind", k.Kind, "error", err)
+				c.Log.Debug("cannot compare cache with the apiserver", "kind", k.Kind, "error", err)
 			}
 			c.report(k)
 		}

@@ -18,7 +18,7 @@ type Flags struct {
 
 // AddTo adds the flags to a flag set.
 func (f *Flags) AddTo(set *pflag.FlagSet) {
-	set.StringVar(&f.Level, "log-level", "info", "least level to log: debug, info, warn or error")
+	set.StringVar(&f.Level, "log-level", "info", "lowest level to log: debug, info, warn or error")
 	set.StringVar(&f.Format, "log-format", "text", "format of log lines: text or json")
 }
 

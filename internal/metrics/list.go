@@ -43,7 +43,7 @@ var xdsServer = []Metric{
 
 	{Name: "fairlead_channel_connections", Kind: Gauge, Labels: []string{"class"}, Of: server, Help: "Connections to the control channel, by class of the caller: a stranger has presented no certificate yet."},
 	{Name: "fairlead_channel_turned_away_total", Kind: Counter, Of: server, Help: "Connections that were closed because there were too many, in total or of one address or certificate."},
-	{Name: "fairlead_channel_displaced_total", Kind: Counter, Labels: []string{"class"}, Of: server, Help: "Connections that were closed for another one because all places were taken: strangers for a network with fewer or for a known address, edges for a tunnel with fewer; they are also counted as turned away."},
+	{Name: "fairlead_channel_displaced_total", Kind: Counter, Labels: []string{"class"}, Of: server, Help: "Connections that were closed for another one because all places were taken: strangers for a network with fewer or for a known address, edges for a tunnel with fewer; these are also counted as rejected."},
 	{Name: "fairlead_channel_calls_total", Kind: Counter, Labels: []string{"method", "code"}, Of: server, Help: "Calls by gRPC code: OK reached their service; others were rejected before, for a certificate that is not accepted, a method that the caller may not call (PermissionDenied, Unauthenticated) or too many calls (ResourceExhausted)."},
 
 	{Name: "fairlead_enrol_requests_total", Kind: Counter, Labels: []string{"request", "result"}, Of: server, Help: "Requests for certificates (enrolments and renewals): refused means a wrong, expired or used up credential, limited too many requests, unavailable a temporary error."},

@@ -47,7 +47,7 @@ type Flags struct{ Endpoint string }
 
 // AddTo adds the flags to a flag set.
 func (f *Flags) AddTo(set *pflag.FlagSet) {
-	set.StringVar(&f.Endpoint, "otlp-endpoint", "", "http://host:port (plain) or https://host:port of an OpenTelemetry collector for traces, by gRPC; without it $"+endpointVariable+", without that none are sent")
+	set.StringVar(&f.Endpoint, "otlp-endpoint", "", "http://host:port (plain) or https://host:port of an OpenTelemetry collector for traces, by gRPC; without it $"+endpointVariable+", without that no traces are sent")
 }
 
 // Start begins to send the spans of a program if a collector is configured. stop sends the remaining spans; it is never
@@ -65,7 +65,7 @@ func (f Flags) Start(ctx context.Context, program string, log *slog.Logger) (sto
 	if err != nil {
 		return func() {}, fmt.Errorf("--otlp-endpoint: %w", err)
 	}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Debug("traces not sent", "error", err) }))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Debug("cannot send traces", "error", err) }))
 	provider := sdktrace.NewTracerProvider(
 		sdktrace.WithBatcher(exporter, sdktrace.WithMaxQueueSize(maxQueue), sdktrace.WithBatchTimeout(time.Second)),
 		sdktrace.WithResource(resource.NewSchemaless(attribute.String("service.name", program), attribute.String("service.namespace", "fairlead"),
@@ -78,7 +78,7 @@ func (f Flags) Start(ctx context.Context, program string, log *slog.Logger) (sto
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
 		defer cancel()
 		if err := provider.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			log.Debug("traces not sent", "error", err)
+			log.Debug("cannot send traces", "error", err)
 		}
 	}, nil
 }

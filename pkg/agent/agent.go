@@ -100,7 +100,7 @@ func New(config Config, log *slog.Logger) (*Agent, error) {
 	}
 	a := &Agent{config: config, log: log, sds: identity.NewSecretServer(), envoy: status.NewHealth(), figures: newFigures(), beats: heartbeat.New()}
 	if config.Gateway != nil {
-		a.envoy.SetWaiting("no other gateway was asked about yet")
+		a.envoy.SetWaiting("the tunnels of other gateways are not queried yet")
 	}
 	return a, nil
 }
@@ -246,14 +246,14 @@ func (a *Agent) serve(ctx context.Context, listener net.Listener) error {
 // no other agent runs.
 func listenUnix(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("removing socket of the last agent: %w", err)
+		return nil, fmt.Errorf("removing socket of the previous agent: %w", err)
 	}
 	listener, err := net.Listen("unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("listening for Envoy: %w", err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("closing socket to others: %w", err), listener.Close())
+		return nil, errors.Join(fmt.Errorf("restricting access to socket: %w", err), listener.Close())
 	}
 	return listener, nil
 }

@@ -52,7 +52,7 @@ func TestEnvoyOutlivesItsAgentAndIsTakenOverByTheNext(t *testing.T) {
 
 	l.set(func() { l.life = 3 * time.Second })
 	second := l.agent()
-	l.logged("taking it over", 1)
+	l.logged("adopting the running Envoy", 1)
 	if now, _ := l.serving(); now != pid {
 		t.Errorf("Envoy %d was replaced by %d", pid, now)
 	}
@@ -64,7 +64,7 @@ func TestEnvoyOutlivesItsAgentAndIsTakenOverByTheNext(t *testing.T) {
 		t.Errorf("after SIGHUP Envoy is %d, %v", now, err)
 	}
 	third := l.agent()
-	l.logged("taking it over", 2)
+	l.logged("adopting the running Envoy", 2)
 	l.ready()
 	third.end(t, syscall.SIGTERM)
 	if pid, err := l.admin().PID(); err == nil {

@@ -31,7 +31,7 @@ func TestABusyEnvoyIsNotReplaced(t *testing.T) {
 	if now := edge.ready(); now != pid {
 		t.Errorf("Envoy %d was replaced by %d", pid, now)
 	}
-	edge.logged("taking it over", 1)
+	edge.logged("adopting the running Envoy", 1)
 	edge.works(a)
 }
 
@@ -83,7 +83,7 @@ func TestAStoppingAgentStartsNoEnvoy(t *testing.T) {
 	first.end(t, syscall.SIGHUP)
 	edge.child.Memory = 300 << 20
 	second := edge.agent()
-	edge.logged("started otherwise", 1)
+	edge.logged("with another configuration", 1)
 	began := time.Now()
 	second.end(t, syscall.SIGTERM)
 	if took := time.Since(began); took > long/2 {

@@ -26,10 +26,10 @@ func (c *Config) complete() error {
 		return fmt.Errorf("checking number of workers: %d is less than 1", c.Concurrency)
 	}
 	if c.DrainTimeout < 0 {
-		return fmt.Errorf("checking time to drain: %s is less than nothing", c.DrainTimeout)
+		return fmt.Errorf("checking time to drain: %s is negative", c.DrainTimeout)
 	}
 	if (c.Gateway == nil) == (len(c.Edges) == 0) {
-		return errors.New("checking configuration: an agent is either an edge's or a gateway's")
+		return errors.New("checking configuration: an agent runs either an edge or a gateway")
 	}
 	if err := c.completeFolders(); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (c *Config) complete() error {
 	if !c.External {
 		// Checked early, because a token must not be used for an Envoy that cannot run.
 		if _, err := exec.LookPath(c.Envoy); err != nil {
-			return fmt.Errorf("looking for Envoy: %w", err)
+			return fmt.Errorf("finding Envoy: %w", err)
 		}
 	}
 	return nil
@@ -46,7 +46,7 @@ func (c *Config) complete() error {
 func (c *Config) completeFolders() error {
 	dir, err := filepath.Abs(c.StateDir)
 	if err != nil || c.StateDir == "" {
-		return fmt.Errorf("checking state folder %q: it is no path", c.StateDir)
+		return fmt.Errorf("checking state folder %q: it is not a path", c.StateDir)
 	}
 	c.StateDir = dir
 	if c.RuntimeDir == "" {
@@ -57,7 +57,7 @@ func (c *Config) completeFolders() error {
 	}
 	// sun_path has 108 bytes with a final 0: unix(7).
 	if n := len(c.path(envoy.AgentSocket)); n > 107 {
-		return fmt.Errorf("checking folder of sockets: %s is too long by %d bytes for the sockets in it", c.RuntimeDir, n-107)
+		return fmt.Errorf("checking folder of sockets: the path %s is too long by %d bytes for the sockets in it", c.RuntimeDir, n-107)
 	}
 	return nil
 }
@@ -67,21 +67,21 @@ func (c *Config) completeFolders() error {
 func (c Config) makeFolders() error {
 	for _, dir := range []string{c.StateDir, c.RuntimeDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("making folder: %w", err)
+			return fmt.Errorf("creating folder: %w", err)
 		}
 		info, err := os.Stat(dir)
 		if err != nil {
-			return fmt.Errorf("making folder: %w", err)
+			return fmt.Errorf("creating folder: %w", err)
 		}
 		if info.Mode().Perm() == 0o700 {
 			continue // nothing to change, and the disk may be read-only
 		}
 		if err := os.Chmod(dir, 0o700); err != nil {
-			return fmt.Errorf("closing folder to others: %w", err)
+			return fmt.Errorf("restricting access to folder: %w", err)
 		}
 	}
 	if err := unix.Access(c.RuntimeDir, unix.W_OK); errors.Is(err, syscall.EROFS) {
-		return fmt.Errorf("checking folder of sockets: %s is on a read-only disk: give another one by --runtime-dir, such as /run/fairlead, and everything else goes on without writing", c.RuntimeDir)
+		return fmt.Errorf("checking folder of sockets: %s is on a read-only disk: set --runtime-dir to a writable one, such as /run/fairlead; the state folder may stay read-only", c.RuntimeDir)
 	}
 	return nil
 }

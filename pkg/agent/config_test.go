@@ -53,9 +53,9 @@ func TestNewRejectsAnInvalidConfiguration(t *testing.T) {
 		"a runtime folder too long for them":   {in: Config{Edges: edge, StateDir: "/a", RuntimeDir: "/" + strings.Repeat("a", 100)}, wantErr: "too long by 5"},
 		"a negative number of Envoy's workers": {in: Config{Edges: edge, StateDir: "/a", Concurrency: -1}, wantErr: "workers"},
 		"a negative time to drain":             {in: Config{Edges: edge, StateDir: "/a", DrainTimeout: -1}, wantErr: "drain"},
-		"a program that is not there":          {in: Config{Edges: edge, StateDir: "/a", Envoy: "/a/envoy"}, wantErr: "looking for Envoy"},
-		"neither an edge nor a gateway":        {in: Config{StateDir: "/a"}, wantErr: "either an edge's or a gateway's"},
-		"both an edge and a gateway":           {in: Config{StateDir: "/a", Edges: edge, Gateway: &gateway.Config{}}, wantErr: "either an edge's or a gateway's"},
+		"a program that is not there":          {in: Config{Edges: edge, StateDir: "/a", Envoy: "/a/envoy"}, wantErr: "finding Envoy"},
+		"neither an edge nor a gateway":        {in: Config{StateDir: "/a"}, wantErr: "either an edge or a gateway"},
+		"both an edge and a gateway":           {in: Config{StateDir: "/a", Edges: edge, Gateway: &gateway.Config{}}, wantErr: "either an edge or a gateway"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -102,5 +102,5 @@ func TestAnEdgeStartsOnAReadOnlyDisk(t *testing.T) {
 	edge.child.RuntimeDir = ""
 	third := edge.agent()
 	<-third.done
-	edge.logged("is on a read-only disk: give another one by --runtime-dir", 1)
+	edge.logged("is on a read-only disk: set --runtime-dir", 1)
 }

@@ -58,7 +58,7 @@ func TestAnEdgeComesUpWithoutTheControlChannel(t *testing.T) {
 	edge.ready(pid)
 	edge.logged("Envoy is served from the cache", 1)
 	edge.state("the status says so", func(s state) error {
-		if m := s.Memberships[0]; !m.Cached || m.Connected || !strings.Contains(m.LastError, "configuration of before") {
+		if m := s.Memberships[0]; !m.Cached || m.Connected || !strings.Contains(m.LastError, "cached configuration") {
 			return errors.New("it does not say that the configuration is that of before")
 		}
 		return nil

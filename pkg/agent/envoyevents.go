@@ -48,14 +48,14 @@ func (a *Agent) envoyEnded(reason string, times int) {
 	a.figures.exits.WithLabelValues().Inc()
 	if a.gateway != nil {
 		if err := a.gateway.Table.Fresh(); err != nil { // it is called again before the next Envoy starts
-			a.log.Error("tunnels of an Envoy that ended are in the table still", "error", err)
+			a.log.Error("cannot remove tunnels of the ended Envoy from the table", "error", err)
 		}
 	}
 	if !a.replacing.Swap(false) { // otherwise AboutReplaced has the reason
 		a.eachStatus(func(s *status.Status) { s.SetTrouble(status.AboutEnvoy, fmt.Sprintf("%s, %d times", reason, times)) })
 	}
 	if a.xds.Crashed() {
-		a.log.Error("Envoy crashed again and again with new configuration: it gets the last that was good")
+		a.log.Error("Envoy crashed repeatedly with new configuration: restoring its last good configuration")
 	}
 }
 

@@ -73,7 +73,7 @@ func TestAnEnvoyInItsOwnContainer(t *testing.T) {
 	if now := edge.ready(); now != pid {
 		t.Errorf("Envoy is %d, not %d", now, pid)
 	}
-	edge.logged("holding on to it", 2)
+	edge.logged("following the running Envoy", 2)
 
 	// A crash is detected and reported.
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -82,7 +82,7 @@ func TestAnEnvoyInItsOwnContainer(t *testing.T) {
 	now := edge.ready(pid)
 	edge.works(a)
 	edge.state("the status has the crash", func(s state) error {
-		if !strings.Contains(s.Memberships[0].LastError, "its container alone knows how") {
+		if !strings.Contains(s.Memberships[0].LastError, "its container has the exit status") {
 			return errors.New("it has not")
 		}
 		return nil
@@ -94,7 +94,7 @@ func TestAnEnvoyInItsOwnContainer(t *testing.T) {
 	third := edge.agent()
 	edge.logged("its bootstrap changed", 1)
 	edge.ready(pid, now)
-	edge.logged("holding on to it", 4)
+	edge.logged("following the running Envoy", 4)
 	edge.works(a)
 
 	// The agent stops Envoy when it ends; it does not manage the container's end.

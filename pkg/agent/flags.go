@@ -16,20 +16,20 @@ const drainTimeout = 20 * time.Second
 func (c *Config) AddFlags(flags *pflag.FlagSet, stateDir string) {
 	c.AddBootstrapFlags(flags, stateDir)
 	flags.StringVar(&c.Envoy, "envoy", "envoy", "the Envoy program")
-	flags.StringVar(&c.EnvoyLog, "envoy-log", "", "file to which Envoy's log is appended (default: the agent's own stderr)")
-	flags.StringVar(&c.EnvoyLogLevel, "envoy-log-level", "warning", "least level of Envoy's log")
-	flags.IntVar(&c.Concurrency, "workers", 1, "worker threads of Envoy; those of gateways are for the xds-servers' --gateway-workers too")
-	flags.DurationVar(&c.DrainTimeout, "drain-timeout", drainTimeout, "how long open connections may go on after SIGTERM")
+	flags.StringVar(&c.EnvoyLog, "envoy-log", "", "file to which Envoy's log is appended (default: stderr of the agent)")
+	flags.StringVar(&c.EnvoyLogLevel, "envoy-log-level", "warning", "lowest level of Envoy's log")
+	flags.IntVar(&c.Concurrency, "workers", 1, "worker threads of Envoy; on gateways the same number as the xds-servers' --gateway-workers")
+	flags.DurationVar(&c.DrainTimeout, "drain-timeout", drainTimeout, "how long open connections may continue after SIGTERM")
 	flags.StringVar(&c.MetricsListen, "metrics-listen", "0", "address of /metrics for Prometheus, plain HTTP, of the agent and its Envoy; 0 for none")
-	flags.BoolVar(&c.PerCluster, "per-cluster-metrics", false, "publish series for each workload cluster too")
+	flags.BoolVar(&c.PerCluster, "per-cluster-metrics", false, "also publish series for each workload cluster")
 	flags.StringVar(&c.HealthListen, "health-listen", "", "address for /healthz, /readyz and /status (default: none)")
 }
 
 // AddBootstrapFlags adds the flags that determine where Envoy's bootstrap is and what it contains.
 func (c *Config) AddBootstrapFlags(flags *pflag.FlagSet, stateDir string) {
-	flags.StringVar(&c.StateDir, "state-dir", stateDir, "folder for keys and for what the xds-server sent")
-	flags.StringVar(&c.RuntimeDir, "runtime-dir", "", "folder for sockets and Envoy's bootstrap, where a restart of the machine may lose them (default: the state folder)")
-	flags.Var((*size)(&c.Memory), "envoy-memory", "heap at which Envoy takes no more connections, such as 512Mi (default: chosen for the role)")
+	flags.StringVar(&c.StateDir, "state-dir", stateDir, "folder for keys, certificates and the cached configuration")
+	flags.StringVar(&c.RuntimeDir, "runtime-dir", "", "folder for sockets and Envoy's bootstrap; need not survive a restart of the machine (default: the state folder)")
+	flags.Var((*size)(&c.Memory), "envoy-memory", "heap size at which Envoy stops accepting connections, such as 512Mi (default: chosen for the role)")
 }
 
 // size is a number of bytes as a flag.
@@ -67,7 +67,7 @@ func (s *size) Set(text string) error {
 		*s = size(n * u.bytes)
 		return nil
 	}
-	return fmt.Errorf("%q is no number of bytes such as 512Mi or 1Gi", text)
+	return fmt.Errorf("%q is not a number of bytes such as 512Mi or 1Gi", text)
 }
 
 // Type implements pflag.Value.

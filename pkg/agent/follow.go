@@ -64,7 +64,7 @@ func (a *Agent) followJoined(ctx context.Context) {
 	var reasons retry.Reasons
 	for {
 		if err := a.updateJoined(ctx); err != nil && reasons.New(err) {
-			a.log.Error("tunnels that this edge was given are not looked at", "error", err)
+			a.log.Error("cannot update joined tunnels", "error", err)
 		}
 		select {
 		case <-again.C:
@@ -159,12 +159,12 @@ func (a *Agent) begin(ctx context.Context, j *joined) {
 	}
 	ctx, j.cancel = context.WithCancel(ctx)
 	j.ended, j.began = make(chan struct{}), time.Now()
-	a.log.Info("joined a tunnel", "tunnel", j.name)
+	a.log.Info("tunnel joined", "tunnel", j.name)
 	go func() {
 		defer close(j.ended)
 		if err := j.member.run(ctx); err != nil && ctx.Err() == nil {
 			j.failed = err
-			j.member.log.Error("membership failed, beginning it anew", "error", err)
+			j.member.log.Error("membership failed, restarting it", "error", err)
 			j.member.status.SetTrouble(status.AboutMembership, err.Error())
 		}
 	}()
@@ -188,7 +188,7 @@ func (a *Agent) leave(j *joined, forGood bool) {
 			a.xds.Remove(subject.Node)
 		}
 		if err := a.sds.Drop(j.member); err != nil {
-			a.log.Error("secrets not taken from Envoy", "error", err)
+			a.log.Error("cannot remove secrets from Envoy", "error", err)
 		}
 	}
 	if forGood {

@@ -81,19 +81,19 @@ func (a *Agent) replaceEnvoy(probe *watchdog.Probe) {
 	pid, err := probe.Kill()
 	switch {
 	case errors.Is(err, watchdog.ErrUnknownProcess):
-		a.log.Error("Envoy hangs and can't be killed from here: restart its container, or let it share a process namespace with the agent", "error", err)
+		a.log.Error("cannot kill hanging Envoy: its process is not visible here: restart its container, or let it share a process namespace with the agent", "error", err)
 	case err != nil:
-		a.log.Error("Envoy hangs and can't be killed", "pid", pid, "error", err)
+		a.log.Error("cannot kill hanging Envoy", "pid", pid, "error", err)
 	default:
 		// Recorded under its own name: the new Envoy answers within a second, and clears the other record before it is
 		// reported.
 		_, silent := a.envoy.State()
 		a.replacing.Store(true)
 		if err := disk.Replace(a.config.path(replacedFile), nil); err != nil {
-			a.log.Warn("the time of the replacement is not recorded: the next agent may replace Envoy sooner", "error", err)
+			a.log.Warn("cannot persist the time of the replacement: the next agent may replace Envoy sooner", "error", err)
 		}
 		a.eachStatus(func(s *status.Status) { s.SetTrouble(status.AboutReplaced, "there was no answer from "+silent) })
 		a.figures.replaced.WithLabelValues().Inc()
-		a.log.Error("Envoy hung, killed it so that a new one starts", "pid", pid)
+		a.log.Error("killed hanging Envoy: a new one starts", "pid", pid)
 	}
 }

@@ -86,7 +86,7 @@ func TestAFrozenEnvoyIsReplacedOnce(t *testing.T) {
 	}
 	for p, pid := range pids {
 		pids[p] = p.renewed(pid)
-		p.logged("Envoy hung, killed it", 1)
+		p.logged("killed hanging Envoy", 1)
 		p.state("the reason outlives the Envoy that hung", func(s state) error {
 			if trouble := s.Memberships[0].LastError; !strings.HasPrefix(trouble, status.AboutReplaced+": there was no answer from") {
 				return errors.New(trouble)
@@ -110,7 +110,7 @@ func TestAFrozenEnvoyIsReplacedOnce(t *testing.T) {
 	if now := edge.ready(); now != pids[edge] {
 		t.Errorf("Envoy %d was replaced again by %d", pids[edge], now)
 	}
-	edge.logged("Envoy hung, killed it", 1)
+	edge.logged("killed hanging Envoy", 1)
 }
 
 func TestAnEnvoyThatMakesProgressIsNotReplaced(t *testing.T) {
@@ -138,7 +138,7 @@ func TestAnEnvoyThatMakesProgressIsNotReplaced(t *testing.T) {
 	if now := edge.ready(); now != pid {
 		t.Errorf("Envoy %d was replaced by %d", pid, now)
 	}
-	edge.logged("Envoy hung", 0)
+	edge.logged("killed hanging Envoy", 0)
 	edge.works(a)
 }
 
@@ -149,6 +149,6 @@ func TestAFrozenEnvoyOfAnotherUnitIsKilled(t *testing.T) {
 	first.end(t, syscall.SIGKILL) // the next agent finds it frozen
 	edge.agent()
 	edge.renewed(pid)
-	edge.logged("Envoy hung, killed it", 1)
+	edge.logged("killed hanging Envoy", 1)
 	edge.works(a)
 }

@@ -245,13 +245,13 @@ func TestJoinRejectsAnInvalidFile(t *testing.T) {
 	dir := t.TempDir()
 	for name, tc := range map[string]struct{ in, want string }{
 		"nothing":                {in: "", want: "no token"},
-		"no YAML":                {in: "token: " + c.token + "\n\t:", want: "no YAML"},
-		"too much":               {in: good + strings.Repeat("#", edge.MaxBootstrapFile), want: "no YAML"},
+		"no YAML":                {in: "token: " + c.token + "\n\t:", want: "not YAML"},
+		"too much":               {in: good + strings.Repeat("#", edge.MaxBootstrapFile), want: "not YAML"},
 		"no id":                  {in: strings.ReplaceAll(good, edgeSubject.ID, ""), want: "tunnel id"},
 		"an id with a path":      {in: strings.ReplaceAll(good, edgeSubject.ID, "../../x"), want: "tunnel id"},
 		"a domain with a path":   {in: strings.ReplaceAll(good, string(domain), "../../x"), want: "tunnel domain"},
 		"a gateway without":      {in: strings.ReplaceAll(good, c.bind.Public.String(), "gw"), want: "host:port"},
-		"a CA that is none":      {in: strings.ReplaceAll(good, "BEGIN CERTIFICATE", "BEGIN NONSENSE"), want: "ca: it is no certificate"},
+		"a CA that is none":      {in: strings.ReplaceAll(good, "BEGIN CERTIFICATE", "BEGIN NONSENSE"), want: "ca: it is not a certificate"},
 		"no token, all the rest": {in: strings.ReplaceAll(good, c.token, ""), want: "no token"},
 	} {
 		if _, err := edge.Join(t.Context(), dir, []byte(tc.in)); err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), c.token) {

@@ -15,13 +15,13 @@ import (
 
 // errInUse is temporary: it ends when the bootstrap file of the command line can be read again, and is known to be of
 // the same tunnel.
-var errInUse = errors.New("joining tunnel: its folder is that of a bootstrap file of the command line, which can't be read or is of another tunnel")
+var errInUse = errors.New("joining tunnel: a bootstrap file of the command line uses its folder, and cannot be read or belongs to another tunnel")
 
 // loadJoined reads the tunnels that were joined earlier. An unreadable one does not affect the others.
 func (a *Agent) loadJoined() (known []xdsproxy.Upstream) {
 	names, err := a.joinedNames()
 	if err != nil {
-		a.log.Error("tunnels that this edge was given are not read", "error", err)
+		a.log.Error("cannot read joined tunnels", "error", err)
 		return nil
 	}
 	a.removeLeft()
@@ -63,9 +63,9 @@ func (a *Agent) remove(name string) {
 	if a.uses(dir) {
 		return
 	}
-	a.log.Info("left a tunnel", "tunnel", name)
+	a.log.Info("tunnel left", "tunnel", name)
 	if err := os.RemoveAll(dir); err != nil {
-		a.log.Error("folder of a tunnel that was left not removed", "tunnel", name, "error", err)
+		a.log.Error("cannot remove folder of a left tunnel", "tunnel", name, "error", err)
 	}
 }
 
@@ -97,7 +97,7 @@ func (a *Agent) newJoined(name string, before *joined) *joined {
 	}
 	j.wait()
 	if !said {
-		a.log.Error("a tunnel that this edge was given can't be joined, trying again", "tunnel", name, "error", j.err)
+		a.log.Error("cannot join a tunnel, retrying", "tunnel", name, "error", j.err)
 	}
 	return j
 }
@@ -138,7 +138,7 @@ func readJoined(path string) (edge.BootstrapFile, string, error) {
 		return edge.BootstrapFile{}, "", fmt.Errorf("reading bootstrap file: %w", err)
 	}
 	if !info.Mode().IsRegular() || info.Size() > edge.MaxBootstrapFile {
-		return edge.BootstrapFile{}, "", fmt.Errorf("reading bootstrap file: %s is no file, or has more than %d bytes", path, edge.MaxBootstrapFile)
+		return edge.BootstrapFile{}, "", fmt.Errorf("reading bootstrap file: %s is not a regular file, or has more than %d bytes", path, edge.MaxBootstrapFile)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {

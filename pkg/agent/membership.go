@@ -30,7 +30,7 @@ const longLife = 10 * time.Minute
 var successions = retry.Backoff{Min: 10 * time.Second, Max: 5 * time.Minute}
 
 // errOver reports that the xds-server will never serve an identity again.
-var errOver = errors.New("this identity is over")
+var errOver = errors.New("this identity is no longer valid")
 
 // membership is one enrolment: it keeps an identity valid and uses it.
 type membership struct {
@@ -100,7 +100,7 @@ func (m *membership) live(ctx context.Context) {
 		if errors.Is(err, errOver) {
 			m.reject(err)
 		} else {
-			m.log.Error("membership failed, trying again", "error", err)
+			m.log.Error("membership failed, retrying", "error", err)
 			ends = max(ends, 1)
 		}
 		if ends > 0 {
@@ -128,11 +128,11 @@ func (m *membership) reject(err error) {
 	m.status.Reset()
 	m.mu.Unlock()
 	m.Over()
-	m.log.Error("the xds-server serves this identity no more, enrolling anew if the credential allows it", "node", subject.Node, "error", err)
+	m.log.Error("xds-server rejected this identity, enrolling again if the credential allows it", "node", subject.Node, "error", err)
 	m.status.SetTrouble(status.AboutCertificate, err.Error())
 	m.xds.Remove(subject.Node)
 	if err := m.sds.Drop(m); err != nil {
-		m.log.Error("secrets not taken from Envoy", "error", err)
+		m.log.Error("cannot remove secrets from Envoy", "error", err)
 	}
 	m.identities.Reject()
 	select {
@@ -159,7 +159,7 @@ func (m *membership) written(err error) {
 		m.status.ClearTrouble(status.AboutDisk)
 		return
 	}
-	m.status.SetTrouble(status.AboutDisk, "the new certificate is in use, but not written down: "+err.Error())
+	m.status.SetTrouble(status.AboutDisk, "the new certificate is in use, but not on disk: "+err.Error())
 }
 
 // apply implements Rotation.Changed: it gives Envoy the identity in the store. It is called again after an error.

@@ -100,7 +100,7 @@ func TestAGatewayDoesNotWait(t *testing.T) {
 		newPeer(gateway.control).has(true, "edge-ghost")
 		first := gateway.agent()
 		pid := gateway.ready()
-		gateway.logged("the time to wait is over", 1)
+		gateway.logged("the ready deadline has passed", 1)
 		envoytest.Eventually(t, "Envoy has run for longer", func() error {
 			running, err := gateway.admin().Info(t.Context())
 			if err == nil && running.Uptime < 2*gateway.child.Deadline {
@@ -113,7 +113,7 @@ func TestAGatewayDoesNotWait(t *testing.T) {
 		if now := gateway.ready(); now != pid {
 			t.Errorf("Envoy is %d, and was %d", now, pid)
 		}
-		gateway.logged("the time to wait is over", 1)
-		gateway.logged("as it did under the agent before", 1)
+		gateway.logged("the ready deadline has passed", 1)
+		gateway.logged("as it did under the previous agent", 1)
 	})
 }

@@ -24,7 +24,7 @@ func (a *Agent) whenRoom(ctx context.Context, do func() error) error {
 			return err
 		}
 		if reasons.New(err) {
-			a.log.Error("no room to start, trying again", "error", err)
+			a.log.Error("cannot start: the disk is full, retrying", "error", err)
 		}
 		if err := retry.Sleep(ctx, room.Wait(attempt)); err != nil {
 			return err
@@ -44,7 +44,7 @@ func (a *Agent) makeSubfolders() error {
 	}
 	for _, dir := range all {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("making folder: %w", err)
+			return fmt.Errorf("creating folder: %w", err)
 		}
 	}
 	return nil

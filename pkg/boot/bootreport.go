@@ -25,7 +25,7 @@ import (
 )
 
 // ErrNotAsked is wrapped by an error of Send if this machine has no credentials for reports, or not yet.
-var ErrNotAsked = errors.New("this machine has nothing to report with")
+var ErrNotAsked = errors.New("this machine has no credentials to report with")
 
 // Config configures a Reporter. Only Send is required.
 type Config struct {
@@ -96,7 +96,7 @@ func New(c Config) *Reporter {
 func (r *Reporter) Run(ctx context.Context) error {
 	if r.DoneFile != "" {
 		if _, err := os.Stat(r.DoneFile); err == nil {
-			r.Log.Info("this machine has told before that it is bootstrapped: there is nothing to report", "file", r.DoneFile)
+			r.Log.Info("success was reported before: nothing to report", "file", r.DoneFile)
 			return nil
 		}
 	}
@@ -116,7 +116,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		if d.due(report, now) {
 			r.deliver(ctx, &d, report)
 			if d.taken == nil && errors.Is(d.err, ErrNotAsked) && (r.now().Sub(r.began) >= r.Deadline || r.reader.bootstrappedBefore()) {
-				r.Log.Info("nobody has asked this machine to report: there is nothing to do", "reason", d.err)
+				r.Log.Info("boot reports are not configured on this machine: nothing to do", "reason", d.err)
 				return nil
 			}
 		}
@@ -165,7 +165,7 @@ func (d *delivery) due(r *reportv1.BootReport, now time.Time) bool {
 // conclude logs if the result was never accepted.
 func (r *Reporter) conclude(d *delivery) {
 	if d.taken == nil || !over(d.taken) {
-		r.Log.Warn("nobody has heard how this boot ended: giving up", "error", d.err)
+		r.Log.Warn("result of the boot was not accepted, giving up", "error", d.err)
 	}
 }
 
@@ -174,7 +174,7 @@ func (r *Reporter) deliver(ctx context.Context, d *delivery, report *reportv1.Bo
 	var answer enrolclient.Answer
 	if answer, d.err = r.Send(ctx, r.stamp(report)); d.err != nil {
 		if ctx.Err() == nil && !errors.Is(d.err, ErrNotAsked) && r.reasons.New(d.err) {
-			r.Log.Warn("boot report not taken, trying again", "error", d.err)
+			r.Log.Warn("cannot send boot report, retrying", "error", d.err)
 		}
 		d.next = r.now().Add(r.retryAfter(d.err, d.failures))
 		d.failures++
@@ -228,6 +228,6 @@ func (r *Reporter) noteDone() {
 		err = os.WriteFile(r.DoneFile, nil, 0o600)
 	}
 	if err != nil && r.reasons.New(err) {
-		r.Log.Warn("it can't be noted that this machine has reported", "error", err)
+		r.Log.Warn("cannot persist that this machine has reported", "error", err)
 	}
 }

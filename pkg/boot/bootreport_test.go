@@ -132,7 +132,7 @@ func TestWithoutAServerARunEnds(t *testing.T) {
 	err := follow(t, Config{
 		Root: m.root, Send: s.send, Deadline: 10 * time.Millisecond, Repeat: 50 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
 	})()
-	if err != nil || strings.Count(log.String(), "nobody has heard how this boot ended") != 1 || !strings.Contains(log.String(), errDown.Error()) {
+	if err != nil || strings.Count(log.String(), "result of the boot was not accepted") != 1 || !strings.Contains(log.String(), errDown.Error()) {
 		t.Errorf("got %v, log:\n%s", err, log.String())
 	}
 }

@@ -133,7 +133,7 @@ func (p observation) failure() (step, message string) {
 	case k.err != "":
 		return k.step(), strings.TrimPrefix(k.err, "error: ")
 	case k.done:
-		return "after kubeadm", "kubeadm says that it has succeeded, but " + sentinelName + " is missing"
+		return "after kubeadm", "kubeadm reported success, but " + sentinelName + " is missing"
 	case len(k.phases) > 0 && ended:
 		return k.step(), "cloud-init has ended, and kubeadm has not succeeded"
 	case len(k.phases) > 0:
@@ -142,9 +142,9 @@ func (p observation) failure() (step, message string) {
 		if stage, errs := p.cloud.errors(); len(errs) > 0 {
 			return "cloud-init " + stage, strings.Join(errs, "; ")
 		}
-		return "before kubeadm", "cloud-init has ended, and kubeadm has not begun: one of the commands before it has ended the script"
+		return "before kubeadm", "cloud-init has ended, and kubeadm has not begun: a command before it ended the script"
 	}
-	return p.step(), fmt.Sprintf("no sign of the end within %s: there is no %s", p.deadline, sentinelName)
+	return p.step(), fmt.Sprintf("no end within %s: there is no %s", p.deadline, sentinelName)
 }
 
 const sentinelName = "/" + sentinelPath
@@ -155,10 +155,10 @@ func (p observation) remarks() string {
 		return ""
 	}
 	if !p.cloud.ended() {
-		return "what follows kubeadm has not ended within " + p.deadline.String()
+		return "the commands after kubeadm have not ended within " + p.deadline.String()
 	}
 	if stage, errs := p.cloud.errors(); len(errs) > 0 {
-		return "kubeadm has succeeded, but cloud-init tells of errors in " + stage + ": " + strings.Join(errs, "; ")
+		return "kubeadm has succeeded, but cloud-init reports errors in " + stage + ": " + strings.Join(errs, "; ")
 	}
 	return ""
 }

@@ -49,7 +49,7 @@ func TestObserve(t *testing.T) {
 		},
 		"it has joined, and a module of cloud-init failed": {
 			make:  func(m *machine) { m.cloud("", "ntp is missing"); m.succeed() },
-			state: succeeded, step: "bootstrapped", message: "cloud-init tells of errors in modules-final: ntp is missing",
+			state: succeeded, step: "bootstrapped", message: "cloud-init reports errors in modules-final: ntp is missing",
 		},
 		"preflight fails": {
 			make: func(m *machine) {

@@ -102,9 +102,9 @@ func ParseCAs(certsPEM []byte) ([]*CA, error) {
 func (ca *CA) validate() error {
 	switch {
 	case !samePublicKey(ca.cert.PublicKey, ca.key.Public()):
-		return fmt.Errorf("%w: it is not the certificate's", ErrCAKey)
+		return fmt.Errorf("%w: it does not belong to the certificate", ErrCAKey)
 	case !ca.cert.IsCA:
-		return errors.New("the certificate is no CA")
+		return errors.New("the certificate is not a CA certificate")
 	case ca.cert.KeyUsage&x509.KeyUsageCertSign == 0:
 		return errors.New("the certificate may not sign certificates")
 	}
@@ -198,12 +198,12 @@ func parseCertificates(data []byte) ([]*x509.Certificate, error) {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
 			if len(bytes.TrimSpace(rest)) > 0 {
-				return nil, errors.New("there is something that is not PEM")
+				return nil, errors.New("it contains data that is not PEM")
 			}
 			break
 		}
 		if block.Type != pemCertificate {
-			return nil, fmt.Errorf("there is a %s where a certificate belongs", block.Type)
+			return nil, fmt.Errorf("it contains a %s instead of a certificate", block.Type)
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
@@ -247,7 +247,7 @@ func parseSigner(data []byte) (crypto.Signer, error) {
 		}
 	}
 	if err != nil {
-		return nil, errors.New("it is no private key in PKCS #8, SEC 1 or PKCS #1")
+		return nil, errors.New("it is not a private key in PKCS #8, SEC 1 or PKCS #1")
 	}
 	switch key := key.(type) {
 	case *ecdsa.PrivateKey:

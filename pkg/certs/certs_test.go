@@ -82,9 +82,9 @@ func TestIssue(t *testing.T) {
 	}{
 		"a usual leaf":                         {change: func(*certs.Leaf) {}, wantEnd: now.Add(time.Hour)},
 		"a leaf that would outlive its CA":     {change: func(l *certs.Leaf) { l.NotAfter = now.Add(48 * time.Hour) }, wantEnd: now.Add(24 * time.Hour)},
-		"a leaf that begins after its CA":      {change: func(l *certs.Leaf) { l.NotBefore = now.Add(25 * time.Hour); l.NotAfter = now.Add(26 * time.Hour) }, wantErr: "CA has ended"},
-		"a leaf that ends before it begins":    {change: func(l *certs.Leaf) { l.NotAfter = now.Add(-time.Hour) }, wantErr: "before it begins"},
-		"a leaf with no begin":                 {change: func(l *certs.Leaf) { l.NotBefore = time.Time{} }, wantErr: "before it begins"},
+		"a leaf that begins after its CA":      {change: func(l *certs.Leaf) { l.NotBefore = now.Add(25 * time.Hour); l.NotAfter = now.Add(26 * time.Hour) }, wantErr: "CA has expired"},
+		"a leaf that ends before it begins":    {change: func(l *certs.Leaf) { l.NotAfter = now.Add(-time.Hour) }, wantErr: "before it becomes valid"},
+		"a leaf with no begin":                 {change: func(l *certs.Leaf) { l.NotBefore = time.Time{} }, wantErr: "before it becomes valid"},
 		"a leaf without common name":           {change: func(l *certs.Leaf) { l.CommonName = "" }, wantErr: "common name"},
 		"a leaf with too long a common name":   {change: func(l *certs.Leaf) { l.CommonName = strings.Repeat("a", 65) }, wantErr: "common name"},
 		"a leaf without DNS name":              {change: func(l *certs.Leaf) { l.DNSNames = nil }, wantErr: "DNS name"},
@@ -142,10 +142,10 @@ func TestParseCARejects(t *testing.T) {
 	}{
 		"no certificate":            {key: caKey, wantErr: "no certificate"},
 		"no key":                    {cert: ca.CertPEM(), wantErr: "not PEM"},
-		"a key that is none":        {cert: ca.CertPEM(), key: ca.CertPEM(), wantErr: "no private key"},
-		"another's key":             {cert: ca.CertPEM(), key: leafKey, wantErr: "not the certificate's"},
-		"a leaf":                    {cert: leaf.ChainPEM(), key: leafKey, wantErr: "is no CA"},
-		"a key where a CA belongs":  {cert: caKey, key: caKey, wantErr: "where a certificate belongs"},
+		"a key that is none":        {cert: ca.CertPEM(), key: ca.CertPEM(), wantErr: "not a private key"},
+		"another's key":             {cert: ca.CertPEM(), key: leafKey, wantErr: "does not belong to the certificate"},
+		"a leaf":                    {cert: leaf.ChainPEM(), key: leafKey, wantErr: "is not a CA"},
+		"a key where a CA belongs":  {cert: caKey, key: caKey, wantErr: "instead of a certificate"},
 		"text after a certificate":  {cert: append(ca.CertPEM(), "x"...), key: caKey, wantErr: "not PEM"},
 		"a CA that another CA made": intermediate(t, ca),
 	}

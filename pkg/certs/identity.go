@@ -29,7 +29,7 @@ type Identity struct {
 func NewKey() (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("making key: %w", err)
+		return nil, fmt.Errorf("creating key: %w", err)
 	}
 	return key, nil
 }
@@ -38,7 +38,7 @@ func NewKey() (*ecdsa.PrivateKey, error) {
 func NewCSR(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
-		return nil, fmt.Errorf("making signing request: %w", err)
+		return nil, fmt.Errorf("creating signing request: %w", err)
 	}
 	return der, nil
 }
@@ -50,7 +50,7 @@ func NewIdentity(chainPEM []byte, key *ecdsa.PrivateKey) (Identity, error) {
 		return Identity{}, fmt.Errorf("reading leaf: %w", err)
 	}
 	if !samePublicKey(chain[0].PublicKey, key.Public()) {
-		return Identity{}, errors.New("reading leaf: it is of another key")
+		return Identity{}, errors.New("reading leaf: it does not belong to the key")
 	}
 	return Identity{chain: chain, key: key}, nil
 }

@@ -70,7 +70,7 @@ func (l Leaf) validate() error {
 	case !l.Server && !l.Client:
 		return errors.New("it is for neither servers nor clients")
 	case l.NotBefore.IsZero() || !l.NotAfter.After(l.NotBefore):
-		return errors.New("it would end before it begins, or after its CA has ended")
+		return errors.New("it would expire before it becomes valid, or its CA has expired")
 	}
 	return nil
 }

@@ -78,8 +78,8 @@ func (r *Rotation) Run(ctx context.Context) error {
 	if r.Now == nil {
 		r.Now = time.Now
 	}
-	write := &followUp{do: r.write, failed: "the new certificate is in use, but not written down", log: r.Log}
-	changed := &followUp{do: r.changed, failed: "the certificate is not in use, trying again", log: r.Log}
+	write := &followUp{do: r.write, failed: "new certificate is in use, but not on disk", log: r.Log}
+	changed := &followUp{do: r.changed, failed: "cannot use the new certificate, retrying", log: r.Log}
 	r.followUps = [2]*followUp{write, changed}
 	if _, err := r.Store.Identity(); err == nil {
 		changed.schedule()
@@ -151,7 +151,7 @@ func (r *Rotation) needsRenewal() bool {
 		return false
 	}
 	if r.checks.reasons.New(err) {
-		r.Log.Warn("the certificate is of no use any more, renewing it", "error", err)
+		r.Log.Warn("certificate is no longer usable, renewing it", "error", err)
 	}
 	if time.Now().Before(r.checks.next) { // not r.Now, which may be set back
 		return false
@@ -170,7 +170,7 @@ func (r *Rotation) renew(ctx context.Context) bool {
 			return true
 		}
 		if ctx.Err() == nil && reasons.New(err) {
-			r.Log.Warn("no certificate yet, trying again", "error", err)
+			r.Log.Warn("cannot obtain certificate, retrying", "error", err)
 		}
 		_ = r.sleep(ctx, max(r.backoff(err).Wait(attempt), retryAfter(err)))
 	}
@@ -190,12 +190,12 @@ func (r *Rotation) renewOnce(ctx context.Context) error {
 		return err
 	}
 	if !identity.NotAfter().After(r.Now()) {
-		return fmt.Errorf("the new certificate ended at %s already: is the clock right?", identity.NotAfter().Format(time.RFC3339))
+		return fmt.Errorf("the new certificate has already expired, at %s: is the clock right?", identity.NotAfter().Format(time.RFC3339))
 	}
 	if err := r.Store.Use(identity, bundle); err != nil {
 		return err
 	}
-	r.Log.Info("new certificate", "node", identity.Leaf().Subject.CommonName, "serial", identity.Serial(), "not_after", identity.NotAfter())
+	r.Log.Info("certificate obtained", "node", identity.Leaf().Subject.CommonName, "serial", identity.Serial(), "not_after", identity.NotAfter())
 	return nil
 }
 

@@ -39,10 +39,10 @@ type Store struct {
 // each other, the store has no identity. It returns an error only if the directory cannot be created or read.
 func OpenStore(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making folder of identity: %w", err)
+		return nil, fmt.Errorf("creating folder of identity: %w", err)
 	}
 	if err := restrictAccess(dir); err != nil {
-		return nil, fmt.Errorf("closing folder of identity to others: %w", err)
+		return nil, fmt.Errorf("restricting access to folder of identity: %w", err)
 	}
 	s := &Store{dir: dir}
 	return s, s.load()
@@ -185,7 +185,7 @@ func (s *Store) Probe() error {
 		err = os.Remove(path)
 	}
 	if err != nil {
-		return fmt.Errorf("making sure that an identity can be saved: %w", err)
+		return fmt.Errorf("testing that an identity can be saved: %w", err)
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func (b Bundle) Verify(identity Identity) error {
 		Roots: roots, Intermediates: intermediates, CurrentTime: identity.NotAfter(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
 	if err != nil {
-		return fmt.Errorf("verifying the own certificate: %w", err)
+		return fmt.Errorf("verifying own certificate: %w", err)
 	}
 	return nil
 }
@@ -118,7 +118,7 @@ func verifyClient(chain []*x509.Certificate, trust TrustSource, now time.Time, g
 
 // ErrNoPeer means that a client presented no certificate, ErrExpired that its leaf has expired.
 var (
-	ErrNoPeer  = errors.New("the client showed no certificate")
+	ErrNoPeer  = errors.New("the client presented no certificate")
 	ErrExpired = errors.New("the client's certificate has expired")
 )
 

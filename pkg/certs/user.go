@@ -31,9 +31,9 @@ func ParseUserCA(certPEM, keyPEM []byte) (*CA, error) {
 	ca := &CA{cert: certs[0], key: key}
 	switch {
 	case !samePublicKey(ca.cert.PublicKey, key.Public()):
-		return nil, fmt.Errorf("%w: it is not the certificate's", ErrCAKey)
+		return nil, fmt.Errorf("%w: it does not belong to the certificate", ErrCAKey)
 	case !ca.cert.IsCA:
-		return nil, errors.New("reading CA certificate: it is no CA")
+		return nil, errors.New("reading CA certificate: it is not a CA certificate")
 	}
 	return ca, nil
 }
@@ -50,7 +50,7 @@ func (ca *CA) IssueUser(pub crypto.PublicKey, user User) (certPEM []byte, err er
 	case user.Name == "" || len(user.Name) > maxCommonName:
 		return nil, fmt.Errorf("issuing certificate of a user: its name has %d bytes, not 1 to %d", len(user.Name), maxCommonName)
 	case !user.NotAfter.After(user.NotBefore):
-		return nil, fmt.Errorf("issuing certificate of %s: it would end before it begins, or after its CA has ended", user.Name)
+		return nil, fmt.Errorf("issuing certificate of %s: it would expire before it becomes valid, or its CA has expired", user.Name)
 	}
 	return ca.sign(&x509.Certificate{
 		Subject:   pkix.Name{CommonName: user.Name, Organization: user.Groups},

@@ -106,7 +106,7 @@ func (d *acceptor) accept(listener net.Listener) error {
 		case errors.Is(err, net.ErrClosed):
 			return err
 		default:
-			d.warn("connection not accepted, trying again", err)
+			d.warn("cannot accept connection, retrying", err)
 			_ = retry.Sleep(d.ctx, retryAccept.Wait(failures))
 			failures++
 		}
@@ -160,13 +160,13 @@ var errTooMany = errors.New("there are too many")
 
 // logRejected counts and logs a connection that is rejected or displaced.
 func (d *acceptor) logRejected(why error) {
-	d.warn("connections turned away", why, "connections", d.rejected.Add(1))
+	d.warn("connections rejected or displaced", why, "connections", d.rejected.Add(1))
 }
 
 // The reasons for which a connection is displaced by one of a network or a tunnel that holds fewer.
 var (
-	errNetwork = fmt.Errorf("%w connections without a certificate, of one network", errTooMany)
-	errTunnels = fmt.Errorf("%w connections of edges, and one tunnel has most of them", errTooMany)
+	errNetwork = fmt.Errorf("%w connections without a certificate from one network", errTooMany)
+	errTunnels = fmt.Errorf("%w connections of edges, most of them of one tunnel", errTooMany)
 )
 
 // displace returns a function that aborts a connection, whatever its state, in favour of one with more right to its
@@ -184,7 +184,7 @@ func (d *acceptor) displace(raw net.Conn, why error) func() {
 func (d *acceptor) handshake(ctx context.Context, raw net.Conn) (_ *conn, err error) {
 	opening := d.openings.Take("")
 	if opening == nil {
-		return nil, fmt.Errorf("%w connections that have said nothing", errTooMany)
+		return nil, fmt.Errorf("%w connections that have sent nothing", errTooMany)
 	}
 	defer opening()
 	reader := bufio.NewReaderSize(raw, readAhead)
@@ -237,7 +237,7 @@ func (d *acceptor) admitHandshake(client *caller, displace func()) (release func
 	if client.public {
 		allowance = d.allowance(client)
 		if d.exceedsRate(client, allowance) {
-			return nil, fmt.Errorf("%w new connections of one address", errTooMany)
+			return nil, fmt.Errorf("%w new connections from one address", errTooMany)
 		}
 	}
 	if release = d.pools(client).handshakes.Join(client.Addr, allowance, displace); release == nil {

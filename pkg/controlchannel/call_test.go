@@ -109,7 +109,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 
 // isChannelError reports whether a text is the channel's own error and not a service's.
 func isChannelError(text string) bool {
-	for _, part := range []string{": enrol first", ": renew it first", "enrol again", "public port", "is a clock wrong?", "opens nothing here", "is of no profile", "has a gateway's node name"} {
+	for _, part := range []string{": enrol first", ": renew it first", "enrol again", "public port", "is a clock wrong?", "are not accepted here", "matches no profile", "the node name of a gateway"} {
 		if strings.Contains(text, part) {
 			return true
 		}

@@ -96,7 +96,7 @@ func (b *buffered) Read(p []byte) (int, error) {
 // finished are credentials for connections whose handshake is finished.
 type finished struct{}
 
-var errNotOurs = errors.New("the connection did not come through the door")
+var errNotOurs = errors.New("the connection was not accepted by this server's listener")
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (finished) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {

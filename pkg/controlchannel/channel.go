@@ -113,7 +113,7 @@ func (c *Channel) Serve(ctx context.Context, listener net.Listener) error {
 func (c *Channel) stop(listener net.Listener) {
 	c.acceptor.close()
 	if err := listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		c.acceptor.log.Warn("listener not closed", "error", err)
+		c.acceptor.log.Warn("cannot close listener", "error", err)
 	}
 	if c.closing != nil {
 		c.closing()

@@ -71,7 +71,7 @@ func (r rules) check(c *caller, method string) error {
 	case c.rejection != nil:
 		return c.rejection
 	case c.public && r.inside[method]:
-		return status.Error(codes.PermissionDenied, "this can't be done through the gateways' public port: use the xds-server's own address")
+		return status.Error(codes.PermissionDenied, "this call is not allowed through the gateways' public port: use the xds-server's own address")
 	case !c.named && !r.anonymous[method]:
 		return status.Error(codes.Unauthenticated, certs.ErrNoPeer.Error()+": enrol first")
 	case c.expired && !r.expired[method]:
@@ -103,7 +103,7 @@ func (r rules) begin(ctx context.Context) (end func(), err error) {
 	}
 	node := r.byNode.Take(c.node)
 	if node == nil {
-		return nil, retry.Later("too many calls of one certificate go on", busyTime)
+		return nil, retry.Later("too many concurrent calls by one certificate", busyTime)
 	}
 	if c.id == "" {
 		return node, nil
@@ -111,7 +111,7 @@ func (r rules) begin(ctx context.Context) (end func(), err error) {
 	tunnel := r.byTunnel.Take(c.id)
 	if tunnel == nil {
 		node()
-		return nil, retry.Later("too many calls of the edges of one tunnel go on", busyTime)
+		return nil, retry.Later("too many concurrent calls by the edges of one tunnel", busyTime)
 	}
 	return func() { node(); tunnel() }, nil
 }
@@ -168,10 +168,10 @@ func (d *acceptor) identify(c *caller, state tls.ConnectionState, now time.Time)
 	case model.RoleGateway, model.RoleController:
 		c.class = internal
 		if c.public { // a stolen certificate may be used from outside
-			c.rejection = status.Errorf(codes.PermissionDenied, "the certificate of a %s is not taken through the gateways' public port: use the xds-server's own address", subject.Role)
+			c.rejection = status.Errorf(codes.PermissionDenied, "the certificate of a %s is not accepted through the gateways' public port: use the xds-server's own address", subject.Role)
 		}
 	default:
-		c.rejection = status.Errorf(codes.PermissionDenied, "a certificate of the role %s opens nothing here", subject.Role)
+		c.rejection = status.Errorf(codes.PermissionDenied, "certificates of the role %s are not accepted here", subject.Role)
 	}
 	if c.expired || c.rejection != nil {
 		c.class = unauthenticated
@@ -188,15 +188,15 @@ func rejection(leaf *x509.Certificate, err error, now time.Time) error {
 	)
 	switch {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && now.Before(leaf.NotBefore):
-		return status.Errorf(codes.Unavailable, "the certificate is not valid before %s, and here it is %s: is a clock wrong?", clock(leaf.NotBefore), clock(now))
+		return status.Errorf(codes.Unavailable, "the certificate is not valid before %s, and the clock of the server shows %s: is a clock wrong?", clock(leaf.NotBefore), clock(now))
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return status.Errorf(codes.FailedPrecondition, "the certificate expired at %s, and can't be renewed any more: enrol again", clock(leaf.NotAfter))
+		return status.Errorf(codes.FailedPrecondition, "the certificate expired at %s, and can no longer be renewed: enrol again", clock(leaf.NotAfter))
 	case errors.As(err, &unknown):
-		return status.Error(codes.FailedPrecondition, "the certificate is of a CA that this installation does not have, or has no more: enrol again")
+		return status.Error(codes.FailedPrecondition, "this installation does not trust the CA of the certificate, or no longer does: enrol again")
 	case errors.As(err, &invalid):
 		return status.Errorf(codes.PermissionDenied, "the certificate is not accepted: %v", err)
 	}
-	return status.Error(codes.Unavailable, "the server does not know the installation's CAs at the moment")
+	return status.Error(codes.Unavailable, "the server has not read the installation's CAs yet")
 }
 
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -217,7 +217,7 @@ func TestCopiesThatAreRefused(t *testing.T) {
 		want    []string // part of the message
 	}{
 		"there is another Secret": {
-			cluster, certificateCopy("theirs"), []string{"copies[0].name", "not this Tunnel's", "another name"},
+			cluster, certificateCopy("theirs"), []string{"copies[0].name", "does not belong to this Tunnel", "another name"},
 		},
 		"it has a name that KCP needs": {
 			cluster, certificateCopy("c2-kubeconfig"), []string{"copies[0].name", "-kubeconfig"},

@@ -65,7 +65,7 @@ func Setup(mgr ctrl.Manager, config config.Config, log *slog.Logger) error {
 	figures := metrics.New(mgr, config)
 	if config.Metrics != nil {
 		if err := config.Metrics.Register(figures); err != nil {
-			return fmt.Errorf("registering figures: %w", err)
+			return fmt.Errorf("registering metrics: %w", err)
 		}
 	}
 	p := reconciler.Deps{
@@ -107,7 +107,7 @@ func setupLive(p reconciler.Deps, mgr ctrl.Manager, ended *records.EndedTunnels,
 	case p.Config.NoTunnels:
 		return setup(nil)
 	case p.Config.XDSServer == (model.Endpoint{}):
-		p.Log.Warn("no address of xds-servers is configured: the state of tunnels stays unknown")
+		p.Log.Warn("no address of xds-servers is configured: state of tunnels stays unknown")
 		return setup(nil)
 	}
 	view := status.NewView(p.Config, p.Client, p.Live, p.Log, changed)

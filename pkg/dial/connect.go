@@ -45,7 +45,7 @@ func (p Proxy) open(ctx context.Context, raw net.Conn, to model.Endpoint) (net.C
 		err = ctx.Err()
 	}
 	if err != nil && ctx.Err() != nil {
-		return nil, fmt.Errorf("the proxy has taken the connection, but doesn't answer in time; it may find no way to %s: %w", to, err)
+		return nil, fmt.Errorf("the proxy accepted the connection, but did not answer in time; it may have no route to %s: %w", to, err)
 	}
 	return conn, err
 }
@@ -64,7 +64,7 @@ func (p Proxy) connectThrough(ctx context.Context, raw net.Conn, to model.Endpoi
 		request.Header.Set("Proxy-Authorization", authorization)
 	}
 	if err := request.Write(conn); err != nil {
-		return nil, fmt.Errorf("asking the proxy: %w", err)
+		return nil, fmt.Errorf("sending CONNECT to the proxy: %w", err)
 	}
 	head, err := readHead(conn)
 	if err != nil {
@@ -72,7 +72,7 @@ func (p Proxy) connectThrough(ctx context.Context, raw net.Conn, to model.Endpoi
 	}
 	response, err := http.ReadResponse(bufio.NewReader(io.MultiReader(bytes.NewReader(head), conn)), request)
 	if err != nil {
-		return nil, fmt.Errorf("what answers is no HTTP proxy: %s", printable(firstLine(head)))
+		return nil, fmt.Errorf("the answer is not from an HTTP proxy: %s", printable(firstLine(head)))
 	}
 	if response.StatusCode/100 == 2 {
 		// the reader has not read beyond the head: responses to CONNECT have no body (RFC 9110, section 9.3.6)
@@ -93,11 +93,11 @@ func readHead(conn net.Conn) ([]byte, error) {
 		case !bytes.HasPrefix([]byte("HTTP/"), head[:min(len(head), 5)]):
 			return nil, notHTTP(conn, head)
 		case err != nil && len(head) == 0 && !errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, fmt.Errorf("the proxy, or what stands in its place, has cut the connection without an answer: %w", err)
+			return nil, fmt.Errorf("the proxy, or another server at its address, closed the connection without an answer: %w", err)
 		case err != nil:
 			return nil, fmt.Errorf("reading the proxy's answer: %w", err)
 		case len(head) > maxAnswer:
-			return nil, fmt.Errorf("what answers is no HTTP proxy: it sends more than %d bytes without end", maxAnswer)
+			return nil, fmt.Errorf("the answer is not from an HTTP proxy: its header has more than %d bytes", maxAnswer)
 		}
 	}
 	return head, nil
@@ -106,12 +106,12 @@ func readHead(conn net.Conn) ([]byte, error) {
 // notHTTP describes a response that is not HTTP, by its first bytes and the bytes that follow immediately.
 func notHTTP(conn net.Conn, head []byte) error {
 	if head[0] == 0x15 || head[0] == 0x16 { // TLS records: alert, handshake
-		return errors.New("what answers is no HTTP proxy: it speaks TLS; if it is a proxy, its URL begins with https://")
+		return errors.New("the answer is not from an HTTP proxy: it is TLS; if it is a proxy, its URL must begin with https://")
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(bodyTime))
 	more := make([]byte, maxQuote)
 	n, _ := conn.Read(more)
-	return fmt.Errorf("what answers is no HTTP proxy: it begins with %s", printable(firstLine(append(head, more[:n]...))))
+	return fmt.Errorf("the answer is not from an HTTP proxy: it begins with %s", printable(firstLine(append(head, more[:n]...))))
 }
 
 // rejection explains a response other than 2xx.
@@ -121,13 +121,13 @@ func rejection(response *http.Response, authorized bool) error {
 	case http.StatusProxyAuthRequired, http.StatusUnauthorized:
 		return errors.New(answer + ": " + credentialsRejected(response, authorized))
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-		return fmt.Errorf("%s, to %s: it is no proxy, or the network wants a person to log in first", answer, printable(response.Header.Get("Location")))
+		return fmt.Errorf("%s, to %s: it is not a proxy, or the network requires a login first", answer, printable(response.Header.Get("Location")))
 	case http.StatusForbidden:
 		answer += ": it does not allow this address and port"
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		answer += ": it can't reach this address"
+		answer += ": it cannot reach this address"
 	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		answer += ": it does no CONNECT"
+		answer += ": it does not support CONNECT"
 	}
 	var details []string
 	if reason := response.Header.Get("X-Squid-Error"); reason != "" {
@@ -138,7 +138,7 @@ func rejection(response *http.Response, authorized bool) error {
 		details = append(details, printable(line))
 	}
 	if len(details) > 0 {
-		answer += "; it says " + strings.Join(details, ", ")
+		answer += "; it reports " + strings.Join(details, ", ")
 	}
 	return errors.New(answer)
 }
@@ -152,11 +152,11 @@ func credentialsRejected(response *http.Response, authorized bool) string {
 	}
 	switch {
 	case !offersBasic:
-		return "it wants " + printable(strings.Join(offers, ", ")) + ", and only Basic can be spoken here"
+		return "it requires " + printable(strings.Join(offers, ", ")) + ", and only Basic is supported"
 	case authorized:
-		return "it does not take the user and password"
+		return "it rejects the user and password"
 	}
-	return "it wants a user and a password, and there are none"
+	return "it requires a user and a password, and none are configured"
 }
 
 // firstLine returns the first line that is not empty.

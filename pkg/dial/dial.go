@@ -58,7 +58,7 @@ func (t target) String() string {
 	hop := t.hop.Addr().String()
 	switch {
 	case t.proxied:
-		return fmt.Sprintf("%s by the proxy at %s", t.endpoint, t.hop)
+		return fmt.Sprintf("%s through the proxy at %s", t.endpoint, t.hop)
 	case hop == t.endpoint.Host:
 		return t.endpoint.String()
 	}

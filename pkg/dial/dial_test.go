@@ -117,16 +117,16 @@ func TestErrorsOfDialContextExplainTheCause(t *testing.T) {
 		want []string // substrings of the lines of the error
 	}{
 		"no address":      {nil, []string{"there is no address to dial"}},
-		"nothing listens": {[]model.Endpoint{refused}, []string{refused.String() + ": nothing listens there, or a firewall refuses: "}},
+		"nothing listens": {[]model.Endpoint{refused}, []string{refused.String() + ": nothing listens there, or a firewall rejects the connection: "}},
 		"a black hole and a name that does not exist": {
 			[]model.Endpoint{hole, {Host: "gateway.example.com", Port: 443}},
-			[]string{"gateway.example.com: the DNS of this network knows no address of this name: ", hole.String() + ": nobody answers: "},
+			[]string{"gateway.example.com: DNS has no address for this name: ", hole.String() + ": no answer: "},
 		},
 		"a name that leads nowhere": {
 			[]model.Endpoint{{Host: "one.example.com", Port: refused.Port}},
 			[]string{"one.example.com:" + strconv.Itoa(int(refused.Port)) + " (127.0.0.1): nothing listens there"},
 		},
-		"no way": {[]model.Endpoint{{Host: "224.0.0.1", Port: 443}}, []string{"224.0.0.1:443: this machine has no way there: "}},
+		"no way": {[]model.Endpoint{{Host: "224.0.0.1", Port: 443}}, []string{"224.0.0.1:443: this machine has no route to it: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -159,7 +159,7 @@ func TestDialContextReportsThatDNSDoesNotAnswer(t *testing.T) {
 	dial.SetResolver(w, dns.resolver())
 	begin := time.Now()
 	_, err := w.DialContext(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "the DNS of this network does not answer") {
+	if err == nil || !strings.Contains(err.Error(), "DNS does not answer") {
 		t.Errorf("error %v", err)
 	}
 	if took := time.Since(begin); took > 5*time.Second {

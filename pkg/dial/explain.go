@@ -33,19 +33,19 @@ func explainDial(err error) error {
 	var dns *net.DNSError
 	switch {
 	case errors.As(err, &dns) && dns.IsNotFound:
-		meaning = "the DNS of this network knows no address of this name"
+		meaning = "DNS has no address for this name"
 	case errors.As(err, &dns) && dns.IsTimeout, dns != nil && errors.Is(err, context.DeadlineExceeded):
-		meaning = "the DNS of this network does not answer"
+		meaning = "DNS does not answer"
 	case dns != nil:
-		meaning = "the DNS of this network gives no answer that is of use"
+		meaning = "DNS gives no usable answer"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		meaning = "nothing listens there, or a firewall refuses"
+		meaning = "nothing listens there, or a firewall rejects the connection"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		meaning = "this machine has no way there"
+		meaning = "this machine has no route to it"
 	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):
-		meaning = "a firewall on this machine forbids it"
+		meaning = "a firewall on this machine blocks it"
 	case isTimeout(err):
-		meaning = "nobody answers: the machine is down, or something on the way swallows what is sent"
+		meaning = "no answer: the machine is down, or a firewall drops packets"
 	default:
 		return err
 	}
@@ -77,20 +77,20 @@ func (m handshakeState) explain(err error) error {
 	case errors.As(err, &verification) && len(verification.UnverifiedCertificates) > 0:
 		meaning = m.explainCertificate(verification.UnverifiedCertificates[0], verification.Err)
 	case strings.HasPrefix(string(m.answer), "HTTP/"):
-		meaning = "something on the way answers with HTTP where TLS was to begin: a captive portal that wants a person to log in, or a proxy; it begins with " +
+		meaning = "the answer is HTTP instead of TLS: from a captive portal that requires a login, or from a proxy; it begins with " +
 			printable(firstLine(m.answer))
 	case errors.As(err, &notTLS):
-		meaning = "what answers is no TLS; it begins with " + printable(string(m.answer))
+		meaning = "the answer is not TLS; it begins with " + printable(string(m.answer))
 	case errors.As(err, &remote) && remote.Op == "remote error":
 		meaning = m.explainAlert(remote.Err)
 	case isTimeout(err) || errors.Is(err, os.ErrDeadlineExceeded):
-		meaning = "the connection is taken, but nobody goes on with TLS: what is behind it is down, or something on the way swallows what is sent"
+		meaning = "the connection is accepted, but the TLS handshake gets no answer: the server behind it is down, or a firewall drops packets"
 	case !m.completed && len(m.answer) == 0 && isCut(err):
-		meaning = fmt.Sprintf("the connection was cut as soon as %s was asked for: a firewall on the way forbids this name, or whoever listens there is no gateway of this installation", m.name)
+		meaning = fmt.Sprintf("the connection was closed right after the server name %s was sent: a firewall blocks this name, or the server is not a gateway of this installation", m.name)
 	case m.completed && isCut(err):
-		meaning = "the connection was cut right after the handshake"
+		meaning = "the connection was closed right after the handshake"
 	case isCut(err):
-		meaning = "the connection was cut within the handshake"
+		meaning = "the connection was closed during the handshake"
 	default:
 		return fmt.Errorf("%s: %w", m.where, err)
 	}
@@ -109,16 +109,16 @@ func (m handshakeState) explainCertificate(cert *x509.Certificate, err error) st
 	issuer := printable(cert.Issuer.String())
 	switch {
 	case errors.As(err, &unknown):
-		return fmt.Sprintf("the certificate that answered for %s was issued by %s, not by this installation: something on the way inspects TLS (exempt %s there), "+
-			"or the CA in the bootstrap file is another installation's", m.name, issuer, m.where)
+		return fmt.Sprintf("the certificate presented for %s was issued by %s, not by this installation: a proxy inspects TLS (exempt %s there), "+
+			"or the CA in the bootstrap file belongs to another installation", m.name, issuer, m.where)
 	case errors.As(err, &name):
-		return fmt.Sprintf("the certificate that answered is not for %s but for %s, issued by %s: whoever listens there is something else",
+		return fmt.Sprintf("the certificate presented is not for %s but for %s, issued by %s: this is another server",
 			m.name, printable(strings.Join(cert.DNSNames, ", ")), issuer)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return fmt.Sprintf("the certificate that answered for %s is valid from %s to %s, and the clock of this machine says %s: this clock is wrong, or that of the management cluster, "+
+		return fmt.Sprintf("the certificate presented for %s is valid from %s to %s, and the clock of this machine shows %s: this clock is wrong, or that of the management cluster is, "+
 			"or the xds-server has not renewed its certificate", m.name, utc(cert.NotBefore), utc(cert.NotAfter), utc(m.now))
 	}
-	return fmt.Sprintf("the certificate that answered for %s, issued by %s, is not good", m.name, issuer)
+	return fmt.Sprintf("the certificate presented for %s, issued by %s, is not valid", m.name, issuer)
 }
 
 // Alerts of TLS (RFC 8446, section 6.2) with which a server rejects a certificate or a server name.
@@ -138,17 +138,17 @@ func (m handshakeState) explainAlert(alert error) string {
 	}
 	switch {
 	case code == alertUnrecognizedName:
-		return fmt.Sprintf("whoever listens there does not know %s: it is no gateway of this installation", m.name)
+		return fmt.Sprintf("the server rejects the server name %s: it is not a gateway of this installation", m.name)
 	case code < alertBadCertificate || code > alertAccessDenied && code != alertRequired:
-		return "whoever listens there refuses the handshake"
+		return "the server rejects the handshake"
 	case m.leaf == nil:
-		return "whoever listens there wants a certificate, which this machine does not have yet: it is not the xds-server"
+		return "the server requires a certificate, which this machine does not have yet: it is not the xds-server"
 	case m.now.After(m.leaf.NotAfter):
-		return fmt.Sprintf("the xds-server does not take this machine's certificate, which ended at %s; the clock of this machine says %s", utc(m.leaf.NotAfter), utc(m.now))
+		return fmt.Sprintf("the xds-server rejects this machine's certificate, which expired at %s; the clock of this machine shows %s", utc(m.leaf.NotAfter), utc(m.now))
 	case m.now.Before(m.leaf.NotBefore):
-		return fmt.Sprintf("the xds-server does not take this machine's certificate, which begins at %s; the clock of this machine says %s: it is late", utc(m.leaf.NotBefore), utc(m.now))
+		return fmt.Sprintf("the xds-server rejects this machine's certificate, which is valid from %s; the clock of this machine shows %s: it is slow", utc(m.leaf.NotBefore), utc(m.now))
 	}
-	return fmt.Sprintf("the xds-server does not take this machine's certificate (issued by %s, valid from %s to %s): its CA was replaced, or one of the clocks is wrong; this one says %s",
+	return fmt.Sprintf("the xds-server rejects this machine's certificate (issued by %s, valid from %s to %s): its CA was replaced, or one of the clocks is wrong; this one shows %s",
 		printable(m.leaf.Issuer.String()), utc(m.leaf.NotBefore), utc(m.leaf.NotAfter), utc(m.now))
 }
 

@@ -48,7 +48,7 @@ func middleboxes(t *testing.T, a *authority) map[string]middlebox {
 	return map[string]middlebox{
 		"a middlebox inspects TLS": {
 			tlsMiddlebox(t, interceptor, model.ControlSubject(), -time.Minute, time.Hour),
-			[]string{"the certificate that answered for control.tunnels.example.com was issued by \"CN=Corporate Web Inspection\", not by this installation", "exempt 127.0.0.1:"},
+			[]string{"the certificate presented for control.tunnels.example.com was issued by \"CN=Corporate Web Inspection\", not by this installation", "exempt 127.0.0.1:"},
 		},
 		"a captive portal redirects": {
 			func(conn net.Conn) {
@@ -59,27 +59,27 @@ func middleboxes(t *testing.T, a *authority) map[string]middlebox {
 		},
 		"something else answers": {
 			func(conn net.Conn) { _, _ = conn.Write([]byte("SSH-2.0-OpenSSH_9.9\r\n")); hold(conn) },
-			[]string{"what answers is no TLS; it begins with \"SSH-2.0-OpenSSH_9.9"},
+			[]string{"the answer is not TLS; it begins with \"SSH-2.0-OpenSSH_9.9"},
 		},
 		"a firewall resets connections for their SNI": {
 			func(conn net.Conn) { readOnce(conn); _ = conn.(*net.TCPConn).SetLinger(0) },
-			[]string{"the connection was cut as soon as control.tunnels.example.com was asked for"},
+			[]string{"the connection was closed right after the server name control.tunnels.example.com was sent"},
 		},
 		"a firewall ends connections for their SNI": {
 			readOnce,
-			[]string{"the connection was cut as soon as control.tunnels.example.com was asked for"},
+			[]string{"the connection was closed right after the server name control.tunnels.example.com was sent"},
 		},
-		"nobody goes on": {
+		"no answer": {
 			func(conn net.Conn) { hold(conn) },
-			[]string{"the connection is taken, but nobody goes on with TLS"},
+			[]string{"the connection is accepted, but the TLS handshake gets no answer"},
 		},
 		"another service of the installation": {
 			tlsMiddlebox(t, a.ca, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}, -time.Minute, time.Hour),
-			[]string{"the certificate that answered is not for control.tunnels.example.com but for \"gateway-0.tunnels.example.com, gateway.tunnels.example.com\""},
+			[]string{"the certificate presented is not for control.tunnels.example.com but for \"gateway-0.tunnels.example.com, gateway.tunnels.example.com\""},
 		},
 		"a certificate that ended": {
 			tlsMiddlebox(t, a.ca, model.ControlSubject(), -2*time.Hour, time.Hour),
-			[]string{"is valid from ", "and the clock of this machine says " + time.Now().UTC().Format("2006-01-02T15:")},
+			[]string{"is valid from ", "and the clock of this machine shows " + time.Now().UTC().Format("2006-01-02T15:")},
 		},
 		"a certificate that is not yet valid": {
 			tlsMiddlebox(t, a.ca, model.ControlSubject(), time.Hour, time.Hour),
@@ -87,11 +87,11 @@ func middleboxes(t *testing.T, a *authority) map[string]middlebox {
 		},
 		"a server that knows no TLS 1.3": {
 			func(conn net.Conn) { _ = tls.Server(conn, old(t, a)).Handshake() },
-			[]string{"refuses the handshake"},
+			[]string{"rejects the handshake"},
 		},
 		"a server that doesn't know the name": {
 			func(conn net.Conn) { readOnce(conn); _, _ = conn.Write([]byte{21, 3, 3, 0, 2, 2, 112}); hold(conn) },
-			[]string{"whoever listens there does not know control.tunnels.example.com"},
+			[]string{"the server rejects the server name control.tunnels.example.com"},
 		},
 	}
 }
@@ -134,8 +134,8 @@ func TestARejectedCertificateIsExplained(t *testing.T) {
 		identity certs.Identity
 		want     string
 	}{
-		"it ended":                 {issue(t, a.ca, edge(), -2*time.Hour, time.Hour), "the xds-server does not take this machine's certificate, which ended at "},
-		"it has not begun":         {issue(t, a.ca, edge(), time.Hour, time.Hour), "the xds-server does not take this machine's certificate, which begins at "},
+		"it ended":                 {issue(t, a.ca, edge(), -2*time.Hour, time.Hour), "the xds-server rejects this machine's certificate, which expired at "},
+		"it has not begun":         {issue(t, a.ca, edge(), time.Hour, time.Hour), "the xds-server rejects this machine's certificate, which is valid from "},
 		"its CA is another's":      {issue(t, newCA(t), edge(), -time.Hour, 2*time.Hour), "its CA was replaced, or one of the clocks is wrong"},
 		"nothing is wrong with it": {a.identity, ""},
 	} {

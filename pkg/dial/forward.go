@@ -38,7 +38,7 @@ const (
 // is not on loopback or fails permanently.
 func (w *Way) Forward(ctx context.Context, listener net.Listener, log *slog.Logger) error {
 	if !isLoopback(listener.Addr()) {
-		return fmt.Errorf("forwarding from %s: it is not this machine's loopback, so others could use it", listener.Addr())
+		return fmt.Errorf("forwarding from %s: it is not a loopback address, so other machines could use it", listener.Addr())
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	f := &forwarder{way: w, log: log, slots: make(chan struct{}, maxForwarded)}
@@ -95,7 +95,7 @@ func (f *forwarder) accept(ctx context.Context, conn net.Conn) {
 	select {
 	case f.slots <- struct{}{}:
 	default:
-		f.report(fmt.Errorf("there are %d connections already", maxForwarded))
+		f.report(fmt.Errorf("%d connections are open, the maximum", maxForwarded))
 		reset(client)
 		return
 	}
@@ -113,7 +113,7 @@ func (f *forwarder) report(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.reasons.New(err) {
-		f.log.Warn("connection is not forwarded", "proxy", f.way.Proxy.String(), "error", err)
+		f.log.Warn("cannot forward connection", "proxy", f.way.Proxy.String(), "error", err)
 	}
 }
 

@@ -137,7 +137,7 @@ func TestForwardClosesEverythingWithItsContext(t *testing.T) {
 func TestForwardIsForThisMachineOnly(t *testing.T) {
 	listener := listenOn(t, "0.0.0.0:0")
 	err := direct(dead(t, "127.0.0.1")).Forward(t.Context(), listener, slog.New(slog.DiscardHandler))
-	if err == nil || !strings.Contains(err.Error(), "is not this machine's loopback") {
+	if err == nil || !strings.Contains(err.Error(), "is not a loopback address") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -168,7 +168,7 @@ func TestForwardLogsEachReasonOnceAndNoSecret(t *testing.T) {
 		return nil
 	})
 	got := log.String()
-	if strings.Count(got, "\n") != 1 || !strings.Contains(got, "does not take the user and password") {
+	if strings.Count(got, "\n") != 1 || !strings.Contains(got, "rejects the user and password") {
 		t.Errorf("the log is\n%s\nwant one line that says why", got)
 	}
 	for _, secret := range []string{"sesame", "payload", "Basic", "YWxpY2U"} {

@@ -22,7 +22,7 @@ const (
 )
 
 // ErrNoTrust is wrapped by the error of a call if there is no CA to verify the xds-server with.
-var ErrNoTrust = errors.New("there is no CA by which to know the xds-server: the bootstrap file has none, or none was stored")
+var ErrNoTrust = errors.New("there is no CA to verify the xds-server: the bootstrap file has none, or none was stored")
 
 // credential does the TLS handshakes of a link's connections.
 type credential struct{ link *link }
@@ -41,7 +41,7 @@ func (c credential) OverrideServerName(string) error { return nil }
 
 // ServerHandshake implements credentials.TransportCredentials. It always returns an error.
 func (c credential) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("these credentials are a client's")
+	return nil, nil, errors.New("these credentials are for clients only")
 }
 
 // ClientHandshake implements credentials.TransportCredentials. It reads the trust bundle and the identity each time.

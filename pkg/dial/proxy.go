@@ -130,7 +130,7 @@ func (p Proxy) authorization() (string, error) {
 	case err != nil:
 		return "", err
 	case strings.Contains(user, ":"):
-		return "", errors.New("the user name for the proxy has a colon, which basic authentication can't carry")
+		return "", errors.New("the user name for the proxy has a colon, which basic authentication does not allow")
 	}
 	return basic(user, password), nil
 }
@@ -142,7 +142,7 @@ func (p Proxy) wrap(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	}
 	secure := tls.Client(conn, &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.address.Host, RootCAs: p.roots, NextProtos: []string{"http/1.1"}})
 	if err := secure.HandshakeContext(ctx); err != nil {
-		return nil, fmt.Errorf("beginning TLS with the proxy itself, as https:// in its URL wants it: %w", err)
+		return nil, fmt.Errorf("starting TLS with the proxy itself, as https:// in its URL requires: %w", err)
 	}
 	return secure, nil
 }

@@ -155,19 +155,19 @@ func TestAnswersOfAProxyAreExplained(t *testing.T) {
 	}{
 		"credentials, and only such that are not spoken": {
 			"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Negotiate\r\nProxy-Authenticate: NTLM x\r\nContent-Length: 0\r\n\r\n",
-			`it wants "Negotiate, NTLM", and only Basic can be spoken here`,
+			`it requires "Negotiate, NTLM", and only Basic is supported`,
 		},
-		"credentials":             {"HTTP/1.1 407 Auth\r\nProxy-Authenticate: Basic realm=\"x\"\r\n\r\n", "it wants a user and a password, and there are none"},
-		"forbidden, with a page":  {"HTTP/1.1 403 Forbidden\r\nX-Squid-Error: ERR_ACCESS_DENIED 0\r\n\r\n<html>...", `"403 Forbidden": it does not allow this address and port; it says "ERR_ACCESS_DENIED 0"`},
-		"bad gateway, and text":   {"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 20\r\n\r\n\nno route\x1b[31m to it\nmore", `"502 Bad Gateway": it can't reach this address; it says "no route\x1b[31m to it"`},
-		"no CONNECT":              {"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n", "it does no CONNECT"},
-		"a captive portal":        {"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n", `to "http://login.example/": it is no proxy, or the network wants a person to log in first`},
-		"no HTTP":                 {"SSH-2.0-OpenSSH_9.9\r\n", `what answers is no HTTP proxy: it begins with "SSH-2.0-OpenSSH_9.9"`},
-		"TLS":                     {"\x15\x03\x01\x00\x02\x02\x46", "it speaks TLS; if it is a proxy, its URL begins with https://"},
-		"a head without end":      {"HTTP/1.1 200 OK\r\n" + strings.Repeat("X-A: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n", 300), "it sends more than 16384 bytes without end"},
+		"credentials":             {"HTTP/1.1 407 Auth\r\nProxy-Authenticate: Basic realm=\"x\"\r\n\r\n", "it requires a user and a password, and none are configured"},
+		"forbidden, with a page":  {"HTTP/1.1 403 Forbidden\r\nX-Squid-Error: ERR_ACCESS_DENIED 0\r\n\r\n<html>...", `"403 Forbidden": it does not allow this address and port; it reports "ERR_ACCESS_DENIED 0"`},
+		"bad gateway, and text":   {"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 20\r\n\r\n\nno route\x1b[31m to it\nmore", `"502 Bad Gateway": it cannot reach this address; it reports "no route\x1b[31m to it"`},
+		"no CONNECT":              {"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n", "it does not support CONNECT"},
+		"a captive portal":        {"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n", `to "http://login.example/": it is not a proxy, or the network requires a login first`},
+		"no HTTP":                 {"SSH-2.0-OpenSSH_9.9\r\n", `the answer is not from an HTTP proxy: it begins with "SSH-2.0-OpenSSH_9.9"`},
+		"TLS":                     {"\x15\x03\x01\x00\x02\x02\x46", "it is TLS; if it is a proxy, its URL must begin with https://"},
+		"a head without end":      {"HTTP/1.1 200 OK\r\n" + strings.Repeat("X-A: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n", 300), "its header has more than 16384 bytes"},
 		"a head that ends midway": {"HTTP/1.1 200 O", "reading the proxy's answer"},
-		"a head that is none":     {"HTTP/x.y 2000\r\n\r\n", `what answers is no HTTP proxy: "HTTP/x.y 2000"`},
-		"silence":                 {"", "the proxy has taken the connection, but doesn't answer in time"},
+		"a head that is none":     {"HTTP/x.y 2000\r\n\r\n", `the answer is not from an HTTP proxy: "HTTP/x.y 2000"`},
+		"silence":                 {"", "the proxy accepted the connection, but did not answer in time"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -180,7 +180,7 @@ func TestAnswersOfAProxyAreExplained(t *testing.T) {
 			})
 			begin := time.Now()
 			_, err := throughProxy(t, proxy)
-			if err == nil || !strings.Contains(err.Error(), "gateway.example.com:443 by the proxy at "+proxy.String()+": ") || !strings.Contains(err.Error(), test.want) {
+			if err == nil || !strings.Contains(err.Error(), "gateway.example.com:443 through the proxy at "+proxy.String()+": ") || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("the error is\n%v\nwant one that says %q", err, test.want)
 			}
 			if err != nil && (len(err.Error()) > 600 || strings.Contains(err.Error(), "\x1b")) {
@@ -198,7 +198,7 @@ func TestAnswersOfAProxyAreExplained(t *testing.T) {
 	})
 	t.Run("a cut", func(t *testing.T) {
 		proxy := answering(t, "127.0.0.1:0", readOnce)
-		if _, err := throughProxy(t, proxy); err == nil || !strings.Contains(err.Error(), "has cut the connection without an answer") {
+		if _, err := throughProxy(t, proxy); err == nil || !strings.Contains(err.Error(), "closed the connection without an answer") {
 			t.Error(err)
 		}
 	})
@@ -250,7 +250,7 @@ func TestAProxyWithTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}, Proxy: p}
-	if _, err := w.DialContext(t.Context()); err == nil || !strings.Contains(err.Error(), "beginning TLS with the proxy itself") {
+	if _, err := w.DialContext(t.Context()); err == nil || !strings.Contains(err.Error(), "starting TLS with the proxy itself") {
 		t.Errorf("a proxy that nobody vouches for: %v", err)
 	}
 	roots := x509.NewCertPool()

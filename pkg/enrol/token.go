@@ -27,7 +27,7 @@ const reportPrefix = "flr1."
 const maxToken = 128
 
 // ErrUnknownToken is the error for a token that does not exist, has expired or is used up.
-var ErrUnknownToken = errors.New("the token is unknown, has expired or is used up: take the newest one")
+var ErrUnknownToken = errors.New("the token is unknown, has expired or is used up: use the newest one")
 
 // Grant is what a token authorises: a leaf for one tunnel, or boot reports about machines of its Cluster.
 type Grant struct {
@@ -54,7 +54,7 @@ func IsReportToken(token string) bool {
 func randomToken(prefix string) (string, error) {
 	b := make([]byte, 32)
 	if _, err := rand.Read(b); err != nil {
-		return "", fmt.Errorf("making token: %w", err)
+		return "", fmt.Errorf("creating token: %w", err)
 	}
 	return prefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b)), nil
 }

@@ -82,7 +82,7 @@ func TestAnXDSServerCannotCallTheAgent(t *testing.T) {
 	if err := allowed.Check(bare); err != nil {
 		t.Errorf("the usual listener is refused: %v", err)
 	}
-	if err := allowed.Check(with); err == nil || !strings.Contains(err.Error(), "does not take from an xds-server") {
+	if err := allowed.Check(with); err == nil || !strings.Contains(err.Error(), "does not accept from an xds-server") {
 		t.Errorf("a listener that asks the agent gives %v", err)
 	}
 }

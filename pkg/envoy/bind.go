@@ -62,7 +62,7 @@ func (b GatewayBind) Validate() error {
 			return fmt.Errorf("checking address of listener %s: %w", l.name, err)
 		}
 		if net.ParseIP(l.at.Host) == nil {
-			return fmt.Errorf("checking address of listener %s: %q is no IP address", l.name, l.at.Host)
+			return fmt.Errorf("checking address of listener %s: %q is not an IP address", l.name, l.at.Host)
 		}
 	}
 	return nil

@@ -46,7 +46,7 @@ func TestParseGatewayBindRejects(t *testing.T) {
 		"no node":                     {wantErr: "reading address"},
 		"no metadata":                 {in: &corev3.Node{}, wantErr: "reading address"},
 		"an address that is a number": {in: with("connect", 3128), wantErr: "listener connect"},
-		"an address that is a name":   {in: with("apiserver", "localhost:6443"), wantErr: "no IP address"},
+		"an address that is a name":   {in: with("apiserver", "localhost:6443"), wantErr: "not an IP address"},
 		"an address without a port":   {in: with("public", "0.0.0.0"), wantErr: "listener public"},
 		"a Unix socket":               {in: with("public", "/run/envoy.sock"), wantErr: "listener public"},
 	}

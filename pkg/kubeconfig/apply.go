@@ -127,7 +127,7 @@ func (d Decision) target(was Way) (Way, error) {
 		}
 	case v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy, v1alpha1.KubeconfigModeSOCKS5:
 		if was.Server == "" {
-			return Way{}, fmt.Errorf("%w: nothing says what its server was: set spec.controlPlaneEndpoint of the Cluster, or let its provider write the Secret again", ErrInvalid)
+			return Way{}, fmt.Errorf("%w: its original server is unknown: set spec.controlPlaneEndpoint of the Cluster, or let its provider write the Secret again", ErrInvalid)
 		}
 		want.Server = was.Server
 		if want.TLSServerName == "" {

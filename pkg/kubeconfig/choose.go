@@ -42,7 +42,7 @@ type Choice struct {
 // previous choice stays. A name in use stays as long as it is valid, because every change takes time.
 func Choose(q Question) Choice {
 	if q.Mode != "" && q.Mode != v1alpha1.KubeconfigModeAuto {
-		return Choice{Mode: q.Mode, Name: q.Hostname, Reason: v1alpha1.ReasonConfigured, Message: fmt.Sprintf("%s: spec.kubeconfig.mode says so", q.Mode)}
+		return Choice{Mode: q.Mode, Name: q.Hostname, Reason: v1alpha1.ReasonConfigured, Message: fmt.Sprintf("%s: set by spec.kubeconfig.mode", q.Mode)}
 	}
 	before := NameOf(q.Before)
 	switch {
@@ -56,9 +56,9 @@ func Choose(q Question) Choice {
 		}
 		return c
 	case q.Before.Mode != "":
-		return q.connect(v1alpha1.ReasonNoEvidence, "no edge sees the serving certificate now, and connect works with every certificate")
+		return q.connect(v1alpha1.ReasonNoEvidence, "no edge observes the serving certificate now, and connect works with every certificate")
 	default:
-		return q.connect(v1alpha1.ReasonNoEvidence, "no edge has seen the serving certificate yet, and connect works with every certificate")
+		return q.connect(v1alpha1.ReasonNoEvidence, "no edge has observed the serving certificate yet, and connect works with every certificate")
 	}
 	for _, name := range slices.Concat([]string{before, q.Hostname}, q.Names, []string{q.Endpoint}) {
 		if q.mayUse(name) && q.inAll(name) {

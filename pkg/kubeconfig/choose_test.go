@@ -25,7 +25,7 @@ func TestChoose(t *testing.T) {
 	}{
 		"a mode that the user names": {q: Question{Mode: sni, Certificates: [][]string{kubeadm}}, want: Choice{Mode: sni, Name: hostname, Reason: "Configured"}},
 		"the other one":              {q: Question{Mode: connect, Certificates: [][]string{with(hostname)}}, want: Choice{Mode: connect, Name: hostname, Reason: "Configured"}},
-		"no edge yet":                {want: Choice{Mode: connect, Name: hostname, Reason: "NoEvidence"}, contains: "no edge has seen"},
+		"no edge yet":                {want: Choice{Mode: connect, Name: hostname, Reason: "NoEvidence"}, contains: "no edge has observed"},
 		"no edge now, sni before":    {q: Question{Before: sniBefore}, want: Choice{Mode: sni, Name: hostname}},
 		"no edge now, the endpoint's name before": {
 			q: Question{Before: endpointBefore, Endpoint: apiName, EndpointServed: true}, want: Choice{Mode: sni, Name: apiName, EndpointName: apiName},
@@ -39,7 +39,7 @@ func TestChoose(t *testing.T) {
 			want: Choice{Mode: connect, Name: hostname},
 		},
 		"no edge now, and a name before that is not served any more": {
-			q: Question{Before: endpointBefore, Endpoint: "other.example.org"}, want: Choice{Mode: connect, Name: hostname, Reason: "NoEvidence"}, contains: "no edge sees",
+			q: Question{Before: endpointBefore, Endpoint: "other.example.org"}, want: Choice{Mode: connect, Name: hostname, Reason: "NoEvidence"}, contains: "no edge observes",
 		},
 		"the certificate has the hostname": {
 			q: Question{Certificates: [][]string{with(hostname)}}, want: Choice{Mode: sni, Name: hostname, Reason: "CertificateHasHostname"}, contains: "tunnel hostname " + hostname,

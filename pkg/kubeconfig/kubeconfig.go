@@ -69,7 +69,7 @@ func Load(secret *corev1.Secret, cluster string) (*clientcmdapi.Config, *clientc
 	config, err := clientcmd.Load(secret.Data[Key])
 	if err != nil {
 		// The parser's error may quote credentials.
-		return nil, nil, fmt.Errorf("%w: key %s can't be parsed", ErrInvalid, Key)
+		return nil, nil, fmt.Errorf("%w: cannot parse key %s", ErrInvalid, Key)
 	}
 	if current := config.Contexts[config.CurrentContext]; current != nil && config.Clusters[current.Cluster] != nil {
 		return config, config.Clusters[current.Cluster], nil
@@ -102,7 +102,7 @@ func store(secret *corev1.Secret, config *clientcmdapi.Config, entry *clientcmda
 	entry.Server, entry.TLSServerName, entry.ProxyURL = want.Server, want.TLSServerName, want.ProxyURL
 	data, err := clientcmd.Write(*config)
 	if err != nil { // the error may quote the Secret
-		return fmt.Errorf("%w: the server, name or proxy that annotations of the Secret note cannot be written: remove these annotations", ErrInvalid)
+		return fmt.Errorf("%w: the server, name or proxy in the annotations of the Secret is invalid: remove these annotations", ErrInvalid)
 	}
 	secret.Data[Key] = data
 	return nil

@@ -30,10 +30,10 @@ func ReadCredentials(name string, secret *corev1.Secret) (*Credentials, *model.F
 		return &model.FieldError{Field: "spec.kubeconfig.proxy.credentialsSecret", Value: name, Problem: problem, Cure: cure}
 	}
 	if secret == nil {
-		return nil, bad("there is no such Secret", "make a Secret of type kubernetes.io/basic-auth with the keys username and password in the namespace of the Tunnel")
+		return nil, bad("there is no such Secret", "create a Secret of type kubernetes.io/basic-auth with the keys username and password in the namespace of the Tunnel")
 	}
 	if secret.Type != corev1.SecretTypeBasicAuth {
-		return nil, bad("its type is not kubernetes.io/basic-auth", "make it anew with this type and the keys username and password")
+		return nil, bad("its type is not kubernetes.io/basic-auth", "create it again with this type and the keys username and password")
 	}
 	c := Credentials{string(secret.Data[corev1.BasicAuthUsernameKey]), string(secret.Data[corev1.BasicAuthPasswordKey])}
 	switch {
@@ -42,9 +42,9 @@ func ReadCredentials(name string, secret *corev1.Secret) (*Credentials, *model.F
 	case len(c.Username) > maxCredential || len(c.Password) > maxCredential:
 		return nil, bad(fmt.Sprintf("its username or password has more than %d bytes", maxCredential), "give shorter ones")
 	case strings.Contains(c.Username, ":"):
-		return nil, bad("its username holds a colon, which basic authentication can't carry", "give another username")
+		return nil, bad("its username contains a colon, which basic authentication does not allow", "give another username")
 	case strings.ContainsFunc(c.Username+c.Password, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return nil, bad("its username or password holds a control character, such as the end of a line", "write them without")
+		return nil, bad("its username or password contains a control character, such as a newline", "remove the control character")
 	}
 	return &c, nil
 }
@@ -71,7 +71,7 @@ func validateServer(server string) *model.FieldError {
 	u, err := url.Parse(server)
 	switch {
 	case err != nil || u.Scheme != "https" || u.Host == "":
-		return bad("it is no https URL")
+		return bad("it is not an https URL")
 	case u.User != nil || u.Path != "" || u.RawQuery != "" || u.Fragment != "":
 		e := bad("it is more than a host and a port")
 		e.Value = "" // the rest may contain a password
@@ -103,13 +103,13 @@ func validateServerName(name string) *model.FieldError {
 }
 
 func validateProxy(proxy *v1alpha1.ProxySpec) *model.FieldError {
-	e := &model.FieldError{Field: "spec.kubeconfig.proxy.address", Cure: "give host:port; the mode says which kind of proxy it is"}
+	e := &model.FieldError{Field: "spec.kubeconfig.proxy.address", Cure: "give host:port; the mode sets the kind of proxy"}
 	if proxy == nil {
 		e.Problem = "there is none"
 		return e
 	}
 	if strings.Contains(proxy.Address, "@") {
-		e.Problem, e.Cure = "it holds credentials", "give host:port, and the credentials in a Secret that spec.kubeconfig.proxy.credentialsSecret names"
+		e.Problem, e.Cure = "it contains credentials", "give host:port, and the credentials in a Secret that spec.kubeconfig.proxy.credentialsSecret names"
 		return e
 	}
 	e.Value = proxy.Address

@@ -120,7 +120,7 @@ func (a ReplicaAddress) Of(gateway string) (Endpoint, error) {
 		return Endpoint{}, nil
 	}
 	if !strings.Contains(string(a), replicaPart) {
-		return Endpoint{}, fmt.Errorf("address %q has no %s in the place of a replica's number, so all replicas would have one address", a, replicaPart)
+		return Endpoint{}, fmt.Errorf("address %q has no %s in place of the replica's number, so all replicas would have the same address", a, replicaPart)
 	}
 	number, err := gatewayNumber(gateway)
 	if err != nil {

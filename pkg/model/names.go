@@ -181,7 +181,7 @@ func validateLabels(name string, pattern *regexp.Regexp) error {
 			return fmt.Errorf("label %q of %q has %d bytes, at most %d are allowed", label, name, len(label), maxLabel)
 		}
 		if !pattern.MatchString(label) {
-			return fmt.Errorf("label %q of %q is not made of [a-z0-9-], or starts or ends with a hyphen", label, name)
+			return fmt.Errorf("label %q of %q has characters outside [a-z0-9-], or starts or ends with a hyphen", label, name)
 		}
 	}
 	return nil
@@ -194,7 +194,7 @@ func ParseEndpoint(s string) (Endpoint, error) {
 		return Endpoint{}, fmt.Errorf("address %q is not host:port", s)
 	}
 	if strings.HasPrefix(s, "[") && !strings.Contains(host, ":") { // invalid in a URL
-		return Endpoint{}, fmt.Errorf("address %q has brackets around what is no IPv6 address", s)
+		return Endpoint{}, fmt.Errorf("address %q has brackets around a host that is not an IPv6 address", s)
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {

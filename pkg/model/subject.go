@@ -58,16 +58,16 @@ func (d TunnelDomain) ParseSubject(commonName string, dnsNames []string) (Subjec
 	}
 	want := d.DNSNames(s)
 	if s.Role == "" || len(want) != len(dnsNames) || ValidateNodeName(commonName) != nil {
-		return Subject{}, fmt.Errorf("certificate CN=%s with DNS names %q is of no profile of %s", commonName, dnsNames, d)
+		return Subject{}, fmt.Errorf("certificate CN=%s with DNS names %q matches no profile of %s", commonName, dnsNames, d)
 	}
 	for i := range want {
 		if want[i] != dnsNames[i] {
-			return Subject{}, fmt.Errorf("certificate CN=%s with DNS names %q is of no profile of %s", commonName, dnsNames, d)
+			return Subject{}, fmt.Errorf("certificate CN=%s with DNS names %q matches no profile of %s", commonName, dnsNames, d)
 		}
 	}
 	// An edge with a gateway's common name would be accepted as a gateway by a check that reads only the common name.
 	if s.Role == RoleEdge && ValidateGatewayName(s.Node) == nil {
-		return Subject{}, fmt.Errorf("certificate CN=%s is an edge's, but has a gateway's node name", commonName)
+		return Subject{}, fmt.Errorf("certificate CN=%s has the profile of an edge, but the node name of a gateway", commonName)
 	}
 	return s, nil
 }

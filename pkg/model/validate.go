@@ -59,7 +59,7 @@ func (d TunnelDomain) ValidateExtraNames(names []string) (good []string, bad []*
 		case err != nil:
 			problem = err.Error()
 		case d.Contains(name):
-			problem, cure = fmt.Sprintf("it lies below the tunnel domain %s, whose names Fairlead gives", d), "remove it"
+			problem, cure = fmt.Sprintf("it is below the tunnel domain %s, where Fairlead assigns the names", d), "remove it"
 		case seen[name]:
 			problem, cure = "it is there twice", "remove one of them"
 		}

@@ -17,19 +17,19 @@ func explain(err error) string {
 	meaning := ""
 	switch {
 	case errors.As(err, &dns) && dns.IsNotFound:
-		meaning = "the DNS of this network knows no address of this name"
+		meaning = "DNS has no address for this name"
 	case dns != nil:
-		meaning = "the DNS of this network gives no answer"
+		meaning = "DNS does not answer"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		meaning = "nothing listens there"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		meaning = "this machine has no way there"
+		meaning = "this machine has no route to it"
 	case errors.As(err, &notTLS):
-		meaning = "what answers there is no TLS"
+		meaning = "the answer is not TLS"
 	case isTimeout(err):
-		meaning = "nobody answers in time"
+		meaning = "no answer in time"
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
-		meaning = "the connection was cut within the TLS handshake"
+		meaning = "the connection was closed during the TLS handshake"
 	default:
 		meaning = "there is no TLS connection"
 	}

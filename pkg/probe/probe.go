@@ -120,7 +120,7 @@ func newClient(conn net.Conn) *http.Transport {
 			case conn := <-conns:
 				return conn, nil
 			default:
-				return nil, errors.New("the connection was cut between two requests")
+				return nil, errors.New("the connection was closed between two requests")
 			}
 		},
 	}
@@ -148,11 +148,11 @@ func ready(ctx context.Context, client *http.Transport, address model.Endpoint) 
 	code, body, err := get(ctx, client, address, "/readyz")
 	switch {
 	case err != nil && code == 0:
-		return "it does TLS, but doesn't answer /readyz: " + printable(reason(err), maxText)
+		return "it accepts TLS, but does not answer /readyz: " + printable(reason(err), maxText)
 	case code == http.StatusOK, code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusTooManyRequests:
 		return ""
 	case code < http.StatusInternalServerError:
-		return fmt.Sprintf("it answers /readyz with status %d: it is no apiserver", code)
+		return fmt.Sprintf("it answers /readyz with status %d: it is not an apiserver", code)
 	}
 	message := fmt.Sprintf("it answers /readyz with status %d", code)
 	if text := printable(complaint(body), maxText); text != "" {
@@ -194,9 +194,9 @@ func validity(leaf *x509.Certificate, now time.Time) string {
 	clock := now.UTC().Format(time.RFC3339)
 	switch {
 	case now.After(leaf.NotAfter):
-		return fmt.Sprintf("its serving certificate ended at %s, so clients refuse it; the clock of this machine says %s", leaf.NotAfter.UTC().Format(time.RFC3339), clock)
+		return fmt.Sprintf("its serving certificate expired at %s, so clients reject it; the clock of this machine shows %s", leaf.NotAfter.UTC().Format(time.RFC3339), clock)
 	case now.Before(leaf.NotBefore):
-		return fmt.Sprintf("its serving certificate begins at %s, so clients refuse it; the clock of this machine says %s", leaf.NotBefore.UTC().Format(time.RFC3339), clock)
+		return fmt.Sprintf("its serving certificate is valid from %s, so clients reject it; the clock of this machine shows %s", leaf.NotBefore.UTC().Format(time.RFC3339), clock)
 	}
 	return ""
 }

@@ -73,7 +73,7 @@ func TestEdgesLookWhenTheyAreAsked(t *testing.T) {
 		got := strings.Join(said, "\n")
 		for i, want := range []string{
 			"edge-1 a:1 <nil>", "there is none", "has not answered in time",
-			"does not know the question",
+			"does not support the request",
 		} {
 			if len(looks) != 4 || !strings.Contains(said[i], want) {
 				t.Fatalf("%q is not in\n%s", want, got)

@@ -43,7 +43,7 @@ func CheckEdge(r *reportv1.EdgeReport) error {
 	}
 	for _, a := range []*reportv1.APIServer{r.GetApiServer(), r.GetAnswer().GetApiServer()} {
 		if at := a.GetCertificateNotAfter(); at != nil && at.CheckValid() != nil {
-			return status.Error(codes.InvalidArgument, "a report has a time that is none")
+			return status.Error(codes.InvalidArgument, "a report has an invalid time")
 		}
 	}
 	return nil
@@ -123,7 +123,7 @@ func CheckGateway(r *reportv1.GatewayReport) error {
 			return err
 		}
 		if n := hole.GetWorkers(); n < 0 || n > MaxWorkers {
-			return status.Errorf(codes.InvalidArgument, "an edge has no tunnel on %d workers, which can't be", n)
+			return status.Errorf(codes.InvalidArgument, "an edge has no tunnel on %d workers: the number is invalid", n)
 		}
 	}
 	for _, key := range r.GetClosed() {

@@ -47,14 +47,14 @@ func CheckBoot(r *reportv1.BootReport) error {
 	}
 	m := r.GetMachine()
 	if !IsWord(m.GetHostname(), maxName) {
-		return status.Errorf(codes.InvalidArgument, "the report has no hostname that is a word of at most %d bytes", maxName)
+		return status.Errorf(codes.InvalidArgument, "the report has no hostname of one word and at most %d bytes", maxName)
 	}
 	for what, word := range map[string]string{
 		"boot id": r.GetBootId(), "system UUID": m.GetSystemUuid(), "machine id": m.GetMachineId(), "Machine": m.GetName(),
 		"provider id": m.GetProviderId(),
 	} {
 		if word != "" && !IsWord(word, 2*maxName) {
-			return status.Errorf(codes.InvalidArgument, "the report's %s is not a word of at most %d bytes", what, 2*maxName)
+			return status.Errorf(codes.InvalidArgument, "the report's %s is not one word of at most %d bytes", what, 2*maxName)
 		}
 	}
 	return nil

@@ -42,7 +42,7 @@ func Keep(ctx context.Context, reopen retry.Backoff, log *slog.Logger,
 			attempt, reasons = -1, retry.Reasons{}
 		}
 		if reasons.New(err) {
-			log.Warn("no stream to the xds-server, trying again", "error", err)
+			log.Warn("cannot report to the xds-server, retrying", "error", err)
 		}
 		if retry.Sleep(ctx, reopen.WaitFor(max(attempt, 0), err)) != nil {
 			return nil

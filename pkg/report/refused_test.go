@@ -32,7 +32,7 @@ func TestARefusalIsLoggedOnce(t *testing.T) {
 			}
 		}
 	}
-	if n := strings.Count(w.Text.String(), "report refused"); n != 1 {
+	if n := strings.Count(w.Text.String(), "report rejected"); n != 1 {
 		t.Errorf("it was logged %d times", n)
 	}
 }

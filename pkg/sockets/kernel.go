@@ -74,7 +74,7 @@ func (k *Kernel) Dump(states uint32) (all []Socket, err error) {
 			}
 		})
 		if err != nil {
-			return nil, fmt.Errorf("asking the kernel for sockets: %w", err)
+			return nil, fmt.Errorf("reading sockets from the kernel: %w", err)
 		}
 	}
 	return all, nil
@@ -107,7 +107,7 @@ func (k *Kernel) lookup(local, remote netip.AddrPort, more byte) (Socket, error)
 		return Socket{}, ErrGone
 	}
 	if err != nil {
-		return Socket{}, fmt.Errorf("asking the kernel for a socket: %w", err)
+		return Socket{}, fmt.Errorf("reading a socket from the kernel: %w", err)
 	}
 	return found[0], nil
 }

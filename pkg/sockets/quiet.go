@@ -34,7 +34,7 @@ func CloseQuiet(listeners []netip.AddrPort, quiet time.Duration) (closed int, er
 				found = append(found, c)
 			}
 		}); err != nil {
-			return closed, fmt.Errorf("asking the kernel for quiet connections: %w", err)
+			return closed, fmt.Errorf("reading quiet connections from the kernel: %w", err)
 		}
 		for _, c := range found {
 			switch err := k.Destroy(c); {

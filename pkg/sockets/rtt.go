@@ -23,7 +23,7 @@ func (k *Kernel) RoundTrips() (map[[2]netip.AddrPort]time.Duration, error) {
 				all[[2]netip.AddrPort{s.Local, s.Remote}] = s.rtt
 			}
 		}); err != nil {
-			return nil, fmt.Errorf("asking the kernel for round-trip times: %w", err)
+			return nil, fmt.Errorf("reading round-trip times from the kernel: %w", err)
 		}
 	}
 	return all, nil
@@ -36,7 +36,7 @@ func (k *Kernel) RoundTrip(local, remote netip.AddrPort) (time.Duration, error) 
 	case err == ErrGone: //nolint:errorlint // it is never wrapped
 		return 0, nil
 	case err != nil:
-		return 0, fmt.Errorf("asking the kernel for a round-trip time: %w", err)
+		return 0, fmt.Errorf("reading a round-trip time from the kernel: %w", err)
 	}
 	return s.rtt, nil
 }

@@ -36,7 +36,7 @@ func CloseSilent(at netip.AddrPort, sourceOf func(netip.Addr) netip.Prefix, most
 				silent[from] = append(silent[from], s)
 			}
 		}); err != nil {
-			return 0, fmt.Errorf("asking the kernel for silent connections: %w", err)
+			return 0, fmt.Errorf("reading silent connections from the kernel: %w", err)
 		}
 	}
 	for from, sockets := range silent {

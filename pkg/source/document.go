@@ -73,7 +73,7 @@ func unfold(name string, node *yaml.Node) ([]document, error) {
 	}
 	var err error
 	if d.json, err = json.Marshal(value); err != nil {
-		return nil, d.fault("", errors.New("has a key that is no text"))
+		return nil, d.fault("", errors.New("has a key that is not text"))
 	}
 	if err := json.Unmarshal(d.json, &d.head); err != nil {
 		return nil, d.explain(err)
@@ -99,9 +99,9 @@ func syntaxError(name string, err error) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	if found[1] == "" {
-		return fmt.Errorf("%s: no YAML: %s", name, found[2])
+		return fmt.Errorf("%s: not YAML: %s", name, found[2])
 	}
-	return fmt.Errorf("%s:%s: no YAML: %s", name, found[1], found[2])
+	return fmt.Errorf("%s:%s: not YAML: %s", name, found[1], found[2])
 }
 
 // decode decodes a document. A field of the wrong kind is an error; if strictly is set, so is an unknown field.
@@ -132,7 +132,7 @@ func (d document) decode(into any, strictly bool) error {
 func (d document) explain(err error) error {
 	var kind *json.UnmarshalTypeError
 	if errors.As(err, &kind) {
-		return d.fault(kind.Field, fmt.Errorf("is a %s, and has to be a %s", kind.Value, kindName(kind.Type.Kind())))
+		return d.fault(kind.Field, fmt.Errorf("is a %s, and must be a %s", kind.Value, kindName(kind.Type.Kind())))
 	}
 	return d.fault("", err)
 }

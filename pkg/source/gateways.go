@@ -29,7 +29,7 @@ var gatewaysKey = model.Key{Name: "gateways"}
 // ValidateGatewaySet checks the name of a StatefulSet of gateways.
 func ValidateGatewaySet(name string) error {
 	if name != gatewaySetName {
-		return fmt.Errorf("StatefulSet %q: its Pods would not have the names gateway-<number>, by which gateways are known: call it %s", name, gatewaySetName)
+		return fmt.Errorf("StatefulSet %q: its Pods would not have the names gateway-<number>, which gateways require: name it %s", name, gatewaySetName)
 	}
 	return nil
 }
@@ -56,7 +56,7 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 	}
 	switch {
 	case replicas < 1:
-		return nil, fieldError(set, "spec.replicas", fmt.Errorf("it is %d: without a gateway no edge has a way in: scale it to 1 at least", replicas))
+		return nil, fieldError(set, "spec.replicas", fmt.Errorf("it is %d: without a gateway no edge can connect: scale it to 1 at least", replicas))
 	case replicas > model.MaxGateways:
 		return nil, fieldError(set, "spec.replicas", fmt.Errorf("there are %d, but every edge keeps tunnels to each: scale it to %d at most", replicas, model.MaxGateways))
 	case first < 0 || first > math.MaxInt32-replicas:
@@ -81,7 +81,7 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 // name.
 func publicPort(set *appsv1.StatefulSet) (uint16, error) {
 	if set.Spec.ServiceName == "" {
-		return 0, fieldError(set, "spec.serviceName", errors.New("it is empty: name the headless Service that gives each Pod a DNS name, for gateways reach each other by it"))
+		return 0, fieldError(set, "spec.serviceName", errors.New("it is empty: name the headless Service that gives each Pod a DNS name: gateways reach each other by it"))
 	}
 	for _, container := range set.Spec.Template.Spec.Containers {
 		for _, port := range container.Ports {
@@ -90,7 +90,7 @@ func publicPort(set *appsv1.StatefulSet) (uint16, error) {
 			}
 		}
 	}
-	return 0, fieldError(set, "spec.template.spec.containers[].ports", fmt.Errorf("none has the name %s: give it to the port of --public-listen", publicPortName))
+	return 0, fieldError(set, "spec.template.spec.containers[].ports", fmt.Errorf("none has the name %s: name the port of --public-listen so", publicPortName))
 }
 
 func fieldError(set *appsv1.StatefulSet, field string, err error) error {
@@ -152,7 +152,7 @@ func (k *Kube) publishGateways(ctx context.Context) error {
 	if err != nil {
 		if text := err.Error(); text != k.saidGateways {
 			k.saidGateways = text
-			k.Log.Error("gateways not known, those of before stay", "error", err)
+			k.Log.Error("cannot read gateways, the previous ones stay", "error", err)
 		}
 		return nil
 	}

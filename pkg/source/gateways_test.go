@@ -61,10 +61,10 @@ func TestGateways(t *testing.T) {
 		"more than edges have tunnels for":        {in: func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(101)) }, wantErr: []string{"spec.replicas", "101", "100 at most"}},
 		"numbers that are no gateway's":           {in: func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 99_999} }, wantErr: []string{"gateway-100000"}},
 		"numbers beyond all":                      {in: func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 1<<31 - 1} }, wantErr: []string{"spec.ordinals.start"}},
-		"another name":                            {in: func(s *appsv1.StatefulSet) { s.Name = "door" }, wantErr: []string{"door", "call it gateway"}},
+		"another name":                            {in: func(s *appsv1.StatefulSet) { s.Name = "door" }, wantErr: []string{"door", "name it gateway"}},
 		"no Service of its Pods":                  {in: func(s *appsv1.StatefulSet) { s.Spec.ServiceName = "" }, wantErr: []string{"spec.serviceName", "headless Service"}},
 		"no port of the name":                     {in: func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.Containers[0].Ports = nil }, wantErr: []string{"ports", "--public-listen"}},
-		"an address for all is none for each":     {address: "gateway.example.com:443", wantErr: []string{"{i}", "one address"}},
+		"an address for all is none for each":     {address: "gateway.example.com:443", wantErr: []string{"{i}", "the same address"}},
 		"an address of a replica without a port":  {address: "gateway-{i}.example.com", wantErr: []string{"host:port"}},
 		"an address of a replica that is no name": {address: "gateway {i}:443", wantErr: []string{"gateway 0"}},
 	}

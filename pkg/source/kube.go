@@ -286,7 +286,7 @@ func (k *Kube) work(ctx context.Context) {
 		}
 		done := k.Beats.Begin("publishing changes of the management cluster", heartbeat.Limit)
 		if err := k.lookAt(ctx, key); err != nil && ctx.Err() == nil {
-			k.Log.Error("change not looked at", "error", err)
+			k.Log.Error("cannot apply change", "error", err)
 		}
 		done()
 		k.queue.Done(key)

@@ -71,7 +71,7 @@ func Load(inputs []Input) (Loaded, error) {
 	installation := l.installation()
 	candidates := l.candidates()
 	if len(candidates) == 0 && l.fleet == nil && len(l.errs) == 0 {
-		l.errs = append(l.errs, errors.New("there is neither a fleet nor a Cluster with a tunnel in the input: give YAML of a Cluster with the label fairlead.dev/tunnel: enabled, or of its Tunnel"))
+		l.errs = append(l.errs, errors.New("the input has neither a fleet nor a Cluster with a tunnel: give YAML of a Cluster with the label fairlead.dev/tunnel: enabled, or of its Tunnel"))
 	}
 	if len(l.errs) > 0 {
 		return Loaded{}, errors.Join(l.errs...)
@@ -130,7 +130,7 @@ func addObject[T any](d document, key model.Key, all map[model.Key]*T, strictly 
 		return d.fault("metadata.name", errors.New("is empty: give the object a name"))
 	}
 	if other, twice := docs[name]; twice {
-		return d.fault("metadata.name", fmt.Errorf("the %s is in %s already: remove one of them", name, other.position("")))
+		return d.fault("metadata.name", fmt.Errorf("the %s is also in %s: remove one of them", name, other.position("")))
 	}
 	o := new(T)
 	docs[name], all[key] = d, o
@@ -154,7 +154,7 @@ func (l *loader) addFleet(d document) error {
 	switch {
 	case f.Domain == "" && l.fleet != nil: // more workload clusters
 	case l.fleet != nil && l.file.Domain != "":
-		return d.fault("domain", fmt.Errorf("the installation is in %s already: leave it out here", l.fleet.position("domain")))
+		return d.fault("domain", fmt.Errorf("the installation is also in %s: remove it here", l.fleet.position("domain")))
 	default:
 		l.file, l.fleet = f, &d
 	}
@@ -216,7 +216,7 @@ func (l *loader) candidates() []decision.Candidate {
 	slices.SortFunc(sorted, func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) })
 	for _, key := range sorted {
 		if slices.ContainsFunc(all, func(c decision.Candidate) bool { return c.Key == key }) {
-			l.errs = append(l.errs, l.objectWith(key, "").fault("metadata.name", fmt.Errorf("%s is in a fleet already: remove one of them", key)))
+			l.errs = append(l.errs, l.objectWith(key, "").fault("metadata.name", fmt.Errorf("%s is also in a fleet: remove one of them", key)))
 			continue
 		}
 		if c, ok := l.candidate(key); ok {
@@ -251,7 +251,7 @@ func (l *loader) objectWith(key model.Key, field string) document {
 func (l *loader) candidate(key model.Key) (decision.Candidate, bool) {
 	cluster, tunnel := l.clusters[key], l.tunnels[key]
 	if cluster == nil {
-		l.assumed = append(l.assumed, fmt.Sprintf("no endpoint for %s, for there is no Cluster of that name: its edges dial what its Tunnel says, or else 127.0.0.1:6443", key))
+		l.assumed = append(l.assumed, fmt.Sprintf("no endpoint for %s, because there is no Cluster of that name: its edges dial the address in its Tunnel, otherwise 127.0.0.1:6443", key))
 		cluster = &clusterv1.Cluster{}
 	}
 	if tunnel == nil {

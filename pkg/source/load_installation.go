@@ -19,13 +19,13 @@ func (l *loader) installation() model.Installation {
 	}
 	inst := model.Installation{Domain: "tunnels.example.com", Public: model.Endpoint{Host: "gateway.example.com", Port: 443}, Control: model.Endpoint{Host: "xds-server.fairlead-system.svc", Port: 18000}}
 	if l.settings == nil {
-		l.assumed = append(l.assumed, "tunnel domain tunnels.example.com and the public address gateway.example.com:443, for there is no ConfigMap "+settingsName)
+		l.assumed = append(l.assumed, "tunnel domain tunnels.example.com and the public address gateway.example.com:443, because there is no ConfigMap "+settingsName)
 	} else {
 		l.applySettings(&inst)
 	}
 	if l.set == nil {
 		inst.Gateways = []model.Gateway{{Name: "gateway-0"}}
-		l.assumed = append(l.assumed, "one gateway, gateway-0, for there is no StatefulSet "+gatewaySetName)
+		l.assumed = append(l.assumed, "one gateway, gateway-0, because there is no StatefulSet "+gatewaySetName)
 	} else {
 		var err error
 		if inst.Gateways, err = Gateways(l.set, model.ReplicaAddress(l.settings["REPLICA_ADDRESS"])); err != nil {
@@ -53,7 +53,7 @@ func (l *loader) applySettings(inst *model.Installation) {
 	inst.Public = public
 	if workers := l.settings["GATEWAY_WORKERS"]; workers != "" {
 		if inst.Workers, err = strconv.Atoi(workers); err != nil {
-			l.errs = append(l.errs, d.fault("data.GATEWAY_WORKERS", errors.New("is no number")))
+			l.errs = append(l.errs, d.fault("data.GATEWAY_WORKERS", errors.New("is not a number")))
 		}
 	}
 }

@@ -103,7 +103,7 @@ func TestLoadReadsWhatParseReads(t *testing.T) {
 		t.Error(diff)
 	}
 	more := "clusters:\n- {namespace: prod, name: c2, id: bbbbbbbbbbbbbbbbbbbb, apiServer: 10.0.0.3:6443}\n"
-	if got, err := load(t, fleet, more, objects[strings.Index(objects, "apiVersion: fairlead.dev"):]); err == nil || !strings.Contains(err.Error(), "prod/c1 is in a fleet already") {
+	if got, err := load(t, fleet, more, objects[strings.Index(objects, "apiVersion: fairlead.dev"):]); err == nil || !strings.Contains(err.Error(), "prod/c1 is also in a fleet") {
 		t.Errorf("a name twice: %v, %+v", err, got)
 	}
 	if got, err := load(t, fleet, more); err != nil || len(got.Fleet.Clusters) != 2 {
@@ -126,18 +126,18 @@ func TestLoadNamesFileLineAndField(t *testing.T) {
 		"an alias": {
 			replace("  - api.example.com", "  - &name 192.0.2.1\n  - *name"), []string{"a.yaml:20:5: spec.extraNames[0]", "a.yaml:21:5: spec.extraNames[1]"},
 		},
-		"text in place of a number": {replace("port: 6444", "port: https"), []string{"a.yaml:7:53: spec.controlPlaneEndpoint.port: is a string, and has to be a number"}},
-		"no YAML":                   {replace("kind: Tunnel", "  kind: Tunnel"), []string{"a.yaml:15: no YAML: "}},
+		"text in place of a number": {replace("port: 6444", "port: https"), []string{"a.yaml:7:53: spec.controlPlaneEndpoint.port: is a string, and must be a number"}},
+		"no YAML":                   {replace("kind: Tunnel", "  kind: Tunnel"), []string{"a.yaml:15: not YAML: "}},
 		"a bad endpoint":            {replace("API.C1.example.com.", "a b"), []string{"a.yaml:7:3: spec.controlPlaneEndpoint", "a b"}},
-		"an object twice":           {[]string{objects, objects}, []string{"b.yaml:4:3: metadata.name: the Cluster prod/c1 is in a.yaml:1:1 already", "b.yaml:16:12: "}},
-		"no object of ours":         {[]string{"apiVersion: v1\nkind: Secret\n"}, []string{"there is neither a fleet nor a Cluster"}},
+		"an object twice":           {[]string{objects, objects}, []string{"b.yaml:4:3: metadata.name: the Cluster prod/c1 is also in a.yaml:1:1", "b.yaml:16:12: "}},
+		"no object of ours":         {[]string{"apiVersion: v1\nkind: Secret\n"}, []string{"the input has neither a fleet nor a Cluster"}},
 		"a list of texts":           {[]string{"- a\n- b\n"}, []string{"a.yaml:1:1: is neither a Kubernetes object nor a fleet"}},
 		"a bad setting":             {[]string{strings.Replace(settings, "tunnels.example.com", "tunnels", 1), objects}, []string{"a.yaml:5:3: data.TUNNEL_DOMAIN: "}},
 		"no gateway":                {[]string{strings.Replace(settings, "replicas: 2", "replicas: 0", 1), objects}, []string{"a.yaml:10:1: StatefulSet fairlead-system/gateway: spec.replicas"}},
 		"a bad address in a fleet":  {[]string{strings.Replace(fleet, "10.0.0.9:18000", "10.0.0.9", 1)}, []string{"a.yaml:4:1: control: ", "give host:port"}},
 		"a bad revoked edge":        {[]string{strings.Replace(fleet, "edge-stolen", "edge_stolen", 1)}, []string{"a.yaml:16:13: clusters[0].revoked[0]: "}},
 		"a field in a fleet":        {[]string{strings.Replace(fleet, "workers:", "worker:", 1)}, []string{"a.yaml:9:1: worker: there is no such field"}},
-		"two installations":         {[]string{fleet, fleet}, []string{"b.yaml:2:1: domain: the installation is in a.yaml:2:1 already"}},
+		"two installations":         {[]string{fleet, fleet}, []string{"b.yaml:2:1: domain: the installation is also in a.yaml:2:1"}},
 		"several faults":            {[]string{"a: [", strings.Replace(fleet, "workers:", "worker:", 1)}, []string{"a.yaml", "b.yaml:9"}},
 	} {
 		t.Run(name, func(t *testing.T) {

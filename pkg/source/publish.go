@@ -68,7 +68,7 @@ func (k *Kube) served(key model.Key) model.WorkloadCluster {
 		text = err.Error()
 	}
 	if text != k.logged[key] && text != "" {
-		k.Log.Warn("workload cluster not served as its Tunnel records",
+		k.Log.Warn("cannot serve workload cluster as its Tunnel records",
 			"cluster", key.String(), "served", !cluster.Withheld, "error", text)
 	}
 	if k.logged[key] = text; text == "" {

@@ -71,14 +71,14 @@ func (r *records) served(key model.Key) (model.WorkloadCluster, error) {
 	unique := func(name string) bool { return len(r.holders[name]) <= 1 }
 	if !unique(w.Hostname) || !unique(r.domain.TunnelID(w.ID)) {
 		return model.WorkloadCluster{Key: key, ID: w.ID, Revoked: w.Revoked, Withheld: true},
-			fmt.Errorf("the hostname or the id is on record for another Tunnel too: %s", r.sharing(key))
+			fmt.Errorf("the hostname or the id is also recorded for another Tunnel: %s", r.sharing(key))
 	}
 	extra := slices.DeleteFunc(slices.Clone(w.ExtraNames), func(name string) bool { return !unique(name) })
 	if len(extra) == len(w.ExtraNames) {
 		return w, nil
 	}
 	w.ExtraNames = extra
-	return w, fmt.Errorf("an extra name is on record for another Tunnel too: %s", r.sharing(key))
+	return w, fmt.Errorf("an extra name is also recorded for another Tunnel: %s", r.sharing(key))
 }
 
 // sharing returns the other keys that share a name with this one, in order.

@@ -56,7 +56,7 @@ func (k *Kube) grant(index, hash string, good func(*v1alpha1.Tunnel) bool) (enro
 	ctx := context.Background() // the reads below are from memory
 	var found v1alpha1.TunnelList
 	if err := k.objects.List(ctx, &found, client.MatchingFields{index: hash}); err != nil {
-		return enrol.Grant{}, fmt.Errorf("looking for token: %w", err)
+		return enrol.Grant{}, fmt.Errorf("finding token: %w", err)
 	}
 	for i := range found.Items {
 		tunnel := &found.Items[i]

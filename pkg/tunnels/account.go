@@ -79,7 +79,7 @@ func (t *Table) compare(ctx context.Context, a *accountant) bool {
 		switch err := a.kernel.Destroy(s); {
 		case errors.Is(err, sockets.ErrGone):
 		case err != nil:
-			t.logOnce(slog.LevelError, "cannot close a connection without a recorded owner, trying again", err)
+			t.logOnce(slog.LevelError, "cannot close a connection without a recorded owner, retrying", err)
 		default:
 			t.config.Logger.Warn("closed a connection without a recorded owner", "peer", s.Remote.String())
 			t.mu.Lock()
@@ -95,7 +95,7 @@ func (t *Table) compare(ctx context.Context, a *accountant) bool {
 func (t *Table) examine(ctx context.Context, a *accountant) (present []sockets.Socket, why string) {
 	writes, err := t.config.Writes(ctx)
 	if err != nil {
-		return nil, "Envoy does not answer; restart this gateway if that lasts"
+		return nil, "Envoy does not answer; restart this gateway if that persists"
 	}
 	if present, why = t.publicSockets(&a.kernel); why != "" {
 		return nil, why
@@ -109,15 +109,15 @@ func (t *Table) examine(ctx context.Context, a *accountant) (present []sockets.S
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if writes.Failed > t.ledger.failed {
-		t.lose("Envoy could not write a part of its log of connections: check the disk")
+		t.lose("Envoy lost lines of its log of connections: check the disk")
 	}
 	t.ledger.failed = writes.Failed
 	t.loseUnrecorded()
 	switch {
 	case !loaded:
-		return nil, "the log of connections can't be read: check its folder and the disk"
+		return nil, "cannot read the log of connections: check its folder and the disk"
 	case stalled:
-		return nil, "Envoy does not get its log of connections written: check the disk"
+		return nil, "Envoy cannot write its log of connections: check the disk"
 	}
 	return present, ""
 }
@@ -131,7 +131,7 @@ func (t *Table) publicSockets(k *sockets.Kernel) (present []sockets.Socket, why 
 	}
 	if err != nil {
 		t.logOnce(slog.LevelError, "cannot compare connections with the record", err)
-		return nil, "the kernel does not say which connections there are: see the log of the gateway-agent"
+		return nil, "cannot read the connections from the kernel: see the log of the gateway-agent"
 	}
 	at := []netip.AddrPort{t.config.Public}
 	others, here := map[netip.AddrPort]bool{}, false

@@ -133,7 +133,7 @@ func TestNothingIsClosedWhileTheRecordIsIncomplete(t *testing.T) {
 		logLimit   string
 	}{
 		"a line that is no record": {func() { b.write(t, "nonsense\n") }, func() {}, "1 connections to the public port may be tunnels"},
-		"a write that failed":      {func() { failed.Add(1) }, func() {}, "could not write"},
+		"a write that failed":      {func() { failed.Add(1) }, func() {}, "lost lines"},
 		"an Envoy that hangs":      {func() { silent.Store(1) }, func() { silent.Store(0) }, "Envoy does not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {

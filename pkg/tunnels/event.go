@@ -31,12 +31,12 @@ const maxWord = 32
 
 var (
 	errNoJSON  = errors.New("it is not an event in JSON")
-	errAddress = errors.New("it has no address and port of the peer, or none that is one")
+	errAddress = errors.New("it has no valid address and port of the peer")
 	errNode    = errors.New("its node id is not CN= and a node name")
 	errID      = errors.New("its cluster id is not a tunnel id of the domain")
-	errWorker  = errors.New("its worker is no name")
+	errWorker  = errors.New("its worker is not a name")
 	errOwner   = errors.New("it names no owner and connection")
-	errEvent   = errors.New("its event is not known")
+	errEvent   = errors.New("its event is unknown")
 )
 
 // event is one line of the log.

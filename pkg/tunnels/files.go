@@ -67,7 +67,7 @@ func (t *Table) poll(now time.Time) {
 	}
 	left, gone, err := t.log.read(func(line []byte) { t.line(line, &changes) })
 	if err != nil {
-		t.logOnce(slog.LevelError, "the log of tunnels can't be read, trying again", err)
+		t.logOnce(slog.LevelError, "cannot read log of tunnels, retrying", err)
 		if !t.log.loaded {
 			t.log.close() // start again from the beginning
 			return
@@ -79,10 +79,10 @@ func (t *Table) poll(now time.Time) {
 		t.log.unsaved, t.log.saveAt = true, now
 	}
 	if err := t.saveGap(); err != nil {
-		t.logOnce(slog.LevelError, "a gap in the record is not saved, trying again", err)
+		t.logOnce(slog.LevelError, "cannot save a gap in the record, retrying", err)
 	}
 	if err := t.tidy(now); err != nil {
-		t.logOnce(slog.LevelError, "the log of tunnels can't be made shorter, trying again", err)
+		t.logOnce(slog.LevelError, "cannot rotate log of tunnels, retrying", err)
 	}
 	t.missing(gone, now)
 }
@@ -156,7 +156,7 @@ func (t *Table) keepOpen(ctx context.Context) {
 		err := t.config.Reopen(bounded)
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			t.logOnce(slog.LevelError, "Envoy does not open its log of tunnels anew, trying again", fmt.Errorf("reopening log of tunnels: %w", err))
+			t.logOnce(slog.LevelError, "Envoy cannot reopen its log of tunnels, retrying", fmt.Errorf("reopening log of tunnels: %w", err))
 		}
 		pause.Reset(t.reopenEvery)
 	}
@@ -174,7 +174,7 @@ func (t *Table) closeFiles() {
 func (t *Table) badLine(reason error) {
 	t.mu.Lock()
 	t.stats.BadLines++
-	t.lose("a line in the log of connections can't be read (" + reason.Error() + ")")
+	t.lose("cannot parse a line of the log of connections (" + reason.Error() + ")")
 	t.mu.Unlock()
-	t.logOnce(slog.LevelWarn, "line in the log of tunnels skipped", reason)
+	t.logOnce(slog.LevelWarn, "cannot parse a line of the log of tunnels, skipping it", reason)
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // errAmbiguous is returned if an address has several connections and it is not known which one is the tunnel.
-var errAmbiguous = errors.New("the address has several connections, and the log does not say which is the tunnel")
+var errAmbiguous = errors.New("the address has several connections, and the log does not identify the tunnel")
 
 // finder looks up the sockets of tunnels. It lists all sockets at most once.
 type finder struct {

@@ -99,11 +99,11 @@ func (f *follower) open() (gone bool, err error) {
 func (f *follower) current() (bool, error) {
 	at, err := os.Stat(f.path)
 	if err != nil {
-		return false, fmt.Errorf("looking at log of tunnels: %w", err)
+		return false, fmt.Errorf("checking log of tunnels: %w", err)
 	}
 	open, err := f.file.Stat()
 	if err != nil {
-		return false, fmt.Errorf("looking at log of tunnels: %w", err)
+		return false, fmt.Errorf("checking log of tunnels: %w", err)
 	}
 	return os.SameFile(at, open), nil
 }
@@ -113,7 +113,7 @@ func (f *follower) current() (bool, error) {
 func (f *follower) drain(line func([]byte)) error {
 	info, err := f.file.Stat()
 	if err != nil {
-		return fmt.Errorf("looking at log of tunnels: %w", err)
+		return fmt.Errorf("checking log of tunnels: %w", err)
 	}
 	if info.Size() < f.offset {
 		f.bad(errCut)

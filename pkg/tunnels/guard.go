@@ -13,7 +13,7 @@ import (
 var logContext = context.Background()
 
 // errElsewhere reports that the socket of no tunnel was found.
-var errElsewhere = errors.New("there is no socket of any tunnel in this network namespace: does the agent run in that of its Envoy?")
+var errElsewhere = errors.New("there is no socket of any tunnel in this network namespace: does the agent share the namespace of its Envoy?")
 
 // retryMin and retryMax bound the wait before the next check of closed connections. The event of a closed connection
 // arrives within 0.2 s.
@@ -94,7 +94,7 @@ func (t *Table) bind() {
 		case err == nil:
 			e.socket = &s
 		case !errors.Is(err, sockets.ErrGone): // otherwise its closing event will follow
-			t.logOnce(slog.LevelError, "sockets of tunnels can't be looked up", err)
+			t.logOnce(slog.LevelError, "cannot find sockets of tunnels", err)
 		}
 	}
 }
@@ -120,13 +120,13 @@ func (t *Table) cut() (left int) {
 		}
 		t.mu.Unlock()
 		if err != nil {
-			t.logOnce(slog.LevelError, "tunnel not cut, trying again", err)
+			t.logOnce(slog.LevelError, "cannot close tunnel, retrying", err)
 		} else if !e.cut {
 			e.cut = true
 			t.mu.Lock()
 			t.countCut(e.Tunnel)
 			t.mu.Unlock()
-			t.config.Logger.Info("tunnel cut", "node", e.Node, "tunnel", e.ID, "peer", e.Remote.String())
+			t.config.Logger.Info("denied tunnel closed", "node", e.Node, "tunnel", e.ID, "peer", e.Remote.String())
 		}
 	}
 	t.remove(gone...)
@@ -160,7 +160,7 @@ func (t *Table) check() {
 	}
 	all, err := t.kernel.Dump(sockets.Connected)
 	if err != nil {
-		t.logOnce(slog.LevelError, "tunnels can't be compared with the kernel's sockets", err)
+		t.logOnce(slog.LevelError, "cannot compare tunnels with the kernel's sockets", err)
 		return
 	}
 	present := byRemote(all)
@@ -175,7 +175,7 @@ func (t *Table) check() {
 		}
 	}
 	if len(missing) == len(entries) && !t.here(entries) {
-		t.logOnce(slog.LevelError, "tunnels can't be compared with the kernel's sockets", errElsewhere)
+		t.logOnce(slog.LevelError, "cannot compare tunnels with the kernel's sockets", errElsewhere)
 		return
 	}
 	t.confirm(missing)
@@ -192,7 +192,7 @@ func (t *Table) confirm(missing []*entry) {
 	}
 	if len(gone) > 0 {
 		t.remove(gone...)
-		t.config.Logger.Info("tunnels are gone without an event", "count", len(gone))
+		t.config.Logger.Info("tunnels ended without an event", "count", len(gone))
 	}
 }
 

@@ -147,7 +147,7 @@ func TestDenyCutsExactlyWhatIsDenied(t *testing.T) {
 					}
 					return nil
 				})
-				if got := b.log.count("tunnel cut"); got != 4 {
+				if got := b.log.count("tunnel closed"); got != 4 {
 					t.Errorf("%d cuts are in the log", got)
 				}
 				b.Deny(model.Denied{})

@@ -56,7 +56,7 @@ func newLedger() ledger {
 func (l *ledger) record(e event) {
 	switch before, had := l.owned[e.Key]; {
 	case e.name == eventStart && !had && len(l.owned) >= maxOwned:
-		l.lost("there are more connections than the record holds")
+		l.lost("there are more connections than the record can hold")
 	case e.name == eventStart:
 		l.owned[e.Key] = owned{Owner: e.owner, Connection: e.connection}
 	case e.name == eventEnd && had && before.Connection == e.connection:
@@ -152,7 +152,7 @@ func (l *ledger) incomplete() string {
 		return l.pending + "; connections are compared with the record in some seconds"
 	case l.gap != "":
 		return fmt.Sprintf("%d connections to the public port may be tunnels without a record, because %s; "+
-			"they end when this gateway is drained and restarted, its edges use the others meanwhile", len(l.doubtful), l.gap)
+			"they end when this gateway is drained and restarted; its edges use the other gateways meanwhile", len(l.doubtful), l.gap)
 	case l.unknown > 0:
 		return fmt.Sprintf("%d connections to the public port have no recorded owner and are being closed", l.unknown)
 	}

@@ -161,7 +161,7 @@ func (t *Table) repair(now time.Time) (again time.Time) {
 		}
 		t.mu.Unlock()
 		if err != nil {
-			t.logOnce(slog.LevelError, "tunnel not cut to have it dialled again", err)
+			t.logOnce(slog.LevelError, "cannot close tunnel so that its edge dials it again", err)
 		}
 	}
 	return again
@@ -216,7 +216,7 @@ func (t *Table) try(e *edge, victims []*entry, now time.Time) (all []*entry) {
 		e.tries = 0
 		e.next = now.Add(laterTime + repairBackoff.Wait(maxTries)) // avoids that many edges try again at the same time
 		t.stats.GivenUp++
-		t.report(slog.LevelError, "an edge has no tunnel on some workers, and cutting others does not help: trying again much later", e, now)
+		t.report(slog.LevelError, "edge has workers without a tunnel, and closing its other tunnels does not help: retrying much later", e, now)
 	}
 	return all
 }
@@ -231,7 +231,7 @@ func (t *Table) announce(e *edge, now time.Time) time.Time {
 		return at
 	}
 	if e.shown == 0 {
-		t.report(slog.LevelWarn, "an edge has no tunnel on some workers of this gateway: clients that land there are not served", e, now)
+		t.report(slog.LevelWarn, "edge has workers without a tunnel on this gateway: clients on these workers are not served", e, now)
 	}
 	t.show(e, e.without())
 	return time.Time{}

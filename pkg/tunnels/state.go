@@ -31,7 +31,7 @@ func (t *Table) temporaryPath() string { return t.statePath() + ".tmp" }
 func (t *Table) load(changes *batch) {
 	state, err := t.loadState()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.logOnce(slog.LevelError, "tunnels of before are not known", err)
+		t.logOnce(slog.LevelError, "cannot load previous tunnels", err)
 	}
 	for _, tunnel := range state.Tunnels {
 		changes.open(tunnel)

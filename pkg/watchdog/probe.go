@@ -18,7 +18,7 @@ import (
 const redial = 500 * time.Millisecond
 
 // ErrUnknownProcess means that no process of Envoy is known: there is none, or it is in another process id namespace.
-var ErrUnknownProcess = errors.New("the process of Envoy can't be seen from here")
+var ErrUnknownProcess = errors.New("the process of Envoy is not visible here")
 
 // Probe probes the Envoys that run one after the other in the same directory. It is safe for concurrent use.
 type Probe struct {

@@ -93,7 +93,7 @@ func (s *Server) deny() {
 	if s.denials.changed == before {
 		return
 	}
-	s.log.Info("denied changed", "edges", len(s.denials.denied.Edges), "tunnels", len(s.denials.denied.IDs))
+	s.log.Info("denials changed", "edges", len(s.denials.denied.Edges), "tunnels", len(s.denials.denied.IDs))
 	for e, err := range s.refusedEdges() {
 		e.end(err)
 	}
@@ -158,7 +158,7 @@ func (s *Server) schedule(now, next time.Time) {
 // codes.Unavailable for all, because the denials are not known yet.
 func (s *Server) Admit(subject model.Subject) error {
 	if !s.Published() {
-		return status.Error(codes.Unavailable, "the server does not know the tunnels yet")
+		return status.Error(codes.Unavailable, "the server has not read the tunnels yet")
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -173,13 +173,13 @@ func (s *Server) admit(subject model.Subject) error {
 		return nil
 	}
 	if s.revokes(subject) {
-		return status.Errorf(codes.FailedPrecondition, "%s is revoked: it is let in no more, and has to enrol anew by a token that was not used for it", subject.Node)
+		return status.Errorf(codes.FailedPrecondition, "%s is revoked: enrol again with a token that it has not used", subject.Node)
 	}
 	if _, ended := s.denials.ended[subject.ID]; ended {
 		return status.Errorf(codes.FailedPrecondition, "the tunnel %s has ended: its Cluster is gone, or has opted out", subject.ID)
 	}
 	if s.tunnels[subject.ID] == nil {
-		return status.Errorf(codes.Unavailable, "no tunnel has the id %s here: its Cluster may be about to come, be moved or have a condition that says why", subject.ID)
+		return status.Errorf(codes.Unavailable, "no tunnel has the id %s: its Cluster may be new or moved; otherwise a condition of it has the reason", subject.ID)
 	}
 	return nil
 }

@@ -242,7 +242,7 @@ func TestAnEdgeThatIsNotKnownIsLoggedOnce(t *testing.T) {
 			t.Fatalf("the stream ended with %s", code)
 		}
 	}
-	if n := b.log.count("stream refused", "node=edge-q"); n != 1 {
+	if n := b.log.count("stream rejected", "node=edge-q"); n != 1 {
 		t.Errorf("it was logged %d times", n)
 	}
 }

@@ -24,7 +24,7 @@ func caller(ctx context.Context, d model.TunnelDomain, now time.Time) (model.Sub
 		return model.Subject{}, err
 	}
 	if subject.Role != model.RoleEdge && subject.Role != model.RoleGateway {
-		return model.Subject{}, status.Errorf(codes.PermissionDenied, "there is no configuration for the role %s", subject.Role)
+		return model.Subject{}, status.Errorf(codes.PermissionDenied, "the role %s has no configuration", subject.Role)
 	}
 	return subject, nil
 }
@@ -32,7 +32,7 @@ func caller(ctx context.Context, d model.TunnelDomain, now time.Time) (model.Sub
 // checkNode returns an error if a request claims another node than the certificate.
 func checkNode(node *corev3.Node, subject model.Subject) error {
 	if node.GetId() != subject.NodeID() {
-		return status.Errorf(codes.PermissionDenied, "node id %q is not that of the certificate, %s", csds.Printable(node.GetId(), maxQuoted), subject.NodeID())
+		return status.Errorf(codes.PermissionDenied, "node id %q does not match the certificate's, %s", csds.Printable(node.GetId(), maxQuoted), subject.NodeID())
 	}
 	return nil
 }

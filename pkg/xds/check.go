@@ -24,7 +24,7 @@ func check[R named](resources []R, taken, known map[string]bool) (good map[strin
 	for _, r := range resources {
 		name := r.GetName()
 		if _, twice := good[name]; twice || taken[name] || name == "" {
-			errs = append(errs, fmt.Errorf("checking resource %q: its name is empty, reserved or there twice", name))
+			errs = append(errs, fmt.Errorf("checking resource %q: its name is empty, reserved or duplicate", name))
 			continue
 		}
 		if err := checkReferences(r, known); err != nil {

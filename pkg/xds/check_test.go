@@ -45,7 +45,7 @@ func TestCheckOfListeners(t *testing.T) {
 		"reverse tunnels to one that does not":              {in: dialling("l", "gone"), wantErr: "do not exist: gone"},
 		"an extension that nobody knows":                    {in: unreadable, wantErr: "no.such.Type"},
 		"a listener without a name":                         {in: &listenerv3.Listener{}, wantErr: "name is empty"},
-		"a listener with the name of another in the answer": {in: proxying(t, "good", "peer"), wantErr: "there twice"},
+		"a listener with the name of another in the answer": {in: proxying(t, "good", "peer"), wantErr: "duplicate"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -226,7 +226,7 @@ func (e *edge) next() *discoveryv3.DeltaDiscoveryResponse {
 		}
 		response, now, err := j.do(e.server, e.subject)
 		if err != nil {
-			e.server.log.Error("resources not sent", "node", e.subject.Node, "type_url", order[j.kind], "error", err)
+			e.server.log.Error("cannot send resources", "node", e.subject.Node, "type_url", order[j.kind], "error", err)
 			e.end(status.Error(codes.Internal, "the server could not encode the resources"))
 			continue
 		}

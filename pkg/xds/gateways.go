@@ -144,7 +144,7 @@ func (s *Server) admitGateway(name string) error {
 	if slices.ContainsFunc(s.inst.Gateways, func(g model.Gateway) bool { return g.Name == name }) {
 		return nil
 	}
-	return status.Errorf(codes.Unavailable, "%s is none of the installation's gateways, which are %s: scale the StatefulSet of the gateways up, or name it to every xds-server by --gateway",
+	return status.Errorf(codes.Unavailable, "%s is not a gateway of the installation (%s): scale the StatefulSet of the gateways up, or add it to --gateway of every xds-server",
 		name, s.gatewayNames())
 }
 
@@ -163,9 +163,9 @@ func (s *Server) Gateways() []string {
 func (s *Server) gatewayNames() string {
 	switch n := len(s.inst.Gateways); n {
 	case 0:
-		return "not known yet"
+		return "unknown yet"
 	case 1:
-		return s.inst.Gateways[0].Name + " alone"
+		return s.inst.Gateways[0].Name + " only"
 	default:
 		return s.inst.Gateways[0].Name + " to " + s.inst.Gateways[n-1].Name
 	}

@@ -158,7 +158,7 @@ func (s *Server) setVariants() {
 		readers[st.reader] = p.differs(st.subject)
 	}
 	if err := s.gateways.Vary(variants, readers); err != nil {
-		s.log.Error("Envoy clusters not sent", "type_url", resourcev3.ClusterType, "error", err)
+		s.log.Error("cannot send Envoy clusters", "type_url", resourcev3.ClusterType, "error", err)
 	}
 }
 

@@ -24,7 +24,7 @@ func (s *Server) send(changes changes) {
 	s.figures.Marks.Begin()
 	defer func() { s.figures.Marks.End(s.gateways.Last()) }()
 	if err := s.gateways.Update(set, gone); err != nil {
-		s.log.Error("Envoy clusters not sent", "type_url", resourcev3.ClusterType, "error", err)
+		s.log.Error("cannot send Envoy clusters", "type_url", resourcev3.ClusterType, "error", err)
 	}
 }
 
@@ -32,7 +32,7 @@ func (s *Server) send(changes changes) {
 func (s *Server) leftOut(typeURL string, errs []error, where ...any) {
 	s.figures.leftOut.WithLabelValues(progress.TypeName(typeURL)).Add(float64(len(errs)))
 	for _, err := range errs {
-		s.log.With(where...).Error("resource not published", "type_url", typeURL, "error", err)
+		s.log.With(where...).Error("cannot publish resource", "type_url", typeURL, "error", err)
 	}
 }
 

@@ -93,7 +93,7 @@ func (s *Server) refused(subject model.Subject, err error) {
 		return
 	}
 	if s.logged.Take(subject.Node+" "+subject.ID+" "+code.String(), streamRefusalRate) == 0 {
-		s.log.Warn("stream refused", "node", subject.Node, "error", err)
+		s.log.Warn("stream rejected", "node", subject.Node, "error", err)
 	}
 }
 
@@ -226,7 +226,7 @@ func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryReques
 	if subject.Role == model.RoleEdge && s.limits.refusalText.Take(subject.ID, tunnelRefusalRate) > 0 {
 		return
 	}
-	s.log.Error("resources refused", "node", subject.Node, "type_url", csds.Printable(r.GetTypeUrl(), maxQuoted), "error", csds.Printable(detail.GetMessage(), maxDetail))
+	s.log.Error("resources rejected", "node", subject.Node, "type_url", csds.Printable(r.GetTypeUrl(), maxQuoted), "error", csds.Printable(detail.GetMessage(), maxDetail))
 }
 
 func checkNames(r *discoveryv3.DeltaDiscoveryRequest) error {
@@ -295,7 +295,7 @@ func newCache(typeURL string, initial map[string]types.Resource, log *slog.Logge
 
 // logf adapts slog for go-control-plane, which formats its messages.
 func logf(log *slog.Logger, level slog.Level, format string, args []any) {
-	log.Log(context.Background(), level, "trouble in go-control-plane", "error", fmt.Sprintf(format, args...))
+	log.Log(context.Background(), level, "go-control-plane reported an error", "error", fmt.Sprintf(format, args...))
 }
 
 // Register adds ADS to a gRPC server.

@@ -58,7 +58,7 @@ func TestAServerThatViolatesTheProtocol(t *testing.T) {
 			}
 			<-s.Context().Done()
 			return nil
-		}, "sends what it was not asked for"},
+		}, "sends resources that were not requested"},
 		"it says nothing": {func(s stream) error {
 			<-s.Context().Done()
 			return nil

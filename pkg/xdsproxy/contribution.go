@@ -84,7 +84,7 @@ func (c *contribution) vet(check func(string, *anypb.Any) error) {
 			if err == nil {
 				continue
 			}
-			c.proxy.log.Error("resource refused", "upstream", c.name, "type_url", s.kind.typeURL(), "name", name, "error", err)
+			c.proxy.log.Error("resource rejected", "upstream", c.name, "type_url", s.kind.typeURL(), "name", name, "error", err)
 			s.reject(set{name: res}, newStatus(codes.InvalidArgument, err.Error()), false, set{})
 			s.accept(name, nil)
 			c.proving = nil

@@ -70,7 +70,7 @@ func (r *Proxy) loadFile(upstream string, k kind, ending string) {
 	s := c.shares[k]
 	torn := whole < len(data)
 	if torn {
-		r.log.Info("the last change of a cache of resources was not written to its end, left out", "path", path)
+		r.log.Info("last change in the cache of resources is incomplete, ignoring it", "path", path)
 	}
 	if ending == goodEnding {
 		c.good[k], s.goodUnwritten = got.set, torn
@@ -104,7 +104,7 @@ func (r *Proxy) putAside(path string, reason error) {
 	if err := os.Rename(path, path+asideEnding); err != nil {
 		reason = errors.Join(reason, err)
 	}
-	r.log.Error("cache of resources is not usable, put aside", "path", path+asideEnding, "error", reason)
+	r.log.Error("cache of resources is not usable, renamed it", "path", path+asideEnding, "error", reason)
 }
 
 // restore offers Envoy what was loaded.
@@ -117,7 +117,7 @@ func (c *contribution) restore() {
 		c.loaded = c.loaded || s.known
 		for name, res := range s.accepted {
 			if owner := s.owners()[name]; owner != nil {
-				c.proxy.log.Error("cached resource left out, another upstream has one of this name", "upstream", c.name, "name", name)
+				c.proxy.log.Error("ignoring cached resource, another xds-server has one of this name", "upstream", c.name, "name", name)
 				delete(s.accepted, name)
 				continue
 			}
@@ -126,7 +126,7 @@ func (c *contribution) restore() {
 		}
 		c.unproven = c.unproven || len(differing(c.good[k], s.accepted)) > 0
 	}
-	c.proxy.log.Info("resources that Envoy accepted last are loaded", "upstream", c.name,
+	c.proxy.log.Info("loaded the resources that Envoy accepted last", "upstream", c.name,
 		"clusters", len(c.shares[clusters].accepted), "listeners", len(c.shares[listeners].accepted))
 }
 
@@ -136,7 +136,7 @@ func (r *Proxy) erase(upstream string) {
 		for _, ending := range []string{acceptedEnding, goodEnding} {
 			for _, more := range []string{"", asideEnding, temporaryEnding} {
 				if err := os.Remove(r.file(upstream, k, ending) + more); err != nil && !errors.Is(err, fs.ErrNotExist) {
-					r.log.Error("cache of resources not removed", "upstream", upstream, "error", err)
+					r.log.Error("cannot remove cache of resources", "upstream", upstream, "error", err)
 				}
 			}
 		}

@@ -232,7 +232,7 @@ func TestALargeCacheIsExtended(t *testing.T) {
 	e.subscribe(t, cds)
 	e.next(t)
 	expect(t, "Envoy clusters", len(e.have[cds]), many)
-	expect(t, "log lines", bed.log.count("not written to its end", path), 1)
+	expect(t, "log lines", bed.log.count("is incomplete, ignoring it", path), 1)
 	expect(t, "log lines of errors", bed.log.count("level=ERROR"), 0)
 }
 

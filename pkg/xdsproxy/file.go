@@ -26,10 +26,10 @@ const magic = "fairlead resources 2\n"
 const head = sha256.Size + 8
 
 var (
-	errForeign   = errors.New("it is no cache of resources in the format of this program")
-	errDamaged   = errors.New("its checksum does not fit")
-	errMalformed = errors.New("what is in it can't be read")
-	errElse      = errors.New("it is the cache of something else")
+	errForeign   = errors.New("it is not a cache of resources in the format of this program")
+	errDamaged   = errors.New("its checksum does not match")
+	errMalformed = errors.New("its content cannot be decoded")
+	errElse      = errors.New("it is the cache of another xds-server or type")
 )
 
 // content is the content of a file or of a section.

@@ -130,7 +130,7 @@ func TestAForbiddenResource(t *testing.T) {
 		want     string
 	}{
 		"of another upstream":     {map[string]types.Resource{"taken": cluster("taken", 2)}, `resource "taken" belongs to another xds-server of this Envoy`},
-		"by another name inside":  {map[string]types.Resource{"fine": cluster("taken", 2)}, `resource "fine" calls itself "taken"`},
+		"by another name inside":  {map[string]types.Resource{"fine": cluster("taken", 2)}, `resource "fine" has the name "taken" in its content`},
 		"that the check refuses":  {map[string]types.Resource{"forbidden": cluster("forbidden", 1)}, "it is forbidden"},
 		"in one response of good": {map[string]types.Resource{"forbidden": cluster("forbidden", 1), "good": cluster("good", 1)}, "it is forbidden"},
 		"without a name":          {map[string]types.Resource{"": cluster("", 1)}, "a resource has no name"},

@@ -195,9 +195,9 @@ func (c *contribution) rollBack(to [kinds]set) {
 			changes[name] = s.offered[name]
 		}
 		listed := strings.Join(names[:min(len(names), maxNames)], ", ")
-		why := fmt.Sprintf("Envoy ended %d times in a row with the newest %s; it was given what it ran with before (these are taken back: %d, such as %s)",
+		why := fmt.Sprintf("Envoy ended %d times in a row with the newest %s; its previous ones are restored (rolled back: %d, such as %s)",
 			crashLimit, s.kind, len(names), listed)
-		c.proxy.log.Error("resources taken back", "upstream", c.name, "type_url", s.kind.typeURL(), "error", why)
+		c.proxy.log.Error("resources rolled back", "upstream", c.name, "type_url", s.kind.typeURL(), "error", why)
 		s.reject(changes, newStatus(codes.Aborted, why), true, to[k])
 		for _, name := range names {
 			s.accept(name, to[k][name])

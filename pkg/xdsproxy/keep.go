@@ -63,10 +63,10 @@ func (c *contribution) write() bool {
 	r := c.proxy
 	switch {
 	case failed != nil && !c.diskFails:
-		r.log.Error("resources not written to disk, trying again: Envoy would not come up with them without the xds-server",
+		r.log.Error("cannot write resources to disk, retrying: without the xds-server Envoy would not start with them",
 			"upstream", c.name, "error", failed)
 	case failed == nil && c.diskFails:
-		r.log.Info("resources written to disk again", "upstream", c.name)
+		r.log.Info("resources are written to disk again", "upstream", c.name)
 	}
 	c.diskFails = failed != nil
 	return failed == nil

@@ -126,7 +126,7 @@ func (r *Proxy) Keep(upstreams ...Upstream) {
 	}
 	r.mu.Unlock()
 	for name := range unknown {
-		r.log.Info("forgetting cached resources, nobody is called so any more", "upstream", name)
+		r.log.Info("removing cached resources, no enrolment has this name", "upstream", name)
 		r.Remove(name)
 	}
 }

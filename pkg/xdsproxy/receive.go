@@ -57,7 +57,7 @@ func examine(k kind, message *discoveryv3.Resource) error {
 		return fmt.Errorf("reading resource %q: %w", message.GetName(), err)
 	}
 	if inner != message.GetName() {
-		return fmt.Errorf("resource %q calls itself %q", message.GetName(), inner)
+		return fmt.Errorf("resource %q has the name %q in its content", message.GetName(), inner)
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func (s *share) admit(touched map[string]bool) {
 		faults = faults[:min(len(faults), maxReasons)]
 		maps.DeleteFunc(changes, func(name string, res *resource) bool { return res.version() == instead[name].version() })
 		err := errors.Join(faults...)
-		s.of.proxy.log.Error("resources refused before Envoy", "upstream", s.of.name, "type_url", s.kind.typeURL(), "error", err)
+		s.of.proxy.log.Error("resources rejected before Envoy", "upstream", s.of.name, "type_url", s.kind.typeURL(), "error", err)
 		s.reject(changes, newStatus(codes.InvalidArgument, err.Error()), false, instead)
 		return
 	}

@@ -21,7 +21,7 @@ const maxPending = 64
 var (
 	errSilent   = errors.New("the xds-server has not answered in time")
 	errTooMany  = errors.New("the xds-server does not wait for answers")
-	errNotAsked = errors.New("the xds-server sends what it was not asked for")
+	errNotAsked = errors.New("the xds-server sends resources that were not requested")
 )
 
 // wildcard subscribes to all resources of a type.

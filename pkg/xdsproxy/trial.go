@@ -121,14 +121,14 @@ func (r *Proxy) loadTrials() {
 	for count := 1; err == nil && count <= crashLimit; count++ {
 		if bytes.Equal(data, encodeTrials(count)) {
 			r.trials.count, r.recorded = count, count
-			r.log.Info("Envoy did not run for long with its newest resources", "times", count)
+			r.log.Info("Envoy ended early with its newest resources", "times", count)
 			return
 		}
 	}
 	if err == nil {
 		err = errDamaged
 	}
-	r.log.Error("record of crashes is not usable, beginning a new one", "path", path, "error", err)
+	r.log.Error("record of crashes is not usable, starting a new one", "path", path, "error", err)
 }
 
 // unrecorded is the count of an unreadable file.
@@ -155,7 +155,7 @@ func (r *Proxy) record() {
 	if err == nil {
 		r.recorded = count
 	} else if !r.recordFails {
-		r.log.Error("record of crashes not written: those that take this agent with them may not be counted", "error", err)
+		r.log.Error("cannot write record of crashes: crashes that also end this agent may not be counted", "error", err)
 	}
 	r.recordFails = err != nil
 }

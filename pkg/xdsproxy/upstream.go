@@ -15,9 +15,9 @@ import (
 )
 
 // ErrOver is wrapped by the error of Run if the xds-server will never serve this identity again.
-var ErrOver = errors.New("this identity is over for good")
+var ErrOver = errors.New("this identity is permanently rejected")
 
-var errRemoved = errors.New("what the upstream contributed was dropped")
+var errRemoved = errors.New("the resources of the upstream were removed")
 
 // reopening is the wait between two streams. After an outage of any length, the proxy retries within its maximum.
 var reopening = retry.Backoff{Min: 200 * time.Millisecond, Max: 4 * time.Second}
@@ -38,13 +38,13 @@ func (r *Proxy) run(ctx context.Context, u Upstream) error {
 		case ctx.Err() != nil:
 			continue
 		case code == codes.FailedPrecondition:
-			return fmt.Errorf("asking for resources of %s: %w: %s", u.Name, ErrOver, status.Convert(err).Message())
+			return fmt.Errorf("requesting resources of %s: %w: %s", u.Name, ErrOver, status.Convert(err).Message())
 		case errors.Is(err, errRemoved):
 			attempt, lost = -1, codes.OK
 			continue
 		case answered:
 			attempt, lost = 0, code
-			r.log.Warn("xds-server lost, Envoy goes on with what it has", "upstream", u.Name, "error", err)
+			r.log.Warn("xds-server disconnected, Envoy keeps its configuration", "upstream", u.Name, "error", err)
 		default:
 			c.unanswered(code != lost, err)
 			lost = code
@@ -74,9 +74,9 @@ func (c *contribution) unanswered(reason bool, err error) {
 	c.proxy.mu.Unlock()
 	switch {
 	case shouldLog:
-		c.proxy.log.Info("Envoy is served from the cache, the xds-server does not answer", "upstream", c.name, "error", err)
+		c.proxy.log.Info("xds-server does not answer, Envoy is served from the cache", "upstream", c.name, "error", err)
 	case reason:
-		c.proxy.log.Warn("xds-server does not answer, trying again", "upstream", c.name, "error", err)
+		c.proxy.log.Warn("xds-server does not answer, retrying", "upstream", c.name, "error", err)
 	}
 }
 

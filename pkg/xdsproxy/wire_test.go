@@ -234,7 +234,7 @@ func TestAnEnvoyThatComesBackIsSentNothing(t *testing.T) {
 	}
 	bed.is(t, "a", "serves from the cache", func(s xdsproxy.State) bool { return s.Cached && !s.Connected && !s.Since.IsZero() })
 	eventually.True(t, patience, "it says so", func() error {
-		if n := bed.log.count("level=INFO", "Envoy is served from the cache, the xds-server does not answer", "upstream=a"); n != 1 {
+		if n := bed.log.count("level=INFO", "xds-server does not answer, Envoy is served from the cache", "upstream=a"); n != 1 {
 			return fmt.Errorf("%d lines do", n)
 		}
 		return nil

@@ -127,7 +127,7 @@ func (s *servers) without(t *testing.T, server *proc.Service) time.Duration {
 	server.Hold()
 	member := s.Member(t, name, nil)
 	edge := s.StartEdge(t, lab.EdgeSpec{Name: "edge-" + name}, member)
-	eventually(t, s.LogContains("edge-"+name, "new certificate"))
+	eventually(t, s.LogContains("edge-"+name, "certificate obtained"))
 	signed := time.Since(start)
 	eventually(t, member.Works)
 	routed := time.Since(start)

@@ -46,7 +46,7 @@ func (d *doors) enrolment(t *testing.T) {
 		mixed := strings.Replace(string(bern.BootstrapFile(t)), tokenOf(t, bern), tokenOf(t, riga), 1)
 		edge, err := d.RunEdge(lab.EdgeSpec{Name: "edge-mixed", Bootstraps: [][]byte{[]byte(mixed)}})
 		must(t, err)
-		eventually(t, d.LogContains("edge-mixed", "of the tunnel"))
+		eventually(t, d.LogContains("edge-mixed", "to the tunnel"))
 		must(t, riga.Unreachable(t.Context()))
 		world.StopEdge(t, edge)
 	})

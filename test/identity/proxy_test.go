@@ -79,7 +79,7 @@ func (d *doors) behindProxy(t *testing.T) {
 		"--proxy=http://" + net.JoinHostPort(netns.ProxyAddress().String(), fmt.Sprint(proxyPort)), "--proxy-credentials-file=" + credentials,
 	}}, m)
 	that(t, "an edge whose password the proxy refuses says so", func(t *testing.T) {
-		eventually(t, d.LogContains("edge-secluded", "does not take the user and password"))
+		eventually(t, d.LogContains("edge-secluded", "rejects the user and password"))
 	})
 	that(t, "with the right password enrolment, configuration and tunnels all go through the proxy", func(t *testing.T) {
 		must(t, os.WriteFile(credentials, []byte(proxyUser+":"+proxyPassword+"\n"), 0o600))

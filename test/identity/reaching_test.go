@@ -95,7 +95,7 @@ func (d *doors) changingDNS(t *testing.T) {
 	must(t, err)
 	r.join(t)
 	that(t, "a gateway whose name does not exist yet is told, and waited for", func(t *testing.T) {
-		eventually(t, d.LogContains("edge-dns", "knows no address of this name"))
+		eventually(t, d.LogContains("edge-dns", "DNS has no address for this name"))
 	})
 	that(t, "as soon as DNS knows the gateway the edge comes up", func(t *testing.T) {
 		dns.Set(netns.PublicName, netns.PublicAddress(0))
@@ -133,7 +133,7 @@ func (d *doors) inTheWay(t *testing.T) {
 	box := newInspector(t, r.site.Namespace, netip.AddrPortFrom(trap, netns.PublicPort), public(netns.PublicAddress(0)))
 	r.join(t)
 	that(t, "an edge behind a box that inspects TLS says so, and whose certificate it saw", func(t *testing.T) {
-		eventually(t, d.LogContains("edge-middle", "inspect", "Corporate Inspection CA"))
+		eventually(t, d.LogContains("edge-middle", "inspects TLS", "Corporate Inspection CA"))
 	})
 	that(t, "an edge in a network that wants a person to log in first says so", func(t *testing.T) {
 		box.mode.Store(captive)
@@ -141,7 +141,7 @@ func (d *doors) inTheWay(t *testing.T) {
 	})
 	that(t, "an edge whose firewall cuts what it does not know says so", func(t *testing.T) {
 		box.mode.Store(cutting)
-		eventually(t, d.LogContains("edge-middle", "connection was cut"))
+		eventually(t, d.LogContains("edge-middle", "connection was closed"))
 	})
 	that(t, "when whatever was in the way is gone the edge comes up by itself", func(t *testing.T) {
 		box.mode.Store(open)
@@ -156,7 +156,7 @@ func (d *doors) blackHole(t *testing.T) {
 	must(t, r.site.SetHost(netns.PublicName, dead))
 	r.join(t)
 	that(t, "an edge in a network that swallows everything says so", func(t *testing.T) {
-		must(t, proc.Wait(t.Context(), 2*patience, d.LogContains("edge-hole", "nobody answers")))
+		must(t, proc.Wait(t.Context(), 2*patience, d.LogContains("edge-hole", "no answer: the machine is down")))
 	})
 	must(t, r.site.SetHost(netns.PublicName, netns.PublicAddress(0), netns.PublicAddress(1)))
 	must(t, proc.Wait(t.Context(), 2*patience, r.Works))

@@ -40,7 +40,7 @@ func (d *doors) offForMonths(t *testing.T) {
 		old := regexp.MustCompile(`token: .*`).ReplaceAll(bootstrap, []byte("token: fl1.long-gone"))
 		must(t, os.WriteFile(file, old, 0o600))
 		d.age(t, edge, 91*day)
-		eventually(t, d.LogContains("edge-tallinn", "can't be renewed any more"))
+		eventually(t, d.LogContains("edge-tallinn", "can no longer be renewed"))
 		must(t, m.Unreachable(t.Context()))
 	})
 	that(t, "beyond the grace time a new bootstrap file at its place brings the edge back, as another node", func(t *testing.T) {

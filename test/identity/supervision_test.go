@@ -117,7 +117,7 @@ func (o *outage) startsAlone(t *testing.T, p *prepared) {
 		world.StopEdge(t, p.corruptEdge)
 		damage(t, filepath.Join(p.corruptEdge.StateDir, "cache"))
 		p.corruptEdge.Resume()
-		eventually(t, o.LogContains("edge-corrupt", "aside"))
+		eventually(t, o.LogContains("edge-corrupt", "cache of resources is not usable"))
 		pid := p.corruptEdge.Process().PID()
 		start := time.Now()
 		must(t, proc.Wait(t.Context(), patience, func(context.Context) error {

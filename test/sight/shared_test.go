@@ -244,7 +244,7 @@ func (r *room) sleeps(t *testing.T) func(*testing.T) {
 	must(t, err)
 	edge, err := r.world.RunEdge(lab.EdgeSpec{Name: "edge-sleeper", Bootstraps: [][]byte{file}, Site: r.site.Namespace})
 	must(t, err)
-	eventually(t, r.world.LogContains("edge-sleeper", "new certificate"))
+	eventually(t, r.world.LogContains("edge-sleeper", "certificate obtained"))
 	world.StopEdge(t, edge)
 	r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *proc.Spec) { *s = usual })
 	t.Cleanup(func() { world.StopEdge(t, edge) })

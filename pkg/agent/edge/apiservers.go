@@ -28,7 +28,7 @@ const (
 )
 
 // errNoAPIServer reports that there is no apiserver to probe.
-var errNoAPIServer = errors.New("its Envoy was given no apiserver to dial")
+var errNoAPIServer = errors.New("its Envoy has no apiserver to dial")
 
 // prober probes the apiservers that Envoy has been given.
 type prober struct {
@@ -85,7 +85,7 @@ func (s *prober) run(ctx context.Context) error {
 			continue // the apiservers have changed
 		default:
 			if result.Healthy != healthy || !known {
-				s.log.Info("looked at the apiserver", "address", result.Address, "healthy", result.Healthy, "message", result.Message)
+				s.log.Info("apiserver probed", "address", result.Address, "healthy", result.Healthy, "message", result.Message)
 			}
 			healthy, known = result.Healthy, true
 			s.status.SetAPIServer(result.Result)

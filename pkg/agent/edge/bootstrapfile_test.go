@@ -24,10 +24,10 @@ func TestReadBootstrapFile(t *testing.T) {
 			want: BootstrapFile{Gateway: Addresses{"a.example.com:443", "b.example.com:443"}},
 		},
 		"several gateways, in the plural":        {in: "gateways:\n- a.example.com:443\n", want: BootstrapFile{Gateways: Addresses{"a.example.com:443"}}},
-		"a gateway that is no address":           {in: "gateway: {host: a}\ntoken: fl1.abc\n", wantErr: "is no YAML"},
+		"a gateway that is no address":           {in: "gateway: {host: a}\ntoken: fl1.abc\n", wantErr: "is not YAML"},
 		"a field of a newer version":             {in: "token: fl1.abc\nproxy: http://proxy:3128\n", want: BootstrapFile{Token: "fl1.abc"}},
 		"an empty one":                           {},
-		"no YAML, of which the error shows none": {in: "token: [fl1.abc", wantErr: "is no YAML"},
+		"no YAML, of which the error shows none": {in: "token: [fl1.abc", wantErr: "is not YAML"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

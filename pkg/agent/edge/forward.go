@@ -27,11 +27,11 @@ func listenForward(dir string, log *slog.Logger) (net.Listener, model.Endpoint, 
 			endpoint, err := model.ParseEndpoint(at)
 			return listener, endpoint, err
 		}
-		log.Warn("the port of last time is taken: tunnels wait for new configuration", "address", at, "error", err)
+		log.Warn("previous port is in use: tunnels wait for new configuration", "address", at, "error", err)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, model.Endpoint{}, fmt.Errorf("listening for Envoy's way through the proxy: %w", err)
+		return nil, model.Endpoint{}, fmt.Errorf("listening for Envoy's connections through the proxy: %w", err)
 	}
 	at, err := model.ParseEndpoint(listener.Addr().String())
 	if err != nil {
@@ -39,7 +39,7 @@ func listenForward(dir string, log *slog.Logger) (net.Listener, model.Endpoint, 
 		return nil, model.Endpoint{}, err
 	}
 	if err := disk.Replace(path, []byte(at.String()+"\n")); err != nil {
-		log.Warn("address of the way through the proxy not written down", "error", err)
+		log.Warn("cannot persist address of the proxy listener", "error", err)
 	}
 	return listener, at, nil
 }

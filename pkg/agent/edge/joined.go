@@ -35,7 +35,7 @@ const (
 )
 
 // ErrNoAnswer reports that no agent has read the file yet.
-var ErrNoAnswer = errors.New("no agent has taken it: does one run with this state folder? The next one takes it when it starts")
+var ErrNoAnswer = errors.New("no agent has read it: does one run with this state folder? The next agent reads it when it starts")
 
 // JoinedStatus is the agent's status of a bootstrap file.
 type JoinedStatus struct {
@@ -72,7 +72,7 @@ func Join(ctx context.Context, stateDir string, data []byte) (Joined, error) {
 	}
 	answer := filepath.Join(root, name, joinedStatusFile)
 	if err := os.Remove(answer); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return Joined{}, fmt.Errorf("removing answer of before: %w", err)
+		return Joined{}, fmt.Errorf("removing previous answer: %w", err)
 	}
 	path := filepath.Join(root, name+JoinedSuffix)
 	if err := disk.Replace(path, data); err != nil {
@@ -88,7 +88,7 @@ func Join(ctx context.Context, stateDir string, data []byte) (Joined, error) {
 // Leave reverts Join: the agent leaves the tunnel and removes its key.
 func Leave(stateDir, name string) error {
 	if !filepath.IsLocal(name) || strings.ContainsRune(name, filepath.Separator) {
-		return fmt.Errorf("leaving tunnel: %q is no name of one", name)
+		return fmt.Errorf("leaving tunnel: %q is not a name that edge-agent join printed", name)
 	}
 	if err := os.Remove(filepath.Join(stateDir, JoinedFolder, name+JoinedSuffix)); err != nil {
 		return fmt.Errorf("leaving tunnel: %w", err)
@@ -108,7 +108,7 @@ func waitJoined(ctx context.Context, answer, hash string) (node string, err erro
 			case current.Error != "":
 				why = errors.New(current.Error)
 			default:
-				why = errors.New("the agent has taken it, and has no certificate yet")
+				why = errors.New("the agent has read it, and has no certificate yet")
 			}
 		}
 		select {
@@ -132,9 +132,9 @@ func (f BootstrapFile) Check() error {
 	addresses := slices.Concat(f.Gateway, f.Gateways)
 	switch {
 	case f.Token == "":
-		return errors.New("checking bootstrap file: there is no token in it")
+		return errors.New("checking bootstrap file: it has no token")
 	case len(addresses) == 0:
-		return errors.New("checking bootstrap file: there is no gateway in it")
+		return errors.New("checking bootstrap file: it names no gateway")
 	}
 	for _, a := range addresses {
 		if _, err := model.ParseEndpoint(a); err != nil {
@@ -145,7 +145,7 @@ func (f BootstrapFile) Check() error {
 		return fmt.Errorf("checking bootstrap file: %w", err)
 	}
 	if _, err := certs.Bundle(f.CA).Roots(); err != nil {
-		return errors.New("checking bootstrap file: ca: it is no certificate in PEM")
+		return errors.New("checking bootstrap file: ca: it is not a certificate in PEM")
 	}
 	return nil
 }
@@ -159,14 +159,14 @@ func (f BootstrapFile) Same(other BootstrapFile) bool {
 // openJoined makes the folder of joined tunnels, with the owner of the state folder. An agent makes it when it starts.
 func openJoined(stateDir string) (string, error) {
 	if _, err := os.Stat(stateDir); err != nil {
-		return "", fmt.Errorf("looking for the state folder of an agent: %w: name the folder of the one that runs by --state-dir", err)
+		return "", fmt.Errorf("finding state folder of the running agent: %w: set --state-dir to its folder", err)
 	}
 	root := filepath.Join(stateDir, JoinedFolder)
 	switch err := os.Mkdir(root, 0o700); {
 	case errors.Is(err, os.ErrExist):
 		return root, nil
 	case err != nil:
-		return "", fmt.Errorf("making folder of joined tunnels: %w", err)
+		return "", fmt.Errorf("creating folder of joined tunnels: %w", err)
 	}
 	return root, giveAway(root, stateDir)
 }
@@ -175,14 +175,14 @@ func openJoined(stateDir string) (string, error) {
 func giveAway(path, folder string) error {
 	info, err := os.Stat(folder)
 	if err != nil {
-		return fmt.Errorf("looking for the owner of %s: %w", folder, err)
+		return fmt.Errorf("finding owner of %s: %w", folder, err)
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || os.Geteuid() != 0 {
 		return nil
 	}
 	if err := os.Lchown(path, int(owner.Uid), int(owner.Gid)); err != nil {
-		return fmt.Errorf("giving %s to the agent: %w", path, err)
+		return fmt.Errorf("writing %s for the agent: %w", path, err)
 	}
 	return nil
 }
@@ -199,7 +199,7 @@ func joinedName(root string, file BootstrapFile) (string, error) {
 		}
 	}
 	if len(names) >= MaxJoined {
-		return "", fmt.Errorf("joining tunnel: this edge has joined %d already, which is as many as it may: leave one of them by `edge-agent leave NAME`: %s", len(names), strings.Join(names, ", "))
+		return "", fmt.Errorf("joining tunnel: this edge has joined %d tunnels, the maximum: leave one of them with `edge-agent leave NAME`: %s", len(names), strings.Join(names, ", "))
 	}
 	return file.TunnelDomain + "-" + Hash([]byte(file.ID+"\n"+file.CA)), nil
 }
@@ -208,7 +208,7 @@ func joinedName(root string, file BootstrapFile) (string, error) {
 func JoinedNames(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("looking for joined tunnels: %w", err)
+		return nil, fmt.Errorf("listing joined tunnels: %w", err)
 	}
 	var names []string
 	for _, e := range entries {
@@ -237,7 +237,7 @@ func WriteJoinedStatus(dir string, s JoinedStatus) error {
 		return nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("making folder of joined tunnel: %w", err)
+		return fmt.Errorf("creating folder of joined tunnel: %w", err)
 	}
 	return disk.Replace(path, data)
 }

@@ -47,8 +47,8 @@ func (n nearness) update(trip time.Duration, log *slog.Logger) bool {
 		err = nil
 	}
 	if err != nil {
-		log.Warn("how far the gateways are not written down, so the next start decides anew", "error", err)
+		log.Warn("cannot persist gateway round-trip times: the next start decides again", "error", err)
 	}
-	log.Info("the size of the tunnels' buffers follows the round trip to the gateways", "round_trip", trip, "near", near)
+	log.Info("tunnel buffer size follows the round-trip time to the gateways", "round_trip", trip, "near", near)
 	return near
 }

@@ -108,7 +108,7 @@ func (e *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
 		return certs.Identity{}, nil, err
 	}
 	if credential.Token == "" {
-		return certs.Identity{}, nil, errors.New("enrolling edge: there is no bootstrap token")
+		return certs.Identity{}, nil, errors.New("enrolling edge: it has no bootstrap token")
 	}
 	if err := e.foreign.reject(credential); err != nil {
 		return certs.Identity{}, nil, err
@@ -132,14 +132,14 @@ func (e *Role) verify(identity certs.Identity, credential Credential) error {
 		return err
 	}
 	if err := e.foreign.remember(credential.Token, subject.ID); err != nil {
-		e.log.Warn("a token of another tunnel not written down, so the next start will use up more of it", "error", err)
+		e.log.Warn("cannot persist that the token belongs to another tunnel: the next start uses the token again", "error", err)
 	}
 	return e.foreign.reject(credential)
 }
 
 // Cure implements identity.Role.
 func (*Role) Cure() string {
-	return "put the present content of the Cluster's Secret <cluster>-edge-bootstrap in place of the bootstrap file: it is read at each attempt"
+	return "replace the bootstrap file with the current content of the Cluster's Secret <cluster>-edge-bootstrap: it is read at each attempt"
 }
 
 // Expected implements identity.Role.
@@ -154,7 +154,7 @@ func (e *Role) Control() (model.TunnelDomain, *dial.Way) { return e.Domain, e.Wa
 // Owns implements identity.Role.
 func (e *Role) Owns(subject model.Subject) error {
 	if subject.Role != model.RoleEdge {
-		return fmt.Errorf("using identity of an edge: the certificate is that of a %s", subject.Role)
+		return fmt.Errorf("using identity of an edge: the certificate has the role %s", subject.Role)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func (t targets) check(resource *anypb.Any) error {
 	}
 	allowed, cure := t.apiservers, "allow it with --allow-target"
 	if strings.HasPrefix(c.GetName(), "gateway-") {
-		allowed, cure = t.gateways, "it is no gateway of this edge: name it with --gateway"
+		allowed, cure = t.gateways, "it is not a gateway of this edge: add it with --gateway"
 	}
 	for _, group := range c.GetLoadAssignment().GetEndpoints() {
 		for _, e := range group.GetLbEndpoints() {

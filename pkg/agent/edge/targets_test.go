@@ -42,11 +42,11 @@ func TestWhatAnEdgeWithAnAllowListAccepts(t *testing.T) {
 		"an apiserver that is not":        {in: clusterOf("apiserver_edge-a", stray), wantErr: "dials 169.254.169.254:80, which this edge does not allow: allow it with --allow-target"},
 		"one of two that is not":          {in: clusterOf("apiserver_edge-a", target, stray), wantErr: stray.String()},
 		"another port":                    {in: clusterOf("apiserver_edge-a", model.Endpoint{Host: target.Host, Port: 22}), wantErr: "10.0.0.10:22"},
-		"a gateway that is none":          {in: clusterOf("gateway-0_edge-a", stray), wantErr: "name it with --gateway"},
-		"a gateway that is an apiserver":  {in: clusterOf("gateway-0_edge-a", target), wantErr: "name it with --gateway"},
+		"a gateway that is none":          {in: clusterOf("gateway-0_edge-a", stray), wantErr: "add it with --gateway"},
+		"a gateway that is an apiserver":  {in: clusterOf("gateway-0_edge-a", target), wantErr: "add it with --gateway"},
 		"an apiserver that is a gateway":  {in: clusterOf("apiserver_edge-a", atFront), wantErr: "--allow-target"},
-		"an Envoy cluster with odd names": {in: clusterOf("metadata", stray), wantErr: "none of this subject's", always: true},
-		"apiservers of another":           {in: clusterOf("apiserver_edge-b", target), wantErr: "none of this subject's", always: true},
+		"an Envoy cluster with odd names": {in: clusterOf("metadata", stray), wantErr: "does not belong to this subject", always: true},
+		"apiservers of another":           {in: clusterOf("apiserver_edge-b", target), wantErr: "does not belong to this subject", always: true},
 		"a socket of the machine":         {in: socketOfTheMachine(), wantErr: "pipe is set", always: true},
 	}
 	for name, tc := range tests {

@@ -61,10 +61,10 @@ func (a Client) ask(ctx context.Context, method, path string) ([]byte, error) {
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAdminAnswer))
 	if err != nil {
-		return nil, fmt.Errorf("asking Envoy for %s: %w", path, err)
+		return nil, fmt.Errorf("querying Envoy for %s: %w", path, err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("asking Envoy for %s: status %d: %.100s", path, response.StatusCode, body)
+		return nil, fmt.Errorf("querying Envoy for %s: status %d: %.100s", path, response.StatusCode, body)
 	}
 	return body, nil
 }
@@ -76,11 +76,11 @@ func (a Client) open(ctx context.Context, method, path string) (*http.Response, 
 	}}
 	request, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("asking Envoy for %s: %w", path, err)
+		return nil, fmt.Errorf("querying Envoy for %s: %w", path, err)
 	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return nil, fmt.Errorf("asking Envoy for %s: %w", path, err)
+		return nil, fmt.Errorf("querying Envoy for %s: %w", path, err)
 	}
 	return response, nil
 }
@@ -196,20 +196,20 @@ func (a Client) Sum(ctx context.Context, names string) (total int, err error) {
 func (a Client) PID() (int, error) {
 	conn, err := net.DialTimeout("unix", a.Socket, Timeout)
 	if err != nil {
-		return 0, fmt.Errorf("looking for a running Envoy: %w", err)
+		return 0, fmt.Errorf("finding running Envoy: %w", err)
 	}
 	defer conn.Close()
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
-		return 0, fmt.Errorf("looking for a running Envoy: %w", err)
+		return 0, fmt.Errorf("finding running Envoy: %w", err)
 	}
 	var peer *unix.Ucred
 	var peerErr error
 	if err := raw.Control(func(fd uintptr) { peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return 0, fmt.Errorf("looking for a running Envoy: %w", err)
+		return 0, fmt.Errorf("finding running Envoy: %w", err)
 	}
 	if peerErr != nil {
-		return 0, fmt.Errorf("looking for a running Envoy: %w", peerErr)
+		return 0, fmt.Errorf("finding running Envoy: %w", peerErr)
 	}
 	return int(peer.Pid), nil
 }

@@ -24,7 +24,7 @@ const (
 // which are never requested.
 var dumped = []string{"dynamic_active_clusters", "dynamic_warming_clusters", "dynamic_listeners"}
 
-var errDump = errors.New("reading Envoy's config_dump: it is not as expected")
+var errDump = errors.New("reading Envoy's config_dump: unexpected format")
 
 // ConfigDump writes {"configs": [...]} with the resources whose names are wanted. Envoy redacts the fields that its
 // API marks as sensitive.
@@ -83,14 +83,14 @@ func (a Client) configPart(ctx context.Context, part string, take func(json.RawM
 	case http.StatusNotFound:
 		return nil // this Envoy has none
 	default:
-		return fmt.Errorf("asking Envoy for %s: status %d", path, response.StatusCode)
+		return fmt.Errorf("querying Envoy for %s: status %d", path, response.StatusCode)
 	}
 	decoder := json.NewDecoder(io.LimitReader(response.Body, maxConfigDump))
 	for _, want := range []json.Token{json.Delim('{'), "configs", json.Delim('[')} {
 		token, err := decoder.Token()
 		switch {
 		case err != nil:
-			return fmt.Errorf("asking Envoy for %s: %w", path, err)
+			return fmt.Errorf("querying Envoy for %s: %w", path, err)
 		case token == json.Delim('}'):
 			return nil // it is empty
 		case token != want:
@@ -100,7 +100,7 @@ func (a Client) configPart(ctx context.Context, part string, take func(json.RawM
 	for decoder.More() {
 		var entry json.RawMessage
 		if err := decoder.Decode(&entry); err != nil {
-			return fmt.Errorf("asking Envoy for %s: %w", path, err)
+			return fmt.Errorf("querying Envoy for %s: %w", path, err)
 		}
 		if err := take(entry); err != nil {
 			return err

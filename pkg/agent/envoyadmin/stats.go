@@ -25,10 +25,10 @@ func (a Client) Families(ctx context.Context, names string) (map[string]*dto.Met
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxStats))
 	if err != nil {
-		return nil, fmt.Errorf("asking Envoy for its statistics: %w", err)
+		return nil, fmt.Errorf("querying Envoy for its statistics: %w", err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("asking Envoy for its statistics: status %d: %.100s", response.StatusCode, body)
+		return nil, fmt.Errorf("querying Envoy for its statistics: status %d: %.100s", response.StatusCode, body)
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))

@@ -48,7 +48,7 @@ func (e *Envoy) drain(ctx context.Context, p *process) {
 		earliest = earliest.Add(lingerTime)
 	}
 	if err := e.Admin.Post(ctx, path); err != nil {
-		e.Log.Warn("Envoy does not drain", "pid", p.pid, "error", err)
+		e.Log.Warn("cannot drain Envoy", "pid", p.pid, "error", err)
 		return
 	}
 	again := time.NewTicker(drainPoll)
@@ -63,7 +63,7 @@ func (e *Envoy) drain(ctx context.Context, p *process) {
 		case <-p.done:
 			return
 		case <-ctx.Done():
-			e.Log.Warn("stopping Envoy with connections that are open still", "pid", p.pid, "open", n)
+			e.Log.Warn("stopping Envoy with open connections", "pid", p.pid, "open", n)
 			return
 		case <-again.C:
 		}
@@ -79,10 +79,10 @@ func (e *Envoy) cutQuiet(began, lastCut time.Time) time.Time {
 	}
 	cut, err := sockets.CloseQuiet(e.Config.Clients, quiet)
 	if err != nil {
-		e.Log.Warn("idle connections of clients stay open", "error", err)
+		e.Log.Warn("cannot close idle connections of clients", "error", err)
 	}
 	if cut > 0 {
-		e.Log.Info("idle connections of clients are closed", "connections", cut)
+		e.Log.Info("closed idle connections of clients", "connections", cut)
 	}
 	return time.Now()
 }

@@ -50,16 +50,16 @@ func (e *Envoy) obtainExternal(ctx context.Context) (*process, error) {
 		return nil, err
 	}
 	if running.Mark != mark {
-		e.Log.Info("having Envoy started again, because its bootstrap changed")
+		e.Log.Info("restarting Envoy: its bootstrap changed")
 		err := e.Admin.Post(ctx, "/quitquitquit")
 		if err == nil {
 			e.Events.Stopped()
 		}
-		return nil, errors.Join(errors.New("looking for Envoy: it is being started again"), err)
+		return nil, errors.Join(errors.New("finding Envoy: it is being restarted"), err)
 	}
 	p, err := e.followExternal()
 	if err == nil {
-		e.Log.Info("Envoy runs, holding on to it")
+		e.Log.Info("following the running Envoy")
 	}
 	return p, err
 }
@@ -70,9 +70,9 @@ func (e *Envoy) followExternal() (*process, error) {
 	admin := e.Admin
 	conn, err := net.DialTimeout("unix", admin.Socket, envoyadmin.Timeout)
 	if err != nil {
-		return nil, fmt.Errorf("looking for Envoy: %w", err)
+		return nil, fmt.Errorf("finding Envoy: %w", err)
 	}
-	p := &process{done: make(chan struct{}), reason: "ended, and its container alone knows how"}
+	p := &process{done: make(chan struct{}), reason: "ended: its container has the exit status"}
 	p.stop = func() {
 		_ = admin.Post(context.Background(), "/quitquitquit") // an error means that it has ended
 		select {

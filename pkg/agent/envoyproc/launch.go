@@ -71,10 +71,10 @@ func prepare(c Config) (launch, error) {
 	}
 	l := launch{dir: c.Dir, log: c.Log, args: arguments(c)}
 	if l.program, err = exec.LookPath(c.Program); err != nil {
-		return launch{}, fmt.Errorf("looking for Envoy: %w", err)
+		return launch{}, fmt.Errorf("finding Envoy: %w", err)
 	}
 	if l.program, err = filepath.Abs(l.program); err != nil { // Envoy starts in another working directory
-		return launch{}, fmt.Errorf("looking for Envoy: %w", err)
+		return launch{}, fmt.Errorf("finding Envoy: %w", err)
 	}
 	hash, err := l.hash(data)
 	if err != nil {
@@ -90,7 +90,7 @@ func prepare(c Config) (launch, error) {
 func (l launch) hash(bootstrap []byte) (string, error) {
 	program, err := os.Stat(l.program)
 	if err != nil {
-		return "", fmt.Errorf("looking for Envoy: %w", err)
+		return "", fmt.Errorf("finding Envoy: %w", err)
 	}
 	all, err := json.Marshal([]any{bootstrap, l.args, l.log, l.program, program.Size(), program.ModTime().UnixNano()})
 	if err != nil {
@@ -103,7 +103,7 @@ func (l launch) hash(bootstrap []byte) (string, error) {
 func (l launch) write(bootstrap []byte) error {
 	old, err := filepath.Glob(filepath.Join(l.dir, "envoy-*.yaml"))
 	if err != nil {
-		return fmt.Errorf("looking for old bootstraps: %w", err)
+		return fmt.Errorf("listing old bootstraps: %w", err)
 	}
 	if !slices.Contains(old, filepath.Join(l.dir, l.config)) {
 		if err := disk.Replace(filepath.Join(l.dir, l.config), bootstrap); err != nil {

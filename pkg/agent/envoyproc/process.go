@@ -108,7 +108,7 @@ func follow(pid int) (*process, error) {
 		return nil, fmt.Errorf("adopting Envoy: %w", err)
 	}
 	p := newProcess(handle)
-	p.reason = "ended, and its parent alone knows how" // its parent was an earlier agent
+	p.reason = "ended: the exit status is unknown because an earlier agent started it" // its parent was an earlier agent
 	go func() {
 		defer close(p.done)
 		defer unix.Close(fd)

@@ -71,7 +71,7 @@ func (s *supervisor) runOnce(ctx, work context.Context) (again bool) {
 		if ctx.Err() == nil {
 			s.began(err)
 			if s.reasons.New(err) {
-				s.log.Error("Envoy is not running, trying again", "error", err)
+				s.log.Error("cannot run Envoy, retrying", "error", err)
 			}
 		}
 		return true
@@ -84,7 +84,7 @@ func (s *supervisor) runOnce(ctx, work context.Context) (again bool) {
 		select {
 		case <-p.done:
 			s.ends++
-			s.log.Error("Envoy ended, starting it again", "pid", p.pid, "reason", p.reason, "times", s.ends)
+			s.log.Error("Envoy ended, restarting it", "pid", p.pid, "reason", p.reason, "times", s.ends)
 			s.ended(p.reason, s.ends)
 			return true
 		case <-ran.C:
@@ -124,10 +124,10 @@ func (e *Envoy) obtain(ctx context.Context) (*process, error) {
 	case err != nil:
 		return nil, err
 	case same:
-		e.Log.Info("Envoy runs already, taking it over", "pid", p.pid)
+		e.Log.Info("adopting the running Envoy", "pid", p.pid)
 		return p, nil
 	case p != nil:
-		e.Log.Info("stopping an Envoy that was started otherwise", "pid", p.pid)
+		e.Log.Info("stopping a running Envoy with another configuration", "pid", p.pid)
 		e.drain(ctx, p)
 		p.stop()
 		e.Events.Stopped()

@@ -79,7 +79,7 @@ func newAdmissions(c Config, deps Deps, t *tenants, table *tunnels.Table) *admis
 	}
 	t.onNames = a.setNames
 	if err := a.restore(); err != nil && !errors.Is(err, os.ErrNotExist) {
-		a.log.Warn("known sources are not restored", "error", err)
+		a.log.Warn("cannot load known sources", "error", err)
 	}
 	return a
 }
@@ -203,7 +203,7 @@ func (a *admissions) closeExcess() {
 	a.mu.Lock()
 	a.closed.excess += uint64(closed)
 	a.mu.Unlock()
-	a.log.Warn("tunnels beyond the limit of their edge or tunnel id are closed", "closed", closed, "excess", len(keys))
+	a.log.Warn("closed tunnels beyond the limit of their edge or tunnel id", "closed", closed, "excess", len(keys))
 	if err != nil {
 		a.log.Error("cannot close tunnels beyond the limit", "error", err)
 	}
@@ -228,7 +228,7 @@ func (a *admissions) closeSilent(ctx context.Context) {
 		a.mu.Lock()
 		a.closed.silent += uint64(closed)
 		a.mu.Unlock()
-		a.log.Warn("silent connections beyond the limit of their source are closed", "closed", closed)
+		a.log.Warn("closed silent connections beyond the limit of their source", "closed", closed)
 	}
 }
 
@@ -240,7 +240,7 @@ func (a *admissions) logRejections() {
 	a.mu.Unlock()
 	for _, reason := range admission.Reasons {
 		if r := rejected[reason]; r.count > 0 {
-			a.log.Warn("connections or tunnels are refused", "reason", string(reason), "count", r.count,
+			a.log.Warn("connections or tunnels are rejected", "reason", string(reason), "count", r.count,
 				"first_source", r.source.String(), "first_node", r.edge.Node, "first_tunnel", r.edge.ID)
 		}
 	}
@@ -255,7 +255,7 @@ func (a *admissions) save(always bool) {
 		err = disk.Replace(a.knownPath(), data)
 	}
 	if err != nil {
-		a.log.Warn("known sources are not saved", "error", err)
+		a.log.Warn("cannot save known sources", "error", err)
 	}
 }
 

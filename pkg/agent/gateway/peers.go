@@ -66,7 +66,7 @@ func (s *peerServers) connect(ctx context.Context) error {
 	at := s.gateway.Servers
 	addresses, err := net.DefaultResolver.LookupHost(ctx, at.Host)
 	if err != nil {
-		return fmt.Errorf("looking up the xds-servers: %w", err)
+		return fmt.Errorf("resolving the xds-servers: %w", err)
 	}
 	slices.Sort(addresses)
 	addresses = slices.Compact(addresses)

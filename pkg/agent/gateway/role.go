@@ -58,7 +58,7 @@ func (g *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
 
 // Cure implements identity.Role.
 func (*Role) Cure() string {
-	return "give the gateway the present token, of the Secret fairlead-gateway-bootstrap or of its ServiceAccount: it is read at each attempt"
+	return "give the gateway the current token, from the Secret fairlead-gateway-bootstrap or from its ServiceAccount: it is read at each attempt"
 }
 
 // Expected implements identity.Role.
@@ -73,7 +73,7 @@ func (g *Role) Control() (model.TunnelDomain, *dial.Way) { return g.Domain, g.Wa
 // Owns implements identity.Role.
 func (g *Role) Owns(subject model.Subject) error {
 	if subject.Role != model.RoleGateway || subject.Node != g.Name {
-		return fmt.Errorf("using identity of %s: the certificate is that of the %s %s", g.Name, subject.Role, subject.Node)
+		return fmt.Errorf("using identity of %s: the certificate belongs to the %s %s", g.Name, subject.Role, subject.Node)
 	}
 	return nil
 }

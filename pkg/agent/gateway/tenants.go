@@ -123,7 +123,7 @@ func (t *tenants) run(ctx context.Context, domain model.TunnelDomain) {
 			continue
 		}
 		if err := t.limit(ctx); err != nil && ctx.Err() == nil {
-			t.log.Debug("limits not set, trying again", "error", err)
+			t.log.Debug("cannot set limits, retrying", "error", err)
 		}
 	}
 }
@@ -220,7 +220,7 @@ func (t *tenants) decide(now time.Time, sure bool) {
 	t.absent, t.absences, t.unreachable, t.names = absent, len(absent), unreachable, len(t.known)
 	t.mu.Unlock()
 	if len(changed) > 0 {
-		t.log.Debug("workload clusters without a tunnel", "dark", len(unreachable), "changed", len(changed))
+		t.log.Debug("workload clusters are unreachable", "dark", len(unreachable), "changed", len(changed))
 		t.xds.Reapply(changed)
 	}
 }

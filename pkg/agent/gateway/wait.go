@@ -55,7 +55,7 @@ func (w *waiting) run(ctx context.Context) {
 func (w *waiting) hasAll(ctx context.Context, asked *peerServers, since time.Time) bool {
 	waited := time.Since(since).Round(time.Millisecond)
 	if asked.why != "" && waited >= w.config.ReadyDeadline {
-		w.deps.Log.Warn("the gateway takes clients without all that others have: the time to wait is over", "waited", waited, "reason", asked.why)
+		w.deps.Log.Warn("gateway accepts clients without all tunnels that other gateways have: the ready deadline has passed", "waited", waited, "reason", asked.why)
 		return true
 	}
 	why := w.lacks(ctx, asked)
@@ -63,11 +63,11 @@ func (w *waiting) hasAll(ctx context.Context, asked *peerServers, since time.Tim
 		return false
 	}
 	if why == "" {
-		w.deps.Log.Info("the gateway takes clients", "waited", waited)
+		w.deps.Log.Info("gateway accepts clients", "waited", waited)
 		return true
 	}
 	if asked.why == "" {
-		w.deps.Log.Info("the gateway does not take clients yet", "reason", why)
+		w.deps.Log.Info("gateway does not accept clients yet", "reason", why)
 	}
 	asked.why = why
 	w.Await(why)
@@ -81,7 +81,7 @@ func (w *waiting) tookClients(ctx context.Context, began time.Time) bool {
 	if err != nil || running.Uptime-time.Since(began) <= w.config.ReadyDeadline {
 		return false
 	}
-	w.deps.Log.Info("the gateway takes clients, as it did under the agent before")
+	w.deps.Log.Info("gateway accepts clients, as it did under the previous agent")
 	return true
 }
 
@@ -114,7 +114,7 @@ func (w *waiting) lacks(ctx context.Context, asked *peerServers) (why string) {
 	case peers.Known:
 		return ""
 	case err != nil:
-		return "what tunnels other gateways have is not known: " + err.Error()
+		return "the tunnels of other gateways are unknown: " + err.Error()
 	}
 	return "not all gateways have reported their tunnels yet"
 }

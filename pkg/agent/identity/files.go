@@ -19,7 +19,7 @@ func ReadLeaf(dir string) (*x509.Certificate, error) {
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return nil, errors.New("reading leaf: it is no PEM")
+		return nil, errors.New("reading leaf: it is not PEM")
 	}
 	return x509.ParseCertificate(block.Bytes)
 }

@@ -74,7 +74,7 @@ func (i *Renewer) RemoveForeign() {
 		err = i.checkCredential(subject)
 	}
 	if err != nil {
-		i.log.Warn("the certificate in the state folder is not for this agent, enrolling anew", "error", err)
+		i.log.Warn("certificate in the state folder is not for this agent, enrolling again", "error", err)
 		i.store.Forget()
 		return
 	}
@@ -89,7 +89,7 @@ func (i *Renewer) checkCredential(subject model.Subject) error {
 		return nil //nolint:nilerr // enrolling reports it when the credential is needed
 	}
 	if id != "" && id != subject.ID {
-		return fmt.Errorf("it is of the tunnel %s, the credential of %s", subject.ID, id)
+		return fmt.Errorf("it belongs to the tunnel %s, the credential to %s", subject.ID, id)
 	}
 	// That the CA beside the credential did not sign the identity proves nothing: CAs are rotated, and the credential
 	// on the machine stays the same. The bundle in the store always fits its identity. So only a CA that was changed
@@ -102,7 +102,7 @@ func (i *Renewer) checkCredential(subject model.Subject) error {
 	if _, err := certs.Bundle(ca).Roots(); err != nil || i.store.Bundle().Overlaps(ca) {
 		return nil //nolint:nilerr // a CA that can't be read is no reason to give up one that works
 	}
-	return errors.New("it is of another CA than the credential")
+	return errors.New("another CA than that of the credential issued it")
 }
 
 // rememberCA records the CA of the identity's credential. Without the record, a changed CA is noticed only when the
@@ -116,7 +116,7 @@ func (i *Renewer) rememberCA() {
 		return
 	}
 	if err := disk.Replace(i.enrolledCA, ca); err != nil {
-		i.log.Warn("CA of the credential not recorded", "error", err)
+		i.log.Warn("cannot persist CA of the credential", "error", err)
 	}
 }
 
@@ -150,7 +150,7 @@ func (i *Renewer) Renew(ctx context.Context) (certs.Identity, []byte, error) {
 	}
 	domain, way := i.role.Control()
 	if subject, err := ParseSubject(domain, current); err == nil && i.checkCredential(subject) != nil {
-		i.log.Warn("the credential is not that of the certificate any more, enrolling anew", "node", subject.Node)
+		i.log.Warn("credential does not match the certificate, enrolling again", "node", subject.Node)
 		return i.enrol(ctx)
 	}
 	client := enrolclient.Client{Way: way, Domain: domain, Trust: i.store}

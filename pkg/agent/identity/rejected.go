@@ -18,7 +18,7 @@ var reclaims = retry.Backoff{Min: 2 * time.Minute, Max: 20 * time.Minute}
 // that ended longer ago.
 const reclaimTime = 90 * 24 * time.Hour
 
-var errNotReclaimed = errors.New("there is no identity to be asked for again, or not yet")
+var errNotReclaimed = errors.New("no rejected identity to reclaim, or not yet")
 
 // rejected is an identity that the xds-server no longer serves.
 type rejected struct {
@@ -59,6 +59,6 @@ func (i *Renewer) reclaim(ctx context.Context) (certs.Identity, []byte, error) {
 		return certs.Identity{}, nil, err
 	}
 	i.rejected = nil
-	i.log.Info("the identity that was over is served again", "node", subject.Node)
+	i.log.Info("rejected identity is served again", "node", subject.Node)
 	return identity, bundle, nil
 }

@@ -46,7 +46,7 @@ func (e *Extension) BeforeClusterCreate(ctx context.Context, request *runtimehoo
 	err := e.tunnels.Get(ctx, client.ObjectKeyFromObject(cluster), &tunnel)
 	switch {
 	case apierrors.IsNotFound(err):
-		response.Message, response.RetryAfterSeconds = "fairlead: waiting for the controller to make the Tunnel of the Cluster", soonSeconds
+		response.Message, response.RetryAfterSeconds = "fairlead: waiting for the controller to create the Tunnel of the Cluster", soonSeconds
 	case err != nil:
 		fail(&response.CommonResponse, fmt.Errorf("reading Tunnel: %w", err))
 	default:
@@ -57,14 +57,14 @@ func (e *Extension) BeforeClusterCreate(ctx context.Context, request *runtimehoo
 // wait returns what a Cluster still waits for, and when to retry; "" and zero when its edges can enrol.
 func (e *Extension) wait(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (message string, seconds int32) {
 	if tunnel.DeletionTimestamp != nil || (cluster.UID != "" && !metav1.IsControlledBy(tunnel, cluster)) {
-		return "fairlead: waiting for the Tunnel of an earlier Cluster of this name to go", soonSeconds
+		return "fairlead: waiting for the deletion of the Tunnel of an earlier Cluster of this name", soonSeconds
 	}
 	switch accepted := apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionAccepted); {
 	case accepted == nil:
 		return "fairlead: waiting for the controller to accept the Tunnel", soonSeconds
 	case accepted.Reason == v1alpha1.ReasonNotTunnelled:
-		return "fairlead: spec.kubeconfig.mode of the Tunnel leads through no tunnel, so no edge can enrol: " +
-			"choose another one, or take the annotation " + v1alpha1.EdgesAnnotation + " off the Cluster", laterSeconds
+		return "fairlead: spec.kubeconfig.mode of the Tunnel uses no tunnel, so no edge can enrol: " +
+			"choose another mode, or remove the annotation " + v1alpha1.EdgesAnnotation + " from the Cluster", laterSeconds
 	case tunnel.Status.Hostname == "":
 		return "fairlead: the Tunnel is not accepted: " + accepted.Message, laterSeconds
 	}

@@ -120,7 +120,7 @@ func check(request *runtimehooksv1.ValidateTopologyRequest) error {
 		return item != nil && isControlPlane(item.HolderReference)
 	})
 	if i < 0 {
-		return errors.New("the topology has no control plane that edges could run on: take the annotation " + v1alpha1.EdgesAnnotation + " off the Cluster")
+		return errors.New("the topology has no control plane that edges could run on: remove the annotation " + v1alpha1.EdgesAnnotation + " from the Cluster")
 	}
 	item := request.Items[i]
 	template, err := decode(item.Object)
@@ -128,7 +128,7 @@ func check(request *runtimehooksv1.ValidateTopologyRequest) error {
 		return err
 	}
 	if kind := template.GroupVersionKind().GroupKind(); kind != kubeadmTemplate {
-		return fmt.Errorf("edges can't be added to a %s: take Fairlead's external patch out of the ClusterClass and follow the recipe for its provider", kind.Kind)
+		return fmt.Errorf("cannot add edges to a %s: remove Fairlead's external patch from the ClusterClass and follow the recipe for its provider", kind.Kind)
 	}
 	o, err := optionsOf(cluster, item.Variables, request.Variables)
 	if err != nil {
@@ -149,16 +149,16 @@ func checkRequest(labels, annotations map[string]string) error {
 		return nil
 	case edges != v1alpha1.EdgesOnControlPlane:
 		return &model.FieldError{
-			Field: "metadata.annotations[" + v1alpha1.EdgesAnnotation + "]", Value: edges, Problem: "is not known",
-			Cure: "write " + v1alpha1.EdgesOnControlPlane + ", or nothing where edges run elsewhere",
+			Field: "metadata.annotations[" + v1alpha1.EdgesAnnotation + "]", Value: edges, Problem: "is unknown",
+			Cure: "write " + v1alpha1.EdgesOnControlPlane + ", or nothing if edges run elsewhere",
 		}
 	case labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelDisabled:
 		return nil // it has opted out, regardless of the annotation
 	case labels[v1alpha1.TunnelLabel] != v1alpha1.TunnelEnabled:
 		return &model.FieldError{
 			Field: "metadata.labels[" + v1alpha1.TunnelLabel + "]", Value: labels[v1alpha1.TunnelLabel],
-			Problem: "edges are asked for, and no tunnel that they would belong to",
-			Cure:    "set it to " + v1alpha1.TunnelEnabled + ", or take the annotation " + v1alpha1.EdgesAnnotation + " off the Cluster",
+			Problem: "edges are requested, but the Cluster has no tunnel",
+			Cure:    "set it to " + v1alpha1.TunnelEnabled + ", or remove the annotation " + v1alpha1.EdgesAnnotation + " from the Cluster",
 		}
 	}
 	return nil

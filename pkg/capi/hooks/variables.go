@@ -19,7 +19,7 @@ func clusterOf(variables []runtimehooksv1.Variable) (*runtimehooksv1.ClusterBuil
 	}
 	cluster := builtin.Cluster
 	if cluster == nil || cluster.Name == "" || cluster.Namespace == "" {
-		return nil, errors.New("the request does not say which Cluster it is about: this needs Cluster API 1.9 or later")
+		return nil, errors.New("the request does not name its Cluster: Cluster API 1.9 or later is required")
 	}
 	if cluster.Metadata == nil {
 		cluster.Metadata = &runtimehooksv1.ObjectMeta{}
@@ -55,5 +55,5 @@ func find(name string, into any, scopes ...[]runtimehooksv1.Variable) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("there is no variable %s: name %s.<ExtensionConfig> as discoverVariablesExtension in the ClusterClass, or define it there", name, DiscoverVariablesName)
+	return fmt.Errorf("there is no variable %s: set discoverVariablesExtension of the ClusterClass to %s.<ExtensionConfig>, or define the variable there", name, DiscoverVariablesName)
 }

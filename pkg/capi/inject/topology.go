@@ -55,7 +55,7 @@ func (o Options) values() (values, error) {
 	}
 	if len(o.Image) > maxImage || !imagePattern.MatchString(o.Image) {
 		return values{}, &model.FieldError{
-			Field: "image", Value: o.Image, Problem: "is no image reference of at most 255 characters",
+			Field: "image", Value: o.Image, Problem: "is not an image reference of at most 255 characters",
 			Cure: "give the image of the edge, such as registry.example.com/fairlead-edge:v1",
 		}
 	}
@@ -65,7 +65,7 @@ func (o Options) values() (values, error) {
 	}
 	if port < 1 || port > 65535 {
 		return values{}, &model.FieldError{
-			Field: "apiServerPort", Value: strconv.Itoa(int(port)), Problem: "is no port",
+			Field: "apiServerPort", Value: strconv.Itoa(int(port)), Problem: "is not a port",
 			Cure: "give initConfiguration.localAPIEndpoint.bindPort, from 1 to 65535, or nothing for 6443",
 		}
 	}
@@ -128,7 +128,7 @@ func Check(config map[string]any, o Options) error {
 			return err
 		}
 		if whole, _ := nestedList(want, path); !reflect.DeepEqual(have, whole) {
-			return fmt.Errorf("%s of kubeadmConfigSpec lacks what edges need: another patch has replaced the list: let it add to the list, or let it come before Fairlead's", join(path))
+			return fmt.Errorf("%s of kubeadmConfigSpec lacks entries of the edge: another patch has replaced the list: change it to append to the list, or order it before Fairlead's patch", join(path))
 		}
 	}
 	return nil

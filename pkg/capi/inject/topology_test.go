@@ -128,7 +128,7 @@ func TestInvalidOptionsAreRejected(t *testing.T) {
 		"a name that makes no hostname":  {func(o *Options) { o.Cluster.Name = strings.Repeat("a", 64) }, "metadata.name"},
 		"no tunnel domain":               {func(o *Options) { o.Domain = "" }, "tunnel domain"},
 		"no image":                       {func(o *Options) { o.Image = "" }, "image"},
-		"an image that is more than one": {func(o *Options) { o.Image = "a\n      command: [sh]" }, "no image reference"},
+		"an image that is more than one": {func(o *Options) { o.Image = "a\n      command: [sh]" }, "not an image reference"},
 		"a port that is none":            {func(o *Options) { o.APIServerPort = 65536 }, "apiServerPort"},
 	}
 	for name, tc := range tests {

@@ -80,7 +80,7 @@ func reported(b report.Boot, now time.Time) (*metav1.Condition, time.Duration) {
 		if silent > 0 {
 			return finish(c), silent + time.Second
 		}
-		c.Message += "; nothing was heard of the machine since " + b.Received.UTC().Format("2006-01-02 15:04 UTC")
+		c.Message += "; no report from the machine since " + b.Received.UTC().Format("2006-01-02 15:04 UTC")
 	}
 	return finish(c), 0
 }
@@ -103,7 +103,7 @@ func unreported(m *clusterv1.Machine, have *metav1.Condition, c bootCircumstance
 		}
 		return &metav1.Condition{
 			Type: machineCondition, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNeverReported,
-			Message: fmt.Sprintf("the machine has booted, it is the Node %s, but it has not reported: its bootstrap config does not run edge-agent report, or its image does not have it", node),
+			Message: fmt.Sprintf("the machine has booted as the Node %s, but has not reported: its bootstrap config does not run edge-agent report, or its image does not contain edge-agent", node),
 		}, 0
 	}
 	since, provisioned := provisionedSince(m)
@@ -117,13 +117,13 @@ func unreported(m *clusterv1.Machine, have *metav1.Condition, c bootCircumstance
 	if left > 0 {
 		return &metav1.Condition{
 			Type: machineCondition, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonWaitingForReport,
-			Message: "its infrastructure is there, and the machine has not reported yet",
+			Message: "the infrastructure is ready, and the machine has not reported yet",
 		}, left + time.Second
 	}
 	return &metav1.Condition{
 		Type: machineCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNeverReported,
-		Message: fmt.Sprintf("no report within %s of its infrastructure: the machine does not start, its network does not reach the gateways, its image has no edge-agent, "+
-			"or cloud-init never ran (look at the machine's console)", c.after),
+		Message: fmt.Sprintf("no report within %s after the infrastructure was ready: the machine does not start, its network does not reach the gateways, its image has no edge-agent, "+
+			"or cloud-init never ran (check the machine's console)", c.after),
 	}, 0
 }
 

@@ -142,7 +142,7 @@ func TestWhatAMachineReportsBecomesItsCondition(t *testing.T) {
 	if again, c, _ := w.reconcileAfter(bootInterval, one); again <= 0 || again > muteTime+time.Minute || c.Message != "kubeadm preflight" {
 		t.Errorf("again after %s: %+v", again, c)
 	}
-	if c := w.expect(muteTime+time.Minute, one, metav1.ConditionUnknown, v1alpha1.ReasonBootstrapInProgress); !strings.Contains(c.Message, "nothing was heard of the machine since") {
+	if c := w.expect(muteTime+time.Minute, one, metav1.ConditionUnknown, v1alpha1.ReasonBootstrapInProgress); !strings.Contains(c.Message, "no report from the machine since") {
 		t.Errorf("message %q", c.Message)
 	}
 	const secret = "abcdef.0123456789abcdef"

@@ -29,10 +29,10 @@ const bootWorkers = 4
 func Setup(p reconciler.Deps, mgr ctrl.Manager, view *reportview.View) error {
 	kind := clusterv1.GroupVersion.WithKind("Machine")
 	if _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); apimeta.IsNoMatchError(err) {
-		p.Log.Warn("the management cluster has no Machines: boot reports are not looked at")
+		p.Log.Warn("management cluster does not have the kind Machine: boot reports are ignored")
 		return nil
 	} else if err != nil {
-		return fmt.Errorf("looking for the kind Machine: %w", err)
+		return fmt.Errorf("finding the kind Machine: %w", err)
 	}
 	booted := workqueue.NewTyped[string]()
 	view.OnBoot(booted.Add)

@@ -72,20 +72,20 @@ func unknownSourcesMessage(news []unmatched) string {
 		return first
 	}
 	return fmt.Sprintf(
-		"%d machines report how they boot, and nobody knows of which Machines they are, such as: %s", len(news), first,
+		"%d machines report how they boot, and match no Machine, such as: %s", len(news), first,
 	)
 }
 
 func unknownSourceMessage(u unmatched) string {
 	m := u.boot.Report.GetMachine()
-	who := fmt.Sprintf("a machine that calls itself %s and has the addresses %s reports how it boots (%s), ",
+	who := fmt.Sprintf("a machine with the hostname %s and the addresses %s reports how it boots (%s), ",
 		m.GetHostname(), strings.Join(m.GetAddresses(), ", "),
 		strings.ToLower(strings.TrimPrefix(u.boot.Report.GetState().String(), "BOOT_STATE_")))
 	if u.candidates > 1 {
 		return who + fmt.Sprintf(
-			"and may be any of %d Machines: give edge-agent report its --machine or --provider-id", u.candidates,
+			"and may be any of %d Machines: start edge-agent report with --machine or --provider-id", u.candidates,
 		)
 	}
-	return who + "and is no Machine of this Cluster by name, address, provider id or system UUID: give edge-agent " +
-		"report its --machine or --provider-id"
+	return who + "and matches no Machine of this Cluster by name, address, provider id or system UUID: start edge-agent " +
+		"report with --machine or --provider-id"
 }

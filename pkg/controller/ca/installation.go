@@ -141,7 +141,7 @@ func (r *Reconciler) advance(
 		}
 		return err == nil, err
 	case source.secret == nil && state.expected().made:
-		r.Log.Warn("the CA Secret was deleted and is made again", "serial", state.expected().Serial())
+		r.Log.Warn("CA Secret was deleted, creating it again", "serial", state.expected().Serial())
 		err := r.writeSource(ctx, nil, state.expected().CA)
 		return err == nil, err
 	case due:

@@ -128,15 +128,15 @@ func problemOf(c config.Config, source caSource, state caState, facts caFacts) s
 	secret := "Secret " + c.Namespace + "/" + v1alpha1.CASecretName
 	switch left := state.signing.NotAfter().Sub(facts.now); {
 	case source.problem != "":
-		return source.problem + "; until then the CA that is in use goes on"
+		return source.problem + "; until then the CA in use stays"
 	case source.secret == nil && !state.expected().made:
-		return secret + " is gone; the CA that it held goes on in use, but will not be followed by another: put it back, " +
-			"or have its issuer do so"
+		return secret + " is deleted; its CA stays in use, but is not rotated: restore it, " +
+			"or let its issuer do so"
 	case facts.requested && state.phase == v1alpha1.CAPhaseSteady && !state.signing.made:
-		return "a rotation was asked for, but the CA was brought: put another one into " + secret +
-			", or have its issuer renew it, and the rotation begins by itself"
+		return "a rotation was requested, but the CA was not made by the controller: put another one into " + secret +
+			", or let its issuer renew it, and the rotation begins by itself"
 	case state.phase == v1alpha1.CAPhaseSteady && !state.signing.made && left < c.Timing().Total():
-		return fmt.Sprintf("the CA in %s ends at %s, and a rotation takes %s: put in another one, or have its issuer "+
+		return fmt.Sprintf("the CA in %s expires at %s, and a rotation takes %s: put in another one, or let its issuer "+
 			"renew it earlier",
 			secret, state.signing.NotAfter().UTC().Format(time.RFC3339), c.Timing().Total())
 	}
@@ -152,7 +152,7 @@ func (r *Reconciler) reportProblem(about client.Object, problem string) {
 	if problem == "" {
 		return
 	}
-	r.Log.Error("the CA needs attention", "problem", problem)
+	r.Log.Error("CA needs attention", "problem", problem)
 	switch o := about.(type) {
 	case *corev1.Secret:
 		r.Recorder.Eventf(

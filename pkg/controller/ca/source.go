@@ -19,7 +19,7 @@ import (
 )
 
 // cureCA states how to repair a source that cannot be used.
-const cureCA = "put in a root CA that signed itself and its key, such as cert-manager makes of a Certificate with " +
+const cureCA = "put in a self-signed root CA and its key, such as cert-manager issues for a Certificate with " +
 	"isCA and a" +
 	" SelfSigned issuer, or delete the Secret"
 
@@ -98,7 +98,7 @@ func fixed(secret *corev1.Secret) bool {
 // removeSource deletes the source if the Secret has not changed since it was read.
 func (r *Reconciler) removeSource(ctx context.Context, have *corev1.Secret) error {
 	r.Log.Warn(
-		"the CA Secret can't be changed and is deleted, so that it can be made again with another CA", "type",
+		"CA Secret is immutable, deleting it to create it with another CA", "type",
 		string(have.Type),
 	)
 	err := r.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID, ResourceVersion: &have.ResourceVersion})

@@ -75,13 +75,13 @@ func TestASourceThatCanNotBeUsedDisturbsNothing(t *testing.T) {
 	}{
 		"garbage":                           {[]byte("garbage"), rootKey, []string{"tls.crt", "not PEM"}},
 		"nothing":                           {nil, nil, []string{"tls.crt", "no certificate"}},
-		"a certificate where a key belongs": {root.CertPEM(), root.CertPEM(), []string{"tls.key", "no private key"}},
-		"the key of another":                {root.CertPEM(), leafKey, []string{"tls.key", "not the certificate's"}},
-		"a leaf":                            {leafCert, leafKey, []string{"tls.crt", "no CA"}},
+		"a certificate where a key belongs": {root.CertPEM(), root.CertPEM(), []string{"tls.key", "not a private key"}},
+		"the key of another":                {root.CertPEM(), leafKey, []string{"tls.key", "does not belong to the certificate"}},
+		"a leaf":                            {leafCert, leafKey, []string{"tls.crt", "not a CA"}},
 		"an intermediate CA": {
 			slices.Concat(interCert, root.CertPEM()), interKey, []string{"tls.crt", "not self-signed", "SelfSigned issuer"},
 		},
-		"a CA that has ended":                  {ended.CertPEM(), keyOf(t, ended), []string{"tls.crt", "ended"}},
+		"a CA that has ended":                  {ended.CertPEM(), keyOf(t, ended), []string{"tls.crt", "expired"}},
 		"a CA that may not sign for our names": {limitedCert, limitedKey, []string{"tls.crt", "not permitted"}},
 	}
 	m := controllertest.APIServer(t)
@@ -96,7 +96,7 @@ func TestASourceThatCanNotBeUsedDisturbsNothing(t *testing.T) {
 			if after := w.state(); after.phase != v1alpha1.CAPhaseSteady || !after.signing.Equal(before.signing.CA) {
 				t.Fatalf("phase %s", after.phase)
 			}
-			for _, part := range append(tc.want, "fairlead-ca", "goes on") {
+			for _, part := range append(tc.want, "fairlead-ca", "stays") {
 				if got := w.rotation().Problem; !strings.Contains(got, part) {
 					t.Errorf("problem %q does not have %q", got, part)
 				}
@@ -183,7 +183,7 @@ func TestASourceThatIsDeleted(t *testing.T) {
 	}
 	w.reconcile()
 	w.checkOut()
-	if s := w.state(); s.phase != v1alpha1.CAPhaseSteady || !strings.Contains(w.rotation().Problem, "is gone") {
+	if s := w.state(); s.phase != v1alpha1.CAPhaseSteady || !strings.Contains(w.rotation().Problem, "is deleted") {
 		t.Errorf("phase %s, problem %q", s.phase, w.rotation().Problem)
 	}
 }

@@ -139,7 +139,7 @@ func parseState(data map[string][]byte) (s caState, err error) {
 		complete = s.previous != nil && s.next == nil
 	}
 	if s.signing == nil || !s.signing.CanSign() || !complete {
-		return s, fmt.Errorf("%s: phase %q has not the CAs that it needs", stateKey, s.phase)
+		return s, fmt.Errorf("%s: phase %q lacks CAs that it requires", stateKey, s.phase)
 	}
 	return s, nil
 }
@@ -167,8 +167,8 @@ func parseIssuer(cert, key []byte, made bool) (*Issuer, error) {
 func parseStateSecret(secret *corev1.Secret) (caState, error) {
 	s, err := parseState(secret.Data)
 	if err != nil {
-		return s, fmt.Errorf("reading Secret %s/%s: %w: restore it from a backup, or delete it: then what is in Secret %s "+
-			"signs at once, and whoever doesn't trust that yet has to enrol anew",
+		return s, fmt.Errorf("reading Secret %s/%s: %w: restore it from a backup, or delete it: then the CA in Secret %s "+
+			"signs at once, and agents that do not trust it yet must enrol again",
 			secret.Namespace, secret.Name, err, v1alpha1.CASecretName)
 	}
 	return s, nil

@@ -87,7 +87,7 @@ func (c Config) Gateways() kubeconfig.Gateways {
 func (c Config) Validate() error {
 	var errs []error
 	if c.Namespace == "" {
-		errs = append(errs, errors.New("there is no namespace"))
+		errs = append(errs, errors.New("the namespace is empty"))
 	}
 	if c.WebhookListen != "" {
 		if _, _, err := SplitListen(c.WebhookListen); err != nil {
@@ -95,13 +95,13 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.WebhookCertDir != "" && c.WebhookListen == "" {
-		errs = append(errs, errors.New("there is a certificate for the webhook, but no address that it listens on"))
+		errs = append(errs, errors.New("the webhook has a certificate, but no address to listen on"))
 	}
 	if c.RolloutSoak != 0 && c.RolloutSoak < rollout.MinSoak {
 		errs = append(errs, fmt.Errorf("a rollout cannot be watched for %s: %s is the least", c.RolloutSoak, rollout.MinSoak))
 	}
 	if c.StatusWrites < 0 {
-		errs = append(errs, fmt.Errorf("%d writes of status a second are less than none", c.StatusWrites))
+		errs = append(errs, fmt.Errorf("%d writes of status per second: the number is negative", c.StatusWrites))
 	}
 	if c.NoTunnels {
 		if c.Domain != "" || c.Gateways() != (kubeconfig.Gateways{}) || c.Public != (model.Endpoint{}) ||
@@ -127,7 +127,7 @@ func (c Config) validateTunnels() []error {
 		}
 	}
 	if c.XDSServerUser == "" {
-		errs = append(errs, errors.New("there is no user of the xds-server"))
+		errs = append(errs, errors.New("the user of the xds-server is empty"))
 	}
 	if c.DNS != TunnelDNSAuto && c.DNS != TunnelDNSYes && c.DNS != TunnelDNSNo {
 		errs = append(errs, fmt.Errorf("tunnel DNS %q is neither auto nor yes nor no", c.DNS))
@@ -141,14 +141,14 @@ func (c Config) validateTunnels() []error {
 		errs = append(errs, fmt.Errorf("leaf lifetime %s is less than %s", c.LeafLifetime, minLeafLifetime))
 	}
 	if c.CAOverlap < 0 {
-		errs = append(errs, fmt.Errorf("CA overlap %s is less than nothing", c.CAOverlap))
+		errs = append(errs, fmt.Errorf("CA overlap %s is negative", c.CAOverlap))
 	}
 	// Half of a CA's life is then left for the next rotation, however late it begins.
 	if t := c.Timing(); t.Life < 2*t.Total() {
 		errs = append(
 			errs,
 			fmt.Errorf(
-				"CA lifetime %s is less than twice what a rotation takes, %s with this CA overlap and leaf lifetime", t.Life,
+				"CA lifetime %s is less than twice the duration of a rotation, which is %s with this CA overlap and leaf lifetime", t.Life,
 				t.Total(),
 			),
 		)
@@ -157,10 +157,10 @@ func (c Config) validateTunnels() []error {
 		errs = append(errs, fmt.Errorf("token lifetime %s is less than 1m", c.TokenLifetime))
 	}
 	if c.TokenUses < 1 {
-		errs = append(errs, fmt.Errorf("a token of %d uses is of no use", c.TokenUses))
+		errs = append(errs, fmt.Errorf("token uses: %d is less than 1", c.TokenUses))
 	}
 	if c.BootReportAfter < 0 {
-		errs = append(errs, fmt.Errorf("a machine can't report %s before its infrastructure is there", -c.BootReportAfter))
+		errs = append(errs, fmt.Errorf("a machine cannot report %s before its infrastructure is ready", -c.BootReportAfter))
 	}
 	return errs
 }
@@ -180,7 +180,7 @@ func SplitListen(listen string) (host string, port int, err error) {
 		return "", 0, fmt.Errorf("address of the webhook: %w", err)
 	}
 	if port, err = strconv.Atoi(text); err != nil || port < 1 || port > 65535 {
-		return "", 0, fmt.Errorf("address of the webhook: %q is no TCP port", text)
+		return "", 0, fmt.Errorf("address of the webhook: %q is not a TCP port", text)
 	}
 	return host, port, nil
 }

@@ -56,8 +56,8 @@ func (r *Reconciler) userCA(ctx context.Context, cluster client.ObjectKey) (ca *
 		}
 		return ca, nil, nil
 	}
-	return nil, fmt.Errorf("there is no Secret %s%s with the CA of the workload cluster: its control plane keeps it "+
-		"elsewhere, as EKS and others do, or does not have it yet: use exec",
+	return nil, fmt.Errorf("there is no Secret %s%s with the CA of the workload cluster: its control plane stores it "+
+		"elsewhere, as EKS and others do, or has not created it yet: use exec",
 		cluster.Name, userCASuffixes[len(userCASuffixes)-1]), nil
 }
 

@@ -106,7 +106,7 @@ var (
 	// errWaiting wraps problems that time alone solves.
 	errWaiting = errors.New("waiting")
 	// errUnverified wraps problems of a copy that was written.
-	errUnverified = errors.New("it is written, but clients will refuse the apiserver")
+	errUnverified = errors.New("it is written, but clients will reject the apiserver's certificate")
 )
 
 // writeAll writes every copy that a Tunnel requests. A copy that cannot be written does not block the others, and its
@@ -124,12 +124,12 @@ func (r *Reconciler) writeAll(ctx context.Context, o objects.Group) ([]copyResul
 		if slices.ContainsFunc(results, func(other copyResult) bool { return other.key == result.key }) {
 			// The first one is written. The status has one entry for both.
 			j := slices.IndexFunc(results, func(other copyResult) bool { return other.key == result.key })
-			results[j].problem = fmt.Errorf("%s: another copy has the same name: give each its own", field)
+			results[j].problem = fmt.Errorf("%s: another copy has the same name: choose another name", field)
 			continue
 		}
 		if err := r.writeOne(ctx, o, copyRequest{spec, field}, &result); err != nil {
 			errs = append(errs, err)
-			result.stays, result.problem = true, fmt.Errorf("%w: the apiserver gives an error, and is asked again", errWaiting)
+			result.stays, result.problem = true, fmt.Errorf("%w: the apiserver returned an error, retrying", errWaiting)
 		}
 		results = append(results, result)
 	}

@@ -31,9 +31,9 @@ func TestOneRefusedCopyHoldsUpNoOther(t *testing.T) {
 		"by a quota":       {err: controllertest.Forbidden("refused"), says: "Forbidden"},
 		"by the namespace": {err: apierrors.NewBadRequest("a policy's words, hunter2"), says: "BadRequest"},
 		"by a failure of its own": {
-			err: apierrors.NewInternalError(errors.New("hunter2")), says: "asked again", failed: true,
+			err: apierrors.NewInternalError(errors.New("hunter2")), says: "retrying", failed: true,
 		},
-		"because it has too much": {err: apierrors.NewTooManyRequests("hunter2", 1), says: "asked again", failed: true},
+		"because it has too much": {err: apierrors.NewTooManyRequests("hunter2", 1), says: "retrying", failed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster, tunnel := controllertest.Served("c1", 1000)

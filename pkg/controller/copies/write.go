@@ -49,15 +49,15 @@ func (c copyRequest) check(key client.ObjectKey, installation string) error {
 		)
 	}
 	if key.Namespace == installation {
-		return c.refuse("namespace", "%q: here the installation has its own Secrets: choose another namespace", key.Namespace)
+		return c.refuse("namespace", "%q: this namespace has the installation's own Secrets: choose another namespace", key.Namespace)
 	}
 	if c.ClientCertificate == nil {
 		return nil
 	}
 	for _, name := range append([]string{c.ClientCertificate.CommonName}, c.ClientCertificate.Groups...) {
 		if prefix := reservedPrefix(name); prefix != "" {
-			return c.refuse("clientCertificate", "%q: names that begin with %q are Kubernetes' own, and no certificate can "+
-				"be taken back:"+
+			return c.refuse("clientCertificate", "%q: names that begin with %q are reserved for Kubernetes, and no certificate can "+
+				"be revoked:"+
 				" use a group of your own and bind it to a role in the workload cluster", name, prefix)
 		}
 	}
@@ -102,7 +102,7 @@ func (r *Reconciler) writeOne(ctx context.Context, o objects.Group, request copy
 	}
 	if have != nil && !madeFor(have, o.Tunnel) {
 		result.problem = request.refuse(
-			"name", "%q: there is a Secret %s that is not this Tunnel's: delete it, or choose another name", request.Name,
+			"name", "%q: the Secret %s exists and does not belong to this Tunnel: delete it, or choose another name", request.Name,
 			result.key,
 		)
 		return nil
@@ -136,7 +136,7 @@ func (r *Reconciler) unverified(o objects.Group, request copyRequest, entry *cli
 	}
 	return request.refuse(
 		"mode",
-		"%w: the serving certificate that the edges see has not the name %s: add it to the certificate (certSANs), or "+
+		"%w: the serving certificate that the edges observe does not contain the name %s: add it to the certificate (certSANs), or "+
 			"choose mode connect", errUnverified, name,
 	)
 }
@@ -176,13 +176,13 @@ func (r *Reconciler) entry(o objects.Group, request copyRequest) (*clientcmdapi.
 	switch {
 	case ok:
 	case request.Mode != "":
-		return nil, request.refuse("mode", "%q: the Tunnel leads through no gateway: leave it out", request.Mode)
+		return nil, request.refuse("mode", "%q: the Tunnel uses no gateway: remove it", request.Mode)
 	default:
 		// A private network of the user, with the endpoint of the Cluster's own kubeconfig.
 		way = kubeconfig.Way{Server: own.Server, TLSServerName: own.TLSServerName, ProxyURL: own.ProxyURL}
 		if kubeconfig.WithoutCredentials(way.ProxyURL) != way.ProxyURL {
 			return nil, fmt.Errorf(
-				"%s: the proxy of the Cluster's own kubeconfig needs credentials, which no copy may have: make the kubeconfig "+
+				"%s: the proxy of the Cluster's own kubeconfig needs credentials, which a copy must not contain: make the kubeconfig "+
 					"by hand", request.field,
 			)
 		}
@@ -275,11 +275,11 @@ func (r *Reconciler) store(
 		return nil
 	case apierrors.IsInvalid(err):
 		// the apiserver's message may quote the content of the Secret
-		result.problem = fmt.Errorf("the apiserver does not take Secret %s", result.key)
+		result.problem = fmt.Errorf("the apiserver rejects Secret %s", result.key)
 		return nil
 	case objects.Denied(err), apierrors.IsNotFound(err):
 		result.problem = fmt.Errorf(
-			"writing Secret %s is refused (%s): a quota or an admission policy is in the way, or the namespace is gone",
+			"the apiserver rejects writing Secret %s (%s): because of a quota or an admission policy, or because the namespace is gone",
 			result.key, apierrors.ReasonForError(err),
 		)
 		return nil

@@ -88,7 +88,7 @@ func (r *Reconciler) decide(ctx context.Context, o objects.Group) (decision, err
 	on.Status.Kubeconfig = v.record
 	decision, leads := kubeconfig.FromTunnel(on, r.Config.Gateways(), credentials)
 	if !leads {
-		return v, fmt.Errorf("deciding kubeconfig of %s: nothing comes of mode %s", o.Key, choice.Mode)
+		return v, fmt.Errorf("deciding kubeconfig of %s: mode %s is unknown", o.Key, choice.Mode)
 	}
 	decision.Endpoint = endpointOf(o)
 	v.leads, v.target = true, decision
@@ -180,7 +180,7 @@ func (v *decision) addMode(o objects.Group, choice kubeconfig.Choice) {
 	}
 	if choice.Reason == "" {
 		c.Reason, c.Message = v1alpha1.ReasonNoEvidence, fmt.Sprintf(
-			"%s: it was chosen before, and no edge sees the serving certificate now", choice.Mode,
+			"%s: it was chosen before, and no edge observes the serving certificate now", choice.Mode,
 		)
 		if was := apimeta.FindStatusCondition(o.Tunnel.Status.Conditions, c.Type); was != nil &&
 			was.Reason != v1alpha1.ReasonConfigured {
@@ -215,7 +215,7 @@ func (r *Reconciler) resolves(ctx context.Context, v *decision, o objects.Group,
 		)
 	default:
 		v.again = min(v.again, lookupPause)
-		c = condition.Unknown(c.Type, "DNS gives no answer; the kubeconfig stays as it is")
+		c = condition.Unknown(c.Type, "DNS does not answer; the kubeconfig stays as it is")
 		if was := apimeta.FindStatusCondition(o.Tunnel.Status.Conditions, c.Type); was != nil {
 			c = *was
 		}
@@ -259,13 +259,13 @@ func (v *decision) readyCondition(o objects.Group, leads kubeconfig.Way, err err
 		c.Reason, c.Message = v1alpha1.ReasonInvalidKubeconfig, err.Error()
 	case errors.Is(err, errNotWritable):
 		c.Reason = v1alpha1.ReasonNotWritable
-		c.Message = fmt.Sprintf("Secret %s may not be changed: it is immutable, or an admission policy or webhook refuses "+
+		c.Message = fmt.Sprintf("cannot change Secret %s: it is immutable, or an admission policy or webhook denies "+
 			"the write, so the kubeconfig stays as it is: "+
-			"let the controller patch it; an immutable one has to be deleted, and its control-plane provider writes it anew",
+			"let the controller patch it, or delete an immutable one: its control-plane provider writes it again",
 			o.Key.Name+kubeconfig.Suffix)
 	case v.stays:
 		c.Reason, c.Message = v.refused.Reason, v.refused.Message+
-			". The kubeconfig leads by this proxy and stays so meanwhile"
+			". The kubeconfig keeps using this proxy until then"
 	case v.refused != nil:
 		return *v.refused
 	case v.record.Mode.Tunnelled():

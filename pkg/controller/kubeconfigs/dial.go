@@ -17,7 +17,7 @@ import (
 )
 
 // errNotAllowed wraps the error for an address that the controller must not dial.
-var errNotAllowed = errors.New("the controller does not dial this address")
+var errNotAllowed = errors.New("the controller must not dial this address")
 
 // dialRule decides which user-supplied addresses the controller may dial. The controller runs in the management
 // network, which its users may not be able to reach, so by default it dials no address that a Tunnel names. The zero

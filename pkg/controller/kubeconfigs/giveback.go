@@ -59,13 +59,13 @@ func (r *Restorer) GiveBack(ctx context.Context, o objects.Group) (*v1alpha1.Tun
 		return nil, err
 	}
 	if immutable(o.Kubeconfig) {
-		r.Log.Warn("kubeconfig can't be given back: its Secret is immutable", "cluster", o.Key.String())
+		r.Log.Warn("cannot restore kubeconfig: its Secret is immutable", "cluster", o.Key.String())
 		if tunnel != nil {
 			r.warn(
 				tunnel, v1alpha1.ReasonNotWritable,
 				fmt.Sprintf(
-					"Secret %s is immutable, so its kubeconfig goes on leading by Fairlead's way: delete it, and its control-plane "+
-						"provider writes it anew", o.Kubeconfig.Name,
+					"Secret %s is immutable, so its kubeconfig still leads through Fairlead: delete it, and its control-plane "+
+						"provider writes it again", o.Kubeconfig.Name,
 				),
 			)
 		}
@@ -77,7 +77,7 @@ func (r *Restorer) GiveBack(ctx context.Context, o objects.Group) (*v1alpha1.Tun
 	case err != nil:
 		return nil, objects.Wrap("writing kubeconfig Secret", err)
 	}
-	r.Log.Info("kubeconfig given back", "cluster", o.Key.String())
+	r.Log.Info("kubeconfig restored", "cluster", o.Key.String())
 	return tunnel, nil
 }
 
@@ -92,7 +92,7 @@ const giveBackPatience, giveBackRetry = 10 * time.Minute, 30 * time.Second
 func (r *Restorer) heldBack(
 	ctx context.Context, o objects.Group, tunnel *v1alpha1.Tunnel, why metav1.StatusReason,
 ) (*v1alpha1.Tunnel, error) {
-	r.Log.Warn("kubeconfig can't be given back", "cluster", o.Key.String(), "reason", why)
+	r.Log.Warn("cannot restore kubeconfig", "cluster", o.Key.String(), "reason", why)
 	if tunnel == nil { // nothing waits for it
 		return nil, reconciler.Later{Wait: giveBackPatience}
 	}
@@ -105,8 +105,8 @@ func (r *Restorer) heldBack(
 		r.warn(
 			tunnel, v1alpha1.ReasonNotGivenBack,
 			fmt.Sprintf(
-				"the Tunnel goes, though Secret %s could not be written for %s: its kubeconfig goes on leading by Fairlead's "+
-					"way until its control-plane provider writes it anew", o.Kubeconfig.Name, giveBackPatience,
+				"the Tunnel is deleted, though Secret %s could not be written for %s: its kubeconfig leads through Fairlead "+
+					"until its control-plane provider writes it again", o.Kubeconfig.Name, giveBackPatience,
 			),
 		)
 		return tunnel, nil
@@ -117,9 +117,9 @@ func (r *Restorer) heldBack(
 	}, tunnel, status, metav1.Condition{
 		Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNotGivenBack,
 		LastTransitionTime: metav1.NewTime(now),
-		Message: fmt.Sprintf("Secret %s may not be written: an admission policy or webhook refuses it (%s), so the "+
-			"kubeconfig still leads by Fairlead's way. "+
-			"Let the controller patch it; it is tried until %s, and then the Tunnel goes all the same", o.Kubeconfig.Name, why,
+		Message: fmt.Sprintf("cannot write Secret %s: an admission policy or webhook denies it (%s), so the "+
+			"kubeconfig still leads through Fairlead. "+
+			"Let the controller patch it; it retries until %s, and then the Tunnel is deleted without it", o.Kubeconfig.Name, why,
 			now.Add(giveBackPatience).UTC().Format(time.RFC3339)),
 	})
 	if err != nil {

@@ -74,7 +74,7 @@ func TestAutoDoesNotForgetTheDirectWay(t *testing.T) {
 	w.sees(true, []string{"kubernetes", "c1.prod.tunnels.example.com"})
 	for range 2 {
 		tunnel := w.reconcileAfter(time.Minute)
-		w.check(tunnel, switchedKind, v1alpha1.ReasonOldWayWorks, old+", works still: it answers")
+		w.check(tunnel, switchedKind, v1alpha1.ReasonOldWayWorks, old+", still works: it answers")
 		if s := tunnel.Status.Kubeconfig; s.Mode != v1alpha1.KubeconfigModeSNI || s.PreviousServer != old ||
 			w.way().Server != controllertest.AddressURL {
 			t.Fatalf("on record is %+v, and the kubeconfig leads %v", s, w.way())

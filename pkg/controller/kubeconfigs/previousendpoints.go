@@ -164,7 +164,7 @@ func portOf(u *url.URL) string {
 }
 
 // errHTTP2 is returned for a proxy that negotiates HTTP/2: Go's client continues with HTTP/1.1 there, and fails.
-var errHTTP2 = errors.New("it chooses HTTP/2, which client-go offers to it but can't use towards a proxy")
+var errHTTP2 = errors.New("it negotiates HTTP/2, which client-go offers but cannot use with a proxy")
 
 // handshake opens the connection and closes it. It sends no client certificate.
 func (l tlsLeg) handshake(ctx context.Context, dialer *net.Dialer) error {
@@ -172,13 +172,13 @@ func (l tlsLeg) handshake(ctx context.Context, dialer *net.Dialer) error {
 	if len(l.roots) > 0 {
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(l.roots) {
-			return errors.New("the kubeconfig's CA can't be read")
+			return errors.New("cannot read the CA of the kubeconfig")
 		}
 	}
 	config.InsecureSkipVerify = l.unverified // as the kubeconfig's clients do; nothing is sent
 	connection, err := (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", l.address)
 	if err != nil {
-		return fmt.Errorf("making TLS connection: %w", err)
+		return fmt.Errorf("opening TLS connection: %w", err)
 	}
 	defer connection.Close()
 	if c, ok := connection.(*tls.Conn); ok && c.ConnectionState().NegotiatedProtocol == "h2" {

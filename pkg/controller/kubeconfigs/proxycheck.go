@@ -133,16 +133,16 @@ func (r *Reconciler) checkProxy(ctx context.Context, v *decision, o objects.Grou
 	v.refuse(v1alpha1.ReasonInvalidProxy, fmt.Sprintf("spec.kubeconfig.proxy.address: %q: %s. client-go verifies an "+
 		"https proxy with the CA of the workload cluster "+
 		"and the name in the kubeconfig: give the proxy a certificate of that CA with that name, without HTTP/2, or use "+
-		"mode http-proxy in a network that you trust. It is asked again at %s",
+		"mode http-proxy in a network that you trust. It is dialled again at %s",
 		address, refusal.why, at.UTC().Format(time.RFC3339)))
 	return nil
 }
 
 // notProved is the whole message about a rejected proxy. The details would tell the writer of a Tunnel what is at an
 // address of their choice.
-const notProved = "the controller has not found there an https proxy that is verified by the workload cluster's CA, " +
-	"or may not dial it: the operator of " +
-	"Fairlead allows networks by --dial-networks of the controller, whose log has more"
+const notProved = "the controller found no https proxy there that the workload cluster's CA verifies, " +
+	"or must not dial it: the operator of " +
+	"Fairlead allows networks by --dial-networks of the controller, whose log has the cause"
 
 // proof dials a proxy and returns why it is rejected; empty: it is not. Only the log has the details, because it
 // belongs to the installation.
@@ -161,6 +161,6 @@ func (r *Reconciler) proof(ctx context.Context, leg proxyLeg, known bool) string
 	if err == nil || (known && !errors.As(err, &unverified) && !errors.Is(err, errHTTP2)) {
 		return ""
 	}
-	r.Log.Info("https proxy is refused", "address", leg.address, "name", leg.name, "error", err)
+	r.Log.Info("https proxy is rejected", "address", leg.address, "name", leg.name, "error", err)
 	return notProved
 }

@@ -108,7 +108,7 @@ func (r *Reconciler) update(ctx context.Context, o objects.Group) (time.Duration
 		switch err = r.Client.Patch(ctx, want, objects.LockedPatch(o.Kubeconfig)); {
 		case objects.Denied(err):
 			// The rejection is not logged: its text may quote the Secret.
-			r.Log.Warn("kubeconfig can't be written", "cluster", o.Key.String(), "reason", apierrors.ReasonForError(err))
+			r.Log.Warn("cannot write kubeconfig", "cluster", o.Key.String(), "reason", apierrors.ReasonForError(err))
 			v.drop(v1alpha1.ConditionKubeconfigSwitched)
 			err, wait = errNotWritable, v.again
 		case err != nil:
@@ -122,7 +122,7 @@ func (r *Reconciler) update(ctx context.Context, o objects.Group) (time.Duration
 }
 
 // errNotWritable is the result for a kubeconfig that may not be changed.
-var errNotWritable = errors.New("the kubeconfig Secret may not be changed")
+var errNotWritable = errors.New("the kubeconfig Secret must not be changed")
 
 func immutable(secret *corev1.Secret) bool {
 	return secret != nil && ptr.Deref(secret.Immutable, false)

@@ -55,7 +55,7 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := w.reconcileAfter(time.Minute)
-	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "stays so meanwhile")
+	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "keeps using this proxy")
 	if got := w.way(); got != by || after.Status.Kubeconfig.ProxyURL != before.Status.Kubeconfig.ProxyURL {
 		t.Errorf("it leads %v, and on record is %+v", got, after.Status.Kubeconfig)
 	}
@@ -67,8 +67,8 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	after = w.reconcileAfter(time.Minute)
-	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "holds a colon")
-	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "stays so meanwhile")
+	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "contains a colon")
+	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "keeps using this proxy")
 	if got := w.way(); got != by {
 		t.Errorf("with credentials that can't be used it leads %v", got)
 	}
@@ -81,7 +81,7 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	}
 	w.restart()
 	after = w.reconcileAfter(time.Minute)
-	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "stays so meanwhile")
+	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "keeps using this proxy")
 	if got := w.way(); got != by {
 		t.Errorf("after a move it leads %v", got)
 	}

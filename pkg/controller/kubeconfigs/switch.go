@@ -132,19 +132,19 @@ func (r *Reconciler) followPrevious(
 	case !known:
 		v.waiting(
 			v1alpha1.ReasonWaitingForManagers,
-			fmt.Sprintf("it is being found out whether the way before, %s, works still", before),
+			fmt.Sprintf("checking whether the previous endpoint, %s, still works", before),
 		)
 		return previousInterval
 	case works:
-		v.waiting(v1alpha1.ReasonOldWayWorks, previousWorks(before, "it answers, or the controller may not dial it"))
+		v.waiting(v1alpha1.ReasonOldWayWorks, previousWorks(before, "it answers, or the controller must not dial it"))
 		if now.Sub(record.ChangedAt.Time) > 10*time.Minute {
 			return previousRarely
 		}
 		return previousInterval
 	case now.Before(until) && (age < 0 || age >= justMade):
 		v.waiting(v1alpha1.ReasonWaitingForManagers, fmt.Sprintf("Cluster API's managers read the kubeconfig only when "+
-			"they connect. The way before, %s, does not answer: "+
-			"connections by it end after five failed probes, within 75 s, the next attempt follows within 30 s, and all use "+
+			"they connect. The previous endpoint, %s, does not answer: "+
+			"connections to it end after five failed probes, within 75 s, the next attempt follows within 30 s, and all use "+
 			"the kubeconfig as it is by %s", before, until.UTC().Format(time.RFC3339)))
 		return min(until.Sub(now)+time.Second, previousInterval)
 	}
@@ -159,7 +159,7 @@ func (r *Reconciler) switchDone(v *decision, record *v1alpha1.KubeconfigStatus, 
 	done := metav1.Condition{
 		Type: v1alpha1.ConditionKubeconfigSwitched, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSwitched,
 	}
-	done.Message = "no connection of Cluster API's managers by another way is left"
+	done.Message = "no connection of Cluster API's managers to a previous endpoint is left"
 	if record.Mode.Tunnelled() {
 		done.Message = "no connection of Cluster API's managers is left that does not lead through the gateways"
 	}
@@ -174,9 +174,9 @@ func (v *decision) waiting(reason, message string) {
 }
 
 func previousWorks(before, why string) string {
-	return fmt.Sprintf("the way before, %s, works still: %s. Cluster API's managers that are connected by it stay so "+
-		"for as long as it does, and reach the "+
-		"same apiserver; they use the kubeconfig as it is now when they connect anew. To hasten that, restart them", before,
+	return fmt.Sprintf("the previous endpoint, %s, still works: %s. Cluster API's managers that are connected to it stay connected "+
+		"while it works, and reach the "+
+		"same apiserver; they use the current kubeconfig when they connect again. To hasten that, restart them", before,
 		why)
 }
 
@@ -190,10 +190,10 @@ func (r *Reconciler) assumedWorking(record *v1alpha1.KubeconfigStatus, o objects
 	case !r.Config.NoTunnels && record.Mode.Tunnelled() && throughGateways(gateways, before, o):
 		return "it leads through the same gateways"
 	case proxy != "" && proxy != gateways.Connect.Host:
-		return "it leads through a proxy, which nobody asks"
+		return "it leads through a proxy, which the controller does not dial"
 	case !expected(before.Server, o, gateways) && !r.rule.may(address(before.Server)):
-		return "it is not the endpoint of the Cluster, and --dial-networks of the controller does not have it, so nothing " +
-			"asks it"
+		return "it is not the endpoint of the Cluster, and --dial-networks of the controller does not contain it, so the " +
+			"controller does not dial it"
 	}
 	return ""
 }

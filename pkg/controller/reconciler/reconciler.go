@@ -60,7 +60,7 @@ func SecretCache(mgr ctrl.Manager, which cache.ByObject) (cache.Cache, error) {
 		DefaultTransform: cache.TransformStripManagedFields(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("making cache of Secrets: %w", err)
+		return nil, fmt.Errorf("creating cache of Secrets: %w", err)
 	}
 	return c, mgr.Add(c)
 }
@@ -72,7 +72,7 @@ func TunnelRequests(
 	var list v1alpha1.TunnelList
 	if err := from.List(ctx, &list, which...); err != nil {
 		if ctx.Err() == nil {
-			log.Error("Tunnels can't be listed", "error", err)
+			log.Error("cannot list Tunnels", "error", err)
 		}
 		return nil
 	}

@@ -106,13 +106,13 @@ func readRequest(c config.Config, csr *certificatesv1.CertificateSigningRequest,
 	}
 	if age := now.Sub(csr.CreationTimestamp.Time); age > maxAge {
 		return request{}, refuseRequest(
-			reasonTooOld, "it was made %s ago, and nobody waits for it any more", age.Round(time.Second),
+			reasonTooOld, "it was created %s ago, and its requester no longer waits", age.Round(time.Second),
 		)
 	}
 	q := request{profile: profiles[csr.Spec.SignerName], notAfter: endOfLeaf(c, csr)}
 	for _, usage := range csr.Spec.Usages {
 		if !q.profile.allows(usage) {
-			return request{}, refuseRequest(ReasonWrongUsage, "%s gives no certificates for %q", csr.Spec.SignerName, usage)
+			return request{}, refuseRequest(ReasonWrongUsage, "%s issues no certificates for %q", csr.Spec.SignerName, usage)
 		}
 	}
 	if len(csr.Spec.Request) > maxRequestPEM {
@@ -167,12 +167,12 @@ func (q *request) readNames(annotations map[string]string) *refusal {
 	case !ok || namespace == "" || name == "" || strings.Contains(name, "/"):
 		return refuseRequest(ReasonInvalidName, "annotation %s is not namespace/name", v1alpha1.RequestTunnelAnnotation)
 	case model.ValidateNodeName(q.subject.Node) != nil || model.ValidateGatewayName(q.subject.Node) == nil:
-		return refuseRequest(ReasonInvalidName, "%q is no node name of an edge", q.subject.Node)
+		return refuseRequest(ReasonInvalidName, "%q is not a node name of an edge", q.subject.Node)
 	case model.ValidateID(q.subject.ID) != nil:
-		return refuseRequest(ReasonInvalidName, "%q is no tunnel id", q.subject.ID)
+		return refuseRequest(ReasonInvalidName, "%q is not a tunnel id", q.subject.ID)
 	case len(q.host) > maxHost || strings.ContainsFunc(q.host, func(r rune) bool { return r < ' ' || r > '~' }):
 		return refuseRequest(
-			ReasonInvalidName, "the host's name has more than %d bytes, or something else than printable ASCII", maxHost,
+			ReasonInvalidName, "the host name has more than %d bytes, or is not printable ASCII", maxHost,
 		)
 	}
 	return nil
@@ -186,7 +186,7 @@ func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster
 		return refuseRequest(ReasonUnknownTunnel, "there is no Tunnel %s", q.tunnel)
 	case tunnel.ClaimedID() != q.subject.ID:
 		return refuseRequest(
-			ReasonTunnelEnded, "Tunnel %s has another id than %s: it was deleted and made again", q.tunnel, q.subject.ID,
+			ReasonTunnelEnded, "Tunnel %s has another id than %s: it was deleted and created again", q.tunnel, q.subject.ID,
 		)
 	case tunnel.HeldID() != q.subject.ID:
 		return refuseRequest(
@@ -197,7 +197,7 @@ func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster
 	case slices.Contains(tunnel.Spec.RevokedEdges, q.subject.Node):
 		return refuseRequest(ReasonRevoked, "the edge %s is revoked in Tunnel %s", q.subject.Node, q.tunnel)
 	case q.tokenHash != "" && decision.TokenRevoked(tunnel, q.tokenHash):
-		return refuseRequest(ReasonRevoked, "an edge that came by the same token is revoked in Tunnel %s", q.tunnel)
+		return refuseRequest(ReasonRevoked, "an edge that enrolled with the same token is revoked in Tunnel %s", q.tunnel)
 	}
 	return nil
 }
@@ -228,10 +228,10 @@ func useToken(tokens []v1alpha1.TokenStatus, hash string, now time.Time) *refusa
 	case i < 0:
 		return refuseRequest(ReasonUnknownToken, "the Tunnel has no record of this token")
 	case !now.Before(tokens[i].ExpiresAt.Time):
-		return refuseRequest(ReasonTokenExpired, "the token ended at %s", tokens[i].ExpiresAt.UTC().Format(time.RFC3339))
+		return refuseRequest(ReasonTokenExpired, "the token expired at %s", tokens[i].ExpiresAt.UTC().Format(time.RFC3339))
 	case tokens[i].Uses >= tokens[i].MaxUses:
 		return refuseRequest(
-			ReasonTokenUsedUp, "the token has been used %d times, which is as often as it may be", tokens[i].Uses,
+			ReasonTokenUsedUp, "the token has been used %d times, which is its limit", tokens[i].Uses,
 		)
 	}
 	tokens[i].Uses++

@@ -121,14 +121,14 @@ func (r *Reconciler) admitEdge(ctx context.Context, wanted request) error {
 		return nil
 	}
 	if err := r.Client.Status().Patch(ctx, after, objects.LockedPatch(tunnel)); err != nil {
-		return objects.Wrap("noting edge in Tunnel", err)
+		return objects.Wrap("recording edge in Tunnel", err)
 	}
 	if records.EdgeOf(tunnel.Status.Edges, wanted.subject.Node) == nil && r.Recorder != nil {
 		condition.Record(
 			r.Recorder, r.Log, after,
 			[]condition.Transition{{
 				Condition: "", EventType: corev1.EventTypeNormal, Reason: v1alpha1.EventEdgeEnrolled,
-				Message: "the edge " + wanted.subject.Node + wanted.on() + " has its first certificate",
+				Message: "edge " + wanted.subject.Node + wanted.on() + " enrolled and has its first certificate",
 			}},
 		)
 	}
@@ -142,7 +142,7 @@ func (r *Reconciler) recordRefusal(tunnel *v1alpha1.Tunnel, wanted request, no *
 			r.Recorder, r.Log, tunnel,
 			[]condition.Transition{{
 				Condition: "", EventType: corev1.EventTypeWarning, Reason: v1alpha1.EventEdgeRefused,
-				Message: "the edge " + wanted.subject.Node + wanted.on() + " gets no certificate: " + condition.Shorten(no.Error()),
+				Message: "edge " + wanted.subject.Node + wanted.on() + " is denied a certificate: " + condition.Shorten(no.Error()),
 			}},
 		)
 	}

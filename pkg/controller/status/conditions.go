@@ -27,7 +27,7 @@ func enrolled(edges []observed.Edge, now time.Time) metav1.Condition {
 	if count == 0 {
 		return metav1.Condition{
 			Type: v1alpha1.ConditionEnrolled, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoEdge,
-			Message: "no edge has a certificate that is valid: run edge-agent with the file in the Cluster's bootstrap Secret",
+			Message: "no edge has a valid certificate: run edge-agent with the file in the Cluster's bootstrap Secret",
 		}
 	}
 	return metav1.Condition{
@@ -56,7 +56,7 @@ func tunnelReady(live reportview.Live, revoked []string) metav1.Condition {
 	}
 	switch {
 	case edges == 0 && !live.Known:
-		return condition.Unknown(c.Type, "no xds-server has told what the gateways report")
+		return condition.Unknown(c.Type, "no xds-server has sent the reports of the gateways")
 	case edges == 0 && len(live.Gateways) == 0:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonNoTunnel, "no gateway is up"
 	case edges == 0:
@@ -66,10 +66,10 @@ func tunnelReady(live reportview.Live, revoked []string) metav1.Condition {
 		c.Reason, c.Message = v1alpha1.ReasonConnected, fmt.Sprintf("%s connected to every gateway", condition.Counted(edges, "edge is", "edges are"))
 	case len(without) > 0:
 		c.Reason = v1alpha1.ReasonPartlyConnected
-		c.Message = fmt.Sprintf("%s connected, but none to each worker of every gateway, which the gateways repair: %s", condition.Counted(edges, "edge is", "edges are"), strings.Join(without, "; "))
+		c.Message = fmt.Sprintf("%s connected, but none to every worker of every gateway; the gateways repair that: %s", condition.Counted(edges, "edge is", "edges are"), strings.Join(without, "; "))
 	default:
 		c.Reason = v1alpha1.ReasonPartlyConnected
-		c.Message = fmt.Sprintf("%s connected, but none to all of the gateways %s", condition.Counted(edges, "edge is", "edges are"), strings.Join(live.Gateways, ", "))
+		c.Message = fmt.Sprintf("%s connected, but none to all gateways %s", condition.Counted(edges, "edge is", "edges are"), strings.Join(live.Gateways, ", "))
 	}
 	return c
 }
@@ -105,9 +105,9 @@ func apiServerReachable(live reportview.Live, revoked []string) metav1.Condition
 		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonReachable
 		c.Message = fmt.Sprintf("%s the apiserver", condition.Counted(healthy, "edge reaches", "edges reach"))
 	case len(problems) == 0:
-		return condition.Unknown(c.Type, "no edge is connected that could tell")
+		return condition.Unknown(c.Type, "no connected edge has reported whether it reaches the apiserver")
 	case !live.Known:
-		return condition.Unknown(c.Type, "not all edges could be asked; "+strings.Join(problems, "; "))
+		return condition.Unknown(c.Type, "not all edges are known; "+strings.Join(problems, "; "))
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonUnreachable, strings.Join(problems, "; ")
 	}
@@ -135,7 +135,7 @@ func ready(conditions []metav1.Condition) metav1.Condition {
 			return c
 		case c.Status != metav1.ConditionTrue:
 		case found == nil:
-			c = condition.Unknown(c.Type, kind+": not known yet")
+			c = condition.Unknown(c.Type, kind+": unknown yet")
 		case found.Status == metav1.ConditionUnknown:
 			c = condition.Unknown(c.Type, kind+": "+found.Message)
 		}

@@ -244,10 +244,10 @@ func edgeEvents(before, after []v1alpha1.EdgeStatus) (all []condition.Transition
 			was = before[j]
 		}
 		if edge.RevokedAt != nil && was.RevokedAt == nil {
-			all = append(all, condition.Transition{Condition: "", EventType: corev1.EventTypeNormal, Reason: v1alpha1.EventEdgeRevoked, Message: "the edge " + edge.NodeID + " is let in no more"})
+			all = append(all, condition.Transition{Condition: "", EventType: corev1.EventTypeNormal, Reason: v1alpha1.EventEdgeRevoked, Message: "edge " + edge.NodeID + " is revoked"})
 		}
 		if edge.CutAt != nil && was.CutAt == nil {
-			all = append(all, condition.Transition{Condition: "", EventType: corev1.EventTypeNormal, Reason: v1alpha1.EventEdgeCut, Message: "all gateways have said that they have no tunnel of the revoked edge " + edge.NodeID + " any more"})
+			all = append(all, condition.Transition{Condition: "", EventType: corev1.EventTypeNormal, Reason: v1alpha1.EventEdgeCut, Message: "all gateways have closed the tunnels of the revoked edge " + edge.NodeID})
 		}
 	}
 	return all

@@ -171,7 +171,7 @@ func (r *Reconciler) status(o objects.Group, live reportview.Live, now time.Time
 	}
 	if objects.Paused(o) {
 		conditions = append(conditions, metav1.Condition{
-			Type: v1alpha1.ConditionPaused, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPaused, Message: "nothing but the status is written",
+			Type: v1alpha1.ConditionPaused, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPaused, Message: "only the status is written",
 		})
 	} else {
 		apimeta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionPaused)
@@ -220,7 +220,7 @@ func (r *Reconciler) revive(ctx context.Context, tunnel *v1alpha1.Tunnel) error 
 		}
 		lives := now.DeletionTimestamp.IsZero() && now.ClaimedID() == id && metav1.IsControlledBy(now, cluster)
 		if lives {
-			r.Log.Info("a tunnel that had ended lives again", "cluster", key.String(), "tunnel", id)
+			r.Log.Info("ended tunnel is live again", "cluster", key.String(), "tunnel", id)
 		}
 		return lives, nil
 	})

@@ -40,7 +40,7 @@ func addresses(server model.Endpoint, lookup func(ctx context.Context, host stri
 	return func(ctx context.Context) ([]string, error) {
 		hosts, err := lookup(ctx, server.Host)
 		if err != nil {
-			return nil, fmt.Errorf("looking up the xds-servers: %w", err)
+			return nil, fmt.Errorf("resolving the xds-servers: %w", err)
 		}
 		for i, host := range hosts {
 			hosts[i] = net.JoinHostPort(host, strconv.Itoa(int(server.Port)))

@@ -68,7 +68,7 @@ func waitingForCluster(until time.Time) metav1.Condition {
 	return metav1.Condition{
 		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonWaitingForCluster,
 		Message: fmt.Sprintf(
-			"edges may enrol, and nothing is served: its Cluster is to be moved here by %s", until.UTC().Format(time.RFC3339),
+			"edges may enrol, and nothing is served until its Cluster is moved here; the deadline is %s", until.UTC().Format(time.RFC3339),
 		),
 	}
 }
@@ -82,7 +82,7 @@ func (r *Reconciler) endPrepared(ctx context.Context, o objects.Group) error {
 		return objects.Wrap("reading Cluster", err)
 	}
 	r.Log.Info(
-		"tunnel ended: the Cluster that it waited for has not come", "cluster", o.Key.String(), "tunnel",
+		"tunnel ended: its Cluster was not moved here in time", "cluster", o.Key.String(), "tunnel",
 		o.Tunnel.ClaimedID(),
 	)
 	return r.drop(ctx, o.Tunnel, neverHeldID(o.Tunnel))

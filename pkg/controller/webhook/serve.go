@@ -108,7 +108,7 @@ func webhookCache(mgr ctrl.Manager, namespace string) (cache.Cache, error) {
 		DefaultTransform: cache.TransformStripManagedFields(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("making cache of the webhook: %w", err)
+		return nil, fmt.Errorf("creating cache of the webhook: %w", err)
 	}
 	return c, mgr.Add(reconciler.EveryReplica{Run: c.Start}) // added directly, it would start only with leadership
 }
@@ -136,7 +136,7 @@ func (s *servingSource) certificate(*tls.ClientHelloInfo) (*tls.Certificate, err
 		}
 	}
 	if s.pair == nil {
-		return nil, errors.Join(fmt.Errorf("there is no certificate in Secret %s yet", s.key), err)
+		return nil, errors.Join(fmt.Errorf("Secret %s has no certificate yet", s.key), err)
 	}
 	return s.pair, nil
 }
@@ -204,7 +204,7 @@ func (k *webhookKeeper) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 	if configuration == nil {
 		k.logProblem(
 			"there is no MutatingWebhookConfiguration " + v1alpha1.WebhookConfigurationName +
-				": kubeconfigs are repaired after they were written, and not as they are",
+				": kubeconfigs are rewritten after each write, not at admission",
 		)
 		return reconcile.Result{}, nil // its creation comes back here
 	}
@@ -239,12 +239,12 @@ func (k *webhookKeeper) rotate(
 	var state servingCerts
 	if have != nil {
 		if state, err = parseServing(have.Data); err != nil {
-			k.log.Warn("the certificate of the webhook is of no use: making another", "error", err)
+			k.log.Warn("certificate of the webhook is not usable, issuing another", "error", err)
 		}
 	}
 	state, err = state.step(hosts, publishedEverywhere(configuration, state.bundle), k.times, k.now())
 	if err != nil {
-		return state, objects.Wrap("making certificate of the webhook", err)
+		return state, objects.Wrap("issuing certificate of the webhook", err)
 	}
 	data, err := state.data()
 	if err != nil {
@@ -263,7 +263,7 @@ func (k *webhookKeeper) rotate(
 	}
 	if err == nil {
 		k.log.Info(
-			"certificate of the webhook", "serial", state.current.Serial(), "not_after", state.current.NotAfter(), "next",
+			"certificate of the webhook issued", "serial", state.current.Serial(), "not_after", state.current.NotAfter(), "next",
 			state.next.Leaf() != nil,
 		)
 	}
@@ -300,7 +300,7 @@ func (k *webhookKeeper) publish(
 // logProblem logs a problem once.
 func (k *webhookKeeper) logProblem(problem string) {
 	if problem != "" && problem != k.problem {
-		k.log.Warn("the webhook is not called", "problem", problem)
+		k.log.Warn("webhook is not called", "problem", problem)
 	}
 	k.problem = problem
 }

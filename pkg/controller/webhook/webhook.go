@@ -53,7 +53,7 @@ type kubeconfigWebhook struct {
 func (w *kubeconfigWebhook) Handle(ctx context.Context, request admission.Request) admission.Response {
 	changes, err := w.rewrite(ctx, request)
 	if err != nil {
-		w.log.Info("the webhook leaves a kubeconfig as it is", "secret", request.Namespace+"/"+request.Name, "error", err)
+		w.log.Info("webhook leaves kubeconfig unchanged", "secret", request.Namespace+"/"+request.Name, "error", err)
 		return admission.Allowed("")
 	}
 	if len(changes) == 0 {
@@ -72,7 +72,7 @@ func (w *kubeconfigWebhook) rewrite(
 	}
 	if len(request.OldObject.Raw) > 0 {
 		if err := json.Unmarshal(request.OldObject.Raw, &old); err != nil {
-			return nil, fmt.Errorf("reading Secret before: %w", err)
+			return nil, fmt.Errorf("reading previous Secret: %w", err)
 		}
 	}
 	name, ok := strings.CutSuffix(before.Name, kubeconfig.Suffix)

@@ -155,16 +155,25 @@ func (v *visit) unreachable(e *observed.Edge) finding {
 		return broken(detail, "the apiserver is down, or listens at another address", "start the apiserver on the control-plane machine (crictl ps -a, its log), "+address)
 	case strings.Contains(a.Message, "serving certificate"):
 		return broken(detail, "the apiserver's serving certificate is not valid now: it has expired, or the clock of the edge is wrong", "renew it on the control-plane machine: kubeadm certs renew apiserver, and restart the apiserver; or correct the clock")
-	case strings.Contains(a.Message, "answers /readyz with status"), strings.Contains(a.Message, "it does TLS, but doesn't answer"), strings.Contains(a.Message, "does not answer /readyz"):
+	case contains(a.Message, "answers /readyz with status", "does not answer /readyz", "doesn't answer /readyz") &&
+		!contains(a.Message, notAPIServer...):
 		return broken(detail, "the apiserver runs but is not ready: the named check fails, or it waits for etcd", "see the log of the apiserver and of etcd on the control-plane machine")
 	case strings.Contains(a.Message, "DNS"):
 		return broken(detail, "the DNS of the edge's network does not resolve the apiserver's name", "correct DNS there, "+address)
-	case strings.Contains(a.Message, "no way there"), strings.Contains(a.Message, "no route"):
+	case contains(a.Message, "no route to it", "no way there"):
 		return broken(detail, "the edge's machine has no route to the apiserver", "check the network of that machine, "+address)
-	case strings.Contains(a.Message, "is no TLS"), strings.Contains(a.Message, "no apiserver"):
+	case contains(a.Message, notAPIServer...):
 		return broken(detail, "the address is not that of an apiserver", address)
 	case strings.Contains(a.Message, "in time"):
 		return broken(detail, "the apiserver does not answer, or packets to it are dropped: it or its machine hangs, or a firewall drops them", "check the apiserver on the control-plane machine, "+address)
 	}
 	return broken(detail, "the edge does not reach the apiserver", "check the apiserver on the control-plane machine, "+address)
+}
+
+// notAPIServer are the parts of messages about a server that is not an apiserver, of this version and of earlier ones.
+var notAPIServer = []string{"is not TLS", "is no TLS", "not an apiserver", "no apiserver"}
+
+// contains reports whether a message of an edge contains one of the texts: edges of earlier versions send other texts.
+func contains(message string, texts ...string) bool {
+	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
 }

@@ -252,14 +252,18 @@ func TestComplaintsOfEdges(t *testing.T) {
 
 func TestWhyAnEdgeDoesNotReachItsAPIServer(t *testing.T) {
 	for message, cause := range map[string]string{
-		"nothing listens there: connection refused":               "the apiserver is down",
-		"its serving certificate is not valid now":                "serving certificate is not valid now",
-		"it answers /readyz with status 500: etcd failed":         "waits for etcd",
-		"DNS does not know the name":                              "does not resolve the apiserver's name",
-		"there is no way there":                                   "no route to the apiserver",
-		"what answers is no TLS":                                  "is not that of an apiserver",
-		"it has not answered in time":                             "a firewall drops them",
-		"something that this version of check has never heard of": "does not reach the apiserver",
+		"nothing listens there: connection refused":                  "the apiserver is down",
+		"its serving certificate is not valid now":                   "serving certificate is not valid now",
+		"it answers /readyz with status 500: etcd failed":            "waits for etcd",
+		"DNS does not know the name":                                 "does not resolve the apiserver's name",
+		"there is no way there":                                      "no route to the apiserver",
+		"what answers is no TLS":                                     "is not that of an apiserver",
+		"the answer is not TLS":                                      "is no apiserver",
+		"it answers /readyz with status 302: it is not an apiserver": "is no apiserver",
+		"it accepts TLS, but does not answer /readyz: EOF":           "waits for its etcd",
+		"this machine has no route to it":                            "no route to the apiserver",
+		"it has not answered in time":                                "a firewall drops them",
+		"something that this version of check has never heard of":    "does not reach the apiserver",
 	} {
 		v := visitOf(&collect.Fleet{})
 		f := v.unreachable(&observed.Edge{Node: "e1", APIServer: &observed.APIServer{Address: "a:6443", Message: message}})

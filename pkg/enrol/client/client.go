@@ -84,7 +84,7 @@ type LimitError struct {
 
 // Error returns the server's message. It contains no times, so that repeated rejections have the same text in a log.
 func (e *LimitError) Error() string {
-	return "the control channel takes no more at the moment: " + e.Message
+	return "the control channel accepts no more requests at the moment: " + e.Message
 }
 
 // RetryAfter returns how long to wait before the next attempt.

@@ -23,7 +23,7 @@ const (
 )
 
 // errUnanswered is the error for callers that are rejected because the signer is unavailable.
-var errUnanswered = errors.New("no signer answers at the moment")
+var errUnanswered = errors.New("the controller signs no certificates at the moment")
 
 // Breaker is an enrolserver.Issuer that bounds the unanswered requests of another one, so that requests do not
 // accumulate in the apiserver while no controller runs, and so that the edges of one tunnel do not use the slots of
@@ -172,7 +172,7 @@ func (b *Breaker) record(id string, err error) {
 	}
 	switch {
 	case before < maxUnanswered && b.all.unanswered == maxUnanswered:
-		b.log.Error("nobody signs certificates: does the controller run?", "error", err)
+		b.log.Error("no certificates are signed: does the controller run?", "error", err)
 	case before == maxUnanswered && b.all.unanswered == 0:
 		b.log.Info("certificates are signed again")
 		for id, own := range b.tunnels {

@@ -197,7 +197,7 @@ func TestATunnelWithoutAnswersHoldsNoOtherBack(t *testing.T) {
 		if s.madeStuck > 16+2*60*4+16 { // one every 15 s
 			t.Errorf("%d requests were made for it in two hours", s.madeStuck)
 		}
-		if strings.Contains(log.String(), "nobody signs") {
+		if strings.Contains(log.String(), "no certificates are signed") {
 			t.Errorf("the signer of all is blamed: %s", log.String())
 		}
 	})

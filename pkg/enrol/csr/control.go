@@ -15,7 +15,7 @@ func Control(issuer enrolserver.Issuer, bundle func() []byte) func(context.Conte
 	return func(ctx context.Context) (certs.Identity, []byte, error) {
 		trust := bundle()
 		if len(trust) == 0 {
-			return certs.Identity{}, nil, errors.New("the trust bundle is not known yet")
+			return certs.Identity{}, nil, errors.New("the trust bundle is not available yet")
 		}
 		key, err := certs.NewKey()
 		if err != nil {

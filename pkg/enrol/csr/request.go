@@ -45,7 +45,7 @@ func (r Requests) Issue(ctx context.Context, request enrolserver.IssueRequest) (
 	}
 	made, err := r.Client.CertificatesV1().CertificateSigningRequests().Create(ctx, csr, metav1.CreateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("making CertificateSigningRequest for %s: %w", request.Subject.Node, err)
+		return nil, fmt.Errorf("creating CertificateSigningRequest for %s: %w", request.Subject.Node, err)
 	}
 	chain, err := r.wait(ctx, made)
 	if err != nil {
@@ -73,7 +73,7 @@ func newRequest(request enrolserver.IssueRequest) (*certificatesv1.CertificateSi
 	case model.RoleControl:
 		signer = v1alpha1.SignerControl
 	default:
-		return nil, fmt.Errorf("making CertificateSigningRequest: nobody signs for the role %q", request.Subject.Role)
+		return nil, fmt.Errorf("creating CertificateSigningRequest: the role %q has no signer", request.Subject.Role)
 	}
 	return &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "fairlead-" + string(request.Subject.Role) + "-", Annotations: annotations},

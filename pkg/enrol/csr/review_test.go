@@ -62,7 +62,7 @@ func TestReviewGateway(t *testing.T) {
 		"of the Pod itself":                {token: tokenOf(t, c, at, "gateway", mine, csr.Audience)},
 		"of another gateway's Pod":         {token: tokenOf(t, c, at, "gateway", other, csr.Audience), want: "not of Pod gateway-0"},
 		"bound to no Pod":                  {token: tokenOf(t, c, at, "gateway", nil, csr.Audience), want: "not of Pod gateway-0"},
-		"of another ServiceAccount":        {token: tokenOf(t, c, at, "stranger", stranger, csr.Audience), want: "not of the gateways"},
+		"of another ServiceAccount":        {token: tokenOf(t, c, at, "stranger", stranger, csr.Audience), want: "not to the gateways"},
 		"that is meant for somebody else":  {token: tokenOf(t, c, at, "gateway", mine, "https://kubernetes.default.svc"), want: "not valid for audience"},
 		"that is no token":                 {token: "x", want: "not valid for audience"},
 		"with a signature that was broken": {token: tokenOf(t, c, at, "gateway", mine, csr.Audience) + "x", want: "not valid for audience"},

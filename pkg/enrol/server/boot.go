@@ -54,7 +54,7 @@ type BootConfig struct {
 // ReportBoot implements the service.
 func (s *Server) ReportBoot(ctx context.Context, r *enrolv1.ReportBootRequest) (*enrolv1.ReportBootResponse, error) {
 	if s.config.Boot == nil {
-		return nil, status.Error(codes.Unimplemented, "this server takes no boot reports")
+		return nil, status.Error(codes.Unimplemented, "this server does not accept boot reports")
 	}
 	caller := address(ctx)
 	done := s.limits.inFlight.Take(caller)
@@ -86,12 +86,12 @@ func (s *Server) ReportBoot(ctx context.Context, r *enrolv1.ReportBootRequest) (
 // checkReportToken checks the token of a boot report, and returns its grant and hash.
 func (s *Server) checkReportToken(token string) (enrol.Grant, string, error) {
 	if !enrol.IsReportToken(token) {
-		return enrol.Grant{}, "", status.Error(codes.Unauthenticated, "the token is not one of Fairlead's for boot reports")
+		return enrol.Grant{}, "", status.Error(codes.Unauthenticated, "the token is not a Fairlead token for boot reports")
 	}
 	hash := enrol.HashToken(token)
 	grant, err := s.config.Boot.Tokens.ReportToken(hash)
 	if err != nil {
-		return enrol.Grant{}, "", outcome(err, "tokens can't be checked at the moment")
+		return enrol.Grant{}, "", outcome(err, "cannot check tokens at the moment")
 	}
 	return grant, hash, nil
 }
@@ -108,7 +108,7 @@ func (s *Server) logBoot(log *slog.Logger, grant enrol.Grant, hash string, r *re
 		return
 	}
 	if s.limits.bootTokens.Take(hash, endsRate) == 0 {
-		log.Info("a machine has told how its boot ended", "cluster", grant.Tunnel.String(), "host", host,
+		log.Info("machine reported the end of its boot", "cluster", grant.Tunnel.String(), "host", host,
 			"failed", r.GetState() == reportv1.BootState_BOOT_STATE_FAILED)
 	}
 }

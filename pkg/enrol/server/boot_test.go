@@ -53,7 +53,7 @@ func TestAMachineReportsByItsToken(t *testing.T) {
 	if got := strings.Join(m.boots, ","); got != id+" s,"+id+" end" {
 		t.Errorf("taken: %s", got)
 	}
-	if m.log.count("a machine has told how its boot ended") != 1 {
+	if m.log.count("machine reported the end of its boot") != 1 {
 		t.Error("its end is not logged")
 	}
 	if _, err := client.ReportBoot(t.Context(), m.report, &reportv1.BootReport{}); !errors.Is(err, certs.ErrRefused) {
@@ -123,7 +123,7 @@ func TestOneTokenCanNotFillTheLog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := m.log.count("a machine has told how its boot ended"); n == 0 || n > 100 {
+	if n := m.log.count("machine reported the end of its boot"); n == 0 || n > 100 {
 		t.Errorf("%d lines", n)
 	}
 }

@@ -27,10 +27,10 @@ func (s *Server) edge(r *enrolv1.EnrolEdgeRequest) (attempt, error) {
 	hash := enrol.HashToken(r.GetToken())
 	grant, err := s.config.Tokens.EdgeToken(hash)
 	if err != nil {
-		return attempt{}, outcome(err, "tokens can't be checked at the moment")
+		return attempt{}, outcome(err, "cannot check tokens at the moment")
 	}
 	if !enrol.ValidHost(r.GetHost()) {
-		return attempt{}, status.Errorf(codes.InvalidArgument, "the host name is longer than %d bytes or holds something else than printable ASCII", enrol.MaxHost)
+		return attempt{}, status.Errorf(codes.InvalidArgument, "the host name is longer than %d bytes, or is not printable ASCII", enrol.MaxHost)
 	}
 	if err := checkCSR(r.GetCsr()); err != nil {
 		return attempt{}, err
@@ -71,24 +71,24 @@ func (s *Server) gatewayCredential(ctx context.Context, r *enrolv1.EnrolGatewayR
 		return err
 	}
 	if err := s.config.Tokens.GatewayToken(enrol.HashToken(r.GetToken())); err != nil {
-		return outcome(err, "tokens can't be checked at the moment")
+		return outcome(err, "cannot check tokens at the moment")
 	}
 	return nil
 }
 
 func (s *Server) serviceAccount(ctx context.Context, token, gateway string) error {
 	if s.config.Reviewer == nil {
-		return status.Error(codes.Unauthenticated, "this server takes no ServiceAccount tokens")
+		return status.Error(codes.Unauthenticated, "this server does not accept ServiceAccount tokens")
 	}
 	// Every JWT contains two dots. Anything else is rejected without a request to the apiserver.
 	if len(token) > maxServiceAccountToken || strings.Count(token, ".") != 2 {
-		return status.Errorf(codes.InvalidArgument, "the ServiceAccount token is longer than %d bytes, or no JWT", maxServiceAccountToken)
+		return status.Errorf(codes.InvalidArgument, "the ServiceAccount token is longer than %d bytes, or is not a JWT", maxServiceAccountToken)
 	}
 	if err := s.limits.review(address(ctx)); err != nil {
 		return err
 	}
 	if err := s.config.Reviewer.ReviewGateway(ctx, token, gateway); err != nil {
-		return outcome(err, "ServiceAccount tokens can't be checked at the moment")
+		return outcome(err, "cannot check ServiceAccount tokens at the moment")
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func (s *Server) renewal(r *enrolv1.RenewRequest, leaf *x509.Certificate, subjec
 	switch subject.Role {
 	case model.RoleGateway, model.RoleEdge:
 	default:
-		return attempt{}, status.Errorf(codes.PermissionDenied, "a certificate of the role %s is not renewed here", subject.Role)
+		return attempt{}, status.Errorf(codes.PermissionDenied, "certificates of the role %s are not renewed here", subject.Role)
 	}
 	if err := s.config.Renewals.Admit(subject); err != nil {
 		return attempt{}, err
@@ -107,7 +107,7 @@ func (s *Server) renewal(r *enrolv1.RenewRequest, leaf *x509.Certificate, subjec
 	if subject.Role == model.RoleEdge {
 		var ok bool
 		if a.Tunnel, ok = s.config.Renewals.Tunnel(subject.ID); !ok {
-			return attempt{}, status.Errorf(codes.Unavailable, "the tunnel %s is not known any more", subject.ID)
+			return attempt{}, status.Errorf(codes.Unavailable, "the tunnel %s no longer exists", subject.ID)
 		}
 	}
 	return a, checkCSR(r.GetCsr())
@@ -122,7 +122,7 @@ func checkCSR(der []byte) error {
 
 func checkToken(token string) error {
 	if !enrol.IsToken(token) {
-		return status.Error(codes.Unauthenticated, "the token is not one of Fairlead's")
+		return status.Error(codes.Unauthenticated, "the token is not a Fairlead token")
 	}
 	return nil
 }

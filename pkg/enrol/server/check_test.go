@@ -31,8 +31,8 @@ func TestRequestsThatAreRejected(t *testing.T) {
 	}{
 		"an edge with an unknown token":         {ask: func() error { return enrolEdge(t, client, "fl1.unknown") }, refused: true, wantErr: "unknown, has expired or is used up"},
 		"an edge with the gateways' token":      {ask: func() error { return enrolEdge(t, client, m.gate) }, refused: true, wantErr: "unknown"},
-		"an edge with a token that is too long": {ask: func() error { return enrolEdge(t, client, "fl1."+strings.Repeat("a", 200)) }, refused: true, wantErr: "not one of Fairlead's"},
-		"an edge with no token":                 {ask: func() error { return enrolEdge(t, client, "") }, refused: true, wantErr: "not one of Fairlead's"},
+		"an edge with a token that is too long": {ask: func() error { return enrolEdge(t, client, "fl1."+strings.Repeat("a", 200)) }, refused: true, wantErr: "not a Fairlead token"},
+		"an edge with no token":                 {ask: func() error { return enrolEdge(t, client, "") }, refused: true, wantErr: "not a Fairlead token"},
 		"a gateway with an edge's token": {ask: func() error {
 			return enrolGateway(t, client, "gateway-0", enrolclient.GatewayCredential{Token: m.edge})
 		}, refused: true, wantErr: "unknown"},
@@ -50,8 +50,8 @@ func TestRequestsThatAreRejected(t *testing.T) {
 			defer m.set(func() { m.admit = nil })
 			return enrolGateway(t, client, "gateway-9", enrolclient.GatewayCredential{Token: "fl1.unknown"})
 		}, refused: true, wantErr: "unknown"},
-		"who renews without a certificate":        {ask: func() error { return renewWithout(t, m, client) }, wantErr: "showed no certificate"},
-		"who renews the xds-server's certificate": {ask: func() error { return renew(t, client, m.identity("control", domain.Control())) }, refused: true, wantErr: "opens nothing here"},
+		"who renews without a certificate":        {ask: func() error { return renewWithout(t, m, client) }, wantErr: "presented no certificate"},
+		"who renews the xds-server's certificate": {ask: func() error { return renew(t, client, m.identity("control", domain.Control())) }, refused: true, wantErr: "are not accepted here"},
 		"who renews a certificate of no profile":  {ask: func() error { return renew(t, client, m.identity("edge-a", domain.TunnelID(id), domain.Gateway())) }, refused: true, wantErr: "no profile"},
 		"an edge of an unknown tunnel":            {ask: func() error { return renew(t, client, m.identity("edge-a", domain.TunnelID(model.NewID()))) }, wantErr: "no tunnel has this id"},
 		"an edge that is let in no more": {ask: func() error {
@@ -66,9 +66,9 @@ func TestRequestsThatAreRejected(t *testing.T) {
 		}, wantErr: "not yet"},
 		"who has a ServiceAccount token that is no JWT": {ask: func() error {
 			return enrolGateway(t, client, "gateway-0", enrolclient.GatewayCredential{ServiceAccountToken: "x"})
-		}, refused: true, wantErr: "no JWT"},
-		"an edge whose leaf expired longer ago than the grace time": {ask: func() error { return renew(t, client, m.aged(-72*time.Hour, time.Hour)) }, refused: true, ended: true, wantErr: "can't be renewed any more"},
-		"an edge whose leaf is of another installation":             {ask: func() error { return renew(t, client, newManagement(t).identity("edge-a", domain.TunnelID(id))) }, refused: true, ended: true, wantErr: "of a CA"},
+		}, refused: true, wantErr: "not a JWT"},
+		"an edge whose leaf expired longer ago than the grace time": {ask: func() error { return renew(t, client, m.aged(-72*time.Hour, time.Hour)) }, refused: true, ended: true, wantErr: "can no longer be renewed"},
+		"an edge whose leaf is of another installation":             {ask: func() error { return renew(t, client, newManagement(t).identity("edge-a", domain.TunnelID(id))) }, refused: true, ended: true, wantErr: "CA of the certificate"},
 		"an edge whose leaf has not begun":                          {ask: func() error { return renew(t, client, m.aged(time.Hour, time.Hour)) }, wantErr: "is a clock wrong?"},
 		"whom the signer denies, who hears why": {ask: func() error {
 			m.set(func() { m.err = fmt.Errorf("%w: the token has no uses left", enrolserver.ErrDenied) })
@@ -79,12 +79,12 @@ func TestRequestsThatAreRejected(t *testing.T) {
 			m.set(func() { m.err = errors.New("secret detail") })
 			defer m.set(func() { m.err = nil })
 			return renew(t, client, edge)
-		}, wantErr: "can't be had at the moment"},
+		}, wantErr: "cannot sign certificates at the moment"},
 		"anybody, before the trust bundle is known": {ask: func() error {
 			m.set(func() { m.trust = nil })
 			defer m.set(func() { m.trust = m.ca.CertPEM() })
 			return renew(t, client, edge)
-		}, wantErr: "can't be had at the moment"},
+		}, wantErr: "cannot sign certificates at the moment"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -123,11 +123,11 @@ func TestAFloodFromOneAddressDelaysNoOtherCaller(t *testing.T) {
 	stop()
 	flood.Wait()
 	t.Logf("%d attempts, %d of them limited; the longest of 20 enrolments from elsewhere took %s; %d lines logged",
-		attempts.Load(), silent.Load(), longest, m.log.count("enrolment refused"))
+		attempts.Load(), silent.Load(), longest, m.log.count("enrolment rejected"))
 	if longest > 5*time.Second {
 		t.Errorf("an enrolment took %s", longest)
 	}
-	if n := m.log.count("enrolment refused"); n > 40 {
+	if n := m.log.count("enrolment rejected"); n > 40 {
 		t.Errorf("the flood filled the log with %d lines", n)
 	}
 }

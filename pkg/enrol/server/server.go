@@ -141,9 +141,9 @@ func (s *Server) serve(ctx context.Context, caller string, check func(context.Co
 	certificate, err := s.issue(ctx, request.IssueRequest)
 	if err != nil {
 		if s.limits.logged.Take(request.key, logRate) == 0 {
-			log.Warn("no certificate issued", "error", err)
+			log.Warn("cannot issue certificate", "error", err)
 		}
-		return nil, outcome(err, "a signature can't be had at the moment")
+		return nil, outcome(err, "cannot sign certificates at the moment")
 	}
 	log.Info("certificate issued")
 	return certificate, nil
@@ -165,17 +165,17 @@ func (s *Server) reject(log *slog.Logger, caller string, err error) error {
 		}
 	default:
 		if wait := s.limits.rejections.Take(caller, rejectionRate); wait > 0 {
-			return retry.Later("too many attempts were refused", wait)
+			return retry.Later("too many rejected attempts", wait)
 		}
 	}
-	log.Warn("enrolment refused", "error", err)
+	log.Warn("enrolment rejected", "error", err)
 	return err
 }
 
 func (s *Server) issue(ctx context.Context, request IssueRequest) (*enrolv1.Certificate, error) {
 	bundle := s.config.Trust()
 	if len(bundle) == 0 {
-		return nil, errors.New("the trust bundle is not known yet")
+		return nil, errors.New("the trust bundle is not available yet")
 	}
 	chain, err := s.config.Issuer.Issue(ctx, request)
 	if err != nil {

@@ -168,7 +168,7 @@ func TestWhatAPolicyCouldForget(t *testing.T) {
 		"no records":                     {relay(func(p *tcpproxyv3.TcpProxy) { p.AccessLog = nil }), "access_log is missing"},
 		"records of the end alone":       {relay(func(p *tcpproxyv3.TcpProxy) { p.AccessLogOptions = nil }), "access_log_options is missing"},
 		"records of some connections":    {relay(func(p *tcpproxyv3.TcpProxy) { p.AccessLog[0].Filter = &accesslogv3.AccessLogFilter{} }), "filter is set"},
-		"another log beside the records": {relay(func(p *tcpproxyv3.TcpProxy) { p.AccessLog = append(p.AccessLog, p.AccessLog[0]) }), "has more than this agent knows"},
+		"another log beside the records": {relay(func(p *tcpproxyv3.TcpProxy) { p.AccessLog = append(p.AccessLog, p.AccessLog[0]) }), "has more fields than this agent supports"},
 		"a relay to a tunnel": {relay(func(p *tcpproxyv3.TcpProxy) {
 			p.ClusterSpecifier = &tcpproxyv3.TcpProxy_Cluster{Cluster: "c1.prod.tunnels.example.com"}
 		}), "cluster is"},
@@ -222,7 +222,7 @@ func TestWhatAPolicyCouldForget(t *testing.T) {
 			inside(t, s.apiserver.FilterChains[0].Filters[0].GetTypedConfig(), func(c *setstatev3.Config) {
 				c.OnNewConnection = append(c.OnNewConnection, proto.CloneOf(c.OnNewConnection[0]))
 			})
-		}, "has more than this agent knows"},
+		}, "has more fields than this agent supports"},
 		"another key of the filter state": {func(t *testing.T, s sample) {
 			inside(t, s.apiserver.FilterChains[0].Filters[0].GetTypedConfig(), func(c *setstatev3.Config) {
 				c.OnNewConnection[0].GetFormatString().GetTextFormatSource().Specifier = &corev3.DataSource_Filename{Filename: "/etc/passwd"}
@@ -314,7 +314,7 @@ func TestWhatAPolicyCouldForget(t *testing.T) {
 			inside(t, s.workload.TransportSocket.GetTypedConfig(), func(c *tlsv3.UpstreamTlsContext) {
 				unknownField(c.CommonTlsContext.TlsCertificateSdsSecretConfigs[0].SdsConfig.GetApiConfigSource().GrpcServices[0])
 			})
-		}, "grpc_services has a field that this version does not know"},
+		}, "grpc_services has a field that this version does not support"},
 		"a field that is unknown in a time":       {func(_ *testing.T, s sample) { unknownField(s.workload.ConnectTimeout) }, "connect_timeout has a field"},
 		"a field that is unknown in an extension": {func(_ *testing.T, s sample) { unknownField(s.workload.TransportSocket.GetTypedConfig()) }, "typed_config has a field"},
 	} {

@@ -52,7 +52,7 @@ func resolve(node *yaml.Node) *yaml.Node {
 // entries returns the entries of a mapping, including merged ones.
 func entries(node *yaml.Node) ([]entry, error) {
 	if node = resolve(node); node.Kind != yaml.MappingNode {
-		return nil, fault(node, "this has to be a mapping")
+		return nil, fault(node, "this must be a mapping")
 	}
 	var all []entry
 	for i := 0; i < len(node.Content); i += 2 {
@@ -243,7 +243,7 @@ func (c *compiler) wrapped(node *yaml.Node, md protoreflect.MessageDescriptor) (
 	}
 	fd := md.Fields().ByName("value")
 	if fd == nil || md.Fields().Len() != 1 {
-		return nil, fault(node, "%s is no single value", md.FullName())
+		return nil, fault(node, "%s is not a single value", md.FullName())
 	}
 	r, err := c.scalar(node, fd)
 	return wrapped{fd, r}, err

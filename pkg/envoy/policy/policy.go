@@ -130,17 +130,17 @@ func (p *Policy) Check(packed *anypb.Any) error {
 	named, ok := m.(interface{ GetName() string })
 	rules := p.resources[string(kind.FullName())]
 	if !ok || len(rules) == 0 {
-		return fmt.Errorf("checking resource against the policy: the Envoy of an %s takes no %s", p.agent, kind.FullName())
+		return fmt.Errorf("checking resource against the policy: the Envoy of an %s accepts no %s", p.agent, kind.FullName())
 	}
 	for _, r := range rules {
 		if !r.name.matches(named.GetName()) {
 			continue
 		}
 		if v := r.rule.check(m.ProtoReflect()); v != nil {
-			return fmt.Errorf("checking %s %.100q against the policy: %s %s, which this agent does not take from an xds-server",
+			return fmt.Errorf("checking %s %.100q against the policy: %s %s, which this agent does not accept from an xds-server",
 				kind.Name(), named.GetName(), strings.Join(v.path, "."), v.why)
 		}
 		return nil
 	}
-	return fmt.Errorf("checking %s %.100q against the policy: it has a name that is none of this subject's", kind.Name(), named.GetName())
+	return fmt.Errorf("checking %s %.100q against the policy: the name does not belong to this subject", kind.Name(), named.GetName())
 }

@@ -224,11 +224,11 @@ func TestAnEdgeAcceptsNothingElse(t *testing.T) {
 		"a tunnel of another membership":     {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-b:2"), wantErr: "edge-b"},
 		"a tunnel of two memberships":        {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-b:2_edge-a.1:2"), wantErr: "edge-b"},
 		"a tunnel in the name of another":    {change: at("rc://CN=edge-b:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:2"), wantErr: "CN=edge-b"},
-		"a name that only looks like ours":   {change: listener(func(l *listenerv3.Listener) { l.Name = "tunnel_edge-aX1_gateway-0" }), wantErr: "none of this subject's"},
-		"the listener of another membership": {change: listener(func(l *listenerv3.Listener) { l.Name = "tunnel_edge-b_gateway-0" }), wantErr: "none of this subject's"},
+		"a name that only looks like ours":   {change: listener(func(l *listenerv3.Listener) { l.Name = "tunnel_edge-aX1_gateway-0" }), wantErr: "does not belong to this subject"},
+		"the listener of another membership": {change: listener(func(l *listenerv3.Listener) { l.Name = "tunnel_edge-b_gateway-0" }), wantErr: "does not belong to this subject"},
 
-		"the agent itself":                  {change: cluster(func(c *clusterv3.Cluster) { c.Name = "agent" }), wantErr: "none of this subject's"},
-		"apiservers of another membership":  {change: cluster(func(c *clusterv3.Cluster) { c.Name = "apiserver_edge-b" }), wantErr: "none of this subject's"},
+		"the agent itself":                  {change: cluster(func(c *clusterv3.Cluster) { c.Name = "agent" }), wantErr: "does not belong to this subject"},
+		"apiservers of another membership":  {change: cluster(func(c *clusterv3.Cluster) { c.Name = "apiserver_edge-b" }), wantErr: "does not belong to this subject"},
 		"a socket of the machine":           {change: cluster(func(c *clusterv3.Cluster) { endpointOf(c).Address = pipe("agent.sock") }), wantErr: "pipe is set"},
 		"an address only for health checks": {change: cluster(func(c *clusterv3.Cluster) { endpointOf(c).HealthCheckConfig = &endpointv3.Endpoint_HealthCheckConfig{} }), wantErr: "health_check_config is set"},
 		"a port by name":                    {change: cluster(func(c *clusterv3.Cluster) { endpointOf(c).Address.GetSocketAddress().ResolverName = "x" }), wantErr: "resolver_name is set"},
@@ -244,7 +244,7 @@ func TestAnEdgeAcceptsNothingElse(t *testing.T) {
 		}), wantErr: "upstream_bind_config is set"},
 		"a field of a newer Envoy": {change: cluster(func(c *clusterv3.Cluster) {
 			c.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 5000, protowire.VarintType), 1))
-		}), wantErr: "does not know"},
+		}), wantErr: "does not support"},
 	}
 	allowed := edgePolicy()
 	for name, tc := range tests {
@@ -294,7 +294,7 @@ func TestNoResourceOfAGatewayLeadsToItsAgent(t *testing.T) {
 				m.GetRouteConfig().VirtualHosts[0].Routes[0].Match.Headers = nil
 			})
 		}, wantErr: "headers is missing"},
-		"the agent itself": {change: func(_, _, _ *listenerv3.Listener, c *clusterv3.Cluster) { c.Name = "agent" }, wantErr: "none of this subject's"},
+		"the agent itself": {change: func(_, _, _ *listenerv3.Listener, c *clusterv3.Cluster) { c.Name = "agent" }, wantErr: "does not belong to this subject"},
 		"its socket": {change: func(_, _, _ *listenerv3.Listener, c *clusterv3.Cluster) {
 			c.LoadAssignment = &endpointv3.ClusterLoadAssignment{Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{{
 				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: pipe("agent.sock")}},

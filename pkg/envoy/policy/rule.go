@@ -94,7 +94,7 @@ type bounds struct{ low, high float64 }
 
 func (b bounds) check(_ protoreflect.FieldDescriptor, v protoreflect.Value) *violation {
 	if n, ok := number(v.Interface()); !ok || !(n >= b.low && n <= b.high) { // NaN is in no range
-		return violationf("is %.100q, and not from %v to %v", v.String(), b.low, b.high)
+		return violationf("is %.100q, not from %v to %v", v.String(), b.low, b.high)
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ type wrapped struct {
 func (w wrapped) check(_ protoreflect.FieldDescriptor, v protoreflect.Value) *violation {
 	m := v.Message()
 	if len(m.GetUnknown()) > 0 {
-		return violationf("has a field that this version does not know")
+		return violationf("has a field that this version does not support")
 	}
 	if w.field != nil {
 		if oneof := w.field.ContainingOneof(); oneof != nil && m.WhichOneof(oneof) != w.field {
@@ -177,7 +177,7 @@ type step struct {
 
 func (r *message) check(m protoreflect.Message) (found *violation) {
 	if len(m.GetUnknown()) > 0 {
-		return violationf("has a field that this version does not know")
+		return violationf("has a field that this version does not support")
 	}
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch f := r.fields[fd.Number()]; {
@@ -212,7 +212,7 @@ func (r of) check(_ protoreflect.FieldDescriptor, v protoreflect.Value) *violati
 		return r.message.check(v.Message())
 	}
 	if len(packed.ProtoReflect().GetUnknown()) > 0 {
-		return violationf("has a field that this version does not know")
+		return violationf("has a field that this version does not support")
 	}
 	if packed.GetTypeUrl() != typeURLPrefix+string(r.packed) {
 		return violationf("is a %.100q", packed.GetTypeUrl())
@@ -222,7 +222,7 @@ func (r of) check(_ protoreflect.FieldDescriptor, v protoreflect.Value) *violati
 	}
 	inner, err := anypb.UnmarshalNew(packed, proto.UnmarshalOptions{})
 	if err != nil {
-		return violationf("can't be decoded")
+		return violationf("cannot be decoded")
 	}
 	found := r.message.check(inner.ProtoReflect())
 	if found == nil {
@@ -284,7 +284,7 @@ func (r *values) checkSteps(fd protoreflect.FieldDescriptor, list protoreflect.L
 		for done := false; !done; next++ {
 			if next == len(r.steps) {
 				if found == nil {
-					found = violationf("has more than this agent knows")
+					found = violationf("has more fields than this agent supports")
 				}
 				return found
 			}
@@ -326,7 +326,7 @@ func isNumber(fd protoreflect.FieldDescriptor) bool {
 // unknownIn checks a duration or a number for unknown fields.
 func unknownIn(fd protoreflect.FieldDescriptor, v protoreflect.Value) *violation {
 	if fd.Message() != nil && !fd.IsList() && len(v.Message().GetUnknown()) > 0 {
-		return violationf("has a field that this version does not know")
+		return violationf("has a field that this version does not support")
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ const (
 )
 
 // errUnknown answers a question of a newer hub.
-var errUnknown = errors.New("this agent does not know the question")
+var errUnknown = errors.New("this agent does not support the request")
 
 // answers answers the questions to an agent, each in its own goroutine. It sends only through send.
 type answers struct {

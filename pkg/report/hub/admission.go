@@ -33,7 +33,7 @@ func caller(ctx context.Context, d model.TunnelDomain, role model.Role, now time
 		return model.Subject{}, err
 	}
 	if subject.Role != role {
-		return model.Subject{}, status.Errorf(codes.PermissionDenied, "this is for the role %s, not for %s", role,
+		return model.Subject{}, status.Errorf(codes.PermissionDenied, "this call is for the role %s, not for %s", role,
 			subject.Role)
 	}
 	return subject, nil

@@ -47,7 +47,7 @@ func (h *Hub) APIServer(ctx context.Context, id string) []EdgeObservation {
 	for i := range looks {
 		to := &looks[i]
 		if i >= maxObserving {
-			to.Problem = status.Errorf(codes.ResourceExhausted, "%d other edges of this tunnel are asked", maxObserving)
+			to.Problem = status.Errorf(codes.ResourceExhausted, "already querying %d other edges of this tunnel", maxObserving)
 			continue
 		}
 		asked.Go(func() {

@@ -17,8 +17,8 @@ const (
 
 var (
 	errAway     = status.Error(codes.NotFound, "its agent does not report to this server")
-	errBusy     = status.Error(codes.ResourceExhausted, "its agent answers as many questions as it may: try again")
-	errTooLarge = status.Error(codes.ResourceExhausted, "its agent's answer is larger than an answer may be")
+	errBusy     = status.Error(codes.ResourceExhausted, "its agent has too many open requests: try again")
+	errTooLarge = status.Error(codes.ResourceExhausted, "its agent's answer is too large")
 )
 
 // asked has the pending messages of a session, and the questions without an answer yet. The hub's lock guards it.

@@ -25,7 +25,7 @@ const maxEdges, maxGateways = 50_000, 1_000
 var (
 	errShutdown = status.Error(codes.Unavailable, "the server is shutting down")
 	errNewer    = status.Error(codes.Aborted, "there is a newer stream of the same edge or gateway")
-	errTooMany  = status.Error(codes.ResourceExhausted, "the server knows of too many already")
+	errTooMany  = status.Error(codes.ResourceExhausted, "the server has too many edges or gateways")
 )
 
 // Hub receives the reports of one xds-server. It is safe for concurrent use.
@@ -165,7 +165,7 @@ func (h *Hub) finish(s *session) {
 		return
 	}
 	*p = presence{since: h.now()}
-	h.note("reporter gone", s)
+	h.note("reporter disconnected", s)
 	h.changed(key)
 }
 

@@ -59,7 +59,7 @@ func (q *question) all(ctx context.Context, take func(*reportv1.Answer) error) e
 			return err
 		}
 		if said := report.Text(part.GetError(), report.MaxText); said != "" {
-			return status.Error(codes.Unavailable, "its agent says: "+said)
+			return status.Error(codes.Unavailable, "its agent reports: "+said)
 		}
 		if part.GetLast() {
 			return nil

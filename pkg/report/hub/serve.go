@@ -98,7 +98,7 @@ func (c *conversation[M]) converse(ctx context.Context, s *session) error {
 	if c.role == model.RoleGateway {
 		h.order(s)
 	}
-	first := time.AfterFunc(firstReportTimeout, func() { s.end(status.Error(codes.DeadlineExceeded, "nothing was reported")) })
+	first := time.AfterFunc(firstReportTimeout, func() { s.end(status.Error(codes.DeadlineExceeded, "the stream sent no report in time")) })
 	defer first.Stop()
 	for {
 		m, err := c.recv()
@@ -162,6 +162,6 @@ func (h *Hub) refused(subject model.Subject, err error) {
 	code := status.Code(err)
 	if slices.Contains(refusals, code) && h.loggedRefusals.Take(string(subject.Role)+" "+subject.Node+" "+code.String(),
 		refusalLogRate) == 0 {
-		h.log.Warn("report refused", "role", subject.Role, "node", subject.Node, "error", err)
+		h.log.Warn("report rejected", "role", subject.Role, "node", subject.Node, "error", err)
 	}
 }

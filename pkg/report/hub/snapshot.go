@@ -142,7 +142,7 @@ func (h *Hub) measure(ctx context.Context, gateway string, ids []string) ([]*rep
 		err = q.all(ctx, func(a *reportv1.Answer) error {
 			for _, t := range a.GetTunnels() {
 				if t.GetTunnel() == nil {
-					return errors.New("its agent's answer has a tunnel that is none")
+					return errors.New("its agent's answer has an invalid tunnel")
 				}
 			}
 			all = append(all, a.GetTunnels()...)

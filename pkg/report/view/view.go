@@ -114,7 +114,7 @@ func (v *View) Run(ctx context.Context) error {
 		if now := time.Now(); now.Sub(resolved) >= v.interval() {
 			resolved = now
 			if err := v.follow(ctx); err != nil && ctx.Err() == nil && reasons.New(err) {
-				v.log.Warn("xds-servers not found, trying again", "error", err)
+				v.log.Warn("cannot resolve xds-servers, retrying", "error", err)
 			}
 		}
 		v.change(func(f *fleet, now time.Time) { f.tick(now) })
@@ -142,7 +142,7 @@ func (v *View) follow(ctx context.Context) error {
 	defer cancel()
 	addresses, err := v.resolve(bounded)
 	if err != nil {
-		return fmt.Errorf("looking up xds-servers: %w", err)
+		return fmt.Errorf("resolving xds-servers: %w", err)
 	}
 	slices.Sort(addresses)
 	addresses = slices.Compact(addresses)
@@ -178,7 +178,7 @@ func (v *View) finished(address string) bool {
 func (v *View) keep(ctx context.Context, address string) {
 	conn, err := v.dial(address)
 	if err != nil {
-		v.log.Error("xds-server not watched, trying again", "address", address, "error", err)
+		v.log.Error("cannot watch xds-server, retrying", "address", address, "error", err)
 		v.forget(address)
 		return
 	}
@@ -197,7 +197,7 @@ func (v *View) keep(ctx context.Context, address string) {
 	if err != nil {
 		// A server and a controller receive a new CA at different times, and reject each other in between. So no rejection is
 		// final.
-		log.Warn("refused by the xds-server, trying again", "error", err)
+		log.Warn("rejected by the xds-server, retrying", "error", err)
 		v.forget(address)
 	}
 }

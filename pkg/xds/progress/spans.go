@@ -67,7 +67,7 @@ func (s *spans) answered(changed, sent int64, role model.Role, kind, answer stri
 		attribute.String("fairlead.role", string(role)), attribute.String("fairlead.type", kind),
 		attribute.String("fairlead.answer", answer))
 	if answer == NACK {
-		span.SetStatus(codes.Error, "the Envoy refuses it")
+		span.SetStatus(codes.Error, "the Envoy rejects it")
 	}
 	span.End()
 }
