@@ -25,7 +25,7 @@ func linesOf(text string) (all []line) {
 		parts := fence.FindStringSubmatch(block)
 		switch parts[1] {
 		case "", "sh", "bash", "console":
-			if strings.ContainsAny(parts[2], "│─▶") {
+			if strings.ContainsAny(parts[2], "│─▶█") {
 				return "\n" // a picture
 			}
 			for l := range strings.Lines(strings.ReplaceAll(parts[2], "\\\n", " ")) {
