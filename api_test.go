@@ -54,10 +54,13 @@ var commandOf = map[string]string{
 func TestAPIListMatchesTheCode(t *testing.T) {
 	l := &apiList{t: t, packages: load(t)}
 	l.line("# API of names\n\n<!-- Written by `make update-golden` from the code: change it there. -->\n\n" +
-		"For authors of scripts, alerts and dashboards: every name that Fairlead keeps stable. A release that renames or removes " +
+		"For authors of scripts, alerts and dashboards: every name that Fairlead keeps stable. A release that renames or " +
+		"removes " +
 		"one\nsays so in its notes. Texts of messages are not in this list, and change.\n\n" +
-		"[Reasons](reasons.md), [fields of objects](fields.md) and [metrics](../metrics.md) have pages that explain them. The flags\n" +
-		"are on the page of each program: [fairlead](fairlead.md), [controller](controller.md), [xds-server](xds-server.md),\n" +
+		"[Reasons](reasons.md), [fields of objects](fields.md) and [metrics](../metrics.md) have pages that explain them. " +
+		"The flags\n" +
+		"are on the page of each program: [fairlead](fairlead.md), [controller](controller.md), " +
+		"[xds-server](xds-server.md),\n" +
 		"[gateway-agent](gateway-agent.md), [edge-agent](edge-agent.md), [runtime-extension](runtime-extension.md).")
 	l.reasons()
 	l.metrics()
@@ -86,7 +89,14 @@ type typed struct {
 // load type-checks the packages that define the API. Their imports come from the compiler's export data.
 func load(t *testing.T) (all []*typed) {
 	t.Helper()
-	args := []string{"list", "-export", "-deps", "-json=ImportPath,Dir,GoFiles,Export,DepOnly", "./" + reasonsPlace, "./" + pagePlace}
+	args := []string{
+		"list",
+		"-export",
+		"-deps",
+		"-json=ImportPath,Dir,GoFiles,Export,DepOnly",
+		"./" + reasonsPlace,
+		"./" + pagePlace,
+	}
 	for _, place := range commandPlaces {
 		args = append(args, "./"+place)
 	}
@@ -244,7 +254,10 @@ func (l *apiList) exitCodes() {
 	if len(codes) < 2 {
 		l.t.Errorf("found only the exit codes %v", codes)
 	}
-	l.line("\n## Exit codes of fairlead\n\nEvery other program ends with 0, or with 1 after an error.\n\n| code | meaning |\n|---|---|")
+	l.line(
+		"\n## Exit codes of fairlead\n\nEvery other program ends with 0, or with 1 after an error.\n\n| code | meaning " +
+			"|\n|---|---|",
+	)
 	l.line("| 0 | the command has succeeded |")
 	for _, code := range slices.Sorted(maps.Keys(codes)) {
 		slices.Sort(codes[code])
@@ -291,8 +304,11 @@ func commentOf(all []*typed, of types.Object) (comment string) {
 
 // commands lists the fields that each command prints with -o json and -o yaml.
 func (l *apiList) commands() {
-	l.line("\n## JSON of the commands\n\nEvery command that takes `-o` prints these fields with `-o json`, and the same with `-o yaml`. " +
-		"A field with `?` is left\nout where it is empty. `[]` is a list, `{}` an object with any names.")
+	l.line(
+		"\n## JSON of the commands\n\nEvery command that takes `-o` prints these fields with `-o json`, and the same with " +
+			"`-o yaml`. " +
+			"A field with `?` is left\nout where it is empty. `[]` is a list, `{}` an object with any names.",
+	)
 	sections := map[string][]string{}
 	for _, p := range l.in(commandPlaces...) {
 		for _, file := range p.Syntax {
@@ -512,7 +528,8 @@ func values(of types.Type) string {
 	var all []string
 	scope := named.Obj().Pkg().Scope()
 	for _, name := range scope.Names() {
-		if c, ok := scope.Lookup(name).(*types.Const); ok && types.Identical(c.Type(), of) && c.Val().Kind() == constant.String {
+		if c, ok := scope.Lookup(name).(*types.Const); ok && types.Identical(c.Type(), of) &&
+			c.Val().Kind() == constant.String {
 			all = append(all, "`"+constant.StringVal(c.Val())+"`")
 		}
 	}

@@ -62,8 +62,10 @@ func TestMessageListsAreWhatTheCodeSays(t *testing.T) {
 // that a search for "cannot" finds each failure.
 var (
 	persons      = regexp.MustCompile(`(?i)\b(who|whom|whoever|nobody|somebody|anybody|everybody|someone|anyone)\b`)
-	contractions = regexp.MustCompile(`(?i)\b(can|won|isn|aren|wasn|doesn|don|didn|hasn|haven|couldn|shouldn|wouldn)['’]t\b`)
-	lowerCase    = regexp.MustCompile(`^([a-z]|(CA|DNS|Envoy|StatefulSet|Tunnels?)\b)`)
+	contractions = regexp.MustCompile(
+		`(?i)\b(can|won|isn|aren|wasn|doesn|don|didn|hasn|haven|couldn|shouldn|wouldn)['’]t\b`,
+	)
+	lowerCase = regexp.MustCompile(`^([a-z]|(CA|DNS|Envoy|StatefulSet|Tunnels?)\b)`)
 )
 
 // TestMessagesNameNoPersonsAndHaveNoContractions checks every message of every program. A log line also begins with a
@@ -246,7 +248,11 @@ func messageList(program string, all []message) []byte {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Messages of %s\n\n<!-- Written by `make update-golden` from the code: change it there. -->\n\n", program)
+	fmt.Fprintf(
+		&b,
+		"# Messages of %s\n\n<!-- Written by `make update-golden` from the code: change it there. -->\n\n",
+		program,
+	)
 	b.WriteString("For operators who search for a message, and for reviewers who read all messages as a set.\n" +
 		"The text of a message is not stable; [names](../api.md) are. `%s` and `%q` stand for values.\n")
 	for _, k := range messageKinds {

@@ -283,7 +283,12 @@ func TestEveryPackageHasOneDocComment(t *testing.T) {
 // packageDoc returns the package comment of one file, or nil.
 func packageDoc(t *testing.T, p listed, name string) *ast.CommentGroup {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
+	file, err := parser.ParseFile(
+		token.NewFileSet(),
+		filepath.Join(p.Dir, name),
+		nil,
+		parser.PackageClauseOnly|parser.ParseComments,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,10 +301,13 @@ func isDirective(doc *ast.CommentGroup) bool { return strings.TrimSpace(doc.Text
 // claims are the files that may read the id that a Tunnel claims: to decide about it, to write it, to compare it or to
 // show it. All others act on ids, and read only the id that a Tunnel holds: (*v1alpha1.Tunnel).HeldID.
 var claims = []string{
-	"internal/cli/config/why_verdict.go", "internal/cli/move/move.go", "pkg/diagnose/summary/row.go", "pkg/decision/candidate.go", "pkg/decision/prepared.go", "pkg/source/load.go",
+	"internal/cli/config/why_verdict.go", "internal/cli/move/move.go", "pkg/diagnose/summary/row.go",
+	"pkg/decision/candidate.go", "pkg/decision/prepared.go", "pkg/source/load.go",
 	"pkg/controller/copies/copies.go", "pkg/controller/copies/write.go", "pkg/controller/objects/decide.go",
-	"pkg/controller/reconciler/index.go", "pkg/controller/records/records.go", "pkg/controller/signer/request.go", "pkg/controller/status/live.go",
-	"pkg/controller/tunnel/bootstrap.go", "pkg/controller/tunnel/prepared.go", "pkg/controller/tunnel/remove.go", "pkg/controller/tunnel/reporttoken.go",
+	"pkg/controller/reconciler/index.go", "pkg/controller/records/records.go", "pkg/controller/signer/request.go",
+	"pkg/controller/status/live.go",
+	"pkg/controller/tunnel/bootstrap.go", "pkg/controller/tunnel/prepared.go", "pkg/controller/tunnel/remove.go",
+	"pkg/controller/tunnel/reporttoken.go",
 	"pkg/controller/tunnel/tunnel.go",
 }
 
@@ -327,7 +335,8 @@ func TestProgramsActOnHeldIDs(t *testing.T) {
 				}
 				of, _ := selector.X.(*ast.SelectorExpr)
 				switch {
-				case selector.Sel.Name == "ID" && of != nil && of.Sel.Name == "Spec", selector.Sel.Name == "ID" && of != nil && of.Sel.Name == "Status":
+				case selector.Sel.Name == "ID" && of != nil && of.Sel.Name == "Spec",
+					selector.Sel.Name == "ID" && of != nil && of.Sel.Name == "Status":
 					t.Errorf("%s: use HeldID, the id that the Tunnel has", set.Position(n.Pos()))
 				case selector.Sel.Name == "ClaimedID" && !slices.Contains(claims, place+"/"+name):
 					t.Errorf("%s: does this act on the id? Then use HeldID; else add the file to the list", set.Position(n.Pos()))
@@ -340,7 +349,12 @@ func TestProgramsActOnHeldIDs(t *testing.T) {
 
 // deciders are the files that may decide which Tunnel gets which name and id: the controller, and programs that work on
 // objects or files without a controller. An xds-server serves what the controller has recorded.
-var deciders = []string{"internal/cli/config/why.go", "pkg/controller/tunnel/names.go", "pkg/source/file.go", "pkg/source/load.go"}
+var deciders = []string{
+	"internal/cli/config/why.go",
+	"pkg/controller/tunnel/names.go",
+	"pkg/source/file.go",
+	"pkg/source/load.go",
+}
 
 func TestOneProgramDecides(t *testing.T) {
 	used := 0
@@ -487,7 +501,13 @@ func TestProgramsOutliveThreads(t *testing.T) {
 // packages lists all packages of the module.
 func packages(t *testing.T) []listed {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Name,Dir,GoFiles,Imports,TestGoFiles,XTestGoFiles", "./...")
+	cmd := exec.CommandContext(
+		t.Context(),
+		"go",
+		"list",
+		"-json=ImportPath,Name,Dir,GoFiles,Imports,TestGoFiles,XTestGoFiles",
+		"./...",
+	)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

@@ -33,12 +33,13 @@ func section(t *testing.T, path, heading string) string {
 	return rest
 }
 
-// TestTheStructureInTheDocumentsExists compares what the documents state about the structure with the tree: each path, and
-// each function in its file. What is moved or renamed fails here until the documents follow.
+// TestTheStructureInTheDocumentsExists compares what the documents state about the structure with the tree: each path,
+// and each function in its file. What is moved or renamed fails here until the documents follow.
 func TestTheStructureInTheDocumentsExists(t *testing.T) {
 	paths, functions := 0, 0
 	for _, of := range [][2]string{
-		{"docs/architecture.md", "Packages"}, {"docs/architecture.md", "Through the code"}, {"docs/development.md", "Where the next feature goes"},
+		{"docs/architecture.md", "Packages"}, {"docs/architecture.md", "Through the code"}, {"docs/development.md",
+			"Where the next feature goes"},
 	} {
 		text := section(t, of[0], of[1])
 		for _, path := range docPath.FindAllString(text, -1) {

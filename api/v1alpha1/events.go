@@ -16,8 +16,8 @@ const (
 	// EventCAProblem: the CA that the user supplied is invalid. The event is about the Secret or ConfigMap that
 	// contains it; the message names the key.
 	EventCAProblem = "CAProblem"
-	// EventRolloutStarted: a change of what all gateways and edges run reaches the first of them, or then all. This and the next two are
-	// events of the ConfigMap fairlead-rollout.
+	// EventRolloutStarted: a change of what all gateways and edges run reaches the first of them, or then all. This and
+	// the next two are events of the ConfigMap fairlead-rollout.
 	EventRolloutStarted = "RolloutStarted"
 	// EventRolloutStopped: a change was taken back; the message names the node and the cause.
 	EventRolloutStopped = "RolloutStopped"

@@ -26,10 +26,20 @@ func TestFieldsAreWhatTheCodeSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	b.WriteString("# Fields of a Tunnel\n\n<!-- Written by `make update-golden` from the CRD and the comments in api/v1alpha1: change them there. -->\n")
+	b.WriteString(
+		"# Fields of a Tunnel\n\n<!-- Written by `make update-golden` from the CRD and the comments in api/v1alpha1: " +
+			"change them there. -->\n",
+	)
 	for _, version := range crd.Spec.Versions {
 		schema := version.Schema.OpenAPIV3Schema
-		fmt.Fprintf(&b, "\n`apiVersion: %s/%s`, `kind: %s`. %s\n", crd.Spec.Group, version.Name, crd.Spec.Names.Kind, oneLine(schema.Description))
+		fmt.Fprintf(
+			&b,
+			"\n`apiVersion: %s/%s`, `kind: %s`. %s\n",
+			crd.Spec.Group,
+			version.Name,
+			crd.Spec.Names.Kind,
+			oneLine(schema.Description),
+		)
 		writeRules(&b, "", schema)
 		for _, part := range []string{"spec", "status"} {
 			props := schema.Properties[part]
@@ -38,7 +48,9 @@ func TestFieldsAreWhatTheCodeSays(t *testing.T) {
 			writeRules(&b, part, &props)
 		}
 	}
-	b.WriteString("\n## Names on objects\n\nLabels, annotations and finalizers of Fairlead:\n\n| name | description |\n|---|---|\n")
+	b.WriteString(
+		"\n## Names on objects\n\nLabels, annotations and finalizers of Fairlead:\n\n| name | description |\n|---|---|\n",
+	)
 	for _, c := range constants(t, "names.go") {
 		if name, ok := strings.CutPrefix(c.value, "fairlead.dev/"); ok && !strings.HasPrefix(c.name, "Signer") && name != "" {
 			fmt.Fprintf(&b, "| `%s` | %s |\n", c.value, cell(c.text))

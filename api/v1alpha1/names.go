@@ -88,7 +88,8 @@ const (
 	CASecretName = "fairlead-ca"
 	// InstallationConfigMapName is the ConfigMap with the public data of an installation.
 	InstallationConfigMapName = "fairlead-installation"
-	// RolloutConfigMapName is the ConfigMap with the record of rollouts: which profile all nodes run, and which comes next.
+	// RolloutConfigMapName is the ConfigMap with the record of rollouts: which profile all nodes run, and which comes
+	// next.
 	RolloutConfigMapName = "fairlead-rollout"
 	// TrustBundleKey of that ConfigMap contains the PEM certificates of the CAs to trust.
 	TrustBundleKey = "ca.crt"

@@ -70,12 +70,15 @@ func TestReasonsAreWhatTheCodeSays(t *testing.T) {
 	b.WriteString("# Conditions, reasons and events\n\n" +
 		"<!-- Written by `make update-golden` from the comments in api/v1alpha1: change them there. -->\n\n" +
 		"Reasons are part of the API: scripts may rely on them. Messages are for people, and change.\n\n" +
-		"`kubectl describe tunnel` and `kubectl describe cluster` show the events. The same event again within minutes is counted, not repeated.\n")
+		"`kubectl describe tunnel` and `kubectl describe cluster` show the events. The same event again within minutes is " +
+		"counted, not repeated.\n")
 	for _, c := range constants(t, "conditions.go") {
 		switch {
 		case strings.HasPrefix(c.name, "Reason"):
 			fmt.Fprintf(&b, "| `%s` | %s |\n", c.value, c.description(t))
-		case strings.HasPrefix(c.name, "Condition"), strings.HasPrefix(c.name, "ClusterCondition"), strings.HasPrefix(c.name, "MachineCondition"):
+		case strings.HasPrefix(c.name, "Condition"),
+			strings.HasPrefix(c.name, "ClusterCondition"),
+			strings.HasPrefix(c.name, "MachineCondition"):
 			of := "Tunnel"
 			for _, kind := range []string{"Cluster", "Machine"} {
 				if strings.HasPrefix(c.name, kind) {
@@ -92,7 +95,10 @@ func TestReasonsAreWhatTheCodeSays(t *testing.T) {
 			t.Errorf("%s is neither a condition nor a reason", c.name)
 		}
 	}
-	b.WriteString("\n## Events\n\nEach change of a condition emits an event with its reason. The events below do not belong to a condition:\n\n| reason | meaning |\n|---|---|\n")
+	b.WriteString(
+		"\n## Events\n\nEach change of a condition emits an event with its reason. The events below do not belong to a " +
+			"condition:\n\n| reason | meaning |\n|---|---|\n",
+	)
 	for _, c := range constants(t, "events.go") {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", c.value, c.description(t))
 	}

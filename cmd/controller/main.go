@@ -62,34 +62,160 @@ func rootCommand() *cobra.Command {
 		},
 	}
 	set := cmd.Flags()
-	set.BoolVar(&f.tunnels, "tunnels", true, "make tunnels; false: only write kubeconfigs that lead through the user's own networks, without gateways, CA and xds-server; then the tunnel domain and the addresses of gateways and xds-servers must not be set")
-	set.StringVar(&f.domain, "tunnel-domain", "", "DNS domain of the installation's names, such as tunnels.example.com (required)")
+	set.BoolVar(
+		&f.tunnels,
+		"tunnels",
+		true,
+		"make tunnels; false: only write kubeconfigs that lead through the user's own networks, without gateways, CA and "+
+			"xds-server; then the tunnel domain and the addresses of gateways and xds-servers must not be set",
+	)
+	set.StringVar(
+		&f.domain,
+		"tunnel-domain",
+		"",
+		"DNS domain of the installation's names, such as tunnels.example.com (required)",
+	)
 	set.StringVar(&f.config.Namespace, "namespace", "fairlead-system", "namespace of the installation's own objects")
 	set.StringVar(&f.public, "public-address", "", "host:port at which edges reach the gateways (required)")
-	set.StringVar(&f.apiServer, "apiserver-address", "", "host:port at which clients reach the gateways' apiserver listener (required)")
-	set.StringVar(&f.connect, "connect-address", "", "host:port at which clients reach the gateways' connect listener (required)")
-	set.StringVar(&f.dns, "tunnel-dns", string(controller.TunnelDNSAuto), "whether clients can resolve tunnel hostnames: auto, yes or no")
-	set.BoolVar(&f.config.AllClusters, "all-clusters", false, "give a tunnel to every Cluster that does not opt out by label")
-	set.DurationVar(&f.config.LeafLifetime, "leaf-lifetime", 24*time.Hour, "lifetime of the certificates of edges, gateways and xds-servers")
-	set.DurationVar(&f.config.CALifetime, "ca-lifetime", 10*365*24*time.Hour, "lifetime of a CA that the controller makes; it is rotated before its end")
-	set.DurationVar(&f.config.CAOverlap, "ca-overlap", 90*24*time.Hour, "how long a rotated CA stays trusted beside the new one: an edge that is away for longer must enrol again; a shorter time also ends a running rotation sooner")
-	set.DurationVar(&f.config.TokenLifetime, "token-lifetime", 24*time.Hour, "lifetime of a bootstrap token; it is replaced after half of it")
-	set.Int32Var(&f.config.TokenUses, "token-uses", 32, "how many edges may enrol with one bootstrap token; it is replaced after half of these uses")
-	set.DurationVar(&f.config.BootReportAfter, "boot-report-after", 10*time.Minute, "how long a machine may take from ready infrastructure to its first boot report, on Clusters in which all machines report")
-	set.IntVar(&f.config.StatusWrites, "status-writes", 150, "maximum writes of tunnel state per second to all Tunnels and Clusters together; changes for the worse are written first")
-	set.StringVar(&f.rollout, "rollout", "waves", "how a change for all gateways and edges (a setting of the xds-servers or a new version) is rolled out: waves (1 % of them first, then the rest; rolled back if they reject it, report an error or lose tunnels) or immediate (all at once)")
-	set.DurationVar(&f.config.RolloutSoak, "rollout-soak", rollout.DefaultSoak, "how long each of the two waves is observed")
-	set.StringVar(&f.xdsServer, "xds-server", "", "host:port of the xds-servers, a DNS name that resolves to all of them, for the live state of tunnels; without it that state stays unknown")
-	set.StringVar(&f.config.XDSServerUser, "xds-server-user", "system:serviceaccount:fairlead-system:xds-server", "Kubernetes user of the xds-server; only its CertificateSigningRequests are signed")
-	set.BoolVar(&f.leaderElect, "leader-elect", false, "elect a leader among the replicas; required with more than one replica")
-	set.DurationVar(&f.leaderElectLease, "leader-elect-lease", 8*time.Second, "how long after the last renewal of its lease a dead leader is replaced; until then nothing is signed and no status is written")
+	set.StringVar(
+		&f.apiServer,
+		"apiserver-address",
+		"",
+		"host:port at which clients reach the gateways' apiserver listener (required)",
+	)
+	set.StringVar(
+		&f.connect,
+		"connect-address",
+		"",
+		"host:port at which clients reach the gateways' connect listener (required)",
+	)
+	set.StringVar(
+		&f.dns,
+		"tunnel-dns",
+		string(controller.TunnelDNSAuto),
+		"whether clients can resolve tunnel hostnames: auto, yes or no",
+	)
+	set.BoolVar(
+		&f.config.AllClusters,
+		"all-clusters",
+		false,
+		"give a tunnel to every Cluster that does not opt out by label",
+	)
+	set.DurationVar(
+		&f.config.LeafLifetime,
+		"leaf-lifetime",
+		24*time.Hour,
+		"lifetime of the certificates of edges, gateways and xds-servers",
+	)
+	set.DurationVar(
+		&f.config.CALifetime,
+		"ca-lifetime",
+		10*365*24*time.Hour,
+		"lifetime of a CA that the controller makes; it is rotated before its end",
+	)
+	set.DurationVar(
+		&f.config.CAOverlap,
+		"ca-overlap",
+		90*24*time.Hour,
+		"how long a rotated CA stays trusted beside the new one: an edge that is away for longer must enrol again; a "+
+			"shorter time also ends a running rotation sooner",
+	)
+	set.DurationVar(
+		&f.config.TokenLifetime,
+		"token-lifetime",
+		24*time.Hour,
+		"lifetime of a bootstrap token; it is replaced after half of it",
+	)
+	set.Int32Var(
+		&f.config.TokenUses,
+		"token-uses",
+		32,
+		"how many edges may enrol with one bootstrap token; it is replaced after half of these uses",
+	)
+	set.DurationVar(
+		&f.config.BootReportAfter,
+		"boot-report-after",
+		10*time.Minute,
+		"how long a machine may take from ready infrastructure to its first boot report, on Clusters in which all machines "+
+			"report",
+	)
+	set.IntVar(
+		&f.config.StatusWrites,
+		"status-writes",
+		150,
+		"maximum writes of tunnel state per second to all Tunnels and Clusters together; changes for the worse are written "+
+			"first",
+	)
+	set.StringVar(
+		&f.rollout,
+		"rollout",
+		"waves",
+		"how a change for all gateways and edges (a setting of the xds-servers or a new version) is rolled out: waves (1 % "+
+			"of them first, then the rest; rolled back if they reject it, report an error or lose tunnels) or immediate (all "+
+			"at once)",
+	)
+	set.DurationVar(
+		&f.config.RolloutSoak,
+		"rollout-soak",
+		rollout.DefaultSoak,
+		"how long each of the two waves is observed",
+	)
+	set.StringVar(
+		&f.xdsServer,
+		"xds-server",
+		"",
+		"host:port of the xds-servers, a DNS name that resolves to all of them, for the live state of tunnels; without it "+
+			"that state stays unknown",
+	)
+	set.StringVar(
+		&f.config.XDSServerUser,
+		"xds-server-user",
+		"system:serviceaccount:fairlead-system:xds-server",
+		"Kubernetes user of the xds-server; only its CertificateSigningRequests are signed",
+	)
+	set.BoolVar(
+		&f.leaderElect,
+		"leader-elect",
+		false,
+		"elect a leader among the replicas; required with more than one replica",
+	)
+	set.DurationVar(
+		&f.leaderElectLease,
+		"leader-elect-lease",
+		8*time.Second,
+		"how long after the last renewal of its lease a dead leader is replaced; until then nothing is signed and no "+
+			"status is written",
+	)
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz; 0 for none")
 	set.StringVar(&f.metricsListen, "metrics-listen", "0", "address of /metrics, plain HTTP; 0 for none")
 	set.BoolVar(&f.config.PerCluster, "per-cluster-metrics", false, "also publish series for each workload cluster")
-	set.StringVar(&f.webhookListen, "webhook-listen", ":9443", "address of the webhook that rewrites kubeconfigs at admission, HTTPS; 0 for none")
-	set.StringVar(&f.config.WebhookCertDir, "webhook-cert-dir", "", "folder of tls.crt and tls.key of the webhook, if another program such as cert-manager issues and renews them and writes the CA bundle; without it the controller does so")
-	set.StringSliceVar(&f.dialNetworks, "dial-networks", nil, "networks in which the controller may dial addresses that Tunnels name (https proxies, previous servers of kubeconfigs), such as 10.1.0.0/16; without any it dials only endpoints of Clusters, and accepts no https proxy. It never dials loopback, link-local addresses or the management cluster's apiserver")
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster (default: the ServiceAccount of the Pod)")
+	set.StringVar(
+		&f.webhookListen,
+		"webhook-listen",
+		":9443",
+		"address of the webhook that rewrites kubeconfigs at admission, HTTPS; 0 for none",
+	)
+	set.StringVar(
+		&f.config.WebhookCertDir,
+		"webhook-cert-dir",
+		"",
+		"folder of tls.crt and tls.key of the webhook, if another program such as cert-manager issues and renews them and "+
+			"writes the CA bundle; without it the controller does so",
+	)
+	set.StringSliceVar(
+		&f.dialNetworks,
+		"dial-networks",
+		nil,
+		"networks in which the controller may dial addresses that Tunnels name (https proxies, previous servers of "+
+			"kubeconfigs), such as 10.1.0.0/16; without any it dials only endpoints of Clusters, and accepts no https proxy. "+
+			"It never dials loopback, link-local addresses or the management cluster's apiserver",
+	)
+	set.StringVar(
+		&f.kubeconfig,
+		"kubeconfig",
+		"",
+		"kubeconfig of the management cluster (default: the ServiceAccount of the Pod)",
+	)
 	f.logging.AddTo(set)
 	f.traces.AddTo(set)
 	return cmd
@@ -139,7 +265,11 @@ func (f *flags) complete() (err error) {
 		return fmt.Errorf("--rollout: %q is neither waves nor immediate", f.rollout)
 	}
 	f.config.RolloutImmediate = f.rollout == "immediate"
-	f.config.Domain, f.config.DNS, f.config.NoTunnels = model.TunnelDomain(f.domain), controller.TunnelDNS(f.dns), !f.tunnels
+	f.config.Domain, f.config.DNS, f.config.NoTunnels = model.TunnelDomain(
+		f.domain,
+	), controller.TunnelDNS(
+		f.dns,
+	), !f.tunnels
 	for _, network := range f.dialNetworks {
 		prefix, err := netip.ParsePrefix(network)
 		if err != nil {

@@ -40,7 +40,8 @@ func kubeconfigFile(t *testing.T, config *rest.Config) string {
 	file.Clusters["m"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
 	file.AuthInfos["m"] = &clientcmdapi.AuthInfo{
 		ClientCertificateData: config.CertData, ClientKeyData: config.KeyData,
-		Impersonate: "system:serviceaccount:fairlead-system:controller", ImpersonateGroups: []string{"system:serviceaccounts", "system:authenticated"},
+		Impersonate:       "system:serviceaccount:fairlead-system:controller",
+		ImpersonateGroups: []string{"system:serviceaccounts", "system:authenticated"},
 	}
 	file.Contexts["m"] = &clientcmdapi.Context{Cluster: "m", AuthInfo: "m"}
 	file.CurrentContext = "m"
@@ -64,7 +65,10 @@ func TestWithoutTunnelsTheProgramWritesOnlyKubeconfigs(t *testing.T) {
 	ns := kubetest.NewNamespace(t, api)
 	cluster := kubetest.Cluster(ns, "c1")
 	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c1"}}
-	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:3128"}}
+	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
+		Mode:  v1alpha1.KubeconfigModeHTTPProxy,
+		Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:3128"},
+	}
 	provided := clientcmdapi.NewConfig()
 	provided.Clusters["c1"] = &clientcmdapi.Cluster{Server: "https://192.0.2.10:6443"}
 	provided.AuthInfos["c1"] = &clientcmdapi.AuthInfo{Token: credential}
@@ -73,8 +77,12 @@ func TestWithoutTunnelsTheProgramWritesOnlyKubeconfigs(t *testing.T) {
 		t.Fatal(err)
 	}
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c1-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: "c1"}},
-		Type:       clusterv1.ClusterSecretType, Data: map[string][]byte{"value": data},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: ns,
+			Name:      "c1-kubeconfig",
+			Labels:    map[string]string{clusterv1.ClusterNameLabel: "c1"},
+		},
+		Type: clusterv1.ClusterSecretType, Data: map[string][]byte{"value": data},
 	}
 	for _, o := range []client.Object{tunnel, cluster, secret} {
 		if err := api.Create(t.Context(), o); err != nil {
@@ -85,7 +93,13 @@ func TestWithoutTunnelsTheProgramWritesOnlyKubeconfigs(t *testing.T) {
 	ended := make(chan int, 1)
 	var stderr bytes.Buffer
 	collector := tracetest.Start(t)
-	args := []string{"--tunnels=false", "--health-listen=0", "--webhook-listen=0", "--kubeconfig=" + kubeconfigFile(t, config), "--otlp-endpoint=" + collector.Endpoint}
+	args := []string{
+		"--tunnels=false",
+		"--health-listen=0",
+		"--webhook-listen=0",
+		"--kubeconfig=" + kubeconfigFile(t, config),
+		"--otlp-endpoint=" + collector.Endpoint,
+	}
 	go func() { ended <- run(ctx, args, &stderr, &stderr) }()
 
 	kubetest.Eventually(t, "writing the kubeconfig", func() error { return proxied(t.Context(), api, secret) })
@@ -109,7 +123,8 @@ func TestWithoutTunnelsTheProgramWritesOnlyKubeconfigs(t *testing.T) {
 		if !bytes.Equal(secret.Data["value"], data) || len(secret.Annotations) != 0 {
 			return fmt.Errorf("it is %s with %v", secret.Data["value"], secret.Annotations)
 		}
-		if err := api.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); client.IgnoreNotFound(err) != nil || err == nil {
+		if err := api.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); client.IgnoreNotFound(err) != nil ||
+			err == nil {
 			return errors.Join(errors.New("the Tunnel is still there"), err)
 		}
 		return nil
@@ -126,12 +141,22 @@ func TestWithoutTunnelsTheProgramWritesOnlyKubeconfigs(t *testing.T) {
 func checkSpans(t *testing.T, c *tracetest.Collector, namespace string) {
 	t.Helper()
 	var steps []string
-	for _, reconcile := range c.Find("reconcile", "fairlead.controller", "kubeconfig", "fairlead.namespace", namespace, "fairlead.name", "c1") {
+	for _, reconcile := range c.Find("reconcile", "fairlead.controller", "kubeconfig", "fairlead.namespace", namespace,
+		"fairlead.name", "c1") {
 		for _, write := range c.Below(reconcile, "write kubeconfig") {
 			for _, patch := range c.Below(write, "HTTP PATCH") {
 				steps = append(steps, fmt.Sprint(
-					tracetest.Attribute(reconcile, "fairlead.result"), " ", tracetest.Attribute(write, "fairlead.name"), " ",
-					strings.Contains(tracetest.Attribute(patch, "url.full"), "/namespaces/"+namespace+"/secrets/c1-kubeconfig"), " ", tracetest.Attribute(patch, "http.response.status_code")))
+					tracetest.Attribute(reconcile, "fairlead.result"),
+					" ",
+					tracetest.Attribute(write, "fairlead.name"),
+					" ",
+					strings.Contains(
+						tracetest.Attribute(patch, "url.full"),
+						"/namespaces/"+namespace+"/secrets/c1-kubeconfig",
+					),
+					" ",
+					tracetest.Attribute(patch, "http.response.status_code"),
+				))
 			}
 		}
 	}
@@ -139,7 +164,8 @@ func checkSpans(t *testing.T, c *tracetest.Collector, namespace string) {
 		t.Errorf("the kubeconfig was written %v", steps)
 	}
 	// Spans contain neither the objects written nor the answers. Watches and leases have no span.
-	for _, not := range []string{credential, base64.StdEncoding.EncodeToString([]byte(credential))[:16], "proxy.example.org", "watch=true"} {
+	for _, not := range []string{credential, base64.StdEncoding.EncodeToString([]byte(credential))[:16],
+		"proxy.example.org", "watch=true"} {
 		if c.Has(not) {
 			t.Errorf("%q was sent to the collector", not)
 		}

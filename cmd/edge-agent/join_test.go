@@ -41,7 +41,8 @@ func TestJoinLeavesTheFileToTheNextAgent(t *testing.T) {
 	dir := t.TempDir()
 	joinInput(t, write(t, t.TempDir(), "bootstrap.yaml", goodFile(t)))
 	var out, errs bytes.Buffer
-	if code := run(t.Context(), []string{"join", "--state-dir", dir, "--timeout=300ms"}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "no agent has read it") {
+	if code := run(t.Context(), []string{"join", "--state-dir", dir, "--timeout=300ms"}, &out, &errs); code != 1 ||
+		!strings.Contains(errs.String(), "no agent has read it") {
 		t.Fatalf("exit code %d: %s", code, errs.String())
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "joined", "tunnels.example.com-*.yaml"))
@@ -61,13 +62,16 @@ func TestJoinLeavesTheFileToTheNextAgent(t *testing.T) {
 
 func TestJoinRejects(t *testing.T) {
 	for name, tc := range map[string]struct{ in, dir, want string }{
-		"garbage":                          {in: "x", dir: t.TempDir(), want: "not YAML"},
-		"more than a bootstrap file has":   {in: goodFile(t) + strings.Repeat("#", edge.MaxBootstrapFile), dir: t.TempDir(), want: "not YAML"},
+		"garbage": {in: "x", dir: t.TempDir(), want: "not YAML"},
+		"more than a bootstrap file " +
+			"has": {in: goodFile(t) + strings.Repeat("#", edge.MaxBootstrapFile), dir: t.TempDir(), want: "not YAML"},
 		"a state folder that is not there": {in: goodFile(t), dir: "/no/such/folder", want: "--state-dir"},
 	} {
 		joinInput(t, write(t, t.TempDir(), "bootstrap.yaml", tc.in))
 		var out, errs bytes.Buffer
-		if code := run(t.Context(), []string{"join", "--state-dir", tc.dir, "--timeout=300ms"}, &out, &errs); code != 1 || !strings.Contains(errs.String(), tc.want) || strings.Contains(errs.String(), "fl1.") {
+		if code := run(t.Context(), []string{"join", "--state-dir", tc.dir, "--timeout=300ms"}, &out, &errs); code != 1 ||
+			!strings.Contains(errs.String(), tc.want) ||
+			strings.Contains(errs.String(), "fl1.") {
 			t.Errorf("%s: exit code %d: %s", name, code, errs.String())
 		}
 	}
@@ -77,8 +81,10 @@ func TestJoinRejects(t *testing.T) {
 // about bootstrap files do not.
 func TestMachineFlagsApplyToAJoinedTunnel(t *testing.T) {
 	o := options{
-		id: "bbbbbbbbbbbbbbbbbbbbbbbb", domain: "other.example.org", gateways: []string{"192.0.2.1:443"}, tokenFile: "/none", caFile: "/none",
-		proxyGiven: true, proxy: "http://proxy:3128", apiservers: []string{"127.0.0.1:6443"}, targets: []string{"10.0.0.1:6443"},
+		id: "bbbbbbbbbbbbbbbbbbbbbbbb", domain: "other.example.org", gateways: []string{"192.0.2.1:443"}, tokenFile: "/none",
+		caFile:     "/none",
+		proxyGiven: true, proxy: "http://proxy:3128", apiservers: []string{"127.0.0.1:6443"},
+		targets: []string{"10.0.0.1:6443"},
 	}
 	o.agent.StateDir = t.TempDir()
 	edge, err := o.joined(write(t, t.TempDir(), "joined.yaml", goodFile(t)))

@@ -54,7 +54,8 @@ func TestAnEdgeStartsWithoutItsBootstrapFile(t *testing.T) {
 			}
 			end(t, path)
 			after, recalled, log := started(t, state, path)
-			if after.Domain != before.Domain || join(after.Way.Addresses) != join(before.Way.Addresses) || join(after.Gateways) != join(before.Gateways) {
+			if after.Domain != before.Domain || join(after.Way.Addresses) != join(before.Way.Addresses) ||
+				join(after.Gateways) != join(before.Gateways) {
 				t.Errorf("got %+v, want %+v", after, before)
 			}
 			if recalled.ID != credential.ID || !bytes.Equal(recalled.CA, credential.CA) || recalled.Token != "" {
@@ -138,7 +139,17 @@ func TestADamagedCopyIsIgnored(t *testing.T) {
 
 func TestEachFileHasItsOwnCopy(t *testing.T) {
 	state, dir := t.TempDir(), t.TempDir()
-	one, two := write(t, dir, "one.yaml", bootstrap), write(t, dir, "two.yaml", strings.ReplaceAll(bootstrap, "aaa", "bbb"))
+	one, two := write(
+		t,
+		dir,
+		"one.yaml",
+		bootstrap,
+	), write(
+		t,
+		dir,
+		"two.yaml",
+		strings.ReplaceAll(bootstrap, "aaa", "bbb"),
+	)
 	for _, path := range []string{one, two} {
 		started(t, state, path)
 	}
@@ -155,7 +166,9 @@ func TestEachFileHasItsOwnCopy(t *testing.T) {
 
 func TestAnEdgeStartsWithoutAWritableStateFolder(t *testing.T) {
 	file := write(t, t.TempDir(), "state", "a file, in which there can be no folder")
-	if _, credential, log := started(t, file, write(t, t.TempDir(), "bootstrap.yaml", bootstrap)); credential.Token == "" || strings.Count(log, "\n") != 1 {
+	if _, credential, log := started(t, file, write(t, t.TempDir(), "bootstrap.yaml",
+		bootstrap)); credential.Token == "" ||
+		strings.Count(log, "\n") != 1 {
 		t.Errorf("got %+v, and the log %q", credential, log)
 	}
 }

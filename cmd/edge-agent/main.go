@@ -1,5 +1,5 @@
-// Command edge-agent runs an edge: it enrols with bootstrap tokens, keeps its certificates valid, and runs the Envoy that
-// dials the gateways.
+// Command edge-agent runs an edge: it enrols with bootstrap tokens, keeps its certificates valid, and runs the Envoy
+// that dials the gateways.
 package main
 
 import (

@@ -15,7 +15,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-const bootstrap = "id: aaaaaaaaaaaaaaaaaaaaaaaa\ngateway: gw.example.com:443\ntunnelDomain: tunnels.example.com\ntoken: fl1.file\nca: the file's CA\n"
+const bootstrap = "id: aaaaaaaaaaaaaaaaaaaaaaaa\ngateway: gw.example.com:443\ntunnelDomain: " +
+	"tunnels.example.com\ntoken: fl1.file\nca: the file's CA\n"
 
 func TestRunRejectsInvalidFlags(t *testing.T) {
 	dir := t.TempDir()
@@ -26,21 +27,51 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 		args    []string
 		wantErr string
 	}{
-		"no bootstrap file and no flags":       {wantErr: "tunnel domain"},
-		"a file that is not there":             {args: []string{"--bootstrap", dir + "/none"}, wantErr: "reading bootstrap file"},
-		"a gateway without a port":             {args: []string{"--bootstrap", noPort}, wantErr: "not host:port"},
-		"an id of another form":                {args: []string{"--bootstrap", noPort, "--id", "c1"}, wantErr: "tunnel id"},
-		"no gateway":                           {args: []string{"--tunnel-domain", "tunnels.example.com"}, wantErr: "--gateway"},
-		"a proxy that is none":                 {args: []string{"--bootstrap", good, "--proxy", "socks5://p:1"}, wantErr: "proxy"},
-		"an apiserver without a port":          {args: []string{"--bootstrap", good, "--local-apiserver", "10.0.0.1"}, wantErr: "--local-apiserver"},
-		"a target without a port":              {args: []string{"--bootstrap", good, "--allow-target", "10.0.0.1"}, wantErr: "--allow-target"},
-		"one id for two files":                 {args: []string{"--bootstrap", good, "--bootstrap", good, "--id", "aaaaaaaaaaaaaaaaaaaaaaaa"}, wantErr: "for one tunnel"},
-		"one gateway for two installations":    {args: []string{"--bootstrap", good, "--bootstrap", elsewhere, "--gateway", "a:1"}, wantErr: "other.example.com"},
-		"a limit of memory that is no number":  {args: []string{"--bootstrap", good, "--envoy-memory", "lots"}, wantErr: "512Mi"},
-		"an unknown log level":                 {args: []string{"--log-level", "loud"}, wantErr: "--log-level"},
-		"an argument that is no flag":          {args: []string{"bootstrap.yaml"}, wantErr: "unknown command"},
-		"the same tunnel in two files":         {args: []string{"--bootstrap", good, "--bootstrap", good, "--envoy", os.Args[0], "--state-dir", t.TempDir()}, wantErr: "two bootstrap files"},
-		"a state folder that can't be a place": {args: []string{"--bootstrap", good, "--envoy", os.Args[0], "--state-dir", good}, wantErr: "creating folder"},
+		"no bootstrap file and no flags": {wantErr: "tunnel domain"},
+		"a file that is not there": {
+			args:    []string{"--bootstrap", dir + "/none"},
+			wantErr: "reading bootstrap file",
+		},
+		"a gateway without a port": {args: []string{"--bootstrap", noPort}, wantErr: "not host:port"},
+		"an id of another form":    {args: []string{"--bootstrap", noPort, "--id", "c1"}, wantErr: "tunnel id"},
+		"no gateway": {
+			args:    []string{"--tunnel-domain", "tunnels.example.com"},
+			wantErr: "--gateway",
+		},
+		"a proxy that is none": {
+			args:    []string{"--bootstrap", good, "--proxy", "socks5://p:1"},
+			wantErr: "proxy",
+		},
+		"an apiserver without a port": {
+			args:    []string{"--bootstrap", good, "--local-apiserver", "10.0.0.1"},
+			wantErr: "--local-apiserver",
+		},
+		"a target without a port": {
+			args:    []string{"--bootstrap", good, "--allow-target", "10.0.0.1"},
+			wantErr: "--allow-target",
+		},
+		"one id for two files": {
+			args:    []string{"--bootstrap", good, "--bootstrap", good, "--id", "aaaaaaaaaaaaaaaaaaaaaaaa"},
+			wantErr: "for one tunnel",
+		},
+		"one gateway for two installations": {
+			args:    []string{"--bootstrap", good, "--bootstrap", elsewhere, "--gateway", "a:1"},
+			wantErr: "other.example.com",
+		},
+		"a limit of memory that is no number": {
+			args:    []string{"--bootstrap", good, "--envoy-memory", "lots"},
+			wantErr: "512Mi",
+		},
+		"an unknown log level":        {args: []string{"--log-level", "loud"}, wantErr: "--log-level"},
+		"an argument that is no flag": {args: []string{"bootstrap.yaml"}, wantErr: "unknown command"},
+		"the same tunnel in two files": {
+			args:    []string{"--bootstrap", good, "--bootstrap", good, "--envoy", os.Args[0], "--state-dir", t.TempDir()},
+			wantErr: "two bootstrap files",
+		},
+		"a state folder that can't be a place": {
+			args:    []string{"--bootstrap", good, "--envoy", os.Args[0], "--state-dir", good},
+			wantErr: "creating folder",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -66,16 +97,32 @@ func TestFlagsOverrideTheBootstrapFile(t *testing.T) {
 		id        string
 		token, ca string
 	}{
-		"the file alone": {in: options{bootstraps: []string{file}}, gateways: "gw.example.com:443", domain: "tunnels.example.com", id: "aaaaaaaaaaaaaaaaaaaaaaaa", token: "fl1.file", ca: "the file's CA"},
+		"the file alone": {
+			in:       options{bootstraps: []string{file}},
+			gateways: "gw.example.com:443",
+			domain:   "tunnels.example.com",
+			id:       "aaaaaaaaaaaaaaaaaaaaaaaa",
+			token:    "fl1.file",
+			ca:       "the file's CA",
+		},
 		"flags for all": {in: options{
-			bootstraps: []string{file}, id: "bbbbbbbbbbbbbbbbbbbbbbbb", gateways: []string{"192.0.2.1:8443", "[2001:db8::1]:443"}, domain: "tunnels.example.org",
+			bootstraps: []string{
+				file,
+			}, id: "bbbbbbbbbbbbbbbbbbbbbbbb", gateways: []string{"192.0.2.1:8443", "[2001:db8::1]:443"},
+			domain:    "tunnels.example.org",
 			tokenFile: write(t, dir, "token", "fl1.flag\n"), caFile: write(t, dir, "ca.crt", "the flag's CA"),
-		}, gateways: "192.0.2.1:8443 [2001:db8::1]:443", dials: true, domain: "tunnels.example.org", id: "bbbbbbbbbbbbbbbbbbbbbbbb", token: "fl1.flag", ca: "the flag's CA"},
+		}, gateways: "192.0.2.1:8443 " +
+			"[2001:db8::1]:443", dials: true, domain: "tunnels.example.org", id: "bbbbbbbbbbbbbbbbbbbbbbbb", token: "fl1.flag",
+			ca: "the flag's CA"},
 		"flags without a file": {in: options{
-			gateways: []string{"192.0.2.1:8443"}, domain: "tunnels.example.org", tokenFile: dir + "/token", caFile: dir + "/ca.crt",
+			gateways: []string{
+				"192.0.2.1:8443",
+			}, domain: "tunnels.example.org", tokenFile: dir + "/token", caFile: dir + "/ca.crt",
 		}, gateways: "192.0.2.1:8443", dials: true, domain: "tunnels.example.org", token: "fl1.flag", ca: "the flag's CA"},
 		"a file with two gateways": {in: options{
-			bootstraps: []string{write(t, dir, "two.yaml", "gateways: [a.example.com:443, b.example.com:443]\ntunnelDomain: tunnels.example.com\n")},
+			bootstraps: []string{
+				write(t, dir, "two.yaml", "gateways: [a.example.com:443, b.example.com:443]\ntunnelDomain: tunnels.example.com\n"),
+			},
 		}, gateways: "a.example.com:443 b.example.com:443", dials: true, domain: "tunnels.example.com"},
 	}
 	for name, tc := range tests {
@@ -97,7 +144,8 @@ func TestFlagsOverrideTheBootstrapFile(t *testing.T) {
 			if got := join(edge.Gateways); (tc.dials && got != tc.gateways) || (!tc.dials && got != "") {
 				t.Errorf("Envoy dials %q", got)
 			}
-			if edge.Domain != tc.domain || credential.Token != tc.token || string(credential.CA) != tc.ca || credential.ID != tc.id {
+			if edge.Domain != tc.domain || credential.Token != tc.token || string(credential.CA) != tc.ca ||
+				credential.ID != tc.id {
 				t.Errorf("got %s, %s, %s, %s", edge.Domain, credential.ID, credential.Token, credential.CA)
 			}
 		})
@@ -119,12 +167,19 @@ func TestTheProxyOfTheEnvironmentIsTheDefault(t *testing.T) {
 		in          options
 		want        bool
 	}{
-		"none":                              {},
-		"that of the environment":           {environment: map[string]string{"HTTPS_PROXY": "http://proxy:3128"}, want: true},
-		"with an exception for the gateway": {environment: map[string]string{"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": ".example.com"}},
-		"none by flag":                      {environment: map[string]string{"HTTPS_PROXY": "http://proxy:3128"}, in: options{proxyGiven: true}},
-		"one by flag":                       {in: options{proxyGiven: true, proxy: "http://proxy:3128"}, want: true},
-		"one by flag, with an exception":    {in: options{proxyGiven: true, proxy: "http://proxy:3128", noProxy: "gw.example.com"}},
+		"none":                    {},
+		"that of the environment": {environment: map[string]string{"HTTPS_PROXY": "http://proxy:3128"}, want: true},
+		"with an exception for the gateway": {
+			environment: map[string]string{"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": ".example.com"},
+		},
+		"none by flag": {
+			environment: map[string]string{"HTTPS_PROXY": "http://proxy:3128"},
+			in:          options{proxyGiven: true},
+		},
+		"one by flag": {in: options{proxyGiven: true, proxy: "http://proxy:3128"}, want: true},
+		"one by flag, with an exception": {
+			in: options{proxyGiven: true, proxy: "http://proxy:3128", noProxy: "gw.example.com"},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +205,8 @@ func TestTheHelpIsComplete(t *testing.T) {
 		t.Fatal(errs.String())
 	}
 	for _, want := range []string{
-		"<cluster>-edge-bootstrap", "edge-agent run --bootstrap=", "--proxy=http://", "--local-apiserver=127.0.0.1:6443", "--allow-target=", "TLS-inspecting", "--envoy-memory", "--drain-timeout",
+		"<cluster>-edge-bootstrap", "edge-agent run --bootstrap=", "--proxy=http://", "--local-apiserver=127.0.0.1:6443",
+		"--allow-target=", "TLS-inspecting", "--envoy-memory", "--drain-timeout",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not have %q", want)
@@ -169,7 +225,12 @@ func TestDeployedManifestsUseValidFlags(t *testing.T) {
 	for _, name := range []string{"static-pod.yaml", "deployment.yaml", "sidecar.yaml"} {
 		var m manifest
 		decode(t, folder+name, &m)
-		containers := slices.Concat(m.Spec.InitContainers, m.Spec.Containers, m.Spec.Template.Spec.InitContainers, m.Spec.Template.Spec.Containers)
+		containers := slices.Concat(
+			m.Spec.InitContainers,
+			m.Spec.Containers,
+			m.Spec.Template.Spec.InitContainers,
+			m.Spec.Template.Spec.Containers,
+		)
 		found := 0
 		for _, c := range containers {
 			if c.Image == "fairlead-edge" {
@@ -237,7 +298,8 @@ func check(t *testing.T, args []string) {
 func TestBootstrapIsWrittenForASeparateEnvoy(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "edge")
 	var out, errs bytes.Buffer
-	if code := run(t.Context(), []string{"bootstrap", "--state-dir", dir, "--envoy-memory", "300Mi"}, &out, &errs); code != 0 {
+	if code := run(t.Context(), []string{"bootstrap", "--state-dir", dir, "--envoy-memory", "300Mi"}, &out,
+		&errs); code != 0 {
 		t.Fatal(errs.String())
 	}
 	data, err := os.ReadFile(filepath.Join(dir, envoyproc.BootstrapFileName))

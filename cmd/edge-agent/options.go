@@ -36,18 +36,68 @@ type options struct {
 
 func (o *options) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringArrayVar(&o.bootstraps, "bootstrap", nil, "bootstrap file: id, gateway, tunnelDomain, token and ca; repeat it for several Clusters")
-	flags.StringArrayVar(&o.gateways, "gateway", nil, "host:port of the gateways' public port, instead of the file's; repeat it for several addresses")
-	flags.StringVar(&o.id, "id", "", "id of the tunnel, instead of the file's; an identity of another tunnel in the state folder is ignored")
+	flags.StringArrayVar(
+		&o.bootstraps,
+		"bootstrap",
+		nil,
+		"bootstrap file: id, gateway, tunnelDomain, token and ca; repeat it for several Clusters",
+	)
+	flags.StringArrayVar(
+		&o.gateways,
+		"gateway",
+		nil,
+		"host:port of the gateways' public port, instead of the file's; repeat it for several addresses",
+	)
+	flags.StringVar(
+		&o.id,
+		"id",
+		"",
+		"id of the tunnel, instead of the file's; an identity of another tunnel in the state folder is ignored",
+	)
 	flags.StringVar(&o.domain, "tunnel-domain", "", "tunnel domain, instead of the file's")
 	flags.StringVar(&o.tokenFile, "token-file", "", "file with the bootstrap token, instead of the bootstrap file's")
-	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM), instead of the bootstrap file's")
-	flags.StringVar(&o.proxy, "proxy", "", "URL of the HTTP proxy on the way to the gateways; empty: none (default: $HTTPS_PROXY)")
-	flags.StringVar(&o.noProxy, "no-proxy", os.Getenv("NO_PROXY"), "hosts and networks that are reached without the proxy of --proxy")
-	flags.StringVar(&o.proxyCredentials, "proxy-credentials-file", "", "file with one line user:password for the proxy; read at each use")
-	flags.StringArrayVar(&o.apiservers, "local-apiserver", nil, "host:port of an apiserver nearby, dialled before those that the Tunnel names; repeat it for several")
-	flags.StringArrayVar(&o.targets, "allow-target", nil, "host:port of an apiserver that may be dialled; repeat it for several (default: what the Tunnel names)")
-	flags.BoolVar(&o.agent.External, "envoy-external", false, `Envoy runs in another container that shares the runtime folder: see "edge-agent bootstrap"`)
+	flags.StringVar(
+		&o.caFile,
+		"ca-file",
+		"",
+		"file with the CA of the control channel (PEM), instead of the bootstrap file's",
+	)
+	flags.StringVar(
+		&o.proxy,
+		"proxy",
+		"",
+		"URL of the HTTP proxy on the way to the gateways; empty: none (default: $HTTPS_PROXY)",
+	)
+	flags.StringVar(
+		&o.noProxy,
+		"no-proxy",
+		os.Getenv("NO_PROXY"),
+		"hosts and networks that are reached without the proxy of --proxy",
+	)
+	flags.StringVar(
+		&o.proxyCredentials,
+		"proxy-credentials-file",
+		"",
+		"file with one line user:password for the proxy; read at each use",
+	)
+	flags.StringArrayVar(
+		&o.apiservers,
+		"local-apiserver",
+		nil,
+		"host:port of an apiserver nearby, dialled before those that the Tunnel names; repeat it for several",
+	)
+	flags.StringArrayVar(
+		&o.targets,
+		"allow-target",
+		nil,
+		"host:port of an apiserver that may be dialled; repeat it for several (default: what the Tunnel names)",
+	)
+	flags.BoolVar(
+		&o.agent.External,
+		"envoy-external",
+		false,
+		`Envoy runs in another container that shares the runtime folder: see "edge-agent bootstrap"`,
+	)
 	o.agent.AddFlags(flags, stateDir)
 	o.logging.AddTo(flags)
 }
@@ -56,7 +106,9 @@ func (o *options) addTo(cmd *cobra.Command) {
 // they are needed, because an edge with a leaf on disk needs none.
 func (o *options) edges() ([]edge.Config, error) {
 	if len(o.bootstraps) > 1 && (o.id != "" || o.domain != "" || o.tokenFile != "" || o.caFile != "") {
-		return nil, errors.New("--id, --tunnel-domain, --token-file and --ca-file are for one tunnel: remove them with several --bootstrap files")
+		return nil, errors.New(
+			"--id, --tunnel-domain, --token-file and --ca-file are for one tunnel: remove them with several --bootstrap files",
+		)
 	}
 	proxy, err := o.proxyOf()
 	if err != nil {
@@ -73,7 +125,11 @@ func (o *options) edges() ([]edge.Config, error) {
 			return nil, err
 		}
 		if len(o.gateways) > 0 && len(edges) > 0 && edge.Domain != edges[0].Domain {
-			return nil, fmt.Errorf("--gateway is for one installation, the bootstrap files are of %s and %s", edges[0].Domain, edge.Domain)
+			return nil, fmt.Errorf(
+				"--gateway is for one installation, the bootstrap files are of %s and %s",
+				edges[0].Domain,
+				edge.Domain,
+			)
 		}
 		edges = append(edges, edge)
 	}
@@ -83,7 +139,16 @@ func (o *options) edges() ([]edge.Config, error) {
 // joined returns the configuration for a file that was given to a running agent. Flags about this machine and its
 // network apply to it; flags about bootstrap files do not.
 func (o *options) joined(path string) (edge.Config, error) {
-	j := options{log: o.log, agent: o.agent, proxy: o.proxy, noProxy: o.noProxy, proxyCredentials: o.proxyCredentials, proxyGiven: o.proxyGiven, apiservers: o.apiservers, targets: o.targets}
+	j := options{
+		log:              o.log,
+		agent:            o.agent,
+		proxy:            o.proxy,
+		noProxy:          o.noProxy,
+		proxyCredentials: o.proxyCredentials,
+		proxyGiven:       o.proxyGiven,
+		apiservers:       o.apiservers,
+		targets:          o.targets,
+	}
 	proxy, err := j.proxyOf()
 	if err != nil {
 		return edge.Config{}, err
@@ -97,7 +162,13 @@ func (o *options) edge(path string, proxy dial.Proxy) (edge.Config, error) {
 		return edge.Config{}, err
 	}
 	if file.unusable != nil {
-		o.log.Warn("bootstrap file is not usable: starting with its last content, which suffices for an enrolled edge", "file", path, "error", file.unusable)
+		o.log.Warn(
+			"bootstrap file is not usable: starting with its last content, which suffices for an enrolled edge",
+			"file",
+			path,
+			"error",
+			file.unusable,
+		)
 	}
 	var unwritten sync.Once
 	config := edge.Config{Domain: model.TunnelDomain(file.TunnelDomain), Credential: func() (edge.Credential, error) {

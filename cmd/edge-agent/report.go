@@ -90,16 +90,66 @@ With --failed or --succeeded it reports the result of a boot that another progra
 
 func (o *reportOptions) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&o.file, "report-file", "/etc/fairlead/report.yaml", "file from the Secret <cluster>-boot-report: gateway, tunnelDomain, token and ca")
-	flags.StringArrayVar(&o.connection.gateways, "gateway", nil, "host:port of the gateways' public port, instead of the file's; repeat it for several addresses")
-	flags.StringVar(&o.connection.proxy, "proxy", "", "URL of the HTTP proxy on the way to the gateways; empty: none (default: $HTTPS_PROXY)")
-	flags.StringVar(&o.connection.noProxy, "no-proxy", os.Getenv("NO_PROXY"), "hosts and networks that are reached without the proxy of --proxy")
-	flags.StringVar(&o.connection.proxyCredentials, "proxy-credentials-file", "", "file with one line user:password for the proxy")
-	flags.StringVar(&o.boot.Machine, "machine", "", "name of the Machine, if neither the names nor the addresses of this machine identify it")
-	flags.StringVar(&o.boot.ProviderID, "provider-id", "", "provider id of the Machine (default: from the kubelet's arguments)")
-	flags.DurationVar(&o.boot.Deadline, "deadline", 30*time.Minute, "how long a boot may take; a longer one is reported as failed")
-	flags.DurationVar(&o.boot.Repeat, "repeat", time.Hour, "how long the result is repeated, for servers and controllers that were away")
-	flags.StringVar(&o.boot.DoneFile, "done-file", "/var/lib/fairlead-report/done", "file that is created after a success was reported; while it exists, nothing is reported")
+	flags.StringVar(
+		&o.file,
+		"report-file",
+		"/etc/fairlead/report.yaml",
+		"file from the Secret <cluster>-boot-report: gateway, tunnelDomain, token and ca",
+	)
+	flags.StringArrayVar(
+		&o.connection.gateways,
+		"gateway",
+		nil,
+		"host:port of the gateways' public port, instead of the file's; repeat it for several addresses",
+	)
+	flags.StringVar(
+		&o.connection.proxy,
+		"proxy",
+		"",
+		"URL of the HTTP proxy on the way to the gateways; empty: none (default: $HTTPS_PROXY)",
+	)
+	flags.StringVar(
+		&o.connection.noProxy,
+		"no-proxy",
+		os.Getenv("NO_PROXY"),
+		"hosts and networks that are reached without the proxy of --proxy",
+	)
+	flags.StringVar(
+		&o.connection.proxyCredentials,
+		"proxy-credentials-file",
+		"",
+		"file with one line user:password for the proxy",
+	)
+	flags.StringVar(
+		&o.boot.Machine,
+		"machine",
+		"",
+		"name of the Machine, if neither the names nor the addresses of this machine identify it",
+	)
+	flags.StringVar(
+		&o.boot.ProviderID,
+		"provider-id",
+		"",
+		"provider id of the Machine (default: from the kubelet's arguments)",
+	)
+	flags.DurationVar(
+		&o.boot.Deadline,
+		"deadline",
+		30*time.Minute,
+		"how long a boot may take; a longer one is reported as failed",
+	)
+	flags.DurationVar(
+		&o.boot.Repeat,
+		"repeat",
+		time.Hour,
+		"how long the result is repeated, for servers and controllers that were away",
+	)
+	flags.StringVar(
+		&o.boot.DoneFile,
+		"done-file",
+		"/var/lib/fairlead-report/done",
+		"file that is created after a success was reported; while it exists, nothing is reported",
+	)
 	flags.BoolVar(&o.detach, "detach", false, "return at once and continue in the background")
 	flags.StringVar(&o.detachLog, "detach-log", "/var/log/fairlead-report.log", "log file with --detach")
 	flags.StringVar(&o.failed, "failed", "", "report that this step failed, and exit")
@@ -135,7 +185,10 @@ func (o *reportOptions) background(args []string) error {
 	if err != nil {
 		return fmt.Errorf("going to the background: %w", err)
 	}
-	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "--detach" || strings.HasPrefix(a, "--detach=") })
+	args = slices.DeleteFunc(
+		slices.Clone(args),
+		func(a string) bool { return a == "--detach" || strings.HasPrefix(a, "--detach=") },
+	)
 	child := exec.Command(program, args...)
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	// The child must not inherit the output of this process: a script that reads that until its end would wait for the
@@ -187,7 +240,9 @@ func (s *bootSender) send(ctx context.Context, r *reportv1.BootReport) (enrolcli
 	if err != nil {
 		return enrolclient.Answer{}, err
 	}
-	if s.client == nil || file.CA != s.file.CA || file.TunnelDomain != s.file.TunnelDomain || !slices.Equal(file.Gateway, s.file.Gateway) || !slices.Equal(file.Gateways, s.file.Gateways) {
+	if s.client == nil || file.CA != s.file.CA || file.TunnelDomain != s.file.TunnelDomain ||
+		!slices.Equal(file.Gateway, s.file.Gateway) ||
+		!slices.Equal(file.Gateways, s.file.Gateways) {
 		if s.client, err = s.connect(file); err != nil {
 			return enrolclient.Answer{}, err
 		}
@@ -224,5 +279,9 @@ func (s *bootSender) connect(file edge.BootstrapFile) (*enrolclient.Client, erro
 	if err != nil {
 		return nil, err
 	}
-	return &enrolclient.Client{Way: &dial.Way{Addresses: gateways, Proxy: proxy}, Domain: domain, Trust: certs.Bundle(file.CA)}, nil
+	return &enrolclient.Client{
+		Way:    &dial.Way{Addresses: gateways, Proxy: proxy},
+		Domain: domain,
+		Trust:  certs.Bundle(file.CA),
+	}, nil
 }

@@ -10,7 +10,8 @@ import (
 
 func TestReportRejectsInvalidFlags(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "report.yaml")
-	if err := os.WriteFile(broken, []byte("tunnelDomain: tunnels.example.com\ntoken: flr1.verysecret\nca: none\ngateway: gw.example.com:443\n"), 0o600); err != nil {
+	if err := os.WriteFile(broken, []byte("tunnelDomain: tunnels.example.com\ntoken: flr1.verysecret\nca: "+
+		"none\ngateway: gw.example.com:443\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	tests := map[string]struct {
@@ -30,7 +31,9 @@ func TestReportRejectsInvalidFlags(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var out, errs bytes.Buffer
-			if code := run(t.Context(), append([]string{"report"}, tc.args...), &out, &errs); code != 1 || !strings.Contains(errs.String(), tc.want) || strings.Contains(errs.String(), "secret") {
+			if code := run(t.Context(), append([]string{"report"}, tc.args...), &out, &errs); code != 1 ||
+				!strings.Contains(errs.String(), tc.want) ||
+				strings.Contains(errs.String(), "secret") {
 				t.Errorf("code %d, %s", code, errs.String())
 			}
 		})
@@ -41,8 +44,16 @@ func TestReportRejectsInvalidFlags(t *testing.T) {
 func TestReportWithoutItsFileEnds(t *testing.T) {
 	root := t.TempDir()
 	var out, errs bytes.Buffer
-	args := []string{"report", "--root=" + root, "--report-file=" + filepath.Join(root, "report.yaml"), "--done-file=" + filepath.Join(root, "done"), "--deadline=1ms"}
-	if code := run(t.Context(), args, &out, &errs); code != 0 || !strings.Contains(errs.String(), "boot reports are not configured on this machine") || strings.Count(errs.String(), "\n") != 1 {
+	args := []string{
+		"report",
+		"--root=" + root,
+		"--report-file=" + filepath.Join(root, "report.yaml"),
+		"--done-file=" + filepath.Join(root, "done"),
+		"--deadline=1ms",
+	}
+	if code := run(t.Context(), args, &out, &errs); code != 0 ||
+		!strings.Contains(errs.String(), "boot reports are not configured on this machine") ||
+		strings.Count(errs.String(), "\n") != 1 {
 		t.Errorf("code %d, %s", code, errs.String())
 	}
 }

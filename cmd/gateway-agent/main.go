@@ -1,5 +1,5 @@
-// Command gateway-agent runs a gateway: it enrols with the gateway token or a ServiceAccount token, keeps its certificate
-// valid, and runs the Envoy that edges dial.
+// Command gateway-agent runs a gateway: it enrols with the gateway token or a ServiceAccount token, keeps its
+// certificate valid, and runs the Envoy that edges dial.
 package main
 
 import (
@@ -87,16 +87,42 @@ func (o *options) addTo(cmd *cobra.Command) {
 	flags.StringVar(&o.name, "name", "", "name of this gateway: gateway-<number>")
 	flags.StringVar(&o.domain, "tunnel-domain", "", "tunnel domain")
 	flags.StringVar(&o.xdsServer, "xds-server", "", "host:port of the xds-server")
-	flags.StringVar(&o.servers, "xds-servers", "", "host:port with a DNS name that resolves to every xds-server, to query the tunnels of other gateways (default: --xds-server)")
-	flags.DurationVar(&o.readyDeadline, "ready-deadline", gateway.ReadyDeadline, "how long to wait for the tunnels that other gateways have, before accepting clients without them")
-	flags.IntVar(&o.maxEdges, "edges-per-tunnel", admission.DefaultMaxEdges, "maximum number of edges of one tunnel id that may have tunnels to this gateway")
+	flags.StringVar(
+		&o.servers,
+		"xds-servers",
+		"",
+		"host:port with a DNS name that resolves to every xds-server, to query the tunnels of other gateways (default: "+
+			"--xds-server)",
+	)
+	flags.DurationVar(
+		&o.readyDeadline,
+		"ready-deadline",
+		gateway.ReadyDeadline,
+		"how long to wait for the tunnels that other gateways have, before accepting clients without them",
+	)
+	flags.IntVar(
+		&o.maxEdges,
+		"edges-per-tunnel",
+		admission.DefaultMaxEdges,
+		"maximum number of edges of one tunnel id that may have tunnels to this gateway",
+	)
 	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM)")
 	flags.StringVar(&o.tokenFile, "token-file", "", "file with the gateway token; read at each enrolment")
-	flags.StringVar(&o.serviceAccountTokenFile, "service-account-token-file", "", "file with a ServiceAccount token to enrol with instead")
+	flags.StringVar(
+		&o.serviceAccountTokenFile,
+		"service-account-token-file",
+		"",
+		"file with a ServiceAccount token to enrol with instead",
+	)
 	flags.StringVar(&o.public, "public-listen", "0.0.0.0:443", "IP:port for edges")
 	flags.StringVar(&o.apiserver, "apiserver-listen", "0.0.0.0:6443", "IP:port for clients, by SNI")
 	flags.StringVar(&o.connect, "connect-listen", "0.0.0.0:3128", "IP:port for clients, by CONNECT")
-	flags.BoolVar(&o.agent.ClusterStatistics, "cluster-statistics", false, "Envoy's statistics for each workload cluster; cost 12 KB of memory each, and more while it has traffic")
+	flags.BoolVar(
+		&o.agent.ClusterStatistics,
+		"cluster-statistics",
+		false,
+		"Envoy's statistics for each workload cluster; cost 12 KB of memory each, and more while it has traffic",
+	)
 	o.agent.AddFlags(flags, "/var/lib/fairlead/gateway")
 	o.logging.AddTo(flags)
 }
@@ -104,7 +130,13 @@ func (o *options) addTo(cmd *cobra.Command) {
 // gateway validates the flags and joins all errors. Credentials are read when they are needed, because a gateway with a
 // leaf on disk needs none.
 func (o *options) gateway() (gateway.Config, error) {
-	g := gateway.Config{Domain: model.TunnelDomain(o.domain), Name: o.name, ReadyDeadline: o.readyDeadline, MaxEdges: o.maxEdges, Credential: o.credential}
+	g := gateway.Config{
+		Domain:        model.TunnelDomain(o.domain),
+		Name:          o.name,
+		ReadyDeadline: o.readyDeadline,
+		MaxEdges:      o.maxEdges,
+		Credential:    o.credential,
+	}
 	var xdsServer model.Endpoint
 	var errs []error
 	for _, in := range []struct {

@@ -19,13 +19,17 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 		flag, value string
 		wantErr     string
 	}{
-		"a name of another form":           {flag: "--name", value: "gw", wantErr: "gateway-<number>"},
-		"no xds-server":                    {flag: "--xds-server", wantErr: "--xds-server"},
-		"no tunnel domain":                 {flag: "--tunnel-domain", wantErr: "tunnel domain"},
-		"no CA":                            {flag: "--ca-file", wantErr: "--ca-file is missing"},
-		"no credential":                    {flag: "--token-file", wantErr: "give one of"},
-		"two credentials":                  {flag: "--service-account-token-file", value: "token", wantErr: "give one of"},
-		"a listener on a name":             {flag: "--public-listen", value: "gw.example.com:443", wantErr: "not an IP address"},
+		"a name of another form": {flag: "--name", value: "gw", wantErr: "gateway-<number>"},
+		"no xds-server":          {flag: "--xds-server", wantErr: "--xds-server"},
+		"no tunnel domain":       {flag: "--tunnel-domain", wantErr: "tunnel domain"},
+		"no CA":                  {flag: "--ca-file", wantErr: "--ca-file is missing"},
+		"no credential":          {flag: "--token-file", wantErr: "give one of"},
+		"two credentials":        {flag: "--service-account-token-file", value: "token", wantErr: "give one of"},
+		"a listener on a name": {
+			flag:    "--public-listen",
+			value:   "gw.example.com:443",
+			wantErr: "not an IP address",
+		},
 		"a listener without a port":        {flag: "--connect-listen", value: "0.0.0.0", wantErr: "--connect-listen"},
 		"a state folder with a long path":  {flag: "--state-dir", value: "/" + strings.Repeat("a", 120), wantErr: "too long"},
 		"a deadline that is none":          {flag: "--ready-deadline", value: "0s", wantErr: "--ready-deadline"},

@@ -60,14 +60,45 @@ func rootCommand() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.ErrOrStderr()) },
 	}
 	set := cmd.Flags()
-	set.StringVar(&f.defaults.TunnelDomain, "tunnel-domain", "", "tunnel domain of the installation: the default of the variable "+inject.VariableName+" (required)")
-	set.StringVar(&f.defaults.Image, "edge-image", "", "image of the edge for new Clusters (required); existing Clusters keep theirs")
-	set.Int32Var(&f.defaults.APIServerPort, "api-server-port", inject.DefaultAPIServerPort, "where the apiservers of new Clusters listen on their machines")
+	set.StringVar(
+		&f.defaults.TunnelDomain,
+		"tunnel-domain",
+		"",
+		"tunnel domain of the installation: the default of the variable "+inject.VariableName+" (required)",
+	)
+	set.StringVar(
+		&f.defaults.Image,
+		"edge-image",
+		"",
+		"image of the edge for new Clusters (required); existing Clusters keep theirs",
+	)
+	set.Int32Var(
+		&f.defaults.APIServerPort,
+		"api-server-port",
+		inject.DefaultAPIServerPort,
+		"where the apiservers of new Clusters listen on their machines",
+	)
 	set.StringVar(&f.listen, "listen", ":9443", "address of the hooks, HTTPS")
-	set.StringVar(&f.certDir, "cert-dir", "/etc/fairlead/runtime-extension", "folder of tls.crt and tls.key; reloaded when they change")
-	set.StringVar(&f.clientCA, "client-ca", "", "file with the CA of the client certificates of callers, in PEM (required): Cluster API presents one with --runtime-extension-client-cert-file; read at the start")
+	set.StringVar(
+		&f.certDir,
+		"cert-dir",
+		"/etc/fairlead/runtime-extension",
+		"folder of tls.crt and tls.key; reloaded when they change",
+	)
+	set.StringVar(
+		&f.clientCA,
+		"client-ca",
+		"",
+		"file with the CA of the client certificates of callers, in PEM (required): Cluster API presents one with "+
+			"--runtime-extension-client-cert-file; read at the start",
+	)
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz; 0 for none")
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster (default: the ServiceAccount of the Pod)")
+	set.StringVar(
+		&f.kubeconfig,
+		"kubeconfig",
+		"",
+		"kubeconfig of the management cluster (default: the ServiceAccount of the Pod)",
+	)
 	f.logging.AddTo(set)
 	return cmd
 }
@@ -98,7 +129,15 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log.Info("runtime extension starts", "tunnel_domain", f.defaults.TunnelDomain, "edge_image", f.defaults.Image, "listen", f.listen)
+	log.Info(
+		"runtime extension starts",
+		"tunnel_domain",
+		f.defaults.TunnelDomain,
+		"edge_image",
+		f.defaults.Image,
+		"listen",
+		f.listen,
+	)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := serving.Start(ctx); err != nil {
@@ -154,7 +193,9 @@ func (f *flags) restConfig() (*rest.Config, error) {
 // callers returns the CAs of permitted callers. They are required.
 func (f *flags) callers() (*x509.CertPool, error) {
 	if f.clientCA == "" {
-		return nil, errors.New("--client-ca: name the file with the CA of the client certificate that Cluster API presents: see docs/machines.md")
+		return nil, errors.New(
+			"--client-ca: name the file with the CA of the client certificate that Cluster API presents: see docs/machines.md",
+		)
 	}
 	data, err := os.ReadFile(f.clientCA)
 	if err != nil {
@@ -203,7 +244,13 @@ func serveHealth(ctx context.Context, address string, ready func(*http.Request) 
 		}
 		_, _ = fmt.Fprintln(w, "ok")
 	})
-	health := &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	health := &http.Server{
+		Addr:              address,
+		Handler:           mux,
+		ReadHeaderTimeout: 5 * time.Second,
+		WriteTimeout:      10 * time.Second,
+		IdleTimeout:       time.Minute,
+	}
 	stop := context.AfterFunc(ctx, func() { _ = health.Close() })
 	defer stop()
 	if err := health.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {

@@ -49,7 +49,10 @@ func TestInvalidFlagsAreRejected(t *testing.T) {
 		"no kubeconfig":    {append(good, "--kubeconfig=/nowhere"), "reading kubeconfig"},
 		"an unknown level": {append(good, "--log-level=loud"), "--log-level"},
 		"an argument":      {append(good, "x"), "unknown command"},
-		"no certificate":   {append(good, "--listen=127.0.0.1:"+freePort(t), "--health-listen=0", "--cert-dir="+t.TempDir()), "serving hooks"},
+		"no certificate": {
+			append(good, "--listen=127.0.0.1:"+freePort(t), "--health-listen=0", "--cert-dir="+t.TempDir()),
+			"serving hooks",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -75,7 +78,8 @@ func TestHooksAreServed(t *testing.T) {
 	go func() {
 		ended <- run(ctx, []string{
 			"--kubeconfig=" + filepath.Join(dir, "kubeconfig"), "--tunnel-domain=t.example.com", "--edge-image=fairlead-edge:v1",
-			"--cert-dir=" + dir, "--client-ca=" + filepath.Join(dir, "ca.crt"), "--listen=127.0.0.1:" + port, "--health-listen=127.0.0.1:" + health,
+			"--cert-dir=" + dir, "--client-ca=" + filepath.Join(dir, "ca.crt"), "--listen=127.0.0.1:" + port,
+			"--health-listen=127.0.0.1:" + health,
 		}, io.Discard, &stderr)
 	}()
 	eventually.True(t, 30*time.Second, "the program is ready", func() error {
@@ -94,7 +98,8 @@ func TestHooksAreServed(t *testing.T) {
 	}
 	// A caller without a certificate of the CA gets no answer.
 	_, stranger := writeCertificate(t, t.TempDir())
-	for who, certificates := range map[string][]tls.Certificate{"no certificate": nil, "a certificate of another CA": stranger} {
+	for who, certificates := range map[string][]tls.Certificate{"no certificate": nil,
+		"a certificate of another CA": stranger} {
 		if got, err := discover(t, pool, port, certificates); err == nil {
 			t.Errorf("a caller with %s is answered: %v", who, got)
 		}
@@ -118,11 +123,22 @@ func TestHooksAreServed(t *testing.T) {
 	}
 }
 
-func discover(t *testing.T, pool *x509.CertPool, port string, shows []tls.Certificate) ([]runtimehooksv1.ExtensionHandler, error) {
+func discover(
+	t *testing.T,
+	pool *x509.CertPool,
+	port string,
+	shows []tls.Certificate,
+) ([]runtimehooksv1.ExtensionHandler, error) {
 	t.Helper()
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13, Certificates: shows}}
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13, Certificates: shows},
+	}
 	defer transport.CloseIdleConnections()
-	response, err := (&http.Client{Transport: transport}).Post("https://127.0.0.1:"+port+"/hooks.runtime.cluster.x-k8s.io/v1alpha1/discovery", "application/json", strings.NewReader("{}"))
+	response, err := (&http.Client{Transport: transport}).Post(
+		"https://127.0.0.1:"+port+"/hooks.runtime.cluster.x-k8s.io/v1alpha1/discovery",
+		"application/json",
+		strings.NewReader("{}"),
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -139,11 +155,14 @@ func writeCertificate(t *testing.T, dir string) (*x509.CertPool, []tls.Certifica
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair, err := authority.Issue(pki.LeafSpec{CommonName: "test", Names: []string{"127.0.0.1"}, Usage: x509.ExtKeyUsageServerAuth})
+	pair, err := authority.Issue(
+		pki.LeafSpec{CommonName: "test", Names: []string{"127.0.0.1"}, Usage: x509.ExtKeyUsageServerAuth},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, data := range map[string][]byte{"tls.crt": pair.CertPEM, "tls.key": pair.KeyPEM, "ca.crt": authority.CertPEM} {
+	for name, data := range map[string][]byte{"tls.crt": pair.CertPEM, "tls.key": pair.KeyPEM,
+		"ca.crt": authority.CertPEM} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			t.Fatal(err)
 		}

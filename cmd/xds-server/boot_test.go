@@ -31,7 +31,8 @@ const bootToken = "abcdef.0123456789abcdef" // of kubeadm; it must not leave the
 func buildAgent(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "edge-agent")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "../edge-agent").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path,
+		"../edge-agent").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return path
@@ -52,8 +53,12 @@ func disk(t *testing.T, root string, files map[string]string) {
 }
 
 func cloudStatus(stage, finished string) string {
-	return fmt.Sprintf(`{"v1": {"datasource": "DataSourceNoCloud", "init-local": {"errors": [], "start": 1.5, "finished": 2.5}, "init": {"errors": [], "start": 3.5, "finished": 4.5},
-		"modules-config": {"errors": [], "start": 5.5, "finished": 6.5}, "modules-final": {"errors": [], "start": 7.5, "finished": %s}, "stage": %s}}`, finished, stage)
+	return fmt.Sprintf(
+		`{"v1": {"datasource": "DataSourceNoCloud", "init-local": {"errors": [], "start": 1.5, "finished": 2.5}, "init": {"errors": [], "start": 3.5, "finished": 4.5},
+		"modules-config": {"errors": [], "start": 5.5, "finished": 6.5}, "modules-final": {"errors": [], "start": 7.5, "finished": %s}, "stage": %s}}`,
+		finished,
+		stage,
+	)
 }
 
 // machine makes a Machine with an address.
@@ -111,13 +116,26 @@ func TestFilesOfAMachineBecomeItsCondition(t *testing.T) {
 
 	root := t.TempDir()
 	disk(t, root, map[string]string{
-		"report.yaml":                   string(m.secret(t, "default", "b1"+v1alpha1.BootReportSecretSuffix)[v1alpha1.BootReportFileKey]),
+		"report.yaml": string(
+			m.secret(t, "default", "b1"+v1alpha1.BootReportSecretSuffix)[v1alpha1.BootReportFileKey],
+		),
 		"run/cloud-init/status.json":    cloudStatus(`"modules-final"`, "null"),
 		"var/log/cloud-init-output.log": "[preflight] Running pre-flight checks\n",
 	})
 	log := filepath.Join(root, "agent.log")
-	detach := exec.CommandContext(t.Context(), agent, "report", "--detach", "--detach-log="+log, "--report-file="+filepath.Join(root, "report.yaml"), "--gateway="+at.String(),
-		"--root="+root, "--done-file="+filepath.Join(root, "done"), "--deadline=20m", "--repeat=2h")
+	detach := exec.CommandContext(
+		t.Context(),
+		agent,
+		"report",
+		"--detach",
+		"--detach-log="+log,
+		"--report-file="+filepath.Join(root, "report.yaml"),
+		"--gateway="+at.String(),
+		"--root="+root,
+		"--done-file="+filepath.Join(root, "done"),
+		"--deadline=20m",
+		"--repeat=2h",
+	)
 	// CombinedOutput waits until all writers of its pipe have exited
 	if out, err := detach.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -129,11 +147,14 @@ func TestFilesOfAMachineBecomeItsCondition(t *testing.T) {
 	}
 
 	disk(t, root, map[string]string{
-		"var/log/cloud-init-output.log": "[preflight] Running pre-flight checks\nerror: error execution phase preflight: couldn't validate the API server with token " + bootToken + "\n",
-		"run/cloud-init/status.json":    cloudStatus("null", "8.5"),
+		"var/log/cloud-init-output.log": "[preflight] Running pre-flight checks\nerror: error execution phase preflight: " +
+			"couldn't validate the API server with token " + bootToken + "\n",
+		"run/cloud-init/status.json": cloudStatus("null", "8.5"),
 	})
 	c = m.awaitBoot(t, ours, v1alpha1.ReasonBootstrapFailed)
-	if c.Status != metav1.ConditionFalse || !strings.HasPrefix(c.Message, "kubeadm preflight: ") || !strings.Contains(c.Message, "couldn't validate") || strings.Contains(c.Message, bootToken) {
+	if c.Status != metav1.ConditionFalse || !strings.HasPrefix(c.Message, "kubeadm preflight: ") ||
+		!strings.Contains(c.Message, "couldn't validate") ||
+		strings.Contains(c.Message, bootToken) {
 		t.Errorf("condition %+v", c)
 	}
 	disk(t, root, map[string]string{"run/cluster-api/bootstrap-success.complete": "success\n"})
@@ -181,7 +202,11 @@ func TestAReportTokenOnlyReportsBoots(t *testing.T) {
 	edgeToken, bundle := m.bootstrap(t, "r1")
 	token := string(m.secret(t, "default", "r1"+v1alpha1.BootReportSecretSuffix)[v1alpha1.BootstrapTokenKey])
 	gatewayToken := string(m.secret(t, "fairlead-system", v1alpha1.GatewaySecretName)[v1alpha1.BootstrapTokenKey])
-	service := enrolclient.Client{Way: &dial.Way{Addresses: []model.Endpoint{at}}, Domain: domain, Trust: certs.Bundle(bundle)}
+	service := enrolclient.Client{
+		Way:    &dial.Way{Addresses: []model.Endpoint{at}},
+		Domain: domain,
+		Trust:  certs.Bundle(bundle),
+	}
 	report := func(token string) error {
 		_, err := service.ReportBoot(t.Context(), token, &reportv1.BootReport{
 			State: reportv1.BootState_BOOT_STATE_RUNNING, Step: "s", Machine: &reportv1.Machine{Hostname: "h"},
@@ -202,7 +227,10 @@ func TestAReportTokenOnlyReportsBoots(t *testing.T) {
 	}
 	// Even if the hash of a report token is stored with those of bootstrap tokens, the server rejects it by its prefix.
 	tunnel := m.tunnel(t, "r1")
-	tunnel.Status.Tokens = append(tunnel.Status.Tokens, v1alpha1.TokenStatus{SHA256: enrol.HashToken(token), ExpiresAt: tunnel.Status.Tokens[0].ExpiresAt, MaxUses: 9})
+	tunnel.Status.Tokens = append(
+		tunnel.Status.Tokens,
+		v1alpha1.TokenStatus{SHA256: enrol.HashToken(token), ExpiresAt: tunnel.Status.Tokens[0].ExpiresAt, MaxUses: 9},
+	)
 	if err := m.Status().Update(context.WithoutCancel(t.Context()), tunnel); err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,11 @@ func TestANewCAIssuesANewLeaf(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		conn, err := tls.Dial("tcp", at.String(), &tls.Config{RootCAs: roots, ServerName: domain.Control(), MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}})
+		conn, err := tls.Dial(
+			"tcp",
+			at.String(),
+			&tls.Config{RootCAs: roots, ServerName: domain.Control(), MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}},
+		)
 		if err != nil {
 			return err
 		}

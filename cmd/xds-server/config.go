@@ -77,19 +77,71 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz, plain HTTP; 0 for none")
 	set.StringVar(&f.metricsListen, "metrics-listen", "0", "address of /metrics for Prometheus, plain HTTP; 0 for none")
 	set.BoolVar(&f.perCluster, "per-cluster-metrics", false, "also publish series for each workload cluster")
-	set.StringVar(&f.domain, "tunnel-domain", "", "DNS domain of the installation's names, such as tunnels.example.com (required)")
+	set.StringVar(
+		&f.domain,
+		"tunnel-domain",
+		"",
+		"DNS domain of the installation's names, such as tunnels.example.com (required)",
+	)
 	set.StringVar(&f.public, "public-address", "", "host:port at which edges reach the gateways (required)")
 	set.StringVar(&f.control, "control-address", "", "host:port at which gateways reach the xds-servers (required)")
-	set.StringVar(&f.gatewaySet, "gateway-statefulset", "", "StatefulSet of the gateways in --namespace; its replicas are the gateways, also after scaling (this or --gateway)")
-	set.StringArrayVar(&f.gateways, "gateway", nil, "a gateway without a StatefulSet: gateway-<number>, with =host:port of its public listener for the other gateways if there are several (repeat)")
-	set.StringVar((*string)(&f.inst.ReplicaAddress), "replica-address", "", "host:port at which edges reach one gateway only, with {i} for its number (default: --public-address for all)")
-	set.IntVar(&f.inst.Workers, "gateway-workers", 1, "--workers of the gateways: each edge keeps two tunnels for each worker of each gateway")
-	set.IntVar(&f.inst.Handshakes, "tunnel-rate", 0, "how many tunnels per second each gateway lets edges open (default: 1000)")
-	set.StringVar(&f.accessLog, "access-log", "off", "connections that gateways and edges log as one line of JSON at their end: off, failed or all; after a change edges dial their tunnels again")
-	set.StringVar(&f.gatewayUser, "gateway-user", "system:serviceaccount:fairlead-system:gateway", "Kubernetes user of the Pods of gateways")
+	set.StringVar(
+		&f.gatewaySet,
+		"gateway-statefulset",
+		"",
+		"StatefulSet of the gateways in --namespace; its replicas are the gateways, also after scaling (this or --gateway)",
+	)
+	set.StringArrayVar(
+		&f.gateways,
+		"gateway",
+		nil,
+		"a gateway without a StatefulSet: gateway-<number>, with =host:port of its public listener for the other gateways "+
+			"if there are several (repeat)",
+	)
+	set.StringVar(
+		(*string)(&f.inst.ReplicaAddress),
+		"replica-address",
+		"",
+		"host:port at which edges reach one gateway only, with {i} for its number (default: --public-address for all)",
+	)
+	set.IntVar(
+		&f.inst.Workers,
+		"gateway-workers",
+		1,
+		"--workers of the gateways: each edge keeps two tunnels for each worker of each gateway",
+	)
+	set.IntVar(
+		&f.inst.Handshakes,
+		"tunnel-rate",
+		0,
+		"how many tunnels per second each gateway lets edges open (default: 1000)",
+	)
+	set.StringVar(
+		&f.accessLog,
+		"access-log",
+		"off",
+		"connections that gateways and edges log as one line of JSON at their end: off, failed or all; after a change "+
+			"edges dial their tunnels again",
+	)
+	set.StringVar(
+		&f.gatewayUser,
+		"gateway-user",
+		"system:serviceaccount:fairlead-system:gateway",
+		"Kubernetes user of the Pods of gateways",
+	)
 	set.StringVar(&f.namespace, "namespace", "fairlead-system", "namespace of the installation's own objects")
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster (default: the ServiceAccount of the Pod)")
-	set.StringVar(&f.stateDir, "state-dir", "/var/lib/fairlead/xds-server", "folder for the server's own key and certificate")
+	set.StringVar(
+		&f.kubeconfig,
+		"kubeconfig",
+		"",
+		"kubeconfig of the management cluster (default: the ServiceAccount of the Pod)",
+	)
+	set.StringVar(
+		&f.stateDir,
+		"state-dir",
+		"/var/lib/fairlead/xds-server",
+		"folder for the server's own key and certificate",
+	)
 	f.inspect.addTo(set)
 	f.page.addTo(set)
 	f.logging.AddTo(set)

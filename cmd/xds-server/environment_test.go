@@ -75,7 +75,10 @@ func (m *management) startController(t *testing.T) {
 	t.Helper()
 	config := controller.Config{
 		Domain: domain, Namespace: "fairlead-system", DNS: controller.TunnelDNSNo, XDSServerUser: user,
-		Public: model.Endpoint{Host: "gw.example.com", Port: 443}, APIServer: model.Endpoint{Host: "10.1.1.1", Port: 6443}, Connect: model.Endpoint{Host: "10.1.1.1", Port: 3128},
+		Public: model.Endpoint{
+			Host: "gw.example.com",
+			Port: 443,
+		}, APIServer: model.Endpoint{Host: "10.1.1.1", Port: 6443}, Connect: model.Endpoint{Host: "10.1.1.1", Port: 3128},
 		LeafLifetime: time.Hour, TokenLifetime: time.Hour, TokenUses: 2,
 		XDSServer: m.xdsServer,
 	}
@@ -107,7 +110,11 @@ func (m *management) kubeconfig(t *testing.T) string {
 	t.Helper()
 	config := clientcmdapi.NewConfig()
 	config.Clusters["m"] = &clientcmdapi.Cluster{Server: m.config.Host, CertificateAuthorityData: m.config.CAData}
-	config.AuthInfos["x"] = &clientcmdapi.AuthInfo{ClientCertificateData: m.config.CertData, ClientKeyData: m.config.KeyData, Impersonate: user}
+	config.AuthInfos["x"] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: m.config.CertData,
+		ClientKeyData:         m.config.KeyData,
+		Impersonate:           user,
+	}
 	config.Contexts["c"] = &clientcmdapi.Context{Cluster: "m", AuthInfo: "x"}
 	config.CurrentContext = "c"
 	path := filepath.Join(t.TempDir(), "kubeconfig")

@@ -37,10 +37,14 @@ func grpcurl(t *testing.T, arguments ...string) string {
 // seenByGRPCURL inspects an edge and the configuration that was sent to it.
 func seenByGRPCURL(t *testing.T, address, node string) {
 	t.Helper()
-	if out := grpcurl(t, address, "list"); !strings.Contains(out, csds+"\n") || !strings.Contains(out, "fairlead.inspect.v1.Inspect\n") {
+	if out := grpcurl(t, address, "list"); !strings.Contains(out, csds+"\n") ||
+		!strings.Contains(out, "fairlead.inspect.v1.Inspect\n") {
 		t.Errorf("there is\n%s", out)
 	}
-	if out := grpcurl(t, address, "describe", csds); !strings.Contains(out, "rpc FetchClientStatus ( .envoy.service.status.v3.ClientStatusRequest )") {
+	if out := grpcurl(t, address, "describe", csds); !strings.Contains(
+		out,
+		"rpc FetchClientStatus ( .envoy.service.status.v3.ClientStatusRequest )",
+	) {
 		t.Errorf("got\n%s", out)
 	}
 	type seen struct {
@@ -67,21 +71,24 @@ func seenByGRPCURL(t *testing.T, address, node string) {
 		return got
 	}
 	// The call is in a trace of its own. Packed messages are shown too, although grpcurl does not have their types.
-	one := fetch(1, "-H", "traceparent: 00-"+callersTrace+"-"+callersSpan+"-01", "-d", `{"node_matchers": [{"node_id": {"exact": "`+model.NodeID(node)+`"}}]}`).Config[0]
+	one := fetch(1, "-H", "traceparent: 00-"+callersTrace+"-"+callersSpan+"-01", "-d",
+		`{"node_matchers": [{"node_id": {"exact": "`+model.NodeID(node)+`"}}]}`).Config[0]
 	if one.Node.ID != model.NodeID(node) || one.ClientScope != model.NodeID(node) || one.Node.Metadata.Role != "edge" {
 		t.Errorf("got %+v", one)
 	}
 	found := false
 	for _, r := range one.GenericXdsConfigs {
-		found = found || r.Name == "apiserver_"+node && r.XdsConfig.Name == r.Name && r.VersionInfo != "" && r.ClientStatus != "" &&
-			r.XdsConfig.Type == "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+		found = found ||
+			r.Name == "apiserver_"+node && r.XdsConfig.Name == r.Name && r.VersionInfo != "" && r.ClientStatus != "" &&
+				r.XdsConfig.Type == "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	}
 	if !found {
 		t.Errorf("the way to the apiserver is not in %+v", one.GenericXdsConfigs)
 	}
 	// All connected nodes, which are the edge and a gateway, without contents.
 	for _, bare := range fetch(2, "-d", `{"exclude_resource_contents": true}`).Config {
-		if bare.ClientScope != bare.Node.ID || len(bare.GenericXdsConfigs) == 0 || bare.GenericXdsConfigs[0].XdsConfig.Type != "" {
+		if bare.ClientScope != bare.Node.ID || len(bare.GenericXdsConfigs) == 0 ||
+			bare.GenericXdsConfigs[0].XdsConfig.Type != "" {
 			t.Errorf("without contents: %+v", bare)
 		}
 	}

@@ -69,13 +69,24 @@ func newServer(c config, log *slog.Logger) (*server, error) {
 	}
 	ads, beats := xds.NewServer(c.inst, log), heartbeat.New()
 	kube, err := source.NewKube(c.rest, source.KubeConfig{
-		Domain: c.inst.Domain, Namespace: c.namespace, GatewaySet: c.gatewaySet, ReplicaAddress: c.inst.ReplicaAddress, Publisher: ads, Log: log, Beats: beats,
+		Domain: c.inst.Domain, Namespace: c.namespace, GatewaySet: c.gatewaySet, ReplicaAddress: c.inst.ReplicaAddress,
+		Publisher: ads, Log: log, Beats: beats,
 	})
 	if err != nil {
 		return nil, err
 	}
 	figures := newFigures()
-	return &server{config: c, log: log, client: client, store: store, ads: ads, kube: kube, requests: countedIssuer{csr.Requests{Client: client}, figures}, figures: figures, beats: beats}, nil
+	return &server{
+		config:   c,
+		log:      log,
+		client:   client,
+		store:    store,
+		ads:      ads,
+		kube:     kube,
+		requests: countedIssuer{csr.Requests{Client: client}, figures},
+		figures:  figures,
+		beats:    beats,
+	}, nil
 }
 
 // run runs all parts until ctx ends or one of them fails.
@@ -130,7 +141,8 @@ func (s *server) channel() (*controlchannel.Channel, *reporthub.Hub) {
 		// The trust bundle is the current one of the installation, not the one that was issued with the leaf.
 		TLS: certs.ServerTLS(s.store, trust{s.kube}, grace),
 		Anonymous: []string{
-			enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName, enrolv1.Enrolment_ReportBoot_FullMethodName,
+			enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName,
+			enrolv1.Enrolment_ReportBoot_FullMethodName,
 		},
 		Expired: []string{enrolv1.Enrolment_Renew_FullMethodName},
 		Inside: []string{
@@ -139,8 +151,14 @@ func (s *server) channel() (*controlchannel.Channel, *reporthub.Hub) {
 		},
 		Closing: func() { s.ads.Close(); hub.Close() },
 		Refused: s.noteRefusal(collect.AboutHandshake),
-		Calls: traces.Calls(traces.Untrusted, enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName,
-			enrolv1.Enrolment_Renew_FullMethodName, enrolv1.Enrolment_ReportBoot_FullMethodName, reportv1.Report_Peers_FullMethodName),
+		Calls: traces.Calls(
+			traces.Untrusted,
+			enrolv1.Enrolment_EnrolEdge_FullMethodName,
+			enrolv1.Enrolment_EnrolGateway_FullMethodName,
+			enrolv1.Enrolment_Renew_FullMethodName,
+			enrolv1.Enrolment_ReportBoot_FullMethodName,
+			reportv1.Report_Peers_FullMethodName,
+		),
 		Log: s.log,
 	})
 	s.ads.Register(c)

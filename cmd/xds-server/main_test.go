@@ -41,7 +41,8 @@ func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
 		at = m.xdsServer
 	}
 	args := arguments(map[string]string{
-		"--listen": at.String(), "--health-listen": health.String(), "--kubeconfig": m.kubeconfig(t), "--state-dir": t.TempDir(),
+		"--listen": at.String(), "--health-listen": health.String(), "--kubeconfig": m.kubeconfig(t),
+		"--state-dir":      t.TempDir(),
 		"--inspect-listen": m.inspect, "--otlp-endpoint": m.otlp, "--metrics-listen": m.metrics,
 	})
 	if m.metrics != "" {
@@ -74,14 +75,20 @@ func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
 }
 
 // subscribe opens an ADS stream and returns the names of the Envoy clusters that it receives.
-func subscribe(t *testing.T, at model.Endpoint, identity certs.Identity, bundle []byte) (discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient, []string, error) {
+func subscribe(
+	t *testing.T,
+	at model.Endpoint,
+	identity certs.Identity,
+	bundle []byte,
+) (discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient, []string, error) {
 	t.Helper()
 	roots, err := certs.Bundle(bundle).Roots()
 	if err != nil {
 		t.Fatal(err)
 	}
 	conn, err := grpc.NewClient(at.String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
-		RootCAs: roots, ServerName: domain.Control(), Certificates: []tls.Certificate{identity.TLSCertificate()}, MinVersion: tls.VersionTLS13,
+		RootCAs: roots, ServerName: domain.Control(), Certificates: []tls.Certificate{identity.TLSCertificate()},
+		MinVersion: tls.VersionTLS13,
 	})))
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +136,11 @@ func TestAClusterBecomesTheConfigurationOfItsEdge(t *testing.T) {
 	}
 	secret := m.secret(t, "default", "c1"+v1alpha1.BootstrapSecretSuffix)
 	token, bundle := string(secret[v1alpha1.BootstrapTokenKey]), secret[v1alpha1.BootstrapCAKey]
-	service := enrolclient.Client{Way: &dial.Way{Addresses: []model.Endpoint{at}}, Domain: domain, Trust: certs.Bundle(bundle)}
+	service := enrolclient.Client{
+		Way:    &dial.Way{Addresses: []model.Endpoint{at}},
+		Domain: domain,
+		Trust:  certs.Bundle(bundle),
+	}
 
 	var edge certs.Identity
 	kubetest.Eventually(t, "enrolling the edge", func() (err error) {
@@ -142,20 +153,32 @@ func TestAClusterBecomesTheConfigurationOfItsEdge(t *testing.T) {
 		t.Errorf("the edge got %v and %v", names, err)
 	}
 
-	credential := enrolclient.GatewayCredential{Token: string(m.secret(t, "fairlead-system", v1alpha1.GatewaySecretName)[v1alpha1.BootstrapTokenKey])}
+	credential := enrolclient.GatewayCredential{
+		Token: string(m.secret(t, "fairlead-system", v1alpha1.GatewaySecretName)[v1alpha1.BootstrapTokenKey]),
+	}
 	var gateway certs.Identity
 	kubetest.Eventually(t, "enrolling the gateway", func() (err error) {
 		gateway, _, err = service.EnrolGateway(t.Context(), "gateway-0", credential)
 		return err
 	})
-	if _, names, err := subscribe(t, at, gateway, bundle); err != nil || !slices.Contains(names, "c1.default.tunnels.example.com") {
+	if _, names, err := subscribe(t, at, gateway, bundle); err != nil ||
+		!slices.Contains(names, "c1.default.tunnels.example.com") {
 		t.Errorf("the gateway got %v and %v", names, err)
 	}
-	if _, _, err := service.EnrolGateway(t.Context(), "gateway-0", enrolclient.GatewayCredential{Token: token}); !errors.Is(err, certs.ErrRefused) {
+	if _, _, err := service.EnrolGateway(t.Context(), "gateway-0",
+		enrolclient.GatewayCredential{Token: token}); !errors.Is(
+		err,
+		certs.ErrRefused,
+	) {
 		t.Errorf("a gateway with the token of an edge: %v", err)
 	}
 	seenByGRPCURL(t, m.inspect, node)
-	scrapedOf(t, scraped, `fairlead_xds_cluster_info{name="c1",namespace="default",tunnel_id="`+m.tunnel(t, "c1").Spec.ID+`"} 1`, `fairlead_report_cluster_tunnels{name="c1",namespace="default"} 0`)
+	scrapedOf(
+		t,
+		scraped,
+		`fairlead_xds_cluster_info{name="c1",namespace="default",tunnel_id="`+m.tunnel(t, "c1").Spec.ID+`"} 1`,
+		`fairlead_report_cluster_tunnels{name="c1",namespace="default"} 0`,
+	)
 	renewed, _, err := service.Renew(t.Context(), edge)
 	if err != nil || renewed.Leaf().Subject.CommonName != edge.Leaf().Subject.CommonName {
 		t.Errorf("renewing: %v", err)

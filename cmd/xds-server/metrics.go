@@ -59,7 +59,11 @@ func newFigures() *figures {
 func (s *server) registry(c *controlchannel.Channel, hub *reporthub.Hub) *prometheus.Registry {
 	r := metrics.NewRegistry(metrics.XDSServer)
 	own := &metrics.Set{}
-	own.Observe(s.certificates, "fairlead_server_leaf_expiry_timestamp_seconds", "fairlead_server_ca_expiry_timestamp_seconds")
+	own.Observe(
+		s.certificates,
+		"fairlead_server_leaf_expiry_timestamp_seconds",
+		"fairlead_server_ca_expiry_timestamp_seconds",
+	)
 	r.MustRegister(own, s.figures, s.ads.Metrics(), s.kube.Metrics(), c.Metrics(), hub.Metrics())
 	if s.perCluster {
 		r.MustRegister(s.ads.ClusterMetrics(), hub.ClusterMetrics(s.ads.Keys))
@@ -92,17 +96,29 @@ type counted struct {
 
 // EnrolEdge implements the enrolment service.
 func (c counted) EnrolEdge(ctx context.Context, r *enrolv1.EnrolEdgeRequest) (*enrolv1.Certificate, error) {
-	return c.count(ctx, enrolEdge, func(ctx context.Context) (*enrolv1.Certificate, error) { return c.EnrolmentServer.EnrolEdge(ctx, r) })
+	return c.count(
+		ctx,
+		enrolEdge,
+		func(ctx context.Context) (*enrolv1.Certificate, error) { return c.EnrolmentServer.EnrolEdge(ctx, r) },
+	)
 }
 
 // EnrolGateway implements the enrolment service.
 func (c counted) EnrolGateway(ctx context.Context, r *enrolv1.EnrolGatewayRequest) (*enrolv1.Certificate, error) {
-	return c.count(ctx, enrolGateway, func(ctx context.Context) (*enrolv1.Certificate, error) { return c.EnrolmentServer.EnrolGateway(ctx, r) })
+	return c.count(
+		ctx,
+		enrolGateway,
+		func(ctx context.Context) (*enrolv1.Certificate, error) { return c.EnrolmentServer.EnrolGateway(ctx, r) },
+	)
 }
 
 // Renew implements the enrolment service.
 func (c counted) Renew(ctx context.Context, r *enrolv1.RenewRequest) (*enrolv1.Certificate, error) {
-	return c.count(ctx, renewal, func(ctx context.Context) (*enrolv1.Certificate, error) { return c.EnrolmentServer.Renew(ctx, r) })
+	return c.count(
+		ctx,
+		renewal,
+		func(ctx context.Context) (*enrolv1.Certificate, error) { return c.EnrolmentServer.Renew(ctx, r) },
+	)
 }
 
 // ReportBoot implements the enrolment service.
@@ -121,7 +137,11 @@ func (c counted) ReportBoot(ctx context.Context, r *enrolv1.ReportBootRequest) (
 	return answer, err
 }
 
-func (c counted) count(ctx context.Context, request string, do func(context.Context) (*enrolv1.Certificate, error)) (*enrolv1.Certificate, error) {
+func (c counted) count(
+	ctx context.Context,
+	request string,
+	do func(context.Context) (*enrolv1.Certificate, error),
+) (*enrolv1.Certificate, error) {
 	began := time.Now()
 	certificate, err := do(ctx)
 	c.enrolling.WithLabelValues(request).Observe(time.Since(began).Seconds())

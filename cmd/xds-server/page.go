@@ -30,8 +30,19 @@ type pageConfig struct {
 }
 
 func (c *pageConfig) addTo(set *pflag.FlagSet) {
-	set.StringVar(&c.listen, "page-listen", "0", "address of the status page; 0 for none. On loopback (127.0.0.1:9448), for kubectl port-forward, it is plain HTTP without a token; on any other address it requires TLS and bearer tokens")
-	set.StringVar(&c.certificate, "page-certificate", "", "file with the page's serving certificate, PEM; reloaded when it changes")
+	set.StringVar(
+		&c.listen,
+		"page-listen",
+		"0",
+		"address of the status page; 0 for none. On loopback (127.0.0.1:9448), for kubectl port-forward, it is plain HTTP "+
+			"without a token; on any other address it requires TLS and bearer tokens",
+	)
+	set.StringVar(
+		&c.certificate,
+		"page-certificate",
+		"",
+		"file with the page's serving certificate, PEM; reloaded when it changes",
+	)
 	set.StringVar(&c.key, "page-key", "", "file with the key of --page-certificate")
 }
 
@@ -42,9 +53,15 @@ func (c *pageConfig) complete() error {
 	case c.listen == "0":
 		return nil
 	case web.Loopback(c.listen) && given:
-		return errors.New("--page-listen is on loopback, where the page is plain HTTP: remove --page-certificate and --page-key")
+		return errors.New(
+			"--page-listen is on loopback, where the page is plain HTTP: remove --page-certificate and --page-key",
+		)
 	case !web.Loopback(c.listen) && (c.certificate == "" || c.key == ""):
-		return fmt.Errorf("--page-listen %s is not on loopback: give --page-certificate and --page-key, or listen on 127.0.0.1 and reach the page by kubectl port-forward", c.listen)
+		return fmt.Errorf(
+			"--page-listen %s is not on loopback: give --page-certificate and --page-key, or listen on 127.0.0.1 and reach "+
+				"the page by kubectl port-forward",
+			c.listen,
+		)
 	}
 	return nil
 }
@@ -91,7 +108,8 @@ func (s *server) newPage() (*statusPage, error) {
 	p := &statusPage{}
 	config := web.Config{Domain: s.inst.Domain, Objects: objects, Check: checker.Check, Log: s.log}
 	if s.inspect.listen != "0" {
-		if p.own, err = collect.Connect(context.Background(), collect.Options{Addresses: []string{s.inspect.listen}}); err != nil {
+		if p.own, err = collect.Connect(context.Background(),
+			collect.Options{Addresses: []string{s.inspect.listen}}); err != nil {
 			return nil, err
 		}
 		config.Live = p.live
@@ -120,7 +138,11 @@ func (s *server) servePage(ctx context.Context, p *statusPage) {
 	parts, ctx := errgroup.WithContext(ctx)
 	var secure *tls.Config
 	if p.files != nil {
-		secure = &tls.Config{GetCertificate: p.files.GetCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+		secure = &tls.Config{
+			GetCertificate: p.files.GetCertificate,
+			MinVersion:     tls.VersionTLS12,
+			NextProtos:     []string{"h2", "http/1.1"},
+		}
 	}
 	parts.Go(func() error { return p.Watch(ctx, s.rest) })
 	parts.Go(func() error { return p.Serve(ctx, p.listener, secure) })

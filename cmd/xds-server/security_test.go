@@ -86,7 +86,11 @@ func TestATokenEnrolsOnlyItsTunnel(t *testing.T) {
 	token, bundle := m.bootstrap(t, "t1")
 	_, _ = m.bootstrap(t, "t2")
 	one, two := m.tunnel(t, "t1"), m.tunnel(t, "t2")
-	service := enrolclient.Client{Way: &dial.Way{Addresses: []model.Endpoint{at}}, Domain: domain, Trust: certs.Bundle(bundle)}
+	service := enrolclient.Client{
+		Way:    &dial.Way{Addresses: []model.Endpoint{at}},
+		Domain: domain,
+		Trust:  certs.Bundle(bundle),
+	}
 
 	key, der := greedy(t, two.Spec.ID)
 	var got *enrolv1.Certificate
@@ -99,7 +103,8 @@ func TestATokenEnrolsOnlyItsTunnel(t *testing.T) {
 		t.Fatal(err)
 	}
 	subject, err := domain.ParseSubject(thief.Leaf().Subject.CommonName, thief.Leaf().DNSNames)
-	if err != nil || subject.Role != model.RoleEdge || subject.ID != one.Spec.ID || len(thief.Leaf().Subject.Organization) > 0 {
+	if err != nil || subject.Role != model.RoleEdge || subject.ID != one.Spec.ID ||
+		len(thief.Leaf().Subject.Organization) > 0 {
 		t.Errorf("the token of t1 got %s with %v: %v", thief.Leaf().Subject, thief.Leaf().DNSNames, err)
 	}
 	var edge certs.Identity

@@ -21,13 +21,18 @@ func checkSpans(t *testing.T, c *tracetest.Collector, secrets ...string) {
 	enrolled := 0
 	for _, call := range c.Find(enrolv1.Enrolment_EnrolEdge_FullMethodName[1:], "rpc.response.status_code", "OK") {
 		for _, sign := range c.Below(call, "sign") {
-			if len(call.GetParentSpanId()) == 0 && tracetest.Attribute(sign, "fairlead.role") == "edge" && len(c.Below(sign, "HTTP POST")) == 1 {
+			if len(call.GetParentSpanId()) == 0 && tracetest.Attribute(sign, "fairlead.role") == "edge" &&
+				len(c.Below(sign, "HTTP POST")) == 1 {
 				enrolled++
 			}
 		}
 	}
 	if enrolled != 1 {
-		t.Errorf("%d enrolments led to a request to the apiserver, want 1 of %v", enrolled, c.Find(enrolv1.Enrolment_EnrolEdge_FullMethodName[1:]))
+		t.Errorf(
+			"%d enrolments led to a request to the apiserver, want 1 of %v",
+			enrolled,
+			c.Find(enrolv1.Enrolment_EnrolEdge_FullMethodName[1:]),
+		)
 	}
 	looked := c.Find(statusv3.ClientStatusDiscoveryService_FetchClientStatus_FullMethodName[1:])
 	if !slices.ContainsFunc(looked, func(s *tracev1.Span) bool {

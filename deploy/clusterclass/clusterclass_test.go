@@ -19,7 +19,11 @@ import (
 var update = flag.Bool("update", false, "rewrite the generated files with what pkg/capi/inject makes now")
 
 // defaults are those of an installation, as in the files.
-var defaults = inject.Variable{TunnelDomain: "tunnels.example.com", Image: "registry.example.com/fairlead-edge:v1", APIServerPort: inject.DefaultAPIServerPort}
+var defaults = inject.Variable{
+	TunnelDomain:  "tunnels.example.com",
+	Image:         "registry.example.com/fairlead-edge:v1",
+	APIServerPort: inject.DefaultAPIServerPort,
+}
 
 // part is the part of a ClusterClass that is generated.
 type part struct {
@@ -101,7 +105,8 @@ func TestSnippetIsAnInjection(t *testing.T) {
 	}
 	filled := os.Expand(string(text), func(name string) string {
 		value, ok := map[string]string{
-			"CLUSTER_NAME": "c1", "NAMESPACE": "prod", "FAIRLEAD_TUNNEL_DOMAIN": defaults.TunnelDomain, "FAIRLEAD_EDGE_IMAGE": defaults.Image,
+			"CLUSTER_NAME": "c1", "NAMESPACE": "prod", "FAIRLEAD_TUNNEL_DOMAIN": defaults.TunnelDomain,
+			"FAIRLEAD_EDGE_IMAGE": defaults.Image,
 		}[name]
 		if !ok {
 			t.Errorf("the placeholder %s is not known", name)

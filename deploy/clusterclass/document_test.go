@@ -41,7 +41,11 @@ func TestDocument(t *testing.T) {
 		external = external || cmp.Equal(object.Spec.Patches, []clusterv1.ClusterClassPatch{externalPatch})
 	}
 	if !requesting || !external {
-		t.Errorf("it does not say how a Cluster asks for edges (%v), or how a ClusterClass names the extension (%v)", requesting, external)
+		t.Errorf(
+			"it does not say how a Cluster asks for edges (%v), or how a ClusterClass names the extension (%v)",
+			requesting,
+			external,
+		)
 	}
 	var named []string
 	for _, m := range link.FindAllSubmatch(text, -1) {

@@ -41,14 +41,16 @@ func register(t *testing.T, admin client.Client) string {
 	o.SetAPIVersion("v1")
 	o.SetKind("Namespace")
 	o.SetName(namespace)
-	if err := admin.Patch(t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+externalNamespaceLabel+`":"yes"}}}`))); err != nil {
+	if err := admin.Patch(t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(
+		`{"metadata":{"labels":{"`+externalNamespaceLabel+`":"yes"}}}`))); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile("../runtime-extension/extensionconfig.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, field := range []string{externalPatch.External.GeneratePatchesExtension, externalPatch.External.ValidateTopologyExtension, externalPatch.External.DiscoverVariablesExtension} {
+	for _, field := range []string{externalPatch.External.GeneratePatchesExtension,
+		externalPatch.External.ValidateTopologyExtension, externalPatch.External.DiscoverVariablesExtension} {
 		if !strings.Contains(string(data), ": "+field+"\n") {
 			t.Errorf("extensionconfig.yaml does not tell of %s", field)
 		}
@@ -92,19 +94,22 @@ func TestRuntimeExtension(t *testing.T) {
 			requesting, not := newCluster(namespace, name+".asks", name), newCluster(namespace, name+"-does-not", name)
 			not.Annotations = nil
 			create(t, admin, requesting, not)
-			if diff := cmp.Diff(fields(t, template.config), controlPlane(t, admin, client.ObjectKeyFromObject(not))); diff != "" {
+			if diff := cmp.Diff(fields(t, template.config), controlPlane(t, admin, client.ObjectKeyFromObject(
+				not))); diff != "" {
 				t.Errorf("a Cluster that does not ask for edges has another control plane: %s", diff)
 			}
 			blocked(t, admin, requesting, "waiting for the controller to create the Tunnel")
 			enrol(t, admin, requesting)
-			if diff := cmp.Diff(injected(t, template.config, namespace, requesting.Name), controlPlane(t, admin, client.ObjectKeyFromObject(requesting))); diff != "" {
+			if diff := cmp.Diff(injected(t, template.config, namespace, requesting.Name), controlPlane(t, admin,
+				client.ObjectKeyFromObject(requesting))); diff != "" {
 				t.Error(diff)
 			}
 			// From now on the variable belongs to the Cluster: another default changes none of its machines.
 			if err := admin.Get(t.Context(), client.ObjectKeyFromObject(requesting), requesting); err != nil {
 				t.Fatal(err)
 			}
-			if v := requesting.Spec.Topology.Variables; len(v) != 1 || v[0].Name != inject.VariableName || !strings.Contains(string(v[0].Value.Raw), defaults.Image) {
+			if v := requesting.Spec.Topology.Variables; len(v) != 1 || v[0].Name != inject.VariableName ||
+				!strings.Contains(string(v[0].Value.Raw), defaults.Image) {
 				t.Errorf("the Cluster has the variables %v", v)
 			}
 		})
@@ -123,9 +128,15 @@ func TestTopologiesThatCanNotWork(t *testing.T) {
 		change func(*clusterv1.Cluster)
 		want   string
 	}{
-		"no-label":                          {func(c *clusterv1.Cluster) { c.Labels = nil }, "set it to enabled"},
-		"other-edge":                        {func(c *clusterv1.Cluster) { c.Annotations[v1alpha1.EdgesAnnotation] = "worker" }, "write control-plane"},
-		"refused":                           {func(c *clusterv1.Cluster) { c.Annotations["refused"] = "yes" }, "not accepted: another Tunnel has it"},
+		"no-label": {func(c *clusterv1.Cluster) { c.Labels = nil }, "set it to enabled"},
+		"other-edge": {
+			func(c *clusterv1.Cluster) { c.Annotations[v1alpha1.EdgesAnnotation] = "worker" },
+			"write control-plane",
+		},
+		"refused": {
+			func(c *clusterv1.Cluster) { c.Annotations["refused"] = "yes" },
+			"not accepted: another Tunnel has it",
+		},
 		strings.Repeat("long-", 12) + "a.b": {func(*clusterv1.Cluster) {}, "gives no usable tunnel hostname"},
 	}
 	for name, tc := range tests {
@@ -135,7 +146,17 @@ func TestTopologiesThatCanNotWork(t *testing.T) {
 			tc.change(cluster)
 			create(t, admin, cluster)
 			if cluster.Annotations["refused"] != "" {
-				accept(t, admin, cluster, metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNameTaken, Message: "another Tunnel has it"}, "")
+				accept(
+					t,
+					admin,
+					cluster,
+					metav1.Condition{
+						Status:  metav1.ConditionFalse,
+						Reason:  v1alpha1.ReasonNameTaken,
+						Message: "another Tunnel has it",
+					},
+					"",
+				)
 			}
 			if strings.HasPrefix(name, "long") {
 				enrol(t, admin, cluster)
@@ -170,20 +191,36 @@ func blocked(t *testing.T, admin client.Client, cluster *clusterv1.Cluster, want
 // enrol simulates the controller: it creates what the extension reads when the edges of a Cluster can enrol.
 func enrol(t *testing.T, admin client.Client, cluster *clusterv1.Cluster) {
 	t.Helper()
-	accept(t, admin, cluster, metav1.Condition{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted}, "x.example.com")
+	accept(
+		t,
+		admin,
+		cluster,
+		metav1.Condition{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted},
+		"x.example.com",
+	)
 }
 
-func accept(t *testing.T, admin client.Client, cluster *clusterv1.Cluster, condition metav1.Condition, hostname string) {
+func accept(
+	t *testing.T,
+	admin client.Client,
+	cluster *clusterv1.Cluster,
+	condition metav1.Condition,
+	hostname string,
+) {
 	t.Helper()
 	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
-	tunnel.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster"))}
+	tunnel.OwnerReferences = []metav1.OwnerReference{
+		*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster")),
+	}
 	tunnel.Spec.ID = "aaaaaaaaaaaaaaaaaaaaaaaa"
 	create(t, admin, tunnel)
 	condition.Type, condition.LastTransitionTime = v1alpha1.ConditionAccepted, metav1.Now()
 	tunnel.Status.Conditions = []metav1.Condition{condition}
 	tunnel.Status.Hostname = hostname
 	if hostname != "" {
-		tunnel.Status.Tokens = []v1alpha1.TokenStatus{{SHA256: strings.Repeat("0", 64), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 1}}
+		tunnel.Status.Tokens = []v1alpha1.TokenStatus{
+			{SHA256: strings.Repeat("0", 64), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 1},
+		}
 	}
 	if err := admin.Status().Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)

@@ -27,7 +27,8 @@ var templates = map[string]struct {
 		`{"files":[{"path":"/etc/motd","content":"hello"}],"preKubeadmCommands":["true"],"clusterConfiguration":{"apiServer":{"certSANs":["localhost"]}}}`, nil,
 	},
 	"has-none": {
-		`{"joinConfiguration":{"nodeRegistration":{"name":"x"}}}`, []string{"fairlead-no-files", "fairlead-no-pre-kubeadm-commands", "fairlead-no-cluster-configuration"},
+		`{"joinConfiguration":{"nodeRegistration":{"name":"x"}}}`, []string{"fairlead-no-files",
+			"fairlead-no-pre-kubeadm-commands", "fairlead-no-cluster-configuration"},
 	},
 	"no-api-server": {
 		`{"files":[{"path":"/etc/motd","content":"hello"}],"clusterConfiguration":{"controllerManager":{"extraArgs":[{"name":"v","value":"2"}]}}}`,
@@ -64,10 +65,12 @@ func TestInlinePatches(t *testing.T) {
 			requesting, not := newCluster(namespace, name+".asks", name), newCluster(namespace, name+"-does-not", name)
 			not.Annotations = nil
 			create(t, admin, requesting, not)
-			if diff := cmp.Diff(injected(t, template.config, namespace, requesting.Name), controlPlane(t, admin, client.ObjectKeyFromObject(requesting))); diff != "" {
+			if diff := cmp.Diff(injected(t, template.config, namespace, requesting.Name), controlPlane(t, admin,
+				client.ObjectKeyFromObject(requesting))); diff != "" {
 				t.Error(diff)
 			}
-			if diff := cmp.Diff(fields(t, template.config), controlPlane(t, admin, client.ObjectKeyFromObject(not))); diff != "" {
+			if diff := cmp.Diff(fields(t, template.config), controlPlane(t, admin, client.ObjectKeyFromObject(
+				not))); diff != "" {
 				t.Errorf("a Cluster that does not ask for edges has another control plane: %s", diff)
 			}
 		})
@@ -106,7 +109,9 @@ func TestVariableRejectsInjections(t *testing.T) {
 	create(t, admin, newTemplates(t, namespace, "tricks", templates["has-all"].config)...)
 	create(t, admin, class)
 	for _, value := range []string{
-		`{"tunnelDomain":"t.example.com","image":"a\n      command: [sh]"}`, `{"tunnelDomain":"t.example.com\"","image":"a"}`, `{"image":"a"}`, `{"tunnelDomain":"t.example.com","image":"a","apiServerPort":0}`,
+		`{"tunnelDomain":"t.example.com","image":"a\n      command: [sh]"}`,
+		`{"tunnelDomain":"t.example.com\"","image":"a"}`, `{"image":"a"}`,
+		`{"tunnelDomain":"t.example.com","image":"a","apiServerPort":0}`,
 	} {
 		cluster := newCluster(namespace, "tricks", "tricks")
 		cluster.Spec.Topology.Variables = []clusterv1.ClusterVariable{{Name: inject.VariableName}}
@@ -163,9 +168,21 @@ func newTemplates(t *testing.T, namespace, name, config string) []client.Object 
 func newClass(namespace, name string) *clusterv1.ClusterClass {
 	class := &clusterv1.ClusterClass{}
 	class.Namespace, class.Name = namespace, name
-	class.Spec.Infrastructure.TemplateRef = clusterv1.ClusterClassTemplateReference{APIVersion: "infrastructure.cluster.x-k8s.io/v1beta2", Kind: "DockerClusterTemplate", Name: name}
-	class.Spec.ControlPlane.TemplateRef = clusterv1.ClusterClassTemplateReference{APIVersion: "controlplane.cluster.x-k8s.io/v1beta2", Kind: "KubeadmControlPlaneTemplate", Name: name}
-	class.Spec.ControlPlane.MachineInfrastructure.TemplateRef = clusterv1.ClusterClassTemplateReference{APIVersion: "infrastructure.cluster.x-k8s.io/v1beta2", Kind: "DockerMachineTemplate", Name: name}
+	class.Spec.Infrastructure.TemplateRef = clusterv1.ClusterClassTemplateReference{
+		APIVersion: "infrastructure.cluster.x-k8s.io/v1beta2",
+		Kind:       "DockerClusterTemplate",
+		Name:       name,
+	}
+	class.Spec.ControlPlane.TemplateRef = clusterv1.ClusterClassTemplateReference{
+		APIVersion: "controlplane.cluster.x-k8s.io/v1beta2",
+		Kind:       "KubeadmControlPlaneTemplate",
+		Name:       name,
+	}
+	class.Spec.ControlPlane.MachineInfrastructure.TemplateRef = clusterv1.ClusterClassTemplateReference{
+		APIVersion: "infrastructure.cluster.x-k8s.io/v1beta2",
+		Kind:       "DockerMachineTemplate",
+		Name:       name,
+	}
 	return class
 }
 

@@ -30,7 +30,8 @@ func installTypes(ctx context.Context, admin client.Client) error {
 	}
 	var crds []*unstructured.Unstructured
 	for _, dir := range []string{
-		"../../bin/capi-config/crd/bases", "../kubernetes/crd", filepath.Join(strings.TrimSpace(string(module)), "controlplane/kubeadm/config/crd/bases"),
+		"../../bin/capi-config/crd/bases", "../kubernetes/crd", filepath.Join(strings.TrimSpace(string(module)),
+			"controlplane/kubeadm/config/crd/bases"),
 	} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 		if err != nil || len(files) == 0 {
@@ -73,10 +74,20 @@ func infrastructureType(kind string) *unstructured.Unstructured {
 		"metadata": map[string]any{"name": plural + ".infrastructure.cluster.x-k8s.io"},
 		"spec": map[string]any{
 			"group": "infrastructure.cluster.x-k8s.io", "scope": "Namespaced",
-			"names": map[string]any{"kind": kind, "listKind": kind + "List", "plural": plural, "singular": strings.ToLower(kind)},
+			"names": map[string]any{
+				"kind":     kind,
+				"listKind": kind + "List",
+				"plural":   plural,
+				"singular": strings.ToLower(kind),
+			},
 			"versions": []any{map[string]any{
 				"name": "v1beta2", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}},
-				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{"spec": anything, "status": anything}}},
+				"schema": map[string]any{
+					"openAPIV3Schema": map[string]any{
+						"type":       "object",
+						"properties": map[string]any{"spec": anything, "status": anything},
+					},
+				},
 			}},
 		},
 	}}

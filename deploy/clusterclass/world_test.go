@@ -79,7 +79,9 @@ func build(ctx context.Context, config *rest.Config) error {
 		return err
 	}
 	world.caPEM = authority.CertPEM
-	pair, err := authority.Issue(pki.LeafSpec{CommonName: "webhooks", Names: []string{"127.0.0.1"}, Usage: x509.ExtKeyUsageServerAuth})
+	pair, err := authority.Issue(
+		pki.LeafSpec{CommonName: "webhooks", Names: []string{"127.0.0.1"}, Usage: x509.ExtKeyUsageServerAuth},
+	)
 	if err != nil {
 		return err
 	}
@@ -93,8 +95,16 @@ func build(ctx context.Context, config *rest.Config) error {
 	}
 	errs := []error{
 		os.WriteFile(filepath.Join(world.dir, "ca.crt"), authority.CertPEM, 0o600),
-		os.WriteFile(filepath.Join(world.dir, "caller.crt"), caller.CertPEM, 0o600), os.WriteFile(filepath.Join(world.dir, "caller.key"), caller.KeyPEM, 0o600),
-		os.WriteFile(filepath.Join(world.dir, "tls.crt"), pair.CertPEM, 0o600), os.WriteFile(filepath.Join(world.dir, "tls.key"), pair.KeyPEM, 0o600),
+		os.WriteFile(
+			filepath.Join(world.dir, "caller.crt"),
+			caller.CertPEM,
+			0o600,
+		), os.WriteFile(filepath.Join(world.dir, "caller.key"), caller.KeyPEM, 0o600),
+		os.WriteFile(
+			filepath.Join(world.dir, "tls.crt"),
+			pair.CertPEM,
+			0o600,
+		), os.WriteFile(filepath.Join(world.dir, "tls.key"), pair.KeyPEM, 0o600),
 		writeKubeconfig("admin", config, ""), writeKubeconfig("extension", config, extensionUser),
 		installTypes(ctx, admin), installExtension(ctx, admin),
 	}
@@ -110,10 +120,23 @@ func build(ctx context.Context, config *rest.Config) error {
 // startManager starts Cluster API's core manager, and then makes the apiserver call its webhooks.
 func startManager(ctx context.Context, admin client.Client) error {
 	webhooks, health := freePort(), freePort()
-	err := start(ctx, health, "../../bin/capi-core", "--feature-gates=ClusterTopology=true,RuntimeSDK=true",
-		"--webhook-port="+webhooks, "--webhook-cert-dir="+world.dir, "--health-addr=127.0.0.1:"+health, "--diagnostics-address=0", "--v=2",
-		"--runtime-extension-client-cert-file="+filepath.Join(world.dir, "caller.crt"), "--runtime-extension-client-key-file="+filepath.Join(world.dir, "caller.key"),
-		"--kubeconfig="+filepath.Join(world.dir, "admin"))
+	err := start(
+		ctx,
+		health,
+		"../../bin/capi-core",
+		"--feature-gates=ClusterTopology=true,RuntimeSDK=true",
+		"--webhook-port="+webhooks,
+		"--webhook-cert-dir="+world.dir,
+		"--health-addr=127.0.0.1:"+health,
+		"--diagnostics-address=0",
+		"--v=2",
+		"--runtime-extension-client-cert-file="+filepath.Join(
+			world.dir,
+			"caller.crt",
+		),
+		"--runtime-extension-client-key-file="+filepath.Join(world.dir, "caller.key"),
+		"--kubeconfig="+filepath.Join(world.dir, "admin"),
+	)
 	if err != nil {
 		return err
 	}
@@ -135,7 +158,10 @@ func startManager(ctx context.Context, admin client.Client) error {
 			if err != nil {
 				return err
 			}
-			w.(map[string]any)["clientConfig"] = map[string]any{"url": "https://127.0.0.1:" + webhooks + path, "caBundle": base64Of(world.caPEM)}
+			w.(map[string]any)["clientConfig"] = map[string]any{
+				"url":      "https://127.0.0.1:" + webhooks + path,
+				"caBundle": base64Of(world.caPEM),
+			}
 		}
 		c.Object["webhooks"] = list
 		if err := admin.Create(ctx, c); err != nil {
@@ -147,13 +173,24 @@ func startManager(ctx context.Context, admin client.Client) error {
 
 func startExtension(ctx context.Context) error {
 	program := filepath.Join(world.dir, "runtime-extension")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, "../../cmd/runtime-extension").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", program,
+		"../../cmd/runtime-extension").CombinedOutput(); err != nil {
 		return fmt.Errorf("building runtime-extension: %w: %s", err, out)
 	}
 	world.extension = freePort()
 	health := freePort()
-	return start(ctx, health, program, "--tunnel-domain="+defaults.TunnelDomain, "--edge-image="+defaults.Image, "--listen=127.0.0.1:"+world.extension,
-		"--cert-dir="+world.dir, "--client-ca="+filepath.Join(world.dir, "ca.crt"), "--health-listen=127.0.0.1:"+health, "--kubeconfig="+filepath.Join(world.dir, "extension"))
+	return start(
+		ctx,
+		health,
+		program,
+		"--tunnel-domain="+defaults.TunnelDomain,
+		"--edge-image="+defaults.Image,
+		"--listen=127.0.0.1:"+world.extension,
+		"--cert-dir="+world.dir,
+		"--client-ca="+filepath.Join(world.dir, "ca.crt"),
+		"--health-listen=127.0.0.1:"+health,
+		"--kubeconfig="+filepath.Join(world.dir, "extension"),
+	)
 }
 
 // start starts a program, and waits until it is ready.
@@ -200,7 +237,11 @@ func end() error {
 func writeKubeconfig(name string, config *rest.Config, user string) error {
 	kubeconfig := clientcmdapi.NewConfig()
 	kubeconfig.Clusters["c"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	kubeconfig.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, Impersonate: user}
+	kubeconfig.AuthInfos["u"] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: config.CertData,
+		ClientKeyData:         config.KeyData,
+		Impersonate:           user,
+	}
 	kubeconfig.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
 	kubeconfig.CurrentContext = "x"
 	return clientcmd.WriteToFile(*kubeconfig, filepath.Join(world.dir, name))

@@ -108,7 +108,8 @@ func freePort(t *testing.T) string {
 func TestCoreDNSResolvesTunnelHostnames(t *testing.T) {
 	resolver := startCoreDNS(t)
 	want := []string{"10.96.0.7", "fd00::7"}
-	for _, name := range []string{"c1.prod.tunnels.example.com.", "C2--X.Other.tunnels.example.com.", "one.tunnels.example.com."} {
+	for _, name := range []string{"c1.prod.tunnels.example.com.", "C2--X.Other.tunnels.example.com.",
+		"one.tunnels.example.com."} {
 		kubetest.Eventually(t, "resolving "+name, func() error {
 			got, err := resolver.LookupHost(t.Context(), name)
 			slices.Sort(got)
@@ -119,7 +120,8 @@ func TestCoreDNSResolvesTunnelHostnames(t *testing.T) {
 		})
 	}
 	// The names of the cluster are unchanged.
-	if got, err := resolver.LookupHost(t.Context(), "gateway.fairlead-system.svc.cluster.local."); err != nil || len(got) != 2 {
+	if got, err := resolver.LookupHost(t.Context(), "gateway.fairlead-system.svc.cluster.local."); err != nil ||
+		len(got) != 2 {
 		t.Errorf("the gateway's own name: %v, %v", got, err)
 	}
 	for _, name := range []string{"tunnels.example.com.", "c1.prod.tunnelsXexample.com.", "c1.prod.tunnels.example.org."} {

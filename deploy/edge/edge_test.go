@@ -70,7 +70,8 @@ func containers(p corev1.PodSpec) []corev1.Container {
 func TestNoContainerHasPrivileges(t *testing.T) {
 	for name, p := range pods(t) {
 		s := p.SecurityContext
-		if !ptr.Deref(s.RunAsNonRoot, false) || ptr.Deref(s.RunAsUser, 0) == 0 || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		if !ptr.Deref(s.RunAsNonRoot, false) || ptr.Deref(s.RunAsUser, 0) == 0 ||
+			s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 			t.Errorf("%s: the Pod's security context is %v", name, s)
 		}
 		if ptr.Deref(p.AutomountServiceAccountToken, true) {
@@ -81,8 +82,11 @@ func TestNoContainerHasPrivileges(t *testing.T) {
 		}
 		for _, c := range containers(p) {
 			s := c.SecurityContext
-			if ptr.Deref(s.AllowPrivilegeEscalation, true) || !ptr.Deref(s.ReadOnlyRootFilesystem, false) || ptr.Deref(s.Privileged, false) ||
-				s.RunAsUser != nil || len(s.Capabilities.Add) > 0 || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+			if ptr.Deref(s.AllowPrivilegeEscalation, true) || !ptr.Deref(s.ReadOnlyRootFilesystem, false) || ptr.Deref(
+				s.Privileged, false) ||
+				s.RunAsUser != nil ||
+				len(s.Capabilities.Add) > 0 ||
+				!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 				t.Errorf("%s: the security context of %s is %v", name, c.Name, s)
 			}
 		}
@@ -95,7 +99,12 @@ func TestAnAPIServerAcceptsTheManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "fairlead-edge", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
+	namespace := &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   "fairlead-edge",
+			Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+		},
+	}
 	// elsewhere a controller creates it
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "default"}}
 	for _, o := range []client.Object{namespace, account} {
@@ -115,7 +124,10 @@ func TestAnAPIServerAcceptsTheManifests(t *testing.T) {
 		if err := admin.Create(t.Context(), objects[0], client.DryRunAll); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, GenerateName: "edge-"}, Spec: pods(t)[name]}
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, GenerateName: "edge-"},
+			Spec:       pods(t)[name],
+		}
 		if err := admin.Create(t.Context(), pod); err != nil {
 			t.Errorf("%s: a Pod of it: %v", name, err)
 		}
@@ -208,7 +220,8 @@ func TestTheApiserverNearbyIsAName(t *testing.T) {
 				continue
 			}
 			found++
-			if _, err := model.ParseEndpoint(address); err != nil || (!p.HostNetwork && address != "kubernetes.default.svc:443") {
+			if _, err := model.ParseEndpoint(address); err != nil ||
+				(!p.HostNetwork && address != "kubernetes.default.svc:443") {
 				t.Errorf("%s: the apiserver nearby is %s, %v", name, address, err)
 			}
 		}

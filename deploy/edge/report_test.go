@@ -24,11 +24,13 @@ func TestTheUnitOfBootReports(t *testing.T) {
 			t.Errorf("%s=%s: it must neither wait for the boot nor hold it up", key, value)
 		}
 	}
-	if u.last("Service", "MemoryMax") == "" || u.last("Service", "Type") == "oneshot" || u.last("Service", "Type") == "notify" {
+	if u.last("Service", "MemoryMax") == "" || u.last("Service", "Type") == "oneshot" ||
+		u.last("Service", "Type") == "notify" {
 		t.Error("it must not be in the way of the boot")
 	}
 	command := u.last("Service", "ExecStart")
-	if !strings.HasPrefix(command, "/usr/local/bin/edge-agent report ") || !strings.Contains(command, "--done-file=/var/lib/"+u.last("Service", "StateDirectory")+"/done") {
+	if !strings.HasPrefix(command, "/usr/local/bin/edge-agent report ") ||
+		!strings.Contains(command, "--done-file=/var/lib/"+u.last("Service", "StateDirectory")+"/done") {
 		t.Errorf("command %q", command)
 	}
 }

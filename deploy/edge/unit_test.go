@@ -84,7 +84,8 @@ func TestTheUnitsOfSystemd(t *testing.T) {
 		t.Errorf("TimeoutStopSec=%s leaves no time to drain: %v", stop, err)
 	}
 	command := strings.Fields(u.last("Service", "ExecStart"))
-	for _, want := range []string{"--state-dir=/var/lib/" + u.last("Service", "StateDirectory"), "--runtime-dir=/run/" + u.last("Service", "RuntimeDirectory"), "--envoy-external"} {
+	for _, want := range []string{"--state-dir=/var/lib/" + u.last("Service", "StateDirectory"), "--runtime-dir=/run/" +
+		u.last("Service", "RuntimeDirectory"), "--envoy-external"} {
 		if !slices.Contains(command, want) {
 			t.Errorf("%q does not have %s", command, want)
 		}
@@ -105,7 +106,13 @@ func TestEnvoyAndAgentEndByThemselves(t *testing.T) {
 			}
 		}
 	}
-	envoy.has(t, "Unit", "StopPropagatedFrom", agentUnit, "tunnels must end when somebody stops the agent's unit, also if no agent runs")
+	envoy.has(
+		t,
+		"Unit",
+		"StopPropagatedFrom",
+		agentUnit,
+		"tunnels must end when somebody stops the agent's unit, also if no agent runs",
+	)
 	for _, key := range []string{"Wants", "After"} {
 		units := strings.Fields(run.last("Unit", key))
 		if !slices.Contains(units, envoyUnit) || !slices.Contains(units, "network-online.target") {
@@ -118,11 +125,16 @@ func TestTheUnitOfEnvoyFitsTheAgent(t *testing.T) {
 	u := readUnit(t, envoyUnit)
 	dir := "/run/" + u.last("Service", "RuntimeDirectory")
 	u.has(t, "Service", "WorkingDirectory", dir, "sockets are named relative to it")
-	if got, want := strings.Fields(u.last("Service", "ExecStart")), append([]string{"/usr/local/bin/envoy"}, envoyproc.ExternalArguments()...); !slices.Equal(got, want) {
+	if got, want := strings.Fields(u.last("Service", "ExecStart")), append([]string{"/usr/local/bin/envoy"},
+		envoyproc.ExternalArguments()...); !slices.Equal(
+		got,
+		want,
+	) {
 		t.Errorf("Envoy is started with %q, want %q", got, want)
 	}
 	// The file that an agent wrote must stay: the agent restarts Envoy to make it read the file.
-	want := "/bin/sh -c 'test -s " + envoyproc.BootstrapFileName + " || exec /usr/local/bin/edge-agent bootstrap --state-dir=" + dir + "'"
+	want := "/bin/sh -c 'test -s " + envoyproc.BootstrapFileName + " || exec /usr/local/bin/edge-agent bootstrap " +
+		"--state-dir=" + dir + "'"
 	u.has(t, "Service", "ExecStartPre", want, "the first Envoy needs a bootstrap")
 }
 

@@ -20,7 +20,9 @@ func TestOnlyUsersWhoMayReadTheKubeconfigRequestCopies(t *testing.T) {
 	user := tenant(t, admin, "copier", ns, "get", "create", "update", "patch")
 	ask := func(name string) *v1alpha1.Tunnel {
 		tunnel := newTunnel(ns, name, "")
-		tunnel.Spec.Kubeconfig.Copies = []v1alpha1.KubeconfigCopy{{Name: "mine", ClientCertificate: &v1alpha1.ClientCertificateAudience{CommonName: "alice"}}}
+		tunnel.Spec.Kubeconfig.Copies = []v1alpha1.KubeconfigCopy{
+			{Name: "mine", ClientCertificate: &v1alpha1.ClientCertificateAudience{CommonName: "alice"}},
+		}
 		return tunnel
 	}
 	refused := func(err error) bool {
@@ -51,7 +53,11 @@ func TestOnlyUsersWhoMayReadTheKubeconfigRequestCopies(t *testing.T) {
 		t.Errorf("a Tunnel with copies can't be edited: %v", err)
 	}
 	allow(t, admin, "copier", ns, "kubeconfig-reader", mayRead("c1-kubeconfig"))
-	kubetest.Eventually(t, "asking for a copy of a kubeconfig that one may read", func() error { return user.Create(t.Context(), ask("c1")) })
+	kubetest.Eventually(
+		t,
+		"asking for a copy of a kubeconfig that one may read",
+		func() error { return user.Create(t.Context(), ask("c1")) },
+	)
 	if err := user.Create(t.Context(), ask("c4")); !refused(err) {
 		t.Errorf("the right is one for one Cluster: %v", err)
 	}

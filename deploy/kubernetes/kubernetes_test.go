@@ -120,7 +120,12 @@ func workloads(t *testing.T, admin client.Client) map[string]corev1.PodTemplateS
 // TestPodsAreRestricted creates all Pods in a namespace that enforces the restricted profile of Pod Security.
 func TestPodsAreRestricted(t *testing.T) {
 	admin := apiserver(t)
-	strict := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "restricted-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
+	strict := &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: "restricted-",
+			Labels:       map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+		},
+	}
 	if err := admin.Create(t.Context(), strict); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +137,10 @@ func TestPodsAreRestricted(t *testing.T) {
 		}
 		spec := *template.Spec.DeepCopy()
 		spec.ServiceAccountName = "" // it does not exist here, and the profile does not depend on it
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: strict.Name, Name: name + "-0", Labels: template.Labels}, Spec: spec}
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: strict.Name, Name: name + "-0", Labels: template.Labels},
+			Spec:       spec,
+		}
 		err := admin.Create(t.Context(), pod.DeepCopy(), client.DryRunAll)
 		if name != "gateway" {
 			if err != nil {
@@ -163,7 +171,8 @@ func TestPodsAreRestricted(t *testing.T) {
 // TestEdgesKeepTheirAddresses: the limits of unknown sources are per address.
 func TestEdgesKeepTheirAddresses(t *testing.T) {
 	var service corev1.Service
-	if err := apiserver(t).Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "gateway-public"}, &service); err != nil {
+	if err := apiserver(t).Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "gateway-public"},
+		&service); err != nil {
 		t.Fatal(err)
 	}
 	if got := service.Spec.ExternalTrafficPolicy; got != corev1.ServiceExternalTrafficPolicyLocal {
@@ -188,7 +197,8 @@ func TestClusterctlMovesTunnels(t *testing.T) {
 func TestProgramsAcceptTheirArguments(t *testing.T) {
 	admin := apiserver(t)
 	settings := &corev1.ConfigMap{}
-	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "fairlead-settings"}, settings); err != nil {
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "fairlead-settings"},
+		settings); err != nil {
 		t.Fatal(err)
 	}
 	var variables []string

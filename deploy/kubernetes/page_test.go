@@ -27,7 +27,11 @@ func withComponent(ctx context.Context, t *testing.T, component string) []*unstr
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [%s]\ncomponents: [%s]\n", folder, filepath.Join(folder, component))
+	text := fmt.Sprintf(
+		"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [%s]\ncomponents: [%s]\n",
+		folder,
+		filepath.Join(folder, component),
+	)
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -49,9 +53,13 @@ func withComponent(ctx context.Context, t *testing.T, component string) []*unstr
 func TestThePageIsServedOnlyIfRequested(t *testing.T) {
 	admin := apiserver(t)
 	serves := func(template []any) bool {
-		return slices.ContainsFunc(template, func(arg any) bool { return len(arg.(string)) > 14 && arg.(string)[:14] == "--page-listen=" })
+		return slices.ContainsFunc(
+			template,
+			func(arg any) bool { return len(arg.(string)) > 14 && arg.(string)[:14] == "--page-listen=" },
+		)
 	}
-	for component, wants := range map[string]struct{ serves, reviews bool }{".": {}, "page": {serves: true}, "page-tokens": {serves: true, reviews: true}} {
+	for component, wants := range map[string]struct{ serves, reviews bool }{".": {}, "page": {serves: true},
+		"page-tokens": {serves: true, reviews: true}} {
 		t.Run(component, func(t *testing.T) {
 			var built []*unstructured.Unstructured
 			var err error
@@ -65,7 +73,8 @@ func TestThePageIsServedOnlyIfRequested(t *testing.T) {
 			}
 			reviews := false
 			for _, o := range built {
-				if err := admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner("page"), client.ForceOwnership, client.DryRunAll); err != nil {
+				if err := admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner(
+					"page"), client.ForceOwnership, client.DryRunAll); err != nil {
 					t.Errorf("applying %s %s: %v", o.GetKind(), o.GetName(), err)
 				}
 				reviews = reviews || o.GetKind() == "ClusterRole" && o.GetName() == "fairlead-xds-server-page"

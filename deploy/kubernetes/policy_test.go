@@ -19,7 +19,14 @@ import (
 // tenant returns a client of a user of one namespace, with these verbs on Tunnels there.
 func tenant(t *testing.T, admin client.Client, name, namespace string, verbs ...string) client.Client {
 	t.Helper()
-	allow(t, admin, name, namespace, name, rbacv1.PolicyRule{APIGroups: []string{"fairlead.dev"}, Resources: []string{"tunnels"}, Verbs: verbs})
+	allow(
+		t,
+		admin,
+		name,
+		namespace,
+		name,
+		rbacv1.PolicyRule{APIGroups: []string{"fairlead.dev"}, Resources: []string{"tunnels"}, Verbs: verbs},
+	)
 	user, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), name))
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +53,12 @@ func allow(t *testing.T, admin client.Client, user, namespace, role string, rule
 
 // mayRead returns a rule that permits reading one Secret.
 func mayRead(secret string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{secret}, Verbs: []string{"get"}}
+	return rbacv1.PolicyRule{
+		APIGroups:     []string{""},
+		Resources:     []string{"secrets"},
+		ResourceNames: []string{secret},
+		Verbs:         []string{"get"},
+	}
 }
 
 // installationUser returns a client of a user with a rule in all namespaces.
@@ -73,12 +85,16 @@ func installationUser(t *testing.T, admin client.Client, name string, rule rbacv
 }
 
 func newTunnel(namespace, name, id string) *v1alpha1.Tunnel {
-	return &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1alpha1.TunnelSpec{ID: id}}
+	return &v1alpha1.Tunnel{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       v1alpha1.TunnelSpec{ID: id},
+	}
 }
 
 // checkRejected checks that the policy rejected the request, with an actionable message.
 func checkRejected(err error) error {
-	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "leave spec.id empty") || !strings.Contains(err.Error(), "set-id") {
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "leave spec.id empty") ||
+		!strings.Contains(err.Error(), "set-id") {
 		return fmt.Errorf("not refused by the policy: %w", err)
 	}
 	return nil
@@ -89,7 +105,16 @@ func TestOnlyUsersWithTheVerbSetAnID(t *testing.T) {
 	ns, other := kubetest.NewNamespace(t, admin), kubetest.NewNamespace(t, admin)
 	user := tenant(t, admin, "tenant", ns, "get", "create", "update", "patch")
 	owner := tenant(t, admin, "owner", ns, "*")
-	mover := installationUser(t, admin, "mover", rbacv1.PolicyRule{APIGroups: []string{"fairlead.dev"}, Resources: []string{"tunnels"}, Verbs: []string{"create", "set-id"}})
+	mover := installationUser(
+		t,
+		admin,
+		"mover",
+		rbacv1.PolicyRule{
+			APIGroups: []string{"fairlead.dev"},
+			Resources: []string{"tunnels"},
+			Verbs:     []string{"create", "set-id"},
+		},
+	)
 	controller, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), userOf("controller")))
 	if err != nil {
 		t.Fatal(err)
@@ -146,13 +171,24 @@ func TestOnlyUsersWithTheVerbSetAnID(t *testing.T) {
 func TestOnlyTheControllerWritesTheRecord(t *testing.T) {
 	admin := apiserver(t)
 	ns := kubetest.NewNamespace(t, admin)
-	allow(t, admin, "lord", ns, "lord", rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}})
+	allow(
+		t,
+		admin,
+		"lord",
+		ns,
+		"lord",
+		rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}},
+	)
 	owner, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), "lord"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	tunnel := newTunnel(ns, "c1", "")
-	kubetest.Eventually(t, "creating a Tunnel by its namespace's owner", func() error { return owner.Create(t.Context(), tunnel) })
+	kubetest.Eventually(
+		t,
+		"creating a Tunnel by its namespace's owner",
+		func() error { return owner.Create(t.Context(), tunnel) },
+	)
 	forged := tunnel.DeepCopy()
 	forged.Status.ID = model.NewID()
 	refused := func(err error) error {
@@ -162,7 +198,11 @@ func TestOnlyTheControllerWritesTheRecord(t *testing.T) {
 		return nil
 	}
 	kubetest.Eventually(t, "patching the status", func() error {
-		return refused(owner.Status().Patch(t.Context(), forged.DeepCopy(), client.MergeFrom(tunnel), &client.SubResourcePatchOptions{PatchOptions: client.PatchOptions{DryRun: []string{metav1.DryRunAll}}}))
+		return refused(
+			owner.Status().
+				Patch(t.Context(), forged.DeepCopy(), client.MergeFrom(tunnel),
+					&client.SubResourcePatchOptions{PatchOptions: client.PatchOptions{DryRun: []string{metav1.DryRunAll}}}),
+		)
 	})
 	apply := forged.DeepCopy()
 	apply.TypeMeta, apply.ManagedFields = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Tunnel"}, nil
@@ -170,7 +210,8 @@ func TestOnlyTheControllerWritesTheRecord(t *testing.T) {
 		"updating": func() error { return owner.Status().Update(t.Context(), forged.DeepCopy()) },
 		"patching": func() error { return owner.Status().Patch(t.Context(), forged.DeepCopy(), client.MergeFrom(tunnel)) },
 		"applying": func() error {
-			return owner.Status().Patch(t.Context(), apply, client.Apply, client.FieldOwner("lord"), client.ForceOwnership) //nolint:staticcheck // of the status
+			return owner.Status().Patch(t.Context(), apply, client.Apply, client.FieldOwner("lord"),
+				client.ForceOwnership) //nolint:staticcheck // of the status
 		},
 	} {
 		if err := refused(write()); err != nil {

@@ -67,7 +67,11 @@ func TestOnlyUsersWhoMayReadCredentialsSendThemToAProxy(t *testing.T) {
 		t.Errorf("credentials can't be taken out: %v", err)
 	}
 	allow(t, admin, "proxier", ns, "credentials-reader", mayRead("mine"))
-	kubetest.Eventually(t, "sending credentials that one may read", func() error { return user.Create(t.Context(), proxied(ns, "c1", "proxy:3128", "mine")) })
+	kubetest.Eventually(
+		t,
+		"sending credentials that one may read",
+		func() error { return user.Create(t.Context(), proxied(ns, "c1", "proxy:3128", "mine")) },
+	)
 	if err := user.Create(t.Context(), proxied(ns, "c4", "proxy:3128", "theirs")); !refused(err) {
 		t.Errorf("the right is one for one Secret: %v", err)
 	}

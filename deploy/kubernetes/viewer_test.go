@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead/fairlead/internal/eventually"
 )
 
-// TestViewersReadAndForwardNothingElse binds both roles of viewer.yaml to a ServiceAccount. The documented commands must
-// work with them: fairlead status, check and config, and kubectl port-forward deployment/xds-server.
+// TestViewersReadAndForwardNothingElse binds both roles of viewer.yaml to a ServiceAccount. The documented commands
+// must work with them: fairlead status, check and config, and kubectl port-forward deployment/xds-server.
 func TestViewersReadAndForwardNothingElse(t *testing.T) {
 	const account = "viewer"
 	admin := apiserver(t)
@@ -47,7 +47,8 @@ func TestViewersReadAndForwardNothingElse(t *testing.T) {
 		what    attributes
 		allowed bool
 	}{
-		{"xds-server", deployment, true}, {"controller", deployment, false}, {"", attributes{Verb: "list", Resource: "pods", Namespace: namespace}, true},
+		{"xds-server", deployment, true}, {"controller", deployment, false}, {"", attributes{Verb: "list", Resource: "pods",
+			Namespace: namespace}, true},
 		{"", attributes{Verb: "list", Group: "fairlead.dev", Resource: "tunnels"}, true},
 		{"", attributes{Verb: "list", Group: "cluster.x-k8s.io", Resource: "clusters"}, true},
 		{"fairlead-rollout", attributes{Verb: "get", Resource: "configmaps", Namespace: namespace}, true},

@@ -103,7 +103,8 @@ func TestEachAlertHasItsRunbook(t *testing.T) {
 		if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 			t.Errorf("%s lacks a summary or a description", r.Alert)
 		}
-		if want := "https://github.com/fairlead/fairlead/blob/main/docs/runbooks.md#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
+		if want := "https://github.com/fairlead/fairlead/blob/main/docs/" +
+			"runbooks.md#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
 			t.Errorf("%s has the runbook %q, want %q", r.Alert, r.Annotations["runbook_url"], want)
 		}
 	}
@@ -136,7 +137,12 @@ func TestEveryFigureIsInTheList(t *testing.T) {
 		}
 		for _, name := range names {
 			if !known[name] {
-				t.Errorf("%s: %s uses %s, which docs/metrics.md does not have, or only for each workload cluster", where, expr, name)
+				t.Errorf(
+					"%s: %s uses %s, which docs/metrics.md does not have, or only for each workload cluster",
+					where,
+					expr,
+					name,
+				)
 			}
 		}
 	}
@@ -172,7 +178,8 @@ func TestRulesWithPromtool(t *testing.T) {
 		}
 	}
 	promtool := part(t, "promtool")
-	for _, args := range [][]string{{"check", "rules", "--lint-fatal", "rules.yaml"}, {"test", "rules", "rules_test.yaml"}} {
+	for _, args := range [][]string{{"check", "rules", "--lint-fatal", "rules.yaml"}, {"test", "rules",
+		"rules_test.yaml"}} {
 		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %v: %v\n%s", args, err, out)
 		}
@@ -202,7 +209,8 @@ func TestTheComponentEnablesMetrics(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for what, n := range map[string]int{
-		"--metrics-listen=:9090": 3, "name: metrics\n": 3, "kind: PodMonitor\n": 1, "kind: PrometheusRule\n": 1, "kind: NetworkPolicy\n": 3, `grafana_dashboard: "1"`: 1,
+		"--metrics-listen=:9090": 3, "name: metrics\n": 3, "kind: PodMonitor\n": 1, "kind: PrometheusRule\n": 1,
+		"kind: NetworkPolicy\n": 3, `grafana_dashboard: "1"`: 1,
 	} {
 		if got := strings.Count(string(out), what); got != n {
 			t.Errorf("%q is there %d times, want %d", what, got, n)

@@ -92,7 +92,8 @@ func (t table) fits(value any, path string) error {
 	if !ok {
 		return fmt.Errorf("%q is no field", path)
 	}
-	if is := kindOf(value); f.kind != "any" && is != f.kind && (is != "object" || f.kind != "map") && (is != "integer" || f.kind != "number") {
+	if is := kindOf(value); f.kind != "any" && is != f.kind && (is != "object" || f.kind != "map") &&
+		(is != "integer" || f.kind != "number") {
 		return fmt.Errorf("%q is of the kind %s, not %s", path, is, f.kind)
 	}
 	switch value := value.(type) {
@@ -184,13 +185,16 @@ func readTable(t *testing.T, name string) table {
 func TestFitsRejects(t *testing.T) {
 	files := func(file map[string]any) any { return map[string]any{"files": []any{file}} }
 	for want, value := range map[string]any{
-		`"file" is no field`:                                       map[string]any{"file": "x"},
-		`"serverConfig.tlsSan" is of the kind string`:              map[string]any{"serverConfig": map[string]any{"tlsSan": "x"}},
-		`"serverConfig" is of the kind string`:                     map[string]any{"serverConfig": "x"},
-		`"files[].contentFrom.secret.name" is of the kind integer`: files(map[string]any{"path": "/x", "contentFrom": map[string]any{"secret": map[string]any{"key": "k", "name": 1.0}}}),
-		`"files[].contentFrom.secret.key" has to be there`:         files(map[string]any{"path": "/x", "contentFrom": map[string]any{"secret": map[string]any{"name": "n"}}}),
-		`"files[].path" has to be there`:                           files(map[string]any{"content": "x"}),
-		`"files[].encoding" is "gzipped", not one of`:              files(map[string]any{"path": "/x", "encoding": "gzipped"}),
+		`"file" is no field`:                          map[string]any{"file": "x"},
+		`"serverConfig.tlsSan" is of the kind string`: map[string]any{"serverConfig": map[string]any{"tlsSan": "x"}},
+		`"serverConfig" is of the kind string`:        map[string]any{"serverConfig": "x"},
+		`"files[].contentFrom.secret.name" is of the kind integer`: files(map[string]any{"path": "/x",
+			"contentFrom": map[string]any{"secret": map[string]any{"key": "k", "name": 1.0}}}),
+		`"files[].contentFrom.secret.key" has to be there`: files(map[string]any{"path": "/x",
+			"contentFrom": map[string]any{"secret": map[string]any{"name": "n"}}}),
+		`"files[].path" has to be there`: files(map[string]any{"content": "x"}),
+		`"files[].encoding" is "gzipped", not one of`: files(map[string]any{"path": "/x",
+			"encoding": "gzipped"}),
 	} {
 		if err := readTable(t, "rke2").fits(value, ""); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

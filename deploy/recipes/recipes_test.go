@@ -116,7 +116,11 @@ func rke2(i injection) map[string]any {
 func k3s(i injection) map[string]any {
 	files, commands, names := rancher(i, "k3s")
 	return object("controlplane.cluster.x-k8s.io/v1beta2", "KThreesControlPlane", map[string]any{
-		"kthreesConfigSpec": map[string]any{"files": files, "preK3sCommands": commands, "serverConfig": map[string]any{"tlsSan": names}},
+		"kthreesConfigSpec": map[string]any{
+			"files":          files,
+			"preK3sCommands": commands,
+			"serverConfig":   map[string]any{"tlsSan": names},
+		},
 	})
 }
 
@@ -130,7 +134,11 @@ func talos(t *testing.T, i injection) map[string]any {
 	container := &pod.Spec.Containers[0]
 	container.Image = "${FAIRLEAD_EDGE_IMAGE}"
 	// The files that Talos writes belong to root, and Talos cannot change their owner.
-	pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0), RunAsGroup: ptr.To[int64](0), SeccompProfile: pod.Spec.SecurityContext.SeccompProfile}
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{
+		RunAsUser:      ptr.To[int64](0),
+		RunAsGroup:     ptr.To[int64](0),
+		SeccompProfile: pod.Spec.SecurityContext.SeccompProfile,
+	}
 	for v := range pod.Spec.Volumes {
 		switch path := pod.Spec.Volumes[v].HostPath; {
 		case path == nil:
@@ -153,7 +161,8 @@ func talos(t *testing.T, i injection) map[string]any {
 	for _, patch := range []any{
 		map[string]any{"cluster": map[string]any{"apiServer": map[string]any{"certSANs": i.ClusterConfiguration.APIServer.CertSANs}}},
 		map[string]any{"machine": map[string]any{"files": []any{map[string]any{
-			"path": "/var/lib/fairlead-bootstrap/bootstrap.yaml", "op": "create", "permissions": 0o600, "content": "# the Cluster's bootstrap.yaml\n",
+			"path": "/var/lib/fairlead-bootstrap/bootstrap.yaml", "op": "create", "permissions": 0o600,
+			"content": "# the Cluster's bootstrap.yaml\n",
 		}}}},
 		map[string]any{"machine": map[string]any{"pods": []any{fields}}},
 	} {
@@ -164,7 +173,9 @@ func talos(t *testing.T, i injection) map[string]any {
 		patches = append(patches, strings.ReplaceAll(string(text), "permissions: 384", "permissions: 0o600"))
 	}
 	return object("controlplane.cluster.x-k8s.io/v1beta1", "TalosControlPlane", map[string]any{
-		"controlPlaneConfig": map[string]any{"controlplane": map[string]any{"generateType": "controlplane", "strategicPatches": patches}},
+		"controlPlaneConfig": map[string]any{
+			"controlplane": map[string]any{"generateType": "controlplane", "strategicPatches": patches},
+		},
 	})
 }
 
@@ -218,12 +229,20 @@ func TestManifestsArePods(t *testing.T) {
 			Pods []corev1.Pod `json:"pods"`
 		} `json:"machine"`
 	}
-	patches, _, _ := unstructured.NestedSlice(talos(t, i), "spec", "controlPlaneConfig", "controlplane", "strategicPatches")
+	patches, _, _ := unstructured.NestedSlice(
+		talos(t, i),
+		"spec",
+		"controlPlaneConfig",
+		"controlplane",
+		"strategicPatches",
+	)
 	if err := yaml.UnmarshalStrict([]byte(patches[2].(string)), &got); err != nil || len(got.Machine.Pods) != 1 {
 		t.Fatalf("%d Pods, %v", len(got.Machine.Pods), err)
 	}
 	pod := got.Machine.Pods[0].Spec
-	if c := pod.Containers[0].SecurityContext; ptr.Deref(c.AllowPrivilegeEscalation, true) || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) || !ptr.Deref(c.ReadOnlyRootFilesystem, false) {
+	if c := pod.Containers[0].SecurityContext; ptr.Deref(c.AllowPrivilegeEscalation, true) ||
+		!slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+		!ptr.Deref(c.ReadOnlyRootFilesystem, false) {
 		t.Errorf("root may do more than it has to: %v", c)
 	}
 	for _, v := range pod.Volumes {

@@ -23,7 +23,11 @@ import (
 )
 
 // derive is for a directory with the CRDs of providers, from which the tables are then made.
-var derive = flag.String("crds", "", "make the tables, with -update, of the CRDs in this folder instead of those in the providers' modules")
+var derive = flag.String(
+	"crds",
+	"",
+	"make the tables, with -update, of the CRDs in this folder instead of those in the providers' modules",
+)
 
 // A provider has its types in a Go module that an installation of Fairlead never needs. The module also contains its
 // CRDs, with which an apiserver validates objects, so the recipes are checked against them.
@@ -51,13 +55,15 @@ var providers = []provider{
 	},
 	{
 		kind: "controlplane.cluster.x-k8s.io/v1beta1 TalosControlPlane", table: "talos",
-		module: "github.com/siderolabs/cluster-api-control-plane-provider-talos", version: "93cf950d7a820e9f1ced0779030b0f1edda5a09f",
+		module: "github.com/siderolabs/" +
+			"cluster-api-control-plane-provider-talos", version: "93cf950d7a820e9f1ced0779030b0f1edda5a09f",
 		crd:   "config/crd/bases/controlplane.cluster.x-k8s.io_taloscontrolplanes.yaml",
 		about: []string{"controlPlaneConfig"}, whole: true, // compared manually with that CRD
 	},
 	{
 		kind: "controlplane.cluster.x-k8s.io/v1alpha2 KamajiControlPlane", table: "kamaji",
-		module: "github.com/clastix/cluster-api-control-plane-provider-kamaji", version: "c73a9832081681e2cfa69987d4ea70d2b8a07660",
+		module: "github.com/clastix/" +
+			"cluster-api-control-plane-provider-kamaji", version: "c73a9832081681e2cfa69987d4ea70d2b8a07660",
 		crd:   "config/crd/bases/controlplane.cluster.x-k8s.io_kamajicontrolplanes.yaml",
 		about: []string{"network", "deployment.externalClusterReference"},
 	},
@@ -159,7 +165,10 @@ func fieldsOf(t *testing.T, file string, p provider) table {
 		t.Fatal(err)
 	}
 	group, version, _ := strings.Cut(strings.Fields(p.kind)[0], "/")
-	at := slices.IndexFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == version })
+	at := slices.IndexFunc(
+		crd.Spec.Versions,
+		func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == version },
+	)
 	if at < 0 || crd.Spec.Group != group || crd.Spec.Names.Kind != strings.Fields(p.kind)[1] {
 		t.Fatalf("%s has no %s", file, p.kind)
 	}

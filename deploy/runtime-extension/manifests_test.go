@@ -78,7 +78,12 @@ func TestPermissions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
+	ns := &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   namespace,
+			Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+		},
+	}
 	// elsewhere a controller creates it
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
 	for _, o := range []client.Object{ns, account} {
@@ -87,7 +92,8 @@ func TestPermissions(t *testing.T) {
 		}
 	}
 	objects := built(t)
-	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Service", "PodDisruptionBudget", "Deployment"} {
+	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Service", "PodDisruptionBudget",
+		"Deployment"} {
 		if err := admin.Create(t.Context(), objects[kind]); err != nil {
 			t.Fatalf("%s: %v", kind, err)
 		}
@@ -99,21 +105,30 @@ func TestPermissions(t *testing.T) {
 		t.Errorf("the restricted profile refuses the Pod: %v", err)
 	}
 	for _, c := range deployment.Spec.Template.Spec.Containers {
-		if !ptr.Deref(c.SecurityContext.ReadOnlyRootFilesystem, false) || c.LivenessProbe == nil || c.ReadinessProbe == nil || c.Resources.Limits.Memory().IsZero() {
+		if !ptr.Deref(c.SecurityContext.ReadOnlyRootFilesystem, false) || c.LivenessProbe == nil || c.ReadinessProbe == nil ||
+			c.Resources.Limits.Memory().IsZero() {
 			t.Errorf("%s: its root is writable, or it has no probes, or no limit", c.Name)
 		}
 	}
 	for what, allowed := range map[authorizationv1.ResourceAttributes]bool{
-		{Verb: "get", Group: "fairlead.dev", Resource: "tunnels", Namespace: "prod", Name: "c1"}:                          true,
-		{Verb: "list", Group: "fairlead.dev", Resource: "tunnels"}:                                                        false,
-		{Verb: "patch", Group: "fairlead.dev", Resource: "tunnels", Namespace: "prod", Name: "c1"}:                        false,
-		{Verb: "patch", Group: "fairlead.dev", Resource: "tunnels", Subresource: "status", Namespace: "prod", Name: "c1"}: false,
-		{Verb: "get", Resource: "secrets", Namespace: "prod", Name: "c1-edge-bootstrap"}:                                  false,
-		{Verb: "get", Resource: "secrets", Namespace: namespace, Name: "runtime-extension-certificate"}:                   false,
-		{Verb: "get", Group: "cluster.x-k8s.io", Resource: "clusters", Namespace: "prod", Name: "c1"}:                     false,
+		{Verb: "get", Group: "fairlead.dev", Resource: "tunnels", Namespace: "prod",
+			Name: "c1"}: true,
+		{Verb: "list", Group: "fairlead.dev",
+			Resource: "tunnels"}: false,
+		{Verb: "patch", Group: "fairlead.dev", Resource: "tunnels", Namespace: "prod",
+			Name: "c1"}: false,
+		{Verb: "patch", Group: "fairlead.dev", Resource: "tunnels", Subresource: "status", Namespace: "prod",
+			Name: "c1"}: false,
+		{Verb: "get", Resource: "secrets", Namespace: "prod",
+			Name: "c1-edge-bootstrap"}: false,
+		{Verb: "get", Resource: "secrets", Namespace: namespace,
+			Name: "runtime-extension-certificate"}: false,
+		{Verb: "get", Group: "cluster.x-k8s.io", Resource: "clusters", Namespace: "prod",
+			Name: "c1"}: false,
 	} {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: "system:serviceaccount:" + namespace + ":runtime-extension", Groups: []string{"system:serviceaccounts", "system:authenticated"}, ResourceAttributes: &what,
+			User: "system:serviceaccount:" + namespace + ":runtime-extension", Groups: []string{"system:serviceaccounts",
+				"system:authenticated"}, ResourceAttributes: &what,
 		}}
 		if err := admin.Create(t.Context(), review); err != nil {
 			t.Fatal(err)
@@ -144,7 +159,8 @@ func TestNamesFitTogether(t *testing.T) {
 	convert(t, objects["Service"], &service)
 
 	reference := config.Spec.ClientConfig.Service
-	if reference.Name != service.Name || reference.Namespace != service.Namespace || ptr.Deref(reference.Port, 0) != service.Spec.Ports[0].Port {
+	if reference.Name != service.Name || reference.Namespace != service.Namespace ||
+		ptr.Deref(reference.Port, 0) != service.Spec.Ports[0].Port {
 		t.Errorf("Cluster API would call %v", reference)
 	}
 	names, _, _ := unstructured.NestedStringSlice(objects["Certificate"].Object, "spec", "dnsNames")
@@ -163,10 +179,15 @@ func TestNamesFitTogether(t *testing.T) {
 	if want := "--cert-dir=" + container.VolumeMounts[0].MountPath; !slices.Contains(container.Args, want) {
 		t.Errorf("%v does not have %s", container.Args, want)
 	}
-	if want := "--client-ca=" + container.VolumeMounts[1].MountPath + "/" + pod.Volumes[1].ConfigMap.Items[0].Path; !slices.Contains(container.Args, want) {
+	if want := "--client-ca=" + container.VolumeMounts[1].MountPath + "/" +
+		pod.Volumes[1].ConfigMap.Items[0].Path; !slices.Contains(
+		container.Args,
+		want,
+	) {
 		t.Errorf("%v does not have %s", container.Args, want)
 	}
-	if want := fmt.Sprintf("--listen=:%d", container.Ports[0].ContainerPort); !slices.Contains(container.Args, want) || container.Ports[0].Name != service.Spec.Ports[0].TargetPort.StrVal {
+	if want := fmt.Sprintf("--listen=:%d", container.Ports[0].ContainerPort); !slices.Contains(container.Args, want) ||
+		container.Ports[0].Name != service.Spec.Ports[0].TargetPort.StrVal {
 		t.Errorf("the Service leads to the port %s, %v", service.Spec.Ports[0].TargetPort.StrVal, container.Args)
 	}
 	for key, value := range service.Spec.Selector {
@@ -175,7 +196,8 @@ func TestNamesFitTogether(t *testing.T) {
 		}
 	}
 	settings, err := os.ReadFile("../kubernetes/settings.yaml")
-	if err != nil || !strings.Contains(string(settings), "TUNNEL_DOMAIN:") || container.EnvFrom[0].ConfigMapRef.Name != "fairlead-settings" {
+	if err != nil || !strings.Contains(string(settings), "TUNNEL_DOMAIN:") ||
+		container.EnvFrom[0].ConfigMapRef.Name != "fairlead-settings" {
 		t.Errorf("there is no TUNNEL_DOMAIN, %v", err)
 	}
 }
@@ -184,7 +206,9 @@ func TestNamesFitTogether(t *testing.T) {
 func TestTheProgramAcceptsItsArguments(t *testing.T) {
 	var deployment appsv1.Deployment
 	convert(t, built(t)["Deployment"], &deployment)
-	arguments := append([]string{"run", "../../cmd/runtime-extension"}, deployment.Spec.Template.Spec.Containers[0].Args...)
+	arguments := append(
+		[]string{"run", "../../cmd/runtime-extension"},
+		deployment.Spec.Template.Spec.Containers[0].Args...)
 	// Help is printed after all arguments were parsed, and instead of running.
 	out, err := exec.CommandContext(t.Context(), "go", append(arguments, "--help")...).CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("Usage:")) {

@@ -19,7 +19,11 @@ import (
 // Of returns the leaf and the subject of a call, or an error that is a gRPC status. TLS has verified the certificate
 // already, but it accepts expired ones, which may be renewed. verify decides whether the certificate is good enough for
 // this call.
-func Of(ctx context.Context, d model.TunnelDomain, verify func(tls.ConnectionState) (*x509.Certificate, error)) (*x509.Certificate, model.Subject, error) {
+func Of(
+	ctx context.Context,
+	d model.TunnelDomain,
+	verify func(tls.ConnectionState) (*x509.Certificate, error),
+) (*x509.Certificate, model.Subject, error) {
 	var info credentials.TLSInfo
 	if p, ok := peer.FromContext(ctx); ok {
 		info, _ = p.AuthInfo.(credentials.TLSInfo) // without TLS the info is zero and has no certificate

@@ -40,7 +40,8 @@ func (p *plants) put(what, secret string) string {
 // found returns the planted secrets that a text contains, as they are or in base64.
 func (p *plants) found(text string) (all []string) {
 	for what, secret := range p.all {
-		for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret)), base64.RawURLEncoding.EncodeToString([]byte(secret))} {
+		for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret)),
+			base64.RawURLEncoding.EncodeToString([]byte(secret))} {
 			if strings.Contains(text, form) {
 				all = append(all, what)
 			}
@@ -60,7 +61,16 @@ func keyLines(t *testing.T, p *plants) (pem string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain, err := ca.Issue(key.Public(), certs.Leaf{CommonName: "x", DNSNames: []string{"x"}, Server: true, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour)})
+	chain, err := ca.Issue(
+		key.Public(),
+		certs.Leaf{
+			CommonName: "x",
+			DNSNames:   []string{"x"},
+			Server:     true,
+			NotBefore:  time.Now(),
+			NotAfter:   time.Now().Add(time.Hour),
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +93,10 @@ func TestSupportBundleHasNoSecrets(t *testing.T) {
 	secrets := &plants{map[string]string{}}
 	pem := keyLines(t, secrets)
 	key := serve(t, p, edgeStatus("edge-a", v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}))
-	lastApplied := fmt.Sprintf(`{"data":{"x":%q}}`, base64.StdEncoding.EncodeToString([]byte(secrets.put("last-applied of a Secret", "applied-hunter2"))))
+	lastApplied := fmt.Sprintf(
+		`{"data":{"x":%q}}`,
+		base64.StdEncoding.EncodeToString([]byte(secrets.put("last-applied of a Secret", "applied-hunter2"))),
+	)
 	create := func(o client.Object) {
 		t.Helper()
 		if err := p.Create(t.Context(), o); err != nil {
@@ -93,7 +106,8 @@ func TestSupportBundleHasNoSecrets(t *testing.T) {
 	for _, namespace := range []string{key.Namespace, "fairlead-system"} {
 		create(&corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "fairlead-", Namespace: namespace, Annotations: map[string]string{
-				"kubectl.kubernetes.io/last-applied-configuration": lastApplied, "example.com/note": secrets.put("an annotation of somebody's", "blue-canary"),
+				"kubectl.kubernetes.io/last-applied-configuration": lastApplied, "example.com/note": secrets.put(
+					"an annotation of somebody's", "blue-canary"),
 			}, Labels: map[string]string{"fairlead.dev/x": "y"}},
 			Data: map[string][]byte{"value": []byte(secrets.put("data of a Secret", "data-hunter2")), "tls.key": []byte(pem)},
 		})
@@ -101,29 +115,57 @@ func TestSupportBundleHasNoSecrets(t *testing.T) {
 	tunnel := &v1alpha1.Tunnel{}
 	token := secrets.put("a bootstrap token of ours", "fl1.abcdefghijklmnop234567abcdefghijklmnop")
 	setStatus(t, p, key, func(s *v1alpha1.TunnelStatus) {
-		s.Edges[0].LastError = "dialling https://me:" + secrets.put("a password in a URL", "url-hunter2") + "@proxy:3128 with Authorization: Basic " + secrets.put("a header", "aGVhZGVyLWh1bnRlcjI=")
+		s.Edges[0].LastError = "dialling https://me:" + secrets.put(
+			"a password in a URL",
+			"url-hunter2",
+		) + "@proxy:3128 with Authorization: Basic " + secrets.put(
+			"a header",
+			"aGVhZGVyLWh1bnRlcjI=",
+		)
 		s.Edges[0].TokenSHA256 = secrets.put("the hash of a token", enrol.HashToken(token))
 	})
 	kubetest.Eventually(t, "the Tunnel is written", func() error {
 		if err := p.Get(t.Context(), key, tunnel); err != nil {
 			return err
 		}
-		tunnel.Annotations = map[string]string{"kubectl.kubernetes.io/last-applied-configuration": secrets.put("last-applied of a Tunnel", "tunnel-hunter2")}
+		tunnel.Annotations = map[string]string{
+			"kubectl.kubernetes.io/last-applied-configuration": secrets.put("last-applied of a Tunnel", "tunnel-hunter2"),
+		}
 		tunnel.Spec.Kubeconfig.Copies = []v1alpha1.KubeconfigCopy{{Name: "people", Exec: &v1alpha1.ExecAudience{
 			Command: "login", Args: []string{"--client-secret", secrets.put("an argument of a login program", "arg-hunter2")},
 			Env: []v1alpha1.ExecEnv{{Name: "COLOUR", Value: secrets.put("a variable of a login program", "mauve-hunter2")}},
 		}}}
 		return p.Update(t.Context(), tunnel)
 	})
-	create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "fairlead-", Namespace: "fairlead-system"}, Data: map[string]string{
-		"gateway-token-sha256": secrets.put("the hash of the gateway token", enrol.HashToken("gateway")), "kubeconfig": "users:\n- user:\n    token: " + secrets.put("a token in a kubeconfig", "kube-hunter2") + "\n",
-		"notes": "client-key-data: " + secrets.put("a key in a kubeconfig", base64.StdEncoding.EncodeToString([]byte("key-hunter2"))),
-	}})
+	create(
+		&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "fairlead-", Namespace: "fairlead-system"},
+			Data: map[string]string{
+				"gateway-token-sha256": secrets.put(
+					"the hash of the gateway token",
+					enrol.HashToken("gateway"),
+				), "kubeconfig": "users:\n- user:\n    token: " + secrets.put("a token in a kubeconfig", "kube-hunter2") + "\n",
+				"notes": "client-key-data: " + secrets.put(
+					"a key in a kubeconfig",
+					base64.StdEncoding.EncodeToString([]byte("key-hunter2")),
+				),
+			},
+		},
+	)
 	create(&corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "e-", Namespace: key.Namespace}, InvolvedObject: corev1.ObjectReference{Kind: "Tunnel", Namespace: key.Namespace, Name: key.Name},
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: "e-",
+			Namespace:    key.Namespace,
+		}, InvolvedObject: corev1.ObjectReference{Kind: "Tunnel", Namespace: key.Namespace, Name: key.Name},
 		Reason: "X", Message: "refused: Bearer " + secrets.put("a bearer token", "bearer-hunter2-bearer"), Type: "Warning",
 	})
-	logged := "starting\n" + pem + `{"msg":"enrolled","token":"` + secrets.put("a token in a log", "log-hunter2") + `","jwt":"` + secrets.put("a JWT in a log", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.c2lnbmF0dXJl") + "\"}\n" + token + "\nready\n"
+	logged := "starting\n" + pem + `{"msg":"enrolled","token":"` + secrets.put(
+		"a token in a log",
+		"log-hunter2",
+	) + `","jwt":"` + secrets.put(
+		"a JWT in a log",
+		"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.c2lnbmF0dXJl",
+	) + "\"}\n" + token + "\nready\n"
 	loggingPod(t, p, logged, secrets.put("a variable of a Pod", "env-hunter2"))
 
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
@@ -142,8 +184,10 @@ func TestSupportBundleHasNoSecrets(t *testing.T) {
 		t.Errorf("it prints %v", found)
 	}
 	for name, want := range map[string]string{
-		"versions.yaml": "gitVersion", "objects/tunnels.yaml": key.Namespace, "objects/clusters.yaml": key.Namespace, "objects/secrets.yaml": "name: fairlead-", "objects/events.yaml": "refused: ",
-		"installation/configmaps.yaml": v1alpha1.InstallationConfigMapName, "installation/pods.yaml": "name: COLOUR", "status.txt": key.Namespace, "status.json": `"gateway-0"`, "check.json": `"hops"`,
+		"versions.yaml": "gitVersion", "objects/tunnels.yaml": key.Namespace, "objects/clusters.yaml": key.Namespace,
+		"objects/secrets.yaml": "name: fairlead-", "objects/events.yaml": "refused: ",
+		"installation/configmaps.yaml": v1alpha1.InstallationConfigMapName, "installation/pods.yaml": "name: COLOUR",
+		"status.txt": key.Namespace, "status.json": `"gateway-0"`, "check.json": `"hops"`,
 		"logs/xds-server-x.main.log": "ready", "README.txt": "removed",
 	} {
 		if !strings.Contains(files[name], want) {
@@ -185,12 +229,19 @@ func loggingPod(t *testing.T, p *person, log, env string) {
 		t.Fatal(err)
 	}
 	restricted := &corev1.SecurityContext{
-		AllowPrivilegeEscalation: new(bool), RunAsNonRoot: ptr.To(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		AllowPrivilegeEscalation: new(
+			bool,
+		), RunAsNonRoot: ptr.To(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "fairlead-system", Name: "xds-server-x"},
-		Spec:       corev1.PodSpec{NodeName: node.Name, Containers: []corev1.Container{{Name: "main", Image: "none", Env: []corev1.EnvVar{{Name: "COLOUR", Value: env}}, SecurityContext: restricted}}},
+		Spec: corev1.PodSpec{
+			NodeName: node.Name,
+			Containers: []corev1.Container{
+				{Name: "main", Image: "none", Env: []corev1.EnvVar{{Name: "COLOUR", Value: env}}, SecurityContext: restricted},
+			},
+		},
 	}
 	if err := p.Create(t.Context(), pod); err != nil {
 		t.Fatal(err)

@@ -27,14 +27,25 @@ func waitCA(t *testing.T, p *person) {
 func TestCARotate(t *testing.T) {
 	p := newPerson(t)
 	waitCA(t, p)
-	before := p.must(t, []string{"CN=Fairlead tunnels.example.com", "made", "edge,gateway,control", "begins by itself at"}, "ca", "status")
+	before := p.must(
+		t,
+		[]string{"CN=Fairlead tunnels.example.com", "made", "edge,gateway,control", "begins by itself at"},
+		"ca",
+		"status",
+	)
 	begin := time.Now()
 	first := p.must(t, []string{"introduce: "}, "ca", "rotate")
 	if lines := strings.Count(first, "\n"); lines != 1 {
 		t.Errorf("printed %d lines: %s", lines, first)
 	}
 	// The command was interrupted; running it again continues the same rotation.
-	p.must(t, []string{"a rotation is already running", "move: ", "retire: ", "steady: the rotation is complete"}, "ca", "rotate", "--wait")
+	p.must(
+		t,
+		[]string{"a rotation is already running", "move: ", "retire: ", "steady: the rotation is complete"},
+		"ca",
+		"rotate",
+		"--wait",
+	)
 	t.Logf("rotation=%s", time.Since(begin).Round(100*time.Millisecond))
 	after := p.must(t, []string{"no rotation runs"}, "ca", "status")
 	if strings.Fields(strings.Split(after, "\n")[1])[0] == strings.Fields(strings.Split(before, "\n")[1])[0] {
@@ -90,12 +101,16 @@ func TestCAReportsWhatIsMissing(t *testing.T) {
 	p := newPerson(t)
 	p.mustNot(t, "fairlead-installation", "ca", "status", "--namespace=default")
 	p.mustNot(t, "fairlead-installation", "ca", "rotate", "--namespace=default")
-	empty := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: kubetest.NewNamespace(t, p), Name: v1alpha1.InstallationConfigMapName}}
+	empty := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: kubetest.NewNamespace(t, p), Name: v1alpha1.InstallationConfigMapName},
+	}
 	if err := p.Create(t.Context(), empty); err != nil {
 		t.Fatal(err)
 	}
 	p.mustNot(t, "does the controller run?", "ca", "status", "--namespace="+empty.Namespace)
-	empty.Data = map[string]string{v1alpha1.CARotationKey: `{"phase":"steady","cas":[{"serial":"1","subject":"CN=x","notAfter":"2036-01-01T00:00:00Z"}]}`}
+	empty.Data = map[string]string{
+		v1alpha1.CARotationKey: `{"phase":"steady","cas":[{"serial":"1","subject":"CN=x","notAfter":"2036-01-01T00:00:00Z"}]}`,
+	}
 	if err := p.Update(t.Context(), empty); err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,12 @@ func TestCheckRejectsInvalidCommandLines(t *testing.T) {
 func checks(t *testing.T, p *person, into any, args ...string) (code int) {
 	t.Helper()
 	var stdout, stderr strings.Builder
-	code = run(t.Context(), append(append([]string{"check", "--kubeconfig=" + p.kubeconfig, "--context=good"}, args...), "-o", "json"), &stdout, &stderr)
+	code = run(
+		t.Context(),
+		append(append([]string{"check", "--kubeconfig=" + p.kubeconfig, "--context=good"}, args...), "-o", "json"),
+		&stdout,
+		&stderr,
+	)
 	if err := json.Unmarshal([]byte(stdout.String()), into); err != nil || stderr.Len() > 0 {
 		t.Fatalf("exit code %d: %v: %q %q", code, err, stdout.String(), stderr.String())
 	}
@@ -66,7 +71,8 @@ func TestCheckRunsNoCommandsOfASecret(t *testing.T) {
 	config := clientcmdapi.NewConfig()
 	config.Clusters["c1"] = &clientcmdapi.Cluster{Server: "https://10.2.2.2:6443"}
 	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
-		APIVersion: "client.authentication.k8s.io/v1", Command: "touch", Args: []string{trap}, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+		APIVersion: "client.authentication.k8s.io/v1", Command: "touch", Args: []string{trap},
+		InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 	}}
 	config.Contexts["c"] = &clientcmdapi.Context{Cluster: "c1", AuthInfo: "u"}
 	config.CurrentContext = "c"
@@ -75,8 +81,12 @@ func TestCheckRunsNoCommandsOfASecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name + "-kubeconfig", Labels: map[string]string{"cluster.x-k8s.io/cluster-name": key.Name}},
-		Type:       "cluster.x-k8s.io/secret", Data: map[string][]byte{"value": data},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: key.Namespace,
+			Name:      key.Name + "-kubeconfig",
+			Labels:    map[string]string{"cluster.x-k8s.io/cluster-name": key.Name},
+		},
+		Type: "cluster.x-k8s.io/secret", Data: map[string][]byte{"value": data},
 	}
 	if err := p.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
@@ -86,7 +96,8 @@ func TestCheckRunsNoCommandsOfASecret(t *testing.T) {
 	if h := hop(t, report, check.HopAuthentication); h.Status != check.Unknown {
 		t.Errorf("authentication is %+v", h)
 	}
-	if h := hop(t, report, check.HopPort); h.Status != check.Broken || !strings.Contains(h.Detail, "127.0.0.1:1: refused") {
+	if h := hop(t, report, check.HopPort); h.Status != check.Broken ||
+		!strings.Contains(h.Detail, "127.0.0.1:1: refused") {
 		t.Errorf("port is %+v", h)
 	}
 	if _, err := os.Stat(trap); !os.IsNotExist(err) {
@@ -107,7 +118,8 @@ func TestCheckOfAFleetShowsWhatIsBrokenFirst(t *testing.T) {
 		}
 	}
 	var fleet struct{ Reports []check.Report }
-	if code := checks(t, p, &fleet, "-n", key.Namespace, "--all", "--parallel=2", "--via=127.0.0.1:1"); code != 1 || len(fleet.Reports) != 3 {
+	if code := checks(t, p, &fleet, "-n", key.Namespace, "--all", "--parallel=2", "--via=127.0.0.1:1"); code != 1 ||
+		len(fleet.Reports) != 3 {
 		t.Fatalf("exit code %d, %d reports", code, len(fleet.Reports))
 	}
 	for i, r := range fleet.Reports {

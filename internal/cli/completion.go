@@ -47,11 +47,15 @@ func addCompletions(cmd *cobra.Command) {
 	if cmd.ValidArgsFunction == nil {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
-	for flag, look := range map[string]completer{"namespace": namespaces, "installation": namespaces, "cluster": tunnelNames} {
+	for flag, look := range map[string]completer{"namespace": namespaces, "installation": namespaces,
+		"cluster": tunnelNames} {
 		if cmd.Flags().Lookup(flag) != nil {
-			_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begin string) ([]string, cobra.ShellCompDirective) {
-				return complete(cmd, begin, look)
-			})
+			_ = cmd.RegisterFlagCompletionFunc(
+				flag,
+				func(cmd *cobra.Command, _ []string, begin string) ([]string, cobra.ShellCompDirective) {
+					return complete(cmd, begin, look)
+				},
+			)
 		}
 	}
 	if cmd.Flags().Lookup("context") != nil {
@@ -110,7 +114,12 @@ func completeContexts(cmd *cobra.Command, _ []string, begin string) ([]string, c
 }
 
 // namesOf lists the names of the objects of a kind in the selected namespace.
-func namesOf(ctx context.Context, m *management.Client, list *metav1.PartialObjectMetadataList, options ...client.ListOption) (all []string, err error) {
+func namesOf(
+	ctx context.Context,
+	m *management.Client,
+	list *metav1.PartialObjectMetadataList,
+	options ...client.ListOption,
+) (all []string, err error) {
 	err = m.List(ctx, list, options...)
 	for i := range list.Items {
 		all = append(all, list.Items[i].Name)
@@ -119,11 +128,21 @@ func namesOf(ctx context.Context, m *management.Client, list *metav1.PartialObje
 }
 
 func tunnelNames(ctx context.Context, m *management.Client) ([]string, error) {
-	return namesOf(ctx, m, management.MetadataList(v1alpha1.GroupVersion.WithKind("Tunnel")), client.InNamespace(m.Namespace))
+	return namesOf(
+		ctx,
+		m,
+		management.MetadataList(v1alpha1.GroupVersion.WithKind("Tunnel")),
+		client.InNamespace(m.Namespace),
+	)
 }
 
 func clusterNames(ctx context.Context, m *management.Client) ([]string, error) {
-	return namesOf(ctx, m, management.MetadataList(clusterv1.GroupVersion.WithKind("Cluster")), client.InNamespace(m.Namespace))
+	return namesOf(
+		ctx,
+		m,
+		management.MetadataList(clusterv1.GroupVersion.WithKind("Cluster")),
+		client.InNamespace(m.Namespace),
+	)
 }
 
 func namespaces(ctx context.Context, m *management.Client) ([]string, error) {

@@ -22,7 +22,10 @@ func BenchmarkConfigDump(b *testing.B) {
 	for i := range 10_000 {
 		name := fmt.Sprintf("c%d", i)
 		clusters = append(clusters, model.WorkloadCluster{
-			Key: model.Key{Namespace: "prod", Name: name}, ID: name + strings.Repeat("0", 20-len(name)), Hostname: name + ".prod.tunnels.example.com",
+			Key: model.Key{
+				Namespace: "prod",
+				Name:      name,
+			}, ID: name + strings.Repeat("0", 20-len(name)), Hostname: name + ".prod.tunnels.example.com",
 			APIServer: model.Endpoint{Host: "10.1.0.1", Port: 6443},
 		})
 	}
@@ -30,7 +33,11 @@ func BenchmarkConfigDump(b *testing.B) {
 	s.gateway(b, "gateway-0", "")
 	nowhere := filepath.Join(b.TempDir(), "kubeconfig") // of a management cluster that the command does not query
 	config := clientcmdapi.NewConfig()
-	config.Clusters["none"], config.Contexts["none"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:1"}, &clientcmdapi.Context{Cluster: "none"}
+	config.Clusters["none"], config.Contexts["none"] = &clientcmdapi.Cluster{
+		Server: "https://127.0.0.1:1",
+	}, &clientcmdapi.Context{
+		Cluster: "none",
+	}
 	config.CurrentContext = "none"
 	if err := clientcmd.WriteToFile(*config, nowhere); err != nil {
 		b.Fatal(err)

@@ -45,12 +45,25 @@ func newXDSServer(t testing.TB, clusters ...model.WorkloadCluster) *xdsServer {
 	}
 	at := func(port uint16) model.Endpoint { return model.Endpoint{Host: "10.0.0.9", Port: port} }
 	log := slog.New(slog.DiscardHandler)
-	s := &xdsServer{ca: ca, Server: xds.NewServer(model.Installation{Domain: configDomain, Public: at(443), Control: at(18000), Gateways: []model.Gateway{
-		{Name: "gateway-0", Peer: at(444)}, {Name: "gateway-1", Peer: at(445)},
-	}}, log)}
+	s := &xdsServer{
+		ca: ca,
+		Server: xds.NewServer(
+			model.Installation{Domain: configDomain, Public: at(443), Control: at(18000), Gateways: []model.Gateway{
+				{Name: "gateway-0", Peer: at(444)}, {Name: "gateway-1", Peer: at(445)},
+			}},
+			log,
+		),
+	}
 	s.Replace(clusters)
 	hub := reporthub.New(configDomain, s.Server, log)
-	front := controlchannel.New(controlchannel.Config{Domain: configDomain, TLS: certs.ServerTLS(s, certs.Bundle(ca.CertPEM()), time.Hour), Closing: func() { s.Close(); hub.Close() }, Log: log})
+	front := controlchannel.New(
+		controlchannel.Config{
+			Domain:  configDomain,
+			TLS:     certs.ServerTLS(s, certs.Bundle(ca.CertPEM()), time.Hour),
+			Closing: func() { s.Close(); hub.Close() },
+			Log:     log,
+		},
+	)
 	s.Register(front)
 	reportv1.RegisterReportServer(front, hub)
 	control, err := net.Listen("tcp", "127.0.0.1:0")
@@ -88,7 +101,8 @@ func (s *xdsServer) identity(subject model.Subject) (certs.Identity, error) {
 		return certs.Identity{}, err
 	}
 	chain, err := s.ca.Issue(key.Public(), certs.Leaf{
-		CommonName: subject.Node, DNSNames: configDomain.DNSNames(subject), Server: true, Client: true, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		CommonName: subject.Node, DNSNames: configDomain.DNSNames(subject), Server: true, Client: true,
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
 	})
 	if err != nil {
 		return certs.Identity{}, err
@@ -109,7 +123,8 @@ func (s *xdsServer) gateway(t testing.TB, name, refused string, tunnels ...*repo
 		t.Fatal(err)
 	}
 	conn, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
-		RootCAs: roots, ServerName: configDomain.Control(), MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{identity.TLSCertificate()},
+		RootCAs: roots, ServerName: configDomain.Control(), MinVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{identity.TLSCertificate()},
 	})), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		t.Fatal(err)
@@ -153,9 +168,14 @@ func (s *xdsServer) gateway(t testing.TB, name, refused string, tunnels ...*repo
 func (s *xdsServer) pod(t *testing.T, p *person, node, name string, ready corev1.ConditionStatus) {
 	t.Helper()
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: collect.DefaultNamespace, Name: name, Labels: map[string]string{"app.kubernetes.io/name": "xds-server"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: collect.DefaultNamespace,
+			Name:      name,
+			Labels:    map[string]string{"app.kubernetes.io/name": "xds-server"},
+		},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
-			Name: "xds-server", Image: "none", Ports: []corev1.ContainerPort{{Name: collect.PortName, ContainerPort: int32(s.inspection.Port)}},
+			Name: "xds-server", Image: "none", Ports: []corev1.ContainerPort{{Name: collect.PortName, ContainerPort: int32(
+				s.inspection.Port)}},
 		}}},
 	}
 	if err := p.Create(t.Context(), pod); err != nil {

@@ -28,7 +28,8 @@ import (
 func (p *person) shows(t *testing.T, want int, args ...string) (out, errs string) {
 	t.Helper()
 	var stdout, stderr strings.Builder
-	if code := run(t.Context(), append(args, "--kubeconfig="+p.kubeconfig, "--context=good"), &stdout, &stderr); code != want {
+	if code := run(t.Context(), append(args, "--kubeconfig="+p.kubeconfig, "--context=good"), &stdout,
+		&stderr); code != want {
 		t.Errorf("%v: exit code %d, want %d\n%s%s", args, code, want, stdout.String(), stderr.String())
 	}
 	return stdout.String(), stderr.String()
@@ -73,7 +74,8 @@ func tunnelOf(t *testing.T, p *person, namespace, name string) model.WorkloadClu
 	key := model.Key{Namespace: namespace, Name: name}
 	var tunnel v1alpha1.Tunnel
 	kubetest.Eventually(t, "the Tunnel has an id", func() error {
-		if err := p.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &tunnel); err != nil || tunnel.Status.ID == "" {
+		if err := p.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &tunnel); err != nil ||
+			tunnel.Status.ID == "" {
 			return fmt.Errorf("%w, id %q", err, tunnel.Status.ID)
 		}
 		return nil
@@ -82,7 +84,12 @@ func tunnelOf(t *testing.T, p *person, namespace, name string) model.WorkloadClu
 	if err != nil {
 		t.Fatal(err)
 	}
-	return model.WorkloadCluster{Key: key, ID: tunnel.Spec.ID, Hostname: hostname, APIServer: model.Endpoint{Host: "192.0.2.10", Port: 6443}}
+	return model.WorkloadCluster{
+		Key:       key,
+		ID:        tunnel.Spec.ID,
+		Hostname:  hostname,
+		APIServer: model.Endpoint{Host: "192.0.2.10", Port: 6443},
+	}
 }
 
 // The test connects through a real kube-apiserver and the streaming code of a real kubelet.
@@ -99,12 +106,17 @@ func TestConfigThroughForwardedPorts(t *testing.T) {
 	someone := viewer(t, p)
 
 	out, errs := someone.shows(t, 1, "config", "sync")
-	for _, want := range []string{"gateway-0 gateway - cds SYNCED ", "gateway-1 gateway - - STALE - - - its agent is not connected"} {
+	for _, want := range []string{"gateway-0 gateway - cds SYNCED ", "gateway-1 gateway - - STALE - - - its agent is " +
+		"not connected"} {
 		if !strings.Contains(strings.Join(lines(out), "\n"), want) {
 			t.Errorf("%q is not in\n%s%s", want, out, errs)
 		}
 	}
-	if out, _ := someone.shows(t, 0, "config", "sync", "gateway-0", "-o", "wide"); !strings.Contains(out, "xds-server-a") || strings.Contains(out, "gateway-1") {
+	if out, _ := someone.shows(t, 0, "config", "sync", "gateway-0", "-o", "wide"); !strings.Contains(
+		out,
+		"xds-server-a",
+	) ||
+		strings.Contains(out, "gateway-1") {
 		t.Errorf("got\n%s", out)
 	}
 	two.gateway(t, "gateway-1", wc.Hostname, &reportv1.Tunnel{Key: "a", Node: "edge-1", TunnelId: wc.ID})
@@ -119,7 +131,8 @@ func TestConfigThroughForwardedPorts(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &got); err != nil {
 			return err
 		}
-		if r := got.Nodes[0]; r.Node != "gateway-1" || r.Status != "NACK" || r.Since == nil || !strings.Contains(r.Message, "Error adding/updating cluster(s) "+wc.Hostname) {
+		if r := got.Nodes[0]; r.Node != "gateway-1" || r.Status != "NACK" || r.Since == nil ||
+			!strings.Contains(r.Message, "Error adding/updating cluster(s) "+wc.Hostname) {
 			return fmt.Errorf("the first is %+v", r)
 		}
 		return nil
@@ -141,10 +154,14 @@ func TestConfigThroughForwardedPorts(t *testing.T) {
 	// A user without a role is told which role is missing.
 	nobody := *someone
 	nobody.kubeconfig = impersonating(t, p, "nobody")
-	if _, errs := nobody.shows(t, 1, "config", "sync"); !strings.Contains(errs, "forbidden") || !strings.Contains(errs, "fairlead-viewer") {
+	if _, errs := nobody.shows(t, 1, "config", "sync"); !strings.Contains(errs, "forbidden") ||
+		!strings.Contains(errs, "fairlead-viewer") {
 		t.Errorf("got %s", errs)
 	}
-	if _, errs := p.shows(t, 1, "config", "sync", "--installation="+cluster.Namespace); !strings.Contains(errs, "--installation") {
+	if _, errs := p.shows(t, 1, "config", "sync", "--installation="+cluster.Namespace); !strings.Contains(
+		errs,
+		"--installation",
+	) {
 		t.Errorf("got %s", errs)
 	}
 }
@@ -173,30 +190,46 @@ func rolloutThroughForwardedPorts(t *testing.T, p, someone *person) {
 		t.Fatalf("without a record it is %+v", before)
 	}
 	at := model.Endpoint{Host: "10.0.0.9", Port: 443}
-	served := rollout.SettingsOf(model.Installation{Public: at, Control: model.Endpoint{Host: at.Host, Port: 18000}}, envoy.Current.String()).Profile()
+	served := rollout.SettingsOf(model.Installation{Public: at, Control: model.Endpoint{Host: at.Host, Port: 18000}},
+		envoy.Current.String()).
+		Profile()
 	if served.ID() != before.Nodes[0].Profile {
 		t.Fatalf("gateway-0 is served %s, want %s", before.Nodes[0].Profile, served.ID())
 	}
 	other := rollout.Settings{Version: "0.1"}.Profile()
-	record := rollout.Record{Current: other, Next: served, Phase: rollout.PhaseFirst, Since: time.Now().Add(-5 * time.Minute), Nodes: []rollout.Member{
-		{Node: rollout.Node{Name: "gateway-0"}},
-	}}
+	record := rollout.Record{
+		Current: other,
+		Next:    served,
+		Phase:   rollout.PhaseFirst,
+		Since:   time.Now().Add(-5 * time.Minute),
+		Nodes: []rollout.Member{
+			{Node: rollout.Node{Name: "gateway-0"}},
+		},
+	}
 	text, err := record.Text()
 	if err != nil {
 		t.Fatal(err)
 	}
 	object := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: collect.DefaultNamespace, Name: v1alpha1.RolloutConfigMapName}, Data: map[string]string{rollout.RecordKey: text},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: collect.DefaultNamespace,
+			Name:      v1alpha1.RolloutConfigMapName,
+		}, Data: map[string]string{rollout.RecordKey: text},
 	}
 	if err := p.Create(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Delete(context.Background(), object) })
 	r := look(0, "gateway-0").Rollout
-	if r == nil || r.Phase != "first" || r.Next != served.ID() || r.Current != other.ID() || r.AtNext != 1 || r.Nodes != 2 || !slices.Equal(r.First, []string{"gateway-0"}) {
+	if r == nil || r.Phase != "first" || r.Next != served.ID() || r.Current != other.ID() || r.AtNext != 1 ||
+		r.Nodes != 2 ||
+		!slices.Equal(r.First, []string{"gateway-0"}) {
 		t.Errorf("it is %+v", r)
 	}
-	if out, _ := someone.shows(t, 0, "config", "sync", "gateway-0"); !strings.Contains(out, "rollout of profile "+served.ID()+": first wave for 5m") {
+	if out, _ := someone.shows(t, 0, "config", "sync", "gateway-0"); !strings.Contains(
+		out,
+		"rollout of profile "+served.ID()+": first wave for 5m",
+	) {
 		t.Errorf("got\n%s", out)
 	}
 	record.Phase, record.Nodes, record.Reason = rollout.PhaseStopped, nil, "gateway gateway-0: takes no clients"
@@ -210,7 +243,8 @@ func rolloutThroughForwardedPorts(t *testing.T, p, someone *person) {
 	if r := look(1, "gateway-0").Rollout; r.Phase != "stopped" || r.Reason != record.Reason {
 		t.Errorf("it is %+v", r)
 	}
-	if out, _ := someone.shows(t, 1, "config", "sync", "gateway-0"); !strings.Contains(out, "stopped") || !strings.Contains(out, record.Reason) {
+	if out, _ := someone.shows(t, 1, "config", "sync", "gateway-0"); !strings.Contains(out, "stopped") ||
+		!strings.Contains(out, record.Reason) {
 		t.Errorf("got\n%s", out)
 	}
 }
@@ -234,7 +268,8 @@ func whyThroughForwardedPorts(t *testing.T, p, someone *person, wc model.Workloa
 	out, _ := someone.shows(t, 1, "config", "why", "https://"+wc.Hostname+":6443/")
 	for _, want := range []string{
 		"not by every gateway as it should be: gateway-1 (NACK)", "name " + wc.Hostname + " Cluster metadata.name",
-		wc.ID + ".id.tunnels.example.com Tunnel spec.id", "gateway-0 SYNCED", "gateway-1 NACK", "apiserver 192.0.2.10:6443 Tunnel spec.apiServer.address",
+		wc.ID + ".id.tunnels.example.com Tunnel spec.id", "gateway-0 SYNCED", "gateway-1 NACK", "apiserver 192.0.2.10:6443 " +
+			"Tunnel spec.apiServer.address",
 	} {
 		if !strings.Contains(strings.Join(lines(out), "\n"), want) {
 			t.Errorf("%q is not in\n%s", want, out)
@@ -261,7 +296,11 @@ func whyThroughForwardedPorts(t *testing.T, p, someone *person, wc model.Workloa
 			return p.Update(t.Context(), &tunnel)
 		})
 	}
-	if out, _ := someone.shows(t, 1, "config", "why", "api.example.net", "-o", "json"); !strings.Contains(out, `"cluster": "`+wc.Key.String()+`"`) || !strings.Contains(out, `"from": "Tunnel spec.extraNames[0]"`) {
+	if out, _ := someone.shows(t, 1, "config", "why", "api.example.net", "-o", "json"); !strings.Contains(
+		out,
+		`"cluster": "`+wc.Key.String()+`"`,
+	) ||
+		!strings.Contains(out, `"from": "Tunnel spec.extraNames[0]"`) {
 		t.Errorf("got\n%s", out)
 	}
 }

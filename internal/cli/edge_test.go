@@ -37,7 +37,14 @@ func serve(t *testing.T, p *person, edges ...v1alpha1.EdgeStatus) client.ObjectK
 	})
 	setStatus(t, p, key, func(status *v1alpha1.TunnelStatus) {
 		status.Edges = edges
-		meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: v1alpha1.ConditionTunnelReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonConnected})
+		meta.SetStatusCondition(
+			&status.Conditions,
+			metav1.Condition{
+				Type:   v1alpha1.ConditionTunnelReady,
+				Status: metav1.ConditionTrue,
+				Reason: v1alpha1.ReasonConnected,
+			},
+		)
 	})
 	return key
 }
@@ -56,7 +63,9 @@ func setStatus(t *testing.T, p *person, key client.ObjectKey, change func(*v1alp
 
 func edgeStatus(node string, gateways ...v1alpha1.EdgeGatewayStatus) v1alpha1.EdgeStatus {
 	return v1alpha1.EdgeStatus{
-		NodeID: model.NodeID(node), Host: "host-of-" + node, EnrolledAt: metav1.Now(), CertificateNotAfter: metav1.NewTime(time.Now().Add(time.Hour)),
+		NodeID: model.NodeID(
+			node,
+		), Host: "host-of-" + node, EnrolledAt: metav1.Now(), CertificateNotAfter: metav1.NewTime(time.Now().Add(time.Hour)),
 		Gateways: gateways, Version: "v1.2.3",
 	}
 }
@@ -64,7 +73,15 @@ func edgeStatus(node string, gateways ...v1alpha1.EdgeGatewayStatus) v1alpha1.Ed
 func TestEdgeList(t *testing.T) {
 	p := newPerson(t)
 	a, b := model.NewNodeName(), model.NewNodeName()
-	key := serve(t, p, edgeStatus(a, v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}, v1alpha1.EdgeGatewayStatus{Name: "gateway-1", Tunnels: 3}))
+	key := serve(
+		t,
+		p,
+		edgeStatus(
+			a,
+			v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2},
+			v1alpha1.EdgeGatewayStatus{Name: "gateway-1", Tunnels: 3},
+		),
+	)
 	other := serve(t, p, edgeStatus(b))
 	line := func(out, node string) string {
 		for l := range strings.Lines(out) {
@@ -75,7 +92,11 @@ func TestEdgeList(t *testing.T) {
 		return ""
 	}
 	all := p.must(t, []string{"NODE", a, b}, "edge", "list", "-A")
-	if got, want := line(all, a), fmt.Sprintf("%s c1 %s host-of-%s connected gateway-0:2,gateway-1:3", key.Namespace, a, a); !strings.HasPrefix(got, want) {
+	if got, want := line(all, a), fmt.Sprintf("%s c1 %s host-of-%s connected "+
+		"gateway-0:2,gateway-1:3", key.Namespace, a, a); !strings.HasPrefix(
+		got,
+		want,
+	) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := line(all, b); !strings.Contains(got, " away - ") || !strings.HasSuffix(got, "v1.2.3") {
@@ -118,7 +139,9 @@ func TestEdgeRevoke(t *testing.T) {
 	if err := p.Get(t.Context(), key, tunnel); err != nil {
 		t.Fatal(err)
 	}
-	if len(tunnel.Spec.RevokedEdges) != 1 || tunnel.Spec.RevokedEdges[0] != node || recordOf(tunnel, node).RevokedAt == nil || recordOf(tunnel, other).RevokedAt != nil {
+	if len(tunnel.Spec.RevokedEdges) != 1 || tunnel.Spec.RevokedEdges[0] != node ||
+		recordOf(tunnel, node).RevokedAt == nil ||
+		recordOf(tunnel, other).RevokedAt != nil {
 		t.Errorf("spec %v, edges %+v", tunnel.Spec.RevokedEdges, tunnel.Status.Edges)
 	}
 	p.must(t, []string{"revoked"}, "edge", "list", "-n", key.Namespace)

@@ -28,7 +28,8 @@ func everyCommand(cmd *cobra.Command, do func(*cobra.Command)) {
 func TestEveryCommandIsDocumented(t *testing.T) {
 	everyCommand(newRoot(), func(cmd *cobra.Command) {
 		path := cmd.CommandPath()
-		if cmd.Short == "" || !unicode.IsUpper(rune(cmd.Short[0])) || strings.HasSuffix(cmd.Short, ".") || len(cmd.Short) > 90 {
+		if cmd.Short == "" || !unicode.IsUpper(rune(cmd.Short[0])) || strings.HasSuffix(cmd.Short, ".") ||
+			len(cmd.Short) > 90 {
 			t.Errorf("%s: Short is %q: a line that begins with a capital and has no full stop", path, cmd.Short)
 		}
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -96,7 +97,8 @@ func TestUsageErrorsExitWithTwo(t *testing.T) {
 		"--use and --replace need --merge":                             {"kubeconfig", "c1", "--use"},
 	} {
 		var stdout, stderr strings.Builder
-		if code := run(t.Context(), args, &stdout, &stderr); code != 2 || !strings.Contains(stderr.String(), want) || stdout.Len() > 0 {
+		if code := run(t.Context(), args, &stdout, &stderr); code != 2 || !strings.Contains(stderr.String(), want) ||
+			stdout.Len() > 0 {
 			t.Errorf("%v: exit code %d, %q, want %q", args, code, stderr.String(), want)
 		}
 	}
@@ -105,11 +107,14 @@ func TestUsageErrorsExitWithTwo(t *testing.T) {
 // TestKubectlPlugin runs the program under the names that kubectl uses, and through the real kubectl if there is one.
 func TestKubectlPlugin(t *testing.T) {
 	var stdout, stderr strings.Builder
-	if code := Run(t.Context(), "/usr/local/bin/kubectl-fairlead", []string{"status", "--help"}, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), "kubectl fairlead status [CLUSTER] [flags]") {
+	if code := Run(t.Context(), "/usr/local/bin/kubectl-fairlead", []string{"status", "--help"}, &stdout,
+		&stderr); code != 0 ||
+		!strings.Contains(stdout.String(), "kubectl fairlead status [CLUSTER] [flags]") {
 		t.Errorf("exit code %d, %s%s", code, stdout.String(), stderr.String())
 	}
 	stdout.Reset()
-	if code := Run(t.Context(), "kubectl_complete-fairlead", []string{"stat"}, &stdout, &stderr); code != 0 || !strings.HasPrefix(stdout.String(), "status\t") {
+	if code := Run(t.Context(), "kubectl_complete-fairlead", []string{"stat"}, &stdout, &stderr); code != 0 ||
+		!strings.HasPrefix(stdout.String(), "status\t") {
 		t.Errorf("exit code %d, %s", code, stdout.String())
 	}
 	kubectl, err := filepath.Abs("../../bin/kubectl")
@@ -142,7 +147,10 @@ func TestKubectlPlugin(t *testing.T) {
 		out, _ := cmd.CombinedOutput()
 		return string(out)
 	}
-	if out := ask("fairlead", "edge", "bogus"); !strings.Contains(out, `kubectl fairlead: unknown command "bogus" for "kubectl fairlead edge"`) {
+	if out := ask("fairlead", "edge", "bogus"); !strings.Contains(
+		out,
+		`kubectl fairlead: unknown command "bogus" for "kubectl fairlead edge"`,
+	) {
 		t.Errorf("kubectl fairlead edge bogus: %s", out)
 	}
 	if out := ask("__complete", "fairlead", "sta"); !strings.Contains(out, "status\t") {
@@ -181,7 +189,8 @@ func TestCompletions(t *testing.T) {
 		var stdout, stderr strings.Builder
 		code := run(t.Context(), append([]string{cobra.ShellCompRequestCmd}, args...), &stdout, &stderr)
 		got := strings.Split(stdout.String(), "\n")
-		if code != 0 || tc.want != "" && !slices.Contains(got, tc.want) || tc.wantNot != "" && slices.Contains(got, tc.wantNot) {
+		if code != 0 || tc.want != "" && !slices.Contains(got, tc.want) ||
+			tc.wantNot != "" && slices.Contains(got, tc.wantNot) {
 			t.Errorf("%v: exit code %d, got %q", tc.args, code, got)
 		}
 	}
@@ -189,7 +198,8 @@ func TestCompletions(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	var stdout, stderr strings.Builder
-	if code := run(t.Context(), []string{"version"}, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), "go1.") {
+	if code := run(t.Context(), []string{"version"}, &stdout, &stderr); code != 0 ||
+		!strings.Contains(stdout.String(), "go1.") {
 		t.Errorf("exit code %d, printed %q and %q", code, stdout.String(), stderr.String())
 	}
 }

@@ -37,7 +37,8 @@ func newCluster(t *testing.T, p *person, change ...func(*clusterv1.Cluster)) *cl
 func bootstrapOf(t *testing.T, p *person, key client.ObjectKey) []byte {
 	t.Helper()
 	secret := &corev1.Secret{}
-	if err := p.Get(t.Context(), client.ObjectKey{Namespace: key.Namespace, Name: key.Name + v1alpha1.BootstrapSecretSuffix}, secret); err != nil {
+	if err := p.Get(t.Context(), client.ObjectKey{Namespace: key.Namespace, Name: key.Name +
+		v1alpha1.BootstrapSecretSuffix}, secret); err != nil {
 		t.Fatal(err)
 	}
 	return secret.Data[v1alpha1.BootstrapFileKey]
@@ -50,10 +51,14 @@ func TestJoinPrintsOneCommand(t *testing.T) {
 	p.must(t, []string{"edge-agent run --bootstrap /etc/fairlead/bootstrap.yaml"}, args...)
 	file := string(bootstrapOf(t, p, client.ObjectKeyFromObject(cluster)))
 	for form, want := range map[string][]string{
-		"command":    {file, "umask 077"},
-		"systemd":    {file, "chown fairlead /etc/fairlead/bootstrap.yaml", "[Service]", "ExecStart=/usr/local/bin/edge-agent run --envoy-external", "systemctl enable --now edge-agent"},
-		"static-pod": {file, "chown 65532:65532", "image: registry.example.com/edge:v1", "/etc/kubernetes/manifests/fairlead-edge.yaml", "--local-apiserver=127.0.0.1:6443"},
-		"deployment": {"kubectl apply -f - <<", "kind: Deployment", "image: registry.example.com/edge:v1", "name: fairlead-edge-bootstrap"},
+		"command": {file, "umask 077"},
+		"systemd": {file, "chown fairlead " +
+			"/etc/fairlead/bootstrap.yaml", "[Service]", "ExecStart=/usr/local/bin/edge-agent run " +
+			"--envoy-external", "systemctl enable --now edge-agent"},
+		"static-pod": {file, "chown 65532:65532", "image: registry.example.com/edge:v1",
+			"/etc/kubernetes/manifests/fairlead-edge.yaml", "--local-apiserver=127.0.0.1:6443"},
+		"deployment": {"kubectl apply -f - <<", "kind: Deployment", "image: registry.example.com/edge:v1",
+			"name: fairlead-edge-bootstrap"},
 	} {
 		out := p.must(t, want, append(args, "--form="+form, "--image=registry.example.com/edge:v1")...)
 		check := exec.CommandContext(t.Context(), "sh", "-n")
@@ -78,7 +83,9 @@ func TestTheDeploymentOfJoinIsApplied(t *testing.T) {
 	out := p.must(t, nil, "join", "-n", cluster.Namespace, "c1", "--form=deployment")
 	for range 2 { // again, for a new token
 		sh := exec.CommandContext(t.Context(), "sh", "-eu")
-		sh.Stdin = strings.NewReader("kubectl() { " + bin + "/kubectl --kubeconfig=" + workload.kubeconfig + " --context=good \"$@\"; }\n" + out)
+		sh.Stdin = strings.NewReader(
+			"kubectl() { " + bin + "/kubectl --kubeconfig=" + workload.kubeconfig + " --context=good \"$@\"; }\n" + out,
+		)
 		sh.Env = append(os.Environ(), "HOME="+t.TempDir())
 		if liveOutput, err := sh.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, liveOutput)

@@ -31,12 +31,24 @@ func provides(t *testing.T, p *person, key client.ObjectKey, until time.Time, ch
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := ca.Issue(leafKey.Public(), certs.Leaf{CommonName: "kubernetes-admin", DNSNames: []string{"admin"}, Client: true, NotBefore: until.Add(-time.Hour), NotAfter: until})
+	leaf, err := ca.Issue(
+		leafKey.Public(),
+		certs.Leaf{
+			CommonName: "kubernetes-admin",
+			DNSNames:   []string{"admin"},
+			Client:     true,
+			NotBefore:  until.Add(-time.Hour),
+			NotAfter:   until,
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := clientcmdapi.NewConfig()
-	config.Clusters["c1"] = &clientcmdapi.Cluster{Server: "https://192.0.2.10:6443", CertificateAuthorityData: ca.CertPEM()}
+	config.Clusters["c1"] = &clientcmdapi.Cluster{
+		Server:                   "https://192.0.2.10:6443",
+		CertificateAuthorityData: ca.CertPEM(),
+	}
 	config.AuthInfos["admin"] = &clientcmdapi.AuthInfo{ClientCertificateData: leaf, ClientKeyData: []byte("key")}
 	config.Contexts["admin@c1"] = &clientcmdapi.Context{Cluster: "c1", AuthInfo: "admin"}
 	config.CurrentContext = "admin@c1"
@@ -48,8 +60,12 @@ func provides(t *testing.T, p *person, key client.ObjectKey, until time.Time, ch
 		t.Fatal(err)
 	}
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name + "-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: key.Name}},
-		Type:       clusterv1.ClusterSecretType, Data: map[string][]byte{"value": data},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: key.Namespace,
+			Name:      key.Name + "-kubeconfig",
+			Labels:    map[string]string{clusterv1.ClusterNameLabel: key.Name},
+		},
+		Type: clusterv1.ClusterSecretType, Data: map[string][]byte{"value": data},
 	}
 	if err := p.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
@@ -61,14 +77,23 @@ func TestKubeconfig(t *testing.T) {
 	p := newPerson(t)
 	key := serve(t, p)
 	waitCondition(t, p, key, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonWaitingForSecret)
-	p.mustNot(t, "does not lead through Fairlead: there is no Secret c1-kubeconfig", "kubeconfig", "-n", key.Namespace, "c1")
+	p.mustNot(
+		t,
+		"does not lead through Fairlead: there is no Secret c1-kubeconfig",
+		"kubeconfig",
+		"-n",
+		key.Namespace,
+		"c1",
+	)
 	provides(t, p, key, time.Now().Add(time.Hour))
 	name := "c1." + key.Namespace
 	config, err := clientcmd.Load([]byte(p.must(t, nil, "kubeconfig", "-n", key.Namespace, "c1")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := config.Clusters[name]; config.CurrentContext != name || c == nil || c.Server != "https://"+name+".tunnels.example.com:6443" || c.ProxyURL != "http://10.1.1.1:3128" {
+	if c := config.Clusters[name]; config.CurrentContext != name || c == nil ||
+		c.Server != "https://"+name+".tunnels.example.com:6443" ||
+		c.ProxyURL != "http://10.1.1.1:3128" {
 		t.Errorf("%s: %+v", config.CurrentContext, c)
 	}
 
@@ -91,7 +116,9 @@ func TestKubeconfig(t *testing.T) {
 	p.must(t, []string{"context " + name + " is in"}, merge()...)
 	p.must(t, nil, merge()...) // merging again changes nothing
 	merged, err := clientcmd.LoadFromFile(file)
-	if info, _ := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 || merged.CurrentContext != "other" || merged.Contexts["good"] == nil || merged.Contexts[name] == nil {
+	if info, _ := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 || merged.CurrentContext != "other" ||
+		merged.Contexts["good"] == nil ||
+		merged.Contexts[name] == nil {
 		t.Errorf("%v, %v: %+v", err, info.Mode(), merged)
 	}
 	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
@@ -107,7 +134,8 @@ func TestKubeconfig(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{ hunter2"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.does(t, merge()...); err == nil || !strings.Contains(err.Error(), "is no kubeconfig") || strings.Contains(err.Error(), "hunter2") {
+	if _, err := p.does(t, merge()...); err == nil || !strings.Contains(err.Error(), "is no kubeconfig") ||
+		strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("garbage: %v", err)
 	}
 	if err := os.WriteFile(file+".lock", nil, 0o600); err != nil {
@@ -125,7 +153,8 @@ func TestKubeconfigRejects(t *testing.T) {
 		},
 		"has no CA certificate": func(c *clientcmdapi.Config) { c.Clusters["c1"].CertificateAuthorityData = []byte("x") },
 		"--allow-exec": func(c *clientcmdapi.Config) {
-			c.AuthInfos["admin"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{Command: "evil", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode}}
+			c.AuthInfos["admin"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{Command: "evil",
+				APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode}}
 		},
 		"client-key: it is of use on one machine only": func(c *clientcmdapi.Config) {
 			c.AuthInfos["admin"].ClientKey, c.AuthInfos["admin"].ClientKeyData = "/etc/passwd", nil
@@ -143,7 +172,9 @@ func TestKubeconfigRejects(t *testing.T) {
 	p.mustNot(t, "its client certificate has ended", "kubeconfig", "-n", key.Namespace, "c1")
 	p.mustNot(t, "has no copies", "kubeconfig", "-n", key.Namespace, "c1", "--copy", "x")
 	var stdout, stderr strings.Builder
-	if code := run(t.Context(), []string{"status", "-n", key.Namespace, "c1", "--live=false", "--kubeconfig=" + p.kubeconfig, "--context=good"}, &stdout, &stderr); code != 1 || !strings.Contains(stdout.String(), "CertificateEnded") {
+	if code := run(t.Context(), []string{"status", "-n", key.Namespace, "c1", "--live=false", "--kubeconfig=" +
+		p.kubeconfig, "--context=good"}, &stdout, &stderr); code != 1 ||
+		!strings.Contains(stdout.String(), "CertificateEnded") {
 		t.Errorf("exit code %d, %s\n%s", code, stderr.String(), stdout.String())
 	}
 }

@@ -70,7 +70,16 @@ func kubeletLeaf(t *testing.T) (cert, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain, err := ca.Issue(k.Public(), certs.Leaf{CommonName: "kubelet", DNSNames: []string{"kubelet"}, Server: true, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour)})
+	chain, err := ca.Issue(
+		k.Public(),
+		certs.Leaf{
+			CommonName: "kubelet",
+			DNSNames:   []string{"kubelet"},
+			Server:     true,
+			NotBefore:  time.Now().Add(-time.Minute),
+			NotAfter:   time.Now().Add(time.Hour),
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +88,8 @@ func kubeletLeaf(t *testing.T) (cert, key string) {
 		t.Fatal(err)
 	}
 	cert, key = filepath.Join(t.TempDir(), "tls.crt"), filepath.Join(t.TempDir(), "tls.key")
-	if err := errors.Join(os.WriteFile(cert, chain, 0o600), os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(cert, chain, 0o600), os.WriteFile(key, pem.EncodeToMemory(
+		&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	return cert, key

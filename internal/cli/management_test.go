@@ -61,7 +61,10 @@ func startControllerOf(ctx context.Context, config *rest.Config, domain model.Tu
 	}
 	c := controller.Config{
 		Domain: domain, Namespace: "fairlead-system", DNS: controller.TunnelDNSNo, XDSServerUser: "x",
-		Public: model.Endpoint{Host: "gw.example.com", Port: 443}, APIServer: model.Endpoint{Host: "10.1.1.1", Port: 6443}, Connect: model.Endpoint{Host: "10.1.1.1", Port: 3128},
+		Public: model.Endpoint{
+			Host: "gw.example.com",
+			Port: 443,
+		}, APIServer: model.Endpoint{Host: "10.1.1.1", Port: 6443}, Connect: model.Endpoint{Host: "10.1.1.1", Port: 3128},
 		LeafLifetime: time.Second, TokenLifetime: time.Hour, TokenUses: 2,
 	}
 	scheme, err := controller.NewScheme()

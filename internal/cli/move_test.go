@@ -26,9 +26,13 @@ import (
 
 // target is the management cluster to which Clusters are moved. It runs the real controller of its own installation.
 var (
-	target = kubetest.Server{CRDs: true, End: func() error { return <-targetEnded }, Prepare: func(ctx context.Context, config *rest.Config) error {
-		return startControllerOf(ctx, config, "tunnels.example.org", targetEnded)
-	}}
+	target = kubetest.Server{
+		CRDs: true,
+		End:  func() error { return <-targetEnded },
+		Prepare: func(ctx context.Context, config *rest.Config) error {
+			return startControllerOf(ctx, config, "tunnels.example.org", targetEnded)
+		},
+	}
 	targetEnded = make(chan error, 1)
 )
 
@@ -79,7 +83,11 @@ func edgePod(t *testing.T, p *person, namespace, name, node, stateDir string, ch
 		t.Fatal(err)
 	}
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app.kubernetes.io/name": "fairlead-edge"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace,
+			Name:      name,
+			Labels:    map[string]string{"app.kubernetes.io/name": "fairlead-edge"},
+		},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{
 			{Name: "envoy", Image: "none", Command: []string{"false"}},
 			{Name: "agent", Image: "none", Command: []string{os.Args[0]}, Args: []string{"run", "--state-dir=" + stateDir}},
@@ -106,7 +114,10 @@ func workloadKubeconfig(t *testing.T, p, workload *person, key client.ObjectKey)
 		t.Fatal(err)
 	}
 	data = []byte(strings.Replace(string(data), "current-context: other", "current-context: good", 1))
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name + "-kubeconfig"}, Data: map[string][]byte{"value": data}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name + "-kubeconfig"},
+		Data:       map[string][]byte{"value": data},
+	}
 	if err := p.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
@@ -135,13 +146,24 @@ func TestMovePrepare(t *testing.T) {
 	edgePod(t, p, kubetest.NewNamespace(t, p), "somebody", node, t.TempDir())
 	workloadKubeconfig(t, p, p, key) // the management cluster is also the workload cluster
 
-	args := []string{"move", "prepare", "-n", key.Namespace, key.Name, "--to-kubeconfig=" + to.kubeconfig, "--to-kubeconfig-context=good", "--edge-namespace=" + edges}
+	args := []string{
+		"move",
+		"prepare",
+		"-n",
+		key.Namespace,
+		key.Name,
+		"--to-kubeconfig=" + to.kubeconfig,
+		"--to-kubeconfig-context=good",
+		"--edge-namespace=" + edges,
+	}
 	out, err := p.does(t, append(args, "--timeout=10s")...)
-	if err == nil || !strings.Contains(err.Error(), "(host pod-b)") || !strings.Contains(err.Error(), "(host machine)") || strings.Contains(err.Error(), "away") {
+	if err == nil || !strings.Contains(err.Error(), "(host pod-b)") || !strings.Contains(err.Error(), "(host machine)") ||
+		strings.Contains(err.Error(), "away") {
 		t.Fatalf("got %v, and\n%s", err, out)
 	}
 	prepared := &v1alpha1.Tunnel{}
-	if err := to.Get(t.Context(), key, prepared); err != nil || prepared.Spec.ID != source.Spec.ID || prepared.Annotations[v1alpha1.PreparedAnnotation] == "" {
+	if err := to.Get(t.Context(), key, prepared); err != nil || prepared.Spec.ID != source.Spec.ID ||
+		prepared.Annotations[v1alpha1.PreparedAnnotation] == "" {
 		t.Fatalf("the target has %v, %v", prepared.ObjectMeta, err)
 	}
 	file := string(bootstrapOf(t, to, key))
@@ -149,7 +171,8 @@ func TestMovePrepare(t *testing.T) {
 		t.Errorf("the edge was given %d bytes, %v", len(got), err)
 	}
 	for _, want := range []string{
-		"Pod " + edges + "/pod-a: joined it as edge-x", "Pod " + edges + "/pod-b: running edge-agent join: ", "no such file or directory",
+		"Pod " + edges + "/pod-a: joined it as edge-x", "Pod " + edges + "/pod-b: running edge-agent " +
+			"join: ", "no such file or directory",
 		"edge-agent join <<'EOF'\n" + file + "EOF", "tunnelDomain: tunnels.example.org",
 	} {
 		if !strings.Contains(out, want) {
@@ -178,7 +201,8 @@ func takesUp(t *testing.T, p, to *person, key client.ObjectKey, args []string) {
 		if err := to.Get(t.Context(), key, prepared); err != nil {
 			return err
 		}
-		if until, err := time.Parse(time.RFC3339, prepared.Annotations[v1alpha1.PreparedAnnotation]); err != nil || time.Until(until) < 47*time.Hour {
+		if until, err := time.Parse(time.RFC3339, prepared.Annotations[v1alpha1.PreparedAnnotation]); err != nil ||
+			time.Until(until) < 47*time.Hour {
 			return fmt.Errorf("until %s, %w", until, err)
 		}
 		return nil
@@ -203,10 +227,16 @@ func TestMovePrepareRejects(t *testing.T) {
 	p.mustNot(t, "to-kubeconfig", prepare(key)...)
 	p.mustNot(t, "there is no Tunnel c9", prepare(client.ObjectKey{Namespace: key.Namespace, Name: "c9"}, into...)...)
 	p.mustNot(t, "no edge of the Tunnel", prepare(idle, into...)...)
-	p.mustNot(t, "in which the Cluster is already", prepare(key, "--to-kubeconfig="+p.kubeconfig, "--to-kubeconfig-context=good")...)
+	p.mustNot(
+		t,
+		"in which the Cluster is already",
+		prepare(key, "--to-kubeconfig="+p.kubeconfig, "--to-kubeconfig-context=good")...)
 	p.mustNot(t, "less than the minute", prepare(key, append(into, "--for=1s")...)...)
 
-	other := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: kubetest.NewNamespace(t, to), Name: key.Name}, Spec: v1alpha1.TunnelSpec{ID: model.NewID()}}
+	other := &v1alpha1.Tunnel{
+		ObjectMeta: metav1.ObjectMeta{Namespace: kubetest.NewNamespace(t, to), Name: key.Name},
+		Spec:       v1alpha1.TunnelSpec{ID: model.NewID()},
+	}
 	if err := to.Create(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}

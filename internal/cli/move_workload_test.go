@@ -33,7 +33,17 @@ func TestMovePrepareGivesTokensOnlyToItsOwnEdges(t *testing.T) {
 	edgePod(t, p, edges, "twin-2", node, twin, called("twin"))
 	workloadKubeconfig(t, p, p, key)
 
-	args := []string{"move", "prepare", "-n", key.Namespace, key.Name, "--to-kubeconfig=" + to.kubeconfig, "--to-kubeconfig-context=good", "--edge-namespace=" + edges, "--wait=false"}
+	args := []string{
+		"move",
+		"prepare",
+		"-n",
+		key.Namespace,
+		key.Name,
+		"--to-kubeconfig=" + to.kubeconfig,
+		"--to-kubeconfig-context=good",
+		"--edge-namespace=" + edges,
+		"--wait=false",
+	}
 	out, err := p.does(t, args...)
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +53,8 @@ func TestMovePrepareGivesTokensOnlyToItsOwnEdges(t *testing.T) {
 			t.Errorf("an edge was given the file: %v, want %v\n%s", err == nil, want, out)
 		}
 	}
-	for _, want := range []string{"/pod: joined", "/on-the-node: joined", "/neighbour: left alone", "/neighbour-away: left alone", "/twin-1: left alone, more Pods", "/twin-2: left alone", "(host twin)"} {
+	for _, want := range []string{"/pod: joined", "/on-the-node: joined", "/neighbour: left alone",
+		"/neighbour-away: left alone", "/twin-1: left alone, more Pods", "/twin-2: left alone", "(host twin)"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in\n%s", want, out)
 		}
@@ -65,17 +76,30 @@ func TestMovePrepareRunsNoCommandsOfASecret(t *testing.T) {
 	ran := filepath.Join(t.TempDir(), "ran")
 	file.CurrentContext = "good"
 	file.AuthInfos["admin"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
-		APIVersion: "client.authentication.k8s.io/v1", Command: "touch", Args: []string{ran}, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+		APIVersion: "client.authentication.k8s.io/v1", Command: "touch", Args: []string{ran},
+		InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 	}}
 	data, err := clientcmd.Write(*file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name + "-kubeconfig"}, Data: map[string][]byte{"value": data}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name + "-kubeconfig"},
+		Data:       map[string][]byte{"value": data},
+	}
 	if err := p.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"move", "prepare", "-n", key.Namespace, key.Name, "--to-kubeconfig=" + to.kubeconfig, "--to-kubeconfig-context=good", "--wait=false"}
+	args := []string{
+		"move",
+		"prepare",
+		"-n",
+		key.Namespace,
+		key.Name,
+		"--to-kubeconfig=" + to.kubeconfig,
+		"--to-kubeconfig-context=good",
+		"--wait=false",
+	}
 	out := p.must(t, []string{`its user "admin" has exec`, "edge-agent join"}, args...)
 	if _, err := os.Stat(ran); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("it ran a program: %v\n%s", err, out)

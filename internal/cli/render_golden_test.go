@@ -46,13 +46,28 @@ func TestRenderRejects(t *testing.T) {
 		in      []string
 		wantErr string
 	}{
-		"no file":                     {in: []string{"--gateway", "gateway-0"}, wantErr: "file"},
-		"a file that is not there":    {in: []string{"-f", "/no/such/file", "--gateway", "gateway-0"}, wantErr: "no such file"},
-		"both":                        {in: []string{"-f", good, "--gateway", "gateway-0", "--edge", "prod/c1"}, wantErr: "gateway edge"},
-		"a gateway that is not in it": {in: []string{"-f", good, "--gateway", "gateway-7"}, wantErr: `no gateway "gateway-7"`},
-		"a cluster that is not in it": {in: []string{"-f", good, "--edge", "prod/c7"}, wantErr: `no workload cluster "prod/c7"`},
-		"a node name that is none":    {in: []string{"-f", good, "--edge", "prod/c1", "--node", "a@b"}, wantErr: "node name"},
-		"a listener at a DNS name":    {in: []string{"-f", good, "--gateway", "gateway-0", "--public-listen", "gw.example.com:443"}, wantErr: "not an IP address"},
+		"no file": {in: []string{"--gateway", "gateway-0"}, wantErr: "file"},
+		"a file that is not there": {
+			in:      []string{"-f", "/no/such/file", "--gateway", "gateway-0"},
+			wantErr: "no such file",
+		},
+		"both": {
+			in:      []string{"-f", good, "--gateway", "gateway-0", "--edge", "prod/c1"},
+			wantErr: "gateway edge",
+		},
+		"a gateway that is not in it": {
+			in:      []string{"-f", good, "--gateway", "gateway-7"},
+			wantErr: `no gateway "gateway-7"`,
+		},
+		"a cluster that is not in it": {
+			in:      []string{"-f", good, "--edge", "prod/c7"},
+			wantErr: `no workload cluster "prod/c7"`,
+		},
+		"a node name that is none": {in: []string{"-f", good, "--edge", "prod/c1", "--node", "a@b"}, wantErr: "node name"},
+		"a listener at a DNS name": {
+			in:      []string{"-f", good, "--gateway", "gateway-0", "--public-listen", "gw.example.com:443"},
+			wantErr: "not an IP address",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -38,14 +38,25 @@ func renders(t *testing.T, stdin string, args ...string) (out, errs string, code
 }
 
 func TestRenderReadsFilesOfUsers(t *testing.T) {
-	out, errs, code := renders(t, asUsersHaveIt, "-f", "-", "-f", "../../deploy/kubernetes/settings.yaml", "-f", "../../deploy/kubernetes/gateway.yaml")
-	for _, want := range []string{"# assumed: the id ", "---\n# gateway gateway-0\n", "---\n# gateway gateway-1\n", "---\n# edge of prod/c1\n", "name: api.example.com", "c1.prod.tunnels.example.com"} {
+	out, errs, code := renders(
+		t,
+		asUsersHaveIt,
+		"-f",
+		"-",
+		"-f",
+		"../../deploy/kubernetes/settings.yaml",
+		"-f",
+		"../../deploy/kubernetes/gateway.yaml",
+	)
+	for _, want := range []string{"# assumed: the id ", "---\n# gateway gateway-0\n", "---\n# gateway gateway-1\n",
+		"---\n# edge of prod/c1\n", "name: api.example.com", "c1.prod.tunnels.example.com"} {
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("exit code %d, %s: %q is missing", code, errs, want)
 		}
 	}
 	dir := t.TempDir()
-	for name, text := range map[string]string{"a/c1.yaml": asUsersHaveIt, "b.yml": strings.ReplaceAll(strings.ReplaceAll(asUsersHaveIt, "name: c1", "name: c2"), "api.example", "api2.example"), "notes.txt": "{"} {
+	for name, text := range map[string]string{"a/c1.yaml": asUsersHaveIt, "b.yml": strings.ReplaceAll(strings.ReplaceAll(
+		asUsersHaveIt, "name: c1", "name: c2"), "api.example", "api2.example"), "notes.txt": "{"} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -57,10 +68,15 @@ func TestRenderReadsFilesOfUsers(t *testing.T) {
 	if out, errs, code := renders(t, "", "-f", dir, "--edge", "prod/c2"); code != 0 || !strings.Contains(out, "10.0.0.1") {
 		t.Errorf("a folder: exit code %d, %s", code, errs)
 	}
-	if out, errs, code := renders(t, strings.Replace(asUsersHaveIt, "extraNames", "extraName", 1), "-f", "-"); code != 1 || out != "" || errs != "fairlead: standard input:15:3: spec.extraName: there is no such field\n" {
+	if out, errs, code := renders(t, strings.Replace(asUsersHaveIt, "extraNames", "extraName", 1), "-f", "-"); code != 1 ||
+		out != "" ||
+		errs != "fairlead: standard input:15:3: spec.extraName: there is no such field\n" {
 		t.Errorf("exit code %d, %q, %s", code, errs, out)
 	}
-	if _, errs, _ := renders(t, asUsersHaveIt, "-f", "-", "--edge", "prod/c9"); !strings.Contains(errs, `no workload cluster "prod/c9": it has prod/c1`) {
+	if _, errs, _ := renders(t, asUsersHaveIt, "-f", "-", "--edge", "prod/c9"); !strings.Contains(
+		errs,
+		`no workload cluster "prod/c9": it has prod/c1`,
+	) {
 		t.Errorf("got %q", errs)
 	}
 }
@@ -88,10 +104,13 @@ func TestRenderValidates(t *testing.T) {
 	if err := os.WriteFile(refusing, []byte("#!/bin/sh\necho no such extension >&2\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if out, errs, code := renders(t, asUsersHaveIt, "-f", "-", "--validate", "--envoy", refusing); code != 1 || errs != "" || !strings.Contains(out, "gateway gateway-0: refused: no such extension") {
+	if out, errs, code := renders(t, asUsersHaveIt, "-f", "-", "--validate", "--envoy", refusing); code != 1 ||
+		errs != "" ||
+		!strings.Contains(out, "gateway gateway-0: refused: no such extension") {
 		t.Errorf("exit code %d, %s%s", code, out, errs)
 	}
-	if _, errs, code := renders(t, asUsersHaveIt, "-f", "-", "--validate", "--envoy", "/no/such/envoy"); code != 1 || !strings.Contains(errs, "--envoy: ") {
+	if _, errs, code := renders(t, asUsersHaveIt, "-f", "-", "--validate", "--envoy", "/no/such/envoy"); code != 1 ||
+		!strings.Contains(errs, "--envoy: ") {
 		t.Errorf("exit code %d, %s", code, errs)
 	}
 }

@@ -57,8 +57,21 @@ func quiet() {
 
 // newRoot returns the tree of commands.
 func newRoot() *cobra.Command {
-	root := command.Group("fairlead", "Inspect and operate Fairlead",
-		ca.Command(), check.Command(), config.Command(), edge.Command(), join.Command(), kubeconfig.Command(), move.Command(), render.Command(), status.Command(), bundle.Command(newRoot), versionCommand())
+	root := command.Group(
+		"fairlead",
+		"Inspect and operate Fairlead",
+		ca.Command(),
+		check.Command(),
+		config.Command(),
+		edge.Command(),
+		join.Command(),
+		kubeconfig.Command(),
+		move.Command(),
+		render.Command(),
+		status.Command(),
+		bundle.Command(newRoot),
+		versionCommand(),
+	)
 	root.Long = strings.TrimSpace(`
 Inspect Fairlead, find faults, enrol and revoke edges, and rotate the CA.
 
@@ -80,7 +93,8 @@ func checkUsage(cmd *cobra.Command) {
 		if cmd.HasSubCommands() && len(args) > 0 {
 			return unknownCommand(cmd, args[0])
 		}
-		for _, check := range []func() error{func() error { return validate(cmd, args) }, cmd.ValidateRequiredFlags, cmd.ValidateFlagGroups} {
+		for _, check := range []func() error{func() error { return validate(cmd, args) }, cmd.ValidateRequiredFlags,
+			cmd.ValidateFlagGroups} {
 			if err := check(); err != nil {
 				return output.UsageError("%w: see `%s --help`", err, cmd.CommandPath())
 			}
@@ -97,5 +111,11 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	if cmd.SuggestionsMinimumDistance = 2; len(cmd.SuggestionsFor(name)) > 0 {
 		hint = ", did you mean " + strings.Join(cmd.SuggestionsFor(name), " or ") + "?"
 	}
-	return output.UsageError("unknown command %q for %q%s: see `%s --help`", name, cmd.CommandPath(), hint, cmd.CommandPath())
+	return output.UsageError(
+		"unknown command %q for %q%s: see `%s --help`",
+		name,
+		cmd.CommandPath(),
+		hint,
+		cmd.CommandPath(),
+	)
 }

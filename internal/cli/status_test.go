@@ -39,27 +39,57 @@ func TestStatus(t *testing.T) {
 	waitCondition(t, p, key, v1alpha1.ConditionAPIServerReachable, v1alpha1.ReasonUnknown)
 	out, err := p.does(t, "status", "-n", key.Namespace, "--live=false")
 	all := lines(out)
-	if err != nil || len(all) != 4 || all[1] != "" || !strings.HasPrefix(all[0], "1 Cluster: ") || !strings.HasSuffix(all[0], "1 of 1 edges connected, 5 tunnels") {
+	if err != nil || len(all) != 4 || all[1] != "" || !strings.HasPrefix(all[0], "1 Cluster: ") ||
+		!strings.HasSuffix(all[0], "1 of 1 edges connected, 5 tunnels") {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if want := key.Namespace + " c1 unknown "; !strings.HasPrefix(all[3], want) || !strings.Contains(all[3], " c1."+key.Namespace+".tunnels.example.com 1/1 gateway-0:2,gateway-1:3 - ") {
+	if want := key.Namespace + " c1 unknown "; !strings.HasPrefix(all[3], want) ||
+		!strings.Contains(all[3], " c1."+key.Namespace+".tunnels.example.com 1/1 gateway-0:2,gateway-1:3 - ") {
 		t.Errorf("got %q, want %q", all[3], want)
 	}
 	// Without xds-servers the command reports that, and shows everything else.
 	p.must(t, []string{"no round-trip times: ", "gateway-1:3"}, "status", "-n", key.Namespace, "--xds-server=127.0.0.1:1")
 	p.must(t, []string{"no round-trip times: ", "gateway-1:3"}, "status", "-n", key.Namespace)
-	p.must(t, []string{"State: ", node, "Warnings", "Certificates", "edge " + node, "TunnelReady", "fairlead check -n " + key.Namespace + " c1"}, "status", "-n", key.Namespace, "c1", "--live=false")
+	p.must(
+		t,
+		[]string{
+			"State: ",
+			node,
+			"Warnings",
+			"Certificates",
+			"edge " + node,
+			"TunnelReady",
+			"fairlead check -n " + key.Namespace + " c1",
+		},
+		"status",
+		"-n",
+		key.Namespace,
+		"c1",
+		"--live=false",
+	)
 
 	var view summary.View
-	if err := json.Unmarshal([]byte(p.must(t, nil, "status", "-n", key.Namespace, "-o", "json", "--live=false")), &view); err != nil || len(view.Rows) != 1 || view.Rows[0].Tunnels != 5 {
+	if err := json.Unmarshal([]byte(p.must(t, nil, "status", "-n", key.Namespace, "-o", "json", "--live=false")),
+		&view); err != nil ||
+		len(view.Rows) != 1 ||
+		view.Rows[0].Tunnels != 5 {
 		t.Errorf("%v: %+v", err, view)
 	}
 	var row summary.Row
-	if err := yaml.UnmarshalStrict([]byte(p.must(t, nil, "status", "-n", key.Namespace, "c1", "-o", "yaml", "--live=false")), &row); err != nil || row.Edges[0].Node != node {
+	if err := yaml.UnmarshalStrict([]byte(p.must(t, nil, "status", "-n", key.Namespace, "c1", "-o", "yaml",
+		"--live=false")), &row); err != nil ||
+		row.Edges[0].Node != node {
 		t.Errorf("%v: %+v", err, row)
 	}
 
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "c1-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: "c1"}}, Data: map[string][]byte{"value": []byte("garbage")}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: key.Namespace,
+			Name:      "c1-kubeconfig",
+			Labels:    map[string]string{clusterv1.ClusterNameLabel: "c1"},
+		},
+		Data: map[string][]byte{"value": []byte("garbage")},
+	}
 	if err := p.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +97,10 @@ func TestStatus(t *testing.T) {
 	waitCondition(t, p, key, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidKubeconfig)
 	var stdout, stderr strings.Builder
 	args := []string{"status", "-n", key.Namespace, "--live=false", "--kubeconfig=" + p.kubeconfig, "--context=good"}
-	if code := run(t.Context(), args, &stdout, &stderr); code != 1 || !strings.Contains(stdout.String(), "and 2 more") || stderr.Len() > 0 || !strings.Contains(stdout.String(), "1 broken") || strings.Contains(stdout.String(), "\x1b") {
+	if code := run(t.Context(), args, &stdout, &stderr); code != 1 || !strings.Contains(stdout.String(), "and 2 more") ||
+		stderr.Len() > 0 ||
+		!strings.Contains(stdout.String(), "1 broken") ||
+		strings.Contains(stdout.String(), "\x1b") {
 		t.Errorf("of a broken Cluster: exit code %d, %q, printed\n%s", code, stderr.String(), stdout.String())
 	}
 }
@@ -84,7 +117,14 @@ func TestStatusRejects(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.mustNot(t, "asks for none: label it with fairlead.dev/tunnel=enabled", "status", "-n", namespace, "plain")
-	p.must(t, []string{"1 more Clusters have not opted in", "no Cluster has a tunnel here"}, "status", "-n", namespace, "--live=false")
+	p.must(
+		t,
+		[]string{"1 more Clusters have not opted in", "no Cluster has a tunnel here"},
+		"status",
+		"-n",
+		namespace,
+		"--live=false",
+	)
 }
 
 // liveOutput collects the output of a command that is still running.
@@ -121,7 +161,8 @@ func TestStatusWatch(t *testing.T) {
 	var out, errs liveOutput
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(ctx, []string{"status", "-A", "--watch", "--live=false", "--kubeconfig=" + p.kubeconfig, "--context=good"}, &out, &errs)
+		ended <- run(ctx, []string{"status", "-A", "--watch", "--live=false", "--kubeconfig=" + p.kubeconfig,
+			"--context=good"}, &out, &errs)
 	}()
 	shown := func(text string) func() error {
 		return func() error {

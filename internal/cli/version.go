@@ -24,7 +24,10 @@ func versionCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := builtAs{version.Get(), runtime.Version()}
-			return o.Print(cmd, output.View{Data: v, Page: func(p *output.Page) { p.Line(output.Plain(v.Version + " " + v.Go)) }})
+			return o.Print(
+				cmd,
+				output.View{Data: v, Page: func(p *output.Page) { p.Line(output.Plain(v.Version + " " + v.Go)) }},
+			)
 		},
 	}
 	o.AddTo(cmd)

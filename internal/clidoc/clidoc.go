@@ -90,7 +90,11 @@ func parse(program *cobra.Command, args []string, complete bool) error {
 // reference returns a Markdown description of all commands of a program.
 func reference(program *cobra.Command) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# `%s`\n\n<!-- Written by `make update-golden` from the program's own help: change it there. -->\n", program.Name())
+	fmt.Fprintf(
+		&b,
+		"# `%s`\n\n<!-- Written by `make update-golden` from the program's own help: change it there. -->\n",
+		program.Name(),
+	)
 	describe(&b, program, program.Name())
 	return b.String()
 }

@@ -14,9 +14,9 @@ import (
 // inline is code within a sentence or a table.
 var inline = regexp.MustCompile("`[^`\n]+`")
 
-// undocumented returns the flags of a program that no hand-written page describes for their command, as "command --flag". A
-// page describes a flag where its code names both the flag and the command. The generated reference does not count: it does
-// not state an audience or a purpose.
+// undocumented returns the flags of a program that no hand-written page describes for their command, as "command
+// --flag". A page describes a flag where its code names both the flag and the command. The generated reference does not
+// count: it does not state an audience or a purpose.
 func undocumented(program *cobra.Command, pages []string) (missing []string) {
 	var visit func(*cobra.Command)
 	visit = func(cmd *cobra.Command) {

@@ -34,7 +34,10 @@ func wait(t *testing.T, ends chan<- func(error)) grpc.ClientStream {
 		})
 	}
 	server := grpc.NewServer()
-	server.RegisterService(&grpc.ServiceDesc{ServiceName: "test", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{method}}, nil)
+	server.RegisterService(
+		&grpc.ServiceDesc{ServiceName: "test", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{method}},
+		nil,
+	)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

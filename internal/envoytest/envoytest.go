@@ -123,7 +123,9 @@ func Start(t testing.TB, dir string, config []byte, args ...string) *Envoy {
 	if !slices.Contains(args, "--concurrency") { // Envoy accepts the flag only once
 		args = append(args, "--concurrency", "1")
 	}
-	e.cmd = exec.Command(Path(t), append([]string{"-c", "envoy.yaml", "--disable-hot-restart", "-l", "warning"}, args...)...)
+	e.cmd = exec.Command(
+		Path(t),
+		append([]string{"-c", "envoy.yaml", "--disable-hot-restart", "-l", "warning"}, args...)...)
 	e.cmd.Dir, e.cmd.Stdout, e.cmd.Stderr = dir, log, log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := spawn.Start(e.cmd); err != nil {
@@ -176,9 +178,12 @@ func (e *Envoy) Admin(ctx context.Context, method, path string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(e.dir, "admin.sock"))
-	}}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(e.dir, "admin.sock"))
+		},
+	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return "", err

@@ -31,7 +31,8 @@ func TestWorkThatDoesNotEndIsStuck(t *testing.T) {
 			t.Errorf("at the limit: %d %s", got, body)
 		}
 		time.Sleep(time.Second)
-		if got, body := code(m); got != http.StatusServiceUnavailable || !strings.Contains(body, "short is stuck") || strings.Contains(body, "long") {
+		if got, body := code(m); got != http.StatusServiceUnavailable || !strings.Contains(body, "short is stuck") ||
+			strings.Contains(body, "long") {
 			t.Errorf("after the limit: %d %s", got, body)
 		}
 		short()

@@ -107,7 +107,11 @@ func (w *world) expire(t *testing.T, token string) {
 	put := func(value string) string {
 		// The apiserver reads from this key up to which revision etcd has been compacted.
 		encode := base64.StdEncoding.EncodeToString
-		answer := post(t, "/v3/kv/put", `{"key": "`+encode([]byte("compact_rev_key"))+`", "value": "`+encode([]byte(value))+`"}`)
+		answer := post(
+			t,
+			"/v3/kv/put",
+			`{"key": "`+encode([]byte("compact_rev_key"))+`", "value": "`+encode([]byte(value))+`"}`,
+		)
 		_, revision, _ := strings.Cut(answer, `"revision":"`)
 		revision, _, _ = strings.Cut(revision, `"`)
 		return revision

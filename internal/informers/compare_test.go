@@ -49,20 +49,37 @@ func TestOnlyAChangeThatStaysMissedIsConfirmed(t *testing.T) {
 		steps []string
 		want  string // empty: not confirmed
 	}{
-		"nothing changes":                         {steps: repeat("1 1", 60)},
-		"no object":                               {steps: repeat("- -", 60)},
-		"an update is missed":                     {steps: repeat("1 2", 6), want: "version 2 of ns/a, and the cache version 1"},
-		"a new object is missed":                  {steps: repeat("- 2", 6), want: "version 2 of ns/a, and the cache no version"},
-		"a deletion is missed":                    {steps: repeat("1 -", 6), want: "no version of ns/a, and the cache version 1"},
-		"an update is missed, not for so long":    {steps: repeat("1 2", 5)},
-		"an update arrives late":                  {steps: append(repeat("1 2", 5), "2 2")},
-		"the cache follows behind":                {steps: []string{"1 2", "2 3", "3 4", "4 5", "5 6", "6 7", "7 8", "8 9"}},
-		"the cache is before the page":            {steps: append(repeat("3 2", 5), "3 3")},
-		"the object changes, and the cache not":   {steps: slices.Concat(repeat("1 2", 5), repeat("1 3", 5))},
-		"it changes once, and then stays missed":  {steps: slices.Concat(repeat("1 2", 5), repeat("1 3", 6)), want: "version 3"},
-		"an outage":                               {steps: append([]string{"1 2"}, repeat("fail", 60)...)},
-		"the first minutes after an outage":       {steps: slices.Concat([]string{"1 2"}, repeat("fail", 60), repeat("1 2", 4))},
-		"still missed long after an outage":       {steps: slices.Concat([]string{"1 2"}, repeat("fail", 60), repeat("1 2", 5)), want: "version 2"},
+		"nothing changes": {steps: repeat("1 1", 60)},
+		"no object":       {steps: repeat("- -", 60)},
+		"an update is missed": {
+			steps: repeat("1 2", 6),
+			want:  "version 2 of ns/a, and the cache version 1",
+		},
+		"a new object is missed": {
+			steps: repeat("- 2", 6),
+			want:  "version 2 of ns/a, and the cache no version",
+		},
+		"a deletion is missed": {
+			steps: repeat("1 -", 6),
+			want:  "no version of ns/a, and the cache version 1",
+		},
+		"an update is missed, not for so long":  {steps: repeat("1 2", 5)},
+		"an update arrives late":                {steps: append(repeat("1 2", 5), "2 2")},
+		"the cache follows behind":              {steps: []string{"1 2", "2 3", "3 4", "4 5", "5 6", "6 7", "7 8", "8 9"}},
+		"the cache is before the page":          {steps: append(repeat("3 2", 5), "3 3")},
+		"the object changes, and the cache not": {steps: slices.Concat(repeat("1 2", 5), repeat("1 3", 5))},
+		"it changes once, and then stays missed": {
+			steps: slices.Concat(repeat("1 2", 5), repeat("1 3", 6)),
+			want:  "version 3",
+		},
+		"an outage": {steps: append([]string{"1 2"}, repeat("fail", 60)...)},
+		"the first minutes after an outage": {
+			steps: slices.Concat([]string{"1 2"}, repeat("fail", 60), repeat("1 2", 4)),
+		},
+		"still missed long after an outage": {
+			steps: slices.Concat([]string{"1 2"}, repeat("fail", 60), repeat("1 2", 5)),
+			want:  "version 2",
+		},
 		"an outage after it was confirmed":        {steps: append(repeat("1 2", 6), "fail"), want: "version 2"},
 		"the cache goes on after it is confirmed": {steps: append(repeat("1 2", 6), "2 2")},
 		"a process that was frozen":               {steps: []string{"1 2", "1 2", "frozen", "1 2", "1 2"}},
@@ -89,8 +106,11 @@ func TestAPageDoesNotCoverObjectsOutsideOfIt(t *testing.T) {
 	}{
 		// "-" sorts before "/"
 		"the first of several": {page: page{last: "a/b", versions: map[string]string{"a/b": "1"}}, want: []string{"a-b/z"}},
-		"one in the middle":    {page: page{after: "a/b", last: "a/d", versions: map[string]string{"a/d": "1"}}, want: []string{"a/c"}},
-		"the last":             {page: page{after: "a/d", versions: map[string]string{}}, want: []string{"b/a"}},
+		"one in the middle": {
+			page: page{after: "a/b", last: "a/d", versions: map[string]string{"a/d": "1"}},
+			want: []string{"a/c"},
+		},
+		"the last": {page: page{after: "a/d", versions: map[string]string{}}, want: []string{"b/a"}},
 		"the only one": {
 			page: page{versions: map[string]string{"a/b": "1", "a/c": "2", "a/d": "1", "b/a": "1", "new/a": "1"}},
 			want: []string{"a-b/z", "a/c", "new/a"},

@@ -32,7 +32,8 @@ const Patience = 30 * time.Second
 // NewClient returns a client without a cache. Its scheme has the kinds of Kubernetes, Cluster API and Fairlead.
 func NewClient(config *rest.Config) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(
+		scheme)); err != nil {
 		return nil, fmt.Errorf("building scheme: %w", err)
 	}
 	return client.NewWithWatch(config, client.Options{Scheme: scheme})
@@ -42,7 +43,10 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 // its user name.
 func Impersonate(config *rest.Config, user string) *rest.Config {
 	config = rest.CopyConfig(config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:serviceaccounts", "system:authenticated"}}
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: user,
+		Groups:   []string{"system:serviceaccounts", "system:authenticated"},
+	}
 	return config
 }
 
@@ -101,18 +105,30 @@ func NewNamespace(t testing.TB, admin client.Client) string {
 // Cluster returns a Cluster that opts in and has the endpoint 192.0.2.10:6443. It does not create it.
 func Cluster(namespace, name string) *clusterv1.Cluster {
 	return &clusterv1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}},
-		Spec:       clusterv1.ClusterSpec{ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "192.0.2.10", Port: 6443}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace,
+			Name:      name,
+			Labels:    map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled},
+		},
+		Spec: clusterv1.ClusterSpec{ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "192.0.2.10", Port: 6443}},
 	}
 }
 
 // Machine returns a Machine of a Cluster. It does not create it.
 func Machine(namespace, cluster, name string) *clusterv1.Machine {
 	return &clusterv1.Machine{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: cluster}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace,
+			Name:      name,
+			Labels:    map[string]string{clusterv1.ClusterNameLabel: cluster},
+		},
 		Spec: clusterv1.MachineSpec{
 			ClusterName: cluster, Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To(name)},
-			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "TestMachine", Name: name},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{
+				APIGroup: "infrastructure.cluster.x-k8s.io",
+				Kind:     "TestMachine",
+				Name:     name,
+			},
 		},
 	}
 }

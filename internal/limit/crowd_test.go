@@ -34,7 +34,13 @@ func TestTheLargestNetworkIsDisplaced(t *testing.T) {
 		"the first of the address that has most":     {here: many, comes: arrival{"c1", "192.0.2.3:1"}, in: true, gone: "a1"},
 		"for somebody who has one already too":       {here: many, comes: arrival{"b2", "192.0.2.2:2"}, in: true, gone: "a1"},
 		"not for one who has most himself, at first": {here: many, comes: arrival{"a4", "192.0.2.1:4"}},
-		"later for one who has most himself":         {here: many, after: time.Second, comes: arrival{"a4", "192.0.2.1:4"}, in: true, gone: "a1"},
+		"later for one who has most himself": {
+			here:  many,
+			after: time.Second,
+			comes: arrival{"a4", "192.0.2.1:4"},
+			in:    true,
+			gone:  "a1",
+		},
 		"at first nobody where all have one": {
 			here:  []arrival{{"a", "192.0.2.1:1"}, {"b", "192.0.2.2:1"}, {"c", "192.0.2.3:1"}, {"d", "192.0.2.4:1"}},
 			comes: arrival{"e", "192.0.2.5:1"},
@@ -44,7 +50,12 @@ func TestTheLargestNetworkIsDisplaced(t *testing.T) {
 			after: time.Second, comes: arrival{"e", "192.0.2.5:1"}, in: true, gone: "a",
 		},
 		"the first of a /48, however many addresses of it come": {
-			here:  []arrival{{"b", "192.0.2.2:1"}, {"a1", "[2001:db8:1:1::1]:1"}, {"a2", "[2001:db8:1:2::1]:1"}, {"a3", "[2001:db8:1:3::1]:1"}},
+			here: []arrival{
+				{"b", "192.0.2.2:1"},
+				{"a1", "[2001:db8:1:1::1]:1"},
+				{"a2", "[2001:db8:1:2::1]:1"},
+				{"a3", "[2001:db8:1:3::1]:1"},
+			},
 			comes: arrival{"c", "[2001:db8:2::1]:1"}, in: true, gone: "a1",
 		},
 	}

@@ -15,13 +15,16 @@ func Document() string {
 		all         []Metric
 	}{
 		{"Every program", "", everywhere},
-		{"xds-server", "Each replica counts its own work, so sum over all of them. Figures of edges and gateways are on the server that they\n" +
+		{"xds-server", "Each replica counts its own work, so sum over all of them. Figures of edges and gateways are on " +
+			"the server that they\n" +
 			"are connected to.", xdsServer},
-		{"controller", "The leader publishes the figures of the fleet. Of these, the other replicas publish only\n`fairlead_controller_leader`.", controller},
+		{"controller", "The leader publishes the figures of the fleet. Of these, the other replicas publish " +
+			"only\n`fairlead_controller_leader`.", controller},
 		{"Both agents", "", agents},
 		{"gateway-agent", "", gateways},
 		{"edge-agent", "", edges},
-		{"Envoy and libraries", "Agents pass on the statistics of their Envoy whose number does not grow with the traffic, 3000 series at\n" +
+		{"Envoy and libraries", "Agents pass on the statistics of their Envoy whose number does not grow with the traffic, " +
+			"3000 series at\n" +
 			"most: families that begin with `envoy_server_`, `envoy_listener_`, `envoy_listener_manager_`,\n" +
 			"`envoy_cluster_manager_`, `envoy_tcp_`, `envoy_http_`, `envoy_reverse_tunnel_`, `envoy_overload_` and a few\n" +
 			"more. This table lists the ones that rules and dashboard use, and likewise the metrics of Go, client_golang and\n" +
@@ -33,7 +36,15 @@ func Document() string {
 		}
 		b.WriteString("| name | type | labels | program | meaning |\n|---|---|---|---|---|\n")
 		for _, m := range part.all {
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", m.Name, m.Kind, strings.Join(m.Labels, ", "), programs(m.Of), meaning(m))
+			fmt.Fprintf(
+				&b,
+				"| `%s` | %s | %s | %s | %s |\n",
+				m.Name,
+				m.Kind,
+				strings.Join(m.Labels, ", "),
+				programs(m.Of),
+				meaning(m),
+			)
 		}
 	}
 	return b.String()

@@ -32,7 +32,9 @@ func TestDocumentMatchesTheCode(t *testing.T) {
 
 // Names are fairlead_<subsystem>_<what>[_<unit>][_total]; labels are words.
 func TestNamesHaveOneForm(t *testing.T) {
-	name := regexp.MustCompile(`^fairlead_(build|xds|channel|enrol|signing|boot|report|source|server|controller|agent|gateway|edge)_[a-z_]+$`)
+	name := regexp.MustCompile(
+		`^fairlead_(build|xds|channel|enrol|signing|boot|report|source|server|controller|agent|gateway|edge)_[a-z_]+$`,
+	)
 	var text strings.Builder
 	for _, m := range metrics.All() {
 		if !name.MatchString(m.Name) {
@@ -54,7 +56,9 @@ func TestNamesHaveOneForm(t *testing.T) {
 			t.Errorf("%s has labels %v, and PerCluster is %v", m.Name, m.Labels, m.PerCluster)
 		}
 		if m.Kind != metrics.Histogram {
-			text.WriteString("# HELP " + m.Name + " " + m.Help + "\n# TYPE " + m.Name + " " + string(m.Kind) + "\n" + m.Name + " 1\n")
+			text.WriteString(
+				"# HELP " + m.Name + " " + m.Help + "\n# TYPE " + m.Name + " " + string(m.Kind) + "\n" + m.Name + " 1\n",
+			)
 		}
 	}
 	problems, err := promlint.New(strings.NewReader(text.String())).Lint()

@@ -115,8 +115,8 @@ func (s *Set) Histogram(name string) *prometheus.HistogramVec {
 // Emit publishes the current value of a metric. The labels are in the order of the list.
 type Emit func(name string, value float64, labels ...string)
 
-// Observe adds metrics whose values emit reports at each scrape. names lists all of them. They cost nothing between scrapes,
-// and are correct right after the start of a program.
+// Observe adds metrics whose values emit reports at each scrape. names lists all of them. They cost nothing between
+// scrapes, and are correct right after the start of a program.
 func (s *Set) Observe(look func(Emit), names ...string) {
 	l := &scraped{look: look, descs: map[string]*prometheus.Desc{}, kinds: map[string]prometheus.ValueType{}}
 	for _, name := range names {

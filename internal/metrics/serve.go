@@ -25,7 +25,11 @@ const (
 // NewRegistry returns a registry with the metrics of every program: its version, the Go runtime and the process.
 func NewRegistry(program Program) *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), Build(program))
+	r.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		Build(program),
+	)
 	return r
 }
 
@@ -58,7 +62,13 @@ func Serve(ctx context.Context, listener net.Listener, from prometheus.Gatherer)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(from, promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes, Timeout: scrapeTime,
 	}))
-	server := &http.Server{Handler: mux, ReadTimeout: scrapeTime, WriteTimeout: 2 * scrapeTime, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+	server := &http.Server{
+		Handler:        mux,
+		ReadTimeout:    scrapeTime,
+		WriteTimeout:   2 * scrapeTime,
+		IdleTimeout:    2 * time.Minute,
+		MaxHeaderBytes: 16 << 10,
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	select {

@@ -88,7 +88,10 @@ func Text(s string) string {
 }
 
 // block matches the key of a YAML block scalar, whose value is the lines below it.
-var block = regexp.MustCompile(`(?i)^([ \t]*(?:- +)*)["']?[a-z0-9_.-]*` + named + `[a-z0-9_.-]*["']?[ \t]*:[ \t]*(?:[!&]\S*[ \t]+)*[|>][0-9+-]*[ \t\r]*(?:#.*)?$`)
+var block = regexp.MustCompile(
+	`(?i)^([ \t]*(?:- +)*)["']?[a-z0-9_.-]*` + named +
+		`[a-z0-9_.-]*["']?[ \t]*:[ \t]*(?:[!&]\S*[ \t]+)*[|>][0-9+-]*[ \t\r]*(?:#.*)?$`,
+)
 
 // withoutBlocks removes block scalars with secret names: the lines below the name that are indented further.
 func withoutBlocks(s string) string {

@@ -16,7 +16,8 @@ const maxAsked = time.Minute
 // Later returns a gRPC status for a caller that calls too often: codes.ResourceExhausted with the time after which it
 // may retry.
 func Later(text string, wait time.Duration) error {
-	s, err := status.New(codes.ResourceExhausted, text+", try again later").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
+	s, err := status.New(codes.ResourceExhausted, text+", try again later").
+		WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
 	if err != nil {
 		return status.Error(codes.ResourceExhausted, text)
 	}

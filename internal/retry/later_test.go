@@ -17,11 +17,27 @@ func TestAWaitIsAtLeastAsLongAsRequested(t *testing.T) {
 		err         error
 		least, most time.Duration
 	}{
-		"an error of no status":         {err: errors.New("x"), least: 50 * time.Millisecond, most: 100 * time.Millisecond},
-		"a status that asks nothing":    {err: status.Error(codes.ResourceExhausted, "x"), least: 50 * time.Millisecond, most: 100 * time.Millisecond},
-		"a status that asks for 10 s":   {err: retry.Later("too many", 10*time.Second), least: 10 * time.Second, most: 15 * time.Second},
-		"a status that asks for a year": {err: retry.Later("too many", 365*24*time.Hour), least: time.Minute, most: 90 * time.Second},
-		"a status that asks for a past": {err: retry.Later("too many", -time.Hour), least: 50 * time.Millisecond, most: 100 * time.Millisecond},
+		"an error of no status": {err: errors.New("x"), least: 50 * time.Millisecond, most: 100 * time.Millisecond},
+		"a status that asks nothing": {
+			err:   status.Error(codes.ResourceExhausted, "x"),
+			least: 50 * time.Millisecond,
+			most:  100 * time.Millisecond,
+		},
+		"a status that asks for 10 s": {
+			err:   retry.Later("too many", 10*time.Second),
+			least: 10 * time.Second,
+			most:  15 * time.Second,
+		},
+		"a status that asks for a year": {
+			err:   retry.Later("too many", 365*24*time.Hour),
+			least: time.Minute,
+			most:  90 * time.Second,
+		},
+		"a status that asks for a past": {
+			err:   retry.Later("too many", -time.Hour),
+			least: 50 * time.Millisecond,
+			most:  100 * time.Millisecond,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -47,7 +47,13 @@ type Flags struct{ Endpoint string }
 
 // AddTo adds the flags to a flag set.
 func (f *Flags) AddTo(set *pflag.FlagSet) {
-	set.StringVar(&f.Endpoint, "otlp-endpoint", "", "http://host:port (plain) or https://host:port of an OpenTelemetry collector for traces, by gRPC; without it $"+endpointVariable+", without that no traces are sent")
+	set.StringVar(
+		&f.Endpoint,
+		"otlp-endpoint",
+		"",
+		"http://host:port (plain) or https://host:port of an OpenTelemetry collector for traces, by gRPC; without it "+
+			"$"+endpointVariable+", without that no traces are sent",
+	)
 }
 
 // Start begins to send the spans of a program if a collector is configured. stop sends the remaining spans; it is never
@@ -68,8 +74,10 @@ func (f Flags) Start(ctx context.Context, program string, log *slog.Logger) (sto
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Debug("cannot send traces", "error", err) }))
 	provider := sdktrace.NewTracerProvider(
 		sdktrace.WithBatcher(exporter, sdktrace.WithMaxQueueSize(maxQueue), sdktrace.WithBatchTimeout(time.Second)),
-		sdktrace.WithResource(resource.NewSchemaless(attribute.String("service.name", program), attribute.String("service.namespace", "fairlead"),
-			attribute.String("service.version", version.Get()))),
+		sdktrace.WithResource(
+			resource.NewSchemaless(attribute.String("service.name", program), attribute.String("service.namespace", "fairlead"),
+				attribute.String("service.version", version.Get())),
+		),
 	)
 	otel.SetTracerProvider(provider)
 	started.Store(true)
@@ -104,6 +112,12 @@ func End(span trace.Span, err error) {
 }
 
 // BeginAt begins a span with an earlier start time.
-func BeginAt(ctx context.Context, name string, at time.Time, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
-	return otel.Tracer("github.com/fairlead/fairlead").Start(ctx, name, trace.WithTimestamp(at), trace.WithAttributes(attributes...))
+func BeginAt(
+	ctx context.Context,
+	name string,
+	at time.Time,
+	attributes ...attribute.KeyValue,
+) (context.Context, trace.Span) {
+	return otel.Tracer("github.com/fairlead/fairlead").
+		Start(ctx, name, trace.WithTimestamp(at), trace.WithAttributes(attributes...))
 }

@@ -39,7 +39,8 @@ func TestSpansArriveAtACollector(t *testing.T) {
 		t.Fatalf("got %v", enrol)
 	}
 	sign := c.Below(enrol[0], "sign")
-	if len(sign) != 1 || sign[0].GetStatus().GetCode() != tracev1.Status_STATUS_CODE_ERROR || !strings.Contains(sign[0].GetStatus().GetMessage(), "nobody answers") {
+	if len(sign) != 1 || sign[0].GetStatus().GetCode() != tracev1.Status_STATUS_CODE_ERROR ||
+		!strings.Contains(sign[0].GetStatus().GetMessage(), "nobody answers") {
 		t.Errorf("got %v", sign)
 	}
 	if c.Has("hunter2") {
@@ -51,7 +52,12 @@ func TestSpansArriveAtACollector(t *testing.T) {
 func TestATraceGoesOnOverHTTP(t *testing.T) {
 	c := tracetest.Start(t)
 	stop := start(t, c)
-	server := httptest.NewServer(traces.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("fine")) }), "webhook"))
+	server := httptest.NewServer(
+		traces.Handler(
+			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("fine")) }),
+			"webhook",
+		),
+	)
 	defer server.Close()
 	ask := func(ctx context.Context) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/x", strings.NewReader("a body"))

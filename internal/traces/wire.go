@@ -18,9 +18,12 @@ var w3c = propagation.TraceContext{}
 // the address and the result of the request, but no bodies and headers. Requests that belong to no trace pass
 // unchanged: watches, leases, and all requests while tracing is off. Use it with rest.Config.Wrap.
 func Transport(inner http.RoundTripper) http.RoundTripper {
-	return &transport{otelhttp.NewTransport(inner, otelhttp.WithPropagators(w3c), otelhttp.WithFilter(func(r *http.Request) bool {
-		return trace.SpanContextFromContext(r.Context()).IsValid()
-	})), inner}
+	return &transport{
+		otelhttp.NewTransport(inner, otelhttp.WithPropagators(w3c), otelhttp.WithFilter(func(r *http.Request) bool {
+			return trace.SpanContextFromContext(r.Context()).IsValid()
+		})),
+		inner,
+	}
 }
 
 type transport struct {

@@ -99,7 +99,8 @@ type source struct {
 // If maxEdges is 0 or negative, DefaultMaxEdges is used.
 func NewControl(maxEdges int) *Control {
 	return &Control{
-		rate: DefaultRate, maxEdges: cmp.Or(max(0, maxEdges), DefaultMaxEdges), sources: newLRU[netip.Prefix, *source](maxSources), networks: newLRU[netip.Prefix, *bucket](maxNetworks),
+		rate: DefaultRate, maxEdges: cmp.Or(max(0, maxEdges), DefaultMaxEdges), sources: newLRU[netip.Prefix, *source](
+			maxSources), networks: newLRU[netip.Prefix, *bucket](maxNetworks),
 		known: newKnown(), tunnels: newTunnelQuotas(), counts: Counts{map[Reason]uint64{}, map[Reason]uint64{}},
 	}
 }

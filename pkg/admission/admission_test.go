@@ -146,10 +146,12 @@ func TestSources(t *testing.T) {
 	if sum > 4*(200+11*10) {
 		t.Errorf("a /48 got %d connections", sum)
 	}
-	if reason := c.Connection(start.Add(10*time.Second), netip.MustParseAddr("2001:db8:2::1"), admission.Tunnel); reason != admission.Admitted {
+	if reason := c.Connection(start.Add(10*time.Second), netip.MustParseAddr("2001:db8:2::1"),
+		admission.Tunnel); reason != admission.Admitted {
 		t.Errorf("another /48 is refused by %q", reason)
 	}
-	if a, b := admission.Source(netip.MustParseAddr("::ffff:192.0.2.1")), admission.Source(netip.MustParseAddr("192.0.2.1")); a != b {
+	if a, b := admission.Source(netip.MustParseAddr("::ffff:192.0.2.1")), admission.Source(netip.MustParseAddr(
+		"192.0.2.1")); a != b {
 		t.Errorf("%s and %s are two sources", a, b)
 	}
 }

@@ -44,7 +44,12 @@ type pair struct {
 }
 
 func newKnown() known {
-	return known{pairs: map[pairKey]*list.Element{}, recent: list.New(), weights: map[netip.Prefix]int{}, edges: map[model.EdgeRef][]pairKey{}}
+	return known{
+		pairs:   map[pairKey]*list.Element{},
+		recent:  list.New(),
+		weights: map[netip.Prefix]int{},
+		edges:   map[model.EdgeRef][]pairKey{},
+	}
 }
 
 // record records that an edge opened a reverse tunnel from a source.
@@ -131,7 +136,10 @@ func (c *Control) Save() (data []byte, changed bool, err error) {
 	all := make([]saved, 0, len(c.known.pairs))
 	for e := c.known.recent.Back(); e != nil; e = e.Prev() {
 		p := e.Value.(*pair)
-		all = append(all, saved{Source: p.source, Node: p.edge.Node, ID: p.edge.ID, Seen: p.seen.Truncate(time.Second), Weight: p.weight})
+		all = append(
+			all,
+			saved{Source: p.source, Node: p.edge.Node, ID: p.edge.ID, Seen: p.seen.Truncate(time.Second), Weight: p.weight},
+		)
 	}
 	changed, c.known.changed = c.known.changed, false
 	c.mu.Unlock()

@@ -55,7 +55,10 @@ type connections struct {
 
 // ShouldRateLimit implements the service of Envoy's rate limit filter. A request without a source address counts for
 // the invalid address as its source.
-func (s connections) ShouldRateLimit(_ context.Context, request *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+func (s connections) ShouldRateLimit(
+	_ context.Context,
+	request *ratelimitv3.RateLimitRequest,
+) (*ratelimitv3.RateLimitResponse, error) {
 	kind, from := Tunnel, netip.Addr{}
 	for _, descriptor := range request.GetDescriptors() {
 		for _, entry := range descriptor.GetEntries() {
@@ -96,7 +99,8 @@ func (s tunnels) Check(_ context.Context, request *authv3.CheckRequest) (*authv3
 	}
 	ofEdge, ofID := s.Counts(edge)
 	reason := s.Control.Tunnel(time.Now(), Attempt{
-		Edge: edge, Remote: remote, Local: local, Tunnels: s.Tunnels(edge.ID), LiveOfEdge: ofEdge, LiveOfID: ofID, Live: s.Live,
+		Edge: edge, Remote: remote, Local: local, Tunnels: s.Tunnels(edge.ID), LiveOfEdge: ofEdge, LiveOfID: ofID,
+		Live: s.Live,
 	})
 	s.Decided(reason, remote.Addr(), edge)
 	if reason != Admitted {

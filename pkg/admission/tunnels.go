@@ -58,7 +58,11 @@ type pending struct {
 }
 
 func newTunnelQuotas() tunnelQuotas {
-	return tunnelQuotas{edges: newLRU[model.EdgeRef, *bucket](maxQuotas), ids: newLRU[string, *bucket](maxQuotas), pending: map[string][]pending{}}
+	return tunnelQuotas{
+		edges:   newLRU[model.EdgeRef, *bucket](maxQuotas),
+		ids:     newLRU[string, *bucket](maxQuotas),
+		pending: map[string][]pending{},
+	}
 }
 
 // Tunnel decides about a reverse tunnel after TLS. If it admits the reverse tunnel, its source becomes known.
@@ -72,7 +76,10 @@ func (c *Control) Tunnel(now time.Time, a Attempt) Reason {
 
 func (c *Control) tunnel(now time.Time, a Attempt) Reason {
 	q, id := &c.tunnels, a.Edge.ID
-	waiting := slices.DeleteFunc(q.pending[id], func(p pending) bool { return !now.Before(p.until) || a.Live(p.remote, p.local) })
+	waiting := slices.DeleteFunc(
+		q.pending[id],
+		func(p pending) bool { return !now.Before(p.until) || a.Live(p.remote, p.local) },
+	)
 	q.pending[id] = waiting
 	ofEdge := 0
 	for _, p := range waiting {

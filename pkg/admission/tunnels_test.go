@@ -24,7 +24,8 @@ type gateway struct {
 func newGateway(maxEdges int) *gateway {
 	return &gateway{
 		control: admission.NewControl(maxEdges), delay: 250 * time.Millisecond,
-		live: map[netip.AddrPort]model.EdgeRef{}, due: map[netip.AddrPort]time.Time{}, edges: map[netip.AddrPort]model.EdgeRef{},
+		live: map[netip.AddrPort]model.EdgeRef{}, due: map[netip.AddrPort]time.Time{},
+		edges: map[netip.AddrPort]model.EdgeRef{},
 	}
 }
 
@@ -114,7 +115,8 @@ func TestAnEdgeWithinItsLimitsIsNeverRejected(t *testing.T) {
 				openAll(t, g, edge, now, each)
 				openAll(t, g, edge, now.Add(2*time.Second), each)
 			},
-			"it restarts three times, and its sockets end with it": func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time) {
+			"it restarts three times, and its sockets end with " +
+				"it": func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time) {
 				for range 4 {
 					openAll(t, g, edge, now, each)
 					now = now.Add(2 * time.Second)
@@ -127,7 +129,8 @@ func TestAnEdgeWithinItsLimitsIsNeverRejected(t *testing.T) {
 				now = now.Add(time.Second)
 				openAll(t, g, edge, now, 2*each)
 			},
-			"each of its tunnels is lost and dialled again every second": func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time) {
+			"each of its tunnels is lost and dialled again every " +
+				"second": func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time) {
 				for range 30 {
 					openAll(t, g, edge, now, each)
 					now = now.Add(time.Second)
@@ -135,7 +138,14 @@ func TestAnEdgeWithinItsLimitsIsNeverRejected(t *testing.T) {
 						g.live[remote] = edge
 					}
 					clear(g.due)
-					g.control.Tunnel(now, admission.Attempt{Edge: model.EdgeRef{ID: edge.ID}, Tunnels: each, Live: func(netip.AddrPort, netip.AddrPort) bool { return true }})
+					g.control.Tunnel(
+						now,
+						admission.Attempt{
+							Edge:    model.EdgeRef{ID: edge.ID},
+							Tunnels: each,
+							Live:    func(netip.AddrPort, netip.AddrPort) bool { return true },
+						},
+					)
 					clear(g.live)
 				}
 			},
@@ -174,7 +184,12 @@ func TestExcess(t *testing.T) {
 	add := func(node, id string, n int, since time.Duration) {
 		for i := range n {
 			all = append(all, admission.Live{
-				Key: fmt.Sprintf("%s-%s-%d", id, node, i), Edge: model.EdgeRef{Node: node, ID: id}, Since: start.Add(since + time.Duration(i)*time.Second),
+				Key: fmt.Sprintf(
+					"%s-%s-%d",
+					id,
+					node,
+					i,
+				), Edge: model.EdgeRef{Node: node, ID: id}, Since: start.Add(since + time.Duration(i)*time.Second),
 			})
 		}
 	}

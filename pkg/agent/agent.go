@@ -98,7 +98,14 @@ func New(config Config, log *slog.Logger) (*Agent, error) {
 	if err := config.complete(); err != nil {
 		return nil, err
 	}
-	a := &Agent{config: config, log: log, sds: identity.NewSecretServer(), envoy: status.NewHealth(), figures: newFigures(), beats: heartbeat.New()}
+	a := &Agent{
+		config:  config,
+		log:     log,
+		sds:     identity.NewSecretServer(),
+		envoy:   status.NewHealth(),
+		figures: newFigures(),
+		beats:   heartbeat.New(),
+	}
 	if config.Gateway != nil {
 		a.envoy.SetWaiting("the tunnels of other gateways are not queried yet")
 	}
@@ -131,7 +138,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	var socket net.Listener
-	if err := a.whenRoom(ctx, func() (err error) { socket, err = listenUnix(a.config.path(envoy.AgentSocket)); return err }); err != nil {
+	if err := a.whenRoom(ctx, func() (err error) {
+		socket, err = listenUnix(a.config.path(
+			envoy.AgentSocket))
+		return err
+	}); err != nil {
 		return unlessEnded(ctx, err)
 	}
 	defer socket.Close()
@@ -198,7 +209,10 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 	if a.gateway != nil {
 		m := a.members[0]
 		group.Go(func() error {
-			return a.gateway.Run(work, gateway.Member{Store: m.store, Subject: m.current, Carries: a.carries, Await: a.envoy.SetWaiting})
+			return a.gateway.Run(
+				work,
+				gateway.Member{Store: m.store, Subject: m.current, Carries: a.carries, Await: a.envoy.SetWaiting},
+			)
 		})
 	}
 	if health != nil {

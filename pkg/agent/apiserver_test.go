@@ -41,7 +41,16 @@ func newAPIServer(c *control, id, name string) *apiserver {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	chain, err := ca.Issue(key.Public(), certs.Leaf{CommonName: name, DNSNames: []string{hostname}, Server: true, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour)})
+	chain, err := ca.Issue(
+		key.Public(),
+		certs.Leaf{
+			CommonName: name,
+			DNSNames:   []string{hostname},
+			Server:     true,
+			NotBefore:  time.Now().Add(-time.Minute),
+			NotAfter:   time.Now().Add(time.Hour),
+		},
+	)
 	if err != nil {
 		c.t.Fatal(err)
 	}

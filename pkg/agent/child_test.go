@@ -99,14 +99,22 @@ func runChild(settings string) error {
 }
 
 func (c child) gateway() *gateway.Config {
-	return &gateway.Config{Domain: domain, Name: name, Way: way(c.XDSServer), Servers: c.XDSServer, ReadyDeadline: c.Deadline, Bind: c.Bind, Credential: func() (enrolclient.GatewayCredential, []byte, error) {
-		token, err := os.ReadFile(c.TokenFile)
-		if err != nil {
-			return enrolclient.GatewayCredential{}, nil, err
-		}
-		ca, err := os.ReadFile(c.CAFile)
-		return enrolclient.GatewayCredential{Token: string(token)}, ca, err
-	}}
+	return &gateway.Config{
+		Domain:        domain,
+		Name:          name,
+		Way:           way(c.XDSServer),
+		Servers:       c.XDSServer,
+		ReadyDeadline: c.Deadline,
+		Bind:          c.Bind,
+		Credential: func() (enrolclient.GatewayCredential, []byte, error) {
+			token, err := os.ReadFile(c.TokenFile)
+			if err != nil {
+				return enrolclient.GatewayCredential{}, nil, err
+			}
+			ca, err := os.ReadFile(c.CAFile)
+			return enrolclient.GatewayCredential{Token: string(token)}, ca, err
+		},
+	}
 }
 
 func (c child) edge(e childEdge) (edge.Config, error) {
@@ -115,7 +123,8 @@ func (c child) edge(e childEdge) (edge.Config, error) {
 		return edge.Config{}, err
 	}
 	return edge.Config{
-		Domain: domain, Way: &dial.Way{Addresses: e.To, Proxy: proxy}, Gateways: e.Dial, APIServers: e.APIServers, Targets: e.Targets,
+		Domain: domain, Way: &dial.Way{Addresses: e.To, Proxy: proxy}, Gateways: e.Dial, APIServers: e.APIServers,
+		Targets: e.Targets,
 		Credential: func() (edge.Credential, error) {
 			token, err := os.ReadFile(e.TokenFile)
 			if err != nil {

@@ -57,7 +57,11 @@ func (c *Config) completeFolders() error {
 	}
 	// sun_path has 108 bytes with a final 0: unix(7).
 	if n := len(c.path(envoy.AgentSocket)); n > 107 {
-		return fmt.Errorf("checking folder of sockets: the path %s is too long by %d bytes for the sockets in it", c.RuntimeDir, n-107)
+		return fmt.Errorf(
+			"checking folder of sockets: the path %s is too long by %d bytes for the sockets in it",
+			c.RuntimeDir,
+			n-107,
+		)
 	}
 	return nil
 }
@@ -81,7 +85,11 @@ func (c Config) makeFolders() error {
 		}
 	}
 	if err := unix.Access(c.RuntimeDir, unix.W_OK); errors.Is(err, syscall.EROFS) {
-		return fmt.Errorf("checking folder of sockets: %s is on a read-only disk: set --runtime-dir to a writable one, such as /run/fairlead; the state folder may stay read-only", c.RuntimeDir)
+		return fmt.Errorf(
+			"checking folder of sockets: %s is on a read-only disk: set --runtime-dir to a writable one, such as "+
+				"/run/fairlead; the state folder may stay read-only",
+			c.RuntimeDir,
+		)
 	}
 	return nil
 }

@@ -24,7 +24,10 @@ func TestTwoAgentsDoNotShareAFolder(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a, err := New(Config{Edges: []edge.Config{{Domain: domain}}, StateDir: dir, RuntimeDir: runtime, Envoy: os.Args[0]}, nil)
+			a, err := New(
+				Config{Edges: []edge.Config{{Domain: domain}}, StateDir: dir, RuntimeDir: runtime, Envoy: os.Args[0]},
+				nil,
+			)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -48,14 +51,29 @@ func TestNewRejectsAnInvalidConfiguration(t *testing.T) {
 		in      Config
 		wantErr string
 	}{
-		"no state folder":                      {in: Config{Edges: edge}, wantErr: "state folder"},
-		"a folder too long for sockets":        {in: Config{Edges: edge, StateDir: "/" + strings.Repeat("a", 100)}, wantErr: "too long by 5"},
-		"a runtime folder too long for them":   {in: Config{Edges: edge, StateDir: "/a", RuntimeDir: "/" + strings.Repeat("a", 100)}, wantErr: "too long by 5"},
-		"a negative number of Envoy's workers": {in: Config{Edges: edge, StateDir: "/a", Concurrency: -1}, wantErr: "workers"},
-		"a negative time to drain":             {in: Config{Edges: edge, StateDir: "/a", DrainTimeout: -1}, wantErr: "drain"},
-		"a program that is not there":          {in: Config{Edges: edge, StateDir: "/a", Envoy: "/a/envoy"}, wantErr: "finding Envoy"},
-		"neither an edge nor a gateway":        {in: Config{StateDir: "/a"}, wantErr: "either an edge or a gateway"},
-		"both an edge and a gateway":           {in: Config{StateDir: "/a", Edges: edge, Gateway: &gateway.Config{}}, wantErr: "either an edge or a gateway"},
+		"no state folder": {in: Config{Edges: edge}, wantErr: "state folder"},
+		"a folder too long for sockets": {
+			in:      Config{Edges: edge, StateDir: "/" + strings.Repeat("a", 100)},
+			wantErr: "too long by 5",
+		},
+		"a runtime folder too long for them": {
+			in:      Config{Edges: edge, StateDir: "/a", RuntimeDir: "/" + strings.Repeat("a", 100)},
+			wantErr: "too long by 5",
+		},
+		"a negative number of Envoy's workers": {
+			in:      Config{Edges: edge, StateDir: "/a", Concurrency: -1},
+			wantErr: "workers",
+		},
+		"a negative time to drain": {in: Config{Edges: edge, StateDir: "/a", DrainTimeout: -1}, wantErr: "drain"},
+		"a program that is not there": {
+			in:      Config{Edges: edge, StateDir: "/a", Envoy: "/a/envoy"},
+			wantErr: "finding Envoy",
+		},
+		"neither an edge nor a gateway": {in: Config{StateDir: "/a"}, wantErr: "either an edge or a gateway"},
+		"both an edge and a gateway": {
+			in:      Config{StateDir: "/a", Edges: edge, Gateway: &gateway.Config{}},
+			wantErr: "either an edge or a gateway",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +126,10 @@ func TestAnEnrolmentUsesTheFolderOfItsTunnel(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			e := edge.Config{Domain: domain, Credential: func() (edge.Credential, error) { return edge.Credential{ID: tc.id}, nil }}
+			e := edge.Config{
+				Domain:     domain,
+				Credential: func() (edge.Credential, error) { return edge.Credential{ID: tc.id}, nil },
+			}
 			if got := filepath.Base(a.folderOf(e)); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}

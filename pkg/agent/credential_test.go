@@ -23,17 +23,81 @@ func TestANewCredentialDropsAnIdentityThatIsNotItsOwn(t *testing.T) {
 		signer    *control // of the identity in the store
 		keep      bool
 	}{
-		"the same":                             {then: edge.Credential{ID: edgeSubject.ID, CA: oldCA}, now: edge.Credential{ID: edgeSubject.ID, CA: oldCA}, bundle: oldCA, signer: c, keep: true},
-		"one without an id, as before":         {then: edge.Credential{CA: oldCA}, now: edge.Credential{CA: oldCA}, bundle: oldCA, signer: c, keep: true},
-		"another tunnel's":                     {then: edge.Credential{CA: oldCA}, now: edge.Credential{ID: model.NewID(), CA: oldCA}, bundle: oldCA, signer: c},
-		"one that can't be read":               {then: edge.Credential{CA: oldCA}, readErr: errors.New("gone"), bundle: oldCA, signer: c, keep: true},
-		"another installation's, by its CA":    {then: edge.Credential{CA: oldCA}, now: edge.Credential{CA: otherCA}, bundle: oldCA, signer: c},
-		"one without a CA":                     {then: edge.Credential{CA: oldCA}, now: edge.Credential{}, bundle: oldCA, signer: c, keep: true},
-		"one with a broken CA":                 {then: edge.Credential{CA: oldCA}, now: edge.Credential{CA: []byte("x")}, bundle: oldCA, signer: c, keep: true},
-		"the same, after a CA rotation":        {then: edge.Credential{CA: oldCA}, now: edge.Credential{CA: oldCA}, bundle: newCA, signer: after, keep: true},
-		"a newer one, after a CA rotation":     {then: edge.Credential{CA: oldCA}, now: edge.Credential{CA: newCA}, bundle: newCA, signer: after, keep: true},
-		"a newer one, in a CA rotation":        {then: edge.Credential{CA: oldCA}, now: edge.Credential{CA: newCA}, bundle: slices.Concat(oldCA, newCA), signer: c, keep: true},
-		"a newer one, before the store's turn": {then: edge.Credential{CA: oldCA}, now: edge.Credential{CA: slices.Concat(newCA, oldCA)}, bundle: oldCA, signer: c, keep: true},
+		"the same": {
+			then:   edge.Credential{ID: edgeSubject.ID, CA: oldCA},
+			now:    edge.Credential{ID: edgeSubject.ID, CA: oldCA},
+			bundle: oldCA,
+			signer: c,
+			keep:   true,
+		},
+		"one without an id, as before": {
+			then:   edge.Credential{CA: oldCA},
+			now:    edge.Credential{CA: oldCA},
+			bundle: oldCA,
+			signer: c,
+			keep:   true,
+		},
+		"another tunnel's": {
+			then:   edge.Credential{CA: oldCA},
+			now:    edge.Credential{ID: model.NewID(), CA: oldCA},
+			bundle: oldCA,
+			signer: c,
+		},
+		"one that can't be read": {
+			then:    edge.Credential{CA: oldCA},
+			readErr: errors.New("gone"),
+			bundle:  oldCA,
+			signer:  c,
+			keep:    true,
+		},
+		"another installation's, by its CA": {
+			then:   edge.Credential{CA: oldCA},
+			now:    edge.Credential{CA: otherCA},
+			bundle: oldCA,
+			signer: c,
+		},
+		"one without a CA": {
+			then:   edge.Credential{CA: oldCA},
+			now:    edge.Credential{},
+			bundle: oldCA,
+			signer: c,
+			keep:   true,
+		},
+		"one with a broken CA": {
+			then:   edge.Credential{CA: oldCA},
+			now:    edge.Credential{CA: []byte("x")},
+			bundle: oldCA,
+			signer: c,
+			keep:   true,
+		},
+		"the same, after a CA rotation": {
+			then:   edge.Credential{CA: oldCA},
+			now:    edge.Credential{CA: oldCA},
+			bundle: newCA,
+			signer: after,
+			keep:   true,
+		},
+		"a newer one, after a CA rotation": {
+			then:   edge.Credential{CA: oldCA},
+			now:    edge.Credential{CA: newCA},
+			bundle: newCA,
+			signer: after,
+			keep:   true,
+		},
+		"a newer one, in a CA rotation": {
+			then:   edge.Credential{CA: oldCA},
+			now:    edge.Credential{CA: newCA},
+			bundle: slices.Concat(oldCA, newCA),
+			signer: c,
+			keep:   true,
+		},
+		"a newer one, before the store's turn": {
+			then:   edge.Credential{CA: oldCA},
+			now:    edge.Credential{CA: slices.Concat(newCA, oldCA)},
+			bundle: oldCA,
+			signer: c,
+			keep:   true,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -12,9 +12,22 @@ func TestADrainWaitsForOpenStreams(t *testing.T) {
 		stops       func(gateway, edge *agentProcess) *agentProcess
 		cut         bool
 	}{
-		"when the edge is told to stop":           {life: 4 * time.Second, drain: 10 * time.Second, stops: func(_, edge *agentProcess) *agentProcess { return edge }},
-		"when the gateway is told to stop":        {life: 6 * time.Second, drain: 12 * time.Second, stops: func(gateway, _ *agentProcess) *agentProcess { return gateway }},
-		"unless it takes longer than it may take": {life: 10 * time.Second, drain: 2 * time.Second, stops: func(_, edge *agentProcess) *agentProcess { return edge }, cut: true},
+		"when the edge is told to stop": {
+			life:  4 * time.Second,
+			drain: 10 * time.Second,
+			stops: func(_, edge *agentProcess) *agentProcess { return edge },
+		},
+		"when the gateway is told to stop": {
+			life:  6 * time.Second,
+			drain: 12 * time.Second,
+			stops: func(gateway, _ *agentProcess) *agentProcess { return gateway },
+		},
+		"unless it takes longer than it may take": {
+			life:  10 * time.Second,
+			drain: 2 * time.Second,
+			stops: func(_, edge *agentProcess) *agentProcess { return edge },
+			cut:   true,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

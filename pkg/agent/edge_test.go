@@ -34,7 +34,8 @@ func TestAnEdgeCarriesRequestsAndReports(t *testing.T) {
 			return err
 		case r.GetForm() == "" || r.GetVersion() == "" || r.GetLastError() != "":
 			return fmt.Errorf("it says %v", r)
-		case !r.GetApiServer().GetHealthy() || r.GetApiServer().GetAddress() != a.String() || len(r.GetApiServer().GetCertificateNames()) != 1:
+		case !r.GetApiServer().GetHealthy() || r.GetApiServer().GetAddress() != a.String() || len(
+			r.GetApiServer().GetCertificateNames()) != 1:
 			return fmt.Errorf("of the apiserver it says %v", r.GetApiServer())
 		}
 		return nil
@@ -151,7 +152,8 @@ func TestAnEdgeRejectsATargetThatItsOwnerDoesNotAllow(t *testing.T) {
 	wc.APIServer = other
 	edge.publish(wc)
 	edge.state("the status names it", func(s state) error {
-		if said := s.Memberships[0].LastError; !strings.Contains(said, other.String()) || !strings.Contains(said, "--allow-target") {
+		if said := s.Memberships[0].LastError; !strings.Contains(said, other.String()) ||
+			!strings.Contains(said, "--allow-target") {
 			return errors.New("it does not")
 		}
 		return nil
@@ -201,7 +203,8 @@ func TestACrashOfEnvoyIsReported(t *testing.T) {
 	edge.ready(pid)
 	edge.works(a)
 	envoytest.Eventually(t, "it is reported", func() error {
-		if r, err := edge.edges.last(); err != nil || !strings.Contains(r.GetLastError(), "Envoy: ended by signal segmentation fault, 1 times") {
+		if r, err := edge.edges.last(); err != nil ||
+			!strings.Contains(r.GetLastError(), "Envoy: ended by signal segmentation fault, 1 times") {
 			return fmt.Errorf("got %v, %w", r, err)
 		}
 		return nil

@@ -37,14 +37,27 @@ func (a *Agent) registry() *prometheus.Registry {
 	if a.config.Gateway != nil {
 		program = metrics.GatewayAgent
 	}
-	own.Observe(a.collect, "fairlead_agent_ready", "fairlead_agent_memberships", "fairlead_agent_enrolled", "fairlead_agent_connected",
-		"fairlead_agent_cached", "fairlead_agent_leaf_expiry_timestamp_seconds", "fairlead_agent_troubles", "fairlead_agent_configuration_refused",
-		"fairlead_agent_configuration_answers_total", "fairlead_agent_last_report_timestamp_seconds", "fairlead_agent_envoy_running", "fairlead_agent_envoy_answers")
+	own.Observe(
+		a.collect,
+		"fairlead_agent_ready",
+		"fairlead_agent_memberships",
+		"fairlead_agent_enrolled",
+		"fairlead_agent_connected",
+		"fairlead_agent_cached",
+		"fairlead_agent_leaf_expiry_timestamp_seconds",
+		"fairlead_agent_troubles",
+		"fairlead_agent_configuration_refused",
+		"fairlead_agent_configuration_answers_total",
+		"fairlead_agent_last_report_timestamp_seconds",
+		"fairlead_agent_envoy_running",
+		"fairlead_agent_envoy_answers",
+	)
 	if a.config.Gateway != nil {
 		own.Observe(func(emit metrics.Emit) { a.gateway.EmitTunnels(emit, a.config.PerCluster) }, gateway.Figures...)
 		own.Observe(a.gateway.EmitAdmissions, gateway.AdmissionFigures...)
 	} else {
-		own.Observe(a.collectAPIServers, "fairlead_edge_apiservers", "fairlead_edge_apiserver_leaf_expiry_timestamp_seconds", "fairlead_edge_apiserver_healthy")
+		own.Observe(a.collectAPIServers, "fairlead_edge_apiservers", "fairlead_edge_apiserver_leaf_expiry_timestamp_seconds",
+			"fairlead_edge_apiserver_healthy")
 	}
 	r := metrics.NewRegistry(program)
 	r.MustRegister(a.figures, own)
@@ -136,7 +149,12 @@ type reporting struct {
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (r reporting) NewStream(ctx context.Context, d *grpc.StreamDesc, method string, o ...grpc.CallOption) (grpc.ClientStream, error) {
+func (r reporting) NewStream(
+	ctx context.Context,
+	d *grpc.StreamDesc,
+	method string,
+	o ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	stream, err := r.ClientConnInterface.NewStream(ctx, d, method, o...)
 	return noting{stream, r.sent}, err
 }

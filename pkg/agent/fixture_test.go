@@ -86,7 +86,9 @@ func (c *control) tunnel(cluster, id string, apiservers ...model.Endpoint) strin
 	c.mu.Lock()
 	c.tokens[token] = id
 	c.mu.Unlock()
-	c.publish(model.WorkloadCluster{Key: key, ID: id, Hostname: hostname, APIServer: apiservers[0], Others: apiservers[1:]})
+	c.publish(
+		model.WorkloadCluster{Key: key, ID: id, Hostname: hostname, APIServer: apiservers[0], Others: apiservers[1:]},
+	)
 	return token
 }
 
@@ -183,7 +185,14 @@ func (c *control) Issue(_ context.Context, r enrolserver.IssueRequest) ([]byte, 
 }
 
 func leaf(s model.Subject, begin, end time.Time) certs.Leaf {
-	return certs.Leaf{CommonName: s.Node, DNSNames: domain.DNSNames(s), Server: true, Client: true, NotBefore: begin, NotAfter: end}
+	return certs.Leaf{
+		CommonName: s.Node,
+		DNSNames:   domain.DNSNames(s),
+		Server:     true,
+		Client:     true,
+		NotBefore:  begin,
+		NotAfter:   end,
+	}
 }
 
 // identity returns a new identity with a leaf of this CA.

@@ -81,7 +81,12 @@ func (a *Agent) replaceEnvoy(probe *watchdog.Probe) {
 	pid, err := probe.Kill()
 	switch {
 	case errors.Is(err, watchdog.ErrUnknownProcess):
-		a.log.Error("cannot kill hanging Envoy: its process is not visible here: restart its container, or let it share a process namespace with the agent", "error", err)
+		a.log.Error(
+			"cannot kill hanging Envoy: its process is not visible here: restart its container, or let it share a process "+
+				"namespace with the agent",
+			"error",
+			err,
+		)
 	case err != nil:
 		a.log.Error("cannot kill hanging Envoy", "pid", pid, "error", err)
 	default:

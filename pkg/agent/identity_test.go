@@ -30,7 +30,12 @@ func (c *control) edgeWith(credential func() (edge.Credential, error)) *edge.Rol
 
 func (c *control) edgeIn(dir string, s *status.Status, credential func() (edge.Credential, error)) *edge.Role {
 	c.t.Helper()
-	e, err := edge.NewRole(edge.Config{Domain: domain, Way: way(c.address), Credential: credential}, dir, s, slog.New(slog.DiscardHandler))
+	e, err := edge.NewRole(
+		edge.Config{Domain: domain, Way: way(c.address), Credential: credential},
+		dir,
+		s,
+		slog.New(slog.DiscardHandler),
+	)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -50,19 +55,70 @@ func TestHowAnIdentityIsObtained(t *testing.T) {
 		refused    bool
 		wantErr    string
 	}{
-		"nothing on disk: by token":                              {wantTokens: 1},
-		"a valid leaf: by its key":                               {begin: -hour, end: hour},
-		"a leaf that expired today: by its key":                  {begin: -2 * hour, end: -hour},
-		"a leaf that expired long ago: by token":                 {begin: -100 * hour, end: -50 * hour, wantTokens: 1},
-		"a leaf that expired long ago, and a token that is over": {begin: -100 * hour, end: -50 * hour, badToken: true, wantTokens: 1, refused: true, wantErr: "used up"},
-		"a valid leaf of a tunnel that has ended: by token":      {begin: -hour, end: hour, ended: true, wantTokens: 1, refused: true, wantErr: "used up"},
-		"a valid leaf that the signer denies: the token is kept": {begin: -hour, end: hour, err: enrolserver.ErrDenied, refused: true, wantErr: "denied"},
-		"an expired leaf that the signer denies":                 {begin: -2 * hour, end: -hour, err: enrolserver.ErrDenied, refused: true, wantErr: "denied"},
-		"a valid leaf and a server that starts":                  {begin: -hour, end: hour, starts: true, wantErr: "has not read the tunnels yet"},
-		"an expired leaf and a server that starts":               {begin: -2 * hour, end: -hour, starts: true, wantErr: "has not read the tunnels yet"},
-		"a valid leaf and no control channel: the token is kept": {begin: -hour, end: hour, down: true, wantErr: "renewing certificate of edge-a"},
-		"an expired leaf and no control channel":                 {begin: -2 * hour, end: -hour, down: true, wantErr: "connection refused"},
-		"nothing on disk and a token that is over":               {badToken: true, wantTokens: 1, refused: true, wantErr: "used up"},
+		"nothing on disk: by token":              {wantTokens: 1},
+		"a valid leaf: by its key":               {begin: -hour, end: hour},
+		"a leaf that expired today: by its key":  {begin: -2 * hour, end: -hour},
+		"a leaf that expired long ago: by token": {begin: -100 * hour, end: -50 * hour, wantTokens: 1},
+		"a leaf that expired long ago, and a token that is over": {
+			begin:      -100 * hour,
+			end:        -50 * hour,
+			badToken:   true,
+			wantTokens: 1,
+			refused:    true,
+			wantErr:    "used up",
+		},
+		"a valid leaf of a tunnel that has ended: by token": {
+			begin:      -hour,
+			end:        hour,
+			ended:      true,
+			wantTokens: 1,
+			refused:    true,
+			wantErr:    "used up",
+		},
+		"a valid leaf that the signer denies: the token is kept": {
+			begin:   -hour,
+			end:     hour,
+			err:     enrolserver.ErrDenied,
+			refused: true,
+			wantErr: "denied",
+		},
+		"an expired leaf that the signer denies": {
+			begin:   -2 * hour,
+			end:     -hour,
+			err:     enrolserver.ErrDenied,
+			refused: true,
+			wantErr: "denied",
+		},
+		"a valid leaf and a server that starts": {
+			begin:   -hour,
+			end:     hour,
+			starts:  true,
+			wantErr: "has not read the tunnels yet",
+		},
+		"an expired leaf and a server that starts": {
+			begin:   -2 * hour,
+			end:     -hour,
+			starts:  true,
+			wantErr: "has not read the tunnels yet",
+		},
+		"a valid leaf and no control channel: the token is kept": {
+			begin:   -hour,
+			end:     hour,
+			down:    true,
+			wantErr: "renewing certificate of edge-a",
+		},
+		"an expired leaf and no control channel": {
+			begin:   -2 * hour,
+			end:     -hour,
+			down:    true,
+			wantErr: "connection refused",
+		},
+		"nothing on disk and a token that is over": {
+			badToken:   true,
+			wantTokens: 1,
+			refused:    true,
+			wantErr:    "used up",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -103,11 +159,21 @@ func TestAForeignIdentityIsRemoved(t *testing.T) {
 		subject model.Subject
 		keep    bool
 	}{
-		"an edge's leaf for an edge":            {in: edgeOf(domain), subject: edgeSubject, keep: true},
-		"a gateway's leaf for an edge":          {in: edgeOf(domain), subject: model.Subject{Role: model.RoleGateway, Node: name}},
-		"a leaf of another domain":              {in: edgeOf("tunnels.example.org"), subject: edgeSubject},
-		"this gateway's leaf for a gateway":     {in: gatewayOf, subject: model.Subject{Role: model.RoleGateway, Node: name}, keep: true},
-		"another gateway's leaf for a gateway":  {in: gatewayOf, subject: model.Subject{Role: model.RoleGateway, Node: "gateway-1"}},
+		"an edge's leaf for an edge": {in: edgeOf(domain), subject: edgeSubject, keep: true},
+		"a gateway's leaf for an edge": {
+			in:      edgeOf(domain),
+			subject: model.Subject{Role: model.RoleGateway, Node: name},
+		},
+		"a leaf of another domain": {in: edgeOf("tunnels.example.org"), subject: edgeSubject},
+		"this gateway's leaf for a gateway": {
+			in:      gatewayOf,
+			subject: model.Subject{Role: model.RoleGateway, Node: name},
+			keep:    true,
+		},
+		"another gateway's leaf for a gateway": {
+			in:      gatewayOf,
+			subject: model.Subject{Role: model.RoleGateway, Node: "gateway-1"},
+		},
 		"an edge's leaf for a gateway":          {in: gatewayOf, subject: edgeSubject},
 		"the xds-server's own leaf for an edge": {in: edgeOf(domain), subject: model.ControlSubject()},
 	}
@@ -141,7 +207,8 @@ func TestATokenOfAnotherTunnelIsRejectedAndNotUsedUp(t *testing.T) {
 	i := testIdentities(t, e)
 	for range 3 {
 		_, _, err := i.Renew(t.Context())
-		if !errors.Is(err, certs.ErrRefused) || !strings.Contains(err.Error(), wanted) || !strings.Contains(err.Error(), edgeSubject.ID) {
+		if !errors.Is(err, certs.ErrRefused) || !strings.Contains(err.Error(), wanted) ||
+			!strings.Contains(err.Error(), edgeSubject.ID) {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -163,9 +230,17 @@ func edgeOf(d model.TunnelDomain) func(*control) role {
 }
 
 func gatewayOf(c *control) role {
-	return &gateway.Role{Config: gateway.Config{Domain: domain, Name: name, Way: way(c.address), Bind: c.bind, Credential: func() (enrolclient.GatewayCredential, []byte, error) {
-		return enrolclient.GatewayCredential{Token: c.token}, c.ca.CertPEM(), nil
-	}}}
+	return &gateway.Role{
+		Config: gateway.Config{
+			Domain: domain,
+			Name:   name,
+			Way:    way(c.address),
+			Bind:   c.bind,
+			Credential: func() (enrolclient.GatewayCredential, []byte, error) {
+				return enrolclient.GatewayCredential{Token: c.token}, c.ca.CertPEM(), nil
+			},
+		},
+	}
 }
 
 // renewer is a Renewer with its folder.

@@ -98,13 +98,15 @@ func TestInspectionShowsTheConfigurationOfEnvoys(t *testing.T) {
 	}
 	var fleet collect.Fleet
 	eventually.True(t, time.Minute, "the tunnels are known with their round-trip times", func() (err error) {
-		if fleet, err = servers.Fleet(t.Context(), edgeSubject.ID); err != nil || len(fleet.Tunnels) < 2 || len(fleet.Edges) != 1 {
+		if fleet, err = servers.Fleet(t.Context(), edgeSubject.ID); err != nil || len(fleet.Tunnels) < 2 ||
+			len(fleet.Edges) != 1 {
 			return fmt.Errorf("%w, %+v", err, fleet)
 		}
 		return nil
 	})
 	for _, tunnel := range fleet.Tunnels {
-		if tunnel.RTT <= 0 || tunnel.RTT > 10*time.Second || tunnel.Worker == "" || time.Since(tunnel.Since) > time.Hour || tunnel.ID != edgeSubject.ID {
+		if tunnel.RTT <= 0 || tunnel.RTT > 10*time.Second || tunnel.Worker == "" || time.Since(tunnel.Since) > time.Hour ||
+			tunnel.ID != edgeSubject.ID {
 			t.Errorf("got %+v", tunnel)
 		}
 	}
@@ -191,7 +193,8 @@ func (c *control) runsWhatWasSent(servers *collect.Servers, node collect.Node) {
 			c.t.Errorf("%s runs %+v of %s, was sent version %s", node.Name, r, sent.Name, sent.Version)
 			continue
 		}
-		if r.Form == "" && sent.TypeURL == resourcev3.ClusterType && !proto.Equal(clusterFrom(c.t, r.Config), unpacked(c.t, sent)) {
+		if r.Form == "" && sent.TypeURL == resourcev3.ClusterType &&
+			!proto.Equal(clusterFrom(c.t, r.Config), unpacked(c.t, sent)) {
 			c.t.Errorf("%s runs another form of %s", node.Name, sent.Name)
 		}
 	}
@@ -250,7 +253,8 @@ func TestInspectionShowsWhatAnEnvoyRejects(t *testing.T) {
 			if refused {
 				t.Errorf("%s is refused too: %s", r.Name, r.Refusal)
 			}
-		case !strings.Contains(r.Refusal, "cannot bind") || r.Refused != r.Version || r.Since.Before(began.Add(-time.Minute)) || r.Since.After(time.Now().Add(time.Second)):
+		case !strings.Contains(r.Refusal, "cannot bind") || r.Refused != r.Version || r.Since.Before(
+			began.Add(-time.Minute)) || r.Since.After(time.Now().Add(time.Second)):
 			t.Errorf("got %+v", r)
 		}
 	}

@@ -30,17 +30,22 @@ func joinedEdge(path string) (edge.Config, error) {
 	if err != nil {
 		return edge.Config{}, err
 	}
-	return edge.Config{Domain: model.TunnelDomain(file.TunnelDomain), Way: &dial.Way{Addresses: []model.Endpoint{to}}, Credential: func() (edge.Credential, error) {
-		file, err := edge.ReadBootstrapFile(path)
-		return edge.Credential{Token: file.Token, ID: file.ID, CA: []byte(file.CA)}, err
-	}}, nil
+	return edge.Config{
+		Domain: model.TunnelDomain(file.TunnelDomain),
+		Way:    &dial.Way{Addresses: []model.Endpoint{to}},
+		Credential: func() (edge.Credential, error) {
+			file, err := edge.ReadBootstrapFile(path)
+			return edge.Credential{Token: file.Token, ID: file.ID, CA: []byte(file.CA)}, err
+		},
+	}, nil
 }
 
 // bootstrapFile returns the bootstrap file of edgeSubject's tunnel at this installation.
 func (c *control) bootstrapFile() []byte {
 	c.t.Helper()
 	data, err := yaml.Marshal(edge.BootstrapFile{
-		ID: edgeSubject.ID, Gateway: edge.Addresses{c.bind.Public.String()}, TunnelDomain: string(domain), Token: c.token, CA: string(c.ca.CertPEM()),
+		ID: edgeSubject.ID, Gateway: edge.Addresses{c.bind.Public.String()}, TunnelDomain: string(domain), Token: c.token,
+		CA: string(c.ca.CertPEM()),
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -96,7 +101,9 @@ func TestAnEdgeJoinsATunnelWhileItRuns(t *testing.T) {
 	stream := edge.stream(a, 8*time.Second) // the stream must not break
 	joined := edge.mustJoin(to.control)
 	edge.state("it is connected to both", func(s state) error {
-		if len(s.Memberships) != 2 || !s.Memberships[0].Connected || !s.Memberships[1].Connected || s.Memberships[1].Node != joined.Node || s.Memberships[1].Joined != joined.Name {
+		if len(s.Memberships) != 2 || !s.Memberships[0].Connected || !s.Memberships[1].Connected ||
+			s.Memberships[1].Node != joined.Node ||
+			s.Memberships[1].Joined != joined.Name {
 			return errors.New("it is not")
 		}
 		return nil
@@ -159,7 +166,10 @@ func (p *place) leaves(joined edge.Joined, to *place, a *apiserver) {
 		return nil
 	})
 	envoytest.Eventually(p.t, "its tunnel and its key are gone", func() error {
-		if _, err := os.Stat(filepath.Join(p.child.StateDir, edge.JoinedFolder, joined.Name)); !errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(p.child.StateDir, edge.JoinedFolder, joined.Name)); !errors.Is(
+			err,
+			os.ErrNotExist,
+		) {
 			return fmt.Errorf("the folder is there: %w", err)
 		}
 		if to.once(p.t.Context(), a) == nil {
@@ -224,7 +234,9 @@ func TestJoinReportsWhyItFailed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	secret := "fl1.not-the-token"
-	if _, err := edge.Join(ctx, at.child.StateDir, []byte(strings.ReplaceAll(file, to.token, secret))); err == nil || !strings.Contains(err.Error(), "token is unknown") || strings.Contains(err.Error(), secret) {
+	if _, err := edge.Join(ctx, at.child.StateDir, []byte(strings.ReplaceAll(file, to.token, secret))); err == nil ||
+		!strings.Contains(err.Error(), "token is unknown") ||
+		strings.Contains(err.Error(), secret) {
 		t.Errorf("a token that is not good: %v", err)
 	}
 	at.ready(0) // a failed join does not affect readiness
@@ -244,17 +256,19 @@ func TestJoinRejectsAnInvalidFile(t *testing.T) {
 	good := string(c.bootstrapFile())
 	dir := t.TempDir()
 	for name, tc := range map[string]struct{ in, want string }{
-		"nothing":                {in: "", want: "no token"},
-		"no YAML":                {in: "token: " + c.token + "\n\t:", want: "not YAML"},
-		"too much":               {in: good + strings.Repeat("#", edge.MaxBootstrapFile), want: "not YAML"},
-		"no id":                  {in: strings.ReplaceAll(good, edgeSubject.ID, ""), want: "tunnel id"},
-		"an id with a path":      {in: strings.ReplaceAll(good, edgeSubject.ID, "../../x"), want: "tunnel id"},
-		"a domain with a path":   {in: strings.ReplaceAll(good, string(domain), "../../x"), want: "tunnel domain"},
-		"a gateway without":      {in: strings.ReplaceAll(good, c.bind.Public.String(), "gw"), want: "host:port"},
-		"a CA that is none":      {in: strings.ReplaceAll(good, "BEGIN CERTIFICATE", "BEGIN NONSENSE"), want: "ca: it is not a certificate"},
+		"nothing":              {in: "", want: "no token"},
+		"no YAML":              {in: "token: " + c.token + "\n\t:", want: "not YAML"},
+		"too much":             {in: good + strings.Repeat("#", edge.MaxBootstrapFile), want: "not YAML"},
+		"no id":                {in: strings.ReplaceAll(good, edgeSubject.ID, ""), want: "tunnel id"},
+		"an id with a path":    {in: strings.ReplaceAll(good, edgeSubject.ID, "../../x"), want: "tunnel id"},
+		"a domain with a path": {in: strings.ReplaceAll(good, string(domain), "../../x"), want: "tunnel domain"},
+		"a gateway without":    {in: strings.ReplaceAll(good, c.bind.Public.String(), "gw"), want: "host:port"},
+		"a CA that is none": {in: strings.ReplaceAll(good, "BEGIN CERTIFICATE", "BEGIN NONSENSE"),
+			want: "ca: it is not a certificate"},
 		"no token, all the rest": {in: strings.ReplaceAll(good, c.token, ""), want: "no token"},
 	} {
-		if _, err := edge.Join(t.Context(), dir, []byte(tc.in)); err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), c.token) {
+		if _, err := edge.Join(t.Context(), dir, []byte(tc.in)); err == nil || !strings.Contains(err.Error(), tc.want) ||
+			strings.Contains(err.Error(), c.token) {
 			t.Errorf("%s: got %v, want %q", name, err, tc.want)
 		}
 	}

@@ -74,7 +74,11 @@ func newEdge(c *control) *place {
 // add adds an enrolment.
 func (p *place) add(id, token string) {
 	p.t.Helper()
-	e := childEdge{ID: id, TokenFile: filepath.Join(filepath.Dir(p.child.StateDir), id), To: []model.Endpoint{p.bind.Public}}
+	e := childEdge{
+		ID:        id,
+		TokenFile: filepath.Join(filepath.Dir(p.child.StateDir), id),
+		To:        []model.Endpoint{p.bind.Public},
+	}
 	p.write(e.TokenFile, token)
 	p.child.Edges = append(p.child.Edges, e)
 }
@@ -187,7 +191,12 @@ func (p *place) logged(what string, times int) {
 // get requests a health endpoint; without an answer the code is 0.
 func (p *place) get(path string) (code int, body string) {
 	p.t.Helper()
-	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://"+p.child.HealthListen+path, http.NoBody)
+	request, err := http.NewRequestWithContext(
+		p.t.Context(),
+		http.MethodGet,
+		"http://"+p.child.HealthListen+path,
+		http.NoBody,
+	)
 	if err != nil {
 		p.t.Fatal(err)
 	}

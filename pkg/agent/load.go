@@ -15,7 +15,10 @@ import (
 
 // errInUse is temporary: it ends when the bootstrap file of the command line can be read again, and is known to be of
 // the same tunnel.
-var errInUse = errors.New("joining tunnel: a bootstrap file of the command line uses its folder, and cannot be read or belongs to another tunnel")
+var errInUse = errors.New(
+	"joining tunnel: a bootstrap file of the command line uses its folder, and cannot be read or belongs to another " +
+		"tunnel",
+)
 
 // loadJoined reads the tunnels that were joined earlier. An unreadable one does not affect the others.
 func (a *Agent) loadJoined() (known []xdsproxy.Upstream) {
@@ -138,7 +141,11 @@ func readJoined(path string) (edge.BootstrapFile, string, error) {
 		return edge.BootstrapFile{}, "", fmt.Errorf("reading bootstrap file: %w", err)
 	}
 	if !info.Mode().IsRegular() || info.Size() > edge.MaxBootstrapFile {
-		return edge.BootstrapFile{}, "", fmt.Errorf("reading bootstrap file: %s is not a regular file, or has more than %d bytes", path, edge.MaxBootstrapFile)
+		return edge.BootstrapFile{}, "", fmt.Errorf(
+			"reading bootstrap file: %s is not a regular file, or has more than %d bytes",
+			path,
+			edge.MaxBootstrapFile,
+		)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -164,7 +171,9 @@ func (a *Agent) configured(file edge.BootstrapFile) *membership {
 			subject, _ := m.current()
 			other.ID = subject.ID
 		}
-		if file.Same(other) || (file.ID == other.ID && file.TunnelDomain == other.TunnelDomain && m.store.Bundle().Overlaps(certs.Bundle(file.CA))) {
+		if file.Same(other) ||
+			(file.ID == other.ID && file.TunnelDomain == other.TunnelDomain && m.store.Bundle().Overlaps(certs.Bundle(
+				file.CA))) {
 			return m
 		}
 	}
@@ -190,7 +199,8 @@ func (a *Agent) joinedFolderOf(e edge.Config) string {
 		if err != nil || !slices.Contains(leaf.DNSNames, e.Domain.TunnelID(credential.ID)) {
 			continue
 		}
-		if file, _, err := readJoined(dir + edge.JoinedSuffix); err == nil && file.Same(wanted) || identity.Trusts(dir, credential.CA) {
+		if file, _, err := readJoined(dir + edge.JoinedSuffix); err == nil && file.Same(wanted) ||
+			identity.Trusts(dir, credential.CA) {
 			return dir
 		}
 	}

@@ -128,7 +128,13 @@ func (m *membership) reject(err error) {
 	m.status.Reset()
 	m.mu.Unlock()
 	m.Over()
-	m.log.Error("xds-server rejected this identity, enrolling again if the credential allows it", "node", subject.Node, "error", err)
+	m.log.Error(
+		"xds-server rejected this identity, enrolling again if the credential allows it",
+		"node",
+		subject.Node,
+		"error",
+		err,
+	)
 	m.status.SetTrouble(status.AboutCertificate, err.Error())
 	m.xds.Remove(subject.Node)
 	if err := m.sds.Drop(m); err != nil {

@@ -33,7 +33,11 @@ func TestNothingIsLeftOfARejectedIdentity(t *testing.T) {
 	}
 	c.save(store, c.fresh(edgeSubject))
 	st := status.New(status.Process)
-	edge := c.edgeIn(t.TempDir(), st, func() (edge.Credential, error) { return edge.Credential{Token: c.token, CA: c.ca.CertPEM()}, nil })
+	edge := c.edgeIn(
+		t.TempDir(),
+		st,
+		func() (edge.Credential, error) { return edge.Credential{Token: c.token, CA: c.ca.CertPEM()}, nil },
+	)
 	m := &membership{
 		figures: newFigures(),
 		role:    edge, store: store, xds: r, sds: identity.NewSecretServer(), status: st, log: log,
@@ -44,7 +48,8 @@ func TestNothingIsLeftOfARejectedIdentity(t *testing.T) {
 	}
 	target := model.Endpoint{Host: "10.0.0.10", Port: 6443}
 	workload := model.WorkloadCluster{ID: edgeSubject.ID, Hostname: "c1.prod.tunnels.example.com", APIServer: target}
-	for _, cluster := range envoy.EdgeClusters(model.Installation{Domain: domain, Public: target}, workload, edgeSubject.Node, envoy.EdgeDial{}) {
+	for _, cluster := range envoy.EdgeClusters(model.Installation{Domain: domain, Public: target}, workload,
+		edgeSubject.Node, envoy.EdgeDial{}) {
 		resource, err := anypb.New(cluster)
 		if err != nil {
 			t.Fatal(err)
@@ -107,7 +112,8 @@ func TestATokenOfAnotherTunnelIsUsedOnce(t *testing.T) {
 			t.Fatalf("after %d starts %d leaves were issued, want 1", i+1, issued)
 		}
 	}
-	if data, err := os.ReadFile(filepath.Join(dir, "foreign-token")); err != nil || len(data) == 0 || string(data) == c.token {
+	if data, err := os.ReadFile(filepath.Join(dir, "foreign-token")); err != nil || len(data) == 0 ||
+		string(data) == c.token {
 		t.Errorf("on disk is %q, %v", data, err)
 	}
 	id = edgeSubject.ID // an operator corrected the bootstrap file
@@ -126,7 +132,12 @@ func TestNoTunnelsAreLeftOfAnEnvoyThatEnded(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := &Agent{log: log, figures: newFigures(), xds: r, gateway: &gateway.Gateway{Table: tunnels.New(tunnels.Config{Domain: domain, Log: path, Logger: log})}}
+	a := &Agent{
+		log:     log,
+		figures: newFigures(),
+		xds:     r,
+		gateway: &gateway.Gateway{Table: tunnels.New(tunnels.Config{Domain: domain, Log: path, Logger: log})},
+	}
 	a.envoyEnded("killed", 1)
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("its log is there still: %v", err)

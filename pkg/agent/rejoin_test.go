@@ -25,7 +25,12 @@ func (c *control) edge() edge.Config {
 // loaded returns an agent that has loaded a state folder and does not run.
 func loaded(t *testing.T, stateDir string, edges ...edge.Config) *Agent {
 	t.Helper()
-	a := &Agent{config: Config{StateDir: stateDir, RuntimeDir: stateDir, Edges: edges, Joined: joinedEdge}, log: slog.New(slog.DiscardHandler), sds: identity.NewSecretServer(), figures: newFigures()}
+	a := &Agent{
+		config:  Config{StateDir: stateDir, RuntimeDir: stateDir, Edges: edges, Joined: joinedEdge},
+		log:     slog.New(slog.DiscardHandler),
+		sds:     identity.NewSecretServer(),
+		figures: newFigures(),
+	}
 	if err := errors.Join(a.makeSubfolders(), a.load()); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +127,8 @@ func TestAJoinedTunnelThatFailedIsTriedAgain(t *testing.T) {
 	root := t.TempDir()
 	name, dir := to.joins(root)
 	away := filepath.Join(t.TempDir(), "away")
-	if err := errors.Join(os.Rename(dir, away), os.WriteFile(dir, nil, 0o600)); err != nil { // so its folder can't be opened
+	if err := errors.Join(os.Rename(dir, away), os.WriteFile(dir, nil,
+		0o600)); err != nil { // so its folder can't be opened
 		t.Fatal(err)
 	}
 	a := loaded(t, root, c.edge())
@@ -160,7 +166,10 @@ func TestAFailedMembershipIsRestarted(t *testing.T) {
 	to.joins(root)
 	a := loaded(t, root, c.edge())
 	first := a.joined[0]
-	first.member.parts = append(first.member.parts, func(context.Context) error { return errors.New("its listener was closed") })
+	first.member.parts = append(
+		first.member.parts,
+		func(context.Context) error { return errors.New("its listener was closed") },
+	)
 	collect := func() *joined {
 		if err := a.updateJoined(t.Context()); err != nil {
 			t.Fatal(err)

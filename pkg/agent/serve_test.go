@@ -27,7 +27,12 @@ import (
 func (c *control) serve() (stop func()) {
 	c.t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	installation := model.Installation{Domain: domain, Public: c.bind.Public, Control: c.address, Gateways: []model.Gateway{{Name: name}}}
+	installation := model.Installation{
+		Domain:   domain,
+		Public:   c.bind.Public,
+		Control:  c.address,
+		Gateways: []model.Gateway{{Name: name}},
+	}
 	if len(c.peers) > 0 {
 		installation.Gateways[0].Peer = c.bind.Public
 	}
@@ -47,7 +52,10 @@ func (c *control) serve() (stop func()) {
 		Closing:   func() { server.Close(); hub.Close() },
 	})
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(front, server)
-	enrolv1.RegisterEnrolmentServer(front, enrolserver.New(enrolserver.Config{Domain: domain, Tokens: c, Issuer: c, Renewals: c, Trust: c.ca.CertPEM, Log: log}))
+	enrolv1.RegisterEnrolmentServer(
+		front,
+		enrolserver.New(enrolserver.Config{Domain: domain, Tokens: c, Issuer: c, Renewals: c, Trust: c.ca.CertPEM, Log: log}),
+	)
 	reportv1.RegisterReportServer(front, &recording{Hub: hub, to: c.edges})
 	listener, err := net.Listen("tcp", c.address.String())
 	if err != nil {
@@ -116,7 +124,9 @@ func (c *control) served() (string, error) {
 		return "", err
 	}
 	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 5 * time.Second}, Config: &tls.Config{
-		ServerName: domain.GatewayReplica(name), RootCAs: roots, Certificates: []tls.Certificate{c.fresh(edgeSubject).TLSCertificate()},
+		ServerName: domain.GatewayReplica(
+			name,
+		), RootCAs: roots, Certificates: []tls.Certificate{c.fresh(edgeSubject).TLSCertificate()},
 	}}
 	conn, err := dialer.DialContext(c.t.Context(), "tcp", c.bind.Public.String())
 	if err != nil {

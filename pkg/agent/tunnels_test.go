@@ -47,7 +47,9 @@ func TestARevokedEdgeEnrolsAnewAndOthersGoOn(t *testing.T) {
 	edge.revoke(edgeSubject.ID, revoked, last.Memberships[0].Node)
 	edge.logged("used up", 1)
 	edge.state("it says that", func(s state) error {
-		if m := s.Memberships[0]; !strings.Contains(m.LastError, "used up") || !strings.Contains(m.LastError, "bootstrap file") || s.Ready {
+		if m := s.Memberships[0]; !strings.Contains(m.LastError, "used up") ||
+			!strings.Contains(m.LastError, "bootstrap file") ||
+			s.Ready {
 			return errors.New("it does not say it")
 		}
 		return nil

@@ -31,12 +31,22 @@ func TestAddresses(t *testing.T) {
 		want string
 	}{
 		"in order": {
-			[]netInterface{with("eth1", up, "192.0.2.9/24", "2001:db8::1/64"), with("eth0", up, "10.0.0.10/8", "10.0.0.9/8", "192.0.2.9/24")},
+			[]netInterface{
+				with("eth1", up, "192.0.2.9/24", "2001:db8::1/64"),
+				with("eth0", up, "10.0.0.10/8", "10.0.0.9/8", "192.0.2.9/24"),
+			},
 			"10.0.0.9 10.0.0.10 192.0.2.9 2001:db8::1",
 		},
-		"none of Services": {[]netInterface{with("kube-ipvs0", up, services...), with("eth0", up, "192.0.2.1/24")}, "192.0.2.1"},
+		"none of Services": {
+			[]netInterface{with("kube-ipvs0", up, services...), with("eth0", up, "192.0.2.1/24")},
+			"192.0.2.1",
+		},
 		"none that others can't reach": {
-			[]netInterface{with("lo", up|net.FlagLoopback, "127.0.0.1/8", "192.0.2.7/32"), with("eth0", up, "fe80::1/64", "169.254.1.1/16", "192.0.2.1/24"), with("eth9", 0, "192.0.2.8/24")},
+			[]netInterface{
+				with("lo", up|net.FlagLoopback, "127.0.0.1/8", "192.0.2.7/32"),
+				with("eth0", up, "fe80::1/64", "169.254.1.1/16", "192.0.2.1/24"),
+				with("eth9", 0, "192.0.2.8/24"),
+			},
 			"192.0.2.1",
 		},
 		"none": {},

@@ -60,7 +60,10 @@ type pace struct {
 // before the files of its last commands exist.
 var defaultPace = pace{
 	poll: 2 * time.Second, grace: 20 * time.Second,
-	repeat: retry.Backoff{Min: time.Minute, Max: 10 * time.Minute}, retry: retry.Backoff{Min: 2 * time.Second, Max: time.Minute},
+	repeat: retry.Backoff{
+		Min: time.Minute,
+		Max: 10 * time.Minute,
+	}, retry: retry.Backoff{Min: 2 * time.Second, Max: time.Minute},
 }
 
 // Reporter follows one boot.
@@ -115,7 +118,8 @@ func (r *Reporter) Run(ctx context.Context) error {
 		}
 		if d.due(report, now) {
 			r.deliver(ctx, &d, report)
-			if d.taken == nil && errors.Is(d.err, ErrNotAsked) && (r.now().Sub(r.began) >= r.Deadline || r.reader.bootstrappedBefore()) {
+			if d.taken == nil && errors.Is(d.err, ErrNotAsked) &&
+				(r.now().Sub(r.began) >= r.Deadline || r.reader.bootstrappedBefore()) {
 				r.Log.Info("boot reports are not configured on this machine: nothing to do", "reason", d.err)
 				return nil
 			}

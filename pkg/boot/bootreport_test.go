@@ -130,9 +130,11 @@ func TestWithoutAServerARunEnds(t *testing.T) {
 	s.err = errDown
 	var log bytes.Buffer
 	err := follow(t, Config{
-		Root: m.root, Send: s.send, Deadline: 10 * time.Millisecond, Repeat: 50 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Root: m.root, Send: s.send, Deadline: 10 * time.Millisecond, Repeat: 50 * time.Millisecond, Log: slog.New(
+			slog.NewTextHandler(&log, nil)),
 	})()
-	if err != nil || strings.Count(log.String(), "result of the boot was not accepted") != 1 || !strings.Contains(log.String(), errDown.Error()) {
+	if err != nil || strings.Count(log.String(), "result of the boot was not accepted") != 1 ||
+		!strings.Contains(log.String(), errDown.Error()) {
 		t.Errorf("got %v, log:\n%s", err, log.String())
 	}
 }
@@ -161,7 +163,16 @@ func TestAMachineWithoutCredentialsEnds(t *testing.T) {
 			tc.make(m)
 			s.err = fmt.Errorf("%w: no file", ErrNotAsked)
 			var log bytes.Buffer
-			err := follow(t, Config{Root: m.root, Send: s.send, Deadline: tc.deadline, Repeat: time.Hour, Log: slog.New(slog.NewTextHandler(&log, nil))})()
+			err := follow(
+				t,
+				Config{
+					Root:     m.root,
+					Send:     s.send,
+					Deadline: tc.deadline,
+					Repeat:   time.Hour,
+					Log:      slog.New(slog.NewTextHandler(&log, nil)),
+				},
+			)()
 			if err != nil || strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "level=INFO") {
 				t.Errorf("got %v, log:\n%s", err, log.String())
 			}
@@ -199,7 +210,10 @@ func TestOnce(t *testing.T) {
 	if err := r.Once(ctx, report); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.last(); got.GetState() != failed || got.GetStep() != "disks" || got.GetTail() != "12.34 40.00\n" || got.GetSequence() != 12340 || got.GetBootId() == "" || got.GetMachine().GetHostname() == "" {
+	if got := s.last(); got.GetState() != failed || got.GetStep() != "disks" || got.GetTail() != "12.34 40.00\n" ||
+		got.GetSequence() != 12340 ||
+		got.GetBootId() == "" ||
+		got.GetMachine().GetHostname() == "" {
 		t.Errorf("got %v", got)
 	}
 	s.set(certs.ErrRefused)

@@ -88,7 +88,12 @@ func (c *cloudInit) phases() []*reportv1.BootPhase {
 		if s.Start == nil {
 			continue
 		}
-		p := &reportv1.BootPhase{Name: "cloud-init " + name, State: reportv1.BootState_BOOT_STATE_RUNNING, Started: unix(s.Start), Ended: unix(s.Finished)}
+		p := &reportv1.BootPhase{
+			Name:    "cloud-init " + name,
+			State:   reportv1.BootState_BOOT_STATE_RUNNING,
+			Started: unix(s.Start),
+			Ended:   unix(s.Finished),
+		}
 		switch {
 		case len(s.Errors) > 0:
 			p.State = reportv1.BootState_BOOT_STATE_FAILED

@@ -68,13 +68,25 @@ func (m *machine) cloud(running string, errors ...string) {
 		if name == "modules-final" && len(errors) > 0 {
 			errs = `["` + strings.Join(errors, `","`) + `"]`
 		}
-		stages = append(stages, fmt.Sprintf(`%q: {"errors": %s, "finished": %s, "recoverable_errors": {}, "start": %s}`, name, errs, finished, start))
+		stages = append(
+			stages,
+			fmt.Sprintf(
+				`%q: {"errors": %s, "finished": %s, "recoverable_errors": {}, "start": %s}`,
+				name,
+				errs,
+				finished,
+				start,
+			),
+		)
 	}
 	stage := "null"
 	if running != "" {
 		stage = `"` + running + `"`
 	}
-	m.write(cloudStatusPath, fmt.Sprintf(`{"v1": {"datasource": "DataSourceNoCloud", %s, "stage": %s}}`, strings.Join(stages, ", "), stage))
+	m.write(
+		cloudStatusPath,
+		fmt.Sprintf(`{"v1": {"datasource": "DataSourceNoCloud", %s, "stage": %s}}`, strings.Join(stages, ", "), stage),
+	)
 }
 
 func (m *machine) succeed() { m.write(sentinelPath, "success\n") }
@@ -125,7 +137,10 @@ func (s *server) count() int {
 // quick is a pace for tests.
 var quick = pace{
 	poll: time.Millisecond, grace: 20 * time.Millisecond,
-	repeat: retry.Backoff{Min: 5 * time.Millisecond, Max: 20 * time.Millisecond}, retry: retry.Backoff{Min: time.Millisecond, Max: 4 * time.Millisecond},
+	repeat: retry.Backoff{
+		Min: 5 * time.Millisecond,
+		Max: 20 * time.Millisecond,
+	}, retry: retry.Backoff{Min: time.Millisecond, Max: 4 * time.Millisecond},
 }
 
 // Logs in the format of cloud-init, sh and kubeadm.
@@ -135,13 +150,21 @@ const (
 		"Cloud-init v. 24.4 running 'modules:config' at Tue, 14 Nov 2023 22:13:40 +0000. Up 24.00 seconds.\n" +
 		"Cloud-init v. 24.4 running 'modules:final' at Tue, 14 Nov 2023 22:13:50 +0000. Up 34.00 seconds.\n"
 	logPreflight = "[preflight] Running pre-flight checks\n"
-	logJoined    = logPreflight + "[preflight] Reading configuration from the \"kubeadm-config\" ConfigMap in namespace \"kube-system\"...\n" +
-		"[kubelet-start] Writing kubelet configuration to file \"/var/lib/kubelet/config.yaml\"\n[kubelet-start] Starting the kubelet\n" +
-		"[kubelet-check] Waiting for a healthy kubelet at http://127.0.0.1:10248/healthz. This can take up to 4m0s\n\nThis node has joined the cluster:\n* Certificate signing request was sent\n"
+	logJoined    = logPreflight + "[preflight] Reading configuration from the \"kubeadm-config\" ConfigMap in namespace " +
+		"\"kube-system\"...\n" +
+		"[kubelet-start] Writing kubelet configuration to file \"/var/lib/kubelet/config.yaml\"\n[kubelet-start] Starting " +
+		"the kubelet\n" +
+		"[kubelet-check] Waiting for a healthy kubelet at http://127.0.0.1:10248/healthz. This can take up to 4m0s\n\nThis " +
+		"node has joined the cluster:\n* Certificate signing request was sent\n"
 	logPortInUse = "[init] Using Kubernetes version: v1.34.1\n" + logPreflight +
-		"error: error execution phase preflight: [preflight] Some fatal errors occurred:\n\t[ERROR Port-6443]: Port 6443 is in use\n\t[ERROR NumCPU]: the number of available CPUs 1 is less than the required 2\n" +
-		"[preflight] If you know what you are doing, you can make a check non-fatal with `--ignore-preflight-errors=...`\nTo see the stack trace of this error execute with --v=5 or higher\n"
-	logScripts = "2023-11-14 22:15:00,000 - cc_scripts_user.py[WARNING]: Failed to run module scripts-user (scripts in /var/lib/cloud/instance/scripts)\n" +
-		"2023-11-14 22:15:00,001 - util.py[WARNING]: Running module scripts-user (<module 'cloudinit.config.cc_scripts_user' from '/usr/lib/python3/dist-packages/cloudinit/config/cc_scripts_user.py'>) failed\n"
+		"error: error execution phase preflight: [preflight] Some fatal errors occurred:\n\t[ERROR Port-6443]: Port 6443 " +
+		"is in use\n\t[ERROR NumCPU]: the number of available CPUs 1 is less than the required 2\n" +
+		"[preflight] If you know what you are doing, you can make a check non-fatal with " +
+		"`--ignore-preflight-errors=...`\nTo see the stack trace of this error execute with --v=5 or higher\n"
+	logScripts = "2023-11-14 22:15:00,000 - cc_scripts_user.py[WARNING]: Failed to run module scripts-user (scripts in " +
+		"/var/lib/cloud/instance/scripts)\n" +
+		"2023-11-14 22:15:00,001 - util.py[WARNING]: Running module scripts-user (<module " +
+		"'cloudinit.config.cc_scripts_user' from '/usr/lib/python3/dist-packages/cloudinit/config/cc_scripts_user.py'>) " +
+		"failed\n"
 	scriptsError = "('scripts_user', RuntimeError('Runparts: 1 failures (runcmd) in 1 attempted commands'))"
 )

@@ -32,7 +32,8 @@ var (
 // kubeadmPhases are the words in brackets at the beginning of kubeadm's lines that name phases. Other words, such as
 // kubelet-check, give details of the running phase.
 var kubeadmPhases = []string{
-	"init", "join", "preflight", "certs", "kubeconfig", "etcd", "control-plane", "kubelet-start", "wait-control-plane", "upload-config",
+	"init", "join", "preflight", "certs", "kubeconfig", "etcd", "control-plane", "kubelet-start", "wait-control-plane",
+	"upload-config",
 	"upload-certs", "mark-control-plane", "bootstrap-token", "kubelet-finalize", "addons", "discovery", "download-certs",
 	"control-plane-join", "check-etcd", "etcd-join", "kubelet-wait-bootstrap",
 }
@@ -59,7 +60,8 @@ func parseKubeadm(log string) kubeadm {
 			k.failed, k.err, k.errEnd = "", text, at
 		case otherError.MatchString(text) && len(k.phases) == 0 && k.err == "":
 			k.err, k.errEnd = text, at
-		case strings.Contains(text, "This node has joined the cluster") || strings.Contains(text, "control-plane has initialized successfully"):
+		case strings.Contains(text, "This node has joined the cluster") || strings.Contains(text, "control-plane has "+
+			"initialized successfully"):
 			k.done, k.failed, k.err = true, "", ""
 		}
 	}

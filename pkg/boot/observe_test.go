@@ -28,7 +28,11 @@ func TestObserve(t *testing.T) {
 	}{
 		"nothing yet":       {make: func(*machine) {}, state: running, step: "before kubeadm"},
 		"cloud-init begins": {make: func(m *machine) { m.cloud("init") }, state: running, step: "cloud-init init"},
-		"half a status":     {make: func(m *machine) { m.write(cloudStatusPath, `{"v1": {"stage": "in`) }, state: running, step: "before kubeadm"},
+		"half a status": {
+			make:  func(m *machine) { m.write(cloudStatusPath, `{"v1": {"stage": "in`) },
+			state: running,
+			step:  "before kubeadm",
+		},
 		"kubeadm runs": {
 			make:  func(m *machine) { m.cloud("modules-final"); m.write(cloudLogPath, logBegin+logPreflight) },
 			state: running, step: "kubeadm preflight",
@@ -41,7 +45,8 @@ func TestObserve(t *testing.T) {
 			state: running, step: "kubeadm kubelet-start",
 		},
 		"it has joined, and what follows runs": {
-			make: func(m *machine) { m.cloud("modules-final"); m.write(cloudLogPath, logBegin+logJoined); m.succeed() }, state: running, step: "after kubeadm",
+			make:  func(m *machine) { m.cloud("modules-final"); m.write(cloudLogPath, logBegin+logJoined); m.succeed() },
+			state: running, step: "after kubeadm",
 		},
 		"all is done": {
 			make:  func(m *machine) { m.cloud(""); m.write(cloudLogPath, logBegin+logJoined); m.succeed() },
@@ -56,7 +61,8 @@ func TestObserve(t *testing.T) {
 				m.cloud("", scriptsError)
 				m.write(cloudLogPath, logBegin+logPortInUse+logScripts)
 			},
-			state: failed, step: "kubeadm preflight", message: "[ERROR Port-6443]: Port 6443 is in use [ERROR NumCPU]", tail: "Port 6443 is in use\n",
+			state: failed, step: "kubeadm preflight", message: "[ERROR Port-6443]: Port 6443 is in use [ERROR " +
+				"NumCPU]", tail: "Port 6443 is in use\n",
 		},
 		"preflight fails, and commands after it go on": {
 			make:  func(m *machine) { m.cloud("modules-final"); m.write(cloudLogPath, logBegin+logPortInUse) },
@@ -69,14 +75,21 @@ func TestObserve(t *testing.T) {
 		"it tries again, and gets further": {
 			make: func(m *machine) {
 				m.cloud("modules-final")
-				m.write(cloudLogPath, logBegin+logPortInUse+logPreflight+"[certs] Using certificateDir folder \"/etc/kubernetes/pki\"\n")
+				m.write(
+					cloudLogPath,
+					logBegin+logPortInUse+logPreflight+"[certs] Using certificateDir folder \"/etc/kubernetes/pki\"\n",
+				)
 			},
 			state: running, step: "kubeadm certs",
 		},
 		"an error in a phase of a phase": {
 			make: func(m *machine) {
 				m.cloud("")
-				m.write(cloudLogPath, logBegin+logPreflight+"error execution phase control-plane-prepare/download-certs: secret kubeadm-certs not found\n")
+				m.write(
+					cloudLogPath,
+					logBegin+logPreflight+"error execution phase control-plane-prepare/download-certs: secret kubeadm-certs not "+
+						"found\n",
+				)
 			},
 			state: failed, step: "kubeadm control-plane-prepare/download-certs", message: "secret kubeadm-certs not found",
 		},
@@ -102,9 +115,21 @@ func TestObserve(t *testing.T) {
 			make:  func(m *machine) { m.cloud("", scriptsError); m.write(cloudLogPath, logBegin+logPreflight+"Killed\n") },
 			state: failed, step: "kubeadm preflight", message: "kubeadm has not succeeded", tail: "Killed",
 		},
-		"it hangs":                    {make: func(m *machine) { m.cloud("modules-final"); m.write(cloudLogPath, logBegin+logPreflight) }, late: true, state: failed, step: "kubeadm preflight", message: "not ended within 30m0s"},
-		"without cloud-init it hangs": {make: func(*machine) {}, late: true, state: failed, step: "before kubeadm", message: "there is no /run/cluster-api/bootstrap-success.complete"},
-		"Ignition has no status":      {make: (*machine).succeed, state: succeeded, step: "bootstrapped"},
+		"it hangs": {
+			make:    func(m *machine) { m.cloud("modules-final"); m.write(cloudLogPath, logBegin+logPreflight) },
+			late:    true,
+			state:   failed,
+			step:    "kubeadm preflight",
+			message: "not ended within 30m0s",
+		},
+		"without cloud-init it hangs": {
+			make:    func(*machine) {},
+			late:    true,
+			state:   failed,
+			step:    "before kubeadm",
+			message: "there is no /run/cluster-api/bootstrap-success.complete",
+		},
+		"Ignition has no status": {make: (*machine).succeed, state: succeeded, step: "bootstrapped"},
 		"a later boot": {
 			make: func(m *machine) {
 				m.cloud("")
@@ -134,7 +159,8 @@ func TestObserve(t *testing.T) {
 			r.Observe(t.Context())
 			now = now.Add(r.pace.grace)
 			got := r.Observe(t.Context())
-			if got.GetState() != tc.state || got.GetStep() != tc.step || !strings.Contains(got.GetMessage(), tc.message) || !strings.Contains(got.GetTail(), tc.tail) {
+			if got.GetState() != tc.state || got.GetStep() != tc.step || !strings.Contains(got.GetMessage(), tc.message) ||
+				!strings.Contains(got.GetTail(), tc.tail) {
 				t.Errorf("got %s, step %q, message %q, tail:\n%s", got.GetState(), got.GetStep(), got.GetMessage(), got.GetTail())
 			}
 			if tc.state != failed && got.GetTail() != "" {
@@ -165,7 +191,14 @@ func TestReportsAreSmallAndHaveNoSecrets(t *testing.T) {
 	m.cloud("", scriptsError)
 	const token = "abcdef.0123456789abcdef"
 	long := strings.Repeat("some line of a log, with a token "+token+" in it\n", 20_000)
-	m.write(cloudLogPath, logBegin+long+"[preflight] Running\nerror execution phase preflight: couldn't validate the identity of the API Server with token "+token+"\n"+strings.Repeat("\x00\xff\u2028é", 9000))
+	m.write(
+		cloudLogPath,
+		logBegin+long+"[preflight] Running\nerror execution phase preflight: couldn't validate the identity of the API "+
+			"Server with token "+token+"\n"+strings.Repeat(
+			"\x00\xff\u2028é",
+			9000,
+		),
+	)
 	r := New(Config{Root: m.root, pace: pace{grace: -1}})
 	r.Observe(t.Context())
 	got := r.Observe(t.Context())
@@ -187,10 +220,12 @@ func TestASecretThatIsCutInHalf(t *testing.T) {
 	failure := "error execution phase preflight: no\n"
 	for name, text := range map[string]string{
 		"at the beginning": log + strings.Repeat("a line\n", 10) + failure,
-		"at the end":       failure + strings.Repeat("x", afterError-20) + " abcdef." + strings.Repeat("0123456789abcdef ", 3) + "\n",
+		"at the end": failure + strings.Repeat("x", afterError-20) + " abcdef." + strings.Repeat("0123456789abcdef ",
+			3) + "\n",
 	} {
 		got := observation{kubeadm: parseKubeadm(text), log: text}.tail()
-		if strings.Contains(got, "hunter2") || strings.Contains(got, "abcdef.01") || !strings.Contains(got, "execution phase") {
+		if strings.Contains(got, "hunter2") || strings.Contains(got, "abcdef.01") ||
+			!strings.Contains(got, "execution phase") {
 			t.Errorf("%s: %d bytes are sent: %.200q ... %q", name, len(got), got, got[max(0, len(got)-100):])
 		}
 	}
@@ -204,12 +239,16 @@ func TestTheMachineReportsItsIdentifiers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.GetHostname() != host || got.GetProviderId() != "aws:///eu/i-123" || got.GetMachineId() != "0123456789abcdef0123456789abcdef" || got.GetSystemUuid() != "4c4c4544-0051-3510-8052-b4c04f4e4732" {
+	if got.GetHostname() != host || got.GetProviderId() != "aws:///eu/i-123" ||
+		got.GetMachineId() != "0123456789abcdef0123456789abcdef" ||
+		got.GetSystemUuid() != "4c4c4544-0051-3510-8052-b4c04f4e4732" {
 		t.Errorf("got %v", got)
 	}
 	m.write("etc/machine-id", "uninitialized\n")
 	m.write("sys/class/dmi/id/product_uuid", "Not Specified\n")
-	if got := New(Config{Root: m.root, ProviderID: "x://1"}).machine(); got.GetMachineId() != "" || got.GetSystemUuid() != "" || got.GetProviderId() != "x://1" {
+	if got := New(Config{Root: m.root, ProviderID: "x://1"}).machine(); got.GetMachineId() != "" ||
+		got.GetSystemUuid() != "" ||
+		got.GetProviderId() != "x://1" {
 		t.Errorf("got %v", got)
 	}
 }

@@ -108,7 +108,9 @@ func (r reader) log(ctx context.Context) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, journalTime)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "journalctl", "--boot", "--unit=kubeadm.service", "--output=cat", "--lines=1000", "--no-pager").Output()
+	out, err := exec.CommandContext(ctx, "journalctl", "--boot", "--unit=kubeadm.service", "--output=cat", "--lines=1000",
+		"--no-pager").
+		Output()
 	if err != nil {
 		return ""
 	}
@@ -153,7 +155,8 @@ var providerFlag = regexp.MustCompile(`--provider-id=([^\s"']+)`)
 // machine returns the identifiers of this machine.
 func (r *Reporter) machine() *reportv1.Machine {
 	m := &reportv1.Machine{
-		Name: r.Machine, ProviderId: r.ProviderID, SystemUuid: r.reader.id("sys/class/dmi/id/product_uuid"), MachineId: r.reader.id("etc/machine-id"),
+		Name: r.Machine, ProviderId: r.ProviderID, SystemUuid: r.reader.id("sys/class/dmi/id/product_uuid"),
+		MachineId: r.reader.id("etc/machine-id"),
 	}
 	if m.ProviderId == "" {
 		if found := providerFlag.FindSubmatch(r.reader.read(kubeletArgsPath)); found != nil {

@@ -132,7 +132,12 @@ func (ca *CA) Check(leaf Leaf, now time.Time) error {
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.cert)
 	for _, usage := range leaf.usages() {
-		options := x509.VerifyOptions{Roots: roots, CurrentTime: now, DNSName: leaf.DNSNames[0], KeyUsages: []x509.ExtKeyUsage{usage}}
+		options := x509.VerifyOptions{
+			Roots:       roots,
+			CurrentTime: now,
+			DNSName:     leaf.DNSNames[0],
+			KeyUsages:   []x509.ExtKeyUsage{usage},
+		}
 		if _, err := issued[0].Verify(options); err != nil {
 			return fmt.Errorf("verifying a leaf of CA %s: %w", ca.cert.Subject.CommonName, err)
 		}

@@ -16,7 +16,13 @@ func TestACAWithoutKeyIsOnlyTrusted(t *testing.T) {
 		t.Fatalf("%d CAs, %v", len(read), err)
 	}
 	key := newKey(t)
-	leaf := certs.Leaf{CommonName: "a", DNSNames: []string{"a.example.com"}, Client: true, NotBefore: now, NotAfter: now.Add(time.Hour)}
+	leaf := certs.Leaf{
+		CommonName: "a",
+		DNSNames:   []string{"a.example.com"},
+		Client:     true,
+		NotBefore:  now,
+		NotAfter:   now.Add(time.Hour),
+	}
 	for _, keyless := range []*certs.CA{read[0], ca.WithoutKey()} {
 		if _, err := keyless.Issue(key.Public(), leaf); !errors.Is(err, certs.ErrCAKey) || keyless.CanSign() {
 			t.Errorf("issuing: %v", err)
@@ -36,7 +42,14 @@ func TestACAWithoutKeyIsOnlyTrusted(t *testing.T) {
 
 func TestCheckTriesTheCA(t *testing.T) {
 	ca := newCA(t)
-	leaf := certs.Leaf{CommonName: "a", DNSNames: []string{"a.example.com"}, Client: true, Server: true, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
+	leaf := certs.Leaf{
+		CommonName: "a",
+		DNSNames:   []string{"a.example.com"},
+		Client:     true,
+		Server:     true,
+		NotBefore:  now.Add(-time.Hour),
+		NotAfter:   now.Add(time.Hour),
+	}
 	if err := ca.Check(leaf, now); err != nil {
 		t.Error(err)
 	}

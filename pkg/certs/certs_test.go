@@ -41,7 +41,8 @@ func newIdentity(t *testing.T, ca *certs.CA, begin time.Time, life time.Duration
 	t.Helper()
 	key := newKey(t)
 	chain, err := ca.Issue(key.Public(), certs.Leaf{
-		CommonName: "edge-a", DNSNames: []string{"a.example.com"}, Server: true, Client: true, NotBefore: begin, NotAfter: begin.Add(life),
+		CommonName: "edge-a", DNSNames: []string{"a.example.com"}, Server: true, Client: true, NotBefore: begin,
+		NotAfter: begin.Add(life),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -74,19 +75,40 @@ func TestALeafContainsWhatItsSignerRequested(t *testing.T) {
 }
 
 func TestIssue(t *testing.T) {
-	good := certs.Leaf{CommonName: "a", DNSNames: []string{"a.example.com"}, Client: true, NotBefore: now, NotAfter: now.Add(time.Hour)}
+	good := certs.Leaf{
+		CommonName: "a",
+		DNSNames:   []string{"a.example.com"},
+		Client:     true,
+		NotBefore:  now,
+		NotAfter:   now.Add(time.Hour),
+	}
 	tests := map[string]struct {
 		change  func(*certs.Leaf)
 		wantEnd time.Time
 		wantErr string
 	}{
-		"a usual leaf":                         {change: func(*certs.Leaf) {}, wantEnd: now.Add(time.Hour)},
-		"a leaf that would outlive its CA":     {change: func(l *certs.Leaf) { l.NotAfter = now.Add(48 * time.Hour) }, wantEnd: now.Add(24 * time.Hour)},
-		"a leaf that begins after its CA":      {change: func(l *certs.Leaf) { l.NotBefore = now.Add(25 * time.Hour); l.NotAfter = now.Add(26 * time.Hour) }, wantErr: "CA has expired"},
-		"a leaf that ends before it begins":    {change: func(l *certs.Leaf) { l.NotAfter = now.Add(-time.Hour) }, wantErr: "before it becomes valid"},
-		"a leaf with no begin":                 {change: func(l *certs.Leaf) { l.NotBefore = time.Time{} }, wantErr: "before it becomes valid"},
-		"a leaf without common name":           {change: func(l *certs.Leaf) { l.CommonName = "" }, wantErr: "common name"},
-		"a leaf with too long a common name":   {change: func(l *certs.Leaf) { l.CommonName = strings.Repeat("a", 65) }, wantErr: "common name"},
+		"a usual leaf": {change: func(*certs.Leaf) {}, wantEnd: now.Add(time.Hour)},
+		"a leaf that would outlive its CA": {
+			change:  func(l *certs.Leaf) { l.NotAfter = now.Add(48 * time.Hour) },
+			wantEnd: now.Add(24 * time.Hour),
+		},
+		"a leaf that begins after its CA": {
+			change:  func(l *certs.Leaf) { l.NotBefore = now.Add(25 * time.Hour); l.NotAfter = now.Add(26 * time.Hour) },
+			wantErr: "CA has expired",
+		},
+		"a leaf that ends before it begins": {
+			change:  func(l *certs.Leaf) { l.NotAfter = now.Add(-time.Hour) },
+			wantErr: "before it becomes valid",
+		},
+		"a leaf with no begin": {
+			change:  func(l *certs.Leaf) { l.NotBefore = time.Time{} },
+			wantErr: "before it becomes valid",
+		},
+		"a leaf without common name": {change: func(l *certs.Leaf) { l.CommonName = "" }, wantErr: "common name"},
+		"a leaf with too long a common name": {
+			change:  func(l *certs.Leaf) { l.CommonName = strings.Repeat("a", 65) },
+			wantErr: "common name",
+		},
 		"a leaf without DNS name":              {change: func(l *certs.Leaf) { l.DNSNames = nil }, wantErr: "DNS name"},
 		"a leaf for neither client nor server": {change: func(l *certs.Leaf) { l.Client = false }, wantErr: "neither"},
 	}

@@ -72,12 +72,31 @@ func TestABundleVerifiesIdentitiesOfItsCAs(t *testing.T) {
 		is     certs.Identity
 		ok     bool
 	}{
-		"one of its CA":                    {bundle: ca.CertPEM(), is: newIdentity(t, ca, now.Add(-time.Hour), 2*time.Hour), ok: true},
-		"one of one of its CAs":            {bundle: both, is: newIdentity(t, ca, now.Add(-time.Hour), 2*time.Hour), ok: true},
-		"one that has expired":             {bundle: ca.CertPEM(), is: newIdentity(t, ca, now.Add(-3*time.Hour), time.Hour), ok: true},
-		"one that has yet to begin":        {bundle: ca.CertPEM(), is: newIdentity(t, ca, now.Add(3*time.Hour), time.Hour), ok: true},
-		"one for servers only":             {bundle: ca.CertPEM(), is: *serverOnly(t, ca), ok: true},
-		"one of another CA of that name":   {bundle: other.CertPEM(), is: newIdentity(t, ca, now.Add(-time.Hour), 2*time.Hour)},
+		"one of its CA": {
+			bundle: ca.CertPEM(),
+			is:     newIdentity(t, ca, now.Add(-time.Hour), 2*time.Hour),
+			ok:     true,
+		},
+		"one of one of its CAs": {
+			bundle: both,
+			is:     newIdentity(t, ca, now.Add(-time.Hour), 2*time.Hour),
+			ok:     true,
+		},
+		"one that has expired": {
+			bundle: ca.CertPEM(),
+			is:     newIdentity(t, ca, now.Add(-3*time.Hour), time.Hour),
+			ok:     true,
+		},
+		"one that has yet to begin": {
+			bundle: ca.CertPEM(),
+			is:     newIdentity(t, ca, now.Add(3*time.Hour), time.Hour),
+			ok:     true,
+		},
+		"one for servers only": {bundle: ca.CertPEM(), is: *serverOnly(t, ca), ok: true},
+		"one of another CA of that name": {
+			bundle: other.CertPEM(),
+			is:     newIdentity(t, ca, now.Add(-time.Hour), 2*time.Hour),
+		},
 		"any, while the bundle is missing": {is: newIdentity(t, ca, now.Add(-time.Hour), 2*time.Hour), ok: true},
 	}
 	for name, tc := range tests {

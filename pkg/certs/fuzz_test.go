@@ -39,12 +39,16 @@ func FuzzCSR(f *testing.F) {
 		f.Fatal(err)
 	}
 	greedy := &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: "control", Organization: []string{"system:masters"}}, DNSNames: []string{"control.tunnels.example.com"},
+		Subject: pkix.Name{
+			CommonName:   "control",
+			Organization: []string{"system:masters"},
+		}, DNSNames: []string{"control.tunnels.example.com"},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, EmailAddresses: []string{"a@b.c"},
 		ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 3, 1, 1, 0xff}}},
 	}
 	for _, der := range [][]byte{
-		nil, requestOf(f, &x509.CertificateRequest{}, key), requestOf(f, greedy, key), requestOf(f, &x509.CertificateRequest{}, other),
+		nil, requestOf(f, &x509.CertificateRequest{}, key), requestOf(f, greedy, key), requestOf(f,
+			&x509.CertificateRequest{}, other),
 		requestOf(f, &x509.CertificateRequest{}, weak), make([]byte, MaxCSR+1),
 	} {
 		f.Add(der)
@@ -62,7 +66,16 @@ func FuzzCSR(f *testing.F) {
 			t.Fatalf("a key of another form was taken: %T", public)
 		}
 		names := []string{"a.tunnels.example.com"}
-		chain, err := ca.Issue(public, Leaf{CommonName: "edge-1", DNSNames: names, Client: true, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Minute)})
+		chain, err := ca.Issue(
+			public,
+			Leaf{
+				CommonName: "edge-1",
+				DNSNames:   names,
+				Client:     true,
+				NotBefore:  time.Now(),
+				NotAfter:   time.Now().Add(time.Minute),
+			},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,8 +84,11 @@ func FuzzCSR(f *testing.F) {
 			t.Fatal(err)
 		}
 		leaf := all[0]
-		if leaf.Subject.String() != "CN=edge-1" || !slices.Equal(leaf.DNSNames, names) || leaf.IsCA || leaf.IPAddresses != nil || leaf.EmailAddresses != nil ||
-			leaf.URIs != nil || len(leaf.ExtKeyUsage) != 1 || leaf.KeyUsage != x509.KeyUsageDigitalSignature {
+		if leaf.Subject.String() != "CN=edge-1" || !slices.Equal(leaf.DNSNames, names) || leaf.IsCA ||
+			leaf.IPAddresses != nil || leaf.EmailAddresses != nil ||
+			leaf.URIs != nil ||
+			len(leaf.ExtKeyUsage) != 1 ||
+			leaf.KeyUsage != x509.KeyUsageDigitalSignature {
 			t.Errorf("the leaf says %+v", leaf)
 		}
 	})
@@ -88,7 +104,16 @@ func FuzzIdentity(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	chain, err := ca.Issue(key.Public(), Leaf{CommonName: "edge-1", DNSNames: []string{"a.b"}, Client: true, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Minute)})
+	chain, err := ca.Issue(
+		key.Public(),
+		Leaf{
+			CommonName: "edge-1",
+			DNSNames:   []string{"a.b"},
+			Client:     true,
+			NotBefore:  time.Now(),
+			NotAfter:   time.Now().Add(time.Minute),
+		},
+	)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -98,7 +123,10 @@ func FuzzIdentity(f *testing.F) {
 	}
 	f.Add(chain, pem)
 	f.Add(slices.Concat(chain, chain), pem)
-	f.Add([]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"), []byte("-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----\n"))
+	f.Add(
+		[]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"),
+		[]byte("-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----\n"),
+	)
 	f.Fuzz(func(t *testing.T, chain, pem []byte) {
 		i, err := ParseIdentity(chain, pem)
 		if err != nil {

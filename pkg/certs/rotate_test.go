@@ -52,7 +52,15 @@ func newIssuer(t *testing.T) *issuer {
 // start runs a rotation until the test ends.
 func (i *issuer) start() {
 	ctx, cancel := context.WithCancel(i.t.Context())
-	r := &certs.Rotation{Store: i.store, Renew: i.renew, Check: i.check, Changed: i.changed, Written: i.written, Now: i.now, Log: slog.New(slog.NewTextHandler(&i.log, nil))}
+	r := &certs.Rotation{
+		Store:   i.store,
+		Renew:   i.renew,
+		Check:   i.check,
+		Changed: i.changed,
+		Written: i.written,
+		Now:     i.now,
+		Log:     slog.New(slog.NewTextHandler(&i.log, nil)),
+	}
 	done := make(chan error)
 	go func() { done <- r.Run(ctx) }()
 	i.t.Cleanup(func() {
@@ -151,9 +159,28 @@ func TestWaitsBetweenAttempts(t *testing.T) {
 		soonAgain  time.Duration
 		loggedOnce string
 	}{
-		"without a leaf and a server: soon":         {err: errors.New("nobody there"), min: 120, max: 250, soonAgain: 5 * time.Second, loggedOnce: "nobody there"},
-		"without a leaf and refused: slowly":        {err: fmt.Errorf("%w: used up", certs.ErrRefused), min: 10, max: 25, soonAgain: time.Minute, loggedOnce: "used up"},
-		"with a valid leaf and no server: in peace": {leaf: true, err: errors.New("nobody there"), min: 10, max: 40, soonAgain: time.Minute, loggedOnce: "nobody there"},
+		"without a leaf and a server: soon": {
+			err:        errors.New("nobody there"),
+			min:        120,
+			max:        250,
+			soonAgain:  5 * time.Second,
+			loggedOnce: "nobody there",
+		},
+		"without a leaf and refused: slowly": {
+			err:        fmt.Errorf("%w: used up", certs.ErrRefused),
+			min:        10,
+			max:        25,
+			soonAgain:  time.Minute,
+			loggedOnce: "used up",
+		},
+		"with a valid leaf and no server: in peace": {
+			leaf:       true,
+			err:        errors.New("nobody there"),
+			min:        10,
+			max:        40,
+			soonAgain:  time.Minute,
+			loggedOnce: "nobody there",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

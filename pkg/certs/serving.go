@@ -29,7 +29,8 @@ func NewServing(commonName string, hosts []string, now time.Time, lifetime time.
 	}
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: commonName}, NotBefore: now.Add(-ClockSkew), NotAfter: now.Add(lifetime),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
 	}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {

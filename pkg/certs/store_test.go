@@ -90,9 +90,15 @@ func TestACrashWhileSavingLosesNothing(t *testing.T) {
 		mix  map[string]string
 		want string
 	}{
-		"before the key was replaced":          {mix: map[string]string{"leaf.pem.next": "new/leaf.pem"}, want: "old"},
-		"after the key was replaced":           {mix: map[string]string{"leaf.pem.next": "new/leaf.pem", "key.pem": "new/key.pem"}, want: "new"},
-		"after all was replaced":               {mix: map[string]string{"leaf.pem": "new/leaf.pem", "key.pem": "new/key.pem"}, want: "new"},
+		"before the key was replaced": {mix: map[string]string{"leaf.pem.next": "new/leaf.pem"}, want: "old"},
+		"after the key was replaced": {
+			mix:  map[string]string{"leaf.pem.next": "new/leaf.pem", "key.pem": "new/key.pem"},
+			want: "new",
+		},
+		"after all was replaced": {
+			mix:  map[string]string{"leaf.pem": "new/leaf.pem", "key.pem": "new/key.pem"},
+			want: "new",
+		},
 		"a key of which nothing else is there": {mix: map[string]string{"key.pem": "new/key.pem"}},
 		"a key that was cut off":               {mix: map[string]string{"key.pem": ""}},
 		"no trust bundle":                      {mix: map[string]string{"trust.pem": ""}},

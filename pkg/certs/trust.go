@@ -58,7 +58,8 @@ func (b Bundle) Verify(identity Identity) error {
 		intermediates.AddCert(cert)
 	}
 	_, err = identity.Leaf().Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: intermediates, CurrentTime: identity.NotAfter(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+		Roots: roots, Intermediates: intermediates, CurrentTime: identity.NotAfter(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
 	if err != nil {
 		return fmt.Errorf("verifying own certificate: %w", err)
@@ -108,7 +109,8 @@ func verifyClient(chain []*x509.Certificate, trust TrustSource, now time.Time, g
 		intermediates.AddCert(cert)
 	}
 	_, err = chain[0].Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: intermediates, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		Roots: roots, Intermediates: intermediates, CurrentTime: at,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	if err != nil {
 		return fmt.Errorf("verifying client certificate: %w", err)

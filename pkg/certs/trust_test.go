@@ -29,14 +29,22 @@ func TestServerTLS(t *testing.T) {
 		wantErr string // of the server's side of the handshake
 		want    error  // of VerifyNow
 	}{
-		"a client without certificate is let in":             {want: certs.ErrNoPeer},
-		"a client of the same CA":                            {client: &server},
-		"a client of another CA":                             {client: foreign(t), wantErr: "unknown authority"},
-		"an expired leaf within the grace time":              {client: &expired, grace: 24 * time.Hour, want: certs.ErrExpired},
-		"an expired leaf after the grace time":               {client: &expired, grace: time.Hour, wantErr: "expired"},
-		"an expired leaf where there is no grace time":       {client: &expired, wantErr: "expired"},
-		"a leaf that is for servers only":                    {client: serverOnly(t, ca), wantErr: "incompatible key usage"},
-		"an expired leaf of another CA, within a grace time": {client: foreign(t), grace: 24 * time.Hour, wantErr: "unknown authority"},
+		"a client without certificate is let in": {want: certs.ErrNoPeer},
+		"a client of the same CA":                {client: &server},
+		"a client of another CA":                 {client: foreign(t), wantErr: "unknown authority"},
+		"an expired leaf within the grace time": {
+			client: &expired,
+			grace:  24 * time.Hour,
+			want:   certs.ErrExpired,
+		},
+		"an expired leaf after the grace time":         {client: &expired, grace: time.Hour, wantErr: "expired"},
+		"an expired leaf where there is no grace time": {client: &expired, wantErr: "expired"},
+		"a leaf that is for servers only":              {client: serverOnly(t, ca), wantErr: "incompatible key usage"},
+		"an expired leaf of another CA, within a grace time": {
+			client:  foreign(t),
+			grace:   24 * time.Hour,
+			wantErr: "unknown authority",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -62,7 +70,8 @@ func serverOnly(t *testing.T, ca *certs.CA) *certs.Identity {
 	t.Helper()
 	key := newKey(t)
 	chain, err := ca.Issue(key.Public(), certs.Leaf{
-		CommonName: "control", DNSNames: []string{"a.example.com"}, Server: true, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		CommonName: "control", DNSNames: []string{"a.example.com"}, Server: true, NotBefore: now.Add(-time.Hour),
+		NotAfter: now.Add(time.Hour),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -48,14 +48,22 @@ func (ca *CA) IssueUser(pub crypto.PublicKey, user User) (certPEM []byte, err er
 	case ca.key == nil:
 		return nil, ErrCAKey
 	case user.Name == "" || len(user.Name) > maxCommonName:
-		return nil, fmt.Errorf("issuing certificate of a user: its name has %d bytes, not 1 to %d", len(user.Name), maxCommonName)
+		return nil, fmt.Errorf(
+			"issuing certificate of a user: its name has %d bytes, not 1 to %d",
+			len(user.Name),
+			maxCommonName,
+		)
 	case !user.NotAfter.After(user.NotBefore):
-		return nil, fmt.Errorf("issuing certificate of %s: it would expire before it becomes valid, or its CA has expired", user.Name)
+		return nil, fmt.Errorf(
+			"issuing certificate of %s: it would expire before it becomes valid, or its CA has expired",
+			user.Name,
+		)
 	}
 	return ca.sign(&x509.Certificate{
 		Subject:   pkix.Name{CommonName: user.Name, Organization: user.Groups},
 		NotBefore: user.NotBefore, NotAfter: user.NotAfter,
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		BasicConstraintsValid: true,
 	}, pub)
 }
 

@@ -75,7 +75,8 @@ func newAcceptor(config Config, b bounds) *acceptor {
 	accepting.VerifyConnection = nil
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &acceptor{
-		domain: config.Domain, tls: accepting, verify: config.TLS.VerifyConnection, refused: config.Refused, log: config.Log, bounds: b,
+		domain: config.Domain, tls: accepting, verify: config.TLS.VerifyConnection, refused: config.Refused, log: config.Log,
+		bounds:   b,
 		openings: limit.NewSlots(b.openings, b.openings),
 		public:   newPools(b.public, b.perAddress, b),
 		inside:   newPools(b.inside, b.inside, b),
@@ -254,7 +255,8 @@ func (d *acceptor) exceedsRate(client *caller, allowance int) bool {
 		d.connects.Take("network "+limit.Network(client.Addr), d.bounds.networkConnects) == 0 {
 		return false
 	}
-	return allowance == 0 || d.connects.Take("edges "+address, limit.Rate{Every: d.bounds.connects.Every, Burst: allowance}) > 0
+	return allowance == 0 ||
+		d.connects.Take("edges "+address, limit.Rate{Every: d.bounds.connects.Every, Burst: allowance}) > 0
 }
 
 // admit creates the connection that is passed to gRPC.
@@ -277,7 +279,10 @@ func (d *acceptor) admit(secure *tls.Conn, client *caller, raw net.Conn) (*conn,
 	if client.rejection != nil {
 		state.PeerCertificates, state.VerifiedChains = nil, nil // no service may accept it as an identity
 	}
-	c.auth = credentials.TLSInfo{State: state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
+	c.auth = credentials.TLSInfo{
+		State:          state,
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+	}
 	return c, nil
 }
 

@@ -72,7 +72,9 @@ func newServer(class int, rules rules, calls stats.Handler) *grpc.Server {
 		grpc.MaxConcurrentStreams(bounds.streams),
 		grpc.MaxRecvMsgSize(bounds.message),
 		grpc.MaxHeaderListSize(bounds.headers),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: bounds.idle, Time: pingTime, Timeout: pingTimeout}),
+		grpc.KeepaliveParams(
+			keepalive.ServerParameters{MaxConnectionIdle: bounds.idle, Time: pingTime, Timeout: pingTimeout},
+		),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 	}
 	if class != internal {

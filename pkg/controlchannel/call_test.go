@@ -66,21 +66,47 @@ func TestWhoMayCallWhat(t *testing.T) {
 		from string
 		want [7]codes.Code // by method, as in methods
 	}{
-		"nobody":                          {want: [7]codes.Code{ok, ok, unknown, unknown, unknown, unknown, unknown}},
-		"nobody, from outside":            {from: outside, want: [7]codes.Code{ok, refused, unknown, unknown, unknown, refused, refused}},
-		"an edge":                         {is: &edge, left: time.Hour, want: all(ok)},
-		"an edge, from outside":           {is: &edge, left: time.Hour, from: outside, want: [7]codes.Code{ok, refused, ok, ok, ok, refused, refused}},
-		"an edge that slept":              {is: &edge, left: expired, from: outside, want: [7]codes.Code{unknown, refused, ok, unknown, unknown, refused, refused}},
+		"nobody": {want: [7]codes.Code{ok, ok, unknown, unknown, unknown, unknown, unknown}},
+		"nobody, from outside": {
+			from: outside,
+			want: [7]codes.Code{ok, refused, unknown, unknown, unknown, refused, refused},
+		},
+		"an edge": {is: &edge, left: time.Hour, want: all(ok)},
+		"an edge, from outside": {
+			is:   &edge,
+			left: time.Hour,
+			from: outside,
+			want: [7]codes.Code{ok, refused, ok, ok, ok, refused, refused},
+		},
+		"an edge that slept": {
+			is:   &edge,
+			left: expired,
+			from: outside,
+			want: [7]codes.Code{unknown, refused, ok, unknown, unknown, refused, refused},
+		},
 		"an edge that slept for too long": {is: &edge, left: tooOld, from: outside, want: all(over)},
 		"an edge of the future":           {is: &edge, left: notYet, want: all(inFuture)},
-		"an edge of another CA":           {is: &edge, left: time.Hour, of: newTestbed(t, controlchannel.Bounds{}), want: all(over)},
-		"a gateway":                       {is: &gateway, left: time.Hour, want: all(ok)},
-		"a gateway that slept":            {is: &gateway, left: expired, want: [7]codes.Code{unknown, unknown, ok, unknown, unknown, unknown, unknown}},
-		"a stolen gateway, from outside":  {is: &gateway, left: time.Hour, from: outside, want: all(refused)},
-		"the controller":                  {is: &controller, left: time.Hour, want: all(ok)},
-		"the controller, from outside":    {is: &controller, left: time.Hour, from: outside, want: all(refused)},
-		"an xds-server":                   {is: ptr(model.ControlSubject()), left: time.Hour, want: all(refused)},
-		"no profile of ours":              {is: &model.Subject{Role: model.RoleEdge, Node: "gateway-0", ID: c1.ID}, left: time.Hour, want: all(refused)},
+		"an edge of another CA": {
+			is:   &edge,
+			left: time.Hour,
+			of:   newTestbed(t, controlchannel.Bounds{}),
+			want: all(over),
+		},
+		"a gateway": {is: &gateway, left: time.Hour, want: all(ok)},
+		"a gateway that slept": {
+			is:   &gateway,
+			left: expired,
+			want: [7]codes.Code{unknown, unknown, ok, unknown, unknown, unknown, unknown},
+		},
+		"a stolen gateway, from outside": {is: &gateway, left: time.Hour, from: outside, want: all(refused)},
+		"the controller":                 {is: &controller, left: time.Hour, want: all(ok)},
+		"the controller, from outside":   {is: &controller, left: time.Hour, from: outside, want: all(refused)},
+		"an xds-server":                  {is: ptr(model.ControlSubject()), left: time.Hour, want: all(refused)},
+		"no profile of ours": {
+			is:   &model.Subject{Role: model.RoleEdge, Node: "gateway-0", ID: c1.ID},
+			left: time.Hour,
+			want: all(refused),
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -109,7 +135,8 @@ func TestWhoMayCallWhat(t *testing.T) {
 
 // isChannelError reports whether a text is the channel's own error and not a service's.
 func isChannelError(text string) bool {
-	for _, part := range []string{": enrol first", ": renew it first", "enrol again", "public port", "is a clock wrong?", "are not accepted here", "matches no profile", "the node name of a gateway"} {
+	for _, part := range []string{": enrol first", ": renew it first", "enrol again", "public port", "is a clock wrong?",
+		"are not accepted here", "matches no profile", "the node name of a gateway"} {
 		if strings.Contains(text, part) {
 			return true
 		}
@@ -193,7 +220,8 @@ func TestShutdown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := open.Send(&discoveryv3.DeltaDiscoveryRequest{Node: nodeOf(edge), TypeUrl: resourcev3.ClusterType}); err != nil {
+	if err := open.Send(&discoveryv3.DeltaDiscoveryRequest{Node: nodeOf(edge),
+		TypeUrl: resourcev3.ClusterType}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := open.Recv(); err != nil {

@@ -132,7 +132,11 @@ type inner struct {
 }
 
 func newInner(name string) *inner {
-	return &inner{address: &net.UnixAddr{Net: "channel", Name: name}, conns: make(chan net.Conn), closed: make(chan struct{})}
+	return &inner{
+		address: &net.UnixAddr{Net: "channel", Name: name},
+		conns:   make(chan net.Conn),
+		closed:  make(chan struct{}),
+	}
 }
 
 // deliver passes a connection to the server, or closes it if the listener is closed.

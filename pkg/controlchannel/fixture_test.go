@@ -36,7 +36,8 @@ const (
 
 var (
 	inst = model.Installation{
-		Domain: domain, Public: model.Endpoint{Host: "gateways.example.com", Port: 443}, Control: model.Endpoint{Host: "10.0.0.9", Port: 18000},
+		Domain: domain, Public: model.Endpoint{Host: "gateways.example.com", Port: 443},
+		Control:  model.Endpoint{Host: "10.0.0.9", Port: 18000},
 		Gateways: []model.Gateway{{Name: "gateway-0"}},
 	}
 	c1, c2  = workload("c1"), workload("c2")
@@ -83,13 +84,21 @@ func newTestbed(t testing.TB, bounds controlchannel.Bounds) *testbed {
 	b.ads.Replace([]model.WorkloadCluster{c1, c2})
 	hub := reporthub.New(domain, b.ads, log)
 	b.Channel = controlchannel.NewBounded(controlchannel.Config{
-		Domain:    domain,
-		TLS:       certs.ServerTLS(fixed{b.identity(t, model.ControlSubject(), time.Hour)}, certs.Bundle(ca.CertPEM()), grace),
+		Domain: domain,
+		TLS: certs.ServerTLS(
+			fixed{b.identity(t, model.ControlSubject(), time.Hour)},
+			certs.Bundle(ca.CertPEM()),
+			grace,
+		),
 		Anonymous: []string{enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName},
 		Expired:   []string{enrolv1.Enrolment_Renew_FullMethodName},
-		Inside:    []string{enrolv1.Enrolment_EnrolGateway_FullMethodName, reportv1.Report_Gateway_FullMethodName, reportv1.Report_Watch_FullMethodName},
-		Closing:   func() { b.ads.Close(); hub.Close() },
-		Log:       log,
+		Inside: []string{
+			enrolv1.Enrolment_EnrolGateway_FullMethodName,
+			reportv1.Report_Gateway_FullMethodName,
+			reportv1.Report_Watch_FullMethodName,
+		},
+		Closing: func() { b.ads.Close(); hub.Close() },
+		Log:     log,
 	}, bounds)
 	b.ads.Register(b)
 	reportv1.RegisterReportServer(b, hub)
@@ -174,7 +183,14 @@ func (b *testbed) Issue(_ context.Context, r enrolserver.IssueRequest) ([]byte, 
 
 func leaf(s model.Subject, left time.Duration) certs.Leaf {
 	end := time.Now().Add(left)
-	return certs.Leaf{CommonName: s.Node, DNSNames: domain.DNSNames(s), Server: true, Client: true, NotBefore: end.Add(-100 * time.Hour), NotAfter: end}
+	return certs.Leaf{
+		CommonName: s.Node,
+		DNSNames:   domain.DNSNames(s),
+		Server:     true,
+		Client:     true,
+		NotBefore:  end.Add(-100 * time.Hour),
+		NotAfter:   end,
+	}
 }
 
 // identity returns a leaf that expires after left, or has expired if left is negative.
@@ -206,7 +222,12 @@ func (b *testbed) clientTLS(t testing.TB, identity *certs.Identity) *tls.Config 
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := &tls.Config{RootCAs: roots, ServerName: domain.Control(), MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}}
+	config := &tls.Config{
+		RootCAs:    roots,
+		ServerName: domain.Control(),
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"h2"},
+	}
 	if identity != nil {
 		cert := identity.TLSCertificate()
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
@@ -233,8 +254,11 @@ func (b *testbed) raw(ctx context.Context, from string) (net.Conn, error) {
 // dial returns a gRPC connection with an identity, or nil for none, through the public port unless from is empty.
 func (b *testbed) dial(t testing.TB, identity *certs.Identity, from string) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+b.address, grpc.WithTransportCredentials(credentials.NewTLS(b.clientTLS(t, identity))),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return b.raw(ctx, from) }))
+	conn, err := grpc.NewClient(
+		"passthrough:///"+b.address,
+		grpc.WithTransportCredentials(credentials.NewTLS(b.clientTLS(t, identity))),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return b.raw(ctx, from) }),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,11 +270,17 @@ func (b *testbed) dial(t testing.TB, identity *certs.Identity, from string) *grp
 func (b *testbed) alive(t testing.TB) {
 	t.Helper()
 	for _, s := range []model.Subject{edge, gateway} {
-		eventually.True(t, patience, s.Node+" being served", func() error { return fetch(t, b.dial(t, ptr(b.identity(t, s, time.Hour)), ""), s) })
+		eventually.True(
+			t,
+			patience,
+			s.Node+" being served",
+			func() error { return fetch(t, b.dial(t, ptr(b.identity(t, s, time.Hour)), ""), s) },
+		)
 	}
 	token := b.newToken(t, c1, 1)
 	eventually.True(t, patience, "a newcomer being enrolled", func() error {
-		_, err := enrolv1.NewEnrolmentClient(b.dial(t, nil, "198.51.100.200:1")).EnrolEdge(t.Context(), &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr(t)})
+		_, err := enrolv1.NewEnrolmentClient(b.dial(t, nil, "198.51.100.200:1")).
+			EnrolEdge(t.Context(), &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr(t)})
 		return err
 	})
 }

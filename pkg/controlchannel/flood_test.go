@@ -40,16 +40,28 @@ func TestAFloodFromManyAddressesDoesNotAffectNewEdges(t *testing.T) {
 	// a /64 for each, all of one /48
 	fromIPv6 := func(i int) string { return fmt.Sprintf("[2001:db8:0:%x::1]:%d", i, 1000+i) }
 	tests := map[string]func(t *testing.T, b *testbed){
-		"of handshakes that go on for ever":                 func(t *testing.T, b *testbed) { b.silence(t, places, fromIPv4) },
-		"of handshakes that go on for ever, from one /48":   func(t *testing.T, b *testbed) { b.silence(t, places, fromIPv6) },
-		"of strangers whose calls never end":                func(t *testing.T, b *testbed) { b.occupy(t, places, fromIPv4) },
-		"of strangers whose calls never end, from one /48":  func(t *testing.T, b *testbed) { b.occupy(t, places, fromIPv6) },
-		"of handshakes and strangers, as many as both hold": func(t *testing.T, b *testbed) { b.occupy(t, places, fromIPv4); b.silence(t, places, fromIPv6) },
+		"of handshakes that go on for " +
+			"ever": func(t *testing.T, b *testbed) { b.silence(t, places, fromIPv4) },
+		"of handshakes that go on for ever, from one " +
+			"/48": func(t *testing.T, b *testbed) { b.silence(t, places, fromIPv6) },
+		"of strangers whose calls never end":               func(t *testing.T, b *testbed) { b.occupy(t, places, fromIPv4) },
+		"of strangers whose calls never end, from one /48": func(t *testing.T, b *testbed) { b.occupy(t, places, fromIPv6) },
+		"of handshakes and strangers, as many as both " +
+			"hold": func(t *testing.T, b *testbed) { b.occupy(t, places, fromIPv4); b.silence(t, places, fromIPv6) },
 	}
 	for name, flood := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newTestbed(t, controlchannel.Bounds{Public: places, PerAddress: each, Handshake: patience, Unauthenticated: patience, Fair: patience})
+			b := newTestbed(
+				t,
+				controlchannel.Bounds{
+					Public:          places,
+					PerAddress:      each,
+					Handshake:       patience,
+					Unauthenticated: patience,
+					Fair:            patience,
+				},
+			)
 			token := b.newToken(t, c1, 8)
 			flood(t, b)
 			eventually.True(t, patience, "the flood having all places", func() error {
@@ -112,7 +124,8 @@ func TestTheCallRateOfOneCertificateIsLimited(t *testing.T) {
 			if err := fetch(t, b.dial(t, ptr(b.identity(t, other, time.Hour)), ""), other); err != nil {
 				t.Errorf("another edge: %v", err)
 			}
-			if _, err := enrolv1.NewEnrolmentClient(b.dial(t, identity, "")).Renew(t.Context(), &enrolv1.RenewRequest{Csr: csr(t)}); err != nil {
+			if _, err := enrolv1.NewEnrolmentClient(b.dial(t, identity, "")).Renew(t.Context(), &enrolv1.RenewRequest{Csr: csr(
+				t)}); err != nil {
 				t.Errorf("its own renewal: %v", err)
 			}
 			eventually.True(t, patience, "its being served again", func() error { return fetch(t, b.dial(t, identity, ""), is) })

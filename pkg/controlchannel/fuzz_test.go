@@ -33,7 +33,8 @@ func FuzzOpening(f *testing.F) {
 	for _, seed := range [][]byte{
 		{},
 		hello, append(append([]byte{}, ipv4...), hello...), append(header(0x20, 0, nil), hello[:100]...), ipv4[:15],
-		[]byte("PROXY TCP4 203.0.113.7 192.0.2.1 1 2\r\n"), []byte("PROXY UNKNOWN\r\n"), proxyproto.SIGV2, []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+		[]byte("PROXY TCP4 203.0.113.7 192.0.2.1 1 " +
+			"2\r\n"), []byte("PROXY UNKNOWN\r\n"), proxyproto.SIGV2, []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
 		header(0x21, 0x31, make([]byte, 216)), header(0x21, 0x11, make([]byte, 5000)),
 	} {
 		f.Add(seed)
@@ -111,15 +112,40 @@ func FuzzCalls(f *testing.F) {
 	}
 	discovery := encode(f, &discoveryv3.DeltaDiscoveryRequest{Node: nodeOf(edge), TypeUrl: resourcev3.ClusterType})
 	seeds := map[string][][]byte{
-		enrolEdge:    {encode(f, &enrolv1.EnrolEdgeRequest{Token: "fl1.x", Csr: signed, Host: "h"})},
-		enrolGateway: {encode(f, &enrolv1.EnrolGatewayRequest{Gateway: "gateway-0", Csr: signed, Credential: &enrolv1.EnrolGatewayRequest_ServiceAccountToken{ServiceAccountToken: "a.b.c"}})},
-		renew:        {encode(f, &enrolv1.RenewRequest{Csr: signed})},
+		enrolEdge: {encode(f, &enrolv1.EnrolEdgeRequest{Token: "fl1.x", Csr: signed, Host: "h"})},
+		enrolGateway: {
+			encode(
+				f,
+				&enrolv1.EnrolGatewayRequest{
+					Gateway:    "gateway-0",
+					Csr:        signed,
+					Credential: &enrolv1.EnrolGatewayRequest_ServiceAccountToken{ServiceAccountToken: "a.b.c"},
+				},
+			),
+		},
+		renew: {encode(f, &enrolv1.RenewRequest{Csr: signed})},
 		ads: {discovery, encode(f, &discoveryv3.DeltaDiscoveryRequest{
-			TypeUrl: resourcev3.ClusterType, ResponseNonce: "1", ErrorDetail: &statusv1.Status{Code: 3, Message: "no"}, ResourceNamesSubscribe: []string{"*"},
+			TypeUrl: resourcev3.ClusterType, ResponseNonce: "1", ErrorDetail: &statusv1.Status{Code: 3, Message: "no"},
+			ResourceNamesSubscribe: []string{"*"},
 		})},
-		reportEdge: {encode(f, &reportv1.EdgeReport{Form: "Process", Version: "v1", ApiServer: &reportv1.APIServer{Address: "10.0.0.1:6443", Healthy: true, CertificateNames: []string{"kubernetes"}}})},
+		reportEdge: {
+			encode(
+				f,
+				&reportv1.EdgeReport{
+					Form:      "Process",
+					Version:   "v1",
+					ApiServer: &reportv1.APIServer{Address: "10.0.0.1:6443", Healthy: true, CertificateNames: []string{"kubernetes"}},
+				},
+			),
+		},
 		reportGate: {
-			encode(f, &reportv1.GatewayReport{Snapshot: true, Tunnels: []*reportv1.Tunnel{{Key: "203.0.113.1:1", Node: "edge-a", TunnelId: c1.ID, Worker: "worker_0"}}}),
+			encode(
+				f,
+				&reportv1.GatewayReport{
+					Snapshot: true,
+					Tunnels:  []*reportv1.Tunnel{{Key: "203.0.113.1:1", Node: "edge-a", TunnelId: c1.ID, Worker: "worker_0"}},
+				},
+			),
 			encode(f, &reportv1.GatewayReport{Closed: []string{"203.0.113.1:1"}}),
 		},
 		watch: {encode(f, &reportv1.WatchRequest{})},

@@ -20,9 +20,12 @@ func (from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 
 // after the header are left for TLS.
 func FuzzHeader(f *testing.F) {
 	for _, h := range []*proxyproto.Header{
-		proxyproto.HeaderProxyFromAddrs(2, &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7), Port: 1}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 443}),
-		proxyproto.HeaderProxyFromAddrs(2, &net.TCPAddr{IP: net.ParseIP("2001:db8::7"), Port: 1}, &net.TCPAddr{IP: net.ParseIP("2001:db8::1"), Port: 443}),
-		proxyproto.HeaderProxyFromAddrs(1, &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7), Port: 1}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 443}),
+		proxyproto.HeaderProxyFromAddrs(2, &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7), Port: 1}, &net.TCPAddr{IP: net.IPv4(
+			192, 0, 2, 1), Port: 443}),
+		proxyproto.HeaderProxyFromAddrs(2, &net.TCPAddr{IP: net.ParseIP("2001:db8::7"), Port: 1},
+			&net.TCPAddr{IP: net.ParseIP("2001:db8::1"), Port: 443}),
+		proxyproto.HeaderProxyFromAddrs(1, &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7), Port: 1}, &net.TCPAddr{IP: net.IPv4(
+			192, 0, 2, 1), Port: 443}),
 		{Version: 2, Command: proxyproto.LOCAL},
 		{Version: 2, Command: proxyproto.PROXY, TransportProtocol: proxyproto.UnixStream},
 	} {
@@ -50,7 +53,9 @@ func FuzzHeader(f *testing.F) {
 		if !bytes.HasSuffix(data, rest) {
 			t.Fatal("what follows the header is not what was sent")
 		}
-		if !client.public && (client.Addr != (from{}).RemoteAddr() && client.String() != (from{}).RemoteAddr().String() || len(rest) != len(data)) {
+		if !client.public &&
+			(client.Addr != (from{}).RemoteAddr() && client.String() != (from{}).RemoteAddr().String() || len(rest) != len(
+				data)) {
 			t.Errorf("without a header the caller is %s, and %d of %d bytes are left", client.Addr, len(rest), len(data))
 		}
 		if at, ok := client.Addr.(*net.TCPAddr); !ok || at == nil {

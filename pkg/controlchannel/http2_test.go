@@ -95,7 +95,12 @@ func TestAbuseOfHTTP2(t *testing.T) {
 			must(t, f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: f.call(t, enrolEdge)}))
 			for range 2000 {
 				f.headers.Reset()
-				must(t, f.encoder.WriteField(hpack.HeaderField{Name: "x", Value: string(bytes.Repeat([]byte{'a'}, 1000)), Sensitive: true}))
+				must(
+					t,
+					f.encoder.WriteField(
+						hpack.HeaderField{Name: "x", Value: string(bytes.Repeat([]byte{'a'}, 1000)), Sensitive: true},
+					),
+				)
 				must(t, f.WriteContinuation(1, false, f.headers.Bytes()))
 			}
 			return f
@@ -147,7 +152,8 @@ func TestAbuseOfHTTP2(t *testing.T) {
 	}
 	b := newTestbed(t, controlchannel.Bounds{Unauthenticated: 5 * time.Second})
 	for name, build := range tests {
-		for client, identity := range map[string]*certs.Identity{"a stranger": nil, "an edge": ptr(b.identity(t, edge, time.Hour))} {
+		for client, identity := range map[string]*certs.Identity{"a stranger": nil, "an edge": ptr(
+			b.identity(t, edge, time.Hour))} {
 			t.Run(name+" of "+client, func(t *testing.T) {
 				raw, err := b.raw(t.Context(), "203.0.113.77:7")
 				if err != nil {

@@ -172,9 +172,20 @@ func follow(in io.Reader, out io.Writer) error {
 			}
 			source := net.JoinHostPort(fmt.Sprintf("10.1.%d.%d", i>>8, i&255), "1000")
 			reach := (&testbed{address: c.Address}).raw
-			conn, err := grpc.NewClient("passthrough:///"+c.Address,
+			conn, err := grpc.NewClient(
+				"passthrough:///"+c.Address,
 				grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return reach(ctx, source) }),
-				grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: domain.Control(), MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}})))
+				grpc.WithTransportCredentials(
+					credentials.NewTLS(
+						&tls.Config{
+							RootCAs:      roots,
+							ServerName:   domain.Control(),
+							MinVersion:   tls.VersionTLS13,
+							Certificates: []tls.Certificate{pair},
+						},
+					),
+				),
+			)
 			if err != nil {
 				return err
 			}
@@ -207,7 +218,8 @@ func join(conn *grpc.ClientConn, node string) error {
 		if err != nil {
 			return err
 		}
-		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: response.GetNonce()}); err != nil {
+		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL,
+			ResponseNonce: response.GetNonce()}); err != nil {
 			return err
 		}
 	}
@@ -216,7 +228,8 @@ func join(conn *grpc.ClientConn, node string) error {
 		return err
 	}
 	return report.Send(&reportv1.EdgeReport{
-		Form: "Process", Version: "v1.0.0", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true, Version: "v1.34.0"},
+		Form: "Process", Version: "v1.0.0", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true,
+			Version: "v1.34.0"},
 	})
 }
 
@@ -229,7 +242,9 @@ func bare(b *testing.B, testbed *testbed, options ...grpc.ServerOption) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(b, err)
 	server := grpc.NewServer(append(options, grpc.Creds(credentials.NewTLS(&tls.Config{
-		Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots, MinVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{
+			cert,
+		}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots, MinVersion: tls.VersionTLS13,
 	})))...)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, bareServer{})
 	reportv1.RegisterReportServer(server, bareServer{})
@@ -244,7 +259,9 @@ type bareServer struct {
 }
 
 // DeltaAggregatedResources implements ADS.
-func (bareServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+func (bareServer) DeltaAggregatedResources(
+	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer,
+) error {
 	for {
 		r, err := stream.Recv()
 		if err != nil {

@@ -71,7 +71,10 @@ func (r rules) check(c *caller, method string) error {
 	case c.rejection != nil:
 		return c.rejection
 	case c.public && r.inside[method]:
-		return status.Error(codes.PermissionDenied, "this call is not allowed through the gateways' public port: use the xds-server's own address")
+		return status.Error(
+			codes.PermissionDenied,
+			"this call is not allowed through the gateways' public port: use the xds-server's own address",
+		)
 	case !c.named && !r.anonymous[method]:
 		return status.Error(codes.Unauthenticated, certs.ErrNoPeer.Error()+": enrol first")
 	case c.expired && !r.expired[method]:
@@ -132,7 +135,12 @@ func (r rules) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, 
 	return handle(ctx, request)
 }
 
-func (r rules) stream(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+func (r rules) stream(
+	service any,
+	stream grpc.ServerStream,
+	_ *grpc.StreamServerInfo,
+	handle grpc.StreamHandler,
+) error {
 	if err, ok := stream.Context().Value(limitedKey{}).(error); ok {
 		return err
 	}
@@ -168,7 +176,11 @@ func (d *acceptor) identify(c *caller, state tls.ConnectionState, now time.Time)
 	case model.RoleGateway, model.RoleController:
 		c.class = internal
 		if c.public { // a stolen certificate may be used from outside
-			c.rejection = status.Errorf(codes.PermissionDenied, "the certificate of a %s is not accepted through the gateways' public port: use the xds-server's own address", subject.Role)
+			c.rejection = status.Errorf(
+				codes.PermissionDenied,
+				"the certificate of a %s is not accepted through the gateways' public port: use the xds-server's own address",
+				subject.Role,
+			)
 		}
 	default:
 		c.rejection = status.Errorf(codes.PermissionDenied, "certificates of the role %s are not accepted here", subject.Role)
@@ -188,11 +200,23 @@ func rejection(leaf *x509.Certificate, err error, now time.Time) error {
 	)
 	switch {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && now.Before(leaf.NotBefore):
-		return status.Errorf(codes.Unavailable, "the certificate is not valid before %s, and the clock of the server shows %s: is a clock wrong?", clock(leaf.NotBefore), clock(now))
+		return status.Errorf(
+			codes.Unavailable,
+			"the certificate is not valid before %s, and the clock of the server shows %s: is a clock wrong?",
+			clock(leaf.NotBefore),
+			clock(now),
+		)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return status.Errorf(codes.FailedPrecondition, "the certificate expired at %s, and can no longer be renewed: enrol again", clock(leaf.NotAfter))
+		return status.Errorf(
+			codes.FailedPrecondition,
+			"the certificate expired at %s, and can no longer be renewed: enrol again",
+			clock(leaf.NotAfter),
+		)
 	case errors.As(err, &unknown):
-		return status.Error(codes.FailedPrecondition, "this installation does not trust the CA of the certificate, or no longer does: enrol again")
+		return status.Error(
+			codes.FailedPrecondition,
+			"this installation does not trust the CA of the certificate, or no longer does: enrol again",
+		)
 	case errors.As(err, &invalid):
 		return status.Errorf(codes.PermissionDenied, "the certificate is not accepted: %v", err)
 	}

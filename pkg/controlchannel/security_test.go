@@ -26,7 +26,11 @@ import (
 )
 
 // subjectOf returns the subject of a certificate and its leaf.
-func subjectOf(t *testing.T, certificate *enrolv1.Certificate, key *ecdsa.PrivateKey) (model.Subject, *x509.Certificate) {
+func subjectOf(
+	t *testing.T,
+	certificate *enrolv1.Certificate,
+	key *ecdsa.PrivateKey,
+) (model.Subject, *x509.Certificate) {
 	t.Helper()
 	identity, err := certs.NewIdentity(certificate.GetChain(), key)
 	if err != nil {
@@ -48,8 +52,14 @@ func greedyCSR(t *testing.T, key *ecdsa.PrivateKey) []byte {
 		t.Fatal(err)
 	}
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		Subject:        pkix.Name{CommonName: "gateway-0", Organization: []string{"system:masters"}},
-		DNSNames:       []string{domain.Gateway(), domain.GatewayReplica("gateway-0"), domain.Control(), domain.TunnelID(c2.ID), "*." + string(domain)},
+		Subject: pkix.Name{CommonName: "gateway-0", Organization: []string{"system:masters"}},
+		DNSNames: []string{
+			domain.Gateway(),
+			domain.GatewayReplica("gateway-0"),
+			domain.Control(),
+			domain.TunnelID(c2.ID),
+			"*." + string(domain),
+		},
 		IPAddresses:    []net.IP{net.IPv4(10, 0, 0, 1)},
 		EmailAddresses: []string{"root@" + string(domain)},
 		URIs:           []*url.URL{{Scheme: "spiffe", Host: string(domain), Path: "/gateway"}},
@@ -84,7 +94,8 @@ func TestACertificateHasTheNamesOfItsTokenWhateverTheCSRRequests(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			again, err := enrolv1.NewEnrolmentClient(b.dial(t, &identity, "203.0.113.1:1")).Renew(t.Context(), &enrolv1.RenewRequest{Csr: greedyCSR(t, key)})
+			again, err := enrolv1.NewEnrolmentClient(b.dial(t, &identity, "203.0.113.1:1")).
+				Renew(t.Context(), &enrolv1.RenewRequest{Csr: greedyCSR(t, key)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,7 +121,8 @@ func checkEdge(t *testing.T, certificate *enrolv1.Certificate, key *ecdsa.Privat
 	if subject.Role != model.RoleEdge || subject.ID != c1.ID || (node != "" && subject.Node != node) {
 		t.Errorf("got %+v", subject)
 	}
-	if leaf.Subject.String() != "CN="+subject.Node || len(leaf.DNSNames) != 1 || len(leaf.IPAddresses)+len(leaf.URIs)+len(leaf.EmailAddresses) > 0 {
+	if leaf.Subject.String() != "CN="+subject.Node || len(leaf.DNSNames) != 1 ||
+		len(leaf.IPAddresses)+len(leaf.URIs)+len(leaf.EmailAddresses) > 0 {
 		t.Errorf("it says %s, %v, %v, %v, %v", leaf.Subject, leaf.DNSNames, leaf.IPAddresses, leaf.URIs, leaf.EmailAddresses)
 	}
 	if leaf.IsCA || leaf.KeyUsage != x509.KeyUsageDigitalSignature || len(leaf.UnhandledCriticalExtensions) > 0 {
@@ -124,7 +136,12 @@ func TestATokenIsForOneTunnelAndALimitedNumberOfUses(t *testing.T) {
 	var good, used atomic.Int32
 	var all sync.WaitGroup
 	for range 12 { // concurrently: the last use is not counted twice
-		service, request := enrolv1.NewEnrolmentClient(b.dial(t, nil, "")), &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr(t)}
+		service, request := enrolv1.NewEnrolmentClient(
+			b.dial(t, nil, ""),
+		), &enrolv1.EnrolEdgeRequest{
+			Token: token,
+			Csr:   csr(t),
+		}
 		all.Go(func() {
 			switch _, err := service.EnrolEdge(t.Context(), request); status.Code(err) {
 			case codes.OK:
@@ -140,7 +157,8 @@ func TestATokenIsForOneTunnelAndALimitedNumberOfUses(t *testing.T) {
 	if good.Load() != 3 || used.Load() != 9 {
 		t.Errorf("%d enrolled by a token with 3 uses, %d were refused", good.Load(), used.Load())
 	}
-	_, err := enrolv1.NewEnrolmentClient(b.dial(t, nil, "")).EnrolEdge(t.Context(), &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr(t)})
+	_, err := enrolv1.NewEnrolmentClient(b.dial(t, nil, "")).
+		EnrolEdge(t.Context(), &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr(t)})
 	if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "used up") {
 		t.Errorf("replayed after its last use: %v", err)
 	}
@@ -167,10 +185,19 @@ func TestKeysThatAreRejected(t *testing.T) {
 	good := csr(t)
 	stolen := append([]byte{}, good...)
 	stolen[len(stolen)-1] ^= 1 // no proof of possession of the key
-	tests := map[string][]byte{"RSA": request(t, weak), "another curve": request(t, other), "no proof": stolen, "more after its end": append(append([]byte{}, good...), 0), "nothing": nil, "9 KiB": make([]byte, 9<<10)}
+	tests := map[string][]byte{
+		"RSA":                request(t, weak),
+		"another curve":      request(t, other),
+		"no proof":           stolen,
+		"more after its end": append(append([]byte{}, good...), 0),
+		"nothing":            nil,
+		"9 KiB":              make([]byte, 9<<10),
+	}
 	token := b.newToken(t, c1, 1)
 	for name, der := range tests {
-		if _, err := service.EnrolEdge(t.Context(), &enrolv1.EnrolEdgeRequest{Token: token, Csr: der}); status.Code(err) != codes.InvalidArgument {
+		if _, err := service.EnrolEdge(t.Context(), &enrolv1.EnrolEdgeRequest{Token: token, Csr: der}); status.Code(
+			err,
+		) != codes.InvalidArgument {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -215,11 +242,31 @@ func TestEndedIdentitiesAreRejected(t *testing.T) {
 		left time.Duration
 		want codes.Code
 	}{
-		"a revoked edge":                                     {is: model.Subject{Role: model.RoleEdge, Node: "edge-r", ID: c2.ID}, left: time.Hour, want: codes.FailedPrecondition},
-		"an edge of a tunnel on record as ended":             {is: model.Subject{Role: model.RoleEdge, Node: "edge-e", ID: workload("gone").ID}, left: time.Hour, want: codes.FailedPrecondition},
-		"an edge of a tunnel that is not known":              {is: model.Subject{Role: model.RoleEdge, Node: "edge-u", ID: workload("new").ID}, left: time.Hour, want: codes.Unavailable},
-		"an edge whose leaf expired beyond the grace time":   {is: edge, left: -grace - time.Minute, want: codes.FailedPrecondition},
-		"a gateway whose leaf expired beyond the grace time": {is: gateway, left: -grace - time.Minute, want: codes.FailedPrecondition},
+		"a revoked edge": {
+			is:   model.Subject{Role: model.RoleEdge, Node: "edge-r", ID: c2.ID},
+			left: time.Hour,
+			want: codes.FailedPrecondition,
+		},
+		"an edge of a tunnel on record as ended": {
+			is:   model.Subject{Role: model.RoleEdge, Node: "edge-e", ID: workload("gone").ID},
+			left: time.Hour,
+			want: codes.FailedPrecondition,
+		},
+		"an edge of a tunnel that is not known": {
+			is:   model.Subject{Role: model.RoleEdge, Node: "edge-u", ID: workload("new").ID},
+			left: time.Hour,
+			want: codes.Unavailable,
+		},
+		"an edge whose leaf expired beyond the grace time": {
+			is:   edge,
+			left: -grace - time.Minute,
+			want: codes.FailedPrecondition,
+		},
+		"a gateway whose leaf expired beyond the grace time": {
+			is:   gateway,
+			left: -grace - time.Minute,
+			want: codes.FailedPrecondition,
+		},
 	}
 	b := newTestbed(t, controlchannel.Bounds{})
 	b.ads.Publish(c2.Key, &revoked)
@@ -229,7 +276,9 @@ func TestEndedIdentitiesAreRejected(t *testing.T) {
 			if err := fetch(t, conn, tc.is); status.Code(err) != tc.want {
 				t.Errorf("ADS: %v", err)
 			}
-			if _, err := enrolv1.NewEnrolmentClient(conn).Renew(t.Context(), &enrolv1.RenewRequest{Csr: csr(t)}); status.Code(err) != tc.want {
+			if _, err := enrolv1.NewEnrolmentClient(conn).Renew(t.Context(), &enrolv1.RenewRequest{Csr: csr(t)}); status.Code(
+				err,
+			) != tc.want {
 				t.Errorf("Renew: %v", err)
 			}
 			if err := send(t.Context(), conn, reportEdge, nil); status.Code(err) != tc.want {

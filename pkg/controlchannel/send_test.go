@@ -43,7 +43,12 @@ var _ encoding.CodecV2 = verbatim{}
 func send(ctx context.Context, conn *grpc.ClientConn, method string, messages ...[]byte) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method, grpc.ForceCodecV2(verbatim{}))
+	stream, err := conn.NewStream(
+		ctx,
+		&grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
+		method,
+		grpc.ForceCodecV2(verbatim{}),
+	)
 	if err != nil {
 		return err
 	}
@@ -73,7 +78,8 @@ func fetch(t testing.TB, conn *grpc.ClientConn, s model.Subject) error {
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: nodeOf(s), TypeUrl: resourcev3.ClusterType}); err != nil {
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: nodeOf(s),
+		TypeUrl: resourcev3.ClusterType}); err != nil {
 		t.Logf("sending: %v", err) // receiving returns the reason
 	}
 	_, err = stream.Recv()

@@ -25,7 +25,8 @@ func (d *acceptor) acquireSlot(client *caller, raw net.Conn, now time.Time) (rel
 		if client.public {
 			allowance = d.allowance(client)
 		}
-		if release = d.pools(client).unauthenticated.Join(client.Addr, allowance, d.displace(raw, errNetwork)); release == nil {
+		if release = d.pools(client).unauthenticated.Join(client.Addr, allowance, d.displace(raw,
+			errNetwork)); release == nil {
 			return nil, fmt.Errorf("%w connections without a certificate", errTooMany)
 		}
 	}

@@ -177,7 +177,10 @@ func TestAddressesOfEdgesHaveHalfOfThePlaces(t *testing.T) {
 }
 
 func TestOneEdgeOpensAFewReservedSlots(t *testing.T) {
-	b := newTestbed(t, controlchannel.Bounds{Public: 64, PerAddress: 8, Handshake: patience, Unauthenticated: patience, Fair: patience})
+	b := newTestbed(
+		t,
+		controlchannel.Bounds{Public: 64, PerAddress: 8, Handshake: patience, Unauthenticated: patience, Fair: patience},
+	)
 	from := func(int) string { return "203.0.113.1:1" }
 	if err := fetch(t, b.dial(t, ptr(b.identity(t, edge, time.Hour)), from(0)), edge); err != nil {
 		t.Fatal(err)
@@ -213,7 +216,8 @@ func TestARejectedConnectionIsReset(t *testing.T) {
 		}
 		return nil
 	})
-	for name, conn := range map[string]net.Conn{"one too many": open("203.0.113.1:2"), "one that says nothing more": silent} {
+	for name, conn := range map[string]net.Conn{"one too many": open("203.0.113.1:2"),
+		"one that says nothing more": silent} {
 		_ = conn.SetReadDeadline(time.Now().Add(patience))
 		if _, err := io.Copy(io.Discard, conn); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("%s ends with %v", name, err)

@@ -24,7 +24,8 @@ import (
 )
 
 const (
-	eksHost, eksMovedHost = "0123456789abcdef.gr7.eu-west-1.eks.amazonaws.com", "fedcba9876543210.gr7.eu-west-1.eks.amazonaws.com"
+	eksHost, eksMovedHost = "0123456789abcdef.gr7.eu-west-1.eks.amazonaws.com",
+		"fedcba9876543210.gr7.eu-west-1.eks.amazonaws.com"
 	eksEndpoint, eksMoved = "https://" + eksHost, "https://" + eksMovedHost
 	eksName               = "another_name" // the name of the cluster in AWS
 )

@@ -141,7 +141,9 @@ func checkOnlyTheEntryDiffers(t *testing.T, before, after *corev1.Secret, cluste
 	if err != nil {
 		t.Fatal(err)
 	}
-	entry.Server, entry.TLSServerName, entry.ProxyURL = controllertest.ConnectServer(cluster), "kubernetes", controllertest.ProxyURL
+	entry.Server, entry.TLSServerName, entry.ProxyURL = controllertest.ConnectServer(
+		cluster,
+	), "kubernetes", controllertest.ProxyURL
 	is, _, err := kubeconfig.Load(after, "c1")
 	if err != nil {
 		t.Fatal(err)

@@ -109,7 +109,14 @@ func newFleetWorld(t *testing.T) *fleet {
 	if err := kubetest.Deploy(t.Context(), admin, "namespace.yaml", "controller.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{t: t, admin: admin, config: config, changed: workqueue.NewTyped[string](), live: map[string]reportview.Live{}, asked: map[string]int{}}
+	f := &fleet{
+		t:       t,
+		admin:   admin,
+		config:  config,
+		changed: workqueue.NewTyped[string](),
+		live:    map[string]reportview.Live{},
+		asked:   map[string]int{},
+	}
 	ns := kubetest.NewNamespace(t, admin)
 	for i := range fleetSize {
 		cluster := kubetest.Cluster(ns, fmt.Sprintf("c%03d", i))
@@ -148,7 +155,14 @@ func (f *fleet) start() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	d := reconciler.Deps{Config: own, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("test"), Log: slog.New(slog.DiscardHandler), Now: time.Now}
+	d := reconciler.Deps{
+		Config:   own,
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Recorder: mgr.GetEventRecorder("test"),
+		Log:      slog.New(slog.DiscardHandler),
+		Now:      time.Now,
+	}
 	ended := records.NewEndedTunnels(d.Client, d.Live, own.Namespace, time.Now)
 	if err := reconciler.AddIndexes(mgr); err != nil {
 		f.t.Fatal(err)
@@ -171,7 +185,11 @@ func (f *fleet) start() {
 func (f *fleet) tell(tunnels []*v1alpha1.Tunnel, edges ...reportview.Edge) {
 	f.mu.Lock()
 	for _, t := range tunnels {
-		f.live[t.Spec.ID] = reportview.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1", "gateway-2"}, Edges: edges}
+		f.live[t.Spec.ID] = reportview.Live{
+			Known:    true,
+			Gateways: []string{"gateway-0", "gateway-1", "gateway-2"},
+			Edges:    edges,
+		}
 		f.asked[t.Spec.ID] = 0
 	}
 	f.mu.Unlock()

@@ -92,10 +92,14 @@ func TestCandidate(t *testing.T) {
 			},
 			want: &model.Endpoint{Host: "127.0.0.1", Port: 6443},
 		},
-		"without an id":                       {in: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Spec.ID = "" }},
-		"of an earlier Cluster":               {in: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.UID = "another" }},
-		"of nobody":                           {in: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.OwnerReferences = nil }},
-		"that the Cluster owns, but not runs": {in: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.OwnerReferences[0].Controller = nil }},
+		"without an id":         {in: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Spec.ID = "" }},
+		"of an earlier Cluster": {in: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.UID = "another" }},
+		"of nobody": {
+			in: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.OwnerReferences = nil },
+		},
+		"that the Cluster owns, but not runs": {
+			in: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.OwnerReferences[0].Controller = nil },
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +116,10 @@ func TestCandidate(t *testing.T) {
 				return
 			}
 			want := decision.Candidate{
-				Key: model.Key{Namespace: "prod", Name: "c1"}, ClusterUID: "u1", ID: id("a"), ExtraNames: []string{"api.example.com"}, APIServer: *tc.want,
+				Key: model.Key{
+					Namespace: "prod",
+					Name:      "c1",
+				}, ClusterUID: "u1", ID: id("a"), ExtraNames: []string{"api.example.com"}, APIServer: *tc.want,
 			}
 			if err := got.APIServer.Validate(); err != nil {
 				t.Error(err)
@@ -143,7 +150,8 @@ func TestACandidateHoldsItsRecordedNames(t *testing.T) {
 func TestACandidateHasAllAPIServersAndRevokedEdges(t *testing.T) {
 	tunnel := newTunnel("c1", id("a"), "u1")
 	tunnel.Spec.APIServer = v1alpha1.APIServerSpec{
-		Address: "10.0.0.1", Port: 7443, Others: []v1alpha1.APIServerAddress{{Address: "10.0.0.2"}, {Address: "API.Example.com.", Port: 443}},
+		Address: "10.0.0.1", Port: 7443, Others: []v1alpha1.APIServerAddress{{Address: "10.0.0.2"},
+			{Address: "API.Example.com.", Port: 443}},
 	}
 	tunnel.Spec.RevokedEdges = []string{"edge-b", "edge-a"}
 	got, _ := decision.CandidateOf(newCluster("c1", "u1"), tunnel)
@@ -184,20 +192,36 @@ func TestBuild(t *testing.T) {
 	}{
 		"nothing": {want: map[string][]string{}},
 		"an extra name that two claim is the older one's": {
-			in:   []decision.Candidate{candidate("c1", "a", 1, "api.example.com"), candidate("c2", "b", 2, "api.example.com")},
-			want: map[string][]string{"c1": {"c1.prod.tunnels.example.com"}, "c2": {"c2.prod.tunnels.example.com", "api.example.com"}},
+			in: []decision.Candidate{candidate("c1", "a", 1, "api.example.com"), candidate("c2", "b", 2, "api.example.com")},
+			want: map[string][]string{
+				"c1": {"c1.prod.tunnels.example.com"},
+				"c2": {"c2.prod.tunnels.example.com", "api.example.com"},
+			},
 		},
 		"an extra name that two claim is that of the holder": {
-			in:   []decision.Candidate{held(candidate("c1", "a", 1, "api.example.com")), candidate("c2", "b", 2, "api.example.com")},
-			want: map[string][]string{"c1": {"c1.prod.tunnels.example.com", "api.example.com"}, "c2": {"c2.prod.tunnels.example.com"}},
+			in: []decision.Candidate{
+				held(candidate("c1", "a", 1, "api.example.com")),
+				candidate("c2", "b", 2, "api.example.com"),
+			},
+			want: map[string][]string{
+				"c1": {"c1.prod.tunnels.example.com", "api.example.com"},
+				"c2": {"c2.prod.tunnels.example.com"},
+			},
 		},
 		"an id that two claim is that of the holder": {
 			in:   []decision.Candidate{held(candidate("c1", "a", 1)), candidate("c2", "a", 2)},
 			want: map[string][]string{"c1": {"c1.prod.tunnels.example.com"}},
 		},
 		"one that is not served keeps no extra name": {
-			in:   []decision.Candidate{candidate("c1", "a", 3), candidate("c2", "a", 2, "api.example.com"), candidate("c3", "c", 1, "api.example.com")},
-			want: map[string][]string{"c1": {"c1.prod.tunnels.example.com"}, "c3": {"c3.prod.tunnels.example.com", "api.example.com"}},
+			in: []decision.Candidate{
+				candidate("c1", "a", 3),
+				candidate("c2", "a", 2, "api.example.com"),
+				candidate("c3", "c", 1, "api.example.com"),
+			},
+			want: map[string][]string{
+				"c1": {"c1.prod.tunnels.example.com"},
+				"c3": {"c3.prod.tunnels.example.com", "api.example.com"},
+			},
 		},
 		"an id that two claim is the older one's": {
 			in:   []decision.Candidate{candidate("c1", "a", 1), candidate("c2", "a", 2)},
@@ -232,7 +256,8 @@ func TestBuild(t *testing.T) {
 func TestACandidateIsServedByAModeThroughTheGateways(t *testing.T) {
 	for mode, want := range map[v1alpha1.KubeconfigMode]bool{
 		"": true, v1alpha1.KubeconfigModeAuto: true, v1alpha1.KubeconfigModeSNI: true, v1alpha1.KubeconfigModeConnect: true,
-		v1alpha1.KubeconfigModeHTTPProxy: false, v1alpha1.KubeconfigModeHTTPSProxy: false, v1alpha1.KubeconfigModeSOCKS5: false, v1alpha1.KubeconfigModeAddress: false,
+		v1alpha1.KubeconfigModeHTTPProxy: false, v1alpha1.KubeconfigModeHTTPSProxy: false,
+		v1alpha1.KubeconfigModeSOCKS5: false, v1alpha1.KubeconfigModeAddress: false,
 	} {
 		tunnel := newTunnel("c1", id("a"), "1")
 		tunnel.Spec.Kubeconfig.Mode, tunnel.Status.Kubeconfig.EndpointName = mode, "api.example.com"

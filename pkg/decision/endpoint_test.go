@@ -18,11 +18,20 @@ func TestTheEndpointNameIsServedIfNoOtherTunnelHasIt(t *testing.T) {
 		in     decision.Candidate
 		want   []string
 	}{
-		"nobody else has it":            {in: withEndpoint(candidate("c1", "a", younger), name), want: []string{name}},
-		"after the extra names":         {in: withEndpoint(candidate("c1", "a", younger, "x.example.com"), name), want: []string{"x.example.com", name}},
-		"once, if it is an extra name":  {in: withEndpoint(candidate("c1", "a", younger, name), name), want: []string{name}},
-		"an older one has it":           {others: []decision.Candidate{candidate("c2", "b", older, name)}, in: withEndpoint(candidate("c1", "a", younger), name)},
-		"an older one has it likewise":  {others: []decision.Candidate{withEndpoint(candidate("c2", "b", older), name)}, in: withEndpoint(candidate("c1", "a", younger), name)},
+		"nobody else has it": {in: withEndpoint(candidate("c1", "a", younger), name), want: []string{name}},
+		"after the extra names": {
+			in:   withEndpoint(candidate("c1", "a", younger, "x.example.com"), name),
+			want: []string{"x.example.com", name},
+		},
+		"once, if it is an extra name": {in: withEndpoint(candidate("c1", "a", younger, name), name), want: []string{name}},
+		"an older one has it": {
+			others: []decision.Candidate{candidate("c2", "b", older, name)},
+			in:     withEndpoint(candidate("c1", "a", younger), name),
+		},
+		"an older one has it likewise": {
+			others: []decision.Candidate{withEndpoint(candidate("c2", "b", older), name)},
+			in:     withEndpoint(candidate("c1", "a", younger), name),
+		},
 		"it is below the tunnel domain": {in: withEndpoint(candidate("c1", "a", younger), "c9.prod."+string(domain))},
 		"it is an address":              {in: withEndpoint(candidate("c1", "a", younger), "192.0.2.1")},
 		"it is no name":                 {in: withEndpoint(candidate("c1", "a", younger), "not a name")},

@@ -13,10 +13,20 @@ func TestLimits(t *testing.T) {
 		in, want model.Limits
 		wantBad  []string
 	}{
-		"none":     {},
-		"good":     {in: model.Limits{Connections: 1, Pending: 10_000, Bandwidth: 64 << 10}, want: model.Limits{Connections: 1, Pending: 10_000, Bandwidth: 64 << 10}},
-		"too few":  {in: model.Limits{Connections: -1, Pending: -1, Bandwidth: -1}, wantBad: []string{"connections", "pendingConnections", "bandwidth"}},
-		"too many": {in: model.Limits{Connections: 10_001, Pending: 5, Bandwidth: 1 << 41}, want: model.Limits{Pending: 5}, wantBad: []string{"connections", "bandwidth"}},
+		"none": {},
+		"good": {
+			in:   model.Limits{Connections: 1, Pending: 10_000, Bandwidth: 64 << 10},
+			want: model.Limits{Connections: 1, Pending: 10_000, Bandwidth: 64 << 10},
+		},
+		"too few": {
+			in:      model.Limits{Connections: -1, Pending: -1, Bandwidth: -1},
+			wantBad: []string{"connections", "pendingConnections", "bandwidth"},
+		},
+		"too many": {
+			in:      model.Limits{Connections: 10_001, Pending: 5, Bandwidth: 1 << 41},
+			want:    model.Limits{Pending: 5},
+			wantBad: []string{"connections", "bandwidth"},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

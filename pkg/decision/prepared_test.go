@@ -12,8 +12,15 @@ import (
 
 func prepared(until string) *v1alpha1.Tunnel {
 	return &v1alpha1.Tunnel{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "c1", Annotations: map[string]string{v1alpha1.PreparedAnnotation: until}},
-		Spec:       v1alpha1.TunnelSpec{ID: id("a"), ExtraNames: []string{"somebody.example.com"}}, Status: v1alpha1.TunnelStatus{ID: id("a")},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   "prod",
+			Name:        "c1",
+			Annotations: map[string]string{v1alpha1.PreparedAnnotation: until},
+		},
+		Spec: v1alpha1.TunnelSpec{
+			ID:         id("a"),
+			ExtraNames: []string{"somebody.example.com"},
+		}, Status: v1alpha1.TunnelStatus{ID: id("a")},
 	}
 }
 
@@ -25,15 +32,25 @@ func TestPreparedTunnels(t *testing.T) {
 		in   func(tunnel *v1alpha1.Tunnel)
 		want bool
 	}{
-		"one that waits for its Cluster":       {in: func(*v1alpha1.Tunnel) {}, want: true},
-		"one that has waited for long enough":  {in: func(t *v1alpha1.Tunnel) { t.Annotations[v1alpha1.PreparedAnnotation] = now.Format(time.RFC3339) }},
-		"one that says no time":                {in: func(t *v1alpha1.Tunnel) { t.Annotations[v1alpha1.PreparedAnnotation] = "tomorrow" }},
-		"one without the annotation":           {in: func(t *v1alpha1.Tunnel) { t.Annotations = nil }},
-		"one without an id":                    {in: func(t *v1alpha1.Tunnel) { t.Spec.ID = "" }},
-		"one whose id is not recorded as its":  {in: func(t *v1alpha1.Tunnel) { t.Status.ID = "" }},
-		"one that is being deleted":            {in: func(t *v1alpha1.Tunnel) { at := metav1.NewTime(now); t.DeletionTimestamp = &at }},
-		"one that needs no edge":               {in: func(t *v1alpha1.Tunnel) { t.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeSOCKS5 }},
-		"one that is controlled by an earlier": {in: func(t *v1alpha1.Tunnel) { t.OwnerReferences = newTunnel("c1", id("a"), "u0").OwnerReferences }},
+		"one that waits for its Cluster": {in: func(*v1alpha1.Tunnel) {}, want: true},
+		"one that has waited for long enough": {
+			in: func(t *v1alpha1.Tunnel) { t.Annotations[v1alpha1.PreparedAnnotation] = now.Format(time.RFC3339) },
+		},
+		"one that says no time": {
+			in: func(t *v1alpha1.Tunnel) { t.Annotations[v1alpha1.PreparedAnnotation] = "tomorrow" },
+		},
+		"one without the annotation":          {in: func(t *v1alpha1.Tunnel) { t.Annotations = nil }},
+		"one without an id":                   {in: func(t *v1alpha1.Tunnel) { t.Spec.ID = "" }},
+		"one whose id is not recorded as its": {in: func(t *v1alpha1.Tunnel) { t.Status.ID = "" }},
+		"one that is being deleted": {
+			in: func(t *v1alpha1.Tunnel) { at := metav1.NewTime(now); t.DeletionTimestamp = &at },
+		},
+		"one that needs no edge": {
+			in: func(t *v1alpha1.Tunnel) { t.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeSOCKS5 },
+		},
+		"one that is controlled by an earlier": {
+			in: func(t *v1alpha1.Tunnel) { t.OwnerReferences = newTunnel("c1", id("a"), "u0").OwnerReferences },
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -23,7 +23,8 @@ func Record(status *v1alpha1.TunnelStatus, r Resolution) {
 		return
 	}
 	status.Served = &v1alpha1.ServedStatus{ClusterUID: r.ClusterUID, Limits: v1alpha1.ServedLimits{
-		Connections: r.Cluster.Limits.Connections, PendingConnections: r.Cluster.Limits.Pending, Bandwidth: r.Cluster.Limits.Bandwidth,
+		Connections: r.Cluster.Limits.Connections, PendingConnections: r.Cluster.Limits.Pending,
+		Bandwidth: r.Cluster.Limits.Bandwidth,
 	}}
 	for _, address := range append([]model.Endpoint{r.Cluster.APIServer}, r.Cluster.Others...) {
 		status.Served.APIServers = append(status.Served.APIServers, address.String())

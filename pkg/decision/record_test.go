@@ -20,7 +20,8 @@ func TestRecord(t *testing.T) {
 		want v1alpha1.TunnelStatus
 	}{
 		"all that is granted": {want: v1alpha1.TunnelStatus{
-			ID: good.ID, Hostname: "c1.prod.tunnels.example.com", Names: []string{"c1.prod.tunnels.example.com", "api.example.com"},
+			ID: good.ID, Hostname: "c1.prod.tunnels.example.com", Names: []string{"c1.prod.tunnels.example.com",
+				"api.example.com"},
 			Served: &v1alpha1.ServedStatus{
 				ClusterUID: "u1", APIServers: []string{"10.0.0.1:6443", "[fd00::2]:7443"},
 				Limits: v1alpha1.ServedLimits{Connections: 7, PendingConnections: 3, Bandwidth: 10 << 20},
@@ -29,7 +30,8 @@ func TestRecord(t *testing.T) {
 		"a limit that cannot be kept": {
 			in: func(c *decision.Candidate) { c.Limits = model.Limits{Connections: -1}; c.Others = nil },
 			want: v1alpha1.TunnelStatus{
-				ID: good.ID, Hostname: "c1.prod.tunnels.example.com", Names: []string{"c1.prod.tunnels.example.com", "api.example.com"},
+				ID: good.ID, Hostname: "c1.prod.tunnels.example.com", Names: []string{"c1.prod.tunnels.example.com",
+					"api.example.com"},
 				Served: &v1alpha1.ServedStatus{ClusterUID: "u1", APIServers: []string{"10.0.0.1:6443"}},
 			},
 		},
@@ -44,7 +46,10 @@ func TestRecord(t *testing.T) {
 			in:   func(c *decision.Candidate) { c.APIServer.Host = "a b" },
 			want: v1alpha1.TunnelStatus{ID: good.ID},
 		},
-		"a mode without a tunnel": {in: func(c *decision.Candidate) { c.Unserved = true }, want: v1alpha1.TunnelStatus{ID: good.ID}},
+		"a mode without a tunnel": {
+			in:   func(c *decision.Candidate) { c.Unserved = true },
+			want: v1alpha1.TunnelStatus{ID: good.ID},
+		},
 		"an id that another Tunnel has": {
 			in: func(c *decision.Candidate) { c.ID = candidate("", "b", older).ID },
 		},
@@ -60,7 +65,8 @@ func TestRecord(t *testing.T) {
 			}
 			// The previous record is replaced as a whole, and nothing else changes.
 			status := v1alpha1.TunnelStatus{
-				ID: "old", Hostname: "old", Names: []string{"old"}, Served: &v1alpha1.ServedStatus{APIServers: []string{"old:1"}}, Tunnels: 3,
+				ID: "old", Hostname: "old", Names: []string{"old"}, Served: &v1alpha1.ServedStatus{APIServers: []string{"old:1"}},
+				Tunnels: 3,
 			}
 			decision.Record(&status, names.Resolve(domain, c))
 			tc.want.Tunnels = 3

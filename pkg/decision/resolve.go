@@ -61,7 +61,8 @@ func (n *Names) Resolve(d model.TunnelDomain, c Candidate) Resolution {
 	w.Others, badOthers = model.ValidateOthers(c.Others)
 	good, bad := d.ValidateExtraNames(c.ExtraNames)
 	claimed := good
-	if model.ValidateDNSName(c.EndpointName) == nil && !d.Contains(c.EndpointName) && !slices.Contains(good, c.EndpointName) {
+	if model.ValidateDNSName(c.EndpointName) == nil && !d.Contains(c.EndpointName) &&
+		!slices.Contains(good, c.EndpointName) {
 		claimed = append(slices.Clone(good), c.EndpointName)
 	}
 	id := d.TunnelID(c.ID)
@@ -73,7 +74,13 @@ func (n *Names) Resolve(d model.TunnelDomain, c Candidate) Resolution {
 	}
 	switch {
 	case owner[hostname] != c.Key:
-		r.Fatal = taken("metadata.name", c.Key.Name, fmt.Sprintf("gives the tunnel hostname %s", hostname), owner[hostname], "rename one of the two Clusters")
+		r.Fatal = taken(
+			"metadata.name",
+			c.Key.Name,
+			fmt.Sprintf("gives the tunnel hostname %s", hostname),
+			owner[hostname],
+			"rename one of the two Clusters",
+		)
 	case owner[id] != c.Key:
 		r.Fatal = taken("spec.id", c.ID, "", owner[id], "delete this Tunnel and let the controller choose another id")
 	}

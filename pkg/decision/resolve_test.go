@@ -46,7 +46,16 @@ func TestResolve(t *testing.T) {
 			wantNames: []string{"c1.prod.tunnels.example.com", "api.example.com"},
 		},
 		"bad extra names are left out and named by their index": {
-			in:          candidate("c1", "a", older, "192.0.2.1", "ok.example.com", "UPPER.example.com", "x.tunnels.example.com", "ok.example.com"),
+			in: candidate(
+				"c1",
+				"a",
+				older,
+				"192.0.2.1",
+				"ok.example.com",
+				"UPPER.example.com",
+				"x.tunnels.example.com",
+				"ok.example.com",
+			),
 			wantNames:   []string{"c1.prod.tunnels.example.com", "ok.example.com"},
 			wantRefused: []string{"spec.extraNames[0]", "spec.extraNames[2]", "spec.extraNames[3]", "spec.extraNames[4]"},
 		},
@@ -103,12 +112,21 @@ func TestResolve(t *testing.T) {
 			wantNames: []string{"c3.prod.tunnels.example.com", "api.example.com"},
 		},
 		"a hostname that is another's id": {
-			before:    []decision.Candidate{holding(candidate("c1", "a", younger))},
-			in:        decision.Candidate{Key: model.Key{Namespace: "id", Name: "a" + strings.Repeat("0", 19)}, Created: older, ID: "b" + strings.Repeat("0", 19), APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443}},
+			before: []decision.Candidate{holding(candidate("c1", "a", younger))},
+			in: decision.Candidate{
+				Key:       model.Key{Namespace: "id", Name: "a" + strings.Repeat("0", 19)},
+				Created:   older,
+				ID:        "b" + strings.Repeat("0", 19),
+				APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443},
+			},
 			wantFatal: "metadata.name",
 		},
 		"a hostname that is its own id": {
-			in:        decision.Candidate{Key: model.Key{Namespace: "id", Name: "a" + strings.Repeat("0", 19)}, ID: "a" + strings.Repeat("0", 19), APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443}},
+			in: decision.Candidate{
+				Key:       model.Key{Namespace: "id", Name: "a" + strings.Repeat("0", 19)},
+				ID:        "a" + strings.Repeat("0", 19),
+				APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443},
+			},
 			wantNames: []string{"a" + strings.Repeat("0", 19) + ".id.tunnels.example.com"},
 		},
 		"a hostname that an older one has": {
@@ -123,7 +141,11 @@ func TestResolve(t *testing.T) {
 		},
 		"a name that gives no hostname": {in: candidate(strings.Repeat("c", 64), "a", older), wantFatal: "metadata.name"},
 		"an apiserver that is no address": {
-			in:        decision.Candidate{Key: model.Key{Namespace: "prod", Name: "c1"}, ID: strings.Repeat("a", 20), APIServer: model.Endpoint{Host: "a b", Port: 1}},
+			in: decision.Candidate{
+				Key:       model.Key{Namespace: "prod", Name: "c1"},
+				ID:        strings.Repeat("a", 20),
+				APIServer: model.Endpoint{Host: "a b", Port: 1},
+			},
 			wantFatal: "spec.apiServer",
 		},
 	}
@@ -205,7 +227,13 @@ func TestABadAddressOrNodeNameAffectsNothingElse(t *testing.T) {
 	for _, e := range r.Refused {
 		refused = append(refused, e.Field)
 	}
-	want := []string{"spec.extraNames[0]", "spec.apiServer.others[0]", "spec.apiServer.others[2]", "spec.revokedEdges[1]", "spec.revokedEdges[2]"}
+	want := []string{
+		"spec.extraNames[0]",
+		"spec.apiServer.others[0]",
+		"spec.apiServer.others[2]",
+		"spec.revokedEdges[1]",
+		"spec.revokedEdges[2]",
+	}
 	if diff := cmp.Diff(want, refused); diff != "" {
 		t.Error(diff)
 	}
@@ -259,7 +287,14 @@ func TestTwoClaimantsOfANameDoNotEnqueueEachOtherForever(t *testing.T) {
 
 func TestAHolderThatGivesUpANameNoLongerHoldsIt(t *testing.T) {
 	var names decision.Names
-	holder, other := holding(candidate("c1", "a", younger, "api.example.com")), candidate("c2", "b", older, "api.example.com")
+	holder, other := holding(
+		candidate("c1", "a", younger, "api.example.com"),
+	), candidate(
+		"c2",
+		"b",
+		older,
+		"api.example.com",
+	)
 	names.Resolve(domain, holder)
 	names.Resolve(domain, other)
 	holder.ExtraNames = nil
@@ -279,7 +314,21 @@ func TestAHolderThatGivesUpANameNoLongerHoldsIt(t *testing.T) {
 func TestACandidateThatIsNoLongerServedGivesUpItsExtraNames(t *testing.T) {
 	var names decision.Names
 	// The first two claim one id; the second is not served, and so the third holds the name.
-	first, second, third := candidate("c1", "a", older), candidate("c2", "a", younger, "api.example.com"), candidate("c3", "c", younger.Add(1), "api.example.com")
+	first, second, third := candidate(
+		"c1",
+		"a",
+		older,
+	), candidate(
+		"c2",
+		"a",
+		younger,
+		"api.example.com",
+	), candidate(
+		"c3",
+		"c",
+		younger.Add(1),
+		"api.example.com",
+	)
 	for _, c := range []decision.Candidate{third, second, first} {
 		names.Resolve(domain, c)
 	}
@@ -289,7 +338,8 @@ func TestACandidateThatIsNoLongerServedGivesUpItsExtraNames(t *testing.T) {
 	if got := names.Release(first.Key); !slices.Equal(got, []model.Key{second.Key, third.Key}) {
 		t.Errorf("the end of the first affects %v, want both others", got)
 	}
-	if got := names.Resolve(domain, second); got.Fatal != nil || !slices.Equal(got.Cluster.ExtraNames, []string{"api.example.com"}) {
+	if got := names.Resolve(domain, second); got.Fatal != nil ||
+		!slices.Equal(got.Cluster.ExtraNames, []string{"api.example.com"}) {
 		t.Errorf("the second has %v, %v, want the name", got.Cluster.ExtraNames, got.Fatal)
 	}
 	if got := names.Resolve(domain, third).Cluster.ExtraNames; len(got) != 0 {
@@ -308,7 +358,17 @@ func TestACandidateThatIsNoLongerServedGivesUpItsExtraNames(t *testing.T) {
 func TestADecisionIsHeldBeforeItIsRecorded(t *testing.T) {
 	var n decision.Names
 	now := time.Now()
-	first, second := candidate("b", "id", now, "api.shop.example"), candidate("a", "id", now.Add(-time.Hour), "api.shop.example")
+	first, second := candidate(
+		"b",
+		"id",
+		now,
+		"api.shop.example",
+	), candidate(
+		"a",
+		"id",
+		now.Add(-time.Hour),
+		"api.shop.example",
+	)
 	if r := n.Decide(domain, first); r.Fatal != nil || !r.HoldsID || len(r.Cluster.ExtraNames) != 1 {
 		t.Fatalf("%+v", r)
 	}

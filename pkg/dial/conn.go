@@ -119,11 +119,25 @@ func (l *link) explain(err error) error {
 	return status.Error(code, l.err.Error())
 }
 
-func (l *link) unary(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+func (l *link) unary(
+	ctx context.Context,
+	method string,
+	request, reply any,
+	conn *grpc.ClientConn,
+	invoke grpc.UnaryInvoker,
+	options ...grpc.CallOption,
+) error {
 	return l.explain(invoke(ctx, method, request, reply, conn, options...))
 }
 
-func (l *link) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+func (l *link) stream(
+	ctx context.Context,
+	desc *grpc.StreamDesc,
+	conn *grpc.ClientConn,
+	method string,
+	open grpc.Streamer,
+	options ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	stream, err := open(ctx, desc, conn, method, options...)
 	return stream, l.explain(err)
 }

@@ -73,7 +73,8 @@ func TestConnReadsTrustAndIdentityAtEachHandshake(t *testing.T) {
 
 func TestConnPresentsNoCertificateForEnrolment(t *testing.T) {
 	a := newAuthority(t)
-	if err := call(t.Context(), prepare(t, &dial.Way{Addresses: []model.Endpoint{xdsServer(t, a, "127.0.0.1:0").address}}, trust{a}, nil)); err != nil {
+	if err := call(t.Context(), prepare(t, &dial.Way{Addresses: []model.Endpoint{xdsServer(t, a, "127.0.0.1:0").address}},
+		trust{a}, nil)); err != nil {
 		t.Error(err)
 	}
 }
@@ -81,7 +82,8 @@ func TestConnPresentsNoCertificateForEnrolment(t *testing.T) {
 func TestConnRequiresACA(t *testing.T) {
 	a := newAuthority(t)
 	w := &dial.Way{Addresses: []model.Endpoint{xdsServer(t, a, "127.0.0.1:0").address}}
-	for name, roots := range map[string]certs.TrustSource{"none at all": nil, "an empty bundle": certs.Bundle(nil), "an empty pool": emptyPool{}} {
+	for name, roots := range map[string]certs.TrustSource{"none at all": nil, "an empty bundle": certs.Bundle(nil),
+		"an empty pool": emptyPool{}} {
 		t.Run(name, func(t *testing.T) {
 			err := call(t.Context(), prepare(t, w, roots, nil))
 			if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), dial.ErrNoTrust.Error()) {
@@ -165,7 +167,11 @@ func TestConnIsBackSoonAfterAnOutage(t *testing.T) {
 	xdsServer(t, a, endpoint(listener).String())
 	begin := time.Now()
 	eventually.True(t, patience, "the connection is back", func() error { return call(t.Context(), conn) })
-	t.Logf("the longest wait was %s, and the connection is back after %s", longest.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
+	t.Logf(
+		"the longest wait was %s, and the connection is back after %s",
+		longest.Round(time.Millisecond),
+		time.Since(begin).Round(time.Millisecond),
+	)
 }
 
 // TestConnDetectsALostConnection has a NAT between client and server that silently drops connections.
@@ -246,7 +252,8 @@ func TestWaitingCallsReportWhatTheyWaitFor(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	_, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}, grpc.WaitForReady(true))
-	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), address.String()+": nothing listens there") {
+	if status.Code(err) != codes.DeadlineExceeded ||
+		!strings.Contains(err.Error(), address.String()+": nothing listens there") {
 		t.Errorf("error %v", err)
 	}
 	_, err = healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})

@@ -45,7 +45,11 @@ func (p Proxy) open(ctx context.Context, raw net.Conn, to model.Endpoint) (net.C
 		err = ctx.Err()
 	}
 	if err != nil && ctx.Err() != nil {
-		return nil, fmt.Errorf("the proxy accepted the connection, but did not answer in time; it may have no route to %s: %w", to, err)
+		return nil, fmt.Errorf(
+			"the proxy accepted the connection, but did not answer in time; it may have no route to %s: %w",
+			to,
+			err,
+		)
 	}
 	return conn, err
 }
@@ -59,7 +63,12 @@ func (p Proxy) connectThrough(ctx context.Context, raw net.Conn, to model.Endpoi
 	if err != nil {
 		return nil, err
 	}
-	request := &http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: to.String()}, Host: to.String(), Header: http.Header{"User-Agent": {"fairlead"}}}
+	request := &http.Request{
+		Method: http.MethodConnect,
+		URL:    &url.URL{Opaque: to.String()},
+		Host:   to.String(),
+		Header: http.Header{"User-Agent": {"fairlead"}},
+	}
 	if authorization != "" {
 		request.Header.Set("Proxy-Authorization", authorization)
 	}
@@ -93,7 +102,10 @@ func readHead(conn net.Conn) ([]byte, error) {
 		case !bytes.HasPrefix([]byte("HTTP/"), head[:min(len(head), 5)]):
 			return nil, notHTTP(conn, head)
 		case err != nil && len(head) == 0 && !errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, fmt.Errorf("the proxy, or another server at its address, closed the connection without an answer: %w", err)
+			return nil, fmt.Errorf(
+				"the proxy, or another server at its address, closed the connection without an answer: %w",
+				err,
+			)
 		case err != nil:
 			return nil, fmt.Errorf("reading the proxy's answer: %w", err)
 		case len(head) > maxAnswer:
@@ -106,12 +118,17 @@ func readHead(conn net.Conn) ([]byte, error) {
 // notHTTP describes a response that is not HTTP, by its first bytes and the bytes that follow immediately.
 func notHTTP(conn net.Conn, head []byte) error {
 	if head[0] == 0x15 || head[0] == 0x16 { // TLS records: alert, handshake
-		return errors.New("the answer is not from an HTTP proxy: it is TLS; if it is a proxy, its URL must begin with https://")
+		return errors.New(
+			"the answer is not from an HTTP proxy: it is TLS; if it is a proxy, its URL must begin with https://",
+		)
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(bodyTime))
 	more := make([]byte, maxQuote)
 	n, _ := conn.Read(more)
-	return fmt.Errorf("the answer is not from an HTTP proxy: it begins with %s", printable(firstLine(append(head, more[:n]...))))
+	return fmt.Errorf(
+		"the answer is not from an HTTP proxy: it begins with %s",
+		printable(firstLine(append(head, more[:n]...))),
+	)
 }
 
 // rejection explains a response other than 2xx.
@@ -120,8 +137,16 @@ func rejection(response *http.Response, authorized bool) error {
 	switch response.StatusCode {
 	case http.StatusProxyAuthRequired, http.StatusUnauthorized:
 		return errors.New(answer + ": " + credentialsRejected(response, authorized))
-	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-		return fmt.Errorf("%s, to %s: it is not a proxy, or the network requires a login first", answer, printable(response.Header.Get("Location")))
+	case http.StatusMovedPermanently,
+		http.StatusFound,
+		http.StatusSeeOther,
+		http.StatusTemporaryRedirect,
+		http.StatusPermanentRedirect:
+		return fmt.Errorf(
+			"%s, to %s: it is not a proxy, or the network requires a login first",
+			answer,
+			printable(response.Header.Get("Location")),
+		)
 	case http.StatusForbidden:
 		answer += ": it does not allow this address and port"
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:

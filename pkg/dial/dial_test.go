@@ -36,8 +36,10 @@ func TestDialContextFindsTheAddressThatAnswers(t *testing.T) {
 		"it is the first":                         {nil, time.Second},
 		"nothing listens at those before it":      {[]model.Endpoint{dead(t, "127.0.0.1"), dead(t, "::1")}, time.Second},
 		"the one before it swallows what it gets": {[]model.Endpoint{blackHole(t)}, 2 * time.Second},
-		"three black holes before it":             {[]model.Endpoint{blackHole(t), blackHole(t), blackHole(t)}, 3 * time.Second},
-		"a name that does not exist before it":    {[]model.Endpoint{{Host: "nowhere.example.com", Port: 443}}, 2 * time.Second},
+		"three black holes before it": {[]model.Endpoint{blackHole(t), blackHole(t), blackHole(t)},
+			3 * time.Second},
+		"a name that does not exist before " +
+			"it": {[]model.Endpoint{{Host: "nowhere.example.com", Port: 443}}, 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &dial.Way{Addresses: append(test.before, good)}
@@ -116,8 +118,9 @@ func TestErrorsOfDialContextExplainTheCause(t *testing.T) {
 		in   []model.Endpoint
 		want []string // substrings of the lines of the error
 	}{
-		"no address":      {nil, []string{"there is no address to dial"}},
-		"nothing listens": {[]model.Endpoint{refused}, []string{refused.String() + ": nothing listens there, or a firewall rejects the connection: "}},
+		"no address": {nil, []string{"there is no address to dial"}},
+		"nothing listens": {[]model.Endpoint{refused}, []string{refused.String() + ": nothing listens there, or a firewall " +
+			"rejects the connection: "}},
 		"a black hole and a name that does not exist": {
 			[]model.Endpoint{hole, {Host: "gateway.example.com", Port: 443}},
 			[]string{"gateway.example.com: DNS has no address for this name: ", hole.String() + ": no answer: "},
@@ -126,7 +129,8 @@ func TestErrorsOfDialContextExplainTheCause(t *testing.T) {
 			[]model.Endpoint{{Host: "one.example.com", Port: refused.Port}},
 			[]string{"one.example.com:" + strconv.Itoa(int(refused.Port)) + " (127.0.0.1): nothing listens there"},
 		},
-		"no way": {[]model.Endpoint{{Host: "224.0.0.1", Port: 443}}, []string{"224.0.0.1:443: this machine has no route to it: "}},
+		"no way": {[]model.Endpoint{{Host: "224.0.0.1", Port: 443}}, []string{"224.0.0.1:443: this machine has no route to " +
+			"it: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -77,16 +77,24 @@ func (m handshakeState) explain(err error) error {
 	case errors.As(err, &verification) && len(verification.UnverifiedCertificates) > 0:
 		meaning = m.explainCertificate(verification.UnverifiedCertificates[0], verification.Err)
 	case strings.HasPrefix(string(m.answer), "HTTP/"):
-		meaning = "the answer is HTTP instead of TLS: from a captive portal that requires a login, or from a proxy; it begins with " +
-			printable(firstLine(m.answer))
+		meaning = "the answer is HTTP instead of TLS: from a captive portal that requires a login, or from a proxy; it " +
+			"begins with " +
+			printable(
+				firstLine(m.answer),
+			)
 	case errors.As(err, &notTLS):
 		meaning = "the answer is not TLS; it begins with " + printable(string(m.answer))
 	case errors.As(err, &remote) && remote.Op == "remote error":
 		meaning = m.explainAlert(remote.Err)
 	case isTimeout(err) || errors.Is(err, os.ErrDeadlineExceeded):
-		meaning = "the connection is accepted, but the TLS handshake gets no answer: the server behind it is down, or a firewall drops packets"
+		meaning = "the connection is accepted, but the TLS handshake gets no answer: the server behind it is down, or a " +
+			"firewall drops packets"
 	case !m.completed && len(m.answer) == 0 && isCut(err):
-		meaning = fmt.Sprintf("the connection was closed right after the server name %s was sent: a firewall blocks this name, or the server is not a gateway of this installation", m.name)
+		meaning = fmt.Sprintf(
+			"the connection was closed right after the server name %s was sent: a firewall blocks this name, or the server is "+
+				"not a gateway of this installation",
+			m.name,
+		)
 	case m.completed && isCut(err):
 		meaning = "the connection was closed right after the handshake"
 	case isCut(err):
@@ -98,7 +106,8 @@ func (m handshakeState) explain(err error) error {
 }
 
 func isCut(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE)
 }
 
 // explainCertificate explains why the certificate of the server is invalid.
@@ -109,14 +118,27 @@ func (m handshakeState) explainCertificate(cert *x509.Certificate, err error) st
 	issuer := printable(cert.Issuer.String())
 	switch {
 	case errors.As(err, &unknown):
-		return fmt.Sprintf("the certificate presented for %s was issued by %s, not by this installation: a proxy inspects TLS (exempt %s there), "+
-			"or the CA in the bootstrap file belongs to another installation", m.name, issuer, m.where)
+		return fmt.Sprintf(
+			"the certificate presented for %s was issued by %s, not by this installation: a proxy inspects TLS (exempt %s "+
+				"there), "+
+				"or the CA in the bootstrap file belongs to another installation",
+			m.name,
+			issuer,
+			m.where,
+		)
 	case errors.As(err, &name):
 		return fmt.Sprintf("the certificate presented is not for %s but for %s, issued by %s: this is another server",
 			m.name, printable(strings.Join(cert.DNSNames, ", ")), issuer)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return fmt.Sprintf("the certificate presented for %s is valid from %s to %s, and the clock of this machine shows %s: this clock is wrong, or that of the management cluster is, "+
-			"or the xds-server has not renewed its certificate", m.name, utc(cert.NotBefore), utc(cert.NotAfter), utc(m.now))
+		return fmt.Sprintf(
+			"the certificate presented for %s is valid from %s to %s, and the clock of this machine shows %s: this clock is "+
+				"wrong, or that of the management cluster is, "+
+				"or the xds-server has not renewed its certificate",
+			m.name,
+			utc(cert.NotBefore),
+			utc(cert.NotAfter),
+			utc(m.now),
+		)
 	}
 	return fmt.Sprintf("the certificate presented for %s, issued by %s, is not valid", m.name, issuer)
 }
@@ -144,12 +166,27 @@ func (m handshakeState) explainAlert(alert error) string {
 	case m.leaf == nil:
 		return "the server requires a certificate, which this machine does not have yet: it is not the xds-server"
 	case m.now.After(m.leaf.NotAfter):
-		return fmt.Sprintf("the xds-server rejects this machine's certificate, which expired at %s; the clock of this machine shows %s", utc(m.leaf.NotAfter), utc(m.now))
+		return fmt.Sprintf(
+			"the xds-server rejects this machine's certificate, which expired at %s; the clock of this machine shows %s",
+			utc(m.leaf.NotAfter),
+			utc(m.now),
+		)
 	case m.now.Before(m.leaf.NotBefore):
-		return fmt.Sprintf("the xds-server rejects this machine's certificate, which is valid from %s; the clock of this machine shows %s: it is slow", utc(m.leaf.NotBefore), utc(m.now))
+		return fmt.Sprintf(
+			"the xds-server rejects this machine's certificate, which is valid from %s; the clock of this machine shows %s: "+
+				"it is slow",
+			utc(m.leaf.NotBefore),
+			utc(m.now),
+		)
 	}
-	return fmt.Sprintf("the xds-server rejects this machine's certificate (issued by %s, valid from %s to %s): its CA was replaced, or one of the clocks is wrong; this one shows %s",
-		printable(m.leaf.Issuer.String()), utc(m.leaf.NotBefore), utc(m.leaf.NotAfter), utc(m.now))
+	return fmt.Sprintf(
+		"the xds-server rejects this machine's certificate (issued by %s, valid from %s to %s): its CA was replaced, or "+
+			"one of the clocks is wrong; this one shows %s",
+		printable(m.leaf.Issuer.String()),
+		utc(m.leaf.NotBefore),
+		utc(m.leaf.NotAfter),
+		utc(m.now),
+	)
 }
 
 func utc(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -48,7 +48,11 @@ func middleboxes(t *testing.T, a *authority) map[string]middlebox {
 	return map[string]middlebox{
 		"a middlebox inspects TLS": {
 			tlsMiddlebox(t, interceptor, model.ControlSubject(), -time.Minute, time.Hour),
-			[]string{"the certificate presented for control.tunnels.example.com was issued by \"CN=Corporate Web Inspection\", not by this installation", "exempt 127.0.0.1:"},
+			[]string{
+				"the certificate presented for control.tunnels.example.com was issued by \"CN=Corporate Web Inspection\", not by " +
+					"this installation",
+				"exempt 127.0.0.1:",
+			},
 		},
 		"a captive portal redirects": {
 			func(conn net.Conn) {
@@ -75,7 +79,10 @@ func middleboxes(t *testing.T, a *authority) map[string]middlebox {
 		},
 		"another service of the installation": {
 			tlsMiddlebox(t, a.ca, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}, -time.Minute, time.Hour),
-			[]string{"the certificate presented is not for control.tunnels.example.com but for \"gateway-0.tunnels.example.com, gateway.tunnels.example.com\""},
+			[]string{
+				"the certificate presented is not for control.tunnels.example.com but for \"gateway-0.tunnels.example.com, " +
+					"gateway.tunnels.example.com\"",
+			},
 		},
 		"a certificate that ended": {
 			tlsMiddlebox(t, a.ca, model.ControlSubject(), -2*time.Hour, time.Hour),
@@ -134,9 +141,12 @@ func TestARejectedCertificateIsExplained(t *testing.T) {
 		identity certs.Identity
 		want     string
 	}{
-		"it ended":                 {issue(t, a.ca, edge(), -2*time.Hour, time.Hour), "the xds-server rejects this machine's certificate, which expired at "},
-		"it has not begun":         {issue(t, a.ca, edge(), time.Hour, time.Hour), "the xds-server rejects this machine's certificate, which is valid from "},
-		"its CA is another's":      {issue(t, newCA(t), edge(), -time.Hour, 2*time.Hour), "its CA was replaced, or one of the clocks is wrong"},
+		"it ended": {issue(t, a.ca, edge(), -2*time.Hour, time.Hour), "the xds-server rejects this " +
+			"machine's certificate, which expired at "},
+		"it has not begun": {issue(t, a.ca, edge(), time.Hour, time.Hour), "the xds-server rejects this machine's " +
+			"certificate, which is valid from "},
+		"its CA is another's": {issue(t, newCA(t), edge(), -time.Hour, 2*time.Hour), "its CA was replaced, or one of " +
+			"the clocks is wrong"},
 		"nothing is wrong with it": {a.identity, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -54,7 +54,8 @@ func issue(t testing.TB, ca *certs.CA, s model.Subject, begin, life time.Duratio
 	}
 	from := time.Now().Add(begin)
 	chain, err := ca.Issue(key.Public(), certs.Leaf{
-		CommonName: s.Node, DNSNames: domain.DNSNames(s), Server: true, Client: true, NotBefore: from, NotAfter: from.Add(life),
+		CommonName: s.Node, DNSNames: domain.DNSNames(s), Server: true, Client: true, NotBefore: from, NotAfter: from.Add(
+			life),
 	})
 	if err != nil {
 		t.Fatal(err)

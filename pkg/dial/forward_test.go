@@ -151,7 +151,10 @@ func TestForwardLogsEachReasonOnceAndNoSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address, log, _ := forwarding(t, &dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}, Proxy: p})
+	address, log, _ := forwarding(
+		t,
+		&dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}, Proxy: p},
+	)
 	for range 5 {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {

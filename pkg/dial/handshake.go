@@ -45,7 +45,11 @@ func (c credential) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, e
 }
 
 // ClientHandshake implements credentials.TransportCredentials. It reads the trust bundle and the identity each time.
-func (c credential) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (c credential) ClientHandshake(
+	ctx context.Context,
+	_ string,
+	raw net.Conn,
+) (net.Conn, credentials.AuthInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()
 	end := c.link.takeTarget(raw)

@@ -46,7 +46,9 @@ func ParseProxy(proxyURL, noProxy string, credentials func() (user, password str
 	}
 	if err != nil || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
 		// Without the cause, which would quote the password.
-		return Proxy{}, errors.New("reading URL of the proxy: it is not like http://host:port or http://user:password@host:port")
+		return Proxy{}, errors.New(
+			"reading URL of the proxy: it is not like http://host:port or http://user:password@host:port",
+		)
 	}
 	port := u.Port()
 	switch {
@@ -140,7 +142,15 @@ func (p Proxy) wrap(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	if !p.secure {
 		return conn, nil
 	}
-	secure := tls.Client(conn, &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.address.Host, RootCAs: p.roots, NextProtos: []string{"http/1.1"}})
+	secure := tls.Client(
+		conn,
+		&tls.Config{
+			MinVersion: tls.VersionTLS12,
+			ServerName: p.address.Host,
+			RootCAs:    p.roots,
+			NextProtos: []string{"http/1.1"},
+		},
+	)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, fmt.Errorf("starting TLS with the proxy itself, as https:// in its URL requires: %w", err)
 	}

@@ -21,16 +21,18 @@ import (
 
 func TestParseProxy(t *testing.T) {
 	for name, test := range map[string]struct{ in, want, wantErr string }{
-		"none":                              {"", "", ""},
-		"a URL":                             {"http://proxy.example:3128", "http://proxy.example:3128", ""},
-		"a URL with a slash":                {"http://proxy.example:3128/", "http://proxy.example:3128", ""},
-		"host and port as the environment":  {"proxy.example:3128", "http://proxy.example:3128", ""},
-		"no port":                           {"http://proxy.example", "http://proxy.example:80", ""},
-		"TLS and no port":                   {"https://proxy.example", "https://proxy.example:443", ""},
-		"IPv6":                              {"http://[2001:db8::1]:3128", "http://[2001:db8::1]:3128", ""},
-		"credentials are not shown":         {"http://u:secret@proxy.example:3128", "http://proxy.example:3128", ""},
-		"SOCKS":                             {"socks5://u:secret@proxy.example:1080", "", `scheme "socks5" is neither http nor https`},
-		"a path":                            {"http://u:secret@proxy.example:3128/proxy.pac", "", "is not like http://host:port"},
+		"none":                             {"", "", ""},
+		"a URL":                            {"http://proxy.example:3128", "http://proxy.example:3128", ""},
+		"a URL with a slash":               {"http://proxy.example:3128/", "http://proxy.example:3128", ""},
+		"host and port as the environment": {"proxy.example:3128", "http://proxy.example:3128", ""},
+		"no port":                          {"http://proxy.example", "http://proxy.example:80", ""},
+		"TLS and no port":                  {"https://proxy.example", "https://proxy.example:443", ""},
+		"IPv6":                             {"http://[2001:db8::1]:3128", "http://[2001:db8::1]:3128", ""},
+		"credentials are not shown":        {"http://u:secret@proxy.example:3128", "http://proxy.example:3128", ""},
+		"SOCKS": {"socks5://u:secret@proxy.example:1080", "",
+			`scheme "socks5" is neither http nor https`},
+		"a path": {"http://u:secret@proxy.example:3128/proxy.pac", "",
+			"is not like http://host:port"},
 		"no URL, and no quote of it":        {"http://u:secret@proxy.example:port", "", "is not like http://host:port"},
 		"a host that is none":               {"http://u:secret@proxy_:3128%", "", "is not like http://host:port"},
 		"an escape that is none":            {"http://u:sec%ret@proxy:3128", "", "is not like http://host:port"},
@@ -41,13 +43,15 @@ func TestParseProxy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := dial.ParseProxy(test.in, "", nil)
-			if test.wantErr == "" && err != nil || test.wantErr != "" && (err == nil || !strings.Contains(err.Error(), test.wantErr)) {
+			if test.wantErr == "" && err != nil ||
+				test.wantErr != "" && (err == nil || !strings.Contains(err.Error(), test.wantErr)) {
 				t.Fatalf("error %v, want %q", err, test.wantErr)
 			}
 			if got := p.String(); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
-			if text := fmt.Sprintf("%v %+v %#v %v", p, p, p, err); strings.Contains(text, "secret") || strings.Contains(text, "sec%ret") {
+			if text := fmt.Sprintf("%v %+v %#v %v", p, p, p, err); strings.Contains(text, "secret") ||
+				strings.Contains(text, "sec%ret") {
 				t.Errorf("the password is in %s", text)
 			}
 		})
@@ -127,7 +131,8 @@ func TestCredentialsFile(t *testing.T) {
 			if user != test.user || password != test.password {
 				t.Errorf("got %q and %q", user, password)
 			}
-			if test.wantErr == "" && err != nil || test.wantErr != "" && (err == nil || !strings.Contains(err.Error(), test.wantErr)) {
+			if test.wantErr == "" && err != nil ||
+				test.wantErr != "" && (err == nil || !strings.Contains(err.Error(), test.wantErr)) {
 				t.Errorf("error %v, want %q", err, test.wantErr)
 			}
 			if err != nil && strings.Contains(err.Error(), "secret") {
@@ -144,7 +149,9 @@ func throughProxy(t testing.TB, proxy model.Endpoint) (net.Conn, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return (&dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}, Proxy: p}).DialContext(t.Context())
+	return (&dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}, Proxy: p}).DialContext(
+		t.Context(),
+	)
 }
 
 func TestAnswersOfAProxyAreExplained(t *testing.T) {
@@ -154,17 +161,26 @@ func TestAnswersOfAProxyAreExplained(t *testing.T) {
 		want   string
 	}{
 		"credentials, and only such that are not spoken": {
-			"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Negotiate\r\nProxy-Authenticate: NTLM x\r\nContent-Length: 0\r\n\r\n",
+			"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Negotiate\r\nProxy-Authenticate: NTLM " +
+				"x\r\nContent-Length: 0\r\n\r\n",
 			`it requires "Negotiate, NTLM", and only Basic is supported`,
 		},
-		"credentials":             {"HTTP/1.1 407 Auth\r\nProxy-Authenticate: Basic realm=\"x\"\r\n\r\n", "it requires a user and a password, and none are configured"},
-		"forbidden, with a page":  {"HTTP/1.1 403 Forbidden\r\nX-Squid-Error: ERR_ACCESS_DENIED 0\r\n\r\n<html>...", `"403 Forbidden": it does not allow this address and port; it reports "ERR_ACCESS_DENIED 0"`},
-		"bad gateway, and text":   {"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 20\r\n\r\n\nno route\x1b[31m to it\nmore", `"502 Bad Gateway": it cannot reach this address; it reports "no route\x1b[31m to it"`},
-		"no CONNECT":              {"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n", "it does not support CONNECT"},
-		"a captive portal":        {"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n", `to "http://login.example/": it is not a proxy, or the network requires a login first`},
-		"no HTTP":                 {"SSH-2.0-OpenSSH_9.9\r\n", `the answer is not from an HTTP proxy: it begins with "SSH-2.0-OpenSSH_9.9"`},
-		"TLS":                     {"\x15\x03\x01\x00\x02\x02\x46", "it is TLS; if it is a proxy, its URL must begin with https://"},
-		"a head without end":      {"HTTP/1.1 200 OK\r\n" + strings.Repeat("X-A: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n", 300), "its header has more than 16384 bytes"},
+		"credentials": {"HTTP/1.1 407 Auth\r\nProxy-Authenticate: Basic realm=\"x\"\r\n\r\n", "it requires a " +
+			"user and a password, and none are configured"},
+		"forbidden, with a page": {"HTTP/1.1 403 Forbidden\r\nX-Squid-Error: ERR_ACCESS_DENIED " +
+			"0\r\n\r\n<html>...", `"403 Forbidden": it does not allow this address and port; it reports "ERR_ACCESS_DENIED 0"`},
+		"bad gateway, and text": {"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 20\r\n\r\n\nno route\x1b[31m to " +
+			"it\nmore", `"502 Bad Gateway": it cannot reach this address; it reports "no route\x1b[31m to it"`},
+		"no CONNECT": {"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: " +
+			"0\r\n\r\n", "it does not support CONNECT"},
+		"a captive portal": {"HTTP/1.1 302 Found\r\nLocation: " +
+			"http://login.example/\r\n\r\n",
+			`to "http://login.example/": it is not a proxy, or the network requires a login first`},
+		"no HTTP": {"SSH-2.0-OpenSSH_9.9\r\n", `the answer is not from an HTTP proxy: it begins with "SSH-2.0-OpenSSH_9.9"`},
+		"TLS": {"\x15\x03\x01\x00\x02\x02\x46", "it is TLS; if it is a proxy, its URL must begin with " +
+			"https://"},
+		"a head without end": {"HTTP/1.1 200 OK\r\n" + strings.Repeat(
+			"X-A: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n", 300), "its header has more than 16384 bytes"},
 		"a head that ends midway": {"HTTP/1.1 200 O", "reading the proxy's answer"},
 		"a head that is none":     {"HTTP/x.y 2000\r\n\r\n", `the answer is not from an HTTP proxy: "HTTP/x.y 2000"`},
 		"silence":                 {"", "the proxy accepted the connection, but did not answer in time"},
@@ -180,7 +196,9 @@ func TestAnswersOfAProxyAreExplained(t *testing.T) {
 			})
 			begin := time.Now()
 			_, err := throughProxy(t, proxy)
-			if err == nil || !strings.Contains(err.Error(), "gateway.example.com:443 through the proxy at "+proxy.String()+": ") || !strings.Contains(err.Error(), test.want) {
+			if err == nil ||
+				!strings.Contains(err.Error(), "gateway.example.com:443 through the proxy at "+proxy.String()+": ") ||
+				!strings.Contains(err.Error(), test.want) {
 				t.Errorf("the error is\n%v\nwant one that says %q", err, test.want)
 			}
 			if err != nil && (len(err.Error()) > 600 || strings.Contains(err.Error(), "\x1b")) {
@@ -192,13 +210,15 @@ func TestAnswersOfAProxyAreExplained(t *testing.T) {
 		})
 	}
 	t.Run("nothing listens", func(t *testing.T) {
-		if _, err := throughProxy(t, dead(t, "127.0.0.1")); err == nil || !strings.Contains(err.Error(), "nothing listens there") {
+		if _, err := throughProxy(t, dead(t, "127.0.0.1")); err == nil ||
+			!strings.Contains(err.Error(), "nothing listens there") {
 			t.Error(err)
 		}
 	})
 	t.Run("a cut", func(t *testing.T) {
 		proxy := answering(t, "127.0.0.1:0", readOnce)
-		if _, err := throughProxy(t, proxy); err == nil || !strings.Contains(err.Error(), "closed the connection without an answer") {
+		if _, err := throughProxy(t, proxy); err == nil ||
+			!strings.Contains(err.Error(), "closed the connection without an answer") {
 			t.Error(err)
 		}
 	})
@@ -228,7 +248,8 @@ func TestAProxyWithTLS(t *testing.T) {
 	target := answering(t, "127.0.0.1:0", echo)
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := (&http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}).BasicAuth()
-		if r.Method != http.MethodConnect || r.Host != "gateway.example.com:443" || user != "alice" || password != "open sesame" {
+		if r.Method != http.MethodConnect || r.Host != "gateway.example.com:443" || user != "alice" ||
+			password != "open sesame" {
 			http.Error(w, "not this", http.StatusForbidden)
 			return
 		}
@@ -250,7 +271,8 @@ func TestAProxyWithTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}, Proxy: p}
-	if _, err := w.DialContext(t.Context()); err == nil || !strings.Contains(err.Error(), "starting TLS with the proxy itself") {
+	if _, err := w.DialContext(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "starting TLS with the proxy itself") {
 		t.Errorf("a proxy that nobody vouches for: %v", err)
 	}
 	roots := x509.NewCertPool()

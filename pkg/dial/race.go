@@ -108,7 +108,11 @@ func (r *race) err(ctx context.Context) error {
 // begin starts the best attempt, and returns how long the next one waits for it.
 func (r *race) begin(ctx context.Context) time.Duration {
 	best := slices.MinFunc(r.waiting, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(r.way.rank(a.target), r.way.rank(b.target)), cmp.Compare(a.depth, b.depth), cmp.Compare(a.place, b.place))
+		return cmp.Or(
+			cmp.Compare(r.way.rank(a.target), r.way.rank(b.target)),
+			cmp.Compare(a.depth, b.depth),
+			cmp.Compare(a.place, b.place),
+		)
 	})
 	r.waiting = slices.DeleteFunc(r.waiting, func(c candidate) bool { return c == best })
 	r.attempts++

@@ -16,7 +16,8 @@ func TestRandomTokensDiffer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a == b || len(a) != 56 || !strings.HasPrefix(a, "fl1.") || enrol.HashToken(a) == enrol.HashToken(b) || len(enrol.HashToken(a)) != 64 {
+	if a == b || len(a) != 56 || !strings.HasPrefix(a, "fl1.") || enrol.HashToken(a) == enrol.HashToken(b) ||
+		len(enrol.HashToken(a)) != 64 {
 		t.Errorf("lengths %d and %d", len(a), len(enrol.HashToken(a)))
 	}
 }

@@ -21,7 +21,8 @@ func accessLog(which model.AccessLog, listener string, version Version) []*acces
 		"log": "access", "listener": listener, "time": "%START_TIME%", "duration_ms": "%DURATION%",
 		"client": "%DOWNSTREAM_REMOTE_ADDRESS%", "sni": "%REQUESTED_SERVER_NAME%", "authority": "%REQ(:AUTHORITY)%",
 		// The Envoy cluster is the tunnel hostname, the peer in the reverse tunnel an edge's node id.
-		"tunnel": "%UPSTREAM_CLUSTER%", "edge": "%UPSTREAM_PEER_SUBJECT%", "gateway": "%DOWNSTREAM_PEER_SUBJECT%", "upstream": "%UPSTREAM_HOST%",
+		"tunnel": "%UPSTREAM_CLUSTER%", "edge": "%UPSTREAM_PEER_SUBJECT%", "gateway": "%DOWNSTREAM_PEER_SUBJECT%",
+		"upstream": "%UPSTREAM_HOST%",
 		"bytes_in": "%BYTES_RECEIVED%", "bytes_out": "%BYTES_SENT%", "code": "%RESPONSE_CODE%", "flags": "%RESPONSE_FLAGS%",
 		"details": "%RESPONSE_CODE_DETAILS%", "ended": "%CONNECTION_TERMINATION_DETAILS%",
 		"attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%", "failure": "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
@@ -44,7 +45,9 @@ func accessLog(which model.AccessLog, listener string, version Version) []*acces
 		log.Filter = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
 			// Failures on our side or in the reverse tunnel. A client that disconnects, or an apiserver that closes,
 			// is not a failure.
-			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"UH", "UF", "UO", "NR", "NC", "URX", "LR", "UR", "UC", "UT", "LH", "DPE", "UPE", "UMSDR", "OM"}},
+			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{
+				Flags: []string{"UH", "UF", "UO", "NR", "NC", "URX", "LR", "UR", "UC", "UT", "LH", "DPE", "UPE", "UMSDR", "OM"},
+			},
 		}}
 	}
 	return []*accesslogv3.AccessLog{log}

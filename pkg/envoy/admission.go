@@ -66,8 +66,16 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate int, ok bool) {
 			}
 			filters = append(filters, f)
 		}
-		chain.Filters = slices.Insert(filters, 0,
-			connectionLimit("backstop", max(backstop*rate, backstopFloor)), callForConnection(relayed), connectionLimit("handshakes", rate))
+		chain.Filters = slices.Insert(
+			filters,
+			0,
+			connectionLimit(
+				"backstop",
+				max(backstop*rate, backstopFloor),
+			),
+			callForConnection(relayed),
+			connectionLimit("handshakes", rate),
+		)
 	}
 	return pack(l), rate, true
 }
@@ -88,14 +96,19 @@ func tunnelRate(l *listenerv3.Listener) int {
 // callForConnection calls the agent when a connection is accepted. Envoy 1.40 begins TLS while it waits for the
 // answer.
 func callForConnection(relayed bool) *listenerv3.Filter {
-	entries := []*ratelimitcommonv3.RateLimitDescriptor_Entry{{Key: AdmissionSource, Value: "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"}}
+	entries := []*ratelimitcommonv3.RateLimitDescriptor_Entry{
+		{Key: AdmissionSource, Value: "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"},
+	}
 	if relayed {
 		entries = append(entries, &ratelimitcommonv3.RateLimitDescriptor_Entry{Key: AdmissionRelayed, Value: "true"})
 	}
 	return filter("envoy.filters.network.ratelimit", &ratelimitv3.RateLimit{
 		StatPrefix: "admission", Domain: "fairlead", Timeout: durationpb.New(admissionTimeout),
-		Descriptors:      []*ratelimitcommonv3.RateLimitDescriptor{{Entries: entries}},
-		RateLimitService: &ratelimitconfigv3.RateLimitServiceConfig{GrpcService: agentCall(), TransportApiVersion: corev3.ApiVersion_V3},
+		Descriptors: []*ratelimitcommonv3.RateLimitDescriptor{{Entries: entries}},
+		RateLimitService: &ratelimitconfigv3.RateLimitServiceConfig{
+			GrpcService:         agentCall(),
+			TransportApiVersion: corev3.ApiVersion_V3,
+		},
 	})
 }
 
@@ -110,5 +123,7 @@ func callForTunnel() *listenerv3.Filter {
 }
 
 func agentCall() *corev3.GrpcService {
-	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: agentCluster}}}
+	return &corev3.GrpcService{
+		TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: agentCluster}},
+	}
 }

@@ -27,7 +27,11 @@ func admitted(t *testing.T, rate int) (all []*listenerv3.Listener, bare, with *a
 	peer := model.Endpoint{Host: "192.0.2.1", Port: 1}
 	inst := model.Installation{
 		Domain: domain, Public: peer, Control: peer, Handshakes: rate,
-		Gateways: []model.Gateway{{Name: "gateway-0", Peer: peer}, {Name: "gateway-1", Peer: peer}, {Name: "gateway-2", Peer: peer}},
+		Gateways: []model.Gateway{
+			{Name: "gateway-0", Peer: peer},
+			{Name: "gateway-1", Peer: peer},
+			{Name: "gateway-2", Peer: peer},
+		},
 	}
 	all = envoy.GatewayListeners(inst, "gateway-0", admissionBind, model.Denied{IDs: []string{"bbbbbbbbbbbbbbbbbbbb"}})
 	for i, l := range all {
@@ -56,7 +60,8 @@ func admitted(t *testing.T, rate int) (all []*listenerv3.Listener, bare, with *a
 
 func TestEveryFilterChainCallsTheAgent(t *testing.T) {
 	all, _, _ := admitted(t, 50)
-	const ask, authorize, bucket = "envoy.filters.network.ratelimit", "envoy.filters.network.ext_authz", "envoy.filters.network.local_ratelimit"
+	const ask, authorize, bucket = "envoy.filters.network.ratelimit", "envoy.filters.network.ext_authz",
+		"envoy.filters.network.local_ratelimit"
 	for _, chain := range all[0].GetFilterChains() {
 		var names []string
 		for _, f := range chain.GetFilters() {
@@ -78,7 +83,13 @@ func TestEveryFilterChainCallsTheAgent(t *testing.T) {
 // TestAnXDSServerCannotCallTheAgent shows that only an agent adds these filters: it accepts none from an xds-server.
 func TestAnXDSServerCannotCallTheAgent(t *testing.T) {
 	_, bare, with := admitted(t, 0)
-	allowed := policy.Of(policy.Scope{Domain: domain, Subject: model.Subject{Role: model.RoleGateway, Node: "gateway-0"}, Listens: admissionBind})
+	allowed := policy.Of(
+		policy.Scope{
+			Domain:  domain,
+			Subject: model.Subject{Role: model.RoleGateway, Node: "gateway-0"},
+			Listens: admissionBind,
+		},
+	)
 	if err := allowed.Check(bare); err != nil {
 		t.Errorf("the usual listener is refused: %v", err)
 	}
@@ -91,7 +102,13 @@ func TestEnvoyAcceptsTheFiltersOfAdmission(t *testing.T) {
 	all, _, _ := admitted(t, 0)
 	inst := model.Installation{Domain: domain, Control: model.Endpoint{Host: "192.0.2.1", Port: 1}}
 	for i := range 3 {
-		inst.Gateways = append(inst.Gateways, model.Gateway{Name: []string{"gateway-0", "gateway-1", "gateway-2"}[i], Peer: inst.Control})
+		inst.Gateways = append(
+			inst.Gateways,
+			model.Gateway{Name: []string{"gateway-0", "gateway-1", "gateway-2"}[i], Peer: inst.Control},
+		)
 	}
-	envoytest.Validate(t, marshal(t, envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{}), all, envoy.GatewayClusters(inst))))
+	envoytest.Validate(
+		t,
+		marshal(t, envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{}), all, envoy.GatewayClusters(inst))),
+	)
 }

@@ -38,7 +38,12 @@ func (anyNode) ID(*corev3.Node) string { return "" }
 
 // serveAgent serves the Envoy of a directory: the identities of some subjects and trust bundles, and Envoy clusters
 // once listen is called.
-func (in *installation) serveAgent(t *testing.T, dir string, clusters []*clusterv3.Cluster, subjects ...model.Subject) *agent {
+func (in *installation) serveAgent(
+	t *testing.T,
+	dir string,
+	clusters []*clusterv3.Cluster,
+	subjects ...model.Subject,
+) *agent {
 	t.Helper()
 	secrets := map[string]types.Resource{}
 	for _, s := range subjects {
@@ -61,7 +66,10 @@ func (in *installation) serveAgent(t *testing.T, dir string, clusters []*cluster
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	server := grpc.NewServer()
-	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(ctx, cachev3.NewLinearCache(resourcev3.SecretType, cachev3.WithInitialResources(secrets)), nil))
+	secretv3.RegisterSecretDiscoveryServiceServer(
+		server,
+		serverv3.NewServer(ctx, cachev3.NewLinearCache(resourcev3.SecretType, cachev3.WithInitialResources(secrets)), nil),
+	)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, serverv3.NewServer(ctx, a.resources, nil))
 	go func() { _ = server.Serve(a.countingListener) }()
 	t.Cleanup(server.Stop)

@@ -28,9 +28,12 @@ func APIServers(resource *anypb.Any) []model.Endpoint {
 	if resource.UnmarshalTo(c) != nil || !strings.HasPrefix(c.GetName(), apiserverClusterPrefix) {
 		return nil
 	}
-	groups := slices.SortedStableFunc(slices.Values(c.GetLoadAssignment().GetEndpoints()), func(a, b *endpointv3.LocalityLbEndpoints) int {
-		return cmp.Compare(a.GetPriority(), b.GetPriority())
-	})
+	groups := slices.SortedStableFunc(
+		slices.Values(c.GetLoadAssignment().GetEndpoints()),
+		func(a, b *endpointv3.LocalityLbEndpoints) int {
+			return cmp.Compare(a.GetPriority(), b.GetPriority())
+		},
+	)
 	var found []model.Endpoint
 	for _, group := range groups {
 		for _, e := range group.GetLbEndpoints() {
@@ -112,7 +115,12 @@ func edgeAPIServer(name string, at []model.Endpoint, buffer uint32) *clusterv3.C
 // unlimited disables Envoy's own limits: only the limits of the reverse tunnels apply.
 func unlimited() *clusterv3.CircuitBreakers_Thresholds {
 	most := func() *wrapperspb.UInt32Value { return wrapperspb.UInt32(apiserverConnections) }
-	return &clusterv3.CircuitBreakers_Thresholds{MaxConnections: most(), MaxPendingRequests: most(), MaxRequests: most(), MaxRetries: most()}
+	return &clusterv3.CircuitBreakers_Thresholds{
+		MaxConnections:     most(),
+		MaxPendingRequests: most(),
+		MaxRequests:        most(),
+		MaxRetries:         most(),
+	}
 }
 
 // readyz checks an apiserver without authentication. Any response shows that it serves, including a rejection of

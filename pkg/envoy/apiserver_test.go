@@ -176,7 +176,10 @@ func (l *load) until(t *testing.T, from string) {
 	envoytest.Eventually(t, from+" answers", func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		last := slices.DeleteFunc(slices.Clone(l.answers), func(a answer) bool { return a.begin.Before(begin) || a.err != nil })
+		last := slices.DeleteFunc(
+			slices.Clone(l.answers),
+			func(a answer) bool { return a.begin.Before(begin) || a.err != nil },
+		)
 		if len(last) < 10 || slices.ContainsFunc(last[len(last)-10:], func(a answer) bool { return a.from != from }) {
 			return errors.New("not yet")
 		}
@@ -223,7 +226,13 @@ type tally struct {
 
 // String returns the numbers as text.
 func (t tally) String() string {
-	return fmt.Sprintf("%d requests, %d failed, %d slow, the longest took %s", t.all, t.failed, t.slow, t.longest.Round(time.Millisecond))
+	return fmt.Sprintf(
+		"%d requests, %d failed, %d slow, the longest took %s",
+		t.all,
+		t.failed,
+		t.slow,
+		t.longest.Round(time.Millisecond),
+	)
 }
 
 // count summarises the requests that began between from and to.

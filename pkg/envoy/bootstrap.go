@@ -37,7 +37,9 @@ func GatewayBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 			AccessLog:  []*accesslogv3.AccessLog{tunnelLog()},
 		}),
 	})
-	b.LayeredRuntime = &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{keepLastBytes(), listenerLimit(c), limitsLayer()}}
+	b.LayeredRuntime = &bootstrapv3.LayeredRuntime{
+		Layers: []*bootstrapv3.RuntimeLayer{keepLastBytes(), listenerLimit(c), limitsLayer()},
+	}
 	b.OverloadManager = gatewayOverload(c)
 	// Most workload clusters are idle most of the time: their traffic counters are created on first use.
 	b.DeferredStatOptions = &bootstrapv3.Bootstrap_DeferredStatOptions{EnableDeferredCreationStats: true}
@@ -51,18 +53,23 @@ func GatewayBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 // releaseMemory returns unused memory to the kernel every second, which Envoy used while it read thousands of Envoy
 // clusters or opened as many reverse tunnels. By default Envoy keeps up to 100 MB of it.
 func releaseMemory() *bootstrapv3.MemoryAllocatorManager {
-	return &bootstrapv3.MemoryAllocatorManager{BytesToRelease: 16 << 20, MemoryReleaseInterval: durationpb.New(time.Second)}
+	return &bootstrapv3.MemoryAllocatorManager{
+		BytesToRelease:        16 << 20,
+		MemoryReleaseInterval: durationpb.New(time.Second),
+	}
 }
 
 // noClusterStatistics excludes the statistics of all Envoy clusters, including the few that are not for workload
 // clusters. Envoy matches a prefix quickly, and would have to match each name for anything finer. Nothing depends on
 // these statistics.
 func noClusterStatistics() *metricsv3.StatsConfig {
-	return &metricsv3.StatsConfig{StatsMatcher: &metricsv3.StatsMatcher{StatsMatcher: &metricsv3.StatsMatcher_ExclusionList{
-		ExclusionList: &matcherv3.ListStringMatcher{Patterns: []*matcherv3.StringMatcher{{
-			MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "cluster."},
-		}}},
-	}}}
+	return &metricsv3.StatsConfig{
+		StatsMatcher: &metricsv3.StatsMatcher{StatsMatcher: &metricsv3.StatsMatcher_ExclusionList{
+			ExclusionList: &matcherv3.ListStringMatcher{Patterns: []*matcherv3.StringMatcher{{
+				MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "cluster."},
+			}}},
+		}},
+	}
 }
 
 // keepLastBytes lets clients of a gateway read the data that it still holds for them when a stream in a reverse tunnel
@@ -78,7 +85,10 @@ func keepLastBytes() *bootstrapv3.RuntimeLayer {
 
 // limitsLayer is where the agent sets the limits of workload clusters: see Tunnel.
 func limitsLayer() *bootstrapv3.RuntimeLayer {
-	return &bootstrapv3.RuntimeLayer{Name: "limits", LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}}}
+	return &bootstrapv3.RuntimeLayer{
+		Name:           "limits",
+		LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}},
+	}
 }
 
 func staticLayer(name string, fields map[string]*structpb.Value) *bootstrapv3.RuntimeLayer {
@@ -103,7 +113,11 @@ func EdgeBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 }
 
 // Static returns a copy of a bootstrap that contains the resources, and requests only secrets from its agent.
-func Static(b *bootstrapv3.Bootstrap, listeners []*listenerv3.Listener, clusters []*clusterv3.Cluster) *bootstrapv3.Bootstrap {
+func Static(
+	b *bootstrapv3.Bootstrap,
+	listeners []*listenerv3.Listener,
+	clusters []*clusterv3.Cluster,
+) *bootstrapv3.Bootstrap {
 	b = proto.CloneOf(b)
 	b.DynamicResources = nil
 	b.StaticResources.Listeners = append(b.StaticResources.Listeners, listeners...)

@@ -16,7 +16,11 @@ import (
 
 var (
 	anyAddress = model.Endpoint{Host: "0.0.0.0", Port: 443}
-	allBound   = envoy.GatewayBind{Public: anyAddress, APIServer: model.Endpoint{Host: "::", Port: 6443}, Connect: model.Endpoint{Host: "::1", Port: 3128}}
+	allBound   = envoy.GatewayBind{
+		Public:    anyAddress,
+		APIServer: model.Endpoint{Host: "::", Port: 6443},
+		Connect:   model.Endpoint{Host: "::1", Port: 3128},
+	}
 )
 
 func TestGatewayBindGoesThroughTheNode(t *testing.T) {
@@ -77,7 +81,8 @@ func TestOnlyTunnelsHaveNamesThatClientsCanSend(t *testing.T) {
 			t.Errorf("Envoy cluster %s has a name that a client may send", c.GetName())
 		}
 	}
-	for _, c := range envoy.TunnelClusters(inst, model.WorkloadCluster{ID: model.NewID(), Hostname: "c1.prod." + string(domain), ExtraNames: []string{"a.b"}}) {
+	for _, c := range envoy.TunnelClusters(inst, model.WorkloadCluster{ID: model.NewID(), Hostname: "c1.prod." + string(
+		domain), ExtraNames: []string{"a.b"}}) {
 		if c.GetType() != clusterv3.Cluster_STATIC || c.GetClusterType().GetName() != "envoy.clusters.reverse_connection" {
 			t.Errorf("Envoy cluster %s dials something", c.GetName())
 		}

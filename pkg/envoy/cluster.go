@@ -103,7 +103,9 @@ func http2(options *corev3.Http2ProtocolOptions) map[string]*anypb.Any {
 		"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": pack(&upstreamhttpv3.HttpProtocolOptions{
 			UpstreamProtocolOptions: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 				ExplicitHttpConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig{
-					ProtocolConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: options},
+					ProtocolConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+						Http2ProtocolOptions: options,
+					},
 				},
 			},
 		}),
@@ -128,7 +130,9 @@ func endpoints(at ...model.Endpoint) []*endpointv3.LbEndpoint {
 }
 
 func lbEndpoint(at *corev3.Address) *endpointv3.LbEndpoint {
-	return &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: at}}}
+	return &endpointv3.LbEndpoint{
+		HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: at}},
+	}
 }
 
 // discoverAll makes every address of every endpoint, of either family, a separate host.

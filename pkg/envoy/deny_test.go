@@ -57,10 +57,15 @@ func TestWhoIsDeniedGetsNoTunnel(t *testing.T) {
 	}
 
 	g.deny(t, in, model.Denied{
-		Edges: []model.EdgeRef{{Node: "edge-somebody", ID: c1.ID}, {Node: revoked.Node, ID: revoked.ID}, {Node: other.Node, ID: ended.ID}},
-		IDs:   []string{ended.ID},
+		Edges: []model.EdgeRef{
+			{Node: "edge-somebody", ID: c1.ID},
+			{Node: revoked.Node, ID: revoked.ID},
+			{Node: other.Node, ID: ended.ID},
+		},
+		IDs: []string{ended.ID},
 	})
-	for name, s := range map[string]model.Subject{"a revoked edge": revoked, "the edge of a tunnel that has ended": ended} {
+	for name, s := range map[string]model.Subject{"a revoked edge": revoked, "the edge of a tunnel that has " +
+		"ended": ended} {
 		envoytest.Eventually(t, name+" is denied", func() error {
 			got, err := open(s)
 			if err == nil {
@@ -97,7 +102,11 @@ func claimOf(s model.Subject) claim { return claim{s.NodeID(), domain.TunnelID(s
 // checkUpdates checks how Envoy applied the lists: filter chains of one listener, and no new listener.
 func checkUpdates(t *testing.T, g *gateway) {
 	t.Helper()
-	stats, err := g.Admin(t.Context(), http.MethodGet, "/stats?format=json&filter=^listener_manager.listener_(added|in_place_updated|removed|create_failure)$")
+	stats, err := g.Admin(
+		t.Context(),
+		http.MethodGet,
+		"/stats?format=json&filter=^listener_manager.listener_(added|in_place_updated|removed|create_failure)$",
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +123,8 @@ func checkUpdates(t *testing.T, g *gateway) {
 	for _, s := range all.Stats {
 		got[strings.TrimPrefix(s.Name, "listener_manager.listener_")] = s.Value
 	}
-	if diff := cmp.Diff(map[string]int{"added": 4, "in_place_updated": 2, "removed": 0, "create_failure": 0}, got); diff != "" {
+	if diff := cmp.Diff(map[string]int{"added": 4, "in_place_updated": 2, "removed": 0, "create_failure": 0},
+		got); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -130,7 +140,8 @@ func TestEqualListsGiveEqualListeners(t *testing.T) {
 	if !bytes.Equal(want, got) {
 		t.Error(cmp.Diff(string(want), string(got)))
 	}
-	if none := listener(model.Denied{}); bytes.Contains(none, []byte("policies")) || !bytes.Contains(none, []byte("network.rbac")) {
+	if none := listener(model.Denied{}); bytes.Contains(none, []byte("policies")) ||
+		!bytes.Contains(none, []byte("network.rbac")) {
 		t.Errorf("with nobody denied there is no filter, or one with a policy:\n%s", none)
 	}
 }

@@ -71,7 +71,12 @@ func ParseEdgeDial(node *corev3.Node) (EdgeDial, error) {
 	}{{gatewaysField, &d.Gateways}, {apiserversField, &d.APIServers}} {
 		values := fields[list.name].GetListValue().GetValues()
 		if len(values) > maxDialled {
-			return EdgeDial{}, fmt.Errorf("reading %s from node metadata: there are %d addresses, at most %d are allowed", list.name, len(values), maxDialled)
+			return EdgeDial{}, fmt.Errorf(
+				"reading %s from node metadata: there are %d addresses, at most %d are allowed",
+				list.name,
+				len(values),
+				maxDialled,
+			)
 		}
 		for _, v := range values {
 			e, err := model.ParseEndpoint(v.GetStringValue())

@@ -17,11 +17,16 @@ import (
 
 func TestEdgeDialGoesThroughTheNode(t *testing.T) {
 	tests := map[string]envoy.EdgeDial{
-		"nothing":            {},
-		"gateways":           {Gateways: []model.Endpoint{{Host: "gw.example.com", Port: 443}, {Host: "fd00::1", Port: 8443}}},
-		"a local apiserver":  {APIServers: []model.Endpoint{{Host: "127.0.0.1", Port: 6443}}},
-		"near":               {Near: true},
-		"both, out of order": {Gateways: []model.Endpoint{{Host: "b", Port: 2}, {Host: "a", Port: 1}}, APIServers: []model.Endpoint{{Host: "d", Port: 2}, {Host: "c", Port: 1}}},
+		"nothing": {},
+		"gateways": {
+			Gateways: []model.Endpoint{{Host: "gw.example.com", Port: 443}, {Host: "fd00::1", Port: 8443}},
+		},
+		"a local apiserver": {APIServers: []model.Endpoint{{Host: "127.0.0.1", Port: 6443}}},
+		"near":              {Near: true},
+		"both, out of order": {
+			Gateways:   []model.Endpoint{{Host: "b", Port: 2}, {Host: "a", Port: 1}},
+			APIServers: []model.Endpoint{{Host: "d", Port: 2}, {Host: "c", Port: 1}},
+		},
 	}
 	for name, want := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +52,10 @@ func TestParseEdgeDialRefuses(t *testing.T) {
 		"an address without a port": {in: map[string]any{"gateways": []any{"10.0.0.1"}}, wantErr: "gateways"},
 		"a number":                  {in: map[string]any{"apiservers": []any{6443}}, wantErr: "apiservers"},
 		"a Unix socket":             {in: map[string]any{"apiservers": []any{"/run/api.sock"}}, wantErr: "apiservers"},
-		"far too many":              {in: map[string]any{"gateways": slices.Repeat([]any{"10.0.0.1:443"}, 17)}, wantErr: "at most 16"},
+		"far too many": {
+			in:      map[string]any{"gateways": slices.Repeat([]any{"10.0.0.1:443"}, 17)},
+			wantErr: "at most 16",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -62,15 +70,27 @@ func TestParseEdgeDialRefuses(t *testing.T) {
 }
 
 func TestAPIServersAreInTheOrderOfPreference(t *testing.T) {
-	local, first, other := model.Endpoint{Host: "127.0.0.1", Port: 6443}, model.Endpoint{Host: "10.0.0.1", Port: 6443}, model.Endpoint{Host: "api.example.com", Port: 443}
+	local, first, other := model.Endpoint{
+		Host: "127.0.0.1",
+		Port: 6443,
+	}, model.Endpoint{
+		Host: "10.0.0.1",
+		Port: 6443,
+	}, model.Endpoint{
+		Host: "api.example.com",
+		Port: 443,
+	}
 	wc := model.WorkloadCluster{ID: model.NewID(), APIServer: first, Others: []model.Endpoint{other, first, local}}
 	inst := model.Installation{Domain: domain, Public: anyAddress, Gateways: []model.Gateway{{Name: "gateway-0"}}}
 	tests := map[string]struct {
 		dial envoy.EdgeDial
 		want []model.Endpoint
 	}{
-		"those of the Tunnel":               {want: []model.Endpoint{first, other, local}},
-		"a local one first, and only there": {dial: envoy.EdgeDial{APIServers: []model.Endpoint{local}}, want: []model.Endpoint{local, first, other}},
+		"those of the Tunnel": {want: []model.Endpoint{first, other, local}},
+		"a local one first, and only there": {
+			dial: envoy.EdgeDial{APIServers: []model.Endpoint{local}},
+			want: []model.Endpoint{local, first, other},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +109,11 @@ func TestAPIServersAreInTheOrderOfPreference(t *testing.T) {
 }
 
 func TestTwoEdgesHaveNoNameInCommon(t *testing.T) {
-	inst := model.Installation{Domain: domain, Public: anyAddress, Gateways: []model.Gateway{{Name: "gateway-0"}, {Name: "gateway-1"}}}
+	inst := model.Installation{
+		Domain:   domain,
+		Public:   anyAddress,
+		Gateways: []model.Gateway{{Name: "gateway-0"}, {Name: "gateway-1"}},
+	}
 	wc := model.WorkloadCluster{ID: model.NewID(), APIServer: anyAddress}
 	seen := map[string]bool{}
 	for _, node := range []string{"edge-a", "edge-b"} {

@@ -65,7 +65,10 @@ func newInstallation(t *testing.T, gateways int, clusters ...model.WorkloadClust
 	}
 	in := &installation{
 		ca: newAuthority(t), workload: newAuthority(t), clusters: clusters, peers: map[string]*relay{},
-		public: newRelay(t), control: newCountingListener(t, "tcp", "127.0.0.1:0", listen), received: received, dotless: newCountingListener(t, "tcp", "127.0.0.1:0", hangUp),
+		public: newRelay(
+			t,
+		), control: newCountingListener(t, "tcp", "127.0.0.1:0", listen), received: received, dotless: newCountingListener(t,
+			"tcp", "127.0.0.1:0", hangUp),
 	}
 	// A name instead of an address: it resolves to 127.0.0.1 and ::1, and only one of them has a listener.
 	public := model.Endpoint{Host: "localhost", Port: in.public.endpoint(t).Port}
@@ -90,7 +93,15 @@ func (in *installation) startGateway(t *testing.T, name string, config envoy.Boo
 	clusters := append(gatewayClusters(in.fleet()), dotlessCluster(in.dotless))
 	g.agent = in.serveAgent(t, dir, clusters, model.Subject{Role: model.RoleGateway, Node: name})
 	g.deny(t, in, model.Denied{})
-	g.Envoy = envoytest.Start(t, dir, marshal(t, envoy.GatewayBootstrap(config)), "--component-log-level", envoy.ComponentLogLevel, "--file-flush-interval-msec", "200")
+	g.Envoy = envoytest.Start(
+		t,
+		dir,
+		marshal(t, envoy.GatewayBootstrap(config)),
+		"--component-log-level",
+		envoy.ComponentLogLevel,
+		"--file-flush-interval-msec",
+		"200",
+	)
 	g.log = filepath.Join(dir, envoy.TunnelLog)
 	in.peers[name].lead(g.bind.Public.String())
 	in.gateways = append(in.gateways, g)
@@ -109,7 +120,8 @@ func (in *installation) fleet() model.Fleet {
 // dotlessCluster is an Envoy cluster whose name is a single label.
 func dotlessCluster(to *countingListener) *clusterv3.Cluster {
 	at := model.Endpoint{Host: "127.0.0.1", Port: uint16(to.Addr().(*net.TCPAddr).Port)}
-	dotless := envoy.GatewayClusters(model.Installation{Control: at, Gateways: []model.Gateway{{Name: "gateway-0", Peer: at}}})[2]
+	dotless := envoy.GatewayClusters(model.Installation{Control: at, Gateways: []model.Gateway{{Name: "gateway-0",
+		Peer: at}}})[2]
 	dotless.Name, dotless.LoadAssignment.ClusterName = "localhost", "localhost"
 	return dotless
 }
@@ -126,7 +138,15 @@ func (in *installation) startDialling(t *testing.T, wc model.WorkloadCluster, di
 	s := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}
 	dir := envoytest.Dir(t)
 	in.serveAgent(t, dir, nil, s)
-	return envoytest.Start(t, dir, marshal(t, edgeConfig(in.Installation, wc, s.Node, dial)), "--component-log-level", envoy.ComponentLogLevel, "--drain-time-s", "3")
+	return envoytest.Start(
+		t,
+		dir,
+		marshal(t, edgeConfig(in.Installation, wc, s.Node, dial)),
+		"--component-log-level",
+		envoy.ComponentLogLevel,
+		"--drain-time-s",
+		"3",
+	)
 }
 
 // cluster returns a workload cluster with an apiserver.
@@ -149,7 +169,11 @@ func (in *installation) getBySNI(ctx context.Context, g *gateway, host string) (
 
 // getByConnect sends one request, on its own connection, by the CONNECT route of a gateway.
 func (in *installation) getByConnect(ctx context.Context, g *gateway, host string) (string, error) {
-	return in.get(ctx, host, &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: g.bind.Connect.String()})})
+	return in.get(
+		ctx,
+		host,
+		&http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: g.bind.Connect.String()})},
+	)
 }
 
 func (in *installation) get(ctx context.Context, host string, transport *http.Transport) (string, error) {

@@ -32,16 +32,37 @@ func dialNode(f *testing.F, metadata map[string]any) []byte {
 // to resources that the agent of that edge accepts: so within the policy of any edge.
 func FuzzEdgeDial(f *testing.F) {
 	f.Add(dialNode(f, nil))
-	f.Add(dialNode(f, map[string]any{"near": true, "gateways": []any{"gw.example.com:443", "[fd00::1]:8443"}, "apiservers": []any{"127.0.0.1:6443", "a.b:1", "[::1]:2"}}))
-	f.Add(dialNode(f, map[string]any{"gateways": []any{"[fe80::1%eth0]:443"}, "apiservers": []any{"10.0.0.1:6443", "10.0.0.1:6443"}}))
+	f.Add(
+		dialNode(
+			f,
+			map[string]any{
+				"near":       true,
+				"gateways":   []any{"gw.example.com:443", "[fd00::1]:8443"},
+				"apiservers": []any{"127.0.0.1:6443", "a.b:1", "[::1]:2"},
+			},
+		),
+	)
+	f.Add(
+		dialNode(
+			f,
+			map[string]any{"gateways": []any{"[fe80::1%eth0]:443"}, "apiservers": []any{"10.0.0.1:6443", "10.0.0.1:6443"}},
+		),
+	)
 	f.Add(dialNode(f, map[string]any{"gateways": "unix:///admin.sock", "apiservers": []any{nil, 1, "/run/agent.sock"}}))
 	id := "aaaaaaaaaaaaaaaaaaaa"
-	wc := model.WorkloadCluster{Key: model.Key{Namespace: "ns", Name: "c"}, ID: id, APIServer: model.Endpoint{Host: "127.0.0.1", Port: 6443}}
+	wc := model.WorkloadCluster{
+		Key:       model.Key{Namespace: "ns", Name: "c"},
+		ID:        id,
+		APIServer: model.Endpoint{Host: "127.0.0.1", Port: 6443},
+	}
 	inst := model.Installation{
-		Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443}, Control: model.Endpoint{Host: "xds", Port: 18000},
+		Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443}, Control: model.Endpoint{Host: "xds",
+			Port: 18000},
 		Gateways: []model.Gateway{{Name: "gateway-0"}},
 	}
-	allowed := policy.Of(policy.Scope{Domain: domain, Subject: model.Subject{Role: model.RoleEdge, Node: "edge-1", ID: id}})
+	allowed := policy.Of(
+		policy.Scope{Domain: domain, Subject: model.Subject{Role: model.RoleEdge, Node: "edge-1", ID: id}},
+	)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		node := &corev3.Node{}
 		if proto.Unmarshal(data, node) != nil {
@@ -90,7 +111,11 @@ func checkAllowed(t *testing.T, allowed *policy.Policy, r proto.Message) {
 // FuzzGatewayBind parses arbitrary metadata of a gateway.
 func FuzzGatewayBind(f *testing.F) {
 	f.Add(dialNode(f, nil))
-	good := envoy.GatewayBind{Public: model.Endpoint{Host: "0.0.0.0", Port: 443}, APIServer: model.Endpoint{Host: "::", Port: 6443}, Connect: model.Endpoint{Host: "10.0.0.1", Port: 3128}}
+	good := envoy.GatewayBind{
+		Public:    model.Endpoint{Host: "0.0.0.0", Port: 443},
+		APIServer: model.Endpoint{Host: "::", Port: 6443},
+		Connect:   model.Endpoint{Host: "10.0.0.1", Port: 3128},
+	}
 	data, err := proto.Marshal(&corev3.Node{Metadata: good.Metadata()})
 	if err != nil {
 		f.Fatal(err)

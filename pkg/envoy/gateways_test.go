@@ -59,7 +59,11 @@ func TestOneEnvoyServesSeveralWorkloadClusters(t *testing.T) {
 	for _, wc := range clusters {
 		s := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}
 		subjects = append(subjects, s)
-		config = envoy.Static(config, envoy.EdgeListeners(in.Installation, wc, s.Node, envoy.EdgeDial{}), envoy.EdgeClusters(in.Installation, wc, s.Node, envoy.EdgeDial{}))
+		config = envoy.Static(
+			config,
+			envoy.EdgeListeners(in.Installation, wc, s.Node, envoy.EdgeDial{}),
+			envoy.EdgeClusters(in.Installation, wc, s.Node, envoy.EdgeDial{}),
+		)
 	}
 	dir := envoytest.Dir(t)
 	in.serveAgent(t, dir, nil, subjects...)

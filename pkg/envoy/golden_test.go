@@ -27,7 +27,9 @@ const (
 // goldens returns fleets in the format of `fairlead render`, and the same fleets with options.
 func goldens(t *testing.T) []golden.Case {
 	t.Helper()
-	return append(golden.Cases(t, "testdata/*.txtar", modelFile), golden.Cases(t, "testdata/options/*.txtar", modelFile)...)
+	return append(
+		golden.Cases(t, "testdata/*.txtar", modelFile),
+		golden.Cases(t, "testdata/options/*.txtar", modelFile)...)
 }
 
 func TestGolden(t *testing.T) {
@@ -148,7 +150,11 @@ func (in input) responder(t *testing.T) *bootstrapv3.Bootstrap {
 			t.Fatal(err)
 		}
 	}
-	return envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{ClusterStatistics: in.Statistics}), listeners, clusters)
+	return envoy.Static(
+		envoy.GatewayBootstrap(envoy.BootstrapConfig{ClusterStatistics: in.Statistics}),
+		listeners,
+		clusters,
+	)
 }
 
 // initiator returns the whole configuration of an edge of the first workload cluster, in one bootstrap.
@@ -165,8 +171,17 @@ func gatewayClusters(f model.Fleet) []*clusterv3.Cluster {
 	return clusters
 }
 
-func edgeConfig(inst model.Installation, wc model.WorkloadCluster, node string, dial envoy.EdgeDial) *bootstrapv3.Bootstrap {
-	return envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{}), envoy.EdgeListeners(inst, wc, node, dial), envoy.EdgeClusters(inst, wc, node, dial))
+func edgeConfig(
+	inst model.Installation,
+	wc model.WorkloadCluster,
+	node string,
+	dial envoy.EdgeDial,
+) *bootstrapv3.Bootstrap {
+	return envoy.Static(
+		envoy.EdgeBootstrap(envoy.BootstrapConfig{}),
+		envoy.EdgeListeners(inst, wc, node, dial),
+		envoy.EdgeClusters(inst, wc, node, dial),
+	)
 }
 
 func endpoint(t *testing.T, s string) model.Endpoint {

@@ -36,9 +36,12 @@ func TestHandshakeBindsBothIDsToTheCertificate(t *testing.T) {
 		"another edge's node id as tunnel id": {in: claim{own.node, other.node}, want: http.StatusForbidden},
 		"another tunnel's id as node id":      {in: claim{other.tunnel, own.tunnel}, want: http.StatusForbidden},
 		"its own tunnel id as node id":        {in: claim{own.tunnel, own.tunnel}, want: http.StatusForbidden},
-		"two tunnel ids in one":               {in: claim{own.node, own.tunnel + "," + other.tunnel}, want: http.StatusForbidden},
-		"no node id":                          {in: claim{"", own.tunnel}, want: http.StatusBadRequest},
-		"no tunnel id":                        {in: claim{own.node, ""}, want: http.StatusBadRequest},
+		"two tunnel ids in one": {
+			in:   claim{own.node, own.tunnel + "," + other.tunnel},
+			want: http.StatusForbidden,
+		},
+		"no node id":   {in: claim{"", own.tunnel}, want: http.StatusBadRequest},
+		"no tunnel id": {in: claim{own.node, ""}, want: http.StatusBadRequest},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -61,15 +64,38 @@ func TestOnlyALeafOfAnEdgeOpensATunnel(t *testing.T) {
 		identity certs.Identity
 		works    bool
 	}{
-		"an edge's leaf":              {identity: in.ca.issue(t, edge), works: true},
-		"a gateway's leaf":            {identity: in.ca.issue(t, model.Subject{Role: model.RoleGateway, Node: "gateway-1"})},
-		"the xds-server's leaf":       {identity: in.ca.issue(t, model.ControlSubject())},
-		"a leaf of a tunnel hostname": {identity: in.ca.leaf(t, certs.Leaf{CommonName: edge.Node, DNSNames: []string{"c1.prod." + string(domain)}, Client: true})},
-		"a leaf of another domain":    {identity: in.ca.leaf(t, certs.Leaf{CommonName: edge.Node, DNSNames: []string{edge.ID + ".id.example.com"}, Client: true})},
-		"a leaf for servers alone":    {identity: in.ca.leaf(t, certs.Leaf{CommonName: edge.Node, DNSNames: names, Server: true})},
-		"a leaf that has expired":     {identity: in.ca.leaf(t, certs.Leaf{CommonName: edge.Node, DNSNames: names, Client: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(-time.Second)})},
-		"a leaf of another CA":        {identity: newAuthority(t).issue(t, edge)},
-		"no certificate":              {},
+		"an edge's leaf":        {identity: in.ca.issue(t, edge), works: true},
+		"a gateway's leaf":      {identity: in.ca.issue(t, model.Subject{Role: model.RoleGateway, Node: "gateway-1"})},
+		"the xds-server's leaf": {identity: in.ca.issue(t, model.ControlSubject())},
+		"a leaf of a tunnel hostname": {
+			identity: in.ca.leaf(
+				t,
+				certs.Leaf{CommonName: edge.Node, DNSNames: []string{"c1.prod." + string(domain)}, Client: true},
+			),
+		},
+		"a leaf of another domain": {
+			identity: in.ca.leaf(
+				t,
+				certs.Leaf{CommonName: edge.Node, DNSNames: []string{edge.ID + ".id.example.com"}, Client: true},
+			),
+		},
+		"a leaf for servers alone": {
+			identity: in.ca.leaf(t, certs.Leaf{CommonName: edge.Node, DNSNames: names, Server: true}),
+		},
+		"a leaf that has expired": {
+			identity: in.ca.leaf(
+				t,
+				certs.Leaf{
+					CommonName: edge.Node,
+					DNSNames:   names,
+					Client:     true,
+					NotBefore:  time.Now().Add(-time.Hour),
+					NotAfter:   time.Now().Add(-time.Second),
+				},
+			),
+		},
+		"a leaf of another CA": {identity: newAuthority(t).issue(t, edge)},
+		"no certificate":       {},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +106,8 @@ func TestOnlyALeafOfAnEdgeOpensATunnel(t *testing.T) {
 				return
 			}
 			// With TLS 1.3, a client detects a rejection only when it reads, after its handshake.
-			if _, err := dialPublic(t, in, tc.identity).Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "tls: ") {
+			if _, err := dialPublic(t, in, tc.identity).Read(make([]byte, 1)); err == nil ||
+				!strings.Contains(err.Error(), "tls: ") {
 				t.Errorf("got %v, want an alert of TLS", err)
 			}
 		})

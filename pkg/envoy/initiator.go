@@ -19,7 +19,12 @@ import (
 // EdgeListeners returns the listeners of one edge, in the order of the installation's gateways. Each keeps the reverse
 // tunnels to one gateway, and accepts only gateways. node is the edge's node name. Adding or removing a gateway
 // changes no other listener, because a listener that is updated would lose its reverse tunnels.
-func EdgeListeners(inst model.Installation, wc model.WorkloadCluster, node string, dial EdgeDial) []*listenerv3.Listener {
+func EdgeListeners(
+	inst model.Installation,
+	wc model.WorkloadCluster,
+	node string,
+	dial EdgeDial,
+) []*listenerv3.Listener {
 	edge := edgeOf(wc, node)
 	var listeners []*listenerv3.Listener
 	for _, g := range inst.Gateways {
@@ -43,7 +48,13 @@ func edgeOf(wc model.WorkloadCluster, node string) model.Subject {
 	return model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID}
 }
 
-func tunnelListener(inst model.Installation, to model.Gateway, edge model.Subject, wc model.WorkloadCluster, dial EdgeDial) *listenerv3.Listener {
+func tunnelListener(
+	inst model.Installation,
+	to model.Gateway,
+	edge model.Subject,
+	wc model.WorkloadCluster,
+	dial EdgeDial,
+) *listenerv3.Listener {
 	gateway := to.Name
 	manager := connectManager("tunnel", apiserverRoute(apiserverCluster(edge.Node)))
 	manager.AccessLog = accessLog(inst.AccessLog, "tunnel", dial.Version)
@@ -73,10 +84,10 @@ func tunnelListener(inst model.Installation, to model.Gateway, edge model.Subjec
 	}
 }
 
-// tunnelStats is the prefix of statistics of tunnels to some addresses. Envoy keeps open tunnels when only the addresses of their
-// Envoy cluster change, so a wrong address would show when the last one has broken. A filter chain that changes with them has
-// Envoy dial all tunnels of the listener anew. It is the usual one at the address with which the installation began: agents of
-// versions before have that.
+// tunnelStats is the prefix of statistics of tunnels to some addresses. Envoy keeps open tunnels when only the
+// addresses of their Envoy cluster change, so a wrong address would show when the last one has broken. A filter chain
+// that changes with them has Envoy dial all tunnels of the listener anew. It is the usual one at the address with which
+// the installation began: agents of versions before have that.
 func tunnelStats(at []model.Endpoint) string {
 	sum := sha256.New()
 	for _, e := range at {

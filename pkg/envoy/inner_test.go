@@ -28,8 +28,14 @@ func TestGatewayAsksATunnelForItsID(t *testing.T) {
 		inner   certs.Identity
 		wantErr string
 	}{
-		"another edge's leaf":                 {inner: in.ca.issue(t, model.Subject{Role: model.RoleEdge, Node: edge.Node, ID: model.NewID()}), wantErr: "remote error: tls: "},
-		"a gateway's leaf":                    {inner: in.ca.issue(t, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}), wantErr: "remote error: tls: "},
+		"another edge's leaf": {
+			inner:   in.ca.issue(t, model.Subject{Role: model.RoleEdge, Node: edge.Node, ID: model.NewID()}),
+			wantErr: "remote error: tls: ",
+		},
+		"a gateway's leaf": {
+			inner:   in.ca.issue(t, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}),
+			wantErr: "remote error: tls: ",
+		},
 		"a leaf of another CA":                {inner: newAuthority(t).issue(t, edge), wantErr: "remote error: tls: "},
 		"a leaf of the same tunnel is let in": {inner: in.ca.issue(t, edge)},
 	}
@@ -48,7 +54,13 @@ func TestGatewayAsksATunnelForItsID(t *testing.T) {
 
 // presentInner opens a reverse tunnel as the edge, makes the gateway use it, and presents another leaf in it. It
 // returns the result of that handshake.
-func presentInner(t *testing.T, in *installation, wc model.WorkloadCluster, edge model.Subject, shown certs.Identity) error {
+func presentInner(
+	t *testing.T,
+	in *installation,
+	wc model.WorkloadCluster,
+	edge model.Subject,
+	shown certs.Identity,
+) error {
 	t.Helper()
 	outer := dialPublic(t, in, in.ca.issue(t, edge))
 	defer func() { _ = outer.NetConn().Close() }()
@@ -84,19 +96,30 @@ func TestEdgeLetsOnlyGatewaysIn(t *testing.T) {
 		outer, inner         certs.Identity
 		wantOuter, wantInner string
 	}{
-		"an edge's leaf as a gateway":    {outer: edge, wantOuter: "tls: "},
-		"another gateway's leaf":         {outer: authority.issue(t, model.Subject{Role: model.RoleGateway, Node: "gateway-1"}), wantOuter: "tls: "},
-		"an edge's leaf in the tunnel":   {outer: gateway, inner: edge, wantInner: "tls: "},
-		"the xds-server's in the tunnel": {outer: gateway, inner: authority.issue(t, model.ControlSubject()), wantInner: "tls: "},
-		"no certificate in the tunnel":   {outer: gateway, wantInner: "tls: "},
-		"a gateway's leaf is let in":     {outer: gateway, inner: gateway},
+		"an edge's leaf as a gateway": {outer: edge, wantOuter: "tls: "},
+		"another gateway's leaf": {
+			outer:     authority.issue(t, model.Subject{Role: model.RoleGateway, Node: "gateway-1"}),
+			wantOuter: "tls: ",
+		},
+		"an edge's leaf in the tunnel": {outer: gateway, inner: edge, wantInner: "tls: "},
+		"the xds-server's in the tunnel": {
+			outer:     gateway,
+			inner:     authority.issue(t, model.ControlSubject()),
+			wantInner: "tls: ",
+		},
+		"no certificate in the tunnel": {outer: gateway, wantInner: "tls: "},
+		"a gateway's leaf is let in":   {outer: gateway, inner: gateway},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			conns := make(chan net.Conn, 100)
 			in := &installation{ca: authority, public: newRelay(t)}
 			door := newCountingListener(t, "tcp", "127.0.0.1:0", func(conn net.Conn) { conns <- conn })
-			in.Installation = model.Installation{Domain: domain, Public: door.endpoint(t), Gateways: []model.Gateway{{Name: "gateway-0"}}}
+			in.Installation = model.Installation{
+				Domain:   domain,
+				Public:   door.endpoint(t),
+				Gateways: []model.Gateway{{Name: "gateway-0"}},
+			}
 			edge := in.startEdge(t, wc)
 			ctx, cancel := context.WithTimeout(t.Context(), envoytest.Patience)
 			defer cancel()
@@ -115,7 +138,11 @@ func TestEdgeLetsOnlyGatewaysIn(t *testing.T) {
 				}
 				return err
 			})
-			checkError(t, enter(ctx, outer.NetConn(), authority, tc.inner, domain.TunnelID(wc.ID), tc.wantInner == ""), tc.wantInner)
+			checkError(
+				t,
+				enter(ctx, outer.NetConn(), authority, tc.inner, domain.TunnelID(wc.ID), tc.wantInner == ""),
+				tc.wantInner,
+			)
 		})
 	}
 }
@@ -154,7 +181,14 @@ func checkHandshake(t *testing.T, outer *tls.Conn, tunnelID string) {
 
 // enter starts TLS inside of a reverse tunnel as a gateway does, and reads the edge's first bytes: an alert or, if
 // greet is set, HTTP/2.
-func enter(ctx context.Context, tunnel net.Conn, a authority, identity certs.Identity, tunnelID string, greet bool) error {
+func enter(
+	ctx context.Context,
+	tunnel net.Conn,
+	a authority,
+	identity certs.Identity,
+	tunnelID string,
+	greet bool,
+) error {
 	config := &tls.Config{RootCAs: a.roots(), ServerName: tunnelID, NextProtos: []string{"h2"}}
 	if identity.Leaf() != nil {
 		certificate := identity.TLSCertificate()
@@ -166,7 +200,8 @@ func enter(ctx context.Context, tunnel net.Conn, a authority, identity certs.Ide
 	}
 	if greet {
 		// RFC 9113, section 3.4: the preface, and an empty SETTINGS frame.
-		if _, err := io.WriteString(inner, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
+		if _, err := io.WriteString(inner, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+
+			"\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
 			return err
 		}
 	}

@@ -61,10 +61,16 @@ func tunnelLog() *accesslogv3.AccessLog {
 			MatchIfKeyNotFound: wrapperspb.Bool(false),
 			Matcher: &matcherv3.MetadataMatcher{
 				Filter: lifecycle,
-				Path:   []*matcherv3.MetadataMatcher_PathSegment{{Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: "event"}}},
-				Value: &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_OrMatch{OrMatch: &matcherv3.OrMatcher{ValueMatchers: []*matcherv3.ValueMatcher{
-					exactValue(EventTunnelSetup), exactValue(EventTunnelHandoff), exactValue(EventTunnelClosed),
-				}}}},
+				Path: []*matcherv3.MetadataMatcher_PathSegment{
+					{Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: "event"}},
+				},
+				Value: &matcherv3.ValueMatcher{
+					MatchPattern: &matcherv3.ValueMatcher_OrMatch{
+						OrMatch: &matcherv3.OrMatcher{ValueMatchers: []*matcherv3.ValueMatcher{
+							exactValue(EventTunnelSetup), exactValue(EventTunnelHandoff), exactValue(EventTunnelClosed),
+						}},
+					},
+				},
 			},
 		},
 	}}

@@ -47,7 +47,11 @@ func (g *gateway) limit(t *testing.T, in *installation, wc model.WorkloadCluster
 		if !ok || tunnel.ID != domain.TunnelID(wc.ID) {
 			t.Fatalf("%s is %+v", c.GetName(), tunnel)
 		}
-		if want := packed(t, envoy.TunnelClusters(in.Installation, usual)[i]); string(tunnel.Plain.GetValue()) != string(want.GetValue()) {
+		if want := packed(t, envoy.TunnelClusters(in.Installation, usual)[i]); string(
+			tunnel.Plain.GetValue(),
+		) != string(
+			want.GetValue(),
+		) {
 			t.Fatalf("limits change the Envoy cluster %s", c.GetName())
 		}
 		var query []string
@@ -108,7 +112,15 @@ func TestBandwidthIsKept(t *testing.T) {
 	dir := envoytest.Dir(t)
 	agent := in.serveAgent(t, dir, envoy.EdgeClusters(in.Installation, c1, s.Node, envoy.EdgeDial{}), s)
 	agent.listen(t, envoy.EdgeListeners(in.Installation, c1, s.Node, envoy.EdgeDial{}))
-	envoytest.Start(t, dir, marshal(t, envoy.EdgeBootstrap(envoy.BootstrapConfig{})), "--component-log-level", envoy.ComponentLogLevel, "--drain-time-s", "3")
+	envoytest.Start(
+		t,
+		dir,
+		marshal(t, envoy.EdgeBootstrap(envoy.BootstrapConfig{})),
+		"--component-log-level",
+		envoy.ComponentLogLevel,
+		"--drain-time-s",
+		"3",
+	)
 	works(t, in.getBySNI, in.gateways[0], hostname, "")
 	client := in.client(in.gateways[0], hostname)
 	down := func() (*http.Response, error) { return client.Get(fmt.Sprintf("https://%s/?size=%d", hostname, size)) }

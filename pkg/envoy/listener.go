@@ -56,21 +56,25 @@ func chainForDNSNames(chain string) *xdsmatcherv3.Matcher {
 			}},
 		},
 	}
-	return &xdsmatcherv3.Matcher{MatcherType: &xdsmatcherv3.Matcher_MatcherList_{MatcherList: &xdsmatcherv3.Matcher_MatcherList{
-		Matchers: []*xdsmatcherv3.Matcher_MatcherList_FieldMatcher{{
-			Predicate: &xdsmatcherv3.Matcher_MatcherList_Predicate{
-				MatchType: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate_{SinglePredicate: predicate},
-			},
-			OnMatch: &xdsmatcherv3.Matcher_OnMatch{OnMatch: &xdsmatcherv3.Matcher_OnMatch_Action{
-				Action: &xdscorev3.TypedExtensionConfig{Name: "filter-chain", TypedConfig: pack(wrapperspb.String(chain))},
+	return &xdsmatcherv3.Matcher{
+		MatcherType: &xdsmatcherv3.Matcher_MatcherList_{MatcherList: &xdsmatcherv3.Matcher_MatcherList{
+			Matchers: []*xdsmatcherv3.Matcher_MatcherList_FieldMatcher{{
+				Predicate: &xdsmatcherv3.Matcher_MatcherList_Predicate{
+					MatchType: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate_{SinglePredicate: predicate},
+				},
+				OnMatch: &xdsmatcherv3.Matcher_OnMatch{OnMatch: &xdsmatcherv3.Matcher_OnMatch_Action{
+					Action: &xdscorev3.TypedExtensionConfig{Name: "filter-chain", TypedConfig: pack(wrapperspb.String(chain))},
+				}},
 			}},
 		}},
-	}}}
+	}
 }
 
 // dnsName matches an HTTP header that matches dnsNamePattern.
 func dnsName() *matcherv3.StringMatcher {
-	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: dnsNamePattern}}}
+	return &matcherv3.StringMatcher{
+		MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: dnsNamePattern}},
+	}
 }
 
 func filter(name string, config proto.Message) *listenerv3.Filter {
@@ -117,7 +121,9 @@ func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
 }
 
 func connectMatch() *routev3.RouteMatch {
-	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_ConnectMatcher_{ConnectMatcher: &routev3.RouteMatch_ConnectMatcher{}}}
+	return &routev3.RouteMatch{
+		PathSpecifier: &routev3.RouteMatch_ConnectMatcher_{ConnectMatcher: &routev3.RouteMatch_ConnectMatcher{}},
+	}
 }
 
 func managerFilter(config *hcmv3.HttpConnectionManager) *listenerv3.Filter {

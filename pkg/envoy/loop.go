@@ -26,6 +26,8 @@ func loopListener() *listenerv3.Listener {
 		IgnoreGlobalConnLimit: true,
 		// Only a few bytes are in transit at a time. The default would allow 1 MiB to wait on each connection.
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(1 << 10),
-		FilterChains:                  []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{filter("envoy.filters.network.echo", &echov3.Echo{})}}},
+		FilterChains: []*listenerv3.FilterChain{
+			{Filters: []*listenerv3.Filter{filter("envoy.filters.network.echo", &echov3.Echo{})}},
+		},
 	}
 }

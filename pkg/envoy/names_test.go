@@ -17,7 +17,11 @@ func TestEveryNameHasATunnel(t *testing.T) {
 	}
 	workload := newAuthority(t)
 	api := newAPIServer(t, "api-1", workload, append([]string{hostname}, extra...)...)
-	c1 := cluster(t, "c1", model.Endpoint{Host: "127.0.0.1", Port: endpoint(t, api.Listener.Addr().String()).Port}, extra...)
+	c1 := cluster(
+		t,
+		"c1",
+		model.Endpoint{Host: "127.0.0.1", Port: endpoint(t, api.Listener.Addr().String()).Port},
+		extra...)
 	in := newInstallation(t, 1, c1)
 	in.workload = workload
 	in.startEdge(t, c1)

@@ -44,7 +44,17 @@ func TestANearEdgeBuffersMore(t *testing.T) {
 	dir := envoytest.Dir(t)
 	agent := in.serveAgent(t, dir, clusters, s)
 	agent.listen(t, listeners)
-	envoytest.Start(t, dir, marshal(t, envoy.EdgeBootstrap(envoy.BootstrapConfig{})), "--component-log-level", envoy.ComponentLogLevel, "--drain-time-s", "3", "--drain-strategy", "immediate")
+	envoytest.Start(
+		t,
+		dir,
+		marshal(t, envoy.EdgeBootstrap(envoy.BootstrapConfig{})),
+		"--component-log-level",
+		envoy.ComponentLogLevel,
+		"--drain-time-s",
+		"3",
+		"--drain-strategy",
+		"immediate",
+	)
 	works(t, in.getBySNI, in.gateways[0], hostname, "api "+hostname)
 	agent.clusters = nil
 	for _, c := range nearClusters {

@@ -36,7 +36,9 @@ func edgeOverload(c BootstrapConfig) *overloadv3.OverloadManager {
 // connections from the global limit when it ends, although it was never added.
 func listenerLimit(c BootstrapConfig) *bootstrapv3.RuntimeLayer {
 	return staticLayer("listener_limit", map[string]*structpb.Value{
-		"envoy.resource_limits.listener." + publicListener + ".connection_limit": structpb.NewNumberValue(float64(connections(c) / 2)),
+		"envoy.resource_limits.listener." + publicListener + ".connection_limit": structpb.NewNumberValue(
+			float64(connections(c) / 2),
+		),
 	})
 }
 
@@ -50,16 +52,22 @@ func overload(heap, connections uint64, actions ...*overloadv3.OverloadAction) *
 		RefreshInterval: durationpb.New(overloadInterval),
 		ResourceMonitors: []*overloadv3.ResourceMonitor{
 			monitor(heapMonitor, &fixedheapv3.FixedHeapConfig{MaxHeapSizeBytes: heap}),
-			monitor("envoy.resource_monitors.global_downstream_max_connections", &downstreamconnectionsv3.DownstreamConnectionsConfig{
-				MaxActiveDownstreamConnections: int64(connections),
-			}),
+			monitor(
+				"envoy.resource_monitors.global_downstream_max_connections",
+				&downstreamconnectionsv3.DownstreamConnectionsConfig{
+					MaxActiveDownstreamConnections: int64(connections),
+				},
+			),
 		},
 		Actions: actions,
 	}
 }
 
 func monitor(name string, config proto.Message) *overloadv3.ResourceMonitor {
-	return &overloadv3.ResourceMonitor{Name: name, ConfigType: &overloadv3.ResourceMonitor_TypedConfig{TypedConfig: pack(config)}}
+	return &overloadv3.ResourceMonitor{
+		Name:       name,
+		ConfigType: &overloadv3.ResourceMonitor_TypedConfig{TypedConfig: pack(config)},
+	}
 }
 
 // aboveHeap triggers an action while at least this part of the heap is in use.

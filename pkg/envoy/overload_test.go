@@ -39,8 +39,16 @@ func TestAnEdgeWithoutMemory(t *testing.T) {
 	s := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: c1.ID}
 	dir := envoytest.Dir(t)
 	in.serveAgent(t, dir, nil, s)
-	poor := envoytest.Start(t, dir, marshal(t, envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{MaxHeap: 1 << 20}),
-		envoy.EdgeListeners(in.Installation, c1, s.Node, envoy.EdgeDial{}), envoy.EdgeClusters(in.Installation, c1, s.Node, envoy.EdgeDial{}))))
+	poor := envoytest.Start(t, dir, marshal(t, envoy.Static(
+		envoy.EdgeBootstrap(envoy.BootstrapConfig{MaxHeap: 1 << 20}),
+		envoy.EdgeListeners(
+			in.Installation,
+			c1,
+			s.Node,
+			envoy.EdgeDial{},
+		),
+		envoy.EdgeClusters(in.Installation, c1, s.Node, envoy.EdgeDial{}),
+	)))
 	envoytest.Eventually(t, "it refuses a request", func() error {
 		if got := connectStatus(t, in.gateways[0], hostname+":6443"); got != http.StatusServiceUnavailable {
 			return fmt.Errorf("got %d", got)

@@ -15,7 +15,11 @@ func publicOf(t *testing.T, denied model.Denied) *listenerv3.Listener {
 	at := model.Endpoint{Host: "192.0.2.1", Port: 443}
 	inst := model.Installation{
 		Domain: "tunnels.example.com", Public: at, Control: at,
-		Gateways: []model.Gateway{{Name: "gateway-0", Peer: at}, {Name: "gateway-1", Peer: at}, {Name: "gateway-2", Peer: at}},
+		Gateways: []model.Gateway{
+			{Name: "gateway-0", Peer: at},
+			{Name: "gateway-1", Peer: at},
+			{Name: "gateway-2", Peer: at},
+		},
 	}
 	l := GatewayListeners(inst, "gateway-0", GatewayBind{Public: at, APIServer: at, Connect: at}, denied)[0]
 	if l.GetName() != publicListener || len(l.GetFilterChains()) != 4 {
@@ -53,7 +57,10 @@ func TestAFilterChainWithoutRecordIsDetected(t *testing.T) {
 		"a default chain": func(l *listenerv3.Listener) {
 			l.DefaultFilterChain = chainFor("", tcpProxyFilter(tcpProxy("new", "new")))
 		},
-		"a chain without filters": func(l *listenerv3.Listener) { l.FilterChains = append(l.FilterChains, chainFor("x.example.com")) },
+		"a chain without filters": func(l *listenerv3.Listener) {
+			l.FilterChains = append(l.FilterChains, chainFor(
+				"x.example.com"))
+		},
 		"no record of the start": func(l *listenerv3.Listener) {
 			proxy := recorded(OwnerRelay, tcpProxy("new", "new"))
 			proxy.AccessLogOptions = nil

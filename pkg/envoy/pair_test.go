@@ -44,9 +44,15 @@ func TestPair(t *testing.T) {
 			t.Error("the first gateway passed fewer than two tunnels on to the second")
 		}
 	})
-	t.Run("what is on the way between edge and gateway can't be read", func(t *testing.T) { checkUnreadable(t, in, hostname) })
+	t.Run(
+		"what is on the way between edge and gateway can't be read",
+		func(t *testing.T) { checkUnreadable(t, in, hostname) },
+	)
 	t.Run("idle tunnels are watched by the kernel", func(t *testing.T) { checkKeepalive(t, in) })
-	t.Run("a client of a tunnel that is down waits a little, then gets 503 or is closed", func(t *testing.T) { checkDown(t, in, down) })
+	t.Run(
+		"a client of a tunnel that is down waits a little, then gets 503 or is closed",
+		func(t *testing.T) { checkDown(t, in, down) },
+	)
 	t.Run("an unknown name gets 404 by CONNECT, and is closed at once by SNI", func(t *testing.T) { checkUnknown(t, in) })
 	t.Run("no name that a client sends leads to an Envoy cluster of ours", func(t *testing.T) { checkOddNames(t, in) })
 	t.Run("the public port closes what has no name it knows", func(t *testing.T) { checkPublic(t, in, c1) })
@@ -108,7 +114,8 @@ func checkOddNames(t *testing.T, in *installation) {
 	g := in.gateways[0]
 	agent, control, peer := g.agent.count.Load(), in.control.count.Load(), in.peers["gateway-1"].count.Load()
 	for _, name := range []string{
-		"agent", "control_channel", "no_such_tunnel", "peer_gateway-1", "gateway-0", "gateway-0_edge-a", "apiserver_edge-a", "apiserver", "localhost",
+		"agent", "control_channel", "no_such_tunnel", "peer_gateway-1", "gateway-0", "gateway-0_edge-a", "apiserver_edge-a",
+		"apiserver", "localhost",
 		"AGENT", ".agent", "agent.", "a..b", "-a.b", "a b.c", "a/b.c", "*.example.com", "a_b.c", "%REQUESTED_SERVER_NAME%",
 		"agent\x00.example.com", "control_channel\n.example.com", "\xff.example.com",
 	} {
@@ -137,7 +144,8 @@ func checkOddNames(t *testing.T, in *installation) {
 func checkPublic(t *testing.T, in *installation, c1 model.WorkloadCluster) {
 	t.Helper()
 	public := in.gateways[0].bind.Public
-	for _, name := range []string{"", c1.Hostname, c1.ExtraNames[0], domain.Gateway(), domain.TunnelID(c1.ID), domain.GatewayReplica("gateway-9"), "x." + domain.Control(), "agent"} {
+	for _, name := range []string{"", c1.Hostname, c1.ExtraNames[0], domain.Gateway(), domain.TunnelID(c1.ID),
+		domain.GatewayReplica("gateway-9"), "x." + domain.Control(), "agent"} {
 		closesAtOnce(t, public, name)
 	}
 	if got := answerTo(t, public, "GET / HTTP/1.1\r\nHost: "+c1.Hostname+"\r\n\r\n"); got != "" {
@@ -215,7 +223,11 @@ func checkRestart(t *testing.T, in *installation, c1 model.WorkloadCluster, edge
 // clientsOf returns how many clients a gateway has had.
 func clientsOf(t *testing.T, g *gateway) (n int) {
 	t.Helper()
-	stats, err := g.Admin(t.Context(), http.MethodGet, "/stats?filter=^listener[.](apiserver|connect)[.]downstream_cx_total$")
+	stats, err := g.Admin(
+		t.Context(),
+		http.MethodGet,
+		"/stats?filter=^listener[.](apiserver|connect)[.]downstream_cx_total$",
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

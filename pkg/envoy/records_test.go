@@ -25,7 +25,9 @@ import (
 func TestEnvoyRecordsTheOwnerOfRelayedConnections(t *testing.T) {
 	dir, port := envoytest.Dir(t), freeport.TCP(t)
 	l := listening(publicListener, model.Endpoint{Host: "127.0.0.1", Port: uint16(port)}, tunnelKeepalive())
-	l.FilterChains = []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{tcpProxyFilter(recorded(OwnerControl, tcpProxy("control", controlCluster)))}}}
+	l.FilterChains = []*listenerv3.FilterChain{
+		{Filters: []*listenerv3.Filter{tcpProxyFilter(recorded(OwnerControl, tcpProxy("control", controlCluster)))}},
+	}
 	server, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +35,9 @@ func TestEnvoyRecordsTheOwnerOfRelayedConnections(t *testing.T) {
 	defer server.Close()
 	to := model.Endpoint{Host: "127.0.0.1", Port: uint16(server.Addr().(*net.TCPAddr).Port)}
 	config, err := protojson.Marshal(&bootstrapv3.Bootstrap{
-		Admin: &bootstrapv3.Admin{Address: &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: AdminSocket}}}},
+		Admin: &bootstrapv3.Admin{
+			Address: &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: AdminSocket}}},
+		},
 		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
 			Listeners: []*listenerv3.Listener{l},
 			Clusters:  []*clusterv3.Cluster{dialledCluster(controlCluster, to, clientKeepalive())},
@@ -49,13 +53,15 @@ func TestEnvoyRecordsTheOwnerOfRelayedConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := recordsOf(t, dir, client, 1+i)
-		if start[0].Event != EventStart || start[0].Owner != OwnerControl || start[0].Local != client.RemoteAddr().String() || len(start[0].Connection) == 0 {
+		if start[0].Event != EventStart || start[0].Owner != OwnerControl || start[0].Local != client.RemoteAddr().String() ||
+			len(start[0].Connection) == 0 {
 			t.Errorf("at its start: %+v", start)
 		}
 		_ = client.(*net.TCPConn).SetLinger(0) // a reset ends both directions
 		_ = client.Close()
 		all := recordsOf(t, dir, client, 2)
-		if all[1].Event != EventEnd || string(all[1].Connection) != string(all[0].Connection) || string(all[0].Connection) == "null" {
+		if all[1].Event != EventEnd || string(all[1].Connection) != string(all[0].Connection) ||
+			string(all[0].Connection) == "null" {
 			t.Errorf("at its end: %+v", all)
 		}
 		_ = server.Close()

@@ -27,12 +27,27 @@ func TestReferences(t *testing.T) {
 		in   proto.Message
 		want []string
 	}{
-		"a gateway's public listener names the control channel, the other replicas and the agent": {in: gateway[0], want: []string{"agent", "control_channel", "peer_gateway-1"}},
-		"its apiserver listener leads nowhere by itself":                                          {in: gateway[1], want: []string{"no_such_tunnel"}},
-		"its connect listener names nothing":                                                      {in: gateway[2]},
-		"an edge's listener dials its gateway and serves its apiserver":                           {in: edge[1], want: []string{"agent", "apiserver_edge-a", "gateway-1_edge-a"}},
-		"a tunnel gets its certificates from the agent":                                           {in: envoy.TunnelClusters(inst, wc)[0], want: []string{"agent"}},
-		"a bootstrap names the agent":                                                             {in: envoy.EdgeBootstrap(envoy.BootstrapConfig{}), want: []string{"agent"}},
+		"a gateway's public listener names the control channel, the other replicas and the agent": {
+			in:   gateway[0],
+			want: []string{"agent", "control_channel", "peer_gateway-1"},
+		},
+		"its apiserver listener leads nowhere by itself": {
+			in:   gateway[1],
+			want: []string{"no_such_tunnel"},
+		},
+		"its connect listener names nothing": {in: gateway[2]},
+		"an edge's listener dials its gateway and serves its apiserver": {
+			in:   edge[1],
+			want: []string{"agent", "apiserver_edge-a", "gateway-1_edge-a"},
+		},
+		"a tunnel gets its certificates from the agent": {
+			in:   envoy.TunnelClusters(inst, wc)[0],
+			want: []string{"agent"},
+		},
+		"a bootstrap names the agent": {
+			in:   envoy.EdgeBootstrap(envoy.BootstrapConfig{}),
+			want: []string{"agent"},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -19,7 +19,12 @@ import (
 // GatewayListeners returns the three listeners of one gateway, in constant order. They depend only on the installation
 // and on denied: adding or removing a workload cluster does not change them. The gateway need not be in the
 // installation.
-func GatewayListeners(inst model.Installation, gateway string, bind GatewayBind, denied model.Denied) []*listenerv3.Listener {
+func GatewayListeners(
+	inst model.Installation,
+	gateway string,
+	bind GatewayBind,
+	denied model.Denied,
+) []*listenerv3.Listener {
 	return []*listenerv3.Listener{
 		gatewayPublic(inst, gateway, bind.Public, denied),
 		gatewayAPIServer(inst, bind.APIServer, bind.Version),
@@ -65,9 +70,15 @@ func gatewayPublic(inst model.Installation, me string, at model.Endpoint, denied
 		filter("envoy.filters.network.reverse_tunnel", reverseTunnel()))
 	// Only the leaves of edges have names with this suffix. A regular expression would work only for short tunnel
 	// domains: Envoy rejects large ones, and only once the trust bundle arrives.
-	own.TransportSocket = serverTLS(model.Subject{Role: model.RoleGateway, Node: me}, endingWith(inst.Domain.TunnelIDSuffix()))
+	own.TransportSocket = serverTLS(
+		model.Subject{Role: model.RoleGateway, Node: me},
+		endingWith(inst.Domain.TunnelIDSuffix()),
+	)
 	own.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
-	l.FilterChains = []*listenerv3.FilterChain{own, chainFor(inst.Domain.Control(), tcpProxyFilter(recorded(OwnerControl, relayed("control", controlCluster))))}
+	l.FilterChains = []*listenerv3.FilterChain{
+		own,
+		chainFor(inst.Domain.Control(), tcpProxyFilter(recorded(OwnerControl, relayed("control", controlCluster)))),
+	}
 	for _, g := range inst.Gateways {
 		if g.Name != me && g.Peer != (model.Endpoint{}) {
 			relay := recorded(OwnerRelay, relayed("peer", peerCluster(g.Name)))
@@ -102,11 +113,17 @@ func gatewayAPIServer(inst model.Installation, at model.Endpoint, version Versio
 	proxy := tcpProxy("apiserver", noSuchTunnelCluster) // never used: the filter state has another name
 	proxy.AccessLog = accessLog(inst.AccessLog, apiserverListener, version)
 	proxy.MaxConnectAttempts = wrapperspb.UInt32(connectAttempts)
-	proxy.BackoffOptions = &corev3.BackoffStrategy{BaseInterval: durationpb.New(connectBackoff), MaxInterval: durationpb.New(connectBackoff)}
+	proxy.BackoffOptions = &corev3.BackoffStrategy{
+		BaseInterval: durationpb.New(connectBackoff),
+		MaxInterval:  durationpb.New(connectBackoff),
+	}
 	proxy.TunnelingConfig = &tcpproxyv3.TcpProxy_TunnelingConfig{Hostname: "%REQUESTED_SERVER_NAME%:6443"}
 	l.FilterChains = []*listenerv3.FilterChain{{
-		Name:    apiserverListener,
-		Filters: []*listenerv3.Filter{filter("envoy.filters.network.set_filter_state", clusterBySNI()), tcpProxyFilter(proxy)},
+		Name: apiserverListener,
+		Filters: []*listenerv3.Filter{
+			filter("envoy.filters.network.set_filter_state", clusterBySNI()),
+			tcpProxyFilter(proxy),
+		},
 	}}
 	l.FilterChainMatcher = chainForDNSNames(apiserverListener)
 	return l
@@ -134,18 +151,24 @@ func gatewayConnect(inst model.Installation, at model.Endpoint, version Version)
 		Name:                 ":authority",
 		HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: dnsName()},
 	}}
-	manager := connectManager("connect", &routev3.Route{Match: match, Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-		ClusterSpecifier:            &routev3.RouteAction_ClusterHeader{ClusterHeader: ":authority"},
-		ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
-		Timeout:                     durationpb.New(0), // a connection lasts until one of its ends closes
-		RetryPolicy: &routev3.RetryPolicy{
-			// Errors of the reverse tunnel; an edge's own 503 is forwarded. Until there is an answer, no data of the
-			// client has been sent, so a request in a reverse tunnel that ends can be repeated.
-			RetryOn:      "connect-failure,refused-stream,reset",
-			NumRetries:   wrapperspb.UInt32(connectAttempts - 1),
-			RetryBackOff: &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(connectBackoff), MaxInterval: durationpb.New(connectBackoff)},
-		},
-	}}})
+	manager := connectManager(
+		"connect",
+		&routev3.Route{Match: match, Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+			ClusterSpecifier:            &routev3.RouteAction_ClusterHeader{ClusterHeader: ":authority"},
+			ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
+			Timeout:                     durationpb.New(0), // a connection lasts until one of its ends closes
+			RetryPolicy: &routev3.RetryPolicy{
+				// Errors of the reverse tunnel; an edge's own 503 is forwarded. Until there is an answer, no data of the
+				// client has been sent, so a request in a reverse tunnel that ends can be repeated.
+				RetryOn:    "connect-failure,refused-stream,reset",
+				NumRetries: wrapperspb.UInt32(connectAttempts - 1),
+				RetryBackOff: &routev3.RetryPolicy_RetryBackOff{
+					BaseInterval: durationpb.New(connectBackoff),
+					MaxInterval:  durationpb.New(connectBackoff),
+				},
+			},
+		}}},
+	)
 	manager.AccessLog = accessLog(inst.AccessLog, connectListener, version)
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP1
 	manager.StripPortMode = &hcmv3.HttpConnectionManager_StripAnyHostPort{StripAnyHostPort: true}
@@ -156,6 +179,8 @@ func gatewayConnect(inst model.Installation, at model.Endpoint, version Version)
 	// A client sends its request at once. A connection that Envoy has lost is closed, and its client retries: see
 	// docs/decisions/0023-client-first-message.md.
 	manager.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(lostTimeout)}
-	l.FilterChains = []*listenerv3.FilterChain{{Name: connectListener, Filters: []*listenerv3.Filter{managerFilter(manager)}}}
+	l.FilterChains = []*listenerv3.FilterChain{
+		{Name: connectListener, Filters: []*listenerv3.Filter{managerFilter(manager)}},
+	}
 	return l
 }

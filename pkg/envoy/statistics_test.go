@@ -20,7 +20,8 @@ func TestStatisticsOfEnvoyClusters(t *testing.T) {
 		if got := strings.Contains(stats, "\ncluster."); got != want {
 			t.Errorf("gateway %d counts for each Envoy cluster: %t, want %t", i, got, want)
 		}
-		if !strings.Contains(stats, "\nlistener.public.downstream_cx_total") || !strings.Contains(stats, "\ncluster_manager.active_clusters") {
+		if !strings.Contains(stats, "\nlistener.public.downstream_cx_total") ||
+			!strings.Contains(stats, "\ncluster_manager.active_clusters") {
 			t.Errorf("gateway %d counts too little:\n%s", i, stats)
 		}
 	}

@@ -16,7 +16,9 @@ func serverTLS(self model.Subject, peer *matcherv3.StringMatcher, alpn ...string
 		RequireClientCertificate: wrapperspb.Bool(true),
 		CommonTlsContext:         commonTLS(self, peer, alpn),
 		// A resumed session is not verified again: a leaf would be accepted after its expiry.
-		SessionTicketKeysType:            &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{DisableStatelessSessionResumption: true},
+		SessionTicketKeysType: &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{
+			DisableStatelessSessionResumption: true,
+		},
 		DisableStatefulSessionResumption: true,
 	})
 }
@@ -54,7 +56,9 @@ func commonTLS(self model.Subject, peer *matcherv3.StringMatcher, alpn []string)
 		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext: &tlsv3.CertificateValidationContext{
-					MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: peer}},
+					MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{
+						{SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: peer},
+					},
 				},
 				ValidationContextSdsSecretConfig: secretFromAgent(trust),
 			},

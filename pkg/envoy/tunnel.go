@@ -26,7 +26,8 @@ type Tunnel struct {
 // TunnelOf parses an Envoy cluster of a gateway. ok is false if it is not a tunnel.
 func TunnelOf(resource *anypb.Any) (t Tunnel, ok bool) {
 	c, reverse := &clusterv3.Cluster{}, &reverseclusterv3.ReverseConnectionClusterConfig{}
-	if resource.UnmarshalTo(c) != nil || c.GetClusterType().GetTypedConfig().UnmarshalTo(reverse) != nil || len(c.GetCircuitBreakers().GetThresholds()) != 1 {
+	if resource.UnmarshalTo(c) != nil || c.GetClusterType().GetTypedConfig().UnmarshalTo(reverse) != nil ||
+		len(c.GetCircuitBreakers().GetThresholds()) != 1 {
 		return Tunnel{}, false
 	}
 	t = Tunnel{ID: reverse.GetHostIdFormat(), Plain: resource}
@@ -49,7 +50,8 @@ func TunnelOf(resource *anypb.Any) (t Tunnel, ok bool) {
 func runtimeLimits(cluster string, at *clusterv3.CircuitBreakers_Thresholds) map[string]string {
 	limits := map[string]string{}
 	for key, value := range map[string]interface{ GetValue() uint32 }{
-		"max_requests": at.GetMaxRequests(), "max_pending_requests": at.GetMaxPendingRequests(), "max_retries": at.GetMaxRetries(),
+		"max_requests": at.GetMaxRequests(), "max_pending_requests": at.GetMaxPendingRequests(),
+		"max_retries": at.GetMaxRetries(),
 	} {
 		if value.GetValue() > 0 {
 			limits["circuit_breakers."+cluster+".default."+key] = strconv.FormatUint(uint64(value.GetValue()), 10)

@@ -49,8 +49,8 @@ func versionOf(fields map[string]*structpb.Value) Version {
 	return v
 }
 
-// RenderedFor is the version nearest to a text that this build renders for, and false where that is another one. A text that
-// is no version stands for Oldest.
+// RenderedFor is the version nearest to a text that this build renders for, and false where that is another one. A text
+// that is no version stands for Oldest.
 func RenderedFor(text string) (v Version, exact bool) {
 	said := Oldest
 	match := versionPattern.FindStringSubmatch(text)

@@ -29,7 +29,10 @@ func TestRenderedVersion(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			fields := GatewayBind{
-				Public: model.Endpoint{Host: "::", Port: 1}, APIServer: model.Endpoint{Host: "::", Port: 2}, Connect: model.Endpoint{Host: "::", Port: 3},
+				Public: model.Endpoint{
+					Host: "::",
+					Port: 1,
+				}, APIServer: model.Endpoint{Host: "::", Port: 2}, Connect: model.Endpoint{Host: "::", Port: 3},
 			}.Metadata().GetFields()
 			if tc.received != nil {
 				fields[metadataKey].GetStructValue().Fields[versionField] = tc.received
@@ -49,7 +52,8 @@ func TestRenderedVersion(t *testing.T) {
 
 // TestVersionsThatNoAgentLacks finds versions that need not be distinguished any longer.
 func TestVersionsThatNoAgentLacks(t *testing.T) {
-	for name, since := range map[string]Version{"connectionLogged": connectionLogged, "redialledAtNewAddress": redialledAtNewAddress} {
+	for name, since := range map[string]Version{"connectionLogged": connectionLogged,
+		"redialledAtNewAddress": redialledAtNewAddress} {
 		if Oldest.has(since) || !Current.has(since) {
 			t.Errorf("%s came with %s, and versions %s to %s are rendered for", name, since, Oldest, Current)
 		}
@@ -91,10 +95,17 @@ func TestANewAddressChangesTheListener(t *testing.T) {
 // TestResourcesAreRenderedForAVersion shows the differences between versions.
 func TestResourcesAreRenderedForAVersion(t *testing.T) {
 	at := model.Endpoint{Host: "192.0.2.1", Port: 443}
-	inst := model.Installation{Domain: "tunnels.example.com", Public: at, Control: at, Gateways: []model.Gateway{{Name: "gateway-0"}}, AccessLog: model.AccessLogAll}
+	inst := model.Installation{
+		Domain:    "tunnels.example.com",
+		Public:    at,
+		Control:   at,
+		Gateways:  []model.Gateway{{Name: "gateway-0"}},
+		AccessLog: model.AccessLogAll,
+	}
 	wc := model.WorkloadCluster{ID: "aaaaaaaaaaaaaaaaaaaa", APIServer: at}
 	for version, want := range map[Version]bool{Oldest: false, Current: true} {
-		listeners := GatewayListeners(inst, "gateway-0", GatewayBind{Public: at, APIServer: at, Connect: at, Version: version}, model.Denied{})[1:]
+		listeners := GatewayListeners(inst, "gateway-0", GatewayBind{Public: at, APIServer: at, Connect: at,
+			Version: version}, model.Denied{})[1:]
 		listeners = append(listeners, EdgeListeners(inst, wc, "edge-a", EdgeDial{Version: version})...)
 		for _, l := range listeners {
 			if got := strings.Contains(l.String(), "%CONNECTION_ID%"); got != want {

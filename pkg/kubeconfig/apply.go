@@ -107,7 +107,8 @@ func (d Decision) leadsThere(entry clientcmdapi.Cluster) bool {
 // server.
 func (d Decision) provided(secret *corev1.Secret, entry clientcmdapi.Cluster) Way {
 	w := wayOf(entry)
-	ours := w.ProxyURL == connectURL(d.Gateways.Connect) || (Noted(secret) && WithoutCredentials(w.ProxyURL) == WithoutCredentials(d.Way.ProxyURL))
+	ours := w.ProxyURL == connectURL(d.Gateways.Connect) ||
+		(Noted(secret) && WithoutCredentials(w.ProxyURL) == WithoutCredentials(d.Way.ProxyURL))
 	if w.ProxyURL != "" && ours {
 		w.ProxyURL, w.TLSServerName = "", ""
 	}
@@ -127,7 +128,11 @@ func (d Decision) target(was Way) (Way, error) {
 		}
 	case v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy, v1alpha1.KubeconfigModeSOCKS5:
 		if was.Server == "" {
-			return Way{}, fmt.Errorf("%w: its original server is unknown: set spec.controlPlaneEndpoint of the Cluster, or let its provider write the Secret again", ErrInvalid)
+			return Way{}, fmt.Errorf(
+				"%w: its original server is unknown: set spec.controlPlaneEndpoint of the Cluster, or let its provider write the "+
+					"Secret again",
+				ErrInvalid,
+			)
 		}
 		want.Server = was.Server
 		if want.TLSServerName == "" {
@@ -153,7 +158,8 @@ func Noted(secret *corev1.Secret) bool {
 	if secret == nil {
 		return false
 	}
-	for _, key := range []string{v1alpha1.OriginalServerAnnotation, v1alpha1.WrittenServerAnnotation, v1alpha1.OriginalTLSServerNameAnnotation} {
+	for _, key := range []string{v1alpha1.OriginalServerAnnotation, v1alpha1.WrittenServerAnnotation,
+		v1alpha1.OriginalTLSServerNameAnnotation} {
 		if _, ok := secret.Annotations[key]; ok {
 			return true
 		}

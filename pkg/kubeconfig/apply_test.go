@@ -33,10 +33,19 @@ func secretWith(t *testing.T, entry Way, kept map[string]string) *corev1.Secret 
 	return secret
 }
 
-var gateways = Gateways{APIServer: model.Endpoint{Host: "10.1.1.1", Port: 6443}, Connect: model.Endpoint{Host: "10.1.1.1", Port: 3128}}
+var gateways = Gateways{
+	APIServer: model.Endpoint{Host: "10.1.1.1", Port: 6443},
+	Connect:   model.Endpoint{Host: "10.1.1.1", Port: 3128},
+}
 
 func bySNI() Decision {
-	return Decision{Mode: v1alpha1.KubeconfigModeSNI, Hostname: hostname, Gateways: gateways, Endpoint: endpoint, Way: Way{Server: byAddress, TLSServerName: hostname}}
+	return Decision{
+		Mode:     v1alpha1.KubeconfigModeSNI,
+		Hostname: hostname,
+		Gateways: gateways,
+		Endpoint: endpoint,
+		Way:      Way{Server: byAddress, TLSServerName: hostname},
+	}
 }
 
 func byConnect() Decision {
@@ -83,17 +92,25 @@ func TestApply(t *testing.T) {
 			want: Way{direct, "kubernetes", proxy}, wantKept: Way{Server: "https://abc.eks.example.org..:443"},
 		},
 		"connect verifies what the user says": {
-			entry: Way{Server: "https://abc.eks.example.org"}, change: func(d *Decision) { *d = byConnect(); d.Way.TLSServerName = "api.example.net" },
+			entry: Way{
+				Server: "https://abc.eks.example.org",
+			}, change: func(d *Decision) { *d = byConnect(); d.Way.TLSServerName = "api.example.net" },
 			want: Way{direct, "api.example.net", proxy}, wantKept: Way{Server: "https://abc.eks.example.org"},
 		},
 		"connect verifies what the provider verified": {
-			entry: Way{Server: "https://lb.example.org", TLSServerName: "api.internal.example.org"}, change: func(d *Decision) { *d = byConnect() },
+			entry: Way{
+				Server:        "https://lb.example.org",
+				TLSServerName: "api.internal.example.org",
+			}, change: func(d *Decision) { *d = byConnect() },
 			want:     Way{direct, "api.internal.example.org", proxy},
 			wantKept: Way{Server: "https://lb.example.org", TLSServerName: "api.internal.example.org"},
 		},
 		"a proxy of the provider's is kept and not used": {
 			entry: Way{Server: originalServer, ProxyURL: "http://user:secret@proxy.example.org:3128"},
-			want:  Way{Server: byAddress, TLSServerName: hostname}, wantKept: Way{Server: originalServer, ProxyURL: "http://user:secret@proxy.example.org:3128"},
+			want: Way{
+				Server:        byAddress,
+				TLSServerName: hostname,
+			}, wantKept: Way{Server: originalServer, ProxyURL: "http://user:secret@proxy.example.org:3128"},
 		},
 		"what is right already stays": {
 			entry: Way{Server: byAddress, TLSServerName: hostname}, kept: rewritten(byAddress, originalServer),
@@ -108,7 +125,11 @@ func TestApply(t *testing.T) {
 			want: Way{Server: byAddress, TLSServerName: hostname}, wantKept: Way{Server: "https://192.0.2.99:6443"},
 		},
 		"a provider that changes the server alone does not make our proxy its own": {
-			entry: Way{"https://192.0.2.99:6443", "kubernetes", proxy}, kept: rewritten(direct, originalServer), change: func(d *Decision) { *d = byConnect() },
+			entry: Way{
+				"https://192.0.2.99:6443",
+				"kubernetes",
+				proxy,
+			}, kept: rewritten(direct, originalServer), change: func(d *Decision) { *d = byConnect() },
 			want: Way{direct, "kubernetes", proxy}, wantKept: Way{Server: "https://192.0.2.99:6443"},
 		},
 		"a lost annotation is the Cluster's endpoint": {
@@ -120,11 +141,17 @@ func TestApply(t *testing.T) {
 			want: Way{Server: byAddress, TLSServerName: hostname},
 		},
 		"other addresses of the installation make our old server no provider's": {
-			entry: Way{Server: "https://10.9.9.9:6443", TLSServerName: hostname}, kept: rewritten("https://10.9.9.9:6443", originalServer),
+			entry: Way{
+				Server:        "https://10.9.9.9:6443",
+				TLSServerName: hostname,
+			}, kept: rewritten("https://10.9.9.9:6443", originalServer),
 			want: Way{Server: byAddress, TLSServerName: hostname}, wantKept: Way{Server: originalServer},
 		},
 		"another mode keeps the original": {
-			entry: Way{Server: byAddress, TLSServerName: hostname}, kept: rewritten(byAddress, originalServer), change: func(d *Decision) { *d = byConnect() },
+			entry: Way{
+				Server:        byAddress,
+				TLSServerName: hostname,
+			}, kept: rewritten(byAddress, originalServer), change: func(d *Decision) { *d = byConnect() },
 			want: Way{direct, "kubernetes", proxy}, wantKept: Way{Server: originalServer},
 		},
 	}
@@ -176,17 +203,34 @@ func TestRestore(t *testing.T) {
 	}{
 		"the original comes back whole": {
 			entry: Way{direct, "api.example.org", proxy}, proxy: whole.ProxyURL,
-			kept: map[string]string{v1alpha1.WrittenServerAnnotation: direct, v1alpha1.OriginalServerAnnotation: whole.Server, v1alpha1.OriginalTLSServerNameAnnotation: whole.TLSServerName},
+			kept: map[string]string{
+				v1alpha1.WrittenServerAnnotation:         direct,
+				v1alpha1.OriginalServerAnnotation:        whole.Server,
+				v1alpha1.OriginalTLSServerNameAnnotation: whole.TLSServerName,
+			},
 			want: whole,
 		},
-		"what was never ours stays":                {entry: whole, want: whole},
-		"a provider's server of meanwhile stays":   {entry: Way{Server: "https://192.0.2.99:6443"}, kept: rewritten(byAddress, originalServer), want: Way{Server: "https://192.0.2.99:6443"}},
-		"without annotation the endpoint is meant": {entry: Way{Server: byAddress, TLSServerName: hostname}, want: Way{Server: endpoint}},
+		"what was never ours stays": {entry: whole, want: whole},
+		"a provider's server of meanwhile stays": {
+			entry: Way{Server: "https://192.0.2.99:6443"},
+			kept:  rewritten(byAddress, originalServer),
+			want:  Way{Server: "https://192.0.2.99:6443"},
+		},
+		"without annotation the endpoint is meant": {
+			entry: Way{Server: byAddress, TLSServerName: hostname},
+			want:  Way{Server: endpoint},
+		},
 		"without annotation an address of the gateways proves nothing": {
-			entry: Way{Server: byAddress, TLSServerName: "other.example.org"}, want: Way{Server: byAddress, TLSServerName: "other.example.org"},
+			entry: Way{
+				Server:        byAddress,
+				TLSServerName: "other.example.org",
+			}, want: Way{Server: byAddress, TLSServerName: "other.example.org"},
 		},
 		"without annotation and endpoint it stays": {
-			entry: Way{Server: byAddress, TLSServerName: hostname}, change: func(d *Decision) { d.Endpoint = "" }, want: Way{Server: byAddress, TLSServerName: hostname},
+			entry: Way{
+				Server:        byAddress,
+				TLSServerName: hostname,
+			}, change: func(d *Decision) { d.Endpoint = "" }, want: Way{Server: byAddress, TLSServerName: hostname},
 		},
 	}
 	for name, tc := range tests {
@@ -239,7 +283,10 @@ func TestTheEntryOfAKubeconfig(t *testing.T) {
 			},
 			want: "eks_prod",
 		},
-		"is that of the Cluster's name without current context": {change: func(c *clientcmdapi.Config) { c.CurrentContext = "" }, want: "c1"},
+		"is that of the Cluster's name without current context": {
+			change: func(c *clientcmdapi.Config) { c.CurrentContext = "" },
+			want:   "c1",
+		},
 		"is that of the Cluster's name where the context leads nowhere": {
 			change: func(c *clientcmdapi.Config) { c.Contexts[c.CurrentContext].Cluster = "nowhere" }, want: "c1",
 		},

@@ -42,7 +42,12 @@ type Choice struct {
 // previous choice stays. A name in use stays as long as it is valid, because every change takes time.
 func Choose(q Question) Choice {
 	if q.Mode != "" && q.Mode != v1alpha1.KubeconfigModeAuto {
-		return Choice{Mode: q.Mode, Name: q.Hostname, Reason: v1alpha1.ReasonConfigured, Message: fmt.Sprintf("%s: set by spec.kubeconfig.mode", q.Mode)}
+		return Choice{
+			Mode:    q.Mode,
+			Name:    q.Hostname,
+			Reason:  v1alpha1.ReasonConfigured,
+			Message: fmt.Sprintf("%s: set by spec.kubeconfig.mode", q.Mode),
+		}
 	}
 	before := NameOf(q.Before)
 	switch {
@@ -56,9 +61,15 @@ func Choose(q Question) Choice {
 		}
 		return c
 	case q.Before.Mode != "":
-		return q.connect(v1alpha1.ReasonNoEvidence, "no edge observes the serving certificate now, and connect works with every certificate")
+		return q.connect(
+			v1alpha1.ReasonNoEvidence,
+			"no edge observes the serving certificate now, and connect works with every certificate",
+		)
 	default:
-		return q.connect(v1alpha1.ReasonNoEvidence, "no edge has observed the serving certificate yet, and connect works with every certificate")
+		return q.connect(
+			v1alpha1.ReasonNoEvidence,
+			"no edge has observed the serving certificate yet, and connect works with every certificate",
+		)
 	}
 	for _, name := range slices.Concat([]string{before, q.Hostname}, q.Names, []string{q.Endpoint}) {
 		if q.mayUse(name) && q.inAll(name) {
@@ -70,7 +81,12 @@ func Choose(q Question) Choice {
 
 // sni returns the choice of a name that is served and in every certificate.
 func (q Question) sni(name string) Choice {
-	c := Choice{Mode: v1alpha1.KubeconfigModeSNI, Name: name, EndpointName: q.endpointName(name), Reason: v1alpha1.ReasonCertificateHasHostname}
+	c := Choice{
+		Mode:         v1alpha1.KubeconfigModeSNI,
+		Name:         name,
+		EndpointName: q.endpointName(name),
+		Reason:       v1alpha1.ReasonCertificateHasHostname,
+	}
 	switch {
 	case name == q.Hostname:
 		c.Message = fmt.Sprintf("sni: the serving certificate has the tunnel hostname %s", name)
@@ -78,7 +94,11 @@ func (q Question) sni(name string) Choice {
 		c.Message = fmt.Sprintf("sni: the serving certificate has the extra name %s", name)
 	default:
 		c.Reason = v1alpha1.ReasonCertificateHasEndpoint
-		c.Message = fmt.Sprintf("sni: the serving certificate has %s, the Cluster's endpoint, which no other Cluster has; it is served as one more name of the tunnel", name)
+		c.Message = fmt.Sprintf(
+			"sni: the serving certificate has %s, the Cluster's endpoint, which no other Cluster has; it is served as one "+
+				"more name of the tunnel",
+			name,
+		)
 	}
 	return c
 }
@@ -86,17 +106,31 @@ func (q Question) sni(name string) Choice {
 // lacking returns the choice if no name that is served is in every certificate.
 func (q Question) lacking() Choice {
 	endpoint := ""
-	message := fmt.Sprintf("the serving certificate has neither the tunnel hostname %s nor an extra name of the Tunnel; it has %s", q.Hostname, strings.Join(q.certificateNames(), ", "))
+	message := fmt.Sprintf(
+		"the serving certificate has neither the tunnel hostname %s nor an extra name of the Tunnel; it has %s",
+		q.Hostname,
+		strings.Join(q.certificateNames(), ", "),
+	)
 	if model.ValidateDNSName(q.Endpoint) == nil && q.inAll(q.Endpoint) {
 		switch {
 		case q.EndpointHolder != "":
-			message += fmt.Sprintf("; %s is in it, the Cluster's endpoint, but %s has that name too", q.Endpoint, q.EndpointHolder)
+			message += fmt.Sprintf(
+				"; %s is in it, the Cluster's endpoint, but %s has that name too",
+				q.Endpoint,
+				q.EndpointHolder,
+			)
 		default:
 			endpoint = q.Endpoint
-			message += fmt.Sprintf("; %s is in it, the Cluster's endpoint, and mode sni follows once it is served as one more name of the tunnel", endpoint)
+			message += fmt.Sprintf(
+				"; %s is in it, the Cluster's endpoint, and mode sni follows once it is served as one more name of the tunnel",
+				endpoint,
+			)
 		}
 	}
-	c := q.connect(v1alpha1.ReasonCertificateLacksHostname, message+": add the hostname to the names of the certificate (certSANs) for mode sni")
+	c := q.connect(
+		v1alpha1.ReasonCertificateLacksHostname,
+		message+": add the hostname to the names of the certificate (certSANs) for mode sni",
+	)
 	c.EndpointName = endpoint
 	return c
 }

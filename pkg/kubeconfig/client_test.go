@@ -36,14 +36,23 @@ func TestWhatClientGoDoes(t *testing.T) {
 		wantErr     string       // of a request; empty: everything works
 	}
 	tests := map[string]kind{
-		"http-proxy":                                  {mode: v1alpha1.KubeconfigModeHTTPProxy},
-		"http-proxy that verifies another name":       {mode: v1alpha1.KubeconfigModeHTTPProxy, verified: "kubernetes"},
-		"http-proxy with credentials":                 {mode: v1alpha1.KubeconfigModeHTTPProxy, credentials: user, given: user},
-		"http-proxy without the credentials it wants": {mode: v1alpha1.KubeconfigModeHTTPProxy, credentials: user, wantErr: "Proxy Authentication Required"},
+		"http-proxy":                            {mode: v1alpha1.KubeconfigModeHTTPProxy},
+		"http-proxy that verifies another name": {mode: v1alpha1.KubeconfigModeHTTPProxy, verified: "kubernetes"},
+		"http-proxy with credentials": {
+			mode:        v1alpha1.KubeconfigModeHTTPProxy,
+			credentials: user,
+			given:       user,
+		},
+		"http-proxy without the credentials it wants": {
+			mode:        v1alpha1.KubeconfigModeHTTPProxy,
+			credentials: user,
+			wantErr:     "Proxy Authentication Required",
+		},
 		"socks5":                  {mode: v1alpha1.KubeconfigModeSOCKS5},
 		"socks5 with credentials": {mode: v1alpha1.KubeconfigModeSOCKS5, credentials: user, given: user},
 		"socks5 with wrong credentials": {
-			mode: v1alpha1.KubeconfigModeSOCKS5, credentials: user, given: &Credentials{"capi", "wrong"}, wantErr: "username/password authentication failed",
+			mode: v1alpha1.KubeconfigModeSOCKS5, credentials: user, given: &Credentials{"capi", "wrong"},
+			wantErr: "username/password authentication failed",
 		},
 		"address":                  {mode: v1alpha1.KubeconfigModeAddress, verified: apiName},
 		"address without its name": {mode: v1alpha1.KubeconfigModeAddress, wantErr: "x509"},
@@ -51,13 +60,16 @@ func TestWhatClientGoDoes(t *testing.T) {
 			mode: v1alpha1.KubeconfigModeHTTPSProxy, verified: "kubernetes", tls: serving(t, ca, "kubernetes"),
 		},
 		"https-proxy with credentials": {
-			mode: v1alpha1.KubeconfigModeHTTPSProxy, verified: "kubernetes", tls: serving(t, ca, "kubernetes"), credentials: user, given: user,
+			mode: v1alpha1.KubeconfigModeHTTPSProxy, verified: "kubernetes", tls: serving(t, ca, "kubernetes"),
+			credentials: user, given: user,
 		},
 		"https-proxy with a certificate of the CA, by another name": {
-			mode: v1alpha1.KubeconfigModeHTTPSProxy, verified: "kubernetes", tls: serving(t, ca, "proxy.example.org"), wantErr: "x509",
+			mode: v1alpha1.KubeconfigModeHTTPSProxy, verified: "kubernetes", tls: serving(t, ca, "proxy.example.org"),
+			wantErr: "x509",
 		},
 		"https-proxy with a certificate of another CA": {
-			mode: v1alpha1.KubeconfigModeHTTPSProxy, verified: "kubernetes", tls: serving(t, newAuthority(t), "kubernetes"), wantErr: "x509",
+			mode: v1alpha1.KubeconfigModeHTTPSProxy, verified: "kubernetes", tls: serving(t, newAuthority(t), "kubernetes"),
+			wantErr: "x509",
 		},
 	}
 	for name, tc := range tests {
@@ -100,7 +112,8 @@ func clientConfig(t *testing.T, spec v1alpha1.KubeconfigSpec, credentials *Crede
 	if !ok {
 		t.Fatal("there is no decision")
 	}
-	if s := tunnel.Status.Kubeconfig; credentials != nil && strings.Contains(s.ProxyURL+decision.Way.String(), credentials.Username) {
+	if s := tunnel.Status.Kubeconfig; credentials != nil &&
+		strings.Contains(s.ProxyURL+decision.Way.String(), credentials.Username) {
 		t.Errorf("the credentials can be seen: %s, %s", s.ProxyURL, decision.Way)
 	}
 	secret := kubeconfigSecret(t, "prod", "c1", "https://"+apiName+":6443", func(c *clientcmdapi.Config) {
@@ -110,7 +123,11 @@ func clientConfig(t *testing.T, spec v1alpha1.KubeconfigSpec, credentials *Crede
 	if _, err := Apply(secret, "c1", decision); err != nil {
 		t.Fatal(err)
 	}
-	if noted := secret.Annotations; credentials != nil && strings.Contains(strings.Join([]string{noted[v1alpha1.WrittenServerAnnotation], noted[v1alpha1.OriginalServerAnnotation]}, " "), credentials.Password) {
+	if noted := secret.Annotations; credentials != nil &&
+		strings.Contains(
+			strings.Join([]string{noted[v1alpha1.WrittenServerAnnotation], noted[v1alpha1.OriginalServerAnnotation]}, " "),
+			credentials.Password,
+		) {
 		t.Errorf("the password is in an annotation: %v", noted)
 	}
 	config, err := clientcmd.RESTConfigFromKubeConfig(secret.Data[Key])
@@ -184,7 +201,8 @@ func TestAnHTTPSProxyThatSpeaksHTTP2(t *testing.T) {
 	proxy.StartTLS()
 	defer proxy.Close()
 	spec := v1alpha1.KubeconfigSpec{
-		Mode: v1alpha1.KubeconfigModeHTTPSProxy, TLSServerName: "kubernetes", Proxy: &v1alpha1.ProxySpec{Address: proxy.Listener.Addr().String()},
+		Mode: v1alpha1.KubeconfigModeHTTPSProxy, TLSServerName: "kubernetes",
+		Proxy: &v1alpha1.ProxySpec{Address: proxy.Listener.Addr().String()},
 	}
 	// The proxy answers in HTTP/2, or closes the connection: the error depends on which the client reads first.
 	checkRequest(t, clientConfig(t, spec, nil, ca.CertPEM()), `Get "https://`+apiName)

@@ -26,7 +26,8 @@ type Decision struct {
 // missing.
 func FromTunnel(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credentials) (Decision, bool) {
 	spec := tunnel.Spec.Kubeconfig
-	if spec.Proxy != nil && (spec.Proxy.CredentialsSecret != "") != (credentials != nil) && throughProxy(tunnel.Status.Kubeconfig.Mode) {
+	if spec.Proxy != nil && (spec.Proxy.CredentialsSecret != "") != (credentials != nil) &&
+		throughProxy(tunnel.Status.Kubeconfig.Mode) {
 		return Decision{}, false
 	}
 	return fromRecord(tunnel, gateways, credentials)
@@ -35,7 +36,12 @@ func FromTunnel(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credent
 // FromTunnelAndSecrets is FromTunnel without access to the credentials of the proxy: it uses the credentials that one
 // of the Secrets contains for the same proxy, or none. Its result therefore discloses no secret to a client that sent
 // these Secrets.
-func FromTunnelAndSecrets(tunnel *v1alpha1.Tunnel, gateways Gateways, cluster string, secrets ...*corev1.Secret) (Decision, bool) {
+func FromTunnelAndSecrets(
+	tunnel *v1alpha1.Tunnel,
+	gateways Gateways,
+	cluster string,
+	secrets ...*corev1.Secret,
+) (Decision, bool) {
 	var credentials *Credentials
 	if proxy := tunnel.Spec.Kubeconfig.Proxy; proxy != nil && proxy.CredentialsSecret != "" {
 		for _, secret := range secrets {
@@ -72,7 +78,12 @@ func throughProxy(mode v1alpha1.KubeconfigMode) bool {
 
 func fromRecord(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credentials) (Decision, bool) {
 	spec, s := tunnel.Spec.Kubeconfig, tunnel.Status.Kubeconfig
-	d := Decision{Mode: s.Mode, Hostname: tunnel.Status.Hostname, Gateways: gateways, Way: Way{s.Server, s.TLSServerName, s.ProxyURL}}
+	d := Decision{
+		Mode:     s.Mode,
+		Hostname: tunnel.Status.Hostname,
+		Gateways: gateways,
+		Way:      Way{s.Server, s.TLSServerName, s.ProxyURL},
+	}
 	switch s.Mode {
 	case v1alpha1.KubeconfigModeSNI, v1alpha1.KubeconfigModeConnect:
 		if s.Mode == v1alpha1.KubeconfigModeConnect {
@@ -126,11 +137,19 @@ func WayTo(mode v1alpha1.KubeconfigMode, tunnel *v1alpha1.Tunnel, own *corev1.Se
 	case mode == v1alpha1.KubeconfigModeSNI && s.Mode == mode:
 		return Way{Server: s.Server, TLSServerName: s.TLSServerName}, true
 	case mode == v1alpha1.KubeconfigModeSNI:
-		return wayBySNI(hostname, gateways, apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionHostnameResolves)), true
+		return wayBySNI(
+			hostname,
+			gateways,
+			apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionHostnameResolves),
+		), true
 	case mode != v1alpha1.KubeconfigModeConnect:
 		return Way{}, false
 	}
-	w := Way{Server: serverURL(model.Endpoint{Host: hostname, Port: connectPort}), TLSServerName: spec.TLSServerName, ProxyURL: connectURL(gateways.Connect)}
+	w := Way{
+		Server:        serverURL(model.Endpoint{Host: hostname, Port: connectPort}),
+		TLSServerName: spec.TLSServerName,
+		ProxyURL:      connectURL(gateways.Connect),
+	}
 	if w.TLSServerName == "" {
 		was, _ := kept(own)
 		w.TLSServerName = verifiedName(was)

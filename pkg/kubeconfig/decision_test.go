@@ -22,7 +22,10 @@ func recorded(spec v1alpha1.KubeconfigSpec, resolves bool) *v1alpha1.Tunnel {
 func TestEveryModeIsWrittenAndGivenBack(t *testing.T) {
 	credentials := &Credentials{"capi", "hunter2"}
 	byProxy := func(mode v1alpha1.KubeconfigMode, secret string) v1alpha1.KubeconfigSpec {
-		return v1alpha1.KubeconfigSpec{Mode: mode, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:3128", CredentialsSecret: secret}}
+		return v1alpha1.KubeconfigSpec{
+			Mode:  mode,
+			Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:3128", CredentialsSecret: secret},
+		}
 	}
 	provided := Way{"https://api.example.org:6443", "api.internal.example.org", "http://old:secret@old.example.org:3128"}
 	modes := map[string]struct {
@@ -30,24 +33,52 @@ func TestEveryModeIsWrittenAndGivenBack(t *testing.T) {
 		credentials *Credentials
 		want        Way
 	}{
-		"sni":                 {tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI}, false), want: Way{byAddress, hostname, ""}},
-		"sni by DNS":          {tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI}, true), want: Way{direct, "", ""}},
-		"connect":             {tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect}, false), want: Way{direct, provided.TLSServerName, proxy}},
-		"connect with a name": {tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect, TLSServerName: "kubernetes"}, false), want: Way{direct, "kubernetes", proxy}},
-		"auto":                {tunnel: recorded(v1alpha1.KubeconfigSpec{}, false), want: Way{direct, provided.TLSServerName, proxy}},
-		"http-proxy":          {tunnel: recorded(byProxy(v1alpha1.KubeconfigModeHTTPProxy, ""), false), want: Way{provided.Server, provided.TLSServerName, "http://proxy.example.org:3128"}},
+		"sni": {
+			tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI}, false),
+			want:   Way{byAddress, hostname, ""},
+		},
+		"sni by DNS": {
+			tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI}, true),
+			want:   Way{direct, "", ""},
+		},
+		"connect": {
+			tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect}, false),
+			want:   Way{direct, provided.TLSServerName, proxy},
+		},
+		"connect with a name": {
+			tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect, TLSServerName: "kubernetes"}, false),
+			want:   Way{direct, "kubernetes", proxy},
+		},
+		"auto": {
+			tunnel: recorded(v1alpha1.KubeconfigSpec{}, false),
+			want:   Way{direct, provided.TLSServerName, proxy},
+		},
+		"http-proxy": {
+			tunnel: recorded(byProxy(v1alpha1.KubeconfigModeHTTPProxy, ""), false),
+			want:   Way{provided.Server, provided.TLSServerName, "http://proxy.example.org:3128"},
+		},
 		"http-proxy with credentials": {
 			tunnel: recorded(byProxy(v1alpha1.KubeconfigModeHTTPProxy, "proxy"), false), credentials: credentials,
 			want: Way{provided.Server, provided.TLSServerName, "http://capi:hunter2@proxy.example.org:3128"},
 		},
-		"https-proxy": {tunnel: recorded(byProxy(v1alpha1.KubeconfigModeHTTPSProxy, ""), false), want: Way{provided.Server, provided.TLSServerName, "https://proxy.example.org:3128"}},
+		"https-proxy": {
+			tunnel: recorded(byProxy(v1alpha1.KubeconfigModeHTTPSProxy, ""), false),
+			want:   Way{provided.Server, provided.TLSServerName, "https://proxy.example.org:3128"},
+		},
 		"socks5": {
 			tunnel: recorded(byProxy(v1alpha1.KubeconfigModeSOCKS5, "proxy"), false), credentials: credentials,
 			want: Way{provided.Server, provided.TLSServerName, "socks5://capi:hunter2@proxy.example.org:3128"},
 		},
 		"address": {
-			tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAddress, Server: "https://lb.example.org:7443", TLSServerName: "kubernetes"}, false),
-			want:   Way{"https://lb.example.org:7443", "kubernetes", ""},
+			tunnel: recorded(
+				v1alpha1.KubeconfigSpec{
+					Mode:          v1alpha1.KubeconfigModeAddress,
+					Server:        "https://lb.example.org:7443",
+					TLSServerName: "kubernetes",
+				},
+				false,
+			),
+			want: Way{"https://lb.example.org:7443", "kubernetes", ""},
 		},
 	}
 	for first, a := range modes {
@@ -64,7 +95,11 @@ func TestEveryModeIsWrittenAndGivenBack(t *testing.T) {
 				last = d
 			}
 			checkEntry(t, secret, b.want)
-			if text := fmt.Sprint(secret.Annotations, last.Way, a.tunnel.Status, b.tunnel.Status); strings.Contains(text, "hunter2") || strings.Contains(text, "secret@") {
+			if text := fmt.Sprint(secret.Annotations, last.Way, a.tunnel.Status, b.tunnel.Status); strings.Contains(
+				text,
+				"hunter2",
+			) ||
+				strings.Contains(text, "secret@") {
 				t.Errorf("%s, then %s: credentials can be seen: %s", first, then, text)
 			}
 			if _, err := Restore(secret, "c1", last); err != nil {
@@ -86,10 +121,16 @@ func apply(t *testing.T, secret *corev1.Secret, d Decision) {
 }
 
 func TestWithoutDecisionNothingIsWritten(t *testing.T) {
-	proxied := v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "proxy:3128", CredentialsSecret: "proxy"}}
+	proxied := v1alpha1.KubeconfigSpec{
+		Mode:  v1alpha1.KubeconfigModeHTTPProxy,
+		Proxy: &v1alpha1.ProxySpec{Address: "proxy:3128", CredentialsSecret: "proxy"},
+	}
 	for name, change := range map[string]func(*v1alpha1.Tunnel){
-		"nothing on record":                   func(t *v1alpha1.Tunnel) { t.Status.Kubeconfig = v1alpha1.KubeconfigStatus{} },
-		"a tunnel that is not served":         func(t *v1alpha1.Tunnel) { *t = *recorded(v1alpha1.KubeconfigSpec{}, false); t.Status.Hostname = "" },
+		"nothing on record": func(t *v1alpha1.Tunnel) { t.Status.Kubeconfig = v1alpha1.KubeconfigStatus{} },
+		"a tunnel that is not served": func(t *v1alpha1.Tunnel) {
+			*t = *recorded(v1alpha1.KubeconfigSpec{}, false)
+			t.Status.Hostname = ""
+		},
 		"credentials that are missing":        func(*v1alpha1.Tunnel) {},
 		"a record of another mode, a proxy's": func(t *v1alpha1.Tunnel) { t.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{} },
 		"a record of a mode of the future":    func(t *v1alpha1.Tunnel) { t.Status.Kubeconfig.Mode = "carrier-pigeon" },
@@ -105,9 +146,13 @@ func TestWithoutDecisionNothingIsWritten(t *testing.T) {
 // TestCredentialsAreSentOnlyToTheirProxy: a Tunnel may name another proxy, and its credentials, before that is
 // recorded.
 func TestCredentialsAreSentOnlyToTheirProxy(t *testing.T) {
-	proxied := v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "[2001:db8::1]:3128", CredentialsSecret: "proxy"}}
+	proxied := v1alpha1.KubeconfigSpec{
+		Mode:  v1alpha1.KubeconfigModeHTTPProxy,
+		Proxy: &v1alpha1.ProxySpec{Address: "[2001:db8::1]:3128", CredentialsSecret: "proxy"},
+	}
 	tunnel := recorded(proxied, false)
-	if d, ok := FromTunnel(tunnel, gateways, &Credentials{"capi", "hunter2"}); !ok || d.Way.ProxyURL != "http://capi:hunter2@[2001:db8::1]:3128" {
+	if d, ok := FromTunnel(tunnel, gateways, &Credentials{"capi", "hunter2"}); !ok ||
+		d.Way.ProxyURL != "http://capi:hunter2@[2001:db8::1]:3128" {
 		t.Errorf("decided %s, %v", d.Way, ok)
 	}
 	tunnel.Spec.Kubeconfig.Proxy = &v1alpha1.ProxySpec{Address: "another:3128", CredentialsSecret: "another"}
@@ -117,13 +162,21 @@ func TestCredentialsAreSentOnlyToTheirProxy(t *testing.T) {
 }
 
 func TestAProxyRequiresAKnownServer(t *testing.T) {
-	d, ok := FromTunnel(recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSOCKS5, Proxy: &v1alpha1.ProxySpec{Address: "proxy:1080"}}, false), gateways, nil)
+	d, ok := FromTunnel(
+		recorded(
+			v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSOCKS5, Proxy: &v1alpha1.ProxySpec{Address: "proxy:1080"}},
+			false,
+		),
+		gateways,
+		nil,
+	)
 	if !ok {
 		t.Fatal("no decision")
 	}
 	secret := secretWith(t, Way{byAddress, hostname, ""}, nil) // our annotations were removed
 	before := secret.DeepCopy()
-	if changed, err := Apply(secret, "c1", d); changed || err == nil || !strings.Contains(err.Error(), "spec.controlPlaneEndpoint") {
+	if changed, err := Apply(secret, "c1", d); changed || err == nil ||
+		!strings.Contains(err.Error(), "spec.controlPlaneEndpoint") {
 		t.Errorf("got %v", err)
 	}
 	checkEntry(t, secret, wayOf(entryOf(t, before)))
@@ -138,16 +191,19 @@ func TestWaysOfCopies(t *testing.T) {
 	if got, ok := WayTo(v1alpha1.KubeconfigModeSNI, tunnel, own, gateways); !ok || got != (Way{byAddress, hostname, ""}) {
 		t.Errorf("sni: %v, %v", got, ok)
 	}
-	if got, ok := WayTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok || got != (Way{direct, "kubernetes", proxy}) {
+	if got, ok := WayTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok ||
+		got != (Way{direct, "kubernetes", proxy}) {
 		t.Errorf("connect: %v, %v", got, ok)
 	}
 	// A provider that wrote a name has it in its certificates, and perhaps none of kubeadm's.
 	own.Annotations = map[string]string{v1alpha1.OriginalServerAnnotation: "https://api.example.org:6443"}
-	if got, ok := WayTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok || got != (Way{direct, "api.example.org", proxy}) {
+	if got, ok := WayTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok ||
+		got != (Way{direct, "api.example.org", proxy}) {
 		t.Errorf("connect: %v, %v", got, ok)
 	}
 	tunnel.Spec.Kubeconfig.TLSServerName = "other.example.org"
-	if got, ok := WayTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok || got != (Way{direct, "other.example.org", proxy}) {
+	if got, ok := WayTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok ||
+		got != (Way{direct, "other.example.org", proxy}) {
 		t.Errorf("connect: %v, %v", got, ok)
 	}
 	if _, ok := WayTo(v1alpha1.KubeconfigModeAddress, tunnel, own, gateways); ok {

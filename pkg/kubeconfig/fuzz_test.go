@@ -16,7 +16,12 @@ import (
 
 // proxied returns the decision for a proxy with credentials.
 func proxied() Decision {
-	return Decision{Mode: v1alpha1.KubeconfigModeHTTPProxy, Endpoint: endpoint, Gateways: gateways, Way: Way{ProxyURL: "http://user:password@proxy.example.com:3128"}}
+	return Decision{
+		Mode:     v1alpha1.KubeconfigModeHTTPProxy,
+		Endpoint: endpoint,
+		Gateways: gateways,
+		Way:      Way{ProxyURL: "http://user:password@proxy.example.com:3128"},
+	}
 }
 
 // seed returns a provider's kubeconfig as text.
@@ -45,9 +50,21 @@ func FuzzApply(f *testing.F) {
 		f.Add(seed(f, func(c *clientcmdapi.Config) {
 			c.Clusters["c1"].Server, c.Clusters["c1"].TLSServerName = byAddress, hostname
 		}), byAddress, originalServer, "x", uint8(mode))
-		f.Add(seed(f, func(c *clientcmdapi.Config) { c.CurrentContext, c.Clusters["c1"].ProxyURL = "none", "http://u:p@h:1" }), direct, "", "http://u:p@h:1", uint8(mode))
+		f.Add(
+			seed(f, func(c *clientcmdapi.Config) { c.CurrentContext, c.Clusters["c1"].ProxyURL = "none", "http://u:p@h:1" }),
+			direct,
+			"",
+			"http://u:p@h:1",
+			uint8(mode),
+		)
 	}
-	f.Add([]byte("clusters: [{name: c1, cluster: &a {server: x}}, {name: c2, cluster: *a}]\ncurrent-context: ''"), "", "", "", uint8(0))
+	f.Add(
+		[]byte("clusters: [{name: c1, cluster: &a {server: x}}, {name: c2, cluster: *a}]\ncurrent-context: ''"),
+		"",
+		"",
+		"",
+		uint8(0),
+	)
 	f.Add([]byte("{}"), "", "", "", uint8(1))
 	f.Fuzz(func(t *testing.T, data []byte, written, original, proxyURL string, mode uint8) {
 		decision := []Decision{bySNI(), byConnect(), proxied()}[mode%3]
@@ -55,7 +72,10 @@ func FuzzApply(f *testing.F) {
 		// no object contains other text
 		written, original = strings.ToValidUTF8(written, ""), strings.ToValidUTF8(original, "")
 		if written != "" {
-			secret.Annotations = map[string]string{v1alpha1.WrittenServerAnnotation: written, v1alpha1.OriginalServerAnnotation: original}
+			secret.Annotations = map[string]string{
+				v1alpha1.WrittenServerAnnotation:  written,
+				v1alpha1.OriginalServerAnnotation: original,
+			}
 			secret.Data[v1alpha1.OriginalProxyURLKey] = []byte(proxyURL)
 		}
 		before, _, loadErr := Load(secret, "c1")
@@ -74,7 +94,8 @@ func FuzzApply(f *testing.F) {
 		if err != nil {
 			t.Fatalf("what was written can't be read: %v", err)
 		}
-		if mode%3 < 2 && (entry.Server != decision.Way.Server || entry.ProxyURL != decision.Way.ProxyURL) || mode%3 == 2 && entry.ProxyURL != decision.Way.ProxyURL {
+		if mode%3 < 2 && (entry.Server != decision.Way.Server || entry.ProxyURL != decision.Way.ProxyURL) ||
+			mode%3 == 2 && entry.ProxyURL != decision.Way.ProxyURL {
 			t.Errorf("it leads by %q, %q", entry.Server, entry.ProxyURL)
 		}
 		if again, err := Apply(secret, "c1", decision); err != nil || again {
@@ -126,9 +147,18 @@ func FuzzSpec(f *testing.F) {
 	f.Add(uint8(1), "", "proxy.example.com:3128", "user", "pass:word@/?#")
 	f.Add(uint8(2), "https://u:p@a.b", "u:p@h:1", "a:b", "c")
 	f.Add(uint8(3), "https://[::1]:1/x", "[::1]:1", "a", "\x00")
-	modes := []v1alpha1.KubeconfigMode{v1alpha1.KubeconfigModeAddress, v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy, v1alpha1.KubeconfigModeSOCKS5}
+	modes := []v1alpha1.KubeconfigMode{
+		v1alpha1.KubeconfigModeAddress,
+		v1alpha1.KubeconfigModeHTTPProxy,
+		v1alpha1.KubeconfigModeHTTPSProxy,
+		v1alpha1.KubeconfigModeSOCKS5,
+	}
 	f.Fuzz(func(t *testing.T, mode uint8, server, address, username, password string) {
-		spec := v1alpha1.KubeconfigSpec{Mode: modes[int(mode)%len(modes)], Server: server, Proxy: &v1alpha1.ProxySpec{Address: address, CredentialsSecret: "c"}}
+		spec := v1alpha1.KubeconfigSpec{
+			Mode:   modes[int(mode)%len(modes)],
+			Server: server,
+			Proxy:  &v1alpha1.ProxySpec{Address: address, CredentialsSecret: "c"},
+		}
 		if _, problem := Validate(spec); problem != nil {
 			return
 		}
@@ -140,7 +170,10 @@ func FuzzSpec(f *testing.F) {
 		}
 		credentials, problem := ReadCredentials("c", &corev1.Secret{
 			Type: corev1.SecretTypeBasicAuth,
-			Data: map[string][]byte{corev1.BasicAuthUsernameKey: []byte(username), corev1.BasicAuthPasswordKey: []byte(password)},
+			Data: map[string][]byte{
+				corev1.BasicAuthUsernameKey: []byte(username),
+				corev1.BasicAuthPasswordKey: []byte(password),
+			},
 		})
 		if problem != nil {
 			return

@@ -77,7 +77,11 @@ func Load(secret *corev1.Secret, cluster string) (*clientcmdapi.Config, *clientc
 	if entry := config.Clusters[cluster]; entry != nil {
 		return config, entry, nil
 	}
-	return nil, nil, fmt.Errorf("%w: its current context names no cluster entry, and no entry is named %s", ErrInvalid, cluster)
+	return nil, nil, fmt.Errorf(
+		"%w: its current context names no cluster entry, and no entry is named %s",
+		ErrInvalid,
+		cluster,
+	)
 }
 
 // Read returns the current way of a kubeconfig. The error wraps ErrInvalid.
@@ -102,7 +106,10 @@ func store(secret *corev1.Secret, config *clientcmdapi.Config, entry *clientcmda
 	entry.Server, entry.TLSServerName, entry.ProxyURL = want.Server, want.TLSServerName, want.ProxyURL
 	data, err := clientcmd.Write(*config)
 	if err != nil { // the error may quote the Secret
-		return fmt.Errorf("%w: the server, name or proxy in the annotations of the Secret is invalid: remove these annotations", ErrInvalid)
+		return fmt.Errorf(
+			"%w: the server, name or proxy in the annotations of the Secret is invalid: remove these annotations",
+			ErrInvalid,
+		)
 	}
 	secret.Data[Key] = data
 	return nil

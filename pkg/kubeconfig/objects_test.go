@@ -12,11 +12,18 @@ import (
 const originalServer = "https://192.0.2.10:6443"
 
 // kubeconfigSecret returns a Secret as a control-plane provider writes it.
-func kubeconfigSecret(t *testing.T, namespace, cluster, server string, changes ...func(*clientcmdapi.Config)) *corev1.Secret {
+func kubeconfigSecret(
+	t *testing.T,
+	namespace, cluster, server string,
+	changes ...func(*clientcmdapi.Config),
+) *corev1.Secret {
 	t.Helper()
 	config := clientcmdapi.NewConfig()
 	config.Clusters[cluster] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: []byte("a CA")}
-	config.AuthInfos[cluster+"-admin"] = &clientcmdapi.AuthInfo{ClientCertificateData: []byte("a certificate"), ClientKeyData: []byte("a key")}
+	config.AuthInfos[cluster+"-admin"] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: []byte("a certificate"),
+		ClientKeyData:         []byte("a key"),
+	}
 	config.Contexts["admin@"+cluster] = &clientcmdapi.Context{Cluster: cluster, AuthInfo: cluster + "-admin"}
 	config.CurrentContext = "admin@" + cluster
 	for _, change := range changes {
@@ -27,9 +34,13 @@ func kubeconfigSecret(t *testing.T, namespace, cluster, server string, changes .
 		t.Fatal(err)
 	}
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: cluster + Suffix, Labels: map[string]string{"cluster.x-k8s.io/cluster-name": cluster}},
-		Type:       "cluster.x-k8s.io/secret",
-		Data:       map[string][]byte{Key: data},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace,
+			Name:      cluster + Suffix,
+			Labels:    map[string]string{"cluster.x-k8s.io/cluster-name": cluster},
+		},
+		Type: "cluster.x-k8s.io/secret",
+		Data: map[string][]byte{Key: data},
 	}
 }
 

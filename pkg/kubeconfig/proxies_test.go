@@ -41,7 +41,16 @@ func serving(t *testing.T, ca *certs.CA, names ...string) *tls.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := ca.Issue(key.Public(), certs.Leaf{CommonName: names[0], DNSNames: names, Server: true, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour)})
+	leaf, err := ca.Issue(
+		key.Public(),
+		certs.Leaf{
+			CommonName: names[0],
+			DNSNames:   names,
+			Server:     true,
+			NotBefore:  time.Now(),
+			NotAfter:   time.Now().Add(time.Hour),
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +76,8 @@ func newAPIServer(t *testing.T, config *tls.Config) string {
 			if _, err := httpstream.Handshake(r, w, []string{portForward}); err != nil {
 				return
 			}
-			conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(httpstream.Stream, <-chan struct{}) error { return nil })
+			conn := spdy.NewResponseUpgrader().
+				UpgradeResponse(w, r, func(httpstream.Stream, <-chan struct{}) error { return nil })
 			if conn != nil {
 				<-conn.CloseChan()
 			}
@@ -140,7 +150,12 @@ func (p *proxyServer) connect(client net.Conn) {
 		_ = client.Close()
 		return
 	}
-	if c := p.credentials; c != nil && request.Header.Get("Proxy-Authorization") != "Basic "+base64.StdEncoding.EncodeToString([]byte(c.Username+":"+c.Password)) {
+	if c := p.credentials; c != nil &&
+		request.Header.Get(
+			"Proxy-Authorization",
+		) != "Basic "+base64.StdEncoding.EncodeToString(
+			[]byte(c.Username+":"+c.Password),
+		) {
 		_, _ = io.WriteString(client, "HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
 		_ = client.Close()
 		return

@@ -30,10 +30,17 @@ func ReadCredentials(name string, secret *corev1.Secret) (*Credentials, *model.F
 		return &model.FieldError{Field: "spec.kubeconfig.proxy.credentialsSecret", Value: name, Problem: problem, Cure: cure}
 	}
 	if secret == nil {
-		return nil, bad("there is no such Secret", "create a Secret of type kubernetes.io/basic-auth with the keys username and password in the namespace of the Tunnel")
+		return nil, bad(
+			"there is no such Secret",
+			"create a Secret of type kubernetes.io/basic-auth with the keys username and password in the namespace of the "+
+				"Tunnel",
+		)
 	}
 	if secret.Type != corev1.SecretTypeBasicAuth {
-		return nil, bad("its type is not kubernetes.io/basic-auth", "create it again with this type and the keys username and password")
+		return nil, bad(
+			"its type is not kubernetes.io/basic-auth",
+			"create it again with this type and the keys username and password",
+		)
 	}
 	c := Credentials{string(secret.Data[corev1.BasicAuthUsernameKey]), string(secret.Data[corev1.BasicAuthPasswordKey])}
 	switch {
@@ -44,7 +51,10 @@ func ReadCredentials(name string, secret *corev1.Secret) (*Credentials, *model.F
 	case strings.Contains(c.Username, ":"):
 		return nil, bad("its username contains a colon, which basic authentication does not allow", "give another username")
 	case strings.ContainsFunc(c.Username+c.Password, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return nil, bad("its username or password contains a control character, such as a newline", "remove the control character")
+		return nil, bad(
+			"its username or password contains a control character, such as a newline",
+			"remove the control character",
+		)
 	}
 	return &c, nil
 }
@@ -66,7 +76,12 @@ func Validate(spec v1alpha1.KubeconfigSpec) (reason string, problem *model.Field
 
 func validateServer(server string) *model.FieldError {
 	bad := func(problem string) *model.FieldError {
-		return &model.FieldError{Field: "spec.kubeconfig.server", Value: server, Problem: problem, Cure: "give https://host:port"}
+		return &model.FieldError{
+			Field:   "spec.kubeconfig.server",
+			Value:   server,
+			Problem: problem,
+			Cure:    "give https://host:port",
+		}
 	}
 	u, err := url.Parse(server)
 	switch {
@@ -109,7 +124,8 @@ func validateProxy(proxy *v1alpha1.ProxySpec) *model.FieldError {
 		return e
 	}
 	if strings.Contains(proxy.Address, "@") {
-		e.Problem, e.Cure = "it contains credentials", "give host:port, and the credentials in a Secret that spec.kubeconfig.proxy.credentialsSecret names"
+		e.Problem, e.Cure = "it contains credentials", "give host:port, and the credentials in a Secret that "+
+			"spec.kubeconfig.proxy.credentialsSecret names"
 		return e
 	}
 	e.Value = proxy.Address
@@ -127,7 +143,8 @@ func validateProxy(proxy *v1alpha1.ProxySpec) *model.FieldError {
 // proxyURL returns the proxy-url of a mode with a proxy, without credentials, or "" for any other mode.
 func proxyURL(spec v1alpha1.KubeconfigSpec) string {
 	scheme := map[v1alpha1.KubeconfigMode]string{
-		v1alpha1.KubeconfigModeHTTPProxy: "http", v1alpha1.KubeconfigModeHTTPSProxy: "https", v1alpha1.KubeconfigModeSOCKS5: "socks5",
+		v1alpha1.KubeconfigModeHTTPProxy: "http", v1alpha1.KubeconfigModeHTTPSProxy: "https",
+		v1alpha1.KubeconfigModeSOCKS5: "socks5",
 	}[spec.Mode]
 	if scheme == "" || spec.Proxy == nil {
 		return ""

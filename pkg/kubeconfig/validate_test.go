@@ -22,27 +22,41 @@ func TestValidate(t *testing.T) {
 		field  string // with the error; empty: none
 		secret string // must not be in the error
 	}{
-		"a proxy":                         {in: byProxy("proxy.example.org:3128")},
-		"a proxy of one label":            {in: byProxy("proxy:3128")},
-		"a proxy in upper case":           {in: byProxy("Proxy.Example.Org:3128")},
-		"a proxy by its IPv6 address":     {in: byProxy("[2001:db8::1]:3128")},
-		"a proxy without port":            {in: byProxy("proxy.example.org"), field: address},
-		"a proxy with port 0":             {in: byProxy("proxy.example.org:0"), field: address},
-		"a proxy as a URL":                {in: byProxy("http://proxy.example.org:3128"), field: address},
-		"a proxy with credentials":        {in: byProxy("capi:hunter2@proxy.example.org:3128"), field: address, secret: "hunter2"},
-		"a URL of a proxy with a path":    {in: byProxy("proxy.example.org:3128/x"), field: address},
-		"no proxy":                        {in: v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSOCKS5}, field: address},
-		"a server":                        {in: byServer("https://lb.example.org:6443", "")},
-		"a server without port":           {in: byServer("https://lb.example.org", "kubernetes")},
-		"a server by its IPv6 address":    {in: byServer("https://[2001:db8::1]:6443", "192.0.2.1")},
-		"a server without TLS":            {in: byServer("http://lb.example.org:6443", ""), field: server},
-		"a server with credentials":       {in: byServer("https://capi:hunter2@lb.example.org:6443", ""), field: server, secret: "hunter2"},
-		"a server with a path":            {in: byServer("https://lb.example.org:6443/k8s", ""), field: server},
-		"a server with a port too high":   {in: byServer("https://lb.example.org:70000", ""), field: server},
-		"no server":                       {in: byServer("", ""), field: server},
-		"a name that TLS can't carry":     {in: byServer("https://lb.example.org", "not a name"), field: "spec.kubeconfig.tlsServerName"},
-		"modes through the gateways":      {in: v1alpha1.KubeconfigSpec{}},
-		"the same of a name that is none": {in: v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect, TLSServerName: "-"}, field: "spec.kubeconfig.tlsServerName"},
+		"a proxy":                     {in: byProxy("proxy.example.org:3128")},
+		"a proxy of one label":        {in: byProxy("proxy:3128")},
+		"a proxy in upper case":       {in: byProxy("Proxy.Example.Org:3128")},
+		"a proxy by its IPv6 address": {in: byProxy("[2001:db8::1]:3128")},
+		"a proxy without port":        {in: byProxy("proxy.example.org"), field: address},
+		"a proxy with port 0":         {in: byProxy("proxy.example.org:0"), field: address},
+		"a proxy as a URL":            {in: byProxy("http://proxy.example.org:3128"), field: address},
+		"a proxy with credentials": {
+			in:     byProxy("capi:hunter2@proxy.example.org:3128"),
+			field:  address,
+			secret: "hunter2",
+		},
+		"a URL of a proxy with a path": {in: byProxy("proxy.example.org:3128/x"), field: address},
+		"no proxy":                     {in: v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSOCKS5}, field: address},
+		"a server":                     {in: byServer("https://lb.example.org:6443", "")},
+		"a server without port":        {in: byServer("https://lb.example.org", "kubernetes")},
+		"a server by its IPv6 address": {in: byServer("https://[2001:db8::1]:6443", "192.0.2.1")},
+		"a server without TLS":         {in: byServer("http://lb.example.org:6443", ""), field: server},
+		"a server with credentials": {
+			in:     byServer("https://capi:hunter2@lb.example.org:6443", ""),
+			field:  server,
+			secret: "hunter2",
+		},
+		"a server with a path":          {in: byServer("https://lb.example.org:6443/k8s", ""), field: server},
+		"a server with a port too high": {in: byServer("https://lb.example.org:70000", ""), field: server},
+		"no server":                     {in: byServer("", ""), field: server},
+		"a name that TLS can't carry": {
+			in:    byServer("https://lb.example.org", "not a name"),
+			field: "spec.kubeconfig.tlsServerName",
+		},
+		"modes through the gateways": {in: v1alpha1.KubeconfigSpec{}},
+		"the same of a name that is none": {
+			in:    v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect, TLSServerName: "-"},
+			field: "spec.kubeconfig.tlsServerName",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -53,7 +67,8 @@ func TestValidate(t *testing.T) {
 				}
 				return
 			}
-			if problem.Field != tc.field || problem.Cure == "" || problem.Problem == "" || (tc.secret != "" && strings.Contains(problem.Error(), tc.secret)) {
+			if problem.Field != tc.field || problem.Cure == "" || problem.Problem == "" ||
+				(tc.secret != "" && strings.Contains(problem.Error(), tc.secret)) {
 				t.Errorf("got %v, want %s at fault, and no secrets", problem, tc.field)
 			}
 		})

@@ -13,7 +13,8 @@ const fuzzDomain TunnelDomain = "tunnels.example.com"
 // program relies on, and its profile writes exactly the same names.
 func FuzzSubject(f *testing.F) {
 	id := "aaaaaaaaaaaaaaaaaaaa"
-	for _, s := range []Subject{{RoleEdge, "edge-1", id}, {RoleGateway, "gateway-0", ""}, ControlSubject(), ControllerSubject()} {
+	for _, s := range []Subject{{RoleEdge, "edge-1", id}, {RoleGateway, "gateway-0", ""}, ControlSubject(),
+		ControllerSubject()} {
 		f.Add(s.Node, strings.Join(fuzzDomain.DNSNames(s), "\n"))
 	}
 	f.Add("gateway-0", id+".id.tunnels.example.com")
@@ -36,7 +37,8 @@ func FuzzSubject(f *testing.F) {
 			t.Errorf("the node id %q is read as %q, %v", s.NodeID(), node, ok)
 		}
 		isGateway := ValidateGatewayName(s.Node) == nil
-		if isGateway != (s.Role == RoleGateway) || (s.ID != "") != (s.Role == RoleEdge) || s.Role == RoleEdge && ValidateID(s.ID) != nil {
+		if isGateway != (s.Role == RoleGateway) || (s.ID != "") != (s.Role == RoleEdge) ||
+			s.Role == RoleEdge && ValidateID(s.ID) != nil {
 			t.Errorf("%+v is of two roles", s)
 		}
 	})
@@ -45,8 +47,10 @@ func FuzzSubject(f *testing.F) {
 // FuzzNames parses names and addresses. An accepted name is formatted as it was, and stays within the domain.
 func FuzzNames(f *testing.F) {
 	for _, s := range []string{
-		"", "a.b", "10.0.0.1:443", "[::1]:6443", "[fe80::1%eth0]:1", "host:0", "host:65536", "host:+1", "A.B:1", "a_b.c:1", "a..b", "-a.b", "1.2.3:1", "ff:1",
-		"aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com", "gateway-0.tunnels.example.com", "CN=edge-1", "a--b.ns", strings.Repeat("a", 64) + ".b",
+		"", "a.b", "10.0.0.1:443", "[::1]:6443", "[fe80::1%eth0]:1", "host:0", "host:65536", "host:+1", "A.B:1", "a_b.c:1",
+		"a..b", "-a.b", "1.2.3:1", "ff:1",
+		"aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com", "gateway-0.tunnels.example.com", "CN=edge-1", "a--b.ns",
+		strings.Repeat("a", 64) + ".b",
 	} {
 		f.Add(s)
 	}
@@ -60,17 +64,21 @@ func FuzzNames(f *testing.F) {
 				t.Errorf("the host is %q", e.Host)
 			}
 		}
-		if ValidateDNSName(s) == nil && (net.ParseIP(s) != nil || s != strings.ToLower(s) || len(s) > maxName || !strings.Contains(s, ".")) {
+		if ValidateDNSName(s) == nil &&
+			(net.ParseIP(s) != nil || s != strings.ToLower(s) || len(s) > maxName || !strings.Contains(s, ".")) {
 			t.Errorf("%q is taken as a DNS name", s)
 		}
-		if id, ok := fuzzDomain.ParseTunnelID(s); ok && (fuzzDomain.TunnelID(id) != s || ValidateID(id) != nil || ValidateDNSName(s) != nil) {
+		if id, ok := fuzzDomain.ParseTunnelID(s); ok &&
+			(fuzzDomain.TunnelID(id) != s || ValidateID(id) != nil || ValidateDNSName(s) != nil) {
 			t.Errorf("%q is taken as the tunnel id %q", s, id)
 		}
-		if name, ok := fuzzDomain.ParseGatewayReplica(s); ok && (fuzzDomain.GatewayReplica(name) != s || ValidateGatewayName(name) != nil) {
+		if name, ok := fuzzDomain.ParseGatewayReplica(s); ok &&
+			(fuzzDomain.GatewayReplica(name) != s || ValidateGatewayName(name) != nil) {
 			t.Errorf("%q is taken as the gateway %q", s, name)
 		}
 		namespace, name, _ := strings.Cut(s, "/")
-		if host, err := fuzzDomain.Hostname(Key{Namespace: namespace, Name: name}); err == nil && (!fuzzDomain.Contains(host) || ValidateDNSName(host) != nil) {
+		if host, err := fuzzDomain.Hostname(Key{Namespace: namespace, Name: name}); err == nil &&
+			(!fuzzDomain.Contains(host) || ValidateDNSName(host) != nil) {
 			t.Errorf("the hostname of %q is %q", s, host)
 		}
 	})

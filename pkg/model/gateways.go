@@ -39,13 +39,26 @@ func (i Installation) ValidateShared() error {
 		errs = append(errs, fmt.Errorf("address of the xds-server: %w", err))
 	}
 	if i.Workers < 0 || i.Workers > MaxWorkers {
-		errs = append(errs, fmt.Errorf("number of workers of a gateway: %d is not from 1 to %d, or 0 for one", i.Workers, MaxWorkers))
+		errs = append(
+			errs,
+			fmt.Errorf("number of workers of a gateway: %d is not from 1 to %d, or 0 for one", i.Workers, MaxWorkers),
+		)
 	}
 	if i.Handshakes < 0 || i.Handshakes > MaxHandshakes {
-		errs = append(errs, fmt.Errorf("tunnels that a gateway opens in a second: %d is not from 1 to %d, or 0 for the default", i.Handshakes, MaxHandshakes))
+		errs = append(
+			errs,
+			fmt.Errorf(
+				"tunnels that a gateway opens in a second: %d is not from 1 to %d, or 0 for the default",
+				i.Handshakes,
+				MaxHandshakes,
+			),
+		)
 	}
 	if i.AccessLog != "" && i.AccessLog != AccessLogFailed && i.AccessLog != AccessLogAll {
-		errs = append(errs, fmt.Errorf("access log: %q is neither %s nor %s, and not empty", i.AccessLog, AccessLogFailed, AccessLogAll))
+		errs = append(
+			errs,
+			fmt.Errorf("access log: %q is neither %s nor %s, and not empty", i.AccessLog, AccessLogFailed, AccessLogAll),
+		)
 	}
 	return errors.Join(errs...)
 }
@@ -120,7 +133,11 @@ func (a ReplicaAddress) Of(gateway string) (Endpoint, error) {
 		return Endpoint{}, nil
 	}
 	if !strings.Contains(string(a), replicaPart) {
-		return Endpoint{}, fmt.Errorf("address %q has no %s in place of the replica's number, so all replicas would have the same address", a, replicaPart)
+		return Endpoint{}, fmt.Errorf(
+			"address %q has no %s in place of the replica's number, so all replicas would have the same address",
+			a,
+			replicaPart,
+		)
 	}
 	number, err := gatewayNumber(gateway)
 	if err != nil {

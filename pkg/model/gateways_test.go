@@ -23,9 +23,15 @@ func TestValidateInstallation(t *testing.T) {
 		"one with an address of its own": {in: func(i *model.Installation) {
 			i.Gateways[0].Public = model.Endpoint{Host: "gw-0.example.com", Port: 443}
 		}},
-		"one with half an address": {in: func(i *model.Installation) { i.Gateways[0].Public.Host = "gw-0.example.com" }, wantErr: "public address of gateway-0"},
-		"no gateway":               {in: func(i *model.Installation) { i.Gateways = nil }, wantErr: "no gateway"},
-		"one twice":                {in: func(i *model.Installation) { i.Gateways = append(i.Gateways, i.Gateways...) }, wantErr: "named twice"},
+		"one with half an address": {
+			in:      func(i *model.Installation) { i.Gateways[0].Public.Host = "gw-0.example.com" },
+			wantErr: "public address of gateway-0",
+		},
+		"no gateway": {in: func(i *model.Installation) { i.Gateways = nil }, wantErr: "no gateway"},
+		"one twice": {
+			in:      func(i *model.Installation) { i.Gateways = append(i.Gateways, i.Gateways...) },
+			wantErr: "named twice",
+		},
 		"more than edges have tunnels for": {
 			in: func(i *model.Installation) {
 				i.Gateways = nil
@@ -41,7 +47,12 @@ func TestValidateInstallation(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			inst := model.Installation{Domain: domain, Public: peer, Control: peer, Gateways: []model.Gateway{{Name: "gateway-0"}}}
+			inst := model.Installation{
+				Domain:   domain,
+				Public:   peer,
+				Control:  peer,
+				Gateways: []model.Gateway{{Name: "gateway-0"}},
+			}
 			tc.in(&inst)
 			checkError(t, inst.Validate(), tc.wantErr)
 		})

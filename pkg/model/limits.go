@@ -38,7 +38,12 @@ func ValidateLimits(l Limits) (good Limits, bad []*FieldError) {
 		if *value != 0 && (*value < least || *value > most) {
 			bad = append(bad, &FieldError{
 				Field: "spec.limits." + field, Value: strconv.FormatInt(*value, 10),
-				Problem: fmt.Sprintf("is not between %d and %d %s", least, most, what), Cure: "correct it, or remove it for the default",
+				Problem: fmt.Sprintf(
+					"is not between %d and %d %s",
+					least,
+					most,
+					what,
+				), Cure: "correct it, or remove it for the default",
 			})
 			*value = 0
 		}

@@ -22,7 +22,8 @@ type Installation struct {
 	Public   Endpoint  // where edges reach the gateways' public port
 	Control  Endpoint  // where gateways reach the xds-server, for the control channel
 	Gateways []Gateway // the replicas; scaling changes them, and every edge keeps reverse tunnels to each
-	// ReplicaAddress is where edges reach one replica, from which Gateway.Public was made; empty: none has its own address.
+	// ReplicaAddress is where edges reach one replica, from which Gateway.Public was made; empty: none has its own
+	// address.
 	ReplicaAddress ReplicaAddress
 	Workers        int // worker threads of each gateway's Envoy; 0: one
 	// Handshakes is how many reverse tunnels each gateway accepts per second; 0 means the default.

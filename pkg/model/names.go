@@ -85,12 +85,18 @@ func (d TunnelDomain) Controller() string { return "controller." + string(d) }
 // Validate checks that the domain is a DNS name that leaves room for the names below it.
 func (d TunnelDomain) Validate() error {
 	if err := ValidateDNSName(string(d)); err != nil {
-		return &FieldError{Field: "tunnel domain", Value: string(d), Problem: err.Error(), Cure: "give a DNS domain such as tunnels.example.com"}
+		return &FieldError{
+			Field:   "tunnel domain",
+			Value:   string(d),
+			Problem: err.Error(),
+			Cure:    "give a DNS domain such as tunnels.example.com",
+		}
 	}
 	// A tunnel id is the longest name that Fairlead builds.
 	if n := len(d.TunnelID(strings.Repeat("x", 32))); n > maxName {
 		return &FieldError{
-			Field: "tunnel domain", Value: string(d), Problem: fmt.Sprintf("leaves no room for tunnel ids, which would have %d bytes of at most %d", n, maxName),
+			Field: "tunnel domain", Value: string(d), Problem: fmt.Sprintf("leaves no room for tunnel ids, which would have "+
+				"%d bytes of at most %d", n, maxName),
 			Cure: "give a shorter domain",
 		}
 	}

@@ -17,9 +17,18 @@ func TestHostname(t *testing.T) {
 		want    string
 		wantErr string
 	}{
-		"cluster, namespace and domain are joined": {in: model.Key{Namespace: "prod", Name: "c1"}, want: "c1.prod.tunnels.example.com"},
-		"dots become two hyphens":                  {in: model.Key{Namespace: "prod", Name: "a.b"}, want: "a--b.prod.tunnels.example.com"},
-		"a name of 64 bytes is no DNS label":       {in: model.Key{Namespace: "prod", Name: strings.Repeat("a", 64)}, wantErr: "metadata.name"},
+		"cluster, namespace and domain are joined": {
+			in:   model.Key{Namespace: "prod", Name: "c1"},
+			want: "c1.prod.tunnels.example.com",
+		},
+		"dots become two hyphens": {
+			in:   model.Key{Namespace: "prod", Name: "a.b"},
+			want: "a--b.prod.tunnels.example.com",
+		},
+		"a name of 64 bytes is no DNS label": {
+			in:      model.Key{Namespace: "prod", Name: strings.Repeat("a", 64)},
+			wantErr: "metadata.name",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +63,8 @@ func TestNamesParseBack(t *testing.T) {
 	if model.ValidateNodeName(again) != nil || model.ValidateGatewayName(again) == nil || len(again) != len(node) {
 		t.Errorf("node name %q", again)
 	}
-	for _, other := range []string{model.NodeNameFor("hash", []byte("requesu")), model.NodeNameFor("hasi", []byte("request")), model.NodeNameFor("hashr", []byte("equest"))} {
+	for _, other := range []string{model.NodeNameFor("hash", []byte("requesu")), model.NodeNameFor("hasi",
+		[]byte("request")), model.NodeNameFor("hashr", []byte("equest"))} {
 		if other == again {
 			t.Errorf("node name %q is of another token or request too", other)
 		}
@@ -68,12 +78,14 @@ func TestNamesParseBack(t *testing.T) {
 }
 
 func TestNamesOfOneKindAreNeverNamesOfAnother(t *testing.T) {
-	for _, name := range []string{domain.Gateway(), domain.GatewayReplica("gateway-0"), domain.Control(), "c1.id." + string(domain)} {
+	for _, name := range []string{domain.Gateway(), domain.GatewayReplica("gateway-0"), domain.Control(), "c1.id." +
+		string(domain)} {
 		if id, ok := domain.ParseTunnelID(name); ok {
 			t.Errorf("%s is read as tunnel id %s", name, id)
 		}
 	}
-	for _, name := range []string{domain.Gateway(), domain.Control(), domain.TunnelID(model.NewID()), "gateway-00." + string(domain)} {
+	for _, name := range []string{domain.Gateway(), domain.Control(), domain.TunnelID(model.NewID()), "gateway-00." +
+		string(domain)} {
 		if replica, ok := domain.ParseGatewayReplica(name); ok {
 			t.Errorf("%s is read as gateway %s", name, replica)
 		}
@@ -116,15 +128,18 @@ func TestParseEndpoint(t *testing.T) {
 		"one label":       {in: "localhost:443", want: model.Endpoint{Host: "localhost", Port: 443}},
 		"an IPv6 address": {in: "[2001:db8::1]:443", want: model.Endpoint{Host: "2001:db8::1", Port: 443}},
 		"an underscore":   {in: "_api.my_cluster:443", want: model.Endpoint{Host: "_api.my_cluster", Port: 443}},
-		"253 bytes":       {in: strings.Repeat("a.", 126) + "a:443", want: model.Endpoint{Host: strings.Repeat("a.", 126) + "a", Port: 443}},
-		"254 bytes":       {in: strings.Repeat("a.", 126) + "aa:443", wantErr: "neither"},
-		"upper case":      {in: "GW.example.com:443", wantErr: "neither"},
-		"a trailing dot":  {in: "gw.example.com.:443", wantErr: "neither"},
-		"no port":         {in: "gw.example.com", wantErr: "host:port"},
-		"port 0":          {in: "gw.example.com:0", wantErr: "1 to 65535"},
-		"port 65536":      {in: "gw.example.com:65536", wantErr: "1 to 65535"},
-		"no host":         {in: ":443", wantErr: "neither"},
-		"a path":          {in: "gw/x:443", wantErr: "neither"},
+		"253 bytes": {
+			in:   strings.Repeat("a.", 126) + "a:443",
+			want: model.Endpoint{Host: strings.Repeat("a.", 126) + "a", Port: 443},
+		},
+		"254 bytes":      {in: strings.Repeat("a.", 126) + "aa:443", wantErr: "neither"},
+		"upper case":     {in: "GW.example.com:443", wantErr: "neither"},
+		"a trailing dot": {in: "gw.example.com.:443", wantErr: "neither"},
+		"no port":        {in: "gw.example.com", wantErr: "host:port"},
+		"port 0":         {in: "gw.example.com:0", wantErr: "1 to 65535"},
+		"port 65536":     {in: "gw.example.com:65536", wantErr: "1 to 65535"},
+		"no host":        {in: ":443", wantErr: "neither"},
+		"a path":         {in: "gw/x:443", wantErr: "neither"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -30,16 +30,19 @@ func TestParseSubjectRejects(t *testing.T) {
 		cn    string
 		names []string
 	}{
-		"no name":                                  {cn: "edge-a"},
-		"a tunnel hostname":                        {cn: "edge-a", names: []string{"c1.prod.tunnels.example.com"}},
-		"two tunnels":                              {cn: "edge-a", names: []string{edge, domain.TunnelID(model.NewID())}},
-		"an edge that is also a gateway":           {cn: "edge-a", names: []string{edge, domain.Gateway()}},
-		"an edge with a gateway's node name":       {cn: "gateway-0", names: []string{edge}},
-		"a gateway with another's name":            {cn: "gateway-1", names: []string{domain.GatewayReplica("gateway-0"), domain.Gateway()}},
+		"no name":                            {cn: "edge-a"},
+		"a tunnel hostname":                  {cn: "edge-a", names: []string{"c1.prod.tunnels.example.com"}},
+		"two tunnels":                        {cn: "edge-a", names: []string{edge, domain.TunnelID(model.NewID())}},
+		"an edge that is also a gateway":     {cn: "edge-a", names: []string{edge, domain.Gateway()}},
+		"an edge with a gateway's node name": {cn: "gateway-0", names: []string{edge}},
+		"a gateway with another's name": {
+			cn:    "gateway-1",
+			names: []string{domain.GatewayReplica("gateway-0"), domain.Gateway()},
+		},
 		"a gateway without the name in the tunnel": {cn: "gateway-0", names: []string{domain.GatewayReplica("gateway-0")}},
-		"another domain":                           {cn: "control", names: []string{"control.example.com"}},
-		"a node name with a colon":                 {cn: "edge:a", names: []string{edge}},
-		"no common name":                           {names: []string{edge}},
+		"another domain":           {cn: "control", names: []string{"control.example.com"}},
+		"a node name with a colon": {cn: "edge:a", names: []string{edge}},
+		"no common name":           {names: []string{edge}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

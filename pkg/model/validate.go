@@ -39,13 +39,23 @@ func (e Endpoint) Validate() error {
 // nil or a *FieldError. Package decision decides whether another cluster has the same names.
 func (w WorkloadCluster) Validate() error {
 	if err := ValidateID(w.ID); err != nil {
-		return &FieldError{Field: "spec.id", Value: w.ID, Problem: err.Error(), Cure: "leave it empty and let the controller choose it"}
+		return &FieldError{
+			Field:   "spec.id",
+			Value:   w.ID,
+			Problem: err.Error(),
+			Cure:    "leave it empty and let the controller choose it",
+		}
 	}
 	if err := ValidateDNSName(w.Hostname); err != nil {
 		return &FieldError{Field: "metadata.name", Value: w.Key.Name, Problem: err.Error(), Cure: "rename the Cluster"}
 	}
 	if err := w.APIServer.Validate(); err != nil {
-		return &FieldError{Field: "spec.apiServer", Value: w.APIServer.String(), Problem: err.Error(), Cure: "give an IP address or a DNS name, and a port"}
+		return &FieldError{
+			Field:   "spec.apiServer",
+			Value:   w.APIServer.String(),
+			Problem: err.Error(),
+			Cure:    "give an IP address or a DNS name, and a port",
+		}
 	}
 	return nil
 }
@@ -64,7 +74,10 @@ func (d TunnelDomain) ValidateExtraNames(names []string) (good []string, bad []*
 			problem, cure = "it is there twice", "remove one of them"
 		}
 		if problem != "" {
-			bad = append(bad, &FieldError{Field: ExtraNameField(i), Value: name, Problem: strings.TrimSpace(problem), Cure: cure})
+			bad = append(
+				bad,
+				&FieldError{Field: ExtraNameField(i), Value: name, Problem: strings.TrimSpace(problem), Cure: cure},
+			)
 			continue
 		}
 		seen[name] = true

@@ -46,5 +46,6 @@ func reason(err error) string {
 
 func isTimeout(err error) bool {
 	var timeout interface{ Timeout() bool }
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
+		errors.As(err, &timeout) && timeout.Timeout()
 }

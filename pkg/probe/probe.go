@@ -149,7 +149,10 @@ func ready(ctx context.Context, client *http.Transport, address model.Endpoint) 
 	switch {
 	case err != nil && code == 0:
 		return "it accepts TLS, but does not answer /readyz: " + printable(reason(err), maxText)
-	case code == http.StatusOK, code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusTooManyRequests:
+	case code == http.StatusOK,
+		code == http.StatusUnauthorized,
+		code == http.StatusForbidden,
+		code == http.StatusTooManyRequests:
 		return ""
 	case code < http.StatusInternalServerError:
 		return fmt.Sprintf("it answers /readyz with status %d: it is not an apiserver", code)
@@ -194,9 +197,17 @@ func validity(leaf *x509.Certificate, now time.Time) string {
 	clock := now.UTC().Format(time.RFC3339)
 	switch {
 	case now.After(leaf.NotAfter):
-		return fmt.Sprintf("its serving certificate expired at %s, so clients reject it; the clock of this machine shows %s", leaf.NotAfter.UTC().Format(time.RFC3339), clock)
+		return fmt.Sprintf(
+			"its serving certificate expired at %s, so clients reject it; the clock of this machine shows %s",
+			leaf.NotAfter.UTC().Format(time.RFC3339),
+			clock,
+		)
 	case now.Before(leaf.NotBefore):
-		return fmt.Sprintf("its serving certificate is valid from %s, so clients reject it; the clock of this machine shows %s", leaf.NotBefore.UTC().Format(time.RFC3339), clock)
+		return fmt.Sprintf(
+			"its serving certificate is valid from %s, so clients reject it; the clock of this machine shows %s",
+			leaf.NotBefore.UTC().Format(time.RFC3339),
+			clock,
+		)
 	}
 	return ""
 }

@@ -30,13 +30,22 @@ func fake(t *testing.T, names []string, begin, end time.Time, handler http.Handl
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: names, IPAddresses: []net.IP{net.IPv4(10, 96, 0, 1)}, NotBefore: begin, NotAfter: end}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		DNSNames:     names,
+		IPAddresses:  []net.IP{net.IPv4(10, 96, 0, 1)},
+		NotBefore:    begin,
+		NotAfter:     end,
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := httptest.NewUnstartedServer(handler)
-	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	server.TLS = &tls.Config{
+		MinVersion:   tls.VersionTLS12,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+	}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return endpoint(server.Listener)
@@ -45,7 +54,13 @@ func fake(t *testing.T, names []string, begin, end time.Time, handler http.Handl
 // healthy starts a healthy fake.
 func healthy(t *testing.T) model.Endpoint {
 	t.Helper()
-	return fake(t, []string{"kubernetes"}, time.Now().Add(-time.Hour), time.Now().Add(time.Hour), answers(http.StatusOK, "ok"))
+	return fake(
+		t,
+		[]string{"kubernetes"},
+		time.Now().Add(-time.Hour),
+		time.Now().Add(time.Hour),
+		answers(http.StatusOK, "ok"),
+	)
 }
 
 func endpoint(listener net.Listener) model.Endpoint {
@@ -105,27 +120,46 @@ func TestAProbeReportsTheStateOfAnAPIServer(t *testing.T) {
 		version string
 		want    string // in the message; empty: healthy
 	}{
-		"it is ready":                    {valid(answers(http.StatusOK, "ok")), "v1.37.1", ""},
-		"it tells strangers nothing":     {valid(answers(http.StatusUnauthorized, "Unauthorized")), "", ""},
-		"it forbids strangers to look":   {valid(answers(http.StatusForbidden, "Forbidden")), "", ""},
-		"it has no time for strangers":   {valid(answers(http.StatusTooManyRequests, "")), "", ""},
-		"it is starting":                 {valid(answers(http.StatusInternalServerError, "[+]ping ok\n[-]etcd failed: reason withheld\n[-]hooks failed\nreadyz check failed")), "", "it answers /readyz with status 500: etcd failed: reason withheld, hooks failed"},
-		"a load balancer without any":    {valid(answers(http.StatusServiceUnavailable, "\n no backend\x1b[31m\nmore")), "", "it answers /readyz with status 503: no backend?[31m"},
-		"it is something else":           {valid(answers(http.StatusNotFound, "")), "", "it answers /readyz with status 404: it is not an apiserver"},
-		"it leads elsewhere":             {valid(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) }), "", "status 302: it is not an apiserver"},
-		"it hangs":                       {valid(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "", "it accepts TLS, but does not answer /readyz: no answer in time"},
-		"a head without end":             {valid(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) }), "", "it accepts TLS, but does not answer /readyz"},
-		"a version that is too long":     {valid(answersVersion(strings.Repeat("9", 1000))), strings.Repeat("9", 64) + "…", ""},
-		"a version that is not text":     {valid(answersVersion(`\u001b[31m`)), "?[31m", ""},
-		"a body without end":             {valid(endless), "", "it answers /readyz with status 500: xxxx"},
-		"its certificate ended":          {fake(t, nil, now.Add(-2*time.Hour), now.Add(-time.Hour), answers(http.StatusOK, "ok")), "v1.37.1", "its serving certificate expired at "},
-		"ended, and it is starting":      {fake(t, nil, now.Add(-2*time.Hour), now.Add(-time.Hour), answers(http.StatusInternalServerError, "no")), "", "its serving certificate expired at "},
-		"its certificate is not yet one": {fake(t, nil, now.Add(time.Hour), now.Add(2*time.Hour), answers(http.StatusOK, "ok")), "v1.37.1", "its serving certificate is valid from "},
-		"nothing listens":                {closed(t), "", "nothing listens there: "},
-		"it speaks no TLS":               {raw(t, func(conn net.Conn) { _, _ = io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n") }), "", "the answer is not TLS: "},
-		"it cuts the connection":         {raw(t, func(net.Conn) {}), "", "the connection was closed during the TLS handshake: "},
-		"it says nothing":                {raw(t, silent), "", "no answer in time: "},
-		"its name is unknown":            {model.Endpoint{Host: "apiserver.invalid", Port: 6443}, "", "DNS "},
+		"it is ready":                  {valid(answers(http.StatusOK, "ok")), "v1.37.1", ""},
+		"it tells strangers nothing":   {valid(answers(http.StatusUnauthorized, "Unauthorized")), "", ""},
+		"it forbids strangers to look": {valid(answers(http.StatusForbidden, "Forbidden")), "", ""},
+		"it has no time for strangers": {valid(answers(http.StatusTooManyRequests, "")), "", ""},
+		"it is starting": {valid(answers(http.StatusInternalServerError, "[+]ping ok\n[-]etcd failed: "+
+			"reason withheld\n[-]hooks failed\nreadyz check failed")), "", "it answers /readyz with status 500: etcd failed: " +
+			"reason withheld, hooks failed"},
+		"a load balancer without any": {valid(answers(http.StatusServiceUnavailable, "\n no backend\x1b[31m\nmore")), "",
+			"it answers /readyz with status 503: no backend?[31m"},
+		"it is something else": {valid(answers(http.StatusNotFound, "")), "", "it answers /readyz with status " +
+			"404: it is not an apiserver"},
+		"it leads elsewhere": {valid(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/login",
+				http.StatusFound)
+		}), "", "status 302: it is not an apiserver"},
+		"it hangs": {valid(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "",
+			"it accepts TLS, but does not answer /readyz: no answer in time"},
+		"a head without end": {valid(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X",
+				strings.Repeat("x", 1<<20))
+		}), "", "it accepts TLS, but does not answer /readyz"},
+		"a version that is too long": {valid(answersVersion(strings.Repeat("9", 1000))), strings.Repeat("9", 64) + "…", ""},
+		"a version that is not text": {valid(answersVersion(`\u001b[31m`)), "?[31m", ""},
+		"a body without end":         {valid(endless), "", "it answers /readyz with status 500: xxxx"},
+		"its certificate ended": {fake(t, nil, now.Add(-2*time.Hour), now.Add(-time.Hour), answers(http.StatusOK,
+			"ok")), "v1.37.1", "its serving certificate expired at "},
+		"ended, and it is starting": {fake(t, nil, now.Add(-2*time.Hour), now.Add(-time.Hour), answers(
+			http.StatusInternalServerError, "no")), "", "its serving certificate expired at "},
+		"its certificate is not yet " +
+			"one": {fake(t, nil, now.Add(time.Hour), now.Add(2*time.Hour), answers(http.StatusOK, "ok")), "v1.37.1",
+			"its serving certificate is valid from "},
+		"nothing listens": {closed(t), "", "nothing listens there: "},
+		"it speaks no TLS": {raw(t, func(conn net.Conn) {
+			_, _ = io.WriteString(conn, "HTTP/1.1 400 Bad "+
+				"Request\r\n\r\n")
+		}), "", "the answer is not TLS: "},
+		"it cuts the connection": {raw(t, func(net.Conn) {}), "", "the connection was closed during the TLS " +
+			"handshake: "},
+		"it says nothing":     {raw(t, silent), "", "no answer in time: "},
+		"its name is unknown": {model.Endpoint{Host: "apiserver.invalid", Port: 6443}, "", "DNS "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -137,7 +171,8 @@ func TestAProbeReportsTheStateOfAnAPIServer(t *testing.T) {
 			if got.Address != test.in.String() || got.Version != test.version {
 				t.Errorf("address %q, version %q; want %q, %q", got.Address, got.Version, test.in, test.version)
 			}
-			if got.Healthy != (test.want == "") || !strings.Contains(got.Message, test.want) || got.Healthy && got.Message != "" {
+			if got.Healthy != (test.want == "") || !strings.Contains(got.Message, test.want) ||
+				got.Healthy && got.Message != "" {
 				t.Errorf("healthy %t, message %q; want %q", got.Healthy, got.Message, test.want)
 			}
 			if len(got.Message) > 400 || strings.ContainsFunc(got.Message, unicode.IsControl) {
@@ -173,7 +208,13 @@ func closed(t *testing.T) model.Endpoint {
 
 func TestTheCertificateIsReported(t *testing.T) {
 	begin, end := time.Now().Add(-time.Hour), time.Now().Add(time.Hour).Truncate(time.Second).UTC()
-	address := fake(t, []string{"kubernetes", "api.example.com", "a\x1bb"}, begin, end, answers(http.StatusInternalServerError, ""))
+	address := fake(
+		t,
+		[]string{"kubernetes", "api.example.com", "a\x1bb"},
+		begin,
+		end,
+		answers(http.StatusInternalServerError, ""),
+	)
 	got := probe.APIServers(t.Context(), []model.Endpoint{address})
 	if want := "kubernetes api.example.com a?b 10.96.0.1"; strings.Join(got.CertificateNames, " ") != want {
 		t.Errorf("names %q, want %q", got.CertificateNames, want)
@@ -194,10 +235,13 @@ func TestTheCertificateIsReported(t *testing.T) {
 func TestTheDialledNameIsTheServerName(t *testing.T) {
 	serverName := make(chan string, 1)
 	server := httptest.NewUnstartedServer(answers(http.StatusOK, ""))
-	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		serverName <- hello.ServerName
-		return nil, nil
-	}}
+	server.TLS = &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			serverName <- hello.ServerName
+			return nil, nil
+		},
+	}
 	server.StartTLS()
 	defer server.Close()
 	e := endpoint(server.Listener)
@@ -213,16 +257,28 @@ func TestTheDialledNameIsTheServerName(t *testing.T) {
 
 func TestAPIServersFallsBackToTheNextAddress(t *testing.T) {
 	t.Parallel()
-	good, ill, hangs := healthy(t), fake(t, nil, time.Now(), time.Now().Add(time.Hour), answers(http.StatusInternalServerError, "no")), raw(t, silent)
+	good, ill, hangs := healthy(
+		t,
+	), fake(
+		t,
+		nil,
+		time.Now(),
+		time.Now().Add(time.Hour),
+		answers(http.StatusInternalServerError, "no"),
+	), raw(
+		t,
+		silent,
+	)
 	for name, test := range map[string]struct {
 		in     []model.Endpoint
 		want   model.Endpoint
 		within time.Duration
 	}{
-		"the first is healthy":     {[]model.Endpoint{good, ill}, good, time.Second},
-		"the last is":              {[]model.Endpoint{ill, hangs, good}, good, 4 * time.Second},
-		"none is":                  {[]model.Endpoint{ill, hangs}, ill, 4 * time.Second},
-		"there are many that hang": {[]model.Endpoint{hangs, hangs, hangs, hangs, hangs, hangs, hangs, hangs}, hangs, 4 * time.Second},
+		"the first is healthy": {[]model.Endpoint{good, ill}, good, time.Second},
+		"the last is":          {[]model.Endpoint{ill, hangs, good}, good, 4 * time.Second},
+		"none is":              {[]model.Endpoint{ill, hangs}, ill, 4 * time.Second},
+		"there are many that hang": {[]model.Endpoint{hangs, hangs, hangs, hangs, hangs, hangs, hangs, hangs}, hangs,
+			4 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

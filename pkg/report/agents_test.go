@@ -95,8 +95,16 @@ func (g *gatewayAgent) eventOf(t testing.TB, worker int, what string, port int, 
 		t.Fatal(err)
 	}
 	defer file.Close()
-	_, err = fmt.Fprintf(file, `{"owner":"tunnel","local":"192.0.2.1:1","peer":"198.51.100.1:%d","time":"2026-01-01T12:00:00.000Z",`+
-		`"id":%q,"event":%q,"node":"CN=%s","worker":"worker_%d"}`+"\n", port, domain.TunnelID(id), what, node, worker)
+	_, err = fmt.Fprintf(
+		file,
+		`{"owner":"tunnel","local":"192.0.2.1:1","peer":"198.51.100.1:%d","time":"2026-01-01T12:00:00.000Z",`+
+			`"id":%q,"event":%q,"node":"CN=%s","worker":"worker_%d"}`+"\n",
+		port,
+		domain.TunnelID(id),
+		what,
+		node,
+		worker,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

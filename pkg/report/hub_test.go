@@ -136,7 +136,9 @@ func TestGarbageIsRefused(t *testing.T) {
 	}
 	edges := map[string]*reportv1.EdgeReport{
 		"a report that is too large": {LastError: strings.Repeat("x", report.MaxReport)},
-		"a time that is none":        {ApiServer: &reportv1.APIServer{CertificateNotAfter: &timestamppb.Timestamp{Nanos: -1}}},
+		"a time that is none": {
+			ApiServer: &reportv1.APIServer{CertificateNotAfter: &timestamppb.Timestamp{Nanos: -1}},
+		},
 	}
 	s = edgeOf("edge-1", idA)
 	client = reportv1.NewReportClient(w.Dial(t, &s, p.Address))

@@ -34,17 +34,21 @@ func TestWhatServersAnnounceOfProfilesIsSeen(t *testing.T) {
 		}
 		return len(now.Profiles), targets
 	}
-	p.hub.SetProfiles(&reportv1.ProfileState{Target: "a", Nodes: []*reportv1.NodeProfile{{Node: "edge-1", TunnelId: idA, Refusal: "no"}}})
+	p.hub.SetProfiles(
+		&reportv1.ProfileState{Target: "a", Nodes: []*reportv1.NodeProfile{{Node: "edge-1", TunnelId: idA, Refusal: "no"}}},
+	)
 	await("one announces", func(now reportview.FleetNow) bool {
 		n, of := targets(now)
 		e := now.Edges[reportview.EdgeRef{Node: "edge-1", ID: idA}]
-		return now.Known && n == 2 && of["a"] && of[""] && e.Connected && e.Gateways["gateway-0"] == 1 && !now.Gateways["gateway-0"].Ready
+		return now.Known && n == 2 && of["a"] && of[""] && e.Connected && e.Gateways["gateway-0"] == 1 &&
+			!now.Gateways["gateway-0"].Ready
 	})
 	g.takes.set(true)
 	other.hub.SetProfiles(&reportv1.ProfileState{Target: "b"})
 	await("both announce", func(now reportview.FleetNow) bool {
 		n, of := targets(now)
-		return n == 2 && of["a"] && of["b"] && now.Gateways["gateway-0"] == reportview.GatewayNow{Connected: true, Ready: true}
+		return n == 2 && of["a"] && of["b"] &&
+			now.Gateways["gateway-0"] == reportview.GatewayNow{Connected: true, Ready: true}
 	})
 	other.hub.SetProfiles(&reportv1.ProfileState{Target: "a"})
 	await("both announce the same", func(now reportview.FleetNow) bool {

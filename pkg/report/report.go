@@ -37,7 +37,8 @@ import (
 
 // Times are the times that a hub and a view judge reports by: see the package comment.
 type Times struct {
-	// Settle exceeds the time that an agent takes to reconnect: Reopening.Max, the same for the connection, and a handshake.
+	// Settle exceeds the time that an agent takes to reconnect: Reopening.Max, the same for the connection, and a
+	// handshake.
 	Settle time.Duration
 	// Silent exceeds a restart of a gateway-agent, or of a gateway with its Envoy.
 	Silent time.Duration

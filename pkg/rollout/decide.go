@@ -63,7 +63,8 @@ func (d *Decider) Decide(in Input, now time.Time) *Record {
 		return &Record{First: r.First, Current: target, Since: now, Reason: "applied at once", Retried: in.Retry}
 	case target == r.Current && r.Phase != PhaseNone:
 		return &Record{
-			First: r.First, Current: target, Since: now, Reason: "the xds-servers are configured as before again", Retried: in.Retry,
+			First: r.First, Current: target, Since: now, Reason: "the xds-servers are configured as before " +
+				"again", Retried: in.Retry,
 		}
 	case target != r.Current && (r.Phase == PhaseNone || target != r.Next || in.Retry != r.Retried):
 		return d.begin(*r, target, in, now)

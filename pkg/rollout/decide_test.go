@@ -33,7 +33,13 @@ type world struct {
 func newWorld(edges, perTunnel, gateways int) *world {
 	w := &world{now: start, decider: Decider{Soak: 2 * time.Minute}, reached: map[Node]bool{}, gone: map[Node]bool{}}
 	w.in = Input{Gone: func(n Node) bool { return w.gone[n] }}
-	w.in.Observation = Observation{Known: true, Targets: []Profile{old, old}, Gateways: map[string]Gateway{}, Edges: map[Node]Edge{}, Nodes: map[Node]State{}}
+	w.in.Observation = Observation{
+		Known:    true,
+		Targets:  []Profile{old, old},
+		Gateways: map[string]Gateway{},
+		Edges:    map[Node]Edge{},
+		Nodes:    map[Node]State{},
+	}
 	tunnels := map[string]int{}
 	for i := range gateways {
 		name := fmt.Sprintf("gateway-%d", i)
@@ -463,7 +469,13 @@ func TestNoFaultReachesMoreThanTheFirstWave(t *testing.T) {
 			waves += len(record.Nodes)
 		}
 		if len(w.reached) > waves || len(w.reached) == 0 {
-			t.Fatalf("%d edges, %d gateways: it reached %d nodes, and the first wave has %d", edges, gateways, len(w.reached), waves)
+			t.Fatalf(
+				"%d edges, %d gateways: it reached %d nodes, and the first wave has %d",
+				edges,
+				gateways,
+				len(w.reached),
+				waves,
+			)
 		}
 	}
 }

@@ -10,7 +10,8 @@ import (
 )
 
 var inst = model.Installation{
-	Domain: "tunnels.example.com", Public: model.Endpoint{Host: "gw.example.com", Port: 443}, Control: model.Endpoint{Host: "::1", Port: 18000},
+	Domain: "tunnels.example.com", Public: model.Endpoint{Host: "gw.example.com", Port: 443},
+	Control:  model.Endpoint{Host: "::1", Port: 18000},
 	Gateways: []model.Gateway{{Name: "gateway-0"}, {Name: "gateway-1"}},
 	Workers:  3, Handshakes: 7, AccessLog: model.AccessLogAll, ReplicaAddress: "gw-{i}.example.com:443",
 }
@@ -70,7 +71,8 @@ func TestProfilesOfOtherBuilds(t *testing.T) {
 	if s, err := r.Current.Settings(); err != nil || s.Version != "9.9" {
 		t.Errorf("read as %+v (%v)", s, err)
 	}
-	for name, text := range map[string]string{"no JSON": "x", "null": "null", "a list": "[]", "too long": `{"a":"` + strings.Repeat("a", maxProfile) + `"}`} {
+	for name, text := range map[string]string{"no JSON": "x", "null": "null", "a list": "[]", "too long": `{"a":"` +
+		strings.Repeat("a", maxProfile) + `"}`} {
 		if p, err := ParseProfile(text); err == nil {
 			t.Errorf("%s is read as %s", name, p)
 		}
@@ -78,7 +80,13 @@ func TestProfilesOfOtherBuilds(t *testing.T) {
 }
 
 func TestRecordsThatAreRefused(t *testing.T) {
-	good := Record{Current: old, Next: newer, Phase: PhaseFirst, Since: start, Nodes: []Member{{Node: Node{"edge-a", "aaa"}, Tunnels: map[string]int{"gateway-0": 4}}}}
+	good := Record{
+		Current: old,
+		Next:    newer,
+		Phase:   PhaseFirst,
+		Since:   start,
+		Nodes:   []Member{{Node: Node{"edge-a", "aaa"}, Tunnels: map[string]int{"gateway-0": 4}}},
+	}
 	text, err := good.Text()
 	if err != nil {
 		t.Fatal(err)

@@ -86,7 +86,13 @@ func (f file) installation() (model.Installation, []error) {
 
 func (f file) candidates() (candidates []decision.Candidate, errs []error) {
 	for _, c := range f.Clusters {
-		candidate := decision.Candidate{Key: model.Key{Namespace: c.Namespace, Name: c.Name}, ID: c.ID, ExtraNames: c.ExtraNames, Revoked: c.Revoked, Limits: model.Limits(c.Limits)}
+		candidate := decision.Candidate{
+			Key:        model.Key{Namespace: c.Namespace, Name: c.Name},
+			ID:         c.ID,
+			ExtraNames: c.ExtraNames,
+			Revoked:    c.Revoked,
+			Limits:     model.Limits(c.Limits),
+		}
 		candidate.APIServer, errs = parseAddress(c.APIServer, errs)
 		for _, other := range c.Others {
 			var e model.Endpoint

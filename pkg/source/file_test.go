@@ -36,11 +36,17 @@ func TestParse(t *testing.T) {
 	}
 	want := model.Fleet{
 		Installation: model.Installation{
-			Domain:   domain,
-			Public:   model.Endpoint{Host: "gateways.example.com", Port: 443},
-			Control:  model.Endpoint{Host: "10.0.0.9", Port: 18000},
-			Gateways: []model.Gateway{{Name: "gateway-0", Peer: model.Endpoint{Host: "10.0.0.1", Port: 443}, Public: model.Endpoint{Host: "gateway-0.example.com", Port: 443}}},
-			Workers:  4,
+			Domain:  domain,
+			Public:  model.Endpoint{Host: "gateways.example.com", Port: 443},
+			Control: model.Endpoint{Host: "10.0.0.9", Port: 18000},
+			Gateways: []model.Gateway{
+				{
+					Name:   "gateway-0",
+					Peer:   model.Endpoint{Host: "10.0.0.1", Port: 443},
+					Public: model.Endpoint{Host: "gateway-0.example.com", Port: 443},
+				},
+			},
+			Workers: 4,
 		},
 		Clusters: []model.WorkloadCluster{{
 			Key: model.Key{Namespace: "prod", Name: "c1"}, ID: "aaaaaaaaaaaaaaaaaaaa",
@@ -59,18 +65,47 @@ func TestParseNamesEveryFault(t *testing.T) {
 		old, new string
 		wantErr  []string
 	}{
-		"an unknown field":          {old: "public:", new: "publik:", wantErr: []string{"publik"}},
-		"no YAML":                   {old: "clusters:", new: "\tclusters:", wantErr: []string{"reading fleet"}},
-		"a domain that is none":     {old: "tunnels.example.com", new: "tunnels", wantErr: []string{"tunnel domain", "no dot"}},
-		"an address without a port": {old: "10.0.0.9:18000", new: "10.0.0.9", wantErr: []string{`"10.0.0.9" is not host:port`}},
-		"a missing address":         {old: "control: 10.0.0.9:18000", new: "", wantErr: []string{"address of the xds-server"}},
-		"an id that is none":        {old: "id: aaaaaaaaaaaaaaaaaaaa", new: "id: A", wantErr: []string{"prod/c1", "spec.id"}},
-		"a bad extra name":          {old: "[api.example.com]", new: "[api.example.com, 192.0.2.1]", wantErr: []string{"prod/c1", "spec.extraNames[1]"}},
-		"a further apiserver":       {old: "[10.0.0.2:6443]", new: "[10.0.0.2]", wantErr: []string{`"10.0.0.2" is not host:port`}},
-		"no further apiserver":      {old: "[10.0.0.2:6443]", new: `[""]`, wantErr: []string{"prod/c1", "spec.apiServer.others[0]"}},
-		"a bad revoked edge":        {old: "edge-stolen", new: "edge_stolen", wantErr: []string{"prod/c1", "spec.revokedEdges[0]"}},
+		"an unknown field": {old: "public:", new: "publik:", wantErr: []string{"publik"}},
+		"no YAML":          {old: "clusters:", new: "\tclusters:", wantErr: []string{"reading fleet"}},
+		"a domain that is none": {
+			old:     "tunnels.example.com",
+			new:     "tunnels",
+			wantErr: []string{"tunnel domain", "no dot"},
+		},
+		"an address without a port": {
+			old:     "10.0.0.9:18000",
+			new:     "10.0.0.9",
+			wantErr: []string{`"10.0.0.9" is not host:port`},
+		},
+		"a missing address": {
+			old:     "control: 10.0.0.9:18000",
+			new:     "",
+			wantErr: []string{"address of the xds-server"},
+		},
+		"an id that is none": {old: "id: aaaaaaaaaaaaaaaaaaaa", new: "id: A", wantErr: []string{"prod/c1", "spec.id"}},
+		"a bad extra name": {
+			old:     "[api.example.com]",
+			new:     "[api.example.com, 192.0.2.1]",
+			wantErr: []string{"prod/c1", "spec.extraNames[1]"},
+		},
+		"a further apiserver": {
+			old:     "[10.0.0.2:6443]",
+			new:     "[10.0.0.2]",
+			wantErr: []string{`"10.0.0.2" is not host:port`},
+		},
+		"no further apiserver": {
+			old:     "[10.0.0.2:6443]",
+			new:     `[""]`,
+			wantErr: []string{"prod/c1", "spec.apiServer.others[0]"},
+		},
+		"a bad revoked edge": {
+			old:     "edge-stolen",
+			new:     "edge_stolen",
+			wantErr: []string{"prod/c1", "spec.revokedEdges[0]"},
+		},
 		"several faults": {
-			old: "10.0.0.9:18000\ngateways:\n- name: gateway-0\n  peer: 10.0.0.1:443", new: "x\ngateways:\n- name: gateway-0\n  peer: z",
+			old: "10.0.0.9:18000\ngateways:\n- name: gateway-0\n  peer: 10.0.0.1:443", new: "x\ngateways:\n- name: " +
+				"gateway-0\n  peer: z",
 			wantErr: []string{`"x"`, `"z"`},
 		},
 	}

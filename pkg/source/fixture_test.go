@@ -117,7 +117,8 @@ func newBed(t *testing.T) *bed {
 		t.Fatal(err)
 	}
 	b := &bed{
-		Client: admin, updates: make(chan update, 64), rollouts: make(chan *rollout.Record, 64), served: map[string][]string{}, addresses: map[string]string{},
+		Client: admin, updates: make(chan update, 64), rollouts: make(chan *rollout.Record, 64),
+		served: map[string][]string{}, addresses: map[string]string{},
 		revoked: map[string][]string{}, limits: map[string]model.Limits{}, log: slog.New(slog.DiscardHandler),
 	}
 	b.namespace = kubetest.NewNamespace(t, b)
@@ -134,7 +135,10 @@ func newBed(t *testing.T) *bed {
 func (b *bed) run(t *testing.T) {
 	t.Helper()
 	config := b.config
-	config.Domain, config.Namespace, config.Publisher, config.Log = domain, b.namespace, publisher{b.updates, b.rollouts}, b.log
+	config.Domain, config.Namespace, config.Publisher, config.Log = domain, b.namespace, publisher{
+		b.updates,
+		b.rollouts,
+	}, b.log
 	kube, err := source.NewKube(server.Config(t), config)
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,11 @@ var gatewaysKey = model.Key{Name: "gateways"}
 // ValidateGatewaySet checks the name of a StatefulSet of gateways.
 func ValidateGatewaySet(name string) error {
 	if name != gatewaySetName {
-		return fmt.Errorf("StatefulSet %q: its Pods would not have the names gateway-<number>, which gateways require: name it %s", name, gatewaySetName)
+		return fmt.Errorf(
+			"StatefulSet %q: its Pods would not have the names gateway-<number>, which gateways require: name it %s",
+			name,
+			gatewaySetName,
+		)
 	}
 	return nil
 }
@@ -56,11 +60,27 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 	}
 	switch {
 	case replicas < 1:
-		return nil, fieldError(set, "spec.replicas", fmt.Errorf("it is %d: without a gateway no edge can connect: scale it to 1 at least", replicas))
+		return nil, fieldError(
+			set,
+			"spec.replicas",
+			fmt.Errorf("it is %d: without a gateway no edge can connect: scale it to 1 at least", replicas),
+		)
 	case replicas > model.MaxGateways:
-		return nil, fieldError(set, "spec.replicas", fmt.Errorf("there are %d, but every edge keeps tunnels to each: scale it to %d at most", replicas, model.MaxGateways))
+		return nil, fieldError(
+			set,
+			"spec.replicas",
+			fmt.Errorf(
+				"there are %d, but every edge keeps tunnels to each: scale it to %d at most",
+				replicas,
+				model.MaxGateways,
+			),
+		)
 	case first < 0 || first > math.MaxInt32-replicas:
-		return nil, fieldError(set, "spec.ordinals.start", fmt.Errorf("%d leaves no numbers for %d gateways", first, replicas))
+		return nil, fieldError(
+			set,
+			"spec.ordinals.start",
+			fmt.Errorf("%d leaves no numbers for %d gateways", first, replicas),
+		)
 	}
 	var gateways []model.Gateway
 	for i := first; i < first+replicas; i++ {
@@ -81,7 +101,11 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 // name.
 func publicPort(set *appsv1.StatefulSet) (uint16, error) {
 	if set.Spec.ServiceName == "" {
-		return 0, fieldError(set, "spec.serviceName", errors.New("it is empty: name the headless Service that gives each Pod a DNS name: gateways reach each other by it"))
+		return 0, fieldError(
+			set,
+			"spec.serviceName",
+			errors.New("it is empty: name the headless Service that gives each Pod a DNS name: gateways reach each other by it"),
+		)
 	}
 	for _, container := range set.Spec.Template.Spec.Containers {
 		for _, port := range container.Ports {
@@ -90,7 +114,11 @@ func publicPort(set *appsv1.StatefulSet) (uint16, error) {
 			}
 		}
 	}
-	return 0, fieldError(set, "spec.template.spec.containers[].ports", fmt.Errorf("none has the name %s: name the port of --public-listen so", publicPortName))
+	return 0, fieldError(
+		set,
+		"spec.template.spec.containers[].ports",
+		fmt.Errorf("none has the name %s: name the port of --public-listen so", publicPortName),
+	)
 }
 
 func fieldError(set *appsv1.StatefulSet, field string, err error) error {
@@ -105,10 +133,14 @@ func stripGatewaySet(object any) (any, error) {
 	}
 	kept := &appsv1.StatefulSet{}
 	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = set.Namespace, set.Name, set.UID, set.ResourceVersion
-	kept.Spec.Replicas, kept.Spec.Ordinals, kept.Spec.ServiceName = set.Spec.Replicas, set.Spec.Ordinals, set.Spec.ServiceName
+	kept.Spec.Replicas, kept.Spec.Ordinals, kept.Spec.ServiceName = set.Spec.Replicas, set.Spec.Ordinals,
+		set.Spec.ServiceName
 	kept.Status.Replicas = set.Status.Replicas
 	for _, c := range set.Spec.Template.Spec.Containers {
-		kept.Spec.Template.Spec.Containers = append(kept.Spec.Template.Spec.Containers, corev1.Container{Name: c.Name, Ports: c.Ports})
+		kept.Spec.Template.Spec.Containers = append(
+			kept.Spec.Template.Spec.Containers,
+			corev1.Container{Name: c.Name, Ports: c.Ports},
+		)
 	}
 	return kept, nil
 }
@@ -143,7 +175,10 @@ func (k *Kube) publishGateways(ctx context.Context) error {
 	var gateways []model.Gateway
 	switch {
 	case apierrors.IsNotFound(err):
-		err = fmt.Errorf("StatefulSet %s: there is none: apply deploy/kubernetes/gateway.yaml, or name the gateways by --gateway", at)
+		err = fmt.Errorf(
+			"StatefulSet %s: there is none: apply deploy/kubernetes/gateway.yaml, or name the gateways by --gateway",
+			at,
+		)
 	case err != nil:
 		return fmt.Errorf("reading StatefulSet %s: %w", at, err)
 	default:

@@ -27,10 +27,13 @@ func newSet(namespace string, replicas int32) *appsv1.StatefulSet {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gateway"},
 		Spec: appsv1.StatefulSetSpec{
 			Replicas: ptr.To(replicas), ServiceName: "gateway-peers", Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
-				Name: "gateway", Image: "fairlead-gateway",
-				Ports: []corev1.ContainerPort{{Name: "apiserver", ContainerPort: 6443}, {Name: "public", ContainerPort: 8443}},
-			}}}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{
+					Name: "gateway", Image: "fairlead-gateway",
+					Ports: []corev1.ContainerPort{{Name: "apiserver", ContainerPort: 6443}, {Name: "public", ContainerPort: 8443}},
+				}}},
+			},
 		},
 	}
 }
@@ -51,20 +54,59 @@ func TestGateways(t *testing.T) {
 		want    string
 		wantErr []string
 	}{
-		"as many as are asked for":                {want: "gateway-0 gateway-1"},
-		"one where nothing is said":               {in: func(s *appsv1.StatefulSet) { s.Spec.Replicas = nil }, want: "gateway-0"},
-		"those that are still ending":             {in: func(s *appsv1.StatefulSet) { s.Status.Replicas = 3 }, want: "gateway-0 gateway-1 gateway-2"},
-		"those that are not there yet":            {in: func(s *appsv1.StatefulSet) { s.Status.Replicas = 1 }, want: "gateway-0 gateway-1"},
-		"numbers that begin elsewhere":            {in: func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5} }, want: "gateway-5 gateway-6"},
-		"the last ones while it is scaled to 0":   {in: func(s *appsv1.StatefulSet) { s.Spec.Replicas, s.Status.Replicas = ptr.To(int32(0)), 1 }, want: "gateway-0"},
-		"none":                                    {in: func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(0)) }, wantErr: []string{"fairlead-system/gateway", "spec.replicas", "scale it"}},
-		"more than edges have tunnels for":        {in: func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(101)) }, wantErr: []string{"spec.replicas", "101", "100 at most"}},
-		"numbers that are no gateway's":           {in: func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 99_999} }, wantErr: []string{"gateway-100000"}},
-		"numbers beyond all":                      {in: func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 1<<31 - 1} }, wantErr: []string{"spec.ordinals.start"}},
-		"another name":                            {in: func(s *appsv1.StatefulSet) { s.Name = "door" }, wantErr: []string{"door", "name it gateway"}},
-		"no Service of its Pods":                  {in: func(s *appsv1.StatefulSet) { s.Spec.ServiceName = "" }, wantErr: []string{"spec.serviceName", "headless Service"}},
-		"no port of the name":                     {in: func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.Containers[0].Ports = nil }, wantErr: []string{"ports", "--public-listen"}},
-		"an address for all is none for each":     {address: "gateway.example.com:443", wantErr: []string{"{i}", "the same address"}},
+		"as many as are asked for": {want: "gateway-0 gateway-1"},
+		"one where nothing is said": {
+			in:   func(s *appsv1.StatefulSet) { s.Spec.Replicas = nil },
+			want: "gateway-0",
+		},
+		"those that are still ending": {
+			in:   func(s *appsv1.StatefulSet) { s.Status.Replicas = 3 },
+			want: "gateway-0 gateway-1 gateway-2",
+		},
+		"those that are not there yet": {
+			in:   func(s *appsv1.StatefulSet) { s.Status.Replicas = 1 },
+			want: "gateway-0 gateway-1",
+		},
+		"numbers that begin elsewhere": {
+			in:   func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5} },
+			want: "gateway-5 gateway-6",
+		},
+		"the last ones while it is scaled to 0": {
+			in:   func(s *appsv1.StatefulSet) { s.Spec.Replicas, s.Status.Replicas = ptr.To(int32(0)), 1 },
+			want: "gateway-0",
+		},
+		"none": {
+			in:      func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(0)) },
+			wantErr: []string{"fairlead-system/gateway", "spec.replicas", "scale it"},
+		},
+		"more than edges have tunnels for": {
+			in:      func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(101)) },
+			wantErr: []string{"spec.replicas", "101", "100 at most"},
+		},
+		"numbers that are no gateway's": {
+			in:      func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 99_999} },
+			wantErr: []string{"gateway-100000"},
+		},
+		"numbers beyond all": {
+			in:      func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 1<<31 - 1} },
+			wantErr: []string{"spec.ordinals.start"},
+		},
+		"another name": {
+			in:      func(s *appsv1.StatefulSet) { s.Name = "door" },
+			wantErr: []string{"door", "name it gateway"},
+		},
+		"no Service of its Pods": {
+			in:      func(s *appsv1.StatefulSet) { s.Spec.ServiceName = "" },
+			wantErr: []string{"spec.serviceName", "headless Service"},
+		},
+		"no port of the name": {
+			in:      func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.Containers[0].Ports = nil },
+			wantErr: []string{"ports", "--public-listen"},
+		},
+		"an address for all is none for each": {
+			address: "gateway.example.com:443",
+			wantErr: []string{"{i}", "the same address"},
+		},
 		"an address of a replica without a port":  {address: "gateway-{i}.example.com", wantErr: []string{"host:port"}},
 		"an address of a replica that is no name": {address: "gateway {i}:443", wantErr: []string{"gateway 0"}},
 	}
@@ -96,8 +138,16 @@ func TestAddressesOfGateways(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []model.Gateway{
-		{Name: "gateway-0", Peer: model.Endpoint{Host: "gateway-0.gateway-peers.fairlead-system.svc", Port: 8443}, Public: model.Endpoint{Host: "gw-0.example.com", Port: 4043}},
-		{Name: "gateway-1", Peer: model.Endpoint{Host: "gateway-1.gateway-peers.fairlead-system.svc", Port: 8443}, Public: model.Endpoint{Host: "gw-1.example.com", Port: 4143}},
+		{
+			Name:   "gateway-0",
+			Peer:   model.Endpoint{Host: "gateway-0.gateway-peers.fairlead-system.svc", Port: 8443},
+			Public: model.Endpoint{Host: "gw-0.example.com", Port: 4043},
+		},
+		{
+			Name:   "gateway-1",
+			Peer:   model.Endpoint{Host: "gateway-1.gateway-peers.fairlead-system.svc", Port: 8443},
+			Public: model.Endpoint{Host: "gw-1.example.com", Port: 4143},
+		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -107,7 +157,12 @@ func TestAddressesOfGateways(t *testing.T) {
 func TestGatewaysFollowTheirStatefulSet(t *testing.T) {
 	b := newBed(t)
 	log := &lines{}
-	b.config, b.log = source.KubeConfig{GatewaySet: "gateway", ReplicaAddress: "gw-{i}.example.com:443"}, slog.New(slog.NewTextHandler(log, nil))
+	b.config, b.log = source.KubeConfig{
+		GatewaySet:     "gateway",
+		ReplicaAddress: "gw-{i}.example.com:443",
+	}, slog.New(
+		slog.NewTextHandler(log, nil),
+	)
 	other := newSet(b.namespace, 7)
 	other.Name = "other"
 	if err := b.Create(t.Context(), other); err != nil {
@@ -161,7 +216,11 @@ func (b *bed) awaitGateways(t *testing.T, want string) {
 
 func (b *bed) awaitPort(t *testing.T, port uint16) {
 	t.Helper()
-	b.awaitKnown(t, fmt.Sprintf("port %d", port), func() bool { return len(b.gateways) > 0 && b.gateways[0].Peer.Port == port })
+	b.awaitKnown(
+		t,
+		fmt.Sprintf("port %d", port),
+		func() bool { return len(b.gateways) > 0 && b.gateways[0].Peer.Port == port },
+	)
 }
 
 func (b *bed) awaitKnown(t *testing.T, what string, known func() bool) {

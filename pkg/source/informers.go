@@ -15,7 +15,10 @@ import (
 func (k *Kube) compare(ctx context.Context) (ended <-chan struct{}, err error) {
 	check, err := informers.New(ctx, informers.Config{
 		Cache: k.objects, Live: k.live, Beats: k.Beats, Log: k.Log, Interval: k.compareEvery, Limit: k.compareLimit,
-		Kinds: []schema.GroupVersionKind{clusterv1.GroupVersion.WithKind("Cluster"), v1alpha1.GroupVersion.WithKind("Tunnel")},
+		Kinds: []schema.GroupVersionKind{
+			clusterv1.GroupVersion.WithKind("Cluster"),
+			v1alpha1.GroupVersion.WithKind("Tunnel"),
+		},
 	})
 	if err != nil {
 		return nil, err

@@ -27,7 +27,8 @@ func TestAnInformerThatHangsIsReported(t *testing.T) {
 			config.Wrap(func(inner http.RoundTripper) http.RoundTripper {
 				return transport(func(request *http.Request) (*http.Response, error) {
 					response, err := inner.RoundTrip(request)
-					if query := request.URL.Query(); err == nil && query.Has("watch") && strings.HasSuffix(request.URL.Path, "/"+resource) {
+					if query := request.URL.Query(); err == nil && query.Has("watch") &&
+						strings.HasSuffix(request.URL.Path, "/"+resource) {
 						response.Body = heldBody{response.Body, hold, ctx.Done()}
 					}
 					return response, err
@@ -53,7 +54,11 @@ func TestAnInformerThatHangsIsReported(t *testing.T) {
 				t.Error(err)
 			}
 			close(hold)
-			b.update(t, cluster, func() { cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.2", Port: 6443} })
+			b.update(
+				t,
+				cluster,
+				func() { cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.2", Port: 6443} },
+			)
 			b.pair(t, "b", "b")
 			kubetest.Eventually(t, "a report of the informer", func() error {
 				if err := fmt.Sprint(beats.Stuck(time.Now())); !strings.Contains(err, "the informer of kind "+kind+" is stuck") {

@@ -79,7 +79,8 @@ type Kube struct {
 // NewKube returns a source that reads with a client configuration; Run starts it.
 func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(appsv1.AddToScheme(scheme), corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(appsv1.AddToScheme(scheme), corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme),
+		v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("registering types: %w", err)
 	}
 	figures := newFigures()
@@ -110,15 +111,17 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 		config.Now = time.Now
 	}
 	k := &Kube{
-		KubeConfig: config, objects: objects, live: live, record: record, rollouts: rollouts, queue: workqueue.NewTypedDelayingQueue[model.Key](),
-		read: make(chan struct{}), figures: figures, living: living{}, records: newRecords(config.Domain),
+		KubeConfig: config, objects: objects, live: live, record: record, rollouts: rollouts,
+		queue: workqueue.NewTypedDelayingQueue[model.Key](),
+		read:  make(chan struct{}), figures: figures, living: living{}, records: newRecords(config.Domain),
 		logged: map[model.Key]string{}, problems: map[model.Key]error{},
 	}
 	if config.GatewaySet != "" {
 		followed := only(config.Namespace, config.GatewaySet)
 		followed.Transform = stripGatewaySet
 		k.gatewaySet, err = cache.New(rest, cache.Options{
-			Scheme: scheme, ByObject: map[client.Object]cache.ByObject{&appsv1.StatefulSet{}: followed}, DefaultWatchErrorHandler: figures.watchFailed,
+			Scheme: scheme, ByObject: map[client.Object]cache.ByObject{&appsv1.StatefulSet{}: followed},
+			DefaultWatchErrorHandler: figures.watchFailed,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("preparing to watch the StatefulSet of the gateways: %w", err)
@@ -128,7 +131,12 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 }
 
 // configMapCache watches a single ConfigMap.
-func configMapCache(rest *rest.Config, scheme *runtime.Scheme, figures *figures, namespace, name string) (cache.Cache, error) {
+func configMapCache(
+	rest *rest.Config,
+	scheme *runtime.Scheme,
+	figures *figures,
+	namespace, name string,
+) (cache.Cache, error) {
 	c, err := cache.New(rest, cache.Options{
 		Scheme: scheme, DefaultWatchErrorHandler: figures.watchFailed,
 		ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: only(namespace, name)},
@@ -142,7 +150,9 @@ func configMapCache(rest *rest.Config, scheme *runtime.Scheme, figures *figures,
 // only returns a selector for a single object, because the xds-server may read no other. So each ConfigMap needs a
 // cache of its own.
 func only(namespace, name string) cache.ByObject {
-	return cache.ByObject{Namespaces: map[string]cache.Config{namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", name)}}}
+	return cache.ByObject{
+		Namespaces: map[string]cache.Config{namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", name)}},
+	}
 }
 
 // Run reads all objects, publishes them, and publishes changes until ctx ends. It returns an error if it can't start;

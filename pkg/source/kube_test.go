@@ -31,7 +31,11 @@ func TestAWorkloadClusterIsServedUntilItIsGone(t *testing.T) {
 	b.await(t, map[string][]string{"c1": none})
 	b.update(t, tunnel, func() {
 		tunnel.Spec.ExtraNames = []string{"api.example.com"}
-		tunnel.Spec.APIServer.Others = []v1alpha1.APIServerAddress{{Address: "10.0.0.2"}, {Address: "API.Example.com.", Port: 443}, {Address: "no..address"}}
+		tunnel.Spec.APIServer.Others = []v1alpha1.APIServerAddress{
+			{Address: "10.0.0.2"},
+			{Address: "API.Example.com.", Port: 443},
+			{Address: "no..address"},
+		}
 		tunnel.Spec.RevokedEdges = []string{"edge-stolen"}
 	})
 	b.record(t, tunnel)

@@ -55,7 +55,11 @@ type origin struct {
 // other objects. What objects leave open is assumed, and listed in Assumed. As with Parse, everything must be valid;
 // each error names file, line, column and field.
 func Load(inputs []Input) (Loaded, error) {
-	l := &loader{clusters: map[model.Key]*clusterv1.Cluster{}, tunnels: map[model.Key]*v1alpha1.Tunnel{}, docs: map[string]document{}}
+	l := &loader{
+		clusters: map[model.Key]*clusterv1.Cluster{},
+		tunnels:  map[model.Key]*v1alpha1.Tunnel{},
+		docs:     map[string]document{},
+	}
 	for _, in := range inputs {
 		all, err := documents(in)
 		if err != nil {
@@ -71,7 +75,13 @@ func Load(inputs []Input) (Loaded, error) {
 	installation := l.installation()
 	candidates := l.candidates()
 	if len(candidates) == 0 && l.fleet == nil && len(l.errs) == 0 {
-		l.errs = append(l.errs, errors.New("the input has neither a fleet nor a Cluster with a tunnel: give YAML of a Cluster with the label fairlead.dev/tunnel: enabled, or of its Tunnel"))
+		l.errs = append(
+			l.errs,
+			errors.New(
+				"the input has neither a fleet nor a Cluster with a tunnel: give YAML of a Cluster with the label "+
+					"fairlead.dev/tunnel: enabled, or of its Tunnel",
+			),
+		)
 	}
 	if len(l.errs) > 0 {
 		return Loaded{}, errors.Join(l.errs...)
@@ -148,7 +158,10 @@ func (l *loader) addFleet(d document) error {
 		return err
 	}
 	for i := range f.Clusters {
-		l.origins = append(l.origins, origin{func(string) document { return d }, func(field string) string { return inFleet(field, i) }})
+		l.origins = append(
+			l.origins,
+			origin{func(string) document { return d }, func(field string) string { return inFleet(field, i) }},
+		)
 	}
 	clusters := append(l.file.Clusters, f.Clusters...)
 	switch {
@@ -187,7 +200,8 @@ func checkAddresses(d document, f file) error {
 
 // inFleet returns the name in a fleet of a field of a Tunnel.
 func inFleet(field string, i int) string {
-	for _, r := range [][2]string{{"spec.apiServer.others", "others"}, {"spec.revokedEdges", "revoked"}, {"metadata.", ""}, {"spec.", ""}} {
+	for _, r := range [][2]string{{"spec.apiServer.others", "others"}, {"spec.revokedEdges", "revoked"}, {"metadata.",
+		""}, {"spec.", ""}} {
 		if rest, ok := strings.CutPrefix(field, r[0]); ok {
 			field = r[1] + rest
 			break
@@ -216,12 +230,21 @@ func (l *loader) candidates() []decision.Candidate {
 	slices.SortFunc(sorted, func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) })
 	for _, key := range sorted {
 		if slices.ContainsFunc(all, func(c decision.Candidate) bool { return c.Key == key }) {
-			l.errs = append(l.errs, l.objectWith(key, "").fault("metadata.name", fmt.Errorf("%s is also in a fleet: remove one of them", key)))
+			l.errs = append(
+				l.errs,
+				l.objectWith(key, "").fault("metadata.name", fmt.Errorf("%s is also in a fleet: remove one of them", key)),
+			)
 			continue
 		}
 		if c, ok := l.candidate(key); ok {
 			all = append(all, c)
-			l.origins = append(l.origins, origin{func(field string) document { return l.objectWith(key, field) }, func(field string) string { return l.inObjects(key, field) }})
+			l.origins = append(
+				l.origins,
+				origin{
+					func(field string) document { return l.objectWith(key, field) },
+					func(field string) string { return l.inObjects(key, field) },
+				},
+			)
 		}
 	}
 	return all
@@ -251,7 +274,14 @@ func (l *loader) objectWith(key model.Key, field string) document {
 func (l *loader) candidate(key model.Key) (decision.Candidate, bool) {
 	cluster, tunnel := l.clusters[key], l.tunnels[key]
 	if cluster == nil {
-		l.assumed = append(l.assumed, fmt.Sprintf("no endpoint for %s, because there is no Cluster of that name: its edges dial the address in its Tunnel, otherwise 127.0.0.1:6443", key))
+		l.assumed = append(
+			l.assumed,
+			fmt.Sprintf(
+				"no endpoint for %s, because there is no Cluster of that name: its edges dial the address in its Tunnel, "+
+					"otherwise 127.0.0.1:6443",
+				key,
+			),
+		)
 		cluster = &clusterv1.Cluster{}
 	}
 	if tunnel == nil {
@@ -259,14 +289,22 @@ func (l *loader) candidate(key model.Key) (decision.Candidate, bool) {
 	}
 	cluster.Namespace, cluster.Name, cluster.UID = key.Namespace, key.Name, "cluster"
 	tunnel.Namespace, tunnel.Name = key.Namespace, key.Name
-	tunnel.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster"))}
+	tunnel.OwnerReferences = []metav1.OwnerReference{
+		*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster")),
+	}
 	if tunnel.ClaimedID() == "" {
 		sum := sha256.Sum256([]byte(key.String()))
 		tunnel.ClaimID(strings.ToLower(base32.StdEncoding.EncodeToString(sum[:15])))
-		l.assumed = append(l.assumed, fmt.Sprintf("the id %s for %s: the controller chooses another", tunnel.ClaimedID(), key))
+		l.assumed = append(
+			l.assumed,
+			fmt.Sprintf("the id %s for %s: the controller chooses another", tunnel.ClaimedID(), key),
+		)
 	}
 	if !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
-		l.assumed = append(l.assumed, fmt.Sprintf("nothing for %s: its mode %s makes no tunnel", key, tunnel.Spec.Kubeconfig.Mode))
+		l.assumed = append(
+			l.assumed,
+			fmt.Sprintf("nothing for %s: its mode %s makes no tunnel", key, tunnel.Spec.Kubeconfig.Mode),
+		)
 	}
 	return decision.CandidateOf(cluster, tunnel)
 }

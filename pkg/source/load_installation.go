@@ -17,9 +17,17 @@ func (l *loader) installation() model.Installation {
 		}
 		return inst
 	}
-	inst := model.Installation{Domain: "tunnels.example.com", Public: model.Endpoint{Host: "gateway.example.com", Port: 443}, Control: model.Endpoint{Host: "xds-server.fairlead-system.svc", Port: 18000}}
+	inst := model.Installation{
+		Domain:  "tunnels.example.com",
+		Public:  model.Endpoint{Host: "gateway.example.com", Port: 443},
+		Control: model.Endpoint{Host: "xds-server.fairlead-system.svc", Port: 18000},
+	}
 	if l.settings == nil {
-		l.assumed = append(l.assumed, "tunnel domain tunnels.example.com and the public address gateway.example.com:443, because there is no ConfigMap "+settingsName)
+		l.assumed = append(
+			l.assumed,
+			"tunnel domain tunnels.example.com and the public address gateway.example.com:443, because there is no "+
+				"ConfigMap "+settingsName,
+		)
 	} else {
 		l.applySettings(&inst)
 	}

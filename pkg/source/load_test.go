@@ -66,14 +66,26 @@ func TestLoadObjects(t *testing.T) {
 	}
 	want := model.Fleet{
 		Installation: model.Installation{
-			Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443}, Control: model.Endpoint{Host: "xds-server.fairlead-system.svc", Port: 18000}, Workers: 2,
+			Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443},
+			Control: model.Endpoint{Host: "xds-server.fairlead-system.svc", Port: 18000}, Workers: 2,
 			Gateways: []model.Gateway{
-				{Name: "gateway-0", Peer: model.Endpoint{Host: "gateway-0.gateways.fairlead-system.svc", Port: 8443}, Public: model.Endpoint{Host: "gateway-0.example.com", Port: 443}},
-				{Name: "gateway-1", Peer: model.Endpoint{Host: "gateway-1.gateways.fairlead-system.svc", Port: 8443}, Public: model.Endpoint{Host: "gateway-1.example.com", Port: 443}},
+				{
+					Name:   "gateway-0",
+					Peer:   model.Endpoint{Host: "gateway-0.gateways.fairlead-system.svc", Port: 8443},
+					Public: model.Endpoint{Host: "gateway-0.example.com", Port: 443},
+				},
+				{
+					Name:   "gateway-1",
+					Peer:   model.Endpoint{Host: "gateway-1.gateways.fairlead-system.svc", Port: 8443},
+					Public: model.Endpoint{Host: "gateway-1.example.com", Port: 443},
+				},
 			},
 		},
 		Clusters: []model.WorkloadCluster{{
-			Key: model.Key{Namespace: "prod", Name: "c1"}, ID: "aaaaaaaaaaaaaaaaaaaa", Hostname: "c1.prod.tunnels.example.com", ExtraNames: []string{"api.example.com"},
+			Key: model.Key{
+				Namespace: "prod",
+				Name:      "c1",
+			}, ID: "aaaaaaaaaaaaaaaaaaaa", Hostname: "c1.prod.tunnels.example.com", ExtraNames: []string{"api.example.com"},
 			APIServer: model.Endpoint{Host: "api.c1.example.com", Port: 6444},
 		}},
 	}
@@ -83,8 +95,14 @@ func TestLoadObjects(t *testing.T) {
 	if len(got.Assumed) != 0 {
 		t.Errorf("assumed %v", got.Assumed)
 	}
-	list := "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.Split(objects, "---")[2], "\n", "\n  ") + "\n"
-	if got, err := load(t, list); err != nil || len(got.Fleet.Clusters) != 1 || got.Fleet.Clusters[0].APIServer.Host != "127.0.0.1" || len(got.Assumed) != 3 {
+	list := "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(
+		strings.Split(objects, "---")[2],
+		"\n",
+		"\n  ",
+	) + "\n"
+	if got, err := load(t, list); err != nil || len(got.Fleet.Clusters) != 1 ||
+		got.Fleet.Clusters[0].APIServer.Host != "127.0.0.1" ||
+		len(got.Assumed) != 3 {
 		t.Errorf("a list of a Tunnel alone: %v, %+v", err, got)
 	}
 }
@@ -103,7 +121,8 @@ func TestLoadReadsWhatParseReads(t *testing.T) {
 		t.Error(diff)
 	}
 	more := "clusters:\n- {namespace: prod, name: c2, id: bbbbbbbbbbbbbbbbbbbb, apiServer: 10.0.0.3:6443}\n"
-	if got, err := load(t, fleet, more, objects[strings.Index(objects, "apiVersion: fairlead.dev"):]); err == nil || !strings.Contains(err.Error(), "prod/c1 is also in a fleet") {
+	if got, err := load(t, fleet, more, objects[strings.Index(objects, "apiVersion: fairlead.dev"):]); err == nil ||
+		!strings.Contains(err.Error(), "prod/c1 is also in a fleet") {
 		t.Errorf("a name twice: %v, %+v", err, got)
 	}
 	if got, err := load(t, fleet, more); err != nil || len(got.Fleet.Clusters) != 2 {
@@ -117,28 +136,44 @@ func TestLoadNamesFileLineAndField(t *testing.T) {
 		in   []string
 		want []string
 	}{
-		"a bad extra name":     {replace("- api.example.com", "- api.example.com\n  - 192.0.2.1"), []string{"a.yaml:21:5: spec.extraNames[1]: \"192.0.2.1\": ", "it is an IP address"}},
-		"a field that is none": {replace("extraNames:", "extraName:"), []string{"a.yaml:19:3: spec.extraName: there is no such field"}},
+		"a bad extra name": {replace("- api.example.com", "- api.example.com\n  - 192.0.2.1"), []string{"a.yaml:21:5: " +
+			"spec.extraNames[1]: \"192.0.2.1\": ", "it is an IP address"}},
+		"a field that is none": {replace("extraNames:", "extraName:"), []string{"a.yaml:19:3: spec.extraName: there is no " +
+			"such field"}},
 		"two fields that are none": {
 			replace("extraNames:", "extraName: []\n  apiServer: {host: a.example.com}\n  extraNames:"),
-			[]string{"a.yaml:19:3: spec.extraName: there is no such field", "a.yaml:20:15: spec.apiServer.host: there is no such field"},
+			[]string{"a.yaml:19:3: spec.extraName: there is no such field", "a.yaml:20:15: spec.apiServer.host: there is no " +
+				"such field"},
 		},
 		"an alias": {
-			replace("  - api.example.com", "  - &name 192.0.2.1\n  - *name"), []string{"a.yaml:20:5: spec.extraNames[0]", "a.yaml:21:5: spec.extraNames[1]"},
+			replace("  - api.example.com", "  - &name 192.0.2.1\n  - *name"), []string{"a.yaml:20:5: " +
+				"spec.extraNames[0]", "a.yaml:21:5: spec.extraNames[1]"},
 		},
-		"text in place of a number": {replace("port: 6444", "port: https"), []string{"a.yaml:7:53: spec.controlPlaneEndpoint.port: is a string, and must be a number"}},
-		"no YAML":                   {replace("kind: Tunnel", "  kind: Tunnel"), []string{"a.yaml:15: not YAML: "}},
-		"a bad endpoint":            {replace("API.C1.example.com.", "a b"), []string{"a.yaml:7:3: spec.controlPlaneEndpoint", "a b"}},
-		"an object twice":           {[]string{objects, objects}, []string{"b.yaml:4:3: metadata.name: the Cluster prod/c1 is also in a.yaml:1:1", "b.yaml:16:12: "}},
-		"no object of ours":         {[]string{"apiVersion: v1\nkind: Secret\n"}, []string{"the input has neither a fleet nor a Cluster"}},
-		"a list of texts":           {[]string{"- a\n- b\n"}, []string{"a.yaml:1:1: is neither a Kubernetes object nor a fleet"}},
-		"a bad setting":             {[]string{strings.Replace(settings, "tunnels.example.com", "tunnels", 1), objects}, []string{"a.yaml:5:3: data.TUNNEL_DOMAIN: "}},
-		"no gateway":                {[]string{strings.Replace(settings, "replicas: 2", "replicas: 0", 1), objects}, []string{"a.yaml:10:1: StatefulSet fairlead-system/gateway: spec.replicas"}},
-		"a bad address in a fleet":  {[]string{strings.Replace(fleet, "10.0.0.9:18000", "10.0.0.9", 1)}, []string{"a.yaml:4:1: control: ", "give host:port"}},
-		"a bad revoked edge":        {[]string{strings.Replace(fleet, "edge-stolen", "edge_stolen", 1)}, []string{"a.yaml:16:13: clusters[0].revoked[0]: "}},
-		"a field in a fleet":        {[]string{strings.Replace(fleet, "workers:", "worker:", 1)}, []string{"a.yaml:9:1: worker: there is no such field"}},
-		"two installations":         {[]string{fleet, fleet}, []string{"b.yaml:2:1: domain: the installation is also in a.yaml:2:1"}},
-		"several faults":            {[]string{"a: [", strings.Replace(fleet, "workers:", "worker:", 1)}, []string{"a.yaml", "b.yaml:9"}},
+		"text in place of a number": {replace("port: 6444", "port: https"), []string{"a.yaml:7:53: " +
+			"spec.controlPlaneEndpoint.port: is a string, and must be a number"}},
+		"no YAML": {replace("kind: Tunnel", "  kind: Tunnel"), []string{"a.yaml:15: not YAML: "}},
+		"a bad endpoint": {replace("API.C1.example.com.", "a b"), []string{"a.yaml:7:3: " +
+			"spec.controlPlaneEndpoint", "a b"}},
+		"an object twice": {[]string{objects, objects}, []string{"b.yaml:4:3: metadata.name: the Cluster prod/c1 " +
+			"is also in a.yaml:1:1", "b.yaml:16:12: "}},
+		"no object of ours": {[]string{"apiVersion: v1\nkind: Secret\n"}, []string{"the input has neither a fleet " +
+			"nor a Cluster"}},
+		"a list of texts": {[]string{"- a\n- b\n"}, []string{"a.yaml:1:1: is neither a Kubernetes object nor a " +
+			"fleet"}},
+		"a bad setting": {[]string{strings.Replace(settings, "tunnels.example.com", "tunnels", 1), objects},
+			[]string{"a.yaml:5:3: data.TUNNEL_DOMAIN: "}},
+		"no gateway": {[]string{strings.Replace(settings, "replicas: 2", "replicas: 0", 1), objects},
+			[]string{"a.yaml:10:1: StatefulSet fairlead-system/gateway: spec.replicas"}},
+		"a bad address in a fleet": {[]string{strings.Replace(fleet, "10.0.0.9:18000", "10.0.0.9", 1)},
+			[]string{"a.yaml:4:1: control: ", "give host:port"}},
+		"a bad revoked edge": {[]string{strings.Replace(fleet, "edge-stolen", "edge_stolen", 1)},
+			[]string{"a.yaml:16:13: clusters[0].revoked[0]: "}},
+		"a field in a fleet": {[]string{strings.Replace(fleet, "workers:", "worker:", 1)}, []string{"a.yaml:9:1: " +
+			"worker: there is no such field"}},
+		"two installations": {[]string{fleet, fleet}, []string{"b.yaml:2:1: domain: the installation is also in " +
+			"a.yaml:2:1"}},
+		"several faults": {[]string{"a: [", strings.Replace(fleet, "workers:", "worker:", 1)}, []string{"a.yaml",
+			"b.yaml:9"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := load(t, tc.in...)

@@ -15,8 +15,15 @@ import (
 
 func prepared(until string) *v1alpha1.Tunnel {
 	return &v1alpha1.Tunnel{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "c1", Annotations: map[string]string{v1alpha1.PreparedAnnotation: until}},
-		Spec:       v1alpha1.TunnelSpec{ID: id("a"), ExtraNames: []string{"somebody.example.com"}}, Status: v1alpha1.TunnelStatus{ID: id("a")},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   "prod",
+			Name:        "c1",
+			Annotations: map[string]string{v1alpha1.PreparedAnnotation: until},
+		},
+		Spec: v1alpha1.TunnelSpec{
+			ID:         id("a"),
+			ExtraNames: []string{"somebody.example.com"},
+		}, Status: v1alpha1.TunnelStatus{ID: id("a")},
 	}
 }
 
@@ -27,16 +34,22 @@ func TestATunnelThatWaitsForItsCluster(t *testing.T) {
 	if err := b.Create(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
-	tunnel.Status = v1alpha1.TunnelStatus{ID: id("a"), Hostname: "c1." + b.namespace + "." + string(domain), Served: &v1alpha1.ServedStatus{EnrolmentOnly: true}, Tokens: []v1alpha1.TokenStatus{{
-		SHA256: enrol.HashToken("good"), MaxUses: 2, ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)),
-	}}}
+	tunnel.Status = v1alpha1.TunnelStatus{
+		ID:       id("a"),
+		Hostname: "c1." + b.namespace + "." + string(domain),
+		Served:   &v1alpha1.ServedStatus{EnrolmentOnly: true},
+		Tokens: []v1alpha1.TokenStatus{{
+			SHA256: enrol.HashToken("good"), MaxUses: 2, ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)),
+		}},
+	}
 	if err := b.Status().Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
 	b.run(t)
 	b.first(t, map[string][]string{"c1": none})
 	grant, err := b.EdgeToken(enrol.HashToken("good"))
-	if want := (enrol.Grant{Tunnel: model.Key{Namespace: b.namespace, Name: "c1"}, ID: id("a")}); err != nil || grant != want {
+	if want := (enrol.Grant{Tunnel: model.Key{Namespace: b.namespace, Name: "c1"}, ID: id("a")}); err != nil ||
+		grant != want {
 		t.Fatalf("got %v and %v, want %v", grant, err, want)
 	}
 	if key := (model.Key{Namespace: b.namespace, Name: "c1"}); !b.prepared[key] {
@@ -66,7 +79,9 @@ func TestATunnelThatWaitsForItsCluster(t *testing.T) {
 	})
 
 	b.update(t, tunnel, func() {
-		tunnel.OwnerReferences, tunnel.Annotations = nil, map[string]string{v1alpha1.PreparedAnnotation: time.Now().Format(time.RFC3339)}
+		tunnel.OwnerReferences, tunnel.Annotations = nil, map[string]string{
+			v1alpha1.PreparedAnnotation: time.Now().Format(time.RFC3339),
+		}
 	})
 	eventually(t, "nobody waits for it any more", func() bool {
 		_, err := b.EdgeToken(enrol.HashToken("good"))

@@ -19,7 +19,11 @@ func TestTokensForBootReports(t *testing.T) {
 	}
 	_, tunnel := b.pair(t, "c1", "a")
 	tunnel.Status.ID = tunnel.Spec.ID
-	tunnel.Status.BootReportTokens = []v1alpha1.TokenStatus{record("report", time.Hour), record("older", time.Minute), record("expired", -time.Second)}
+	tunnel.Status.BootReportTokens = []v1alpha1.TokenStatus{
+		record("report", time.Hour),
+		record("older", time.Minute),
+		record("expired", -time.Second),
+	}
 	edge := record("edge", time.Hour)
 	edge.MaxUses = 2
 	tunnel.Status.Tokens = []v1alpha1.TokenStatus{edge}

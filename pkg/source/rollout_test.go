@@ -26,7 +26,10 @@ func TestTheRecordOfRollouts(t *testing.T) {
 		return map[string]string{rollout.RecordKey: text}
 	}
 	record := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: v1alpha1.RolloutConfigMapName}, Data: text(rollout.Record{Current: before}),
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: b.namespace,
+			Name:      v1alpha1.RolloutConfigMapName,
+		}, Data: text(rollout.Record{Current: before}),
 	}
 	if err := b.Create(t.Context(), record); err != nil {
 		t.Fatal(err)
@@ -50,7 +53,11 @@ func TestTheRecordOfRollouts(t *testing.T) {
 		}
 	}
 	b.update(t, record, func() { record.Data = map[string]string{rollout.RecordKey: "{"} })
-	b.update(t, record, func() { record.Data = text(rollout.Record{Current: before, Next: after, Phase: rollout.PhaseRest}) })
+	b.update(
+		t,
+		record,
+		func() { record.Data = text(rollout.Record{Current: before, Next: after, Phase: rollout.PhaseRest}) },
+	)
 	await("a phase", func(r *rollout.Record) bool {
 		if r == nil {
 			t.Error("a record that cannot be read is published as none")

@@ -26,7 +26,8 @@ func stripTunnel(object any) (any, error) {
 	}
 	kept := &v1alpha1.Tunnel{}
 	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = t.Namespace, t.Name, t.UID, t.ResourceVersion
-	kept.CreationTimestamp, kept.DeletionTimestamp, kept.OwnerReferences = t.CreationTimestamp, t.DeletionTimestamp, t.OwnerReferences
+	kept.CreationTimestamp, kept.DeletionTimestamp, kept.OwnerReferences = t.CreationTimestamp, t.DeletionTimestamp,
+		t.OwnerReferences
 	if until, ok := t.Annotations[v1alpha1.PreparedAnnotation]; ok {
 		kept.Annotations = map[string]string{v1alpha1.PreparedAnnotation: until}
 	}

@@ -25,9 +25,20 @@ func TestWhatIsStrippedIsNotMissed(t *testing.T) {
 	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 443}
 	cluster.Spec.ClusterNetwork.APIServerPort = 7443
 	cluster.Spec.Topology.ClassRef.Name = "large"
-	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "shop", UID: "2", ResourceVersion: "3", CreationTimestamp: metav1.NewTime(now)}}
+	tunnel := &v1alpha1.Tunnel{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:         "prod",
+			Name:              "shop",
+			UID:               "2",
+			ResourceVersion:   "3",
+			CreationTimestamp: metav1.NewTime(now),
+		},
+	}
 	tunnel.Labels = map[string]string{"team": "blue"}
-	tunnel.Annotations = map[string]string{v1alpha1.PreparedAnnotation: now.Add(time.Hour).Format(time.RFC3339), "note": "long"}
+	tunnel.Annotations = map[string]string{
+		v1alpha1.PreparedAnnotation: now.Add(time.Hour).Format(time.RFC3339),
+		"note":                      "long",
+	}
 	tunnel.Spec = v1alpha1.TunnelSpec{
 		ID: "shop00000000000000000", ExtraNames: []string{"api.example.org"}, RevokedEdges: []string{"e1"},
 		Kubeconfig: v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect},
@@ -35,10 +46,14 @@ func TestWhatIsStrippedIsNotMissed(t *testing.T) {
 		APIServer:  v1alpha1.APIServerSpec{Others: []v1alpha1.APIServerAddress{{Address: "10.0.0.2"}}},
 	}
 	tunnel.Status = v1alpha1.TunnelStatus{
-		ID: tunnel.Spec.ID, Hostname: "shop.prod.tunnels.example.com", Names: []string{"shop.prod.tunnels.example.com", "api.example.org", "eks.example.org"}, Served: &v1alpha1.ServedStatus{EnrolmentOnly: true},
+		ID: tunnel.Spec.ID, Hostname: "shop.prod.tunnels.example.com", Names: []string{"shop.prod.tunnels.example.com",
+			"api.example.org", "eks.example.org"}, Served: &v1alpha1.ServedStatus{EnrolmentOnly: true},
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Message: "all is well"}},
 		Tokens:     []v1alpha1.TokenStatus{token("a"), token("b")}, BootReportTokens: []v1alpha1.TokenStatus{token("c")},
-		Edges: []v1alpha1.EdgeStatus{{NodeID: "e1/" + tunnel.Spec.ID, TokenSHA256: "a", Host: "machine"}, {NodeID: "e2/" + tunnel.Spec.ID}},
+		Edges: []v1alpha1.EdgeStatus{
+			{NodeID: "e1/" + tunnel.Spec.ID, TokenSHA256: "a", Host: "machine"},
+			{NodeID: "e2/" + tunnel.Spec.ID},
+		},
 	}
 	tunnel.Status.Kubeconfig.EndpointName = "eks.example.org"
 	kept := stripped(t, stripTunnel, tunnel)
@@ -47,7 +62,8 @@ func TestWhatIsStrippedIsNotMissed(t *testing.T) {
 	}
 	same := func(what string, of func(*clusterv1.Cluster, *v1alpha1.Tunnel) any) {
 		t.Helper()
-		if diff := cmp.Diff(of(cluster, tunnel), of(stripped(t, stripCluster, cluster), stripped(t, stripTunnel, tunnel))); diff != "" {
+		if diff := cmp.Diff(of(cluster, tunnel), of(stripped(t, stripCluster, cluster), stripped(t, stripTunnel,
+			tunnel))); diff != "" {
 			t.Errorf("%s (-all +stripped):\n%s", what, diff)
 		}
 	}
@@ -60,14 +76,29 @@ func TestWhatIsStrippedIsNotMissed(t *testing.T) {
 		return []any{until, ok, translated(nil, t)}
 	}
 	same("what waits for its Cluster", prepared)
-	tunnel.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "shop", UID: "1", Controller: ptr.To(true)}}
-	tunnel.Status.Served = &v1alpha1.ServedStatus{ClusterUID: "1", APIServers: []string{"10.0.0.1:443", "10.0.0.2:443"}, Limits: v1alpha1.ServedLimits{Connections: 7}}
-	if w := translated(cluster, tunnel)[0].(model.WorkloadCluster); w.Withheld || len(w.ExtraNames) != 2 || len(w.Others) != 1 || len(w.Revoked) != 1 {
+	tunnel.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "shop", UID: "1", Controller: ptr.To(true)},
+	}
+	tunnel.Status.Served = &v1alpha1.ServedStatus{
+		ClusterUID: "1",
+		APIServers: []string{"10.0.0.1:443", "10.0.0.2:443"},
+		Limits:     v1alpha1.ServedLimits{Connections: 7},
+	}
+	if w := translated(cluster, tunnel)[0].(model.WorkloadCluster); w.Withheld || len(w.ExtraNames) != 2 ||
+		len(w.Others) != 1 ||
+		len(w.Revoked) != 1 {
 		t.Errorf("not all of it is served: %+v", w)
 	}
 	same("what is served", func(c *clusterv1.Cluster, t *v1alpha1.Tunnel) any { return translated(c, t) })
 	same("tokens", func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) any {
-		return []any{t.Status.Tokens, t.Status.BootReportTokens, tokenHashes(t), reportTokenHashes(t), decision.TokenRevoked(t, "a"), decision.TokenRevoked(t, "b")}
+		return []any{
+			t.Status.Tokens,
+			t.Status.BootReportTokens,
+			tokenHashes(t),
+			reportTokenHashes(t),
+			decision.TokenRevoked(t, "a"),
+			decision.TokenRevoked(t, "b"),
+		}
 	})
 	tunnel.DeletionTimestamp = ptr.To(metav1.NewTime(now))
 	same("one that is being deleted", prepared)

@@ -31,11 +31,20 @@ func eventually(t *testing.T, what string, done func() bool) {
 func TestTokensOfEdges(t *testing.T) {
 	b := newBed(t)
 	record := func(hash string, uses int32, left time.Duration) v1alpha1.TokenStatus {
-		return v1alpha1.TokenStatus{SHA256: enrol.HashToken(hash), MaxUses: 2, Uses: uses, ExpiresAt: metav1.NewTime(time.Now().Add(left))}
+		return v1alpha1.TokenStatus{
+			SHA256:    enrol.HashToken(hash),
+			MaxUses:   2,
+			Uses:      uses,
+			ExpiresAt: metav1.NewTime(time.Now().Add(left)),
+		}
 	}
 	_, tunnel := b.pair(t, "c1", "a")
 	tunnel.Status.ID = tunnel.Spec.ID
-	tunnel.Status.Tokens = []v1alpha1.TokenStatus{record("good", 1, time.Hour), record("used", 2, time.Hour), record("expired", 0, -time.Second)}
+	tunnel.Status.Tokens = []v1alpha1.TokenStatus{
+		record("good", 1, time.Hour),
+		record("used", 2, time.Hour),
+		record("expired", 0, -time.Second),
+	}
 	if err := b.Status().Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +70,8 @@ func TestTokensOfEdges(t *testing.T) {
 	b.first(t, map[string][]string{"c1": none}) // c3 and c4 do not have their ids on record
 
 	grant, err := b.EdgeToken(enrol.HashToken("good"))
-	if want := (enrol.Grant{Tunnel: model.Key{Namespace: b.namespace, Name: "c1"}, ID: id("a")}); err != nil || grant != want {
+	if want := (enrol.Grant{Tunnel: model.Key{Namespace: b.namespace, Name: "c1"}, ID: id("a")}); err != nil ||
+		grant != want {
 		t.Errorf("got %v and %v, want %v", grant, err, want)
 	}
 	for _, token := range []string{"used", "expired", "orphaned", "thief", "thiefsomebody-elses", "unknown", ""} {
@@ -88,9 +98,18 @@ func TestTheTokenOfARevokedEdge(t *testing.T) {
 	_, tunnel := b.pair(t, "c1", "a")
 	tunnel.Status.ID = tunnel.Spec.ID
 	for _, token := range []string{"stolen", "other"} {
-		tunnel.Status.Tokens = append(tunnel.Status.Tokens, v1alpha1.TokenStatus{SHA256: enrol.HashToken(token), MaxUses: 9, ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour))})
+		tunnel.Status.Tokens = append(
+			tunnel.Status.Tokens,
+			v1alpha1.TokenStatus{
+				SHA256:    enrol.HashToken(token),
+				MaxUses:   9,
+				ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)),
+			},
+		)
 		tunnel.Status.Edges = append(tunnel.Status.Edges, v1alpha1.EdgeStatus{
-			NodeID: model.NodeID("edge-" + token), TokenSHA256: enrol.HashToken(token), EnrolledAt: metav1.Now(), CertificateNotAfter: metav1.Now(),
+			NodeID: model.NodeID(
+				"edge-" + token,
+			), TokenSHA256: enrol.HashToken(token), EnrolledAt: metav1.Now(), CertificateNotAfter: metav1.Now(),
 		})
 	}
 	if err := b.Status().Update(t.Context(), tunnel); err != nil {

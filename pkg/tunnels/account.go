@@ -137,14 +137,18 @@ func (t *Table) publicSockets(k *sockets.Kernel) (present []sockets.Socket, why 
 	others, here := map[netip.AddrPort]bool{}, false
 	for _, s := range listeners {
 		switch {
-		case s.Local.Addr().IsUnspecified() && s.Local.Port() == t.config.Public.Port(), s.Local == sockets.Plain(t.config.Public):
+		case s.Local.Addr().IsUnspecified() && s.Local.Port() == t.config.Public.Port(),
+			s.Local == sockets.Plain(t.config.Public):
 			here = true
 		case s.Local.Port() == t.config.Public.Port():
 			others[s.Local] = true
 		}
 	}
 	if !here {
-		return nil, fmt.Sprintf("nothing listens at the public address %s in the network namespace of the gateway-agent", t.config.Public)
+		return nil, fmt.Sprintf(
+			"nothing listens at the public address %s in the network namespace of the gateway-agent",
+			t.config.Public,
+		)
 	}
 	found := present[:0]
 	for _, s := range present {

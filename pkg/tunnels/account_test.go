@@ -85,7 +85,16 @@ func TestOnlyConnectionsWithoutAnOwnerAreClosed(t *testing.T) {
 	e := newEcho(t, "tcp", "127.0.0.1:0")
 	b := accounted(t, e, good)
 	elsewhere := newEcho(t, "tcp", "127.0.0.1:0")
-	tunnel, relay, other := e.dial(t, e.Addr().String()), e.dial(t, e.Addr().String()), elsewhere.dial(t, elsewhere.Addr().String())
+	tunnel, relay, other := e.dial(
+		t,
+		e.Addr().String(),
+	), e.dial(
+		t,
+		e.Addr().String(),
+	), elsewhere.dial(
+		t,
+		elsewhere.Addr().String(),
+	)
 	b.write(t, tunnel.event(eventSetup, "edge-1", idA))
 	b.own(t, relay, 1)
 	unknown := e.dial(t, e.Addr().String())
@@ -132,9 +141,10 @@ func TestNothingIsClosedWhileTheRecordIsIncomplete(t *testing.T) {
 		begin, end func()
 		logLimit   string
 	}{
-		"a line that is no record": {func() { b.write(t, "nonsense\n") }, func() {}, "1 connections to the public port may be tunnels"},
-		"a write that failed":      {func() { failed.Add(1) }, func() {}, "lost lines"},
-		"an Envoy that hangs":      {func() { silent.Store(1) }, func() { silent.Store(0) }, "Envoy does not answer"},
+		"a line that is no record": {func() { b.write(t, "nonsense\n") }, func() {}, "1 connections to the public port may " +
+			"be tunnels"},
+		"a write that failed": {func() { failed.Add(1) }, func() {}, "lost lines"},
+		"an Envoy that hangs": {func() { silent.Store(1) }, func() { silent.Store(0) }, "Envoy does not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.completes(t)
@@ -186,7 +196,12 @@ func TestProve(t *testing.T) {
 	b := accounted(t, e, good)
 	edge := model.EdgeRef{Node: "edge-1", ID: idA}
 	first, second, other := e.dial(t, e.Addr().String()), e.dial(t, e.Addr().String()), e.dial(t, e.Addr().String())
-	b.write(t, first.event(eventSetup, "edge-1", idA), second.event(eventSetup, "edge-1", idA), other.event(eventSetup, "edge-2", idA))
+	b.write(
+		t,
+		first.event(eventSetup, "edge-1", idA),
+		second.event(eventSetup, "edge-1", idA),
+		other.event(eventSetup, "edge-2", idA),
+	)
 	if p := b.Prove(t.Context(), edge); p != (Proof{Open: 2}) {
 		t.Errorf("before: %+v", p)
 	}

@@ -53,7 +53,18 @@ func BenchmarkRepair(b *testing.B) {
 	table.repairs = newRepairs(rules{workers: 4})
 	for i := range many {
 		for j := range 7 { // one worker has only one
-			table.write(b, lineOf(j%4, eventSetup, fmt.Sprintf("198.18.%d.%d:%d", i>>8, i&255, 40000+j), nowhere, fmt.Sprintf("edge-%d", i), idA, noon))
+			table.write(
+				b,
+				lineOf(
+					j%4,
+					eventSetup,
+					fmt.Sprintf("198.18.%d.%d:%d", i>>8, i&255, 40000+j),
+					nowhere,
+					fmt.Sprintf("edge-%d", i),
+					idA,
+					noon,
+				),
+			)
 		}
 	}
 	table.poll(noon)

@@ -96,7 +96,11 @@ func TestStartAfterACrash(t *testing.T) {
 			files: map[string]string{old: before + after, log: ""}, want: []int{1, 3},
 		},
 		"a state of before is there too": {
-			files: map[string]string{state: saved(t, setup(7, "edge-7")+setup(0, "edge-0")), old: before, log: after}, want: []int{1, 3, 7},
+			files: map[string]string{
+				state: saved(t, setup(7, "edge-7")+setup(0, "edge-0")),
+				old:   before,
+				log:   after,
+			}, want: []int{1, 3, 7},
 		},
 		"a new state was begun": {
 			files: map[string]string{state + ".tmp": `{"tunnels":[{"key":`, old: before, log: after}, want: []int{1, 3},

@@ -105,7 +105,8 @@ func (t *Table) apply(b batch, now time.Time) {
 			e = &entry{tunnel: c.tunnel}
 			t.live[key], t.unbound[key] = e, e
 			t.join(e, now)
-			if bare := e.Remote.String(); bare != key && t.live[bare] != nil && t.live[bare].Node == e.Node && t.live[bare].ID == e.ID {
+			if bare := e.Remote.String(); bare != key && t.live[bare] != nil && t.live[bare].Node == e.Node &&
+				t.live[bare].ID == e.ID {
 				t.drop(bare, now) // It is the same tunnel, and Envoy reports both of its addresses now.
 				keys = append(keys, bare)
 			}

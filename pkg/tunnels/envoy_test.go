@@ -65,11 +65,20 @@ func (l *lab) start(t *testing.T) *lab {
 			}
 		}()
 		l.Tunnels = append(l.Tunnels, labTunnel{
-			lab: l, Node: "edge-" + strconv.Itoa(i+1), TunnelID: domain.TunnelID(id), Clients: freeport.TCP(t), APIServer: e.Addr().(*net.TCPAddr).Port,
+			lab: l, Node: "edge-" + strconv.Itoa(i+1), TunnelID: domain.TunnelID(id), Clients: freeport.TCP(t),
+			APIServer: e.Addr().(*net.TCPAddr).Port,
 		})
 	}
 	l.credentials(t, l.dir, model.Subject{Role: model.RoleGateway, Node: "gateway-0"})
-	l.gateway = envoytest.Start(t, l.dir, render(t, "gateway.yaml", l), "--file-flush-interval-msec", "200", "--concurrency", strconv.Itoa(l.Workers))
+	l.gateway = envoytest.Start(
+		t,
+		l.dir,
+		render(t, "gateway.yaml", l),
+		"--file-flush-interval-msec",
+		"200",
+		"--concurrency",
+		strconv.Itoa(l.Workers),
+	)
 	for i, tunnel := range l.Tunnels {
 		dir := envoytest.Dir(t)
 		l.credentials(t, dir, model.Subject{Role: model.RoleEdge, Node: tunnel.Node, ID: []string{idA, idB}[i]})
@@ -82,10 +91,17 @@ func (l *lab) start(t *testing.T) *lab {
 func (l *lab) table(t *testing.T) (*Table, func()) {
 	t.Helper()
 	b := &bed{log: l.log, path: filepath.Join(l.dir, "tunnels.log")}
-	b.Table = New(Config{Domain: domain, Log: b.path, Logger: slog.New(slog.NewTextHandler(l.log, nil)), Reopen: func(ctx context.Context) error {
-		_, err := l.gateway.Admin(ctx, http.MethodPost, "/reopen_logs")
-		return err
-	}})
+	b.Table = New(
+		Config{
+			Domain: domain,
+			Log:    b.path,
+			Logger: slog.New(slog.NewTextHandler(l.log, nil)),
+			Reopen: func(ctx context.Context) error {
+				_, err := l.gateway.Admin(ctx, http.MethodPost, "/reopen_logs")
+				return err
+			},
+		},
+	)
 	return b.Table, b.run(t)
 }
 
@@ -190,12 +206,17 @@ func TestEnvoy(t *testing.T) {
 			if took > 3*time.Second { // a few ms on an idle machine
 				t.Errorf("it took %s", took)
 			}
-			eventually.True(t, envoytest.Patience, "the idle tunnel was cut too, and those that are dialled again", func() error {
-				if n := table.Stats().Cut; n < 4 {
-					return fmt.Errorf("%d were cut", n)
-				}
-				return nil
-			})
+			eventually.True(
+				t,
+				envoytest.Patience,
+				"the idle tunnel was cut too, and those that are dialled again",
+				func() error {
+					if n := table.Stats().Cut; n < 4 {
+						return fmt.Errorf("%d were cut", n)
+					}
+					return nil
+				},
+			)
 			if err := other.answers(); err != nil {
 				t.Errorf("the other edge's connection was cut: %v", err)
 			}
@@ -221,10 +242,17 @@ func TestEnvoy(t *testing.T) {
 func TestEnvoyOpensItsLogAnew(t *testing.T) {
 	needsRight(t)
 	l := newLab(t, "127.0.0.1", "127.0.0.1", false)
-	table := New(Config{Domain: domain, Log: filepath.Join(l.dir, "tunnels.log"), Logger: slog.New(slog.NewTextHandler(l.log, nil)), Reopen: func(ctx context.Context) error {
-		_, err := l.gateway.Admin(ctx, http.MethodPost, "/reopen_logs")
-		return err
-	}})
+	table := New(
+		Config{
+			Domain: domain,
+			Log:    filepath.Join(l.dir, "tunnels.log"),
+			Logger: slog.New(slog.NewTextHandler(l.log, nil)),
+			Reopen: func(ctx context.Context) error {
+				_, err := l.gateway.Admin(ctx, http.MethodPost, "/reopen_logs")
+				return err
+			},
+		},
+	)
 	table.maxLog, table.reopenEvery = 1000, 50*time.Millisecond
 	stop := (&bed{Table: table}).run(t)
 	both := map[string]int{"edge-1": 2, "edge-2": 2}

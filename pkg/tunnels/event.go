@@ -99,7 +99,8 @@ func parseEvent(d model.TunnelDomain, line []byte) (event, error) {
 		return e, nil
 	}
 	switch {
-	case e.owner == "" || !isWord(e.owner, maxWord) || e.connection == "" || !isWord(e.connection, maxWord) || !e.Local.IsValid():
+	case e.owner == "" || !isWord(e.owner, maxWord) || e.connection == "" || !isWord(e.connection, maxWord) ||
+		!e.Local.IsValid():
 		return event{}, errOwner
 	case e.name != eventStart && e.name != eventEnd:
 		return event{}, errEvent

@@ -31,24 +31,30 @@ func TestParseEvent(t *testing.T) {
 			in:   replaced("198.51.100.7:45232", "[2001:db8::7]:45232"),
 			want: Tunnel{Key: "[2001:db8::7]:45232>192.0.2.1:443", Node: "edge-1", ID: idA, Worker: "worker_0", Since: noon},
 		},
-		"an IPv4 address by a socket of IPv6 is one of IPv4": {in: replaced("198.51.100.7:45232", "[::ffff:198.51.100.7]:45232"), want: want},
+		"an IPv4 address by a socket of IPv6 is one of IPv4": {
+			in:   replaced("198.51.100.7:45232", "[::ffff:198.51.100.7]:45232"),
+			want: want,
+		},
 		"a zone is not part of an address": {
 			in:   replaced("198.51.100.7:45232", "[fe80::7%eth0]:45232"),
 			want: Tunnel{Key: "[fe80::7]:45232>192.0.2.1:443", Node: "edge-1", ID: idA, Worker: "worker_0", Since: noon},
 		},
-		"no JSON":                           {in: "[critical] something else", wantErr: errNoJSON},
-		"a line that is torn":               {in: good[:len(good)/2], wantErr: errNoJSON},
-		"two lines in one":                  {in: good[:len(good)/2] + good, wantErr: errNoJSON},
-		"JSON of another kind":              {in: `["tunnel_setup"]`, wantErr: errNoJSON},
-		"no time":                           {in: replaced("2026-01-01", "yesterday"), wantErr: errNoJSON},
-		"no peer":                           {in: replaced("198.51.100.7:45232", "-"), wantErr: errAddress},
-		"a peer without a port":             {in: replaced("198.51.100.7:45232", "198.51.100.7:0"), wantErr: errAddress},
-		"a name instead of an address":      {in: replaced("192.0.2.1:443", "localhost:443"), wantErr: errAddress},
-		"a node id that is no node id":      {in: replaced("CN=edge-1", "edge-1"), wantErr: errNode},
-		"a node name that is none":          {in: replaced("CN=edge-1", "CN=edge 1"), wantErr: errNode},
-		"a tunnel id of another domain":     {in: replaced("tunnels.example.com", "tunnels.example.org"), wantErr: errID},
-		"a tunnel hostname for a tunnel id": {in: replaced(domain.TunnelID(idA), "c1.prod.tunnels.example.com"), wantErr: errID},
-		"a worker that is no name":          {in: replaced(`"worker":"worker_0"`, `"worker":"a b"`), wantErr: errWorker},
+		"no JSON":                       {in: "[critical] something else", wantErr: errNoJSON},
+		"a line that is torn":           {in: good[:len(good)/2], wantErr: errNoJSON},
+		"two lines in one":              {in: good[:len(good)/2] + good, wantErr: errNoJSON},
+		"JSON of another kind":          {in: `["tunnel_setup"]`, wantErr: errNoJSON},
+		"no time":                       {in: replaced("2026-01-01", "yesterday"), wantErr: errNoJSON},
+		"no peer":                       {in: replaced("198.51.100.7:45232", "-"), wantErr: errAddress},
+		"a peer without a port":         {in: replaced("198.51.100.7:45232", "198.51.100.7:0"), wantErr: errAddress},
+		"a name instead of an address":  {in: replaced("192.0.2.1:443", "localhost:443"), wantErr: errAddress},
+		"a node id that is no node id":  {in: replaced("CN=edge-1", "edge-1"), wantErr: errNode},
+		"a node name that is none":      {in: replaced("CN=edge-1", "CN=edge 1"), wantErr: errNode},
+		"a tunnel id of another domain": {in: replaced("tunnels.example.com", "tunnels.example.org"), wantErr: errID},
+		"a tunnel hostname for a tunnel id": {
+			in:      replaced(domain.TunnelID(idA), "c1.prod.tunnels.example.com"),
+			wantErr: errID,
+		},
+		"a worker that is no name": {in: replaced(`"worker":"worker_0"`, `"worker":"a b"`), wantErr: errWorker},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +78,9 @@ func FuzzParseEvent(f *testing.F) {
 		if err != nil && e != (event{}) {
 			t.Errorf("an error and an event: %v, %+v", err, e)
 		}
-		if err == nil && (!e.Remote.IsValid() || e.owner == ownerTunnel && (e.Node == "" || e.ID == "") || e.owner != ownerTunnel && e.connection == "") {
+		if err == nil &&
+			(!e.Remote.IsValid() || e.owner == ownerTunnel && (e.Node == "" || e.ID == "") || e.owner != ownerTunnel &&
+				e.connection == "") {
 			t.Errorf("an event without a connection: %+v", e)
 		}
 	})

@@ -156,7 +156,11 @@ func (t *Table) keepOpen(ctx context.Context) {
 		err := t.config.Reopen(bounded)
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			t.logOnce(slog.LevelError, "Envoy cannot reopen its log of tunnels, retrying", fmt.Errorf("reopening log of tunnels: %w", err))
+			t.logOnce(
+				slog.LevelError,
+				"Envoy cannot reopen its log of tunnels, retrying",
+				fmt.Errorf("reopening log of tunnels: %w", err),
+			)
 		}
 		pause.Reset(t.reopenEvery)
 	}

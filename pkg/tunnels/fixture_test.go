@@ -40,8 +40,16 @@ func line(event, peer, local, node, id string, at time.Time) string {
 
 // lineOf is line for a tunnel of any worker.
 func lineOf(worker int, event, peer, local, node, id string, at time.Time) string {
-	return fmt.Sprintf(`{"event":%q,"fd":35,"id":%q,"local":%q,"node":"CN=%s","owner":"tunnel","peer":%q,"time":%q,"worker":"worker_%d"}`+"\n",
-		event, domain.TunnelID(id), local, node, peer, at.Format("2006-01-02T15:04:05.000Z"), worker)
+	return fmt.Sprintf(
+		`{"event":%q,"fd":35,"id":%q,"local":%q,"node":"CN=%s","owner":"tunnel","peer":%q,"time":%q,"worker":"worker_%d"}`+"\n",
+		event,
+		domain.TunnelID(id),
+		local,
+		node,
+		peer,
+		at.Format("2006-01-02T15:04:05.000Z"),
+		worker,
+	)
 }
 
 // nowhere is the local address of tunnels that no kernel has. Nothing listens at port 1.

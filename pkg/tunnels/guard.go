@@ -13,7 +13,9 @@ import (
 var logContext = context.Background()
 
 // errElsewhere reports that the socket of no tunnel was found.
-var errElsewhere = errors.New("there is no socket of any tunnel in this network namespace: does the agent share the namespace of its Envoy?")
+var errElsewhere = errors.New(
+	"there is no socket of any tunnel in this network namespace: does the agent share the namespace of its Envoy?",
+)
 
 // retryMin and retryMax bound the wait before the next check of closed connections. The event of a closed connection
 // arrives within 0.2 s.

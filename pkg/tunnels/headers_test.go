@@ -36,9 +36,22 @@ func (l *lab) outsider(t *testing.T, headers string) (*http.Response, net.Conn) 
 	}
 	t.Cleanup(func() { _ = raw.Close() })
 	_ = raw.SetDeadline(time.Now().Add(envoytest.Patience))
-	conn := tls.Client(raw, &tls.Config{RootCAs: roots, ServerName: domain.GatewayReplica("gateway-0"), Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13})
-	_, err = fmt.Fprintf(conn, "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nx-envoy-reverse-tunnel-node-id: CN=edge-3\r\n"+
-		"x-envoy-reverse-tunnel-cluster-id: %s\r\n%s\r\n", domain.TunnelID(idC), headers)
+	conn := tls.Client(
+		raw,
+		&tls.Config{
+			RootCAs:      roots,
+			ServerName:   domain.GatewayReplica("gateway-0"),
+			Certificates: []tls.Certificate{certificate},
+			MinVersion:   tls.VersionTLS13,
+		},
+	)
+	_, err = fmt.Fprintf(
+		conn,
+		"GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nx-envoy-reverse-tunnel-node-id: CN=edge-3\r\n"+
+			"x-envoy-reverse-tunnel-cluster-id: %s\r\n%s\r\n",
+		domain.TunnelID(idC),
+		headers,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,18 +76,22 @@ func TestHeadersOfAnEdgeAreNotInTheRecord(t *testing.T) {
 		headers string
 		status  int // 0: the connection is closed
 	}{
-		"20 KiB in the tenant id":     {tenant(strings.Repeat("t", 20<<10)), 200},
-		"50 KiB in the tenant id":     {tenant(strings.Repeat("t", 50<<10)), 200},
-		"50 KiB in the worker's name": {tenant("fairlead") + "x-envoy-reverse-tunnel-worker-id: " + strings.Repeat("w", 50<<10) + "\r\n", 200},
-		"more than Envoy takes":       {tenant(strings.Repeat("t", 70<<10)), 431},
-		"bytes that are no UTF-8":     {tenant("a\x80\xff\xc3"), 200},
-		"quotes and a record":         {tenant(`","owner":"relay","peer":"192.0.2.9:1","local":"192.0.2.1:443"}` + `{"owner":"tunnel"`), 200},
-		"a control character":         {tenant("a\x01b"), 400},
+		"20 KiB in the tenant id": {tenant(strings.Repeat("t", 20<<10)), 200},
+		"50 KiB in the tenant id": {tenant(strings.Repeat("t", 50<<10)), 200},
+		"50 KiB in the worker's name": {tenant("fairlead") + "x-envoy-reverse-tunnel-worker-id: " + strings.Repeat("w",
+			50<<10) + "\r\n", 200},
+		"more than Envoy takes":   {tenant(strings.Repeat("t", 70<<10)), 431},
+		"bytes that are no UTF-8": {tenant("a\x80\xff\xc3"), 200},
+		"quotes and a record": {tenant(`","owner":"relay","peer":"192.0.2.9:1","local":"192.0.2.1:443"}` +
+			`{"owner":"tunnel"`), 200},
+		"a control character": {tenant("a\x01b"), 400},
 		"a second header each": {
-			tenant("fairlead") + tenant("again") + "x-envoy-reverse-tunnel-node-id: CN=edge-1\r\nx-envoy-reverse-tunnel-cluster-id: " + domain.TunnelID(idA) + "\r\n",
+			tenant("fairlead") + tenant("again") + "x-envoy-reverse-tunnel-node-id: " +
+				"CN=edge-1\r\nx-envoy-reverse-tunnel-cluster-id: " + domain.TunnelID(idA) + "\r\n",
 			200,
 		},
-		"another party's address": {tenant("fairlead") + "x-forwarded-for: 192.0.2.9\r\nx-envoy-external-address: 192.0.2.9\r\nforwarded: for=192.0.2.9\r\n", 200},
+		"another party's address": {tenant("fairlead") + "x-forwarded-for: 192.0.2.9\r\nx-envoy-external-address: " +
+			"192.0.2.9\r\nforwarded: for=192.0.2.9\r\n", 200},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := len(read(t, path))
@@ -102,7 +119,9 @@ func TestHeadersOfAnEdgeAreNotInTheRecord(t *testing.T) {
 			}
 			for line := range strings.Lines(grown) {
 				var fields map[string]any
-				if err := json.Unmarshal([]byte(line), &fields); err != nil || len(fields) != 9 || fields["peer"] != peer || fields["owner"] != "tunnel" || fields["node"] != "CN=edge-3" {
+				if err := json.Unmarshal([]byte(line), &fields); err != nil || len(fields) != 9 || fields["peer"] != peer ||
+					fields["owner"] != "tunnel" ||
+					fields["node"] != "CN=edge-3" {
 					t.Errorf("%v: %s", err, line)
 				}
 			}

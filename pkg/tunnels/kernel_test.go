@@ -132,7 +132,9 @@ func TestDenyCutsExactlyWhatIsDenied(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				b.Deny(model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}, {Node: "edge-9", ID: idA}}, IDs: []string{idB}})
+				b.Deny(
+					model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}, {Node: "edge-9", ID: idA}}, IDs: []string{idB}},
+				)
 				isCut(t, denied...)
 				later := tunnel("edge-9", idA)
 				isCut(t, later)

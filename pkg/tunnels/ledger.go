@@ -152,7 +152,8 @@ func (l *ledger) incomplete() string {
 		return l.pending + "; connections are compared with the record in some seconds"
 	case l.gap != "":
 		return fmt.Sprintf("%d connections to the public port may be tunnels without a record, because %s; "+
-			"they end when this gateway is drained and restarted; its edges use the other gateways meanwhile", len(l.doubtful), l.gap)
+			"they end when this gateway is drained and restarted; its edges use the other gateways "+
+			"meanwhile", len(l.doubtful), l.gap)
 	case l.unknown > 0:
 		return fmt.Sprintf("%d connections to the public port have no recorded owner and are being closed", l.unknown)
 	}

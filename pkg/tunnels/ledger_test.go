@@ -13,7 +13,14 @@ import (
 
 // passed returns a record of a connection that Envoy forwards.
 func passed(owner, event, peer, local string, connection int) string {
-	return fmt.Sprintf(`{"connection":%d,"event":%q,"local":%q,"owner":%q,"peer":%q,"time":"2026-01-01T12:00:00.000Z"}`+"\n", connection, event, local, owner, peer)
+	return fmt.Sprintf(
+		`{"connection":%d,"event":%q,"local":%q,"owner":%q,"peer":%q,"time":"2026-01-01T12:00:00.000Z"}`+"\n",
+		connection,
+		event,
+		local,
+		owner,
+		peer,
+	)
 }
 
 // sock returns a socket of the public port that no kernel has.
@@ -92,7 +99,8 @@ func TestAfterAGapNothingIsClosed(t *testing.T) {
 		}
 	}
 	l.record(started(0, 1)) // one socket has an owner after all, and the other one ends
-	if unknown := l.compare(append(socks(0, 1), sock(3)), noTunnels); len(unknown) != 1 || unknown[0].Cookie != sock(3).Cookie {
+	if unknown := l.compare(append(socks(0, 1), sock(3)), noTunnels); len(unknown) != 1 ||
+		unknown[0].Cookie != sock(3).Cookie {
 		t.Errorf("once no connection is doubtful it closes %v", unknown)
 	}
 	l.compare(socks(0, 1), noTunnels)

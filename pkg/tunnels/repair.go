@@ -216,7 +216,12 @@ func (t *Table) try(e *edge, victims []*entry, now time.Time) (all []*entry) {
 		e.tries = 0
 		e.next = now.Add(laterTime + repairBackoff.Wait(maxTries)) // avoids that many edges try again at the same time
 		t.stats.GivenUp++
-		t.report(slog.LevelError, "edge has workers without a tunnel, and closing its other tunnels does not help: retrying much later", e, now)
+		t.report(
+			slog.LevelError,
+			"edge has workers without a tunnel, and closing its other tunnels does not help: retrying much later",
+			e,
+			now,
+		)
 	}
 	return all
 }
@@ -231,7 +236,12 @@ func (t *Table) announce(e *edge, now time.Time) time.Time {
 		return at
 	}
 	if e.shown == 0 {
-		t.report(slog.LevelWarn, "edge has workers without a tunnel on this gateway: clients on these workers are not served", e, now)
+		t.report(
+			slog.LevelWarn,
+			"edge has workers without a tunnel on this gateway: clients on these workers are not served",
+			e,
+			now,
+		)
 	}
 	t.show(e, e.without())
 	return time.Time{}
@@ -240,6 +250,20 @@ func (t *Table) announce(e *edge, now time.Time) time.Time {
 // report logs a message about an edge. It is rate-limited, because many edges may have the same problem.
 func (t *Table) report(level slog.Level, message string, e *edge, now time.Time) {
 	if t.repairs.logLimit.AllowN(now, 1) {
-		t.config.Logger.Log(logContext, level, message, "node", e.Node, "tunnel", e.ID, "workers", e.without(), "tunnels", len(e.tunnels), "wanted", t.repairs.tunnels)
+		t.config.Logger.Log(
+			logContext,
+			level,
+			message,
+			"node",
+			e.Node,
+			"tunnel",
+			e.ID,
+			"workers",
+			e.without(),
+			"tunnels",
+			len(e.tunnels),
+			"wanted",
+			t.repairs.tunnels,
+		)
 	}
 }

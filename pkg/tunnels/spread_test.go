@@ -45,27 +45,76 @@ func TestPlan(t *testing.T) {
 		again   time.Duration
 	}{
 		"two on each worker": {tunnels: "0+ 0 1 1 2 2+ 3 3"},
-		"a hole, and it is this worker's turn: one is cut, of those that were never used": {tunnels: eight, turns: []int{1, 1, 1, 0}, want: []string{"0"}},
-		"a hole, and three workers come first":                                            {tunnels: eight, turns: []int{0, 0, 1, 0}, want: []string{"0", "0", "1"}},
-		"a hole, and nothing is known of turns":                                           {tunnels: eight, want: []string{"0", "0", "1", "1"}},
-		"a hole, and another worker has its turn, and then all":                           {tunnels: eight, turns: []int{0, 1, 1, 1}, want: []string{"0", "0", "1", "1"}},
-		"a hole of an edge that is still dialling":                                        {tunnels: "0+ 0 1+ 1 2+ 2", again: dialTime},
-		"a hole of an edge that keeps fewer tunnels":                                      {tunnels: "0+ 0 1+ 1 2+ 2", after: dialTime, want: []string{"0"}},
+		"a hole, and it is this worker's turn: one is cut, of those that were never used": {
+			tunnels: eight,
+			turns:   []int{1, 1, 1, 0},
+			want:    []string{"0"},
+		},
+		"a hole, and three workers come first": {
+			tunnels: eight,
+			turns:   []int{0, 0, 1, 0},
+			want:    []string{"0", "0", "1"},
+		},
+		"a hole, and nothing is known of turns": {
+			tunnels: eight,
+			want:    []string{"0", "0", "1", "1"},
+		},
+		"a hole, and another worker has its turn, and then all": {
+			tunnels: eight,
+			turns:   []int{0, 1, 1, 1},
+			want:    []string{"0", "0", "1", "1"},
+		},
+		"a hole of an edge that is still dialling": {
+			tunnels: "0+ 0 1+ 1 2+ 2",
+			again:   dialTime,
+		},
+		"a hole of an edge that keeps fewer tunnels": {
+			tunnels: "0+ 0 1+ 1 2+ 2",
+			after:   dialTime,
+			want:    []string{"0"},
+		},
 		"a hole of an edge of which one was cut and did not come back": {
 			tunnels: "0+ 0 1+ 1 2+ 2", after: dialTime, change: func(e *edge) { e.want = 7 }, again: laterTime,
 		},
 		"a hole for which some were cut a moment ago": {
 			tunnels: eight, change: func(e *edge) { e.next = noon.Add(time.Second) }, again: time.Second,
 		},
-		"a hole, and only the last of each worker are left":                           {tunnels: "0+ 1+ 2+ 9 9 9 9 9"},
-		"a hole, and all that could be cut carry connections":                         {tunnels: "0+ 0+ 0+ 1+ 1+ 1+ 2+ 2+", turns: []int{1, 1, 1, 0}, again: usedTime},
-		"an old hole, and all carry connections: one, for long":                       {tunnels: "1+ 1+ 0+ 0+ 0+ 1+ 2+ 2+", after: usedTime, want: []string{"1"}},
-		"a worker has one alone, for a moment":                                        {tunnels: "0+ 0 0 1 1 2 2 3", again: levelTime},
-		"a worker has one alone":                                                      {tunnels: "0+ 0 0 1 1 2 2 3", after: levelTime, want: []string{"0"}},
-		"a worker has one alone, and the others no more than two without connections": {tunnels: "0+ 0+ 0+ 1 1 2 2 3", after: time.Hour},
-		"a worker has one alone, and the edge dials":                                  {tunnels: "0+ 0 0 1 1 2 3", after: levelTime, again: dialTime},
-		"a worker has fewer than there are names":                                     {tunnels: names + "3 3 3", turns: []int{1, 1, 1, 0}, after: levelTime, want: []string{"2"}},
-		"a worker has as many as there are names":                                     {tunnels: names + "3 3 3 3"},
+		"a hole, and only the last of each worker are left": {tunnels: "0+ 1+ 2+ 9 9 9 9 9"},
+		"a hole, and all that could be cut carry connections": {
+			tunnels: "0+ 0+ 0+ 1+ 1+ 1+ 2+ 2+",
+			turns:   []int{1, 1, 1, 0},
+			again:   usedTime,
+		},
+		"an old hole, and all carry connections: one, for long": {
+			tunnels: "1+ 1+ 0+ 0+ 0+ 1+ 2+ 2+",
+			after:   usedTime,
+			want:    []string{"1"},
+		},
+		"a worker has one alone, for a moment": {
+			tunnels: "0+ 0 0 1 1 2 2 3",
+			again:   levelTime,
+		},
+		"a worker has one alone": {
+			tunnels: "0+ 0 0 1 1 2 2 3",
+			after:   levelTime,
+			want:    []string{"0"},
+		},
+		"a worker has one alone, and the others no more than two without connections": {
+			tunnels: "0+ 0+ 0+ 1 1 2 2 3",
+			after:   time.Hour,
+		},
+		"a worker has one alone, and the edge dials": {
+			tunnels: "0+ 0 0 1 1 2 3",
+			after:   levelTime,
+			again:   dialTime,
+		},
+		"a worker has fewer than there are names": {
+			tunnels: names + "3 3 3",
+			turns:   []int{1, 1, 1, 0},
+			after:   levelTime,
+			want:    []string{"2"},
+		},
+		"a worker has as many as there are names": {tunnels: names + "3 3 3 3"},
 		"one that could not be cut is left alone": {
 			tunnels: eight, turns: []int{1, 1, 1, 0}, want: []string{"1"}, change: func(e *edge) {
 				for v := range e.tunnels {

@@ -65,7 +65,12 @@ func (t *Table) loadState() (state stateFile, err error) {
 // state.
 func (t *Table) saveState() error {
 	t.mu.Lock()
-	state := stateFile{Tunnels: make([]tunnel, 0, len(t.live)), Owned: maps.Clone(t.ledger.owned), Gap: t.ledger.why(), Unrecorded: t.unrecorded}
+	state := stateFile{
+		Tunnels:    make([]tunnel, 0, len(t.live)),
+		Owned:      maps.Clone(t.ledger.owned),
+		Gap:        t.ledger.why(),
+		Unrecorded: t.unrecorded,
+	}
 	for _, e := range t.live {
 		state.Tunnels = append(state.Tunnels, e.tunnel)
 	}

@@ -45,9 +45,14 @@ func TestTableFollowsTheLog(t *testing.T) {
 			bad:   3,
 		},
 		"a line that does not end is skipped": {
-			write: []string{setup(1, "edge-1"), strings.Repeat("x", 3*MaxLine), strings.Repeat("y", MaxLine) + "\n", setup(2, "edge-2")},
-			want:  map[string]string{peerAt(1): "edge-1", peerAt(2): "edge-2"},
-			bad:   1,
+			write: []string{
+				setup(1, "edge-1"),
+				strings.Repeat("x", 3*MaxLine),
+				strings.Repeat("y", MaxLine) + "\n",
+				setup(2, "edge-2"),
+			},
+			want: map[string]string{peerAt(1): "edge-1", peerAt(2): "edge-2"},
+			bad:  1,
 		},
 	}
 	for name, tt := range tests {

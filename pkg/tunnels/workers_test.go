@@ -58,8 +58,19 @@ func TestNoRequestWaitsForAWorkerWithoutTunnel(t *testing.T) {
 			tries := l.tries(ctx, l.Tunnels[0], 4)
 			holes := b.destroy(t, ctx, "edge-1", tt.workers)
 			result := tries()
-			t.Logf("%d workers, repair %t: %d requests, of which %d had to be tried again, the longest for %v; %d workers without a tunnel, for %v together, the longest for %v; %+v",
-				tt.workers, tt.repairs, result.requests, result.failed, result.longest, holes.count, holes.sum, holes.longest, b.Stats())
+			t.Logf(
+				"%d workers, repair %t: %d requests, of which %d had to be tried again, the longest for %v; %d workers without a "+
+					"tunnel, for %v together, the longest for %v; %+v",
+				tt.workers,
+				tt.repairs,
+				result.requests,
+				result.failed,
+				result.longest,
+				holes.count,
+				holes.sum,
+				holes.longest,
+				b.Stats(),
+			)
 			if !tt.repairs {
 				return
 			}

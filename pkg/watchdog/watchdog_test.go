@@ -64,24 +64,104 @@ func TestDecisions(t *testing.T) {
 		silent   string
 		replaced []time.Duration
 	}{
-		"all answer":                            {in: []span{{s: well, long: time.Hour}}, unready: never},
-		"frozen":                                {in: []span{{s: frozen, long: time.Minute}}, unready: 5 * time.Second, silent: "main thread (admin interface) and 2 of its 2 workers", replaced: []time.Duration{15 * time.Second}},
-		"frozen for 4 s again and again":        {in: []span{{s: frozen, long: 4 * time.Second}, {s: well, long: time.Second}, {s: frozen, long: 4 * time.Second}, {s: well, long: time.Second}}, unready: never},
-		"frozen for 14 s":                       {in: []span{{s: frozen, long: 14 * time.Second}, {s: well, long: time.Minute}}, unready: 5 * time.Second, silent: "workers"},
-		"the main thread is blocked":            {in: []span{{s: signals(false, answers, answers), long: time.Hour}}, unready: 5 * time.Second, silent: "main thread"},
-		"the main thread stands still":          {in: []span{{s: watchdog.Signals{Workers: []watchdog.Worker{answers, answers}}, long: time.Hour}}, unready: 5 * time.Second, silent: "main thread"},
-		"one of two workers is deadlocked":      {in: []span{{s: signals(true, answers, still), long: time.Hour}}, unready: 5 * time.Second, silent: "1 of its 2 workers"},
-		"all workers are deadlocked":            {in: []span{{s: signals(true, still, still), long: time.Minute}}, unready: 5 * time.Second, silent: "2 of its 2 workers", replaced: []time.Duration{15 * time.Second}},
-		"busy workers":                          {in: []span{{s: signals(true, busy, busy), long: time.Hour}}, unready: 5 * time.Second, silent: "workers"},
-		"all is busy":                           {in: []span{{s: signals(false, busy, busy), long: time.Hour}}, unready: 5 * time.Second, silent: "workers"},
-		"workers that have not started":         {in: []span{{s: signals(true, unknown, unknown), long: time.Hour}}, unready: never},
-		"a start with much configuration":       {in: []span{{s: signals(false, unknown, unknown), long: time.Hour}}, unready: 5 * time.Second, silent: "main thread"},
-		"frozen before its workers started":     {in: []span{{s: watchdog.Signals{Workers: []watchdog.Worker{unknown, unknown}}, long: time.Minute}}, unready: 5 * time.Second, silent: "main thread", replaced: []time.Duration{15 * time.Second}},
-		"draining":                              {in: []span{{s: watchdog.Signals{Workers: frozen.Workers, Drains: true}, long: time.Hour}}, unready: 5 * time.Second, silent: "workers"},
-		"frozen again after it was replaced":    {in: []span{{s: frozen, long: 15 * time.Second}, {s: well, long: time.Minute}, {s: frozen, long: 5 * time.Minute}}, unready: 5 * time.Second, silent: "workers", replaced: []time.Duration{15 * time.Second, 5*time.Minute + 15*time.Second}},
-		"the machine was suspended for an hour": {in: []span{{s: frozen, long: time.Hour, every: time.Hour}, {s: well, long: time.Minute}}, unready: never},
-		"the agent was frozen for a minute":     {in: []span{{s: frozen, long: 3 * time.Second}, {s: frozen, long: time.Minute, every: time.Minute}, {s: well, long: time.Minute}}, unready: never},
-		"the agent is starved of CPU":           {in: []span{{s: frozen, long: time.Hour, every: 2 * watchdog.Interval}}, unready: never},
+		"all answer": {in: []span{{s: well, long: time.Hour}}, unready: never},
+		"frozen": {
+			in:       []span{{s: frozen, long: time.Minute}},
+			unready:  5 * time.Second,
+			silent:   "main thread (admin interface) and 2 of its 2 workers",
+			replaced: []time.Duration{15 * time.Second},
+		},
+		"frozen for 4 s again and again": {
+			in: []span{
+				{s: frozen, long: 4 * time.Second},
+				{s: well, long: time.Second},
+				{s: frozen, long: 4 * time.Second},
+				{s: well, long: time.Second},
+			},
+			unready: never,
+		},
+		"frozen for 14 s": {
+			in:      []span{{s: frozen, long: 14 * time.Second}, {s: well, long: time.Minute}},
+			unready: 5 * time.Second,
+			silent:  "workers",
+		},
+		"the main thread is blocked": {
+			in:      []span{{s: signals(false, answers, answers), long: time.Hour}},
+			unready: 5 * time.Second,
+			silent:  "main thread",
+		},
+		"the main thread stands still": {
+			in:      []span{{s: watchdog.Signals{Workers: []watchdog.Worker{answers, answers}}, long: time.Hour}},
+			unready: 5 * time.Second,
+			silent:  "main thread",
+		},
+		"one of two workers is deadlocked": {
+			in:      []span{{s: signals(true, answers, still), long: time.Hour}},
+			unready: 5 * time.Second,
+			silent:  "1 of its 2 workers",
+		},
+		"all workers are deadlocked": {
+			in:       []span{{s: signals(true, still, still), long: time.Minute}},
+			unready:  5 * time.Second,
+			silent:   "2 of its 2 workers",
+			replaced: []time.Duration{15 * time.Second},
+		},
+		"busy workers": {
+			in:      []span{{s: signals(true, busy, busy), long: time.Hour}},
+			unready: 5 * time.Second,
+			silent:  "workers",
+		},
+		"all is busy": {
+			in:      []span{{s: signals(false, busy, busy), long: time.Hour}},
+			unready: 5 * time.Second,
+			silent:  "workers",
+		},
+		"workers that have not started": {
+			in:      []span{{s: signals(true, unknown, unknown), long: time.Hour}},
+			unready: never,
+		},
+		"a start with much configuration": {
+			in:      []span{{s: signals(false, unknown, unknown), long: time.Hour}},
+			unready: 5 * time.Second,
+			silent:  "main thread",
+		},
+		"frozen before its workers started": {
+			in:       []span{{s: watchdog.Signals{Workers: []watchdog.Worker{unknown, unknown}}, long: time.Minute}},
+			unready:  5 * time.Second,
+			silent:   "main thread",
+			replaced: []time.Duration{15 * time.Second},
+		},
+		"draining": {
+			in:      []span{{s: watchdog.Signals{Workers: frozen.Workers, Drains: true}, long: time.Hour}},
+			unready: 5 * time.Second,
+			silent:  "workers",
+		},
+		"frozen again after it was replaced": {
+			in: []span{
+				{s: frozen, long: 15 * time.Second},
+				{s: well, long: time.Minute},
+				{s: frozen, long: 5 * time.Minute},
+			},
+			unready:  5 * time.Second,
+			silent:   "workers",
+			replaced: []time.Duration{15 * time.Second, 5*time.Minute + 15*time.Second},
+		},
+		"the machine was suspended for an hour": {
+			in:      []span{{s: frozen, long: time.Hour, every: time.Hour}, {s: well, long: time.Minute}},
+			unready: never,
+		},
+		"the agent was frozen for a minute": {
+			in: []span{
+				{s: frozen, long: 3 * time.Second},
+				{s: frozen, long: time.Minute, every: time.Minute},
+				{s: well, long: time.Minute},
+			},
+			unready: never,
+		},
+		"the agent is starved of CPU": {
+			in:      []span{{s: frozen, long: time.Hour, every: 2 * watchdog.Interval}},
+			unready: never,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

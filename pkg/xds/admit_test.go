@@ -33,23 +33,53 @@ func TestAdmit(t *testing.T) {
 		in     model.Subject
 		want   codes.Code
 	}{
-		"an edge":                                       {in: node(c1, "edge-a")},
-		"an edge, before anything was published":        {before: func(*xds.Server) {}, in: node(c1, "edge-a"), want: codes.Unavailable},
-		"a gateway, before anything was published":      {before: func(*xds.Server) {}, in: gateway, want: codes.Unavailable},
-		"a revoked edge":                                {in: node(c1, "edge-b"), want: codes.FailedPrecondition},
-		"one of the same node name in another tunnel":   {in: node(c2, "edge-b")},
-		"a gateway, whom no Tunnel can revoke":          {in: gateway},
-		"an edge of a tunnel that is not known":         {in: node(workload("c9"), "edge-a"), want: codes.Unavailable},
-		"an edge of a tunnel that has ended":            {in: node(workload("c3"), "edge-a"), want: codes.FailedPrecondition},
-		"an edge of a tunnel that ended long ago":       {in: node(workload("c4"), "edge-a"), want: codes.FailedPrecondition},
-		"the controller, which reads what others tell":  {in: model.ControllerSubject()},
-		"an edge that was revoked and is not any more":  {before: func(s *xds.Server) { publish(s, c1); again := workload("c1"); s.Publish(again.Key, &again) }, in: node(c1, "edge-b")},
-		"an edge whose Tunnel is not any more":          {before: func(s *xds.Server) { publish(s, c1, c2); s.Publish(c1.Key, nil) }, in: node(c1, "edge-b"), want: codes.Unavailable},
-		"a revoked edge of a Tunnel that is withheld":   {before: func(s *xds.Server) { publish(s, c1, c2); two := withheld(c1); s.Publish(c1.Key, &two) }, in: node(c1, "edge-b"), want: codes.FailedPrecondition},
-		"one that was withheld from the beginning":      {before: func(s *xds.Server) { publish(s, withheld(c1)) }, in: node(c1, "edge-b"), want: codes.FailedPrecondition},
-		"another edge of a Tunnel that is withheld":     {before: func(s *xds.Server) { publish(s, withheld(c1)) }, in: node(c1, "edge-a"), want: codes.Unavailable},
-		"one that is withheld no more":                  {before: func(s *xds.Server) { publish(s, withheld(c1)); s.Publish(c1.Key, nil) }, in: node(c1, "edge-b"), want: codes.Unavailable},
-		"one that is served again, and revokes no more": {before: func(s *xds.Server) { publish(s, withheld(c1)); again := workload("c1"); s.Publish(again.Key, &again) }, in: node(c1, "edge-b")},
+		"an edge": {in: node(c1, "edge-a")},
+		"an edge, before anything was published": {
+			before: func(*xds.Server) {},
+			in:     node(c1, "edge-a"),
+			want:   codes.Unavailable,
+		},
+		"a gateway, before anything was published": {before: func(*xds.Server) {}, in: gateway, want: codes.Unavailable},
+		"a revoked edge": {in: node(c1, "edge-b"), want: codes.FailedPrecondition},
+		"one of the same node name in another tunnel":  {in: node(c2, "edge-b")},
+		"a gateway, whom no Tunnel can revoke":         {in: gateway},
+		"an edge of a tunnel that is not known":        {in: node(workload("c9"), "edge-a"), want: codes.Unavailable},
+		"an edge of a tunnel that has ended":           {in: node(workload("c3"), "edge-a"), want: codes.FailedPrecondition},
+		"an edge of a tunnel that ended long ago":      {in: node(workload("c4"), "edge-a"), want: codes.FailedPrecondition},
+		"the controller, which reads what others tell": {in: model.ControllerSubject()},
+		"an edge that was revoked and is not any more": {
+			before: func(s *xds.Server) { publish(s, c1); again := workload("c1"); s.Publish(again.Key, &again) },
+			in:     node(c1, "edge-b"),
+		},
+		"an edge whose Tunnel is not any more": {
+			before: func(s *xds.Server) { publish(s, c1, c2); s.Publish(c1.Key, nil) },
+			in:     node(c1, "edge-b"),
+			want:   codes.Unavailable,
+		},
+		"a revoked edge of a Tunnel that is withheld": {
+			before: func(s *xds.Server) { publish(s, c1, c2); two := withheld(c1); s.Publish(c1.Key, &two) },
+			in:     node(c1, "edge-b"),
+			want:   codes.FailedPrecondition,
+		},
+		"one that was withheld from the beginning": {
+			before: func(s *xds.Server) { publish(s, withheld(c1)) },
+			in:     node(c1, "edge-b"),
+			want:   codes.FailedPrecondition,
+		},
+		"another edge of a Tunnel that is withheld": {
+			before: func(s *xds.Server) { publish(s, withheld(c1)) },
+			in:     node(c1, "edge-a"),
+			want:   codes.Unavailable,
+		},
+		"one that is withheld no more": {
+			before: func(s *xds.Server) { publish(s, withheld(c1)); s.Publish(c1.Key, nil) },
+			in:     node(c1, "edge-b"),
+			want:   codes.Unavailable,
+		},
+		"one that is served again, and revokes no more": {
+			before: func(s *xds.Server) { publish(s, withheld(c1)); again := workload("c1"); s.Publish(again.Key, &again) },
+			in:     node(c1, "edge-b"),
+		},
 		"an edge that a Tunnel with a claim to its id revokes": {before: func(s *xds.Server) {
 			claims := withheld(c1)
 			claims.ID = c2.ID
@@ -60,7 +90,9 @@ func TestAdmit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := xds.NewServer(inst, slog.New(slog.DiscardHandler))
 			defer s.Close()
-			s.Ended(map[string]time.Time{workload("c3").ID: time.Now().Add(time.Hour), workload("c4").ID: time.Now().Add(-time.Hour)})
+			s.Ended(
+				map[string]time.Time{workload("c3").ID: time.Now().Add(time.Hour), workload("c4").ID: time.Now().Add(-time.Hour)},
+			)
 			if tc.before == nil {
 				tc.before = func(s *xds.Server) { publish(s, c1, c2) }
 			}
@@ -103,12 +135,35 @@ func TestWhoIsDeniedByGateways(t *testing.T) {
 			{what: "nothing was said", do: func() {}},
 			{what: "tunnels ended", do: func() { s.Ended(ended) }, want: model.Denied{IDs: ids}, changes: true},
 			{what: "the same again", do: func() { s.Ended(ended) }, want: model.Denied{IDs: ids}},
-			{what: "edges are revoked", do: func() { s.Replace([]model.WorkloadCluster{c1, c2}) }, want: model.Denied{Edges: both, IDs: ids}, changes: true},
+			{
+				what:    "edges are revoked",
+				do:      func() { s.Replace([]model.WorkloadCluster{c1, c2}) },
+				want:    model.Denied{Edges: both, IDs: ids},
+				changes: true,
+			},
 			{what: "one is not served", do: func() { s.Publish(c2.Key, &kept) }, want: model.Denied{Edges: both, IDs: ids}},
-			{what: "one that claims the id of another", do: func() { s.Publish(other.Key, &other) }, want: model.Denied{Edges: both, IDs: ids}},
-			{what: "one is no more", do: func() { s.Publish(c2.Key, nil) }, want: model.Denied{Edges: first, IDs: ids}, changes: true},
-			{what: "nobody can have a leaf of b any more", do: func() { time.Sleep(time.Hour + time.Second) }, want: model.Denied{Edges: first, IDs: ids}},
-			{what: "b is on record no more", do: func() { delete(ended, "b"); s.Ended(ended) }, want: model.Denied{Edges: first, IDs: []string{"a", "past"}}, changes: true},
+			{
+				what: "one that claims the id of another",
+				do:   func() { s.Publish(other.Key, &other) },
+				want: model.Denied{Edges: both, IDs: ids},
+			},
+			{
+				what:    "one is no more",
+				do:      func() { s.Publish(c2.Key, nil) },
+				want:    model.Denied{Edges: first, IDs: ids},
+				changes: true,
+			},
+			{
+				what: "nobody can have a leaf of b any more",
+				do:   func() { time.Sleep(time.Hour + time.Second) },
+				want: model.Denied{Edges: first, IDs: ids},
+			},
+			{
+				what:    "b is on record no more",
+				do:      func() { delete(ended, "b"); s.Ended(ended) },
+				want:    model.Denied{Edges: first, IDs: []string{"a", "past"}},
+				changes: true,
+			},
 		}
 		for _, step := range steps {
 			_, changed := s.Denied()
@@ -141,9 +196,13 @@ func (b *bed) revoke(wc model.WorkloadCluster, nodes ...string) {
 func TestRevocationEndsStreamsOfThatEdgeAlone(t *testing.T) {
 	c1, c2 := workload("c1"), workload("c2")
 	tests := map[string]func(b *bed){
-		"it is revoked":          func(b *bed) { b.revoke(c1, "edge-a") },
-		"its tunnel has ended":   func(b *bed) { b.Ended(map[string]time.Time{c1.ID: time.Now().Add(time.Hour)}) },
-		"ended, and is not here": func(b *bed) { b.Ended(map[string]time.Time{c1.ID: time.Now().Add(time.Hour)}); b.Publish(c1.Key, nil) },
+		"it is revoked":        func(b *bed) { b.revoke(c1, "edge-a") },
+		"its tunnel has ended": func(b *bed) { b.Ended(map[string]time.Time{c1.ID: time.Now().Add(time.Hour)}) },
+		"ended, and is not here": func(b *bed) {
+			b.Ended(map[string]time.Time{c1.ID: time.Now().Add(time.Hour)})
+			b.Publish(
+				c1.Key, nil)
+		},
 	}
 	for name, end := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -153,7 +212,8 @@ func TestRevocationEndsStreamsOfThatEdgeAlone(t *testing.T) {
 			denied.fetch(t, cds)
 			other.fetch(t, cds)
 			end(b)
-			for what, a := range map[string]*ads{"its stream": denied, "its silent stream": silent, "a new stream": b.envoy(t, node(c1, "edge-a"))} {
+			for what, a := range map[string]*ads{"its stream": denied, "its silent stream": silent, "a new stream": b.envoy(t,
+				node(c1, "edge-a"))} {
 				if code := a.refusal(t); code != codes.FailedPrecondition {
 					t.Errorf("%s ended with %s", what, code)
 				}

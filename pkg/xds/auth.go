@@ -19,7 +19,11 @@ import (
 // caller returns the subject of the certificate with which a stream was opened. TLS has verified the certificate,
 // but accepts expired ones for renewal, so caller checks the time.
 func caller(ctx context.Context, d model.TunnelDomain, now time.Time) (model.Subject, error) {
-	_, subject, err := callers.Of(ctx, d, func(state tls.ConnectionState) (*x509.Certificate, error) { return certs.VerifyNow(state, now) })
+	_, subject, err := callers.Of(
+		ctx,
+		d,
+		func(state tls.ConnectionState) (*x509.Certificate, error) { return certs.VerifyNow(state, now) },
+	)
 	if err != nil {
 		return model.Subject{}, err
 	}
@@ -32,7 +36,12 @@ func caller(ctx context.Context, d model.TunnelDomain, now time.Time) (model.Sub
 // checkNode returns an error if a request claims another node than the certificate.
 func checkNode(node *corev3.Node, subject model.Subject) error {
 	if node.GetId() != subject.NodeID() {
-		return status.Errorf(codes.PermissionDenied, "node id %q does not match the certificate's, %s", csds.Printable(node.GetId(), maxQuoted), subject.NodeID())
+		return status.Errorf(
+			codes.PermissionDenied,
+			"node id %q does not match the certificate's, %s",
+			csds.Printable(node.GetId(), maxQuoted),
+			subject.NodeID(),
+		)
 	}
 	return nil
 }

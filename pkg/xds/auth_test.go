@@ -26,21 +26,82 @@ func TestWhoIsRefused(t *testing.T) {
 		in     *discoveryv3.DeltaDiscoveryRequest // nil: a subscription to all Envoy clusters
 		want   codes.Code
 	}{
-		"no certificate":                      {claims: &corev3.Node{Id: "CN=gateway-0"}, want: codes.Unauthenticated},
-		"an expired certificate":              {is: &gateway, ended: true, claims: &corev3.Node{Id: "CN=gateway-0"}, want: codes.Unauthenticated},
-		"a gateway that claims another":       {is: &gateway, claims: &corev3.Node{Id: "CN=gateway-1", Metadata: bind.Metadata()}, want: codes.PermissionDenied},
-		"an edge that claims another edge":    {is: &edge, claims: &corev3.Node{Id: "CN=edge-b"}, want: codes.PermissionDenied},
-		"an edge that claims a gateway":       {is: &edge, claims: &corev3.Node{Id: "CN=gateway-0", Cluster: "gateway", Metadata: bind.Metadata()}, want: codes.PermissionDenied},
-		"a gateway that claims an edge":       {is: &gateway, claims: &corev3.Node{Id: "CN=edge-a"}, want: codes.PermissionDenied},
-		"nobody claimed":                      {is: &edge, want: codes.PermissionDenied},
-		"an edge of a tunnel that is not":     {is: &stranger, claims: &corev3.Node{Id: "CN=edge-a"}, want: codes.Unavailable},
-		"the xds-server's own certificate":    {is: ptr(model.ControlSubject()), claims: &corev3.Node{Id: "CN=control"}, want: codes.PermissionDenied},
-		"a gateway that listens nowhere":      {is: &gateway, claims: &corev3.Node{Id: "CN=gateway-0"}, want: codes.InvalidArgument},
-		"a type that is not served":           {is: &edge, claims: &corev3.Node{Id: "CN=edge-a"}, in: &discoveryv3.DeltaDiscoveryRequest{TypeUrl: "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"}, want: codes.InvalidArgument},
-		"an edge that dials nonsense":         {is: &edge, claims: &corev3.Node{Id: "CN=edge-a", Metadata: nonsense()}, want: codes.InvalidArgument},
-		"no type":                             {is: &edge, claims: &corev3.Node{Id: "CN=edge-a"}, in: &discoveryv3.DeltaDiscoveryRequest{}, want: codes.InvalidArgument},
-		"resources by name":                   {is: &edge, claims: &corev3.Node{Id: "CN=edge-a"}, in: &discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds, ResourceNamesSubscribe: []string{"c1.prod.tunnels.example.com"}}, want: codes.InvalidArgument},
-		"a certificate of no profile of ours": {is: &model.Subject{Role: model.RoleEdge, Node: "gateway-0", ID: c1.ID}, claims: &corev3.Node{Id: "CN=gateway-0"}, want: codes.PermissionDenied},
+		"no certificate": {claims: &corev3.Node{Id: "CN=gateway-0"}, want: codes.Unauthenticated},
+		"an expired certificate": {
+			is:     &gateway,
+			ended:  true,
+			claims: &corev3.Node{Id: "CN=gateway-0"},
+			want:   codes.Unauthenticated,
+		},
+		"a gateway that claims another": {
+			is:     &gateway,
+			claims: &corev3.Node{Id: "CN=gateway-1", Metadata: bind.Metadata()},
+			want:   codes.PermissionDenied,
+		},
+		"an edge that claims another edge": {
+			is:     &edge,
+			claims: &corev3.Node{Id: "CN=edge-b"},
+			want:   codes.PermissionDenied,
+		},
+		"an edge that claims a gateway": {
+			is:     &edge,
+			claims: &corev3.Node{Id: "CN=gateway-0", Cluster: "gateway", Metadata: bind.Metadata()},
+			want:   codes.PermissionDenied,
+		},
+		"a gateway that claims an edge": {
+			is:     &gateway,
+			claims: &corev3.Node{Id: "CN=edge-a"},
+			want:   codes.PermissionDenied,
+		},
+		"nobody claimed": {is: &edge, want: codes.PermissionDenied},
+		"an edge of a tunnel that is not": {
+			is:     &stranger,
+			claims: &corev3.Node{Id: "CN=edge-a"},
+			want:   codes.Unavailable,
+		},
+		"the xds-server's own certificate": {
+			is:     ptr(model.ControlSubject()),
+			claims: &corev3.Node{Id: "CN=control"},
+			want:   codes.PermissionDenied,
+		},
+		"a gateway that listens nowhere": {
+			is:     &gateway,
+			claims: &corev3.Node{Id: "CN=gateway-0"},
+			want:   codes.InvalidArgument,
+		},
+		"a type that is not served": {
+			is:     &edge,
+			claims: &corev3.Node{Id: "CN=edge-a"},
+			in: &discoveryv3.DeltaDiscoveryRequest{
+				TypeUrl: "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
+			},
+			want: codes.InvalidArgument,
+		},
+		"an edge that dials nonsense": {
+			is:     &edge,
+			claims: &corev3.Node{Id: "CN=edge-a", Metadata: nonsense()},
+			want:   codes.InvalidArgument,
+		},
+		"no type": {
+			is:     &edge,
+			claims: &corev3.Node{Id: "CN=edge-a"},
+			in:     &discoveryv3.DeltaDiscoveryRequest{},
+			want:   codes.InvalidArgument,
+		},
+		"resources by name": {
+			is:     &edge,
+			claims: &corev3.Node{Id: "CN=edge-a"},
+			in: &discoveryv3.DeltaDiscoveryRequest{
+				TypeUrl:                cds,
+				ResourceNamesSubscribe: []string{"c1.prod.tunnels.example.com"},
+			},
+			want: codes.InvalidArgument,
+		},
+		"a certificate of no profile of ours": {
+			is:     &model.Subject{Role: model.RoleEdge, Node: "gateway-0", ID: c1.ID},
+			claims: &corev3.Node{Id: "CN=gateway-0"},
+			want:   codes.PermissionDenied,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -102,7 +163,8 @@ func TestStateOfTheWorldIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: cds, Node: &corev3.Node{Id: gateway.NodeID()}}); err != nil {
+	if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: cds,
+		Node: &corev3.Node{Id: gateway.NodeID()}}); err != nil {
 		t.Logf("sending: %v", err)
 	}
 	if _, err := stream.Recv(); status.Code(err) != codes.Unimplemented {

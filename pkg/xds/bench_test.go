@@ -52,7 +52,8 @@ func BenchmarkStatus(b *testing.B) {
 	g.fetch(b, cds)
 	g.fetch(b, lds)
 	client := statusOver(b, bed)
-	for name, r := range map[string]*statusv3.ClientStatusRequest{"contents": {}, "without": {ExcludeResourceContents: true}} {
+	for name, r := range map[string]*statusv3.ClientStatusRequest{"contents": {},
+		"without": {ExcludeResourceContents: true}} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			size, before := 0, cpuTime(b)
@@ -73,7 +74,12 @@ func BenchmarkStatus(b *testing.B) {
 		defer func() { b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op") }()
 		for b.Loop() {
 			n := 0
-			err := bed.Status().Resources([]string{all[7].Hostname}, true, func(c *statusv3.ClientConfig) error { n += len(c.GetGenericXdsConfigs()); return nil })
+			err := bed.Status().
+				Resources([]string{all[7].Hostname}, true, func(c *statusv3.ClientConfig) error {
+					n += len(
+						c.GetGenericXdsConfigs())
+					return nil
+				})
 			if err != nil || n != 1 {
 				b.Fatalf("%d resources, %v", n, err)
 			}
@@ -93,7 +99,11 @@ func statusOver(b *testing.B, bed *bed) statusv3.ClientStatusDiscoveryServiceCli
 	statusv3.RegisterClientStatusDiscoveryServiceServer(server, bed.Status())
 	go func() { _ = server.Serve(listener) }()
 	b.Cleanup(server.Stop)
-	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(most)))
+	conn, err := grpc.NewClient(
+		listener.Addr().String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(most)),
+	)
 	if err != nil {
 		b.Fatal(err)
 	}

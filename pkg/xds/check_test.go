@@ -15,7 +15,9 @@ import (
 // proxying returns a listener that forwards to an Envoy cluster.
 func proxying(t *testing.T, name, cluster string) *listenerv3.Listener {
 	t.Helper()
-	config, err := anypb.New(&tcpproxyv3.TcpProxy{StatPrefix: name, ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}})
+	config, err := anypb.New(
+		&tcpproxyv3.TcpProxy{StatPrefix: name, ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,9 +28,12 @@ func proxying(t *testing.T, name, cluster string) *listenerv3.Listener {
 
 // dialling returns a listener that opens reverse tunnels to an Envoy cluster.
 func dialling(name, cluster string) *listenerv3.Listener {
-	return &listenerv3.Listener{Name: name, Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address: "rc://CN=edge-a:x.id.tunnels.example.com:fairlead@" + cluster + ":2",
-	}}}}
+	return &listenerv3.Listener{
+		Name: name,
+		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+			Address: "rc://CN=edge-a:x.id.tunnels.example.com:fairlead@" + cluster + ":2",
+		}}},
+	}
 }
 
 func TestCheckOfListeners(t *testing.T) {
@@ -49,7 +54,11 @@ func TestCheckOfListeners(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			good, errs := check([]*listenerv3.Listener{proxying(t, "good", "peer"), tc.in, proxying(t, "last", "agent")}, nil, known)
+			good, errs := check(
+				[]*listenerv3.Listener{proxying(t, "good", "peer"), tc.in, proxying(t, "last", "agent")},
+				nil,
+				known,
+			)
 			if good["good"] == nil || good["last"] == nil {
 				t.Error("the others are left out too")
 			}

@@ -22,7 +22,10 @@ import (
 )
 
 // told returns what CSDS reports about nodes, by node id and resource.
-func (b *bed) told(t *testing.T, r *statusv3.ClientStatusRequest) map[string]map[string]*statusv3.ClientConfig_GenericXdsConfig {
+func (b *bed) told(
+	t *testing.T,
+	r *statusv3.ClientStatusRequest,
+) map[string]map[string]*statusv3.ClientConfig_GenericXdsConfig {
 	t.Helper()
 	response, err := b.Status().FetchClientStatus(t.Context(), r)
 	if err != nil {
@@ -40,7 +43,11 @@ func (b *bed) told(t *testing.T, r *statusv3.ClientStatusRequest) map[string]map
 }
 
 // becomes waits for the status of a resource.
-func (b *bed) becomes(t *testing.T, node, name string, want adminv3.ClientResourceStatus) (got *statusv3.ClientConfig_GenericXdsConfig) {
+func (b *bed) becomes(
+	t *testing.T,
+	node, name string,
+	want adminv3.ClientResourceStatus,
+) (got *statusv3.ClientConfig_GenericXdsConfig) {
 	t.Helper()
 	eventually.True(t, patience, name+" of "+node+" is "+want.String(), func() error {
 		got = b.told(t, &statusv3.ClientStatusRequest{})[model.NodeID(node)][name]
@@ -57,7 +64,10 @@ func (a *ads) answer(t *testing.T, detail *statusv1.Status) *discoveryv3.DeltaDi
 	t.Helper()
 	select {
 	case r := <-a.got:
-		a.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(), ErrorDetail: detail})
+		a.send(
+			t,
+			&discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(), ErrorDetail: detail},
+		)
 		return r
 	case <-time.After(patience):
 		t.Fatal("nothing was sent")
@@ -71,7 +81,8 @@ func refusing(t *testing.T, why string, at time.Time, versions map[string]string
 	group := &statusv3.ClientConfig{}
 	for name, version := range versions {
 		group.GenericXdsConfigs = append(group.GenericXdsConfigs, &statusv3.ClientConfig_GenericXdsConfig{
-			Name: name, ErrorState: &adminv3.UpdateFailureState{VersionInfo: version, Details: why, LastUpdateAttempt: timestamppb.New(at)},
+			Name: name, ErrorState: &adminv3.UpdateFailureState{VersionInfo: version, Details: why,
+				LastUpdateAttempt: timestamppb.New(at)},
 		})
 	}
 	packed, err := anypb.New(group)
@@ -88,7 +99,8 @@ func TestStatusFollowsWhatAGatewaySays(t *testing.T) {
 	g := b.envoy(t, gateway)
 	g.subscribe(t, cds, nil)
 	sent := b.becomes(t, "gateway-0", one.Hostname, adminv3.ClientResourceStatus_REQUESTED)
-	if sent.GetConfigStatus() != statusv3.ConfigStatus_STALE || sent.GetLastUpdated() == nil || sent.GetXdsConfig() == nil {
+	if sent.GetConfigStatus() != statusv3.ConfigStatus_STALE || sent.GetLastUpdated() == nil ||
+		sent.GetXdsConfig() == nil {
 		t.Errorf("before the answer: %v", sent)
 	}
 	had := versions(g.answer(t, nil))
@@ -106,13 +118,26 @@ func TestStatusFollowsWhatAGatewaySays(t *testing.T) {
 	g.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds, ResponseNonce: r.GetNonce(), ErrorDetail: bad})
 	refused := b.becomes(t, "gateway-0", one.Hostname, adminv3.ClientResourceStatus_NACKED)
 	state := refused.GetErrorState()
-	if state.GetDetails() != "Envoy says no [2J" || !state.GetLastUpdateAttempt().AsTime().Equal(since) || state.GetVersionInfo() != versions(r)[one.Hostname] {
+	if state.GetDetails() != "Envoy says no [2J" || !state.GetLastUpdateAttempt().AsTime().Equal(since) ||
+		state.GetVersionInfo() != versions(r)[one.Hostname] {
 		t.Errorf("got %v", state)
 	}
 	b.becomes(t, "gateway-0", two.Hostname, adminv3.ClientResourceStatus_ACKED)
 	const seen, refusals = "fairlead_xds_cluster_info", "fairlead_xds_cluster_refused_since_timestamp_seconds"
 	own := figuresOf(t, b.ClusterMetrics(), seen, "namespace", "prod", "name", "c1", "tunnel_id", one.ID)
-	c1, all := figuresOf(t, b.ClusterMetrics(), refusals, "namespace", "prod", "name", "c1"), figuresOf(t, b.ClusterMetrics(), refusals)
+	c1, all := figuresOf(
+		t,
+		b.ClusterMetrics(),
+		refusals,
+		"namespace",
+		"prod",
+		"name",
+		"c1",
+	), figuresOf(
+		t,
+		b.ClusterMetrics(),
+		refusals,
+	)
 	if own != 1 || c1 != float64(since.Unix()) || all != c1 {
 		t.Errorf("there is %v of it, refused since %v, all together %v", own, c1, all)
 	}
@@ -152,12 +177,20 @@ func TestStatusOfAnEdgeAndMatchers(t *testing.T) {
 	}
 	b.becomes(t, edge.Node, edgeListeners[0], adminv3.ClientResourceStatus_ACKED)
 	role := func(value string) *statusv3.ClientStatusRequest {
-		return &statusv3.ClientStatusRequest{ExcludeResourceContents: true, NodeMatchers: []*matcherv3.NodeMatcher{{NodeMetadatas: []*matcherv3.StructMatcher{{
-			Path:  []*matcherv3.StructMatcher_PathSegment{{Segment: &matcherv3.StructMatcher_PathSegment_Key{Key: "role"}}},
-			Value: &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: value}}}},
-		}}}}}
+		return &statusv3.ClientStatusRequest{
+			ExcludeResourceContents: true,
+			NodeMatchers: []*matcherv3.NodeMatcher{{NodeMetadatas: []*matcherv3.StructMatcher{{
+				Path: []*matcherv3.StructMatcher_PathSegment{{Segment: &matcherv3.StructMatcher_PathSegment_Key{Key: "role"}}},
+				Value: &matcherv3.ValueMatcher{
+					MatchPattern: &matcherv3.ValueMatcher_StringMatch{
+						StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: value}},
+					},
+				},
+			}}}},
+		}
 	}
-	if all := b.told(t, role("edge")); len(all) != 1 || len(all[edge.NodeID()]) != len(edgeClusters)+len(edgeListeners) || all[edge.NodeID()][edgeClusters[0]].GetXdsConfig() != nil {
+	if all := b.told(t, role("edge")); len(all) != 1 || len(all[edge.NodeID()]) != len(edgeClusters)+len(edgeListeners) ||
+		all[edge.NodeID()][edgeClusters[0]].GetXdsConfig() != nil {
 		t.Errorf("of edges: %v", all)
 	}
 	byID := &statusv3.ClientStatusRequest{NodeMatchers: []*matcherv3.NodeMatcher{{NodeId: &matcherv3.StringMatcher{
@@ -204,7 +237,8 @@ func TestStatusOfManyIsQuickAndBounded(t *testing.T) {
 	b.becomes(t, "gateway-0", clusters[0].Hostname, adminv3.ClientResourceStatus_ACKED)
 	for _, bare := range []bool{true, false} {
 		began := time.Now()
-		response, err := b.Status().FetchClientStatus(t.Context(), &statusv3.ClientStatusRequest{ExcludeResourceContents: bare})
+		response, err := b.Status().
+			FetchClientStatus(t.Context(), &statusv3.ClientStatusRequest{ExcludeResourceContents: bare})
 		took := time.Since(began)
 		if err != nil || len(response.GetConfig()[0].GetGenericXdsConfigs()) < many || took > patience {
 			t.Fatalf("after %s: %v", took, err)

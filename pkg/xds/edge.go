@@ -53,7 +53,10 @@ type edge struct {
 }
 
 // edgeStream serves the stream of an edge until it ends.
-func (s *Server) edgeStream(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, subject model.Subject) error {
+func (s *Server) edgeStream(
+	conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer,
+	subject model.Subject,
+) error {
 	return ending.Serve(conn.Context(), func(ctx context.Context, end func(error)) error {
 		select {
 		case <-s.published:
@@ -140,7 +143,11 @@ func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest
 	}
 	i := slices.Index(order[:], r.GetTypeUrl())
 	if i < 0 {
-		return status.Errorf(codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted))
+		return status.Errorf(
+			codes.InvalidArgument,
+			"resources of type %q are not served",
+			csds.Printable(r.GetTypeUrl(), maxQuoted),
+		)
 	}
 	req, err := readRequest(r)
 	if err != nil {

@@ -31,7 +31,8 @@ func newFigures(s *Server) *figures {
 	f.paused = f.Counter("fairlead_xds_paused_requests_total").WithLabelValues()
 	f.overLimit = f.Counter("fairlead_xds_over_limit_total").WithLabelValues()
 	f.Took = f.Histogram("fairlead_xds_change_ack_seconds")
-	for _, code := range []codes.Code{codes.FailedPrecondition, codes.Unavailable, codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.ResourceExhausted} {
+	for _, code := range []codes.Code{codes.FailedPrecondition, codes.Unavailable, codes.PermissionDenied,
+		codes.Unauthenticated, codes.InvalidArgument, codes.ResourceExhausted} {
 		f.refused.WithLabelValues(code.String())
 	}
 	for _, typeURL := range order {
@@ -46,9 +47,17 @@ func newFigures(s *Server) *figures {
 			}
 		}
 	}
-	f.Observe(func(emit metrics.Emit) { s.observe(emit) },
-		"fairlead_xds_streams", "fairlead_xds_published", "fairlead_xds_gateways", "fairlead_xds_tunnels", "fairlead_xds_resources",
-		"fairlead_xds_refusing_nodes", "fairlead_xds_waiting_nodes", "fairlead_xds_denied")
+	f.Observe(
+		func(emit metrics.Emit) { s.observe(emit) },
+		"fairlead_xds_streams",
+		"fairlead_xds_published",
+		"fairlead_xds_gateways",
+		"fairlead_xds_tunnels",
+		"fairlead_xds_resources",
+		"fairlead_xds_refusing_nodes",
+		"fairlead_xds_waiting_nodes",
+		"fairlead_xds_denied",
+	)
 	return f
 }
 

@@ -156,7 +156,11 @@ func (b *bed) dial(t testing.TB, identity *certs.Identity) discoveryv3.Aggregate
 	if identity != nil {
 		config.Certificates = []tls.Certificate{identity.TLSCertificate()}
 	}
-	conn, err := grpc.NewClient(b.address, grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	conn, err := grpc.NewClient(
+		b.address,
+		grpc.WithTransportCredentials(credentials.NewTLS(config)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,11 @@ func FuzzSubscriptions(f *testing.F) {
 		}),
 		request(func(r *discoveryv3.DeltaDiscoveryRequest) { r.ResourceNamesSubscribe = []string{"*", "*"} }),
 	)
-	f.Add(plain, request(func(r *discoveryv3.DeltaDiscoveryRequest) { r.ResourceNamesSubscribe = []string{"a"} }), []byte{0xff})
+	f.Add(
+		plain,
+		request(func(r *discoveryv3.DeltaDiscoveryRequest) { r.ResourceNamesSubscribe = []string{"a"} }),
+		[]byte{0xff},
+	)
 	f.Fuzz(func(t *testing.T, first, second, third []byte) {
 		var k kind
 		has := map[string]string{} // what the Envoy has

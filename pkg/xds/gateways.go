@@ -55,7 +55,15 @@ func (s *Server) SetGateways(gateways []model.Gateway) {
 	s.inst.Gateways = gateways
 	s.profiles = newProfiles(s.inst, s.target, s.profiles.record)
 	s.mu.Unlock()
-	s.log.Info("gateways changed", "gateways", len(gateways), "first", gateways[0].Name, "last", gateways[len(gateways)-1].Name)
+	s.log.Info(
+		"gateways changed",
+		"gateways",
+		len(gateways),
+		"first",
+		gateways[0].Name,
+		"last",
+		gateways[len(gateways)-1].Name,
+	)
 	changes := changes{}
 	s.setCommon(changes)
 	s.send(changes)
@@ -144,8 +152,13 @@ func (s *Server) admitGateway(name string) error {
 	if slices.ContainsFunc(s.inst.Gateways, func(g model.Gateway) bool { return g.Name == name }) {
 		return nil
 	}
-	return status.Errorf(codes.Unavailable, "%s is not a gateway of the installation (%s): scale the StatefulSet of the gateways up, or add it to --gateway of every xds-server",
-		name, s.gatewayNames())
+	return status.Errorf(
+		codes.Unavailable,
+		"%s is not a gateway of the installation (%s): scale the StatefulSet of the gateways up, or add it to --gateway of "+
+			"every xds-server",
+		name,
+		s.gatewayNames(),
+	)
 }
 
 // Gateways returns the names of the installation's gateways, in order; nil: they are not known yet.

@@ -17,7 +17,13 @@ import (
 func replicas(n int) []model.Gateway {
 	var all []model.Gateway
 	for i := range n {
-		all = append(all, model.Gateway{Name: fmt.Sprintf("gateway-%d", i), Peer: model.Endpoint{Host: fmt.Sprintf("10.0.0.%d", 1+i), Port: 443}})
+		all = append(
+			all,
+			model.Gateway{
+				Name: fmt.Sprintf("gateway-%d", i),
+				Peer: model.Endpoint{Host: fmt.Sprintf("10.0.0.%d", 1+i), Port: 443},
+			},
+		)
 	}
 	return all
 }
@@ -40,7 +46,8 @@ func TestGatewaysComeAndGo(t *testing.T) {
 	added := both(t, g)
 	expect(t, "new Envoy clusters of a gateway", added[cds].names, []string{"peer_gateway-2"})
 	expect(t, "changed listeners of a gateway", added[lds].names, []string{"public"})
-	if after := b.envoy(t, gateway).fetch(t, lds); after["public"] == listeners["public"] || after["connect"] != listeners["connect"] {
+	if after := b.envoy(t, gateway).fetch(t, lds); after["public"] == listeners["public"] ||
+		after["connect"] != listeners["connect"] {
 		t.Errorf("listeners are %v, before %v", after, listeners)
 	}
 	added = both(t, e)
@@ -63,7 +70,12 @@ func TestGatewaysComeAndGo(t *testing.T) {
 	}
 
 	b.SetGateways(nil) // the installation would be unreachable
-	expect(t, "Envoy clusters of a gateway after that", names(firstOf(t, b.envoy(t, gateway))), sorted("c1.prod.tunnels.example.com"))
+	expect(
+		t,
+		"Envoy clusters of a gateway after that",
+		names(firstOf(t, b.envoy(t, gateway))),
+		sorted("c1.prod.tunnels.example.com"),
+	)
 }
 
 // response is the content of one response.
@@ -112,7 +124,9 @@ func TestAGatewayThatIsNoneOfTheListIsRefused(t *testing.T) {
 	b := newBed(t)
 	third := gatewayAt(2)
 	refusal := b.Admit(third)
-	if code := status.Code(refusal); code != codes.Unavailable || !strings.Contains(refusal.Error(), "gateway-2 is none") || !strings.Contains(refusal.Error(), "gateway-0 to gateway-1") {
+	if code := status.Code(refusal); code != codes.Unavailable ||
+		!strings.Contains(refusal.Error(), "gateway-2 is none") ||
+		!strings.Contains(refusal.Error(), "gateway-0 to gateway-1") {
 		t.Errorf("got %v", refusal)
 	}
 	a := b.envoy(t, third)
@@ -167,7 +181,8 @@ func TestManyEdgesAreToldAFewAtATime(t *testing.T) {
 		for len(got) < 2 {
 			got = append(got, names(a.next(t))...)
 		}
-		if slices.Sort(got); len(got) != 2 || !strings.HasSuffix(got[0], "_gateway-3") || !strings.HasSuffix(got[1], "_gateway-4") {
+		if slices.Sort(got); len(got) != 2 || !strings.HasSuffix(got[0], "_gateway-3") ||
+			!strings.HasSuffix(got[1], "_gateway-4") {
 			t.Fatalf("sent %v", got)
 		}
 	}

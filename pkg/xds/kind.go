@@ -42,7 +42,8 @@ type request struct {
 
 // readRequest decodes a request. It returns a gRPC status for a request that no edge sends.
 func readRequest(r *discoveryv3.DeltaDiscoveryRequest) (request, error) {
-	if n := len(r.GetInitialResourceVersions()) + len(r.GetResourceNamesSubscribe()) + len(r.GetResourceNamesUnsubscribe()); n > maxNames {
+	if n := len(r.GetInitialResourceVersions()) + len(r.GetResourceNamesSubscribe()) + len(
+		r.GetResourceNamesUnsubscribe()); n > maxNames {
 		return request{}, status.Errorf(codes.InvalidArgument, "the request lists %d names, more than %d", n, maxNames)
 	}
 	if err := checkNames(r); err != nil {
@@ -82,7 +83,11 @@ func (k *kind) apply(req request) {
 
 // difference returns a response with the changes from the resources that an edge has, before, to all, and the
 // resources that the edge has after it.
-func difference(typeURL string, all map[string]types.Resource, before []known) (*discoveryv3.DeltaDiscoveryResponse, []known, error) {
+func difference(
+	typeURL string,
+	all map[string]types.Resource,
+	before []known,
+) (*discoveryv3.DeltaDiscoveryResponse, []known, error) {
 	response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL}
 	had := make(map[string][32]byte, len(before))
 	for _, have := range before {
@@ -102,7 +107,10 @@ func difference(typeURL string, all map[string]types.Resource, before []known) (
 		is := known{name, [32]byte(binary)}
 		now = append(now, is)
 		if version, has := had[name]; !has || version != is.version {
-			response.Resources = append(response.Resources, &discoveryv3.Resource{Name: name, Version: hash, Resource: &anypb.Any{TypeUrl: typeURL, Value: value}})
+			response.Resources = append(
+				response.Resources,
+				&discoveryv3.Resource{Name: name, Version: hash, Resource: &anypb.Any{TypeUrl: typeURL, Value: value}},
+			)
 		}
 		delete(had, name)
 	}

@@ -22,7 +22,13 @@ import (
 // changed returns inst with other settings. All of them affect gateways, and the public address affects edges.
 var changed = func() model.Installation {
 	other := inst
-	other.Public, other.Control = model.Endpoint{Host: "other.example.com", Port: 443}, model.Endpoint{Host: "10.0.0.8", Port: 18000}
+	other.Public, other.Control = model.Endpoint{
+		Host: "other.example.com",
+		Port: 443,
+	}, model.Endpoint{
+		Host: "10.0.0.8",
+		Port: 18000,
+	}
 	other.Handshakes = 7
 	return other
 }()
@@ -99,7 +105,8 @@ func TestAFirstWaveAloneGetsTheNextProfile(t *testing.T) {
 	expect(t, "its changed listeners", got[lds].names, []string{"public"})
 	w.out.quiet(t, "another edge")
 	w.outGW.quiet(t, "another gateway")
-	if got := w.envoy(t, gateway).fetch(t, cds); got["control_channel"] == w.envoy(t, gatewayAt(1)).fetch(t, cds)["control_channel"] {
+	if got := w.envoy(t, gateway).fetch(t, cds); got["control_channel"] == w.envoy(t, gatewayAt(1)).fetch(t,
+		cds)["control_channel"] {
 		t.Error("a gateway of the wave that comes back gets the control channel of the others")
 	}
 
@@ -107,7 +114,8 @@ func TestAFirstWaveAloneGetsTheNextProfile(t *testing.T) {
 	w.out.gets(t, "the other edge", changed.Public.Host)
 	both(t, w.outGW)
 	w.SetRollout(&rollout.Record{Current: profileOf(changed)})
-	for what, a := range map[string]*ads{"an edge of the wave": w.in, "another edge": w.out, "a gateway of the wave": w.inGW, "another gateway": w.outGW} {
+	for what, a := range map[string]*ads{"an edge of the wave": w.in, "another edge": w.out,
+		"a gateway of the wave": w.inGW, "another gateway": w.outGW} {
 		a.quiet(t, what+", after the rollout,")
 	}
 }
@@ -124,7 +132,10 @@ func TestAStoppedRolloutIsTakenBack(t *testing.T) {
 	expect(t, "its listeners", got[lds].names, []string{"public"})
 	w.out.quiet(t, "another edge")
 	w.outGW.quiet(t, "another gateway")
-	if got, want := w.envoy(t, gateway).fetch(t, cds), w.envoy(t, gatewayAt(1)).fetch(t, cds); !reflect.DeepEqual(got, want) {
+	if got, want := w.envoy(t, gateway).fetch(t, cds), w.envoy(t, gatewayAt(1)).fetch(t, cds); !reflect.DeepEqual(
+		got,
+		want,
+	) {
 		t.Errorf("it has %v, the others %v", got, want)
 	}
 }
@@ -201,9 +212,11 @@ func TestProfilesOfOtherBuilds(t *testing.T) {
 		current rollout.Profile
 		problem string
 	}{
-		"a newer version":                     {settings.Profile(), "for version 9.9"},
-		"no address":                          {`{"version":"0.1"}`, "is not rendered"},
-		"a value that this build rejects":     {rollout.Settings{Version: "0.1", Public: "a:1", Control: "b:1", Workers: 1000}.Profile(), "is not rendered"},
+		"a newer version": {settings.Profile(), "for version 9.9"},
+		"no address":      {`{"version":"0.1"}`, "is not rendered"},
+		"a value that this build " +
+			"rejects": {rollout.Settings{Version: "0.1", Public: "a:1", Control: "b:1", Workers: 1000}.Profile(),
+			"is not rendered"},
 		"what this build serves":              {profileOf(inst), ""},
 		"the oldest version that is rendered": {rollout.SettingsOf(inst, envoy.Oldest.String()).Profile(), ""},
 	} {
@@ -261,14 +274,18 @@ func TestWhatAServerAnnounces(t *testing.T) {
 		})
 	}
 	await("at first", func(s *reportv1.ProfileState) bool {
-		return s.GetTarget() == string(profileOf(changed)) && s.GetAnswered() == 4 && s.GetTotal() == 4 && len(s.GetNodes()) == 0
+		return s.GetTarget() == string(profileOf(changed)) && s.GetAnswered() == 4 && s.GetTotal() == 4 &&
+			len(s.GetNodes()) == 0
 	})
 	w.to(rollout.PhaseFirst)
 	r := <-w.in.got
 	await("before it answers", func(s *reportv1.ProfileState) bool {
 		n := s.GetNodes()
-		return len(n) == 2 && n[0].GetNode() == "gateway-0" && n[1].GetNode() == "edge-a" && n[1].GetTunnelId() == w.inEdge.ID &&
-			n[1].GetProfile() == next && !n[1].GetApplied() && s.GetAnswered() < 4
+		return len(n) == 2 && n[0].GetNode() == "gateway-0" && n[1].GetNode() == "edge-a" &&
+			n[1].GetTunnelId() == w.inEdge.ID &&
+			n[1].GetProfile() == next &&
+			!n[1].GetApplied() &&
+			s.GetAnswered() < 4
 	})
 	w.in.send(t, &discoveryv3.DeltaDiscoveryRequest{
 		TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(), ErrorDetail: &rpcstatus.Status{Message: "no such host"},
@@ -276,7 +293,9 @@ func TestWhatAServerAnnounces(t *testing.T) {
 	both(t, w.inGW)
 	await("after it refuses", func(s *reportv1.ProfileState) bool {
 		n := s.GetNodes()
-		return len(n) == 2 && n[0].GetApplied() && !n[1].GetApplied() && strings.Contains(n[1].GetRefusal(), "no such host") && s.GetAnswered() == 4
+		return len(n) == 2 && n[0].GetApplied() && !n[1].GetApplied() &&
+			strings.Contains(n[1].GetRefusal(), "no such host") &&
+			s.GetAnswered() == 4
 	})
 	w.SetRollout(&rollout.Record{Current: profileOf(inst)})
 	await("one that is in no wave and refuses", func(s *reportv1.ProfileState) bool {

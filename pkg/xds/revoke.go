@@ -59,7 +59,10 @@ func (s *Server) revoking(id string) []model.WorkloadCluster {
 
 // revokes reports whether an edge is revoked by its own tunnel. No other tunnel can revoke it.
 func (s *Server) revokes(edge model.Subject) bool {
-	return slices.ContainsFunc(s.revoking(edge.ID), func(wc model.WorkloadCluster) bool { return slices.Contains(wc.Revoked, edge.Node) })
+	return slices.ContainsFunc(
+		s.revoking(edge.ID),
+		func(wc model.WorkloadCluster) bool { return slices.Contains(wc.Revoked, edge.Node) },
+	)
 }
 
 // revoked returns all revoked edges, sorted. It omits names that no edge can have: Envoy has no use for them.

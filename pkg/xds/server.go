@@ -262,7 +262,8 @@ func (s *Server) unserve(key model.Key, changes changes) {
 
 // markDenials has the denials resolved again if these workload clusters, which have changed, may affect them.
 func (s *Server) markDenials(changed ...model.WorkloadCluster) {
-	if len(s.withheld.ids) > 0 || slices.ContainsFunc(changed, func(wc model.WorkloadCluster) bool { return len(wc.Revoked) > 0 }) {
+	if len(s.withheld.ids) > 0 ||
+		slices.ContainsFunc(changed, func(wc model.WorkloadCluster) bool { return len(wc.Revoked) > 0 }) {
 		s.denials.stale = true
 	}
 }

@@ -35,7 +35,8 @@ const (
 )
 
 var (
-	// streamRefusalRate limits the log lines about the same rejected stream. Agents of an unknown tunnel retry every minute.
+	// streamRefusalRate limits the log lines about the same rejected stream. Agents of an unknown tunnel retry every
+	// minute.
 	streamRefusalRate = limit.Rate{Every: time.Hour, Burst: 1}
 	// refusalRate limits the log lines about resources that one node rejects: each may be about others.
 	refusalRate = limit.Rate{Every: time.Minute, Burst: 10}
@@ -62,7 +63,9 @@ type stream struct {
 type resources map[string]map[string]types.Resource
 
 // DeltaAggregatedResources implements ADS.
-func (s *Server) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+func (s *Server) DeltaAggregatedResources(
+	conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer,
+) error {
 	subject, err := caller(conn.Context(), s.domain, s.now())
 	switch {
 	case err != nil:
@@ -98,7 +101,10 @@ func (s *Server) refused(subject model.Subject, err error) {
 }
 
 // stream serves the stream of a gateway until it ends.
-func (s *Server) stream(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, subject model.Subject) error {
+func (s *Server) stream(
+	conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer,
+	subject model.Subject,
+) error {
 	select {
 	case <-s.published:
 	case <-s.open.Done():
@@ -226,7 +232,15 @@ func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryReques
 	if subject.Role == model.RoleEdge && s.limits.refusalText.Take(subject.ID, tunnelRefusalRate) > 0 {
 		return
 	}
-	s.log.Error("resources rejected", "node", subject.Node, "type_url", csds.Printable(r.GetTypeUrl(), maxQuoted), "error", csds.Printable(detail.GetMessage(), maxDetail))
+	s.log.Error(
+		"resources rejected",
+		"node",
+		subject.Node,
+		"type_url",
+		csds.Printable(r.GetTypeUrl(), maxQuoted),
+		"error",
+		csds.Printable(detail.GetMessage(), maxDetail),
+	)
 }
 
 func checkNames(r *discoveryv3.DeltaDiscoveryRequest) error {
@@ -255,13 +269,21 @@ func (st *stream) begin(node *corev3.Node) (err error) {
 }
 
 // CreateDeltaWatch implements cache.ConfigWatcher.
-func (st *stream) CreateDeltaWatch(r *cachev3.DeltaRequest, sub cachev3.Subscription, to chan cachev3.DeltaResponse) (func(), error) {
+func (st *stream) CreateDeltaWatch(
+	r *cachev3.DeltaRequest,
+	sub cachev3.Subscription,
+	to chan cachev3.DeltaResponse,
+) (func(), error) {
 	if r.GetTypeUrl() == st.server.gateways.TypeURL() {
 		return st.server.gateways.Watch(st.reader, r, sub, to), nil
 	}
 	cache, ok := st.caches[r.GetTypeUrl()]
 	if !ok {
-		return nil, status.Errorf(codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted))
+		return nil, status.Errorf(
+			codes.InvalidArgument,
+			"resources of type %q are not served",
+			csds.Printable(r.GetTypeUrl(), maxQuoted),
+		)
 	}
 	return cache.CreateDeltaWatch(r, sub, to)
 }
@@ -278,7 +300,11 @@ func (st *stream) OnDeltaStreamOpen(context.Context, int64, string) error { retu
 func (st *stream) OnDeltaStreamClosed(int64, *corev3.Node) {}
 
 // OnStreamDeltaResponse implements delta.Callbacks.
-func (st *stream) OnStreamDeltaResponse(_ int64, _ *discoveryv3.DeltaDiscoveryRequest, r *discoveryv3.DeltaDiscoveryResponse) {
+func (st *stream) OnStreamDeltaResponse(
+	_ int64,
+	_ *discoveryv3.DeltaDiscoveryRequest,
+	r *discoveryv3.DeltaDiscoveryResponse,
+) {
 	st.noteSent(r)
 	st.log.Debug("resources sent", "type_url", r.GetTypeUrl(), "version", r.GetSystemVersionInfo(),
 		"resources", len(r.GetResources()), "removed", len(r.GetRemovedResources()))
@@ -287,10 +313,14 @@ func (st *stream) OnStreamDeltaResponse(_ int64, _ *discoveryv3.DeltaDiscoveryRe
 // newCache returns a cache of one type. It logs only warnings and errors of go-control-plane: the rest would print
 // every version of every resource.
 func newCache(typeURL string, initial map[string]types.Resource, log *slog.Logger) *cachev3.LinearCache {
-	return cachev3.NewLinearCache(typeURL, cachev3.WithInitialResources(initial), cachev3.WithLogger(controllog.LoggerFuncs{
-		WarnFunc:  func(format string, args ...any) { logf(log, slog.LevelWarn, format, args) },
-		ErrorFunc: func(format string, args ...any) { logf(log, slog.LevelError, format, args) },
-	}))
+	return cachev3.NewLinearCache(
+		typeURL,
+		cachev3.WithInitialResources(initial),
+		cachev3.WithLogger(controllog.LoggerFuncs{
+			WarnFunc:  func(format string, args ...any) { logf(log, slog.LevelWarn, format, args) },
+			ErrorFunc: func(format string, args ...any) { logf(log, slog.LevelError, format, args) },
+		}),
+	)
 }
 
 // logf adapts slog for go-control-plane, which formats its messages.

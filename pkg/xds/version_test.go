@@ -54,7 +54,13 @@ func TestResourcesAreRenderedForTheVersionOfTheirAgent(t *testing.T) {
 					continue // its records are the same for every version
 				}
 				if got := strings.Contains(string(value), "%CONNECTION_ID%"); got != want {
-					t.Errorf("a %s that says version %q gets %s with the number of the connection: %t", s.Role, version, r.GetName(), got)
+					t.Errorf(
+						"a %s that says version %q gets %s with the number of the connection: %t",
+						s.Role,
+						version,
+						r.GetName(),
+						got,
+					)
 				}
 			}
 			if err := a.CloseSend(); err != nil {

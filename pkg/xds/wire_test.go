@@ -24,7 +24,12 @@ func TestGatewayGetsAllTunnels(t *testing.T) {
 	b := newBed(t, workload("c1", "api.example.com"), workload("c2"))
 	a := b.envoy(t, gateway)
 	a.subscribe(t, cds, nil)
-	expect(t, "Envoy clusters", names(a.next(t)), sorted("c1.prod.tunnels.example.com", "api.example.com", "c2.prod.tunnels.example.com"))
+	expect(
+		t,
+		"Envoy clusters",
+		names(a.next(t)),
+		sorted("c1.prod.tunnels.example.com", "api.example.com", "c2.prod.tunnels.example.com"),
+	)
 	a.subscribe(t, lds, nil)
 	expect(t, "listeners", names(a.next(t)), []string{"apiserver", "connect", "public"})
 }
@@ -204,7 +209,12 @@ func TestNothingIsServedBeforeTheFirstReplace(t *testing.T) {
 func TestWhatIsWrongIsLeftOut(t *testing.T) {
 	b := newBed(t)
 	b.publish(workload("c1", "control_channel", "agent", "api.example.com", "api.example.com"))
-	expect(t, "Envoy clusters", names(firstOf(t, b.envoy(t, gateway))), sorted("c1.prod.tunnels.example.com", "api.example.com"))
+	expect(
+		t,
+		"Envoy clusters",
+		names(firstOf(t, b.envoy(t, gateway))),
+		sorted("c1.prod.tunnels.example.com", "api.example.com"),
+	)
 	for _, name := range []string{"control_channel", "agent", "api.example.com"} {
 		if b.log.line("level=ERROR", "cluster=prod/c1", name, "type_url="+cds) == "" {
 			t.Errorf("nothing was logged about %s", name)

@@ -27,7 +27,9 @@ type misbehaving struct {
 }
 
 // DeltaAggregatedResources implements ADS.
-func (r *misbehaving) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+func (r *misbehaving) DeltaAggregatedResources(
+	s discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer,
+) error {
 	r.streams.Add(1)
 	return r.do(s)
 }

@@ -117,7 +117,13 @@ func (c *contribution) restore() {
 		c.loaded = c.loaded || s.known
 		for name, res := range s.accepted {
 			if owner := s.owners()[name]; owner != nil {
-				c.proxy.log.Error("ignoring cached resource, another xds-server has one of this name", "upstream", c.name, "name", name)
+				c.proxy.log.Error(
+					"ignoring cached resource, another xds-server has one of this name",
+					"upstream",
+					c.name,
+					"name",
+					name,
+				)
 				delete(s.accepted, name)
 				continue
 			}

@@ -38,7 +38,8 @@ func (b *bed) envoy(t testing.TB, have map[string]map[string]string, bad ...stri
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	ctx, cancel := context.WithCancel(t.Context())
-	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx, grpc.MaxCallRecvMsgSize(256<<20))
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).
+		DeltaAggregatedResources(ctx, grpc.MaxCallRecvMsgSize(256<<20))
 	if err != nil {
 		t.Fatal(err)
 	}

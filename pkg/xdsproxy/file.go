@@ -46,7 +46,10 @@ func (c content) encode() ([]byte, error) { return c.section([]byte(magic)) }
 
 // section appends a section to data.
 func (c content) section(data []byte) ([]byte, error) {
-	response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: c.kind.typeURL(), ControlPlane: &corev3.ControlPlane{Identifier: c.upstream}}
+	response := &discoveryv3.DeltaDiscoveryResponse{
+		TypeUrl:      c.kind.typeURL(),
+		ControlPlane: &corev3.ControlPlane{Identifier: c.upstream},
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.set)) {
 		if res := c.set[name]; res != nil {
 			response.Resources = append(response.Resources, res.message)

@@ -13,7 +13,13 @@ import (
 
 func sample(t testing.TB, names ...string) content {
 	t.Helper()
-	c := content{upstream: "a", kind: clusters, set: set{}, rejected: map[string]string{"x": "v2", "gone": ""}, why: "it crashed"}
+	c := content{
+		upstream: "a",
+		kind:     clusters,
+		set:      set{},
+		rejected: map[string]string{"x": "v2", "gone": ""},
+		why:      "it crashed",
+	}
 	for _, name := range names {
 		body, err := anypb.New(&clusterv3.Cluster{Name: name})
 		if err != nil {
@@ -30,7 +36,9 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, whole, err := decode(data, "a", clusters)
-	if err != nil || whole != len(data) || len(got.set) != 2 || got.set["c1"].version() == "" || got.why != "it crashed" || len(got.rejected) != 2 || got.rejected["x"] != "v2" {
+	if err != nil || whole != len(data) || len(got.set) != 2 || got.set["c1"].version() == "" || got.why != "it crashed" ||
+		len(got.rejected) != 2 ||
+		got.rejected["x"] != "v2" {
 		t.Errorf("read %+v: %v", got, err)
 	}
 	if _, _, err := decode(data, "a", listeners); err == nil {
@@ -60,8 +68,17 @@ func TestAFileOfChangesIsReadUpToTheLastThatIsWhole(t *testing.T) {
 		}
 		for i, end := range ends {
 			if size >= end && (i == len(ends)-1 || size < ends[i+1]) {
-				if names := slices.Sorted(maps.Keys(got.set)); whole != end || !slices.Equal(names, want[i]) || (len(got.rejected) > 0) != (i < 2) {
-					t.Fatalf("of %d bytes %d are whole, with %v and %v refused, want %d and %v", size, whole, names, got.rejected, end, want[i])
+				if names := slices.Sorted(maps.Keys(got.set)); whole != end || !slices.Equal(names, want[i]) ||
+					(len(got.rejected) > 0) != (i < 2) {
+					t.Fatalf(
+						"of %d bytes %d are whole, with %v and %v refused, want %d and %v",
+						size,
+						whole,
+						names,
+						got.rejected,
+						end,
+						want[i],
+					)
 				}
 			}
 		}

@@ -129,11 +129,20 @@ func TestAForbiddenResource(t *testing.T) {
 		clusters map[string]types.Resource
 		want     string
 	}{
-		"of another upstream":     {map[string]types.Resource{"taken": cluster("taken", 2)}, `resource "taken" belongs to another xds-server of this Envoy`},
-		"by another name inside":  {map[string]types.Resource{"fine": cluster("taken", 2)}, `resource "fine" has the name "taken" in its content`},
-		"that the check refuses":  {map[string]types.Resource{"forbidden": cluster("forbidden", 1)}, "it is forbidden"},
-		"in one response of good": {map[string]types.Resource{"forbidden": cluster("forbidden", 1), "good": cluster("good", 1)}, "it is forbidden"},
-		"without a name":          {map[string]types.Resource{"": cluster("", 1)}, "a resource has no name"},
+		"of another upstream": {
+			map[string]types.Resource{"taken": cluster("taken", 2)},
+			`resource "taken" belongs to another xds-server of this Envoy`,
+		},
+		"by another name inside": {
+			map[string]types.Resource{"fine": cluster("taken", 2)},
+			`resource "fine" has the name "taken" in its content`,
+		},
+		"that the check refuses": {map[string]types.Resource{"forbidden": cluster("forbidden", 1)}, "it is forbidden"},
+		"in one response of good": {
+			map[string]types.Resource{"forbidden": cluster("forbidden", 1), "good": cluster("good", 1)},
+			"it is forbidden",
+		},
+		"without a name": {map[string]types.Resource{"": cluster("", 1)}, "a resource has no name"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +178,8 @@ func TestWhatWasRejectedTogetherIsRetriedTogether(t *testing.T) {
 	s := newServer(t, named(cluster("c1", 1)), nil)
 	bed := newBed(t, t.TempDir())
 	bed.follow(t, "a", s, func(_ string, resource *anypb.Any) error {
-		if c, err := resource.UnmarshalNew(); err != nil || c.(interface{ GetConnectTimeout() *durationpb.Duration }).GetConnectTimeout().GetSeconds() == 2 {
+		if c, err := resource.UnmarshalNew(); err != nil ||
+			c.(interface{ GetConnectTimeout() *durationpb.Duration }).GetConnectTimeout().GetSeconds() == 2 {
 			return errForbidden
 		}
 		return nil

@@ -115,7 +115,12 @@ func (b *bed) follow(t testing.TB, name string, s *server, check func(string, *a
 	t.Cleanup(func() { _ = conn.Close() })
 	ctx, cancel := context.WithCancel(b.ctx)
 	r := &run{cancel: cancel, end: make(chan error, 1), close: func() { _ = conn.Close() }}
-	u := xdsproxy.Upstream{Name: name, Conn: conn, Check: check, Node: func() *corev3.Node { return &corev3.Node{Id: "CN=" + name} }}
+	u := xdsproxy.Upstream{
+		Name:  name,
+		Conn:  conn,
+		Check: check,
+		Node:  func() *corev3.Node { return &corev3.Node{Id: "CN=" + name} },
+	}
 	b.runs.Go(func() { r.end <- b.Run(ctx, u) })
 	return r
 }

@@ -195,8 +195,13 @@ func (c *contribution) rollBack(to [kinds]set) {
 			changes[name] = s.offered[name]
 		}
 		listed := strings.Join(names[:min(len(names), maxNames)], ", ")
-		why := fmt.Sprintf("Envoy ended %d times in a row with the newest %s; its previous ones are restored (rolled back: %d, such as %s)",
-			crashLimit, s.kind, len(names), listed)
+		why := fmt.Sprintf(
+			"Envoy ended %d times in a row with the newest %s; its previous ones are restored (rolled back: %d, such as %s)",
+			crashLimit,
+			s.kind,
+			len(names),
+			listed,
+		)
 		c.proxy.log.Error("resources rolled back", "upstream", c.name, "type_url", s.kind.typeURL(), "error", why)
 		s.reject(changes, newStatus(codes.Aborted, why), true, to[k])
 		for _, name := range names {

@@ -195,7 +195,10 @@ func first(byShare map[*share][]string) *batch {
 	if len(byShare) == 0 {
 		return nil
 	}
-	chosen := slices.MinFunc(slices.Collect(maps.Keys(byShare)), func(a, b *share) int { return strings.Compare(a.upstream(), b.upstream()) })
+	chosen := slices.MinFunc(
+		slices.Collect(maps.Keys(byShare)),
+		func(a, b *share) int { return strings.Compare(a.upstream(), b.upstream()) },
+	)
 	b := &batch{share: chosen, changes: set{}}
 	slices.Sort(byShare[chosen])
 	for _, name := range byShare[chosen] {

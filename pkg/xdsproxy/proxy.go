@@ -87,7 +87,13 @@ type Proxy struct {
 // New returns a proxy that keeps its cache in a folder, and loads the cache. It moves an unusable file aside and logs
 // that. It returns an error if it can't create or read the folder.
 func New(dir string, log *slog.Logger) (*Proxy, error) {
-	r := &Proxy{dir: dir, log: log, times: usual, changed: make(chan struct{}, 1), contributions: map[string]*contribution{}}
+	r := &Proxy{
+		dir:           dir,
+		log:           log,
+		times:         usual,
+		changed:       make(chan struct{}, 1),
+		contributions: map[string]*contribution{},
+	}
 	for k := range r.owners {
 		r.owners[k], r.dropped[k] = map[string]*share{}, map[string]bool{}
 	}
@@ -199,7 +205,10 @@ func (r *Proxy) contribution(name string) *contribution {
 
 // sorted returns all contributions, ordered by name.
 func (r *Proxy) sorted() []*contribution {
-	return slices.SortedFunc(maps.Values(r.contributions), func(a, b *contribution) int { return strings.Compare(a.name, b.name) })
+	return slices.SortedFunc(
+		maps.Values(r.contributions),
+		func(a, b *contribution) int { return strings.Compare(a.name, b.name) },
+	)
 }
 
 // notifySession notifies the session that it may have something to send.

@@ -77,13 +77,19 @@ func to(name string, address *corev3.Address) *clusterv3.Cluster {
 // from returns a listener that forwards to an Envoy cluster.
 func from(t testing.TB, name string, address *corev3.Address, cluster string) *listenerv3.Listener {
 	t.Helper()
-	proxy, err := anypb.New(&tcpproxyv3.TcpProxy{StatPrefix: name, ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}})
+	proxy, err := anypb.New(
+		&tcpproxyv3.TcpProxy{StatPrefix: name, ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &listenerv3.Listener{Name: name, Address: address, FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
-		Name: "tcp_proxy", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: proxy},
-	}}}}}
+	return &listenerv3.Listener{
+		Name:    name,
+		Address: address,
+		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
+			Name: "tcp_proxy", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: proxy},
+		}}}},
+	}
 }
 
 // greeter sends hello on every connection.
@@ -138,11 +144,13 @@ func TestARealEnvoyBehindTheProxy(t *testing.T) {
 	bed.file(t, "a.listeners.cache", "in.sock")
 
 	// The xds-server gets Envoy's reason for a rejection; the other resources of the response are applied.
-	if err := s.caches[cds].UpdateResources(named(to("malformed", socket("no address", 1)), to("further", pipe("x"))), nil); err != nil {
+	if err := s.caches[cds].UpdateResources(named(to("malformed", socket("no address", 1)), to("further", pipe("x"))),
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	nack := s.next(t, cds)
-	if got := nack.GetErrorDetail().GetMessage(); !strings.Contains(got, "malformed IP address: no address") || !strings.Contains(got, "cluster(s) malformed") {
+	if got := nack.GetErrorDetail().GetMessage(); !strings.Contains(got, "malformed IP address: no address") ||
+		!strings.Contains(got, "cluster(s) malformed") {
 		t.Errorf("the server is told %q", got)
 	}
 	expect(t, "state", bed.State("a").Refused, nack.GetErrorDetail().GetMessage())
@@ -166,7 +174,8 @@ func TestARealEnvoyBehindTheProxy(t *testing.T) {
 	bed.is(t, "a", "is connected", connected)
 	bed.greets(t)
 	stats, err := real.Admin(t.Context(), "GET", "/stats?filter=listener_manager.listener_(modified|create_success|added)")
-	if err != nil || !strings.Contains(stats, "listener_manager.listener_modified: 0") || !strings.Contains(stats, "listener_manager.listener_added: 1") {
+	if err != nil || !strings.Contains(stats, "listener_manager.listener_modified: 0") ||
+		!strings.Contains(stats, "listener_manager.listener_added: 1") {
 		t.Errorf("the listener was touched: %s: %v", stats, err)
 	}
 
@@ -193,7 +202,17 @@ func (b *bed) endOf(t testing.TB) error {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), envoytest.Patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, envoytest.Path(t), "-c", config, "--disable-hot-restart", "--concurrency", "1", "-l", "critical")
+	cmd := exec.CommandContext(
+		ctx,
+		envoytest.Path(t),
+		"-c",
+		config,
+		"--disable-hot-restart",
+		"--concurrency",
+		"1",
+		"-l",
+		"critical",
+	)
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return errors.Join(spawn.Run(cmd), ctx.Err())

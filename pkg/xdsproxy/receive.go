@@ -40,7 +40,9 @@ func newResource(message *discoveryv3.Resource) *resource {
 		sum := sha256.Sum256(message.GetResource().GetValue())
 		version = hex.EncodeToString(sum[:])
 	}
-	return &resource{message: &discoveryv3.Resource{Name: message.GetName(), Version: version, Resource: message.GetResource()}}
+	return &resource{
+		message: &discoveryv3.Resource{Name: message.GetName(), Version: version, Resource: message.GetResource()},
+	}
 }
 
 // examine returns an error if a resource must not be sent to Envoy. Envoy uses the name inside a resource: if the
@@ -172,7 +174,15 @@ func (s *share) admit(touched map[string]bool) {
 		faults = faults[:min(len(faults), maxReasons)]
 		maps.DeleteFunc(changes, func(name string, res *resource) bool { return res.version() == instead[name].version() })
 		err := errors.Join(faults...)
-		s.of.proxy.log.Error("resources rejected before Envoy", "upstream", s.of.name, "type_url", s.kind.typeURL(), "error", err)
+		s.of.proxy.log.Error(
+			"resources rejected before Envoy",
+			"upstream",
+			s.of.name,
+			"type_url",
+			s.kind.typeURL(),
+			"error",
+			err,
+		)
 		s.reject(changes, newStatus(codes.InvalidArgument, err.Error()), false, instead)
 		return
 	}

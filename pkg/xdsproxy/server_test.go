@@ -79,7 +79,11 @@ func (s *server) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryRequ
 }
 
 // OnStreamDeltaResponse implements serverv3.Callbacks.
-func (s *server) OnStreamDeltaResponse(_ int64, _ *discoveryv3.DeltaDiscoveryRequest, r *discoveryv3.DeltaDiscoveryResponse) {
+func (s *server) OnStreamDeltaResponse(
+	_ int64,
+	_ *discoveryv3.DeltaDiscoveryRequest,
+	r *discoveryv3.DeltaDiscoveryResponse,
+) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sent = append(s.sent, r)
@@ -105,7 +109,10 @@ func (s *server) next(t testing.TB, typeURL string) *discoveryv3.DeltaDiscoveryR
 	envoytest.Eventually(t, "a request comes", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		i := slices.IndexFunc(s.requests, func(r *discoveryv3.DeltaDiscoveryRequest) bool { return r.GetTypeUrl() == typeURL })
+		i := slices.IndexFunc(
+			s.requests,
+			func(r *discoveryv3.DeltaDiscoveryRequest) bool { return r.GetTypeUrl() == typeURL },
+		)
 		if i < 0 {
 			return context.DeadlineExceeded
 		}

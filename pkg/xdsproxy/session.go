@@ -47,7 +47,9 @@ type batch struct {
 }
 
 // DeltaAggregatedResources implements ADS for Envoy.
-func (r *Proxy) DeltaAggregatedResources(conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+func (r *Proxy) DeltaAggregatedResources(
+	conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer,
+) error {
 	ctx, end := context.WithCancelCause(conn.Context())
 	defer end(nil)
 	s := r.attach(end)

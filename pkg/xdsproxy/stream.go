@@ -56,7 +56,8 @@ func (c *contribution) open(u Upstream, end context.CancelCauseFunc) (*stream, e
 			versions[name] = res.version()
 		}
 		st.out = append(st.out, &discoveryv3.DeltaDiscoveryRequest{
-			Node: node, TypeUrl: kind(k).typeURL(), ResourceNamesSubscribe: []string{wildcard}, InitialResourceVersions: versions,
+			Node: node, TypeUrl: kind(k).typeURL(), ResourceNamesSubscribe: []string{wildcard},
+			InitialResourceVersions: versions,
 		})
 		node = nil // only the first request has it
 	}
@@ -84,7 +85,11 @@ func (c *contribution) close(st *stream) {
 }
 
 // take handles a response.
-func (c *contribution) take(st *stream, response *discoveryv3.DeltaDiscoveryResponse, check func(string, *anypb.Any) error) error {
+func (c *contribution) take(
+	st *stream,
+	response *discoveryv3.DeltaDiscoveryResponse,
+	check func(string, *anypb.Any) error,
+) error {
 	k, ok := kindOf(response.GetTypeUrl())
 	if !ok {
 		return fmt.Errorf("reading response of type %q: %w", response.GetTypeUrl(), errNotAsked)
@@ -113,12 +118,19 @@ func (c *contribution) take(st *stream, response *discoveryv3.DeltaDiscoveryResp
 // answer enqueues an ACK, or a NACK if why is set.
 func (st *stream) answer(k kind, nonce string, why *statusv1.Status) {
 	st.answers.count(why)
-	st.out = append(st.out, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: k.typeURL(), ResponseNonce: nonce, ErrorDetail: why})
+	st.out = append(
+		st.out,
+		&discoveryv3.DeltaDiscoveryRequest{TypeUrl: k.typeURL(), ResponseNonce: nonce, ErrorDetail: why},
+	)
 	notify(st.notified)
 }
 
 // send sends the queued requests until the stream ends. The receiver gets the reason of the end.
-func (st *stream) send(ctx context.Context, conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient, mu *sync.Mutex) {
+func (st *stream) send(
+	ctx context.Context,
+	conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient,
+	mu *sync.Mutex,
+) {
 	for {
 		select {
 		case <-ctx.Done():

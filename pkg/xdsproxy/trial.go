@@ -89,7 +89,10 @@ func (b *batch) doubtful(k kind) bool {
 	if good == nil {
 		good = b.share.accepted
 	}
-	return slices.ContainsFunc(b.names, func(name string) bool { return good[name].version() != b.changes[name].version() })
+	return slices.ContainsFunc(
+		b.names,
+		func(name string) bool { return good[name].version() != b.changes[name].version() },
+	)
 }
 
 // Ended is called by the supervisor when Envoy ran until it was stopped in order: nothing is at fault. An agent that

@@ -102,7 +102,8 @@ func (c *contribution) follow(ctx context.Context, u Upstream) (answered bool, _
 	defer end(nil)
 	silent := time.AfterFunc(c.proxy.times.silence, func() { end(errSilent) })
 	defer silent.Stop()
-	conn, err := discoveryv3.NewAggregatedDiscoveryServiceClient(u.Conn).DeltaAggregatedResources(ctx, grpc.MaxCallRecvMsgSize(maxMessage))
+	conn, err := discoveryv3.NewAggregatedDiscoveryServiceClient(u.Conn).
+		DeltaAggregatedResources(ctx, grpc.MaxCallRecvMsgSize(maxMessage))
 	if err != nil {
 		return false, reason(ctx, err)
 	}

@@ -143,7 +143,12 @@ func TestBadResourcesDoNotKeepEnvoyFromGoodOnes(t *testing.T) {
 	s.set(t, cluster("c17", 2))
 	delete(e.bad, "c17")
 	e.until(t, cds, append(good, "c17")...)
-	bed.is(t, "a", "forgets a refusal", func(st xdsproxy.State) bool { return st.Refused == "envoy can't have c18; envoy can't have c80" })
+	bed.is(
+		t,
+		"a",
+		"forgets a refusal",
+		func(st xdsproxy.State) bool { return st.Refused == "envoy can't have c18; envoy can't have c80" },
+	)
 }
 
 func TestResourcesThatEnvoyHasNotAcceptedAreSentAgain(t *testing.T) {
@@ -232,9 +237,15 @@ func TestAnEnvoyThatComesBackIsSentNothing(t *testing.T) {
 		r := e.next(t)
 		expect(t, "sent to one that has everything", len(r.GetResources())+len(r.GetRemovedResources()), 0)
 	}
-	bed.is(t, "a", "serves from the cache", func(s xdsproxy.State) bool { return s.Cached && !s.Connected && !s.Since.IsZero() })
+	bed.is(
+		t,
+		"a",
+		"serves from the cache",
+		func(s xdsproxy.State) bool { return s.Cached && !s.Connected && !s.Since.IsZero() },
+	)
 	eventually.True(t, patience, "it says so", func() error {
-		if n := bed.log.count("level=INFO", "xds-server does not answer, Envoy is served from the cache", "upstream=a"); n != 1 {
+		if n := bed.log.count("level=INFO", "xds-server does not answer, Envoy is served from the "+
+			"cache", "upstream=a"); n != 1 {
 			return fmt.Errorf("%d lines do", n)
 		}
 		return nil

@@ -36,7 +36,11 @@ type suite struct {
 var suites = []suite{
 	{"path", "the way of the data: throughput, latency, slow networks, stalled readers, beside peers", path.Run},
 	{"manager", "Cluster API's manager over tunnels and over direct connections: connecting, probes, memory", manager.Run},
-	{"scale", "the number of workload clusters: memory, CPU and bytes of each component, changes, restarts, storms", scale.Run},
+	{
+		"scale",
+		"the number of workload clusters: memory, CPU and bytes of each component, changes, restarts, storms",
+		scale.Run,
+	},
 }
 
 func main() {
@@ -101,7 +105,12 @@ func write(results *string) *cobra.Command {
 
 // serve returns the command that runs the apiserver of the suite path as a separate process.
 func serve() *cobra.Command {
-	return &cobra.Command{Use: "serve DIR", Hidden: true, Args: cobra.ExactArgs(1), RunE: func(c *cobra.Command, args []string) error {
-		return path.Serve(c.Context(), args[0])
-	}}
+	return &cobra.Command{
+		Use:    "serve DIR",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return path.Serve(c.Context(), args[0])
+		},
+	}
 }

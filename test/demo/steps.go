@@ -52,8 +52,14 @@ func (p planned) hostname(d model.TunnelDomain) string {
 
 // runSteps runs all steps. It returns the error of the first step that fails.
 func runSteps(ctx context.Context, l *lab.Lab, s *story) error {
-	s.step("Three networks: management and workload, which can't reach each other, and a gateway with a leg in each that forwards nothing.")
-	s.step("Starting, all at once: etcd, kube-apiserver, Cluster API, controller, xds-server in the management network; gateway-agent with Envoy;")
+	s.step(
+		"Three networks: management and workload, which can't reach each other, and a gateway with a leg in each that " +
+			"forwards nothing.",
+	)
+	s.step(
+		"Starting, all at once: etcd, kube-apiserver, Cluster API, controller, xds-server in the management network; " +
+			"gateway-agent with Envoy;",
+	)
 	s.step("etcd and two kube-apiservers in the workload network.")
 	if err := l.Start(ctx); err != nil {
 		return err
@@ -114,7 +120,13 @@ func showWalls(ctx context.Context, l *lab.Lab, s *story) error {
 	}{
 		{n.Management, "management network", workload, "the workload apiserver", false},
 		{n.Workload, "workload network", management, "the management apiserver", false},
-		{n.Workload, "workload network", address(netns.PublicName, netns.APIServerPort), "the gateway's port for clients", false},
+		{
+			n.Workload,
+			"workload network",
+			address(netns.PublicName, netns.APIServerPort),
+			"the gateway's port for clients",
+			false,
+		},
 		{n.Workload, "workload network", address(netns.PublicName, netns.ConnectPort), "the gateway's proxy port", false},
 		{n.Workload, "workload network", address(netns.PublicName, netns.PublicPort), "the gateway's public port", true},
 	}
@@ -152,7 +164,12 @@ func create(ctx context.Context, l *lab.Lab, s *story, plan planned) (*lab.Clust
 	if err != nil {
 		return nil, err
 	}
-	s.step("%s: Cluster created with the label %s=%s, and, as a control-plane provider would, its CA and kubeconfig Secrets.", plan.name, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled)
+	s.step(
+		"%s: Cluster created with the label %s=%s, and, as a control-plane provider would, its CA and kubeconfig Secrets.",
+		plan.name,
+		v1alpha1.TunnelLabel,
+		v1alpha1.TunnelEnabled,
+	)
 	mode := map[string]any{"kubeconfig": map[string]any{"mode": string(plan.mode)}}
 	if err := cluster.PatchTunnel(ctx, mode); err != nil {
 		return nil, err
@@ -167,7 +184,12 @@ func bringUp(ctx context.Context, l *lab.Lab, s *story, cluster *lab.Cluster) er
 	if err != nil {
 		return err
 	}
-	s.step("%s: the controller made a Tunnel and the Secret %s%s; its file goes to an edge in the workload network.", cluster.Name, cluster.Name, v1alpha1.BootstrapSecretSuffix)
+	s.step(
+		"%s: the controller made a Tunnel and the Secret %s%s; its file goes to an edge in the workload network.",
+		cluster.Name,
+		cluster.Name,
+		v1alpha1.BootstrapSecretSuffix,
+	)
 	edge, err := l.StartEdge("edge-"+cluster.Name, bootstrap)
 	if err != nil {
 		return err
@@ -192,7 +214,12 @@ func bringUp(ctx context.Context, l *lab.Lab, s *story, cluster *lab.Cluster) er
 	if err := proc.Wait(ctx, patience, cluster.RemoteConnectionProbe); err != nil {
 		return fmt.Errorf("waiting for Cluster API to reach %s: %w", cluster.Name, err)
 	}
-	s.result(true, "%s: Cluster API's condition RemoteConnectionProbe is True, %.1f s after the Cluster was created", cluster.Name, time.Since(cluster.Created).Seconds())
+	s.result(
+		true,
+		"%s: Cluster API's condition RemoteConnectionProbe is True, %.1f s after the Cluster was created",
+		cluster.Name,
+		time.Since(cluster.Created).Seconds(),
+	)
 	return nil
 }
 
@@ -249,8 +276,11 @@ func showHow(ctx context.Context, l *lab.Lab, s *story) error {
 		return err
 	}
 	inside := "ip netns exec " + l.Network.Management.Name + " bin/kubectl --kubeconfig "
-	s.show("To look around from another terminal:", inside+l.Dir+"/"+sniCluster.name+".kubeconfig get --raw /version\n"+inside+file+" get tunnels -A -o yaml\n"+
-		"ip netns exec "+l.Network.Management.Name+" bin/fairlead check -n "+namespace+" "+connectCluster.name+" --kubeconfig "+file+" "+inspection)
+	s.show(
+		"To look around from another terminal:",
+		inside+l.Dir+"/"+sniCluster.name+".kubeconfig get --raw /version\n"+inside+file+" get tunnels -A -o yaml\n"+
+			"ip netns exec "+l.Network.Management.Name+" bin/fairlead check -n "+namespace+" "+connectCluster.name+" --kubeconfig "+file+" "+inspection,
+	)
 	return nil
 }
 

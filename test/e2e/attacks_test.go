@@ -14,5 +14,9 @@ func (w *world) attacks(t *testing.T) {
 	w.falseGateway(t)
 	w.routesToNoTunnel(t)
 	w.publicPort(t)
-	promise.That(t, "after all attacks every kubeconfig works", func(t *testing.T) { must(t, w.worksFor(t.Context(), short)) })
+	promise.That(
+		t,
+		"after all attacks every kubeconfig works",
+		func(t *testing.T) { must(t, w.worksFor(t.Context(), short)) },
+	)
 }

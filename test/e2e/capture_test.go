@@ -35,7 +35,13 @@ type flow struct {
 // startCapture starts a capture on an interface of a namespace.
 func startCapture(t *testing.T, in *netns.Namespace, device string, texts ...string) *capture {
 	t.Helper()
-	c := &capture{texts: texts, stop: make(chan struct{}), bytes: map[string]int{}, found: map[string]int{}, tails: map[flow]string{}}
+	c := &capture{
+		texts: texts,
+		stop:  make(chan struct{}),
+		bytes: map[string]int{},
+		found: map[string]int{},
+		tails: map[flow]string{},
+	}
 	must(t, in.Do(func() (err error) {
 		c.fd, err = packetSocket(device)
 		return err

@@ -31,14 +31,15 @@ func (w *world) tunnelClaims(t *testing.T) {
 		}
 	})
 	for name, attack := range map[string]claim{
-		"an edge that claims another tunnel id gets no tunnel":                   {&berlin, self.NodeID(), otherID},
-		"an edge that claims another edge's node id gets no tunnel":              {&berlin, other.NodeID(), ownID},
-		"an edge that claims another edge's node id as its tunnel id gets none":  {&berlin, self.NodeID(), other.NodeID()},
-		"an edge that claims both ids of another edge gets no tunnel":            {&berlin, other.NodeID(), otherID},
-		"a gateway's certificate used as an edge's gets no tunnel":               {&gateway, self.NodeID(), ownID},
-		"a gateway's certificate used as an edge's, by its own names, gets none": {&gateway, "CN=gateway-0", domain.GatewayReplica("gateway-0")},
-		"a certificate of another CA with all the right names gets no tunnel":    {&foreign, self.NodeID(), ownID},
-		"an edge without a certificate gets no tunnel":                           {nil, self.NodeID(), ownID},
+		"an edge that claims another tunnel id gets no tunnel":                  {&berlin, self.NodeID(), otherID},
+		"an edge that claims another edge's node id gets no tunnel":             {&berlin, other.NodeID(), ownID},
+		"an edge that claims another edge's node id as its tunnel id gets none": {&berlin, self.NodeID(), other.NodeID()},
+		"an edge that claims both ids of another edge gets no tunnel":           {&berlin, other.NodeID(), otherID},
+		"a gateway's certificate used as an edge's gets no tunnel":              {&gateway, self.NodeID(), ownID},
+		"a gateway's certificate used as an edge's, by its own names, gets " +
+			"none": {&gateway, "CN=gateway-0", domain.GatewayReplica("gateway-0")},
+		"a certificate of another CA with all the right names gets no tunnel": {&foreign, self.NodeID(), ownID},
+		"an edge without a certificate gets no tunnel":                        {nil, self.NodeID(), ownID},
 	} {
 		promise.That(t, name, func(t *testing.T) {
 			if status, err := w.handshake(t.Context(), roots, attack); err == nil && status != http.StatusForbidden {

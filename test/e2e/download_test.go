@@ -40,8 +40,16 @@ func (w *world) download(t *testing.T) {
 	f := w.startFiles(t)
 	for _, route := range []string{"sni", "connect"} {
 		for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
-			promise.That(t, fmt.Sprintf("a download of 200 MB arrives whole over %s by %s", proto, route), func(t *testing.T) { f.download(t, route, proto) })
-			promise.That(t, fmt.Sprintf("20 MB sent to an echo over %s by %s come back as they were", proto, route), func(t *testing.T) { f.echo(t, route, proto) })
+			promise.That(
+				t,
+				fmt.Sprintf("a download of 200 MB arrives whole over %s by %s", proto, route),
+				func(t *testing.T) { f.download(t, route, proto) },
+			)
+			promise.That(
+				t,
+				fmt.Sprintf("20 MB sent to an echo over %s by %s come back as they were", proto, route),
+				func(t *testing.T) { f.echo(t, route, proto) },
+			)
 		}
 	}
 }
@@ -51,7 +59,9 @@ func (w *world) startFiles(t *testing.T) *files {
 	t.Helper()
 	authority, err := pki.NewAuthority("files")
 	must(t, err)
-	pair, err := authority.Issue(pki.LeafSpec{CommonName: "files", Names: []string{hostname("files")}, Usage: x509.ExtKeyUsageServerAuth})
+	pair, err := authority.Issue(
+		pki.LeafSpec{CommonName: "files", Names: []string{hostname("files")}, Usage: x509.ExtKeyUsageServerAuth},
+	)
 	must(t, err)
 	certificate, err := tls.X509KeyPair(pair.CertPEM, pair.KeyPEM)
 	must(t, err)
@@ -61,7 +71,10 @@ func (w *world) startFiles(t *testing.T) *files {
 
 	address := w.SNI.Endpoint.Addr().String()
 	cluster := w.bareCluster(t, lab.ClusterSpec{Name: "files"})
-	must(t, cluster.PatchTunnel(t.Context(), map[string]any{"apiServer": map[string]any{"address": address, "port": filesPort}}))
+	must(
+		t,
+		cluster.PatchTunnel(t.Context(), map[string]any{"apiServer": map[string]any{"address": address, "port": filesPort}}),
+	)
 	bootstrap, err := cluster.Bootstrap(t.Context())
 	must(t, err)
 	_, err = w.StartEdge("edge-files", bootstrap)
@@ -72,7 +85,10 @@ func (w *world) startFiles(t *testing.T) *files {
 
 func (f *files) serve(t *testing.T, certificate tls.Certificate) {
 	t.Helper()
-	listener, err := f.lab.Network.Workload.Listen(t.Context(), net.JoinHostPort(f.lab.SNI.Endpoint.Addr().String(), strconv.Itoa(filesPort)))
+	listener, err := f.lab.Network.Workload.Listen(
+		t.Context(),
+		net.JoinHostPort(f.lab.SNI.Endpoint.Addr().String(), strconv.Itoa(filesPort)),
+	)
 	must(t, err)
 	digest := sha256.New()
 	_, err = io.Copy(digest, content(downloadSize))
@@ -85,7 +101,11 @@ func (f *files) serve(t *testing.T, certificate tls.Certificate) {
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		_, _ = io.Copy(w, r.Body)
 	})
-	server := &http.Server{Handler: mux, TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2", "http/1.1"}}, ReadHeaderTimeout: patience}
+	server := &http.Server{
+		Handler:           mux,
+		TLSConfig:         &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2", "http/1.1"}},
+		ReadHeaderTimeout: patience,
+	}
 	go func() { _ = server.ServeTLS(listener, "", "") }()
 	t.Cleanup(func() { _ = server.Close() })
 }
@@ -123,7 +143,12 @@ func (f *files) do(ctx context.Context, route, proto, path string, body io.Reade
 	if body != nil {
 		method = http.MethodPost
 	}
-	request, err := http.NewRequestWithContext(ctx, method, "https://"+hostPort(hostname("files"), netns.APIServerPort)+path, body)
+	request, err := http.NewRequestWithContext(
+		ctx,
+		method,
+		"https://"+hostPort(hostname("files"), netns.APIServerPort)+path,
+		body,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,8 @@ func (w *world) enrolment(t *testing.T) {
 	})
 	promise.That(t, "the Tunnel's status names the edge and counts the token's use", func(t *testing.T) {
 		tunnel := w.tunnel(t, w.berlin.Cluster)
-		if node := subjectOf(t, w.berlin.edge.StateDir).NodeID(); len(tunnel.Status.Edges) != 1 || tunnel.Status.Edges[0].NodeID != node {
+		if node := subjectOf(t, w.berlin.edge.StateDir).NodeID(); len(tunnel.Status.Edges) != 1 ||
+			tunnel.Status.Edges[0].NodeID != node {
 			t.Errorf("edges are %+v, want one, %s", tunnel.Status.Edges, node)
 		}
 		var uses int32

@@ -33,17 +33,21 @@ func (w *world) failure(t *testing.T) {
 		{"xds_server", killed(w.XDSServers[0]), true, w.XDSServerReady},
 		{"controller", killed(w.Controller), true, w.ControllerReady},
 	} {
-		promise.That(t, "after kill -9 of the "+victim.name+" the same kubeconfigs work again in under 5 s", func(t *testing.T) {
-			outage := w.outage(t, victim.kill)
-			promise.Measured("recovery_"+victim.name+"_s", outage.length.Seconds())
-			if outage.length > maxOutage {
-				t.Errorf("it took %s", outage.length)
-			}
-			if victim.without && outage.failed > 0 {
-				t.Errorf("%d requests failed, though no Envoy died", outage.failed)
-			}
-			eventually(t, victim.back)
-		})
+		promise.That(
+			t,
+			"after kill -9 of the "+victim.name+" the same kubeconfigs work again in under 5 s",
+			func(t *testing.T) {
+				outage := w.outage(t, victim.kill)
+				promise.Measured("recovery_"+victim.name+"_s", outage.length.Seconds())
+				if outage.length > maxOutage {
+					t.Errorf("it took %s", outage.length)
+				}
+				if victim.without && outage.failed > 0 {
+					t.Errorf("%d requests failed, though no Envoy died", outage.failed)
+				}
+				eventually(t, victim.back)
+			},
+		)
 	}
 	promise.That(t, "watches live through the death of agents, xds-server and controller", w.watchesSurvive)
 	promise.That(t, "an agent that comes back takes its Envoy over", w.envoyTakenOver)
@@ -105,7 +109,8 @@ func (w *world) watchesSurvive(t *testing.T) {
 		must(t, err)
 		watches[m] = next
 	}
-	for _, service := range []*proc.Service{w.paris.edge.Service, w.tokyo.edge.Service, w.Gateways[0].Service, w.XDSServers[0], w.Controller} {
+	for _, service := range []*proc.Service{w.paris.edge.Service, w.tokyo.edge.Service, w.Gateways[0].Service,
+		w.XDSServers[0], w.Controller} {
 		service.Kill()
 	}
 	for m, next := range watches {
@@ -113,7 +118,8 @@ func (w *world) watchesSurvive(t *testing.T) {
 			t.Errorf("%s: %v", m, err)
 		}
 	}
-	for _, back := range []func(context.Context) error{w.paris.edge.Ready, w.tokyo.edge.Ready, w.Gateways[0].Ready, w.XDSServerReady, w.ControllerReady} {
+	for _, back := range []func(context.Context) error{w.paris.edge.Ready, w.tokyo.edge.Ready, w.Gateways[0].Ready,
+		w.XDSServerReady, w.ControllerReady} {
 		eventually(t, back)
 	}
 	for m, next := range watches {

@@ -46,7 +46,8 @@ func (w *world) falseGateway(t *testing.T) {
 	bootstrap, err := cluster.Bootstrap(t.Context())
 	must(t, err)
 	_, err = w.RunEdge(lab.EdgeSpec{
-		Name: "edge-misled", Bootstraps: [][]byte{bootstrap}, Hosts: map[string]netip.Addr{netns.PublicName: falseGatewayAddress.Addr()},
+		Name: "edge-misled", Bootstraps: [][]byte{bootstrap},
+		Hosts: map[string]netip.Addr{netns.PublicName: falseGatewayAddress.Addr()},
 	})
 	must(t, err)
 

@@ -21,19 +21,27 @@ import (
 // agent, and claims an arbitrary tunnel id.
 func (w *world) forgedEnvoy(t *testing.T) {
 	berlin, tokyo := subjectOf(t, w.berlin.edge.StateDir), subjectOf(t, w.tokyo.edge.StateDir)
-	promise.That(t, "an Envoy with a bootstrap of our own making carries the traffic of the tunnel that its certificate names", func(t *testing.T) {
-		forged := w.startForged(t, berlin.Node, berlin.ID, w.SNI)
-		defer forged.Kill()
-		// berlin's own tunnels are gone, and the forged Envoy would get its tunnels at once
-		must(t, w.berlin.edge.KillEnvoy())
-		w.brokenNow()
-		eventually(t, w.berlin.works)
-	})
-	promise.That(t, "an Envoy that claims another tunnel id than its certificate names carries nothing", func(t *testing.T) {
-		forged := w.startForged(t, berlin.Node, tokyo.ID, w.Connect)
-		defer forged.Kill()
-		w.downWithout(t, w.tokyo)
-	})
+	promise.That(
+		t,
+		"an Envoy with a bootstrap of our own making carries the traffic of the tunnel that its certificate names",
+		func(t *testing.T) {
+			forged := w.startForged(t, berlin.Node, berlin.ID, w.SNI)
+			defer forged.Kill()
+			// berlin's own tunnels are gone, and the forged Envoy would get its tunnels at once
+			must(t, w.berlin.edge.KillEnvoy())
+			w.brokenNow()
+			eventually(t, w.berlin.works)
+		},
+	)
+	promise.That(
+		t,
+		"an Envoy that claims another tunnel id than its certificate names carries nothing",
+		func(t *testing.T) {
+			forged := w.startForged(t, berlin.Node, tokyo.ID, w.Connect)
+			defer forged.Kill()
+			w.downWithout(t, w.tokyo)
+		},
+	)
 	promise.That(t, "an Envoy that claims both ids of another edge carries nothing", func(t *testing.T) {
 		forged := w.startForged(t, tokyo.Node, tokyo.ID, w.Connect)
 		defer forged.Kill()
@@ -46,9 +54,20 @@ func (w *world) startForged(t *testing.T, node, id string, apiServer *kube.APISe
 	t.Helper()
 	public := model.Endpoint{Host: netns.PublicName, Port: netns.PublicPort}
 	installation := model.Installation{Domain: domain, Public: public, Gateways: []model.Gateway{{Name: "gateway-0"}}}
-	victim := model.WorkloadCluster{ID: id, APIServer: model.Endpoint{Host: apiServer.Endpoint.Addr().String(), Port: apiServer.Endpoint.Port()}}
-	bootstrap := envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{}),
-		envoy.EdgeListeners(installation, victim, node, envoy.EdgeDial{}), envoy.EdgeClusters(installation, victim, node, envoy.EdgeDial{}))
+	victim := model.WorkloadCluster{
+		ID:        id,
+		APIServer: model.Endpoint{Host: apiServer.Endpoint.Addr().String(), Port: apiServer.Endpoint.Port()},
+	}
+	bootstrap := envoy.Static(
+		envoy.EdgeBootstrap(envoy.BootstrapConfig{}),
+		envoy.EdgeListeners(
+			installation,
+			victim,
+			node,
+			envoy.EdgeDial{},
+		),
+		envoy.EdgeClusters(installation, victim, node, envoy.EdgeDial{}),
+	)
 	bootstrap.Admin = nil
 	data, err := protojson.Marshal(bootstrap)
 	must(t, err)
@@ -59,7 +78,8 @@ func (w *world) startForged(t *testing.T, node, id string, apiServer *kube.APISe
 	file := filepath.Join(t.TempDir(), "forged.json")
 	must(t, os.WriteFile(file, data, 0o600))
 	forged, err := proc.Start(proc.Spec{
-		Name: "forged-envoy", Namespace: w.Network.Workload, Program: w.EnvoyPath(), Dir: w.berlin.edge.StateDir, Log: w.LogFile("forged-envoy"),
+		Name: "forged-envoy", Namespace: w.Network.Workload, Program: w.EnvoyPath(), Dir: w.berlin.edge.StateDir,
+		Log:  w.LogFile("forged-envoy"),
 		Args: []string{"-c", file, "--disable-hot-restart", "--concurrency", "1", "--log-level", "info"},
 	})
 	must(t, err)

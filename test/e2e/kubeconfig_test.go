@@ -25,7 +25,8 @@ func (w *world) kubeconfigs(t *testing.T) {
 		of   *member
 		want clientcmdapi.Cluster
 	}{
-		"mode sni without DNS: the gateway's name, and the tunnel hostname as tls-server-name": {w.berlin, clientcmdapi.Cluster{
+		"mode sni without DNS: the gateway's name, and the tunnel hostname as " +
+			"tls-server-name": {w.berlin, clientcmdapi.Cluster{
 			Server: "https://" + hostPort(netns.GatewayName, netns.APIServerPort), TLSServerName: hostname("berlin"),
 		}},
 		"mode sni with DNS: the tunnel hostname": {w.paris, clientcmdapi.Cluster{
@@ -91,8 +92,13 @@ func (w *world) optingOut(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if !bytes.Equal(secret.Data["value"], written.Data["value"]) || len(secret.Annotations) != 0 || len(secret.Data) != 1 {
-			return fmt.Errorf("secret is not as the provider wrote it: annotations %v, %d keys", secret.Annotations, len(secret.Data))
+		if !bytes.Equal(secret.Data["value"], written.Data["value"]) || len(secret.Annotations) != 0 ||
+			len(secret.Data) != 1 {
+			return fmt.Errorf(
+				"secret is not as the provider wrote it: annotations %v, %d keys",
+				secret.Annotations,
+				len(secret.Data),
+			)
 		}
 		if _, err := cluster.Tunnel(ctx); client.IgnoreNotFound(err) != nil || err == nil {
 			return fmt.Errorf("tunnel is still there: %w", err)

@@ -22,7 +22,9 @@ import (
 )
 
 // domain is so long that the longest possible names of a Cluster and a namespace make a hostname that is too long.
-var domain = model.TunnelDomain("tunnels." + strings.Repeat("long", 15) + "." + strings.Repeat("domain", 8) + ".example.test")
+var domain = model.TunnelDomain(
+	"tunnels." + strings.Repeat("long", 15) + "." + strings.Repeat("domain", 8) + ".example.test",
+)
 
 // installation is the lab that all tests share; nil if the tests cannot run here.
 var installation *lab.Lab
@@ -78,7 +80,10 @@ func buildLab(ctx context.Context) (*lab.Lab, error) {
 	for _, cluster := range servedBySNI {
 		names = append(names, hostname(cluster))
 	}
-	l, err := lab.New(ctx, lab.Options{TunnelDomain: string(domain), ServingNames: append(names, berlinExtraName), GatewayPod: true})
+	l, err := lab.New(
+		ctx,
+		lab.Options{TunnelDomain: string(domain), ServingNames: append(names, berlinExtraName), GatewayPod: true},
+	)
 	if err != nil {
 		return nil, err
 	}

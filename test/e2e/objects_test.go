@@ -19,7 +19,11 @@ import (
 // badObjects proves that an error in one object is reported on that object and does not affect others.
 func (w *world) badObjects(t *testing.T) {
 	before := w.versions(t)
-	promise.That(t, "a Cluster whose hostname would be over 253 bytes gets a condition that names the field", w.hostnameTooLong)
+	promise.That(
+		t,
+		"a Cluster whose hostname would be over 253 bytes gets a condition that names the field",
+		w.hostnameTooLong,
+	)
 	victim := w.bareCluster(t, lab.ClusterSpec{Name: "victim"})
 	_, err := victim.WaitKubeconfig(t.Context())
 	must(t, err)
@@ -28,10 +32,12 @@ func (w *world) badObjects(t *testing.T) {
 		says []string
 	}{
 		"an extra name that another Tunnel has gets a condition that names the field and the other": {
-			map[string]any{"extraNames": []any{berlinExtraName}}, []string{v1alpha1.ReasonInvalidExtraName, "spec.extraNames[0]", namespace + "/berlin"},
+			map[string]any{"extraNames": []any{berlinExtraName}}, []string{v1alpha1.ReasonInvalidExtraName,
+				"spec.extraNames[0]", namespace + "/berlin"},
 		},
 		"an extra name below the tunnel domain gets a condition that names the field": {
-			map[string]any{"extraNames": []any{hostname("paris")}}, []string{v1alpha1.ReasonInvalidExtraName, "spec.extraNames[0]"},
+			map[string]any{"extraNames": []any{hostname("paris")}}, []string{v1alpha1.ReasonInvalidExtraName,
+				"spec.extraNames[0]"},
 		},
 	} {
 		promise.That(t, name, func(t *testing.T) {
@@ -45,7 +51,8 @@ func (w *world) badObjects(t *testing.T) {
 		says []string
 	}{
 		"a malformed extra name is refused when it is applied, with the cure": {
-			map[string]any{"extraNames": []any{"good.example.org", "Not_A_Name"}}, []string{"spec.extraNames[1]", "lower-case DNS name"},
+			map[string]any{"extraNames": []any{"good.example.org", "Not_A_Name"}}, []string{"spec.extraNames[1]",
+				"lower-case DNS name"},
 		},
 		"an extra name that is an IP address is refused when it is applied, with the cure": {
 			map[string]any{"extraNames": []any{"192.0.2.7"}}, []string{"spec.extraNames[0]", "no IP address"},
@@ -75,7 +82,11 @@ func (w *world) badObjects(t *testing.T) {
 	promise.That(t, "an extra name leads to the workload cluster of the Tunnel that has it", func(t *testing.T) {
 		must(t, w.reachByName(t.Context(), w.berlin, berlinExtraName))
 	})
-	promise.That(t, "an older Tunnel can't take a name that a younger one serves", func(t *testing.T) { w.noTakingByAge(t, victim) })
+	promise.That(
+		t,
+		"an older Tunnel can't take a name that a younger one serves",
+		func(t *testing.T) { w.noTakingByAge(t, victim) },
+	)
 	must(t, victim.Delete(t.Context()))
 }
 
@@ -104,8 +115,16 @@ func (w *world) versions(t *testing.T) map[string]string {
 	versions := map[string]string{}
 	for _, m := range w.members() {
 		tunnel := w.tunnel(t, m.Cluster)
-		versions["Tunnel "+m.Name] = fmt.Sprint(tunnel.Spec, tunnel.Status.Names, tunnel.Status.ID,
-			meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionAccepted), meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigReady))
+		versions["Tunnel "+m.Name] = fmt.Sprint(
+			tunnel.Spec,
+			tunnel.Status.Names,
+			tunnel.Status.ID,
+			meta.FindStatusCondition(
+				tunnel.Status.Conditions,
+				v1alpha1.ConditionAccepted,
+			),
+			meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigReady),
+		)
 		for _, suffix := range []string{"-kubeconfig", v1alpha1.BootstrapSecretSuffix} {
 			secret, err := m.Secret(t.Context(), suffix)
 			must(t, err)

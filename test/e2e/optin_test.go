@@ -93,7 +93,8 @@ func (w *world) tunnelOfALabelledCluster(t *testing.T) {
 	if tunnel.Status.Hostname != hostname("paris") {
 		t.Errorf("hostname is %q, want %q", tunnel.Status.Hostname, hostname("paris"))
 	}
-	if c := meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionAccepted); c == nil || c.Status != metav1.ConditionTrue {
+	if c := meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionAccepted); c == nil ||
+		c.Status != metav1.ConditionTrue {
 		t.Errorf("condition Accepted is %+v, want True", c)
 	}
 }

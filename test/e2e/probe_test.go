@@ -59,7 +59,10 @@ func reachedLate(t *testing.T, m *member) {
 		eventually(t, m.RemoteConnectionProbe)
 		condition, err := probeOf(t.Context(), m)
 		must(t, err)
-		promise.Measured("remote_connection_probe_after_a_failed_try_s", condition.LastTransitionTime.Sub(m.Created).Seconds())
+		promise.Measured(
+			"remote_connection_probe_after_a_failed_try_s",
+			condition.LastTransitionTime.Sub(m.Created).Seconds(),
+		)
 	})
 }
 
@@ -92,7 +95,13 @@ func (p *probes) stayed(ctx context.Context, m *member) error {
 	}
 	was := p.connected[m]
 	if now.Status != metav1.ConditionTrue || !now.LastTransitionTime.Equal(&was.LastTransitionTime) {
-		return fmt.Errorf("condition is %s since %s (%s), was True since %s", now.Status, now.LastTransitionTime, now.Message, was.LastTransitionTime)
+		return fmt.Errorf(
+			"condition is %s since %s (%s), was True since %s",
+			now.Status,
+			now.LastTransitionTime,
+			now.Message,
+			was.LastTransitionTime,
+		)
 	}
 	return nil
 }

@@ -21,15 +21,32 @@ import (
 func (w *world) namesOfNoTunnel(t *testing.T) []string {
 	t.Helper()
 	self := subjectOf(t, w.berlin.edge.StateDir)
-	names := append(envoy.StaticClusters(), "control_channel", "no_such_tunnel", "peer_gateway-0", "gateway-0", "apiserver", "kubernetes")
-	return append(names, domain.TunnelID(self.ID), self.Node, domain.Control(), domain.Gateway(), domain.GatewayReplica("gateway-0"), "no."+string(domain))
+	names := append(
+		envoy.StaticClusters(),
+		"control_channel",
+		"no_such_tunnel",
+		"peer_gateway-0",
+		"gateway-0",
+		"apiserver",
+		"kubernetes",
+	)
+	return append(
+		names,
+		domain.TunnelID(self.ID),
+		self.Node,
+		domain.Control(),
+		domain.Gateway(),
+		domain.GatewayReplica("gateway-0"),
+		"no."+string(domain),
+	)
 }
 
 // routesToNoTunnel proves that the gateway's two routes lead only to tunnels.
 func (w *world) routesToNoTunnel(t *testing.T) {
 	for _, name := range w.namesOfNoTunnel(t) {
 		promise.That(t, "an SNI of "+shortName(name)+" leads nowhere", func(t *testing.T) {
-			if err := w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort), name); err == nil {
+			if err := w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort),
+				name); err == nil {
 				t.Error("somebody answered the TLS handshake")
 			}
 		})
@@ -42,7 +59,8 @@ func (w *world) routesToNoTunnel(t *testing.T) {
 		})
 	}
 	promise.That(t, "a client that sends no SNI gets nowhere", func(t *testing.T) {
-		if err := w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort), ""); err == nil {
+		if err := w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort),
+			""); err == nil {
 			t.Error("somebody answered the TLS handshake")
 		}
 	})
@@ -56,11 +74,15 @@ func (w *world) routesToTunnels(t *testing.T) {
 	_, err := down.WaitKubeconfig(t.Context())
 	must(t, err)
 	promise.That(t, "the SNI of a tunnel that is up leads to its apiserver", func(t *testing.T) {
-		must(t, w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort), hostname("berlin")))
+		must(
+			t,
+			w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort), hostname("berlin")),
+		)
 	})
 	promise.That(t, "the SNI of a tunnel that is down is reset, within two seconds", func(t *testing.T) {
 		start := time.Now()
-		if err := w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort), hostname("down")); err == nil {
+		if err := w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort), hostname(
+			"down")); err == nil {
 			t.Error("somebody answered the TLS handshake")
 		}
 		if took := time.Since(start); took > 2*time.Second {
@@ -95,10 +117,13 @@ func (w *world) helloAt(ctx context.Context, from *netns.Namespace, address, nam
 	}
 	defer func() { _ = conn.Close() }()
 	answered := false
-	client := tls.Client(conn, &tls.Config{ServerName: name, InsecureSkipVerify: true, VerifyConnection: func(tls.ConnectionState) error {
-		answered = true
-		return nil
-	}})
+	client := tls.Client(
+		conn,
+		&tls.Config{ServerName: name, InsecureSkipVerify: true, VerifyConnection: func(tls.ConnectionState) error {
+			answered = true
+			return nil
+		}},
+	)
 	if err := client.HandshakeContext(ctx); err != nil && !answered {
 		return err
 	}
@@ -134,7 +159,8 @@ func shortName(name string) string {
 // publicPort proves that the port that faces the internet gives no access to any apiserver.
 func (w *world) publicPort(t *testing.T) {
 	public := hostPort(netns.PublicName, netns.PublicPort)
-	for _, name := range []string{hostname("berlin"), hostname("paris"), hostname("tokyo"), berlinExtraName, "kubernetes", "localhost", "", domain.TunnelID(subjectOf(t, w.berlin.edge.StateDir).ID)} {
+	for _, name := range []string{hostname("berlin"), hostname("paris"), hostname("tokyo"), berlinExtraName, "kubernetes",
+		"localhost", "", domain.TunnelID(subjectOf(t, w.berlin.edge.StateDir).ID)} {
 		promise.That(t, "on the public port an SNI of \""+shortName(name)+"\" leads nowhere", func(t *testing.T) {
 			if err := w.helloAt(t.Context(), w.Network.Workload, public, name); err == nil {
 				t.Error("somebody answered the TLS handshake")

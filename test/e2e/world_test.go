@@ -75,7 +75,8 @@ func newWorld(t *testing.T) *world {
 	}{
 		"berlin": {&w.berlin, w.SNI, map[string]any{"extraNames": []any{berlinExtraName}}},
 		"paris":  {&w.paris, w.SNI, nil},
-		"tokyo":  {&w.tokyo, w.Connect, map[string]any{"kubeconfig": map[string]any{"mode": string(v1alpha1.KubeconfigModeConnect)}}},
+		"tokyo": {&w.tokyo, w.Connect, map[string]any{"kubeconfig": map[string]any{"mode": string(
+			v1alpha1.KubeconfigModeConnect)}}},
 	} {
 		group.Go(func() (err error) {
 			*plan.into, err = w.join(ctx, name, plan.apiServer, plan.spec)
@@ -88,8 +89,16 @@ func newWorld(t *testing.T) *world {
 
 // join creates a Cluster, starts an edge for it and waits until its kubeconfig works. spec holds the fields that a user
 // sets in the Tunnel.
-func (w *world) join(ctx context.Context, name string, apiServer *kube.APIServer, spec map[string]any) (*member, error) {
-	cluster, err := w.CreateCluster(ctx, lab.ClusterSpec{Name: name, Namespace: namespace, APIServer: apiServer, Mode: v1alpha1.KubeconfigModeSNI})
+func (w *world) join(
+	ctx context.Context,
+	name string,
+	apiServer *kube.APIServer,
+	spec map[string]any,
+) (*member, error) {
+	cluster, err := w.CreateCluster(
+		ctx,
+		lab.ClusterSpec{Name: name, Namespace: namespace, APIServer: apiServer, Mode: v1alpha1.KubeconfigModeSNI},
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -63,9 +63,18 @@ func TestDarkClusters(t *testing.T) {
 	must(t, w.member.Works(t.Context()))
 	// Right after a tunnel is lost the gateway makes clients wait, because the edge may only be reconnecting.
 	world.StopEdge(t, w.edge)
-	that(t, "a workload cluster without a tunnel is refused at once, by SNI and by CONNECT, in words that client-go does not retry", w.refused)
+	that(
+		t,
+		"a workload cluster without a tunnel is refused at once, by SNI and by CONNECT, in words that client-go does not "+
+			"retry",
+		w.refused,
+	)
 	that(t, "its edge comes back while nobody but the gateway is there", w.comesBack)
-	that(t, "dark workload clusters leave the workers of Cluster API's ClusterCache free, and the live ones stay connected", w.connected)
+	that(
+		t,
+		"dark workload clusters leave the workers of Cluster API's ClusterCache free, and the live ones stay connected",
+		w.connected,
+	)
 	w.Logs(t, "edge-sleeper")
 }
 
@@ -75,7 +84,15 @@ func (w *unreachables) populate(t *testing.T) {
 	nobody := w.StandIn(t, "nobody", w.Network.Workload, w.SNI.Endpoint.Addr())
 	var bootstraps [][]byte
 	for i := range liveClusters {
-		c, err := w.CreateCluster(t.Context(), lab.ClusterSpec{Name: fmt.Sprint("live-", i), Namespace: world.Namespace, APIServer: w.SNI, Mode: v1alpha1.KubeconfigModeSNI})
+		c, err := w.CreateCluster(
+			t.Context(),
+			lab.ClusterSpec{
+				Name:      fmt.Sprint("live-", i),
+				Namespace: world.Namespace,
+				APIServer: w.SNI,
+				Mode:      v1alpha1.KubeconfigModeSNI,
+			},
+		)
 		must(t, err)
 		must(t, c.SetProvisioned(t.Context()))
 		bootstrap, err := c.Bootstrap(t.Context())
@@ -89,7 +106,12 @@ func (w *unreachables) populate(t *testing.T) {
 	group.SetLimit(8)
 	for i := range w.unreachable {
 		group.Go(func() (err error) {
-			spec := lab.ClusterSpec{Name: fmt.Sprint("dark-", i), Namespace: world.Namespace, APIServer: nobody.APIServer, Mode: v1alpha1.KubeconfigModeSNI}
+			spec := lab.ClusterSpec{
+				Name:      fmt.Sprint("dark-", i),
+				Namespace: world.Namespace,
+				APIServer: nobody.APIServer,
+				Mode:      v1alpha1.KubeconfigModeSNI,
+			}
 			if i%2 == 0 {
 				spec.Mode = v1alpha1.KubeconfigModeConnect
 			}
@@ -185,8 +207,14 @@ func (w *unreachables) comesBack(t *testing.T) {
 
 // connected runs Cluster API's real core manager.
 func (w *unreachables) connected(t *testing.T) {
-	manager, err := w.StartManager(t.Context(), "capi-dark", world.Namespace, fmt.Sprint("--clustercache-concurrency=", workerCount),
-		"--diagnostics-address="+diagnosticsPort, "--insecure-diagnostics")
+	manager, err := w.StartManager(
+		t.Context(),
+		"capi-dark",
+		world.Namespace,
+		fmt.Sprint("--clustercache-concurrency=", workerCount),
+		"--diagnostics-address="+diagnosticsPort,
+		"--insecure-diagnostics",
+	)
 	must(t, err)
 	defer manager.Kill()
 	for _, c := range w.live {
@@ -209,7 +237,15 @@ func (w *unreachables) connected(t *testing.T) {
 		_ = proc.Wait(t.Context(), time.Second/4, func(context.Context) error { return fmt.Errorf("it is not time yet") })
 	}
 	part := float64(busy) / float64(samples) / workerCount
-	t.Logf("%d dark and %d live workload clusters, %d workers: %.2f busy on average of %d samples, at most %d", unreachableClusters, liveClusters, workerCount, part*workerCount, samples, most)
+	t.Logf(
+		"%d dark and %d live workload clusters, %d workers: %.2f busy on average of %d samples, at most %d",
+		unreachableClusters,
+		liveClusters,
+		workerCount,
+		part*workerCount,
+		samples,
+		most,
+	)
 	measured("dark_2000_busy_of_100_workers", 100*part)
 	measured("dark_live_lost", float64(lost))
 	if part > busyLimit {
@@ -219,7 +255,10 @@ func (w *unreachables) connected(t *testing.T) {
 
 // busy returns how many workers of ClusterCache are working at this moment.
 func (w *unreachables) busy(ctx context.Context) (n int, err error) {
-	client := &http.Client{Timeout: traffic.RequestTimeout, Transport: &http.Transport{DialContext: w.Network.Management.DialContext, DisableKeepAlives: true}}
+	client := &http.Client{
+		Timeout:   traffic.RequestTimeout,
+		Transport: &http.Transport{DialContext: w.Network.Management.DialContext, DisableKeepAlives: true},
+	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+diagnosticsPort+"/metrics", http.NoBody)
 	if err != nil {
 		return 0, err

@@ -62,7 +62,8 @@ func TestLimits(t *testing.T) {
 	w.Edge(t, lab.EdgeSpec{Name: "edge-lost", Site: site.Namespace}, w.lost)
 	that(t, "a limit that can't be kept is refused, and the answer says what can", func(t *testing.T) {
 		for key, value := range map[string]any{"connections": -1, "pendingConnections": 20000, "bandwidth": "1Ki"} {
-			if err := w.noisy.PatchTunnel(t.Context(), limits(key, value)); err == nil || !strings.Contains(err.Error(), "must be between") {
+			if err := w.noisy.PatchTunnel(t.Context(), limits(key, value)); err == nil ||
+				!strings.Contains(err.Error(), "must be between") {
 				t.Errorf("%s: %v gives the error %v", key, value, err)
 			}
 		}
@@ -79,9 +80,13 @@ func TestLimits(t *testing.T) {
 		}
 	})
 	that(t, "a download is held near its limit, and that of another workload cluster is not", w.bandwidth)
-	that(t, "a gateway's memory stays flat while an edge's network is away and clients are connected and come", func(t *testing.T) {
-		w.blackHole(t, site)
-	})
+	that(
+		t,
+		"a gateway's memory stays flat while an edge's network is away and clients are connected and come",
+		func(t *testing.T) {
+			w.blackHole(t, site)
+		},
+	)
 	that(t, "through all of that the others' requests are quick, and none fails", func(t *testing.T) {
 		must(t, load.Unbroken(traffic.Mark{}))
 		longest := load.Count().Longest

@@ -83,7 +83,11 @@ func (r *relays) compare(t *testing.T) {
 		t.Errorf("a request takes %.2f ms by a relayed tunnel, and %.2f ms by a direct one", relayed, direct)
 	}
 	if median(rates[r.relayed]) < median(rates[r.direct])/4 {
-		t.Errorf("a relayed tunnel carries %.0f MB/s, and a direct one %.0f MB/s", median(rates[r.relayed]), median(rates[r.direct]))
+		t.Errorf(
+			"a relayed tunnel carries %.0f MB/s, and a direct one %.0f MB/s",
+			median(rates[r.relayed]),
+			median(rates[r.direct]),
+		)
 	}
 }
 

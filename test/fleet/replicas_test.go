@@ -121,7 +121,8 @@ func (r *replicas) serves(t *testing.T, gateway int) {
 			}
 		}
 	}
-	if err := r.LogContains(fmt.Sprintf("gateway-%d", gateway), "gateway accepts clients without")(t.Context()); err == nil {
+	if err := r.LogContains(fmt.Sprintf("gateway-%d", gateway), "gateway accepts clients "+
+		"without")(t.Context()); err == nil {
 		t.Error("the gateway has waited until the time for that was over")
 	}
 }

@@ -39,7 +39,12 @@ type servers struct {
 
 // TestServers proves that no single server is needed.
 func TestServers(t *testing.T) {
-	s := &servers{World: newWorld(t, lab.Options{Gateways: 2, XDSServers: 2, Controllers: 2, Lean: true, ControllerFlags: []string{leaseFlag}})}
+	s := &servers{
+		World: newWorld(
+			t,
+			lab.Options{Gateways: 2, XDSServers: 2, Controllers: 2, Lean: true, ControllerFlags: []string{leaseFlag}},
+		),
+	}
 	s.steady = s.Member(t, "steady", nil)
 	s.Edge(t, lab.EdgeSpec{Name: "edge-steady"}, s.steady)
 	s.note(t)
@@ -49,9 +54,13 @@ func TestServers(t *testing.T) {
 			measured(fmt.Sprintf("without_xds_server_%d_s", i), s.without(t, server).Seconds())
 		}
 	})
-	that(t, "when the controller that leads dies the other leads, and no signature and no status is missing for long", func(t *testing.T) {
-		measured("without_leader_s", s.without(t, s.leader(t)).Seconds())
-	})
+	that(
+		t,
+		"when the controller that leads dies the other leads, and no signature and no status is missing for long",
+		func(t *testing.T) {
+			measured("without_leader_s", s.without(t, s.leader(t)).Seconds())
+		},
+	)
 	that(t, "the death of a controller that doesn't lead is not noticed", func(t *testing.T) {
 		leader := s.leader(t)
 		for _, c := range s.Controllers {

@@ -34,7 +34,13 @@ const (
 func TestWorkers(t *testing.T) {
 	for _, workers := range []int{1, 4} {
 		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
-			w := &threads{World: newWorld(t, lab.Options{Lean: true, GatewayWorkers: workers, ControllerFlags: []string{"--rollout=immediate"}}), workers: workers}
+			w := &threads{
+				World: newWorld(
+					t,
+					lab.Options{Lean: true, GatewayWorkers: workers, ControllerFlags: []string{"--rollout=immediate"}},
+				),
+				workers: workers,
+			}
 			w.member = w.Member(t, "oslo", nil)
 			w.Edge(t, lab.EdgeSpec{Name: "edge-oslo"}, w.member)
 			that(t, fmt.Sprintf("an edge keeps two tunnels to each of %d workers", workers), func(t *testing.T) {
@@ -58,14 +64,21 @@ type threads struct {
 
 // repaired destroys tunnels at random, two at a time, while clients send requests.
 func (w *threads) repaired(t *testing.T) {
-	that(t, fmt.Sprintf("with %d workers no request fails for more than 2 s, while two tunnels at a time are cut at random", w.workers), func(t *testing.T) {
-		longest, asked, tunnels := w.cut(t, cutTime)
-		measured(fmt.Sprintf("workers_%d_longest_ms", w.workers), float64(longest.Milliseconds()))
-		t.Logf("%d requests, %d tunnels cut, the longest wait %v", asked, tunnels, longest)
-		if longest > longestWait {
-			t.Errorf("a request did not succeed for %v", longest)
-		}
-	})
+	that(
+		t,
+		fmt.Sprintf(
+			"with %d workers no request fails for more than 2 s, while two tunnels at a time are cut at random",
+			w.workers,
+		),
+		func(t *testing.T) {
+			longest, asked, tunnels := w.cut(t, cutTime)
+			measured(fmt.Sprintf("workers_%d_longest_ms", w.workers), float64(longest.Milliseconds()))
+			t.Logf("%d requests, %d tunnels cut, the longest wait %v", asked, tunnels, longest)
+			if longest > longestWait {
+				t.Errorf("a request did not succeed for %v", longest)
+			}
+		},
+	)
 	that(t, fmt.Sprintf("with %d workers every hole is closed", w.workers), func(t *testing.T) {
 		eventually(t, func(context.Context) error { return w.each(1) })
 	})
@@ -157,7 +170,11 @@ func (w *threads) cut(t *testing.T, duration time.Duration) (longest time.Durati
 	for ctx.Err() == nil {
 		tunnels += w.destroy(t)
 		_ = proc.Wait(ctx, 2*longestWait, func(context.Context) error { return w.missing() })
-		_ = proc.Wait(ctx, time.Second+rand.N(time.Second), func(context.Context) error { return fmt.Errorf("it is not time yet") })
+		_ = proc.Wait(
+			ctx,
+			time.Second+rand.N(time.Second),
+			func(context.Context) error { return fmt.Errorf("it is not time yet") },
+		)
 	}
 	longest, asked = ask()
 	return longest, asked, tunnels
@@ -178,7 +195,11 @@ func (w *threads) ask(ctx context.Context, t *testing.T) (wait func() (longest t
 				var failed []string
 				for err := attempt(path); err != nil && time.Since(began) < promise.Patience; err = attempt(path) {
 					failed = append(failed, fmt.Sprintf("at %s: %v", time.Now().Format("05.000"), err))
-					_ = proc.Wait(context.Background(), retryTime, func(context.Context) error { return fmt.Errorf("it is not time yet") })
+					_ = proc.Wait(
+						context.Background(),
+						retryTime,
+						func(context.Context) error { return fmt.Errorf("it is not time yet") },
+					)
 				}
 				took := time.Since(began)
 				if took > longestWait {
@@ -238,7 +259,16 @@ func (w *threads) destroy(t *testing.T) (n int) {
 	must(t, err)
 	var gone []netip.AddrPort
 	for peer := range live { // map order is random
-		command := w.Network.Gateways[0].Command(t.Context(), "ss", "-K", "dst", peer.Addr().String(), "dport", "=", strconv.Itoa(int(peer.Port())))
+		command := w.Network.Gateways[0].Command(
+			t.Context(),
+			"ss",
+			"-K",
+			"dst",
+			peer.Addr().String(),
+			"dport",
+			"=",
+			strconv.Itoa(int(peer.Port())),
+		)
 		if out, err := command.CombinedOutput(); err != nil {
 			t.Fatalf("destroying a tunnel: %v: %s", err, out)
 		}

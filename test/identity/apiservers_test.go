@@ -22,8 +22,14 @@ func (o *outage) apiServers(t *testing.T, p *prepared) {
 		revive    func()
 		costs     bool // requests in flight are lost
 	}{
-		{"that answers 500 to /readyz", "sick", func() { first.Unhealthy.Store(true) }, func() { first.Unhealthy.Store(false) }, false},
-		{"whose machine was unplugged", "unplugged", func() { must(t, p.apiSite.Unplug(t.Context())) }, func() { must(t, p.apiSite.Plug(t.Context())) }, true},
+		{"that answers 500 to /readyz", "sick", func() { first.Unhealthy.Store(true) }, func() {
+			first.Unhealthy.Store(
+				false)
+		}, false},
+		{"whose machine was unplugged", "unplugged", func() { must(t, p.apiSite.Unplug(t.Context())) }, func() {
+			must(t,
+				p.apiSite.Plug(t.Context()))
+		}, true},
 		{"whose process has ended", "ended", first.Stop, first.Start, true},
 	} {
 		that(t, "an apiserver "+death.name+" costs no new request, and makes none slow", func(t *testing.T) {
@@ -37,15 +43,19 @@ func (o *outage) apiServers(t *testing.T, p *prepared) {
 			measured("apiserver_"+death.key+"_back_s", world.Took(t, patience, p.api.AnsweredBy(first)).Seconds())
 		})
 	}
-	that(t, "an apiserver that takes connections and says nothing gets none any more after some seconds", func(t *testing.T) {
-		first.Hung.Store(true)
-		measured("apiserver_mute_left_s", world.Took(t, patience, p.api.AnsweredBy(second)).Seconds())
-		l := traffic.StartFresh(t, 40, "/whoami", p.api.Paths()...)
-		defer l.Stop()
-		must(t, proc.Wait(t.Context(), patience, l.AtLeast(200)))
-		must(t, l.Unbroken(traffic.Mark{}))
-		first.Stop()
-	})
+	that(
+		t,
+		"an apiserver that takes connections and says nothing gets none any more after some seconds",
+		func(t *testing.T) {
+			first.Hung.Store(true)
+			measured("apiserver_mute_left_s", world.Took(t, patience, p.api.AnsweredBy(second)).Seconds())
+			l := traffic.StartFresh(t, 40, "/whoami", p.api.Paths()...)
+			defer l.Stop()
+			must(t, proc.Wait(t.Context(), patience, l.AtLeast(200)))
+			must(t, l.Unbroken(traffic.Mark{}))
+			first.Stop()
+		},
+	)
 }
 
 // oneDies calls kill for the first apiserver under load, and returns how many requests in flight have failed. A

@@ -103,19 +103,23 @@ func (r *rotations) rotatesItself(t *testing.T) {
 	before, err := rotation(t.Context(), r.World)
 	must(t, err)
 	since := r.load.Count()
-	that(t, "a CA is replaced by itself before it ends, under load, with no failed request and no broken stream", func(t *testing.T) {
-		must(t, proc.Wait(t.Context(), caLife, func(ctx context.Context) error {
-			now, err := rotation(ctx, r.World)
-			if err == nil && now.Phase == v1alpha1.CAPhaseSteady {
-				err = fmt.Errorf("no rotation has begun, the next one is to at %s", now.Next)
-			}
-			return err
-		}))
-		left := time.Until(before.CAs[0].NotAfter.Time)
-		r.onlyNewCA(t, before)
-		measured("ca_rotated_before_end_s", left.Seconds())
-		r.undisturbed(t, since)
-	})
+	that(
+		t,
+		"a CA is replaced by itself before it ends, under load, with no failed request and no broken stream",
+		func(t *testing.T) {
+			must(t, proc.Wait(t.Context(), caLife, func(ctx context.Context) error {
+				now, err := rotation(ctx, r.World)
+				if err == nil && now.Phase == v1alpha1.CAPhaseSteady {
+					err = fmt.Errorf("no rotation has begun, the next one is to at %s", now.Next)
+				}
+				return err
+			}))
+			left := time.Until(before.CAs[0].NotAfter.Time)
+			r.onlyNewCA(t, before)
+			measured("ca_rotated_before_end_s", left.Seconds())
+			r.undisturbed(t, since)
+		},
+	)
 }
 
 // onlyNewCA fails the test if a program has a leaf of another CA than the new one, or trusts another CA.
@@ -123,7 +127,8 @@ func (r *rotations) onlyNewCA(t *testing.T, before v1alpha1.CARotation) {
 	t.Helper()
 	var now v1alpha1.CARotation
 	must(t, proc.Wait(t.Context(), 3*patience, func(ctx context.Context) (err error) {
-		if now, err = rotation(ctx, r.World); err == nil && (now.Phase != v1alpha1.CAPhaseSteady || len(now.CAs) != 1 || now.CAs[0].Serial == before.CAs[0].Serial) {
+		if now, err = rotation(ctx, r.World); err == nil &&
+			(now.Phase != v1alpha1.CAPhaseSteady || len(now.CAs) != 1 || now.CAs[0].Serial == before.CAs[0].Serial) {
 			err = fmt.Errorf("the rotation is %+v", now)
 		}
 		return err
@@ -153,7 +158,8 @@ func (d *doors) broughtAnew(t *testing.T) {
 		d.putCA(t, next)
 		eventually(t, phase(d.World, v1alpha1.CAPhaseIntroduce, d.ca, next))
 		stolen := world.Steal(t, d.Edge(t, lab.EdgeSpec{Name: "edge-two-cas"}, d.Member(t, "two-cas", nil)))
-		if n := strings.Count(string(stolen.Bundle), "BEGIN CERTIFICATE"); n != 2 || stolen.Leaf.Issuer.String() != d.ca.Subject() {
+		if n := strings.Count(string(stolen.Bundle), "BEGIN CERTIFICATE"); n != 2 ||
+			stolen.Leaf.Issuer.String() != d.ca.Subject() {
 			t.Errorf("a new edge trusts %d CAs, and its leaf is signed by %s", n, stolen.Leaf.Issuer)
 		}
 	})
@@ -169,7 +175,14 @@ func (d *doors) putCA(t *testing.T, ca *certs.CA) {
 	key, err := ca.KeyPEM()
 	must(t, err)
 	var secret corev1.Secret
-	must(t, d.Management.Client.Get(t.Context(), types.NamespacedName{Namespace: lab.InstallationNamespace, Name: v1alpha1.CASecretName}, &secret))
+	must(
+		t,
+		d.Management.Client.Get(
+			t.Context(),
+			types.NamespacedName{Namespace: lab.InstallationNamespace, Name: v1alpha1.CASecretName},
+			&secret,
+		),
+	)
 	secret.Data = map[string][]byte{corev1.TLSCertKey: ca.CertPEM(), corev1.TLSPrivateKeyKey: key}
 	must(t, d.Management.Client.Update(t.Context(), &secret))
 }
@@ -183,7 +196,8 @@ func phase(w *world.World, want v1alpha1.CAPhase, cas ...*certs.CA) func(context
 		}
 		known := len(rotation.CAs) == len(cas)
 		for _, ca := range cas {
-			known = known && slices.ContainsFunc(rotation.CAs, func(i v1alpha1.CAInfo) bool { return i.Serial == ca.Serial() && i.Brought })
+			known = known &&
+				slices.ContainsFunc(rotation.CAs, func(i v1alpha1.CAInfo) bool { return i.Serial == ca.Serial() && i.Brought })
 		}
 		if rotation.Phase != want || !known {
 			return fmt.Errorf("the rotation is %+v", rotation)

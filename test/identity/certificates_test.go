@@ -35,13 +35,22 @@ func (d *doors) certificates(t *testing.T) {
 		for name, dir := range d.folders(edge) {
 			stolen, err := outsider.Steal(domain, dir)
 			must(t, err)
-			if _, err := stolen.Leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+			if _, err := stolen.Leaf.Verify(x509.VerifyOptions{Roots: roots,
+				KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 	})
-	that(t, "certificates live for a day, and each says only what its role may", func(t *testing.T) { d.profiles(t, oslo, edge) })
-	that(t, "certificates come by CertificateSigningRequests with our signers' names, written by the xds-server", d.requests)
+	that(
+		t,
+		"certificates live for a day, and each says only what its role may",
+		func(t *testing.T) { d.profiles(t, oslo, edge) },
+	)
+	that(
+		t,
+		"certificates come by CertificateSigningRequests with our signers' names, written by the xds-server",
+		d.requests,
+	)
 	that(t, "nobody but the controller may read the CA's key", d.caKey)
 	that(t, "private keys are for their owner alone", func(t *testing.T) {
 		for _, dir := range d.folders(edge) {
@@ -54,7 +63,8 @@ func (d *doors) certificates(t *testing.T) {
 // folders returns the state folders of all programs that have a certificate on disk.
 func (d *doors) folders(edge *lab.Agent) map[string]string {
 	return map[string]string{
-		"edge": edge.StateDir, "gateway-0": d.Gateways[0].StateDir, "gateway-1": d.Gateways[1].StateDir, "xds-server": d.File("xds-server"),
+		"edge": edge.StateDir, "gateway-0": d.Gateways[0].StateDir, "gateway-1": d.Gateways[1].StateDir,
+		"xds-server": d.File("xds-server"),
 	}
 }
 
@@ -71,7 +81,8 @@ func (d *doors) profiles(t *testing.T, oslo *world.Member, edge *lab.Agent) {
 		stolen, err := outsider.Steal(domain, d.folders(edge)[name])
 		must(t, err)
 		leaf := stolen.Leaf
-		if stolen.Subject != want || leaf.IsCA || len(leaf.IPAddresses)+len(leaf.EmailAddresses)+len(leaf.URIs) > 0 || len(leaf.Subject.Names) != 1 {
+		if stolen.Subject != want || leaf.IsCA || len(leaf.IPAddresses)+len(leaf.EmailAddresses)+len(leaf.URIs) > 0 ||
+			len(leaf.Subject.Names) != 1 {
 			t.Errorf("%s: it says %s %v, CA %v; want %+v", name, leaf.Subject, leaf.DNSNames, leaf.IsCA, want)
 		}
 		if left := time.Until(leaf.NotAfter); left < 23*time.Hour || left > 24*time.Hour {
@@ -91,9 +102,12 @@ func (d *doors) requests(t *testing.T) {
 		if want := "system:serviceaccount:" + lab.InstallationNamespace + ":xds-server"; request.Spec.Username != want {
 			t.Errorf("%s was written by %s, want %s", request.Name, request.Spec.Username, want)
 		}
-		approved := slices.ContainsFunc(request.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
-			return c.Type == certificatesv1.CertificateApproved
-		})
+		approved := slices.ContainsFunc(
+			request.Status.Conditions,
+			func(c certificatesv1.CertificateSigningRequestCondition) bool {
+				return c.Type == certificatesv1.CertificateApproved
+			},
+		)
 		if len(request.Status.Certificate) > 0 && !approved {
 			t.Errorf("%s has a certificate, but nobody has approved it", request.Name)
 		}
@@ -127,11 +141,13 @@ func canI(t *testing.T, config *rest.Config, verb, secret string) bool {
 	t.Helper()
 	clients, err := kubernetes.NewForConfig(config)
 	must(t, err)
-	review, err := clients.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
-		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: lab.InstallationNamespace, Verb: verb, Resource: "secrets", Name: secret,
-		}},
-	}, metav1.CreateOptions{})
+	review, err := clients.AuthorizationV1().
+		SelfSubjectAccessReviews().
+		Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: lab.InstallationNamespace, Verb: verb, Resource: "secrets", Name: secret,
+			}},
+		}, metav1.CreateOptions{})
 	must(t, err)
 	return review.Status.Allowed
 }
@@ -200,7 +216,8 @@ func (d *doors) keysDoNotLeave(t *testing.T, edge *lab.Agent) {
 				t.Errorf("the key in %s is in %s too", owner, path)
 			}
 		}
-		if strings.Contains(path, "/etcd-") && strings.Contains(path, "-management/") && bytes.Contains(data, []byte(caLine)) {
+		if strings.Contains(path, "/etcd-") && strings.Contains(path, "-management/") &&
+			bytes.Contains(data, []byte(caLine)) {
 			inEtcd++
 		}
 		return nil

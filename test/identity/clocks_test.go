@@ -33,7 +33,11 @@ const shortLife = wrong + 16*time.Second
 func (d *doors) clocks(t *testing.T) {
 	clocks, err := builtClocks()
 	must(t, err)
-	members := map[time.Duration]*world.Member{wrong: d.Member(t, "ahead", nil), -wrong: d.Member(t, "late", nil), 0: d.Member(t, "right", nil)}
+	members := map[time.Duration]*world.Member{
+		wrong:  d.Member(t, "ahead", nil),
+		-wrong: d.Member(t, "late", nil),
+		0:      d.Member(t, "right", nil),
+	}
 	for by, m := range members {
 		if by == 0 {
 			d.Edge(t, lab.EdgeSpec{Name: "edge-right"}, m)
@@ -48,20 +52,28 @@ func (d *doors) clocks(t *testing.T) {
 	all := func(ctx context.Context) error {
 		return errors.Join(members[wrong].Works(ctx), members[-wrong].Works(ctx), members[0].Works(ctx))
 	}
-	that(t, "gateways whose clocks are 10 minutes off, one each way, carry traffic of right and wrong edges", func(t *testing.T) {
-		d.wrongGateways(t, clocks, all)
-	})
+	that(
+		t,
+		"gateways whose clocks are 10 minutes off, one each way, carry traffic of right and wrong edges",
+		func(t *testing.T) {
+			d.wrongGateways(t, clocks, all)
+		},
+	)
 	usual := d.Controller.Process().Spec
 	d.Restart(t, d.Controller, d.ControllerReady, func(s *proc.Spec) {
 		// Tokens must also live longer than the error of the clocks.
 		s.Args = append(slices.Clone(s.Args), "--leaf-lifetime="+shortLife.String(), "--token-lifetime=1h")
 	})
-	that(t, "an edge whose clock is 10 minutes ahead renews certificates that it thinks live for seconds", func(t *testing.T) {
-		hurried := d.Member(t, "hurried", nil)
-		d.wrongEdge(t, clocks, hurried, wrong)
-		eventually(t, renewals(d.LogFile("edge-hurried"), 3))
-		must(t, hurried.Works(t.Context()))
-	})
+	that(
+		t,
+		"an edge whose clock is 10 minutes ahead renews certificates that it thinks live for seconds",
+		func(t *testing.T) {
+			hurried := d.Member(t, "hurried", nil)
+			d.wrongEdge(t, clocks, hurried, wrong)
+			eventually(t, renewals(d.LogFile("edge-hurried"), 3))
+			must(t, hurried.Works(t.Context()))
+		},
+	)
 	for name, by := range map[string]time.Duration{"ahead": wrong, "late": -wrong} {
 		that(t, "while controller and xds-server are 10 minutes "+name+", edges enrol and carry traffic", func(t *testing.T) {
 			d.wrongManagement(t, clocks, "joins-"+name, by, all)
@@ -73,7 +85,11 @@ func (d *doors) clocks(t *testing.T) {
 // wrongEdge starts an edge with a wrong clock.
 func (d *doors) wrongEdge(t *testing.T, clocks *clock.Clocks, m *world.Member, by time.Duration) *lab.Agent {
 	t.Helper()
-	return d.StartEdge(t, lab.EdgeSpec{Name: "edge-" + m.Name, Program: clocks.Program("edge-agent"), Env: clocks.Env(by)}, m)
+	return d.StartEdge(
+		t,
+		lab.EdgeSpec{Name: "edge-" + m.Name, Program: clocks.Program("edge-agent"), Env: clocks.Env(by)},
+		m,
+	)
 }
 
 // wrongGateways makes one gateway's clock 10 minutes fast and the other's 10 minutes slow for a while.
@@ -108,7 +124,13 @@ func wrongClock(clocks *clock.Clocks, program string, by time.Duration) func(*pr
 }
 
 // wrongManagement lets a new edge join while the clocks of controller and xds-server are wrong, and then restores them.
-func (d *doors) wrongManagement(t *testing.T, clocks *clock.Clocks, name string, by time.Duration, others func(context.Context) error) {
+func (d *doors) wrongManagement(
+	t *testing.T,
+	clocks *clock.Clocks,
+	name string,
+	by time.Duration,
+	others func(context.Context) error,
+) {
 	controller, xds := d.Controller.Process().Spec, d.XDSServers[0].Process().Spec
 	defer func() {
 		d.Restart(t, d.Controller, d.ControllerReady, func(s *proc.Spec) { *s = controller })
@@ -165,9 +187,14 @@ func checkClocks(t *testing.T, log string, agent *lab.Agent, by time.Duration) {
 // adminGet sends a request to the admin interface of the Envoy in a folder.
 func adminGet(ctx context.Context, dir, path string) (string, error) {
 	dialer := net.Dialer{}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return dialer.DialContext(ctx, "unix", filepath.Join(dir, "admin.sock"))
-	}}}
+	client := &http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return dialer.DialContext(ctx, "unix", filepath.Join(dir, "admin.sock"))
+			},
+		},
+	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://envoy"+path, http.NoBody)
 	if err != nil {
 		return "", err

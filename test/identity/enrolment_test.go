@@ -36,23 +36,39 @@ func (d *doors) enrolment(t *testing.T) {
 	stranger.Certificate = nil
 
 	that(t, "of a token only its hash is on record", func(t *testing.T) { d.onlyHash(t, bern, token) })
-	that(t, "a CSR gets exactly the names that its token allows, whatever it asks for", func(t *testing.T) { d.greedyCSR(t, stranger, bern, token) })
+	that(
+		t,
+		"a CSR gets exactly the names that its token allows, whatever it asks for",
+		func(t *testing.T) { d.greedyCSR(t, stranger, bern, token) },
+	)
 	that(t, "a token of another cluster gives that other cluster's names", func(t *testing.T) {
 		leaf, err := enrol(t.Context(), stranger, other, csrFor(t, domain.TunnelID(idOf(t, bern))))
 		must(t, err)
 		checkNames(t, leaf, idOf(t, riga))
 	})
-	that(t, "an edge with the bootstrap file of one cluster and the token of another says so, and carries nothing", func(t *testing.T) {
-		mixed := strings.Replace(string(bern.BootstrapFile(t)), tokenOf(t, bern), tokenOf(t, riga), 1)
-		edge, err := d.RunEdge(lab.EdgeSpec{Name: "edge-mixed", Bootstraps: [][]byte{[]byte(mixed)}})
-		must(t, err)
-		eventually(t, d.LogContains("edge-mixed", "to the tunnel"))
-		must(t, riga.Unreachable(t.Context()))
-		world.StopEdge(t, edge)
-	})
+	that(
+		t,
+		"an edge with the bootstrap file of one cluster and the token of another says so, and carries nothing",
+		func(t *testing.T) {
+			mixed := strings.Replace(string(bern.BootstrapFile(t)), tokenOf(t, bern), tokenOf(t, riga), 1)
+			edge, err := d.RunEdge(lab.EdgeSpec{Name: "edge-mixed", Bootstraps: [][]byte{[]byte(mixed)}})
+			must(t, err)
+			eventually(t, d.LogContains("edge-mixed", "to the tunnel"))
+			must(t, riga.Unreachable(t.Context()))
+			world.StopEdge(t, edge)
+		},
+	)
 	that(t, "an edge's token gets no gateway's certificate", func(t *testing.T) { refusedGateway(t, stranger, other) })
-	that(t, "each use of a token is counted, with the time of the last", func(t *testing.T) { d.counted(t, bern, token, 1) })
-	that(t, "a token is used up after as many uses as it is for: replay and theft are refused", func(t *testing.T) { d.usedUp(t, stranger, bern, token) })
+	that(
+		t,
+		"each use of a token is counted, with the time of the last",
+		func(t *testing.T) { d.counted(t, bern, token, 1) },
+	)
+	that(
+		t,
+		"a token is used up after as many uses as it is for: replay and theft are refused",
+		func(t *testing.T) { d.usedUp(t, stranger, bern, token) },
+	)
 	that(t, "a token that is half used up has been replaced in the bootstrap Secret", func(t *testing.T) {
 		if now := tokenOf(t, bern); now == token {
 			t.Error("the Secret still has the token that is used up")
@@ -68,7 +84,11 @@ func (d *doors) enrolment(t *testing.T) {
 	that(t, "the xds-server logs a refusal with its reason and the address that asked", func(t *testing.T) {
 		eventually(t, d.LogContains("xds-server", "unknown, has expired or is used up", d.SNI.Endpoint.Addr().String()))
 	})
-	that(t, "who guesses tokens is soon not listened to, and nobody else notices", func(t *testing.T) { d.guessing(t, riga) })
+	that(
+		t,
+		"who guesses tokens is soon not listened to, and nobody else notices",
+		func(t *testing.T) { d.guessing(t, riga) },
+	)
 }
 
 // tokenOf returns the current token of a member's bootstrap Secret.
@@ -96,7 +116,8 @@ func enrol(ctx context.Context, who outsider.Outsider, token string, csr []byte)
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
-	answer, err := enrolv1.NewEnrolmentClient(conn).EnrolEdge(ctx, &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr, Host: "stranger"})
+	answer, err := enrolv1.NewEnrolmentClient(conn).
+		EnrolEdge(ctx, &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr, Host: "stranger"})
 	if err != nil {
 		return nil, err
 	}
@@ -117,8 +138,13 @@ func csrFor(t *testing.T, names ...string) []byte {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: "gateway-0", Organization: []string{"system:masters"}}, DNSNames: names, EmailAddresses: []string{"root@example.test"},
-		ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}}, // basic constraints: CA
+		Subject: pkix.Name{
+			CommonName:   "gateway-0",
+			Organization: []string{"system:masters"},
+		}, DNSNames: names, EmailAddresses: []string{"root@example.test"},
+		ExtraExtensions: []pkix.Extension{
+			{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}},
+		}, // basic constraints: CA
 	}, key)
 	must(t, err)
 	return csr
@@ -148,7 +174,19 @@ func (d *doors) onlyHash(t *testing.T, m *world.Member, token string) {
 }
 
 func (d *doors) greedyCSR(t *testing.T, who outsider.Outsider, m *world.Member, token string) {
-	leaf, err := enrol(t.Context(), who, token, csrFor(t, domain.Gateway(), domain.GatewayReplica("gateway-0"), domain.Control(), "kubernetes", world.Hostname("riga")))
+	leaf, err := enrol(
+		t.Context(),
+		who,
+		token,
+		csrFor(
+			t,
+			domain.Gateway(),
+			domain.GatewayReplica("gateway-0"),
+			domain.Control(),
+			"kubernetes",
+			world.Hostname("riga"),
+		),
+	)
 	must(t, err)
 	checkNames(t, leaf, idOf(t, m))
 }
@@ -157,7 +195,8 @@ func (d *doors) greedyCSR(t *testing.T, who outsider.Outsider, m *world.Member, 
 func checkNames(t *testing.T, leaf *x509.Certificate, id string) {
 	t.Helper()
 	subject, err := domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
-	if err != nil || subject.Role != model.RoleEdge || subject.ID != id || leaf.IsCA || len(leaf.Subject.Names) != 1 || len(leaf.EmailAddresses) > 0 {
+	if err != nil || subject.Role != model.RoleEdge || subject.ID != id || leaf.IsCA || len(leaf.Subject.Names) != 1 ||
+		len(leaf.EmailAddresses) > 0 {
 		t.Errorf("it says %s %v, CA %v (%v); want an edge of %s", leaf.Subject, leaf.DNSNames, leaf.IsCA, err, id)
 	}
 }
@@ -222,14 +261,19 @@ func (d *doors) usedUp(t *testing.T, who outsider.Outsider, m *world.Member, tok
 	csr := csrFor(t)
 	for range 2 {
 		_, err := enrol(t.Context(), who, token, csr)
-		if code := status.Code(err); (code != codes.PermissionDenied && code != codes.Unauthenticated) || !strings.Contains(err.Error(), "used up") {
+		if code := status.Code(err); (code != codes.PermissionDenied && code != codes.Unauthenticated) ||
+			!strings.Contains(err.Error(), "used up") {
 			t.Errorf("one use more is answered with %v, want a refusal with the reason", err)
 		}
 	}
 	_, err := enrol(t.Context(), who, "fl1.never-was-one", csr)
 	_, again := enrol(t.Context(), who, token, csr)
 	if err == nil || again == nil || err.Error() != again.Error() {
-		t.Errorf("a token that never was is answered with %v, one that is used up with %v: who guesses learns something", err, again)
+		t.Errorf(
+			"a token that never was is answered with %v, one that is used up with %v: who guesses learns something",
+			err,
+			again,
+		)
 	}
 }
 

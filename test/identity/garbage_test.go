@@ -28,11 +28,13 @@ import (
 
 // methods are all methods that the control channel serves, and some that it does not.
 var methods = []string{
-	"/fairlead.enrol.v1.Enrolment/EnrolEdge", "/fairlead.enrol.v1.Enrolment/EnrolGateway", "/fairlead.enrol.v1.Enrolment/Renew",
+	"/fairlead.enrol.v1.Enrolment/EnrolEdge", "/fairlead.enrol.v1.Enrolment/EnrolGateway",
+	"/fairlead.enrol.v1.Enrolment/Renew",
 	"/fairlead.report.v1.Report/Edge", "/fairlead.report.v1.Report/Gateway", "/fairlead.report.v1.Report/Watch",
 	"/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources",
 	"/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
-	"/envoy.service.secret.v3.SecretDiscoveryService/StreamSecrets", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/no.such.Service/Method",
+	"/envoy.service.secret.v3.SecretDiscoveryService/" +
+		"StreamSecrets", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/no.such.Service/Method",
 }
 
 // tries is how often each kind of sender sends each kind of garbage to each method.
@@ -50,12 +52,26 @@ func (d *doors) garbage(t *testing.T) {
 	before, pids := l.Count(), d.pids(t)
 
 	senders := map[string]outsider.Outsider{
-		"without a certificate":      {From: site.Namespace, Domain: domain, Roots: stolen.Roots},
-		"with an edge's certificate": {From: site.Namespace, Domain: domain, Roots: stolen.Roots, Certificate: &stolen.Certificate},
-		"with a foreign certificate": {From: site.Namespace, Domain: domain, Roots: stolen.Roots, Certificate: ptr(forgery(t, stolen.Subject))},
+		"without a certificate": {From: site.Namespace, Domain: domain, Roots: stolen.Roots},
+		"with an edge's certificate": {
+			From:        site.Namespace,
+			Domain:      domain,
+			Roots:       stolen.Roots,
+			Certificate: &stolen.Certificate,
+		},
+		"with a foreign certificate": {
+			From:        site.Namespace,
+			Domain:      domain,
+			Roots:       stolen.Roots,
+			Certificate: ptr(forgery(t, stolen.Subject)),
+		},
 	}
 	for name, sender := range senders {
-		that(t, "random messages "+name+" to every method of the control channel get nothing", func(t *testing.T) { d.fuzz(t, sender, 4<<10) })
+		that(
+			t,
+			"random messages "+name+" to every method of the control channel get nothing",
+			func(t *testing.T) { d.fuzz(t, sender, 4<<10) },
+		)
 		that(t, "oversize messages "+name+" are refused unread", func(t *testing.T) { d.oversize(t, sender) })
 	}
 	that(t, "bytes that are no TLS, and names that are nobody's, get no answer", func(t *testing.T) { d.noise(t, site) })
@@ -102,7 +118,12 @@ var _ encoding.Codec = raw{}
 func send(ctx context.Context, conn *grpc.ClientConn, method string, message []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.ForceCodec(raw{}))
+	stream, err := conn.NewStream(
+		ctx,
+		&grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
+		method,
+		grpc.ForceCodec(raw{}),
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -186,11 +207,13 @@ func (d *doors) noise(t *testing.T, site *netns.Site) {
 		}
 		_ = conn.Close()
 	}
-	for _, name := range []string{"", "example.test", domain.Gateway(), world.Hostname("quito"), "gateway-9." + string(domain)} {
+	for _, name := range []string{"", "example.test", domain.Gateway(), world.Hostname("quito"), "gateway-9." + string(
+		domain)} {
 		conn, err := site.DialContext(t.Context(), "tcp", address)
 		must(t, err)
 		_ = conn.SetDeadline(time.Now().Add(time.Second))
-		if err := tls.Client(conn, &tls.Config{ServerName: name, InsecureSkipVerify: true}).HandshakeContext(t.Context()); err == nil {
+		if err := tls.Client(conn, &tls.Config{ServerName: name, InsecureSkipVerify: true}).HandshakeContext(
+			t.Context()); err == nil {
 			t.Errorf("somebody answers for the name %q", name)
 		}
 		_ = conn.Close()
@@ -213,7 +236,8 @@ func (d *doors) silence(t *testing.T, site *netns.Site, m *world.Member) {
 		open = append(open, conn)
 		if i%2 == 0 { // a ClientHello for the control channel, and then nothing
 			go func() {
-				_ = tls.Client(silentConn{conn}, &tls.Config{ServerName: domain.Control(), InsecureSkipVerify: true}).HandshakeContext(t.Context())
+				_ = tls.Client(silentConn{conn}, &tls.Config{ServerName: domain.Control(), InsecureSkipVerify: true}).
+					HandshakeContext(t.Context())
 			}()
 		}
 	}

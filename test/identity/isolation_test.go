@@ -35,7 +35,10 @@ func (d *doors) isolation(t *testing.T) {
 		names, err := d.Outsider(own).Fetch(t.Context(), own.Subject.NodeID())
 		must(t, err)
 		for _, name := range names {
-			if !slices.Contains([]string{"apiserver_" + own.Subject.Node, "gateway-0_" + own.Subject.Node, "gateway-1_" + own.Subject.Node}, name) {
+			if !slices.Contains(
+				[]string{"apiserver_" + own.Subject.Node, "gateway-0_" + own.Subject.Node, "gateway-1_" + own.Subject.Node},
+				name,
+			) {
 				t.Errorf("it gets %s", name)
 			}
 		}
@@ -47,10 +50,11 @@ func (d *doors) isolation(t *testing.T) {
 		with *tls.Certificate
 		node string
 	}{
-		"an edge gets no other edge's configuration":                             {&own.Certificate, other.Subject.NodeID()},
-		"an edge gets no gateway's configuration":                                {&own.Certificate, "CN=gateway-0"},
-		"an edge that names no node gets no configuration":                       {&own.Certificate, ""},
-		"a gateway's certificate gets no edge's configuration":                   {&gateway.Certificate, own.Subject.NodeID()},
+		"an edge gets no other edge's configuration":       {&own.Certificate, other.Subject.NodeID()},
+		"an edge gets no gateway's configuration":          {&own.Certificate, "CN=gateway-0"},
+		"an edge that names no node gets no configuration": {&own.Certificate, ""},
+		"a gateway's certificate gets no edge's " +
+			"configuration": {&gateway.Certificate, own.Subject.NodeID()},
 		"a gateway's certificate gets no configuration through the public port":  {&gateway.Certificate, "CN=gateway-0"},
 		"a certificate of another CA with an edge's names gets no configuration": {&forged, own.Subject.NodeID()},
 		"who shows no certificate gets no configuration":                         {nil, own.Subject.NodeID()},
@@ -70,7 +74,8 @@ func (d *doors) isolation(t *testing.T) {
 			"another node id":          {Node: other.Subject.NodeID(), ID: domain.TunnelID(own.Subject.ID)},
 			"both ids of another edge": {Node: other.Subject.NodeID(), ID: domain.TunnelID(other.Subject.ID)},
 		} {
-			if code, err := d.Outsider(own).Handshake(t.Context(), "gateway-0", claim); err == nil && code != http.StatusForbidden {
+			if code, err := d.Outsider(own).Handshake(t.Context(), "gateway-0", claim); err == nil &&
+				code != http.StatusForbidden {
 				t.Errorf("%s: the gateway answers %d", name, code)
 			}
 		}
@@ -95,7 +100,10 @@ func forgery(t *testing.T, subject model.Subject) tls.Certificate {
 // refused reports whether an error is a rejection by the control channel, or the end of a connection because of its
 // certificate.
 func refused(err error) bool {
-	return slices.Contains([]codes.Code{codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition, codes.Unavailable}, status.Code(err))
+	return slices.Contains(
+		[]codes.Code{codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition, codes.Unavailable},
+		status.Code(err),
+	)
 }
 
 // noReports tries methods that only gateways and controllers may call, with an edge's certificate.

@@ -118,7 +118,9 @@ func (i *inspector) serve(ctx context.Context, conn net.Conn) {
 // inspect terminates TLS with a certificate for any name, and opens its own TLS connection to the server.
 func (i *inspector) inspect(ctx context.Context, conn net.Conn) {
 	near := tls.Server(conn, &tls.Config{GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-		pair, err := i.proxy.Issue(pki.LeafSpec{CommonName: hello.ServerName, Names: []string{hello.ServerName}, Usage: x509.ExtKeyUsageServerAuth})
+		pair, err := i.proxy.Issue(
+			pki.LeafSpec{CommonName: hello.ServerName, Names: []string{hello.ServerName}, Usage: x509.ExtKeyUsageServerAuth},
+		)
 		if err != nil {
 			return nil, err
 		}

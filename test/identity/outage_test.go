@@ -86,24 +86,43 @@ func (o *outage) status(t *testing.T) {
 			return o.complete(edge, own.Leaf.NotAfter)
 		})
 	})
-	for _, kind := range []string{v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable, v1alpha1.ConditionReady} {
-		that(t, "the Tunnel's condition "+kind+" is True", func(t *testing.T) { eventually(t, o.oslo.Condition(kind, "True")) })
+	for _, kind := range []string{v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady,
+		v1alpha1.ConditionAPIServerReachable, v1alpha1.ConditionReady} {
+		that(
+			t,
+			"the Tunnel's condition "+kind+" is True",
+			func(t *testing.T) { eventually(t, o.oslo.Condition(kind, "True")) },
+		)
 	}
-	that(t, "the Cluster has the condition TunnelReady, and as an availability gate it decides on Available", func(t *testing.T) { o.gate(t) })
-	that(t, "a tunnel counts by what the gateways see: without its agent an edge still has its tunnels", func(t *testing.T) {
-		// Its Envoy is new. While the agent is down, Envoy does not learn of a gateway that it has not dialled yet.
-		eventually(t, func(ctx context.Context) error { return o.oslo.TunnelsOf(ctx, own.Subject.Node, 2) })
-		o.edge.Hold()
-		defer o.edge.Resume()
-		must(t, o.oslo.Works(t.Context()))
-		must(t, o.oslo.TunnelsOf(t.Context(), own.Subject.Node, 2))
-		must(t, o.oslo.Condition(v1alpha1.ConditionTunnelReady, "True")(t.Context()))
-	})
+	that(
+		t,
+		"the Cluster has the condition TunnelReady, and as an availability gate it decides on Available",
+		func(t *testing.T) { o.gate(t) },
+	)
+	that(
+		t,
+		"a tunnel counts by what the gateways see: without its agent an edge still has its tunnels",
+		func(t *testing.T) {
+			// Its Envoy is new. While the agent is down, Envoy does not learn of a gateway that it has not dialled yet.
+			eventually(t, func(ctx context.Context) error { return o.oslo.TunnelsOf(ctx, own.Subject.Node, 2) })
+			o.edge.Hold()
+			defer o.edge.Resume()
+			must(t, o.oslo.Works(t.Context()))
+			must(t, o.oslo.TunnelsOf(t.Context(), own.Subject.Node, 2))
+			must(t, o.oslo.Condition(v1alpha1.ConditionTunnelReady, "True")(t.Context()))
+		},
+	)
 	that(t, "an apiserver that is not healthy is told, with the edge's own words", func(t *testing.T) {
 		o.oslo.StandIn.Unhealthy.Store(true)
-		measured("apiserver_unhealthy_in_status_s", world.Took(t, patience, o.oslo.Condition(v1alpha1.ConditionAPIServerReachable, "False")).Seconds())
+		measured(
+			"apiserver_unhealthy_in_status_s",
+			world.Took(t, patience, o.oslo.Condition(v1alpha1.ConditionAPIServerReachable, "False")).Seconds(),
+		)
 		o.oslo.StandIn.Unhealthy.Store(false)
-		measured("apiserver_healthy_in_status_s", world.Took(t, patience, o.oslo.Condition(v1alpha1.ConditionAPIServerReachable, "True")).Seconds())
+		measured(
+			"apiserver_healthy_in_status_s",
+			world.Took(t, patience, o.oslo.Condition(v1alpha1.ConditionAPIServerReachable, "True")).Seconds(),
+		)
 	})
 }
 
@@ -113,7 +132,10 @@ const forgiven = time.Minute
 // calm proves that a crash is not reported for ever. Much else was proven in the meantime.
 func (o *outage) calm(t *testing.T) {
 	that(t, "an Envoy that has crashed and runs well again is no trouble any more", func(t *testing.T) {
-		must(t, proc.Wait(t.Context(), forgiven+patience, o.bergen.HasNoError(world.Steal(t, o.bergenEdge).Subject.Node, "Envoy")))
+		must(
+			t,
+			proc.Wait(t.Context(), forgiven+patience, o.bergen.HasNoError(world.Steal(t, o.bergenEdge).Subject.Node, "Envoy")),
+		)
 	})
 }
 
@@ -149,11 +171,24 @@ func form() string {
 
 // gate adds the condition to the Cluster's availability gates. From then on Cluster API requires it for Available.
 func (o *outage) gate(t *testing.T) {
-	must(t, o.oslo.Patch(t.Context(), map[string]any{"spec": map[string]any{"availabilityGates": []any{map[string]any{"conditionType": v1alpha1.ClusterConditionTunnelReady}}}}))
+	must(
+		t,
+		o.oslo.Patch(
+			t.Context(),
+			map[string]any{
+				"spec": map[string]any{
+					"availabilityGates": []any{map[string]any{"conditionType": v1alpha1.ClusterConditionTunnelReady}},
+				},
+			},
+		),
+	)
 	must(t, o.oslo.SetProvisioned(t.Context()))
 	eventually(t, o.oslo.Gated(metav1.ConditionTrue, ""))
 	world.StopEdge(t, o.edge)
-	measured("tunnel_down_in_cluster_s", world.Took(t, patience, o.oslo.Gated(metav1.ConditionFalse, v1alpha1.ClusterConditionTunnelReady)).Seconds())
+	measured(
+		"tunnel_down_in_cluster_s",
+		world.Took(t, patience, o.oslo.Gated(metav1.ConditionFalse, v1alpha1.ClusterConditionTunnelReady)).Seconds(),
+	)
 	o.edge.Resume()
 	measured("tunnel_up_in_cluster_s", world.Took(t, patience, o.oslo.Gated(metav1.ConditionTrue, "")).Seconds())
 }
@@ -184,14 +219,22 @@ func (o *outage) away(t *testing.T, during func()) {
 // back proves that status is exact soon after the control plane is back. The test itself counts the real state: the
 // sockets of each edge's Envoy.
 func (o *outage) back(t *testing.T, p *prepared) {
-	that(t, "after 5 minutes without xds-servers and controller, in which tunnels came and went, status is exact within 15 s", func(t *testing.T) {
-		took := world.Took(t, patience, func(ctx context.Context) error { return o.exact(ctx, p) })
-		measured("status_exact_s", took.Seconds())
-		if took > exactWithin {
-			t.Errorf("it took %s", took)
-		}
-	})
-	that(t, "an edge that could not use its cache gets its configuration now", func(t *testing.T) { eventually(t, p.corrupt.Works) })
+	that(
+		t,
+		"after 5 minutes without xds-servers and controller, in which tunnels came and went, status is exact within 15 s",
+		func(t *testing.T) {
+			took := world.Took(t, patience, func(ctx context.Context) error { return o.exact(ctx, p) })
+			measured("status_exact_s", took.Seconds())
+			if took > exactWithin {
+				t.Errorf("it took %s", took)
+			}
+		},
+	)
+	that(
+		t,
+		"an edge that could not use its cache gets its configuration now",
+		func(t *testing.T) { eventually(t, p.corrupt.Works) },
+	)
 	that(t, "then everything works", func(t *testing.T) {
 		for _, m := range []*world.Member{o.oslo, p.cached, p.crash, p.drain, p.api} {
 			must(t, m.Works(t.Context()))

@@ -74,7 +74,11 @@ func (p *prepared) prepareDrain(t *testing.T, o *outage) {
 		site, err := o.AddSite(t.Context(), fmt.Sprintf("drain-%d", i))
 		must(t, err)
 		p.drainSites[i] = site
-		p.drainEdges[i] = p.add(t, o.StartEdge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-drain-%d", i), Site: site.Namespace}, p.drain), p.drain)
+		p.drainEdges[i] = p.add(
+			t,
+			o.StartEdge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-drain-%d", i), Site: site.Namespace}, p.drain),
+			p.drain,
+		)
 	}
 }
 
@@ -87,9 +91,19 @@ func (p *prepared) prepareAPIServers(t *testing.T, o *outage) {
 	p.apiSite = site
 	p.standIns = []*world.StandIn{
 		o.StandIn(t, "api", site.Namespace, site.Address),
-		o.StandIn(t, "api", o.Network.Workload, o.SNI.Endpoint.Addr()), o.StandIn(t, "api", o.Network.Workload, o.SNI.Endpoint.Addr()),
+		o.StandIn(
+			t,
+			"api",
+			o.Network.Workload,
+			o.SNI.Endpoint.Addr(),
+		), o.StandIn(t, "api", o.Network.Workload, o.SNI.Endpoint.Addr()),
 	}
-	p.api = o.MemberAt(t, "api", p.standIns[0], apiServer(p.standIns[0].Endpoint, p.standIns[1].Endpoint, p.standIns[2].Endpoint))
+	p.api = o.MemberAt(
+		t,
+		"api",
+		p.standIns[0],
+		apiServer(p.standIns[0].Endpoint, p.standIns[1].Endpoint, p.standIns[2].Endpoint),
+	)
 	p.apiEdge = p.add(t, o.StartEdge(t, lab.EdgeSpec{Name: "edge-api"}, p.api), p.api)
 }
 

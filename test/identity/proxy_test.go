@@ -45,7 +45,17 @@ func (d *doors) startProxy(t *testing.T, on *netns.Namespace) string {
 	must(t, os.WriteFile(file, []byte(config), 0o600))
 	proxy, err := proc.Start(proc.Spec{
 		Name: "forward-proxy", Namespace: on, Program: d.EnvoyPath(), Log: d.LogFile("forward-proxy"),
-		Args: []string{"-c", file, "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning", "--file-flush-interval-msec", "200"},
+		Args: []string{
+			"-c",
+			file,
+			"--disable-hot-restart",
+			"--concurrency",
+			"1",
+			"--log-level",
+			"warning",
+			"--file-flush-interval-msec",
+			"200",
+		},
 	})
 	must(t, err)
 	t.Cleanup(proxy.Kill)
@@ -76,7 +86,10 @@ func (d *doors) behindProxy(t *testing.T) {
 		}
 	})
 	d.StartEdge(t, lab.EdgeSpec{Name: "edge-secluded", Site: site.Namespace, Flags: []string{
-		"--proxy=http://" + net.JoinHostPort(netns.ProxyAddress().String(), fmt.Sprint(proxyPort)), "--proxy-credentials-file=" + credentials,
+		"--proxy=http://" + net.JoinHostPort(
+			netns.ProxyAddress().String(),
+			fmt.Sprint(proxyPort),
+		), "--proxy-credentials-file=" + credentials,
 	}}, m)
 	that(t, "an edge whose password the proxy refuses says so", func(t *testing.T) {
 		eventually(t, d.LogContains("edge-secluded", "rejects the user and password"))
@@ -138,10 +151,15 @@ func (d *doors) exemptFromProxy(t *testing.T) {
 	r := d.remote(t, "exempt")
 	dead, err := r.site.Nowhere(t.Context())
 	must(t, err)
-	that(t, "an edge whose environment names a proxy, and the gateways as an exception, goes without it", func(t *testing.T) {
-		d.StartEdge(t, lab.EdgeSpec{
-			Name: "edge-exempt", Site: r.site.Namespace, Env: []string{"HTTPS_PROXY=http://" + net.JoinHostPort(dead.String(), "3128"), "NO_PROXY=.public.test,10.0.0.0/8"},
-		}, r.Member)
-		measured("no_proxy_s", world.Took(t, 2*patience, r.Works).Seconds())
-	})
+	that(
+		t,
+		"an edge whose environment names a proxy, and the gateways as an exception, goes without it",
+		func(t *testing.T) {
+			d.StartEdge(t, lab.EdgeSpec{
+				Name: "edge-exempt", Site: r.site.Namespace, Env: []string{"HTTPS_PROXY=http://" + net.JoinHostPort(dead.String(),
+					"3128"), "NO_PROXY=.public.test,10.0.0.0/8"},
+			}, r.Member)
+			measured("no_proxy_s", world.Took(t, 2*patience, r.Works).Seconds())
+		},
+	)
 }

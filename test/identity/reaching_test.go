@@ -79,7 +79,12 @@ func (d *doors) severalAddresses(t *testing.T) {
 	r := d.remote(t, "addresses")
 	dead, err := r.site.Nowhere(t.Context())
 	must(t, err)
-	r.join(t, "--gateway="+public(dead), "--gateway="+public(netns.PublicAddress(0)), "--gateway="+public(netns.PublicAddress(1)))
+	r.join(
+		t,
+		"--gateway="+public(dead),
+		"--gateway="+public(netns.PublicAddress(0)),
+		"--gateway="+public(netns.PublicAddress(1)),
+	)
 	that(t, "of several gateway addresses one may swallow everything", func(t *testing.T) {
 		measured("one_dead_address_s", world.Took(t, 2*patience, r.Works).Seconds())
 	})

@@ -46,7 +46,9 @@ func (d *doors) pair(t *testing.T, name string) *pair {
 	p.staySite, err = d.AddSite(t.Context(), name+"-stay")
 	must(t, err)
 	p.outBootstrap = p.BootstrapFile(t)
-	p.out, err = d.RunEdge(lab.EdgeSpec{Name: "edge-" + name + "-out", Site: p.outSite.Namespace, Bootstraps: [][]byte{p.outBootstrap}})
+	p.out, err = d.RunEdge(
+		lab.EdgeSpec{Name: "edge-" + name + "-out", Site: p.outSite.Namespace, Bootstraps: [][]byte{p.outBootstrap}},
+	)
 	must(t, err)
 	p.stay = d.Edge(t, lab.EdgeSpec{Name: "edge-" + name + "-stay", Site: p.staySite.Namespace}, p.Member)
 	return p
@@ -87,13 +89,20 @@ func (d *doors) revocation(t *testing.T) {
 
 	that(t, "fairlead edge list names every edge", func(t *testing.T) {
 		out, err := d.Exec(t.Context(), "edge", "list", "--namespace", namespace)
-		if err != nil || !strings.Contains(out, stolen.Subject.Node) || !strings.Contains(out, world.Steal(t, p.stay).Subject.Node) {
+		if err != nil || !strings.Contains(out, stolen.Subject.Node) ||
+			!strings.Contains(out, world.Steal(t, p.stay).Subject.Node) {
 			t.Errorf("%v: %s", err, out)
 		}
 	})
 	that(t, "fairlead edge revoke cuts the edge's open connections within 10 s, on every gateway", func(t *testing.T) {
 		start := time.Now()
-		out, err := d.Exec(t.Context(), "edge", "revoke", stolen.Subject.Node, "--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1))
+		out, err := d.Exec(
+			t.Context(),
+			"edge",
+			"revoke",
+			stolen.Subject.Node,
+			"--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
+		)
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -108,8 +117,16 @@ func (d *doors) revocation(t *testing.T) {
 	})
 	that(t, "other clusters go on undisturbed", func(t *testing.T) { must(t, elsewhere.Unbroken(before)) })
 	that(t, "no gateway takes a handshake of the revoked edge", func(t *testing.T) { d.noHandshake(t, stolen) })
-	that(t, "the revoked edge gets no certificate, no configuration, and is not heard", func(t *testing.T) { d.nothingFor(t, stolen) })
-	that(t, "the revoked edge says that it is revoked", func(t *testing.T) { eventually(t, d.LogContains("edge-zurich-out", "revoked")) })
+	that(
+		t,
+		"the revoked edge gets no certificate, no configuration, and is not heard",
+		func(t *testing.T) { d.nothingFor(t, stolen) },
+	)
+	that(
+		t,
+		"the revoked edge says that it is revoked",
+		func(t *testing.T) { eventually(t, d.LogContains("edge-zurich-out", "revoked")) },
+	)
 	that(t, "the revoked edge can't come back by the token that it came with", func(t *testing.T) { d.noWayBack(t, p) })
 	that(t, "status says when the edge was revoked", func(t *testing.T) {
 		eventually(t, func(ctx context.Context) error {
@@ -160,13 +177,16 @@ func (d *doors) noHandshake(t *testing.T, stolen outsider.Stolen) {
 
 // nothingFor calls every method for edges with a stolen identity.
 func (d *doors) nothingFor(t *testing.T, stolen outsider.Stolen) {
-	if names, err := d.Outsider(stolen).Fetch(t.Context(), stolen.Subject.NodeID()); len(names) > 0 || status.Code(err) != codes.FailedPrecondition {
+	if names, err := d.Outsider(stolen).Fetch(t.Context(), stolen.Subject.NodeID()); len(names) > 0 ||
+		status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("ADS gives %q, %v; want FailedPrecondition", names, err)
 	}
 	conn, err := d.Outsider(stolen).Control()
 	must(t, err)
 	defer func() { _ = conn.Close() }()
-	if _, err := enrolv1.NewEnrolmentClient(conn).Renew(t.Context(), &enrolv1.RenewRequest{Csr: csrFor(t)}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := enrolv1.NewEnrolmentClient(conn).Renew(t.Context(), &enrolv1.RenewRequest{Csr: csrFor(t)}); status.Code(
+		err,
+	) != codes.FailedPrecondition {
 		t.Errorf("renewing gives %v, want FailedPrecondition", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), traffic.RequestTimeout)

@@ -140,26 +140,30 @@ func (r *rotations) newCertificates() (map[string][]string, int, error) {
 
 // rotateLeaves waits until there were enough rotations since the load began, and checks what they have cost.
 func (r *rotations) rotateLeaves(t *testing.T) {
-	that(t, "a thousand certificates were replaced under load, with no failed request and no broken stream", func(t *testing.T) {
-		must(t, proc.Wait(t.Context(), 6*time.Minute, func(context.Context) error {
-			if err := r.load.Unbroken(r.from); err != nil {
-				t.Fatal(err)
-			}
-			_, n, err := r.newCertificates()
-			if n -= r.before; err == nil && n < leafRotations {
-				err = fmt.Errorf("%d certificates", n)
-			}
-			return err
-		}))
-		r.undisturbed(t, r.from)
-		m := r.load.Count()
-		measured("leaf_rotations", leafRotations)
-		measured("requests", float64(m.Requests-r.from.Requests))
-		measured("requests_per_s", r.load.RateSince(r.from))
-		measured("requests_failed", float64(m.Failed-r.from.Failed))
-		measured("streams_broken", float64(r.load.Broken()))
-		measured("slow_requests", float64(m.Slow-r.from.Slow))
-	})
+	that(
+		t,
+		"a thousand certificates were replaced under load, with no failed request and no broken stream",
+		func(t *testing.T) {
+			must(t, proc.Wait(t.Context(), 6*time.Minute, func(context.Context) error {
+				if err := r.load.Unbroken(r.from); err != nil {
+					t.Fatal(err)
+				}
+				_, n, err := r.newCertificates()
+				if n -= r.before; err == nil && n < leafRotations {
+					err = fmt.Errorf("%d certificates", n)
+				}
+				return err
+			}))
+			r.undisturbed(t, r.from)
+			m := r.load.Count()
+			measured("leaf_rotations", leafRotations)
+			measured("requests", float64(m.Requests-r.from.Requests))
+			measured("requests_per_s", r.load.RateSince(r.from))
+			measured("requests_failed", float64(m.Failed-r.from.Failed))
+			measured("streams_broken", float64(r.load.Broken()))
+			measured("slow_requests", float64(m.Slow-r.from.Slow))
+		},
+	)
 	that(t, "certificates are renewed at two thirds of their life, and not all at once", r.atTwoThirds)
 }
 
@@ -200,7 +204,14 @@ func (r *rotations) atTwoThirds(t *testing.T) {
 	measured("renewed_at_latest", most)
 	measured("renewed_late", float64(late))
 	if median < 0.62 || median > 0.8 || least < 0.62 || median-least < 0.01 {
-		t.Errorf("%d certificates were renewed at %.2f to %.2f of their life, the median %.2f, %d of them too late", len(parts), least, most, median, late)
+		t.Errorf(
+			"%d certificates were renewed at %.2f to %.2f of their life, the median %.2f, %d of them too late",
+			len(parts),
+			least,
+			most,
+			median,
+			late,
+		)
 	}
 }
 
@@ -214,75 +225,84 @@ func parseTime(text string) (time.Time, error) {
 
 // expiredWhileOff proves that an edge whose leaf expired while it was off keeps its identity when it starts again.
 func (r *rotations) expiredWhileOff(t *testing.T) {
-	that(t, "an edge that was off until its certificate had ended wakes up as who it was, without a token", func(t *testing.T) {
-		edge := r.edges[0]
-		before, err := outsider.StealAll(domain, edge.StateDir)
-		must(t, err)
-		world.StopEdge(t, edge)
-		must(t, proc.Wait(t.Context(), patience, func(context.Context) error {
-			for _, stolen := range before {
-				if left := time.Until(stolen.Leaf.NotAfter); left > -leafLife {
-					return fmt.Errorf("%s is good for %s", stolen.Subject.Node, left)
+	that(
+		t,
+		"an edge that was off until its certificate had ended wakes up as who it was, without a token",
+		func(t *testing.T) {
+			edge := r.edges[0]
+			before, err := outsider.StealAll(domain, edge.StateDir)
+			must(t, err)
+			world.StopEdge(t, edge)
+			must(t, proc.Wait(t.Context(), patience, func(context.Context) error {
+				for _, stolen := range before {
+					if left := time.Until(stolen.Leaf.NotAfter); left > -leafLife {
+						return fmt.Errorf("%s is good for %s", stolen.Subject.Node, left)
+					}
 				}
-			}
-			return nil
-		}))
-		edge.Resume()
-		measured("wake_up_s", world.Took(t, patience, func(context.Context) error {
-			after, err := outsider.StealAll(domain, edge.StateDir)
-			if err != nil {
-				return err
-			}
-			for i := range before {
-				if len(after) != len(before) || after[i].Subject != before[i].Subject || time.Now().After(after[i].Leaf.NotAfter) {
-					return fmt.Errorf("it has %+v", after[i].Subject)
-				}
-			}
-			return nil
-		}).Seconds())
-		eventually(t, edge.Ready)
-	})
-}
-
-// longOutage stops everything except the edges for three lifetimes of a leaf, and starts it again. The management cluster is
-// frozen; all of Fairlead's programs are killed.
-func (r *rotations) longOutage(t *testing.T) {
-	that(t, "after everything but the edges was down for three lives of a certificate, all is well again with nobody touching an edge", func(t *testing.T) {
-		pids := map[string]int{}
-		for _, e := range r.edges {
-			pids[e.Process().Name] = e.Process().PID()
-		}
-		must(t, r.Management.Process.Freeze())
-		r.Controller.Hold()
-		r.XDSServers[0].Hold()
-		for _, g := range r.Gateways {
-			g.Hold()
-			must(t, g.KillEnvoy())
-		}
-		start := time.Now()
-		must(t, proc.Wait(t.Context(), 10*leafLife, func(context.Context) error {
-			if down := time.Since(start); down < 3*leafLife {
-				return fmt.Errorf("down for %s", down)
-			}
-			return nil
-		}))
-		measured("night_s", time.Since(start).Seconds())
-		must(t, r.Management.Process.Thaw())
-		for _, s := range []*proc.Service{r.Controller, r.XDSServers[0], r.Gateways[0].Service, r.Gateways[1].Service} {
-			s.Resume()
-		}
-		measured("morning_s", world.Took(t, 3*patience, func(ctx context.Context) error {
-			for _, m := range r.members {
-				if err := m.Works(ctx); err != nil {
+				return nil
+			}))
+			edge.Resume()
+			measured("wake_up_s", world.Took(t, patience, func(context.Context) error {
+				after, err := outsider.StealAll(domain, edge.StateDir)
+				if err != nil {
 					return err
 				}
+				for i := range before {
+					if len(after) != len(before) || after[i].Subject != before[i].Subject || time.Now().After(after[i].Leaf.NotAfter) {
+						return fmt.Errorf("it has %+v", after[i].Subject)
+					}
+				}
+				return nil
+			}).Seconds())
+			eventually(t, edge.Ready)
+		},
+	)
+}
+
+// longOutage stops everything except the edges for three lifetimes of a leaf, and starts it again. The management
+// cluster is frozen; all of Fairlead's programs are killed.
+func (r *rotations) longOutage(t *testing.T) {
+	that(
+		t,
+		"after everything but the edges was down for three lives of a certificate, all is well again with nobody touching "+
+			"an edge",
+		func(t *testing.T) {
+			pids := map[string]int{}
+			for _, e := range r.edges {
+				pids[e.Process().Name] = e.Process().PID()
 			}
-			return nil
-		}).Seconds())
-		for _, e := range r.edges {
-			if now := e.Process().PID(); now != pids[e.Process().Name] {
-				t.Errorf("%s was process %d, is %d", filepath.Base(e.StateDir), pids[e.Process().Name], now)
+			must(t, r.Management.Process.Freeze())
+			r.Controller.Hold()
+			r.XDSServers[0].Hold()
+			for _, g := range r.Gateways {
+				g.Hold()
+				must(t, g.KillEnvoy())
 			}
-		}
-	})
+			start := time.Now()
+			must(t, proc.Wait(t.Context(), 10*leafLife, func(context.Context) error {
+				if down := time.Since(start); down < 3*leafLife {
+					return fmt.Errorf("down for %s", down)
+				}
+				return nil
+			}))
+			measured("night_s", time.Since(start).Seconds())
+			must(t, r.Management.Process.Thaw())
+			for _, s := range []*proc.Service{r.Controller, r.XDSServers[0], r.Gateways[0].Service, r.Gateways[1].Service} {
+				s.Resume()
+			}
+			measured("morning_s", world.Took(t, 3*patience, func(ctx context.Context) error {
+				for _, m := range r.members {
+					if err := m.Works(ctx); err != nil {
+						return err
+					}
+				}
+				return nil
+			}).Seconds())
+			for _, e := range r.edges {
+				if now := e.Process().PID(); now != pids[e.Process().Name] {
+					t.Errorf("%s was process %d, is %d", filepath.Base(e.StateDir), pids[e.Process().Name], now)
+				}
+			}
+		},
+	)
 }

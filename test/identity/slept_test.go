@@ -19,8 +19,8 @@ import (
 
 const day = 24 * time.Hour
 
-// offForMonths proves what happens to an edge that was off for months. The test replaces its leaf by one of the same CA that
-// expired then.
+// offForMonths proves what happens to an edge that was off for months. The test replaces its leaf by one of the same CA
+// that expired then.
 func (d *doors) offForMonths(t *testing.T) {
 	m := d.Member(t, "tallinn", nil)
 	edge := d.Edge(t, lab.EdgeSpec{Name: "edge-tallinn"}, m)
@@ -43,13 +43,17 @@ func (d *doors) offForMonths(t *testing.T) {
 		eventually(t, d.LogContains("edge-tallinn", "can no longer be renewed"))
 		must(t, m.Unreachable(t.Context()))
 	})
-	that(t, "beyond the grace time a new bootstrap file at its place brings the edge back, as another node", func(t *testing.T) {
-		must(t, os.WriteFile(d.BootstrapFile("edge-tallinn", 0), m.BootstrapFile(t), 0o600))
-		measured("enrolled_after_91_days_s", world.Took(t, 3*patience, m.Works).Seconds())
-		if now := world.Steal(t, edge).Subject.Node; now == node {
-			t.Error("it is still the node that it was")
-		}
-	})
+	that(
+		t,
+		"beyond the grace time a new bootstrap file at its place brings the edge back, as another node",
+		func(t *testing.T) {
+			must(t, os.WriteFile(d.BootstrapFile("edge-tallinn", 0), m.BootstrapFile(t), 0o600))
+			measured("enrolled_after_91_days_s", world.Took(t, 3*patience, m.Works).Seconds())
+			if now := world.Steal(t, edge).Subject.Node; now == node {
+				t.Error("it is still the node that it was")
+			}
+		},
+	)
 	world.StopEdge(t, edge)
 }
 

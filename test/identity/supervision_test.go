@@ -60,7 +60,9 @@ func (o *outage) badConfiguration(t *testing.T) {
 	that(t, "after a crash loop that a new configuration has begun, the last good one runs again", func(t *testing.T) {
 		before := m.StandIn.Endpoint
 		must(t, m.PatchTunnel(t.Context(), map[string]any{"apiServer": map[string]any{
-			"address": before.Addr().String(), "port": int64(before.Port()), "others": []any{map[string]any{"address": marker, "port": int64(6443)}},
+			"address": before.Addr().
+				String(),
+			"port": int64(before.Port()), "others": []any{map[string]any{"address": marker, "port": int64(6443)}},
 		}}))
 		eventually(t, o.LogContains("edge-fragile", "segmentation fault"))
 		measured("rollback_s", recovered(t, m, 6*time.Second).Seconds())
@@ -96,13 +98,17 @@ func (o *outage) steadyFor(m *world.Member, duration time.Duration) func(context
 
 // startsAlone starts edges while only gateways and apiservers are running.
 func (o *outage) startsAlone(t *testing.T, p *prepared) {
-	that(t, "an edge that starts without a control plane comes up with its last configuration, tunnels and all", func(t *testing.T) {
-		world.StopEdge(t, p.cachedEdge)
-		must(t, proc.Wait(t.Context(), patience, p.cached.Unreachable))
-		p.cachedEdge.Resume()
-		measured("start_without_control_plane_s", world.Took(t, patience, p.cached.Works).Seconds())
-		eventually(t, p.cachedEdge.Ready)
-	})
+	that(
+		t,
+		"an edge that starts without a control plane comes up with its last configuration, tunnels and all",
+		func(t *testing.T) {
+			world.StopEdge(t, p.cachedEdge)
+			must(t, proc.Wait(t.Context(), patience, p.cached.Unreachable))
+			p.cachedEdge.Resume()
+			measured("start_without_control_plane_s", world.Took(t, patience, p.cached.Works).Seconds())
+			eventually(t, p.cachedEdge.Ready)
+		},
+	)
 	that(t, "it says so", func(t *testing.T) {
 		eventually(t, o.LogContains("edge-cached", "served from the cache", "xds-server does not answer"))
 	})
@@ -185,13 +191,18 @@ func (o *outage) supervision(t *testing.T, p *prepared) {
 	that(t, "Envoy has a limit of memory, an overload manager and a limit of connections", func(t *testing.T) {
 		dump, err := adminGet(t.Context(), p.cachedEdge.StateDir, "/config_dump")
 		must(t, err)
-		for _, want := range []string{"overload_manager", fmt.Sprint(192 << 20), "shrink_heap", "stop_accepting_requests", "global_downstream_max_connections"} {
+		for _, want := range []string{"overload_manager", fmt.Sprint(192 << 20), "shrink_heap", "stop_accepting_requests",
+			"global_downstream_max_connections"} {
 			if !strings.Contains(dump, want) {
 				t.Errorf("its configuration has no %s", want)
 			}
 		}
 	})
-	that(t, "an edge that is told to stop lets a running request end, and takes no new one", func(t *testing.T) { o.drains(t, p) })
+	that(
+		t,
+		"an edge that is told to stop lets a running request end, and takes no new one",
+		func(t *testing.T) { o.drains(t, p) },
+	)
 }
 
 // drains stops one of two edges while it carries a request.
@@ -235,5 +246,8 @@ func (o *outage) drains(t *testing.T, p *prepared) {
 	}
 	l.Stop()
 	p.drainEdges[0].Resume()
-	must(t, proc.Wait(t.Context(), patience, func(ctx context.Context) error { return p.drain.SeenFrom(ctx, p.drainSites[0]) }))
+	must(
+		t,
+		proc.Wait(t.Context(), patience, func(ctx context.Context) error { return p.drain.SeenFrom(ctx, p.drainSites[0]) }),
+	)
 }

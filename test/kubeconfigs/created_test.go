@@ -34,7 +34,11 @@ func (m *member) created(t *testing.T) {
 		within(t, initialised, "", m.hasStatus("Available", metav1.ConditionTrue))
 		measured("available_"+string(m.mode)+"_s", time.Since(begin).Seconds())
 	})
-	that(t, "the core manager's probe of the connection succeeds", func(t *testing.T) { within(t, time.Minute, "", m.RemoteConnectionProbe) })
+	that(
+		t,
+		"the core manager's probe of the connection succeeds",
+		func(t *testing.T) { within(t, time.Minute, "", m.RemoteConnectionProbe) },
+	)
 	that(t, "KCP's calls to etcd pass through the tunnel", func(t *testing.T) {
 		within(t, time.Minute, "", m.hasStatus("EtcdClusterHealthy", metav1.ConditionTrue))
 		within(t, time.Minute, "", m.hasMachines(1))
@@ -57,12 +61,18 @@ func (m *member) waitsForSecret(t *testing.T) {
 		if len(machines) != 1 {
 			return fmt.Errorf("%d machines, want one", len(machines))
 		}
-		config, err := m.Object(ctx, "bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", machines[0].Spec.Bootstrap.ConfigRef.Name)
+		config, err := m.Object(
+			ctx,
+			"bootstrap.cluster.x-k8s.io/v1beta2",
+			"KubeadmConfig",
+			machines[0].Spec.Bootstrap.ConfigRef.Name,
+		)
 		if err != nil {
 			return err
 		}
 		err = hasCondition(config, "DataSecretAvailable", metav1.ConditionFalse)
-		if text := fmt.Sprint(config.Object["status"]); err == nil && !strings.Contains(text, m.Name+v1alpha1.BootstrapSecretSuffix) {
+		if text := fmt.Sprint(config.Object["status"]); err == nil &&
+			!strings.Contains(text, m.Name+v1alpha1.BootstrapSecretSuffix) {
 			err = fmt.Errorf("CABPK doesn't wait for the Secret: %s", text)
 		}
 		return err
@@ -74,7 +84,10 @@ func (m *member) waitsForSecret(t *testing.T) {
 
 // optIn adds Fairlead's label to the Cluster.
 func (m *member) optIn(ctx context.Context) error {
-	return m.Patch(ctx, map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}}})
+	return m.Patch(
+		ctx,
+		map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}}},
+	)
 }
 
 // decided returns nil once the Tunnel has this member's mode.

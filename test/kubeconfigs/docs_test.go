@@ -41,7 +41,8 @@ func TestEveryRowHasItsTest(t *testing.T) {
 			}
 			for _, sub := range strings.FieldsFunc(match[3], func(r rune) bool { return r == '/' }) {
 				isMode := slices.Contains(modes, sub)
-				if name := `"` + strings.ReplaceAll(sub, "_", " "); !isMode && !hasText(t, dir, name+`"`) && !hasText(t, dir, name+" ") {
+				if name := `"` + strings.ReplaceAll(sub, "_", " "); !isMode && !hasText(t, dir, name+`"`) &&
+					!hasText(t, dir, name+" ") {
 					t.Errorf("%s %s has no subtest %s", match[1], match[2], sub)
 				}
 			}
@@ -58,7 +59,8 @@ func TestEveryRowHasItsTest(t *testing.T) {
 		}
 	}
 	for provider, events := range map[string][]string{
-		"KCP": {"created", "adopted", "rotated", "moved", "opted out"}, "Kamaji": {"created", "rewritten", "opted out"}, "EKS": {"created", "rewritten", "opted out"},
+		"KCP": {"created", "adopted", "rotated", "moved", "opted out"}, "Kamaji": {"created", "rewritten", "opted out"},
+		"EKS":  {"created", "rewritten", "opted out"},
 		"RKE2": {"created", "rotated", "rewritten", "opted out"}, "Talos": {"created", "rotated", "rewritten", "opted out"},
 	} {
 		for _, event := range events {
@@ -71,7 +73,10 @@ func TestEveryRowHasItsTest(t *testing.T) {
 
 // modes are the modes of a kubeconfig.
 var modes = []string{
-	string(v1alpha1.KubeconfigModeSNI), string(v1alpha1.KubeconfigModeConnect), string(v1alpha1.KubeconfigModeHTTPProxy), string(v1alpha1.KubeconfigModeHTTPSProxy),
+	string(
+		v1alpha1.KubeconfigModeSNI,
+	), string(v1alpha1.KubeconfigModeConnect), string(v1alpha1.KubeconfigModeHTTPProxy), string(
+		v1alpha1.KubeconfigModeHTTPSProxy),
 	string(v1alpha1.KubeconfigModeSOCKS5), string(v1alpha1.KubeconfigModeAddress),
 }
 

@@ -50,7 +50,10 @@ func (m *member) optsOut(t *testing.T) {
 	must(t, err)
 	before, err := m.Secret(t.Context(), "-kubeconfig")
 	must(t, err)
-	must(t, m.Patch(t.Context(), map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: nil}}}))
+	must(
+		t,
+		m.Patch(t.Context(), map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: nil}}}),
+	)
 	within(t, time.Minute, "opted_out_s", func(ctx context.Context) error {
 		kubeconfig, err := m.Kubeconfig(ctx)
 		if err != nil {
@@ -89,7 +92,8 @@ func sameOwner(before, after *corev1.Secret) error {
 		return err
 	}
 	for name, user := range old.AuthInfos {
-		if now.AuthInfos[name] == nil || string(now.AuthInfos[name].ClientCertificateData) != string(user.ClientCertificateData) {
+		if now.AuthInfos[name] == nil ||
+			string(now.AuthInfos[name].ClientCertificateData) != string(user.ClientCertificateData) {
 			return fmt.Errorf("user %q of the kubeconfig changed", name)
 		}
 	}
@@ -113,7 +117,9 @@ func (m *member) workerLeaves(t *testing.T) {
 	}
 	node := client.ObjectKey{Name: workers[0].Status.NodeRef.Name}
 	must(t, inside.Get(t.Context(), node, &corev1.Node{}))
-	deployment := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name + "-workers"}}
+	deployment := &clusterv1.MachineDeployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name + "-workers"},
+	}
 	must(t, m.lab.Management.Client.Delete(t.Context(), deployment))
 	within(t, changed, "worker_left_s", func(ctx context.Context) error {
 		err := inside.Get(ctx, node, &corev1.Node{})

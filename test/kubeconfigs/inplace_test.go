@@ -38,17 +38,21 @@ func (m *member) upgradesInPlace(t *testing.T) {
 	})
 	certificate, err := os.ReadFile(machine.File(servingCertificate))
 	must(t, err)
-	that(t, "kubeadm upgrade apply brings a machine to another version in place, with the names in its renewed certificate", func(t *testing.T) {
-		begin := time.Now()
-		m.kubeadmUpgrade(t, machine, next)
-		measured("upgraded_in_place_s", time.Since(begin).Seconds())
-		within(t, time.Minute, "", m.versionIs(next)) // over TLS for the tunnel hostname
-		renewed, err := os.ReadFile(machine.File(servingCertificate))
-		must(t, err)
-		if bytes.Equal(renewed, certificate) {
-			t.Error("kubeadm has not renewed the serving certificate")
-		}
-	})
+	that(
+		t,
+		"kubeadm upgrade apply brings a machine to another version in place, with the names in its renewed certificate",
+		func(t *testing.T) {
+			begin := time.Now()
+			m.kubeadmUpgrade(t, machine, next)
+			measured("upgraded_in_place_s", time.Since(begin).Seconds())
+			within(t, time.Minute, "", m.versionIs(next)) // over TLS for the tunnel hostname
+			renewed, err := os.ReadFile(machine.File(servingCertificate))
+			must(t, err)
+			if bytes.Equal(renewed, certificate) {
+				t.Error("kubeadm has not renewed the serving certificate")
+			}
+		},
+	)
 	that(t, "its edge is what it was: the same files, the same containers, the same tunnel", func(t *testing.T) {
 		within(t, time.Minute, "", func(ctx context.Context) error {
 			after, err := m.edgeOn(ctx, machine)
@@ -120,7 +124,16 @@ func (m *member) edgeOn(ctx context.Context, machine *infra.Machine) (string, er
 			return "", err
 		}
 		owner := info.Sys().(*syscall.Stat_t).Uid
-		fmt.Fprintf(&text, "%s %d bytes, sum %x, mode %s, owner %d, changed %s\n", path, len(data), sha256.Sum256(data), info.Mode(), owner, info.ModTime())
+		fmt.Fprintf(
+			&text,
+			"%s %d bytes, sum %x, mode %s, owner %d, changed %s\n",
+			path,
+			len(data),
+			sha256.Sum256(data),
+			info.Mode(),
+			owner,
+			info.ModTime(),
+		)
 	}
 	clients, err := m.Clients(ctx)
 	if err != nil {

@@ -22,16 +22,20 @@ func move(t *testing.T, first, second *lab.Lab, members []*member) []*member {
 	var moved []*member
 	for _, m := range members {
 		moved = append(moved, newMember(second, m.Name, m.mode))
-		that(t, "fairlead move prepare enrols the edges of "+m.Name+" in the second installation, through the tunnel of the first", func(t *testing.T) {
-			begin := time.Now()
-			out, err := first.Exec(t.Context(), "move", "prepare", "--namespace="+namespace, "--to-kubeconfig="+target, m.Name)
-			if err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
-			measured("prepare_s", time.Since(begin).Seconds())
-			within(t, time.Minute, "", moved[len(moved)-1].isEnrolled)
-			within(t, time.Minute, "", m.RemoteConnectionProbe)
-		})
+		that(
+			t,
+			"fairlead move prepare enrols the edges of "+m.Name+" in the second installation, through the tunnel of the first",
+			func(t *testing.T) {
+				begin := time.Now()
+				out, err := first.Exec(t.Context(), "move", "prepare", "--namespace="+namespace, "--to-kubeconfig="+target, m.Name)
+				if err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				measured("prepare_s", time.Since(begin).Seconds())
+				within(t, time.Minute, "", moved[len(moved)-1].isEnrolled)
+				within(t, time.Minute, "", m.RemoteConnectionProbe)
+			},
+		)
 	}
 	if t.Failed() {
 		return nil
@@ -52,7 +56,11 @@ func move(t *testing.T, first, second *lab.Lab, members []*member) []*member {
 			within(t, time.Minute, "", m.decided)
 			within(t, time.Minute, "", m.leadsThrough)
 		})
-		that(t, "no edge of "+m.Name+" is revoked, neither here nor by the deletion at the source", func(t *testing.T) { members[i].sourceIsClean(t, m) })
+		that(
+			t,
+			"no edge of "+m.Name+" is revoked, neither here nor by the deletion at the source",
+			func(t *testing.T) { members[i].sourceIsClean(t, m) },
+		)
 	}
 	return moved
 }
@@ -78,8 +86,8 @@ func (m *member) leadsThrough(ctx context.Context) error {
 	return m.usesTunnel(kubeconfig)
 }
 
-// sourceIsClean checks that the source has neither the Tunnel nor a record of its end, and that no edge is revoked at the
-// target.
+// sourceIsClean checks that the source has neither the Tunnel nor a record of its end, and that no edge is revoked at
+// the target.
 func (m *member) sourceIsClean(t *testing.T, target *member) {
 	if _, err := m.Tunnel(t.Context()); !apierrors.IsNotFound(err) {
 		t.Errorf("reading the Tunnel at the source: %v, want not found", err)
@@ -92,7 +100,11 @@ func (m *member) sourceIsClean(t *testing.T, target *member) {
 		}
 	}
 	ended := &corev1.ConfigMap{}
-	err = m.lab.Management.Client.Get(t.Context(), client.ObjectKey{Namespace: lab.InstallationNamespace, Name: v1alpha1.EndedTunnelsConfigMapName}, ended)
+	err = m.lab.Management.Client.Get(
+		t.Context(),
+		client.ObjectKey{Namespace: lab.InstallationNamespace, Name: v1alpha1.EndedTunnelsConfigMapName},
+		ended,
+	)
 	must(t, client.IgnoreNotFound(err))
 	if until, ok := ended.Data[tunnel.Spec.ID]; ok {
 		t.Errorf("the source refuses the edges of the tunnel until %s", until)

@@ -58,7 +58,8 @@ func (m *member) reported(t *testing.T, list func(context.Context) ([]clusterv1.
 			return err
 		}
 		for i := range machines {
-			if err := isCondition(machines[i].Status.Conditions, v1alpha1.MachineConditionBootstrapReported, metav1.ConditionTrue); err != nil {
+			if err := isCondition(machines[i].Status.Conditions, v1alpha1.MachineConditionBootstrapReported,
+				metav1.ConditionTrue); err != nil {
 				return fmt.Errorf("machine %s: %w", machines[i].Name, err)
 			}
 		}
@@ -128,7 +129,8 @@ func (m *member) booted(t *testing.T, reason string) (message string) {
 		}
 		for i := range events.Items {
 			e := &events.Items[i]
-			if e.Reason == reason && e.Type == corev1.EventTypeWarning && e.Regarding.Kind == "Machine" && e.Regarding.Name == machine.Name {
+			if e.Reason == reason && e.Type == corev1.EventTypeWarning && e.Regarding.Kind == "Machine" &&
+				e.Regarding.Name == machine.Name {
 				return nil
 			}
 		}

@@ -35,30 +35,38 @@ type version struct {
 
 // rotatesUnaided proves that the controller alone corrects the kubeconfig after KCP has rotated its certificate.
 func (m *member) rotatesUnaided(t *testing.T) {
-	that(t, "after KCP's rotation of the client certificate the controller alone brings the way through the tunnel back", func(t *testing.T) {
-		wrong := m.rotate(t)
-		measured("rotation_without_webhook_wrong_ms", float64(wrong.Microseconds())/1000)
-		if wrong == 0 {
-			t.Error("KCP's rotation left the kubeconfig as it was: it should have lost its way without the webhook")
-		}
-		if wrong > 5*time.Second {
-			t.Errorf("the kubeconfig led elsewhere for %s", wrong)
-		}
-		within(t, time.Minute, "", m.RemoteConnectionProbe)
-	})
+	that(
+		t,
+		"after KCP's rotation of the client certificate the controller alone brings the way through the tunnel back",
+		func(t *testing.T) {
+			wrong := m.rotate(t)
+			measured("rotation_without_webhook_wrong_ms", float64(wrong.Microseconds())/1000)
+			if wrong == 0 {
+				t.Error("KCP's rotation left the kubeconfig as it was: it should have lost its way without the webhook")
+			}
+			if wrong > 5*time.Second {
+				t.Errorf("the kubeconfig led elsewhere for %s", wrong)
+			}
+			within(t, time.Minute, "", m.RemoteConnectionProbe)
+		},
+	)
 }
 
 // rotates proves that no reader ever gets a kubeconfig that leads elsewhere, although KCP writes one.
 func (m *member) rotates(t *testing.T) {
-	that(t, "KCP rotates the client certificate, and no version of the kubeconfig ever leads elsewhere", func(t *testing.T) {
-		wrong := m.rotate(t)
-		measured("rotation_wrong_ms", float64(wrong.Microseconds())/1000)
-		if wrong > 0 {
-			t.Errorf("the kubeconfig led elsewhere for %s", wrong)
-		}
-		within(t, time.Minute, "", m.RemoteConnectionProbe)
-		within(t, time.Minute, "", m.hasMachines(1))
-	})
+	that(
+		t,
+		"KCP rotates the client certificate, and no version of the kubeconfig ever leads elsewhere",
+		func(t *testing.T) {
+			wrong := m.rotate(t)
+			measured("rotation_wrong_ms", float64(wrong.Microseconds())/1000)
+			if wrong > 0 {
+				t.Errorf("the kubeconfig led elsewhere for %s", wrong)
+			}
+			within(t, time.Minute, "", m.RemoteConnectionProbe)
+			within(t, time.Minute, "", m.hasMachines(1))
+		},
+	)
 }
 
 // rotate replaces the client certificate by one that expires soon, waits until KCP has replaced that, and returns how
@@ -162,7 +170,9 @@ func issueShort(caCertificate, caKey []byte) (certificatePEM, keyPEM []byte, err
 		return nil, nil, err
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}},
+		SerialNumber: big.NewInt(
+			time.Now().UnixNano(),
+		), Subject: pkix.Name{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(nearExpiry),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}

@@ -26,7 +26,10 @@ func TestSwitchOver(t *testing.T) {
 	l, err := lab.New(t.Context(), lab.Options{TunnelDomain: string(domain)})
 	proof.Start(t, l, err)
 	must(t, l.Network.ConnectDirectly(t.Context()))
-	cluster, err := l.CreateCluster(t.Context(), lab.ClusterSpec{Name: "oslo", Namespace: namespace, APIServer: l.Connect, Labels: map[string]string{}})
+	cluster, err := l.CreateCluster(
+		t.Context(),
+		lab.ClusterSpec{Name: "oslo", Namespace: namespace, APIServer: l.Connect, Labels: map[string]string{}},
+	)
 	must(t, err)
 	must(t, cluster.SetProvisioned(t.Context()))
 	m := &member{Cluster: cluster, lab: l, mode: v1alpha1.KubeconfigModeConnect}
@@ -87,7 +90,13 @@ func (m *member) notSwitched(ctx context.Context) error {
 	for _, condition := range tunnel.Status.Conditions {
 		if condition.Type == v1alpha1.ConditionKubeconfigSwitched {
 			if condition.Status == metav1.ConditionTrue || condition.Message == "" {
-				return fmt.Errorf("condition %s is %s: %s: %q", condition.Type, condition.Status, condition.Reason, condition.Message)
+				return fmt.Errorf(
+					"condition %s is %s: %s: %q",
+					condition.Type,
+					condition.Status,
+					condition.Reason,
+					condition.Message,
+				)
 			}
 			return nil
 		}

@@ -35,9 +35,13 @@ func (m *member) rollsOut(t *testing.T) {
 	if !done {
 		return
 	}
-	that(t, "edges of the machines that are gone have no tunnel, each of the new machines has one of its own", func(t *testing.T) {
-		within(t, time.Minute, "", m.edgesAreOf(rollout.now))
-	})
+	that(
+		t,
+		"edges of the machines that are gone have no tunnel, each of the new machines has one of its own",
+		func(t *testing.T) {
+			within(t, time.Minute, "", m.edgesAreOf(rollout.now))
+		},
+	)
 	that(t, "the MachineDeployment replaces its worker, which joins through the same endpoint", func(t *testing.T) {
 		within(t, changed, "worker_replaced_s", m.workerHas(next))
 	})
@@ -59,11 +63,21 @@ func (m *member) setVersions(ctx context.Context, version string) error {
 	if err != nil {
 		return err
 	}
-	deployment := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name + "-workers"}}
+	deployment := &clusterv1.MachineDeployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name + "-workers"},
+	}
 	c := m.lab.Management.Client
 	return errors.Join(
-		c.Patch(ctx, controlPlane, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"version":%q}}`, version))),
-		c.Patch(ctx, deployment, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"template":{"spec":{"version":%q}}}}`, version))),
+		c.Patch(
+			ctx,
+			controlPlane,
+			client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"version":%q}}`, version)),
+		),
+		c.Patch(
+			ctx,
+			deployment,
+			client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"template":{"spec":{"version":%q}}}}`, version)),
+		),
 	)
 }
 
@@ -111,7 +125,12 @@ func (r *rollout) oneByOne(machines []clusterv1.Machine) error {
 		}
 	}
 	if staying < r.size || len(machines) > r.size+1 {
-		return fmt.Errorf("%d machines, of which %d stay: KCP should replace one of %d at a time", len(machines), staying, r.size)
+		return fmt.Errorf(
+			"%d machines, of which %d stay: KCP should replace one of %d at a time",
+			len(machines),
+			staying,
+			r.size,
+		)
 	}
 	return nil
 }
@@ -138,7 +157,13 @@ func (m *member) upToDate(version string, count int) func(context.Context) error
 		good, _, _ := unstructured.NestedInt64(object.Object, "status", "upToDateReplicas")
 		seen, _, _ := unstructured.NestedInt64(object.Object, "status", "observedGeneration")
 		if now != version || good != int64(count) || seen != object.GetGeneration() {
-			return fmt.Errorf("KCP says version %s, %d machines up to date; it has seen generation %d of %d", now, good, seen, object.GetGeneration())
+			return fmt.Errorf(
+				"KCP says version %s, %d machines up to date; it has seen generation %d of %d",
+				now,
+				good,
+				seen,
+				object.GetGeneration(),
+			)
 		}
 		return errors.Join(
 			hasCondition(object, clusterv1.MachinesUpToDateCondition, metav1.ConditionTrue),

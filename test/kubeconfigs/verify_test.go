@@ -33,7 +33,10 @@ func TestClusterAPI(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	other, err := l.NewSecond(t.Context(), lab.Options{TunnelDomain: string(secondDomain), Machines: true, ControllerFlags: patient})
+	other, err := l.NewSecond(
+		t.Context(),
+		lab.Options{TunnelDomain: string(secondDomain), Machines: true, ControllerFlags: patient},
+	)
 	second := proof.Start(t, other, err)
 	var moved []*member
 	t.Run("moved", func(t *testing.T) { moved = move(t, l, second, members) })

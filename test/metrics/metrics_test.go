@@ -30,7 +30,18 @@ const maxSeries = 1500
 // TestMetrics lets a real Prometheus scrape a running installation.
 func TestMetrics(t *testing.T) {
 	proof.Need(t)
-	l, err := lab.New(t.Context(), lab.Options{Lean: true, Gateways: 2, XDSServers: 2, TunnelDomain: string(world.Domain), LogLevel: "info", Metrics: true, AccessLog: "all"})
+	l, err := lab.New(
+		t.Context(),
+		lab.Options{
+			Lean:         true,
+			Gateways:     2,
+			XDSServers:   2,
+			TunnelDomain: string(world.Domain),
+			LogLevel:     "info",
+			Metrics:      true,
+			AccessLog:    "all",
+		},
+	)
 	s := world.New(t, proof.Start(t, l, err))
 	m := s.Member(t, "bergen", nil)
 	edge := s.Edge(t, lab.EdgeSpec{Name: "edge"}, m)
@@ -51,7 +62,11 @@ func TestMetrics(t *testing.T) {
 	})
 	that(t, "every rule is evaluated, and no alert fires while nothing is wrong", func(t *testing.T) { w.quiet(t) })
 	that(t, "status shows the round-trip times of the tunnels", func(t *testing.T) { eventually(t, roundTrips(s, m)) })
-	that(t, "a support bundle has what every program serves, and no secret of the installation", func(t *testing.T) { w.gather(t, s) })
+	that(
+		t,
+		"a support bundle has what every program serves, and no secret of the installation",
+		func(t *testing.T) { w.gather(t, s) },
+	)
 	that(t, "gateways and edges write a line of JSON when a connection ends", func(t *testing.T) {
 		eventually(t, accessLogged(s, m))
 	})
@@ -172,7 +187,10 @@ func (w *watcher) anonymous(t *testing.T, m *world.Member) {
 		for _, f := range families {
 			for _, series := range f.GetMetric() {
 				for _, l := range series.GetLabel() {
-					if slices.ContainsFunc(forbidden, func(word string) bool { return word != "" && strings.Contains(l.GetValue(), word) }) {
+					if slices.ContainsFunc(
+						forbidden,
+						func(word string) bool { return word != "" && strings.Contains(l.GetValue(), word) },
+					) {
 						t.Errorf("%s serves %s of %s=%s", name, f.GetName(), l.GetName(), l.GetValue())
 					}
 				}

@@ -54,7 +54,8 @@ func roundTrips(s *world.World, m *world.Member) func(context.Context) error {
 		if err := json.Unmarshal([]byte(out), &got); err != nil {
 			return fmt.Errorf("reading what status says: %w: %s", err, out)
 		}
-		if len(got.Rows) != 1 || got.Rows[0].Cluster != m.Name || len(got.Rows[0].Gateways) != len(s.Gateways) || !plausible(got.Rows[0].RTT) {
+		if len(got.Rows) != 1 || got.Rows[0].Cluster != m.Name || len(got.Rows[0].Gateways) != len(s.Gateways) ||
+			!plausible(got.Rows[0].RTT) {
 			return fmt.Errorf("got %+v", got.Rows)
 		}
 		for _, g := range got.Rows[0].Gateways {
@@ -64,7 +65,8 @@ func roundTrips(s *world.World, m *world.Member) func(context.Context) error {
 		}
 		out, err = s.Exec(ctx, "status", "-n", m.Namespace, m.Name, inspection(s))
 		for line := range strings.Lines(out) {
-			if what, said, ok := strings.Cut(line, ":"); ok && what == "Round trip" && strings.HasSuffix(strings.TrimSpace(said), "ms") {
+			if what, said, ok := strings.Cut(line, ":"); ok && what == "Round trip" &&
+				strings.HasSuffix(strings.TrimSpace(said), "ms") {
 				return err
 			}
 		}
@@ -105,8 +107,9 @@ func (w *watcher) gather(t *testing.T, s *world.World) {
 		}
 	}
 	for name, want := range map[string]string{
-		"status.json": `"rttMillis"`, "check.json": `"apiserver"`, "config-sync.txt": "SYNCED", "config/gateway-0.json": string(world.Domain),
-		"objects/tunnels.yaml": world.Namespace, "objects/secrets.yaml": "-edge-bootstrap",
+		"status.json": `"rttMillis"`, "check.json": `"apiserver"`, "config-sync.txt": "SYNCED",
+		"config/gateway-0.json": string(world.Domain),
+		"objects/tunnels.yaml":  world.Namespace, "objects/secrets.yaml": "-edge-bootstrap",
 	} {
 		if !strings.Contains(files[name], want) {
 			t.Errorf("%s is without %q:\n%.1000s\n%s", name, want, files[name], out)
@@ -132,20 +135,30 @@ func (w *watcher) servePod(t *testing.T, s *world.World, target lab.Target) {
 	at := s.Management.Endpoint.Addr()
 	listener, err := s.Network.Management.Listen(t.Context(), netip.AddrPortFrom(at, 0).String())
 	must(t, err)
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
-		w.relay(in.Context(), out, target.Name)
-	})}
+	server := &http.Server{
+		ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
+			w.relay(in.Context(), out, target.Name)
+		}),
+	}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
 	no := false
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: lab.InstallationNamespace, Name: podName(target)},
-		Spec: corev1.PodSpec{ServiceAccountName: "controller", AutomountServiceAccountToken: &no, Containers: []corev1.Container{{
-			Name: target.Job, Image: "none", Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: int32(listener.Addr().(*net.TCPAddr).Port)}},
-		}}},
+		Spec: corev1.PodSpec{
+			ServiceAccountName:           "controller",
+			AutomountServiceAccountToken: &no,
+			Containers: []corev1.Container{{
+				Name: target.Job, Image: "none", Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: int32(
+					listener.Addr().(*net.TCPAddr).Port)}},
+			}},
+		},
 	}
 	must(t, s.Management.Client.Create(t.Context(), pod))
-	pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = corev1.PodRunning, at.String(), []corev1.PodIP{{IP: at.String()}}
+	pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = corev1.PodRunning, at.String(), []corev1.PodIP{
+		{IP: at.String()},
+	}
 	must(t, s.Management.Client.Status().Update(t.Context(), pod))
 }
 

@@ -44,16 +44,35 @@ func watch(t *testing.T, s *world.World, edges ...*lab.Agent) *watcher {
 		w.targets[target.Name] = target
 		jobs[target.Job] = append(jobs[target.Job], target.Name+":80")
 	}
-	must(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), w.config(t, jobs, proxy, []string{filepath.Join(s.Root(), "deploy", "monitoring", "rules.yaml")}), 0o600))
+	must(
+		t,
+		os.WriteFile(
+			filepath.Join(dir, "prometheus.yml"),
+			w.config(t, jobs, proxy, []string{filepath.Join(s.Root(), "deploy", "monitoring", "rules.yaml")}),
+			0o600,
+		),
+	)
 	at := fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t))
 	w.url = "http://" + at
 	process, err := proc.Start(proc.Spec{
 		Name: "prometheus", Program: filepath.Join(s.Root(), "bin", "prometheus"), Log: s.LogFile("prometheus"), Dir: dir,
-		Args: []string{"--config.file=prometheus.yml", "--storage.tsdb.path=data", "--web.listen-address=" + at, "--log.level=warn"},
+		Args: []string{
+			"--config.file=prometheus.yml",
+			"--storage.tsdb.path=data",
+			"--web.listen-address=" + at,
+			"--log.level=warn",
+		},
 	})
 	must(t, err)
 	t.Cleanup(process.Stop)
-	must(t, process.WaitReady(t.Context(), time.Minute, func(ctx context.Context) error { _, err := w.get(ctx, "/-/ready", nil); return err }))
+	must(
+		t,
+		process.WaitReady(
+			t.Context(),
+			time.Minute,
+			func(ctx context.Context) error { _, err := w.get(ctx, "/-/ready", nil); return err },
+		),
+	)
 	return w
 }
 
@@ -64,7 +83,9 @@ func (w *watcher) config(t *testing.T, jobs map[string][]string, proxy string, r
 	for job, hosts := range jobs {
 		scrapes = append(scrapes, object{
 			"job_name": job, "proxy_url": proxy, "static_configs": []object{{"targets": hosts}},
-			"relabel_configs": []object{{"source_labels": []string{"__address__"}, "regex": "(.*):80", "target_label": "instance", "replacement": "$1"}},
+			"relabel_configs": []object{
+				{"source_labels": []string{"__address__"}, "regex": "(.*):80", "target_label": "instance", "replacement": "$1"},
+			},
 		})
 	}
 	out, err := yaml.Marshal(object{
@@ -81,10 +102,13 @@ func (w *watcher) serveProxy(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
-		name, _, _ := strings.Cut(in.URL.Host, ":")
-		w.relay(in.Context(), out, name)
-	})}
+	server := &http.Server{
+		ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
+			name, _, _ := strings.Cut(in.URL.Host, ":")
+			w.relay(in.Context(), out, name)
+		}),
+	}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
 	return "http://" + listener.Addr().String()

@@ -43,15 +43,19 @@ func (o *operations) caLost(t *testing.T) {
 		o.within(t, o.hasCA(v1alpha1.CAStateSecretName))
 		o.caUnchanged(t, before)
 	})
-	that(t, "a fairlead-ca-state that is damaged is reported with what to do, and deleting it is a cure", func(t *testing.T) {
-		damage := client.RawPatch(types.MergePatchType, []byte(`{"data":{"state.json":"bm90aGluZw=="}}`))
-		must(t, o.Management.Client.Patch(t.Context(), o.caSecret(v1alpha1.CAStateSecretName), damage))
-		o.within(t, o.anyLogs("controller", "restore it from a backup, or delete it"))
-		must(t, o.healthy(t.Context()))
-		must(t, o.Management.Client.Delete(t.Context(), o.caSecret(v1alpha1.CAStateSecretName)))
-		o.within(t, o.hasCA(v1alpha1.CAStateSecretName))
-		o.caUnchanged(t, before)
-	})
+	that(
+		t,
+		"a fairlead-ca-state that is damaged is reported with what to do, and deleting it is a cure",
+		func(t *testing.T) {
+			damage := client.RawPatch(types.MergePatchType, []byte(`{"data":{"state.json":"bm90aGluZw=="}}`))
+			must(t, o.Management.Client.Patch(t.Context(), o.caSecret(v1alpha1.CAStateSecretName), damage))
+			o.within(t, o.anyLogs("controller", "restore it from a backup, or delete it"))
+			must(t, o.healthy(t.Context()))
+			must(t, o.Management.Client.Delete(t.Context(), o.caSecret(v1alpha1.CAStateSecretName)))
+			o.within(t, o.hasCA(v1alpha1.CAStateSecretName))
+			o.caUnchanged(t, before)
+		},
+	)
 	that(t, "without both the controller makes another CA, and tunnels that are open stay so", func(t *testing.T) {
 		o.loseCA(t, before)
 		must(t, o.allReachable(t.Context()))
@@ -63,17 +67,21 @@ func (o *operations) caLost(t *testing.T) {
 		})
 		must(t, o.allReachable(t.Context()))
 	})
-	that(t, "the commands of the document put both back (the test starts the Pods), and every edge is back without a visit", func(t *testing.T) {
-		o.run(t, block(t, lostCA, 0))
-		measured("ca_back_s", o.within(t, func(ctx context.Context) error { // the output of the last command
-			now, err := o.rotation(ctx)
-			if err == nil && (len(now.CAs) != 1 || now.CAs[0].Serial != before) {
-				err = fmt.Errorf("the CAs are %+v", now.CAs)
-			}
-			return err
-		}).Seconds())
-		o.caUnchanged(t, before)
-	})
+	that(
+		t,
+		"the commands of the document put both back (the test starts the Pods), and every edge is back without a visit",
+		func(t *testing.T) {
+			o.run(t, block(t, lostCA, 0))
+			measured("ca_back_s", o.within(t, func(ctx context.Context) error { // the output of the last command
+				now, err := o.rotation(ctx)
+				if err == nil && (len(now.CAs) != 1 || now.CAs[0].Serial != before) {
+					err = fmt.Errorf("the CAs are %+v", now.CAs)
+				}
+				return err
+			}).Seconds())
+			o.caUnchanged(t, before)
+		},
+	)
 	that(t, "then changes come through again: another edge enrols", func(t *testing.T) { o.another(t) })
 }
 
@@ -171,22 +179,27 @@ func (o *operations) caStolen(t *testing.T) {
 		}
 		measured("ca_stolen_back_s", o.within(t, o.healthy).Seconds())
 	})
-	that(t, "no certificate of the old CA is accepted any more: not as an edge, nor by the control channel", func(t *testing.T) {
-		thief.Roots = world.Steal(t, o.edges[0].Agent).Roots
-		if code, err := o.requestTunnel(t.Context(), thief); err == nil {
-			t.Errorf("the gateway answers %d", code)
-		}
-		if names, err := o.Outsider(thief).Fetch(t.Context(), thief.Subject.NodeID()); err == nil {
-			t.Errorf("the control channel gives it %q", names)
-		}
-	})
+	that(
+		t,
+		"no certificate of the old CA is accepted any more: not as an edge, nor by the control channel",
+		func(t *testing.T) {
+			thief.Roots = world.Steal(t, o.edges[0].Agent).Roots
+			if code, err := o.requestTunnel(t.Context(), thief); err == nil {
+				t.Errorf("the gateway answers %d", code)
+			}
+			if names, err := o.Outsider(thief).Fetch(t.Context(), thief.Subject.NodeID()); err == nil {
+				t.Errorf("the control channel gives it %q", names)
+			}
+		},
+	)
 	o.inspect(t)
 	that(t, "then changes come through again: another edge enrols", func(t *testing.T) { o.another(t) })
 }
 
 // requestTunnel requests a tunnel from a gateway.
 func (o *operations) requestTunnel(ctx context.Context, s outsider.Stolen) (int, error) {
-	return o.Outsider(s).Handshake(ctx, "gateway-0", outsider.Claim{Node: s.Subject.NodeID(), ID: world.Domain.TunnelID(s.Subject.ID)})
+	return o.Outsider(s).
+		Handshake(ctx, "gateway-0", outsider.Claim{Node: s.Subject.NodeID(), ID: world.Domain.TunnelID(s.Subject.ID)})
 }
 
 // forge issues a certificate for the first edge's subject with the CA's key.
@@ -197,7 +210,13 @@ func (o *operations) forge(t *testing.T) outsider.Stolen {
 	ca, err := certs.ParseCA(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	must(t, err)
 	stolen := world.Steal(t, o.edges[0].Agent)
-	identity, err := outsider.Forge(ca, world.Domain, stolen.Subject, time.Now().Add(-time.Minute), time.Now().Add(time.Hour))
+	identity, err := outsider.Forge(
+		ca,
+		world.Domain,
+		stolen.Subject,
+		time.Now().Add(-time.Minute),
+		time.Now().Add(time.Hour),
+	)
 	must(t, err)
 	stolen.Certificate = identity.TLSCertificate()
 	return stolen

@@ -143,6 +143,10 @@ func (k *kubelet) all(ctx context.Context, w workload, one func(context.Context,
 
 func (k *kubelet) workloads() []workload {
 	return []workload{
-		&deployment{id: "controller", lab: k.lab, pods: k.lab.ControllerPods()}, &deployment{id: "xds-server", lab: k.lab, pods: k.lab.XDSServerPods()}, &gateways{lab: k.lab},
+		&deployment{
+			id:   "controller",
+			lab:  k.lab,
+			pods: k.lab.ControllerPods(),
+		}, &deployment{id: "xds-server", lab: k.lab, pods: k.lab.XDSServerPods()}, &gateways{lab: k.lab},
 	}
 }

@@ -60,28 +60,47 @@ func (o *operations) managementLost(t *testing.T) {
 			must(t, o.NewManagement(t.Context()))
 		})
 	})
-	that(t, "the commands of the document put the CA into an empty management cluster before Fairlead comes", func(t *testing.T) {
-		o.run(t, block(t, "The management cluster is lost", 0))
-	})
-	that(t, "kubectl apply -k . brings Fairlead back (the test starts the Pods), with the CA that there was", func(t *testing.T) {
-		o.run(t, "kubectl apply -k .")
-		o.run(t, "kubectl -n "+lab.InstallationNamespace+" rollout status statefulset/gateway --timeout=3m")
-		if after := o.serial(t); after != before {
-			t.Errorf("the CA was %s, now it is %s", before, after)
-		}
-		if out := o.run(t, command(t, "The management cluster is lost", "fairlead ca status")); !strings.Contains(out, before) {
-			t.Errorf("it does not show %s: %s", before, out)
-		}
-	})
-	that(t, "clusterctl brings the Clusters, and every edge is back by itself: the same edge, without an enrolment", func(t *testing.T) {
-		o.run(t, block(t, "The management cluster is lost", 1))
-		for _, c := range o.clusters {
-			must(t, c.SetProvisioned(t.Context())) // normally its provider does this
-		}
-		measured("management_back_s", o.within(t, o.healthy).Seconds())
-		o.edgesUnchanged(t)
-	})
-	that(t, "an edge that was revoked, and one whose tunnel has ended, stay out", func(t *testing.T) { o.within(t, o.stillRejected) })
+	that(
+		t,
+		"the commands of the document put the CA into an empty management cluster before Fairlead comes",
+		func(t *testing.T) {
+			o.run(t, block(t, "The management cluster is lost", 0))
+		},
+	)
+	that(
+		t,
+		"kubectl apply -k . brings Fairlead back (the test starts the Pods), with the CA that there was",
+		func(t *testing.T) {
+			o.run(t, "kubectl apply -k .")
+			o.run(t, "kubectl -n "+lab.InstallationNamespace+" rollout status statefulset/gateway --timeout=3m")
+			if after := o.serial(t); after != before {
+				t.Errorf("the CA was %s, now it is %s", before, after)
+			}
+			if out := o.run(t, command(t, "The management cluster is lost", "fairlead ca status")); !strings.Contains(
+				out,
+				before,
+			) {
+				t.Errorf("it does not show %s: %s", before, out)
+			}
+		},
+	)
+	that(
+		t,
+		"clusterctl brings the Clusters, and every edge is back by itself: the same edge, without an enrolment",
+		func(t *testing.T) {
+			o.run(t, block(t, "The management cluster is lost", 1))
+			for _, c := range o.clusters {
+				must(t, c.SetProvisioned(t.Context())) // normally its provider does this
+			}
+			measured("management_back_s", o.within(t, o.healthy).Seconds())
+			o.edgesUnchanged(t)
+		},
+	)
+	that(
+		t,
+		"an edge that was revoked, and one whose tunnel has ended, stay out",
+		func(t *testing.T) { o.within(t, o.stillRejected) },
+	)
 	that(t, "no copy of the CA's key is in an annotation", func(t *testing.T) {
 		secret := o.caSecret(v1alpha1.CASecretName)
 		must(t, o.Management.Client.Get(t.Context(), client.ObjectKeyFromObject(secret), secret))
@@ -100,20 +119,29 @@ func (o *operations) snapshot(t *testing.T) {
 	o.within(t, o.healthy)
 	o.edges = o.edges[:len(o.edges)-1]
 	stolen := stolenEdge{late, world.Steal(t, late.Agent)}
-	revoke := strings.ReplaceAll(command(t, "The management cluster is lost", "fairlead edge revoke"), "NODE", stolen.stolen.Subject.Node+" --xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1))
+	revoke := strings.ReplaceAll(
+		command(t, "The management cluster is lost", "fairlead edge revoke"),
+		"NODE",
+		stolen.stolen.Subject.Node+" --xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
+	)
 	folder := t.TempDir()
-	that(t, "from a snapshot of etcd (a copy of its disk) everything comes back by itself, and no edge is visited (the test starts the Pods)", func(t *testing.T) {
-		must(t, o.SaveEtcd(folder))
-		o.run(t, revoke)
-		must(t, o.refused(t.Context(), stolen))
-		world.StopEdge(t, late.Agent)
-		o.kubelet.without(func() {
-			must(t, o.LoseManagement())
-			must(t, o.RestoreEtcd(t.Context(), folder))
-		})
-		measured("snapshot_back_s", o.within(t, o.healthy).Seconds())
-		o.edgesUnchanged(t)
-	})
+	that(
+		t,
+		"from a snapshot of etcd (a copy of its disk) everything comes back by itself, and no edge is visited (the test "+
+			"starts the Pods)",
+		func(t *testing.T) {
+			must(t, o.SaveEtcd(folder))
+			o.run(t, revoke)
+			must(t, o.refused(t.Context(), stolen))
+			world.StopEdge(t, late.Agent)
+			o.kubelet.without(func() {
+				must(t, o.LoseManagement())
+				must(t, o.RestoreEtcd(t.Context(), folder))
+			})
+			measured("snapshot_back_s", o.within(t, o.healthy).Seconds())
+			o.edgesUnchanged(t)
+		},
+	)
 	that(t, "a revocation since the snapshot is forgotten, and given again it holds", func(t *testing.T) {
 		if code, err := o.requestTunnel(t.Context(), stolen.stolen); code != http.StatusOK {
 			t.Errorf("the gateway answers %d, %v: the document says more than is so", code, err)

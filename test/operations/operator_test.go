@@ -43,7 +43,8 @@ esac
 // prepare makes the operator's working folder, and finds the programs.
 func (o *operations) prepare(l *lab.Lab, kubeconfig string) error {
 	servers := lab.InspectAddress(0) + "," + lab.InspectAddress(1)
-	if err := os.WriteFile(filepath.Join(o.path, "fairlead"), fmt.Appendf(nil, wrapper, newest().program("fairlead"), servers), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(o.path, "fairlead"), fmt.Appendf(nil, wrapper, newest().program("fairlead"),
+		servers), 0o755); err != nil {
 		return err
 	}
 	for _, program := range []string{"kubectl", "clusterctl"} {
@@ -84,7 +85,10 @@ func (o *operations) kustomize(v version, tags map[string]string) error {
 		"patch":  `[{"op": "replace", "path": "/webhooks/0/clientConfig", "value": {"url": "https://127.0.0.1:9447/kubeconfigs"}}]`,
 	}, map[string]any{
 		"target": map[string]any{"kind": "StatefulSet"},
-		"patch":  fmt.Sprintf(`[{"op": "replace", "path": "/spec/template/spec/containers/0/ports/0/containerPort", "value": %d}]`, netns.PublicPort),
+		"patch": fmt.Sprintf(
+			`[{"op": "replace", "path": "/spec/template/spec/containers/0/ports/0/containerPort", "value": %d}]`,
+			netns.PublicPort,
+		),
 	})
 	data, err := yaml.Marshal(kustomization)
 	if err != nil {
@@ -114,7 +118,9 @@ func (o *operations) script(ctx context.Context, l *lab.Lab, text string) (strin
 	cmd := l.Network.Management.Command(ctx, "bash", "-euo", "pipefail", "-c", text)
 	cmd.Dir = o.folder
 	cmd.Env = []string{
-		"PATH=" + o.path + ":" + os.Getenv("PATH"), "HOME=" + o.path, "XDG_CONFIG_HOME=" + o.path, "KUBECONFIG=" + filepath.Join(o.path, "kubeconfig"),
+		"PATH=" + o.path + ":" + os.Getenv(
+			"PATH",
+		), "HOME=" + o.path, "XDG_CONFIG_HOME=" + o.path, "KUBECONFIG=" + filepath.Join(o.path, "kubeconfig"),
 		"KUBECACHEDIR=" + filepath.Join(o.path, "cache"), "CLUSTERCTL_DISABLE_VERSIONCHECK=true",
 	}
 	out, err := cmd.CombinedOutput()

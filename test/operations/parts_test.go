@@ -34,15 +34,20 @@ type stolenEdge struct {
 
 // gatewaysLost destroys one gateway with its disk, then all.
 func (o *operations) gatewaysLost(t *testing.T) {
-	that(t, "one gateway is lost with its disk: the other serves, and what takes its place enrols by itself (the test starts the Pod)", func(t *testing.T) {
-		o.kubelet.hold(func() {
-			o.loseGateway(t, 0)
-			must(t, o.reachedAgain(t))
-			must(t, o.ReplaceGateway(t.Context(), 0, grace))
-		})
-		measured("gateway_back_s", o.within(t, o.healthy).Seconds())
-		o.edgesUnchanged(t)
-	})
+	that(
+		t,
+		"one gateway is lost with its disk: the other serves, and what takes its place enrols by itself (the test starts "+
+			"the Pod)",
+		func(t *testing.T) {
+			o.kubelet.hold(func() {
+				o.loseGateway(t, 0)
+				must(t, o.reachedAgain(t))
+				must(t, o.ReplaceGateway(t.Context(), 0, grace))
+			})
+			measured("gateway_back_s", o.within(t, o.healthy).Seconds())
+			o.edgesUnchanged(t)
+		},
+	)
 	that(t, "all gateways are lost: tunnels are back within a minute after the first one is", func(t *testing.T) {
 		o.kubelet.hold(func() {
 			o.loseGateway(t, 0)
@@ -89,14 +94,18 @@ func (o *operations) serversLost(t *testing.T) {
 		must(t, o.reachedAgain(t))
 	})
 	that(t, "a kubeconfig that its provider writes meanwhile leads its own way", func(t *testing.T) { o.rewrite(t) })
-	that(t, "the commands of the document bring them back (the test starts the Pods), and the kubeconfig is repaired", func(t *testing.T) {
-		for _, s := range slices.Concat(o.Controllers, o.XDSServers) {
-			s.Resume()
-		}
-		o.run(t, block(t, lostServers, 0))
-		measured("servers_back_s", o.within(t, o.healthy).Seconds())
-		o.edgesUnchanged(t)
-	})
+	that(
+		t,
+		"the commands of the document bring them back (the test starts the Pods), and the kubeconfig is repaired",
+		func(t *testing.T) {
+			for _, s := range slices.Concat(o.Controllers, o.XDSServers) {
+				s.Resume()
+			}
+			o.run(t, block(t, lostServers, 0))
+			measured("servers_back_s", o.within(t, o.healthy).Seconds())
+			o.edgesUnchanged(t)
+		},
+	)
 	m.Stop()
 }
 
@@ -120,7 +129,8 @@ func (o *operations) pathTo(c *lab.Cluster, gateway int, connect bool) traffic.P
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(c.APIServer.CA.CertPEM)
 	return traffic.Path{
-		From: o.Network.Management, Gateway: gateway, Connect: connect, Hostname: world.HostnameIn(namespace, c.Name), ServerName: "kubernetes", Roots: roots,
+		From: o.Network.Management, Gateway: gateway, Connect: connect, Hostname: world.HostnameIn(namespace, c.Name),
+		ServerName: "kubernetes", Roots: roots,
 	}
 }
 
@@ -161,7 +171,14 @@ func (o *operations) edgeLost(t *testing.T) {
 	world.StopEdge(t, lost.Agent)
 	that(t, "the edges that are left serve on", func(t *testing.T) { must(t, o.reachedAgain(t)) })
 	that(t, "the command of the document keeps out whoever has its disk", func(t *testing.T) {
-		o.run(t, strings.ReplaceAll(command(t, "An edge, or its machine, is lost", "fairlead edge revoke"), "NODE", stolen.Subject.Node+" --xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1)))
+		o.run(
+			t,
+			strings.ReplaceAll(
+				command(t, "An edge, or its machine, is lost", "fairlead edge revoke"),
+				"NODE",
+				stolen.Subject.Node+" --xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
+			),
+		)
 		must(t, o.refused(t.Context(), stolenEdge{lost, stolen}))
 	})
 	o.revoked = append(o.revoked, stolenEdge{lost, stolen})

@@ -43,10 +43,14 @@ func (o *operations) removed(t *testing.T) {
 // removes CertificateSigningRequests within that time.
 func (o *operations) traces(t *testing.T) (all []string) {
 	t.Helper()
-	kinds := slices.DeleteFunc(strings.Fields(o.run(t, "kubectl api-resources --verbs=list -o name")), func(kind string) bool {
-		return strings.HasPrefix(kind, "events") || strings.HasPrefix(kind, "certificatesigningrequests")
-	})
-	for line := range strings.Lines(o.run(t, "kubectl get --all-namespaces --ignore-not-found -o yaml "+strings.Join(kinds, ","))) {
+	kinds := slices.DeleteFunc(
+		strings.Fields(o.run(t, "kubectl api-resources --verbs=list -o name")),
+		func(kind string) bool {
+			return strings.HasPrefix(kind, "events") || strings.HasPrefix(kind, "certificatesigningrequests")
+		},
+	)
+	for line := range strings.Lines(o.run(t, "kubectl get --all-namespaces --ignore-not-found -o "+
+		"yaml "+strings.Join(kinds, ","))) {
 		if strings.Contains(line, "fairlead") {
 			all = append(all, strings.TrimSpace(line))
 		}

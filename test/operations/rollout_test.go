@@ -96,7 +96,14 @@ func (r *rollouts) whole(ctx context.Context) error {
 
 // sync runs fairlead config sync.
 func (r *rollouts) sync(ctx context.Context) (s synced, err error) {
-	cmd, err := r.Command(ctx, "config", "sync", "-o", "json", "--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1))
+	cmd, err := r.Command(
+		ctx,
+		"config",
+		"sync",
+		"-o",
+		"json",
+		"--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
+	)
 	if err != nil {
 		return s, err
 	}
@@ -136,7 +143,10 @@ func (r *rollouts) configure(t *testing.T, services []*proc.Service, ready func(
 	name, _, _ := strings.Cut(flag, "=")
 	for _, s := range services {
 		r.Restart(t, s, ready, func(spec *proc.Spec) {
-			spec.Args = append(slices.DeleteFunc(slices.Clone(spec.Args), func(arg string) bool { return strings.HasPrefix(arg, name+"=") }), flag)
+			spec.Args = append(
+				slices.DeleteFunc(slices.Clone(spec.Args), func(arg string) bool { return strings.HasPrefix(arg, name+"=") }),
+				flag,
+			)
 		})
 	}
 }
@@ -158,16 +168,21 @@ func TestRollout(t *testing.T) {
 // reaches changes the access log, and returns the profile that contains the change.
 func (r *rollouts) reaches(t *testing.T, before string) (next string) {
 	var first []string
-	that(t, "a changed setting reaches one edge of three and one gateway of two first, of the workload cluster with two edges", func(t *testing.T) {
-		r.configure(t, r.XDSServers, r.XDSServerReady, "--access-log=all")
-		s := r.until(t, "the first wave runs it", nil, func(s synced) bool {
-			return s.Rollout.Phase == "first" && s.Rollout.AtNext == 2
-		})
-		next, first = s.Rollout.Next, s.at("edge", s.Rollout.Next)
-		if len(first) != 1 || r.of[first[0]] != r.members[0] || len(s.at("gateway", next)) != 1 || len(s.at("edge", before)) != 2 {
-			t.Fatalf("it reached %v: %+v", first, s)
-		}
-	})
+	that(
+		t,
+		"a changed setting reaches one edge of three and one gateway of two first, of the workload cluster with two edges",
+		func(t *testing.T) {
+			r.configure(t, r.XDSServers, r.XDSServerReady, "--access-log=all")
+			s := r.until(t, "the first wave runs it", nil, func(s synced) bool {
+				return s.Rollout.Phase == "first" && s.Rollout.AtNext == 2
+			})
+			next, first = s.Rollout.Next, s.at("edge", s.Rollout.Next)
+			if len(first) != 1 || r.of[first[0]] != r.members[0] || len(s.at("gateway", next)) != 1 ||
+				len(s.at("edge", before)) != 2 {
+				t.Fatalf("it reached %v: %+v", first, s)
+			}
+		},
+	)
 	began := time.Now()
 	that(t, "then all others get it, and config sync shows how far it is", func(t *testing.T) {
 		s := r.until(t, "all run it", func(s synced) {
@@ -199,7 +214,8 @@ func (r *rollouts) stops(t *testing.T, before string) {
 			t.Errorf("it reached %v", reached)
 		}
 		for node := range reached {
-			if !strings.Contains(s.Rollout.Reason, node) || !strings.Contains(s.Rollout.Reason, "tunnels to gateway-") || s.code == 0 {
+			if !strings.Contains(s.Rollout.Reason, node) || !strings.Contains(s.Rollout.Reason, "tunnels to gateway-") ||
+				s.code == 0 {
 				t.Errorf("config sync ends with %d and has the reason %q, want %s and its tunnels", s.code, s.Rollout.Reason, node)
 			}
 		}
@@ -218,21 +234,36 @@ func (r *rollouts) stops(t *testing.T, before string) {
 
 // atOnce restores the previous address, and changes the access log.
 func (r *rollouts) atOnce(t *testing.T, before string) {
-	that(t, "with --rollout=immediate a change reaches all nodes at once, also after one that has stopped", func(t *testing.T) {
-		r.configure(t, r.XDSServers, r.XDSServerReady, "--public-address="+fmt.Sprintf("%s:%d", netns.PublicName, netns.PublicPort))
-		r.until(t, "the rollout has ended", nil, func(s synced) bool { return s.Rollout.Phase == "none" && s.Rollout.Current == before })
-		r.configure(t, r.Controllers, r.ControllerReady, "--rollout=immediate")
-		r.configure(t, r.XDSServers, r.XDSServerReady, "--access-log=failed")
-		s := r.until(t, "all run it", func(s synced) {
-			if s.Rollout.Phase != "none" {
-				t.Errorf("there is a rollout: %+v", s.Rollout)
+	that(
+		t,
+		"with --rollout=immediate a change reaches all nodes at once, also after one that has stopped",
+		func(t *testing.T) {
+			r.configure(
+				t,
+				r.XDSServers,
+				r.XDSServerReady,
+				"--public-address="+fmt.Sprintf("%s:%d", netns.PublicName, netns.PublicPort),
+			)
+			r.until(
+				t,
+				"the rollout has ended",
+				nil,
+				func(s synced) bool { return s.Rollout.Phase == "none" && s.Rollout.Current == before },
+			)
+			r.configure(t, r.Controllers, r.ControllerReady, "--rollout=immediate")
+			r.configure(t, r.XDSServers, r.XDSServerReady, "--access-log=failed")
+			s := r.until(t, "all run it", func(s synced) {
+				if s.Rollout.Phase != "none" {
+					t.Errorf("there is a rollout: %+v", s.Rollout)
+				}
+			}, func(s synced) bool {
+				return s.Rollout.Current != before && len(s.at("edge", s.Rollout.Current)) == 3 &&
+					len(s.at("gateway", s.Rollout.Current)) == 2
+			})
+			if s.Rollout.Next != "" {
+				t.Errorf("it is %+v", s.Rollout)
 			}
-		}, func(s synced) bool {
-			return s.Rollout.Current != before && len(s.at("edge", s.Rollout.Current)) == 3 && len(s.at("gateway", s.Rollout.Current)) == 2
-		})
-		if s.Rollout.Next != "" {
-			t.Errorf("it is %+v", s.Rollout)
-		}
-		eventually(t, r.whole)
-	})
+			eventually(t, r.whole)
+		},
+	)
 }

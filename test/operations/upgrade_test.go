@@ -29,26 +29,43 @@ func upgrade(t *testing.T, from, to version) {
 	c := o.ask(t)
 	that(t, "the old version is what runs at first", func(t *testing.T) { c.proceed(t) })
 	allReachable, unreached := slices.Clone(o.edges[:2]), o.edges[2]
-	that(t, "the commands of the document replace the servers (the test starts the Pods): no request is lost", func(t *testing.T) {
-		must(t, o.kustomize(to, map[string]string{"fairlead-gateway": from.tag}))
-		o.run(t, block(t, "Upgrade", 0))
-		c.proceed(t)
-	})
+	that(
+		t,
+		"the commands of the document replace the servers (the test starts the Pods): no request is lost",
+		func(t *testing.T) {
+			must(t, o.kustomize(to, map[string]string{"fairlead-gateway": from.tag}))
+			o.run(t, block(t, "Upgrade", 0))
+			c.proceed(t)
+		},
+	)
 	that(t, "edges of both versions enrol at new servers and old gateways", func(t *testing.T) { o.changes(t, from, to) })
-	that(t, "the commands of the document replace the gateways (the test starts the Pods): no request is lost", func(t *testing.T) {
-		must(t, o.kustomize(to, nil))
-		o.finds(t)
-		c.proceed(t)
-	})
-	that(t, "edges of the old version serve on, and more of both versions enrol", func(t *testing.T) { o.changes(t, from, to) })
-	that(t, "edges get the new program and are reloaded one after the other: no request is lost, and none is made twice for an Envoy that stays", func(t *testing.T) {
-		again := c.Again()
-		replaced := o.reload(t, to, allReachable...)
-		c.proceed(t)
-		if n := c.Again() - again; n > int64(replaced*openAtTheEnd) {
-			t.Errorf("%d attempts failed, although only %d Envoys were replaced", n, replaced)
-		}
-	})
+	that(
+		t,
+		"the commands of the document replace the gateways (the test starts the Pods): no request is lost",
+		func(t *testing.T) {
+			must(t, o.kustomize(to, nil))
+			o.finds(t)
+			c.proceed(t)
+		},
+	)
+	that(
+		t,
+		"edges of the old version serve on, and more of both versions enrol",
+		func(t *testing.T) { o.changes(t, from, to) },
+	)
+	that(
+		t,
+		"edges get the new program and are reloaded one after the other: no request is lost, and none is made twice for an "+
+			"Envoy that stays",
+		func(t *testing.T) {
+			again := c.Again()
+			replaced := o.reload(t, to, allReachable...)
+			c.proceed(t)
+			if n := c.Again() - again; n > int64(replaced*openAtTheEnd) {
+				t.Errorf("%d attempts failed, although only %d Envoys were replaced", n, replaced)
+			}
+		},
+	)
 	that(t, "all commands of the document find all well, with edges of both versions", func(t *testing.T) {
 		o.finds(t)
 		o.reload(t, to, unreached)
@@ -63,10 +80,14 @@ func upgrade(t *testing.T, from, to version) {
 		c.proceed(t)
 		o.changes(t, from)
 	})
-	that(t, "no Pod was started with a flag that its version does not know, and no edge had to enrol anew", func(t *testing.T) {
-		must(t, o.kubelet.err())
-		o.edgesUnchanged(t)
-	})
+	that(
+		t,
+		"no Pod was started with a flag that its version does not know, and no edge had to enrol anew",
+		func(t *testing.T) {
+			must(t, o.kubelet.err())
+			o.edgesUnchanged(t)
+		},
+	)
 	measured("upgrade_requests", float64(c.Requests()))
 	measured("upgrade_made_again", float64(c.Again()))
 	measured("upgrade_longest_s", c.Longest().Seconds())
@@ -157,7 +178,14 @@ func (o *operations) ask(t *testing.T) asking {
 	for i, c := range o.clusters[:2] {
 		paths = append(paths, o.pathTo(c, 0, i == 1))
 	}
-	return asking{traffic.StartRetrying(t, traffic.Retry{Patience: patience, Pause: 200 * time.Millisecond}, loadRate, "/version", paths...)}
+	return asking{
+		traffic.StartRetrying(
+			t,
+			traffic.Retry{Patience: patience, Pause: 200 * time.Millisecond},
+			loadRate,
+			"/version",
+			paths...),
+	}
 }
 
 // proceed waits for some more requests, and fails the test if one has finally failed since the previous call.

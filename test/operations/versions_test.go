@@ -83,7 +83,8 @@ func oldVersion(t *testing.T, commit string) version {
 		"git -C " + root + " archive " + commit + " | tar -x -C " + v.repository,
 		"cd " + v.repository + " && go build -o .. ./cmd/controller ./cmd/xds-server ./cmd/gateway-agent ./cmd/edge-agent",
 	} {
-		if out, err := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", command).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c",
+			command).CombinedOutput(); err != nil {
 			t.Fatalf("building %s, which takes a clone with its history: %v: %s", commit, err, out)
 		}
 	}

@@ -49,7 +49,14 @@ func (d *deployment) len() int                          { return d.pods.Len() }
 // pod returns one Pod. Its name has no random suffix here.
 func (d *deployment) pod(i int) *corev1.Pod {
 	template := d.template().DeepCopy()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: lab.InstallationNamespace, Name: fmt.Sprintf("%s-%d", d.id, i), Labels: template.Labels}, Spec: template.Spec}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: lab.InstallationNamespace,
+			Name:      fmt.Sprintf("%s-%d", d.id, i),
+			Labels:    template.Labels,
+		},
+		Spec: template.Spec,
+	}
 	return pod
 }
 
@@ -77,7 +84,8 @@ func (d *deployment) report(ctx context.Context, to client.Client, running bool)
 		n = d.replicas()
 	}
 	status := d.object.Status.DeepCopy()
-	status.ObservedGeneration, status.Replicas, status.UpdatedReplicas, status.ReadyReplicas, status.AvailableReplicas = d.object.Generation, n, n, n, n
+	status.ObservedGeneration, status.Replicas, status.UpdatedReplicas, status.ReadyReplicas,
+		status.AvailableReplicas = d.object.Generation, n, n, n, n
 	if equality.Semantic.DeepEqual(status, &d.object.Status) {
 		return nil
 	}
@@ -113,7 +121,8 @@ func (g *gateways) report(ctx context.Context, to client.Client, running bool) e
 		n = g.replicas()
 	}
 	status := g.object.Status.DeepCopy()
-	status.ObservedGeneration, status.Replicas, status.UpdatedReplicas, status.ReadyReplicas, status.AvailableReplicas = g.object.Generation, n, n, n, n
+	status.ObservedGeneration, status.Replicas, status.UpdatedReplicas, status.ReadyReplicas,
+		status.AvailableReplicas = g.object.Generation, n, n, n, n
 	status.CurrentReplicas, status.CurrentRevision, status.UpdateRevision = n, "gateway-1", "gateway-1"
 	if equality.Semantic.DeepEqual(status, &g.object.Status) {
 		return nil

@@ -57,8 +57,11 @@ func newOperations(t *testing.T, v version) *operations {
 	proof.Need(t)
 	o := &operations{folder: t.TempDir(), path: t.TempDir(), version: v}
 	options := lab.Options{
-		Gateways: 2, XDSServers: 2, Controllers: 2, GatewayPod: true, Collector: true, TunnelDomain: string(world.Domain), LogLevel: "info",
-		ServingNames: []string{world.HostnameIn(namespace, "c1")}, ControllerFlags: []string{"--leader-elect-lease=8s"}, Install: o.install,
+		Gateways: 2, XDSServers: 2, Controllers: 2, GatewayPod: true, Collector: true, TunnelDomain: string(world.Domain),
+		LogLevel: "info",
+		ServingNames: []string{
+			world.HostnameIn(namespace, "c1"),
+		}, ControllerFlags: []string{"--leader-elect-lease=8s"}, Install: o.install,
 		Programs: v.programs,
 	}
 	l, err := lab.New(t.Context(), options)
@@ -88,7 +91,9 @@ func (o *operations) enrol(t *testing.T, c *lab.Cluster) *edge {
 	must(t, err)
 	o.fresh++
 	e := &edge{name: fmt.Sprintf("edge-%s-%d", c.Name, o.fresh), of: c}
-	e.Agent, err = o.RunEdge(lab.EdgeSpec{Name: e.name, Bootstraps: [][]byte{file}, Program: o.version.program("edge-agent")})
+	e.Agent, err = o.RunEdge(
+		lab.EdgeSpec{Name: e.name, Bootstraps: [][]byte{file}, Program: o.version.program("edge-agent")},
+	)
 	must(t, err)
 	o.edges = append(o.edges, e)
 	return e
@@ -153,8 +158,8 @@ func (o *operations) inspect(t *testing.T) {
 	}
 }
 
-// edgesUnchanged fails the test unless each edge is unchanged since inspect: the same process, the same name, and as many
-// enrolments.
+// edgesUnchanged fails the test unless each edge is unchanged since inspect: the same process, the same name, and as
+// many enrolments.
 func (o *operations) edgesUnchanged(t *testing.T) {
 	t.Helper()
 	for _, e := range o.edges {
@@ -177,7 +182,8 @@ func (o *operations) kept(t *testing.T, name string) {
 // rotation returns the public state of the CA.
 func (o *operations) rotation(ctx context.Context) (rotation v1alpha1.CARotation, err error) {
 	var info corev1.ConfigMap
-	if err := o.Management.Client.Get(ctx, client.ObjectKey{Namespace: lab.InstallationNamespace, Name: v1alpha1.InstallationConfigMapName}, &info); err != nil {
+	if err := o.Management.Client.Get(ctx, client.ObjectKey{Namespace: lab.InstallationNamespace,
+		Name: v1alpha1.InstallationConfigMapName}, &info); err != nil {
 		return rotation, err
 	}
 	return rotation, json.Unmarshal([]byte(info.Data[v1alpha1.CARotationKey]), &rotation)

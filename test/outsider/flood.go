@@ -36,7 +36,12 @@ type Flooded struct {
 
 // StartFlood opens up to perSecond connections per second until Stop is called; a slow machine opens fewer. The
 // ClientHello contains a server name.
-func StartFlood(ctx context.Context, dial func(context.Context) (net.Conn, error), name string, perSecond int) (*Flood, error) {
+func StartFlood(
+	ctx context.Context,
+	dial func(context.Context) (net.Conn, error),
+	name string,
+	perSecond int,
+) (*Flood, error) {
 	message, err := firstMessage(name)
 	if err != nil {
 		return nil, err
@@ -54,7 +59,11 @@ func (f *Flood) Stop() Flooded {
 	f.stop()
 	took := time.Since(f.begin)
 	f.all.Wait()
-	return Flooded{Sent: int(f.sent.Load()), Admitted: int(f.admitted.Load()), PerSecond: float64(f.sent.Load()) / took.Seconds()}
+	return Flooded{
+		Sent:      int(f.sent.Load()),
+		Admitted:  int(f.admitted.Load()),
+		PerSecond: float64(f.sent.Load()) / took.Seconds(),
+	}
 }
 
 func (f *Flood) send(ctx context.Context, every time.Duration) {

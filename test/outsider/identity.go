@@ -73,18 +73,25 @@ func steal(domain model.TunnelDomain, folder string) (Stolen, error) {
 	}
 	subject, err := domain.ParseSubject(identity.Leaf().Subject.CommonName, identity.Leaf().DNSNames)
 	return Stolen{
-		Folder: folder, Identity: identity, Certificate: identity.TLSCertificate(), Roots: roots, Bundle: store.Bundle(), Leaf: identity.Leaf(), Subject: subject,
+		Folder: folder, Identity: identity, Certificate: identity.TLSCertificate(), Roots: roots, Bundle: store.Bundle(),
+		Leaf: identity.Leaf(), Subject: subject,
 	}, err
 }
 
 // Forge returns an identity with a subject's names, signed by a CA.
-func Forge(ca *certs.CA, domain model.TunnelDomain, subject model.Subject, notBefore, notAfter time.Time) (certs.Identity, error) {
+func Forge(
+	ca *certs.CA,
+	domain model.TunnelDomain,
+	subject model.Subject,
+	notBefore, notAfter time.Time,
+) (certs.Identity, error) {
 	key, err := certs.NewKey()
 	if err != nil {
 		return certs.Identity{}, err
 	}
 	chain, err := ca.Issue(key.Public(), certs.Leaf{
-		CommonName: subject.Node, DNSNames: domain.DNSNames(subject), Client: true, Server: true, NotBefore: notBefore, NotAfter: notAfter,
+		CommonName: subject.Node, DNSNames: domain.DNSNames(subject), Client: true, Server: true, NotBefore: notBefore,
+		NotAfter: notAfter,
 	})
 	if err != nil {
 		return certs.Identity{}, err

@@ -79,9 +79,15 @@ func (o Outsider) Handshake(ctx context.Context, gateway string, c Claim) (int, 
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	_, err = fmt.Fprintf(conn, "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nConnection: Upgrade\r\nUpgrade: reverse-tunnel\r\n"+
-		"x-envoy-reverse-tunnel-node-id: %s\r\nx-envoy-reverse-tunnel-cluster-id: %s\r\nx-envoy-reverse-tunnel-tenant-id: %s\r\n\r\n",
-		c.Node, c.ID, model.TenantID)
+	_, err = fmt.Fprintf(
+		conn,
+		"GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nConnection: Upgrade\r\nUpgrade: reverse-tunnel\r\n"+
+			"x-envoy-reverse-tunnel-node-id: %s\r\nx-envoy-reverse-tunnel-cluster-id: %s\r\nx-envoy-reverse-tunnel-tenant-id: "+
+			"%s\r\n\r\n",
+		c.Node,
+		c.ID,
+		model.TenantID,
+	)
 	if err != nil {
 		return 0, err
 	}
@@ -98,6 +104,9 @@ func (o Outsider) Control() (*grpc.ClientConn, error) {
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
 		return o.From.DialContext(ctx, "tcp", o.PublicAddress())
 	}
-	return grpc.NewClient("passthrough:///"+o.PublicAddress(), grpc.WithTransportCredentials(credentials.NewTLS(o.config(o.Domain.Control()))),
-		grpc.WithContextDialer(dial))
+	return grpc.NewClient(
+		"passthrough:///"+o.PublicAddress(),
+		grpc.WithTransportCredentials(credentials.NewTLS(o.config(o.Domain.Control()))),
+		grpc.WithContextDialer(dial),
+	)
 }

@@ -106,13 +106,17 @@ func TestBeyondLoopbackTheManagementClusterAuthorizesReaders(t *testing.T) {
 	address = "127.0.0.1" + address[strings.LastIndex(address, ":"):]
 	reader, stranger := w.account(t, "reader"), w.account(t, "stranger")
 	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "page-reader"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "fairlead-page-reader"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "page-reader",
+		}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "fairlead-page-reader"},
 		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: "reader", Namespace: "fairlead-system"}},
 	}
 	if err := w.admin.Create(t.Context(), binding); err != nil {
 		t.Fatal(err)
 	}
-	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}}
+	c := &http.Client{
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true},
+	}
 	get := func(token string) (*http.Response, error) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/api/fleet", http.NoBody)
 		if err != nil {
@@ -137,7 +141,11 @@ func TestBeyondLoopbackTheManagementClusterAuthorizesReaders(t *testing.T) {
 		})
 	}
 	tab := chromium.Open(t, "https://"+address+"/", with(reader))
-	tab.Until(t, patience, `document.querySelectorAll("table.fleet tbody tr").length > 0 && document.getElementById("connection").textContent === "Live"`)
+	tab.Until(
+		t,
+		patience,
+		`document.querySelectorAll("table.fleet tbody tr").length > 0 && document.getElementById("connection").textContent === "Live"`,
+	)
 	if log := w.log(t); strings.Contains(log, reader) || strings.Contains(log, stranger) {
 		t.Error("a token is in the log")
 	}
@@ -146,11 +154,21 @@ func TestBeyondLoopbackTheManagementClusterAuthorizesReaders(t *testing.T) {
 // with makes a tab send a token with each request, and accept any certificate.
 func with(token string) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
-		_, err := cdp.Call(ctx, tab, security.SetIgnoreCertificateErrors, security.SetIgnoreCertificateErrorsParams{Ignore: true})
+		_, err := cdp.Call(
+			ctx,
+			tab,
+			security.SetIgnoreCertificateErrors,
+			security.SetIgnoreCertificateErrorsParams{Ignore: true},
+		)
 		if err != nil {
 			return err
 		}
-		_, err = cdp.Call(ctx, tab, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Authorization": "Bearer " + token}})
+		_, err = cdp.Call(
+			ctx,
+			tab,
+			network.SetExtraHTTPHeaders,
+			network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Authorization": "Bearer " + token}},
+		)
 		return err
 	})
 }
@@ -181,8 +199,15 @@ func TestTenThousandClustersInARealServer(t *testing.T) {
 	w.patch(t, namespace, "shop-00007", "the cable was cut")
 	tab.Until(t, patience, `document.querySelector("tbody tr").innerText.includes("the cable was cut")`)
 	on := w.memory(t)
-	t.Logf("%d Clusters: the xds-server has %d MB without the page, and %d MB with it and %d readers; a change is in the table after %s at most",
-		clusters, off>>20, on>>20, readers+1, time.Since(began).Round(time.Millisecond))
+	t.Logf(
+		"%d Clusters: the xds-server has %d MB without the page, and %d MB with it and %d readers; a change is in the "+
+			"table after %s at most",
+		clusters,
+		off>>20,
+		on>>20,
+		readers+1,
+		time.Since(began).Round(time.Millisecond),
+	)
 	if on-off > 250<<20 {
 		t.Errorf("the page takes %d MB", (on-off)>>20)
 	}

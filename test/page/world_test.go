@@ -79,12 +79,19 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = listener.Close() })
-	w := &world{admin: admin, config: config, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), program: program(t), gateway: listener.Addr().String()}
+	w := &world{
+		admin:      admin,
+		config:     config,
+		kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"),
+		program:    program(t),
+		gateway:    listener.Addr().String(),
+	}
 	k := clientcmdapi.NewConfig()
 	k.Clusters["m"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
 	k.AuthInfos["x"] = &clientcmdapi.AuthInfo{
 		ClientCertificateData: config.CertData, ClientKeyData: config.KeyData,
-		Impersonate: "system:serviceaccount:fairlead-system:xds-server", ImpersonateGroups: []string{"system:serviceaccounts", "system:authenticated"},
+		Impersonate:       "system:serviceaccount:fairlead-system:xds-server",
+		ImpersonateGroups: []string{"system:serviceaccounts", "system:authenticated"},
 	}
 	k.Contexts["c"] = &clientcmdapi.Context{Cluster: "m", AuthInfo: "x"}
 	k.CurrentContext = "c"
@@ -102,7 +109,8 @@ func program(t *testing.T) string {
 		return filepath.Join(built, "xds-server")
 	}
 	path := filepath.Join(t.TempDir(), "xds-server")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "../../cmd/xds-server").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path,
+		"../../cmd/xds-server").CombinedOutput(); err != nil {
 		t.Fatalf("building xds-server: %v\n%s", err, out)
 	}
 	return path
@@ -114,8 +122,10 @@ var served = regexp.MustCompile(`status page is served.*address[":= ]+([^ ",]+)`
 func (w *world) start(t *testing.T, args ...string) (address string) {
 	t.Helper()
 	args = append([]string{
-		"--listen", "127.0.0.1:0", "--health-listen", "0", "--inspect-listen", "0", "--kubeconfig", w.kubeconfig, "--state-dir", t.TempDir(),
-		"--tunnel-domain", "tunnels.example.com", "--public-address", "gw.example.com:443", "--control-address", "control.example.com:18000", "--gateway", "gateway-0",
+		"--listen", "127.0.0.1:0", "--health-listen", "0", "--inspect-listen", "0", "--kubeconfig", w.kubeconfig,
+		"--state-dir", t.TempDir(),
+		"--tunnel-domain", "tunnels.example.com", "--public-address", "gw.example.com:443", "--control-address",
+		"control.example.com:18000", "--gateway", "gateway-0",
 	}, args...)
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, w.program, args...)
@@ -214,15 +224,33 @@ func (w *world) tunnel(t *testing.T, namespace, name string) {
 func (w *world) status(tunnel *v1alpha1.Tunnel, message string) {
 	now := metav1.Now()
 	edge := v1alpha1.EdgeStatus{
-		NodeID: "CN=node-" + tunnel.Name, Host: "machine-1", EnrolledAt: now, CertificateNotAfter: metav1.NewTime(now.Add(24 * time.Hour)), LastSeen: &now,
-		Version: "v0.7.0", APIServer: &v1alpha1.EdgeAPIServerStatus{Address: "192.0.2.10:6443", Healthy: true, Version: "v1.37.1"},
+		NodeID: "CN=node-" + tunnel.Name, Host: "machine-1", EnrolledAt: now, CertificateNotAfter: metav1.NewTime(
+			now.Add(24 * time.Hour)), LastSeen: &now,
+		Version: "v0.7.0", APIServer: &v1alpha1.EdgeAPIServerStatus{Address: "192.0.2.10:6443", Healthy: true,
+			Version: "v1.37.1"},
 		Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: 2}},
 	}
-	s := v1alpha1.TunnelStatus{ID: tunnel.Spec.ID, Hostname: fmt.Sprintf("%s.%s.tunnels.example.com", tunnel.Name, tunnel.Namespace)}
+	s := v1alpha1.TunnelStatus{
+		ID:       tunnel.Spec.ID,
+		Hostname: fmt.Sprintf("%s.%s.tunnels.example.com", tunnel.Name, tunnel.Namespace),
+	}
 	s.Names = []string{s.Hostname}
-	s.Kubeconfig = v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeConnect, Server: "https://192.0.2.10:6443", ProxyURL: "http://" + w.gateway}
-	for _, kind := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady, v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable, v1alpha1.ConditionReady} {
-		c := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: kind, Message: "all is well", LastTransitionTime: now, ObservedGeneration: tunnel.Generation}
+	s.Kubeconfig = v1alpha1.KubeconfigStatus{
+		Mode:     v1alpha1.KubeconfigModeConnect,
+		Server:   "https://192.0.2.10:6443",
+		ProxyURL: "http://" + w.gateway,
+	}
+	for _, kind := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady,
+		v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable,
+		v1alpha1.ConditionReady} {
+		c := metav1.Condition{
+			Type:               kind,
+			Status:             metav1.ConditionTrue,
+			Reason:             kind,
+			Message:            "all is well",
+			LastTransitionTime: now,
+			ObservedGeneration: tunnel.Generation,
+		}
 		if message != "" && (kind == v1alpha1.ConditionTunnelReady || kind == v1alpha1.ConditionReady) {
 			c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonNoTunnel, message
 		}
@@ -242,7 +270,12 @@ func selfSigned(t *testing.T) (certificate, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		DNSNames:     []string{"localhost"},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, k.Public(), k)
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +286,8 @@ func selfSigned(t *testing.T) (certificate, key string) {
 	}
 	dir := t.TempDir()
 	certificate, key = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	for path, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
+	for path, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: der},
+		key: {Type: "PRIVATE KEY", Bytes: secret}} {
 		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -42,7 +42,12 @@ func newBareGateway(t *testing.T, rate int) *bareGateway {
 	go greet(control)
 	at := func() model.Endpoint { return model.Endpoint{Host: "127.0.0.1", Port: uint16(freeport.TCP(t))} }
 	bind := envoy.GatewayBind{Public: at(), APIServer: at(), Connect: at()}
-	inst := model.Installation{Domain: world.Domain, Public: bind.Public, Handshakes: rate, Gateways: []model.Gateway{{Name: "gateway-0"}}}
+	inst := model.Installation{
+		Domain:     world.Domain,
+		Public:     bind.Public,
+		Handshakes: rate,
+		Gateways:   []model.Gateway{{Name: "gateway-0"}},
+	}
 	inst.Control, err = model.ParseEndpoint(control.Addr().String())
 	must(t, err)
 	g := &bareGateway{ca: ca, target: target{
@@ -88,10 +93,13 @@ func (g *bareGateway) serveSecrets(t *testing.T, dir string) {
 	listener, err := net.Listen("unix", filepath.Join(dir, envoy.AgentSocket))
 	must(t, err)
 	server := grpc.NewServer()
-	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(t.Context(), cachev3.NewLinearCache(resourcev3.SecretType,
-		cachev3.WithInitialResources(map[string]types.Resource{
-			identity: envoy.IdentitySecret(identity, issued.ChainPEM(), key), trust: envoy.TrustSecret(trust, g.ca.CertPEM()),
-		})), nil))
+	secretv3.RegisterSecretDiscoveryServiceServer(
+		server,
+		serverv3.NewServer(t.Context(), cachev3.NewLinearCache(resourcev3.SecretType,
+			cachev3.WithInitialResources(map[string]types.Resource{
+				identity: envoy.IdentitySecret(identity, issued.ChainPEM(), key), trust: envoy.TrustSecret(trust, g.ca.CertPEM()),
+			})), nil),
+	)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 }

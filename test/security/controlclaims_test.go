@@ -119,20 +119,25 @@ func (c *control) claims(t *testing.T) {
 		"secrets":              {l.request(resourcev3.SecretType), codes.InvalidArgument},
 		"a long type":          {l.request(long), codes.InvalidArgument},
 		"the victim's name": {&request{
-			Node: &corev3.Node{Id: l.is.NodeID()}, TypeUrl: resourcev3.ClusterType, ResourceNamesSubscribe: []string{"apiserver_" + c.is.Node},
+			Node: &corev3.Node{Id: l.is.NodeID()}, TypeUrl: resourcev3.ClusterType,
+			ResourceNamesSubscribe: []string{"apiserver_" + c.is.Node},
 		}, codes.InvalidArgument},
 		"thousands of names": {&request{
 			Node: &corev3.Node{Id: l.is.NodeID()}, TypeUrl: resourcev3.ClusterType, InitialResourceVersions: many,
 		}, codes.InvalidArgument},
 	} {
-		_, err := with(l.Outsider, t.Context(), func(ctx context.Context, conn *grpc.ClientConn) (*discoveryv3.DeltaDiscoveryResponse, error) {
-			stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
-			if err != nil {
-				return nil, err
-			}
-			_ = stream.Send(tc.in)
-			return stream.Recv()
-		})
+		_, err := with(
+			l.Outsider,
+			t.Context(),
+			func(ctx context.Context, conn *grpc.ClientConn) (*discoveryv3.DeltaDiscoveryResponse, error) {
+				stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+				if err != nil {
+					return nil, err
+				}
+				_ = stream.Send(tc.in)
+				return stream.Recv()
+			},
+		)
 		if status.Code(err) != tc.want {
 			t.Errorf("%s: %v, want %s", name, err, tc.want)
 		}

@@ -103,8 +103,8 @@ func (c *control) changeArrives(t *testing.T, times int) time.Duration {
 	return took[len(took)/2]
 }
 
-// restoreNames removes the victim's extra name, and waits until its edge has replaced its reverse tunnels: until requests
-// have succeeded for two seconds without a failure.
+// restoreNames removes the victim's extra name, and waits until its edge has replaced its reverse tunnels: until
+// requests have succeeded for two seconds without a failure.
 func (c *control) restoreNames(t *testing.T) {
 	t.Helper()
 	victim := c.installation.victim

@@ -18,8 +18,10 @@ import (
 
 // claim requests a tunnel on a connection like Envoy.
 func claim(conn net.Conn, s model.Subject) error {
-	if _, err := fmt.Fprintf(conn, "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nConnection: Upgrade\r\nUpgrade: reverse-tunnel\r\n"+
-		"x-envoy-reverse-tunnel-node-id: %s\r\nx-envoy-reverse-tunnel-cluster-id: %s\r\nx-envoy-reverse-tunnel-tenant-id: %s\r\n\r\n",
+	if _, err := fmt.Fprintf(conn, "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nConnection: "+
+		"Upgrade\r\nUpgrade: reverse-tunnel\r\n"+
+		"x-envoy-reverse-tunnel-node-id: %s\r\nx-envoy-reverse-tunnel-cluster-id: %s\r\nx-envoy-reverse-tunnel-tenant-id: "+
+		"%s\r\n\r\n",
 		s.NodeID(), world.Domain.TunnelID(s.ID), model.TenantID); err != nil {
 		return err
 	}

@@ -45,7 +45,10 @@ func handshakeAttacks(t *testing.T, in *installation) {
 	bare := newBareGateway(t, bucketRate)
 	gateway := in.gatewayAt(t)
 
-	attack(t, "a source without a certificate sends a hundred times its quota while edges dial", "a quota for each source; half of the capacity for known sources",
+	attack(
+		t,
+		"a source without a certificate sends a hundred times its quota while edges dial",
+		"a quota for each source; half of the capacity for known sources",
 		func(t *testing.T) {
 			logged := in.gatewayLog(t)
 			stop := flood(t, gateway.from(flooded.Namespace), gateway.tunnels)
@@ -63,14 +66,19 @@ func handshakeAttacks(t *testing.T, in *installation) {
 			}
 			sent, admitted = stop(t)
 			bounded(t, sent, admitted)
-		}, func(t *testing.T) {
+		},
+		func(t *testing.T) {
 			stop := flood(t, bare.target, bare.tunnels)
 			if n := bare.dials(t, bare.leaf(t, model.NewID())); n > dialCount/2 {
 				t.Errorf("of %d tunnels of an edge %d were opened", dialCount, n)
 			}
 			stop(t)
-		})
-	attack(t, "a source without a certificate floods the control channel", "a quota for each source, before a connection is passed on",
+		},
+	)
+	attack(
+		t,
+		"a source without a certificate floods the control channel",
+		"a quota for each source, before a connection is passed on",
 		func(t *testing.T) {
 			stop := flood(t, gateway.from(newSite(t, in, "knock").Namespace), gateway.control)
 			time.Sleep(3 * time.Second)
@@ -78,24 +86,31 @@ func handshakeAttacks(t *testing.T, in *installation) {
 			if sent, passed := stop(t); passed > sourceBurst+sent/4 {
 				t.Errorf("%d of %d connections were passed on to an xds-server", passed, sent)
 			}
-		}, func(t *testing.T) {
+		},
+		func(t *testing.T) {
 			stop := flood(t, bare.target, bare.control)
 			time.Sleep(3 * time.Second)
 			if sent, passed := stop(t); passed <= sourceBurst+sent/4 {
 				t.Errorf("%d of %d connections were passed on", passed, sent)
 			}
-		})
+		},
+	)
 	in.leafAttacks(t, gateway.from(hostile.Namespace), leaf, bare)
-	attack(t, "one source opens connections and says nothing on them", "the agent closes silent connections of a source beyond its quota",
+	attack(
+		t,
+		"one source opens connections and says nothing on them",
+		"the agent closes silent connections of a source beyond its quota",
 		func(t *testing.T) {
 			if n := gateway.from(newSite(t, in, "silent").Namespace).silence(t); n > silentCount/2 {
 				t.Errorf("%d of %d silent connections are open", n, silentCount)
 			}
-		}, func(t *testing.T) {
+		},
+		func(t *testing.T) {
 			if n := bare.silence(t); n < silentCount*9/10 {
 				t.Errorf("%d of %d silent connections are open", n, silentCount)
 			}
-		})
+		},
+	)
 }
 
 // leafAttacks use one valid leaf of a hostile tenant.
@@ -123,7 +138,10 @@ func (in *installation) leafAttacks(t *testing.T, from target, leaf outsider.Sto
 				t.Errorf("it has %d tunnels", n)
 			}
 		})
-	attack(t, "one leaf opens tunnels while the gateway-agent is frozen", "the agent closes tunnels beyond the limit, the newest first",
+	attack(
+		t,
+		"one leaf opens tunnels while the gateway-agent is frozen",
+		"the agent closes tunnels beyond the limit, the newest first",
 		func(t *testing.T) {
 			agent := in.Gateways[0].Process()
 			must(t, agent.Freeze())
@@ -142,14 +160,16 @@ func (in *installation) leafAttacks(t *testing.T, from target, leaf outsider.Sto
 				return nil
 			})
 			must(t, in.victim.Works(t.Context()))
-		}, func(t *testing.T) {
+		},
+		func(t *testing.T) {
 			held := bare.hold(t, bare.leaf(t, model.NewID()), 40)
 			defer held.close()
 			time.Sleep(3 * time.Second)
 			if n := held.open(); n <= mostTunnels {
 				t.Errorf("it has %d tunnels", n)
 			}
-		})
+		},
+	)
 }
 
 // bounded fails the test if more of a flood was admitted than its source's quota. Without a free core, half of the rest
@@ -197,7 +217,11 @@ type target struct {
 func (in *installation) gatewayAt(t *testing.T) target {
 	t.Helper()
 	address := netip.AddrPortFrom(netns.PublicAddress(0), netns.PublicPort)
-	return target{tunnels: world.Domain.GatewayReplica("gateway-0"), control: world.Domain.Control(), address: address.String()}
+	return target{
+		tunnels: world.Domain.GatewayReplica("gateway-0"),
+		control: world.Domain.Control(),
+		address: address.String(),
+	}
 }
 
 // from returns the same target, dialled from another namespace.
@@ -216,7 +240,15 @@ func (g target) ask(ctx context.Context, leaf outsider.Stolen) (net.Conn, error)
 	}
 	deadline, _ := ctx.Deadline()
 	_ = raw.SetDeadline(deadline)
-	conn := tls.Client(raw, &tls.Config{RootCAs: leaf.Roots, ServerName: g.tunnels, MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{leaf.Certificate}})
+	conn := tls.Client(
+		raw,
+		&tls.Config{
+			RootCAs:      leaf.Roots,
+			ServerName:   g.tunnels,
+			MinVersion:   tls.VersionTLS13,
+			Certificates: []tls.Certificate{leaf.Certificate},
+		},
+	)
 	if err = claim(conn, leaf.Subject); err != nil {
 		_ = raw.Close()
 		return nil, err

@@ -41,7 +41,8 @@ func clientHello(t *testing.T, name string) []byte {
 	t.Helper()
 	r := &recorder{}
 	// only its first message matters
-	_ = tls.Client(r, &tls.Config{ServerName: name, InsecureSkipVerify: true}).HandshakeContext(context.WithoutCancel(t.Context()))
+	_ = tls.Client(r, &tls.Config{ServerName: name, InsecureSkipVerify: true}).
+		HandshakeContext(context.WithoutCancel(t.Context()))
 	if len(r.written) < 100 {
 		t.Fatal("there is no ClientHello")
 	}
@@ -68,32 +69,53 @@ func (in *installation) hellos(t *testing.T, public port) {
 		"one that says that it has nothing":   sized(good, 0, 0),
 		"64 KiB of records without a message": append([]byte{}, strings.Repeat("\x16\x03\x01\x00\x00", 13_000)...),
 		"a message of another kind":           append([]byte{22, 3, 1, 0, 4, 20, 0, 0, 0}, good...),
-		"an address as a name":                []byte(strings.Replace(string(clientHello(t, "x"+strings.Repeat("y", len(address)-3)+".z")), "x"+strings.Repeat("y", len(address)-3)+".z", address+"!", 1)),
-		"a name with a null":                  []byte(strings.Replace(string(good), name, name[:len(name)-5]+"\x00test", 1)),
-		"a name in capitals and a dot":        []byte(strings.Replace(string(clientHello(t, name+".x")), name+".x", strings.ToUpper(name)+"..", 1)),
-		"SSL 2":                               {0x80, 0x2e, 1, 0, 2, 0, 0x15, 0, 0, 0, 0x10},
-		"HTTP":                                []byte("GET / HTTP/1.1\r\nHost: " + name + "\r\n\r\n"),
-		"nothing":                             nil,
+		"an address as a name": []byte(
+			strings.Replace(
+				string(clientHello(t, "x"+strings.Repeat("y", len(address)-3)+".z")),
+				"x"+strings.Repeat("y", len(address)-3)+".z",
+				address+"!",
+				1,
+			),
+		),
+		"a name with a null": []byte(strings.Replace(string(good), name, name[:len(name)-5]+"\x00test", 1)),
+		"a name in capitals and a dot": []byte(
+			strings.Replace(string(clientHello(t, name+".x")), name+".x", strings.ToUpper(name)+"..", 1),
+		),
+		"SSL 2":   {0x80, 0x2e, 1, 0, 2, 0, 0x15, 0, 0, 0, 0x10},
+		"HTTP":    []byte("GET / HTTP/1.1\r\nHost: " + name + "\r\n\r\n"),
+		"nothing": nil,
 	}
-	attack(t, "an outsider sends a ClientHello to the public port that is too long, cut, nested or has an odd name", "Envoy's inspector closes what has no name of ours", func(t *testing.T) {
-		var all sync.WaitGroup
-		for what, data := range odd {
-			all.Go(func() {
-				// an alert of TLS has 7 bytes
-				if answer := exchange(t, in.Network.Workload, public.address, data); len(answer) > 7 {
-					t.Errorf("%s is answered with %d bytes", what, len(answer))
-				}
-			})
-		}
-		all.Wait()
-	}, func(t *testing.T) {
-		if answer := exchange(t, in.Network.Workload, public.address, good); len(answer) < 100 {
-			t.Errorf("a good one is answered with %d bytes", len(answer))
-		}
-	})
-	attack(t, "an outsider sends a ClientHello byte by byte, and keeps the connection", "the time for a handshake is bounded", func(t *testing.T) {
-		slow(t, in.Network.Workload, public, good)
-	}, nil)
+	attack(
+		t,
+		"an outsider sends a ClientHello to the public port that is too long, cut, nested or has an odd name",
+		"Envoy's inspector closes what has no name of ours",
+		func(t *testing.T) {
+			var all sync.WaitGroup
+			for what, data := range odd {
+				all.Go(func() {
+					// an alert of TLS has 7 bytes
+					if answer := exchange(t, in.Network.Workload, public.address, data); len(answer) > 7 {
+						t.Errorf("%s is answered with %d bytes", what, len(answer))
+					}
+				})
+			}
+			all.Wait()
+		},
+		func(t *testing.T) {
+			if answer := exchange(t, in.Network.Workload, public.address, good); len(answer) < 100 {
+				t.Errorf("a good one is answered with %d bytes", len(answer))
+			}
+		},
+	)
+	attack(
+		t,
+		"an outsider sends a ClientHello byte by byte, and keeps the connection",
+		"the time for a handshake is bounded",
+		func(t *testing.T) {
+			slow(t, in.Network.Workload, public, good)
+		},
+		nil,
+	)
 }
 
 // slow sends a message byte by byte until the connection is closed, which must happen long before the message ends.

@@ -31,10 +31,15 @@ func (p *people) stolenID(t *testing.T) {
 	cluster, tunnel := rivalCluster("thief"), rivalTunnel("thief", "")
 	cluster.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
 	must(t, p.owner.Create(t.Context(), cluster))
-	tunnel.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster"))}
+	tunnel.OwnerReferences = []metav1.OwnerReference{
+		*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster")),
+	}
 	must(t, p.owner.Create(t.Context(), tunnel))
 	time.Sleep(1100 * time.Millisecond) // creation times have a resolution of a second
-	mark, err := p.in.CreateCluster(t.Context(), lab.ClusterSpec{Name: "mark", Namespace: world.Namespace, APIServer: p.in.victim.APIServer})
+	mark, err := p.in.CreateCluster(
+		t.Context(),
+		lab.ClusterSpec{Name: "mark", Namespace: world.Namespace, APIServer: p.in.victim.APIServer},
+	)
 	must(t, err)
 	defer func() { must(t, mark.Delete(t.Context())) }()
 	victim := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: mark.Namespace, Name: mark.Name}}
@@ -56,9 +61,13 @@ func (p *people) stolenID(t *testing.T) {
 		after.Status.ID = victim.Spec.ID
 		return p.owner.Status().Patch(ctx, after, client.MergeFrom(before))
 	}
-	attack(t, "a namespace owner takes another namespace's tunnel id", "policies tunnel-id and tunnel-status: both are rights of the installation",
+	attack(
+		t,
+		"a namespace owner takes another namespace's tunnel id",
+		"policies tunnel-id and tunnel-status: both are rights of the installation",
 		func(t *testing.T) {
-			for what, try := range map[string]func(context.Context) error{"choosing the id": steal, "forging the record": forge} {
+			for what, try := range map[string]func(context.Context) error{"choosing the id": steal,
+				"forging the record": forge} {
 				if err := try(t.Context()); !apierrors.IsForbidden(err) {
 					t.Errorf("%s: %v", what, err)
 				}
@@ -77,7 +86,8 @@ func (p *people) stolenID(t *testing.T) {
 				})
 				eventually(t, func(ctx context.Context) error { return accepted(ctx, p.admin, victim, v1alpha1.ReasonNameTaken) })
 			})
-		})
+		},
+	)
 	must(t, client.IgnoreNotFound(p.admin.Delete(t.Context(), cluster)))
 	must(t, client.IgnoreNotFound(p.admin.Delete(t.Context(), tunnel)))
 }
@@ -120,16 +130,26 @@ func (p *people) webhook(t *testing.T) {
 	const password = "hunter2-of-the-proxy"
 	tunnel, cluster := rivalTunnel("proxied", ""), rivalCluster("proxied")
 	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
-		Mode: v1alpha1.KubeconfigModeSOCKS5, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:1080", CredentialsSecret: "proxy"},
+		Mode: v1alpha1.KubeconfigModeSOCKS5, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:1080",
+			CredentialsSecret: "proxy"},
 	}
 	credentials := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: rivals, Name: "proxy"}, Type: corev1.SecretTypeBasicAuth,
 		StringData: map[string]string{corev1.BasicAuthUsernameKey: "capi", corev1.BasicAuthPasswordKey: password},
 	}
 	kubeconfig := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: rivals, Name: "proxied-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: "proxied"}},
-		Data: map[string][]byte{"value": []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://192.0.2.1:6443'}}]\n" +
-			"contexts: [{name: x, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: x}}]\ncurrent-context: x\n")},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: rivals,
+			Name:      "proxied-kubeconfig",
+			Labels:    map[string]string{clusterv1.ClusterNameLabel: "proxied"},
+		},
+		Data: map[string][]byte{
+			"value": []byte(
+				"apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://192.0.2.1:6443'}}]\n" +
+					"contexts: [{name: x, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: x}}]\ncurrent-context: " +
+					"x\n",
+			),
+		},
 	}
 	for _, o := range []client.Object{credentials, tunnel, cluster, kubeconfig.DeepCopy()} {
 		must(t, p.admin.Create(t.Context(), o))
@@ -171,7 +191,12 @@ func (p *people) review(ctx context.Context, operation string, secret *corev1.Se
 	if err != nil {
 		return "", err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://127.0.0.1:9447/kubeconfigs", bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(
+		ctx,
+		http.MethodPost,
+		"https://127.0.0.1:9447/kubeconfigs",
+		bytes.NewReader(body),
+	)
 	if err != nil {
 		return "", err
 	}

@@ -55,14 +55,23 @@ func newPeople(t *testing.T, in *installation) *people {
 	var err error
 	p.owner, err = client.New(p.ownerConfig, client.Options{Scheme: p.admin.Scheme()})
 	must(t, err)
-	p.viewer, err = client.New(kubetest.Impersonate(in.Management.Config, "looker"), client.Options{Scheme: p.admin.Scheme()})
+	p.viewer, err = client.New(
+		kubetest.Impersonate(in.Management.Config, "looker"),
+		client.Options{Scheme: p.admin.Scheme()},
+	)
 	must(t, err)
-	must(t, client.IgnoreAlreadyExists(p.admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: rivals}})))
+	must(
+		t,
+		client.IgnoreAlreadyExists(
+			p.admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: rivals}}),
+		),
+	)
 	p.give(t, rivals, "rival")
 	meta := metav1.ObjectMeta{Name: "fairlead-viewer-test"}
 	subjects := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "looker"}}
 	for _, o := range []client.Object{
-		&rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "fairlead-viewer"}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName,
+			Kind: "ClusterRole", Name: "fairlead-viewer"}},
 		&rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: lab.InstallationNamespace, Name: meta.Name}, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "fairlead-viewer"},
@@ -82,7 +91,10 @@ func newPeople(t *testing.T, in *installation) *people {
 func (p *people) give(t *testing.T, namespace, user string) (takeBack func()) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "all-" + user}
-	role := &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}}}}
+	role := &rbacv1.Role{
+		ObjectMeta: meta,
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}}},
+	}
 	binding := &rbacv1.RoleBinding{
 		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
@@ -113,7 +125,8 @@ func (p *people) victimIs(ctx context.Context) (string, error) {
 		return "", err
 	}
 	text, err := json.Marshal([]any{
-		tunnel.UID, tunnel.Spec, tunnel.OwnerReferences, tunnel.Finalizers, tunnel.Annotations, tunnel.Status.ID, tunnel.Status.Hostname, tunnel.Status.Names,
+		tunnel.UID, tunnel.Spec, tunnel.OwnerReferences, tunnel.Finalizers, tunnel.Annotations, tunnel.Status.ID,
+		tunnel.Status.Hostname, tunnel.Status.Names,
 	})
 	if err != nil {
 		return "", err
@@ -161,8 +174,13 @@ func (p *people) secretsOfViewers(t *testing.T) {
 			if err := p.viewer.List(ctx, &corev1.SecretList{}, client.InNamespace(namespace)); !apierrors.IsForbidden(err) {
 				return fmt.Errorf("listing in namespace %q: %w", namespace, err)
 			}
-			for _, name := range []string{v1alpha1.CASecretName, p.in.victim.Name + "-kubeconfig", p.in.victim.Name + v1alpha1.BootstrapSecretSuffix} {
-				if err := p.viewer.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &corev1.Secret{}); !apierrors.IsForbidden(err) && namespace != "" {
+			for _, name := range []string{v1alpha1.CASecretName, p.in.victim.Name + "-kubeconfig", p.in.victim.Name +
+				v1alpha1.BootstrapSecretSuffix} {
+				if err := p.viewer.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name},
+					&corev1.Secret{}); !apierrors.IsForbidden(
+					err,
+				) &&
+					namespace != "" {
 					return fmt.Errorf("getting %s/%s: %w", namespace, name, err)
 				}
 			}
@@ -245,13 +263,26 @@ func (p *people) withoutPolicies(t *testing.T, run func()) {
 }
 
 func rivalTunnel(name, id string) *v1alpha1.Tunnel {
-	return &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: rivals, Name: name}, Spec: v1alpha1.TunnelSpec{ID: id}}
+	return &v1alpha1.Tunnel{
+		ObjectMeta: metav1.ObjectMeta{Namespace: rivals, Name: name},
+		Spec:       v1alpha1.TunnelSpec{ID: id},
+	}
 }
 
 func rivalCluster(name string) *clusterv1.Cluster {
-	c := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: rivals, Name: name, Labels: map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}}}
+	c := &clusterv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: rivals,
+			Name:      name,
+			Labels:    map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled},
+		},
+	}
 	c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "192.0.2.1", Port: 6443}
-	c.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "LabCluster", Name: name}
+	c.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{
+		APIGroup: "infrastructure.cluster.x-k8s.io",
+		Kind:     "LabCluster",
+		Name:     name,
+	}
 	return c
 }
 

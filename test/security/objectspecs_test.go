@@ -27,7 +27,16 @@ import (
 )
 
 // groups are the API groups of objects that Fairlead owns or reads.
-var groups = []string{"", "fairlead.dev", "cluster.x-k8s.io", "certificates.k8s.io", "admissionregistration.k8s.io", "rbac.authorization.k8s.io", "apps", "coordination.k8s.io"}
+var groups = []string{
+	"",
+	"fairlead.dev",
+	"cluster.x-k8s.io",
+	"certificates.k8s.io",
+	"admissionregistration.k8s.io",
+	"rbac.authorization.k8s.io",
+	"apps",
+	"coordination.k8s.io",
+}
 
 // open are resources that Kubernetes opens to every user: they hold only public certificates, or information about that
 // user.
@@ -75,7 +84,13 @@ func (p *people) tryAll(t *testing.T) (allowed []string, tried int) {
 }
 
 // use uses one verb on the object with a name.
-func use(ctx context.Context, on dynamic.ResourceInterface, verb string, kind schema.GroupVersionKind, name string) error {
+func use(
+	ctx context.Context,
+	on dynamic.ResourceInterface,
+	verb string,
+	kind schema.GroupVersionKind,
+	name string,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	o := &unstructured.Unstructured{}
@@ -97,7 +112,10 @@ func use(ctx context.Context, on dynamic.ResourceInterface, verb string, kind sc
 	case "update":
 		_, err = on.Update(ctx, o, metav1.UpdateOptions{})
 	case "patch":
-		if _, err = on.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); apierrors.IsForbidden(err) {
+		if _, err = on.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`),
+			metav1.PatchOptions{}); apierrors.IsForbidden(
+			err,
+		) {
 			_, err = on.Patch(ctx, name, types.MergePatchType, []byte(`{"status":{}}`), metav1.PatchOptions{}, "status")
 		}
 	case "delete":
@@ -134,11 +152,24 @@ func (p *people) maliciousObjects(t *testing.T) {
 			metav1.SetMetaDataAnnotation(&accepts.ObjectMeta, v1alpha1.AcceptKubeconfigsAnnotation, rivals)
 			must(t, p.admin.Patch(t.Context(), accepts, client.MergeFrom(namespace)))
 			defer func() {
-				must(t, p.admin.Patch(t.Context(), namespace, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AcceptKubeconfigsAnnotation+`":null}}}`))))
+				must(
+					t,
+					p.admin.Patch(
+						t.Context(),
+						namespace,
+						client.RawPatch(
+							types.MergePatchType,
+							[]byte(`{"metadata":{"annotations":{"`+v1alpha1.AcceptKubeconfigsAnnotation+`":null}}}`),
+						),
+					),
+				)
 			}()
 			p.copyInto(t)
 			copied := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "planted"}}
-			eventually(t, func(ctx context.Context) error { return p.admin.Get(ctx, client.ObjectKeyFromObject(copied), copied) })
+			eventually(
+				t,
+				func(ctx context.Context) error { return p.admin.Get(ctx, client.ObjectKeyFromObject(copied), copied) },
+			)
 			must(t, p.admin.Delete(t.Context(), rivalCluster("copying")))
 			eventually(t, func(ctx context.Context) error {
 				if err := p.admin.Get(ctx, client.ObjectKeyFromObject(copied), copied); !apierrors.IsNotFound(err) {
@@ -153,7 +184,9 @@ func (p *people) maliciousObjects(t *testing.T) {
 func (p *people) copyInto(t *testing.T) {
 	t.Helper()
 	tunnel := rivalTunnel("copying", "")
-	tunnel.Spec.Kubeconfig.Copies = []v1alpha1.KubeconfigCopy{{Namespace: world.Namespace, Name: "planted", Exec: &v1alpha1.ExecAudience{Command: "login"}}}
+	tunnel.Spec.Kubeconfig.Copies = []v1alpha1.KubeconfigCopy{
+		{Namespace: world.Namespace, Name: "planted", Exec: &v1alpha1.ExecAudience{Command: "login"}},
+	}
 	must(t, p.owner.Create(t.Context(), tunnel))
 	must(t, p.owner.Create(t.Context(), forgedKubeconfig("copying")))
 	must(t, p.owner.Create(t.Context(), rivalCluster("copying")))
@@ -161,9 +194,18 @@ func (p *people) copyInto(t *testing.T) {
 
 func forgedKubeconfig(cluster string) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: rivals, Name: cluster + "-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: cluster}},
-		Data: map[string][]byte{"value": []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://192.0.2.1:6443'}}]\n" +
-			"contexts: [{name: x, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: x}}]\ncurrent-context: x\n")},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: rivals,
+			Name:      cluster + "-kubeconfig",
+			Labels:    map[string]string{clusterv1.ClusterNameLabel: cluster},
+		},
+		Data: map[string][]byte{
+			"value": []byte(
+				"apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://192.0.2.1:6443'}}]\n" +
+					"contexts: [{name: x, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: x}}]\ncurrent-context: " +
+					"x\n",
+			),
+		},
 	}
 }
 
@@ -178,14 +220,16 @@ var malice = []func(o *v1alpha1.Tunnel, victim *v1alpha1.Tunnel){
 	},
 	func(o, victim *v1alpha1.Tunnel) {
 		o.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Tunnel", Name: victim.Name, UID: victim.UID, BlockOwnerDeletion: ptr.To(true),
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Tunnel", Name: victim.Name, UID: victim.UID,
+			BlockOwnerDeletion: ptr.To(true),
 		}}
 	},
 	func(o, victim *v1alpha1.Tunnel) { o.OwnerReferences = victim.OwnerReferences },
 	func(o, victim *v1alpha1.Tunnel) {
 		o.Annotations = map[string]string{
 			v1alpha1.PreparedAnnotation: time.Now().Add(time.Hour).UTC().Format(time.RFC3339), clusterv1.PausedAnnotation: "",
-			"clusterctl.cluster.x-k8s.io/delete-for-move": "", v1alpha1.RequestTunnelAnnotation: victim.Namespace + "/" + victim.Name,
+			"clusterctl.cluster.x-k8s.io/delete-for-move": "", v1alpha1.RequestTunnelAnnotation: victim.Namespace + "/" +
+				victim.Name,
 		}
 	},
 	func(o, victim *v1alpha1.Tunnel) { o.Finalizers = []string{v1alpha1.TunnelFinalizer} },
@@ -218,11 +262,31 @@ func (p *people) writeMalice(t *testing.T) {
 	forged := []*corev1.Secret{
 		forgedKubeconfig("malice-0"),
 		// A copy that claims to be the victim's, and one that claims to be owned by the victim's Tunnel.
-		{ObjectMeta: metav1.ObjectMeta{Name: "copy", Labels: marked, Annotations: map[string]string{v1alpha1.RequestTunnelAnnotation: victim.Namespace + "/" + victim.Name}}},
-		{ObjectMeta: metav1.ObjectMeta{Name: "owned", Labels: marked, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(victim, v1alpha1.GroupVersion.WithKind("Tunnel"))}}},
+		{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:        "copy",
+				Labels:      marked,
+				Annotations: map[string]string{v1alpha1.RequestTunnelAnnotation: victim.Namespace + "/" + victim.Name},
+			},
+		},
+		{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:   "owned",
+				Labels: marked,
+				OwnerReferences: []metav1.OwnerReference{
+					*metav1.NewControllerRef(victim, v1alpha1.GroupVersion.WithKind("Tunnel")),
+				},
+			},
+		},
 		// The victim's own token, as if it were stolen, and a token that the tenant has chosen.
-		{ObjectMeta: metav1.ObjectMeta{Name: "malice-5" + v1alpha1.BootstrapSecretSuffix, Labels: marked}, Data: bootstrap.Data},
-		{ObjectMeta: metav1.ObjectMeta{Name: "malice-6" + v1alpha1.BootReportSecretSuffix, Labels: marked}, Data: map[string][]byte{v1alpha1.BootstrapTokenKey: []byte("chosen")}},
+		{
+			ObjectMeta: metav1.ObjectMeta{Name: "malice-5" + v1alpha1.BootstrapSecretSuffix, Labels: marked},
+			Data:       bootstrap.Data,
+		},
+		{
+			ObjectMeta: metav1.ObjectMeta{Name: "malice-6" + v1alpha1.BootReportSecretSuffix, Labels: marked},
+			Data:       map[string][]byte{v1alpha1.BootstrapTokenKey: []byte("chosen")},
+		},
 	}
 	for _, secret := range forged {
 		secret.Namespace = rivals
@@ -232,8 +296,9 @@ func (p *people) writeMalice(t *testing.T) {
 	}
 	// A user with every verb in a namespace can neither choose an id nor write a status there.
 	for what, err := range map[string]error{
-		"an id":    p.owner.Create(t.Context(), rivalTunnel("chooser", victim.Spec.ID)),
-		"a status": p.owner.Status().Patch(t.Context(), rivalTunnel("malice-0", ""), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"id":%q}}`, victim.Spec.ID))),
+		"an id": p.owner.Create(t.Context(), rivalTunnel("chooser", victim.Spec.ID)),
+		"a status": p.owner.Status().Patch(t.Context(), rivalTunnel("malice-0", ""), client.RawPatch(types.MergePatchType,
+			fmt.Appendf(nil, `{"status":{"id":%q}}`, victim.Spec.ID))),
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v", what, errors.Join(err))

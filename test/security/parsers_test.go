@@ -118,7 +118,12 @@ func (in *installation) bomb(t *testing.T) {
 	ads, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
 	must(t, err)
 	node := who.Certificate.Leaf.Subject.CommonName
-	must(t, ads.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: model.NodeID(node)}, TypeUrl: outsider.ClusterType}))
+	must(
+		t,
+		ads.Send(
+			&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: model.NodeID(node)}, TypeUrl: outsider.ClusterType},
+		),
+	)
 	bomb := packed(t, 512<<20)
 	go func() {
 		for {
@@ -139,27 +144,33 @@ func (in *installation) bomb(t *testing.T) {
 	for i := range in.XDSServers {
 		servers = append(servers, lab.InspectAddress(i))
 	}
-	attack(t, "an edge answers fairlead config dump with 0.5 MiB that unpack to 512 MiB", "pkg/diagnose/collect: 8 MiB for an edge (without it: TestABombOfAnEdgeIsRefused)", func(t *testing.T) {
-		eventually(t, func(ctx context.Context) error {
-			cmd, err := in.Command(ctx, "config", "dump", node, "--diff", "--xds-server="+strings.Join(servers, ","))
-			if err != nil {
-				return err
-			}
-			out, err := cmd.CombinedOutput()
-			if err == nil {
-				return fmt.Errorf("it took the bomb: %.200s", out)
-			}
-			if !strings.Contains(string(out), "do not trust the node") {
-				return fmt.Errorf("it says %.300s", out)
-			}
-			usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-			if !ok || usage.Maxrss > 256<<10 {
-				return fmt.Errorf("it took %d KiB of memory", usage.Maxrss)
-			}
-			measured("bomb_cli_mib", float64(usage.Maxrss)/1024)
-			return nil
-		})
-	}, nil)
+	attack(
+		t,
+		"an edge answers fairlead config dump with 0.5 MiB that unpack to 512 MiB",
+		"pkg/diagnose/collect: 8 MiB for an edge (without it: TestABombOfAnEdgeIsRefused)",
+		func(t *testing.T) {
+			eventually(t, func(ctx context.Context) error {
+				cmd, err := in.Command(ctx, "config", "dump", node, "--diff", "--xds-server="+strings.Join(servers, ","))
+				if err != nil {
+					return err
+				}
+				out, err := cmd.CombinedOutput()
+				if err == nil {
+					return fmt.Errorf("it took the bomb: %.200s", out)
+				}
+				if !strings.Contains(string(out), "do not trust the node") {
+					return fmt.Errorf("it says %.300s", out)
+				}
+				usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+				if !ok || usage.Maxrss > 256<<10 {
+					return fmt.Errorf("it took %d KiB of memory", usage.Maxrss)
+				}
+				measured("bomb_cli_mib", float64(usage.Maxrss)/1024)
+				return nil
+			})
+		},
+		nil,
+	)
 }
 
 // exchange writes bytes to an address and returns the answer up to the end of the connection, which the other side must
@@ -187,36 +198,51 @@ func (in *installation) headers(t *testing.T, xdsServer, public port) {
 		return append(append(append([]byte{}, proxyproto.SIGV2...), kind, family, byte(length>>8), byte(length)), rest...)
 	}
 	odd := [][]byte{
-		proxyproto.SIGV2, v2(0x21, 0x11, 12, nil), v2(0x21, 0x11, 65535, make([]byte, 65535)), v2(0x2f, 0xff, 0, nil), v2(0x21, 0x31, 216, make([]byte, 216)),
-		[]byte("PROXY TCP4 999.1.1.1 1.1.1.1 1 2\r\n"), []byte("PROXY " + strings.Repeat("x", 10_000)), []byte("PROXY TCP6 ::1 ::1 0 99999\r\n"), []byte("PROXY UNKNOWN"),
+		proxyproto.SIGV2, v2(0x21, 0x11, 12, nil), v2(0x21, 0x11, 65535, make([]byte, 65535)), v2(0x2f, 0xff, 0, nil), v2(
+			0x21, 0x31, 216, make([]byte, 216)),
+		[]byte(
+			"PROXY TCP4 999.1.1.1 1.1.1.1 1 2\r\n",
+		), []byte("PROXY " + strings.Repeat("x", 10_000)), []byte("PROXY TCP6 ::1 ::1 0 99999\r\n"), []byte("PROXY UNKNOWN"),
 	}
-	attack(t, "an outsider sends PROXY headers that are none to an xds-server and to the public port", "both close the connection (FuzzHeader of pkg/controlchannel)", func(t *testing.T) {
-		var all sync.WaitGroup
-		for _, data := range odd {
-			all.Go(func() {
-				// an alert of TLS has 7 bytes
-				if answer := exchange(t, in.Network.Management, xdsServer.address, data); len(answer) > 7 {
-					t.Errorf("%.40q is answered with %d bytes", data, len(answer))
-				}
-			})
-			all.Go(func() {
-				if answer := exchange(t, in.Network.Workload, public.address, data); len(answer) > 7 {
-					t.Errorf("%.40q is answered with %d bytes on the public port", data, len(answer))
-				}
-			})
-		}
-		all.Wait()
-	}, nil)
+	attack(
+		t,
+		"an outsider sends PROXY headers that are none to an xds-server and to the public port",
+		"both close the connection (FuzzHeader of pkg/controlchannel)",
+		func(t *testing.T) {
+			var all sync.WaitGroup
+			for _, data := range odd {
+				all.Go(func() {
+					// an alert of TLS has 7 bytes
+					if answer := exchange(t, in.Network.Management, xdsServer.address, data); len(answer) > 7 {
+						t.Errorf("%.40q is answered with %d bytes", data, len(answer))
+					}
+				})
+				all.Go(func() {
+					if answer := exchange(t, in.Network.Workload, public.address, data); len(answer) > 7 {
+						t.Errorf("%.40q is answered with %d bytes on the public port", data, len(answer))
+					}
+				})
+			}
+			all.Wait()
+		},
+		nil,
+	)
 	forged := v2(0x21, 0x11, 12, []byte{203, 0, 113, 7, 192, 0, 2, 1, 0x30, 0x39, 0x01, 0xbb})
-	attack(t, "an outsider claims another address with a PROXY header of its own on the public port", "gateways read no PROXY header", func(t *testing.T) {
-		if ok, err := openAfter(t, in.Network.Workload, public.address, forged); ok {
-			t.Errorf("TLS goes on after it: %v", err)
-		}
-	}, func(t *testing.T) {
-		if ok, err := openAfter(t, in.Network.Management, xdsServer.address, forged); !ok {
-			t.Errorf("who reads such headers does not take it: %v", err)
-		}
-	})
+	attack(
+		t,
+		"an outsider claims another address with a PROXY header of its own on the public port",
+		"gateways read no PROXY header",
+		func(t *testing.T) {
+			if ok, err := openAfter(t, in.Network.Workload, public.address, forged); ok {
+				t.Errorf("TLS goes on after it: %v", err)
+			}
+		},
+		func(t *testing.T) {
+			if ok, err := openAfter(t, in.Network.Management, xdsServer.address, forged); !ok {
+				t.Errorf("who reads such headers does not take it: %v", err)
+			}
+		},
+	)
 }
 
 // openAfter writes bytes, and reports whether TLS for the control channel works after them.
@@ -236,40 +262,62 @@ func openAfter(t *testing.T, from *netns.Namespace, to netip.AddrPort, first []b
 
 // garbage sends calls and claims that our programs never send.
 func (in *installation) garbage(t *testing.T, public port) {
-	anonymous := outsider.Outsider{From: in.Network.Workload, Address: public.address.String(), Domain: world.Domain, Roots: in.Roots(t)}
-	attack(t, "a machine without a token sends boot reports, with texts of any kind", "the token is checked before anything is read (FuzzBoot of pkg/report)", func(t *testing.T) {
-		conn, err := anonymous.Control()
-		must(t, err)
-		defer func() { _ = conn.Close() }()
-		for _, text := range []string{"", "\x1b[2J\x00", strings.Repeat("{", 60_000), "\n\nlevel=error msg=forged"} {
-			report := &reportv1.BootReport{Step: strings.ToValidUTF8(text, ""), Message: strings.ToValidUTF8(text, ""), Tail: strings.ToValidUTF8(text, "")}
-			if _, err := enrolv1.NewEnrolmentClient(conn).ReportBoot(t.Context(), &enrolv1.ReportBootRequest{Token: "flr1." + strings.ToValidUTF8(text, ""), Report: report}); err == nil {
-				t.Errorf("the report with %.20q was taken", text)
+	anonymous := outsider.Outsider{
+		From:    in.Network.Workload,
+		Address: public.address.String(),
+		Domain:  world.Domain,
+		Roots:   in.Roots(t),
+	}
+	attack(
+		t,
+		"a machine without a token sends boot reports, with texts of any kind",
+		"the token is checked before anything is read (FuzzBoot of pkg/report)",
+		func(t *testing.T) {
+			conn, err := anonymous.Control()
+			must(t, err)
+			defer func() { _ = conn.Close() }()
+			for _, text := range []string{"", "\x1b[2J\x00", strings.Repeat("{", 60_000), "\n\nlevel=error msg=forged"} {
+				report := &reportv1.BootReport{
+					Step:    strings.ToValidUTF8(text, ""),
+					Message: strings.ToValidUTF8(text, ""),
+					Tail:    strings.ToValidUTF8(text, ""),
+				}
+				if _, err := enrolv1.NewEnrolmentClient(conn).ReportBoot(t.Context(), &enrolv1.ReportBootRequest{Token: "flr1." +
+					strings.ToValidUTF8(text, ""), Report: report}); err == nil {
+					t.Errorf("the report with %.20q was taken", text)
+				}
 			}
-		}
-	}, nil)
+		},
+		nil,
+	)
 	hostile := in.hostileEdge(t)
 	hostile.Address = public.address.String()
-	attack(t, "an edge puts JSON into its claim, so that the gateway's log of tunnels says something else", "the claim must be that of the certificate, byte for byte (FuzzParseEvent of pkg/tunnels)", func(t *testing.T) {
-		node, id := "CN="+hostile.Certificate.Leaf.Subject.CommonName, world.Domain.TunnelID(in.idOf(t, in.tenant))
-		victim := world.Domain.TunnelID(in.idOf(t, in.victim))
-		for _, claim := range []outsider.Claim{
-			{Node: node + `","cluster_id":"` + victim, ID: id},
-			{Node: node, ID: id + `","cluster_id":"` + victim},
-			{Node: node, ID: strings.ToUpper(id)},
-			{Node: node + " ", ID: victim},
-			{Node: node, ID: id + "." + victim},
-			{Node: strings.Repeat("x", 8<<10), ID: id},
-		} {
-			code, err := hostile.Handshake(t.Context(), gatewayAt(in, public), claim)
-			if err == nil && code < http.StatusBadRequest {
-				t.Errorf("the claim %.80q %.80q is answered with %d", claim.Node, claim.ID, code)
+	attack(
+		t,
+		"an edge puts JSON into its claim, so that the gateway's log of tunnels says something else",
+		"the claim must be that of the certificate, byte for byte (FuzzParseEvent of pkg/tunnels)",
+		func(t *testing.T) {
+			node, id := "CN="+hostile.Certificate.Leaf.Subject.CommonName, world.Domain.TunnelID(in.idOf(t, in.tenant))
+			victim := world.Domain.TunnelID(in.idOf(t, in.victim))
+			for _, claim := range []outsider.Claim{
+				{Node: node + `","cluster_id":"` + victim, ID: id},
+				{Node: node, ID: id + `","cluster_id":"` + victim},
+				{Node: node, ID: strings.ToUpper(id)},
+				{Node: node + " ", ID: victim},
+				{Node: node, ID: id + "." + victim},
+				{Node: strings.Repeat("x", 8<<10), ID: id},
+			} {
+				code, err := hostile.Handshake(t.Context(), gatewayAt(in, public), claim)
+				if err == nil && code < http.StatusBadRequest {
+					t.Errorf("the claim %.80q %.80q is answered with %d", claim.Node, claim.ID, code)
+				}
+				if errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("the claim %.80q has no answer", claim.Node)
+				}
 			}
-			if errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("the claim %.80q has no answer", claim.Node)
-			}
-		}
-	}, nil)
+		},
+		nil,
+	)
 }
 
 // gatewayAt returns the name of the gateway with a port.

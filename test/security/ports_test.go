@@ -84,13 +84,23 @@ func portAttacks(t *testing.T, in *installation) {
 		}
 		r.try(t, in, ports[at])
 	}
-	attack(t, "another user of the machine connects to the admin interface of an Envoy, or to an agent", "mode 0600 of each Unix socket, or 0700 of its folder", in.sockets, nil)
+	attack(
+		t,
+		"another user of the machine connects to the admin interface of an Envoy, or to an agent",
+		"mode 0600 of each Unix socket, or 0700 of its folder",
+		in.sockets,
+		nil,
+	)
 }
 
 // listening lists the listening sockets of each network and their programs.
 func (in *installation) listening(t *testing.T) (all []port) {
 	t.Helper()
-	places := map[string][]*netns.Namespace{"management": {in.Network.Management}, "workload": {in.Network.Workload}, "gateway": in.Network.Gateways}
+	places := map[string][]*netns.Namespace{
+		"management": {in.Network.Management},
+		"workload":   {in.Network.Workload},
+		"gateway":    in.Network.Gateways,
+	}
 	for place, namespaces := range places {
 		for _, n := range namespaces {
 			out, err := n.Command(t.Context(), "ss", "-Hltnp").Output()
@@ -131,7 +141,8 @@ func (p *port) parse(line string) error {
 // matching returns the row of a port, or nil.
 func matching(p port) *row {
 	i := slices.IndexFunc(rows, func(r row) bool {
-		return r.place == p.place && r.program == p.program && slices.Contains(r.ports, p.address.Port()) && r.local == p.address.Addr().IsLoopback()
+		return r.place == p.place && r.program == p.program && slices.Contains(r.ports, p.address.Port()) &&
+			r.local == p.address.Addr().IsLoopback()
 	})
 	if i < 0 {
 		return nil
@@ -143,8 +154,16 @@ func matching(p port) *row {
 // own machine.
 func (in *installation) tryFromElsewhere(t *testing.T, name string, p port) {
 	t.Helper()
-	addresses := []netip.Addr{netns.InsideAddress(0), netns.PublicAddress(0), in.Management.Endpoint.Addr(), in.SNI.Endpoint.Addr()}
-	attack(t, fmt.Sprintf("a host in a network connects to the port %s (%d)", name, p.address.Port()), "it listens on a loopback address alone",
+	addresses := []netip.Addr{
+		netns.InsideAddress(0),
+		netns.PublicAddress(0),
+		in.Management.Endpoint.Addr(),
+		in.SNI.Endpoint.Addr(),
+	}
+	attack(
+		t,
+		fmt.Sprintf("a host in a network connects to the port %s (%d)", name, p.address.Port()),
+		"it listens on a loopback address alone",
 		func(t *testing.T) {
 			for _, from := range append([]*netns.Namespace{in.Network.Management, in.Network.Workload}, in.Network.Gateways...) {
 				for _, address := range addresses {
@@ -156,7 +175,8 @@ func (in *installation) tryFromElsewhere(t *testing.T, name string, p port) {
 			conn, err := p.in.DialContext(t.Context(), "tcp", p.address.String())
 			must(t, err)
 			_ = conn.Close()
-		})
+		},
+	)
 }
 
 // dialFails fails the test if the address accepts a connection.
@@ -182,7 +202,8 @@ func (in *installation) sockets(t *testing.T) {
 			return nil //nolint:nilerr // files come and go
 		}
 		found++
-		if folder, err := os.Stat(filepath.Dir(path)); info.Mode().Perm()&0o077 != 0 && (err != nil || folder.Mode().Perm()&0o077 != 0) {
+		if folder, err := os.Stat(filepath.Dir(path)); info.Mode().Perm()&0o077 != 0 &&
+			(err != nil || folder.Mode().Perm()&0o077 != 0) {
 			t.Errorf("%s has the mode %s in a folder that others may enter", path, info.Mode())
 		}
 		return nil
@@ -198,9 +219,12 @@ var secretText = regexp.MustCompile(`PRIVATE KEY|fl1\.[a-z2-7]|flr1\.[a-z2-7]|ey
 // get sends an HTTP request to a port with a token, or without one.
 func (p port) get(t *testing.T, method, path, token string) (int, string) {
 	t.Helper()
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return p.in.DialContext(ctx, network, p.address.String())
-	}}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return p.in.DialContext(ctx, network, p.address.String())
+		},
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, "http://"+p.address.String()+path, http.NoBody)
@@ -239,7 +263,8 @@ func tryHealth(t *testing.T, in *installation, p port) {
 func tryMetrics(t *testing.T, in *installation, p port) {
 	that(t, fmt.Sprintf("%s shows figures without secrets to every identity, and nothing else", p), func(t *testing.T) {
 		for name, token := range in.tokens(t) {
-			if code, body := p.get(t, http.MethodGet, "/metrics", token); code != http.StatusOK || !strings.Contains(body, "fairlead_") {
+			if code, body := p.get(t, http.MethodGet, "/metrics", token); code != http.StatusOK ||
+				!strings.Contains(body, "fairlead_") {
 				t.Errorf("%s: the figures are answered with %d", name, code)
 			}
 			if code, _ := p.get(t, http.MethodGet, "/debug/pprof/", token); code != http.StatusNotFound {

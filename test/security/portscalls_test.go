@@ -63,10 +63,21 @@ func (in *installation) identities(t *testing.T) []identity {
 	}
 	ca, err := certs.NewCA("kubernetes", time.Now().Add(-time.Hour), 24*time.Hour)
 	must(t, err)
-	forged, err := outsider.Forge(ca, world.Domain, found["other edge"].subject, time.Now().Add(-time.Minute), time.Now().Add(time.Hour))
+	forged, err := outsider.Forge(
+		ca,
+		world.Domain,
+		found["other edge"].subject,
+		time.Now().Add(-time.Minute),
+		time.Now().Add(time.Hour),
+	)
 	must(t, err)
 	certificate := forged.TLSCertificate()
-	all := []identity{found["edge"], found["other edge"], found["gateway"], {name: "workload admin", certificate: &certificate}}
+	all := []identity{
+		found["edge"],
+		found["other edge"],
+		found["gateway"],
+		{name: "workload admin", certificate: &certificate},
+	}
 	for name, token := range in.tokens(t) {
 		all = append(all, identity{name: name, token: token})
 	}
@@ -87,7 +98,8 @@ func (in *installation) tokens(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{"none": ""}
 	for name, account := range map[string]types.NamespacedName{
-		"namespace owner": {Namespace: world.Namespace, Name: "default"}, "viewer": {Namespace: lab.InstallationNamespace, Name: "viewer"},
+		"namespace owner": {Namespace: world.Namespace, Name: "default"}, "viewer": {Namespace: lab.InstallationNamespace,
+			Name: "viewer"},
 	} {
 		request := &authenticationv1.TokenRequest{}
 		holder := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: account.Namespace, Name: account.Name}}
@@ -146,25 +158,95 @@ func calls() []call {
 	}
 	guess := &enrolv1.EnrolGatewayRequest_Token{Token: "fl1.guess"}
 	all := []call{
-		{enrolment + "EnrolEdge", fixed(&enrolv1.EnrolEdgeRequest{Token: "fl1.guess"}), false, roles(codes.Unauthenticated, codes.Unauthenticated), codes.Unauthenticated},
-		{enrolment + "EnrolGateway", fixed(&enrolv1.EnrolGatewayRequest{Gateway: "gateway-1", Credential: guess}), true, roles(codes.Unauthenticated, codes.Unauthenticated), codes.Unauthenticated},
-		{enrolment + "ReportBoot", fixed(&enrolv1.ReportBootRequest{Token: "flr1.guess"}), false, roles(codes.Unauthenticated, codes.Unauthenticated), codes.Unauthenticated},
+		{
+			enrolment + "EnrolEdge",
+			fixed(&enrolv1.EnrolEdgeRequest{Token: "fl1.guess"}),
+			false,
+			roles(codes.Unauthenticated, codes.Unauthenticated),
+			codes.Unauthenticated,
+		},
+		{
+			enrolment + "EnrolGateway",
+			fixed(&enrolv1.EnrolGatewayRequest{Gateway: "gateway-1", Credential: guess}),
+			true,
+			roles(codes.Unauthenticated, codes.Unauthenticated),
+			codes.Unauthenticated,
+		},
+		{
+			enrolment + "ReportBoot",
+			fixed(&enrolv1.ReportBootRequest{Token: "flr1.guess"}),
+			false,
+			roles(codes.Unauthenticated, codes.Unauthenticated),
+			codes.Unauthenticated,
+		},
 		// InvalidArgument: the caller is admitted, but the request is invalid.
-		{enrolment + "Renew", fixed(&enrolv1.RenewRequest{Csr: []byte("none")}), false, roles(codes.InvalidArgument, codes.InvalidArgument), codes.Unauthenticated},
-		{reporting + "Edge", fixed(&reportv1.EdgeReport{}), false, roles(codes.OK, codes.PermissionDenied), codes.Unauthenticated},
-		{reporting + "Gateway", fixed(&reportv1.GatewayReport{}), true, roles(codes.PermissionDenied, codes.InvalidArgument), codes.Unauthenticated},
-		{reporting + "Peers", fixed(&reportv1.PeersRequest{}), true, roles(codes.PermissionDenied, codes.OK), codes.Unauthenticated},
-		{reporting + "Watch", fixed(&reportv1.WatchRequest{}), true, roles(codes.PermissionDenied, codes.PermissionDenied), codes.Unauthenticated},
-		{discoveryService + "DeltaAggregatedResources", func(who identity) proto.Message { return node(who.subject.NodeID()) }, false, roles(codes.OK, codes.InvalidArgument), codes.Unauthenticated},
+		{
+			enrolment + "Renew",
+			fixed(&enrolv1.RenewRequest{Csr: []byte("none")}),
+			false,
+			roles(codes.InvalidArgument, codes.InvalidArgument),
+			codes.Unauthenticated,
+		},
+		{
+			reporting + "Edge",
+			fixed(&reportv1.EdgeReport{}),
+			false,
+			roles(codes.OK, codes.PermissionDenied),
+			codes.Unauthenticated,
+		},
+		{
+			reporting + "Gateway",
+			fixed(&reportv1.GatewayReport{}),
+			true,
+			roles(codes.PermissionDenied, codes.InvalidArgument),
+			codes.Unauthenticated,
+		},
+		{
+			reporting + "Peers",
+			fixed(&reportv1.PeersRequest{}),
+			true,
+			roles(codes.PermissionDenied, codes.OK),
+			codes.Unauthenticated,
+		},
+		{
+			reporting + "Watch",
+			fixed(&reportv1.WatchRequest{}),
+			true,
+			roles(codes.PermissionDenied, codes.PermissionDenied),
+			codes.Unauthenticated,
+		},
+		{
+			discoveryService + "DeltaAggregatedResources",
+			func(who identity) proto.Message { return node(who.subject.NodeID()) },
+			false,
+			roles(codes.OK, codes.InvalidArgument),
+			codes.Unauthenticated,
+		},
 		// With another node's id.
-		{discoveryService + "DeltaAggregatedResources", fixed(node(model.NodeID("edge-aaaaaaaaaaaaaaaa"))), false, roles(codes.PermissionDenied, codes.PermissionDenied), codes.Unauthenticated},
+		{
+			discoveryService + "DeltaAggregatedResources",
+			fixed(node(model.NodeID("edge-aaaaaaaaaaaaaaaa"))),
+			false,
+			roles(codes.PermissionDenied, codes.PermissionDenied),
+			codes.Unauthenticated,
+		},
 	}
 	for _, method := range []string{
 		discoveryService + "StreamAggregatedResources", "/envoy.service.secret.v3.SecretDiscoveryService/StreamSecrets",
 		"/envoy.service.status.v3.ClientStatusDiscoveryService/FetchClientStatus", "/fairlead.inspect.v1.Inspect/Fleet",
-		"/fairlead.inspect.v1.Inspect/Dump", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/no.such.Service/Method",
+		"/fairlead.inspect.v1.Inspect/Dump", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+		"/no.such.Service/Method",
 	} {
-		all = append(all, call{method, fixed(&reportv1.WatchRequest{}), false, roles(codes.Unimplemented, codes.Unimplemented), codes.Unauthenticated})
+		all = append(
+			all,
+			call{
+				method,
+				fixed(&reportv1.WatchRequest{}),
+				false,
+				roles(codes.Unimplemented, codes.Unimplemented),
+				codes.Unauthenticated,
+			},
+		)
 	}
 	return all
 }
@@ -227,24 +309,42 @@ func attempted(ctx context.Context, conn *grpc.ClientConn, who identity, c call,
 
 // tryInsideControl makes all calls at the address of an xds-server in the management network.
 func tryInsideControl(t *testing.T, in *installation, p port) {
-	attack(t, "every identity calls every method at the xds-server's own address", "the role in the certificate of each call", func(t *testing.T) {
-		tryCalls(t, in, "inside", func(who identity) (*grpc.ClientConn, error) {
-			return in.outsider(t, in.Network.Management, p.address.String(), who).Control()
-		}, false)
-	}, nil)
-	attack(t, "a host in the workload network connects to the xds-server's own address", "networks: the address is not routed", func(t *testing.T) {
-		dialFails(t, in.Network.Workload, p.address)
-	}, func(t *testing.T) {
-		conn, err := in.Network.Management.DialContext(t.Context(), "tcp", p.address.String())
-		must(t, err)
-		_ = conn.Close()
-	})
+	attack(
+		t,
+		"every identity calls every method at the xds-server's own address",
+		"the role in the certificate of each call",
+		func(t *testing.T) {
+			tryCalls(t, in, "inside", func(who identity) (*grpc.ClientConn, error) {
+				return in.outsider(t, in.Network.Management, p.address.String(), who).Control()
+			}, false)
+		},
+		nil,
+	)
+	attack(
+		t,
+		"a host in the workload network connects to the xds-server's own address",
+		"networks: the address is not routed",
+		func(t *testing.T) {
+			dialFails(t, in.Network.Workload, p.address)
+		},
+		func(t *testing.T) {
+			conn, err := in.Network.Management.DialContext(t.Context(), "tcp", p.address.String())
+			must(t, err)
+			_ = conn.Close()
+		},
+	)
 }
 
 // outsider returns a caller with an identity at a place.
 func (in *installation) outsider(t *testing.T, from *netns.Namespace, address string, who identity) outsider.Outsider {
 	t.Helper()
-	return outsider.Outsider{From: from, Address: address, Domain: world.Domain, Roots: in.Roots(t), Certificate: who.certificate}
+	return outsider.Outsider{
+		From:        from,
+		Address:     address,
+		Domain:      world.Domain,
+		Roots:       in.Roots(t),
+		Certificate: who.certificate,
+	}
 }
 
 // counted is a connection that counts the bytes that it receives.
@@ -270,7 +370,12 @@ func startTLS(t *testing.T, from *netns.Namespace, to, name string, certificate 
 	_ = raw.SetDeadline(time.Now().Add(10 * time.Second))
 	conn := &counted{Conn: raw}
 	// an attacker verifies nothing
-	config := &tls.Config{InsecureSkipVerify: true, ServerName: name, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	config := &tls.Config{
+		InsecureSkipVerify: true,
+		ServerName:         name,
+		MinVersion:         tls.VersionTLS12,
+		NextProtos:         []string{"h2", "http/1.1"},
+	}
 	if certificate != nil {
 		config.Certificates = []tls.Certificate{*certificate}
 	}

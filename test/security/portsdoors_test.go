@@ -40,17 +40,25 @@ func tryPublic(t *testing.T, in *installation, p port) {
 		}
 	}
 	always := func(what string) func(identity) string { return func(identity) string { return what } }
-	attack(t, "every identity does TLS on the public port with the names of clients, of tunnels, of no tunnel, or with none", "the public port knows no other names",
+	attack(
+		t,
+		"every identity does TLS on the public port with the names of clients, of tunnels, of no tunnel, or with none",
+		"the public port knows no other names",
 		func(t *testing.T) {
 			for _, name := range []string{
-				in.victim.Hostname, world.Domain.TunnelID(in.idOf(t, in.victim)), world.Domain.Controller(), "kubernetes", "localhost", "*." + string(world.Domain),
+				in.victim.Hostname, world.Domain.TunnelID(in.idOf(t, in.victim)), world.Domain.Controller(), "kubernetes",
+				"localhost", "*." + string(world.Domain),
 				strings.Repeat("a", 63) + "." + string(world.Domain), "", // a client sends no SNI for an IP address
 			} {
 				knocks(t, name, always("closed"))
 			}
 		},
-		func(t *testing.T) { knocks(t, control, always("open")) })
-	attack(t, "every identity but an edge's does TLS with a gateway's name", "the gateway asks for an edge's certificate of the installation's CA",
+		func(t *testing.T) { knocks(t, control, always("open")) },
+	)
+	attack(
+		t,
+		"every identity but an edge's does TLS with a gateway's name",
+		"the gateway asks for an edge's certificate of the installation's CA",
 		func(t *testing.T) {
 			knocks(t, replica, func(who identity) string {
 				if who.subject.Role == model.RoleEdge {
@@ -63,53 +71,72 @@ func tryPublic(t *testing.T, in *installation, p port) {
 			if got := startTLS(t, in.Network.Workload, p.address.String(), control, nil); got != "open" {
 				t.Errorf("without that demand it is %s", got)
 			}
-		})
-	attack(t, "every identity calls every method of the control channel through the public port", "the role in the certificate of each call", func(t *testing.T) {
-		tryCalls(t, in, "public", func(who identity) (*grpc.ClientConn, error) {
-			return in.outsider(t, in.Network.Workload, p.address.String(), who).Control()
-		}, true)
-	}, nil)
+		},
+	)
+	attack(
+		t,
+		"every identity calls every method of the control channel through the public port",
+		"the role in the certificate of each call",
+		func(t *testing.T) {
+			tryCalls(t, in, "public", func(who identity) (*grpc.ClientConn, error) {
+				return in.outsider(t, in.Network.Workload, p.address.String(), who).Control()
+			}, true)
+		},
+		nil,
+	)
 	in.tryTunnels(t, gateway, p)
 }
 
 // tryTunnels requests a tunnel with each identity that has a certificate, for each tunnel.
 func (in *installation) tryTunnels(t *testing.T, gateway string, p port) {
 	handshake := func(t *testing.T, who identity, id string) int {
-		code, err := in.outsider(t, in.Network.Workload, p.address.String(), who).Handshake(t.Context(), gateway, outsider.Claim{Node: who.subject.NodeID(), ID: world.Domain.TunnelID(id)})
+		code, err := in.outsider(t, in.Network.Workload, p.address.String(), who).
+			Handshake(t.Context(), gateway, outsider.Claim{Node: who.subject.NodeID(), ID: world.Domain.TunnelID(id)})
 		if err != nil {
 			return 0 // TLS fails or the connection ends
 		}
 		return code
 	}
-	attack(t, "an edge, or a holder of a gateway's key, opens a tunnel for another tunnel id", "the gateway compares the claim with the certificate", func(t *testing.T) {
-		for _, who := range in.identities(t) {
-			for name, id := range map[string]string{"edge": in.idOf(t, in.tenant), "other edge": in.idOf(t, in.victim), "nobody": model.NewID()} {
-				if who.subject.Node == "" || who.name == name {
-					continue
-				}
-				if code := handshake(t, who, id); code != 0 && code < 400 {
-					t.Errorf("the identity %q got the tunnel of %q: %d", who.name, name, code)
-				}
-			}
-		}
-	}, func(t *testing.T) {
-		for _, who := range in.identities(t) {
-			if who.name == "edge" {
-				if code := handshake(t, who, in.idOf(t, in.tenant)); code != http.StatusOK {
-					t.Errorf("its own tunnel is answered with %d", code)
+	attack(
+		t,
+		"an edge, or a holder of a gateway's key, opens a tunnel for another tunnel id",
+		"the gateway compares the claim with the certificate",
+		func(t *testing.T) {
+			for _, who := range in.identities(t) {
+				for name, id := range map[string]string{"edge": in.idOf(t, in.tenant), "other edge": in.idOf(t, in.victim),
+					"nobody": model.NewID()} {
+					if who.subject.Node == "" || who.name == name {
+						continue
+					}
+					if code := handshake(t, who, id); code != 0 && code < 400 {
+						t.Errorf("the identity %q got the tunnel of %q: %d", who.name, name, code)
+					}
 				}
 			}
-		}
-	})
+		},
+		func(t *testing.T) {
+			for _, who := range in.identities(t) {
+				if who.name == "edge" {
+					if code := handshake(t, who, in.idOf(t, in.tenant)); code != http.StatusOK {
+						t.Errorf("its own tunnel is answered with %d", code)
+					}
+				}
+			}
+		},
+	)
 }
 
 // tryAPIServer tries the port of clients that send an SNI. It routes by the name alone; the apiserver behind it
 // authenticates clients.
 func tryAPIServer(t *testing.T, in *installation, p port) {
-	attack(t, "every identity does TLS on the gateway's apiserver port with names that are no tunnel's", "only hostnames of tunnels lead anywhere",
+	attack(
+		t,
+		"every identity does TLS on the gateway's apiserver port with names that are no tunnel's",
+		"only hostnames of tunnels lead anywhere",
 		func(t *testing.T) {
 			for _, who := range in.identities(t) {
-				for _, name := range []string{"", "kubernetes", "localhost", world.Domain.Control(), world.Domain.GatewayReplica("gateway-0"), world.Hostname("nobody"), world.Domain.TunnelID(in.idOf(t, in.victim))} {
+				for _, name := range []string{"", "kubernetes", "localhost", world.Domain.Control(), world.Domain.GatewayReplica(
+					"gateway-0"), world.Hostname("nobody"), world.Domain.TunnelID(in.idOf(t, in.victim))} {
 					if got := startTLS(t, in.Network.Management, p.address.String(), name, who.certificate); got != "closed" {
 						t.Errorf("the name %q with the identity %q: %s", name, who.name, got)
 					}
@@ -120,13 +147,17 @@ func tryAPIServer(t *testing.T, in *installation, p port) {
 			if got := startTLS(t, in.Network.Management, p.address.String(), in.victim.Hostname, nil); got != "open" {
 				t.Errorf("the hostname of a tunnel: %s", got)
 			}
-		})
+		},
+	)
 	in.notFromWorkload(t, p)
 }
 
 // notFromWorkload tries a port of clients from the network of edges.
 func (in *installation) notFromWorkload(t *testing.T, p port) {
-	attack(t, fmt.Sprintf("a host in the workload network connects to the clients' port %d of a gateway", p.address.Port()), "it listens in the management network alone",
+	attack(
+		t,
+		fmt.Sprintf("a host in the workload network connects to the clients' port %d of a gateway", p.address.Port()),
+		"it listens in the management network alone",
 		func(t *testing.T) {
 			dialFails(t, in.Network.Workload, p.address)
 			for i := range in.Gateways {
@@ -137,7 +168,8 @@ func (in *installation) notFromWorkload(t *testing.T, p port) {
 			conn, err := in.Network.Management.DialContext(t.Context(), "tcp", p.address.String())
 			must(t, err)
 			_ = conn.Close()
-		})
+		},
+	)
 }
 
 // tryConnect tries the port of clients that send CONNECT, with each identity's token.
@@ -158,12 +190,17 @@ func tryConnect(t *testing.T, in *installation, p port) {
 		_ = response.Body.Close()
 		return response.StatusCode
 	}
-	attack(t, "every identity asks by CONNECT for addresses that are no tunnel's, or without CONNECT", "only hostnames of tunnels lead anywhere",
+	attack(
+		t,
+		"every identity asks by CONNECT for addresses that are no tunnel's, or without CONNECT",
+		"only hostnames of tunnels lead anywhere",
 		func(t *testing.T) {
 			for name, token := range in.tokens(t) {
 				for _, line := range []string{
-					"CONNECT 127.0.0.1:8080", "CONNECT 10.111.1.10:6443", "CONNECT control." + string(world.Domain) + ":443", "CONNECT kubernetes:6443", "CONNECT " + world.Hostname("nobody") + ":6443",
-					"GET /", "GET http://127.0.0.1:8080/readyz", "GET /config_dump", "CONNECT " + world.Domain.TunnelID(in.idOf(t, in.victim)) + ":6443",
+					"CONNECT 127.0.0.1:8080", "CONNECT 10.111.1.10:6443", "CONNECT control." + string(world.Domain) + ":443",
+					"CONNECT kubernetes:6443", "CONNECT " + world.Hostname("nobody") + ":6443",
+					"GET /", "GET http://127.0.0.1:8080/readyz", "GET /config_dump", "CONNECT " + world.Domain.TunnelID(
+						in.idOf(t, in.victim)) + ":6443",
 				} {
 					if code := ask(t, line, token); code >= 200 && code < 400 {
 						t.Errorf("%q with the identity %q is answered with %d", line, name, code)
@@ -175,23 +212,29 @@ func tryConnect(t *testing.T, in *installation, p port) {
 			if code := ask(t, "CONNECT "+in.victim.Hostname+":6443", ""); code != http.StatusOK {
 				t.Errorf("the hostname of a tunnel is answered with %d", code)
 			}
-		})
+		},
+	)
 	in.notFromWorkload(t, p)
 }
 
 // tryInspection requests everything at the port of inspection, which is for users who may forward a port of the Pod. No
 // answer contains a key.
 func tryInspection(t *testing.T, in *installation, _ port) {
-	that(t, "inspection, for those who reach its loopback address, shows no key and no token of any identity", func(t *testing.T) {
-		for _, args := range [][]string{
-			{"fairlead", "config", "gateway-0", "-o", "json"}, {"fairlead", "status", "-o", "json"}, {"fairlead", "config", "--node=" + in.identities(t)[0].subject.Node, "-o", "json"},
-		} {
-			out, _ := in.Exec(t.Context(), args[1:]...)
-			if secretText.MatchString(out) {
-				t.Errorf("%v shows a key or a token", args)
+	that(
+		t,
+		"inspection, for those who reach its loopback address, shows no key and no token of any identity",
+		func(t *testing.T) {
+			for _, args := range [][]string{
+				{"fairlead", "config", "gateway-0", "-o", "json"}, {"fairlead", "status", "-o", "json"}, {"fairlead", "config",
+					"--node=" + in.identities(t)[0].subject.Node, "-o", "json"},
+			} {
+				out, _ := in.Exec(t.Context(), args[1:]...)
+				if secretText.MatchString(out) {
+					t.Errorf("%v shows a key or a token", args)
+				}
 			}
-		}
-	})
+		},
+	)
 }
 
 // tryWebhook sends reviews and other requests to the webhook without a certificate.
@@ -203,7 +246,12 @@ func tryWebhook(t *testing.T, in *installation, p port) {
 		},
 	}}
 	send := func(t *testing.T, path, body, token string) (int, string) {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+p.address.String()+path, strings.NewReader(body))
+		request, err := http.NewRequestWithContext(
+			t.Context(),
+			http.MethodPost,
+			"https://"+p.address.String()+path,
+			strings.NewReader(body),
+		)
 		must(t, err)
 		request.Header.Set("Content-Type", "application/json")
 		request.Header.Set("Authorization", "Bearer "+token)
@@ -214,20 +262,28 @@ func tryWebhook(t *testing.T, in *installation, p port) {
 		must(t, err)
 		return response.StatusCode, string(text)
 	}
-	that(t, "the webhook answers garbage of every identity without a patch or a secret, and serves nothing else", func(t *testing.T) {
-		for name, token := range in.tokens(t) {
-			for _, body := range []string{"", "{", "[]", `{"request":null}`, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","object":{"metadata":{}}}}`, strings.Repeat("[", 100_000)} {
-				code, text := send(t, "/kubeconfigs", body, token)
-				var review admissionv1.AdmissionReview
-				if err := json.Unmarshal([]byte(text), &review); code == http.StatusOK && (err != nil || review.Response == nil || len(review.Response.Patch) > 0) || secretText.MatchString(text) {
-					t.Errorf("%.60q of the identity %q is answered with %d %.200q", body, name, code, text)
+	that(
+		t,
+		"the webhook answers garbage of every identity without a patch or a secret, and serves nothing else",
+		func(t *testing.T) {
+			for name, token := range in.tokens(t) {
+				for _, body := range []string{"", "{", "[]", `{"request":null}`,
+					`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","object":{"metadata":{}}}}`,
+					strings.Repeat("[", 100_000)} {
+					code, text := send(t, "/kubeconfigs", body, token)
+					var review admissionv1.AdmissionReview
+					if err := json.Unmarshal([]byte(text), &review); code == http.StatusOK &&
+						(err != nil || review.Response == nil || len(review.Response.Patch) > 0) ||
+						secretText.MatchString(text) {
+						t.Errorf("%.60q of the identity %q is answered with %d %.200q", body, name, code, text)
+					}
+				}
+				for _, path := range []string{"/", "/metrics", "/debug/pprof/", "/convert"} {
+					if code, _ := send(t, path, "", token); code != http.StatusNotFound {
+						t.Errorf("%s is answered with %d", path, code)
+					}
 				}
 			}
-			for _, path := range []string{"/", "/metrics", "/debug/pprof/", "/convert"} {
-				if code, _ := send(t, path, "", token); code != http.StatusNotFound {
-					t.Errorf("%s is answered with %d", path, code)
-				}
-			}
-		}
-	})
+		},
+	)
 }

@@ -36,13 +36,19 @@ func tunnelAttacks(t *testing.T, in *installation) {
 	servers := "--xds-server=" + lab.InspectAddress(0) + "," + lab.InspectAddress(1)
 	log := filepath.Join(in.Gateways[0].StateDir, envoy.TunnelLog)
 
-	attack(t, "an edge sends another tenant id, of 20 KiB, in its handshake", "the tenant id in Envoy's validation", func(t *testing.T) {
-		response, conn := in.openTunnel(t, stolen, strings.Repeat("t", 20<<10), "")
-		if response != http.StatusForbidden {
-			t.Errorf("Envoy answers %d", response)
-		}
-		_ = conn.Close()
-	}, nil)
+	attack(
+		t,
+		"an edge sends another tenant id, of 20 KiB, in its handshake",
+		"the tenant id in Envoy's validation",
+		func(t *testing.T) {
+			response, conn := in.openTunnel(t, stolen, strings.Repeat("t", 20<<10), "")
+			if response != http.StatusForbidden {
+				t.Errorf("Envoy answers %d", response)
+			}
+			_ = conn.Close()
+		},
+		nil,
+	)
 	attack(t, "an edge leaves a connection silent after TLS", "handshake_timeout of Envoy", func(t *testing.T) {
 		conn, err := in.Outsider(stolen).TLS(t.Context(), in.Outsider(stolen).Domain.GatewayReplica("gateway-0"))
 		must(t, err)
@@ -74,7 +80,18 @@ func tunnelAttacks(t *testing.T, in *installation) {
 			must(t, err)
 			_, err = file.WriteString(`{"owner":"tunnel","event":"tunnel_setup"` + "\n")
 			must(t, errors.Join(err, file.Close()))
-			out, err := in.Exec(t.Context(), "edge", "revoke", "edge-that-is-lost", "--namespace", world.Namespace, "--cluster", m.Name, "--timeout=2s", servers)
+			out, err := in.Exec(
+				t.Context(),
+				"edge",
+				"revoke",
+				"edge-that-is-lost",
+				"--namespace",
+				world.Namespace,
+				"--cluster",
+				m.Name,
+				"--timeout=2s",
+				servers,
+			)
 			if err == nil || !strings.Contains(out, "gateway-0: incomplete: ") {
 				t.Errorf("it claims success: %v: %s", err, out)
 			}
@@ -87,7 +104,8 @@ func tunnelAttacks(t *testing.T, in *installation) {
 				t.Fatalf("Envoy answers %d", response)
 			}
 			out, err := in.Exec(t.Context(), "edge", "revoke", stolen.Subject.Node, servers)
-			if err != nil || !strings.Contains(out, "gateway-0: closed ") || strings.Contains(out, "gateway-0: closed 0") || !strings.Contains(out, "gateway-1: closed ") {
+			if err != nil || !strings.Contains(out, "gateway-0: closed ") || strings.Contains(out, "gateway-0: closed 0") ||
+				!strings.Contains(out, "gateway-1: closed ") {
 				t.Fatalf("%v: %s", err, out)
 			}
 			// the proof is complete: the connection is closed already
@@ -108,9 +126,16 @@ func (in *installation) openTunnel(t *testing.T, stolen outsider.Stolen, tenant,
 	conn, err := o.TLS(t.Context(), o.Domain.GatewayReplica("gateway-0"))
 	must(t, err)
 	_ = conn.SetDeadline(time.Now().Add(closedWithin))
-	_, err = fmt.Fprintf(conn, "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nx-envoy-reverse-tunnel-node-id: %s\r\n"+
-		"x-envoy-reverse-tunnel-cluster-id: %s\r\nx-envoy-reverse-tunnel-tenant-id: %s\r\nx-envoy-reverse-tunnel-worker-id: %s\r\n\r\n",
-		stolen.Subject.NodeID(), o.Domain.TunnelID(stolen.Subject.ID), tenant, worker)
+	_, err = fmt.Fprintf(
+		conn,
+		"GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nx-envoy-reverse-tunnel-node-id: %s\r\n"+
+			"x-envoy-reverse-tunnel-cluster-id: %s\r\nx-envoy-reverse-tunnel-tenant-id: "+
+			"%s\r\nx-envoy-reverse-tunnel-worker-id: %s\r\n\r\n",
+		stolen.Subject.NodeID(),
+		o.Domain.TunnelID(stolen.Subject.ID),
+		tenant,
+		worker,
+	)
 	must(t, err)
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	must(t, err)

@@ -89,7 +89,9 @@ func (r *room) provideAnew(t *testing.T) {
 // client returns a client certificate with its key.
 func (r *room) client(t *testing.T, ca *pki.Authority, end time.Time, groups ...string) (cert, key []byte) {
 	t.Helper()
-	pair, err := ca.Issue(pki.LeafSpec{CommonName: "kubernetes-admin", Organizations: groups, Usage: x509.ExtKeyUsageClientAuth, NotAfter: end})
+	pair, err := ca.Issue(
+		pki.LeafSpec{CommonName: "kubernetes-admin", Organizations: groups, Usage: x509.ExtKeyUsageClientAuth, NotAfter: end},
+	)
 	must(t, err)
 	return pair.CertPEM, pair.KeyPEM
 }
@@ -99,7 +101,9 @@ func (r *room) kubectl(t *testing.T, kubeconfig []byte, args ...string) (string,
 	t.Helper()
 	file := r.world.File(r.name + "-admin.kubeconfig")
 	must(t, os.WriteFile(file, kubeconfig, 0o600))
-	out, err := r.site.Command(t.Context(), r.world.Root()+"/bin/kubectl", append([]string{"--kubeconfig=" + file, "--cache-dir=" + r.world.File("kubectl-"+r.name)}, args...)...).CombinedOutput()
+	out, err := r.site.Command(t.Context(), r.world.Root()+"/bin/kubectl", append([]string{"--kubeconfig=" + file,
+		"--cache-dir=" + r.world.File("kubectl-"+r.name)}, args...)...).
+		CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("running kubectl: %w: %s", err, out)
 	}
@@ -134,7 +138,10 @@ func (r *room) bare(t *testing.T, name string, mode v1alpha1.KubeconfigMode) *la
 	if mode == "" {
 		mode = v1alpha1.KubeconfigModeConnect
 	}
-	c, err := r.world.CreateCluster(t.Context(), lab.ClusterSpec{Name: name, Namespace: r.Namespace, APIServer: r.api.APIServer, Mode: mode})
+	c, err := r.world.CreateCluster(
+		t.Context(),
+		lab.ClusterSpec{Name: name, Namespace: r.Namespace, APIServer: r.api.APIServer, Mode: mode},
+	)
 	must(t, err)
 	must(t, c.SetProvisioned(t.Context()))
 	eventually(t, func(ctx context.Context) error {
@@ -216,7 +223,12 @@ func (r *room) limited(t *testing.T) []string {
 	must(t, r.world.Management.Client.Create(t.Context(), account))
 	request := &authenticationv1.TokenRequest{}
 	must(t, r.world.Management.Client.SubResource("token").Create(t.Context(), account, request))
-	kubeconfig, err := kube.Kubeconfig("management", r.world.Management.URL(), r.world.Management.CA.CertPEM, clientcmdapi.AuthInfo{Token: request.Status.Token})
+	kubeconfig, err := kube.Kubeconfig(
+		"management",
+		r.world.Management.URL(),
+		r.world.Management.CA.CertPEM,
+		clientcmdapi.AuthInfo{Token: request.Status.Token},
+	)
 	must(t, err)
 	file := r.world.File("looks-" + r.name)
 	must(t, os.WriteFile(file, kubeconfig, 0o600))
@@ -231,7 +243,10 @@ func (r *room) permit(t *testing.T) {
 		{APIGroups: []string{"fairlead.dev"}, Resources: []string{"tunnels"}, Verbs: []string{"get", "list", "watch"}},
 	}}
 	binding := &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: "looks"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "looks"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: r.Namespace,
+			Name:      "looks",
+		}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "looks"},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: r.Namespace, Name: "looks"}},
 	}
 	must(t, r.world.Management.Client.Create(t.Context(), role))
@@ -256,7 +271,17 @@ func (s *sight) note(f fault, a checkAnswer, after time.Duration) {
 	notes.Lock()
 	defer notes.Unlock()
 	v := a.Deciding()
-	notes.text += fmt.Sprintf("%s\t%s\t%s\t%s\t%.1f\t%s\t%s\t%s\n", f.ID, f.Title, v.ID, v.Status, after.Seconds(), v.Detail, v.Cause, v.Cure)
+	notes.text += fmt.Sprintf(
+		"%s\t%s\t%s\t%s\t%.1f\t%s\t%s\t%s\n",
+		f.ID,
+		f.Title,
+		v.ID,
+		v.Status,
+		after.Seconds(),
+		v.Detail,
+		v.Cause,
+		v.Cure,
+	)
 	if file := os.Getenv("SIGHT_NOTES"); file != "" {
 		_ = os.WriteFile(file, []byte(notes.text), 0o600)
 	}

@@ -64,7 +64,8 @@ func (r *room) proveConfig(t *testing.T) {
 	that(t, "config why follows a hostname from the objects to every gateway", func(t *testing.T) {
 		must(t, proc.Wait(t.Context(), cureTime, func(ctx context.Context) error {
 			out, code, err := s.run(ctx, "config", "why", world.HostnameIn(r.Namespace, r.Name), s.inspection())
-			if err == nil && (code != 0 || !strings.Contains(string(out), "every gateway routes this name to "+r.Namespace+"/"+r.Name)) {
+			if err == nil &&
+				(code != 0 || !strings.Contains(string(out), "every gateway routes this name to "+r.Namespace+"/"+r.Name)) {
 				err = fmt.Errorf("exit code %d\n%s", code, out)
 			}
 			return err

@@ -37,7 +37,15 @@ func TestTheTableOfFaultsMatchesTheTests(t *testing.T) {
 		if f.Status == check.Warning {
 			mark = "!"
 		}
-		fmt.Fprintf(&table, "| %s | %s `%s` | … %s … | %s |\n", f.Title, mark, f.Hop, strings.ReplaceAll(f.Cause, "|", "\\|"), f.Do)
+		fmt.Fprintf(
+			&table,
+			"| %s | %s `%s` | … %s … | %s |\n",
+			f.Title,
+			mark,
+			f.Hop,
+			strings.ReplaceAll(f.Cause, "|", "\\|"),
+			f.Do,
+		)
 	}
 	if len(seen) < 25 {
 		t.Errorf("there are only %d faults", len(seen))

@@ -19,7 +19,8 @@ import (
 // edgeFaults are faults of an edge and its machine.
 var edgeFaults = []fault{
 	{
-		ID: "edge-dead", Title: "the process edge-agent was killed", Hop: check.HopTunnels, Cause: "the process edge-agent or its machine is down", Cure: "check that edge-agent runs", Short: true,
+		ID: "edge-dead", Title: "the process edge-agent was killed", Hop: check.HopTunnels, Cause: "the process edge-agent " +
+			"or its machine is down", Cure: "check that edge-agent runs", Short: true,
 		Do: "restart edge-agent on its machine",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			world.StopEdge(t, r.edge)
@@ -27,7 +28,9 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "edge-black-hole", Title: "the network of the edge drops all packets", Hop: check.HopTunnels, Cause: "its network or --proxy blocks the way out", Cure: "TCP to the gateways' public port", Within: deadTime,
+		ID: "edge-black-hole", Title: "the network of the edge drops all " +
+			"packets", Hop: check.HopTunnels, Cause: "its network or --proxy blocks the way out", Cure: "TCP to the gateways' " +
+			"public port", Within: deadTime,
 		Do: "allow TCP to the gateways' public port",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.site.Unplug(t.Context()))
@@ -35,16 +38,22 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "wrong-proxy", Title: "`--proxy` of the edge names a port without a proxy", Hop: check.HopHandshake, Status: check.Warning, Cause: "a wrong --proxy", Cure: "read its log",
+		ID: "wrong-proxy", Title: "`--proxy` of the edge names a port without a " +
+			"proxy", Hop: check.HopHandshake, Status: check.Warning, Cause: "a wrong --proxy", Cure: "read its log",
 		Do: "correct `--proxy` of edge-agent",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.edge.Process().Spec
-			r.restartEdge(t, func(s *proc.Spec) { s.Args = append(slices.Clone(s.Args), "--proxy=http://"+nowhere.String()+":3128") })
+			r.restartEdge(
+				t,
+				func(s *proc.Spec) { s.Args = append(slices.Clone(s.Args), "--proxy=http://"+nowhere.String()+":3128") },
+			)
 			return func(t *testing.T) { r.restartEdge(t, func(s *proc.Spec) { *s = usual }) }
 		},
 	},
 	{
-		ID: "edge-agent-dead", Title: "the edge-agent was killed, and its Envoy continues to run", Hop: check.HopHandshake, Status: check.Warning, Cause: "edge-agent on that machine is down", Cure: "check that edge-agent runs", Short: true,
+		ID: "edge-agent-dead", Title: "the edge-agent was killed, and its Envoy continues to " +
+			"run", Hop: check.HopHandshake, Status: check.Warning, Cause: "edge-agent on that machine is " +
+			"down", Cure: "check that edge-agent runs", Short: true,
 		Do: "restart edge-agent on its machine",
 		inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.edge.Hold()
@@ -52,7 +61,8 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "edge-clock", Title: "the clock of the edge's machine is wrong by days", Hop: check.HopHandshake, Cause: "its clock is wrong", Cure: "correct the clock of that machine",
+		ID: "edge-clock", Title: "the clock of the edge's machine is wrong by " +
+			"days", Hop: check.HopHandshake, Cause: "its clock is wrong", Cure: "correct the clock of that machine",
 		Do: "correct the clock of that machine",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			clocks, err := builtClocks()
@@ -63,7 +73,8 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "edge-revoked", Title: "the only edge is revoked", Hop: check.HopEdge, Cause: "it was revoked", Cure: "enrol another", Short: true,
+		ID: "edge-revoked", Title: "the only edge is revoked", Hop: check.HopEdge, Cause: "it was revoked",
+		Cure: "enrol another", Short: true,
 		Do: "enrol another edge with the newest bootstrap file and an empty state folder",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			tunnel, err := r.Tunnel(t.Context())
@@ -74,13 +85,24 @@ var edgeFaults = []fault{
 					node, _ = model.ParseNodeID(e.NodeID)
 				}
 			}
-			_, _, err = r.world.run(t.Context(), "edge", "revoke", "-n", r.Namespace, "--cluster", r.Name, node, "--xds-server="+lab.InspectAddress(0))
+			_, _, err = r.world.run(
+				t.Context(),
+				"edge",
+				"revoke",
+				"-n",
+				r.Namespace,
+				"--cluster",
+				r.Name,
+				node,
+				"--xds-server="+lab.InspectAddress(0),
+			)
 			must(t, err)
 			return func(t *testing.T) { world.StopEdge(t, r.edge); r.enrol(t) }
 		},
 	},
 	{
-		ID: "no-edge", Title: "no edge was started", Hop: check.HopEdge, Cause: "no edge-agent runs with this Cluster's", Cure: "run edge-agent",
+		ID: "no-edge", Title: "no edge was started", Hop: check.HopEdge, Cause: "no edge-agent runs with this " +
+			"Cluster's", Cure: "run edge-agent",
 		Do:      "run edge-agent with the bootstrap file",
 		of:      func(r *room) *lab.Cluster { return r.sibling("lonely") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("lonely") },
@@ -90,7 +112,9 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "token-used-up", Title: "the token in the edge's bootstrap file is used up", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired or is used up", Cure: "with the newest file from the Secret",
+		ID: "token-used-up", Title: "the token in the edge's bootstrap file is used " +
+			"up", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired or is used " +
+			"up", Cure: "with the newest file from the Secret",
 		Do:      "start edge-agent with the newest bootstrap file",
 		of:      func(r *room) *lab.Cluster { return r.sibling("late") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("late") },
@@ -99,7 +123,9 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "token-expired", Title: "the token in the edge's bootstrap file has expired", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired or is used up", Cure: "with the newest file from the Secret",
+		ID: "token-expired", Title: "the token in the edge's bootstrap file has " +
+			"expired", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired or is used " +
+			"up", Cure: "with the newest file from the Secret",
 		Do:      "start edge-agent with the newest bootstrap file",
 		of:      func(r *room) *lab.Cluster { return r.sibling("later") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("later") },
@@ -139,7 +165,9 @@ func (r *room) oldToken(t *testing.T, name string, spoil func(*v1alpha1.TokenSta
 		}
 		return r.world.Management.Client.Status().Update(ctx, tunnel)
 	})
-	edge, err := r.world.RunEdge(lab.EdgeSpec{Name: "edge-" + name + "-old", Bootstraps: [][]byte{old}, Site: r.site.Namespace})
+	edge, err := r.world.RunEdge(
+		lab.EdgeSpec{Name: "edge-" + name + "-old", Bootstraps: [][]byte{old}, Site: r.site.Namespace},
+	)
 	must(t, err)
 	return func(t *testing.T) { edge.Hold(); r.enrolSibling(t, c) }
 }
@@ -147,7 +175,8 @@ func (r *room) oldToken(t *testing.T, name string, spoil func(*v1alpha1.TokenSta
 // apiServerFaults are faults of a workload cluster's apiserver.
 var apiServerFaults = []fault{
 	{
-		ID: "apiserver-down", Title: "the apiserver is down", Hop: check.HopAPIServer, Cause: "the apiserver is down", Cure: "start the apiserver", Within: lookTime, Short: true,
+		ID: "apiserver-down", Title: "the apiserver is down", Hop: check.HopAPIServer, Cause: "the apiserver is down",
+		Cure: "start the apiserver", Within: lookTime, Short: true,
 		Do: "start the apiserver",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.api.Process.Kill()
@@ -155,7 +184,9 @@ var apiServerFaults = []fault{
 		},
 	},
 	{
-		ID: "apiserver-mute", Title: "the apiserver accepts connections and does not answer", Hop: check.HopAPIServer, Cause: "the apiserver does not answer", Cure: "check the apiserver on the control-plane machine", Within: lookTime,
+		ID: "apiserver-mute", Title: "the apiserver accepts connections and does not " +
+			"answer", Hop: check.HopAPIServer, Cause: "the apiserver does not answer", Cure: "check the apiserver on the " +
+			"control-plane machine", Within: lookTime,
 		Do: "check the apiserver and its machine: one of them hangs",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.api.Process.Freeze())
@@ -163,7 +194,8 @@ var apiServerFaults = []fault{
 		},
 	},
 	{
-		ID: "apiserver-not-ready", Title: "the apiserver is not ready (500): its etcd is down", Hop: check.HopAPIServer, Cause: "the apiserver runs but is not ready", Cure: "of etcd", Within: lookTime,
+		ID: "apiserver-not-ready", Title: "the apiserver is not ready (500): its etcd is " +
+			"down", Hop: check.HopAPIServer, Cause: "the apiserver runs but is not ready", Cure: "of etcd", Within: lookTime,
 		Do: "see the log of the apiserver, and check etcd",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.api.Etcd.Kill()
@@ -175,7 +207,9 @@ var apiServerFaults = []fault{
 		},
 	},
 	{
-		ID: "apiserver-certificate-expired", Title: "the apiserver's serving certificate has expired", Hop: check.HopAPIServer, Cause: "serving certificate is not valid now", Cure: "kubeadm certs renew apiserver", Within: lookTime,
+		ID: "apiserver-certificate-expired", Title: "the apiserver's serving certificate has " +
+			"expired", Hop: check.HopAPIServer, Cause: "serving certificate is not valid now", Cure: "kubeadm certs renew " +
+			"apiserver", Within: lookTime,
 		Do: "renew the certificate, and restart the apiserver",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			reissue := func(end time.Time) {
@@ -188,7 +222,8 @@ var apiServerFaults = []fault{
 		},
 	},
 	{
-		ID: "apiserver-address-wrong", Title: "the Tunnel has a wrong address for the apiserver", Hop: check.HopAPIServer, Cause: "listens at another address", Cure: "spec.apiServer of Tunnel",
+		ID: "apiserver-address-wrong", Title: "the Tunnel has a wrong address for the " +
+			"apiserver", Hop: check.HopAPIServer, Cause: "listens at another address", Cure: "spec.apiServer of Tunnel",
 		Do: "correct `spec.apiServer` of the Tunnel",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			port := int64(r.api.Endpoint.Port())
@@ -200,7 +235,9 @@ var apiServerFaults = []fault{
 		},
 	},
 	{
-		ID: "san-missing", Title: "the mode is sni, and the serving certificate lacks the name", Hop: check.HopAPIServer, Cause: "mode sni requires that name in the certificate", Cure: `{"spec":{"kubeconfig":{"mode":"connect"}}}`, Short: true,
+		ID: "san-missing", Title: "the mode is sni, and the serving certificate lacks the " +
+			"name", Hop: check.HopAPIServer, Cause: "mode sni requires that name in the " +
+			"certificate", Cure: `{"spec":{"kubeconfig":{"mode":"connect"}}}`, Short: true,
 		Do:      "set `spec.kubeconfig.mode` to `connect` or `auto`, or add the name to the certificate",
 		of:      func(r *room) *lab.Cluster { return r.sibling("nameless") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("nameless") },

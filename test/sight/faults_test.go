@@ -43,10 +43,12 @@ func (f fault) expected(a checkAnswer) bool {
 		status, code = f.Status, 0
 	}
 	v := a.Deciding()
-	if v != nil && f.Healed != "" && a.Status == check.Warning && a.code == 0 && v.ID == f.Hop && strings.Contains(v.Cause, f.Healed) {
+	if v != nil && f.Healed != "" && a.Status == check.Warning && a.code == 0 && v.ID == f.Hop &&
+		strings.Contains(v.Cause, f.Healed) {
 		return true
 	}
-	return v != nil && a.Status == status && a.code == code && v.ID == f.Hop && strings.Contains(v.Cause, f.Cause) && strings.Contains(v.Cure, f.Cure)
+	return v != nil && a.Status == status && a.code == code && v.ID == f.Hop && strings.Contains(v.Cause, f.Cause) &&
+		strings.Contains(v.Cure, f.Cure)
 }
 
 // prove injects a fault, waits until check names it, follows the cure, and waits until check finds no problem.

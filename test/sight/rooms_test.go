@@ -22,14 +22,17 @@ import (
 // objectFaults are faults of one Cluster's objects.
 var objectFaults = []fault{
 	{
-		ID: "wrong-name", Title: "the name of the Cluster is mistyped", Hop: check.HopCluster, Cause: "the namespace or the management cluster is wrong", Cure: "-A lists all",
+		ID: "wrong-name", Title: "the name of the Cluster is mistyped", Hop: check.HopCluster, Cause: "the namespace or " +
+			"the management cluster is wrong", Cure: "-A lists all",
 		Do: "correct the name, the namespace (`-n`) or the management cluster (`--context`)",
 		of: func(r *room) *lab.Cluster { return r.sibling("osol") },
 		// the cure is to type the command again
 		inject: func(*testing.T, *room) func(*testing.T) { return func(*testing.T) {} },
 	},
 	{
-		ID: "rbac-user", Title: "the user of check may not read Clusters (RBAC)", Hop: check.HopCluster, Cause: "may not read clusters.cluster.x-k8s.io", Cure: "allow this user to get, list and watch",
+		ID: "rbac-user", Title: "the user of check may not read Clusters " +
+			"(RBAC)", Hop: check.HopCluster, Cause: "may not read clusters.cluster.x-k8s.io", Cure: "allow this user to get, " +
+			"list and watch",
 		Do: "allow that user to get, list and watch Clusters and Tunnels in the namespace",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.flags = r.limited(t)
@@ -37,18 +40,34 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "label-missing", Title: "the label that asks for a tunnel is missing", Hop: check.HopCluster, Cause: "the Cluster has not opted in", Cure: "label cluster",
+		ID: "label-missing", Title: "the label that asks for a tunnel is " +
+			"missing", Hop: check.HopCluster, Cause: "the Cluster has not opted in", Cure: "label cluster",
 		Do: "`kubectl label cluster <name> fairlead.dev/tunnel=enabled`; edges of an earlier Tunnel must enrol again",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
-			must(t, r.Patch(t.Context(), map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: nil}}}))
+			must(
+				t,
+				r.Patch(
+					t.Context(),
+					map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: nil}}},
+				),
+			)
 			return func(t *testing.T) {
-				must(t, r.Patch(t.Context(), map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}}}))
+				must(
+					t,
+					r.Patch(
+						t.Context(),
+						map[string]any{
+							"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}},
+						},
+					),
+				)
 				r.renew(t)
 			}
 		},
 	},
 	{
-		ID: "paused", Title: "the Cluster is paused", Hop: check.HopCluster, Status: check.Warning, Cause: "the Cluster was paused", Cure: `{"spec":{"paused":false}}`, Short: true,
+		ID: "paused", Title: "the Cluster is paused", Hop: check.HopCluster, Status: check.Warning,
+		Cause: "the Cluster was paused", Cure: `{"spec":{"paused":false}}`, Short: true,
 		Do: "set `spec.paused` of the Cluster to false",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": true}}))
@@ -58,7 +77,9 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "extra-name-taken", Title: "an extra name belongs to another Cluster", Hop: check.HopTunnel, Status: check.Warning, Cause: "another Tunnel has it", Cure: "remove the name from spec.extraNames", Short: true,
+		ID: "extra-name-taken", Title: "an extra name belongs to another " +
+			"Cluster", Hop: check.HopTunnel, Status: check.Warning, Cause: "another Tunnel has it", Cure: "remove the name " +
+			"from spec.extraNames", Short: true,
 		Do: "remove the name from `spec.extraNames` of one of the two Tunnels",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			rival := r.bare(t, "rival", "")
@@ -69,24 +90,30 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "hostname-taken", Title: "two Clusters have the same hostname", Hop: check.HopTunnel, Cause: "two Clusters claim one hostname", Cure: "rename or delete one of the two",
+		ID: "hostname-taken", Title: "two Clusters have the same hostname", Hop: check.HopTunnel, Cause: "two Clusters " +
+			"claim one hostname", Cure: "rename or delete one of the two",
 		Do:      "rename or delete one of the two Clusters",
 		of:      func(r *room) *lab.Cluster { return r.sibling("twin.one") },
 		healthy: func(r *room) func(context.Context) error { return r.hopIs(r.sibling("twin.one"), check.HopTunnel) },
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			first := r.bare(t, "twin--one", "")
-			eventually(t, func(ctx context.Context) error { return serves(ctx, first, world.HostnameIn(r.Namespace, "twin--one")) })
+			eventually(
+				t,
+				func(ctx context.Context) error { return serves(ctx, first, world.HostnameIn(r.Namespace, "twin--one")) },
+			)
 			r.bare(t, "twin.one", "")
 			return func(t *testing.T) { r.remove(t, first) }
 		},
 	},
 	{
-		ID: "secret-deleted", Title: "the kubeconfig Secret is deleted, and its provider has not created it again", Hop: check.HopKubeconfig, Cause: "or it was deleted", Cure: "creates it again", Short: true,
+		ID: "secret-deleted", Title: "the kubeconfig Secret is deleted, and its provider has not created it " +
+			"again", Hop: check.HopKubeconfig, Cause: "or it was deleted", Cure: "creates it again", Short: true,
 		Do:     "wait until the control-plane provider creates it again; if it does not, see its log",
 		inject: func(t *testing.T, r *room) func(*testing.T) { r.deleteKubeconfig(t); return r.provide },
 	},
 	{
-		ID: "secret-garbage", Title: "the kubeconfig Secret holds no kubeconfig", Hop: check.HopKubeconfig, Cause: "its content was overwritten", Cure: "delete it",
+		ID: "secret-garbage", Title: "the kubeconfig Secret holds no " +
+			"kubeconfig", Hop: check.HopKubeconfig, Cause: "its content was overwritten", Cure: "delete it",
 		Do: "delete the Secret: its provider creates it again",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			secret, err := r.Secret(t.Context(), "-kubeconfig")
@@ -97,7 +124,8 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "wrong-ca", Title: "the kubeconfig has another CA", Hop: check.HopKubeconfig, Cause: "another CA", Cure: "delete it", Short: true,
+		ID: "wrong-ca", Title: "the kubeconfig has another " +
+			"CA", Hop: check.HopKubeconfig, Cause: "another CA", Cure: "delete it", Short: true,
 		Do: "delete the Secret: its provider creates it again",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			other, err := pki.NewAuthority("kubernetes")
@@ -107,7 +135,8 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "client-certificate-expired", Title: "the kubeconfig's client certificate has expired", Hop: check.HopKubeconfig, Cause: "it was not renewed", Cure: "delete secret", Short: true,
+		ID: "client-certificate-expired", Title: "the kubeconfig's client certificate has " +
+			"expired", Hop: check.HopKubeconfig, Cause: "it was not renewed", Cure: "delete secret", Short: true,
 		Do: "delete the Secret: its provider creates it again, with a new certificate",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.edit(t, func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
@@ -117,7 +146,8 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "client-certificate-foreign", Title: "the kubeconfig's client certificate is of another CA", Hop: check.HopAuthentication, Cause: "is of another CA", Cure: "delete it", Short: true,
+		ID: "client-certificate-foreign", Title: "the kubeconfig's client certificate is of another " +
+			"CA", Hop: check.HopAuthentication, Cause: "is of another CA", Cure: "delete it", Short: true,
 		Do: "delete the Secret: its provider creates it again",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			other, err := pki.NewAuthority("kubernetes")
@@ -129,22 +159,38 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "apiserver-403", Title: "the kubeconfig's user may do nothing in the workload cluster (403)", Hop: check.HopAuthentication, Cause: "has no permissions in the workload cluster", Cure: "kubectl create clusterrolebinding kubeadm:cluster-admins",
+		ID: "apiserver-403", Title: "the kubeconfig's user may do nothing in the workload cluster " +
+			"(403)", Hop: check.HopAuthentication, Cause: "has no permissions in the workload cluster", Cure: "kubectl create " +
+			"clusterrolebinding kubeadm:cluster-admins",
 		Do: "bind the user's group to `cluster-admin` in the workload cluster again",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.edit(t, func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
 				u.ClientCertificateData, u.ClientKeyData = r.client(t, r.api.CA, time.Time{}, "kubeadm:cluster-admins")
 			})
 			return func(t *testing.T) {
-				admin, err := kube.Kubeconfig(r.name, r.api.URL(), r.api.CA.CertPEM, clientcmdapi.AuthInfo{ClientCertificateData: r.api.Admin.CertPEM, ClientKeyData: r.api.Admin.KeyPEM})
+				admin, err := kube.Kubeconfig(
+					r.name,
+					r.api.URL(),
+					r.api.CA.CertPEM,
+					clientcmdapi.AuthInfo{ClientCertificateData: r.api.Admin.CertPEM, ClientKeyData: r.api.Admin.KeyPEM},
+				)
 				must(t, err)
-				_, err = r.kubectl(t, admin, "create", "clusterrolebinding", "kubeadm:cluster-admins", "--clusterrole=cluster-admin", "--group=kubeadm:cluster-admins")
+				_, err = r.kubectl(
+					t,
+					admin,
+					"create",
+					"clusterrolebinding",
+					"kubeadm:cluster-admins",
+					"--clusterrole=cluster-admin",
+					"--group=kubeadm:cluster-admins",
+				)
 				must(t, err)
 			}
 		},
 	},
 	{
-		ID: "quota", Title: "a ResourceQuota allows no further Secret", Hop: check.HopEdge, Cause: "ResourceQuota full", Cure: "raise the quota",
+		ID: "quota", Title: "a ResourceQuota allows no further " +
+			"Secret", Hop: check.HopEdge, Cause: "ResourceQuota full", Cure: "raise the quota",
 		Do:      "raise the quota; the controller then retries",
 		of:      func(r *room) *lab.Cluster { return r.sibling("crowd") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("crowd") },
@@ -167,7 +213,8 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "deleting", Title: "the Cluster is being deleted", Hop: check.HopCluster, Status: check.Warning, Cause: "the Cluster was deleted", Cure: "lists its finalizers",
+		ID: "deleting", Title: "the Cluster is being deleted", Hop: check.HopCluster, Status: check.Warning,
+		Cause: "the Cluster was deleted", Cure: "lists its finalizers",
 		Do:      "wait until the finalizers are removed",
 		of:      func(r *room) *lab.Cluster { return r.sibling("goes") },
 		healthy: func(r *room) func(context.Context) error { return r.gone("goes") },

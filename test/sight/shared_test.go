@@ -20,7 +20,8 @@ import (
 // gatewayFaults are faults of parts that all workload clusters share: names, gateways, xds-servers.
 var gatewayFaults = []fault{
 	{
-		ID: "dns-gone", Title: "the name of the gateways is missing in DNS", Hop: check.HopName, Cause: "is missing in DNS", Cure: " to the gateways (the Service", Short: true,
+		ID: "dns-gone", Title: "the name of the gateways is missing in " +
+			"DNS", Hop: check.HopName, Cause: "is missing in DNS", Cure: " to the gateways (the Service", Short: true,
 		Do: "create the record again",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.Network.Management.Addresses(netns.GatewayName)
@@ -29,21 +30,24 @@ var gatewayFaults = []fault{
 		},
 	},
 	{
-		ID: "gateway-port-closed", Title: "nothing listens on the gateways' port", Hop: check.HopPort, Cause: "nothing listens there", Cure: "shows whether it is ready", Short: true,
+		ID: "gateway-port-closed", Title: "nothing listens on the gateways' " +
+			"port", Hop: check.HopPort, Cause: "nothing listens there", Cure: "shows whether it is ready", Short: true,
 		Do: "restore the Pods and the Service of the gateways",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			return r.world.stopGateways(t, r.world.Gateways...)
 		},
 	},
 	{
-		ID: "one-gateway-down", Title: "one of two gateways is down", Hop: check.HopPort, Status: check.Warning, Cause: "nothing listens there", Cure: "shows whether it is ready",
+		ID: "one-gateway-down", Title: "one of two gateways is down", Hop: check.HopPort, Status: check.Warning,
+		Cause: "nothing listens there", Cure: "shows whether it is ready",
 		Do: "restore that gateway",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			return r.world.stopGateways(t, r.world.Gateways[1])
 		},
 	},
 	{
-		ID: "gateway-black-hole", Title: "packets to the gateways are dropped", Hop: check.HopPort, Cause: "drops packets", Cure: "allow TCP to this address and port",
+		ID: "gateway-black-hole", Title: "packets to the gateways are " +
+			"dropped", Hop: check.HopPort, Cause: "drops packets", Cure: "allow TCP to this address and port",
 		Do: "allow TCP in firewalls and NetworkPolicies, and check routes",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			var back []func(context.Context) error
@@ -60,7 +64,9 @@ var gatewayFaults = []fault{
 		},
 	},
 	{
-		ID: "gateway-stale", Title: "the gateway-agent of one gateway is down, so its Envoy receives no changes", Hop: check.HopRoute, Status: check.Warning, Cause: "receives no changes", Cure: "agent runs and reaches an xds-server", Short: true,
+		ID: "gateway-stale", Title: "the gateway-agent of one gateway is down, so its Envoy receives no " +
+			"changes", Hop: check.HopRoute, Status: check.Warning, Cause: "receives no changes", Cure: "agent runs and " +
+			"reaches an xds-server", Short: true,
 		Do: "restore the gateway-agent, and its route to the xds-servers",
 		inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.world.Gateways[0].Hold() // its Envoy continues
@@ -68,19 +74,29 @@ var gatewayFaults = []fault{
 		},
 	},
 	{
-		ID: "nack", Title: "Envoy rejects the configuration from an xds-server (NACK)", Hop: check.HopRoute, Cause: "rejects the configuration from the xds-server", Cure: "rollout undo deployment/xds-server",
+		ID: "nack", Title: "Envoy rejects the configuration from an xds-server " +
+			"(NACK)", Hop: check.HopRoute, Cause: "rejects the configuration from the xds-server", Cure: "rollout undo " +
+			"deployment/xds-server",
 		Do: "revert the last upgrade of the xds-servers, or upgrade the gateways",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.XDSServers[0].Process().Program
 			// Our agents accept any number here, but Envoy rejects this one.
-			faulty, err := r.world.BuildFaulty(t.Context(), "xds-server", "pkg/envoy/cluster.go", "durationpb.New(tunnelConnectTimeout)", "durationpb.New(0*tunnelConnectTimeout)")
+			faulty, err := r.world.BuildFaulty(
+				t.Context(),
+				"xds-server",
+				"pkg/envoy/cluster.go",
+				"durationpb.New(tunnelConnectTimeout)",
+				"durationpb.New(0*tunnelConnectTimeout)",
+			)
 			must(t, err)
 			r.world.xdsServers(t, func(s *proc.Spec) { s.Program = faulty })
 			return func(t *testing.T) { r.world.xdsServers(t, func(s *proc.Spec) { s.Program = usual }) }
 		},
 	},
 	{
-		ID: "worker-without-tunnel", Title: "a gateway has workers without a tunnel: it has more workers than the xds-servers are configured for", Hop: check.HopTunnels, Status: check.Warning, Cause: "are on other workers", Cure: "--gateway-workers",
+		ID: "worker-without-tunnel", Title: "a gateway has workers without a tunnel: it has more workers than the " +
+			"xds-servers are configured " +
+			"for", Hop: check.HopTunnels, Status: check.Warning, Cause: "are on other workers", Cure: "--gateway-workers",
 		Do: "set `--gateway-workers` of the xds-servers to the `--workers` of the gateways",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			g := r.world.Gateways[1]
@@ -95,7 +111,9 @@ var gatewayFaults = []fault{
 		},
 	},
 	{
-		ID: "xds-server-down", Title: "one of two xds-servers is down", Hop: check.HopServers, Status: check.Warning, Cause: "that xds-server does not run", Cure: "get pods -l app.kubernetes.io/name=xds-server",
+		ID: "xds-server-down", Title: "one of two xds-servers is " +
+			"down", Hop: check.HopServers, Status: check.Warning, Cause: "that xds-server does not run", Cure: "get pods -l " +
+			"app.kubernetes.io/name=xds-server",
 		Do: "restore that xds-server",
 		inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.world.XDSServers[1].Hold()
@@ -103,8 +121,9 @@ var gatewayFaults = []fault{
 		},
 	},
 	{
-		ID: "xds-servers-down", Title: "all xds-servers are down", Hop: check.HopServers, Cause: "no xds-server runs", Cure: "get pods -l app.kubernetes.io/name=xds-server",
-		Do: "restore the xds-servers",
+		ID: "xds-servers-down", Title: "all xds-servers are down", Hop: check.HopServers, Cause: "no xds-server runs",
+		Cure: "get pods -l app.kubernetes.io/name=xds-server",
+		Do:   "restore the xds-servers",
 		inject: func(_ *testing.T, r *room) func(*testing.T) {
 			for _, x := range r.world.XDSServers {
 				x.Hold()
@@ -121,7 +140,8 @@ var gatewayFaults = []fault{
 // controllerFaults are faults of the controller and its webhook.
 var controllerFaults = []fault{
 	{
-		ID: "controller-down", Title: "the controller is down", Hop: check.HopServers, Cause: "nothing is signed, renewed or repaired", Cure: "restart the controller", Short: true,
+		ID: "controller-down", Title: "the controller is down", Hop: check.HopServers, Cause: "nothing is signed, renewed " +
+			"or repaired", Cure: "restart the controller", Short: true,
 		Do: "restart the controller",
 		inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.world.Controller.Hold()
@@ -129,7 +149,8 @@ var controllerFaults = []fault{
 		},
 	},
 	{
-		ID: "secret-edited", Title: "the kubeconfig Secret is edited by hand, and the controller is down", Hop: check.HopKubeconfig, Cause: "was edited", Cure: "restart the controller", Short: true,
+		ID: "secret-edited", Title: "the kubeconfig Secret is edited by hand, and the controller is " +
+			"down", Hop: check.HopKubeconfig, Cause: "was edited", Cure: "restart the controller", Short: true,
 		Do: "restart the controller: it corrects the Secret",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.world.Controller.Hold()
@@ -138,7 +159,8 @@ var controllerFaults = []fault{
 		},
 	},
 	{
-		ID: "bootstrap-deleted", Title: "the bootstrap Secret is deleted, and the controller is down", Hop: check.HopEdge, Cause: "the bootstrap Secret was deleted", Cure: "restart the controller",
+		ID: "bootstrap-deleted", Title: "the bootstrap Secret is deleted, and the controller is " +
+			"down", Hop: check.HopEdge, Cause: "the bootstrap Secret was deleted", Cure: "restart the controller",
 		Do:      "restart the controller: it creates the Secret again",
 		of:      func(r *room) *lab.Cluster { return r.sibling("newcomer") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("newcomer") },
@@ -154,12 +176,16 @@ var controllerFaults = []fault{
 		},
 	},
 	{
-		ID: "webhook-down", Title: "the webhook is down", Hop: check.HopServers, Status: check.Warning, Cause: "the webhook does not answer", Cure: "Service fairlead-webhook",
+		ID: "webhook-down", Title: "the webhook is down", Hop: check.HopServers, Status: check.Warning,
+		Cause: "the webhook does not answer", Cure: "Service fairlead-webhook",
 		Do: "restore the Service `fairlead-webhook` and the controller behind it",
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.Controller.Process().Spec
 			r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *proc.Spec) {
-				s.Args = append(slices.DeleteFunc(slices.Clone(s.Args), func(a string) bool { return strings.HasPrefix(a, "--webhook-listen=") }), "--webhook-listen=0")
+				s.Args = append(
+					slices.DeleteFunc(slices.Clone(s.Args), func(a string) bool { return strings.HasPrefix(a, "--webhook-listen=") }),
+					"--webhook-listen=0",
+				)
 			})
 			return func(t *testing.T) {
 				r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *proc.Spec) { *s = usual })
@@ -167,7 +193,9 @@ var controllerFaults = []fault{
 		},
 	},
 	{
-		ID: "rbac-controller", Title: "the controller may not write Secrets (RBAC)", Hop: check.HopKubeconfig, Cause: "may not patch Secrets", Cure: "apply the permissions of deploy/kubernetes again",
+		ID: "rbac-controller", Title: "the controller may not write Secrets " +
+			"(RBAC)", Hop: check.HopKubeconfig, Cause: "may not patch Secrets", Cure: "apply the permissions of " +
+			"deploy/kubernetes again",
 		Do:      "apply the permissions of `deploy/kubernetes` again",
 		of:      func(r *room) *lab.Cluster { return r.sibling("barred") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("barred") },
@@ -184,7 +212,8 @@ var controllerFaults = []fault{
 		},
 	},
 	{
-		ID: "edge-certificate-ended", Title: "the edge had no control channel until its certificate expired", Hop: check.HopEdge, Cause: "the edge could not renew it", Cure: "restore the edge",
+		ID: "edge-certificate-ended", Title: "the edge had no control channel until its certificate " +
+			"expired", Hop: check.HopEdge, Cause: "the edge could not renew it", Cure: "restore the edge",
 		Do:      "restore the edge: it renews its certificate with its key",
 		of:      func(r *room) *lab.Cluster { return r.sibling("sleeper") },
 		healthy: func(r *room) func(context.Context) error { return r.enrolled("sleeper") },
@@ -225,7 +254,10 @@ func (s *sight) withoutPatch(t *testing.T) *rbacv1.ClusterRole {
 	usual := role.DeepCopy()
 	for i := range role.Rules {
 		if slices.Contains(role.Rules[i].Resources, "secrets") {
-			role.Rules[i].Verbs = slices.DeleteFunc(slices.Clone(role.Rules[i].Verbs), func(v string) bool { return v == "patch" })
+			role.Rules[i].Verbs = slices.DeleteFunc(
+				slices.Clone(role.Rules[i].Verbs),
+				func(v string) bool { return v == "patch" },
+			)
 		}
 	}
 	must(t, s.Management.Client.Update(t.Context(), role))

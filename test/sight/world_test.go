@@ -61,7 +61,8 @@ func newSight(t *testing.T, rooms ...string) *sight {
 	t.Helper()
 	proof.Need(t)
 	l, err := lab.New(t.Context(), lab.Options{
-		Lean: true, Gateways: 2, XDSServers: 2, GatewayWorkers: workers, TunnelDomain: string(world.Domain), LogLevel: "info", Pages: true,
+		Lean: true, Gateways: 2, XDSServers: 2, GatewayWorkers: workers, TunnelDomain: string(world.Domain),
+		LogLevel: "info", Pages: true,
 	})
 	s := &sight{World: world.New(t, proof.Start(t, l, err))}
 	var group errgroup.Group
@@ -89,7 +90,15 @@ const workers = 2
 func (r *room) open(t *testing.T) {
 	t.Helper()
 	var err error
-	r.Cluster, err = r.world.CreateCluster(t.Context(), lab.ClusterSpec{Name: r.name, Namespace: "room-" + r.name, APIServer: r.api.APIServer, Mode: v1alpha1.KubeconfigModeSNI})
+	r.Cluster, err = r.world.CreateCluster(
+		t.Context(),
+		lab.ClusterSpec{
+			Name:      r.name,
+			Namespace: "room-" + r.name,
+			APIServer: r.api.APIServer,
+			Mode:      v1alpha1.KubeconfigModeSNI,
+		},
+	)
 	must(t, err)
 	must(t, r.SetProvisioned(t.Context()))
 	r.enrol(t)
@@ -101,7 +110,11 @@ func (r *room) enrol(t *testing.T, change ...func(*lab.EdgeSpec)) {
 	bootstrap, err := r.Bootstrap(t.Context())
 	must(t, err)
 	r.fresh++
-	spec := lab.EdgeSpec{Name: fmt.Sprintf("edge-%s-%d", r.name, r.fresh), Bootstraps: [][]byte{bootstrap}, Site: r.site.Namespace}
+	spec := lab.EdgeSpec{
+		Name:       fmt.Sprintf("edge-%s-%d", r.name, r.fresh),
+		Bootstraps: [][]byte{bootstrap},
+		Site:       r.site.Namespace,
+	}
 	for _, c := range change {
 		c(&spec)
 	}
@@ -118,7 +131,9 @@ type checkAnswer struct {
 
 // check runs the command that an operator would run, in the management network.
 func (s *sight) check(ctx context.Context, namespace, cluster string, more ...string) (checkAnswer, error) {
-	args := append([]string{"check", "-n", namespace, cluster, "-o", "json", "--watch-for=" + streamTime.String(), s.inspection()}, more...)
+	args := append(
+		[]string{"check", "-n", namespace, cluster, "-o", "json", "--watch-for=" + streamTime.String(), s.inspection()},
+		more...)
 	out, code, err := s.run(ctx, args...)
 	if err != nil {
 		return checkAnswer{}, err

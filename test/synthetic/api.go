@@ -31,7 +31,10 @@ type edgeKey struct{}
 func NewAPI(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *API {
 	a := &API{door: &door{conns: make(chan net.Conn), closed: make(chan struct{})}, done: make(chan struct{})}
 	a.server = &http.Server{
-		Handler: http.HandlerFunc(answer), TLSConfig: &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert},
+		Handler: http.HandlerFunc(
+			answer,
+		), TLSConfig: &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12,
+			ClientAuth: tls.RequestClientCert},
 		ReadHeaderTimeout: answerTime, ErrorLog: log.New(io.Discard, "", 0),
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
 			if secure, ok := conn.(*tls.Conn); ok {
@@ -80,7 +83,9 @@ func answer(w http.ResponseWriter, r *http.Request) {
 		}
 	default:
 		w.WriteHeader(http.StatusForbidden)
-		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": http.StatusForbidden})
+		_ = json.NewEncoder(w).
+			Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden",
+				"code": http.StatusForbidden})
 	}
 }
 

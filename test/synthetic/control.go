@@ -27,7 +27,11 @@ func (c *Control) Close() error { return c.conn.Close() }
 // Follow opens the control channel of an edge and returns when the first resources of each type have arrived. dial
 // connects to an xds-server directly. The connection claims to come through a gateway, from the address from. The edge
 // accepts all later resources until Close.
-func (e *Edge) Follow(ctx context.Context, from net.Addr, dial func(context.Context) (net.Conn, error)) (*Control, error) {
+func (e *Edge) Follow(
+	ctx context.Context,
+	from net.Addr,
+	dial func(context.Context) (net.Conn, error),
+) (*Control, error) {
 	f := e.fleet
 	conn, err := grpc.NewClient("passthrough:///"+f.options.Domain.Control(),
 		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
@@ -43,7 +47,8 @@ func (e *Edge) Follow(ctx context.Context, from net.Addr, dial func(context.Cont
 			return raw, nil
 		}),
 		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
-			RootCAs: f.options.Roots, ServerName: f.options.Domain.Control(), MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*e.Certificate},
+			RootCAs: f.options.Roots, ServerName: f.options.Domain.Control(), MinVersion: tls.VersionTLS13,
+			Certificates: []tls.Certificate{*e.Certificate},
 		})),
 		grpc.WithReadBufferSize(copied), grpc.WithWriteBufferSize(copied))
 	if err != nil {
@@ -83,7 +88,8 @@ func (c *Control) begin(ctx context.Context, e *Edge) error {
 		return err
 	}
 	return report.Send(&reportv1.EdgeReport{
-		Form: "Process", Version: "synthetic", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true, Version: "v1.34.0"},
+		Form: "Process", Version: "synthetic", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true,
+			Version: "v1.34.0"},
 	})
 }
 
@@ -95,7 +101,8 @@ func take(resources discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResour
 		if err != nil {
 			return err
 		}
-		if err := resources.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: response.GetTypeUrl(), ResponseNonce: response.GetNonce()}); err != nil {
+		if err := resources.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: response.GetTypeUrl(),
+			ResponseNonce: response.GetNonce()}); err != nil {
 			return err
 		}
 		if got == 2 { // Envoy clusters and listeners

@@ -73,7 +73,8 @@ func (w *world) cpu(t *testing.T) time.Duration {
 		if task.Name() == strconv.Itoa(w.envoy.PID()) {
 			continue
 		}
-		if data, err := os.ReadFile("/proc/" + strconv.Itoa(w.envoy.PID()) + "/task/" + task.Name() + "/schedstat"); err == nil {
+		if data, err := os.ReadFile("/proc/" + strconv.Itoa(w.envoy.PID()) + "/task/" + task.Name() +
+			"/schedstat"); err == nil {
 			sum += nanoseconds(t, data)
 		}
 	}

@@ -188,9 +188,14 @@ func (e *Edge) ask(conn *net.TCPConn) error {
 	config.ClientSessionCache = e.sessions
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return e.Certificate, nil }
 	secure := tls.Client(&patient{conn, f.working}, config)
-	_, err := fmt.Fprintf(secure, "GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nx-envoy-reverse-tunnel-node-id: %s\r\n"+
-		"x-envoy-reverse-tunnel-cluster-id: %s\r\nx-envoy-reverse-tunnel-tenant-id: %s\r\n\r\n",
-		model.NodeID(e.Node), f.options.Domain.TunnelID(e.ID), model.TenantID)
+	_, err := fmt.Fprintf(
+		secure,
+		"GET /reverse_connections/request HTTP/1.1\r\nHost: gateway\r\nx-envoy-reverse-tunnel-node-id: %s\r\n"+
+			"x-envoy-reverse-tunnel-cluster-id: %s\r\nx-envoy-reverse-tunnel-tenant-id: %s\r\n\r\n",
+		model.NodeID(e.Node),
+		f.options.Domain.TunnelID(e.ID),
+		model.TenantID,
+	)
 	if err != nil {
 		return fmt.Errorf("asking for a tunnel: %w", err)
 	}

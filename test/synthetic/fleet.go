@@ -96,10 +96,16 @@ func New(options Options) (*Fleet, error) {
 	}
 	options.Tunnels, options.Dialling = cmp.Or(options.Tunnels, tunnelsPerGateway), cmp.Or(options.Dialling, dialling)
 	f := &Fleet{
-		options: options, poll: poll, slots: make(chan struct{}, options.Dialling), working: make(chan struct{}, 2*runtime.GOMAXPROCS(0)), conns: map[net.Conn]struct{}{},
-		outer: &tls.Config{RootCAs: options.Roots, ServerName: options.Domain.GatewayReplica(options.Gateway), MinVersion: tls.VersionTLS13},
+		options: options, poll: poll, slots: make(chan struct{}, options.Dialling), working: make(chan struct{},
+			2*runtime.GOMAXPROCS(0)), conns: map[net.Conn]struct{}{},
+		outer: &tls.Config{
+			RootCAs:    options.Roots,
+			ServerName: options.Domain.GatewayReplica(options.Gateway),
+			MinVersion: tls.VersionTLS13,
+		},
 		inner: &tls.Config{
-			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: options.Roots, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13,
+			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: options.Roots, NextProtos: []string{"h2"},
+			MinVersion: tls.VersionTLS13,
 			VerifyConnection: func(state tls.ConnectionState) error {
 				return state.PeerCertificates[0].VerifyHostname(options.Domain.Gateway())
 			},
@@ -107,7 +113,8 @@ func New(options Options) (*Fleet, error) {
 		},
 		server: &http2.Server{ //nolint:staticcheck // see the field
 			//nolint:staticcheck // see the field
-			MaxConcurrentStreams: streams, MaxUploadBufferPerStream: streamWindow, MaxUploadBufferPerConnection: connectionWindow,
+			MaxConcurrentStreams: streams, MaxUploadBufferPerStream: streamWindow,
+			MaxUploadBufferPerConnection: connectionWindow,
 		},
 	}
 	f.ctx, f.close = context.WithCancel(context.Background())
@@ -138,8 +145,9 @@ func (f *Fleet) Edges() []*Edge {
 func (f *Fleet) Stats() Stats {
 	c := &f.stats
 	return Stats{
-		Up: c.up.Load(), Dials: c.dials.Load(), Failed: c.failed.Load(), Refused: c.refused.Load(), Lost: c.lost.Load(), Pings: c.pings.Load(),
-		Used: c.used.Load(), Resumed: c.resumed.Load(), Streams: c.streams.Load(), Broken: c.broken.Load(),
+		Up: c.up.Load(), Dials: c.dials.Load(), Failed: c.failed.Load(), Refused: c.refused.Load(), Lost: c.lost.Load(),
+		Pings: c.pings.Load(),
+		Used:  c.used.Load(), Resumed: c.resumed.Load(), Streams: c.streams.Load(), Broken: c.broken.Load(),
 	}
 }
 

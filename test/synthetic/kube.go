@@ -20,14 +20,21 @@ const (
 
 // documents are the constant answers of Kubernetes' API, by path: Cluster API's first requests.
 var documents = map[string]any{
-	"/":     metav1.RootPaths{Paths: []string{"/api", "/api/v1", "/apis", "/livez", "/readyz", "/version"}},
-	"/apis": metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}},
+	"/": metav1.RootPaths{Paths: []string{"/api", "/api/v1", "/apis", "/livez", "/readyz", "/version"}},
+	"/apis": metav1.APIGroupList{
+		TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"},
+		Groups:   []metav1.APIGroup{},
+	},
 	"/api": metav1.APIVersions{
-		TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}, ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{},
+		TypeMeta: metav1.TypeMeta{
+			Kind: "APIVersions",
+		}, Versions: []string{"v1"}, ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{},
 	},
 	"/api/v1": metav1.APIResourceList{
 		TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1",
-		APIResources: []metav1.APIResource{{Name: "nodes", SingularName: "node", Kind: "Node", Verbs: metav1.Verbs{"get", "list", "watch"}}},
+		APIResources: []metav1.APIResource{
+			{Name: "nodes", SingularName: "node", Kind: "Node", Verbs: metav1.Verbs{"get", "list", "watch"}},
+		},
 	},
 }
 
@@ -39,10 +46,16 @@ func nodes() []corev1.Node {
 	for i := range all {
 		name := "node-" + strconv.Itoa(i)
 		all[i] = corev1.Node{
-			TypeMeta:   metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
-			ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version, Labels: map[string]string{corev1.LabelHostname: name}},
-			Spec:       corev1.NodeSpec{ProviderID: "synthetic://" + name},
-			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}},
+			TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
+			ObjectMeta: metav1.ObjectMeta{
+				Name:            name,
+				ResourceVersion: version,
+				Labels:          map[string]string{corev1.LabelHostname: name},
+			},
+			Spec: corev1.NodeSpec{ProviderID: "synthetic://" + name},
+			Status: corev1.NodeStatus{
+				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}},
+			},
 		}
 	}
 	return all
@@ -62,7 +75,10 @@ func kubernetes(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 	_ = json.NewEncoder(w).Encode(corev1.NodeList{
-		TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: version}, Items: nodes(),
+		TypeMeta: metav1.TypeMeta{
+			Kind:       "NodeList",
+			APIVersion: "v1",
+		}, ListMeta: metav1.ListMeta{ResourceVersion: version}, Items: nodes(),
 	})
 	return true
 }
@@ -79,8 +95,11 @@ func watchNodes(w http.ResponseWriter, r *http.Request) {
 			event(w, "ADDED", node)
 		}
 		event(w, "BOOKMARK", corev1.Node{
-			TypeMeta:   metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
-			ObjectMeta: metav1.ObjectMeta{ResourceVersion: version, Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}},
+			TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
+			ObjectMeta: metav1.ObjectMeta{
+				ResourceVersion: version,
+				Annotations:     map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+			},
 		})
 	}
 	_ = http.NewResponseController(w).Flush()

@@ -33,8 +33,16 @@ func TestMemory(t *testing.T) {
 			up(t, f, tunnels*edges)
 			wait(t, 3*time.Second)
 			full := w.memory(t)
-			t.Logf("statistics %t: %d Envoy clusters after %s, %.0f MB; with %d idle tunnels each %.0f MB, %.1f KB for each tunnel",
-				w.statistics, edges, started.Round(time.Millisecond), empty/1e6, tunnels, full/1e6, (full-empty)/1e3/float64(tunnels*edges))
+			t.Logf(
+				"statistics %t: %d Envoy clusters after %s, %.0f MB; with %d idle tunnels each %.0f MB, %.1f KB for each tunnel",
+				w.statistics,
+				edges,
+				started.Round(time.Millisecond),
+				empty/1e6,
+				tunnels,
+				full/1e6,
+				(full-empty)/1e3/float64(tunnels*edges),
+			)
 			for _, e := range f.Edges() {
 				e.Stop()
 			}

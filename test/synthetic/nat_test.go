@@ -47,8 +47,18 @@ func TestManyEdgesBehindOneAddressBesideAFlood(t *testing.T) {
 			stop("again")
 		}
 	}
-	t.Logf("%d edges behind one address: beside a flood %s at first; after a restart %s, and %s beside a flood", edges, first, rearm[0], rearm[1])
-	stats, err := w.envoy.Admin(t.Context(), http.MethodGet, "/stats?usedonly&filter=(ratelimit.admission|ext_authz.admission)")
+	t.Logf(
+		"%d edges behind one address: beside a flood %s at first; after a restart %s, and %s beside a flood",
+		edges,
+		first,
+		rearm[0],
+		rearm[1],
+	)
+	stats, err := w.envoy.Admin(
+		t.Context(),
+		http.MethodGet,
+		"/stats?usedonly&filter=(ratelimit.admission|ext_authz.admission)",
+	)
 	t.Logf("%v %s", err, strings.ReplaceAll(strings.TrimSpace(stats), "\n", ", "))
 }
 
@@ -65,7 +75,13 @@ func (w *world) flood(t *testing.T, perSecond int) (stop func(when string)) {
 	return func(when string) {
 		t.Helper()
 		done := flood.Stop()
-		t.Logf("%s: %.0f connections in a second from another source, %d of %d admitted", when, done.PerSecond, done.Admitted, done.Sent)
+		t.Logf(
+			"%s: %.0f connections in a second from another source, %d of %d admitted",
+			when,
+			done.PerSecond,
+			done.Admitted,
+			done.Sent,
+		)
 		if done.Sent == 0 || done.Admitted > 2*unknownBurst && done.Admitted > done.Sent/2 {
 			t.Errorf("%s: %d of %d connections of the flood were admitted", when, done.Admitted, done.Sent)
 		}

@@ -59,7 +59,13 @@ func TestStorm(t *testing.T) {
 		took = up(t, f, 2*(live+edges))
 	})
 	after := f.Stats()
-	t.Logf("%d edges: all there after %s, %d dials, %d failed", edges, took, after.Dials-before.Dials, after.Failed-before.Failed)
+	t.Logf(
+		"%d edges: all there after %s, %d dials, %d failed",
+		edges,
+		took,
+		after.Dials-before.Dials,
+		after.Failed-before.Failed,
+	)
 	t.Logf("requests of clients: before %s, meanwhile %s", calm, storm)
 	if lost := after.Lost - before.Lost; lost > 0 {
 		t.Errorf("%d tunnels that were there were lost", lost)
@@ -71,10 +77,15 @@ func TestStorm(t *testing.T) {
 	if least := time.Duration(tunnels/rate-1) * time.Second; took < least {
 		t.Errorf("all were there after %s: at %d in a second it takes %s or more", took, rate, least)
 	}
-	stats, err := w.envoy.Admin(t.Context(), http.MethodGet, "/stats?usedonly&filter=(handshakes.rate_limited|ratelimit.admission|ext_authz.admission|listener.public.downstream_cx_(total|overflow))")
+	stats, err := w.envoy.Admin(
+		t.Context(),
+		http.MethodGet,
+		"/stats?usedonly&filter=(handshakes.rate_limited|ratelimit.admission|ext_authz.admission|listener.public.downstream_cx_(total|overflow))",
+	)
 	t.Logf("%v %s", err, strings.ReplaceAll(strings.TrimSpace(stats), "\n", ", "))
 	// More than a gateway can process waits in the kernel instead.
-	late := strings.Contains(stats, "ratelimit.admission.over_limit: ") || strings.Contains(stats, "local_rate_limit.handshakes.rate_limited: ")
+	late := strings.Contains(stats, "ratelimit.admission.over_limit: ") ||
+		strings.Contains(stats, "local_rate_limit.handshakes.rate_limited: ")
 	if rate <= slow && (after.Failed == before.Failed || !late) {
 		t.Errorf("no edge was told to come later: %q", stats)
 	}

@@ -54,7 +54,12 @@ func newWorld(t *testing.T, clusters int, change func(*model.Installation)) *wor
 	t.Helper()
 	envoytest.Path(t)
 	w := &world{bind: envoy.GatewayBind{Public: freePort(t), APIServer: freePort(t), Connect: freePort(t)}}
-	w.inst = model.Installation{Domain: domain, Public: w.bind.Public, Control: freePort(t), Gateways: []model.Gateway{{Name: "gateway-0"}}}
+	w.inst = model.Installation{
+		Domain:   domain,
+		Public:   w.bind.Public,
+		Control:  freePort(t),
+		Gateways: []model.Gateway{{Name: "gateway-0"}},
+	}
 	if change != nil {
 		change(&w.inst)
 	}
@@ -73,7 +78,8 @@ func newWorld(t *testing.T, clusters int, change func(*model.Installation)) *wor
 		}
 		w.clusters = append(w.clusters, model.WorkloadCluster{Key: key, ID: model.NewID(), Hostname: hostname})
 	}
-	serving := w.leaf(t, certs.Leaf{CommonName: "kubernetes", DNSNames: []string{"kubernetes"}, Server: true}).TLSCertificate()
+	serving := w.leaf(t, certs.Leaf{CommonName: "kubernetes", DNSNames: []string{"kubernetes"}, Server: true}).
+		TLSCertificate()
 	w.api = synthetic.NewAPI(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &serving, nil })
 	t.Cleanup(func() { _ = w.api.Close() })
 	w.dir = envoytest.Dir(t)
@@ -100,7 +106,10 @@ func (w *world) leaf(t *testing.T, leaf certs.Leaf) certs.Identity {
 func (w *world) serve(t *testing.T) {
 	t.Helper()
 	gateway := model.Subject{Role: model.RoleGateway, Node: "gateway-0"}
-	issued := w.leaf(t, certs.Leaf{CommonName: gateway.Node, DNSNames: domain.DNSNames(gateway), Server: true, Client: true})
+	issued := w.leaf(
+		t,
+		certs.Leaf{CommonName: gateway.Node, DNSNames: domain.DNSNames(gateway), Server: true, Client: true},
+	)
 	key, err := issued.KeyPEM()
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +153,9 @@ func (w *world) serve(t *testing.T) {
 		Control: control, Domain: domain, SourceKey: envoy.AdmissionSource, RelayedKey: envoy.AdmissionRelayed,
 		Counts:  func(model.EdgeRef) (int, int) { return 0, 0 }, // there is no table of edges
 		Live:    func(netip.AddrPort, netip.AddrPort) bool { return false },
-		Tunnels: func(string) int { return model.TunnelsPerEdge(1, 1) }, Decided: func(admission.Reason, netip.Addr, model.EdgeRef) {},
+		Tunnels: func(string) int { return model.TunnelsPerEdge(1, 1) }, Decided: func(admission.Reason, netip.Addr,
+			model.EdgeRef) {
+		},
 	}).Register(server)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
@@ -208,10 +219,17 @@ func (w *world) roots() *x509.CertPool {
 }
 
 // edge adds one more edge of a workload cluster.
-func (w *world) edge(t *testing.T, f *synthetic.Fleet, wc model.WorkloadCluster, fault func(synthetic.Moment) synthetic.Fault) *synthetic.Edge {
+func (w *world) edge(
+	t *testing.T,
+	f *synthetic.Fleet,
+	wc model.WorkloadCluster,
+	fault func(synthetic.Moment) synthetic.Fault,
+) *synthetic.Edge {
 	t.Helper()
 	edge := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}
-	certificate := w.leaf(t, certs.Leaf{CommonName: edge.Node, DNSNames: domain.DNSNames(edge), Server: true, Client: true}).TLSCertificate()
+	certificate := w.leaf(t, certs.Leaf{CommonName: edge.Node, DNSNames: domain.DNSNames(edge), Server: true,
+		Client: true}).
+		TLSCertificate()
 	return f.Add(synthetic.Spec{Node: edge.Node, ID: edge.ID, Certificate: &certificate, Fault: fault})
 }
 

@@ -241,7 +241,11 @@ func (l *Load) BegunAfter(at time.Time, usual time.Duration) (slow []string, err
 		}
 	}
 	if len(failures) > 0 {
-		err = fmt.Errorf("%d requests that were begun later failed, such as: %q", len(failures), failures[:min(3, len(failures))])
+		err = fmt.Errorf(
+			"%d requests that were begun later failed, such as: %q",
+			len(failures),
+			failures[:min(3, len(failures))],
+		)
 	}
 	return slow, err
 }

@@ -165,5 +165,10 @@ func (r *Retrying) Err() error {
 	if r.failures = nil; len(failures) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d of %d requests failed for good, such as: %w", len(failures), r.requests.Load(), errors.Join(failures[:min(3, len(failures))]...))
+	return fmt.Errorf(
+		"%d of %d requests failed for good, such as: %w",
+		len(failures),
+		r.requests.Load(),
+		errors.Join(failures[:min(3, len(failures))]...),
+	)
 }

@@ -41,17 +41,35 @@ type StandIn struct {
 const Version = "v1.99.0-standin"
 
 // NewStandIn returns a stand-in at an address of a namespace, with additional names in its certificate, and starts it.
-func NewStandIn(t *testing.T, name string, in *netns.Namespace, address netip.AddrPort, authority *pki.Authority, names ...string) *StandIn {
+func NewStandIn(
+	t *testing.T,
+	name string,
+	in *netns.Namespace,
+	address netip.AddrPort,
+	authority *pki.Authority,
+	names ...string,
+) *StandIn {
 	t.Helper()
 	pair, err := authority.Issue(pki.LeafSpec{
-		CommonName: "kube-apiserver", Names: append([]string{"kubernetes", address.Addr().String()}, names...), Usage: x509.ExtKeyUsageServerAuth,
+		CommonName: "kube-apiserver", Names: append([]string{"kubernetes", address.Addr().String()}, names...),
+		Usage: x509.ExtKeyUsageServerAuth,
 	})
 	promise.Must(t, err)
 	certificate, err := tls.X509KeyPair(pair.CertPEM, pair.KeyPEM)
 	promise.Must(t, err)
-	admin, err := authority.Issue(pki.LeafSpec{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Usage: x509.ExtKeyUsageClientAuth})
+	admin, err := authority.Issue(
+		pki.LeafSpec{
+			CommonName:    "kubernetes-admin",
+			Organizations: []string{"system:masters"},
+			Usage:         x509.ExtKeyUsageClientAuth,
+		},
+	)
 	promise.Must(t, err)
-	s := &StandIn{APIServer: &kube.APIServer{Name: name, CA: authority, Namespace: in, Endpoint: address, Admin: admin}, Roots: x509.NewCertPool(), t: t}
+	s := &StandIn{
+		APIServer: &kube.APIServer{Name: name, CA: authority, Namespace: in, Endpoint: address, Admin: admin},
+		Roots:     x509.NewCertPool(),
+		t:         t,
+	}
 	s.Roots.AppendCertsFromPEM(authority.CertPEM)
 	s.certificate = certificate
 	s.Start()
@@ -76,7 +94,11 @@ func (s *StandIn) Start() {
 	mux.HandleFunc("GET /bytes/{n}", bulk)
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: promise.Patience, ErrorLog: log.New(nothing{}, "", 0),
-		TLSConfig: &tls.Config{Certificates: []tls.Certificate{s.certificate}, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12},
+		TLSConfig: &tls.Config{
+			Certificates: []tls.Certificate{s.certificate},
+			NextProtos:   []string{"http/1.1"},
+			MinVersion:   tls.VersionTLS12,
+		},
 	}
 	s.server.Store(server)
 	go func() { _ = server.ServeTLS(mutable{listener, s.t.Context(), &s.Hung}, "", "") }()

@@ -67,7 +67,10 @@ func (w *World) Member(t *testing.T, name string, spec map[string]any) *Member {
 // MemberAt is Member with a given stand-in.
 func (w *World) MemberAt(t *testing.T, name string, s *StandIn, spec map[string]any) *Member {
 	t.Helper()
-	cluster, err := w.CreateCluster(t.Context(), lab.ClusterSpec{Name: name, Namespace: Namespace, APIServer: s.APIServer, Mode: v1alpha1.KubeconfigModeSNI})
+	cluster, err := w.CreateCluster(
+		t.Context(),
+		lab.ClusterSpec{Name: name, Namespace: Namespace, APIServer: s.APIServer, Mode: v1alpha1.KubeconfigModeSNI},
+	)
 	promise.Must(t, err)
 	if spec != nil {
 		promise.Must(t, cluster.PatchTunnel(t.Context(), spec))
@@ -79,7 +82,14 @@ func (w *World) MemberAt(t *testing.T, name string, s *StandIn, spec map[string]
 func (w *World) StandIn(t *testing.T, cluster string, in *netns.Namespace, address netip.Addr) *StandIn {
 	t.Helper()
 	port := 9000 + w.ports.Add(1)
-	return NewStandIn(t, fmt.Sprintf("%s:%d", cluster, port), in, netip.AddrPortFrom(address, uint16(port)), w.authority, Hostname(cluster))
+	return NewStandIn(
+		t,
+		fmt.Sprintf("%s:%d", cluster, port),
+		in,
+		netip.AddrPortFrom(address, uint16(port)),
+		w.authority,
+		Hostname(cluster),
+	)
 }
 
 // Hostname returns the tunnel hostname of a Cluster in the tests' Namespace.
@@ -103,7 +113,8 @@ func HostnameIn(namespace, cluster string) string {
 // Path returns a path to the member.
 func (m *Member) Path(gateway int, connect bool) traffic.Path {
 	return traffic.Path{
-		From: m.World.Network.Management, Gateway: gateway, Connect: connect, Hostname: m.Hostname, ServerName: "kubernetes", Roots: m.StandIn.Roots,
+		From: m.World.Network.Management, Gateway: gateway, Connect: connect, Hostname: m.Hostname, ServerName: "kubernetes",
+		Roots: m.StandIn.Roots,
 	}
 }
 
@@ -183,7 +194,12 @@ func Steal(t *testing.T, a *lab.Agent) outsider.Stolen {
 
 // Outsider returns an attacker in the workload network with a stolen identity.
 func (w *World) Outsider(stolen outsider.Stolen) outsider.Outsider {
-	return outsider.Outsider{From: w.Network.Workload, Domain: Domain, Roots: stolen.Roots, Certificate: &stolen.Certificate}
+	return outsider.Outsider{
+		From:        w.Network.Workload,
+		Domain:      Domain,
+		Roots:       stolen.Roots,
+		Certificate: &stolen.Certificate,
+	}
 }
 
 // Roots returns the current trust bundle of the installation.

@@ -26,7 +26,8 @@ import (
 )
 
 var variables = map[string]string{
-	"CLUSTER_NAME": "c1", "NAMESPACE": "prod", "FAIRLEAD_TUNNEL_DOMAIN": "tunnels.example.com", "FAIRLEAD_EDGE_IMAGE": "fairlead-edge:v1",
+	"CLUSTER_NAME": "c1", "NAMESPACE": "prod", "FAIRLEAD_TUNNEL_DOMAIN": "tunnels.example.com",
+	"FAIRLEAD_EDGE_IMAGE": "fairlead-edge:v1",
 }
 
 // snippet returns deploy/clusterclass/kubeadmcontrolplane.yaml after clusterctl has filled it in, as a control plane
@@ -52,7 +53,11 @@ func snippet(t *testing.T) *controlplanev1.KubeadmControlPlane {
 	}
 	kcp.Spec.Version = "v1.36.1"
 	kcp.Spec.Replicas = ptr.To[int32](3)
-	kcp.Spec.MachineTemplate.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "DockerMachineTemplate", Name: "t"}
+	kcp.Spec.MachineTemplate.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{
+		APIGroup: "infrastructure.cluster.x-k8s.io",
+		Kind:     "DockerMachineTemplate",
+		Name:     "t",
+	}
 	if err := (&admission.KubeadmControlPlane{}).Default(t.Context(), &kcp); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +97,8 @@ func TestTheWebhookAcceptsTheSnippet(t *testing.T) {
 	// docs/machines.md states this. If Cluster API permits it one day, the document must change.
 	empty := without(t)
 	empty.Spec.KubeadmConfigSpec.ClusterConfiguration.APIServer.CertSANs = nil
-	if _, err := webhook().ValidateUpdate(t.Context(), snippet(t), empty); err == nil || !strings.Contains(err.Error(), "cannot be modified") {
+	if _, err := webhook().ValidateUpdate(t.Context(), snippet(t), empty); err == nil ||
+		!strings.Contains(err.Error(), "cannot be modified") {
 		t.Errorf("taking it away together with all of clusterConfiguration: %v", err)
 	}
 	if _, err := webhook().ValidateUpdate(t.Context(), empty, snippet(t)); err != nil {
@@ -125,8 +131,16 @@ func TestMachinesAreUpToDate(t *testing.T) {
 			t.Errorf("join %v: the controller sees drift after a bootstrap: %v", join, why)
 		}
 		newer := snippet(t)
-		manifest := slices.IndexFunc(newer.Spec.KubeadmConfigSpec.Files, func(f bootstrapv1.File) bool { return f.Content != "" })
-		newer.Spec.KubeadmConfigSpec.Files[manifest].Content = strings.Replace(newer.Spec.KubeadmConfigSpec.Files[manifest].Content, "fairlead-edge:v1", "fairlead-edge:v2", 1)
+		manifest := slices.IndexFunc(
+			newer.Spec.KubeadmConfigSpec.Files,
+			func(f bootstrapv1.File) bool { return f.Content != "" },
+		)
+		newer.Spec.KubeadmConfigSpec.Files[manifest].Content = strings.Replace(
+			newer.Spec.KubeadmConfigSpec.Files[manifest].Content,
+			"fairlead-edge:v1",
+			"fairlead-edge:v2",
+			1,
+		)
 		if ok, _ := upToDate(t, newer, config); ok {
 			t.Errorf("join %v: the controller does not see another image", join)
 		}
@@ -157,13 +171,23 @@ func cluster() *clusterv1.Cluster {
 	return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "c1"}}
 }
 
-func upToDate(t *testing.T, kcp *controlplanev1.KubeadmControlPlane, config *bootstrapv1.KubeadmConfig) (ok bool, why []string) {
+func upToDate(
+	t *testing.T,
+	kcp *controlplanev1.KubeadmControlPlane,
+	config *bootstrapv1.KubeadmConfig,
+) (ok bool, why []string) {
 	t.Helper()
 	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "m"}}
 	machine.Spec.ClusterName, machine.Spec.Version = "c1", kcp.Spec.Version
-	machine.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfig", Name: "m"}
+	machine.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{
+		APIGroup: bootstrapv1.GroupVersion.Group,
+		Kind:     "KubeadmConfig",
+		Name:     "m",
+	}
 	infrastructure := &unstructured.Unstructured{}
-	infrastructure.SetGroupVersionKind(schema.GroupVersionKind{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta2", Kind: "DockerMachine"})
+	infrastructure.SetGroupVersionKind(
+		schema.GroupVersionKind{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta2", Kind: "DockerMachine"},
+	)
 	ok, result, err := kcppkg.UpToDate(t.Context(), nil, cluster(), machine, kcp, &metav1.Time{Time: time.Now()},
 		map[string]*unstructured.Unstructured{}, map[string]*bootstrapv1.KubeadmConfig{"m": config})
 	if err != nil {

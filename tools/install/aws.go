@@ -21,7 +21,9 @@ func awsProvider(module string) part {
 			if err != nil {
 				return err
 			}
-			crd, err := os.ReadFile(filepath.Join(sources, "config", "crd", "bases", "controlplane.cluster.x-k8s.io_awsmanagedcontrolplanes.yaml"))
+			crd, err := os.ReadFile(
+				filepath.Join(sources, "config", "crd", "bases", "controlplane.cluster.x-k8s.io_awsmanagedcontrolplanes.yaml"),
+			)
 			if err != nil {
 				return err
 			}

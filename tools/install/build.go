@@ -129,7 +129,8 @@ func batches(programs []program) [][]program {
 func executable(pkg string) string {
 	elements := strings.Split(pkg, "/")
 	last := elements[len(elements)-1]
-	if rest, ok := strings.CutPrefix(last, "v"); ok && rest != "" && strings.Trim(rest, "0123456789") == "" && len(elements) > 1 {
+	if rest, ok := strings.CutPrefix(last, "v"); ok && rest != "" && strings.Trim(rest, "0123456789") == "" &&
+		len(elements) > 1 {
 		return elements[len(elements)-2]
 	}
 	return last
@@ -226,7 +227,10 @@ type workdir struct {
 
 // pinned returns a folder whose module is built exactly as its go.mod and go.sum specify.
 func pinned(dir string) workdir {
-	return workdir{dir: dir, env: []string{"CGO_ENABLED=0", "GOTOOLCHAIN=local", "GOFLAGS=-mod=readonly -buildvcs=false", "GOWORK=off"}}
+	return workdir{
+		dir: dir,
+		env: []string{"CGO_ENABLED=0", "GOTOOLCHAIN=local", "GOFLAGS=-mod=readonly -buildvcs=false", "GOWORK=off"},
+	}
 }
 
 // command returns a command that is interrupted when ctx ends.

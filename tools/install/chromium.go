@@ -63,7 +63,9 @@ func planChromium(wish browserWish) (steps []step, note string, err error) {
 	case os.Getenv("CHROMIUM") != "" || hasChromium():
 		return nil, "on this machine: " + chromiumPart, nil
 	case canInstall():
-		return []step{{title: "installing Debian's package " + chromiumPart, cost: 2 * time.Minute, run: installChromium}}, "", nil
+		return []step{
+			{title: "installing Debian's package " + chromiumPart, cost: 2 * time.Minute, run: installChromium},
+		}, "", nil
 	case wish == browserRequired:
 		return nil, "", errNoBrowser
 	}
@@ -78,10 +80,13 @@ func installChromium(ctx context.Context, _ report) error {
 }
 
 func hasChromium() bool {
-	return slices.ContainsFunc([]string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"}, func(name string) bool {
-		_, err := exec.LookPath(name)
-		return err == nil
-	})
+	return slices.ContainsFunc(
+		[]string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"},
+		func(name string) bool {
+			_, err := exec.LookPath(name)
+			return err == nil
+		},
+	)
 }
 
 func apt(ctx context.Context, most time.Duration, args ...string) error {

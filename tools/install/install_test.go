@@ -17,11 +17,13 @@ import (
 
 // module is a real Go module: two programs share a package, and two more programs have the same name.
 var module = map[string]string{
-	"go.mod":                   "module example.test/parts\n\ngo 1.26\n",
-	"go.sum":                   "",
-	"shared/shared.go":         "package shared\n\nfunc Name() string { return \"shared\" }\n",
-	"one/main.go":              "package main\n\nimport \"example.test/parts/shared\"\n\nfunc main() { println(shared.Name(), \"one\") }\n",
-	"two/v2/main.go":           "package main\n\nimport \"example.test/parts/shared\"\n\nfunc main() { println(shared.Name(), \"two\") }\n",
+	"go.mod":           "module example.test/parts\n\ngo 1.26\n",
+	"go.sum":           "",
+	"shared/shared.go": "package shared\n\nfunc Name() string { return \"shared\" }\n",
+	"one/main.go": "package main\n\nimport \"example.test/parts/shared\"\n\nfunc main() { " +
+		"println(shared.Name(), \"one\") }\n",
+	"two/v2/main.go": "package main\n\nimport \"example.test/parts/shared\"\n\nfunc main() { " +
+		"println(shared.Name(), \"two\") }\n",
 	"first/manager/main.go":    "package main\n\nfunc main() { println(\"first\") }\n",
 	"second/manager/main.go":   "package main\n\nfunc main() { println(\"second\") }\n",
 	"second/manager/extra.txt": "extra\n",
@@ -48,12 +50,18 @@ func fixture(t *testing.T) (o options, all []part) {
 		data, err := os.ReadFile(filepath.Join(dir, "second", "manager", "extra.txt"))
 		return errors.Join(err, os.WriteFile(filepath.Join(to, "extra.txt"), data, 0o600))
 	}
-	return o, []part{one("one", "./one"), one("two", "example.test/parts/two/v2"), one("first-manager", "./first/manager"), extra}
+	return o, []part{
+		one("one", "./one"),
+		one("two", "example.test/parts/two/v2"),
+		one("first-manager", "./first/manager"),
+		extra,
+	}
 }
 
 func write(t *testing.T, file, text string, mode os.FileMode) {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), mode), os.Chmod(file, mode)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), mode), os.Chmod(file,
+		mode)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -82,13 +90,15 @@ func TestPartsOfOneModuleAreBuiltTogetherAndKept(t *testing.T) {
 	o, all := fixture(t)
 	said := installs(t, o, all)
 	for _, want := range []string{
-		"install: everything: 1 step, about ", "1. building one, two, first-manager, second-manager", "[1 of 1, 0:0", "done in ",
+		"install: everything: 1 step, about ", "1. building one, two, first-manager, " +
+			"second-manager", "[1 of 1, 0:0", "done in ",
 	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the first run does not say %q:\n%s", want, said)
 		}
 	}
-	for name, want := range map[string]string{"one": "shared one", "two": "shared two", "first-manager": "first", "second-manager": "second"} {
+	for name, want := range map[string]string{"one": "shared one", "two": "shared two", "first-manager": "first",
+		"second-manager": "second"} {
 		if got := outputOf(t, o, name); got != want {
 			t.Errorf("%s prints %q, want %q", name, got, want)
 		}
@@ -106,7 +116,10 @@ func TestPartsOfOneModuleAreBuiltTogetherAndKept(t *testing.T) {
 		t.Errorf("the second run builds something:\n%s", said)
 	}
 	if after, err := os.Lstat(link); err != nil || !os.SameFile(before, after) {
-		t.Errorf("the second run made a right link again (%v): a test that starts the program meanwhile would not find it", err)
+		t.Errorf(
+			"the second run made a right link again (%v): a test that starts the program meanwhile would not find it",
+			err,
+		)
 	}
 }
 
@@ -114,10 +127,18 @@ func TestABuildReportsItsProgress(t *testing.T) {
 	o, all := fixture(t)
 	// The constants are new in each run, so that the build cache has neither package.
 	for name, text := range map[string]string{"shared/shared.go": "Shared", "one/main.go": "One"} {
-		write(t, filepath.Join(o.root, "tools", "parts", name), module[name]+"\nconst "+text+" = `"+o.root+"`\n\nfunc init() { _ = "+text+" }\n", 0o644)
+		write(
+			t,
+			filepath.Join(o.root, "tools", "parts", name),
+			module[name]+"\nconst "+text+" = `"+o.root+"`\n\nfunc init() { _ = "+text+" }\n",
+			0o644,
+		)
 	}
 	var told []string
-	if err := buildAll(t.Context(), all[0].source, all[0].programs, t.TempDir(), func(detail string) { told = append(told, detail) }); err != nil {
+	if err := buildAll(t.Context(), all[0].source, all[0].programs, t.TempDir(), func(detail string) {
+		told = append(told,
+			detail)
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if len(told) < 2 || !strings.HasPrefix(told[0], "1 of at most ") || !strings.HasSuffix(told[1], " packages compiled") {
@@ -136,9 +157,15 @@ func TestAChangeOfTheModuleMakesItsPartsAgain(t *testing.T) {
 
 func TestAFailedBuildKeepsNothingAndQuotesTheCompiler(t *testing.T) {
 	o, all := fixture(t)
-	write(t, filepath.Join(o.root, "tools", "parts", "one", "main.go"), "package main\n\nfunc main() { undefined() }\n", 0o644)
+	write(
+		t,
+		filepath.Join(o.root, "tools", "parts", "one", "main.go"),
+		"package main\n\nfunc main() { undefined() }\n",
+		0o644,
+	)
 	err := installParts(t.Context(), o, all, noBrowser, &bytes.Buffer{})
-	if err == nil || !strings.Contains(err.Error(), "undefined: undefined") || !strings.Contains(err.Error(), "building one") {
+	if err == nil || !strings.Contains(err.Error(), "undefined: undefined") ||
+		!strings.Contains(err.Error(), "building one") {
 		t.Fatalf("the error is %v", err)
 	}
 	entries, err := os.ReadDir(o.cache)
@@ -217,7 +244,12 @@ func TestOnlyPinnedVersionsOnTheMachineAreUsed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o, all := fixture(t)
 			dir := filepath.Join(o.root, "tools", "parts")
-			write(t, filepath.Join(dir, "go.mod"), module["go.mod"]+"\nrequire example.test/pinned v1.2.3\n\nreplace example.test/pinned => ./pinned\n", 0o644)
+			write(
+				t,
+				filepath.Join(dir, "go.mod"),
+				module["go.mod"]+"\nrequire example.test/pinned v1.2.3\n\nreplace example.test/pinned => ./pinned\n",
+				0o644,
+			)
 			write(t, filepath.Join(dir, "pinned", "go.mod"), "module example.test/pinned\n\ngo 1.26\n", 0o644)
 			all[0].check = &check{module: dir, path: "example.test/pinned", args: []string{"--version"}, line: "Example VERSION"}
 			assets := t.TempDir()
@@ -246,7 +278,8 @@ func TestProgramsAreFoundInCommonPlaces(t *testing.T) {
 	for _, dir := range []string{filepath.Join(home, "assets"), store, path, bin} {
 		pretend(t, dir, "one", "", 0o755)
 	}
-	if err := errors.Join(os.Mkdir(filepath.Join(home, "behind"), 0o755), os.Symlink(filepath.Join(bin, "one"), filepath.Join(home, "behind", "one"))); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(home, "behind"), 0o755), os.Symlink(filepath.Join(bin, "one"),
+		filepath.Join(home, "behind", "one"))); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{filepath.Join(home, "assets", "one"), filepath.Join(store, "one"), filepath.Join(path, "one")}
@@ -305,7 +338,8 @@ func TestProgramsWithTheSameNameAreBuiltInTurn(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("batches are %v, want %v", got, want)
 	}
-	for pkg, want := range map[string]string{"go.etcd.io/etcd/server/v3": "server", "./vet": "vet", "./v": "v", "./cmd/x1": "x1"} {
+	for pkg, want := range map[string]string{"go.etcd.io/etcd/server/v3": "server", "./vet": "vet", "./v": "v",
+		"./cmd/x1": "x1"} {
 		if got := executable(pkg); got != want {
 			t.Errorf("the program of %s is %s, want %s", pkg, got, want)
 		}

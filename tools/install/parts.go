@@ -42,8 +42,14 @@ func parts(root string) []part {
 	all := []part{envoy(filepath.Join(root, "deploy", "envoy", "requirements.txt"))}
 	all = append(all, kubernetesParts(folder("k8s"))...)
 	all = append(all, clusterAPIParts(folder("capi"))...)
-	return append(all, externalDNS(filepath.Join(folder("dns"), "externaldns")), coreDNS(folder("dns")), grpcurl(folder("grpcurl")),
-		awsProvider(folder("capa")), prometheus(folder("prometheus")))
+	return append(
+		all,
+		externalDNS(filepath.Join(folder("dns"), "externaldns")),
+		coreDNS(folder("dns")),
+		grpcurl(folder("grpcurl")),
+		awsProvider(folder("capa")),
+		prometheus(folder("prometheus")),
+	)
 }
 
 // envoy is the official release. A program on the machine does not replace it.
@@ -74,15 +80,44 @@ func kubernetesParts(module string) []part {
 	outputOf := func(line string, args ...string) *check {
 		return &check{module: module, path: "k8s.io/kubernetes", args: args, line: line}
 	}
-	etcd := &check{module: module, path: "go.etcd.io/etcd/server/v3", args: []string{"--version"}, line: "etcd Version: NUMBER"}
+	etcd := &check{
+		module: module,
+		path:   "go.etcd.io/etcd/server/v3",
+		args:   []string{"--version"},
+		line:   "etcd Version: NUMBER",
+	}
 	return []part{
-		one("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", 10*time.Minute, time.Minute, outputOf("Kubernetes VERSION", "--version")),
+		one(
+			"kube-apiserver",
+			"k8s.io/kubernetes/cmd/kube-apiserver",
+			10*time.Minute,
+			time.Minute,
+			outputOf("Kubernetes VERSION", "--version"),
+		),
 		one("etcd", "go.etcd.io/etcd/server/v3", 2*time.Minute, 20*time.Second, etcd),
-		one("kubectl", "k8s.io/kubernetes/cmd/kubectl", 4*time.Minute, time.Minute, outputOf(`"gitVersion": "VERSION",`, "version", "--client", "--output=json")),
+		one(
+			"kubectl",
+			"k8s.io/kubernetes/cmd/kubectl",
+			4*time.Minute,
+			time.Minute,
+			outputOf(`"gitVersion": "VERSION",`, "version", "--client", "--output=json"),
+		),
 		one("fake-kubelet", "./fake-kubelet", 40*time.Second, 5*time.Second, nil),
-		one("kubeadm", "k8s.io/kubernetes/cmd/kubeadm", 4*time.Minute, time.Minute, outputOf("VERSION", "version", "--output=short")),
+		one(
+			"kubeadm",
+			"k8s.io/kubernetes/cmd/kubeadm",
+			4*time.Minute,
+			time.Minute,
+			outputOf("VERSION", "version", "--output=short"),
+		),
 		one("machine", "./machine", 2*time.Minute, 20*time.Second, nil),
-		one("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", 8*time.Minute, 3*time.Minute, outputOf("Kubernetes VERSION", "--version")),
+		one(
+			"kube-controller-manager",
+			"k8s.io/kubernetes/cmd/kube-controller-manager",
+			8*time.Minute,
+			3*time.Minute,
+			outputOf("Kubernetes VERSION", "--version"),
+		),
 		nextPatch(module, "kubeadm", "kube-apiserver"),
 	}
 }
@@ -128,7 +163,8 @@ func clusterAPIParts(module string) []part {
 		manager("capi-bootstrap", "capi-bootstrap-config", "bootstrap/kubeadm", 4*time.Minute, time.Minute),
 		manager("capi-control-plane", "capi-control-plane-config", "controlplane/kubeadm", 4*time.Minute, time.Minute),
 		{
-			name: "clusterctl", files: []string{"clusterctl"}, from: modFiles(module), alone: 4 * time.Minute, added: time.Minute,
+			name: "clusterctl", files: []string{"clusterctl"}, from: modFiles(module), alone: 4 * time.Minute,
+			added:  time.Minute,
 			source: from, programs: []program{{clusterAPI + "/cmd/clusterctl", "clusterctl"}},
 			check: &check{module: module, path: clusterAPI, args: []string{"version", "--output=short"}, line: "VERSION"},
 		},
@@ -160,7 +196,8 @@ func externalDNS(module string) part {
 // coreDNS is built with the plugins that tests use, so a program on the machine does not replace it.
 func coreDNS(module string) part {
 	return part{
-		name: "coredns", files: []string{"coredns"}, from: append(modFiles(module), filepath.Join(module, "coredns")), alone: 2 * time.Minute,
+		name: "coredns", files: []string{"coredns"}, from: append(modFiles(module), filepath.Join(module, "coredns")),
+		alone:  2 * time.Minute,
 		source: stripped(module), programs: []program{{"./coredns", "coredns"}},
 	}
 }

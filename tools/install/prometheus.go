@@ -37,7 +37,19 @@ func prometheus(module string) part {
 			if err := os.WriteFile(plugins, []byte("package plugins\n"), 0o600); err != nil {
 				return err
 			}
-			_, err = output(ctx, work, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/prometheus", "./cmd/promtool")
+			_, err = output(
+				ctx,
+				work,
+				"go",
+				"build",
+				"-trimpath",
+				"-ldflags",
+				"-s -w",
+				"-o",
+				dir+"/",
+				"./cmd/prometheus",
+				"./cmd/promtool",
+			)
 			return err
 		},
 	}

@@ -17,12 +17,14 @@ var sets = map[string][]string{
 	// for tests with a kube-apiserver, whose types include Cluster API's
 	"apiserver": {"kube-apiserver", "etcd", "kubectl", "capi-core", "grpcurl"},
 	"managed": {
-		"kube-apiserver", "etcd", "kubectl", "capi-core", "envoy", "fake-kubelet", "coredns", "externaldns-crd", "capa-reconcile",
+		"kube-apiserver", "etcd", "kubectl", "capi-core", "envoy", "fake-kubelet", "coredns", "externaldns-crd",
+		"capa-reconcile",
 		"prometheus",
 	},
 	// a lab where Cluster API creates the workload clusters with kubeadm
 	"machines": slices.Concat(lab, []string{
-		"kubeadm", "machine", "kube-controller-manager", "kubernetes-next", "capi-bootstrap", "capi-control-plane", "clusterctl",
+		"kubeadm", "machine", "kube-controller-manager", "kubernetes-next", "capi-bootstrap", "capi-control-plane",
+		"clusterctl",
 	}),
 	"operations": slices.Concat(lab, []string{"kube-controller-manager", "clusterctl"}),
 	"metrics":    slices.Concat(lab, []string{"prometheus"}),

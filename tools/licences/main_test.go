@@ -79,7 +79,14 @@ func TestLicencesOf(t *testing.T) {
 func TestTheTableFailsWithAProblem(t *testing.T) {
 	var out bytes.Buffer
 	_, problem := classify([]byte(commons))
-	err := write(&out, "go1", []row{{module: module{Path: "example.com/good", Version: "v1"}, licences: []string{"MIT"}}, {module: module{Path: "example.com/bad", Version: "v2"}, problem: problem}})
+	err := write(
+		&out,
+		"go1",
+		[]row{
+			{module: module{Path: "example.com/good", Version: "v1"}, licences: []string{"MIT"}},
+			{module: module{Path: "example.com/bad", Version: "v2"}, problem: problem},
+		},
+	)
 	if err == nil || !strings.Contains(err.Error(), "example.com/bad v2") {
 		t.Errorf("got %v", err)
 	}

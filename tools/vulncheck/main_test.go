@@ -13,7 +13,9 @@ import (
 func TestWithoutADatabaseTheCheckFails(t *testing.T) {
 	refusing := httptest.NewServer(http.NotFoundHandler())
 	defer refusing.Close()
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>sign in</html>")) }))
+	other := httptest.NewServer(
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>sign in</html>")) }),
+	)
 	defer other.Close()
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
@@ -32,7 +34,8 @@ func TestLastModified(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "index"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "index", "db.json"), []byte(`{"modified":"2026-01-02T03:04:05Z"}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "index", "db.json"), []byte(`{"modified":"2026-01-02T03:04:05Z"}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	files := httptest.NewServer(http.FileServer(http.Dir(dir)))

@@ -120,7 +120,12 @@ func (f *bundleFlags) run(cmd *cobra.Command) error {
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s has %d files, without secrets", f.file, len(b.contents)+1)
 	if len(b.missing) > 0 {
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "; %d parts are missing:\n  %s", len(b.missing), strings.Join(b.missing, "\n  "))
+		_, err = fmt.Fprintf(
+			cmd.OutOrStdout(),
+			"; %d parts are missing:\n  %s",
+			len(b.missing),
+			strings.Join(b.missing, "\n  "),
+		)
 	}
 	_, _ = fmt.Fprintln(cmd.OutOrStdout())
 	return err
@@ -201,7 +206,13 @@ func (b *bundle) addData(name, what string, data any) error {
 }
 
 func (b *bundle) write(name string, text []byte) error {
-	header := &tar.Header{Name: path.Join(b.root, name), Mode: 0o600, Size: int64(len(text)), ModTime: b.now, Typeflag: tar.TypeReg}
+	header := &tar.Header{
+		Name:     path.Join(b.root, name),
+		Mode:     0o600,
+		Size:     int64(len(text)),
+		ModTime:  b.now,
+		Typeflag: tar.TypeReg,
+	}
 	if err := b.tar.WriteHeader(header); err != nil {
 		return err
 	}
@@ -211,7 +222,16 @@ func (b *bundle) write(name string, text []byte) error {
 
 func (b *bundle) readme() string {
 	var r strings.Builder
-	fmt.Fprintf(&r, "Support bundle of Fairlead, made at %s.\n\nRemoved from all files, and marked with %s: data of Secrets, keys, certificates, tokens and their hashes,\npasswords, credentials in URLs, kubeconfigs, values of environments and of variables of topologies, annotations\nthat are neither Fairlead's nor Cluster API's, long blobs of base64.\n\nIn it:\n  %s\n", b.now.Format(time.RFC3339), redact.Mark, strings.Join(b.contents, "\n  "))
+	fmt.Fprintf(
+		&r,
+		"Support bundle of Fairlead, made at %s.\n\nRemoved from all files, and marked with %s: data of Secrets, keys, "+
+			"certificates, tokens and their hashes,\npasswords, credentials in URLs, kubeconfigs, values of environments and "+
+			"of variables of topologies, annotations\nthat are neither Fairlead's nor Cluster API's, long blobs of "+
+			"base64.\n\nIn it:\n  %s\n",
+		b.now.Format(time.RFC3339),
+		redact.Mark,
+		strings.Join(b.contents, "\n  "),
+	)
 	if len(b.missing) > 0 {
 		fmt.Fprintf(&r, "\nNot in it:\n  %s\n", strings.Join(b.missing, "\n  "))
 	}

@@ -47,8 +47,14 @@ func kinds() []kind {
 
 // secretOfCluster reports whether Fairlead reads or writes a Secret.
 func secretOfCluster(o *unstructured.Unstructured) bool {
-	return slices.ContainsFunc([]string{"-kubeconfig", "-edge-bootstrap", "-boot-report", "-ca"}, func(suffix string) bool { return strings.HasSuffix(o.GetName(), suffix) }) ||
-		slices.ContainsFunc(slices.Collect(keysOf(o.GetLabels())), func(key string) bool { return strings.HasPrefix(key, "fairlead.dev/") })
+	return slices.ContainsFunc(
+		[]string{"-kubeconfig", "-edge-bootstrap", "-boot-report", "-ca"},
+		func(suffix string) bool { return strings.HasSuffix(o.GetName(), suffix) },
+	) ||
+		slices.ContainsFunc(slices.Collect(keysOf(o.GetLabels())), func(key string) bool {
+			return strings.HasPrefix(key,
+				"fairlead.dev/")
+		})
 }
 
 func keysOf[V any](m map[string]V) func(yield func(string) bool) {

@@ -113,7 +113,10 @@ func (b *bundle) commands(ctx context.Context) error {
 		{"config-sync.json", "the same for machines", []string{"config", "sync", "-o", "json"}},
 	}
 	if !b.flags.noChecks {
-		all = append(all, said{"check.json", "result of `fairlead check --all`", append([]string{"check", "--all", "-o", "json"}, scope...)})
+		all = append(
+			all,
+			said{"check.json", "result of `fairlead check --all`", append([]string{"check", "--all", "-o", "json"}, scope...)},
+		)
 	} else {
 		b.addMissing("check.json", "--no-checks")
 	}
@@ -232,8 +235,18 @@ func (b *bundle) pod(ctx context.Context, set kubernetes.Interface, pod *corev1.
 }
 
 // log adds the end of a log. The log of a previous container is added only if there is one.
-func (b *bundle) log(ctx context.Context, set kubernetes.Interface, pod *corev1.Pod, container string, previous bool) error {
-	if previous && !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container && s.RestartCount > 0 }) {
+func (b *bundle) log(
+	ctx context.Context,
+	set kubernetes.Interface,
+	pod *corev1.Pod,
+	container string,
+	previous bool,
+) error {
+	if previous &&
+		!slices.ContainsFunc(
+			pod.Status.ContainerStatuses,
+			func(s corev1.ContainerStatus) bool { return s.Name == container && s.RestartCount > 0 },
+		) {
 		return nil
 	}
 	file, what := fmt.Sprintf("logs/%s.%s.log", pod.Name, container), "its log"
@@ -241,7 +254,11 @@ func (b *bundle) log(ctx context.Context, set kubernetes.Interface, pod *corev1.
 		file, what = fmt.Sprintf("logs/%s.%s.previous.log", pod.Name, container), "its log before it was started again"
 	}
 	lines := b.flags.logLines
-	stream, err := set.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: container, Previous: previous, Timestamps: true, TailLines: &lines}).Stream(ctx)
+	stream, err := set.CoreV1().
+		Pods(pod.Namespace).
+		GetLogs(pod.Name, &corev1.PodLogOptions{Container: container, Previous: previous, Timestamps: true,
+			TailLines: &lines}).
+		Stream(ctx)
 	if err != nil {
 		b.addMissing(file, err)
 		return nil

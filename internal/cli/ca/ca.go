@@ -37,7 +37,8 @@ func Command() *cobra.Command {
 
 func (f *caFlags) addAllTo(cmd *cobra.Command) {
 	f.AddTo(cmd.Flags())
-	cmd.Flags().StringVarP(&f.installation, "namespace", "n", "fairlead-system", "namespace in which Fairlead is installed")
+	cmd.Flags().
+		StringVarP(&f.installation, "namespace", "n", "fairlead-system", "namespace in which Fairlead is installed")
 }
 
 func caStatusCommand() *cobra.Command {
@@ -72,8 +73,10 @@ func caRotateCommand() *cobra.Command {
 		Use:     "rotate",
 		Short:   "Replace the CA without an interruption",
 		Example: "  fairlead ca rotate\n  fairlead ca rotate --wait",
-		Long: "Request the controller to replace the CA, and wait until the rotation begins. The controller completes it: by\n" +
-			"default after somewhat more than 90 days, so that disconnected edges can return; its flag --ca-overlap shortens that.\n" +
+		Long: "Request the controller to replace the CA, and wait until the rotation begins. The controller completes it: " +
+			"by\n" +
+			"default after somewhat more than 90 days, so that disconnected edges can return; its flag --ca-overlap shortens " +
+			"that.\n" +
 			"If a rotation is running, the command follows it, so you can stop and repeat the command at any time.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -142,7 +145,10 @@ func (a *authority) rotate(ctx context.Context, out io.Writer, f caFlags) error 
 	now, err := a.until(waiting, begun, func(v1alpha1.CARotation) {})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		return fmt.Errorf("the rotation has not begun within %s: check that the controller runs; the rotation begins when it does", f.timeout)
+		return fmt.Errorf(
+			"the rotation has not begun within %s: check that the controller runs; the rotation begins when it does",
+			f.timeout,
+		)
 	case err != nil:
 		return err
 	}
@@ -151,20 +157,28 @@ func (a *authority) rotate(ctx context.Context, out io.Writer, f caFlags) error 
 		return nil
 	}
 	last := now
-	_, err = a.until(ctx, func(now v1alpha1.CARotation) bool { return now.Phase == v1alpha1.CAPhaseSteady }, func(now v1alpha1.CARotation) {
-		if now.Phase != last.Phase || (now.Until != nil) != (last.Until != nil) {
-			_, _ = fmt.Fprintln(out, phaseLine(now))
-		}
-		last = now
-	})
+	_, err = a.until(
+		ctx,
+		func(now v1alpha1.CARotation) bool { return now.Phase == v1alpha1.CAPhaseSteady },
+		func(now v1alpha1.CARotation) {
+			if now.Phase != last.Phase || (now.Until != nil) != (last.Until != nil) {
+				_, _ = fmt.Fprintln(out, phaseLine(now))
+			}
+			last = now
+		},
+	)
 	return err
 }
 
 // ask writes the request for the controller.
 func (a *authority) ask(ctx context.Context, config *corev1.ConfigMap, now v1alpha1.CARotation) error {
 	if len(now.CAs) > 0 && now.CAs[len(now.CAs)-1].Brought {
-		return fmt.Errorf("the CA was supplied by you: put another one into Secret %s/%s, or have its issuer renew it (cert-manager: cmctl renew), and the rotation begins automatically",
-			a.key.Namespace, v1alpha1.CASecretName)
+		return fmt.Errorf(
+			"the CA was supplied by you: put another one into Secret %s/%s, or have its issuer renew it (cert-manager: cmctl "+
+				"renew), and the rotation begins automatically",
+			a.key.Namespace,
+			v1alpha1.CASecretName,
+		)
 	}
 	if now.Problem != "" {
 		return errors.New(now.Problem)
@@ -181,7 +195,11 @@ func (a *authority) ask(ctx context.Context, config *corev1.ConfigMap, now v1alp
 }
 
 // until polls the state and shows it until so returns true.
-func (a *authority) until(ctx context.Context, so func(v1alpha1.CARotation) bool, show func(v1alpha1.CARotation)) (v1alpha1.CARotation, error) {
+func (a *authority) until(
+	ctx context.Context,
+	so func(v1alpha1.CARotation) bool,
+	show func(v1alpha1.CARotation),
+) (v1alpha1.CARotation, error) {
 	again := time.NewTicker(management.LookInterval)
 	defer again.Stop()
 	for {
@@ -236,7 +254,15 @@ func rotationView(r v1alpha1.CARotation) output.View {
 		if len(ca.Signs) > 0 {
 			signs = strings.Join(ca.Signs, ",")
 		}
-		t.Add(ca.Serial, ca, output.Plain(ca.Serial), output.Plain(ca.Subject), output.Plain(origin), output.Plain(signs), output.Plain(clock(&ca.NotAfter)))
+		t.Add(
+			ca.Serial,
+			ca,
+			output.Plain(ca.Serial),
+			output.Plain(ca.Subject),
+			output.Plain(origin),
+			output.Plain(signs),
+			output.Plain(clock(&ca.NotAfter)),
+		)
 	}
 	return output.View{Data: r, Page: func(p *output.Page) {
 		p.Table(t)

@@ -56,7 +56,8 @@ It does what Cluster API does: it reads the kubeconfig Secret and makes requests
 cluster's network; elsewhere forward a port of the gateways, and give it with --via.
 
 Exit codes: 0 nothing is broken (warnings leave it 0); 1 a hop is broken; 2 the command line is wrong.`),
-		Example: "  fairlead check -n prod c1\n  fairlead check -n prod c1 -o json | jq -r .first\n  fairlead check --all -A --parallel 32\n" +
+		Example: "  fairlead check -n prod c1\n  fairlead check -n prod c1 -o json | jq -r .first\n  fairlead check --all " +
+			"-A --parallel 32\n" +
 			"  kubectl -n fairlead-system port-forward service/gateway 6443 & fairlead check -n prod c1 --via 127.0.0.1:6443",
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
@@ -79,13 +80,24 @@ Exit codes: 0 nothing is broken (warnings leave it 0); 1 a hop is broken; 2 the 
 	f.ServersFlags.AddTo(cmd)
 	f.Options.AddTo(cmd)
 	flags := cmd.Flags()
-	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters (default: the namespace of the context)")
+	flags.StringVarP(
+		&f.Namespace,
+		"namespace",
+		"n",
+		"",
+		"namespace of the Clusters (default: the namespace of the context)",
+	)
 	flags.BoolVar(&f.all, "all", false, "check all Clusters of the namespace that have a tunnel or want one")
 	flags.BoolVarP(&f.everywhere, "all-namespaces", "A", false, "with --all: those of all namespaces")
 	flags.IntVar(&f.parallel, "parallel", defaultParallel, "with --all: how many at the same time")
 	flags.DurationVar(&f.timeout, "timeout", defaultCheckTime, "time limit for the check of one Cluster")
 	flags.DurationVar(&f.stream, "watch-for", 3*time.Second, "how long a watch must stay open")
-	flags.StringVar(&f.via, "via", "", "host:port to dial instead of what the kubeconfig names, such as a forwarded port of the gateways")
+	flags.StringVar(
+		&f.via,
+		"via",
+		"",
+		"host:port to dial instead of what the kubeconfig names, such as a forwarded port of the gateways",
+	)
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	return cmd
 }
@@ -142,7 +154,11 @@ func (n noServers) ProbeAPIServers(context.Context, string) ([]collect.EdgeProbe
 
 // marks are the symbols of results.
 var marks = map[check.Status]output.Cell{
-	check.OK: {Text: "✓", Style: output.StyleGood}, check.Warning: {Text: "!", Style: output.StyleWarning}, check.Broken: {Text: "✗", Style: output.StyleBad}, check.Unknown: {Text: "?", Style: output.StyleFaint}, check.Skipped: {Text: "-", Style: output.StyleFaint},
+	check.OK: {
+		Text:  "✓",
+		Style: output.StyleGood,
+	}, check.Warning: {Text: "!", Style: output.StyleWarning}, check.Broken: {Text: "✗", Style: output.StyleBad},
+	check.Unknown: {Text: "?", Style: output.StyleFaint}, check.Skipped: {Text: "-", Style: output.StyleFaint},
 }
 
 // printReport writes one line for each hop, and then the conclusion.
@@ -281,8 +297,27 @@ func fleetReport(reports []check.Report) output.View {
 		if v := r.Deciding(); v != nil {
 			hop, cause, cure = string(v.ID), v.Cause, v.Cure
 		}
-		t.Add(r.Namespace+"/"+r.Name, r, output.Plain(r.Namespace), output.Plain(r.Name), output.Cell{Text: string(r.Status), Style: marks[r.Status].Style}, output.Plain(hop), output.Plain(cause), output.Plain(cure))
+		t.Add(
+			r.Namespace+"/"+r.Name,
+			r,
+			output.Plain(r.Namespace),
+			output.Plain(r.Name),
+			output.Cell{Text: string(r.Status), Style: marks[r.Status].Style},
+			output.Plain(hop),
+			output.Plain(cause),
+			output.Plain(cure),
+		)
 	}
-	summary := output.Line{output.Plain(fmt.Sprintf("%d Clusters: %d broken, %d with warnings, %d ok", len(reports), counts[check.Broken], counts[check.Warning], counts[check.OK]))}
+	summary := output.Line{
+		output.Plain(
+			fmt.Sprintf(
+				"%d Clusters: %d broken, %d with warnings, %d ok",
+				len(reports),
+				counts[check.Broken],
+				counts[check.Warning],
+				counts[check.OK],
+			),
+		),
+	}
 	return output.View{Data: map[string]any{"reports": reports}, Summary: []output.Line{summary}, Table: t}
 }

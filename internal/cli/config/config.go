@@ -37,7 +37,13 @@ func (f *configFlags) addTo(cmd *cobra.Command) {
 
 // Command returns the command group config.
 func Command() *cobra.Command {
-	return command.Group("config", "See what was sent to the Envoys, and what they made of it", configSyncCommand(), configDumpCommand(), configWhyCommand())
+	return command.Group(
+		"config",
+		"See what was sent to the Envoys, and what they made of it",
+		configSyncCommand(),
+		configDumpCommand(),
+		configWhyCommand(),
+	)
 }
 
 // typeNames maps type URLs to short names.

@@ -50,8 +50,9 @@ its Envoy runs, and print the differences; the exit code is 1 if there are any. 
 while its workload cluster has no tunnel: that is printed, but is not a difference.
 
 Neither contains keys: Envoys receive keys from their agents only.`),
-		Example: "  fairlead config dump gateway-0 --type lds\n  fairlead config dump gateway-0 --name c1.prod.tunnels.example.com\n  fairlead config dump edge-abc --diff",
-		Args:    cobra.ExactArgs(1),
+		Example: "  fairlead config dump gateway-0 --type lds\n  fairlead config dump gateway-0 --name " +
+			"c1.prod.tunnels.example.com\n  fairlead config dump edge-abc --diff",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.kind != "" && typeOf(f.kind) == "" {
 				return output.UsageError("--type: %q is neither cds (Envoy clusters) nor lds (listeners)", f.kind)
@@ -86,7 +87,10 @@ Neither contains keys: Envoys receive keys from their agents only.`),
 	cmd.Flags().StringVar(&f.kind, "type", "", "cds (Envoy clusters) or lds (listeners) (default: both)")
 	cmd.Flags().StringVar(&f.name, "name", "", "name of one resource")
 	cmd.Flags().BoolVar(&f.diff, "diff", false, "print how the sent configuration differs from what Envoy runs")
-	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{"cds", "lds"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc(
+		"type",
+		cobra.FixedCompletions([]string{"cds", "lds"}, cobra.ShellCompDirectiveNoFileComp),
+	)
 	return cmd
 }
 
@@ -110,7 +114,14 @@ func (f *dumpFlags) read(ctx context.Context, servers *collect.Servers, name str
 		if err != nil {
 			return nil, err
 		}
-		all[[2]string{r.TypeURL, r.Name}] = &dumped{Type: typeNames[r.TypeURL], Name: r.Name, Status: string(r.Status), Version: r.Version, Message: r.Refusal, Sent: sent}
+		all[[2]string{r.TypeURL, r.Name}] = &dumped{
+			Type:    typeNames[r.TypeURL],
+			Name:    r.Name,
+			Status:  string(r.Status),
+			Version: r.Version,
+			Message: r.Refusal,
+			Sent:    sent,
+		}
 	}
 	if f.diff {
 		var only []string
@@ -129,7 +140,10 @@ func (f *dumpFlags) read(ctx context.Context, servers *collect.Servers, name str
 	for _, d := range all {
 		list = append(list, *d)
 	}
-	slices.SortFunc(list, func(a, b dumped) int { return cmp.Or(strings.Compare(a.Type, b.Type), strings.Compare(a.Name, b.Name)) })
+	slices.SortFunc(
+		list,
+		func(a, b dumped) int { return cmp.Or(strings.Compare(a.Type, b.Type), strings.Compare(a.Name, b.Name)) },
+	)
 	if len(list) == 0 && f.name != "" {
 		return nil, fmt.Errorf("%s has no resource %s: `fairlead config dump %s` prints all", name, f.name, name)
 	}
@@ -163,7 +177,10 @@ func findNode(ctx context.Context, servers *collect.Servers, name string) (*coll
 	if err != nil {
 		return nil, err
 	}
-	return nil, fmt.Errorf("%s is not connected to any xds-server: `fairlead config sync` lists the gateways and edges that are", name)
+	return nil, fmt.Errorf(
+		"%s is not connected to any xds-server: `fairlead config sync` lists the gateways and edges that are",
+		name,
+	)
 }
 
 // compare adds what Envoy runs, and the differences.
@@ -213,7 +230,10 @@ func (d *dumped) judge() {
 		d.Message = cmp.Or(d.Message, "Envoy still has it, but it is no longer published")
 	}
 	d.Diff, _ = difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
-		A: withEnds(asLines(d.Sent)), B: withEnds(asLines(d.Runs)), FromFile: "sent/" + d.Type + "/" + d.Name, ToFile: "runs/" + d.Type + "/" + d.Name, Context: 3,
+		A: withEnds(
+			asLines(d.Sent),
+		), B: withEnds(asLines(d.Runs)), FromFile: "sent/" + d.Type + "/" + d.Name, ToFile: "runs/" + d.Type + "/" + d.Name,
+		Context: 3,
 	}) // a buffer accepts everything
 }
 
@@ -225,37 +245,40 @@ func withEnds(lines []string) []string {
 }
 
 func dumpView(node string, all []dumped, diff bool) output.View {
-	return output.View{Data: map[string]any{"node": node, "at": time.Now().UTC(), "resources": all}, Page: func(p *output.Page) {
-		same := 0
-		for i := range all {
-			d := &all[i]
-			if !diff {
-				p.Line(output.Styled(output.StyleBold, "# "+kindName(d.Type)+" "+d.Name+", "+d.Status))
-				if d.Message != "" {
-					p.Line(output.Styled(output.StyleBad, "# "+d.Message))
+	return output.View{
+		Data: map[string]any{"node": node, "at": time.Now().UTC(), "resources": all},
+		Page: func(p *output.Page) {
+			same := 0
+			for i := range all {
+				d := &all[i]
+				if !diff {
+					p.Line(output.Styled(output.StyleBold, "# "+kindName(d.Type)+" "+d.Name+", "+d.Status))
+					if d.Message != "" {
+						p.Line(output.Styled(output.StyleBad, "# "+d.Message))
+					}
+					for _, l := range asLines(d.Sent) {
+						p.Line(output.Plain(l))
+					}
+					p.Line(output.Plain("---"))
+					continue
 				}
-				for _, l := range asLines(d.Sent) {
-					p.Line(output.Plain(l))
+				if d.Differs == nil || !*d.Differs {
+					same++
+					if d.Message != "" {
+						p.Line(output.Styled(output.StyleFaint, kindName(d.Type)+" "+d.Name+": "+d.Message))
+					}
+					continue
 				}
-				p.Line(output.Plain("---"))
-				continue
-			}
-			if d.Differs == nil || !*d.Differs {
-				same++
-				if d.Message != "" {
-					p.Line(output.Styled(output.StyleFaint, kindName(d.Type)+" "+d.Name+": "+d.Message))
+				p.Line(output.Styled(output.StyleWarning, kindName(d.Type)+" "+d.Name+": "+cmp.Or(d.Message, "differs")))
+				for l := range strings.SplitSeq(strings.TrimSuffix(d.Diff, "\n"), "\n") {
+					p.Line(output.Styled(diffStyle(l), l))
 				}
-				continue
 			}
-			p.Line(output.Styled(output.StyleWarning, kindName(d.Type)+" "+d.Name+": "+cmp.Or(d.Message, "differs")))
-			for l := range strings.SplitSeq(strings.TrimSuffix(d.Diff, "\n"), "\n") {
-				p.Line(output.Styled(diffStyle(l), l))
+			if diff {
+				p.Line(output.Plain(fmt.Sprintf("%d of %d resources run as they were sent", same, len(all))))
 			}
-		}
-		if diff {
-			p.Line(output.Plain(fmt.Sprintf("%d of %d resources run as they were sent", same, len(all))))
-		}
-	}}
+		},
+	}
 }
 
 func diffStyle(l string) output.Style {

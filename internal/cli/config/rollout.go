@@ -84,7 +84,10 @@ func (s *rolloutState) line(now time.Time) output.Line {
 		return output.Line{output.Styled(output.StyleWarning, title+": all nodes"+since), output.Plain(", " + at)}
 	case rollout.Phases[rollout.PhaseStopped]:
 		why := cutLine(cmp.Or(s.Reason, "-"), 300)
-		return output.Line{output.Styled(output.StyleBad, title+" stopped"+since), output.Plain(", all nodes get " + s.Current + ": " + why)}
+		return output.Line{
+			output.Styled(output.StyleBad, title+" stopped"+since),
+			output.Plain(", all nodes get " + s.Current + ": " + why),
+		}
 	}
 	return output.Line{output.Plain("profile " + s.Current)}
 }

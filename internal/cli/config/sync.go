@@ -125,7 +125,10 @@ func readSync(
 	if len(only) == 1 {
 		rows = slices.DeleteFunc(rows, func(r syncRow) bool { return r.Node != only[0] && r.Cluster != only[0] })
 		if len(rows) == 0 {
-			return syncSnapshot{}, fmt.Errorf("no gateway, edge or Cluster %s is known to the xds-servers: `fairlead config sync` lists all", only[0])
+			return syncSnapshot{}, fmt.Errorf(
+				"no gateway, edge or Cluster %s is known to the xds-servers: `fairlead config sync` lists all",
+				only[0],
+			)
 		}
 	}
 	record, err := readRollout(ctx, m, namespace)
@@ -136,7 +139,13 @@ func readSync(
 }
 
 // syncRows returns the rows of all nodes, nodes with problems first.
-func syncRows(fleet collect.Fleet, nodes []collect.Node, doubt bool, clusters map[string]string, now time.Time) []syncRow {
+func syncRows(
+	fleet collect.Fleet,
+	nodes []collect.Node,
+	doubt bool,
+	clusters map[string]string,
+	now time.Time,
+) []syncRow {
 	var rows []syncRow
 	there := map[string]bool{}
 	for i := range nodes {
@@ -148,7 +157,9 @@ func syncRows(fleet collect.Fleet, nodes []collect.Node, doubt bool, clusters ma
 			return
 		}
 		row := syncRow{Node: name, Role: string(role), Cluster: clusters[id], Server: server, Since: pointer(since)}
-		row.Status, row.Message = string(collect.Stale), "its agent is not connected: Envoy, if it runs, goes on with what it had"
+		row.Status, row.Message = string(
+			collect.Stale,
+		), "its agent is not connected: Envoy, if it runs, goes on with what it had"
 		if doubt {
 			row.Status, row.Message = unknownSync, "it is with no xds-server that answered"
 		}
@@ -163,13 +174,22 @@ func syncRows(fleet collect.Fleet, nodes []collect.Node, doubt bool, clusters ma
 		away(e.Node, model.RoleEdge, e.ID, e.Server, e.DisconnectedSince())
 	}
 	slices.SortStableFunc(rows, func(a, b syncRow) int {
-		return cmp.Or(cmp.Compare(syncRank(a.Status), syncRank(b.Status)), -strings.Compare(a.Role, b.Role), strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Node, b.Node), strings.Compare(a.Type, b.Type))
+		return cmp.Or(
+			cmp.Compare(syncRank(a.Status), syncRank(b.Status)),
+			-strings.Compare(a.Role, b.Role),
+			strings.Compare(a.Cluster, b.Cluster),
+			strings.Compare(a.Node, b.Node),
+			strings.Compare(a.Type, b.Type),
+		)
 	})
 	return rows
 }
 
 func syncRank(status string) int {
-	return slices.Index([]string{string(collect.Rejected), string(collect.Stale), unknownSync, string(collect.Synced)}, status)
+	return slices.Index(
+		[]string{string(collect.Rejected), string(collect.Stale), unknownSync, string(collect.Synced)},
+		status,
+	)
 }
 
 func pointer(t time.Time) *time.Time {
@@ -187,7 +207,8 @@ func nodeRows(node *collect.Node, clusters map[string]string, now time.Time) []s
 		row := byType[r.TypeURL]
 		if row == nil {
 			row = &syncRow{
-				Node: node.Name, Role: string(node.Role), Cluster: clusters[node.ID], Type: cmp.Or(typeNames[r.TypeURL], r.TypeURL), Status: string(collect.Synced),
+				Node: node.Name, Role: string(node.Role), Cluster: clusters[node.ID], Type: cmp.Or(typeNames[r.TypeURL],
+					r.TypeURL), Status: string(collect.Synced),
 				Server: node.Server, Version: node.Version, Profile: node.Profile,
 			}
 			byType[r.TypeURL] = row
@@ -195,7 +216,18 @@ func nodeRows(node *collect.Node, clusters map[string]string, now time.Time) []s
 		row.add(r, now)
 	}
 	if len(byType) == 0 { // an edge whose Cluster does not exist yet
-		return []syncRow{{Node: node.Name, Role: string(node.Role), Cluster: clusters[node.ID], Status: string(collect.Synced), Server: node.Server, Version: node.Version, Profile: node.Profile, Message: "there is nothing for it yet"}}
+		return []syncRow{
+			{
+				Node:    node.Name,
+				Role:    string(node.Role),
+				Cluster: clusters[node.ID],
+				Status:  string(collect.Synced),
+				Server:  node.Server,
+				Version: node.Version,
+				Profile: node.Profile,
+				Message: "there is nothing for it yet",
+			},
+		}
 	}
 	var rows []syncRow
 	for _, row := range byType {
@@ -229,11 +261,30 @@ func (row *syncRow) add(r *collect.Resource, now time.Time) {
 }
 
 // syncStyles are the styles of states.
-var syncStyles = map[string]output.Style{string(collect.Synced): output.StyleGood, string(collect.Stale): output.StyleWarning, string(collect.Rejected): output.StyleBad, unknownSync: output.StyleFaint}
+var syncStyles = map[string]output.Style{
+	string(collect.Synced):   output.StyleGood,
+	string(collect.Stale):    output.StyleWarning,
+	string(collect.Rejected): output.StyleBad,
+	unknownSync:              output.StyleFaint,
+}
 
 func syncView(snapshot syncSnapshot, now time.Time) output.View {
 	rows, failed := snapshot.rows, snapshot.failed
-	t := &output.Table{Columns: output.Columns("NODE", "ROLE", "CLUSTER", "TYPE", "STATUS", "RESOURCES", "PROFILE", "SINCE~", "MESSAGE", "SERVER+", "VERSION+")}
+	t := &output.Table{
+		Columns: output.Columns(
+			"NODE",
+			"ROLE",
+			"CLUSTER",
+			"TYPE",
+			"STATUS",
+			"RESOURCES",
+			"PROFILE",
+			"SINCE~",
+			"MESSAGE",
+			"SERVER+",
+			"VERSION+",
+		),
+	}
 	counts := map[string]int{}
 	for _, r := range rows {
 		counts[r.Status]++
@@ -245,10 +296,29 @@ func syncView(snapshot syncSnapshot, now time.Time) output.View {
 		if r.Since != nil {
 			since = output.Age(*r.Since, now)
 		}
-		t.Add(r.Node+" "+r.Type, r, output.Plain(r.Node), output.Plain(r.Role), output.Plain(output.OrDash(r.Cluster)), output.Plain(output.OrDash(r.Type)), output.Styled(syncStyles[r.Status], r.Status), output.Plain(resources),
-			output.Plain(output.OrDash(r.Profile)), output.Plain(since), output.Plain(output.OrDash(cutLine(r.Message, 160))), output.Plain(output.OrDash(r.Server)), output.Plain(output.OrDash(short(r.Version))))
+		t.Add(
+			r.Node+" "+r.Type,
+			r,
+			output.Plain(r.Node),
+			output.Plain(r.Role),
+			output.Plain(output.OrDash(r.Cluster)),
+			output.Plain(output.OrDash(r.Type)),
+			output.Styled(syncStyles[r.Status], r.Status),
+			output.Plain(resources),
+			output.Plain(
+				output.OrDash(r.Profile),
+			),
+			output.Plain(since),
+			output.Plain(output.OrDash(cutLine(r.Message, 160))),
+			output.Plain(output.OrDash(r.Server)),
+			output.Plain(output.OrDash(short(r.Version))),
+		)
 	}
-	v := output.View{Data: map[string]any{"nodes": rows, "rollout": snapshot.rollout, "errors": texts(failed)}, Table: t, Empty: "no gateway and no edge is known to the xds-servers"}
+	v := output.View{
+		Data:  map[string]any{"nodes": rows, "rollout": snapshot.rollout, "errors": texts(failed)},
+		Table: t,
+		Empty: "no gateway and no edge is known to the xds-servers",
+	}
 	if snapshot.rollout != nil {
 		v.Summary = append(v.Summary, snapshot.rollout.line(now))
 	}

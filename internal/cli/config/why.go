@@ -101,7 +101,13 @@ type claim struct {
 	resolution decision.Resolution
 }
 
-func why(ctx context.Context, m *management.Client, servers *collect.Servers, hostname string, now time.Time) (*whyAnswer, error) {
+func why(
+	ctx context.Context,
+	m *management.Client,
+	servers *collect.Servers,
+	hostname string,
+	now time.Time,
+) (*whyAnswer, error) {
 	fleet, err := servers.Fleet(ctx)
 	if err != nil {
 		return nil, err
@@ -251,7 +257,13 @@ func (a *whyAnswer) ask(ctx context.Context, servers *collect.Servers, fleet col
 		if !g.Installed {
 			continue
 		}
-		row := gatewayWhy{Name: g.Name, Status: string(collect.Stale), Tunnels: tunnels[g.Name], Since: pointer(g.DisconnectedSince()), Message: "its agent is not connected to any xds-server that answered"}
+		row := gatewayWhy{
+			Name:    g.Name,
+			Status:  string(collect.Stale),
+			Tunnels: tunnels[g.Name],
+			Since:   pointer(g.DisconnectedSince()),
+			Message: "its agent is not connected to any xds-server that answered",
+		}
 		i := slices.IndexFunc(nodes, func(n collect.Node) bool { return n.Name == g.Name })
 		if i >= 0 {
 			row.Status, row.Message, row.Since = "NONE", "it was not sent this name", nil

@@ -34,12 +34,19 @@ func (a *whyAnswer) judge(claims []*claim, holder *claim, domain model.TunnelDom
 	}
 	switch {
 	case len(a.Gateways) == 0:
-		a.Verdict, a.Cure = "the xds-servers know no gateway", "check the StatefulSet of the gateways, and --gateway of the xds-servers"
+		a.Verdict, a.Cure = "the xds-servers know no gateway", "check the StatefulSet of the gateways, and --gateway of "+
+			"the xds-servers"
 	case len(without) > 0:
-		a.Verdict = a.Cluster + " should be served by this name, but not every gateway serves it: " + strings.Join(without, ", ")
+		a.Verdict = a.Cluster + " should be served by this name, but not every gateway serves it: " + strings.Join(
+			without,
+			", ",
+		)
 		a.Cure = "`fairlead config sync` reports what is wrong with them"
 	case len(empty) > 0:
-		a.Verdict = "every gateway routes this name to " + a.Cluster + ", but no edge of it has a tunnel to " + strings.Join(empty, ", ")
+		a.Verdict = "every gateway routes this name to " + a.Cluster + ", but no edge of it has a tunnel to " + strings.Join(
+			empty,
+			", ",
+		)
 		a.Cure = "`fairlead check " + holder.tunnel.Name + " -n " + holder.tunnel.Namespace + "` names the broken hop"
 	default:
 		a.Served, a.Verdict = true, "every gateway routes this name to "+a.Cluster+", through tunnels of its edges"
@@ -55,17 +62,35 @@ func unserved(claims []*claim, hostname string, domain model.TunnelDomain) (verd
 		own, err := domain.Hostname(c.candidate.Key)
 		switch {
 		case c.granted(hostname):
-			verdict = fmt.Sprintf("Tunnel %s should be served by this name, but the controller has not recorded it", c.candidate.Key)
-			return verdict, fmt.Sprintf("check that the controller runs, and that the Cluster is not paused: `fairlead check %s -n %s`",
-				c.tunnel.Name, c.tunnel.Namespace)
+			verdict = fmt.Sprintf(
+				"Tunnel %s should be served by this name, but the controller has not recorded it",
+				c.candidate.Key,
+			)
+			return verdict, fmt.Sprintf(
+				"check that the controller runs, and that the Cluster is not paused: `fairlead check %s -n %s`",
+				c.tunnel.Name,
+				c.tunnel.Namespace,
+			)
 		case c.resolution.Fatal != nil && err == nil && own == hostname:
-			return fmt.Sprintf("Tunnel %s claims this name, but is not served: %s", c.candidate.Key, c.resolution.Fatal.Error()), c.resolution.Fatal.Cure
+			return fmt.Sprintf(
+				"Tunnel %s claims this name, but is not served: %s",
+				c.candidate.Key,
+				c.resolution.Fatal.Error(),
+			), c.resolution.Fatal.Cure
 		case c.resolution.Fatal != nil && slices.Contains(c.candidate.ExtraNames, hostname):
-			return fmt.Sprintf("Tunnel %s claims this name as an extra name, but is not served: %s", c.candidate.Key, c.resolution.Fatal.Error()), c.resolution.Fatal.Cure
+			return fmt.Sprintf(
+				"Tunnel %s claims this name as an extra name, but is not served: %s",
+				c.candidate.Key,
+				c.resolution.Fatal.Error(),
+			), c.resolution.Fatal.Cure
 		}
 		for _, refused := range c.resolution.Refused {
 			if refused.Value == hostname {
-				return fmt.Sprintf("Tunnel %s claims this name, but does not get it: %s", c.candidate.Key, refused.Error()), refused.Cure
+				return fmt.Sprintf(
+					"Tunnel %s claims this name, but does not get it: %s",
+					c.candidate.Key,
+					refused.Error(),
+				), refused.Cure
 			}
 		}
 	}
@@ -99,18 +124,42 @@ func idle(c *claim, hostname string, domain model.TunnelDomain) (verdict, cure s
 	}
 	switch {
 	case c.tunnel == nil && c.cluster.Labels[v1alpha1.TunnelLabel] != v1alpha1.TunnelEnabled:
-		return fmt.Sprintf("Cluster %s has no tunnel: it lacks the label %s=%s", key, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled),
-			fmt.Sprintf("kubectl label cluster -n %s %s %s=%s", key.Namespace, key.Name, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled)
+		return fmt.Sprintf(
+				"Cluster %s has no tunnel: it lacks the label %s=%s",
+				key,
+				v1alpha1.TunnelLabel,
+				v1alpha1.TunnelEnabled,
+			),
+			fmt.Sprintf(
+				"kubectl label cluster -n %s %s %s=%s",
+				key.Namespace,
+				key.Name,
+				v1alpha1.TunnelLabel,
+				v1alpha1.TunnelEnabled,
+			)
 	case c.tunnel == nil:
-		return fmt.Sprintf("Cluster %s has opted in, but there is no Tunnel yet", key), "the controller creates it: see its log and the events of the Cluster"
+		return fmt.Sprintf(
+			"Cluster %s has opted in, but there is no Tunnel yet",
+			key,
+		), "the controller creates it: see its log and the events of the Cluster"
 	case c.cluster == nil:
-		return fmt.Sprintf("there is a Tunnel %s, but no Cluster of that name", key), "create the Cluster, or delete the Tunnel"
+		return fmt.Sprintf(
+			"there is a Tunnel %s, but no Cluster of that name",
+			key,
+		), "create the Cluster, or delete the Tunnel"
 	case c.tunnel.ClaimedID() == "":
 		return fmt.Sprintf("Tunnel %s has no id yet", key), "the controller sets it: see its log"
 	case !c.tunnel.Spec.Kubeconfig.Mode.Tunnelled():
-		return fmt.Sprintf("Tunnel %s has the kubeconfig mode %s, which uses no tunnel", key, c.tunnel.Spec.Kubeconfig.Mode), "choose another spec.kubeconfig.mode"
+		return fmt.Sprintf(
+			"Tunnel %s has the kubeconfig mode %s, which uses no tunnel",
+			key,
+			c.tunnel.Spec.Kubeconfig.Mode,
+		), "choose another spec.kubeconfig.mode"
 	default:
-		return fmt.Sprintf("Tunnel %s belongs to an earlier Cluster of that name", key), "wait until it is deleted and the controller has created a new one"
+		return fmt.Sprintf(
+			"Tunnel %s belongs to an earlier Cluster of that name",
+			key,
+		), "wait until it is deleted and the controller has created a new one"
 	}
 }
 
@@ -146,7 +195,16 @@ func (a *whyAnswer) view(now time.Time) output.View {
 				if g.Since != nil {
 					since = output.Age(*g.Since, now)
 				}
-				t.Add(g.Name, g, output.Plain(g.Name), output.Styled(syncStyles[g.Status], g.Status), output.Plain(output.OrDash(short(g.Version))), output.Plain(since), output.Plain(strconv.Itoa(g.Tunnels)), output.Plain(output.OrDash(cutLine(g.Message, 160))))
+				t.Add(
+					g.Name,
+					g,
+					output.Plain(g.Name),
+					output.Styled(syncStyles[g.Status], g.Status),
+					output.Plain(output.OrDash(short(g.Version))),
+					output.Plain(since),
+					output.Plain(strconv.Itoa(g.Tunnels)),
+					output.Plain(output.OrDash(cutLine(g.Message, 160))),
+				)
 			}
 			p.Table(t)
 		}
@@ -169,7 +227,13 @@ func originTable(all []origin, everything bool) *output.Table {
 	t := &output.Table{Columns: output.Columns("FIELD", "VALUE", "FROM")}
 	for _, o := range all {
 		if o.From != "" || everything {
-			t.Add(o.Field, o, output.Plain(shortPath(o.Field)), output.Plain(cutLine(o.Value, 100)), output.Plain(output.OrDash(o.From)))
+			t.Add(
+				o.Field,
+				o,
+				output.Plain(shortPath(o.Field)),
+				output.Plain(cutLine(o.Value, 100)),
+				output.Plain(output.OrDash(o.From)),
+			)
 		}
 	}
 	return t

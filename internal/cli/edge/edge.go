@@ -62,7 +62,8 @@ func edgeListCommand() *cobra.Command {
 	}
 	f.AddTo(cmd.Flags())
 	o.AddWatchTo(cmd)
-	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters (default: the namespace of the context)")
+	cmd.Flags().
+		StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters (default: the namespace of the context)")
 	cmd.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "list the edges of all namespaces")
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	return cmd
@@ -78,7 +79,11 @@ func listTunnels(ctx context.Context, from client.Reader, namespace string, name
 	if len(name) == 1 {
 		tunnels.Items = slices.DeleteFunc(tunnels.Items, func(t v1alpha1.Tunnel) bool { return t.Name != name[0] })
 		if len(tunnels.Items) == 0 {
-			return nil, fmt.Errorf("there is no Tunnel %s in %s: `kubectl get clusters,tunnels -A` lists all", name[0], inNamespace(namespace))
+			return nil, fmt.Errorf(
+				"there is no Tunnel %s in %s: `kubectl get clusters,tunnels -A` lists all",
+				name[0],
+				inNamespace(namespace),
+			)
 		}
 	}
 	slices.SortFunc(tunnels.Items, func(a, b v1alpha1.Tunnel) int {
@@ -94,8 +99,8 @@ func inNamespace(namespace string) string {
 	return "namespace " + namespace
 }
 
-// edgeRow is one edge, for machines. It embeds the record as it is in the Tunnel, so that a script reads the same fields in
-// both.
+// edgeRow is one edge, for machines. It embeds the record as it is in the Tunnel, so that a script reads the same
+// fields in both.
 type edgeRow struct {
 	Namespace string         `json:"namespace"`
 	Cluster   string         `json:"cluster"`
@@ -105,16 +110,48 @@ type edgeRow struct {
 }
 
 func edgesView(tunnels []v1alpha1.Tunnel, now time.Time) output.View {
-	t := &output.Table{Columns: output.Columns("NAMESPACE", "CLUSTER", "NODE", "HOST", "STATE", "TUNNELS", "SEEN~", "CERTIFICATE~", "APISERVER", "VERSION", "FORM+", "ENROLLED+~", "LAST ERROR+")}
+	t := &output.Table{
+		Columns: output.Columns(
+			"NAMESPACE",
+			"CLUSTER",
+			"NODE",
+			"HOST",
+			"STATE",
+			"TUNNELS",
+			"SEEN~",
+			"CERTIFICATE~",
+			"APISERVER",
+			"VERSION",
+			"FORM+",
+			"ENROLLED+~",
+			"LAST ERROR+",
+		),
+	}
 	all := []edgeRow{}
 	for i := range tunnels {
 		tunnel := &tunnels[i]
 		for j, e := range observed.Recorded(tunnel, now) {
 			r := edgeRow{tunnel.Namespace, tunnel.Name, e.Node, e.State, tunnel.Status.Edges[j]}
 			all = append(all, r)
-			t.Add(r.Namespace+"/"+r.Cluster+" "+r.Node, r, output.Plain(r.Namespace), output.Plain(r.Cluster), output.Plain(r.Node), output.Plain(output.OrDash(e.Host)), output.Styled(StateStyles[r.State], string(r.State)),
+			t.Add(
+				r.Namespace+"/"+r.Cluster+" "+r.Node,
+				r,
+				output.Plain(r.Namespace),
+				output.Plain(r.Cluster),
+				output.Plain(r.Node),
+				output.Plain(output.OrDash(e.Host)),
+				output.Styled(StateStyles[r.State], string(r.State)),
 				output.Plain(output.OrDash(observed.TunnelsByGateway(e.Gateways))),
-				output.Plain(ago(&e, now)), output.Plain(untilEnd(&e, now)), APIServer(&e), output.Plain(output.OrDash(e.Version)), output.Plain(output.OrDash(e.Form)), output.Plain(output.Age(e.Enrolled, now)), output.Plain(output.OrDash(e.LastError)))
+				output.Plain(
+					ago(&e, now),
+				),
+				output.Plain(untilEnd(&e, now)),
+				APIServer(&e),
+				output.Plain(output.OrDash(e.Version)),
+				output.Plain(output.OrDash(e.Form)),
+				output.Plain(output.Age(e.Enrolled, now)),
+				output.Plain(output.OrDash(e.LastError)),
+			)
 		}
 	}
 	return output.View{Data: map[string]any{"edges": all}, Table: t, Empty: "no edge is enrolled"}

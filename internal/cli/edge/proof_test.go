@@ -20,10 +20,23 @@ func TestARevocationIsProvenByEveryGateway(t *testing.T) {
 		want   string // printed
 		proven bool
 	}{
-		"all have":                     {proofs: proofsOf(done, &reportv1.Proof{Denied: true}), want: "gateway-0: closed 2 connections\ngateway-1: closed 0 connections\n", proven: true},
-		"one has a gap in its record":  {proofs: proofsOf(done, &reportv1.Proof{Denied: true, Incomplete: "a line was lost"}), want: "gateway-1: incomplete: a line was lost"},
-		"one has a connection":         {proofs: proofsOf(done, &reportv1.Proof{Denied: true, Open: 1}), want: "gateway-1: closed 0 connections, 1 are open"},
-		"one does not know of it":      {proofs: proofsOf(done, &reportv1.Proof{}), want: "gateway-1: incomplete: it has not received"},
+		"all have": {
+			proofs: proofsOf(done, &reportv1.Proof{Denied: true}),
+			want:   "gateway-0: closed 2 connections\ngateway-1: closed 0 connections\n",
+			proven: true,
+		},
+		"one has a gap in its record": {
+			proofs: proofsOf(done, &reportv1.Proof{Denied: true, Incomplete: "a line was lost"}),
+			want:   "gateway-1: incomplete: a line was lost",
+		},
+		"one has a connection": {
+			proofs: proofsOf(done, &reportv1.Proof{Denied: true, Open: 1}),
+			want:   "gateway-1: closed 0 connections, 1 are open",
+		},
+		"one does not know of it": {
+			proofs: proofsOf(done, &reportv1.Proof{}),
+			want:   "gateway-1: incomplete: it has not received",
+		},
 		"one does not answer":          {proofs: proofsOf(done, nil), want: "gateway-1: incomplete: it does not answer"},
 		"there is no gateway":          {},
 		"no xds-server can be reached": {err: errors.New("nothing listens")},
@@ -35,7 +48,8 @@ func TestARevocationIsProvenByEveryGateway(t *testing.T) {
 				defer cancel()
 				var out strings.Builder
 				err := waitProven(ctx, &out, func(context.Context) ([]collect.GatewayProof, error) { return tt.proofs, tt.err })
-				if (err == nil) != tt.proven || !tt.proven && !errors.Is(err, errNotProven) || tt.err != nil && !errors.Is(err, tt.err) {
+				if (err == nil) != tt.proven || !tt.proven && !errors.Is(err, errNotProven) ||
+					tt.err != nil && !errors.Is(err, tt.err) {
 					t.Errorf("got error %v", err)
 				}
 				if !strings.Contains(out.String(), tt.want) {

@@ -24,14 +24,20 @@ func edgeRevokeCommand() *cobra.Command {
 	var f edgeFlags
 	var servers management.ServersFlags
 	cmd := &cobra.Command{
-		Use:     "revoke NODE",
-		Short:   "Revoke an edge and close its tunnels",
-		Example: "  fairlead edge revoke edge-abcdefghijklmnop\n  fairlead edge revoke edge-abcdefghijklmnop -n prod --cluster c1",
-		Long: "Add the node name of an edge to spec.revokedEdges of its Tunnel, and wait until its tunnels are closed. The edge\n" +
-			"then gets no certificate, no configuration and no tunnel, and the token that it enrolled with expires. Other edges are not\n" +
-			"affected. Each gateway compares its record with the sockets of its kernel, and the command prints how many connections of\n" +
-			"the edge it closed. The command fails if a gateway has not proven in time that none is left, or reports that its record is\n" +
-			"incomplete; the edge remains revoked. The gateways are queried through the xds-servers, as in `fairlead status`.\n" +
+		Use:   "revoke NODE",
+		Short: "Revoke an edge and close its tunnels",
+		Example: "  fairlead edge revoke edge-abcdefghijklmnop\n  fairlead edge revoke edge-abcdefghijklmnop -n prod " +
+			"--cluster c1",
+		Long: "Add the node name of an edge to spec.revokedEdges of its Tunnel, and wait until its tunnels are closed. The " +
+			"edge\n" +
+			"then gets no certificate, no configuration and no tunnel, and the token that it enrolled with expires. Other " +
+			"edges are not\n" +
+			"affected. Each gateway compares its record with the sockets of its kernel, and the command prints how many " +
+			"connections of\n" +
+			"the edge it closed. The command fails if a gateway has not proven in time that none is left, or reports that its " +
+			"record is\n" +
+			"incomplete; the edge remains revoked. The gateways are queried through the xds-servers, as in `fairlead " +
+			"status`.\n" +
 			"`fairlead edge list -A` shows node names. With --cluster an edge can be revoked that is not on record.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -73,7 +79,8 @@ func edgeRevokeCommand() *cobra.Command {
 	}
 	f.AddTo(cmd.Flags())
 	servers.AddTo(cmd)
-	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the edge's Cluster (default: search all namespaces)")
+	cmd.Flags().
+		StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the edge's Cluster (default: search all namespaces)")
 	cmd.Flags().StringVar(&f.cluster, "cluster", "", "name of the edge's Cluster")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait until its tunnels are closed")
 	return cmd
@@ -102,11 +109,24 @@ func findTunnel(ctx context.Context, c client.Client, node string, f edgeFlags) 
 	}
 	switch {
 	case len(found) == 0 && f.Namespace == "":
-		return nil, fmt.Errorf("no Tunnel has an edge %s on record: see `fairlead edge list -A`, or select its Cluster with --namespace and --cluster", node)
+		return nil, fmt.Errorf(
+			"no Tunnel has an edge %s on record: see `fairlead edge list -A`, or select its Cluster with --namespace and "+
+				"--cluster",
+			node,
+		)
 	case len(found) == 0:
-		return nil, fmt.Errorf("no Tunnel in namespace %s has an edge %s on record: see `fairlead edge list -A`, or select its Cluster with --cluster", f.Namespace, node)
+		return nil, fmt.Errorf(
+			"no Tunnel in namespace %s has an edge %s on record: see `fairlead edge list -A`, or select its Cluster with "+
+				"--cluster",
+			f.Namespace,
+			node,
+		)
 	case len(found) > 1:
-		return nil, fmt.Errorf("several Tunnels have an edge %s on record, %s: select one with --namespace and --cluster", node, strings.Join(names, ", "))
+		return nil, fmt.Errorf(
+			"several Tunnels have an edge %s on record, %s: select one with --namespace and --cluster",
+			node,
+			strings.Join(names, ", "),
+		)
 	}
 	return found[0], nil
 }
@@ -145,7 +165,14 @@ func revoke(ctx context.Context, c client.Client, key client.ObjectKey, node str
 
 // waitCut waits until the controller has recorded that every gateway which had a tunnel of the edge has reported that
 // it has none any longer. A gateway that does not report keeps the wait open, however long that takes.
-func waitCut(ctx context.Context, out io.Writer, c client.Client, tunnel *v1alpha1.Tunnel, node string, begin time.Time) error {
+func waitCut(
+	ctx context.Context,
+	out io.Writer,
+	c client.Client,
+	tunnel *v1alpha1.Tunnel,
+	node string,
+	begin time.Time,
+) error {
 	key := client.ObjectKeyFromObject(tunnel)
 	again := time.NewTicker(management.LookInterval)
 	defer again.Stop()
@@ -160,15 +187,28 @@ func waitCut(ctx context.Context, out io.Writer, c client.Client, tunnel *v1alph
 		if err == nil {
 			switch edge := edgeOf(&now, node); {
 			case edge == nil:
-				_, err := fmt.Fprintf(out, "revoked %s in Tunnel %s; it is not on record, so it is not known whether it has tunnels\n", node, key)
+				_, err := fmt.Fprintf(
+					out,
+					"revoked %s in Tunnel %s; it is not on record, so it is not known whether it has tunnels\n",
+					node,
+					key,
+				)
 				return err
 			case edge.RevokedAt.IsZero():
 			case len(edge.Gateways) > 0:
-				what = "these gateways have not confirmed that its tunnels are closed: " + observed.TunnelsByGateway(edge.Gateways) + " (the tunnels of a removed gateway are closed)"
+				what = "these gateways have not confirmed that its tunnels are closed: " + observed.TunnelsByGateway(
+					edge.Gateways,
+				) + " (the tunnels of a removed gateway are closed)"
 			case !edge.Cut():
 				what = "it is not known whether its tunnels are closed: not all gateways report to the controller"
 			default:
-				_, err := fmt.Fprintf(out, "revoked %s in Tunnel %s: no gateway has a tunnel of it after %s\n", node, key, time.Since(begin).Round(100*time.Millisecond))
+				_, err := fmt.Fprintf(
+					out,
+					"revoked %s in Tunnel %s: no gateway has a tunnel of it after %s\n",
+					node,
+					key,
+					time.Since(begin).Round(100*time.Millisecond),
+				)
 				return err
 			}
 		}

@@ -62,21 +62,36 @@ FAIRLEAD
 func plainCommand(secret *corev1.Secret, _ string) (string, error) {
 	text := string(secret.Data[v1alpha1.BootstrapCommandKey])
 	if text == "" {
-		return "", fmt.Errorf("the Secret %s has no key %s: which version has the controller?", secret.Name, v1alpha1.BootstrapCommandKey)
+		return "", fmt.Errorf(
+			"the Secret %s has no key %s: which version has the controller?",
+			secret.Name,
+			v1alpha1.BootstrapCommandKey,
+		)
 	}
 	return text, nil
 }
 
 func systemdCommand(secret *corev1.Secret, _ string) (string, error) {
-	return fmt.Sprintf(systemdScript, bootstrapDocument(secret),
-		document("/etc/systemd/system/edge-agent.service", manifests.AgentUnit), document("/etc/systemd/system/edge-envoy.service", manifests.EnvoyUnit)), nil
+	return fmt.Sprintf(
+		systemdScript,
+		bootstrapDocument(secret),
+		document(
+			"/etc/systemd/system/edge-agent.service",
+			manifests.AgentUnit,
+		),
+		document("/etc/systemd/system/edge-envoy.service", manifests.EnvoyUnit),
+	), nil
 }
 
 // staticPodCommand writes the manifest beside the folder that the kubelet watches and then moves it, because the
 // kubelet must not read half of it.
 func staticPodCommand(secret *corev1.Secret, image string) (string, error) {
 	manifest, err := withImage(manifests.StaticPod, image)
-	return fmt.Sprintf(staticPodScript, bootstrapDocument(secret), document("/etc/fairlead/fairlead-edge.yaml", manifest)), err
+	return fmt.Sprintf(
+		staticPodScript,
+		bootstrapDocument(secret),
+		document("/etc/fairlead/fairlead-edge.yaml", manifest),
+	), err
 }
 
 func deploymentCommand(secret *corev1.Secret, image string) (string, error) {
@@ -116,7 +131,8 @@ const manifestImage = "image: fairlead-edge"
 
 // withImage sets the image in a manifest.
 func withImage(manifest, image string) (string, error) {
-	if image == "" || strings.ContainsFunc(image, func(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '\'' || r == '"' }) {
+	if image == "" ||
+		strings.ContainsFunc(image, func(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '\'' || r == '"' }) {
 		return "", fmt.Errorf("--image: %q is no reference of an image", image)
 	}
 	return strings.ReplaceAll(manifest, manifestImage, "image: "+image), nil

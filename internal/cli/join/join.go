@@ -1,4 +1,5 @@
-// Package join is the command join: it waits for the bootstrap Secret of a Cluster, and prints the one command that starts an edge.
+// Package join is the command join: it waits for the bootstrap Secret of a Cluster, and prints the one command that
+// starts an edge.
 package join
 
 import (
@@ -46,8 +47,9 @@ that Cluster, so treat it as a password. It is valid for a day at most.
   deployment   a Namespace, a Secret and a Deployment; wherever kubectl reaches the workload cluster
 
 The command fails if the Cluster has not opted in; --enable sets its label fairlead.dev/tunnel.`),
-		Example: "  fairlead join -n prod c1 --form=deployment | KUBECONFIG=c1.kubeconfig sh\n  fairlead join -n prod c1 --form=systemd | ssh root@machine sh",
-		Args:    cobra.ExactArgs(1),
+		Example: "  fairlead join -n prod c1 --form=deployment | KUBECONFIG=c1.kubeconfig sh\n  fairlead join -n prod c1 " +
+			"--form=systemd | ssh root@machine sh",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			write, ok := forms[f.form]
 			if !ok {
@@ -76,9 +78,11 @@ The command fails if the Cluster has not opted in; --enable sets its label fairl
 		},
 	}
 	f.AddTo(cmd.Flags())
-	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)")
+	cmd.Flags().
+		StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)")
 	cmd.Flags().StringVar(&f.form, "form", "command", "how the edge is to run: command, systemd, static-pod or deployment")
-	cmd.Flags().StringVar(&f.image, "image", "fairlead-edge", "image of edge-agent and Envoy, for static-pod and deployment")
+	cmd.Flags().
+		StringVar(&f.image, "image", "fairlead-edge", "image of edge-agent and Envoy, for static-pod and deployment")
 	cmd.Flags().BoolVar(&f.enable, "enable", false, "opt the Cluster in, if it has not")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the bootstrap Secret")
 	return cmd
@@ -90,7 +94,11 @@ func (f *joinFlags) optIn(ctx context.Context, c client.Client, key client.Objec
 	err := c.Get(ctx, key, &cluster)
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("there is no Cluster %s in namespace %s: `kubectl get clusters -A` lists all", key.Name, key.Namespace)
+		return fmt.Errorf(
+			"there is no Cluster %s in namespace %s: `kubectl get clusters -A` lists all",
+			key.Name,
+			key.Namespace,
+		)
 	case err != nil:
 		return fmt.Errorf("reading Cluster: %w", err)
 	case !cluster.DeletionTimestamp.IsZero():
@@ -112,7 +120,12 @@ func (f *joinFlags) optIn(ctx context.Context, c client.Client, key client.Objec
 // optedIn checks for a Tunnel, because the controller may be configured to give a tunnel to every Cluster.
 func (f *joinFlags) optedIn(ctx context.Context, c client.Client, cluster *clusterv1.Cluster) error {
 	key := client.ObjectKeyFromObject(cluster)
-	notYet := fmt.Errorf("the Cluster %s has not opted in: label it with %s=%s, or use --enable", key, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled)
+	notYet := fmt.Errorf(
+		"the Cluster %s has not opted in: label it with %s=%s, or use --enable",
+		key,
+		v1alpha1.TunnelLabel,
+		v1alpha1.TunnelEnabled,
+	)
 	if cluster.Labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelDisabled {
 		return notYet
 	}
@@ -136,17 +149,29 @@ func WaitBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for the Secret %s%s in namespace %s: %w", key.Name, v1alpha1.BootstrapSecretSuffix, key.Namespace, wait)
+			return nil, fmt.Errorf(
+				"waiting for the Secret %s%s in namespace %s: %w",
+				key.Name,
+				v1alpha1.BootstrapSecretSuffix,
+				key.Namespace,
+				wait,
+			)
 		case <-again.C:
 		}
 	}
 }
 
 // errNoTunnel reports that no Tunnel was made in time.
-var errNoTunnel = errors.New("there is no Tunnel yet: check that the controller of Fairlead runs, and that the Cluster is not paused")
+var errNoTunnel = errors.New(
+	"there is no Tunnel yet: check that the controller of Fairlead runs, and that the Cluster is not paused",
+)
 
 // readBootstrap returns the Secret, a reason to wait for it, or an error if waiting is useless.
-func readBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (secret *corev1.Secret, wait, err error) {
+func readBootstrap(
+	ctx context.Context,
+	c client.Client,
+	key client.ObjectKey,
+) (secret *corev1.Secret, wait, err error) {
 	tunnel := &v1alpha1.Tunnel{}
 	switch err := c.Get(ctx, key, tunnel); {
 	case apierrors.IsNotFound(err):

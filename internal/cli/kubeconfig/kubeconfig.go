@@ -55,19 +55,40 @@ a client key: treat it as a password.
 
 The server in it is a gateway, and its name has to resolve where you use it, or its proxy to be reachable: "fairlead check" looks.
 What would not work, or could run programs on your machine, is refused.`),
-		Example: "  fairlead kubeconfig -n prod c1 >c1.kubeconfig\n  fairlead kubeconfig -n prod c1 --merge ~/.kube/config --use\n  fairlead kubeconfig -n prod c1 --copy c1-viewer",
-		Args:    cobra.ExactArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
+		Example: "  fairlead kubeconfig -n prod c1 >c1.kubeconfig\n  fairlead kubeconfig -n prod c1 --merge ~/.kube/config " +
+			"--use\n  fairlead kubeconfig -n prod c1 --copy c1-viewer",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	f.AddTo(cmd.Flags())
 	set := cmd.Flags()
 	set.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)")
-	set.StringVar(&f.from, "copy", "", "name, or namespace/name, of one of the further kubeconfigs that the Tunnel asks for, instead of the administrator's")
-	set.StringVar(&f.into, "merge", "", "kubeconfig file to add it to, instead of the standard output; made if it is not there")
-	set.StringVar(&f.name, "context-name", "", "name of the context, its cluster and its user; by default CLUSTER.NAMESPACE")
+	set.StringVar(
+		&f.from,
+		"copy",
+		"",
+		"name, or namespace/name, of one of the further kubeconfigs that the Tunnel asks for, instead of the administrator's",
+	)
+	set.StringVar(
+		&f.into,
+		"merge",
+		"",
+		"kubeconfig file to add it to, instead of the standard output; made if it is not there",
+	)
+	set.StringVar(
+		&f.name,
+		"context-name",
+		"",
+		"name of the context, its cluster and its user; by default CLUSTER.NAMESPACE",
+	)
 	set.BoolVar(&f.use, "use", false, "make it the current context of the file")
 	set.BoolVar(&f.replace, "replace", false, "replace a context of that name which leads elsewhere")
-	set.BoolVar(&f.allowExec, "allow-exec", false, "accept a user who logs in with a program, which then runs on your machine")
+	set.BoolVar(
+		&f.allowExec,
+		"allow-exec",
+		false,
+		"accept a user who logs in with a program, which then runs on your machine",
+	)
 	return cmd
 }
 
@@ -111,7 +132,12 @@ func (f *kubeconfigFlags) read(ctx context.Context, c client.Reader, key client.
 	var tunnel v1alpha1.Tunnel
 	switch err := c.Get(ctx, key, &tunnel); {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("there is no Tunnel %s in namespace %s: `fairlead status -A` lists all, and `fairlead join --enable` opts a Cluster in", key.Name, key.Namespace)
+		return nil, fmt.Errorf(
+			"there is no Tunnel %s in namespace %s: `fairlead status -A` lists all, and `fairlead join --enable` opts a "+
+				"Cluster in",
+			key.Name,
+			key.Namespace,
+		)
 	case err != nil:
 		return nil, management.ExplainMissing(fmt.Errorf("reading Tunnel: %w", err))
 	}
@@ -133,8 +159,12 @@ func (f *kubeconfigFlags) read(ctx context.Context, c client.Reader, key client.
 	if err := c.Get(ctx, secret, &found); err != nil {
 		return nil, fmt.Errorf("reading kubeconfig Secret: %w", err)
 	}
-	if f.from == "" && found.Annotations[v1alpha1.OriginalServerAnnotation] == "" && tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
-		return nil, fmt.Errorf("the Secret %s was written anew a moment ago and does not lead through the tunnel: try again", secret)
+	if f.from == "" && found.Annotations[v1alpha1.OriginalServerAnnotation] == "" &&
+		tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
+		return nil, fmt.Errorf(
+			"the Secret %s was written anew a moment ago and does not lead through the tunnel: try again",
+			secret,
+		)
 	}
 	return found.Data[kubeconfig.Key], nil
 }
@@ -157,9 +187,19 @@ func copyOf(tunnel *v1alpha1.Tunnel, name string) (client.ObjectKey, error) {
 		return client.ObjectKey{Namespace: namespace, Name: short}, nil
 	}
 	if len(have) == 0 {
-		return client.ObjectKey{}, fmt.Errorf("--copy: the Tunnel %s/%s has no copies: add one to its spec.kubeconfig.copies", tunnel.Namespace, tunnel.Name)
+		return client.ObjectKey{}, fmt.Errorf(
+			"--copy: the Tunnel %s/%s has no copies: add one to its spec.kubeconfig.copies",
+			tunnel.Namespace,
+			tunnel.Name,
+		)
 	}
-	return client.ObjectKey{}, fmt.Errorf("--copy: the Tunnel %s/%s has no copy %s: it has %s", tunnel.Namespace, tunnel.Name, name, strings.Join(have, ", "))
+	return client.ObjectKey{}, fmt.Errorf(
+		"--copy: the Tunnel %s/%s has no copy %s: it has %s",
+		tunnel.Namespace,
+		tunnel.Name,
+		name,
+		strings.Join(have, ", "),
+	)
 }
 
 // oneContext returns only the current context of a kubeconfig, under another name. A context that cannot work is an
@@ -168,7 +208,9 @@ func copyOf(tunnel *v1alpha1.Tunnel, name string) (client.ObjectKey, error) {
 func oneContext(data []byte, name string, allowExec bool) (*clientcmdapi.Config, error) {
 	file, err := clientcmd.Load(data)
 	if err != nil {
-		return nil, errors.New("its Secret holds no kubeconfig: delete the Secret: its control-plane provider creates it again")
+		return nil, errors.New(
+			"its Secret holds no kubeconfig: delete the Secret: its control-plane provider creates it again",
+		)
 	}
 	current := file.Contexts[file.CurrentContext]
 	if current == nil || file.Clusters[current.Cluster] == nil || file.AuthInfos[current.AuthInfo] == nil {
@@ -201,7 +243,10 @@ func checkCluster(c *clientcmdapi.Cluster) error {
 	case err != nil || server.Scheme != "https" || server.Host == "":
 		return errors.New("its server is no https URL: see the condition KubeconfigReady of the Tunnel")
 	case c.InsecureSkipTLSVerify:
-		return errors.New("it has insecure-skip-tls-verify, which lets any machine on the path read and change the traffic: configure its provider to set the CA")
+		return errors.New(
+			"it has insecure-skip-tls-verify, which lets any machine on the path read and change the traffic: configure its " +
+				"provider to set the CA",
+		)
 	case c.CertificateAuthority != "":
 		return errors.New("it names certificate-authority, a file of some machine: the CA has to be in it")
 	case !x509.NewCertPool().AppendCertsFromPEM(c.CertificateAuthorityData):
@@ -224,7 +269,10 @@ func checkUser(u *clientcmdapi.AuthInfo, now time.Time) error {
 		return errors.New("its client certificate cannot be parsed")
 	}
 	if !now.Before(leaf.NotAfter) {
-		return fmt.Errorf("its client certificate expired at %s: delete the Secret, and the control-plane provider renews it", leaf.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Errorf(
+			"its client certificate expired at %s: delete the Secret, and the control-plane provider renews it",
+			leaf.NotAfter.UTC().Format(time.RFC3339),
+		)
 	}
 	return nil
 }
@@ -255,7 +303,8 @@ func (f *kubeconfigFlags) merge(one *clientcmdapi.Config) error {
 	if err := f.collides(all, one); err != nil {
 		return err
 	}
-	all.Clusters[f.name], all.AuthInfos[f.name], all.Contexts[f.name] = one.Clusters[f.name], one.AuthInfos[f.name], one.Contexts[f.name]
+	all.Clusters[f.name], all.AuthInfos[f.name], all.Contexts[f.name] = one.Clusters[f.name], one.AuthInfos[f.name],
+		one.Contexts[f.name]
 	if fresh || f.use {
 		all.CurrentContext = f.name
 	}
@@ -276,9 +325,18 @@ func (f *kubeconfigFlags) collides(all, one *clientcmdapi.Config) error {
 	context, named := all.Contexts[f.name]
 	switch {
 	case ok && (has.Server != one.Clusters[f.name].Server || has.TLSServerName != one.Clusters[f.name].TLSServerName):
-		return fmt.Errorf("--merge: %s has a cluster %s with server %s: use --context-name or --replace", f.into, f.name, has.Server)
+		return fmt.Errorf(
+			"--merge: %s has a cluster %s with server %s: use --context-name or --replace",
+			f.into,
+			f.name,
+			has.Server,
+		)
 	case named && (context.Cluster != f.name || context.AuthInfo != f.name), !ok && user:
-		return fmt.Errorf("--merge: %s has a context or a user %s of something else: use --context-name or --replace", f.into, f.name)
+		return fmt.Errorf(
+			"--merge: %s has a context or a user %s of something else: use --context-name or --replace",
+			f.into,
+			f.name,
+		)
 	}
 	return nil
 }

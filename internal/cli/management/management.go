@@ -29,7 +29,12 @@ type Flags struct {
 
 // AddTo adds --kubeconfig and --context.
 func (f *Flags) AddTo(set *pflag.FlagSet) {
-	set.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster (default: $KUBECONFIG, or ~/.kube/config)")
+	set.StringVar(
+		&f.Kubeconfig,
+		"kubeconfig",
+		"",
+		"kubeconfig of the management cluster (default: $KUBECONFIG, or ~/.kube/config)",
+	)
 	set.StringVar(&f.Context, "context", "", "context of the kubeconfig")
 }
 
@@ -65,7 +70,8 @@ func (f *Flags) Open() (*Client, error) {
 		return nil, fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
 	}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(
+		scheme)); err != nil {
 		return nil, fmt.Errorf("building scheme: %w", err)
 	}
 	transport, err := rest.HTTPClientFor(config)
@@ -98,7 +104,11 @@ func MetadataList(of schema.GroupVersionKind) *metav1.PartialObjectMetadataList 
 // ExplainMissing explains the error of a management cluster that does not have our kind.
 func ExplainMissing(err error) error {
 	if meta.IsNoMatchError(err) {
-		return fmt.Errorf("this management cluster lacks the resource Cluster or Tunnel: check that Fairlead is installed there, and check --context: %w", err)
+		return fmt.Errorf(
+			"this management cluster lacks the resource Cluster or Tunnel: check that Fairlead is installed there, and check "+
+				"--context: %w",
+			err,
+		)
 	}
 	return err
 }

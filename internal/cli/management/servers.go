@@ -16,8 +16,11 @@ type ServersFlags struct {
 
 // AddTo adds --installation and --xds-server.
 func (f *ServersFlags) AddTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.Installation, "installation", collect.DefaultNamespace, "namespace in which Fairlead is installed")
-	cmd.Flags().StringSliceVar(&f.Addresses, "xds-server", nil, "host:port of the inspection of xds-servers (default: query their Pods through port-forwarding)")
+	cmd.Flags().
+		StringVar(&f.Installation, "installation", collect.DefaultNamespace, "namespace in which Fairlead is installed")
+	cmd.Flags().
+		StringSliceVar(&f.Addresses, "xds-server", nil, "host:port of the inspection of xds-servers (default: query their "+
+			"Pods through port-forwarding)")
 	_ = cmd.RegisterFlagCompletionFunc("xds-server", cobra.NoFileCompletions)
 }
 

@@ -23,7 +23,12 @@ type watched struct {
 }
 
 // Reader returns a reader of objects of some kinds: a cache with watch, otherwise the apiserver.
-func (m *Client) Reader(ctx context.Context, watch bool, namespace string, kinds ...client.Object) (client.Reader, output.Watcher, error) {
+func (m *Client) Reader(
+	ctx context.Context,
+	watch bool,
+	namespace string,
+	kinds ...client.Object,
+) (client.Reader, output.Watcher, error) {
 	if !watch {
 		return m, nil, nil
 	}
@@ -37,7 +42,13 @@ func (m *Client) Reader(ctx context.Context, watch bool, namespace string, kinds
 // watch starts to watch objects of some kinds in a namespace, or in all namespaces if it is empty. It returns when all
 // objects are in the cache.
 func (m *Client) watch(ctx context.Context, namespace string, kinds ...client.Object) (*watched, error) {
-	options := cache.Options{HTTPClient: m.HTTP, Scheme: m.scheme, Mapper: m.RESTMapper(), ByObject: map[client.Object]cache.ByObject{}, DefaultTransform: cache.TransformStripManagedFields()}
+	options := cache.Options{
+		HTTPClient:       m.HTTP,
+		Scheme:           m.scheme,
+		Mapper:           m.RESTMapper(),
+		ByObject:         map[client.Object]cache.ByObject{},
+		DefaultTransform: cache.TransformStripManagedFields(),
+	}
 	if namespace != "" {
 		options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
 	}

@@ -77,11 +77,23 @@ func (m *move) deliverToPods(ctx context.Context) error {
 }
 
 // runJoin runs edge-agent join in a Pod, and returns its output.
-func runJoin(ctx context.Context, config *rest.Config, set kubernetes.Interface, pod *corev1.Pod, file []byte) (string, error) {
+func runJoin(
+	ctx context.Context,
+	config *rest.Config,
+	set kubernetes.Interface,
+	pod *corev1.Pod,
+	file []byte,
+) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTime)
 	defer cancel()
 	container := agentContainer(pod)
-	request := set.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
+	request := set.CoreV1().
+		RESTClient().
+		Post().
+		Resource("pods").
+		Namespace(pod.Namespace).
+		Name(pod.Name).
+		SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
 			Container: container.Name, Stdin: true, Stdout: true, Stderr: true,
 			Command: []string{program(container), "join", "--state-dir=" + stateDirOf(container)},
@@ -101,7 +113,10 @@ func runJoin(ctx context.Context, config *rest.Config, set kubernetes.Interface,
 		return "", fmt.Errorf("preparing exec: %w", err)
 	}
 	var stdout, stderr bounded
-	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: bytes.NewReader(file), Stdout: &stdout, Stderr: &stderr})
+	err = executor.StreamWithContext(
+		ctx,
+		remotecommand.StreamOptions{Stdin: bytes.NewReader(file), Stdout: &stdout, Stderr: &stderr},
+	)
 	if err != nil {
 		return "", fmt.Errorf("running edge-agent join: %w: %s", err, cmp.Or(stderr.String(), "it printed nothing"))
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// connectedEdges are those that carry a tunnel: what counts in a move. One that is away gets the new address by hand when it
-// comes back.
+// connectedEdges are those that carry a tunnel: what counts in a move. One that is away gets the new address by hand
+// when it comes back.
 func connectedEdges(t *v1alpha1.Tunnel, now time.Time) []observed.Edge {
 	return slices.DeleteFunc(observed.Recorded(t, now), func(e observed.Edge) bool { return !e.HasTunnel() })
 }
@@ -27,8 +27,8 @@ func enrolledEdges(t *v1alpha1.Tunnel, now time.Time) []observed.Edge {
 	return slices.DeleteFunc(observed.Recorded(t, now), func(e observed.Edge) bool { return !e.HoldsCertificate(now) })
 }
 
-// unmatched are the edges that have no counterpart among others. A machine has another node name at each installation, so hosts
-// tell: each counterpart counts once, and one whose host nobody knows stands for any.
+// unmatched are the edges that have no counterpart among others. A machine has another node name at each installation,
+// so hosts tell: each counterpart counts once, and one whose host nobody knows stands for any.
 func unmatched(edges, others []observed.Edge) []observed.Edge {
 	free := slices.Clone(others)
 	take := func(host string) bool {
@@ -95,7 +95,11 @@ func (m *move) waitEnrolled(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not enrolled in the target, so these edges would lose their tunnel in a move: %s: %w", said, errors.Join(ctx.Err(), err))
+			return fmt.Errorf(
+				"not enrolled in the target, so these edges would lose their tunnel in a move: %s: %w",
+				said,
+				errors.Join(ctx.Err(), err),
+			)
 		case <-again.C:
 		}
 	}

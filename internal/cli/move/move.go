@@ -59,8 +59,9 @@ is. For edges that run in no Pod, or can't be reached, it prints what to run the
 
 Then it waits until the target has as many of the edges on record as are connected here. It can be repeated: what is done is done.
 The target waits for the Cluster as long as --for says; after that its edges there are let go.`),
-		Example: "  fairlead move prepare -n prod c1 --to-kubeconfig=target.kubeconfig && clusterctl move -n prod --to-kubeconfig=target.kubeconfig",
-		Args:    cobra.ExactArgs(1),
+		Example: "  fairlead move prepare -n prod c1 --to-kubeconfig=target.kubeconfig && clusterctl move -n prod " +
+			"--to-kubeconfig=target.kubeconfig",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := f.open(cmd.OutOrStdout(), args[0])
 			if err != nil {
@@ -73,13 +74,34 @@ The target waits for the Cluster as long as --for says; after that its edges the
 	}
 	f.AddTo(cmd.Flags())
 	flags := cmd.Flags()
-	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)")
-	flags.StringVar(&f.to.Kubeconfig, "to-kubeconfig", "", "kubeconfig of the management cluster that the Cluster is to be moved to")
+	flags.StringVarP(
+		&f.Namespace,
+		"namespace",
+		"n",
+		"",
+		"namespace of the Cluster (default: the namespace of the context)",
+	)
+	flags.StringVar(
+		&f.to.Kubeconfig,
+		"to-kubeconfig",
+		"",
+		"kubeconfig of the management cluster that the Cluster is to be moved to",
+	)
 	flags.StringVar(&f.to.Context, "to-kubeconfig-context", "", "context of that kubeconfig")
 	flags.StringVar(&f.to.Namespace, "to-namespace", "", "namespace of the Cluster there; by default the same")
-	flags.StringVar(&f.workload, "workload-kubeconfig", "", "kubeconfig by which the edges' Pods are reached; by default that of the Cluster, through its tunnel")
+	flags.StringVar(
+		&f.workload,
+		"workload-kubeconfig",
+		"",
+		"kubeconfig by which the edges' Pods are reached; by default that of the Cluster, through its tunnel",
+	)
 	// Not all namespaces: a user who may create a Pod in any namespace could obtain the token.
-	flags.StringArrayVar(&f.edges, "edge-namespace", []string{"fairlead-edge", metav1.NamespaceSystem}, "namespace of the workload cluster in which Pods of edges are; repeat it for several")
+	flags.StringArrayVar(
+		&f.edges,
+		"edge-namespace",
+		[]string{"fairlead-edge", metav1.NamespaceSystem},
+		"namespace of the workload cluster in which Pods of edges are; repeat it for several",
+	)
 	flags.DurationVar(&f.lasts, "for", 24*time.Hour, "how long the target waits for the Cluster")
 	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long all of it may take")
 	flags.BoolVar(&f.wait, "wait", true, "wait until the edges are enrolled there")
@@ -113,7 +135,10 @@ func (f moveFlags) open(out io.Writer, cluster string) (*move, error) {
 	}
 	return &move{
 		flags: f, out: out, from: from, to: to,
-		key: client.ObjectKey{Namespace: namespace, Name: cluster}, target: client.ObjectKey{Namespace: f.to.Namespace, Name: cluster},
+		key: client.ObjectKey{
+			Namespace: namespace,
+			Name:      cluster,
+		}, target: client.ObjectKey{Namespace: f.to.Namespace, Name: cluster},
 	}, nil
 }
 
@@ -157,7 +182,11 @@ func (m *move) source(ctx context.Context) (*v1alpha1.Tunnel, error) {
 	var tunnel v1alpha1.Tunnel
 	switch err := m.from.Get(ctx, m.key, &tunnel); {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("there is no Tunnel %s in namespace %s: the Cluster has not opted in, or was already moved", m.key.Name, m.key.Namespace)
+		return nil, fmt.Errorf(
+			"there is no Tunnel %s in namespace %s: the Cluster has not opted in, or was already moved",
+			m.key.Name,
+			m.key.Namespace,
+		)
 	case err != nil:
 		return nil, fmt.Errorf("reading Tunnel: %w", err)
 	}
@@ -167,7 +196,12 @@ func (m *move) source(ctx context.Context) (*v1alpha1.Tunnel, error) {
 	case tunnel.HeldID() == "" || tunnel.Status.Hostname == "":
 		return nil, fmt.Errorf("the Tunnel %s is not served: %s", m.key, acceptedMessage(&tunnel))
 	case len(connectedEdges(&tunnel, time.Now())) == 0:
-		return nil, fmt.Errorf("no edge of the Tunnel %s is connected, so there is no edge to prepare: see `fairlead edge list -n %s %s`", m.key, m.key.Namespace, m.key.Name)
+		return nil, fmt.Errorf(
+			"no edge of the Tunnel %s is connected, so there is no edge to prepare: see `fairlead edge list -n %s %s`",
+			m.key,
+			m.key.Namespace,
+			m.key.Name,
+		)
 	}
 	return &tunnel, nil
 }
@@ -207,7 +241,10 @@ func (m *move) prepareTarget(ctx context.Context, id string) error {
 	case !have.DeletionTimestamp.IsZero():
 		return fmt.Errorf("the Tunnel %s in the target is being deleted: try again when it is gone", m.target)
 	case have.ClaimedID() != id:
-		return fmt.Errorf("the target has a Tunnel %s with another id, so it is another Cluster's: delete it there, or give --to-namespace", m.target)
+		return fmt.Errorf(
+			"the target has a Tunnel %s with another id, so it is another Cluster's: delete it there, or give --to-namespace",
+			m.target,
+		)
 	case metav1.GetControllerOf(&have) != nil:
 		m.say("target: the Cluster is there already")
 		return nil
@@ -233,12 +270,17 @@ func (m *move) createTarget(ctx context.Context, id, until string) error {
 	}
 	tunnel := &v1alpha1.Tunnel{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: m.target.Namespace, Name: m.target.Name, Annotations: map[string]string{v1alpha1.PreparedAnnotation: until},
+			Namespace: m.target.Namespace, Name: m.target.Name,
+			Annotations: map[string]string{v1alpha1.PreparedAnnotation: until},
 		},
 		Spec: v1alpha1.TunnelSpec{ID: id},
 	}
 	if err := m.to.Create(ctx, tunnel); apierrors.IsForbidden(err) {
-		return fmt.Errorf("creating Tunnel in the target: it takes the verbs create, and set-id in all namespaces, on tunnels.fairlead.dev there: %w", err)
+		return fmt.Errorf(
+			"creating Tunnel in the target: it takes the verbs create, and set-id in all namespaces, on tunnels.fairlead.dev "+
+				"there: %w",
+			err,
+		)
 	} else if err != nil {
 		return fmt.Errorf("creating Tunnel in the target: %w", err)
 	}

@@ -45,15 +45,24 @@ func TestKubeconfigsOfSecretsAreOnlyData(t *testing.T) {
 		"auth-provider": func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
 			u.AuthProvider = &clientcmdapi.AuthProviderConfig{Name: "oidc"}
 		},
-		"tokenFile":             func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { u.TokenFile = "/etc/hostname" },
-		"client-certificate":    func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { u.ClientCertificate = "/etc/hostname" },
-		"client-key":            func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { u.ClientKey = "/etc/hostname" },
-		"certificate-authority": func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.CertificateAuthority = "/etc/hostname" },
+		"tokenFile": func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { u.TokenFile = "/etc/hostname" },
+		"client-certificate": func(_ *clientcmdapi.Cluster,
+			u *clientcmdapi.AuthInfo) {
+			u.ClientCertificate = "/etc/hostname"
+		},
+		"client-key": func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { u.ClientKey = "/etc/hostname" },
+		"certificate-authority": func(c *clientcmdapi.Cluster,
+			_ *clientcmdapi.AuthInfo) {
+			c.CertificateAuthority = "/etc/hostname"
+		},
 	} {
 		cluster, user := &clientcmdapi.Cluster{Server: "https://127.0.0.1:1"}, &clientcmdapi.AuthInfo{Token: "t0ken"}
 		change(cluster, user)
 		file := clientcmdapi.NewConfig()
-		file.Clusters["c"], file.AuthInfos["u"], file.Contexts["x"] = cluster, user, &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+		file.Clusters["c"], file.AuthInfos["u"], file.Contexts["x"] = cluster, user, &clientcmdapi.Context{
+			Cluster:  "c",
+			AuthInfo: "u",
+		}
 		file.CurrentContext = "x"
 		data, err := clientcmd.Write(*file)
 		if err != nil {

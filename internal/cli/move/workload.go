@@ -55,12 +55,21 @@ func inlineConfig(data []byte) (*rest.Config, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(file.AuthInfos)) {
 		if field := kubeconfig.OutsideOfUser(file.AuthInfos[name]); field != "" {
-			return nil, fmt.Errorf("its user %q has %s, which is of no use to a program that runs elsewhere, and not trusted: give a kubeconfig of yours by --workload-kubeconfig", name, field)
+			return nil, fmt.Errorf(
+				"its user %q has %s, which is of no use to a program that runs elsewhere, and not trusted: give a kubeconfig of "+
+					"yours by --workload-kubeconfig",
+				name,
+				field,
+			)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(file.Clusters)) {
 		if file.Clusters[name].CertificateAuthority != "" {
-			return nil, fmt.Errorf("its cluster %q has certificate-authority, a file of some machine, and not trusted: give a kubeconfig of yours by --workload-kubeconfig", name)
+			return nil, fmt.Errorf(
+				"its cluster %q has certificate-authority, a file of some machine, and not trusted: give a kubeconfig of yours "+
+					"by --workload-kubeconfig",
+				name,
+			)
 		}
 	}
 	config, err := clientcmd.RESTConfigFromKubeConfig(data)
@@ -92,7 +101,12 @@ func (m *move) podsOf(ctx context.Context, set kubernetes.Interface) ([]corev1.P
 		switch same := onHost(connected, host); {
 		case onHost(missing, host) == 0:
 			if same == 0 {
-				m.say("Pod %s/%s: left alone, no edge of the Cluster that is connected has the host name %s", p.Namespace, p.Name, host)
+				m.say(
+					"Pod %s/%s: left alone, no edge of the Cluster that is connected has the host name %s",
+					p.Namespace,
+					p.Name,
+					host,
+				)
 			}
 			return true
 		case podsOn(pods, host) > same:

@@ -84,7 +84,14 @@ func reads(screen *os.File) *shown {
 func fruit(counts ...int) View {
 	t := &Table{Columns: Columns("FRUIT", "COUNT", "AGE~", "COLOUR+")}
 	for i, n := range counts {
-		t.Add(fmt.Sprint("apple-", i), n, Plain(fmt.Sprint("apple-", i)), Styled(StyleGood, fmt.Sprint(n)), Plain("5m"), Plain("red"))
+		t.Add(
+			fmt.Sprint("apple-", i),
+			n,
+			Plain(fmt.Sprint("apple-", i)),
+			Styled(StyleGood, fmt.Sprint(n)),
+			Plain("5m"),
+			Plain("red"),
+		)
 	}
 	return View{Data: counts, Table: t, Empty: "no fruit"}
 }
@@ -95,14 +102,17 @@ func TestOutputForms(t *testing.T) {
 		v    View
 		want string
 	}{
-		"a table":              {formTable, fruit(1, 200), "FRUIT     COUNT   AGE\napple-0   1       5m\napple-1   200     5m\n"},
-		"a wide one":           {formWide, fruit(1), "FRUIT     COUNT   AGE   COLOUR\napple-0   1       5m    red\n"},
-		"nothing to be shown":  {formTable, fruit(), "no fruit\n"},
-		"JSON":                 {FormJSON, fruit(1, 2), "[\n  1,\n  2\n]\n"},
-		"YAML":                 {formYAML, fruit(1, 2), "- 1\n- 2\n"},
-		"a line above a table": {formTable, View{Summary: []Line{{Plain("all "), Styled(StyleBad, "bad")}}, Table: fruit(1).Table}, "all bad\n\nFRUIT     COUNT   AGE\napple-0   1       5m\n"},
+		"a table": {formTable, fruit(1, 200), "FRUIT     COUNT   AGE\napple-0   1       5m\napple-1   200     " +
+			"5m\n"},
+		"a wide one":          {formWide, fruit(1), "FRUIT     COUNT   AGE   COLOUR\napple-0   1       5m    red\n"},
+		"nothing to be shown": {formTable, fruit(), "no fruit\n"},
+		"JSON":                {FormJSON, fruit(1, 2), "[\n  1,\n  2\n]\n"},
+		"YAML":                {formYAML, fruit(1, 2), "- 1\n- 2\n"},
+		"a line above a table": {formTable, View{Summary: []Line{{Plain("all "), Styled(StyleBad, "bad")}}, Table: fruit(
+			1).Table}, "all bad\n\nFRUIT     COUNT   AGE\napple-0   1       5m\n"},
 		"what steers a terminal": {
-			formTable, View{Page: func(p *Page) { p.Field("Host", Plain("a\x1b[2Jb\u202ec\x00")); p.Heading("More") }}, "Host:            a?[2Jb?c?\n\nMore\n",
+			formTable, View{Page: func(p *Page) { p.Field("Host", Plain("a\x1b[2Jb\u202ec\x00")); p.Heading("More") }},
+			"Host:            a?[2Jb?c?\n\nMore\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -26,7 +26,13 @@ const (
 )
 
 // sequences are the escape sequences of styles.
-var sequences = map[Style]string{StyleGood: "\x1b[32m", StyleWarning: "\x1b[33m", StyleBad: "\x1b[31m", StyleFaint: "\x1b[2m", StyleBold: "\x1b[1m"}
+var sequences = map[Style]string{
+	StyleGood:    "\x1b[32m",
+	StyleWarning: "\x1b[33m",
+	StyleBad:     "\x1b[31m",
+	StyleFaint:   "\x1b[2m",
+	StyleBold:    "\x1b[1m",
+}
 
 // Cell is a text with a style.
 type Cell struct {

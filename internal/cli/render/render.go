@@ -46,16 +46,28 @@ certificates alone. Without --gateway and --edge that is one YAML document for e
 Assumptions are printed as comments. Errors name the file, line and field.
 
 --validate shows each configuration to an Envoy instead of printing it; with an error of it the exit code is 1.`),
-		Example: "  fairlead render -f cluster.yaml --edge prod/c1\n  kubectl get clusters,tunnels -A -o yaml | fairlead render -f - --gateway gateway-0\n  fairlead render -f clusters/ --validate --envoy /usr/local/bin/envoy",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		Example: "  fairlead render -f cluster.yaml --edge prod/c1\n  kubectl get clusters,tunnels -A -o yaml | fairlead " +
+			"render -f - --gateway gateway-0\n  fairlead render -f clusters/ --validate --envoy /usr/local/bin/envoy",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	set := cmd.Flags()
-	set.StringSliceVarP(&f.files, "file", "f", nil, "YAML file, folder, or - for the standard input; repeat it for several (required)")
+	set.StringSliceVarP(
+		&f.files,
+		"file",
+		"f",
+		nil,
+		"YAML file, folder, or - for the standard input; repeat it for several (required)",
+	)
 	set.StringVar(&f.gateway, "gateway", "", "name of the one gateway to print")
 	set.StringVar(&f.edge, "edge", "", "namespace/name of the one workload cluster whose edge to print")
 	set.StringVar(&f.node, "node", "edge-example", "node name of the edge")
-	set.StringSliceVar(&f.gateways, "gateway-address", nil, "host:port at which the edge reaches the gateways, instead of the installation's")
+	set.StringSliceVar(
+		&f.gateways,
+		"gateway-address",
+		nil,
+		"host:port at which the edge reaches the gateways, instead of the installation's",
+	)
 	set.StringSliceVar(&f.localAPIServers, "local-apiserver", nil, "host:port of an apiserver that the edge prefers")
 	set.StringVar(&f.public, "public-listen", "0.0.0.0:443", "where the gateway listens for edges")
 	set.StringVar(&f.apiserver, "apiserver-listen", "0.0.0.0:6443", "where the gateway listens for clients, by SNI")
@@ -137,9 +149,17 @@ func (f renderFlags) render(fleet model.Fleet) (all []rendered, err error) {
 	case len(all) > 0:
 		return all, nil
 	case f.gateway != "":
-		return nil, fmt.Errorf("--gateway: the input has no gateway %q: it has %s", f.gateway, listed(fleet.Installation.Gateways, func(g model.Gateway) string { return g.Name }))
+		return nil, fmt.Errorf(
+			"--gateway: the input has no gateway %q: it has %s",
+			f.gateway,
+			listed(fleet.Installation.Gateways, func(g model.Gateway) string { return g.Name }),
+		)
 	}
-	return nil, fmt.Errorf("--edge: the input has no workload cluster %q: it has %s", f.edge, listed(fleet.Clusters, func(wc model.WorkloadCluster) string { return wc.Key.String() }))
+	return nil, fmt.Errorf(
+		"--edge: the input has no workload cluster %q: it has %s",
+		f.edge,
+		listed(fleet.Clusters, func(wc model.WorkloadCluster) string { return wc.Key.String() }),
+	)
 }
 
 // listed returns the first names of a list.
@@ -167,7 +187,11 @@ func (f renderFlags) gatewayBootstrap(fleet model.Fleet, name string) (*bootstra
 		clusters = append(clusters, envoy.TunnelClusters(inst, wc)...)
 		denied.Edges = append(denied.Edges, wc.RevokedEdges()...)
 	}
-	return envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(inst, name, bind, denied), clusters), nil
+	return envoy.Static(
+		envoy.GatewayBootstrap(envoy.BootstrapConfig{}),
+		envoy.GatewayListeners(inst, name, bind, denied),
+		clusters,
+	), nil
 }
 
 func (f renderFlags) bind() (envoy.GatewayBind, error) {

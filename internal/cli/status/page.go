@@ -143,7 +143,17 @@ func clusterPage(r *summary.Row, problem string, now time.Time) output.View {
 
 // stateOf returns the parts of a row that change neither by time alone nor with each measurement.
 func stateOf(r *summary.Row) any {
-	same := []any{r.Health, r.Mode, r.Names, r.Server, r.ProxyURL, r.Connected, r.LetIn, output.OrDash(observed.TunnelsByGateway(r.Gateways)), r.LastChange}
+	same := []any{
+		r.Health,
+		r.Mode,
+		r.Names,
+		r.Server,
+		r.ProxyURL,
+		r.Connected,
+		r.LetIn,
+		output.OrDash(observed.TunnelsByGateway(r.Gateways)),
+		r.LastChange,
+	}
 	for _, w := range r.Warnings {
 		same = append(same, w.Reason, w.Text)
 	}
@@ -170,20 +180,59 @@ func warnings(p *output.Page, r *summary.Row, now time.Time) {
 		if !w.Since.IsZero() {
 			since = " (for " + output.Age(w.Since, now) + ")"
 		}
-		p.Line(output.Plain("  "), output.Styled(healthStyles[w.Weight], string(w.Weight)), output.Plain(" "+w.Reason+since+": "+w.Text))
+		p.Line(
+			output.Plain("  "),
+			output.Styled(healthStyles[w.Weight], string(w.Weight)),
+			output.Plain(" "+w.Reason+since+": "+w.Text),
+		)
 	}
 }
 
 func edges(p *output.Page, r *summary.Row, now time.Time) {
 	p.Heading("Edges")
-	t := &output.Table{Columns: output.Columns("  NODE", "HOST", "STATE", "TUNNELS", "RTT", "SEEN", "CERTIFICATE", "APISERVER", "FORM", "VERSION")}
+	t := &output.Table{
+		Columns: output.Columns(
+			"  NODE",
+			"HOST",
+			"STATE",
+			"TUNNELS",
+			"RTT",
+			"SEEN",
+			"CERTIFICATE",
+			"APISERVER",
+			"FORM",
+			"VERSION",
+		),
+	}
 	for i := range r.Edges {
 		e := &r.Edges[i]
-		t.Add(e.Node, e, output.Plain("  "+e.Node), output.Plain(output.OrDash(e.Host)), output.Styled(edge.StateStyles[e.State], string(e.State)), output.Plain(output.OrDash(observed.TunnelsByGateway(e.Gateways))), output.Plain(edgeRoundTrip(e)),
-			output.Plain(ageAgo(e.LastSeen, now)), output.Plain(output.Left(e.NotAfter, now)), edge.APIServer(e), output.Plain(output.OrDash(e.Form)), output.Plain(output.OrDash(e.Version)))
+		t.Add(
+			e.Node,
+			e,
+			output.Plain("  "+e.Node),
+			output.Plain(output.OrDash(e.Host)),
+			output.Styled(edge.StateStyles[e.State], string(e.State)),
+			output.Plain(output.OrDash(observed.TunnelsByGateway(e.Gateways))),
+			output.Plain(edgeRoundTrip(e)),
+			output.Plain(
+				ageAgo(e.LastSeen, now),
+			),
+			output.Plain(output.Left(e.NotAfter, now)),
+			edge.APIServer(e),
+			output.Plain(output.OrDash(e.Form)),
+			output.Plain(output.OrDash(e.Version)),
+		)
 	}
 	if len(t.Rows) == 0 {
-		p.Line(output.Plain(fmt.Sprintf("  none has enrolled: `fairlead join -n %s %s` prints the command that gives it one", r.Namespace, r.Cluster)))
+		p.Line(
+			output.Plain(
+				fmt.Sprintf(
+					"  none has enrolled: `fairlead join -n %s %s` prints the command that gives it one",
+					r.Namespace,
+					r.Cluster,
+				),
+			),
+		)
 		return
 	}
 	p.Table(t)
@@ -206,7 +255,13 @@ func expiries(p *output.Page, r *summary.Row, now time.Time) {
 	p.Heading("Certificates")
 	t := &output.Table{Columns: output.Columns("  OF", "ENDS IN", "AT")}
 	for _, e := range r.Expiries {
-		t.Add(e.Of, e, output.Plain("  "+e.Of), output.Plain(output.Left(e.NotAfter, now)), output.Plain(e.NotAfter.UTC().Format(time.RFC3339)))
+		t.Add(
+			e.Of,
+			e,
+			output.Plain("  "+e.Of),
+			output.Plain(output.Left(e.NotAfter, now)),
+			output.Plain(e.NotAfter.UTC().Format(time.RFC3339)),
+		)
 	}
 	p.Table(t)
 }
@@ -226,7 +281,15 @@ func conditions(p *output.Page, r *summary.Row, now time.Time) {
 		case metav1.ConditionUnknown:
 			m = output.StyleFaint
 		}
-		t.Add(kind, c, output.Plain("  "+kind), output.Styled(m, string(c.Status)), output.Plain(c.Reason), output.Plain(output.Age(c.LastTransitionTime.Time, now)), output.Plain(c.Message))
+		t.Add(
+			kind,
+			c,
+			output.Plain("  "+kind),
+			output.Styled(m, string(c.Status)),
+			output.Plain(c.Reason),
+			output.Plain(output.Age(c.LastTransitionTime.Time, now)),
+			output.Plain(c.Message),
+		)
 	}
 	p.Table(t)
 }

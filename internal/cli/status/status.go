@@ -55,9 +55,10 @@ Everything but round-trip times comes from Cluster and Tunnel objects. Those are
 seconds: --live=false leaves them out.
 
 The exit code is 1 if a Cluster is broken.`),
-		Example: "  fairlead status -A\n  fairlead status -n prod c1\n  fairlead status -A --watch\n  fairlead status -A -o json | jq '.rows[] | select(.health != \"ok\") | .cluster'",
-		Args:    cobra.MaximumNArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+		Example: "  fairlead status -A\n  fairlead status -n prod c1\n  fairlead status -A --watch\n  fairlead status -A " +
+			"-o json | jq '.rows[] | select(.health != \"ok\") | .cluster'",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
 	f.Flags.AddTo(cmd.Flags())
 	f.ServersFlags.AddTo(cmd)
@@ -65,7 +66,8 @@ The exit code is 1 if a Cluster is broken.`),
 	var live bool
 	cmd.Flags().BoolVar(&live, "live", true, "query the xds-servers for round-trip times")
 	cmd.PreRun = func(*cobra.Command, []string) { f.offline = !live }
-	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters (default: the namespace of the context)")
+	cmd.Flags().
+		StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters (default: the namespace of the context)")
 	cmd.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "show the Clusters of all namespaces")
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	return cmd
@@ -93,7 +95,12 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	l := &reader{flags: f, m: m, namespace: m.Namespace, live: &liveReader{flags: f, m: m, progress: output.NewProgress(cmd)}}
+	l := &reader{
+		flags:     f,
+		m:         m,
+		namespace: m.Namespace,
+		live:      &liveReader{flags: f, m: m, progress: output.NewProgress(cmd)},
+	}
 	if f.all {
 		l.namespace = ""
 	}
@@ -133,7 +140,13 @@ func (l *reader) read(ctx context.Context) (output.View, error) {
 		return fleetTable(fleet, l.live.problem, now), nil
 	}
 	if len(fleet.Rows) == 0 {
-		return output.View{}, fmt.Errorf("the Cluster %s/%s has no tunnel and asks for none: label it with %s=%s, as `fairlead join --enable` does", l.namespace, l.name, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled)
+		return output.View{}, fmt.Errorf(
+			"the Cluster %s/%s has no tunnel and asks for none: label it with %s=%s, as `fairlead join --enable` does",
+			l.namespace,
+			l.name,
+			v1alpha1.TunnelLabel,
+			v1alpha1.TunnelEnabled,
+		)
 	}
 	return clusterPage(&fleet.Rows[0], l.live.problem, now), nil
 }
@@ -147,7 +160,8 @@ func (l *reader) input(ctx context.Context) (in summary.Input, err error) {
 	go func() { answer <- l.live.ask(ctx) }()
 	var clusters clusterv1.ClusterList
 	var tunnels v1alpha1.TunnelList
-	if err := errors.Join(l.from.List(ctx, &clusters, client.InNamespace(l.namespace)), l.from.List(ctx, &tunnels, client.InNamespace(l.namespace))); err != nil {
+	if err := errors.Join(l.from.List(ctx, &clusters, client.InNamespace(l.namespace)), l.from.List(ctx, &tunnels,
+		client.InNamespace(l.namespace))); err != nil {
 		return in, management.ExplainMissing(fmt.Errorf("listing Clusters and Tunnels: %w", err))
 	}
 	in.Clusters, in.Tunnels, in.Live = clusters.Items, tunnels.Items, <-answer
@@ -161,7 +175,11 @@ func (l *reader) inputOfOne(ctx context.Context) (in summary.Input, err error) {
 	var tunnel v1alpha1.Tunnel
 	errCluster, errTunnel := l.from.Get(ctx, key, &cluster), l.from.Get(ctx, key, &tunnel)
 	if apierrors.IsNotFound(errCluster) && apierrors.IsNotFound(errTunnel) {
-		return in, fmt.Errorf("there is no Cluster %s in namespace %s: `kubectl get clusters -A` lists all", key.Name, key.Namespace)
+		return in, fmt.Errorf(
+			"there is no Cluster %s in namespace %s: `kubectl get clusters -A` lists all",
+			key.Name,
+			key.Namespace,
+		)
 	}
 	if err := errors.Join(client.IgnoreNotFound(errCluster), client.IgnoreNotFound(errTunnel)); err != nil {
 		return in, management.ExplainMissing(fmt.Errorf("reading Cluster and Tunnel: %w", err))
@@ -184,10 +202,32 @@ func (l *reader) inputOfOne(ctx context.Context) (in summary.Input, err error) {
 }
 
 // healthStyles are the styles of health.
-var healthStyles = map[summary.Health]output.Style{summary.OK: output.StyleGood, summary.Warning: output.StyleWarning, summary.Broken: output.StyleBad, summary.Unknown: output.StyleFaint, summary.Waiting: output.StyleFaint}
+var healthStyles = map[summary.Health]output.Style{
+	summary.OK:      output.StyleGood,
+	summary.Warning: output.StyleWarning,
+	summary.Broken:  output.StyleBad,
+	summary.Unknown: output.StyleFaint,
+	summary.Waiting: output.StyleFaint,
+}
 
 func fleetTable(fleet summary.View, problem string, now time.Time) output.View {
-	t := &output.Table{Columns: output.Columns("NAMESPACE", "CLUSTER", "STATE", "MODE", "HOSTNAME", "EDGES", "TUNNELS", "RTT~", "CHANGED~", "EXPIRES~", "AGE+~", "SERVER+", "WARNING")}
+	t := &output.Table{
+		Columns: output.Columns(
+			"NAMESPACE",
+			"CLUSTER",
+			"STATE",
+			"MODE",
+			"HOSTNAME",
+			"EDGES",
+			"TUNNELS",
+			"RTT~",
+			"CHANGED~",
+			"EXPIRES~",
+			"AGE+~",
+			"SERVER+",
+			"WARNING",
+		),
+	}
 	for i := range fleet.Rows {
 		r := &fleet.Rows[i]
 		warning := "-"
@@ -201,11 +241,32 @@ func fleetTable(fleet summary.View, problem string, now time.Time) output.View {
 		if len(r.Expiries) > 0 {
 			expires = output.Left(r.Expiries[0].NotAfter, now)
 		}
-		t.Add(r.Namespace+"/"+r.Cluster, r, output.Plain(r.Namespace), output.Plain(r.Cluster), output.Styled(healthStyles[r.Health], string(r.Health)), output.Plain(output.OrDash(r.Mode)), output.Plain(output.OrDash(r.Hostname)),
-			output.Plain(fmt.Sprintf("%d/%d", r.Connected, r.LetIn)), output.Plain(output.OrDash(observed.TunnelsByGateway(r.Gateways))), output.Plain(roundTrip(r.RTT)), output.Plain(output.Age(r.LastChange, now)), output.Plain(expires),
-			output.Plain(output.Age(r.Created, now)), output.Plain(output.OrDash(r.Server)), output.Plain(warning))
+		t.Add(
+			r.Namespace+"/"+r.Cluster,
+			r,
+			output.Plain(r.Namespace),
+			output.Plain(r.Cluster),
+			output.Styled(healthStyles[r.Health], string(r.Health)),
+			output.Plain(output.OrDash(r.Mode)),
+			output.Plain(output.OrDash(r.Hostname)),
+			output.Plain(
+				fmt.Sprintf("%d/%d", r.Connected, r.LetIn),
+			),
+			output.Plain(output.OrDash(observed.TunnelsByGateway(r.Gateways))),
+			output.Plain(roundTrip(r.RTT)),
+			output.Plain(output.Age(r.LastChange, now)),
+			output.Plain(expires),
+			output.Plain(output.Age(r.Created, now)),
+			output.Plain(output.OrDash(r.Server)),
+			output.Plain(warning),
+		)
 	}
-	return output.View{Data: fleet, Summary: summaryLines(fleet.Summary, problem), Table: t, Empty: "no Cluster in this namespace has a tunnel or has opted in: -A shows all namespaces"}
+	return output.View{
+		Data:    fleet,
+		Summary: summaryLines(fleet.Summary, problem),
+		Table:   t,
+		Empty:   "no Cluster in this namespace has a tunnel or has opted in: -A shows all namespaces",
+	}
 }
 
 func summaryLines(s summary.Summary, problem string) []output.Line {
@@ -217,12 +278,20 @@ func summaryLines(s summary.Summary, problem string) []output.Line {
 	for _, part := range []struct {
 		n    int
 		what summary.Health
-	}{{s.Broken, summary.Broken}, {s.Unknown, summary.Unknown}, {s.Warning, summary.Warning}, {s.Waiting, summary.Waiting}, {s.OK, summary.OK}} {
+	}{{s.Broken, summary.Broken}, {s.Unknown, summary.Unknown}, {s.Warning, summary.Warning}, {s.Waiting,
+		summary.Waiting}, {s.OK, summary.OK}} {
 		if part.n > 0 || part.what == summary.OK {
-			first = append(first, output.Plain(" "), output.Styled(healthStyles[part.what], fmt.Sprintf("%d %s", part.n, part.what)))
+			first = append(
+				first,
+				output.Plain(" "),
+				output.Styled(healthStyles[part.what], fmt.Sprintf("%d %s", part.n, part.what)),
+			)
 		}
 	}
-	first = append(first, output.Plain(fmt.Sprintf("; %d of %d edges connected, %d tunnels", s.EdgesConnected, s.Edges, s.Tunnels)))
+	first = append(
+		first,
+		output.Plain(fmt.Sprintf("; %d of %d edges connected, %d tunnels", s.EdgesConnected, s.Edges, s.Tunnels)),
+	)
 	if s.NotOptedIn > 0 {
 		first = append(first, output.Plain(fmt.Sprintf("; %d more Clusters have not opted in", s.NotOptedIn)))
 	}

@@ -108,7 +108,11 @@ func (s *prober) probe(ctx context.Context) (result, error) {
 			return *last, nil
 		}
 		// Several callers may wait for it, so it does not end with the context of one of them. A probe is short.
-		last = &result{Result: probe.APIServers(context.WithoutCancel(ctx), apiservers), apiservers: apiservers, at: time.Now()}
+		last = &result{
+			Result:     probe.APIServers(context.WithoutCancel(ctx), apiservers),
+			apiservers: apiservers,
+			at:         time.Now(),
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.last = last

@@ -45,7 +45,8 @@ func TestConcurrentProbesShareOneResult(t *testing.T) {
 	for range 50 {
 		asking.Go(func() {
 			for range 20 {
-				if a, err := s.probeNow(t.Context()); err != nil || a.GetHealthy() || !strings.Contains(a.GetMessage(), "closed during the TLS handshake") {
+				if a, err := s.probeNow(t.Context()); err != nil || a.GetHealthy() ||
+					!strings.Contains(a.GetMessage(), "closed during the TLS handshake") {
 					t.Errorf("got %v, %v", a, err)
 				}
 			}

@@ -53,7 +53,9 @@ func ReadBootstrapFile(path string) (BootstrapFile, error) {
 const MaxBootstrapFile = 256 << 10
 
 // errNoBootstrapFile replaces every error of the parser, which could contain content of the file.
-var errNoBootstrapFile = errors.New("reading bootstrap file: it is not YAML with the fields id, gateway, tunnelDomain, token and ca")
+var errNoBootstrapFile = errors.New(
+	"reading bootstrap file: it is not YAML with the fields id, gateway, tunnelDomain, token and ca",
+)
 
 // ParseBootstrapFile parses the content of a bootstrap file, like ReadBootstrapFile.
 func ParseBootstrapFile(data []byte) (f BootstrapFile, err error) {

@@ -16,16 +16,20 @@ import (
 // again, and a complete file names gateways that can be dialled.
 func FuzzBootstrapFile(f *testing.F) {
 	for _, text := range []string{
-		"", "{}", "id: aaaaaaaaaaaaaaaaaaaa\ngateway: gw.example.com:443\ntunnelDomain: tunnels.example.com\ntoken: fl1.secret\nca: x\n",
-		`{"id":"a","gateway":["a.b:1","[::1]:2"],"gateways":null,"new":{"x":1}}`, "gateway: {a: b}", "a: &a [*a]", "token: !!binary secret", "- 1",
-		"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nd: [*c,*c,*c,*c,*c,*c,*c,*c]\n",
+		"", "{}", "id: aaaaaaaaaaaaaaaaaaaa\ngateway: gw.example.com:443\ntunnelDomain: tunnels.example.com\ntoken: " +
+			"fl1.secret\nca: x\n",
+		`{"id":"a","gateway":["a.b:1","[::1]:2"],"gateways":null,"new":{"x":1}}`, "gateway: {a: b}", "a: &a [*a]",
+		"token: !!binary secret", "- 1",
+		"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nd: " +
+			"[*c,*c,*c,*c,*c,*c,*c,*c]\n",
 	} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := ParseBootstrapFile(data)
 		if err != nil {
-			if !errors.Is(err, errNoBootstrapFile) || err.Error() != errNoBootstrapFile.Error() || !cmp.Equal(file, BootstrapFile{}) {
+			if !errors.Is(err, errNoBootstrapFile) || err.Error() != errNoBootstrapFile.Error() ||
+				!cmp.Equal(file, BootstrapFile{}) {
 				t.Errorf("the error says more: %v", err)
 			}
 			return

@@ -16,16 +16,29 @@ func TestReadBootstrapFile(t *testing.T) {
 		wantErr string
 	}{
 		"a whole one": {
-			in:   "id: abc\ngateway: gw.example.com:443\ntunnelDomain: tunnels.example.com\ntoken: fl1.abc\nca: |\n  line 1\n  line 2\n",
-			want: BootstrapFile{ID: "abc", Gateway: Addresses{"gw.example.com:443"}, TunnelDomain: "tunnels.example.com", Token: "fl1.abc", CA: "line 1\nline 2\n"},
+			in: "id: abc\ngateway: gw.example.com:443\ntunnelDomain: tunnels.example.com\ntoken: fl1.abc\nca: |\n  line 1\n  " +
+				"line 2\n",
+			want: BootstrapFile{
+				ID:           "abc",
+				Gateway:      Addresses{"gw.example.com:443"},
+				TunnelDomain: "tunnels.example.com",
+				Token:        "fl1.abc",
+				CA:           "line 1\nline 2\n",
+			},
 		},
 		"several gateways": {
 			in:   "gateway: [a.example.com:443, b.example.com:443]\n",
 			want: BootstrapFile{Gateway: Addresses{"a.example.com:443", "b.example.com:443"}},
 		},
-		"several gateways, in the plural":        {in: "gateways:\n- a.example.com:443\n", want: BootstrapFile{Gateways: Addresses{"a.example.com:443"}}},
-		"a gateway that is no address":           {in: "gateway: {host: a}\ntoken: fl1.abc\n", wantErr: "is not YAML"},
-		"a field of a newer version":             {in: "token: fl1.abc\nproxy: http://proxy:3128\n", want: BootstrapFile{Token: "fl1.abc"}},
+		"several gateways, in the plural": {
+			in:   "gateways:\n- a.example.com:443\n",
+			want: BootstrapFile{Gateways: Addresses{"a.example.com:443"}},
+		},
+		"a gateway that is no address": {in: "gateway: {host: a}\ntoken: fl1.abc\n", wantErr: "is not YAML"},
+		"a field of a newer version": {
+			in:   "token: fl1.abc\nproxy: http://proxy:3128\n",
+			want: BootstrapFile{Token: "fl1.abc"},
+		},
 		"an empty one":                           {},
 		"no YAML, of which the error shows none": {in: "token: [fl1.abc", wantErr: "is not YAML"},
 	}

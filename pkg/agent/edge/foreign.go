@@ -41,5 +41,10 @@ func (f *foreignToken) reject(credential Credential) error {
 	if f.hash != enrol.HashToken(credential.Token) || credential.ID == "" || f.id == credential.ID {
 		return nil
 	}
-	return fmt.Errorf("enrolling edge: %w: the token belongs to the tunnel %s, the bootstrap file to %s", certs.ErrRefused, f.id, credential.ID)
+	return fmt.Errorf(
+		"enrolling edge: %w: the token belongs to the tunnel %s, the bootstrap file to %s",
+		certs.ErrRefused,
+		f.id,
+		credential.ID,
+	)
 }

@@ -35,7 +35,9 @@ const (
 )
 
 // ErrNoAnswer reports that no agent has read the file yet.
-var ErrNoAnswer = errors.New("no agent has read it: does one run with this state folder? The next agent reads it when it starts")
+var ErrNoAnswer = errors.New(
+	"no agent has read it: does one run with this state folder? The next agent reads it when it starts",
+)
 
 // JoinedStatus is the agent's status of a bootstrap file.
 type JoinedStatus struct {
@@ -153,7 +155,8 @@ func (f BootstrapFile) Check() error {
 // Same reports whether two files are of the same tunnel of the same installation. Two installations may have the same
 // tunnel domain, and a tunnel that moves has the same id in both; their CAs differ.
 func (f BootstrapFile) Same(other BootstrapFile) bool {
-	return f.ID == other.ID && f.TunnelDomain == other.TunnelDomain && (f.CA == other.CA || certs.Bundle(f.CA).Overlaps(certs.Bundle(other.CA)))
+	return f.ID == other.ID && f.TunnelDomain == other.TunnelDomain &&
+		(f.CA == other.CA || certs.Bundle(f.CA).Overlaps(certs.Bundle(other.CA)))
 }
 
 // openJoined makes the folder of joined tunnels, with the owner of the state folder. An agent makes it when it starts.
@@ -199,7 +202,11 @@ func joinedName(root string, file BootstrapFile) (string, error) {
 		}
 	}
 	if len(names) >= MaxJoined {
-		return "", fmt.Errorf("joining tunnel: this edge has joined %d tunnels, the maximum: leave one of them with `edge-agent leave NAME`: %s", len(names), strings.Join(names, ", "))
+		return "", fmt.Errorf(
+			"joining tunnel: this edge has joined %d tunnels, the maximum: leave one of them with `edge-agent leave NAME`: %s",
+			len(names),
+			strings.Join(names, ", "),
+		)
 	}
 	return file.TunnelDomain + "-" + Hash([]byte(file.ID+"\n"+file.CA)), nil
 }

@@ -117,7 +117,16 @@ func (e *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
 	if err != nil {
 		host = "" // it is only a label
 	}
-	identity, bundle, err := enrolclient.Client{Way: e.Way, Domain: e.Domain, Trust: certs.Bundle(credential.CA), Asking: &e.asking}.EnrolEdge(ctx, credential.Token, host)
+	identity, bundle, err := enrolclient.Client{
+		Way:    e.Way,
+		Domain: e.Domain,
+		Trust:  certs.Bundle(credential.CA),
+		Asking: &e.asking,
+	}.EnrolEdge(
+		ctx,
+		credential.Token,
+		host,
+	)
 	if err == nil {
 		err = e.verify(identity, credential)
 	}
@@ -132,14 +141,19 @@ func (e *Role) verify(identity certs.Identity, credential Credential) error {
 		return err
 	}
 	if err := e.foreign.remember(credential.Token, subject.ID); err != nil {
-		e.log.Warn("cannot persist that the token belongs to another tunnel: the next start uses the token again", "error", err)
+		e.log.Warn(
+			"cannot persist that the token belongs to another tunnel: the next start uses the token again",
+			"error",
+			err,
+		)
 	}
 	return e.foreign.reject(credential)
 }
 
 // Cure implements identity.Role.
 func (*Role) Cure() string {
-	return "replace the bootstrap file with the current content of the Cluster's Secret <cluster>-edge-bootstrap: it is read at each attempt"
+	return "replace the bootstrap file with the current content of the Cluster's Secret <cluster>-edge-bootstrap: it is " +
+		"read at each attempt"
 }
 
 // Expected implements identity.Role.
@@ -189,5 +203,10 @@ func (e *Role) Over() { e.prober.setAPIServers(nil) }
 
 // Report implements the role of an agent.
 func (e *Role) Report(ctx context.Context, conn grpc.ClientConnInterface, dump reportagent.Dump) error {
-	return reportagent.SendEdge(ctx, conn, reportagent.EdgeSource{Report: e.status.Report, Changed: e.status.Changed, Dump: dump, See: e.prober.probeNow}, e.log)
+	return reportagent.SendEdge(
+		ctx,
+		conn,
+		reportagent.EdgeSource{Report: e.status.Report, Changed: e.status.Changed, Dump: dump, See: e.prober.probeNow},
+		e.log,
+	)
 }

@@ -37,17 +37,31 @@ func TestWhatAnEdgeWithAnAllowListAccepts(t *testing.T) {
 		wantErr string // empty: it is accepted
 		always  bool   // it is rejected without a list too
 	}{
-		"an apiserver on the list":        {in: clusterOf("apiserver_edge-a", target)},
-		"a gateway":                       {in: clusterOf("gateway-0_edge-a", atFront)},
-		"an apiserver that is not":        {in: clusterOf("apiserver_edge-a", stray), wantErr: "dials 169.254.169.254:80, which this edge does not allow: allow it with --allow-target"},
-		"one of two that is not":          {in: clusterOf("apiserver_edge-a", target, stray), wantErr: stray.String()},
-		"another port":                    {in: clusterOf("apiserver_edge-a", model.Endpoint{Host: target.Host, Port: 22}), wantErr: "10.0.0.10:22"},
-		"a gateway that is none":          {in: clusterOf("gateway-0_edge-a", stray), wantErr: "add it with --gateway"},
-		"a gateway that is an apiserver":  {in: clusterOf("gateway-0_edge-a", target), wantErr: "add it with --gateway"},
-		"an apiserver that is a gateway":  {in: clusterOf("apiserver_edge-a", atFront), wantErr: "--allow-target"},
-		"an Envoy cluster with odd names": {in: clusterOf("metadata", stray), wantErr: "does not belong to this subject", always: true},
-		"apiservers of another":           {in: clusterOf("apiserver_edge-b", target), wantErr: "does not belong to this subject", always: true},
-		"a socket of the machine":         {in: socketOfTheMachine(), wantErr: "pipe is set", always: true},
+		"an apiserver on the list": {in: clusterOf("apiserver_edge-a", target)},
+		"a gateway":                {in: clusterOf("gateway-0_edge-a", atFront)},
+		"an apiserver that is not": {
+			in:      clusterOf("apiserver_edge-a", stray),
+			wantErr: "dials 169.254.169.254:80, which this edge does not allow: allow it with --allow-target",
+		},
+		"one of two that is not": {in: clusterOf("apiserver_edge-a", target, stray), wantErr: stray.String()},
+		"another port": {
+			in:      clusterOf("apiserver_edge-a", model.Endpoint{Host: target.Host, Port: 22}),
+			wantErr: "10.0.0.10:22",
+		},
+		"a gateway that is none":         {in: clusterOf("gateway-0_edge-a", stray), wantErr: "add it with --gateway"},
+		"a gateway that is an apiserver": {in: clusterOf("gateway-0_edge-a", target), wantErr: "add it with --gateway"},
+		"an apiserver that is a gateway": {in: clusterOf("apiserver_edge-a", atFront), wantErr: "--allow-target"},
+		"an Envoy cluster with odd names": {
+			in:      clusterOf("metadata", stray),
+			wantErr: "does not belong to this subject",
+			always:  true,
+		},
+		"apiservers of another": {
+			in:      clusterOf("apiserver_edge-b", target),
+			wantErr: "does not belong to this subject",
+			always:  true,
+		},
+		"a socket of the machine": {in: socketOfTheMachine(), wantErr: "pipe is set", always: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -116,12 +130,19 @@ func pack(t *testing.T, m proto.Message) *anypb.Any {
 // and other endpoints.
 func clusterOf(name string, to ...model.Endpoint) *clusterv3.Cluster {
 	installation := model.Installation{Domain: domain, Public: atFront, Gateways: []model.Gateway{{Name: "gateway-0"}}}
-	made := envoy.EdgeClusters(installation, model.WorkloadCluster{ID: edgeSubject.ID, APIServer: target}, edgeSubject.Node, envoy.EdgeDial{})
+	made := envoy.EdgeClusters(
+		installation,
+		model.WorkloadCluster{ID: edgeSubject.ID, APIServer: target},
+		edgeSubject.Node,
+		envoy.EdgeDial{},
+	)
 	c := made[0]
 	if strings.HasPrefix(name, "gateway-") {
 		c = made[1]
 	}
-	c.Name, c.LoadAssignment, c.ClusterDiscoveryType = name, &endpointv3.ClusterLoadAssignment{}, &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
+	c.Name, c.LoadAssignment, c.ClusterDiscoveryType = name, &endpointv3.ClusterLoadAssignment{}, &clusterv3.Cluster_Type{
+		Type: clusterv3.Cluster_STATIC,
+	}
 	for i, e := range to {
 		c.LoadAssignment.Endpoints = append(c.LoadAssignment.Endpoints, &endpointv3.LocalityLbEndpoints{
 			Priority: uint32(i), LbEndpoints: []*endpointv3.LbEndpoint{{
@@ -140,6 +161,8 @@ func addressOf(e model.Endpoint) *corev3.Address {
 
 func socketOfTheMachine() *clusterv3.Cluster {
 	c := clusterOf("apiserver_edge-a", target)
-	c.LoadAssignment.Endpoints[0].LbEndpoints[0].GetEndpoint().Address = &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: "/run/docker.sock"}}}
+	c.LoadAssignment.Endpoints[0].LbEndpoints[0].GetEndpoint().Address = &corev3.Address{
+		Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: "/run/docker.sock"}},
+	}
 	return c
 }

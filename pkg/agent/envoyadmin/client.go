@@ -71,9 +71,12 @@ func (a Client) ask(ctx context.Context, method, path string) ([]byte, error) {
 
 // open sends a request. The caller must close the body of the answer.
 func (a Client) open(ctx context.Context, method, path string) (*http.Response, error) {
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", a.Socket)
-	}}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", a.Socket)
+		},
+	}
 	request, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("querying Envoy for %s: %w", path, err)
@@ -205,7 +208,10 @@ func (a Client) PID() (int, error) {
 	}
 	var peer *unix.Ucred
 	var peerErr error
-	if err := raw.Control(func(fd uintptr) { peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+	if err := raw.Control(func(fd uintptr) {
+		peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET,
+			unix.SO_PEERCRED)
+	}); err != nil {
 		return 0, fmt.Errorf("finding running Envoy: %w", err)
 	}
 	if peerErr != nil {

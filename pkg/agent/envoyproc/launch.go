@@ -58,7 +58,9 @@ func (c Config) bootstrap() (data []byte, mark string, err error) {
 	}
 	sum := sha256.Sum256(data)
 	mark = hex.EncodeToString(sum[:8])
-	b.Node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{envoyadmin.MarkKey: structpb.NewStringValue(mark)}}
+	b.Node.Metadata = &structpb.Struct{
+		Fields: map[string]*structpb.Value{envoyadmin.MarkKey: structpb.NewStringValue(mark)},
+	}
 	data, err = envoy.MarshalYAML(b)
 	return data, mark, err
 }

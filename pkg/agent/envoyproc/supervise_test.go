@@ -71,7 +71,18 @@ func TestEnvoyIsStartedAgain(t *testing.T) {
 		cancel()
 		<-done
 		const killed = "ended by signal killed"
-		want := []string{killed + ", 1", killed + ", 2", killed + ", 3", killed + ", 4", "ran", "calm", killed + ", 1", "drained", "stopped", "ended in peace"}
+		want := []string{
+			killed + ", 1",
+			killed + ", 2",
+			killed + ", 3",
+			killed + ", 4",
+			"ran",
+			"calm",
+			killed + ", 1",
+			"drained",
+			"stopped",
+			"ended in peace",
+		}
 		if !slices.Equal(e.events, want) {
 			t.Errorf("got %q, want %q", e.events, want)
 		}

@@ -52,7 +52,8 @@ func TestTheAgentAddsAdmissionToThePublicListener(t *testing.T) {
 	a := newTestAdmissions(t, t.TempDir(), 1)
 	at := model.Endpoint{Host: "127.0.0.1", Port: 1}
 	inst := model.Installation{Domain: domain, Public: at, Control: at, Gateways: []model.Gateway{{Name: name}}}
-	for _, l := range envoy.GatewayListeners(inst, name, envoy.GatewayBind{Public: at, APIServer: at, Connect: at}, model.Denied{}) {
+	for _, l := range envoy.GatewayListeners(inst, name, envoy.GatewayBind{Public: at, APIServer: at, Connect: at},
+		model.Denied{}) {
 		packed, err := anypb.New(l)
 		if err != nil {
 			t.Fatal(err)

@@ -9,16 +9,20 @@ import (
 
 // Figures are the names of the metrics of a gateway's tunnels.
 var Figures = []string{
-	"fairlead_gateway_tunnels", "fairlead_gateway_edges", "fairlead_gateway_workload_clusters", "fairlead_gateway_dark_workload_clusters",
-	"fairlead_gateway_cut_total", "fairlead_gateway_cut_failures_total", "fairlead_gateway_holes", "fairlead_gateway_moved_total",
-	"fairlead_gateway_given_up_total", "fairlead_gateway_unknown_connections", "fairlead_gateway_record_incomplete", "fairlead_gateway_unknown_closed_total",
+	"fairlead_gateway_tunnels", "fairlead_gateway_edges", "fairlead_gateway_workload_clusters",
+	"fairlead_gateway_dark_workload_clusters",
+	"fairlead_gateway_cut_total", "fairlead_gateway_cut_failures_total", "fairlead_gateway_holes",
+	"fairlead_gateway_moved_total",
+	"fairlead_gateway_given_up_total", "fairlead_gateway_unknown_connections", "fairlead_gateway_record_incomplete",
+	"fairlead_gateway_unknown_closed_total",
 	"fairlead_gateway_bad_events_total", "fairlead_gateway_cluster_tunnels",
 	"fairlead_gateway_cluster_round_trip_seconds",
 }
 
 // AdmissionFigures are the names of the metrics of a gateway's admissions.
 var AdmissionFigures = []string{
-	"fairlead_gateway_admitted_total", "fairlead_gateway_refused_total", "fairlead_gateway_known_sources", "fairlead_gateway_closed_total",
+	"fairlead_gateway_admitted_total", "fairlead_gateway_refused_total", "fairlead_gateway_known_sources",
+	"fairlead_gateway_closed_total",
 }
 
 // EmitTunnels emits the metrics of a gateway's tunnels.

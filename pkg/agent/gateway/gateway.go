@@ -100,8 +100,12 @@ func (g *Gateway) Run(ctx context.Context, m Member) error {
 // without it would leave revoked edges connected, so it does not start.
 func newTable(c Deps, g Config) (*tunnels.Table, error) {
 	if err := sockets.Permitted(); err != nil {
-		return nil, fmt.Errorf("checking rights: a gateway closes the tunnels of revoked edges, for which it needs CAP_NET_ADMIN "+
-			"(systemd: AmbientCapabilities=CAP_NET_ADMIN; Kubernetes: capabilities add NET_ADMIN, and the program has the file capability where it does not run as root): %w", err)
+		return nil, fmt.Errorf(
+			"checking rights: a gateway closes the tunnels of revoked edges, for which it needs CAP_NET_ADMIN "+
+				"(systemd: AmbientCapabilities=CAP_NET_ADMIN; Kubernetes: capabilities add NET_ADMIN, and the program has the "+
+				"file capability where it does not run as root): %w",
+			err,
+		)
 	}
 	return tunnels.New(tunnels.Config{
 		Domain:  g.Domain,

@@ -81,7 +81,12 @@ func (s *peerServers) connect(ctx context.Context) error {
 		if s.conns[address] != nil {
 			continue
 		}
-		conn, err := dial.Conn(&dial.Way{Addresses: []model.Endpoint{{Host: address, Port: at.Port}}}, s.gateway.Domain, s.store, s.store)
+		conn, err := dial.Conn(
+			&dial.Way{Addresses: []model.Endpoint{{Host: address, Port: at.Port}}},
+			s.gateway.Domain,
+			s.store,
+			s.store,
+		)
 		if err != nil {
 			return err
 		}

@@ -58,7 +58,8 @@ func (g *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
 
 // Cure implements identity.Role.
 func (*Role) Cure() string {
-	return "give the gateway the current token, from the Secret fairlead-gateway-bootstrap or from its ServiceAccount: it is read at each attempt"
+	return "give the gateway the current token, from the Secret fairlead-gateway-bootstrap or from its ServiceAccount: " +
+		"it is read at each attempt"
 }
 
 // Expected implements identity.Role.

@@ -21,7 +21,9 @@ func TestAGatewayRejectsResourcesThatDialItsAgent(t *testing.T) {
 	socket := &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: "/run/docker.sock"}}}
 	installation := model.Installation{Domain: domain, Control: at, Gateways: []model.Gateway{{Name: name}}}
 	bind := envoy.GatewayBind{Public: at, APIServer: at, Connect: at}
-	check := (&Role{Config: Config{Domain: domain, Name: name, Bind: bind}}).Check(model.Subject{Role: model.RoleGateway, Node: name})
+	check := (&Role{Config: Config{Domain: domain, Name: name, Bind: bind}}).Check(
+		model.Subject{Role: model.RoleGateway, Node: name},
+	)
 	var all []proto.Message
 	for _, l := range envoy.GatewayListeners(installation, name, bind, model.Denied{}) {
 		all = append(all, l)
@@ -56,7 +58,12 @@ func packed(t *testing.T, m proto.Message) *anypb.Any {
 }
 
 func clusterAt(name string, at *corev3.Address) *clusterv3.Cluster {
-	return &clusterv3.Cluster{Name: name, LoadAssignment: &endpointv3.ClusterLoadAssignment{Endpoints: []*endpointv3.LocalityLbEndpoints{{
-		LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: at}}}},
-	}}}}
+	return &clusterv3.Cluster{
+		Name: name,
+		LoadAssignment: &endpointv3.ClusterLoadAssignment{Endpoints: []*endpointv3.LocalityLbEndpoints{{
+			LbEndpoints: []*endpointv3.LbEndpoint{
+				{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: at}}},
+			},
+		}}},
+	}
 }

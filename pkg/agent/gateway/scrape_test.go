@@ -39,7 +39,9 @@ func BenchmarkScrape(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	table := tunnels.New(tunnels.Config{Domain: domain, Log: path, Reopen: func(context.Context) error { return nil }, Logger: log})
+	table := tunnels.New(
+		tunnels.Config{Domain: domain, Log: path, Reopen: func(context.Context) error { return nil }, Logger: log},
+	)
 	ended := make(chan struct{})
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
@@ -82,9 +84,15 @@ func connections(b *testing.B, n int) (events string) {
 			b.Fatal(err)
 		}
 		b.Cleanup(func() { _, _ = edge.Close(), gateway.Close() })
-		events += fmt.Sprintf(`{"owner":"tunnel","local":%q,"peer":%q,"time":%q,"id":%q,"event":"tunnel_setup","fd":35,`+
-			`"node":"CN=edge-%d","worker":"worker_0"}`+"\n",
-			gateway.LocalAddr(), gateway.RemoteAddr(), time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), domain.TunnelID(fmt.Sprintf("%024d", i)), i)
+		events += fmt.Sprintf(
+			`{"owner":"tunnel","local":%q,"peer":%q,"time":%q,"id":%q,"event":"tunnel_setup","fd":35,`+
+				`"node":"CN=edge-%d","worker":"worker_0"}`+"\n",
+			gateway.LocalAddr(),
+			gateway.RemoteAddr(),
+			time.Now().UTC().Format("2006-01-02T15:04:05.000Z"),
+			domain.TunnelID(fmt.Sprintf("%024d", i)),
+			i,
+		)
 	}
 	return events
 }

@@ -75,8 +75,9 @@ type tenant struct {
 
 func newTenants(r *xdsproxy.Proxy, table *tunnels.Table, a envoyadmin.Client, log *slog.Logger) *tenants {
 	return &tenants{
-		xds: r, table: table, admin: a, log: log, began: time.Now(), unreachable: map[string]bool{}, known: map[string]tenant{},
-		keys: map[string]string{}, counts: map[string]int{}, absent: map[string]time.Time{}, limits: map[string]string{},
+		xds: r, table: table, admin: a, log: log, began: time.Now(), unreachable: map[string]bool{},
+		known: map[string]tenant{},
+		keys:  map[string]string{}, counts: map[string]int{}, absent: map[string]time.Time{}, limits: map[string]string{},
 	}
 }
 
@@ -227,7 +228,11 @@ func (t *tenants) decide(now time.Time, sure bool) {
 
 // askOthers updates the tunnels of the other gateways until ctx ends: a client that this gateway rejects can use
 // another gateway with a tunnel, if there is one. While no xds-server answers, the last answer is kept.
-func (t *tenants) askOthers(ctx context.Context, domain model.TunnelDomain, ask func(context.Context) (reportagent.Peers, error)) {
+func (t *tenants) askOthers(
+	ctx context.Context,
+	domain model.TunnelDomain,
+	ask func(context.Context) (reportagent.Peers, error),
+) {
 	for ctx.Err() == nil {
 		t.mu.Lock()
 		absences := t.absences

@@ -24,12 +24,24 @@ func TestWhichClustersAreUnreachable(t *testing.T) {
 		unsure bool
 		want   string
 	}{
-		"it has a tunnel":                        {began: now.Add(-time.Hour)},
-		"it has lost it a moment ago":            {began: now.Add(-time.Hour), absent: now.Add(-unreachableAfter / 2)},
-		"it has been without one for a while":    {began: now.Add(-time.Hour), absent: now.Add(-unreachableAfter), want: unreachableForm},
-		"everybody has just lost all":            {began: now.Add(-unreachableGrace / 2), absent: now.Add(-unreachableAfter)},
-		"another gateway has one":                {began: now.Add(-time.Hour), absent: now.Add(-unreachableAfter), others: true},
-		"there are tunnels that nobody knows of": {began: now.Add(-time.Hour), absent: now.Add(-unreachableAfter), unsure: true},
+		"it has a tunnel":             {began: now.Add(-time.Hour)},
+		"it has lost it a moment ago": {began: now.Add(-time.Hour), absent: now.Add(-unreachableAfter / 2)},
+		"it has been without one for a while": {
+			began:  now.Add(-time.Hour),
+			absent: now.Add(-unreachableAfter),
+			want:   unreachableForm,
+		},
+		"everybody has just lost all": {began: now.Add(-unreachableGrace / 2), absent: now.Add(-unreachableAfter)},
+		"another gateway has one": {
+			began:  now.Add(-time.Hour),
+			absent: now.Add(-unreachableAfter),
+			others: true,
+		},
+		"there are tunnels that nobody knows of": {
+			began:  now.Add(-time.Hour),
+			absent: now.Add(-unreachableAfter),
+			unsure: true,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

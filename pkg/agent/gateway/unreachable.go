@@ -29,7 +29,11 @@ var tlsAlert = []byte{21, 3, 3, 0, 2, 2, 112}
 func (g *Gateway) rejectUnreachable(ctx context.Context) error {
 	socket, err := g.deps.Listen(filepath.Join(g.deps.RuntimeDir, envoy.DarkSocket))
 	if err != nil {
-		g.deps.Log.Error("cannot reject clients of unreachable clusters at once: they wait longer for their error", "error", err)
+		g.deps.Log.Error(
+			"cannot reject clients of unreachable clusters at once: they wait longer for their error",
+			"error",
+			err,
+		)
 		return nil
 	}
 	return serveUnreachable(ctx, socket)

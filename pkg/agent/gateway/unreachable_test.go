@@ -33,7 +33,8 @@ func TestClientsOfUnreachableClustersAreRejected(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = conn.Close() })
 		_ = conn.SetDeadline(time.Now().Add(envoytest.Patience))
-		if _, err := io.WriteString(conn, "CONNECT c1.prod.example.com:6443 HTTP/1.1\r\nhost: c1.prod.example.com:6443\r\n"+headers+"\r\n"); err != nil {
+		if _, err := io.WriteString(conn, "CONNECT c1.prod.example.com:6443 HTTP/1.1\r\nhost: "+
+			"c1.prod.example.com:6443\r\n"+headers+"\r\n"); err != nil {
 			t.Fatal(err)
 		}
 		response, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: http.MethodConnect})
@@ -49,7 +50,8 @@ func TestClientsOfUnreachableClustersAreRejected(t *testing.T) {
 	if response.StatusCode != http.StatusOK {
 		t.Fatalf("who came by SNI gets %d, want 200", response.StatusCode)
 	}
-	err = tls.Client(conn, &tls.Config{ServerName: "c1.prod.example.com", MinVersion: tls.VersionTLS12}).HandshakeContext(t.Context())
+	err = tls.Client(conn, &tls.Config{ServerName: "c1.prod.example.com", MinVersion: tls.VersionTLS12}).
+		HandshakeContext(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "unrecognized name") {
 		t.Errorf("TLS ends with %v", err)
 	}

@@ -55,7 +55,13 @@ func (w *waiting) run(ctx context.Context) {
 func (w *waiting) hasAll(ctx context.Context, asked *peerServers, since time.Time) bool {
 	waited := time.Since(since).Round(time.Millisecond)
 	if asked.why != "" && waited >= w.config.ReadyDeadline {
-		w.deps.Log.Warn("gateway accepts clients without all tunnels that other gateways have: the ready deadline has passed", "waited", waited, "reason", asked.why)
+		w.deps.Log.Warn(
+			"gateway accepts clients without all tunnels that other gateways have: the ready deadline has passed",
+			"waited",
+			waited,
+			"reason",
+			asked.why,
+		)
 		return true
 	}
 	why := w.lacks(ctx, asked)
@@ -110,7 +116,12 @@ func (w *waiting) lacks(ctx context.Context, asked *peerServers) (why string) {
 	}
 	switch {
 	case edges > 0:
-		return fmt.Sprintf("%d edges have tunnels to other gateways and none to this one, such as %s of the tunnel %s", edges, first.Node, first.ID)
+		return fmt.Sprintf(
+			"%d edges have tunnels to other gateways and none to this one, such as %s of the tunnel %s",
+			edges,
+			first.Node,
+			first.ID,
+		)
 	case peers.Known:
 		return ""
 	case err != nil:

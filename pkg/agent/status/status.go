@@ -36,8 +36,10 @@ const (
 
 // Labels maps the subjects of trouble to values of a metric label.
 var Labels = map[string]string{
-	AboutCertificate: "certificate", AboutConfiguration: "configuration", aboutCache: "control_channel", AboutEnvoy: "envoy",
-	AboutStart: "envoy_start", AboutHang: "envoy_hangs", AboutReplaced: "envoy_replaced", AboutDisk: "disk", AboutMembership: "membership",
+	AboutCertificate: "certificate", AboutConfiguration: "configuration", aboutCache: "control_channel",
+	AboutEnvoy: "envoy",
+	AboutStart: "envoy_start", AboutHang: "envoy_hangs", AboutReplaced: "envoy_replaced", AboutDisk: "disk",
+	AboutMembership: "membership",
 }
 
 // maxTrouble bounds the reported length of an error.
@@ -145,7 +147,8 @@ func (s *Status) SetConfiguration(state xdsproxy.State) {
 	s.mu.Unlock()
 	for about, text := range map[string]string{
 		AboutConfiguration: state.Refused,
-		aboutCache:         map[bool]string{true: "not reached since the start: Envoy runs with cached configuration"}[state.Cached],
+		aboutCache: map[bool]string{true: "not reached since the start: Envoy runs with cached " +
+			"configuration"}[state.Cached],
 	} {
 		if text == "" {
 			s.ClearTrouble(about)
@@ -188,7 +191,8 @@ func (s *Status) Report() *reportv1.EdgeReport {
 // APIServer converts the result of a probe for a report.
 func APIServer(result *probe.Result) *reportv1.APIServer {
 	a := &reportv1.APIServer{
-		Address: result.Address, Healthy: result.Healthy, Message: result.Message, Version: result.Version, CertificateNames: result.CertificateNames,
+		Address: result.Address, Healthy: result.Healthy, Message: result.Message, Version: result.Version,
+		CertificateNames: result.CertificateNames,
 	}
 	if !result.CertificateNotAfter.IsZero() {
 		a.CertificateNotAfter = timestamppb.New(result.CertificateNotAfter)

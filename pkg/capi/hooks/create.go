@@ -30,7 +30,11 @@ const (
 // has a recorded token. The bootstrap Secret is written right after that. This extension does not read the Secret
 // itself, because permission to read one Secret of a Cluster is permission to read all of them, including the
 // cluster-admin's kubeconfig.
-func (e *Extension) BeforeClusterCreate(ctx context.Context, request *runtimehooksv1.BeforeClusterCreateRequest, response *runtimehooksv1.BeforeClusterCreateResponse) {
+func (e *Extension) BeforeClusterCreate(
+	ctx context.Context,
+	request *runtimehooksv1.BeforeClusterCreateRequest,
+	response *runtimehooksv1.BeforeClusterCreateResponse,
+) {
 	response.Status = runtimehooksv1.ResponseStatusSuccess
 	cluster := &request.Cluster
 	if err := checkRequest(cluster.Labels, cluster.Annotations); err != nil {
@@ -46,7 +50,8 @@ func (e *Extension) BeforeClusterCreate(ctx context.Context, request *runtimehoo
 	err := e.tunnels.Get(ctx, client.ObjectKeyFromObject(cluster), &tunnel)
 	switch {
 	case apierrors.IsNotFound(err):
-		response.Message, response.RetryAfterSeconds = "fairlead: waiting for the controller to create the Tunnel of the Cluster", soonSeconds
+		response.Message, response.RetryAfterSeconds = "fairlead: waiting for the controller to create the Tunnel of the "+
+			"Cluster", soonSeconds
 	case err != nil:
 		fail(&response.CommonResponse, fmt.Errorf("reading Tunnel: %w", err))
 	default:
@@ -69,7 +74,10 @@ func (e *Extension) wait(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (m
 		return "fairlead: the Tunnel is not accepted: " + accepted.Message, laterSeconds
 	}
 	now := e.now()
-	if !slices.ContainsFunc(tunnel.Status.Tokens, func(t v1alpha1.TokenStatus) bool { return now.Before(t.ExpiresAt.Time) && t.Uses < t.MaxUses }) {
+	if !slices.ContainsFunc(
+		tunnel.Status.Tokens,
+		func(t v1alpha1.TokenStatus) bool { return now.Before(t.ExpiresAt.Time) && t.Uses < t.MaxUses },
+	) {
 		return "fairlead: waiting for the controller to write the bootstrap Secret of the Cluster", soonSeconds
 	}
 	return "", 0

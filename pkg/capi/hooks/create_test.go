@@ -25,9 +25,13 @@ func TestBeforeClusterCreate(t *testing.T) {
 	}}
 	tunnel := func(change func(*v1alpha1.Tunnel)) *v1alpha1.Tunnel {
 		o := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "c1"}}
-		o.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(&cluster, clusterv1.GroupVersion.WithKind("Cluster"))}
+		o.OwnerReferences = []metav1.OwnerReference{
+			*metav1.NewControllerRef(&cluster, clusterv1.GroupVersion.WithKind("Cluster")),
+		}
 		o.Status.Hostname = "c1.prod.tunnels.example.com"
-		o.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted}}
+		o.Status.Conditions = []metav1.Condition{
+			{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted},
+		}
 		o.Status.Tokens = []v1alpha1.TokenStatus{{ExpiresAt: metav1.NewTime(now.Add(time.Minute)), MaxUses: 1}}
 		change(o)
 		return o
@@ -38,17 +42,49 @@ func TestBeforeClusterCreate(t *testing.T) {
 		want   string // empty: the Cluster may continue
 		retry  int32
 	}{
-		"edges can enrol":             {tunnel: tunnel(func(*v1alpha1.Tunnel) {})},
-		"no edges are asked for":      {change: func(c *clusterv1.Cluster) { c.Annotations = nil }},
-		"no Tunnel yet":               {want: "waiting for the controller to create the Tunnel", retry: 5},
-		"not accepted yet":            {tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.Status = v1alpha1.TunnelStatus{} }), want: "waiting for the controller to accept", retry: 5},
-		"no token yet":                {tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.Status.Tokens = nil }), want: "waiting for the controller to write the bootstrap Secret", retry: 5},
-		"an old token":                {tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.Status.Tokens[0].ExpiresAt = metav1.NewTime(now) }), want: "waiting for the controller to write", retry: 5},
-		"a token that is used up":     {tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.Status.Tokens[0].Uses = 1 }), want: "waiting for the controller to write", retry: 5},
-		"the Tunnel of another":       {tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.OwnerReferences[0].UID = "0" }), want: "of an earlier Cluster", retry: 5},
-		"no label":                    {change: func(c *clusterv1.Cluster) { c.Labels = nil }, want: "set it to enabled", retry: 30},
-		"a mode without any tunnel":   {tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.Status.Conditions[0].Reason = v1alpha1.ReasonNotTunnelled }), want: "choose another mode", retry: 30},
-		"a name that another one has": {tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.Status.Hostname, o.Status.Conditions[0].Message = "", "it is taken" }), want: "not accepted: it is taken", retry: 30},
+		"edges can enrol":        {tunnel: tunnel(func(*v1alpha1.Tunnel) {})},
+		"no edges are asked for": {change: func(c *clusterv1.Cluster) { c.Annotations = nil }},
+		"no Tunnel yet":          {want: "waiting for the controller to create the Tunnel", retry: 5},
+		"not accepted yet": {
+			tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.Status = v1alpha1.TunnelStatus{} }),
+			want:   "waiting for the controller to accept",
+			retry:  5,
+		},
+		"no token yet": {
+			tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.Status.Tokens = nil }),
+			want:   "waiting for the controller to write the bootstrap Secret",
+			retry:  5,
+		},
+		"an old token": {
+			tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.Status.Tokens[0].ExpiresAt = metav1.NewTime(now) }),
+			want:   "waiting for the controller to write",
+			retry:  5,
+		},
+		"a token that is used up": {
+			tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.Status.Tokens[0].Uses = 1 }),
+			want:   "waiting for the controller to write",
+			retry:  5,
+		},
+		"the Tunnel of another": {
+			tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.OwnerReferences[0].UID = "0" }),
+			want:   "of an earlier Cluster",
+			retry:  5,
+		},
+		"no label": {
+			change: func(c *clusterv1.Cluster) { c.Labels = nil },
+			want:   "set it to enabled",
+			retry:  30,
+		},
+		"a mode without any tunnel": {
+			tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.Status.Conditions[0].Reason = v1alpha1.ReasonNotTunnelled }),
+			want:   "choose another mode",
+			retry:  30,
+		},
+		"a name that another one has": {
+			tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.Status.Hostname, o.Status.Conditions[0].Message = "", "it is taken" }),
+			want:   "not accepted: it is taken",
+			retry:  30,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -62,7 +98,9 @@ func TestBeforeClusterCreate(t *testing.T) {
 			}
 			var response runtimehooksv1.BeforeClusterCreateResponse
 			newExtension(t, objects.Build()).BeforeClusterCreate(t.Context(), request, &response)
-			if response.Status != runtimehooksv1.ResponseStatusSuccess || response.RetryAfterSeconds != tc.retry || (tc.want == "") != (response.Message == "") || !strings.Contains(response.Message, tc.want) {
+			if response.Status != runtimehooksv1.ResponseStatusSuccess || response.RetryAfterSeconds != tc.retry ||
+				(tc.want == "") != (response.Message == "") ||
+				!strings.Contains(response.Message, tc.want) {
 				t.Errorf("%v", response)
 			}
 		})

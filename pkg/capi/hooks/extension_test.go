@@ -44,14 +44,28 @@ func variable(name, value string) runtimehooksv1.Variable {
 
 const fairlead = `{"tunnelDomain":"tunnels.example.com","image":"fairlead-edge:v1","apiServerPort":6443}`
 
-var holder = runtimehooksv1.HolderReference{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Namespace: "prod", Name: "c1", FieldPath: "spec.controlPlaneRef"}
+var holder = runtimehooksv1.HolderReference{
+	APIVersion: "cluster.x-k8s.io/v1beta2",
+	Kind:       "Cluster",
+	Namespace:  "prod",
+	Name:       "c1",
+	FieldPath:  "spec.controlPlaneRef",
+}
 
-func generate(variables []runtimehooksv1.Variable, items ...runtimehooksv1.GeneratePatchesRequestItem) *runtimehooksv1.GeneratePatchesRequest {
+func generate(
+	variables []runtimehooksv1.Variable,
+	items ...runtimehooksv1.GeneratePatchesRequestItem,
+) *runtimehooksv1.GeneratePatchesRequest {
 	return &runtimehooksv1.GeneratePatchesRequest{Variables: variables, Items: items}
 }
 
 func item(object string, variables ...runtimehooksv1.Variable) runtimehooksv1.GeneratePatchesRequestItem {
-	return runtimehooksv1.GeneratePatchesRequestItem{UID: "u", HolderReference: holder, Object: runtime.RawExtension{Raw: []byte(object)}, Variables: variables}
+	return runtimehooksv1.GeneratePatchesRequestItem{
+		UID:             "u",
+		HolderReference: holder,
+		Object:          runtime.RawExtension{Raw: []byte(object)},
+		Variables:       variables,
+	}
 }
 
 // patched applies a response to a template.
@@ -73,7 +87,10 @@ func patched(t *testing.T, response runtimehooksv1.GeneratePatchesResponse, obje
 
 func TestGeneratePatches(t *testing.T) {
 	e := newExtension(t, nil)
-	request := generate([]runtimehooksv1.Variable{variable("builtin", requesting), variable("fairlead", fairlead)}, item(template))
+	request := generate(
+		[]runtimehooksv1.Variable{variable("builtin", requesting), variable("fairlead", fairlead)},
+		item(template),
+	)
 	var response runtimehooksv1.GeneratePatchesResponse
 	e.GeneratePatches(t.Context(), request, &response)
 	if response.Status != runtimehooksv1.ResponseStatusSuccess || len(response.Items) != 1 {
@@ -113,10 +130,24 @@ func TestGeneratePatchesLeavesAlone(t *testing.T) {
 	other := item(template)
 	other.HolderReference.FieldPath = "spec.infrastructureRef"
 	tests := map[string]*runtimehooksv1.GeneratePatchesRequest{
-		"a Cluster without the annotation": generate([]runtimehooksv1.Variable{variable("builtin", `{"cluster":{"name":"c1","namespace":"prod","metadata":{"labels":{"fairlead.dev/tunnel":"enabled"}}}}`)}, item(template)),
-		"a Cluster without metadata":       generate([]runtimehooksv1.Variable{variable("builtin", `{"cluster":{"name":"c1","namespace":"prod"}}`)}, item(template)),
-		"other templates":                  generate([]runtimehooksv1.Variable{variable("builtin", requesting)}, other),
-		"another kind of control plane":    generate([]runtimehooksv1.Variable{variable("builtin", requesting)}, item(strings.ReplaceAll(template, "Kubeadm", "RKE2"))),
+		"a Cluster without the annotation": generate(
+			[]runtimehooksv1.Variable{
+				variable(
+					"builtin",
+					`{"cluster":{"name":"c1","namespace":"prod","metadata":{"labels":{"fairlead.dev/tunnel":"enabled"}}}}`,
+				),
+			},
+			item(template),
+		),
+		"a Cluster without metadata": generate(
+			[]runtimehooksv1.Variable{variable("builtin", `{"cluster":{"name":"c1","namespace":"prod"}}`)},
+			item(template),
+		),
+		"other templates": generate([]runtimehooksv1.Variable{variable("builtin", requesting)}, other),
+		"another kind of control plane": generate(
+			[]runtimehooksv1.Variable{variable("builtin", requesting)},
+			item(strings.ReplaceAll(template, "Kubeadm", "RKE2")),
+		),
 	}
 	for name, request := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -143,7 +174,10 @@ func TestControlPlaneOverridesTheVariable(t *testing.T) {
 func TestRejections(t *testing.T) {
 	good := []runtimehooksv1.Variable{variable("builtin", requesting), variable("fairlead", fairlead)}
 	with := func(old, replacement string) []runtimehooksv1.Variable {
-		return []runtimehooksv1.Variable{variable("builtin", strings.Replace(requesting, old, replacement, 1)), variable("fairlead", fairlead)}
+		return []runtimehooksv1.Variable{
+			variable("builtin", strings.Replace(requesting, old, replacement, 1)),
+			variable("fairlead", fairlead),
+		}
 	}
 	tests := map[string]struct {
 		variables []runtimehooksv1.Variable
@@ -151,12 +185,27 @@ func TestRejections(t *testing.T) {
 		generate  string // message of GeneratePatches
 		validate  string // message of ValidateTopology
 	}{
-		"no variable":             {good[:1], template, "there is no variable fairlead", "there is no variable fairlead"},
-		"no builtin":              {good[1:], template, "there is no variable builtin", "there is no variable builtin"},
-		"a hostname too long":     {with(`"name":"c1"`, `"name":"`+strings.Repeat("a", 64)+`"`), template, "gives no usable tunnel hostname", "gives no usable tunnel hostname"},
-		"no label":                {with(`"labels":{"fairlead.dev/tunnel":"enabled"},`, ""), template, "", "set it to enabled"},
-		"another annotation":      {with("control-plane", "workers"), template, "", "is not known: write control-plane"},
-		"another control plane":   {good, strings.ReplaceAll(template, "Kubeadm", "RKE2"), "", "can't be added to a RKE2ControlPlaneTemplate"},
+		"no variable": {good[:1], template, "there is no variable fairlead", "there is no variable fairlead"},
+		"no builtin":  {good[1:], template, "there is no variable builtin", "there is no variable builtin"},
+		"a hostname too long": {
+			with(`"name":"c1"`, `"name":"`+strings.Repeat("a", 64)+`"`),
+			template,
+			"gives no usable tunnel hostname",
+			"gives no usable tunnel hostname",
+		},
+		"no label": {
+			with(`"labels":{"fairlead.dev/tunnel":"enabled"},`, ""),
+			template,
+			"",
+			"set it to enabled",
+		},
+		"another annotation": {with("control-plane", "workers"), template, "", "is not known: write control-plane"},
+		"another control plane": {
+			good,
+			strings.ReplaceAll(template, "Kubeadm", "RKE2"),
+			"",
+			"can't be added to a RKE2ControlPlaneTemplate",
+		},
 		"what others have undone": {good, template, "", "files of kubeadmConfigSpec lacks"},
 	}
 	for name, tc := range tests {
@@ -168,7 +217,8 @@ func TestRejections(t *testing.T) {
 			var validation runtimehooksv1.ValidateTopologyResponse
 			i := item(tc.object)
 			e.ValidateTopology(t.Context(), &runtimehooksv1.ValidateTopologyRequest{
-				Variables: tc.variables, Items: []*runtimehooksv1.ValidateTopologyRequestItem{{HolderReference: i.HolderReference, Object: i.Object}},
+				Variables: tc.variables, Items: []*runtimehooksv1.ValidateTopologyRequestItem{{HolderReference: i.HolderReference,
+					Object: i.Object}},
 			}, &validation)
 			checkMessage(t, validation.CommonResponse, tc.validate)
 		})
@@ -215,7 +265,8 @@ func TestServerAcceptsTheHandlers(t *testing.T) {
 }
 
 func TestDefaultsAreChecked(t *testing.T) {
-	for _, v := range []inject.Variable{{Image: "a"}, {TunnelDomain: "t.example.com"}, {TunnelDomain: "t.example.com", Image: "a", APIServerPort: -1}} {
+	for _, v := range []inject.Variable{{Image: "a"}, {TunnelDomain: "t.example.com"}, {TunnelDomain: "t.example.com",
+		Image: "a", APIServerPort: -1}} {
 		if _, err := New(v, nil, time.Now); err == nil || !strings.Contains(err.Error(), "fairlead") {
 			t.Errorf("%v: %v", v, err)
 		}

@@ -27,7 +27,11 @@ var kubeadmTemplate = schema.GroupKind{Group: "controlplane.cluster.x-k8s.io", K
 var configPath = []string{"spec", "template", "spec", "kubeadmConfigSpec"}
 
 // GeneratePatches patches the control plane of a Cluster that requests edges on it.
-func (e *Extension) GeneratePatches(_ context.Context, request *runtimehooksv1.GeneratePatchesRequest, response *runtimehooksv1.GeneratePatchesResponse) {
+func (e *Extension) GeneratePatches(
+	_ context.Context,
+	request *runtimehooksv1.GeneratePatchesRequest,
+	response *runtimehooksv1.GeneratePatchesResponse,
+) {
 	items, err := patches(request)
 	if err != nil {
 		fail(&response.CommonResponse, err)
@@ -64,7 +68,14 @@ func patches(request *runtimehooksv1.GeneratePatchesRequest) ([]runtimehooksv1.G
 		if err != nil {
 			return nil, fmt.Errorf("patching %s: %w", kubeadmTemplate.Kind, err)
 		}
-		items = append(items, runtimehooksv1.GeneratePatchesResponseItem{UID: item.UID, PatchType: runtimehooksv1.JSONMergePatchType, Patch: patch})
+		items = append(
+			items,
+			runtimehooksv1.GeneratePatchesResponseItem{
+				UID:       item.UID,
+				PatchType: runtimehooksv1.JSONMergePatchType,
+				Patch:     patch,
+			},
+		)
 	}
 	return items, nil
 }
@@ -97,7 +108,11 @@ func patchOf(template *unstructured.Unstructured, o inject.Options) ([]byte, err
 }
 
 // ValidateTopology rejects topologies that cannot work, after all patches of the ClusterClass.
-func (e *Extension) ValidateTopology(_ context.Context, request *runtimehooksv1.ValidateTopologyRequest, response *runtimehooksv1.ValidateTopologyResponse) {
+func (e *Extension) ValidateTopology(
+	_ context.Context,
+	request *runtimehooksv1.ValidateTopologyRequest,
+	response *runtimehooksv1.ValidateTopologyResponse,
+) {
 	if err := check(request); err != nil {
 		fail(&response.CommonResponse, err)
 		return
@@ -120,7 +135,10 @@ func check(request *runtimehooksv1.ValidateTopologyRequest) error {
 		return item != nil && isControlPlane(item.HolderReference)
 	})
 	if i < 0 {
-		return errors.New("the topology has no control plane that edges could run on: remove the annotation " + v1alpha1.EdgesAnnotation + " from the Cluster")
+		return errors.New(
+			"the topology has no control plane that edges could run on: remove the " +
+				"annotation " + v1alpha1.EdgesAnnotation + " from the Cluster",
+		)
 	}
 	item := request.Items[i]
 	template, err := decode(item.Object)
@@ -128,7 +146,11 @@ func check(request *runtimehooksv1.ValidateTopologyRequest) error {
 		return err
 	}
 	if kind := template.GroupVersionKind().GroupKind(); kind != kubeadmTemplate {
-		return fmt.Errorf("cannot add edges to a %s: remove Fairlead's external patch from the ClusterClass and follow the recipe for its provider", kind.Kind)
+		return fmt.Errorf(
+			"cannot add edges to a %s: remove Fairlead's external patch from the ClusterClass and follow the recipe for its "+
+				"provider",
+			kind.Kind,
+		)
 	}
 	o, err := optionsOf(cluster, item.Variables, request.Variables)
 	if err != nil {
@@ -158,7 +180,8 @@ func checkRequest(labels, annotations map[string]string) error {
 		return &model.FieldError{
 			Field: "metadata.labels[" + v1alpha1.TunnelLabel + "]", Value: labels[v1alpha1.TunnelLabel],
 			Problem: "edges are requested, but the Cluster has no tunnel",
-			Cure:    "set it to " + v1alpha1.TunnelEnabled + ", or remove the annotation " + v1alpha1.EdgesAnnotation + " from the Cluster",
+			Cure: "set it to " + v1alpha1.TunnelEnabled + ", or remove the annotation " + v1alpha1.EdgesAnnotation +
+				" from the Cluster",
 		}
 	}
 	return nil

@@ -38,7 +38,10 @@ func optionsOf(cluster *runtimehooksv1.ClusterBuiltins, scopes ...[]runtimehooks
 
 func options(v inject.Variable, namespace, name string) inject.Options {
 	return inject.Options{
-		Cluster: model.Key{Namespace: namespace, Name: name}, Domain: model.TunnelDomain(v.TunnelDomain), Image: v.Image, APIServerPort: v.APIServerPort,
+		Cluster: model.Key{
+			Namespace: namespace,
+			Name:      name,
+		}, Domain: model.TunnelDomain(v.TunnelDomain), Image: v.Image, APIServerPort: v.APIServerPort,
 	}
 }
 
@@ -55,5 +58,10 @@ func find(name string, into any, scopes ...[]runtimehooksv1.Variable) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("there is no variable %s: set discoverVariablesExtension of the ClusterClass to %s.<ExtensionConfig>, or define the variable there", name, DiscoverVariablesName)
+	return fmt.Errorf(
+		"there is no variable %s: set discoverVariablesExtension of the ClusterClass to %s.<ExtensionConfig>, or define "+
+			"the variable there",
+		name,
+		DiscoverVariablesName,
+	)
 }

@@ -35,7 +35,8 @@ type values struct{ hostname, secret, image, port string }
 // manifest returns the static Pod of the edge.
 func (v values) manifest() string {
 	_, text, _ := strings.Cut(edge.StaticPod, "apiVersion:") // without the comment at its beginning
-	return strings.NewReplacer("image: fairlead-edge\n", "image: "+v.image+"\n", "=127.0.0.1:6443", "=127.0.0.1:"+v.port).Replace("apiVersion:" + text)
+	return strings.NewReplacer("image: fairlead-edge\n", "image: "+v.image+"\n", "=127.0.0.1:6443", "=127.0.0.1:"+v.port).
+		Replace("apiVersion:" + text)
 }
 
 // files returns the files of a machine, in the form of decoded JSON. The configuration is widely readable and does not
@@ -43,7 +44,12 @@ func (v values) manifest() string {
 func (v values) files() []any {
 	secret := map[string]any{"name": v.secret, "key": v1alpha1.BootstrapFileKey}
 	return []any{
-		map[string]any{"path": BootstrapPath, "owner": "root:root", "permissions": "0600", "contentFrom": map[string]any{"secret": secret}},
+		map[string]any{
+			"path":        BootstrapPath,
+			"owner":       "root:root",
+			"permissions": "0600",
+			"contentFrom": map[string]any{"secret": secret},
+		},
 		map[string]any{"path": ManifestPath, "owner": "root:root", "permissions": "0644", "content": v.manifest()},
 	}
 }

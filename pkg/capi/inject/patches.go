@@ -26,19 +26,26 @@ type Variable struct {
 // inline are the values as templates of ClusterClass patches. A dot in the name of a Cluster becomes two hyphens, as
 // in model.TunnelDomain.Hostname.
 var inline = values{
-	hostname: `{{ .builtin.cluster.name | replace "." "--" }}.{{ .builtin.cluster.namespace }}.{{ .` + VariableName + `.tunnelDomain }}`,
-	secret:   `{{ .builtin.cluster.name }}` + v1alpha1.BootstrapSecretSuffix,
-	image:    `{{ .` + VariableName + `.image }}`,
-	port:     `{{ .` + VariableName + `.apiServerPort }}`,
+	hostname: `{{ .builtin.cluster.name | replace "." "--" }}.{{ .builtin.cluster.namespace }}.{{ .` + VariableName +
+		`.tunnelDomain }}`,
+	secret: `{{ .builtin.cluster.name }}` + v1alpha1.BootstrapSecretSuffix,
+	image:  `{{ .` + VariableName + `.image }}`,
+	port:   `{{ .` + VariableName + `.apiServerPort }}`,
 }
 
 // enabledIf skips Clusters that do not request edges on their control plane: one ClusterClass serves both kinds.
-var enabledIf = fmt.Sprintf(`{{ and (eq (dig "cluster" "metadata" "labels" %q "" .builtin) %q) (eq (dig "cluster" "metadata" "annotations" %q "" .builtin) %q) }}`,
-	v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled, v1alpha1.EdgesAnnotation, v1alpha1.EdgesOnControlPlane)
+var enabledIf = fmt.Sprintf(
+	`{{ and (eq (dig "cluster" "metadata" "labels" %q "" .builtin) %q) (eq (dig "cluster" "metadata" "annotations" %q "" .builtin) %q) }}`,
+	v1alpha1.TunnelLabel,
+	v1alpha1.TunnelEnabled,
+	v1alpha1.EdgesAnnotation,
+	v1alpha1.EdgesOnControlPlane,
+)
 
 // Requested reports whether a Cluster with these labels and annotations requests edges on its control plane.
 func Requested(labels, annotations map[string]string) bool {
-	return labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelEnabled && annotations[v1alpha1.EdgesAnnotation] == v1alpha1.EdgesOnControlPlane
+	return labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelEnabled &&
+		annotations[v1alpha1.EdgesAnnotation] == v1alpha1.EdgesOnControlPlane
 }
 
 // kubeadmVersion is the version of KubeadmControlPlane and its template in patches and snippet. The injection is the
@@ -60,7 +67,10 @@ func Patches() ([]clusterv1.ClusterClassPatch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("writing command: %w", err)
 	}
-	operations = append(operations, clusterv1.JSONPatch{Op: "add", Path: pointer(commandsPath) + "/-", Value: &apiextensionsv1.JSON{Raw: command}})
+	operations = append(
+		operations,
+		clusterv1.JSONPatch{Op: "add", Path: pointer(commandsPath) + "/-", Value: &apiextensionsv1.JSON{Raw: command}},
+	)
 	operation, err := appendTo(sansPath, inline.hostname)
 	if err != nil {
 		return nil, err
@@ -74,7 +84,11 @@ func appendTo(path []string, value any) (clusterv1.JSONPatch, error) {
 	if err != nil {
 		return clusterv1.JSONPatch{}, fmt.Errorf("writing patch of %s: %w", join(path), err)
 	}
-	return clusterv1.JSONPatch{Op: "add", Path: pointer(path) + "/-", ValueFrom: &clusterv1.JSONPatchValue{Template: string(text)}}, nil
+	return clusterv1.JSONPatch{
+		Op:        "add",
+		Path:      pointer(path) + "/-",
+		ValueFrom: &clusterv1.JSONPatchValue{Template: string(text)},
+	}, nil
 }
 
 // ListPatches returns patches that create the lists that Patches appends to, one patch for each. A patch for an
@@ -91,14 +105,24 @@ func ListPatches() []clusterv1.ClusterClassPatch {
 		{"fairlead-no-api-server", `{"certSANs":[]}`, sansPath[:2]},
 		{"fairlead-no-cert-sans", `[]`, sansPath},
 	} {
-		all = append(all, patch(list.name, clusterv1.JSONPatch{Op: "add", Path: pointer(list.path), Value: &apiextensionsv1.JSON{Raw: []byte(list.value)}}))
+		all = append(
+			all,
+			patch(
+				list.name,
+				clusterv1.JSONPatch{Op: "add", Path: pointer(list.path), Value: &apiextensionsv1.JSON{Raw: []byte(list.value)}},
+			),
+		)
 	}
 	return all
 }
 
 func patch(name string, operations ...clusterv1.JSONPatch) clusterv1.ClusterClassPatch {
 	return clusterv1.ClusterClassPatch{Name: name, EnabledIf: enabledIf, Definitions: []clusterv1.PatchDefinition{{
-		Selector:    clusterv1.PatchSelector{APIVersion: kubeadmVersion, Kind: "KubeadmControlPlaneTemplate", MatchResources: clusterv1.PatchSelectorMatch{ControlPlane: ptr.To(true)}},
+		Selector: clusterv1.PatchSelector{
+			APIVersion:     kubeadmVersion,
+			Kind:           "KubeadmControlPlaneTemplate",
+			MatchResources: clusterv1.PatchSelectorMatch{ControlPlane: ptr.To(true)},
+		},
 		JSONPatches: operations,
 	}}}
 }
@@ -120,10 +144,21 @@ func Definition(defaults Variable) (clusterv1.ClusterClassVariable, error) {
 		Schema: clusterv1.VariableSchema{OpenAPIV3Schema: clusterv1.JSONSchemaProps{
 			Type: "object", Required: []string{"tunnelDomain", "image"}, Default: &apiextensionsv1.JSON{Raw: value},
 			Properties: map[string]clusterv1.JSONSchemaProps{
-				"tunnelDomain": {Type: "string", Pattern: DomainPattern, MaxLength: ptr.To[int64](200), Description: "the tunnel domain of the installation: TUNNEL_DOMAIN of its settings"},
-				"image":        {Type: "string", Pattern: ImagePattern, MaxLength: ptr.To[int64](maxImage), Description: "the image of the edge; another one replaces the control-plane machines"},
+				"tunnelDomain": {
+					Type:        "string",
+					Pattern:     DomainPattern,
+					MaxLength:   ptr.To[int64](200),
+					Description: "the tunnel domain of the installation: TUNNEL_DOMAIN of its settings",
+				},
+				"image": {
+					Type:        "string",
+					Pattern:     ImagePattern,
+					MaxLength:   ptr.To[int64](maxImage),
+					Description: "the image of the edge; another one replaces the control-plane machines",
+				},
 				"apiServerPort": {
-					Type: "integer", Minimum: ptr.To[int64](1), Maximum: ptr.To[int64](65535), Default: &apiextensionsv1.JSON{Raw: []byte("6443")},
+					Type: "integer", Minimum: ptr.To[int64](1), Maximum: ptr.To[int64](65535),
+					Default:     &apiextensionsv1.JSON{Raw: []byte("6443")},
 					Description: "where the apiserver of a machine listens: initConfiguration.localAPIEndpoint.bindPort",
 				},
 			},

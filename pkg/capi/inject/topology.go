@@ -69,7 +69,12 @@ func (o Options) values() (values, error) {
 			Cure: "give initConfiguration.localAPIEndpoint.bindPort, from 1 to 65535, or nothing for 6443",
 		}
 	}
-	return values{hostname: hostname, secret: o.Cluster.Name + v1alpha1.BootstrapSecretSuffix, image: o.Image, port: strconv.Itoa(int(port))}, nil
+	return values{
+		hostname: hostname,
+		secret:   o.Cluster.Name + v1alpha1.BootstrapSecretSuffix,
+		image:    o.Image,
+		port:     strconv.Itoa(int(port)),
+	}, nil
 }
 
 // Hostname returns the tunnel hostname, for the serving certificate of the apiservers.
@@ -112,10 +117,12 @@ func Check(config map[string]any, o Options) error {
 	if err != nil {
 		return err
 	}
-	if port, ok, _ := nestedNumber(config, "initConfiguration", "localAPIEndpoint", "bindPort"); ok && strconv.FormatInt(port, 10) != v.port {
+	if port, ok, _ := nestedNumber(config, "initConfiguration", "localAPIEndpoint", "bindPort"); ok &&
+		strconv.FormatInt(port, 10) != v.port {
 		return &model.FieldError{
 			Field: "initConfiguration.localAPIEndpoint.bindPort", Value: strconv.FormatInt(port, 10),
-			Problem: "edges would dial the apiserver of their machine at port " + v.port, Cure: "set apiServerPort of the variable " + VariableName,
+			Problem: "edges would dial the apiserver of their machine at port " + v.port, Cure: "set apiServerPort of the " +
+				"variable " + VariableName,
 		}
 	}
 	want := runtime.DeepCopyJSON(config)
@@ -128,7 +135,11 @@ func Check(config map[string]any, o Options) error {
 			return err
 		}
 		if whole, _ := nestedList(want, path); !reflect.DeepEqual(have, whole) {
-			return fmt.Errorf("%s of kubeadmConfigSpec lacks entries of the edge: another patch has replaced the list: change it to append to the list, or order it before Fairlead's patch", join(path))
+			return fmt.Errorf(
+				"%s of kubeadmConfigSpec lacks entries of the edge: another patch has replaced the list: change it to append to "+
+					"the list, or order it before Fairlead's patch",
+				join(path),
+			)
 		}
 	}
 	return nil

@@ -14,17 +14,23 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-var good = Options{Cluster: model.Key{Namespace: "prod", Name: "a.b"}, Domain: "tunnels.example.com", Image: "registry.example.com:5000/fairlead-edge:v1"}
+var good = Options{
+	Cluster: model.Key{Namespace: "prod", Name: "a.b"},
+	Domain:  "tunnels.example.com",
+	Image:   "registry.example.com:5000/fairlead-edge:v1",
+}
 
 const goodHostname = "a--b.prod.tunnels.example.com"
 
 // full returns a configuration with items in every list that Inject adds to.
 func full() bootstrapv1.KubeadmConfigSpec {
 	return bootstrapv1.KubeadmConfigSpec{
-		ClusterConfiguration: bootstrapv1.ClusterConfiguration{APIServer: bootstrapv1.APIServer{CertSANs: []string{"localhost"}}},
-		Files:                []bootstrapv1.File{{Path: "/etc/motd", Content: "hello"}},
-		PreKubeadmCommands:   []string{"true"},
-		JoinConfiguration:    bootstrapv1.JoinConfiguration{NodeRegistration: bootstrapv1.NodeRegistrationOptions{Name: "x"}},
+		ClusterConfiguration: bootstrapv1.ClusterConfiguration{
+			APIServer: bootstrapv1.APIServer{CertSANs: []string{"localhost"}},
+		},
+		Files:              []bootstrapv1.File{{Path: "/etc/motd", Content: "hello"}},
+		PreKubeadmCommands: []string{"true"},
+		JoinConfiguration:  bootstrapv1.JoinConfiguration{NodeRegistration: bootstrapv1.NodeRegistrationOptions{Name: "x"}},
 	}
 }
 
@@ -43,12 +49,20 @@ func TestInjectAddsAndKeeps(t *testing.T) {
 			sans := &want.ClusterConfiguration.APIServer.CertSANs
 			*sans = append(*sans, goodHostname)
 			want.PreKubeadmCommands = append(want.PreKubeadmCommands, prepareCommand)
-			want.Files = append(want.Files,
+			want.Files = append(
+				want.Files,
 				bootstrapv1.File{
 					Path: "/etc/fairlead/bootstrap.yaml", Owner: "root:root", Permissions: "0600",
-					ContentFrom: bootstrapv1.FileSource{Secret: bootstrapv1.SecretFileSource{Name: "a.b-edge-bootstrap", Key: "bootstrap.yaml"}},
+					ContentFrom: bootstrapv1.FileSource{
+						Secret: bootstrapv1.SecretFileSource{Name: "a.b-edge-bootstrap", Key: "bootstrap.yaml"},
+					},
 				},
-				bootstrapv1.File{Path: "/etc/kubernetes/manifests/fairlead-edge.yaml", Owner: "root:root", Permissions: "0644", Content: got.Files[len(got.Files)-1].Content},
+				bootstrapv1.File{
+					Path:        "/etc/kubernetes/manifests/fairlead-edge.yaml",
+					Owner:       "root:root",
+					Permissions: "0644",
+					Content:     got.Files[len(got.Files)-1].Content,
+				},
 			)
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Error(diff)
@@ -82,12 +96,18 @@ func TestManifestIsTheOneInDeploy(t *testing.T) {
 	container := &want.Spec.Containers[0]
 	container.Image = o.Image
 	for i, argument := range container.Args {
-		container.Args[i] = strings.Replace(argument, "--local-apiserver=127.0.0.1:6443", "--local-apiserver=127.0.0.1:8443", 1)
+		container.Args[i] = strings.Replace(
+			argument,
+			"--local-apiserver=127.0.0.1:6443",
+			"--local-apiserver=127.0.0.1:8443",
+			1,
+		)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if text := v.manifest(); !strings.Contains(text, "=127.0.0.1:8443\n") || len(text) > 10240 || strings.HasPrefix(text, "#") {
+	if text := v.manifest(); !strings.Contains(text, "=127.0.0.1:8443\n") || len(text) > 10240 ||
+		strings.HasPrefix(text, "#") {
 		t.Errorf("%d characters: %s", len(text), text)
 	}
 	mounted := map[string]bool{}
@@ -172,13 +192,25 @@ func TestCheck(t *testing.T) {
 		config  map[string]any
 		wantErr string
 	}{
-		"all is there":                {injected(func(map[string]any) {}), ""},
-		"the same port":               {injected(port(int64(6443))), ""},
-		"another port":                {injected(port(float64(7443))), "bindPort"},
-		"files were replaced":         {injected(func(c map[string]any) { delete(c, "files") }), "files of kubeadmConfigSpec lacks"},
-		"commands were replaced":      {injected(func(c map[string]any) { c["preKubeadmCommands"] = []any{"true"} }), "preKubeadmCommands of"},
-		"certSANs were replaced":      {injected(func(c map[string]any) { c["clusterConfiguration"] = map[string]any{} }), "certSANs of"},
-		"the manifest was changed":    {injected(func(c map[string]any) { c["files"].([]any)[2].(map[string]any)["content"] = "x" }), "files of"},
+		"all is there":  {injected(func(map[string]any) {}), ""},
+		"the same port": {injected(port(int64(6443))), ""},
+		"another port":  {injected(port(float64(7443))), "bindPort"},
+		"files were replaced": {
+			injected(func(c map[string]any) { delete(c, "files") }),
+			"files of kubeadmConfigSpec lacks",
+		},
+		"commands were replaced": {
+			injected(func(c map[string]any) { c["preKubeadmCommands"] = []any{"true"} }),
+			"preKubeadmCommands of",
+		},
+		"certSANs were replaced": {
+			injected(func(c map[string]any) { c["clusterConfiguration"] = map[string]any{} }),
+			"certSANs of",
+		},
+		"the manifest was changed": {
+			injected(func(c map[string]any) { c["files"].([]any)[2].(map[string]any)["content"] = "x" }),
+			"files of",
+		},
 		"the template has none of it": {map[string]any{}, "files of"},
 	}
 	for name, tc := range tests {

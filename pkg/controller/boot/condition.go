@@ -46,7 +46,11 @@ type bootCircumstances struct {
 
 // bootCondition returns the condition that a Machine must have, or nil to keep the current one. again is the wait after
 // which time alone may change it; 0 means never.
-func bootCondition(m *clusterv1.Machine, boot *report.Boot, c bootCircumstances) (want *metav1.Condition, again time.Duration) {
+func bootCondition(
+	m *clusterv1.Machine,
+	boot *report.Boot,
+	c bootCircumstances,
+) (want *metav1.Condition, again time.Duration) {
 	if boot != nil {
 		return reported(*boot, c.now)
 	}
@@ -63,7 +67,11 @@ func bootCondition(m *clusterv1.Machine, boot *report.Boot, c bootCircumstances)
 // reported returns the condition of a Machine that has reported.
 func reported(b report.Boot, now time.Time) (*metav1.Condition, time.Duration) {
 	r := b.Report
-	c := &metav1.Condition{Type: machineCondition, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonBootstrapInProgress}
+	c := &metav1.Condition{
+		Type:   machineCondition,
+		Status: metav1.ConditionUnknown,
+		Reason: v1alpha1.ReasonBootstrapInProgress,
+	}
 	said := strings.TrimSuffix(r.GetStep()+": "+r.GetMessage(), ": ")
 	switch r.GetState() {
 	case reportv1.BootState_BOOT_STATE_SUCCEEDED:
@@ -103,7 +111,11 @@ func unreported(m *clusterv1.Machine, have *metav1.Condition, c bootCircumstance
 		}
 		return &metav1.Condition{
 			Type: machineCondition, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNeverReported,
-			Message: fmt.Sprintf("the machine has booted as the Node %s, but has not reported: its bootstrap config does not run edge-agent report, or its image does not contain edge-agent", node),
+			Message: fmt.Sprintf(
+				"the machine has booted as the Node %s, but has not reported: its bootstrap config does not run edge-agent "+
+					"report, or its image does not contain edge-agent",
+				node,
+			),
 		}, 0
 	}
 	since, provisioned := provisionedSince(m)
@@ -122,8 +134,12 @@ func unreported(m *clusterv1.Machine, have *metav1.Condition, c bootCircumstance
 	}
 	return &metav1.Condition{
 		Type: machineCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNeverReported,
-		Message: fmt.Sprintf("no report within %s after the infrastructure was ready: the machine does not start, its network does not reach the gateways, its image has no edge-agent, "+
-			"or cloud-init never ran (check the machine's console)", c.after),
+		Message: fmt.Sprintf(
+			"no report within %s after the infrastructure was ready: the machine does not start, its network does not reach "+
+				"the gateways, its image has no edge-agent, "+
+				"or cloud-init never ran (check the machine's console)",
+			c.after,
+		),
 	}, 0
 }
 
@@ -132,7 +148,8 @@ func provisionedSince(m *clusterv1.Machine) (time.Time, bool) {
 	if !ptr.Deref(m.Status.Initialization.InfrastructureProvisioned, false) {
 		return time.Time{}, false
 	}
-	if c := apimeta.FindStatusCondition(m.Status.Conditions, clusterv1.MachineInfrastructureReadyCondition); c != nil && c.Status == metav1.ConditionTrue {
+	if c := apimeta.FindStatusCondition(m.Status.Conditions, clusterv1.MachineInfrastructureReadyCondition); c != nil &&
+		c.Status == metav1.ConditionTrue {
 		return c.LastTransitionTime.Time, true
 	}
 	return m.CreationTimestamp.Time, true

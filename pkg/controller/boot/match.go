@@ -53,7 +53,8 @@ func isExternal(t clusterv1.MachineAddressType) bool { return t == clusterv1.Mac
 
 func hasAddress(m *clusterv1.Machine, r *reportv1.Machine, kind func(clusterv1.MachineAddressType) bool) bool {
 	for _, a := range m.Status.Addresses {
-		if kind(a.Type) && (isName(a.Type) && sameFold(r.GetHostname(), a.Address) || slices.Contains(r.GetAddresses(), a.Address)) {
+		if kind(a.Type) &&
+			(isName(a.Type) && sameFold(r.GetHostname(), a.Address) || slices.Contains(r.GetAddresses(), a.Address)) {
 			return true
 		}
 	}
@@ -64,10 +65,16 @@ func hasAddress(m *clusterv1.Machine, r *reportv1.Machine, kind func(clusterv1.M
 // Each matcher narrows the candidates of the previous one. A Machine that was created after the report arrived is never
 // a candidate: it only reuses the name or address.
 func findMachine(machines []*clusterv1.Machine, b report.Boot) (*clusterv1.Machine, int) {
-	left := slices.DeleteFunc(slices.Clone(machines), func(m *clusterv1.Machine) bool { return b.Received.Before(m.CreationTimestamp.Time) })
+	left := slices.DeleteFunc(
+		slices.Clone(machines),
+		func(m *clusterv1.Machine) bool { return b.Received.Before(m.CreationTimestamp.Time) },
+	)
 	found := 0
 	for _, tie := range bootTies {
-		tied := slices.DeleteFunc(slices.Clone(left), func(m *clusterv1.Machine) bool { return !tie(m, b.Report.GetMachine()) })
+		tied := slices.DeleteFunc(
+			slices.Clone(left),
+			func(m *clusterv1.Machine) bool { return !tie(m, b.Report.GetMachine()) },
+		)
 		switch len(tied) {
 		case 0:
 		case 1:
@@ -88,7 +95,11 @@ type match struct {
 // assign gives each Machine its newest report. It returns the reports that match no Machine or more than one. A boot
 // stays assigned to its Machine: when that Machine is gone, the report is unmatched, even if its name or address now
 // belongs to another Machine. The assignment is stored by host for the next call.
-func assign(machines []*clusterv1.Machine, boots []report.Boot, before map[string]match) (byMachine map[string]report.Boot, left []unmatched, now map[string]match) {
+func assign(
+	machines []*clusterv1.Machine,
+	boots []report.Boot,
+	before map[string]match,
+) (byMachine map[string]report.Boot, left []unmatched, now map[string]match) {
 	byMachine, now = map[string]report.Boot{}, map[string]match{}
 	byUID := map[types.UID]*clusterv1.Machine{}
 	for _, m := range machines {
@@ -126,11 +137,18 @@ type unmatched struct {
 func Slim(m *clusterv1.Machine) {
 	spec, status := m.Spec, m.Status
 	m.OwnerReferences = nil
-	m.Spec = clusterv1.MachineSpec{ClusterName: spec.ClusterName, InfrastructureRef: spec.InfrastructureRef, ProviderID: spec.ProviderID}
+	m.Spec = clusterv1.MachineSpec{
+		ClusterName:       spec.ClusterName,
+		InfrastructureRef: spec.InfrastructureRef,
+		ProviderID:        spec.ProviderID,
+	}
 	m.Status = clusterv1.MachineStatus{NodeRef: status.NodeRef, Addresses: status.Addresses}
 	m.Status.Initialization.InfrastructureProvisioned = status.Initialization.InfrastructureProvisioned
 	if status.NodeInfo != nil {
-		m.Status.NodeInfo = &corev1.NodeSystemInfo{SystemUUID: status.NodeInfo.SystemUUID, MachineID: status.NodeInfo.MachineID}
+		m.Status.NodeInfo = &corev1.NodeSystemInfo{
+			SystemUUID: status.NodeInfo.SystemUUID,
+			MachineID:  status.NodeInfo.MachineID,
+		}
 	}
 	for _, c := range status.Conditions {
 		if c.Type == machineCondition || c.Type == clusterv1.MachineInfrastructureReadyCondition {

@@ -35,28 +35,61 @@ func TestFindMachine(t *testing.T) {
 		want       string
 		candidates int
 	}{
-		"by its name": {machines: []*clusterv1.Machine{machine("a", nothing), machine("b", nothing)}, said: &reportv1.Machine{Hostname: "B"}, want: "b", candidates: 1},
-		"by its name in a domain": {
-			machines: []*clusterv1.Machine{machine("a", nothing), machine("b", nothing)}, said: &reportv1.Machine{Hostname: "b.example.com"}, want: "b", candidates: 1,
+		"by its name": {
+			machines:   []*clusterv1.Machine{machine("a", nothing), machine("b", nothing)},
+			said:       &reportv1.Machine{Hostname: "B"},
+			want:       "b",
+			candidates: 1,
 		},
-		"by the name of its infrastructure": {machines: []*clusterv1.Machine{machine("a", nothing)}, said: &reportv1.Machine{Hostname: "infra-a"}, want: "a", candidates: 1},
+		"by its name in a domain": {
+			machines: []*clusterv1.Machine{
+				machine("a", nothing),
+				machine("b", nothing),
+			}, said: &reportv1.Machine{Hostname: "b.example.com"}, want: "b", candidates: 1,
+		},
+		"by the name of its infrastructure": {
+			machines:   []*clusterv1.Machine{machine("a", nothing)},
+			said:       &reportv1.Machine{Hostname: "infra-a"},
+			want:       "a",
+			candidates: 1,
+		},
 		"by its Node": {
-			machines: []*clusterv1.Machine{machine("a", func(m *clusterv1.Machine) { m.Status.NodeRef.Name = "node-1" })}, said: &reportv1.Machine{Hostname: "node-1"}, want: "a", candidates: 1,
+			machines: []*clusterv1.Machine{
+				machine("a", func(m *clusterv1.Machine) { m.Status.NodeRef.Name = "node-1" }),
+			}, said: &reportv1.Machine{Hostname: "node-1"}, want: "a", candidates: 1,
 		},
 		"by its provider id, though another has its name": {
-			machines: []*clusterv1.Machine{machine("a", nothing), machine("b", func(m *clusterv1.Machine) { m.Spec.ProviderID = "x://1" })},
-			said:     &reportv1.Machine{Hostname: "a", ProviderId: "x://1"}, want: "b", candidates: 1,
+			machines: []*clusterv1.Machine{
+				machine("a", nothing),
+				machine("b", func(m *clusterv1.Machine) { m.Spec.ProviderID = "x://1" }),
+			},
+			said: &reportv1.Machine{Hostname: "a", ProviderId: "x://1"}, want: "b", candidates: 1,
 		},
 		"by its system UUID, in whatever case": {
-			machines: []*clusterv1.Machine{machine("a", func(m *clusterv1.Machine) { m.Status.NodeInfo = &corev1.NodeSystemInfo{SystemUUID: "ABC"} })},
-			said:     &reportv1.Machine{Hostname: "h", SystemUuid: "abc"}, want: "a", candidates: 1,
+			machines: []*clusterv1.Machine{
+				machine("a", func(m *clusterv1.Machine) { m.Status.NodeInfo = &corev1.NodeSystemInfo{SystemUUID: "ABC"} }),
+			},
+			said: &reportv1.Machine{Hostname: "h", SystemUuid: "abc"}, want: "a", candidates: 1,
 		},
-		"by what it was told": {machines: []*clusterv1.Machine{machine("a", nothing), machine("b", nothing)}, said: &reportv1.Machine{Hostname: "a", Name: "b"}, want: "b", candidates: 1},
+		"by what it was told": {
+			machines:   []*clusterv1.Machine{machine("a", nothing), machine("b", nothing)},
+			said:       &reportv1.Machine{Hostname: "a", Name: "b"},
+			want:       "b",
+			candidates: 1,
+		},
 		"by an internal address": {
-			machines: []*clusterv1.Machine{machine("a", address(clusterv1.MachineInternalIP, "10.0.0.1")), machine("b", address(clusterv1.MachineInternalIP, "10.0.0.2"))},
-			said:     &reportv1.Machine{Hostname: "h", Addresses: []string{"172.17.0.1", "10.0.0.2"}}, want: "b", candidates: 1,
+			machines: []*clusterv1.Machine{
+				machine("a", address(clusterv1.MachineInternalIP, "10.0.0.1")),
+				machine("b", address(clusterv1.MachineInternalIP, "10.0.0.2")),
+			},
+			said: &reportv1.Machine{Hostname: "h", Addresses: []string{"172.17.0.1", "10.0.0.2"}}, want: "b", candidates: 1,
 		},
-		"by a DNS name": {machines: []*clusterv1.Machine{machine("a", address(clusterv1.MachineInternalDNS, "ip-10-0-0-1.internal"))}, said: &reportv1.Machine{Hostname: "ip-10-0-0-1.internal"}, want: "a", candidates: 1},
+		"by a DNS name": {
+			machines:   []*clusterv1.Machine{machine("a", address(clusterv1.MachineInternalDNS, "ip-10-0-0-1.internal"))},
+			said:       &reportv1.Machine{Hostname: "ip-10-0-0-1.internal"},
+			want:       "a",
+			candidates: 1,
+		},
 		"two share an address, and one has the name as well": {
 			machines: []*clusterv1.Machine{
 				machine("a", address(clusterv1.MachineExternalIP, "192.0.2.1")),
@@ -68,17 +101,27 @@ func TestFindMachine(t *testing.T) {
 			said: &reportv1.Machine{Hostname: "h", Addresses: []string{"192.0.2.1"}}, want: "b", candidates: 1,
 		},
 		"two share an address": {
-			machines: []*clusterv1.Machine{machine("a", address(clusterv1.MachineExternalIP, "192.0.2.1")), machine("b", address(clusterv1.MachineExternalIP, "192.0.2.1"))},
-			said:     &reportv1.Machine{Hostname: "h", Addresses: []string{"192.0.2.1"}}, candidates: 2,
+			machines: []*clusterv1.Machine{
+				machine("a", address(clusterv1.MachineExternalIP, "192.0.2.1")),
+				machine("b", address(clusterv1.MachineExternalIP, "192.0.2.1")),
+			},
+			said: &reportv1.Machine{Hostname: "h", Addresses: []string{"192.0.2.1"}}, candidates: 2,
 		},
-		"nobody": {machines: []*clusterv1.Machine{machine("a", nothing)}, said: &reportv1.Machine{Hostname: "localhost", Addresses: []string{"10.0.0.1"}}},
+		"nobody": {
+			machines: []*clusterv1.Machine{machine("a", nothing)},
+			said:     &reportv1.Machine{Hostname: "localhost", Addresses: []string{"10.0.0.1"}},
+		},
 		"nothing is said, and nothing is known": {
 			machines: []*clusterv1.Machine{machine("a", func(m *clusterv1.Machine) {
 				m.Spec.InfrastructureRef.Name = ""
 				m.Status.NodeInfo = &corev1.NodeSystemInfo{}
 			})}, said: &reportv1.Machine{},
 		},
-		"it was made after the report": {machines: []*clusterv1.Machine{machine("a", nothing)}, said: &reportv1.Machine{Hostname: "a"}, early: true},
+		"it was made after the report": {
+			machines: []*clusterv1.Machine{machine("a", nothing)},
+			said:     &reportv1.Machine{Hostname: "a"},
+			early:    true,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -65,7 +65,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, objects.Wrap("reading Tunnel", err)
 	}
-	if cluster == nil || tunnel == nil || !metav1.IsControlledBy(tunnel, cluster) || tunnel.HeldID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
+	if cluster == nil || tunnel == nil || !metav1.IsControlledBy(tunnel, cluster) || tunnel.HeldID() == "" ||
+		!tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
 		r.forget(key)
 		return reconcile.Result{}, nil
 	}
@@ -84,7 +85,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 }
 
 // update writes the conditions that differ. It returns the wait after which time alone may change one; 0 means never.
-func (r *Reconciler) update(ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) (time.Duration, error) {
+func (r *Reconciler) update(
+	ctx context.Context,
+	cluster *clusterv1.Cluster,
+	tunnel *v1alpha1.Tunnel,
+	now time.Time,
+) (time.Duration, error) {
 	machines, err := r.machines(ctx, cluster)
 	if err != nil {
 		return 0, err
@@ -94,7 +100,8 @@ func (r *Reconciler) update(ctx context.Context, cluster *clusterv1.Cluster, tun
 	c := bootCircumstances{
 		now: now, known: known, after: reportAfter(r.Config),
 		// An absent report counts against a machine only if the Cluster gives its machines the means to report.
-		expected: cluster.Annotations[v1alpha1.BootReportsAnnotation] == v1alpha1.BootReportsEnabled && len(tunnel.Status.BootReportTokens) > 0,
+		expected: cluster.Annotations[v1alpha1.BootReportsAnnotation] == v1alpha1.BootReportsEnabled &&
+			len(tunnel.Status.BootReportTokens) > 0,
 	}
 	next := r.reportUnknownSources(cluster, left, now)
 	var errs []error
@@ -117,7 +124,12 @@ func (r *Reconciler) update(ctx context.Context, cluster *clusterv1.Cluster, tun
 // machines returns the Machines of a Cluster in order. The label can be indexed, but the field is authoritative.
 func (r *Reconciler) machines(ctx context.Context, cluster *clusterv1.Cluster) ([]*clusterv1.Machine, error) {
 	var list clusterv1.MachineList
-	err := r.Client.List(ctx, &list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
+	err := r.Client.List(
+		ctx,
+		&list,
+		client.InNamespace(cluster.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name},
+	)
 	if err != nil {
 		return nil, objects.Wrap("listing Machines", err)
 	}
@@ -141,7 +153,8 @@ func (r *Reconciler) write(ctx context.Context, m *clusterv1.Machine, c metav1.C
 		return nil
 	}
 	kind := clusterv1.GroupVersion.WithKind("Machine")
-	if err := condition.Apply(ctx, r.Client, kind, m, []metav1.Condition{*apimeta.FindStatusCondition(want, c.Type)}); err != nil {
+	if err := condition.Apply(ctx, r.Client, kind, m, []metav1.Condition{*apimeta.FindStatusCondition(want,
+		c.Type)}); err != nil {
 		return err
 	}
 	if news {
@@ -164,7 +177,11 @@ func (r *Reconciler) recordEvent(m *clusterv1.Machine, c metav1.Condition) {
 }
 
 // assign calls the function assign with the stored matches.
-func (r *Reconciler) assign(key client.ObjectKey, machines []*clusterv1.Machine, boots []report.Boot) (byMachine map[string]report.Boot, left []unmatched) {
+func (r *Reconciler) assign(
+	key client.ObjectKey,
+	machines []*clusterv1.Machine,
+	boots []report.Boot,
+) (byMachine map[string]report.Boot, left []unmatched) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.recall(key)

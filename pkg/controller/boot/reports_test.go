@@ -51,18 +51,36 @@ func newBootWorld(t *testing.T, annotations map[string]string) *bootWorld {
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
 	cluster.Annotations = annotations
 	controllertest.Create(t, m, cluster)
-	w := &bootWorld{t: t, m: m, view: &fixedBoots{boots: map[string][]report.Boot{}, known: true}, events: events.NewFakeRecorder(100), clock: time.Now().Truncate(time.Second), cluster: cluster}
+	w := &bootWorld{
+		t:       t,
+		m:       m,
+		view:    &fixedBoots{boots: map[string][]report.Boot{}, known: true},
+		events:  events.NewFakeRecorder(100),
+		clock:   time.Now().Truncate(time.Second),
+		cluster: cluster,
+	}
 	tunnel := controllertest.TunnelNamed(cluster)
 	objects.CompleteTunnel(tunnel, cluster)
 	controllertest.Create(t, m, tunnel)
 	tunnel.Status.ID = tunnel.Spec.ID
-	tunnel.Status.BootReportTokens = []v1alpha1.TokenStatus{{SHA256: enrol.HashToken("fl1.boot"), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 1}}
+	tunnel.Status.BootReportTokens = []v1alpha1.TokenStatus{
+		{SHA256: enrol.HashToken("fl1.boot"), ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)), MaxUses: 1},
+	}
 	if err := m.Status().Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
 	w.id = tunnel.Spec.ID
 	api := controllertest.ClientOf(t, controllertest.ControllerUser)
-	w.r = &Reconciler{Deps: reconciler.Deps{Config: controllertest.Config(), Client: api, Recorder: w.events, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return w.clock }}, view: w.view}
+	w.r = &Reconciler{
+		Deps: reconciler.Deps{
+			Config:   controllertest.Config(),
+			Client:   api,
+			Recorder: w.events,
+			Log:      slog.New(slog.DiscardHandler),
+			Now:      func() time.Time { return w.clock },
+		},
+		view: w.view,
+	}
 	return w
 }
 
@@ -73,7 +91,8 @@ func (w *bootWorld) machine(name string) *clusterv1.Machine {
 	controllertest.Create(w.t, w.m, o)
 	o.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
 	o.Status.Conditions = []metav1.Condition{{
-		Type: clusterv1.MachineInfrastructureReadyCondition, Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.NewTime(w.clock),
+		Type: clusterv1.MachineInfrastructureReadyCondition, Status: metav1.ConditionTrue, Reason: "Ready",
+		LastTransitionTime: metav1.NewTime(w.clock),
 	}}
 	if err := w.m.Status().Update(w.t.Context(), o); err != nil {
 		w.t.Fatal(err)
@@ -92,7 +111,10 @@ func (w *bootWorld) report(host string, state reportv1.BootState, step, message,
 }
 
 // reconcileAfter advances the clock and reconciles once. It returns the requeue time and the conditions of a Machine.
-func (w *bootWorld) reconcileAfter(after time.Duration, machine *clusterv1.Machine) (time.Duration, *metav1.Condition, []metav1.Condition) {
+func (w *bootWorld) reconcileAfter(
+	after time.Duration,
+	machine *clusterv1.Machine,
+) (time.Duration, *metav1.Condition, []metav1.Condition) {
 	w.t.Helper()
 	w.clock = w.clock.Add(after)
 	result, err := w.r.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)})
@@ -103,7 +125,12 @@ func (w *bootWorld) reconcileAfter(after time.Duration, machine *clusterv1.Machi
 	return result.RequeueAfter, apimeta.FindStatusCondition(all, machineCondition), all
 }
 
-func (w *bootWorld) expect(after time.Duration, machine *clusterv1.Machine, status metav1.ConditionStatus, reason string) *metav1.Condition {
+func (w *bootWorld) expect(
+	after time.Duration,
+	machine *clusterv1.Machine,
+	status metav1.ConditionStatus,
+	reason string,
+) *metav1.Condition {
 	w.t.Helper()
 	_, c, all := w.reconcileAfter(after, machine)
 	if c == nil || c.Status != status || c.Reason != reason {
@@ -133,25 +160,41 @@ func TestWhatAMachineReportsBecomesItsCondition(t *testing.T) {
 	w.report("m1", reportv1.BootState_BOOT_STATE_RUNNING, "cloud-init init", "", "")
 	w.expect(0, one, metav1.ConditionUnknown, v1alpha1.ReasonBootstrapInProgress)
 	w.report("m1", reportv1.BootState_BOOT_STATE_RUNNING, "kubeadm preflight", "", "")
-	if c := w.expect(bootInterval, one, metav1.ConditionUnknown, v1alpha1.ReasonBootstrapInProgress); c.Message != "kubeadm preflight" {
+	if c := w.expect(bootInterval, one, metav1.ConditionUnknown,
+		v1alpha1.ReasonBootstrapInProgress); c.Message != "kubeadm preflight" {
 		t.Errorf("message %q", c.Message)
 	}
 	if got := w.takeEvents(); len(got) != 1 {
 		t.Errorf("a step is no transition: %q", got)
 	}
-	if again, c, _ := w.reconcileAfter(bootInterval, one); again <= 0 || again > muteTime+time.Minute || c.Message != "kubeadm preflight" {
+	if again, c, _ := w.reconcileAfter(bootInterval, one); again <= 0 || again > muteTime+time.Minute ||
+		c.Message != "kubeadm preflight" {
 		t.Errorf("again after %s: %+v", again, c)
 	}
-	if c := w.expect(muteTime+time.Minute, one, metav1.ConditionUnknown, v1alpha1.ReasonBootstrapInProgress); !strings.Contains(c.Message, "no report from the machine since") {
+	if c := w.expect(muteTime+time.Minute, one, metav1.ConditionUnknown,
+		v1alpha1.ReasonBootstrapInProgress); !strings.Contains(
+		c.Message,
+		"no report from the machine since",
+	) {
 		t.Errorf("message %q", c.Message)
 	}
 	const secret = "abcdef.0123456789abcdef"
-	w.report("m1", reportv1.BootState_BOOT_STATE_FAILED, "kubeadm preflight", "port 6443 is in use, token "+secret, strings.Repeat("a line of a log with "+secret+"\n", 300)+"the last line")
+	w.report(
+		"m1",
+		reportv1.BootState_BOOT_STATE_FAILED,
+		"kubeadm preflight",
+		"port 6443 is in use, token "+secret,
+		strings.Repeat("a line of a log with "+secret+"\n", 300)+"the last line",
+	)
 	c := w.expect(bootInterval, one, metav1.ConditionFalse, v1alpha1.ReasonBootstrapFailed)
-	if len(c.Message) > maxBootMessage || len(c.Message) < maxBootMessage/2 || !strings.HasPrefix(c.Message, "kubeadm preflight: port 6443") || !strings.HasSuffix(c.Message, "the last line") || strings.Contains(c.Message, secret[7:]) {
+	if len(c.Message) > maxBootMessage || len(c.Message) < maxBootMessage/2 ||
+		!strings.HasPrefix(c.Message, "kubeadm preflight: port 6443") ||
+		!strings.HasSuffix(c.Message, "the last line") ||
+		strings.Contains(c.Message, secret[7:]) {
 		t.Errorf("message of %d bytes: %s", len(c.Message), c.Message)
 	}
-	if got := w.takeEvents(); len(got) != 1 || !strings.HasPrefix(got[0], "Warning BootstrapFailed kubeadm preflight") || strings.Contains(got[0], secret[7:]) {
+	if got := w.takeEvents(); len(got) != 1 || !strings.HasPrefix(got[0], "Warning BootstrapFailed kubeadm preflight") ||
+		strings.Contains(got[0], secret[7:]) {
 		t.Errorf("events %q", got)
 	}
 	clear(w.view.boots) // all xds-servers restart, and the machine is gone
@@ -195,7 +238,10 @@ func TestAMachineThatNeverReports(t *testing.T) {
 	if err := w.m.Status().Update(t.Context(), now); err != nil {
 		t.Fatal(err)
 	}
-	if c := w.expect(bootInterval, quiet, metav1.ConditionUnknown, v1alpha1.ReasonNeverReported); !strings.Contains(c.Message, "it is the Node node-1") {
+	if c := w.expect(bootInterval, quiet, metav1.ConditionUnknown, v1alpha1.ReasonNeverReported); !strings.Contains(
+		c.Message,
+		"it is the Node node-1",
+	) {
 		t.Errorf("message %q", c.Message)
 	}
 	w.report("quiet", reportv1.BootState_BOOT_STATE_SUCCEEDED, "bootstrapped", "", "")
@@ -212,7 +258,8 @@ func TestAReportOfNoMachineIsToldOnce(t *testing.T) {
 	for range 3 {
 		w.reconcileAfter(unknownSourceTime, m)
 	}
-	if got := w.takeEvents(); len(got) != 1 || !strings.Contains(got[0], "BootReportUnmatched") || !strings.Contains(got[0], "somebody") {
+	if got := w.takeEvents(); len(got) != 1 || !strings.Contains(got[0], "BootReportUnmatched") ||
+		!strings.Contains(got[0], "somebody") {
 		t.Errorf("events %q", got)
 	}
 }
@@ -236,7 +283,12 @@ func TestReportsOfOneClusterTouchNoOther(t *testing.T) {
 func TestAPausedMachineIsLeftAlone(t *testing.T) {
 	w := newBootWorld(t, nil)
 	m := w.machine("m1")
-	controllertest.Edit(t, w.m, m, func(m *clusterv1.Machine) { m.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} })
+	controllertest.Edit(
+		t,
+		w.m,
+		m,
+		func(m *clusterv1.Machine) { m.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} },
+	)
 	w.report("m1", reportv1.BootState_BOOT_STATE_FAILED, "s", "", "")
 	if _, c, _ := w.reconcileAfter(0, m); c != nil {
 		t.Errorf("condition %+v", c)

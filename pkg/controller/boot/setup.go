@@ -39,11 +39,14 @@ func Setup(p reconciler.Deps, mgr ctrl.Manager, view *reportview.View) error {
 	r := &Reconciler{Deps: p, view: view}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("boot").
-		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(clusterOfMachine), builder.WithPredicates(machineChanged())).
+		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(clusterOfMachine), builder.WithPredicates(
+			machineChanged())).
 		Watches(&clusterv1.Cluster{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
-		Watches(&v1alpha1.Tunnel{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(reconciler.LiveStateIgnored())).
-		WatchesRawSource(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		Watches(&v1alpha1.Tunnel{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(
+			reconciler.LiveStateIgnored())).
+		WatchesRawSource(source.Func(func(ctx context.Context,
+			queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			go reconciler.EnqueueTunnels(ctx, p.Client, p.Log, booted, queue)
 			return nil
 		})).

@@ -23,7 +23,8 @@ import (
 // bootAt returns the report of a machine that has a hostname and one address.
 func bootAt(host, bootID, address string, received time.Time) report.Boot {
 	return report.Boot{Host: host, Received: received, Report: &reportv1.BootReport{
-		BootId: bootID, State: reportv1.BootState_BOOT_STATE_SUCCEEDED, Machine: &reportv1.Machine{Hostname: host, Addresses: []string{address}},
+		BootId: bootID, State: reportv1.BootState_BOOT_STATE_SUCCEEDED, Machine: &reportv1.Machine{Hostname: host,
+			Addresses: []string{address}},
 	}}
 }
 
@@ -58,7 +59,8 @@ func TestAReportStaysWithItsMachine(t *testing.T) {
 		t.Errorf("it is that of a Machine of the same name: %v", by)
 	}
 	boots = []report.Boot{bootAt("h", "b2", "10.0.0.1", now.Add(time.Minute))}
-	if by, left := r.assign(key, []*clusterv1.Machine{other}, boots); len(left) != 0 || by["m2"].Report.GetBootId() != "b2" {
+	if by, left := r.assign(key, []*clusterv1.Machine{other}, boots); len(left) != 0 ||
+		by["m2"].Report.GetBootId() != "b2" {
 		t.Errorf("another boot is not that Machine's: %v, left %v", by, left)
 	}
 	if r.assign(key, nil, nil); len(r.recall(key).matched) != 0 {

@@ -66,7 +66,9 @@ func TestASourceThatCanNotBeUsedDisturbsNothing(t *testing.T) {
 		c.IsCA, c.BasicConstraintsValid, c.KeyUsage = true, true, x509.KeyUsageCertSign
 	})
 	limitedCert, limitedKey := signedBy(t, nil, func(c *x509.Certificate) {
-		c.IsCA, c.BasicConstraintsValid, c.KeyUsage, c.PermittedDNSDomains = true, true, x509.KeyUsageCertSign, []string{"example.org"}
+		c.IsCA, c.BasicConstraintsValid, c.KeyUsage, c.PermittedDNSDomains = true, true, x509.KeyUsageCertSign, []string{
+			"example.org",
+		}
 	})
 	ended := newIssuer(t, "ended", at.Add(-2*time.Hour), time.Hour).CA
 	tests := map[string]struct {
@@ -76,8 +78,12 @@ func TestASourceThatCanNotBeUsedDisturbsNothing(t *testing.T) {
 		"garbage":                           {[]byte("garbage"), rootKey, []string{"tls.crt", "not PEM"}},
 		"nothing":                           {nil, nil, []string{"tls.crt", "no certificate"}},
 		"a certificate where a key belongs": {root.CertPEM(), root.CertPEM(), []string{"tls.key", "not a private key"}},
-		"the key of another":                {root.CertPEM(), leafKey, []string{"tls.key", "does not belong to the certificate"}},
-		"a leaf":                            {leafCert, leafKey, []string{"tls.crt", "not a CA"}},
+		"the key of another": {
+			root.CertPEM(),
+			leafKey,
+			[]string{"tls.key", "does not belong to the certificate"},
+		},
+		"a leaf": {leafCert, leafKey, []string{"tls.crt", "not a CA"}},
 		"an intermediate CA": {
 			slices.Concat(interCert, root.CertPEM()), interKey, []string{"tls.crt", "not self-signed", "SelfSigned issuer"},
 		},

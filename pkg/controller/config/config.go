@@ -58,8 +58,8 @@ type Config struct {
 	XDSServer model.Endpoint
 	// StatusWrites bounds the writes of live state to Tunnels and Clusters, per second and in total; zero: 150.
 	StatusWrites int
-	// RolloutImmediate applies a change of what all nodes run at once instead of in waves. RolloutSoak is for how long each
-	// phase of a rollout is watched; zero: rollout.DefaultSoak.
+	// RolloutImmediate applies a change of what all nodes run at once instead of in waves. RolloutSoak is for how long
+	// each phase of a rollout is watched; zero: rollout.DefaultSoak.
 	RolloutImmediate bool
 	RolloutSoak      time.Duration
 	// DialNetworks lists the networks where the controller may dial addresses that Tunnels name, such as https proxies;
@@ -148,7 +148,8 @@ func (c Config) validateTunnels() []error {
 		errs = append(
 			errs,
 			fmt.Errorf(
-				"CA lifetime %s is less than twice the duration of a rotation, which is %s with this CA overlap and leaf lifetime", t.Life,
+				"CA lifetime %s is less than twice the duration of a rotation, which is %s with this CA overlap and leaf lifetime",
+				t.Life,
 				t.Total(),
 			),
 		)

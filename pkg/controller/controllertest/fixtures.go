@@ -67,7 +67,12 @@ func SecretNamed(namespace, name string) *corev1.Secret {
 
 // Recorded returns the record of an edge that enrolled at a time.
 func Recorded(node string, at time.Time, gateways ...v1alpha1.EdgeGatewayStatus) v1alpha1.EdgeStatus {
-	return v1alpha1.EdgeStatus{NodeID: model.NodeID(node), EnrolledAt: metav1.NewTime(at), CertificateNotAfter: metav1.NewTime(at.Add(time.Hour)), Gateways: gateways}
+	return v1alpha1.EdgeStatus{
+		NodeID:              model.NodeID(node),
+		EnrolledAt:          metav1.NewTime(at),
+		CertificateNotAfter: metav1.NewTime(at.Add(time.Hour)),
+		Gateways:            gateways,
+	}
 }
 
 // Forbidden returns the error of an admission policy that rejects a Secret.
@@ -82,7 +87,16 @@ func ListenTLS(t *testing.T, ca *certs.CA, address string, protocols []string, n
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := ca.Issue(key.Public(), certs.Leaf{CommonName: "x", DNSNames: names, Server: true, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour)})
+	leaf, err := ca.Issue(
+		key.Public(),
+		certs.Leaf{
+			CommonName: "x",
+			DNSNames:   names,
+			Server:     true,
+			NotBefore:  time.Now(),
+			NotAfter:   time.Now().Add(time.Hour),
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +104,15 @@ func ListenTLS(t *testing.T, ca *certs.CA, address string, protocols []string, n
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := tls.Listen("tcp", address, &tls.Config{Certificates: []tls.Certificate{identity.TLSCertificate()}, NextProtos: protocols, MinVersion: tls.VersionTLS12})
+	listener, err := tls.Listen(
+		"tcp",
+		address,
+		&tls.Config{
+			Certificates: []tls.Certificate{identity.TLSCertificate()},
+			NextProtos:   protocols,
+			MinVersion:   tls.VersionTLS12,
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +131,8 @@ func ListenTLS(t *testing.T, ca *certs.CA, address string, protocols []string, n
 
 // EveryMode lists all modes of a kubeconfig. auto resolves to one of the first two.
 var EveryMode = []v1alpha1.KubeconfigMode{
-	v1alpha1.KubeconfigModeSNI, v1alpha1.KubeconfigModeConnect, v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy,
+	v1alpha1.KubeconfigModeSNI, v1alpha1.KubeconfigModeConnect, v1alpha1.KubeconfigModeHTTPProxy,
+	v1alpha1.KubeconfigModeHTTPSProxy,
 	v1alpha1.KubeconfigModeSOCKS5, v1alpha1.KubeconfigModeAddress,
 }
 
@@ -127,9 +150,16 @@ func SpecOf(mode v1alpha1.KubeconfigMode, proxy string) v1alpha1.KubeconfigSpec 
 
 // Connected returns an edge with tunnels to gateways and a healthy report.
 func Connected(node string, gateways ...string) reportview.Edge {
-	e := reportview.Edge{Node: node, Connected: true, Since: time.Now(), Gateways: map[string]int{}, Report: &reportv1.EdgeReport{
-		Form: "Process", Version: "v1", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true, Version: "v1.36.1"},
-	}}
+	e := reportview.Edge{
+		Node:      node,
+		Connected: true,
+		Since:     time.Now(),
+		Gateways:  map[string]int{},
+		Report: &reportv1.EdgeReport{
+			Form: "Process", Version: "v1", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true,
+				Version: "v1.36.1"},
+		},
+	}
 	for _, g := range gateways {
 		e.Gateways[g] = 2
 	}
@@ -151,7 +181,9 @@ func Config() config.Config {
 		Connect:   model.Endpoint{Host: "10.1.1.1", Port: 3128},
 		DNS:       config.TunnelDNSNo, LeafLifetime: 24 * time.Hour, TokenLifetime: 24 * time.Hour, TokenUses: 3,
 		XDSServerUser: XDSServerUser,
-		DialNetworks:  []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, NeverDial: func(netip.Addr) bool { return false },
+		DialNetworks: []netip.Prefix{
+			netip.MustParsePrefix("127.0.0.0/8"),
+		}, NeverDial: func(netip.Addr) bool { return false },
 	}
 }
 
@@ -174,7 +206,11 @@ const OriginalServer = "https://192.0.2.10:6443"
 
 // KubeconfigSecret returns the Secret that a control-plane provider writes: with a CA, a user's certificate and Cluster
 // API's label.
-func KubeconfigSecret(t *testing.T, namespace, cluster, server string, changes ...func(*clientcmdapi.Config)) *corev1.Secret {
+func KubeconfigSecret(
+	t *testing.T,
+	namespace, cluster, server string,
+	changes ...func(*clientcmdapi.Config),
+) *corev1.Secret {
 	t.Helper()
 	ca, err := certs.NewCA("kubernetes", time.Now(), time.Hour)
 	if err != nil {
@@ -184,7 +220,16 @@ func KubeconfigSecret(t *testing.T, namespace, cluster, server string, changes .
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := ca.Issue(key.Public(), certs.Leaf{CommonName: "kubernetes-admin", DNSNames: []string{"admin"}, Client: true, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour)})
+	leaf, err := ca.Issue(
+		key.Public(),
+		certs.Leaf{
+			CommonName: "kubernetes-admin",
+			DNSNames:   []string{"admin"},
+			Client:     true,
+			NotBefore:  time.Now(),
+			NotAfter:   time.Now().Add(time.Hour),
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,9 +254,13 @@ func KubeconfigSecret(t *testing.T, namespace, cluster, server string, changes .
 		t.Fatal(err)
 	}
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: cluster + kubeconfig.Suffix, Labels: map[string]string{clusterv1.ClusterNameLabel: cluster}},
-		Type:       clusterv1.ClusterSecretType,
-		Data:       map[string][]byte{kubeconfig.Key: data},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace,
+			Name:      cluster + kubeconfig.Suffix,
+			Labels:    map[string]string{clusterv1.ClusterNameLabel: cluster},
+		},
+		Type: clusterv1.ClusterSecretType,
+		Data: map[string][]byte{kubeconfig.Key: data},
 	}
 }
 
@@ -269,7 +318,9 @@ func TunnelNamed(cluster *clusterv1.Cluster) *v1alpha1.Tunnel {
 
 // BootstrapOf returns an empty bootstrap Secret with the name of a Cluster's.
 func BootstrapOf(cluster *clusterv1.Cluster) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + v1alpha1.BootstrapSecretSuffix}}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + v1alpha1.BootstrapSecretSuffix},
+	}
 }
 
 // WaitGone waits until an object is gone.
@@ -312,7 +363,10 @@ func csrPEM(t *testing.T) []byte {
 func CSRFor(t *testing.T, key any) []byte {
 	t.Helper()
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: "gateway-0", Organization: []string{"system:masters"}}, DNSNames: []string{"gateway.tunnels.example.com"},
+		Subject: pkix.Name{
+			CommonName:   "gateway-0",
+			Organization: []string{"system:masters"},
+		}, DNSNames: []string{"gateway.tunnels.example.com"},
 	}, key)
 	if err != nil {
 		t.Fatal(err)
@@ -327,13 +381,18 @@ func EdgeRequest(t *testing.T, tunnel string) *certificatesv1.CertificateSigning
 		ObjectMeta: metav1.ObjectMeta{
 			GenerateName: "fairlead-", CreationTimestamp: metav1.Now(),
 			Annotations: map[string]string{
-				v1alpha1.RequestTunnelAnnotation: tunnel, v1alpha1.RequestTunnelIDAnnotation: TestID, v1alpha1.RequestNodeAnnotation: TestNode,
+				v1alpha1.RequestTunnelAnnotation: tunnel, v1alpha1.RequestTunnelIDAnnotation: TestID,
+				v1alpha1.RequestNodeAnnotation:  TestNode,
 				v1alpha1.RequestTokenAnnotation: enrol.HashToken(TestToken), v1alpha1.RequestHostAnnotation: "machine-1",
 			},
 		},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
 			SignerName: v1alpha1.SignerEdge, Username: XDSServerUser, Request: csrPEM(t),
-			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth, certificatesv1.UsageServerAuth},
+			Usages: []certificatesv1.KeyUsage{
+				certificatesv1.UsageDigitalSignature,
+				certificatesv1.UsageClientAuth,
+				certificatesv1.UsageServerAuth,
+			},
 		},
 	}
 }
@@ -357,7 +416,8 @@ func FakeAPI(t *testing.T, all ...client.Object) client.WithWatch {
 		t.Fatal(err)
 	}
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(all...).WithStatusSubresource(&v1alpha1.Tunnel{}).
-		WithIndex(&clusterv1.Cluster{}, reconciler.EndpointIndex, reconciler.EndpointHosts).WithIndex(&v1alpha1.Tunnel{}, reconciler.CredentialsIndex, reconciler.CredentialsOf).Build()
+		WithIndex(&clusterv1.Cluster{}, reconciler.EndpointIndex, reconciler.EndpointHosts).
+		WithIndex(&v1alpha1.Tunnel{}, reconciler.CredentialsIndex, reconciler.CredentialsOf).Build()
 }
 
 // TraceTo sends spans to a collector until stop is called.
@@ -440,10 +500,16 @@ func ClientOf(t *testing.T, user string) client.Client {
 // Installed reads the three objects of the installation.
 func Installed(t *testing.T, m client.Client, namespace string) (ca, gateway *corev1.Secret, config *corev1.ConfigMap) {
 	t.Helper()
-	config = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.InstallationConfigMapName}}
+	config = &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.InstallationConfigMapName},
+	}
 	Eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(config), config) })
 	ca = Read(t, m, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.CASecretName}})
-	gateway = Read(t, m, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.GatewaySecretName}})
+	gateway = Read(
+		t,
+		m,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.GatewaySecretName}},
+	)
 	return ca, gateway, config
 }
 

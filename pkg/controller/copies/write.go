@@ -49,16 +49,25 @@ func (c copyRequest) check(key client.ObjectKey, installation string) error {
 		)
 	}
 	if key.Namespace == installation {
-		return c.refuse("namespace", "%q: this namespace has the installation's own Secrets: choose another namespace", key.Namespace)
+		return c.refuse(
+			"namespace",
+			"%q: this namespace has the installation's own Secrets: choose another namespace",
+			key.Namespace,
+		)
 	}
 	if c.ClientCertificate == nil {
 		return nil
 	}
 	for _, name := range append([]string{c.ClientCertificate.CommonName}, c.ClientCertificate.Groups...) {
 		if prefix := reservedPrefix(name); prefix != "" {
-			return c.refuse("clientCertificate", "%q: names that begin with %q are reserved for Kubernetes, and no certificate can "+
-				"be revoked:"+
-				" use a group of your own and bind it to a role in the workload cluster", name, prefix)
+			return c.refuse(
+				"clientCertificate",
+				"%q: names that begin with %q are reserved for Kubernetes, and no certificate can "+
+					"be revoked:"+
+					" use a group of your own and bind it to a role in the workload cluster",
+				name,
+				prefix,
+			)
 		}
 	}
 	return nil
@@ -102,7 +111,9 @@ func (r *Reconciler) writeOne(ctx context.Context, o objects.Group, request copy
 	}
 	if have != nil && !madeFor(have, o.Tunnel) {
 		result.problem = request.refuse(
-			"name", "%q: the Secret %s exists and does not belong to this Tunnel: delete it, or choose another name", request.Name,
+			"name",
+			"%q: the Secret %s exists and does not belong to this Tunnel: delete it, or choose another name",
+			request.Name,
 			result.key,
 		)
 		return nil
@@ -136,8 +147,11 @@ func (r *Reconciler) unverified(o objects.Group, request copyRequest, entry *cli
 	}
 	return request.refuse(
 		"mode",
-		"%w: the serving certificate that the edges observe does not contain the name %s: add it to the certificate (certSANs), or "+
-			"choose mode connect", errUnverified, name,
+		"%w: the serving certificate that the edges observe does not contain the name %s: add it to the certificate "+
+			"(certSANs), or "+
+			"choose mode connect",
+		errUnverified,
+		name,
 	)
 }
 
@@ -182,8 +196,10 @@ func (r *Reconciler) entry(o objects.Group, request copyRequest) (*clientcmdapi.
 		way = kubeconfig.Way{Server: own.Server, TLSServerName: own.TLSServerName, ProxyURL: own.ProxyURL}
 		if kubeconfig.WithoutCredentials(way.ProxyURL) != way.ProxyURL {
 			return nil, fmt.Errorf(
-				"%s: the proxy of the Cluster's own kubeconfig needs credentials, which a copy must not contain: make the kubeconfig "+
-					"by hand", request.field,
+				"%s: the proxy of the Cluster's own kubeconfig needs credentials, which a copy must not contain: make the "+
+					"kubeconfig "+
+					"by hand",
+				request.field,
 			)
 		}
 	}
@@ -279,8 +295,10 @@ func (r *Reconciler) store(
 		return nil
 	case objects.Denied(err), apierrors.IsNotFound(err):
 		result.problem = fmt.Errorf(
-			"the apiserver rejects writing Secret %s (%s): because of a quota or an admission policy, or because the namespace is gone",
-			result.key, apierrors.ReasonForError(err),
+			"the apiserver rejects writing Secret %s (%s): because of a quota or an admission policy, or because the "+
+				"namespace is gone",
+			result.key,
+			apierrors.ReasonForError(err),
 		)
 		return nil
 	case err != nil:

@@ -119,7 +119,8 @@ func (r *Restorer) heldBack(
 		LastTransitionTime: metav1.NewTime(now),
 		Message: fmt.Sprintf("cannot write Secret %s: an admission policy or webhook denies it (%s), so the "+
 			"kubeconfig still leads through Fairlead. "+
-			"Let the controller patch it; it retries until %s, and then the Tunnel is deleted without it", o.Kubeconfig.Name, why,
+			"Let the controller patch it; it retries until %s, and then the Tunnel is deleted without "+
+			"it", o.Kubeconfig.Name, why,
 			now.Add(giveBackPatience).UTC().Format(time.RFC3339)),
 	})
 	if err != nil {

@@ -174,10 +174,13 @@ func (v *decision) waiting(reason, message string) {
 }
 
 func previousWorks(before, why string) string {
-	return fmt.Sprintf("the previous endpoint, %s, still works: %s. Cluster API's managers that are connected to it stay connected "+
-		"while it works, and reach the "+
-		"same apiserver; they use the current kubeconfig when they connect again. To hasten that, restart them", before,
-		why)
+	return fmt.Sprintf(
+		"the previous endpoint, %s, still works: %s. Cluster API's managers that are connected to it stay connected "+
+			"while it works, and reach the "+
+			"same apiserver; they use the current kubeconfig when they connect again. To hasten that, restart them",
+		before,
+		why,
+	)
 }
 
 // assumedWorking returns why a previous endpoint counts as working without a probe; empty: it must be probed.

@@ -217,5 +217,10 @@ func TestAnotherWayThroughTheGatewaysGoesOnWorking(t *testing.T) {
 	if err := w.api.Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
-	w.check(w.reconcileAfter(time.Second), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonOldWayWorks, "the same gateways")
+	w.check(
+		w.reconcileAfter(time.Second),
+		v1alpha1.ConditionKubeconfigSwitched,
+		v1alpha1.ReasonOldWayWorks,
+		"the same gateways",
+	)
 }

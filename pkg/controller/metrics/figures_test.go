@@ -26,7 +26,8 @@ func TestTheNextLeafOfEachTunnel(t *testing.T) {
 	_, two := controllertest.Served("two", 1000)
 	_, three := controllertest.Served("three", 1000)
 	three.Status.Edges = []v1alpha1.EdgeStatus{edge("d", 2, 1)}
-	const all, each = "fairlead_controller_leaf_expiry_timestamp_seconds", "fairlead_controller_tunnel_leaf_expiry_timestamp_seconds"
+	const all, each = "fairlead_controller_leaf_expiry_timestamp_seconds",
+		"fairlead_controller_tunnel_leaf_expiry_timestamp_seconds"
 	for _, perCluster := range []bool{true, false} {
 		got := map[string]float64{}
 		f := &Collector{

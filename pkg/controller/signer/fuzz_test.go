@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// FuzzSigningRequest feeds CertificateSigningRequests to the controller. The names in an accepted request match a profile
-// , and can be parsed again from the leaf.
+// FuzzSigningRequest feeds CertificateSigningRequests to the controller. The names in an accepted request match a
+// profile , and can be parsed again from the leaf.
 func FuzzSigningRequest(f *testing.F) {
 	key, err := certs.NewKey()
 	if err != nil {

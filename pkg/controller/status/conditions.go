@@ -63,13 +63,24 @@ func tunnelReady(live reportview.Live, revoked []string) metav1.Condition {
 		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonNoTunnel
 		c.Message = fmt.Sprintf("no edge has a tunnel to any of the gateways %s", strings.Join(live.Gateways, ", "))
 	case complete:
-		c.Reason, c.Message = v1alpha1.ReasonConnected, fmt.Sprintf("%s connected to every gateway", condition.Counted(edges, "edge is", "edges are"))
+		c.Reason, c.Message = v1alpha1.ReasonConnected, fmt.Sprintf(
+			"%s connected to every gateway",
+			condition.Counted(edges, "edge is", "edges are"),
+		)
 	case len(without) > 0:
 		c.Reason = v1alpha1.ReasonPartlyConnected
-		c.Message = fmt.Sprintf("%s connected, but none to every worker of every gateway; the gateways repair that: %s", condition.Counted(edges, "edge is", "edges are"), strings.Join(without, "; "))
+		c.Message = fmt.Sprintf(
+			"%s connected, but none to every worker of every gateway; the gateways repair that: %s",
+			condition.Counted(edges, "edge is", "edges are"),
+			strings.Join(without, "; "),
+		)
 	default:
 		c.Reason = v1alpha1.ReasonPartlyConnected
-		c.Message = fmt.Sprintf("%s connected, but none to all gateways %s", condition.Counted(edges, "edge is", "edges are"), strings.Join(live.Gateways, ", "))
+		c.Message = fmt.Sprintf(
+			"%s connected, but none to all gateways %s",
+			condition.Counted(edges, "edge is", "edges are"),
+			strings.Join(live.Gateways, ", "),
+		)
 	}
 	return c
 }
@@ -97,7 +108,15 @@ func apiServerReachable(live reportview.Live, revoked []string) metav1.Condition
 		case server.GetHealthy():
 			healthy++
 		default:
-			problems = append(problems, fmt.Sprintf("%s: %s: %s", edge.Node, bounded(server.GetAddress(), maxReported), bounded(server.GetMessage(), maxReported)))
+			problems = append(
+				problems,
+				fmt.Sprintf(
+					"%s: %s: %s",
+					edge.Node,
+					bounded(server.GetAddress(), maxReported),
+					bounded(server.GetMessage(), maxReported),
+				),
+			)
 		}
 	}
 	switch {
@@ -117,14 +136,21 @@ func apiServerReachable(live reportview.Live, revoked []string) metav1.Condition
 // summary lists the conditions that Ready depends on, in the order of a request. The first two
 // also apply without a tunnel.
 var summary = []string{
-	v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady, v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable,
+	v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady, v1alpha1.ConditionEnrolled,
+	v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable,
 }
 
 // ready returns the condition that sums up the others. False takes precedence over Unknown.
 func ready(conditions []metav1.Condition) metav1.Condition {
-	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady, Message: "clients reach the apiserver"}
+	c := metav1.Condition{
+		Type:    v1alpha1.ConditionReady,
+		Status:  metav1.ConditionTrue,
+		Reason:  v1alpha1.ReasonReady,
+		Message: "clients reach the apiserver",
+	}
 	kinds := summary
-	if a := apimeta.FindStatusCondition(conditions, v1alpha1.ConditionAccepted); a != nil && a.Reason == v1alpha1.ReasonNotTunnelled {
+	if a := apimeta.FindStatusCondition(conditions, v1alpha1.ConditionAccepted); a != nil &&
+		a.Reason == v1alpha1.ReasonNotTunnelled {
 		kinds, c.Message = summary[:2], "the kubeconfig is written; no tunnel is made"
 	}
 	for _, kind := range kinds {

@@ -37,20 +37,148 @@ func TestConditionsOfWhatIsAlive(t *testing.T) {
 		tunnelReason, serverReason string
 		message                    string // part of either
 	}{
-		"nothing is known":                  {tunnel: "Unknown", tunnelReason: "Unknown", server: "Unknown", serverReason: "Unknown"},
-		"no gateway is up":                  {live: reportview.Live{Known: true}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown", message: "no gateway is up"},
-		"no edge":                           {live: reportview.Live{Known: true, Gateways: both}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown", message: "gateway-0, gateway-1"},
-		"an edge that is away":              {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{away}}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown"},
-		"tunnels to all gateways":           {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{controllertest.Connected("edge-a", both...)}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
-		"tunnels to one of two gateways":    {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-1")}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable"},
-		"each edge has one of two gateways": {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-1"), controllertest.Connected("edge-b", "gateway-0")}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable", message: "2 edges are"},
-		"a worker without a tunnel":         {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{withoutOnWorker("edge-a", both...)}}, tunnel: "True", tunnelReason: "PartlyConnected", server: "True", serverReason: "Reachable", message: "edge-a has no tunnel on 1 worker of gateway-0"},
-		"another edge has one there":        {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{withoutOnWorker("edge-a", both...), controllertest.Connected("edge-b", both...)}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable", message: "2 edges are"},
-		"tunnels, but not all is known":     {live: reportview.Live{Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
-		"only a revoked edge has tunnels":   {live: reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{controllertest.Connected("edge-a", both...)}}, revoked: []string{"edge-a"}, tunnel: "False", tunnelReason: "NoTunnel", server: "Unknown", serverReason: "Unknown"},
-		"no edge reaches the apiserver":     {live: reportview.Live{Known: true, Gateways: both[:1], Edges: []reportview.Edge{sick("edge-a", "connection refused")}}, tunnel: "True", tunnelReason: "Connected", server: "False", serverReason: "Unreachable", message: "edge-a: 127.0.0.1:6443: connection refused"},
-		"one of two edges reaches it":       {live: reportview.Live{Known: true, Gateways: both[:1], Edges: []reportview.Edge{sick("edge-a", "x"), controllertest.Connected("edge-b", "gateway-0")}}, tunnel: "True", tunnelReason: "Connected", server: "True", serverReason: "Reachable"},
-		"none reaches it, not all is known": {live: reportview.Live{Gateways: both[:1], Edges: []reportview.Edge{sick("edge-a", "x")}}, tunnel: "True", tunnelReason: "Connected", server: "Unknown", serverReason: "Unknown"},
+		"nothing is known": {
+			tunnel:       "Unknown",
+			tunnelReason: "Unknown",
+			server:       "Unknown",
+			serverReason: "Unknown",
+		},
+		"no gateway is up": {
+			live:         reportview.Live{Known: true},
+			tunnel:       "False",
+			tunnelReason: "NoTunnel",
+			server:       "Unknown",
+			serverReason: "Unknown",
+			message:      "no gateway is up",
+		},
+		"no edge": {
+			live:         reportview.Live{Known: true, Gateways: both},
+			tunnel:       "False",
+			tunnelReason: "NoTunnel",
+			server:       "Unknown",
+			serverReason: "Unknown",
+			message:      "gateway-0, gateway-1",
+		},
+		"an edge that is away": {
+			live:         reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{away}},
+			tunnel:       "False",
+			tunnelReason: "NoTunnel",
+			server:       "Unknown",
+			serverReason: "Unknown",
+		},
+		"tunnels to all gateways": {
+			live: reportview.Live{
+				Known:    true,
+				Gateways: both,
+				Edges:    []reportview.Edge{controllertest.Connected("edge-a", both...)},
+			},
+			tunnel:       "True",
+			tunnelReason: "Connected",
+			server:       "True",
+			serverReason: "Reachable",
+		},
+		"tunnels to one of two gateways": {
+			live: reportview.Live{
+				Known:    true,
+				Gateways: both,
+				Edges:    []reportview.Edge{controllertest.Connected("edge-a", "gateway-1")},
+			},
+			tunnel:       "True",
+			tunnelReason: "PartlyConnected",
+			server:       "True",
+			serverReason: "Reachable",
+		},
+		"each edge has one of two gateways": {
+			live: reportview.Live{
+				Known:    true,
+				Gateways: both,
+				Edges: []reportview.Edge{
+					controllertest.Connected("edge-a", "gateway-1"),
+					controllertest.Connected("edge-b", "gateway-0"),
+				},
+			},
+			tunnel:       "True",
+			tunnelReason: "PartlyConnected",
+			server:       "True",
+			serverReason: "Reachable",
+			message:      "2 edges are",
+		},
+		"a worker without a tunnel": {
+			live: reportview.Live{
+				Known:    true,
+				Gateways: both,
+				Edges:    []reportview.Edge{withoutOnWorker("edge-a", both...)},
+			},
+			tunnel:       "True",
+			tunnelReason: "PartlyConnected",
+			server:       "True",
+			serverReason: "Reachable",
+			message:      "edge-a has no tunnel on 1 worker of gateway-0",
+		},
+		"another edge has one there": {
+			live: reportview.Live{
+				Known:    true,
+				Gateways: both,
+				Edges:    []reportview.Edge{withoutOnWorker("edge-a", both...), controllertest.Connected("edge-b", both...)},
+			},
+			tunnel:       "True",
+			tunnelReason: "Connected",
+			server:       "True",
+			serverReason: "Reachable",
+			message:      "2 edges are",
+		},
+		"tunnels, but not all is known": {
+			live: reportview.Live{
+				Gateways: []string{"gateway-0"},
+				Edges:    []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")},
+			},
+			tunnel:       "True",
+			tunnelReason: "Connected",
+			server:       "True",
+			serverReason: "Reachable",
+		},
+		"only a revoked edge has tunnels": {
+			live: reportview.Live{
+				Known:    true,
+				Gateways: both,
+				Edges:    []reportview.Edge{controllertest.Connected("edge-a", both...)},
+			},
+			revoked:      []string{"edge-a"},
+			tunnel:       "False",
+			tunnelReason: "NoTunnel",
+			server:       "Unknown",
+			serverReason: "Unknown",
+		},
+		"no edge reaches the apiserver": {
+			live: reportview.Live{
+				Known:    true,
+				Gateways: both[:1],
+				Edges:    []reportview.Edge{sick("edge-a", "connection refused")},
+			},
+			tunnel:       "True",
+			tunnelReason: "Connected",
+			server:       "False",
+			serverReason: "Unreachable",
+			message:      "edge-a: 127.0.0.1:6443: connection refused",
+		},
+		"one of two edges reaches it": {
+			live: reportview.Live{
+				Known:    true,
+				Gateways: both[:1],
+				Edges:    []reportview.Edge{sick("edge-a", "x"), controllertest.Connected("edge-b", "gateway-0")},
+			},
+			tunnel:       "True",
+			tunnelReason: "Connected",
+			server:       "True",
+			serverReason: "Reachable",
+		},
+		"none reaches it, not all is known": {
+			live:         reportview.Live{Gateways: both[:1], Edges: []reportview.Edge{sick("edge-a", "x")}},
+			tunnel:       "True",
+			tunnelReason: "Connected",
+			server:       "Unknown",
+			serverReason: "Unknown",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -89,13 +217,42 @@ func TestReadySumsUp(t *testing.T) {
 		want    metav1.ConditionStatus
 		message string
 	}{
-		"all is well":                       {in: all(), want: "True", message: "clients reach"},
-		"a condition is not there yet":      {in: all(metav1.Condition{Type: "KubeconfigReady"}), want: "Unknown", message: "KubeconfigReady"},
-		"one is unknown":                    {in: all(metav1.Condition{Type: "TunnelReady", Status: "Unknown", Message: "who knows"}), want: "Unknown", message: "TunnelReady: who knows"},
-		"one is false":                      {in: all(metav1.Condition{Type: "Enrolled", Status: "False", Message: "no edge"}), want: "False", message: "Enrolled: no edge"},
-		"one is unknown and a later false":  {in: all(metav1.Condition{Type: "Enrolled", Status: "Unknown"}, metav1.Condition{Type: "TunnelReady", Status: "False", Message: "gone"}), want: "False", message: "TunnelReady: gone"},
-		"two are false, the first is named": {in: all(metav1.Condition{Type: "Accepted", Status: "False", Message: "taken"}, metav1.Condition{Type: "TunnelReady", Status: "False"}), want: "False", message: "Accepted: taken"},
-		"paused says nothing":               {in: append(all(), metav1.Condition{Type: "Paused", Status: "True"}), want: "True"},
+		"all is well": {in: all(), want: "True", message: "clients reach"},
+		"a condition is not there yet": {
+			in:      all(metav1.Condition{Type: "KubeconfigReady"}),
+			want:    "Unknown",
+			message: "KubeconfigReady",
+		},
+		"one is unknown": {
+			in:      all(metav1.Condition{Type: "TunnelReady", Status: "Unknown", Message: "who knows"}),
+			want:    "Unknown",
+			message: "TunnelReady: who knows",
+		},
+		"one is false": {
+			in:      all(metav1.Condition{Type: "Enrolled", Status: "False", Message: "no edge"}),
+			want:    "False",
+			message: "Enrolled: no edge",
+		},
+		"one is unknown and a later false": {
+			in: all(
+				metav1.Condition{Type: "Enrolled", Status: "Unknown"},
+				metav1.Condition{Type: "TunnelReady", Status: "False", Message: "gone"},
+			),
+			want:    "False",
+			message: "TunnelReady: gone",
+		},
+		"two are false, the first is named": {
+			in: all(
+				metav1.Condition{Type: "Accepted", Status: "False", Message: "taken"},
+				metav1.Condition{Type: "TunnelReady", Status: "False"},
+			),
+			want:    "False",
+			message: "Accepted: taken",
+		},
+		"paused says nothing": {
+			in:   append(all(), metav1.Condition{Type: "Paused", Status: "True"}),
+			want: "True",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +275,8 @@ func TestEnrolledCountsWhoMayComeIn(t *testing.T) {
 	if got := enrolled(recorded(ended, revoked), at); got.Status != metav1.ConditionFalse {
 		t.Errorf("%+v", got)
 	}
-	if got := enrolled(recorded(ended, valid), at); got.Status != metav1.ConditionTrue || !strings.HasPrefix(got.Message, "1 edge has") {
+	if got := enrolled(recorded(ended, valid), at); got.Status != metav1.ConditionTrue ||
+		!strings.HasPrefix(got.Message, "1 edge has") {
 		t.Errorf("%+v", got)
 	}
 	if got := firstEnd([]v1alpha1.EdgeStatus{ended, valid}, at); !got.Equal(valid.CertificateNotAfter.Time) {

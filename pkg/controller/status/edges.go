@@ -63,7 +63,10 @@ func recordCut(edges, before []v1alpha1.EdgeStatus, live reportview.Live, now ti
 	at := metav1.NewTime(now.Truncate(time.Second))
 	for i := range edges {
 		edge := &edges[i]
-		was := slices.ContainsFunc(before, func(b v1alpha1.EdgeStatus) bool { return b.NodeID == edge.NodeID && b.RevokedAt != nil })
+		was := slices.ContainsFunc(
+			before,
+			func(b v1alpha1.EdgeStatus) bool { return b.NodeID == edge.NodeID && b.RevokedAt != nil },
+		)
 		switch {
 		case edge.RevokedAt == nil || len(edge.Gateways) > 0:
 			edge.CutAt = nil
@@ -76,7 +79,13 @@ func recordCut(edges, before []v1alpha1.EdgeStatus, live reportview.Live, now ti
 // mergeEdges merges the live state into the edges of a status. While the live state is incomplete, absent data stays as
 // recorded. An edge without a record came with a moved Cluster, which leaves its status behind; its leaf ends after
 // lifetime at the latest.
-func mergeEdges(edges []v1alpha1.EdgeStatus, live reportview.Live, revoked []string, lifetime time.Duration, now time.Time) []v1alpha1.EdgeStatus {
+func mergeEdges(
+	edges []v1alpha1.EdgeStatus,
+	live reportview.Live,
+	revoked []string,
+	lifetime time.Duration,
+	now time.Time,
+) []v1alpha1.EdgeStatus {
 	merged := make([]v1alpha1.EdgeStatus, 0, len(edges))
 	recorded := map[string]bool{}
 	for i := range edges {
@@ -91,10 +100,15 @@ func mergeEdges(edges []v1alpha1.EdgeStatus, live reportview.Live, revoked []str
 		nodeID := model.NodeID(l.Node)
 		// The tunnels of a revoked edge are being cut. An edge without record, connection and tunnels has no state to record.
 		// Recorded edges take precedence over the limit.
-		if recorded[nodeID] || slices.Contains(revoked, l.Node) || (!l.Connected && l.Tunnels() == 0) || len(merged) >= records.MaxEdges {
+		if recorded[nodeID] || slices.Contains(revoked, l.Node) || (!l.Connected && l.Tunnels() == 0) ||
+			len(merged) >= records.MaxEdges {
 			continue
 		}
-		edge := v1alpha1.EdgeStatus{NodeID: nodeID, EnrolledAt: metav1.NewTime(now.Truncate(time.Second)), CertificateNotAfter: metav1.NewTime(now.Add(lifetime).Truncate(time.Second))}
+		edge := v1alpha1.EdgeStatus{
+			NodeID:              nodeID,
+			EnrolledAt:          metav1.NewTime(now.Truncate(time.Second)),
+			CertificateNotAfter: metav1.NewTime(now.Add(lifetime).Truncate(time.Second)),
+		}
 		mergeEdge(&edge, l, live, now)
 		merged = append(merged, edge)
 	}
@@ -128,7 +142,13 @@ func mergeEdge(edge *v1alpha1.EdgeStatus, l *reportview.Edge, live reportview.Li
 	case edge.RevokedAt != nil:
 	case l != nil && l.Report != nil:
 		edge.Form, edge.Version = bounded(l.Report.GetForm(), 32), bounded(l.Report.GetVersion(), 64)
-		edge.APIServer, edge.LastError = apiServerStatus(l.Report.GetApiServer(), edge.APIServer), bounded(l.Report.GetLastError(), maxReported)
+		edge.APIServer, edge.LastError = apiServerStatus(
+			l.Report.GetApiServer(),
+			edge.APIServer,
+		), bounded(
+			l.Report.GetLastError(),
+			maxReported,
+		)
 	case live.Known: // its state is no longer known
 		edge.Form, edge.Version, edge.APIServer, edge.LastError = "", "", nil, ""
 	}
@@ -137,12 +157,20 @@ func mergeEdge(edge *v1alpha1.EdgeStatus, l *reportview.Edge, live reportview.Li
 // mergeGateways returns the tunnels of an edge by gateway. A gateway that does not report now keeps its last known
 // tunnels while it may only be silent. For a revoked edge it keeps them until it reports, because no other source can
 // confirm that they are cut.
-func mergeGateways(before []v1alpha1.EdgeGatewayStatus, l *reportview.Edge, live reportview.Live, revoked bool) []v1alpha1.EdgeGatewayStatus {
+func mergeGateways(
+	before []v1alpha1.EdgeGatewayStatus,
+	l *reportview.Edge,
+	live reportview.Live,
+	revoked bool,
+) []v1alpha1.EdgeGatewayStatus {
 	var after []v1alpha1.EdgeGatewayStatus
 	if l != nil {
 		for name, count := range l.Gateways {
 			if count > 0 {
-				after = append(after, v1alpha1.EdgeGatewayStatus{Name: name, Tunnels: int32(min(count, 1<<16)), WorkersWithout: int32(l.Without[name])})
+				after = append(
+					after,
+					v1alpha1.EdgeGatewayStatus{Name: name, Tunnels: int32(min(count, 1<<16)), WorkersWithout: int32(l.Without[name])},
+				)
 			}
 		}
 	}
@@ -152,7 +180,8 @@ func mergeGateways(before []v1alpha1.EdgeGatewayStatus, l *reportview.Edge, live
 		}
 	}
 	for _, g := range before {
-		told := (live.Known && !revoked) || slices.Contains(live.Gateways, g.Name) || slices.ContainsFunc(after, func(a v1alpha1.EdgeGatewayStatus) bool { return a.Name == g.Name })
+		told := (live.Known && !revoked) || slices.Contains(live.Gateways, g.Name) ||
+			slices.ContainsFunc(after, func(a v1alpha1.EdgeGatewayStatus) bool { return a.Name == g.Name })
 		if !told {
 			after = append(after, g)
 		}
@@ -213,7 +242,8 @@ func sameButSeen(before, after []v1alpha1.EdgeStatus, same func(a, b any) bool) 
 	}
 	for i := range after {
 		a, b := before[i], after[i]
-		if (a.LastSeen == nil) != (b.LastSeen == nil) || (a.LastSeen != nil && b.LastSeen.Sub(a.LastSeen.Time) >= seenInterval) {
+		if (a.LastSeen == nil) != (b.LastSeen == nil) ||
+			(a.LastSeen != nil && b.LastSeen.Sub(a.LastSeen.Time) >= seenInterval) {
 			return false
 		}
 		a.LastSeen, b.LastSeen = nil, nil
@@ -244,10 +274,26 @@ func edgeEvents(before, after []v1alpha1.EdgeStatus) (all []condition.Transition
 			was = before[j]
 		}
 		if edge.RevokedAt != nil && was.RevokedAt == nil {
-			all = append(all, condition.Transition{Condition: "", EventType: corev1.EventTypeNormal, Reason: v1alpha1.EventEdgeRevoked, Message: "edge " + edge.NodeID + " is revoked"})
+			all = append(
+				all,
+				condition.Transition{
+					Condition: "",
+					EventType: corev1.EventTypeNormal,
+					Reason:    v1alpha1.EventEdgeRevoked,
+					Message:   "edge " + edge.NodeID + " is revoked",
+				},
+			)
 		}
 		if edge.CutAt != nil && was.CutAt == nil {
-			all = append(all, condition.Transition{Condition: "", EventType: corev1.EventTypeNormal, Reason: v1alpha1.EventEdgeCut, Message: "all gateways have closed the tunnels of the revoked edge " + edge.NodeID})
+			all = append(
+				all,
+				condition.Transition{
+					Condition: "",
+					EventType: corev1.EventTypeNormal,
+					Reason:    v1alpha1.EventEdgeCut,
+					Message:   "all gateways have closed the tunnels of the revoked edge " + edge.NodeID,
+				},
+			)
 		}
 	}
 	return all

@@ -22,20 +22,45 @@ import (
 
 func TestWhatIsAbsentIsGoneOnlyIfAllIsKnown(t *testing.T) {
 	at := time.Now()
-	g0, g1 := v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}, v1alpha1.EdgeGatewayStatus{Name: "gateway-1", Tunnels: 2}
+	g0, g1 := v1alpha1.EdgeGatewayStatus{
+		Name:    "gateway-0",
+		Tunnels: 2,
+	}, v1alpha1.EdgeGatewayStatus{
+		Name:    "gateway-1",
+		Tunnels: 2,
+	}
 	tests := map[string]struct {
 		live reportview.Live
 		want string // remaining gateways
 	}{
 		"nothing is known":                      {live: reportview.Live{}, want: "gateway-0 gateway-1"},
 		"one gateway reports, without the edge": {live: reportview.Live{Gateways: []string{"gateway-0"}}, want: "gateway-1"},
-		"one reports one, the other is silent":  {live: reportview.Live{Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")}}, want: "gateway-0 gateway-1"},
-		"all is known, and the edge has one":    {live: reportview.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-1")}}, want: "gateway-1"},
-		"all is known, and there is no edge":    {live: reportview.Live{Known: true}, want: ""},
+		"one reports one, the other is silent": {
+			live: reportview.Live{
+				Gateways: []string{"gateway-0"},
+				Edges:    []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")},
+			},
+			want: "gateway-0 gateway-1",
+		},
+		"all is known, and the edge has one": {
+			live: reportview.Live{
+				Known:    true,
+				Gateways: []string{"gateway-0", "gateway-1"},
+				Edges:    []reportview.Edge{controllertest.Connected("edge-a", "gateway-1")},
+			},
+			want: "gateway-1",
+		},
+		"all is known, and there is no edge": {live: reportview.Live{Known: true}, want: ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			merged := mergeEdges([]v1alpha1.EdgeStatus{controllertest.Recorded("edge-a", at, g0, g1)}, tc.live, nil, time.Hour, at)
+			merged := mergeEdges(
+				[]v1alpha1.EdgeStatus{controllertest.Recorded("edge-a", at, g0, g1)},
+				tc.live,
+				nil,
+				time.Hour,
+				at,
+			)
 			var names []string
 			for _, g := range merged[0].Gateways {
 				names = append(names, g.Name)
@@ -49,7 +74,14 @@ func TestWhatIsAbsentIsGoneOnlyIfAllIsKnown(t *testing.T) {
 
 func TestAnEdgeOfAMovedClusterIsRecorded(t *testing.T) {
 	at := time.Now()
-	live := reportview.Live{Known: true, Edges: []reportview.Edge{controllertest.Connected("edge-new", "gateway-0"), controllertest.Connected("edge-revoked", "gateway-0"), {Node: "edge-away"}}}
+	live := reportview.Live{
+		Known: true,
+		Edges: []reportview.Edge{
+			controllertest.Connected("edge-new", "gateway-0"),
+			controllertest.Connected("edge-revoked", "gateway-0"),
+			{Node: "edge-away"},
+		},
+	}
 	merged := mergeEdges(nil, live, []string{"edge-revoked"}, time.Hour, at)
 	if len(merged) != 1 || merged[0].NodeID != "CN=edge-new" || merged[0].CertificateNotAfter.Sub(at) < 59*time.Minute {
 		t.Errorf("%+v", merged)
@@ -68,7 +100,10 @@ func TestLastSeen(t *testing.T) {
 		t.Errorf("an edge that is away was seen at %v", later.LastSeen)
 	}
 	since := reportview.Live{Known: true, Edges: []reportview.Edge{{Node: "edge-a", Since: at.Add(20 * time.Second)}}}
-	if got := mergeEdges([]v1alpha1.EdgeStatus{lost}, since, nil, time.Hour, at.Add(time.Minute))[0]; !got.LastSeen.Time.Equal(at.Add(20 * time.Second)) {
+	if got := mergeEdges([]v1alpha1.EdgeStatus{lost}, since, nil, time.Hour, at.Add(
+		time.Minute))[0]; !got.LastSeen.Time.Equal(
+		at.Add(20 * time.Second),
+	) {
 		t.Errorf("an edge that was connected until then was seen at %v", got.LastSeen)
 	}
 	if got := mergeEdges([]v1alpha1.EdgeStatus{edge}, reportview.Live{}, nil, time.Hour, at)[0]; got.LastSeen != nil {
@@ -87,7 +122,8 @@ func TestAStatusHasRoomForAllThatEdgesSay(t *testing.T) {
 	for range 3 * records.MaxEdges {
 		e := controllertest.Connected(model.NewNodeName(), "gateway-0")
 		e.Report = &reportv1.EdgeReport{Form: long, Version: long, LastError: long, ApiServer: &reportv1.APIServer{
-			Address: long, Message: long, Version: long, CertificateNames: names, CertificateNotAfter: &timestamppb.Timestamp{Seconds: 1 << 62},
+			Address: long, Message: long, Version: long, CertificateNames: names,
+			CertificateNotAfter: &timestamppb.Timestamp{Seconds: 1 << 62},
 		}}
 		live.Edges = append(live.Edges, e)
 	}
@@ -99,7 +135,8 @@ func TestAStatusHasRoomForAllThatEdgesSay(t *testing.T) {
 	if len(merged) != records.MaxEdges || len(data) > 1<<20 || !utf8.Valid(data) {
 		t.Errorf("%d edges, %d bytes", len(merged), len(data))
 	}
-	if e := merged[0]; strings.ContainsAny(e.LastError, "\x00\n") || e.APIServer.CertificateNotAfter != nil || len(e.LastError) > maxReported {
+	if e := merged[0]; strings.ContainsAny(e.LastError, "\x00\n") || e.APIServer.CertificateNotAfter != nil ||
+		len(e.LastError) > maxReported {
 		t.Errorf("%q, %v", e.LastError[:20], e.APIServer.CertificateNotAfter)
 	}
 	if c := apiServerReachable(live, nil); len(condition.Shorten(c.Message)) > condition.MaxMessage {
@@ -133,9 +170,13 @@ func TestRevoke(t *testing.T) {
 	at := time.Now().Truncate(time.Second)
 	a, b := controllertest.Recorded("edge-a", at), controllertest.Recorded("edge-b", at)
 	a.TokenSHA256, b.TokenSHA256, a.Version, a.LastError = "t1", "t2", "v1", "x"
-	status := &v1alpha1.TunnelStatus{Edges: []v1alpha1.EdgeStatus{a, b}, Tokens: []v1alpha1.TokenStatus{{SHA256: "t1"}, {SHA256: "t2"}}}
+	status := &v1alpha1.TunnelStatus{
+		Edges:  []v1alpha1.EdgeStatus{a, b},
+		Tokens: []v1alpha1.TokenStatus{{SHA256: "t1"}, {SHA256: "t2"}},
+	}
 	revoke(status, []string{"edge-a", "edge-nobody"}, at)
-	if e := status.Edges[0]; e.RevokedAt == nil || e.Version != "" || e.LastError != "" || status.Edges[1].RevokedAt != nil {
+	if e := status.Edges[0]; e.RevokedAt == nil || e.Version != "" || e.LastError != "" ||
+		status.Edges[1].RevokedAt != nil {
 		t.Errorf("%+v", status.Edges)
 	}
 	if len(status.Tokens) != 1 || status.Tokens[0].SHA256 != "t2" {

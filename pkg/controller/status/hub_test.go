@@ -61,7 +61,14 @@ func newHubWorld(t *testing.T, m client.WithWatch) *hubWorld {
 	t.Helper()
 	w := &hubWorld{t: t, m: m, config: controllertest.Config()}
 	w.config.Namespace = kubetest.NewNamespace(t, m)
-	d := reconciler.Deps{Config: w.config, Client: m, Live: m, Recorder: events.NewFakeRecorder(10), Log: slog.New(slog.DiscardHandler), Now: time.Now}
+	d := reconciler.Deps{
+		Config:   w.config,
+		Client:   m,
+		Live:     m,
+		Recorder: events.NewFakeRecorder(10),
+		Log:      slog.New(slog.DiscardHandler),
+		Now:      time.Now,
+	}
 	ended := records.NewEndedTunnels(m, m, w.config.Namespace, time.Now)
 	if _, err := ca.New(d, ended).Reconcile(t.Context(), reconcile.Request{}); err != nil {
 		t.Fatal(err)
@@ -98,7 +105,17 @@ func (w *hubWorld) identify(subject model.Subject) certs.Source {
 func (w *hubWorld) serveHub() model.Endpoint {
 	w.t.Helper()
 	hub := reporthub.New(w.config.Domain, admitAll{}, slog.New(slog.DiscardHandler))
-	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(certs.ServerTLS(w.identify(model.ControlSubject()), ca.PublishedTrust{From: w.m, Namespace: w.config.Namespace}, records.GraceTime))))
+	server := grpc.NewServer(
+		grpc.Creds(
+			credentials.NewTLS(
+				certs.ServerTLS(
+					w.identify(model.ControlSubject()),
+					ca.PublishedTrust{From: w.m, Namespace: w.config.Namespace},
+					records.GraceTime,
+				),
+			),
+		),
+	)
 	reportv1.RegisterReportServer(server, hub)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -115,7 +132,12 @@ func (w *hubWorld) serveHub() model.Endpoint {
 
 func (w *hubWorld) connect(to model.Endpoint, subject model.Subject) *grpc.ClientConn {
 	w.t.Helper()
-	conn, err := dial.Conn(&dial.Way{Addresses: []model.Endpoint{to}}, w.config.Domain, ca.PublishedTrust{From: w.m, Namespace: w.config.Namespace}, w.identify(subject))
+	conn, err := dial.Conn(
+		&dial.Way{Addresses: []model.Endpoint{to}},
+		w.config.Domain,
+		ca.PublishedTrust{From: w.m, Namespace: w.config.Namespace},
+		w.identify(subject),
+	)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -144,16 +166,35 @@ func TestWhatIsReportedBecomesStatus(t *testing.T) {
 	l := newLiveWorld(t)
 	l.r.view = view
 	id := controllertest.Read(t, l.m, controllertest.TunnelNamed(l.cluster)).Spec.ID
-	edge, gateway := model.Subject{Role: model.RoleEdge, Node: controllertest.TestNode, ID: id}, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}
+	edge, gateway := model.Subject{
+		Role: model.RoleEdge,
+		Node: controllertest.TestNode,
+		ID:   id,
+	}, model.Subject{
+		Role: model.RoleGateway,
+		Node: "gateway-0",
+	}
 	go func() {
-		current := &reportv1.EdgeReport{Form: "Process", Version: "v9", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true, Version: "v1.36.1"}}
-		_ = reportagent.SendEdge(ctx, w.connect(w.config.XDSServer, edge), reportagent.EdgeSource{Report: func() *reportv1.EdgeReport { return current }}, slog.New(slog.DiscardHandler))
+		current := &reportv1.EdgeReport{
+			Form:      "Process",
+			Version:   "v9",
+			ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true, Version: "v1.36.1"},
+		}
+		_ = reportagent.SendEdge(
+			ctx,
+			w.connect(w.config.XDSServer, edge),
+			reportagent.EdgeSource{Report: func() *reportv1.EdgeReport { return current }},
+			slog.New(slog.DiscardHandler),
+		)
 	}()
 	stream, err := reportv1.NewReportClient(w.connect(w.config.XDSServer, gateway)).Gateway(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tunnels := []*reportv1.Tunnel{{Key: "192.0.2.1:1", Node: controllertest.TestNode, TunnelId: id}, {Key: "192.0.2.1:2", Node: controllertest.TestNode, TunnelId: id}}
+	tunnels := []*reportv1.Tunnel{
+		{Key: "192.0.2.1:1", Node: controllertest.TestNode, TunnelId: id},
+		{Key: "192.0.2.1:2", Node: controllertest.TestNode, TunnelId: id},
+	}
 	if err := stream.Send(&reportv1.GatewayReport{Snapshot: true, Tunnels: tunnels}); err != nil {
 		t.Fatal(err)
 	}
@@ -172,10 +213,15 @@ func TestWhatIsReportedBecomesStatus(t *testing.T) {
 	expect(v1alpha1.ConditionAPIServerReachable, v1alpha1.ReasonReachable)
 	tunnel := expect(v1alpha1.ConditionTunnelReady, v1alpha1.ReasonConnected)
 	e := records.EdgeOf(tunnel.Status.Edges, controllertest.TestNode)
-	if e == nil || e.Version != "v9" || len(e.Gateways) != 1 || e.Gateways[0].Tunnels != 2 || e.APIServer == nil || e.APIServer.Version != "v1.36.1" {
+	if e == nil || e.Version != "v9" || len(e.Gateways) != 1 || e.Gateways[0].Tunnels != 2 || e.APIServer == nil ||
+		e.APIServer.Version != "v1.36.1" {
 		t.Fatalf("edge %+v", e)
 	}
-	if !apimeta.IsStatusConditionPresentAndEqual(tunnel.Status.Conditions, v1alpha1.ConditionEnrolled, metav1.ConditionTrue) {
+	if !apimeta.IsStatusConditionPresentAndEqual(
+		tunnel.Status.Conditions,
+		v1alpha1.ConditionEnrolled,
+		metav1.ConditionTrue,
+	) {
 		t.Errorf("conditions %+v", tunnel.Status.Conditions)
 	}
 	begin := time.Now()

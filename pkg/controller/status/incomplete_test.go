@@ -15,7 +15,12 @@ func TestARevocationIsNotDoneWhileARecordIsIncomplete(t *testing.T) {
 	now := time.Unix(1000, 0)
 	at := metav1.NewTime(now.Add(-time.Minute))
 	edges := []v1alpha1.EdgeStatus{{NodeID: model.NodeID("edge-a"), RevokedAt: &at}}
-	recordCut(edges, edges, reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Incomplete: []string{"gateway-0"}}, now)
+	recordCut(
+		edges,
+		edges,
+		reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Incomplete: []string{"gateway-0"}},
+		now,
+	)
 	if edges[0].CutAt != nil {
 		t.Error("it is done, though a gateway may have tunnels that it does not report")
 	}

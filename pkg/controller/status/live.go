@@ -83,7 +83,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.writes.leave(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
-	if wait := r.recall(request.NamespacedName).written.Add(writeInterval).Sub(now); wait > 0 && !revocationDue(tunnel, now) {
+	if wait := r.recall(request.NamespacedName).written.Add(writeInterval).Sub(now); wait > 0 &&
+		!revocationDue(tunnel, now) {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	wait, err := r.update(ctx, objects.Group{Key: request.NamespacedName, Cluster: cluster, Tunnel: tunnel}, now)
@@ -116,7 +117,13 @@ func (r *Reconciler) update(ctx context.Context, o objects.Group, now time.Time)
 
 // write writes the Tunnel's status and the condition on its Cluster if they differ and writeQueue permits it. A
 // revocation does not wait.
-func (r *Reconciler) write(ctx context.Context, o objects.Group, status v1alpha1.TunnelStatus, events []condition.Transition, now time.Time) error {
+func (r *Reconciler) write(
+	ctx context.Context,
+	o objects.Group,
+	status v1alpha1.TunnelStatus,
+	events []condition.Transition,
+	now time.Time,
+) error {
 	tunnelReady := apimeta.FindStatusCondition(status.Conditions, v1alpha1.ConditionTunnelReady)
 	tunnelDiffers := r.differs(o.Tunnel.Status, status)
 	clusterDiffers := !objects.Paused(o) && o.Cluster.UID != "" && r.clusterStatus.Differs(o.Cluster, tunnelReady)
@@ -150,7 +157,11 @@ func (r *Reconciler) write(ctx context.Context, o objects.Group, status v1alpha1
 }
 
 // status returns the status as it must be.
-func (r *Reconciler) status(o objects.Group, live reportview.Live, now time.Time) (v1alpha1.TunnelStatus, []condition.Transition) {
+func (r *Reconciler) status(
+	o objects.Group,
+	live reportview.Live,
+	now time.Time,
+) (v1alpha1.TunnelStatus, []condition.Transition) {
 	status, revoked := *o.Tunnel.Status.DeepCopy(), o.Tunnel.Spec.RevokedEdges
 	// First, so that the token of a revoked edge ends before its record can be removed, and its tunnels are tracked.
 	revoke(&status, revoked, now)
@@ -171,12 +182,15 @@ func (r *Reconciler) status(o objects.Group, live reportview.Live, now time.Time
 	}
 	if objects.Paused(o) {
 		conditions = append(conditions, metav1.Condition{
-			Type: v1alpha1.ConditionPaused, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPaused, Message: "only the status is written",
+			Type: v1alpha1.ConditionPaused, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPaused,
+			Message: "only the status is written",
 		})
 	} else {
 		apimeta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionPaused)
 	}
-	events := append(edgeEvents(o.Tunnel.Status.Edges, status.Edges), condition.Set(&status, o.Tunnel.Generation, conditions...)...)
+	events := append(
+		edgeEvents(o.Tunnel.Status.Edges, status.Edges),
+		condition.Set(&status, o.Tunnel.Generation, conditions...)...)
 	return status, append(events, condition.Set(&status, o.Tunnel.Generation, ready(status.Conditions))...)
 }
 
@@ -236,7 +250,12 @@ func (r *Reconciler) differs(before, after v1alpha1.TunnelStatus) bool {
 }
 
 // wait returns when something may change by time alone.
-func (r *Reconciler) wait(key client.ObjectKey, status v1alpha1.TunnelStatus, live reportview.Live, now time.Time) time.Duration {
+func (r *Reconciler) wait(
+	key client.ObjectKey,
+	status v1alpha1.TunnelStatus,
+	live reportview.Live,
+	now time.Time,
+) time.Duration {
 	wait := seenInterval + rand.N(seenInterval/10) // spread, so that not all Tunnels are written together
 	if r.view != nil && !live.Known {
 		wait = askInterval + rand.N(askInterval/2)

@@ -30,7 +30,14 @@ func (v *fixedView) Tunnel(string) reportview.Live { return v.live }
 
 func newLive(cached client.Client, live client.Reader, view View, ended *records.EndedTunnels) *Reconciler {
 	return &Reconciler{
-		Deps:          reconciler.Deps{Config: controllertest.Config(), Client: cached, Live: live, Log: slog.New(slog.DiscardHandler), Now: time.Now, Recorder: events.NewFakeRecorder(100)},
+		Deps: reconciler.Deps{
+			Config:   controllertest.Config(),
+			Client:   cached,
+			Live:     live,
+			Log:      slog.New(slog.DiscardHandler),
+			Now:      time.Now,
+			Recorder: events.NewFakeRecorder(100),
+		},
 		view:          view,
 		ended:         ended,
 		clusterStatus: condition.ClusterWriter{Client: cached},
@@ -70,7 +77,8 @@ func newLiveWorld(t *testing.T) *liveWorld {
 func (w *liveWorld) reconcileAfter(after time.Duration) *v1alpha1.Tunnel {
 	w.t.Helper()
 	w.clock = w.clock.Add(after)
-	if _, err := w.r.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.cluster)}); err != nil {
+	if _, err := w.r.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(
+		w.cluster)}); err != nil {
 		w.t.Fatal(err)
 	}
 	return controllertest.Read(w.t, w.m, controllertest.TunnelNamed(w.cluster))
@@ -90,15 +98,25 @@ func TestLiveStateBecomesStatus(t *testing.T) {
 	w.check(tunnel, v1alpha1.ConditionEnrolled, metav1.ConditionFalse, v1alpha1.ReasonNoEdge)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
 
-	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")}}
+	w.view.live = reportview.Live{
+		Known:    true,
+		Gateways: []string{"gateway-0", "gateway-1"},
+		Edges:    []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")},
+	}
 	tunnel = w.reconcileAfter(2 * time.Second)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonPartlyConnected)
 	w.check(tunnel, v1alpha1.ConditionAPIServerReachable, metav1.ConditionTrue, v1alpha1.ReasonReachable)
-	if len(tunnel.Status.Edges) != 1 || tunnel.Status.Edges[0].Gateways[0] != (v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}) {
+	if len(tunnel.Status.Edges) != 1 ||
+		tunnel.Status.Edges[0].Gateways[0] != (v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2}) {
 		t.Fatalf("edges %+v", tunnel.Status.Edges)
 	}
 	w.check(tunnel, v1alpha1.ConditionEnrolled, metav1.ConditionTrue, v1alpha1.ReasonEnrolled)
-	w.check(tunnel, v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown) // this Tunnel was never accepted
+	w.check(
+		tunnel,
+		v1alpha1.ConditionReady,
+		metav1.ConditionUnknown,
+		v1alpha1.ReasonUnknown,
+	) // this Tunnel was never accepted
 
 	w.view.live.Edges = []reportview.Edge{controllertest.Connected("edge-a", "gateway-0", "gateway-1")}
 	w.check(w.reconcileAfter(2*time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
@@ -110,19 +128,29 @@ func TestLiveStateBecomesStatus(t *testing.T) {
 	if len(tunnel.Status.Edges[0].Gateways) != 2 || tunnel.Status.Edges[0].Version == "" {
 		t.Errorf("what was known is lost: %+v", tunnel.Status.Edges[0])
 	}
-	w.check(w.reconcileAfter(patience+time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
+	w.check(
+		w.reconcileAfter(patience+time.Second),
+		v1alpha1.ConditionTunnelReady,
+		metav1.ConditionUnknown,
+		v1alpha1.ReasonUnknown,
+	)
 
 	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}}
 	tunnel = w.reconcileAfter(2 * time.Second)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionFalse, v1alpha1.ReasonNoTunnel)
-	if e := tunnel.Status.Edges[0]; len(e.Gateways) != 0 || e.Version != "" || e.NodeID != "CN=edge-a" || e.LastSeen == nil {
+	if e := tunnel.Status.Edges[0]; len(e.Gateways) != 0 || e.Version != "" || e.NodeID != "CN=edge-a" ||
+		e.LastSeen == nil {
 		t.Errorf("an edge of which nothing is known any more: %+v", e)
 	}
 }
 
 func TestTheEdgesOfAnotherWithTheSameIDAreNotShown(t *testing.T) {
 	w := newLiveWorld(t)
-	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")}}
+	w.view.live = reportview.Live{
+		Known:    true,
+		Gateways: []string{"gateway-0"},
+		Edges:    []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")},
+	}
 	tunnel := controllertest.Read(t, w.m, controllertest.TunnelNamed(w.cluster))
 	decision.RecordNothing(&tunnel.Status) // the controller has found that another Tunnel holds the id
 	if err := w.m.Status().Update(t.Context(), tunnel); err != nil {
@@ -137,7 +165,11 @@ func TestTheEdgesOfAnotherWithTheSameIDAreNotShown(t *testing.T) {
 
 func TestWritesAreFew(t *testing.T) {
 	w := newLiveWorld(t)
-	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")}}
+	w.view.live = reportview.Live{
+		Known:    true,
+		Gateways: []string{"gateway-0"},
+		Edges:    []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")},
+	}
 	version := w.reconcileAfter(0).ResourceVersion
 	for range 25 { // a connected edge is always seen
 		if got := w.reconcileAfter(10 * time.Second).ResourceVersion; got != version {
@@ -170,7 +202,8 @@ func TestALateLookAtALivingTunnelRevivesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newLive(cached, live, nil, ended)
-	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)}); err != nil {
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(
+		tunnel)}); err != nil {
 		t.Fatal(err)
 	}
 	if !ended.Has(tunnel.Spec.ID) {

@@ -14,12 +14,21 @@ import (
 
 func (w *liveWorld) revoke(nodes ...string) {
 	w.t.Helper()
-	controllertest.Edit(w.t, w.m, controllertest.TunnelNamed(w.cluster), func(o *v1alpha1.Tunnel) { o.Spec.RevokedEdges = nodes })
+	controllertest.Edit(
+		w.t,
+		w.m,
+		controllertest.TunnelNamed(w.cluster),
+		func(o *v1alpha1.Tunnel) { o.Spec.RevokedEdges = nodes },
+	)
 }
 
 func TestARevocationIsNotedAtOnce(t *testing.T) {
 	w := newLiveWorld(t)
-	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")}}
+	w.view.live = reportview.Live{
+		Known:    true,
+		Gateways: []string{"gateway-0"},
+		Edges:    []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")},
+	}
 	w.reconcileAfter(0)
 	w.revoke("edge-a")
 	tunnel := w.reconcileAfter(0) // within the interval
@@ -36,7 +45,11 @@ func TestARevocationIsNotedAtOnce(t *testing.T) {
 func TestOnlyTheGatewayItselfSaysThatTunnelsAreCut(t *testing.T) {
 	w := newLiveWorld(t)
 	both := []string{"gateway-0", "gateway-1"}
-	w.view.live = reportview.Live{Known: true, Gateways: both, Edges: []reportview.Edge{controllertest.Connected("edge-a", both...)}}
+	w.view.live = reportview.Live{
+		Known:    true,
+		Gateways: both,
+		Edges:    []reportview.Edge{controllertest.Connected("edge-a", both...)},
+	}
 	w.reconcileAfter(0)
 	w.revoke("edge-a")
 	w.reconcileAfter(2 * time.Second)
@@ -46,11 +59,13 @@ func TestOnlyTheGatewayItselfSaysThatTunnelsAreCut(t *testing.T) {
 		t.Fatalf("gateway-1 has not said anything: %+v", edge)
 	}
 	w.view.live = reportview.Live{Known: true, Gateways: both}
-	if edge = records.EdgeOf(w.reconcileAfter(2*time.Second).Status.Edges, "edge-a"); len(edge.Gateways) != 0 || edge.CutAt == nil {
+	if edge = records.EdgeOf(w.reconcileAfter(2*time.Second).Status.Edges, "edge-a"); len(edge.Gateways) != 0 ||
+		edge.CutAt == nil {
 		t.Errorf("all gateways have said that there is none: %+v", edge)
 	}
 	w.revoke()
-	if edge = records.EdgeOf(w.reconcileAfter(2*time.Second).Status.Edges, "edge-a"); edge.CutAt != nil || edge.RevokedAt != nil {
+	if edge = records.EdgeOf(w.reconcileAfter(2*time.Second).Status.Edges, "edge-a"); edge.CutAt != nil ||
+		edge.RevokedAt != nil {
 		t.Errorf("a revocation that was taken back: %+v", edge)
 	}
 }
@@ -75,14 +90,19 @@ func TestAGatewayThatWasDownBeforeARevocationIsNamed(t *testing.T) {
 		}
 	}
 	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0", "gateway-1"}}
-	if e := records.EdgeOf(w.reconcileAfter(2*time.Second).Status.Edges, "edge-a"); len(e.Gateways) != 0 || e.CutAt == nil {
+	if e := records.EdgeOf(w.reconcileAfter(2*time.Second).Status.Edges, "edge-a"); len(e.Gateways) != 0 ||
+		e.CutAt == nil {
 		t.Errorf("it is back, and has none: %+v", e)
 	}
 }
 
 func TestTunnelsAreCutOnlyIfAllIsKnown(t *testing.T) {
 	w := newLiveWorld(t)
-	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{controllertest.Connected("edge-a")}}
+	w.view.live = reportview.Live{
+		Known:    true,
+		Gateways: []string{"gateway-0"},
+		Edges:    []reportview.Edge{controllertest.Connected("edge-a")},
+	}
 	w.reconcileAfter(0)
 	w.revoke("edge-a")
 	w.view.live = reportview.Live{} // as after a start of the controller
@@ -105,8 +125,18 @@ func TestEachConditionIsDoubtedByItself(t *testing.T) {
 	edge.Report = nil // its agent is away for long, and its tunnels are not
 	w.view.live.Edges = []reportview.Edge{edge}
 	w.reconcileAfter(2 * time.Second)
-	w.check(w.reconcileAfter(patience+time.Second), v1alpha1.ConditionAPIServerReachable, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
+	w.check(
+		w.reconcileAfter(patience+time.Second),
+		v1alpha1.ConditionAPIServerReachable,
+		metav1.ConditionUnknown,
+		v1alpha1.ReasonUnknown,
+	)
 	w.view.live = reportview.Live{} // only now
 	w.check(w.reconcileAfter(2*time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
-	w.check(w.reconcileAfter(patience+time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
+	w.check(
+		w.reconcileAfter(patience+time.Second),
+		v1alpha1.ConditionTunnelReady,
+		metav1.ConditionUnknown,
+		v1alpha1.ReasonUnknown,
+	)
 }

@@ -26,9 +26,10 @@ type claim struct {
 	condition func(decision.Resolution) metav1.Condition
 }
 
-// decide is the only function that grants and revokes names and the id of a Tunnel. It decides, records the decision with the
-// tokens and the condition in one write, and then enqueues the Clusters whose names are affected. A Tunnel that has
-// changed since it was read is a conflict. If the error is nil, the returned tokens are on record and may be delivered.
+// decide is the only function that grants and revokes names and the id of a Tunnel. It decides, records the decision
+// with the tokens and the condition in one write, and then enqueues the Clusters whose names are affected. A Tunnel
+// that has changed since it was read is a conflict. If the error is nil, the returned tokens are on record and may be
+// delivered.
 func (r *Reconciler) decide(
 	ctx context.Context, tunnel *v1alpha1.Tunnel, c claim,
 ) (resolution decision.Resolution, b bootstrap, err error) {

@@ -68,7 +68,8 @@ func waitingForCluster(until time.Time) metav1.Condition {
 	return metav1.Condition{
 		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonWaitingForCluster,
 		Message: fmt.Sprintf(
-			"edges may enrol, and nothing is served until its Cluster is moved here; the deadline is %s", until.UTC().Format(time.RFC3339),
+			"edges may enrol, and nothing is served until its Cluster is moved here; the deadline is %s",
+			until.UTC().Format(time.RFC3339),
 		),
 	}
 }

@@ -54,12 +54,16 @@ type fleet struct {
 func (f *fleet) now() reportview.FleetNow {
 	state := &reportv1.ProfileState{Target: string(f.target)}
 	now := reportview.FleetNow{
-		Known: true, Gateways: map[string]reportview.GatewayNow{"gateway-0": {Connected: true, Ready: true}}, Edges: map[reportview.EdgeRef]reportview.Edge{},
+		Known: true, Gateways: map[string]reportview.GatewayNow{"gateway-0": {Connected: true, Ready: true}},
+		Edges:    map[reportview.EdgeRef]reportview.Edge{},
 		Profiles: []*reportv1.ProfileState{state, {Target: string(f.target)}},
 	}
 	for _, name := range []string{"a", "b"} {
 		n := rollout.Node{Name: "edge-" + name, ID: name}
-		now.Edges[reportview.EdgeRef{Node: n.Name, ID: n.ID}] = reportview.Edge{Connected: true, Gateways: map[string]int{"gateway-0": 2}}
+		now.Edges[reportview.EdgeRef{Node: n.Name, ID: n.ID}] = reportview.Edge{
+			Connected: true,
+			Gateways:  map[string]int{"gateway-0": 2},
+		}
 		state.Total, state.Answered = state.GetTotal()+1, state.GetAnswered()+1
 		if f.record == nil || !f.record.IsMember(n) && f.record.Phase != rollout.PhaseRest {
 			continue
@@ -157,7 +161,8 @@ func TestTheRecordFollowsTheFleet(t *testing.T) {
 		t.Fatalf("a new installation has %+v", r)
 	}
 	b.fleet.target = after
-	if r := b.passes(t, 2*time.Second); r.Phase != rollout.PhaseFirst || len(r.Nodes) != 1 || r.Current != before || r.Next != after {
+	if r := b.passes(t, 2*time.Second); r.Phase != rollout.PhaseFirst || len(r.Nodes) != 1 || r.Current != before ||
+		r.Next != after {
 		t.Fatalf("after a change there is %+v", r)
 	}
 	b.event(t, "Normal", v1alpha1.EventRolloutStarted, after.ID())
@@ -176,7 +181,8 @@ func TestARefusalStopsItUntilItIsRetried(t *testing.T) {
 	b.passes(t, 2*time.Second)
 	b.fleet.target, b.fleet.refuses = after, true
 	r := b.passes(t, time.Minute)
-	if r.Phase != rollout.PhaseStopped || !strings.Contains(r.Reason, "edge-") || !strings.Contains(r.Reason, "no such host") {
+	if r.Phase != rollout.PhaseStopped || !strings.Contains(r.Reason, "edge-") ||
+		!strings.Contains(r.Reason, "no such host") {
 		t.Fatalf("there is %+v", r)
 	}
 	b.event(t, v1alpha1.EventRolloutStarted)

@@ -232,7 +232,12 @@ func (k *webhookKeeper) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 func (k *webhookKeeper) rotate(
 	ctx context.Context, configuration *admissionv1.MutatingWebhookConfiguration, hosts []string,
 ) (servingCerts, error) {
-	have, err := objects.Get(ctx, k.live, k.key, &corev1.Secret{}) // an outdated copy would result in a superfluous certificate
+	have, err := objects.Get(
+		ctx,
+		k.live,
+		k.key,
+		&corev1.Secret{},
+	) // an outdated copy would result in a superfluous certificate
 	if err != nil {
 		return servingCerts{}, objects.Wrap("reading Secret of the webhook", err)
 	}

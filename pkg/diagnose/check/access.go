@@ -71,11 +71,21 @@ func checkAuthentication(ctx context.Context, v *visit) finding {
 	}
 	client, server, err := v.client()
 	if err != nil {
-		return broken("the kubeconfig cannot be used: "+text(err), "its certificate, key or CA cannot be parsed", v.rewrite(v.secret.Name))
+		return broken(
+			"the kubeconfig cannot be used: "+text(err),
+			"its certificate, key or CA cannot be parsed",
+			v.rewrite(v.secret.Name),
+		)
 	}
 	defer client.CloseIdleConnections()
 	const path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-	who, err := ask(ctx, client, http.MethodPost, server+path, `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`)
+	who, err := ask(
+		ctx,
+		client,
+		http.MethodPost,
+		server+path,
+		`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`,
+	)
 	if err != nil {
 		return v.unanswering(err)
 	}
@@ -92,12 +102,24 @@ func checkAuthentication(ctx context.Context, v *visit) finding {
 	case err != nil:
 		return v.unanswering(err)
 	case probe.code == http.StatusForbidden:
-		return broken("the apiserver authenticates the user as "+user+", but answers GET / with 403", "the user of the kubeconfig has no permissions in the workload cluster: a ClusterRoleBinding is missing",
-			"bind the user there again, for kubeadm: kubectl create clusterrolebinding kubeadm:cluster-admins --clusterrole=cluster-admin --group=kubeadm:cluster-admins, or the group that the client certificate has")
+		return broken(
+			"the apiserver authenticates the user as "+user+", but answers GET / with 403",
+			"the user of the kubeconfig has no permissions in the workload cluster: a ClusterRoleBinding is missing",
+			"bind the user there again, for kubeadm: kubectl create clusterrolebinding kubeadm:cluster-admins "+
+				"--clusterrole=cluster-admin --group=kubeadm:cluster-admins, or the group that the client certificate has",
+		)
 	case probe.code >= http.StatusInternalServerError:
-		return broken(fmt.Sprintf("the apiserver answers GET / with %d", probe.code), "the apiserver is not healthy", "see its log on the control-plane machine")
+		return broken(
+			fmt.Sprintf("the apiserver answers GET / with %d", probe.code),
+			"the apiserver is not healthy",
+			"see its log on the control-plane machine",
+		)
 	case probe.code != http.StatusOK:
-		return broken(fmt.Sprintf("the answer to GET / is %d", probe.code), "the server is not an apiserver", "check that spec.apiServer of the Tunnel is the apiserver's address")
+		return broken(
+			fmt.Sprintf("the answer to GET / is %d", probe.code),
+			"the server is not an apiserver",
+			"check that spec.apiServer of the Tunnel is the apiserver's address",
+		)
 	}
 	return ok("the apiserver authenticates the user as %s, and answers", user)
 }
@@ -109,11 +131,17 @@ func (v *visit) cannotAsk() *finding {
 	case v.cluster == nil:
 		f = skipped("the Cluster was not read")
 	case v.secret == nil && v.Secrets == nil, v.secret == nil && !v.broken[HopKubeconfig]:
-		f = unknown("the kubeconfig cannot be read from here", "run fairlead check as a user that may read Secrets in namespace "+v.key.Namespace)
+		f = unknown(
+			"the kubeconfig cannot be read from here",
+			"run fairlead check as a user that may read Secrets in namespace "+v.key.Namespace,
+		)
 	case v.secret == nil:
 		f = skipped("there is no kubeconfig to try")
 	case v.config == nil:
-		f = unknown("the kubeconfig's user logs in with a plugin or with files, which check does not use", "use kubectl with that kubeconfig on a machine that has the plugin")
+		f = unknown(
+			"the kubeconfig's user logs in with a plugin or with files, which check does not use",
+			"use kubectl with that kubeconfig on a machine that has the plugin",
+		)
 	case len(v.addresses) == 0 && !v.broken[HopName]:
 		f = unknown("the gateways' name does not resolve from here", v.elsewhere())
 	case v.unreached:
@@ -128,7 +156,11 @@ func (v *visit) cannotAsk() *finding {
 
 // unauthorized returns the finding for status 401.
 func (v *visit) unauthorized() finding {
-	f := broken("the apiserver rejects the credentials of the kubeconfig (401)", "its client certificate is of another CA, or its certificate or token has expired", v.rewrite(v.secret.Name))
+	f := broken(
+		"the apiserver rejects the credentials of the kubeconfig (401)",
+		"its client certificate is of another CA, or its certificate or token has expired",
+		v.rewrite(v.secret.Name),
+	)
 	if leaves := certificatesOf(v.config.CertData); len(leaves) > 0 && v.now().After(leaves[0].NotAfter) {
 		f.cause = "its client certificate expired at " + utc(leaves[0].NotAfter)
 	}
@@ -143,19 +175,44 @@ func (v *visit) unanswering(err error) finding {
 	detail := "a request with the kubeconfig has no answer: " + text(err)
 	switch {
 	case errors.As(err, &authority):
-		return broken(detail, "the CA in the kubeconfig did not sign the apiserver's certificate: one of the two was replaced, or the tunnel ends at another workload cluster", v.rewrite(v.secret.Name))
+		return broken(
+			detail,
+			"the CA in the kubeconfig did not sign the apiserver's certificate: one of the two was replaced, or the tunnel "+
+				"ends at another workload cluster",
+			v.rewrite(v.secret.Name),
+		)
 	case errors.As(err, &name):
-		return broken(detail, "the apiserver's serving certificate lacks the name that the kubeconfig verifies", v.otherMode())
+		return broken(
+			detail,
+			"the apiserver's serving certificate lacks the name that the kubeconfig verifies",
+			v.otherMode(),
+		)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return broken(detail, "the apiserver's serving certificate is not valid now: it has expired, or a clock is wrong", "renew it on the control-plane machine (kubeadm certs renew apiserver), or correct the clock")
+		return broken(
+			detail,
+			"the apiserver's serving certificate is not valid now: it has expired, or a clock is wrong",
+			"renew it on the control-plane machine (kubeadm certs renew apiserver), or correct the clock",
+		)
 	case isTimeout(err):
-		return broken("a request with the kubeconfig has no answer within "+requestTime.String(), "the connection opens but the apiserver does not answer: it hangs, or a device on the path drops packets",
-			"check the apiserver on the control-plane machine, and the previous hop")
+		return broken(
+			"a request with the kubeconfig has no answer within "+requestTime.String(),
+			"the connection opens but the apiserver does not answer: it hangs, or a device on the path drops packets",
+			"check the apiserver on the control-plane machine, and the previous hop",
+		)
 	// Answers of gateway-agents for a workload cluster without tunnels: by CONNECT, and by SNI.
 	case strings.Contains(err.Error(), "Service Unavailable"), strings.Contains(err.Error(), "tls: unrecognized name"):
-		return broken(detail, "the gateway has no tunnel to the workload cluster: it is unreachable", "see the hops tunnels and edge")
+		return broken(
+			detail,
+			"the gateway has no tunnel to the workload cluster: it is unreachable",
+			"see the hops tunnels and edge",
+		)
 	case isCut(err):
-		return broken(detail, "the gateway closes the connection: it does not serve the name, or has no tunnel to the workload cluster, or the edge does not reach the apiserver", "see the hops route, tunnels and apiserver")
+		return broken(
+			detail,
+			"the gateway closes the connection: it does not serve the name, or has no tunnel to the workload cluster, or the "+
+				"edge does not reach the apiserver",
+			"see the hops route, tunnels and apiserver",
+		)
 	case isAlert(err):
 		return broken(detail, "the apiserver rejects the client certificate in the TLS handshake", v.rewrite(v.secret.Name))
 	}
@@ -164,12 +221,18 @@ func (v *visit) unanswering(err error) finding {
 
 // otherMode is the cure for a name that a certificate lacks.
 func (v *visit) otherMode() string {
-	return fmt.Sprintf("use a mode that accepts every certificate: kubectl -n %s patch tunnel %s --type=merge -p '{\"spec\":{\"kubeconfig\":{\"mode\":\"connect\"}}}' (mode auto chooses connect here), or add the name to the apiserver's certificate (kubeadm: certSANs)",
-		v.key.Namespace, v.key.Name)
+	return fmt.Sprintf(
+		"use a mode that accepts every certificate: kubectl -n %s patch tunnel %s --type=merge -p "+
+			"'{\"spec\":{\"kubeconfig\":{\"mode\":\"connect\"}}}' (mode auto chooses connect here), or add the name to the "+
+			"apiserver's certificate (kubeadm: certSANs)",
+		v.key.Namespace,
+		v.key.Name,
+	)
 }
 
 func isCut(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE)
 }
 
 // isAlert reports whether the other end has ended a handshake with an alert.
@@ -198,18 +261,31 @@ func checkWatch(ctx context.Context, v *visit) finding {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server+"/api/v1/namespaces?watch=true&resourceVersion=0&timeoutSeconds=60", http.NoBody)
+	request, err := http.NewRequestWithContext(
+		ctx,
+		http.MethodGet,
+		server+"/api/v1/namespaces?watch=true&resourceVersion=0&timeoutSeconds=60",
+		http.NoBody,
+	)
 	if err != nil {
 		return skipped("the kubeconfig cannot be used")
 	}
 	opening := time.AfterFunc(requestTime, cancel)
 	response, err := client.Do(request)
 	if !opening.Stop() || err != nil {
-		return broken("a watch does not open", "requests are answered but streams are not: a device on the path buffers responses", "check for a proxy between this machine and the gateway, and between edge and apiserver")
+		return broken(
+			"a watch does not open",
+			"requests are answered but streams are not: a device on the path buffers responses",
+			"check for a proxy between this machine and the gateway, and between edge and apiserver",
+		)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return broken(fmt.Sprintf("the answer to a watch of namespaces is %d", response.StatusCode), "the user of the kubeconfig may not watch namespaces", "grant it the permissions that Cluster API needs")
+		return broken(
+			fmt.Sprintf("the answer to a watch of namespaces is %d", response.StatusCode),
+			"the user of the kubeconfig may not watch namespaces",
+			"grant it the permissions that Cluster API needs",
+		)
 	}
 	began := time.Now()
 	cut := time.AfterFunc(long, cancel)
@@ -221,6 +297,9 @@ func checkWatch(ctx context.Context, v *visit) finding {
 	if err == nil {
 		err = io.EOF
 	}
-	return broken(fmt.Sprintf("a watch ended after %s: %s", after, text(err)), "streams are closed on the path: a tunnel was just lost, or a proxy has a short timeout",
-		"run the check again; if it persists, see the hop tunnels, and the timeouts of proxies between edge and apiserver")
+	return broken(
+		fmt.Sprintf("a watch ended after %s: %s", after, text(err)),
+		"streams are closed on the path: a tunnel was just lost, or a proxy has a short timeout",
+		"run the check again; if it persists, see the hop tunnels, and the timeouts of proxies between edge and apiserver",
+	)
 }

@@ -73,7 +73,10 @@ func (v *visit) atAPIServer(ctx context.Context) (all []observed.Edge, late stri
 	for _, e := range all {
 		look := seen.of(e.Node)
 		if look.APIServer == nil {
-			others = append(others, fmt.Sprintf("%s did not probe now (%s): result reported %s ago", e.Node, look.Problem, e.Age.Round(time.Second)))
+			others = append(
+				others,
+				fmt.Sprintf("%s did not probe now (%s): result reported %s ago", e.Node, look.Problem, e.Age.Round(time.Second)),
+			)
 			continue
 		}
 		e.APIServer = look.APIServer
@@ -111,11 +114,23 @@ func (v *visit) judgeAPIServer(edges []observed.Edge) finding {
 	}
 	a := first.APIServer
 	if name := v.verified(); name != "" && len(a.CertificateNames) > 0 && !covers(a.CertificateNames, name) {
-		return broken(fmt.Sprintf("the serving certificate of %s lacks the name %s that the kubeconfig verifies; it has %s", a.Address, name, strings.Join(a.CertificateNames, ", ")),
-			"mode "+string(v.tunnel.Status.Kubeconfig.Mode)+" requires that name in the certificate (SAN)", v.otherMode())
+		return broken(
+			fmt.Sprintf(
+				"the serving certificate of %s lacks the name %s that the kubeconfig verifies; it has %s",
+				a.Address,
+				name,
+				strings.Join(a.CertificateNames, ", "),
+			),
+			"mode "+string(v.tunnel.Status.Kubeconfig.Mode)+" requires that name in the certificate (SAN)",
+			v.otherMode(),
+		)
 	}
 	if !a.CertificateEnd.IsZero() && a.CertificateEnd.Sub(v.now()) < time.Hour {
-		return warning(fmt.Sprintf("the serving certificate of %s expires at %s", a.Address, utc(a.CertificateEnd)), "it was not renewed", "renew it on the control-plane machine: kubeadm certs renew apiserver, or a rollout of the control plane")
+		return warning(
+			fmt.Sprintf("the serving certificate of %s expires at %s", a.Address, utc(a.CertificateEnd)),
+			"it was not renewed",
+			"renew it on the control-plane machine: kubeadm certs renew apiserver, or a rollout of the control plane",
+		)
 	}
 	detail := fmt.Sprintf("%s reaches %s", strings.Join(healthy, ", "), a.Address)
 	if a.Version != "" {
@@ -149,25 +164,55 @@ func covers(names []string, host string) bool {
 func (v *visit) unreachable(e *observed.Edge) finding {
 	a := e.APIServer
 	detail := fmt.Sprintf("%s finds %s unhealthy: %s", e.Node, a.Address, a.Message)
-	address := "or correct the address: spec.apiServer of Tunnel " + v.key.Name + " is the address that edges dial from their network"
+	address := "or correct the address: spec.apiServer of Tunnel " + v.key.Name + " is the address that edges dial from " +
+		"their network"
 	switch {
 	case strings.Contains(a.Message, "nothing listens there"):
-		return broken(detail, "the apiserver is down, or listens at another address", "start the apiserver on the control-plane machine (crictl ps -a, its log), "+address)
+		return broken(
+			detail,
+			"the apiserver is down, or listens at another address",
+			"start the apiserver on the control-plane machine (crictl ps -a, its log), "+address,
+		)
 	case strings.Contains(a.Message, "serving certificate"):
-		return broken(detail, "the apiserver's serving certificate is not valid now: it has expired, or the clock of the edge is wrong", "renew it on the control-plane machine: kubeadm certs renew apiserver, and restart the apiserver; or correct the clock")
+		return broken(
+			detail,
+			"the apiserver's serving certificate is not valid now: it has expired, or the clock of the edge is wrong",
+			"renew it on the control-plane machine: kubeadm certs renew apiserver, and restart the apiserver; or correct the "+
+				"clock",
+		)
 	case contains(a.Message, "answers /readyz with status", "does not answer /readyz", "doesn't answer /readyz") &&
 		!contains(a.Message, notAPIServer...):
-		return broken(detail, "the apiserver runs but is not ready: the named check fails, or it waits for etcd", "see the log of the apiserver and of etcd on the control-plane machine")
+		return broken(
+			detail,
+			"the apiserver runs but is not ready: the named check fails, or it waits for etcd",
+			"see the log of the apiserver and of etcd on the control-plane machine",
+		)
 	case strings.Contains(a.Message, "DNS"):
-		return broken(detail, "the DNS of the edge's network does not resolve the apiserver's name", "correct DNS there, "+address)
+		return broken(
+			detail,
+			"the DNS of the edge's network does not resolve the apiserver's name",
+			"correct DNS there, "+address,
+		)
 	case contains(a.Message, "no route to it", "no way there"):
-		return broken(detail, "the edge's machine has no route to the apiserver", "check the network of that machine, "+address)
+		return broken(
+			detail,
+			"the edge's machine has no route to the apiserver",
+			"check the network of that machine, "+address,
+		)
 	case contains(a.Message, notAPIServer...):
 		return broken(detail, "the address is not that of an apiserver", address)
 	case strings.Contains(a.Message, "in time"):
-		return broken(detail, "the apiserver does not answer, or packets to it are dropped: it or its machine hangs, or a firewall drops them", "check the apiserver on the control-plane machine, "+address)
+		return broken(
+			detail,
+			"the apiserver does not answer, or packets to it are dropped: it or its machine hangs, or a firewall drops them",
+			"check the apiserver on the control-plane machine, "+address,
+		)
 	}
-	return broken(detail, "the edge does not reach the apiserver", "check the apiserver on the control-plane machine, "+address)
+	return broken(
+		detail,
+		"the edge does not reach the apiserver",
+		"check the apiserver on the control-plane machine, "+address,
+	)
 }
 
 // notAPIServer are the parts of messages about a server that is not an apiserver, of this version and of earlier ones.

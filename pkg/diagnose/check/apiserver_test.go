@@ -66,7 +66,9 @@ func TestWhatAnEdgeSeesNowOutranksWhatItHasReported(t *testing.T) {
 		"it has gone to another server": {[]observed.Edge{edge("e1", well)}, probingServers{}, OK,
 			"it is not connected to any xds-server that answered", false},
 		"an edge that is away is not asked": {[]observed.Edge{{Node: "e1", APIServer: well}},
-			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: well}}}, Skipped, "no connected edge has reported", false},
+			probingServers{
+				looks: []collect.EdgeProbe{{Node: "e1", APIServer: well}},
+			}, Skipped, "no connected edge has reported", false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -134,7 +134,8 @@ var faults = map[string]func(s *situation){
 			Name: tunnelName, Status: collect.Rejected, Refusal: "unknown field",
 		}
 	},
-	"a gateway has workers without a tunnel: it has more workers than the xds-servers are configured for": func(s *situation) {
+	"a gateway has workers without a tunnel: it has more workers than the xds-servers are configured " +
+		"for": func(s *situation) {
 		s.fleet.Holes = []collect.Hole{{Gateway: "gateway-0", Node: "e1", Workers: 1}}
 	},
 	"all xds-servers are down": func(s *situation) {
@@ -427,9 +428,14 @@ var others = map[string]other{
 	"the management cluster cannot be asked": {HopCluster, Broken, "cannot be queried: odd", func(s *situation) {
 		s.refuses["clusters"] = errors.New("odd")
 	}},
-	"there is no Tunnel of a paused Cluster": {HopTunnel, Broken, "so the controller does not create one", func(s *situation) {
-		s.tunnel, s.cluster.Spec.Paused = nil, ptr.To(true)
-	}},
+	"there is no Tunnel of a paused Cluster": {
+		HopTunnel,
+		Broken,
+		"so the controller does not create one",
+		func(s *situation) {
+			s.tunnel, s.cluster.Spec.Paused = nil, ptr.To(true)
+		},
+	},
 	"there is no Tunnel": {HopTunnel, Broken, "has not created it yet", func(s *situation) { s.tunnel = nil }},
 	"there is no Tunnel and no controller": {HopTunnel, Broken, "no controller leads", func(s *situation) {
 		s.tunnel = nil
@@ -666,15 +672,25 @@ var others = map[string]other{
 			s.serving = s.otherCA
 		},
 	},
-	"a request is not answered": {HopAuthentication, Broken, "the connection opens but the apiserver does not answer", func(s *situation) {
-		s.dialErr[gatewayName] = context.DeadlineExceeded
-	}},
+	"a request is not answered": {
+		HopAuthentication,
+		Broken,
+		"the connection opens but the apiserver does not answer",
+		func(s *situation) {
+			s.dialErr[gatewayName] = context.DeadlineExceeded
+		},
+	},
 	"a request fails otherwise": {
 		HopAuthentication, Broken, "the path to the apiserver is broken", func(s *situation) {
 			s.dialErr[gatewayName] = errors.New("odd")
 		},
 	},
-	"the gateway has no tunnel": {HopAuthentication, Broken, "it is unreachable", func(s *situation) { s.tls = endHandshakes }},
+	"the gateway has no tunnel": {
+		HopAuthentication,
+		Broken,
+		"it is unreachable",
+		func(s *situation) { s.tls = endHandshakes },
+	},
 	"the gateway ends a request": {
 		HopAuthentication, Broken, "the gateway closes the connection", func(s *situation) {
 			s.serve = cut
@@ -699,7 +715,12 @@ var others = map[string]other{
 			w.WriteHeader(http.StatusForbidden)
 		}),
 	},
-	"a watch ends": {HopWatch, Broken, "streams are closed on the path", watched(func(http.ResponseWriter, *http.Request) {})},
+	"a watch ends": {
+		HopWatch,
+		Broken,
+		"streams are closed on the path",
+		watched(func(http.ResponseWriter, *http.Request) {}),
+	},
 
 	// Fairlead's own programs.
 	"the webhook is not installed": {

@@ -35,12 +35,23 @@ func checkEdge(ctx context.Context, v *visit) finding {
 		}
 		return ok("%s", strings.Join(good, "; "))
 	case len(ended) > 0:
-		return broken("the certificates of all edges have expired: "+strings.Join(ended, "; "), "the edge could not renew it: it had no control channel for longer than a certificate is valid, or no controller signed. "+v.controllerDown(ctx),
-			"restore the edge: it renews an expired certificate with its key, for 90 days, as soon as it reaches the control channel; see the log of edge-agent on that machine")
+		return broken(
+			"the certificates of all edges have expired: "+strings.Join(ended, "; "),
+			"the edge could not renew it: it had no control channel for longer than a certificate is valid, or no controller "+
+				"signed. "+v.controllerDown(
+				ctx,
+			),
+			"restore the edge: it renews an expired certificate with its key, for 90 days, as soon as it reaches the control "+
+				"channel; see the log of edge-agent on that machine",
+		)
 	case len(revoked) > 0:
 		f := v.notEnrolled(ctx)
-		return broken("all edges are revoked: "+strings.Join(revoked, ", "), "it was revoked (fairlead edge revoke, or spec.revokedEdges of the Tunnel)",
-			"enrol another edge: start edge-agent with the bootstrap file in Secret "+v.key.Name+v1alpha1.BootstrapSecretSuffix+" and an empty state folder. "+f.cure)
+		return broken(
+			"all edges are revoked: "+strings.Join(revoked, ", "),
+			"it was revoked (fairlead edge revoke, or spec.revokedEdges of the Tunnel)",
+			"enrol another edge: start edge-agent with the bootstrap file in "+
+				"Secret "+v.key.Name+v1alpha1.BootstrapSecretSuffix+" and an empty state folder. "+f.cure,
+		)
 	}
 	return v.notEnrolled(ctx)
 }
@@ -57,7 +68,11 @@ func nameOf(e *observed.Edge) string {
 func (v *visit) clocks() *finding {
 	for _, e := range v.edges() {
 		if strings.Contains(e.LastError, "clock") {
-			f := v.worse(e.Node+" reports: "+e.LastError, "the clock of the edge's machine or of the management cluster is wrong", "correct the clock (NTP) on the machine of "+e.Node)
+			f := v.worse(
+				e.Node+" reports: "+e.LastError,
+				"the clock of the edge's machine or of the management cluster is wrong",
+				"correct the clock (NTP) on the machine of "+e.Node,
+			)
 			return &f
 		}
 	}
@@ -111,22 +126,36 @@ func checkHandshake(ctx context.Context, v *visit) finding {
 		return v.complains(complaint)
 	case len(connected) == 0 && v.cutOff:
 		if refused := v.refusal(true); refused != "" {
-			return broken(refused, "if that is this Cluster's edge, it rejects the certificate of the control channel: its clock is wrong, or the CA in its bootstrap file is another installation's",
-				"correct the clock of that machine (NTP); otherwise start edge-agent with the newest bootstrap file")
+			return broken(
+				refused,
+				"if that is this Cluster's edge, it rejects the certificate of the control channel: its clock is wrong, or the "+
+					"CA in its bootstrap file is another installation's",
+				"correct the clock of that machine (NTP); otherwise start edge-agent with the newest bootstrap file",
+			)
 		}
 		return skipped("no connected edge has reported")
 	case len(v.silent()) > 0:
-		return warning(strings.Join(v.silent(), ", ")+" has tunnels, but does not report",
-			"edge-agent on that machine is down or frozen, or does not reach the control channel: a wrong --proxy, or TLS inspection on the path; its Envoy keeps its last configuration until its certificate expires",
-			"on that machine check that edge-agent runs (systemctl status edge-agent), and read its log")
+		return warning(
+			strings.Join(v.silent(), ", ")+" has tunnels, but does not report",
+			"edge-agent on that machine is down or frozen, or does not reach the control channel: a wrong --proxy, or TLS "+
+				"inspection on the path; its Envoy keeps its last configuration until its certificate expires",
+			"on that machine check that edge-agent runs (systemctl status edge-agent), and read its log",
+		)
 	case len(connected) == 0:
 		return skipped("no edge is connected to the control channel")
 	case v.cutOff:
 		if mute := v.mute(ctx, connected); mute != "" {
 			return skipped(mute)
 		}
-		return broken(strings.Join(connected, ", ")+" is connected to the control channel, but has no tunnel", "the handshake of its tunnels fails: the network passes the control channel but blocks tunnels, or its Envoy does not run",
-			"see the logs of edge-agent and Envoy on that machine, and exempt this name from TLS inspection: gateway-<i>."+domainOf(v.tunnel))
+		return broken(
+			strings.Join(connected, ", ")+" is connected to the control channel, but has no tunnel",
+			"the handshake of its tunnels fails: the network passes the control channel but blocks tunnels, or its Envoy does "+
+				"not run",
+			"see the logs of edge-agent and Envoy on that machine, and exempt this name from TLS inspection: "+
+				"gateway-<i>."+domainOf(
+				v.tunnel,
+			),
+		)
 	}
 	return ok("%s: no errors reported", strings.Join(connected, ", "))
 }
@@ -172,11 +201,17 @@ func (v *visit) refusal(handshake bool) string {
 	for _, r := range v.observed.Refusals {
 		// Only handshakes count that the machine has ended because of a certificate; others come from port
 		// scanners.
-		if (r.About == collect.AboutHandshake) != handshake || v.now().Sub(r.Last) > fresh || handshake && !strings.Contains(r.Reason, "certificate") {
+		if (r.About == collect.AboutHandshake) != handshake || v.now().Sub(r.Last) > fresh ||
+			handshake && !strings.Contains(r.Reason, "certificate") {
 			continue
 		}
 		if handshake {
-			return fmt.Sprintf("a machine at %s rejected the handshake with an xds-server at %s: %s", r.Address, utc(r.Last), r.Reason)
+			return fmt.Sprintf(
+				"a machine at %s rejected the handshake with an xds-server at %s: %s",
+				r.Address,
+				utc(r.Last),
+				r.Reason,
+			)
 		}
 		return fmt.Sprintf("a machine at %s was refused a certificate at %s: %s", r.Address, utc(r.Last), r.Reason)
 	}
@@ -201,13 +236,32 @@ func (v *visit) complains(e *observed.Edge) finding {
 	case "certificate":
 		return v.worse(detail, "the edge cannot obtain or renew its certificate", "correct the reported error"+log)
 	case "configuration":
-		return v.worse(detail, "the edge's Envoy, or its edge-agent, rejects the configuration from the xds-server: their versions differ, or one has a fault", "run edge-agent and xds-server of the same version"+log)
+		return v.worse(
+			detail,
+			"the edge's Envoy, or its edge-agent, rejects the configuration from the xds-server: their versions differ, or "+
+				"one has a fault",
+			"run edge-agent and xds-server of the same version"+log,
+		)
 	case "control channel":
-		return v.worse(detail, "the edge has started without reaching the control channel", "check that it reaches the gateways' public port"+log)
+		return v.worse(
+			detail,
+			"the edge has started without reaching the control channel",
+			"check that it reaches the gateways' public port"+log,
+		)
 	case "Envoy hangs":
-		return v.worse(detail, "the edge's Envoy is frozen, deadlocked or starved of CPU", "wait: edge-agent replaces a frozen Envoy after 15 s, at most once in five minutes; if it remains frozen, restart Envoy on that machine (systemctl restart edge-envoy)"+log)
+		return v.worse(
+			detail,
+			"the edge's Envoy is frozen, deadlocked or starved of CPU",
+			"wait: edge-agent replaces a frozen Envoy after 15 s, at most once in five minutes; if it remains frozen, restart "+
+				"Envoy on that machine (systemctl restart edge-envoy)"+log,
+		)
 	case "Envoy replaced":
-		return v.worse(detail, "the edge's Envoy was frozen, deadlocked or starved of CPU, and edge-agent has replaced it", "nothing, unless it happens again: edge-agent replaces a frozen Envoy after 15 s, at most once in five minutes; then check that the machine has enough CPU and memory"+log)
+		return v.worse(
+			detail,
+			"the edge's Envoy was frozen, deadlocked or starved of CPU, and edge-agent has replaced it",
+			"nothing, unless it happens again: edge-agent replaces a frozen Envoy after 15 s, at most once in five minutes; "+
+				"then check that the machine has enough CPU and memory"+log,
+		)
 	case "Envoy", "start of Envoy":
 		return v.worse(detail, "the edge's Envoy does not run correctly", "see its log on that machine")
 	case "disk":

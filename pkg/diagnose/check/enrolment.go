@@ -18,20 +18,34 @@ import (
 // notEnrolled returns the finding if no edge has a certificate.
 func (v *visit) notEnrolled(ctx context.Context) finding {
 	name := v.key.Name + v1alpha1.BootstrapSecretSuffix
-	deliver := "run edge-agent in the workload network with the newest bootstrap file: kubectl -n " + v.key.Namespace + " get secret " + name + " -o jsonpath='{.data.bootstrap\\.yaml}' | base64 -d"
+	deliver := "run edge-agent in the workload network with the newest bootstrap file: kubectl " +
+		"-n " + v.key.Namespace + " get secret " + name + " -o jsonpath='{.data.bootstrap\\.yaml}' | base64 -d"
 	detail := "no edge has a certificate for this tunnel"
 	if f := v.bootstrap(ctx, name); f != nil {
 		return *f
 	}
 	if denied := v.denied(ctx); denied != "" {
-		return broken(detail+"; "+denied, "the bootstrap file on the edge's machine is not the newest: its token has expired or is used up", "replace the bootstrap file on that machine with the newest file from the Secret, and restart edge-agent: "+deliver)
+		return broken(
+			detail+"; "+denied,
+			"the bootstrap file on the edge's machine is not the newest: its token has expired or is used up",
+			"replace the bootstrap file on that machine with the newest file from the Secret, and restart edge-agent: "+deliver,
+		)
 	}
 	if refused := v.refusal(false); refused != "" {
-		return broken(detail+"; "+refused, "if that machine is this Cluster's edge, its bootstrap file is old: the token in it has expired or is used up; otherwise no edge-agent runs with this Cluster's bootstrap file", "replace the bootstrap file on that machine with the newest file from the Secret, and restart edge-agent: "+deliver)
+		return broken(
+			detail+"; "+refused,
+			"if that machine is this Cluster's edge, its bootstrap file is old: the token in it has expired or is used up; "+
+				"otherwise no edge-agent runs with this Cluster's bootstrap file",
+			"replace the bootstrap file on that machine with the newest file from the Secret, and restart edge-agent: "+deliver,
+		)
 	}
-	return broken(detail+": no edge has sent a signing request with a valid token",
-		"no edge-agent runs with this Cluster's bootstrap file, or it does not reach the gateways' public port, or its file is old and the token in it has expired or is used up",
-		deliver+"; if edge-agent runs already, its log reports the reason; for an expired token use the newest file from the Secret")
+	return broken(
+		detail+": no edge has sent a signing request with a valid token",
+		"no edge-agent runs with this Cluster's bootstrap file, or it does not reach the gateways' public port, or its "+
+			"file is old and the token in it has expired or is used up",
+		deliver+"; if edge-agent runs already, its log reports the reason; for an expired token use the newest file from "+
+			"the Secret",
+	)
 }
 
 // bootstrap returns a finding about the bootstrap Secret or its token; nil: there is none, or the Secret cannot be
@@ -43,12 +57,18 @@ func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 	secret := &corev1.Secret{}
 	err := v.Secrets.Get(ctx, client.ObjectKey{Namespace: v.key.Namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
-		f := broken("no edge has a certificate, and there is no bootstrap Secret "+name, "the bootstrap Secret was deleted, and the controller has not created it again yet", "wait a few seconds: the controller creates it again, with a new token")
+		f := broken(
+			"no edge has a certificate, and there is no bootstrap Secret "+name,
+			"the bootstrap Secret was deleted, and the controller has not created it again yet",
+			"wait a few seconds: the controller creates it again, with a new token",
+		)
 		switch full, down := v.fullQuota(ctx), v.controllerDown(ctx); {
 		case v.paused():
-			f.cause, f.cure = "the bootstrap Secret was deleted, and the Cluster is paused, so the controller does not create it again", "unpause the Cluster"
+			f.cause, f.cure = "the bootstrap Secret was deleted, and the Cluster is paused, so the controller does not create "+
+				"it again", "unpause the Cluster"
 		case full != "":
-			f.cause, f.cure = full+", so the controller cannot create it", "raise the quota: kubectl -n "+v.key.Namespace+" edit resourcequota; the controller then retries"
+			f.cause, f.cure = full+", so the controller cannot create "+
+				"it", "raise the quota: kubectl -n "+v.key.Namespace+" edit resourcequota; the controller then retries"
 		case down != "":
 			f.cause, f.cure = "the bootstrap Secret was deleted, and "+down, v.startController()
 		}
@@ -66,14 +86,22 @@ func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 	case v.now().After(v.tunnel.Status.Tokens[at].ExpiresAt.Time):
 		why = "it expired at " + utc(v.tunnel.Status.Tokens[at].ExpiresAt.Time)
 	case v.tunnel.Status.Tokens[at].Uses >= v.tunnel.Status.Tokens[at].MaxUses:
-		why = fmt.Sprintf("it is used up: %d of %d edges have enrolled with it", v.tunnel.Status.Tokens[at].Uses, v.tunnel.Status.Tokens[at].MaxUses)
+		why = fmt.Sprintf(
+			"it is used up: %d of %d edges have enrolled with it",
+			v.tunnel.Status.Tokens[at].Uses,
+			v.tunnel.Status.Tokens[at].MaxUses,
+		)
 	default:
 		return nil
 	}
-	f := broken("no edge has a certificate, and the token in Secret "+name+" is not valid: "+why, "the controller has not replaced the token, although it was due",
-		"see the log of the controller; then start edge-agent with the new file from the Secret")
+	f := broken(
+		"no edge has a certificate, and the token in Secret "+name+" is not valid: "+why,
+		"the controller has not replaced the token, although it was due",
+		"see the log of the controller; then start edge-agent with the new file from the Secret",
+	)
 	if down := v.controllerDown(ctx); down != "" {
-		f.cause, f.cure = down+", so the token is not replaced", v.startController()+"; a few seconds later the Secret has a new token: start edge-agent with that file"
+		f.cause, f.cure = down+", so the token is not replaced", v.startController()+"; a few seconds later the Secret has "+
+			"a new token: start edge-agent with that file"
 	}
 	return &f
 }
@@ -93,7 +121,13 @@ func (v *visit) denied(ctx context.Context) string {
 		for _, c := range r.Status.Conditions {
 			if c.Type == certificatesv1.CertificateDenied {
 				newest = r.CreationTimestamp.Time
-				said = fmt.Sprintf("the signing request of a machine with host name %q was denied at %s (%s): %s", r.Annotations[v1alpha1.RequestHostAnnotation], utc(newest), c.Reason, c.Message)
+				said = fmt.Sprintf(
+					"the signing request of a machine with host name %q was denied at %s (%s): %s",
+					r.Annotations[v1alpha1.RequestHostAnnotation],
+					utc(newest),
+					c.Reason,
+					c.Message,
+				)
 			}
 		}
 	}

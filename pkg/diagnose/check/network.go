@@ -86,7 +86,11 @@ func (v *visit) onRecord() string {
 
 func (v *visit) nothingToDial() finding {
 	if v.secret == nil && !v.broken[HopKubeconfig] {
-		return unknown("the address that clients dial is in the kubeconfig Secret, which cannot be read from here, and not in the Tunnel's status", "run fairlead check as a user that may read Secrets in namespace "+v.key.Namespace)
+		return unknown(
+			"the address that clients dial is in the kubeconfig Secret, which cannot be read from here, and not in the "+
+				"Tunnel's status",
+			"run fairlead check as a user that may read Secrets in namespace "+v.key.Namespace,
+		)
 	}
 	return skipped("there is no usable kubeconfig")
 }
@@ -102,9 +106,17 @@ func (v *visit) unresolved(err error) finding {
 	case err == nil:
 	case errors.As(err, &dns) && dns.IsNotFound:
 	case errors.As(err, &dns) && dns.IsTimeout, errors.Is(err, context.DeadlineExceeded):
-		return broken(detail+": DNS does not answer", "the DNS of this network is down or unreachable", "restore DNS: the resolver in /etc/resolv.conf must answer; "+v.orElsewhere())
+		return broken(
+			detail+": DNS does not answer",
+			"the DNS of this network is down or unreachable",
+			"restore DNS: the resolver in /etc/resolv.conf must answer; "+v.orElsewhere(),
+		)
 	default:
-		return broken(detail+": "+text(err), "the DNS of this network gives no usable answer", "check that the resolver in /etc/resolv.conf works; "+v.orElsewhere())
+		return broken(
+			detail+": "+text(err),
+			"the DNS of this network gives no usable answer",
+			"check that the resolver in /etc/resolv.conf works; "+v.orElsewhere(),
+		)
 	}
 	return broken(detail+": DNS has no address for this name", "the record of the gateways is missing in DNS",
 		"point "+v.host+" to the gateways (the Service gateway in namespace "+v.installation()+"); "+v.orElsewhere())
@@ -147,7 +159,11 @@ func checkPort(ctx context.Context, v *visit) finding {
 	}
 	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", cmp.Or(v.port, "443"))
 	if err != nil {
-		return broken("port "+v.port+" is invalid", "the kubeconfig has an invalid port", "delete the kubeconfig Secret: its control-plane provider writes it again")
+		return broken(
+			"port "+v.port+" is invalid",
+			"the kubeconfig has an invalid port",
+			"delete the kubeconfig Secret: its control-plane provider writes it again",
+		)
 	}
 	attempts := make([]attempt, len(v.addresses))
 	var all sync.WaitGroup
@@ -186,7 +202,11 @@ func (v *visit) dialled(attempts []attempt) finding {
 	}
 	cause, cure := v.dialCause(first)
 	if len(taken) > 0 {
-		return warning(strings.Join(said, "; ")+"; "+strings.Join(taken, ", ")+" accepts connections", cause+"; clients that dial this address wait, or fail", cure)
+		return warning(
+			strings.Join(said, "; ")+"; "+strings.Join(taken, ", ")+" accepts connections",
+			cause+"; clients that dial this address wait, or fail",
+			cure,
+		)
 	}
 	return broken(strings.Join(said, "; "), cause, cure)
 }
@@ -206,18 +226,22 @@ func dialMeaning(err error) string {
 
 // dialCause distinguishes a port without a listener from packets without an answer.
 func (v *visit) dialCause(err error) (cause, cure string) {
-	what, pods := "gateway", "kubectl -n "+v.installation()+" get pods -l app.kubernetes.io/name=gateway shows whether it is ready"
+	what, pods := "gateway", "kubectl -n "+v.installation()+" get pods -l app.kubernetes.io/name=gateway shows whether "+
+		"it is ready"
 	if !v.tunnelled() {
 		what, pods = "proxy or server of your own", "check that it runs"
 	}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "nothing listens there: the " + what + " is down or still starting, or a firewall rejects connections", pods + "; open its port in firewalls"
+		return "nothing listens there: the " + what + " is down or still starting, or a firewall rejects " +
+			"connections", pods + "; open its port in firewalls"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return "this machine has no route to the " + what, "check the address and the route to it; if only this machine has the problem, " + v.elsewhere()
+		return "this machine has no route to the " + what, "check the address and the route to it; if only this machine " +
+			"has the problem, " + v.elsewhere()
 	case isTimeout(err):
-		return "no answer: the machine of the " + what + " is down, or a firewall or NetworkPolicy on the path drops packets", "allow TCP to this address and port; " + pods +
-			"; if only this machine has the problem, " + v.elsewhere()
+		return "no answer: the machine of the " + what + " is down, or a firewall or NetworkPolicy on the path drops " +
+				"packets", "allow TCP to this address and port; " + pods +
+				"; if only this machine has the problem, " + v.elsewhere()
 	}
 	return "the connection cannot be opened from here", v.elsewhere()
 }

@@ -30,24 +30,55 @@ func checkCluster(ctx context.Context, v *visit) finding {
 	if v.Objects.Get(ctx, v.key, tunnel) == nil {
 		v.tunnel = tunnel // its own hop reports its faults
 	}
-	label := fmt.Sprintf("kubectl -n %s label cluster %s %s=%s --overwrite", v.key.Namespace, v.key.Name, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled)
+	label := fmt.Sprintf(
+		"kubectl -n %s label cluster %s %s=%s --overwrite",
+		v.key.Namespace,
+		v.key.Name,
+		v1alpha1.TunnelLabel,
+		v1alpha1.TunnelEnabled,
+	)
 	has := cluster.Labels[v1alpha1.TunnelLabel]
-	unpause := fmt.Sprintf("to unpause it: kubectl -n %s patch cluster %s --type=merge -p '{\"spec\":{\"paused\":false}}', and remove its annotation %s if present",
-		v.key.Namespace, v.key.Name, clusterv1.PausedAnnotation)
+	unpause := fmt.Sprintf(
+		"to unpause it: kubectl -n %s patch cluster %s --type=merge -p '{\"spec\":{\"paused\":false}}', and remove its "+
+			"annotation %s if present",
+		v.key.Namespace,
+		v.key.Name,
+		clusterv1.PausedAnnotation,
+	)
 	switch {
 	case has == v1alpha1.TunnelDisabled:
 		return broken("it has the label "+v1alpha1.TunnelLabel+"="+has, "this Cluster has opted out of a tunnel", label)
 	case has != v1alpha1.TunnelEnabled && v.tunnel == nil:
-		return broken("it has neither the label "+v1alpha1.TunnelLabel+" nor a Tunnel", "the Cluster has not opted in, and the controller does not serve all Clusters (--all-clusters)", label)
+		return broken(
+			"it has neither the label "+v1alpha1.TunnelLabel+" nor a Tunnel",
+			"the Cluster has not opted in, and the controller does not serve all Clusters (--all-clusters)",
+			label,
+		)
 	case !cluster.DeletionTimestamp.IsZero():
-		return warning("it was deleted at "+utc(cluster.DeletionTimestamp.Time)+" and waits for finalizers: "+orNone(cluster.Finalizers),
+		return warning(
+			"it was deleted at "+utc(cluster.DeletionTimestamp.Time)+" and waits for finalizers: "+orNone(cluster.Finalizers),
 			"the Cluster was deleted: its tunnel remains until Cluster API has removed the machines",
-			"wait; if the deletion does not end, kubectl -n "+v.key.Namespace+" describe cluster "+v.key.Name+" lists its finalizers: see the log of the controller of each")
+			"wait; if the deletion does not end, kubectl "+
+				"-n "+v.key.Namespace+" describe cluster "+v.key.Name+" lists its finalizers: see the log of the controller of "+
+				"each",
+		)
 	case ptr.Deref(cluster.Spec.Paused, false) || hasPause(cluster):
-		return warning("it is paused", "the Cluster was paused: its tunnel remains as it is, and nothing is repaired", unpause)
+		return warning(
+			"it is paused",
+			"the Cluster was paused: its tunnel remains as it is, and nothing is repaired",
+			unpause,
+		)
 	case v.tunnel != nil && hasPause(v.tunnel):
-		return warning("its Tunnel has the annotation "+clusterv1.PausedAnnotation, "the Tunnel was paused: it remains as it is, and nothing is repaired",
-			fmt.Sprintf("to unpause it: kubectl -n %s annotate tunnel %s %s-", v.key.Namespace, v.key.Name, clusterv1.PausedAnnotation))
+		return warning(
+			"its Tunnel has the annotation "+clusterv1.PausedAnnotation,
+			"the Tunnel was paused: it remains as it is, and nothing is repaired",
+			fmt.Sprintf(
+				"to unpause it: kubectl -n %s annotate tunnel %s %s-",
+				v.key.Namespace,
+				v.key.Name,
+				clusterv1.PausedAnnotation,
+			),
+		)
 	}
 	return ok("it exists, and has opted in")
 }
@@ -66,26 +97,50 @@ func orNone(names []string) string {
 
 // paused returns the finding for a pause of the controllers.
 func (v *visit) paused() bool {
-	return v.cluster != nil && (ptr.Deref(v.cluster.Spec.Paused, false) || hasPause(v.cluster)) || v.tunnel != nil && hasPause(v.tunnel)
+	return v.cluster != nil && (ptr.Deref(v.cluster.Spec.Paused, false) || hasPause(v.cluster)) ||
+		v.tunnel != nil && hasPause(v.tunnel)
 }
 
 // unreadable returns the finding for a required object that cannot be read.
 func (v *visit) unreadable(ctx context.Context, err error, kind, resource string, key client.ObjectKey) finding {
 	switch {
 	case apierrors.IsNotFound(err):
-		return broken(fmt.Sprintf("there is no %s %s in namespace %s", kind, key.Name, key.Namespace), "the name, the namespace or the management cluster is wrong",
-			"kubectl get "+resource+" -A lists all; choose another with --namespace, --context or --kubeconfig")
+		return broken(
+			fmt.Sprintf("there is no %s %s in namespace %s", kind, key.Name, key.Namespace),
+			"the name, the namespace or the management cluster is wrong",
+			"kubectl get "+resource+" -A lists all; choose another with --namespace, --context or --kubeconfig",
+		)
 	case apierrors.IsForbidden(err):
-		return broken(fmt.Sprintf("%s %s cannot be read: %s", kind, key.Name, text(err)), "the user of this command may not read "+resource+" in namespace "+key.Namespace,
-			"allow this user to get, list and watch "+resource+" and tunnels.fairlead.dev there, for example by kubectl create role and rolebinding, or use another --context")
+		return broken(
+			fmt.Sprintf("%s %s cannot be read: %s", kind, key.Name, text(err)),
+			"the user of this command may not read "+resource+" in namespace "+key.Namespace,
+			"allow this user to get, list and watch "+resource+" and tunnels.fairlead.dev there, for example by kubectl "+
+				"create role and rolebinding, or use another --context",
+		)
 	case apierrors.IsUnauthorized(err):
-		return broken("the management cluster rejects this user (401)", "the credentials in the kubeconfig of the management cluster have expired", "log in to the management cluster again")
+		return broken(
+			"the management cluster rejects this user (401)",
+			"the credentials in the kubeconfig of the management cluster have expired",
+			"log in to the management cluster again",
+		)
 	case apimeta.IsNoMatchError(err):
-		return broken("the management cluster has no "+resource, "Cluster API or Fairlead is not installed there, or the management cluster is wrong", "install it, or use another --context")
+		return broken(
+			"the management cluster has no "+resource,
+			"Cluster API or Fairlead is not installed there, or the management cluster is wrong",
+			"install it, or use another --context",
+		)
 	case ctx.Err() != nil:
-		return broken("the management cluster does not answer", "its apiserver is down or slow, or this machine has no route to it", "check that kubectl get "+resource+" works here")
+		return broken(
+			"the management cluster does not answer",
+			"its apiserver is down or slow, or this machine has no route to it",
+			"check that kubectl get "+resource+" works here",
+		)
 	}
-	return broken("the management cluster cannot be queried: "+text(err), "its apiserver is down, or this machine has no route to it", "check that kubectl get "+resource+" works here")
+	return broken(
+		"the management cluster cannot be queried: "+text(err),
+		"its apiserver is down, or this machine has no route to it",
+		"check that kubectl get "+resource+" works here",
+	)
 }
 
 // checkTunnel checks the Tunnel and the conditions that the controller has set.
@@ -100,11 +155,22 @@ func checkTunnel(ctx context.Context, v *visit) finding {
 	accepted := apimeta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionAccepted)
 	switch {
 	case !t.DeletionTimestamp.IsZero() && v.cluster.DeletionTimestamp.IsZero():
-		return broken("it was deleted at "+utc(t.DeletionTimestamp.Time)+" and is not gone yet", "the Tunnel was deleted, or the label was removed from the Cluster; it is gone when the kubeconfig has its original server again",
-			"wait until it is gone: the controller then creates another one if the Cluster has the label, and edges must enrol again. "+v.heldBack(ctx))
+		return broken(
+			"it was deleted at "+utc(t.DeletionTimestamp.Time)+" and is not gone yet",
+			"the Tunnel was deleted, or the label was removed from the Cluster; it is gone when the kubeconfig has its "+
+				"original server again",
+			"wait until it is gone: the controller then creates another one if the Cluster has the label, and edges must "+
+				"enrol again. "+v.heldBack(
+				ctx,
+			),
+		)
 	case accepted == nil || accepted.ObservedGeneration < t.Generation && v.now().Sub(changedAt(t)) > slow:
 		if v.paused() {
-			return warning("the controller has not reconciled its last change", "the Cluster or the Tunnel is paused", "unpause it")
+			return warning(
+				"the controller has not reconciled its last change",
+				"the Cluster or the Tunnel is paused",
+				"unpause it",
+			)
 		}
 		return v.unanswered(ctx)
 	case accepted.Status == metav1.ConditionFalse:
@@ -112,7 +178,11 @@ func checkTunnel(ctx context.Context, v *visit) finding {
 	case accepted.Reason == v1alpha1.ReasonNotTunnelled:
 		return ok("its mode %s leads through a network of your own, without a tunnel", t.Spec.Kubeconfig.Mode)
 	case accepted.Reason == v1alpha1.ReasonWaitingForCluster:
-		return warning("it is prepared and waits for its Cluster: "+accepted.Message, "the Cluster is to be moved here", "move it: fairlead move")
+		return warning(
+			"it is prepared and waits for its Cluster: "+accepted.Message,
+			"the Cluster is to be moved here",
+			"move it: fairlead move",
+		)
 	}
 	return ok("%s", accepted.Message)
 }
@@ -129,7 +199,11 @@ func (v *visit) noTunnel(ctx context.Context) finding {
 	if down := v.controllerDown(ctx); down != "" {
 		return broken(detail, down, v.startController())
 	}
-	return broken(detail, "the controller has not created it yet, or lacks the permission", "wait a few seconds; then see the log of the controller: kubectl -n "+v.installation()+" logs deployment/controller")
+	return broken(
+		detail,
+		"the controller has not created it yet, or lacks the permission",
+		"wait a few seconds; then see the log of the controller: kubectl -n "+v.installation()+" logs deployment/controller",
+	)
 }
 
 // unanswered returns the finding for a Tunnel that no controller processes.
@@ -138,7 +212,11 @@ func (v *visit) unanswered(ctx context.Context) finding {
 	if down := v.controllerDown(ctx); down != "" {
 		return broken(detail, down, v.startController())
 	}
-	return broken(detail, "the controller is too slow, or lacks permission to write its status", "see the log of the controller: kubectl -n "+v.installation()+" logs deployment/controller")
+	return broken(
+		detail,
+		"the controller is too slow, or lacks permission to write its status",
+		"see the log of the controller: kubectl -n "+v.installation()+" logs deployment/controller",
+	)
 }
 
 func (v *visit) heldBack(ctx context.Context) string {
@@ -165,18 +243,38 @@ func refusedTunnel(c *metav1.Condition) finding {
 	detail := "it is not accepted (" + c.Reason + "): " + c.Message
 	switch c.Reason {
 	case v1alpha1.ReasonNameTaken:
-		return broken(detail, "two Clusters claim one hostname or id, and the other one holds it", "rename or delete one of the two Clusters; the remaining one is served a few seconds later")
+		return broken(
+			detail,
+			"two Clusters claim one hostname or id, and the other one holds it",
+			"rename or delete one of the two Clusters; the remaining one is served a few seconds later",
+		)
 	case v1alpha1.ReasonInvalidExtraName:
 		return warning(detail, "an extra name is invalid, or another Tunnel has it; everything else is served",
 			"remove the name from spec.extraNames of this Tunnel, or of the one that has it: kubectl edit tunnel")
 	case v1alpha1.ReasonInvalidName:
-		return broken(detail, "the names of the Cluster and its namespace do not form a valid DNS name", "create the Cluster again under another name")
+		return broken(
+			detail,
+			"the names of the Cluster and its namespace do not form a valid DNS name",
+			"create the Cluster again under another name",
+		)
 	case v1alpha1.ReasonInvalidAPIServer:
-		return broken(detail, "the address that edges dial is neither an IP address nor a DNS name", "correct it in spec.apiServer of the Tunnel, or in spec.controlPlaneEndpoint of the Cluster")
+		return broken(
+			detail,
+			"the address that edges dial is neither an IP address nor a DNS name",
+			"correct it in spec.apiServer of the Tunnel, or in spec.controlPlaneEndpoint of the Cluster",
+		)
 	case v1alpha1.ReasonControlledByOther:
-		return broken(detail, "the Tunnel is controlled by an object other than its Cluster", "remove that owner reference, or the Tunnel")
+		return broken(
+			detail,
+			"the Tunnel is controlled by an object other than its Cluster",
+			"remove that owner reference, or the Tunnel",
+		)
 	case v1alpha1.ReasonTunnelsOff:
-		return broken(detail, "this installation has no tunnels", "choose another mode in spec.kubeconfig.mode, or run the controller with gateways")
+		return broken(
+			detail,
+			"this installation has no tunnels",
+			"choose another mode in spec.kubeconfig.mode, or run the controller with gateways",
+		)
 	}
 	return broken(detail, "the controller rejects it", "correct what the message names")
 }

@@ -32,7 +32,8 @@ func (v *visit) observe(ctx context.Context) bool {
 
 // howToSee is the cure if the xds-servers cannot be queried from here.
 func (v *visit) howToSee() string {
-	return "run fairlead check as a user that may list Pods and create pods/portforward in namespace " + v.installation() + ", or pass the inspection addresses of the xds-servers with --xds-server"
+	return "run fairlead check as a user that may list Pods and create pods/portforward in " +
+		"namespace " + v.installation() + ", or pass the inspection addresses of the xds-servers with --xds-server"
 }
 
 // notObservable returns why there is no finding about gateways and edges; nil: there can be one.
@@ -75,17 +76,36 @@ func checkRoute(ctx context.Context, v *visit) finding {
 	if at := slices.IndexFunc(faults, func(f finding) bool { return f.status == Broken }); at >= 0 {
 		return faults[at]
 	}
-	cure := "check that the gateway-agent runs and reaches an xds-server: kubectl -n " + v.installation() + " logs gateway-<i> reports the reason"
+	cure := "check that the gateway-agent runs and reaches an xds-server: kubectl " +
+		"-n " + v.installation() + " logs gateway-<i> reports the reason"
 	switch {
 	case len(v.observed.Gateways) == 0:
-		return broken("no gateway is known to the xds-servers", "the StatefulSet gateway does not exist, or has no replicas", "kubectl -n "+v.installation()+" scale statefulset gateway --replicas=2")
+		return broken(
+			"no gateway is known to the xds-servers",
+			"the StatefulSet gateway does not exist, or has no replicas",
+			"kubectl -n "+v.installation()+" scale statefulset gateway --replicas=2",
+		)
 	case len(connected) == 0:
-		return broken("no gateway reports to an xds-server: "+strings.Join(away, ", "), "the gateways are down, or their gateway-agents do not reach an xds-server: their configuration is old", cure)
+		return broken(
+			"no gateway reports to an xds-server: "+strings.Join(away, ", "),
+			"the gateways are down, or their gateway-agents do not reach an xds-server: their configuration is old",
+			cure,
+		)
 	case len(faults) > 0:
 		return faults[0]
 	case len(away) > 0:
-		return warning(strings.Join(away, ", ")+": the gateway-agent does not report to an xds-server; "+strings.Join(connected, ", ")+" is up to date",
-			"that gateway is down, or its gateway-agent is down or frozen: its Envoy keeps its last configuration and receives no changes, not even revocations", cure)
+		return warning(
+			strings.Join(
+				away,
+				", ",
+			)+": the gateway-agent does not report to an xds-server; "+strings.Join(
+				connected,
+				", ",
+			)+" is up to date",
+			"that gateway is down, or its gateway-agent is down or frozen: its Envoy keeps its last configuration and "+
+				"receives no changes, not even revocations",
+			cure,
+		)
 	}
 	return ok("%s on %s: accepted", strings.Join(v.tunnel.Status.Names, ", "), strings.Join(connected, ", "))
 }
@@ -95,15 +115,20 @@ func (v *visit) hangsOf(g *collect.Gateway) []finding {
 	restart := "kubectl -n " + v.installation() + " delete pod " + g.Name
 	switch {
 	case g.Connected && g.Problem != "":
-		return []finding{warning("the gateway-agent of "+g.Name+" does not answer: "+g.Problem,
-			"the process gateway-agent of "+g.Name+" is frozen or overloaded: its Envoy keeps its last configuration and receives no revocations",
-			"wait until its liveness probe restarts it, or restart it: "+restart)}
+		return []finding{warning(
+			"the gateway-agent of "+g.Name+" does not answer: "+g.Problem,
+			"the process gateway-agent of "+g.Name+" is frozen or overloaded: its Envoy keeps its last configuration and "+
+				"receives no revocations",
+			"wait until its liveness probe restarts it, or restart it: "+restart,
+		)}
 	case g.Hang == "":
 		return nil
 	}
 	detail := "the Envoy of " + g.Name + " hangs: no answer from " + g.Hang
-	cause := "the process envoy of " + g.Name + " is frozen, deadlocked or starved of CPU: the connections of its clients hang"
-	cure := "wait: its agent replaces a frozen Envoy after 15 s, at most once in five minutes; if it remains frozen, " + restart
+	cause := "the process envoy of " + g.Name + " is frozen, deadlocked or starved of CPU: the connections of its " +
+		"clients hang"
+	cure := "wait: its agent replaces a frozen Envoy after 15 s, at most once in five minutes; if it remains " +
+		"frozen, " + restart
 	for i := range v.observed.Gateways {
 		if v.observed.Gateways[i].Serves() {
 			return []finding{warning(detail, cause, cure)}
@@ -118,14 +143,33 @@ func (v *visit) routesOf(g *collect.Gateway) (faults []finding) {
 		what := fmt.Sprintf("%s on %s", r.Name, g.Name)
 		switch r.Status {
 		case collect.Rejected:
-			faults = append(faults, broken(fmt.Sprintf("%s: NACK%s: %s", what, since(r.Since, v.now()), r.Refusal),
-				"Envoy, or its gateway-agent, rejects the configuration from the xds-server and keeps the previous one: the xds-server is newer than the agent, or has a fault",
-				"run xds-servers and gateways of the same version (kubectl -n "+v.installation()+" rollout undo deployment/xds-server reverts the last upgrade)"))
+			faults = append(faults, broken(
+				fmt.Sprintf("%s: NACK%s: %s", what, since(r.Since, v.now()), r.Refusal),
+				"Envoy, or its gateway-agent, rejects the configuration from the xds-server and keeps the previous one: the "+
+					"xds-server is newer than the agent, or has a fault",
+				"run xds-servers and gateways of the same version (kubectl -n "+v.installation()+" rollout undo "+
+					"deployment/xds-server reverts the last upgrade)",
+			))
 		case collect.Missing:
-			faults = append(faults, broken(what+": not sent to the gateway", "the xds-server has not read the Tunnel yet, or rejects it", "wait a few seconds; then see the log of the xds-server: kubectl -n "+v.installation()+" logs deployment/xds-server"))
+			faults = append(
+				faults,
+				broken(
+					what+": not sent to the gateway",
+					"the xds-server has not read the Tunnel yet, or rejects it",
+					"wait a few seconds; then see the log of the xds-server: kubectl "+
+						"-n "+v.installation()+" logs deployment/xds-server",
+				),
+			)
 		case collect.Stale:
 			if r.Since.IsZero() || v.now().Sub(r.Since) > gracePeriod {
-				faults = append(faults, warning(what+": sent, but not answered"+since(r.Since, v.now()), "the gateway's Envoy hangs, or is starting", "see the log of the gateway: kubectl -n "+v.installation()+" logs "+g.Name))
+				faults = append(
+					faults,
+					warning(
+						what+": sent, but not answered"+since(r.Since, v.now()),
+						"the gateway's Envoy hangs, or is starting",
+						"see the log of the gateway: kubectl -n "+v.installation()+" logs "+g.Name,
+					),
+				)
 			}
 		}
 	}
@@ -188,15 +232,29 @@ func checkTunnels(ctx context.Context, v *visit) finding {
 		cause, cure := v.away()
 		return broken("no gateway has a tunnel to this workload cluster ("+detail+")", cause, cure)
 	case len(without) > 0:
-		return broken(detail+": no tunnel on "+strings.Join(without, ", "), "the edges reach other gateways but not this one: it has just started, or the gateways do not reach each other on their public port (a gateway forwards connections that are for another)",
-			"wait a few seconds; then check that gateways reach each other: the Service gateway-peers in namespace "+v.installation()+", and NetworkPolicies")
+		return broken(
+			detail+": no tunnel on "+strings.Join(without, ", "),
+			"the edges reach other gateways but not this one: it has just started, or the gateways do not reach each other on "+
+				"their public port (a gateway forwards connections that are for another)",
+			"wait a few seconds; then check that gateways reach each other: the Service gateway-peers in "+
+				"namespace "+v.installation()+", and NetworkPolicies",
+		)
 	case len(holes) > 0:
-		return warning(detail+"; "+strings.Join(holes, "; "), "tunnels were lost, and their replacements are on other workers: clients that arrive at a worker without a tunnel wait, or fail",
-			"wait: the gateway-agent repairs it within seconds; if it persists, edges dial fewer tunnels than there are workers: set --gateway-workers of the xds-servers to the value of --workers of the gateways")
+		return warning(
+			detail+"; "+strings.Join(holes, "; "),
+			"tunnels were lost, and their replacements are on other workers: clients that arrive at a worker without a tunnel "+
+				"wait, or fail",
+			"wait: the gateway-agent repairs it within seconds; if it persists, edges dial fewer tunnels than there are "+
+				"workers: set --gateway-workers of the xds-servers to the value of --workers of the gateways",
+		)
 	}
 	if len(incomplete) > 0 {
-		return warning(detail+"; "+strings.Join(incomplete, "; "), "a gateway cannot account for every connection to its public port: it may have unreported tunnels, and revocations are not proven there",
-			"see the runbook FairleadTunnelsNotCounted and the log of the gateway: kubectl -n "+v.installation()+" logs GATEWAY")
+		return warning(
+			detail+"; "+strings.Join(incomplete, "; "),
+			"a gateway cannot account for every connection to its public port: it may have unreported tunnels, and "+
+				"revocations are not proven there",
+			"see the runbook FairleadTunnelsNotCounted and the log of the gateway: kubectl -n "+v.installation()+" logs GATEWAY",
+		)
 	}
 	return ok("%s%s", detail, v.roundTrip())
 }
@@ -234,8 +292,13 @@ func (v *visit) away() (cause, cure string) {
 	if len(known) == 0 {
 		return "no edge is enrolled", "see the hop edge"
 	}
-	return "no edge has a tunnel (" + strings.Join(known, "; ") + "): the process edge-agent or its machine is down, its clock is wrong, or its network or --proxy blocks the way out",
-		"on that machine check that edge-agent runs (systemctl status edge-agent), read its log, and check that TCP to the gateways' public port is open"
+	return "no edge has a tunnel (" + strings.Join(
+			known,
+			"; ",
+		) + "): the process edge-agent or its machine is down, its clock is wrong, or its network or --proxy blocks the " +
+			"way out",
+		"on that machine check that edge-agent runs (systemctl status edge-agent), read its log, and check that TCP to the " +
+			"gateways' public port is open"
 }
 
 // seen returns when an edge was seen last: a record may be some minutes old, a report is not.

@@ -75,7 +75,8 @@ func TestRoutesOnGateways(t *testing.T) {
 		"there is no gateway": {nil, expected{Broken, "scale statefulset gateway --replicas=2"}},
 		"one gateway does not report": {
 			gateways(well, away),
-			expected{Warning, "gateway-1 since 2026-05-01T11:00:00Z (1h0m0s): the gateway-agent does not report to an xds-server"},
+			expected{Warning, "gateway-1 since 2026-05-01T11:00:00Z (1h0m0s): the gateway-agent does not report to an " +
+				"xds-server"},
 		},
 		"no gateway reports": {
 			gateways(away, away),

@@ -61,14 +61,23 @@ func checkKubeconfig(ctx context.Context, v *visit) finding {
 func (v *visit) noSecret(ctx context.Context, name string) finding {
 	detail := "there is no Secret " + name
 	if full := v.fullQuota(ctx); full != "" {
-		return broken(detail, full+", so its provider cannot create it", "raise the quota: kubectl -n "+v.key.Namespace+" edit resourcequota; the provider then retries and creates the Secret")
+		return broken(
+			detail,
+			full+", so its provider cannot create it",
+			"raise the quota: kubectl -n "+v.key.Namespace+" edit resourcequota; the provider then retries and creates the "+
+				"Secret",
+		)
 	}
 	provider := "the control-plane provider"
 	if kind := v.cluster.Spec.ControlPlaneRef.Kind; kind != "" {
 		provider += " (" + kind + ")"
 	}
-	return broken(detail, provider+" has not created it yet, or it was deleted",
-		provider+" creates it again when it reconciles the Cluster; if it does not, see its log, and check that the Cluster is not paused")
+	return broken(
+		detail,
+		provider+" has not created it yet, or it was deleted",
+		provider+" creates it again when it reconciles the Cluster; if it does not, see its log, and check that the "+
+			"Cluster is not paused",
+	)
 }
 
 // fullQuota names a ResourceQuota of the namespace that permits no further Secret; empty: there is none, or it cannot
@@ -83,7 +92,13 @@ func (v *visit) fullQuota(ctx context.Context) string {
 		for _, resource := range []corev1.ResourceName{corev1.ResourceSecrets, "count/secrets"} {
 			hard, limited := q.Status.Hard[resource]
 			if used := q.Status.Used[resource]; limited && used.Cmp(hard) >= 0 {
-				return fmt.Sprintf("ResourceQuota %s of namespace %s allows %s Secrets, and %s exist", q.Name, q.Namespace, hard.String(), used.String())
+				return fmt.Sprintf(
+					"ResourceQuota %s of namespace %s allows %s Secrets, and %s exist",
+					q.Name,
+					q.Namespace,
+					hard.String(),
+					used.String(),
+				)
 			}
 		}
 	}
@@ -92,7 +107,8 @@ func (v *visit) fullQuota(ctx context.Context) string {
 
 // rewrite is the cure for a Secret that another writer has changed.
 func (v *visit) rewrite(name string) string {
-	return "delete it: kubectl -n " + v.key.Namespace + " delete secret " + name + "; its control-plane provider creates it again, and Fairlead points it to the tunnel again"
+	return "delete it: kubectl -n " + v.key.Namespace + " delete secret " + name + "; its control-plane provider " +
+		"creates it again, and Fairlead points it to the tunnel again"
 }
 
 // lastWriter returns the last writer of an object, from its managed fields.
@@ -113,7 +129,9 @@ func lastWriter(o client.Object) string {
 // the writer of the Secret would control this machine.
 func (v *visit) use(config *clientcmdapi.Config, user *clientcmdapi.AuthInfo, way kubeconfig.Way) {
 	v.lead(way)
-	if user == nil || user.Exec != nil || user.AuthProvider != nil || user.ClientCertificate != "" || user.ClientKey != "" || user.TokenFile != "" {
+	if user == nil || user.Exec != nil || user.AuthProvider != nil || user.ClientCertificate != "" ||
+		user.ClientKey != "" ||
+		user.TokenFile != "" {
 		return
 	}
 	for _, entry := range config.Clusters {

@@ -31,7 +31,11 @@ func (v *visit) compareCA(ctx context.Context, name string, entry *clientcmdapi.
 	if len(want) == 0 {
 		return nil
 	}
-	f := broken("its CA is not the one in Secret "+key.Name, "Secret "+name+" was edited and has another CA"+lastWriter(v.secret)+", or the Cluster's CA was replaced", v.rewrite(name))
+	f := broken(
+		"its CA is not the one in Secret "+key.Name,
+		"Secret "+name+" was edited and has another CA"+lastWriter(v.secret)+", or the Cluster's CA was replaced",
+		v.rewrite(name),
+	)
 	return &f
 }
 
@@ -64,13 +68,23 @@ func (v *visit) compareUser(name string, user *clientcmdapi.AuthInfo) *finding {
 		return nil
 	}
 	leaf, now := leaves[0], v.now()
-	renew := "its control-plane provider renews it; to renew it at once, delete the Secret: kubectl -n " + v.key.Namespace + " delete secret " + name
+	renew := "its control-plane provider renews it; to renew it at once, delete the Secret: kubectl " +
+		"-n " + v.key.Namespace + " delete secret " + name
 	switch {
 	case now.After(leaf.NotAfter):
-		f := broken("its client certificate expired at "+utc(leaf.NotAfter), "it was not renewed: the control-plane provider does not run, or the Cluster is paused, or the clock of this machine is wrong", renew)
+		f := broken(
+			"its client certificate expired at "+utc(leaf.NotAfter),
+			"it was not renewed: the control-plane provider does not run, or the Cluster is paused, or the clock of this "+
+				"machine is wrong",
+			renew,
+		)
 		return &f
 	case now.Before(leaf.NotBefore):
-		f := broken("its client certificate is not valid before "+utc(leaf.NotBefore)+", and the clock of this machine shows "+utc(now), "the clock of this machine is slow", "correct the clock of this machine")
+		f := broken(
+			"its client certificate is not valid before "+utc(leaf.NotBefore)+", and the clock of this machine shows "+utc(now),
+			"the clock of this machine is slow",
+			"correct the clock of this machine",
+		)
 		return &f
 	case leaf.NotAfter.Sub(now) < leaf.NotAfter.Sub(leaf.NotBefore)/10:
 		f := warning("its client certificate expires at "+utc(leaf.NotAfter), "it was not renewed yet", renew)

@@ -24,18 +24,31 @@ func (v *visit) compareTarget(ctx context.Context, name string, way kubeconfig.W
 		return v.notWritable(ctx, name, ready.Message)
 	case record.Mode != "" && leadsBy(way, record):
 		return nil
-	case ready != nil && ready.Status == metav1.ConditionFalse && (ready.Reason != v1alpha1.ReasonWaitingForSecret || v.secret.Labels["cluster.x-k8s.io/cluster-name"] == ""):
-		f := broken("the controller does not write it ("+ready.Reason+"): "+ready.Message, "the message has the reason", "correct what the message names")
+	case ready != nil && ready.Status == metav1.ConditionFalse && (ready.Reason != v1alpha1.ReasonWaitingForSecret ||
+		v.secret.Labels["cluster.x-k8s.io/cluster-name"] == ""):
+		f := broken(
+			"the controller does not write it ("+ready.Reason+"): "+ready.Message,
+			"the message has the reason",
+			"correct what the message names",
+		)
 		return &f
 	case record.Mode == "" && v.broken[HopTunnel]:
 		return nil // the condition has the reason
 	}
-	detail := fmt.Sprintf("it points to %s instead of %s", way, kubeconfig.Way{Server: record.Server, TLSServerName: record.TLSServerName, ProxyURL: record.ProxyURL})
+	detail := fmt.Sprintf(
+		"it points to %s instead of %s",
+		way,
+		kubeconfig.Way{Server: record.Server, TLSServerName: record.TLSServerName, ProxyURL: record.ProxyURL},
+	)
 	cause := "Secret " + name + " was edited" + lastWriter(v.secret)
 	down := v.controllerDown(ctx)
 	switch {
 	case v.paused():
-		f := broken(detail, cause+", and the Cluster is paused, so the controller does not correct it", "unpause the Cluster: the controller corrects the Secret within a few seconds")
+		f := broken(
+			detail,
+			cause+", and the Cluster is paused, so the controller does not correct it",
+			"unpause the Cluster: the controller corrects the Secret within a few seconds",
+		)
 		return &f
 	case down != "":
 		f := broken(detail, cause+", and "+down, v.startController()+": it corrects the Secret within a few seconds")
@@ -45,14 +58,20 @@ func (v *visit) compareTarget(ctx context.Context, name string, way kubeconfig.W
 		f := broken(detail, cause+", and "+denied, v.reapply())
 		return &f
 	}
-	f := broken(detail, cause+", and the controller has not corrected it yet", "run the check again in a few seconds; if it persists, see the log of the controller: kubectl -n "+v.installation()+" logs deployment/controller")
+	f := broken(
+		detail,
+		cause+", and the controller has not corrected it yet",
+		"run the check again in a few seconds; if it persists, see the log of the controller: kubectl "+
+			"-n "+v.installation()+" logs deployment/controller",
+	)
 	return &f
 }
 
 // leadsBy reports whether an endpoint is the recorded one. Without a record, it is the provider's.
 func leadsBy(way kubeconfig.Way, record v1alpha1.KubeconfigStatus) bool {
 	server := record.Server == "" || way.Server == record.Server
-	name := way.TLSServerName == record.TLSServerName || record.TLSServerName == "" && record.Mode != v1alpha1.KubeconfigModeSNI
+	name := way.TLSServerName == record.TLSServerName ||
+		record.TLSServerName == "" && record.Mode != v1alpha1.KubeconfigModeSNI
 	return server && name && kubeconfig.WithoutCredentials(way.ProxyURL) == record.ProxyURL
 }
 
@@ -62,13 +81,18 @@ func (v *visit) notWritable(ctx context.Context, name, message string) *finding 
 		f := broken("the controller cannot write Secret "+name, denied, v.reapply())
 		return &f
 	}
-	f := broken(message, "the Secret is immutable, or an admission policy or webhook denies the controller's writes",
-		"allow ServiceAccount controller of namespace "+v.installation()+" to patch it; delete an immutable Secret: its control-plane provider creates it again")
+	f := broken(
+		message,
+		"the Secret is immutable, or an admission policy or webhook denies the controller's writes",
+		"allow ServiceAccount controller of namespace "+v.installation()+" to patch it; delete an immutable Secret: its "+
+			"control-plane provider creates it again",
+	)
 	return &f
 }
 
 func (v *visit) reapply() string {
-	return "apply the permissions of deploy/kubernetes again: ClusterRole and ClusterRoleBinding fairlead-controller; the controller then retries"
+	return "apply the permissions of deploy/kubernetes again: ClusterRole and ClusterRoleBinding fairlead-controller; " +
+		"the controller then retries"
 }
 
 // mayNotPatch describes that the controller may not write kubeconfigs; empty: it may, or that is unknown.
@@ -78,12 +102,21 @@ func (v *visit) mayNotPatch(ctx context.Context) string {
 	}
 	for _, verb := range []string{"get", "patch"} {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:               "system:serviceaccount:" + v.installation() + ":controller",
-			Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + v.installation(), "system:authenticated"},
+			User: "system:serviceaccount:" + v.installation() + ":controller",
+			Groups: []string{
+				"system:serviceaccounts",
+				"system:serviceaccounts:" + v.installation(),
+				"system:authenticated",
+			},
 			ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: v.key.Namespace, Verb: verb, Resource: "secrets"},
 		}}
 		if err := v.Asks.Create(ctx, review); err == nil && !review.Status.Allowed {
-			return fmt.Sprintf("its ServiceAccount %s may not %s Secrets in namespace %s (RBAC)", "controller", verb, v.key.Namespace)
+			return fmt.Sprintf(
+				"its ServiceAccount %s may not %s Secrets in namespace %s (RBAC)",
+				"controller",
+				verb,
+				v.key.Namespace,
+			)
 		}
 	}
 	return ""

@@ -23,12 +23,18 @@ func checkServers(ctx context.Context, v *visit) finding {
 	}
 	var well, dark []string
 	if down := v.controllerDown(ctx); down != "" {
-		return broken(down, "the controller does not run, is frozen, or cannot reach the apiserver of the management cluster: tunnels continue to work, but nothing is signed, renewed or repaired", v.startController())
+		return broken(
+			down,
+			"the controller does not run, is frozen, or cannot reach the apiserver of the management cluster: tunnels "+
+				"continue to work, but nothing is signed, renewed or repaired",
+			v.startController(),
+		)
 	}
 	if l := v.leads(ctx); l.known {
 		well = append(well, "a controller leads")
 	} else {
-		dark = append(dark, "it is not known whether a controller leads (the Lease "+leaseName+" in namespace "+v.installation()+" cannot be read)")
+		dark = append(dark, "it is not known whether a controller leads (the "+
+			"Lease "+leaseName+" in namespace "+v.installation()+" cannot be read)")
 	}
 	if f := v.xdsServers(); f != nil {
 		return *f
@@ -47,7 +53,10 @@ func checkServers(ctx context.Context, v *visit) finding {
 		well = append(well, said)
 	}
 	if len(well) == 0 {
-		return unknown(strings.Join(dark, "; "), "run fairlead check as a user that may read Leases in namespace "+v.installation())
+		return unknown(
+			strings.Join(dark, "; "),
+			"run fairlead check as a user that may read Leases in namespace "+v.installation(),
+		)
 	}
 	return ok("%s", strings.Join(append(well, dark...), "; "))
 }
@@ -66,9 +75,17 @@ func (v *visit) xdsServers() *finding {
 	var f finding
 	switch {
 	case v.notObserved != "" && answering == 0:
-		f = broken(v.notObserved, "no xds-server runs: tunnels continue to work, but no change reaches an Envoy and no edge can enrol", cure)
+		f = broken(
+			v.notObserved,
+			"no xds-server runs: tunnels continue to work, but no change reaches an Envoy and no edge can enrol",
+			cure,
+		)
 	case len(silent) > 0:
-		f = warning(strings.Join(silent, "; "), "that xds-server does not run, is frozen, or cannot be reached from here: the others take over", cure)
+		f = warning(
+			strings.Join(silent, "; "),
+			"that xds-server does not run, is frozen, or cannot be reached from here: the others take over",
+			cure,
+		)
 	default:
 		return nil
 	}
@@ -78,14 +95,19 @@ func (v *visit) xdsServers() *finding {
 // webhook checks, by a dry run that changes nothing, whether the webhook rewrites a kubeconfig that is written. said is
 // the detail to report if there is no fault.
 func (v *visit) webhook(ctx context.Context) (f *finding, said string) {
-	if v.Asks == nil || v.secret == nil || v.tunnel == nil || v.paused() || v.broken[HopKubeconfig] || v.tunnel.Status.Kubeconfig.Mode == "" {
+	if v.Asks == nil || v.secret == nil || v.tunnel == nil || v.paused() || v.broken[HopKubeconfig] ||
+		v.tunnel.Status.Kubeconfig.Mode == "" {
 		return nil, ""
 	}
 	var configuration admissionregistrationv1.MutatingWebhookConfiguration
 	err := v.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName}, &configuration)
 	if apierrors.IsNotFound(err) {
-		w := warning("there is no MutatingWebhookConfiguration "+v1alpha1.WebhookConfigurationName, "the webhook is not installed: after each write by the provider, the kubeconfig bypasses the tunnel until the controller corrects it",
-			"apply deploy/kubernetes again")
+		w := warning(
+			"there is no MutatingWebhookConfiguration "+v1alpha1.WebhookConfigurationName,
+			"the webhook is not installed: after each write by the provider, the kubeconfig bypasses the tunnel until the "+
+				"controller corrects it",
+			"apply deploy/kubernetes again",
+		)
 		return &w, ""
 	}
 	trial := v.secret.DeepCopy()
@@ -107,8 +129,13 @@ func (v *visit) webhook(ctx context.Context) (f *finding, said string) {
 	if err == nil && way.Server != elsewhere {
 		return nil, "the webhook answers"
 	}
-	w := warning("a dry run of a write to the kubeconfig was not pointed to the tunnel", "the webhook does not answer: the apiserver does not reach the controller's webhook port, or its certificate is not the one in the MutatingWebhookConfiguration",
-		"check that the Service fairlead-webhook in namespace "+v.installation()+" has a ready controller, and read the log of the controller; until then the controller corrects each write a moment later")
+	w := warning(
+		"a dry run of a write to the kubeconfig was not pointed to the tunnel",
+		"the webhook does not answer: the apiserver does not reach the controller's webhook port, or its certificate is "+
+			"not the one in the MutatingWebhookConfiguration",
+		"check that the Service fairlead-webhook in namespace "+v.installation()+" has a ready controller, and read the "+
+			"log of the controller; until then the controller corrects each write a moment later",
+	)
 	return &w, ""
 }
 

@@ -146,7 +146,8 @@ func (v *visit) tunnelled() bool {
 	if v.tunnel == nil {
 		return false
 	}
-	return v.tunnel.Spec.Kubeconfig.Mode.Tunnelled() && !v.reasonIs(v.tunnel, v1alpha1.ConditionAccepted, v1alpha1.ReasonTunnelsOff)
+	return v.tunnel.Spec.Kubeconfig.Mode.Tunnelled() &&
+		!v.reasonIs(v.tunnel, v1alpha1.ConditionAccepted, v1alpha1.ReasonTunnelsOff)
 }
 
 func (v *visit) reasonIs(tunnel *v1alpha1.Tunnel, condition, reason string) bool {
@@ -201,11 +202,17 @@ func (v *visit) controllerDown(ctx context.Context) string {
 	case l.renewed.IsZero():
 		return "no controller leads: the Lease " + leaseName + " in namespace " + v.installation() + " has no holder"
 	}
-	return fmt.Sprintf("no controller leads since %s: the Lease %s in namespace %s was last renewed then", utc(l.renewed), leaseName, v.installation())
+	return fmt.Sprintf(
+		"no controller leads since %s: the Lease %s in namespace %s was last renewed then",
+		utc(l.renewed),
+		leaseName,
+		v.installation(),
+	)
 }
 
 func (v *visit) startController() string {
-	return "restart the controller: kubectl -n " + v.installation() + " rollout restart deployment/controller; if it does not start, see its log"
+	return "restart the controller: kubectl -n " + v.installation() + " rollout restart deployment/controller; if it " +
+		"does not start, see its log"
 }
 
 func utc(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -19,11 +19,13 @@ import (
 const formMark = " as "
 
 // ErrNotConnected means that no server that answered has the node.
-var ErrNotConnected = errors.New("its agent is not connected to any xds-server that answered, so it cannot be queried for what its Envoy runs")
+var ErrNotConnected = errors.New(
+	"its agent is not connected to any xds-server that answered, so it cannot be queried for what its Envoy runs",
+)
 
 // Dump queries the agent of a node for what its Envoy runs: all resources of this installation, or the ones with the
-// given names. An agent answers one query at a time. The error wraps ErrNotConnected if the node is not connected to any
-// server.
+// given names. An agent answers one query at a time. The error wraps ErrNotConnected if the node is not connected to
+// any server.
 func (s *Servers) Dump(ctx context.Context, node string, names ...string) (Dump, error) {
 	dumps := make([]*Dump, len(s.all))
 	errs := s.each(ctx, func(ctx context.Context, i int, c *connection) error {

@@ -75,7 +75,8 @@ func (s *Servers) merge(answers []*fleetAnswer, errs []error) Fleet {
 		f.Servers[i].Version, f.Servers[i].Settled = a.GetServer().GetVersion(), a.GetServer().GetSettled()
 		for _, g := range a.GetGateways() {
 			one := Gateway{
-				Name: g.GetName(), Server: c.name, Installed: g.GetInstalled(), Connected: g.GetConnected(), Ready: g.GetConnected() && g.GetReady(),
+				Name: g.GetName(), Server: c.name, Installed: g.GetInstalled(), Connected: g.GetConnected(),
+				Ready: g.GetConnected() && g.GetReady(),
 				Since: timeOf(g.GetSince()), Problem: g.GetError(), Incomplete: g.GetIncomplete(), Hang: g.GetHang(),
 			}
 			if one.Since.IsZero() {
@@ -126,14 +127,25 @@ func (f *Fleet) addTunnels(s *Servers, answers []*fleetAnswer, gateways map[stri
 		for _, t := range a.GetTunnels() {
 			if counts(t.GetGateway()) {
 				f.Tunnels = append(f.Tunnels, Tunnel{
-					Gateway: t.GetGateway(), Key: t.GetTunnel().GetKey(), Node: t.GetTunnel().GetNode(), ID: t.GetTunnel().GetTunnelId(),
-					Worker: t.GetTunnel().GetWorker(), Since: timeOf(t.GetTunnel().GetSince()), RTT: time.Duration(t.GetRoundTripMicros()) * time.Microsecond,
+					Gateway: t.GetGateway(), Key: t.GetTunnel().GetKey(), Node: t.GetTunnel().GetNode(),
+					ID: t.GetTunnel().GetTunnelId(),
+					Worker: t.GetTunnel().
+						GetWorker(),
+					Since: timeOf(t.GetTunnel().GetSince()), RTT: time.Duration(t.GetRoundTripMicros()) * time.Microsecond,
 				})
 			}
 		}
 		for _, h := range a.GetHoles() {
 			if counts(h.GetGateway()) {
-				f.Holes = append(f.Holes, Hole{Gateway: h.GetGateway(), Node: h.GetHole().GetNode(), ID: h.GetHole().GetTunnelId(), Workers: int(h.GetHole().GetWorkers())})
+				f.Holes = append(
+					f.Holes,
+					Hole{
+						Gateway: h.GetGateway(),
+						Node:    h.GetHole().GetNode(),
+						ID:      h.GetHole().GetTunnelId(),
+						Workers: int(h.GetHole().GetWorkers()),
+					},
+				)
 			}
 		}
 	}
@@ -146,7 +158,12 @@ func (f *Fleet) sort() {
 		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Node, b.Node))
 	})
 	slices.SortFunc(f.Tunnels, func(a, b Tunnel) int {
-		return cmp.Or(strings.Compare(a.Gateway, b.Gateway), strings.Compare(a.ID, b.ID), strings.Compare(a.Node, b.Node), strings.Compare(a.Key, b.Key))
+		return cmp.Or(
+			strings.Compare(a.Gateway, b.Gateway),
+			strings.Compare(a.ID, b.ID),
+			strings.Compare(a.Node, b.Node),
+			strings.Compare(a.Key, b.Key),
+		)
 	})
 	slices.SortFunc(f.Holes, func(a, b Hole) int {
 		return cmp.Or(strings.Compare(a.Gateway, b.Gateway), strings.Compare(a.ID, b.ID), strings.Compare(a.Node, b.Node))

@@ -45,7 +45,11 @@ func findPods(ctx context.Context, o Options) ([]*forwarder, error) {
 	}
 	pods, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: PodSelector, Limit: maxPods})
 	if err != nil {
-		return nil, fmt.Errorf("listing the Pods of the xds-servers in namespace %s, which the Role fairlead-viewer allows: %w", namespace, err)
+		return nil, fmt.Errorf(
+			"listing the Pods of the xds-servers in namespace %s, which the Role fairlead-viewer allows: %w",
+			namespace,
+			err,
+		)
 	}
 	var found []*forwarder
 	for i := range pods.Items {
@@ -60,8 +64,13 @@ func findPods(ctx context.Context, o Options) ([]*forwarder, error) {
 		found = append(found, f)
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("no ready Pod of an xds-server (%s) in namespace %s, of %d: set the namespace of the installation with --installation, or the inspection addresses of the xds-servers with --xds-server",
-			PodSelector, namespace, len(pods.Items))
+		return nil, fmt.Errorf(
+			"no ready Pod of an xds-server (%s) in namespace %s, of %d: set the namespace of the installation with "+
+				"--installation, or the inspection addresses of the xds-servers with --xds-server",
+			PodSelector,
+			namespace,
+			len(pods.Items),
+		)
 	}
 	return found, nil
 }
@@ -96,9 +105,13 @@ func newForwarder(o Options, api rest.Interface, pod *corev1.Pod) (*forwarder, e
 	if err != nil {
 		return nil, err
 	}
-	return &forwarder{name: pod.Name, port: portOf(o, pod), dialer: portforward.NewFallbackDialerForStreaming(websocket, old, func(err error) bool {
-		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
-	})}, nil
+	return &forwarder{
+		name: pod.Name,
+		port: portOf(o, pod),
+		dialer: portforward.NewFallbackDialerForStreaming(websocket, old, func(err error) bool {
+			return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+		}),
+	}, nil
 }
 
 // dial opens a connection to the Pod's port.
@@ -132,7 +145,10 @@ func (f *forwarder) open() (net.Conn, error) {
 		return nil, fmt.Errorf("forwarding port %d of Pod %s: %w", f.port, f.name, err)
 	}
 	if protocol != portforward.PortForwardProtocolV1Name {
-		return nil, errors.Join(fmt.Errorf("forwarding port %d of Pod %s: the apiserver speaks %q", f.port, f.name, protocol), session.Close())
+		return nil, errors.Join(
+			fmt.Errorf("forwarding port %d of Pod %s: the apiserver speaks %q", f.port, f.name, protocol),
+			session.Close(),
+		)
 	}
 	conn, err := newForwarded(session, f.name, f.port)
 	if err != nil {

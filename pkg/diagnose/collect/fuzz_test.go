@@ -55,10 +55,19 @@ func TestABombOfAnEdgeIsRefused(t *testing.T) {
 		text io.Reader
 		want string
 	}{
-		"a large string": {io.MultiReader(strings.NewReader(`{"configs":[{"name":"`), io.LimitReader(endless('x'), unpacked)), "more than 8 MiB"},
-		"a large field":  {io.MultiReader(strings.NewReader(`{"other":"`), io.LimitReader(endless('x'), unpacked)), "more than 8 MiB"},
-		"white space":    {io.LimitReader(endless(' '), unpacked), "more than 8 MiB"},
-		"entries":        {strings.NewReader(`{"configs":[{"cluster":{}}` + strings.Repeat(`,{"cluster":{}}`, 100_000) + `]}`), "more than 1000 resources"},
+		"a large string": {
+			io.MultiReader(strings.NewReader(`{"configs":[{"name":"`), io.LimitReader(endless('x'), unpacked)),
+			"more than 8 MiB",
+		},
+		"a large field": {
+			io.MultiReader(strings.NewReader(`{"other":"`), io.LimitReader(endless('x'), unpacked)),
+			"more than 8 MiB",
+		},
+		"white space": {io.LimitReader(endless(' '), unpacked), "more than 8 MiB"},
+		"entries": {
+			strings.NewReader(`{"configs":[{"cluster":{}}` + strings.Repeat(`,{"cluster":{}}`, 100_000) + `]}`),
+			"more than 1000 resources",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -88,8 +97,14 @@ func TestADumpOfAGatewayMayBeLarge(t *testing.T) {
 
 // FuzzDump feeds dumps of a hostile agent: what is read of one is bounded, and reading it again gives the same.
 func FuzzDump(f *testing.F) {
-	f.Add(`{"configs":[{"cluster":{"name":"c"},"version_info":"1 as x","client_status":"REQUESTED","error_state":{"details":"no"}}]}`, false)
-	f.Add(`{"a":1,"configs":[{"name":"l","active_state":{"listener":{}},"warming_state":{"version_info":"2"},"draining_state":{}}],"configs":[]}`, false)
+	f.Add(
+		`{"configs":[{"cluster":{"name":"c"},"version_info":"1 as x","client_status":"REQUESTED","error_state":{"details":"no"}}]}`,
+		false,
+	)
+	f.Add(
+		`{"a":1,"configs":[{"name":"l","active_state":{"listener":{}},"warming_state":{"version_info":"2"},"draining_state":{}}],"configs":[]}`,
+		false,
+	)
 	f.Add(`{"configs":[{"name":"l","error_state":{"details":"\u0000"}}]}`, false)
 	f.Add(strings.Repeat(`[`, 20_000), false)
 	f.Add("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff", true)

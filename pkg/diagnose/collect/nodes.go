@@ -38,7 +38,8 @@ func (s *Servers) Nodes(ctx context.Context, node string) ([]Node, error) {
 // the resources that it was sent, with their contents.
 func (s *Servers) Resources(ctx context.Context, names ...string) ([]Node, error) {
 	return s.nodes(ctx, func(ctx context.Context, c *connection) (all []*statusv3.ClientConfig, err error) {
-		stream, err := inspectv1.NewInspectClient(c.conn).Resources(ctx, &inspectv1.ResourcesRequest{Names: names, Contents: true})
+		stream, err := inspectv1.NewInspectClient(c.conn).
+			Resources(ctx, &inspectv1.ResourcesRequest{Names: names, Contents: true})
 		for err == nil {
 			var part *inspectv1.ResourcesPart
 			if part, err = stream.Recv(); err == nil {
@@ -55,7 +56,10 @@ func (s *Servers) Resources(ctx context.Context, names ...string) ([]Node, error
 	})
 }
 
-func (s *Servers) nodes(ctx context.Context, ask func(context.Context, *connection) ([]*statusv3.ClientConfig, error)) ([]Node, error) {
+func (s *Servers) nodes(
+	ctx context.Context,
+	ask func(context.Context, *connection) ([]*statusv3.ClientConfig, error),
+) ([]Node, error) {
 	answers := make([][]*statusv3.ClientConfig, len(s.all))
 	errs := s.each(ctx, func(ctx context.Context, i int, c *connection) (err error) {
 		answers[i], err = ask(ctx, c)
@@ -74,7 +78,11 @@ func (s *Servers) nodes(ctx context.Context, ask func(context.Context, *connecti
 		}
 	}
 	slices.SortFunc(all, func(a, b Node) int {
-		return cmp.Or(-strings.Compare(string(a.Role), string(b.Role)), strings.Compare(a.Name, b.Name), strings.Compare(a.Server, b.Server))
+		return cmp.Or(
+			-strings.Compare(string(a.Role), string(b.Role)),
+			strings.Compare(a.Name, b.Name),
+			strings.Compare(a.Server, b.Server),
+		)
 	})
 	return all, errors.Join(errs...)
 }
@@ -86,9 +94,11 @@ func nodeOf(config *statusv3.ClientConfig) (Node, error) {
 	}
 	metadata := config.GetNode().GetMetadata().GetFields()
 	node := Node{
-		Name: name, Role: model.Role(metadata[inspectv1.MetadataRole].GetStringValue()), ID: metadata[inspectv1.MetadataTunnelID].GetStringValue(),
+		Name: name, Role: model.Role(metadata[inspectv1.MetadataRole].GetStringValue()),
+		ID:      metadata[inspectv1.MetadataTunnelID].GetStringValue(),
 		Profile: metadata[inspectv1.MetadataProfile].GetStringValue(),
-		Version: metadata[inspectv1.MetadataVersion].GetStringValue(), Connected: parseTime(metadata[inspectv1.MetadataConnected].GetStringValue()),
+		Version: metadata[inspectv1.MetadataVersion].GetStringValue(), Connected: parseTime(
+			metadata[inspectv1.MetadataConnected].GetStringValue()),
 	}
 	for _, r := range config.GetGenericXdsConfigs() {
 		node.Resources = append(node.Resources, resourceOf(r))

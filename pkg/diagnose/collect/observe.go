@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// Observe returns what all servers together report of one workload cluster: the Fleet of its tunnel id, where each gateway
-// has its Resources with some names. Only gateways that report have tunnels and holes. The error means that no
+// Observe returns what all servers together report of one workload cluster: the Fleet of its tunnel id, where each
+// gateway has its Resources with some names. Only gateways that report have tunnels and holes. The error means that no
 // server answered; each that did not answer is in Fleet.Servers.
 func (s *Servers) Observe(ctx context.Context, id string, names []string) (Fleet, error) {
 	var fleet Fleet

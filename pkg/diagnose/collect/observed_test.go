@@ -90,8 +90,11 @@ func startAgents(t *testing.T, w *reporttest.World, address string) {
 		}, w.Log)
 	})
 	path := filepath.Join(t.TempDir(), "tunnels.log")
-	line := fmt.Sprintf(`{"owner":"tunnel","local":"192.0.2.1:1","peer":"198.51.100.1:1","time":"2026-01-01T12:00:00.000Z","id":%q,`+
-		`"event":"tunnel_setup","node":"CN=edge-1","worker":"worker_0"}`+"\n", reporttest.Domain.TunnelID(reporttest.IDA))
+	line := fmt.Sprintf(
+		`{"owner":"tunnel","local":"192.0.2.1:1","peer":"198.51.100.1:1","time":"2026-01-01T12:00:00.000Z","id":%q,`+
+			`"event":"tunnel_setup","node":"CN=edge-1","worker":"worker_0"}`+"\n",
+		reporttest.Domain.TunnelID(reporttest.IDA),
+	)
 	if err := os.WriteFile(path, []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,11 @@ func mergeProofs(answers []*inspectv1.ProveAnswer) []GatewayProof {
 	for _, answer := range answers {
 		for _, g := range answer.GetGateways() {
 			if one := proofs[g.GetName()]; one.Proof == nil {
-				proofs[g.GetName()] = GatewayProof{Name: g.GetName(), Proof: g.GetProof(), Problem: cmp.Or(g.GetError(), one.Problem)}
+				proofs[g.GetName()] = GatewayProof{
+					Name:    g.GetName(),
+					Proof:   g.GetProof(),
+					Problem: cmp.Or(g.GetError(), one.Problem),
+				}
 			}
 		}
 	}

@@ -52,7 +52,10 @@ func (r *Refusals) Note(now time.Time, address, about string, reason error) {
 	one := Refusal{Address: address, About: about, Reason: printable(reason.Error()), Last: now, Times: 1}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if i := slices.IndexFunc(r.all, func(o Refusal) bool { return o.Address == one.Address && o.About == one.About }); i >= 0 {
+	if i := slices.IndexFunc(r.all, func(o Refusal) bool {
+		return o.Address == one.Address &&
+			o.About == one.About
+	}); i >= 0 {
 		one.Times += r.all[i].Times
 		r.all = slices.Delete(r.all, i, i+1)
 	}
@@ -71,7 +74,16 @@ func (r *Refusals) messages(now time.Time) (all []*inspectv1.Refusal) {
 	defer r.mu.Unlock()
 	for _, one := range r.all {
 		if now.Sub(one.Last) < refusalTime {
-			all = append(all, &inspectv1.Refusal{Address: one.Address, About: one.About, Reason: one.Reason, Last: timestamppb.New(one.Last), Times: uint32(min(one.Times, 1<<30))})
+			all = append(
+				all,
+				&inspectv1.Refusal{
+					Address: one.Address,
+					About:   one.About,
+					Reason:  one.Reason,
+					Last:    timestamppb.New(one.Last),
+					Times:   uint32(min(one.Times, 1<<30)),
+				},
+			)
 		}
 	}
 	return all
@@ -80,7 +92,8 @@ func (r *Refusals) messages(now time.Time) (all []*inspectv1.Refusal) {
 func refusalsOf(server string, messages []*inspectv1.Refusal) (all []Refusal) {
 	for _, m := range messages {
 		all = append(all, Refusal{
-			Server: server, Address: m.GetAddress(), About: m.GetAbout(), Reason: m.GetReason(), Last: timeOf(m.GetLast()), Times: int(m.GetTimes()),
+			Server: server, Address: m.GetAddress(), About: m.GetAbout(), Reason: m.GetReason(), Last: timeOf(m.GetLast()),
+			Times: int(m.GetTimes()),
 		})
 	}
 	return all

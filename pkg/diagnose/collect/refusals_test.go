@@ -15,7 +15,12 @@ func TestRefusalsAreFewAndNew(t *testing.T) {
 		r.Note(begin, fmt.Sprintf("[2001:db8::%x]:4711", i), AboutHandshake, errors.New("remote error: tls: bad certificate"))
 	}
 	for i := range 100 { // an agent that retries again and again
-		r.Note(begin.Add(time.Duration(i)*time.Second), fmt.Sprintf("192.0.2.1:%d", 1000+i), AboutEnrolment, errors.New("the token\x1b[2J is unknown"+strings.Repeat("x", 10*maxReason)))
+		r.Note(
+			begin.Add(time.Duration(i)*time.Second),
+			fmt.Sprintf("192.0.2.1:%d", 1000+i),
+			AboutEnrolment,
+			errors.New("the token\x1b[2J is unknown"+strings.Repeat("x", 10*maxReason)),
+		)
 	}
 	now := begin.Add(2 * time.Minute)
 	all := r.messages(now)
@@ -23,7 +28,8 @@ func TestRefusalsAreFewAndNew(t *testing.T) {
 		t.Fatalf("%d machines are remembered, want %d", len(all), maxRefusals)
 	}
 	last := all[len(all)-1]
-	if last.GetAddress() != "192.0.2.1" || last.GetTimes() != 100 || len(last.GetReason()) > maxReason || strings.Contains(last.GetReason(), "\x1b") {
+	if last.GetAddress() != "192.0.2.1" || last.GetTimes() != 100 || len(last.GetReason()) > maxReason ||
+		strings.Contains(last.GetReason(), "\x1b") {
 		t.Errorf("got %v", last)
 	}
 	if all := r.messages(begin.Add(refusalTime + 30*time.Second)); len(all) != 1 || all[0].GetAddress() != "192.0.2.1" {

@@ -84,7 +84,12 @@ func CheckAddress(address string) error {
 	if ip, err := netip.ParseAddr(host); host == "localhost" || err == nil && ip.Unmap().IsLoopback() {
 		return nil
 	}
-	return fmt.Errorf("listening for inspection at %q: this port has no authentication, so the address must be loopback, such as 127.0.0.1:%d; users reach it with `kubectl port-forward`", address, Port)
+	return fmt.Errorf(
+		"listening for inspection at %q: this port has no authentication, so the address must be loopback, such as "+
+			"127.0.0.1:%d; users reach it with `kubectl port-forward`",
+		address,
+		Port,
+	)
 }
 
 // Serve serves a listener until ctx ends. If the listener is nil, it only waits for ctx.
@@ -97,30 +102,35 @@ func Serve(ctx context.Context, listener net.Listener, config Config) error {
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime}),
-		grpc.UnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-			slots := busy
-			if info.FullMethod == inspectv1.Inspect_Look_FullMethodName || info.FullMethod == inspectv1.Inspect_Prove_FullMethodName {
-				slots = looking // it waits for agents, and must not delay other calls
-			}
-			ctx, done, err := bound(ctx, maxCall, slots)
-			if err != nil {
-				return nil, err
-			}
-			defer done()
-			return handle(ctx, request)
-		}),
-		grpc.StreamInterceptor(func(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-			most, slots := maxCall, busy
-			if info.IsClientStream {
-				most, slots = maxWatch, nil // it waits for its caller most of the time, and takes a slot for each answer
-			}
-			ctx, done, err := bound(stream.Context(), most, slots)
-			if err != nil {
-				return err
-			}
-			defer done()
-			return handle(service, &boundStream{stream, ctx})
-		}),
+		grpc.UnaryInterceptor(
+			func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+				slots := busy
+				if info.FullMethod == inspectv1.Inspect_Look_FullMethodName ||
+					info.FullMethod == inspectv1.Inspect_Prove_FullMethodName {
+					slots = looking // it waits for agents, and must not delay other calls
+				}
+				ctx, done, err := bound(ctx, maxCall, slots)
+				if err != nil {
+					return nil, err
+				}
+				defer done()
+				return handle(ctx, request)
+			},
+		),
+		grpc.StreamInterceptor(
+			func(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+				most, slots := maxCall, busy
+				if info.IsClientStream {
+					most, slots = maxWatch, nil // it waits for its caller most of the time, and takes a slot for each answer
+				}
+				ctx, done, err := bound(stream.Context(), most, slots)
+				if err != nil {
+					return err
+				}
+				defer done()
+				return handle(service, &boundStream{stream, ctx})
+			},
+		),
 	}
 	if config.Calls != nil {
 		options = append(options, grpc.StatsHandler(config.Calls))
@@ -130,7 +140,9 @@ func Serve(ctx context.Context, listener net.Listener, config Config) error {
 	statusv3.RegisterClientStatusDiscoveryServiceServer(server, config.Published)
 	reflection.Register(server)
 	defer context.AfterFunc(ctx, server.Stop)()
-	if err := server.Serve(netutil.LimitListener(listener, maxConnections)); err != nil && !errors.Is(err, grpc.ErrServerStopped) && ctx.Err() == nil {
+	if err := server.Serve(netutil.LimitListener(listener, maxConnections)); err != nil &&
+		!errors.Is(err, grpc.ErrServerStopped) &&
+		ctx.Err() == nil {
 		return fmt.Errorf("serving inspection: %w", err)
 	}
 	return nil
@@ -213,7 +225,10 @@ func sendGateway(g *reporthub.GatewaySnapshot, send func(*inspectv1.FleetPart) e
 	return inParts(g.Tunnels, tunnelsPart, func(tunnels []*reportv1.MeasuredTunnel) error {
 		part := &inspectv1.FleetPart{}
 		for _, t := range tunnels {
-			part.Tunnels = append(part.Tunnels, &inspectv1.Tunnel{Gateway: g.Name, Tunnel: t.GetTunnel(), RoundTripMicros: t.GetRoundTripMicros()})
+			part.Tunnels = append(
+				part.Tunnels,
+				&inspectv1.Tunnel{Gateway: g.Name, Tunnel: t.GetTunnel(), RoundTripMicros: t.GetRoundTripMicros()},
+			)
 		}
 		return send(part)
 	})
@@ -232,14 +247,21 @@ func inParts[E any](list []E, most int, take func([]E) error) error {
 }
 
 // Resources implements the service.
-func (s *service) Resources(request *inspectv1.ResourcesRequest, stream grpc.ServerStreamingServer[inspectv1.ResourcesPart]) error {
-	return s.config.Published.Resources(request.GetNames(), request.GetContents(), func(node *statusv3.ClientConfig) error {
-		packed, err := anypb.New(node)
-		if err != nil {
-			return err
-		}
-		return stream.Send(&inspectv1.ResourcesPart{Node: packed})
-	})
+func (s *service) Resources(
+	request *inspectv1.ResourcesRequest,
+	stream grpc.ServerStreamingServer[inspectv1.ResourcesPart],
+) error {
+	return s.config.Published.Resources(
+		request.GetNames(),
+		request.GetContents(),
+		func(node *statusv3.ClientConfig) error {
+			packed, err := anypb.New(node)
+			if err != nil {
+				return err
+			}
+			return stream.Send(&inspectv1.ResourcesPart{Node: packed})
+		},
+	)
 }
 
 // Dump implements the service.

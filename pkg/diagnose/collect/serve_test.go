@@ -64,8 +64,10 @@ func serveEmpty(t *testing.T) (address string) {
 func TestOnlyLoopbackIsServed(t *testing.T) {
 	t.Parallel()
 	for address, good := range map[string]bool{
-		"127.0.0.1:9447": true, "127.9.9.9:1": true, "[::1]:9447": true, "localhost:9447": true, "0": true, "[::ffff:127.0.0.1]:1": true,
-		"0.0.0.0:9447": false, ":9447": false, "10.0.0.1:9447": false, "[::]:9447": false, "9447": false, "example.com:9447": false, "": false,
+		"127.0.0.1:9447": true, "127.9.9.9:1": true, "[::1]:9447": true, "localhost:9447": true, "0": true,
+		"[::ffff:127.0.0.1]:1": true,
+		"0.0.0.0:9447":         false, ":9447": false, "10.0.0.1:9447": false, "[::]:9447": false, "9447": false,
+		"example.com:9447": false, "": false,
 	} {
 		if err := CheckAddress(address); (err == nil) != good {
 			t.Errorf("%q: got %v", address, err)
@@ -106,7 +108,11 @@ func TestServicesAreFoundByReflection(t *testing.T) {
 		if !slices.Contains(services, want) {
 			t.Errorf("%s is not in %v", want, services)
 		}
-		r := ask(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: want}})
+		r := ask(
+			&reflectionv1.ServerReflectionRequest{
+				MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: want},
+			},
+		)
 		if len(r.GetFileDescriptorResponse().GetFileDescriptorProto()) == 0 {
 			t.Errorf("%s is not described: %v", want, r.GetErrorResponse())
 		}
@@ -127,10 +133,12 @@ func TestWhoDoesNotAnswerIsNamed(t *testing.T) {
 	}
 	defer servers.Close()
 	fleet, err := servers.Fleet(t.Context())
-	if err != nil || len(fleet.Servers) != 2 || fleet.Servers[0].Err != nil || fleet.Servers[1].Err == nil || !strings.Contains(fleet.Servers[1].Err.Error(), away) {
+	if err != nil || len(fleet.Servers) != 2 || fleet.Servers[0].Err != nil || fleet.Servers[1].Err == nil ||
+		!strings.Contains(fleet.Servers[1].Err.Error(), away) {
 		t.Errorf("%v: %+v", err, fleet.Servers)
 	}
-	if fleet.Domain != domain || len(fleet.Gateways) != 1 || fleet.Gateways[0].Connected || fleet.Gateways[0].Server != "" {
+	if fleet.Domain != domain || len(fleet.Gateways) != 1 || fleet.Gateways[0].Connected ||
+		fleet.Gateways[0].Server != "" {
 		t.Errorf("got %+v", fleet)
 	}
 	if _, err := servers.Dump(t.Context(), "gateway-0"); err == nil || errors.Is(err, ErrNotConnected) {
@@ -150,7 +158,13 @@ func TestServersAreUnited(t *testing.T) {
 	t.Parallel()
 	now := time.Now().UTC().Truncate(time.Second)
 	gateway := func(name string, connected bool, ago time.Duration) *inspectv1.Gateway {
-		return &inspectv1.Gateway{Name: name, Connected: connected, Ready: true, Installed: true, Since: timestamppb.New(now.Add(-ago))}
+		return &inspectv1.Gateway{
+			Name:      name,
+			Connected: connected,
+			Ready:     true,
+			Installed: true,
+			Since:     timestamppb.New(now.Add(-ago)),
+		}
 	}
 	answer := func(gateways ...*inspectv1.Gateway) *fleetAnswer {
 		a := &fleetAnswer{}
@@ -166,7 +180,9 @@ func TestServersAreUnited(t *testing.T) {
 		answer(gateway("gateway-0", false, time.Second), gateway("gateway-1", false, time.Hour)),
 		nil,
 	}, []error{nil, nil, status.Error(codes.Unavailable, "away")})
-	if len(f.Gateways) != 2 || f.Gateways[0].Server != "a" || !f.Gateways[0].Ready || f.Gateways[1].Server != "a" || f.Gateways[1].Ready || !f.Gateways[1].Since.Equal(now.Add(-time.Minute)) {
+	if len(f.Gateways) != 2 || f.Gateways[0].Server != "a" || !f.Gateways[0].Ready || f.Gateways[1].Server != "a" ||
+		f.Gateways[1].Ready ||
+		!f.Gateways[1].Since.Equal(now.Add(-time.Minute)) {
 		t.Errorf("got %+v", f.Gateways)
 	}
 	if len(f.Tunnels) != 2 || f.Servers[2].Err == nil {

@@ -31,7 +31,8 @@ const (
 	maxMessage = 64 << 20
 )
 
-// Options select the xds-servers to query: the ones at Addresses, if given, otherwise all ready Pods of them in Namespace.
+// Options select the xds-servers to query: the ones at Addresses, if given, otherwise all ready Pods of them in
+// Namespace.
 type Options struct {
 	REST      *rest.Config // of the management cluster; not required with Addresses
 	Namespace string       // of the installation; empty: DefaultNamespace

@@ -65,7 +65,10 @@ type bounded struct {
 // Read implements io.Reader.
 func (b *bounded) Read(into []byte) (int, error) {
 	if b.left <= 0 {
-		return 0, fmt.Errorf("it has more than %d MiB unpacked, far more than such an Envoy runs: do not trust the node", b.most>>20)
+		return 0, fmt.Errorf(
+			"it has more than %d MiB unpacked, far more than such an Envoy runs: do not trust the node",
+			b.most>>20,
+		)
 	}
 	n, err := b.Reader.Read(into[:min(int64(len(into)), b.left)])
 	b.left -= int64(n)
@@ -82,7 +85,10 @@ func readDump(packed io.Reader, most size) ([]Running, error) {
 	decoder := json.NewDecoder(&bounded{unpacked, most.bytes, most.bytes})
 	err = eachEntry(decoder, func(e *entry) error {
 		if all = append(all, e.running()...); len(all) > most.entries {
-			return fmt.Errorf("it has more than %d resources, far more than such an Envoy runs: do not trust the node", most.entries)
+			return fmt.Errorf(
+				"it has more than %d resources, far more than such an Envoy runs: do not trust the node",
+				most.entries,
+			)
 		}
 		return nil
 	})

@@ -72,7 +72,13 @@ func (r *Row) conclude() {
 func (r *Row) judgeObjects(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 	if cluster == nil {
 		if until, ok := t.Annotations[v1alpha1.PreparedAnnotation]; ok {
-			r.note(Waiting, ReasonWaitingForCluster, t.CreationTimestamp.Time, "it was prepared for a Cluster that will be moved here, and waits for it until %s", until)
+			r.note(
+				Waiting,
+				ReasonWaitingForCluster,
+				t.CreationTimestamp.Time,
+				"it was prepared for a Cluster that will be moved here, and waits for it until %s",
+				until,
+			)
 		} else {
 			r.note(Warning, ReasonNoCluster, time.Time{}, "there is no Cluster %s: delete the Tunnel", t.Name)
 		}
@@ -81,27 +87,44 @@ func (r *Row) judgeObjects(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 		r.note(Warning, ReasonDeleting, time.Time{}, "it is being deleted; the tunnel remains until the object is gone")
 	}
 	if r.Paused {
-		r.note(Warning, ReasonPaused, time.Time{}, "it is paused: nothing but status is written until spec.paused of the Cluster, or the annotation cluster.x-k8s.io/paused, is gone")
+		r.note(
+			Warning,
+			ReasonPaused,
+			time.Time{},
+			"it is paused: nothing but status is written until spec.paused of the Cluster, or the annotation "+
+				"cluster.x-k8s.io/paused, is gone",
+		)
 	}
 }
 
 // about lists the conditions that report whether clients reach the apiserver, in the order of a request. Of the last
 // three only the first False one is reported, because the others follow from it.
 var about = []string{
-	v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady, v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable,
+	v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady, v1alpha1.ConditionEnrolled,
+	v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable,
 }
 
 func (r *Row) judgeConditions(t *v1alpha1.Tunnel, now time.Time) {
 	accepted := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionAccepted)
 	switch {
 	case accepted == nil && now.Sub(t.CreationTimestamp.Time) > controllerTime && !r.Paused:
-		r.note(Unknown, ReasonNotLookedAt, t.CreationTimestamp.Time, "the controller has not reconciled the Tunnel: check that it runs")
+		r.note(
+			Unknown,
+			ReasonNotLookedAt,
+			t.CreationTimestamp.Time,
+			"the controller has not reconciled the Tunnel: check that it runs",
+		)
 		return
 	case accepted == nil:
 		r.note(Waiting, ReasonNotLookedAt, t.CreationTimestamp.Time, "the controller has not reconciled the Tunnel yet")
 		return
 	case accepted.ObservedGeneration < t.Generation && !r.Paused:
-		r.note(Warning, ReasonNotLookedAt, time.Time{}, "the controller has not reconciled the newest spec yet: check that it runs")
+		r.note(
+			Warning,
+			ReasonNotLookedAt,
+			time.Time{},
+			"the controller has not reconciled the newest spec yet: check that it runs",
+		)
 	}
 	kinds, told := about, false
 	if accepted.Reason == v1alpha1.ReasonNotTunnelled {
@@ -118,10 +141,12 @@ func (r *Row) judgeConditions(t *v1alpha1.Tunnel, now time.Time) {
 			r.note(Unknown, c.Reason, c.LastTransitionTime.Time, "%s: %s", kind, c.Message)
 		}
 	}
-	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionTunnelReady); c != nil && c.Reason == v1alpha1.ReasonPartlyConnected {
+	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionTunnelReady); c != nil &&
+		c.Reason == v1alpha1.ReasonPartlyConnected {
 		r.note(Warning, c.Reason, c.LastTransitionTime.Time, "%s", c.Message)
 	}
-	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionCopiesReady); c != nil && c.Status == metav1.ConditionFalse {
+	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionCopiesReady); c != nil &&
+		c.Status == metav1.ConditionFalse {
 		r.note(Warning, c.Reason, c.LastTransitionTime.Time, "%s", c.Message)
 	}
 }
@@ -132,7 +157,9 @@ func weigh(c *metav1.Condition, t *v1alpha1.Tunnel, now time.Time) Health {
 	switch {
 	case c.Reason == v1alpha1.ReasonInvalidExtraName:
 		return Warning // everything else is served
-	case fresh && c.Reason == v1alpha1.ReasonWaitingForSecret, fresh && c.Reason == v1alpha1.ReasonNoEdge && len(t.Status.Edges) == 0, c.Reason == v1alpha1.ReasonWaitingForCluster:
+	case fresh && c.Reason == v1alpha1.ReasonWaitingForSecret,
+		fresh && c.Reason == v1alpha1.ReasonNoEdge && len(t.Status.Edges) == 0,
+		c.Reason == v1alpha1.ReasonWaitingForCluster:
 		return Waiting
 	}
 	return Broken
@@ -148,26 +175,55 @@ func (r *Row) judgeEdges() {
 		switch {
 		case e.Revoked():
 			if !e.Cut() && len(e.Gateways) > 0 {
-				r.note(Warning, ReasonEdgeNotCut, e.RevokedAt, "edge %s is revoked, but not all gateways have confirmed that its tunnels are closed", name)
+				r.note(
+					Warning,
+					ReasonEdgeNotCut,
+					e.RevokedAt,
+					"edge %s is revoked, but not all gateways have confirmed that its tunnels are closed",
+					name,
+				)
 			}
 			continue
 		case e.State == observed.Away && r.Connected > 0:
-			r.note(Warning, ReasonEdgeAway, e.LastSeen, "edge %s has no tunnel, the other edges have: see its log, or revoke it if it will not return", name)
+			r.note(
+				Warning,
+				ReasonEdgeAway,
+				e.LastSeen,
+				"edge %s has no tunnel, the other edges have: see its log, or revoke it if it will not return",
+				name,
+			)
 		case e.HasTunnel() && e.Health() == observed.Unhealthy && r.healthy():
-			r.note(Warning, ReasonAPIServerUnwell, time.Time{}, "edge %s does not reach its apiserver: %s", name, e.APIServer.Message)
+			r.note(
+				Warning,
+				ReasonAPIServerUnwell,
+				time.Time{},
+				"edge %s does not reach its apiserver: %s",
+				name,
+				e.APIServer.Message,
+			)
 		}
 		if e.LastError != "" {
 			r.note(Warning, ReasonEdgeTrouble, time.Time{}, "edge %s reports: %s", name, e.LastError)
 		}
 		if without := e.WorkersWithout(); without != "" && !r.has(v1alpha1.ReasonPartlyConnected) {
-			r.note(Warning, ReasonWorkersWithout, time.Time{}, "edge %s has no tunnel on %s, which the gateways repair", name, without)
+			r.note(
+				Warning,
+				ReasonWorkersWithout,
+				time.Time{},
+				"edge %s has no tunnel on %s, which the gateways repair",
+				name,
+				without,
+			)
 		}
 	}
 }
 
 // healthy reports whether an edge reaches the apiserver. Then another edge that does not is only part of the state.
 func (r *Row) healthy() bool {
-	return slices.ContainsFunc(r.Edges, func(e observed.Edge) bool { return e.HasTunnel() && e.Health() == observed.Healthy })
+	return slices.ContainsFunc(
+		r.Edges,
+		func(e observed.Edge) bool { return e.HasTunnel() && e.Health() == observed.Healthy },
+	)
 }
 
 func (r *Row) has(reason string) bool {
@@ -184,15 +240,32 @@ func (r *Row) judgeExpiries(now time.Time) {
 			r.judgeLeaf(node, left)
 			continue
 		case e.Of == "apiserver":
-			soon, cure = serverSoon, "renew it, such as by `kubeadm certs renew apiserver`, or by an upgrade of the control plane"
+			soon, cure = serverSoon, "renew it, such as by `kubeadm certs renew apiserver`, or by an upgrade of the control "+
+				"plane"
 		case strings.HasPrefix(e.Of, "copy "):
 			soon, cure = 0, "see the condition CopiesReady"
 		}
 		switch {
 		case left <= 0:
-			r.note(Broken, ReasonCertificateEnded, e.NotAfter, "the certificate of the %s expired at %s: %s", e.Of, e.NotAfter.UTC().Format(time.RFC3339), cure)
+			r.note(
+				Broken,
+				ReasonCertificateEnded,
+				e.NotAfter,
+				"the certificate of the %s expired at %s: %s",
+				e.Of,
+				e.NotAfter.UTC().Format(time.RFC3339),
+				cure,
+			)
 		case left < soon:
-			r.note(Warning, ReasonCertificateEnds, time.Time{}, "the certificate of the %s expires at %s: %s", e.Of, e.NotAfter.UTC().Format(time.RFC3339), cure)
+			r.note(
+				Warning,
+				ReasonCertificateEnds,
+				time.Time{},
+				"the certificate of the %s expires at %s: %s",
+				e.Of,
+				e.NotAfter.UTC().Format(time.RFC3339),
+				cure,
+			)
 		}
 	}
 }
@@ -208,22 +281,46 @@ func (r *Row) judgeLeaf(node string, left time.Duration) {
 		if r.Connected == 0 {
 			weight = Broken
 		}
-		r.note(weight, ReasonEdgeExpired, e.NotAfter, "the certificate of edge %s has expired: the edge renews it with its key when it reaches the gateways, for 90 days; see its log and its clock", node)
+		r.note(
+			weight,
+			ReasonEdgeExpired,
+			e.NotAfter,
+			"the certificate of edge %s has expired: the edge renews it with its key when it reaches the gateways, for 90 "+
+				"days; see its log and its clock",
+			node,
+		)
 	case left < leafSoon && e.HasTunnel() && !short:
-		r.note(Warning, ReasonCertificateEnds, time.Time{}, "the certificate of edge %s expires soon and was not renewed: see its log and the log of the controller", node)
+		r.note(
+			Warning,
+			ReasonCertificateEnds,
+			time.Time{},
+			"the certificate of edge %s expires soon and was not renewed: see its log and the log of the controller",
+			node,
+		)
 	}
 }
 
 // withoutTunnel judges a Cluster that has opted in and has no Tunnel.
 func withoutTunnel(c *clusterv1.Cluster, now time.Time) Row {
-	r := Row{Namespace: c.Namespace, Cluster: c.Name, Created: c.CreationTimestamp.Time, Paused: isPaused(c), Deleting: !c.DeletionTimestamp.IsZero()}
+	r := Row{
+		Namespace: c.Namespace,
+		Cluster:   c.Name,
+		Created:   c.CreationTimestamp.Time,
+		Paused:    isPaused(c),
+		Deleting:  !c.DeletionTimestamp.IsZero(),
+	}
 	switch {
 	case r.Paused:
 		r.note(Waiting, ReasonPaused, time.Time{}, "it is paused: its Tunnel is created when it is unpaused")
 	case r.Deleting:
 		r.note(Warning, ReasonDeleting, time.Time{}, "it is being deleted, and its Tunnel is gone")
 	case now.Sub(c.CreationTimestamp.Time) > controllerTime:
-		r.note(Broken, ReasonNoTunnelObject, c.CreationTimestamp.Time, "it has opted in, but has no Tunnel: check that the controller runs")
+		r.note(
+			Broken,
+			ReasonNoTunnelObject,
+			c.CreationTimestamp.Time,
+			"it has opted in, but has no Tunnel: check that the controller runs",
+		)
 	default:
 		r.note(Waiting, ReasonNoTunnelObject, c.CreationTimestamp.Time, "its Tunnel is not created yet")
 	}

@@ -18,9 +18,10 @@ import (
 // build returns the row of a Tunnel; cluster may be nil.
 func build(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel, in Input, now time.Time) Row {
 	r := Row{
-		Namespace: t.Namespace, Cluster: t.Name, ID: t.ClaimedID(), Hostname: t.Status.Hostname, Names: t.Status.Names, Created: t.CreationTimestamp.Time,
-		Mode:   string(cmp.Or(t.Status.Kubeconfig.Mode, t.Spec.Kubeconfig.Mode, v1alpha1.KubeconfigModeAuto)),
-		Server: t.Status.Kubeconfig.Server, ProxyURL: t.Status.Kubeconfig.ProxyURL, Conditions: t.Status.Conditions,
+		Namespace: t.Namespace, Cluster: t.Name, ID: t.ClaimedID(), Hostname: t.Status.Hostname, Names: t.Status.Names,
+		Created: t.CreationTimestamp.Time,
+		Mode:    string(cmp.Or(t.Status.Kubeconfig.Mode, t.Spec.Kubeconfig.Mode, v1alpha1.KubeconfigModeAuto)),
+		Server:  t.Status.Kubeconfig.Server, ProxyURL: t.Status.Kubeconfig.ProxyURL, Conditions: t.Status.Conditions,
 		Paused:   meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionPaused) || isPaused(cluster),
 		Deleting: !t.DeletionTimestamp.IsZero() || cluster != nil && !cluster.DeletionTimestamp.IsZero(),
 	}
@@ -122,5 +123,9 @@ func median(live []collect.Tunnel, gateway, node string) observed.Millis {
 
 // compareNames sorts gateway-2 before gateway-10.
 func compareNames(a, b string) int {
-	return cmp.Or(strings.Compare(strings.TrimRight(a, "0123456789"), strings.TrimRight(b, "0123456789")), cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+	return cmp.Or(
+		strings.Compare(strings.TrimRight(a, "0123456789"), strings.TrimRight(b, "0123456789")),
+		cmp.Compare(len(a), len(b)),
+		strings.Compare(a, b),
+	)
 }

@@ -135,7 +135,11 @@ func Build(in Input, now time.Time) View {
 		}
 	}
 	slices.SortFunc(view.Rows, func(a, b Row) int {
-		return cmp.Or(ranks[a.Health]-ranks[b.Health], cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Cluster, b.Cluster))
+		return cmp.Or(
+			ranks[a.Health]-ranks[b.Health],
+			cmp.Compare(a.Namespace, b.Namespace),
+			cmp.Compare(a.Cluster, b.Cluster),
+		)
 	})
 	view.Summary.count(view.Rows)
 	if in.Live != nil {

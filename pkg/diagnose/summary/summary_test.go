@@ -25,28 +25,59 @@ var now = time.Date(2026, time.May, 1, 12, 0, 0, 0, time.UTC)
 func at(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(d)) }
 
 func condition(kind, reason string, status metav1.ConditionStatus) metav1.Condition {
-	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: "says " + reason, LastTransitionTime: at(-time.Hour), ObservedGeneration: 1}
+	return metav1.Condition{
+		Type:               kind,
+		Status:             status,
+		Reason:             reason,
+		Message:            "says " + reason,
+		LastTransitionTime: at(-time.Hour),
+		ObservedGeneration: 1,
+	}
 }
 
 // pair is a healthy Cluster with two edges and two gateways, changed by change.
 func pair(name string, change func(*clusterv1.Cluster, *v1alpha1.Tunnel)) (clusterv1.Cluster, v1alpha1.Tunnel) {
-	meta := metav1.ObjectMeta{Namespace: "prod", Name: name, CreationTimestamp: at(-48 * time.Hour), Generation: 1, Labels: map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}}
+	meta := metav1.ObjectMeta{
+		Namespace:         "prod",
+		Name:              name,
+		CreationTimestamp: at(-48 * time.Hour),
+		Generation:        1,
+		Labels:            map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled},
+	}
 	c, t := clusterv1.Cluster{ObjectMeta: meta}, v1alpha1.Tunnel{ObjectMeta: meta}
 	t.Spec.ID = name
 	t.Status = v1alpha1.TunnelStatus{
 		Hostname: name + ".prod.tunnels.example.com", Names: []string{name + ".prod.tunnels.example.com"}, ID: name,
 		Kubeconfig: v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeSNI, Server: "https://gw:6443"},
 		Conditions: []metav1.Condition{
-			condition(v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, "True"), condition(v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "True"),
-			condition(v1alpha1.ConditionEnrolled, v1alpha1.ReasonEnrolled, "True"), condition(v1alpha1.ConditionTunnelReady, v1alpha1.ReasonConnected, "True"),
-			condition(v1alpha1.ConditionAPIServerReachable, v1alpha1.ReasonReachable, "True"), condition(v1alpha1.ConditionReady, v1alpha1.ReasonReady, "True"),
+			condition(
+				v1alpha1.ConditionAccepted,
+				v1alpha1.ReasonAccepted,
+				"True",
+			), condition(v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "True"),
+			condition(
+				v1alpha1.ConditionEnrolled,
+				v1alpha1.ReasonEnrolled,
+				"True",
+			), condition(v1alpha1.ConditionTunnelReady, v1alpha1.ReasonConnected, "True"),
+			condition(
+				v1alpha1.ConditionAPIServerReachable,
+				v1alpha1.ReasonReachable,
+				"True",
+			), condition(v1alpha1.ConditionReady, v1alpha1.ReasonReady, "True"),
 		},
 	}
 	for _, node := range []string{"edge-a", "edge-b"} {
 		t.Status.Edges = append(t.Status.Edges, v1alpha1.EdgeStatus{
-			NodeID: model.NodeID(node), Host: "host-" + node, EnrolledAt: at(-47 * time.Hour), CertificateNotAfter: at(20 * time.Hour),
-			Gateways:  []v1alpha1.EdgeGatewayStatus{{Name: "gateway-10", Tunnels: 2}, {Name: "gateway-2", Tunnels: 1}},
-			APIServer: &v1alpha1.EdgeAPIServerStatus{Address: "127.0.0.1:6443", Healthy: true, CertificateNotAfter: ptr.To(at(200 * 24 * time.Hour))},
+			NodeID: model.NodeID(
+				node,
+			), Host: "host-" + node, EnrolledAt: at(-47 * time.Hour), CertificateNotAfter: at(20 * time.Hour),
+			Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-10", Tunnels: 2}, {Name: "gateway-2", Tunnels: 1}},
+			APIServer: &v1alpha1.EdgeAPIServerStatus{
+				Address:             "127.0.0.1:6443",
+				Healthy:             true,
+				CertificateNotAfter: ptr.To(at(200 * 24 * time.Hour)),
+			},
 		})
 	}
 	if change != nil {
@@ -93,23 +124,32 @@ func TestHealth(t *testing.T) {
 		"nobody can say": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			set(t, v1alpha1.ConditionTunnelReady, v1alpha1.ReasonUnknown, "Unknown")
 		}, summary.Unknown, []string{v1alpha1.ReasonUnknown}},
-		"one edge is away": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].Gateways = nil }, summary.Warning, []string{summary.ReasonEdgeAway}},
+		"one edge is away": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].Gateways = nil },
+			summary.Warning, []string{summary.ReasonEdgeAway}},
 		"one edge does not reach its apiserver": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			t.Status.Edges[1].APIServer = &v1alpha1.EdgeAPIServerStatus{Message: "refused"}
 		}, summary.Warning, []string{summary.ReasonAPIServerUnwell}},
-		"an edge in trouble": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].LastError = "disk full" }, summary.Warning, []string{summary.ReasonEdgeTrouble}},
+		"an edge in trouble": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].LastError = "disk full" },
+			summary.Warning, []string{summary.ReasonEdgeTrouble}},
 		"a revoked edge is no trouble": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			t.Status.Edges[1].RevokedAt, t.Status.Edges[1].CutAt, t.Status.Edges[1].Gateways = ptr.To(at(0)), ptr.To(at(0)), nil
 		}, summary.OK, nil},
-		"a revoked edge that is not cut": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].RevokedAt = ptr.To(at(0)) }, summary.Warning, []string{summary.ReasonEdgeNotCut}},
-		"a hole":                         {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].Gateways[0].WorkersWithout = 1 }, summary.Warning, []string{summary.ReasonWorkersWithout}},
+		"a revoked edge that is not " +
+			"cut": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].RevokedAt = ptr.To(at(0)) },
+			summary.Warning, []string{summary.ReasonEdgeNotCut}},
+		"a hole": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].Gateways[0].WorkersWithout = 1 },
+			summary.Warning, []string{summary.ReasonWorkersWithout}},
 		"the apiserver's certificate ends soon": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			t.Status.Edges[1].APIServer.CertificateNotAfter = ptr.To(at(72 * time.Hour))
 		}, summary.Warning, []string{summary.ReasonCertificateEnds}},
 		"the apiserver's certificate has ended": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			t.Status.Edges[1].APIServer.CertificateNotAfter = ptr.To(at(-time.Minute))
 		}, summary.Broken, []string{summary.ReasonCertificateEnded}},
-		"a leaf that was not renewed": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].CertificateNotAfter = at(time.Hour) }, summary.Warning, []string{summary.ReasonCertificateEnds}},
+		"a leaf that was not renewed": {func(_ *clusterv1.Cluster,
+			t *v1alpha1.Tunnel) {
+			t.Status.Edges[1].CertificateNotAfter = at(time.Hour)
+		}, summary.Warning,
+			[]string{summary.ReasonCertificateEnds}},
 		"leaves that live for minutes": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			for i := range t.Status.Edges {
 				t.Status.Edges[i].EnrolledAt, t.Status.Edges[i].CertificateNotAfter = at(-time.Minute), at(10*time.Minute)
@@ -119,18 +159,26 @@ func TestHealth(t *testing.T) {
 			t.Status.Edges = t.Status.Edges[:1]
 			t.Status.Edges[0].Gateways, t.Status.Edges[0].CertificateNotAfter = nil, at(-time.Minute)
 		}, summary.Broken, []string{summary.ReasonEdgeExpired}},
-		"paused":                           {func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.Spec.Paused = ptr.To(true) }, summary.Warning, []string{summary.ReasonPaused}},
-		"deleted":                          {func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.DeletionTimestamp = ptr.To(at(0)) }, summary.Warning, []string{summary.ReasonDeleting}},
-		"a spec that nobody has looked at": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Generation = 2 }, summary.Warning, []string{summary.ReasonNotLookedAt}},
-		"a controller that does not run":   {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status = v1alpha1.TunnelStatus{} }, summary.Unknown, []string{summary.ReasonNotLookedAt}},
+		"paused": {func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.Spec.Paused = ptr.To(true) }, summary.Warning,
+			[]string{summary.ReasonPaused}},
+		"deleted": {func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.DeletionTimestamp = ptr.To(at(0)) }, summary.Warning,
+			[]string{summary.ReasonDeleting}},
+		"a spec that nobody has looked " +
+			"at": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Generation = 2 }, summary.Warning,
+			[]string{summary.ReasonNotLookedAt}},
+		"a controller that does not " +
+			"run": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status = v1alpha1.TunnelStatus{} }, summary.Unknown,
+			[]string{summary.ReasonNotLookedAt}},
 		"a network of one's own": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			t.Spec.Kubeconfig.Mode, t.Status.Edges = v1alpha1.KubeconfigModeAddress, nil
-			t.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionAccepted, v1alpha1.ReasonNotTunnelled, "True"), condition(v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "True")}
+			t.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionAccepted, v1alpha1.ReasonNotTunnelled, "True"),
+				condition(v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "True")}
 		}, summary.OK, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, tunnel := pair("c1", tc.change)
-			got := summary.Build(summary.Input{Clusters: []clusterv1.Cluster{c}, Tunnels: []v1alpha1.Tunnel{tunnel}}, now).Rows[0]
+			got := summary.Build(summary.Input{Clusters: []clusterv1.Cluster{c}, Tunnels: []v1alpha1.Tunnel{tunnel}},
+				now).Rows[0]
 			var says []string
 			for _, n := range got.Warnings {
 				says = append(says, n.Reason)
@@ -150,7 +198,10 @@ func TestWhichClustersHaveARow(t *testing.T) {
 	left, waits := tunnel, tunnel
 	left.Name, waits.Name = "left", "waits"
 	waits.Annotations = map[string]string{v1alpha1.PreparedAnnotation: "2026-05-02T00:00:00Z"}
-	view := summary.Build(summary.Input{Clusters: []clusterv1.Cluster{c, late, none}, Tunnels: []v1alpha1.Tunnel{tunnel, left, waits}}, now)
+	view := summary.Build(
+		summary.Input{Clusters: []clusterv1.Cluster{c, late, none}, Tunnels: []v1alpha1.Tunnel{tunnel, left, waits}},
+		now,
+	)
 	var got []string
 	for _, r := range view.Rows {
 		got = append(got, r.Cluster+" "+string(r.Health))
@@ -158,7 +209,17 @@ func TestWhichClustersHaveARow(t *testing.T) {
 	if diff := cmp.Diff([]string{"late broken", "left warning", "waits waiting", "b ok"}, got); diff != "" {
 		t.Error(diff)
 	}
-	want := summary.Summary{Clusters: 4, OK: 1, Warning: 1, Broken: 1, Waiting: 1, NotOptedIn: 1, Edges: 6, EdgesConnected: 6, Tunnels: 18}
+	want := summary.Summary{
+		Clusters:       4,
+		OK:             1,
+		Warning:        1,
+		Broken:         1,
+		Waiting:        1,
+		NotOptedIn:     1,
+		Edges:          6,
+		EdgesConnected: 6,
+		Tunnels:        18,
+	}
 	if diff := cmp.Diff(want, view.Summary); diff != "" {
 		t.Error(diff)
 	}
@@ -174,12 +235,15 @@ func TestRow(t *testing.T) {
 	}}}
 	end := now.Add(100 * 24 * time.Hour)
 	r := summary.Build(summary.Input{
-		Clusters: []clusterv1.Cluster{c}, Tunnels: []v1alpha1.Tunnel{tunnel}, Live: live, Kubeconfigs: map[types.NamespacedName]time.Time{{Namespace: "prod", Name: "c1"}: end},
+		Clusters: []clusterv1.Cluster{c}, Tunnels: []v1alpha1.Tunnel{tunnel}, Live: live,
+		Kubeconfigs: map[types.NamespacedName]time.Time{{Namespace: "prod", Name: "c1"}: end},
 	}, now).Rows[0]
-	if diff := cmp.Diff([]observed.Gateway{{Name: "gateway-2", Tunnels: 2, RTT: 3}, {Name: "gateway-10", Tunnels: 4, RTT: 5}}, r.Gateways); diff != "" {
+	if diff := cmp.Diff([]observed.Gateway{{Name: "gateway-2", Tunnels: 2, RTT: 3}, {Name: "gateway-10", Tunnels: 4,
+		RTT: 5}}, r.Gateways); diff != "" {
 		t.Error(diff)
 	}
-	if r.RTT != 5 || r.Tunnels != 6 || r.Connected != 2 || r.LetIn != 2 || r.Mode != "sni" || !r.LastChange.Equal(now.Add(-time.Hour)) {
+	if r.RTT != 5 || r.Tunnels != 6 || r.Connected != 2 || r.LetIn != 2 || r.Mode != "sni" ||
+		!r.LastChange.Equal(now.Add(-time.Hour)) {
 		t.Errorf("%+v", r)
 	}
 	var of []string
@@ -209,7 +273,8 @@ func TestTenThousandAreQuick(t *testing.T) {
 	if took > time.Second {
 		t.Errorf("10,000 rows took %s of the processor", took)
 	}
-	if view.Summary.Broken != 1000 || view.Rows[999].Health != summary.Broken || view.Rows[1000].Health != summary.OK || !strings.HasPrefix(view.Rows[0].Cluster, "c") {
+	if view.Summary.Broken != 1000 || view.Rows[999].Health != summary.Broken || view.Rows[1000].Health != summary.OK ||
+		!strings.HasPrefix(view.Rows[0].Cluster, "c") {
 		t.Errorf("%+v", view.Summary)
 	}
 }

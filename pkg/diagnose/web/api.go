@@ -49,7 +49,9 @@ func (p *Page) document() (payload, bool) {
 		return p.payload, true
 	}
 	rows, cursor := p.fleet.all()
-	plain, err := json.Marshal(document{Domain: string(p.Domain), Cursor: cursor, Now: now.Unix(), Columns: columns, Rows: rows})
+	plain, err := json.Marshal(
+		document{Domain: string(p.Domain), Cursor: cursor, Now: now.Unix(), Columns: columns, Rows: rows},
+	)
 	if err != nil {
 		p.Log.Error("cannot encode the rows of the page", "error", err)
 		return payload{}, false

@@ -99,7 +99,12 @@ func (p *Page) objectsOf(ctx context.Context, key model.Key) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := details{Domain: string(p.Domain), Namespace: key.Namespace, Name: key.Name, Found: cluster != nil || tunnel != nil}
+	d := details{
+		Domain:    string(p.Domain),
+		Namespace: key.Namespace,
+		Name:      key.Name,
+		Found:     cluster != nil || tunnel != nil,
+	}
 	var live *summary.Live
 	if p.Live != nil && tunnel != nil && tunnel.HeldID() != "" {
 		live = p.Live(ctx, tunnel.HeldID())

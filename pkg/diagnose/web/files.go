@@ -23,7 +23,8 @@ type file struct {
 }
 
 var kinds = map[string]string{
-	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; " +
+		"charset=utf-8", ".svg": "image/svg+xml",
 }
 
 // readFiles returns all files by their paths. The fleet and a Cluster share one document, whose script distinguishes
@@ -43,7 +44,12 @@ func readFiles() (map[string]file, error) {
 			return fmt.Errorf("reading %s: no content type for such a file", name)
 		}
 		sum := sha256.Sum256(plain)
-		f := file{kind: kind, tag: `"` + hex.EncodeToString(sum[:8]) + `"`, plain: plain, gzip: zipped(plain, gzip.BestCompression)}
+		f := file{
+			kind:  kind,
+			tag:   `"` + hex.EncodeToString(sum[:8]) + `"`,
+			plain: plain,
+			gzip:  zipped(plain, gzip.BestCompression),
+		}
 		if name == "static/index.html" {
 			files["/{$}"], files["/cluster"] = f, f
 			return nil

@@ -86,11 +86,17 @@ var since = time.Now().Add(-90 * time.Hour).Truncate(time.Second)
 
 // healthy returns a Tunnel with two edges whose conditions are all True.
 func healthy(namespace, name string) *v1alpha1.Tunnel {
-	t := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, CreationTimestamp: metav1.NewTime(since)}}
+	t := &v1alpha1.Tunnel{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, CreationTimestamp: metav1.NewTime(since)},
+	}
 	t.Spec.ID = strings.Repeat("a", 20) + name
 	t.Status.ID, t.Status.Hostname = t.Spec.ID, name+"."+namespace+".tunnels.example.com"
 	t.Status.Names = []string{t.Status.Hostname}
-	t.Status.Kubeconfig = v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeConnect, Server: "https://kubernetes:6443", ProxyURL: "http://gateway.fairlead-system.svc:3128"}
+	t.Status.Kubeconfig = v1alpha1.KubeconfigStatus{
+		Mode:     v1alpha1.KubeconfigModeConnect,
+		Server:   "https://kubernetes:6443",
+		ProxyURL: "http://gateway.fairlead-system.svc:3128",
+	}
 	for i := range 2 {
 		t.Status.Edges = append(t.Status.Edges, edge(fmt.Sprintf("%s-%d", name, i)))
 	}
@@ -103,7 +109,8 @@ func healthy(namespace, name string) *v1alpha1.Tunnel {
 		{v1alpha1.ConditionReady, v1alpha1.ReasonReady, "clients reach the apiserver"},
 	} {
 		t.Status.Conditions = append(t.Status.Conditions, metav1.Condition{
-			Type: c.kind, Status: metav1.ConditionTrue, Reason: c.reason, Message: c.message, LastTransitionTime: metav1.NewTime(since.Add(time.Hour)),
+			Type: c.kind, Status: metav1.ConditionTrue, Reason: c.reason, Message: c.message,
+			LastTransitionTime: metav1.NewTime(since.Add(time.Hour)),
 		})
 	}
 	return t
@@ -112,9 +119,18 @@ func healthy(namespace, name string) *v1alpha1.Tunnel {
 func edge(name string) v1alpha1.EdgeStatus {
 	seen, ends := metav1.NewTime(time.Now().Add(-time.Minute)), metav1.NewTime(since.AddDate(1, 0, 0))
 	return v1alpha1.EdgeStatus{
-		NodeID: "CN=" + name, Host: "machine-" + name, EnrolledAt: metav1.NewTime(since), CertificateNotAfter: metav1.NewTime(time.Now().Add(17 * time.Hour)),
-		Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: 4}, {Name: "gateway-1", Tunnels: 4}}, LastSeen: &seen, Form: "Process", Version: "v0.7.0",
-		APIServer: &v1alpha1.EdgeAPIServerStatus{Address: "10.20.0.10:6443", Healthy: true, Version: "v1.37.1", CertificateNotAfter: &ends},
+		NodeID: "CN=" + name, Host: "machine-" + name, EnrolledAt: metav1.NewTime(since),
+		CertificateNotAfter: metav1.NewTime(time.Now().Add(17 * time.Hour)),
+		Gateways: []v1alpha1.EdgeGatewayStatus{
+			{Name: "gateway-0", Tunnels: 4},
+			{Name: "gateway-1", Tunnels: 4},
+		}, LastSeen: &seen, Form: "Process", Version: "v0.7.0",
+		APIServer: &v1alpha1.EdgeAPIServerStatus{
+			Address:             "10.20.0.10:6443",
+			Healthy:             true,
+			Version:             "v1.37.1",
+			CertificateNotAfter: &ends,
+		},
 	}
 }
 
@@ -122,7 +138,10 @@ func edge(name string) v1alpha1.EdgeStatus {
 func broken(t *v1alpha1.Tunnel, message string) *v1alpha1.Tunnel {
 	for i := range t.Status.Conditions {
 		if c := &t.Status.Conditions[i]; c.Type == v1alpha1.ConditionTunnelReady || c.Type == v1alpha1.ConditionReady {
-			c.Status, c.Reason, c.Message, c.LastTransitionTime = metav1.ConditionFalse, v1alpha1.ReasonNoTunnel, message, metav1.NewTime(time.Now().Add(-7*time.Minute))
+			c.Status, c.Reason, c.Message, c.LastTransitionTime = metav1.ConditionFalse, v1alpha1.ReasonNoTunnel, message,
+				metav1.NewTime(
+					time.Now().Add(-7*time.Minute),
+				)
 		}
 	}
 	for i := range t.Status.Edges {
@@ -159,7 +178,10 @@ func newFleet(n int) *objects {
 func (o *objects) first(is func(t *v1alpha1.Tunnel) bool) model.Key {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	keys := slices.SortedFunc(maps.Keys(o.tunnels), func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) })
+	keys := slices.SortedFunc(
+		maps.Keys(o.tunnels),
+		func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) },
+	)
 	for _, key := range keys {
 		if is(o.tunnels[key]) {
 			return key
@@ -188,21 +210,32 @@ func newPage(t *testing.T, fleet *objects, c web.Config) *web.Page {
 
 // report returns the report of a Cluster without a tunnel at any gateway, from the position of an xds-server.
 func report(_ context.Context, key client.ObjectKey) check.Report {
-	r := check.Report{Namespace: key.Namespace, Name: key.Name, At: time.Now().UTC(), Seconds: 0.8, Status: check.Broken, First: check.HopTunnels}
+	r := check.Report{
+		Namespace: key.Namespace,
+		Name:      key.Name,
+		At:        time.Now().UTC(),
+		Seconds:   0.8,
+		Status:    check.Broken,
+		First:     check.HopTunnels,
+	}
 	said := map[check.ID]string{
-		check.HopCluster: "opted in, and not paused", check.HopTunnel: "accepted: " + key.Name + "." + key.Namespace + ".tunnels.example.com",
+		check.HopCluster: "opted in, and not paused", check.HopTunnel: "accepted: " + key.Name + "." + key.Namespace +
+			".tunnels.example.com",
 		check.HopName: "gateway.fairlead-system.svc is 10.96.12.7", check.HopPort: "10.96.12.7:3128 takes connections",
-		check.HopRoute: "accepted by gateway-0, gateway-1", check.HopEdge: "2 edges have certificates, the first of which ends in 16 h",
+		check.HopRoute: "accepted by gateway-0, gateway-1", check.HopEdge: "2 edges have certificates, the first of which " +
+			"ends in 16 h",
 		check.HopServers: "a controller leads",
 	}
 	for _, hop := range check.Hops() {
 		result := check.Result{ID: hop.ID, Title: hop.Title, Status: check.OK, Detail: said[hop.ID]}
 		switch hop.ID {
 		case check.HopKubeconfig, check.HopAuthentication, check.HopWatch:
-			result.Status, result.Detail, result.Cure = check.Unknown, "Secrets may not be read from here", "run `fairlead check` where a kubeconfig of the management cluster is"
+			result.Status, result.Detail, result.Cure = check.Unknown, "Secrets may not be read from here", "run `fairlead "+
+				"check` where a kubeconfig of the management cluster is"
 		case check.HopTunnels:
 			result.Status, result.Detail = check.Broken, "no gateway has a tunnel to this workload cluster"
-			result.Cause, result.Cure = "no edge runs, or none reaches the gateways' public address", "on a machine of an edge look at `journalctl -u fairlead-edge-agent`; it must reach gw.example.com:443"
+			result.Cause, result.Cure = "no edge runs, or none reaches the gateways' public address", "on a machine of an "+
+				"edge look at `journalctl -u fairlead-edge-agent`; it must reach gw.example.com:443"
 		case check.HopHandshake, check.HopAPIServer:
 			result.Status = check.Skipped
 		}

@@ -104,7 +104,11 @@ func (f *fleet) since(cursor string) (d delta, after string, ok bool) {
 	if err != nil || epoch != f.epoch || seq > f.seq || f.forgotten(seq) {
 		return delta{}, f.cursor(f.seq), false
 	}
-	start, _ := slices.BinarySearchFunc(f.changes, seq+1, func(c change, seq uint64) int { return cmp.Compare(c.seq, seq) })
+	start, _ := slices.BinarySearchFunc(
+		f.changes,
+		seq+1,
+		func(c change, seq uint64) int { return cmp.Compare(c.seq, seq) },
+	)
 	gone := map[model.Key]bool{}
 	for _, c := range f.changes[start:] {
 		if len(d.Rows)+len(d.Gone) >= maxDelta {

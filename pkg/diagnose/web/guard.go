@@ -50,7 +50,12 @@ func local(next http.Handler) http.Handler {
 		}
 		ip, err := netip.ParseAddr(host)
 		if host != "localhost" && (err != nil || !ip.IsLoopback()) {
-			http.Error(w, "this page is served on loopback: open it as http://localhost:<port>, or have the proxy before it send such a Host header", http.StatusMisdirectedRequest)
+			http.Error(
+				w,
+				"this page is served on loopback: open it as http://localhost:<port>, or have the proxy before it send such a "+
+					"Host header",
+				http.StatusMisdirectedRequest,
+			)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -91,7 +96,11 @@ func reviewed(reviewer Reviewer, log *slog.Logger, next http.Handler) http.Handl
 			w.Header().Set("WWW-Authenticate", `Bearer realm="fairlead", error="invalid_token"`)
 			http.Error(w, "the management cluster does not know this token", http.StatusUnauthorized)
 		case verdict == Forbidden:
-			http.Error(w, "you may not list tunnels.fairlead.dev in all namespaces, which is what this page shows", http.StatusForbidden)
+			http.Error(
+				w,
+				"you may not list tunnels.fairlead.dev in all namespaces, which is what this page shows",
+				http.StatusForbidden,
+			)
 		default:
 			next.ServeHTTP(w, r)
 		}

@@ -141,7 +141,11 @@ func bounded(places chan struct{}, what string, next http.HandlerFunc) http.Hand
 			next(w, r)
 		default:
 			w.Header().Set("Retry-After", "5")
-			http.Error(w, fmt.Sprintf("it has %d %s already, which is as many as it serves at the same time", cap(places), what), http.StatusServiceUnavailable)
+			http.Error(
+				w,
+				fmt.Sprintf("it has %d %s already, which is as many as it serves at the same time", cap(places), what),
+				http.StatusServiceUnavailable,
+			)
 		}
 	}
 }
@@ -156,9 +160,10 @@ func (p *Page) Serve(ctx context.Context, listener net.Listener, secure *tls.Con
 	defer cancel()
 	server := &http.Server{
 		Handler:           p.Handler(),
-		ReadHeaderTimeout: headerTime, ReadTimeout: p.Timing.Request, WriteTimeout: p.Timing.Request, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		BaseContext: func(net.Listener) context.Context { return ctx }, // streams end with ctx
-		ErrorLog:    log.New(quiet{p.Log}, "", 0),
+		ReadHeaderTimeout: headerTime, ReadTimeout: p.Timing.Request, WriteTimeout: p.Timing.Request, IdleTimeout: idleTime,
+		MaxHeaderBytes: maxHeader,
+		BaseContext:    func(net.Listener) context.Context { return ctx }, // streams end with ctx
+		ErrorLog:       log.New(quiet{p.Log}, "", 0),
 	}
 	var parts errgroup.Group
 	parts.Go(func() error {

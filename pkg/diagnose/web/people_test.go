@@ -49,7 +49,14 @@ func press(t *testing.T, tab *browser.Tab, keys string, modifiers ...chromedp.Mo
 // scheme sets prefers-color-scheme: light or dark.
 func scheme(colours string) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
-		_, err := cdp.Call(ctx, tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: colours}}})
+		_, err := cdp.Call(
+			ctx,
+			tab,
+			emulation.SetEmulatedMedia,
+			emulation.SetEmulatedMediaParams{
+				Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: colours}},
+			},
+		)
 		return err
 	})
 }
@@ -60,9 +67,13 @@ type node struct{ Role, Name string }
 // accessible returns all visible nodes of the accessibility tree, in the order of the document.
 func accessible(t *testing.T, tab *browser.Tab) (all []node) {
 	t.Helper()
-	tree := browser.Run(t, tab, func(ctx context.Context, tab *chromedp.Target) (accessibility.GetFullAXTreeResult, error) {
-		return cdp.Call(ctx, tab, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
-	})
+	tree := browser.Run(
+		t,
+		tab,
+		func(ctx context.Context, tab *chromedp.Target) (accessibility.GetFullAXTreeResult, error) {
+			return cdp.Call(ctx, tab, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+		},
+	)
 	for _, n := range tree.Nodes {
 		if !n.Ignored {
 			all = append(all, node{said(n.Role), said(n.Name)})
@@ -90,7 +101,11 @@ func TestByKeysAlone(t *testing.T) {
 	if got := str(t, tab, focus); got != "Skip to content" {
 		t.Errorf("first is %q", got)
 	}
-	visible := str(t, tab, `(() => { const r = document.activeElement.getBoundingClientRect(), s = getComputedStyle(document.activeElement); return r.top >= 0 && s.outlineStyle !== "none" && parseFloat(s.outlineWidth) >= 2; })()`)
+	visible := str(
+		t,
+		tab,
+		`(() => { const r = document.activeElement.getBoundingClientRect(), s = getComputedStyle(document.activeElement); return r.top >= 0 && s.outlineStyle !== "none" && parseFloat(s.outlineWidth) >= 2; })()`,
+	)
 	if visible != "true" {
 		t.Error("the focus can't be seen")
 	}
@@ -99,12 +114,14 @@ func TestByKeysAlone(t *testing.T) {
 		press(t, tab, kb.Tab)
 		walk = append(walk, str(t, tab, focus))
 	}
-	for _, want := range []string{"Fairlead", "theme", "q", "namespace", "mode", "warnings", "Table of Clusters", "State", "Next"} {
+	for _, want := range []string{"Fairlead", "theme", "q", "namespace", "mode", "warnings", "Table of Clusters", "State",
+		"Next"} {
 		if !slices.Contains(walk, want) {
 			t.Errorf("%q can't be reached: %q", want, walk)
 		}
 	}
-	if n := slices.IndexFunc(walk, func(s string) bool { return strings.HasPrefix(s, "store-") }); n < 0 || strings.HasPrefix(walk[n+1], "store-") {
+	if n := slices.IndexFunc(walk, func(s string) bool { return strings.HasPrefix(s, "store-") }); n < 0 ||
+		strings.HasPrefix(walk[n+1], "store-") {
 		t.Errorf("the rows are not one stop: %q", walk)
 	}
 	do(t, tab, `document.querySelector("main").focus()`)
@@ -118,11 +135,19 @@ func TestByKeysAlone(t *testing.T) {
 		t.Errorf("arrows lead to %q, want %q", got, second)
 	}
 	press(t, tab, kb.Enter)
-	tab.Until(t, patience, fmt.Sprintf(`document.title === %q && document.activeElement.id === "cluster-title"`, second+" – Fairlead"))
+	tab.Until(
+		t,
+		patience,
+		fmt.Sprintf(`document.title === %q && document.activeElement.id === "cluster-title"`, second+" – Fairlead"),
+	)
 	tab.Until(t, patience, `document.querySelectorAll(".hop").length > 3`)
 	press(t, tab, kb.Tab, chromedp.ModifierShift)
 	press(t, tab, kb.Enter)
-	tab.Until(t, patience, fmt.Sprintf(`location.search === "?q=lyon" && document.activeElement.textContent === %q`, second))
+	tab.Until(
+		t,
+		patience,
+		fmt.Sprintf(`location.search === "?q=lyon" && document.activeElement.textContent === %q`, second),
+	)
 	noProblems(t, tab)
 }
 
@@ -157,7 +182,11 @@ func TestScreenReadersAreToldEverything(t *testing.T) {
 		}
 	}
 	for _, n := range nodes {
-		if slices.Contains([]string{"button", "link", "textbox", "searchbox", "combobox", "checkbox", "table", "region"}, n.Role) && n.Name == "" {
+		if slices.Contains(
+			[]string{"button", "link", "textbox", "searchbox", "combobox", "checkbox", "table", "region"},
+			n.Role,
+		) &&
+			n.Name == "" {
 			t.Errorf("a %s has no name", n.Role)
 		}
 	}
@@ -213,7 +242,11 @@ func TestTheThemeIsRemembered(t *testing.T) {
 	if light := str(t, tab, ground); light == dark {
 		t.Error("light and dark are the same")
 	}
-	do(t, tab, `(() => { const s = document.getElementById("theme"); s.value = "dark"; s.dispatchEvent(new Event("change")); })()`)
+	do(
+		t,
+		tab,
+		`(() => { const s = document.getElementById("theme"); s.value = "dark"; s.dispatchEvent(new Event("change")); })()`,
+	)
 	visit(t, tab, url)
 	tab.Until(t, patience, tableIsThere)
 	if got := str(t, tab, ground+` + document.getElementById("theme").value`); got != dark+"dark" {
@@ -259,8 +292,13 @@ func TestScreenshots(t *testing.T) {
 		"page-narrow":  {"", 420, 760, "light"},
 	} {
 		tab := b.Open(t, url+o.path, chromedp.EmulateViewport(o.width, o.height), scheme(o.colours))
-		tab.Until(t, patience, `(document.querySelectorAll(".hop").length > 3 || `+tableIsThere+`) && document.getElementById("connection").textContent === "Live"`)
-		if err := os.WriteFile(filepath.Join(folder, name+".png"), browser.Run(t, tab, chromedp.CaptureScreenshot()), 0o644); err != nil {
+		tab.Until(
+			t,
+			patience,
+			`(document.querySelectorAll(".hop").length > 3 || `+tableIsThere+`) && document.getElementById("connection").textContent === "Live"`,
+		)
+		if err := os.WriteFile(filepath.Join(folder, name+".png"), browser.Run(t, tab, chromedp.CaptureScreenshot()),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

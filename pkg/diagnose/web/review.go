@@ -67,7 +67,13 @@ type answer struct {
 
 // NewReviews returns Reviews that uses a client.
 func NewReviews(client kubernetes.Interface) *Reviews {
-	return &Reviews{client: client, now: time.Now, rates: limit.NewRates(maxKept), kept: map[[sha256.Size]byte]*list.Element{}, recent: list.New()}
+	return &Reviews{
+		client: client,
+		now:    time.Now,
+		rates:  limit.NewRates(maxKept),
+		kept:   map[[sha256.Size]byte]*list.Element{},
+		recent: list.New(),
+	}
 }
 
 // Review implements Reviewer. An error means that the management cluster did not answer.
@@ -94,7 +100,10 @@ func (r *Reviews) Review(ctx context.Context, token, from string) (Decision, err
 }
 
 func (r *Reviews) ask(ctx context.Context, token string) (Decision, error) {
-	review, err := r.client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	review, err := r.client.AuthenticationV1().
+		TokenReviews().
+		Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}},
+			metav1.CreateOptions{})
 	if err != nil {
 		return Unknown, fmt.Errorf("reviewing token: %w", err)
 	}
@@ -106,10 +115,16 @@ func (r *Reviews) ask(ctx context.Context, token string) (Decision, error) {
 	for key, values := range user.Extra {
 		extra[key] = authorizationv1.ExtraValue(values)
 	}
-	access, err := r.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: v1alpha1.GroupVersion.Group, Resource: "tunnels"},
-	}}, metav1.CreateOptions{})
+	access, err := r.client.AuthorizationV1().
+		SubjectAccessReviews().
+		Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb:     "list",
+				Group:    v1alpha1.GroupVersion.Group,
+				Resource: "tunnels",
+			},
+		}}, metav1.CreateOptions{})
 	switch {
 	case err != nil:
 		return Unknown, fmt.Errorf("reviewing access of %s: %w", user.Username, err)

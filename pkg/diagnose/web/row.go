@@ -14,7 +14,8 @@ import (
 
 // columns are the names of the elements of an encoded row.
 var columns = []string{
-	"namespace", "name", "health", "mode", "hostname", "connected", "letIn", "tunnels", "gateways", "rtt", "changed", "expires", "expiresOf", "warnings", "note", "flags",
+	"namespace", "name", "health", "mode", "hostname", "connected", "letIn", "tunnels", "gateways", "rtt", "changed",
+	"expires", "expiresOf", "warnings", "note", "flags",
 }
 
 // maxNote bounds the text of a row, in bytes: there may be 10,000 rows.
@@ -53,7 +54,8 @@ func wire(r *summary.Row) []any {
 		flags = append(flags, "deleting")
 	}
 	return []any{
-		r.Namespace, r.Cluster, r.Health, r.Mode, r.Hostname, r.Connected, r.LetIn, r.Tunnels, len(r.Gateways), round(float64(r.RTT)),
+		r.Namespace, r.Cluster, r.Health, r.Mode, r.Hostname, r.Connected, r.LetIn, r.Tunnels, len(r.Gateways), round(
+			float64(r.RTT)),
 		unix(r.LastChange), expires, of, len(r.Warnings), note, strings.Join(flags, " "),
 	}
 }

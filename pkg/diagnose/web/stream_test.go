@@ -115,7 +115,8 @@ func TestAReaderThatWasAwayGetsWhatChangedAndNoMore(t *testing.T) {
 	}
 	live := follow(t, url+"?since="+d.Cursor, "")
 	name := change(3, retitle("one"))
-	if kind, data := live.next(); kind != "rows" || len(data["rows"].([]any)) != 1 || fmt.Sprint(data["rows"].([]any)[0].([]any)[1]) != name {
+	if kind, data := live.next(); kind != "rows" || len(data["rows"].([]any)) != 1 ||
+		fmt.Sprint(data["rows"].([]any)[0].([]any)[1]) != name {
 		t.Errorf("after one change: %s %v", kind, data)
 	}
 	// Disconnected while several change, some twice, and one is removed.
@@ -172,7 +173,12 @@ func crowd(t *testing.T, url string, d [][]any, more int) (leave []context.Cance
 	for i := range most + more {
 		ctx, cancel := context.WithCancel(t.Context())
 		leave = append(leave, cancel)
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%sapi/cluster/events?namespace=%s&name=%s", url, d[i][0], d[i][1]), http.NoBody)
+		r, err := http.NewRequestWithContext(
+			ctx,
+			http.MethodGet,
+			fmt.Sprintf("%sapi/cluster/events?namespace=%s&name=%s", url, d[i][0], d[i][1]),
+			http.NoBody,
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +194,9 @@ func crowd(t *testing.T, url string, d [][]any, more int) (leave []context.Cance
 			continue
 		}
 		why, err := io.ReadAll(response.Body)
-		if again := response.Header.Get("Retry-After"); err != nil || response.StatusCode != http.StatusServiceUnavailable || again != "1" || !strings.Contains(string(why), "16 Clusters") {
+		if again := response.Header.Get("Retry-After"); err != nil || response.StatusCode != http.StatusServiceUnavailable ||
+			again != "1" ||
+			!strings.Contains(string(why), "16 Clusters") {
 			t.Errorf("reader %d: %s, again after %q s: %s, %v", i+1, response.Status, again, why, err)
 		}
 	}

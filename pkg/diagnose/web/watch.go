@@ -133,7 +133,8 @@ func (p *Page) measure(ctx context.Context) {
 func (p *Page) renew(ctx context.Context, objects client.Reader) {
 	var clusters clusterv1.ClusterList
 	var tunnels v1alpha1.TunnelList
-	if err := errors.Join(objects.List(ctx, &clusters, client.UnsafeDisableDeepCopy), objects.List(ctx, &tunnels, client.UnsafeDisableDeepCopy)); err != nil {
+	if err := errors.Join(objects.List(ctx, &clusters, client.UnsafeDisableDeepCopy), objects.List(ctx, &tunnels,
+		client.UnsafeDisableDeepCopy)); err != nil {
 		p.Log.Error("cannot update the rows of the page", "error", err)
 		return
 	}

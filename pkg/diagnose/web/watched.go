@@ -18,8 +18,11 @@ import (
 const checkTimeout = 2 * time.Minute
 
 // errTooMany means that too many Clusters have open pages.
-var errTooMany = fmt.Errorf("the pages of %d Clusters are open at this server already, which is the limit: close the page of another Cluster, "+
-	"or run fairlead check", maxWatched)
+var errTooMany = fmt.Errorf(
+	"the pages of %d Clusters are open at this server already, which is the limit: close the page of another Cluster, "+
+		"or run fairlead check",
+	maxWatched,
+)
 
 // kinds of events about a Cluster.
 const (
@@ -89,7 +92,12 @@ func (p *Page) attend(key model.Key) (c *watched, leave func(), err error) {
 		if len(p.watched) >= maxWatched {
 			return nil, nil, errTooMany
 		}
-		c = &watched{changed: make(chan struct{}, 1), events: map[string][]byte{}, serial: map[string]int{}, news: make(chan struct{})}
+		c = &watched{
+			changed: make(chan struct{}, 1),
+			events:  map[string][]byte{},
+			serial:  map[string]int{},
+			news:    make(chan struct{}),
+		}
 		var ctx context.Context
 		ctx, c.cancel = context.WithCancel(context.Background())
 		p.watched[key] = c

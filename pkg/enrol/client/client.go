@@ -100,9 +100,14 @@ func (c Client) EnrolEdge(ctx context.Context, token, host string) (certs.Identi
 	if err != nil {
 		return certs.Identity{}, nil, err
 	}
-	identity, bundle, err := c.exchange(ctx, nil, key, func(ctx context.Context, service enrolv1.EnrolmentClient) (*enrolv1.Certificate, error) {
-		return service.EnrolEdge(ctx, &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr, Host: host})
-	})
+	identity, bundle, err := c.exchange(
+		ctx,
+		nil,
+		key,
+		func(ctx context.Context, service enrolv1.EnrolmentClient) (*enrolv1.Certificate, error) {
+			return service.EnrolEdge(ctx, &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr, Host: host})
+		},
+	)
 	if err != nil {
 		return certs.Identity{}, nil, fmt.Errorf("enrolling edge by its bootstrap token: %w", err)
 	}
@@ -114,15 +119,28 @@ func (c Client) EnrolEdge(ctx context.Context, token, host string) (certs.Identi
 type GatewayCredential struct{ Token, ServiceAccountToken string }
 
 // EnrolGateway enrols as the gateway with this name.
-func (c Client) EnrolGateway(ctx context.Context, name string, credential GatewayCredential) (certs.Identity, []byte, error) {
-	request := &enrolv1.EnrolGatewayRequest{Gateway: name, Credential: &enrolv1.EnrolGatewayRequest_Token{Token: credential.Token}}
-	if credential.ServiceAccountToken != "" {
-		request.Credential = &enrolv1.EnrolGatewayRequest_ServiceAccountToken{ServiceAccountToken: credential.ServiceAccountToken}
+func (c Client) EnrolGateway(
+	ctx context.Context,
+	name string,
+	credential GatewayCredential,
+) (certs.Identity, []byte, error) {
+	request := &enrolv1.EnrolGatewayRequest{
+		Gateway:    name,
+		Credential: &enrolv1.EnrolGatewayRequest_Token{Token: credential.Token},
 	}
-	identity, bundle, err := c.call(ctx, nil, func(ctx context.Context, service enrolv1.EnrolmentClient, csr []byte) (*enrolv1.Certificate, error) {
-		request.Csr = csr
-		return service.EnrolGateway(ctx, request)
-	})
+	if credential.ServiceAccountToken != "" {
+		request.Credential = &enrolv1.EnrolGatewayRequest_ServiceAccountToken{
+			ServiceAccountToken: credential.ServiceAccountToken,
+		}
+	}
+	identity, bundle, err := c.call(
+		ctx,
+		nil,
+		func(ctx context.Context, service enrolv1.EnrolmentClient, csr []byte) (*enrolv1.Certificate, error) {
+			request.Csr = csr
+			return service.EnrolGateway(ctx, request)
+		},
+	)
 	if err != nil {
 		return certs.Identity{}, nil, fmt.Errorf("enrolling %s: %w", name, err)
 	}
@@ -132,9 +150,13 @@ func (c Client) EnrolGateway(ctx context.Context, name string, credential Gatewa
 // Renew requests a leaf with the same names for a new key. The current leaf may have expired; the server decides for
 // how long it accepts that. An error that wraps ErrNotRenewable means that the leaf can never be renewed.
 func (c Client) Renew(ctx context.Context, current certs.Identity) (certs.Identity, []byte, error) {
-	identity, bundle, err := c.call(ctx, holder{current}, func(ctx context.Context, service enrolv1.EnrolmentClient, csr []byte) (*enrolv1.Certificate, error) {
-		return service.Renew(ctx, &enrolv1.RenewRequest{Csr: csr})
-	})
+	identity, bundle, err := c.call(
+		ctx,
+		holder{current},
+		func(ctx context.Context, service enrolv1.EnrolmentClient, csr []byte) (*enrolv1.Certificate, error) {
+			return service.Renew(ctx, &enrolv1.RenewRequest{Csr: csr})
+		},
+	)
 	if err != nil {
 		return certs.Identity{}, nil, fmt.Errorf("renewing certificate of %s: %w", current.Leaf().Subject.CommonName, err)
 	}
@@ -155,9 +177,14 @@ func (c Client) call(ctx context.Context, current certs.Source,
 	if err != nil {
 		return certs.Identity{}, nil, err
 	}
-	return c.exchange(ctx, current, key, func(ctx context.Context, service enrolv1.EnrolmentClient) (*enrolv1.Certificate, error) {
-		return send(ctx, service, csr)
-	})
+	return c.exchange(
+		ctx,
+		current,
+		key,
+		func(ctx context.Context, service enrolv1.EnrolmentClient) (*enrolv1.Certificate, error) {
+			return send(ctx, service, csr)
+		},
+	)
 }
 
 // exchange sends a signing request for a key, and combines the key with the returned chain.
@@ -188,7 +215,8 @@ func (c Client) verify(leaf *x509.Certificate, bundle []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
 		return fmt.Errorf("verifying the new certificate: %w", err)
 	}
 	if _, err := c.Domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames); err != nil {

@@ -26,7 +26,8 @@ func (c Client) ReportBoot(ctx context.Context, token string, report *reportv1.B
 		return Answer{}, err
 	}
 	defer conn.Close()
-	answer, err := enrolv1.NewEnrolmentClient(conn).ReportBoot(ctx, &enrolv1.ReportBootRequest{Token: token, Report: report})
+	answer, err := enrolv1.NewEnrolmentClient(conn).
+		ReportBoot(ctx, &enrolv1.ReportBootRequest{Token: token, Report: report})
 	if err != nil {
 		err = reason(err)
 		var limited *LimitError

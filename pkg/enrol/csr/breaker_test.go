@@ -66,7 +66,8 @@ func callers(t *testing.T, n int, patience time.Duration, issuer enrolserver.Iss
 }
 
 func TestRequestsDoNotAccumulateWithoutASigner(t *testing.T) {
-	for name, patience := range map[string]time.Duration{"of callers who wait": 20 * time.Second, "of callers who hang up soon": 100 * time.Millisecond} {
+	for name, patience := range map[string]time.Duration{"of callers who wait": 20 * time.Second,
+		"of callers who hang up soon": 100 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
@@ -94,7 +95,8 @@ func TestRequestsDoNotAccumulateWithoutASigner(t *testing.T) {
 }
 
 func TestAllCallersAreServedAsSoonAsTheSignerAnswers(t *testing.T) {
-	for name, answer := range map[string]error{"with a leaf": nil, "with a no": fmt.Errorf("%w: used up", enrolserver.ErrDenied)} {
+	for name, answer := range map[string]error{"with a leaf": nil, "with a no": fmt.Errorf("%w: used up",
+		enrolserver.ErrDenied)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := &controller{running: make(chan struct{}), answer: answer}
@@ -175,7 +177,12 @@ func TestATunnelWithoutAnswersHoldsNoOtherBack(t *testing.T) {
 		for i := range 300 {
 			all.Go(func() {
 				for ctx.Err() == nil {
-					_, _ = b.Issue(ctx, enrolserver.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: fmt.Sprint("edge-", i), ID: "hostile"}})
+					_, _ = b.Issue(
+						ctx,
+						enrolserver.IssueRequest{
+							Subject: model.Subject{Role: model.RoleEdge, Node: fmt.Sprint("edge-", i), ID: "hostile"},
+						},
+					)
 					time.Sleep(time.Second)
 				}
 			})
@@ -183,7 +190,10 @@ func TestATunnelWithoutAnswersHoldsNoOtherBack(t *testing.T) {
 		for i := range 12 {
 			time.Sleep(10 * time.Minute)
 			begin := time.Now()
-			_, err := b.Issue(ctx, enrolserver.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge-v", ID: "victim"}})
+			_, err := b.Issue(
+				ctx,
+				enrolserver.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge-v", ID: "victim"}},
+			)
 			if err != nil || time.Since(begin) > 0 {
 				t.Errorf("number %d of the victim took %s: %v", i, time.Since(begin), err)
 			}
@@ -212,7 +222,10 @@ func TestManyTunnelsWithoutAnswersMeanThatTheSignerIsUnavailable(t *testing.T) {
 		for i := range 300 {
 			all.Go(func() {
 				for ctx.Err() == nil {
-					_, _ = b.Issue(ctx, enrolserver.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge", ID: fmt.Sprint("t", i)}})
+					_, _ = b.Issue(
+						ctx,
+						enrolserver.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge", ID: fmt.Sprint("t", i)}},
+					)
 					time.Sleep(4 * time.Second)
 				}
 			})
@@ -227,7 +240,8 @@ func TestManyTunnelsWithoutAnswersMeanThatTheSignerIsUnavailable(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Minute)
 		for i := range 300 {
-			if _, err := b.Issue(t.Context(), enrolserver.IssueRequest{Subject: model.Subject{ID: fmt.Sprint("t", i)}}); err != nil {
+			if _, err := b.Issue(t.Context(), enrolserver.IssueRequest{Subject: model.Subject{ID: fmt.Sprint("t",
+				i)}}); err != nil {
 				t.Errorf("tunnel %d: %v", i, err)
 			}
 		}

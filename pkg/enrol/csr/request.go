@@ -76,7 +76,10 @@ func newRequest(request enrolserver.IssueRequest) (*certificatesv1.CertificateSi
 		return nil, fmt.Errorf("creating CertificateSigningRequest: the role %q has no signer", request.Subject.Role)
 	}
 	return &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "fairlead-" + string(request.Subject.Role) + "-", Annotations: annotations},
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: "fairlead-" + string(request.Subject.Role) + "-",
+			Annotations:  annotations,
+		},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
 			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: request.CSR}),
 			SignerName: signer,
@@ -93,10 +96,12 @@ func setUnlessEmpty(m map[string]string, key, value string) {
 
 // wait watches one request from the version at its creation, so that it misses no answer.
 func (r Requests) wait(ctx context.Context, made *certificatesv1.CertificateSigningRequest) ([]byte, error) {
-	this := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-		options.FieldSelector = fields.OneTermEqualSelector("metadata.name", made.Name).String()
-		return r.Client.CertificatesV1().CertificateSigningRequests().Watch(ctx, options)
-	}}
+	this := &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.FieldSelector = fields.OneTermEqualSelector("metadata.name", made.Name).String()
+			return r.Client.CertificatesV1().CertificateSigningRequests().Watch(ctx, options)
+		},
+	}
 	var chain []byte
 	_, err := watchtools.Until(ctx, made.ResourceVersion, this, func(event watch.Event) (bool, error) {
 		csr, ok := event.Object.(*certificatesv1.CertificateSigningRequest)

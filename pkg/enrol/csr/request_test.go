@@ -35,7 +35,10 @@ type signer struct {
 }
 
 // newSigner starts a signer that runs until the test ends.
-func newSigner(t *testing.T, answer func(ctx context.Context, s *signer, csr *certificatesv1.CertificateSigningRequest) error) *signer {
+func newSigner(
+	t *testing.T,
+	answer func(ctx context.Context, s *signer, csr *certificatesv1.CertificateSigningRequest) error,
+) *signer {
 	t.Helper()
 	ca, err := certs.NewCA("test", time.Now(), time.Hour)
 	if err != nil {
@@ -86,7 +89,13 @@ func sign(ctx context.Context, s *signer, csr *certificatesv1.CertificateSigning
 	case v1alpha1.SignerGateway:
 		subject = model.Subject{Role: model.RoleGateway, Node: csr.Annotations[v1alpha1.RequestNodeAnnotation]}
 	}
-	leaf := certs.Leaf{CommonName: subject.Node, DNSNames: domain.DNSNames(subject), Server: true, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour)}
+	leaf := certs.Leaf{
+		CommonName: subject.Node,
+		DNSNames:   domain.DNSNames(subject),
+		Server:     true,
+		NotBefore:  time.Now(),
+		NotAfter:   time.Now().Add(time.Hour),
+	}
 	if csr.Status.Certificate, err = s.ca.Issue(key, leaf); err != nil {
 		return err
 	}
@@ -94,7 +103,13 @@ func sign(ctx context.Context, s *signer, csr *certificatesv1.CertificateSigning
 	return err
 }
 
-func condition(ctx context.Context, s *signer, csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType, message string) error {
+func condition(
+	ctx context.Context,
+	s *signer,
+	csr *certificatesv1.CertificateSigningRequest,
+	kind certificatesv1.RequestConditionType,
+	message string,
+) error {
 	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: kind, Status: corev1.ConditionTrue, Reason: "TestReason", Message: message,
 	})
@@ -138,7 +153,8 @@ func TestIssue(t *testing.T) {
 			in:     enrolserver.IssueRequest{Subject: edge, Tunnel: tunnel, TokenHash: enrol.HashToken("x"), Host: "node-1"},
 			signer: v1alpha1.SignerEdge, client: true,
 			annotations: map[string]string{
-				v1alpha1.RequestTunnelAnnotation: "prod/c1", v1alpha1.RequestTunnelIDAnnotation: edge.ID, v1alpha1.RequestNodeAnnotation: "edge-a",
+				v1alpha1.RequestTunnelAnnotation: "prod/c1", v1alpha1.RequestTunnelIDAnnotation: edge.ID,
+				v1alpha1.RequestNodeAnnotation:  "edge-a",
 				v1alpha1.RequestTokenAnnotation: enrol.HashToken("x"), v1alpha1.RequestHostAnnotation: "node-1",
 			},
 		},
@@ -146,7 +162,8 @@ func TestIssue(t *testing.T) {
 			in:     enrolserver.IssueRequest{Subject: edge, Tunnel: tunnel},
 			signer: v1alpha1.SignerEdge, client: true,
 			annotations: map[string]string{
-				v1alpha1.RequestTunnelAnnotation: "prod/c1", v1alpha1.RequestTunnelIDAnnotation: edge.ID, v1alpha1.RequestNodeAnnotation: "edge-a",
+				v1alpha1.RequestTunnelAnnotation: "prod/c1", v1alpha1.RequestTunnelIDAnnotation: edge.ID,
+				v1alpha1.RequestNodeAnnotation: "edge-a",
 			},
 		},
 		"a gateway": {
@@ -172,7 +189,8 @@ func TestIssue(t *testing.T) {
 				t.Error("got no certificate")
 			}
 			made := <-s.seen
-			if made.Spec.SignerName != tc.signer || slices.Contains(made.Spec.Usages, certificatesv1.UsageClientAuth) != tc.client {
+			if made.Spec.SignerName != tc.signer ||
+				slices.Contains(made.Spec.Usages, certificatesv1.UsageClientAuth) != tc.client {
 				t.Errorf("asked %s for %v", made.Spec.SignerName, made.Spec.Usages)
 			}
 			if diff := cmp.Diff(tc.annotations, made.Annotations); diff != "" {
@@ -225,7 +243,8 @@ func TestIssueReturnsDenials(t *testing.T) {
 			}
 		})
 	}
-	if _, err := (csr.Requests{}).Issue(t.Context(), enrolserver.IssueRequest{Subject: model.Subject{Role: "other"}}); err == nil {
+	if _, err := (csr.Requests{}).Issue(t.Context(),
+		enrolserver.IssueRequest{Subject: model.Subject{Role: "other"}}); err == nil {
 		t.Error("there is a signer for another role")
 	}
 }

@@ -30,7 +30,9 @@ type Reviews struct {
 // be bound to the Pod with the gateway's name. Otherwise the error wraps enrolserver.ErrDenied. Any other error means
 // that the token could not be reviewed.
 func (r Reviews) ReviewGateway(ctx context.Context, token, gateway string) error {
-	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}}}
+	review := &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}},
+	}
 	review, err := r.Client.AuthenticationV1().TokenReviews().Create(ctx, review, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("reviewing ServiceAccount token of %s: %w", gateway, err)
@@ -41,7 +43,11 @@ func (r Reviews) ReviewGateway(ctx context.Context, token, gateway string) error
 	case !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, Audience):
 		return fmt.Errorf("%w: the ServiceAccount token is not valid for audience %s", enrolserver.ErrDenied, Audience)
 	case user.Username != r.User:
-		return fmt.Errorf("%w: the ServiceAccount token belongs to %s, not to the gateways", enrolserver.ErrDenied, user.Username)
+		return fmt.Errorf(
+			"%w: the ServiceAccount token belongs to %s, not to the gateways",
+			enrolserver.ErrDenied,
+			user.Username,
+		)
 	case !slices.Equal(user.Extra[podNameExtra], authenticationv1.ExtraValue{gateway}):
 		return fmt.Errorf("%w: the ServiceAccount token does not belong to Pod %s", enrolserver.ErrDenied, gateway)
 	}

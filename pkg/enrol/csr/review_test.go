@@ -37,7 +37,12 @@ func tokenOf(t *testing.T, c kubernetes.Interface, namespace, account string, po
 	t.Helper()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
 	if pod != nil {
-		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{
+			APIVersion: "v1",
+			Kind:       "Pod",
+			Name:       pod.Name,
+			UID:        pod.UID,
+		}
 	}
 	made, err := c.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, request, metav1.CreateOptions{})
 	if err != nil {
@@ -48,7 +53,9 @@ func tokenOf(t *testing.T, c kubernetes.Interface, namespace, account string, po
 
 func TestReviewGateway(t *testing.T) {
 	c := apiserver(t)
-	ns, err := c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
+	ns, err := c.CoreV1().
+		Namespaces().
+		Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,13 +66,28 @@ func TestReviewGateway(t *testing.T) {
 		token string
 		want  string // substring of the denial; empty: accepted
 	}{
-		"of the Pod itself":                {token: tokenOf(t, c, at, "gateway", mine, csr.Audience)},
-		"of another gateway's Pod":         {token: tokenOf(t, c, at, "gateway", other, csr.Audience), want: "not of Pod gateway-0"},
-		"bound to no Pod":                  {token: tokenOf(t, c, at, "gateway", nil, csr.Audience), want: "not of Pod gateway-0"},
-		"of another ServiceAccount":        {token: tokenOf(t, c, at, "stranger", stranger, csr.Audience), want: "not to the gateways"},
-		"that is meant for somebody else":  {token: tokenOf(t, c, at, "gateway", mine, "https://kubernetes.default.svc"), want: "not valid for audience"},
-		"that is no token":                 {token: "x", want: "not valid for audience"},
-		"with a signature that was broken": {token: tokenOf(t, c, at, "gateway", mine, csr.Audience) + "x", want: "not valid for audience"},
+		"of the Pod itself": {token: tokenOf(t, c, at, "gateway", mine, csr.Audience)},
+		"of another gateway's Pod": {
+			token: tokenOf(t, c, at, "gateway", other, csr.Audience),
+			want:  "not of Pod gateway-0",
+		},
+		"bound to no Pod": {
+			token: tokenOf(t, c, at, "gateway", nil, csr.Audience),
+			want:  "not of Pod gateway-0",
+		},
+		"of another ServiceAccount": {
+			token: tokenOf(t, c, at, "stranger", stranger, csr.Audience),
+			want:  "not to the gateways",
+		},
+		"that is meant for somebody else": {
+			token: tokenOf(t, c, at, "gateway", mine, "https://kubernetes.default.svc"),
+			want:  "not valid for audience",
+		},
+		"that is no token": {token: "x", want: "not valid for audience"},
+		"with a signature that was broken": {
+			token: tokenOf(t, c, at, "gateway", mine, csr.Audience) + "x",
+			want:  "not valid for audience",
+		},
 	}
 	reviews := csr.Reviews{Client: c, User: "system:serviceaccount:" + at + ":gateway"}
 	for name, tc := range tests {

@@ -104,7 +104,8 @@ func (s *Server) logBoot(log *slog.Logger, grant enrol.Grant, hash string, r *re
 		return
 	}
 	host := r.GetMachine().GetHostname()
-	if s.limits.bootTokens.Peek(hash, endsRate) > 0 || s.limits.bootEnds.Take(hash+" "+host+" "+r.GetState().String(), endRate) > 0 {
+	if s.limits.bootTokens.Peek(hash, endsRate) > 0 ||
+		s.limits.bootEnds.Take(hash+" "+host+" "+r.GetState().String(), endRate) > 0 {
 		return
 	}
 	if s.limits.bootTokens.Take(hash, endsRate) == 0 {
@@ -118,7 +119,8 @@ func (l *limits) boot(address, hash, host string) error {
 	if len(host) > enrol.MaxHost {
 		host = "" // rejected a moment later
 	}
-	for key, rate := range map[string]limit.Rate{"token " + hash: bootRate, "address " + address: bootRate, "machine " + hash + " " + host: machineRate} {
+	for key, rate := range map[string]limit.Rate{"token " + hash: bootRate, "address " + address: bootRate, "machine " +
+		hash + " " + host: machineRate} {
 		if wait := l.boots.Take(key, rate); wait > 0 {
 			return retry.Later("too many boot reports", wait)
 		}

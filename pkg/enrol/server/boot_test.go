@@ -34,7 +34,11 @@ func (m *management) Boot(id string, r *reportv1.BootReport) (bool, error) {
 }
 
 func bootOf(host, step string) *reportv1.BootReport {
-	return &reportv1.BootReport{State: reportv1.BootState_BOOT_STATE_RUNNING, Step: step, Machine: &reportv1.Machine{Hostname: host}}
+	return &reportv1.BootReport{
+		State:   reportv1.BootState_BOOT_STATE_RUNNING,
+		Step:    step,
+		Machine: &reportv1.Machine{Hostname: host},
+	}
 }
 
 func TestAMachineReportsByItsToken(t *testing.T) {
@@ -77,7 +81,10 @@ func TestNoTokenHasTwoPurposes(t *testing.T) {
 	if err := enrolEdge(t, client, m.report); !errors.Is(err, certs.ErrRefused) {
 		t.Errorf("enrolling an edge by a token for reports: %v", err)
 	}
-	if err := enrolGateway(t, client, "gateway-0", enrolclient.GatewayCredential{Token: m.report}); !errors.Is(err, certs.ErrRefused) {
+	if err := enrolGateway(t, client, "gateway-0", enrolclient.GatewayCredential{Token: m.report}); !errors.Is(
+		err,
+		certs.ErrRefused,
+	) {
 		t.Errorf("enrolling a gateway by one: %v", err)
 	}
 	if len(m.boots) > 0 || m.log.count(m.edge) > 0 || m.log.count(m.report) > 0 {
@@ -103,7 +110,10 @@ func TestOneMachineCanNotFlood(t *testing.T) {
 		t.Errorf("another machine: %v", err)
 	}
 	for i := range 1000 {
-		if _, err := client.ReportBoot(t.Context(), "flr1."+strings.Repeat("b", 52), bootOf("thief", "s")); errors.As(err, &limit) {
+		if _, err := client.ReportBoot(t.Context(), "flr1."+strings.Repeat("b", 52), bootOf("thief", "s")); errors.As(
+			err,
+			&limit,
+		) {
 			return
 		} else if i == 999 {
 			t.Errorf("made-up tokens are looked for without end: %v", err)

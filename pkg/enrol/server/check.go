@@ -30,7 +30,11 @@ func (s *Server) edge(r *enrolv1.EnrolEdgeRequest) (attempt, error) {
 		return attempt{}, outcome(err, "cannot check tokens at the moment")
 	}
 	if !enrol.ValidHost(r.GetHost()) {
-		return attempt{}, status.Errorf(codes.InvalidArgument, "the host name is longer than %d bytes, or is not printable ASCII", enrol.MaxHost)
+		return attempt{}, status.Errorf(
+			codes.InvalidArgument,
+			"the host name is longer than %d bytes, or is not printable ASCII",
+			enrol.MaxHost,
+		)
 	}
 	if err := checkCSR(r.GetCsr()); err != nil {
 		return attempt{}, err
@@ -82,7 +86,11 @@ func (s *Server) serviceAccount(ctx context.Context, token, gateway string) erro
 	}
 	// Every JWT contains two dots. Anything else is rejected without a request to the apiserver.
 	if len(token) > maxServiceAccountToken || strings.Count(token, ".") != 2 {
-		return status.Errorf(codes.InvalidArgument, "the ServiceAccount token is longer than %d bytes, or is not a JWT", maxServiceAccountToken)
+		return status.Errorf(
+			codes.InvalidArgument,
+			"the ServiceAccount token is longer than %d bytes, or is not a JWT",
+			maxServiceAccountToken,
+		)
 	}
 	if err := s.limits.review(address(ctx)); err != nil {
 		return err
@@ -99,7 +107,11 @@ func (s *Server) renewal(r *enrolv1.RenewRequest, leaf *x509.Certificate, subjec
 	switch subject.Role {
 	case model.RoleGateway, model.RoleEdge:
 	default:
-		return attempt{}, status.Errorf(codes.PermissionDenied, "certificates of the role %s are not renewed here", subject.Role)
+		return attempt{}, status.Errorf(
+			codes.PermissionDenied,
+			"certificates of the role %s are not renewed here",
+			subject.Role,
+		)
 	}
 	if err := s.config.Renewals.Admit(subject); err != nil {
 		return attempt{}, err

@@ -29,16 +29,41 @@ func TestRequestsThatAreRejected(t *testing.T) {
 		ended   bool // permanently, so that a retry of the renewal fails too
 		wantErr string
 	}{
-		"an edge with an unknown token":         {ask: func() error { return enrolEdge(t, client, "fl1.unknown") }, refused: true, wantErr: "unknown, has expired or is used up"},
-		"an edge with the gateways' token":      {ask: func() error { return enrolEdge(t, client, m.gate) }, refused: true, wantErr: "unknown"},
-		"an edge with a token that is too long": {ask: func() error { return enrolEdge(t, client, "fl1."+strings.Repeat("a", 200)) }, refused: true, wantErr: "not a Fairlead token"},
-		"an edge with no token":                 {ask: func() error { return enrolEdge(t, client, "") }, refused: true, wantErr: "not a Fairlead token"},
+		"an edge with an unknown token": {
+			ask:     func() error { return enrolEdge(t, client, "fl1.unknown") },
+			refused: true,
+			wantErr: "unknown, has expired or is used up",
+		},
+		"an edge with the gateways' token": {
+			ask:     func() error { return enrolEdge(t, client, m.gate) },
+			refused: true,
+			wantErr: "unknown",
+		},
+		"an edge with a token that is too long": {
+			ask:     func() error { return enrolEdge(t, client, "fl1."+strings.Repeat("a", 200)) },
+			refused: true,
+			wantErr: "not a Fairlead token",
+		},
+		"an edge with no token": {
+			ask:     func() error { return enrolEdge(t, client, "") },
+			refused: true,
+			wantErr: "not a Fairlead token",
+		},
 		"a gateway with an edge's token": {ask: func() error {
 			return enrolGateway(t, client, "gateway-0", enrolclient.GatewayCredential{Token: m.edge})
 		}, refused: true, wantErr: "unknown"},
-		"a gateway with a name of another form": {ask: func() error { return enrolGateway(t, client, "control", enrolclient.GatewayCredential{Token: m.gate}) }, refused: true, wantErr: "gateway-<number>"},
+		"a gateway with a name of another form": {
+			ask:     func() error { return enrolGateway(t, client, "control", enrolclient.GatewayCredential{Token: m.gate}) },
+			refused: true,
+			wantErr: "gateway-<number>",
+		},
 		"a gateway with another Pod's ServiceAccount token": {ask: func() error {
-			return enrolGateway(t, client, "gateway-1", enrolclient.GatewayCredential{ServiceAccountToken: "service.account.token-of-gateway-0"})
+			return enrolGateway(
+				t,
+				client,
+				"gateway-1",
+				enrolclient.GatewayCredential{ServiceAccountToken: "service.account.token-of-gateway-0"},
+			)
 		}, refused: true, wantErr: "denied"},
 		"a gateway that is none of the installation's": {ask: func() error {
 			m.set(func() { m.admit = status.Error(codes.Unavailable, "it is none of the gateways") })
@@ -50,10 +75,24 @@ func TestRequestsThatAreRejected(t *testing.T) {
 			defer m.set(func() { m.admit = nil })
 			return enrolGateway(t, client, "gateway-9", enrolclient.GatewayCredential{Token: "fl1.unknown"})
 		}, refused: true, wantErr: "unknown"},
-		"who renews without a certificate":        {ask: func() error { return renewWithout(t, m, client) }, wantErr: "presented no certificate"},
-		"who renews the xds-server's certificate": {ask: func() error { return renew(t, client, m.identity("control", domain.Control())) }, refused: true, wantErr: "are not accepted here"},
-		"who renews a certificate of no profile":  {ask: func() error { return renew(t, client, m.identity("edge-a", domain.TunnelID(id), domain.Gateway())) }, refused: true, wantErr: "no profile"},
-		"an edge of an unknown tunnel":            {ask: func() error { return renew(t, client, m.identity("edge-a", domain.TunnelID(model.NewID()))) }, wantErr: "no tunnel has this id"},
+		"who renews without a certificate": {
+			ask:     func() error { return renewWithout(t, m, client) },
+			wantErr: "presented no certificate",
+		},
+		"who renews the xds-server's certificate": {
+			ask:     func() error { return renew(t, client, m.identity("control", domain.Control())) },
+			refused: true,
+			wantErr: "are not accepted here",
+		},
+		"who renews a certificate of no profile": {
+			ask:     func() error { return renew(t, client, m.identity("edge-a", domain.TunnelID(id), domain.Gateway())) },
+			refused: true,
+			wantErr: "no profile",
+		},
+		"an edge of an unknown tunnel": {
+			ask:     func() error { return renew(t, client, m.identity("edge-a", domain.TunnelID(model.NewID()))) },
+			wantErr: "no tunnel has this id",
+		},
 		"an edge that is let in no more": {ask: func() error {
 			m.set(func() { m.admit = status.Error(codes.FailedPrecondition, "it is revoked") })
 			defer m.set(func() { m.admit = nil })
@@ -67,9 +106,22 @@ func TestRequestsThatAreRejected(t *testing.T) {
 		"who has a ServiceAccount token that is no JWT": {ask: func() error {
 			return enrolGateway(t, client, "gateway-0", enrolclient.GatewayCredential{ServiceAccountToken: "x"})
 		}, refused: true, wantErr: "not a JWT"},
-		"an edge whose leaf expired longer ago than the grace time": {ask: func() error { return renew(t, client, m.aged(-72*time.Hour, time.Hour)) }, refused: true, ended: true, wantErr: "can no longer be renewed"},
-		"an edge whose leaf is of another installation":             {ask: func() error { return renew(t, client, newManagement(t).identity("edge-a", domain.TunnelID(id))) }, refused: true, ended: true, wantErr: "CA of the certificate"},
-		"an edge whose leaf has not begun":                          {ask: func() error { return renew(t, client, m.aged(time.Hour, time.Hour)) }, wantErr: "is a clock wrong?"},
+		"an edge whose leaf expired longer ago than the grace time": {
+			ask:     func() error { return renew(t, client, m.aged(-72*time.Hour, time.Hour)) },
+			refused: true,
+			ended:   true,
+			wantErr: "can no longer be renewed",
+		},
+		"an edge whose leaf is of another installation": {
+			ask:     func() error { return renew(t, client, newManagement(t).identity("edge-a", domain.TunnelID(id))) },
+			refused: true,
+			ended:   true,
+			wantErr: "CA of the certificate",
+		},
+		"an edge whose leaf has not begun": {
+			ask:     func() error { return renew(t, client, m.aged(time.Hour, time.Hour)) },
+			wantErr: "is a clock wrong?",
+		},
 		"whom the signer denies, who hears why": {ask: func() error {
 			m.set(func() { m.err = fmt.Errorf("%w: the token has no uses left", enrolserver.ErrDenied) })
 			defer m.set(func() { m.err = nil })
@@ -122,12 +174,27 @@ func TestTheServerDoesNotRelyOnTheClientsChecks(t *testing.T) {
 		request *enrolv1.EnrolEdgeRequest
 		want    codes.Code
 	}{
-		"a good request":              {request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: csr, Host: "h"}, want: codes.OK},
-		"a signing request of 9 KiB":  {request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: make([]byte, 9<<10)}, want: codes.InvalidArgument},
-		"no signing request":          {request: &enrolv1.EnrolEdgeRequest{Token: m.edge}, want: codes.InvalidArgument},
-		"a host of 254 bytes":         {request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: csr, Host: strings.Repeat("h", 254)}, want: codes.InvalidArgument},
-		"a host with a line feed":     {request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: csr, Host: "h\nlevel=INFO"}, want: codes.InvalidArgument},
-		"a host that is not in ASCII": {request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: csr, Host: "hôte"}, want: codes.InvalidArgument},
+		"a good request": {
+			request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: csr, Host: "h"},
+			want:    codes.OK,
+		},
+		"a signing request of 9 KiB": {
+			request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: make([]byte, 9<<10)},
+			want:    codes.InvalidArgument,
+		},
+		"no signing request": {request: &enrolv1.EnrolEdgeRequest{Token: m.edge}, want: codes.InvalidArgument},
+		"a host of 254 bytes": {
+			request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: csr, Host: strings.Repeat("h", 254)},
+			want:    codes.InvalidArgument,
+		},
+		"a host with a line feed": {
+			request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: csr, Host: "h\nlevel=INFO"},
+			want:    codes.InvalidArgument,
+		},
+		"a host that is not in ASCII": {
+			request: &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: csr, Host: "hôte"},
+			want:    codes.InvalidArgument,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -160,7 +227,10 @@ func connect(t testing.TB, m *management, client enrolclient.Client) *grpc.Clien
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := grpc.NewClient(client.Way.Addresses[0].String(), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(roots, domain.Control())))
+	conn, err := grpc.NewClient(
+		client.Way.Addresses[0].String(),
+		grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(roots, domain.Control())),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -116,8 +116,11 @@ func TestTheClientRejectsACertificateThatEnvoyCannotUse(t *testing.T) {
 		change  func()
 		wantErr string
 	}{
-		"an expired one":        {change: func() { m.begin = -2 * time.Hour }, wantErr: "verifying the new certificate"},
-		"one of another CA":     {change: func() { m.trust = otherInstallation.ca.CertPEM() }, wantErr: "verifying the new certificate"},
+		"an expired one": {change: func() { m.begin = -2 * time.Hour }, wantErr: "verifying the new certificate"},
+		"one of another CA": {
+			change:  func() { m.trust = otherInstallation.ca.CertPEM() },
+			wantErr: "verifying the new certificate",
+		},
 		"a broken trust bundle": {change: func() { m.trust = []byte("x") }, wantErr: "trust bundle"},
 		"one with no known names": {change: func() {
 			m.names = func(enrolserver.IssueRequest) (string, []string) { return "a", []string{"a.example.com"} }
@@ -171,7 +174,12 @@ func enrolEdge(t *testing.T, client enrolclient.Client, token string) error {
 	return err
 }
 
-func enrolGateway(t *testing.T, client enrolclient.Client, name string, credential enrolclient.GatewayCredential) error {
+func enrolGateway(
+	t *testing.T,
+	client enrolclient.Client,
+	name string,
+	credential enrolclient.GatewayCredential,
+) error {
 	t.Helper()
 	_, _, err := client.EnrolGateway(t.Context(), name, credential)
 	return err

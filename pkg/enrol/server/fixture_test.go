@@ -150,7 +150,8 @@ func (m *management) identity(name string, dnsNames ...string) certs.Identity {
 		m.t.Fatal(err)
 	}
 	chain, err := m.ca.Issue(key.Public(), certs.Leaf{
-		CommonName: name, DNSNames: dnsNames, Server: true, Client: true, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		CommonName: name, DNSNames: dnsNames, Server: true, Client: true, NotBefore: time.Now().Add(-time.Minute),
+		NotAfter: time.Now().Add(time.Hour),
 	})
 	if err != nil {
 		m.t.Fatal(err)
@@ -171,7 +172,8 @@ func (m *management) aged(begin, life time.Duration) certs.Identity {
 	}
 	from := time.Now().Add(begin)
 	chain, err := m.ca.Issue(key.Public(), certs.Leaf{
-		CommonName: "edge-a", DNSNames: []string{domain.TunnelID(id)}, Server: true, Client: true, NotBefore: from, NotAfter: from.Add(life),
+		CommonName: "edge-a", DNSNames: []string{domain.TunnelID(id)}, Server: true, Client: true, NotBefore: from,
+		NotAfter: from.Add(life),
 	})
 	if err != nil {
 		m.t.Fatal(err)
@@ -203,7 +205,8 @@ func (m *management) serve() enrolclient.Client {
 		Domain: domain,
 		TLS:    certs.ServerTLS(fixed{m.identity("control", domain.Control())}, certs.Bundle(m.ca.CertPEM()), 48*time.Hour),
 		Anonymous: []string{
-			enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName, enrolv1.Enrolment_ReportBoot_FullMethodName,
+			enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName,
+			enrolv1.Enrolment_ReportBoot_FullMethodName,
 		},
 		Expired: []string{enrolv1.Enrolment_Renew_FullMethodName},
 		Inside:  []string{enrolv1.Enrolment_EnrolGateway_FullMethodName},
@@ -227,7 +230,11 @@ func (m *management) serve() enrolclient.Client {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	return enrolclient.Client{Way: &dial.Way{Addresses: []model.Endpoint{address}}, Domain: domain, Trust: certs.Bundle(m.ca.CertPEM())}
+	return enrolclient.Client{
+		Way:    &dial.Way{Addresses: []model.Endpoint{address}},
+		Domain: domain,
+		Trust:  certs.Bundle(m.ca.CertPEM()),
+	}
 }
 
 // journal is a log for tests.

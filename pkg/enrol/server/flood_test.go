@@ -62,7 +62,8 @@ func pass(ctx context.Context, near net.Conn, to string, source *net.TCPAddr) {
 	}
 	defer far.Close()
 	defer context.AfterFunc(ctx, func() { _ = near.Close(); _ = far.Close() })()
-	if _, err := proxyproto.HeaderProxyFromAddrs(2, source, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 443}).WriteTo(far); err != nil {
+	if _, err := proxyproto.HeaderProxyFromAddrs(2, source, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 443}).WriteTo(
+		far); err != nil {
 		return
 	}
 	go func() { _, _ = io.Copy(far, near); _ = far.Close() }()
@@ -155,18 +156,24 @@ func TestLimits(t *testing.T) {
 		try   func(t *testing.T, m *management, client enrolclient.Client) error
 		burst int
 	}{
-		"refused attempts of one address": {burst: 20, try: func(t *testing.T, _ *management, client enrolclient.Client) error {
-			return enrolEdge(t, client, "fl1.unknown")
-		}},
+		"refused attempts of one address": {
+			burst: 20,
+			try: func(t *testing.T, _ *management, client enrolclient.Client) error {
+				return enrolEdge(t, client, "fl1.unknown")
+			},
+		},
 		"certificates for one token": {burst: 64, try: func(t *testing.T, m *management, client enrolclient.Client) error {
 			return enrolEdge(t, client, m.edge)
 		}},
 		"renewals of one node": {burst: 30, try: func(t *testing.T, m *management, client enrolclient.Client) error {
 			return renew(t, client, m.identity("edge-a", domain.TunnelID(id)))
 		}},
-		"first certificates of one gateway": {burst: 10, try: func(t *testing.T, m *management, client enrolclient.Client) error {
-			return enrolGateway(t, client, "gateway-7", enrolclient.GatewayCredential{Token: m.gate})
-		}},
+		"first certificates of one gateway": {
+			burst: 10,
+			try: func(t *testing.T, m *management, client enrolclient.Client) error {
+				return enrolGateway(t, client, "gateway-7", enrolclient.GatewayCredential{Token: m.gate})
+			},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -246,7 +253,8 @@ func TestAClientOfThePublicPortIsNotAGateway(t *testing.T) {
 		},
 		"a gateway's certificate": func(c enrolclient.Client) error { return renew(t, c, gateway) },
 		"its ServiceAccount token": func(c enrolclient.Client) error {
-			return enrolGateway(t, c, "gateway-3", enrolclient.GatewayCredential{ServiceAccountToken: "service.account.token-of-gateway-3"})
+			return enrolGateway(t, c, "gateway-3",
+				enrolclient.GatewayCredential{ServiceAccountToken: "service.account.token-of-gateway-3"})
 		},
 	} {
 		if err := try(direct); err != nil {

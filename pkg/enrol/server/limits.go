@@ -57,7 +57,9 @@ type limits struct {
 func newLimits() *limits {
 	return &limits{
 		inFlight: limit.NewSlots(maxInFlight, maxInFlightEach), tunnels: limit.NewSlots(maxInFlight, maxInFlightTunnel),
-		rejections: limit.NewRates(maxKeys), attempts: limit.NewRates(maxKeys), reviews: limit.NewRates(maxKeys), logged: limit.NewRates(maxKeys),
+		rejections: limit.NewRates(
+			maxKeys,
+		), attempts: limit.NewRates(maxKeys), reviews: limit.NewRates(maxKeys), logged: limit.NewRates(maxKeys),
 		boots: limit.NewRates(maxKeys), bootEnds: limit.NewRates(maxKeys), bootTokens: limit.NewRates(maxKeys),
 	}
 }

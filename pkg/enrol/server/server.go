@@ -105,7 +105,11 @@ func (s *Server) Renew(ctx context.Context, r *enrolv1.RenewRequest) (*enrolv1.C
 		return s.serve(ctx, address(ctx), func(context.Context) (attempt, error) { return attempt{}, err })
 	}
 	// A verified client is identified by its name and not by its address, which it may share with many.
-	return s.serve(ctx, subject.NodeID()+" "+subject.ID, func(context.Context) (attempt, error) { return s.renewal(r, leaf, subject) })
+	return s.serve(
+		ctx,
+		subject.NodeID()+" "+subject.ID,
+		func(context.Context) (attempt, error) { return s.renewal(r, leaf, subject) },
+	)
 }
 
 // attempt is a request whose credential was checked.
@@ -116,7 +120,11 @@ type attempt struct {
 }
 
 // serve runs check and the Issuer for a caller, within the limits, and logs the result.
-func (s *Server) serve(ctx context.Context, caller string, check func(context.Context) (attempt, error)) (*enrolv1.Certificate, error) {
+func (s *Server) serve(
+	ctx context.Context,
+	caller string,
+	check func(context.Context) (attempt, error),
+) (*enrolv1.Certificate, error) {
 	done := s.limits.inFlight.Take(caller)
 	if done == nil {
 		return nil, retry.Later("the server has too many requests at the moment", busyTime)
@@ -153,7 +161,8 @@ func (s *Server) serve(ctx context.Context, caller string, check func(context.Co
 // gets a rate limit error, and does not fill the log. This keeps out no caller with a valid credential, because
 // credentials are checked first.
 func (s *Server) reject(log *slog.Logger, caller string, err error) error {
-	if code := status.Code(err); s.config.Refused != nil && (code == codes.Unauthenticated || code == codes.PermissionDenied) {
+	if code := status.Code(err); s.config.Refused != nil &&
+		(code == codes.Unauthenticated || code == codes.PermissionDenied) {
 		s.config.Refused(caller, err)
 	}
 	switch status.Code(err) {

@@ -9,15 +9,21 @@ import (
 
 // TestFaultsInAFile checks that each error is reported with its line: a rule without effect must not go unnoticed.
 func TestFaultsInAFile(t *testing.T) {
-	scope := Scope{Domain: "tunnels.example.com", Subject: model.Subject{Role: model.RoleEdge, Node: "edge-a", ID: "aaaaaaaaaaaaaaaaaaaa"}}
+	scope := Scope{
+		Domain:  "tunnels.example.com",
+		Subject: model.Subject{Role: model.RoleEdge, Node: "edge-a", ID: "aaaaaaaaaaaaaaaaaaaa"},
+	}
 	const head = "variables: {label: '[a-z]*'}\nedge:\n  envoy.config.cluster.v3.Cluster:\n  - name!: x\n"
 	for name, tc := range map[string]struct{ rule, want string }{
-		"none":                          {"    type: STATIC", ""},
-		"a field that does not exist":   {"    colour: red", `line 5: envoy.config.cluster.v3.Cluster has no field "colour"`},
-		"a field twice":                 {"    type: STATIC\n    type!: STATIC", `"type" is here twice`},
-		"a value that does not exist":   {"    type: SOMEHOW", `line 5: envoy.config.cluster.v3.Cluster.DiscoveryType has no "SOMEHOW"`},
-		"a text for a message":          {"    load_assignment: x", "line 5: envoy.config.endpoint.v3.ClusterLoadAssignment is not a single value"},
-		"a message for a text":          {"    alt_stat_name: {x: y}", "line 5: envoy.config.cluster.v3.Cluster.alt_stat_name takes a single value"},
+		"none":                        {"    type: STATIC", ""},
+		"a field that does not exist": {"    colour: red", `line 5: envoy.config.cluster.v3.Cluster has no field "colour"`},
+		"a field twice":               {"    type: STATIC\n    type!: STATIC", `"type" is here twice`},
+		"a value that does not exist": {"    type: SOMEHOW",
+			`line 5: envoy.config.cluster.v3.Cluster.DiscoveryType has no "SOMEHOW"`},
+		"a text for a message": {"    load_assignment: x",
+			"line 5: envoy.config.endpoint.v3.ClusterLoadAssignment is not a single value"},
+		"a message for a text": {"    alt_stat_name: {x: y}",
+			"line 5: envoy.config.cluster.v3.Cluster.alt_stat_name takes a single value"},
 		"a variable that is not there":  {"    alt_stat_name: '{x}'", "line 5: {x} stands for nothing"},
 		"no bounds":                     {"    connect_timeout: soon", `line 5: "soon" has no bounds`},
 		"bounds the wrong way round":    {"    connect_timeout: 5s..1s", `line 5: "5s..1s" has no bounds`},

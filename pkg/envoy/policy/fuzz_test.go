@@ -17,7 +17,11 @@ func FuzzPolicy(f *testing.F) {
 	subject := model.Subject{Role: model.RoleEdge, Node: "edge-1", ID: id}
 	allowed := policy.Of(policy.Scope{Domain: domain, Subject: subject})
 	wc := model.WorkloadCluster{ID: id, APIServer: model.Endpoint{Host: "127.0.0.1", Port: 6443}}
-	inst := model.Installation{Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443}, Gateways: []model.Gateway{{Name: "gateway-0"}}}
+	inst := model.Installation{
+		Domain:   domain,
+		Public:   model.Endpoint{Host: "gw.example.com", Port: 443},
+		Gateways: []model.Gateway{{Name: "gateway-0"}},
+	}
 	add := func(r proto.Message) {
 		packed, err := anypb.New(r)
 		if err != nil {
@@ -33,7 +37,11 @@ func FuzzPolicy(f *testing.F) {
 	}
 	f.Add("type.googleapis.com/google.protobuf.Struct", []byte{1, 2, 3})
 	f.Fuzz(func(t *testing.T, url string, value []byte) {
-		first, second := allowed.Check(&anypb.Any{TypeUrl: url, Value: value}), allowed.Check(&anypb.Any{TypeUrl: url, Value: value})
+		first, second := allowed.Check(
+			&anypb.Any{TypeUrl: url, Value: value},
+		), allowed.Check(
+			&anypb.Any{TypeUrl: url, Value: value},
+		)
 		if (first == nil) != (second == nil) {
 			t.Errorf("checked once: %v, checked twice: %v", first, second)
 		}

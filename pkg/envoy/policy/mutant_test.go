@@ -21,8 +21,10 @@ var harmless = []string{
 	// any DNS name or IP address may be dialled: see the edge's --allow-target
 	"endpoint.address.socket_address.address",
 	// Envoy's default values lead nowhere else.
-	".type", "load_assignment.endpoints", ".circuit_breakers", ".thresholds", ".expected_statuses", ".ipv4_compat", ".dns_lookup_family",
-	".all_addresses_in_single_endpoint", ".auto_host_sni", ".ignore_health_on_host_removal", ".omit_empty_values", ".allow_connect",
+	".type", "load_assignment.endpoints", ".circuit_breakers", ".thresholds", ".expected_statuses", ".ipv4_compat",
+	".dns_lookup_family",
+	".all_addresses_in_single_endpoint", ".auto_host_sni", ".ignore_health_on_host_removal", ".omit_empty_values",
+	".allow_connect",
 	".strip_trailing_host_dot", ".cluster_not_found_response_code",
 }
 
@@ -32,7 +34,8 @@ func TestEveryOtherFieldIsRejected(t *testing.T) {
 	s := newSample()
 	edge, gateway := edgePolicy(), gatewayPolicy(everywhere)
 	tried := 0
-	for i, m := range []proto.Message{s.tunnel, s.apiservers, s.gateway, s.public, s.apiserver, s.connect, s.workload, s.peer, s.control} {
+	for i, m := range []proto.Message{s.tunnel, s.apiservers, s.gateway, s.public, s.apiserver, s.connect, s.workload,
+		s.peer, s.control} {
 		allowed := edge
 		if i > 2 {
 			allowed = gateway
@@ -43,7 +46,11 @@ func TestEveryOtherFieldIsRejected(t *testing.T) {
 				return
 			}
 			if !slices.ContainsFunc(harmless, func(end string) bool { return strings.HasSuffix("."+path, end) }) {
-				t.Errorf("%s is taken with another %s", mutant.ProtoReflect().Get(mutant.ProtoReflect().Descriptor().Fields().ByName("name")), path)
+				t.Errorf(
+					"%s is taken with another %s",
+					mutant.ProtoReflect().Get(mutant.ProtoReflect().Descriptor().Fields().ByName("name")),
+					path,
+				)
 			}
 		})
 	}
@@ -81,7 +88,13 @@ func mutate(t *testing.T, m proto.Message, path string, yield func(path string, 
 }
 
 // mutateInside does the same with the messages in one field.
-func mutateInside(t *testing.T, m proto.Message, fd protoreflect.FieldDescriptor, at string, yield func(string, proto.Message)) {
+func mutateInside(
+	t *testing.T,
+	m proto.Message,
+	fd protoreflect.FieldDescriptor,
+	at string,
+	yield func(string, proto.Message),
+) {
 	t.Helper()
 	if !m.ProtoReflect().Has(fd) {
 		return
@@ -100,16 +113,31 @@ func mutateInside(t *testing.T, m proto.Message, fd protoreflect.FieldDescriptor
 			return
 		}
 		value.Map().Range(func(key protoreflect.MapKey, v protoreflect.Value) bool {
-			mutate(t, v.Message().Interface(), at+".value", replace(func(m protoreflect.Message, to protoreflect.Value) { m.Mutable(fd).Map().Set(key, to) }))
+			mutate(
+				t,
+				v.Message().Interface(),
+				at+".value",
+				replace(func(m protoreflect.Message, to protoreflect.Value) { m.Mutable(fd).Map().Set(key, to) }),
+			)
 			return true
 		})
 	case fd.Message() == nil:
 	case fd.IsList():
 		for i := range value.List().Len() {
-			mutate(t, value.List().Get(i).Message().Interface(), at, replace(func(m protoreflect.Message, to protoreflect.Value) { m.Mutable(fd).List().Set(i, to) }))
+			mutate(
+				t,
+				value.List().Get(i).Message().Interface(),
+				at,
+				replace(func(m protoreflect.Message, to protoreflect.Value) { m.Mutable(fd).List().Set(i, to) }),
+			)
 		}
 	default:
-		mutate(t, value.Message().Interface(), at, replace(func(m protoreflect.Message, to protoreflect.Value) { m.Set(fd, to) }))
+		mutate(
+			t,
+			value.Message().Interface(),
+			at,
+			replace(func(m protoreflect.Message, to protoreflect.Value) { m.Set(fd, to) }),
+		)
 	}
 }
 
@@ -147,12 +175,24 @@ func others(fd protoreflect.FieldDescriptor) []protoreflect.Value {
 		}
 		return all
 	case protoreflect.StringKind:
-		return []protoreflect.Value{protoreflect.ValueOfString("agent"), protoreflect.ValueOfString("/etc/passwd"), protoreflect.ValueOfString("%SECRET(identity)%")}
+		return []protoreflect.Value{
+			protoreflect.ValueOfString("agent"),
+			protoreflect.ValueOfString("/etc/passwd"),
+			protoreflect.ValueOfString("%SECRET(identity)%"),
+		}
 	case protoreflect.BytesKind:
 		return []protoreflect.Value{protoreflect.ValueOfBytes([]byte("agent"))}
 	case protoreflect.MessageKind:
 		if !fd.IsMap() && !fd.IsList() && strings.HasPrefix(string(fd.Message().FullName()), "google.protobuf.") &&
-			!slices.Contains([]protoreflect.FullName{"google.protobuf.BoolValue", "google.protobuf.StringValue", "google.protobuf.Struct", "google.protobuf.Any"}, fd.Message().FullName()) {
+			!slices.Contains(
+				[]protoreflect.FullName{
+					"google.protobuf.BoolValue",
+					"google.protobuf.StringValue",
+					"google.protobuf.Struct",
+					"google.protobuf.Any",
+				},
+				fd.Message().FullName(),
+			) {
 			return nil
 		}
 		return []protoreflect.Value{{}}

@@ -103,7 +103,8 @@ func patterns(d *document, s Scope) map[string]string {
 		"node": s.Subject.Node, "id": s.Subject.ID, "domain": string(s.Domain), "tunnel": s.Domain.TunnelID(s.Subject.ID),
 		"identity": identity, "trust": trust,
 	}
-	for name, at := range map[string]model.Endpoint{"public": s.Listens.Public, "apiserver": s.Listens.APIServer, "connect": s.Listens.Connect} {
+	for name, at := range map[string]model.Endpoint{"public": s.Listens.Public, "apiserver": s.Listens.APIServer,
+		"connect": s.Listens.Connect} {
 		all[name+"_host"], all[name+"_port"] = at.Host, strconv.Itoa(int(at.Port))
 	}
 	for name, value := range all {
@@ -137,10 +138,19 @@ func (p *Policy) Check(packed *anypb.Any) error {
 			continue
 		}
 		if v := r.rule.check(m.ProtoReflect()); v != nil {
-			return fmt.Errorf("checking %s %.100q against the policy: %s %s, which this agent does not accept from an xds-server",
-				kind.Name(), named.GetName(), strings.Join(v.path, "."), v.why)
+			return fmt.Errorf(
+				"checking %s %.100q against the policy: %s %s, which this agent does not accept from an xds-server",
+				kind.Name(),
+				named.GetName(),
+				strings.Join(v.path, "."),
+				v.why,
+			)
 		}
 		return nil
 	}
-	return fmt.Errorf("checking %s %.100q against the policy: the name does not belong to this subject", kind.Name(), named.GetName())
+	return fmt.Errorf(
+		"checking %s %.100q against the policy: the name does not belong to this subject",
+		kind.Name(),
+		named.GetName(),
+	)
 }

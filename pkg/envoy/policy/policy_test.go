@@ -36,17 +36,26 @@ var (
 
 func ownInstallation() model.Installation {
 	inst := model.Installation{
-		Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443}, Control: model.Endpoint{Host: "xds-server.fairlead.svc", Port: 18000},
+		Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443},
+		Control: model.Endpoint{Host: "xds-server.fairlead.svc", Port: 18000},
 	}
 	inst.Workers = 4
 	for i := range 12 {
-		inst.Gateways = append(inst.Gateways, model.Gateway{Name: fmt.Sprintf("gateway-%d", i), Peer: model.Endpoint{Host: "192.0.2.10", Port: uint16(1 + i)}})
+		inst.Gateways = append(
+			inst.Gateways,
+			model.Gateway{Name: fmt.Sprintf("gateway-%d", i), Peer: model.Endpoint{Host: "192.0.2.10", Port: uint16(1 + i)}},
+		)
 	}
 	return inst
 }
 
 func ownCluster() model.WorkloadCluster {
-	return model.WorkloadCluster{ID: ownEdge.ID, Hostname: "c1.prod.tunnels.example.com", ExtraNames: []string{"api.c1.example.org"}, APIServer: model.Endpoint{Host: "10.0.0.1", Port: 6443}}
+	return model.WorkloadCluster{
+		ID:         ownEdge.ID,
+		Hostname:   "c1.prod.tunnels.example.com",
+		ExtraNames: []string{"api.c1.example.org"},
+		APIServer:  model.Endpoint{Host: "10.0.0.1", Port: 6443},
+	}
 }
 
 func TestAllRenderedEdgeResourcesAreAllowed(t *testing.T) {
@@ -56,11 +65,15 @@ func TestAllRenderedEdgeResourcesAreAllowed(t *testing.T) {
 		"nothing of its own": {},
 		"a proxy":            {Gateways: []model.Endpoint{{Host: "127.0.0.1", Port: 40000}}},
 		"a short way":        {Near: true},
-		"many addresses":     {Gateways: []model.Endpoint{{Host: "::1", Port: 1}, name}, APIServers: []model.Endpoint{name, {Host: "127.0.0.1", Port: 6443}}},
+		"many addresses": {
+			Gateways:   []model.Endpoint{{Host: "::1", Port: 1}, name},
+			APIServers: []model.Endpoint{name, {Host: "127.0.0.1", Port: 6443}},
+		},
 	}
 	var edge []proto.Message
 	for _, dial := range dials {
-		for _, wc := range []model.WorkloadCluster{{APIServer: name}, {APIServer: others[1]}, {APIServer: others[0], Others: append(others, name)}, {APIServer: others[0], Others: others}} {
+		for _, wc := range []model.WorkloadCluster{{APIServer: name}, {APIServer: others[1]}, {APIServer: others[0],
+			Others: append(others, name)}, {APIServer: others[0], Others: others}} {
 			wc.ID, wc.Hostname = ownEdge.ID, "c1.prod.tunnels.example.com"
 			for _, which := range []model.AccessLog{"", model.AccessLogFailed, model.AccessLogAll} {
 				inst := ownInstallation()
@@ -95,7 +108,12 @@ func TestAllRenderedGatewayResourcesAreAllowed(t *testing.T) {
 			at := model.Endpoint{Host: host, Port: 8443}
 			made := append(messages(envoy.GatewayClusters(inst)), messages(envoy.TunnelClusters(inst, ownCluster()))...)
 			for _, d := range []model.Denied{{}, denied} {
-				bind := envoy.GatewayBind{Public: at, APIServer: at, Connect: at, Version: []envoy.Version{envoy.Oldest, envoy.Current}[i%2]}
+				bind := envoy.GatewayBind{
+					Public:    at,
+					APIServer: at,
+					Connect:   at,
+					Version:   []envoy.Version{envoy.Oldest, envoy.Current}[i%2],
+				}
 				made = append(made, messages(envoy.GatewayListeners(inst, ownGateway.Node, bind, d))...)
 			}
 			allowed := gatewayPolicy(at)
@@ -146,7 +164,9 @@ func inside[M proto.Message](t *testing.T, in *anypb.Any, change func(M)) {
 }
 
 func agentService() *corev3.GrpcService {
-	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: "agent"}}}
+	return &corev3.GrpcService{
+		TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: "agent"}},
+	}
 }
 
 func TestAnEdgeAcceptsNothingElse(t *testing.T) {
@@ -159,7 +179,11 @@ func TestAnEdgeAcceptsNothingElse(t *testing.T) {
 	}
 	secrets := func(change func(*tlsv3.CommonTlsContext)) func(*testing.T, *listenerv3.Listener, *clusterv3.Cluster) {
 		return func(t *testing.T, l *listenerv3.Listener, _ *clusterv3.Cluster) {
-			inside(t, l.FilterChains[0].TransportSocket.GetTypedConfig(), func(m *tlsv3.DownstreamTlsContext) { change(m.CommonTlsContext) })
+			inside(
+				t,
+				l.FilterChains[0].TransportSocket.GetTypedConfig(),
+				func(m *tlsv3.DownstreamTlsContext) { change(m.CommonTlsContext) },
+			)
 		}
 	}
 	cluster := func(change func(*clusterv3.Cluster)) func(*testing.T, *listenerv3.Listener, *clusterv3.Cluster) {
@@ -180,7 +204,10 @@ func TestAnEdgeAcceptsNothingElse(t *testing.T) {
 			c.ConnectTimeout = durationpb.New(time.Minute)
 			l.TcpBacklogSize = wrapperspb.UInt32(7)
 		}},
-		"a route to the agent": {change: route(func(r *routev3.RouteAction) { r.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: "agent"} }), wantErr: `route.cluster is "agent"`},
+		"a route to the agent": {
+			change:  route(func(r *routev3.RouteAction) { r.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: "agent"} }),
+			wantErr: `route.cluster is "agent"`,
+		},
 		"a route to another membership": {change: route(func(r *routev3.RouteAction) {
 			r.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: "apiserver_edge-b"}
 		}), wantErr: `cluster is "apiserver_edge-b"`},
@@ -194,51 +221,125 @@ func TestAnEdgeAcceptsNothingElse(t *testing.T) {
 			r.RequestMirrorPolicies = []*routev3.RouteAction_RequestMirrorPolicy{{Cluster: "agent"}}
 		}), wantErr: "request_mirror_policies is set"},
 		"a TCP proxy": {change: listener(func(l *listenerv3.Listener) {
-			l.FilterChains[0].Filters = []*listenerv3.Filter{{Name: "x", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: wrapped(t, &tcpproxyv3.TcpProxy{
-				ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: "agent"},
-			})}}}
+			l.FilterChains[0].Filters = []*listenerv3.Filter{
+				{Name: "x", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: wrapped(t, &tcpproxyv3.TcpProxy{
+					ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: "agent"},
+				})}},
+			}
 		}), wantErr: "filters."},
 		"an access log": {change: listener(func(l *listenerv3.Listener) {
-			l.AccessLog = []*accesslogv3.AccessLog{{ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: wrapped(t, &accessv3.TcpGrpcAccessLogConfig{
-				CommonConfig: &accessv3.CommonGrpcAccessLogConfig{GrpcService: agentService()},
-			})}}}
+			l.AccessLog = []*accesslogv3.AccessLog{
+				{ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: wrapped(t, &accessv3.TcpGrpcAccessLogConfig{
+					CommonConfig: &accessv3.CommonGrpcAccessLogConfig{GrpcService: agentService()},
+				})}},
+			}
 		}), wantErr: "access_log is set"},
-		"the key of another membership": {change: secrets(func(c *tlsv3.CommonTlsContext) { c.TlsCertificateSdsSecretConfigs[0].Name = "identity_edge-b" }), wantErr: `name is "identity_edge-b"`},
+		"the key of another membership": {
+			change:  secrets(func(c *tlsv3.CommonTlsContext) { c.TlsCertificateSdsSecretConfigs[0].Name = "identity_edge-b" }),
+			wantErr: `name is "identity_edge-b"`,
+		},
 		"its trust": {change: secrets(func(c *tlsv3.CommonTlsContext) {
 			c.GetCombinedValidationContext().ValidationContextSdsSecretConfig.Name = "trust_edge-b"
 		}), wantErr: `name is "trust_edge-b"`},
 		"secrets of somewhere else": {change: secrets(func(c *tlsv3.CommonTlsContext) {
 			c.TlsCertificateSdsSecretConfigs[0].SdsConfig.GetApiConfigSource().GrpcServices[0].GetEnvoyGrpc().ClusterName = "gateway-0_edge-a.1"
 		}), wantErr: "cluster_name is"},
-		"keys in a file": {change: secrets(func(c *tlsv3.CommonTlsContext) { c.TlsCertificates = []*tlsv3.TlsCertificate{{}} }), wantErr: "tls_certificates is set"},
-		"no TLS":         {change: listener(func(l *listenerv3.Listener) { l.FilterChains[0].TransportSocket = nil }), wantErr: "is missing"},
+		"keys in a file": {
+			change:  secrets(func(c *tlsv3.CommonTlsContext) { c.TlsCertificates = []*tlsv3.TlsCertificate{{}} }),
+			wantErr: "tls_certificates is set",
+		},
+		"no TLS": {
+			change:  listener(func(l *listenerv3.Listener) { l.FilterChains[0].TransportSocket = nil }),
+			wantErr: "is missing",
+		},
 
-		"a listener for others":              {change: at("0.0.0.0"), wantErr: `address is "0.0.0.0"`},
-		"a listener on a socket":             {change: listener(func(l *listenerv3.Listener) { l.Address = pipe("x.sock") }), wantErr: "pipe is set"},
-		"a listener nowhere":                 {change: listener(func(l *listenerv3.Listener) { l.Address = nil }), wantErr: "address is missing"},
-		"a tunnel that listens besides":      {change: listener(func(l *listenerv3.Listener) { l.AdditionalAddresses = []*listenerv3.AdditionalAddress{{}} }), wantErr: "additional_addresses is set"},
-		"a tunnel of the agent":              {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@agent:2"), wantErr: "@agent"},
-		"more tunnels":                       {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:128")},
-		"tunnels without number":             {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:x"), wantErr: ":x"},
-		"more tunnels than anybody asks for": {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:10000"), wantErr: ":10000"},
-		"a tunnel of another membership":     {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-b:2"), wantErr: "edge-b"},
-		"a tunnel of two memberships":        {change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-b:2_edge-a.1:2"), wantErr: "edge-b"},
-		"a tunnel in the name of another":    {change: at("rc://CN=edge-b:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:2"), wantErr: "CN=edge-b"},
-		"a name that only looks like ours":   {change: listener(func(l *listenerv3.Listener) { l.Name = "tunnel_edge-aX1_gateway-0" }), wantErr: "does not belong to this subject"},
-		"the listener of another membership": {change: listener(func(l *listenerv3.Listener) { l.Name = "tunnel_edge-b_gateway-0" }), wantErr: "does not belong to this subject"},
+		"a listener for others": {change: at("0.0.0.0"), wantErr: `address is "0.0.0.0"`},
+		"a listener on a socket": {
+			change:  listener(func(l *listenerv3.Listener) { l.Address = pipe("x.sock") }),
+			wantErr: "pipe is set",
+		},
+		"a listener nowhere": {
+			change:  listener(func(l *listenerv3.Listener) { l.Address = nil }),
+			wantErr: "address is missing",
+		},
+		"a tunnel that listens besides": {
+			change:  listener(func(l *listenerv3.Listener) { l.AdditionalAddresses = []*listenerv3.AdditionalAddress{{}} }),
+			wantErr: "additional_addresses is set",
+		},
+		"a tunnel of the agent": {
+			change:  at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@agent:2"),
+			wantErr: "@agent",
+		},
+		"more tunnels": {
+			change: at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:128"),
+		},
+		"tunnels without number": {
+			change:  at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:x"),
+			wantErr: ":x",
+		},
+		"more tunnels than anybody asks for": {
+			change:  at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:10000"),
+			wantErr: ":10000",
+		},
+		"a tunnel of another membership": {
+			change:  at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-b:2"),
+			wantErr: "edge-b",
+		},
+		"a tunnel of two memberships": {
+			change:  at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-b:2_edge-a.1:2"),
+			wantErr: "edge-b",
+		},
+		"a tunnel in the name of another": {
+			change:  at("rc://CN=edge-b:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:2"),
+			wantErr: "CN=edge-b",
+		},
+		"a name that only looks like ours": {
+			change:  listener(func(l *listenerv3.Listener) { l.Name = "tunnel_edge-aX1_gateway-0" }),
+			wantErr: "does not belong to this subject",
+		},
+		"the listener of another membership": {
+			change:  listener(func(l *listenerv3.Listener) { l.Name = "tunnel_edge-b_gateway-0" }),
+			wantErr: "does not belong to this subject",
+		},
 
-		"the agent itself":                  {change: cluster(func(c *clusterv3.Cluster) { c.Name = "agent" }), wantErr: "does not belong to this subject"},
-		"apiservers of another membership":  {change: cluster(func(c *clusterv3.Cluster) { c.Name = "apiserver_edge-b" }), wantErr: "does not belong to this subject"},
-		"a socket of the machine":           {change: cluster(func(c *clusterv3.Cluster) { endpointOf(c).Address = pipe("agent.sock") }), wantErr: "pipe is set"},
-		"an address only for health checks": {change: cluster(func(c *clusterv3.Cluster) { endpointOf(c).HealthCheckConfig = &endpointv3.Endpoint_HealthCheckConfig{} }), wantErr: "health_check_config is set"},
-		"a port by name":                    {change: cluster(func(c *clusterv3.Cluster) { endpointOf(c).Address.GetSocketAddress().ResolverName = "x" }), wantErr: "resolver_name is set"},
-		"whatever the client asks for":      {change: discovery(clusterv3.Cluster_ORIGINAL_DST), wantErr: `type is "ORIGINAL_DST"`},
-		"endpoints that come later":         {change: discovery(clusterv3.Cluster_EDS), wantErr: `type is "EDS"`},
+		"the agent itself": {
+			change:  cluster(func(c *clusterv3.Cluster) { c.Name = "agent" }),
+			wantErr: "does not belong to this subject",
+		},
+		"apiservers of another membership": {
+			change:  cluster(func(c *clusterv3.Cluster) { c.Name = "apiserver_edge-b" }),
+			wantErr: "does not belong to this subject",
+		},
+		"a socket of the machine": {
+			change:  cluster(func(c *clusterv3.Cluster) { endpointOf(c).Address = pipe("agent.sock") }),
+			wantErr: "pipe is set",
+		},
+		"an address only for health checks": {
+			change: cluster(
+				func(c *clusterv3.Cluster) { endpointOf(c).HealthCheckConfig = &endpointv3.Endpoint_HealthCheckConfig{} },
+			),
+			wantErr: "health_check_config is set",
+		},
+		"a port by name": {
+			change:  cluster(func(c *clusterv3.Cluster) { endpointOf(c).Address.GetSocketAddress().ResolverName = "x" }),
+			wantErr: "resolver_name is set",
+		},
+		"whatever the client asks for": {
+			change:  discovery(clusterv3.Cluster_ORIGINAL_DST),
+			wantErr: `type is "ORIGINAL_DST"`,
+		},
+		"endpoints that come later": {change: discovery(clusterv3.Cluster_EDS), wantErr: `type is "EDS"`},
 		"a way of its own to find them": {change: cluster(func(c *clusterv3.Cluster) {
 			c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{Name: "x"}}
 		}), wantErr: `name is "x"`},
-		"a TLS context that presents a leaf": {change: cluster(func(c *clusterv3.Cluster) { c.TransportSocket = &corev3.TransportSocket{} }), wantErr: "transport_socket is set"},
-		"an extension":                       {change: cluster(func(c *clusterv3.Cluster) { c.Filters = []*clusterv3.Filter{{}} }), wantErr: "filters is set"},
+		"a TLS context that presents a leaf": {
+			change:  cluster(func(c *clusterv3.Cluster) { c.TransportSocket = &corev3.TransportSocket{} }),
+			wantErr: "transport_socket is set",
+		},
+		"an extension": {
+			change:  cluster(func(c *clusterv3.Cluster) { c.Filters = []*clusterv3.Filter{{}} }),
+			wantErr: "filters is set",
+		},
 		"another socket option": {change: cluster(func(c *clusterv3.Cluster) {
 			c.UpstreamBindConfig = &corev3.BindConfig{SocketOptions: []*corev3.SocketOption{{Level: 1}}}
 		}), wantErr: "upstream_bind_config is set"},
@@ -283,29 +384,46 @@ func TestNoResourceOfAGatewayLeadsToItsAgent(t *testing.T) {
 		wantErr string
 	}{
 		"a chain of the public port": {change: func(public, _, _ *listenerv3.Listener, _ *clusterv3.Cluster) {
-			inside(t, public.FilterChains[1].Filters[0].GetTypedConfig(), func(p *tcpproxyv3.TcpProxy) { p.ClusterSpecifier = &tcpproxyv3.TcpProxy_Cluster{Cluster: "agent"} })
+			inside(
+				t,
+				public.FilterChains[1].Filters[0].GetTypedConfig(),
+				func(p *tcpproxyv3.TcpProxy) { p.ClusterSpecifier = &tcpproxyv3.TcpProxy_Cluster{Cluster: "agent"} },
+			)
 		}, wantErr: `cluster is "agent"`},
 		"a chain for all others": {change: func(public, _, _ *listenerv3.Listener, _ *clusterv3.Cluster) {
 			public.DefaultFilterChain = public.FilterChains[1]
 		}, wantErr: "default_filter_chain is set"},
-		"an SNI of any form": {change: func(_, apiserver, _ *listenerv3.Listener, _ *clusterv3.Cluster) { apiserver.FilterChainMatcher = nil }, wantErr: "filter_chain_matcher is missing"},
+		"an SNI of any form": {
+			change:  func(_, apiserver, _ *listenerv3.Listener, _ *clusterv3.Cluster) { apiserver.FilterChainMatcher = nil },
+			wantErr: "filter_chain_matcher is missing",
+		},
 		"an authority of any form": {change: func(_, _, connect *listenerv3.Listener, _ *clusterv3.Cluster) {
 			inside(t, connect.FilterChains[0].Filters[0].GetTypedConfig(), func(m *hcmv3.HttpConnectionManager) {
 				m.GetRouteConfig().VirtualHosts[0].Routes[0].Match.Headers = nil
 			})
 		}, wantErr: "headers is missing"},
-		"the agent itself": {change: func(_, _, _ *listenerv3.Listener, c *clusterv3.Cluster) { c.Name = "agent" }, wantErr: "does not belong to this subject"},
+		"the agent itself": {
+			change:  func(_, _, _ *listenerv3.Listener, c *clusterv3.Cluster) { c.Name = "agent" },
+			wantErr: "does not belong to this subject",
+		},
 		"its socket": {change: func(_, _, _ *listenerv3.Listener, c *clusterv3.Cluster) {
-			c.LoadAssignment = &endpointv3.ClusterLoadAssignment{Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{{
-				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: pipe("agent.sock")}},
-			}}}}}
+			c.LoadAssignment = &endpointv3.ClusterLoadAssignment{
+				Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{{
+					HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: pipe("agent.sock")}},
+				}}}},
+			}
 		}, wantErr: "load_assignment is set"},
 	}
 	at := model.Endpoint{Host: "0.0.0.0", Port: 1}
 	allowed := gatewayPolicy(at)
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			l := envoy.GatewayListeners(ownInstallation(), ownGateway.Node, envoy.GatewayBind{Public: at, APIServer: at, Connect: at}, model.Denied{})
+			l := envoy.GatewayListeners(
+				ownInstallation(),
+				ownGateway.Node,
+				envoy.GatewayBind{Public: at, APIServer: at, Connect: at},
+				model.Denied{},
+			)
 			c := envoy.TunnelClusters(ownInstallation(), ownCluster())[0]
 			tc.change(l[0], l[1], l[2], c)
 			got := ""
@@ -322,7 +440,12 @@ func TestNoResourceOfAGatewayLeadsToItsAgent(t *testing.T) {
 }
 
 func BenchmarkPolicy(b *testing.B) {
-	allowed, tunnel := gatewayPolicy(model.Endpoint{Host: "0.0.0.0", Port: 1}), wrapped(b, envoy.TunnelClusters(ownInstallation(), ownCluster())[0])
+	allowed, tunnel := gatewayPolicy(
+		model.Endpoint{Host: "0.0.0.0", Port: 1},
+	), wrapped(
+		b,
+		envoy.TunnelClusters(ownInstallation(), ownCluster())[0],
+	)
 	for b.Loop() {
 		if err := allowed.Check(tunnel); err != nil {
 			b.Fatal(err)

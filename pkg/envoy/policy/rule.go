@@ -308,7 +308,8 @@ func (r *values) checkSteps(fd protoreflect.FieldDescriptor, list protoreflect.L
 // numbers are the messages that contain only a number.
 var numbers = map[protoreflect.FullName]bool{
 	"google.protobuf.Duration": true, "google.protobuf.DoubleValue": true, "google.protobuf.FloatValue": true,
-	"google.protobuf.UInt32Value": true, "google.protobuf.UInt64Value": true, "google.protobuf.Int32Value": true, "google.protobuf.Int64Value": true,
+	"google.protobuf.UInt32Value": true, "google.protobuf.UInt64Value": true, "google.protobuf.Int32Value": true,
+	"google.protobuf.Int64Value": true,
 }
 
 // isNumber reports whether a field contains a number or a duration.

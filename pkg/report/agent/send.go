@@ -197,7 +197,8 @@ func holes(all []tunnels.Hole, told map[model.EdgeRef]int) (list []*reportv1.Hol
 		list = append(list, &reportv1.Hole{Node: ref.Node, TunnelId: ref.ID, Workers: int32(workers)})
 	}
 	now := make(map[model.EdgeRef]bool, len(all))
-	for _, hole := range all[:min(len(all), report.MaxTunnels/2)] { // together with the closed ones they fit in one message
+	for _, hole := range all[:min(len(all),
+		report.MaxTunnels/2)] { // together with the closed ones they fit in one message
 		now[hole.EdgeRef] = true
 		if told[hole.EdgeRef] != hole.Workers {
 			told[hole.EdgeRef] = hole.Workers

@@ -30,7 +30,9 @@ func TestSeriesAreOfWorkloadClustersThatThereAre(t *testing.T) {
 	for node, days := range map[string]int{"edge-1": 9, "edge-2": 7} {
 		s := &session{subject: edgeOf(node, idA), end: func(error) {}}
 		h.begin(s)
-		report := &reportv1.EdgeReport{ApiServer: &reportv1.APIServer{CertificateNotAfter: timestamppb.New(time.Unix(int64(days)*86400, 0))}}
+		report := &reportv1.EdgeReport{
+			ApiServer: &reportv1.APIServer{CertificateNotAfter: timestamppb.New(time.Unix(int64(days)*86400, 0))},
+		}
 		if err := h.edgeReport(s, report); err != nil {
 			t.Fatal(err)
 		}

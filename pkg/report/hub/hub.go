@@ -104,7 +104,9 @@ func New(domain model.TunnelDomain, admission Admission, log *slog.Logger) *Hub 
 	return &Hub{
 		domain: domain, admission: admission, log: log, now: time.Now, open: open, close: closeAll,
 		settle: report.DefaultTimes.Settle, keep: report.DefaultTimes.Keep,
-		loggedRefusals: limit.NewRates(maxLoggedRefusals), lines: limit.NewRates(maxLoggedRefusals), ofTunnel: map[string]int{},
+		loggedRefusals: limit.NewRates(
+			maxLoggedRefusals,
+		), lines: limit.NewRates(maxLoggedRefusals), ofTunnel: map[string]int{},
 		sessions: map[model.Subject]*session{}, gateways: map[string]*gateway{}, edges: map[pair]*edge{},
 		boots: report.NewBoots(report.DefaultBootBounds), watchers: map[*watcher]bool{},
 	}
@@ -244,7 +246,13 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 		return status.Errorf(codes.ResourceExhausted, "more than %d tunnels of one gateway", report.MaxTunnels)
 	}
 	before := [...]any{g.ready, g.hang, g.incomplete}
-	g.ready, g.hang, g.incomplete = r.GetReady(), report.Text(r.GetHang(), report.MaxText), report.Text(r.GetIncomplete(), report.MaxText)
+	g.ready, g.hang, g.incomplete = r.GetReady(), report.Text(
+		r.GetHang(),
+		report.MaxText,
+	), report.Text(
+		r.GetIncomplete(),
+		report.MaxText,
+	)
 	if before != [...]any{g.ready, g.hang, g.incomplete} {
 		h.changed(changeKey{kind: kindGateway, gateway: name})
 	}

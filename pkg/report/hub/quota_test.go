@@ -46,7 +46,10 @@ func TestTheLinesOfOneTunnelAreBounded(t *testing.T) {
 	text := &lines{}
 	h := New("tunnels.example.com", nil, slog.New(slog.NewTextHandler(text, nil)))
 	for i := range 10_000 {
-		h.note("reporter disconnected", &session{subject: model.Subject{Role: model.RoleEdge, Node: fmt.Sprint("edge-", i), ID: idA}})
+		h.note(
+			"reporter disconnected",
+			&session{subject: model.Subject{Role: model.RoleEdge, Node: fmt.Sprint("edge-", i), ID: idA}},
+		)
 	}
 	if text.n < linesRate.Burst || text.n > linesRate.Burst+100 {
 		t.Errorf("%d lines", text.n)

@@ -98,7 +98,10 @@ func (c *conversation[M]) converse(ctx context.Context, s *session) error {
 	if c.role == model.RoleGateway {
 		h.order(s)
 	}
-	first := time.AfterFunc(firstReportTimeout, func() { s.end(status.Error(codes.DeadlineExceeded, "the stream sent no report in time")) })
+	first := time.AfterFunc(
+		firstReportTimeout,
+		func() { s.end(status.Error(codes.DeadlineExceeded, "the stream sent no report in time")) },
+	)
 	defer first.Stop()
 	for {
 		m, err := c.recv()

@@ -189,16 +189,19 @@ func TestFleet(t *testing.T) {
 			want:  "unknown g0; e1+ g0=2 g1=2",
 		},
 		"which comes in the end": {
-			steps: whole + "2 a lost\n 3 a began\n 4 a count g0 e1 2\n 4 a gateway g0 up\n 4 a edge e1 up\n 10 a synced\n 15 a count g1 e1 3\n 15 a gateway g1 up",
-			want:  "known g0,g1; e1+ g0=2 g1=3",
+			steps: whole + "2 a lost\n 3 a began\n 4 a count g0 e1 2\n 4 a gateway g0 up\n 4 a edge e1 up\n 10 a synced\n 15 " +
+				"a count g1 e1 3\n 15 a gateway g1 up",
+			want: "known g0,g1; e1+ g0=2 g1=3",
 		},
 		"or not": {
-			steps: whole + "2 a lost\n 3 a began\n 4 a count g0 e1 2\n 4 a gateway g0 up\n 4 a edge e1 up\n 10 a synced\n 32 tick",
-			want:  "known g0; e1+ g0=2 g1=2?",
+			steps: whole + "2 a lost\n 3 a began\n 4 a count g0 e1 2\n 4 a gateway g0 up\n 4 a edge e1 up\n 10 a synced\n 32 " +
+				"tick",
+			want: "known g0; e1+ g0=2 g1=2?",
 		},
 		"it fails again before it has told all": {
-			steps: whole + "2 a lost\n 300 a began\n 301 a gateway g0 up\n 302 a lost\n 303 a began\n 304 a count g1 e1 1\n 304 a gateway g1 up\n 310 a synced",
-			want:  "known g1; e1 g1=1",
+			steps: whole + "2 a lost\n 300 a began\n 301 a gateway g0 up\n 302 a lost\n 303 a began\n 304 a count g1 e1 1\n " +
+				"304 a gateway g1 up\n 310 a synced",
+			want: "known g1; e1 g1=1",
 		},
 		"a gateway that moves to a server whose clock is ahead": {
 			steps: whole + "2 list a b\n 2 b began\n 2 b synced\n 5 b count g0 e1 1\n 5 b gateway g0 up",
@@ -209,19 +212,22 @@ func TestFleet(t *testing.T) {
 			want:  "known g0,g1; e1+ g0=1 g1=2",
 		},
 		"the server that it left notices that late": {
-			steps: whole + "2 list a c\n 2 c began\n 2 c synced\n 5 c count g0 e1 1\n 5 c gateway g0 up\n 40 a gateway g0 down\n 80 tick",
-			want:  "known g0,g1; e1+ g0=1 g1=2",
+			steps: whole + "2 list a c\n 2 c began\n 2 c synced\n 5 c count g0 e1 1\n 5 c gateway g0 up\n 40 a gateway g0 " +
+				"down\n 80 tick",
+			want: "known g0,g1; e1+ g0=1 g1=2",
 		},
 		"it moves to and fro": {
-			steps: whole + "2 list a b\n 2 b began\n 2 b synced\n 5 b count g0 e1 1\n 5 b gateway g0 up\n 10 a count g0 e1 4\n 10 a gateway g0 up",
-			want:  "known g0,g1; e1+ g0=4 g1=2",
+			steps: whole + "2 list a b\n 2 b began\n 2 b synced\n 5 b count g0 e1 1\n 5 b gateway g0 up\n 10 a count g0 e1 " +
+				"4\n 10 a gateway g0 up",
+			want: "known g0,g1; e1+ g0=4 g1=2",
 		},
 		"one of two servers goes away with its gateways, which are looked for": {
 			steps: whole + "2 list a b\n 2 b began\n 3 b synced\n 20 a lost\n 26 tick", want: "unknown ; e1+ g0=2 g1=2",
 		},
 		"they have come to the other one": {
-			steps: whole + "2 list a b\n 2 b began\n 3 b synced\n 20 a lost\n 22 b count g0 e1 2\n 22 b gateway g0 up\n 23 b count g1 e1 1\n 23 b gateway g1 up\n 23 b edge e1 up",
-			want:  "known g0,g1; e1+ g0=2 g1=1",
+			steps: whole + "2 list a b\n 2 b began\n 3 b synced\n 20 a lost\n 22 b count g0 e1 2\n 22 b gateway g0 up\n 23 b " +
+				"count g1 e1 1\n 23 b gateway g1 up\n 23 b edge e1 up",
+			want: "known g0,g1; e1+ g0=2 g1=1",
 		},
 		"one of them has not, while the server is still in DNS": {
 			steps: whole + "2 list a b\n 2 b began\n 3 b synced\n 20 a lost\n 22 b count g0 e1 2\n 22 b gateway g0 up\n 79 tick",
@@ -232,8 +238,9 @@ func TestFleet(t *testing.T) {
 			want:  "known g0; e1 g0=2 g1=2?",
 		},
 		"an edge whose server is in DNS no more has had time to be with another one": {
-			steps: whole + "2 list a b\n 2 b began\n 3 b synced\n 20 a lost\n 21 list b\n 22 b gateway g0 up\n 22 b gateway g1 up\n 27 tick",
-			want:  "known g0,g1; e1",
+			steps: whole + "2 list a b\n 2 b began\n 3 b synced\n 20 a lost\n 21 list b\n 22 b gateway g0 up\n 22 b gateway " +
+				"g1 up\n 27 tick",
+			want: "known g0,g1; e1",
 		},
 		"all servers come back under other addresses, one after the other": {
 			steps: whole + `2 list a b
@@ -264,8 +271,9 @@ func TestFleet(t *testing.T) {
 			steps: whole + "2 a gateway g0 down\n 3610 tick", want: "known g1; e1+ g1=2",
 		},
 		"of a gateway that is down what an older server says is nothing": {
-			steps: whole + "2 list a b\n 2 b began\n 2 b synced\n 5 b count g0 e2 1\n 5 b gateway g0 up\n 20 b gateway g0 down\n 9 a gateway g0 down\n 60 tick",
-			want:  "known g1; e1+ g1=2; e2 g0=1?",
+			steps: whole + "2 list a b\n 2 b began\n 2 b synced\n 5 b count g0 e2 1\n 5 b gateway g0 up\n 20 b gateway g0 " +
+				"down\n 9 a gateway g0 down\n 60 tick",
+			want: "known g1; e1+ g1=2; e2 g0=1?",
 		},
 		"those that are away for long are forgotten": {
 			steps: whole + "2 a edge e1 down\n 2 a count g0 e1 0\n 2 a count g1 e1 0\n 3610 tick", want: "known g0,g1",
@@ -295,10 +303,16 @@ func TestFleetTellsWhatChanged(t *testing.T) {
 			steps: "2 a gateway g0 down\n 3 tick\n 40 tick",
 			want:  []string{"", tunnelID},
 		},
-		"a server that is away concerns all":            {steps: "2 a lost", want: []string{""}},
-		"one that is back with the same concerns all":   {steps: "2 a lost\n 3 a began\n 3 a count g0 e1 2\n 3 a count g1 e1 2\n 3 a gateway g0 up\n 3 a gateway g1 up\n 9 a synced", want: []string{"", tunnelID}},
-		"a gateway that moves with its tunnels is none": {steps: "2 list a b\n 2 b began\n 2 b synced\n 3 b count g0 e1 2\n 3 b gateway g0 up"},
-		"nor is time that passes":                       {steps: "100 tick\n 1000 tick"},
+		"a server that is away concerns all": {steps: "2 a lost", want: []string{""}},
+		"one that is back with the same concerns all": {
+			steps: "2 a lost\n 3 a began\n 3 a count g0 e1 2\n 3 a count g1 e1 2\n 3 a gateway g0 up\n 3 a gateway g1 up\n 9 " +
+				"a synced",
+			want: []string{"", tunnelID},
+		},
+		"a gateway that moves with its tunnels is none": {
+			steps: "2 list a b\n 2 b began\n 2 b synced\n 3 b count g0 e1 2\n 3 b gateway g0 up",
+		},
+		"nor is time that passes": {steps: "100 tick\n 1000 tick"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 // pair is an edge and its tunnel.
 type pair struct{ node, id string }
 
-// server is the state that one xds-server has sent, in its current stream and in earlier ones. State of an earlier stream has
-// an older generation: it holds until the new stream replaces it, or its time ends.
+// server is the state that one xds-server has sent, in its current stream and in earlier ones. State of an earlier
+// stream has an older generation: it holds until the new stream replaces it, or its time ends.
 type server struct {
 	listed     bool // the server exists
 	streaming  bool

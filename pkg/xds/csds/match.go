@@ -16,7 +16,10 @@ const maxPattern = 1 << 10
 var (
 	errMatcher = status.Error(codes.InvalidArgument,
 		"node_matchers support node_id, and node_metadatas with a path of keys and a string_match or present_match")
-	errPattern = status.Error(codes.InvalidArgument, "node_matchers: a safe_regex is not an RE2 expression, or is too long")
+	errPattern = status.Error(
+		codes.InvalidArgument,
+		"node_matchers: a safe_regex is not an RE2 expression, or is too long",
+	)
 )
 
 // nodeMatcher returns a function that accepts the nodes that any of the matchers matches; all nodes if there is none.

@@ -25,7 +25,13 @@ type client struct {
 }
 
 func newClient(f *Feed, has map[string]string) *client {
-	c := &client{feed: f, reader: NewReader(false), to: make(chan cachev3.DeltaResponse, 1), has: maps.Clone(has), cancel: func() {}}
+	c := &client{
+		feed:   f,
+		reader: NewReader(false),
+		to:     make(chan cachev3.DeltaResponse, 1),
+		has:    maps.Clone(has),
+		cancel: func() {},
+	}
 	if c.has == nil {
 		c.has = map[string]string{}
 	}

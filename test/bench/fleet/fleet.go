@@ -73,12 +73,19 @@ func New(ctx context.Context, tunnels int, serving *tls.Certificate) (_ *World, 
 		return nil, err
 	}
 	if serving == nil {
-		if serving, err = w.Leaf(certs.Leaf{CommonName: "kubernetes", DNSNames: []string{"kubernetes"}, Server: true}); err != nil {
+		if serving, err = w.Leaf(certs.Leaf{CommonName: "kubernetes", DNSNames: []string{"kubernetes"},
+			Server: true}); err != nil {
 			return nil, err
 		}
 	}
 	w.API = synthetic.NewAPI(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return serving, nil })
-	public, slots := net.JoinHostPort(netns.PublicAddress(0).String(), strconv.Itoa(netns.PublicPort)), make(chan struct{}, connecting)
+	public, slots := net.JoinHostPort(
+		netns.PublicAddress(0).String(),
+		strconv.Itoa(netns.PublicPort),
+	), make(
+		chan struct{},
+		connecting,
+	)
 	w.Fleet, err = synthetic.New(synthetic.Options{
 		Domain: Domain, Gateway: "gateway-0", Roots: w.Roots, API: w.API, Tunnels: tunnels,
 		Dial: func(ctx context.Context) (net.Conn, error) {
@@ -140,7 +147,9 @@ func (w *World) Identity(leaf certs.Leaf) (certs.Identity, error) {
 // Edge adds an edge of a tunnel. It does not dial yet.
 func (w *World) Edge(id string) (*synthetic.Edge, error) {
 	edge := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: id}
-	certificate, err := w.Leaf(certs.Leaf{CommonName: edge.Node, DNSNames: Domain.DNSNames(edge), Server: true, Client: true})
+	certificate, err := w.Leaf(
+		certs.Leaf{CommonName: edge.Node, DNSNames: Domain.DNSNames(edge), Server: true, Client: true},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +172,12 @@ func (w *World) CreateNamespace(ctx context.Context, name string) error {
 }
 
 // Tunnels waits until n Clusters of a namespace have a Tunnel. It returns the ids of the Tunnels by name.
-func (w *World) Tunnels(ctx context.Context, namespace string, n int, timeout time.Duration) (map[string]string, error) {
+func (w *World) Tunnels(
+	ctx context.Context,
+	namespace string,
+	n int,
+	timeout time.Duration,
+) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	tick := time.NewTicker(pollInterval)

@@ -55,7 +55,10 @@ func (f *follower) read() error {
 		if err != nil {
 			return fmt.Errorf("reading the manager's log: %w", err)
 		}
-		f.file, f.lines, f.connected, f.began = file, bufio.NewReaderSize(file, 1<<20), map[string]time.Duration{}, map[string]time.Time{}
+		f.file, f.lines, f.connected, f.began = file, bufio.NewReaderSize(
+			file,
+			1<<20,
+		), map[string]time.Duration{}, map[string]time.Time{}
 	}
 	for {
 		line, err := f.lines.ReadString('\n')
@@ -109,7 +112,11 @@ func written(line string) (time.Time, error) {
 	if len(fields) < 2 || len(fields[0]) != 5 {
 		return time.Time{}, fmt.Errorf("reading the manager's log: no time in %q", line)
 	}
-	at, err := time.ParseInLocation(klogTime, fmt.Sprintf("%d%s %s", time.Now().Year(), fields[0][1:], fields[1]), time.Local)
+	at, err := time.ParseInLocation(
+		klogTime,
+		fmt.Sprintf("%d%s %s", time.Now().Year(), fields[0][1:], fields[1]),
+		time.Local,
+	)
 	if err != nil {
 		return at, fmt.Errorf("reading the manager's log: %w", err)
 	}

@@ -35,9 +35,20 @@ func (t *turn) take(f *follower, since time.Time, memory uint64, cpu time.Durati
 // String implements fmt.Stringer.
 func (t turn) String() string {
 	connects, probes := milliseconds(t.connects), milliseconds(t.probes)
-	return fmt.Sprintf("all connected after %s, connecting %.1f ms (p99 %.1f), %d probes %.2f ms (p99 %.2f), %d failures, %.0f MB, %s of CPU in %s",
-		t.allConnected.Round(time.Millisecond), record.Median(connects), record.Quantile(connects, .99),
-		len(probes), record.Median(probes), record.Quantile(probes, .99), t.failures, float64(t.memory)/1e6, t.cpu, probing)
+	return fmt.Sprintf(
+		"all connected after %s, connecting %.1f ms (p99 %.1f), %d probes %.2f ms (p99 %.2f), %d failures, %.0f MB, %s of "+
+			"CPU in %s",
+		t.allConnected.Round(time.Millisecond),
+		record.Median(connects),
+		record.Quantile(connects, .99),
+		len(probes),
+		record.Median(probes),
+		record.Quantile(probes, .99),
+		t.failures,
+		float64(t.memory)/1e6,
+		t.cpu,
+		probing,
+	)
 }
 
 // turns holds the figures of one subject over all rounds, one sample for each round.
@@ -48,7 +59,13 @@ type turns struct {
 func (t *turns) add(one turn) {
 	connects, probes := milliseconds(one.connects), milliseconds(one.probes)
 	t.all = append(t.all, one.allConnected.Seconds())
-	t.connect50, t.connect99 = append(t.connect50, record.Median(connects)), append(t.connect99, record.Quantile(connects, .99))
+	t.connect50, t.connect99 = append(
+		t.connect50,
+		record.Median(connects),
+	), append(
+		t.connect99,
+		record.Quantile(connects, .99),
+	)
 	t.probe50, t.probe99 = append(t.probe50, record.Median(probes)), append(t.probe99, record.Quantile(probes, .99))
 	t.failures = append(t.failures, float64(one.failures))
 	t.memory = append(t.memory, float64(one.memory)/1e6)
@@ -69,7 +86,15 @@ func (t *turns) record(log *record.Log, subject string, size int) {
 		{"memory", "MB", t.memory},
 		{"CPU", "ms/s", t.cpu},
 	} {
-		log.Add(record.Result{Name: r.name, Subject: subject, Unit: r.unit, Samples: r.samples, Params: map[string]string{"clusters": strconv.Itoa(size)}})
+		log.Add(
+			record.Result{
+				Name:    r.name,
+				Subject: subject,
+				Unit:    r.unit,
+				Samples: r.samples,
+				Params:  map[string]string{"clusters": strconv.Itoa(size)},
+			},
+		)
 	}
 }
 

@@ -105,7 +105,13 @@ func (w *world) createAll(ctx context.Context, subject string) error {
 	for i := range w.size {
 		group.Go(func() error {
 			// Separate credentials keep client-go from sharing connections between workload clusters.
-			admin, err := w.authority.Issue(pki.LeafSpec{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Usage: x509.ExtKeyUsageClientAuth})
+			admin, err := w.authority.Issue(
+				pki.LeafSpec{
+					CommonName:    "kubernetes-admin",
+					Organizations: []string{"system:masters"},
+					Usage:         x509.ExtKeyUsageClientAuth,
+				},
+			)
 			if err != nil {
 				return err
 			}
@@ -132,7 +138,12 @@ func (w *world) waitKubeconfigs(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		var all corev1.SecretList
-		err := w.Management.Client.List(ctx, &all, client.InNamespace("fairlead"), client.HasLabels{"cluster.x-k8s.io/cluster-name"})
+		err := w.Management.Client.List(
+			ctx,
+			&all,
+			client.InNamespace("fairlead"),
+			client.HasLabels{"cluster.x-k8s.io/cluster-name"},
+		)
 		there := 0
 		for _, secret := range all.Items {
 			if bytes.Contains(secret.Data[kubeconfig.Key], []byte(netns.GatewayName)) {
@@ -144,7 +155,12 @@ func (w *world) waitKubeconfigs(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for kubeconfigs: %d of %d lead to the gateway: %w", there, w.size, errors.Join(ctx.Err(), err))
+			return fmt.Errorf(
+				"waiting for kubeconfigs: %d of %d lead to the gateway: %w",
+				there,
+				w.size,
+				errors.Join(ctx.Err(), err),
+			)
 		case <-tick.C:
 		}
 	}

@@ -41,7 +41,13 @@ func clientTLS(p *place) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tls.Config{RootCAs: roots, ServerName: serverName, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}, nil
+	return &tls.Config{
+		RootCAs:      roots,
+		ServerName:   serverName,
+		Certificates: []tls.Certificate{pair},
+		MinVersion:   tls.VersionTLS12,
+		NextProtos:   []string{"http/1.1"},
+	}, nil
 }
 
 func (c *client) close() { c.transport.CloseIdleConnections() }

@@ -49,14 +49,22 @@ func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 	if err != nil {
 		return err
 	}
-	gateway := envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(inst, "gateway-0", bind, model.Denied{}),
-		append(envoy.GatewayClusters(inst), envoy.TunnelClusters(inst, wc)...))
-	if err := s.envoy(ctx, p, ca, "gateway", gateway, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}); err != nil {
+	gateway := envoy.Static(
+		envoy.GatewayBootstrap(envoy.BootstrapConfig{}),
+		envoy.GatewayListeners(inst, "gateway-0", bind, model.Denied{}),
+		append(envoy.GatewayClusters(inst), envoy.TunnelClusters(inst, wc)...),
+	)
+	if err := s.envoy(ctx, p, ca, "gateway", gateway, model.Subject{Role: model.RoleGateway,
+		Node: "gateway-0"}); err != nil {
 		return err
 	}
 	node := model.NewNodeName()
 	dial := envoy.EdgeDial{Near: 2*l.delay < envoy.NearBelow} // an agent determines this from the measured round trip
-	edge := envoy.Static(envoy.EdgeBootstrap(envoy.BootstrapConfig{}), envoy.EdgeListeners(inst, wc, node, dial), envoy.EdgeClusters(inst, wc, node, dial))
+	edge := envoy.Static(
+		envoy.EdgeBootstrap(envoy.BootstrapConfig{}),
+		envoy.EdgeListeners(inst, wc, node, dial),
+		envoy.EdgeClusters(inst, wc, node, dial),
+	)
 	if err := s.envoy(ctx, p, ca, "edge", edge, model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID}); err != nil {
 		return err
 	}
@@ -70,13 +78,31 @@ func fleet(public, apiserver string) (model.Installation, model.WorkloadCluster,
 	to, err2 := model.ParseEndpoint(apiserver)
 	key := model.Key{Namespace: "prod", Name: "c1"}
 	hostname, err3 := domain.Hostname(key)
-	inst := model.Installation{Domain: domain, Public: at, Control: model.Endpoint{Host: "127.0.0.1", Port: 1}, Gateways: []model.Gateway{{Name: "gateway-0", Peer: at}}}
-	wc := model.WorkloadCluster{Key: key, ID: model.NewID(), Hostname: hostname, APIServer: to, Limits: model.Limits{Connections: 2000, Pending: 2000}}
+	inst := model.Installation{
+		Domain:   domain,
+		Public:   at,
+		Control:  model.Endpoint{Host: "127.0.0.1", Port: 1},
+		Gateways: []model.Gateway{{Name: "gateway-0", Peer: at}},
+	}
+	wc := model.WorkloadCluster{
+		Key:       key,
+		ID:        model.NewID(),
+		Hostname:  hostname,
+		APIServer: to,
+		Limits:    model.Limits{Connections: 2000, Pending: 2000},
+	}
 	return inst, wc, errors.Join(err1, err2, err3)
 }
 
 // envoy starts an Envoy with its simulated agent, and returns when it is live.
-func (s *subject) envoy(ctx context.Context, p *place, ca *certs.CA, name string, bootstrap *bootstrapv3.Bootstrap, self model.Subject) error {
+func (s *subject) envoy(
+	ctx context.Context,
+	p *place,
+	ca *certs.CA,
+	name string,
+	bootstrap *bootstrapv3.Bootstrap,
+	self model.Subject,
+) error {
 	dir := filepath.Join(s.dir, name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
@@ -91,8 +117,20 @@ func (s *subject) envoy(ctx context.Context, p *place, ca *certs.CA, name string
 	if err := s.serveSecrets(ca, dir, self); err != nil {
 		return err
 	}
-	envoyd, err := start(dir, name, filepath.Join(p.bin, "envoy"), "-c", "envoy.yaml", "--disable-hot-restart", "--concurrency", "1",
-		"-l", "warning", "--component-log-level", envoy.ComponentLogLevel)
+	envoyd, err := start(
+		dir,
+		name,
+		filepath.Join(p.bin, "envoy"),
+		"-c",
+		"envoy.yaml",
+		"--disable-hot-restart",
+		"--concurrency",
+		"1",
+		"-l",
+		"warning",
+		"--component-log-level",
+		envoy.ComponentLogLevel,
+	)
 	if err != nil {
 		return err
 	}

@@ -37,8 +37,22 @@ func pair(ctx context.Context, p *place, s *subject, l link) error {
 %[1]s      tls_certificates: [{certificate_chain: {filename: %[3]s}, private_key: {filename: %[4]s}}]
 %[1]s      validation_context: {trusted_ca: {filename: %[5]s}}
 `
-	server := fmt.Sprintf(socket, "      ", "DownstreamTlsContext", p.file("server.crt"), p.file("server.key"), p.file("ca.crt"))
-	client := fmt.Sprintf(socket, "    ", "UpstreamTlsContext", p.file("client.crt"), p.file("client.key"), p.file("ca.crt"))
+	server := fmt.Sprintf(
+		socket,
+		"      ",
+		"DownstreamTlsContext",
+		p.file("server.crt"),
+		p.file("server.key"),
+		p.file("ca.crt"),
+	)
+	client := fmt.Sprintf(
+		socket,
+		"    ",
+		"UpstreamTlsContext",
+		p.file("client.crt"),
+		p.file("client.key"),
+		p.file("ca.crt"),
+	)
 	if err := s.forward(ctx, p, "far", at[1], p.at, server, ""); err != nil {
 		return err
 	}
@@ -70,5 +84,17 @@ func (s *subject) forward(ctx context.Context, p *place, name, at, to, server, c
 	if err := os.WriteFile(filepath.Join(s.dir, file), []byte(config), 0o600); err != nil {
 		return err
 	}
-	return s.start(ctx, at, name, filepath.Join(p.bin, "envoy"), "-c", file, "--disable-hot-restart", "--concurrency", "1", "-l", "warning")
+	return s.start(
+		ctx,
+		at,
+		name,
+		filepath.Join(p.bin, "envoy"),
+		"-c",
+		file,
+		"--disable-hot-restart",
+		"--concurrency",
+		"1",
+		"-l",
+		"warning",
+	)
 }

@@ -29,29 +29,38 @@ func latency(ctx context.Context, p *place, log *record.Log, options record.Opti
 	}
 	units["p50 idle over direct"] = "ms"
 	floor := 0.0
-	all, err := alternate(ctx, options, subjects, options.Rounds(5, 3), func(ctx context.Context, s *subject) (map[string]float64, error) {
-		idle, err := quantiles(ctx, p, s, span)
-		if err != nil {
-			return nil, err
-		}
-		stop, err := busy(ctx, p, s, 1)
-		if err != nil {
-			return nil, err
-		}
-		defer stop()
-		bulk, err := quantiles(ctx, p, s, span)
-		if err != nil {
-			return nil, err
-		}
-		if s.name == "direct" {
-			floor = idle["p50"]
-		}
-		figures := map[string]float64{"p99 under bulk/idle": bulk["p99"] / idle["p99"], "p50 idle over direct": idle["p50"] - floor}
-		for name := range latencyUnits {
-			figures[name+" idle"], figures[name+" bulk"] = idle[name], bulk[name]
-		}
-		return figures, nil
-	})
+	all, err := alternate(
+		ctx,
+		options,
+		subjects,
+		options.Rounds(5, 3),
+		func(ctx context.Context, s *subject) (map[string]float64, error) {
+			idle, err := quantiles(ctx, p, s, span)
+			if err != nil {
+				return nil, err
+			}
+			stop, err := busy(ctx, p, s, 1)
+			if err != nil {
+				return nil, err
+			}
+			defer stop()
+			bulk, err := quantiles(ctx, p, s, span)
+			if err != nil {
+				return nil, err
+			}
+			if s.name == "direct" {
+				floor = idle["p50"]
+			}
+			figures := map[string]float64{
+				"p99 under bulk/idle":  bulk["p99"] / idle["p99"],
+				"p50 idle over direct": idle["p50"] - floor,
+			}
+			for name := range latencyUnits {
+				figures[name+" idle"], figures[name+" bulk"] = idle[name], bulk[name]
+			}
+			return figures, nil
+		},
+	)
 	if err != nil {
 		return err
 	}
@@ -70,7 +79,11 @@ func quantiles(ctx context.Context, p *place, s *subject, span time.Duration) (m
 	if err != nil {
 		return nil, err
 	}
-	return map[string]float64{"p50": record.Quantile(took, 0.5), "p99": record.Quantile(took, 0.99), "p99.9": record.Quantile(took, 0.999)}, nil
+	return map[string]float64{
+		"p50":   record.Quantile(took, 0.5),
+		"p99":   record.Quantile(took, 0.99),
+		"p99.9": record.Quantile(took, 0.999),
+	}, nil
 }
 
 // busy downloads with several connections until it is stopped. It returns when bytes arrive.
@@ -108,9 +121,15 @@ func connections(ctx context.Context, p *place, log *record.Log, options record.
 	}
 	defer closeAll(subjects)
 	span := time.Duration(options.Rounds(2, 1)) * time.Second
-	all, err := alternate(ctx, options, subjects, options.Rounds(5, 2), func(ctx context.Context, s *subject) (map[string]float64, error) {
-		return dials(ctx, p, s, span)
-	})
+	all, err := alternate(
+		ctx,
+		options,
+		subjects,
+		options.Rounds(5, 2),
+		func(ctx context.Context, s *subject) (map[string]float64, error) {
+			return dials(ctx, p, s, span)
+		},
+	)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,14 @@ import (
 
 // each starts all contenders over one link and measures them in turn. A quick run measures only the most important
 // ones.
-func each(ctx context.Context, p *place, log *record.Log, options record.Options, l link, rounds int, units, params map[string]string,
+func each(
+	ctx context.Context,
+	p *place,
+	log *record.Log,
+	options record.Options,
+	l link,
+	rounds int,
+	units, params map[string]string,
 	measure func(ctx context.Context, s *subject) (map[string]float64, error),
 ) error {
 	compared := contenders(options)
@@ -41,15 +48,26 @@ func roundTrips(ctx context.Context, p *place, log *record.Log, options record.O
 	}
 	for _, ms := range trips {
 		l := link{delay: time.Duration(ms) * time.Millisecond / 2}
-		err := each(ctx, p, log, options, l, options.Rounds(3, 1), map[string]string{"throughput by round trip": "MB/s", "p50 by round trip": "ms"},
-			map[string]string{"round trip (ms)": strconv.Itoa(ms)}, func(ctx context.Context, s *subject) (map[string]float64, error) {
+		err := each(
+			ctx,
+			p,
+			log,
+			options,
+			l,
+			options.Rounds(3, 1),
+			map[string]string{"throughput by round trip": "MB/s", "p50 by round trip": "ms"},
+			map[string]string{
+				"round trip (ms)": strconv.Itoa(ms),
+			},
+			func(ctx context.Context, s *subject) (map[string]float64, error) {
 				figures, err := download(ctx, p, s, 1, time.Duration(options.Rounds(3, 2))*time.Second)
 				if err != nil {
 					return nil, err
 				}
 				took, err := quantiles(ctx, p, s, time.Second)
 				return map[string]float64{"throughput by round trip": figures["throughput"], "p50 by round trip": took["p50"]}, err
-			})
+			},
+		)
 		if err != nil {
 			return fmt.Errorf("with %d ms: %w", ms, err)
 		}
@@ -70,8 +88,18 @@ func uplinks(ctx context.Context, p *place, log *record.Log, options record.Opti
 	}
 	for _, rate := range rates {
 		l := link{delay: 10 * time.Millisecond, rate: float64(rate) * mbit}
-		err := each(ctx, p, log, options, l, options.Rounds(3, 1), map[string]string{"fresh request": "s", "slowest fresh request": "s"},
-			map[string]string{"uplink (Mbit/s)": strconv.Itoa(rate)}, func(ctx context.Context, s *subject) (map[string]float64, error) {
+		err := each(
+			ctx,
+			p,
+			log,
+			options,
+			l,
+			options.Rounds(3, 1),
+			map[string]string{"fresh request": "s", "slowest fresh request": "s"},
+			map[string]string{
+				"uplink (Mbit/s)": strconv.Itoa(rate),
+			},
+			func(ctx context.Context, s *subject) (map[string]float64, error) {
 				stop, err := busy(ctx, p, s, downloads)
 				if err != nil {
 					return nil, err
@@ -79,7 +107,8 @@ func uplinks(ctx context.Context, p *place, log *record.Log, options record.Opti
 				defer stop()
 				pause(ctx, 3*time.Second) // until all buffers are full
 				return fresh(ctx, p, s)
-			})
+			},
+		)
 		if err != nil {
 			return fmt.Errorf("with %d Mbit/s: %w", rate, err)
 		}
@@ -117,7 +146,15 @@ func idle(ctx context.Context, p *place, log *record.Log, options record.Options
 		from := s.relays[0].passed.Load()
 		pause(ctx, span)
 		kb := float64(s.relays[0].passed.Load()-from) / 1000 * (24 * time.Hour).Seconds() / span.Seconds()
-		log.Add(record.Result{Name: "idle edge", Subject: s.name, Unit: "KB/day of TCP payload", Value: kb, Params: map[string]string{"tunnels": "all to one gateway"}})
+		log.Add(
+			record.Result{
+				Name:    "idle edge",
+				Subject: s.name,
+				Unit:    "KB/day of TCP payload",
+				Value:   kb,
+				Params:  map[string]string{"tunnels": "all to one gateway"},
+			},
+		)
 		options.Printf("%s: %.1f KB a day", s.name, kb)
 	}
 	return nil

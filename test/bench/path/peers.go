@@ -63,7 +63,19 @@ func remotedialer(ctx context.Context, p *place, s *subject, l link) error {
 	if err != nil {
 		return err
 	}
-	tunnel, err := s.serve(ctx, l, at[0], "server", program, "server", p.file("server.crt"), p.file("server.key"), at[0], at[1], p.at)
+	tunnel, err := s.serve(
+		ctx,
+		l,
+		at[0],
+		"server",
+		program,
+		"server",
+		p.file("server.crt"),
+		p.file("server.key"),
+		at[0],
+		at[1],
+		p.at,
+	)
 	if err != nil {
 		return err
 	}
@@ -82,14 +94,41 @@ func konnectivity(ctx context.Context, p *place, s *subject, l link) error {
 		return err
 	}
 	socket := filepath.Join(s.dir, "proxy.sock")
-	tunnel, err := s.serve(ctx, l, at[0], "server", server, "--mode=http-connect", "--uds-name="+socket, "--server-port=0", "--agent-port="+port(at[0]), "--agent-bind-address=127.0.0.1",
-		"--cluster-cert="+p.file("server.crt"), "--cluster-key="+p.file("server.key"), "--cluster-ca-cert="+p.file("ca.crt"), "--admin-port="+port(at[1]), "--health-port="+port(at[2]), "--server-count=1")
+	tunnel, err := s.serve(
+		ctx,
+		l,
+		at[0],
+		"server",
+		server,
+		"--mode=http-connect",
+		"--uds-name="+socket,
+		"--server-port=0",
+		"--agent-port="+port(at[0]),
+		"--agent-bind-address=127.0.0.1",
+		"--cluster-cert="+p.file(
+			"server.crt",
+		),
+		"--cluster-key="+p.file("server.key"),
+		"--cluster-ca-cert="+p.file("ca.crt"),
+		"--admin-port="+port(at[1]),
+		"--health-port="+port(at[2]),
+		"--server-count=1",
+	)
 	if err != nil {
 		return err
 	}
 	s.dial = func(ctx context.Context) (net.Conn, error) { return connect(ctx, socket, p.at) }
-	_, err = s.run("agent", agent, "--ca-cert="+p.file("ca.crt"), "--agent-cert="+p.file("client.crt"), "--agent-key="+p.file("client.key"), "--proxy-server-host=127.0.0.1",
-		"--proxy-server-port="+port(tunnel), "--admin-server-port="+port(at[3]), "--health-server-port="+port(at[4]))
+	_, err = s.run(
+		"agent",
+		agent,
+		"--ca-cert="+p.file("ca.crt"),
+		"--agent-cert="+p.file("client.crt"),
+		"--agent-key="+p.file("client.key"),
+		"--proxy-server-host=127.0.0.1",
+		"--proxy-server-port="+port(tunnel),
+		"--admin-server-port="+port(at[3]),
+		"--health-server-port="+port(at[4]),
+	)
 	return err
 }
 
@@ -120,7 +159,12 @@ func connect(ctx context.Context, socket, to string) (net.Conn, error) {
 
 // serve starts a program that listens at an address, and returns the address at which the other side of the link
 // reaches it.
-func (s *subject) serve(ctx context.Context, l link, at, name, program string, args ...string) (tunnel string, err error) {
+func (s *subject) serve(
+	ctx context.Context,
+	l link,
+	at, name, program string,
+	args ...string,
+) (tunnel string, err error) {
 	if err := s.start(ctx, at, name, program, args...); err != nil {
 		return "", err
 	}
@@ -153,14 +197,21 @@ func ssh(ctx context.Context, p *place, s *subject, l link) error {
 		return err
 	}
 	for _, name := range []string{"host", "user"} {
-		if out, err := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(s.dir, name)).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(s.dir,
+			name)).CombinedOutput(); err != nil {
 			return fmt.Errorf("making a key: %w: %s", err, out)
 		}
 	}
 	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // sshd requires it
 		return err
 	}
-	config := fmt.Sprintf("ListenAddress %s\nHostKey %s/host\nAuthorizedKeysFile %s/user.pub\nStrictModes no\nUsePAM no\nPidFile none\nAllowTcpForwarding yes\nPermitRootLogin yes\nMaxStartups 100\n", at[0], s.dir, s.dir)
+	config := fmt.Sprintf(
+		"ListenAddress %s\nHostKey %s/host\nAuthorizedKeysFile %s/user.pub\nStrictModes no\nUsePAM no\nPidFile "+
+			"none\nAllowTcpForwarding yes\nPermitRootLogin yes\nMaxStartups 100\n",
+		at[0],
+		s.dir,
+		s.dir,
+	)
 	if err := os.WriteFile(filepath.Join(s.dir, "sshd_config"), []byte(config), 0o600); err != nil {
 		return err
 	}
@@ -171,8 +222,24 @@ func ssh(ctx context.Context, p *place, s *subject, l link) error {
 		return err
 	}
 	s.reach(at[1])
-	_, err = s.run("ssh", "ssh", "-N", "-i", filepath.Join(s.dir, "user"), "-p", port(tunnel), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
-		"-o", "ExitOnForwardFailure=yes", "-R", at[1]+":"+p.at, "root@127.0.0.1")
+	_, err = s.run(
+		"ssh",
+		"ssh",
+		"-N",
+		"-i",
+		filepath.Join(s.dir, "user"),
+		"-p",
+		port(tunnel),
+		"-o",
+		"StrictHostKeyChecking=no",
+		"-o",
+		"UserKnownHostsFile=/dev/null",
+		"-o",
+		"ExitOnForwardFailure=yes",
+		"-R",
+		at[1]+":"+p.at,
+		"root@127.0.0.1",
+	)
 	return err
 }
 
@@ -190,7 +257,12 @@ func haproxy(ctx context.Context, p *place, s *subject, l link) error {
 	if err != nil {
 		return err
 	}
-	config := fmt.Sprintf("global\n nbthread 1\n maxconn 5000\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server 1h\nlisten l\n bind %s\n server s %s\n", at[0], to)
+	config := fmt.Sprintf(
+		"global\n nbthread 1\n maxconn 5000\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server "+
+			"1h\nlisten l\n bind %s\n server s %s\n",
+		at[0],
+		to,
+	)
 	if err := os.WriteFile(filepath.Join(s.dir, "haproxy.cfg"), []byte(config), 0o600); err != nil {
 		return err
 	}

@@ -156,9 +156,12 @@ func admin(ctx context.Context, dir, method, path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, "admin.sock"))
-	}}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, "admin.sock"))
+		},
+	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return "", err

@@ -35,10 +35,23 @@ func rathole(ctx context.Context, p *place, s *subject, l link) error {
 	if err != nil {
 		return err
 	}
-	server := fmt.Sprintf("[server]\nbind_addr = %q\ndefault_token = \"t\"\n[server.transport]\ntype = \"noise\"\n[server.transport.noise]\nlocal_private_key = %q\n[server.services.a]\nbind_addr = %q\n", at[0], keys["Private"], at[1])
-	client := fmt.Sprintf("[client]\nremote_addr = %q\ndefault_token = \"t\"\n[client.transport]\ntype = \"noise\"\n[client.transport.noise]\nremote_public_key = %q\n[client.services.a]\nlocal_addr = %q\n", tunnel, keys["Public"], p.at)
+	server := fmt.Sprintf(
+		"[server]\nbind_addr = %q\ndefault_token = \"t\"\n[server.transport]\ntype = "+
+			"\"noise\"\n[server.transport.noise]\nlocal_private_key = %q\n[server.services.a]\nbind_addr = %q\n",
+		at[0],
+		keys["Private"],
+		at[1],
+	)
+	client := fmt.Sprintf(
+		"[client]\nremote_addr = %q\ndefault_token = \"t\"\n[client.transport]\ntype = "+
+			"\"noise\"\n[client.transport.noise]\nremote_public_key = %q\n[client.services.a]\nlocal_addr = %q\n",
+		tunnel,
+		keys["Public"],
+		p.at,
+	)
 	serverFile, clientFile := filepath.Join(s.dir, "server.toml"), filepath.Join(s.dir, "client.toml")
-	if err := errors.Join(os.WriteFile(serverFile, []byte(server), 0o600), os.WriteFile(clientFile, []byte(client), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(serverFile, []byte(server), 0o600), os.WriteFile(clientFile, []byte(client),
+		0o600)); err != nil {
 		return err
 	}
 	if err := s.start(ctx, at[0], "server", program, "--server", serverFile); err != nil {

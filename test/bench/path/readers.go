@@ -20,10 +20,26 @@ func stalledReaders(ctx context.Context, p *place, log *record.Log, options reco
 	}
 	span := time.Duration(options.Rounds(2, 1)) * time.Second
 	for _, n := range counts {
-		err := each(ctx, p, log, options, link{}, options.Rounds(3, 1), map[string]string{"p50 beside stalled": "ms", "p99 beside stalled": "ms", "p99 stalled/before": "× before", "memory per stalled reader": "MB"},
-			map[string]string{"stalled readers": strconv.Itoa(n)}, func(ctx context.Context, s *subject) (map[string]float64, error) {
+		err := each(
+			ctx,
+			p,
+			log,
+			options,
+			link{},
+			options.Rounds(3, 1),
+			map[string]string{
+				"p50 beside stalled":        "ms",
+				"p99 beside stalled":        "ms",
+				"p99 stalled/before":        "× before",
+				"memory per stalled reader": "MB",
+			},
+			map[string]string{
+				"stalled readers": strconv.Itoa(n),
+			},
+			func(ctx context.Context, s *subject) (map[string]float64, error) {
 				return beside(ctx, p, s, n, span)
-			})
+			},
+		)
 		if err != nil {
 			return fmt.Errorf("%d stalled readers: %w", n, err)
 		}
@@ -50,7 +66,8 @@ func beside(ctx context.Context, p *place, s *subject, n int, span time.Duration
 		}
 	}
 	return map[string]float64{
-		"p50 beside stalled": after["p50"], "p99 beside stalled": after["p99"], "p99 stalled/before": after["p99"] / before["p99"],
+		"p50 beside stalled": after["p50"], "p99 beside stalled": after["p99"],
+		"p99 stalled/before":        after["p99"] / before["p99"],
 		"memory per stalled reader": (s.memory() - memory) / float64(n) / 1e6,
 	}, nil
 }
@@ -128,8 +145,21 @@ func hold(ctx context.Context, p *place, s *subject, n int, path string) (stop f
 func watches(ctx context.Context, p *place, log *record.Log, options record.Options) error {
 	const n = 1000
 	span := time.Duration(options.Rounds(2, 1)) * time.Second
-	return each(ctx, p, log, options, link{}, options.Rounds(3, 1), map[string]string{"p50 beside watches": "ms", "p99 beside watches": "ms", "opening watches": "s", "memory per watch": "KB"},
-		map[string]string{"watches": strconv.Itoa(n)}, func(ctx context.Context, s *subject) (map[string]float64, error) {
+	return each(
+		ctx,
+		p,
+		log,
+		options,
+		link{},
+		options.Rounds(3, 1),
+		map[string]string{
+			"p50 beside watches": "ms",
+			"p99 beside watches": "ms",
+			"opening watches":    "s",
+			"memory per watch":   "KB",
+		},
+		map[string]string{"watches": strconv.Itoa(n)},
+		func(ctx context.Context, s *subject) (map[string]float64, error) {
 			memory, begin := s.memory(), time.Now()
 			stop, err := hold(ctx, p, s, n, "/watch")
 			if err != nil {
@@ -138,6 +168,12 @@ func watches(ctx context.Context, p *place, log *record.Log, options record.Opti
 			defer stop()
 			opened := time.Since(begin).Seconds()
 			took, err := quantiles(ctx, p, s, span)
-			return map[string]float64{"p50 beside watches": took["p50"], "p99 beside watches": took["p99"], "opening watches": opened, "memory per watch": (s.memory() - memory) / n / 1000}, err
-		})
+			return map[string]float64{
+				"p50 beside watches": took["p50"],
+				"p99 beside watches": took["p99"],
+				"opening watches":    opened,
+				"memory per watch":   (s.memory() - memory) / n / 1000,
+			}, err
+		},
+	)
 }

@@ -61,7 +61,12 @@ func (r *relay) Close() error {
 func smallBuffers(_, _ string, conn syscall.RawConn) error {
 	var failed error
 	err := conn.Control(func(fd uintptr) {
-		failed = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, routerBuffer/2) // the kernel doubles it
+		failed = syscall.SetsockoptInt(
+			int(fd),
+			syscall.SOL_SOCKET,
+			syscall.SO_RCVBUF,
+			routerBuffer/2,
+		) // the kernel doubles it
 	})
 	if err != nil {
 		return err

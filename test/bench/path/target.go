@@ -100,7 +100,10 @@ func writeCertificates(dir string) error {
 		return err
 	}
 	ca := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "kubernetes"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		SerialNumber: big.NewInt(
+			1,
+		), Subject: pkix.Name{CommonName: "kubernetes"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(
+			24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	if err := writePair(dir, "ca", ca, ca, caKey, caKey); err != nil {
@@ -112,8 +115,13 @@ func writeCertificates(dir string) error {
 			return err
 		}
 		leaf := &x509.Certificate{
-			SerialNumber: big.NewInt(int64(i + 2)), Subject: pkix.Name{CommonName: name}, NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
-			DNSNames: []string{serverName, "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
+			SerialNumber: big.NewInt(
+				int64(i + 2),
+			), Subject: pkix.Name{CommonName: name}, NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
+			DNSNames: []string{
+				serverName,
+				"localhost",
+			}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		}
 		if err := writePair(dir, name, leaf, ca, key, caKey); err != nil {
@@ -134,5 +142,10 @@ func writePair(dir, name string, leaf, parent *x509.Certificate, key, signer *rs
 	}
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, name+".crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
-		os.WriteFile(filepath.Join(dir, name+".key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+		os.WriteFile(
+			filepath.Join(dir, name+".key"),
+			pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+			0o600,
+		),
+	)
 }

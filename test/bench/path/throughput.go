@@ -24,7 +24,13 @@ type measured struct {
 // alternate measures each subject once in every round, the direct connection first, and returns all samples. A
 // measurement returns several figures by name. A peer that fails is reported and skipped from then on; the direct
 // connection and Fairlead must not fail.
-func alternate(ctx context.Context, options record.Options, subjects []*subject, rounds int, measure func(ctx context.Context, s *subject) (map[string]float64, error)) (map[string]map[string]*measured, error) {
+func alternate(
+	ctx context.Context,
+	options record.Options,
+	subjects []*subject,
+	rounds int,
+	measure func(ctx context.Context, s *subject) (map[string]float64, error),
+) (map[string]map[string]*measured, error) {
 	all, broken := map[string]map[string]*measured{}, map[*subject]bool{}
 	for range rounds {
 		var baseline map[string]float64
@@ -65,7 +71,14 @@ func alternate(ctx context.Context, options record.Options, subjects []*subject,
 
 // keep records the samples of alternate: each figure under its name, and its ratio to the direct connection as
 // "NAME/direct".
-func keep(log *record.Log, options record.Options, subjects []*subject, all map[string]map[string]*measured, units map[string]string, params map[string]string) {
+func keep(
+	log *record.Log,
+	options record.Options,
+	subjects []*subject,
+	all map[string]map[string]*measured,
+	units map[string]string,
+	params map[string]string,
+) {
 	for _, s := range subjects {
 		for _, name := range slices.Sorted(maps.Keys(units)) {
 			unit := units[name]
@@ -101,13 +114,26 @@ func throughput(ctx context.Context, p *place, log *record.Log, options record.O
 	defer closeAll(subjects)
 	span := time.Duration(options.Rounds(2, 1)) * time.Second
 	for _, streams := range []int{1, 8, 64} {
-		all, err := alternate(ctx, options, subjects, options.Rounds(5, 2), func(ctx context.Context, s *subject) (map[string]float64, error) {
-			return download(ctx, p, s, streams, span)
-		})
+		all, err := alternate(
+			ctx,
+			options,
+			subjects,
+			options.Rounds(5, 2),
+			func(ctx context.Context, s *subject) (map[string]float64, error) {
+				return download(ctx, p, s, streams, span)
+			},
+		)
 		if err != nil {
 			return err
 		}
-		keep(log, options, subjects, all, map[string]string{"throughput": "MB/s", "cpu": "CPU s/GB", "cpu-all": "CPU s/GB"}, map[string]string{"streams": strconv.Itoa(streams)})
+		keep(
+			log,
+			options,
+			subjects,
+			all,
+			map[string]string{"throughput": "MB/s", "cpu": "CPU s/GB", "cpu-all": "CPU s/GB"},
+			map[string]string{"streams": strconv.Itoa(streams)},
+		)
 	}
 	return nil
 }
@@ -144,7 +170,11 @@ func download(ctx context.Context, p *place, s *subject, streams int, span time.
 	begin, from, cpu, all := time.Now(), bytes.Load(), cpuSeconds(s.pids()), cpuSeconds(everybody)
 	pause(ctx, span)
 	seconds, gb := time.Since(begin).Seconds(), float64(bytes.Load()-from)/1e9
-	figures := map[string]float64{"throughput": gb * 1000 / seconds, "cpu": (cpuSeconds(s.pids()) - cpu) / gb, "cpu-all": (cpuSeconds(everybody) - all) / gb}
+	figures := map[string]float64{
+		"throughput": gb * 1000 / seconds,
+		"cpu":        (cpuSeconds(s.pids()) - cpu) / gb,
+		"cpu-all":    (cpuSeconds(everybody) - all) / gb,
+	}
 	cancel()
 	running.Wait()
 	return figures, drainErrors(errs)

@@ -12,9 +12,19 @@ func TestALaterResultReplacesAnEarlier(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		log.Add(Result{Name: "throughput", Subject: "direct", Params: map[string]string{"streams": "8"}, Unit: "MB/s", Samples: []float64{value, 7, 9 * value}})
+		log.Add(
+			Result{
+				Name:    "throughput",
+				Subject: "direct",
+				Params:  map[string]string{"streams": "8"},
+				Unit:    "MB/s",
+				Samples: []float64{value, 7, 9 * value},
+			},
+		)
 		if value == 1 {
-			log.Add(Result{Name: "throughput", Subject: "direct", Params: map[string]string{"streams": "1"}, Unit: "MB/s", Value: 5})
+			log.Add(
+				Result{Name: "throughput", Subject: "direct", Params: map[string]string{"streams": "1"}, Unit: "MB/s", Value: 5},
+			)
 		}
 		if err := log.Close(); err != nil {
 			t.Fatal(err)

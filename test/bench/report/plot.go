@@ -21,13 +21,33 @@ var colours = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#
 
 func (t table) svg() []byte {
 	var out bytes.Buffer
-	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", width, height)
+	fmt.Fprintf(
+		&out,
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n",
+		width,
+		height,
+	)
 	fmt.Fprintf(&out, `<rect width="%d" height="%d" fill="white"/>`+"\n", width, height)
-	fmt.Fprintf(&out, `<text x="%d" y="20" font-size="14">%s (%s)</text>`+"\n", left, html.EscapeString(t.title()), html.EscapeString(t.unit))
+	fmt.Fprintf(
+		&out,
+		`<text x="%d" y="20" font-size="14">%s (%s)</text>`+"\n",
+		left,
+		html.EscapeString(t.title()),
+		html.EscapeString(t.unit),
+	)
 	y := t.scaleY()
 	for _, tick := range y.ticks() {
 		at := y.pixel(tick)
-		fmt.Fprintf(&out, `<path d="M%d %.1fH%d" stroke="#ddd"/><text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left, at, width-right, left-6, at+4, figure(tick))
+		fmt.Fprintf(
+			&out,
+			`<path d="M%d %.1fH%d" stroke="#ddd"/><text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n",
+			left,
+			at,
+			width-right,
+			left-6,
+			at+4,
+			figure(tick),
+		)
 	}
 	if t.plot == "lines" {
 		t.lines(&out, y)
@@ -35,10 +55,25 @@ func (t table) svg() []byte {
 		t.bars(&out, y)
 	}
 	fmt.Fprintf(&out, `<path d="M%d %dV%dH%d" fill="none" stroke="black"/>`+"\n", left, top, height-bottom, width-right)
-	fmt.Fprintf(&out, `<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n", left+(width-right-left)/2, height-12, html.EscapeString(strings.Join(t.settings.rows, ", ")))
+	fmt.Fprintf(
+		&out,
+		`<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n",
+		left+(width-right-left)/2,
+		height-12,
+		html.EscapeString(strings.Join(t.settings.rows, ", ")),
+	)
 	for i, c := range t.columns {
 		at := top + 8 + 18*i
-		fmt.Fprintf(&out, `<rect x="%d" y="%d" width="12" height="12" fill="%s"/><text x="%d" y="%d">%s</text>`+"\n", width-right+14, at, colour(i), width-right+32, at+10, html.EscapeString(c))
+		fmt.Fprintf(
+			&out,
+			`<rect x="%d" y="%d" width="12" height="12" fill="%s"/><text x="%d" y="%d">%s</text>`+"\n",
+			width-right+14,
+			at,
+			colour(i),
+			width-right+32,
+			at+10,
+			html.EscapeString(c),
+		)
 	}
 	out.WriteString("</svg>\n")
 	return out.Bytes()
@@ -58,9 +93,23 @@ func (t table) bars(out *bytes.Buffer, y scale) {
 				continue
 			}
 			at := y.pixel(r.Value)
-			fmt.Fprintf(out, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>`+"\n", begin+bar*float64(j), at, bar*0.94, float64(height-bottom)-at, colour(j))
+			fmt.Fprintf(
+				out,
+				`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>`+"\n",
+				begin+bar*float64(j),
+				at,
+				bar*0.94,
+				float64(height-bottom)-at,
+				colour(j),
+			)
 		}
-		fmt.Fprintf(out, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", begin+group*0.4, height-bottom+16, html.EscapeString(row))
+		fmt.Fprintf(
+			out,
+			`<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n",
+			begin+group*0.4,
+			height-bottom+16,
+			html.EscapeString(row),
+		)
 	}
 }
 
@@ -71,7 +120,13 @@ func (t table) lines(out *bytes.Buffer, y scale) {
 		v, _ := strconv.ParseFloat(leading(row), 64)
 		at = append(at, v)
 	}
-	x := scale{low: slices.Min(at), high: slices.Max(at), logarithmic: strings.Contains(t.log, "x"), from: left + 10, to: width - right - 10}
+	x := scale{
+		low:         slices.Min(at),
+		high:        slices.Max(at),
+		logarithmic: strings.Contains(t.log, "x"),
+		from:        left + 10,
+		to:          width - right - 10,
+	}
 	for j, c := range t.columns {
 		var points []string
 		for i, row := range t.rows {
@@ -81,10 +136,21 @@ func (t table) lines(out *bytes.Buffer, y scale) {
 				fmt.Fprintf(out, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`+"\n", px, py, colour(j))
 			}
 		}
-		fmt.Fprintf(out, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n", strings.Join(points, " "), colour(j))
+		fmt.Fprintf(
+			out,
+			`<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n",
+			strings.Join(points, " "),
+			colour(j),
+		)
 	}
 	for i, row := range t.rows {
-		fmt.Fprintf(out, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", x.pixel(at[i]), height-bottom+16, html.EscapeString(row))
+		fmt.Fprintf(
+			out,
+			`<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n",
+			x.pixel(at[i]),
+			height-bottom+16,
+			html.EscapeString(row),
+		)
 	}
 }
 
@@ -96,7 +162,13 @@ type scale struct {
 }
 
 func (t table) scaleY() scale {
-	y := scale{logarithmic: strings.Contains(t.log, "y"), from: height - bottom, to: top, high: math.SmallestNonzeroFloat64, low: math.MaxFloat64}
+	y := scale{
+		logarithmic: strings.Contains(t.log, "y"),
+		from:        height - bottom,
+		to:          top,
+		high:        math.SmallestNonzeroFloat64,
+		low:         math.MaxFloat64,
+	}
 	for _, r := range t.cells {
 		y.high = max(y.high, r.Value)
 		if r.Value > 0 {

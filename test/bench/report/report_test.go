@@ -42,9 +42,25 @@ func TestWrite(t *testing.T) {
 	}
 	for _, streams := range []string{"64", "8"} {
 		for i, subject := range []string{"direct", "fairlead", "other"} {
-			log.Add(record.Result{Name: "throughput", Subject: subject, Params: map[string]string{"streams": streams}, Unit: "MB/s", Samples: []float64{90, 1234, 1300 + float64(i)}})
+			log.Add(
+				record.Result{
+					Name:    "throughput",
+					Subject: subject,
+					Params:  map[string]string{"streams": streams},
+					Unit:    "MB/s",
+					Samples: []float64{90, 1234, 1300 + float64(i)},
+				},
+			)
 		}
-		log.Add(record.Result{Name: "growth", Subject: "gateway", Params: map[string]string{"n": streams}, Unit: "MB", Value: 0.012345})
+		log.Add(
+			record.Result{
+				Name:    "growth",
+				Subject: "gateway",
+				Params:  map[string]string{"n": streams},
+				Unit:    "MB",
+				Value:   0.012345,
+			},
+		)
 	}
 	if err := log.Close(); err != nil {
 		t.Fatal(err)

@@ -77,7 +77,14 @@ func (w *world) control(ctx context.Context, r *results, sockets int) error {
 		r.of("xds-server", "memory if all had a control channel", "MB", before+each*float64(r.size))
 	}
 	seconds := r.out.Rounds(20, 10)
-	return w.usage(ctx, r, "a second with control channels", seconds, nil, func() error { return retry.Sleep(ctx, time.Duration(seconds)*time.Second) })
+	return w.usage(
+		ctx,
+		r,
+		"a second with control channels",
+		seconds,
+		nil,
+		func() error { return retry.Sleep(ctx, time.Duration(seconds)*time.Second) },
+	)
 }
 
 // source returns a separate source address for the i-th edge, because an xds-server limits each address.

@@ -187,7 +187,8 @@ func (w *world) changeBack(ctx context.Context, tunnels int) error {
 	for i := range tunnels {
 		tunnel := &v1alpha1.Tunnel{}
 		tunnel.Namespace, tunnel.Name = namespace, name(i)
-		if err := w.Management.Client.Patch(ctx, tunnel, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"extraNames":null}}`))); err != nil {
+		if err := w.Management.Client.Patch(ctx, tunnel, client.RawPatch(types.MergePatchType, []byte(
+			`{"spec":{"extraNames":null}}`))); err != nil {
 			return fmt.Errorf("changing the Tunnel %s back: %w", tunnel.Name, err)
 		}
 	}

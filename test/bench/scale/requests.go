@@ -98,10 +98,19 @@ func (w *world) written(ctx context.Context, r *results, before map[request]floa
 		return err
 	}
 	sum := 0.0
-	for _, of := range slices.SortedFunc(maps.Keys(after), func(a, b request) int { return cmp.Compare(after[b]-before[b], after[a]-before[a]) }) {
+	for _, of := range slices.SortedFunc(maps.Keys(after), func(a, b request) int {
+		return cmp.Compare(after[b]-before[b],
+			after[a]-before[a])
+	}) {
 		more := (after[of] - before[of]) / float64(n)
 		if sum += more; more > 0.05 {
-			r.out.Printf("%6d  %-14s %.2f × %s", r.size, "apiserver", more, strings.TrimSuffix(of.verb+" "+of.resource+"/"+of.subresource, "/"))
+			r.out.Printf(
+				"%6d  %-14s %.2f × %s",
+				r.size,
+				"apiserver",
+				more,
+				strings.TrimSuffix(of.verb+" "+of.resource+"/"+of.subresource, "/"),
+			)
 		}
 	}
 	r.of("apiserver", "writes for a new Cluster", "requests", sum)

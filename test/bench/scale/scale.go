@@ -61,7 +61,16 @@ func Run(ctx context.Context, log *record.Log, o record.Options) error {
 	}
 	for _, g := range growth.fits() {
 		o.Printf("%-14s %-60s grows %.1f times, %s", g.subject, g.name, g.times, g.order)
-		log.Add(record.Result{Name: "growth", Subject: g.subject, Unit: "times", Value: g.times, Text: g.order, Params: map[string]string{"figure": g.name}})
+		log.Add(
+			record.Result{
+				Name:    "growth",
+				Subject: g.subject,
+				Unit:    "times",
+				Value:   g.times,
+				Text:    g.order,
+				Params:  map[string]string{"figure": g.name},
+			},
+		)
 	}
 	return failed
 }
@@ -82,7 +91,8 @@ func (r *results) add(name, unit string, value float64, samples ...float64) {
 // of adds a figure of one component.
 func (r *results) of(subject, name, unit string, value float64, samples ...float64) {
 	r.log.Add(record.Result{
-		Name: name, Subject: subject, Unit: unit, Value: value, Samples: samples, Params: map[string]string{"clusters": strconv.Itoa(r.size)},
+		Name: name, Subject: subject, Unit: unit, Value: value, Samples: samples,
+		Params: map[string]string{"clusters": strconv.Itoa(r.size)},
 	})
 	r.out.Printf("%6d  %-14s %-60s %12.3f %s", r.size, subject, name, value, unit)
 	r.growth.note(figure{name, subject}, r.size, value)

@@ -106,7 +106,14 @@ func (w *world) rest(ctx context.Context, r *results) (map[string]float64, error
 
 // usage runs do, which repeats an operation the given number of times. It adds the CPU time of each component in excess
 // of its idle use, and the bytes that the gateway receives from the xds-server.
-func (w *world) usage(ctx context.Context, r *results, what string, times int, rest map[string]float64, do func() error) error {
+func (w *world) usage(
+	ctx context.Context,
+	r *results,
+	what string,
+	times int,
+	rest map[string]float64,
+	do func() error,
+) error {
 	before, err := w.spent()
 	if err != nil {
 		return err
@@ -140,7 +147,9 @@ var bytesReceived = regexp.MustCompile(`bytes_received:([0-9]+)`)
 
 // received returns how many bytes the gateway-agent has received from xds-servers on the open connections.
 func (w *world) received(ctx context.Context) (int, error) {
-	out, err := w.Network.Gateways[0].Command(ctx, "ss", "-tinH", "state", "established", "dst", fmt.Sprintf(":%d", xdsPort)).Output()
+	out, err := w.Network.Gateways[0].Command(ctx, "ss", "-tinH", "state", "established", "dst", fmt.Sprintf(":%d",
+		xdsPort)).
+		Output()
 	if err != nil {
 		return 0, fmt.Errorf("looking at the gateway's connections: %w", err)
 	}
@@ -156,14 +165,22 @@ func (w *world) received(ctx context.Context) (int, error) {
 }
 
 // failureStats matches the statistics of a gateway's Envoy that explain why connections fail.
-var failureStats = regexp.MustCompile(`(?m)^(listener\..*(pre_cx_timeout|no_filter_chain_match|overflow|ssl.*error|connection_error)|tcp\.apiserver\..*|.*handshakes.*|.*reverse_tunnel.*|cluster\..*(connect_fail|connect_timeout|attempts_exceeded|overflow)): [1-9].*$`)
+var failureStats = regexp.MustCompile(
+	`(?m)^(listener\..*(pre_cx_timeout|no_filter_chain_match|overflow|ssl.*error|connection_error)|tcp\.apiserver\..*|.*handshakes.*|.*reverse_tunnel.*|cluster\..*(connect_fail|connect_timeout|attempts_exceeded|overflow)): [1-9].*$`,
+)
 
 // explain prints why connections may have failed.
 func (w *world) explain(r *results) {
 	socket := filepath.Join(w.Gateways[0].StateDir, "admin.sock")
-	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}}
+	client := &http.Client{
+		Timeout: patience,
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			},
+		},
+	}
 	response, err := client.Get("http://admin/stats?usedonly")
 	if err != nil {
 		r.out.Printf("%6d  no statistics: %v", r.size, err)

@@ -62,10 +62,18 @@ func hostname(i int) (string, error) {
 // create creates one Cluster, as kubectl apply would.
 func (w *world) create(ctx context.Context, i int) error {
 	cluster := &clusterv1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name(i), Labels: map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace,
+			Name:      name(i),
+			Labels:    map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled},
+		},
 		Spec: clusterv1.ClusterSpec{
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "192.0.2.1", Port: 6443},
-			InfrastructureRef:    clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "LabCluster", Name: name(i)},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{
+				APIGroup: "infrastructure.cluster.x-k8s.io",
+				Kind:     "LabCluster",
+				Name:     name(i),
+			},
 		},
 	}
 	return w.Create(ctx, cluster)
@@ -119,7 +127,10 @@ func (w *world) get(ctx context.Context, host string) error {
 
 // ask sends one request on a connection and closes it.
 func ask(ctx context.Context, conn net.Conn, host, path string) error {
-	transport := &http.Transport{DisableKeepAlives: true, DialTLSContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialTLSContext:    func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host+path, http.NoBody)
 	if err != nil {
 		return err

@@ -93,7 +93,11 @@ func debian(program string, packages ...string) func(string) error {
 		if err != nil {
 			return err
 		}
-		script := fmt.Sprintf("#!/bin/sh\nLD_LIBRARY_PATH='%s' exec '%s' \"$@\"\n", strings.Join(libraries, ":"), root+program)
+		script := fmt.Sprintf(
+			"#!/bin/sh\nLD_LIBRARY_PATH='%s' exec '%s' \"$@\"\n",
+			strings.Join(libraries, ":"),
+			root+program,
+		)
 		return os.WriteFile(to, []byte(script), 0o755)
 	}
 }

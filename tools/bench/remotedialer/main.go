@@ -36,12 +36,17 @@ func run(args []string) error {
 	case len(args) == 3 && args[0] == "client":
 		return client(args[1], args[2])
 	default:
-		return fmt.Errorf("usage: remotedialer server CERT KEY LISTEN-TUNNEL LISTEN-CLIENTS TARGET | client CA TUNNEL-ADDRESS")
+		return fmt.Errorf(
+			"usage: remotedialer server CERT KEY LISTEN-TUNNEL LISTEN-CLIENTS TARGET | client CA TUNNEL-ADDRESS",
+		)
 	}
 }
 
 func server(cert, key, tunnel, clients, target string) error {
-	handler := remotedialer.New(func(*http.Request) (string, bool, error) { return edge, true, nil }, remotedialer.DefaultErrorWriter)
+	handler := remotedialer.New(
+		func(*http.Request) (string, bool, error) { return edge, true, nil },
+		remotedialer.DefaultErrorWriter,
+	)
 	listener, err := net.Listen("tcp", clients)
 	if err != nil {
 		return err
@@ -80,5 +85,12 @@ func client(ca, address string) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(data)
 	dialer := &websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: roots}, HandshakeTimeout: 10 * time.Second}
-	return remotedialer.ClientConnect(context.Background(), "wss://"+address, nil, dialer, func(string, string) bool { return true }, nil)
+	return remotedialer.ClientConnect(
+		context.Background(),
+		"wss://"+address,
+		nil,
+		dialer,
+		func(string, string) bool { return true },
+		nil,
+	)
 }

@@ -62,7 +62,9 @@ func (k *kubelet) bootstrap(ctx context.Context) error {
 	if err := errors.Join(os.WriteFile(file, pair, 0o600), os.Symlink(file, current)); err != nil {
 		return err
 	}
-	kubeconfig.AuthInfos = map[string]*clientcmdapi.AuthInfo{"default-auth": {ClientCertificate: current, ClientKey: current}}
+	kubeconfig.AuthInfos = map[string]*clientcmdapi.AuthInfo{
+		"default-auth": {ClientCertificate: current, ClientKey: current},
+	}
 	kubeconfig.Contexts[kubeconfig.CurrentContext].AuthInfo = "default-auth"
 	data, err := clientcmd.Write(*kubeconfig)
 	if err != nil {
@@ -92,7 +94,15 @@ func (k *kubelet) requestCertificate(ctx context.Context, client kubernetes.Inte
 	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth}
 	ctx, cancel := context.WithTimeout(ctx, signingLimit)
 	defer cancel()
-	name, uid, err := csr.RequestCertificate(client, request, "", certificatesv1.KubeAPIServerClientKubeletSignerName, nil, usages, key)
+	name, uid, err := csr.RequestCertificate(
+		client,
+		request,
+		"",
+		certificatesv1.KubeAPIServerClientKubeletSignerName,
+		nil,
+		usages,
+		key,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -184,7 +184,13 @@ func logOutput(text string) {
 		return
 	}
 	defer out.Close()
-	_, _ = fmt.Fprintf(out, "Cloud-init v. 25.1 %s at %s. Up %s seconds.\n", text, time.Now().UTC().Format(time.RFC1123Z), uptime())
+	_, _ = fmt.Fprintf(
+		out,
+		"Cloud-init v. 25.1 %s at %s. Up %s seconds.\n",
+		text,
+		time.Now().UTC().Format(time.RFC1123Z),
+		uptime(),
+	)
 }
 
 // logCloud writes a line to cloud-init's own log.

@@ -60,7 +60,17 @@ func TestMachines(t *testing.T) {
 
 func checkExec(t *testing.T, h *host) {
 	t.Helper()
-	out, err := h.kubectl(t.Context(), "exec", "-n", "kube-system", "kube-apiserver-cp2", "--", "sh", "-c", "hostname; exit 3")
+	out, err := h.kubectl(
+		t.Context(),
+		"exec",
+		"-n",
+		"kube-system",
+		"kube-apiserver-cp2",
+		"--",
+		"sh",
+		"-c",
+		"hostname; exit 3",
+	)
 	if !strings.Contains(out, "cp2\n") || !strings.Contains(out, "exit code 3") || err == nil {
 		t.Errorf("exec: %q %v", out, err)
 	}
@@ -70,8 +80,21 @@ func checkExec(t *testing.T, h *host) {
 // members.
 func checkForward(t *testing.T, h *host, pod string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", h.site.prefix+h.name, filepath.Join(h.site.bin, "kubectl"), "--kubeconfig",
-		h.file("/etc/kubernetes/admin.conf"), "port-forward", "-n", "kube-system", "pod/"+pod, "12381:2381")
+	cmd := exec.CommandContext(
+		t.Context(),
+		"ip",
+		"netns",
+		"exec",
+		h.site.prefix+h.name,
+		filepath.Join(h.site.bin, "kubectl"),
+		"--kubeconfig",
+		h.file("/etc/kubernetes/admin.conf"),
+		"port-forward",
+		"-n",
+		"kube-system",
+		"pod/"+pod,
+		"12381:2381",
+	)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
@@ -80,7 +103,9 @@ func checkForward(t *testing.T, h *host, pod string) {
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	peers := regexp.MustCompile(`(?m)^etcd_network_active_peers\{.*\} 1$`)
 	eventually(t, "etcd answers through port-forward", 20*time.Second, func(ctx context.Context) error {
-		out, err := exec.CommandContext(ctx, "ip", "netns", "exec", h.site.prefix+h.name, "curl", "-sS", "http://127.0.0.1:12381/metrics").CombinedOutput()
+		out, err := exec.CommandContext(ctx, "ip", "netns", "exec", h.site.prefix+h.name, "curl", "-sS",
+			"http://127.0.0.1:12381/metrics").
+			CombinedOutput()
 		if found := peers.FindAll(out, -1); err != nil || len(found) != 2 {
 			return fmt.Errorf("want 2 peers, got %s %w", found, err)
 		}
@@ -91,7 +116,8 @@ func checkForward(t *testing.T, h *host, pod string) {
 // checkRestart kills a container and waits for the next one.
 func checkRestart(t *testing.T, h *host) {
 	t.Helper()
-	if out, err := h.kubectl(t.Context(), "exec", "-n", "kube-system", "kube-controller-manager-"+h.name, "--", "pkill", "-f", "^kube-controller-manager "); err != nil {
+	if out, err := h.kubectl(t.Context(), "exec", "-n", "kube-system", "kube-controller-manager-"+h.name, "--", "pkill",
+		"-f", "^kube-controller-manager "); err != nil {
 		t.Fatalf("killing: %v %s", err, out)
 	}
 	eventually(t, "kube-controller-manager has started again", time.Minute, func(ctx context.Context) error {
@@ -136,7 +162,17 @@ spec:
 		t.Fatal(err)
 	}
 	eventually(t, "the static Pod runs", time.Minute, func(ctx context.Context) error {
-		out, err := first.kubectl(ctx, "exec", "-n", "kube-system", "talker-"+h.name, "--", "cat", "/scratch/said", "/scratch/in")
+		out, err := first.kubectl(
+			ctx,
+			"exec",
+			"-n",
+			"kube-system",
+			"talker-"+h.name,
+			"--",
+			"cat",
+			"/scratch/said",
+			"/scratch/in",
+		)
 		if err != nil || !strings.Contains(out, h.name+" is 65532\nfrom the machine") {
 			return fmt.Errorf("%s %w", out, err)
 		}
@@ -171,7 +207,8 @@ func checkStatus(t *testing.T, h *host) {
 		err = json.Unmarshal(text, &status)
 	}
 	want := "('scripts_user', RuntimeError('Runparts: 1 failures (runcmd) in 1 attempted commands'))"
-	if got := status.V1; err != nil || got.Stage != nil || got.Final.Finished == 0 || len(got.Final.Errors) != 1 || got.Final.Errors[0] != want {
+	if got := status.V1; err != nil || got.Stage != nil || got.Final.Finished == 0 || len(got.Final.Errors) != 1 ||
+		got.Final.Errors[0] != want {
 		t.Errorf("status.json: %v\n%s", err, text)
 	}
 }
@@ -242,7 +279,12 @@ runcmd: ["hostname >> /var/lib/ran", "sleep 1000 &", "systemctl is-active kubele
 
 func file(path, mode, content string) string {
 	content = "      " + strings.ReplaceAll(strings.TrimSuffix(content, "\n"), "\n", "\n      ")
-	return fmt.Sprintf("-   path: %s\n    owner: root:root\n    permissions: '%s'\n    content: |\n%s\n", path, mode, content)
+	return fmt.Sprintf(
+		"-   path: %s\n    owner: root:root\n    permissions: '%s'\n    content: |\n%s\n",
+		path,
+		mode,
+		content,
+	)
 }
 
 var controlPlaneFiles = []string{

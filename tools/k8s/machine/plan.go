@@ -122,11 +122,16 @@ func (p *pod) field(path string) (string, error) {
 	fields := map[string]string{
 		"metadata.name": p.spec.Name, "metadata.namespace": p.spec.Namespace, "metadata.uid": p.hash,
 		"spec.nodeName": p.config.Hostname, "status.hostIP": p.config.Address, "status.podIP": p.config.Address,
-		"status.hostIPs": p.config.Address, "status.podIPs": p.config.Address, "spec.serviceAccountName": p.spec.Spec.ServiceAccountName,
+		"status.hostIPs": p.config.Address, "status.podIPs": p.config.Address,
+		"spec.serviceAccountName": p.spec.Spec.ServiceAccountName,
 	}
 	value, ok := fields[path]
 	if !ok {
-		return "", fmt.Errorf("fieldRef %s: this machine knows only %s", path, strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+		return "", fmt.Errorf(
+			"fieldRef %s: this machine knows only %s",
+			path,
+			strings.Join(slices.Sorted(maps.Keys(fields)), ", "),
+		)
 	}
 	return value, nil
 }

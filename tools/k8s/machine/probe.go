@@ -51,7 +51,9 @@ func (c *container) check(ctx context.Context, h *corev1.ProbeHandler) bool {
 // prober does not verify certificates, like the kubelet, and keeps no connections.
 var prober = &http.Client{
 	Transport: &http.Transport{
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a health check of a process on the same machine
+		TLSClientConfig: &tls.Config{
+			InsecureSkipVerify: true,
+		}, //nolint:gosec // a health check of a process on the same machine
 		DisableKeepAlives: true,
 	},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -96,7 +96,10 @@ func (m mount) makePoint() error {
 		return err
 	}
 	if hosts {
-		return fmt.Errorf("mounting %s: this machine has no such path, and can make none in a folder that is its host's", m.At)
+		return fmt.Errorf(
+			"mounting %s: this machine has no such path, and can make none in a folder that is its host's",
+			m.At,
+		)
 	}
 	if info.IsDir() {
 		return os.MkdirAll(m.At, 0o755)

@@ -258,7 +258,11 @@ nodeRegistration:
 		names = controlPlaneFiles
 	}
 	return "## template: jinja\n#cloud-config\n\n" + s.files(names...) +
-		file("/run/kubeadm/kubeadm-join-config.yaml", "0640", kubeadm) + file("/run/cluster-api/placeholder", "0640", "x") + `runcmd:
+		file(
+			"/run/kubeadm/kubeadm-join-config.yaml",
+			"0640",
+			kubeadm,
+		) + file("/run/cluster-api/placeholder", "0640", "x") + `runcmd:
   - kubeadm join --config /run/kubeadm/kubeadm-join-config.yaml && echo success > /run/cluster-api/bootstrap-success.complete
 `
 }
@@ -289,7 +293,13 @@ func (h *host) booted(limit time.Duration) {
 func (h *host) nodesReady(count int) {
 	h.site.t.Helper()
 	eventually(h.site.t, fmt.Sprintf("%d Nodes are ready", count), 2*time.Minute, func(ctx context.Context) error {
-		out, err := h.kubectl(ctx, "get", "nodes", "-o", "jsonpath={range .items[*]}{.metadata.name}={.status.conditions[?(@.type=='Ready')].status} {end}")
+		out, err := h.kubectl(
+			ctx,
+			"get",
+			"nodes",
+			"-o",
+			"jsonpath={range .items[*]}{.metadata.name}={.status.conditions[?(@.type=='Ready')].status} {end}",
+		)
 		if err != nil || strings.Count(out, "=True") != count {
 			return fmt.Errorf("%s %w", out, err)
 		}

@@ -94,7 +94,10 @@ func render(text string, metaData map[string]string) (string, error) {
 		inside := expression.FindStringSubmatch(found)[1]
 		key := metaKey.FindStringSubmatch(inside)
 		if key == nil {
-			errs = append(errs, fmt.Errorf("this machine knows only {{ ds.meta_data.KEY }} and {{ v1.KEY }} of Jinja, not %s", found))
+			errs = append(
+				errs,
+				fmt.Errorf("this machine knows only {{ ds.meta_data.KEY }} and {{ v1.KEY }} of Jinja, not %s", found),
+			)
 			return found
 		}
 		name := key[1] + key[2]

@@ -158,7 +158,8 @@ func TestCRILog(t *testing.T) {
 		t.Errorf("got %q %v", text.String(), err)
 	}
 	data, err := os.ReadFile(path)
-	if err != nil || !strings.Contains(string(data), " stdout F two\n") || !strings.Contains(string(data), " stdout P rest\n") {
+	if err != nil || !strings.Contains(string(data), " stdout F two\n") ||
+		!strings.Contains(string(data), " stdout P rest\n") {
 		t.Errorf("got %q %v", data, err)
 	}
 }
