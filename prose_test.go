@@ -105,8 +105,13 @@ func proseOfGo(path string, source []byte) (*proseFile, error) {
 		return nil, err
 	}
 	file := &proseFile{path: path}
+	fixed := fixedLines(path, set, parsed)
 	for n, line := range strings.Split(string(source), "\n") {
-		file.wide(n+1, line)
+		// A marker of controller-gen and a directive of the compiler cannot be broken.
+		if trimmed := strings.TrimSpace(line); !fixed[n+1] && !strings.HasPrefix(trimmed, "// +") &&
+			!strings.HasPrefix(trimmed, "//go:") && !proseURL.MatchString(line) {
+			file.wide(n+1, line)
+		}
 	}
 	for _, group := range parsed.Comments {
 		var lines []string
@@ -117,6 +122,23 @@ func proseOfGo(path string, source []byte) (*proseFile, error) {
 		file.add(set.Position(group.Pos()).Line, lines)
 	}
 	return file, nil
+}
+
+// fixedLines returns the lines of a test that hold a raw string, such as JSON or a script, whose bytes matter.
+func fixedLines(path string, set *token.FileSet, file *ast.File) map[int]bool {
+	fixed := map[int]bool{}
+	if !strings.HasSuffix(path, "_test.go") {
+		return fixed
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if text, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(text.Value, "`") {
+			for line := set.Position(text.Pos()).Line; line <= set.Position(text.End()).Line; line++ {
+				fixed[line] = true
+			}
+		}
+		return true
+	})
+	return fixed
 }
 
 // proseOfMarkdown counts the prose of a document: its text without code blocks. Rows of tables and lines with a URL may
