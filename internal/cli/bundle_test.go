@@ -200,7 +200,7 @@ func TestSupportBundleHasNoSecrets(t *testing.T) {
 			t.Errorf("README.txt is without %q:\n%s", want, files["README.txt"])
 		}
 	}
-	p.mustNot(t, "is there already", "support-bundle", "--file", file)
+	p.mustNot(t, "exists: use another --file", "support-bundle", "--file", file)
 	p.must(t, nil, "support-bundle", "--file", file, "--overwrite", "-n", key.Namespace, "--no-checks", "--no-logs")
 }
 

@@ -29,7 +29,7 @@ func TestCARotate(t *testing.T) {
 	waitCA(t, p)
 	before := p.must(
 		t,
-		[]string{"CN=Fairlead tunnels.example.com", "made", "edge,gateway,control", "begins by itself at"},
+		[]string{"CN=Fairlead tunnels.example.com", "made", "edge,gateway,control", "the next one begins at"},
 		"ca",
 		"status",
 	)
@@ -47,7 +47,7 @@ func TestCARotate(t *testing.T) {
 		"--wait",
 	)
 	t.Logf("rotation=%s", time.Since(begin).Round(100*time.Millisecond))
-	after := p.must(t, []string{"no rotation runs"}, "ca", "status")
+	after := p.must(t, []string{"no rotation is running"}, "ca", "status")
 	if strings.Fields(strings.Split(after, "\n")[1])[0] == strings.Fields(strings.Split(before, "\n")[1])[0] {
 		t.Error("the CA is the one from before")
 	}
@@ -89,7 +89,7 @@ func TestCARotate(t *testing.T) {
 		return err
 	})
 	p.must(t, []string{"steady"}, "ca", "rotate", "--wait")
-	p.mustNot(t, "was brought", "ca", "rotate")
+	p.mustNot(t, "was supplied", "ca", "rotate")
 }
 
 type errNot string
@@ -107,7 +107,7 @@ func TestCAReportsWhatIsMissing(t *testing.T) {
 	if err := p.Create(t.Context(), empty); err != nil {
 		t.Fatal(err)
 	}
-	p.mustNot(t, "does the controller run?", "ca", "status", "--namespace="+empty.Namespace)
+	p.mustNot(t, "check that the controller runs", "ca", "status", "--namespace="+empty.Namespace)
 	empty.Data = map[string]string{
 		v1alpha1.CARotationKey: `{"phase":"steady","cas":[{"serial":"1","subject":"CN=x","notAfter":"2036-01-01T00:00:00Z"}]}`,
 	}

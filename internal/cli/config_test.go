@@ -267,7 +267,7 @@ func whyThroughForwardedPorts(t *testing.T, p, someone *person, wc model.Workloa
 	t.Helper()
 	out, _ := someone.shows(t, 1, "config", "why", "https://"+wc.Hostname+":6443/")
 	for _, want := range []string{
-		"not by every gateway as it should be: gateway-1 (NACK)", "name " + wc.Hostname + " Cluster metadata.name",
+		"not every gateway serves it: gateway-1 (NACK)", "name " + wc.Hostname + " Cluster metadata.name",
 		wc.ID + ".id.tunnels.example.com Tunnel spec.id", "gateway-0 SYNCED", "gateway-1 NACK", "apiserver 192.0.2.10:6443 " +
 			"Tunnel spec.apiServer.address",
 	} {

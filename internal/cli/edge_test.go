@@ -132,7 +132,7 @@ func TestEdgeRevoke(t *testing.T) {
 			}
 		}
 	})
-	if out := <-ended; !strings.Contains(out, "no gateway has a tunnel of it any more, after ") {
+	if out := <-ended; !strings.Contains(out, "no gateway has a tunnel of it after ") {
 		t.Error(out)
 	}
 	tunnel := &v1alpha1.Tunnel{}
@@ -161,7 +161,7 @@ func TestEdgeRevokeRejects(t *testing.T) {
 	p.mustNot(t, "--cluster needs --namespace", "edge", "revoke", node, "--cluster=c1")
 	p.mustNot(t, "reading Tunnel", "edge", "revoke", node, "--cluster=c2", "-n", second.Namespace)
 	// The edge has no recorded tunnel and others have, but no gateway has reported that since the revocation.
-	p.mustNot(t, "nobody can say", "edge", "revoke", node, "--cluster=c1", "-n", second.Namespace, "--timeout=3s", nowhere)
+	p.mustNot(t, "it is not known whether", "edge", "revoke", node, "--cluster=c1", "-n", second.Namespace, "--timeout=3s", nowhere)
 	p.mustNot(t, notProven, "edge", "revoke", "edge-lost", "--cluster=c1", "-n", second.Namespace, "--timeout=3s", nowhere)
 }
 

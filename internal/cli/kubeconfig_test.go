@@ -79,7 +79,7 @@ func TestKubeconfig(t *testing.T) {
 	waitCondition(t, p, key, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonWaitingForSecret)
 	p.mustNot(
 		t,
-		"does not lead through Fairlead: there is no Secret c1-kubeconfig",
+		"does not use Fairlead: there is no Secret c1-kubeconfig",
 		"kubeconfig",
 		"-n",
 		key.Namespace,
@@ -128,20 +128,20 @@ func TestKubeconfig(t *testing.T) {
 	if merged, _ = clientcmd.LoadFromFile(file); merged.CurrentContext != name {
 		t.Errorf("current is %s", merged.CurrentContext)
 	}
-	p.mustNot(t, "give --context-name, or --replace", merge("--context-name=m")...)
+	p.mustNot(t, "use --context-name or --replace", merge("--context-name=m")...)
 	p.mustNot(t, "of something else", merge("--context-name=good")...)
 	p.must(t, nil, merge("--context-name=m", "--replace")...)
 	if err := os.WriteFile(file, []byte("{ hunter2"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.does(t, merge()...); err == nil || !strings.Contains(err.Error(), "is no kubeconfig") ||
+	if _, err := p.does(t, merge()...); err == nil || !strings.Contains(err.Error(), "is not a kubeconfig") ||
 		strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("garbage: %v", err)
 	}
 	if err := os.WriteFile(file+".lock", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.mustNot(t, "somebody else is writing", merge()...)
+	p.mustNot(t, "is locked by another process", merge()...)
 }
 
 func TestKubeconfigRejects(t *testing.T) {
@@ -169,7 +169,7 @@ func TestKubeconfigRejects(t *testing.T) {
 	}
 	key := serve(t, p)
 	provides(t, p, key, time.Now().Add(-time.Minute))
-	p.mustNot(t, "its client certificate has ended", "kubeconfig", "-n", key.Namespace, "c1")
+	p.mustNot(t, "its client certificate expired", "kubeconfig", "-n", key.Namespace, "c1")
 	p.mustNot(t, "has no copies", "kubeconfig", "-n", key.Namespace, "c1", "--copy", "x")
 	var stdout, stderr strings.Builder
 	if code := run(t.Context(), []string{"status", "-n", key.Namespace, "c1", "--live=false", "--kubeconfig=" +

@@ -119,7 +119,7 @@ func TestStatusRejects(t *testing.T) {
 	p.mustNot(t, "asks for none: label it with fairlead.dev/tunnel=enabled", "status", "-n", namespace, "plain")
 	p.must(
 		t,
-		[]string{"1 more Clusters have not opted in", "no Cluster has a tunnel here"},
+		[]string{"1 more Clusters have not opted in", "no Cluster in this namespace has a tunnel"},
 		"status",
 		"-n",
 		namespace,

@@ -93,13 +93,13 @@ func TestHowAnIdentityIsObtained(t *testing.T) {
 			begin:   -hour,
 			end:     hour,
 			starts:  true,
-			wantErr: "has not read the tunnels yet",
+			wantErr: "does not know the tunnels yet",
 		},
 		"an expired leaf and a server that starts": {
 			begin:   -2 * hour,
 			end:     -hour,
 			starts:  true,
-			wantErr: "has not read the tunnels yet",
+			wantErr: "does not know the tunnels yet",
 		},
 		"a valid leaf and no control channel: the token is kept": {
 			begin:   -hour,

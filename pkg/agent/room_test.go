@@ -34,7 +34,7 @@ func TestAFirstStartWaitsForRoomOnTheDisk(t *testing.T) {
 	gateway.serve()
 	gateway.agent()
 	edge.agent()
-	edge.logged("cannot start for lack of memory, retrying", 1)
+	edge.logged("cannot start: the disk is full, retrying", 1)
 	if shown, _ := edge.counts(); shown > 1 { // the gateway's token
 		t.Errorf("%d tokens were used", shown)
 	}
@@ -56,6 +56,6 @@ func TestAnAgentThatWaitsForRoomCanBeStopped(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(edge.child.StateDir, unix.MNT_DETACH) })
 	waiting := edge.agent()
-	edge.logged("cannot start for lack of memory, retrying", 1)
+	edge.logged("cannot start: the disk is full, retrying", 1)
 	waiting.end(t, syscall.SIGTERM)
 }

@@ -111,7 +111,7 @@ func TestMistakesAreRefusedAtApply(t *testing.T) {
 			"spec.kubeconfig.server", "no password",
 		},
 		`kubeconfig: {mode: http-proxy, proxy: {address: "http://proxy:3128"}}`: {
-			"spec.kubeconfig.proxy.address", "must be host:port: the mode says which kind",
+			"spec.kubeconfig.proxy.address", "must be host:port: the mode sets the kind",
 		},
 		`kubeconfig: {mode: http-proxy, proxy: {address: "me:pw@proxy:3128"}}`: {
 			"spec.kubeconfig.proxy.address", "credentialsSecret",

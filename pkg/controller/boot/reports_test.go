@@ -240,7 +240,7 @@ func TestAMachineThatNeverReports(t *testing.T) {
 	}
 	if c := w.expect(bootInterval, quiet, metav1.ConditionUnknown, v1alpha1.ReasonNeverReported); !strings.Contains(
 		c.Message,
-		"it is the Node node-1",
+		"booted as the Node node-1",
 	) {
 		t.Errorf("message %q", c.Message)
 	}
