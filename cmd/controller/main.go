@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -62,6 +63,19 @@ func rootCommand() *cobra.Command {
 		},
 	}
 	set := cmd.Flags()
+	f.addInstallation(set)
+	f.addClusters(set)
+	f.addCertificates(set)
+	f.addRollout(set)
+	f.addProcess(set)
+	f.addNetwork(set)
+	f.logging.AddTo(set)
+	f.traces.AddTo(set)
+	return cmd
+}
+
+// addInstallation adds the flags about the installation and its addresses.
+func (f *flags) addInstallation(set *pflag.FlagSet) {
 	set.BoolVar(
 		&f.tunnels,
 		"tunnels",
@@ -95,12 +109,41 @@ func rootCommand() *cobra.Command {
 		string(controller.TunnelDNSAuto),
 		"whether clients can resolve tunnel hostnames: auto, yes or no",
 	)
+	set.StringVar(
+		&f.xdsServer,
+		"xds-server",
+		"",
+		"host:port of the xds-servers, a DNS name that resolves to all of them, for the live state of tunnels; without it "+
+			"that state stays unknown",
+	)
+}
+
+// addClusters adds the flags about the Clusters, and what is reported about them.
+func (f *flags) addClusters(set *pflag.FlagSet) {
 	set.BoolVar(
 		&f.config.AllClusters,
 		"all-clusters",
 		false,
 		"give a tunnel to every Cluster that does not opt out by label",
 	)
+	set.DurationVar(
+		&f.config.BootReportAfter,
+		"boot-report-after",
+		10*time.Minute,
+		"how long a machine may take from ready infrastructure to its first boot report, on Clusters in which all machines "+
+			"report",
+	)
+	set.IntVar(
+		&f.config.StatusWrites,
+		"status-writes",
+		150,
+		"maximum writes of tunnel state per second to all Tunnels and Clusters together; changes for the worse are written "+
+			"first",
+	)
+}
+
+// addCertificates adds the flags about CAs, certificates, their requests and bootstrap tokens.
+func (f *flags) addCertificates(set *pflag.FlagSet) {
 	set.DurationVar(
 		&f.config.LeafLifetime,
 		"leaf-lifetime",
@@ -132,20 +175,16 @@ func rootCommand() *cobra.Command {
 		32,
 		"how many edges may enrol with one bootstrap token; it is replaced after half of these uses",
 	)
-	set.DurationVar(
-		&f.config.BootReportAfter,
-		"boot-report-after",
-		10*time.Minute,
-		"how long a machine may take from ready infrastructure to its first boot report, on Clusters in which all machines "+
-			"report",
+	set.StringVar(
+		&f.config.XDSServerUser,
+		"xds-server-user",
+		"system:serviceaccount:fairlead-system:xds-server",
+		"Kubernetes user of the xds-server; only its CertificateSigningRequests are signed",
 	)
-	set.IntVar(
-		&f.config.StatusWrites,
-		"status-writes",
-		150,
-		"maximum writes of tunnel state per second to all Tunnels and Clusters together; changes for the worse are written "+
-			"first",
-	)
+}
+
+// addRollout adds the flags about changes for all gateways and edges.
+func (f *flags) addRollout(set *pflag.FlagSet) {
 	set.StringVar(
 		&f.rollout,
 		"rollout",
@@ -160,19 +199,10 @@ func rootCommand() *cobra.Command {
 		rollout.DefaultSoak,
 		"how long each of the two waves is observed",
 	)
-	set.StringVar(
-		&f.xdsServer,
-		"xds-server",
-		"",
-		"host:port of the xds-servers, a DNS name that resolves to all of them, for the live state of tunnels; without it "+
-			"that state stays unknown",
-	)
-	set.StringVar(
-		&f.config.XDSServerUser,
-		"xds-server-user",
-		"system:serviceaccount:fairlead-system:xds-server",
-		"Kubernetes user of the xds-server; only its CertificateSigningRequests are signed",
-	)
+}
+
+// addProcess adds the flags about the process itself: leader election, its listeners and its kubeconfig.
+func (f *flags) addProcess(set *pflag.FlagSet) {
 	set.BoolVar(
 		&f.leaderElect,
 		"leader-elect",
@@ -189,6 +219,16 @@ func rootCommand() *cobra.Command {
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz; 0 for none")
 	set.StringVar(&f.metricsListen, "metrics-listen", "0", "address of /metrics, plain HTTP; 0 for none")
 	set.BoolVar(&f.config.PerCluster, "per-cluster-metrics", false, "also publish series for each workload cluster")
+	set.StringVar(
+		&f.kubeconfig,
+		"kubeconfig",
+		"",
+		"kubeconfig of the management cluster (default: the ServiceAccount of the Pod)",
+	)
+}
+
+// addNetwork adds the flags about the webhook, and about what the controller may dial.
+func (f *flags) addNetwork(set *pflag.FlagSet) {
 	set.StringVar(
 		&f.webhookListen,
 		"webhook-listen",
@@ -210,15 +250,6 @@ func rootCommand() *cobra.Command {
 			"kubeconfigs), such as 10.1.0.0/16; without any it dials only endpoints of Clusters, and accepts no https proxy. "+
 			"It never dials loopback, link-local addresses or the management cluster's apiserver",
 	)
-	set.StringVar(
-		&f.kubeconfig,
-		"kubeconfig",
-		"",
-		"kubeconfig of the management cluster (default: the ServiceAccount of the Pod)",
-	)
-	f.logging.AddTo(set)
-	f.traces.AddTo(set)
-	return cmd
 }
 
 // run validates everything before it starts anything.

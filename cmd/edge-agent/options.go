@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/pkg/agent"
@@ -36,6 +37,21 @@ type options struct {
 
 func (o *options) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
+	o.addEnrolment(flags)
+	o.addProxy(flags)
+	o.addTargets(flags)
+	flags.BoolVar(
+		&o.agent.External,
+		"envoy-external",
+		false,
+		`Envoy runs in another container that shares the runtime folder: see "edge-agent bootstrap"`,
+	)
+	o.agent.AddFlags(flags, stateDir)
+	o.logging.AddTo(flags)
+}
+
+// addEnrolment adds the flags about bootstrap files, and about values in place of theirs.
+func (o *options) addEnrolment(flags *pflag.FlagSet) {
 	flags.StringArrayVar(
 		&o.bootstraps,
 		"bootstrap",
@@ -62,6 +78,10 @@ func (o *options) addTo(cmd *cobra.Command) {
 		"",
 		"file with the CA of the control channel (PEM), instead of the bootstrap file's",
 	)
+}
+
+// addProxy adds the flags about the HTTP proxy on the way to the gateways.
+func (o *options) addProxy(flags *pflag.FlagSet) {
 	flags.StringVar(
 		&o.proxy,
 		"proxy",
@@ -80,6 +100,10 @@ func (o *options) addTo(cmd *cobra.Command) {
 		"",
 		"file with one line user:password for the proxy; read at each use",
 	)
+}
+
+// addTargets adds the flags about the apiservers that are dialled.
+func (o *options) addTargets(flags *pflag.FlagSet) {
 	flags.StringArrayVar(
 		&o.apiservers,
 		"local-apiserver",
@@ -92,14 +116,6 @@ func (o *options) addTo(cmd *cobra.Command) {
 		nil,
 		"host:port of an apiserver that may be dialled; repeat it for several (default: what the Tunnel names)",
 	)
-	flags.BoolVar(
-		&o.agent.External,
-		"envoy-external",
-		false,
-		`Envoy runs in another container that shares the runtime folder: see "edge-agent bootstrap"`,
-	)
-	o.agent.AddFlags(flags, stateDir)
-	o.logging.AddTo(flags)
 }
 
 // edges returns the configurations of the enrolments. It checks what must exist at the start. Credentials are read when

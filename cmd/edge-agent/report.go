@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/internal/version"
@@ -54,7 +55,8 @@ Follow cloud-init and kubeadm while they make this machine a Node, and report th
 becomes the condition BootstrapReported of the Machine: the step that runs or has failed, with the end of its log. Keys,
 tokens and passwords are removed before anything is sent.
 
-It requires one file, report.yaml, from the Secret <cluster>-boot-report in the namespace of the Cluster. The token in it
+It requires one file, report.yaml, from the Secret <cluster>-boot-report in the namespace of the Cluster. The ` +
+			`token in it
 can only report how machines of this Cluster boot. The file may appear after this program has started.
 
 It exits by itself: an hour after the boot has succeeded or failed; without that file, after --deadline, or at once on a
@@ -90,6 +92,16 @@ With --failed or --succeeded it reports the result of a boot that another progra
 
 func (o *reportOptions) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
+	o.addConnection(flags)
+	o.addBoot(flags)
+	o.addOnce(flags)
+	flags.BoolVar(&o.detach, "detach", false, "return at once and continue in the background")
+	flags.StringVar(&o.detachLog, "detach-log", "/var/log/fairlead-report.log", "log file with --detach")
+	o.logging.AddTo(flags)
+}
+
+// addConnection adds the flags about the report file and the way to the gateways.
+func (o *reportOptions) addConnection(flags *pflag.FlagSet) {
 	flags.StringVar(
 		&o.file,
 		"report-file",
@@ -120,6 +132,10 @@ func (o *reportOptions) addTo(cmd *cobra.Command) {
 		"",
 		"file with one line user:password for the proxy",
 	)
+}
+
+// addBoot adds the flags about the machine and its boot.
+func (o *reportOptions) addBoot(flags *pflag.FlagSet) {
 	flags.StringVar(
 		&o.boot.Machine,
 		"machine",
@@ -150,14 +166,15 @@ func (o *reportOptions) addTo(cmd *cobra.Command) {
 		"/var/lib/fairlead-report/done",
 		"file that is created after a success was reported; while it exists, nothing is reported",
 	)
-	flags.BoolVar(&o.detach, "detach", false, "return at once and continue in the background")
-	flags.StringVar(&o.detachLog, "detach-log", "/var/log/fairlead-report.log", "log file with --detach")
+	flags.StringVar(&o.boot.Root, "root", "/", "root folder of the files of cloud-init and kubeadm")
+}
+
+// addOnce adds the flags about a single report of a result, in place of following a boot.
+func (o *reportOptions) addOnce(flags *pflag.FlagSet) {
 	flags.StringVar(&o.failed, "failed", "", "report that this step failed, and exit")
 	flags.BoolVar(&o.succeeded, "succeeded", false, "report that the boot succeeded, and exit")
 	flags.StringVar(&o.log, "log", "", "with --failed: file with the step's log, of which the end is sent")
 	flags.DurationVar(&o.timeout, "timeout", time.Minute, "with --failed or --succeeded: how long to retry")
-	flags.StringVar(&o.boot.Root, "root", "/", "root folder of the files of cloud-init and kubeadm")
-	o.logging.AddTo(flags)
 }
 
 // check validates the flags before anything is started.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -73,10 +74,37 @@ func rootCommand() *cobra.Command {
 
 func (f *flags) addTo(cmd *cobra.Command) {
 	set := cmd.Flags()
+	f.addProcess(set)
+	f.addInstallation(set)
+	f.addGateways(set)
+	f.inspect.addTo(set)
+	f.page.addTo(set)
+	f.logging.AddTo(set)
+	f.traces.AddTo(set)
+}
+
+// addProcess adds the flags about the process itself: its listeners, its state folder and its kubeconfig.
+func (f *flags) addProcess(set *pflag.FlagSet) {
 	set.StringVar(&f.listen, "listen", ":18000", "address for gateways and, through them, edges")
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz, plain HTTP; 0 for none")
 	set.StringVar(&f.metricsListen, "metrics-listen", "0", "address of /metrics for Prometheus, plain HTTP; 0 for none")
 	set.BoolVar(&f.perCluster, "per-cluster-metrics", false, "also publish series for each workload cluster")
+	set.StringVar(
+		&f.kubeconfig,
+		"kubeconfig",
+		"",
+		"kubeconfig of the management cluster (default: the ServiceAccount of the Pod)",
+	)
+	set.StringVar(
+		&f.stateDir,
+		"state-dir",
+		"/var/lib/fairlead/xds-server",
+		"folder for the server's own key and certificate",
+	)
+}
+
+// addInstallation adds the flags about the installation and its addresses.
+func (f *flags) addInstallation(set *pflag.FlagSet) {
 	set.StringVar(
 		&f.domain,
 		"tunnel-domain",
@@ -85,6 +113,11 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	)
 	set.StringVar(&f.public, "public-address", "", "host:port at which edges reach the gateways (required)")
 	set.StringVar(&f.control, "control-address", "", "host:port at which gateways reach the xds-servers (required)")
+	set.StringVar(&f.namespace, "namespace", "fairlead-system", "namespace of the installation's own objects")
+}
+
+// addGateways adds the flags about the gateways, and about what is configured on them.
+func (f *flags) addGateways(set *pflag.FlagSet) {
 	set.StringVar(
 		&f.gatewaySet,
 		"gateway-statefulset",
@@ -129,23 +162,6 @@ func (f *flags) addTo(cmd *cobra.Command) {
 		"system:serviceaccount:fairlead-system:gateway",
 		"Kubernetes user of the Pods of gateways",
 	)
-	set.StringVar(&f.namespace, "namespace", "fairlead-system", "namespace of the installation's own objects")
-	set.StringVar(
-		&f.kubeconfig,
-		"kubeconfig",
-		"",
-		"kubeconfig of the management cluster (default: the ServiceAccount of the Pod)",
-	)
-	set.StringVar(
-		&f.stateDir,
-		"state-dir",
-		"/var/lib/fairlead/xds-server",
-		"folder for the server's own key and certificate",
-	)
-	f.inspect.addTo(set)
-	f.page.addTo(set)
-	f.logging.AddTo(set)
-	f.traces.AddTo(set)
 }
 
 // complete parses the text values of flags, and joins all errors.

@@ -88,6 +88,18 @@ func (n *Names) Resolve(d model.TunnelDomain, c Candidate) Resolution {
 		r.Cluster = withheld(w)
 		return r
 	}
+	r.addNames(c, owner)
+	// The user did not ask for this name, so it is not reported as rejected: without it mode auto chooses another
+	// mode.
+	if len(claimed) > len(good) && owner[c.EndpointName] == c.Key {
+		r.Cluster.ExtraNames = append(r.Cluster.ExtraNames, c.EndpointName)
+	}
+	return r
+}
+
+// addNames adds the extra names that the candidate holds to what is served, and the names that others hold to what is
+// refused. owner maps each valid name to its holder.
+func (r *Resolution) addNames(c Candidate, owner map[string]model.Key) {
 	for i, name := range c.ExtraNames {
 		switch holder, claimed := owner[name]; {
 		case !claimed || slices.Contains(r.Cluster.ExtraNames, name):
@@ -97,12 +109,6 @@ func (n *Names) Resolve(d model.TunnelDomain, c Candidate) Resolution {
 			r.Refused = append(r.Refused, taken(model.ExtraNameField(i), name, "", holder, "remove it from one of the two"))
 		}
 	}
-	// The user did not ask for this name, so it is not reported as rejected: without it mode auto chooses another
-	// mode.
-	if len(claimed) > len(good) && owner[c.EndpointName] == c.Key {
-		r.Cluster.ExtraNames = append(r.Cluster.ExtraNames, c.EndpointName)
-	}
-	return r
 }
 
 // Decide is like Resolve, for a caller that records the result: from now on the candidate holds the names that it

@@ -20,6 +20,18 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
+const edgeRevokeHelp = "Add the node name of an edge to spec.revokedEdges of its Tunnel, and wait until its tunnels " +
+	"are closed. The edge\n" +
+	"then gets no certificate, no configuration and no tunnel, and the token that it enrolled with expires. Other " +
+	"edges are not\n" +
+	"affected. Each gateway compares its record with the sockets of its kernel, and the command prints how many " +
+	"connections of\n" +
+	"the edge it closed. The command fails if a gateway has not proven in time that none is left, or reports that its " +
+	"record is\n" +
+	"incomplete; the edge remains revoked. The gateways are queried through the xds-servers, as in `fairlead " +
+	"status`.\n" +
+	"`fairlead edge list -A` shows node names. With --cluster an edge can be revoked that is not on record."
+
 func edgeRevokeCommand() *cobra.Command {
 	var f edgeFlags
 	var servers management.ServersFlags
@@ -28,53 +40,10 @@ func edgeRevokeCommand() *cobra.Command {
 		Short: "Revoke an edge and close its tunnels",
 		Example: "  fairlead edge revoke edge-abcdefghijklmnop\n  fairlead edge revoke edge-abcdefghijklmnop -n prod " +
 			"--cluster c1",
-		Long: "Add the node name of an edge to spec.revokedEdges of its Tunnel, and wait until its tunnels are closed. The " +
-			"edge\n" +
-			"then gets no certificate, no configuration and no tunnel, and the token that it enrolled with expires. Other " +
-			"edges are not\n" +
-			"affected. Each gateway compares its record with the sockets of its kernel, and the command prints how many " +
-			"connections of\n" +
-			"the edge it closed. The command fails if a gateway has not proven in time that none is left, or reports that its " +
-			"record is\n" +
-			"incomplete; the edge remains revoked. The gateways are queried through the xds-servers, as in `fairlead " +
-			"status`.\n" +
-			"`fairlead edge list -A` shows node names. With --cluster an edge can be revoked that is not on record.",
+		Long: edgeRevokeHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := model.ValidateNodeName(args[0]); err != nil {
-				return output.UsageError("%w", err)
-			}
-			if f.cluster != "" && f.Namespace == "" {
-				return output.UsageError("--cluster needs --namespace")
-			}
-			m, err := f.Open()
-			if err != nil {
-				return err
-			}
-			begin := time.Now()
-			tunnel, err := findTunnel(cmd.Context(), m, args[0], f)
-			if err != nil {
-				return err
-			}
-			if err := revoke(cmd.Context(), m, client.ObjectKeyFromObject(tunnel), args[0]); err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
-			defer cancel()
-			cutErr := waitCut(ctx, cmd.OutOrStdout(), m, tunnel, args[0], begin)
-			if cutErr != nil { // the gateways' reasons are printed once
-				ctx, cancel = context.WithTimeout(cmd.Context(), lastProof)
-				defer cancel()
-			}
-			prove := func(ctx context.Context) ([]collect.GatewayProof, error) {
-				s, err := servers.Connect(ctx, m)
-				if err != nil {
-					return nil, err
-				}
-				defer s.Close()
-				return s.Prove(ctx, model.EdgeRef{Node: args[0], ID: tunnel.HeldID()})
-			}
-			return errors.Join(cutErr, waitProven(ctx, cmd.OutOrStdout(), prove))
+			return runEdgeRevoke(cmd, args[0], f, servers)
 		},
 	}
 	f.AddTo(cmd.Flags())
@@ -84,6 +53,44 @@ func edgeRevokeCommand() *cobra.Command {
 	cmd.Flags().StringVar(&f.cluster, "cluster", "", "name of the edge's Cluster")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait until its tunnels are closed")
 	return cmd
+}
+
+// runEdgeRevoke revokes an edge and waits until the gateways have proven that its tunnels are closed.
+func runEdgeRevoke(cmd *cobra.Command, node string, f edgeFlags, servers management.ServersFlags) error {
+	if err := model.ValidateNodeName(node); err != nil {
+		return output.UsageError("%w", err)
+	}
+	if f.cluster != "" && f.Namespace == "" {
+		return output.UsageError("--cluster needs --namespace")
+	}
+	m, err := f.Open()
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	tunnel, err := findTunnel(cmd.Context(), m, node, f)
+	if err != nil {
+		return err
+	}
+	if err := revoke(cmd.Context(), m, client.ObjectKeyFromObject(tunnel), node); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+	defer cancel()
+	cutErr := waitCut(ctx, cmd.OutOrStdout(), m, tunnel, node, begin)
+	if cutErr != nil { // the gateways' reasons are printed once
+		ctx, cancel = context.WithTimeout(cmd.Context(), lastProof)
+		defer cancel()
+	}
+	prove := func(ctx context.Context) ([]collect.GatewayProof, error) {
+		s, err := servers.Connect(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		defer s.Close()
+		return s.Prove(ctx, model.EdgeRef{Node: node, ID: tunnel.HeldID()})
+	}
+	return errors.Join(cutErr, waitProven(ctx, cmd.OutOrStdout(), prove))
 }
 
 // findTunnel returns the named Tunnel, or the only Tunnel that has recorded a node.

@@ -43,22 +43,27 @@ func Command() *cobra.Command {
 	return command.Group("move", "Take the edges of a Cluster along when clusterctl moves it", movePrepareCommand())
 }
 
+const movePrepareHelp = `
+Enrol the edges of a Cluster in the management cluster that it is to be moved to, before it is moved: they then ` +
+	`have a certificate
+of both installations, and their tunnels at the new one are up seconds after the Cluster is there. The installations may
+have different tunnel domains, gateways and CAs. Run clusterctl move when this has succeeded.
+
+It makes a Tunnel of the same name and id in the target, which takes the verb set-id on tunnels in all namespaces there.
+It hands the bootstrap file that the target makes for it to every edge of the Cluster: by "edge-agent join" in ` +
+	`its Pods, through the tunnel that there
+is. For edges that run in no Pod, or can't be reached, it prints what to run there; that has a token in it.
+
+Then it waits until the target has as many of the edges on record as are connected here. It can be repeated: ` +
+	`what is done is done.
+The target waits for the Cluster as long as --for says; after that its edges there are let go.`
+
 func movePrepareCommand() *cobra.Command {
 	var f moveFlags
 	cmd := &cobra.Command{
 		Use:   "prepare CLUSTER",
 		Short: "Enrol the edges of a Cluster in the management cluster that it is to be moved to",
-		Long: strings.TrimSpace(`
-Enrol the edges of a Cluster in the management cluster that it is to be moved to, before it is moved: they then have a certificate
-of both installations, and their tunnels at the new one are up seconds after the Cluster is there. The installations may
-have different tunnel domains, gateways and CAs. Run clusterctl move when this has succeeded.
-
-It makes a Tunnel of the same name and id in the target, which takes the verb set-id on tunnels in all namespaces there.
-It hands the bootstrap file that the target makes for it to every edge of the Cluster: by "edge-agent join" in its Pods, through the tunnel that there
-is. For edges that run in no Pod, or can't be reached, it prints what to run there; that has a token in it.
-
-Then it waits until the target has as many of the edges on record as are connected here. It can be repeated: what is done is done.
-The target waits for the Cluster as long as --for says; after that its edges there are let go.`),
+		Long:  strings.TrimSpace(movePrepareHelp),
 		Example: "  fairlead move prepare -n prod c1 --to-kubeconfig=target.kubeconfig && clusterctl move -n prod " +
 			"--to-kubeconfig=target.kubeconfig",
 		Args: cobra.ExactArgs(1),

@@ -4,6 +4,10 @@
 // with the place where it can be.
 //
 // The text of a cure is for people and verified by tests: test/sight injects each known fault and follows the cure.
+//
+// It has more than 2,500 lines, because the hops cannot be separated: all of them share the record of one visit. Later
+// hops use what earlier ones have read, and the cause at one hop often depends on what another one has observed. Many
+// lines are texts of causes and cures.
 package check
 
 import (

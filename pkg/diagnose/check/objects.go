@@ -30,6 +30,12 @@ func checkCluster(ctx context.Context, v *visit) finding {
 	if v.Objects.Get(ctx, v.key, tunnel) == nil {
 		v.tunnel = tunnel // its own hop reports its faults
 	}
+	return v.judgeCluster()
+}
+
+// judgeCluster returns the finding for the Cluster that was read, and for the pause of its Tunnel.
+func (v *visit) judgeCluster() finding {
+	cluster := v.cluster
 	label := fmt.Sprintf(
 		"kubectl -n %s label cluster %s %s=%s --overwrite",
 		v.key.Namespace,

@@ -191,8 +191,20 @@ func checkTunnels(ctx context.Context, v *visit) finding {
 	if !v.observe(ctx) {
 		return v.tunnelsOnRecord()
 	}
-	var said, without, holes, incomplete []string
-	total := 0
+	return v.judgeTunnels(v.countTunnels())
+}
+
+// tunnelCounts describes the tunnels on the gateways that report, without those of revoked edges.
+type tunnelCounts struct {
+	total      int
+	said       []string // the number of each gateway
+	without    []string // gateways that accept clients and have no tunnel
+	holes      []string // edges that have no tunnel on some workers of a gateway
+	incomplete []string // gateways that cannot account for every connection
+}
+
+// countTunnels counts what the xds-servers reported.
+func (v *visit) countTunnels() (c tunnelCounts) {
 	for i := range v.observed.Gateways {
 		g := &v.observed.Gateways[i]
 		if !g.Connected {
@@ -205,52 +217,60 @@ func checkTunnels(ctx context.Context, v *visit) finding {
 				workers[t.Worker] = true
 			}
 		}
-		total += n
+		c.total += n
 		count := fmt.Sprintf("%s: %d", g.Name, n)
 		if len(workers) > 1 {
 			count += fmt.Sprintf(" on %d workers", len(workers))
 		}
-		said = append(said, count)
+		c.said = append(c.said, count)
 		if n == 0 && g.Ready {
-			without = append(without, g.Name)
+			c.without = append(c.without, g.Name)
 		}
 		if g.Incomplete != "" {
-			incomplete = append(incomplete, "the connection record of "+g.Name+" is incomplete: "+g.Incomplete)
+			c.incomplete = append(c.incomplete, "the connection record of "+g.Name+" is incomplete: "+g.Incomplete)
 		}
 		for _, h := range v.observed.Holes {
 			if h.Gateway == g.Name && h.Workers > 0 && !v.revoked(h.Node) {
-				holes = append(holes, fmt.Sprintf("%s has no tunnel on %d of the workers of %s", h.Node, h.Workers, g.Name))
+				c.holes = append(
+					c.holes,
+					fmt.Sprintf("%s has no tunnel on %d of the workers of %s", h.Node, h.Workers, g.Name),
+				)
 			}
 		}
 	}
-	detail := strings.Join(said, "; ")
+	return c
+}
+
+// judgeTunnels returns the finding for the counted tunnels. It records whether the workload cluster is cut off.
+func (v *visit) judgeTunnels(c tunnelCounts) finding {
+	detail := strings.Join(c.said, "; ")
 	switch {
-	case len(said) == 0:
+	case len(c.said) == 0:
 		return unknown("no gateway reports to an xds-server", "see the hop route")
-	case total == 0:
+	case c.total == 0:
 		v.cutOff = true
 		cause, cure := v.away()
 		return broken("no gateway has a tunnel to this workload cluster ("+detail+")", cause, cure)
-	case len(without) > 0:
+	case len(c.without) > 0:
 		return broken(
-			detail+": no tunnel on "+strings.Join(without, ", "),
+			detail+": no tunnel on "+strings.Join(c.without, ", "),
 			"the edges reach other gateways but not this one: it has just started, or the gateways do not reach each other on "+
 				"their public port (a gateway forwards connections that are for another)",
 			"wait a few seconds; then check that gateways reach each other: the Service gateway-peers in "+
 				"namespace "+v.installation()+", and NetworkPolicies",
 		)
-	case len(holes) > 0:
+	case len(c.holes) > 0:
 		return warning(
-			detail+"; "+strings.Join(holes, "; "),
+			detail+"; "+strings.Join(c.holes, "; "),
 			"tunnels were lost, and their replacements are on other workers: clients that arrive at a worker without a tunnel "+
 				"wait, or fail",
 			"wait: the gateway-agent repairs it within seconds; if it persists, edges dial fewer tunnels than there are "+
 				"workers: set --gateway-workers of the xds-servers to the value of --workers of the gateways",
 		)
 	}
-	if len(incomplete) > 0 {
+	if len(c.incomplete) > 0 {
 		return warning(
-			detail+"; "+strings.Join(incomplete, "; "),
+			detail+"; "+strings.Join(c.incomplete, "; "),
 			"a gateway cannot account for every connection to its public port: it may have unreported tunnels, and "+
 				"revocations are not proven there",
 			"see the runbook FairleadTunnelsNotCounted and the log of the gateway: kubectl -n "+v.installation()+" logs GATEWAY",

@@ -31,35 +31,14 @@ func (w *world) control(ctx context.Context, r *results, sockets int) error {
 	if err != nil {
 		return err
 	}
-	var (
-		mu   sync.Mutex
-		open []*synthetic.Control
-	)
+	begin := time.Now()
+	open, err := w.follow(ctx, edges)
 	defer func() {
 		for _, c := range open {
 			_ = c.Close()
 		}
 	}()
-	begin := time.Now()
-	group, bounded := errgroup.WithContext(ctx)
-	group.SetLimit(following)
-	for i, e := range edges {
-		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(bounded, patience)
-			defer cancel()
-			c, err := e.Follow(ctx, source(i), func(ctx context.Context) (net.Conn, error) {
-				return w.Network.Management.DialContext(ctx, "tcp", xdsServer)
-			})
-			if err != nil {
-				return err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			open = append(open, c)
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
+	if err != nil {
 		return fmt.Errorf("opening %d control channels, %d are open: %w", len(edges), len(open), err)
 	}
 	r.add("edges with a control channel", "", float64(len(open)))
@@ -85,6 +64,35 @@ func (w *world) control(ctx context.Context, r *results, sockets int) error {
 		nil,
 		func() error { return retry.Sleep(ctx, time.Duration(seconds)*time.Second) },
 	)
+}
+
+// follow opens the control channels of edges, several at the same time, and returns those that are open. With an error
+// too, the caller closes them.
+func (w *world) follow(ctx context.Context, edges []*synthetic.Edge) ([]*synthetic.Control, error) {
+	var (
+		mu   sync.Mutex
+		open []*synthetic.Control
+	)
+	group, bounded := errgroup.WithContext(ctx)
+	group.SetLimit(following)
+	for i, e := range edges {
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(bounded, patience)
+			defer cancel()
+			c, err := e.Follow(ctx, source(i), func(ctx context.Context) (net.Conn, error) {
+				return w.Network.Management.DialContext(ctx, "tcp", xdsServer)
+			})
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			open = append(open, c)
+			return nil
+		})
+	}
+	err := group.Wait()
+	return open, err
 }
 
 // source returns a separate source address for the i-th edge, because an xds-server limits each address.
