@@ -49,16 +49,19 @@ func movePrepareCommand() *cobra.Command {
 		Use:   "prepare CLUSTER",
 		Short: "Enrol the edges of a Cluster in the management cluster that it is to be moved to",
 		Long: strings.TrimSpace(`
-Enrol the edges of a Cluster in the management cluster that it is to be moved to, before it is moved: they then have a certificate
-of both installations, and their tunnels at the new one are up seconds after the Cluster is there. The installations may
-have different tunnel domains, gateways and CAs. Run clusterctl move when this has succeeded.
+Enrol the edges of a Cluster in the management cluster that it is to be moved to, before it is moved: they
+then have a certificate of both installations, and their tunnels at the new one are up seconds after the
+Cluster is there. The installations may have different tunnel domains, gateways and CAs. Run clusterctl move
+when this has succeeded.
 
-It makes a Tunnel of the same name and id in the target, which takes the verb set-id on tunnels in all namespaces there.
-It hands the bootstrap file that the target makes for it to every edge of the Cluster: by "edge-agent join" in its Pods, through the tunnel that there
-is. For edges that run in no Pod, or can't be reached, it prints what to run there; that has a token in it.
+It makes a Tunnel of the same name and id in the target, which takes the verb set-id on tunnels in all
+namespaces there. It hands the bootstrap file that the target makes for it to every edge of the Cluster: by
+"edge-agent join" in its Pods, through the tunnel that there is. For edges that run in no Pod, or can't be
+reached, it prints what to run there; that has a token in it.
 
-Then it waits until the target has as many of the edges on record as are connected here. It can be repeated: what is done is done.
-The target waits for the Cluster as long as --for says; after that its edges there are let go.`),
+Then it waits until the target has as many of the edges on record as are connected here. It can be repeated:
+what is done is done. The target waits for the Cluster as long as --for says; after that its edges there are
+let go.`),
 		Example: "  fairlead move prepare -n prod c1 --to-kubeconfig=target.kubeconfig && clusterctl move -n prod " +
 			"--to-kubeconfig=target.kubeconfig",
 		Args: cobra.ExactArgs(1),
@@ -142,7 +145,7 @@ func (f moveFlags) open(out io.Writer, cluster string) (*move, error) {
 	}, nil
 }
 
-func (m *move) say(format string, args ...any) { _, _ = fmt.Fprintf(m.out, format+"\n", args...) }
+func (m *move) report(format string, args ...any) { _, _ = fmt.Fprintf(m.out, format+"\n", args...) }
 
 // run runs the remaining steps.
 func (m *move) run(ctx context.Context) error {
@@ -246,18 +249,18 @@ func (m *move) prepareTarget(ctx context.Context, id string) error {
 			m.target,
 		)
 	case metav1.GetControllerOf(&have) != nil:
-		m.say("target: the Cluster is there already")
+		m.report("target: the Cluster is there already")
 		return nil
 	}
 	if _, waits := have.PreparedUntil(); !waits && have.Annotations[v1alpha1.PreparedAnnotation] == "" {
-		m.say("target: Tunnel %s is there, and begins to wait for its Cluster", m.target)
+		m.report("target: Tunnel %s is there, and begins to wait for its Cluster", m.target)
 	}
 	want := have.DeepCopy()
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, v1alpha1.PreparedAnnotation, until)
 	if err := m.to.Patch(ctx, want, client.MergeFrom(&have)); err != nil {
 		return fmt.Errorf("having the Tunnel in the target wait: %w", err)
 	}
-	m.say("target: Tunnel %s waits for its Cluster until %s", m.target, until)
+	m.report("target: Tunnel %s waits for its Cluster until %s", m.target, until)
 	return nil
 }
 
@@ -284,6 +287,6 @@ func (m *move) createTarget(ctx context.Context, id, until string) error {
 	} else if err != nil {
 		return fmt.Errorf("creating Tunnel in the target: %w", err)
 	}
-	m.say("target: Tunnel %s made, it waits for its Cluster until %s", m.target, until)
+	m.report("target: Tunnel %s made, it waits for its Cluster until %s", m.target, until)
 	return nil
 }

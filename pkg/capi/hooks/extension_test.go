@@ -100,7 +100,8 @@ func TestGeneratePatches(t *testing.T) {
 	if err := json.Unmarshal([]byte(template), &want); err != nil {
 		t.Fatal(err)
 	}
-	config := want["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)["kubeadmConfigSpec"].(map[string]any)
+	machines := want["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+	config := machines["kubeadmConfigSpec"].(map[string]any)
 	if err := inject.Fields(config, options(defaults, "prod", "c1")); err != nil {
 		t.Fatal(err)
 	}
