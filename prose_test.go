@@ -124,9 +124,13 @@ func proseOfGo(path string, source []byte) (*proseFile, error) {
 	return file, nil
 }
 
-// fixedLines returns the lines of a test that hold a raw string, such as JSON or a script, whose bytes matter.
+// fixedLines returns the lines that cannot be broken: paths of imports and, in a test, raw strings such as JSON or a
+// script, whose bytes matter.
 func fixedLines(path string, set *token.FileSet, file *ast.File) map[int]bool {
 	fixed := map[int]bool{}
+	for _, spec := range file.Imports {
+		fixed[set.Position(spec.Path.Pos()).Line] = true
+	}
 	if !strings.HasSuffix(path, "_test.go") {
 		return fixed
 	}

@@ -107,7 +107,7 @@ func TestReasonsAreWhatTheCodeSays(t *testing.T) {
 
 // TestControllersUseDocumentedReasons finds undocumented reasons in the controllers.
 func TestControllersUseDocumentedReasons(t *testing.T) {
-	files, err := filepath.Glob("../../pkg/controller/*.go")
+	files, err := filepath.Glob("../../pkg/controller/*/*.go")
 	if err != nil || len(files) < 20 {
 		t.Fatal(err, len(files))
 	}

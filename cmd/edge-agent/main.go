@@ -99,8 +99,9 @@ func bootstrapCommand() *cobra.Command {
 		Use:   "bootstrap",
 		Short: "Write " + envoyproc.BootstrapFileName + " for an Envoy that the agent does not start, and exit",
 		Long: strings.TrimSpace(`
-Write ` + envoyproc.BootstrapFileName + ` into the runtime folder, and exit: for an Envoy in its own container. The container of
-"edge-agent run --envoy-external" must share the folder and run as the same user. Start that Envoy in the folder with
+Write ` + envoyproc.BootstrapFileName + ` into the runtime folder, and exit: for an Envoy in its own container. The
+container of "edge-agent run --envoy-external" must share the folder and run as the same user. Start that
+Envoy in the folder with
 
   envoy ` + strings.Join(envoyproc.ExternalArguments(), " ")),
 		Args: cobra.NoArgs,

@@ -51,17 +51,17 @@ func reportCommand(args []string) *cobra.Command {
 		Use:   "report",
 		Short: "Report to the management cluster how this machine boots",
 		Long: strings.TrimSpace(`
-Follow cloud-init and kubeadm while they make this machine a Node, and report the progress to the management cluster. It
-becomes the condition BootstrapReported of the Machine: the step that runs or has failed, with the end of its log. Keys,
-tokens and passwords are removed before anything is sent.
+Follow cloud-init and kubeadm while they make this machine a Node, and report the progress to the management
+cluster. It becomes the condition BootstrapReported of the Machine: the step that runs or has failed, with the
+end of its log. Keys, tokens and passwords are removed before anything is sent.
 
-It requires one file, report.yaml, from the Secret <cluster>-boot-report in the namespace of the Cluster. The ` +
-			`token in it
-can only report how machines of this Cluster boot. The file may appear after this program has started.
+It requires one file, report.yaml, from the Secret <cluster>-boot-report in the namespace of the Cluster. The
+token in it can only report how machines of this Cluster boot. The file may appear after this program has
+started.
 
-It exits by itself: an hour after the boot has succeeded or failed; without that file, after --deadline, or at once on a
-machine that became a Node in an earlier boot. It does not change the boot. With --detach it returns at once and
-continues in the background, for a script that must not wait.
+It exits by itself: an hour after the boot has succeeded or failed; without that file, after --deadline, or at
+once on a machine that became a Node in an earlier boot. It does not change the boot. With --detach it returns
+at once and continues in the background, for a script that must not wait.
 
 With --failed or --succeeded it reports the result of a boot that another program has followed, and exits.`),
 		Example: strings.TrimSpace(`

@@ -11,8 +11,8 @@ func arguments(change map[string]string) (args []string) {
 	all := map[string]string{
 		"--tunnel-domain": "tunnels.example.com", "--public-address": "gateways.example.com:443",
 		"--control-address": "10.0.0.9:18000",
-		"--gateway":         "gateway-0", "--kubeconfig": "/no/such/file", "--state-dir": "/no/such/folder", "--health-listen": "0",
-		"--inspect-listen": "0",
+		"--gateway":         "gateway-0", "--kubeconfig": "/no/such/file", "--state-dir": "/no/such/folder",
+		"--health-listen": "0", "--inspect-listen": "0",
 	}
 	for flag, value := range change {
 		all[flag] = value
@@ -49,7 +49,7 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 		},
 		"a StatefulSet with another name": {
 			change: map[string]string{"--gateway": "", "--gateway-statefulset": "door"},
-			want:   []string{"door", "call it gateway"},
+			want:   []string{"door", "name it gateway"},
 		},
 		"one address for each replica": {
 			more: []string{"--replica-address=gw.example.com:443"},

@@ -76,7 +76,8 @@ func TestTalosPatchesFit(t *testing.T) {
 func talosPatches(t *testing.T) (patches []any) {
 	t.Helper()
 	spec := documents(t, "talos.yaml")[0]["spec"].(map[string]any)
-	for _, text := range spec["controlPlaneConfig"].(map[string]any)["controlplane"].(map[string]any)["strategicPatches"].([]any) {
+	controlPlane := spec["controlPlaneConfig"].(map[string]any)["controlplane"].(map[string]any)
+	for _, text := range controlPlane["strategicPatches"].([]any) {
 		var patch any
 		if err := yaml.Unmarshal([]byte(text.(string)), &patch); err != nil {
 			t.Fatal(err)

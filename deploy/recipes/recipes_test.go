@@ -158,8 +158,9 @@ func talos(t *testing.T, i injection) map[string]any {
 	}
 	delete(fields, "status")
 	var patches []any
+	apiServer := map[string]any{"certSANs": i.ClusterConfiguration.APIServer.CertSANs}
 	for _, patch := range []any{
-		map[string]any{"cluster": map[string]any{"apiServer": map[string]any{"certSANs": i.ClusterConfiguration.APIServer.CertSANs}}},
+		map[string]any{"cluster": map[string]any{"apiServer": apiServer}},
 		map[string]any{"machine": map[string]any{"files": []any{map[string]any{
 			"path": "/var/lib/fairlead-bootstrap/bootstrap.yaml", "op": "create", "permissions": 0o600,
 			"content": "# the Cluster's bootstrap.yaml\n",

@@ -24,7 +24,8 @@ func Serve(ctx context.Context, handle func(ctx context.Context, end func(error)
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		if cause := context.Cause(ctx); cause != ctx.Err() { //nolint:errorlint // the cause is the same error if end was not called
+		// The cause is the same error if end was not called.
+		if cause := context.Cause(ctx); cause != ctx.Err() { //nolint:errorlint // see above
 			return cause
 		}
 		return status.FromContextError(ctx.Err()).Err()

@@ -36,7 +36,7 @@ func TestAnInformerThatHangsIsFound(t *testing.T) {
 	}
 	w.wellFor(t, short*9/10, "before the limit")
 	const stuck = "kind Cluster is stuck"
-	for _, name := range []string{"of " + w.namespace + "/changed, and the cache version", "2 objects differ"} {
+	for _, name := range []string{"of " + w.namespace + "/changed, and the cache has had version", "2 objects differ"} {
 		kubetest.Eventually(t, name, func() error {
 			err := w.beats.Stuck(time.Now())
 			if text := fmt.Sprint(err); !strings.Contains(text, name) || !strings.Contains(text, stuck) {

@@ -53,15 +53,15 @@ func TestOnlyAChangeThatStaysMissedIsConfirmed(t *testing.T) {
 		"no object":       {steps: repeat("- -", 60)},
 		"an update is missed": {
 			steps: repeat("1 2", 6),
-			want:  "version 2 of ns/a, and the cache version 1",
+			want:  "version 2 of ns/a, and the cache has had version 1",
 		},
 		"a new object is missed": {
 			steps: repeat("- 2", 6),
-			want:  "version 2 of ns/a, and the cache no version",
+			want:  "version 2 of ns/a, and the cache has had no version",
 		},
 		"a deletion is missed": {
 			steps: repeat("1 -", 6),
-			want:  "no version of ns/a, and the cache version 1",
+			want:  "no version of ns/a, and the cache has had version 1",
 		},
 		"an update is missed, not for so long":  {steps: repeat("1 2", 5)},
 		"an update arrives late":                {steps: append(repeat("1 2", 5), "2 2")},

@@ -68,13 +68,14 @@ func meaning(m Metric) string {
 	return m.Help
 }
 
-const introduction = "# Metrics\n\n" + `<!-- Written by ` + "`make update-golden`" + ` from the list in internal/metrics: change it there. -->
+const introduction = "# Metrics\n\n" + `<!-- Written by ` + "`make update-golden`" +
+	` from the list in internal/metrics: change it there. -->
 
 For operators: every metric that Fairlead's programs publish, with its labels and its meaning. To scrape them, to use
 the alerts and to see what a scrape costs read [Monitoring](monitoring.md). [Runbooks](runbooks.md) explain each alert.
 
-**How many workload clusters are unreachable?** ` + "`fairlead_controller_tunnel_conditions`" + ` counts Tunnels by the status of
-` + "`TunnelReady`" + `, and ` + "`fairlead status -A`" + ` names them.
+**How many workload clusters are unreachable?** ` + "`fairlead_controller_tunnel_conditions`" + ` counts Tunnels by
+the status of ` + "`TunnelReady`" + `, and ` + "`fairlead status -A`" + ` names them.
 
 Times are in seconds, also Unix times. Counters begin at 0 with each start.
 `

@@ -18,8 +18,9 @@ type rule struct {
 }
 
 // named matches the words in names of settings whose values are secret.
-const named = `(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|access[-_]?key|account[-_]?key|private[-_]?key|certificate[-_]?key|client-key-data|` +
-	`client-certificate-data|credential|signature|encryption[-_]?key|auth[-_]?key|x-amz-[a-z-]+)`
+const named = `(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|access[-_]?key|account[-_]?key|private[-_]?key|` +
+	`certificate[-_]?key|client-key-data|client-certificate-data|credential|signature|encryption[-_]?key|` +
+	`auth[-_]?key|x-amz-[a-z-]+)`
 
 // key matches a name in YAML, JSON, JSON within a string of JSON, or a shell, up to its value.
 const key = `[a-z0-9_.-]*` + named + `[a-z0-9_.-]*\\*["']?[ \t]*[:=][ \t]*`
@@ -27,7 +28,8 @@ const key = `[a-z0-9_.-]*` + named + `[a-z0-9_.-]*\\*["']?[ \t]*[:=][ \t]*`
 // quoted matches a value in quotes. Its alternatives are: a value that has been removed already; quotes of JSON within
 // a string of JSON; deeper quotes, up to the end of the line because their end cannot be determined; plain quotes; and
 // quotes whose end was cut off.
-const quoted = `\[removed\]|\\"(?:[^"\\\n]|\\\\(?:\\["\\]|[^"\\\n]))*\\"|\\+["'][^\n]*|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|["'][^\n]*`
+const quoted = `\[removed\]|\\"(?:[^"\\\n]|\\\\(?:\\["\\]|[^"\\\n]))*\\"|\\+["'][^\n]*|` +
+	`"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|["'][^\n]*`
 
 // value matches a value after a name in the middle of a line, and line a value after a name at the beginning of a line.
 // Without quotes, value ends at the next space: a comma or a semicolon may be part of the secret, and the rest of the

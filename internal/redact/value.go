@@ -15,7 +15,8 @@ var (
 // publicAnnotation matches annotations whose values are kept, except values that have the form of a secret. All other
 // values are removed, because users and their tools may store anything there.
 var publicAnnotation = regexp.MustCompile(
-	`^(?:[a-z0-9.-]*fairlead\.dev|(?:[a-z0-9-]+\.)*cluster\.x-k8s\.io|deployment\.kubernetes\.io|controller-gen\.kubebuilder\.io)/`,
+	`^(?:[a-z0-9.-]*fairlead\.dev|(?:[a-z0-9-]+\.)*cluster\.x-k8s\.io|` +
+		`deployment\.kubernetes\.io|controller-gen\.kubebuilder\.io)/`,
 )
 
 // Value returns a copy of decoded JSON or YAML (maps with string keys, lists, strings, numbers) without secrets. It

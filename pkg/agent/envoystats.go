@@ -21,14 +21,22 @@ const (
 
 // envoyStats matches useful statistics of Envoy whose number does not grow with its load, by Envoy's names. Statistics
 // of listeners are per listener: a gateway has three; for an edge see byGateway.
-const envoyStats = `^(server\.(live|state|uptime|concurrency|total_connections|memory_(allocated|heap_size|physical_size)|days_until_first_cert_expiring)` +
-	`|listener_manager\.(listener_create_failure|total_listeners_active|total_listeners_draining|lds\.update_(success|rejected|failure))` +
-	`|cluster_manager\.(active_clusters|warming_clusters|cluster_(added|modified|removed)|cds\.update_(success|rejected|failure))` +
+const envoyStats = `^(` +
+	`server\.(live|state|uptime|concurrency|total_connections|memory_(allocated|heap_size|physical_size)` +
+	`|days_until_first_cert_expiring)` +
+	`|listener_manager\.(listener_create_failure|total_listeners_active|total_listeners_draining` +
+	`|lds\.update_(success|rejected|failure))` +
+	`|cluster_manager\.(active_clusters|warming_clusters|cluster_(added|modified|removed)` +
+	`|cds\.update_(success|rejected|failure))` +
 	`|control_plane\.connected_state` +
-	`|listener\.(public|apiserver|connect)\.(downstream_cx_(total|active|overflow|overload_reject|destroy)|downstream_pre_cx_timeout|no_filter_chain_match|ssl\.(handshake|connection_error|fail_verify_[a-z_]+))` +
-	`|tcp\.(apiserver|public|control|gateway)[a-z0-9_-]*\.(downstream_cx_(total|rx_bytes_total|tx_bytes_total|no_route)|idle_timeout|upstream_flush_active)` +
-	`|http\.connect\.(downstream_(cx|rq)_(total|active)|downstream_cx_(rx|tx)_bytes_total|downstream_rq_[245]xx|no_route|rq_reset_after_downstream_response_started)` +
-	`|reverse_tunnel\.(handshake\..*|fallback_no_reverse_socket)|.*handshakes.*|.*tunnels_rbac.*|overload\..*\.(active|pressure|shed_load_count)` +
+	`|listener\.(public|apiserver|connect)\.(downstream_cx_(total|active|overflow|overload_reject|destroy)` +
+	`|downstream_pre_cx_timeout|no_filter_chain_match|ssl\.(handshake|connection_error|fail_verify_[a-z_]+))` +
+	`|tcp\.(apiserver|public|control|gateway)[a-z0-9_-]*\.(downstream_cx_(total|rx_bytes_total|tx_bytes_total|no_route)` +
+	`|idle_timeout|upstream_flush_active)` +
+	`|http\.connect\.(downstream_(cx|rq)_(total|active)|downstream_cx_(rx|tx)_bytes_total` +
+	`|downstream_rq_[245]xx|no_route|rq_reset_after_downstream_response_started)` +
+	`|reverse_tunnel\.(handshake\..*|fallback_no_reverse_socket)|.*handshakes.*|.*tunnels_rbac.*` +
+	`|overload\..*\.(active|pressure|shed_load_count)` +
 	`|main_thread\.watchdog_(miss|mega_miss)|runtime\.(load_error|admin_overrides_active))$`
 
 // tunnelStats matches the tunnels of an edge: the connections of the listener of each gateway and enrolment.
@@ -36,7 +44,9 @@ const tunnelStats = `^listener\..*_gateway-[0-9]+\.downstream_cx_active$`
 
 // clusterStats matches statistics of Envoy clusters. An edge has one Envoy cluster for each gateway and enrolment. A
 // gateway has these statistics only with --cluster-statistics.
-const clusterStats = `^cluster\..*\.(upstream_cx_(active|total|connect_fail|connect_timeout|rx_bytes_total|tx_bytes_total)|upstream_rq_(active|total|pending_overflow)|membership_(healthy|total))$`
+const clusterStats = `^cluster\..*\.(` +
+	`upstream_cx_(active|total|connect_fail|connect_timeout|rx_bytes_total|tx_bytes_total)` +
+	`|upstream_rq_(active|total|pending_overflow)|membership_(healthy|total))$`
 
 // gatherer returns the metrics of the agent and of its Envoy.
 func (a *Agent) gatherer() prometheus.Gatherer {

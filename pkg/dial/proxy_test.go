@@ -247,7 +247,8 @@ func TestBytesAfterTheAnswerAreNotLost(t *testing.T) {
 func TestAProxyWithTLS(t *testing.T) {
 	target := answering(t, "127.0.0.1:0", echo)
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		user, password, _ := (&http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}).BasicAuth()
+		sent := &http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}
+		user, password, _ := sent.BasicAuth()
 		if r.Method != http.MethodConnect || r.Host != "gateway.example.com:443" || user != "alice" ||
 			password != "open sesame" {
 			http.Error(w, "not this", http.StatusForbidden)

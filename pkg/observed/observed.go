@@ -51,9 +51,10 @@ type Edge struct {
 	Enrolled  time.Time `json:"enrolled"`
 	NotAfter  time.Time `json:"notAfter"` // of its certificate
 	LastSeen  time.Time `json:"lastSeen,omitzero"`
-	RevokedAt time.Time `json:"-"`                  // when the controller saw the revocation; zero: it has not
-	CutAt     time.Time `json:"-"`                  // when all gateways had reported no tunnel after it; zero: they have not
-	Gateways  []Gateway `json:"gateways,omitempty"` // with tunnels of the edge
+	RevokedAt time.Time `json:"-"` // when the controller saw the revocation; zero: it has not
+	// CutAt is when all gateways had reported no tunnel after the revocation; zero: they have not.
+	CutAt    time.Time `json:"-"`
+	Gateways []Gateway `json:"gateways,omitempty"` // with tunnels of the edge
 }
 
 // Gateway counts the tunnels of one edge, or of several, to one gateway.

@@ -7,18 +7,19 @@
 // No report is stored on disk, so conclusions depend on time. These rules make the view exact within 15 s of the return
 // of whatever was away, and never wrong in between, only unknown:
 //
-//   - An agent is back at an xds-server within Reopen.Max of its return, with all of its state. The newest stream of an
-//     edge or a gateway counts, and the end of an older one means nothing.
-//   - A hub sends synced no sooner than Times.Settle after the first stream that it admitted, which is longer than that.
-//     So after the restart of an xds-server, or of all of them, a controller keeps what it had, and one that restarted
-//     with them concludes nothing, until every live agent has reported.
-//   - An agent that moves from one xds-server to another is with the one to which it connected last, whatever the other
-//     has not noticed yet. Times of several servers are compared by the view's clock: each stream begins with the
-//     server's.
-//   - A gateway that ends its stream is silent for Times.Silent: its agent restarts, or moves to another server. Its last
-//     report counts, but nothing is concluded from what is absent. After that it is down.
+//   - An agent is back at an xds-server within Reopen.Max of its return, with all of its state. The newest stream of
+//     an edge or a gateway counts, and the end of an older one means nothing.
+//   - A hub sends synced no sooner than Times.Settle after the first stream that it admitted, which is longer than
+//     that. So after the restart of an xds-server, or of all of them, a controller keeps what it had, and one that
+//     restarted with them concludes nothing, until every live agent has reported.
+//   - An agent that moves from one xds-server to another is with the one to which it connected last, whatever the
+//     other has not noticed yet. Times of several servers are compared by the view's clock: each stream begins with
+//     the server's.
+//   - A gateway that ends its stream is silent for Times.Silent: its agent restarts, or moves to another server. Its
+//     last report counts, but nothing is concluded from what is absent. After that it is down.
 //   - What a server that went away had reported holds for Times.Hold, because the agents may still be with it; or for
-//     Times.Settle, when all servers that exist are synced, because then every agent has had time to move to another one.
+//     Times.Settle, when all servers that exist are synced, because then every agent has had time to move to another
+//     one.
 //   - While no server is synced, time stands still: nothing is known, and nothing is forgotten.
 //
 // A gateway that starts asks the hubs which tunnels the others have: see agent.Peers and agent.MergePeers.

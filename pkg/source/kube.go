@@ -49,7 +49,8 @@ type KubeConfig struct {
 	Publisher      Publisher
 	Now            func() time.Time // nil: time.Now
 	Log            *slog.Logger
-	Beats          *heartbeat.Monitor // detects publishing that does not end and stuck informers; nil: they are not detected
+	// Beats detects publishing that does not end and stuck informers. Nil: they are not detected.
+	Beats *heartbeat.Monitor
 }
 
 // Kube watches the objects of a management cluster.

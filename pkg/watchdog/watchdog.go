@@ -9,9 +9,9 @@
 //
 //	main thread  workers             worker threads  decision
 //	answers      all answer          any             well
-//	silent       one or more answer  any             unready: busy or blocked; reverse tunnels continue, so it is never replaced
-//	answers      some silent         any             unready: the other workers carry reverse tunnels, so it is never replaced
-//	any          all silent          run             unready: busy or starved of CPU; a new Envoy would have less, not more
+//	silent       one or more answer  any             unready, never replaced: busy or blocked; reverse tunnels continue
+//	answers      some silent         any             unready, never replaced: the other workers carry reverse tunnels
+//	any          all silent          run             unready: busy or starved of CPU; a new one would have less, not more
 //	any          all silent          stand still     unready, and replaced: frozen or deadlocked, it carries nothing
 //	silent       not started yet     main runs       unready: it reads a large configuration
 //	silent       not started yet     stands still    unready, and replaced

@@ -125,7 +125,7 @@ func TestAGatewayThatIsNoneOfTheListIsRefused(t *testing.T) {
 	third := gatewayAt(2)
 	refusal := b.Admit(third)
 	if code := status.Code(refusal); code != codes.Unavailable ||
-		!strings.Contains(refusal.Error(), "gateway-2 is none") ||
+		!strings.Contains(refusal.Error(), "gateway-2 is not a gateway") ||
 		!strings.Contains(refusal.Error(), "gateway-0 to gateway-1") {
 		t.Errorf("got %v", refusal)
 	}

@@ -276,10 +276,12 @@ func showHow(ctx context.Context, l *lab.Lab, s *story) error {
 		return err
 	}
 	inside := "ip netns exec " + l.Network.Management.Name + " bin/kubectl --kubeconfig "
+	check := "ip netns exec " + l.Network.Management.Name + " bin/fairlead check -n " + namespace + " " +
+		connectCluster.name + " --kubeconfig " + file + " " + inspection
 	s.show(
 		"To look around from another terminal:",
 		inside+l.Dir+"/"+sniCluster.name+".kubeconfig get --raw /version\n"+inside+file+" get tunnels -A -o yaml\n"+
-			"ip netns exec "+l.Network.Management.Name+" bin/fairlead check -n "+namespace+" "+connectCluster.name+" --kubeconfig "+file+" "+inspection,
+			check,
 	)
 	return nil
 }

@@ -80,7 +80,8 @@ func TestStorm(t *testing.T) {
 	stats, err := w.envoy.Admin(
 		t.Context(),
 		http.MethodGet,
-		"/stats?usedonly&filter=(handshakes.rate_limited|ratelimit.admission|ext_authz.admission|listener.public.downstream_cx_(total|overflow))",
+		"/stats?usedonly&filter=(handshakes.rate_limited|ratelimit.admission|ext_authz.admission|"+
+			"listener.public.downstream_cx_(total|overflow))",
 	)
 	t.Logf("%v %s", err, strings.ReplaceAll(strings.TrimSpace(stats), "\n", ", "))
 	// More than a gateway can process waits in the kernel instead.

@@ -52,12 +52,14 @@ func Command(root func() *cobra.Command) *cobra.Command {
 		Use:   "support-bundle",
 		Short: "Collect diagnostic data, without secrets, into one file",
 		Long: strings.TrimSpace(`
-Collect diagnostic data into one .tar.gz with mode 0600: versions; Clusters, Tunnels, Machines, and Fairlead's own
-objects with their events; only the names of Secrets; the output of "fairlead status", "check --all" and "config sync"; the configuration of the
-Envoys; logs and metrics of Fairlead's Pods. Its README.txt lists the content, and what is missing and why.
+Collect diagnostic data into one .tar.gz with mode 0600: versions; Clusters, Tunnels, Machines, and Fairlead's
+own objects with their events; only the names of Secrets; the output of "fairlead status", "check --all" and
+"config sync"; the configuration of the Envoys; logs and metrics of Fairlead's Pods. Its README.txt lists the
+content, and what is missing and why.
 
-Keys, tokens and their hashes, passwords, certificates, kubeconfigs, values of environments and annotations of others are
-replaced by "[removed]". Host names, addresses and names of objects remain: review the file before you share it.`),
+Keys, tokens and their hashes, passwords, certificates, kubeconfigs, values of environments and annotations of
+others are replaced by "[removed]". Host names, addresses and names of objects remain: review the file before
+you share it.`),
 		Example: "  fairlead support-bundle\n  fairlead support-bundle -n prod --file prod.tar.gz --no-logs",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },

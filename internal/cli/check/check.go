@@ -49,11 +49,12 @@ func Command() *cobra.Command {
 		Use:   "check (CLUSTER | --all)",
 		Short: "Find the first broken hop on the path to a workload cluster, its cause and its cure",
 		Long: strings.TrimSpace(`
-Walk the way from a client to the apiserver of a workload cluster, hop by hop, and name the first that is broken, the likely cause, and
-what to do. It changes nothing. What can't be tested from this machine is said to be so, and from where it can.
+Walk the way from a client to the apiserver of a workload cluster, hop by hop, and name the first that is
+broken, the likely cause, and what to do. It changes nothing. What can't be tested from this machine is said
+to be so, and from where it can.
 
-It does what Cluster API does: it reads the kubeconfig Secret and makes requests with it. So it says most inside of the management
-cluster's network; elsewhere forward a port of the gateways, and give it with --via.
+It does what Cluster API does: it reads the kubeconfig Secret and makes requests with it. So it says most
+inside of the management cluster's network; elsewhere forward a port of the gateways, and give it with --via.
 
 Exit codes: 0 nothing is broken (warnings leave it 0); 1 a hop is broken; 2 the command line is wrong.`),
 		Example: "  fairlead check -n prod c1\n  fairlead check -n prod c1 -o json | jq -r .first\n  fairlead check --all " +

@@ -45,9 +45,10 @@ func configDumpCommand() *cobra.Command {
 		Use:   "dump NODE",
 		Short: "Print the configuration that was sent to an Envoy, or how it differs from what Envoy runs",
 		Long: strings.TrimSpace(`
-Print the Envoy clusters and listeners that the xds-servers publish for a gateway or an edge, as YAML. With --diff, query the node's agent for what
-its Envoy runs, and print the differences; the exit code is 1 if there are any. A gateway-agent gives an Envoy cluster another form
-while its workload cluster has no tunnel: that is printed, but is not a difference.
+Print the Envoy clusters and listeners that the xds-servers publish for a gateway or an edge, as YAML. With
+--diff, query the node's agent for what its Envoy runs, and print the differences; the exit code is 1 if there
+are any. A gateway-agent gives an Envoy cluster another form while its workload cluster has no tunnel: that is
+printed, but is not a difference.
 
 Neither contains keys: Envoys receive keys from their agents only.`),
 		Example: "  fairlead config dump gateway-0 --type lds\n  fairlead config dump gateway-0 --name " +

@@ -27,8 +27,9 @@ func configWhyCommand() *cobra.Command {
 		Use:   "why HOSTNAME",
 		Short: "Explain which workload cluster a hostname is served by, and why",
 		Long: strings.TrimSpace(`
-Follow a hostname, as clients send it by SNI or CONNECT, from the Cluster and the Tunnel that claim it to its Envoy cluster on each gateway,
-field by field; or explain why the name is not served. The exit code is 1 if a gateway does not serve it.`),
+Follow a hostname, as clients send it by SNI or CONNECT, from the Cluster and the Tunnel that claim it to its
+Envoy cluster on each gateway, field by field; or explain why the name is not served. The exit code is 1 if a
+gateway does not serve it.`),
 		Example: "  fairlead config why c1.prod.tunnels.example.com\n  fairlead config why api.c1.example.com -o wide",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

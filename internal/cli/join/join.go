@@ -37,12 +37,13 @@ func Command() *cobra.Command {
 		Use:   "join CLUSTER",
 		Short: "Print the one command that gives a Cluster an edge",
 		Long: strings.TrimSpace(`
-Print the one command that gives a Cluster an edge, with the Cluster's bootstrap file in it. For a Cluster that exists already: one
-whose machines are still to come gets its edges with them. The command holds a token: who runs it is let in as an edge of
-that Cluster, so treat it as a password. It is valid for a day at most.
+Print the one command that gives a Cluster an edge, with the Cluster's bootstrap file in it. For a Cluster
+that exists already: one whose machines are still to come gets its edges with them. The command holds a token:
+who runs it is let in as an edge of that Cluster, so treat it as a password. It is valid for a day at most.
 
   command      the bootstrap file, and edge-agent run in the foreground; in a root shell in the workload network
-  systemd      the bootstrap file and the units; in a root shell of a machine with edge-agent and envoy in /usr/local/bin
+  systemd      the bootstrap file and the units; in a root shell of a machine with edge-agent and envoy in
+               /usr/local/bin
   static-pod   the bootstrap file and a manifest; in a root shell of a control-plane node
   deployment   a Namespace, a Secret and a Deployment; wherever kubectl reaches the workload cluster
 

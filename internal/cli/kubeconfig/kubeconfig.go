@@ -49,12 +49,12 @@ func Command() *cobra.Command {
 		Use:   "kubeconfig CLUSTER",
 		Short: "Write the kubeconfig that reaches a workload cluster through its tunnel",
 		Long: strings.TrimSpace(`
-Write the kubeconfig of a workload cluster, as its Secret has it, to the standard output; or add it to a kubeconfig file with --merge,
-which then has mode 0600. It has one context, whose name is CLUSTER.NAMESPACE unless --context-name says otherwise, and holds
-a client key: treat it as a password.
+Write the kubeconfig of a workload cluster, as its Secret has it, to the standard output; or add it to a
+kubeconfig file with --merge, which then has mode 0600. It has one context, whose name is CLUSTER.NAMESPACE
+unless --context-name says otherwise, and holds a client key: treat it as a password.
 
-The server in it is a gateway, and its name has to resolve where you use it, or its proxy to be reachable: "fairlead check" looks.
-What would not work, or could run programs on your machine, is refused.`),
+The server in it is a gateway, and its name has to resolve where you use it, or its proxy to be reachable:
+"fairlead check" looks. What would not work, or could run programs on your machine, is refused.`),
 		Example: "  fairlead kubeconfig -n prod c1 >c1.kubeconfig\n  fairlead kubeconfig -n prod c1 --merge ~/.kube/config " +
 			"--use\n  fairlead kubeconfig -n prod c1 --copy c1-viewer",
 		Args: cobra.ExactArgs(1),

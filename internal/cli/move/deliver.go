@@ -34,14 +34,14 @@ const (
 // deliver passes the target's bootstrap file to every edge that it can reach, and prints what to run for the others.
 func (m *move) deliver(ctx context.Context, secret *corev1.Secret) error {
 	if err := m.deliverToPods(ctx); err != nil {
-		m.say("edges cannot be reached through the kubeconfig of the Cluster: %v", err)
+		m.report("edges cannot be reached through the kubeconfig of the Cluster: %v", err)
 	}
 	missing, err := m.missing(ctx)
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	m.say("at each of these edges run the command below, as root: %s", names(missing))
-	m.say("edge-agent join <<'EOF'\n%sEOF", secret.Data[v1alpha1.BootstrapFileKey])
+	m.report("at each of these edges run the command below, as root: %s", names(missing))
+	m.report("edge-agent join <<'EOF'\n%sEOF", secret.Data[v1alpha1.BootstrapFileKey])
 	return nil
 }
 
@@ -68,10 +68,10 @@ func (m *move) deliverToPods(ctx context.Context) error {
 		}
 		said, err := runJoin(ctx, config, set, pod, secret.Data[v1alpha1.BootstrapFileKey])
 		if err != nil {
-			m.say("Pod %s/%s: %v", pod.Namespace, pod.Name, err)
+			m.report("Pod %s/%s: %v", pod.Namespace, pod.Name, err)
 			continue
 		}
-		m.say("Pod %s/%s: %s", pod.Namespace, pod.Name, said)
+		m.report("Pod %s/%s: %s", pod.Namespace, pod.Name, said)
 	}
 	return nil
 }

@@ -85,13 +85,13 @@ func (m *move) waitEnrolled(ctx context.Context) error {
 		missing, err := m.missing(ctx)
 		switch {
 		case err == nil && len(missing) == 0:
-			m.say("ready: every edge that is connected here is enrolled in the target")
+			m.report("ready: every edge that is connected here is enrolled in the target")
 			return nil
 		case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 			return err
 		case err == nil && names(missing) != said:
 			said = names(missing)
-			m.say("waiting for %s", said)
+			m.report("waiting for %s", said)
 		}
 		select {
 		case <-ctx.Done():

@@ -147,7 +147,7 @@ func (f moveFlags) open(out io.Writer, cluster string) (*move, error) {
 	}, nil
 }
 
-func (m *move) say(format string, args ...any) { _, _ = fmt.Fprintf(m.out, format+"\n", args...) }
+func (m *move) report(format string, args ...any) { _, _ = fmt.Fprintf(m.out, format+"\n", args...) }
 
 // run runs the remaining steps.
 func (m *move) run(ctx context.Context) error {
@@ -251,18 +251,18 @@ func (m *move) prepareTarget(ctx context.Context, id string) error {
 			m.target,
 		)
 	case metav1.GetControllerOf(&have) != nil:
-		m.say("target: the Cluster is there already")
+		m.report("target: the Cluster is there already")
 		return nil
 	}
 	if _, waits := have.PreparedUntil(); !waits && have.Annotations[v1alpha1.PreparedAnnotation] == "" {
-		m.say("target: Tunnel %s is there, and begins to wait for its Cluster", m.target)
+		m.report("target: Tunnel %s is there, and begins to wait for its Cluster", m.target)
 	}
 	want := have.DeepCopy()
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, v1alpha1.PreparedAnnotation, until)
 	if err := m.to.Patch(ctx, want, client.MergeFrom(&have)); err != nil {
 		return fmt.Errorf("having the Tunnel in the target wait: %w", err)
 	}
-	m.say("target: Tunnel %s waits for its Cluster until %s", m.target, until)
+	m.report("target: Tunnel %s waits for its Cluster until %s", m.target, until)
 	return nil
 }
 
@@ -289,6 +289,6 @@ func (m *move) createTarget(ctx context.Context, id, until string) error {
 	} else if err != nil {
 		return fmt.Errorf("creating Tunnel in the target: %w", err)
 	}
-	m.say("target: Tunnel %s made, it waits for its Cluster until %s", m.target, until)
+	m.report("target: Tunnel %s made, it waits for its Cluster until %s", m.target, until)
 	return nil
 }

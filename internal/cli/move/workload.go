@@ -101,7 +101,7 @@ func (m *move) podsOf(ctx context.Context, set kubernetes.Interface) ([]corev1.P
 		switch same := onHost(connected, host); {
 		case onHost(missing, host) == 0:
 			if same == 0 {
-				m.say(
+				m.report(
 					"Pod %s/%s: left alone, no edge of the Cluster that is connected has the host name %s",
 					p.Namespace,
 					p.Name,
@@ -110,7 +110,12 @@ func (m *move) podsOf(ctx context.Context, set kubernetes.Interface) ([]corev1.P
 			}
 			return true
 		case podsOn(pods, host) > same:
-			m.say("Pod %s/%s: left alone, more Pods than edges of the Cluster have the host name %s", p.Namespace, p.Name, host)
+			m.report(
+				"Pod %s/%s: left alone, more Pods than edges of the Cluster have the host name %s",
+				p.Namespace,
+				p.Name,
+				host,
+			)
 			return true
 		}
 		return false

@@ -36,12 +36,14 @@ func Command() *cobra.Command {
 		Use:   "render",
 		Short: "Print the complete Envoy configuration of gateways and edges, without a Kubernetes cluster",
 		Long: strings.TrimSpace(`
-Print what a gateway's or an edge's Envoy starts with and gets from its agent, in one file. Such an Envoy asks the agent for
-certificates alone. Without --gateway and --edge that is one YAML document for each gateway and each workload cluster's edge.
+Print what a gateway's or an edge's Envoy starts with and gets from its agent, in one file. Such an Envoy asks
+the agent for certificates alone. Without --gateway and --edge that is one YAML document for each gateway and
+each workload cluster's edge.
 
 -f takes YAML in any number of documents, folders of it (*.yaml, *.yml and *.json) and - for the standard input:
-  - Kubernetes objects: Clusters and Tunnels. What the installation is like is read from the ConfigMap fairlead-settings and the
-    StatefulSet of the gateways, if they are there; other objects are passed over, so that "kubectl kustomize" can be piped in.
+  - Kubernetes objects: Clusters and Tunnels. What the installation is like is read from the ConfigMap
+    fairlead-settings and the StatefulSet of the gateways, if they are there; other objects are passed over,
+    so that "kubectl kustomize" can be piped in.
   - a fleet in one file, such as deploy/envoy/fleet.yaml.
 Assumptions are printed as comments. Errors name the file, line and field.
 

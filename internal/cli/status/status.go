@@ -48,11 +48,11 @@ func Command() *cobra.Command {
 		Use:   "status [CLUSTER]",
 		Short: "Show the status of all tunnels, or of one Cluster in full",
 		Long: strings.TrimSpace(`
-Show the Clusters of a namespace, or of all, that have a tunnel or want one; those first with which something is wrong. With the name
-of one show all that is known about it.
+Show the Clusters of a namespace, or of all, that have a tunnel or want one; those first with which something
+is wrong. With the name of one show all that is known about it.
 
-Everything but round-trip times comes from Cluster and Tunnel objects. Those are asked of the xds-servers, if they answer within 3
-seconds: --live=false leaves them out.
+Everything but round-trip times comes from Cluster and Tunnel objects. Those are asked of the xds-servers, if
+they answer within 3 seconds: --live=false leaves them out.
 
 The exit code is 1 if a Cluster is broken.`),
 		Example: "  fairlead status -A\n  fairlead status -n prod c1\n  fairlead status -A --watch\n  fairlead status -A " +

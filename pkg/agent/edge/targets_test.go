@@ -81,7 +81,9 @@ func TestNoListenerOfAnEdgeLeadsToItsAgent(t *testing.T) {
 	wc := model.WorkloadCluster{ID: edgeSubject.ID, APIServer: target}
 	installation := model.Installation{Domain: domain, Public: atFront, Gateways: []model.Gateway{{Name: name}}}
 	for what, change := range map[string]func(*listenerv3.Listener){
-		"dials it":              func(l *listenerv3.Listener) { l.Address.GetSocketAddress().Address = "rc://CN=edge-a:b:c@agent:2" },
+		"dials it": func(l *listenerv3.Listener) {
+			l.Address.GetSocketAddress().Address = "rc://CN=edge-a:b:c@agent:2"
+		},
 		"is for another tunnel": func(l *listenerv3.Listener) { l.Name = "tunnel_edge-b_gateway-0" },
 		"listens":               func(l *listenerv3.Listener) { l.Address = addressOf(stray) },
 	} {

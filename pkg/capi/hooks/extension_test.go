@@ -100,7 +100,8 @@ func TestGeneratePatches(t *testing.T) {
 	if err := json.Unmarshal([]byte(template), &want); err != nil {
 		t.Fatal(err)
 	}
-	config := want["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)["kubeadmConfigSpec"].(map[string]any)
+	machines := want["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+	config := machines["kubeadmConfigSpec"].(map[string]any)
 	if err := inject.Fields(config, options(defaults, "prod", "c1")); err != nil {
 		t.Fatal(err)
 	}
@@ -199,12 +200,12 @@ func TestRejections(t *testing.T) {
 			"",
 			"set it to enabled",
 		},
-		"another annotation": {with("control-plane", "workers"), template, "", "is not known: write control-plane"},
+		"another annotation": {with("control-plane", "workers"), template, "", "is unknown: write control-plane"},
 		"another control plane": {
 			good,
 			strings.ReplaceAll(template, "Kubeadm", "RKE2"),
 			"",
-			"can't be added to a RKE2ControlPlaneTemplate",
+			"cannot add edges to a RKE2ControlPlaneTemplate",
 		},
 		"what others have undone": {good, template, "", "files of kubeadmConfigSpec lacks"},
 	}

@@ -35,7 +35,8 @@ var inline = values{
 
 // enabledIf skips Clusters that do not request edges on their control plane: one ClusterClass serves both kinds.
 var enabledIf = fmt.Sprintf(
-	`{{ and (eq (dig "cluster" "metadata" "labels" %q "" .builtin) %q) (eq (dig "cluster" "metadata" "annotations" %q "" .builtin) %q) }}`,
+	`{{ and (eq (dig "cluster" "metadata" "labels" %q "" .builtin) %q) `+
+		`(eq (dig "cluster" "metadata" "annotations" %q "" .builtin) %q) }}`,
 	v1alpha1.TunnelLabel,
 	v1alpha1.TunnelEnabled,
 	v1alpha1.EdgesAnnotation,

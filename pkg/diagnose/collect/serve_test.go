@@ -101,7 +101,10 @@ func TestServicesAreFoundByReflection(t *testing.T) {
 		return response
 	}
 	var services []string
-	for _, s := range ask(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}).GetListServicesResponse().GetService() {
+	listed := ask(&reflectionv1.ServerReflectionRequest{
+		MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{},
+	})
+	for _, s := range listed.GetListServicesResponse().GetService() {
 		services = append(services, s.GetName())
 	}
 	for _, want := range []string{"envoy.service.status.v3.ClientStatusDiscoveryService", "fairlead.inspect.v1.Inspect"} {

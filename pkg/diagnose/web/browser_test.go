@@ -219,9 +219,9 @@ func TestAHostileNameStaysText(t *testing.T) {
 	const evil = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>"'` + "`" + `<b>x`
 	key := fleet.first(func(*v1alpha1.Tunnel) bool { return true })
 	fleet.change(key, func(t *v1alpha1.Tunnel) *v1alpha1.Tunnel {
-		t.Status.Hostname, t.Status.Kubeconfig.Server, t.Status.Kubeconfig.Mode = evil, "javascript:alert(1)//"+evil, v1alpha1.KubeconfigMode(
-			evil,
-		)
+		t.Status.Hostname = evil
+		t.Status.Kubeconfig.Server = "javascript:alert(1)//" + evil
+		t.Status.Kubeconfig.Mode = v1alpha1.KubeconfigMode(evil)
 		t.Status.Edges[0].Host, t.Status.Edges[0].LastError, t.Status.Edges[0].NodeID = evil, evil, "CN="+evil
 		return broken(t, evil)
 	})

@@ -69,11 +69,11 @@ func TestReviewGateway(t *testing.T) {
 		"of the Pod itself": {token: tokenOf(t, c, at, "gateway", mine, csr.Audience)},
 		"of another gateway's Pod": {
 			token: tokenOf(t, c, at, "gateway", other, csr.Audience),
-			want:  "not of Pod gateway-0",
+			want:  "does not belong to Pod gateway-0",
 		},
 		"bound to no Pod": {
 			token: tokenOf(t, c, at, "gateway", nil, csr.Audience),
-			want:  "not of Pod gateway-0",
+			want:  "does not belong to Pod gateway-0",
 		},
 		"of another ServiceAccount": {
 			token: tokenOf(t, c, at, "stranger", stranger, csr.Audience),

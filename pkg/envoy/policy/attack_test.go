@@ -288,11 +288,14 @@ func TestWhatAPolicyCouldForget(t *testing.T) {
 		}, "has more fields than this agent supports"},
 		"another key of the filter state": {func(t *testing.T, s sample) {
 			inside(t, s.apiserver.FilterChains[0].Filters[0].GetTypedConfig(), func(c *setstatev3.Config) {
-				c.OnNewConnection[0].GetFormatString().GetTextFormatSource().Specifier = &corev3.DataSource_Filename{Filename: "/etc/passwd"}
+				text := c.OnNewConnection[0].GetFormatString().GetTextFormatSource()
+				text.Specifier = &corev3.DataSource_Filename{Filename: "/etc/passwd"}
 			})
 		}, "filename is set"},
 		"a filter that is remote": {func(t *testing.T, s sample) {
-			s.connect.FilterChains[0].Filters[0].ConfigType = &listenerv3.Filter_ConfigDiscovery{ConfigDiscovery: &corev3.ExtensionConfigSource{}}
+			s.connect.FilterChains[0].Filters[0].ConfigType = &listenerv3.Filter_ConfigDiscovery{
+				ConfigDiscovery: &corev3.ExtensionConfigSource{},
+			}
 		}, "config_discovery is set"},
 		"headers that say who the client is": {func(t *testing.T, s sample) {
 			inside(t, lastFilter(s.connect, 0), func(m *hcmv3.HttpConnectionManager) { m.XffNumTrustedHops = 1 })
@@ -326,7 +329,8 @@ func TestWhatAPolicyCouldForget(t *testing.T) {
 		}, "match_typed_subject_alt_names is missing"},
 		"a gateway with any certificate": {func(t *testing.T, s sample) {
 			inside(t, s.gateway.TransportSocket.GetTypedConfig(), func(c *tlsv3.UpstreamTlsContext) {
-				c.CommonTlsContext.GetCombinedValidationContext().DefaultValidationContext.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
+				validation := c.CommonTlsContext.GetCombinedValidationContext().DefaultValidationContext
+				validation.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
 			})
 		}, "trust_chain_verification is set"},
 		"keys that are written to a file": {func(t *testing.T, s sample) {
@@ -350,10 +354,9 @@ func TestWhatAPolicyCouldForget(t *testing.T) {
 			s sample) {
 			s.apiservers.HealthChecks[0].Interval = durationpb.New(time.Microsecond)
 		}, "interval is"},
-		"events of health checks in a " +
-			"file": {func(_ *testing.T, s sample) { s.apiservers.HealthChecks[0].EventLogPath = "/tmp/x" },
-			//nolint:staticcheck // Envoy still has it
-			"event_log_path is set"},
+		"events of health checks in a file": {func(_ *testing.T, s sample) {
+			s.apiservers.HealthChecks[0].EventLogPath = "/tmp/x" //nolint:staticcheck // Envoy still has it
+		}, "event_log_path is set"},
 		"TLS for clients too": {func(_ *testing.T,
 			s sample) {
 			s.apiservers.TransportSocketMatches[0].Match = &structpb.Struct{}
@@ -370,7 +373,9 @@ func TestWhatAPolicyCouldForget(t *testing.T) {
 				s.peer).Address.GetSocketAddress().Address = "rc://x@agent:1"
 		}, "address is"},
 		"an address inside of Envoy": {func(_ *testing.T, s sample) {
-			endpointOf(s.peer).Address = &corev3.Address{Address: &corev3.Address_EnvoyInternalAddress{EnvoyInternalAddress: &corev3.EnvoyInternalAddress{}}}
+			endpointOf(s.peer).Address = &corev3.Address{Address: &corev3.Address_EnvoyInternalAddress{
+				EnvoyInternalAddress: &corev3.EnvoyInternalAddress{},
+			}}
 		}, "envoy_internal_address is set"},
 		"an address beside another": {func(_ *testing.T, s sample) {
 			endpointOf(s.peer).AdditionalAddresses = append(endpointOf(s.peer).AdditionalAddresses, nil)
@@ -386,7 +391,8 @@ func TestWhatAPolicyCouldForget(t *testing.T) {
 
 		"an extension that is unknown, deep inside": {func(t *testing.T, s sample) {
 			inside(t, lastFilter(s.tunnel, 0), func(m *hcmv3.HttpConnectionManager) {
-				m.GetRouteConfig().VirtualHosts[0].Routes[0].GetRoute().RetryPolicy.RetryHostPredicate[0].ConfigType = &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
+				retry := m.GetRouteConfig().VirtualHosts[0].Routes[0].GetRoute().RetryPolicy
+				retry.RetryHostPredicate[0].ConfigType = &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
 					TypedConfig: &anypb.Any{TypeUrl: "type.googleapis.com/envoy.extensions.new.v3.Thing", Value: []byte{1}},
 				}
 			})

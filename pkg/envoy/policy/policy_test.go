@@ -242,7 +242,8 @@ func TestAnEdgeAcceptsNothingElse(t *testing.T) {
 			c.GetCombinedValidationContext().ValidationContextSdsSecretConfig.Name = "trust_edge-b"
 		}), wantErr: `name is "trust_edge-b"`},
 		"secrets of somewhere else": {change: secrets(func(c *tlsv3.CommonTlsContext) {
-			c.TlsCertificateSdsSecretConfigs[0].SdsConfig.GetApiConfigSource().GrpcServices[0].GetEnvoyGrpc().ClusterName = "gateway-0_edge-a.1"
+			source := c.TlsCertificateSdsSecretConfigs[0].SdsConfig.GetApiConfigSource()
+			source.GrpcServices[0].GetEnvoyGrpc().ClusterName = "gateway-0_edge-a.1"
 		}), wantErr: "cluster_name is"},
 		"keys in a file": {
 			change:  secrets(func(c *tlsv3.CommonTlsContext) { c.TlsCertificates = []*tlsv3.TlsCertificate{{}} }),

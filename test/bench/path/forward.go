@@ -72,12 +72,19 @@ func (s *subject) forward(ctx context.Context, p *place, name, at, to, server, c
     filter_chains:
     - filters:
       - name: envoy.filters.network.tcp_proxy
-        typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: t, cluster: t}
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
+          stat_prefix: t
+          cluster: t
       %s
   clusters:
   - name: t
     connect_timeout: 5s
-    load_assignment: {cluster_name: t, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}}]}]}
+    load_assignment:
+      cluster_name: t
+      endpoints:
+      - lb_endpoints:
+        - endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}
     %s
 `, port(at), server, port(to), client)
 	file := name + ".yaml"

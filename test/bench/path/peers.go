@@ -216,7 +216,8 @@ func ssh(ctx context.Context, p *place, s *subject, l link) error {
 		return err
 	}
 	// sshd requires a user sshd, which this script provides in its own mount namespace.
-	const asUser = `(cat /etc/passwd; echo sshd:x:65534:65534::/run/sshd:/bin/false) > "$1/passwd" && mount --bind "$1/passwd" /etc/passwd && exec "$2" -D -e -f "$1/sshd_config"`
+	const asUser = `(cat /etc/passwd; echo sshd:x:65534:65534::/run/sshd:/bin/false) > "$1/passwd" && ` +
+		`mount --bind "$1/passwd" /etc/passwd && exec "$2" -D -e -f "$1/sshd_config"`
 	tunnel, err := s.serve(ctx, l, at[0], "sshd", "unshare", "--mount", "sh", "-c", asUser, "sh", s.dir, sshd)
 	if err != nil {
 		return err

@@ -166,7 +166,9 @@ func (w *world) received(ctx context.Context) (int, error) {
 
 // failureStats matches the statistics of a gateway's Envoy that explain why connections fail.
 var failureStats = regexp.MustCompile(
-	`(?m)^(listener\..*(pre_cx_timeout|no_filter_chain_match|overflow|ssl.*error|connection_error)|tcp\.apiserver\..*|.*handshakes.*|.*reverse_tunnel.*|cluster\..*(connect_fail|connect_timeout|attempts_exceeded|overflow)): [1-9].*$`,
+	`(?m)^(listener\..*(pre_cx_timeout|no_filter_chain_match|overflow|ssl.*error|connection_error)` +
+		`|tcp\.apiserver\..*|.*handshakes.*|.*reverse_tunnel.*` +
+		`|cluster\..*(connect_fail|connect_timeout|attempts_exceeded|overflow)): [1-9].*$`,
 )
 
 // explain prints why connections may have failed.

@@ -76,7 +76,8 @@ func flatten(err error) []error {
 	if err == nil {
 		return nil
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only errors that are joined at the top level
+	//nolint:errorlint // only errors that are joined at the top level
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()
 	}
 	return []error{err}
