@@ -161,7 +161,8 @@ func TestEdgeRevokeRejects(t *testing.T) {
 	p.mustNot(t, "--cluster needs --namespace", "edge", "revoke", node, "--cluster=c1")
 	p.mustNot(t, "reading Tunnel", "edge", "revoke", node, "--cluster=c2", "-n", second.Namespace)
 	// The edge has no recorded tunnel and others have, but no gateway has reported that since the revocation.
-	p.mustNot(t, "it is not known whether", "edge", "revoke", node, "--cluster=c1", "-n", second.Namespace, "--timeout=3s", nowhere)
+	p.mustNot(t, "it is not known whether", "edge", "revoke", node, "--cluster=c1", "-n", second.Namespace,
+		"--timeout=3s", nowhere)
 	p.mustNot(t, notProven, "edge", "revoke", "edge-lost", "--cluster=c1", "-n", second.Namespace, "--timeout=3s", nowhere)
 }
 

@@ -66,7 +66,8 @@ func TestAnAdmissionPolicyHoldsNoTunnelForEver(t *testing.T) {
 	if err := w.api.Get(t.Context(), request.NamespacedName, tunnel); !apierrors.IsNotFound(err) {
 		t.Errorf("the Tunnel is held: %v", err)
 	}
-	const refused, goes = "Warning NotGivenBack cannot write Secret c1-kubeconfig", "Warning NotGivenBack the Tunnel is deleted"
+	const refused, goes = "Warning NotGivenBack cannot write Secret c1-kubeconfig", "Warning NotGivenBack the Tunnel is " +
+		"deleted"
 	for i, want := range []string{refused, refused, goes, goes} { // of the Tunnel, and of its Cluster
 		select {
 		case said := <-recorder.Events:

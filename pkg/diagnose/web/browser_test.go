@@ -315,7 +315,7 @@ func TestWhoIsRefusedIsToldWhyAndComesInWhenThereIsAPlace(t *testing.T) {
 	)
 	if got := str(t, tab, `document.querySelector(".verdict").innerText`); !strings.Contains(
 		got,
-		"Nothing of this Cluster is read yet",
+		"The objects of this Cluster are not read yet",
 	) {
 		t.Errorf("instead of its state it says %q", got)
 	}
