@@ -126,9 +126,9 @@ type bounds struct {
 	networkConnects limit.Rate
 	// addresses bounds the number of addresses and networks with a rate.
 	addresses int
-	// calls limits the calls of one certificate, except those that enrol/server counts. An agent makes two calls. It
-	// repeats them every 4 s if its leaves live for 6 s, and after an outage it retries each after 250 ms, 500 ms, and
-	// so on up to 3 s. For a short time it may have several connections.
+	// calls limits the calls of one node, whichever of its certificates is used, except those that enrol/server counts. An
+	// agent makes two calls. It repeats them every 4 s if its leaves live for 6 s, and after an outage it retries each
+	// after 250 ms, 500 ms, and so on up to 3 s. For a short time it may have several connections.
 	calls limit.Rate
 	// tunnelCalls limits the calls of all edges of one tunnel: 1,000 edges that connect at once stay below it.
 	tunnelCalls limit.Rate

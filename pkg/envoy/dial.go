@@ -24,7 +24,7 @@ type EdgeDial struct {
 	// First is the installation as it began, whose gateway addresses count; nil: the present one. It is never taken from
 	// an edge.
 	First *model.Installation
-	// Version is the version for which the edge's resources are rendered.
+	// Version is the version that the agent reports. Before rendering it is lowered to the version of the profile.
 	Version Version
 }
 

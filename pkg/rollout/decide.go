@@ -18,9 +18,9 @@ const (
 	// lossPart is the part of the soak for which a fault must last before it counts: a change may make a node dial its
 	// tunnels again, which takes seconds.
 	lossPart = 4
-	// firstPart and restPart state how many edges with faults stop a rollout: one in firstPart edges of the first
-	// wave, one in restPart of all edges, and at least one. So one tenant can stop a rollout with a small first wave,
-	// but not one of a fleet of thousands.
+	// firstPart and restPart state how many tunnels with a faulty edge stop a rollout: one in firstPart edges of the first
+	// wave, one in restPart of all edges, and at least one. So one tenant can stop a rollout with a small first wave, but
+	// not one of a fleet of thousands.
 	firstPart, restPart = 20, 100
 	// maxReason is the longest text of a reason, which quotes a node.
 	maxReason = 400

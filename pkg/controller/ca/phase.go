@@ -18,8 +18,8 @@ type caFacts struct {
 	published []byte    // the published trust bundle
 }
 
-// step returns the next state, or nil if nothing is due. It takes one step at a time, and each step is one write. A
-// rotation whose move has begun ends before the next one begins, so there are never more than two CAs.
+// step returns the next state, and whether it differs from the present one. It takes one step at a time, and each step
+// is one write. A rotation whose move has begun ends before the next one begins, so there are never more than two CAs.
 func (s caState) step(f caFacts, t config.Timing) (next caState, changed bool) {
 	switch s.phase {
 	case v1alpha1.CAPhaseIntroduce:

@@ -42,7 +42,7 @@ const (
 	// certificateInterval is how often the certificate is checked without an event: clocks are changed, and machines
 	// sleep.
 	certificateInterval = time.Hour
-	// handshakeTimeout bounds a read of the cache, which blocks only until the cache has synced.
+	// handshakeTimeout bounds how long a TLS handshake waits for a certificate, which is queried every cacheReadTimeout.
 	handshakeTimeout = time.Second
 	cacheReadTimeout = 200 * time.Millisecond
 )
