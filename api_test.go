@@ -55,8 +55,7 @@ func TestAPIListMatchesTheCode(t *testing.T) {
 	l := &apiList{t: t, packages: load(t)}
 	l.line("# API of names\n\n<!-- Written by `make update-golden` from the code: change it there. -->\n\n" +
 		"For authors of scripts, alerts and dashboards: every name that Fairlead keeps stable. A release that renames or " +
-		"removes " +
-		"one\nsays so in its notes. Texts of messages are not in this list, and change.\n\n" +
+		"removes one\nsays so in its notes. Texts of messages are not in this list, and change.\n\n" +
 		"[Reasons](reasons.md), [fields of objects](fields.md) and [metrics](../metrics.md) have pages that explain them. " +
 		"The flags\n" +
 		"are on the page of each program: [fairlead](fairlead.md), [controller](controller.md), " +
@@ -306,8 +305,7 @@ func commentOf(all []*typed, of types.Object) (comment string) {
 func (l *apiList) commands() {
 	l.line(
 		"\n## JSON of the commands\n\nEvery command that takes `-o` prints these fields with `-o json`, and the same with " +
-			"`-o yaml`. " +
-			"A field with `?` is left\nout where it is empty. `[]` is a list, `{}` an object with any names.",
+			"`-o yaml`. A field with `?` is left\nout where it is empty. `[]` is a list, `{}` an object with any names.",
 	)
 	sections := map[string][]string{}
 	for _, p := range l.in(commandPlaces...) {

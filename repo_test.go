@@ -288,10 +288,7 @@ func TestEveryPackageHasOneDocComment(t *testing.T) {
 func packageDoc(t *testing.T, p listed, name string) *ast.CommentGroup {
 	t.Helper()
 	file, err := parser.ParseFile(
-		token.NewFileSet(),
-		filepath.Join(p.Dir, name),
-		nil,
-		parser.PackageClauseOnly|parser.ParseComments,
+		token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments,
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -506,11 +503,7 @@ func TestProgramsOutliveThreads(t *testing.T) {
 func packages(t *testing.T) []listed {
 	t.Helper()
 	cmd := exec.CommandContext(
-		t.Context(),
-		"go",
-		"list",
-		"-json=ImportPath,Name,Dir,GoFiles,Imports,TestGoFiles,XTestGoFiles",
-		"./...",
+		t.Context(), "go", "list", "-json=ImportPath,Name,Dir,GoFiles,Imports,TestGoFiles,XTestGoFiles", "./...",
 	)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()

@@ -84,29 +84,18 @@ func (f *flags) addInstallation(set *pflag.FlagSet) {
 			"xds-server; then the tunnel domain and the addresses of gateways and xds-servers must not be set",
 	)
 	set.StringVar(
-		&f.domain,
-		"tunnel-domain",
-		"",
-		"DNS domain of the installation's names, such as tunnels.example.com (required)",
+		&f.domain, "tunnel-domain", "", "DNS domain of the installation's names, such as tunnels.example.com (required)",
 	)
 	set.StringVar(&f.config.Namespace, "namespace", "fairlead-system", "namespace of the installation's own objects")
 	set.StringVar(&f.public, "public-address", "", "host:port at which edges reach the gateways (required)")
 	set.StringVar(
-		&f.apiServer,
-		"apiserver-address",
-		"",
-		"host:port at which clients reach the gateways' apiserver listener (required)",
+		&f.apiServer, "apiserver-address", "", "host:port at which clients reach the gateways' apiserver listener (required)",
 	)
 	set.StringVar(
-		&f.connect,
-		"connect-address",
-		"",
-		"host:port at which clients reach the gateways' connect listener (required)",
+		&f.connect, "connect-address", "", "host:port at which clients reach the gateways' connect listener (required)",
 	)
 	set.StringVar(
-		&f.dns,
-		"tunnel-dns",
-		string(controller.TunnelDNSAuto),
+		&f.dns, "tunnel-dns", string(controller.TunnelDNSAuto),
 		"whether clients can resolve tunnel hostnames: auto, yes or no",
 	)
 	set.StringVar(
@@ -121,10 +110,7 @@ func (f *flags) addInstallation(set *pflag.FlagSet) {
 // addClusters adds the flags about the Clusters, and what is reported about them.
 func (f *flags) addClusters(set *pflag.FlagSet) {
 	set.BoolVar(
-		&f.config.AllClusters,
-		"all-clusters",
-		false,
-		"give a tunnel to every Cluster that does not opt out by label",
+		&f.config.AllClusters, "all-clusters", false, "give a tunnel to every Cluster that does not opt out by label",
 	)
 	set.DurationVar(
 		&f.config.BootReportAfter,
@@ -145,15 +131,11 @@ func (f *flags) addClusters(set *pflag.FlagSet) {
 // addCertificates adds the flags about CAs, certificates, their requests and bootstrap tokens.
 func (f *flags) addCertificates(set *pflag.FlagSet) {
 	set.DurationVar(
-		&f.config.LeafLifetime,
-		"leaf-lifetime",
-		24*time.Hour,
+		&f.config.LeafLifetime, "leaf-lifetime", 24*time.Hour,
 		"lifetime of the certificates of edges, gateways and xds-servers",
 	)
 	set.DurationVar(
-		&f.config.CALifetime,
-		"ca-lifetime",
-		10*365*24*time.Hour,
+		&f.config.CALifetime, "ca-lifetime", 10*365*24*time.Hour,
 		"lifetime of a CA that the controller makes; it is rotated before its end",
 	)
 	set.DurationVar(
@@ -164,21 +146,15 @@ func (f *flags) addCertificates(set *pflag.FlagSet) {
 			"shorter time also ends a running rotation sooner",
 	)
 	set.DurationVar(
-		&f.config.TokenLifetime,
-		"token-lifetime",
-		24*time.Hour,
+		&f.config.TokenLifetime, "token-lifetime", 24*time.Hour,
 		"lifetime of a bootstrap token; it is replaced after half of it",
 	)
 	set.Int32Var(
-		&f.config.TokenUses,
-		"token-uses",
-		32,
+		&f.config.TokenUses, "token-uses", 32,
 		"how many edges may enrol with one bootstrap token; it is replaced after half of these uses",
 	)
 	set.StringVar(
-		&f.config.XDSServerUser,
-		"xds-server-user",
-		"system:serviceaccount:fairlead-system:xds-server",
+		&f.config.XDSServerUser, "xds-server-user", "system:serviceaccount:fairlead-system:xds-server",
 		"Kubernetes user of the xds-server; only its CertificateSigningRequests are signed",
 	)
 }
@@ -194,20 +170,14 @@ func (f *flags) addRollout(set *pflag.FlagSet) {
 			"at once)",
 	)
 	set.DurationVar(
-		&f.config.RolloutSoak,
-		"rollout-soak",
-		rollout.DefaultSoak,
-		"how long each of the two waves is observed",
+		&f.config.RolloutSoak, "rollout-soak", rollout.DefaultSoak, "how long each of the two waves is observed",
 	)
 }
 
 // addProcess adds the flags about the process itself: leader election, its listeners and its kubeconfig.
 func (f *flags) addProcess(set *pflag.FlagSet) {
 	set.BoolVar(
-		&f.leaderElect,
-		"leader-elect",
-		false,
-		"elect a leader among the replicas; required with more than one replica",
+		&f.leaderElect, "leader-elect", false, "elect a leader among the replicas; required with more than one replica",
 	)
 	set.DurationVar(
 		&f.leaderElectLease,
@@ -220,19 +190,14 @@ func (f *flags) addProcess(set *pflag.FlagSet) {
 	set.StringVar(&f.metricsListen, "metrics-listen", "0", "address of /metrics, plain HTTP; 0 for none")
 	set.BoolVar(&f.config.PerCluster, "per-cluster-metrics", false, "also publish series for each workload cluster")
 	set.StringVar(
-		&f.kubeconfig,
-		"kubeconfig",
-		"",
-		"kubeconfig of the management cluster (default: the ServiceAccount of the Pod)",
+		&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster (default: the ServiceAccount of the Pod)",
 	)
 }
 
 // addNetwork adds the flags about the webhook, and about what the controller may dial.
 func (f *flags) addNetwork(set *pflag.FlagSet) {
 	set.StringVar(
-		&f.webhookListen,
-		"webhook-listen",
-		":9443",
+		&f.webhookListen, "webhook-listen", ":9443",
 		"address of the webhook that rewrites kubeconfigs at admission, HTTPS; 0 for none",
 	)
 	set.StringVar(

@@ -146,15 +146,8 @@ func checkSpans(t *testing.T, c *tracetest.Collector, namespace string) {
 		for _, write := range c.Below(reconcile, "write kubeconfig") {
 			for _, patch := range c.Below(write, "HTTP PATCH") {
 				steps = append(steps, fmt.Sprint(
-					tracetest.Attribute(reconcile, "fairlead.result"),
-					" ",
-					tracetest.Attribute(write, "fairlead.name"),
-					" ",
-					strings.Contains(
-						tracetest.Attribute(patch, "url.full"),
-						"/namespaces/"+namespace+"/secrets/c1-kubeconfig",
-					),
-					" ",
+					tracetest.Attribute(reconcile, "fairlead.result"), " ", tracetest.Attribute(write, "fairlead.name"), " ",
+					strings.Contains(tracetest.Attribute(patch, "url.full"), "/namespaces/"+namespace+"/secrets/c1-kubeconfig"), " ",
 					tracetest.Attribute(patch, "http.response.status_code"),
 				))
 			}

@@ -139,16 +139,8 @@ func TestADamagedCopyIsIgnored(t *testing.T) {
 
 func TestEachFileHasItsOwnCopy(t *testing.T) {
 	state, dir := t.TempDir(), t.TempDir()
-	one, two := write(
-		t,
-		dir,
-		"one.yaml",
-		bootstrap,
-	), write(
-		t,
-		dir,
-		"two.yaml",
-		strings.ReplaceAll(bootstrap, "aaa", "bbb"),
+	one, two := write(t, dir, "one.yaml", bootstrap), write(
+		t, dir, "two.yaml", strings.ReplaceAll(bootstrap, "aaa", "bbb"),
 	)
 	for _, path := range []string{one, two} {
 		started(t, state, path)

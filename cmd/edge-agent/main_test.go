@@ -226,10 +226,7 @@ func TestDeployedManifestsUseValidFlags(t *testing.T) {
 		var m manifest
 		decode(t, folder+name, &m)
 		containers := slices.Concat(
-			m.Spec.InitContainers,
-			m.Spec.Containers,
-			m.Spec.Template.Spec.InitContainers,
-			m.Spec.Template.Spec.Containers,
+			m.Spec.InitContainers, m.Spec.Containers, m.Spec.Template.Spec.InitContainers, m.Spec.Template.Spec.Containers,
 		)
 		found := 0
 		for _, c := range containers {

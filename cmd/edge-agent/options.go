@@ -53,67 +53,45 @@ func (o *options) addTo(cmd *cobra.Command) {
 // addEnrolment adds the flags about bootstrap files, and about values in place of theirs.
 func (o *options) addEnrolment(flags *pflag.FlagSet) {
 	flags.StringArrayVar(
-		&o.bootstraps,
-		"bootstrap",
-		nil,
+		&o.bootstraps, "bootstrap", nil,
 		"bootstrap file: id, gateway, tunnelDomain, token and ca; repeat it for several Clusters",
 	)
 	flags.StringArrayVar(
-		&o.gateways,
-		"gateway",
-		nil,
+		&o.gateways, "gateway", nil,
 		"host:port of the gateways' public port, instead of the file's; repeat it for several addresses",
 	)
 	flags.StringVar(
-		&o.id,
-		"id",
-		"",
+		&o.id, "id", "",
 		"id of the tunnel, instead of the file's; an identity of another tunnel in the state folder is ignored",
 	)
 	flags.StringVar(&o.domain, "tunnel-domain", "", "tunnel domain, instead of the file's")
 	flags.StringVar(&o.tokenFile, "token-file", "", "file with the bootstrap token, instead of the bootstrap file's")
 	flags.StringVar(
-		&o.caFile,
-		"ca-file",
-		"",
-		"file with the CA of the control channel (PEM), instead of the bootstrap file's",
+		&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM), instead of the bootstrap file's",
 	)
 }
 
 // addProxy adds the flags about the HTTP proxy on the way to the gateways.
 func (o *options) addProxy(flags *pflag.FlagSet) {
 	flags.StringVar(
-		&o.proxy,
-		"proxy",
-		"",
-		"URL of the HTTP proxy on the way to the gateways; empty: none (default: $HTTPS_PROXY)",
+		&o.proxy, "proxy", "", "URL of the HTTP proxy on the way to the gateways; empty: none (default: $HTTPS_PROXY)",
 	)
 	flags.StringVar(
-		&o.noProxy,
-		"no-proxy",
-		os.Getenv("NO_PROXY"),
-		"hosts and networks that are reached without the proxy of --proxy",
+		&o.noProxy, "no-proxy", os.Getenv("NO_PROXY"), "hosts and networks that are reached without the proxy of --proxy",
 	)
 	flags.StringVar(
-		&o.proxyCredentials,
-		"proxy-credentials-file",
-		"",
-		"file with one line user:password for the proxy; read at each use",
+		&o.proxyCredentials, "proxy-credentials-file", "", "file with one line user:password for the proxy; read at each use",
 	)
 }
 
 // addTargets adds the flags about the apiservers that are dialled.
 func (o *options) addTargets(flags *pflag.FlagSet) {
 	flags.StringArrayVar(
-		&o.apiservers,
-		"local-apiserver",
-		nil,
+		&o.apiservers, "local-apiserver", nil,
 		"host:port of an apiserver nearby, dialled before those that the Tunnel names; repeat it for several",
 	)
 	flags.StringArrayVar(
-		&o.targets,
-		"allow-target",
-		nil,
+		&o.targets, "allow-target", nil,
 		"host:port of an apiserver that may be dialled; repeat it for several (default: what the Tunnel names)",
 	)
 }
@@ -142,9 +120,7 @@ func (o *options) edges() ([]edge.Config, error) {
 		}
 		if len(o.gateways) > 0 && len(edges) > 0 && edge.Domain != edges[0].Domain {
 			return nil, fmt.Errorf(
-				"--gateway is for one installation, the bootstrap files are of %s and %s",
-				edges[0].Domain,
-				edge.Domain,
+				"--gateway is for one installation, the bootstrap files are of %s and %s", edges[0].Domain, edge.Domain,
 			)
 		}
 		edges = append(edges, edge)
@@ -179,11 +155,8 @@ func (o *options) edge(path string, proxy dial.Proxy) (edge.Config, error) {
 	}
 	if file.unusable != nil {
 		o.log.Warn(
-			"bootstrap file is not usable: starting with its last content, which suffices for an enrolled edge",
-			"file",
-			path,
-			"error",
-			file.unusable,
+			"bootstrap file is not usable: starting with its last content, which suffices for an enrolled edge", "file", path,
+			"error", file.unusable,
 		)
 	}
 	var unwritten sync.Once

@@ -103,67 +103,43 @@ func (o *reportOptions) addTo(cmd *cobra.Command) {
 // addConnection adds the flags about the report file and the way to the gateways.
 func (o *reportOptions) addConnection(flags *pflag.FlagSet) {
 	flags.StringVar(
-		&o.file,
-		"report-file",
-		"/etc/fairlead/report.yaml",
+		&o.file, "report-file", "/etc/fairlead/report.yaml",
 		"file from the Secret <cluster>-boot-report: gateway, tunnelDomain, token and ca",
 	)
 	flags.StringArrayVar(
-		&o.connection.gateways,
-		"gateway",
-		nil,
+		&o.connection.gateways, "gateway", nil,
 		"host:port of the gateways' public port, instead of the file's; repeat it for several addresses",
 	)
 	flags.StringVar(
-		&o.connection.proxy,
-		"proxy",
-		"",
+		&o.connection.proxy, "proxy", "",
 		"URL of the HTTP proxy on the way to the gateways; empty: none (default: $HTTPS_PROXY)",
 	)
 	flags.StringVar(
-		&o.connection.noProxy,
-		"no-proxy",
-		os.Getenv("NO_PROXY"),
+		&o.connection.noProxy, "no-proxy", os.Getenv("NO_PROXY"),
 		"hosts and networks that are reached without the proxy of --proxy",
 	)
 	flags.StringVar(
-		&o.connection.proxyCredentials,
-		"proxy-credentials-file",
-		"",
-		"file with one line user:password for the proxy",
+		&o.connection.proxyCredentials, "proxy-credentials-file", "", "file with one line user:password for the proxy",
 	)
 }
 
 // addBoot adds the flags about the machine and its boot.
 func (o *reportOptions) addBoot(flags *pflag.FlagSet) {
 	flags.StringVar(
-		&o.boot.Machine,
-		"machine",
-		"",
+		&o.boot.Machine, "machine", "",
 		"name of the Machine, if neither the names nor the addresses of this machine identify it",
 	)
 	flags.StringVar(
-		&o.boot.ProviderID,
-		"provider-id",
-		"",
-		"provider id of the Machine (default: from the kubelet's arguments)",
+		&o.boot.ProviderID, "provider-id", "", "provider id of the Machine (default: from the kubelet's arguments)",
 	)
 	flags.DurationVar(
-		&o.boot.Deadline,
-		"deadline",
-		30*time.Minute,
-		"how long a boot may take; a longer one is reported as failed",
+		&o.boot.Deadline, "deadline", 30*time.Minute, "how long a boot may take; a longer one is reported as failed",
 	)
 	flags.DurationVar(
-		&o.boot.Repeat,
-		"repeat",
-		time.Hour,
-		"how long the result is repeated, for servers and controllers that were away",
+		&o.boot.Repeat, "repeat", time.Hour, "how long the result is repeated, for servers and controllers that were away",
 	)
 	flags.StringVar(
-		&o.boot.DoneFile,
-		"done-file",
-		"/var/lib/fairlead-report/done",
+		&o.boot.DoneFile, "done-file", "/var/lib/fairlead-report/done",
 		"file that is created after a success was reported; while it exists, nothing is reported",
 	)
 	flags.StringVar(&o.boot.Root, "root", "/", "root folder of the files of cloud-init and kubeadm")
@@ -203,8 +179,7 @@ func (o *reportOptions) background(args []string) error {
 		return fmt.Errorf("going to the background: %w", err)
 	}
 	args = slices.DeleteFunc(
-		slices.Clone(args),
-		func(a string) bool { return a == "--detach" || strings.HasPrefix(a, "--detach=") },
+		slices.Clone(args), func(a string) bool { return a == "--detach" || strings.HasPrefix(a, "--detach=") },
 	)
 	child := exec.Command(program, args...)
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

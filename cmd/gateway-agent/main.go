@@ -95,32 +95,24 @@ func (o *options) addTo(cmd *cobra.Command) {
 			"--xds-server)",
 	)
 	flags.DurationVar(
-		&o.readyDeadline,
-		"ready-deadline",
-		gateway.ReadyDeadline,
+		&o.readyDeadline, "ready-deadline", gateway.ReadyDeadline,
 		"how long to wait for the tunnels that other gateways have, before accepting clients without them",
 	)
 	flags.IntVar(
-		&o.maxEdges,
-		"edges-per-tunnel",
-		admission.DefaultMaxEdges,
+		&o.maxEdges, "edges-per-tunnel", admission.DefaultMaxEdges,
 		"maximum number of edges of one tunnel id that may have tunnels to this gateway",
 	)
 	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM)")
 	flags.StringVar(&o.tokenFile, "token-file", "", "file with the gateway token; read at each enrolment")
 	flags.StringVar(
-		&o.serviceAccountTokenFile,
-		"service-account-token-file",
-		"",
+		&o.serviceAccountTokenFile, "service-account-token-file", "",
 		"file with a ServiceAccount token to enrol with instead",
 	)
 	flags.StringVar(&o.public, "public-listen", "0.0.0.0:443", "IP:port for edges")
 	flags.StringVar(&o.apiserver, "apiserver-listen", "0.0.0.0:6443", "IP:port for clients, by SNI")
 	flags.StringVar(&o.connect, "connect-listen", "0.0.0.0:3128", "IP:port for clients, by CONNECT")
 	flags.BoolVar(
-		&o.agent.ClusterStatistics,
-		"cluster-statistics",
-		false,
+		&o.agent.ClusterStatistics, "cluster-statistics", false,
 		"Envoy's statistics for each workload cluster; cost 12 KB of memory each, and more while it has traffic",
 	)
 	o.agent.AddFlags(flags, "/var/lib/fairlead/gateway")

@@ -61,29 +61,19 @@ func rootCommand() *cobra.Command {
 	}
 	set := cmd.Flags()
 	set.StringVar(
-		&f.defaults.TunnelDomain,
-		"tunnel-domain",
-		"",
+		&f.defaults.TunnelDomain, "tunnel-domain", "",
 		"tunnel domain of the installation: the default of the variable "+inject.VariableName+" (required)",
 	)
 	set.StringVar(
-		&f.defaults.Image,
-		"edge-image",
-		"",
-		"image of the edge for new Clusters (required); existing Clusters keep theirs",
+		&f.defaults.Image, "edge-image", "", "image of the edge for new Clusters (required); existing Clusters keep theirs",
 	)
 	set.Int32Var(
-		&f.defaults.APIServerPort,
-		"api-server-port",
-		inject.DefaultAPIServerPort,
+		&f.defaults.APIServerPort, "api-server-port", inject.DefaultAPIServerPort,
 		"where the apiservers of new Clusters listen on their machines",
 	)
 	set.StringVar(&f.listen, "listen", ":9443", "address of the hooks, HTTPS")
 	set.StringVar(
-		&f.certDir,
-		"cert-dir",
-		"/etc/fairlead/runtime-extension",
-		"folder of tls.crt and tls.key; reloaded when they change",
+		&f.certDir, "cert-dir", "/etc/fairlead/runtime-extension", "folder of tls.crt and tls.key; reloaded when they change",
 	)
 	set.StringVar(
 		&f.clientCA,
@@ -94,10 +84,7 @@ func rootCommand() *cobra.Command {
 	)
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz; 0 for none")
 	set.StringVar(
-		&f.kubeconfig,
-		"kubeconfig",
-		"",
-		"kubeconfig of the management cluster (default: the ServiceAccount of the Pod)",
+		&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster (default: the ServiceAccount of the Pod)",
 	)
 	f.logging.AddTo(set)
 	return cmd
@@ -130,12 +117,7 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	log.Info(
-		"runtime extension starts",
-		"tunnel_domain",
-		f.defaults.TunnelDomain,
-		"edge_image",
-		f.defaults.Image,
-		"listen",
+		"runtime extension starts", "tunnel_domain", f.defaults.TunnelDomain, "edge_image", f.defaults.Image, "listen",
 		f.listen,
 	)
 	group, ctx := errgroup.WithContext(ctx)

@@ -124,10 +124,7 @@ func TestHooksAreServed(t *testing.T) {
 }
 
 func discover(
-	t *testing.T,
-	pool *x509.CertPool,
-	port string,
-	shows []tls.Certificate,
+	t *testing.T, pool *x509.CertPool, port string, shows []tls.Certificate,
 ) ([]runtimehooksv1.ExtensionHandler, error) {
 	t.Helper()
 	transport := &http.Transport{
@@ -135,8 +132,7 @@ func discover(
 	}
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Post(
-		"https://127.0.0.1:"+port+"/hooks.runtime.cluster.x-k8s.io/v1alpha1/discovery",
-		"application/json",
+		"https://127.0.0.1:"+port+"/hooks.runtime.cluster.x-k8s.io/v1alpha1/discovery", "application/json",
 		strings.NewReader("{}"),
 	)
 	if err != nil {

@@ -124,17 +124,8 @@ func TestFilesOfAMachineBecomeItsCondition(t *testing.T) {
 	})
 	log := filepath.Join(root, "agent.log")
 	detach := exec.CommandContext(
-		t.Context(),
-		agent,
-		"report",
-		"--detach",
-		"--detach-log="+log,
-		"--report-file="+filepath.Join(root, "report.yaml"),
-		"--gateway="+at.String(),
-		"--root="+root,
-		"--done-file="+filepath.Join(root, "done"),
-		"--deadline=20m",
-		"--repeat=2h",
+		t.Context(), agent, "report", "--detach", "--detach-log="+log, "--report-file="+filepath.Join(root, "report.yaml"),
+		"--gateway="+at.String(), "--root="+root, "--done-file="+filepath.Join(root, "done"), "--deadline=20m", "--repeat=2h",
 	)
 	// CombinedOutput waits until all writers of its pipe have exited
 	if out, err := detach.CombinedOutput(); err != nil {

@@ -52,8 +52,7 @@ func TestANewCAIssuesANewLeaf(t *testing.T) {
 			return err
 		}
 		conn, err := tls.Dial(
-			"tcp",
-			at.String(),
+			"tcp", at.String(),
 			&tls.Config{RootCAs: roots, ServerName: domain.Control(), MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}},
 		)
 		if err != nil {

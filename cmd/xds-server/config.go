@@ -90,26 +90,17 @@ func (f *flags) addProcess(set *pflag.FlagSet) {
 	set.StringVar(&f.metricsListen, "metrics-listen", "0", "address of /metrics for Prometheus, plain HTTP; 0 for none")
 	set.BoolVar(&f.perCluster, "per-cluster-metrics", false, "also publish series for each workload cluster")
 	set.StringVar(
-		&f.kubeconfig,
-		"kubeconfig",
-		"",
-		"kubeconfig of the management cluster (default: the ServiceAccount of the Pod)",
+		&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster (default: the ServiceAccount of the Pod)",
 	)
 	set.StringVar(
-		&f.stateDir,
-		"state-dir",
-		"/var/lib/fairlead/xds-server",
-		"folder for the server's own key and certificate",
+		&f.stateDir, "state-dir", "/var/lib/fairlead/xds-server", "folder for the server's own key and certificate",
 	)
 }
 
 // addInstallation adds the flags about the installation and its addresses.
 func (f *flags) addInstallation(set *pflag.FlagSet) {
 	set.StringVar(
-		&f.domain,
-		"tunnel-domain",
-		"",
-		"DNS domain of the installation's names, such as tunnels.example.com (required)",
+		&f.domain, "tunnel-domain", "", "DNS domain of the installation's names, such as tunnels.example.com (required)",
 	)
 	set.StringVar(&f.public, "public-address", "", "host:port at which edges reach the gateways (required)")
 	set.StringVar(&f.control, "control-address", "", "host:port at which gateways reach the xds-servers (required)")
@@ -119,9 +110,7 @@ func (f *flags) addInstallation(set *pflag.FlagSet) {
 // addGateways adds the flags about the gateways, and about what is configured on them.
 func (f *flags) addGateways(set *pflag.FlagSet) {
 	set.StringVar(
-		&f.gatewaySet,
-		"gateway-statefulset",
-		"",
+		&f.gatewaySet, "gateway-statefulset", "",
 		"StatefulSet of the gateways in --namespace; its replicas are the gateways, also after scaling (this or --gateway)",
 	)
 	set.StringArrayVar(
@@ -132,22 +121,15 @@ func (f *flags) addGateways(set *pflag.FlagSet) {
 			"if there are several (repeat)",
 	)
 	set.StringVar(
-		(*string)(&f.inst.ReplicaAddress),
-		"replica-address",
-		"",
+		(*string)(&f.inst.ReplicaAddress), "replica-address", "",
 		"host:port at which edges reach one gateway only, with {i} for its number (default: --public-address for all)",
 	)
 	set.IntVar(
-		&f.inst.Workers,
-		"gateway-workers",
-		1,
+		&f.inst.Workers, "gateway-workers", 1,
 		"--workers of the gateways: each edge keeps two tunnels for each worker of each gateway",
 	)
 	set.IntVar(
-		&f.inst.Handshakes,
-		"tunnel-rate",
-		0,
-		"how many tunnels per second each gateway lets edges open (default: 1000)",
+		&f.inst.Handshakes, "tunnel-rate", 0, "how many tunnels per second each gateway lets edges open (default: 1000)",
 	)
 	set.StringVar(
 		&f.accessLog,
@@ -157,9 +139,7 @@ func (f *flags) addGateways(set *pflag.FlagSet) {
 			"edges dial their tunnels again",
 	)
 	set.StringVar(
-		&f.gatewayUser,
-		"gateway-user",
-		"system:serviceaccount:fairlead-system:gateway",
+		&f.gatewayUser, "gateway-user", "system:serviceaccount:fairlead-system:gateway",
 		"Kubernetes user of the Pods of gateways",
 	)
 }

@@ -20,9 +20,7 @@ type inspectConfig struct{ listen string }
 
 func (c *inspectConfig) addTo(set *pflag.FlagSet) {
 	set.StringVar(
-		&c.listen,
-		"inspect-listen",
-		collect.DefaultAddress,
+		&c.listen, "inspect-listen", collect.DefaultAddress,
 		"loopback address of inspection (CSDS and fairlead's own, gRPC without TLS), for kubectl port-forward; 0 for none",
 	)
 }
@@ -39,10 +37,8 @@ func (s *server) serveInspection(ctx context.Context, listener net.Listener, hub
 	return collect.Serve(ctx, listener, collect.Config{
 		Domain: s.inst.Domain, Hub: hub, Published: s.ads.Status(), Refusals: &s.refusals,
 		Calls: traces.Calls(
-			traces.Trusted,
-			statusv3.ClientStatusDiscoveryService_FetchClientStatus_FullMethodName,
-			inspectv1.Inspect_Fleet_FullMethodName,
-			inspectv1.Inspect_Resources_FullMethodName,
+			traces.Trusted, statusv3.ClientStatusDiscoveryService_FetchClientStatus_FullMethodName,
+			inspectv1.Inspect_Fleet_FullMethodName, inspectv1.Inspect_Resources_FullMethodName,
 			inspectv1.Inspect_Dump_FullMethodName,
 		),
 	})

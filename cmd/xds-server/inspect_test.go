@@ -42,8 +42,7 @@ func seenByGRPCURL(t *testing.T, address, node string) {
 		t.Errorf("there is\n%s", out)
 	}
 	if out := grpcurl(t, address, "describe", csds); !strings.Contains(
-		out,
-		"rpc FetchClientStatus ( .envoy.service.status.v3.ClientStatusRequest )",
+		out, "rpc FetchClientStatus ( .envoy.service.status.v3.ClientStatusRequest )",
 	) {
 		t.Errorf("got\n%s", out)
 	}

@@ -152,11 +152,8 @@ func (s *server) channel() (*controlchannel.Channel, *reporthub.Hub) {
 		Closing: func() { s.ads.Close(); hub.Close() },
 		Refused: s.noteRefusal(collect.AboutHandshake),
 		Calls: traces.Calls(
-			traces.Untrusted,
-			enrolv1.Enrolment_EnrolEdge_FullMethodName,
-			enrolv1.Enrolment_EnrolGateway_FullMethodName,
-			enrolv1.Enrolment_Renew_FullMethodName,
-			enrolv1.Enrolment_ReportBoot_FullMethodName,
+			traces.Untrusted, enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName,
+			enrolv1.Enrolment_Renew_FullMethodName, enrolv1.Enrolment_ReportBoot_FullMethodName,
 			reportv1.Report_Peers_FullMethodName,
 		),
 		Log: s.log,

@@ -76,10 +76,7 @@ func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
 
 // subscribe opens an ADS stream and returns the names of the Envoy clusters that it receives.
 func subscribe(
-	t *testing.T,
-	at model.Endpoint,
-	identity certs.Identity,
-	bundle []byte,
+	t *testing.T, at model.Endpoint, identity certs.Identity, bundle []byte,
 ) (discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient, []string, error) {
 	t.Helper()
 	roots, err := certs.Bundle(bundle).Roots()

@@ -60,9 +60,7 @@ func (s *server) registry(c *controlchannel.Channel, hub *reporthub.Hub) *promet
 	r := metrics.NewRegistry(metrics.XDSServer)
 	own := &metrics.Set{}
 	own.Observe(
-		s.certificates,
-		"fairlead_server_leaf_expiry_timestamp_seconds",
-		"fairlead_server_ca_expiry_timestamp_seconds",
+		s.certificates, "fairlead_server_leaf_expiry_timestamp_seconds", "fairlead_server_ca_expiry_timestamp_seconds",
 	)
 	r.MustRegister(own, s.figures, s.ads.Metrics(), s.kube.Metrics(), c.Metrics(), hub.Metrics())
 	if s.perCluster {
@@ -97,8 +95,7 @@ type counted struct {
 // EnrolEdge implements the enrolment service.
 func (c counted) EnrolEdge(ctx context.Context, r *enrolv1.EnrolEdgeRequest) (*enrolv1.Certificate, error) {
 	return c.count(
-		ctx,
-		enrolEdge,
+		ctx, enrolEdge,
 		func(ctx context.Context) (*enrolv1.Certificate, error) { return c.EnrolmentServer.EnrolEdge(ctx, r) },
 	)
 }
@@ -106,8 +103,7 @@ func (c counted) EnrolEdge(ctx context.Context, r *enrolv1.EnrolEdgeRequest) (*e
 // EnrolGateway implements the enrolment service.
 func (c counted) EnrolGateway(ctx context.Context, r *enrolv1.EnrolGatewayRequest) (*enrolv1.Certificate, error) {
 	return c.count(
-		ctx,
-		enrolGateway,
+		ctx, enrolGateway,
 		func(ctx context.Context) (*enrolv1.Certificate, error) { return c.EnrolmentServer.EnrolGateway(ctx, r) },
 	)
 }
@@ -115,9 +111,7 @@ func (c counted) EnrolGateway(ctx context.Context, r *enrolv1.EnrolGatewayReques
 // Renew implements the enrolment service.
 func (c counted) Renew(ctx context.Context, r *enrolv1.RenewRequest) (*enrolv1.Certificate, error) {
 	return c.count(
-		ctx,
-		renewal,
-		func(ctx context.Context) (*enrolv1.Certificate, error) { return c.EnrolmentServer.Renew(ctx, r) },
+		ctx, renewal, func(ctx context.Context) (*enrolv1.Certificate, error) { return c.EnrolmentServer.Renew(ctx, r) },
 	)
 }
 
@@ -138,9 +132,7 @@ func (c counted) ReportBoot(ctx context.Context, r *enrolv1.ReportBootRequest) (
 }
 
 func (c counted) count(
-	ctx context.Context,
-	request string,
-	do func(context.Context) (*enrolv1.Certificate, error),
+	ctx context.Context, request string, do func(context.Context) (*enrolv1.Certificate, error),
 ) (*enrolv1.Certificate, error) {
 	began := time.Now()
 	certificate, err := do(ctx)

@@ -38,10 +38,7 @@ func (c *pageConfig) addTo(set *pflag.FlagSet) {
 			"without a token; on any other address it requires TLS and bearer tokens",
 	)
 	set.StringVar(
-		&c.certificate,
-		"page-certificate",
-		"",
-		"file with the page's serving certificate, PEM; reloaded when it changes",
+		&c.certificate, "page-certificate", "", "file with the page's serving certificate, PEM; reloaded when it changes",
 	)
 	set.StringVar(&c.key, "page-key", "", "file with the key of --page-certificate")
 }

@@ -29,8 +29,7 @@ func checkSpans(t *testing.T, c *tracetest.Collector, secrets ...string) {
 	}
 	if enrolled != 1 {
 		t.Errorf(
-			"%d enrolments led to a request to the apiserver, want 1 of %v",
-			enrolled,
+			"%d enrolments led to a request to the apiserver, want 1 of %v", enrolled,
 			c.Find(enrolv1.Enrolment_EnrolEdge_FullMethodName[1:]),
 		)
 	}

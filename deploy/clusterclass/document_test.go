@@ -42,8 +42,7 @@ func TestDocument(t *testing.T) {
 	}
 	if !requesting || !external {
 		t.Errorf(
-			"it does not say how a Cluster asks for edges (%v), or how a ClusterClass names the extension (%v)",
-			requesting,
+			"it does not say how a Cluster asks for edges (%v), or how a ClusterClass names the extension (%v)", requesting,
 			external,
 		)
 	}

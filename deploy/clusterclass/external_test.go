@@ -192,20 +192,12 @@ func blocked(t *testing.T, admin client.Client, cluster *clusterv1.Cluster, want
 func enrol(t *testing.T, admin client.Client, cluster *clusterv1.Cluster) {
 	t.Helper()
 	accept(
-		t,
-		admin,
-		cluster,
-		metav1.Condition{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted},
-		"x.example.com",
+		t, admin, cluster, metav1.Condition{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted}, "x.example.com",
 	)
 }
 
 func accept(
-	t *testing.T,
-	admin client.Client,
-	cluster *clusterv1.Cluster,
-	condition metav1.Condition,
-	hostname string,
+	t *testing.T, admin client.Client, cluster *clusterv1.Cluster, condition metav1.Condition, hostname string,
 ) {
 	t.Helper()
 	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}

@@ -96,14 +96,10 @@ func build(ctx context.Context, config *rest.Config) error {
 	errs := []error{
 		os.WriteFile(filepath.Join(world.dir, "ca.crt"), authority.CertPEM, 0o600),
 		os.WriteFile(
-			filepath.Join(world.dir, "caller.crt"),
-			caller.CertPEM,
-			0o600,
+			filepath.Join(world.dir, "caller.crt"), caller.CertPEM, 0o600,
 		), os.WriteFile(filepath.Join(world.dir, "caller.key"), caller.KeyPEM, 0o600),
 		os.WriteFile(
-			filepath.Join(world.dir, "tls.crt"),
-			pair.CertPEM,
-			0o600,
+			filepath.Join(world.dir, "tls.crt"), pair.CertPEM, 0o600,
 		), os.WriteFile(filepath.Join(world.dir, "tls.key"), pair.KeyPEM, 0o600),
 		writeKubeconfig("admin", config, ""), writeKubeconfig("extension", config, extensionUser),
 		installTypes(ctx, admin), installExtension(ctx, admin),
@@ -121,19 +117,9 @@ func build(ctx context.Context, config *rest.Config) error {
 func startManager(ctx context.Context, admin client.Client) error {
 	webhooks, health := freePort(), freePort()
 	err := start(
-		ctx,
-		health,
-		"../../bin/capi-core",
-		"--feature-gates=ClusterTopology=true,RuntimeSDK=true",
-		"--webhook-port="+webhooks,
-		"--webhook-cert-dir="+world.dir,
-		"--health-addr=127.0.0.1:"+health,
-		"--diagnostics-address=0",
-		"--v=2",
-		"--runtime-extension-client-cert-file="+filepath.Join(
-			world.dir,
-			"caller.crt",
-		),
+		ctx, health, "../../bin/capi-core", "--feature-gates=ClusterTopology=true,RuntimeSDK=true",
+		"--webhook-port="+webhooks, "--webhook-cert-dir="+world.dir, "--health-addr=127.0.0.1:"+health,
+		"--diagnostics-address=0", "--v=2", "--runtime-extension-client-cert-file="+filepath.Join(world.dir, "caller.crt"),
 		"--runtime-extension-client-key-file="+filepath.Join(world.dir, "caller.key"),
 		"--kubeconfig="+filepath.Join(world.dir, "admin"),
 	)
@@ -180,16 +166,9 @@ func startExtension(ctx context.Context) error {
 	world.extension = freePort()
 	health := freePort()
 	return start(
-		ctx,
-		health,
-		program,
-		"--tunnel-domain="+defaults.TunnelDomain,
-		"--edge-image="+defaults.Image,
-		"--listen=127.0.0.1:"+world.extension,
-		"--cert-dir="+world.dir,
-		"--client-ca="+filepath.Join(world.dir, "ca.crt"),
-		"--health-listen=127.0.0.1:"+health,
-		"--kubeconfig="+filepath.Join(world.dir, "extension"),
+		ctx, health, program, "--tunnel-domain="+defaults.TunnelDomain, "--edge-image="+defaults.Image,
+		"--listen=127.0.0.1:"+world.extension, "--cert-dir="+world.dir, "--client-ca="+filepath.Join(world.dir, "ca.crt"),
+		"--health-listen=127.0.0.1:"+health, "--kubeconfig="+filepath.Join(world.dir, "extension"),
 	)
 }
 

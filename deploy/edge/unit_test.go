@@ -107,10 +107,7 @@ func TestEnvoyAndAgentEndByThemselves(t *testing.T) {
 		}
 	}
 	envoy.has(
-		t,
-		"Unit",
-		"StopPropagatedFrom",
-		agentUnit,
+		t, "Unit", "StopPropagatedFrom", agentUnit,
 		"tunnels must end when somebody stops the agent's unit, also if no agent runs",
 	)
 	for _, key := range []string{"Wants", "After"} {

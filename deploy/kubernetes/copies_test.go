@@ -54,9 +54,7 @@ func TestOnlyUsersWhoMayReadTheKubeconfigRequestCopies(t *testing.T) {
 	}
 	allow(t, admin, "copier", ns, "kubeconfig-reader", mayRead("c1-kubeconfig"))
 	kubetest.Eventually(
-		t,
-		"asking for a copy of a kubeconfig that one may read",
-		func() error { return user.Create(t.Context(), ask("c1")) },
+		t, "asking for a copy of a kubeconfig that one may read", func() error { return user.Create(t.Context(), ask("c1")) },
 	)
 	if err := user.Create(t.Context(), ask("c4")); !refused(err) {
 		t.Errorf("the right is one for one Cluster: %v", err)

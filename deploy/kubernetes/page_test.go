@@ -28,8 +28,7 @@ func withComponent(ctx context.Context, t *testing.T, component string) []*unstr
 		t.Fatal(err)
 	}
 	text := fmt.Sprintf(
-		"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [%s]\ncomponents: [%s]\n",
-		folder,
+		"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [%s]\ncomponents: [%s]\n", folder,
 		filepath.Join(folder, component),
 	)
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
@@ -54,8 +53,7 @@ func TestThePageIsServedOnlyIfRequested(t *testing.T) {
 	admin := apiserver(t)
 	serves := func(template []any) bool {
 		return slices.ContainsFunc(
-			template,
-			func(arg any) bool { return len(arg.(string)) > 14 && arg.(string)[:14] == "--page-listen=" },
+			template, func(arg any) bool { return len(arg.(string)) > 14 && arg.(string)[:14] == "--page-listen=" },
 		)
 	}
 	for component, wants := range map[string]struct{ serves, reviews bool }{".": {}, "page": {serves: true},

@@ -20,11 +20,7 @@ import (
 func tenant(t *testing.T, admin client.Client, name, namespace string, verbs ...string) client.Client {
 	t.Helper()
 	allow(
-		t,
-		admin,
-		name,
-		namespace,
-		name,
+		t, admin, name, namespace, name,
 		rbacv1.PolicyRule{APIGroups: []string{"fairlead.dev"}, Resources: []string{"tunnels"}, Verbs: verbs},
 	)
 	user, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), name))
@@ -172,11 +168,7 @@ func TestOnlyTheControllerWritesTheRecord(t *testing.T) {
 	admin := apiserver(t)
 	ns := kubetest.NewNamespace(t, admin)
 	allow(
-		t,
-		admin,
-		"lord",
-		ns,
-		"lord",
+		t, admin, "lord", ns, "lord",
 		rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}},
 	)
 	owner, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), "lord"))
@@ -185,9 +177,7 @@ func TestOnlyTheControllerWritesTheRecord(t *testing.T) {
 	}
 	tunnel := newTunnel(ns, "c1", "")
 	kubetest.Eventually(
-		t,
-		"creating a Tunnel by its namespace's owner",
-		func() error { return owner.Create(t.Context(), tunnel) },
+		t, "creating a Tunnel by its namespace's owner", func() error { return owner.Create(t.Context(), tunnel) },
 	)
 	forged := tunnel.DeepCopy()
 	forged.Status.ID = model.NewID()

@@ -68,8 +68,7 @@ func TestOnlyUsersWhoMayReadCredentialsSendThemToAProxy(t *testing.T) {
 	}
 	allow(t, admin, "proxier", ns, "credentials-reader", mayRead("mine"))
 	kubetest.Eventually(
-		t,
-		"sending credentials that one may read",
+		t, "sending credentials that one may read",
 		func() error { return user.Create(t.Context(), proxied(ns, "c1", "proxy:3128", "mine")) },
 	)
 	if err := user.Create(t.Context(), proxied(ns, "c4", "proxy:3128", "theirs")); !refused(err) {

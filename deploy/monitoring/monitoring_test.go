@@ -138,10 +138,7 @@ func TestEveryFigureIsInTheList(t *testing.T) {
 		for _, name := range names {
 			if !known[name] {
 				t.Errorf(
-					"%s: %s uses %s, which docs/metrics.md does not have, or only for each workload cluster",
-					where,
-					expr,
-					name,
+					"%s: %s uses %s, which docs/metrics.md does not have, or only for each workload cluster", where, expr, name,
 				)
 			}
 		}

@@ -231,11 +231,7 @@ func TestManifestsArePods(t *testing.T) {
 		} `json:"machine"`
 	}
 	patches, _, _ := unstructured.NestedSlice(
-		talos(t, i),
-		"spec",
-		"controlPlaneConfig",
-		"controlplane",
-		"strategicPatches",
+		talos(t, i), "spec", "controlPlaneConfig", "controlplane", "strategicPatches",
 	)
 	if err := yaml.UnmarshalStrict([]byte(patches[2].(string)), &got); err != nil || len(got.Machine.Pods) != 1 {
 		t.Fatalf("%d Pods, %v", len(got.Machine.Pods), err)

@@ -166,8 +166,7 @@ func fieldsOf(t *testing.T, file string, p provider) table {
 	}
 	group, version, _ := strings.Cut(strings.Fields(p.kind)[0], "/")
 	at := slices.IndexFunc(
-		crd.Spec.Versions,
-		func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == version },
+		crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == version },
 	)
 	if at < 0 || crd.Spec.Group != group || crd.Spec.Names.Kind != strings.Fields(p.kind)[1] {
 		t.Fatalf("%s has no %s", file, p.kind)

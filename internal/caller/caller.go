@@ -20,9 +20,7 @@ import (
 // already, but it accepts expired ones, which may be renewed. verify decides whether the certificate is good enough for
 // this call.
 func Of(
-	ctx context.Context,
-	d model.TunnelDomain,
-	verify func(tls.ConnectionState) (*x509.Certificate, error),
+	ctx context.Context, d model.TunnelDomain, verify func(tls.ConnectionState) (*x509.Certificate, error),
 ) (*x509.Certificate, model.Subject, error) {
 	var info credentials.TLSInfo
 	if p, ok := peer.FromContext(ctx); ok {

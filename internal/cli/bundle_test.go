@@ -116,12 +116,8 @@ func TestSupportBundleHasNoSecrets(t *testing.T) {
 	token := secrets.put("a bootstrap token of ours", "fl1.abcdefghijklmnop234567abcdefghijklmnop")
 	setStatus(t, p, key, func(s *v1alpha1.TunnelStatus) {
 		s.Edges[0].LastError = "dialling https://me:" + secrets.put(
-			"a password in a URL",
-			"url-hunter2",
-		) + "@proxy:3128 with Authorization: Basic " + secrets.put(
-			"a header",
-			"aGVhZGVyLWh1bnRlcjI=",
-		)
+			"a password in a URL", "url-hunter2",
+		) + "@proxy:3128 with Authorization: Basic " + secrets.put("a header", "aGVhZGVyLWh1bnRlcjI=")
 		s.Edges[0].TokenSHA256 = secrets.put("the hash of a token", enrol.HashToken(token))
 	})
 	kubetest.Eventually(t, "the Tunnel is written", func() error {
@@ -142,12 +138,10 @@ func TestSupportBundleHasNoSecrets(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "fairlead-", Namespace: "fairlead-system"},
 			Data: map[string]string{
 				"gateway-token-sha256": secrets.put(
-					"the hash of the gateway token",
-					enrol.HashToken("gateway"),
+					"the hash of the gateway token", enrol.HashToken("gateway"),
 				), "kubeconfig": "users:\n- user:\n    token: " + secrets.put("a token in a kubeconfig", "kube-hunter2") + "\n",
 				"notes": "client-key-data: " + secrets.put(
-					"a key in a kubeconfig",
-					base64.StdEncoding.EncodeToString([]byte("key-hunter2")),
+					"a key in a kubeconfig", base64.StdEncoding.EncodeToString([]byte("key-hunter2")),
 				),
 			},
 		},
@@ -160,11 +154,9 @@ func TestSupportBundleHasNoSecrets(t *testing.T) {
 		Reason: "X", Message: "refused: Bearer " + secrets.put("a bearer token", "bearer-hunter2-bearer"), Type: "Warning",
 	})
 	logged := "starting\n" + pem + `{"msg":"enrolled","token":"` + secrets.put(
-		"a token in a log",
-		"log-hunter2",
+		"a token in a log", "log-hunter2",
 	) + `","jwt":"` + secrets.put(
-		"a JWT in a log",
-		"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.c2lnbmF0dXJl",
+		"a JWT in a log", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.c2lnbmF0dXJl",
 	) + "\"}\n" + token + "\nready\n"
 	loggingPod(t, p, logged, secrets.put("a variable of a Pod", "env-hunter2"))
 

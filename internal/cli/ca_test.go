@@ -28,9 +28,7 @@ func TestCARotate(t *testing.T) {
 	p := newPerson(t)
 	waitCA(t, p)
 	before := p.must(
-		t,
-		[]string{"CN=Fairlead tunnels.example.com", "made", "edge,gateway,control", "the next one begins at"},
-		"ca",
+		t, []string{"CN=Fairlead tunnels.example.com", "made", "edge,gateway,control", "the next one begins at"}, "ca",
 		"status",
 	)
 	begin := time.Now()
@@ -40,11 +38,8 @@ func TestCARotate(t *testing.T) {
 	}
 	// The command was interrupted; running it again continues the same rotation.
 	p.must(
-		t,
-		[]string{"a rotation is already running", "move: ", "retire: ", "steady: the rotation is complete"},
-		"ca",
-		"rotate",
-		"--wait",
+		t, []string{"a rotation is already running", "move: ", "retire: ", "steady: the rotation is complete"}, "ca",
+		"rotate", "--wait",
 	)
 	t.Logf("rotation=%s", time.Since(begin).Round(100*time.Millisecond))
 	after := p.must(t, []string{"no rotation is running"}, "ca", "status")

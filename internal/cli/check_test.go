@@ -40,8 +40,7 @@ func checks(t *testing.T, p *person, into any, args ...string) (code int) {
 	var stdout, stderr strings.Builder
 	code = run(
 		t.Context(),
-		append(append([]string{"check", "--kubeconfig=" + p.kubeconfig, "--context=good"}, args...), "-o", "json"),
-		&stdout,
+		append(append([]string{"check", "--kubeconfig=" + p.kubeconfig, "--context=good"}, args...), "-o", "json"), &stdout,
 		&stderr,
 	)
 	if err := json.Unmarshal([]byte(stdout.String()), into); err != nil || stderr.Len() > 0 {

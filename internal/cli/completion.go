@@ -115,10 +115,7 @@ func completeContexts(cmd *cobra.Command, _ []string, begin string) ([]string, c
 
 // namesOf lists the names of the objects of a kind in the selected namespace.
 func namesOf(
-	ctx context.Context,
-	m *management.Client,
-	list *metav1.PartialObjectMetadataList,
-	options ...client.ListOption,
+	ctx context.Context, m *management.Client, list *metav1.PartialObjectMetadataList, options ...client.ListOption,
 ) (all []string, err error) {
 	err = m.List(ctx, list, options...)
 	for i := range list.Items {
@@ -129,19 +126,13 @@ func namesOf(
 
 func tunnelNames(ctx context.Context, m *management.Client) ([]string, error) {
 	return namesOf(
-		ctx,
-		m,
-		management.MetadataList(v1alpha1.GroupVersion.WithKind("Tunnel")),
-		client.InNamespace(m.Namespace),
+		ctx, m, management.MetadataList(v1alpha1.GroupVersion.WithKind("Tunnel")), client.InNamespace(m.Namespace),
 	)
 }
 
 func clusterNames(ctx context.Context, m *management.Client) ([]string, error) {
 	return namesOf(
-		ctx,
-		m,
-		management.MetadataList(clusterv1.GroupVersion.WithKind("Cluster")),
-		client.InNamespace(m.Namespace),
+		ctx, m, management.MetadataList(clusterv1.GroupVersion.WithKind("Cluster")), client.InNamespace(m.Namespace),
 	)
 }
 

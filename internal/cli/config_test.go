@@ -113,8 +113,7 @@ func TestConfigThroughForwardedPorts(t *testing.T) {
 		}
 	}
 	if out, _ := someone.shows(t, 0, "config", "sync", "gateway-0", "-o", "wide"); !strings.Contains(
-		out,
-		"xds-server-a",
+		out, "xds-server-a",
 	) ||
 		strings.Contains(out, "gateway-1") {
 		t.Errorf("got\n%s", out)
@@ -159,8 +158,7 @@ func TestConfigThroughForwardedPorts(t *testing.T) {
 		t.Errorf("got %s", errs)
 	}
 	if _, errs := p.shows(t, 1, "config", "sync", "--installation="+cluster.Namespace); !strings.Contains(
-		errs,
-		"--installation",
+		errs, "--installation",
 	) {
 		t.Errorf("got %s", errs)
 	}
@@ -227,8 +225,7 @@ func rolloutThroughForwardedPorts(t *testing.T, p, someone *person) {
 		t.Errorf("it is %+v", r)
 	}
 	if out, _ := someone.shows(t, 0, "config", "sync", "gateway-0"); !strings.Contains(
-		out,
-		"rollout of profile "+served.ID()+": first wave for 5m",
+		out, "rollout of profile "+served.ID()+": first wave for 5m",
 	) {
 		t.Errorf("got\n%s", out)
 	}

@@ -77,8 +77,7 @@ func TestEdgeList(t *testing.T) {
 		t,
 		p,
 		edgeStatus(
-			a,
-			v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2},
+			a, v1alpha1.EdgeGatewayStatus{Name: "gateway-0", Tunnels: 2},
 			v1alpha1.EdgeGatewayStatus{Name: "gateway-1", Tunnels: 3},
 		),
 	)

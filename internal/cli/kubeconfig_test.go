@@ -77,14 +77,7 @@ func TestKubeconfig(t *testing.T) {
 	p := newPerson(t)
 	key := serve(t, p)
 	waitCondition(t, p, key, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonWaitingForSecret)
-	p.mustNot(
-		t,
-		"does not use Fairlead: there is no Secret c1-kubeconfig",
-		"kubeconfig",
-		"-n",
-		key.Namespace,
-		"c1",
-	)
+	p.mustNot(t, "does not use Fairlead: there is no Secret c1-kubeconfig", "kubeconfig", "-n", key.Namespace, "c1")
 	provides(t, p, key, time.Now().Add(time.Hour))
 	name := "c1." + key.Namespace
 	config, err := clientcmd.Load([]byte(p.must(t, nil, "kubeconfig", "-n", key.Namespace, "c1")))

@@ -39,13 +39,7 @@ func renders(t *testing.T, stdin string, args ...string) (out, errs string, code
 
 func TestRenderReadsFilesOfUsers(t *testing.T) {
 	out, errs, code := renders(
-		t,
-		asUsersHaveIt,
-		"-f",
-		"-",
-		"-f",
-		"../../deploy/kubernetes/settings.yaml",
-		"-f",
+		t, asUsersHaveIt, "-f", "-", "-f", "../../deploy/kubernetes/settings.yaml", "-f",
 		"../../deploy/kubernetes/gateway.yaml",
 	)
 	for _, want := range []string{"# assumed: the id ", "---\n# gateway gateway-0\n", "---\n# gateway gateway-1\n",

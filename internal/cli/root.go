@@ -58,18 +58,8 @@ func quiet() {
 // newRoot returns the tree of commands.
 func newRoot() *cobra.Command {
 	root := command.Group(
-		"fairlead",
-		"Inspect and operate Fairlead",
-		ca.Command(),
-		check.Command(),
-		config.Command(),
-		edge.Command(),
-		join.Command(),
-		kubeconfig.Command(),
-		move.Command(),
-		render.Command(),
-		status.Command(),
-		bundle.Command(newRoot),
+		"fairlead", "Inspect and operate Fairlead", ca.Command(), check.Command(), config.Command(), edge.Command(),
+		join.Command(), kubeconfig.Command(), move.Command(), render.Command(), status.Command(), bundle.Command(newRoot),
 		versionCommand(),
 	)
 	root.Long = strings.TrimSpace(`

@@ -118,12 +118,8 @@ func TestStatusRejects(t *testing.T) {
 	}
 	p.mustNot(t, "asks for none: label it with fairlead.dev/tunnel=enabled", "status", "-n", namespace, "plain")
 	p.must(
-		t,
-		[]string{"1 more Clusters have not opted in", "no Cluster in this namespace has a tunnel"},
-		"status",
-		"-n",
-		namespace,
-		"--live=false",
+		t, []string{"1 more Clusters have not opted in", "no Cluster in this namespace has a tunnel"}, "status", "-n",
+		namespace, "--live=false",
 	)
 }
 

@@ -25,8 +25,7 @@ func versionCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := builtAs{version.Get(), runtime.Version()}
 			return o.Print(
-				cmd,
-				output.View{Data: v, Page: func(p *output.Page) { p.Line(output.Plain(v.Version + " " + v.Go)) }},
+				cmd, output.View{Data: v, Page: func(p *output.Page) { p.Line(output.Plain(v.Version + " " + v.Go)) }},
 			)
 		},
 	}

@@ -35,8 +35,7 @@ func wait(t *testing.T, ends chan<- func(error)) grpc.ClientStream {
 	}
 	server := grpc.NewServer()
 	server.RegisterService(
-		&grpc.ServiceDesc{ServiceName: "test", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{method}},
-		nil,
+		&grpc.ServiceDesc{ServiceName: "test", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{method}}, nil,
 	)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -21,8 +21,7 @@ func Notify(state string) error {
 		return ErrNoManager
 	}
 	conn, err := net.Dial(
-		"unixgram",
-		path,
+		"unixgram", path,
 	) //nolint:gosec // the service manager sets the path; a leading @ names an abstract socket, here and in Go
 	if err != nil {
 		return fmt.Errorf("notifying the service manager: %w", err)

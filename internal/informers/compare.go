@@ -134,12 +134,8 @@ func (c *comparison) stuck() error {
 	slices.Sort(keys)
 	m := c.mismatches[keys[0]]
 	text := fmt.Sprintf(
-		"the informer of kind %s is stuck: for more than %s the apiserver has had %s of %s, and the cache has had %s",
-		c.kind,
-		c.limit,
-		named(m.live),
-		keys[0],
-		named(m.cached),
+		"the informer of kind %s is stuck: for more than %s the apiserver has had %s of %s, and the cache has had %s", c.kind,
+		c.limit, named(m.live), keys[0], named(m.cached),
 	)
 	if len(keys) > 1 {
 		text += fmt.Sprintf("; %d objects differ", len(keys))

@@ -142,8 +142,8 @@ var xdsServer = []Metric{
 		Labels:     []string{"namespace", "name", "tunnel_id"},
 		Of:         server,
 		PerCluster: true,
-		Help: "Always 1, for each workload cluster that is served: maps the tunnel_id of gateway and edge metrics to " +
-			"a name.",
+		Help: "Always 1, for each workload cluster that is served: maps the tunnel_id of gateway and edge metrics " +
+			"to a name.",
 	},
 	{
 		Name:       "fairlead_xds_cluster_refused_since_timestamp_seconds",

@@ -113,10 +113,7 @@ func End(span trace.Span, err error) {
 
 // BeginAt begins a span with an earlier start time.
 func BeginAt(
-	ctx context.Context,
-	name string,
-	at time.Time,
-	attributes ...attribute.KeyValue,
+	ctx context.Context, name string, at time.Time, attributes ...attribute.KeyValue,
 ) (context.Context, trace.Span) {
 	return otel.Tracer("github.com/fairlead/fairlead").
 		Start(ctx, name, trace.WithTimestamp(at), trace.WithAttributes(attributes...))

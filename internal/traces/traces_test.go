@@ -54,8 +54,7 @@ func TestATraceGoesOnOverHTTP(t *testing.T) {
 	stop := start(t, c)
 	server := httptest.NewServer(
 		traces.Handler(
-			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("fine")) }),
-			"webhook",
+			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("fine")) }), "webhook",
 		),
 	)
 	defer server.Close()

@@ -44,8 +44,7 @@ func Start(t testing.TB) *Collector {
 
 // Export implements the OTLP trace service.
 func (c *Collector) Export(
-	_ context.Context,
-	r *collectorv1.ExportTraceServiceRequest,
+	_ context.Context, r *collectorv1.ExportTraceServiceRequest,
 ) (*collectorv1.ExportTraceServiceResponse, error) {
 	raw, err := proto.Marshal(r)
 	if err != nil {

@@ -137,8 +137,7 @@ func (c *Control) Save() (data []byte, changed bool, err error) {
 	for e := c.known.recent.Back(); e != nil; e = e.Prev() {
 		p := e.Value.(*pair)
 		all = append(
-			all,
-			saved{Source: p.source, Node: p.edge.Node, ID: p.edge.ID, Seen: p.seen.Truncate(time.Second), Weight: p.weight},
+			all, saved{Source: p.source, Node: p.edge.Node, ID: p.edge.ID, Seen: p.seen.Truncate(time.Second), Weight: p.weight},
 		)
 	}
 	changed, c.known.changed = c.known.changed, false

@@ -56,8 +56,7 @@ type connections struct {
 // ShouldRateLimit implements the service of Envoy's rate limit filter. A request without a source address counts for
 // the invalid address as its source.
 func (s connections) ShouldRateLimit(
-	_ context.Context,
-	request *ratelimitv3.RateLimitRequest,
+	_ context.Context, request *ratelimitv3.RateLimitRequest,
 ) (*ratelimitv3.RateLimitResponse, error) {
 	kind, from := Tunnel, netip.Addr{}
 	for _, descriptor := range request.GetDescriptors() {

@@ -77,8 +77,7 @@ func (c *Control) Tunnel(now time.Time, a Attempt) Reason {
 func (c *Control) tunnel(now time.Time, a Attempt) Reason {
 	q, id := &c.tunnels, a.Edge.ID
 	waiting := slices.DeleteFunc(
-		q.pending[id],
-		func(p pending) bool { return !now.Before(p.until) || a.Live(p.remote, p.local) },
+		q.pending[id], func(p pending) bool { return !now.Before(p.until) || a.Live(p.remote, p.local) },
 	)
 	q.pending[id] = waiting
 	ofEdge := 0

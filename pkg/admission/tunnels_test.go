@@ -185,10 +185,7 @@ func TestExcess(t *testing.T) {
 		for i := range n {
 			all = append(all, admission.Live{
 				Key: fmt.Sprintf(
-					"%s-%s-%d",
-					id,
-					node,
-					i,
+					"%s-%s-%d", id, node, i,
 				), Edge: model.EdgeRef{Node: node, ID: id}, Since: start.Add(since + time.Duration(i)*time.Second),
 			})
 		}

@@ -58,9 +58,7 @@ func (c *Config) completeFolders() error {
 	// sun_path has 108 bytes with a final 0: unix(7).
 	if n := len(c.path(envoy.AgentSocket)); n > 107 {
 		return fmt.Errorf(
-			"checking folder of sockets: the path %s is too long by %d bytes for the sockets in it",
-			c.RuntimeDir,
-			n-107,
+			"checking folder of sockets: the path %s is too long by %d bytes for the sockets in it", c.RuntimeDir, n-107,
 		)
 	}
 	return nil

@@ -25,8 +25,7 @@ func TestTwoAgentsDoNotShareAFolder(t *testing.T) {
 				t.Fatal(err)
 			}
 			a, err := New(
-				Config{Edges: []edge.Config{{Domain: domain}}, StateDir: dir, RuntimeDir: runtime, Envoy: os.Args[0]},
-				nil,
+				Config{Edges: []edge.Config{{Domain: domain}}, StateDir: dir, RuntimeDir: runtime, Envoy: os.Args[0]}, nil,
 			)
 			if err != nil {
 				t.Fatal(err)

@@ -38,19 +38,10 @@ func (a *Agent) registry() *prometheus.Registry {
 		program = metrics.GatewayAgent
 	}
 	own.Observe(
-		a.collect,
-		"fairlead_agent_ready",
-		"fairlead_agent_memberships",
-		"fairlead_agent_enrolled",
-		"fairlead_agent_connected",
-		"fairlead_agent_cached",
-		"fairlead_agent_leaf_expiry_timestamp_seconds",
-		"fairlead_agent_troubles",
-		"fairlead_agent_configuration_refused",
-		"fairlead_agent_configuration_answers_total",
-		"fairlead_agent_last_report_timestamp_seconds",
-		"fairlead_agent_envoy_running",
-		"fairlead_agent_envoy_answers",
+		a.collect, "fairlead_agent_ready", "fairlead_agent_memberships", "fairlead_agent_enrolled",
+		"fairlead_agent_connected", "fairlead_agent_cached", "fairlead_agent_leaf_expiry_timestamp_seconds",
+		"fairlead_agent_troubles", "fairlead_agent_configuration_refused", "fairlead_agent_configuration_answers_total",
+		"fairlead_agent_last_report_timestamp_seconds", "fairlead_agent_envoy_running", "fairlead_agent_envoy_answers",
 	)
 	if a.config.Gateway != nil {
 		own.Observe(func(emit metrics.Emit) { a.gateway.EmitTunnels(emit, a.config.PerCluster) }, gateway.Figures...)
@@ -150,10 +141,7 @@ type reporting struct {
 
 // NewStream implements grpc.ClientConnInterface.
 func (r reporting) NewStream(
-	ctx context.Context,
-	d *grpc.StreamDesc,
-	method string,
-	o ...grpc.CallOption,
+	ctx context.Context, d *grpc.StreamDesc, method string, o ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	stream, err := r.ClientConnInterface.NewStream(ctx, d, method, o...)
 	return noting{stream, r.sent}, err

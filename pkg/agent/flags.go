@@ -19,21 +19,14 @@ func (c *Config) AddFlags(flags *pflag.FlagSet, stateDir string) {
 	flags.StringVar(&c.EnvoyLog, "envoy-log", "", "file to which Envoy's log is appended (default: stderr of the agent)")
 	flags.StringVar(&c.EnvoyLogLevel, "envoy-log-level", "warning", "lowest level of Envoy's log")
 	flags.IntVar(
-		&c.Concurrency,
-		"workers",
-		1,
+		&c.Concurrency, "workers", 1,
 		"worker threads of Envoy; on gateways the same number as the xds-servers' --gateway-workers",
 	)
 	flags.DurationVar(
-		&c.DrainTimeout,
-		"drain-timeout",
-		drainTimeout,
-		"how long open connections may continue after SIGTERM",
+		&c.DrainTimeout, "drain-timeout", drainTimeout, "how long open connections may continue after SIGTERM",
 	)
 	flags.StringVar(
-		&c.MetricsListen,
-		"metrics-listen",
-		"0",
+		&c.MetricsListen, "metrics-listen", "0",
 		"address of /metrics for Prometheus, plain HTTP, of the agent and its Envoy; 0 for none",
 	)
 	flags.BoolVar(&c.PerCluster, "per-cluster-metrics", false, "also publish series for each workload cluster")
@@ -44,14 +37,11 @@ func (c *Config) AddFlags(flags *pflag.FlagSet, stateDir string) {
 func (c *Config) AddBootstrapFlags(flags *pflag.FlagSet, stateDir string) {
 	flags.StringVar(&c.StateDir, "state-dir", stateDir, "folder for keys, certificates and the cached configuration")
 	flags.StringVar(
-		&c.RuntimeDir,
-		"runtime-dir",
-		"",
+		&c.RuntimeDir, "runtime-dir", "",
 		"folder for sockets and Envoy's bootstrap; need not survive a restart of the machine (default: the state folder)",
 	)
 	flags.Var(
-		(*size)(&c.Memory),
-		"envoy-memory",
+		(*size)(&c.Memory), "envoy-memory",
 		"heap size at which Envoy stops accepting connections, such as 512Mi (default: chosen for the role)",
 	)
 }

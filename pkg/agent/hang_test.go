@@ -89,8 +89,7 @@ func TestAFrozenEnvoyIsReplacedOnce(t *testing.T) {
 		p.logged("killed hanging Envoy", 1)
 		p.state("the reason outlives the Envoy that hung", func(s state) error {
 			if trouble := s.Memberships[0].LastError; !strings.HasPrefix(
-				trouble,
-				status.AboutReplaced+": there was no answer from",
+				trouble, status.AboutReplaced+": there was no answer from",
 			) {
 				return errors.New(trouble)
 			}

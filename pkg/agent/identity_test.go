@@ -31,10 +31,7 @@ func (c *control) edgeWith(credential func() (edge.Credential, error)) *edge.Rol
 func (c *control) edgeIn(dir string, s *status.Status, credential func() (edge.Credential, error)) *edge.Role {
 	c.t.Helper()
 	e, err := edge.NewRole(
-		edge.Config{Domain: domain, Way: way(c.address), Credential: credential},
-		dir,
-		s,
-		slog.New(slog.DiscardHandler),
+		edge.Config{Domain: domain, Way: way(c.address), Credential: credential}, dir, s, slog.New(slog.DiscardHandler),
 	)
 	if err != nil {
 		c.t.Fatal(err)

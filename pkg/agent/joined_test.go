@@ -167,8 +167,7 @@ func (p *place) leaves(joined edge.Joined, to *place, a *apiserver) {
 	})
 	envoytest.Eventually(p.t, "its tunnel and its key are gone", func() error {
 		if _, err := os.Stat(filepath.Join(p.child.StateDir, edge.JoinedFolder, joined.Name)); !errors.Is(
-			err,
-			os.ErrNotExist,
+			err, os.ErrNotExist,
 		) {
 			return fmt.Errorf("the folder is there: %w", err)
 		}

@@ -192,10 +192,7 @@ func (p *place) logged(what string, times int) {
 func (p *place) get(path string) (code int, body string) {
 	p.t.Helper()
 	request, err := http.NewRequestWithContext(
-		p.t.Context(),
-		http.MethodGet,
-		"http://"+p.child.HealthListen+path,
-		http.NoBody,
+		p.t.Context(), http.MethodGet, "http://"+p.child.HealthListen+path, http.NoBody,
 	)
 	if err != nil {
 		p.t.Fatal(err)

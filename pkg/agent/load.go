@@ -142,9 +142,7 @@ func readJoined(path string) (edge.BootstrapFile, string, error) {
 	}
 	if !info.Mode().IsRegular() || info.Size() > edge.MaxBootstrapFile {
 		return edge.BootstrapFile{}, "", fmt.Errorf(
-			"reading bootstrap file: %s is not a regular file, or has more than %d bytes",
-			path,
-			edge.MaxBootstrapFile,
+			"reading bootstrap file: %s is not a regular file, or has more than %d bytes", path, edge.MaxBootstrapFile,
 		)
 	}
 	data, err := os.ReadFile(path)

@@ -129,11 +129,7 @@ func (m *membership) reject(err error) {
 	m.mu.Unlock()
 	m.Over()
 	m.log.Error(
-		"xds-server rejected this identity, enrolling again if the credential allows it",
-		"node",
-		subject.Node,
-		"error",
-		err,
+		"xds-server rejected this identity, enrolling again if the credential allows it", "node", subject.Node, "error", err,
 	)
 	m.status.SetTrouble(status.AboutCertificate, err.Error())
 	m.xds.Remove(subject.Node)

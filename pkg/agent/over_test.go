@@ -34,9 +34,7 @@ func TestNothingIsLeftOfARejectedIdentity(t *testing.T) {
 	c.save(store, c.fresh(edgeSubject))
 	st := status.New(status.Process)
 	edge := c.edgeIn(
-		t.TempDir(),
-		st,
-		func() (edge.Credential, error) { return edge.Credential{Token: c.token, CA: c.ca.CertPEM()}, nil },
+		t.TempDir(), st, func() (edge.Credential, error) { return edge.Credential{Token: c.token, CA: c.ca.CertPEM()}, nil },
 	)
 	m := &membership{
 		figures: newFigures(),

@@ -167,8 +167,7 @@ func TestAFailedMembershipIsRestarted(t *testing.T) {
 	a := loaded(t, root, c.edge())
 	first := a.joined[0]
 	first.member.parts = append(
-		first.member.parts,
-		func(context.Context) error { return errors.New("its listener was closed") },
+		first.member.parts, func(context.Context) error { return errors.New("its listener was closed") },
 	)
 	collect := func() *joined {
 		if err := a.updateJoined(t.Context()); err != nil {

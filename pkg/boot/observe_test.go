@@ -76,8 +76,7 @@ func TestObserve(t *testing.T) {
 			make: func(m *machine) {
 				m.cloud("modules-final")
 				m.write(
-					cloudLogPath,
-					logBegin+logPortInUse+logPreflight+"[certs] Using certificateDir folder \"/etc/kubernetes/pki\"\n",
+					cloudLogPath, logBegin+logPortInUse+logPreflight+"[certs] Using certificateDir folder \"/etc/kubernetes/pki\"\n",
 				)
 			},
 			state: running, step: "kubeadm certs",

@@ -191,20 +191,14 @@ func (r *Rotation) renewOnce(ctx context.Context) error {
 	}
 	if !identity.NotAfter().After(r.Now()) {
 		return fmt.Errorf(
-			"the new certificate has already expired, at %s: is the clock right?",
-			identity.NotAfter().Format(time.RFC3339),
+			"the new certificate has already expired, at %s: is the clock right?", identity.NotAfter().Format(time.RFC3339),
 		)
 	}
 	if err := r.Store.Use(identity, bundle); err != nil {
 		return err
 	}
 	r.Log.Info(
-		"certificate obtained",
-		"node",
-		identity.Leaf().Subject.CommonName,
-		"serial",
-		identity.Serial(),
-		"not_after",
+		"certificate obtained", "node", identity.Leaf().Subject.CommonName, "serial", identity.Serial(), "not_after",
 		identity.NotAfter(),
 	)
 	return nil

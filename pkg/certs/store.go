@@ -155,10 +155,7 @@ func (s *Store) Write() error {
 	if err != nil {
 		return fmt.Errorf("saving identity: %w", err)
 	}
-	err = errors.Join(
-		s.write(TrustFile, s.bundle),
-		s.write(nextLeafFile, s.identity.ChainPEM()),
-	)
+	err = errors.Join(s.write(TrustFile, s.bundle), s.write(nextLeafFile, s.identity.ChainPEM()))
 	if err == nil {
 		err = s.write(KeyFile, key)
 	}

@@ -49,14 +49,11 @@ func (ca *CA) IssueUser(pub crypto.PublicKey, user User) (certPEM []byte, err er
 		return nil, ErrCAKey
 	case user.Name == "" || len(user.Name) > maxCommonName:
 		return nil, fmt.Errorf(
-			"issuing certificate of a user: its name has %d bytes, not 1 to %d",
-			len(user.Name),
-			maxCommonName,
+			"issuing certificate of a user: its name has %d bytes, not 1 to %d", len(user.Name), maxCommonName,
 		)
 	case !user.NotAfter.After(user.NotBefore):
 		return nil, fmt.Errorf(
-			"issuing certificate of %s: it would expire before it becomes valid, or its CA has expired",
-			user.Name,
+			"issuing certificate of %s: it would expire before it becomes valid, or its CA has expired", user.Name,
 		)
 	}
 	return ca.sign(&x509.Certificate{

@@ -86,9 +86,7 @@ func newTestbed(t testing.TB, bounds controlchannel.Bounds) *testbed {
 	b.Channel = controlchannel.NewBounded(controlchannel.Config{
 		Domain: domain,
 		TLS: certs.ServerTLS(
-			fixed{b.identity(t, model.ControlSubject(), time.Hour)},
-			certs.Bundle(ca.CertPEM()),
-			grace,
+			fixed{b.identity(t, model.ControlSubject(), time.Hour)}, certs.Bundle(ca.CertPEM()), grace,
 		),
 		Anonymous: []string{enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName},
 		Expired:   []string{enrolv1.Enrolment_Renew_FullMethodName},
@@ -255,8 +253,7 @@ func (b *testbed) raw(ctx context.Context, from string) (net.Conn, error) {
 func (b *testbed) dial(t testing.TB, identity *certs.Identity, from string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(
-		"passthrough:///"+b.address,
-		grpc.WithTransportCredentials(credentials.NewTLS(b.clientTLS(t, identity))),
+		"passthrough:///"+b.address, grpc.WithTransportCredentials(credentials.NewTLS(b.clientTLS(t, identity))),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return b.raw(ctx, from) }),
 	)
 	if err != nil {
@@ -271,9 +268,7 @@ func (b *testbed) alive(t testing.TB) {
 	t.Helper()
 	for _, s := range []model.Subject{edge, gateway} {
 		eventually.True(
-			t,
-			patience,
-			s.Node+" being served",
+			t, patience, s.Node+" being served",
 			func() error { return fetch(t, b.dial(t, ptr(b.identity(t, s, time.Hour)), ""), s) },
 		)
 	}

@@ -136,10 +136,7 @@ func (r rules) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, 
 }
 
 func (r rules) stream(
-	service any,
-	stream grpc.ServerStream,
-	_ *grpc.StreamServerInfo,
-	handle grpc.StreamHandler,
+	service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler,
 ) error {
 	if err, ok := stream.Context().Value(limitedKey{}).(error); ok {
 		return err
@@ -201,15 +198,12 @@ func rejection(leaf *x509.Certificate, err error, now time.Time) error {
 	switch {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && now.Before(leaf.NotBefore):
 		return status.Errorf(
-			codes.Unavailable,
-			"the certificate is not valid before %s, and the clock of the server shows %s: is a clock wrong?",
-			clock(leaf.NotBefore),
-			clock(now),
+			codes.Unavailable, "the certificate is not valid before %s, and the clock of the server shows %s: is a clock wrong?",
+			clock(leaf.NotBefore), clock(now),
 		)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return status.Errorf(
-			codes.FailedPrecondition,
-			"the certificate expired at %s, and can no longer be renewed: enrol again",
+			codes.FailedPrecondition, "the certificate expired at %s, and can no longer be renewed: enrol again",
 			clock(leaf.NotAfter),
 		)
 	case errors.As(err, &unknown):

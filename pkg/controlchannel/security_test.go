@@ -27,9 +27,7 @@ import (
 
 // subjectOf returns the subject of a certificate and its leaf.
 func subjectOf(
-	t *testing.T,
-	certificate *enrolv1.Certificate,
-	key *ecdsa.PrivateKey,
+	t *testing.T, certificate *enrolv1.Certificate, key *ecdsa.PrivateKey,
 ) (model.Subject, *x509.Certificate) {
 	t.Helper()
 	identity, err := certs.NewIdentity(certificate.GetChain(), key)

@@ -44,10 +44,7 @@ func send(ctx context.Context, conn *grpc.ClientConn, method string, messages ..
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := conn.NewStream(
-		ctx,
-		&grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
-		method,
-		grpc.ForceCodecV2(verbatim{}),
+		ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method, grpc.ForceCodecV2(verbatim{}),
 	)
 	if err != nil {
 		return err

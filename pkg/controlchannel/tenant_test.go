@@ -178,8 +178,7 @@ func TestAddressesOfEdgesHaveHalfOfThePlaces(t *testing.T) {
 
 func TestOneEdgeOpensAFewReservedSlots(t *testing.T) {
 	b := newTestbed(
-		t,
-		controlchannel.Bounds{Public: 64, PerAddress: 8, Handshake: patience, Unauthenticated: patience, Fair: patience},
+		t, controlchannel.Bounds{Public: 64, PerAddress: 8, Handshake: patience, Unauthenticated: patience, Fair: patience},
 	)
 	from := func(int) string { return "203.0.113.1:1" }
 	if err := fetch(t, b.dial(t, ptr(b.identity(t, edge, time.Hour)), from(0)), edge); err != nil {

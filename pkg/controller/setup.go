@@ -77,12 +77,10 @@ func Setup(mgr ctrl.Manager, config config.Config, log *slog.Logger) error {
 	tunnels := tunnel.New(p, ended, kubeconfigs.NewRestorer(p), func(key client.ObjectKey) { writer.Notify(key) })
 	writer = kubeconfigs.New(p, tunnels, mgr.GetConfig().Host)
 	err := errors.Join(
-		reconciler.AddIndexes(mgr),
-		objects.Wrap("setting up tunnels", tunnels.Setup(mgr)),
+		reconciler.AddIndexes(mgr), objects.Wrap("setting up tunnels", tunnels.Setup(mgr)),
 		objects.Wrap("setting up kubeconfigs", writer.Setup(mgr)),
 		objects.Wrap("setting up live status", setupLive(p, mgr, ended, figures)),
-		objects.Wrap("setting up webhook", webhook.Setup(p, mgr)),
-		objects.Wrap("setting up copies", copies.Setup(p, mgr)),
+		objects.Wrap("setting up webhook", webhook.Setup(p, mgr)), objects.Wrap("setting up copies", copies.Setup(p, mgr)),
 		objects.Wrap("setting up the comparison of informers", setupInformers(p, mgr)),
 	)
 	if config.NoTunnels || err != nil {

@@ -73,8 +73,7 @@ func (n *Names) Release(key model.Key) (affected []model.Key) {
 // name.
 func (n *Names) Holder(name string) (holder model.Key, held bool) {
 	i := slices.IndexFunc(
-		n.claims[name],
-		func(key model.Key) bool { return n.claimants[key].keeps(name) || n.served(key) },
+		n.claims[name], func(key model.Key) bool { return n.claimants[key].keeps(name) || n.served(key) },
 	)
 	if i < 0 {
 		return model.Key{}, false
@@ -115,8 +114,7 @@ func (n *Names) claim(c claimant) (owner map[string]model.Key, affected []model.
 	n.addAffected(others, c)
 	delete(others, c.key)
 	affected = slices.SortedFunc(
-		maps.Keys(others),
-		func(a, b model.Key) int { return cmp.Compare(a.String(), b.String()) },
+		maps.Keys(others), func(a, b model.Key) int { return cmp.Compare(a.String(), b.String()) },
 	)
 	return n.owners(c), affected
 }
@@ -205,8 +203,6 @@ func (n *Names) insert(c claimant) {
 // compare orders claimants by their right to a name, best right first.
 func compare(name string, a, b claimant) int {
 	return cmp.Or(
-		cmp.Compare(b.right(name), a.right(name)),
-		a.created.Compare(b.created),
-		cmp.Compare(a.key.String(), b.key.String()),
+		cmp.Compare(b.right(name), a.right(name)), a.created.Compare(b.created), cmp.Compare(a.key.String(), b.key.String()),
 	)
 }

@@ -75,10 +75,7 @@ func (n *Names) Resolve(d model.TunnelDomain, c Candidate) Resolution {
 	switch {
 	case owner[hostname] != c.Key:
 		r.Fatal = taken(
-			"metadata.name",
-			c.Key.Name,
-			fmt.Sprintf("gives the tunnel hostname %s", hostname),
-			owner[hostname],
+			"metadata.name", c.Key.Name, fmt.Sprintf("gives the tunnel hostname %s", hostname), owner[hostname],
 			"rename one of the two Clusters",
 		)
 	case owner[id] != c.Key:

@@ -47,14 +47,7 @@ func TestResolve(t *testing.T) {
 		},
 		"bad extra names are left out and named by their index": {
 			in: candidate(
-				"c1",
-				"a",
-				older,
-				"192.0.2.1",
-				"ok.example.com",
-				"UPPER.example.com",
-				"x.tunnels.example.com",
-				"ok.example.com",
+				"c1", "a", older, "192.0.2.1", "ok.example.com", "UPPER.example.com", "x.tunnels.example.com", "ok.example.com",
 			),
 			wantNames:   []string{"c1.prod.tunnels.example.com", "ok.example.com"},
 			wantRefused: []string{"spec.extraNames[0]", "spec.extraNames[2]", "spec.extraNames[3]", "spec.extraNames[4]"},
@@ -289,12 +282,7 @@ func TestAHolderThatGivesUpANameNoLongerHoldsIt(t *testing.T) {
 	var names decision.Names
 	holder, other := holding(
 		candidate("c1", "a", younger, "api.example.com"),
-	), candidate(
-		"c2",
-		"b",
-		older,
-		"api.example.com",
-	)
+	), candidate("c2", "b", older, "api.example.com")
 	names.Resolve(domain, holder)
 	names.Resolve(domain, other)
 	holder.ExtraNames = nil
@@ -314,21 +302,9 @@ func TestAHolderThatGivesUpANameNoLongerHoldsIt(t *testing.T) {
 func TestACandidateThatIsNoLongerServedGivesUpItsExtraNames(t *testing.T) {
 	var names decision.Names
 	// The first two claim one id; the second is not served, and so the third holds the name.
-	first, second, third := candidate(
-		"c1",
-		"a",
-		older,
-	), candidate(
-		"c2",
-		"a",
-		younger,
-		"api.example.com",
-	), candidate(
-		"c3",
-		"c",
-		younger.Add(1),
-		"api.example.com",
-	)
+	first, second, third := candidate("c1", "a", older), candidate(
+		"c2", "a", younger, "api.example.com",
+	), candidate("c3", "c", younger.Add(1), "api.example.com")
 	for _, c := range []decision.Candidate{third, second, first} {
 		names.Resolve(domain, c)
 	}
@@ -358,16 +334,8 @@ func TestACandidateThatIsNoLongerServedGivesUpItsExtraNames(t *testing.T) {
 func TestADecisionIsHeldBeforeItIsRecorded(t *testing.T) {
 	var n decision.Names
 	now := time.Now()
-	first, second := candidate(
-		"b",
-		"id",
-		now,
-		"api.shop.example",
-	), candidate(
-		"a",
-		"id",
-		now.Add(-time.Hour),
-		"api.shop.example",
+	first, second := candidate("b", "id", now, "api.shop.example"), candidate(
+		"a", "id", now.Add(-time.Hour), "api.shop.example",
 	)
 	if r := n.Decide(domain, first); r.Fatal != nil || !r.HoldsID || len(r.Cluster.ExtraNames) != 1 {
 		t.Fatalf("%+v", r)

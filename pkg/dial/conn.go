@@ -120,22 +120,14 @@ func (l *link) explain(err error) error {
 }
 
 func (l *link) unary(
-	ctx context.Context,
-	method string,
-	request, reply any,
-	conn *grpc.ClientConn,
-	invoke grpc.UnaryInvoker,
+	ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	options ...grpc.CallOption,
 ) error {
 	return l.explain(invoke(ctx, method, request, reply, conn, options...))
 }
 
 func (l *link) stream(
-	ctx context.Context,
-	desc *grpc.StreamDesc,
-	conn *grpc.ClientConn,
-	method string,
-	open grpc.Streamer,
+	ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer,
 	options ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	stream, err := open(ctx, desc, conn, method, options...)

@@ -168,8 +168,7 @@ func TestConnIsBackSoonAfterAnOutage(t *testing.T) {
 	begin := time.Now()
 	eventually.True(t, patience, "the connection is back", func() error { return call(t.Context(), conn) })
 	t.Logf(
-		"the longest wait was %s, and the connection is back after %s",
-		longest.Round(time.Millisecond),
+		"the longest wait was %s, and the connection is back after %s", longest.Round(time.Millisecond),
 		time.Since(begin).Round(time.Millisecond),
 	)
 }

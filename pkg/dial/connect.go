@@ -46,9 +46,7 @@ func (p Proxy) open(ctx context.Context, raw net.Conn, to model.Endpoint) (net.C
 	}
 	if err != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf(
-			"the proxy accepted the connection, but did not answer in time; it may have no route to %s: %w",
-			to,
-			err,
+			"the proxy accepted the connection, but did not answer in time; it may have no route to %s: %w", to, err,
 		)
 	}
 	return conn, err
@@ -103,8 +101,7 @@ func readHead(conn net.Conn) ([]byte, error) {
 			return nil, notHTTP(conn, head)
 		case err != nil && len(head) == 0 && !errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, fmt.Errorf(
-				"the proxy, or another server at its address, closed the connection without an answer: %w",
-				err,
+				"the proxy, or another server at its address, closed the connection without an answer: %w", err,
 			)
 		case err != nil:
 			return nil, fmt.Errorf("reading the proxy's answer: %w", err)
@@ -126,8 +123,7 @@ func notHTTP(conn net.Conn, head []byte) error {
 	more := make([]byte, maxQuote)
 	n, _ := conn.Read(more)
 	return fmt.Errorf(
-		"the answer is not from an HTTP proxy: it begins with %s",
-		printable(firstLine(append(head, more[:n]...))),
+		"the answer is not from an HTTP proxy: it begins with %s", printable(firstLine(append(head, more[:n]...))),
 	)
 }
 
@@ -143,8 +139,7 @@ func rejection(response *http.Response, authorized bool) error {
 		http.StatusTemporaryRedirect,
 		http.StatusPermanentRedirect:
 		return fmt.Errorf(
-			"%s, to %s: it is not a proxy, or the network requires a login first",
-			answer,
+			"%s, to %s: it is not a proxy, or the network requires a login first", answer,
 			printable(response.Header.Get("Location")),
 		)
 	case http.StatusForbidden:

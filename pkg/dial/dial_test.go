@@ -38,8 +38,7 @@ func TestDialContextFindsTheAddressThatAnswers(t *testing.T) {
 		"the one before it swallows what it gets": {[]model.Endpoint{blackHole(t)}, 2 * time.Second},
 		"three black holes before it": {[]model.Endpoint{blackHole(t), blackHole(t), blackHole(t)},
 			3 * time.Second},
-		"a name that does not exist before " +
-			"it": {[]model.Endpoint{{Host: "nowhere.example.com", Port: 443}}, 2 * time.Second},
+		"a name that does not exist before it": {[]model.Endpoint{{Host: "nowhere.example.com", Port: 443}}, 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &dial.Way{Addresses: append(test.before, good)}

@@ -102,8 +102,7 @@ func TestThroughARealProxy(t *testing.T) {
 			gateway}, ""},
 		"there are none": {proxy, "", []model.Endpoint{gateway}, "it requires a user and a password, and " +
 			"none are configured"},
-		"the password is wrong": {proxy, "alice:guess sesame", []model.Endpoint{gateway}, "it rejects the user " +
-			"and password"},
+		"the password is wrong": {proxy, "alice:guess sesame", []model.Endpoint{gateway}, "it rejects the user and password"},
 		"nothing listens behind the " +
 			"proxy": {proxy, "alice:open sesame", []model.Endpoint{port(dead(t, "127.0.0.1"))}, "the proxy answers \"503 " +
 			"Service Unavailable\": it cannot reach this address"},

@@ -168,8 +168,7 @@ func (m handshakeState) explainAlert(alert error) string {
 	case m.now.After(m.leaf.NotAfter):
 		return fmt.Sprintf(
 			"the xds-server rejects this machine's certificate, which expired at %s; the clock of this machine shows %s",
-			utc(m.leaf.NotAfter),
-			utc(m.now),
+			utc(m.leaf.NotAfter), utc(m.now),
 		)
 	case m.now.Before(m.leaf.NotBefore):
 		return fmt.Sprintf(

@@ -152,8 +152,7 @@ func TestForwardLogsEachReasonOnceAndNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	address, log, _ := forwarding(
-		t,
-		&dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}, Proxy: p},
+		t, &dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}, Proxy: p},
 	)
 	for range 5 {
 		conn, err := net.Dial("tcp", address)

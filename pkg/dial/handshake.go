@@ -46,9 +46,7 @@ func (c credential) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, e
 
 // ClientHandshake implements credentials.TransportCredentials. It reads the trust bundle and the identity each time.
 func (c credential) ClientHandshake(
-	ctx context.Context,
-	_ string,
-	raw net.Conn,
+	ctx context.Context, _ string, raw net.Conn,
 ) (net.Conn, credentials.AuthInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()

@@ -171,14 +171,11 @@ func TestAnswersOfAProxyAreExplained(t *testing.T) {
 			"0\r\n\r\n<html>...", `"403 Forbidden": it does not allow this address and port; it reports "ERR_ACCESS_DENIED 0"`},
 		"bad gateway, and text": {"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 20\r\n\r\n\nno route\x1b[31m to " +
 			"it\nmore", `"502 Bad Gateway": it cannot reach this address; it reports "no route\x1b[31m to it"`},
-		"no CONNECT": {"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: " +
-			"0\r\n\r\n", "it does not support CONNECT"},
-		"a captive portal": {"HTTP/1.1 302 Found\r\nLocation: " +
-			"http://login.example/\r\n\r\n",
+		"no CONNECT": {"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n", "it does not support CONNECT"},
+		"a captive portal": {"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n",
 			`to "http://login.example/": it is not a proxy, or the network requires a login first`},
 		"no HTTP": {"SSH-2.0-OpenSSH_9.9\r\n", `the answer is not from an HTTP proxy: it begins with "SSH-2.0-OpenSSH_9.9"`},
-		"TLS": {"\x15\x03\x01\x00\x02\x02\x46", "it is TLS; if it is a proxy, its URL must begin with " +
-			"https://"},
+		"TLS":     {"\x15\x03\x01\x00\x02\x02\x46", "it is TLS; if it is a proxy, its URL must begin with https://"},
 		"a head without end": {"HTTP/1.1 200 OK\r\n" + strings.Repeat(
 			"X-A: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n", 300), "its header has more than 16384 bytes"},
 		"a head that ends midway": {"HTTP/1.1 200 O", "reading the proxy's answer"},

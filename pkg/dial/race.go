@@ -109,8 +109,7 @@ func (r *race) err(ctx context.Context) error {
 func (r *race) begin(ctx context.Context) time.Duration {
 	best := slices.MinFunc(r.waiting, func(a, b candidate) int {
 		return cmp.Or(
-			cmp.Compare(r.way.rank(a.target), r.way.rank(b.target)),
-			cmp.Compare(a.depth, b.depth),
+			cmp.Compare(r.way.rank(a.target), r.way.rank(b.target)), cmp.Compare(a.depth, b.depth),
 			cmp.Compare(a.place, b.place),
 		)
 	})

@@ -67,13 +67,7 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate int, ok bool) {
 			filters = append(filters, f)
 		}
 		chain.Filters = slices.Insert(
-			filters,
-			0,
-			connectionLimit(
-				"backstop",
-				max(backstop*rate, backstopFloor),
-			),
-			callForConnection(relayed),
+			filters, 0, connectionLimit("backstop", max(backstop*rate, backstopFloor)), callForConnection(relayed),
 			connectionLimit("handshakes", rate),
 		)
 	}

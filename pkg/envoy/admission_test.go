@@ -103,12 +103,10 @@ func TestEnvoyAcceptsTheFiltersOfAdmission(t *testing.T) {
 	inst := model.Installation{Domain: domain, Control: model.Endpoint{Host: "192.0.2.1", Port: 1}}
 	for i := range 3 {
 		inst.Gateways = append(
-			inst.Gateways,
-			model.Gateway{Name: []string{"gateway-0", "gateway-1", "gateway-2"}[i], Peer: inst.Control},
+			inst.Gateways, model.Gateway{Name: []string{"gateway-0", "gateway-1", "gateway-2"}[i], Peer: inst.Control},
 		)
 	}
 	envoytest.Validate(
-		t,
-		marshal(t, envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{}), all, envoy.GatewayClusters(inst))),
+		t, marshal(t, envoy.Static(envoy.GatewayBootstrap(envoy.BootstrapConfig{}), all, envoy.GatewayClusters(inst))),
 	)
 }

@@ -39,10 +39,7 @@ func (anyNode) ID(*corev3.Node) string { return "" }
 // serveAgent serves the Envoy of a directory: the identities of some subjects and trust bundles, and Envoy clusters
 // once listen is called.
 func (in *installation) serveAgent(
-	t *testing.T,
-	dir string,
-	clusters []*clusterv3.Cluster,
-	subjects ...model.Subject,
+	t *testing.T, dir string, clusters []*clusterv3.Cluster, subjects ...model.Subject,
 ) *agent {
 	t.Helper()
 	secrets := map[string]types.Resource{}

@@ -177,8 +177,7 @@ func (l *load) until(t *testing.T, from string) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		last := slices.DeleteFunc(
-			slices.Clone(l.answers),
-			func(a answer) bool { return a.begin.Before(begin) || a.err != nil },
+			slices.Clone(l.answers), func(a answer) bool { return a.begin.Before(begin) || a.err != nil },
 		)
 		if len(last) < 10 || slices.ContainsFunc(last[len(last)-10:], func(a answer) bool { return a.from != from }) {
 			return errors.New("not yet")
@@ -227,11 +226,7 @@ type tally struct {
 // String returns the numbers as text.
 func (t tally) String() string {
 	return fmt.Sprintf(
-		"%d requests, %d failed, %d slow, the longest took %s",
-		t.all,
-		t.failed,
-		t.slow,
-		t.longest.Round(time.Millisecond),
+		"%d requests, %d failed, %d slow, the longest took %s", t.all, t.failed, t.slow, t.longest.Round(time.Millisecond),
 	)
 }
 

@@ -114,9 +114,7 @@ func EdgeBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 
 // Static returns a copy of a bootstrap that contains the resources, and requests only secrets from its agent.
 func Static(
-	b *bootstrapv3.Bootstrap,
-	listeners []*listenerv3.Listener,
-	clusters []*clusterv3.Cluster,
+	b *bootstrapv3.Bootstrap, listeners []*listenerv3.Listener, clusters []*clusterv3.Cluster,
 ) *bootstrapv3.Bootstrap {
 	b = proto.CloneOf(b)
 	b.DynamicResources = nil

@@ -103,8 +103,7 @@ func claimOf(s model.Subject) claim { return claim{s.NodeID(), domain.TunnelID(s
 func checkUpdates(t *testing.T, g *gateway) {
 	t.Helper()
 	stats, err := g.Admin(
-		t.Context(),
-		http.MethodGet,
+		t.Context(), http.MethodGet,
 		"/stats?format=json&filter=^listener_manager.listener_(added|in_place_updated|removed|create_failure)$",
 	)
 	if err != nil {

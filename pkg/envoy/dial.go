@@ -72,10 +72,7 @@ func ParseEdgeDial(node *corev3.Node) (EdgeDial, error) {
 		values := fields[list.name].GetListValue().GetValues()
 		if len(values) > maxDialled {
 			return EdgeDial{}, fmt.Errorf(
-				"reading %s from node metadata: there are %d addresses, at most %d are allowed",
-				list.name,
-				len(values),
-				maxDialled,
+				"reading %s from node metadata: there are %d addresses, at most %d are allowed", list.name, len(values), maxDialled,
 			)
 		}
 		for _, v := range values {

@@ -94,13 +94,8 @@ func (in *installation) startGateway(t *testing.T, name string, config envoy.Boo
 	g.agent = in.serveAgent(t, dir, clusters, model.Subject{Role: model.RoleGateway, Node: name})
 	g.deny(t, in, model.Denied{})
 	g.Envoy = envoytest.Start(
-		t,
-		dir,
-		marshal(t, envoy.GatewayBootstrap(config)),
-		"--component-log-level",
-		envoy.ComponentLogLevel,
-		"--file-flush-interval-msec",
-		"200",
+		t, dir, marshal(t, envoy.GatewayBootstrap(config)), "--component-log-level", envoy.ComponentLogLevel,
+		"--file-flush-interval-msec", "200",
 	)
 	g.log = filepath.Join(dir, envoy.TunnelLog)
 	in.peers[name].lead(g.bind.Public.String())
@@ -139,13 +134,8 @@ func (in *installation) startDialling(t *testing.T, wc model.WorkloadCluster, di
 	dir := envoytest.Dir(t)
 	in.serveAgent(t, dir, nil, s)
 	return envoytest.Start(
-		t,
-		dir,
-		marshal(t, edgeConfig(in.Installation, wc, s.Node, dial)),
-		"--component-log-level",
-		envoy.ComponentLogLevel,
-		"--drain-time-s",
-		"3",
+		t, dir, marshal(t, edgeConfig(in.Installation, wc, s.Node, dial)), "--component-log-level", envoy.ComponentLogLevel,
+		"--drain-time-s", "3",
 	)
 }
 
@@ -170,9 +160,7 @@ func (in *installation) getBySNI(ctx context.Context, g *gateway, host string) (
 // getByConnect sends one request, on its own connection, by the CONNECT route of a gateway.
 func (in *installation) getByConnect(ctx context.Context, g *gateway, host string) (string, error) {
 	return in.get(
-		ctx,
-		host,
-		&http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: g.bind.Connect.String()})},
+		ctx, host, &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: g.bind.Connect.String()})},
 	)
 }
 

@@ -44,8 +44,7 @@ func FuzzEdgeDial(f *testing.F) {
 	)
 	f.Add(
 		dialNode(
-			f,
-			map[string]any{"gateways": []any{"[fe80::1%eth0]:443"}, "apiservers": []any{"10.0.0.1:6443", "10.0.0.1:6443"}},
+			f, map[string]any{"gateways": []any{"[fe80::1%eth0]:443"}, "apiservers": []any{"10.0.0.1:6443", "10.0.0.1:6443"}},
 		),
 	)
 	f.Add(dialNode(f, map[string]any{"gateways": "unix:///admin.sock", "apiservers": []any{nil, 1, "/run/agent.sock"}}))

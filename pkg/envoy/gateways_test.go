@@ -60,8 +60,7 @@ func TestOneEnvoyServesSeveralWorkloadClusters(t *testing.T) {
 		s := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}
 		subjects = append(subjects, s)
 		config = envoy.Static(
-			config,
-			envoy.EdgeListeners(in.Installation, wc, s.Node, envoy.EdgeDial{}),
+			config, envoy.EdgeListeners(in.Installation, wc, s.Node, envoy.EdgeDial{}),
 			envoy.EdgeClusters(in.Installation, wc, s.Node, envoy.EdgeDial{}),
 		)
 	}

@@ -151,9 +151,7 @@ func (in input) responder(t *testing.T) *bootstrapv3.Bootstrap {
 		}
 	}
 	return envoy.Static(
-		envoy.GatewayBootstrap(envoy.BootstrapConfig{ClusterStatistics: in.Statistics}),
-		listeners,
-		clusters,
+		envoy.GatewayBootstrap(envoy.BootstrapConfig{ClusterStatistics: in.Statistics}), listeners, clusters,
 	)
 }
 
@@ -172,14 +170,10 @@ func gatewayClusters(f model.Fleet) []*clusterv3.Cluster {
 }
 
 func edgeConfig(
-	inst model.Installation,
-	wc model.WorkloadCluster,
-	node string,
-	dial envoy.EdgeDial,
+	inst model.Installation, wc model.WorkloadCluster, node string, dial envoy.EdgeDial,
 ) *bootstrapv3.Bootstrap {
 	return envoy.Static(
-		envoy.EdgeBootstrap(envoy.BootstrapConfig{}),
-		envoy.EdgeListeners(inst, wc, node, dial),
+		envoy.EdgeBootstrap(envoy.BootstrapConfig{}), envoy.EdgeListeners(inst, wc, node, dial),
 		envoy.EdgeClusters(inst, wc, node, dial),
 	)
 }

@@ -69,14 +69,12 @@ func TestOnlyALeafOfAnEdgeOpensATunnel(t *testing.T) {
 		"the xds-server's leaf": {identity: in.ca.issue(t, model.ControlSubject())},
 		"a leaf of a tunnel hostname": {
 			identity: in.ca.leaf(
-				t,
-				certs.Leaf{CommonName: edge.Node, DNSNames: []string{"c1.prod." + string(domain)}, Client: true},
+				t, certs.Leaf{CommonName: edge.Node, DNSNames: []string{"c1.prod." + string(domain)}, Client: true},
 			),
 		},
 		"a leaf of another domain": {
 			identity: in.ca.leaf(
-				t,
-				certs.Leaf{CommonName: edge.Node, DNSNames: []string{edge.ID + ".id.example.com"}, Client: true},
+				t, certs.Leaf{CommonName: edge.Node, DNSNames: []string{edge.ID + ".id.example.com"}, Client: true},
 			),
 		},
 		"a leaf for servers alone": {

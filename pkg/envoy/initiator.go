@@ -20,10 +20,7 @@ import (
 // tunnels to one gateway, and accepts only gateways. node is the edge's node name. Adding or removing a gateway
 // changes no other listener, because a listener that is updated would lose its reverse tunnels.
 func EdgeListeners(
-	inst model.Installation,
-	wc model.WorkloadCluster,
-	node string,
-	dial EdgeDial,
+	inst model.Installation, wc model.WorkloadCluster, node string, dial EdgeDial,
 ) []*listenerv3.Listener {
 	edge := edgeOf(wc, node)
 	var listeners []*listenerv3.Listener
@@ -49,11 +46,7 @@ func edgeOf(wc model.WorkloadCluster, node string) model.Subject {
 }
 
 func tunnelListener(
-	inst model.Installation,
-	to model.Gateway,
-	edge model.Subject,
-	wc model.WorkloadCluster,
-	dial EdgeDial,
+	inst model.Installation, to model.Gateway, edge model.Subject, wc model.WorkloadCluster, dial EdgeDial,
 ) *listenerv3.Listener {
 	gateway := to.Name
 	manager := connectManager("tunnel", apiserverRoute(apiserverCluster(edge.Node)))

@@ -55,11 +55,7 @@ func TestGatewayAsksATunnelForItsID(t *testing.T) {
 // presentInner opens a reverse tunnel as the edge, makes the gateway use it, and presents another leaf in it. It
 // returns the result of that handshake.
 func presentInner(
-	t *testing.T,
-	in *installation,
-	wc model.WorkloadCluster,
-	edge model.Subject,
-	shown certs.Identity,
+	t *testing.T, in *installation, wc model.WorkloadCluster, edge model.Subject, shown certs.Identity,
 ) error {
 	t.Helper()
 	outer := dialPublic(t, in, in.ca.issue(t, edge))
@@ -139,9 +135,7 @@ func TestEdgeLetsOnlyGatewaysIn(t *testing.T) {
 				return err
 			})
 			checkError(
-				t,
-				enter(ctx, outer.NetConn(), authority, tc.inner, domain.TunnelID(wc.ID), tc.wantInner == ""),
-				tc.wantInner,
+				t, enter(ctx, outer.NetConn(), authority, tc.inner, domain.TunnelID(wc.ID), tc.wantInner == ""), tc.wantInner,
 			)
 		})
 	}
@@ -182,12 +176,7 @@ func checkHandshake(t *testing.T, outer *tls.Conn, tunnelID string) {
 // enter starts TLS inside of a reverse tunnel as a gateway does, and reads the edge's first bytes: an alert or, if
 // greet is set, HTTP/2.
 func enter(
-	ctx context.Context,
-	tunnel net.Conn,
-	a authority,
-	identity certs.Identity,
-	tunnelID string,
-	greet bool,
+	ctx context.Context, tunnel net.Conn, a authority, identity certs.Identity, tunnelID string, greet bool,
 ) error {
 	config := &tls.Config{RootCAs: a.roots(), ServerName: tunnelID, NextProtos: []string{"h2"}}
 	if identity.Leaf() != nil {

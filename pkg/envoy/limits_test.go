@@ -113,13 +113,8 @@ func TestBandwidthIsKept(t *testing.T) {
 	agent := in.serveAgent(t, dir, envoy.EdgeClusters(in.Installation, c1, s.Node, envoy.EdgeDial{}), s)
 	agent.listen(t, envoy.EdgeListeners(in.Installation, c1, s.Node, envoy.EdgeDial{}))
 	envoytest.Start(
-		t,
-		dir,
-		marshal(t, envoy.EdgeBootstrap(envoy.BootstrapConfig{})),
-		"--component-log-level",
-		envoy.ComponentLogLevel,
-		"--drain-time-s",
-		"3",
+		t, dir, marshal(t, envoy.EdgeBootstrap(envoy.BootstrapConfig{})), "--component-log-level", envoy.ComponentLogLevel,
+		"--drain-time-s", "3",
 	)
 	works(t, in.getBySNI, in.gateways[0], hostname, "")
 	client := in.client(in.gateways[0], hostname)

@@ -45,15 +45,8 @@ func TestANearEdgeBuffersMore(t *testing.T) {
 	agent := in.serveAgent(t, dir, clusters, s)
 	agent.listen(t, listeners)
 	envoytest.Start(
-		t,
-		dir,
-		marshal(t, envoy.EdgeBootstrap(envoy.BootstrapConfig{})),
-		"--component-log-level",
-		envoy.ComponentLogLevel,
-		"--drain-time-s",
-		"3",
-		"--drain-strategy",
-		"immediate",
+		t, dir, marshal(t, envoy.EdgeBootstrap(envoy.BootstrapConfig{})), "--component-log-level", envoy.ComponentLogLevel,
+		"--drain-time-s", "3", "--drain-strategy", "immediate",
 	)
 	works(t, in.getBySNI, in.gateways[0], hostname, "api "+hostname)
 	agent.clusters = nil

@@ -41,12 +41,7 @@ func TestAnEdgeWithoutMemory(t *testing.T) {
 	in.serveAgent(t, dir, nil, s)
 	poor := envoytest.Start(t, dir, marshal(t, envoy.Static(
 		envoy.EdgeBootstrap(envoy.BootstrapConfig{MaxHeap: 1 << 20}),
-		envoy.EdgeListeners(
-			in.Installation,
-			c1,
-			s.Node,
-			envoy.EdgeDial{},
-		),
+		envoy.EdgeListeners(in.Installation, c1, s.Node, envoy.EdgeDial{}),
 		envoy.EdgeClusters(in.Installation, c1, s.Node, envoy.EdgeDial{}),
 	)))
 	envoytest.Eventually(t, "it refuses a request", func() error {

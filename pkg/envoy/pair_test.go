@@ -45,8 +45,7 @@ func TestPair(t *testing.T) {
 		}
 	})
 	t.Run(
-		"what is on the way between edge and gateway can't be read",
-		func(t *testing.T) { checkUnreadable(t, in, hostname) },
+		"what is on the way between edge and gateway can't be read", func(t *testing.T) { checkUnreadable(t, in, hostname) },
 	)
 	t.Run("idle tunnels are watched by the kernel", func(t *testing.T) { checkKeepalive(t, in) })
 	t.Run(
@@ -224,9 +223,7 @@ func checkRestart(t *testing.T, in *installation, c1 model.WorkloadCluster, edge
 func clientsOf(t *testing.T, g *gateway) (n int) {
 	t.Helper()
 	stats, err := g.Admin(
-		t.Context(),
-		http.MethodGet,
-		"/stats?filter=^listener[.](apiserver|connect)[.]downstream_cx_total$",
+		t.Context(), http.MethodGet, "/stats?filter=^listener[.](apiserver|connect)[.]downstream_cx_total$",
 	)
 	if err != nil {
 		t.Fatal(err)

@@ -20,10 +20,7 @@ import (
 // and on denied: adding or removing a workload cluster does not change them. The gateway need not be in the
 // installation.
 func GatewayListeners(
-	inst model.Installation,
-	gateway string,
-	bind GatewayBind,
-	denied model.Denied,
+	inst model.Installation, gateway string, bind GatewayBind, denied model.Denied,
 ) []*listenerv3.Listener {
 	return []*listenerv3.Listener{
 		gatewayPublic(inst, gateway, bind.Public, denied),
@@ -71,8 +68,7 @@ func gatewayPublic(inst model.Installation, me string, at model.Endpoint, denied
 	// Only the leaves of edges have names with this suffix. A regular expression would work only for short tunnel
 	// domains: Envoy rejects large ones, and only once the trust bundle arrives.
 	own.TransportSocket = serverTLS(
-		model.Subject{Role: model.RoleGateway, Node: me},
-		endingWith(inst.Domain.TunnelIDSuffix()),
+		model.Subject{Role: model.RoleGateway, Node: me}, endingWith(inst.Domain.TunnelIDSuffix()),
 	)
 	own.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
 	l.FilterChains = []*listenerv3.FilterChain{

@@ -62,8 +62,7 @@ func Choose(q Question) Choice {
 		return c
 	case q.Before.Mode != "":
 		return q.connect(
-			v1alpha1.ReasonNoEvidence,
-			"no edge observes the serving certificate now, and connect works with every certificate",
+			v1alpha1.ReasonNoEvidence, "no edge observes the serving certificate now, and connect works with every certificate",
 		)
 	default:
 		return q.connect(
@@ -107,17 +106,14 @@ func (q Question) sni(name string) Choice {
 func (q Question) lacking() Choice {
 	endpoint := ""
 	message := fmt.Sprintf(
-		"the serving certificate has neither the tunnel hostname %s nor an extra name of the Tunnel; it has %s",
-		q.Hostname,
+		"the serving certificate has neither the tunnel hostname %s nor an extra name of the Tunnel; it has %s", q.Hostname,
 		strings.Join(q.certificateNames(), ", "),
 	)
 	if model.ValidateDNSName(q.Endpoint) == nil && q.inAll(q.Endpoint) {
 		switch {
 		case q.EndpointHolder != "":
 			message += fmt.Sprintf(
-				"; %s is in it, the Cluster's endpoint, but %s has that name too",
-				q.Endpoint,
-				q.EndpointHolder,
+				"; %s is in it, the Cluster's endpoint, but %s has that name too", q.Endpoint, q.EndpointHolder,
 			)
 		default:
 			endpoint = q.Endpoint

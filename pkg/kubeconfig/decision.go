@@ -37,10 +37,7 @@ func FromTunnel(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credent
 // of the Secrets contains for the same proxy, or none. Its result therefore discloses no secret to a client that sent
 // these Secrets.
 func FromTunnelAndSecrets(
-	tunnel *v1alpha1.Tunnel,
-	gateways Gateways,
-	cluster string,
-	secrets ...*corev1.Secret,
+	tunnel *v1alpha1.Tunnel, gateways Gateways, cluster string, secrets ...*corev1.Secret,
 ) (Decision, bool) {
 	var credentials *Credentials
 	if proxy := tunnel.Spec.Kubeconfig.Proxy; proxy != nil && proxy.CredentialsSecret != "" {
@@ -138,9 +135,7 @@ func WayTo(mode v1alpha1.KubeconfigMode, tunnel *v1alpha1.Tunnel, own *corev1.Se
 		return Way{Server: s.Server, TLSServerName: s.TLSServerName}, true
 	case mode == v1alpha1.KubeconfigModeSNI:
 		return wayBySNI(
-			hostname,
-			gateways,
-			apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionHostnameResolves),
+			hostname, gateways, apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionHostnameResolves),
 		), true
 	case mode != v1alpha1.KubeconfigModeConnect:
 		return Way{}, false

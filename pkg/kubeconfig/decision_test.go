@@ -96,8 +96,7 @@ func TestEveryModeIsWrittenAndGivenBack(t *testing.T) {
 			}
 			checkEntry(t, secret, b.want)
 			if text := fmt.Sprint(secret.Annotations, last.Way, a.tunnel.Status, b.tunnel.Status); strings.Contains(
-				text,
-				"hunter2",
+				text, "hunter2",
 			) ||
 				strings.Contains(text, "secret@") {
 				t.Errorf("%s, then %s: credentials can be seen: %s", first, then, text)

@@ -52,17 +52,11 @@ func FuzzApply(f *testing.F) {
 		}), byAddress, originalServer, "x", uint8(mode))
 		f.Add(
 			seed(f, func(c *clientcmdapi.Config) { c.CurrentContext, c.Clusters["c1"].ProxyURL = "none", "http://u:p@h:1" }),
-			direct,
-			"",
-			"http://u:p@h:1",
-			uint8(mode),
+			direct, "", "http://u:p@h:1", uint8(mode),
 		)
 	}
 	f.Add(
-		[]byte("clusters: [{name: c1, cluster: &a {server: x}}, {name: c2, cluster: *a}]\ncurrent-context: ''"),
-		"",
-		"",
-		"",
+		[]byte("clusters: [{name: c1, cluster: &a {server: x}}, {name: c2, cluster: *a}]\ncurrent-context: ''"), "", "", "",
 		uint8(0),
 	)
 	f.Add([]byte("{}"), "", "", "", uint8(1))

@@ -78,9 +78,7 @@ func Load(secret *corev1.Secret, cluster string) (*clientcmdapi.Config, *clientc
 		return config, entry, nil
 	}
 	return nil, nil, fmt.Errorf(
-		"%w: its current context names no cluster entry, and no entry is named %s",
-		ErrInvalid,
-		cluster,
+		"%w: its current context names no cluster entry, and no entry is named %s", ErrInvalid, cluster,
 	)
 }
 
@@ -107,8 +105,7 @@ func store(secret *corev1.Secret, config *clientcmdapi.Config, entry *clientcmda
 	data, err := clientcmd.Write(*config)
 	if err != nil { // the error may quote the Secret
 		return fmt.Errorf(
-			"%w: the server, name or proxy in the annotations of the Secret is invalid: remove these annotations",
-			ErrInvalid,
+			"%w: the server, name or proxy in the annotations of the Secret is invalid: remove these annotations", ErrInvalid,
 		)
 	}
 	secret.Data[Key] = data

@@ -13,9 +13,7 @@ const originalServer = "https://192.0.2.10:6443"
 
 // kubeconfigSecret returns a Secret as a control-plane provider writes it.
 func kubeconfigSecret(
-	t *testing.T,
-	namespace, cluster, server string,
-	changes ...func(*clientcmdapi.Config),
+	t *testing.T, namespace, cluster, server string, changes ...func(*clientcmdapi.Config),
 ) *corev1.Secret {
 	t.Helper()
 	config := clientcmdapi.NewConfig()

@@ -38,8 +38,7 @@ func ReadCredentials(name string, secret *corev1.Secret) (*Credentials, *model.F
 	}
 	if secret.Type != corev1.SecretTypeBasicAuth {
 		return nil, bad(
-			"its type is not kubernetes.io/basic-auth",
-			"create it again with this type and the keys username and password",
+			"its type is not kubernetes.io/basic-auth", "create it again with this type and the keys username and password",
 		)
 	}
 	c := Credentials{string(secret.Data[corev1.BasicAuthUsernameKey]), string(secret.Data[corev1.BasicAuthPasswordKey])}
@@ -52,8 +51,7 @@ func ReadCredentials(name string, secret *corev1.Secret) (*Credentials, *model.F
 		return nil, bad("its username contains a colon, which basic authentication does not allow", "give another username")
 	case strings.ContainsFunc(c.Username+c.Password, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return nil, bad(
-			"its username or password contains a control character, such as a newline",
-			"remove the control character",
+			"its username or password contains a control character, such as a newline", "remove the control character",
 		)
 	}
 	return &c, nil

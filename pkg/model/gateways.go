@@ -40,24 +40,21 @@ func (i Installation) ValidateShared() error {
 	}
 	if i.Workers < 0 || i.Workers > MaxWorkers {
 		errs = append(
-			errs,
-			fmt.Errorf("number of workers of a gateway: %d is not from 1 to %d, or 0 for one", i.Workers, MaxWorkers),
+			errs, fmt.Errorf("number of workers of a gateway: %d is not from 1 to %d, or 0 for one", i.Workers, MaxWorkers),
 		)
 	}
 	if i.Handshakes < 0 || i.Handshakes > MaxHandshakes {
 		errs = append(
 			errs,
 			fmt.Errorf(
-				"tunnels that a gateway opens in a second: %d is not from 1 to %d, or 0 for the default",
-				i.Handshakes,
+				"tunnels that a gateway opens in a second: %d is not from 1 to %d, or 0 for the default", i.Handshakes,
 				MaxHandshakes,
 			),
 		)
 	}
 	if i.AccessLog != "" && i.AccessLog != AccessLogFailed && i.AccessLog != AccessLogAll {
 		errs = append(
-			errs,
-			fmt.Errorf("access log: %q is neither %s nor %s, and not empty", i.AccessLog, AccessLogFailed, AccessLogAll),
+			errs, fmt.Errorf("access log: %q is neither %s nor %s, and not empty", i.AccessLog, AccessLogFailed, AccessLogAll),
 		)
 	}
 	return errors.Join(errs...)
@@ -134,9 +131,7 @@ func (a ReplicaAddress) Of(gateway string) (Endpoint, error) {
 	}
 	if !strings.Contains(string(a), replicaPart) {
 		return Endpoint{}, fmt.Errorf(
-			"address %q has no %s in place of the replica's number, so all replicas would have the same address",
-			a,
-			replicaPart,
+			"address %q has no %s in place of the replica's number, so all replicas would have the same address", a, replicaPart,
 		)
 	}
 	number, err := gatewayNumber(gateway)

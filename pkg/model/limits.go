@@ -39,10 +39,7 @@ func ValidateLimits(l Limits) (good Limits, bad []*FieldError) {
 			bad = append(bad, &FieldError{
 				Field: "spec.limits." + field, Value: strconv.FormatInt(*value, 10),
 				Problem: fmt.Sprintf(
-					"is not between %d and %d %s",
-					least,
-					most,
-					what,
+					"is not between %d and %d %s", least, most, what,
 				), Cure: "correct it, or remove it for the default",
 			})
 			*value = 0

@@ -68,8 +68,7 @@ func (d TunnelDomain) ParseSubject(commonName string, dnsNames []string) (Subjec
 	// An edge with a gateway's common name would be accepted as a gateway by a check that reads only the common name.
 	if s.Role == RoleEdge && ValidateGatewayName(s.Node) == nil {
 		return Subject{}, fmt.Errorf(
-			"certificate CN=%s has the profile of an edge, but the node name of a gateway",
-			commonName,
+			"certificate CN=%s has the profile of an edge, but the node name of a gateway", commonName,
 		)
 	}
 	return s, nil

@@ -75,8 +75,7 @@ func (d TunnelDomain) ValidateExtraNames(names []string) (good []string, bad []*
 		}
 		if problem != "" {
 			bad = append(
-				bad,
-				&FieldError{Field: ExtraNameField(i), Value: name, Problem: strings.TrimSpace(problem), Cure: cure},
+				bad, &FieldError{Field: ExtraNameField(i), Value: name, Problem: strings.TrimSpace(problem), Cure: cure},
 			)
 			continue
 		}

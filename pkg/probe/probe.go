@@ -199,14 +199,12 @@ func validity(leaf *x509.Certificate, now time.Time) string {
 	case now.After(leaf.NotAfter):
 		return fmt.Sprintf(
 			"its serving certificate expired at %s, so clients reject it; the clock of this machine shows %s",
-			leaf.NotAfter.UTC().Format(time.RFC3339),
-			clock,
+			leaf.NotAfter.UTC().Format(time.RFC3339), clock,
 		)
 	case now.Before(leaf.NotBefore):
 		return fmt.Sprintf(
 			"its serving certificate is valid from %s, so clients reject it; the clock of this machine shows %s",
-			leaf.NotBefore.UTC().Format(time.RFC3339),
-			clock,
+			leaf.NotBefore.UTC().Format(time.RFC3339), clock,
 		)
 	}
 	return ""

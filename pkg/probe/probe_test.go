@@ -55,11 +55,7 @@ func fake(t *testing.T, names []string, begin, end time.Time, handler http.Handl
 func healthy(t *testing.T) model.Endpoint {
 	t.Helper()
 	return fake(
-		t,
-		[]string{"kubernetes"},
-		time.Now().Add(-time.Hour),
-		time.Now().Add(time.Hour),
-		answers(http.StatusOK, "ok"),
+		t, []string{"kubernetes"}, time.Now().Add(-time.Hour), time.Now().Add(time.Hour), answers(http.StatusOK, "ok"),
 	)
 }
 
@@ -156,10 +152,9 @@ func TestAProbeReportsTheStateOfAnAPIServer(t *testing.T) {
 			_, _ = io.WriteString(conn, "HTTP/1.1 400 Bad "+
 				"Request\r\n\r\n")
 		}), "", "the answer is not TLS: "},
-		"it cuts the connection": {raw(t, func(net.Conn) {}), "", "the connection was closed during the TLS " +
-			"handshake: "},
-		"it says nothing":     {raw(t, silent), "", "no answer in time: "},
-		"its name is unknown": {model.Endpoint{Host: "apiserver.invalid", Port: 6443}, "", "DNS "},
+		"it cuts the connection": {raw(t, func(net.Conn) {}), "", "the connection was closed during the TLS handshake: "},
+		"it says nothing":        {raw(t, silent), "", "no answer in time: "},
+		"its name is unknown":    {model.Endpoint{Host: "apiserver.invalid", Port: 6443}, "", "DNS "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -209,11 +204,7 @@ func closed(t *testing.T) model.Endpoint {
 func TestTheCertificateIsReported(t *testing.T) {
 	begin, end := time.Now().Add(-time.Hour), time.Now().Add(time.Hour).Truncate(time.Second).UTC()
 	address := fake(
-		t,
-		[]string{"kubernetes", "api.example.com", "a\x1bb"},
-		begin,
-		end,
-		answers(http.StatusInternalServerError, ""),
+		t, []string{"kubernetes", "api.example.com", "a\x1bb"}, begin, end, answers(http.StatusInternalServerError, ""),
 	)
 	got := probe.APIServers(t.Context(), []model.Endpoint{address})
 	if want := "kubernetes api.example.com a?b 10.96.0.1"; strings.Join(got.CertificateNames, " ") != want {
@@ -259,16 +250,7 @@ func TestAPIServersFallsBackToTheNextAddress(t *testing.T) {
 	t.Parallel()
 	good, ill, hangs := healthy(
 		t,
-	), fake(
-		t,
-		nil,
-		time.Now(),
-		time.Now().Add(time.Hour),
-		answers(http.StatusInternalServerError, "no"),
-	), raw(
-		t,
-		silent,
-	)
+	), fake(t, nil, time.Now(), time.Now().Add(time.Hour), answers(http.StatusInternalServerError, "no")), raw(t, silent)
 	for name, test := range map[string]struct {
 		in     []model.Endpoint
 		want   model.Endpoint

@@ -470,11 +470,7 @@ func TestNoFaultReachesMoreThanTheFirstWave(t *testing.T) {
 		}
 		if len(w.reached) > waves || len(w.reached) == 0 {
 			t.Fatalf(
-				"%d edges, %d gateways: it reached %d nodes, and the first wave has %d",
-				edges,
-				gateways,
-				len(w.reached),
-				waves,
+				"%d edges, %d gateways: it reached %d nodes, and the first wave has %d", edges, gateways, len(w.reached), waves,
 			)
 		}
 	}

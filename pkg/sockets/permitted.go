@@ -18,8 +18,7 @@ func Permitted() error {
 		return fmt.Errorf("checking that connections can be closed: this needs the capability CAP_NET_ADMIN: %w", err)
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EINVAL):
 		return fmt.Errorf(
-			"checking that connections can be closed: this needs a kernel with CONFIG_INET_DIAG_DESTROY: %w",
-			err,
+			"checking that connections can be closed: this needs a kernel with CONFIG_INET_DIAG_DESTROY: %w", err,
 		)
 	case err != nil:
 		return fmt.Errorf("checking that connections can be closed: %w", err)

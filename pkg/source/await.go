@@ -39,21 +39,14 @@ func (k *Kube) awaitRecords(ctx context.Context) error {
 		}
 		if complete > 0 && k.Now().Sub(since) >= recordsStable {
 			k.Log.Error(
-				"Tunnels without a complete record are not served: see their conditions",
-				"tunnels",
-				left[:min(len(left), 10)],
-				"count",
-				len(left),
+				"Tunnels without a complete record are not served: see their conditions", "tunnels", left[:min(len(left), 10)],
+				"count", len(left),
 			)
 			return nil
 		}
 		if logged.IsZero() || k.Now().Sub(logged) >= recordsLog {
 			k.Log.Warn(
-				"waiting for a controller of this version to record what is served",
-				"tunnels",
-				len(left),
-				"complete",
-				complete,
+				"waiting for a controller of this version to record what is served", "tunnels", len(left), "complete", complete,
 			)
 			logged = k.Now()
 		}

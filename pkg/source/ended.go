@@ -70,13 +70,7 @@ func (k *Kube) ended(data map[string]string) map[string]time.Time {
 		bad[id] = until
 		if was, known := k.saidEnded[id]; !known || was != until {
 			k.Log.Warn(
-				"cannot read entry of an ended tunnel",
-				"configmap",
-				v1alpha1.EndedTunnelsConfigMapName,
-				"id",
-				id,
-				"error",
-				err,
+				"cannot read entry of an ended tunnel", "configmap", v1alpha1.EndedTunnelsConfigMapName, "id", id, "error", err,
 			)
 		}
 	}

@@ -30,8 +30,7 @@ var gatewaysKey = model.Key{Name: "gateways"}
 func ValidateGatewaySet(name string) error {
 	if name != gatewaySetName {
 		return fmt.Errorf(
-			"StatefulSet %q: its Pods would not have the names gateway-<number>, which gateways require: name it %s",
-			name,
+			"StatefulSet %q: its Pods would not have the names gateway-<number>, which gateways require: name it %s", name,
 			gatewaySetName,
 		)
 	}
@@ -61,8 +60,7 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 	switch {
 	case replicas < 1:
 		return nil, fieldError(
-			set,
-			"spec.replicas",
+			set, "spec.replicas",
 			fmt.Errorf("it is %d: without a gateway no edge can connect: scale it to 1 at least", replicas),
 		)
 	case replicas > model.MaxGateways:
@@ -70,16 +68,12 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 			set,
 			"spec.replicas",
 			fmt.Errorf(
-				"there are %d, but every edge keeps tunnels to each: scale it to %d at most",
-				replicas,
-				model.MaxGateways,
+				"there are %d, but every edge keeps tunnels to each: scale it to %d at most", replicas, model.MaxGateways,
 			),
 		)
 	case first < 0 || first > math.MaxInt32-replicas:
 		return nil, fieldError(
-			set,
-			"spec.ordinals.start",
-			fmt.Errorf("%d leaves no numbers for %d gateways", first, replicas),
+			set, "spec.ordinals.start", fmt.Errorf("%d leaves no numbers for %d gateways", first, replicas),
 		)
 	}
 	var gateways []model.Gateway
@@ -102,8 +96,7 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 func publicPort(set *appsv1.StatefulSet) (uint16, error) {
 	if set.Spec.ServiceName == "" {
 		return 0, fieldError(
-			set,
-			"spec.serviceName",
+			set, "spec.serviceName",
 			errors.New("it is empty: name the headless Service that gives each Pod a DNS name: gateways reach each other by it"),
 		)
 	}
@@ -115,8 +108,7 @@ func publicPort(set *appsv1.StatefulSet) (uint16, error) {
 		}
 	}
 	return 0, fieldError(
-		set,
-		"spec.template.spec.containers[].ports",
+		set, "spec.template.spec.containers[].ports",
 		fmt.Errorf("none has the name %s: name the port of --public-listen so", publicPortName),
 	)
 }
@@ -138,8 +130,7 @@ func stripGatewaySet(object any) (any, error) {
 	kept.Status.Replicas = set.Status.Replicas
 	for _, c := range set.Spec.Template.Spec.Containers {
 		kept.Spec.Template.Spec.Containers = append(
-			kept.Spec.Template.Spec.Containers,
-			corev1.Container{Name: c.Name, Ports: c.Ports},
+			kept.Spec.Template.Spec.Containers, corev1.Container{Name: c.Name, Ports: c.Ports},
 		)
 	}
 	return kept, nil
@@ -176,8 +167,7 @@ func (k *Kube) publishGateways(ctx context.Context) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		err = fmt.Errorf(
-			"StatefulSet %s: there is none: apply deploy/kubernetes/gateway.yaml, or name the gateways by --gateway",
-			at,
+			"StatefulSet %s: there is none: apply deploy/kubernetes/gateway.yaml, or name the gateways by --gateway", at,
 		)
 	case err != nil:
 		return fmt.Errorf("reading StatefulSet %s: %w", at, err)

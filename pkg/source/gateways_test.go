@@ -217,9 +217,7 @@ func (b *bed) awaitGateways(t *testing.T, want string) {
 func (b *bed) awaitPort(t *testing.T, port uint16) {
 	t.Helper()
 	b.awaitKnown(
-		t,
-		fmt.Sprintf("port %d", port),
-		func() bool { return len(b.gateways) > 0 && b.gateways[0].Peer.Port == port },
+		t, fmt.Sprintf("port %d", port), func() bool { return len(b.gateways) > 0 && b.gateways[0].Peer.Port == port },
 	)
 }
 

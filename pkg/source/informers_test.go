@@ -55,9 +55,7 @@ func TestAnInformerThatHangsIsReported(t *testing.T) {
 			}
 			close(hold)
 			b.update(
-				t,
-				cluster,
-				func() { cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.2", Port: 6443} },
+				t, cluster, func() { cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.2", Port: 6443} },
 			)
 			b.pair(t, "b", "b")
 			kubetest.Eventually(t, "a report of the informer", func() error {

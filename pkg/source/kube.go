@@ -133,10 +133,7 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 
 // configMapCache watches a single ConfigMap.
 func configMapCache(
-	rest *rest.Config,
-	scheme *runtime.Scheme,
-	figures *figures,
-	namespace, name string,
+	rest *rest.Config, scheme *runtime.Scheme, figures *figures, namespace, name string,
 ) (cache.Cache, error) {
 	c, err := cache.New(rest, cache.Options{
 		Scheme: scheme, DefaultWatchErrorHandler: figures.watchFailed,

@@ -159,8 +159,7 @@ func (l *loader) addFleet(d document) error {
 	}
 	for i := range f.Clusters {
 		l.origins = append(
-			l.origins,
-			origin{func(string) document { return d }, func(field string) string { return inFleet(field, i) }},
+			l.origins, origin{func(string) document { return d }, func(field string) string { return inFleet(field, i) }},
 		)
 	}
 	clusters := append(l.file.Clusters, f.Clusters...)
@@ -231,8 +230,7 @@ func (l *loader) candidates() []decision.Candidate {
 	for _, key := range sorted {
 		if slices.ContainsFunc(all, func(c decision.Candidate) bool { return c.Key == key }) {
 			l.errs = append(
-				l.errs,
-				l.objectWith(key, "").fault("metadata.name", fmt.Errorf("%s is also in a fleet: remove one of them", key)),
+				l.errs, l.objectWith(key, "").fault("metadata.name", fmt.Errorf("%s is also in a fleet: remove one of them", key)),
 			)
 			continue
 		}
@@ -296,14 +294,12 @@ func (l *loader) candidate(key model.Key) (decision.Candidate, bool) {
 		sum := sha256.Sum256([]byte(key.String()))
 		tunnel.ClaimID(strings.ToLower(base32.StdEncoding.EncodeToString(sum[:15])))
 		l.assumed = append(
-			l.assumed,
-			fmt.Sprintf("the id %s for %s: the controller chooses another", tunnel.ClaimedID(), key),
+			l.assumed, fmt.Sprintf("the id %s for %s: the controller chooses another", tunnel.ClaimedID(), key),
 		)
 	}
 	if !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
 		l.assumed = append(
-			l.assumed,
-			fmt.Sprintf("nothing for %s: its mode %s makes no tunnel", key, tunnel.Spec.Kubeconfig.Mode),
+			l.assumed, fmt.Sprintf("nothing for %s: its mode %s makes no tunnel", key, tunnel.Spec.Kubeconfig.Mode),
 		)
 	}
 	return decision.CandidateOf(cluster, tunnel)

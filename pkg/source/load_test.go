@@ -96,9 +96,7 @@ func TestLoadObjects(t *testing.T) {
 		t.Errorf("assumed %v", got.Assumed)
 	}
 	list := "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(
-		strings.Split(objects, "---")[2],
-		"\n",
-		"\n  ",
+		strings.Split(objects, "---")[2], "\n", "\n  ",
 	) + "\n"
 	if got, err := load(t, list); err != nil || len(got.Fleet.Clusters) != 1 ||
 		got.Fleet.Clusters[0].APIServer.Host != "127.0.0.1" ||
@@ -151,15 +149,13 @@ func TestLoadNamesFileLineAndField(t *testing.T) {
 		},
 		"text in place of a number": {replace("port: 6444", "port: https"), []string{"a.yaml:7:53: " +
 			"spec.controlPlaneEndpoint.port: is a string, and must be a number"}},
-		"no YAML": {replace("kind: Tunnel", "  kind: Tunnel"), []string{"a.yaml:15: not YAML: "}},
-		"a bad endpoint": {replace("API.C1.example.com.", "a b"), []string{"a.yaml:7:3: " +
-			"spec.controlPlaneEndpoint", "a b"}},
+		"no YAML":        {replace("kind: Tunnel", "  kind: Tunnel"), []string{"a.yaml:15: not YAML: "}},
+		"a bad endpoint": {replace("API.C1.example.com.", "a b"), []string{"a.yaml:7:3: spec.controlPlaneEndpoint", "a b"}},
 		"an object twice": {[]string{objects, objects}, []string{"b.yaml:4:3: metadata.name: the Cluster prod/c1 " +
 			"is also in a.yaml:1:1", "b.yaml:16:12: "}},
 		"no object of ours": {[]string{"apiVersion: v1\nkind: Secret\n"}, []string{"the input has neither a fleet " +
 			"nor a Cluster"}},
-		"a list of texts": {[]string{"- a\n- b\n"}, []string{"a.yaml:1:1: is neither a Kubernetes object nor a " +
-			"fleet"}},
+		"a list of texts": {[]string{"- a\n- b\n"}, []string{"a.yaml:1:1: is neither a Kubernetes object nor a fleet"}},
 		"a bad setting": {[]string{strings.Replace(settings, "tunnels.example.com", "tunnels", 1), objects},
 			[]string{"a.yaml:5:3: data.TUNNEL_DOMAIN: "}},
 		"no gateway": {[]string{strings.Replace(settings, "replicas: 2", "replicas: 0", 1), objects},
@@ -170,8 +166,7 @@ func TestLoadNamesFileLineAndField(t *testing.T) {
 			[]string{"a.yaml:16:13: clusters[0].revoked[0]: "}},
 		"a field in a fleet": {[]string{strings.Replace(fleet, "workers:", "worker:", 1)}, []string{"a.yaml:9:1: " +
 			"worker: there is no such field"}},
-		"two installations": {[]string{fleet, fleet}, []string{"b.yaml:2:1: domain: the installation is also in " +
-			"a.yaml:2:1"}},
+		"two installations": {[]string{fleet, fleet}, []string{"b.yaml:2:1: domain: the installation is also in a.yaml:2:1"}},
 		"several faults": {[]string{"a: [", strings.Replace(fleet, "workers:", "worker:", 1)}, []string{"a.yaml",
 			"b.yaml:9"}},
 	} {

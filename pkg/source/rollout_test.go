@@ -54,9 +54,7 @@ func TestTheRecordOfRollouts(t *testing.T) {
 	}
 	b.update(t, record, func() { record.Data = map[string]string{rollout.RecordKey: "{"} })
 	b.update(
-		t,
-		record,
-		func() { record.Data = text(rollout.Record{Current: before, Next: after, Phase: rollout.PhaseRest}) },
+		t, record, func() { record.Data = text(rollout.Record{Current: before, Next: after, Phase: rollout.PhaseRest}) },
 	)
 	await("a phase", func(r *rollout.Record) bool {
 		if r == nil {

@@ -146,8 +146,7 @@ func (t *Table) publicSockets(k *sockets.Kernel) (present []sockets.Socket, why 
 	}
 	if !here {
 		return nil, fmt.Sprintf(
-			"nothing listens at the public address %s in the network namespace of the gateway-agent",
-			t.config.Public,
+			"nothing listens at the public address %s in the network namespace of the gateway-agent", t.config.Public,
 		)
 	}
 	found := present[:0]

@@ -85,16 +85,9 @@ func TestOnlyConnectionsWithoutAnOwnerAreClosed(t *testing.T) {
 	e := newEcho(t, "tcp", "127.0.0.1:0")
 	b := accounted(t, e, good)
 	elsewhere := newEcho(t, "tcp", "127.0.0.1:0")
-	tunnel, relay, other := e.dial(
-		t,
-		e.Addr().String(),
-	), e.dial(
-		t,
-		e.Addr().String(),
-	), elsewhere.dial(
-		t,
-		elsewhere.Addr().String(),
-	)
+	tunnel, relay, other := e.dial(t, e.Addr().String()), e.dial(
+		t, e.Addr().String(),
+	), elsewhere.dial(t, elsewhere.Addr().String())
 	b.write(t, tunnel.event(eventSetup, "edge-1", idA))
 	b.own(t, relay, 1)
 	unknown := e.dial(t, e.Addr().String())
@@ -197,9 +190,7 @@ func TestProve(t *testing.T) {
 	edge := model.EdgeRef{Node: "edge-1", ID: idA}
 	first, second, other := e.dial(t, e.Addr().String()), e.dial(t, e.Addr().String()), e.dial(t, e.Addr().String())
 	b.write(
-		t,
-		first.event(eventSetup, "edge-1", idA),
-		second.event(eventSetup, "edge-1", idA),
+		t, first.event(eventSetup, "edge-1", idA), second.event(eventSetup, "edge-1", idA),
 		other.event(eventSetup, "edge-2", idA),
 	)
 	if p := b.Prove(t.Context(), edge); p != (Proof{Open: 2}) {

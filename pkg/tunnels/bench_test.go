@@ -56,12 +56,7 @@ func BenchmarkRepair(b *testing.B) {
 			table.write(
 				b,
 				lineOf(
-					j%4,
-					eventSetup,
-					fmt.Sprintf("198.18.%d.%d:%d", i>>8, i&255, 40000+j),
-					nowhere,
-					fmt.Sprintf("edge-%d", i),
-					idA,
+					j%4, eventSetup, fmt.Sprintf("198.18.%d.%d:%d", i>>8, i&255, 40000+j), nowhere, fmt.Sprintf("edge-%d", i), idA,
 					noon,
 				),
 			)

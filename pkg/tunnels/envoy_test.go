@@ -71,13 +71,7 @@ func (l *lab) start(t *testing.T) *lab {
 	}
 	l.credentials(t, l.dir, model.Subject{Role: model.RoleGateway, Node: "gateway-0"})
 	l.gateway = envoytest.Start(
-		t,
-		l.dir,
-		render(t, "gateway.yaml", l),
-		"--file-flush-interval-msec",
-		"200",
-		"--concurrency",
-		strconv.Itoa(l.Workers),
+		t, l.dir, render(t, "gateway.yaml", l), "--file-flush-interval-msec", "200", "--concurrency", strconv.Itoa(l.Workers),
 	)
 	for i, tunnel := range l.Tunnels {
 		dir := envoytest.Dir(t)

@@ -157,8 +157,7 @@ func (t *Table) keepOpen(ctx context.Context) {
 		cancel()
 		if err != nil && ctx.Err() == nil {
 			t.logOnce(
-				slog.LevelError,
-				"Envoy cannot reopen its log of tunnels, retrying",
+				slog.LevelError, "Envoy cannot reopen its log of tunnels, retrying",
 				fmt.Errorf("reopening log of tunnels: %w", err),
 			)
 		}

@@ -218,9 +218,7 @@ func (t *Table) try(e *edge, victims []*entry, now time.Time) (all []*entry) {
 		t.stats.GivenUp++
 		t.report(
 			slog.LevelError,
-			"edge has workers without a tunnel, and closing its other tunnels does not help: retrying much later",
-			e,
-			now,
+			"edge has workers without a tunnel, and closing its other tunnels does not help: retrying much later", e, now,
 		)
 	}
 	return all
@@ -237,10 +235,7 @@ func (t *Table) announce(e *edge, now time.Time) time.Time {
 	}
 	if e.shown == 0 {
 		t.report(
-			slog.LevelWarn,
-			"edge has workers without a tunnel on this gateway: clients on these workers are not served",
-			e,
-			now,
+			slog.LevelWarn, "edge has workers without a tunnel on this gateway: clients on these workers are not served", e, now,
 		)
 	}
 	t.show(e, e.without())
@@ -251,19 +246,8 @@ func (t *Table) announce(e *edge, now time.Time) time.Time {
 func (t *Table) report(level slog.Level, message string, e *edge, now time.Time) {
 	if t.repairs.logLimit.AllowN(now, 1) {
 		t.config.Logger.Log(
-			logContext,
-			level,
-			message,
-			"node",
-			e.Node,
-			"tunnel",
-			e.ID,
-			"workers",
-			e.without(),
-			"tunnels",
-			len(e.tunnels),
-			"wanted",
-			t.repairs.tunnels,
+			logContext, level, message, "node", e.Node, "tunnel", e.ID, "workers", e.without(), "tunnels", len(e.tunnels),
+			"wanted", t.repairs.tunnels,
 		)
 	}
 }

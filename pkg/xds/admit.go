@@ -174,23 +174,18 @@ func (s *Server) admit(subject model.Subject) error {
 	}
 	if s.revokes(subject) {
 		return status.Errorf(
-			codes.FailedPrecondition,
-			"%s is revoked: enrol again with a token that it has not used",
-			subject.Node,
+			codes.FailedPrecondition, "%s is revoked: enrol again with a token that it has not used", subject.Node,
 		)
 	}
 	if _, ended := s.denials.ended[subject.ID]; ended {
 		return status.Errorf(
-			codes.FailedPrecondition,
-			"the tunnel %s has ended: its Cluster is gone, or has opted out",
-			subject.ID,
+			codes.FailedPrecondition, "the tunnel %s has ended: its Cluster is gone, or has opted out", subject.ID,
 		)
 	}
 	if s.tunnels[subject.ID] == nil {
 		return status.Errorf(
 			codes.Unavailable,
-			"no tunnel has the id %s: its Cluster may be new or moved; otherwise a condition of it has the reason",
-			subject.ID,
+			"no tunnel has the id %s: its Cluster may be new or moved; otherwise a condition of it has the reason", subject.ID,
 		)
 	}
 	return nil

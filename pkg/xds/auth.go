@@ -20,9 +20,7 @@ import (
 // but accepts expired ones for renewal, so caller checks the time.
 func caller(ctx context.Context, d model.TunnelDomain, now time.Time) (model.Subject, error) {
 	_, subject, err := callers.Of(
-		ctx,
-		d,
-		func(state tls.ConnectionState) (*x509.Certificate, error) { return certs.VerifyNow(state, now) },
+		ctx, d, func(state tls.ConnectionState) (*x509.Certificate, error) { return certs.VerifyNow(state, now) },
 	)
 	if err != nil {
 		return model.Subject{}, err
@@ -37,9 +35,7 @@ func caller(ctx context.Context, d model.TunnelDomain, now time.Time) (model.Sub
 func checkNode(node *corev3.Node, subject model.Subject) error {
 	if node.GetId() != subject.NodeID() {
 		return status.Errorf(
-			codes.PermissionDenied,
-			"node id %q does not match the certificate's, %s",
-			csds.Printable(node.GetId(), maxQuoted),
+			codes.PermissionDenied, "node id %q does not match the certificate's, %s", csds.Printable(node.GetId(), maxQuoted),
 			subject.NodeID(),
 		)
 	}

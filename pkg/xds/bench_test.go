@@ -100,8 +100,7 @@ func statusOver(b *testing.B, bed *bed) statusv3.ClientStatusDiscoveryServiceCli
 	go func() { _ = server.Serve(listener) }()
 	b.Cleanup(server.Stop)
 	conn, err := grpc.NewClient(
-		listener.Addr().String(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(most)),
 	)
 	if err != nil {

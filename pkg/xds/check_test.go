@@ -55,9 +55,7 @@ func TestCheckOfListeners(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			good, errs := check(
-				[]*listenerv3.Listener{proxying(t, "good", "peer"), tc.in, proxying(t, "last", "agent")},
-				nil,
-				known,
+				[]*listenerv3.Listener{proxying(t, "good", "peer"), tc.in, proxying(t, "last", "agent")}, nil, known,
 			)
 			if good["good"] == nil || good["last"] == nil {
 				t.Error("the others are left out too")

@@ -23,8 +23,7 @@ import (
 
 // told returns what CSDS reports about nodes, by node id and resource.
 func (b *bed) told(
-	t *testing.T,
-	r *statusv3.ClientStatusRequest,
+	t *testing.T, r *statusv3.ClientStatusRequest,
 ) map[string]map[string]*statusv3.ClientConfig_GenericXdsConfig {
 	t.Helper()
 	response, err := b.Status().FetchClientStatus(t.Context(), r)
@@ -44,9 +43,7 @@ func (b *bed) told(
 
 // becomes waits for the status of a resource.
 func (b *bed) becomes(
-	t *testing.T,
-	node, name string,
-	want adminv3.ClientResourceStatus,
+	t *testing.T, node, name string, want adminv3.ClientResourceStatus,
 ) (got *statusv3.ClientConfig_GenericXdsConfig) {
 	t.Helper()
 	eventually.True(t, patience, name+" of "+node+" is "+want.String(), func() error {
@@ -65,8 +62,7 @@ func (a *ads) answer(t *testing.T, detail *statusv1.Status) *discoveryv3.DeltaDi
 	select {
 	case r := <-a.got:
 		a.send(
-			t,
-			&discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(), ErrorDetail: detail},
+			t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(), ErrorDetail: detail},
 		)
 		return r
 	case <-time.After(patience):
@@ -125,18 +121,8 @@ func TestStatusFollowsWhatAGatewaySays(t *testing.T) {
 	b.becomes(t, "gateway-0", two.Hostname, adminv3.ClientResourceStatus_ACKED)
 	const seen, refusals = "fairlead_xds_cluster_info", "fairlead_xds_cluster_refused_since_timestamp_seconds"
 	own := figuresOf(t, b.ClusterMetrics(), seen, "namespace", "prod", "name", "c1", "tunnel_id", one.ID)
-	c1, all := figuresOf(
-		t,
-		b.ClusterMetrics(),
-		refusals,
-		"namespace",
-		"prod",
-		"name",
-		"c1",
-	), figuresOf(
-		t,
-		b.ClusterMetrics(),
-		refusals,
+	c1, all := figuresOf(t, b.ClusterMetrics(), refusals, "namespace", "prod", "name", "c1"), figuresOf(
+		t, b.ClusterMetrics(), refusals,
 	)
 	if own != 1 || c1 != float64(since.Unix()) || all != c1 {
 		t.Errorf("there is %v of it, refused since %v, all together %v", own, c1, all)

@@ -54,8 +54,7 @@ type edge struct {
 
 // edgeStream serves the stream of an edge until it ends.
 func (s *Server) edgeStream(
-	conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer,
-	subject model.Subject,
+	conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, subject model.Subject,
 ) error {
 	return ending.Serve(conn.Context(), func(ctx context.Context, end func(error)) error {
 		select {
@@ -144,9 +143,7 @@ func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest
 	i := slices.Index(order[:], r.GetTypeUrl())
 	if i < 0 {
 		return status.Errorf(
-			codes.InvalidArgument,
-			"resources of type %q are not served",
-			csds.Printable(r.GetTypeUrl(), maxQuoted),
+			codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted),
 		)
 	}
 	req, err := readRequest(r)

@@ -48,15 +48,9 @@ func newFigures(s *Server) *figures {
 		}
 	}
 	f.Observe(
-		func(emit metrics.Emit) { s.observe(emit) },
-		"fairlead_xds_streams",
-		"fairlead_xds_published",
-		"fairlead_xds_gateways",
-		"fairlead_xds_tunnels",
-		"fairlead_xds_resources",
-		"fairlead_xds_refusing_nodes",
-		"fairlead_xds_waiting_nodes",
-		"fairlead_xds_denied",
+		func(emit metrics.Emit) { s.observe(emit) }, "fairlead_xds_streams", "fairlead_xds_published",
+		"fairlead_xds_gateways", "fairlead_xds_tunnels", "fairlead_xds_resources", "fairlead_xds_refusing_nodes",
+		"fairlead_xds_waiting_nodes", "fairlead_xds_denied",
 	)
 	return f
 }

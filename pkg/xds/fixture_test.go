@@ -157,8 +157,7 @@ func (b *bed) dial(t testing.TB, identity *certs.Identity) discoveryv3.Aggregate
 		config.Certificates = []tls.Certificate{identity.TLSCertificate()}
 	}
 	conn, err := grpc.NewClient(
-		b.address,
-		grpc.WithTransportCredentials(credentials.NewTLS(config)),
+		b.address, grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)),
 	)
 	if err != nil {

@@ -67,9 +67,7 @@ func FuzzSubscriptions(f *testing.F) {
 		request(func(r *discoveryv3.DeltaDiscoveryRequest) { r.ResourceNamesSubscribe = []string{"*", "*"} }),
 	)
 	f.Add(
-		plain,
-		request(func(r *discoveryv3.DeltaDiscoveryRequest) { r.ResourceNamesSubscribe = []string{"a"} }),
-		[]byte{0xff},
+		plain, request(func(r *discoveryv3.DeltaDiscoveryRequest) { r.ResourceNamesSubscribe = []string{"a"} }), []byte{0xff},
 	)
 	f.Fuzz(func(t *testing.T, first, second, third []byte) {
 		var k kind

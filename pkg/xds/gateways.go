@@ -56,13 +56,7 @@ func (s *Server) SetGateways(gateways []model.Gateway) {
 	s.profiles = newProfiles(s.inst, s.target, s.profiles.record)
 	s.mu.Unlock()
 	s.log.Info(
-		"gateways changed",
-		"gateways",
-		len(gateways),
-		"first",
-		gateways[0].Name,
-		"last",
-		gateways[len(gateways)-1].Name,
+		"gateways changed", "gateways", len(gateways), "first", gateways[0].Name, "last", gateways[len(gateways)-1].Name,
 	)
 	changes := changes{}
 	s.setCommon(changes)

@@ -71,9 +71,7 @@ func TestGatewaysComeAndGo(t *testing.T) {
 
 	b.SetGateways(nil) // the installation would be unreachable
 	expect(
-		t,
-		"Envoy clusters of a gateway after that",
-		names(firstOf(t, b.envoy(t, gateway))),
+		t, "Envoy clusters of a gateway after that", names(firstOf(t, b.envoy(t, gateway))),
 		sorted("c1.prod.tunnels.example.com"),
 	)
 }

@@ -84,9 +84,7 @@ func (k *kind) apply(req request) {
 // difference returns a response with the changes from the resources that an edge has, before, to all, and the
 // resources that the edge has after it.
 func difference(
-	typeURL string,
-	all map[string]types.Resource,
-	before []known,
+	typeURL string, all map[string]types.Resource, before []known,
 ) (*discoveryv3.DeltaDiscoveryResponse, []known, error) {
 	response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL}
 	had := make(map[string][32]byte, len(before))

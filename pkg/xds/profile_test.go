@@ -133,8 +133,7 @@ func TestAStoppedRolloutIsTakenBack(t *testing.T) {
 	w.out.quiet(t, "another edge")
 	w.outGW.quiet(t, "another gateway")
 	if got, want := w.envoy(t, gateway).fetch(t, cds), w.envoy(t, gatewayAt(1)).fetch(t, cds); !reflect.DeepEqual(
-		got,
-		want,
+		got, want,
 	) {
 		t.Errorf("it has %v, the others %v", got, want)
 	}

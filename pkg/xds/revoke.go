@@ -60,8 +60,7 @@ func (s *Server) revoking(id string) []model.WorkloadCluster {
 // revokes reports whether an edge is revoked by its own tunnel. No other tunnel can revoke it.
 func (s *Server) revokes(edge model.Subject) bool {
 	return slices.ContainsFunc(
-		s.revoking(edge.ID),
-		func(wc model.WorkloadCluster) bool { return slices.Contains(wc.Revoked, edge.Node) },
+		s.revoking(edge.ID), func(wc model.WorkloadCluster) bool { return slices.Contains(wc.Revoked, edge.Node) },
 	)
 }
 

@@ -102,8 +102,7 @@ func (s *Server) refused(subject model.Subject, err error) {
 
 // stream serves the stream of a gateway until it ends.
 func (s *Server) stream(
-	conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer,
-	subject model.Subject,
+	conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, subject model.Subject,
 ) error {
 	select {
 	case <-s.published:
@@ -233,12 +232,7 @@ func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryReques
 		return
 	}
 	s.log.Error(
-		"resources rejected",
-		"node",
-		subject.Node,
-		"type_url",
-		csds.Printable(r.GetTypeUrl(), maxQuoted),
-		"error",
+		"resources rejected", "node", subject.Node, "type_url", csds.Printable(r.GetTypeUrl(), maxQuoted), "error",
 		csds.Printable(detail.GetMessage(), maxDetail),
 	)
 }
@@ -270,9 +264,7 @@ func (st *stream) begin(node *corev3.Node) (err error) {
 
 // CreateDeltaWatch implements cache.ConfigWatcher.
 func (st *stream) CreateDeltaWatch(
-	r *cachev3.DeltaRequest,
-	sub cachev3.Subscription,
-	to chan cachev3.DeltaResponse,
+	r *cachev3.DeltaRequest, sub cachev3.Subscription, to chan cachev3.DeltaResponse,
 ) (func(), error) {
 	if r.GetTypeUrl() == st.server.gateways.TypeURL() {
 		return st.server.gateways.Watch(st.reader, r, sub, to), nil
@@ -280,9 +272,7 @@ func (st *stream) CreateDeltaWatch(
 	cache, ok := st.caches[r.GetTypeUrl()]
 	if !ok {
 		return nil, status.Errorf(
-			codes.InvalidArgument,
-			"resources of type %q are not served",
-			csds.Printable(r.GetTypeUrl(), maxQuoted),
+			codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted),
 		)
 	}
 	return cache.CreateDeltaWatch(r, sub, to)
@@ -301,9 +291,7 @@ func (st *stream) OnDeltaStreamClosed(int64, *corev3.Node) {}
 
 // OnStreamDeltaResponse implements delta.Callbacks.
 func (st *stream) OnStreamDeltaResponse(
-	_ int64,
-	_ *discoveryv3.DeltaDiscoveryRequest,
-	r *discoveryv3.DeltaDiscoveryResponse,
+	_ int64, _ *discoveryv3.DeltaDiscoveryRequest, r *discoveryv3.DeltaDiscoveryResponse,
 ) {
 	st.noteSent(r)
 	st.log.Debug("resources sent", "type_url", r.GetTypeUrl(), "version", r.GetSystemVersionInfo(),

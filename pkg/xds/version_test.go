@@ -55,11 +55,7 @@ func TestResourcesAreRenderedForTheVersionOfTheirAgent(t *testing.T) {
 				}
 				if got := strings.Contains(string(value), "%CONNECTION_ID%"); got != want {
 					t.Errorf(
-						"a %s that says version %q gets %s with the number of the connection: %t",
-						s.Role,
-						version,
-						r.GetName(),
-						got,
+						"a %s that says version %q gets %s with the number of the connection: %t", s.Role, version, r.GetName(), got,
 					)
 				}
 			}

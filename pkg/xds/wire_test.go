@@ -25,9 +25,7 @@ func TestGatewayGetsAllTunnels(t *testing.T) {
 	a := b.envoy(t, gateway)
 	a.subscribe(t, cds, nil)
 	expect(
-		t,
-		"Envoy clusters",
-		names(a.next(t)),
+		t, "Envoy clusters", names(a.next(t)),
 		sorted("c1.prod.tunnels.example.com", "api.example.com", "c2.prod.tunnels.example.com"),
 	)
 	a.subscribe(t, lds, nil)
@@ -210,10 +208,7 @@ func TestWhatIsWrongIsLeftOut(t *testing.T) {
 	b := newBed(t)
 	b.publish(workload("c1", "control_channel", "agent", "api.example.com", "api.example.com"))
 	expect(
-		t,
-		"Envoy clusters",
-		names(firstOf(t, b.envoy(t, gateway))),
-		sorted("c1.prod.tunnels.example.com", "api.example.com"),
+		t, "Envoy clusters", names(firstOf(t, b.envoy(t, gateway))), sorted("c1.prod.tunnels.example.com", "api.example.com"),
 	)
 	for _, name := range []string{"control_channel", "agent", "api.example.com"} {
 		if b.log.line("level=ERROR", "cluster=prod/c1", name, "type_url="+cds) == "" {

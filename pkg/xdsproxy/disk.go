@@ -118,11 +118,7 @@ func (c *contribution) restore() {
 		for name, res := range s.accepted {
 			if owner := s.owners()[name]; owner != nil {
 				c.proxy.log.Error(
-					"ignoring cached resource, another xds-server has one of this name",
-					"upstream",
-					c.name,
-					"name",
-					name,
+					"ignoring cached resource, another xds-server has one of this name", "upstream", c.name, "name", name,
 				)
 				delete(s.accepted, name)
 				continue

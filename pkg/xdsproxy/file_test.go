@@ -71,12 +71,7 @@ func TestAFileOfChangesIsReadUpToTheLastThatIsWhole(t *testing.T) {
 				if names := slices.Sorted(maps.Keys(got.set)); whole != end || !slices.Equal(names, want[i]) ||
 					(len(got.rejected) > 0) != (i < 2) {
 					t.Fatalf(
-						"of %d bytes %d are whole, with %v and %v refused, want %d and %v",
-						size,
-						whole,
-						names,
-						got.rejected,
-						end,
+						"of %d bytes %d are whole, with %v and %v refused, want %d and %v", size, whole, names, got.rejected, end,
 						want[i],
 					)
 				}

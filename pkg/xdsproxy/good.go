@@ -197,10 +197,7 @@ func (c *contribution) rollBack(to [kinds]set) {
 		listed := strings.Join(names[:min(len(names), maxNames)], ", ")
 		why := fmt.Sprintf(
 			"Envoy ended %d times in a row with the newest %s; its previous ones are restored (rolled back: %d, such as %s)",
-			crashLimit,
-			s.kind,
-			len(names),
-			listed,
+			crashLimit, s.kind, len(names), listed,
 		)
 		c.proxy.log.Error("resources rolled back", "upstream", c.name, "type_url", s.kind.typeURL(), "error", why)
 		s.reject(changes, newStatus(codes.Aborted, why), true, to[k])

@@ -12,20 +12,14 @@ func (s *session) nack(k kind, f *batch, detail *statusv1.Status) {
 	switch {
 	case len(f.names) > 1:
 		log.Debug(
-			"resources rejected by Envoy, bisecting them",
-			"resources",
-			len(f.names),
-			"error",
-			bounded(detail.GetMessage()),
+			"resources rejected by Envoy, bisecting them", "resources", len(f.names), "error", bounded(detail.GetMessage()),
 		)
 		t, half := s.tables[k], len(f.names)/2
 		t.parts = append([]*batch{f.part(f.names[:half]), f.part(f.names[half:])}, t.parts...)
 	case len(f.names) == 1 && f.share != nil:
 		log.Error("resource rejected by Envoy", "name", f.names[0], "error", bounded(detail.GetMessage()))
 		f.share.rejectedByEnvoy(
-			f.names[0],
-			f.changes[f.names[0]],
-			&statusv1.Status{Code: detail.GetCode(), Message: bounded(detail.GetMessage())},
+			f.names[0], f.changes[f.names[0]], &statusv1.Status{Code: detail.GetCode(), Message: bounded(detail.GetMessage())},
 		)
 	default:
 		log.Error("response rejected by Envoy", "names", f.names, "error", bounded(detail.GetMessage()))

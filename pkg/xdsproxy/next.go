@@ -196,8 +196,7 @@ func first(byShare map[*share][]string) *batch {
 		return nil
 	}
 	chosen := slices.MinFunc(
-		slices.Collect(maps.Keys(byShare)),
-		func(a, b *share) int { return strings.Compare(a.upstream(), b.upstream()) },
+		slices.Collect(maps.Keys(byShare)), func(a, b *share) int { return strings.Compare(a.upstream(), b.upstream()) },
 	)
 	b := &batch{share: chosen, changes: set{}}
 	slices.Sort(byShare[chosen])

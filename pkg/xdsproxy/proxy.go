@@ -206,8 +206,7 @@ func (r *Proxy) contribution(name string) *contribution {
 // sorted returns all contributions, ordered by name.
 func (r *Proxy) sorted() []*contribution {
 	return slices.SortedFunc(
-		maps.Values(r.contributions),
-		func(a, b *contribution) int { return strings.Compare(a.name, b.name) },
+		maps.Values(r.contributions), func(a, b *contribution) int { return strings.Compare(a.name, b.name) },
 	)
 }
 

@@ -203,15 +203,7 @@ func (b *bed) endOf(t testing.TB) error {
 	ctx, cancel := context.WithTimeout(t.Context(), envoytest.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(
-		ctx,
-		envoytest.Path(t),
-		"-c",
-		config,
-		"--disable-hot-restart",
-		"--concurrency",
-		"1",
-		"-l",
-		"critical",
+		ctx, envoytest.Path(t), "-c", config, "--disable-hot-restart", "--concurrency", "1", "-l", "critical",
 	)
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -175,13 +175,7 @@ func (s *share) admit(touched map[string]bool) {
 		maps.DeleteFunc(changes, func(name string, res *resource) bool { return res.version() == instead[name].version() })
 		err := errors.Join(faults...)
 		s.of.proxy.log.Error(
-			"resources rejected before Envoy",
-			"upstream",
-			s.of.name,
-			"type_url",
-			s.kind.typeURL(),
-			"error",
-			err,
+			"resources rejected before Envoy", "upstream", s.of.name, "type_url", s.kind.typeURL(), "error", err,
 		)
 		s.reject(changes, newStatus(codes.InvalidArgument, err.Error()), false, instead)
 		return

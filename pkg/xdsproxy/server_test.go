@@ -80,9 +80,7 @@ func (s *server) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryRequ
 
 // OnStreamDeltaResponse implements serverv3.Callbacks.
 func (s *server) OnStreamDeltaResponse(
-	_ int64,
-	_ *discoveryv3.DeltaDiscoveryRequest,
-	r *discoveryv3.DeltaDiscoveryResponse,
+	_ int64, _ *discoveryv3.DeltaDiscoveryRequest, r *discoveryv3.DeltaDiscoveryResponse,
 ) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,8 +108,7 @@ func (s *server) next(t testing.TB, typeURL string) *discoveryv3.DeltaDiscoveryR
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		i := slices.IndexFunc(
-			s.requests,
-			func(r *discoveryv3.DeltaDiscoveryRequest) bool { return r.GetTypeUrl() == typeURL },
+			s.requests, func(r *discoveryv3.DeltaDiscoveryRequest) bool { return r.GetTypeUrl() == typeURL },
 		)
 		if i < 0 {
 			return context.DeadlineExceeded

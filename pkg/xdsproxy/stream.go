@@ -86,9 +86,7 @@ func (c *contribution) close(st *stream) {
 
 // take handles a response.
 func (c *contribution) take(
-	st *stream,
-	response *discoveryv3.DeltaDiscoveryResponse,
-	check func(string, *anypb.Any) error,
+	st *stream, response *discoveryv3.DeltaDiscoveryResponse, check func(string, *anypb.Any) error,
 ) error {
 	k, ok := kindOf(response.GetTypeUrl())
 	if !ok {
@@ -119,17 +117,14 @@ func (c *contribution) take(
 func (st *stream) answer(k kind, nonce string, why *statusv1.Status) {
 	st.answers.count(why)
 	st.out = append(
-		st.out,
-		&discoveryv3.DeltaDiscoveryRequest{TypeUrl: k.typeURL(), ResponseNonce: nonce, ErrorDetail: why},
+		st.out, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: k.typeURL(), ResponseNonce: nonce, ErrorDetail: why},
 	)
 	notify(st.notified)
 }
 
 // send sends the queued requests until the stream ends. The receiver gets the reason of the end.
 func (st *stream) send(
-	ctx context.Context,
-	conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient,
-	mu *sync.Mutex,
+	ctx context.Context, conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient, mu *sync.Mutex,
 ) {
 	for {
 		select {

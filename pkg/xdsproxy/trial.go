@@ -90,8 +90,7 @@ func (b *batch) doubtful(k kind) bool {
 		good = b.share.accepted
 	}
 	return slices.ContainsFunc(
-		b.names,
-		func(name string) bool { return good[name].version() != b.changes[name].version() },
+		b.names, func(name string) bool { return good[name].version() != b.changes[name].version() },
 	)
 }
 

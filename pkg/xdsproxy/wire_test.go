@@ -144,9 +144,7 @@ func TestBadResourcesDoNotKeepEnvoyFromGoodOnes(t *testing.T) {
 	delete(e.bad, "c17")
 	e.until(t, cds, append(good, "c17")...)
 	bed.is(
-		t,
-		"a",
-		"forgets a refusal",
+		t, "a", "forgets a refusal",
 		func(st xdsproxy.State) bool { return st.Refused == "envoy can't have c18; envoy can't have c80" },
 	)
 }
@@ -238,10 +236,7 @@ func TestAnEnvoyThatComesBackIsSentNothing(t *testing.T) {
 		expect(t, "sent to one that has everything", len(r.GetResources())+len(r.GetRemovedResources()), 0)
 	}
 	bed.is(
-		t,
-		"a",
-		"serves from the cache",
-		func(s xdsproxy.State) bool { return s.Cached && !s.Connected && !s.Since.IsZero() },
+		t, "a", "serves from the cache", func(s xdsproxy.State) bool { return s.Cached && !s.Connected && !s.Since.IsZero() },
 	)
 	eventually.True(t, patience, "it says so", func() error {
 		if n := bed.log.count("level=INFO", "xds-server does not answer, Envoy is served from the "+

@@ -166,9 +166,7 @@ func create(ctx context.Context, l *lab.Lab, s *story, plan planned) (*lab.Clust
 	}
 	s.step(
 		"%s: Cluster created with the label %s=%s, and, as a control-plane provider would, its CA and kubeconfig Secrets.",
-		plan.name,
-		v1alpha1.TunnelLabel,
-		v1alpha1.TunnelEnabled,
+		plan.name, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled,
 	)
 	mode := map[string]any{"kubeconfig": map[string]any{"mode": string(plan.mode)}}
 	if err := cluster.PatchTunnel(ctx, mode); err != nil {
@@ -186,9 +184,7 @@ func bringUp(ctx context.Context, l *lab.Lab, s *story, cluster *lab.Cluster) er
 	}
 	s.step(
 		"%s: the controller made a Tunnel and the Secret %s%s; its file goes to an edge in the workload network.",
-		cluster.Name,
-		cluster.Name,
-		v1alpha1.BootstrapSecretSuffix,
+		cluster.Name, cluster.Name, v1alpha1.BootstrapSecretSuffix,
 	)
 	edge, err := l.StartEdge("edge-"+cluster.Name, bootstrap)
 	if err != nil {
@@ -215,9 +211,7 @@ func bringUp(ctx context.Context, l *lab.Lab, s *story, cluster *lab.Cluster) er
 		return fmt.Errorf("waiting for Cluster API to reach %s: %w", cluster.Name, err)
 	}
 	s.result(
-		true,
-		"%s: Cluster API's condition RemoteConnectionProbe is True, %.1f s after the Cluster was created",
-		cluster.Name,
+		true, "%s: Cluster API's condition RemoteConnectionProbe is True, %.1f s after the Cluster was created", cluster.Name,
 		time.Since(cluster.Created).Seconds(),
 	)
 	return nil

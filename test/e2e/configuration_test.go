@@ -54,10 +54,7 @@ func (w *world) refusedConfiguration(t *testing.T, roots *x509.CertPool, certifi
 
 // fetch requests the Envoy clusters of a node from the xds-server, and returns the number of resources.
 func (w *world) fetch(
-	ctx context.Context,
-	roots *x509.CertPool,
-	certificate *tls.Certificate,
-	node string,
+	ctx context.Context, roots *x509.CertPool, certificate *tls.Certificate, node string,
 ) (int, error) {
 	names, err := w.outsider(roots, certificate).Fetch(ctx, node)
 	return len(names), err

@@ -41,13 +41,11 @@ func (w *world) download(t *testing.T) {
 	for _, route := range []string{"sni", "connect"} {
 		for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 			promise.That(
-				t,
-				fmt.Sprintf("a download of 200 MB arrives whole over %s by %s", proto, route),
+				t, fmt.Sprintf("a download of 200 MB arrives whole over %s by %s", proto, route),
 				func(t *testing.T) { f.download(t, route, proto) },
 			)
 			promise.That(
-				t,
-				fmt.Sprintf("20 MB sent to an echo over %s by %s come back as they were", proto, route),
+				t, fmt.Sprintf("20 MB sent to an echo over %s by %s come back as they were", proto, route),
 				func(t *testing.T) { f.echo(t, route, proto) },
 			)
 		}
@@ -86,8 +84,7 @@ func (w *world) startFiles(t *testing.T) *files {
 func (f *files) serve(t *testing.T, certificate tls.Certificate) {
 	t.Helper()
 	listener, err := f.lab.Network.Workload.Listen(
-		t.Context(),
-		net.JoinHostPort(f.lab.SNI.Endpoint.Addr().String(), strconv.Itoa(filesPort)),
+		t.Context(), net.JoinHostPort(f.lab.SNI.Endpoint.Addr().String(), strconv.Itoa(filesPort)),
 	)
 	must(t, err)
 	digest := sha256.New()
@@ -144,10 +141,7 @@ func (f *files) do(ctx context.Context, route, proto, path string, body io.Reade
 		method = http.MethodPost
 	}
 	request, err := http.NewRequestWithContext(
-		ctx,
-		method,
-		"https://"+hostPort(hostname("files"), netns.APIServerPort)+path,
-		body,
+		ctx, method, "https://"+hostPort(hostname("files"), netns.APIServerPort)+path, body,
 	)
 	if err != nil {
 		return nil, err

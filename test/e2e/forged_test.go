@@ -59,13 +59,7 @@ func (w *world) startForged(t *testing.T, node, id string, apiServer *kube.APISe
 		APIServer: model.Endpoint{Host: apiServer.Endpoint.Addr().String(), Port: apiServer.Endpoint.Port()},
 	}
 	bootstrap := envoy.Static(
-		envoy.EdgeBootstrap(envoy.BootstrapConfig{}),
-		envoy.EdgeListeners(
-			installation,
-			victim,
-			node,
-			envoy.EdgeDial{},
-		),
+		envoy.EdgeBootstrap(envoy.BootstrapConfig{}), envoy.EdgeListeners(installation, victim, node, envoy.EdgeDial{}),
 		envoy.EdgeClusters(installation, victim, node, envoy.EdgeDial{}),
 	)
 	bootstrap.Admin = nil

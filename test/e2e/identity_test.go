@@ -49,10 +49,7 @@ func (w *world) outsider(roots *x509.CertPool, certificate *tls.Certificate) out
 
 // dialPublic opens a TLS connection to the gateway's public port from the workload network.
 func (w *world) dialPublic(
-	ctx context.Context,
-	roots *x509.CertPool,
-	name string,
-	certificate *tls.Certificate,
+	ctx context.Context, roots *x509.CertPool, name string, certificate *tls.Certificate,
 ) (*tls.Conn, error) {
 	return w.outsider(roots, certificate).TLS(ctx, name)
 }

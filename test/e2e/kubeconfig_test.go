@@ -95,9 +95,7 @@ func (w *world) optingOut(t *testing.T) {
 		if !bytes.Equal(secret.Data["value"], written.Data["value"]) || len(secret.Annotations) != 0 ||
 			len(secret.Data) != 1 {
 			return fmt.Errorf(
-				"secret is not as the provider wrote it: annotations %v, %d keys",
-				secret.Annotations,
-				len(secret.Data),
+				"secret is not as the provider wrote it: annotations %v, %d keys", secret.Annotations, len(secret.Data),
 			)
 		}
 		if _, err := cluster.Tunnel(ctx); client.IgnoreNotFound(err) != nil || err == nil {

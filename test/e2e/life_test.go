@@ -25,9 +25,7 @@ func (w *world) lifeOfACluster(t *testing.T) {
 	old, err := w.join(t.Context(), "rome", w.SNI, nil)
 	must(t, err)
 	promise.That(
-		t,
-		"a Cluster that is being deleted keeps its route until it is gone",
-		func(t *testing.T) { w.deleting(t, old) },
+		t, "a Cluster that is being deleted keeps its route until it is gone", func(t *testing.T) { w.deleting(t, old) },
 	)
 	promise.That(t, "when it is gone its route is gone", func(t *testing.T) {
 		must(t, old.Patch(t.Context(), finalizers(nil)))
@@ -44,9 +42,7 @@ func (w *world) lifeOfACluster(t *testing.T) {
 		w.refusedConfiguration(t, roots, &certificate, subjectOf(t, old.edge.StateDir).NodeID())
 	})
 	promise.That(
-		t,
-		"a Cluster made again under the same name gives the old edge nothing",
-		func(t *testing.T) { w.madeAgain(t, old) },
+		t, "a Cluster made again under the same name gives the old edge nothing", func(t *testing.T) { w.madeAgain(t, old) },
 	)
 }
 

@@ -81,8 +81,7 @@ func buildLab(ctx context.Context) (*lab.Lab, error) {
 		names = append(names, hostname(cluster))
 	}
 	l, err := lab.New(
-		ctx,
-		lab.Options{TunnelDomain: string(domain), ServingNames: append(names, berlinExtraName), GatewayPod: true},
+		ctx, lab.Options{TunnelDomain: string(domain), ServingNames: append(names, berlinExtraName), GatewayPod: true},
 	)
 	if err != nil {
 		return nil, err

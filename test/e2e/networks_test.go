@@ -18,8 +18,7 @@ func (w *world) networks(t *testing.T) {
 		address string
 		reached bool
 	}{
-		"the management network can't dial the workload " +
-			"apiserver": {w.Network.Management, w.SNI.Endpoint.String(), false},
+		"the management network can't dial the workload apiserver": {w.Network.Management, w.SNI.Endpoint.String(), false},
 		"the workload network can't dial the management " +
 			"apiserver": {w.Network.Workload, w.Management.Endpoint.String(), false},
 		"the workload network can dial the gateway's public " +

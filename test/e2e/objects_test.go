@@ -20,9 +20,7 @@ import (
 func (w *world) badObjects(t *testing.T) {
 	before := w.versions(t)
 	promise.That(
-		t,
-		"a Cluster whose hostname would be over 253 bytes gets a condition that names the field",
-		w.hostnameTooLong,
+		t, "a Cluster whose hostname would be over 253 bytes gets a condition that names the field", w.hostnameTooLong,
 	)
 	victim := w.bareCluster(t, lab.ClusterSpec{Name: "victim"})
 	_, err := victim.WaitKubeconfig(t.Context())
@@ -83,9 +81,7 @@ func (w *world) badObjects(t *testing.T) {
 		must(t, w.reachByName(t.Context(), w.berlin, berlinExtraName))
 	})
 	promise.That(
-		t,
-		"an older Tunnel can't take a name that a younger one serves",
-		func(t *testing.T) { w.noTakingByAge(t, victim) },
+		t, "an older Tunnel can't take a name that a younger one serves", func(t *testing.T) { w.noTakingByAge(t, victim) },
 	)
 	must(t, victim.Delete(t.Context()))
 }
@@ -116,13 +112,8 @@ func (w *world) versions(t *testing.T) map[string]string {
 	for _, m := range w.members() {
 		tunnel := w.tunnel(t, m.Cluster)
 		versions["Tunnel "+m.Name] = fmt.Sprint(
-			tunnel.Spec,
-			tunnel.Status.Names,
-			tunnel.Status.ID,
-			meta.FindStatusCondition(
-				tunnel.Status.Conditions,
-				v1alpha1.ConditionAccepted,
-			),
+			tunnel.Spec, tunnel.Status.Names, tunnel.Status.ID,
+			meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionAccepted),
 			meta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigReady),
 		)
 		for _, suffix := range []string{"-kubeconfig", v1alpha1.BootstrapSecretSuffix} {

@@ -60,8 +60,7 @@ func reachedLate(t *testing.T, m *member) {
 		condition, err := probeOf(t.Context(), m)
 		must(t, err)
 		promise.Measured(
-			"remote_connection_probe_after_a_failed_try_s",
-			condition.LastTransitionTime.Sub(m.Created).Seconds(),
+			"remote_connection_probe_after_a_failed_try_s", condition.LastTransitionTime.Sub(m.Created).Seconds(),
 		)
 	})
 }
@@ -96,10 +95,7 @@ func (p *probes) stayed(ctx context.Context, m *member) error {
 	was := p.connected[m]
 	if now.Status != metav1.ConditionTrue || !now.LastTransitionTime.Equal(&was.LastTransitionTime) {
 		return fmt.Errorf(
-			"condition is %s since %s (%s), was True since %s",
-			now.Status,
-			now.LastTransitionTime,
-			now.Message,
+			"condition is %s since %s (%s), was True since %s", now.Status, now.LastTransitionTime, now.Message,
 			was.LastTransitionTime,
 		)
 	}

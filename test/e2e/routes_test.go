@@ -22,21 +22,10 @@ func (w *world) namesOfNoTunnel(t *testing.T) []string {
 	t.Helper()
 	self := subjectOf(t, w.berlin.edge.StateDir)
 	names := append(
-		envoy.StaticClusters(),
-		"control_channel",
-		"no_such_tunnel",
-		"peer_gateway-0",
-		"gateway-0",
-		"apiserver",
-		"kubernetes",
+		envoy.StaticClusters(), "control_channel", "no_such_tunnel", "peer_gateway-0", "gateway-0", "apiserver", "kubernetes",
 	)
 	return append(
-		names,
-		domain.TunnelID(self.ID),
-		self.Node,
-		domain.Control(),
-		domain.Gateway(),
-		domain.GatewayReplica("gateway-0"),
+		names, domain.TunnelID(self.ID), self.Node, domain.Control(), domain.Gateway(), domain.GatewayReplica("gateway-0"),
 		"no."+string(domain),
 	)
 }

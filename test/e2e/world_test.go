@@ -90,14 +90,10 @@ func newWorld(t *testing.T) *world {
 // join creates a Cluster, starts an edge for it and waits until its kubeconfig works. spec holds the fields that a user
 // sets in the Tunnel.
 func (w *world) join(
-	ctx context.Context,
-	name string,
-	apiServer *kube.APIServer,
-	spec map[string]any,
+	ctx context.Context, name string, apiServer *kube.APIServer, spec map[string]any,
 ) (*member, error) {
 	cluster, err := w.CreateCluster(
-		ctx,
-		lab.ClusterSpec{Name: name, Namespace: namespace, APIServer: apiServer, Mode: v1alpha1.KubeconfigModeSNI},
+		ctx, lab.ClusterSpec{Name: name, Namespace: namespace, APIServer: apiServer, Mode: v1alpha1.KubeconfigModeSNI},
 	)
 	if err != nil {
 		return nil, err

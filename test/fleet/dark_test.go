@@ -71,8 +71,7 @@ func TestDarkClusters(t *testing.T) {
 	)
 	that(t, "its edge comes back while nobody but the gateway is there", w.comesBack)
 	that(
-		t,
-		"dark workload clusters leave the workers of Cluster API's ClusterCache free, and the live ones stay connected",
+		t, "dark workload clusters leave the workers of Cluster API's ClusterCache free, and the live ones stay connected",
 		w.connected,
 	)
 	w.Logs(t, "edge-sleeper")
@@ -208,12 +207,8 @@ func (w *unreachables) comesBack(t *testing.T) {
 // connected runs Cluster API's real core manager.
 func (w *unreachables) connected(t *testing.T) {
 	manager, err := w.StartManager(
-		t.Context(),
-		"capi-dark",
-		world.Namespace,
-		fmt.Sprint("--clustercache-concurrency=", workerCount),
-		"--diagnostics-address="+diagnosticsPort,
-		"--insecure-diagnostics",
+		t.Context(), "capi-dark", world.Namespace, fmt.Sprint("--clustercache-concurrency=", workerCount),
+		"--diagnostics-address="+diagnosticsPort, "--insecure-diagnostics",
 	)
 	must(t, err)
 	defer manager.Kill()
@@ -239,12 +234,7 @@ func (w *unreachables) connected(t *testing.T) {
 	part := float64(busy) / float64(samples) / workerCount
 	t.Logf(
 		"%d dark and %d live workload clusters, %d workers: %.2f busy on average of %d samples, at most %d",
-		unreachableClusters,
-		liveClusters,
-		workerCount,
-		part*workerCount,
-		samples,
-		most,
+		unreachableClusters, liveClusters, workerCount, part*workerCount, samples, most,
 	)
 	measured("dark_2000_busy_of_100_workers", 100*part)
 	measured("dark_live_lost", float64(lost))

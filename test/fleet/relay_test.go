@@ -84,9 +84,7 @@ func (r *relays) compare(t *testing.T) {
 	}
 	if median(rates[r.relayed]) < median(rates[r.direct])/4 {
 		t.Errorf(
-			"a relayed tunnel carries %.0f MB/s, and a direct one %.0f MB/s",
-			median(rates[r.relayed]),
-			median(rates[r.direct]),
+			"a relayed tunnel carries %.0f MB/s, and a direct one %.0f MB/s", median(rates[r.relayed]), median(rates[r.direct]),
 		)
 	}
 }

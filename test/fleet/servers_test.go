@@ -41,8 +41,7 @@ type servers struct {
 func TestServers(t *testing.T) {
 	s := &servers{
 		World: newWorld(
-			t,
-			lab.Options{Gateways: 2, XDSServers: 2, Controllers: 2, Lean: true, ControllerFlags: []string{leaseFlag}},
+			t, lab.Options{Gateways: 2, XDSServers: 2, Controllers: 2, Lean: true, ControllerFlags: []string{leaseFlag}},
 		),
 	}
 	s.steady = s.Member(t, "steady", nil)

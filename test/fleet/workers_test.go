@@ -36,8 +36,7 @@ func TestWorkers(t *testing.T) {
 		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
 			w := &threads{
 				World: newWorld(
-					t,
-					lab.Options{Lean: true, GatewayWorkers: workers, ControllerFlags: []string{"--rollout=immediate"}},
+					t, lab.Options{Lean: true, GatewayWorkers: workers, ControllerFlags: []string{"--rollout=immediate"}},
 				),
 				workers: workers,
 			}
@@ -67,8 +66,7 @@ func (w *threads) repaired(t *testing.T) {
 	that(
 		t,
 		fmt.Sprintf(
-			"with %d workers no request fails for more than 2 s, while two tunnels at a time are cut at random",
-			w.workers,
+			"with %d workers no request fails for more than 2 s, while two tunnels at a time are cut at random", w.workers,
 		),
 		func(t *testing.T) {
 			longest, asked, tunnels := w.cut(t, cutTime)
@@ -171,9 +169,7 @@ func (w *threads) cut(t *testing.T, duration time.Duration) (longest time.Durati
 		tunnels += w.destroy(t)
 		_ = proc.Wait(ctx, 2*longestWait, func(context.Context) error { return w.missing() })
 		_ = proc.Wait(
-			ctx,
-			time.Second+rand.N(time.Second),
-			func(context.Context) error { return fmt.Errorf("it is not time yet") },
+			ctx, time.Second+rand.N(time.Second), func(context.Context) error { return fmt.Errorf("it is not time yet") },
 		)
 	}
 	longest, asked = ask()
@@ -196,9 +192,7 @@ func (w *threads) ask(ctx context.Context, t *testing.T) (wait func() (longest t
 				for err := attempt(path); err != nil && time.Since(began) < promise.Patience; err = attempt(path) {
 					failed = append(failed, fmt.Sprintf("at %s: %v", time.Now().Format("05.000"), err))
 					_ = proc.Wait(
-						context.Background(),
-						retryTime,
-						func(context.Context) error { return fmt.Errorf("it is not time yet") },
+						context.Background(), retryTime, func(context.Context) error { return fmt.Errorf("it is not time yet") },
 					)
 				}
 				took := time.Since(began)
@@ -260,14 +254,7 @@ func (w *threads) destroy(t *testing.T) (n int) {
 	var gone []netip.AddrPort
 	for peer := range live { // map order is random
 		command := w.Network.Gateways[0].Command(
-			t.Context(),
-			"ss",
-			"-K",
-			"dst",
-			peer.Addr().String(),
-			"dport",
-			"=",
-			strconv.Itoa(int(peer.Port())),
+			t.Context(), "ss", "-K", "dst", peer.Addr().String(), "dport", "=", strconv.Itoa(int(peer.Port())),
 		)
 		if out, err := command.CombinedOutput(); err != nil {
 			t.Fatalf("destroying a tunnel: %v: %s", err, out)

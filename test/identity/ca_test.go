@@ -178,9 +178,7 @@ func (d *doors) putCA(t *testing.T, ca *certs.CA) {
 	must(
 		t,
 		d.Management.Client.Get(
-			t.Context(),
-			types.NamespacedName{Namespace: lab.InstallationNamespace, Name: v1alpha1.CASecretName},
-			&secret,
+			t.Context(), types.NamespacedName{Namespace: lab.InstallationNamespace, Name: v1alpha1.CASecretName}, &secret,
 		),
 	)
 	secret.Data = map[string][]byte{corev1.TLSCertKey: ca.CertPEM(), corev1.TLSPrivateKeyKey: key}

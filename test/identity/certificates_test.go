@@ -42,14 +42,11 @@ func (d *doors) certificates(t *testing.T) {
 		}
 	})
 	that(
-		t,
-		"certificates live for a day, and each says only what its role may",
+		t, "certificates live for a day, and each says only what its role may",
 		func(t *testing.T) { d.profiles(t, oslo, edge) },
 	)
 	that(
-		t,
-		"certificates come by CertificateSigningRequests with our signers' names, written by the xds-server",
-		d.requests,
+		t, "certificates come by CertificateSigningRequests with our signers' names, written by the xds-server", d.requests,
 	)
 	that(t, "nobody but the controller may read the CA's key", d.caKey)
 	that(t, "private keys are for their owner alone", func(t *testing.T) {

@@ -86,9 +86,7 @@ func (d *doors) clocks(t *testing.T) {
 func (d *doors) wrongEdge(t *testing.T, clocks *clock.Clocks, m *world.Member, by time.Duration) *lab.Agent {
 	t.Helper()
 	return d.StartEdge(
-		t,
-		lab.EdgeSpec{Name: "edge-" + m.Name, Program: clocks.Program("edge-agent"), Env: clocks.Env(by)},
-		m,
+		t, lab.EdgeSpec{Name: "edge-" + m.Name, Program: clocks.Program("edge-agent"), Env: clocks.Env(by)}, m,
 	)
 }
 
@@ -125,11 +123,7 @@ func wrongClock(clocks *clock.Clocks, program string, by time.Duration) func(*pr
 
 // wrongManagement lets a new edge join while the clocks of controller and xds-server are wrong, and then restores them.
 func (d *doors) wrongManagement(
-	t *testing.T,
-	clocks *clock.Clocks,
-	name string,
-	by time.Duration,
-	others func(context.Context) error,
+	t *testing.T, clocks *clock.Clocks, name string, by time.Duration, others func(context.Context) error,
 ) {
 	controller, xds := d.Controller.Process().Spec, d.XDSServers[0].Process().Spec
 	defer func() {

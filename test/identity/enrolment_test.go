@@ -37,8 +37,7 @@ func (d *doors) enrolment(t *testing.T) {
 
 	that(t, "of a token only its hash is on record", func(t *testing.T) { d.onlyHash(t, bern, token) })
 	that(
-		t,
-		"a CSR gets exactly the names that its token allows, whatever it asks for",
+		t, "a CSR gets exactly the names that its token allows, whatever it asks for",
 		func(t *testing.T) { d.greedyCSR(t, stranger, bern, token) },
 	)
 	that(t, "a token of another cluster gives that other cluster's names", func(t *testing.T) {
@@ -60,13 +59,10 @@ func (d *doors) enrolment(t *testing.T) {
 	)
 	that(t, "an edge's token gets no gateway's certificate", func(t *testing.T) { refusedGateway(t, stranger, other) })
 	that(
-		t,
-		"each use of a token is counted, with the time of the last",
-		func(t *testing.T) { d.counted(t, bern, token, 1) },
+		t, "each use of a token is counted, with the time of the last", func(t *testing.T) { d.counted(t, bern, token, 1) },
 	)
 	that(
-		t,
-		"a token is used up after as many uses as it is for: replay and theft are refused",
+		t, "a token is used up after as many uses as it is for: replay and theft are refused",
 		func(t *testing.T) { d.usedUp(t, stranger, bern, token) },
 	)
 	that(t, "a token that is half used up has been replaced in the bootstrap Secret", func(t *testing.T) {
@@ -85,9 +81,7 @@ func (d *doors) enrolment(t *testing.T) {
 		eventually(t, d.LogContains("xds-server", "unknown, has expired or is used up", d.SNI.Endpoint.Addr().String()))
 	})
 	that(
-		t,
-		"who guesses tokens is soon not listened to, and nobody else notices",
-		func(t *testing.T) { d.guessing(t, riga) },
+		t, "who guesses tokens is soon not listened to, and nobody else notices", func(t *testing.T) { d.guessing(t, riga) },
 	)
 }
 
@@ -179,12 +173,7 @@ func (d *doors) greedyCSR(t *testing.T, who outsider.Outsider, m *world.Member, 
 		who,
 		token,
 		csrFor(
-			t,
-			domain.Gateway(),
-			domain.GatewayReplica("gateway-0"),
-			domain.Control(),
-			"kubernetes",
-			world.Hostname("riga"),
+			t, domain.Gateway(), domain.GatewayReplica("gateway-0"), domain.Control(), "kubernetes", world.Hostname("riga"),
 		),
 	)
 	must(t, err)
@@ -270,9 +259,7 @@ func (d *doors) usedUp(t *testing.T, who outsider.Outsider, m *world.Member, tok
 	_, again := enrol(t.Context(), who, token, csr)
 	if err == nil || again == nil || err.Error() != again.Error() {
 		t.Errorf(
-			"a token that never was is answered with %v, one that is used up with %v: who guesses learns something",
-			err,
-			again,
+			"a token that never was is answered with %v, one that is used up with %v: who guesses learns something", err, again,
 		)
 	}
 }

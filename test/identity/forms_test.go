@@ -23,8 +23,7 @@ func (d *doors) forms(t *testing.T) {
 	edge := d.Edge(t, lab.EdgeSpec{Name: "edge-lodz", Container: true}, m)
 	node := world.Steal(t, edge).Subject.Node
 	that(
-		t,
-		"agent and Envoy as two containers that share a volume carry traffic",
+		t, "agent and Envoy as two containers that share a volume carry traffic",
 		func(t *testing.T) { must(t, m.Works(t.Context())) },
 	)
 	that(t, "status says that this edge runs in containers", func(t *testing.T) {
@@ -45,8 +44,7 @@ func (d *doors) forms(t *testing.T) {
 		must(t, errors.Join(stream.Alive(), m.Works(t.Context())))
 	})
 	that(
-		t,
-		"an apiserver beside the edge comes before those that the Tunnel names, which take over when it is gone",
+		t, "an apiserver beside the edge comes before those that the Tunnel names, which take over when it is gone",
 		d.localFirst,
 	)
 	that(t, "Envoy's container may be started anew, and gets all from the agent that runs", func(t *testing.T) {
@@ -98,9 +96,7 @@ func (d *doors) allowList(t *testing.T) {
 	m := d.Member(t, "turin", nil)
 	secret := d.StandIn(t, "turin", d.Network.Workload, d.SNI.Endpoint.Addr()) // an address that must not be reached
 	edge := d.Edge(
-		t,
-		lab.EdgeSpec{Name: "edge-turin", Flags: []string{"--allow-target=" + m.StandIn.Endpoint.String()}},
-		m,
+		t, lab.EdgeSpec{Name: "edge-turin", Flags: []string{"--allow-target=" + m.StandIn.Endpoint.String()}}, m,
 	)
 	must(t, m.PatchTunnel(t.Context(), apiServer(secret.Endpoint)))
 	eventually(t, d.LogContains("edge-turin", "does not allow", secret.Endpoint.String()))

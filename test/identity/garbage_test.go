@@ -68,8 +68,7 @@ func (d *doors) garbage(t *testing.T) {
 	}
 	for name, sender := range senders {
 		that(
-			t,
-			"random messages "+name+" to every method of the control channel get nothing",
+			t, "random messages "+name+" to every method of the control channel get nothing",
 			func(t *testing.T) { d.fuzz(t, sender, 4<<10) },
 		)
 		that(t, "oversize messages "+name+" are refused unread", func(t *testing.T) { d.oversize(t, sender) })
@@ -119,10 +118,7 @@ func send(ctx context.Context, conn *grpc.ClientConn, method string, message []b
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	stream, err := conn.NewStream(
-		ctx,
-		&grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
-		method,
-		grpc.ForceCodec(raw{}),
+		ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.ForceCodec(raw{}),
 	)
 	if err != nil {
 		return nil, err

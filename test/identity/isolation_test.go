@@ -36,8 +36,7 @@ func (d *doors) isolation(t *testing.T) {
 		must(t, err)
 		for _, name := range names {
 			if !slices.Contains(
-				[]string{"apiserver_" + own.Subject.Node, "gateway-0_" + own.Subject.Node, "gateway-1_" + own.Subject.Node},
-				name,
+				[]string{"apiserver_" + own.Subject.Node, "gateway-0_" + own.Subject.Node, "gateway-1_" + own.Subject.Node}, name,
 			) {
 				t.Errorf("it gets %s", name)
 			}
@@ -50,14 +49,13 @@ func (d *doors) isolation(t *testing.T) {
 		with *tls.Certificate
 		node string
 	}{
-		"an edge gets no other edge's configuration":       {&own.Certificate, other.Subject.NodeID()},
-		"an edge gets no gateway's configuration":          {&own.Certificate, "CN=gateway-0"},
-		"an edge that names no node gets no configuration": {&own.Certificate, ""},
-		"a gateway's certificate gets no edge's " +
-			"configuration": {&gateway.Certificate, own.Subject.NodeID()},
-		"a gateway's certificate gets no configuration through the public port":  {&gateway.Certificate, "CN=gateway-0"},
-		"a certificate of another CA with an edge's names gets no configuration": {&forged, own.Subject.NodeID()},
-		"who shows no certificate gets no configuration":                         {nil, own.Subject.NodeID()},
+		"an edge gets no other edge's configuration":                    {&own.Certificate, other.Subject.NodeID()},
+		"an edge gets no gateway's configuration":                       {&own.Certificate, "CN=gateway-0"},
+		"an edge that names no node gets no configuration":              {&own.Certificate, ""},
+		"a gateway's certificate gets no edge's configuration":          {&gateway.Certificate, own.Subject.NodeID()},
+		"a gateway's certificate gets nothing through the public port":  {&gateway.Certificate, "CN=gateway-0"},
+		"a certificate of another CA with an edge's names gets nothing": {&forged, own.Subject.NodeID()},
+		"a client without a certificate gets nothing":                   {nil, own.Subject.NodeID()},
 	} {
 		that(t, name, func(t *testing.T) {
 			who := outsider.Outsider{From: d.Network.Workload, Domain: domain, Roots: own.Roots, Certificate: attack.with}

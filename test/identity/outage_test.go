@@ -89,14 +89,11 @@ func (o *outage) status(t *testing.T) {
 	for _, kind := range []string{v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady,
 		v1alpha1.ConditionAPIServerReachable, v1alpha1.ConditionReady} {
 		that(
-			t,
-			"the Tunnel's condition "+kind+" is True",
-			func(t *testing.T) { eventually(t, o.oslo.Condition(kind, "True")) },
+			t, "the Tunnel's condition "+kind+" is True", func(t *testing.T) { eventually(t, o.oslo.Condition(kind, "True")) },
 		)
 	}
 	that(
-		t,
-		"the Cluster has the condition TunnelReady, and as an availability gate it decides on Available",
+		t, "the Cluster has the condition TunnelReady, and as an availability gate it decides on Available",
 		func(t *testing.T) { o.gate(t) },
 	)
 	that(
@@ -231,8 +228,7 @@ func (o *outage) back(t *testing.T, p *prepared) {
 		},
 	)
 	that(
-		t,
-		"an edge that could not use its cache gets its configuration now",
+		t, "an edge that could not use its cache gets its configuration now",
 		func(t *testing.T) { eventually(t, p.corrupt.Works) },
 	)
 	that(t, "then everything works", func(t *testing.T) {

@@ -75,9 +75,7 @@ func (p *prepared) prepareDrain(t *testing.T, o *outage) {
 		must(t, err)
 		p.drainSites[i] = site
 		p.drainEdges[i] = p.add(
-			t,
-			o.StartEdge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-drain-%d", i), Site: site.Namespace}, p.drain),
-			p.drain,
+			t, o.StartEdge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-drain-%d", i), Site: site.Namespace}, p.drain), p.drain,
 		)
 	}
 }
@@ -92,17 +90,11 @@ func (p *prepared) prepareAPIServers(t *testing.T, o *outage) {
 	p.standIns = []*world.StandIn{
 		o.StandIn(t, "api", site.Namespace, site.Address),
 		o.StandIn(
-			t,
-			"api",
-			o.Network.Workload,
-			o.SNI.Endpoint.Addr(),
+			t, "api", o.Network.Workload, o.SNI.Endpoint.Addr(),
 		), o.StandIn(t, "api", o.Network.Workload, o.SNI.Endpoint.Addr()),
 	}
 	p.api = o.MemberAt(
-		t,
-		"api",
-		p.standIns[0],
-		apiServer(p.standIns[0].Endpoint, p.standIns[1].Endpoint, p.standIns[2].Endpoint),
+		t, "api", p.standIns[0], apiServer(p.standIns[0].Endpoint, p.standIns[1].Endpoint, p.standIns[2].Endpoint),
 	)
 	p.apiEdge = p.add(t, o.StartEdge(t, lab.EdgeSpec{Name: "edge-api"}, p.api), p.api)
 }

@@ -87,8 +87,7 @@ func (d *doors) behindProxy(t *testing.T) {
 	})
 	d.StartEdge(t, lab.EdgeSpec{Name: "edge-secluded", Site: site.Namespace, Flags: []string{
 		"--proxy=http://" + net.JoinHostPort(
-			netns.ProxyAddress().String(),
-			fmt.Sprint(proxyPort),
+			netns.ProxyAddress().String(), fmt.Sprint(proxyPort),
 		), "--proxy-credentials-file=" + credentials,
 	}}, m)
 	that(t, "an edge whose password the proxy refuses says so", func(t *testing.T) {

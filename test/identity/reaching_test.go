@@ -80,9 +80,7 @@ func (d *doors) severalAddresses(t *testing.T) {
 	dead, err := r.site.Nowhere(t.Context())
 	must(t, err)
 	r.join(
-		t,
-		"--gateway="+public(dead),
-		"--gateway="+public(netns.PublicAddress(0)),
+		t, "--gateway="+public(dead), "--gateway="+public(netns.PublicAddress(0)),
 		"--gateway="+public(netns.PublicAddress(1)),
 	)
 	that(t, "of several gateway addresses one may swallow everything", func(t *testing.T) {

@@ -97,11 +97,7 @@ func (d *doors) revocation(t *testing.T) {
 	that(t, "fairlead edge revoke cuts the edge's open connections within 10 s, on every gateway", func(t *testing.T) {
 		start := time.Now()
 		out, err := d.Exec(
-			t.Context(),
-			"edge",
-			"revoke",
-			stolen.Subject.Node,
-			"--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
+			t.Context(), "edge", "revoke", stolen.Subject.Node, "--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
 		)
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
@@ -118,13 +114,11 @@ func (d *doors) revocation(t *testing.T) {
 	that(t, "other clusters go on undisturbed", func(t *testing.T) { must(t, elsewhere.Unbroken(before)) })
 	that(t, "no gateway takes a handshake of the revoked edge", func(t *testing.T) { d.noHandshake(t, stolen) })
 	that(
-		t,
-		"the revoked edge gets no certificate, no configuration, and is not heard",
+		t, "the revoked edge gets no certificate, no configuration, and is not heard",
 		func(t *testing.T) { d.nothingFor(t, stolen) },
 	)
 	that(
-		t,
-		"the revoked edge says that it is revoked",
+		t, "the revoked edge says that it is revoked",
 		func(t *testing.T) { eventually(t, d.LogContains("edge-zurich-out", "revoked")) },
 	)
 	that(t, "the revoked edge can't come back by the token that it came with", func(t *testing.T) { d.noWayBack(t, p) })

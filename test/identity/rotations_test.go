@@ -205,12 +205,8 @@ func (r *rotations) atTwoThirds(t *testing.T) {
 	measured("renewed_late", float64(late))
 	if median < 0.62 || median > 0.8 || least < 0.62 || median-least < 0.01 {
 		t.Errorf(
-			"%d certificates were renewed at %.2f to %.2f of their life, the median %.2f, %d of them too late",
-			len(parts),
-			least,
-			most,
-			median,
-			late,
+			"%d certificates were renewed at %.2f to %.2f of their life, the median %.2f, %d of them too late", len(parts),
+			least, most, median, late,
 		)
 	}
 }

@@ -199,8 +199,7 @@ func (o *outage) supervision(t *testing.T, p *prepared) {
 		}
 	})
 	that(
-		t,
-		"an edge that is told to stop lets a running request end, and takes no new one",
+		t, "an edge that is told to stop lets a running request end, and takes no new one",
 		func(t *testing.T) { o.drains(t, p) },
 	)
 }

@@ -35,8 +35,7 @@ func (m *member) created(t *testing.T) {
 		measured("available_"+string(m.mode)+"_s", time.Since(begin).Seconds())
 	})
 	that(
-		t,
-		"the core manager's probe of the connection succeeds",
+		t, "the core manager's probe of the connection succeeds",
 		func(t *testing.T) { within(t, time.Minute, "", m.RemoteConnectionProbe) },
 	)
 	that(t, "KCP's calls to etcd pass through the tunnel", func(t *testing.T) {
@@ -62,10 +61,7 @@ func (m *member) waitsForSecret(t *testing.T) {
 			return fmt.Errorf("%d machines, want one", len(machines))
 		}
 		config, err := m.Object(
-			ctx,
-			"bootstrap.cluster.x-k8s.io/v1beta2",
-			"KubeadmConfig",
-			machines[0].Spec.Bootstrap.ConfigRef.Name,
+			ctx, "bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", machines[0].Spec.Bootstrap.ConfigRef.Name,
 		)
 		if err != nil {
 			return err

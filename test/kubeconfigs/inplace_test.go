@@ -125,14 +125,8 @@ func (m *member) edgeOn(ctx context.Context, machine *infra.Machine) (string, er
 		}
 		owner := info.Sys().(*syscall.Stat_t).Uid
 		fmt.Fprintf(
-			&text,
-			"%s %d bytes, sum %x, mode %s, owner %d, changed %s\n",
-			path,
-			len(data),
-			sha256.Sum256(data),
-			info.Mode(),
-			owner,
-			info.ModTime(),
+			&text, "%s %d bytes, sum %x, mode %s, owner %d, changed %s\n", path, len(data), sha256.Sum256(data), info.Mode(),
+			owner, info.ModTime(),
 		)
 	}
 	clients, err := m.Clients(ctx)

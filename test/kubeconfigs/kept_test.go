@@ -24,21 +24,18 @@ const changed = 5 * time.Minute
 // kept proves that everything that Cluster API does to a running workload cluster works through the tunnel.
 func (m *member) kept(t *testing.T) {
 	that(
-		t,
-		"a port-forward to etcd passes over WebSocket, as KCP asks for it",
+		t, "a port-forward to etcd passes over WebSocket, as KCP asks for it",
 		func(t *testing.T) { m.portForward(t, "true") },
 	)
 	that(
-		t,
-		"a port-forward to etcd passes over SPDY, to which KCP falls back",
+		t, "a port-forward to etcd passes over SPDY, to which KCP falls back",
 		func(t *testing.T) { m.portForward(t, "false") },
 	)
 	that(t, "KCP scales from one machine to three: each brings its own edge and etcd member", m.scalesUp)
 	that(t, "a worker joins", m.workerJoins)
 	that(t, "a worker reports how it booted", m.workersReport)
 	that(
-		t,
-		"a MachineHealthCheck sees through the tunnel that a machine is dead, and KCP replaces it and its etcd member",
+		t, "a MachineHealthCheck sees through the tunnel that a machine is dead, and KCP replaces it and its etcd member",
 		m.isRepaired,
 	)
 	if m.mode == v1alpha1.KubeconfigModeConnect {

@@ -57,8 +57,7 @@ func move(t *testing.T, first, second *lab.Lab, members []*member) []*member {
 			within(t, time.Minute, "", m.leadsThrough)
 		})
 		that(
-			t,
-			"no edge of "+m.Name+" is revoked, neither here nor by the deletion at the source",
+			t, "no edge of "+m.Name+" is revoked, neither here nor by the deletion at the source",
 			func(t *testing.T) { members[i].sourceIsClean(t, m) },
 		)
 	}
@@ -101,9 +100,7 @@ func (m *member) sourceIsClean(t *testing.T, target *member) {
 	}
 	ended := &corev1.ConfigMap{}
 	err = m.lab.Management.Client.Get(
-		t.Context(),
-		client.ObjectKey{Namespace: lab.InstallationNamespace, Name: v1alpha1.EndedTunnelsConfigMapName},
-		ended,
+		t.Context(), client.ObjectKey{Namespace: lab.InstallationNamespace, Name: v1alpha1.EndedTunnelsConfigMapName}, ended,
 	)
 	must(t, client.IgnoreNotFound(err))
 	if until, ok := ended.Data[tunnel.Spec.ID]; ok {

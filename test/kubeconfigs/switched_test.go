@@ -27,8 +27,7 @@ func TestSwitchOver(t *testing.T) {
 	proof.Start(t, l, err)
 	must(t, l.Network.ConnectDirectly(t.Context()))
 	cluster, err := l.CreateCluster(
-		t.Context(),
-		lab.ClusterSpec{Name: "oslo", Namespace: namespace, APIServer: l.Connect, Labels: map[string]string{}},
+		t.Context(), lab.ClusterSpec{Name: "oslo", Namespace: namespace, APIServer: l.Connect, Labels: map[string]string{}},
 	)
 	must(t, err)
 	must(t, cluster.SetProvisioned(t.Context()))
@@ -91,11 +90,7 @@ func (m *member) notSwitched(ctx context.Context) error {
 		if condition.Type == v1alpha1.ConditionKubeconfigSwitched {
 			if condition.Status == metav1.ConditionTrue || condition.Message == "" {
 				return fmt.Errorf(
-					"condition %s is %s: %s: %q",
-					condition.Type,
-					condition.Status,
-					condition.Reason,
-					condition.Message,
+					"condition %s is %s: %s: %q", condition.Type, condition.Status, condition.Reason, condition.Message,
 				)
 			}
 			return nil

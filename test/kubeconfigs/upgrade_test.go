@@ -126,10 +126,7 @@ func (r *rollout) oneByOne(machines []clusterv1.Machine) error {
 	}
 	if staying < r.size || len(machines) > r.size+1 {
 		return fmt.Errorf(
-			"%d machines, of which %d stay: KCP should replace one of %d at a time",
-			len(machines),
-			staying,
-			r.size,
+			"%d machines, of which %d stay: KCP should replace one of %d at a time", len(machines), staying, r.size,
 		)
 	}
 	return nil
@@ -158,10 +155,7 @@ func (m *member) upToDate(version string, count int) func(context.Context) error
 		seen, _, _ := unstructured.NestedInt64(object.Object, "status", "observedGeneration")
 		if now != version || good != int64(count) || seen != object.GetGeneration() {
 			return fmt.Errorf(
-				"KCP says version %s, %d machines up to date; it has seen generation %d of %d",
-				now,
-				good,
-				seen,
+				"KCP says version %s, %d machines up to date; it has seen generation %d of %d", now, good, seen,
 				object.GetGeneration(),
 			)
 		}

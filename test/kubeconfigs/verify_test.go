@@ -34,8 +34,7 @@ func TestClusterAPI(t *testing.T) {
 		return
 	}
 	other, err := l.NewSecond(
-		t.Context(),
-		lab.Options{TunnelDomain: string(secondDomain), Machines: true, ControllerFlags: patient},
+		t.Context(), lab.Options{TunnelDomain: string(secondDomain), Machines: true, ControllerFlags: patient},
 	)
 	second := proof.Start(t, other, err)
 	var moved []*member

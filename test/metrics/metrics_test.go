@@ -63,8 +63,7 @@ func TestMetrics(t *testing.T) {
 	that(t, "every rule is evaluated, and no alert fires while nothing is wrong", func(t *testing.T) { w.quiet(t) })
 	that(t, "status shows the round-trip times of the tunnels", func(t *testing.T) { eventually(t, roundTrips(s, m)) })
 	that(
-		t,
-		"a support bundle has what every program serves, and no secret of the installation",
+		t, "a support bundle has what every program serves, and no secret of the installation",
 		func(t *testing.T) { w.gather(t, s) },
 	)
 	that(t, "gateways and edges write a line of JSON when a connection ends", func(t *testing.T) {
@@ -188,8 +187,7 @@ func (w *watcher) anonymous(t *testing.T, m *world.Member) {
 			for _, series := range f.GetMetric() {
 				for _, l := range series.GetLabel() {
 					if slices.ContainsFunc(
-						forbidden,
-						func(word string) bool { return word != "" && strings.Contains(l.GetValue(), word) },
+						forbidden, func(word string) bool { return word != "" && strings.Contains(l.GetValue(), word) },
 					) {
 						t.Errorf("%s serves %s of %s=%s", name, f.GetName(), l.GetName(), l.GetValue())
 					}

@@ -48,8 +48,7 @@ func watch(t *testing.T, s *world.World, edges ...*lab.Agent) *watcher {
 		t,
 		os.WriteFile(
 			filepath.Join(dir, "prometheus.yml"),
-			w.config(t, jobs, proxy, []string{filepath.Join(s.Root(), "deploy", "monitoring", "rules.yaml")}),
-			0o600,
+			w.config(t, jobs, proxy, []string{filepath.Join(s.Root(), "deploy", "monitoring", "rules.yaml")}), 0o600,
 		),
 	)
 	at := fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t))
@@ -68,9 +67,7 @@ func watch(t *testing.T, s *world.World, edges ...*lab.Agent) *watcher {
 	must(
 		t,
 		process.WaitReady(
-			t.Context(),
-			time.Minute,
-			func(ctx context.Context) error { _, err := w.get(ctx, "/-/ready", nil); return err },
+			t.Context(), time.Minute, func(ctx context.Context) error { _, err := w.get(ctx, "/-/ready", nil); return err },
 		),
 	)
 	return w

@@ -211,11 +211,7 @@ func (o *operations) forge(t *testing.T) outsider.Stolen {
 	must(t, err)
 	stolen := world.Steal(t, o.edges[0].Agent)
 	identity, err := outsider.Forge(
-		ca,
-		world.Domain,
-		stolen.Subject,
-		time.Now().Add(-time.Minute),
-		time.Now().Add(time.Hour),
+		ca, world.Domain, stolen.Subject, time.Now().Add(-time.Minute), time.Now().Add(time.Hour),
 	)
 	must(t, err)
 	stolen.Certificate = identity.TLSCertificate()

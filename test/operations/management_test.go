@@ -77,8 +77,7 @@ func (o *operations) managementLost(t *testing.T) {
 				t.Errorf("the CA was %s, now it is %s", before, after)
 			}
 			if out := o.run(t, command(t, "The management cluster is lost", "fairlead ca status")); !strings.Contains(
-				out,
-				before,
+				out, before,
 			) {
 				t.Errorf("it does not show %s: %s", before, out)
 			}
@@ -97,8 +96,7 @@ func (o *operations) managementLost(t *testing.T) {
 		},
 	)
 	that(
-		t,
-		"an edge that was revoked, and one whose tunnel has ended, stay out",
+		t, "an edge that was revoked, and one whose tunnel has ended, stay out",
 		func(t *testing.T) { o.within(t, o.stillRejected) },
 	)
 	that(t, "no copy of the CA's key is in an annotation", func(t *testing.T) {
@@ -120,8 +118,7 @@ func (o *operations) snapshot(t *testing.T) {
 	o.edges = o.edges[:len(o.edges)-1]
 	stolen := stolenEdge{late, world.Steal(t, late.Agent)}
 	revoke := strings.ReplaceAll(
-		command(t, "The management cluster is lost", "fairlead edge revoke"),
-		"NODE",
+		command(t, "The management cluster is lost", "fairlead edge revoke"), "NODE",
 		stolen.stolen.Subject.Node+" --xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
 	)
 	folder := t.TempDir()

@@ -174,8 +174,7 @@ func (o *operations) edgeLost(t *testing.T) {
 		o.run(
 			t,
 			strings.ReplaceAll(
-				command(t, "An edge, or its machine, is lost", "fairlead edge revoke"),
-				"NODE",
+				command(t, "An edge, or its machine, is lost", "fairlead edge revoke"), "NODE",
 				stolen.Subject.Node+" --xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
 			),
 		)

@@ -97,12 +97,7 @@ func (r *rollouts) whole(ctx context.Context) error {
 // sync runs fairlead config sync.
 func (r *rollouts) sync(ctx context.Context) (s synced, err error) {
 	cmd, err := r.Command(
-		ctx,
-		"config",
-		"sync",
-		"-o",
-		"json",
-		"--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
+		ctx, "config", "sync", "-o", "json", "--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
 	)
 	if err != nil {
 		return s, err
@@ -144,8 +139,7 @@ func (r *rollouts) configure(t *testing.T, services []*proc.Service, ready func(
 	for _, s := range services {
 		r.Restart(t, s, ready, func(spec *proc.Spec) {
 			spec.Args = append(
-				slices.DeleteFunc(slices.Clone(spec.Args), func(arg string) bool { return strings.HasPrefix(arg, name+"=") }),
-				flag,
+				slices.DeleteFunc(slices.Clone(spec.Args), func(arg string) bool { return strings.HasPrefix(arg, name+"=") }), flag,
 			)
 		})
 	}
@@ -239,15 +233,10 @@ func (r *rollouts) atOnce(t *testing.T, before string) {
 		"with --rollout=immediate a change reaches all nodes at once, also after one that has stopped",
 		func(t *testing.T) {
 			r.configure(
-				t,
-				r.XDSServers,
-				r.XDSServerReady,
-				"--public-address="+fmt.Sprintf("%s:%d", netns.PublicName, netns.PublicPort),
+				t, r.XDSServers, r.XDSServerReady, "--public-address="+fmt.Sprintf("%s:%d", netns.PublicName, netns.PublicPort),
 			)
 			r.until(
-				t,
-				"the rollout has ended",
-				nil,
+				t, "the rollout has ended", nil,
 				func(s synced) bool { return s.Rollout.Phase == "none" && s.Rollout.Current == before },
 			)
 			r.configure(t, r.Controllers, r.ControllerReady, "--rollout=immediate")

@@ -49,8 +49,7 @@ func upgrade(t *testing.T, from, to version) {
 		},
 	)
 	that(
-		t,
-		"edges of the old version serve on, and more of both versions enrol",
+		t, "edges of the old version serve on, and more of both versions enrol",
 		func(t *testing.T) { o.changes(t, from, to) },
 	)
 	that(

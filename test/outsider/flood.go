@@ -37,10 +37,7 @@ type Flooded struct {
 // StartFlood opens up to perSecond connections per second until Stop is called; a slow machine opens fewer. The
 // ClientHello contains a server name.
 func StartFlood(
-	ctx context.Context,
-	dial func(context.Context) (net.Conn, error),
-	name string,
-	perSecond int,
+	ctx context.Context, dial func(context.Context) (net.Conn, error), name string, perSecond int,
 ) (*Flood, error) {
 	message, err := firstMessage(name)
 	if err != nil {

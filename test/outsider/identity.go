@@ -80,10 +80,7 @@ func steal(domain model.TunnelDomain, folder string) (Stolen, error) {
 
 // Forge returns an identity with a subject's names, signed by a CA.
 func Forge(
-	ca *certs.CA,
-	domain model.TunnelDomain,
-	subject model.Subject,
-	notBefore, notAfter time.Time,
+	ca *certs.CA, domain model.TunnelDomain, subject model.Subject, notBefore, notAfter time.Time,
 ) (certs.Identity, error) {
 	key, err := certs.NewKey()
 	if err != nil {

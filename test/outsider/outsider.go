@@ -105,8 +105,7 @@ func (o Outsider) Control() (*grpc.ClientConn, error) {
 		return o.From.DialContext(ctx, "tcp", o.PublicAddress())
 	}
 	return grpc.NewClient(
-		"passthrough:///"+o.PublicAddress(),
-		grpc.WithTransportCredentials(credentials.NewTLS(o.config(o.Domain.Control()))),
+		"passthrough:///"+o.PublicAddress(), grpc.WithTransportCredentials(credentials.NewTLS(o.config(o.Domain.Control()))),
 		grpc.WithContextDialer(dial),
 	)
 }

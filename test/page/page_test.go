@@ -155,18 +155,13 @@ func TestBeyondLoopbackTheManagementClusterAuthorizesReaders(t *testing.T) {
 func with(token string) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
 		_, err := cdp.Call(
-			ctx,
-			tab,
-			security.SetIgnoreCertificateErrors,
-			security.SetIgnoreCertificateErrorsParams{Ignore: true},
+			ctx, tab, security.SetIgnoreCertificateErrors, security.SetIgnoreCertificateErrorsParams{Ignore: true},
 		)
 		if err != nil {
 			return err
 		}
 		_, err = cdp.Call(
-			ctx,
-			tab,
-			network.SetExtraHTTPHeaders,
+			ctx, tab, network.SetExtraHTTPHeaders,
 			network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Authorization": "Bearer " + token}},
 		)
 		return err

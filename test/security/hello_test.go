@@ -71,10 +71,8 @@ func (in *installation) hellos(t *testing.T, public port) {
 		"a message of another kind":           append([]byte{22, 3, 1, 0, 4, 20, 0, 0, 0}, good...),
 		"an address as a name": []byte(
 			strings.Replace(
-				string(clientHello(t, "x"+strings.Repeat("y", len(address)-3)+".z")),
-				"x"+strings.Repeat("y", len(address)-3)+".z",
-				address+"!",
-				1,
+				string(clientHello(t, "x"+strings.Repeat("y", len(address)-3)+".z")), "x"+strings.Repeat("y", len(address)-3)+".z",
+				address+"!", 1,
 			),
 		),
 		"a name with a null": []byte(strings.Replace(string(good), name, name[:len(name)-5]+"\x00test", 1)),

@@ -37,8 +37,7 @@ func (p *people) stolenID(t *testing.T) {
 	must(t, p.owner.Create(t.Context(), tunnel))
 	time.Sleep(1100 * time.Millisecond) // creation times have a resolution of a second
 	mark, err := p.in.CreateCluster(
-		t.Context(),
-		lab.ClusterSpec{Name: "mark", Namespace: world.Namespace, APIServer: p.in.victim.APIServer},
+		t.Context(), lab.ClusterSpec{Name: "mark", Namespace: world.Namespace, APIServer: p.in.victim.APIServer},
 	)
 	must(t, err)
 	defer func() { must(t, mark.Delete(t.Context())) }()
@@ -192,10 +191,7 @@ func (p *people) review(ctx context.Context, operation string, secret *corev1.Se
 		return "", err
 	}
 	request, err := http.NewRequestWithContext(
-		ctx,
-		http.MethodPost,
-		"https://127.0.0.1:9447/kubeconfigs",
-		bytes.NewReader(body),
+		ctx, http.MethodPost, "https://127.0.0.1:9447/kubeconfigs", bytes.NewReader(body),
 	)
 	if err != nil {
 		return "", err

@@ -56,8 +56,7 @@ func newPeople(t *testing.T, in *installation) *people {
 	p.owner, err = client.New(p.ownerConfig, client.Options{Scheme: p.admin.Scheme()})
 	must(t, err)
 	p.viewer, err = client.New(
-		kubetest.Impersonate(in.Management.Config, "looker"),
-		client.Options{Scheme: p.admin.Scheme()},
+		kubetest.Impersonate(in.Management.Config, "looker"), client.Options{Scheme: p.admin.Scheme()},
 	)
 	must(t, err)
 	must(

@@ -85,11 +85,7 @@ func (p *people) tryAll(t *testing.T) (allowed []string, tried int) {
 
 // use uses one verb on the object with a name.
 func use(
-	ctx context.Context,
-	on dynamic.ResourceInterface,
-	verb string,
-	kind schema.GroupVersionKind,
-	name string,
+	ctx context.Context, on dynamic.ResourceInterface, verb string, kind schema.GroupVersionKind, name string,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -167,8 +163,7 @@ func (p *people) maliciousObjects(t *testing.T) {
 			p.copyInto(t)
 			copied := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "planted"}}
 			eventually(
-				t,
-				func(ctx context.Context) error { return p.admin.Get(ctx, client.ObjectKeyFromObject(copied), copied) },
+				t, func(ctx context.Context) error { return p.admin.Get(ctx, client.ObjectKeyFromObject(copied), copied) },
 			)
 			must(t, p.admin.Delete(t.Context(), rivalCluster("copying")))
 			eventually(t, func(ctx context.Context) error {

@@ -85,11 +85,8 @@ func portAttacks(t *testing.T, in *installation) {
 		r.try(t, in, ports[at])
 	}
 	attack(
-		t,
-		"another user of the machine connects to the admin interface of an Envoy, or to an agent",
-		"mode 0600 of each Unix socket, or 0700 of its folder",
-		in.sockets,
-		nil,
+		t, "another user of the machine connects to the admin interface of an Envoy, or to an agent",
+		"mode 0600 of each Unix socket, or 0700 of its folder", in.sockets, nil,
 	)
 }
 

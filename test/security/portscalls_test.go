@@ -64,11 +64,7 @@ func (in *installation) identities(t *testing.T) []identity {
 	ca, err := certs.NewCA("kubernetes", time.Now().Add(-time.Hour), 24*time.Hour)
 	must(t, err)
 	forged, err := outsider.Forge(
-		ca,
-		world.Domain,
-		found["other edge"].subject,
-		time.Now().Add(-time.Minute),
-		time.Now().Add(time.Hour),
+		ca, world.Domain, found["other edge"].subject, time.Now().Add(-time.Minute), time.Now().Add(time.Hour),
 	)
 	must(t, err)
 	certificate := forged.TLSCertificate()

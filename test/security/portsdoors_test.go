@@ -247,10 +247,7 @@ func tryWebhook(t *testing.T, in *installation, p port) {
 	}}
 	send := func(t *testing.T, path, body, token string) (int, string) {
 		request, err := http.NewRequestWithContext(
-			t.Context(),
-			http.MethodPost,
-			"https://"+p.address.String()+path,
-			strings.NewReader(body),
+			t.Context(), http.MethodPost, "https://"+p.address.String()+path, strings.NewReader(body),
 		)
 		must(t, err)
 		request.Header.Set("Content-Type", "application/json")

@@ -81,16 +81,8 @@ func tunnelAttacks(t *testing.T, in *installation) {
 			_, err = file.WriteString(`{"owner":"tunnel","event":"tunnel_setup"` + "\n")
 			must(t, errors.Join(err, file.Close()))
 			out, err := in.Exec(
-				t.Context(),
-				"edge",
-				"revoke",
-				"edge-that-is-lost",
-				"--namespace",
-				world.Namespace,
-				"--cluster",
-				m.Name,
-				"--timeout=2s",
-				servers,
+				t.Context(), "edge", "revoke", "edge-that-is-lost", "--namespace", world.Namespace, "--cluster", m.Name,
+				"--timeout=2s", servers,
 			)
 			if err == nil || !strings.Contains(out, "gateway-0: incomplete: ") {
 				t.Errorf("it claims success: %v: %s", err, out)

@@ -139,8 +139,7 @@ func (r *room) bare(t *testing.T, name string, mode v1alpha1.KubeconfigMode) *la
 		mode = v1alpha1.KubeconfigModeConnect
 	}
 	c, err := r.world.CreateCluster(
-		t.Context(),
-		lab.ClusterSpec{Name: name, Namespace: r.Namespace, APIServer: r.api.APIServer, Mode: mode},
+		t.Context(), lab.ClusterSpec{Name: name, Namespace: r.Namespace, APIServer: r.api.APIServer, Mode: mode},
 	)
 	must(t, err)
 	must(t, c.SetProvisioned(t.Context()))
@@ -224,9 +223,7 @@ func (r *room) limited(t *testing.T) []string {
 	request := &authenticationv1.TokenRequest{}
 	must(t, r.world.Management.Client.SubResource("token").Create(t.Context(), account, request))
 	kubeconfig, err := kube.Kubeconfig(
-		"management",
-		r.world.Management.URL(),
-		r.world.Management.CA.CertPEM,
+		"management", r.world.Management.URL(), r.world.Management.CA.CertPEM,
 		clientcmdapi.AuthInfo{Token: request.Status.Token},
 	)
 	must(t, err)
@@ -272,15 +269,7 @@ func (s *sight) note(f fault, a checkAnswer, after time.Duration) {
 	defer notes.Unlock()
 	v := a.Deciding()
 	notes.text += fmt.Sprintf(
-		"%s\t%s\t%s\t%s\t%.1f\t%s\t%s\t%s\n",
-		f.ID,
-		f.Title,
-		v.ID,
-		v.Status,
-		after.Seconds(),
-		v.Detail,
-		v.Cause,
-		v.Cure,
+		"%s\t%s\t%s\t%s\t%.1f\t%s\t%s\t%s\n", f.ID, f.Title, v.ID, v.Status, after.Seconds(), v.Detail, v.Cause, v.Cure,
 	)
 	if file := os.Getenv("SIGHT_NOTES"); file != "" {
 		_ = os.WriteFile(file, []byte(notes.text), 0o600)

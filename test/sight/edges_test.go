@@ -44,8 +44,7 @@ var edgeFaults = []fault{
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.edge.Process().Spec
 			r.restartEdge(
-				t,
-				func(s *proc.Spec) { s.Args = append(slices.Clone(s.Args), "--proxy=http://"+nowhere.String()+":3128") },
+				t, func(s *proc.Spec) { s.Args = append(slices.Clone(s.Args), "--proxy=http://"+nowhere.String()+":3128") },
 			)
 			return func(t *testing.T) { r.restartEdge(t, func(s *proc.Spec) { *s = usual }) }
 		},
@@ -86,15 +85,7 @@ var edgeFaults = []fault{
 				}
 			}
 			_, _, err = r.world.run(
-				t.Context(),
-				"edge",
-				"revoke",
-				"-n",
-				r.Namespace,
-				"--cluster",
-				r.Name,
-				node,
-				"--xds-server="+lab.InspectAddress(0),
+				t.Context(), "edge", "revoke", "-n", r.Namespace, "--cluster", r.Name, node, "--xds-server="+lab.InspectAddress(0),
 			)
 			must(t, err)
 			return func(t *testing.T) { world.StopEdge(t, r.edge); r.enrol(t) }

@@ -47,8 +47,7 @@ var objectFaults = []fault{
 			must(
 				t,
 				r.Patch(
-					t.Context(),
-					map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: nil}}},
+					t.Context(), map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.TunnelLabel: nil}}},
 				),
 			)
 			return func(t *testing.T) {
@@ -98,8 +97,7 @@ var objectFaults = []fault{
 		inject: func(t *testing.T, r *room) func(*testing.T) {
 			first := r.bare(t, "twin--one", "")
 			eventually(
-				t,
-				func(ctx context.Context) error { return serves(ctx, first, world.HostnameIn(r.Namespace, "twin--one")) },
+				t, func(ctx context.Context) error { return serves(ctx, first, world.HostnameIn(r.Namespace, "twin--one")) },
 			)
 			r.bare(t, "twin.one", "")
 			return func(t *testing.T) { r.remove(t, first) }
@@ -169,19 +167,12 @@ var objectFaults = []fault{
 			})
 			return func(t *testing.T) {
 				admin, err := kube.Kubeconfig(
-					r.name,
-					r.api.URL(),
-					r.api.CA.CertPEM,
+					r.name, r.api.URL(), r.api.CA.CertPEM,
 					clientcmdapi.AuthInfo{ClientCertificateData: r.api.Admin.CertPEM, ClientKeyData: r.api.Admin.KeyPEM},
 				)
 				must(t, err)
 				_, err = r.kubectl(
-					t,
-					admin,
-					"create",
-					"clusterrolebinding",
-					"kubeadm:cluster-admins",
-					"--clusterrole=cluster-admin",
+					t, admin, "create", "clusterrolebinding", "kubeadm:cluster-admins", "--clusterrole=cluster-admin",
 					"--group=kubeadm:cluster-admins",
 				)
 				must(t, err)

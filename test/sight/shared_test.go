@@ -82,10 +82,7 @@ var gatewayFaults = []fault{
 			usual := r.world.XDSServers[0].Process().Program
 			// Our agents accept any number here, but Envoy rejects this one.
 			faulty, err := r.world.BuildFaulty(
-				t.Context(),
-				"xds-server",
-				"pkg/envoy/cluster.go",
-				"durationpb.New(tunnelConnectTimeout)",
+				t.Context(), "xds-server", "pkg/envoy/cluster.go", "durationpb.New(tunnelConnectTimeout)",
 				"durationpb.New(0*tunnelConnectTimeout)",
 			)
 			must(t, err)
@@ -255,8 +252,7 @@ func (s *sight) withoutPatch(t *testing.T) *rbacv1.ClusterRole {
 	for i := range role.Rules {
 		if slices.Contains(role.Rules[i].Resources, "secrets") {
 			role.Rules[i].Verbs = slices.DeleteFunc(
-				slices.Clone(role.Rules[i].Verbs),
-				func(v string) bool { return v == "patch" },
+				slices.Clone(role.Rules[i].Verbs), func(v string) bool { return v == "patch" },
 			)
 		}
 	}

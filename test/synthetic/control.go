@@ -28,9 +28,7 @@ func (c *Control) Close() error { return c.conn.Close() }
 // connects to an xds-server directly. The connection claims to come through a gateway, from the address from. The edge
 // accepts all later resources until Close.
 func (e *Edge) Follow(
-	ctx context.Context,
-	from net.Addr,
-	dial func(context.Context) (net.Conn, error),
+	ctx context.Context, from net.Addr, dial func(context.Context) (net.Conn, error),
 ) (*Control, error) {
 	f := e.fleet
 	conn, err := grpc.NewClient("passthrough:///"+f.options.Domain.Control(),

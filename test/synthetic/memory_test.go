@@ -35,12 +35,7 @@ func TestMemory(t *testing.T) {
 			full := w.memory(t)
 			t.Logf(
 				"statistics %t: %d Envoy clusters after %s, %.0f MB; with %d idle tunnels each %.0f MB, %.1f KB for each tunnel",
-				w.statistics,
-				edges,
-				started.Round(time.Millisecond),
-				empty/1e6,
-				tunnels,
-				full/1e6,
+				w.statistics, edges, started.Round(time.Millisecond), empty/1e6, tunnels, full/1e6,
 				(full-empty)/1e3/float64(tunnels*edges),
 			)
 			for _, e := range f.Edges() {

@@ -48,16 +48,11 @@ func TestManyEdgesBehindOneAddressBesideAFlood(t *testing.T) {
 		}
 	}
 	t.Logf(
-		"%d edges behind one address: beside a flood %s at first; after a restart %s, and %s beside a flood",
-		edges,
-		first,
-		rearm[0],
-		rearm[1],
+		"%d edges behind one address: beside a flood %s at first; after a restart %s, and %s beside a flood", edges, first,
+		rearm[0], rearm[1],
 	)
 	stats, err := w.envoy.Admin(
-		t.Context(),
-		http.MethodGet,
-		"/stats?usedonly&filter=(ratelimit.admission|ext_authz.admission)",
+		t.Context(), http.MethodGet, "/stats?usedonly&filter=(ratelimit.admission|ext_authz.admission)",
 	)
 	t.Logf("%v %s", err, strings.ReplaceAll(strings.TrimSpace(stats), "\n", ", "))
 }
@@ -76,10 +71,7 @@ func (w *world) flood(t *testing.T, perSecond int) (stop func(when string)) {
 		t.Helper()
 		done := flood.Stop()
 		t.Logf(
-			"%s: %.0f connections in a second from another source, %d of %d admitted",
-			when,
-			done.PerSecond,
-			done.Admitted,
+			"%s: %.0f connections in a second from another source, %d of %d admitted", when, done.PerSecond, done.Admitted,
 			done.Sent,
 		)
 		if done.Sent == 0 || done.Admitted > 2*unknownBurst && done.Admitted > done.Sent/2 {

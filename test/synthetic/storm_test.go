@@ -60,10 +60,7 @@ func TestStorm(t *testing.T) {
 	})
 	after := f.Stats()
 	t.Logf(
-		"%d edges: all there after %s, %d dials, %d failed",
-		edges,
-		took,
-		after.Dials-before.Dials,
+		"%d edges: all there after %s, %d dials, %d failed", edges, took, after.Dials-before.Dials,
 		after.Failed-before.Failed,
 	)
 	t.Logf("requests of clients: before %s, meanwhile %s", calm, storm)

@@ -107,8 +107,7 @@ func (w *world) serve(t *testing.T) {
 	t.Helper()
 	gateway := model.Subject{Role: model.RoleGateway, Node: "gateway-0"}
 	issued := w.leaf(
-		t,
-		certs.Leaf{CommonName: gateway.Node, DNSNames: domain.DNSNames(gateway), Server: true, Client: true},
+		t, certs.Leaf{CommonName: gateway.Node, DNSNames: domain.DNSNames(gateway), Server: true, Client: true},
 	)
 	key, err := issued.KeyPEM()
 	if err != nil {
@@ -220,10 +219,7 @@ func (w *world) roots() *x509.CertPool {
 
 // edge adds one more edge of a workload cluster.
 func (w *world) edge(
-	t *testing.T,
-	f *synthetic.Fleet,
-	wc model.WorkloadCluster,
-	fault func(synthetic.Moment) synthetic.Fault,
+	t *testing.T, f *synthetic.Fleet, wc model.WorkloadCluster, fault func(synthetic.Moment) synthetic.Fault,
 ) *synthetic.Edge {
 	t.Helper()
 	edge := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}

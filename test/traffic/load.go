@@ -242,9 +242,7 @@ func (l *Load) BegunAfter(at time.Time, usual time.Duration) (slow []string, err
 	}
 	if len(failures) > 0 {
 		err = fmt.Errorf(
-			"%d requests that were begun later failed, such as: %q",
-			len(failures),
-			failures[:min(3, len(failures))],
+			"%d requests that were begun later failed, such as: %q", len(failures), failures[:min(3, len(failures))],
 		)
 	}
 	return slow, err

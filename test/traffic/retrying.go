@@ -166,9 +166,7 @@ func (r *Retrying) Err() error {
 		return nil
 	}
 	return fmt.Errorf(
-		"%d of %d requests failed for good, such as: %w",
-		len(failures),
-		r.requests.Load(),
+		"%d of %d requests failed for good, such as: %w", len(failures), r.requests.Load(),
 		errors.Join(failures[:min(3, len(failures))]...),
 	)
 }

@@ -42,12 +42,7 @@ const Version = "v1.99.0-standin"
 
 // NewStandIn returns a stand-in at an address of a namespace, with additional names in its certificate, and starts it.
 func NewStandIn(
-	t *testing.T,
-	name string,
-	in *netns.Namespace,
-	address netip.AddrPort,
-	authority *pki.Authority,
-	names ...string,
+	t *testing.T, name string, in *netns.Namespace, address netip.AddrPort, authority *pki.Authority, names ...string,
 ) *StandIn {
 	t.Helper()
 	pair, err := authority.Issue(pki.LeafSpec{

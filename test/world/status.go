@@ -28,11 +28,7 @@ func (m *Member) TunnelsOf(ctx context.Context, node string, gateways int) error
 	}
 	if connected != gateways {
 		return fmt.Errorf(
-			"%s has tunnels to %d gateways (%v), want %s",
-			node,
-			connected,
-			status.Gateways,
-			strconv.Itoa(gateways),
+			"%s has tunnels to %d gateways (%v), want %s", node, connected, status.Gateways, strconv.Itoa(gateways),
 		)
 	}
 	return nil

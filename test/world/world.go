@@ -83,12 +83,7 @@ func (w *World) StandIn(t *testing.T, cluster string, in *netns.Namespace, addre
 	t.Helper()
 	port := 9000 + w.ports.Add(1)
 	return NewStandIn(
-		t,
-		fmt.Sprintf("%s:%d", cluster, port),
-		in,
-		netip.AddrPortFrom(address, uint16(port)),
-		w.authority,
-		Hostname(cluster),
+		t, fmt.Sprintf("%s:%d", cluster, port), in, netip.AddrPortFrom(address, uint16(port)), w.authority, Hostname(cluster),
 	)
 }
 

@@ -34,9 +34,7 @@ type clusters struct {
 }
 
 func (c clusters) DescribeCluster(
-	_ context.Context,
-	in *eks.DescribeClusterInput,
-	_ ...func(*eks.Options),
+	_ context.Context, in *eks.DescribeClusterInput, _ ...func(*eks.Options),
 ) (*eks.DescribeClusterOutput, error) {
 	return &eks.DescribeClusterOutput{Cluster: &ekstypes.Cluster{
 		Name: in.Name, Arn: aws.String("arn:aws:eks:eu-west-1:000000000000:cluster/" + aws.ToString(in.Name)),
@@ -51,17 +49,13 @@ func (c clusters) DescribeCluster(
 }
 
 func (c clusters) TagResource(
-	context.Context,
-	*eks.TagResourceInput,
-	...func(*eks.Options),
+	context.Context, *eks.TagResourceInput, ...func(*eks.Options),
 ) (*eks.TagResourceOutput, error) {
 	return &eks.TagResourceOutput{}, nil
 }
 
 func (c clusters) ListAddons(
-	context.Context,
-	*eks.ListAddonsInput,
-	...func(*eks.Options),
+	context.Context, *eks.ListAddonsInput, ...func(*eks.Options),
 ) (*eks.ListAddonsOutput, error) {
 	return &eks.ListAddonsOutput{}, nil
 }
@@ -69,9 +63,7 @@ func (c clusters) ListAddons(
 type groups struct{ common.EC2API }
 
 func (groups) DescribeSecurityGroups(
-	context.Context,
-	*ec2.DescribeSecurityGroupsInput,
-	...func(*ec2.Options),
+	context.Context, *ec2.DescribeSecurityGroupsInput, ...func(*ec2.Options),
 ) (*ec2.DescribeSecurityGroupsOutput, error) {
 	return &ec2.DescribeSecurityGroupsOutput{
 		SecurityGroups: []ec2types.SecurityGroup{{GroupId: aws.String("sg-1"), GroupName: aws.String("cluster")}},
@@ -91,17 +83,13 @@ type tokens struct{ ststypes.STSClient }
 
 // PresignGetCallerIdentity returns another URL at each call, as AWS does, so that each token is new.
 func (tokens) PresignGetCallerIdentity(
-	context.Context,
-	*sts.GetCallerIdentityInput,
-	...func(*sts.PresignOptions),
+	context.Context, *sts.GetCallerIdentityInput, ...func(*sts.PresignOptions),
 ) (*signer.PresignedHTTPRequest, error) {
 	return &signer.PresignedHTTPRequest{URL: fmt.Sprintf("https://sts.example.com/?signed=%d", time.Now().UnixNano())}, nil
 }
 
 func (tokens) GetCallerIdentity(
-	context.Context,
-	*sts.GetCallerIdentityInput,
-	...func(*sts.Options),
+	context.Context, *sts.GetCallerIdentityInput, ...func(*sts.Options),
 ) (*sts.GetCallerIdentityOutput, error) {
 	return &sts.GetCallerIdentityOutput{
 		UserId:  aws.String("user"),

@@ -132,14 +132,10 @@ func TestMachinesAreUpToDate(t *testing.T) {
 		}
 		newer := snippet(t)
 		manifest := slices.IndexFunc(
-			newer.Spec.KubeadmConfigSpec.Files,
-			func(f bootstrapv1.File) bool { return f.Content != "" },
+			newer.Spec.KubeadmConfigSpec.Files, func(f bootstrapv1.File) bool { return f.Content != "" },
 		)
 		newer.Spec.KubeadmConfigSpec.Files[manifest].Content = strings.Replace(
-			newer.Spec.KubeadmConfigSpec.Files[manifest].Content,
-			"fairlead-edge:v1",
-			"fairlead-edge:v2",
-			1,
+			newer.Spec.KubeadmConfigSpec.Files[manifest].Content, "fairlead-edge:v1", "fairlead-edge:v2", 1,
 		)
 		if ok, _ := upToDate(t, newer, config); ok {
 			t.Errorf("join %v: the controller does not see another image", join)
@@ -172,9 +168,7 @@ func cluster() *clusterv1.Cluster {
 }
 
 func upToDate(
-	t *testing.T,
-	kcp *controlplanev1.KubeadmControlPlane,
-	config *bootstrapv1.KubeadmConfig,
+	t *testing.T, kcp *controlplanev1.KubeadmControlPlane, config *bootstrapv1.KubeadmConfig,
 ) (ok bool, why []string) {
 	t.Helper()
 	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "m"}}

@@ -117,8 +117,7 @@ func TestPartsOfOneModuleAreBuiltTogetherAndKept(t *testing.T) {
 	}
 	if after, err := os.Lstat(link); err != nil || !os.SameFile(before, after) {
 		t.Errorf(
-			"the second run made a right link again (%v): a test that starts the program meanwhile would not find it",
-			err,
+			"the second run made a right link again (%v): a test that starts the program meanwhile would not find it", err,
 		)
 	}
 }
@@ -158,10 +157,7 @@ func TestAChangeOfTheModuleMakesItsPartsAgain(t *testing.T) {
 func TestAFailedBuildKeepsNothingAndQuotesTheCompiler(t *testing.T) {
 	o, all := fixture(t)
 	write(
-		t,
-		filepath.Join(o.root, "tools", "parts", "one", "main.go"),
-		"package main\n\nfunc main() { undefined() }\n",
-		0o644,
+		t, filepath.Join(o.root, "tools", "parts", "one", "main.go"), "package main\n\nfunc main() { undefined() }\n", 0o644,
 	)
 	err := installParts(t.Context(), o, all, noBrowser, &bytes.Buffer{})
 	if err == nil || !strings.Contains(err.Error(), "undefined: undefined") ||
@@ -245,10 +241,8 @@ func TestOnlyPinnedVersionsOnTheMachineAreUsed(t *testing.T) {
 			o, all := fixture(t)
 			dir := filepath.Join(o.root, "tools", "parts")
 			write(
-				t,
-				filepath.Join(dir, "go.mod"),
-				module["go.mod"]+"\nrequire example.test/pinned v1.2.3\n\nreplace example.test/pinned => ./pinned\n",
-				0o644,
+				t, filepath.Join(dir, "go.mod"),
+				module["go.mod"]+"\nrequire example.test/pinned v1.2.3\n\nreplace example.test/pinned => ./pinned\n", 0o644,
 			)
 			write(t, filepath.Join(dir, "pinned", "go.mod"), "module example.test/pinned\n\ngo 1.26\n", 0o644)
 			all[0].check = &check{module: dir, path: "example.test/pinned", args: []string{"--version"}, line: "Example VERSION"}

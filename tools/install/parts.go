@@ -43,12 +43,8 @@ func parts(root string) []part {
 	all = append(all, kubernetesParts(folder("k8s"))...)
 	all = append(all, clusterAPIParts(folder("capi"))...)
 	return append(
-		all,
-		externalDNS(filepath.Join(folder("dns"), "externaldns")),
-		coreDNS(folder("dns")),
-		grpcurl(folder("grpcurl")),
-		awsProvider(folder("capa")),
-		prometheus(folder("prometheus")),
+		all, externalDNS(filepath.Join(folder("dns"), "externaldns")), coreDNS(folder("dns")), grpcurl(folder("grpcurl")),
+		awsProvider(folder("capa")), prometheus(folder("prometheus")),
 	)
 }
 
@@ -88,10 +84,7 @@ func kubernetesParts(module string) []part {
 	}
 	return []part{
 		one(
-			"kube-apiserver",
-			"k8s.io/kubernetes/cmd/kube-apiserver",
-			10*time.Minute,
-			time.Minute,
+			"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", 10*time.Minute, time.Minute,
 			outputOf("Kubernetes VERSION", "--version"),
 		),
 		one("etcd", "go.etcd.io/etcd/server/v3", 2*time.Minute, 20*time.Second, etcd),
@@ -104,18 +97,12 @@ func kubernetesParts(module string) []part {
 		),
 		one("fake-kubelet", "./fake-kubelet", 40*time.Second, 5*time.Second, nil),
 		one(
-			"kubeadm",
-			"k8s.io/kubernetes/cmd/kubeadm",
-			4*time.Minute,
-			time.Minute,
+			"kubeadm", "k8s.io/kubernetes/cmd/kubeadm", 4*time.Minute, time.Minute,
 			outputOf("VERSION", "version", "--output=short"),
 		),
 		one("machine", "./machine", 2*time.Minute, 20*time.Second, nil),
 		one(
-			"kube-controller-manager",
-			"k8s.io/kubernetes/cmd/kube-controller-manager",
-			8*time.Minute,
-			3*time.Minute,
+			"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", 8*time.Minute, 3*time.Minute,
 			outputOf("Kubernetes VERSION", "--version"),
 		),
 		nextPatch(module, "kubeadm", "kube-apiserver"),

@@ -38,17 +38,7 @@ func prometheus(module string) part {
 				return err
 			}
 			_, err = output(
-				ctx,
-				work,
-				"go",
-				"build",
-				"-trimpath",
-				"-ldflags",
-				"-s -w",
-				"-o",
-				dir+"/",
-				"./cmd/prometheus",
-				"./cmd/promtool",
+				ctx, work, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/prometheus", "./cmd/promtool",
 			)
 			return err
 		},

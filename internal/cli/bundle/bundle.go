@@ -123,10 +123,7 @@ func (f *bundleFlags) run(cmd *cobra.Command) error {
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s has %d files, without secrets", f.file, len(b.contents)+1)
 	if len(b.missing) > 0 {
 		_, err = fmt.Fprintf(
-			cmd.OutOrStdout(),
-			"; %d parts are missing:\n  %s",
-			len(b.missing),
-			strings.Join(b.missing, "\n  "),
+			cmd.OutOrStdout(), "; %d parts are missing:\n  %s", len(b.missing), strings.Join(b.missing, "\n  "),
 		)
 	}
 	_, _ = fmt.Fprintln(cmd.OutOrStdout())

@@ -236,11 +236,7 @@ func (b *bundle) pod(ctx context.Context, set kubernetes.Interface, pod *corev1.
 
 // log adds the end of a log. The log of a previous container is added only if there is one.
 func (b *bundle) log(
-	ctx context.Context,
-	set kubernetes.Interface,
-	pod *corev1.Pod,
-	container string,
-	previous bool,
+	ctx context.Context, set kubernetes.Interface, pod *corev1.Pod, container string, previous bool,
 ) error {
 	if previous &&
 		!slices.ContainsFunc(

@@ -146,8 +146,7 @@ func (a *authority) rotate(ctx context.Context, out io.Writer, f caFlags) error 
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		return fmt.Errorf(
-			"the rotation has not begun within %s: check that the controller runs; the rotation begins when it does",
-			f.timeout,
+			"the rotation has not begun within %s: check that the controller runs; the rotation begins when it does", f.timeout,
 		)
 	case err != nil:
 		return err
@@ -196,9 +195,7 @@ func (a *authority) ask(ctx context.Context, config *corev1.ConfigMap, now v1alp
 
 // until polls the state and shows it until so returns true.
 func (a *authority) until(
-	ctx context.Context,
-	so func(v1alpha1.CARotation) bool,
-	show func(v1alpha1.CARotation),
+	ctx context.Context, so func(v1alpha1.CARotation) bool, show func(v1alpha1.CARotation),
 ) (v1alpha1.CARotation, error) {
 	again := time.NewTicker(management.LookInterval)
 	defer again.Stop()
@@ -255,12 +252,7 @@ func rotationView(r v1alpha1.CARotation) output.View {
 			signs = strings.Join(ca.Signs, ",")
 		}
 		t.Add(
-			ca.Serial,
-			ca,
-			output.Plain(ca.Serial),
-			output.Plain(ca.Subject),
-			output.Plain(origin),
-			output.Plain(signs),
+			ca.Serial, ca, output.Plain(ca.Serial), output.Plain(ca.Subject), output.Plain(origin), output.Plain(signs),
 			output.Plain(clock(&ca.NotAfter)),
 		)
 	}

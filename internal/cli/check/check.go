@@ -82,11 +82,7 @@ Exit codes: 0 nothing is broken (warnings leave it 0); 1 a hop is broken; 2 the 
 	f.Options.AddTo(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(
-		&f.Namespace,
-		"namespace",
-		"n",
-		"",
-		"namespace of the Clusters (default: the namespace of the context)",
+		&f.Namespace, "namespace", "n", "", "namespace of the Clusters (default: the namespace of the context)",
 	)
 	flags.BoolVar(&f.all, "all", false, "check all Clusters of the namespace that have a tunnel or want one")
 	flags.BoolVarP(&f.everywhere, "all-namespaces", "A", false, "with --all: those of all namespaces")
@@ -94,10 +90,7 @@ Exit codes: 0 nothing is broken (warnings leave it 0); 1 a hop is broken; 2 the 
 	flags.DurationVar(&f.timeout, "timeout", defaultCheckTime, "time limit for the check of one Cluster")
 	flags.DurationVar(&f.stream, "watch-for", 3*time.Second, "how long a watch must stay open")
 	flags.StringVar(
-		&f.via,
-		"via",
-		"",
-		"host:port to dial instead of what the kubeconfig names, such as a forwarded port of the gateways",
+		&f.via, "via", "", "host:port to dial instead of what the kubeconfig names, such as a forwarded port of the gateways",
 	)
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	return cmd
@@ -299,23 +292,15 @@ func fleetReport(reports []check.Report) output.View {
 			hop, cause, cure = string(v.ID), v.Cause, v.Cure
 		}
 		t.Add(
-			r.Namespace+"/"+r.Name,
-			r,
-			output.Plain(r.Namespace),
-			output.Plain(r.Name),
-			output.Cell{Text: string(r.Status), Style: marks[r.Status].Style},
-			output.Plain(hop),
-			output.Plain(cause),
+			r.Namespace+"/"+r.Name, r, output.Plain(r.Namespace), output.Plain(r.Name),
+			output.Cell{Text: string(r.Status), Style: marks[r.Status].Style}, output.Plain(hop), output.Plain(cause),
 			output.Plain(cure),
 		)
 	}
 	summary := output.Line{
 		output.Plain(
 			fmt.Sprintf(
-				"%d Clusters: %d broken, %d with warnings, %d ok",
-				len(reports),
-				counts[check.Broken],
-				counts[check.Warning],
+				"%d Clusters: %d broken, %d with warnings, %d ok", len(reports), counts[check.Broken], counts[check.Warning],
 				counts[check.OK],
 			),
 		),

@@ -89,8 +89,7 @@ Neither contains keys: Envoys receive keys from their agents only.`),
 	cmd.Flags().StringVar(&f.name, "name", "", "name of one resource")
 	cmd.Flags().BoolVar(&f.diff, "diff", false, "print how the sent configuration differs from what Envoy runs")
 	_ = cmd.RegisterFlagCompletionFunc(
-		"type",
-		cobra.FixedCompletions([]string{"cds", "lds"}, cobra.ShellCompDirectiveNoFileComp),
+		"type", cobra.FixedCompletions([]string{"cds", "lds"}, cobra.ShellCompDirectiveNoFileComp),
 	)
 	return cmd
 }
@@ -142,8 +141,7 @@ func (f *dumpFlags) read(ctx context.Context, servers *collect.Servers, name str
 		list = append(list, *d)
 	}
 	slices.SortFunc(
-		list,
-		func(a, b dumped) int { return cmp.Or(strings.Compare(a.Type, b.Type), strings.Compare(a.Name, b.Name)) },
+		list, func(a, b dumped) int { return cmp.Or(strings.Compare(a.Type, b.Type), strings.Compare(a.Name, b.Name)) },
 	)
 	if len(list) == 0 && f.name != "" {
 		return nil, fmt.Errorf("%s has no resource %s: `fairlead config dump %s` prints all", name, f.name, name)

@@ -140,11 +140,7 @@ func readSync(
 
 // syncRows returns the rows of all nodes, nodes with problems first.
 func syncRows(
-	fleet collect.Fleet,
-	nodes []collect.Node,
-	doubt bool,
-	clusters map[string]string,
-	now time.Time,
+	fleet collect.Fleet, nodes []collect.Node, doubt bool, clusters map[string]string, now time.Time,
 ) []syncRow {
 	var rows []syncRow
 	there := map[string]bool{}
@@ -175,11 +171,8 @@ func syncRows(
 	}
 	slices.SortStableFunc(rows, func(a, b syncRow) int {
 		return cmp.Or(
-			cmp.Compare(syncRank(a.Status), syncRank(b.Status)),
-			-strings.Compare(a.Role, b.Role),
-			strings.Compare(a.Cluster, b.Cluster),
-			strings.Compare(a.Node, b.Node),
-			strings.Compare(a.Type, b.Type),
+			cmp.Compare(syncRank(a.Status), syncRank(b.Status)), -strings.Compare(a.Role, b.Role),
+			strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Node, b.Node), strings.Compare(a.Type, b.Type),
 		)
 	})
 	return rows
@@ -187,8 +180,7 @@ func syncRows(
 
 func syncRank(status string) int {
 	return slices.Index(
-		[]string{string(collect.Rejected), string(collect.Stale), unknownSync, string(collect.Synced)},
-		status,
+		[]string{string(collect.Rejected), string(collect.Stale), unknownSync, string(collect.Synced)}, status,
 	)
 }
 
@@ -272,17 +264,7 @@ func syncView(snapshot syncSnapshot, now time.Time) output.View {
 	rows, failed := snapshot.rows, snapshot.failed
 	t := &output.Table{
 		Columns: output.Columns(
-			"NODE",
-			"ROLE",
-			"CLUSTER",
-			"TYPE",
-			"STATUS",
-			"RESOURCES",
-			"PROFILE",
-			"SINCE~",
-			"MESSAGE",
-			"SERVER+",
-			"VERSION+",
+			"NODE", "ROLE", "CLUSTER", "TYPE", "STATUS", "RESOURCES", "PROFILE", "SINCE~", "MESSAGE", "SERVER+", "VERSION+",
 		),
 	}
 	counts := map[string]int{}

@@ -103,11 +103,7 @@ type claim struct {
 }
 
 func why(
-	ctx context.Context,
-	m *management.Client,
-	servers *collect.Servers,
-	hostname string,
-	now time.Time,
+	ctx context.Context, m *management.Client, servers *collect.Servers, hostname string, now time.Time,
 ) (*whyAnswer, error) {
 	fleet, err := servers.Fleet(ctx)
 	if err != nil {

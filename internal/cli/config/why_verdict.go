@@ -38,14 +38,12 @@ func (a *whyAnswer) judge(claims []*claim, holder *claim, domain model.TunnelDom
 			"the xds-servers"
 	case len(without) > 0:
 		a.Verdict = a.Cluster + " should be served by this name, but not every gateway serves it: " + strings.Join(
-			without,
-			", ",
+			without, ", ",
 		)
 		a.Cure = "`fairlead config sync` reports what is wrong with them"
 	case len(empty) > 0:
 		a.Verdict = "every gateway routes this name to " + a.Cluster + ", but no edge of it has a tunnel to " + strings.Join(
-			empty,
-			", ",
+			empty, ", ",
 		)
 		a.Cure = "`fairlead check " + holder.tunnel.Name + " -n " + holder.tunnel.Namespace + "` names the broken hop"
 	default:
@@ -63,8 +61,7 @@ func unserved(claims []*claim, hostname string, domain model.TunnelDomain) (verd
 		switch {
 		case c.granted(hostname):
 			verdict = fmt.Sprintf(
-				"Tunnel %s should be served by this name, but the controller has not recorded it",
-				c.candidate.Key,
+				"Tunnel %s should be served by this name, but the controller has not recorded it", c.candidate.Key,
 			)
 			return verdict, fmt.Sprintf(
 				"check that the controller runs, and that the Cluster is not paused: `fairlead check %s -n %s`",
@@ -73,23 +70,17 @@ func unserved(claims []*claim, hostname string, domain model.TunnelDomain) (verd
 			)
 		case c.resolution.Fatal != nil && err == nil && own == hostname:
 			return fmt.Sprintf(
-				"Tunnel %s claims this name, but is not served: %s",
-				c.candidate.Key,
-				c.resolution.Fatal.Error(),
+				"Tunnel %s claims this name, but is not served: %s", c.candidate.Key, c.resolution.Fatal.Error(),
 			), c.resolution.Fatal.Cure
 		case c.resolution.Fatal != nil && slices.Contains(c.candidate.ExtraNames, hostname):
 			return fmt.Sprintf(
-				"Tunnel %s claims this name as an extra name, but is not served: %s",
-				c.candidate.Key,
-				c.resolution.Fatal.Error(),
+				"Tunnel %s claims this name as an extra name, but is not served: %s", c.candidate.Key, c.resolution.Fatal.Error(),
 			), c.resolution.Fatal.Cure
 		}
 		for _, refused := range c.resolution.Refused {
 			if refused.Value == hostname {
 				return fmt.Sprintf(
-					"Tunnel %s claims this name, but does not get it: %s",
-					c.candidate.Key,
-					refused.Error(),
+					"Tunnel %s claims this name, but does not get it: %s", c.candidate.Key, refused.Error(),
 				), refused.Cure
 			}
 		}
@@ -131,34 +122,25 @@ func idle(c *claim, hostname string, domain model.TunnelDomain) (verdict, cure s
 				v1alpha1.TunnelEnabled,
 			),
 			fmt.Sprintf(
-				"kubectl label cluster -n %s %s %s=%s",
-				key.Namespace,
-				key.Name,
-				v1alpha1.TunnelLabel,
-				v1alpha1.TunnelEnabled,
+				"kubectl label cluster -n %s %s %s=%s", key.Namespace, key.Name, v1alpha1.TunnelLabel, v1alpha1.TunnelEnabled,
 			)
 	case c.tunnel == nil:
 		return fmt.Sprintf(
-			"Cluster %s has opted in, but there is no Tunnel yet",
-			key,
+			"Cluster %s has opted in, but there is no Tunnel yet", key,
 		), "the controller creates it: see its log and the events of the Cluster"
 	case c.cluster == nil:
 		return fmt.Sprintf(
-			"there is a Tunnel %s, but no Cluster of that name",
-			key,
+			"there is a Tunnel %s, but no Cluster of that name", key,
 		), "create the Cluster, or delete the Tunnel"
 	case c.tunnel.ClaimedID() == "":
 		return fmt.Sprintf("Tunnel %s has no id yet", key), "the controller sets it: see its log"
 	case !c.tunnel.Spec.Kubeconfig.Mode.Tunnelled():
 		return fmt.Sprintf(
-			"Tunnel %s has the kubeconfig mode %s, which uses no tunnel",
-			key,
-			c.tunnel.Spec.Kubeconfig.Mode,
+			"Tunnel %s has the kubeconfig mode %s, which uses no tunnel", key, c.tunnel.Spec.Kubeconfig.Mode,
 		), "choose another spec.kubeconfig.mode"
 	default:
 		return fmt.Sprintf(
-			"Tunnel %s belongs to an earlier Cluster of that name",
-			key,
+			"Tunnel %s belongs to an earlier Cluster of that name", key,
 		), "wait until it is deleted and the controller has created a new one"
 	}
 }
@@ -196,13 +178,8 @@ func (a *whyAnswer) view(now time.Time) output.View {
 					since = output.Age(*g.Since, now)
 				}
 				t.Add(
-					g.Name,
-					g,
-					output.Plain(g.Name),
-					output.Styled(syncStyles[g.Status], g.Status),
-					output.Plain(output.OrDash(short(g.Version))),
-					output.Plain(since),
-					output.Plain(strconv.Itoa(g.Tunnels)),
+					g.Name, g, output.Plain(g.Name), output.Styled(syncStyles[g.Status], g.Status),
+					output.Plain(output.OrDash(short(g.Version))), output.Plain(since), output.Plain(strconv.Itoa(g.Tunnels)),
 					output.Plain(output.OrDash(cutLine(g.Message, 160))),
 				)
 			}
@@ -228,10 +205,7 @@ func originTable(all []origin, everything bool) *output.Table {
 	for _, o := range all {
 		if o.From != "" || everything {
 			t.Add(
-				o.Field,
-				o,
-				output.Plain(shortPath(o.Field)),
-				output.Plain(cutLine(o.Value, 100)),
+				o.Field, o, output.Plain(shortPath(o.Field)), output.Plain(cutLine(o.Value, 100)),
 				output.Plain(output.OrDash(o.From)),
 			)
 		}

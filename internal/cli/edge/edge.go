@@ -112,19 +112,8 @@ type edgeRow struct {
 func edgesView(tunnels []v1alpha1.Tunnel, now time.Time) output.View {
 	t := &output.Table{
 		Columns: output.Columns(
-			"NAMESPACE",
-			"CLUSTER",
-			"NODE",
-			"HOST",
-			"STATE",
-			"TUNNELS",
-			"SEEN~",
-			"CERTIFICATE~",
-			"APISERVER",
-			"VERSION",
-			"FORM+",
-			"ENROLLED+~",
-			"LAST ERROR+",
+			"NAMESPACE", "CLUSTER", "NODE", "HOST", "STATE", "TUNNELS", "SEEN~", "CERTIFICATE~", "APISERVER", "VERSION", "FORM+",
+			"ENROLLED+~", "LAST ERROR+",
 		),
 	}
 	all := []edgeRow{}

@@ -28,8 +28,7 @@ const edgeRevokeHelp = "Add the node name of an edge to spec.revokedEdges of its
 	"connections of\n" +
 	"the edge it closed. The command fails if a gateway has not proven in time that none is left, or reports that its " +
 	"record is\n" +
-	"incomplete; the edge remains revoked. The gateways are queried through the xds-servers, as in `fairlead " +
-	"status`.\n" +
+	"incomplete; the edge remains revoked. The gateways are queried through the xds-servers, as in `fairlead status`.\n" +
 	"`fairlead edge list -A` shows node names. With --cluster an edge can be revoked that is not on record."
 
 func edgeRevokeCommand() *cobra.Command {
@@ -130,8 +129,7 @@ func findTunnel(ctx context.Context, c client.Client, node string, f edgeFlags) 
 		)
 	case len(found) > 1:
 		return nil, fmt.Errorf(
-			"several Tunnels have an edge %s on record, %s: select one with --namespace and --cluster",
-			node,
+			"several Tunnels have an edge %s on record, %s: select one with --namespace and --cluster", node,
 			strings.Join(names, ", "),
 		)
 	}
@@ -173,12 +171,7 @@ func revoke(ctx context.Context, c client.Client, key client.ObjectKey, node str
 // waitCut waits until the controller has recorded that every gateway which had a tunnel of the edge has reported that
 // it has none any longer. A gateway that does not report keeps the wait open, however long that takes.
 func waitCut(
-	ctx context.Context,
-	out io.Writer,
-	c client.Client,
-	tunnel *v1alpha1.Tunnel,
-	node string,
-	begin time.Time,
+	ctx context.Context, out io.Writer, c client.Client, tunnel *v1alpha1.Tunnel, node string, begin time.Time,
 ) error {
 	key := client.ObjectKeyFromObject(tunnel)
 	again := time.NewTicker(management.LookInterval)
@@ -195,10 +188,7 @@ func waitCut(
 			switch edge := edgeOf(&now, node); {
 			case edge == nil:
 				_, err := fmt.Fprintf(
-					out,
-					"revoked %s in Tunnel %s; it is not on record, so it is not known whether it has tunnels\n",
-					node,
-					key,
+					out, "revoked %s in Tunnel %s; it is not on record, so it is not known whether it has tunnels\n", node, key,
 				)
 				return err
 			case edge.RevokedAt.IsZero():
@@ -210,10 +200,7 @@ func waitCut(
 				what = "it is not known whether its tunnels are closed: not all gateways report to the controller"
 			default:
 				_, err := fmt.Fprintf(
-					out,
-					"revoked %s in Tunnel %s: no gateway has a tunnel of it after %s\n",
-					node,
-					key,
+					out, "revoked %s in Tunnel %s: no gateway has a tunnel of it after %s\n", node, key,
 					time.Since(begin).Round(100*time.Millisecond),
 				)
 				return err

@@ -63,9 +63,7 @@ func plainCommand(secret *corev1.Secret, _ string) (string, error) {
 	text := string(secret.Data[v1alpha1.BootstrapCommandKey])
 	if text == "" {
 		return "", fmt.Errorf(
-			"the Secret %s has no key %s: which version has the controller?",
-			secret.Name,
-			v1alpha1.BootstrapCommandKey,
+			"the Secret %s has no key %s: which version has the controller?", secret.Name, v1alpha1.BootstrapCommandKey,
 		)
 	}
 	return text, nil
@@ -73,12 +71,7 @@ func plainCommand(secret *corev1.Secret, _ string) (string, error) {
 
 func systemdCommand(secret *corev1.Secret, _ string) (string, error) {
 	return fmt.Sprintf(
-		systemdScript,
-		bootstrapDocument(secret),
-		document(
-			"/etc/systemd/system/edge-agent.service",
-			manifests.AgentUnit,
-		),
+		systemdScript, bootstrapDocument(secret), document("/etc/systemd/system/edge-agent.service", manifests.AgentUnit),
 		document("/etc/systemd/system/edge-envoy.service", manifests.EnvoyUnit),
 	), nil
 }
@@ -88,9 +81,7 @@ func systemdCommand(secret *corev1.Secret, _ string) (string, error) {
 func staticPodCommand(secret *corev1.Secret, image string) (string, error) {
 	manifest, err := withImage(manifests.StaticPod, image)
 	return fmt.Sprintf(
-		staticPodScript,
-		bootstrapDocument(secret),
-		document("/etc/fairlead/fairlead-edge.yaml", manifest),
+		staticPodScript, bootstrapDocument(secret), document("/etc/fairlead/fairlead-edge.yaml", manifest),
 	), err
 }
 

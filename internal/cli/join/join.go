@@ -122,9 +122,7 @@ func (f *joinFlags) optIn(ctx context.Context, c client.Client, key client.Objec
 func (f *joinFlags) optedIn(ctx context.Context, c client.Client, cluster *clusterv1.Cluster) error {
 	key := client.ObjectKeyFromObject(cluster)
 	notYet := fmt.Errorf(
-		"the Cluster %s has not opted in: label it with %s=%s, or use --enable",
-		key,
-		v1alpha1.TunnelLabel,
+		"the Cluster %s has not opted in: label it with %s=%s, or use --enable", key, v1alpha1.TunnelLabel,
 		v1alpha1.TunnelEnabled,
 	)
 	if cluster.Labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelDisabled {
@@ -151,11 +149,7 @@ func WaitBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf(
-				"waiting for the Secret %s%s in namespace %s: %w",
-				key.Name,
-				v1alpha1.BootstrapSecretSuffix,
-				key.Namespace,
-				wait,
+				"waiting for the Secret %s%s in namespace %s: %w", key.Name, v1alpha1.BootstrapSecretSuffix, key.Namespace, wait,
 			)
 		case <-again.C:
 		}
@@ -169,9 +163,7 @@ var errNoTunnel = errors.New(
 
 // readBootstrap returns the Secret, a reason to wait for it, or an error if waiting is useless.
 func readBootstrap(
-	ctx context.Context,
-	c client.Client,
-	key client.ObjectKey,
+	ctx context.Context, c client.Client, key client.ObjectKey,
 ) (secret *corev1.Secret, wait, err error) {
 	tunnel := &v1alpha1.Tunnel{}
 	switch err := c.Get(ctx, key, tunnel); {

@@ -64,30 +64,19 @@ The server in it is a gateway, and its name has to resolve where you use it, or 
 	set := cmd.Flags()
 	set.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)")
 	set.StringVar(
-		&f.from,
-		"copy",
-		"",
+		&f.from, "copy", "",
 		"name, or namespace/name, of one of the further kubeconfigs that the Tunnel asks for, instead of the administrator's",
 	)
 	set.StringVar(
-		&f.into,
-		"merge",
-		"",
-		"kubeconfig file to add it to, instead of the standard output; made if it is not there",
+		&f.into, "merge", "", "kubeconfig file to add it to, instead of the standard output; made if it is not there",
 	)
 	set.StringVar(
-		&f.name,
-		"context-name",
-		"",
-		"name of the context, its cluster and its user; by default CLUSTER.NAMESPACE",
+		&f.name, "context-name", "", "name of the context, its cluster and its user; by default CLUSTER.NAMESPACE",
 	)
 	set.BoolVar(&f.use, "use", false, "make it the current context of the file")
 	set.BoolVar(&f.replace, "replace", false, "replace a context of that name which leads elsewhere")
 	set.BoolVar(
-		&f.allowExec,
-		"allow-exec",
-		false,
-		"accept a user who logs in with a program, which then runs on your machine",
+		&f.allowExec, "allow-exec", false, "accept a user who logs in with a program, which then runs on your machine",
 	)
 	return cmd
 }
@@ -162,8 +151,7 @@ func (f *kubeconfigFlags) read(ctx context.Context, c client.Reader, key client.
 	if f.from == "" && found.Annotations[v1alpha1.OriginalServerAnnotation] == "" &&
 		tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
 		return nil, fmt.Errorf(
-			"the Secret %s was written anew a moment ago and does not lead through the tunnel: try again",
-			secret,
+			"the Secret %s was written anew a moment ago and does not lead through the tunnel: try again", secret,
 		)
 	}
 	return found.Data[kubeconfig.Key], nil
@@ -188,17 +176,11 @@ func copyOf(tunnel *v1alpha1.Tunnel, name string) (client.ObjectKey, error) {
 	}
 	if len(have) == 0 {
 		return client.ObjectKey{}, fmt.Errorf(
-			"--copy: the Tunnel %s/%s has no copies: add one to its spec.kubeconfig.copies",
-			tunnel.Namespace,
-			tunnel.Name,
+			"--copy: the Tunnel %s/%s has no copies: add one to its spec.kubeconfig.copies", tunnel.Namespace, tunnel.Name,
 		)
 	}
 	return client.ObjectKey{}, fmt.Errorf(
-		"--copy: the Tunnel %s/%s has no copy %s: it has %s",
-		tunnel.Namespace,
-		tunnel.Name,
-		name,
-		strings.Join(have, ", "),
+		"--copy: the Tunnel %s/%s has no copy %s: it has %s", tunnel.Namespace, tunnel.Name, name, strings.Join(have, ", "),
 	)
 }
 
@@ -326,16 +308,11 @@ func (f *kubeconfigFlags) collides(all, one *clientcmdapi.Config) error {
 	switch {
 	case ok && (has.Server != one.Clusters[f.name].Server || has.TLSServerName != one.Clusters[f.name].TLSServerName):
 		return fmt.Errorf(
-			"--merge: %s has a cluster %s with server %s: use --context-name or --replace",
-			f.into,
-			f.name,
-			has.Server,
+			"--merge: %s has a cluster %s with server %s: use --context-name or --replace", f.into, f.name, has.Server,
 		)
 	case named && (context.Cluster != f.name || context.AuthInfo != f.name), !ok && user:
 		return fmt.Errorf(
-			"--merge: %s has a context or a user %s of something else: use --context-name or --replace",
-			f.into,
-			f.name,
+			"--merge: %s has a context or a user %s of something else: use --context-name or --replace", f.into, f.name,
 		)
 	}
 	return nil

@@ -30,10 +30,7 @@ type Flags struct {
 // AddTo adds --kubeconfig and --context.
 func (f *Flags) AddTo(set *pflag.FlagSet) {
 	set.StringVar(
-		&f.Kubeconfig,
-		"kubeconfig",
-		"",
-		"kubeconfig of the management cluster (default: $KUBECONFIG, or ~/.kube/config)",
+		&f.Kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster (default: $KUBECONFIG, or ~/.kube/config)",
 	)
 	set.StringVar(&f.Context, "context", "", "context of the kubeconfig")
 }

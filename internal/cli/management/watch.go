@@ -24,10 +24,7 @@ type watched struct {
 
 // Reader returns a reader of objects of some kinds: a cache with watch, otherwise the apiserver.
 func (m *Client) Reader(
-	ctx context.Context,
-	watch bool,
-	namespace string,
-	kinds ...client.Object,
+	ctx context.Context, watch bool, namespace string, kinds ...client.Object,
 ) (client.Reader, output.Watcher, error) {
 	if !watch {
 		return m, nil, nil

@@ -78,11 +78,7 @@ func (m *move) deliverToPods(ctx context.Context) error {
 
 // runJoin runs edge-agent join in a Pod, and returns its output.
 func runJoin(
-	ctx context.Context,
-	config *rest.Config,
-	set kubernetes.Interface,
-	pod *corev1.Pod,
-	file []byte,
+	ctx context.Context, config *rest.Config, set kubernetes.Interface, pod *corev1.Pod, file []byte,
 ) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTime)
 	defer cancel()
@@ -114,8 +110,7 @@ func runJoin(
 	}
 	var stdout, stderr bounded
 	err = executor.StreamWithContext(
-		ctx,
-		remotecommand.StreamOptions{Stdin: bytes.NewReader(file), Stdout: &stdout, Stderr: &stderr},
+		ctx, remotecommand.StreamOptions{Stdin: bytes.NewReader(file), Stdout: &stdout, Stderr: &stderr},
 	)
 	if err != nil {
 		return "", fmt.Errorf("running edge-agent join: %w: %s", err, cmp.Or(stderr.String(), "it printed nothing"))

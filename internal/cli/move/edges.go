@@ -96,8 +96,7 @@ func (m *move) waitEnrolled(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf(
-				"not enrolled in the target, so these edges would lose their tunnel in a move: %s: %w",
-				said,
+				"not enrolled in the target, so these edges would lose their tunnel in a move: %s: %w", said,
 				errors.Join(ctx.Err(), err),
 			)
 		case <-again.C:

@@ -80,31 +80,20 @@ func movePrepareCommand() *cobra.Command {
 	f.AddTo(cmd.Flags())
 	flags := cmd.Flags()
 	flags.StringVarP(
-		&f.Namespace,
-		"namespace",
-		"n",
-		"",
-		"namespace of the Cluster (default: the namespace of the context)",
+		&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)",
 	)
 	flags.StringVar(
-		&f.to.Kubeconfig,
-		"to-kubeconfig",
-		"",
-		"kubeconfig of the management cluster that the Cluster is to be moved to",
+		&f.to.Kubeconfig, "to-kubeconfig", "", "kubeconfig of the management cluster that the Cluster is to be moved to",
 	)
 	flags.StringVar(&f.to.Context, "to-kubeconfig-context", "", "context of that kubeconfig")
 	flags.StringVar(&f.to.Namespace, "to-namespace", "", "namespace of the Cluster there; by default the same")
 	flags.StringVar(
-		&f.workload,
-		"workload-kubeconfig",
-		"",
+		&f.workload, "workload-kubeconfig", "",
 		"kubeconfig by which the edges' Pods are reached; by default that of the Cluster, through its tunnel",
 	)
 	// Not all namespaces: a user who may create a Pod in any namespace could obtain the token.
 	flags.StringArrayVar(
-		&f.edges,
-		"edge-namespace",
-		[]string{"fairlead-edge", metav1.NamespaceSystem},
+		&f.edges, "edge-namespace", []string{"fairlead-edge", metav1.NamespaceSystem},
 		"namespace of the workload cluster in which Pods of edges are; repeat it for several",
 	)
 	flags.DurationVar(&f.lasts, "for", 24*time.Hour, "how long the target waits for the Cluster")
@@ -188,8 +177,7 @@ func (m *move) source(ctx context.Context) (*v1alpha1.Tunnel, error) {
 	switch err := m.from.Get(ctx, m.key, &tunnel); {
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf(
-			"there is no Tunnel %s in namespace %s: the Cluster has not opted in, or was already moved",
-			m.key.Name,
+			"there is no Tunnel %s in namespace %s: the Cluster has not opted in, or was already moved", m.key.Name,
 			m.key.Namespace,
 		)
 	case err != nil:

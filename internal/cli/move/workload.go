@@ -102,19 +102,13 @@ func (m *move) podsOf(ctx context.Context, set kubernetes.Interface) ([]corev1.P
 		case onHost(missing, host) == 0:
 			if same == 0 {
 				m.report(
-					"Pod %s/%s: left alone, no edge of the Cluster that is connected has the host name %s",
-					p.Namespace,
-					p.Name,
-					host,
+					"Pod %s/%s: left alone, no edge of the Cluster that is connected has the host name %s", p.Namespace, p.Name, host,
 				)
 			}
 			return true
 		case podsOn(pods, host) > same:
 			m.report(
-				"Pod %s/%s: left alone, more Pods than edges of the Cluster have the host name %s",
-				p.Namespace,
-				p.Name,
-				host,
+				"Pod %s/%s: left alone, more Pods than edges of the Cluster have the host name %s", p.Namespace, p.Name, host,
 			)
 			return true
 		}

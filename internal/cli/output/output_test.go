@@ -85,11 +85,7 @@ func fruit(counts ...int) View {
 	t := &Table{Columns: Columns("FRUIT", "COUNT", "AGE~", "COLOUR+")}
 	for i, n := range counts {
 		t.Add(
-			fmt.Sprint("apple-", i),
-			n,
-			Plain(fmt.Sprint("apple-", i)),
-			Styled(StyleGood, fmt.Sprint(n)),
-			Plain("5m"),
+			fmt.Sprint("apple-", i), n, Plain(fmt.Sprint("apple-", i)), Styled(StyleGood, fmt.Sprint(n)), Plain("5m"),
 			Plain("red"),
 		)
 	}
@@ -102,8 +98,9 @@ func TestOutputForms(t *testing.T) {
 		v    View
 		want string
 	}{
-		"a table": {formTable, fruit(1, 200), "FRUIT     COUNT   AGE\napple-0   1       5m\napple-1   200     " +
-			"5m\n"},
+		"a table": {
+			formTable, fruit(1, 200), "FRUIT     COUNT   AGE\napple-0   1       5m\napple-1   200     5m\n",
+		},
 		"a wide one":          {formWide, fruit(1), "FRUIT     COUNT   AGE   COLOUR\napple-0   1       5m    red\n"},
 		"nothing to be shown": {formTable, fruit(), "no fruit\n"},
 		"JSON":                {FormJSON, fruit(1, 2), "[\n  1,\n  2\n]\n"},

@@ -55,19 +55,13 @@ Assumptions are printed as comments. Errors name the file, line and field.
 	}
 	set := cmd.Flags()
 	set.StringSliceVarP(
-		&f.files,
-		"file",
-		"f",
-		nil,
-		"YAML file, folder, or - for the standard input; repeat it for several (required)",
+		&f.files, "file", "f", nil, "YAML file, folder, or - for the standard input; repeat it for several (required)",
 	)
 	set.StringVar(&f.gateway, "gateway", "", "name of the one gateway to print")
 	set.StringVar(&f.edge, "edge", "", "namespace/name of the one workload cluster whose edge to print")
 	set.StringVar(&f.node, "node", "edge-example", "node name of the edge")
 	set.StringSliceVar(
-		&f.gateways,
-		"gateway-address",
-		nil,
+		&f.gateways, "gateway-address", nil,
 		"host:port at which the edge reaches the gateways, instead of the installation's",
 	)
 	set.StringSliceVar(&f.localAPIServers, "local-apiserver", nil, "host:port of an apiserver that the edge prefers")
@@ -152,14 +146,12 @@ func (f renderFlags) render(fleet model.Fleet) (all []rendered, err error) {
 		return all, nil
 	case f.gateway != "":
 		return nil, fmt.Errorf(
-			"--gateway: the input has no gateway %q: it has %s",
-			f.gateway,
+			"--gateway: the input has no gateway %q: it has %s", f.gateway,
 			listed(fleet.Installation.Gateways, func(g model.Gateway) string { return g.Name }),
 		)
 	}
 	return nil, fmt.Errorf(
-		"--edge: the input has no workload cluster %q: it has %s",
-		f.edge,
+		"--edge: the input has no workload cluster %q: it has %s", f.edge,
 		listed(fleet.Clusters, func(wc model.WorkloadCluster) string { return wc.Key.String() }),
 	)
 }
@@ -190,9 +182,7 @@ func (f renderFlags) gatewayBootstrap(fleet model.Fleet, name string) (*bootstra
 		denied.Edges = append(denied.Edges, wc.RevokedEdges()...)
 	}
 	return envoy.Static(
-		envoy.GatewayBootstrap(envoy.BootstrapConfig{}),
-		envoy.GatewayListeners(inst, name, bind, denied),
-		clusters,
+		envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(inst, name, bind, denied), clusters,
 	), nil
 }
 

@@ -181,8 +181,7 @@ func warnings(p *output.Page, r *summary.Row, now time.Time) {
 			since = " (for " + output.Age(w.Since, now) + ")"
 		}
 		p.Line(
-			output.Plain("  "),
-			output.Styled(healthStyles[w.Weight], string(w.Weight)),
+			output.Plain("  "), output.Styled(healthStyles[w.Weight], string(w.Weight)),
 			output.Plain(" "+w.Reason+since+": "+w.Text),
 		)
 	}
@@ -192,16 +191,7 @@ func edges(p *output.Page, r *summary.Row, now time.Time) {
 	p.Heading("Edges")
 	t := &output.Table{
 		Columns: output.Columns(
-			"  NODE",
-			"HOST",
-			"STATE",
-			"TUNNELS",
-			"RTT",
-			"SEEN",
-			"CERTIFICATE",
-			"APISERVER",
-			"FORM",
-			"VERSION",
+			"  NODE", "HOST", "STATE", "TUNNELS", "RTT", "SEEN", "CERTIFICATE", "APISERVER", "FORM", "VERSION",
 		),
 	}
 	for i := range r.Edges {
@@ -256,10 +246,7 @@ func expiries(p *output.Page, r *summary.Row, now time.Time) {
 	t := &output.Table{Columns: output.Columns("  OF", "ENDS IN", "AT")}
 	for _, e := range r.Expiries {
 		t.Add(
-			e.Of,
-			e,
-			output.Plain("  "+e.Of),
-			output.Plain(output.Left(e.NotAfter, now)),
+			e.Of, e, output.Plain("  "+e.Of), output.Plain(output.Left(e.NotAfter, now)),
 			output.Plain(e.NotAfter.UTC().Format(time.RFC3339)),
 		)
 	}
@@ -282,13 +269,8 @@ func conditions(p *output.Page, r *summary.Row, now time.Time) {
 			m = output.StyleFaint
 		}
 		t.Add(
-			kind,
-			c,
-			output.Plain("  "+kind),
-			output.Styled(m, string(c.Status)),
-			output.Plain(c.Reason),
-			output.Plain(output.Age(c.LastTransitionTime.Time, now)),
-			output.Plain(c.Message),
+			kind, c, output.Plain("  "+kind), output.Styled(m, string(c.Status)), output.Plain(c.Reason),
+			output.Plain(output.Age(c.LastTransitionTime.Time, now)), output.Plain(c.Message),
 		)
 	}
 	p.Table(t)

@@ -213,19 +213,8 @@ var healthStyles = map[summary.Health]output.Style{
 func fleetTable(fleet summary.View, problem string, now time.Time) output.View {
 	t := &output.Table{
 		Columns: output.Columns(
-			"NAMESPACE",
-			"CLUSTER",
-			"STATE",
-			"MODE",
-			"HOSTNAME",
-			"EDGES",
-			"TUNNELS",
-			"RTT~",
-			"CHANGED~",
-			"EXPIRES~",
-			"AGE+~",
-			"SERVER+",
-			"WARNING",
+			"NAMESPACE", "CLUSTER", "STATE", "MODE", "HOSTNAME", "EDGES", "TUNNELS", "RTT~", "CHANGED~", "EXPIRES~", "AGE+~",
+			"SERVER+", "WARNING",
 		),
 	}
 	for i := range fleet.Rows {
@@ -282,15 +271,12 @@ func summaryLines(s summary.Summary, problem string) []output.Line {
 		summary.Waiting}, {s.OK, summary.OK}} {
 		if part.n > 0 || part.what == summary.OK {
 			first = append(
-				first,
-				output.Plain(" "),
-				output.Styled(healthStyles[part.what], fmt.Sprintf("%d %s", part.n, part.what)),
+				first, output.Plain(" "), output.Styled(healthStyles[part.what], fmt.Sprintf("%d %s", part.n, part.what)),
 			)
 		}
 	}
 	first = append(
-		first,
-		output.Plain(fmt.Sprintf("; %d of %d edges connected, %d tunnels", s.EdgesConnected, s.Edges, s.Tunnels)),
+		first, output.Plain(fmt.Sprintf("; %d of %d edges connected, %d tunnels", s.EdgesConnected, s.Edges, s.Tunnels)),
 	)
 	if s.NotOptedIn > 0 {
 		first = append(first, output.Plain(fmt.Sprintf("; %d more Clusters have not opted in", s.NotOptedIn)))

@@ -42,9 +42,7 @@ func (f *foreignToken) reject(credential Credential) error {
 		return nil
 	}
 	return fmt.Errorf(
-		"enrolling edge: %w: the token belongs to the tunnel %s, the bootstrap file to %s",
-		certs.ErrRefused,
-		f.id,
+		"enrolling edge: %w: the token belongs to the tunnel %s, the bootstrap file to %s", certs.ErrRefused, f.id,
 		credential.ID,
 	)
 }

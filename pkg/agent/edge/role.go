@@ -122,11 +122,7 @@ func (e *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
 		Domain: e.Domain,
 		Trust:  certs.Bundle(credential.CA),
 		Asking: &e.asking,
-	}.EnrolEdge(
-		ctx,
-		credential.Token,
-		host,
-	)
+	}.EnrolEdge(ctx, credential.Token, host)
 	if err == nil {
 		err = e.verify(identity, credential)
 	}
@@ -142,9 +138,7 @@ func (e *Role) verify(identity certs.Identity, credential Credential) error {
 	}
 	if err := e.foreign.remember(credential.Token, subject.ID); err != nil {
 		e.log.Warn(
-			"cannot persist that the token belongs to another tunnel: the next start uses the token again",
-			"error",
-			err,
+			"cannot persist that the token belongs to another tunnel: the next start uses the token again", "error", err,
 		)
 	}
 	return e.foreign.reject(credential)
@@ -204,9 +198,7 @@ func (e *Role) Over() { e.prober.setAPIServers(nil) }
 // Report implements the role of an agent.
 func (e *Role) Report(ctx context.Context, conn grpc.ClientConnInterface, dump reportagent.Dump) error {
 	return reportagent.SendEdge(
-		ctx,
-		conn,
-		reportagent.EdgeSource{Report: e.status.Report, Changed: e.status.Changed, Dump: dump, See: e.prober.probeNow},
-		e.log,
+		ctx, conn,
+		reportagent.EdgeSource{Report: e.status.Report, Changed: e.status.Changed, Dump: dump, See: e.prober.probeNow}, e.log,
 	)
 }

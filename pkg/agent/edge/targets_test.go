@@ -133,10 +133,7 @@ func pack(t *testing.T, m proto.Message) *anypb.Any {
 func clusterOf(name string, to ...model.Endpoint) *clusterv3.Cluster {
 	installation := model.Installation{Domain: domain, Public: atFront, Gateways: []model.Gateway{{Name: "gateway-0"}}}
 	made := envoy.EdgeClusters(
-		installation,
-		model.WorkloadCluster{ID: edgeSubject.ID, APIServer: target},
-		edgeSubject.Node,
-		envoy.EdgeDial{},
+		installation, model.WorkloadCluster{ID: edgeSubject.ID, APIServer: target}, edgeSubject.Node, envoy.EdgeDial{},
 	)
 	c := made[0]
 	if strings.HasPrefix(name, "gateway-") {

@@ -229,9 +229,7 @@ func (t *tenants) decide(now time.Time, sure bool) {
 // askOthers updates the tunnels of the other gateways until ctx ends: a client that this gateway rejects can use
 // another gateway with a tunnel, if there is one. While no xds-server answers, the last answer is kept.
 func (t *tenants) askOthers(
-	ctx context.Context,
-	domain model.TunnelDomain,
-	ask func(context.Context) (reportagent.Peers, error),
+	ctx context.Context, domain model.TunnelDomain, ask func(context.Context) (reportagent.Peers, error),
 ) {
 	for ctx.Err() == nil {
 		t.mu.Lock()

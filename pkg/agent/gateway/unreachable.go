@@ -30,9 +30,7 @@ func (g *Gateway) rejectUnreachable(ctx context.Context) error {
 	socket, err := g.deps.Listen(filepath.Join(g.deps.RuntimeDir, envoy.DarkSocket))
 	if err != nil {
 		g.deps.Log.Error(
-			"cannot reject clients of unreachable clusters at once: they wait longer for their error",
-			"error",
-			err,
+			"cannot reject clients of unreachable clusters at once: they wait longer for their error", "error", err,
 		)
 		return nil
 	}

@@ -56,11 +56,8 @@ func (w *waiting) hasAll(ctx context.Context, asked *peerServers, since time.Tim
 	waited := time.Since(since).Round(time.Millisecond)
 	if asked.why != "" && waited >= w.config.ReadyDeadline {
 		w.deps.Log.Warn(
-			"gateway accepts clients without all tunnels that other gateways have: the ready deadline has passed",
-			"waited",
-			waited,
-			"reason",
-			asked.why,
+			"gateway accepts clients without all tunnels that other gateways have: the ready deadline has passed", "waited",
+			waited, "reason", asked.why,
 		)
 		return true
 	}
@@ -117,9 +114,7 @@ func (w *waiting) lacks(ctx context.Context, asked *peerServers) (why string) {
 	switch {
 	case edges > 0:
 		return fmt.Sprintf(
-			"%d edges have tunnels to other gateways and none to this one, such as %s of the tunnel %s",
-			edges,
-			first.Node,
+			"%d edges have tunnels to other gateways and none to this one, such as %s of the tunnel %s", edges, first.Node,
 			first.ID,
 		)
 	case peers.Known:

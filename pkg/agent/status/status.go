@@ -147,8 +147,9 @@ func (s *Status) SetConfiguration(state xdsproxy.State) {
 	s.mu.Unlock()
 	for about, text := range map[string]string{
 		AboutConfiguration: state.Refused,
-		aboutCache: map[bool]string{true: "not reached since the start: Envoy runs with cached " +
-			"configuration"}[state.Cached],
+		aboutCache: map[bool]string{
+			true: "not reached since the start: Envoy runs with cached configuration",
+		}[state.Cached],
 	} {
 		if text == "" {
 			s.ClearTrouble(about)

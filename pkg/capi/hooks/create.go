@@ -31,8 +31,7 @@ const (
 // itself, because permission to read one Secret of a Cluster is permission to read all of them, including the
 // cluster-admin's kubeconfig.
 func (e *Extension) BeforeClusterCreate(
-	ctx context.Context,
-	request *runtimehooksv1.BeforeClusterCreateRequest,
+	ctx context.Context, request *runtimehooksv1.BeforeClusterCreateRequest,
 	response *runtimehooksv1.BeforeClusterCreateResponse,
 ) {
 	response.Status = runtimehooksv1.ResponseStatusSuccess
@@ -75,8 +74,7 @@ func (e *Extension) wait(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (m
 	}
 	now := e.now()
 	if !slices.ContainsFunc(
-		tunnel.Status.Tokens,
-		func(t v1alpha1.TokenStatus) bool { return now.Before(t.ExpiresAt.Time) && t.Uses < t.MaxUses },
+		tunnel.Status.Tokens, func(t v1alpha1.TokenStatus) bool { return now.Before(t.ExpiresAt.Time) && t.Uses < t.MaxUses },
 	) {
 		return "fairlead: waiting for the controller to write the bootstrap Secret of the Cluster", soonSeconds
 	}

@@ -68,9 +68,7 @@ func (e *Extension) Handlers() []server.ExtensionHandler {
 
 // DiscoverVariables returns the variable that a ClusterClass gets.
 func (e *Extension) DiscoverVariables(
-	_ context.Context,
-	_ *runtimehooksv1.DiscoverVariablesRequest,
-	response *runtimehooksv1.DiscoverVariablesResponse,
+	_ context.Context, _ *runtimehooksv1.DiscoverVariablesRequest, response *runtimehooksv1.DiscoverVariablesResponse,
 ) {
 	response.Status = runtimehooksv1.ResponseStatusSuccess
 	response.Variables = []clusterv1.ClusterClassVariable{*e.variable.DeepCopy()}

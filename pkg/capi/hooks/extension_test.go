@@ -53,8 +53,7 @@ var holder = runtimehooksv1.HolderReference{
 }
 
 func generate(
-	variables []runtimehooksv1.Variable,
-	items ...runtimehooksv1.GeneratePatchesRequestItem,
+	variables []runtimehooksv1.Variable, items ...runtimehooksv1.GeneratePatchesRequestItem,
 ) *runtimehooksv1.GeneratePatchesRequest {
 	return &runtimehooksv1.GeneratePatchesRequest{Variables: variables, Items: items}
 }
@@ -88,8 +87,7 @@ func patched(t *testing.T, response runtimehooksv1.GeneratePatchesResponse, obje
 func TestGeneratePatches(t *testing.T) {
 	e := newExtension(t, nil)
 	request := generate(
-		[]runtimehooksv1.Variable{variable("builtin", requesting), variable("fairlead", fairlead)},
-		item(template),
+		[]runtimehooksv1.Variable{variable("builtin", requesting), variable("fairlead", fairlead)}, item(template),
 	)
 	var response runtimehooksv1.GeneratePatchesResponse
 	e.GeneratePatches(t.Context(), request, &response)
@@ -146,8 +144,7 @@ func TestGeneratePatchesLeavesAlone(t *testing.T) {
 		),
 		"other templates": generate([]runtimehooksv1.Variable{variable("builtin", requesting)}, other),
 		"another kind of control plane": generate(
-			[]runtimehooksv1.Variable{variable("builtin", requesting)},
-			item(strings.ReplaceAll(template, "Kubeadm", "RKE2")),
+			[]runtimehooksv1.Variable{variable("builtin", requesting)}, item(strings.ReplaceAll(template, "Kubeadm", "RKE2")),
 		),
 	}
 	for name, request := range tests {

@@ -28,9 +28,7 @@ var configPath = []string{"spec", "template", "spec", "kubeadmConfigSpec"}
 
 // GeneratePatches patches the control plane of a Cluster that requests edges on it.
 func (e *Extension) GeneratePatches(
-	_ context.Context,
-	request *runtimehooksv1.GeneratePatchesRequest,
-	response *runtimehooksv1.GeneratePatchesResponse,
+	_ context.Context, request *runtimehooksv1.GeneratePatchesRequest, response *runtimehooksv1.GeneratePatchesResponse,
 ) {
 	items, err := patches(request)
 	if err != nil {
@@ -109,9 +107,7 @@ func patchOf(template *unstructured.Unstructured, o inject.Options) ([]byte, err
 
 // ValidateTopology rejects topologies that cannot work, after all patches of the ClusterClass.
 func (e *Extension) ValidateTopology(
-	_ context.Context,
-	request *runtimehooksv1.ValidateTopologyRequest,
-	response *runtimehooksv1.ValidateTopologyResponse,
+	_ context.Context, request *runtimehooksv1.ValidateTopologyRequest, response *runtimehooksv1.ValidateTopologyResponse,
 ) {
 	if err := check(request); err != nil {
 		fail(&response.CommonResponse, err)

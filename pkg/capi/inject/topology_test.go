@@ -97,10 +97,7 @@ func TestManifestIsTheOneInDeploy(t *testing.T) {
 	container.Image = o.Image
 	for i, argument := range container.Args {
 		container.Args[i] = strings.Replace(
-			argument,
-			"--local-apiserver=127.0.0.1:6443",
-			"--local-apiserver=127.0.0.1:8443",
-			1,
+			argument, "--local-apiserver=127.0.0.1:6443", "--local-apiserver=127.0.0.1:8443", 1,
 		)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -47,9 +47,7 @@ type bootCircumstances struct {
 // bootCondition returns the condition that a Machine must have, or nil to keep the current one. again is the wait after
 // which time alone may change it; 0 means never.
 func bootCondition(
-	m *clusterv1.Machine,
-	boot *report.Boot,
-	c bootCircumstances,
+	m *clusterv1.Machine, boot *report.Boot, c bootCircumstances,
 ) (want *metav1.Condition, again time.Duration) {
 	if boot != nil {
 		return reported(*boot, c.now)

@@ -66,14 +66,12 @@ func hasAddress(m *clusterv1.Machine, r *reportv1.Machine, kind func(clusterv1.M
 // a candidate: it only reuses the name or address.
 func findMachine(machines []*clusterv1.Machine, b report.Boot) (*clusterv1.Machine, int) {
 	left := slices.DeleteFunc(
-		slices.Clone(machines),
-		func(m *clusterv1.Machine) bool { return b.Received.Before(m.CreationTimestamp.Time) },
+		slices.Clone(machines), func(m *clusterv1.Machine) bool { return b.Received.Before(m.CreationTimestamp.Time) },
 	)
 	found := 0
 	for _, tie := range bootTies {
 		tied := slices.DeleteFunc(
-			slices.Clone(left),
-			func(m *clusterv1.Machine) bool { return !tie(m, b.Report.GetMachine()) },
+			slices.Clone(left), func(m *clusterv1.Machine) bool { return !tie(m, b.Report.GetMachine()) },
 		)
 		switch len(tied) {
 		case 0:
@@ -96,9 +94,7 @@ type match struct {
 // stays assigned to its Machine: when that Machine is gone, the report is unmatched, even if its name or address now
 // belongs to another Machine. The assignment is stored by host for the next call.
 func assign(
-	machines []*clusterv1.Machine,
-	boots []report.Boot,
-	before map[string]match,
+	machines []*clusterv1.Machine, boots []report.Boot, before map[string]match,
 ) (byMachine map[string]report.Boot, left []unmatched, now map[string]match) {
 	byMachine, now = map[string]report.Boot{}, map[string]match{}
 	byUID := map[types.UID]*clusterv1.Machine{}

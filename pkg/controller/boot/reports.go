@@ -86,10 +86,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 
 // update writes the conditions that differ. It returns the wait after which time alone may change one; 0 means never.
 func (r *Reconciler) update(
-	ctx context.Context,
-	cluster *clusterv1.Cluster,
-	tunnel *v1alpha1.Tunnel,
-	now time.Time,
+	ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time,
 ) (time.Duration, error) {
 	machines, err := r.machines(ctx, cluster)
 	if err != nil {
@@ -125,10 +122,7 @@ func (r *Reconciler) update(
 func (r *Reconciler) machines(ctx context.Context, cluster *clusterv1.Cluster) ([]*clusterv1.Machine, error) {
 	var list clusterv1.MachineList
 	err := r.Client.List(
-		ctx,
-		&list,
-		client.InNamespace(cluster.Namespace),
-		client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name},
+		ctx, &list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name},
 	)
 	if err != nil {
 		return nil, objects.Wrap("listing Machines", err)
@@ -178,9 +172,7 @@ func (r *Reconciler) recordEvent(m *clusterv1.Machine, c metav1.Condition) {
 
 // assign calls the function assign with the stored matches.
 func (r *Reconciler) assign(
-	key client.ObjectKey,
-	machines []*clusterv1.Machine,
-	boots []report.Boot,
+	key client.ObjectKey, machines []*clusterv1.Machine, boots []report.Boot,
 ) (byMachine map[string]report.Boot, left []unmatched) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

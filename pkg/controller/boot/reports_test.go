@@ -112,8 +112,7 @@ func (w *bootWorld) report(host string, state reportv1.BootState, step, message,
 
 // reconcileAfter advances the clock and reconciles once. It returns the requeue time and the conditions of a Machine.
 func (w *bootWorld) reconcileAfter(
-	after time.Duration,
-	machine *clusterv1.Machine,
+	after time.Duration, machine *clusterv1.Machine,
 ) (time.Duration, *metav1.Condition, []metav1.Condition) {
 	w.t.Helper()
 	w.clock = w.clock.Add(after)
@@ -126,10 +125,7 @@ func (w *bootWorld) reconcileAfter(
 }
 
 func (w *bootWorld) expect(
-	after time.Duration,
-	machine *clusterv1.Machine,
-	status metav1.ConditionStatus,
-	reason string,
+	after time.Duration, machine *clusterv1.Machine, status metav1.ConditionStatus, reason string,
 ) *metav1.Condition {
 	w.t.Helper()
 	_, c, all := w.reconcileAfter(after, machine)
@@ -180,10 +176,7 @@ func TestWhatAMachineReportsBecomesItsCondition(t *testing.T) {
 	}
 	const secret = "abcdef.0123456789abcdef"
 	w.report(
-		"m1",
-		reportv1.BootState_BOOT_STATE_FAILED,
-		"kubeadm preflight",
-		"port 6443 is in use, token "+secret,
+		"m1", reportv1.BootState_BOOT_STATE_FAILED, "kubeadm preflight", "port 6443 is in use, token "+secret,
 		strings.Repeat("a line of a log with "+secret+"\n", 300)+"the last line",
 	)
 	c := w.expect(bootInterval, one, metav1.ConditionFalse, v1alpha1.ReasonBootstrapFailed)
@@ -239,8 +232,7 @@ func TestAMachineThatNeverReports(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c := w.expect(bootInterval, quiet, metav1.ConditionUnknown, v1alpha1.ReasonNeverReported); !strings.Contains(
-		c.Message,
-		"booted as the Node node-1",
+		c.Message, "booted as the Node node-1",
 	) {
 		t.Errorf("message %q", c.Message)
 	}
@@ -284,10 +276,7 @@ func TestAPausedMachineIsLeftAlone(t *testing.T) {
 	w := newBootWorld(t, nil)
 	m := w.machine("m1")
 	controllertest.Edit(
-		t,
-		w.m,
-		m,
-		func(m *clusterv1.Machine) { m.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} },
+		t, w.m, m, func(m *clusterv1.Machine) { m.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} },
 	)
 	w.report("m1", reportv1.BootState_BOOT_STATE_FAILED, "s", "", "")
 	if _, c, _ := w.reconcileAfter(0, m); c != nil {

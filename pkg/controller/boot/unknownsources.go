@@ -33,9 +33,7 @@ type unknownSource struct {
 // reportUnknownSources records one event for all reports that match no Machine, and counts each boot once. It returns
 // the wait until the next event is due.
 func (r *Reconciler) reportUnknownSources(
-	cluster *clusterv1.Cluster,
-	left []unmatched,
-	now time.Time,
+	cluster *clusterv1.Cluster, left []unmatched, now time.Time,
 ) (next time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

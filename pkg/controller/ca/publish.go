@@ -130,8 +130,7 @@ func problemOf(c config.Config, source caSource, state caState, facts caFacts) s
 	case source.problem != "":
 		return source.problem + "; until then the CA in use stays"
 	case source.secret == nil && !state.expected().made:
-		return secret + " is deleted; its CA stays in use, but is not rotated: restore it, " +
-			"or let its issuer do so"
+		return secret + " is deleted; its CA stays in use, but is not rotated: restore it, or let its issuer do so"
 	case facts.requested && state.phase == v1alpha1.CAPhaseSteady && !state.signing.made:
 		return "a rotation was requested, but the CA was not made by the controller: put another one into " + secret +
 			", or let its issuer renew it, and the rotation begins by itself"

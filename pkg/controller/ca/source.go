@@ -20,8 +20,7 @@ import (
 
 // cureCA states how to repair a source that cannot be used.
 const cureCA = "put in a self-signed root CA and its key, such as cert-manager issues for a Certificate with " +
-	"isCA and a" +
-	" SelfSigned issuer, or delete the Secret"
+	"isCA and a SelfSigned issuer, or delete the Secret"
 
 // caSource is the Secret from which new CAs come.
 type caSource struct {
@@ -97,10 +96,7 @@ func fixed(secret *corev1.Secret) bool {
 
 // removeSource deletes the source if the Secret has not changed since it was read.
 func (r *Reconciler) removeSource(ctx context.Context, have *corev1.Secret) error {
-	r.Log.Warn(
-		"CA Secret is immutable, deleting it to create it with another CA", "type",
-		string(have.Type),
-	)
+	r.Log.Warn("CA Secret is immutable, deleting it to create it with another CA", "type", string(have.Type))
 	err := r.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID, ResourceVersion: &have.ResourceVersion})
 	return objects.Wrap("deleting CA Secret", client.IgnoreNotFound(err))
 }

@@ -149,8 +149,7 @@ func (c Config) validateTunnels() []error {
 			errs,
 			fmt.Errorf(
 				"CA lifetime %s is less than twice the duration of a rotation, which is %s with this CA overlap and leaf lifetime",
-				t.Life,
-				t.Total(),
+				t.Life, t.Total(),
 			),
 		)
 	}

@@ -207,9 +207,7 @@ const OriginalServer = "https://192.0.2.10:6443"
 // KubeconfigSecret returns the Secret that a control-plane provider writes: with a CA, a user's certificate and Cluster
 // API's label.
 func KubeconfigSecret(
-	t *testing.T,
-	namespace, cluster, server string,
-	changes ...func(*clientcmdapi.Config),
+	t *testing.T, namespace, cluster, server string, changes ...func(*clientcmdapi.Config),
 ) *corev1.Secret {
 	t.Helper()
 	ca, err := certs.NewCA("kubernetes", time.Now(), time.Hour)
@@ -506,9 +504,7 @@ func Installed(t *testing.T, m client.Client, namespace string) (ca, gateway *co
 	Eventually(t, func() error { return m.Get(t.Context(), client.ObjectKeyFromObject(config), config) })
 	ca = Read(t, m, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.CASecretName}})
 	gateway = Read(
-		t,
-		m,
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.GatewaySecretName}},
+		t, m, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.GatewaySecretName}},
 	)
 	return ca, gateway, config
 }

@@ -50,9 +50,7 @@ func (c copyRequest) check(key client.ObjectKey, installation string) error {
 	}
 	if key.Namespace == installation {
 		return c.refuse(
-			"namespace",
-			"%q: this namespace has the installation's own Secrets: choose another namespace",
-			key.Namespace,
+			"namespace", "%q: this namespace has the installation's own Secrets: choose another namespace", key.Namespace,
 		)
 	}
 	if c.ClientCertificate == nil {
@@ -111,10 +109,8 @@ func (r *Reconciler) writeOne(ctx context.Context, o objects.Group, request copy
 	}
 	if have != nil && !madeFor(have, o.Tunnel) {
 		result.problem = request.refuse(
-			"name",
-			"%q: the Secret %s exists and does not belong to this Tunnel: delete it, or choose another name",
-			request.Name,
-			result.key,
+			"name", "%q: the Secret %s exists and does not belong to this Tunnel: delete it, or choose another name",
+			request.Name, result.key,
 		)
 		return nil
 	}

@@ -131,8 +131,7 @@ func (r *Reconciler) followPrevious(
 		return previousInterval // the result of the probe comes sooner
 	case !known:
 		v.waiting(
-			v1alpha1.ReasonWaitingForManagers,
-			fmt.Sprintf("checking whether the previous endpoint, %s, still works", before),
+			v1alpha1.ReasonWaitingForManagers, fmt.Sprintf("checking whether the previous endpoint, %s, still works", before),
 		)
 		return previousInterval
 	case works:

@@ -218,9 +218,6 @@ func TestAnotherWayThroughTheGatewaysGoesOnWorking(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.check(
-		w.reconcileAfter(time.Second),
-		v1alpha1.ConditionKubeconfigSwitched,
-		v1alpha1.ReasonOldWayWorks,
-		"the same gateways",
+		w.reconcileAfter(time.Second), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonOldWayWorks, "the same gateways",
 	)
 }

@@ -57,18 +57,10 @@ func New(mgr ctrl.Manager, config config.Config) *Collector {
 		}
 	}
 	f.Observe(
-		f.collectAll,
-		"fairlead_controller_leader",
-		"fairlead_controller_tunnels",
-		"fairlead_controller_tunnel_conditions",
-		"fairlead_controller_edges",
-		"fairlead_controller_leaf_expiry_timestamp_seconds",
-		"fairlead_controller_status_queue",
-		"fairlead_controller_ca_phase",
-		"fairlead_controller_ca_expiry_timestamp_seconds",
-		"fairlead_controller_ca_problem",
-		"fairlead_controller_tunnel_ready",
-		"fairlead_controller_tunnel_edges",
+		f.collectAll, "fairlead_controller_leader", "fairlead_controller_tunnels", "fairlead_controller_tunnel_conditions",
+		"fairlead_controller_edges", "fairlead_controller_leaf_expiry_timestamp_seconds", "fairlead_controller_status_queue",
+		"fairlead_controller_ca_phase", "fairlead_controller_ca_expiry_timestamp_seconds", "fairlead_controller_ca_problem",
+		"fairlead_controller_tunnel_ready", "fairlead_controller_tunnel_edges",
 		"fairlead_controller_tunnel_leaf_expiry_timestamp_seconds",
 	)
 	return f

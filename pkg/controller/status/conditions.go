@@ -64,21 +64,18 @@ func tunnelReady(live reportview.Live, revoked []string) metav1.Condition {
 		c.Message = fmt.Sprintf("no edge has a tunnel to any of the gateways %s", strings.Join(live.Gateways, ", "))
 	case complete:
 		c.Reason, c.Message = v1alpha1.ReasonConnected, fmt.Sprintf(
-			"%s connected to every gateway",
-			condition.Counted(edges, "edge is", "edges are"),
+			"%s connected to every gateway", condition.Counted(edges, "edge is", "edges are"),
 		)
 	case len(without) > 0:
 		c.Reason = v1alpha1.ReasonPartlyConnected
 		c.Message = fmt.Sprintf(
 			"%s connected, but none to every worker of every gateway; the gateways repair that: %s",
-			condition.Counted(edges, "edge is", "edges are"),
-			strings.Join(without, "; "),
+			condition.Counted(edges, "edge is", "edges are"), strings.Join(without, "; "),
 		)
 	default:
 		c.Reason = v1alpha1.ReasonPartlyConnected
 		c.Message = fmt.Sprintf(
-			"%s connected, but none to all gateways %s",
-			condition.Counted(edges, "edge is", "edges are"),
+			"%s connected, but none to all gateways %s", condition.Counted(edges, "edge is", "edges are"),
 			strings.Join(live.Gateways, ", "),
 		)
 	}
@@ -111,10 +108,7 @@ func apiServerReachable(live reportview.Live, revoked []string) metav1.Condition
 			problems = append(
 				problems,
 				fmt.Sprintf(
-					"%s: %s: %s",
-					edge.Node,
-					bounded(server.GetAddress(), maxReported),
-					bounded(server.GetMessage(), maxReported),
+					"%s: %s: %s", edge.Node, bounded(server.GetAddress(), maxReported), bounded(server.GetMessage(), maxReported),
 				),
 			)
 		}

@@ -64,8 +64,7 @@ func recordCut(edges, before []v1alpha1.EdgeStatus, live reportview.Live, now ti
 	for i := range edges {
 		edge := &edges[i]
 		was := slices.ContainsFunc(
-			before,
-			func(b v1alpha1.EdgeStatus) bool { return b.NodeID == edge.NodeID && b.RevokedAt != nil },
+			before, func(b v1alpha1.EdgeStatus) bool { return b.NodeID == edge.NodeID && b.RevokedAt != nil },
 		)
 		switch {
 		case edge.RevokedAt == nil || len(edge.Gateways) > 0:
@@ -80,11 +79,7 @@ func recordCut(edges, before []v1alpha1.EdgeStatus, live reportview.Live, now ti
 // recorded. An edge without a record came with a moved Cluster, which leaves its status behind; its leaf ends after
 // lifetime at the latest.
 func mergeEdges(
-	edges []v1alpha1.EdgeStatus,
-	live reportview.Live,
-	revoked []string,
-	lifetime time.Duration,
-	now time.Time,
+	edges []v1alpha1.EdgeStatus, live reportview.Live, revoked []string, lifetime time.Duration, now time.Time,
 ) []v1alpha1.EdgeStatus {
 	merged := make([]v1alpha1.EdgeStatus, 0, len(edges))
 	recorded := map[string]bool{}
@@ -142,12 +137,8 @@ func mergeEdge(edge *v1alpha1.EdgeStatus, l *reportview.Edge, live reportview.Li
 	case edge.RevokedAt != nil:
 	case l != nil && l.Report != nil:
 		edge.Form, edge.Version = bounded(l.Report.GetForm(), 32), bounded(l.Report.GetVersion(), 64)
-		edge.APIServer, edge.LastError = apiServerStatus(
-			l.Report.GetApiServer(),
-			edge.APIServer,
-		), bounded(
-			l.Report.GetLastError(),
-			maxReported,
+		edge.APIServer, edge.LastError = apiServerStatus(l.Report.GetApiServer(), edge.APIServer), bounded(
+			l.Report.GetLastError(), maxReported,
 		)
 	case live.Known: // its state is no longer known
 		edge.Form, edge.Version, edge.APIServer, edge.LastError = "", "", nil, ""
@@ -158,10 +149,7 @@ func mergeEdge(edge *v1alpha1.EdgeStatus, l *reportview.Edge, live reportview.Li
 // tunnels while it may only be silent. For a revoked edge it keeps them until it reports, because no other source can
 // confirm that they are cut.
 func mergeGateways(
-	before []v1alpha1.EdgeGatewayStatus,
-	l *reportview.Edge,
-	live reportview.Live,
-	revoked bool,
+	before []v1alpha1.EdgeGatewayStatus, l *reportview.Edge, live reportview.Live, revoked bool,
 ) []v1alpha1.EdgeGatewayStatus {
 	var after []v1alpha1.EdgeGatewayStatus
 	if l != nil {

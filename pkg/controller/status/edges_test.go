@@ -55,11 +55,7 @@ func TestWhatIsAbsentIsGoneOnlyIfAllIsKnown(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			merged := mergeEdges(
-				[]v1alpha1.EdgeStatus{controllertest.Recorded("edge-a", at, g0, g1)},
-				tc.live,
-				nil,
-				time.Hour,
-				at,
+				[]v1alpha1.EdgeStatus{controllertest.Recorded("edge-a", at, g0, g1)}, tc.live, nil, time.Hour, at,
 			)
 			var names []string
 			for _, g := range merged[0].Gateways {

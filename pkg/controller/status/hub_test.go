@@ -109,9 +109,7 @@ func (w *hubWorld) serveHub() model.Endpoint {
 		grpc.Creds(
 			credentials.NewTLS(
 				certs.ServerTLS(
-					w.identify(model.ControlSubject()),
-					ca.PublishedTrust{From: w.m, Namespace: w.config.Namespace},
-					records.GraceTime,
+					w.identify(model.ControlSubject()), ca.PublishedTrust{From: w.m, Namespace: w.config.Namespace}, records.GraceTime,
 				),
 			),
 		),
@@ -133,10 +131,8 @@ func (w *hubWorld) serveHub() model.Endpoint {
 func (w *hubWorld) connect(to model.Endpoint, subject model.Subject) *grpc.ClientConn {
 	w.t.Helper()
 	conn, err := dial.Conn(
-		&dial.Way{Addresses: []model.Endpoint{to}},
-		w.config.Domain,
-		ca.PublishedTrust{From: w.m, Namespace: w.config.Namespace},
-		w.identify(subject),
+		&dial.Way{Addresses: []model.Endpoint{to}}, w.config.Domain,
+		ca.PublishedTrust{From: w.m, Namespace: w.config.Namespace}, w.identify(subject),
 	)
 	if err != nil {
 		w.t.Fatal(err)
@@ -181,10 +177,8 @@ func TestWhatIsReportedBecomesStatus(t *testing.T) {
 			ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true, Version: "v1.36.1"},
 		}
 		_ = reportagent.SendEdge(
-			ctx,
-			w.connect(w.config.XDSServer, edge),
-			reportagent.EdgeSource{Report: func() *reportv1.EdgeReport { return current }},
-			slog.New(slog.DiscardHandler),
+			ctx, w.connect(w.config.XDSServer, edge),
+			reportagent.EdgeSource{Report: func() *reportv1.EdgeReport { return current }}, slog.New(slog.DiscardHandler),
 		)
 	}()
 	stream, err := reportv1.NewReportClient(w.connect(w.config.XDSServer, gateway)).Gateway(ctx)
@@ -218,9 +212,7 @@ func TestWhatIsReportedBecomesStatus(t *testing.T) {
 		t.Fatalf("edge %+v", e)
 	}
 	if !apimeta.IsStatusConditionPresentAndEqual(
-		tunnel.Status.Conditions,
-		v1alpha1.ConditionEnrolled,
-		metav1.ConditionTrue,
+		tunnel.Status.Conditions, v1alpha1.ConditionEnrolled, metav1.ConditionTrue,
 	) {
 		t.Errorf("conditions %+v", tunnel.Status.Conditions)
 	}

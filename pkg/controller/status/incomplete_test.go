@@ -16,10 +16,7 @@ func TestARevocationIsNotDoneWhileARecordIsIncomplete(t *testing.T) {
 	at := metav1.NewTime(now.Add(-time.Minute))
 	edges := []v1alpha1.EdgeStatus{{NodeID: model.NodeID("edge-a"), RevokedAt: &at}}
 	recordCut(
-		edges,
-		edges,
-		reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Incomplete: []string{"gateway-0"}},
-		now,
+		edges, edges, reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Incomplete: []string{"gateway-0"}}, now,
 	)
 	if edges[0].CutAt != nil {
 		t.Error("it is done, though a gateway may have tunnels that it does not report")

@@ -118,11 +118,7 @@ func (r *Reconciler) update(ctx context.Context, o objects.Group, now time.Time)
 // write writes the Tunnel's status and the condition on its Cluster if they differ and writeQueue permits it. A
 // revocation does not wait.
 func (r *Reconciler) write(
-	ctx context.Context,
-	o objects.Group,
-	status v1alpha1.TunnelStatus,
-	events []condition.Transition,
-	now time.Time,
+	ctx context.Context, o objects.Group, status v1alpha1.TunnelStatus, events []condition.Transition, now time.Time,
 ) error {
 	tunnelReady := apimeta.FindStatusCondition(status.Conditions, v1alpha1.ConditionTunnelReady)
 	tunnelDiffers := r.differs(o.Tunnel.Status, status)
@@ -158,9 +154,7 @@ func (r *Reconciler) write(
 
 // status returns the status as it must be.
 func (r *Reconciler) status(
-	o objects.Group,
-	live reportview.Live,
-	now time.Time,
+	o objects.Group, live reportview.Live, now time.Time,
 ) (v1alpha1.TunnelStatus, []condition.Transition) {
 	status, revoked := *o.Tunnel.Status.DeepCopy(), o.Tunnel.Spec.RevokedEdges
 	// First, so that the token of a revoked edge ends before its record can be removed, and its tunnels are tracked.
@@ -251,10 +245,7 @@ func (r *Reconciler) differs(before, after v1alpha1.TunnelStatus) bool {
 
 // wait returns when something may change by time alone.
 func (r *Reconciler) wait(
-	key client.ObjectKey,
-	status v1alpha1.TunnelStatus,
-	live reportview.Live,
-	now time.Time,
+	key client.ObjectKey, status v1alpha1.TunnelStatus, live reportview.Live, now time.Time,
 ) time.Duration {
 	wait := seenInterval + rand.N(seenInterval/10) // spread, so that not all Tunnels are written together
 	if r.view != nil && !live.Known {

@@ -112,10 +112,7 @@ func TestLiveStateBecomesStatus(t *testing.T) {
 	}
 	w.check(tunnel, v1alpha1.ConditionEnrolled, metav1.ConditionTrue, v1alpha1.ReasonEnrolled)
 	w.check(
-		tunnel,
-		v1alpha1.ConditionReady,
-		metav1.ConditionUnknown,
-		v1alpha1.ReasonUnknown,
+		tunnel, v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown,
 	) // this Tunnel was never accepted
 
 	w.view.live.Edges = []reportview.Edge{controllertest.Connected("edge-a", "gateway-0", "gateway-1")}
@@ -129,9 +126,7 @@ func TestLiveStateBecomesStatus(t *testing.T) {
 		t.Errorf("what was known is lost: %+v", tunnel.Status.Edges[0])
 	}
 	w.check(
-		w.reconcileAfter(patience+time.Second),
-		v1alpha1.ConditionTunnelReady,
-		metav1.ConditionUnknown,
+		w.reconcileAfter(patience+time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown,
 		v1alpha1.ReasonUnknown,
 	)
 

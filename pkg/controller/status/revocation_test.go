@@ -15,10 +15,7 @@ import (
 func (w *liveWorld) revoke(nodes ...string) {
 	w.t.Helper()
 	controllertest.Edit(
-		w.t,
-		w.m,
-		controllertest.TunnelNamed(w.cluster),
-		func(o *v1alpha1.Tunnel) { o.Spec.RevokedEdges = nodes },
+		w.t, w.m, controllertest.TunnelNamed(w.cluster), func(o *v1alpha1.Tunnel) { o.Spec.RevokedEdges = nodes },
 	)
 }
 
@@ -126,17 +123,13 @@ func TestEachConditionIsDoubtedByItself(t *testing.T) {
 	w.view.live.Edges = []reportview.Edge{edge}
 	w.reconcileAfter(2 * time.Second)
 	w.check(
-		w.reconcileAfter(patience+time.Second),
-		v1alpha1.ConditionAPIServerReachable,
-		metav1.ConditionUnknown,
+		w.reconcileAfter(patience+time.Second), v1alpha1.ConditionAPIServerReachable, metav1.ConditionUnknown,
 		v1alpha1.ReasonUnknown,
 	)
 	w.view.live = reportview.Live{} // only now
 	w.check(w.reconcileAfter(2*time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
 	w.check(
-		w.reconcileAfter(patience+time.Second),
-		v1alpha1.ConditionTunnelReady,
-		metav1.ConditionUnknown,
+		w.reconcileAfter(patience+time.Second), v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown,
 		v1alpha1.ReasonUnknown,
 	)
 }

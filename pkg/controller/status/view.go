@@ -22,10 +22,7 @@ import (
 // NewView returns a view of the state in the xds-servers. It adds the ids of changed tunnels to a queue, which holds
 // each once.
 func NewView(
-	config config.Config,
-	cached, live client.Reader,
-	log *slog.Logger,
-	changed workqueue.TypedInterface[string],
+	config config.Config, cached, live client.Reader, log *slog.Logger, changed workqueue.TypedInterface[string],
 ) *reportview.View {
 	trust := ca.PublishedTrust{From: cached, Namespace: config.Namespace}
 	identity := &ca.SelfIssued{Config: config, Live: live, Trust: trust}
@@ -42,8 +39,7 @@ func NewView(
 // addresses returns a function that resolves one name to all xds-servers, because each has only the reports of its own
 // agents . An IP address resolves to itself.
 func addresses(
-	server model.Endpoint,
-	lookup func(ctx context.Context, host string) ([]string, error),
+	server model.Endpoint, lookup func(ctx context.Context, host string) ([]string, error),
 ) func(context.Context) ([]string, error) {
 	return func(ctx context.Context) ([]string, error) {
 		hosts, err := lookup(ctx, server.Host)

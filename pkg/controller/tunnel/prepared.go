@@ -83,8 +83,7 @@ func (r *Reconciler) endPrepared(ctx context.Context, o objects.Group) error {
 		return objects.Wrap("reading Cluster", err)
 	}
 	r.Log.Info(
-		"tunnel ended: its Cluster was not moved here in time", "cluster", o.Key.String(), "tunnel",
-		o.Tunnel.ClaimedID(),
+		"tunnel ended: its Cluster was not moved here in time", "cluster", o.Key.String(), "tunnel", o.Tunnel.ClaimedID(),
 	)
 	return r.drop(ctx, o.Tunnel, neverHeldID(o.Tunnel))
 }

@@ -30,10 +30,7 @@ func (r *Reconciler) remove(ctx context.Context, o objects.Group) error {
 		return nil
 	}
 	r.Log.Info(
-		"tunnel ended: its Cluster opted out, or its Tunnel is deleted",
-		"cluster",
-		o.Key.String(),
-		"tunnel",
+		"tunnel ended: its Cluster opted out, or its Tunnel is deleted", "cluster", o.Key.String(), "tunnel",
 		tunnel.ClaimedID(),
 	)
 	return r.drop(ctx, tunnel, false)

@@ -87,8 +87,7 @@ func add(p reconciler.Deps, mgr ctrl.Manager, options webhook.Options, wait func
 	server.Register(Path, traces.Handler(&webhook.Admission{Handler: hook}, "admit kubeconfig"))
 	serve := func(ctx context.Context) error { return hook.serve(ctx, mgr.GetCache(), wait, server) }
 	return errors.Join(
-		mgr.Add(reconciler.EveryReplica{Run: serve}),
-		mgr.AddReadyzCheck("webhook", check(server.StartedChecker())),
+		mgr.Add(reconciler.EveryReplica{Run: serve}), mgr.AddReadyzCheck("webhook", check(server.StartedChecker())),
 	)
 }
 
@@ -233,10 +232,7 @@ func (k *webhookKeeper) rotate(
 	ctx context.Context, configuration *admissionv1.MutatingWebhookConfiguration, hosts []string,
 ) (servingCerts, error) {
 	have, err := objects.Get(
-		ctx,
-		k.live,
-		k.key,
-		&corev1.Secret{},
+		ctx, k.live, k.key, &corev1.Secret{},
 	) // an outdated copy would result in a superfluous certificate
 	if err != nil {
 		return servingCerts{}, objects.Wrap("reading Secret of the webhook", err)

@@ -72,9 +72,7 @@ func checkAuthentication(ctx context.Context, v *visit) finding {
 	client, server, err := v.client()
 	if err != nil {
 		return broken(
-			"the kubeconfig cannot be used: "+text(err),
-			"its certificate, key or CA cannot be parsed",
-			v.rewrite(v.secret.Name),
+			"the kubeconfig cannot be used: "+text(err), "its certificate, key or CA cannot be parsed", v.rewrite(v.secret.Name),
 		)
 	}
 	defer client.CloseIdleConnections()
@@ -110,14 +108,12 @@ func checkAuthentication(ctx context.Context, v *visit) finding {
 		)
 	case probe.code >= http.StatusInternalServerError:
 		return broken(
-			fmt.Sprintf("the apiserver answers GET / with %d", probe.code),
-			"the apiserver is not healthy",
+			fmt.Sprintf("the apiserver answers GET / with %d", probe.code), "the apiserver is not healthy",
 			"see its log on the control-plane machine",
 		)
 	case probe.code != http.StatusOK:
 		return broken(
-			fmt.Sprintf("the answer to GET / is %d", probe.code),
-			"the server is not an apiserver",
+			fmt.Sprintf("the answer to GET / is %d", probe.code), "the server is not an apiserver",
 			"check that spec.apiServer of the Tunnel is the apiserver's address",
 		)
 	}
@@ -158,8 +154,7 @@ func (v *visit) cannotAsk() *finding {
 func (v *visit) unauthorized() finding {
 	f := broken(
 		"the apiserver rejects the credentials of the kubeconfig (401)",
-		"its client certificate is of another CA, or its certificate or token has expired",
-		v.rewrite(v.secret.Name),
+		"its client certificate is of another CA, or its certificate or token has expired", v.rewrite(v.secret.Name),
 	)
 	if leaves := certificatesOf(v.config.CertData); len(leaves) > 0 && v.now().After(leaves[0].NotAfter) {
 		f.cause = "its client certificate expired at " + utc(leaves[0].NotAfter)
@@ -183,14 +178,11 @@ func (v *visit) unanswering(err error) finding {
 		)
 	case errors.As(err, &name):
 		return broken(
-			detail,
-			"the apiserver's serving certificate lacks the name that the kubeconfig verifies",
-			v.otherMode(),
+			detail, "the apiserver's serving certificate lacks the name that the kubeconfig verifies", v.otherMode(),
 		)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return broken(
-			detail,
-			"the apiserver's serving certificate is not valid now: it has expired, or a clock is wrong",
+			detail, "the apiserver's serving certificate is not valid now: it has expired, or a clock is wrong",
 			"renew it on the control-plane machine (kubeadm certs renew apiserver), or correct the clock",
 		)
 	case isTimeout(err):
@@ -202,9 +194,7 @@ func (v *visit) unanswering(err error) finding {
 	// Answers of gateway-agents for a workload cluster without tunnels: by CONNECT, and by SNI.
 	case strings.Contains(err.Error(), "Service Unavailable"), strings.Contains(err.Error(), "tls: unrecognized name"):
 		return broken(
-			detail,
-			"the gateway has no tunnel to the workload cluster: it is unreachable",
-			"see the hops tunnels and edge",
+			detail, "the gateway has no tunnel to the workload cluster: it is unreachable", "see the hops tunnels and edge",
 		)
 	case isCut(err):
 		return broken(
@@ -262,10 +252,7 @@ func checkWatch(ctx context.Context, v *visit) finding {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	request, err := http.NewRequestWithContext(
-		ctx,
-		http.MethodGet,
-		server+"/api/v1/namespaces?watch=true&resourceVersion=0&timeoutSeconds=60",
-		http.NoBody,
+		ctx, http.MethodGet, server+"/api/v1/namespaces?watch=true&resourceVersion=0&timeoutSeconds=60", http.NoBody,
 	)
 	if err != nil {
 		return skipped("the kubeconfig cannot be used")
@@ -274,8 +261,7 @@ func checkWatch(ctx context.Context, v *visit) finding {
 	response, err := client.Do(request)
 	if !opening.Stop() || err != nil {
 		return broken(
-			"a watch does not open",
-			"requests are answered but streams are not: a device on the path buffers responses",
+			"a watch does not open", "requests are answered but streams are not: a device on the path buffers responses",
 			"check for a proxy between this machine and the gateway, and between edge and apiserver",
 		)
 	}
@@ -283,8 +269,7 @@ func checkWatch(ctx context.Context, v *visit) finding {
 	if response.StatusCode != http.StatusOK {
 		return broken(
 			fmt.Sprintf("the answer to a watch of namespaces is %d", response.StatusCode),
-			"the user of the kubeconfig may not watch namespaces",
-			"grant it the permissions that Cluster API needs",
+			"the user of the kubeconfig may not watch namespaces", "grant it the permissions that Cluster API needs",
 		)
 	}
 	began := time.Now()

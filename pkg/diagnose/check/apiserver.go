@@ -116,9 +116,7 @@ func (v *visit) judgeAPIServer(edges []observed.Edge) finding {
 	if name := v.verified(); name != "" && len(a.CertificateNames) > 0 && !covers(a.CertificateNames, name) {
 		return broken(
 			fmt.Sprintf(
-				"the serving certificate of %s lacks the name %s that the kubeconfig verifies; it has %s",
-				a.Address,
-				name,
+				"the serving certificate of %s lacks the name %s that the kubeconfig verifies; it has %s", a.Address, name,
 				strings.Join(a.CertificateNames, ", "),
 			),
 			"mode "+string(v.tunnel.Status.Kubeconfig.Mode)+" requires that name in the certificate (SAN)",
@@ -127,8 +125,7 @@ func (v *visit) judgeAPIServer(edges []observed.Edge) finding {
 	}
 	if !a.CertificateEnd.IsZero() && a.CertificateEnd.Sub(v.now()) < time.Hour {
 		return warning(
-			fmt.Sprintf("the serving certificate of %s expires at %s", a.Address, utc(a.CertificateEnd)),
-			"it was not renewed",
+			fmt.Sprintf("the serving certificate of %s expires at %s", a.Address, utc(a.CertificateEnd)), "it was not renewed",
 			"renew it on the control-plane machine: kubeadm certs renew apiserver, or a rollout of the control plane",
 		)
 	}
@@ -169,8 +166,7 @@ func (v *visit) unreachable(e *observed.Edge) finding {
 	switch {
 	case strings.Contains(a.Message, "nothing listens there"):
 		return broken(
-			detail,
-			"the apiserver is down, or listens at another address",
+			detail, "the apiserver is down, or listens at another address",
 			"start the apiserver on the control-plane machine (crictl ps -a, its log), "+address,
 		)
 	case strings.Contains(a.Message, "serving certificate"):
@@ -183,21 +179,16 @@ func (v *visit) unreachable(e *observed.Edge) finding {
 	case contains(a.Message, "answers /readyz with status", "does not answer /readyz", "doesn't answer /readyz") &&
 		!contains(a.Message, notAPIServer...):
 		return broken(
-			detail,
-			"the apiserver runs but is not ready: the named check fails, or it waits for etcd",
+			detail, "the apiserver runs but is not ready: the named check fails, or it waits for etcd",
 			"see the log of the apiserver and of etcd on the control-plane machine",
 		)
 	case strings.Contains(a.Message, "DNS"):
 		return broken(
-			detail,
-			"the DNS of the edge's network does not resolve the apiserver's name",
-			"correct DNS there, "+address,
+			detail, "the DNS of the edge's network does not resolve the apiserver's name", "correct DNS there, "+address,
 		)
 	case contains(a.Message, "no route to it", "no way there"):
 		return broken(
-			detail,
-			"the edge's machine has no route to the apiserver",
-			"check the network of that machine, "+address,
+			detail, "the edge's machine has no route to the apiserver", "check the network of that machine, "+address,
 		)
 	case contains(a.Message, notAPIServer...):
 		return broken(detail, "the address is not that of an apiserver", address)
@@ -209,9 +200,7 @@ func (v *visit) unreachable(e *observed.Edge) finding {
 		)
 	}
 	return broken(
-		detail,
-		"the edge does not reach the apiserver",
-		"check the apiserver on the control-plane machine, "+address,
+		detail, "the edge does not reach the apiserver", "check the apiserver on the control-plane machine, "+address,
 	)
 }
 

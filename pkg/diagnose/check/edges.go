@@ -69,8 +69,7 @@ func (v *visit) clocks() *finding {
 	for _, e := range v.edges() {
 		if strings.Contains(e.LastError, "clock") {
 			f := v.worse(
-				e.Node+" reports: "+e.LastError,
-				"the clock of the edge's machine or of the management cluster is wrong",
+				e.Node+" reports: "+e.LastError, "the clock of the edge's machine or of the management cluster is wrong",
 				"correct the clock (NTP) on the machine of "+e.Node,
 			)
 			return &f
@@ -207,10 +206,7 @@ func (v *visit) refusal(handshake bool) string {
 		}
 		if handshake {
 			return fmt.Sprintf(
-				"a machine at %s rejected the handshake with an xds-server at %s: %s",
-				r.Address,
-				utc(r.Last),
-				r.Reason,
+				"a machine at %s rejected the handshake with an xds-server at %s: %s", r.Address, utc(r.Last), r.Reason,
 			)
 		}
 		return fmt.Sprintf("a machine at %s was refused a certificate at %s: %s", r.Address, utc(r.Last), r.Reason)
@@ -244,8 +240,7 @@ func (v *visit) complains(e *observed.Edge) finding {
 		)
 	case "control channel":
 		return v.worse(
-			detail,
-			"the edge has started without reaching the control channel",
+			detail, "the edge has started without reaching the control channel",
 			"check that it reaches the gateways' public port"+log,
 		)
 	case "Envoy hangs":

@@ -87,8 +87,7 @@ func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 		why = "it expired at " + utc(v.tunnel.Status.Tokens[at].ExpiresAt.Time)
 	case v.tunnel.Status.Tokens[at].Uses >= v.tunnel.Status.Tokens[at].MaxUses:
 		why = fmt.Sprintf(
-			"it is used up: %d of %d edges have enrolled with it",
-			v.tunnel.Status.Tokens[at].Uses,
+			"it is used up: %d of %d edges have enrolled with it", v.tunnel.Status.Tokens[at].Uses,
 			v.tunnel.Status.Tokens[at].MaxUses,
 		)
 	default:
@@ -123,10 +122,7 @@ func (v *visit) denied(ctx context.Context) string {
 				newest = r.CreationTimestamp.Time
 				said = fmt.Sprintf(
 					"the signing request of a machine with host name %q was denied at %s (%s): %s",
-					r.Annotations[v1alpha1.RequestHostAnnotation],
-					utc(newest),
-					c.Reason,
-					c.Message,
+					r.Annotations[v1alpha1.RequestHostAnnotation], utc(newest), c.Reason, c.Message,
 				)
 			}
 		}

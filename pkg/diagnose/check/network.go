@@ -107,14 +107,12 @@ func (v *visit) unresolved(err error) finding {
 	case errors.As(err, &dns) && dns.IsNotFound:
 	case errors.As(err, &dns) && dns.IsTimeout, errors.Is(err, context.DeadlineExceeded):
 		return broken(
-			detail+": DNS does not answer",
-			"the DNS of this network is down or unreachable",
+			detail+": DNS does not answer", "the DNS of this network is down or unreachable",
 			"restore DNS: the resolver in /etc/resolv.conf must answer; "+v.orElsewhere(),
 		)
 	default:
 		return broken(
-			detail+": "+text(err),
-			"the DNS of this network gives no usable answer",
+			detail+": "+text(err), "the DNS of this network gives no usable answer",
 			"check that the resolver in /etc/resolv.conf works; "+v.orElsewhere(),
 		)
 	}
@@ -160,8 +158,7 @@ func checkPort(ctx context.Context, v *visit) finding {
 	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", cmp.Or(v.port, "443"))
 	if err != nil {
 		return broken(
-			"port "+v.port+" is invalid",
-			"the kubeconfig has an invalid port",
+			"port "+v.port+" is invalid", "the kubeconfig has an invalid port",
 			"delete the kubeconfig Secret: its control-plane provider writes it again",
 		)
 	}
@@ -204,8 +201,7 @@ func (v *visit) dialled(attempts []attempt) finding {
 	if len(taken) > 0 {
 		return warning(
 			strings.Join(said, "; ")+"; "+strings.Join(taken, ", ")+" accepts connections",
-			cause+"; clients that dial this address wait, or fail",
-			cure,
+			cause+"; clients that dial this address wait, or fail", cure,
 		)
 	}
 	return broken(strings.Join(said, "; "), cause, cure)

@@ -37,10 +37,7 @@ func checkCluster(ctx context.Context, v *visit) finding {
 func (v *visit) judgeCluster() finding {
 	cluster := v.cluster
 	label := fmt.Sprintf(
-		"kubectl -n %s label cluster %s %s=%s --overwrite",
-		v.key.Namespace,
-		v.key.Name,
-		v1alpha1.TunnelLabel,
+		"kubectl -n %s label cluster %s %s=%s --overwrite", v.key.Namespace, v.key.Name, v1alpha1.TunnelLabel,
 		v1alpha1.TunnelEnabled,
 	)
 	has := cluster.Labels[v1alpha1.TunnelLabel]
@@ -57,8 +54,7 @@ func (v *visit) judgeCluster() finding {
 	case has != v1alpha1.TunnelEnabled && v.tunnel == nil:
 		return broken(
 			"it has neither the label "+v1alpha1.TunnelLabel+" nor a Tunnel",
-			"the Cluster has not opted in, and the controller does not serve all Clusters (--all-clusters)",
-			label,
+			"the Cluster has not opted in, and the controller does not serve all Clusters (--all-clusters)", label,
 		)
 	case !cluster.DeletionTimestamp.IsZero():
 		return warning(
@@ -70,19 +66,14 @@ func (v *visit) judgeCluster() finding {
 		)
 	case ptr.Deref(cluster.Spec.Paused, false) || hasPause(cluster):
 		return warning(
-			"it is paused",
-			"the Cluster was paused: its tunnel remains as it is, and nothing is repaired",
-			unpause,
+			"it is paused", "the Cluster was paused: its tunnel remains as it is, and nothing is repaired", unpause,
 		)
 	case v.tunnel != nil && hasPause(v.tunnel):
 		return warning(
 			"its Tunnel has the annotation "+clusterv1.PausedAnnotation,
 			"the Tunnel was paused: it remains as it is, and nothing is repaired",
 			fmt.Sprintf(
-				"to unpause it: kubectl -n %s annotate tunnel %s %s-",
-				v.key.Namespace,
-				v.key.Name,
-				clusterv1.PausedAnnotation,
+				"to unpause it: kubectl -n %s annotate tunnel %s %s-", v.key.Namespace, v.key.Name, clusterv1.PausedAnnotation,
 			),
 		)
 	}
@@ -126,8 +117,7 @@ func (v *visit) unreadable(ctx context.Context, err error, kind, resource string
 	case apierrors.IsUnauthorized(err):
 		return broken(
 			"the management cluster rejects this user (401)",
-			"the credentials in the kubeconfig of the management cluster have expired",
-			"log in to the management cluster again",
+			"the credentials in the kubeconfig of the management cluster have expired", "log in to the management cluster again",
 		)
 	case apimeta.IsNoMatchError(err):
 		return broken(
@@ -137,14 +127,12 @@ func (v *visit) unreadable(ctx context.Context, err error, kind, resource string
 		)
 	case ctx.Err() != nil:
 		return broken(
-			"the management cluster does not answer",
-			"its apiserver is down or slow, or this machine has no route to it",
+			"the management cluster does not answer", "its apiserver is down or slow, or this machine has no route to it",
 			"check that kubectl get "+resource+" works here",
 		)
 	}
 	return broken(
-		"the management cluster cannot be queried: "+text(err),
-		"its apiserver is down, or this machine has no route to it",
+		"the management cluster cannot be queried: "+text(err), "its apiserver is down, or this machine has no route to it",
 		"check that kubectl get "+resource+" works here",
 	)
 }
@@ -173,9 +161,7 @@ func checkTunnel(ctx context.Context, v *visit) finding {
 	case accepted == nil || accepted.ObservedGeneration < t.Generation && v.now().Sub(changedAt(t)) > slow:
 		if v.paused() {
 			return warning(
-				"the controller has not reconciled its last change",
-				"the Cluster or the Tunnel is paused",
-				"unpause it",
+				"the controller has not reconciled its last change", "the Cluster or the Tunnel is paused", "unpause it",
 			)
 		}
 		return v.unanswered(ctx)
@@ -185,8 +171,7 @@ func checkTunnel(ctx context.Context, v *visit) finding {
 		return ok("its mode %s leads through a network of your own, without a tunnel", t.Spec.Kubeconfig.Mode)
 	case accepted.Reason == v1alpha1.ReasonWaitingForCluster:
 		return warning(
-			"it is prepared and waits for its Cluster: "+accepted.Message,
-			"the Cluster is to be moved here",
+			"it is prepared and waits for its Cluster: "+accepted.Message, "the Cluster is to be moved here",
 			"move it: fairlead move",
 		)
 	}
@@ -206,8 +191,7 @@ func (v *visit) noTunnel(ctx context.Context) finding {
 		return broken(detail, down, v.startController())
 	}
 	return broken(
-		detail,
-		"the controller has not created it yet, or lacks the permission",
+		detail, "the controller has not created it yet, or lacks the permission",
 		"wait a few seconds; then see the log of the controller: kubectl -n "+v.installation()+" logs deployment/controller",
 	)
 }
@@ -219,8 +203,7 @@ func (v *visit) unanswered(ctx context.Context) finding {
 		return broken(detail, down, v.startController())
 	}
 	return broken(
-		detail,
-		"the controller is too slow, or lacks permission to write its status",
+		detail, "the controller is too slow, or lacks permission to write its status",
 		"see the log of the controller: kubectl -n "+v.installation()+" logs deployment/controller",
 	)
 }
@@ -250,8 +233,7 @@ func refusedTunnel(c *metav1.Condition) finding {
 	switch c.Reason {
 	case v1alpha1.ReasonNameTaken:
 		return broken(
-			detail,
-			"two Clusters claim one hostname or id, and the other one holds it",
+			detail, "two Clusters claim one hostname or id, and the other one holds it",
 			"rename or delete one of the two Clusters; the remaining one is served a few seconds later",
 		)
 	case v1alpha1.ReasonInvalidExtraName:
@@ -259,26 +241,21 @@ func refusedTunnel(c *metav1.Condition) finding {
 			"remove the name from spec.extraNames of this Tunnel, or of the one that has it: kubectl edit tunnel")
 	case v1alpha1.ReasonInvalidName:
 		return broken(
-			detail,
-			"the names of the Cluster and its namespace do not form a valid DNS name",
+			detail, "the names of the Cluster and its namespace do not form a valid DNS name",
 			"create the Cluster again under another name",
 		)
 	case v1alpha1.ReasonInvalidAPIServer:
 		return broken(
-			detail,
-			"the address that edges dial is neither an IP address nor a DNS name",
+			detail, "the address that edges dial is neither an IP address nor a DNS name",
 			"correct it in spec.apiServer of the Tunnel, or in spec.controlPlaneEndpoint of the Cluster",
 		)
 	case v1alpha1.ReasonControlledByOther:
 		return broken(
-			detail,
-			"the Tunnel is controlled by an object other than its Cluster",
-			"remove that owner reference, or the Tunnel",
+			detail, "the Tunnel is controlled by an object other than its Cluster", "remove that owner reference, or the Tunnel",
 		)
 	case v1alpha1.ReasonTunnelsOff:
 		return broken(
-			detail,
-			"this installation has no tunnels",
+			detail, "this installation has no tunnels",
 			"choose another mode in spec.kubeconfig.mode, or run the controller with gateways",
 		)
 	}

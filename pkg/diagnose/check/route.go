@@ -81,26 +81,20 @@ func checkRoute(ctx context.Context, v *visit) finding {
 	switch {
 	case len(v.observed.Gateways) == 0:
 		return broken(
-			"no gateway is known to the xds-servers",
-			"the StatefulSet gateway does not exist, or has no replicas",
+			"no gateway is known to the xds-servers", "the StatefulSet gateway does not exist, or has no replicas",
 			"kubectl -n "+v.installation()+" scale statefulset gateway --replicas=2",
 		)
 	case len(connected) == 0:
 		return broken(
 			"no gateway reports to an xds-server: "+strings.Join(away, ", "),
-			"the gateways are down, or their gateway-agents do not reach an xds-server: their configuration is old",
-			cure,
+			"the gateways are down, or their gateway-agents do not reach an xds-server: their configuration is old", cure,
 		)
 	case len(faults) > 0:
 		return faults[0]
 	case len(away) > 0:
 		return warning(
-			strings.Join(
-				away,
-				", ",
-			)+": the gateway-agent does not report to an xds-server; "+strings.Join(
-				connected,
-				", ",
+			strings.Join(away, ", ")+": the gateway-agent does not report to an xds-server; "+strings.Join(
+				connected, ", ",
 			)+" is up to date",
 			"that gateway is down, or its gateway-agent is down or frozen: its Envoy keeps its last configuration and "+
 				"receives no changes, not even revocations",
@@ -165,8 +159,7 @@ func (v *visit) routesOf(g *collect.Gateway) (faults []finding) {
 				faults = append(
 					faults,
 					warning(
-						what+": sent, but not answered"+since(r.Since, v.now()),
-						"the gateway's Envoy hangs, or is starting",
+						what+": sent, but not answered"+since(r.Since, v.now()), "the gateway's Envoy hangs, or is starting",
 						"see the log of the gateway: kubectl -n "+v.installation()+" logs "+g.Name,
 					),
 				)
@@ -231,10 +224,7 @@ func (v *visit) countTunnels() (c tunnelCounts) {
 		}
 		for _, h := range v.observed.Holes {
 			if h.Gateway == g.Name && h.Workers > 0 && !v.revoked(h.Node) {
-				c.holes = append(
-					c.holes,
-					fmt.Sprintf("%s has no tunnel on %d of the workers of %s", h.Node, h.Workers, g.Name),
-				)
+				c.holes = append(c.holes, fmt.Sprintf("%s has no tunnel on %d of the workers of %s", h.Node, h.Workers, g.Name))
 			}
 		}
 	}

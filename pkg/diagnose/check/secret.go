@@ -93,10 +93,7 @@ func (v *visit) fullQuota(ctx context.Context) string {
 			hard, limited := q.Status.Hard[resource]
 			if used := q.Status.Used[resource]; limited && used.Cmp(hard) >= 0 {
 				return fmt.Sprintf(
-					"ResourceQuota %s of namespace %s allows %s Secrets, and %s exist",
-					q.Name,
-					q.Namespace,
-					hard.String(),
+					"ResourceQuota %s of namespace %s allows %s Secrets, and %s exist", q.Name, q.Namespace, hard.String(),
 					used.String(),
 				)
 			}

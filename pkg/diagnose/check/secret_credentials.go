@@ -82,8 +82,7 @@ func (v *visit) compareUser(name string, user *clientcmdapi.AuthInfo) *finding {
 	case now.Before(leaf.NotBefore):
 		f := broken(
 			"its client certificate is not valid before "+utc(leaf.NotBefore)+", and the clock of this machine shows "+utc(now),
-			"the clock of this machine is slow",
-			"correct the clock of this machine",
+			"the clock of this machine is slow", "correct the clock of this machine",
 		)
 		return &f
 	case leaf.NotAfter.Sub(now) < leaf.NotAfter.Sub(leaf.NotBefore)/10:

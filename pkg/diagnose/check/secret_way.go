@@ -27,8 +27,7 @@ func (v *visit) compareTarget(ctx context.Context, name string, way kubeconfig.W
 	case ready != nil && ready.Status == metav1.ConditionFalse && (ready.Reason != v1alpha1.ReasonWaitingForSecret ||
 		v.secret.Labels["cluster.x-k8s.io/cluster-name"] == ""):
 		f := broken(
-			"the controller does not write it ("+ready.Reason+"): "+ready.Message,
-			"the message has the reason",
+			"the controller does not write it ("+ready.Reason+"): "+ready.Message, "the message has the reason",
 			"correct what the message names",
 		)
 		return &f
@@ -36,8 +35,7 @@ func (v *visit) compareTarget(ctx context.Context, name string, way kubeconfig.W
 		return nil // the condition has the reason
 	}
 	detail := fmt.Sprintf(
-		"it points to %s instead of %s",
-		way,
+		"it points to %s instead of %s", way,
 		kubeconfig.Way{Server: record.Server, TLSServerName: record.TLSServerName, ProxyURL: record.ProxyURL},
 	)
 	cause := "Secret " + name + " was edited" + lastWriter(v.secret)
@@ -45,8 +43,7 @@ func (v *visit) compareTarget(ctx context.Context, name string, way kubeconfig.W
 	switch {
 	case v.paused():
 		f := broken(
-			detail,
-			cause+", and the Cluster is paused, so the controller does not correct it",
+			detail, cause+", and the Cluster is paused, so the controller does not correct it",
 			"unpause the Cluster: the controller corrects the Secret within a few seconds",
 		)
 		return &f
@@ -112,10 +109,7 @@ func (v *visit) mayNotPatch(ctx context.Context) string {
 		}}
 		if err := v.Asks.Create(ctx, review); err == nil && !review.Status.Allowed {
 			return fmt.Sprintf(
-				"its ServiceAccount %s may not %s Secrets in namespace %s (RBAC)",
-				"controller",
-				verb,
-				v.key.Namespace,
+				"its ServiceAccount %s may not %s Secrets in namespace %s (RBAC)", "controller", verb, v.key.Namespace,
 			)
 		}
 	}

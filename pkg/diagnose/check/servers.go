@@ -54,8 +54,7 @@ func checkServers(ctx context.Context, v *visit) finding {
 	}
 	if len(well) == 0 {
 		return unknown(
-			strings.Join(dark, "; "),
-			"run fairlead check as a user that may read Leases in namespace "+v.installation(),
+			strings.Join(dark, "; "), "run fairlead check as a user that may read Leases in namespace "+v.installation(),
 		)
 	}
 	return ok("%s", strings.Join(append(well, dark...), "; "))
@@ -76,15 +75,13 @@ func (v *visit) xdsServers() *finding {
 	switch {
 	case v.notObserved != "" && answering == 0:
 		f = broken(
-			v.notObserved,
-			"no xds-server runs: tunnels continue to work, but no change reaches an Envoy and no edge can enrol",
+			v.notObserved, "no xds-server runs: tunnels continue to work, but no change reaches an Envoy and no edge can enrol",
 			cure,
 		)
 	case len(silent) > 0:
 		f = warning(
 			strings.Join(silent, "; "),
-			"that xds-server does not run, is frozen, or cannot be reached from here: the others take over",
-			cure,
+			"that xds-server does not run, is frozen, or cannot be reached from here: the others take over", cure,
 		)
 	default:
 		return nil

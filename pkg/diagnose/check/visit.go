@@ -203,9 +203,7 @@ func (v *visit) controllerDown(ctx context.Context) string {
 		return "no controller leads: the Lease " + leaseName + " in namespace " + v.installation() + " has no holder"
 	}
 	return fmt.Sprintf(
-		"no controller leads since %s: the Lease %s in namespace %s was last renewed then",
-		utc(l.renewed),
-		leaseName,
+		"no controller leads since %s: the Lease %s in namespace %s was last renewed then", utc(l.renewed), leaseName,
 		v.installation(),
 	)
 }

@@ -159,9 +159,7 @@ func (f *Fleet) sort() {
 	})
 	slices.SortFunc(f.Tunnels, func(a, b Tunnel) int {
 		return cmp.Or(
-			strings.Compare(a.Gateway, b.Gateway),
-			strings.Compare(a.ID, b.ID),
-			strings.Compare(a.Node, b.Node),
+			strings.Compare(a.Gateway, b.Gateway), strings.Compare(a.ID, b.ID), strings.Compare(a.Node, b.Node),
 			strings.Compare(a.Key, b.Key),
 		)
 	})

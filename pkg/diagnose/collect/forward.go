@@ -46,9 +46,7 @@ func findPods(ctx context.Context, o Options) ([]*forwarder, error) {
 	pods, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: PodSelector, Limit: maxPods})
 	if err != nil {
 		return nil, fmt.Errorf(
-			"listing the Pods of the xds-servers in namespace %s, which the Role fairlead-viewer allows: %w",
-			namespace,
-			err,
+			"listing the Pods of the xds-servers in namespace %s, which the Role fairlead-viewer allows: %w", namespace, err,
 		)
 	}
 	var found []*forwarder
@@ -146,8 +144,7 @@ func (f *forwarder) open() (net.Conn, error) {
 	}
 	if protocol != portforward.PortForwardProtocolV1Name {
 		return nil, errors.Join(
-			fmt.Errorf("forwarding port %d of Pod %s: the apiserver speaks %q", f.port, f.name, protocol),
-			session.Close(),
+			fmt.Errorf("forwarding port %d of Pod %s: the apiserver speaks %q", f.port, f.name, protocol), session.Close(),
 		)
 	}
 	conn, err := newForwarded(session, f.name, f.port)

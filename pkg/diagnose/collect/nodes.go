@@ -57,8 +57,7 @@ func (s *Servers) Resources(ctx context.Context, names ...string) ([]Node, error
 }
 
 func (s *Servers) nodes(
-	ctx context.Context,
-	ask func(context.Context, *connection) ([]*statusv3.ClientConfig, error),
+	ctx context.Context, ask func(context.Context, *connection) ([]*statusv3.ClientConfig, error),
 ) ([]Node, error) {
 	answers := make([][]*statusv3.ClientConfig, len(s.all))
 	errs := s.each(ctx, func(ctx context.Context, i int, c *connection) (err error) {
@@ -79,8 +78,7 @@ func (s *Servers) nodes(
 	}
 	slices.SortFunc(all, func(a, b Node) int {
 		return cmp.Or(
-			-strings.Compare(string(a.Role), string(b.Role)),
-			strings.Compare(a.Name, b.Name),
+			-strings.Compare(string(a.Role), string(b.Role)), strings.Compare(a.Name, b.Name),
 			strings.Compare(a.Server, b.Server),
 		)
 	})

@@ -16,9 +16,7 @@ func TestRefusalsAreFewAndNew(t *testing.T) {
 	}
 	for i := range 100 { // an agent that retries again and again
 		r.Note(
-			begin.Add(time.Duration(i)*time.Second),
-			fmt.Sprintf("192.0.2.1:%d", 1000+i),
-			AboutEnrolment,
+			begin.Add(time.Duration(i)*time.Second), fmt.Sprintf("192.0.2.1:%d", 1000+i), AboutEnrolment,
 			errors.New("the token\x1b[2J is unknown"+strings.Repeat("x", 10*maxReason)),
 		)
 	}

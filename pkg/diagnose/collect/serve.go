@@ -226,8 +226,7 @@ func sendGateway(g *reporthub.GatewaySnapshot, send func(*inspectv1.FleetPart) e
 		part := &inspectv1.FleetPart{}
 		for _, t := range tunnels {
 			part.Tunnels = append(
-				part.Tunnels,
-				&inspectv1.Tunnel{Gateway: g.Name, Tunnel: t.GetTunnel(), RoundTripMicros: t.GetRoundTripMicros()},
+				part.Tunnels, &inspectv1.Tunnel{Gateway: g.Name, Tunnel: t.GetTunnel(), RoundTripMicros: t.GetRoundTripMicros()},
 			)
 		}
 		return send(part)
@@ -248,8 +247,7 @@ func inParts[E any](list []E, most int, take func([]E) error) error {
 
 // Resources implements the service.
 func (s *service) Resources(
-	request *inspectv1.ResourcesRequest,
-	stream grpc.ServerStreamingServer[inspectv1.ResourcesPart],
+	request *inspectv1.ResourcesRequest, stream grpc.ServerStreamingServer[inspectv1.ResourcesPart],
 ) error {
 	return s.config.Published.Resources(
 		request.GetNames(),

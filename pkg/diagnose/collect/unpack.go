@@ -66,8 +66,7 @@ type bounded struct {
 func (b *bounded) Read(into []byte) (int, error) {
 	if b.left <= 0 {
 		return 0, fmt.Errorf(
-			"it has more than %d MiB unpacked, far more than such an Envoy runs: do not trust the node",
-			b.most>>20,
+			"it has more than %d MiB unpacked, far more than such an Envoy runs: do not trust the node", b.most>>20,
 		)
 	}
 	n, err := b.Reader.Read(into[:min(int64(len(into)), b.left)])
@@ -86,8 +85,7 @@ func readDump(packed io.Reader, most size) ([]Running, error) {
 	err = eachEntry(decoder, func(e *entry) error {
 		if all = append(all, e.running()...); len(all) > most.entries {
 			return fmt.Errorf(
-				"it has more than %d resources, far more than such an Envoy runs: do not trust the node",
-				most.entries,
+				"it has more than %d resources, far more than such an Envoy runs: do not trust the node", most.entries,
 			)
 		}
 		return nil

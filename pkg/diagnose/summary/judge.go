@@ -73,11 +73,8 @@ func (r *Row) judgeObjects(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 	if cluster == nil {
 		if until, ok := t.Annotations[v1alpha1.PreparedAnnotation]; ok {
 			r.note(
-				Waiting,
-				ReasonWaitingForCluster,
-				t.CreationTimestamp.Time,
-				"it was prepared for a Cluster that will be moved here, and waits for it until %s",
-				until,
+				Waiting, ReasonWaitingForCluster, t.CreationTimestamp.Time,
+				"it was prepared for a Cluster that will be moved here, and waits for it until %s", until,
 			)
 		} else {
 			r.note(Warning, ReasonNoCluster, time.Time{}, "there is no Cluster %s: delete the Tunnel", t.Name)
@@ -109,9 +106,7 @@ func (r *Row) judgeConditions(t *v1alpha1.Tunnel, now time.Time) {
 	switch {
 	case accepted == nil && now.Sub(t.CreationTimestamp.Time) > controllerTime && !r.Paused:
 		r.note(
-			Unknown,
-			ReasonNotLookedAt,
-			t.CreationTimestamp.Time,
+			Unknown, ReasonNotLookedAt, t.CreationTimestamp.Time,
 			"the controller has not reconciled the Tunnel: check that it runs",
 		)
 		return
@@ -120,10 +115,7 @@ func (r *Row) judgeConditions(t *v1alpha1.Tunnel, now time.Time) {
 		return
 	case accepted.ObservedGeneration < t.Generation && !r.Paused:
 		r.note(
-			Warning,
-			ReasonNotLookedAt,
-			time.Time{},
-			"the controller has not reconciled the newest spec yet: check that it runs",
+			Warning, ReasonNotLookedAt, time.Time{}, "the controller has not reconciled the newest spec yet: check that it runs",
 		)
 	}
 	kinds, told := about, false
@@ -176,30 +168,19 @@ func (r *Row) judgeEdges() {
 		case e.Revoked():
 			if !e.Cut() && len(e.Gateways) > 0 {
 				r.note(
-					Warning,
-					ReasonEdgeNotCut,
-					e.RevokedAt,
-					"edge %s is revoked, but not all gateways have confirmed that its tunnels are closed",
-					name,
+					Warning, ReasonEdgeNotCut, e.RevokedAt,
+					"edge %s is revoked, but not all gateways have confirmed that its tunnels are closed", name,
 				)
 			}
 			continue
 		case e.State == observed.Away && r.Connected > 0:
 			r.note(
-				Warning,
-				ReasonEdgeAway,
-				e.LastSeen,
-				"edge %s has no tunnel, the other edges have: see its log, or revoke it if it will not return",
-				name,
+				Warning, ReasonEdgeAway, e.LastSeen,
+				"edge %s has no tunnel, the other edges have: see its log, or revoke it if it will not return", name,
 			)
 		case e.HasTunnel() && e.Health() == observed.Unhealthy && r.healthy():
 			r.note(
-				Warning,
-				ReasonAPIServerUnwell,
-				time.Time{},
-				"edge %s does not reach its apiserver: %s",
-				name,
-				e.APIServer.Message,
+				Warning, ReasonAPIServerUnwell, time.Time{}, "edge %s does not reach its apiserver: %s", name, e.APIServer.Message,
 			)
 		}
 		if e.LastError != "" {
@@ -207,12 +188,7 @@ func (r *Row) judgeEdges() {
 		}
 		if without := e.WorkersWithout(); without != "" && !r.has(v1alpha1.ReasonPartlyConnected) {
 			r.note(
-				Warning,
-				ReasonWorkersWithout,
-				time.Time{},
-				"edge %s has no tunnel on %s, which the gateways repair",
-				name,
-				without,
+				Warning, ReasonWorkersWithout, time.Time{}, "edge %s has no tunnel on %s, which the gateways repair", name, without,
 			)
 		}
 	}
@@ -221,8 +197,7 @@ func (r *Row) judgeEdges() {
 // healthy reports whether an edge reaches the apiserver. Then another edge that does not is only part of the state.
 func (r *Row) healthy() bool {
 	return slices.ContainsFunc(
-		r.Edges,
-		func(e observed.Edge) bool { return e.HasTunnel() && e.Health() == observed.Healthy },
+		r.Edges, func(e observed.Edge) bool { return e.HasTunnel() && e.Health() == observed.Healthy },
 	)
 }
 
@@ -248,23 +223,13 @@ func (r *Row) judgeExpiries(now time.Time) {
 		switch {
 		case left <= 0:
 			r.note(
-				Broken,
-				ReasonCertificateEnded,
-				e.NotAfter,
-				"the certificate of the %s expired at %s: %s",
-				e.Of,
-				e.NotAfter.UTC().Format(time.RFC3339),
-				cure,
+				Broken, ReasonCertificateEnded, e.NotAfter, "the certificate of the %s expired at %s: %s", e.Of,
+				e.NotAfter.UTC().Format(time.RFC3339), cure,
 			)
 		case left < soon:
 			r.note(
-				Warning,
-				ReasonCertificateEnds,
-				time.Time{},
-				"the certificate of the %s expires at %s: %s",
-				e.Of,
-				e.NotAfter.UTC().Format(time.RFC3339),
-				cure,
+				Warning, ReasonCertificateEnds, time.Time{}, "the certificate of the %s expires at %s: %s", e.Of,
+				e.NotAfter.UTC().Format(time.RFC3339), cure,
 			)
 		}
 	}
@@ -291,11 +256,8 @@ func (r *Row) judgeLeaf(node string, left time.Duration) {
 		)
 	case left < leafSoon && e.HasTunnel() && !short:
 		r.note(
-			Warning,
-			ReasonCertificateEnds,
-			time.Time{},
-			"the certificate of edge %s expires soon and was not renewed: see its log and the log of the controller",
-			node,
+			Warning, ReasonCertificateEnds, time.Time{},
+			"the certificate of edge %s expires soon and was not renewed: see its log and the log of the controller", node,
 		)
 	}
 }
@@ -316,9 +278,7 @@ func withoutTunnel(c *clusterv1.Cluster, now time.Time) Row {
 		r.note(Warning, ReasonDeleting, time.Time{}, "it is being deleted, and its Tunnel is gone")
 	case now.Sub(c.CreationTimestamp.Time) > controllerTime:
 		r.note(
-			Broken,
-			ReasonNoTunnelObject,
-			c.CreationTimestamp.Time,
+			Broken, ReasonNoTunnelObject, c.CreationTimestamp.Time,
 			"it has opted in, but has no Tunnel: check that the controller runs",
 		)
 	default:

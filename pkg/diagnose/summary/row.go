@@ -124,8 +124,7 @@ func median(live []collect.Tunnel, gateway, node string) observed.Millis {
 // compareNames sorts gateway-2 before gateway-10.
 func compareNames(a, b string) int {
 	return cmp.Or(
-		strings.Compare(strings.TrimRight(a, "0123456789"), strings.TrimRight(b, "0123456789")),
-		cmp.Compare(len(a), len(b)),
+		strings.Compare(strings.TrimRight(a, "0123456789"), strings.TrimRight(b, "0123456789")), cmp.Compare(len(a), len(b)),
 		strings.Compare(a, b),
 	)
 }

@@ -136,9 +136,7 @@ func Build(in Input, now time.Time) View {
 	}
 	slices.SortFunc(view.Rows, func(a, b Row) int {
 		return cmp.Or(
-			ranks[a.Health]-ranks[b.Health],
-			cmp.Compare(a.Namespace, b.Namespace),
-			cmp.Compare(a.Cluster, b.Cluster),
+			ranks[a.Health]-ranks[b.Health], cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Cluster, b.Cluster),
 		)
 	})
 	view.Summary.count(view.Rows)

@@ -51,19 +51,13 @@ func pair(name string, change func(*clusterv1.Cluster, *v1alpha1.Tunnel)) (clust
 		Kubeconfig: v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeSNI, Server: "https://gw:6443"},
 		Conditions: []metav1.Condition{
 			condition(
-				v1alpha1.ConditionAccepted,
-				v1alpha1.ReasonAccepted,
-				"True",
+				v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, "True",
 			), condition(v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "True"),
 			condition(
-				v1alpha1.ConditionEnrolled,
-				v1alpha1.ReasonEnrolled,
-				"True",
+				v1alpha1.ConditionEnrolled, v1alpha1.ReasonEnrolled, "True",
 			), condition(v1alpha1.ConditionTunnelReady, v1alpha1.ReasonConnected, "True"),
 			condition(
-				v1alpha1.ConditionAPIServerReachable,
-				v1alpha1.ReasonReachable,
-				"True",
+				v1alpha1.ConditionAPIServerReachable, v1alpha1.ReasonReachable, "True",
 			), condition(v1alpha1.ConditionReady, v1alpha1.ReasonReady, "True"),
 		},
 	}
@@ -199,8 +193,7 @@ func TestWhichClustersHaveARow(t *testing.T) {
 	left.Name, waits.Name = "left", "waits"
 	waits.Annotations = map[string]string{v1alpha1.PreparedAnnotation: "2026-05-02T00:00:00Z"}
 	view := summary.Build(
-		summary.Input{Clusters: []clusterv1.Cluster{c, late, none}, Tunnels: []v1alpha1.Tunnel{tunnel, left, waits}},
-		now,
+		summary.Input{Clusters: []clusterv1.Cluster{c, late, none}, Tunnels: []v1alpha1.Tunnel{tunnel, left, waits}}, now,
 	)
 	var got []string
 	for _, r := range view.Rows {

@@ -179,8 +179,7 @@ func (o *objects) first(is func(t *v1alpha1.Tunnel) bool) model.Key {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	keys := slices.SortedFunc(
-		maps.Keys(o.tunnels),
-		func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) },
+		maps.Keys(o.tunnels), func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) },
 	)
 	for _, key := range keys {
 		if is(o.tunnels[key]) {

@@ -105,9 +105,7 @@ func (f *fleet) since(cursor string) (d delta, after string, ok bool) {
 		return delta{}, f.cursor(f.seq), false
 	}
 	start, _ := slices.BinarySearchFunc(
-		f.changes,
-		seq+1,
-		func(c change, seq uint64) int { return cmp.Compare(c.seq, seq) },
+		f.changes, seq+1, func(c change, seq uint64) int { return cmp.Compare(c.seq, seq) },
 	)
 	gone := map[model.Key]bool{}
 	for _, c := range f.changes[start:] {

@@ -93,9 +93,7 @@ func (r reviewer) Review(_ context.Context, token, _ string) (web.Decision, erro
 
 func TestBeyondLoopbackEveryPathAsksForAToken(t *testing.T) {
 	p := newPage(
-		t,
-		newFleet(1),
-		web.Config{Reviewer: reviewer{"good": web.Allowed, "poor": web.Forbidden, "many": web.TooMany}},
+		t, newFleet(1), web.Config{Reviewer: reviewer{"good": web.Allowed, "poor": web.Forbidden, "many": web.TooMany}},
 	)
 	for _, path := range []string{"/", "/cluster", "/static/main.js", "/api/fleet", "/api/fleet/events",
 		"/api/cluster/events?namespace=a&name=b", "/nothing"} {

@@ -142,8 +142,7 @@ func bounded(places chan struct{}, what string, next http.HandlerFunc) http.Hand
 		default:
 			w.Header().Set("Retry-After", "5")
 			http.Error(
-				w,
-				fmt.Sprintf("it has %d %s already, which is as many as it serves at the same time", cap(places), what),
+				w, fmt.Sprintf("it has %d %s already, which is as many as it serves at the same time", cap(places), what),
 				http.StatusServiceUnavailable,
 			)
 		}

@@ -183,8 +183,7 @@ func TestScreenReadersAreToldEverything(t *testing.T) {
 	}
 	for _, n := range nodes {
 		if slices.Contains(
-			[]string{"button", "link", "textbox", "searchbox", "combobox", "checkbox", "table", "region"},
-			n.Role,
+			[]string{"button", "link", "textbox", "searchbox", "combobox", "checkbox", "table", "region"}, n.Role,
 		) &&
 			n.Name == "" {
 			t.Errorf("a %s has no name", n.Role)

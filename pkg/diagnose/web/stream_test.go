@@ -174,10 +174,7 @@ func crowd(t *testing.T, url string, d [][]any, more int) (leave []context.Cance
 		ctx, cancel := context.WithCancel(t.Context())
 		leave = append(leave, cancel)
 		r, err := http.NewRequestWithContext(
-			ctx,
-			http.MethodGet,
-			fmt.Sprintf("%sapi/cluster/events?namespace=%s&name=%s", url, d[i][0], d[i][1]),
-			http.NoBody,
+			ctx, http.MethodGet, fmt.Sprintf("%sapi/cluster/events?namespace=%s&name=%s", url, d[i][0], d[i][1]), http.NoBody,
 		)
 		if err != nil {
 			t.Fatal(err)

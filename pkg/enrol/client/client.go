@@ -120,9 +120,7 @@ type GatewayCredential struct{ Token, ServiceAccountToken string }
 
 // EnrolGateway enrols as the gateway with this name.
 func (c Client) EnrolGateway(
-	ctx context.Context,
-	name string,
-	credential GatewayCredential,
+	ctx context.Context, name string, credential GatewayCredential,
 ) (certs.Identity, []byte, error) {
 	request := &enrolv1.EnrolGatewayRequest{
 		Gateway:    name,

@@ -191,8 +191,7 @@ func TestATunnelWithoutAnswersHoldsNoOtherBack(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			begin := time.Now()
 			_, err := b.Issue(
-				ctx,
-				enrolserver.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge-v", ID: "victim"}},
+				ctx, enrolserver.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge-v", ID: "victim"}},
 			)
 			if err != nil || time.Since(begin) > 0 {
 				t.Errorf("number %d of the victim took %s: %v", i, time.Since(begin), err)
@@ -223,8 +222,7 @@ func TestManyTunnelsWithoutAnswersMeanThatTheSignerIsUnavailable(t *testing.T) {
 			all.Go(func() {
 				for ctx.Err() == nil {
 					_, _ = b.Issue(
-						ctx,
-						enrolserver.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge", ID: fmt.Sprint("t", i)}},
+						ctx, enrolserver.IssueRequest{Subject: model.Subject{Role: model.RoleEdge, Node: "edge", ID: fmt.Sprint("t", i)}},
 					)
 					time.Sleep(4 * time.Second)
 				}

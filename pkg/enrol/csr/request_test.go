@@ -36,8 +36,7 @@ type signer struct {
 
 // newSigner starts a signer that runs until the test ends.
 func newSigner(
-	t *testing.T,
-	answer func(ctx context.Context, s *signer, csr *certificatesv1.CertificateSigningRequest) error,
+	t *testing.T, answer func(ctx context.Context, s *signer, csr *certificatesv1.CertificateSigningRequest) error,
 ) *signer {
 	t.Helper()
 	ca, err := certs.NewCA("test", time.Now(), time.Hour)
@@ -104,11 +103,8 @@ func sign(ctx context.Context, s *signer, csr *certificatesv1.CertificateSigning
 }
 
 func condition(
-	ctx context.Context,
-	s *signer,
-	csr *certificatesv1.CertificateSigningRequest,
-	kind certificatesv1.RequestConditionType,
-	message string,
+	ctx context.Context, s *signer, csr *certificatesv1.CertificateSigningRequest,
+	kind certificatesv1.RequestConditionType, message string,
 ) error {
 	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: kind, Status: corev1.ConditionTrue, Reason: "TestReason", Message: message,

@@ -44,9 +44,7 @@ func (r Reviews) ReviewGateway(ctx context.Context, token, gateway string) error
 		return fmt.Errorf("%w: the ServiceAccount token is not valid for audience %s", enrolserver.ErrDenied, Audience)
 	case user.Username != r.User:
 		return fmt.Errorf(
-			"%w: the ServiceAccount token belongs to %s, not to the gateways",
-			enrolserver.ErrDenied,
-			user.Username,
+			"%w: the ServiceAccount token belongs to %s, not to the gateways", enrolserver.ErrDenied, user.Username,
 		)
 	case !slices.Equal(user.Extra[podNameExtra], authenticationv1.ExtraValue{gateway}):
 		return fmt.Errorf("%w: the ServiceAccount token does not belong to Pod %s", enrolserver.ErrDenied, gateway)

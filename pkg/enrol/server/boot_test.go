@@ -82,8 +82,7 @@ func TestNoTokenHasTwoPurposes(t *testing.T) {
 		t.Errorf("enrolling an edge by a token for reports: %v", err)
 	}
 	if err := enrolGateway(t, client, "gateway-0", enrolclient.GatewayCredential{Token: m.report}); !errors.Is(
-		err,
-		certs.ErrRefused,
+		err, certs.ErrRefused,
 	) {
 		t.Errorf("enrolling a gateway by one: %v", err)
 	}
@@ -111,8 +110,7 @@ func TestOneMachineCanNotFlood(t *testing.T) {
 	}
 	for i := range 1000 {
 		if _, err := client.ReportBoot(t.Context(), "flr1."+strings.Repeat("b", 52), bootOf("thief", "s")); errors.As(
-			err,
-			&limit,
+			err, &limit,
 		) {
 			return
 		} else if i == 999 {

@@ -31,9 +31,7 @@ func (s *Server) edge(r *enrolv1.EnrolEdgeRequest) (attempt, error) {
 	}
 	if !enrol.ValidHost(r.GetHost()) {
 		return attempt{}, status.Errorf(
-			codes.InvalidArgument,
-			"the host name is longer than %d bytes, or is not printable ASCII",
-			enrol.MaxHost,
+			codes.InvalidArgument, "the host name is longer than %d bytes, or is not printable ASCII", enrol.MaxHost,
 		)
 	}
 	if err := checkCSR(r.GetCsr()); err != nil {
@@ -87,9 +85,7 @@ func (s *Server) serviceAccount(ctx context.Context, token, gateway string) erro
 	// Every JWT contains two dots. Anything else is rejected without a request to the apiserver.
 	if len(token) > maxServiceAccountToken || strings.Count(token, ".") != 2 {
 		return status.Errorf(
-			codes.InvalidArgument,
-			"the ServiceAccount token is longer than %d bytes, or is not a JWT",
-			maxServiceAccountToken,
+			codes.InvalidArgument, "the ServiceAccount token is longer than %d bytes, or is not a JWT", maxServiceAccountToken,
 		)
 	}
 	if err := s.limits.review(address(ctx)); err != nil {
@@ -108,9 +104,7 @@ func (s *Server) renewal(r *enrolv1.RenewRequest, leaf *x509.Certificate, subjec
 	case model.RoleGateway, model.RoleEdge:
 	default:
 		return attempt{}, status.Errorf(
-			codes.PermissionDenied,
-			"certificates of the role %s are not renewed here",
-			subject.Role,
+			codes.PermissionDenied, "certificates of the role %s are not renewed here", subject.Role,
 		)
 	}
 	if err := s.config.Renewals.Admit(subject); err != nil {

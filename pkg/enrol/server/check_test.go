@@ -59,10 +59,7 @@ func TestRequestsThatAreRejected(t *testing.T) {
 		},
 		"a gateway with another Pod's ServiceAccount token": {ask: func() error {
 			return enrolGateway(
-				t,
-				client,
-				"gateway-1",
-				enrolclient.GatewayCredential{ServiceAccountToken: "service.account.token-of-gateway-0"},
+				t, client, "gateway-1", enrolclient.GatewayCredential{ServiceAccountToken: "service.account.token-of-gateway-0"},
 			)
 		}, refused: true, wantErr: "denied"},
 		"a gateway that is none of the installation's": {ask: func() error {

@@ -175,10 +175,7 @@ func enrolEdge(t *testing.T, client enrolclient.Client, token string) error {
 }
 
 func enrolGateway(
-	t *testing.T,
-	client enrolclient.Client,
-	name string,
-	credential enrolclient.GatewayCredential,
+	t *testing.T, client enrolclient.Client, name string, credential enrolclient.GatewayCredential,
 ) error {
 	t.Helper()
 	_, _, err := client.EnrolGateway(t.Context(), name, credential)

@@ -106,9 +106,7 @@ func (s *Server) Renew(ctx context.Context, r *enrolv1.RenewRequest) (*enrolv1.C
 	}
 	// A verified client is identified by its name and not by its address, which it may share with many.
 	return s.serve(
-		ctx,
-		subject.NodeID()+" "+subject.ID,
-		func(context.Context) (attempt, error) { return s.renewal(r, leaf, subject) },
+		ctx, subject.NodeID()+" "+subject.ID, func(context.Context) (attempt, error) { return s.renewal(r, leaf, subject) },
 	)
 }
 
@@ -121,9 +119,7 @@ type attempt struct {
 
 // serve runs check and the Issuer for a caller, within the limits, and logs the result.
 func (s *Server) serve(
-	ctx context.Context,
-	caller string,
-	check func(context.Context) (attempt, error),
+	ctx context.Context, caller string, check func(context.Context) (attempt, error),
 ) (*enrolv1.Certificate, error) {
 	done := s.limits.inFlight.Take(caller)
 	if done == nil {

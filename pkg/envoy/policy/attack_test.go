@@ -50,9 +50,7 @@ func newSample() sample {
 	wc.Limits.Bandwidth = 1 << 20
 	wc.Others = []model.Endpoint{{Host: "apiserver.example.com", Port: 6443}}
 	listeners := envoy.GatewayListeners(
-		inst,
-		ownGateway.Node,
-		envoy.GatewayBind{Public: everywhere, APIServer: everywhere, Connect: everywhere},
+		inst, ownGateway.Node, envoy.GatewayBind{Public: everywhere, APIServer: everywhere, Connect: everywhere},
 		model.Denied{Edges: []model.EdgeRef{{Node: "edge-b", ID: "bbbbbbbbbbbbbbbbbbbb"}}},
 	)
 	edge, gateway := envoy.EdgeClusters(inst, wc, ownEdge.Node, envoy.EdgeDial{}), envoy.GatewayClusters(inst)
@@ -97,9 +95,7 @@ func TestWhatAPolicyCouldForget(t *testing.T) {
 		return func(t *testing.T, s sample) {
 			inside(t, lastFilter(s.connect, 0), func(m *hcmv3.HttpConnectionManager) {
 				inside(
-					t,
-					m.AccessLog[0].GetTypedConfig(),
-					func(l *streamv3.StdoutAccessLog) { change(l.GetLogFormat().GetJsonFormat()) },
+					t, m.AccessLog[0].GetTypedConfig(), func(l *streamv3.StdoutAccessLog) { change(l.GetLogFormat().GetJsonFormat()) },
 				)
 			})
 		}
@@ -460,13 +456,11 @@ func TestANewerServerMayVary(t *testing.T) {
 		})
 	})
 	inside(
-		t,
-		lastFilter(s.public, 0),
+		t, lastFilter(s.public, 0),
 		func(r *reversetunnelv3.ReverseTunnel) { r.PingInterval = durationpb.New(30 * time.Second) },
 	)
 	inside(
-		t,
-		lastFilter(s.public, 2),
+		t, lastFilter(s.public, 2),
 		func(p *tcpproxyv3.TcpProxy) { p.MaxDownstreamConnectionDuration = durationpb.New(time.Hour) },
 	)
 	if got := s.rejections(t); got != "" {

@@ -48,8 +48,7 @@ func TestEveryOtherFieldIsRejected(t *testing.T) {
 			if !slices.ContainsFunc(harmless, func(end string) bool { return strings.HasSuffix("."+path, end) }) {
 				t.Errorf(
 					"%s is taken with another %s",
-					mutant.ProtoReflect().Get(mutant.ProtoReflect().Descriptor().Fields().ByName("name")),
-					path,
+					mutant.ProtoReflect().Get(mutant.ProtoReflect().Descriptor().Fields().ByName("name")), path,
 				)
 			}
 		})
@@ -89,11 +88,7 @@ func mutate(t *testing.T, m proto.Message, path string, yield func(path string, 
 
 // mutateInside does the same with the messages in one field.
 func mutateInside(
-	t *testing.T,
-	m proto.Message,
-	fd protoreflect.FieldDescriptor,
-	at string,
-	yield func(string, proto.Message),
+	t *testing.T, m proto.Message, fd protoreflect.FieldDescriptor, at string, yield func(string, proto.Message),
 ) {
 	t.Helper()
 	if !m.ProtoReflect().Has(fd) {
@@ -114,9 +109,7 @@ func mutateInside(
 		}
 		value.Map().Range(func(key protoreflect.MapKey, v protoreflect.Value) bool {
 			mutate(
-				t,
-				v.Message().Interface(),
-				at+".value",
+				t, v.Message().Interface(), at+".value",
 				replace(func(m protoreflect.Message, to protoreflect.Value) { m.Mutable(fd).Map().Set(key, to) }),
 			)
 			return true
@@ -125,18 +118,13 @@ func mutateInside(
 	case fd.IsList():
 		for i := range value.List().Len() {
 			mutate(
-				t,
-				value.List().Get(i).Message().Interface(),
-				at,
+				t, value.List().Get(i).Message().Interface(), at,
 				replace(func(m protoreflect.Message, to protoreflect.Value) { m.Mutable(fd).List().Set(i, to) }),
 			)
 		}
 	default:
 		mutate(
-			t,
-			value.Message().Interface(),
-			at,
-			replace(func(m protoreflect.Message, to protoreflect.Value) { m.Set(fd, to) }),
+			t, value.Message().Interface(), at, replace(func(m protoreflect.Message, to protoreflect.Value) { m.Set(fd, to) }),
 		)
 	}
 }

@@ -139,18 +139,13 @@ func (p *Policy) Check(packed *anypb.Any) error {
 		}
 		if v := r.rule.check(m.ProtoReflect()); v != nil {
 			return fmt.Errorf(
-				"checking %s %.100q against the policy: %s %s, which this agent does not accept from an xds-server",
-				kind.Name(),
-				named.GetName(),
-				strings.Join(v.path, "."),
-				v.why,
+				"checking %s %.100q against the policy: %s %s, which this agent does not accept from an xds-server", kind.Name(),
+				named.GetName(), strings.Join(v.path, "."), v.why,
 			)
 		}
 		return nil
 	}
 	return fmt.Errorf(
-		"checking %s %.100q against the policy: the name does not belong to this subject",
-		kind.Name(),
-		named.GetName(),
+		"checking %s %.100q against the policy: the name does not belong to this subject", kind.Name(), named.GetName(),
 	)
 }

@@ -180,8 +180,7 @@ func TestAnEdgeAcceptsNothingElse(t *testing.T) {
 	secrets := func(change func(*tlsv3.CommonTlsContext)) func(*testing.T, *listenerv3.Listener, *clusterv3.Cluster) {
 		return func(t *testing.T, l *listenerv3.Listener, _ *clusterv3.Cluster) {
 			inside(
-				t,
-				l.FilterChains[0].TransportSocket.GetTypedConfig(),
+				t, l.FilterChains[0].TransportSocket.GetTypedConfig(),
 				func(m *tlsv3.DownstreamTlsContext) { change(m.CommonTlsContext) },
 			)
 		}
@@ -386,8 +385,7 @@ func TestNoResourceOfAGatewayLeadsToItsAgent(t *testing.T) {
 	}{
 		"a chain of the public port": {change: func(public, _, _ *listenerv3.Listener, _ *clusterv3.Cluster) {
 			inside(
-				t,
-				public.FilterChains[1].Filters[0].GetTypedConfig(),
+				t, public.FilterChains[1].Filters[0].GetTypedConfig(),
 				func(p *tcpproxyv3.TcpProxy) { p.ClusterSpecifier = &tcpproxyv3.TcpProxy_Cluster{Cluster: "agent"} },
 			)
 		}, wantErr: `cluster is "agent"`},
@@ -420,10 +418,7 @@ func TestNoResourceOfAGatewayLeadsToItsAgent(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			l := envoy.GatewayListeners(
-				ownInstallation(),
-				ownGateway.Node,
-				envoy.GatewayBind{Public: at, APIServer: at, Connect: at},
-				model.Denied{},
+				ownInstallation(), ownGateway.Node, envoy.GatewayBind{Public: at, APIServer: at, Connect: at}, model.Denied{},
 			)
 			c := envoy.TunnelClusters(ownInstallation(), ownCluster())[0]
 			tc.change(l[0], l[1], l[2], c)
@@ -443,10 +438,7 @@ func TestNoResourceOfAGatewayLeadsToItsAgent(t *testing.T) {
 func BenchmarkPolicy(b *testing.B) {
 	allowed, tunnel := gatewayPolicy(
 		model.Endpoint{Host: "0.0.0.0", Port: 1},
-	), wrapped(
-		b,
-		envoy.TunnelClusters(ownInstallation(), ownCluster())[0],
-	)
+	), wrapped(b, envoy.TunnelClusters(ownInstallation(), ownCluster())[0])
 	for b.Loop() {
 		if err := allowed.Check(tunnel); err != nil {
 			b.Fatal(err)

@@ -246,12 +246,8 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 		return status.Errorf(codes.ResourceExhausted, "more than %d tunnels of one gateway", report.MaxTunnels)
 	}
 	before := [...]any{g.ready, g.hang, g.incomplete}
-	g.ready, g.hang, g.incomplete = r.GetReady(), report.Text(
-		r.GetHang(),
-		report.MaxText,
-	), report.Text(
-		r.GetIncomplete(),
-		report.MaxText,
+	g.ready, g.hang, g.incomplete = r.GetReady(), report.Text(r.GetHang(), report.MaxText), report.Text(
+		r.GetIncomplete(), report.MaxText,
 	)
 	if before != [...]any{g.ready, g.hang, g.incomplete} {
 		h.changed(changeKey{kind: kindGateway, gateway: name})

@@ -99,8 +99,7 @@ func (c *conversation[M]) converse(ctx context.Context, s *session) error {
 		h.order(s)
 	}
 	first := time.AfterFunc(
-		firstReportTimeout,
-		func() { s.end(status.Error(codes.DeadlineExceeded, "the stream sent no report in time")) },
+		firstReportTimeout, func() { s.end(status.Error(codes.DeadlineExceeded, "the stream sent no report in time")) },
 	)
 	defer first.Stop()
 	for {

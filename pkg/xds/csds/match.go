@@ -17,8 +17,7 @@ var (
 	errMatcher = status.Error(codes.InvalidArgument,
 		"node_matchers support node_id, and node_metadatas with a path of keys and a string_match or present_match")
 	errPattern = status.Error(
-		codes.InvalidArgument,
-		"node_matchers: a safe_regex is not an RE2 expression, or is too long",
+		codes.InvalidArgument, "node_matchers: a safe_regex is not an RE2 expression, or is too long",
 	)
 )
 

@@ -79,12 +79,8 @@ func New(ctx context.Context, tunnels int, serving *tls.Certificate) (_ *World, 
 		}
 	}
 	w.API = synthetic.NewAPI(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return serving, nil })
-	public, slots := net.JoinHostPort(
-		netns.PublicAddress(0).String(),
-		strconv.Itoa(netns.PublicPort),
-	), make(
-		chan struct{},
-		connecting,
+	public, slots := net.JoinHostPort(netns.PublicAddress(0).String(), strconv.Itoa(netns.PublicPort)), make(
+		chan struct{}, connecting,
 	)
 	w.Fleet, err = synthetic.New(synthetic.Options{
 		Domain: Domain, Gateway: "gateway-0", Roots: w.Roots, API: w.API, Tunnels: tunnels,
@@ -173,10 +169,7 @@ func (w *World) CreateNamespace(ctx context.Context, name string) error {
 
 // Tunnels waits until n Clusters of a namespace have a Tunnel. It returns the ids of the Tunnels by name.
 func (w *World) Tunnels(
-	ctx context.Context,
-	namespace string,
-	n int,
-	timeout time.Duration,
+	ctx context.Context, namespace string, n int, timeout time.Duration,
 ) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -56,8 +56,7 @@ func (f *follower) read() error {
 			return fmt.Errorf("reading the manager's log: %w", err)
 		}
 		f.file, f.lines, f.connected, f.began = file, bufio.NewReaderSize(
-			file,
-			1<<20,
+			file, 1<<20,
 		), map[string]time.Duration{}, map[string]time.Time{}
 	}
 	for {
@@ -113,9 +112,7 @@ func written(line string) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("reading the manager's log: no time in %q", line)
 	}
 	at, err := time.ParseInLocation(
-		klogTime,
-		fmt.Sprintf("%d%s %s", time.Now().Year(), fields[0][1:], fields[1]),
-		time.Local,
+		klogTime, fmt.Sprintf("%d%s %s", time.Now().Year(), fields[0][1:], fields[1]), time.Local,
 	)
 	if err != nil {
 		return at, fmt.Errorf("reading the manager's log: %w", err)

@@ -59,12 +59,8 @@ type turns struct {
 func (t *turns) add(one turn) {
 	connects, probes := milliseconds(one.connects), milliseconds(one.probes)
 	t.all = append(t.all, one.allConnected.Seconds())
-	t.connect50, t.connect99 = append(
-		t.connect50,
-		record.Median(connects),
-	), append(
-		t.connect99,
-		record.Quantile(connects, .99),
+	t.connect50, t.connect99 = append(t.connect50, record.Median(connects)), append(
+		t.connect99, record.Quantile(connects, .99),
 	)
 	t.probe50, t.probe99 = append(t.probe50, record.Median(probes)), append(t.probe99, record.Quantile(probes, .99))
 	t.failures = append(t.failures, float64(one.failures))

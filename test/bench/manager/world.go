@@ -139,10 +139,7 @@ func (w *world) waitKubeconfigs(ctx context.Context) error {
 	for {
 		var all corev1.SecretList
 		err := w.Management.Client.List(
-			ctx,
-			&all,
-			client.InNamespace("fairlead"),
-			client.HasLabels{"cluster.x-k8s.io/cluster-name"},
+			ctx, &all, client.InNamespace("fairlead"), client.HasLabels{"cluster.x-k8s.io/cluster-name"},
 		)
 		there := 0
 		for _, secret := range all.Items {
@@ -156,10 +153,7 @@ func (w *world) waitKubeconfigs(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf(
-				"waiting for kubeconfigs: %d of %d lead to the gateway: %w",
-				there,
-				w.size,
-				errors.Join(ctx.Err(), err),
+				"waiting for kubeconfigs: %d of %d lead to the gateway: %w", there, w.size, errors.Join(ctx.Err(), err),
 			)
 		case <-tick.C:
 		}

@@ -50,8 +50,7 @@ func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 		return err
 	}
 	gateway := envoy.Static(
-		envoy.GatewayBootstrap(envoy.BootstrapConfig{}),
-		envoy.GatewayListeners(inst, "gateway-0", bind, model.Denied{}),
+		envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(inst, "gateway-0", bind, model.Denied{}),
 		append(envoy.GatewayClusters(inst), envoy.TunnelClusters(inst, wc)...),
 	)
 	if err := s.envoy(ctx, p, ca, "gateway", gateway, model.Subject{Role: model.RoleGateway,
@@ -61,8 +60,7 @@ func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 	node := model.NewNodeName()
 	dial := envoy.EdgeDial{Near: 2*l.delay < envoy.NearBelow} // an agent determines this from the measured round trip
 	edge := envoy.Static(
-		envoy.EdgeBootstrap(envoy.BootstrapConfig{}),
-		envoy.EdgeListeners(inst, wc, node, dial),
+		envoy.EdgeBootstrap(envoy.BootstrapConfig{}), envoy.EdgeListeners(inst, wc, node, dial),
 		envoy.EdgeClusters(inst, wc, node, dial),
 	)
 	if err := s.envoy(ctx, p, ca, "edge", edge, model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID}); err != nil {
@@ -96,12 +94,7 @@ func fleet(public, apiserver string) (model.Installation, model.WorkloadCluster,
 
 // envoy starts an Envoy with its simulated agent, and returns when it is live.
 func (s *subject) envoy(
-	ctx context.Context,
-	p *place,
-	ca *certs.CA,
-	name string,
-	bootstrap *bootstrapv3.Bootstrap,
-	self model.Subject,
+	ctx context.Context, p *place, ca *certs.CA, name string, bootstrap *bootstrapv3.Bootstrap, self model.Subject,
 ) error {
 	dir := filepath.Join(s.dir, name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -118,18 +111,8 @@ func (s *subject) envoy(
 		return err
 	}
 	envoyd, err := start(
-		dir,
-		name,
-		filepath.Join(p.bin, "envoy"),
-		"-c",
-		"envoy.yaml",
-		"--disable-hot-restart",
-		"--concurrency",
-		"1",
-		"-l",
-		"warning",
-		"--component-log-level",
-		envoy.ComponentLogLevel,
+		dir, name, filepath.Join(p.bin, "envoy"), "-c", "envoy.yaml", "--disable-hot-restart", "--concurrency", "1", "-l",
+		"warning", "--component-log-level", envoy.ComponentLogLevel,
 	)
 	if err != nil {
 		return err

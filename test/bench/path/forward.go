@@ -38,20 +38,10 @@ func pair(ctx context.Context, p *place, s *subject, l link) error {
 %[1]s      validation_context: {trusted_ca: {filename: %[5]s}}
 `
 	server := fmt.Sprintf(
-		socket,
-		"      ",
-		"DownstreamTlsContext",
-		p.file("server.crt"),
-		p.file("server.key"),
-		p.file("ca.crt"),
+		socket, "      ", "DownstreamTlsContext", p.file("server.crt"), p.file("server.key"), p.file("ca.crt"),
 	)
 	client := fmt.Sprintf(
-		socket,
-		"    ",
-		"UpstreamTlsContext",
-		p.file("client.crt"),
-		p.file("client.key"),
-		p.file("ca.crt"),
+		socket, "    ", "UpstreamTlsContext", p.file("client.crt"), p.file("client.key"), p.file("ca.crt"),
 	)
 	if err := s.forward(ctx, p, "far", at[1], p.at, server, ""); err != nil {
 		return err
@@ -92,16 +82,7 @@ func (s *subject) forward(ctx context.Context, p *place, name, at, to, server, c
 		return err
 	}
 	return s.start(
-		ctx,
-		at,
-		name,
-		filepath.Join(p.bin, "envoy"),
-		"-c",
-		file,
-		"--disable-hot-restart",
-		"--concurrency",
-		"1",
-		"-l",
+		ctx, at, name, filepath.Join(p.bin, "envoy"), "-c", file, "--disable-hot-restart", "--concurrency", "1", "-l",
 		"warning",
 	)
 }

@@ -13,14 +13,8 @@ import (
 // each starts all contenders over one link and measures them in turn. A quick run measures only the most important
 // ones.
 func each(
-	ctx context.Context,
-	p *place,
-	log *record.Log,
-	options record.Options,
-	l link,
-	rounds int,
-	units, params map[string]string,
-	measure func(ctx context.Context, s *subject) (map[string]float64, error),
+	ctx context.Context, p *place, log *record.Log, options record.Options, l link, rounds int,
+	units, params map[string]string, measure func(ctx context.Context, s *subject) (map[string]float64, error),
 ) error {
 	compared := contenders(options)
 	if options.Quick {

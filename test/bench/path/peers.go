@@ -64,17 +64,7 @@ func remotedialer(ctx context.Context, p *place, s *subject, l link) error {
 		return err
 	}
 	tunnel, err := s.serve(
-		ctx,
-		l,
-		at[0],
-		"server",
-		program,
-		"server",
-		p.file("server.crt"),
-		p.file("server.key"),
-		at[0],
-		at[1],
-		p.at,
+		ctx, l, at[0], "server", program, "server", p.file("server.crt"), p.file("server.key"), at[0], at[1], p.at,
 	)
 	if err != nil {
 		return err
@@ -119,15 +109,9 @@ func konnectivity(ctx context.Context, p *place, s *subject, l link) error {
 	}
 	s.dial = func(ctx context.Context) (net.Conn, error) { return connect(ctx, socket, p.at) }
 	_, err = s.run(
-		"agent",
-		agent,
-		"--ca-cert="+p.file("ca.crt"),
-		"--agent-cert="+p.file("client.crt"),
-		"--agent-key="+p.file("client.key"),
-		"--proxy-server-host=127.0.0.1",
-		"--proxy-server-port="+port(tunnel),
-		"--admin-server-port="+port(at[3]),
-		"--health-server-port="+port(at[4]),
+		"agent", agent, "--ca-cert="+p.file("ca.crt"), "--agent-cert="+p.file("client.crt"),
+		"--agent-key="+p.file("client.key"), "--proxy-server-host=127.0.0.1", "--proxy-server-port="+port(tunnel),
+		"--admin-server-port="+port(at[3]), "--health-server-port="+port(at[4]),
 	)
 	return err
 }
@@ -160,10 +144,7 @@ func connect(ctx context.Context, socket, to string) (net.Conn, error) {
 // serve starts a program that listens at an address, and returns the address at which the other side of the link
 // reaches it.
 func (s *subject) serve(
-	ctx context.Context,
-	l link,
-	at, name, program string,
-	args ...string,
+	ctx context.Context, l link, at, name, program string, args ...string,
 ) (tunnel string, err error) {
 	if err := s.start(ctx, at, name, program, args...); err != nil {
 		return "", err
@@ -224,22 +205,8 @@ func ssh(ctx context.Context, p *place, s *subject, l link) error {
 	}
 	s.reach(at[1])
 	_, err = s.run(
-		"ssh",
-		"ssh",
-		"-N",
-		"-i",
-		filepath.Join(s.dir, "user"),
-		"-p",
-		port(tunnel),
-		"-o",
-		"StrictHostKeyChecking=no",
-		"-o",
-		"UserKnownHostsFile=/dev/null",
-		"-o",
-		"ExitOnForwardFailure=yes",
-		"-R",
-		at[1]+":"+p.at,
-		"root@127.0.0.1",
+		"ssh", "ssh", "-N", "-i", filepath.Join(s.dir, "user"), "-p", port(tunnel), "-o", "StrictHostKeyChecking=no", "-o",
+		"UserKnownHostsFile=/dev/null", "-o", "ExitOnForwardFailure=yes", "-R", at[1]+":"+p.at, "root@127.0.0.1",
 	)
 	return err
 }

@@ -62,10 +62,7 @@ func smallBuffers(_, _ string, conn syscall.RawConn) error {
 	var failed error
 	err := conn.Control(func(fd uintptr) {
 		failed = syscall.SetsockoptInt(
-			int(fd),
-			syscall.SOL_SOCKET,
-			syscall.SO_RCVBUF,
-			routerBuffer/2,
+			int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, routerBuffer/2,
 		) // the kernel doubles it
 	})
 	if err != nil {

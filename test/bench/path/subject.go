@@ -174,11 +174,7 @@ func contenders(options record.Options) []contender {
 // beginAll starts contenders. A peer that cannot be started is reported and skipped; the direct connection and Fairlead
 // must start.
 func beginAll(
-	ctx context.Context,
-	p *place,
-	options record.Options,
-	l link,
-	contenders []contender,
+	ctx context.Context, p *place, options record.Options, l link, contenders []contender,
 ) ([]*subject, error) {
 	var subjects []*subject
 	for i, w := range contenders {

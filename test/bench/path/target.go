@@ -143,9 +143,7 @@ func writePair(dir, name string, leaf, parent *x509.Certificate, key, signer *rs
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, name+".crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
 		os.WriteFile(
-			filepath.Join(dir, name+".key"),
-			pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
-			0o600,
+			filepath.Join(dir, name+".key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600,
 		),
 	)
 }

@@ -25,10 +25,7 @@ type measured struct {
 // measurement returns several figures by name. A peer that fails is reported and skipped from then on; the direct
 // connection and Fairlead must not fail.
 func alternate(
-	ctx context.Context,
-	options record.Options,
-	subjects []*subject,
-	rounds int,
+	ctx context.Context, options record.Options, subjects []*subject, rounds int,
 	measure func(ctx context.Context, s *subject) (map[string]float64, error),
 ) (map[string]map[string]*measured, error) {
 	all, broken := map[string]map[string]*measured{}, map[*subject]bool{}
@@ -72,12 +69,8 @@ func alternate(
 // keep records the samples of alternate: each figure under its name, and its ratio to the direct connection as
 // "NAME/direct".
 func keep(
-	log *record.Log,
-	options record.Options,
-	subjects []*subject,
-	all map[string]map[string]*measured,
-	units map[string]string,
-	params map[string]string,
+	log *record.Log, options record.Options, subjects []*subject, all map[string]map[string]*measured,
+	units map[string]string, params map[string]string,
 ) {
 	for _, s := range subjects {
 		for _, name := range slices.Sorted(maps.Keys(units)) {
@@ -127,11 +120,7 @@ func throughput(ctx context.Context, p *place, log *record.Log, options record.O
 			return err
 		}
 		keep(
-			log,
-			options,
-			subjects,
-			all,
-			map[string]string{"throughput": "MB/s", "cpu": "CPU s/GB", "cpu-all": "CPU s/GB"},
+			log, options, subjects, all, map[string]string{"throughput": "MB/s", "cpu": "CPU s/GB", "cpu-all": "CPU s/GB"},
 			map[string]string{"streams": strconv.Itoa(streams)},
 		)
 	}

@@ -134,16 +134,8 @@ func facts(file record.File) string {
 	for _, r := range file.Results {
 		m := file.Machines[r.Run]
 		line := fmt.Sprintf(
-			"- %s: %s, %d cores, %.0f GB, Linux %s,\n  Go %s, Envoy %s, commit %s%s\n",
-			m.Date,
-			m.CPU,
-			m.Cores,
-			float64(m.MemoryMB)/1024,
-			m.Kernel,
-			strings.TrimPrefix(m.Go, "go"),
-			m.Envoy,
-			m.Commit,
-			stolen(m),
+			"- %s: %s, %d cores, %.0f GB, Linux %s,\n  Go %s, Envoy %s, commit %s%s\n", m.Date, m.CPU, m.Cores,
+			float64(m.MemoryMB)/1024, m.Kernel, strings.TrimPrefix(m.Go, "go"), m.Envoy, m.Commit, stolen(m),
 		)
 		if !said[line] {
 			said[line] = true

@@ -126,8 +126,7 @@ func tabulate(s settings, results []record.Result) table {
 	slices.SortStableFunc(t.columns, byNumber)
 	if s.columns == "name" {
 		slices.SortFunc(
-			t.columns,
-			func(a, b string) int { return cmp.Compare(slices.Index(s.names, a), slices.Index(s.names, b)) },
+			t.columns, func(a, b string) int { return cmp.Compare(slices.Index(s.names, a), slices.Index(s.names, b)) },
 		)
 	}
 	return t

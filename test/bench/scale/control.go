@@ -57,11 +57,7 @@ func (w *world) control(ctx context.Context, r *results, sockets int) error {
 	}
 	seconds := r.out.Rounds(20, 10)
 	return w.usage(
-		ctx,
-		r,
-		"a second with control channels",
-		seconds,
-		nil,
+		ctx, r, "a second with control channels", seconds, nil,
 		func() error { return retry.Sleep(ctx, time.Duration(seconds)*time.Second) },
 	)
 }

@@ -105,10 +105,7 @@ func (w *world) written(ctx context.Context, r *results, before map[request]floa
 		more := (after[of] - before[of]) / float64(n)
 		if sum += more; more > 0.05 {
 			r.out.Printf(
-				"%6d  %-14s %.2f × %s",
-				r.size,
-				"apiserver",
-				more,
+				"%6d  %-14s %.2f × %s", r.size, "apiserver", more,
 				strings.TrimSuffix(of.verb+" "+of.resource+"/"+of.subresource, "/"),
 			)
 		}

@@ -107,12 +107,7 @@ func (w *world) rest(ctx context.Context, r *results) (map[string]float64, error
 // usage runs do, which repeats an operation the given number of times. It adds the CPU time of each component in excess
 // of its idle use, and the bytes that the gateway receives from the xds-server.
 func (w *world) usage(
-	ctx context.Context,
-	r *results,
-	what string,
-	times int,
-	rest map[string]float64,
-	do func() error,
+	ctx context.Context, r *results, what string, times int, rest map[string]float64, do func() error,
 ) error {
 	before, err := w.spent()
 	if err != nil {

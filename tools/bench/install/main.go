@@ -94,9 +94,7 @@ func debian(program string, packages ...string) func(string) error {
 			return err
 		}
 		script := fmt.Sprintf(
-			"#!/bin/sh\nLD_LIBRARY_PATH='%s' exec '%s' \"$@\"\n",
-			strings.Join(libraries, ":"),
-			root+program,
+			"#!/bin/sh\nLD_LIBRARY_PATH='%s' exec '%s' \"$@\"\n", strings.Join(libraries, ":"), root+program,
 		)
 		return os.WriteFile(to, []byte(script), 0o755)
 	}

@@ -44,8 +44,7 @@ func run(args []string) error {
 
 func server(cert, key, tunnel, clients, target string) error {
 	handler := remotedialer.New(
-		func(*http.Request) (string, bool, error) { return edge, true, nil },
-		remotedialer.DefaultErrorWriter,
+		func(*http.Request) (string, bool, error) { return edge, true, nil }, remotedialer.DefaultErrorWriter,
 	)
 	listener, err := net.Listen("tcp", clients)
 	if err != nil {
@@ -86,11 +85,6 @@ func client(ca, address string) error {
 	roots.AppendCertsFromPEM(data)
 	dialer := &websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: roots}, HandshakeTimeout: 10 * time.Second}
 	return remotedialer.ClientConnect(
-		context.Background(),
-		"wss://"+address,
-		nil,
-		dialer,
-		func(string, string) bool { return true },
-		nil,
+		context.Background(), "wss://"+address, nil, dialer, func(string, string) bool { return true }, nil,
 	)
 }

@@ -95,13 +95,7 @@ func (k *kubelet) requestCertificate(ctx context.Context, client kubernetes.Inte
 	ctx, cancel := context.WithTimeout(ctx, signingLimit)
 	defer cancel()
 	name, uid, err := csr.RequestCertificate(
-		client,
-		request,
-		"",
-		certificatesv1.KubeAPIServerClientKubeletSignerName,
-		nil,
-		usages,
-		key,
+		client, request, "", certificatesv1.KubeAPIServerClientKubeletSignerName, nil, usages, key,
 	)
 	if err != nil {
 		return nil, err

@@ -74,8 +74,7 @@ func prepareInstance(instance string, userData []byte) error {
 		return err
 	}
 	return errors.Join(
-		link(instance, cloudDir+"/instance"),
-		link("../../var/lib/cloud/data/status.json", "/run/cloud-init/status.json"),
+		link(instance, cloudDir+"/instance"), link("../../var/lib/cloud/data/status.json", "/run/cloud-init/status.json"),
 		link("../../var/lib/cloud/data/result.json", "/run/cloud-init/result.json"),
 		os.WriteFile(instance+"/user-data.txt", userData, 0o600),
 	)
@@ -185,11 +184,7 @@ func logOutput(text string) {
 	}
 	defer out.Close()
 	_, _ = fmt.Fprintf(
-		out,
-		"Cloud-init v. 25.1 %s at %s. Up %s seconds.\n",
-		text,
-		time.Now().UTC().Format(time.RFC1123Z),
-		uptime(),
+		out, "Cloud-init v. 25.1 %s at %s. Up %s seconds.\n", text, time.Now().UTC().Format(time.RFC1123Z), uptime(),
 	)
 }
 

@@ -73,8 +73,5 @@ func enterNamespaces(pid int) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return err
 	}
-	return errors.Join(
-		unix.Setns(int(pids.Fd()), unix.CLONE_NEWPID),
-		unix.Setns(int(mounts.Fd()), unix.CLONE_NEWNS),
-	)
+	return errors.Join(unix.Setns(int(pids.Fd()), unix.CLONE_NEWPID), unix.Setns(int(mounts.Fd()), unix.CLONE_NEWNS))
 }

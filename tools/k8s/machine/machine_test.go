@@ -61,15 +61,7 @@ func TestMachines(t *testing.T) {
 func checkExec(t *testing.T, h *host) {
 	t.Helper()
 	out, err := h.kubectl(
-		t.Context(),
-		"exec",
-		"-n",
-		"kube-system",
-		"kube-apiserver-cp2",
-		"--",
-		"sh",
-		"-c",
-		"hostname; exit 3",
+		t.Context(), "exec", "-n", "kube-system", "kube-apiserver-cp2", "--", "sh", "-c", "hostname; exit 3",
 	)
 	if !strings.Contains(out, "cp2\n") || !strings.Contains(out, "exit code 3") || err == nil {
 		t.Errorf("exec: %q %v", out, err)
@@ -81,19 +73,8 @@ func checkExec(t *testing.T, h *host) {
 func checkForward(t *testing.T, h *host, pod string) {
 	t.Helper()
 	cmd := exec.CommandContext(
-		t.Context(),
-		"ip",
-		"netns",
-		"exec",
-		h.site.prefix+h.name,
-		filepath.Join(h.site.bin, "kubectl"),
-		"--kubeconfig",
-		h.file("/etc/kubernetes/admin.conf"),
-		"port-forward",
-		"-n",
-		"kube-system",
-		"pod/"+pod,
-		"12381:2381",
+		t.Context(), "ip", "netns", "exec", h.site.prefix+h.name, filepath.Join(h.site.bin, "kubectl"), "--kubeconfig",
+		h.file("/etc/kubernetes/admin.conf"), "port-forward", "-n", "kube-system", "pod/"+pod, "12381:2381",
 	)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -163,15 +144,7 @@ spec:
 	}
 	eventually(t, "the static Pod runs", time.Minute, func(ctx context.Context) error {
 		out, err := first.kubectl(
-			ctx,
-			"exec",
-			"-n",
-			"kube-system",
-			"talker-"+h.name,
-			"--",
-			"cat",
-			"/scratch/said",
-			"/scratch/in",
+			ctx, "exec", "-n", "kube-system", "talker-"+h.name, "--", "cat", "/scratch/said", "/scratch/in",
 		)
 		if err != nil || !strings.Contains(out, h.name+" is 65532\nfrom the machine") {
 			return fmt.Errorf("%s %w", out, err)
@@ -280,10 +253,7 @@ runcmd: ["hostname >> /var/lib/ran", "sleep 1000 &", "systemctl is-active kubele
 func file(path, mode, content string) string {
 	content = "      " + strings.ReplaceAll(strings.TrimSuffix(content, "\n"), "\n", "\n      ")
 	return fmt.Sprintf(
-		"-   path: %s\n    owner: root:root\n    permissions: '%s'\n    content: |\n%s\n",
-		path,
-		mode,
-		content,
+		"-   path: %s\n    owner: root:root\n    permissions: '%s'\n    content: |\n%s\n", path, mode, content,
 	)
 }
 

@@ -128,9 +128,7 @@ func (p *pod) field(path string) (string, error) {
 	value, ok := fields[path]
 	if !ok {
 		return "", fmt.Errorf(
-			"fieldRef %s: this machine knows only %s",
-			path,
-			strings.Join(slices.Sorted(maps.Keys(fields)), ", "),
+			"fieldRef %s: this machine knows only %s", path, strings.Join(slices.Sorted(maps.Keys(fields)), ", "),
 		)
 	}
 	return value, nil

@@ -100,16 +100,12 @@ func parseConfig(args []string) (config, []byte, error) {
 	flags.StringVar(&c.Address, "address", "", "its IP address in the network namespace that this program runs in")
 	flags.StringVar(&c.ProviderID, "provider-id", "", "providerID of the Node")
 	flags.StringVar(
-		&c.Kubelet,
-		"kubelet-version",
-		version.Get().GitVersion,
-		"version of Kubernetes that the kubelet says it has",
+		&c.Kubelet, "kubelet-version", version.Get().GitVersion, "version of Kubernetes that the kubelet says it has",
 	)
 	userData := flags.String("user-data", "", "file with the bootstrap data, a cloud-config")
 	flags.Var(pairs(c.MetaData), "meta-data", "KEY=VALUE of the instance's metadata (repeatable)")
 	flags.Var(
-		pairs(c.Programs),
-		"program",
+		pairs(c.Programs), "program",
 		"NAME=PATH of a program in /usr/local/bin; NAME:TAG is for images with that tag alone (repeatable)",
 	)
 	if err := flags.Parse(args); err != nil {

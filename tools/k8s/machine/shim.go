@@ -97,8 +97,7 @@ func (m mount) makePoint() error {
 	}
 	if hosts {
 		return fmt.Errorf(
-			"mounting %s: this machine has no such path, and can make none in a folder that is its host's",
-			m.At,
+			"mounting %s: this machine has no such path, and can make none in a folder that is its host's", m.At,
 		)
 	}
 	if info.IsDir() {

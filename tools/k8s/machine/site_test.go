@@ -259,9 +259,7 @@ nodeRegistration:
 	}
 	return "## template: jinja\n#cloud-config\n\n" + s.files(names...) +
 		file(
-			"/run/kubeadm/kubeadm-join-config.yaml",
-			"0640",
-			kubeadm,
+			"/run/kubeadm/kubeadm-join-config.yaml", "0640", kubeadm,
 		) + file("/run/cluster-api/placeholder", "0640", "x") + `runcmd:
   - kubeadm join --config /run/kubeadm/kubeadm-join-config.yaml && echo success > /run/cluster-api/bootstrap-success.complete
 `
@@ -294,10 +292,7 @@ func (h *host) nodesReady(count int) {
 	h.site.t.Helper()
 	eventually(h.site.t, fmt.Sprintf("%d Nodes are ready", count), 2*time.Minute, func(ctx context.Context) error {
 		out, err := h.kubectl(
-			ctx,
-			"get",
-			"nodes",
-			"-o",
+			ctx, "get", "nodes", "-o",
 			"jsonpath={range .items[*]}{.metadata.name}={.status.conditions[?(@.type=='Ready')].status} {end}",
 		)
 		if err != nil || strings.Count(out, "=True") != count {

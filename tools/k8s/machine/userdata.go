@@ -95,8 +95,7 @@ func render(text string, metaData map[string]string) (string, error) {
 		key := metaKey.FindStringSubmatch(inside)
 		if key == nil {
 			errs = append(
-				errs,
-				fmt.Errorf("this machine knows only {{ ds.meta_data.KEY }} and {{ v1.KEY }} of Jinja, not %s", found),
+				errs, fmt.Errorf("this machine knows only {{ ds.meta_data.KEY }} and {{ v1.KEY }} of Jinja, not %s", found),
 			)
 			return found
 		}
