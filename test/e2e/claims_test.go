@@ -25,21 +25,21 @@ func (w *world) tunnelClaims(t *testing.T) {
 	foreign := foreignIdentity(t, self)
 	ownID, otherID := domain.TunnelID(self.ID), domain.TunnelID(other.ID)
 
-	promise.That(t, "an edge that claims what its certificate says gets a tunnel", func(t *testing.T) {
+	promise.That(t, "an edge whose claimed IDs match its certificate opens a reverse tunnel", func(t *testing.T) {
 		if status, err := w.handshake(t.Context(), roots, claim{&berlin, self.NodeID(), ownID}); status != http.StatusOK {
 			t.Errorf("status %d, error %v: the attacks below would prove nothing", status, err)
 		}
 	})
 	for name, attack := range map[string]claim{
-		"an edge that claims another tunnel id gets no tunnel":                  {&berlin, self.NodeID(), otherID},
-		"an edge that claims another edge's node id gets no tunnel":             {&berlin, other.NodeID(), ownID},
-		"an edge that claims another edge's node id as its tunnel id gets none": {&berlin, self.NodeID(), other.NodeID()},
-		"an edge that claims both ids of another edge gets no tunnel":           {&berlin, other.NodeID(), otherID},
-		"a gateway's certificate used as an edge's gets no tunnel":              {&gateway, self.NodeID(), ownID},
-		"a gateway's certificate used as an edge's, by its own names, gets " +
-			"none": {&gateway, "CN=gateway-0", domain.GatewayReplica("gateway-0")},
-		"a certificate of another CA with all the right names gets no tunnel": {&foreign, self.NodeID(), ownID},
-		"an edge without a certificate gets no tunnel":                        {nil, self.NodeID(), ownID},
+		"an edge that claims another tunnel ID opens no reverse tunnel":          {&berlin, self.NodeID(), otherID},
+		"an edge that claims another edge's node ID opens no reverse tunnel":     {&berlin, other.NodeID(), ownID},
+		"an edge that claims another edge's node ID as its tunnel ID opens none": {&berlin, self.NodeID(), other.NodeID()},
+		"an edge that claims both IDs of another edge opens no reverse tunnel":   {&berlin, other.NodeID(), otherID},
+		"a gateway's certificate with an edge's IDs opens no reverse tunnel":     {&gateway, self.NodeID(), ownID},
+		"a gateway's certificate with its own names opens no reverse " +
+			"tunnel": {&gateway, "CN=gateway-0", domain.GatewayReplica("gateway-0")},
+		"a certificate of another CA with correct names opens no reverse tunnel": {&foreign, self.NodeID(), ownID},
+		"an edge without a certificate opens no reverse tunnel":                  {nil, self.NodeID(), ownID},
 	} {
 		promise.That(t, name, func(t *testing.T) {
 			if status, err := w.handshake(t.Context(), roots, attack); err == nil && status != http.StatusForbidden {

@@ -20,7 +20,7 @@ func (w *world) configurationClaims(t *testing.T) {
 	self, other := subjectOf(t, w.berlin.edge.StateDir), subjectOf(t, w.tokyo.edge.StateDir)
 	foreign := foreignIdentity(t, self)
 
-	promise.That(t, "an edge gets its own configuration", func(t *testing.T) {
+	promise.That(t, "an edge receives its own configuration", func(t *testing.T) {
 		resources, err := w.fetch(t.Context(), roots, &berlin, self.NodeID())
 		if err != nil || resources == 0 {
 			t.Errorf("%d resources, error %v: the attacks below would prove nothing", resources, err)
@@ -30,12 +30,12 @@ func (w *world) configurationClaims(t *testing.T) {
 		certificate *tls.Certificate
 		node        string
 	}{
-		"an edge gets no other edge's configuration":             {&berlin, other.NodeID()},
-		"an edge's certificate used as a gateway's gets nothing": {&berlin, "CN=gateway-0"},
-		"a gateway's certificate used as an edge's gets nothing": {&gateway, self.NodeID()},
-		"a certificate of another CA gets nothing":               {&foreign, self.NodeID()},
-		"an edge without a certificate gets nothing":             {nil, self.NodeID()},
-		"an edge that names no node gets nothing":                {&berlin, ""},
+		"an edge receives no configuration of another edge":            {&berlin, other.NodeID()},
+		"an edge's certificate receives no configuration of a gateway": {&berlin, "CN=gateway-0"},
+		"a gateway's certificate receives no configuration of an edge": {&gateway, self.NodeID()},
+		"a certificate of another CA receives no configuration":        {&foreign, self.NodeID()},
+		"an edge without a certificate receives no configuration":      {nil, self.NodeID()},
+		"an edge that sends no node ID receives no configuration":      {&berlin, ""},
 	} {
 		promise.That(t, name, func(t *testing.T) { w.refusedConfiguration(t, roots, attack.certificate, attack.node) })
 	}

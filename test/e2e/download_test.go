@@ -41,11 +41,11 @@ func (w *world) download(t *testing.T) {
 	for _, route := range []string{"sni", "connect"} {
 		for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 			promise.That(
-				t, fmt.Sprintf("a download of 200 MB arrives whole over %s by %s", proto, route),
+				t, fmt.Sprintf("a download of 200 MB completes over %s through %s", proto, route),
 				func(t *testing.T) { f.download(t, route, proto) },
 			)
 			promise.That(
-				t, fmt.Sprintf("20 MB sent to an echo over %s by %s come back as they were", proto, route),
+				t, fmt.Sprintf("an echo of 20 MB is unchanged over %s through %s", proto, route),
 				func(t *testing.T) { f.echo(t, route, proto) },
 			)
 		}

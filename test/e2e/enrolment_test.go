@@ -16,7 +16,7 @@ import (
 
 // enrolment proves what edges and gateways obtain by enrolling.
 func (w *world) enrolment(t *testing.T) {
-	promise.That(t, "an edge's leaf says only its node and its tunnel id", func(t *testing.T) {
+	promise.That(t, "an edge's leaf contains only its node ID and its tunnel ID", func(t *testing.T) {
 		tunnel := w.tunnel(t, w.berlin.Cluster)
 		subject := subjectOf(t, w.berlin.edge.StateDir)
 		want := model.Subject{Role: model.RoleEdge, Node: subject.Node, ID: tunnel.Spec.ID}
@@ -24,13 +24,13 @@ func (w *world) enrolment(t *testing.T) {
 			t.Errorf("subject is %+v, want %+v", subject, want)
 		}
 	})
-	promise.That(t, "the gateway's leaf came by the ServiceAccount token of its Pod", func(t *testing.T) {
+	promise.That(t, "the gateway enrols with the ServiceAccount token of its Pod", func(t *testing.T) {
 		want := model.Subject{Role: model.RoleGateway, Node: "gateway-0"}
 		if subject := subjectOf(t, w.Gateways[0].StateDir); subject != want {
 			t.Errorf("subject is %+v, want %+v", subject, want)
 		}
 	})
-	promise.That(t, "the Tunnel's status names the edge and counts the token's use", func(t *testing.T) {
+	promise.That(t, "the Tunnel's status lists the edge and counts each use of the token", func(t *testing.T) {
 		tunnel := w.tunnel(t, w.berlin.Cluster)
 		if node := subjectOf(t, w.berlin.edge.StateDir).NodeID(); len(tunnel.Status.Edges) != 1 ||
 			tunnel.Status.Edges[0].NodeID != node {
@@ -44,12 +44,12 @@ func (w *world) enrolment(t *testing.T) {
 			t.Errorf("tokens were used %d times, want once", uses)
 		}
 	})
-	promise.That(t, "every file with a key is for its owner alone", func(t *testing.T) {
+	promise.That(t, "only its owner can read a file that contains a key", func(t *testing.T) {
 		for _, dir := range []string{w.berlin.edge.StateDir, w.Gateways[0].StateDir, w.file("xds-server")} {
 			checkKeyFiles(t, dir)
 		}
 	})
-	promise.That(t, "the command in the bootstrap Secret brings an edge up on a new machine", w.bootstrapCommand)
+	promise.That(t, "the command in the bootstrap Secret starts an edge on a new machine", w.bootstrapCommand)
 }
 
 // bootstrapCommand runs the command, then stops the first edge, so that the second one must carry all requests.

@@ -35,7 +35,7 @@ func (w *world) failure(t *testing.T) {
 	} {
 		promise.That(
 			t,
-			"after kill -9 of the "+victim.name+" the same kubeconfigs work again in under 5 s",
+			"kubeconfigs work again within 5 s after kill -9 of the "+victim.name,
 			func(t *testing.T) {
 				outage := w.outage(t, victim.kill)
 				promise.Measured("recovery_"+victim.name+"_s", outage.length.Seconds())
@@ -49,10 +49,10 @@ func (w *world) failure(t *testing.T) {
 			},
 		)
 	}
-	promise.That(t, "watches live through the death of agents, xds-server and controller", w.watchesSurvive)
-	promise.That(t, "an agent that comes back takes its Envoy over", w.envoyTakenOver)
-	promise.That(t, "while the xds-server is down tunnels and requests go on", w.xdsServerDown)
-	promise.That(t, "while the controller is down tunnels and requests go on", w.controllerDown)
+	promise.That(t, "watches stay open when agents, xds-server and controller are killed", w.watchesSurvive)
+	promise.That(t, "a restarted agent takes over the running Envoy", w.envoyTakenOver)
+	promise.That(t, "reverse tunnels and requests continue while the xds-server is down", w.xdsServerDown)
+	promise.That(t, "reverse tunnels and requests continue while the controller is down", w.controllerDown)
 }
 
 // killed returns a function that kills a service with SIGKILL.

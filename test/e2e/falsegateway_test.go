@@ -55,8 +55,8 @@ func (w *world) falseGateway(t *testing.T) {
 		name        string
 		certificate tls.Certificate
 	}{
-		{"an edge refuses a gateway that shows an edge's certificate", tokyo},
-		{"an edge refuses a gateway that shows a certificate of another CA", foreign},
+		{"an edge rejects a gateway that presents an edge's certificate", tokyo},
+		{"an edge rejects a gateway that presents a certificate of another CA", foreign},
 	} {
 		promise.That(t, attack.name, func(t *testing.T) {
 			f.show(&attack.certificate)
@@ -66,7 +66,7 @@ func (w *world) falseGateway(t *testing.T) {
 			}
 		})
 	}
-	promise.That(t, "the same edge accepts the gateway's own certificate", func(t *testing.T) {
+	promise.That(t, "the same edge accepts the gateway's valid certificate", func(t *testing.T) {
 		f.show(&gateway)
 		eventually(t, func(context.Context) error { return atLeast(&f.accepted, 1) })
 	})

@@ -23,7 +23,7 @@ func (w *world) forgedEnvoy(t *testing.T) {
 	berlin, tokyo := subjectOf(t, w.berlin.edge.StateDir), subjectOf(t, w.tokyo.edge.StateDir)
 	promise.That(
 		t,
-		"an Envoy with a bootstrap of our own making carries the traffic of the tunnel that its certificate names",
+		"an Envoy with a handwritten bootstrap serves the tunnel that its certificate names",
 		func(t *testing.T) {
 			forged := w.startForged(t, berlin.Node, berlin.ID, w.SNI)
 			defer forged.Kill()
@@ -35,14 +35,14 @@ func (w *world) forgedEnvoy(t *testing.T) {
 	)
 	promise.That(
 		t,
-		"an Envoy that claims another tunnel id than its certificate names carries nothing",
+		"an Envoy that claims a tunnel ID that its certificate lacks receives no traffic",
 		func(t *testing.T) {
 			forged := w.startForged(t, berlin.Node, tokyo.ID, w.Connect)
 			defer forged.Kill()
 			w.downWithout(t, w.tokyo)
 		},
 	)
-	promise.That(t, "an Envoy that claims both ids of another edge carries nothing", func(t *testing.T) {
+	promise.That(t, "an Envoy that claims both IDs of another edge receives no traffic", func(t *testing.T) {
 		forged := w.startForged(t, tokyo.Node, tokyo.ID, w.Connect)
 		defer forged.Kill()
 		w.downWithout(t, w.tokyo)
@@ -93,5 +93,5 @@ func (w *world) downWithout(t *testing.T, m *member) {
 		m.edge.Resume()
 		eventually(t, m.works)
 	}()
-	never(t, 2*short, "the forged Envoy carries the other's traffic", m.works)
+	never(t, 2*short, "the forged Envoy receives the other edge's traffic", m.works)
 }

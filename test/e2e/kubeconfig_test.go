@@ -25,29 +25,29 @@ func (w *world) kubeconfigs(t *testing.T) {
 		of   *member
 		want clientcmdapi.Cluster
 	}{
-		"mode sni without DNS: the gateway's name, and the tunnel hostname as " +
+		"mode sni without DNS uses the gateway's name, and the tunnel hostname as " +
 			"tls-server-name": {w.berlin, clientcmdapi.Cluster{
 			Server: "https://" + hostPort(netns.GatewayName, netns.APIServerPort), TLSServerName: hostname("berlin"),
 		}},
-		"mode sni with DNS: the tunnel hostname": {w.paris, clientcmdapi.Cluster{
+		"mode sni with DNS uses the tunnel hostname": {w.paris, clientcmdapi.Cluster{
 			Server: "https://" + hostPort(hostname("paris"), netns.APIServerPort),
 		}},
-		"mode connect: the tunnel hostname by proxy-url, and a name that the certificate has": {w.tokyo, clientcmdapi.Cluster{
+		"mode connect uses the tunnel hostname in proxy-url and a name of the certificate": {w.tokyo, clientcmdapi.Cluster{
 			Server: "https://" + hostPort(hostname("tokyo"), 6443), TLSServerName: "kubernetes",
 			ProxyURL: "http://" + hostPort(netns.GatewayName, netns.ConnectPort),
 		}},
 	} {
 		promise.That(t, name, func(t *testing.T) { checkKubeconfig(t, tc.of, tc.want) })
 	}
-	promise.That(t, "the original server is kept in an annotation", func(t *testing.T) {
+	promise.That(t, "an annotation keeps the original server", func(t *testing.T) {
 		secret, err := w.tokyo.Secret(t.Context(), "-kubeconfig")
 		must(t, err)
 		if original := secret.Annotations[v1alpha1.OriginalServerAnnotation]; original != w.Connect.URL() {
 			t.Errorf("it holds %q, want %q", original, w.Connect.URL())
 		}
 	})
-	promise.That(t, "opting out brings the original back, and removes Tunnel and bootstrap Secret", w.optingOut)
-	promise.That(t, "a provider that writes the Secret again does not take the tunnel away", w.rewrittenByProvider)
+	promise.That(t, "opting out restores the kubeconfig and removes the Tunnel and the bootstrap Secret", w.optingOut)
+	promise.That(t, "the kubeconfig uses the tunnel again after a provider rewrites the Secret", w.rewrittenByProvider)
 }
 
 // checkKubeconfig compares a kubeconfig with the one that the provider wrote. It may differ only in the three expected

@@ -25,9 +25,9 @@ func (w *world) lifeOfACluster(t *testing.T) {
 	old, err := w.join(t.Context(), "rome", w.SNI, nil)
 	must(t, err)
 	promise.That(
-		t, "a Cluster that is being deleted keeps its route until it is gone", func(t *testing.T) { w.deleting(t, old) },
+		t, "a deleting Cluster keeps its route until its finalizers are removed", func(t *testing.T) { w.deleting(t, old) },
 	)
-	promise.That(t, "when it is gone its route is gone", func(t *testing.T) {
+	promise.That(t, "the route of a removed Cluster is removed", func(t *testing.T) {
 		must(t, old.Patch(t.Context(), finalizers(nil)))
 		eventually(t, func(ctx context.Context) error { return gone(ctx, old.Cluster) })
 		eventually(t, func(ctx context.Context) error {
@@ -37,12 +37,14 @@ func (w *world) lifeOfACluster(t *testing.T) {
 			return nil
 		})
 	})
-	promise.That(t, "an edge whose Cluster is gone gets no configuration", func(t *testing.T) {
+	promise.That(t, "an edge of a removed Cluster receives no configuration", func(t *testing.T) {
 		certificate, roots := identityOf(t, old.edge.StateDir)
 		w.refusedConfiguration(t, roots, &certificate, subjectOf(t, old.edge.StateDir).NodeID())
 	})
 	promise.That(
-		t, "a Cluster made again under the same name gives the old edge nothing", func(t *testing.T) { w.madeAgain(t, old) },
+		t, "the edge of a removed Cluster does not serve its successor of the same name", func(t *testing.T) {
+			w.madeAgain(t, old)
+		},
 	)
 }
 
@@ -99,9 +101,9 @@ func (w *world) madeAgain(t *testing.T, old *member) {
 	kubeconfig, err := cluster.WaitKubeconfig(t.Context())
 	must(t, err)
 	again := &member{Cluster: cluster, kubeconfig: kubeconfig}
-	never(t, 2*short, "the old edge carries the new Cluster's traffic", again.works)
+	never(t, 2*short, "the previous edge receives the new Cluster's traffic", again.works)
 	must(t, old.edge.KillEnvoy()) // a restart does not help the old edge either
-	never(t, 2*short, "the old edge carries the new Cluster's traffic after a restart", again.works)
+	never(t, 2*short, "the previous edge receives the new Cluster's traffic after a restart", again.works)
 
 	bootstrap, err := cluster.Bootstrap(t.Context())
 	must(t, err)

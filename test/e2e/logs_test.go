@@ -12,7 +12,7 @@ import (
 
 // logs proves properties of the complete logs of all of Fairlead's processes.
 func (w *world) logs(t *testing.T) {
-	promise.That(t, "no log holds a token or a key", func(t *testing.T) {
+	promise.That(t, "no log contains a token or a key", func(t *testing.T) {
 		hidden := []string{"PRIVATE KEY", "BEGIN CERTIFICATE"}
 		for _, m := range w.members() {
 			secret, err := m.Secret(t.Context(), v1alpha1.BootstrapSecretSuffix)

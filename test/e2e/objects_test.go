@@ -20,7 +20,7 @@ import (
 func (w *world) badObjects(t *testing.T) {
 	before := w.versions(t)
 	promise.That(
-		t, "a Cluster whose hostname would be over 253 bytes gets a condition that names the field", w.hostnameTooLong,
+		t, "a Cluster whose hostname exceeds 253 bytes gets a condition that names the field", w.hostnameTooLong,
 	)
 	victim := w.bareCluster(t, lab.ClusterSpec{Name: "victim"})
 	_, err := victim.WaitKubeconfig(t.Context())
@@ -29,11 +29,11 @@ func (w *world) badObjects(t *testing.T) {
 		spec map[string]any
 		says []string
 	}{
-		"an extra name that another Tunnel has gets a condition that names the field and the other": {
+		"an extra name of another Tunnel gets a condition that names the field and that Tunnel": {
 			map[string]any{"extraNames": []any{berlinExtraName}}, []string{v1alpha1.ReasonInvalidExtraName,
 				"spec.extraNames[0]", namespace + "/berlin"},
 		},
-		"an extra name below the tunnel domain gets a condition that names the field": {
+		"an extra name within the tunnel domain gets a condition that names the field": {
 			map[string]any{"extraNames": []any{hostname("paris")}}, []string{v1alpha1.ReasonInvalidExtraName,
 				"spec.extraNames[0]"},
 		},
@@ -48,11 +48,11 @@ func (w *world) badObjects(t *testing.T) {
 		spec map[string]any
 		says []string
 	}{
-		"a malformed extra name is refused when it is applied, with the cure": {
+		"the apiserver rejects a malformed extra name and states the remedy": {
 			map[string]any{"extraNames": []any{"good.example.org", "Not_A_Name"}}, []string{"spec.extraNames[1]",
 				"lower-case DNS name"},
 		},
-		"an extra name that is an IP address is refused when it is applied, with the cure": {
+		"the apiserver rejects an IP address as an extra name and states the remedy": {
 			map[string]any{"extraNames": []any{"192.0.2.7"}}, []string{"spec.extraNames[0]", "no IP address"},
 		},
 	} {
@@ -69,7 +69,7 @@ func (w *world) badObjects(t *testing.T) {
 		must(t, victim.PatchTunnel(t.Context(), map[string]any{"extraNames": []any{"good.example.org"}}))
 		eventually(t, acceptedAs(victim, "good.example.org"))
 	})
-	promise.That(t, "no other Cluster is touched by any of these", func(t *testing.T) {
+	promise.That(t, "invalid objects do not affect other Clusters", func(t *testing.T) {
 		for name, version := range w.versions(t) {
 			if version != before[name] {
 				t.Errorf("%s changed from %s to %s", name, before[name], version)
@@ -77,11 +77,11 @@ func (w *world) badObjects(t *testing.T) {
 		}
 		must(t, w.worksFor(t.Context(), short))
 	})
-	promise.That(t, "an extra name leads to the workload cluster of the Tunnel that has it", func(t *testing.T) {
+	promise.That(t, "an extra name routes to the workload cluster of its Tunnel", func(t *testing.T) {
 		must(t, w.reachByName(t.Context(), w.berlin, berlinExtraName))
 	})
 	promise.That(
-		t, "an older Tunnel can't take a name that a younger one serves", func(t *testing.T) { w.noTakingByAge(t, victim) },
+		t, "an older Tunnel cannot take a name that a newer Tunnel serves", func(t *testing.T) { w.noTakingByAge(t, victim) },
 	)
 	must(t, victim.Delete(t.Context()))
 }

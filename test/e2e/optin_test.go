@@ -19,20 +19,20 @@ import (
 
 // optingIn proves what the controller creates for a Cluster.
 func (w *world) optingIn(t *testing.T) {
-	promise.That(t, "a Cluster without the label gets nothing", w.noLabelNothing)
-	promise.That(t, "a Cluster with the label gets a Tunnel that it owns, filled in", w.tunnelOfALabelledCluster)
-	promise.That(t, "two Tunnels have different random ids", func(t *testing.T) {
+	promise.That(t, "a Cluster without the label gets no Tunnel", w.noLabelNothing)
+	promise.That(t, "a Cluster with the label owns a Tunnel with all defaults", w.tunnelOfALabelledCluster)
+	promise.That(t, "two Tunnels have different random IDs", func(t *testing.T) {
 		berlin, paris := w.tunnel(t, w.berlin.Cluster), w.tunnel(t, w.paris.Cluster)
 		if berlin.Spec.ID == paris.Spec.ID {
 			t.Errorf("both have %s", berlin.Spec.ID)
 		}
 	})
-	promise.That(t, "the id of a Tunnel can't be changed", func(t *testing.T) {
+	promise.That(t, "the ID of a Tunnel cannot be changed", func(t *testing.T) {
 		if err := w.berlin.PatchTunnel(t.Context(), map[string]any{"id": model.NewID()}); !apierrors.IsInvalid(err) {
 			t.Errorf("got %v, want it refused as invalid", err)
 		}
 	})
-	promise.That(t, "what a user says in a Tunnel stays", func(t *testing.T) {
+	promise.That(t, "the controller keeps the fields of a Tunnel that a user sets", func(t *testing.T) {
 		if mode := w.tunnel(t, w.tokyo.Cluster).Spec.Kubeconfig.Mode; mode != v1alpha1.KubeconfigModeConnect {
 			t.Errorf("mode is %q, want the user's", mode)
 		}
@@ -40,8 +40,8 @@ func (w *world) optingIn(t *testing.T) {
 			t.Errorf("extra names are %q, want the user's", names)
 		}
 	})
-	promise.That(t, "the bootstrap Secret holds all that an edge needs, and belongs to the Tunnel", w.bootstrapSecret)
-	promise.That(t, "no object but the bootstrap Secret holds the token", w.tokenOnlyInSecret)
+	promise.That(t, "the Tunnel owns a bootstrap Secret with all that an edge needs", w.bootstrapSecret)
+	promise.That(t, "only the bootstrap Secret contains the token", w.tokenOnlyInSecret)
 }
 
 func (w *world) tunnel(t *testing.T, c *lab.Cluster) *v1alpha1.Tunnel {

@@ -55,7 +55,7 @@ func (w *world) early(t *testing.T) *member {
 
 // reachedLate proves that Cluster API reaches the Cluster of early in the end.
 func reachedLate(t *testing.T, m *member) {
-	promise.That(t, "Cluster API reaches a Cluster whose tunnel came up after its first try", func(t *testing.T) {
+	promise.That(t, "Cluster API reaches a Cluster whose reverse tunnel opens after the first probe", func(t *testing.T) {
 		eventually(t, m.RemoteConnectionProbe)
 		condition, err := probeOf(t.Context(), m)
 		must(t, err)
@@ -81,7 +81,7 @@ func probeOf(ctx context.Context, m *member) (metav1.Condition, error) {
 // the transition time. The last failure must be long enough ago that Cluster API would have noticed it.
 func (p *probes) check(t *testing.T, broken time.Time) {
 	for _, m := range p.members {
-		promise.That(t, fmt.Sprintf("RemoteConnectionProbe of %s was True all the time", m.Name), func(t *testing.T) {
+		promise.That(t, fmt.Sprintf("RemoteConnectionProbe of %s is True throughout the run", m.Name), func(t *testing.T) {
 			must(t, p.waitPastGrace(t.Context(), m, broken))
 		})
 	}

@@ -33,13 +33,13 @@ func (w *world) namesOfNoTunnel(t *testing.T) []string {
 // routesToNoTunnel proves that the gateway's two routes lead only to tunnels.
 func (w *world) routesToNoTunnel(t *testing.T) {
 	for _, name := range w.namesOfNoTunnel(t) {
-		promise.That(t, "an SNI of "+shortName(name)+" leads nowhere", func(t *testing.T) {
+		promise.That(t, "the gateway routes nothing for SNI "+shortName(name), func(t *testing.T) {
 			if err := w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort),
 				name); err == nil {
-				t.Error("somebody answered the TLS handshake")
+				t.Error("the TLS handshake was answered")
 			}
 		})
-		promise.That(t, "an authority of "+shortName(name)+" leads nowhere", func(t *testing.T) {
+		promise.That(t, "the gateway routes nothing for authority "+shortName(name), func(t *testing.T) {
 			status, err := w.connectTo(t.Context(), name)
 			// Envoy itself rejects some of these names as invalid authorities.
 			if must(t, err); status != http.StatusNotFound && status != http.StatusBadRequest {
@@ -47,10 +47,10 @@ func (w *world) routesToNoTunnel(t *testing.T) {
 			}
 		})
 	}
-	promise.That(t, "a client that sends no SNI gets nowhere", func(t *testing.T) {
+	promise.That(t, "the gateway closes a connection without SNI", func(t *testing.T) {
 		if err := w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort),
 			""); err == nil {
-			t.Error("somebody answered the TLS handshake")
+			t.Error("the TLS handshake was answered")
 		}
 	})
 	w.routesToTunnels(t)
@@ -62,17 +62,17 @@ func (w *world) routesToTunnels(t *testing.T) {
 	down := w.bareCluster(t, lab.ClusterSpec{Name: "down"})
 	_, err := down.WaitKubeconfig(t.Context())
 	must(t, err)
-	promise.That(t, "the SNI of a tunnel that is up leads to its apiserver", func(t *testing.T) {
+	promise.That(t, "the SNI of an open tunnel routes to its apiserver", func(t *testing.T) {
 		must(
 			t,
 			w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort), hostname("berlin")),
 		)
 	})
-	promise.That(t, "the SNI of a tunnel that is down is reset, within two seconds", func(t *testing.T) {
+	promise.That(t, "the gateway resets a connection to a closed tunnel within two seconds", func(t *testing.T) {
 		start := time.Now()
 		if err := w.helloAt(t.Context(), w.Network.Management, hostPort(netns.GatewayName, netns.APIServerPort), hostname(
 			"down")); err == nil {
-			t.Error("somebody answered the TLS handshake")
+			t.Error("the TLS handshake was answered")
 		}
 		if took := time.Since(start); took > 2*time.Second {
 			t.Errorf("it took %s, and a worker of Cluster API with it", took)
@@ -82,9 +82,9 @@ func (w *world) routesToTunnels(t *testing.T) {
 		cluster string
 		want    int
 	}{
-		"CONNECT to a tunnel that is up is answered with 200":   {"tokyo", http.StatusOK},
-		"CONNECT to a tunnel that is down is answered with 503": {"down", http.StatusServiceUnavailable},
-		"CONNECT to an unknown tunnel is answered with 404":     {"unknown", http.StatusNotFound},
+		"CONNECT to an open tunnel returns 200":    {"tokyo", http.StatusOK},
+		"CONNECT to a closed tunnel returns 503":   {"down", http.StatusServiceUnavailable},
+		"CONNECT to an unknown tunnel returns 404": {"unknown", http.StatusNotFound},
 	} {
 		promise.That(t, name, func(t *testing.T) {
 			status, err := w.connectTo(t.Context(), hostname(tc.cluster))
@@ -150,13 +150,13 @@ func (w *world) publicPort(t *testing.T) {
 	public := hostPort(netns.PublicName, netns.PublicPort)
 	for _, name := range []string{hostname("berlin"), hostname("paris"), hostname("tokyo"), berlinExtraName, "kubernetes",
 		"localhost", "", domain.TunnelID(subjectOf(t, w.berlin.edge.StateDir).ID)} {
-		promise.That(t, "on the public port an SNI of \""+shortName(name)+"\" leads nowhere", func(t *testing.T) {
+		promise.That(t, "the public port routes nothing for SNI \""+shortName(name)+"\"", func(t *testing.T) {
 			if err := w.helloAt(t.Context(), w.Network.Workload, public, name); err == nil {
-				t.Error("somebody answered the TLS handshake")
+				t.Error("the TLS handshake was answered")
 			}
 		})
 	}
-	promise.That(t, "the public port is no HTTP proxy", func(t *testing.T) {
+	promise.That(t, "the public port does not act as an HTTP proxy", func(t *testing.T) {
 		conn, err := w.Network.Workload.DialContext(t.Context(), "tcp", public)
 		must(t, err)
 		defer func() { _ = conn.Close() }()
@@ -167,7 +167,7 @@ func (w *world) publicPort(t *testing.T) {
 			t.Errorf("it answers %q", answer)
 		}
 	})
-	promise.That(t, "the control channel is no apiserver, not even for an edge", w.controlIsNoAPIServer)
+	promise.That(t, "the control channel does not route an edge to an apiserver", w.controlIsNoAPIServer)
 }
 
 func (w *world) controlIsNoAPIServer(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 func (w *world) traffic(t *testing.T) {
 	must(t, w.StartKubelet(t.Context()))
 	for _, m := range w.members() {
-		promise.That(t, "kubectl get namespaces answers from the workload apiserver of "+m.Name, func(t *testing.T) {
+		promise.That(t, "kubectl get namespaces reaches the workload apiserver of "+m.Name, func(t *testing.T) {
 			out, err := w.Kubectl(t.Context(), m.kubeconfig, "get", "namespaces")
 			if err != nil || !strings.Contains(out, metav1.NamespaceSystem) {
 				t.Errorf("%v: %s", err, out)
@@ -31,9 +31,9 @@ func (w *world) traffic(t *testing.T) {
 		})
 	}
 	for _, m := range []*member{w.berlin, w.tokyo} {
-		promise.That(t, "a watch on "+m.Name+" brings an event at once", func(t *testing.T) { w.watch(t, m) })
-		promise.That(t, "kubectl exec on "+m.Name+" echoes over WebSocket", func(t *testing.T) { w.exec(t, m, "true") })
-		promise.That(t, "kubectl exec on "+m.Name+" echoes over SPDY", func(t *testing.T) { w.exec(t, m, "false") })
+		promise.That(t, "a watch of "+m.Name+" delivers an event at once", func(t *testing.T) { w.watch(t, m) })
+		promise.That(t, "kubectl exec in "+m.Name+" echoes over WebSocket", func(t *testing.T) { w.exec(t, m, "true") })
+		promise.That(t, "kubectl exec in "+m.Name+" echoes over SPDY", func(t *testing.T) { w.exec(t, m, "false") })
 	}
 }
 

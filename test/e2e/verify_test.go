@@ -8,9 +8,9 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// TestOneTunnelledCluster proves that Cluster API manages workload clusters that it cannot dial, and continues to do so
-// during failures and attacks.
-func TestOneTunnelledCluster(t *testing.T) {
+// TestClusterAPIManagesClustersThroughTunnels proves that Cluster API manages workload clusters that it cannot dial,
+// and continues to do so during failures and attacks.
+func TestClusterAPIManagesClustersThroughTunnels(t *testing.T) {
 	if installation == nil {
 		t.Skip("there is no lab")
 	}
@@ -31,7 +31,7 @@ func TestOneTunnelledCluster(t *testing.T) {
 		{"on the wire", (*world).wire, false},
 		{"failure", (*world).failure, false},
 		{"bad objects", (*world).badObjects, false},
-		{"life of a Cluster", (*world).lifeOfACluster, true},
+		{"lifecycle of a Cluster", (*world).lifeOfACluster, true},
 		{"attacks", (*world).attacks, true},
 	} {
 		if part.long && testing.Short() {

@@ -36,18 +36,18 @@ func (w *world) wire(t *testing.T) {
 
 	between.end(t)
 	inside.end(t)
-	promise.That(t, "the bytes between edge and gateway hold neither an HTTP/2 preface nor a CONNECT", func(t *testing.T) {
+	promise.That(t, "traffic between edge and gateway contains no HTTP/2 preface and no CONNECT", func(t *testing.T) {
 		if between.found[preface] > 0 || between.found[connectMethod] > 0 {
 			t.Errorf("found %v", between.found)
 		}
 	})
-	promise.That(t, "the capture sees such texts where they are", func(t *testing.T) {
+	promise.That(t, "the capture finds an HTTP/2 preface in plain text", func(t *testing.T) {
 		if inside.found[preface] == 0 || inside.found[connectMethod] == 0 {
 			t.Errorf("found only %v in the management network", inside.found)
 		}
-		for who, seen := range between.bytes {
+		for direction, seen := range between.bytes {
 			if seen < 50_000 {
-				t.Errorf("looked at only %d bytes from %s", seen, who)
+				t.Errorf("looked at only %d bytes from %s", seen, direction)
 			}
 		}
 		if len(between.bytes) != 2 {
