@@ -13,7 +13,7 @@ import (
 // apiServers proves that one dead apiserver of three costs nothing. Each request uses its own connection.
 func (o *outage) apiServers(t *testing.T, p *prepared) {
 	first, second := p.standIns[0], p.standIns[1]
-	that(t, "while all apiservers are healthy the first one has all requests", func(t *testing.T) {
+	that(t, "the first apiserver receives all requests while all apiservers are healthy", func(t *testing.T) {
 		eventually(t, p.api.AnsweredBy(first))
 	})
 	for _, death := range []struct {
@@ -22,30 +22,30 @@ func (o *outage) apiServers(t *testing.T, p *prepared) {
 		revive    func()
 		costs     bool // requests in flight are lost
 	}{
-		{"that answers 500 to /readyz", "sick", func() { first.Unhealthy.Store(true) }, func() {
+		{"unready", "sick", func() { first.Unhealthy.Store(true) }, func() {
 			first.Unhealthy.Store(
 				false)
 		}, false},
-		{"whose machine was unplugged", "unplugged", func() { must(t, p.apiSite.Unplug(t.Context())) }, func() {
+		{"unplugged", "unplugged", func() { must(t, p.apiSite.Unplug(t.Context())) }, func() {
 			must(t,
 				p.apiSite.Plug(t.Context()))
 		}, true},
-		{"whose process has ended", "ended", first.Stop, first.Start, true},
+		{"stopped", "ended", first.Stop, first.Start, true},
 	} {
-		that(t, "an apiserver "+death.name+" costs no new request, and makes none slow", func(t *testing.T) {
+		that(t, "no new request fails or is slow while the first apiserver is "+death.name, func(t *testing.T) {
 			lost := o.oneDies(t, p.api, second, death.key, death.kill)
 			if lost > 0 && !death.costs {
 				t.Errorf("%d requests failed that were under way", lost)
 			}
 		})
-		that(t, "when the one "+death.name+" is well again, it is the first again", func(t *testing.T) {
+		that(t, "the first apiserver receives requests again after it was "+death.name, func(t *testing.T) {
 			death.revive()
 			measured("apiserver_"+death.key+"_back_s", world.Took(t, patience, p.api.AnsweredBy(first)).Seconds())
 		})
 	}
 	that(
 		t,
-		"an apiserver that takes connections and says nothing gets none any more after some seconds",
+		"an apiserver that accepts connections and does not answer loses its traffic within seconds",
 		func(t *testing.T) {
 			first.Hung.Store(true)
 			measured("apiserver_mute_left_s", world.Took(t, patience, p.api.AnsweredBy(second)).Seconds())
@@ -85,7 +85,7 @@ func (o *outage) oneDies(t *testing.T, m *world.Member, next *world.StandIn, key
 
 // change makes tunnels come and go while no control plane counts them.
 func (o *outage) change(t *testing.T, p *prepared) {
-	that(t, "while nobody counts them tunnels end, come back and move", func(t *testing.T) {
+	that(t, "reverse tunnels close, reopen and move while no xds-server records them", func(t *testing.T) {
 		world.StopEdge(t, p.fadeEdge) // permanently
 		for _, e := range p.all {
 			if e.agent == p.fadeEdge {

@@ -43,10 +43,10 @@ func (r *rotations) rotateCA(t *testing.T) {
 	}
 	since, bootstrap := r.load.Count(), r.members[0].BootstrapFile(t)
 	start := time.Now()
-	that(t, "fairlead ca rotate begins a rotation, and may be interrupted", func(t *testing.T) {
+	that(t, "fairlead ca rotate starts a rotation that continues when the command is interrupted", func(t *testing.T) {
 		r.interrupted(t, string(v1alpha1.CAPhaseIntroduce))
 	})
-	that(t, "the same command goes on with the rotation that runs, shows its phases and ends with it", func(t *testing.T) {
+	that(t, "fairlead ca rotate resumes a running rotation, shows its phases and exits at its end", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
 		out, err := r.Exec(ctx, "ca", "rotate", "--wait")
@@ -55,17 +55,17 @@ func (r *rotations) rotateCA(t *testing.T) {
 		}
 		for _, phase := range []v1alpha1.CAPhase{v1alpha1.CAPhaseMove, v1alpha1.CAPhaseRetire, v1alpha1.CAPhaseSteady} {
 			if !strings.Contains(out, string(phase)) {
-				t.Errorf("it says nothing of the phase %s: %s", phase, out)
+				t.Errorf("the output lacks the phase %s: %s", phase, out)
 			}
 		}
 	})
 	measured("ca_rotation_s", time.Since(start).Seconds())
-	that(t, "a new CA has taken the place of the old one, everywhere", func(t *testing.T) { r.onlyNewCA(t, before) })
-	that(t, "the rotation of the CA has failed no request and broken no stream", func(t *testing.T) {
+	that(t, "all programs use only the new CA after the rotation", func(t *testing.T) { r.onlyNewCA(t, before) })
+	that(t, "no request fails and no stream breaks during the rotation of the CA", func(t *testing.T) {
 		r.undisturbed(t, since)
 		measured("ca_rotation_requests", float64(r.load.Count().Requests-since.Requests))
 	})
-	that(t, "a machine with a bootstrap file of before the rotation is told what is wrong", func(t *testing.T) {
+	that(t, "an edge with a bootstrap file from before the rotation reports the cause", func(t *testing.T) {
 		edge, err := r.RunEdge(lab.EdgeSpec{Name: "edge-old-file", Bootstraps: [][]byte{bootstrap}})
 		must(t, err)
 		eventually(t, r.LogContains("edge-old-file", "CA"))
@@ -79,7 +79,7 @@ func (r *rotations) rotateCA(t *testing.T) {
 }
 
 // interrupted begins a rotation, and kills the command as soon as it prints a text.
-func (r *rotations) interrupted(t *testing.T, says string) {
+func (r *rotations) interrupted(t *testing.T, text string) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd, err := r.Command(ctx, "ca", "rotate", "--wait")
@@ -88,13 +88,13 @@ func (r *rotations) interrupted(t *testing.T, says string) {
 	out, err := cmd.StdoutPipe()
 	must(t, err)
 	must(t, cmd.Start())
-	said := false
-	for lines := bufio.NewScanner(out); !said && lines.Scan(); {
-		said = strings.Contains(lines.Text(), says)
+	printed := false
+	for lines := bufio.NewScanner(out); !printed && lines.Scan(); {
+		printed = strings.Contains(lines.Text(), text)
 	}
 	interrupted := cmd.Process.Signal(os.Interrupt)
-	if err := cmd.Wait(); !said || interrupted != nil {
-		t.Errorf("it did not say %q, or has ended by itself: %v, %v", says, interrupted, err)
+	if err := cmd.Wait(); !printed || interrupted != nil {
+		t.Errorf("the command did not print %q, or ended before the interrupt: %v, %v", text, interrupted, err)
 	}
 }
 
@@ -105,7 +105,7 @@ func (r *rotations) rotatesItself(t *testing.T) {
 	since := r.load.Count()
 	that(
 		t,
-		"a CA is replaced by itself before it ends, under load, with no failed request and no broken stream",
+		"the controller replaces a CA before it expires: no request fails, no stream breaks",
 		func(t *testing.T) {
 			must(t, proc.Wait(t.Context(), caLife, func(ctx context.Context) error {
 				now, err := rotation(ctx, r.World)
@@ -154,7 +154,7 @@ func (r *rotations) onlyNewCA(t *testing.T, before v1alpha1.CARotation) {
 func (d *doors) broughtAnew(t *testing.T) {
 	next, err := certs.NewCA("Example Corp Issuing CA 2", time.Now(), 365*day)
 	must(t, err)
-	that(t, "another CA in the Secret is introduced beside the one that signs", func(t *testing.T) {
+	that(t, "a new CA in the Secret is trusted beside the CA that signs", func(t *testing.T) {
 		d.putCA(t, next)
 		eventually(t, phase(d.World, v1alpha1.CAPhaseIntroduce, d.ca, next))
 		stolen := world.Steal(t, d.Edge(t, lab.EdgeSpec{Name: "edge-two-cas"}, d.Member(t, "two-cas", nil)))
@@ -163,7 +163,7 @@ func (d *doors) broughtAnew(t *testing.T) {
 			t.Errorf("a new edge trusts %d CAs, and its leaf is signed by %s", n, stolen.Leaf.Issuer)
 		}
 	})
-	that(t, "the old one put back ends that, as if nothing had been", func(t *testing.T) {
+	that(t, "restoring the previous CA in the Secret cancels the rotation", func(t *testing.T) {
 		d.putCA(t, d.ca)
 		eventually(t, phase(d.World, v1alpha1.CAPhaseSteady, d.ca))
 	})

@@ -29,7 +29,7 @@ import (
 func (d *doors) certificates(t *testing.T) {
 	oslo := d.Member(t, "oslo", nil)
 	edge := d.Edge(t, lab.EdgeSpec{Name: "edge-oslo"}, oslo)
-	that(t, "a CA that somebody has brought signs every certificate", func(t *testing.T) {
+	that(t, "the CA of an existing Secret signs every certificate", func(t *testing.T) {
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(d.ca.CertPEM())
 		for name, dir := range d.folders(edge) {
@@ -42,19 +42,19 @@ func (d *doors) certificates(t *testing.T) {
 		}
 	})
 	that(
-		t, "certificates live for a day, and each says only what its role may",
+		t, "a certificate is valid for a day and contains only the names of its role",
 		func(t *testing.T) { d.profiles(t, oslo, edge) },
 	)
 	that(
-		t, "certificates come by CertificateSigningRequests with our signers' names, written by the xds-server", d.requests,
+		t, "the xds-server requests each certificate as a CertificateSigningRequest of Fairlead's signers", d.requests,
 	)
-	that(t, "nobody but the controller may read the CA's key", d.caKey)
-	that(t, "private keys are for their owner alone", func(t *testing.T) {
+	that(t, "only the controller may read the CA's key", d.caKey)
+	that(t, "only its owner can read a private key", func(t *testing.T) {
 		for _, dir := range d.folders(edge) {
 			checkKeyFiles(t, dir)
 		}
 	})
-	that(t, "no private key is anywhere but on the machine that made it", func(t *testing.T) { d.keysDoNotLeave(t, edge) })
+	that(t, "a private key does not leave the machine that generated it", func(t *testing.T) { d.keysDoNotLeave(t, edge) })
 }
 
 // folders returns the state folders of all programs that have a certificate on disk.
@@ -106,7 +106,7 @@ func (d *doors) requests(t *testing.T) {
 			},
 		)
 		if len(request.Status.Certificate) > 0 && !approved {
-			t.Errorf("%s has a certificate, but nobody has approved it", request.Name)
+			t.Errorf("%s has a certificate without an approval", request.Name)
 		}
 	}
 	for _, signer := range []string{v1alpha1.SignerEdge, v1alpha1.SignerGateway, v1alpha1.SignerControl} {

@@ -54,7 +54,7 @@ func (d *doors) clocks(t *testing.T) {
 	}
 	that(
 		t,
-		"gateways whose clocks are 10 minutes off, one each way, carry traffic of right and wrong edges",
+		"gateways whose clocks are 10 minutes wrong carry traffic of all edges",
 		func(t *testing.T) {
 			d.wrongGateways(t, clocks, all)
 		},
@@ -66,7 +66,7 @@ func (d *doors) clocks(t *testing.T) {
 	})
 	that(
 		t,
-		"an edge whose clock is 10 minutes ahead renews certificates that it thinks live for seconds",
+		"an edge whose clock is 10 minutes ahead renews leaves that seem to be valid for seconds",
 		func(t *testing.T) {
 			hurried := d.Member(t, "hurried", nil)
 			d.wrongEdge(t, clocks, hurried, wrong)
@@ -75,7 +75,7 @@ func (d *doors) clocks(t *testing.T) {
 		},
 	)
 	for name, by := range map[string]time.Duration{"ahead": wrong, "late": -wrong} {
-		that(t, "while controller and xds-server are 10 minutes "+name+", edges enrol and carry traffic", func(t *testing.T) {
+		that(t, "edges enrol while the clocks of the management cluster are 10 minutes "+name, func(t *testing.T) {
 			d.wrongManagement(t, clocks, "joins-"+name, by, all)
 		})
 	}
@@ -160,9 +160,9 @@ func checkClocks(t *testing.T, log string, agent *lab.Agent, by time.Duration) {
 	t.Helper()
 	lines, err := proc.Lines(log, "time=", "level=")
 	must(t, err)
-	said, err := time.Parse(time.RFC3339, logTime.FindStringSubmatch(lines[len(lines)-1])[1])
+	logged, err := time.Parse(time.RFC3339, logTime.FindStringSubmatch(lines[len(lines)-1])[1])
 	must(t, err)
-	if off := time.Until(said); (off - by).Abs() > time.Minute {
+	if off := time.Until(logged); (off - by).Abs() > time.Minute {
 		t.Errorf("the agent's clock is off by %s, want %s", off, by)
 	}
 	dump, err := adminGet(t.Context(), agent.StateDir, "/config_dump?resource=dynamic_active_clusters")

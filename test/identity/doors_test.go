@@ -14,7 +14,8 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// Tokens of TestDoors expire so soon, and after so few uses, that the test covers their whole life.
+// Tokens of TestOnlyValidIdentitiesGetAccess expire so soon, and after so few uses, that the test covers their whole
+// life.
 const (
 	tokenLifetime = 80 * time.Second
 	tokenUses     = 6
@@ -28,8 +29,8 @@ type doors struct {
 	tokens *tokenWatch
 }
 
-// TestDoors proves which clients get access with which credentials, and which lose it.
-func TestDoors(t *testing.T) {
+// TestOnlyValidIdentitiesGetAccess proves which clients get access with which credentials, and which lose it.
+func TestOnlyValidIdentitiesGetAccess(t *testing.T) {
 	t.Parallel()
 	if !testing.Short() {
 		go func() { _, _ = builtClocks() }() // built in parallel until it is needed
@@ -61,7 +62,7 @@ func TestDoors(t *testing.T) {
 	t.Run("logs", func(t *testing.T) { d.Logs(t) })
 }
 
-// part is a part of TestDoors.
+// part is a part of TestOnlyValidIdentitiesGetAccess.
 type part struct {
 	name string
 	long bool // too slow for -short
@@ -78,7 +79,7 @@ func (d *doors) edges(t *testing.T) {
 		t.Parallel()
 		t.Run("forms", d.forms)
 		t.Run("several clusters", d.memberships)
-		t.Run("slept too long", d.offForMonths)
+		t.Run("off for months", d.offForMonths)
 		t.Run("disk", d.disk)
 	})
 }

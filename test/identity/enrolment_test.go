@@ -35,19 +35,19 @@ func (d *doors) enrolment(t *testing.T) {
 	stranger := d.Outsider(outsider.Stolen{Roots: d.Roots(t)})
 	stranger.Certificate = nil
 
-	that(t, "of a token only its hash is on record", func(t *testing.T) { d.onlyHash(t, bern, token) })
+	that(t, "only the hash of a token is recorded", func(t *testing.T) { d.onlyHash(t, bern, token) })
 	that(
-		t, "a CSR gets exactly the names that its token allows, whatever it asks for",
+		t, "a certificate has only the names that its token allows, whatever the CSR requests",
 		func(t *testing.T) { d.greedyCSR(t, stranger, bern, token) },
 	)
-	that(t, "a token of another cluster gives that other cluster's names", func(t *testing.T) {
+	that(t, "a token of another workload cluster yields the names of that workload cluster", func(t *testing.T) {
 		leaf, err := enrol(t.Context(), stranger, other, csrFor(t, domain.TunnelID(idOf(t, bern))))
 		must(t, err)
 		checkNames(t, leaf, idOf(t, riga))
 	})
 	that(
 		t,
-		"an edge with the bootstrap file of one cluster and the token of another says so, and carries nothing",
+		"an edge with a token of another workload cluster reports it and carries no traffic",
 		func(t *testing.T) {
 			mixed := strings.Replace(string(bern.BootstrapFile(t)), tokenOf(t, bern), tokenOf(t, riga), 1)
 			edge, err := d.RunEdge(lab.EdgeSpec{Name: "edge-mixed", Bootstraps: [][]byte{[]byte(mixed)}})
@@ -57,31 +57,33 @@ func (d *doors) enrolment(t *testing.T) {
 			world.StopEdge(t, edge)
 		},
 	)
-	that(t, "an edge's token gets no gateway's certificate", func(t *testing.T) { refusedGateway(t, stranger, other) })
+	that(t, "an edge's token yields no gateway certificate", func(t *testing.T) { refusedGateway(t, stranger, other) })
 	that(
-		t, "each use of a token is counted, with the time of the last", func(t *testing.T) { d.counted(t, bern, token, 1) },
+		t, "each use of a token is counted, with its time", func(t *testing.T) { d.counted(t, bern, token, 1) },
 	)
 	that(
-		t, "a token is used up after as many uses as it is for: replay and theft are refused",
+		t, "a token is rejected after its permitted number of uses",
 		func(t *testing.T) { d.usedUp(t, stranger, bern, token) },
 	)
-	that(t, "a token that is half used up has been replaced in the bootstrap Secret", func(t *testing.T) {
+	that(t, "the controller replaces a token in the bootstrap Secret after half of its uses", func(t *testing.T) {
 		if now := tokenOf(t, bern); now == token {
 			t.Error("the Secret still has the token that is used up")
 		}
 	})
-	that(t, "an edge with a token that is used up says why it gets no certificate", func(t *testing.T) {
+	that(t, "an edge with a used-up token reports why it has no certificate", func(t *testing.T) {
 		stale := strings.Replace(string(bern.BootstrapFile(t)), tokenOf(t, bern), token, 1)
 		edge, err := d.RunEdge(lab.EdgeSpec{Name: "edge-late", Bootstraps: [][]byte{[]byte(stale)}})
 		must(t, err)
 		eventually(t, d.LogContains("edge-late", "unknown, has expired or is used up"))
 		world.StopEdge(t, edge)
 	})
-	that(t, "the xds-server logs a refusal with its reason and the address that asked", func(t *testing.T) {
+	that(t, "the xds-server logs a rejected enrolment with its reason and source address", func(t *testing.T) {
 		eventually(t, d.LogContains("xds-server", "unknown, has expired or is used up", d.SNI.Endpoint.Addr().String()))
 	})
 	that(
-		t, "who guesses tokens is soon not listened to, and nobody else notices", func(t *testing.T) { d.guessing(t, riga) },
+		t, "an address that guesses tokens is rate limited without effect on others", func(t *testing.T) {
+			d.guessing(t, riga)
+		},
 	)
 }
 
@@ -186,7 +188,7 @@ func checkNames(t *testing.T, leaf *x509.Certificate, id string) {
 	subject, err := domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
 	if err != nil || subject.Role != model.RoleEdge || subject.ID != id || leaf.IsCA || len(leaf.Subject.Names) != 1 ||
 		len(leaf.EmailAddresses) > 0 {
-		t.Errorf("it says %s %v, CA %v (%v); want an edge of %s", leaf.Subject, leaf.DNSNames, leaf.IsCA, err, id)
+		t.Errorf("got %s %v, CA %v (%v); want an edge of %s", leaf.Subject, leaf.DNSNames, leaf.IsCA, err, id)
 	}
 }
 
@@ -259,7 +261,7 @@ func (d *doors) usedUp(t *testing.T, who outsider.Outsider, m *world.Member, tok
 	_, again := enrol(t.Context(), who, token, csr)
 	if err == nil || again == nil || err.Error() != again.Error() {
 		t.Errorf(
-			"a token that never was is answered with %v, one that is used up with %v: who guesses learns something", err, again,
+			"an unknown token gets %v, a used-up one %v: the answer reveals whether a token exists", err, again,
 		)
 	}
 }

@@ -23,10 +23,10 @@ func (d *doors) forms(t *testing.T) {
 	edge := d.Edge(t, lab.EdgeSpec{Name: "edge-lodz", Container: true}, m)
 	node := world.Steal(t, edge).Subject.Node
 	that(
-		t, "agent and Envoy as two containers that share a volume carry traffic",
+		t, "agent and Envoy carry traffic as two containers that share a volume",
 		func(t *testing.T) { must(t, m.Works(t.Context())) },
 	)
-	that(t, "status says that this edge runs in containers", func(t *testing.T) {
+	that(t, "status shows that the edge runs in containers", func(t *testing.T) {
 		eventually(t, func(ctx context.Context) error {
 			status, err := m.EdgeStatus(ctx, node)
 			if err == nil && status.Form != "Container" {
@@ -35,7 +35,7 @@ func (d *doors) forms(t *testing.T) {
 			return err
 		})
 	})
-	that(t, "the agent's container may be started anew under open streams", func(t *testing.T) {
+	that(t, "open streams continue when the agent's container restarts", func(t *testing.T) {
 		stream, err := m.Path(0, false).Follow(t.Context())
 		must(t, err)
 		defer stream.Close()
@@ -44,10 +44,10 @@ func (d *doors) forms(t *testing.T) {
 		must(t, errors.Join(stream.Alive(), m.Works(t.Context())))
 	})
 	that(
-		t, "an apiserver beside the edge comes before those that the Tunnel names, which take over when it is gone",
+		t, "a local apiserver is preferred to the Tunnel's, which take over when it fails",
 		d.localFirst,
 	)
-	that(t, "Envoy's container may be started anew, and gets all from the agent that runs", func(t *testing.T) {
+	that(t, "a restarted Envoy container gets its configuration from the running agent", func(t *testing.T) {
 		edge.Envoy.Kill()
 		measured("container_recovery_s", world.Took(t, patience, m.Works).Seconds())
 	})
@@ -69,7 +69,7 @@ func (d *doors) localFirst(t *testing.T) {
 func (d *doors) memberships(t *testing.T) {
 	madrid, porto := d.Member(t, "madrid", nil), d.Member(t, "porto", nil)
 	both := d.Edge(t, lab.EdgeSpec{Name: "edge-both"}, madrid, porto)
-	that(t, "one edge serves two clusters, with an identity for each and one Envoy", func(t *testing.T) {
+	that(t, "one edge serves two workload clusters with one Envoy and an identity for each", func(t *testing.T) {
 		all, err := outsider.StealAll(domain, both.StateDir)
 		must(t, err)
 		if len(all) != 2 || all[0].Subject.ID == all[1].Subject.ID || all[0].Subject.Node == all[1].Subject.Node {
@@ -77,7 +77,7 @@ func (d *doors) memberships(t *testing.T) {
 		}
 		must(t, errors.Join(madrid.Works(t.Context()), porto.Works(t.Context())))
 	})
-	that(t, "when one of its clusters is gone the other goes on, streams and all", func(t *testing.T) {
+	that(t, "streams of one workload cluster continue when its edge's other Cluster is removed", func(t *testing.T) {
 		stream, err := madrid.Path(0, false).Follow(t.Context())
 		must(t, err)
 		defer stream.Close()
@@ -87,8 +87,8 @@ func (d *doors) memberships(t *testing.T) {
 		must(t, errors.Join(stream.Alive(), madrid.Works(t.Context())))
 	})
 	world.StopEdge(t, both)
-	that(t, "an edge with an allow-list dials nothing else, whatever the management cluster says", d.allowList)
-	that(t, "a cluster has edges in two networks, and one that dies takes no new request with it", d.twoNetworks)
+	that(t, "an edge with an allow-list dials only allowed addresses, whatever the Tunnel specifies", d.allowList)
+	that(t, "no new request fails when one of two edges in different networks stops", d.twoNetworks)
 }
 
 // allowList makes the management cluster try to lead an edge to another address in the edge's network.
@@ -110,9 +110,9 @@ func (d *doors) allowList(t *testing.T) {
 	})
 	for range 5 {
 		for _, p := range m.Paths() {
-			who, err := p.Get(t.Context(), "/whoami")
+			answer, err := p.Get(t.Context(), "/whoami")
 			must(t, err)
-			if name, _, _ := strings.Cut(who, " "); name != m.StandIn.Name {
+			if name, _, _ := strings.Cut(answer, " "); name != m.StandIn.Name {
 				t.Fatalf("%s: %s answers", p, name)
 			}
 		}
@@ -148,7 +148,7 @@ func (d *doors) twoNetworks(t *testing.T) {
 	must(t, err)
 	// Requests in flight through the killed edge are lost: usually one or two.
 	measured("edge_death_lost", float64(l.Count().Failed))
-	that(t, "status counts both edges, and of the dead one no tunnels", func(t *testing.T) {
+	that(t, "status lists both edges, and no reverse tunnels of the stopped edge", func(t *testing.T) {
 		dead, alive := world.Steal(t, p.out).Subject.Node, world.Steal(t, p.stay).Subject.Node
 		measured("edge_death_in_status_s", world.Took(t, patience, func(ctx context.Context) error {
 			return errors.Join(p.TunnelsOf(ctx, dead, 0), p.TunnelsOf(ctx, alive, 2))

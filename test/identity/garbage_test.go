@@ -59,7 +59,7 @@ func (d *doors) garbage(t *testing.T) {
 			Roots:       stolen.Roots,
 			Certificate: &stolen.Certificate,
 		},
-		"with a foreign certificate": {
+		"with a certificate of another CA": {
 			From:        site.Namespace,
 			Domain:      domain,
 			Roots:       stolen.Roots,
@@ -68,14 +68,14 @@ func (d *doors) garbage(t *testing.T) {
 	}
 	for name, sender := range senders {
 		that(
-			t, "random messages "+name+" to every method of the control channel get nothing",
+			t, "the control channel rejects random messages "+name+" to every method",
 			func(t *testing.T) { d.fuzz(t, sender, 4<<10) },
 		)
-		that(t, "oversize messages "+name+" are refused unread", func(t *testing.T) { d.oversize(t, sender) })
+		that(t, "oversize messages "+name+" are rejected unread", func(t *testing.T) { d.oversize(t, sender) })
 	}
-	that(t, "bytes that are no TLS, and names that are nobody's, get no answer", func(t *testing.T) { d.noise(t, site) })
-	that(t, "a thousand connections that say nothing keep nobody out", func(t *testing.T) { d.silence(t, site, m) })
-	that(t, "through all of that no process ended, no request failed and no stream broke", func(t *testing.T) {
+	that(t, "the public port does not answer bytes without TLS, or unknown names", func(t *testing.T) { d.noise(t, site) })
+	that(t, "a thousand silent connections do not block other clients", func(t *testing.T) { d.silence(t, site, m) })
+	that(t, "no process ended, no request failed and no stream broke during the attacks", func(t *testing.T) {
 		must(t, errors.Join(l.Unbroken(before), d.XDSServerReady(t.Context()), edge.Ready(t.Context())))
 		for name, pid := range d.pids(t) {
 			if pid != pids[name] {
@@ -210,7 +210,7 @@ func (d *doors) noise(t *testing.T, site *netns.Site) {
 		_ = conn.SetDeadline(time.Now().Add(time.Second))
 		if err := tls.Client(conn, &tls.Config{ServerName: name, InsecureSkipVerify: true}).HandshakeContext(
 			t.Context()); err == nil {
-			t.Errorf("somebody answers for the name %q", name)
+			t.Errorf("the public port answers for the name %q", name)
 		}
 		_ = conn.Close()
 	}

@@ -31,7 +31,7 @@ func (d *doors) isolation(t *testing.T) {
 	gateway := world.Steal(t, d.Gateways[0])
 	forged := forgery(t, own.Subject)
 
-	that(t, "an edge gets its own configuration, and nothing of another's", func(t *testing.T) {
+	that(t, "an edge receives only its own configuration", func(t *testing.T) {
 		names, err := d.Outsider(own).Fetch(t.Context(), own.Subject.NodeID())
 		must(t, err)
 		for _, name := range names {
@@ -49,28 +49,30 @@ func (d *doors) isolation(t *testing.T) {
 		with *tls.Certificate
 		node string
 	}{
-		"an edge gets no other edge's configuration":                    {&own.Certificate, other.Subject.NodeID()},
-		"an edge gets no gateway's configuration":                       {&own.Certificate, "CN=gateway-0"},
-		"an edge that names no node gets no configuration":              {&own.Certificate, ""},
-		"a gateway's certificate gets no edge's configuration":          {&gateway.Certificate, own.Subject.NodeID()},
-		"a gateway's certificate gets nothing through the public port":  {&gateway.Certificate, "CN=gateway-0"},
-		"a certificate of another CA with an edge's names gets nothing": {&forged, own.Subject.NodeID()},
-		"a client without a certificate gets nothing":                   {nil, own.Subject.NodeID()},
+		"an edge receives no other edge's configuration":             {&own.Certificate, other.Subject.NodeID()},
+		"an edge receives no configuration of a gateway":             {&own.Certificate, "CN=gateway-0"},
+		"an edge that sends no node ID receives no configuration":    {&own.Certificate, ""},
+		"a gateway's leaf receives no configuration of an edge":      {&gateway.Certificate, own.Subject.NodeID()},
+		"a gateway's leaf receives nothing through the public port":  {&gateway.Certificate, "CN=gateway-0"},
+		"a leaf of another CA with an edge's names receives nothing": {&forged, own.Subject.NodeID()},
+		"a client without a certificate receives no configuration":   {nil, own.Subject.NodeID()},
 	} {
 		that(t, name, func(t *testing.T) {
-			who := outsider.Outsider{From: d.Network.Workload, Domain: domain, Roots: own.Roots, Certificate: attack.with}
-			names, err := who.Fetch(t.Context(), attack.node)
+			client := outsider.Outsider{From: d.Network.Workload, Domain: domain, Roots: own.Roots, Certificate: attack.with}
+			names, err := client.Fetch(t.Context(), attack.node)
 			if len(names) > 0 || !refused(err) {
 				t.Errorf("%q, error %v, want a refusal", names, err)
 			}
 		})
 	}
-	that(t, "an edge's certificate may neither report as a gateway nor watch", func(t *testing.T) { d.noReports(t, own) })
-	that(t, "a gateway that an edge's certificate asks for a tunnel of another refuses it", func(t *testing.T) {
+	that(t, "an edge's certificate cannot report as a gateway or watch reports", func(t *testing.T) {
+		d.noReports(t, own)
+	})
+	that(t, "a gateway rejects an edge that claims the tunnel of another edge", func(t *testing.T) {
 		for name, claim := range map[string]outsider.Claim{
-			"another tunnel id":        {Node: own.Subject.NodeID(), ID: domain.TunnelID(other.Subject.ID)},
-			"another node id":          {Node: other.Subject.NodeID(), ID: domain.TunnelID(own.Subject.ID)},
-			"both ids of another edge": {Node: other.Subject.NodeID(), ID: domain.TunnelID(other.Subject.ID)},
+			"another tunnel ID":        {Node: own.Subject.NodeID(), ID: domain.TunnelID(other.Subject.ID)},
+			"another node ID":          {Node: other.Subject.NodeID(), ID: domain.TunnelID(own.Subject.ID)},
+			"both IDs of another edge": {Node: other.Subject.NodeID(), ID: domain.TunnelID(other.Subject.ID)},
 		} {
 			if code, err := d.Outsider(own).Handshake(t.Context(), "gateway-0", claim); err == nil &&
 				code != http.StatusForbidden {

@@ -13,9 +13,9 @@ import (
 )
 
 // machine is shared by all installations, and may have only two processors. Each promise holds a part of it.
-// TestRotations holds all of it while certificates that live for seconds are replaced under load; otherwise a slow
-// machine would fail the test. A test that waits for all of it gets it next. Other loads are small enough to run beside
-// other tests.
+// TestRotationsInterruptNoRequest holds all of it while certificates that live for seconds are replaced under load;
+// otherwise a slow machine would fail the test. A test that waits for all of it gets it next. Other loads are small
+// enough to run beside other tests.
 var machine = parts{Weighted: semaphore.NewWeighted(whole)}
 
 type parts struct {
@@ -43,7 +43,7 @@ const (
 	turn = 10 * time.Minute
 )
 
-// that proves one promise and reports the result. It waits while TestRotations holds the machine.
+// that proves one promise and reports the result. It waits while TestRotationsInterruptNoRequest holds the machine.
 func that(t *testing.T, name string, check func(t *testing.T)) bool {
 	t.Helper()
 	return promise.That(t, name, func(t *testing.T) {
@@ -78,8 +78,8 @@ type meeting struct {
 	once     sync.Once
 }
 
-// controlPlaneGone is the time when TestOutage only waits for minutes, which is the best time to hold the whole
-// machine.
+// controlPlaneGone is the time when TestEdgesServeWithoutTheControlPlane only waits for minutes, which is the best time
+// to hold the whole machine.
 var controlPlaneGone = meeting{reached: make(chan struct{})}
 
 // expect announces, in the sequential part of a test, that the test will reach the meeting. If the test ends earlier,

@@ -2,9 +2,10 @@
 // once when they are revoked. Fairlead's programs, real Envoys and real apiservers run in network namespaces. The names
 // of its tests are the promises.
 //
-// Three tests run at the same time, each in its own installation: TestRotations has certificates that live for seconds,
-// under load; TestDoors tries every kind of access; TestOutage has no control plane for five minutes. The first has the
-// machine alone for some minutes: see machine. With -short only a part of TestDoors runs.
+// Three tests run at the same time, each in its own installation: TestRotationsInterruptNoRequest has certificates that
+// live for seconds, under load; TestOnlyValidIdentitiesGetAccess tries every kind of access;
+// TestEdgesServeWithoutTheControlPlane has no control plane for five minutes. The first has the machine alone for some
+// minutes: see machine. With -short only a part of TestOnlyValidIdentitiesGetAccess runs.
 package identity
 
 import (
@@ -53,7 +54,8 @@ func newLab(t *testing.T, options lab.Options) *lab.Lab {
 	return proof.Start(t, l, err)
 }
 
-// newWorld is newLab with stand-ins for apiservers. It starts nothing while TestRotations holds the machine.
+// newWorld is newLab with stand-ins for apiservers. It starts nothing while TestRotationsInterruptNoRequest holds the
+// machine.
 func newWorld(t *testing.T, options lab.Options) *world.World {
 	t.Helper()
 	options.TunnelDomain = string(domain)

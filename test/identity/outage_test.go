@@ -39,9 +39,9 @@ type outage struct {
 	fragileSince time.Time // when bergen's Envoy was started
 }
 
-// TestOutage proves that status is correct, and that edges need no control plane to start, to recover from a crash, to
-// stop and to find an apiserver.
-func TestOutage(t *testing.T) {
+// TestEdgesServeWithoutTheControlPlane proves that status is correct, and that edges need no control plane to start, to
+// recover from a crash, to stop and to find an apiserver.
+func TestEdgesServeWithoutTheControlPlane(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs more than five minutes")
 	}
@@ -70,14 +70,14 @@ func TestOutage(t *testing.T) {
 // status proves what status contains about a tunnel, and which program reports it.
 func (o *outage) status(t *testing.T) {
 	own, crashing := world.Steal(t, o.edge), world.Steal(t, o.bergenEdge).Subject.Node
-	that(t, "why an Envoy has crashed is in status", func(t *testing.T) {
+	that(t, "status shows why an Envoy crashed", func(t *testing.T) {
 		pid, err := o.bergenEdge.EnvoyPID()
 		must(t, err)
 		must(t, syscall.Kill(pid, syscall.SIGSEGV))
 		eventually(t, o.bergen.HasError(crashing, "Envoy", "segmentation fault"))
 		eventually(t, o.bergen.Works)
 	})
-	that(t, "status has of each edge all that somebody asks first", func(t *testing.T) {
+	that(t, "status shows version, certificate, apiserver and tunnels of each edge", func(t *testing.T) {
 		eventually(t, func(ctx context.Context) error {
 			edge, err := o.oslo.EdgeStatus(ctx, own.Subject.Node)
 			if err != nil {
@@ -93,12 +93,12 @@ func (o *outage) status(t *testing.T) {
 		)
 	}
 	that(
-		t, "the Cluster has the condition TunnelReady, and as an availability gate it decides on Available",
+		t, "the Cluster's condition TunnelReady works as an availability gate",
 		func(t *testing.T) { o.gate(t) },
 	)
 	that(
 		t,
-		"a tunnel counts by what the gateways see: without its agent an edge still has its tunnels",
+		"the gateways count reverse tunnels: an edge without its agent keeps its tunnels",
 		func(t *testing.T) {
 			// Its Envoy is new. While the agent is down, Envoy does not learn of a gateway that it has not dialled yet.
 			eventually(t, func(ctx context.Context) error { return o.oslo.TunnelsOf(ctx, own.Subject.Node, 2) })
@@ -109,7 +109,7 @@ func (o *outage) status(t *testing.T) {
 			must(t, o.oslo.Condition(v1alpha1.ConditionTunnelReady, "True")(t.Context()))
 		},
 	)
-	that(t, "an apiserver that is not healthy is told, with the edge's own words", func(t *testing.T) {
+	that(t, "the Tunnel's condition APIServerReachable is False while the apiserver is unhealthy", func(t *testing.T) {
 		o.oslo.StandIn.Unhealthy.Store(true)
 		measured(
 			"apiserver_unhealthy_in_status_s",
@@ -128,7 +128,7 @@ const forgiven = time.Minute
 
 // calm proves that a crash is not reported for ever. Much else was proven in the meantime.
 func (o *outage) calm(t *testing.T) {
-	that(t, "an Envoy that has crashed and runs well again is no trouble any more", func(t *testing.T) {
+	that(t, "the warning about a crashed Envoy ends after Envoy has run well again", func(t *testing.T) {
 		must(
 			t,
 			proc.Wait(t.Context(), forgiven+patience, o.bergen.HasNoError(world.Steal(t, o.bergenEdge).Subject.Node, "Envoy")),
@@ -141,7 +141,7 @@ func (o *outage) complete(edge v1alpha1.EdgeStatus, notAfter time.Time) error {
 	api := edge.APIServer
 	switch {
 	case edge.Form != form(), edge.Version == "", edge.Host == "", edge.LastSeen == nil, edge.LastError != "":
-		return fmt.Errorf("it says %+v", edge)
+		return fmt.Errorf("got %+v", edge)
 	case !edge.CertificateNotAfter.Time.Equal(notAfter):
 		return fmt.Errorf("its certificate ends at %s, not at %s", edge.CertificateNotAfter, notAfter)
 	case len(edge.Gateways) != 2 || edge.Gateways[0].Tunnels < 1 || edge.Gateways[1].Tunnels < 1:
@@ -218,7 +218,7 @@ func (o *outage) away(t *testing.T, during func()) {
 func (o *outage) back(t *testing.T, p *prepared) {
 	that(
 		t,
-		"after 5 minutes without xds-servers and controller, in which tunnels came and went, status is exact within 15 s",
+		"status is exact within 15 s after 5 minutes without xds-servers and controller",
 		func(t *testing.T) {
 			took := world.Took(t, patience, func(ctx context.Context) error { return o.exact(ctx, p) })
 			measured("status_exact_s", took.Seconds())
@@ -228,10 +228,10 @@ func (o *outage) back(t *testing.T, p *prepared) {
 		},
 	)
 	that(
-		t, "an edge that could not use its cache gets its configuration now",
+		t, "an edge with an unusable cache receives its configuration after the outage",
 		func(t *testing.T) { eventually(t, p.corrupt.Works) },
 	)
-	that(t, "then everything works", func(t *testing.T) {
+	that(t, "all workload clusters are reachable after the outage", func(t *testing.T) {
 		for _, m := range []*world.Member{o.oslo, p.cached, p.crash, p.drain, p.api} {
 			must(t, m.Works(t.Context()))
 		}

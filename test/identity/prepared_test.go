@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// joined is an edge of TestOutage.
+// joined is an edge of TestEdgesServeWithoutTheControlPlane.
 type joined struct {
 	agent *lab.Agent
 	of    *world.Member

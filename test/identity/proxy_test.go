@@ -77,7 +77,7 @@ func (d *doors) behindProxy(t *testing.T) {
 	m := d.MemberAt(t, "secluded", d.StandIn(t, "secluded", site.Namespace, site.Address), nil)
 	credentials := filepath.Join(t.TempDir(), "credentials")
 	must(t, os.WriteFile(credentials, []byte(proxyUser+":wrong\n"), 0o600))
-	that(t, "the site reaches the gateways by nothing but the proxy", func(t *testing.T) {
+	that(t, "the edge's network reaches the gateways only through the proxy", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		if conn, err := site.DialContext(ctx, "tcp", public(netns.PublicAddress(0))); err == nil {
@@ -90,22 +90,22 @@ func (d *doors) behindProxy(t *testing.T) {
 			netns.ProxyAddress().String(), fmt.Sprint(proxyPort),
 		), "--proxy-credentials-file=" + credentials,
 	}}, m)
-	that(t, "an edge whose password the proxy refuses says so", func(t *testing.T) {
+	that(t, "an edge reports that the proxy rejects its password", func(t *testing.T) {
 		eventually(t, d.LogContains("edge-secluded", "rejects the user and password"))
 	})
-	that(t, "with the right password enrolment, configuration and tunnels all go through the proxy", func(t *testing.T) {
+	that(t, "enrolment, configuration and reverse tunnels pass through the proxy", func(t *testing.T) {
 		must(t, os.WriteFile(credentials, []byte(proxyUser+":"+proxyPassword+"\n"), 0o600))
 		measured("behind_proxy_s", world.Took(t, 2*patience, m.Works).Seconds())
 		must(t, noSecretIn(t, d.World, "edge-secluded", proxyPassword))
 	})
-	that(t, "a stream through the proxy goes on for as long as it is wanted", func(t *testing.T) {
+	that(t, "a stream through the proxy stays open without a time limit", func(t *testing.T) {
 		stream, err := m.Path(1, true).Follow(t.Context())
 		must(t, err)
 		defer stream.Close()
 		must(t, startLoadFor(t, 5*time.Second, m))
 		must(t, stream.Alive())
 	})
-	that(t, "the proxy has connected to the gateways' public name and to nothing else", func(t *testing.T) {
+	that(t, "the proxy connects only to the gateways' public name", func(t *testing.T) {
 		lines, err := proc.Lines(connected)
 		must(t, err)
 		for _, line := range lines {
@@ -152,7 +152,7 @@ func (d *doors) exemptFromProxy(t *testing.T) {
 	must(t, err)
 	that(
 		t,
-		"an edge whose environment names a proxy, and the gateways as an exception, goes without it",
+		"an edge bypasses the proxy of its environment for hosts in NO_PROXY",
 		func(t *testing.T) {
 			d.StartEdge(t, lab.EdgeSpec{
 				Name: "edge-exempt", Site: r.site.Namespace, Env: []string{"HTTPS_PROXY=http://" + net.JoinHostPort(dead.String(),

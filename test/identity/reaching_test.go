@@ -17,13 +17,13 @@ import (
 // its own site, Cluster and edge, so that all run at the same time.
 func (d *doors) reaching(t *testing.T) {
 	for name, run := range map[string]func(*testing.T){
-		"addresses":  d.severalAddresses,
-		"DNS":        d.changingDNS,
-		"dual stack": d.dualStack,
-		"proxy":      d.behindProxy,
-		"no proxy":   d.exemptFromProxy,
-		"in the way": d.inTheWay,
-		"black hole": d.blackHole,
+		"addresses":    d.severalAddresses,
+		"DNS":          d.changingDNS,
+		"dual stack":   d.dualStack,
+		"proxy":        d.behindProxy,
+		"no proxy":     d.exemptFromProxy,
+		"interception": d.inTheWay,
+		"black hole":   d.blackHole,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -83,10 +83,10 @@ func (d *doors) severalAddresses(t *testing.T) {
 		t, "--gateway="+public(dead), "--gateway="+public(netns.PublicAddress(0)),
 		"--gateway="+public(netns.PublicAddress(1)),
 	)
-	that(t, "of several gateway addresses one may swallow everything", func(t *testing.T) {
+	that(t, "an edge connects although one of several gateway addresses drops all packets", func(t *testing.T) {
 		measured("one_dead_address_s", world.Took(t, 2*patience, r.Works).Seconds())
 	})
-	that(t, "when the address in use dies too the next one takes over", func(t *testing.T) {
+	that(t, "an edge uses the next gateway address when its current one fails", func(t *testing.T) {
 		must(t, r.site.Lose(t.Context(), netns.PublicAddress(0)))
 		measured("address_dies_s", recovered(t, r.Member, deadAfter).Seconds())
 	})
@@ -97,14 +97,14 @@ func (d *doors) changingDNS(t *testing.T) {
 	dns, err := r.site.ServeDNS(t.Context())
 	must(t, err)
 	r.join(t)
-	that(t, "a gateway whose name does not exist yet is told, and waited for", func(t *testing.T) {
+	that(t, "an edge reports a gateway name that does not resolve, and retries", func(t *testing.T) {
 		eventually(t, d.LogContains("edge-dns", "DNS has no address for this name"))
 	})
-	that(t, "as soon as DNS knows the gateway the edge comes up", func(t *testing.T) {
+	that(t, "an edge connects as soon as the gateway's name resolves", func(t *testing.T) {
 		dns.Set(netns.PublicName, netns.PublicAddress(0))
 		measured("dns_appears_s", world.Took(t, 2*patience, r.Works).Seconds())
 	})
-	that(t, "a gateway that moves to another address is found there", func(t *testing.T) {
+	that(t, "an edge reconnects to a gateway that moved to another address", func(t *testing.T) {
 		dns.Set(netns.PublicName, netns.PublicAddress(1))
 		must(t, r.site.Lose(t.Context(), netns.PublicAddress(0)))
 		measured("dns_moves_s", recovered(t, r.Member, deadAfter).Seconds())
@@ -120,7 +120,7 @@ func (d *doors) dualStack(t *testing.T) {
 	must(t, err)
 	must(t, r.site.SetHost(netns.PublicName, dead, v6))
 	r.join(t)
-	that(t, "a name with an IPv4 address that is dead and an IPv6 address leads to the gateway", func(t *testing.T) {
+	that(t, "an edge connects over IPv6 when the gateway's IPv4 address is unreachable", func(t *testing.T) {
 		measured("dual_stack_s", world.Took(t, 2*patience, r.Works).Seconds())
 		if relay.count.Load() == 0 {
 			t.Error("nothing went by IPv6")
@@ -135,18 +135,18 @@ func (d *doors) inTheWay(t *testing.T) {
 	must(t, r.site.SetHost(netns.PublicName, trap))
 	box := newInspector(t, r.site.Namespace, netip.AddrPortFrom(trap, netns.PublicPort), public(netns.PublicAddress(0)))
 	r.join(t)
-	that(t, "an edge behind a box that inspects TLS says so, and whose certificate it saw", func(t *testing.T) {
+	that(t, "an edge behind TLS inspection reports it, with the issuer of the certificate", func(t *testing.T) {
 		eventually(t, d.LogContains("edge-middle", "inspects TLS", "Corporate Inspection CA"))
 	})
-	that(t, "an edge in a network that wants a person to log in first says so", func(t *testing.T) {
+	that(t, "an edge behind a captive portal reports it", func(t *testing.T) {
 		box.mode.Store(captive)
 		eventually(t, d.LogContains("edge-middle", "captive portal"))
 	})
-	that(t, "an edge whose firewall cuts what it does not know says so", func(t *testing.T) {
+	that(t, "an edge reports a firewall that resets unknown protocols", func(t *testing.T) {
 		box.mode.Store(cutting)
 		eventually(t, d.LogContains("edge-middle", "connection was closed"))
 	})
-	that(t, "when whatever was in the way is gone the edge comes up by itself", func(t *testing.T) {
+	that(t, "an edge connects without help after the interception ends", func(t *testing.T) {
 		box.mode.Store(open)
 		measured("way_free_s", world.Took(t, 2*patience, r.Works).Seconds())
 	})
@@ -158,12 +158,12 @@ func (d *doors) blackHole(t *testing.T) {
 	must(t, err)
 	must(t, r.site.SetHost(netns.PublicName, dead))
 	r.join(t)
-	that(t, "an edge in a network that swallows everything says so", func(t *testing.T) {
+	that(t, "an edge reports a network that drops all packets", func(t *testing.T) {
 		must(t, proc.Wait(t.Context(), 2*patience, d.LogContains("edge-hole", "no answer: the machine is down")))
 	})
 	must(t, r.site.SetHost(netns.PublicName, netns.PublicAddress(0), netns.PublicAddress(1)))
 	must(t, proc.Wait(t.Context(), 2*patience, r.Works))
-	that(t, "after its cable was out for a while an edge is back within seconds", func(t *testing.T) {
+	that(t, "an edge reconnects within seconds after its cable is plugged in again", func(t *testing.T) {
 		must(t, r.site.Unplug(t.Context()))
 		eventually(t, r.Unreachable)
 		start := time.Now()

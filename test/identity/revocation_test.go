@@ -87,14 +87,14 @@ func (d *doors) revocation(t *testing.T) {
 	elsewhere := traffic.Start(t, 60, 2, "/whoami", other.Paths()...)
 	before := elsewhere.Count()
 
-	that(t, "fairlead edge list names every edge", func(t *testing.T) {
+	that(t, "fairlead edge list shows every edge", func(t *testing.T) {
 		out, err := d.Exec(t.Context(), "edge", "list", "--namespace", namespace)
 		if err != nil || !strings.Contains(out, stolen.Subject.Node) ||
 			!strings.Contains(out, world.Steal(t, p.stay).Subject.Node) {
 			t.Errorf("%v: %s", err, out)
 		}
 	})
-	that(t, "fairlead edge revoke cuts the edge's open connections within 10 s, on every gateway", func(t *testing.T) {
+	that(t, "fairlead edge revoke closes the edge's connections on every gateway within 10 s", func(t *testing.T) {
 		start := time.Now()
 		out, err := d.Exec(
 			t.Context(), "edge", "revoke", stolen.Subject.Node, "--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
@@ -105,24 +105,26 @@ func (d *doors) revocation(t *testing.T) {
 		cut(t, start, lost)
 		measured("revoke_cut_s", time.Since(start).Seconds())
 	})
-	that(t, "the other edge of the same cluster goes on undisturbed, streams and all", func(t *testing.T) {
+	that(t, "streams of another edge of the same workload cluster continue after a revocation", func(t *testing.T) {
 		for _, f := range kept {
 			must(t, f.Alive())
 		}
 		eventually(t, p.CarriedBy(p.staySite.Address))
 	})
-	that(t, "other clusters go on undisturbed", func(t *testing.T) { must(t, elsewhere.Unbroken(before)) })
-	that(t, "no gateway takes a handshake of the revoked edge", func(t *testing.T) { d.noHandshake(t, stolen) })
+	that(t, "other workload clusters stay reachable after a revocation", func(t *testing.T) {
+		must(t, elsewhere.Unbroken(before))
+	})
+	that(t, "no gateway accepts a handshake of the revoked edge", func(t *testing.T) { d.noHandshake(t, stolen) })
 	that(
-		t, "the revoked edge gets no certificate, no configuration, and is not heard",
+		t, "a revoked edge receives no certificate and no configuration, and cannot report",
 		func(t *testing.T) { d.nothingFor(t, stolen) },
 	)
 	that(
-		t, "the revoked edge says that it is revoked",
+		t, "a revoked edge logs that it is revoked",
 		func(t *testing.T) { eventually(t, d.LogContains("edge-zurich-out", "revoked")) },
 	)
-	that(t, "the revoked edge can't come back by the token that it came with", func(t *testing.T) { d.noWayBack(t, p) })
-	that(t, "status says when the edge was revoked", func(t *testing.T) {
+	that(t, "a revoked edge cannot enrol with its previous token", func(t *testing.T) { d.noWayBack(t, p) })
+	that(t, "status shows when the edge was revoked", func(t *testing.T) {
 		eventually(t, func(ctx context.Context) error {
 			edge, err := p.EdgeStatus(ctx, stolen.Subject.Node)
 			if err == nil && edge.RevokedAt == nil {
@@ -131,7 +133,7 @@ func (d *doors) revocation(t *testing.T) {
 			return err
 		})
 	})
-	that(t, "a new edge on the same machine comes in by a new token", func(t *testing.T) {
+	that(t, "a new edge on the same machine enrols with a new token", func(t *testing.T) {
 		d.Edge(t, lab.EdgeSpec{Name: "edge-zurich-new", Site: p.outSite.Namespace}, p.Member)
 		eventually(t, func(ctx context.Context) error { return p.SeenFrom(ctx, p.outSite) })
 	})
@@ -230,21 +232,21 @@ func (d *doors) ends(t *testing.T) {
 	lost, alive, undisturbed := open(gone), open(moved), open(stays)
 	stolen := world.Steal(t, edges[gone])
 
-	that(t, "the end of a Cluster cuts the connections in its tunnels within 10 s, on every gateway", func(t *testing.T) {
+	that(t, "removing a Cluster closes the connections in its tunnels on every gateway within 10 s", func(t *testing.T) {
 		start := time.Now()
 		must(t, gone.Delete(t.Context()))
 		cut(t, start, lost)
 		measured("end_cut_s", time.Since(start).Seconds())
 	})
-	that(t, "an edge whose tunnel has ended gets no handshake, no certificate, no configuration", func(t *testing.T) {
+	that(t, "an edge of an ended tunnel gets no handshake, no certificate and no configuration", func(t *testing.T) {
 		d.noHandshake(t, stolen)
 		d.nothingFor(t, stolen)
 	})
-	that(t, "its agent says so, and keeps running for what else it may serve", func(t *testing.T) {
+	that(t, "the agent of an ended tunnel logs it and continues to run", func(t *testing.T) {
 		eventually(t, d.LogContains("edge-gone", "ended"))
 		must(t, edges[gone].Alive())
 	})
-	that(t, "a Cluster that is deleted while paused loses its route, but not its open connections", func(t *testing.T) {
+	that(t, "a Cluster that is deleted while paused loses its route, but keeps open connections", func(t *testing.T) {
 		moveAway(t, moved)
 		eventually(t, moved.Unreachable)
 		start := time.Now()
@@ -260,7 +262,7 @@ func (d *doors) ends(t *testing.T) {
 			return nil
 		}))
 	})
-	that(t, "other clusters go on undisturbed by either", func(t *testing.T) {
+	that(t, "streams of other workload clusters continue after both removals", func(t *testing.T) {
 		for _, f := range undisturbed {
 			must(t, f.Alive())
 		}

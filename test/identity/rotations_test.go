@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// leafLife is the lifetime of certificates in TestRotations.
+	// leafLife is the lifetime of certificates in TestRotationsInterruptNoRequest.
 	leafLife = 11 * time.Second
 	// caLife is the lifetime of a CA there. The controller replaces a CA at 4/5 of it, which is after everything that
 	// is counted under load.
@@ -47,9 +47,9 @@ type rotations struct {
 	before  int          // certificates issued before the load
 }
 
-// TestRotations proves that replacing a leaf or a CA costs no request, and what happens to programs that are offline
-// for long.
-func TestRotations(t *testing.T) {
+// TestRotationsInterruptNoRequest proves that replacing a leaf or a CA costs no request, and what happens to programs
+// that are offline for long.
+func TestRotationsInterruptNoRequest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs some minutes")
 	}
@@ -71,8 +71,8 @@ func TestRotations(t *testing.T) {
 	t.Run("CA by itself", r.rotatesItself)
 	r.load.Stop()
 	release()
-	t.Run("asleep", r.expiredWhileOff)
-	t.Run("night", r.longOutage)
+	t.Run("expired leaf", r.expiredWhileOff)
+	t.Run("long outage", r.longOutage)
 	t.Run("logs", func(t *testing.T) { r.Logs(t) })
 }
 
@@ -142,7 +142,7 @@ func (r *rotations) newCertificates() (map[string][]string, int, error) {
 func (r *rotations) rotateLeaves(t *testing.T) {
 	that(
 		t,
-		"a thousand certificates were replaced under load, with no failed request and no broken stream",
+		"no request fails and no stream breaks while a thousand leaves are renewed under load",
 		func(t *testing.T) {
 			must(t, proc.Wait(t.Context(), 6*time.Minute, func(context.Context) error {
 				if err := r.load.Unbroken(r.from); err != nil {
@@ -164,7 +164,7 @@ func (r *rotations) rotateLeaves(t *testing.T) {
 			measured("slow_requests", float64(m.Slow-r.from.Slow))
 		},
 	)
-	that(t, "certificates are renewed at two thirds of their life, and not all at once", r.atTwoThirds)
+	that(t, "leaves are renewed at two thirds of their lifetime, with jitter", r.atTwoThirds)
 }
 
 var certificateLine = regexp.MustCompile(`^time=(\S+) .*node=(\S+) .*not_after="?([^"]+?)( m=\S+)?"?$`)
@@ -223,7 +223,7 @@ func parseTime(text string) (time.Time, error) {
 func (r *rotations) expiredWhileOff(t *testing.T) {
 	that(
 		t,
-		"an edge that was off until its certificate had ended wakes up as who it was, without a token",
+		"an edge that was off until its leaf expired keeps its identity without a token",
 		func(t *testing.T) {
 			edge := r.edges[0]
 			before, err := outsider.StealAll(domain, edge.StateDir)
@@ -260,8 +260,8 @@ func (r *rotations) expiredWhileOff(t *testing.T) {
 func (r *rotations) longOutage(t *testing.T) {
 	that(
 		t,
-		"after everything but the edges was down for three lives of a certificate, all is well again with nobody touching "+
-			"an edge",
+		"edges reconnect without help after all other programs were down for three lifetimes of "+
+			"a leaf",
 		func(t *testing.T) {
 			pids := map[string]int{}
 			for _, e := range r.edges {

@@ -25,14 +25,14 @@ func (d *doors) offForMonths(t *testing.T) {
 	m := d.Member(t, "tallinn", nil)
 	edge := d.Edge(t, lab.EdgeSpec{Name: "edge-tallinn"}, m)
 	node := world.Steal(t, edge).Subject.Node
-	that(t, "a leaf that ended 89 days ago renews by its key: the edge is the one that it was", func(t *testing.T) {
+	that(t, "an edge whose leaf expired 89 days ago renews it with its key and keeps its identity", func(t *testing.T) {
 		d.age(t, edge, 89*day)
 		measured("renewed_after_89_days_s", world.Took(t, patience, m.Works).Seconds())
 		if now := world.Steal(t, edge).Subject.Node; now != node {
 			t.Errorf("it is %s now, was %s", now, node)
 		}
 	})
-	that(t, "a leaf that ended 91 days ago is refused, with the reason", func(t *testing.T) {
+	that(t, "the renewal of a leaf that expired 91 days ago is rejected with the reason", func(t *testing.T) {
 		file := d.BootstrapFile("edge-tallinn", 0)
 		bootstrap, err := os.ReadFile(file)
 		must(t, err)
@@ -45,7 +45,7 @@ func (d *doors) offForMonths(t *testing.T) {
 	})
 	that(
 		t,
-		"beyond the grace time a new bootstrap file at its place brings the edge back, as another node",
+		"an edge enrols as a new node with a new bootstrap file after the grace period",
 		func(t *testing.T) {
 			must(t, os.WriteFile(d.BootstrapFile("edge-tallinn", 0), m.BootstrapFile(t), 0o600))
 			measured("enrolled_after_91_days_s", world.Took(t, 3*patience, m.Works).Seconds())
@@ -87,17 +87,17 @@ func (d *doors) disk(t *testing.T) {
 		return uses
 	}
 	edge := d.StartEdge(t, lab.EdgeSpec{Name: "edge-odessa", StateDir: filepath.Join(small.Path, "state")}, m)
-	that(t, "an edge whose disk is full says so, and uses no token up", func(t *testing.T) {
+	that(t, "an edge with a full disk reports it and does not use a token", func(t *testing.T) {
 		eventually(t, d.LogContains("edge-odessa", "no space left"))
 		if n := tokens(); n > 0 {
 			t.Errorf("tokens were used %d times", n)
 		}
 	})
-	that(t, "when there is room again it comes up by itself", func(t *testing.T) {
+	that(t, "an edge enrols without help when its disk has space again", func(t *testing.T) {
 		must(t, small.Free())
 		measured("disk_freed_s", world.Took(t, 2*patience, m.Works).Seconds())
 	})
-	that(t, "an edge whose disk fills up later goes on, and starts again on the full disk", func(t *testing.T) {
+	that(t, "an enrolled edge continues, and restarts, with a full disk", func(t *testing.T) {
 		eventually(t, edge.Ready)
 		must(t, small.Fill())
 		world.StopEdge(t, edge)
@@ -110,13 +110,13 @@ func (d *doors) disk(t *testing.T) {
 }
 
 func (d *doors) readOnly(t *testing.T, m *world.Member, edge *lab.Agent, small *workspace.Disk) {
-	that(t, "an edge whose disk is read-only says what to do", func(t *testing.T) {
+	that(t, "an edge with a read-only disk reports the remedy", func(t *testing.T) {
 		world.StopEdge(t, edge)
 		must(t, proc.Wait(t.Context(), patience, func(ctx context.Context) error { return small.ReadOnly(ctx, true) }))
 		edge.Resume()
 		eventually(t, d.LogContains("edge-odessa", "read-only", "--runtime-dir"))
 	})
-	that(t, "with another folder for its sockets an edge runs on a read-only disk", func(t *testing.T) {
+	that(t, "an edge runs on a read-only disk if its sockets are in another folder", func(t *testing.T) {
 		edge.Hold()
 		runtime := d.File("edge-odessa", "run")
 		edge.Change(func(s *proc.Spec) { s.Args = append(s.Args, "--runtime-dir="+runtime) })

@@ -57,7 +57,7 @@ func (o *outage) badConfiguration(t *testing.T) {
 		}
 		return nil
 	}))
-	that(t, "after a crash loop that a new configuration has begun, the last good one runs again", func(t *testing.T) {
+	that(t, "an edge returns to the last good configuration after a new one crashes its Envoy", func(t *testing.T) {
 		before := m.StandIn.Endpoint
 		must(t, m.PatchTunnel(t.Context(), map[string]any{"apiServer": map[string]any{
 			"address": before.Addr().
@@ -71,10 +71,10 @@ func (o *outage) badConfiguration(t *testing.T) {
 			t.Errorf("Envoy has what crashed it (%v)", err)
 		}
 	})
-	that(t, "status says what was refused, and why", func(t *testing.T) {
+	that(t, "status shows the rejected configuration and the reason", func(t *testing.T) {
 		eventually(t, m.HasError(node, "configuration"))
 	})
-	that(t, "a configuration that is good is taken again", func(t *testing.T) {
+	that(t, "an edge accepts the next valid configuration", func(t *testing.T) {
 		must(t, m.PatchTunnel(t.Context(), apiServer(m.StandIn.Endpoint)))
 		eventually(t, m.HasNoError(node, "configuration"))
 		must(t, o.steadyFor(m, time.Second)(t.Context()))
@@ -100,7 +100,7 @@ func (o *outage) steadyFor(m *world.Member, duration time.Duration) func(context
 func (o *outage) startsAlone(t *testing.T, p *prepared) {
 	that(
 		t,
-		"an edge that starts without a control plane comes up with its last configuration, tunnels and all",
+		"an edge that starts without the control channel opens its tunnels from its cache",
 		func(t *testing.T) {
 			world.StopEdge(t, p.cachedEdge)
 			must(t, proc.Wait(t.Context(), patience, p.cached.Unreachable))
@@ -109,17 +109,17 @@ func (o *outage) startsAlone(t *testing.T, p *prepared) {
 			eventually(t, p.cachedEdge.Ready)
 		},
 	)
-	that(t, "it says so", func(t *testing.T) {
+	that(t, "an edge that starts from its cache logs it", func(t *testing.T) {
 		eventually(t, o.LogContains("edge-cached", "served from the cache", "xds-server does not answer"))
 	})
-	that(t, "a gateway that starts without a control plane carries tunnels again too", func(t *testing.T) {
+	that(t, "a gateway that starts without the control channel accepts reverse tunnels", func(t *testing.T) {
 		gateway := o.Gateways[1]
 		gateway.Hold()
 		must(t, gateway.KillEnvoy())
 		gateway.Resume()
 		measured("gateway_start_without_control_plane_s", world.Took(t, patience, p.cached.Works).Seconds())
 	})
-	that(t, "a cache that is damaged is put aside with a line in the log, and the agent runs on", func(t *testing.T) {
+	that(t, "an agent logs a damaged cache, renames it and continues", func(t *testing.T) {
 		world.StopEdge(t, p.corruptEdge)
 		damage(t, filepath.Join(p.corruptEdge.StateDir, "cache"))
 		p.corruptEdge.Resume()
@@ -162,7 +162,7 @@ func damage(t *testing.T, dir string) {
 
 // supervision proves how an agent supervises its Envoy.
 func (o *outage) supervision(t *testing.T, p *prepared) {
-	that(t, "an Envoy that crashes is back at once", func(t *testing.T) {
+	that(t, "a crashed Envoy restarts at once", func(t *testing.T) {
 		pid, err := p.crashEdge.EnvoyPID()
 		must(t, err)
 		must(t, syscall.Kill(pid, syscall.SIGSEGV))
@@ -173,7 +173,7 @@ func (o *outage) supervision(t *testing.T, p *prepared) {
 			return p.crash.Works(ctx)
 		}).Seconds())
 	})
-	that(t, "an agent that is started anew takes the Envoy over that runs, streams and all", func(t *testing.T) {
+	that(t, "a restarted agent takes over the running Envoy with its open streams", func(t *testing.T) {
 		stream, err := p.crash.Path(0, false).Follow(t.Context())
 		must(t, err)
 		defer stream.Close()
@@ -188,7 +188,7 @@ func (o *outage) supervision(t *testing.T, p *prepared) {
 		}
 		must(t, stream.Alive())
 	})
-	that(t, "Envoy has a limit of memory, an overload manager and a limit of connections", func(t *testing.T) {
+	that(t, "Envoy has a memory limit, an overload manager and a connection limit", func(t *testing.T) {
 		dump, err := adminGet(t.Context(), p.cachedEdge.StateDir, "/config_dump")
 		must(t, err)
 		for _, want := range []string{"overload_manager", fmt.Sprint(192 << 20), "shrink_heap", "stop_accepting_requests",
@@ -199,7 +199,7 @@ func (o *outage) supervision(t *testing.T, p *prepared) {
 		}
 	})
 	that(
-		t, "an edge that is told to stop lets a running request end, and takes no new one",
+		t, "a stopping edge completes running requests and accepts no new ones",
 		func(t *testing.T) { o.drains(t, p) },
 	)
 }

@@ -73,13 +73,13 @@ func (w *tokenWatch) check(ctx context.Context) error {
 func (d *doors) tokensInTheEnd(t *testing.T) {
 	d.tokens.cancel()
 	d.tokens.done.Wait()
-	that(t, "the bootstrap Secret always had a token that was good for long enough", func(t *testing.T) {
+	that(t, "the bootstrap Secret always has a token that is valid for long enough", func(t *testing.T) {
 		measured("token_left_s", d.tokens.least.Seconds())
 		if len(d.tokens.errors) > 0 || d.tokens.least < tokenLifetime/4 || len(d.tokens.seen) < 3 {
 			t.Errorf("%d tokens, the least time left %s, errors %q", len(d.tokens.seen), d.tokens.least, d.tokens.errors)
 		}
 	})
-	that(t, "a token that has expired is refused and off the record", func(t *testing.T) {
+	that(t, "an expired token is rejected and removed from the record", func(t *testing.T) {
 		stranger := outsider.Outsider{From: d.Network.Workload, Domain: domain, Roots: d.Roots(t)}
 		now := tokenOf(t, d.tokens.m)
 		for token, last := range d.tokens.seen {
