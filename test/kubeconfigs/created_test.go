@@ -20,34 +20,34 @@ import (
 // opens.
 func (m *member) created(t *testing.T) {
 	must(t, m.create(t.Context()))
-	that(t, "CABPK makes no bootstrap data before the bootstrap Secret of the edges is there", m.waitsForSecret)
+	that(t, "CABPK creates no bootstrap data before the edges' bootstrap Secret exists", m.waitsForSecret)
 	begin := time.Now()
 	must(t, m.optIn(t.Context()))
-	that(t, "KCP initialises the control plane through the tunnel that its first machine opens", func(t *testing.T) {
+	that(t, "KCP initialises the control plane through the reverse tunnel of its first machine", func(t *testing.T) {
 		within(t, initialised, "", m.hasStatus("Initialized", metav1.ConditionTrue))
 		measured("initialized_"+string(m.mode)+"_s", time.Since(begin).Seconds())
 	})
 	if t.Failed() {
 		return
 	}
-	that(t, "KCP calls the control plane available", func(t *testing.T) {
+	that(t, "KCP reports the control plane as available", func(t *testing.T) {
 		within(t, initialised, "", m.hasStatus("Available", metav1.ConditionTrue))
 		measured("available_"+string(m.mode)+"_s", time.Since(begin).Seconds())
 	})
 	that(
-		t, "the core manager's probe of the connection succeeds",
+		t, "the connection probe of Cluster API's core manager succeeds",
 		func(t *testing.T) { within(t, time.Minute, "", m.RemoteConnectionProbe) },
 	)
-	that(t, "KCP's calls to etcd pass through the tunnel", func(t *testing.T) {
+	that(t, "KCP's calls to etcd pass through the reverse tunnel", func(t *testing.T) {
 		within(t, time.Minute, "", m.hasStatus("EtcdClusterHealthy", metav1.ConditionTrue))
 		within(t, time.Minute, "", m.hasMachines(1))
 	})
-	that(t, "auto takes mode "+string(m.mode)+" by what the edge saw in the serving certificate", func(t *testing.T) {
+	that(t, "mode auto selects mode "+string(m.mode)+" from the observed serving certificate", func(t *testing.T) {
 		within(t, time.Minute, "decided_s", m.decided)
 	})
-	that(t, "the kubeconfig that Cluster API reads leads that way, and to nobody else", m.leadsThere)
-	that(t, "the machine reports how it booted", m.controlPlaneReports)
-	that(t, "the management network can dial neither the machine nor the endpoint", m.outOfReach)
+	that(t, "Cluster API's kubeconfig uses only the tunnel in the selected mode", m.leadsThere)
+	that(t, "the machine reports its boot", m.controlPlaneReports)
+	that(t, "the management network can dial neither the machine nor the control-plane endpoint", m.outOfReach)
 }
 
 // waitsForSecret waits for the reason that CABPK reports.

@@ -14,8 +14,8 @@ import (
 // row matches a package and a test that docs/kubeconfigs-reference.md names.
 var row = regexp.MustCompile("`((?:test|pkg|cmd)/[a-z/]+)` (Test[A-Za-z]+)((?:/[A-Za-z0-9_-]+)*)")
 
-// TestEveryRowHasItsTest checks that every test that a row of the document names exists.
-func TestEveryRowHasItsTest(t *testing.T) {
+// TestEveryDocumentedRowHasATest checks that every test that a row of the document names exists.
+func TestEveryDocumentedRowHasATest(t *testing.T) {
 	const root = "../.."
 	text, err := os.ReadFile(filepath.Join(root, "docs", "kubeconfigs-reference.md"))
 	must(t, err)
@@ -89,12 +89,12 @@ func (c combinations) note(line string) {
 	if len(columns) < 4 {
 		return
 	}
-	who := list(columns[1])
-	if len(who) == 1 && who[0] == "each" {
-		who = modes
+	subjects := list(columns[1])
+	if len(subjects) == 1 && subjects[0] == "each" {
+		subjects = modes
 	}
 	for _, event := range list(columns[3]) {
-		for _, one := range append(slices.Clone(who), list(columns[2])...) {
+		for _, one := range append(slices.Clone(subjects), list(columns[2])...) {
 			c[one+" "+event] = true
 		}
 	}

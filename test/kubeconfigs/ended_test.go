@@ -19,11 +19,11 @@ import (
 // ends proves that a workload cluster can leave Fairlead and come back, and that Cluster API removes it in the end.
 func (m *member) ends(t *testing.T) {
 	if m.mode == v1alpha1.KubeconfigModeConnect { // the other member's worker is deleted with its Cluster
-		that(t, "Cluster API removes a worker's Node through the tunnel when its Machine goes", m.workerLeaves)
+		that(t, "Cluster API removes a worker's Node through the tunnel when its Machine is deleted", m.workerLeaves)
 	}
-	that(t, "opting out gives the kubeconfig back as KCP wrote it", m.optsOut)
-	that(t, "a Cluster that opts in again is reached through another edge", m.optsInAgain)
-	that(t, "Cluster API removes a whole workload cluster, and nothing of it is left", m.isDeleted)
+	that(t, "opting out restores the kubeconfig as KCP wrote it", m.optsOut)
+	that(t, "a Cluster that opts in again is reached through a new edge", m.optsInAgain)
+	that(t, "Cluster API removes a whole workload cluster with all its objects", m.isDeleted)
 }
 
 // optsInAgain brings back a Cluster that has opted out. It gets another tunnel, so the old edges are useless, and a new

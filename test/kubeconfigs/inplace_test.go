@@ -40,7 +40,7 @@ func (m *member) upgradesInPlace(t *testing.T) {
 	must(t, err)
 	that(
 		t,
-		"kubeadm upgrade apply brings a machine to another version in place, with the names in its renewed certificate",
+		"kubeadm upgrade apply upgrades a machine in place and keeps the names in its serving certificate",
 		func(t *testing.T) {
 			begin := time.Now()
 			m.kubeadmUpgrade(t, machine, next)
@@ -53,7 +53,7 @@ func (m *member) upgradesInPlace(t *testing.T) {
 			}
 		},
 	)
-	that(t, "its edge is what it was: the same files, the same containers, the same tunnel", func(t *testing.T) {
+	that(t, "the edge of an upgraded machine keeps its files, its containers and its tunnel", func(t *testing.T) {
 		within(t, time.Minute, "", func(ctx context.Context) error {
 			after, err := m.edgeOn(ctx, machine)
 			if err == nil && after != before {
@@ -62,7 +62,7 @@ func (m *member) upgradesInPlace(t *testing.T) {
 			return err
 		})
 	})
-	that(t, "etcd and apiserver are healthy for KCP, which sees no drift", func(t *testing.T) {
+	that(t, "KCP finds etcd and apiserver healthy after an upgrade in place, and replaces no machine", func(t *testing.T) {
 		within(t, time.Minute, "", m.hasMachines(1))
 		within(t, time.Minute, "", m.upToDate(kubernetesVersion, 1))
 		within(t, time.Minute, "", m.RemoteConnectionProbe)

@@ -24,24 +24,24 @@ const changed = 5 * time.Minute
 // kept proves that everything that Cluster API does to a running workload cluster works through the tunnel.
 func (m *member) kept(t *testing.T) {
 	that(
-		t, "a port-forward to etcd passes over WebSocket, as KCP asks for it",
+		t, "a port-forward to etcd works over WebSocket, KCP's first choice",
 		func(t *testing.T) { m.portForward(t, "true") },
 	)
 	that(
-		t, "a port-forward to etcd passes over SPDY, to which KCP falls back",
+		t, "a port-forward to etcd works over SPDY, KCP's fallback",
 		func(t *testing.T) { m.portForward(t, "false") },
 	)
-	that(t, "KCP scales from one machine to three: each brings its own edge and etcd member", m.scalesUp)
-	that(t, "a worker joins", m.workerJoins)
-	that(t, "a worker reports how it booted", m.workersReport)
+	that(t, "KCP scales from one machine to three, each with an edge and an etcd member", m.scalesUp)
+	that(t, "a worker joins the workload cluster", m.workerJoins)
+	that(t, "a worker reports its boot", m.workersReport)
 	that(
-		t, "a MachineHealthCheck sees through the tunnel that a machine is dead, and KCP replaces it and its etcd member",
+		t, "a MachineHealthCheck detects a failed machine through the tunnel, and KCP replaces it",
 		m.isRepaired,
 	)
 	if m.mode == v1alpha1.KubeconfigModeConnect {
 		m.rollsOut(t)
 	}
-	that(t, "KCP scales from three machines to one, and takes the etcd members out", m.scalesDown)
+	that(t, "KCP scales from three machines to one and removes their etcd members", m.scalesDown)
 	if m.mode == v1alpha1.KubeconfigModeSNI {
 		m.upgradesInPlace(t)
 	}
@@ -60,11 +60,11 @@ func (m *member) portForward(t *testing.T, webSockets string) {
 	pod := "pod/etcd-" + machines[0].Status.NodeRef.Name
 	cmd, err := m.lab.KubectlCommand(ctx, kubeconfig, "--namespace=kube-system", "port-forward", "--v=7", pod, ":2379")
 	must(t, err)
-	said, err := os.CreateTemp(t.TempDir(), "kubectl")
+	output, err := os.CreateTemp(t.TempDir(), "kubectl")
 	must(t, err)
-	defer func() { _ = said.Close() }()
+	defer func() { _ = output.Close() }()
 	cmd.Env = append(cmd.Env, "KUBECTL_PORT_FORWARD_WEBSOCKETS="+webSockets)
-	cmd.Stderr = said
+	cmd.Stderr = output
 	out, err := cmd.StdoutPipe()
 	must(t, err)
 	must(t, cmd.Start())
@@ -81,7 +81,7 @@ func (m *member) portForward(t *testing.T, webSockets string) {
 		t.Fatalf("kubectl says %q: %v", line, err)
 	}
 	must(t, m.speakToEtcd(ctx, fmt.Sprintf("127.0.0.1:%d", port)))
-	text, err := os.ReadFile(said.Name())
+	text, err := os.ReadFile(output.Name())
 	must(t, err)
 	method := map[string]string{"true": `verb="GET"`, "false": `verb="POST"`}[webSockets]
 	if !hasLine(string(text), "/portforward", method) {

@@ -24,7 +24,7 @@ func move(t *testing.T, first, second *lab.Lab, members []*member) []*member {
 		moved = append(moved, newMember(second, m.Name, m.mode))
 		that(
 			t,
-			"fairlead move prepare enrols the edges of "+m.Name+" in the second installation, through the tunnel of the first",
+			"fairlead move prepare enrols the edges of "+m.Name+" in the second installation through the tunnel of the first",
 			func(t *testing.T) {
 				begin := time.Now()
 				out, err := first.Exec(t.Context(), "move", "prepare", "--namespace="+namespace, "--to-kubeconfig="+target, m.Name)
@@ -57,7 +57,7 @@ func move(t *testing.T, first, second *lab.Lab, members []*member) []*member {
 			within(t, time.Minute, "", m.leadsThrough)
 		})
 		that(
-			t, "no edge of "+m.Name+" is revoked, neither here nor by the deletion at the source",
+			t, "neither installation revokes an edge of "+m.Name+" during the move",
 			func(t *testing.T) { members[i].sourceIsClean(t, m) },
 		)
 	}

@@ -84,21 +84,21 @@ func bootsFail(t *testing.T, l *lab.Lab) {
 		must(t, m.create(t.Context()))
 		must(t, m.optIn(t.Context()))
 	}
-	that(t, "a machine whose kubeadm fails says on its Machine which step failed, and why", func(t *testing.T) {
-		said := failing.booted(t, v1alpha1.ReasonBootstrapFailed)
+	that(t, "a Machine's condition names the step of kubeadm that failed, and the reason", func(t *testing.T) {
+		condition := failing.booted(t, v1alpha1.ReasonBootstrapFailed)
 		measured("boot_failed_s", time.Since(failing.begun).Seconds())
-		if !strings.HasPrefix(said, "kubeadm certs/ca: ") || !strings.Contains(said, "ca.crt") {
-			t.Errorf("the condition says %q", said)
+		if !strings.HasPrefix(condition, "kubeadm certs/ca: ") || !strings.Contains(condition, "ca.crt") {
+			t.Errorf("the condition says %q", condition)
 		}
-		if strings.Contains(said, "PRIVATE KEY") {
+		if strings.Contains(condition, "PRIVATE KEY") {
 			t.Error("the condition holds a key")
 		}
 	})
-	that(t, "a machine that says nothing is told apart from one that failed", func(t *testing.T) {
-		said := silent.booted(t, v1alpha1.ReasonNeverReported)
+	that(t, "the condition of a silent machine differs from that of a failed one", func(t *testing.T) {
+		condition := silent.booted(t, v1alpha1.ReasonNeverReported)
 		measured("never_reported_s", time.Since(silent.begun).Seconds())
-		if !strings.Contains(said, "no report within "+reportAfter.String()) {
-			t.Errorf("the condition says %q", said)
+		if !strings.Contains(condition, "no report within "+reportAfter.String()) {
+			t.Errorf("the condition says %q", condition)
 		}
 	})
 	for _, m := range []*member{failing, silent} {

@@ -37,7 +37,7 @@ type version struct {
 func (m *member) rotatesUnaided(t *testing.T) {
 	that(
 		t,
-		"after KCP's rotation of the client certificate the controller alone brings the way through the tunnel back",
+		"the controller restores the tunnel in the kubeconfig after KCP rotates the client certificate",
 		func(t *testing.T) {
 			wrong := m.rotate(t)
 			measured("rotation_without_webhook_wrong_ms", float64(wrong.Microseconds())/1000)
@@ -56,7 +56,7 @@ func (m *member) rotatesUnaided(t *testing.T) {
 func (m *member) rotates(t *testing.T) {
 	that(
 		t,
-		"KCP rotates the client certificate, and no version of the kubeconfig ever leads elsewhere",
+		"every version of the kubeconfig uses the tunnel while KCP rotates the client certificate",
 		func(t *testing.T) {
 			wrong := m.rotate(t)
 			measured("rotation_wrong_ms", float64(wrong.Microseconds())/1000)

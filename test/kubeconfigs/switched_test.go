@@ -16,8 +16,9 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// TestSwitchOver proves how Cluster API starts to use the tunnel of a workload cluster that it reached directly before.
-func TestSwitchOver(t *testing.T) {
+// TestClusterAPISwitchesToTheTunnelWithoutARestart proves how Cluster API starts to use the tunnel of a workload
+// cluster that it reached directly before.
+func TestClusterAPISwitchesToTheTunnelWithoutARestart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes two minutes")
 	}
@@ -44,15 +45,15 @@ func TestSwitchOver(t *testing.T) {
 	must(t, err)
 	_, err = l.StartEdge("edge-oslo", bootstrap)
 	must(t, err)
-	that(t, "after opting in the kubeconfig leads through the tunnel at once", func(t *testing.T) {
+	that(t, "the kubeconfig uses the tunnel at once after opting in", func(t *testing.T) {
 		within(t, time.Minute, "opted_in_s", m.leadsThrough)
 		within(t, time.Minute, "", m.tunnelHasStatus(v1alpha1.ConditionTunnelReady, metav1.ConditionTrue))
 	})
-	that(t, "while the old way works, Cluster API stays on it, and the Tunnel says so", func(t *testing.T) {
+	that(t, "Cluster API keeps its direct connection while the previous endpoint works", func(t *testing.T) {
 		within(t, time.Minute, "", m.notSwitched)
 		must(t, connectedTo(l.CAPI, direct, tunnel)(t.Context()))
 	})
-	that(t, "when the old way ends, Cluster API takes the tunnel without a restart", func(t *testing.T) {
+	that(t, "Cluster API switches to the tunnel without a restart when the previous endpoint fails", func(t *testing.T) {
 		pid := l.CAPI.PID()
 		must(t, l.Network.CutDirect(t.Context()))
 		within(t, 3*time.Minute, "switched_s", connectedTo(l.CAPI, tunnel, direct))
@@ -61,7 +62,7 @@ func TestSwitchOver(t *testing.T) {
 			t.Error("the core manager was started again")
 		}
 	})
-	that(t, "then the Tunnel says that the switch is complete", func(t *testing.T) {
+	that(t, "the Tunnel reports that the switch is complete", func(t *testing.T) {
 		within(t, 3*time.Minute, "", m.tunnelHasStatus(v1alpha1.ConditionKubeconfigSwitched, metav1.ConditionTrue))
 	})
 }

@@ -25,7 +25,7 @@ func (m *member) rollsOut(t *testing.T) {
 	must(t, err)
 	rollout := &rollout{member: m, version: next, size: len(old), old: names(old)}
 	begin := time.Now()
-	done := that(t, "a new version makes KCP replace all control-plane machines, one by one", func(t *testing.T) {
+	done := that(t, "KCP replaces all control-plane machines one by one for a new version", func(t *testing.T) {
 		must(t, m.setVersions(t.Context(), next))
 		within(t, 4*changed, "rolled_out_s", rollout.isDone)
 		must(t, rollout.wrong)
@@ -37,7 +37,7 @@ func (m *member) rollsOut(t *testing.T) {
 	}
 	that(
 		t,
-		"edges of the machines that are gone have no tunnel, each of the new machines has one of its own",
+		"each new machine has its own reverse tunnel, and edges of replaced machines have none",
 		func(t *testing.T) {
 			within(t, time.Minute, "", m.edgesAreOf(rollout.now))
 		},
@@ -45,7 +45,7 @@ func (m *member) rollsOut(t *testing.T) {
 	that(t, "the MachineDeployment replaces its worker, which joins through the same endpoint", func(t *testing.T) {
 		within(t, changed, "worker_replaced_s", m.workerHas(next))
 	})
-	that(t, "KCP sees no drift after it: no further machine is replaced", func(t *testing.T) {
+	that(t, "KCP replaces no further machine after the upgrade", func(t *testing.T) {
 		within(t, time.Minute, "", m.upToDate(next, rollout.size))
 		machines, err := m.machines(t.Context())
 		must(t, err)
@@ -126,7 +126,7 @@ func (r *rollout) oneByOne(machines []clusterv1.Machine) error {
 	}
 	if staying < r.size || len(machines) > r.size+1 {
 		return fmt.Errorf(
-			"%d machines, of which %d stay: KCP should replace one of %d at a time", len(machines), staying, r.size,
+			"%d machines, %d of them unchanged: KCP should replace one of %d at a time", len(machines), staying, r.size,
 		)
 	}
 	return nil

@@ -10,9 +10,9 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// TestClusterAPI proves that Cluster API creates, keeps, repairs, moves and removes workload clusters that it cannot
-// dial.
-func TestClusterAPI(t *testing.T) {
+// TestClusterAPIWorksThroughTunnels proves that Cluster API creates, keeps, repairs, moves and removes workload
+// clusters that it cannot dial.
+func TestClusterAPIWorksThroughTunnels(t *testing.T) {
 	proof.Need(t)
 	t.Parallel()
 	l, err := lab.New(t.Context(), lab.Options{TunnelDomain: string(domain), Machines: true, ControllerFlags: patient})
