@@ -50,8 +50,8 @@ type unreachables struct {
 	edge              *lab.Agent
 }
 
-// TestDarkClusters proves that unreachable workload clusters cost Cluster API almost nothing.
-func TestDarkClusters(t *testing.T) {
+// TestUnreachableClustersDoNotAffectOthers proves that unreachable workload clusters cost Cluster API almost nothing.
+func TestUnreachableClustersDoNotAffectOthers(t *testing.T) {
 	options := lab.Options{Lean: true, LogLevel: "info"}
 	for i := range liveClusters {
 		options.ServingNames = append(options.ServingNames, world.Hostname(fmt.Sprint("live-", i)))
@@ -65,13 +65,13 @@ func TestDarkClusters(t *testing.T) {
 	world.StopEdge(t, w.edge)
 	that(
 		t,
-		"a workload cluster without a tunnel is refused at once, by SNI and by CONNECT, in words that client-go does not "+
+		"requests to an unreachable cluster fail at once, by SNI and CONNECT, with an error that client-go does not "+
 			"retry",
 		w.refused,
 	)
-	that(t, "its edge comes back while nobody but the gateway is there", w.comesBack)
+	that(t, "an edge reconnects while only the gateway runs", w.comesBack)
 	that(
-		t, "dark workload clusters leave the workers of Cluster API's ClusterCache free, and the live ones stay connected",
+		t, "unreachable clusters do not occupy ClusterCache workers, and reachable ones stay connected",
 		w.connected,
 	)
 	w.Logs(t, "edge-sleeper")
@@ -80,7 +80,7 @@ func TestDarkClusters(t *testing.T) {
 // populate creates all Clusters, and one edge for the live ones.
 func (w *unreachables) populate(t *testing.T) {
 	t.Helper()
-	nobody := w.StandIn(t, "nobody", w.Network.Workload, w.SNI.Endpoint.Addr())
+	absent := w.StandIn(t, "nobody", w.Network.Workload, w.SNI.Endpoint.Addr())
 	var bootstraps [][]byte
 	for i := range liveClusters {
 		c, err := w.CreateCluster(
@@ -108,7 +108,7 @@ func (w *unreachables) populate(t *testing.T) {
 			spec := lab.ClusterSpec{
 				Name:      fmt.Sprint("dark-", i),
 				Namespace: world.Namespace,
-				APIServer: nobody.APIServer,
+				APIServer: absent.APIServer,
 				Mode:      v1alpha1.KubeconfigModeSNI,
 			}
 			if i%2 == 0 {
@@ -180,7 +180,7 @@ func (w *unreachables) probe(t *testing.T, kubeconfig []byte) time.Duration {
 	must(t, err)
 	began := time.Now()
 	if _, err := restClient.Get().AbsPath("/").Timeout(probeTimeout).DoRaw(t.Context()); err == nil {
-		t.Fatal("somebody has answered")
+		t.Fatal("the address accepted a connection")
 	}
 	return time.Since(began)
 }

@@ -60,7 +60,7 @@ func TestLimits(t *testing.T) {
 	w.Edge(t, lab.EdgeSpec{Name: "edge-quiet"}, w.quiet)
 	w.Edge(t, lab.EdgeSpec{Name: "edge-slow"}, w.slow)
 	w.Edge(t, lab.EdgeSpec{Name: "edge-lost", Site: site.Namespace}, w.lost)
-	that(t, "a limit that can't be kept is refused, and the answer says what can", func(t *testing.T) {
+	that(t, "an invalid limit is rejected with the permitted range", func(t *testing.T) {
 		for key, value := range map[string]any{"connections": -1, "pendingConnections": 20000, "bandwidth": "1Ki"} {
 			if err := w.noisy.PatchTunnel(t.Context(), limits(key, value)); err == nil ||
 				!strings.Contains(err.Error(), "must be between") {
@@ -70,8 +70,8 @@ func TestLimits(t *testing.T) {
 	})
 	load := traffic.Start(t, quietRate, 2, "/whoami", w.quiet.Paths()...)
 	defer load.Stop()
-	that(t, "who opens too many connections is refused those beyond the limit", func(t *testing.T) { w.fill(t, few) })
-	that(t, "a limit changes while connections stay open", func(t *testing.T) {
+	that(t, "connections beyond the limit of a workload cluster are rejected", func(t *testing.T) { w.fill(t, few) })
+	that(t, "a limit can change while connections stay open", func(t *testing.T) {
 		must(t, w.noisy.PatchTunnel(t.Context(), limits("connections", more)))
 		w.fill(t, more)
 		for _, s := range w.held {
@@ -79,15 +79,15 @@ func TestLimits(t *testing.T) {
 			must(t, err)
 		}
 	})
-	that(t, "a download is held near its limit, and that of another workload cluster is not", w.bandwidth)
+	that(t, "a bandwidth limit slows only the downloads of its workload cluster", w.bandwidth)
 	that(
 		t,
-		"a gateway's memory stays flat while an edge's network is away and clients are connected and come",
+		"a gateway's memory is bounded while an edge's network is down and clients connect",
 		func(t *testing.T) {
 			w.blackHole(t, site)
 		},
 	)
-	that(t, "through all of that the others' requests are quick, and none fails", func(t *testing.T) {
+	that(t, "requests to other workload clusters stay fast, and none fails", func(t *testing.T) {
 		must(t, load.Unbroken(traffic.Mark{}))
 		longest := load.Count().Longest
 		measured("limits_others_longest_ms", float64(longest.Milliseconds()))

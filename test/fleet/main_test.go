@@ -25,7 +25,7 @@ var (
 var proof = promise.Proof{Name: "verify fleet", Parallel: 1}
 
 // smoke is the only test that runs with -short.
-const smoke = "TestServers"
+const smoke = "TestNoSingleServerIsRequired"
 
 func TestMain(m *testing.M) { os.Exit(proof.Main(m)) }
 

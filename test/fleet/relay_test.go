@@ -31,14 +31,14 @@ type relays struct {
 	edge            *lab.Agent // of relayed
 }
 
-// TestRelay proves the promises about connections that pass two replicas.
-func TestRelay(t *testing.T) {
+// TestAGatewayRelaysEdgesToOtherGateways proves the promises about connections that pass two replicas.
+func TestAGatewayRelaysEdgesToOtherGateways(t *testing.T) {
 	r := &relays{World: newWorld(t, lab.Options{Gateways: 2, Lean: true, LogLevel: "info"})}
 	r.relayed, r.direct = r.Member(t, "relayed", nil), r.Member(t, "direct", nil)
 	r.edge = r.Edge(t, r.edgeAt("edge-relayed", 0), r.relayed)
 	r.Edge(t, r.edgeAt("edge-direct", 1), r.direct)
-	that(t, "a gateway passes an edge that asks for another one on to that, and costs little", r.compare)
-	that(t, "when the relaying gateway dies no request through the other fails for longer than 2 s", r.kill)
+	that(t, "a gateway relays the connection of an edge to another gateway at a small cost", r.compare)
+	that(t, "requests fail for at most 2 s after the relaying gateway is killed", r.kill)
 	r.Logs(t, "gateway-0")
 }
 

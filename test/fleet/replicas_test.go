@@ -34,20 +34,20 @@ type replicas struct {
 	free    *traffic.Retrying // clients of any gateway
 }
 
-// TestReplicas proves that gateways can be scaled without manual steps.
-func TestReplicas(t *testing.T) {
+// TestGatewaysScaleWithoutManualSteps proves that gateways can be scaled without manual steps.
+func TestGatewaysScaleWithoutManualSteps(t *testing.T) {
 	r := newReplicas(t, lab.Options{Gateways: 2, Lean: true, GatewayPod: true})
-	that(t, "a gateway that is scaled up gets its certificate and the tunnels of all edges within seconds", r.up)
-	that(t, "its first requests succeed, none failed meanwhile and no stream broke", r.unbroken)
-	that(t, "a gateway that is scaled down ends without the loss of a request that can be made again", r.down)
-	that(t, "edges forget it, and no stream of the other gateways broke", func(t *testing.T) {
+	that(t, "a new gateway replica receives its certificate and reverse tunnels of all edges within seconds", r.up)
+	that(t, "the first requests of a new gateway replica succeed, and no other request or stream fails", r.unbroken)
+	that(t, "scaling down a gateway fails no retryable request", r.down)
+	that(t, "edges stop dialling a removed gateway, and streams of other gateways continue", func(t *testing.T) {
 		eventually(t, r.known("gateway-2", false))
 		r.unbroken(t)
 	})
-	that(t, "a gateway that nobody asked for gets no certificate, and hears why", r.uninvited)
-	that(t, "the same number comes again as another Pod", r.up)
-	that(t, "a rollout, one gateway after the other, loses no request that can be made again", r.rollout)
-	that(t, "no edge and no Envoy of an edge was started again for any of this", r.sameProcesses)
+	that(t, "a gateway beyond the replica count receives no certificate, and the reason", r.uninvited)
+	that(t, "a recreated gateway Pod with the same ordinal serves requests", r.up)
+	that(t, "a rolling restart of the gateways fails no retryable request", r.rollout)
+	that(t, "no edge agent and no Envoy of an edge restarts during these changes", r.sameProcesses)
 	r.Logs(t)
 }
 

@@ -37,8 +37,8 @@ type servers struct {
 	since   metav1.Time              // when the edge's Tunnel became ready
 }
 
-// TestServers proves that no single server is needed.
-func TestServers(t *testing.T) {
+// TestNoSingleServerIsRequired proves that no single server is needed.
+func TestNoSingleServerIsRequired(t *testing.T) {
 	s := &servers{
 		World: newWorld(
 			t, lab.Options{Gateways: 2, XDSServers: 2, Controllers: 2, Lean: true, ControllerFlags: []string{leaseFlag}},
@@ -48,19 +48,19 @@ func TestServers(t *testing.T) {
 	s.Edge(t, lab.EdgeSpec{Name: "edge-steady"}, s.steady)
 	s.note(t)
 	s.load = traffic.Start(t, calmRate, 1, "/whoami", s.steady.Paths()...)
-	that(t, "each xds-server gives certificates and configuration while the other is down", func(t *testing.T) {
+	that(t, "each xds-server issues certificates and serves configuration while the other is down", func(t *testing.T) {
 		for i, server := range s.XDSServers {
 			measured(fmt.Sprintf("without_xds_server_%d_s", i), s.without(t, server).Seconds())
 		}
 	})
 	that(
 		t,
-		"when the controller that leads dies the other leads, and no signature and no status is missing for long",
+		"the standby controller signs and writes status soon after the leader is killed",
 		func(t *testing.T) {
 			measured("without_leader_s", s.without(t, s.leader(t)).Seconds())
 		},
 	)
-	that(t, "the death of a controller that doesn't lead is not noticed", func(t *testing.T) {
+	that(t, "killing the standby controller has no effect", func(t *testing.T) {
 		leader := s.leader(t)
 		for _, c := range s.Controllers {
 			if c != leader {
@@ -68,11 +68,11 @@ func TestServers(t *testing.T) {
 			}
 		}
 	})
-	that(t, "through all of that no request failed and no stream broke", func(t *testing.T) {
+	that(t, "no request failed and no stream broke during these failures", func(t *testing.T) {
 		must(t, s.load.Unbroken(traffic.Mark{}))
 		s.load.Stop()
 	})
-	that(t, "every tunnel is the same as before, and status has never said otherwise", s.unchanged)
+	that(t, "every reverse tunnel stays open, and status always shows it", s.unchanged)
 	s.Logs(t)
 }
 
@@ -166,8 +166,8 @@ func (s *servers) leader(t *testing.T) *proc.Service {
 			if err != nil || len(lines) == 0 {
 				continue
 			}
-			said, _, _ := strings.Cut(strings.TrimPrefix(lines[len(lines)-1], "time="), " ")
-			at, err := time.Parse(time.RFC3339, said)
+			stamp, _, _ := strings.Cut(strings.TrimPrefix(lines[len(lines)-1], "time="), " ")
+			at, err := time.Parse(time.RFC3339, stamp)
 			if err != nil {
 				return err
 			}

@@ -30,8 +30,8 @@ const (
 	longestWait = 2 * time.Second
 )
 
-// TestWorkers proves that an edge keeps a tunnel to each worker of a gateway.
-func TestWorkers(t *testing.T) {
+// TestWorkersWithoutATunnelAreRepaired proves that an edge keeps a tunnel to each worker of a gateway.
+func TestWorkersWithoutATunnelAreRepaired(t *testing.T) {
 	for _, workers := range []int{1, 4} {
 		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
 			w := &threads{
@@ -77,7 +77,7 @@ func (w *threads) repaired(t *testing.T) {
 			}
 		},
 	)
-	that(t, fmt.Sprintf("with %d workers every hole is closed", w.workers), func(t *testing.T) {
+	that(t, fmt.Sprintf("each of %d workers has a tunnel after a repair", w.workers), func(t *testing.T) {
 		eventually(t, func(context.Context) error { return w.each(1) })
 	})
 }
@@ -100,8 +100,8 @@ func (w *threads) alone(t *testing.T) {
 	must(t, w.Gateways[0].Process().Thaw())
 	longest = max(longest, last)
 	measured(fmt.Sprintf("workers_%d_unrepaired_longest_ms", w.workers), float64(longest.Milliseconds()))
-	t.Logf("nobody closes holes: %d requests, %d tunnels cut, the longest wait %v", asked, tunnels, longest)
-	that(t, "holes that came while no agent was there are closed by the next", func(t *testing.T) {
+	t.Logf("without an agent: %d requests, %d reverse tunnels closed, the longest wait %v", asked, tunnels, longest)
+	that(t, "a restarted agent repairs workers that lost their tunnels while it was down", func(t *testing.T) {
 		if !hole {
 			t.Error("none came")
 		}
@@ -120,7 +120,7 @@ func (w *threads) tooFew(t *testing.T) {
 			}
 		})
 	}
-	that(t, "workers without a tunnel are shown in status", func(t *testing.T) {
+	that(t, "status shows workers without a tunnel", func(t *testing.T) {
 		change(1)
 		eventually(t, func(ctx context.Context) error {
 			tunnel, err := w.member.Tunnel(ctx)

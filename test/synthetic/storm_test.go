@@ -35,8 +35,9 @@ func number(t *testing.T, name string, otherwise int) int {
 // slow is a rate that any gateway can sustain.
 const slow = 100
 
-// TestStorm lets many edges dial a gateway at the same time, while clients continuously use the tunnels of a few.
-func TestStorm(t *testing.T) {
+// TestReconnectStorm lets many edges dial a gateway at the same time, while clients continuously use the tunnels of a
+// few.
+func TestReconnectStorm(t *testing.T) {
 	edges, live, rate := number(t, "STORM_EDGES", 200), 10, number(t, "STORM_RATE", 100)
 	w := newWorld(t, live+edges, func(inst *model.Installation) { inst.Handshakes = rate })
 	f := w.fleet(t, nil)

@@ -11,9 +11,9 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-// TestEdges connects 50 edges to a real gateway. For each workload cluster, a client reaches the right one, by both
-// routes.
-func TestEdges(t *testing.T) {
+// TestSyntheticEdgesServeRequests connects 50 edges to a real gateway. For each workload cluster, a client reaches the
+// right one, by both routes.
+func TestSyntheticEdgesServeRequests(t *testing.T) {
 	const edges = 50
 	w := newWorld(t, edges, nil)
 	f := w.fleet(t, nil)
