@@ -30,7 +30,7 @@ const (
 // caLost deletes the Secrets of the CA, one after the other and then both, and follows the table of the document.
 func (o *operations) caLost(t *testing.T) {
 	before := o.serial(t)
-	that(t, "the Secret fairlead-ca is made again within 10 s, with the same CA", func(t *testing.T) {
+	that(t, "the controller recreates the Secret fairlead-ca with the same CA within 10 s", func(t *testing.T) {
 		must(t, o.Management.Client.Delete(t.Context(), o.caSecret(v1alpha1.CASecretName)))
 		took := o.within(t, o.hasCA(v1alpha1.CASecretName))
 		measured("ca_secret_back_s", took.Seconds())
@@ -38,14 +38,14 @@ func (o *operations) caLost(t *testing.T) {
 			t.Errorf("it took %s", took)
 		}
 	})
-	that(t, "without fairlead-ca-state the controller begins anew from fairlead-ca, and nothing ends", func(t *testing.T) {
+	that(t, "the controller recreates fairlead-ca-state from fairlead-ca, and all tunnels stay open", func(t *testing.T) {
 		must(t, o.Management.Client.Delete(t.Context(), o.caSecret(v1alpha1.CAStateSecretName)))
 		o.within(t, o.hasCA(v1alpha1.CAStateSecretName))
 		o.caUnchanged(t, before)
 	})
 	that(
 		t,
-		"a fairlead-ca-state that is damaged is reported with what to do, and deleting it is a cure",
+		"the controller reports a damaged fairlead-ca-state, and deleting it repairs the installation",
 		func(t *testing.T) {
 			damage := client.RawPatch(types.MergePatchType, []byte(`{"data":{"state.json":"bm90aGluZw=="}}`))
 			must(t, o.Management.Client.Patch(t.Context(), o.caSecret(v1alpha1.CAStateSecretName), damage))
@@ -56,11 +56,11 @@ func (o *operations) caLost(t *testing.T) {
 			o.caUnchanged(t, before)
 		},
 	)
-	that(t, "without both the controller makes another CA, and tunnels that are open stay so", func(t *testing.T) {
+	that(t, "the controller creates a new CA when both Secrets are lost, and open tunnels stay open", func(t *testing.T) {
 		o.loseCA(t, before)
 		must(t, o.allReachable(t.Context()))
 	})
-	that(t, "a Pod that comes meanwhile, of an xds-server, is of the CA that nobody trusts", func(t *testing.T) {
+	that(t, "an xds-server Pod that starts with the new CA is not trusted by existing edges", func(t *testing.T) {
 		o.kubelet.hold(func() {
 			must(t, o.XDSServerPods().End(1, grace))
 			must(t, o.XDSServerPods().Start(t.Context(), 1))
@@ -69,7 +69,7 @@ func (o *operations) caLost(t *testing.T) {
 	})
 	that(
 		t,
-		"the commands of the document put both back (the test starts the Pods), and every edge is back without a visit",
+		"the documented commands restore both Secrets, and every edge reconnects (the test starts the Pods)",
 		func(t *testing.T) {
 			o.run(t, block(t, lostCA, 0))
 			measured("ca_back_s", o.within(t, func(ctx context.Context) error { // the output of the last command
@@ -82,7 +82,7 @@ func (o *operations) caLost(t *testing.T) {
 			o.caUnchanged(t, before)
 		},
 	)
-	that(t, "then changes come through again: another edge enrols", func(t *testing.T) { o.another(t) })
+	that(t, "another edge enrols after the CA is restored", func(t *testing.T) { o.another(t) })
 }
 
 // slack is how much longer than documented a busy machine may take.
@@ -158,16 +158,16 @@ func (o *operations) allReachable(ctx context.Context) error {
 // caStolen simulates the theft of the CA's key, and proves that the documented steps make the key useless.
 func (o *operations) caStolen(t *testing.T) {
 	thief := o.forge(t)
-	that(t, "whoever has the key of the CA is let in as any edge", func(t *testing.T) {
+	that(t, "a client with the key of the CA can connect as any edge", func(t *testing.T) {
 		if code, err := o.requestTunnel(t.Context(), thief); code != http.StatusOK {
 			t.Fatalf("the gateway answers %d, %v", code, err)
 		}
 	})
-	that(t, "the commands of the document replace the CA at once (the test starts the Pods)", func(t *testing.T) {
+	that(t, "the documented commands replace the CA at once (the test starts the Pods)", func(t *testing.T) {
 		o.run(t, block(t, stolenCA, 0))
 		o.run(t, "kubectl -n "+lab.InstallationNamespace+" rollout status statefulset/gateway --timeout=3m")
 	})
-	that(t, "each edge enrols anew with its new bootstrap file in place of the old one", func(t *testing.T) {
+	that(t, "each edge enrols again with a new bootstrap file", func(t *testing.T) {
 		for _, e := range o.edges {
 			fetch := strings.ReplaceAll(block(t, stolenCA, 1), "c1-", e.of.Name+"-")
 			o.run(t, fetch)
@@ -181,7 +181,7 @@ func (o *operations) caStolen(t *testing.T) {
 	})
 	that(
 		t,
-		"no certificate of the old CA is accepted any more: not as an edge, nor by the control channel",
+		"gateways and the control channel reject certificates of the previous CA",
 		func(t *testing.T) {
 			thief.Roots = world.Steal(t, o.edges[0].Agent).Roots
 			if code, err := o.requestTunnel(t.Context(), thief); err == nil {
@@ -193,7 +193,7 @@ func (o *operations) caStolen(t *testing.T) {
 		},
 	)
 	o.inspect(t)
-	that(t, "then changes come through again: another edge enrols", func(t *testing.T) { o.another(t) })
+	that(t, "another edge enrols after the CA is restored", func(t *testing.T) { o.another(t) })
 }
 
 // requestTunnel requests a tunnel from a gateway.

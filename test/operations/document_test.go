@@ -78,8 +78,8 @@ var proven = map[string]int{
 	"Upgrade": 3, "Backup": 1, "The management cluster is lost": 2, lostCA: 1, stolenCA: 2, lostServers: 1, removing: 1,
 }
 
-// TestEveryBlockIsRun proves that the tests run every command block of the document.
-func TestEveryBlockIsRun(t *testing.T) {
+// TestEveryDocumentedCommandIsRun proves that the tests run every command block of the document.
+func TestEveryDocumentedCommandIsRun(t *testing.T) {
 	found := map[string]int{}
 	for heading, text := range sections(t, document) {
 		if n := len(blocks(text, "sh")); n > 0 {

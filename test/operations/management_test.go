@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// TestDisasters destroys one part after the other, and follows the document to restore it.
-func TestDisasters(t *testing.T) {
+// TestDocumentedRecoveryRestoresService destroys one part after the other, and follows the document to restore it.
+func TestDocumentedRecoveryRestoresService(t *testing.T) {
 	t.Parallel()
 	o := newOperations(t, newest())
 	for _, one := range []struct {
@@ -42,7 +42,7 @@ func TestDisasters(t *testing.T) {
 // backup takes the backup from which everything is restored, after a tunnel has ended.
 func (o *operations) backup(t *testing.T) {
 	o.endTunnel(t)
-	that(t, "the commands of the document take a backup, which others can't read", func(t *testing.T) {
+	that(t, "the documented commands write a backup that other users cannot read", func(t *testing.T) {
 		o.run(t, block(t, "Backup", 0))
 		for _, file := range []string{"fairlead-ca.yaml", "fairlead-ended-tunnels.yaml", "clusters"} {
 			o.kept(t, file)
@@ -54,7 +54,7 @@ func (o *operations) backup(t *testing.T) {
 // managementLost deletes the management cluster, and restores everything from the backup.
 func (o *operations) managementLost(t *testing.T) {
 	before := o.serial(t)
-	that(t, "without the management cluster edges wait, and nobody visits them", func(t *testing.T) {
+	that(t, "edges keep running and retry without the management cluster", func(t *testing.T) {
 		o.kubelet.without(func() {
 			must(t, o.LoseManagement())
 			must(t, o.NewManagement(t.Context()))
@@ -62,14 +62,14 @@ func (o *operations) managementLost(t *testing.T) {
 	})
 	that(
 		t,
-		"the commands of the document put the CA into an empty management cluster before Fairlead comes",
+		"the documented commands restore the CA in an empty management cluster before Fairlead is installed",
 		func(t *testing.T) {
 			o.run(t, block(t, "The management cluster is lost", 0))
 		},
 	)
 	that(
 		t,
-		"kubectl apply -k . brings Fairlead back (the test starts the Pods), with the CA that there was",
+		"kubectl apply -k . installs Fairlead with the restored CA (the test starts the Pods)",
 		func(t *testing.T) {
 			o.run(t, "kubectl apply -k .")
 			o.run(t, "kubectl -n "+lab.InstallationNamespace+" rollout status statefulset/gateway --timeout=3m")
@@ -85,7 +85,7 @@ func (o *operations) managementLost(t *testing.T) {
 	)
 	that(
 		t,
-		"clusterctl brings the Clusters, and every edge is back by itself: the same edge, without an enrolment",
+		"every edge reconnects with its identity after clusterctl restores the Clusters",
 		func(t *testing.T) {
 			o.run(t, block(t, "The management cluster is lost", 1))
 			for _, c := range o.clusters {
@@ -96,17 +96,17 @@ func (o *operations) managementLost(t *testing.T) {
 		},
 	)
 	that(
-		t, "an edge that was revoked, and one whose tunnel has ended, stay out",
+		t, "a revoked edge and an edge of an ended tunnel cannot reconnect",
 		func(t *testing.T) { o.within(t, o.stillRejected) },
 	)
-	that(t, "no copy of the CA's key is in an annotation", func(t *testing.T) {
+	that(t, "no annotation contains the CA's key", func(t *testing.T) {
 		secret := o.caSecret(v1alpha1.CASecretName)
 		must(t, o.Management.Client.Get(t.Context(), client.ObjectKeyFromObject(secret), secret))
 		if _, ok := secret.Annotations[corev1.LastAppliedConfigAnnotation]; ok {
 			t.Error("there is one")
 		}
 	})
-	that(t, "fairlead check finds nothing", func(t *testing.T) {
+	that(t, "fairlead check finds no problem after the restore", func(t *testing.T) {
 		o.run(t, command(t, "The management cluster is lost", "fairlead check"))
 	})
 }
@@ -124,7 +124,7 @@ func (o *operations) snapshot(t *testing.T) {
 	folder := t.TempDir()
 	that(
 		t,
-		"from a snapshot of etcd (a copy of its disk) everything comes back by itself, and no edge is visited (the test "+
+		"edges reconnect without help after etcd is restored from a snapshot of its disk (the test "+
 			"starts the Pods)",
 		func(t *testing.T) {
 			must(t, o.SaveEtcd(folder))
@@ -139,7 +139,7 @@ func (o *operations) snapshot(t *testing.T) {
 			o.edgesUnchanged(t)
 		},
 	)
-	that(t, "a revocation since the snapshot is forgotten, and given again it holds", func(t *testing.T) {
+	that(t, "a revocation after the snapshot is lost, and works when repeated", func(t *testing.T) {
 		if code, err := o.requestTunnel(t.Context(), stolen.stolen); code != http.StatusOK {
 			t.Errorf("the gateway answers %d, %v: the document says more than is so", code, err)
 		}
@@ -150,7 +150,7 @@ func (o *operations) snapshot(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	that(t, "the backup is taken anew", func(t *testing.T) {
+	that(t, "the documented commands replace the backup", func(t *testing.T) {
 		must(t, os.RemoveAll(o.folder+"/clusters"))
 		o.run(t, block(t, "Backup", 0))
 	})

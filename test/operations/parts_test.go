@@ -36,7 +36,7 @@ type stolenEdge struct {
 func (o *operations) gatewaysLost(t *testing.T) {
 	that(
 		t,
-		"one gateway is lost with its disk: the other serves, and what takes its place enrols by itself (the test starts "+
+		"the other gateway serves while one is lost with its disk, and the replacement enrols (the test starts "+
 			"the Pod)",
 		func(t *testing.T) {
 			o.kubelet.hold(func() {
@@ -48,7 +48,7 @@ func (o *operations) gatewaysLost(t *testing.T) {
 			o.edgesUnchanged(t)
 		},
 	)
-	that(t, "all gateways are lost: tunnels are back within a minute after the first one is", func(t *testing.T) {
+	that(t, "edges reconnect within a minute after the first of all lost gateways starts again", func(t *testing.T) {
 		o.kubelet.hold(func() {
 			o.loseGateway(t, 0)
 			o.loseGateway(t, 1)
@@ -79,7 +79,7 @@ func (o *operations) reachedAgain(t *testing.T) error {
 // serversLost stops controllers and xds-servers.
 func (o *operations) serversLost(t *testing.T) {
 	m := o.load(t)
-	that(t, "without controllers and xds-servers no request fails, and edges and gateways go on", func(t *testing.T) {
+	that(t, "no request fails while all controllers and xds-servers are lost", func(t *testing.T) {
 		o.kubelet.hold(func() {
 			for _, s := range slices.Concat(o.Controllers, o.XDSServers) {
 				s.Hold()
@@ -89,14 +89,16 @@ func (o *operations) serversLost(t *testing.T) {
 		must(t, proc.Wait(t.Context(), away+promise.Patience, m.AtLeast(since.Requests+int(away.Seconds())*loadRate/2)))
 		must(t, m.Unbroken(since))
 	})
-	that(t, "an edge whose Envoy starts anew meanwhile serves with what is on its disk", func(t *testing.T) {
+	that(t, "an edge whose Envoy restarts during the loss serves from its cache", func(t *testing.T) {
 		must(t, o.edges[2].KillEnvoy())
 		must(t, o.reachedAgain(t))
 	})
-	that(t, "a kubeconfig that its provider writes meanwhile leads its own way", func(t *testing.T) { o.rewrite(t) })
+	that(t, "a kubeconfig that its provider rewrites during the loss bypasses the tunnel", func(t *testing.T) {
+		o.rewrite(t)
+	})
 	that(
 		t,
-		"the commands of the document bring them back (the test starts the Pods), and the kubeconfig is repaired",
+		"the documented commands restore the servers and the kubeconfig (the test starts the Pods)",
 		func(t *testing.T) {
 			for _, s := range slices.Concat(o.Controllers, o.XDSServers) {
 				s.Resume()
@@ -169,8 +171,8 @@ func (o *operations) edgeLost(t *testing.T) {
 	o.edges = o.edges[:len(o.edges)-1]
 	stolen := world.Steal(t, lost.Agent)
 	world.StopEdge(t, lost.Agent)
-	that(t, "the edges that are left serve on", func(t *testing.T) { must(t, o.reachedAgain(t)) })
-	that(t, "the command of the document keeps out whoever has its disk", func(t *testing.T) {
+	that(t, "the other edges serve while one is lost", func(t *testing.T) { must(t, o.reachedAgain(t)) })
+	that(t, "the documented command revokes the lost edge, so its stolen disk gives no access", func(t *testing.T) {
 		o.run(
 			t,
 			strings.ReplaceAll(

@@ -16,10 +16,10 @@ func (o *operations) removed(t *testing.T) {
 	if len(o.traces(t)) < 100 {
 		t.Fatal("before the removal nothing is found either")
 	}
-	that(t, "the commands of the document remove Fairlead (the test ends the Pods)", func(t *testing.T) {
+	that(t, "the documented commands remove Fairlead (the test stops the Pods)", func(t *testing.T) {
 		o.run(t, block(t, removing, 0))
 	})
-	that(t, "all kubeconfig Secrets are direct again, as their provider wrote them", func(t *testing.T) {
+	that(t, "all kubeconfig Secrets are restored as their provider wrote them", func(t *testing.T) {
 		for _, c := range o.clusters {
 			o.within(t, func(ctx context.Context) error { return o.direct(ctx, c) })
 			secret, err := c.Secret(t.Context(), "-kubeconfig")
@@ -29,7 +29,7 @@ func (o *operations) removed(t *testing.T) {
 			}
 		}
 	})
-	that(t, "nothing in the management cluster knows of Fairlead any more", func(t *testing.T) {
+	that(t, "no object of Fairlead remains in the management cluster", func(t *testing.T) {
 		for _, line := range o.traces(t) {
 			t.Error(line)
 		}

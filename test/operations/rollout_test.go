@@ -145,9 +145,9 @@ func (r *rollouts) configure(t *testing.T, services []*proc.Service, ready func(
 	}
 }
 
-// TestRollout changes settings of all nodes: one that works, one that breaks the nodes that receive it, and one that
-// is applied at once.
-func TestRollout(t *testing.T) {
+// TestChangesRollOutInWaves changes settings of all nodes: one that works, one that breaks the nodes that receive it,
+// and one that is applied at once.
+func TestChangesRollOutInWaves(t *testing.T) {
 	t.Parallel()
 	r := newRollouts(t)
 	before := r.until(t, "the profile is on record", nil, func(s synced) bool {
@@ -164,7 +164,7 @@ func (r *rollouts) reaches(t *testing.T, before string) (next string) {
 	var first []string
 	that(
 		t,
-		"a changed setting reaches one edge of three and one gateway of two first, of the workload cluster with two edges",
+		"a changed setting first reaches one gateway and one edge of the workload cluster with two edges",
 		func(t *testing.T) {
 			r.configure(t, r.XDSServers, r.XDSServerReady, "--access-log=all")
 			s := r.until(t, "the first wave runs it", nil, func(s synced) bool {
@@ -178,7 +178,7 @@ func (r *rollouts) reaches(t *testing.T, before string) (next string) {
 		},
 	)
 	began := time.Now()
-	that(t, "then all others get it, and config sync shows how far it is", func(t *testing.T) {
+	that(t, "a changed setting then reaches all nodes, and config sync shows the progress", func(t *testing.T) {
 		s := r.until(t, "all run it", func(s synced) {
 			if reached := s.at("edge", next); s.Rollout.Phase == "first" && !slices.Equal(reached, first) {
 				t.Errorf("in the first wave it reached %v", reached)
@@ -197,7 +197,7 @@ func (r *rollouts) reaches(t *testing.T, before string) (next string) {
 func (r *rollouts) stops(t *testing.T, before string) {
 	reached := map[string]bool{}
 	began := time.Now()
-	that(t, "a public address that leads nowhere reaches one edge alone, and is taken back by itself", func(t *testing.T) {
+	that(t, "an unreachable public address reaches only one edge and is rolled back", func(t *testing.T) {
 		r.configure(t, r.XDSServers, r.XDSServerReady, "--public-address="+nowhere)
 		s := r.until(t, "it is stopped", func(s synced) {
 			for _, node := range s.at("edge", s.Rollout.Next) {
@@ -215,7 +215,7 @@ func (r *rollouts) stops(t *testing.T, before string) {
 		}
 	})
 	measured("rollout_stopped_s", time.Since(began).Seconds())
-	that(t, "all nodes run what they ran before, and the edge has its tunnels again", func(t *testing.T) {
+	that(t, "all nodes run the previous profile after a rollback, and the edge reconnects", func(t *testing.T) {
 		r.until(t, "all run the profile of before", nil, func(s synced) bool {
 			return s.Rollout.Current == before && len(s.at("edge", before)) == 3 && len(s.at("gateway", before)) == 2
 		})
@@ -230,7 +230,7 @@ func (r *rollouts) stops(t *testing.T, before string) {
 func (r *rollouts) atOnce(t *testing.T, before string) {
 	that(
 		t,
-		"with --rollout=immediate a change reaches all nodes at once, also after one that has stopped",
+		"a change with --rollout=immediate reaches all nodes at once, also after a stopped rollout",
 		func(t *testing.T) {
 			r.configure(
 				t, r.XDSServers, r.XDSServerReady, "--public-address="+fmt.Sprintf("%s:%d", netns.PublicName, netns.PublicPort),

@@ -12,9 +12,9 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// TestUpgrade upgrades installations of old versions to this one and downgrades them again, in the order of the
-// document, under load.
-func TestUpgrade(t *testing.T) {
+// TestUpgradesLoseNoRequest upgrades installations of old versions to this one and downgrades them again, in the order
+// of the document, under load.
+func TestUpgradesLoseNoRequest(t *testing.T) {
 	t.Parallel()
 	proof.Need(t)
 	for _, old := range oldCommits(t) {
@@ -27,21 +27,23 @@ func upgrade(t *testing.T, from, to version) {
 	o := newOperations(t, from)
 	o.kubelet.hold(func() { o.kubelet.begin = o.byTag(from, to) })
 	c := o.ask(t)
-	that(t, "the old version is what runs at first", func(t *testing.T) { c.proceed(t) })
+	that(t, "the installation runs the old version before the upgrade", func(t *testing.T) { c.proceed(t) })
 	allReachable, unreached := slices.Clone(o.edges[:2]), o.edges[2]
 	that(
 		t,
-		"the commands of the document replace the servers (the test starts the Pods): no request is lost",
+		"no request fails while the documented commands upgrade the servers (the test starts the Pods)",
 		func(t *testing.T) {
 			must(t, o.kustomize(to, map[string]string{"fairlead-gateway": from.tag}))
 			o.run(t, block(t, "Upgrade", 0))
 			c.proceed(t)
 		},
 	)
-	that(t, "edges of both versions enrol at new servers and old gateways", func(t *testing.T) { o.changes(t, from, to) })
+	that(t, "edges of both versions enrol with new servers and old gateways", func(t *testing.T) {
+		o.changes(t, from, to)
+	})
 	that(
 		t,
-		"the commands of the document replace the gateways (the test starts the Pods): no request is lost",
+		"no request fails while the documented commands upgrade the gateways (the test starts the Pods)",
 		func(t *testing.T) {
 			must(t, o.kustomize(to, nil))
 			o.finds(t)
@@ -49,12 +51,12 @@ func upgrade(t *testing.T, from, to version) {
 		},
 	)
 	that(
-		t, "edges of the old version serve on, and more of both versions enrol",
+		t, "edges of the old version keep serving, and new edges of both versions enrol",
 		func(t *testing.T) { o.changes(t, from, to) },
 	)
 	that(
 		t,
-		"edges get the new program and are reloaded one after the other: no request is lost, and none is made twice for an "+
+		"no request fails while edges are upgraded one by one, and none is retried for an "+
 			"Envoy that stays",
 		func(t *testing.T) {
 			again := c.Again()
@@ -65,12 +67,12 @@ func upgrade(t *testing.T, from, to version) {
 			}
 		},
 	)
-	that(t, "all commands of the document find all well, with edges of both versions", func(t *testing.T) {
+	that(t, "all documented checks succeed with edges of both versions", func(t *testing.T) {
 		o.finds(t)
 		o.reload(t, to, unreached)
 		c.proceed(t)
 	})
-	that(t, "the commands of the document go back (the test starts the Pods): no request is lost", func(t *testing.T) {
+	that(t, "no request fails while the documented commands downgrade (the test starts the Pods)", func(t *testing.T) {
 		old := slices.Clone(o.edges)
 		must(t, o.kustomize(from, nil))
 		o.run(t, block(t, "Upgrade", 2))
@@ -81,7 +83,7 @@ func upgrade(t *testing.T, from, to version) {
 	})
 	that(
 		t,
-		"no Pod was started with a flag that its version does not know, and no edge had to enrol anew",
+		"every Pod accepts its flags, and no edge enrols again",
 		func(t *testing.T) {
 			must(t, o.kubelet.err())
 			o.edgesUnchanged(t)
