@@ -47,19 +47,19 @@ func controlAttacks(t *testing.T, in *installation) {
 	c.greedy, c.site = in.Member(t, "greedy", nil), newSite(t, in, "greedy")
 	defer func() { must(t, c.greedy.Delete(context.WithoutCancel(t.Context()))) }()
 	c.enrolAll(t)
-	attack(t, "a tenant opens as many control connections as it can with 24 leaves",
+	attack(t, "a tenant opens as many control connections as possible with 24 leaves",
 		"connections per certificate and tunnel id, equal shares (TestATenantThatFillsTheChannelKeepsNoOtherOut)",
 		c.connections, nil)
-	attack(t, "a tenant asks for its configuration again and again on 96 ADS streams",
+	attack(t, "a tenant requests its configuration repeatedly on 96 ADS streams",
 		"four streams per edge, requests per stream and tunnel id, nothing built under a lock "+
-			"(TestAnEdgeIsSentNoMoreThanItsRate, TestAChangeIsPublishedWhileEdgesWaitForTheirResources)", c.requests, nil)
-	attack(t, "a source without a certificate opens a hundred times the connections that it may have",
+			"(TestResponsesToAnEdgeAreRateLimited, TestAChangeIsPublishedWhileEdgesWaitForTheirResources)", c.requests, nil)
+	attack(t, "a source without a certificate opens a hundred times its permitted connections",
 		"connections per address, half reserved for addresses of edges (TestAddressesOfEdgesHaveHalfOfThePlaces)",
 		c.anonymousFlood, nil)
-	attack(t, "a tenant enrols and renews as often as it can with one token and one leaf",
+	attack(t, "a tenant enrols and renews as often as possible with one token and one leaf",
 		"certificates per token, node and tunnel id (TestTheCertificatesOfOneTunnelAreBounded)", c.certificates, nil)
-	attack(t, "an edge's leaf names another node, other types, and thousands of names",
-		"the certificate decides (TestWhatAnEdgeSaysIsNeitherKeptNorQuotedAtLength)", c.claims, nil)
+	attack(t, "an edge requests another node's resources, other types and thousands of names",
+		"the certificate decides (TestRequestsOfAnEdgeAreNeitherStoredNorLoggedAtLength)", c.claims, nil)
 }
 
 // enrolAll enrols the tenant's leaves.
@@ -79,9 +79,9 @@ func (c *control) enrolAll(t *testing.T) {
 		is, err := world.Domain.ParseSubject(identity.Leaf().Subject.CommonName, identity.Leaf().DNSNames)
 		must(t, err)
 		certificate := identity.TLSCertificate()
-		who := c.anonymous()
-		who.Certificate = &certificate
-		c.leaves = append(c.leaves, leaf{who, is})
+		client := c.anonymous()
+		client.Certificate = &certificate
+		c.leaves = append(c.leaves, leaf{client, is})
 	}
 }
 
@@ -104,8 +104,8 @@ func (c *control) anonymous() outsider.Outsider {
 	return outsider.Outsider{From: c.site.Namespace, Domain: world.Domain, Roots: c.roots.Roots}
 }
 
-func renew(ctx context.Context, who outsider.Outsider) error {
-	_, err := with(who, ctx, func(ctx context.Context, conn *grpc.ClientConn) (*enrolv1.Certificate, error) {
+func renew(ctx context.Context, client outsider.Outsider) error {
+	_, err := with(client, ctx, func(ctx context.Context, conn *grpc.ClientConn) (*enrolv1.Certificate, error) {
 		key, err := certs.NewKey()
 		if err != nil {
 			return nil, err
@@ -121,11 +121,11 @@ func renew(ctx context.Context, who outsider.Outsider) error {
 
 // with makes one call on a new connection.
 func with[R any](
-	who outsider.Outsider, ctx context.Context, call func(context.Context, *grpc.ClientConn) (R, error),
+	client outsider.Outsider, ctx context.Context, call func(context.Context, *grpc.ClientConn) (R, error),
 ) (R, error) {
 	ctx, cancel := context.WithTimeout(ctx, controlPatience)
 	defer cancel()
-	conn, err := who.Control()
+	conn, err := client.Control()
 	if err != nil {
 		var none R
 		return none, err

@@ -98,7 +98,7 @@ func handshakeAttacks(t *testing.T, in *installation) {
 	in.leafAttacks(t, gateway.from(hostile.Namespace), leaf, bare)
 	attack(
 		t,
-		"one source opens connections and says nothing on them",
+		"one source opens silent connections",
 		"the agent closes silent connections of a source beyond its quota",
 		func(t *testing.T) {
 			if n := gateway.from(newSite(t, in, "silent").Namespace).silence(t); n > silentCount/2 {

@@ -37,21 +37,21 @@ func hangAttacks(t *testing.T, in *installation) {
 	eventually(t, in.bothServe)
 
 	attack(
-		t, "freeze the Envoy of one of two gateways, and wait for requests to fail",
+		t, "an attacker freezes the Envoy of one of two gateways so that requests fail",
 		"the agent's watchdog; pkg/agent: TestAFrozenEnvoyIsReplacedOnce",
 		func(t *testing.T) { freezeEnvoys(t, in, in.Gateways[1]) }, nil,
 	)
 	attack(
-		t, "freeze the Envoy of one of several edges, and wait for requests to fail",
+		t, "an attacker freezes the Envoy of one of several edges so that requests fail",
 		"the gateways' HTTP/2 pings, and the agent's watchdog", func(t *testing.T) { freezeEnvoys(t, in, edge) }, nil,
 	)
 	attack(
-		t, "freeze a gateway-agent, an edge-agent and an xds-server, and wait for requests to fail",
+		t, "an attacker freezes a gateway-agent, an edge-agent and an xds-server so that requests fail",
 		"Envoy needs none of them; each has a second one, or a liveness probe",
 		func(t *testing.T) { freezeAgents(t, in, edge) }, nil,
 	)
 	attack(
-		t, "have an Envoy that makes progress replaced, by freezing it for 3 s again and again",
+		t, "an attacker freezes an Envoy repeatedly for 3 s so that its agent replaces it",
 		"the watchdog's time starts anew with each answer; pkg/watchdog: TestDecisions",
 		func(t *testing.T) { freezeBriefly(t, in, spare) }, nil,
 	)

@@ -64,24 +64,24 @@ func (in *installation) hellos(t *testing.T, public port) {
 	good := clientHello(t, name)
 	address := "10.111.2.1" // as a server name, which our clients never send
 	odd := map[string][]byte{
-		"half of one":                         good[:len(good)/2],
-		"one that says that it has 64 KiB":    sized(good, 0xffff, 0xffffff),
-		"one that says that it has nothing":   sized(good, 0, 0),
-		"64 KiB of records without a message": append([]byte{}, strings.Repeat("\x16\x03\x01\x00\x00", 13_000)...),
-		"a message of another kind":           append([]byte{22, 3, 1, 0, 4, 20, 0, 0, 0}, good...),
-		"an address as a name": []byte(
+		"half a ClientHello":                          good[:len(good)/2],
+		"a ClientHello with a length field of 64 KiB": sized(good, 0xffff, 0xffffff),
+		"a ClientHello with a length field of 0":      sized(good, 0, 0),
+		"64 KiB of records without a message":         append([]byte{}, strings.Repeat("\x16\x03\x01\x00\x00", 13_000)...),
+		"a handshake message of another type":         append([]byte{22, 3, 1, 0, 4, 20, 0, 0, 0}, good...),
+		"an IP address as SNI": []byte(
 			strings.Replace(
 				string(clientHello(t, "x"+strings.Repeat("y", len(address)-3)+".z")), "x"+strings.Repeat("y", len(address)-3)+".z",
 				address+"!", 1,
 			),
 		),
-		"a name with a null": []byte(strings.Replace(string(good), name, name[:len(name)-5]+"\x00test", 1)),
-		"a name in capitals and a dot": []byte(
+		"an SNI with a null byte": []byte(strings.Replace(string(good), name, name[:len(name)-5]+"\x00test", 1)),
+		"an SNI in capitals with a trailing dot": []byte(
 			strings.Replace(string(clientHello(t, name+".x")), name+".x", strings.ToUpper(name)+"..", 1),
 		),
-		"SSL 2":   {0x80, 0x2e, 1, 0, 2, 0, 0x15, 0, 0, 0, 0x10},
-		"HTTP":    []byte("GET / HTTP/1.1\r\nHost: " + name + "\r\n\r\n"),
-		"nothing": nil,
+		"an SSL 2 hello": {0x80, 0x2e, 1, 0, 2, 0, 0x15, 0, 0, 0, 0x10},
+		"HTTP":           []byte("GET / HTTP/1.1\r\nHost: " + name + "\r\n\r\n"),
+		"nothing":        nil,
 	}
 	attack(
 		t,

@@ -30,8 +30,8 @@ var areas = []struct {
 	{"hangs", false, hangAttacks}, // last, because it freezes what all attacks share
 }
 
-// TestAttacks runs every area on one installation.
-func TestAttacks(t *testing.T) {
+// TestAttacksAreStopped runs every area on one installation.
+func TestAttacksAreStopped(t *testing.T) {
 	w := newWorld(t, lab.Options{Lean: true, Gateways: 2, XDSServers: 2})
 	in := &installation{World: w}
 	in.victim = w.Member(t, "victim", nil)

@@ -57,11 +57,11 @@ var attempts struct {
 func attack(t *testing.T, tried, stoppedBy string, defended, undefended func(t *testing.T)) {
 	t.Helper()
 	row := attempt{tried: tried, stoppedBy: stoppedBy, result: "stopped"}
-	if !that(t, tried, defended) {
+	if !that(t, "this attack fails: "+tried, defended) {
 		row.result = "NOT STOPPED"
 	}
 	if undefended != nil {
-		if that(t, tried+", without the control", undefended) {
+		if that(t, "this attack succeeds without the control: "+tried, undefended) {
 			row.result += ", succeeds without the control"
 		} else {
 			row.result += ", CONTROL NOT SHOWN TO BE NECESSARY"

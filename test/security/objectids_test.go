@@ -62,7 +62,7 @@ func (p *people) stolenID(t *testing.T) {
 	}
 	attack(
 		t,
-		"a namespace owner takes another namespace's tunnel id",
+		"a namespace owner takes another namespace's tunnel ID",
 		"policies tunnel-id and tunnel-status: both are rights of the installation",
 		func(t *testing.T) {
 			for what, try := range map[string]func(context.Context) error{"choosing the id": steal,
@@ -94,7 +94,7 @@ func (p *people) stolenID(t *testing.T) {
 // rejectedTunnel deletes a Tunnel whose claim of the victim's id was rejected. Only the installation can create such a
 // Tunnel.
 func (p *people) rejectedTunnel(t *testing.T) {
-	attack(t, "deleting a Tunnel that was refused the victim's id ends the victim's tunnel",
+	attack(t, "a namespace owner deletes a rejected Tunnel with the victim's tunnel ID to end the victim's tunnel",
 		"programs act only on ids that a Tunnel has (TestARejectedTunnelEndsNothingOfAnother, TestProgramsActOnHeldIDs)",
 		func(t *testing.T) {
 			before, err := p.victimIs(t.Context())
@@ -163,7 +163,7 @@ func (p *people) webhook(t *testing.T) {
 		}
 		return nil
 	})
-	attack(t, "an unauthenticated caller has the webhook tell a proxy's credentials",
+	attack(t, "an unauthenticated caller requests a proxy's credentials from the webhook",
 		"the webhook reads no Secret, and keeps only what a request holds (TestTheWebhookDisclosesNoCredentials)",
 		func(t *testing.T) {
 			for _, operation := range []string{"CREATE", "UPDATE"} {

@@ -130,7 +130,7 @@ func (p *people) victimIs(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	said := []string{string(text)}
+	contents := []string{string(text)}
 	var secrets corev1.SecretList
 	if err := p.admin.List(ctx, &secrets, client.InNamespace(world.Namespace)); err != nil {
 		return "", err
@@ -139,16 +139,16 @@ func (p *people) victimIs(ctx context.Context) (string, error) {
 		if strings.HasPrefix(secrets.Items[i].Name, "mark-") { // of a Cluster that is being deleted
 			continue
 		}
-		said = append(said, fmt.Sprint(secrets.Items[i].Name, secrets.Items[i].UID, secrets.Items[i].ResourceVersion))
+		contents = append(contents, fmt.Sprint(secrets.Items[i].Name, secrets.Items[i].UID, secrets.Items[i].ResourceVersion))
 	}
-	slices.Sort(said)
+	slices.Sort(contents)
 	var record corev1.ConfigMap
 	key := client.ObjectKey{Namespace: lab.InstallationNamespace, Name: v1alpha1.EndedTunnelsConfigMapName}
 	if err := client.IgnoreNotFound(p.admin.Get(ctx, key, &record)); err != nil {
 		return "", err
 	}
 	_, ended := record.Data[tunnel.Spec.ID]
-	return strings.Join(append(said, fmt.Sprint("ended: ", ended)), "\n"), nil
+	return strings.Join(append(contents, fmt.Sprint("ended: ", ended)), "\n"), nil
 }
 
 // unharmed fails the test if anything of the victim has changed, now or a moment later.

@@ -127,7 +127,7 @@ func use(
 // maliciousObjects writes, as a namespace owner in the owner's namespace, everything that could have an effect outside
 // of it.
 func (p *people) maliciousObjects(t *testing.T) {
-	attack(t, "a namespace owner reaches another namespace with names, copies, owners, annotations and forged Secrets",
+	attack(t, "a namespace owner accesses another namespace with names, copies, owners, annotations and forged Secrets",
 		"names and ids go to the Tunnel on record, copies to namespaces that accept them, owners count within a namespace",
 		func(t *testing.T) {
 			before, err := p.victimIs(t.Context())

@@ -39,7 +39,7 @@ func parserAttacks(t *testing.T, in *installation) {
 	in.headers(t, xdsServer, public)
 	in.hellos(t, public)
 	in.garbage(t, public)
-	that(t, "through all of that no Envoy ended, and both clusters are reached", func(t *testing.T) {
+	that(t, "no Envoy ends during the attacks, and both workload clusters stay reachable", func(t *testing.T) {
 		if after := in.envoys(t); fmt.Sprint(after) != fmt.Sprint(before) {
 			t.Errorf("the Envoys were %v, are %v", before, after)
 		}
@@ -85,8 +85,8 @@ func (in *installation) hostileEdge(t *testing.T) outsider.Outsider {
 	must(t, err)
 	csr, err := certs.NewCSR(key)
 	must(t, err)
-	who := outsider.Outsider{From: in.Network.Workload, Domain: world.Domain, Roots: in.Roots(t)}
-	conn, err := who.Control()
+	client := outsider.Outsider{From: in.Network.Workload, Domain: world.Domain, Roots: in.Roots(t)}
+	conn, err := client.Control()
 	must(t, err)
 	defer func() { _ = conn.Close() }()
 	var chain []byte
@@ -100,14 +100,14 @@ func (in *installation) hostileEdge(t *testing.T) outsider.Outsider {
 	own, err := certs.NewIdentity(chain, key)
 	must(t, err)
 	certificate := own.TLSCertificate()
-	who.Certificate = &certificate
-	return who
+	client.Certificate = &certificate
+	return client
 }
 
 // bomb answers the question what its Envoy runs with data that unpacks to half a gigabyte.
 func (in *installation) bomb(t *testing.T) {
-	who := in.hostileEdge(t)
-	conn, err := who.Control()
+	client := in.hostileEdge(t)
+	conn, err := client.Control()
 	must(t, err)
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -117,7 +117,7 @@ func (in *installation) bomb(t *testing.T) {
 	must(t, stream.Send(&reportv1.EdgeReport{Form: "Process"}))
 	ads, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
 	must(t, err)
-	node := who.Certificate.Leaf.Subject.CommonName
+	node := client.Certificate.Leaf.Subject.CommonName
 	must(
 		t,
 		ads.Send(
@@ -146,8 +146,8 @@ func (in *installation) bomb(t *testing.T) {
 	}
 	attack(
 		t,
-		"an edge answers fairlead config dump with 0.5 MiB that unpack to 512 MiB",
-		"pkg/diagnose/collect: 8 MiB for an edge (without it: TestABombOfAnEdgeIsRefused)",
+		"an edge answers fairlead config dump with 0.5 MiB that decompress to 512 MiB",
+		"pkg/diagnose/collect: 8 MiB for an edge (without it: TestACompressionBombOfAnEdgeIsRejected)",
 		func(t *testing.T) {
 			eventually(t, func(ctx context.Context) error {
 				cmd, err := in.Command(ctx, "config", "dump", node, "--diff", "--xds-server="+strings.Join(servers, ","))
@@ -159,7 +159,7 @@ func (in *installation) bomb(t *testing.T) {
 					return fmt.Errorf("it took the bomb: %.200s", out)
 				}
 				if !strings.Contains(string(out), "do not trust the node") {
-					return fmt.Errorf("it says %.300s", out)
+					return fmt.Errorf("got %.300s", out)
 				}
 				usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 				if !ok || usage.Maxrss > 256<<10 {
@@ -206,7 +206,7 @@ func (in *installation) headers(t *testing.T, xdsServer, public port) {
 	}
 	attack(
 		t,
-		"an outsider sends PROXY headers that are none to an xds-server and to the public port",
+		"an outsider sends malformed PROXY headers to an xds-server and to the public port",
 		"both close the connection (FuzzHeader of pkg/controlchannel)",
 		func(t *testing.T) {
 			var all sync.WaitGroup
@@ -230,7 +230,7 @@ func (in *installation) headers(t *testing.T, xdsServer, public port) {
 	forged := v2(0x21, 0x11, 12, []byte{203, 0, 113, 7, 192, 0, 2, 1, 0x30, 0x39, 0x01, 0xbb})
 	attack(
 		t,
-		"an outsider claims another address with a PROXY header of its own on the public port",
+		"an outsider claims another address with a forged PROXY header on the public port",
 		"gateways read no PROXY header",
 		func(t *testing.T) {
 			if ok, err := openAfter(t, in.Network.Workload, public.address, forged); ok {
@@ -239,7 +239,7 @@ func (in *installation) headers(t *testing.T, xdsServer, public port) {
 		},
 		func(t *testing.T) {
 			if ok, err := openAfter(t, in.Network.Management, xdsServer.address, forged); !ok {
-				t.Errorf("who reads such headers does not take it: %v", err)
+				t.Errorf("a reader of such headers rejects it: %v", err)
 			}
 		},
 	)
@@ -270,7 +270,7 @@ func (in *installation) garbage(t *testing.T, public port) {
 	}
 	attack(
 		t,
-		"a machine without a token sends boot reports, with texts of any kind",
+		"a machine without a token sends boot reports with arbitrary texts",
 		"the token is checked before anything is read (FuzzBoot of pkg/report)",
 		func(t *testing.T) {
 			conn, err := anonymous.Control()
@@ -294,7 +294,7 @@ func (in *installation) garbage(t *testing.T, public port) {
 	hostile.Address = public.address.String()
 	attack(
 		t,
-		"an edge puts JSON into its claim, so that the gateway's log of tunnels says something else",
+		"an edge puts JSON into its claim to forge records in the gateway's log of tunnels",
 		"the claim must be that of the certificate, byte for byte (FuzzParseEvent of pkg/tunnels)",
 		func(t *testing.T) {
 			node, id := "CN="+hostile.Certificate.Leaf.Subject.CommonName, world.Domain.TunnelID(in.idOf(t, in.tenant))

@@ -63,7 +63,7 @@ var foreign = []string{"kube-apiserver", "etcd", "security.test"}
 // portAttacks tries every port with every identity.
 func portAttacks(t *testing.T, in *installation) {
 	ports := in.listening(t)
-	that(t, "every port that listens has a row that says what each identity may do there", func(t *testing.T) {
+	that(t, "every listening port has a row with the permissions of each identity", func(t *testing.T) {
 		for _, p := range ports {
 			if matching(p) == nil {
 				t.Errorf("%s, and no row says what must happen there", p)
@@ -85,7 +85,7 @@ func portAttacks(t *testing.T, in *installation) {
 		r.try(t, in, ports[at])
 	}
 	attack(
-		t, "another user of the machine connects to the admin interface of an Envoy, or to an agent",
+		t, "another user of the machine connects to the admin interface of Envoy, or to an agent",
 		"mode 0600 of each Unix socket, or 0700 of its folder", in.sockets, nil,
 	)
 }
@@ -160,7 +160,7 @@ func (in *installation) tryFromElsewhere(t *testing.T, name string, p port) {
 	attack(
 		t,
 		fmt.Sprintf("a host in a network connects to the port %s (%d)", name, p.address.Port()),
-		"it listens on a loopback address alone",
+		"it listens only on a loopback address",
 		func(t *testing.T) {
 			for _, from := range append([]*netns.Namespace{in.Network.Management, in.Network.Workload}, in.Network.Gateways...) {
 				for _, address := range addresses {
@@ -242,7 +242,7 @@ func (p port) get(t *testing.T, method, path, token string) (int, string) {
 
 // tryHealth requests more than health with each identity. All get the same answer.
 func tryHealth(t *testing.T, in *installation, p port) {
-	that(t, fmt.Sprintf("%s answers about health to every identity, and nothing else", p), func(t *testing.T) {
+	that(t, fmt.Sprintf("%s serves every identity only health checks", p), func(t *testing.T) {
 		for name, token := range in.tokens(t) {
 			if code, _ := p.get(t, http.MethodGet, "/readyz", token); code != http.StatusOK {
 				t.Errorf("%s: /readyz is answered with %d", name, code)
@@ -258,7 +258,7 @@ func tryHealth(t *testing.T, in *installation, p port) {
 
 // tryMetrics requests metrics with each identity. They contain no secret, and the port serves nothing else.
 func tryMetrics(t *testing.T, in *installation, p port) {
-	that(t, fmt.Sprintf("%s shows figures without secrets to every identity, and nothing else", p), func(t *testing.T) {
+	that(t, fmt.Sprintf("%s serves every identity only metrics without secrets", p), func(t *testing.T) {
 		for name, token := range in.tokens(t) {
 			if code, body := p.get(t, http.MethodGet, "/metrics", token); code != http.StatusOK ||
 				!strings.Contains(body, "fairlead_") {

@@ -121,18 +121,18 @@ type call struct {
 }
 
 // outcome returns the code with which a call must end.
-func (c call) outcome(who identity, public bool) codes.Code {
+func (c call) outcome(caller identity, public bool) codes.Code {
 	switch {
-	case who.name == "workload admin":
+	case caller.name == "workload admin":
 		return codes.FailedPrecondition // for every method: the certificate is of no CA of the installation
-	case who.name == "gateway" && public:
+	case caller.name == "gateway" && public:
 		return codes.PermissionDenied // for every method: this identity is not permitted here
 	case public && c.inside:
 		return codes.PermissionDenied
-	case who.certificate == nil:
+	case caller.certificate == nil:
 		return c.without
 	}
-	return c.with[who.name]
+	return c.with[caller.name]
 }
 
 const (
@@ -213,7 +213,7 @@ func calls() []call {
 		},
 		{
 			discoveryService + "DeltaAggregatedResources",
-			func(who identity) proto.Message { return node(who.subject.NodeID()) },
+			func(caller identity) proto.Message { return node(caller.subject.NodeID()) },
 			false,
 			roles(codes.OK, codes.InvalidArgument),
 			codes.Unauthenticated,
@@ -251,18 +251,18 @@ func calls() []call {
 func tryCalls(t *testing.T, in *installation, door string, dial func(identity) (*grpc.ClientConn, error), public bool) {
 	t.Helper()
 	var group sync.WaitGroup
-	for _, who := range in.identities(t) {
+	for _, caller := range in.identities(t) {
 		group.Go(func() {
-			conn, err := dial(who)
+			conn, err := dial(caller)
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			defer func() { _ = conn.Close() }()
 			for _, c := range calls() {
-				expected := c.outcome(who, public)
-				if got := attempted(t.Context(), conn, who, c, expected); status.Code(got) != expected {
-					t.Errorf("%s: %s with the identity %q is answered with %v, want %s", door, c.method, who.name, got, expected)
+				expected := c.outcome(caller, public)
+				if got := attempted(t.Context(), conn, caller, c, expected); status.Code(got) != expected {
+					t.Errorf("%s: %s with the identity %q is answered with %v, want %s", door, c.method, caller.name, got, expected)
 				}
 			}
 		})
@@ -274,21 +274,21 @@ func tryCalls(t *testing.T, in *installation, door string, dial func(identity) (
 const letIn = 1500 * time.Millisecond
 
 // attempted makes a call, and returns nil if it is admitted: it is answered, or continues.
-func attempted(ctx context.Context, conn *grpc.ClientConn, who identity, c call, expected codes.Code) error {
+func attempted(ctx context.Context, conn *grpc.ClientConn, caller identity, c call, expected codes.Code) error {
 	patience := 15 * time.Second // a busy machine may take long to reject the call
 	if expected == codes.OK {
 		patience = letIn
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if who.token != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+who.token)
+	if caller.token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+caller.token)
 	}
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, c.method)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(stream.SendMsg(c.message(who)), stream.CloseSend()); err != nil && !errors.Is(err, io.EOF) {
+	if err := errors.Join(stream.SendMsg(c.message(caller)), stream.CloseSend()); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	err = stream.RecvMsg(&discoveryv3.DeltaDiscoveryResponse{})
@@ -310,8 +310,8 @@ func tryInsideControl(t *testing.T, in *installation, p port) {
 		"every identity calls every method at the xds-server's own address",
 		"the role in the certificate of each call",
 		func(t *testing.T) {
-			tryCalls(t, in, "inside", func(who identity) (*grpc.ClientConn, error) {
-				return in.outsider(t, in.Network.Management, p.address.String(), who).Control()
+			tryCalls(t, in, "inside", func(caller identity) (*grpc.ClientConn, error) {
+				return in.outsider(t, in.Network.Management, p.address.String(), caller).Control()
 			}, false)
 		},
 		nil,
@@ -332,14 +332,14 @@ func tryInsideControl(t *testing.T, in *installation, p port) {
 }
 
 // outsider returns a caller with an identity at a place.
-func (in *installation) outsider(t *testing.T, from *netns.Namespace, address string, who identity) outsider.Outsider {
+func (in *installation) outsider(t *testing.T, from *netns.Namespace, address string, id identity) outsider.Outsider {
 	t.Helper()
 	return outsider.Outsider{
 		From:        from,
 		Address:     address,
 		Domain:      world.Domain,
 		Roots:       in.Roots(t),
-		Certificate: who.certificate,
+		Certificate: id.certificate,
 	}
 }
 

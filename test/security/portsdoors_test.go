@@ -33,16 +33,16 @@ func tryPublic(t *testing.T, in *installation, p port) {
 	identities := in.identities(t)
 	control, replica := world.Domain.Control(), world.Domain.GatewayReplica(gateway)
 	knocks := func(t *testing.T, name string, want func(identity) string) {
-		for _, who := range identities {
-			if got := startTLS(t, in.Network.Workload, p.address.String(), name, who.certificate); got != want(who) {
-				t.Errorf("the name %q with the identity %q: %s, want %s", name, who.name, got, want(who))
+		for _, caller := range identities {
+			if got := startTLS(t, in.Network.Workload, p.address.String(), name, caller.certificate); got != want(caller) {
+				t.Errorf("the name %q with the identity %q: %s, want %s", name, caller.name, got, want(caller))
 			}
 		}
 	}
 	always := func(what string) func(identity) string { return func(identity) string { return what } }
 	attack(
 		t,
-		"every identity does TLS on the public port with the names of clients, of tunnels, of no tunnel, or with none",
+		"every identity opens TLS on the public port with SNI of clients, of tunnels, unknown or without SNI",
 		"the public port knows no other names",
 		func(t *testing.T) {
 			for _, name := range []string{
@@ -57,11 +57,11 @@ func tryPublic(t *testing.T, in *installation, p port) {
 	)
 	attack(
 		t,
-		"every identity but an edge's does TLS with a gateway's name",
+		"every identity except an edge's opens TLS with a gateway's name",
 		"the gateway asks for an edge's certificate of the installation's CA",
 		func(t *testing.T) {
-			knocks(t, replica, func(who identity) string {
-				if who.subject.Role == model.RoleEdge {
+			knocks(t, replica, func(caller identity) string {
+				if caller.subject.Role == model.RoleEdge {
 					return "open"
 				}
 				return "alert"
@@ -78,8 +78,8 @@ func tryPublic(t *testing.T, in *installation, p port) {
 		"every identity calls every method of the control channel through the public port",
 		"the role in the certificate of each call",
 		func(t *testing.T) {
-			tryCalls(t, in, "public", func(who identity) (*grpc.ClientConn, error) {
-				return in.outsider(t, in.Network.Workload, p.address.String(), who).Control()
+			tryCalls(t, in, "public", func(caller identity) (*grpc.ClientConn, error) {
+				return in.outsider(t, in.Network.Workload, p.address.String(), caller).Control()
 			}, true)
 		},
 		nil,
@@ -89,9 +89,9 @@ func tryPublic(t *testing.T, in *installation, p port) {
 
 // tryTunnels requests a tunnel with each identity that has a certificate, for each tunnel.
 func (in *installation) tryTunnels(t *testing.T, gateway string, p port) {
-	handshake := func(t *testing.T, who identity, id string) int {
-		code, err := in.outsider(t, in.Network.Workload, p.address.String(), who).
-			Handshake(t.Context(), gateway, outsider.Claim{Node: who.subject.NodeID(), ID: world.Domain.TunnelID(id)})
+	handshake := func(t *testing.T, caller identity, id string) int {
+		code, err := in.outsider(t, in.Network.Workload, p.address.String(), caller).
+			Handshake(t.Context(), gateway, outsider.Claim{Node: caller.subject.NodeID(), ID: world.Domain.TunnelID(id)})
 		if err != nil {
 			return 0 // TLS fails or the connection ends
 		}
@@ -99,25 +99,25 @@ func (in *installation) tryTunnels(t *testing.T, gateway string, p port) {
 	}
 	attack(
 		t,
-		"an edge, or a holder of a gateway's key, opens a tunnel for another tunnel id",
+		"an edge, or a holder of a gateway's key, opens a reverse tunnel with another tunnel ID",
 		"the gateway compares the claim with the certificate",
 		func(t *testing.T) {
-			for _, who := range in.identities(t) {
+			for _, caller := range in.identities(t) {
 				for name, id := range map[string]string{"edge": in.idOf(t, in.tenant), "other edge": in.idOf(t, in.victim),
-					"nobody": model.NewID()} {
-					if who.subject.Node == "" || who.name == name {
+					"unknown": model.NewID()} {
+					if caller.subject.Node == "" || caller.name == name {
 						continue
 					}
-					if code := handshake(t, who, id); code != 0 && code < 400 {
-						t.Errorf("the identity %q got the tunnel of %q: %d", who.name, name, code)
+					if code := handshake(t, caller, id); code != 0 && code < 400 {
+						t.Errorf("the identity %q got the tunnel of %q: %d", caller.name, name, code)
 					}
 				}
 			}
 		},
 		func(t *testing.T) {
-			for _, who := range in.identities(t) {
-				if who.name == "edge" {
-					if code := handshake(t, who, in.idOf(t, in.tenant)); code != http.StatusOK {
+			for _, caller := range in.identities(t) {
+				if caller.name == "edge" {
+					if code := handshake(t, caller, in.idOf(t, in.tenant)); code != http.StatusOK {
 						t.Errorf("its own tunnel is answered with %d", code)
 					}
 				}
@@ -131,14 +131,14 @@ func (in *installation) tryTunnels(t *testing.T, gateway string, p port) {
 func tryAPIServer(t *testing.T, in *installation, p port) {
 	attack(
 		t,
-		"every identity does TLS on the gateway's apiserver port with names that are no tunnel's",
+		"every identity opens TLS on the gateway's apiserver port with SNI of no tunnel",
 		"only hostnames of tunnels lead anywhere",
 		func(t *testing.T) {
-			for _, who := range in.identities(t) {
+			for _, caller := range in.identities(t) {
 				for _, name := range []string{"", "kubernetes", "localhost", world.Domain.Control(), world.Domain.GatewayReplica(
 					"gateway-0"), world.Hostname("nobody"), world.Domain.TunnelID(in.idOf(t, in.victim))} {
-					if got := startTLS(t, in.Network.Management, p.address.String(), name, who.certificate); got != "closed" {
-						t.Errorf("the name %q with the identity %q: %s", name, who.name, got)
+					if got := startTLS(t, in.Network.Management, p.address.String(), name, caller.certificate); got != "closed" {
+						t.Errorf("the name %q with the identity %q: %s", name, caller.name, got)
 					}
 				}
 			}
@@ -157,7 +157,7 @@ func (in *installation) notFromWorkload(t *testing.T, p port) {
 	attack(
 		t,
 		fmt.Sprintf("a host in the workload network connects to the clients' port %d of a gateway", p.address.Port()),
-		"it listens in the management network alone",
+		"it listens only in the management network",
 		func(t *testing.T) {
 			dialFails(t, in.Network.Workload, p.address)
 			for i := range in.Gateways {
@@ -192,7 +192,7 @@ func tryConnect(t *testing.T, in *installation, p port) {
 	}
 	attack(
 		t,
-		"every identity asks by CONNECT for addresses that are no tunnel's, or without CONNECT",
+		"every identity requests addresses of no tunnel, with and without CONNECT",
 		"only hostnames of tunnels lead anywhere",
 		func(t *testing.T) {
 			for name, token := range in.tokens(t) {
@@ -222,7 +222,7 @@ func tryConnect(t *testing.T, in *installation, p port) {
 func tryInspection(t *testing.T, in *installation, _ port) {
 	that(
 		t,
-		"inspection, for those who reach its loopback address, shows no key and no token of any identity",
+		"inspection on its loopback address shows no key and no token of any identity",
 		func(t *testing.T) {
 			for _, args := range [][]string{
 				{"fairlead", "config", "gateway-0", "-o", "json"}, {"fairlead", "status", "-o", "json"}, {"fairlead", "config",
@@ -261,7 +261,7 @@ func tryWebhook(t *testing.T, in *installation, p port) {
 	}
 	that(
 		t,
-		"the webhook answers garbage of every identity without a patch or a secret, and serves nothing else",
+		"the webhook answers malformed requests of every identity without a patch or a secret",
 		func(t *testing.T) {
 			for name, token := range in.tokens(t) {
 				for _, body := range []string{"", "{", "[]", `{"request":null}`,

@@ -38,7 +38,7 @@ func tunnelAttacks(t *testing.T, in *installation) {
 
 	attack(
 		t,
-		"an edge sends another tenant id, of 20 KiB, in its handshake",
+		"an edge sends another tenant ID, of 20 KiB, in its handshake",
 		"the tenant id in Envoy's validation",
 		func(t *testing.T) {
 			response, conn := in.openTunnel(t, stolen, strings.Repeat("t", 20<<10), "")
@@ -49,14 +49,14 @@ func tunnelAttacks(t *testing.T, in *installation) {
 		},
 		nil,
 	)
-	attack(t, "an edge leaves a connection silent after TLS", "handshake_timeout of Envoy", func(t *testing.T) {
+	attack(t, "an edge keeps a silent connection after TLS", "handshake_timeout of Envoy", func(t *testing.T) {
 		conn, err := in.Outsider(stolen).TLS(t.Context(), in.Outsider(stolen).Domain.GatewayReplica("gateway-0"))
 		must(t, err)
 		defer func() { _ = conn.Close() }()
 		mustClose(t, conn)
 	}, nil)
 	attack(t, "an edge floods a gateway's log with pings and 50 KiB of headers",
-		"records name each field; pings are no records (without: TestTheWholeMetadataIsNotAValidRecord)", func(t *testing.T) {
+		"records name each field; pings are no records (without: TestARecordOfAllMetadataIsInvalid)", func(t *testing.T) {
 			before := size(t, log)
 			_, conn := in.openTunnel(t, stolen, model.TenantID, strings.Repeat("w", 50<<10))
 			defer func() { _ = conn.Close() }()
@@ -71,7 +71,7 @@ func tunnelAttacks(t *testing.T, in *installation) {
 			}
 		}, nil)
 	attack(t, "a gateway cannot read a line of its record, and an edge is revoked",
-		"an incomplete record is reported (without: TestWhatMakesTheRecordIncomplete)", func(t *testing.T) {
+		"an incomplete record is reported (without: TestLostEventsMakeTheRecordIncomplete)", func(t *testing.T) {
 			// A connection in its handshake may be a tunnel whose log record is unreadable.
 			silent, err := in.Outsider(stolen).TLS(t.Context(), in.Outsider(stolen).Domain.GatewayReplica("gateway-0"))
 			must(t, err)
@@ -89,7 +89,7 @@ func tunnelAttacks(t *testing.T, in *installation) {
 			}
 		}, nil)
 	attack(t, "an edge keeps a tunnel with 50 KiB of headers beyond its revocation",
-		"the record of owners (without: TestTheWholeMetadataIsNotAValidRecord)", func(t *testing.T) {
+		"the record of owners (without: TestARecordOfAllMetadataIsInvalid)", func(t *testing.T) {
 			response, conn := in.openTunnel(t, stolen, model.TenantID, strings.Repeat("w", 50<<10))
 			defer func() { _ = conn.Close() }()
 			if response != http.StatusOK {
