@@ -132,11 +132,11 @@ func showWalls(ctx context.Context, l *lab.Lab, s *story) error {
 	}
 	for _, d := range dials {
 		err := dial(ctx, d.from, d.address)
-		said := "connected"
+		result := "connected"
 		if err != nil {
-			said = err.Error()
+			result = err.Error()
 		}
-		s.result((err == nil) == d.reached, "from the %s, %s: %s", d.who, d.what, said)
+		s.result((err == nil) == d.reached, "from the %s, %s: %s", d.who, d.what, result)
 		if (err == nil) != d.reached {
 			return fmt.Errorf("from the %s, %s (%s) is reached: %v, want %v", d.who, d.what, d.address, err == nil, d.reached)
 		}

@@ -27,8 +27,8 @@ import (
 // the number of workload clusters would be found by their labels.
 const maxSeries = 1500
 
-// TestMetrics lets a real Prometheus scrape a running installation.
-func TestMetrics(t *testing.T) {
+// TestEveryProgramServesTheDocumentedMetrics lets a real Prometheus scrape a running installation.
+func TestEveryProgramServesTheDocumentedMetrics(t *testing.T) {
 	proof.Need(t)
 	l, err := lab.New(
 		t.Context(),
@@ -48,9 +48,9 @@ func TestMetrics(t *testing.T) {
 	w := watch(t, s, edge)
 	eventually(t, w.up)
 	eventually(t, m.Condition("Ready", "True"))
-	that(t, "every program serves what the list says, and nothing else of ours", func(t *testing.T) { w.compare(t) })
-	that(t, "no series is of one workload cluster, edge or tunnel", func(t *testing.T) { w.anonymous(t, m) })
-	that(t, "every query of the dashboard has an answer", func(t *testing.T) {
+	that(t, "every program serves exactly the documented metrics", func(t *testing.T) { w.compare(t) })
+	that(t, "no series has a label of a workload cluster, an edge or a tunnel", func(t *testing.T) { w.anonymous(t, m) })
+	that(t, "every query of the dashboard returns a result", func(t *testing.T) {
 		queries, err := monitoring.Queries()
 		must(t, err)
 		for _, q := range queries {
@@ -60,16 +60,18 @@ func TestMetrics(t *testing.T) {
 		}
 		measured("dashboard_queries", float64(len(queries)))
 	})
-	that(t, "every rule is evaluated, and no alert fires while nothing is wrong", func(t *testing.T) { w.quiet(t) })
-	that(t, "status shows the round-trip times of the tunnels", func(t *testing.T) { eventually(t, roundTrips(s, m)) })
+	that(t, "every rule is evaluated, and no alert fires in a healthy installation", func(t *testing.T) { w.quiet(t) })
+	that(t, "status shows the round-trip times of the reverse tunnels", func(t *testing.T) {
+		eventually(t, roundTrips(s, m))
+	})
 	that(
-		t, "a support bundle has what every program serves, and no secret of the installation",
+		t, "a support bundle contains the metrics of every program and no secret of the installation",
 		func(t *testing.T) { w.gather(t, s) },
 	)
-	that(t, "gateways and edges write a line of JSON when a connection ends", func(t *testing.T) {
+	that(t, "gateways and edges log a line of JSON when a connection ends", func(t *testing.T) {
 		eventually(t, accessLogged(s, m))
 	})
-	that(t, "an edge tells of its workload clusters when it is asked to", func(t *testing.T) {
+	that(t, "an edge serves metrics of its workload clusters if enabled", func(t *testing.T) {
 		second := s.Edge(t, lab.EdgeSpec{Name: "edge-2", Flags: []string{"--per-cluster-metrics"}}, m)
 		w.targets["edge-2"] = s.Targets(second)[len(s.Targets())]
 		eventually(t, func(ctx context.Context) error {
@@ -80,7 +82,7 @@ func TestMetrics(t *testing.T) {
 			return err
 		})
 	})
-	that(t, "an alert is on its way when no controller leads", func(t *testing.T) {
+	that(t, "an alert is pending when no controller leads", func(t *testing.T) {
 		s.Controller.Stop()
 		eventually(t, w.answers(`ALERTS{alertname="FairleadNoLeader"}`))
 	})
@@ -155,7 +157,7 @@ func (w *watcher) compare(t *testing.T) {
 	for program, families := range served {
 		for name := range families {
 			if m := known[name]; strings.HasPrefix(name, "fairlead_") && !slices.Contains(m.Of, program) {
-				t.Errorf("%s serves %s, of which the list does not know", program, name)
+				t.Errorf("%s serves %s, which is not in the list", program, name)
 			}
 		}
 	}

@@ -65,8 +65,8 @@ func roundTrips(s *world.World, m *world.Member) func(context.Context) error {
 		}
 		out, err = s.Exec(ctx, "status", "-n", m.Namespace, m.Name, inspection(s))
 		for line := range strings.Lines(out) {
-			if what, said, ok := strings.Cut(line, ":"); ok && what == "Round trip" &&
-				strings.HasSuffix(strings.TrimSpace(said), "ms") {
+			if what, shown, ok := strings.Cut(line, ":"); ok && what == "Round trip" &&
+				strings.HasSuffix(strings.TrimSpace(shown), "ms") {
 				return err
 			}
 		}

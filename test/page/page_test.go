@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func TestTheFleetIsShownAsItIs(t *testing.T) {
+func TestThePageShowsTheFleet(t *testing.T) {
 	w := newWorld(t)
 	namespace := kubetest.NewNamespace(t, w.admin)
 	for i := range 30 {
@@ -170,7 +170,7 @@ func with(token string) chromedp.Action[chromedp.Void] {
 
 // A large fleet costs memory only while the page is turned on. The test takes minutes, so it runs only if PAGE_FULL is
 // set.
-func TestTenThousandClustersInARealServer(t *testing.T) {
+func TestAServerShowsTenThousandClusters(t *testing.T) {
 	if os.Getenv("PAGE_FULL") == "" {
 		t.Skip("PAGE_FULL is not set")
 	}

@@ -251,7 +251,7 @@ func (r *room) permit(t *testing.T) {
 	eventually(t, func(ctx context.Context) error {
 		answer, err := r.world.check(ctx, r.Namespace, r.Name, r.flags...)
 		if err == nil && (answer.Status != check.OK || answer.code != 0) {
-			err = fmt.Errorf("the user who may read Clusters and Tunnels is told %s", answer)
+			err = fmt.Errorf("a user with read permission for Clusters and Tunnels gets %s", answer)
 		}
 		return err
 	})

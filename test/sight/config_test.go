@@ -43,7 +43,7 @@ func (s *sight) synced(ctx context.Context) error {
 // proveConfig checks the commands that show the configuration of the Envoys of a room and of the gateways.
 func (r *room) proveConfig(t *testing.T) {
 	s := r.world
-	that(t, "config sync says of every gateway and edge that it has what it was sent", func(t *testing.T) {
+	that(t, "config sync shows that every gateway and edge runs its current configuration", func(t *testing.T) {
 		must(t, proc.Wait(t.Context(), cureTime, s.synced))
 		rows, _, err := s.sync(t.Context())
 		must(t, err)
@@ -61,7 +61,7 @@ func (r *room) proveConfig(t *testing.T) {
 			}
 		}
 	})
-	that(t, "config why follows a hostname from the objects to every gateway", func(t *testing.T) {
+	that(t, "config why traces a hostname from its objects to every gateway", func(t *testing.T) {
 		must(t, proc.Wait(t.Context(), cureTime, func(ctx context.Context) error {
 			out, code, err := s.run(ctx, "config", "why", world.HostnameIn(r.Namespace, r.Name), s.inspection())
 			if err == nil &&
@@ -71,7 +71,7 @@ func (r *room) proveConfig(t *testing.T) {
 			return err
 		}))
 	})
-	that(t, "config sync says which Envoy gets no changes", func(t *testing.T) {
+	that(t, "config sync names the Envoy that receives no changes", func(t *testing.T) {
 		g := s.Gateways[0]
 		g.Hold() // its Envoy continues
 		must(t, proc.Wait(t.Context(), nameTime, func(ctx context.Context) error {

@@ -44,7 +44,7 @@ var roundTrip = regexp.MustCompile(`^(< 0\.1|[0-9]+(\.[0-9])?) ms$`)
 func (r *room) provePage(t *testing.T) {
 	that(
 		t,
-		"the status page shows round-trip times that gateways have measured, and finds the gateways' name and port by itself",
+		"the status page shows the round-trip times of the gateways, and their name and port",
 		func(t *testing.T) {
 			// Each server knows only the times of the gateways that report to it.
 			var tabs []*browser.Tab

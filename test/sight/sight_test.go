@@ -7,9 +7,9 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// TestFaults injects faults, and checks that check finds them: the faults of one room in parallel with other rooms,
-// then the faults of shared parts one after the other.
-func TestFaults(t *testing.T) {
+// TestCheckNamesEachFault injects faults, and checks that check finds them: the faults of one room in parallel with
+// other rooms, then the faults of shared parts one after the other.
+func TestCheckNamesEachFault(t *testing.T) {
 	rooms := map[string][]fault{"oslo": objectFaults, "bergen": edgeFaults, "tromso": apiServerFaults}
 	names := []string{"oslo", "bergen", "tromso"}
 	if testing.Short() {
@@ -18,7 +18,7 @@ func TestFaults(t *testing.T) {
 	}
 	s := newSight(t, names...)
 	for _, r := range s.rooms {
-		that(t, "check finds nothing in "+r.name+" while nothing is broken", func(t *testing.T) {
+		that(t, "check finds no problem in "+r.name+" before a fault is injected", func(t *testing.T) {
 			if err := proc.Wait(t.Context(), cureTime, r.green); err != nil {
 				r.printAnswer(t, r.Cluster)
 				t.Fatal(err)

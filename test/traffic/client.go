@@ -188,11 +188,11 @@ func (p Path) Follow(ctx context.Context) (*Follower, error) {
 		return nil, errors.Join(err, s.conn.Close())
 	}
 	lines := bufio.NewReader(response.Body)
-	who, err := lines.ReadString('\n')
+	answer, err := lines.ReadString('\n')
 	if err != nil {
 		return nil, errors.Join(err, s.conn.Close())
 	}
-	f := &Follower{Path: p, Edge: strings.TrimSpace(who), conn: s.conn, done: make(chan struct{})}
+	f := &Follower{Path: p, Edge: strings.TrimSpace(answer), conn: s.conn, done: make(chan struct{})}
 	f.last.Store(time.Now().UnixNano())
 	go f.run(lines)
 	return f, nil
@@ -208,7 +208,7 @@ func (f *Follower) run(lines *bufio.Reader) {
 			return
 		}
 		if strings.TrimSpace(line) != strconv.Itoa(want) {
-			f.err = fmt.Errorf("stream %s said %q, want %d", f.Path, line, want)
+			f.err = fmt.Errorf("stream %s sent %q, want %d", f.Path, line, want)
 			return
 		}
 		f.last.Store(time.Now().UnixNano())
@@ -226,7 +226,7 @@ func (f *Follower) Alive() error {
 	default:
 	}
 	if quiet := time.Since(time.Unix(0, f.last.Load())); quiet > silence {
-		return fmt.Errorf("stream %s has said nothing for %s", f.Path, quiet)
+		return fmt.Errorf("stream %s has been silent for %s", f.Path, quiet)
 	}
 	return nil
 }

@@ -15,10 +15,10 @@ import (
 // Logs proves properties of the complete logs of all of Fairlead's processes. crashed names the agents whose Envoy a
 // test has killed in a way that looks like a crash.
 func (w *World) Logs(t *testing.T, crashed ...string) {
-	promise.That(t, "no log holds a key, a certificate or a token", func(t *testing.T) {
+	promise.That(t, "no log contains a key, a certificate or a token", func(t *testing.T) {
 		w.NoLogHolds(t, nil, "PRIVATE KEY", "BEGIN CERTIFICATE", "fl1.")
 	})
-	promise.That(t, "no process has panicked, and no Envoy has crashed", func(t *testing.T) {
+	promise.That(t, "no process panics and no Envoy crashes", func(t *testing.T) {
 		w.NoLogHolds(t, nil, "WARNING: DATA RACE", "panic: ", "fatal error: ", "assert failure")
 		w.NoLogHolds(t, crashed, "Caught Segmentation fault")
 	})

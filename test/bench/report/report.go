@@ -130,15 +130,15 @@ func (w *writer) load(suite string) (record.File, error) {
 // facts lists the machines of the results' runs, without duplicates.
 func facts(file record.File) string {
 	var out strings.Builder
-	said := map[string]bool{}
+	written := map[string]bool{}
 	for _, r := range file.Results {
 		m := file.Machines[r.Run]
 		line := fmt.Sprintf(
 			"- %s: %s, %d cores, %.0f GB, Linux %s,\n  Go %s, Envoy %s, commit %s%s\n", m.Date, m.CPU, m.Cores,
 			float64(m.MemoryMB)/1024, m.Kernel, strings.TrimPrefix(m.Go, "go"), m.Envoy, m.Commit, stolen(m),
 		)
-		if !said[line] {
-			said[line] = true
+		if !written[line] {
+			written[line] = true
 			out.WriteString(line)
 		}
 	}

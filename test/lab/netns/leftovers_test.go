@@ -48,7 +48,7 @@ func liveUntilKilled(ctx context.Context) error {
 	return sleeper.Wait()
 }
 
-func TestWhatAKilledLabLeftIsRemoved(t *testing.T) {
+func TestLeftoversOfAKilledLabAreRemoved(t *testing.T) {
 	needRoot(t)
 	victim := exec.CommandContext(t.Context(), os.Args[0])
 	victim.Env = append(os.Environ(), "LAB_TO_BE_KILLED=1", "TMPDIR="+t.TempDir())

@@ -76,7 +76,7 @@ func dial(t *testing.T, from *Namespace, address string) error {
 	return err
 }
 
-func TestTheGatewayIsTheOnlyThingBothNetworksReach(t *testing.T) {
+func TestOnlyTheGatewayIsReachableFromBothNetworks(t *testing.T) {
 	n := testNetwork(t)
 	inside, public := net.JoinHostPort(InsideAddress(0).String(), "6443"), net.JoinHostPort(PublicAddress(0).String(),
 		"443")

@@ -95,10 +95,10 @@ func TestAFailedStartShowsTheLog(t *testing.T) {
 	}
 }
 
-// TestProgramsOutliveVisitsToNamespaces starts a program that requests SIGTERM from the kernel when the thread that
-// started it ends, as an Envoy with hot restart does. Each visit to a namespace ends a thread, which may have started
-// programs.
-func TestProgramsOutliveVisitsToNamespaces(t *testing.T) {
+// TestProgramsSurviveThreadsThatEnterNamespaces starts a program that requests SIGTERM from the kernel when the thread
+// that started it ends, as an Envoy with hot restart does. Each visit to a namespace ends a thread, which may have
+// started programs.
+func TestProgramsSurviveThreadsThatEnterNamespaces(t *testing.T) {
 	workload := testNamespace(t)
 	var p *Process
 	err := workload.Do(func() (err error) {
