@@ -239,8 +239,8 @@ test-readme: parts.lab build ## run every command of the README and of the quick
 update-golden: ## rewrite the golden files, and the generated files in deploy and docs
 	go test ./pkg/envoy -run Golden -update
 	go test ./deploy/envoy -run AsTheAgentsWriteThem -update
-	go test ./deploy/clusterclass ./deploy/recipes ./deploy/monitoring ./internal/metrics ./api/v1alpha1 ./cmd/... ./internal/cli -run "WhatTheCodeSays|DocumentsMatchTheCommandLine" -update
-	go test . -run "WhatTheCodeSays|DocumentsMatchTheCommandLine" -update
+	go test ./deploy/clusterclass ./deploy/recipes ./deploy/monitoring ./internal/metrics ./api/v1alpha1 ./cmd/... ./internal/cli -run "MatchTheCode|DocumentsMatchTheCommandLine" -update
+	go test . -run "MatchTheCode|DocumentsMatchTheCommandLine" -update
 
 ##### measure
 

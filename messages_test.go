@@ -42,9 +42,9 @@ var messageKinds = []struct{ kind, about string }{
 	{otherText, "Text that the program puts into messages, or prints."},
 }
 
-// TestMessageListsAreWhatTheCodeSays compares the list of messages of each program with the code, so that messages are
+// TestMessageListsMatchTheCode compares the list of messages of each program with the code, so that messages are
 // read as a set. Run it with -update to write the lists again.
-func TestMessageListsAreWhatTheCodeSays(t *testing.T) {
+func TestMessageListsMatchTheCode(t *testing.T) {
 	parsed := map[string][]message{}
 	for _, program := range programs {
 		var all []message

@@ -14,9 +14,9 @@ import (
 	"github.com/fairlead/fairlead/internal/golden"
 )
 
-// TestFieldsAreWhatTheCodeSays compares the documented fields with the CRD, and the documented labels, annotations and
+// TestFieldsMatchTheCode compares the documented fields with the CRD, and the documented labels, annotations and
 // keys with the constants.
-func TestFieldsAreWhatTheCodeSays(t *testing.T) {
+func TestFieldsMatchTheCode(t *testing.T) {
 	data, err := os.ReadFile("../../deploy/kubernetes/crd/fairlead.dev_tunnels.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -63,9 +63,9 @@ func (c constant) description(t *testing.T) string {
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-// TestReasonsAreWhatTheCodeSays compares the documented reasons with the code. Run it with -update to rewrite the
+// TestReasonsMatchTheCode compares the documented reasons with the code. Run it with -update to rewrite the
 // document.
-func TestReasonsAreWhatTheCodeSays(t *testing.T) {
+func TestReasonsMatchTheCode(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Conditions, reasons and events\n\n" +
 		"<!-- Written by `make update-golden` from the comments in api/v1alpha1: change them there. -->\n\n" +

@@ -27,7 +27,7 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 		"an overlap before it begins":  {args: append(good[:4:4], "--ca-overlap=-1h"), wantErr: "CA overlap"},
 		"an xds-server without port":   {args: append(good[:4:4], "--xds-server=xds"), wantErr: "--xds-server"},
 		"tokens of no time":            {args: append(good[:4:4], "--token-lifetime=0"), wantErr: "token lifetime"},
-		"tokens of no use":             {args: append(good[:4:4], "--token-uses=0"), wantErr: "token uses: 0"},
+		"invalid token settings":       {args: append(good[:4:4], "--token-uses=0"), wantErr: "token uses: 0"},
 		"less than no writes":          {args: append(good[:4:4], "--status-writes=-1"), wantErr: "writes of status"},
 		"no user to listen to":         {args: append(good[:4:4], "--xds-server-user="), wantErr: "user of the xds-server"},
 		"no namespace":                 {args: append(good[:4:4], "--namespace="), wantErr: "namespace"},

@@ -34,7 +34,7 @@ func TestAnEdgeStartsWithoutItsBootstrapFile(t *testing.T) {
 		return func(t *testing.T, path string) { write(t, filepath.Dir(path), filepath.Base(path), data) }
 	}
 	tests := map[string]func(t *testing.T, path string){
-		"a file that is gone": func(t *testing.T, path string) {
+		"a removed file": func(t *testing.T, path string) {
 			t.Helper()
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)

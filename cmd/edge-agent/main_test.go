@@ -198,8 +198,8 @@ func TestTheProxyOfTheEnvironmentIsTheDefault(t *testing.T) {
 	}
 }
 
-// TestTheHelpIsComplete checks that the help is sufficient for users who have only the program.
-func TestTheHelpIsComplete(t *testing.T) {
+// TestTheHelpListsEveryFlag checks that the help is sufficient for users who have only the program.
+func TestTheHelpListsEveryFlag(t *testing.T) {
 	var out, errs bytes.Buffer
 	if code := run(t.Context(), []string{"run", "--help"}, &out, &errs); code != 0 {
 		t.Fatal(errs.String())

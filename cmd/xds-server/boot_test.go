@@ -152,7 +152,7 @@ func TestFilesOfAMachineBecomeItsCondition(t *testing.T) {
 	if c = m.awaitBoot(t, ours, v1alpha1.ReasonBootstrapSucceeded); c.Status != metav1.ConditionTrue {
 		t.Errorf("condition %+v", c)
 	}
-	kubetest.Eventually(t, "noting that it was told", func() error {
+	kubetest.Eventually(t, "recording the report", func() error {
 		_, err := os.Stat(filepath.Join(root, "done"))
 		return err
 	})

@@ -35,7 +35,7 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 			change: map[string]string{"--tunnel-domain": ""},
 			want:   []string{"tunnel domain"},
 		},
-		"no addresses, both of which are named": {
+		"no addresses: both flags are named": {
 			change: map[string]string{"--public-address": "", "--control-address": "x"},
 			want:   []string{"--public-address", "--control-address"},
 		},
@@ -79,7 +79,7 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 		"no namespace":                   {more: []string{"--namespace="}, want: []string{"--namespace"}},
 		"a kubeconfig that is not there": {want: []string{"/no/such/file"}},
 		"a log format that is none":      {more: []string{"--log-format=xml"}, want: []string{"--log-format"}},
-		"inspection for everybody": {
+		"inspection at an address of the network": {
 			change: map[string]string{"--inspect-listen": "0.0.0.0:9447"},
 			want:   []string{"--inspect-listen", "loopback", "port-forward"},
 		},
@@ -87,7 +87,7 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 			change: map[string]string{"--inspect-listen": ":9447"},
 			want:   []string{"--inspect-listen", "loopback"},
 		},
-		"a page for everybody without TLS": {
+		"a page for the network without TLS": {
 			more: []string{"--page-listen=:9448"},
 			want: []string{"--page-listen", "--page-certificate", "port-forward"},
 		},

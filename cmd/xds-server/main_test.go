@@ -188,7 +188,7 @@ func TestAClusterBecomesTheConfigurationOfItsEdge(t *testing.T) {
 	if _, err := stream.Recv(); status.Code(err) != codes.FailedPrecondition && status.Code(err) != codes.Unavailable {
 		t.Errorf("with its Cluster gone the edge's stream ended with %v", err)
 	}
-	kubetest.Eventually(t, "being told that the tunnel has ended", func() error {
+	kubetest.Eventually(t, "receiving the end of the tunnel", func() error {
 		if _, _, err := service.Renew(t.Context(), renewed); !errors.Is(err, enrolclient.ErrNotRenewable) {
 			return fmt.Errorf("renewing: %w", err)
 		}

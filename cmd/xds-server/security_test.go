@@ -94,7 +94,7 @@ func TestATokenEnrolsOnlyItsTunnel(t *testing.T) {
 
 	key, der := greedy(t, two.Spec.ID)
 	var got *enrolv1.Certificate
-	kubetest.Eventually(t, "enrolling by a request that asks for other names", func() (err error) {
+	kubetest.Eventually(t, "enrolling by a request for other names", func() (err error) {
 		got, err = raw(t, at, bundle).EnrolEdge(t.Context(), &enrolv1.EnrolEdgeRequest{Token: token, Csr: der, Host: "h"})
 		return err
 	})
@@ -112,7 +112,7 @@ func TestATokenEnrolsOnlyItsTunnel(t *testing.T) {
 		edge, _, err = service.EnrolEdge(t.Context(), token, "h2")
 		return err
 	})
-	kubetest.Eventually(t, "a third use being refused, of two", func() error {
+	kubetest.Eventually(t, "rejection of a third use of two", func() error {
 		if _, _, err := service.EnrolEdge(t.Context(), token, "h3"); !errors.Is(err, certs.ErrRefused) {
 			return fmt.Errorf("got %w", err)
 		}

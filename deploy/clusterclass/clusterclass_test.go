@@ -60,7 +60,7 @@ const snippetHead = `# Edges on the control-plane machines of one Cluster: add t
 # The placeholders are for clusterctl generate, or envsubst. Generated from pkg/capi/inject.
 `
 
-func TestFilesAreWhatTheCodeSays(t *testing.T) {
+func TestFilesMatchTheCode(t *testing.T) {
 	variable, err := inject.Definition(defaults)
 	if err != nil {
 		t.Fatal(err)

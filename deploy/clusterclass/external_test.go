@@ -116,8 +116,8 @@ func TestRuntimeExtension(t *testing.T) {
 	}
 }
 
-// TestTopologiesThatCanNotWork checks that they are rejected with actionable messages.
-func TestTopologiesThatCanNotWork(t *testing.T) {
+// TestInvalidTopologiesAreRejected checks that they are rejected with actionable messages.
+func TestInvalidTopologiesAreRejected(t *testing.T) {
 	admin := management(t)
 	namespace := register(t, admin)
 	class := newClass(namespace, "class")

@@ -12,9 +12,9 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
-// TestOnlyUsersWhoMayReadTheKubeconfigRequestCopies: otherwise a user with write access to Tunnels could impersonate
-// any user in a workload cluster.
-func TestOnlyUsersWhoMayReadTheKubeconfigRequestCopies(t *testing.T) {
+// TestOnlyUsersThatCanReadTheKubeconfigCanRequestCopies: otherwise a user with write access to Tunnels could
+// impersonate any user in a workload cluster.
+func TestOnlyUsersThatCanReadTheKubeconfigCanRequestCopies(t *testing.T) {
 	admin := apiserver(t)
 	ns := kubetest.NewNamespace(t, admin)
 	user := tenant(t, admin, "copier", ns, "get", "create", "update", "patch")

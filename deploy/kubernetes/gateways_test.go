@@ -13,9 +13,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/source"
 )
 
-// TestTheGatewaysAreThoseOfTheStatefulSet reads the StatefulSet as the xds-server does, and checks everything else
+// TestTheGatewaysAreReplicasOfTheStatefulSet reads the StatefulSet as the xds-server does, and checks everything else
 // that depends on its name and its labels.
-func TestTheGatewaysAreThoseOfTheStatefulSet(t *testing.T) {
+func TestTheGatewaysAreReplicasOfTheStatefulSet(t *testing.T) {
 	admin := apiserver(t)
 	set, peers, budget := &appsv1.StatefulSet{}, &corev1.Service{}, &policyv1.PodDisruptionBudget{}
 	for name, object := range map[string]client.Object{"gateway": set, "gateway-peers": peers} {

@@ -195,7 +195,7 @@ func TestPermissions(t *testing.T) {
 			},
 			nil,
 		},
-		"says which tunnels have ended": {
+		"writes the record of ended tunnels": {
 			authorizationv1.ResourceAttributes{
 				Verb:      "patch",
 				Resource:  "configmaps",
@@ -270,7 +270,7 @@ func TestPermissions(t *testing.T) {
 			},
 			nil,
 		},
-		"asks for certificates": {
+		"requests certificates": {
 			authorizationv1.ResourceAttributes{
 				Verb:     "create",
 				Group:    "certificates.k8s.io",
@@ -415,15 +415,15 @@ func TestPermissions(t *testing.T) {
 			},
 			nil,
 		},
-		"becomes somebody else": {
+		"impersonates another user": {
 			authorizationv1.ResourceAttributes{Verb: "impersonate", Resource: "users"},
 			nil,
 		},
-		"tells of events": {
+		"writes events": {
 			authorizationv1.ResourceAttributes{Verb: "create", Group: "events.k8s.io", Resource: "events", Namespace: "prod"},
 			[]string{"controller"},
 		},
-		"tells of a new leader": {
+		"writes events of leader election": {
 			authorizationv1.ResourceAttributes{Verb: "create", Resource: "events", Namespace: namespace},
 			[]string{"controller"},
 		},
@@ -447,7 +447,7 @@ func TestPermissions(t *testing.T) {
 			},
 			nil,
 		},
-		"reads whom the webhook trusts": {
+		"reads the trust bundle of the webhook": {
 			authorizationv1.ResourceAttributes{
 				Verb:     "get",
 				Group:    "admissionregistration.k8s.io",
@@ -456,7 +456,7 @@ func TestPermissions(t *testing.T) {
 			},
 			[]string{"controller"},
 		},
-		"says whom the webhook trusts": {
+		"writes the trust bundle of the webhook": {
 			authorizationv1.ResourceAttributes{
 				Verb:     "patch",
 				Group:    "admissionregistration.k8s.io",
@@ -508,7 +508,7 @@ func TestPermissions(t *testing.T) {
 			},
 			[]string{"xds-server"},
 		},
-		"says how many gateways there are": {
+		"writes the number of gateways": {
 			authorizationv1.ResourceAttributes{
 				Verb:      "patch",
 				Group:     "apps",
@@ -564,8 +564,8 @@ func allowed(t *testing.T, admin client.Client, account string, what authorizati
 	return review.Status.Allowed
 }
 
-// TestTheXDSServerCanNotSign tries how an attacker from the internet could get a certificate.
-func TestTheXDSServerCanNotSign(t *testing.T) {
+// TestTheXDSServerCannotSign tries how an attacker from the internet could get a certificate.
+func TestTheXDSServerCannotSign(t *testing.T) {
 	admin := apiserver(t)
 	xdsServer, err := kubetest.NewClient(kubetest.Impersonate(server.Config(t), userOf("xds-server")))
 	if err != nil {

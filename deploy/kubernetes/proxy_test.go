@@ -21,9 +21,9 @@ func proxied(namespace, name, address, secret string) *v1alpha1.Tunnel {
 	return tunnel
 }
 
-// TestOnlyUsersWhoMayReadCredentialsSendThemToAProxy: otherwise a user with write access to Tunnels could have any such
-// Secret sent to their own server.
-func TestOnlyUsersWhoMayReadCredentialsSendThemToAProxy(t *testing.T) {
+// TestOnlyUsersThatCanReadCredentialsCanSendThemToAProxy: otherwise a user with write access to Tunnels could have any
+// such Secret sent to their own server.
+func TestOnlyUsersThatCanReadCredentialsCanSendThemToAProxy(t *testing.T) {
 	admin := apiserver(t)
 	ns := kubetest.NewNamespace(t, admin)
 	user := tenant(t, admin, "proxier", ns, "get", "create", "update", "patch")

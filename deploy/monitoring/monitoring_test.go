@@ -66,7 +66,7 @@ func part(t *testing.T, name string) string {
 	return path
 }
 
-func TestPrometheusRuleIsWhatTheCodeSays(t *testing.T) {
+func TestPrometheusRulesMatchTheCode(t *testing.T) {
 	text := read(t, "rules.yaml")
 	var want strings.Builder
 	want.WriteString(operatorHeader)

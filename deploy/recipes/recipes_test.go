@@ -180,7 +180,7 @@ func talos(t *testing.T, i injection) map[string]any {
 	})
 }
 
-func TestRecipesAreWhatTheCodeSays(t *testing.T) {
+func TestRecipesMatchTheCode(t *testing.T) {
 	i := kubeadm(t)
 	for file, recipe := range map[string]struct {
 		head string

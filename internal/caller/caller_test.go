@@ -39,11 +39,11 @@ func TestOf(t *testing.T) {
 		in   context.Context
 		want codes.Code
 	}{
-		"nobody":                        {t.Context(), codes.Unauthenticated},
-		"somebody without TLS":          {by(nil), codes.Unauthenticated},
-		"somebody without certificate":  {by(credentials.TLSInfo{}), codes.Unauthenticated},
-		"a certificate of another kind": {with("www", "www.example.com"), codes.PermissionDenied},
-		"an edge":                       {with(edge.Node, domain.DNSNames(edge)...), codes.OK},
+		"a call without a peer":          {t.Context(), codes.Unauthenticated},
+		"a client without TLS":           {by(nil), codes.Unauthenticated},
+		"a client without a certificate": {by(credentials.TLSInfo{}), codes.Unauthenticated},
+		"a certificate of another kind":  {with("www", "www.example.com"), codes.PermissionDenied},
+		"an edge":                        {with(edge.Node, domain.DNSNames(edge)...), codes.OK},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -92,7 +92,7 @@ type errNot string
 // Error returns the output of the command.
 func (e errNot) Error() string { return "not yet: " + string(e) }
 
-func TestCAReportsWhatIsMissing(t *testing.T) {
+func TestCAReportsMissingSecrets(t *testing.T) {
 	p := newPerson(t)
 	p.mustNot(t, "fairlead-installation", "ca", "status", "--namespace=default")
 	p.mustNot(t, "fairlead-installation", "ca", "rotate", "--namespace=default")

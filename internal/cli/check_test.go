@@ -104,7 +104,7 @@ func TestCheckRunsNoCommandsOfASecret(t *testing.T) {
 	}
 }
 
-func TestCheckOfAFleetShowsWhatIsBrokenFirst(t *testing.T) {
+func TestCheckOfAFleetListsBrokenClustersFirst(t *testing.T) {
 	p := newPerson(t)
 	key := serve(t, p)
 	for _, name := range []string{"a-paused", "z-paused"} {

@@ -119,7 +119,7 @@ func TestConfigThroughForwardedPorts(t *testing.T) {
 		t.Errorf("got\n%s", out)
 	}
 	two.gateway(t, "gateway-1", wc.Hostname, &reportv1.Tunnel{Key: "a", Node: "edge-1", TunnelId: wc.ID})
-	kubetest.Eventually(t, "what is refused is seen", func() error {
+	kubetest.Eventually(t, "rejected resources are shown", func() error {
 		out, _ := someone.shows(t, 1, "config", "sync", "-o", "json")
 		var got struct {
 			Nodes []struct {
@@ -151,9 +151,9 @@ func TestConfigThroughForwardedPorts(t *testing.T) {
 	rolloutThroughForwardedPorts(t, p, someone)
 
 	// A user without a role is told which role is missing.
-	nobody := *someone
-	nobody.kubeconfig = impersonating(t, p, "nobody")
-	if _, errs := nobody.shows(t, 1, "config", "sync"); !strings.Contains(errs, "forbidden") ||
+	denied := *someone
+	denied.kubeconfig = impersonating(t, p, "nobody")
+	if _, errs := denied.shows(t, 1, "config", "sync"); !strings.Contains(errs, "forbidden") ||
 		!strings.Contains(errs, "fairlead-viewer") {
 		t.Errorf("got %s", errs)
 	}

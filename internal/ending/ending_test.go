@@ -72,7 +72,7 @@ func TestACallIsEndedWhileItsHandlerReceives(t *testing.T) {
 	}
 }
 
-func TestACallThatEndsByItself(t *testing.T) {
+func TestACallEndsWhenItsHandlerReturns(t *testing.T) {
 	ends := make(chan func(error), 1)
 	call := wait(t, ends)
 	if err := call.SendMsg(&emptypb.Empty{}); err != nil {

@@ -64,7 +64,7 @@ func TestAProbeThatDoesNotEndIsStuck(t *testing.T) {
 	})
 }
 
-func TestWhatACheckReportsIsStuckUntilItReportsNothing(t *testing.T) {
+func TestAReportedFaultLastsUntilTheCheckPasses(t *testing.T) {
 	m := heartbeat.New()
 	m.Report("informer", errors.New("the informer is stuck"))
 	if got, body := code(m); got != http.StatusServiceUnavailable || !strings.Contains(body, "the informer is stuck") {

@@ -29,7 +29,7 @@ func TestAnInformerThatHangsIsFound(t *testing.T) {
 	w.awaitVersion(t, changed)
 
 	w.hold()
-	w.wellFor(t, 2*short, "a watch that hangs and would have nothing to tell")
+	w.wellFor(t, 2*short, "a hanging watch without events")
 	w.change(t, changed)
 	if err := w.Delete(t.Context(), deleted); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestAnInformerThatHangsIsFound(t *testing.T) {
 
 	w.release()
 	w.awaitVersion(t, changed)
-	kubetest.Eventually(t, "being well again", func() error { return w.beats.Stuck(time.Now()) })
+	kubetest.Eventually(t, "recovery", func() error { return w.beats.Stuck(time.Now()) })
 }
 
 func TestAnOutageOfTheApiserverIsNotAStuckInformer(t *testing.T) {

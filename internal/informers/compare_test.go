@@ -80,10 +80,10 @@ func TestOnlyAChangeThatStaysMissedIsConfirmed(t *testing.T) {
 			steps: slices.Concat([]string{"1 2"}, repeat("fail", 60), repeat("1 2", 5)),
 			want:  "version 2",
 		},
-		"an outage after it was confirmed":        {steps: append(repeat("1 2", 6), "fail"), want: "version 2"},
-		"the cache goes on after it is confirmed": {steps: append(repeat("1 2", 6), "2 2")},
-		"a process that was frozen":               {steps: []string{"1 2", "1 2", "frozen", "1 2", "1 2"}},
-		"deleted and made again":                  {steps: slices.Concat(repeat("1 -", 5), repeat("1 3", 5))},
+		"an outage after it was confirmed":          {steps: append(repeat("1 2", 6), "fail"), want: "version 2"},
+		"the cache continues after it is confirmed": {steps: append(repeat("1 2", 6), "2 2")},
+		"a process that was frozen":                 {steps: []string{"1 2", "1 2", "frozen", "1 2", "1 2"}},
+		"deleted and made again":                    {steps: slices.Concat(repeat("1 -", 5), repeat("1 3", 5))},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

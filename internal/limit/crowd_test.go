@@ -30,18 +30,18 @@ func TestTheLargestNetworkIsDisplaced(t *testing.T) {
 		in    bool
 		gone  string // empty: none
 	}{
-		"while there is room nobody":                 {here: many[:3], comes: many[3], in: true},
-		"the first of the address that has most":     {here: many, comes: arrival{"c1", "192.0.2.3:1"}, in: true, gone: "a1"},
-		"for somebody who has one already too":       {here: many, comes: arrival{"b2", "192.0.2.2:2"}, in: true, gone: "a1"},
-		"not for one who has most himself, at first": {here: many, comes: arrival{"a4", "192.0.2.1:4"}},
-		"later for one who has most himself": {
+		"none while there is capacity":           {here: many[:3], comes: many[3], in: true},
+		"the first of the address that has most": {here: many, comes: arrival{"c1", "192.0.2.3:1"}, in: true, gone: "a1"},
+		"also for a network that holds one":      {here: many, comes: arrival{"b2", "192.0.2.2:2"}, in: true, gone: "a1"},
+		"not at first for the network with most": {here: many, comes: arrival{"a4", "192.0.2.1:4"}},
+		"later for the network with most": {
 			here:  many,
 			after: time.Second,
 			comes: arrival{"a4", "192.0.2.1:4"},
 			in:    true,
 			gone:  "a1",
 		},
-		"at first nobody where all have one": {
+		"none at first when every network has one": {
 			here:  []arrival{{"a", "192.0.2.1:1"}, {"b", "192.0.2.2:1"}, {"c", "192.0.2.3:1"}, {"d", "192.0.2.4:1"}},
 			comes: arrival{"e", "192.0.2.5:1"},
 		},

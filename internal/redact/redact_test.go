@@ -99,7 +99,7 @@ func TestText(t *testing.T) {
 			`error downloading the secret: Secret "kubeadm-certs" was not found`,
 			`error downloading the secret: [removed] "kubeadm-certs" was not found`,
 		},
-		"a URL nobody has encoded": {
+		"a URL that is not encoded": {
 			"dial http://u:a/b?c#d'e@f@proxy:3128/x?y: refused",
 			"dial http://[removed]@proxy:3128/x?y: refused",
 		},

@@ -18,22 +18,22 @@ func TestAWaitIsAtLeastAsLongAsRequested(t *testing.T) {
 		least, most time.Duration
 	}{
 		"an error of no status": {err: errors.New("x"), least: 50 * time.Millisecond, most: 100 * time.Millisecond},
-		"a status that asks nothing": {
+		"a status without a delay": {
 			err:   status.Error(codes.ResourceExhausted, "x"),
 			least: 50 * time.Millisecond,
 			most:  100 * time.Millisecond,
 		},
-		"a status that asks for 10 s": {
+		"a status with a delay of 10 s": {
 			err:   retry.Later("too many", 10*time.Second),
 			least: 10 * time.Second,
 			most:  15 * time.Second,
 		},
-		"a status that asks for a year": {
+		"a status with a delay of a year": {
 			err:   retry.Later("too many", 365*24*time.Hour),
 			least: time.Minute,
 			most:  90 * time.Second,
 		},
-		"a status that asks for a past": {
+		"a status with a negative delay": {
 			err:   retry.Later("too many", -time.Hour),
 			least: 50 * time.Millisecond,
 			most:  100 * time.Millisecond,

@@ -49,7 +49,7 @@ func TestSpansArriveAtACollector(t *testing.T) {
 }
 
 // An HTTP request to another program continues the trace there. A request outside of any trace makes no span.
-func TestATraceGoesOnOverHTTP(t *testing.T) {
+func TestATraceContinuesOverHTTP(t *testing.T) {
 	c := tracetest.Start(t)
 	stop := start(t, c)
 	server := httptest.NewServer(

@@ -51,8 +51,8 @@ func know(c *admission.Control, from string, edges int) {
 	}
 }
 
-// TestAFloodOfOneSourceRefusesNoOther sends a hundred times the quota from one source without a certificate.
-func TestAFloodOfOneSourceRefusesNoOther(t *testing.T) {
+// TestAFloodOfOneSourceDoesNotBlockOtherSources sends a hundred times the quota from one source without a certificate.
+func TestAFloodOfOneSourceDoesNotBlockOtherSources(t *testing.T) {
 	c := admission.NewControl(0)
 	know(c, "192.0.2.1", 1)
 	flood, edge, unknown := dials("198.51.100.1", 1000), dials("192.0.2.1", 5), dials("203.0.113.1", 5)

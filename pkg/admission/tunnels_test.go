@@ -124,7 +124,7 @@ func TestAnEdgeWithinItsLimitsIsNeverRejected(t *testing.T) {
 					clear(g.due)
 				}
 			},
-			"it is told to keep twice as many": func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time) {
+			"its limit is doubled": func(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time) {
 				openAll(t, g, edge, now, each)
 				now = now.Add(time.Second)
 				openAll(t, g, edge, now, 2*each)

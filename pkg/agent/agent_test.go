@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 )
 
-func TestEnvoyIsBackAtOnceAfterAKill(t *testing.T) {
+func TestAKilledEnvoyRestartsAtOnce(t *testing.T) {
 	l := newGateway(newWorld(t))
 	l.serve()
 	l.agent()

@@ -12,12 +12,12 @@ func TestADrainWaitsForOpenStreams(t *testing.T) {
 		stops       func(gateway, edge *agentProcess) *agentProcess
 		cut         bool
 	}{
-		"when the edge is told to stop": {
+		"when the edge stops": {
 			life:  4 * time.Second,
 			drain: 10 * time.Second,
 			stops: func(_, edge *agentProcess) *agentProcess { return edge },
 		},
-		"when the gateway is told to stop": {
+		"when the gateway stops": {
 			life:  6 * time.Second,
 			drain: 12 * time.Second,
 			stops: func(gateway, _ *agentProcess) *agentProcess { return gateway },

@@ -33,7 +33,7 @@ func TestAnEdgeCarriesRequestsAndReports(t *testing.T) {
 		case err != nil:
 			return err
 		case r.GetForm() == "" || r.GetVersion() == "" || r.GetLastError() != "":
-			return fmt.Errorf("it says %v", r)
+			return fmt.Errorf("got %v", r)
 		case !r.GetApiServer().GetHealthy() || r.GetApiServer().GetAddress() != a.String() || len(
 			r.GetApiServer().GetCertificateNames()) != 1:
 			return fmt.Errorf("of the apiserver it says %v", r.GetApiServer())
@@ -42,7 +42,7 @@ func TestAnEdgeCarriesRequestsAndReports(t *testing.T) {
 	})
 }
 
-func TestAnEdgeComesUpWithoutTheControlChannel(t *testing.T) {
+func TestAnEdgeStartsWithoutTheControlChannel(t *testing.T) {
 	gateway, edge, a := newPair(t)
 	stop := gateway.serve()
 	gateway.agent()
@@ -73,7 +73,7 @@ func TestAnEdgeComesUpWithoutTheControlChannel(t *testing.T) {
 	})
 }
 
-func TestAnEdgeIsBackAtOnceAfterItSleptPastItsLeaf(t *testing.T) {
+func TestAnEdgeReconnectsAtOnceAfterItsLeafExpired(t *testing.T) {
 	gateway, edge, a := newPair(t)
 	gateway.life = 3 * time.Second
 	gateway.serve()
@@ -152,8 +152,8 @@ func TestAnEdgeRejectsATargetThatItsOwnerDoesNotAllow(t *testing.T) {
 	wc.APIServer = other
 	edge.publish(wc)
 	edge.state("the status names it", func(s state) error {
-		if said := s.Memberships[0].LastError; !strings.Contains(said, other.String()) ||
-			!strings.Contains(said, "--allow-target") {
+		if message := s.Memberships[0].LastError; !strings.Contains(message, other.String()) ||
+			!strings.Contains(message, "--allow-target") {
 			return errors.New("it does not")
 		}
 		return nil

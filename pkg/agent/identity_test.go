@@ -56,7 +56,7 @@ func TestHowAnIdentityIsObtained(t *testing.T) {
 		"a valid leaf: by its key":               {begin: -hour, end: hour},
 		"a leaf that expired today: by its key":  {begin: -2 * hour, end: -hour},
 		"a leaf that expired long ago: by token": {begin: -100 * hour, end: -50 * hour, wantTokens: 1},
-		"a leaf that expired long ago, and a token that is over": {
+		"a leaf that expired long ago, and an expired token": {
 			begin:      -100 * hour,
 			end:        -50 * hour,
 			badToken:   true,
@@ -110,7 +110,7 @@ func TestHowAnIdentityIsObtained(t *testing.T) {
 			down:    true,
 			wantErr: "connection refused",
 		},
-		"nothing on disk and a token that is over": {
+		"nothing on disk and an expired token": {
 			badToken:   true,
 			wantTokens: 1,
 			refused:    true,

@@ -115,7 +115,7 @@ func TestInspectionShowsTheConfigurationOfEnvoys(t *testing.T) {
 	if edge.ID != edgeSubject.ID || edge.Role != model.RoleEdge {
 		t.Errorf("got %+v", edge)
 	}
-	eventually.True(t, time.Minute, "the edge looks at its apiserver when it is asked", func() error {
+	eventually.True(t, time.Minute, "the edge probes its apiserver on request", func() error {
 		looks, err := servers.ProbeAPIServers(t.Context(), edgeSubject.ID)
 		if err != nil || len(looks) != 1 || looks[0].Node != edge.Name || looks[0].APIServer == nil ||
 			!strings.Contains(looks[0].APIServer.Message, "nothing listens there") {
@@ -227,9 +227,9 @@ func unpacked(t *testing.T, r collect.Resource) *clusterv3.Cluster {
 	return cluster
 }
 
-// TestInspectionShowsWhatAnEnvoyRejects uses an address that is in use, which our checks cannot detect and Envoy
+// TestInspectionShowsRejectedResources uses an address that is in use, which our checks cannot detect and Envoy
 // rejects.
-func TestInspectionShowsWhatAnEnvoyRejects(t *testing.T) {
+func TestInspectionShowsRejectedResources(t *testing.T) {
 	c := newWorld(t)
 	c.serve()
 	taken, err := net.Listen("tcp", c.bind.Connect.String())

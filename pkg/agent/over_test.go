@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-func TestNothingIsLeftOfARejectedIdentity(t *testing.T) {
+func TestARejectedIdentityIsRemovedCompletely(t *testing.T) {
 	c, log := newControl(t), slog.New(slog.DiscardHandler)
 	r, err := xdsproxy.New(t.TempDir(), log)
 	if err != nil {
@@ -120,7 +120,7 @@ func TestATokenOfAnotherTunnelIsUsedOnce(t *testing.T) {
 	}
 }
 
-func TestNoTunnelsAreLeftOfAnEnvoyThatEnded(t *testing.T) {
+func TestTheTunnelsOfAnEndedEnvoyAreRemoved(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	r, err := xdsproxy.New(filepath.Join(dir, "cache"), log)
 	if err != nil {

@@ -87,7 +87,7 @@ func TestAGatewayWaitsForTheTunnelsThatOthersHave(t *testing.T) {
 }
 
 func TestAGatewayDoesNotWait(t *testing.T) {
-	t.Run("for one that serves nobody itself", func(t *testing.T) {
+	t.Run("for a gateway without tunnels of its own", func(t *testing.T) {
 		gateway := newGateway(newWorld(t))
 		gateway.child.Deadline = 10 * time.Minute
 		newPeer(gateway.control).has(false, "edge-ghost")

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-func TestARevokedEdgeEnrolsAnewAndOthersGoOn(t *testing.T) {
+func TestARevokedEdgeEnrolsAgainWithoutEffectOnOthers(t *testing.T) {
 	gateway, edge, a := newPair(t)
 	other := model.NewID()
 	token := gateway.tunnel("c2", other, a.Endpoint)

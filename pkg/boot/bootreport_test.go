@@ -103,7 +103,7 @@ func TestAnOutageLosesNothing(t *testing.T) {
 	}
 	count := s.count()
 	s.set(nil)
-	eventually.True(t, patience, "it is told again", func() error {
+	eventually.True(t, patience, "it is reported again", func() error {
 		if s.count() == count {
 			return errors.New("not yet")
 		}
@@ -114,7 +114,7 @@ func TestAnOutageLosesNothing(t *testing.T) {
 	}
 }
 
-func TestALateSuccessCounts(t *testing.T) {
+func TestALateSuccessIsReported(t *testing.T) {
 	m, s := newMachine(t), newServer()
 	m.cloud("")
 	m.write(cloudLogPath, logBegin+logPortInUse)
@@ -124,8 +124,8 @@ func TestALateSuccessCounts(t *testing.T) {
 	s.reaches(t, succeeded, "bootstrapped")
 }
 
-// TestWithoutAServerARunEnds ends without an error, after which systemd would restart it for ever, and logs this once.
-func TestWithoutAServerARunEnds(t *testing.T) {
+// TestARunWithoutAServerEnds ends without an error, after which systemd would restart it for ever, and logs this once.
+func TestARunWithoutAServerEnds(t *testing.T) {
 	m, s := newMachine(t), newServer()
 	s.err = errDown
 	var log bytes.Buffer
@@ -139,9 +139,9 @@ func TestWithoutAServerARunEnds(t *testing.T) {
 	}
 }
 
-// TestAMachineWithoutCredentialsEnds has the unit in an image on a machine whose Cluster does not use it: it ends, with
+// TestARunWithoutCredentialsEnds has the unit in an image on a machine whose Cluster does not use it: it ends, with
 // one line.
-func TestAMachineWithoutCredentialsEnds(t *testing.T) {
+func TestARunWithoutCredentialsEnds(t *testing.T) {
 	before := func(m *machine) {
 		m.write(kubeletConfPath, "kind: Config\n")
 		old := time.Unix(1600000000, 0)

@@ -64,7 +64,7 @@ func TestObserve(t *testing.T) {
 			state: failed, step: "kubeadm preflight", message: "[ERROR Port-6443]: Port 6443 is in use [ERROR " +
 				"NumCPU]", tail: "Port 6443 is in use\n",
 		},
-		"preflight fails, and commands after it go on": {
+		"preflight fails, and later commands continue": {
 			make:  func(m *machine) { m.cloud("modules-final"); m.write(cloudLogPath, logBegin+logPortInUse) },
 			state: failed, step: "kubeadm preflight", message: "Port 6443",
 		},

@@ -54,7 +54,7 @@ func newIdentity(t *testing.T, ca *certs.CA, begin time.Time, life time.Duration
 	return identity
 }
 
-func TestALeafContainsWhatItsSignerRequested(t *testing.T) {
+func TestALeafContainsTheNamesThatItsSignerRequested(t *testing.T) {
 	ca := newCA(t)
 	leaf := newIdentity(t, ca, now.Add(-time.Minute), time.Hour).Leaf()
 	roots, err := certs.Bundle(ca.CertPEM()).Roots()
@@ -133,7 +133,7 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-func TestParseCAReadsWhatACAWrites(t *testing.T) {
+func TestParseCAReadsAWrittenCA(t *testing.T) {
 	ca := newCA(t)
 	key, err := ca.KeyPEM()
 	if err != nil {
@@ -230,12 +230,12 @@ func TestParseCSR(t *testing.T) {
 		in      []byte
 		wantErr string
 	}{
-		"one of ours":                  {in: request(t, key)},
-		"a key on another curve":       {in: request(t, p384), wantErr: "P-256"},
-		"an RSA key":                   {in: request(t, rsaKey), wantErr: "P-256"},
-		"a signature of somebody else": {in: forged, wantErr: "reading signing request"},
-		"nothing":                      {wantErr: "reading signing request"},
-		"more than the limit":          {in: make([]byte, certs.MaxCSR+1), wantErr: "more than 8192"},
+		"a certificate of this CA":   {in: request(t, key)},
+		"a key on another curve":     {in: request(t, p384), wantErr: "P-256"},
+		"an RSA key":                 {in: request(t, rsaKey), wantErr: "P-256"},
+		"a signature of another key": {in: forged, wantErr: "reading signing request"},
+		"nothing":                    {wantErr: "reading signing request"},
+		"more than the limit":        {in: make([]byte, certs.MaxCSR+1), wantErr: "more than 8192"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

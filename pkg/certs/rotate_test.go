@@ -166,7 +166,7 @@ func TestWaitsBetweenAttempts(t *testing.T) {
 			soonAgain:  5 * time.Second,
 			loggedOnce: "nobody there",
 		},
-		"without a leaf and refused: slowly": {
+		"slowly without a leaf after a rejection": {
 			err:        fmt.Errorf("%w: used up", certs.ErrRefused),
 			min:        10,
 			max:        25,

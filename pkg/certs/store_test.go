@@ -41,7 +41,7 @@ func serial(t *testing.T, store *certs.Store) string {
 	return identity.Serial()
 }
 
-func TestAStoreReturnsWhatWasSaved(t *testing.T) {
+func TestAStoreReturnsTheSavedIdentity(t *testing.T) {
 	dir, ca := filepath.Join(t.TempDir(), "state"), newCA(t)
 	store := openStore(t, dir)
 	if got := serial(t, store); got != "" {
@@ -99,9 +99,9 @@ func TestACrashWhileSavingLosesNothing(t *testing.T) {
 			mix:  map[string]string{"leaf.pem": "new/leaf.pem", "key.pem": "new/key.pem"},
 			want: "new",
 		},
-		"a key of which nothing else is there": {mix: map[string]string{"key.pem": "new/key.pem"}},
-		"a key that was cut off":               {mix: map[string]string{"key.pem": ""}},
-		"no trust bundle":                      {mix: map[string]string{"trust.pem": ""}},
+		"a key without its certificate": {mix: map[string]string{"key.pem": "new/key.pem"}},
+		"a key that was cut off":        {mix: map[string]string{"key.pem": ""}},
+		"no trust bundle":               {mix: map[string]string{"trust.pem": ""}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

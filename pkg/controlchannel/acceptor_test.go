@@ -34,21 +34,21 @@ func TestProxyHeader(t *testing.T) {
 		in []byte
 		ok bool // TLS succeeds after it
 	}{
-		"none":                              {ok: true},
-		"TCP over IPv4":                     {in: header(0x21, 0x11, ipv4), ok: true},
-		"TCP over IPv6":                     {in: header(0x21, 0x21, make([]byte, 36)), ok: true},
-		"with more information":             {in: header(0x21, 0x11, append(slices.Clone(ipv4), 0x04, 0, 1, 0)), ok: true},
-		"of the proxy itself":               {in: header(0x20, 0x00, nil), ok: true},
-		"version 1":                         {in: []byte("PROXY TCP4 203.0.113.7 192.0.2.1 12345 443\r\n"), ok: true},
-		"an address that is cut off":        {in: header(0x21, 0x11, ipv4[:6])},
-		"a command that is none":            {in: header(0x2f, 0x11, ipv4)},
-		"a family that is none":             {in: header(0x21, 0x99, ipv4)},
-		"64 KiB long":                       {in: header(0x21, 0x11, make([]byte, 65535))},
-		"twice, as a guest who makes it up": {in: append(header(0x21, 0x11, ipv4), header(0x21, 0x11, ipv4)...)},
-		"a signature alone":                 {in: proxyproto.SIGV2},
-		"version 1 without an end":          {in: []byte("PROXY TCP4 " + strings.Repeat("1", 200))},
-		"half of a signature":               {in: proxyproto.SIGV2[:6]},
-		"text":                              {in: []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")},
+		"none":                        {ok: true},
+		"TCP over IPv4":               {in: header(0x21, 0x11, ipv4), ok: true},
+		"TCP over IPv6":               {in: header(0x21, 0x21, make([]byte, 36)), ok: true},
+		"with more information":       {in: header(0x21, 0x11, append(slices.Clone(ipv4), 0x04, 0, 1, 0)), ok: true},
+		"of the proxy itself":         {in: header(0x20, 0x00, nil), ok: true},
+		"version 1":                   {in: []byte("PROXY TCP4 203.0.113.7 192.0.2.1 12345 443\r\n"), ok: true},
+		"an address that is cut off":  {in: header(0x21, 0x11, ipv4[:6])},
+		"a command that is none":      {in: header(0x2f, 0x11, ipv4)},
+		"a family that is none":       {in: header(0x21, 0x99, ipv4)},
+		"64 KiB long":                 {in: header(0x21, 0x11, make([]byte, 65535))},
+		"twice, the first one forged": {in: append(header(0x21, 0x11, ipv4), header(0x21, 0x11, ipv4)...)},
+		"a signature alone":           {in: proxyproto.SIGV2},
+		"version 1 without an end":    {in: []byte("PROXY TCP4 " + strings.Repeat("1", 200))},
+		"half of a signature":         {in: proxyproto.SIGV2[:6]},
+		"text":                        {in: []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestASilentClientIsDisconnected(t *testing.T) {
 		"nothing":                       nil,
 		"half a PROXY header":           header(0x21, 0x11, nil)[:13],
 		"half a ClientHello":            hello[:len(hello)/2],
-		"a ClientHello and no more":     hello,
+		"only a ClientHello":            hello,
 		"a record that never ends":      {0x16, 3, 1, 0x40, 0},
 		"a header and half a handshake": append(header(0x20, 0, nil), hello[:20]...),
 	} {
@@ -151,7 +151,7 @@ func TestASilentClientIsDisconnected(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a stranger whose call never ends", func(t *testing.T) {
+	t.Run("an unauthenticated call that never ends", func(t *testing.T) {
 		t.Parallel()
 		raw, err := b.raw(t.Context(), "203.0.113.1:1")
 		if err != nil {

@@ -36,10 +36,10 @@ const (
 
 var methods = []string{enrolEdge, enrolGateway, renew, ads, reportEdge, reportGate, watch}
 
-// TestWhoMayCallWhat sends an empty message to each method as each kind of caller. Calls without permission are
-// rejected before the message is read, by the listed code. Calls with permission get the service's own answer to an
-// empty message, which never has one of these codes.
-func TestWhoMayCallWhat(t *testing.T) {
+// TestEachMethodHasItsPermittedRoles sends an empty message to each method as each kind of caller. Calls without
+// permission are rejected before the message is read, by the listed code. Calls with permission get the service's own
+// answer to an empty message, which never has one of these codes.
+func TestEachMethodHasItsPermittedRoles(t *testing.T) {
 	b := newTestbed(t, controlchannel.Bounds{})
 	const (
 		ok       = codes.OK
@@ -66,8 +66,8 @@ func TestWhoMayCallWhat(t *testing.T) {
 		from string
 		want [7]codes.Code // by method, as in methods
 	}{
-		"nobody": {want: [7]codes.Code{ok, ok, unknown, unknown, unknown, unknown, unknown}},
-		"nobody, from outside": {
+		"a client without a certificate": {want: [7]codes.Code{ok, ok, unknown, unknown, unknown, unknown, unknown}},
+		"a client without a certificate, from outside": {
 			from: outside,
 			want: [7]codes.Code{ok, refused, unknown, unknown, unknown, refused, refused},
 		},
@@ -102,7 +102,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		"the controller":                 {is: &controller, left: time.Hour, want: all(ok)},
 		"the controller, from outside":   {is: &controller, left: time.Hour, from: outside, want: all(refused)},
 		"an xds-server":                  {is: ptr(model.ControlSubject()), left: time.Hour, want: all(refused)},
-		"no profile of ours": {
+		"no known profile": {
 			is:   &model.Subject{Role: model.RoleEdge, Node: "gateway-0", ID: c1.ID},
 			left: time.Hour,
 			want: all(refused),
@@ -151,13 +151,13 @@ func TestMessageSizes(t *testing.T) {
 		size int
 		want bool // the message is too large
 	}{
-		"20 KiB of nobody":   {size: 20 << 10},
-		"33 KiB of nobody":   {size: 33 << 10, want: true},
-		"9 MiB of nobody":    {size: 9 << 20, want: true},
-		"200 KiB of an edge": {is: &edge, size: 200 << 10},
-		"300 KiB of an edge": {is: &edge, size: 300 << 10, want: true},
-		"7 MiB of a gateway": {is: &gateway, size: 7 << 20},
-		"9 MiB of a gateway": {is: &gateway, size: 9 << 20, want: true},
+		"20 KiB without a certificate": {size: 20 << 10},
+		"33 KiB without a certificate": {size: 33 << 10, want: true},
+		"9 MiB without a certificate":  {size: 9 << 20, want: true},
+		"200 KiB of an edge":           {is: &edge, size: 200 << 10},
+		"300 KiB of an edge":           {is: &edge, size: 300 << 10, want: true},
+		"7 MiB of a gateway":           {is: &gateway, size: 7 << 20},
+		"9 MiB of a gateway":           {is: &gateway, size: 9 << 20, want: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

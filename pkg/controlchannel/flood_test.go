@@ -40,8 +40,8 @@ func TestAFloodFromManyAddressesDoesNotAffectNewEdges(t *testing.T) {
 	// a /64 for each, all of one /48
 	fromIPv6 := func(i int) string { return fmt.Sprintf("[2001:db8:0:%x::1]:%d", i, 1000+i) }
 	tests := map[string]func(t *testing.T, b *testbed){
-		"of handshakes that go on for ever":                func(t *testing.T, b *testbed) { b.silence(t, places, fromIPv4) },
-		"of handshakes that go on for ever, from one /48":  func(t *testing.T, b *testbed) { b.silence(t, places, fromIPv6) },
+		"of handshakes that do not end":                    func(t *testing.T, b *testbed) { b.silence(t, places, fromIPv4) },
+		"of handshakes that do not end, from one /48":      func(t *testing.T, b *testbed) { b.silence(t, places, fromIPv6) },
 		"of strangers whose calls never end":               func(t *testing.T, b *testbed) { b.occupy(t, places, fromIPv4) },
 		"of strangers whose calls never end, from one /48": func(t *testing.T, b *testbed) { b.occupy(t, places, fromIPv6) },
 		"of handshakes and strangers, as many as both " +

@@ -134,7 +134,7 @@ func TestAbuseOfHTTP2(t *testing.T) {
 			}
 			return f
 		},
-		"a message that says it has 4 GiB": func(t *testing.T) *frames {
+		"a message with a length field of 4 GiB": func(t *testing.T) *frames {
 			f := newFrames(t)
 			f.open(t, 1, enrolEdge)
 			must(t, f.WriteData(1, false, []byte{0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3}))
@@ -152,7 +152,7 @@ func TestAbuseOfHTTP2(t *testing.T) {
 	}
 	b := newTestbed(t, controlchannel.Bounds{Unauthenticated: 5 * time.Second})
 	for name, build := range tests {
-		for client, identity := range map[string]*certs.Identity{"a stranger": nil, "an edge": ptr(
+		for client, identity := range map[string]*certs.Identity{"an unauthenticated client": nil, "an edge": ptr(
 			b.identity(t, edge, time.Hour))} {
 			t.Run(name+" of "+client, func(t *testing.T) {
 				raw, err := b.raw(t.Context(), "203.0.113.77:7")

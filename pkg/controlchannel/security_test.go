@@ -72,7 +72,7 @@ func greedyCSR(t *testing.T, key *ecdsa.PrivateKey) []byte {
 	return der
 }
 
-func TestACertificateHasTheNamesOfItsTokenWhateverTheCSRRequests(t *testing.T) {
+func TestACertificateHasTheNamesOfItsTokenDespiteItsCSR(t *testing.T) {
 	b := newTestbed(t, controlchannel.Bounds{})
 	key, err := certs.NewKey()
 	if err != nil {
@@ -121,7 +121,7 @@ func checkEdge(t *testing.T, certificate *enrolv1.Certificate, key *ecdsa.Privat
 	}
 	if leaf.Subject.String() != "CN="+subject.Node || len(leaf.DNSNames) != 1 ||
 		len(leaf.IPAddresses)+len(leaf.URIs)+len(leaf.EmailAddresses) > 0 {
-		t.Errorf("it says %s, %v, %v, %v, %v", leaf.Subject, leaf.DNSNames, leaf.IPAddresses, leaf.URIs, leaf.EmailAddresses)
+		t.Errorf("got %s, %v, %v, %v, %v", leaf.Subject, leaf.DNSNames, leaf.IPAddresses, leaf.URIs, leaf.EmailAddresses)
 	}
 	if leaf.IsCA || leaf.KeyUsage != x509.KeyUsageDigitalSignature || len(leaf.UnhandledCriticalExtensions) > 0 {
 		t.Errorf("it may be used for %v, as a CA: %t", leaf.KeyUsage, leaf.IsCA)

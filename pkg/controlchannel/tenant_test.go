@@ -119,7 +119,7 @@ func TestTheCallsOfOneTunnelAreBounded(t *testing.T) {
 	}
 }
 
-func TestTheCallsThatGoOnOfOneCertificateAreBounded(t *testing.T) {
+func TestTheOpenCallsOfOneCertificateAreBounded(t *testing.T) {
 	b := newTestbed(t, controlchannel.Bounds{NodeStreams: 3})
 	conn := b.dial(t, ptr(b.identity(t, edge, time.Hour)), "")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -136,7 +136,7 @@ func TestTheCallsThatGoOnOfOneCertificateAreBounded(t *testing.T) {
 			}
 		}()
 	}
-	eventually.True(t, patience, "the calls beyond three being refused", func() error {
+	eventually.True(t, patience, "calls beyond three are rejected", func() error {
 		if n := refused.Load(); n != 9 {
 			return fmt.Errorf("%d of 12 are", n)
 		}
@@ -216,7 +216,7 @@ func TestARejectedConnectionIsReset(t *testing.T) {
 		return nil
 	})
 	for name, conn := range map[string]net.Conn{"one too many": open("203.0.113.1:2"),
-		"one that says nothing more": silent} {
+		"one that sends nothing more": silent} {
 		_ = conn.SetReadDeadline(time.Now().Add(patience))
 		if _, err := io.Copy(io.Discard, conn); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("%s ends with %v", name, err)

@@ -13,9 +13,9 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
-// TestMistakesAreRefusedAtApply applies each mistake, as YAML, to a real apiserver. The error must name the field and
-// the cure.
-func TestMistakesAreRefusedAtApply(t *testing.T) {
+// TestInvalidObjectsAreRejectedWhenApplied applies each mistake, as YAML, to a real apiserver. The error must name the
+// field and the cure.
+func TestInvalidObjectsAreRejectedWhenApplied(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	for spec, want := range map[string][]string{
@@ -162,8 +162,8 @@ func TestMistakesAreRefusedAtApply(t *testing.T) {
 	}
 }
 
-// TestWhatIsRightIsApplied guards against rules that are too strict and would reject valid objects.
-func TestWhatIsRightIsApplied(t *testing.T) {
+// TestValidObjectsAreAccepted guards against rules that are too strict and would reject valid objects.
+func TestValidObjectsAreAccepted(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	copies := "kubeconfig: {copies: ["

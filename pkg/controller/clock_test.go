@@ -40,8 +40,8 @@ func TestAdjust(t *testing.T) {
 	}
 }
 
-// TestTheClockIsTheApiserversOne queries a real apiserver with a clock that is 10 minutes wrong.
-func TestTheClockIsTheApiserversOne(t *testing.T) {
+// TestTheClockFollowsTheAPIServer queries a real apiserver with a clock that is 10 minutes wrong.
+func TestTheClockFollowsTheAPIServer(t *testing.T) {
 	config := server.Config(t)
 	clock := &Clock{offset: 10 * time.Minute}
 	config.Wrap(clock.Wrap)
@@ -62,7 +62,7 @@ type broken struct{}
 // RoundTrip always fails.
 func (broken) RoundTrip(*http.Request) (*http.Response, error) { return nil, errors.New("broken") }
 
-func TestTheClockGoesOnWithoutAnswers(t *testing.T) {
+func TestTheClockContinuesWithoutAnswers(t *testing.T) {
 	clock := &Clock{}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost", http.NoBody)
 	if err != nil {

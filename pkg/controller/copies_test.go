@@ -158,8 +158,8 @@ func TestACopyWithAClientCertificate(t *testing.T) {
 	})
 }
 
-// TestTheApiserverKnowsTheUserOfACopy authenticates with a copy at a real kube-apiserver that trusts the CA.
-func TestTheApiserverKnowsTheUserOfACopy(t *testing.T) {
+// TestTheAPIServerAuthenticatesTheUserOfACopy authenticates with a copy at a real kube-apiserver that trusts the CA.
+func TestTheAPIServerAuthenticatesTheUserOfACopy(t *testing.T) {
 	m := apiserver(t)
 	ca := controllertest.NewCA(t)
 	workload := server.TrustClientCA(t, ca.CertPEM())
@@ -169,12 +169,12 @@ func TestTheApiserverKnowsTheUserOfACopy(t *testing.T) {
 	waitCopies(t, m, cluster, v1alpha1.ReasonCopiesWritten, "1 copy")
 	_, user := readCopy(t, controllertest.Read(t, m, controllertest.SecretNamed(cluster.Namespace, "for-alice")))
 	workload.CertData, workload.KeyData = user.ClientCertificateData, user.ClientKeyData
-	who, err := kubetest.NewClient(workload)
+	workloadClient, err := kubetest.NewClient(workload)
 	if err != nil {
 		t.Fatal(err)
 	}
 	review := &authenticationv1.SelfSubjectReview{}
-	controllertest.Eventually(t, func() error { return who.Create(t.Context(), review) })
+	controllertest.Eventually(t, func() error { return workloadClient.Create(t.Context(), review) })
 	got := review.Status.UserInfo
 	if got.Username != "alice" || !slices.Contains(got.Groups, "ops") || !slices.Contains(got.Groups, "dev") ||
 		slices.Contains(got.Groups, "system:masters") {
@@ -199,7 +199,7 @@ func TestACopyForAPlugin(t *testing.T) {
 	}
 }
 
-func TestCopiesThatAreRefused(t *testing.T) {
+func TestInvalidCopiesAreRejected(t *testing.T) {
 	m := apiserver(t)
 	cluster := copiedCluster(t, m, true)
 	foreign := controllertest.SecretNamed(cluster.Namespace, "theirs")

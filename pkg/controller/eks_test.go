@@ -38,9 +38,9 @@ type awsProvider struct {
 	ca      string
 }
 
-// TestTheAWSProviderKeepsWriting has the provider for EKS write at each reconciliation, with its own code, in each
-// mode.
-func TestTheAWSProviderKeepsWriting(t *testing.T) {
+// TestAKubeconfigKeepsItsTunnelDespiteTheAWSProvider has the provider for EKS write at each reconciliation, with its
+// own code, in each mode.
+func TestAKubeconfigKeepsItsTunnelDespiteTheAWSProvider(t *testing.T) {
 	program := awsProgram(t)
 	m := apiserver(t)
 	startReplica(t, m)

@@ -61,7 +61,7 @@ func waitPaused(t *testing.T, m *management, cluster *clusterv1.Cluster, want bo
 	return tunnel
 }
 
-func TestATunnelThatEndsIsOnRecord(t *testing.T) {
+func TestAnEndedTunnelIsRecorded(t *testing.T) {
 	m := apiserver(t)
 	for name, end := range map[string]func(*clusterv1.Cluster, *v1alpha1.Tunnel){
 		"its Cluster is deleted": func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) {
@@ -105,9 +105,9 @@ func TestATunnelThatEndsIsOnRecord(t *testing.T) {
 	}
 }
 
-// TestAMovedClusterEndsNothing does what clusterctl move does to the management cluster that it moves from, and covers
+// TestAMovedClusterEndsNoTunnel does what clusterctl move does to the management cluster that it moves from, and covers
 // a Cluster that is deleted before its Tunnel.
-func TestAMovedClusterEndsNothing(t *testing.T) {
+func TestAMovedClusterEndsNoTunnel(t *testing.T) {
 	m := apiserver(t)
 	tests := map[string]func(*clusterv1.Cluster, *v1alpha1.Tunnel){
 		"by clusterctl: the Tunnel first": func(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
@@ -153,7 +153,7 @@ func TestAMovedClusterEndsNothing(t *testing.T) {
 	}
 }
 
-func TestATunnelThatComesBackIsOffTheRecord(t *testing.T) {
+func TestARecreatedTunnelIsRemovedFromTheRecord(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
 	controllertest.Create(t, m, cluster)

@@ -155,13 +155,13 @@ func TestAProxysCredentialsAreInTheSecretAlone(t *testing.T) {
 	if now.Status.Kubeconfig.ProxyURL != "socks5://proxy.example.org:1080" {
 		t.Errorf("on record is %+v", now.Status.Kubeconfig)
 	}
-	said, err := json.Marshal([]any{now, secret.Annotations})
-	if err != nil || strings.Contains(string(said), "hunter") {
-		t.Errorf("the password can be seen: %s, %v", said, err)
+	text, err := json.Marshal([]any{now, secret.Annotations})
+	if err != nil || strings.Contains(string(text), "hunter") {
+		t.Errorf("the password can be seen: %s, %v", text, err)
 	}
 }
 
-func TestATunnelIsGivenUpForANetworkOfTheUsersOwn(t *testing.T) {
+func TestATunnelIsRemovedForANetworkOfTheUser(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")
@@ -206,7 +206,7 @@ func TestATunnelIsGivenUpForANetworkOfTheUsersOwn(t *testing.T) {
 	})
 }
 
-func TestTheAPIServerRefusesHalfAMode(t *testing.T) {
+func TestTheAPIServerRejectsAnIncompleteMode(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	for name, spec := range map[string]v1alpha1.KubeconfigSpec{

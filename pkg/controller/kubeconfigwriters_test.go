@@ -171,9 +171,9 @@ func (w *writersWorld) secret() *corev1.Secret {
 	return controllertest.SecretNamed(w.cluster.Namespace, w.cluster.Name+kubeconfig.Suffix)
 }
 
-// TestAKubeconfigHoldsAgainstEveryWriter runs each provider's writes to a Secret in each mode, and opts the Cluster out
-// at the end. It runs without the webhook: the controller alone restores the endpoint.
-func TestAKubeconfigHoldsAgainstEveryWriter(t *testing.T) {
+// TestAKubeconfigKeepsItsTunnelDespiteEveryWriter runs each provider's writes to a Secret in each mode, and opts the
+// Cluster out at the end. It runs without the webhook: the controller alone restores the endpoint.
+func TestAKubeconfigKeepsItsTunnelDespiteEveryWriter(t *testing.T) {
 	m := apiserver(t)
 	for _, name := range []string{"KCP", "Kamaji and EKS", "RKE2 and Talos"} {
 		for _, mode := range controllertest.EveryMode {

@@ -24,7 +24,7 @@ import (
 
 const capiFinalizer = "cluster.cluster.x-k8s.io"
 
-func TestADeletingClusterKeepsEverythingUntilItIsGone(t *testing.T) {
+func TestADeletingClusterKeepsItsTunnelUntilItIsRemoved(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(
@@ -56,7 +56,7 @@ func TestADeletingClusterKeepsEverythingUntilItIsGone(t *testing.T) {
 	controllertest.WaitGone(t, m, controllertest.BootstrapOf(cluster))
 }
 
-func TestAClusterThatIsMadeAgainGetsAnotherTunnel(t *testing.T) {
+func TestARecreatedClusterGetsAnotherTunnel(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")
@@ -84,7 +84,7 @@ func TestAClusterThatIsMadeAgainGetsAnotherTunnel(t *testing.T) {
 	}
 }
 
-func TestTheTunnelOfAClusterThatIsGoneGoes(t *testing.T) {
+func TestTheTunnelOfARemovedClusterIsRemoved(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	orphan := controllertest.TunnelNamed(kubetest.Cluster(ns, "c1"))
@@ -183,7 +183,7 @@ func TestCertificateRotationKeepsTheOriginal(t *testing.T) {
 	}
 }
 
-func TestTheBootstrapSecretComesBack(t *testing.T) {
+func TestADeletedBootstrapSecretIsRecreated(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")
@@ -221,7 +221,7 @@ func TestTheBootstrapSecretComesBack(t *testing.T) {
 	}
 }
 
-func TestATokenMakesRoomForAnotherWellBeforeItEnds(t *testing.T) {
+func TestATokenIsReplacedWellBeforeItExpires(t *testing.T) {
 	for name, wearOut := range map[string]func(*v1alpha1.TokenStatus){
 		"after half of its life": func(
 			s *v1alpha1.TokenStatus,

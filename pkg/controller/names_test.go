@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-func TestABadExtraNameIsNamedAndAllTheRestIsServed(t *testing.T) {
+func TestABadExtraNameIsReportedAndAllOthersAreServed(t *testing.T) {
 	tests := map[string]struct{ name, wantField string }{
 		"below the tunnel domain": {name: "control.tunnels.example.com", wantField: "spec.extraNames[0]"},
 		"the tunnel domain":       {name: "tunnels.example.com", wantField: `spec.extraNames[0]: "tunnels.example.com"`},
@@ -56,7 +56,7 @@ func nextSecond(t *testing.T, than client.Object) {
 	})
 }
 
-func TestAnOlderTunnelTakesNoNameByAnEdit(t *testing.T) {
+func TestAnEditGivesAnOlderTunnelNoNameOfAnother(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	shared := "api-" + ns + ".example.org"
@@ -93,7 +93,7 @@ func TestAnOlderTunnelTakesNoNameByAnEdit(t *testing.T) {
 	}
 }
 
-func TestAnOlderTunnelTakesNoIDByAnEdit(t *testing.T) {
+func TestAnEditGivesAnOlderTunnelNoIDOfAnother(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	older, younger := kubetest.Cluster(ns, "older"), kubetest.Cluster(ns, "younger")
@@ -164,7 +164,7 @@ func TestAClusterWithoutUsableHostnameKeepsItsKubeconfig(t *testing.T) {
 	}
 }
 
-func TestTwoClustersOfOneHostname(t *testing.T) {
+func TestOnlyOneOfTwoClustersGetsAHostname(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	// Both result in a--b as the first label. The first one on record keeps it; pkg/decision defines the order of two that
@@ -176,7 +176,7 @@ func TestTwoClustersOfOneHostname(t *testing.T) {
 	waitCondition(t, m, loses, v1alpha1.ConditionAccepted, v1alpha1.ReasonNameTaken)
 }
 
-func TestATunnelThatIsNoLongerAcceptedGivesItsKubeconfigBack(t *testing.T) {
+func TestATunnelThatIsNoLongerAcceptedRestoresItsKubeconfig(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(
@@ -197,7 +197,7 @@ func TestATunnelThatIsNoLongerAcceptedGivesItsKubeconfigBack(t *testing.T) {
 	waitServer(t, m, secret, controllertest.ConnectServer(cluster))
 }
 
-func TestABadKubeconfigTouchesNoOtherCluster(t *testing.T) {
+func TestABadKubeconfigDoesNotAffectOtherClusters(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	bad, good := kubetest.Cluster(ns, "bad"), kubetest.Cluster(ns, "good")

@@ -134,7 +134,7 @@ func checkEdgeLeaf(t *testing.T, m *management, chain []byte, node, id string) {
 	checkLeaf(t, m, chain, model.Subject{Role: model.RoleEdge, Node: node, ID: id}, certificateUsages...)
 }
 
-func TestAPreparedTunnelWhoseClusterIsMadeHere(t *testing.T) {
+func TestAPreparedTunnelServesALocallyCreatedCluster(t *testing.T) {
 	m := apiserver(t)
 	tunnel := preparedTunnel(t, m, model.NewID(), time.Hour)
 	tokenOf(t, m, tunnel)
@@ -146,7 +146,7 @@ func TestAPreparedTunnelWhoseClusterIsMadeHere(t *testing.T) {
 	}
 }
 
-func TestAPreparedTunnelEndsWithItsTime(t *testing.T) {
+func TestAPreparedTunnelEndsAfterItsDeadline(t *testing.T) {
 	m := apiserver(t)
 	id := model.NewID()
 	first := preparedTunnel(t, m, id, 5*time.Second)
@@ -178,8 +178,8 @@ func TestAPreparedTunnelEndsWithItsTime(t *testing.T) {
 	checkEdgeLeaf(t, m, csr.Status.Certificate, node, id)
 }
 
-// TestAPreparedTunnelTakesNothingFromAnother prepares one in the management cluster that already has the Cluster.
-func TestAPreparedTunnelTakesNothingFromAnother(t *testing.T) {
+// TestAPreparedTunnelTakesNoNameOfAnotherTunnel prepares one in the management cluster that already has the Cluster.
+func TestAPreparedTunnelTakesNoNameOfAnotherTunnel(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
 	controllertest.Create(t, m, cluster)
@@ -209,8 +209,8 @@ func TestAPreparedTunnelTakesNothingFromAnother(t *testing.T) {
 	}
 }
 
-// TestAPreparedTunnelWhoseClusterIsAboutToCome expires in the middle of a move: it must not end then.
-func TestAPreparedTunnelWhoseClusterIsAboutToCome(t *testing.T) {
+// TestAPreparedTunnelDoesNotExpireDuringAMove expires in the middle of a move: it must not end then.
+func TestAPreparedTunnelDoesNotExpireDuringAMove(t *testing.T) {
 	m := apiserver(t)
 	tunnel := preparedTunnel(t, m, model.NewID(), 3*time.Second)
 	tokenOf(t, m, tunnel)

@@ -47,14 +47,14 @@ func claimant(t *testing.T, m *management, recorded string) *v1alpha1.Tunnel {
 	return claimant
 }
 
-func TestTheSignerRefuses(t *testing.T) {
+func TestTheSignerRejectsInvalidRequests(t *testing.T) {
 	tests := map[string]struct {
 		new    func(*testing.T, *management) *v1alpha1.Tunnel // nil: pausedTunnel
 		tunnel func(*testing.T, *management, *v1alpha1.Tunnel)
 		csr    func(*certificatesv1.CertificateSigningRequest)
 		want   string
 	}{
-		"a tunnel that nobody knows": {
+		"an unknown tunnel": {
 			csr: func(r *certificatesv1.CertificateSigningRequest) {
 				r.Annotations[v1alpha1.RequestTunnelAnnotation] += "-not"
 			},
@@ -184,7 +184,7 @@ func TestTheSignerRefuses(t *testing.T) {
 	}
 }
 
-func TestTheSignerRefusesWhoeverIsNotTheXDSServer(t *testing.T) {
+func TestTheSignerRejectsRequestsOfOtherUsers(t *testing.T) {
 	m := apiserver(t)
 	csr := controllertest.EdgeRequest(t, pausedTunnel(t, m).Namespace+"/c1")
 	controllertest.Create(t, m, csr) // as an administrator; the apiserver overwrites spec.username
@@ -196,7 +196,7 @@ func TestTheSignerRefusesWhoeverIsNotTheXDSServer(t *testing.T) {
 	})
 }
 
-func TestTheSignerLeavesOthersAlone(t *testing.T) {
+func TestTheSignerIgnoresOtherSigners(t *testing.T) {
 	m := apiserver(t)
 	foreign := controllertest.EdgeRequest(t, "")
 	foreign.Spec.SignerName = "example.org/edge"
@@ -207,7 +207,7 @@ func TestTheSignerLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-func TestAnEndedTunnelRenewsNothing(t *testing.T) {
+func TestAnEdgeOfAnEndedTunnelCannotRenew(t *testing.T) {
 	m := apiserver(t)
 	tunnel := pausedTunnel(t, m)
 	answered(t, m, controllertest.EdgeRequest(t, tunnel.Namespace+"/c1"))

@@ -64,8 +64,8 @@ func TestRevokingAnEdgeEndsItsToken(t *testing.T) {
 	}
 }
 
-// TestARevokedEdgeDoesNotComeBackByItsToken enrols before the status can have been written again.
-func TestARevokedEdgeDoesNotComeBackByItsToken(t *testing.T) {
+// TestARevokedEdgeCannotEnrolWithItsToken enrols before the status can have been written again.
+func TestARevokedEdgeCannotEnrolWithItsToken(t *testing.T) {
 	m := apiserver(t)
 	tunnel := pausedTunnel(t, m)
 	first := answered(t, m, controllertest.EdgeRequest(t, tunnel.Namespace+"/c1"))

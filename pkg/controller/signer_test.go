@@ -187,8 +187,8 @@ func TestGatewayAndControlLeaves(t *testing.T) {
 	checkLeaf(t, m, control.Status.Certificate, model.ControlSubject(), x509.ExtKeyUsageServerAuth)
 }
 
-// TestATokenIsNeverUsedMoreOftenThanItMayBe enrols edges concurrently, with the xds-server's own half of signing.
-func TestATokenIsNeverUsedMoreOftenThanItMayBe(t *testing.T) {
+// TestATokenIsNeverUsedBeyondItsLimit enrols edges concurrently, with the xds-server's own half of signing.
+func TestATokenIsNeverUsedBeyondItsLimit(t *testing.T) {
 	m := apiserver(t)
 	tunnel := pausedTunnel(t, m)
 	clientset, err := kubernetes.NewForConfig(m.xdsServerConfig)
@@ -217,9 +217,9 @@ func TestATokenIsNeverUsedMoreOftenThanItMayBe(t *testing.T) {
 	}
 }
 
-// TestAnEdgeThatAsksAgainIsCountedOnce: the first answer came too late, and the xds-server gives the same request the
+// TestARepeatedEnrolmentIsCountedOnce: the first answer came too late, and the xds-server gives the same request the
 // same node name.
-func TestAnEdgeThatAsksAgainIsCountedOnce(t *testing.T) {
+func TestARepeatedEnrolmentIsCountedOnce(t *testing.T) {
 	m := apiserver(t)
 	tunnel := pausedTunnel(t, m)
 	clientset, err := kubernetes.NewForConfig(kubetest.Impersonate(server.Config(t), controllertest.XDSServerUser))

@@ -55,7 +55,7 @@ func TestASignatureIsTraced(t *testing.T) {
 }
 
 // A third-party webhook may reject a write with the words of the object, which may be a Secret.
-func TestWhatAnApiserverSaysIsNotTraced(t *testing.T) {
+func TestMessagesOfAnAPIServerAreNotTraced(t *testing.T) {
 	c := tracetest.Start(t)
 	stop := controllertest.TraceTo(t, c)
 	for _, err := range []error{

@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-// TestEventsTellTheStory checks the events that `kubectl describe` shows for the Tunnel and its Cluster.
-func TestEventsTellTheStory(t *testing.T) {
+// TestEventsDescribeEachTransition checks the events that `kubectl describe` shows for the Tunnel and its Cluster.
+func TestEventsDescribeEachTransition(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")

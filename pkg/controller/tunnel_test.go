@@ -189,7 +189,7 @@ func TestOptingOutRestoresTheKubeconfigAndRemovesTheRest(t *testing.T) {
 	}
 }
 
-func TestATunnelThatAUserDeletesIsMadeAgainWithAnotherID(t *testing.T) {
+func TestADeletedTunnelIsRecreatedWithAnotherID(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(
@@ -228,7 +228,7 @@ func TestATunnelThatAUserDeletesIsMadeAgainWithAnotherID(t *testing.T) {
 	t.Errorf("the watch has ended after servers %v", servers)
 }
 
-func TestATunnelThatAUserMakesIsTakenOver(t *testing.T) {
+func TestTheControllerAdoptsATunnelThatAUserCreates(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster, secret := kubetest.Cluster(ns, "c1"), controllertest.KubeconfigSecret(
@@ -253,7 +253,7 @@ func TestATunnelThatAUserMakesIsTakenOver(t *testing.T) {
 	}
 }
 
-func TestTheEndpointIsFilledInOnceItIsKnown(t *testing.T) {
+func TestTheEndpointIsSetWhenTheClusterHasOne(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")
@@ -276,7 +276,7 @@ func TestTheEndpointIsFilledInOnceItIsKnown(t *testing.T) {
 	})
 }
 
-func TestATunnelOfSomebodyElseIsLeftAlone(t *testing.T) {
+func TestATunnelOfAnotherOwnerIsNotChanged(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")
@@ -291,7 +291,7 @@ func TestATunnelOfSomebodyElseIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestTheIDOfATunnelCanNotBeChanged(t *testing.T) {
+func TestTheIDOfATunnelCannotBeChanged(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)
 	cluster := kubetest.Cluster(ns, "c1")

@@ -64,7 +64,7 @@ func next(t *testing.T, seen <-chan version) version {
 	return version{}
 }
 
-func TestARewritingProviderNeverWinsForAMoment(t *testing.T) {
+func TestTheWebhookPreventsEveryOverwriteOfAProvider(t *testing.T) {
 	const writes = 100
 	m := apiserver(t)
 	startReplica(t, m)
@@ -97,7 +97,7 @@ func TestARewritingProviderNeverWinsForAMoment(t *testing.T) {
 	t.Logf("webhook: writes=%d slowest_ms=%d", writes, slowest.Milliseconds())
 }
 
-func TestAProviderThatDeletesAndCreatesDoesNotWinEither(t *testing.T) {
+func TestTheWebhookPatchesARecreatedSecret(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	cluster := webhookCluster(t, m, "recreated")
@@ -115,8 +115,9 @@ func TestAProviderThatDeletesAndCreatesDoesNotWinEither(t *testing.T) {
 	}
 }
 
-// TestWithoutWebhookTheControllerRepairs measures how long a reader sees another endpoint when no replica answers.
-func TestWithoutWebhookTheControllerRepairs(t *testing.T) {
+// TestTheControllerRepairsKubeconfigsWithoutTheWebhook measures how long a reader sees another endpoint when no replica
+// answers.
+func TestTheControllerRepairsKubeconfigsWithoutTheWebhook(t *testing.T) {
 	const writes = 20
 	m := apiserver(t)
 	callWebhook(t, m, "down", freeAddress())
@@ -152,8 +153,9 @@ func TestWithoutWebhookTheControllerRepairs(t *testing.T) {
 	)
 }
 
-// TestASilentWebhookCostsTwoSeconds uses a server that accepts connections and never answers, like a hanging replica.
-func TestASilentWebhookCostsTwoSeconds(t *testing.T) {
+// TestASilentWebhookDelaysAWriteByTwoSeconds uses a server that accepts connections and never answers, like a hanging
+// replica.
+func TestASilentWebhookDelaysAWriteByTwoSeconds(t *testing.T) {
 	m := apiserver(t)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -197,8 +199,8 @@ func callWebhook(t *testing.T, m *management, label, address string) {
 
 var errNotAsked = errors.New("the apiserver does not ask the webhook yet")
 
-// TestWhatTheWebhookDoesWithOneSecret sends a Secret to the apiserver and checks what it would store.
-func TestWhatTheWebhookDoesWithOneSecret(t *testing.T) {
+// TestTheWebhookPatchesOneSecret sends a Secret to the apiserver and checks what it would store.
+func TestTheWebhookPatchesOneSecret(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	cluster := webhookCluster(t, m, "one")

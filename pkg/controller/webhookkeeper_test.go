@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// TestAPausedClusterIsLeftAlone by the webhook, as by the controller.
-func TestAPausedClusterIsLeftAlone(t *testing.T) {
+// TestAPausedClusterIsNotChanged by the webhook, as by the controller.
+func TestAPausedClusterIsNotChanged(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	cluster := webhookCluster(t, m, "paused")
@@ -42,8 +42,8 @@ func TestAPausedClusterIsLeftAlone(t *testing.T) {
 	written(through)
 }
 
-// TestGivingBackIsNotUndone: a replica with an outdated cache would write the endpoint once more.
-func TestGivingBackIsNotUndone(t *testing.T) {
+// TestTheWebhookKeepsARestoredKubeconfig: a replica with an outdated cache would write the endpoint once more.
+func TestTheWebhookKeepsARestoredKubeconfig(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	for i := range 5 {

@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// TestTheFirstKubeconfigLeadsTheRightWay: the Tunnel exists before a control-plane provider writes for the first time.
-func TestTheFirstKubeconfigLeadsTheRightWay(t *testing.T) {
+// TestTheFirstKubeconfigUsesTheTunnel: the Tunnel exists before a control-plane provider writes for the first time.
+func TestTheFirstKubeconfigUsesTheTunnel(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	cluster := kubetest.Cluster(labelledNamespace(t, m, "yes"), "first")
@@ -39,8 +39,8 @@ func TestTheFirstKubeconfigLeadsTheRightWay(t *testing.T) {
 	}
 }
 
-// TestNoModeLosesToARewritingProvider: in every mode, the stored version has the right endpoint.
-func TestNoModeLosesToARewritingProvider(t *testing.T) {
+// TestEveryModeKeepsItsTunnelDespiteARewritingProvider: in every mode, the stored version has the right endpoint.
+func TestEveryModeKeepsItsTunnelDespiteARewritingProvider(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	for _, mode := range controllertest.EveryMode {
@@ -72,8 +72,8 @@ func TestNoModeLosesToARewritingProvider(t *testing.T) {
 	}
 }
 
-// TestTheWebhookIsNotAskedForTheController, in every namespace, but for all other writers.
-func TestTheWebhookIsNotAskedForTheController(t *testing.T) {
+// TestOnlyWritesOfTheControllerSkipTheWebhook, in every namespace, but for all other writers.
+func TestOnlyWritesOfTheControllerSkipTheWebhook(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	cluster := webhookCluster(t, m, "c1")
@@ -100,8 +100,8 @@ func TestTheWebhookIsNotAskedForTheController(t *testing.T) {
 	}
 }
 
-// TestTheWebhookKnowsAProxysCredentials, which are in no cache and on no record.
-func TestTheWebhookKnowsAProxysCredentials(t *testing.T) {
+// TestTheWebhookAddsTheCredentialsOfAProxy, which are in no cache and on no record.
+func TestTheWebhookAddsTheCredentialsOfAProxy(t *testing.T) {
 	m := apiserver(t)
 	startReplica(t, m)
 	ns := labelledNamespace(t, m, "yes")
@@ -128,7 +128,7 @@ func TestTheWebhookKnowsAProxysCredentials(t *testing.T) {
 	waitCopies(t, m, cluster, v1alpha1.ReasonCopyRefused, "credentials")
 }
 
-func TestACopyWithoutTunnel(t *testing.T) {
+func TestACopyWithoutATunnelHasTheOriginalServer(t *testing.T) {
 	m := apiserver(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
 	tunnel := controllertest.TunnelNamed(cluster)

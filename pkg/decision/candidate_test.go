@@ -94,7 +94,7 @@ func TestCandidate(t *testing.T) {
 		},
 		"without an id":         {in: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Spec.ID = "" }},
 		"of an earlier Cluster": {in: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.UID = "another" }},
-		"of nobody": {
+		"without an owner": {
 			in: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.OwnerReferences = nil },
 		},
 		"that the Cluster owns, but not runs": {

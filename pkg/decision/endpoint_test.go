@@ -18,7 +18,7 @@ func TestTheEndpointNameIsServedIfNoOtherTunnelHasIt(t *testing.T) {
 		in     decision.Candidate
 		want   []string
 	}{
-		"nobody else has it": {in: withEndpoint(candidate("c1", "a", younger), name), want: []string{name}},
+		"no other Tunnel has it": {in: withEndpoint(candidate("c1", "a", younger), name), want: []string{name}},
 		"after the extra names": {
 			in:   withEndpoint(candidate("c1", "a", younger, "x.example.com"), name),
 			want: []string{"x.example.com", name},

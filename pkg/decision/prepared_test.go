@@ -36,7 +36,7 @@ func TestPreparedTunnels(t *testing.T) {
 		"one that has waited for long enough": {
 			in: func(t *v1alpha1.Tunnel) { t.Annotations[v1alpha1.PreparedAnnotation] = now.Format(time.RFC3339) },
 		},
-		"one that says no time": {
+		"one without a deadline": {
 			in: func(t *v1alpha1.Tunnel) { t.Annotations[v1alpha1.PreparedAnnotation] = "tomorrow" },
 		},
 		"one without the annotation":          {in: func(t *v1alpha1.Tunnel) { t.Annotations = nil }},

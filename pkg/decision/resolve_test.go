@@ -68,7 +68,7 @@ func TestResolve(t *testing.T) {
 			wantNames:   []string{"c2.prod.tunnels.example.com"},
 			wantRefused: []string{"spec.extraNames[0]"},
 		},
-		"the older gets an extra name that nobody holds although it comes later": {
+		"the older gets a free extra name although it is added later": {
 			before:    []decision.Candidate{candidate("c1", "a", younger, "api.example.com")},
 			in:        candidate("c2", "b", older, "api.example.com"),
 			wantNames: []string{"c2.prod.tunnels.example.com", "api.example.com"},
@@ -363,7 +363,7 @@ func TestARecordedNameIsGivenToNoOtherTunnel(t *testing.T) {
 	given := hostile
 	given.ExtraNames = nil
 	for how, first := range map[string]func(n *decision.Names){
-		"it claims the name no more":    func(n *decision.Names) { n.Resolve(domain, given) },
+		"it no longer claims the name":  func(n *decision.Names) { n.Resolve(domain, given) },
 		"it claims nothing":             func(n *decision.Names) { n.Reserve(domain, hostile) },
 		"it claims its id alone":        func(n *decision.Names) { c := given; c.Unserved = true; n.Resolve(domain, c) },
 		"it is not to be served at all": func(n *decision.Names) { c := given; c.APIServer.Port = 0; n.Resolve(domain, c) },

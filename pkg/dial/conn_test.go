@@ -108,8 +108,8 @@ func TestConnSkipsAddressesThatAcceptConnectionsAndAreUnusable(t *testing.T) {
 	good := xdsServer(t, a, "127.0.0.1:0")
 	for name, answer := range map[string]func(net.Conn){
 		"it cuts them":         func(net.Conn) {},
-		"it never says a word": func(conn net.Conn) { hold(conn) },
-		"it says HTTP":         func(conn net.Conn) { _, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) },
+		"it never answers":     func(conn net.Conn) { hold(conn) },
+		"it answers with HTTP": func(conn net.Conn) { _, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -128,9 +128,9 @@ func hold(conn net.Conn) {
 	}
 }
 
-// TestConnIsBackSoonAfterAnOutage has an outage that is long enough for gRPC's backoff to reach its maximum. The rest
-// of a wait may still be due when the outage is over.
-func TestConnIsBackSoonAfterAnOutage(t *testing.T) {
+// TestConnReconnectsSoonAfterAnOutage has an outage that is long enough for gRPC's backoff to reach its maximum. The
+// rest of a wait may still be due when the outage is over.
+func TestConnReconnectsSoonAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	const outage, within = 20 * time.Second, 4 * time.Second
 	a := newAuthority(t)

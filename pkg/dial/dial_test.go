@@ -33,9 +33,9 @@ func TestDialContextFindsTheAddressThatAnswers(t *testing.T) {
 		before []model.Endpoint
 		within time.Duration
 	}{
-		"it is the first":                         {nil, time.Second},
-		"nothing listens at those before it":      {[]model.Endpoint{dead(t, "127.0.0.1"), dead(t, "::1")}, time.Second},
-		"the one before it swallows what it gets": {[]model.Endpoint{blackHole(t)}, 2 * time.Second},
+		"it is the first":                          {nil, time.Second},
+		"nothing listens at the earlier addresses": {[]model.Endpoint{dead(t, "127.0.0.1"), dead(t, "::1")}, time.Second},
+		"the one before it swallows what it gets":  {[]model.Endpoint{blackHole(t)}, 2 * time.Second},
 		"three black holes before it": {[]model.Endpoint{blackHole(t), blackHole(t), blackHole(t)},
 			3 * time.Second},
 		"a name that does not exist before it": {[]model.Endpoint{{Host: "nowhere.example.com", Port: 443}}, 2 * time.Second},
@@ -120,11 +120,11 @@ func TestErrorsOfDialContextExplainTheCause(t *testing.T) {
 		"no address": {nil, []string{"there is no address to dial"}},
 		"nothing listens": {[]model.Endpoint{refused}, []string{refused.String() + ": nothing listens there, or a firewall " +
 			"rejects the connection: "}},
-		"a black hole and a name that does not exist": {
+		"an unreachable address and a name that does not exist": {
 			[]model.Endpoint{hole, {Host: "gateway.example.com", Port: 443}},
 			[]string{"gateway.example.com: DNS has no address for this name: ", hole.String() + ": no answer: "},
 		},
-		"a name that leads nowhere": {
+		"a name that does not resolve": {
 			[]model.Endpoint{{Host: "one.example.com", Port: refused.Port}},
 			[]string{"one.example.com:" + strconv.Itoa(int(refused.Port)) + " (127.0.0.1): nothing listens there"},
 		},

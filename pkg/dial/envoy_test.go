@@ -98,7 +98,7 @@ func TestThroughARealProxy(t *testing.T) {
 	}{
 		"user and password are in the URL": {"http://alice:open%20sesame@" + proxy, "", []model.Endpoint{gateway}, ""},
 		"they are in a file":               {proxy, "alice:open sesame\n", []model.Endpoint{gateway}, ""},
-		"one address is of no use": {proxy, "alice:open sesame", []model.Endpoint{port(dead(t, "127.0.0.1")),
+		"one address is unusable": {proxy, "alice:open sesame", []model.Endpoint{port(dead(t, "127.0.0.1")),
 			gateway}, ""},
 		"there are none": {proxy, "", []model.Endpoint{gateway}, "it requires a user and a password, and " +
 			"none are configured"},
@@ -106,7 +106,7 @@ func TestThroughARealProxy(t *testing.T) {
 		"nothing listens behind the " +
 			"proxy": {proxy, "alice:open sesame", []model.Endpoint{port(dead(t, "127.0.0.1"))}, "the proxy answers \"503 " +
 			"Service Unavailable\": it cannot reach this address"},
-		"it doesn't know the address": {
+		"it does not resolve the address": {
 			proxy, "alice:open sesame", []model.Endpoint{{Host: "nowhere.example.com", Port: 443}}, "it cannot reach this " +
 				"address; it reports \"no healthy upstream\"",
 		},

@@ -92,11 +92,11 @@ func middleboxes(t *testing.T, a *authority) map[string]middlebox {
 			tlsMiddlebox(t, a.ca, model.ControlSubject(), time.Hour, time.Hour),
 			[]string{"is valid from ", "this clock is wrong"},
 		},
-		"a server that knows no TLS 1.3": {
+		"a server without TLS 1.3": {
 			func(conn net.Conn) { _ = tls.Server(conn, old(t, a)).Handshake() },
 			[]string{"rejects the handshake"},
 		},
-		"a server that doesn't know the name": {
+		"a server that rejects the name": {
 			func(conn net.Conn) { readOnce(conn); _, _ = conn.Write([]byte{21, 3, 3, 0, 2, 2, 112}); hold(conn) },
 			[]string{"the server rejects the server name control.tunnels.example.com"},
 		},
@@ -152,7 +152,7 @@ func TestARejectedCertificateIsExplained(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conn := connect(t, &authority{bundle: a.ca.CertPEM(), identity: test.identity}, server.address)
-			eventually.True(t, patience, "the call's error says why", func() error {
+			eventually.True(t, patience, "the call's error contains the cause", func() error {
 				err := call(t.Context(), conn)
 				if test.want == "" {
 					return err

@@ -92,9 +92,9 @@ func TestForwardCarriesBothWaysAndHalfCloses(t *testing.T) {
 
 func TestForwardPropagatesResets(t *testing.T) {
 	for name, answer := range map[string]func(net.Conn){
-		"the other end resets":  func(conn net.Conn) { readOnce(conn); _ = conn.(*net.TCPConn).SetLinger(0) },
-		"nobody is at the end":  nil,
-		"the other end is gone": readOnce,
+		"the other end resets":             func(conn net.Conn) { readOnce(conn); _ = conn.(*net.TCPConn).SetLinger(0) },
+		"nothing listens at the other end": nil,
+		"the other end has closed":         readOnce,
 	} {
 		t.Run(name, func(t *testing.T) {
 			to := dead(t, "127.0.0.1")
@@ -209,7 +209,7 @@ func TestForwardBuffersLittle(t *testing.T) {
 	}
 }
 
-func TestForwardAfterTheOtherEndComesBack(t *testing.T) {
+func TestForwardReconnectsAfterAnOutage(t *testing.T) {
 	to := dead(t, "127.0.0.1")
 	address, _, _ := forwarding(t, direct(to))
 	try := func() error {

@@ -40,7 +40,7 @@ func TestOneOfThreeAPIServers(t *testing.T) {
 	}{
 		{"refuses connections", func(s *fakeAPIServer) { s.cut() }, 0},
 		{"is gone without a word", func(s *fakeAPIServer) { s.vanish(t) }, 0},
-		{"says that it is not ready", func(s *fakeAPIServer) { s.ready.Store(http.StatusInternalServerError) }, 0},
+		{"reports that it is not ready", func(s *fakeAPIServer) { s.ready.Store(http.StatusInternalServerError) }, 0},
 		// Only a health check can detect this, because the edge cannot read the clients' TLS.
 		{"accepts and says nothing", func(s *fakeAPIServer) { s.silent.Store(true) }, 100},
 	}
@@ -71,7 +71,7 @@ func TestOneOfThreeAPIServers(t *testing.T) {
 			}
 		})
 	}
-	t.Run("the others come in their order, and one that is not ready is tried where nobody is", func(t *testing.T) {
+	t.Run("requests fail over in order, and reach an apiserver that is not ready if none is ready", func(t *testing.T) {
 		checkOrder(t, in, hostname, apis)
 	})
 }

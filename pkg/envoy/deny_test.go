@@ -21,8 +21,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestWhoIsDeniedGetsNoTunnel changes the list while reverse tunnels, streams and handshakes are open.
-func TestWhoIsDeniedGetsNoTunnel(t *testing.T) {
+// TestADeniedEdgeOpensNoTunnel changes the list while reverse tunnels, streams and handshakes are open.
+func TestADeniedEdgeOpensNoTunnel(t *testing.T) {
 	workload := newAuthority(t)
 	hostname := "c1.prod." + string(domain)
 	server := newEchoServer(t, workload, hostname)
@@ -88,7 +88,7 @@ func TestWhoIsDeniedGetsNoTunnel(t *testing.T) {
 	stream.check(t)
 
 	g.deny(t, in, model.Denied{})
-	envoytest.Eventually(t, "nobody is denied", func() error {
+	envoytest.Eventually(t, "no edge is denied", func() error {
 		_, err := open(revoked)
 		return err
 	})

@@ -44,7 +44,7 @@ func TestEdgeDialGoesThroughTheNode(t *testing.T) {
 	}
 }
 
-func TestParseEdgeDialRefuses(t *testing.T) {
+func TestParseEdgeDialRejects(t *testing.T) {
 	tests := map[string]struct {
 		in      any
 		wantErr string
@@ -86,7 +86,7 @@ func TestAPIServersAreInTheOrderOfPreference(t *testing.T) {
 		dial envoy.EdgeDial
 		want []model.Endpoint
 	}{
-		"those of the Tunnel": {want: []model.Endpoint{first, other, local}},
+		"addresses of the Tunnel": {want: []model.Endpoint{first, other, local}},
 		"a local one first, and only there": {
 			dial: envoy.EdgeDial{APIServers: []model.Endpoint{local}},
 			want: []model.Endpoint{local, first, other},

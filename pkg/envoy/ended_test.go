@@ -11,9 +11,9 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-// TestClientsHearAtOnceThatTheirTunnelIsGone has clients with an open connection each, and ends the edge that
+// TestClientConnectionsEndWithTheirTunnel has clients with an open connection each, and ends the edge that
 // carries it: a client that waits for an answer must be disconnected at once, so that it can retry.
-func TestClientsHearAtOnceThatTheirTunnelIsGone(t *testing.T) {
+func TestClientConnectionsEndWithTheirTunnel(t *testing.T) {
 	const soon = 700 * time.Millisecond // Envoy's delayed_close_timeout is 1 s by default
 	workload := newAuthority(t)
 	hostname := "c1.prod." + string(domain)

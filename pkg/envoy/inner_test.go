@@ -18,9 +18,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestGatewayAsksATunnelForItsID has edges that open a reverse tunnel with their own leaf, and then present another in
-// it, as in an attack on the network that takes over the connection.
-func TestGatewayAsksATunnelForItsID(t *testing.T) {
+// TestAGatewayVerifiesTheIDOfATunnel has edges that open a reverse tunnel with their own leaf, and then present another
+// in it, as in an attack on the network that takes over the connection.
+func TestAGatewayVerifiesTheIDOfATunnel(t *testing.T) {
 	wc := cluster(t, "c1", freePort(t))
 	in := newInstallation(t, 1, wc)
 	edge := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}
@@ -80,9 +80,9 @@ func presentInner(
 	return inner.ConnectionState().PeerCertificates[0].VerifyHostname(domain.Gateway())
 }
 
-// TestEdgeLetsOnlyGatewaysIn has gateways that present one leaf to the edge that dials, and another inside of the
+// TestAnEdgeAcceptsOnlyGateways has gateways that present one leaf to the edge that dials, and another inside of the
 // reverse tunnel.
-func TestEdgeLetsOnlyGatewaysIn(t *testing.T) {
+func TestAnEdgeAcceptsOnlyGateways(t *testing.T) {
 	envoytest.Path(t)
 	wc := cluster(t, "c1", freePort(t))
 	authority := newAuthority(t)

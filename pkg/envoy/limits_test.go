@@ -132,7 +132,7 @@ func TestBandwidthIsKept(t *testing.T) {
 	}
 	c1.Limits.Bandwidth = 0
 	agent.listen(t, envoy.EdgeListeners(in.Installation, c1, s.Node, envoy.EdgeDial{}))
-	envoytest.Eventually(t, "the limit is gone", func() error {
+	envoytest.Eventually(t, "the limit is removed", func() error {
 		client.CloseIdleConnections()
 		took, err := timed(down)
 		if err == nil && took > (size-limit)/limit*time.Second/2 {

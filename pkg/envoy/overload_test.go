@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-func TestLimitsAreThoseOfTheConfig(t *testing.T) {
+func TestLimitsMatchTheConfiguration(t *testing.T) {
 	b := envoy.EdgeBootstrap(envoy.BootstrapConfig{MaxHeap: 123, MaxConnections: 45})
 	text := string(marshal(t, b))
 	for _, want := range []string{`max_heap_size_bytes: "123"`, `max_active_downstream_connections: "45"`} {
@@ -44,7 +44,7 @@ func TestAnEdgeWithoutMemory(t *testing.T) {
 		envoy.EdgeListeners(in.Installation, c1, s.Node, envoy.EdgeDial{}),
 		envoy.EdgeClusters(in.Installation, c1, s.Node, envoy.EdgeDial{}),
 	)))
-	envoytest.Eventually(t, "it refuses a request", func() error {
+	envoytest.Eventually(t, "it rejects a request", func() error {
 		if got := connectStatus(t, in.gateways[0], hostname+":6443"); got != http.StatusServiceUnavailable {
 			return fmt.Errorf("got %d", got)
 		}
@@ -78,7 +78,7 @@ func TestAFloodOfThePublicPortLeavesRoomForClients(t *testing.T) {
 		_ = conn.SetDeadline(began.Add(envoytest.Patience))
 		flood = append(flood, conn)
 	}
-	envoytest.Eventually(t, "connections are refused", func() error {
+	envoytest.Eventually(t, "connections are rejected", func() error {
 		stats, err := g.Admin(t.Context(), http.MethodGet, "/stats?filter=^listener[.]public[.]downstream_cx_overflow$")
 		if want := fmt.Sprintf("downstream_cx_overflow: %d", came-most/2); err == nil && !strings.Contains(stats, want) {
 			err = fmt.Errorf("got %q, want %q", stats, want)

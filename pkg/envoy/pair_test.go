@@ -53,8 +53,8 @@ func TestPair(t *testing.T) {
 		func(t *testing.T) { checkDown(t, in, down) },
 	)
 	t.Run("an unknown name gets 404 by CONNECT, and is closed at once by SNI", func(t *testing.T) { checkUnknown(t, in) })
-	t.Run("no name that a client sends leads to an Envoy cluster of ours", func(t *testing.T) { checkOddNames(t, in) })
-	t.Run("the public port closes what has no name it knows", func(t *testing.T) { checkPublic(t, in, c1) })
+	t.Run("no name of a client routes to an internal Envoy cluster", func(t *testing.T) { checkOddNames(t, in) })
+	t.Run("the public port closes connections with an unknown SNI", func(t *testing.T) { checkPublic(t, in, c1) })
 	t.Run("a connection waits for an edge that is restarting", func(t *testing.T) { checkRestart(t, in, c1, edge) })
 }
 

@@ -31,7 +31,7 @@ func TestReferences(t *testing.T) {
 			in:   gateway[0],
 			want: []string{"agent", "control_channel", "peer_gateway-1"},
 		},
-		"its apiserver listener leads nowhere by itself": {
+		"its apiserver listener has no default route": {
 			in:   gateway[1],
 			want: []string{"no_such_tunnel"},
 		},
@@ -62,7 +62,7 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-func TestStaticClustersAreThoseOfEveryBootstrap(t *testing.T) {
+func TestEveryBootstrapHasTheStaticClusters(t *testing.T) {
 	for name, b := range map[string]*bootstrapv3.Bootstrap{
 		"gateway": envoy.GatewayBootstrap(envoy.BootstrapConfig{}),
 		"edge":    envoy.EdgeBootstrap(envoy.BootstrapConfig{}),

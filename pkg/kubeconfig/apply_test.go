@@ -91,7 +91,7 @@ func TestApply(t *testing.T) {
 			entry: Way{Server: "https://abc.eks.example.org..:443"}, change: func(d *Decision) { *d = byConnect() },
 			want: Way{direct, "kubernetes", proxy}, wantKept: Way{Server: "https://abc.eks.example.org..:443"},
 		},
-		"connect verifies what the user says": {
+		"connect verifies the name that the user sets": {
 			entry: Way{
 				Server: "https://abc.eks.example.org",
 			}, change: func(d *Decision) { *d = byConnect(); d.Way.TLSServerName = "api.example.net" },
@@ -201,7 +201,7 @@ func TestRestore(t *testing.T) {
 		change func(*Decision)
 		want   Way
 	}{
-		"the original comes back whole": {
+		"the original is restored completely": {
 			entry: Way{direct, "api.example.org", proxy}, proxy: whole.ProxyURL,
 			kept: map[string]string{
 				v1alpha1.WrittenServerAnnotation:         direct,
@@ -276,7 +276,7 @@ func TestTheEntryOfAKubeconfig(t *testing.T) {
 		want    string // the entry that is changed
 		invalid bool
 	}{
-		"is that of the current context, whatever its name": {
+		"belongs to the current context, with any name": {
 			change: func(c *clientcmdapi.Config) {
 				c.Clusters["eks_prod"] = &clientcmdapi.Cluster{Server: originalServer}
 				c.Contexts[c.CurrentContext].Cluster = "eks_prod"
@@ -287,7 +287,7 @@ func TestTheEntryOfAKubeconfig(t *testing.T) {
 			change: func(c *clientcmdapi.Config) { c.CurrentContext = "" },
 			want:   "c1",
 		},
-		"is that of the Cluster's name where the context leads nowhere": {
+		"has the Cluster's name where the context is invalid": {
 			change: func(c *clientcmdapi.Config) { c.Contexts[c.CurrentContext].Cluster = "nowhere" }, want: "c1",
 		},
 		"is missing": {

@@ -22,9 +22,9 @@ import (
 // apiName is the name of a workload cluster's apiserver in its own network. It does not resolve elsewhere.
 const apiName = "api.workload.invalid"
 
-// TestWhatClientGoDoes uses real clients of client-go in every mode: requests as ClusterCache makes them, and
+// TestClientGoWorksWithEveryMode uses real clients of client-go in every mode: requests as ClusterCache makes them, and
 // port-forwards over WebSocket and SPDY as KCP makes them to reach etcd.
-func TestWhatClientGoDoes(t *testing.T) {
+func TestClientGoWorksWithEveryMode(t *testing.T) {
 	ca := newAuthority(t)
 	user := &Credentials{Username: "capi", Password: "p@ss:w/rd%"}
 	type kind struct {
@@ -43,7 +43,7 @@ func TestWhatClientGoDoes(t *testing.T) {
 			credentials: user,
 			given:       user,
 		},
-		"http-proxy without the credentials it wants": {
+		"http-proxy without the required credentials": {
 			mode:        v1alpha1.KubeconfigModeHTTPProxy,
 			credentials: user,
 			wantErr:     "Proxy Authentication Required",

@@ -38,10 +38,10 @@ func TestStateOfARecordedEdge(t *testing.T) {
 		"the Tunnel revokes another edge": {func(t *v1alpha1.Tunnel, _ *v1alpha1.EdgeStatus) {
 			t.Spec.RevokedEdges = []string{"edge-b"}
 		}, observed.Away},
-		"the controller does not know the tunnels": {func(t *v1alpha1.Tunnel, _ *v1alpha1.EdgeStatus) {
+		"the controller has no report of the tunnels": {func(t *v1alpha1.Tunnel, _ *v1alpha1.EdgeStatus) {
 			t.Status.Conditions[0].Status = metav1.ConditionUnknown
 		}, observed.Unknown},
-		"the controller has not said anything about tunnels": {func(t *v1alpha1.Tunnel, _ *v1alpha1.EdgeStatus) {
+		"the controller has not written anything about tunnels": {func(t *v1alpha1.Tunnel, _ *v1alpha1.EdgeStatus) {
 			t.Status.Conditions = nil
 		}, observed.Unknown},
 	} {
@@ -59,7 +59,7 @@ func TestStateOfARecordedEdge(t *testing.T) {
 	}
 }
 
-func TestARecordKeepsWhatTheControllerWrote(t *testing.T) {
+func TestARecordKeepsTheFieldsOfTheController(t *testing.T) {
 	now := time.Date(2026, time.May, 1, 12, 0, 0, 0, time.UTC)
 	end, seen := metav1.NewTime(now.Add(time.Hour)), metav1.NewTime(now.Add(-time.Minute))
 	tunnel := &v1alpha1.Tunnel{}

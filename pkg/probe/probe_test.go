@@ -116,10 +116,10 @@ func TestAProbeReportsTheStateOfAnAPIServer(t *testing.T) {
 		version string
 		want    string // in the message; empty: healthy
 	}{
-		"it is ready":                  {valid(answers(http.StatusOK, "ok")), "v1.37.1", ""},
-		"it tells strangers nothing":   {valid(answers(http.StatusUnauthorized, "Unauthorized")), "", ""},
-		"it forbids strangers to look": {valid(answers(http.StatusForbidden, "Forbidden")), "", ""},
-		"it has no time for strangers": {valid(answers(http.StatusTooManyRequests, "")), "", ""},
+		"it is ready":                   {valid(answers(http.StatusOK, "ok")), "v1.37.1", ""},
+		"it rejects anonymous requests": {valid(answers(http.StatusUnauthorized, "Unauthorized")), "", ""},
+		"it forbids strangers to look":  {valid(answers(http.StatusForbidden, "Forbidden")), "", ""},
+		"it has no time for strangers":  {valid(answers(http.StatusTooManyRequests, "")), "", ""},
 		"it is starting": {valid(answers(http.StatusInternalServerError, "[+]ping ok\n[-]etcd failed: "+
 			"reason withheld\n[-]hooks failed\nreadyz check failed")), "", "it answers /readyz with status 500: etcd failed: " +
 			"reason withheld, hooks failed"},
@@ -127,7 +127,7 @@ func TestAProbeReportsTheStateOfAnAPIServer(t *testing.T) {
 			"it answers /readyz with status 503: no backend?[31m"},
 		"it is something else": {valid(answers(http.StatusNotFound, "")), "", "it answers /readyz with status " +
 			"404: it is not an apiserver"},
-		"it leads elsewhere": {valid(func(w http.ResponseWriter, r *http.Request) {
+		"it redirects": {valid(func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/login",
 				http.StatusFound)
 		}), "", "status 302: it is not an apiserver"},
@@ -153,7 +153,7 @@ func TestAProbeReportsTheStateOfAnAPIServer(t *testing.T) {
 				"Request\r\n\r\n")
 		}), "", "the answer is not TLS: "},
 		"it cuts the connection": {raw(t, func(net.Conn) {}), "", "the connection was closed during the TLS handshake: "},
-		"it says nothing":        {raw(t, silent), "", "no answer in time: "},
+		"it does not answer":     {raw(t, silent), "", "no answer in time: "},
 		"its name is unknown":    {model.Endpoint{Host: "apiserver.invalid", Port: 6443}, "", "DNS "},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,9 +16,9 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// TestEdgesLookWhenTheyAreAsked has edges of one tunnel that observe, that cannot, that hang, and one whose version
+// TestEdgesProbeOnRequest has edges of one tunnel that observe, that cannot, that hang, and one whose version
 // does not have this question.
-func TestEdgesLookWhenTheyAreAsked(t *testing.T) {
+func TestEdgesProbeOnRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)
@@ -66,16 +66,16 @@ func TestEdgesLookWhenTheyAreAsked(t *testing.T) {
 		t.Errorf("it took %s", took)
 	}
 	for _, looks := range [][]hub.EdgeObservation{first, second} {
-		var said []string
+		var probes []string
 		for _, l := range looks {
-			said = append(said, fmt.Sprint(l.Node, " ", l.APIServer.GetAddress(), " ", l.Problem))
+			probes = append(probes, fmt.Sprint(l.Node, " ", l.APIServer.GetAddress(), " ", l.Problem))
 		}
-		got := strings.Join(said, "\n")
+		got := strings.Join(probes, "\n")
 		for i, want := range []string{
 			"edge-1 a:1 <nil>", "there is none", "has not answered in time",
 			"does not support the request",
 		} {
-			if len(looks) != 4 || !strings.Contains(said[i], want) {
+			if len(looks) != 4 || !strings.Contains(probes[i], want) {
 				t.Fatalf("%q is not in\n%s", want, got)
 			}
 		}

@@ -29,14 +29,14 @@ func TestBootsReachTheController(t *testing.T) {
 	p := w.place(t)
 	controller := model.ControllerSubject()
 	var mu sync.Mutex
-	told := map[string]int{}
+	reported := map[string]int{}
 	controllers := view.New(func(context.Context) ([]string, error) { return []string{p.Address}, nil },
 		func(address string) (*grpc.ClientConn, error) { return w.Dial(t, &controller, address), nil }, func(string) {},
 		w.Log)
 	controllers.OnBoot(func(id string) {
 		mu.Lock()
 		defer mu.Unlock()
-		told[id]++
+		reported[id]++
 	})
 	if watched, err := p.hub.Boot(idA, bootOf("m1", 1, "before")); err != nil || watched {
 		t.Errorf("watched %v, %v", watched, err)
@@ -72,8 +72,8 @@ func TestBootsReachTheController(t *testing.T) {
 		t.Errorf("another tunnel has %v", other)
 	}
 	mu.Lock()
-	if told[idA] == 0 || told[idB] != 0 {
-		t.Errorf("told %v", told)
+	if reported[idA] == 0 || reported[idB] != 0 {
+		t.Errorf("told %v", reported)
 	}
 	mu.Unlock()
 

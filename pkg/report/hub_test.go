@@ -24,7 +24,7 @@ import (
 func TestEveryMethodIsForOneRole(t *testing.T) {
 	w := newWorld(t)
 	p := w.place(t)
-	subjects := map[string]*model.Subject{"nobody": nil}
+	subjects := map[string]*model.Subject{"a client without a certificate": nil}
 	for _, s := range []model.Subject{
 		edgeOf("edge-1", idA), gatewayOf("gateway-0"), model.ControlSubject(),
 		model.ControllerSubject(),
@@ -88,7 +88,7 @@ func TestEveryMethodIsForOneRole(t *testing.T) {
 	})
 }
 
-func TestGarbageIsRefused(t *testing.T) {
+func TestMalformedReportsAreRejected(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)
@@ -108,11 +108,11 @@ func TestGarbageIsRefused(t *testing.T) {
 		"a node name that is none":        with(func(t *reportv1.Tunnel) { t.Node = "CN=edge-1" }),
 		"a tunnel id that is none":        with(func(t *reportv1.Tunnel) { t.TunnelId = "c1" }),
 		"a closed key that is none":       {Snapshot: true, Closed: []string{""}},
-		"a hole of an edge that is none": {
+		"a worker without a tunnel of an invalid edge": {
 			Snapshot: true,
 			Holes:    []*reportv1.Hole{{Node: "edge-1", TunnelId: "c1", Workers: 1}},
 		},
-		"a hole of no size": {
+		"a negative number of workers without a tunnel": {
 			Snapshot: true,
 			Holes:    []*reportv1.Hole{{Node: "edge-1", TunnelId: idA, Workers: -1}},
 		},
@@ -161,7 +161,7 @@ func TestGarbageIsRefused(t *testing.T) {
 	}
 }
 
-func TestAnEdgeReportsWhatChanges(t *testing.T) {
+func TestAnEdgeReportsOnlyChanges(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)
@@ -203,7 +203,7 @@ func TestAnEdgeReportsWhatChanges(t *testing.T) {
 	})
 }
 
-func TestAGatewayIsToldWhoIsDenied(t *testing.T) {
+func TestAGatewayReceivesTheDeniedEdges(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)
@@ -262,14 +262,14 @@ func TestTheNewestStreamCounts(t *testing.T) {
 	}
 	v.shows(t, idA, "known gateway-0; edge-2 gateway-0=1")
 	v.mu.Lock()
-	told := v.ids[""]
+	received := v.ids[""]
 	v.mu.Unlock()
-	if told != 2 { // when the gateway connected, and when all was known
-		t.Errorf("%d times all tunnels were said to have changed", told)
+	if received != 2 { // when the gateway connected, and when all was known
+		t.Errorf("%d times all tunnels were said to have changed", received)
 	}
 }
 
-func TestWhoSendsTooFastWaits(t *testing.T) {
+func TestReportsAreRateLimited(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)

@@ -22,7 +22,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-func TestAGatewayIsAskedForItsTunnels(t *testing.T) {
+func TestAGatewayAnswersForItsTunnels(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.Rules.SetGateways("gateway-0", "gateway-1")
@@ -55,7 +55,7 @@ func TestAGatewayIsAskedForItsTunnels(t *testing.T) {
 	}
 }
 
-func TestAGatewayThatDoesNotAnswerIsToldOfWithoutMore(t *testing.T) {
+func TestAGatewayWithoutAnAnswerIsReportedWithoutDetails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)
@@ -95,7 +95,7 @@ func TestAGatewayThatDoesNotAnswerIsToldOfWithoutMore(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.True(t, patience, "it says more", func() error {
+	eventually.True(t, patience, "the answer is longer", func() error {
 		if one := find(p.hub.Snapshot(t.Context(), nil, false), "gateway-0"); len(one.Tunnels) != 2 || !one.Ready {
 			return errors.New("it does not")
 		}
@@ -131,7 +131,7 @@ func (w *world) dumper(t *testing.T, p *place, node string, dump agent.Dump) {
 	})
 }
 
-func TestAnAgentSaysWhatItsEnvoyRuns(t *testing.T) {
+func TestAnAgentReportsTheConfigurationOfItsEnvoy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)

@@ -11,9 +11,9 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// TestAGatewayHearsWhatOthersHave has two servers, to each of which one gateway reports, and a third gateway that
-// queries both.
-func TestAGatewayHearsWhatOthersHave(t *testing.T) {
+// TestAGatewayReceivesTheTunnelsOfOtherGateways has two servers, to each of which one gateway reports, and a third
+// gateway that queries both.
+func TestAGatewayReceivesTheTunnelsOfOtherGateways(t *testing.T) {
 	w := newWorld(t)
 	w.Rules.SetGateways("gateway-0", "gateway-1", "gateway-2")
 	first, second := w.place(t), w.place(t)
@@ -24,7 +24,7 @@ func TestAGatewayHearsWhatOthersHave(t *testing.T) {
 	for _, p := range []*place{first, second} {
 		clients = append(clients, reportv1.NewReportClient(w.Dial(t, &asking, p.Address)))
 	}
-	says := func(want string) {
+	expectPeers := func(want string) {
 		t.Helper()
 		eventually.True(t, patience, "the answer is right", func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -43,27 +43,27 @@ func TestAGatewayHearsWhatOthersHave(t *testing.T) {
 			return nil
 		})
 	}
-	says("[] of [], known false")
+	expectPeers("[] of [], known false")
 	g := w.gateway(t, "gateway-0", first.Address)
 	g.opens(t, 1, "edge-a", idA)
 	other := w.gateway(t, "gateway-1", second.Address)
 	other.opens(t, 1, "edge-b", idB)
-	says("[] of [], known true") // both are there, and accept no clients
+	expectPeers("[] of [], known true") // both are there, and accept no clients
 	g.takes.set(true)
-	says("[edge-a] of [gateway-0], known true")
+	expectPeers("[edge-a] of [gateway-0], known true")
 	other.takes.set(true)
-	says("[edge-a edge-b] of [gateway-0 gateway-1], known true")
+	expectPeers("[edge-a edge-b] of [gateway-0 gateway-1], known true")
 	other.closes(t, 1, "edge-b", idB)
 	g.opens(t, 2, "edge-b", idA)
-	says("[edge-a edge-b] of [gateway-0 gateway-1], known true")
+	expectPeers("[edge-a edge-b] of [gateway-0 gateway-1], known true")
 	g.takes.set(false) // it drains
-	says("[] of [gateway-1], known true")
+	expectPeers("[] of [gateway-1], known true")
 	other.stop()
-	says("[] of [], known false")
+	expectPeers("[] of [], known false")
 	for _, p := range []*place{first, second} {
 		p.hub.SetTimes(settled())
 	}
-	says("[] of [], known true") // gateway-1 had time to come back
+	expectPeers("[] of [], known true") // gateway-1 had time to come back
 	g.stop()
 }
 
@@ -75,7 +75,7 @@ func told(p agent.Peers) string {
 	return fmt.Sprintf("%v of %v, known %t", nodes, p.Ready, p.Known)
 }
 
-func TestAGatewayIsToldNothingBeforeAllIsKnown(t *testing.T) {
+func TestAGatewayReceivesNoPeersBeforeAllGatewaysReport(t *testing.T) {
 	w := newWorld(t)
 	p := w.place(t)
 	w.Rules.Set(model.Denied{}, true)

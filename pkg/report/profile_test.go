@@ -9,8 +9,8 @@ import (
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
-// TestWhatServersAnnounceOfProfilesIsSeen has two servers, of which one announces nothing at first, and one goes away.
-func TestWhatServersAnnounceOfProfilesIsSeen(t *testing.T) {
+// TestProfilesOfAllServersAreObserved has two servers, of which one announces nothing at first, and one goes away.
+func TestProfilesOfAllServersAreObserved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p, other := w.place(t), w.place(t)

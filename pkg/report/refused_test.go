@@ -15,7 +15,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-func TestARefusalIsLoggedOnce(t *testing.T) {
+func TestARejectionIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)
@@ -37,7 +37,7 @@ func TestARefusalIsLoggedOnce(t *testing.T) {
 	}
 }
 
-func TestARevokedEdgeIsToldSo(t *testing.T) {
+func TestARevokedEdgeReceivesItsRevocation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.place(t)

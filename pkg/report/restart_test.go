@@ -55,8 +55,8 @@ func (f *fleetOfTwo) right(t *testing.T, want string) {
 	}
 }
 
-// TestExactAfterRestarts stops some of the programs, changes tunnels, and restarts the programs in some order.
-func TestExactAfterRestarts(t *testing.T) {
+// TestStatusIsExactAfterRestarts stops some of the programs, changes tunnels, and restarts the programs in some order.
+func TestStatusIsExactAfterRestarts(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes a quarter of a minute")
@@ -182,8 +182,8 @@ func TestNothingIsConcludedTooEarly(t *testing.T) {
 	}
 }
 
-// TestAServerThatKnowsNothingYet rejects every caller: nothing is concluded from its silence.
-func TestAServerThatKnowsNothingYet(t *testing.T) {
+// TestAServerWithoutReportsConcludesNothing rejects every caller: nothing is concluded from its silence.
+func TestAServerWithoutReportsConcludesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.Rules.Set(model.Denied{}, true)
@@ -196,7 +196,7 @@ func TestAServerThatKnowsNothingYet(t *testing.T) {
 	v.shows(t, idA, "known gateway-0; edge-1 gateway-0=1")
 }
 
-func TestAGatewayThatDoesNotComeBackIsDown(t *testing.T) {
+func TestAGatewayThatDoesNotReconnectIsDown(t *testing.T) {
 	t.Parallel()
 	f := newFleetOfTwo(t)
 	f.gateways[0].stop()

@@ -163,9 +163,9 @@ func TestAGoodChangeReachesTheFirstWaveAndThenTheRest(t *testing.T) {
 	}
 }
 
-// TestABadChangeNeverReachesTheFleet breaks the nodes that receive a change with each kind of fault, in a fleet of
+// TestABadChangeReachesOnlyTheFirstWave breaks the nodes that receive a change with each kind of fault, in a fleet of
 // 1,000 edges and in a small one.
-func TestABadChangeNeverReachesTheFleet(t *testing.T) {
+func TestABadChangeReachesOnlyTheFirstWave(t *testing.T) {
 	for name, breaks := range map[string]func(Node, *world){
 		"has 0 of 4 tunnels": loses, "refuses its configuration: no such field": refuses, "reports trouble: Envoy": troubled,
 		"its agent is not connected": disconnects, "does not answer to": silent, "its Envoy does not answer": hangs,
@@ -196,8 +196,8 @@ func TestABadChangeNeverReachesTheFleet(t *testing.T) {
 	}
 }
 
-// TestAFaultThatShowsLateStopsTheRest breaks 2 % of the edges. None of them is in the first wave.
-func TestAFaultThatShowsLateStopsTheRest(t *testing.T) {
+// TestALateFaultStopsTheRollout breaks 2 % of the edges. None of them is in the first wave.
+func TestALateFaultStopsTheRollout(t *testing.T) {
 	for faulty, stops := range map[int]bool{5: false, 20: true} {
 		t.Run(fmt.Sprintf("%d edges", faulty), func(t *testing.T) {
 			w := newWorld(1000, 1, 2)
@@ -287,7 +287,7 @@ func TestTheFirstWave(t *testing.T) {
 	})
 }
 
-func TestWhatARolloutDoes(t *testing.T) {
+func TestStepsOfARollout(t *testing.T) {
 	third := Settings{Version: "0.3", Workers: 2}.Profile()
 	begun := func(t *testing.T) *world {
 		w := newWorld(120, 1, 2)
@@ -335,7 +335,7 @@ func TestWhatARolloutDoes(t *testing.T) {
 				return w.record.Phase == PhaseFirst && w.record.Next == third && w.record.Current == old
 			},
 		},
-		"neither stops nor goes on while an xds-server is unknown": {
+		"neither stops nor continues while an xds-server is unknown": {
 			begun, func(w *world) { w.in.Known, w.frozen = false, true; clear(w.in.Edges); clear(w.in.Gateways) }, time.Hour,
 			func(w *world) bool { return w.record.Phase == PhaseFirst },
 		},
@@ -343,7 +343,7 @@ func TestWhatARolloutDoes(t *testing.T) {
 			begun, func(w *world) { w.in.Known = false; w.breaks = refuses }, time.Minute,
 			func(w *world) bool { return w.record.Phase == PhaseStopped },
 		},
-		"waits for nodes of which no xds-server tells": {
+		"waits for nodes that no xds-server reports": {
 			begun, func(w *world) { w.frozen = true; clear(w.in.Nodes) }, time.Hour,
 			func(w *world) bool { return w.record.Phase == PhaseFirst },
 		},
@@ -387,7 +387,7 @@ func TestWhatARolloutDoes(t *testing.T) {
 			}, 5 * time.Minute,
 			func(w *world) bool { return w.record.Current == newer },
 		},
-		"a new leader goes on with the record": {
+		"a new leader continues from the record": {
 			begun, func(w *world) { w.run(100 * time.Second); w.decider = Decider{Soak: 2 * time.Minute} }, 100 * time.Second,
 			func(w *world) bool { return w.record.Phase == PhaseFirst }, // it observes the phase for the whole time again
 		},
@@ -398,7 +398,7 @@ func TestWhatARolloutDoes(t *testing.T) {
 			}, 10 * time.Second,
 			func(w *world) bool { return w.record.Phase == PhaseStopped },
 		},
-		"an edge that refused before does not stop it": {
+		"an edge that rejected its configuration before does not stop it": {
 			begun, func(w *world) {
 				m := Node{Name: "edge-0001", ID: "tunnel-0001"}
 				w.in.Nodes[m] = State{Profile: old.ID(), Refusal: "as ever"}

@@ -79,7 +79,7 @@ func TestProfilesOfOtherBuilds(t *testing.T) {
 	}
 }
 
-func TestRecordsThatAreRefused(t *testing.T) {
+func TestInvalidRecordsAreRejected(t *testing.T) {
 	good := Record{
 		Current: old,
 		Next:    newer,

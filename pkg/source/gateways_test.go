@@ -54,16 +54,16 @@ func TestGateways(t *testing.T) {
 		want    string
 		wantErr []string
 	}{
-		"as many as are asked for": {want: "gateway-0 gateway-1"},
-		"one where nothing is said": {
+		"the requested number": {want: "gateway-0 gateway-1"},
+		"one by default": {
 			in:   func(s *appsv1.StatefulSet) { s.Spec.Replicas = nil },
 			want: "gateway-0",
 		},
-		"those that are still ending": {
+		"terminating gateways": {
 			in:   func(s *appsv1.StatefulSet) { s.Status.Replicas = 3 },
 			want: "gateway-0 gateway-1 gateway-2",
 		},
-		"those that are not there yet": {
+		"gateways that are not created yet": {
 			in:   func(s *appsv1.StatefulSet) { s.Status.Replicas = 1 },
 			want: "gateway-0 gateway-1",
 		},

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-func TestWhatIsThereAtTheStartComesAtOnce(t *testing.T) {
+func TestExistingObjectsAreDeliveredTogetherAtTheStart(t *testing.T) {
 	b := newBed(t)
 	b.pair(t, "c1", "a", "api.example.com")
 	b.pair(t, "c2", "b", "api.example.com") // not older, and sorted after c1
@@ -22,7 +22,7 @@ func TestWhatIsThereAtTheStartComesAtOnce(t *testing.T) {
 	b.first(t, map[string][]string{"c1": {"api.example.com"}, "c2": none})
 }
 
-func TestAWorkloadClusterIsServedUntilItIsGone(t *testing.T) {
+func TestAWorkloadClusterIsServedUntilItIsRemoved(t *testing.T) {
 	b := newBed(t)
 	b.run(t)
 	b.first(t, map[string][]string{})
@@ -85,7 +85,7 @@ func TestATunnelOfAnEarlierClusterIsNotServed(t *testing.T) {
 	b.await(t, map[string][]string{"c2": none, "c3": none})
 }
 
-func TestATunnelThatIsNotServedStillRevokes(t *testing.T) {
+func TestAnUnservedTunnelStillRevokesEdges(t *testing.T) {
 	b := newBed(t)
 	cluster, tunnel := b.pair(t, "c1", "a")
 	_, broken := b.pair(t, "c2", "b")
@@ -118,9 +118,9 @@ func TestATunnelThatIsNotServedStillRevokes(t *testing.T) {
 	}
 }
 
-// TestARecordThatTwoTunnelsHave is the result of a restored backup or a forged status. The controller never records a
-// name or an id twice, so a name or id on record twice is not served until that is corrected.
-func TestARecordThatTwoTunnelsHave(t *testing.T) {
+// TestARecordOfTwoTunnelsIsNotServed is the result of a restored backup or a forged status. The controller never
+// records a name or an id twice, so a name or id on record twice is not served until that is corrected.
+func TestARecordOfTwoTunnelsIsNotServed(t *testing.T) {
 	b := newBed(t)
 	_, first := b.pair(t, "c1", "a", "api.example.com", "api1.example.com")
 	_, second := b.pair(t, "c2", "b", "api.example.com")

@@ -105,8 +105,8 @@ func TestLoadObjects(t *testing.T) {
 	}
 }
 
-// TestLoadReadsWhatParseReads checks that both return the same for a fleet in one file.
-func TestLoadReadsWhatParseReads(t *testing.T) {
+// TestLoadAndParseReturnTheSameFleet checks that both return the same for a fleet in one file.
+func TestLoadAndParseReturnTheSameFleet(t *testing.T) {
 	want, err := source.Parse([]byte(fleet))
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestLoadNamesFileLineAndField(t *testing.T) {
 		"a bad endpoint": {replace("API.C1.example.com.", "a b"), []string{"a.yaml:7:3: spec.controlPlaneEndpoint", "a b"}},
 		"an object twice": {[]string{objects, objects}, []string{"b.yaml:4:3: metadata.name: the Cluster prod/c1 " +
 			"is also in a.yaml:1:1", "b.yaml:16:12: "}},
-		"no object of ours": {[]string{"apiVersion: v1\nkind: Secret\n"}, []string{"the input has neither a fleet " +
+		"no object of Fairlead": {[]string{"apiVersion: v1\nkind: Secret\n"}, []string{"the input has neither a fleet " +
 			"nor a Cluster"}},
 		"a list of texts": {[]string{"- a\n- b\n"}, []string{"a.yaml:1:1: is neither a Kubernetes object nor a fleet"}},
 		"a bad setting": {[]string{strings.Replace(settings, "tunnels.example.com", "tunnels", 1), objects},

@@ -83,7 +83,7 @@ func TestATunnelThatWaitsForItsCluster(t *testing.T) {
 			v1alpha1.PreparedAnnotation: time.Now().Format(time.RFC3339),
 		}
 	})
-	eventually(t, "nobody waits for it any more", func() bool {
+	eventually(t, "no caller waits for it", func() bool {
 		_, err := b.EdgeToken(enrol.HashToken("good"))
 		return errors.Is(err, enrol.ErrUnknownToken)
 	})

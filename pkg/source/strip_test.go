@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestWhatIsStrippedIsNotMissed proves that a stripped Tunnel and Cluster are translated like the originals.
-func TestWhatIsStrippedIsNotMissed(t *testing.T) {
+// TestResolutionUsesNoStrippedFields proves that a stripped Tunnel and Cluster are translated like the originals.
+func TestResolutionUsesNoStrippedFields(t *testing.T) {
 	now := time.Now()
 	token := func(hash string) v1alpha1.TokenStatus {
 		return v1alpha1.TokenStatus{SHA256: hash, ExpiresAt: metav1.NewTime(now.Add(time.Hour)), MaxUses: 3, Uses: 1}

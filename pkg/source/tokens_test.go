@@ -131,7 +131,7 @@ func TestTheTokenOfARevokedEdge(t *testing.T) {
 	}
 }
 
-func TestNothingIsKnownBeforeAllIsRead(t *testing.T) {
+func TestTokensAreUnknownUntilAllAreRead(t *testing.T) {
 	kube, err := source.NewKube(server.Config(t), source.KubeConfig{Namespace: "x"})
 	if err != nil {
 		t.Fatal(err)

@@ -210,8 +210,8 @@ func TestAStartWithoutAnyCompleteRecordPublishesNothing(t *testing.T) {
 	}
 }
 
-// TestTheTimeOfAPreparedTunnelEndsByTheClock changes nothing but the time.
-func TestTheTimeOfAPreparedTunnelEndsByTheClock(t *testing.T) {
+// TestAPreparedTunnelExpiresWithoutAnEvent changes nothing but the time.
+func TestAPreparedTunnelExpiresWithoutAnEvent(t *testing.T) {
 	b := newBed(t)
 	tunnel := prepared(time.Now().Add(4 * time.Second).Format(time.RFC3339))
 	tunnel.Namespace, tunnel.Spec.ExtraNames = b.namespace, nil

@@ -53,7 +53,7 @@ func (b *bed) isIncomplete(t *testing.T, logLimit string) {
 	t.Helper()
 	eventually.True(t, patience, "the record is incomplete", func() error {
 		if why := b.Stats().Incomplete; !strings.Contains(why, logLimit) {
-			return fmt.Errorf("it says %q", why)
+			return fmt.Errorf("got %q", why)
 		}
 		return nil
 	})
@@ -121,7 +121,7 @@ func TestTheSamePortOfAnotherAddressHasAnotherListener(t *testing.T) {
 	b.completes(t)
 }
 
-func TestNothingIsClosedWhileTheRecordIsIncomplete(t *testing.T) {
+func TestNoConnectionIsClosedWhileTheRecordIsIncomplete(t *testing.T) {
 	var failed, silent atomic.Int32
 	e := newEcho(t, "tcp", "127.0.0.1:0")
 	b := accounted(t, e, func() (Writes, error) {

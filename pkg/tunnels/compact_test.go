@@ -33,7 +33,7 @@ func TestLogIsReplacedWhenItIsLarge(t *testing.T) {
 		}
 		if i%50 == 49 {
 			b.has(t, want)
-			eventually.True(t, patience, "the large log is gone", func() error {
+			eventually.True(t, patience, "the large log is removed", func() error {
 				if _, err := os.Stat(b.path + ".old"); !errors.Is(err, fs.ErrNotExist) {
 					return fmt.Errorf("the old log is still there")
 				}
@@ -88,7 +88,7 @@ func TestStartAfterACrash(t *testing.T) {
 		want  []int
 	}{
 		"nothing was replaced yet": {files: map[string]string{log: before + after}, want: []int{1, 3}},
-		"the log is renamed, and Envoy goes on writing to it": {
+		"the log is renamed, and Envoy continues to write to it": {
 			files: map[string]string{old: before}, later: after, want: []int{1, 3},
 		},
 		"Envoy has opened the new one": {files: map[string]string{old: before, log: after}, want: []int{1, 3}},
@@ -115,7 +115,7 @@ func TestStartAfterACrash(t *testing.T) {
 		"the old log ends in a line that was torn": {
 			files: map[string]string{old: before + setup(9, "edge-9")[:50], log: after}, want: []int{1, 3},
 		},
-		"the state is garbage": {files: map[string]string{state: "{", log: before + after}, want: []int{1, 3}},
+		"the state is invalid": {files: map[string]string{state: "{", log: before + after}, want: []int{1, 3}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

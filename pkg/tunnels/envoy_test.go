@@ -203,7 +203,7 @@ func TestEnvoy(t *testing.T) {
 			eventually.True(
 				t,
 				envoytest.Patience,
-				"the idle tunnel was cut too, and those that are dialled again",
+				"the idle tunnel and redialled ones are closed too",
 				func() error {
 					if n := table.Stats().Cut; n < 4 {
 						return fmt.Errorf("%d were cut", n)
@@ -232,8 +232,8 @@ func TestEnvoy(t *testing.T) {
 	}
 }
 
-// TestEnvoyOpensItsLogAnew replaces the log of a real Envoy repeatedly, while tunnels open and close.
-func TestEnvoyOpensItsLogAnew(t *testing.T) {
+// TestEnvoyReopensItsLog replaces the log of a real Envoy repeatedly, while tunnels open and close.
+func TestEnvoyReopensItsLog(t *testing.T) {
 	needsRight(t)
 	l := newLab(t, "127.0.0.1", "127.0.0.1", false)
 	table := New(

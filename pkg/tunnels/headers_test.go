@@ -139,10 +139,10 @@ func TestHeadersOfAnEdgeAreNotInTheRecord(t *testing.T) {
 	})
 }
 
-// TestTheWholeMetadataIsNotAValidRecord shows why records have named fields: with the whole metadata an edge's header
+// TestARecordOfAllMetadataIsInvalid shows why records have named fields: with the whole metadata an edge's header
 // makes a line that is longer than any record, and the tunnel is not in the table. The table then reports that the
 // record is incomplete.
-func TestTheWholeMetadataIsNotAValidRecord(t *testing.T) {
+func TestARecordOfAllMetadataIsInvalid(t *testing.T) {
 	needsRight(t)
 	l := (&lab{Address: "127.0.0.1", Dials: "127.0.0.1", Workers: 1, Count: 2, Whole: true}).start(t)
 	table, _ := l.table(t)

@@ -98,7 +98,7 @@ func needsRight(t testing.TB) {
 	}
 }
 
-func TestDenyCutsExactlyWhatIsDenied(t *testing.T) {
+func TestDenyClosesExactlyTheDeniedConnections(t *testing.T) {
 	needsRight(t)
 	for name, n := range networks {
 		for _, logged := range []bool{true, false} {
@@ -193,7 +193,7 @@ func TestTunnelsWithoutASocketAreRemoved(t *testing.T) {
 	b.has(t, map[string]string{kept.remote.String(): "edge-2"})
 }
 
-func TestAnAgentThatStartsKnowsOnlyTunnelsThatAreThere(t *testing.T) {
+func TestAStartingAgentRecordsOnlyOpenTunnels(t *testing.T) {
 	e := newEcho(t, "tcp", "127.0.0.1:0")
 	dir := t.TempDir()
 	b := newBed(t, dir)
@@ -227,8 +227,8 @@ func TestAnAgentThatStartsKnowsOnlyTunnelsThatAreThere(t *testing.T) {
 	})
 }
 
-// TestASocketThatTookTheAddressIsNotCut has a second connection with both addresses of the first.
-func TestASocketThatTookTheAddressIsNotCut(t *testing.T) {
+// TestAReusedAddressIsNotClosed has a second connection with both addresses of the first.
+func TestAReusedAddressIsNotClosed(t *testing.T) {
 	needsRight(t)
 	e := newEcho(t, "tcp", "127.0.0.1:0")
 	b := newBed(t, t.TempDir())

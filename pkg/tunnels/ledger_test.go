@@ -83,7 +83,7 @@ func TestAComparisonClosesALimitedNumberOfConnections(t *testing.T) {
 	}
 }
 
-func TestAfterAGapNothingIsClosed(t *testing.T) {
+func TestNoConnectionIsClosedAfterAGap(t *testing.T) {
 	l := newLedger()
 	l.compare(socks(0, 1), noTunnels)
 	l.lost("a test says so")
@@ -123,9 +123,9 @@ func TestTimeWithoutComparisonsDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestTheEndOfAConnectionDoesNotEndANewerOne has two connections with equal addresses, as behind one NAT. The records
+// TestTheEndOfAConnectionKeepsANewerOne has two connections with equal addresses, as behind one NAT. The records
 // of two workers arrive in any order.
-func TestTheEndOfAConnectionDoesNotEndANewerOne(t *testing.T) {
+func TestTheEndOfAConnectionKeepsANewerOne(t *testing.T) {
 	for name, events := range map[string][]event{
 		"in order":         {started(0, 1), ended(0, 1), started(0, 2)},
 		"the end is late":  {started(0, 1), started(0, 2), ended(0, 1)},
@@ -185,8 +185,9 @@ func TestALateEndOfATunnelDoesNotEndANewerOne(t *testing.T) {
 	}
 }
 
-// TestWhatMakesTheRecordIncomplete also restarts the agent at each step: the next one reads the gap from the state.
-func TestWhatMakesTheRecordIncomplete(t *testing.T) {
+// TestLostEventsMakeTheRecordIncomplete also restarts the agent at each step: the next one reads the gap from the
+// state.
+func TestLostEventsMakeTheRecordIncomplete(t *testing.T) {
 	for name, tt := range map[string]struct {
 		do   func(t *testing.T, b *bed)
 		want bool

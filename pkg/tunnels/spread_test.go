@@ -45,47 +45,47 @@ func TestPlan(t *testing.T) {
 		again   time.Duration
 	}{
 		"two on each worker": {tunnels: "0+ 0 1 1 2 2+ 3 3"},
-		"a hole, and it is this worker's turn: one is cut, of those that were never used": {
+		"a worker without a tunnel: one unused tunnel is closed in this worker's turn": {
 			tunnels: eight,
 			turns:   []int{1, 1, 1, 0},
 			want:    []string{"0"},
 		},
-		"a hole, and three workers come first": {
+		"a worker without a tunnel, and three workers come first": {
 			tunnels: eight,
 			turns:   []int{0, 0, 1, 0},
 			want:    []string{"0", "0", "1"},
 		},
-		"a hole, and nothing is known of turns": {
+		"a worker without a tunnel, and no turn is known": {
 			tunnels: eight,
 			want:    []string{"0", "0", "1", "1"},
 		},
-		"a hole, and another worker has its turn, and then all": {
+		"a worker without a tunnel, after the turn of another worker": {
 			tunnels: eight,
 			turns:   []int{0, 1, 1, 1},
 			want:    []string{"0", "0", "1", "1"},
 		},
-		"a hole of an edge that is still dialling": {
+		"a worker without a tunnel of an edge that still dials": {
 			tunnels: "0+ 0 1+ 1 2+ 2",
 			again:   dialTime,
 		},
-		"a hole of an edge that keeps fewer tunnels": {
+		"a worker without a tunnel of an edge that keeps fewer tunnels": {
 			tunnels: "0+ 0 1+ 1 2+ 2",
 			after:   dialTime,
 			want:    []string{"0"},
 		},
-		"a hole of an edge of which one was cut and did not come back": {
+		"a worker without a tunnel of an edge whose closed tunnel did not reopen": {
 			tunnels: "0+ 0 1+ 1 2+ 2", after: dialTime, change: func(e *edge) { e.want = 7 }, again: laterTime,
 		},
-		"a hole for which some were cut a moment ago": {
+		"a worker without a tunnel for which some were just closed": {
 			tunnels: eight, change: func(e *edge) { e.next = noon.Add(time.Second) }, again: time.Second,
 		},
-		"a hole, and only the last of each worker are left": {tunnels: "0+ 1+ 2+ 9 9 9 9 9"},
-		"a hole, and all that could be cut carry connections": {
+		"a worker without a tunnel, and each other worker has only one": {tunnels: "0+ 1+ 2+ 9 9 9 9 9"},
+		"a worker without a tunnel, and all others carry connections": {
 			tunnels: "0+ 0+ 0+ 1+ 1+ 1+ 2+ 2+",
 			turns:   []int{1, 1, 1, 0},
 			again:   usedTime,
 		},
-		"an old hole, and all carry connections: one, for long": {
+		"a worker long without a tunnel, and all others carry connections": {
 			tunnels: "1+ 1+ 0+ 0+ 0+ 1+ 2+ 2+",
 			after:   usedTime,
 			want:    []string{"1"},
@@ -99,7 +99,7 @@ func TestPlan(t *testing.T) {
 			after:   levelTime,
 			want:    []string{"0"},
 		},
-		"a worker has one alone, and the others no more than two without connections": {
+		"a worker has only one, and the others at most two without connections": {
 			tunnels: "0+ 0+ 0+ 1 1 2 2 3",
 			after:   time.Hour,
 		},

@@ -39,7 +39,7 @@ func TestTableFollowsTheLog(t *testing.T) {
 			write: []string{setup(1, "edge-1") + torn[:100], torn[100:] + setup(4, "edge-4")},
 			want:  map[string]string{peerAt(1): "edge-1", peerAt(3): "edge-3", peerAt(4): "edge-4"},
 		},
-		"garbage between lines is skipped": {
+		"invalid data between lines is skipped": {
 			write: []string{setup(1, "edge-1") + "garbage\n\x00\x00\n" + "more garbage\n\n" + setup(2, "edge-2")},
 			want:  map[string]string{peerAt(1): "edge-1", peerAt(2): "edge-2"},
 			bad:   3,

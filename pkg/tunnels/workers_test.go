@@ -29,9 +29,9 @@ func TestNoRequestWaitsForAWorkerWithoutTunnel(t *testing.T) {
 		workers int
 		repairs bool
 	}{
-		"one worker":               {1, true},
-		"four workers":             {4, true},
-		"four workers, and nobody": {4, false},
+		"one worker":                    {1, true},
+		"four workers":                  {4, true},
+		"four workers without an agent": {4, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // the test mostly waits

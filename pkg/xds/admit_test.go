@@ -41,12 +41,12 @@ func TestAdmit(t *testing.T) {
 		},
 		"a gateway, before anything was published": {before: func(*xds.Server) {}, in: gateway, want: codes.Unavailable},
 		"a revoked edge": {in: node(c1, "edge-b"), want: codes.FailedPrecondition},
-		"one of the same node name in another tunnel":  {in: node(c2, "edge-b")},
-		"a gateway, whom no Tunnel can revoke":         {in: gateway},
-		"an edge of a tunnel that is not known":        {in: node(workload("c9"), "edge-a"), want: codes.Unavailable},
-		"an edge of a tunnel that has ended":           {in: node(workload("c3"), "edge-a"), want: codes.FailedPrecondition},
-		"an edge of a tunnel that ended long ago":      {in: node(workload("c4"), "edge-a"), want: codes.FailedPrecondition},
-		"the controller, which reads what others tell": {in: model.ControllerSubject()},
+		"one of the same node name in another tunnel": {in: node(c2, "edge-b")},
+		"a gateway, which no Tunnel can revoke":       {in: gateway},
+		"an edge of a tunnel that is not known":       {in: node(workload("c9"), "edge-a"), want: codes.Unavailable},
+		"an edge of a tunnel that has ended":          {in: node(workload("c3"), "edge-a"), want: codes.FailedPrecondition},
+		"an edge of a tunnel that ended long ago":     {in: node(workload("c4"), "edge-a"), want: codes.FailedPrecondition},
+		"the controller, which reads the reports":     {in: model.ControllerSubject()},
 		"an edge that was revoked and is not any more": {
 			before: func(s *xds.Server) { publish(s, c1); again := workload("c1"); s.Publish(again.Key, &again) },
 			in:     node(c1, "edge-b"),
@@ -71,12 +71,12 @@ func TestAdmit(t *testing.T) {
 			in:     node(c1, "edge-a"),
 			want:   codes.Unavailable,
 		},
-		"one that is withheld no more": {
+		"one that is no longer withheld": {
 			before: func(s *xds.Server) { publish(s, withheld(c1)); s.Publish(c1.Key, nil) },
 			in:     node(c1, "edge-b"),
 			want:   codes.Unavailable,
 		},
-		"one that is served again, and revokes no more": {
+		"one that is served again without revocations": {
 			before: func(s *xds.Server) { publish(s, withheld(c1)); again := workload("c1"); s.Publish(again.Key, &again) },
 			in:     node(c1, "edge-b"),
 		},
@@ -112,7 +112,7 @@ func withheld(wc model.WorkloadCluster) model.WorkloadCluster {
 
 func publish(s *xds.Server, clusters ...model.WorkloadCluster) { s.Replace(clusters) }
 
-func TestWhoIsDeniedByGateways(t *testing.T) {
+func TestGatewaysDenyRevokedEdgesAndEndedTunnels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := xds.NewServer(inst, slog.New(slog.DiscardHandler))
 		defer s.Close()
@@ -132,7 +132,7 @@ func TestWhoIsDeniedByGateways(t *testing.T) {
 			want    model.Denied
 			changes bool
 		}{
-			{what: "nothing was said", do: func() {}},
+			{what: "nothing was denied", do: func() {}},
 			{what: "tunnels ended", do: func() { s.Ended(ended) }, want: model.Denied{IDs: ids}, changes: true},
 			{what: "the same again", do: func() { s.Ended(ended) }, want: model.Denied{IDs: ids}},
 			{
@@ -148,18 +148,18 @@ func TestWhoIsDeniedByGateways(t *testing.T) {
 				want: model.Denied{Edges: both, IDs: ids},
 			},
 			{
-				what:    "one is no more",
+				what:    "one was removed",
 				do:      func() { s.Publish(c2.Key, nil) },
 				want:    model.Denied{Edges: first, IDs: ids},
 				changes: true,
 			},
 			{
-				what: "nobody can have a leaf of b any more",
+				what: "no leaf of b is valid any more",
 				do:   func() { time.Sleep(time.Hour + time.Second) },
 				want: model.Denied{Edges: first, IDs: ids},
 			},
 			{
-				what:    "b is on record no more",
+				what:    "b is no longer recorded",
 				do:      func() { delete(ended, "b"); s.Ended(ended) },
 				want:    model.Denied{Edges: first, IDs: []string{"a", "past"}},
 				changes: true,
@@ -193,7 +193,7 @@ func (b *bed) revoke(wc model.WorkloadCluster, nodes ...string) {
 	b.publish(wc)
 }
 
-func TestRevocationEndsStreamsOfThatEdgeAlone(t *testing.T) {
+func TestRevocationEndsOnlyTheStreamsOfTheEdge(t *testing.T) {
 	c1, c2 := workload("c1"), workload("c2")
 	tests := map[string]func(b *bed){
 		"it is revoked":        func(b *bed) { b.revoke(c1, "edge-a") },
@@ -223,7 +223,7 @@ func TestRevocationEndsStreamsOfThatEdgeAlone(t *testing.T) {
 	}
 }
 
-func TestAnEnvoyIsToldOfAnEndedTunnelOnlyWhileALeafIsValid(t *testing.T) {
+func TestAnEndedTunnelIsDeniedOnlyWhileALeafIsValid(t *testing.T) {
 	b := newBed(t, workload("c1"))
 	a := b.envoy(t, gateway)
 	a.fetch(t, cds)
@@ -294,7 +294,7 @@ func containsText(resource *anypb.Any, word string) bool {
 	return bytes.Contains(resource.GetValue(), []byte(word))
 }
 
-func TestAnEdgeThatIsNotKnownIsLoggedOnce(t *testing.T) {
+func TestAnUnknownEdgeIsLoggedOnce(t *testing.T) {
 	b := newBed(t, workload("c1"))
 	for range 5 {
 		a := b.envoy(t, node(workload("c9"), "edge-q"))
@@ -307,7 +307,7 @@ func TestAnEdgeThatIsNotKnownIsLoggedOnce(t *testing.T) {
 	}
 }
 
-func TestWhatAnEdgeSaysOfItselfIsInItsConfiguration(t *testing.T) {
+func TestTheNodeMetadataOfAnEdgeShapesItsConfiguration(t *testing.T) {
 	c1 := workload("c1")
 	b := newBed(t, c1)
 	subject := node(c1, "edge-a")

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-func TestWhoIsRefused(t *testing.T) {
+func TestInvalidClientsAreRejected(t *testing.T) {
 	c1 := workload("c1")
 	edge := edgeOf(c1)
 	stranger := edgeOf(workload("c9"))
@@ -53,7 +53,7 @@ func TestWhoIsRefused(t *testing.T) {
 			claims: &corev3.Node{Id: "CN=edge-a"},
 			want:   codes.PermissionDenied,
 		},
-		"nobody claimed": {is: &edge, want: codes.PermissionDenied},
+		"no claimed node": {is: &edge, want: codes.PermissionDenied},
 		"an edge of a tunnel that is not": {
 			is:     &stranger,
 			claims: &corev3.Node{Id: "CN=edge-a"},
@@ -64,7 +64,7 @@ func TestWhoIsRefused(t *testing.T) {
 			claims: &corev3.Node{Id: "CN=control"},
 			want:   codes.PermissionDenied,
 		},
-		"a gateway that listens nowhere": {
+		"a gateway without a listener": {
 			is:     &gateway,
 			claims: &corev3.Node{Id: "CN=gateway-0"},
 			want:   codes.InvalidArgument,
@@ -97,7 +97,7 @@ func TestWhoIsRefused(t *testing.T) {
 			},
 			want: codes.InvalidArgument,
 		},
-		"a certificate of no profile of ours": {
+		"a certificate without a known profile": {
 			is:     &model.Subject{Role: model.RoleEdge, Node: "gateway-0", ID: c1.ID},
 			claims: &corev3.Node{Id: "CN=gateway-0"},
 			want:   codes.PermissionDenied,
@@ -136,7 +136,7 @@ func nonsense() *structpb.Struct {
 
 func ptr[T any](v T) *T { return &v }
 
-func TestALaterRequestMustNotClaimAnother(t *testing.T) {
+func TestALaterRequestCannotClaimAnotherNode(t *testing.T) {
 	c1 := workload("c1")
 	a := newBed(t, c1).envoy(t, edgeOf(c1))
 	a.fetch(t, cds)
@@ -147,7 +147,7 @@ func TestALaterRequestMustNotClaimAnother(t *testing.T) {
 	}
 }
 
-func TestAnEdgeGetsItsOwnWhateverItsNodeSays(t *testing.T) {
+func TestAnEdgeReceivesItsOwnResourcesDespiteItsNode(t *testing.T) {
 	c1 := workload("c1")
 	b := newBed(t, c1, workload("c2"))
 	identity := b.identity(t, edgeOf(c1), time.Now().Add(time.Hour))
@@ -156,7 +156,7 @@ func TestAnEdgeGetsItsOwnWhateverItsNodeSays(t *testing.T) {
 	expect(t, "Envoy clusters", names(a.next(t)), edgeClusters)
 }
 
-func TestStateOfTheWorldIsRefused(t *testing.T) {
+func TestStateOfTheWorldRequestsAreRejected(t *testing.T) {
 	b := newBed(t, workload("c1"))
 	identity := b.identity(t, gateway, time.Now().Add(time.Hour))
 	stream, err := b.dial(t, &identity).StreamAggregatedResources(t.Context())
@@ -172,7 +172,7 @@ func TestStateOfTheWorldIsRefused(t *testing.T) {
 	}
 }
 
-func TestAForeignCertificateGetsNothing(t *testing.T) {
+func TestACertificateOfAnotherCAReceivesNothing(t *testing.T) {
 	b, foreign := newBed(t), newBed(t)
 	identity := foreign.identity(t, gateway, time.Now().Add(time.Hour))
 	stream, err := b.dial(t, &identity).DeltaAggregatedResources(t.Context())

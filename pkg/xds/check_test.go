@@ -48,7 +48,7 @@ func TestCheckOfListeners(t *testing.T) {
 		"a TCP proxy to one that does not":                  {in: proxying(t, "l", "gone"), wantErr: "do not exist: gone"},
 		"reverse tunnels to one that exists":                {in: dialling("l", "peer")},
 		"reverse tunnels to one that does not":              {in: dialling("l", "gone"), wantErr: "do not exist: gone"},
-		"an extension that nobody knows":                    {in: unreadable, wantErr: "no.such.Type"},
+		"an unknown extension":                              {in: unreadable, wantErr: "no.such.Type"},
 		"a listener without a name":                         {in: &listenerv3.Listener{}, wantErr: "name is empty"},
 		"a listener with the name of another in the answer": {in: proxying(t, "good", "peer"), wantErr: "duplicate"},
 	}

@@ -88,7 +88,7 @@ func refusing(t *testing.T, why string, at time.Time, versions map[string]string
 	return &statusv1.Status{Message: why, Details: []*anypb.Any{packed}}
 }
 
-func TestStatusFollowsWhatAGatewaySays(t *testing.T) {
+func TestStatusFollowsTheAnswersOfAGateway(t *testing.T) {
 	t.Parallel()
 	one, two := workload("c1"), workload("c2")
 	b := newBed(t, one, two)

@@ -77,7 +77,7 @@ func FuzzSubscriptions(f *testing.F) {
 			if proto.Unmarshal(data, r) != nil {
 				return // the stream ends
 			}
-			said, err := readRequest(r)
+			got, err := readRequest(r)
 			if err != nil {
 				return // likewise
 			}
@@ -89,7 +89,7 @@ func FuzzSubscriptions(f *testing.F) {
 			for _, name := range r.GetResourceNamesUnsubscribe() {
 				delete(has, name)
 			}
-			k.apply(said)
+			k.apply(got)
 			k.stale = true // the resources have changed
 			if !k.due() || !k.all {
 				continue

@@ -32,7 +32,7 @@ func gatewayAt(i int) model.Subject {
 	return model.Subject{Role: model.RoleGateway, Node: fmt.Sprintf("gateway-%d", i)}
 }
 
-func TestGatewaysComeAndGo(t *testing.T) {
+func TestGatewaysCanBeAddedAndRemoved(t *testing.T) {
 	c1 := workload("c1")
 	b := newBed(t, c1)
 	g, e := b.envoy(t, gateway), b.envoy(t, edgeOf(c1))
@@ -118,7 +118,7 @@ func TestNothingIsServedBeforeTheGatewaysAreKnown(t *testing.T) {
 	expect(t, "listeners of an edge", names(e.next(t)), edgeListeners)
 }
 
-func TestAGatewayThatIsNoneOfTheListIsRefused(t *testing.T) {
+func TestAGatewayOutsideTheListIsRejected(t *testing.T) {
 	b := newBed(t)
 	third := gatewayAt(2)
 	refusal := b.Admit(third)
@@ -146,7 +146,7 @@ func TestAGatewayThatIsNoneOfTheListIsRefused(t *testing.T) {
 	}
 }
 
-func TestManyEdgesAreToldAFewAtATime(t *testing.T) {
+func TestManyEdgesAreUpdatedInBatches(t *testing.T) {
 	const edges = 150
 	c1 := workload("c1")
 	b := newBed(t, c1)

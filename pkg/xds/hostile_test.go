@@ -120,8 +120,8 @@ func TestAChangeIsPublishedWhileEdgesWaitForTheirResources(t *testing.T) {
 	expect(t, "the edge, in the end", names(hostile.next(t)), edgeClusters)
 }
 
-// TestAnEdgeIsSentNoMoreThanItsRate has one stream of an edge request all resources repeatedly.
-func TestAnEdgeIsSentNoMoreThanItsRate(t *testing.T) {
+// TestResponsesToAnEdgeAreRateLimited has one stream of an edge request all resources repeatedly.
+func TestResponsesToAnEdgeAreRateLimited(t *testing.T) {
 	answers := func(t *testing.T, b *bed) int {
 		t.Helper()
 		a := b.envoy(t, edgeOf(workload("c1")))
@@ -197,8 +197,8 @@ func TestTheStreamsOfAnEdgeAndOfATunnel(t *testing.T) {
 	}
 }
 
-// TestWhatAnEdgeSaysIsNeitherKeptNorQuotedAtLength sends many names, and long names.
-func TestWhatAnEdgeSaysIsNeitherKeptNorQuotedAtLength(t *testing.T) {
+// TestRequestsOfAnEdgeAreNeitherStoredNorLoggedAtLength sends many names, and long names.
+func TestRequestsOfAnEdgeAreNeitherStoredNorLoggedAtLength(t *testing.T) {
 	type request = discoveryv3.DeltaDiscoveryRequest
 	long := strings.Repeat("x", 100<<10)
 	many := map[string]string{}

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-func TestEdgesOfATunnelThatIsPreparedAreLetInAndGetNothing(t *testing.T) {
+func TestEdgesOfAPreparedTunnelConnectWithoutResources(t *testing.T) {
 	c1, other := workload("c1"), workload("c2")
 	waits := c1
 	waits.Prepared = true
@@ -39,7 +39,7 @@ func TestEdgesOfATunnelThatIsPreparedAreLetInAndGetNothing(t *testing.T) {
 	expect(t, "removed from gateways", gatewayStream.next(t).GetRemovedResources(), []string{c1.Hostname})
 }
 
-func TestAPreparedTunnelThatIsOverDeniesItsEdges(t *testing.T) {
+func TestAnExpiredPreparedTunnelDeniesItsEdges(t *testing.T) {
 	c1 := workload("c1")
 	c1.Prepared = true
 	b := newBed(t, c1)

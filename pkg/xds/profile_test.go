@@ -96,7 +96,7 @@ func (a *ads) quiet(t *testing.T, what string) {
 	}
 }
 
-func TestAFirstWaveAloneGetsTheNextProfile(t *testing.T) {
+func TestOnlyTheFirstWaveGetsTheNextProfile(t *testing.T) {
 	w := newWave(t)
 	w.to(rollout.PhaseFirst)
 	w.in.gets(t, "the edge of the wave", changed.Public.Host)
@@ -120,7 +120,7 @@ func TestAFirstWaveAloneGetsTheNextProfile(t *testing.T) {
 	}
 }
 
-func TestAStoppedRolloutIsTakenBack(t *testing.T) {
+func TestAStoppedRolloutIsRolledBack(t *testing.T) {
 	w := newWave(t)
 	w.to(rollout.PhaseFirst)
 	w.in.next(t)
@@ -139,8 +139,8 @@ func TestAStoppedRolloutIsTakenBack(t *testing.T) {
 	}
 }
 
-// TestANewAddressIsDialled changes an address. Envoy keeps open tunnels unless their listener changes too.
-func TestANewAddressIsDialled(t *testing.T) {
+// TestEdgesDialANewAddress changes an address. Envoy keeps open tunnels unless their listener changes too.
+func TestEdgesDialANewAddress(t *testing.T) {
 	w := newWave(t)
 	w.record.First = profileOf(inst)
 	w.to(rollout.PhaseNone)
@@ -169,8 +169,8 @@ func TestWithoutARecordATargetIsServed(t *testing.T) {
 	w.out.gets(t, "an edge", changed.Public.Host)
 }
 
-// TestGatewaysOfBothProfilesKnowNewReplicas adds and removes gateways during a rollout.
-func TestGatewaysOfBothProfilesKnowNewReplicas(t *testing.T) {
+// TestGatewaysOfBothProfilesGetNewReplicas adds and removes gateways during a rollout.
+func TestGatewaysOfBothProfilesGetNewReplicas(t *testing.T) {
 	w := newWave(t)
 	w.to(rollout.PhaseFirst)
 	both(t, w.inGW)
@@ -182,9 +182,9 @@ func TestGatewaysOfBothProfilesKnowNewReplicas(t *testing.T) {
 	}
 }
 
-// TestWhatAllGatewaysShareIsTheSameByEveryProfile checks the precondition of the one feed of all gateways: profiles
+// TestSharedResourcesOfGatewaysAreEqualInEveryProfile checks the precondition of the one feed of all gateways: profiles
 // may change the contents of an Envoy cluster of GatewayClusters, but neither the names nor anything about a tunnel.
-func TestWhatAllGatewaysShareIsTheSameByEveryProfile(t *testing.T) {
+func TestSharedResourcesOfGatewaysAreEqualInEveryProfile(t *testing.T) {
 	other := changed
 	other.Workers, other.AccessLog, other.ReplicaAddress = 5, model.AccessLogAll, "gw-{i}.example.com:443"
 	namesIn := func(inst model.Installation) (names []string) {
@@ -260,7 +260,7 @@ func TestTheVersionOfAProfileIsRendered(t *testing.T) {
 	}
 }
 
-func TestWhatAServerAnnounces(t *testing.T) {
+func TestAServerAnnouncesItsProfiles(t *testing.T) {
 	w := newWave(t)
 	current, next := profileOf(inst).ID(), profileOf(changed).ID()
 	await := func(what string, want func(*reportv1.ProfileState) bool) {

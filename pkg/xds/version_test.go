@@ -21,7 +21,7 @@ func TestResourcesAreRenderedForTheVersionOfTheirAgent(t *testing.T) {
 	b := newBedOf(t, logging)
 	wc := workload("c1")
 	b.Replace([]model.WorkloadCluster{wc})
-	says := func(s model.Subject, version string) *corev3.Node {
+	nodeWith := func(s model.Subject, version string) *corev3.Node {
 		node := nodeOf(s)
 		if s.Role == model.RoleEdge {
 			node.Metadata = envoy.EdgeDial{Version: envoy.Current}.Metadata()
@@ -42,7 +42,7 @@ func TestResourcesAreRenderedForTheVersionOfTheirAgent(t *testing.T) {
 	for _, s := range []model.Subject{gateway, edgeOf(wc)} {
 		for version, want := range map[string]bool{"": false, "x": false, envoy.Current.String(): true, "9.9": true} {
 			identity := b.identity(t, s, time.Now().Add(time.Hour))
-			a := b.claim(t, &identity, says(s, version))
+			a := b.claim(t, &identity, nodeWith(s, version))
 			a.fetch(t, cds)
 			a.subscribe(t, lds, nil)
 			for _, r := range a.next(t).GetResources() {

@@ -153,7 +153,7 @@ func TestEdgeSeesOnlyItsOwn(t *testing.T) {
 	}
 }
 
-func TestTheStreamsOfATunnelThatIsGoneAreClosed(t *testing.T) {
+func TestTheStreamsOfARemovedTunnelAreClosed(t *testing.T) {
 	c1 := workload("c1")
 	again := workload("c1") // the Cluster was deleted and created again
 	again.ID = "another0000000000000"
@@ -204,7 +204,7 @@ func TestNothingIsServedBeforeTheFirstReplace(t *testing.T) {
 	expect(t, "Envoy clusters", names(a.next(t)), sorted("c2.prod.tunnels.example.com"))
 }
 
-func TestWhatIsWrongIsLeftOut(t *testing.T) {
+func TestInvalidResourcesAreOmitted(t *testing.T) {
 	b := newBed(t)
 	b.publish(workload("c1", "control_channel", "agent", "api.example.com", "api.example.com"))
 	expect(
@@ -225,7 +225,7 @@ func firstOf(t *testing.T, a *ads) *discoveryv3.DeltaDiscoveryResponse {
 	return a.next(t)
 }
 
-func TestWhatEnvoyRefusesIsLogged(t *testing.T) {
+func TestRejectedResourcesAreLogged(t *testing.T) {
 	b := newBed(t, workload("c1"))
 	a := b.envoy(t, gateway)
 	a.subscribe(t, cds, nil)

@@ -62,7 +62,7 @@ func TestRemovedResourcesLeaveAnAdoptedEnvoyAtOnce(t *testing.T) {
 	expect(t, "what the other has", e.have[cds], have[cds])
 }
 
-func TestAnAdoptedEnvoyLosesWhatTheCheckRejects(t *testing.T) {
+func TestAnAdoptedEnvoyLosesRejectedResources(t *testing.T) {
 	dir := t.TempDir()
 	s := newServer(t, named(cluster("c1", 1), cluster("forbidden", 1)), named(listener("l")))
 	bed := newBed(t, dir)
@@ -81,7 +81,7 @@ func TestAnAdoptedEnvoyLosesWhatTheCheckRejects(t *testing.T) {
 	e.until(t, cds, "c1")
 }
 
-func TestWhatEnvoyRanWithIsCheckedBeforeItGetsItAgain(t *testing.T) {
+func TestResourcesOfAnAdoptedEnvoyAreCheckedAgain(t *testing.T) {
 	dir := t.TempDir()
 	s := newServer(t, named(cluster("c1", 1), cluster("forbidden", 1)), named(listener("l")))
 	bed := newBed(t, dir)

@@ -54,14 +54,14 @@ func TestAServerThatViolatesTheProtocol(t *testing.T) {
 				}
 			}
 		}, "the xds-server does not wait for answers"},
-		"it sends what it was not asked for": {func(s stream) error {
+		"it sends resources without a subscription": {func(s stream) error {
 			if err := s.Send(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: "of something else", Nonce: "1"}); err != nil {
 				return err
 			}
 			<-s.Context().Done()
 			return nil
 		}, "sends resources that were not requested"},
-		"it says nothing": {func(s stream) error {
+		"it does not answer": {func(s stream) error {
 			<-s.Context().Done()
 			return nil
 		}, "the xds-server has not answered in time"},
@@ -81,7 +81,7 @@ func TestAServerThatViolatesTheProtocol(t *testing.T) {
 			bed := newBed(t, t.TempDir())
 			bed.HastenSilence(200 * time.Millisecond)
 			bed.follow(t, "a", s, nil)
-			eventually.True(t, patience, "it is asked again", func() error {
+			eventually.True(t, patience, "it is requested again", func() error {
 				if n := r.streams.Load(); n < 3 {
 					return fmt.Errorf("%d streams", n)
 				}

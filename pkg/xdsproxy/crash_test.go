@@ -46,7 +46,7 @@ func (b *bed) crash(t testing.TB, names ...string) (back bool) {
 	return b.Crashed()
 }
 
-func TestAfterCrashesEnvoyGetsWhatItRanWith(t *testing.T) {
+func TestEnvoyGetsItsLastGoodResourcesAfterCrashes(t *testing.T) {
 	dir := t.TempDir()
 	bed, s, good := crashing(t, dir)
 	expect(t, "back after one", bed.Crashed(), false)
@@ -95,7 +95,7 @@ func TestAfterCrashesEnvoyGetsWhatItRanWith(t *testing.T) {
 
 func TestCrashesThatAreNotTheFaultOfResources(t *testing.T) {
 	tests := map[string]func(*testing.T, *bed){
-		"Envoy ran well between": func(t *testing.T, b *bed) {
+		"Envoy was healthy in between": func(t *testing.T, b *bed) {
 			b.crash(t, "c1", "c2")
 			e := b.envoy(t, nil)
 			e.subscribe(t, cds, lds)
@@ -105,7 +105,7 @@ func TestCrashesThatAreNotTheFaultOfResources(t *testing.T) {
 			b.Crashed()
 			b.crash(t, "c1", "c2")
 		},
-		"Envoy ended before it asked": func(_ *testing.T, b *bed) {
+		"Envoy ended before its first request": func(_ *testing.T, b *bed) {
 			for range 5 {
 				b.Crashed()
 			}

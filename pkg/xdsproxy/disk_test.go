@@ -133,7 +133,7 @@ func TestTheCacheIsDeterministic(t *testing.T) {
 	}
 }
 
-func TestADiskThatCanNotBeWritten(t *testing.T) {
+func TestAnUnwritableDiskIsReported(t *testing.T) {
 	// The file that the proxy writes before it renames it.
 	const temporary = "a.clusters.cache.tmp"
 	tests := map[string]struct {
@@ -245,7 +245,7 @@ func size(t testing.TB, path string) int64 {
 	return info.Size()
 }
 
-func TestAFolderThatCanNotBeMade(t *testing.T) {
+func TestAnInvalidCacheFolderIsAnError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ func sample(t testing.TB, names ...string) content {
 	return c
 }
 
-func TestWhatIsWrittenIsRead(t *testing.T) {
+func TestWrittenResourcesAreReadBack(t *testing.T) {
 	data, err := sample(t, "c1", "c2").encode()
 	if err != nil {
 		t.Fatal(err)
@@ -46,8 +46,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-// TestAFileOfChangesIsReadUpToTheLastThatIsWhole cuts a file with two sections of changes at every byte.
-func TestAFileOfChangesIsReadUpToTheLastThatIsWhole(t *testing.T) {
+// TestAFileOfChangesIsReadUpToTheLastCompleteChange cuts a file with two sections of changes at every byte.
+func TestAFileOfChangesIsReadUpToTheLastCompleteChange(t *testing.T) {
 	data, err := sample(t, "c1", "c2").encode()
 	if err != nil {
 		t.Fatal(err)

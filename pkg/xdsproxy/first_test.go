@@ -137,7 +137,7 @@ func TestAForbiddenResource(t *testing.T) {
 			map[string]types.Resource{"fine": cluster("taken", 2)},
 			`resource "fine" has the name "taken" in its content`,
 		},
-		"that the check refuses": {map[string]types.Resource{"forbidden": cluster("forbidden", 1)}, "it is forbidden"},
+		"that the check rejects": {map[string]types.Resource{"forbidden": cluster("forbidden", 1)}, "it is forbidden"},
 		"in one response of good": {
 			map[string]types.Resource{"forbidden": cluster("forbidden", 1), "good": cluster("good", 1)},
 			"it is forbidden",
@@ -174,7 +174,7 @@ func forbid(_ string, resource *anypb.Any) error {
 	return nil
 }
 
-func TestWhatWasRejectedTogetherIsRetriedTogether(t *testing.T) {
+func TestResourcesRejectedTogetherAreRetriedTogether(t *testing.T) {
 	s := newServer(t, named(cluster("c1", 1)), nil)
 	bed := newBed(t, t.TempDir())
 	bed.follow(t, "a", s, func(_ string, resource *anypb.Any) error {

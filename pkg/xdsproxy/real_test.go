@@ -210,7 +210,7 @@ func (b *bed) endOf(t testing.TB) error {
 	return errors.Join(spawn.Run(cmd), ctx.Err())
 }
 
-func TestARealEnvoyThatCrashesGetsWhatItRanWith(t *testing.T) {
+func TestARealEnvoyThatCrashesGetsItsLastGoodResources(t *testing.T) {
 	envoytest.Path(t)
 	s := newServer(t, named(to("out", greeter(t))), named(from(t, "in", pipe("in.sock"), "out")))
 	bed := newBed(t, t.TempDir())

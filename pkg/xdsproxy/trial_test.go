@@ -141,7 +141,7 @@ func TestEndsThatAreNotTheFaultOfResources(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatDiesAloneIsNoCrashOfEnvoy(t *testing.T) {
+func TestAKilledAgentIsNotACrashOfEnvoy(t *testing.T) {
 	dir := t.TempDir()
 	bed, s, _ := crashing(t, dir)
 	bed.stop()
@@ -205,7 +205,7 @@ func TestAnUnusableRecordOfTrialsCountsAsNone(t *testing.T) {
 	}
 }
 
-func TestARecordOfTrialsThatCanNotBeWritten(t *testing.T) {
+func TestAnUnwritableRecordOfTrialsIsReported(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, trials+".tmp", "in"), 0o700); err != nil {
 		t.Fatal(err)

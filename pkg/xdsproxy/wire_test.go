@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-func TestEnvoyGetsWhatAllUpstreamsHave(t *testing.T) {
+func TestEnvoyGetsTheResourcesOfAllUpstreams(t *testing.T) {
 	a := newServer(t, named(cluster("a1", 1), cluster("a2", 1)), named(listener("la")))
 	b := newServer(t, named(cluster("b1", 1)), named(listener("lb")))
 	bed := newBed(t, t.TempDir())
@@ -183,7 +183,7 @@ func TestAPartOfAnAnswerIsNotWritten(t *testing.T) {
 	bed.file(t, "a.clusters.cache", "c1")
 }
 
-func TestAServerThatComesBackSendsOnlyWhatDiffers(t *testing.T) {
+func TestARestartedServerSendsOnlyTheDifferences(t *testing.T) {
 	s := newServer(t, named(cluster("c1", 1), cluster("c2", 1), cluster("c3", 1)), named(listener("l")))
 	bed := newBed(t, t.TempDir())
 	bed.follow(t, "a", s, nil)
@@ -212,7 +212,7 @@ func TestAServerThatComesBackSendsOnlyWhatDiffers(t *testing.T) {
 	e.quiet(t)
 }
 
-func TestAnEnvoyThatComesBackIsSentNothing(t *testing.T) {
+func TestAReconnectingEnvoyReceivesNoUnchangedResources(t *testing.T) {
 	s := newServer(t, named(cluster("c1", 1), cluster("c2", 1)), named(listener("l")))
 	dir := t.TempDir()
 	bed := newBed(t, dir)
@@ -238,7 +238,7 @@ func TestAnEnvoyThatComesBackIsSentNothing(t *testing.T) {
 	bed.is(
 		t, "a", "serves from the cache", func(s xdsproxy.State) bool { return s.Cached && !s.Connected && !s.Since.IsZero() },
 	)
-	eventually.True(t, patience, "it says so", func() error {
+	eventually.True(t, patience, "the fault is reported", func() error {
 		if n := bed.log.count("level=INFO", "xds-server does not answer, Envoy is served from the "+
 			"cache", "upstream=a"); n != 1 {
 			return fmt.Errorf("%d lines do", n)
@@ -259,7 +259,7 @@ func TestAnEnvoyThatComesBackIsSentNothing(t *testing.T) {
 	e.until(t, lds, "l")
 }
 
-func TestAnIdentityThatIsOver(t *testing.T) {
+func TestARejectedIdentityEndsTheStream(t *testing.T) {
 	s := newServer(t, named(cluster("c1", 1)), nil)
 	bed := newBed(t, t.TempDir())
 	run := bed.follow(t, "a", s, nil)
@@ -277,10 +277,10 @@ func TestAnIdentityThatIsOver(t *testing.T) {
 	e.quiet(t)
 }
 
-func TestWhatEnvoyMaySubscribeTo(t *testing.T) {
+func TestEnvoySubscribesOnlyToPermittedTypes(t *testing.T) {
 	tests := map[string]*discoveryv3.DeltaDiscoveryRequest{
-		"resources of a type that nobody asks for": {TypeUrl: "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"},
-		"one resource by name":                     {TypeUrl: cds, ResourceNamesSubscribe: []string{"c1"}},
+		"resources of an unknown type": {TypeUrl: "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"},
+		"one resource by name":         {TypeUrl: cds, ResourceNamesSubscribe: []string{"c1"}},
 	}
 	for name, request := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -209,7 +209,7 @@ func TestARunWaitsForAnotherRun(t *testing.T) {
 		t.Errorf("with the lock held the run ends with %v", err)
 	}
 	if strings.Count(out.String(), "waiting for another run") != 1 {
-		t.Errorf("it says %q", out.String())
+		t.Errorf("got %q", out.String())
 	}
 	unlock()
 	installs(t, o, all[:1])

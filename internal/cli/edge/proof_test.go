@@ -33,7 +33,7 @@ func TestARevocationIsProvenByEveryGateway(t *testing.T) {
 			proofs: proofsOf(done, &reportv1.Proof{Denied: true, Open: 1}),
 			want:   "gateway-1: closed 0 connections, 1 are open",
 		},
-		"one does not know of it": {
+		"one has not received it": {
 			proofs: proofsOf(done, &reportv1.Proof{}),
 			want:   "gateway-1: incomplete: it has not received",
 		},

@@ -15,13 +15,13 @@ func TestUnmatchedEdges(t *testing.T) {
 		here, there []string
 		want        int
 	}{
-		"all are there":                    {here: []string{"a", "b"}, there: []string{"b", "a"}},
-		"none is":                          {here: []string{"a", "b"}, want: 2},
-		"another one is":                   {here: []string{"a"}, there: []string{"c"}, want: 1},
-		"one of two on a host":             {here: []string{"a", "a"}, there: []string{"a"}, want: 1},
-		"one whose host nobody knows":      {here: []string{"a", "b"}, there: []string{"", "b"}},
-		"one here whose host nobody knows": {here: []string{"", "b"}, there: []string{"a", "b"}},
-		"a host and one that has none":     {here: []string{"", "a"}, there: []string{"a"}, want: 1},
+		"all are there":                           {here: []string{"a", "b"}, there: []string{"b", "a"}},
+		"none is":                                 {here: []string{"a", "b"}, want: 2},
+		"another one is":                          {here: []string{"a"}, there: []string{"c"}, want: 1},
+		"one of two on a host":                    {here: []string{"a", "a"}, there: []string{"a"}, want: 1},
+		"one whose host does not resolve":         {here: []string{"a", "b"}, there: []string{"", "b"}},
+		"a local one whose host does not resolve": {here: []string{"", "b"}, there: []string{"a", "b"}},
+		"a host and one that has none":            {here: []string{"", "a"}, there: []string{"a"}, want: 1},
 	} {
 		var here, there []observed.Edge
 		for _, h := range tc.here {

@@ -39,8 +39,8 @@ func TestReadBootstrapFile(t *testing.T) {
 			in:   "token: fl1.abc\nproxy: http://proxy:3128\n",
 			want: BootstrapFile{Token: "fl1.abc"},
 		},
-		"an empty one":                           {},
-		"no YAML, of which the error shows none": {in: "token: [fl1.abc", wantErr: "is not YAML"},
+		"an empty one": {},
+		"invalid YAML, which the error does not quote": {in: "token: [fl1.abc", wantErr: "is not YAML"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

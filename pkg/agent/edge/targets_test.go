@@ -31,7 +31,7 @@ func checkOf(t targets) func(string, *anypb.Any) error {
 	return e.Check(edgeSubject)
 }
 
-func TestWhatAnEdgeWithAnAllowListAccepts(t *testing.T) {
+func TestAnEdgeAcceptsOnlyAllowedAddresses(t *testing.T) {
 	tests := map[string]struct {
 		in      *clusterv3.Cluster
 		wantErr string // empty: it is accepted
@@ -98,7 +98,7 @@ func TestNoListenerOfAnEdgeLeadsToItsAgent(t *testing.T) {
 	}
 }
 
-func TestWhatTheXDSServerSendsFitsAnAllowList(t *testing.T) {
+func TestRenderedResourcesFitAnAllowList(t *testing.T) {
 	installation := model.Installation{Domain: domain, Public: atFront, Gateways: []model.Gateway{{Name: name}}}
 	wc := model.WorkloadCluster{ID: edgeSubject.ID, Hostname: "c1.prod.tunnels.example.com", APIServer: target}
 	var all []proto.Message

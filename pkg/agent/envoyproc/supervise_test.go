@@ -111,7 +111,7 @@ func TestTheWaitsBetweenStartsGrow(t *testing.T) {
 func TestEnvoyContinuesWithoutItsAgent(t *testing.T) {
 	tests := map[string]func(leave chan<- os.Signal, stopWork func()){
 		"that is to leave it to the next": func(leave chan<- os.Signal, _ func()) { leave <- syscall.SIGHUP },
-		"of which a part has failed":      func(_ chan<- os.Signal, stopWork func()) { stopWork() },
+		"with a part that failed":         func(_ chan<- os.Signal, stopWork func()) { stopWork() },
 	}
 	for name, end := range tests {
 		t.Run(name, func(t *testing.T) {

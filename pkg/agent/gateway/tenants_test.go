@@ -31,13 +31,13 @@ func TestWhichClustersAreUnreachable(t *testing.T) {
 			absent: now.Add(-unreachableAfter),
 			want:   unreachableForm,
 		},
-		"everybody has just lost all": {began: now.Add(-unreachableGrace / 2), absent: now.Add(-unreachableAfter)},
+		"all tunnels were just lost": {began: now.Add(-unreachableGrace / 2), absent: now.Add(-unreachableAfter)},
 		"another gateway has one": {
 			began:  now.Add(-time.Hour),
 			absent: now.Add(-unreachableAfter),
 			others: true,
 		},
-		"there are tunnels that nobody knows of": {
+		"there are tunnels that are not recorded": {
 			began:  now.Add(-time.Hour),
 			absent: now.Add(-unreachableAfter),
 			unsure: true,

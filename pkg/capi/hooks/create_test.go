@@ -43,7 +43,7 @@ func TestBeforeClusterCreate(t *testing.T) {
 		retry  int32
 	}{
 		"edges can enrol":        {tunnel: tunnel(func(*v1alpha1.Tunnel) {})},
-		"no edges are asked for": {change: func(c *clusterv1.Cluster) { c.Annotations = nil }},
+		"no edges are requested": {change: func(c *clusterv1.Cluster) { c.Annotations = nil }},
 		"no Tunnel yet":          {want: "waiting for the controller to create the Tunnel", retry: 5},
 		"not accepted yet": {
 			tunnel: tunnel(func(o *v1alpha1.Tunnel) { o.Status = v1alpha1.TunnelStatus{} }),
@@ -107,8 +107,8 @@ func TestBeforeClusterCreate(t *testing.T) {
 	}
 }
 
-// TestAnApiserverThatDoesNotAnswer takes the time of one request, and delays the Cluster.
-func TestAnApiserverThatDoesNotAnswer(t *testing.T) {
+// TestAnUnresponsiveAPIServerDelaysTheCluster takes the time of one request, and delays the Cluster.
+func TestAnUnresponsiveAPIServerDelaysTheCluster(t *testing.T) {
 	var deadline time.Duration
 	tunnels := fake.NewClientBuilder().WithScheme(scheme(t)).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, _ client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {

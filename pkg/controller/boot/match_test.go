@@ -65,13 +65,13 @@ func TestFindMachine(t *testing.T) {
 			},
 			said: &reportv1.Machine{Hostname: "a", ProviderId: "x://1"}, want: "b", candidates: 1,
 		},
-		"by its system UUID, in whatever case": {
+		"by its system UUID, in any case": {
 			machines: []*clusterv1.Machine{
 				machine("a", func(m *clusterv1.Machine) { m.Status.NodeInfo = &corev1.NodeSystemInfo{SystemUUID: "ABC"} }),
 			},
 			said: &reportv1.Machine{Hostname: "h", SystemUuid: "abc"}, want: "a", candidates: 1,
 		},
-		"by what it was told": {
+		"by the name in its bootstrap data": {
 			machines:   []*clusterv1.Machine{machine("a", nothing), machine("b", nothing)},
 			said:       &reportv1.Machine{Hostname: "a", Name: "b"},
 			want:       "b",
@@ -107,11 +107,11 @@ func TestFindMachine(t *testing.T) {
 			},
 			said: &reportv1.Machine{Hostname: "h", Addresses: []string{"192.0.2.1"}}, candidates: 2,
 		},
-		"nobody": {
+		"no machine": {
 			machines: []*clusterv1.Machine{machine("a", nothing)},
 			said:     &reportv1.Machine{Hostname: "localhost", Addresses: []string{"10.0.0.1"}},
 		},
-		"nothing is said, and nothing is known": {
+		"nothing is reported, and nothing is recorded": {
 			machines: []*clusterv1.Machine{machine("a", func(m *clusterv1.Machine) {
 				m.Spec.InfrastructureRef.Name = ""
 				m.Status.NodeInfo = &corev1.NodeSystemInfo{}

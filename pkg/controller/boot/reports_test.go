@@ -150,7 +150,7 @@ func (w *bootWorld) takeEvents() (all []string) {
 	}
 }
 
-func TestWhatAMachineReportsBecomesItsCondition(t *testing.T) {
+func TestABootReportBecomesTheConditionOfItsMachine(t *testing.T) {
 	w := newBootWorld(t, nil)
 	one, two := w.machine("m1"), w.machine("m2")
 	w.report("m1", reportv1.BootState_BOOT_STATE_RUNNING, "cloud-init init", "", "")
@@ -205,7 +205,7 @@ func TestWhatAMachineReportsBecomesItsCondition(t *testing.T) {
 	}
 }
 
-func TestAMachineThatNeverReports(t *testing.T) {
+func TestASilentMachineGetsACondition(t *testing.T) {
 	w := newBootWorld(t, map[string]string{v1alpha1.BootReportsAnnotation: v1alpha1.BootReportsEnabled})
 	quiet, bare := w.machine("quiet"), kubetest.Machine(w.cluster.Namespace, "c1", "bare")
 	controllertest.Create(t, w.m, bare)
@@ -240,7 +240,7 @@ func TestAMachineThatNeverReports(t *testing.T) {
 	w.expect(bootInterval, quiet, metav1.ConditionTrue, v1alpha1.ReasonBootstrapSucceeded)
 }
 
-func TestAReportOfNoMachineIsToldOnce(t *testing.T) {
+func TestAReportWithoutAMachineIsReportedOnce(t *testing.T) {
 	w := newBootWorld(t, nil)
 	m := w.machine("m1")
 	w.report("somebody", reportv1.BootState_BOOT_STATE_FAILED, "s", "", "")
@@ -272,7 +272,7 @@ func TestReportsOfOneClusterTouchNoOther(t *testing.T) {
 	w.expect(bootInterval, ours, metav1.ConditionFalse, v1alpha1.ReasonBootstrapFailed)
 }
 
-func TestAPausedMachineIsLeftAlone(t *testing.T) {
+func TestAPausedMachineIsNotChanged(t *testing.T) {
 	w := newBootWorld(t, nil)
 	m := w.machine("m1")
 	controllertest.Edit(

@@ -68,13 +68,13 @@ func TestAReportStaysWithItsMachine(t *testing.T) {
 	}
 }
 
-// TestStrangersAreToldOfTogether lets the holder of a token invent machines without limit.
-func TestStrangersAreToldOfTogether(t *testing.T) {
+// TestUnknownSourcesAreReportedTogether lets the holder of a token invent machines without limit.
+func TestUnknownSourcesAreReportedTogether(t *testing.T) {
 	recorder := events.NewFakeRecorder(2000)
 	r := &Reconciler{Deps: reconciler.Deps{Recorder: recorder, Log: slog.New(slog.DiscardHandler)}}
 	cluster := kubetest.Cluster("prod", "c1")
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	var told []string
+	var sent []string
 	invented := 0
 	for now := begin; now.Before(begin.Add(time.Hour)); now = now.Add(time.Minute) {
 		var left []unmatched
@@ -85,19 +85,19 @@ func TestStrangersAreToldOfTogether(t *testing.T) {
 		invented += 12
 		next := r.reportUnknownSources(cluster, left, now)
 		for len(recorder.Events) > 0 {
-			told = append(told, <-recorder.Events)
+			sent = append(sent, <-recorder.Events)
 		}
 		if next <= 0 || next > unknownSourcesInterval {
 			t.Fatalf("again after %s", next)
 		}
 	}
-	if most := int(time.Hour / unknownSourcesInterval); len(told) == 0 || len(told) > most {
-		t.Fatalf("%d events in an hour", len(told))
+	if most := int(time.Hour / unknownSourcesInterval); len(sent) == 0 || len(sent) > most {
+		t.Fatalf("%d events in an hour", len(sent))
 	}
-	if !strings.Contains(told[0], "12 machines report how they boot") || !strings.Contains(told[0], "made-up-0000") {
-		t.Errorf("event %q", told[0])
+	if !strings.Contains(sent[0], "12 machines report how they boot") || !strings.Contains(sent[0], "made-up-0000") {
+		t.Errorf("event %q", sent[0])
 	}
-	if slices.ContainsFunc(told, func(e string) bool { return len(e) > 1200 }) {
+	if slices.ContainsFunc(sent, func(e string) bool { return len(e) > 1200 }) {
 		t.Error("an event is too long")
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-func TestAnInstallationUsesTheCAThatIsThere(t *testing.T) {
+func TestAnInstallationUsesItsExistingCA(t *testing.T) {
 	m := controllertest.APIServer(t)
 	config := controllertest.Config()
 	config.Namespace = kubetest.NewNamespace(t, m)

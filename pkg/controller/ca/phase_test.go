@@ -83,7 +83,7 @@ func TestStep(t *testing.T) {
 			state: move, facts: caFacts{source: next}, after: timing.Move() - time.Second,
 		},
 		"a third CA waits for its turn": {state: move, facts: caFacts{source: third}, after: time.Hour},
-		"the overlap is over": {
+		"the overlap has ended": {
 			state: move, facts: caFacts{source: next}, after: timing.Move(), want: v1alpha1.CAPhaseRetire,
 		},
 		"xds-servers have certificates of the old CA": {
@@ -107,7 +107,7 @@ func TestStep(t *testing.T) {
 	}
 }
 
-func TestAnotherCAIsMadeInTime(t *testing.T) {
+func TestTheNextCAIsCreatedBeforeTheCurrentOneExpires(t *testing.T) {
 	at := time.Now().Truncate(time.Second)
 	tests := map[string]struct {
 		life, overlap time.Duration
@@ -173,9 +173,10 @@ func (h *holder) renew(role model.Role, state caState, timing config.Timing, now
 	h.renewAt = now.Add(timing.Leaf*2/3 + time.Duration(rand.Int64N(int64(timing.Leaf/3-time.Minute))))
 }
 
-// TestNobodyIsLockedOutByARotation runs a rotation with edges, gateways and an xds-server, each renewing at its own
-// time, and with two edges asleep for weeks. Every minute it checks that all pairs which must verify each other can.
-func TestNobodyIsLockedOutByARotation(t *testing.T) {
+// TestEveryProgramKeepsAccessDuringARotation runs a rotation with edges, gateways and an xds-server, each renewing at
+// its own time, and with two edges asleep for weeks. Every minute it checks that all pairs which must verify each other
+// can.
+func TestEveryProgramKeepsAccessDuringARotation(t *testing.T) {
 	at := time.Now()
 	timing := config.Timing{Leaf: 24 * time.Hour, Overlap: 20 * 24 * time.Hour, Life: config.DefaultCALifetime}
 	old, next := newIssuer(t, "old", at, config.DefaultCALifetime), newIssuer(t, "next", at, config.DefaultCALifetime)

@@ -63,7 +63,7 @@ func TestARotationSurvivesACrashAtEachWrite(t *testing.T) {
 	t.Logf("crashes=%d writes=%d", 2*writes, writes)
 }
 
-func TestPhasesDecideWhoSigns(t *testing.T) {
+func TestEachPhaseHasItsSigningCA(t *testing.T) {
 	w := newWorld(t, controllertest.APIServer(t))
 	w.reconcile()
 	old := w.state().signing.Serial()
@@ -108,7 +108,7 @@ func TestPhasesDecideWhoSigns(t *testing.T) {
 	check(v1alpha1.CAPhaseSteady, next, next)
 }
 
-func TestAnOldCAThatIsAboutToEndSignsNoMore(t *testing.T) {
+func TestAnExpiringCADoesNotSign(t *testing.T) {
 	at := time.Now()
 	timing := config.Timing{Leaf: time.Hour, Life: config.DefaultCALifetime}
 	state := caState{

@@ -21,7 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
 
-func TestABroughtCAThatChangesIsARotation(t *testing.T) {
+func TestAChangedExternalCAStartsARotation(t *testing.T) {
 	w := newWorld(t, controllertest.APIServer(t))
 	w.reconcile()
 	mine := w.bringNew("Mine")
@@ -57,7 +57,7 @@ func TestABroughtCAThatChangesIsARotation(t *testing.T) {
 	}
 }
 
-func TestASourceThatCanNotBeUsedDisturbsNothing(t *testing.T) {
+func TestAnUnusableSourceDoesNotChangeTheCA(t *testing.T) {
 	at := time.Now()
 	root := newIssuer(t, "root", at, config.DefaultCALifetime).CA
 	rootKey := keyOf(t, root)
@@ -164,7 +164,7 @@ func signedBy(t *testing.T, ca *certs.CA, change func(*x509.Certificate)) (certP
 	), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 }
 
-func TestASourceThatIsDeleted(t *testing.T) {
+func TestADeletedSourceIsRecreated(t *testing.T) {
 	w := newWorld(t, controllertest.APIServer(t))
 	w.reconcile()
 	made := w.state().signing
@@ -194,8 +194,8 @@ func TestASourceThatIsDeleted(t *testing.T) {
 	}
 }
 
-// TestASourceThatCanNotBeChanged: neither a Secret's type nor an immutable Secret can change.
-func TestASourceThatCanNotBeChanged(t *testing.T) {
+// TestSourcesThatCannotBeChanged: neither a Secret's type nor an immutable Secret can change.
+func TestSourcesThatCannotBeChanged(t *testing.T) {
 	tests := map[string]struct {
 		change  func(*corev1.Secret)
 		problem bool
@@ -237,7 +237,7 @@ func TestASourceThatCanNotBeChanged(t *testing.T) {
 	}
 }
 
-func TestAStateThatCanNotBeReadStopsEverythingAndSaysSo(t *testing.T) {
+func TestAnUnreadableStateStopsSigningAndIsReported(t *testing.T) {
 	w := newWorld(t, controllertest.APIServer(t))
 	w.reconcile()
 	controllertest.Edit(

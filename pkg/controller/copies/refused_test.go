@@ -21,8 +21,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 )
 
-// TestOneRefusedCopyHoldsUpNoOther: removals and reports continue too.
-func TestOneRefusedCopyHoldsUpNoOther(t *testing.T) {
+// TestARejectedCopyDoesNotDelayOthers: removals and reports continue too.
+func TestARejectedCopyDoesNotDelayOthers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err    error
 		says   string
@@ -87,8 +87,8 @@ func TestOneRefusedCopyHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// TestACopySaysWhatItsReadersWillMeet: in mode sni, clients verify a name that the certificate may lack.
-func TestACopySaysWhatItsReadersWillMeet(t *testing.T) {
+// TestTheStatusOfACopyReportsWhyItDoesNotWork: in mode sni, clients verify a name that the certificate may lack.
+func TestTheStatusOfACopyReportsWhyItDoesNotWork(t *testing.T) {
 	const host = "c1.prod.tunnels.example.com"
 	for name, tc := range map[string]struct {
 		mode   v1alpha1.KubeconfigMode
@@ -101,7 +101,7 @@ func TestACopySaysWhatItsReadersWillMeet(t *testing.T) {
 		"sni, and it has not": {
 			v1alpha1.KubeconfigModeSNI, []string{"kubernetes"}, v1alpha1.ReasonCertificateLacksHostname,
 		},
-		"sni, and nobody has seen it": {v1alpha1.KubeconfigModeSNI, nil, v1alpha1.ReasonCopiesWritten},
+		"sni, and no edge has reported the certificate": {v1alpha1.KubeconfigModeSNI, nil, v1alpha1.ReasonCopiesWritten},
 		"connect": {
 			v1alpha1.KubeconfigModeConnect, []string{"kubernetes"}, v1alpha1.ReasonCopiesWritten,
 		},

@@ -51,12 +51,12 @@ func allowing(networks ...string) dialRule {
 
 var times = regexp.MustCompile(`[0-9-]{10}T[0-9:]{8}Z`)
 
-// TestATunnelMakesTheControllerDialNothing names addresses in every field of a Tunnel that holds one. No connection may
+// TestAddressesOfATunnelAreNotDialled names addresses in every field of a Tunnel that holds one. No connection may
 // arrive there, and the conditions must not depend on whether a server listens.
-func TestATunnelMakesTheControllerDialNothing(t *testing.T) {
+func TestAddressesOfATunnelAreNotDialled(t *testing.T) {
 	port, closed := freeport.TCP(t), freeport.TCP(t)
 	came := acceptAt(t, fmt.Sprintf("127.0.0.1:%d", port))
-	said := map[int]string{}
+	conditions := map[int]string{}
 	for _, p := range []int{port, closed} {
 		w := newSwitchWorld(
 			t, controllertest.Config(), controllertest.OriginalServer, byHTTPS(fmt.Sprintf("127.0.0.1:%d", p)),
@@ -65,7 +65,7 @@ func TestATunnelMakesTheControllerDialNothing(t *testing.T) {
 		w.r.previous.rule = w.r.rule
 		tunnel := w.reconcileAfter(0)
 		c := apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionKubeconfigReady)
-		said[p] = times.ReplaceAllString(strings.ReplaceAll(c.Message, fmt.Sprint(p), "PORT"), "TIME")
+		conditions[p] = times.ReplaceAllString(strings.ReplaceAll(c.Message, fmt.Sprint(p), "PORT"), "TIME")
 		// First a server that was named and then replaced: the server would be the previous endpoint.
 		tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
 			Mode: v1alpha1.KubeconfigModeAddress, Server: fmt.Sprintf("https://127.0.0.1:%d", p),
@@ -82,11 +82,11 @@ func TestATunnelMakesTheControllerDialNothing(t *testing.T) {
 			tunnel = w.reconcileAfter(time.Minute)
 		}
 		if c := apimeta.FindStatusCondition(tunnel.Status.Conditions, switchedKind); c != nil {
-			said[p] += times.ReplaceAllString(strings.ReplaceAll(c.Message, fmt.Sprint(p), "PORT"), "TIME")
+			conditions[p] += times.ReplaceAllString(strings.ReplaceAll(c.Message, fmt.Sprint(p), "PORT"), "TIME")
 		}
 	}
-	if said[port] != said[closed] {
-		t.Errorf("with a server it says %q, and without %q", said[port], said[closed])
+	if conditions[port] != conditions[closed] {
+		t.Errorf("with a server it says %q, and without %q", conditions[port], conditions[closed])
 	}
 	if n := came.Load(); n != 0 {
 		t.Errorf("%d connections came", n)

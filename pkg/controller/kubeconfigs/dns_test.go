@@ -16,7 +16,7 @@ import (
 
 func TestResolver(t *testing.T) {
 	const gateway = "gw.example.com"
-	nobody, broken := &net.DNSError{Err: "no such host", IsNotFound: true}, errors.New("broken")
+	notFound, broken := &net.DNSError{Err: "no such host", IsNotFound: true}, errors.New("broken")
 	timeout := &net.DNSError{Err: "timeout", IsTimeout: true}
 	// found is the content of DNS: addresses, or an error.
 	type found map[string]any
@@ -26,8 +26,8 @@ func TestResolver(t *testing.T) {
 		in      found
 		want    answer
 	}{
-		"yes asks nobody": {mode: config.TunnelDNSYes, want: yes},
-		"no asks nobody":  {mode: config.TunnelDNSNo, want: no},
+		"yes without a lookup": {mode: config.TunnelDNSYes, want: yes},
+		"no without a lookup":  {mode: config.TunnelDNSNo, want: no},
 		"the gateway's address": {
 			in: found{controllertest.Hostname: []string{"10.1.1.1"}, gateway: []string{"10.1.1.1"}}, want: yes,
 		},
@@ -60,7 +60,7 @@ func TestResolver(t *testing.T) {
 			gateway: "::ffff:10.1.1.1", in: found{controllertest.Hostname: []string{"10.1.1.1"}}, want: yes,
 		},
 		"a name that is not there": {
-			in: found{controllertest.Hostname: nobody, gateway: []string{"10.1.1.1"}}, want: no,
+			in: found{controllertest.Hostname: notFound, gateway: []string{"10.1.1.1"}}, want: no,
 		},
 		"a server that does not answer": {
 			in: found{controllertest.Hostname: timeout, gateway: []string{"10.1.1.1"}}, want: unknown,
@@ -72,9 +72,9 @@ func TestResolver(t *testing.T) {
 			in: found{controllertest.Hostname: []string{"x"}, gateway: []string{"10.1.1.1"}}, want: unknown,
 		},
 		"the gateway's name is not there": {
-			in: found{controllertest.Hostname: []string{"10.1.1.1"}, gateway: nobody}, want: unknown,
+			in: found{controllertest.Hostname: []string{"10.1.1.1"}, gateway: notFound}, want: unknown,
 		},
-		"neither name is there": {in: found{controllertest.Hostname: nobody, gateway: nobody}, want: unknown},
+		"neither name is there": {in: found{controllertest.Hostname: notFound, gateway: notFound}, want: unknown},
 		"no answer for the gateway's name": {
 			in: found{controllertest.Hostname: []string{"10.1.1.1"}, gateway: timeout}, want: unknown,
 		},
@@ -104,7 +104,7 @@ func TestResolver(t *testing.T) {
 	}
 }
 
-func TestADeadDNSServerIsNotAskedForEveryCluster(t *testing.T) {
+func TestAFailedDNSServerIsNotQueriedForEveryCluster(t *testing.T) {
 	for name, gateway := range map[string]string{"the hostname's": "10.1.1.1", "the gateway's": "gw.example.com"} {
 		asked, at := 0, time.Now()
 		r := &resolver{mode: config.TunnelDNSAuto, now: func() time.Time { return at }, lookup: func(

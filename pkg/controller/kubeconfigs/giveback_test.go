@@ -28,9 +28,9 @@ func (w *switchWorld) optOut() {
 	}
 }
 
-// TestAnAdmissionPolicyHoldsNoTunnelForEver rejects the restored kubeconfig. The controller retries for a while and
-// reports it.
-func TestAnAdmissionPolicyHoldsNoTunnelForEver(t *testing.T) {
+// TestAnAdmissionPolicyDoesNotKeepATunnelForever rejects the restored kubeconfig. The controller retries for a while
+// and reports it.
+func TestAnAdmissionPolicyDoesNotKeepATunnelForever(t *testing.T) {
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byProxy("proxy:3128", ""))
 	w.check(w.reconcileAfter(0), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "http://proxy:3128")
 	asked, refuses := 0, true
@@ -70,9 +70,9 @@ func TestAnAdmissionPolicyHoldsNoTunnelForEver(t *testing.T) {
 		"deleted"
 	for i, want := range []string{refused, refused, goes, goes} { // of the Tunnel, and of its Cluster
 		select {
-		case said := <-recorder.Events:
-			if !strings.HasPrefix(said, want) {
-				t.Errorf("event %d is %q, want %q", i, said, want)
+		case event := <-recorder.Events:
+			if !strings.HasPrefix(event, want) {
+				t.Errorf("event %d is %q, want %q", i, event, want)
 			}
 		default:
 			t.Errorf("there is no event %q", want)
@@ -80,8 +80,8 @@ func TestAnAdmissionPolicyHoldsNoTunnelForEver(t *testing.T) {
 	}
 }
 
-// TestAPolicyThatGivesWayGivesTheKubeconfigBack within the remaining time.
-func TestAPolicyThatGivesWayGivesTheKubeconfigBack(t *testing.T) {
+// TestTheKubeconfigIsRestoredWhenAPolicyAllowsIt within the remaining time.
+func TestTheKubeconfigIsRestoredWhenAPolicyAllowsIt(t *testing.T) {
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byProxy("proxy:3128", ""))
 	w.reconcileAfter(0)
 	api := w.tunnels.Client

@@ -43,9 +43,9 @@ func (w *switchWorld) moveTo(config config.Config) *switchWorld {
 	return there
 }
 
-// TestAMovedKubeconfigLeadsByTheNewInstallation covers every mode: the kubeconfig uses the gateways of the new
+// TestAMovedKubeconfigUsesTheNewInstallation covers every mode: the kubeconfig uses the gateways of the new
 // installation, or the user's private network as before, and still has the provider's own server on record.
-func TestAMovedKubeconfigLeadsByTheNewInstallation(t *testing.T) {
+func TestAMovedKubeconfigUsesTheNewInstallation(t *testing.T) {
 	second := controllertest.Config()
 	second.Domain = "tunnels.second.example"
 	second.APIServer = model.Endpoint{Host: "10.2.2.2", Port: 6443}

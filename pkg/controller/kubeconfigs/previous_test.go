@@ -63,9 +63,9 @@ func (w *switchWorld) secret() *corev1.Secret {
 	return secret
 }
 
-// TestAutoDoesNotForgetTheDirectWay: opting in leads to connect and the certificate to sni, while managers may still
+// TestModeAutoKeepsThePreviousEndpoint: opting in leads to connect and the certificate to sni, while managers may still
 // use the direct connection.
-func TestAutoDoesNotForgetTheDirectWay(t *testing.T) {
+func TestModeAutoKeepsThePreviousEndpoint(t *testing.T) {
 	port := freeport.TCP(t)
 	old := fmt.Sprintf("https://localhost:%d", port)
 	w := newSwitchWorld(t, controllertest.Config(), old, v1alpha1.KubeconfigSpec{})
@@ -85,8 +85,8 @@ func TestAutoDoesNotForgetTheDirectWay(t *testing.T) {
 	w.check(w.reconcileAfter(switchTime), switchedKind, v1alpha1.ReasonSwitched, "through the gateways")
 }
 
-// TestWhoeverSpeaksTLSAnswers: managers may be connected to such a server, whatever certificate it presents.
-func TestWhoeverSpeaksTLSAnswers(t *testing.T) {
+// TestAnyTLSServerCountsAsReachable: managers may be connected to such a server, whatever certificate it presents.
+func TestAnyTLSServerCountsAsReachable(t *testing.T) {
 	other, err := certs.NewCA("other", time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -135,8 +135,8 @@ func refuseAll(listener net.Listener) {
 	}
 }
 
-// TestASecondSwitchAsksAnew: the result for a finished switch does not apply to the next one.
-func TestASecondSwitchAsksAnew(t *testing.T) {
+// TestASecondSwitchChecksThePreviousEndpointAgain: the result for a finished switch does not apply to the next one.
+func TestASecondSwitchChecksThePreviousEndpointAgain(t *testing.T) {
 	port := freeport.TCP(t)
 	old := fmt.Sprintf("https://localhost:%d", port)
 	byProxy := v1alpha1.KubeconfigSpec{
@@ -152,9 +152,9 @@ func TestASecondSwitchAsksAnew(t *testing.T) {
 	w.check(w.reconcileAfter(time.Minute), switchedKind, v1alpha1.ReasonOldWayWorks, "it answers")
 }
 
-// TestASwitchOutlivesItsSecret: a provider that deletes and creates the Secret, or writes invalid data for a moment,
-// closes no connection.
-func TestASwitchOutlivesItsSecret(t *testing.T) {
+// TestASwitchSurvivesTheDeletionOfItsSecret: a provider that deletes and creates the Secret, or writes invalid data for
+// a moment, closes no connection.
+func TestASwitchSurvivesTheDeletionOfItsSecret(t *testing.T) {
 	port := freeport.TCP(t)
 	old := fmt.Sprintf("https://localhost:%d", port)
 	w := newSwitchWorld(t, controllertest.Config(), old, v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect})
@@ -189,8 +189,8 @@ func TestASwitchOutlivesItsSecret(t *testing.T) {
 	w.check(w.reconcileAfter(time.Minute), switchedKind, v1alpha1.ReasonWaitingForManagers, old)
 }
 
-// TestAutoDoesNotGoByHealth: the mode depends only on the names in certificates.
-func TestAutoDoesNotGoByHealth(t *testing.T) {
+// TestModeAutoIgnoresTheHealthOfTheAPIServer: the mode depends only on the names in certificates.
+func TestModeAutoIgnoresTheHealthOfTheAPIServer(t *testing.T) {
 	const kind = v1alpha1.ConditionKubeconfigMode
 	good, bad := []string{"kubernetes", "c1.prod.tunnels.example.com"}, []string{"kubernetes"}
 	w := newSwitchWorld(

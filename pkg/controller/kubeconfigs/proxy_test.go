@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-func TestAnHTTPSProxyIsTakenOnEvidenceAlone(t *testing.T) {
+func TestAnHTTPSProxyIsUsedOnlyAfterASuccessfulProbe(t *testing.T) {
 	other, err := certs.NewCA("other", time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +31,7 @@ func TestAnHTTPSProxyIsTakenOnEvidenceAlone(t *testing.T) {
 		"another name of that CA": {name: "proxy.example.org", says: "--dial-networks"},
 		"another CA":              {name: "kubernetes", foreign: true, says: "--dial-networks"},
 		"HTTP/2":                  {name: "kubernetes", protocols: []string{"h2"}, says: "--dial-networks"},
-		"nobody":                  {says: "--dial-networks"},
+		"no listener":             {says: "--dial-networks"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address := fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t))

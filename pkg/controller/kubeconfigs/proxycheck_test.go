@@ -18,8 +18,8 @@ func byHTTPS(address string) v1alpha1.KubeconfigSpec {
 	return v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeHTTPSProxy, Proxy: &v1alpha1.ProxySpec{Address: address}}
 }
 
-// TestARefusedProxyIsDialledEverMoreSeldom simulates one hour of reconciliations, one per second.
-func TestARefusedProxyIsDialledEverMoreSeldom(t *testing.T) {
+// TestARejectingProxyIsDialledWithBackoff simulates one hour of reconciliations, one per second.
+func TestARejectingProxyIsDialledWithBackoff(t *testing.T) {
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS("proxy:3128"))
 	dialled := map[string]int{}
 	w.r.handshake = func(_ context.Context, leg proxyLeg) error {
@@ -62,8 +62,8 @@ func TestARefusedProxyIsDialledEverMoreSeldom(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForProxiesOfOthers: without a slot nothing is decided, and the next attempt follows soon.
-func TestNobodyWaitsForProxiesOfOthers(t *testing.T) {
+// TestASlowProxyDelaysNoOtherCluster: without a slot nothing is decided, and the next attempt follows soon.
+func TestASlowProxyDelaysNoOtherCluster(t *testing.T) {
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS("proxy:3128"))
 	w.r.handshake = func(context.Context, proxyLeg) error { return nil }
 	for range maxChecks {

@@ -110,7 +110,7 @@ func (w *switchWorld) refuseSecrets(refuse func(name string) error) {
 	w.restart()
 }
 
-func TestAKubeconfigThatMayNotBeWrittenIsSaidToBeSo(t *testing.T) {
+func TestAKubeconfigThatCannotBeWrittenIsReported(t *testing.T) {
 	const kind = v1alpha1.ConditionKubeconfigReady
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byProxy("proxy:3128", ""))
 	tunnel := w.reconcileAfter(0)
@@ -176,17 +176,17 @@ func TestAnImmutableKubeconfigKeepsNoTunnel(t *testing.T) {
 		t.Errorf("the Tunnel is held: %v", err)
 	}
 	select {
-	case said := <-recorder.Events:
-		if !strings.HasPrefix(said, "Warning "+v1alpha1.ReasonNotWritable) {
-			t.Errorf("the event is %q", said)
+	case event := <-recorder.Events:
+		if !strings.HasPrefix(event, "Warning "+v1alpha1.ReasonNotWritable) {
+			t.Errorf("the event is %q", event)
 		}
 	default:
 		t.Error("there is no event")
 	}
 }
 
-// TestOthersWakeBeforeTheStart detects a race only with -race.
-func TestOthersWakeBeforeTheStart(t *testing.T) {
+// TestNotificationsBeforeTheStartAreDelivered detects a race only with -race.
+func TestNotificationsBeforeTheStartAreDelivered(t *testing.T) {
 	r := kubeconfigsOf(withTunnels(t, controllertest.FakeAPI(t), nil))
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	t.Cleanup(queue.ShutDown)

@@ -131,7 +131,7 @@ func (w *switchWorld) way() kubeconfig.Way {
 	return way
 }
 
-func TestASwitchIsOverWhenNobodyCanBeConnectedTheOldWay(t *testing.T) {
+func TestASwitchCompletesWhenThePreviousEndpointIsUnreachable(t *testing.T) {
 	port := freeport.TCP(t)
 	old := fmt.Sprintf("https://localhost:%d", port)
 	w := newSwitchWorld(t, controllertest.Config(), old, v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI})
@@ -176,7 +176,7 @@ func TestANewKubeconfigIsSwitchedAtOnce(t *testing.T) {
 	w.check(w.reconcileAfter(0), v1alpha1.ConditionKubeconfigSwitched, v1alpha1.ReasonSwitched, "")
 }
 
-func TestAKubeconfigThatIsJustMadeIsSwitchedIfItsServerIsDead(t *testing.T) {
+func TestANewKubeconfigIsSwitchedIfItsServerIsUnreachable(t *testing.T) {
 	for _, alive := range []bool{false, true} {
 		port := freeport.TCP(t)
 		w := newSwitchWorld(
@@ -202,7 +202,7 @@ func TestAKubeconfigThatIsJustMadeIsSwitchedIfItsServerIsDead(t *testing.T) {
 	}
 }
 
-func TestAnotherWayThroughTheGatewaysGoesOnWorking(t *testing.T) {
+func TestThePreviousModeWorksAfterAChangeOfMode(t *testing.T) {
 	w := newSwitchWorld(
 		t, controllertest.Config(), fmt.Sprintf("https://localhost:%d", freeport.TCP(t)),
 		v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect},

@@ -44,7 +44,7 @@ func TestDecide(t *testing.T) {
 		"the Tunnel is controlled by another kind": {
 			change: func(o *Group) { o.Tunnel.OwnerReferences[0].Kind = "App" }, want: Refuse,
 		},
-		"the Tunnel is controlled by a Cluster of a stranger's group": {
+		"the Tunnel is controlled by a Cluster of another API group": {
 			change: func(o *Group) { o.Tunnel.OwnerReferences[0].APIVersion = "example.org/v1" }, want: Refuse,
 		},
 		"the Tunnel is controlled by a Cluster of an older version": {
@@ -62,7 +62,7 @@ func TestDecide(t *testing.T) {
 		"the Cluster is being deleted and has no Tunnel": {
 			change: func(o *Group) { o.Cluster.DeletionTimestamp, o.Tunnel = &now, nil }, want: Leave,
 		},
-		"the Cluster is gone":                     {change: func(o *Group) { o.Cluster = nil }, want: End},
+		"the Cluster is removed":                  {change: func(o *Group) { o.Cluster = nil }, want: End},
 		"the Cluster is another of the same name": {change: func(o *Group) { o.Cluster.UID = "2" }, want: End},
 		"the Cluster is another and paused": {
 			change: func(o *Group) { o.Cluster.UID = "2"; o.Cluster.Spec.Paused = ptr.To(true) }, want: End,
@@ -112,7 +112,7 @@ func TestDecide(t *testing.T) {
 
 var now = metav1.Now()
 
-func TestFillTunnelChangesNothingThatIsThere(t *testing.T) {
+func TestFillTunnelKeepsExistingFields(t *testing.T) {
 	cluster := kubetest.Cluster("prod", "c1")
 	cluster.UID = "1"
 	tunnel := tunnelOf(cluster)
@@ -147,7 +147,7 @@ func TestEdgesOnControlPlaneMachinesDialTheirOwnAPIServer(t *testing.T) {
 		"while there is no endpoint": {
 			change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{} },
 		},
-		"where the user says what to dial": {
+		"where the user sets the address": {
 			change: func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "10.0.0.1" },
 			want:   v1alpha1.APIServerSpec{Address: "10.0.0.1", Port: 7443},
 		},

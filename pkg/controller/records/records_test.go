@@ -53,7 +53,7 @@ func TestALeafThatLivesLongerKeepsTheRecordLonger(t *testing.T) {
 	}
 }
 
-func TestEdgesThatCanNotComeBackAreForgotten(t *testing.T) {
+func TestEdgesThatCannotReconnectAreRemovedFromTheRecord(t *testing.T) {
 	at := time.Now()
 	edge := func(node string, notAfter time.Time) v1alpha1.EdgeStatus {
 		return v1alpha1.EdgeStatus{NodeID: node, CertificateNotAfter: metav1.NewTime(notAfter)}
@@ -73,7 +73,7 @@ func TestEdgesThatCanNotComeBackAreForgotten(t *testing.T) {
 	}
 }
 
-func TestTheOldestEntriesOfTheRecordMakeRoom(t *testing.T) {
+func TestTheOldestEntriesOfAFullRecordAreRemoved(t *testing.T) {
 	at := time.Now()
 	ids := map[string]string{"unreadable": ""}
 	for i := range MaxEnded + 5 {

@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-func TestReadRequestRefuses(t *testing.T) {
+func TestReadRequestRejects(t *testing.T) {
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
@@ -40,8 +40,8 @@ func TestReadRequestRefuses(t *testing.T) {
 		"another user": {
 			func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Username = "system:admin" }, ReasonWrongUser,
 		},
-		"nobody": {func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Username = "" }, ReasonWrongUser},
-		"a request that nobody awaits": {func(r *certificatesv1.CertificateSigningRequest) {
+		"no user": {func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Username = "" }, ReasonWrongUser},
+		"a request without a waiting caller": {func(r *certificatesv1.CertificateSigningRequest) {
 			r.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Minute))
 		}, reasonTooOld},
 		"a usage of CAs": {func(r *certificatesv1.CertificateSigningRequest) {
@@ -53,7 +53,7 @@ func TestReadRequestRefuses(t *testing.T) {
 		"garbage": {
 			func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Request = []byte("garbage") }, reasonInvalidRequest,
 		},
-		"garbage in PEM": {func(r *certificatesv1.CertificateSigningRequest) {
+		"invalid data in PEM": {func(r *certificatesv1.CertificateSigningRequest) {
 			r.Spec.Request = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: []byte("garbage")})
 		}, reasonInvalidRequest},
 		"two requests in one": {func(r *certificatesv1.CertificateSigningRequest) {

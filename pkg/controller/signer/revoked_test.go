@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestTheTokenOfARevokedEdgeIsNoneOnTheObjectItself, independent of the status.
-func TestTheTokenOfARevokedEdgeIsNoneOnTheObjectItself(t *testing.T) {
+// TestTheObjectOfARevokedEdgeHasNoToken, independent of the status.
+func TestTheObjectOfARevokedEdgeHasNoToken(t *testing.T) {
 	cluster, tunnel := controllertest.Served("c1", 1000)
 	tunnel.Spec.RevokedEdges, tunnel.Status.ID = []string{"edge-a"}, tunnel.Spec.ID
 	for _, node := range []string{"edge-a", "edge-b"} {

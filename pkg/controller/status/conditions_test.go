@@ -27,7 +27,7 @@ func withoutOnWorker(node string, gateways ...string) reportview.Edge {
 	return e
 }
 
-func TestConditionsOfWhatIsAlive(t *testing.T) {
+func TestConditionsOfLiveEdges(t *testing.T) {
 	both := []string{"gateway-0", "gateway-1"}
 	away := reportview.Edge{Node: "edge-a"}
 	tests := map[string]struct {
@@ -217,7 +217,7 @@ func TestReadySumsUp(t *testing.T) {
 		want    metav1.ConditionStatus
 		message string
 	}{
-		"all is well": {in: all(), want: "True", message: "clients reach"},
+		"every part is healthy": {in: all(), want: "True", message: "clients reach"},
 		"a condition is not there yet": {
 			in:      all(metav1.Condition{Type: "KubeconfigReady"}),
 			want:    "Unknown",
@@ -249,7 +249,7 @@ func TestReadySumsUp(t *testing.T) {
 			want:    "False",
 			message: "Accepted: taken",
 		},
-		"paused says nothing": {
+		"a paused one has no condition": {
 			in:   append(all(), metav1.Condition{Type: "Paused", Status: "True"}),
 			want: "True",
 		},
@@ -263,7 +263,7 @@ func TestReadySumsUp(t *testing.T) {
 	}
 }
 
-func TestEnrolledCountsWhoMayComeIn(t *testing.T) {
+func TestEnrolledCountsEdgesWithAValidLeaf(t *testing.T) {
 	at := time.Now()
 	valid := v1alpha1.EdgeStatus{NodeID: "CN=a", CertificateNotAfter: metav1.NewTime(at.Add(time.Minute))}
 	ended, revoked := valid, valid

@@ -20,7 +20,7 @@ import (
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
-func TestWhatIsAbsentIsGoneOnlyIfAllIsKnown(t *testing.T) {
+func TestAnAbsentEdgeIsRemovedOnlyByCompleteReports(t *testing.T) {
 	at := time.Now()
 	g0, g1 := v1alpha1.EdgeGatewayStatus{
 		Name:    "gateway-0",
@@ -107,8 +107,8 @@ func TestLastSeen(t *testing.T) {
 	}
 }
 
-// TestAStatusHasRoomForAllThatEdgesSay: edges may send any text.
-func TestAStatusHasRoomForAllThatEdgesSay(t *testing.T) {
+// TestAStatusFitsTheLongestReportsOfEdges: edges may send any text.
+func TestAStatusFitsTheLongestReportsOfEdges(t *testing.T) {
 	at, long := time.Now(), strings.Repeat("ä\x00\xff", 1<<16)
 	names := make([]string, 1000)
 	for i := range names {
@@ -140,8 +140,9 @@ func TestAStatusHasRoomForAllThatEdgesSay(t *testing.T) {
 	}
 }
 
-// TestACertificateIsKnownWhileItsAPIServerIsAway: the certificate that was observed last stays, with all its names.
-func TestACertificateIsKnownWhileItsAPIServerIsAway(t *testing.T) {
+// TestStatusKeepsTheCertificateWhileItsAPIServerIsDown: the certificate that was observed last stays, with all its
+// names.
+func TestStatusKeepsTheCertificateWhileItsAPIServerIsDown(t *testing.T) {
 	at := time.Now()
 	var names []string
 	for i := range maxNames - 1 {

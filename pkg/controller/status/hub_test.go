@@ -141,9 +141,9 @@ func (w *hubWorld) connect(to model.Endpoint, subject model.Subject) *grpc.Clien
 	return conn
 }
 
-// TestWhatIsReportedBecomesStatus runs a real hub, an edge and a gateway that report to it over TLS, and the
+// TestReportsBecomeStatus runs a real hub, an edge and a gateway that report to it over TLS, and the
 // controller's own view with its self-issued leaf. It checks the status.
-func TestWhatIsReportedBecomesStatus(t *testing.T) {
+func TestReportsBecomeStatus(t *testing.T) {
 	w := newHubWorld(t, controllertest.APIServer(t))
 	w.config.XDSServer = w.serveHub()
 	changed := workqueue.NewTyped[string]()

@@ -11,7 +11,7 @@ import (
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
-func TestARevocationIsNotDoneWhileARecordIsIncomplete(t *testing.T) {
+func TestARevocationIsPendingWhileARecordIsIncomplete(t *testing.T) {
 	now := time.Unix(1000, 0)
 	at := metav1.NewTime(now.Add(-time.Minute))
 	edges := []v1alpha1.EdgeStatus{{NodeID: model.NodeID("edge-a"), RevokedAt: &at}}

@@ -158,7 +158,7 @@ func TestTheEdgesOfAnotherWithTheSameIDAreNotShown(t *testing.T) {
 	}
 }
 
-func TestWritesAreFew(t *testing.T) {
+func TestUnchangedStatusIsNotWritten(t *testing.T) {
 	w := newLiveWorld(t)
 	w.view.live = reportview.Live{
 		Known:    true,
@@ -187,7 +187,7 @@ func TestWritesAreFew(t *testing.T) {
 	}
 }
 
-func TestALateLookAtALivingTunnelRevivesNothing(t *testing.T) {
+func TestALateResultDoesNotRestoreARemovedTunnel(t *testing.T) {
 	cluster, tunnel := controllertest.Served("c1", 1000)
 	going := tunnel.DeepCopy()
 	going.DeletionTimestamp = &metav1.Time{Time: time.Now()}

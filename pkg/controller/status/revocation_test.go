@@ -19,7 +19,7 @@ func (w *liveWorld) revoke(nodes ...string) {
 	)
 }
 
-func TestARevocationIsNotedAtOnce(t *testing.T) {
+func TestARevocationIsRecordedAtOnce(t *testing.T) {
 	w := newLiveWorld(t)
 	w.view.live = reportview.Live{
 		Known:    true,
@@ -37,9 +37,9 @@ func TestARevocationIsNotedAtOnce(t *testing.T) {
 	}
 }
 
-// TestOnlyTheGatewayItselfSaysThatTunnelsAreCut: a gateway that is silent for long counts as down, but may still have
+// TestOnlyAGatewayConfirmsThatItsTunnelsAreClosed: a gateway that is silent for long counts as down, but may still have
 // tunnels.
-func TestOnlyTheGatewayItselfSaysThatTunnelsAreCut(t *testing.T) {
+func TestOnlyAGatewayConfirmsThatItsTunnelsAreClosed(t *testing.T) {
 	w := newLiveWorld(t)
 	both := []string{"gateway-0", "gateway-1"}
 	w.view.live = reportview.Live{
@@ -93,7 +93,7 @@ func TestAGatewayThatWasDownBeforeARevocationIsNamed(t *testing.T) {
 	}
 }
 
-func TestTunnelsAreCutOnlyIfAllIsKnown(t *testing.T) {
+func TestTunnelsAreReportedClosedOnlyByCompleteRecords(t *testing.T) {
 	w := newLiveWorld(t)
 	w.view.live = reportview.Live{
 		Known:    true,
@@ -114,7 +114,7 @@ func TestTunnelsAreCutOnlyIfAllIsKnown(t *testing.T) {
 	}
 }
 
-func TestEachConditionIsDoubtedByItself(t *testing.T) {
+func TestEachConditionBecomesUnknownSeparately(t *testing.T) {
 	w := newLiveWorld(t)
 	edge := controllertest.Connected("edge-a", "gateway-0")
 	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{edge}}

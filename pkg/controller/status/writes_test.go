@@ -43,7 +43,7 @@ func turns(t *testing.T, w *writeQueue) (order func() []client.ObjectKey) {
 	}
 }
 
-func TestWhatGotWorseIsWrittenFirst(t *testing.T) {
+func TestDegradationsAreWrittenFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWriteQueue(100)
 		order := turns(t, w)
@@ -88,7 +88,7 @@ func TestWhatGotWorseIsWrittenFirst(t *testing.T) {
 	})
 }
 
-func TestATurnThatIsNotUsedIsAnothers(t *testing.T) {
+func TestAnUnusedTurnGoesToAnotherObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWriteQueue(10)
 		var given atomic.Int64
@@ -123,7 +123,7 @@ func TestATurnThatIsNotUsedIsAnothers(t *testing.T) {
 	})
 }
 
-func TestNoMoreTurnsAreGivenThanAreUsed(t *testing.T) {
+func TestUnusedTurnsAreNotGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWriteQueue(1000)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -91,7 +91,7 @@ func TestChooseToken(t *testing.T) {
 		"used up": {
 			records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 4)}, secret: "t", wantLeft: 1,
 		},
-		"half of its life is over": {
+		"half of its lifetime has passed": {
 			records: []v1alpha1.TokenStatus{record("t", 12*time.Hour, 0)}, secret: "t", wantLeft: 1,
 		},
 		"expired": {records: []v1alpha1.TokenStatus{record("t", 0, 0)}, secret: "t"},

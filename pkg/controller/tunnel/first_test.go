@@ -15,9 +15,9 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// TestWhatNobodyHasSeenComesFirst proves that new work does not wait behind unchanged Clusters when a controller
+// TestNewClustersAreReconciledFirst proves that new work does not wait behind unchanged Clusters when a controller
 // starts.
-func TestWhatNobodyHasSeenComesFirst(t *testing.T) {
+func TestNewClustersAreReconciledFirst(t *testing.T) {
 	seen := func(name string, generation, at int64) *clusterv1.Cluster {
 		c := &clusterv1.Cluster{
 			ObjectMeta: metav1.ObjectMeta{

@@ -79,8 +79,8 @@ func TestAKubeconfigWithoutTunnelIsRestoredOnlyIfItIsOurs(t *testing.T) {
 	}
 }
 
-// TestTheRecordComesBeforeTheEnd makes the write of the record fail: the Tunnel then stays.
-func TestTheRecordComesBeforeTheEnd(t *testing.T) {
+// TestATunnelIsRecordedBeforeItEnds makes the write of the record fail: the Tunnel then stays.
+func TestATunnelIsRecordedBeforeItEnds(t *testing.T) {
 	m := controllertest.APIServer(t)
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
 	controllertest.Create(t, m, cluster)

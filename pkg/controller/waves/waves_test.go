@@ -176,7 +176,7 @@ func TestTheRecordFollowsTheFleet(t *testing.T) {
 	b.event(t, v1alpha1.EventRolloutEnded)
 }
 
-func TestARefusalStopsItUntilItIsRetried(t *testing.T) {
+func TestARejectionStopsARolloutUntilItIsRetried(t *testing.T) {
 	b := newBed(t)
 	b.passes(t, 2*time.Second)
 	b.fleet.target, b.fleet.refuses = after, true

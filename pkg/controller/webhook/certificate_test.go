@@ -12,9 +12,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 )
 
-// TestApiserversTrustTheWebhookAtAnyTime simulates three years while replicas and apiservers are always one step
+// TestAPIServersAlwaysTrustTheWebhook simulates three years while replicas and apiservers are always one step
 // behind.
-func TestApiserversTrustTheWebhookAtAnyTime(t *testing.T) {
+func TestAPIServersAlwaysTrustTheWebhook(t *testing.T) {
 	times := servingTimes{life: 90 * 24 * time.Hour, settle: time.Minute}
 	begun := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	hosts := []string{"fairlead-webhook.fairlead-system.svc"}
@@ -96,7 +96,7 @@ func TestTheWebhooksLeafFollowsItsHosts(t *testing.T) {
 	}
 }
 
-func TestAWebhookSecretOfNoUseIsReplaced(t *testing.T) {
+func TestAnUnusableWebhookSecretIsReplaced(t *testing.T) {
 	times, now := servingTimes{life: time.Hour, settle: time.Minute}, time.Now()
 	good, err := servingCerts{}.step([]string{"a.svc"}, false, times, now)
 	if err != nil {

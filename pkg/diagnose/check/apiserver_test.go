@@ -28,9 +28,9 @@ func (l probingServers) ProbeAPIServers(context.Context, string) ([]collect.Edge
 	return l.looks, l.err
 }
 
-// TestWhatAnEdgeSeesNowOutranksWhatItHasReported proves that a fault is found before the edge reports it, and that an
+// TestACurrentProbeOutranksAnEarlierReport proves that a fault is found before the edge reports it, and that an
 // old report is marked as such.
-func TestWhatAnEdgeSeesNowOutranksWhatItHasReported(t *testing.T) {
+func TestACurrentProbeOutranksAnEarlierReport(t *testing.T) {
 	end := time.Now().Add(24 * time.Hour)
 	well := &observed.APIServer{Address: "a:6443", Healthy: true, CertificateEnd: end}
 	down := &observed.APIServer{Address: "a:6443", Message: "nothing listens there: connection refused"}
@@ -61,11 +61,11 @@ func TestWhatAnEdgeSeesNowOutranksWhatItHasReported(t *testing.T) {
 		"an older edge does not look": {[]observed.Edge{edge("e1", well)},
 			probingServers{looks: []collect.EdgeProbe{{Node: "e1", Problem: "does not know the question"}}}, OK,
 			"does not know the question): result reported 1m30s ago", false},
-		"no server can be asked": {[]observed.Edge{edge("e1", down)}, probingServers{err: errors.New("all are away")},
+		"no server answers": {[]observed.Edge{edge("e1", down)}, probingServers{err: errors.New("all are away")},
 			Broken, "all are away", false},
 		"it has gone to another server": {[]observed.Edge{edge("e1", well)}, probingServers{}, OK,
 			"it is not connected to any xds-server that answered", false},
-		"an edge that is away is not asked": {[]observed.Edge{{Node: "e1", APIServer: well}},
+		"an absent edge is not probed": {[]observed.Edge{{Node: "e1", APIServer: well}},
 			probingServers{
 				looks: []collect.EdgeProbe{{Node: "e1", APIServer: well}},
 			}, Skipped, "no connected edge has reported", false},

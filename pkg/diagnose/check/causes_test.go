@@ -258,7 +258,7 @@ func TestEachDocumentedFaultIsNamed(t *testing.T) {
 	}
 }
 
-func TestNothingIsWrong(t *testing.T) {
+func TestAHealthyClusterHasNoProblem(t *testing.T) {
 	if got := newSituation(t).check(t); got.Deciding() != nil {
 		t.Error(shown(got))
 	}

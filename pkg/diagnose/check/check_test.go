@@ -20,14 +20,14 @@ func TestTheFirstBrokenHopDecides(t *testing.T) {
 		status Status
 		first  ID
 	}{
-		"all is well, as far as it was tested": {map[ID]Status{HopRoute: Unknown, HopWatch: Skipped}, OK, ""},
+		"every checked hop is healthy": {map[ID]Status{HopRoute: Unknown, HopWatch: Skipped}, OK, ""},
 		"a warning": {map[ID]Status{HopPort: Warning, HopServers: Warning}, Warning,
 			HopPort},
 		"something broken after a warning": {map[ID]Status{HopPort: Warning, HopAPIServer: Broken}, Broken,
 			HopAPIServer},
-		"no tunnel, and nothing says why": {map[ID]Status{HopTunnels: Broken, HopAuthentication: Broken}, Broken,
+		"no tunnel, and no known cause": {map[ID]Status{HopTunnels: Broken, HopAuthentication: Broken}, Broken,
 			HopTunnels},
-		"no tunnel, for nobody is enrolled": {map[ID]Status{HopTunnels: Broken, HopEdge: Broken}, Broken, HopEdge},
+		"no tunnel, because no edge is enrolled": {map[ID]Status{HopTunnels: Broken, HopEdge: Broken}, Broken, HopEdge},
 		"no tunnel, for the handshake does not do": {map[ID]Status{HopTunnels: Broken, HopHandshake: Broken}, Broken,
 			HopHandshake},
 		"no gateway is reached, and no tunnel there": {map[ID]Status{HopPort: Broken, HopTunnels: Broken, HopEdge: Broken},
@@ -81,12 +81,12 @@ func TestNamesAndPorts(t *testing.T) {
 		"an address": {"127.0.0.1:" + open, nil, OK, OK, "accepts connections"},
 		"a name": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {home}}, OK, OK,
 			"accepts connections"},
-		"a name that nobody knows": {"gw.test:" + open, nil, Broken, Skipped, "has no address"},
+		"an unknown name": {"gw.test:" + open, nil, Broken, Skipped, "has no address"},
 		"a name of the management cluster": {"gateway.fairlead-system.svc:6443", nil, Unknown, Skipped,
 			"only the DNS of the management cluster"},
-		"one of two addresses refuses": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {home, silent}}, OK,
+		"one of two addresses is closed": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {home, silent}}, OK,
 			Warning, "127.0.0.2:" + open + ": refused"},
-		"nobody listens": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {silent}}, OK,
+		"nothing listens": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {silent}}, OK,
 			Broken, "refused"},
 		"no port": {"127.0.0.1", nil, Broken, Skipped, "is not host:port"},
 		"a name whose record has no addresses": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {}}, Broken, Skipped,
@@ -102,8 +102,8 @@ func TestNamesAndPorts(t *testing.T) {
 			if first.status != tc.name || second.status != tc.port {
 				t.Errorf("got %+v and %+v", first, second)
 			}
-			if said := first.detail + second.detail; !strings.Contains(said, tc.says) {
-				t.Errorf("%q is not in %q", tc.says, said)
+			if printed := first.detail + second.detail; !strings.Contains(printed, tc.says) {
+				t.Errorf("%q is not in %q", tc.says, printed)
 			}
 			for _, f := range []finding{first, second} {
 				if f.status == Broken && (f.cause == "" || f.cure == "") {
@@ -114,7 +114,7 @@ func TestNamesAndPorts(t *testing.T) {
 	}
 }
 
-func TestAKubeconfigLeadsAsItIsOnRecord(t *testing.T) {
+func TestAKubeconfigMatchesItsRecord(t *testing.T) {
 	record := v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeConnect, Server: "https://c1.test:6443",
 		ProxyURL: "http://gw.test:3128"}
 	sni := v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeSNI, Server: "https://gw.test:6443",
@@ -148,19 +148,19 @@ func TestAKubeconfigLeadsAsItIsOnRecord(t *testing.T) {
 	}
 }
 
-// TestNothingSecretIsSaid proves that secrets are removed from the errors of other programs.
-func TestNothingSecretIsSaid(t *testing.T) {
+// TestAnswersContainNoSecrets proves that secrets are removed from the errors of other programs.
+func TestAnswersContainNoSecrets(t *testing.T) {
 	for _, secret := range []string{"password=hunter2hunter2", "https://me:hunter2hunter2@proxy.test",
 		"Authorization: Bearer hunter2hunter2hunter2"} {
-		if said := text(errors.New("dialling: " + secret)); strings.Contains(said, "hunter2") {
-			t.Errorf("it says %q", said)
+		if printed := text(errors.New("dialling: " + secret)); strings.Contains(printed, "hunter2") {
+			t.Errorf("got %q", printed)
 		}
 	}
 }
 
-// TestARefusalIsOnlyOfTheLastMinute proves that a machine that was rejected long ago, or scans ports, does not explain
+// TestRejectionsExpireAfterAMinute proves that a machine that was rejected long ago, or scans ports, does not explain
 // a fault.
-func TestARefusalIsOnlyOfTheLastMinute(t *testing.T) {
+func TestRejectionsExpireAfterAMinute(t *testing.T) {
 	now := time.Now()
 	v := &visit{Checker: &Checker{Now: func() time.Time { return now }},
 		observed: &collect.Fleet{Refusals: []collect.Refusal{
@@ -169,12 +169,12 @@ func TestARefusalIsOnlyOfTheLastMinute(t *testing.T) {
 				Last: now.Add(-2 * time.Minute)},
 			{Address: "192.0.2.3", Reason: "the token is unknown", Last: now.Add(-time.Hour)},
 		}}}
-	if said := v.refusal(true) + v.refusal(false); said != "" {
-		t.Errorf("it says %q", said)
+	if printed := v.refusal(true) + v.refusal(false); printed != "" {
+		t.Errorf("got %q", printed)
 	}
 	v.observed.Refusals[1].Last, v.observed.Refusals[2].Last = now, now
-	if said := v.refusal(true) + v.refusal(false); !strings.Contains(said, "192.0.2.2") ||
-		!strings.Contains(said, "192.0.2.3") {
-		t.Errorf("it says %q", said)
+	if printed := v.refusal(true) + v.refusal(false); !strings.Contains(printed, "192.0.2.2") ||
+		!strings.Contains(printed, "192.0.2.3") {
+		t.Errorf("got %q", printed)
 	}
 }

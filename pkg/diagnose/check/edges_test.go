@@ -10,9 +10,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake proves that an edge without tunnels is blamed only if it answers:
+// TestAnEdgeWithoutAnAnswerProvesNoHandshake proves that an edge without tunnels is blamed only if it answers:
 // its control channel stays open for a while after its network is gone.
-func TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake(t *testing.T) {
+func TestAnEdgeWithoutAnAnswerProvesNoHandshake(t *testing.T) {
 	there := collect.EdgeProbe{Node: "e1", APIServer: &observed.APIServer{Address: "a:6443"}}
 	mute := collect.EdgeProbe{Node: "e2", Problem: "its agent has not answered in time"}
 	tests := map[string]struct {
@@ -25,7 +25,7 @@ func TestAnEdgeThatDoesNotAnswerIsNoProofOfAHandshake(t *testing.T) {
 			says: "is connected to the control channel, but has no tunnel"},
 		"none answers": {looks: probingServers{looks: []collect.EdgeProbe{mute}}, want: Skipped,
 			says: "e2 has an open control channel, but does not answer (its agent has not answered in time)"},
-		"nobody can be asked": {looks: probingServers{err: errors.New("all are away")}, want: Broken, says: "has no tunnel"},
+		"no server answers": {looks: probingServers{err: errors.New("all are away")}, want: Broken, says: "has no tunnel"},
 		"no server is to be had": {looks: probingServers{looks: []collect.EdgeProbe{mute}}, blind: "they can't be reached",
 			want: Skipped, says: "no connected edge has reported"},
 	}

@@ -22,9 +22,9 @@ func (refusing) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ 
 	return apierrors.NewForbidden(corev1.Resource("secrets"), key.Name, nil)
 }
 
-// TestWithoutTheSecretTheTunnelSaysWhatIsDialled proves that a reader without access to the kubeconfig, such as the
+// TestTheTunnelProvidesTheAddressWithoutTheSecret proves that a reader without access to the kubeconfig, such as the
 // status page, still tests the gateways' name and port from the record in the Tunnel.
-func TestWithoutTheSecretTheTunnelSaysWhatIsDialled(t *testing.T) {
+func TestTheTunnelProvidesTheAddressWithoutTheSecret(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -44,32 +44,32 @@ func TestWithoutTheSecretTheTunnelSaysWhatIsDialled(t *testing.T) {
 			ProxyURL: "http://GW.test.:" + open}, OK, OK, "127.0.0.1:" + open + " accepts connections"},
 		"an address": {v1alpha1.KubeconfigStatus{Server: "https://127.0.0.1:" + open}, OK, OK,
 			"is an IP address (according to the Tunnel's status)"},
-		"nobody listens": {v1alpha1.KubeconfigStatus{Server: "https://silent.test:" + open}, OK, Broken,
+		"nothing listens": {v1alpha1.KubeconfigStatus{Server: "https://silent.test:" + open}, OK, Broken,
 			"refused"},
-		"a name that nobody knows": {v1alpha1.KubeconfigStatus{Server: "https://gone.test:" + open}, Broken, Skipped,
+		"an unknown name": {v1alpha1.KubeconfigStatus{Server: "https://gone.test:" + open}, Broken, Skipped,
 			"has no address"},
 		"nothing is written yet": {v1alpha1.KubeconfigStatus{}, Unknown, Skipped, "not in the Tunnel's status"},
 		"the status is no longer one": {v1alpha1.KubeconfigStatus{Server: "https://%zz"}, Unknown, Skipped,
 			"not in the Tunnel's status"},
 	}
 	for name, tc := range tests {
-		for who, secrets := range map[string]client.Reader{"without Secrets": nil, "forbidden": refusing{}} {
-			t.Run(name+", "+who, func(t *testing.T) {
+		for reader, secrets := range map[string]client.Reader{"without Secrets": nil, "forbidden": refusing{}} {
+			t.Run(name+", "+reader, func(t *testing.T) {
 				v := &visit{Checker: &Checker{Network: network, Secrets: secrets},
 					key: client.ObjectKey{Namespace: "shop", Name: "c1"}}
 				v.cluster, v.tunnel = &clusterv1.Cluster{}, &v1alpha1.Tunnel{Status: v1alpha1.TunnelStatus{Kubeconfig: tc.record}}
 				v.defaults()
-				var said string
+				var details string
 				got := map[ID]Status{}
 				for _, hop := range Hops() {
 					switch hop.ID {
 					case HopKubeconfig, HopName, HopPort, HopAuthentication:
 						r := v.visit(t.Context(), hop)
-						got[hop.ID], said = r.Status, said+r.Detail+"; "
+						got[hop.ID], details = r.Status, details+r.Detail+"; "
 					}
 				}
-				if got[HopName] != tc.name || got[HopPort] != tc.port || !strings.Contains(said, tc.says) {
-					t.Errorf("got %v: %s; want %s, %s, and %q said", got, said, tc.name, tc.port, tc.says)
+				if got[HopName] != tc.name || got[HopPort] != tc.port || !strings.Contains(details, tc.says) {
+					t.Errorf("got %v: %s; want %s, %s, and %q said", got, details, tc.name, tc.port, tc.says)
 				}
 				// What only the Secret contains stays unknown.
 				if got[HopKubeconfig] != Unknown || got[HopAuthentication] != Unknown {

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
-func TestWhatTheControllerSaysOfATunnel(t *testing.T) {
+func TestConditionsOfTheControllerBecomeCauses(t *testing.T) {
 	for sentence, tc := range map[string]struct {
 		reason string
 		status metav1.ConditionStatus
@@ -48,8 +48,8 @@ func TestWhatTheControllerSaysOfATunnel(t *testing.T) {
 	}
 }
 
-// TestWhenThereIsNothingToSay: what cannot be observed is not a fault.
-func TestWhenThereIsNothingToSay(t *testing.T) {
+// TestUnobservedFactsAreNotFaults: what cannot be observed is not a fault.
+func TestUnobservedFactsAreNotFaults(t *testing.T) {
 	for sentence, tc := range map[string]struct {
 		change func(*visit)
 		want   expected
@@ -60,7 +60,7 @@ func TestWhenThereIsNothingToSay(t *testing.T) {
 			func(v *visit) { v.tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeHTTPProxy },
 			expected{Skipped, "a network of your own"},
 		},
-		"nobody can be asked": {func(v *visit) { v.observed = nil }, expected{Unknown, "--xds-server"}},
+		"no server answers": {func(v *visit) { v.observed = nil }, expected{Unknown, "--xds-server"}},
 		"no xds-server answers": {
 			func(v *visit) { v.notObserved = "no xds-server answers: refused" }, expected{Unknown, "refused"},
 		},

@@ -86,7 +86,7 @@ func TestRoutesOnGateways(t *testing.T) {
 			gateways(well, func(g *collect.Gateway) { away(g); g.Installed = false }),
 			expected{OK, "gateway-0: accepted"},
 		},
-		"an Envoy refuses it": {
+		"an Envoy rejects it": {
 			gateways(well, route(collect.Rejected, noon, "bad field")),
 			expected{Broken, "NACK since 2026-05-01T12:00:00Z (0s): bad field"},
 		},
@@ -118,7 +118,7 @@ func TestRoutesOnGateways(t *testing.T) {
 			gateways(well, func(g *collect.Gateway) { g.Problem = "too slow" }),
 			expected{Warning, "the gateway-agent of gateway-1 does not answer: too slow"},
 		},
-		"an agent that is away is not asked": {
+		"an absent agent is not queried": {
 			gateways(well, func(g *collect.Gateway) { away(g); g.Problem = "it does not report" }),
 			expected{Warning, "the gateway-agent does not report to an xds-server"},
 		},
@@ -155,7 +155,7 @@ func TestTunnelsOnGateways(t *testing.T) {
 			"",
 			expected{Broken, "no edge is enrolled"},
 		},
-		"those of a revoked edge are none": {
+		"tunnels of a revoked edge do not count": {
 			collect.Fleet{Gateways: gateways(well, well), Tunnels: both},
 			"e1",
 			expected{Broken, "no gateway has a tunnel to this workload cluster"},
@@ -217,7 +217,7 @@ func TestTunnelsOnRecord(t *testing.T) {
 	}
 }
 
-func TestComplaintsOfEdges(t *testing.T) {
+func TestErrorsReportedByEdges(t *testing.T) {
 	for complaint, tc := range map[string]struct {
 		noTunnel bool
 		want     expected
@@ -256,7 +256,7 @@ func TestWhyAnEdgeDoesNotReachItsAPIServer(t *testing.T) {
 		"nothing listens there: connection refused":                  "the apiserver is down",
 		"its serving certificate is not valid now":                   "serving certificate is not valid now",
 		"it answers /readyz with status 500: etcd failed":            "waits for etcd",
-		"DNS does not know the name":                                 "does not resolve the apiserver's name",
+		"the name does not resolve":                                  "does not resolve the apiserver's name",
 		"there is no way there":                                      "no route to the apiserver",
 		"what answers is no TLS":                                     "is not that of an apiserver",
 		"the answer is not TLS":                                      "is not that of an apiserver",

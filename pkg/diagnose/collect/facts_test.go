@@ -16,10 +16,10 @@ func TestFactsOfAGateway(t *testing.T) {
 	}{
 		"it takes clients": {Gateway{Installed: true, Connected: true, Ready: true, Since: noon}, false,
 			true, false},
-		"it drains":                        {Gateway{Installed: true, Connected: true, Since: noon}, false, false, false},
-		"its agent is away":                {Gateway{Installed: true, Since: noon}, true, false, true},
-		"the installation has it no more":  {Gateway{Since: noon}, false, false, true},
-		"its agent went away while it was": {Gateway{Installed: true, Ready: true, Since: noon}, true, false, true},
+		"it drains":                         {Gateway{Installed: true, Connected: true, Since: noon}, false, false, false},
+		"its agent is away":                 {Gateway{Installed: true, Since: noon}, true, false, true},
+		"the installation no longer has it": {Gateway{Since: noon}, false, false, true},
+		"its agent went away while it was":  {Gateway{Installed: true, Ready: true, Since: noon}, true, false, true},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			if tc.g.Away() != tc.away || tc.g.Serves() != tc.serves || tc.g.DisconnectedSince().IsZero() == tc.since {

@@ -47,9 +47,9 @@ func allocated(do func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// TestABombOfAnEdgeIsRefused sends dumps that decompress to eight times what an edge may send: one large string, and
-// very many small entries.
-func TestABombOfAnEdgeIsRefused(t *testing.T) {
+// TestACompressionBombOfAnEdgeIsRejected sends dumps that decompress to eight times what an edge may send: one large
+// string, and very many small entries.
+func TestACompressionBombOfAnEdgeIsRejected(t *testing.T) {
 	unpacked := 8 * edgeSize.bytes
 	tests := map[string]struct {
 		text io.Reader

@@ -163,7 +163,7 @@ func TestTimesOfOthers(t *testing.T) {
 	}
 }
 
-func TestLooksAndProofsOfSeveralServers(t *testing.T) {
+func TestProbesAndProofsOfSeveralServers(t *testing.T) {
 	healthy := &reportv1.APIServer{Healthy: true}
 	looks := mergeProbes([]*inspectv1.LookAnswer{
 		{Edges: []*inspectv1.EdgeLook{{Node: "e2", Error: "gone"}, {Node: "e1", ApiServer: healthy}}},

@@ -9,8 +9,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// TestAnObservationIsOfNow: what is removed would be mistaken for live tunnels, or for edges of this workload cluster.
-func TestAnObservationIsOfNow(t *testing.T) {
+// TestAnObservationIsCurrent: what is removed would be mistaken for live tunnels, or for edges of this workload
+// cluster.
+func TestAnObservationIsCurrent(t *testing.T) {
 	f := Fleet{
 		Gateways: []Gateway{{Name: "gateway-0", Connected: true}, {Name: "gateway-1"}},
 		Edges:    []observed.Edge{{Node: "ours", ID: "c1"}, {Node: "another's", ID: "c2"}},

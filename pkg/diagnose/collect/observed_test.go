@@ -26,9 +26,9 @@ type published struct {
 // Resources implements Published.
 func (published) Resources([]string, bool, func(*statusv3.ClientConfig) error) error { return nil }
 
-// TestWhatAHubHasIsObserved passes the reports of an edge and of a gateway through a real hub, its service and its
+// TestReportsOfAHubAreObserved passes the reports of an edge and of a gateway through a real hub, its service and its
 // client.
-func TestWhatAHubHasIsObserved(t *testing.T) {
+func TestReportsOfAHubAreObserved(t *testing.T) {
 	t.Parallel()
 	w := reporttest.NewWorld(t)
 	w.Rules.SetGateways("gateway-0")

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestRefusalsAreFewAndNew(t *testing.T) {
+func TestRejectionsAreBoundedAndCurrent(t *testing.T) {
 	var r Refusals
 	begin := time.Unix(1_800_000_000, 0)
 	for i := range 10 * maxRefusals { // a client with many addresses

@@ -122,7 +122,7 @@ func TestServicesAreFoundByReflection(t *testing.T) {
 	}
 }
 
-func TestWhoDoesNotAnswerIsNamed(t *testing.T) {
+func TestServersWithoutAnAnswerAreNamed(t *testing.T) {
 	t.Parallel()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -157,7 +157,7 @@ func TestWhoDoesNotAnswerIsNamed(t *testing.T) {
 	}
 }
 
-func TestServersAreUnited(t *testing.T) {
+func TestAnswersOfServersAreMerged(t *testing.T) {
 	t.Parallel()
 	now := time.Now().UTC().Truncate(time.Second)
 	gateway := func(name string, connected bool, ago time.Duration) *inspectv1.Gateway {

@@ -94,7 +94,7 @@ func TestHealth(t *testing.T) {
 		want   summary.Health
 		says   []string // reasons of notices, the worst first
 	}{
-		"all is well": {want: summary.OK},
+		"every part is healthy": {want: summary.OK},
 		"no tunnel, and what follows from it": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			set(t, v1alpha1.ConditionTunnelReady, v1alpha1.ReasonNoTunnel, "False")
 			set(t, v1alpha1.ConditionAPIServerReachable, v1alpha1.ReasonUnknown, "Unknown")
@@ -115,7 +115,7 @@ func TestHealth(t *testing.T) {
 			set(t, v1alpha1.ConditionEnrolled, v1alpha1.ReasonNoEdge, "False")
 			t.Status.Edges = nil
 		}, summary.Broken, []string{v1alpha1.ReasonNoEdge}},
-		"nobody can say": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+		"no server can tell": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			set(t, v1alpha1.ConditionTunnelReady, v1alpha1.ReasonUnknown, "Unknown")
 		}, summary.Unknown, []string{v1alpha1.ReasonUnknown}},
 		"one edge is away": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].Gateways = nil },
@@ -131,8 +131,9 @@ func TestHealth(t *testing.T) {
 		"a revoked edge that is not " +
 			"cut": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].RevokedAt = ptr.To(at(0)) },
 			summary.Warning, []string{summary.ReasonEdgeNotCut}},
-		"a hole": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].Gateways[0].WorkersWithout = 1 },
-			summary.Warning, []string{summary.ReasonWorkersWithout}},
+		"a worker without a tunnel": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+			t.Status.Edges[1].Gateways[0].WorkersWithout = 1
+		}, summary.Warning, []string{summary.ReasonWorkersWithout}},
 		"the apiserver's certificate ends soon": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			t.Status.Edges[1].APIServer.CertificateNotAfter = ptr.To(at(72 * time.Hour))
 		}, summary.Warning, []string{summary.ReasonCertificateEnds}},
@@ -157,7 +158,7 @@ func TestHealth(t *testing.T) {
 			[]string{summary.ReasonPaused}},
 		"deleted": {func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.DeletionTimestamp = ptr.To(at(0)) }, summary.Warning,
 			[]string{summary.ReasonDeleting}},
-		"a spec that nobody has looked " +
+		"a spec that no controller has looked " +
 			"at": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Generation = 2 }, summary.Warning,
 			[]string{summary.ReasonNotLookedAt}},
 		"a controller that does not " +
@@ -173,11 +174,11 @@ func TestHealth(t *testing.T) {
 			c, tunnel := pair("c1", tc.change)
 			got := summary.Build(summary.Input{Clusters: []clusterv1.Cluster{c}, Tunnels: []v1alpha1.Tunnel{tunnel}},
 				now).Rows[0]
-			var says []string
+			var reasons []string
 			for _, n := range got.Warnings {
-				says = append(says, n.Reason)
+				reasons = append(reasons, n.Reason)
 			}
-			if diff := cmp.Diff(tc.says, says); got.Health != tc.want || diff != "" {
+			if diff := cmp.Diff(tc.says, reasons); got.Health != tc.want || diff != "" {
 				t.Errorf("%s, want %s: %s\n%+v", got.Health, tc.want, diff, got.Warnings)
 			}
 		})

@@ -254,7 +254,7 @@ func TestAHostileNameStaysText(t *testing.T) {
 	}
 }
 
-func TestTheTableIsLiveAndComesBack(t *testing.T) {
+func TestTheTableUpdatesAndReconnects(t *testing.T) {
 	b := chromium(t)
 	fleet := newFleet(60)
 	p := newPage(t, fleet, web.Config{Check: report})
@@ -301,7 +301,7 @@ func TestTheTableIsLiveAndComesBack(t *testing.T) {
 	tab.Until(t, patience, `!`+row+` && window.stays.isConnected`)
 }
 
-func TestWhoIsRefusedIsToldWhyAndComesInWhenThereIsAPlace(t *testing.T) {
+func TestARejectedReaderSeesTheReasonAndConnectsLater(t *testing.T) {
 	b := chromium(t)
 	p := newPage(t, newFleet(40), web.Config{Check: report})
 	url, d := serve(t, p), document(t, p)

@@ -217,7 +217,7 @@ func report(_ context.Context, key client.ObjectKey) check.Report {
 		Status:    check.Broken,
 		First:     check.HopTunnels,
 	}
-	said := map[check.ID]string{
+	details := map[check.ID]string{
 		check.HopCluster: "opted in, and not paused", check.HopTunnel: "accepted: " + key.Name + "." + key.Namespace +
 			".tunnels.example.com",
 		check.HopName: "gateway.fairlead-system.svc is 10.96.12.7", check.HopPort: "10.96.12.7:3128 takes connections",
@@ -226,7 +226,7 @@ func report(_ context.Context, key client.ObjectKey) check.Report {
 		check.HopServers: "a controller leads",
 	}
 	for _, hop := range check.Hops() {
-		result := check.Result{ID: hop.ID, Title: hop.Title, Status: check.OK, Detail: said[hop.ID]}
+		result := check.Result{ID: hop.ID, Title: hop.Title, Status: check.OK, Detail: details[hop.ID]}
 		switch hop.ID {
 		case check.HopKubeconfig, check.HopAuthentication, check.HopWatch:
 			result.Status, result.Detail, result.Cure = check.Unknown, "Secrets may not be read from here", "run `fairlead "+

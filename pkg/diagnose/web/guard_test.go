@@ -45,7 +45,7 @@ func TestOnLoopbackOnlyALoopbackNameIsServed(t *testing.T) {
 	}
 }
 
-func TestOnlyReadingAndOnlyForItself(t *testing.T) {
+func TestThePageAcceptsOnlyReadsOfItsOwnOrigin(t *testing.T) {
 	p := newPage(t, newFleet(1), web.Config{})
 	for _, path := range []string{"/", "/cluster", "/api/fleet", "/api/fleet/events", "/api/cluster/events",
 		"/static/main.js"} {

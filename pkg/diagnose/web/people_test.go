@@ -91,7 +91,7 @@ func said(v *accessibility.Value) (text string) {
 }
 
 // Keyboard only: from the address to a Cluster's page and back.
-func TestByKeysAlone(t *testing.T) {
+func TestThePageWorksWithTheKeyboard(t *testing.T) {
 	b := chromium(t)
 	url := serve(t, newPage(t, newFleet(250), web.Config{Check: report}))
 	tab := b.Open(t, url)
@@ -151,7 +151,7 @@ func TestByKeysAlone(t *testing.T) {
 	noProblems(t, tab)
 }
 
-func TestScreenReadersAreToldEverything(t *testing.T) {
+func TestEveryElementHasANameForScreenReaders(t *testing.T) {
 	b := chromium(t)
 	fleet := newFleet(60)
 	url := serve(t, newPage(t, fleet, web.Config{Check: report}))

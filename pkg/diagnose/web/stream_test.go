@@ -96,7 +96,7 @@ func document(t *testing.T, p *web.Page) (d struct {
 	return d
 }
 
-func TestAReaderThatWasAwayGetsWhatChangedAndNoMore(t *testing.T) {
+func TestAReconnectingReaderReceivesOnlyTheChanges(t *testing.T) {
 	fleet := newFleet(1200)
 	p := newPage(t, fleet, web.Config{Timing: web.Timing{Gather: time.Millisecond, Request: 300 * time.Millisecond}})
 	url := serve(t, p) + "api/fleet/events"
@@ -158,7 +158,7 @@ func TestAReaderThatWasAwayGetsWhatChangedAndNoMore(t *testing.T) {
 		t.Errorf("a cursor that is too old: %s, want reset", kind)
 	}
 	// A stream outlives the timeout of other requests.
-	eventually.True(t, patience, "the stream that was opened first goes on", func() error {
+	eventually.True(t, patience, "the first stream continues", func() error {
 		if kind, _ := live.next(); kind != "rows" {
 			return errors.New(kind)
 		}
@@ -200,12 +200,12 @@ func crowd(t *testing.T, url string, d [][]any, more int) (leave []context.Cance
 	return leave
 }
 
-func TestReadersAreBoundedAndLeaveNothingBehind(t *testing.T) {
+func TestReadersAreBoundedAndReleased(t *testing.T) {
 	p := newPage(t, newFleet(40), web.Config{Check: report})
 	for _, cancel := range crowd(t, serve(t, p), document(t, p).Rows, 4) {
 		cancel()
 	}
-	eventually.True(t, patience, "nobody is looked at any more", func() error {
+	eventually.True(t, patience, "no check runs any more", func() error {
 		if n := p.Watched(); n > 0 {
 			return fmt.Errorf("%d are", n)
 		}
@@ -213,7 +213,7 @@ func TestReadersAreBoundedAndLeaveNothingBehind(t *testing.T) {
 	})
 }
 
-func TestAPageThatIsOpenSeesObjectsAndHops(t *testing.T) {
+func TestAnOpenPageUpdatesObjectsAndHops(t *testing.T) {
 	fleet := newFleet(10)
 	p := newPage(t, fleet, web.Config{Check: report})
 	key := fleet.first(func(*v1alpha1.Tunnel) bool { return true })

@@ -214,13 +214,13 @@ func TestIssueReturnsDenials(t *testing.T) {
 			},
 			want: "TestReason: the tunnel has ended", denied: true,
 		},
-		"a request that somebody deletes": {
+		"a request that is deleted": {
 			answer: func(ctx context.Context, s *signer, csr *certificatesv1.CertificateSigningRequest) error {
 				return s.CertificatesV1().CertificateSigningRequests().Delete(ctx, csr.Name, metav1.DeleteOptions{})
 			},
 			want: "it was deleted",
 		},
-		"a signer that says nothing": {
+		"a signer that does not answer": {
 			answer: func(context.Context, *signer, *certificatesv1.CertificateSigningRequest) error { return nil },
 			want:   "waiting for CertificateSigningRequest",
 		},

@@ -79,7 +79,7 @@ func TestReviewGateway(t *testing.T) {
 			token: tokenOf(t, c, at, "stranger", stranger, csr.Audience),
 			want:  "not to the gateways",
 		},
-		"that is meant for somebody else": {
+		"for another audience": {
 			token: tokenOf(t, c, at, "gateway", mine, "https://kubernetes.default.svc"),
 			want:  "not valid for audience",
 		},

@@ -91,8 +91,8 @@ func TestNoTokenHasTwoPurposes(t *testing.T) {
 	}
 }
 
-// TestOneMachineCanNotFlood shows that one machine's rate limit does not affect another machine.
-func TestOneMachineCanNotFlood(t *testing.T) {
+// TestTheReportsOfOneMachineAreRateLimited shows that one machine's rate limit does not affect another machine.
+func TestTheReportsOfOneMachineAreRateLimited(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()
 	var limit *enrolclient.LimitError
@@ -119,8 +119,8 @@ func TestOneMachineCanNotFlood(t *testing.T) {
 	}
 }
 
-// TestOneTokenCanNotFillTheLog invents machines that fail.
-func TestOneTokenCanNotFillTheLog(t *testing.T) {
+// TestOneTokenCannotFillTheLog invents machines that fail.
+func TestOneTokenCannotFillTheLog(t *testing.T) {
 	m := newManagement(t)
 	client := m.serve()
 	var limit *enrolclient.LimitError

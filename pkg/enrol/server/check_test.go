@@ -62,26 +62,26 @@ func TestRequestsThatAreRejected(t *testing.T) {
 				t, client, "gateway-1", enrolclient.GatewayCredential{ServiceAccountToken: "service.account.token-of-gateway-0"},
 			)
 		}, refused: true, wantErr: "denied"},
-		"a gateway that is none of the installation's": {ask: func() error {
+		"a gateway that does not belong to the installation": {ask: func() error {
 			m.set(func() { m.admit = status.Error(codes.Unavailable, "it is none of the gateways") })
 			defer m.set(func() { m.admit = nil })
 			return enrolGateway(t, client, "gateway-9", enrolclient.GatewayCredential{Token: m.gate})
 		}, wantErr: "none of the gateways"},
-		"a stranger, who doesn't hear which gateways there are": {ask: func() error {
+		"an unknown client, without a list of the gateways": {ask: func() error {
 			m.set(func() { m.admit = status.Error(codes.Unavailable, "it is none of the gateways") })
 			defer m.set(func() { m.admit = nil })
 			return enrolGateway(t, client, "gateway-9", enrolclient.GatewayCredential{Token: "fl1.unknown"})
 		}, refused: true, wantErr: "unknown"},
-		"who renews without a certificate": {
+		"a renewal without a certificate": {
 			ask:     func() error { return renewWithout(t, m, client) },
 			wantErr: "presented no certificate",
 		},
-		"who renews the xds-server's certificate": {
+		"a renewal of the xds-server's certificate": {
 			ask:     func() error { return renew(t, client, m.identity("control", domain.Control())) },
 			refused: true,
 			wantErr: "are not accepted here",
 		},
-		"who renews a certificate of no profile": {
+		"a renewal of a certificate without a profile": {
 			ask:     func() error { return renew(t, client, m.identity("edge-a", domain.TunnelID(id), domain.Gateway())) },
 			refused: true,
 			wantErr: "no profile",
@@ -90,7 +90,7 @@ func TestRequestsThatAreRejected(t *testing.T) {
 			ask:     func() error { return renew(t, client, m.identity("edge-a", domain.TunnelID(model.NewID()))) },
 			wantErr: "no tunnel has this id",
 		},
-		"an edge that is let in no more": {ask: func() error {
+		"a revoked edge": {ask: func() error {
 			m.set(func() { m.admit = status.Error(codes.FailedPrecondition, "it is revoked") })
 			defer m.set(func() { m.admit = nil })
 			return renew(t, client, edge)
@@ -100,7 +100,7 @@ func TestRequestsThatAreRejected(t *testing.T) {
 			defer m.set(func() { m.admit = nil })
 			return renew(t, client, edge)
 		}, wantErr: "not yet"},
-		"who has a ServiceAccount token that is no JWT": {ask: func() error {
+		"a ServiceAccount token that is not a JWT": {ask: func() error {
 			return enrolGateway(t, client, "gateway-0", enrolclient.GatewayCredential{ServiceAccountToken: "x"})
 		}, refused: true, wantErr: "not a JWT"},
 		"an edge whose leaf expired longer ago than the grace time": {
@@ -119,17 +119,17 @@ func TestRequestsThatAreRejected(t *testing.T) {
 			ask:     func() error { return renew(t, client, m.aged(time.Hour, time.Hour)) },
 			wantErr: "is a clock wrong?",
 		},
-		"whom the signer denies, who hears why": {ask: func() error {
+		"a request that the signer denies, with the reason": {ask: func() error {
 			m.set(func() { m.err = fmt.Errorf("%w: the token has no uses left", enrolserver.ErrDenied) })
 			defer m.set(func() { m.err = nil })
 			return renew(t, client, edge)
 		}, refused: true, wantErr: "no uses left"},
-		"whom the signer can't answer, who hears nothing of it": {ask: func() error {
+		"a request that the signer cannot answer, without details": {ask: func() error {
 			m.set(func() { m.err = errors.New("secret detail") })
 			defer m.set(func() { m.err = nil })
 			return renew(t, client, edge)
 		}, wantErr: "cannot sign certificates at the moment"},
-		"anybody, before the trust bundle is known": {ask: func() error {
+		"any client, before the trust bundle is read": {ask: func() error {
 			m.set(func() { m.trust = nil })
 			defer m.set(func() { m.trust = m.ca.CertPEM() })
 			return renew(t, client, edge)

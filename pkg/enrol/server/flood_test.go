@@ -78,7 +78,7 @@ func limited(t testing.TB, err error) bool {
 		return false
 	}
 	if errors.Is(err, certs.ErrRefused) || errors.Is(err, enrolclient.ErrNotRenewable) || limit.RetryAfter() <= 0 {
-		t.Errorf("it says %v, after %s", err, limit.RetryAfter())
+		t.Errorf("got %v, after %s", err, limit.RetryAfter())
 	}
 	return true
 }
@@ -156,7 +156,7 @@ func TestLimits(t *testing.T) {
 		try   func(t *testing.T, m *management, client enrolclient.Client) error
 		burst int
 	}{
-		"refused attempts of one address": {
+		"rejected attempts of one address": {
 			burst: 20,
 			try: func(t *testing.T, _ *management, client enrolclient.Client) error {
 				return enrolEdge(t, client, "fl1.unknown")

@@ -18,8 +18,8 @@ func TestRenewalRate(t *testing.T) {
 		exactly bool
 	}{
 		"leaves of 24 h, at two thirds":          {life: 24 * time.Hour, every: 16 * time.Hour, want: 1000, exactly: true},
-		"leaves of 24 h, asked for each minute":  {life: 24 * time.Hour, every: time.Minute, want: 230},
-		"leaves of 24 h, asked for all the time": {life: 24 * time.Hour, every: time.Millisecond, want: 30, exactly: true},
+		"leaves of 24 h, requested each minute":  {life: 24 * time.Hour, every: time.Minute, want: 230},
+		"leaves of 24 h, requested continuously": {life: 24 * time.Hour, every: time.Millisecond, want: 30, exactly: true},
 		"leaves of 6 s, at two thirds": {
 			life:    6 * time.Second,
 			every:   4 * time.Second,

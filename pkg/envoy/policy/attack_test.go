@@ -89,8 +89,8 @@ func unknownField(m proto.Message) {
 	m.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 5000, protowire.VarintType), 1))
 }
 
-// TestWhatAPolicyCouldForget tries resources of a compromised xds-server that Fairlead never renders.
-func TestWhatAPolicyCouldForget(t *testing.T) {
+// TestAPolicyRejectsEveryKnownAttack tries resources of a compromised xds-server that Fairlead never renders.
+func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 	log := func(change func(*structpb.Struct)) func(*testing.T, sample) {
 		return func(t *testing.T, s sample) {
 			inside(t, lastFilter(s.connect, 0), func(m *hcmv3.HttpConnectionManager) {
@@ -293,7 +293,7 @@ func TestWhatAPolicyCouldForget(t *testing.T) {
 				ConfigDiscovery: &corev3.ExtensionConfigSource{},
 			}
 		}, "config_discovery is set"},
-		"headers that say who the client is": {func(t *testing.T, s sample) {
+		"headers that identify the client": {func(t *testing.T, s sample) {
 			inside(t, lastFilter(s.connect, 0), func(m *hcmv3.HttpConnectionManager) { m.XffNumTrustedHops = 1 })
 		}, "xff_num_trusted_hops is set"},
 		"routes from elsewhere": {func(t *testing.T, s sample) {

@@ -258,7 +258,7 @@ func TestAnEdgeAcceptsNothingElse(t *testing.T) {
 			change:  listener(func(l *listenerv3.Listener) { l.Address = pipe("x.sock") }),
 			wantErr: "pipe is set",
 		},
-		"a listener nowhere": {
+		"a listener without an address": {
 			change:  listener(func(l *listenerv3.Listener) { l.Address = nil }),
 			wantErr: "address is missing",
 		},
@@ -277,7 +277,7 @@ func TestAnEdgeAcceptsNothingElse(t *testing.T) {
 			change:  at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:x"),
 			wantErr: ":x",
 		},
-		"more tunnels than anybody asks for": {
+		"more tunnels than any configuration has": {
 			change:  at("rc://CN=edge-a.1:aaaaaaaaaaaaaaaaaaaa.id.tunnels.example.com:fairlead@gateway-0_edge-a.1:10000"),
 			wantErr: ":10000",
 		},
@@ -324,12 +324,12 @@ func TestAnEdgeAcceptsNothingElse(t *testing.T) {
 			change:  cluster(func(c *clusterv3.Cluster) { endpointOf(c).Address.GetSocketAddress().ResolverName = "x" }),
 			wantErr: "resolver_name is set",
 		},
-		"whatever the client asks for": {
+		"any destination of the client": {
 			change:  discovery(clusterv3.Cluster_ORIGINAL_DST),
 			wantErr: `type is "ORIGINAL_DST"`,
 		},
 		"endpoints that come later": {change: discovery(clusterv3.Cluster_EDS), wantErr: `type is "EDS"`},
-		"a way of its own to find them": {change: cluster(func(c *clusterv3.Cluster) {
+		"another way to find them": {change: cluster(func(c *clusterv3.Cluster) {
 			c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{Name: "x"}}
 		}), wantErr: `name is "x"`},
 		"a TLS context that presents a leaf": {

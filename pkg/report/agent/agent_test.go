@@ -16,11 +16,11 @@ import (
 
 var idA = strings.Repeat("a", 24)
 
-func TestHolesAreToldOnce(t *testing.T) {
+func TestWorkersWithoutATunnelAreReportedOnce(t *testing.T) {
 	hole := func(node string, workers int) tunnels.Hole {
 		return tunnels.Hole{EdgeRef: model.EdgeRef{Node: node, ID: idA}, Workers: workers}
 	}
-	told := map[model.EdgeRef]int{}
+	reported := map[model.EdgeRef]int{}
 	for _, step := range []struct{ now, want []tunnels.Hole }{
 		{},
 		{now: []tunnels.Hole{hole("edge-1", 1)}, want: []tunnels.Hole{hole("edge-1", 1)}},
@@ -34,7 +34,7 @@ func TestHolesAreToldOnce(t *testing.T) {
 		for _, h := range step.want {
 			want = append(want, &reportv1.Hole{Node: h.Node, TunnelId: h.ID, Workers: int32(h.Workers)})
 		}
-		if diff := cmp.Diff(want, holes(step.now, told), protocmp.Transform()); diff != "" {
+		if diff := cmp.Diff(want, holes(step.now, reported), protocmp.Transform()); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
 	}
@@ -53,7 +53,7 @@ func TestMergePeers(t *testing.T) {
 		answers []*reportv1.PeersAnswer
 		want    string
 	}{
-		"nobody was asked": {want: "[] of [], known false"},
+		"no probe ran": {want: "[] of [], known false"},
 		"alone": {
 			answers: []*reportv1.PeersAnswer{{Gateways: []string{"gateway-1"}}},
 			want:    "[] of [], known true",
@@ -84,14 +84,14 @@ func TestMergePeers(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := told(MergePeers("gateway-1", tc.answers)); got != tc.want {
+			if got := reported(MergePeers("gateway-1", tc.answers)); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})
 	}
 }
 
-func told(p Peers) string {
+func reported(p Peers) string {
 	var nodes []string
 	for _, e := range p.Edges {
 		nodes = append(nodes, e.Node)

@@ -6,7 +6,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-func TestAnotherBootBeginsAnew(t *testing.T) {
+func TestAnotherBootReplacesThePreviousReport(t *testing.T) {
 	h := New(domain, newRules(), newWorld(t).Log)
 	machine := &reportv1.Machine{Hostname: "m"}
 	for _, r := range []*reportv1.BootReport{

@@ -11,7 +11,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-func TestSeriesAreOfWorkloadClustersThatThereAre(t *testing.T) {
+func TestSeriesExistOnlyForExistingWorkloadClusters(t *testing.T) {
 	h := New(domain, newRules(), newWorld(t).Log)
 	for gateway, tunnels := range map[string][]*reportv1.Tunnel{
 		"gateway-0": {

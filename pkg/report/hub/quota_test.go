@@ -9,9 +9,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestOneTunnelTakesNoPlaceOfAnother has one tunnel report ever more edges: absent ones make room for its own, not for
-// others.
-func TestOneTunnelTakesNoPlaceOfAnother(t *testing.T) {
+// TestOneTunnelUsesNoCapacityOfAnother has one tunnel report ever more edges: absent ones make room for its own, not
+// for others.
+func TestOneTunnelUsesNoCapacityOfAnother(t *testing.T) {
 	h := New("tunnels.example.com", nil, slog.New(slog.DiscardHandler))
 	victim := pair{"edge", idB}
 	h.addEdge(victim).since = time.Now().Add(-time.Hour) // away for longest of all

@@ -13,8 +13,8 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// TestASlowWatcherCostsNoMore has a watcher that does not read while everything changes many times.
-func TestASlowWatcherCostsNoMore(t *testing.T) {
+// TestASlowWatcherUsesNoAdditionalMemory has a watcher that does not read while everything changes many times.
+func TestASlowWatcherUsesNoAdditionalMemory(t *testing.T) {
 	w := newWorld(t)
 	p := newPlace(t, w)
 	controller := model.ControllerSubject()
@@ -25,7 +25,7 @@ func TestASlowWatcherCostsNoMore(t *testing.T) {
 	h := p.hub
 	s := &session{subject: gatewayOf("gateway-0"), end: func(error) {}}
 	h.begin(s)
-	eventually.True(t, patience, "somebody watches", func() error {
+	eventually.True(t, patience, "there is a watcher", func() error {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if len(h.watchers) != 1 {
@@ -82,7 +82,7 @@ func snapshot(edges, each int) *reportv1.GatewayReport {
 	return r
 }
 
-func TestThereIsRoomForSomeWatchersOnly(t *testing.T) {
+func TestTheNumberOfWatchersIsBounded(t *testing.T) {
 	h := New(domain, newRules(), newWorld(t).Log)
 	for i := range maxWatchers + 1 {
 		if _, _, err := h.addWatcher(); (err != nil) != (i == maxWatchers) {
@@ -91,7 +91,7 @@ func TestThereIsRoomForSomeWatchersOnly(t *testing.T) {
 	}
 }
 
-func TestTheHubForgets(t *testing.T) {
+func TestTheHubRemovesOldReports(t *testing.T) {
 	now := start
 	h := New(domain, newRules(), newWorld(t).Log)
 	h.now = func() time.Time { return now }

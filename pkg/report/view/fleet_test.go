@@ -136,14 +136,14 @@ const whole = `
 
 func TestFleet(t *testing.T) {
 	tests := map[string]struct{ steps, want string }{
-		"nothing is known before a server has told all": {
+		"nothing is known before a server has sent all reports": {
 			steps: "0 list a\n 0 a began\n 0 a count g0 e1 2\n 0 a gateway g0 up", want: "unknown g0; e1 g0=2",
 		},
 		"all is known when it has": {steps: whole, want: "known g0,g1; e1+ g0=2 g1=2"},
 		"a second server that is there from the beginning is waited for": {
 			steps: "0 list a b\n 0 a began\n 0 a gateway g0 up\n 0 a synced\n 6.9 tick", want: "unknown g0",
 		},
-		"but not for ever": {
+		"but only for a limited time": {
 			steps: "0 list a b\n 0 a began\n 0 a gateway g0 up\n 0 a synced\n 7 tick", want: "known g0",
 		},
 		"counts without their gateway don't count": {
@@ -164,10 +164,10 @@ func TestFleet(t *testing.T) {
 		"after a while it is down": {
 			steps: whole + "2 a gateway g0 down\n 32 tick", want: "known g1; e1+ g1=2 g0=2?",
 		},
-		"it comes back with other tunnels": {
+		"it reconnects with other tunnels": {
 			steps: whole + "2 a gateway g0 down\n 5 a count g0 e1 1\n 5 a gateway g0 up", want: "known g0,g1; e1+ g0=1 g1=2",
 		},
-		"it comes back after it was down, with the same tunnels": {
+		"it reconnects after it was down, with the same tunnels": {
 			steps: whole + "2 a gateway g0 down\n 100 tick\n 200 a gateway g0 up", want: "known g0,g1; e1+ g0=2 g1=2",
 		},
 		"an edge agent that goes away takes no tunnel with it": {
@@ -176,11 +176,11 @@ func TestFleet(t *testing.T) {
 		"the only server goes away, and time stands still": {
 			steps: whole + "2 a lost\n 1000 tick", want: "unknown g0,g1; e1+ g0=2 g1=2",
 		},
-		"it is back, and has not told all": {
+		"it reconnected, and has not sent all reports": {
 			steps: whole + "2 a lost\n 300 a began\n 301 a count g0 e1 1\n 301 a gateway g0 up",
 			want:  "unknown g0,g1; e1+ g0=1 g1=2",
 		},
-		"it is back and has told all: what changed in between is exact at once": {
+		"it reconnected and has sent all reports: changes are exact at once": {
 			steps: whole + "2 a lost\n 300 a began\n 301 a count g0 e2 1\n 301 a gateway g0 up\n 307 a synced",
 			want:  "known g0; e1 g1=2?; e2 g0=1",
 		},
@@ -198,7 +198,7 @@ func TestFleet(t *testing.T) {
 				"tick",
 			want: "known g0; e1+ g0=2 g1=2?",
 		},
-		"it fails again before it has told all": {
+		"it fails again before it has sent all reports": {
 			steps: whole + "2 a lost\n 300 a began\n 301 a gateway g0 up\n 302 a lost\n 303 a began\n 304 a count g1 e1 1\n " +
 				"304 a gateway g1 up\n 310 a synced",
 			want: "known g1; e1 g1=1",
@@ -233,16 +233,16 @@ func TestFleet(t *testing.T) {
 			steps: whole + "2 list a b\n 2 b began\n 3 b synced\n 20 a lost\n 22 b count g0 e1 2\n 22 b gateway g0 up\n 79 tick",
 			want:  "unknown g0; e1+ g0=2 g1=2",
 		},
-		"but is not believed for ever": {
+		"but counts only for a limited time": {
 			steps: whole + "2 list a b\n 2 b began\n 3 b synced\n 20 a lost\n 22 b count g0 e1 2\n 22 b gateway g0 up\n 81 tick",
 			want:  "known g0; e1 g0=2 g1=2?",
 		},
-		"an edge whose server is in DNS no more has had time to be with another one": {
+		"an edge of a server that left DNS has had time to reconnect": {
 			steps: whole + "2 list a b\n 2 b began\n 3 b synced\n 20 a lost\n 21 list b\n 22 b gateway g0 up\n 22 b gateway " +
 				"g1 up\n 27 tick",
 			want: "known g0,g1; e1",
 		},
-		"all servers come back under other addresses, one after the other": {
+		"all servers return with other addresses, one after the other": {
 			steps: whole + `2 list a b
 				2 b began
 				2 b synced
@@ -259,7 +259,7 @@ func TestFleet(t *testing.T) {
 				408 c synced`,
 			want: "known g0,g1; e1+ g0=1 g1=1",
 		},
-		"a server that is down from the beginning hides nobody for long": {
+		"a server that never starts hides no edge for long": {
 			steps: "0 list a b\n 0 a began\n 0 a count g0 e1 2\n 0 a gateway g0 up\n 0 a synced\n 8 tick",
 			want:  "known g0; e1 g0=2",
 		},
@@ -270,12 +270,12 @@ func TestFleet(t *testing.T) {
 		"a gateway that was down is forgotten": {
 			steps: whole + "2 a gateway g0 down\n 3610 tick", want: "known g1; e1+ g1=2",
 		},
-		"of a gateway that is down what an older server says is nothing": {
+		"reports of an older server about a stopped gateway are ignored": {
 			steps: whole + "2 list a b\n 2 b began\n 2 b synced\n 5 b count g0 e2 1\n 5 b gateway g0 up\n 20 b gateway g0 " +
 				"down\n 9 a gateway g0 down\n 60 tick",
 			want: "known g1; e1+ g1=2; e2 g0=1?",
 		},
-		"those that are away for long are forgotten": {
+		"nodes that are absent for long are removed": {
 			steps: whole + "2 a edge e1 down\n 2 a count g0 e1 0\n 2 a count g1 e1 0\n 3610 tick", want: "known g0,g1",
 		},
 	}
@@ -290,7 +290,7 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-func TestFleetTellsWhatChanged(t *testing.T) {
+func TestFleetReturnsTheChanges(t *testing.T) {
 	tests := map[string]struct {
 		steps string
 		want  []string

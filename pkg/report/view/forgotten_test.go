@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/report"
 )
 
-func TestServersThatAreGoneAreForgotten(t *testing.T) {
+func TestRemovedServersLeaveTheView(t *testing.T) {
 	s := script{t, newFleet(report.DefaultTimes)}
 	s.run(whole)
 	for i := range 100 {

@@ -11,7 +11,7 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-func TestAFleetTellsWhichGatewaysAreIncomplete(t *testing.T) {
+func TestAFleetListsGatewaysWithIncompleteRecords(t *testing.T) {
 	f, now := newFleet(report.DefaultTimes), time.Unix(1000, 0)
 	f.list([]string{"server"}, now)
 	say := func(incomplete bool) {

@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/report"
 )
 
-func TestTheServerWithTheNewestReportOfAnEdgeCounts(t *testing.T) {
+func TestTheNewestReportOfAnEdgeCounts(t *testing.T) {
 	s := script{t, newFleet(report.DefaultTimes)}
 	s.run(whole + "2 list a b\n 2 b began\n 2 b synced\n 5 b edge e1 up\n 6 a edge e1 down")
 	e := s.f.tunnel(tunnelID).Edges[0]

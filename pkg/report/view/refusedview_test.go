@@ -32,7 +32,7 @@ func (r *refusing) Watch(_ *reportv1.WatchRequest, stream grpc.ServerStreamingSe
 	return nil
 }
 
-func TestARefusalOfAControllerIsNotForGood(t *testing.T) {
+func TestARejectionByAControllerIsRetried(t *testing.T) {
 	t.Parallel()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

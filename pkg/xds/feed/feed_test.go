@@ -130,8 +130,8 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-// TestAStreamThatIsFarBehind misses more changes than a Feed records.
-func TestAStreamThatIsFarBehind(t *testing.T) {
+// TestASlowStreamReceivesTheLatestVersions misses more changes than a Feed records.
+func TestASlowStreamReceivesTheLatestVersions(t *testing.T) {
 	f := New()
 	c := newClient(f, nil)
 	c.take(t) // the first response, which is empty

@@ -154,7 +154,7 @@ spec:
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the static Pod is gone", time.Minute, func(ctx context.Context) error {
+	eventually(t, "the static Pod is removed", time.Minute, func(ctx context.Context) error {
 		out, err := first.kubectl(ctx, "get", "pod", "-n", "kube-system", "talker-"+h.name)
 		if err == nil || !strings.Contains(out, "NotFound") {
 			return fmt.Errorf("%s %w", out, err)

@@ -106,7 +106,7 @@ func TestWriteFile(t *testing.T) {
 }
 
 // A runcmd script continues after a command that fails, and exits with the code of the last one.
-func TestScriptGoesOn(t *testing.T) {
+func TestAScriptContinuesAfterAFailedCommand(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "runcmd")
 	text, err := script([]any{"false", "echo still here"})
 	if err != nil {
