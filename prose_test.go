@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -124,6 +125,67 @@ func proseOfGo(path string, source []byte) (*proseFile, error) {
 	return file, nil
 }
 
+// promisesOfGo counts the names of a test file: the words in the names of its tests, the names of subtests and checks,
+// and the keys of tables. It returns nil for other files.
+func promisesOfGo(path string, source []byte) (*proseFile, error) {
+	if !strings.HasSuffix(path, "_test.go") {
+		return nil, nil
+	}
+	set := token.NewFileSet()
+	parsed, err := parser.ParseFile(set, path, source, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	file := &proseFile{path: path}
+	add := func(at token.Pos, text string) { file.add(set.Position(at).Line, []string{text}) }
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			if name, isTest := strings.CutPrefix(n.Name.Name, "Test"); isTest {
+				add(n.Pos(), wordOfName.ReplaceAllString(name, " $0"))
+			}
+		case *ast.CallExpr:
+			if len(n.Args) > 1 && isCheck(n.Fun) {
+				for _, arg := range n.Args[:2] {
+					add(arg.Pos(), literals(arg))
+				}
+			}
+		case *ast.KeyValueExpr:
+			add(n.Pos(), literals(n.Key))
+		}
+		return true
+	})
+	return file, nil
+}
+
+// wordOfName matches the beginning of a word in the name of a test.
+var wordOfName = regexp.MustCompile(`[A-Z][a-z]+|[A-Z]+`)
+
+// isCheck reports whether a function runs a subtest or a check, with a name as its first or second argument.
+func isCheck(function ast.Expr) bool {
+	name := ""
+	switch f := function.(type) {
+	case *ast.Ident:
+		name = f.Name
+	case *ast.SelectorExpr:
+		name = f.Sel.Name
+	}
+	return slices.Contains([]string{"Run", "That", "that", "attack"}, name)
+}
+
+// literals returns the string literals in an expression that is built with +. It returns "" for other expressions.
+func literals(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BinaryExpr:
+		return literals(e.X) + " " + literals(e.Y)
+	case *ast.BasicLit:
+		if text, err := strconv.Unquote(e.Value); e.Kind == token.STRING && err == nil {
+			return text
+		}
+	}
+	return ""
+}
+
 // fixedLines returns the lines that cannot be broken: paths of imports and, in a test, raw strings such as JSON or a
 // script, whose bytes matter.
 func fixedLines(path string, set *token.FileSet, file *ast.File) map[int]bool {
@@ -232,6 +294,26 @@ func TestTheCountersFindPersonsIdiomsAndWideLines(t *testing.T) {
 	}
 }
 
+func TestTheCounterFindsPersonsInPromises(t *testing.T) {
+	const source = "package p\n\nfunc TestNobodyWaits(t *testing.T) {\n\tt.Run(\"who\", nil)\n" +
+		"\tthat(t, \"a client \"+\n\t\t\"whom it rejects\", nil)\n\tprint(map[string]int{\"somebody\": 1})\n" +
+		"\tt.Log(\"nobody\") // who\n}\n"
+	file, err := promisesOfGo("p_test.go", []byte(source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, h := range file.hits {
+		got = append(got, fmt.Sprint(h.line, " ", h.kind))
+	}
+	if want := []string{"3 person", "4 person", "5 person", "7 person"}; !slices.Equal(got, want) {
+		t.Errorf("hits: got %v, want %v", got, want)
+	}
+	if file, err := promisesOfGo("p.go", []byte(source)); file != nil || err != nil {
+		t.Errorf("a file without tests: %v, %v", file, err)
+	}
+}
+
 // proseFiles reads all files of the repository that have the extension and that the counters check, by path.
 func proseFiles(t *testing.T, extension string) map[string][]byte {
 	t.Helper()
@@ -272,6 +354,20 @@ func TestCommentsAreInPlainEnglish(t *testing.T) {
 		rates[kind] = limit.comments
 	}
 	checkProse(t, files, 100_000, rates)
+}
+
+func TestPromisesAreInPlainEnglish(t *testing.T) {
+	var files []*proseFile
+	for path, source := range proseFiles(t, ".go") {
+		file, err := promisesOfGo(path, source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file != nil {
+			files = append(files, file)
+		}
+	}
+	checkProse(t, files, 20_000, map[string]float64{"person": 0.2, "idiom": 0.5})
 }
 
 func TestDocumentsAreInPlainEnglish(t *testing.T) {
