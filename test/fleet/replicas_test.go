@@ -44,7 +44,7 @@ func TestGatewaysScaleWithoutManualSteps(t *testing.T) {
 		eventually(t, r.known("gateway-2", false))
 		r.unbroken(t)
 	})
-	that(t, "a gateway beyond the replica count receives no certificate, and the reason", r.uninvited)
+	that(t, "a gateway beyond the replica count is denied a certificate with the reason", r.uninvited)
 	that(t, "a recreated gateway Pod with the same ordinal serves requests", r.up)
 	that(t, "a rolling restart of the gateways fails no retryable request", r.rollout)
 	that(t, "no edge agent and no Envoy of an edge restarts during these changes", r.sameProcesses)

@@ -98,7 +98,7 @@ func (d *doors) behindProxy(t *testing.T) {
 		measured("behind_proxy_s", world.Took(t, 2*patience, m.Works).Seconds())
 		must(t, noSecretIn(t, d.World, "edge-secluded", proxyPassword))
 	})
-	that(t, "a stream through the proxy stays open without a time limit", func(t *testing.T) {
+	that(t, "an open stream through the proxy is not interrupted", func(t *testing.T) {
 		stream, err := m.Path(1, true).Follow(t.Context())
 		must(t, err)
 		defer stream.Close()

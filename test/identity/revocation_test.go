@@ -111,7 +111,7 @@ func (d *doors) revocation(t *testing.T) {
 		}
 		eventually(t, p.CarriedBy(p.staySite.Address))
 	})
-	that(t, "other workload clusters stay reachable after a revocation", func(t *testing.T) {
+	that(t, "streams of other workload clusters continue after a revocation", func(t *testing.T) {
 		must(t, elsewhere.Unbroken(before))
 	})
 	that(t, "no gateway accepts a handshake of the revoked edge", func(t *testing.T) { d.noHandshake(t, stolen) })

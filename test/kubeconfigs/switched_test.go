@@ -49,7 +49,7 @@ func TestClusterAPISwitchesToTheTunnelWithoutARestart(t *testing.T) {
 		within(t, time.Minute, "opted_in_s", m.leadsThrough)
 		within(t, time.Minute, "", m.tunnelHasStatus(v1alpha1.ConditionTunnelReady, metav1.ConditionTrue))
 	})
-	that(t, "Cluster API keeps its direct connection while the previous endpoint works", func(t *testing.T) {
+	that(t, "Cluster API stays on a working previous endpoint, and the Tunnel reports it", func(t *testing.T) {
 		within(t, time.Minute, "", m.notSwitched)
 		must(t, connectedTo(l.CAPI, direct, tunnel)(t.Context()))
 	})
