@@ -43,6 +43,9 @@ const (
 	ReasonNotGivenBack = "NotGivenBack"
 	// ReasonNotAccepted: the Tunnel is not served, so the Secret contains its original server.
 	ReasonNotAccepted = "NotAccepted"
+	// ReasonWaitingForTunnel: the Secret keeps its original server until a reverse tunnel is up and the apiserver
+	// behind it is healthy: spec.kubeconfig.switch.
+	ReasonWaitingForTunnel = "WaitingForTunnel"
 
 	// ReasonInvalidProxy: the proxy is invalid, or its credentials cannot be read. The message names the remedy.
 	ReasonInvalidProxy = "InvalidProxy"

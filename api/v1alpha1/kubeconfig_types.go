@@ -41,6 +41,21 @@ func (m KubeconfigMode) Tunnelled() bool {
 	return false
 }
 
+// KubeconfigSwitch is when a kubeconfig starts to lead through its tunnel.
+// +kubebuilder:validation:Enum=auto;when-ready;immediate
+type KubeconfigSwitch string
+
+const (
+	// KubeconfigSwitchAuto is when-ready for a Cluster whose control plane is initialized when its tunnel is created,
+	// because clients may use its original kubeconfig, and immediate for every other Cluster.
+	KubeconfigSwitchAuto KubeconfigSwitch = "auto"
+	// KubeconfigSwitchWhenReady keeps the original kubeconfig until the conditions TunnelReady and APIServerReachable
+	// are True for the first time.
+	KubeconfigSwitchWhenReady KubeconfigSwitch = "when-ready"
+	// KubeconfigSwitchImmediate does not wait for a reverse tunnel.
+	KubeconfigSwitchImmediate KubeconfigSwitch = "immediate"
+)
+
 // KubeconfigSpec defines how the Cluster's kubeconfig Secret is written.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.server) == (has(self.mode) && self.mode == 'address')",message="server goes with mode: address and with no other: give both, or leave both out"
@@ -49,6 +64,11 @@ type KubeconfigSpec struct {
 	// mode is how clients reach the workload cluster. Defaults to auto.
 	// +optional
 	Mode KubeconfigMode `json:"mode,omitempty"`
+
+	// switch is when the kubeconfig starts to lead through the tunnel in the modes auto, sni and connect. It applies
+	// once: afterwards the kubeconfig keeps leading through the tunnel. Defaults to auto.
+	// +optional
+	Switch KubeconfigSwitch `json:"switch,omitempty"`
 
 	// tlsServerName is the name in the serving certificate that clients verify. Mode sni ignores it, because there the
 	// name is also the route. The default depends on the mode. In mode connect it is the host of the original server

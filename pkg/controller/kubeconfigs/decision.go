@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -77,6 +78,10 @@ func (r *Reconciler) decide(ctx context.Context, o objects.Group) (decision, err
 	case o.Tunnel.Status.Hostname == "":
 		v.refuse(v1alpha1.ReasonNotAccepted, "the Tunnel is not accepted, so the kubeconfig has its original server")
 		return v, nil
+	case keepsOriginal(o, v.target):
+		v.refuse(v1alpha1.ReasonWaitingForTunnel, "the kubeconfig keeps its original server until a reverse tunnel is up "+
+			"and the apiserver behind it is healthy: start an edge, or set spec.kubeconfig.switch to immediate")
+		return v, nil
 	}
 	choice, err := r.choose(ctx, o)
 	if err != nil {
@@ -96,6 +101,32 @@ func (r *Reconciler) decide(ctx context.Context, o objects.Group) (decision, err
 		return v, r.checkProxy(ctx, &v, o)
 	}
 	return v, nil
+}
+
+// keepsOriginal reports whether a kubeconfig that never led through the tunnel must wait until the tunnel is usable.
+// The status of a Tunnel is lost when its Cluster moves to another management cluster, so a Secret that leads through
+// a tunnel already does not wait.
+func keepsOriginal(o objects.Group, target kubeconfig.Decision) bool {
+	if o.Tunnel.Status.Kubeconfig.Mode != "" || o.Kubeconfig == nil || usable(o.Tunnel) {
+		return false
+	}
+	switch o.Tunnel.Spec.Kubeconfig.Switch {
+	case v1alpha1.KubeconfigSwitchImmediate:
+		return false
+	case v1alpha1.KubeconfigSwitchWhenReady:
+	default:
+		if !ptr.Deref(o.Cluster.Status.Initialization.ControlPlaneInitialized, false) {
+			return false
+		}
+	}
+	rewritten, err := kubeconfig.Restore(o.Kubeconfig.DeepCopy(), o.Key.Name, target)
+	return err == nil && !rewritten
+}
+
+// usable reports whether clients reach the apiserver through the tunnel.
+func usable(tunnel *v1alpha1.Tunnel) bool {
+	return apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionTunnelReady) &&
+		apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionAPIServerReachable)
 }
 
 // refuse restores the original kubeconfig.

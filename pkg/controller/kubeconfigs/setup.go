@@ -112,7 +112,9 @@ func forKubeconfig(tunnel *v1alpha1.Tunnel) any {
 	t.Status = v1alpha1.TunnelStatus{
 		Hostname: t.Status.Hostname, Names: t.Status.Names, Kubeconfig: t.Status.Kubeconfig, Conditions: conditions,
 	}
-	return []any{t, records.CertificateNames(tunnel.Status.Edges, time.Time{})}
+	// A kubeconfig that leads through the tunnel does not depend on whether the tunnel is up.
+	waiting := tunnel.Status.Kubeconfig.Mode == "" && !usable(tunnel)
+	return []any{t, records.CertificateNames(tunnel.Status.Edges, time.Time{}), waiting}
 }
 
 // kubeconfigWorkers is how many kubeconfigs are reconciled concurrently. A DNS lookup or a slow proxy delays one

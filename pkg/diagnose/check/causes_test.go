@@ -491,6 +491,13 @@ var others = map[string]other{
 			s.notReady("Odd")
 		},
 	},
+	"the kubeconfig waits for a reverse tunnel": {
+		HopKubeconfig, Warning, "once a reverse tunnel is up", func(s *situation) {
+			elsewhere(s)
+			s.notReady(v1alpha1.ReasonWaitingForTunnel)
+			s.tunnel.Status.Kubeconfig = v1alpha1.KubeconfigStatus{}
+		},
+	},
 	"the kubeconfig Secret is immutable": {HopKubeconfig, Broken, "the Secret is immutable", func(s *situation) {
 		s.notReady(v1alpha1.ReasonNotWritable)
 	}},

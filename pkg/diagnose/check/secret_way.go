@@ -24,6 +24,14 @@ func (v *visit) compareTarget(ctx context.Context, name string, way kubeconfig.W
 		return v.notWritable(ctx, name, ready.Message)
 	case record.Mode != "" && leadsBy(way, record):
 		return nil
+	case ready != nil && ready.Reason == v1alpha1.ReasonWaitingForTunnel && record.Mode == "":
+		f := warning(
+			"it still points to "+way.String()+", without the tunnel",
+			"the kubeconfig is switched once a reverse tunnel is up and the apiserver behind it is healthy",
+			"start an edge: fairlead join -n "+v.key.Namespace+" "+v.key.Name+"; to switch without one, set "+
+				"spec.kubeconfig.switch of the Tunnel to immediate",
+		)
+		return &f
 	case ready != nil && ready.Status == metav1.ConditionFalse && (ready.Reason != v1alpha1.ReasonWaitingForSecret ||
 		v.secret.Labels["cluster.x-k8s.io/cluster-name"] == ""):
 		f := broken(

@@ -1,0 +1,117 @@
+package kubeconfigs
+
+import (
+	"testing"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
+)
+
+// newWaitingWorld is a Cluster with an original kubeconfig. initialized is the state of its control plane.
+func newWaitingWorld(t *testing.T, initialized bool, when v1alpha1.KubeconfigSwitch) *switchWorld {
+	t.Helper()
+	w := newSwitchWorld(
+		t, controllertest.Config(), controllertest.OriginalServer, v1alpha1.KubeconfigSpec{Switch: when},
+	)
+	if initialized {
+		w.cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
+		if err := w.api.Update(t.Context(), w.cluster); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+// observe sets conditions that other controllers write.
+func (w *switchWorld) observe(status metav1.ConditionStatus, kinds ...string) {
+	w.t.Helper()
+	tunnel := controllertest.TunnelNamed(w.cluster)
+	if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(w.cluster), tunnel); err != nil {
+		w.t.Fatal(err)
+	}
+	for _, kind := range kinds {
+		apimeta.SetStatusCondition(
+			&tunnel.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: "Test"},
+		)
+	}
+	if err := w.api.Status().Update(w.t.Context(), tunnel); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+var original = kubeconfig.Way{Server: controllertest.OriginalServer}
+
+func TestAnInitializedClusterKeepsItsKubeconfigUntilTheTunnelIsReady(t *testing.T) {
+	const kind = v1alpha1.ConditionKubeconfigReady
+	w := newWaitingWorld(t, true, "")
+	tunnel := w.reconcileAfter(0)
+	w.check(tunnel, kind, v1alpha1.ReasonWaitingForTunnel, "original server")
+	if got := w.way(); got != original || tunnel.Status.Kubeconfig.Mode != "" {
+		t.Fatalf("without an edge the kubeconfig leads %v, and on record is %+v", got, tunnel.Status.Kubeconfig)
+	}
+	w.observe(metav1.ConditionTrue, v1alpha1.ConditionTunnelReady)
+	w.observe(metav1.ConditionFalse, v1alpha1.ConditionAPIServerReachable)
+	w.check(w.reconcileAfter(time.Hour), kind, v1alpha1.ReasonWaitingForTunnel, "")
+	if got := w.way(); got != original {
+		t.Fatalf("with an unreachable apiserver the kubeconfig leads %v", got)
+	}
+	w.observe(metav1.ConditionTrue, v1alpha1.ConditionAPIServerReachable)
+	w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonRewritten, "")
+	through := w.way()
+	if through == original {
+		t.Fatal("with a healthy tunnel the kubeconfig has its original server")
+	}
+	w.observe(metav1.ConditionFalse, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable)
+	w.check(w.reconcileAfter(time.Hour), kind, v1alpha1.ReasonRewritten, "")
+	if got := w.way(); got != through {
+		t.Errorf("after the loss of the tunnel the kubeconfig leads %v", got)
+	}
+}
+
+func TestAKubeconfigSwitchesAsTheTunnelRequests(t *testing.T) {
+	for name, test := range map[string]struct {
+		initialized bool
+		when        v1alpha1.KubeconfigSwitch
+		waits       bool
+	}{
+		"auto, before the control plane is initialized":       {false, v1alpha1.KubeconfigSwitchAuto, false},
+		"auto, after the control plane is initialized":        {true, v1alpha1.KubeconfigSwitchAuto, true},
+		"when-ready, before the control plane is initialized": {false, v1alpha1.KubeconfigSwitchWhenReady, true},
+		"immediate, after the control plane is initialized":   {true, v1alpha1.KubeconfigSwitchImmediate, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWaitingWorld(t, test.initialized, test.when)
+			w.reconcileAfter(0)
+			if got := w.way(); (got == original) != test.waits {
+				t.Errorf("the kubeconfig leads %v", got)
+			}
+		})
+	}
+}
+
+// clusterctl move copies a Secret that leads through the tunnel, and loses the status of the Tunnel.
+func TestAKubeconfigThatLeadsThroughTheTunnelDoesNotWaitAfterAMove(t *testing.T) {
+	w := newWaitingWorld(t, true, v1alpha1.KubeconfigSwitchImmediate)
+	tunnel := w.reconcileAfter(0)
+	through := w.way()
+	tunnel.Spec.Kubeconfig.Switch = v1alpha1.KubeconfigSwitchAuto
+	if err := w.api.Update(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	tunnel.Status = v1alpha1.TunnelStatus{}
+	if err := w.api.Status().Update(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	w.restart()
+	w.check(w.reconcileAfter(0), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "")
+	if got := w.way(); got != through {
+		t.Errorf("after the move the kubeconfig leads %v instead of %v", got, through)
+	}
+}
