@@ -119,7 +119,7 @@ func (d *doors) revocation(t *testing.T) {
 	)
 	that(
 		t, "the revoked edge says that it is revoked",
-		func(t *testing.T) { eventually(t, d.LogContains("edge-zurich-out", "revoked")) },
+		func(t *testing.T) { eventually(t, d.LogContains("edge-zurich-out", "is revoked: enrol again")) },
 	)
 	that(t, "the revoked edge can't come back by the token that it came with", func(t *testing.T) { d.noWayBack(t, p) })
 	that(t, "status says when the edge was revoked", func(t *testing.T) {
@@ -241,7 +241,7 @@ func (d *doors) ends(t *testing.T) {
 		d.nothingFor(t, stolen)
 	})
 	that(t, "its agent says so, and keeps running for what else it may serve", func(t *testing.T) {
-		eventually(t, d.LogContains("edge-gone", "ended"))
+		eventually(t, d.LogContains("edge-gone", "the tunnel", "has ended: its Cluster is gone"))
 		must(t, edges[gone].Alive())
 	})
 	that(t, "a Cluster that is deleted while paused loses its route, but not its open connections", func(t *testing.T) {
