@@ -239,6 +239,7 @@ type listed struct {
 	Imports    []string
 
 	TestGoFiles, XTestGoFiles []string
+	TestImports, XTestImports []string
 }
 
 func TestImportsFollowTheArrows(t *testing.T) {
@@ -482,7 +483,7 @@ func TestFunctionsStayShort(t *testing.T) {
 // option itself unless hot restart is off. Other programs are started by package spawn, whose thread never ends.
 func TestProgramsOutliveThreads(t *testing.T) {
 	hotRestart, signal := "-base-"+"id", "Pdeath"+"sig:"
-	for _, p := range packages(t) {
+	for _, p := range packagesAndTests(t) {
 		for _, name := range slices.Concat(p.GoFiles, p.TestGoFiles, p.XTestGoFiles) {
 			data, err := os.ReadFile(filepath.Join(p.Dir, name))
 			if err != nil {
@@ -499,11 +500,18 @@ func TestProgramsOutliveThreads(t *testing.T) {
 	}
 }
 
-// packages lists all packages of the module.
+// packages lists the packages of the module that have code besides tests.
 func packages(t *testing.T) []listed {
 	t.Helper()
+	return slices.DeleteFunc(packagesAndTests(t), func(p listed) bool { return len(p.GoFiles) == 0 })
+}
+
+// packagesAndTests lists all packages of the module, also the ones that have only tests.
+func packagesAndTests(t *testing.T) []listed {
+	t.Helper()
 	cmd := exec.CommandContext(
-		t.Context(), "go", "list", "-json=ImportPath,Name,Dir,GoFiles,Imports,TestGoFiles,XTestGoFiles", "./...",
+		t.Context(), "go", "list",
+		"-json=ImportPath,Name,Dir,GoFiles,Imports,TestGoFiles,XTestGoFiles,TestImports,XTestImports", "./...",
 	)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
@@ -516,9 +524,7 @@ func packages(t *testing.T) []listed {
 		if err := decoder.Decode(&p); err != nil {
 			t.Fatal(err)
 		}
-		if len(p.GoFiles) > 0 {
-			all = append(all, p)
-		}
+		all = append(all, p)
 	}
 	if len(all) < 5 {
 		t.Fatalf("only %d packages were listed", len(all))
