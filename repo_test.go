@@ -316,6 +316,7 @@ var claims = []string{
 // TestProgramsActOnHeldIDs checks uses of spec.id, which is only the claim of the Tunnel's author. A program
 // that acts on a claim could end or change another Tunnel.
 func TestProgramsActOnHeldIDs(t *testing.T) {
+	unused := slices.Clone(claims)
 	for _, p := range packages(t) {
 		place := strings.TrimPrefix(p.ImportPath, modulePath)
 		if strings.HasPrefix(place, "api/") || strings.HasPrefix(place, "test/") {
@@ -342,10 +343,15 @@ func TestProgramsActOnHeldIDs(t *testing.T) {
 					t.Errorf("%s: use HeldID, the id that the Tunnel has", set.Position(n.Pos()))
 				case selector.Sel.Name == "ClaimedID" && !slices.Contains(claims, place+"/"+name):
 					t.Errorf("%s: does this act on the id? Then use HeldID; else add the file to the list", set.Position(n.Pos()))
+				case selector.Sel.Name == "ClaimedID":
+					unused = slices.DeleteFunc(unused, func(file string) bool { return file == place+"/"+name })
 				}
 				return true
 			})
 		}
+	}
+	for _, file := range unused {
+		t.Errorf("%s does not read the claimed id: remove it from the list", file)
 	}
 }
 
