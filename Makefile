@@ -12,10 +12,13 @@ FUZZTIME ?= 10m
 REQUIRED := ENVOY_REQUIRED=1 REAL_PARTS_REQUIRED=1 E2E_REQUIRED=1
 UNIT     := ./api/... ./cmd/... ./deploy/... ./internal/... ./pkg/... ./test/lab/... .
 # Packages of UNIT that need a kube-apiserver: SERVED have much concurrency of their own and run with the race detector,
-# MANAGED have little. ENVOYS need an Envoy.
+# MANAGED have little. ENVOYS need an Envoy. BROWSED need a browser.
 SERVED   := ./internal/informers/... ./pkg/source/... ./pkg/enrol/csr/... ./pkg/probe/... ./cmd/xds-server/...
 MANAGED  := ./pkg/controller/... ./cmd/controller/... ./internal/cli/... ./deploy/kubernetes/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/... ./deploy/monitoring/...
 ENVOYS   := ./pkg/envoy/... ./pkg/agent/... ./pkg/xdsproxy/... ./pkg/tunnels/... ./pkg/sockets/... ./pkg/dial/... ./deploy/envoy/...
+BROWSED  := ./pkg/diagnose/web
+# Tests that rewrite generated files if they run with -update.
+WRITING  := Golden|AsTheAgentsWriteThem|MatchTheCode|MatchTheCommandLine|MatchesTheCode|MatchesTheTests
 
 .PHONY: help
 help: ## print this help
@@ -77,7 +80,8 @@ verify-short: ## the short form of each proof, and the commands of the README
 
 .PHONY: test-rest
 test-rest: ## the packages of test-unit that no other part runs completely
-	CGO_ENABLED=1 go test -race -short $$(go list $(UNIT) | grep -vxFf <(go list $(SERVED) $(MANAGED) $(ENVOYS) ./deploy/...))
+	CGO_ENABLED=1 $(REQUIRED) go test -race $$(go list $(UNIT) | grep -vxFf <(go list $(SERVED) $(MANAGED) $(ENVOYS) $(BROWSED) ./deploy/recipes/...))
+	CGO_ENABLED=1 go test -race -short $(BROWSED)
 
 .PHONY: test-unit
 test-unit: ## the fast part: no network beyond loopback, no Kubernetes, no Envoy
@@ -169,17 +173,17 @@ fleet.test: parts.lab build
 
 .PHONY: test-page
 test-page: parts.page build ## the status page of a real xds-server in a real browser
-	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m ./pkg/diagnose/web ./test/page
+	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m $(BROWSED) ./test/page
 
 .PHONY: test-page-full
 test-page-full: parts.page build ## the same, and with 10,000 real Clusters (a minute more)
-	PAGE_FULL=1 $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m -v ./pkg/diagnose/web ./test/page
+	PAGE_FULL=1 $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin go test -count=1 -timeout=20m -v $(BROWSED) ./test/page
 
 .PHONY: page-screenshots
 page-screenshots: ## take the pictures of docs/page.md again
 	cd tools/install && go run . chromium
 	mkdir -p docs/images
-	PAGE_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -run TestScreenshots ./pkg/diagnose/web
+	PAGE_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -run TestScreenshots $(BROWSED)
 
 .PHONY: verify-sight
 verify-sight: sight.test test-page-full test-metrics ## proof that check finds and names each known fault, and that its cure works (10 min, as root)
@@ -237,10 +241,7 @@ test-readme: parts.lab build ## run every command of the README and of the quick
 
 .PHONY: update-golden
 update-golden: ## rewrite the golden files, and the generated files in deploy and docs
-	go test ./pkg/envoy -run Golden -update
-	go test ./deploy/envoy -run AsTheAgentsWriteThem -update
-	go test ./deploy/clusterclass ./deploy/recipes ./deploy/monitoring ./internal/metrics ./api/v1alpha1 ./cmd/... ./internal/cli -run "MatchTheCode|DocumentsMatchTheCommandLine" -update
-	go test . -run "MatchTheCode|DocumentsMatchTheCommandLine" -update
+	go test $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(UNIT) | awk '/internal\/(golden|clidoc)/{print $$1}') ./test/sight -run '$(WRITING)' -update
 
 ##### measure
 

@@ -239,6 +239,7 @@ type listed struct {
 	Imports    []string
 
 	TestGoFiles, XTestGoFiles []string
+	TestImports, XTestImports []string
 }
 
 func TestImportsFollowTheArrows(t *testing.T) {
@@ -315,6 +316,7 @@ var claims = []string{
 // TestProgramsActOnHeldIDs checks uses of spec.id, which is only the claim of the Tunnel's author. A program
 // that acts on a claim could end or change another Tunnel.
 func TestProgramsActOnHeldIDs(t *testing.T) {
+	unused := slices.Clone(claims)
 	for _, p := range packages(t) {
 		place := strings.TrimPrefix(p.ImportPath, modulePath)
 		if strings.HasPrefix(place, "api/") || strings.HasPrefix(place, "test/") {
@@ -341,10 +343,15 @@ func TestProgramsActOnHeldIDs(t *testing.T) {
 					t.Errorf("%s: use HeldID, the id that the Tunnel has", set.Position(n.Pos()))
 				case selector.Sel.Name == "ClaimedID" && !slices.Contains(claims, place+"/"+name):
 					t.Errorf("%s: does this act on the id? Then use HeldID; else add the file to the list", set.Position(n.Pos()))
+				case selector.Sel.Name == "ClaimedID":
+					unused = slices.DeleteFunc(unused, func(file string) bool { return file == place+"/"+name })
 				}
 				return true
 			})
 		}
+	}
+	for _, file := range unused {
+		t.Errorf("%s does not read the claimed id: remove it from the list", file)
 	}
 }
 
@@ -482,7 +489,7 @@ func TestFunctionsStayShort(t *testing.T) {
 // option itself unless hot restart is off. Other programs are started by package spawn, whose thread never ends.
 func TestProgramsOutliveThreads(t *testing.T) {
 	hotRestart, signal := "-base-"+"id", "Pdeath"+"sig:"
-	for _, p := range packages(t) {
+	for _, p := range packagesAndTests(t) {
 		for _, name := range slices.Concat(p.GoFiles, p.TestGoFiles, p.XTestGoFiles) {
 			data, err := os.ReadFile(filepath.Join(p.Dir, name))
 			if err != nil {
@@ -499,11 +506,18 @@ func TestProgramsOutliveThreads(t *testing.T) {
 	}
 }
 
-// packages lists all packages of the module.
+// packages lists the packages of the module that have code besides tests.
 func packages(t *testing.T) []listed {
 	t.Helper()
+	return slices.DeleteFunc(packagesAndTests(t), func(p listed) bool { return len(p.GoFiles) == 0 })
+}
+
+// packagesAndTests lists all packages of the module, also the ones that have only tests.
+func packagesAndTests(t *testing.T) []listed {
+	t.Helper()
 	cmd := exec.CommandContext(
-		t.Context(), "go", "list", "-json=ImportPath,Name,Dir,GoFiles,Imports,TestGoFiles,XTestGoFiles", "./...",
+		t.Context(), "go", "list",
+		"-json=ImportPath,Name,Dir,GoFiles,Imports,TestGoFiles,XTestGoFiles,TestImports,XTestImports", "./...",
 	)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
@@ -516,9 +530,7 @@ func packages(t *testing.T) []listed {
 		if err := decoder.Decode(&p); err != nil {
 			t.Fatal(err)
 		}
-		if len(p.GoFiles) > 0 {
-			all = append(all, p)
-		}
+		all = append(all, p)
 	}
 	if len(all) < 5 {
 		t.Fatalf("only %d packages were listed", len(all))

@@ -4,7 +4,6 @@ package clusterclass_test
 
 import (
 	"bytes"
-	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -13,10 +12,9 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fairlead/fairlead/internal/golden"
 	"github.com/fairlead/fairlead/pkg/capi/inject"
 )
-
-var update = flag.Bool("update", false, "rewrite the generated files with what pkg/capi/inject makes now")
 
 // defaults are those of an installation, as in the files.
 var defaults = inject.Variable{
@@ -85,15 +83,7 @@ func TestFilesMatchTheCode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := content.head + string(body)
-		if *update {
-			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got, err := os.ReadFile(file); err != nil || string(got) != want {
-			t.Errorf("%s, %v: run this test with -update: %s", file, err, cmp.Diff(want, string(got)))
-		}
+		golden.CheckFile(t, file, append([]byte(content.head), body...))
 	}
 }
 

@@ -1,7 +1,6 @@
 package monitoring_test
 
 import (
-	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,10 +12,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/deploy/monitoring"
+	"github.com/fairlead/fairlead/internal/golden"
 	"github.com/fairlead/fairlead/internal/metrics"
 )
-
-var update = flag.Bool("update", false, "write prometheusrule.yaml")
 
 const operatorHeader = `# rules.yaml for the Prometheus Operator: the same groups, written by ` + "`make update-golden`" + `.
 apiVersion: monitoring.coreos.com/v1
@@ -76,14 +74,7 @@ func TestPrometheusRulesMatchTheCode(t *testing.T) {
 		}
 		want.WriteString(line)
 	}
-	if *update {
-		if err := os.WriteFile("prometheusrule.yaml", []byte(want.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if read(t, "prometheusrule.yaml") != want.String() {
-		t.Error("prometheusrule.yaml has not the rules of rules.yaml: run make update-golden")
-	}
+	golden.CheckFile(t, "prometheusrule.yaml", []byte(want.String()))
 }
 
 // TestEachAlertHasItsRunbook compares alerts and sections, in both directions.

@@ -4,7 +4,6 @@ package recipes_test
 
 import (
 	"bytes"
-	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,10 +17,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/deploy/edge"
+	"github.com/fairlead/fairlead/internal/golden"
 	"github.com/fairlead/fairlead/pkg/capi/inject"
 )
-
-var update = flag.Bool("update", false, "rewrite the generated recipes with what pkg/capi/inject makes now")
 
 const rancherHead = `# Edges on the control-plane machines of %s: add this to the control plane. Dots in the name of a Cluster become two
 # hyphens in the name below tlsSan. The Cluster itself needs
@@ -194,15 +192,7 @@ func TestRecipesMatchTheCode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := recipe.head + string(body)
-		if *update {
-			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got, err := os.ReadFile(file); err != nil || string(got) != want {
-			t.Errorf("%s, %v: run this test with -update: %s", file, err, cmp.Diff(want, string(got)))
-		}
+		golden.CheckFile(t, file, append([]byte(recipe.head), body...))
 	}
 }
 

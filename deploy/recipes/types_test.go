@@ -20,6 +20,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/internal/golden"
 )
 
 // derive is for a directory with the CRDs of providers, from which the tables are then made.
@@ -90,7 +92,7 @@ func TestTablesAreTheProvidersTypes(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if *update {
+			if golden.Updating() {
 				writeTable(t, p, is)
 			}
 			diff := cmp.Diff(readTable(t, p.table), is, cmp.AllowUnexported(field{}), cmpopts.EquateEmpty())

@@ -80,6 +80,9 @@ func (c Case) Check(t *testing.T, made ...txtar.File) {
 	}
 }
 
+// Updating reports whether the test runs with -update, for expected output that is not a file of its own.
+func Updating() bool { return *update }
+
 // CheckFile compares a whole file with what the test made. With -update it replaces the file instead.
 func CheckFile(t *testing.T, path string, made []byte) {
 	t.Helper()
@@ -94,6 +97,6 @@ func CheckFile(t *testing.T, path string, made []byte) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(have), string(made)); diff != "" {
-		t.Errorf("%s differs (-golden +made); if it should, run the test with -update:\n%s", path, diff)
+		t.Errorf("%s differs (-golden +made); if it should, make update-golden:\n%s", path, diff)
 	}
 }

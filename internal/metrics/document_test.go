@@ -1,8 +1,6 @@
 package metrics_test
 
 import (
-	"flag"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,24 +8,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/fairlead/fairlead/internal/golden"
 	"github.com/fairlead/fairlead/internal/metrics"
 )
 
-var update = flag.Bool("update", false, "write docs/metrics.md")
-
-const document = "../../docs/metrics.md"
-
 func TestDocumentMatchesTheCode(t *testing.T) {
-	want := metrics.Document()
-	if *update {
-		if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(document)
-	if err != nil || string(got) != want {
-		t.Errorf("docs/metrics.md is not what the list says (%v): run make update-golden", err)
-	}
+	golden.CheckFile(t, "../../docs/metrics.md", []byte(metrics.Document()))
 }
 
 // Names are fairlead_<subsystem>_<what>[_<unit>][_total]; labels are words.

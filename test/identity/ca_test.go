@@ -68,7 +68,7 @@ func (r *rotations) rotateCA(t *testing.T) {
 	that(t, "an edge with a bootstrap file from before the rotation reports the cause", func(t *testing.T) {
 		edge, err := r.RunEdge(lab.EdgeSpec{Name: "edge-old-file", Bootstraps: [][]byte{bootstrap}})
 		must(t, err)
-		eventually(t, r.LogContains("edge-old-file", "CA"))
+		eventually(t, r.LogContains("edge-old-file", "the CA in the bootstrap file belongs to another"))
 		world.StopEdge(t, edge)
 	})
 	that(t, "a machine with a new bootstrap file joins", func(t *testing.T) {

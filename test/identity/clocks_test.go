@@ -141,7 +141,7 @@ func (d *doors) wrongManagement(
 // renewals returns a condition that is nil once a log reports at least the given number of new certificates.
 func renewals(log string, least int) func(context.Context) error {
 	return func(context.Context) error {
-		lines, err := proc.Lines(log, `msg="new certificate"`)
+		lines, err := proc.Lines(log, `msg="certificate obtained"`)
 		if err == nil && len(lines) < least {
 			err = fmt.Errorf("%s tells of %d certificates, want %d", filepath.Base(log), len(lines), least)
 		}

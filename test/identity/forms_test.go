@@ -83,7 +83,7 @@ func (d *doors) memberships(t *testing.T) {
 		defer stream.Close()
 		must(t, porto.Delete(t.Context()))
 		eventually(t, porto.Unreachable)
-		eventually(t, d.LogContains("edge-both", "ended"))
+		eventually(t, d.LogContains("edge-both", "the tunnel", "has ended: its Cluster is gone"))
 		must(t, errors.Join(stream.Alive(), madrid.Works(t.Context())))
 	})
 	world.StopEdge(t, both)

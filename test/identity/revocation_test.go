@@ -121,7 +121,7 @@ func (d *doors) revocation(t *testing.T) {
 	)
 	that(
 		t, "a revoked edge logs that it is revoked",
-		func(t *testing.T) { eventually(t, d.LogContains("edge-zurich-out", "revoked")) },
+		func(t *testing.T) { eventually(t, d.LogContains("edge-zurich-out", "is revoked: enrol again")) },
 	)
 	that(t, "a revoked edge cannot enrol with its previous token", func(t *testing.T) { d.noWayBack(t, p) })
 	that(t, "status shows when the edge was revoked", func(t *testing.T) {
@@ -243,7 +243,7 @@ func (d *doors) ends(t *testing.T) {
 		d.nothingFor(t, stolen)
 	})
 	that(t, "the agent of an ended tunnel logs it and continues to run", func(t *testing.T) {
-		eventually(t, d.LogContains("edge-gone", "ended"))
+		eventually(t, d.LogContains("edge-gone", "the tunnel", "has ended: its Cluster is gone"))
 		must(t, edges[gone].Alive())
 	})
 	that(t, "a Cluster that is deleted while paused loses its route, but keeps open connections", func(t *testing.T) {

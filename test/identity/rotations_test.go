@@ -128,7 +128,7 @@ func (r *rotations) programs() []string {
 func (r *rotations) newCertificates() (map[string][]string, int, error) {
 	lines, n := map[string][]string{}, 0
 	for _, name := range r.programs() {
-		found, err := proc.Lines(r.LogFile(name), `msg="new certificate"`)
+		found, err := proc.Lines(r.LogFile(name), `msg="certificate obtained"`)
 		if err != nil {
 			return nil, 0, err
 		}

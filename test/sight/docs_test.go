@@ -1,21 +1,19 @@
 package sight
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/fairlead/fairlead/internal/golden"
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
 )
 
-var update = flag.Bool("update", false, "write the table of faults into the document anew")
-
 const (
 	document   = "../../docs/troubleshooting.md"
-	begin, end = "<!-- faults: written by go test ./test/sight -run Table -update -->\n", "<!-- end of faults -->"
+	begin, end = "<!-- faults: written by `make update-golden` -->\n", "<!-- end of faults -->"
 )
 
 // allFaults returns the faults of the table.
@@ -53,17 +51,11 @@ func TestTheTableOfFaultsMatchesTheTests(t *testing.T) {
 	data, err := os.ReadFile(document)
 	must(t, err)
 	before, rest, ok := strings.Cut(string(data), begin)
-	old, after, closed := strings.Cut(rest, end)
+	_, after, closed := strings.Cut(rest, end)
 	if !ok || !closed {
 		t.Fatalf("%s has no place for the table", document)
 	}
-	if old == table.String() {
-		return
-	}
-	if !*update {
-		t.Fatalf("the table in %s is not that of the tests: go test ./test/sight -run Table -update", document)
-	}
-	must(t, os.WriteFile(document, []byte(before+begin+table.String()+end+after), 0o644))
+	golden.CheckFile(t, document, []byte(before+begin+table.String()+end+after))
 }
 
 // TestEachHopIsInTheDocument proves that each hop has a section.

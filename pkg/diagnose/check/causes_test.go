@@ -646,14 +646,14 @@ var others = map[string]other{
 	// The apiserver.
 	"the DNS of the edge does not have the name": {
 		HopAPIServer, Broken, "does not resolve the apiserver's name", func(s *situation) {
-			s.sees("DNS does not know the name")
+			s.sees("DNS has no address for this name")
 		},
 	},
 	"the edge has no route": {HopAPIServer, Broken, "has no route to the apiserver", func(s *situation) {
-		s.sees("there is no way there")
+		s.sees("this machine has no route to it")
 	}},
 	"another server answers": {HopAPIServer, Broken, "the address is not that of an apiserver", func(s *situation) {
-		s.sees("what answers is no TLS")
+		s.sees("the answer is not TLS")
 	}},
 	"an observation that is newer than check": {
 		HopAPIServer, Broken, "does not reach the apiserver", func(s *situation) {

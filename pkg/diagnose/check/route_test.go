@@ -254,16 +254,17 @@ func TestErrorsReportedByEdges(t *testing.T) {
 func TestWhyAnEdgeDoesNotReachItsAPIServer(t *testing.T) {
 	for message, cause := range map[string]string{
 		"nothing listens there: connection refused":                  "the apiserver is down",
-		"its serving certificate is not valid now":                   "serving certificate is not valid now",
+		"its serving certificate expired at 2026-01-02T03:04:05Z":    "serving certificate is not valid now",
 		"it answers /readyz with status 500: etcd failed":            "waits for etcd",
-		"the name does not resolve":                                  "does not resolve the apiserver's name",
-		"there is no way there":                                      "no route to the apiserver",
+		"DNS has no address for this name: no such host":             "does not resolve the apiserver's name",
+		"DNS does not answer: server misbehaving":                    "does not resolve the apiserver's name",
+		"there is no way there":                                      "no route to the apiserver", // of an older edge
 		"what answers is no TLS":                                     "is not that of an apiserver",
 		"the answer is not TLS":                                      "is not that of an apiserver",
 		"it answers /readyz with status 302: it is not an apiserver": "is not that of an apiserver",
 		"it accepts TLS, but does not answer /readyz: EOF":           "waits for etcd",
 		"this machine has no route to it":                            "no route to the apiserver",
-		"it has not answered in time":                                "a firewall drops them",
+		"no answer in time: i/o timeout":                             "a firewall drops them",
 		"something that this version of check has never heard of":    "does not reach the apiserver",
 	} {
 		v := visitOf(&collect.Fleet{})
