@@ -37,8 +37,15 @@ func edgeListCommand() *cobra.Command {
 	var f edgeFlags
 	var o output.Options
 	cmd := &cobra.Command{
-		Use:     "list [CLUSTER]",
-		Short:   "List edges",
+		Use:   "list [CLUSTER]",
+		Short: "List edges",
+		Long: strings.TrimSpace(`
+List the edges that the Tunnels of a namespace, or one Cluster, have on record: state, connections to each
+gateway, certificate, health of the apiserver and version.
+
+Needs: list on Tunnels, and watch for --watch.
+Changes: nothing.
+Exit codes: 0 success, whatever the state of the edges; 1 the command failed; 2 the command line is invalid.`),
 		Example: "  fairlead edge list -A\n  fairlead edge list -n prod c1\n  fairlead edge list -A --watch",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -51,14 +51,14 @@ type Options struct {
 
 // AddTo adds -o.
 func (o *Options) AddTo(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&o.Form, "output", "o", formTable, "how to print: table, wide (more columns), json or yaml")
+	cmd.Flags().StringVarP(&o.Form, "output", "o", formTable, "output format: table, wide (more columns), json or yaml")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputForms, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // AddWatchTo adds -o and --watch.
 func (o *Options) AddWatchTo(cmd *cobra.Command) {
 	o.AddTo(cmd)
-	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "go on: draw anew on a terminal what changes, print it elsewhere")
+	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "keep running and show changes: redrawn on a terminal, appended elsewhere")
 }
 
 // structured reports whether the output is for machines.
