@@ -14,7 +14,7 @@ var logContext = context.Background()
 
 // errElsewhere reports that the socket of no tunnel was found.
 var errElsewhere = errors.New(
-	"there is no socket of any tunnel in this network namespace: does the agent share the namespace of its Envoy?",
+	"no tunnel socket found in this network namespace: run the agent in the namespace of its Envoy",
 )
 
 // retryMin and retryMax bound the wait before the next check of closed connections. The event of a closed connection

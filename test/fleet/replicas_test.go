@@ -226,7 +226,7 @@ func (r *replicas) uninvited(t *testing.T) {
 	eventually(t, func(context.Context) error {
 		for _, name := range []string{"xds-server", "gateway-2"} {
 			log, err := os.ReadFile(r.LogFile(name))
-			if err == nil && !strings.Contains(string(log), "gateway-2 is none of the installation's gateways") {
+			if err == nil && !strings.Contains(string(log), "gateway-2 is not a gateway of the installation") {
 				err = fmt.Errorf("the log of %s does not say why:\n%s", name, proc.Tail(r.LogFile(name), 5))
 			}
 			if err != nil {

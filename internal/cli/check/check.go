@@ -72,7 +72,7 @@ command line is invalid.`),
 			case !f.all && len(args) != 1:
 				return errors.New("give the name of one Cluster, or --all")
 			case f.everywhere && !f.all:
-				return errors.New("--all-namespaces is for --all")
+				return errors.New("--all-namespaces needs --all")
 			case f.parallel < 1 || f.parallel > maxParallel:
 				return fmt.Errorf("--parallel: %d is not between 1 and %d", f.parallel, maxParallel)
 			case f.timeout <= 0:
@@ -95,7 +95,7 @@ command line is invalid.`),
 	flags.DurationVar(&f.timeout, "timeout", defaultCheckTime, "time limit for the check of one Cluster")
 	flags.DurationVar(&f.stream, "watch-for", 3*time.Second, "how long a watch must stay open")
 	flags.StringVar(
-		&f.via, "via", "", "host:port to dial instead of the address in the kubeconfig, such as a forwarded port of the gateways",
+		&f.via, "via", "", "host:port to dial instead of the kubeconfig's address, such as a forwarded port of the gateways",
 	)
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	return cmd

@@ -62,7 +62,7 @@ the command line is invalid.`),
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.kind != "" && typeOf(f.kind) == "" {
-				return output.UsageError("--type: %q is neither cds (Envoy clusters) nor lds (listeners)", f.kind)
+				return output.UsageError("--type: %q is invalid: must be cds (Envoy clusters) or lds (listeners)", f.kind)
 			}
 			if err := f.Validate(); err != nil {
 				return err
@@ -280,7 +280,7 @@ func dumpView(node string, all []dumped, diff bool) output.View {
 				}
 			}
 			if diff {
-				p.Line(output.Plain(fmt.Sprintf("%d of %d resources run as they were sent", same, len(all))))
+				p.Line(output.Plain(fmt.Sprintf("%d of %d resources run as published", same, len(all))))
 			}
 		},
 	}

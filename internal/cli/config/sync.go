@@ -220,7 +220,7 @@ func nodeRows(node *collect.Node, clusters map[string]string, now time.Time) []s
 				Server:  node.Server,
 				Version: node.Version,
 				Profile: node.Profile,
-				Message: "there is nothing for it yet",
+				Message: "no configuration is published for it yet",
 			},
 		}
 	}

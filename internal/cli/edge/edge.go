@@ -87,7 +87,7 @@ func listTunnels(ctx context.Context, from client.Reader, namespace string, name
 		tunnels.Items = slices.DeleteFunc(tunnels.Items, func(t v1alpha1.Tunnel) bool { return t.Name != name[0] })
 		if len(tunnels.Items) == 0 {
 			return nil, fmt.Errorf(
-				"there is no Tunnel %s in %s: `kubectl get clusters,tunnels -A` lists all",
+				"Tunnel %s not found in %s: `kubectl get clusters,tunnels -A` lists all",
 				name[0],
 				inNamespace(namespace),
 			)

@@ -30,13 +30,7 @@ type joinFlags struct {
 	timeout     time.Duration
 }
 
-// Command returns the command join.
-func Command() *cobra.Command {
-	var f joinFlags
-	cmd := &cobra.Command{
-		Use:   "join CLUSTER",
-		Short: "Print a shell command that starts an edge for a Cluster",
-		Long: strings.TrimSpace(`
+const joinHelp = `
 Print a shell command that starts an edge for a Cluster. It contains the bootstrap file of the Cluster. Use it
 for Clusters whose machines exist already; new machines get their edges when they boot.
 
@@ -55,14 +49,22 @@ Needs: get on Clusters, Tunnels and Secrets of the namespace; patch on Clusters 
 have opted in.
 Changes: nothing without --enable; with it, the label fairlead.dev/tunnel of the Cluster.
 Exit codes: 0 the command was printed; 1 the Cluster has not opted in or got no bootstrap Secret in time, or
-the command failed; 2 the command line is invalid.`),
+the command failed; 2 the command line is invalid.`
+
+// Command returns the command join.
+func Command() *cobra.Command {
+	var f joinFlags
+	cmd := &cobra.Command{
+		Use:   "join CLUSTER",
+		Short: "Print a shell command that starts an edge for a Cluster",
+		Long:  strings.TrimSpace(joinHelp),
 		Example: "  fairlead join -n prod c1 --form=deployment | KUBECONFIG=c1.kubeconfig sh\n  fairlead join -n prod c1 " +
 			"--form=systemd | ssh root@machine sh",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			write, ok := forms[f.form]
 			if !ok {
-				return output.UsageError("--form: %q is none of command, systemd, static-pod and deployment", f.form)
+				return output.UsageError("--form: %q is invalid: must be command, systemd, static-pod or deployment", f.form)
 			}
 			c, namespace, err := f.Client()
 			if err != nil {
@@ -104,7 +106,7 @@ func (f *joinFlags) optIn(ctx context.Context, c client.Client, key client.Objec
 	switch {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf(
-			"there is no Cluster %s in namespace %s: `kubectl get clusters -A` lists all",
+			"Cluster %s not found in namespace %s: `kubectl get clusters -A` lists all",
 			key.Name,
 			key.Namespace,
 		)
@@ -166,7 +168,7 @@ func WaitBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (
 
 // errNoTunnel reports that no Tunnel was made in time.
 var errNoTunnel = errors.New(
-	"there is no Tunnel yet: check that the controller of Fairlead runs, and that the Cluster is not paused",
+	"no Tunnel yet: check that the controller of Fairlead runs, and that the Cluster is not paused",
 )
 
 // readBootstrap returns the Secret, a reason to wait for it, or an error if waiting is useless.
@@ -197,7 +199,7 @@ func readBootstrap(
 	case err != nil:
 		return nil, fmt.Errorf("reading bootstrap Secret: %w", err), nil
 	case !metav1.IsControlledBy(secret, tunnel) || len(secret.Data[v1alpha1.BootstrapFileKey]) == 0:
-		return nil, errors.New("it is not that of the Tunnel yet"), nil
+		return nil, errors.New("it does not contain the bootstrap file of this Tunnel yet"), nil
 	}
 	return secret, nil, nil
 }

@@ -128,7 +128,7 @@ func (f *kubeconfigFlags) read(ctx context.Context, c client.Reader, key client.
 	switch err := c.Get(ctx, key, &tunnel); {
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf(
-			"there is no Tunnel %s in namespace %s: `fairlead status -A` lists all, and `fairlead join --enable` opts a "+
+			"Tunnel %s not found in namespace %s: `fairlead status -A` lists all, and `fairlead join --enable` opts a "+
 				"Cluster in",
 			key.Name,
 			key.Namespace,
@@ -229,7 +229,7 @@ func checkCluster(c *clientcmdapi.Cluster) error {
 	server, err := url.Parse(c.Server)
 	switch {
 	case err != nil || server.Scheme != "https" || server.Host == "":
-		return errors.New("its server is no https URL: see the condition KubeconfigReady of the Tunnel")
+		return errors.New("its server is not an https URL: see the condition KubeconfigReady of the Tunnel")
 	case c.InsecureSkipTLSVerify:
 		return errors.New(
 			"it has insecure-skip-tls-verify, which lets any machine on the path read and change the traffic: configure its " +

@@ -185,7 +185,7 @@ func (m *move) source(ctx context.Context) (*v1alpha1.Tunnel, error) {
 	switch err := m.from.Get(ctx, m.key, &tunnel); {
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf(
-			"there is no Tunnel %s in namespace %s: the Cluster has not opted in, or was already moved", m.key.Name,
+			"Tunnel %s not found in namespace %s: the Cluster has not opted in, or was already moved", m.key.Name,
 			m.key.Namespace,
 		)
 	case err != nil:
@@ -256,7 +256,7 @@ func (m *move) prepareTarget(ctx context.Context, id string) error {
 	want := have.DeepCopy()
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, v1alpha1.PreparedAnnotation, until)
 	if err := m.to.Patch(ctx, want, client.MergeFrom(&have)); err != nil {
-		return fmt.Errorf("having the Tunnel in the target wait: %w", err)
+		return fmt.Errorf("patching Tunnel in the target: %w", err)
 	}
 	m.report("target: Tunnel %s waits for its Cluster until %s", m.target, until)
 	return nil

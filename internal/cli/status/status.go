@@ -181,7 +181,7 @@ func (l *reader) inputOfOne(ctx context.Context) (in summary.Input, err error) {
 	errCluster, errTunnel := l.from.Get(ctx, key, &cluster), l.from.Get(ctx, key, &tunnel)
 	if apierrors.IsNotFound(errCluster) && apierrors.IsNotFound(errTunnel) {
 		return in, fmt.Errorf(
-			"there is no Cluster %s in namespace %s: `kubectl get clusters -A` lists all",
+			"Cluster %s not found in namespace %s: `kubectl get clusters -A` lists all",
 			key.Name,
 			key.Namespace,
 		)

@@ -202,8 +202,8 @@ func (k *webhookKeeper) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 	}
 	if configuration == nil {
 		k.logProblem(
-			"there is no MutatingWebhookConfiguration " + v1alpha1.WebhookConfigurationName +
-				": kubeconfigs are rewritten after each write, not at admission",
+			"MutatingWebhookConfiguration " + v1alpha1.WebhookConfigurationName +
+				" not found: kubeconfigs are rewritten after each write, not at admission",
 		)
 		return reconcile.Result{}, nil // its creation comes back here
 	}
