@@ -106,7 +106,7 @@ func (t *Table) bind() {
 func (t *Table) cut() (left int) {
 	var gone []*entry
 	find := finder{kernel: &t.kernel}
-	for _, e := range t.victims() {
+	for _, e := range t.deniedEntries() {
 		err := find.destroy(e)
 		if errors.Is(err, sockets.ErrGone) {
 			gone = append(gone, e)
@@ -135,7 +135,7 @@ func (t *Table) cut() (left int) {
 	return left
 }
 
-func (t *Table) victims() (denied []*entry) {
+func (t *Table) deniedEntries() (denied []*entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.denied.edges)+len(t.denied.ids) == 0 {
