@@ -438,21 +438,23 @@ func worst(files []*proseFile, kind string) string {
 // replacements maps words that are not terms of the field to the terms to use instead. No function, method or type may
 // have one of these words as its name.
 var replacements = map[string]string{
-	"bury":    "close, discard or remove",
-	"dares":   "the condition that is checked, as in canRetry",
-	"dress":   "style",
-	"inVain":  "failedAttempts",
-	"kick":    "notify",
-	"look":    "read, get, inspect, check or probe",
-	"mood":    "style",
-	"oldWays": "previousEndpoints",
-	"poke":    "notify",
-	"rouse":   "notify",
-	"say":     "log, report, print or send",
-	"sayNo":   "reject or deny",
-	"settle":  "resolve, converge or wait",
-	"strange": "unknown",
-	"verdict": "decision",
+	"bury":        "close, discard or remove",
+	"dares":       "the condition that is checked, as in canRetry",
+	"darkCluster": "unreachableCluster",
+	"dress":       "style",
+	"inVain":      "failedAttempts",
+	"kick":        "notify",
+	"look":        "read, get, inspect, check or probe",
+	"mood":        "style",
+	"oldWays":     "previousEndpoints",
+	"poke":        "notify",
+	"rouse":       "notify",
+	"say":         "log, report, print or send",
+	"sayNo":       "reject or deny",
+	"settle":      "resolve, converge or wait",
+	"strange":     "unknown",
+	"verdict":     "decision",
+	"victims":     "the condition that they share, as in denied",
 }
 
 // rpcs are methods whose names are part of a protocol, by file.

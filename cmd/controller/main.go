@@ -258,7 +258,7 @@ func (f *flags) complete() (err error) {
 		f.config.WebhookListen = f.webhookListen
 	}
 	if f.rollout != "waves" && f.rollout != "immediate" {
-		return fmt.Errorf("--rollout: %q is neither waves nor immediate", f.rollout)
+		return fmt.Errorf("--rollout: %q is invalid: must be waves or immediate", f.rollout)
 	}
 	f.config.RolloutImmediate = f.rollout == "immediate"
 	f.config.Domain, f.config.DNS, f.config.NoTunnels = model.TunnelDomain(

@@ -105,7 +105,7 @@ func TestEdgeList(t *testing.T) {
 		t.Error("an edge of another namespace is listed")
 	}
 	p.must(t, []string{b}, "edge", "list", "-n", other.Namespace, "c1")
-	p.mustNot(t, "no Tunnel c2", "edge", "list", "-n", other.Namespace, "c2")
+	p.mustNot(t, "Tunnel c2 not found", "edge", "list", "-n", other.Namespace, "c2")
 }
 
 func TestEdgeRevoke(t *testing.T) {

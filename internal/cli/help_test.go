@@ -23,8 +23,8 @@ func everyCommand(cmd *cobra.Command, do func(*cobra.Command)) {
 	}
 }
 
-// TestEveryCommandIsDocumented checks that every command has a one-line description, examples that its own parser
-// accepts, and a description of each flag.
+// TestEveryCommandIsDocumented checks that every command has a one-line description, a help text in the common form,
+// two examples that its own parser accepts, and a description of each flag.
 func TestEveryCommandIsDocumented(t *testing.T) {
 	everyCommand(newRoot(), func(cmd *cobra.Command) {
 		path := cmd.CommandPath()
@@ -43,8 +43,9 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 		if cmd.Args == nil || cmd.RunE == nil {
 			t.Errorf("%s: it takes any arguments, or does nothing", path)
 		}
-		if cmd.Example == "" {
-			t.Errorf("%s: it has no example", path)
+		commonForm(t, path, cmd.Long)
+		if strings.Count(cmd.Example, "fairlead ") < 2 || !strings.Contains(cmd.Example, "\n") {
+			t.Errorf("%s: fewer than two examples: %q", path, cmd.Example)
 		}
 		for l := range strings.Lines(cmd.Example) {
 			if !strings.HasPrefix(l, "  ") {
@@ -53,6 +54,28 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 			example(t, path, l)
 		}
 	})
+}
+
+// commonForm checks that a help text describes the command, and then its needs, its changes and its exit codes.
+func commonForm(t *testing.T, path, text string) {
+	t.Helper()
+	rest := text
+	for _, part := range []string{"\n\nNeeds: ", "\nChanges: ", "\nExit codes: 0 "} {
+		before, after, ok := strings.Cut(rest, part)
+		if !ok || len(before) < len("nothing.") {
+			t.Errorf("%s: the help has no %q in its place:\n%s", path, strings.TrimSpace(part), text)
+			return
+		}
+		rest = after
+	}
+	if !strings.Contains(rest, "; 1 ") || !strings.Contains(strings.ReplaceAll(rest, "\n", " "), "; 2 the command line") {
+		t.Errorf("%s: the help lacks an exit code: %s", path, rest)
+	}
+	for l := range strings.Lines(text) {
+		if len(l) > 112 {
+			t.Errorf("%s: a line of the help is wider than 111 columns: %q", path, l)
+		}
+	}
 }
 
 // example parses an example with the parser of its command.

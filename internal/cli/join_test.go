@@ -118,13 +118,13 @@ func TestJoinReportsTheReason(t *testing.T) {
 	off := newCluster(t, p, func(c *clusterv1.Cluster) { c.Labels[v1alpha1.TunnelLabel] = v1alpha1.TunnelDisabled })
 	paused := newCluster(t, p, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
 	long := newCluster(t, p, func(c *clusterv1.Cluster) { c.Name = strings.Repeat("long", 16) })
-	p.mustNot(t, "there is no Cluster c9 in namespace "+cluster.Namespace, "join", "-n", cluster.Namespace, "c9")
+	p.mustNot(t, "Cluster c9 not found in namespace "+cluster.Namespace, "join", "-n", cluster.Namespace, "c9")
 	p.mustNot(t, "use --enable", "join", "-n", none.Namespace, "c1")
 	p.mustNot(t, "use --enable", "join", "-n", off.Namespace, "c1")
 	p.mustNot(t, "the Cluster is not paused", "join", "-n", paused.Namespace, "c1", "--timeout=1s")
 	p.mustNot(t, "is not accepted", "join", "-n", long.Namespace, long.Name)
 	p.mustNot(t, "none of command, systemd", "join", "-n", cluster.Namespace, "c1", "--form=helm")
-	p.mustNot(t, "no reference of an image", "join", "-n", cluster.Namespace, "c1", "--form=deployment", "--image=a b")
+	p.mustNot(t, "is not an image reference", "join", "-n", cluster.Namespace, "c1", "--form=deployment", "--image=a b")
 
 	for _, c := range []*clusterv1.Cluster{none, off} {
 		p.must(t, []string{"edge-agent run"}, "join", "-n", c.Namespace, "c1", "--enable")

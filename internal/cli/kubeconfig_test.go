@@ -77,7 +77,7 @@ func TestKubeconfig(t *testing.T) {
 	p := newPerson(t)
 	key := serve(t, p)
 	waitCondition(t, p, key, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonWaitingForSecret)
-	p.mustNot(t, "does not use Fairlead: there is no Secret c1-kubeconfig", "kubeconfig", "-n", key.Namespace, "c1")
+	p.mustNot(t, "does not use Fairlead: Secret c1-kubeconfig", "kubeconfig", "-n", key.Namespace, "c1")
 	provides(t, p, key, time.Now().Add(time.Hour))
 	name := "c1." + key.Namespace
 	config, err := clientcmd.Load([]byte(p.must(t, nil, "kubeconfig", "-n", key.Namespace, "c1")))
@@ -139,7 +139,7 @@ func TestKubeconfig(t *testing.T) {
 
 func TestKubeconfigRejects(t *testing.T) {
 	p := newPerson(t)
-	p.mustNot(t, "there is no Tunnel c9", "kubeconfig", "-n", kubetest.NewNamespace(t, p), "c9")
+	p.mustNot(t, "Tunnel c9 not found", "kubeconfig", "-n", kubetest.NewNamespace(t, p), "c9")
 	for want, change := range map[string]func(*clientcmdapi.Config){
 		"insecure-skip-tls-verify": func(c *clientcmdapi.Config) {
 			c.Clusters["c1"].InsecureSkipTLSVerify, c.Clusters["c1"].CertificateAuthorityData = true, nil

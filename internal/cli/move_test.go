@@ -225,7 +225,7 @@ func TestMovePrepareRejects(t *testing.T) {
 		return append([]string{"move", "prepare", "-n", key.Namespace, key.Name}, more...)
 	}
 	p.mustNot(t, "to-kubeconfig", prepare(key)...)
-	p.mustNot(t, "there is no Tunnel c9", prepare(client.ObjectKey{Namespace: key.Namespace, Name: "c9"}, into...)...)
+	p.mustNot(t, "Tunnel c9 not found", prepare(client.ObjectKey{Namespace: key.Namespace, Name: "c9"}, into...)...)
 	p.mustNot(t, "no edge of the Tunnel", prepare(idle, into...)...)
 	p.mustNot(
 		t,

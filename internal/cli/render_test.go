@@ -64,7 +64,7 @@ func TestRenderReadsFilesOfUsers(t *testing.T) {
 	}
 	if out, errs, code := renders(t, strings.Replace(asUsersHaveIt, "extraNames", "extraName", 1), "-f", "-"); code != 1 ||
 		out != "" ||
-		errs != "fairlead: standard input:15:3: spec.extraName: there is no such field\n" {
+		errs != "fairlead: standard input:15:3: spec.extraName: unknown field\n" {
 		t.Errorf("exit code %d, %q, %s", code, errs, out)
 	}
 	if _, errs, _ := renders(t, asUsersHaveIt, "-f", "-", "--edge", "prod/c9"); !strings.Contains(

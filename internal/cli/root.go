@@ -65,10 +65,10 @@ func newRoot() *cobra.Command {
 	root.Long = strings.TrimSpace(`
 Inspect Fairlead, find faults, enrol and revoke edges, and rotate the CA.
 
-It uses your kubeconfig of the management cluster and your permissions there. As kubectl-fairlead in your PATH it is
-"kubectl fairlead" too.
+The commands use your kubeconfig of the management cluster and your permissions there. With a link named
+kubectl-fairlead in PATH, they are available as "kubectl fairlead" too.
 
-Exit codes: 0 success; 1 a fault was found, or the command failed; 2 the command line is wrong.
+Exit codes: 0 success; 1 a fault was found, or the command failed; 2 the command line is invalid.
 Colours and progress are printed on terminals only; NO_COLOR=1 disables colours.`)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return output.UsageError("%w", err) })
 	addCompletions(root)

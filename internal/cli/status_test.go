@@ -108,7 +108,7 @@ func TestStatus(t *testing.T) {
 func TestStatusRejects(t *testing.T) {
 	p := newPerson(t)
 	namespace := kubetest.NewNamespace(t, p)
-	p.mustNot(t, "there is no Cluster c9 in namespace "+namespace, "status", "-n", namespace, "c9")
+	p.mustNot(t, "Cluster c9 not found in namespace "+namespace, "status", "-n", namespace, "c9")
 	p.mustNot(t, "give --namespace instead", "status", "-A", "c9")
 	p.mustNot(t, "none of table, wide, json, yaml", "status", "-A", "-o", "xml")
 	plain := kubetest.Cluster(namespace, "plain")
@@ -169,7 +169,7 @@ func TestStatusWatch(t *testing.T) {
 		}
 	}
 	kubetest.Eventually(t, "it is shown", shown(key.Namespace))
-	kubetest.Eventually(t, "all are shown", shown("there is no Cluster still"))
+	kubetest.Eventually(t, "all are shown", shown("Cluster still not found"))
 	begin := time.Now()
 	setStatus(t, p, key, func(s *v1alpha1.TunnelStatus) { s.Edges[0].Gateways[0].Tunnels = 7 })
 	kubetest.Eventually(t, "the change is shown", shown("gateway-0:7"))
@@ -181,7 +181,7 @@ func TestStatusWatch(t *testing.T) {
 	if err := p.Create(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
-	kubetest.Eventually(t, "a new one is shown", shown("there is no Cluster late"))
+	kubetest.Eventually(t, "a new one is shown", shown("Cluster late not found"))
 	if err := p.Delete(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"runtime"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,8 +19,14 @@ type builtAs struct {
 func versionCommand() *cobra.Command {
 	var o output.Options
 	cmd := &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version of this program",
+		Use:   "version",
+		Short: "Print the version of this program",
+		Long: strings.TrimSpace(`
+Print the version of this program and of the Go toolchain that built it.
+
+Needs: nothing.
+Changes: nothing.
+Exit codes: 0 success; 1 the command failed; 2 the command line is invalid.`),
 		Example: "  fairlead version\n  fairlead version -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

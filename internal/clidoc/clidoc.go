@@ -143,7 +143,7 @@ func describeFlags(b *strings.Builder, cmd *cobra.Command) {
 		rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s |\n", flag, kind, standard, cell(says)))
 	})
 	if len(rows) > 0 {
-		b.WriteString("\n| flag | takes | default | says |\n|---|---|---|---|\n" + strings.Join(rows, ""))
+		b.WriteString("\n| flag | takes | default | description |\n|---|---|---|---|\n" + strings.Join(rows, ""))
 	}
 }
 

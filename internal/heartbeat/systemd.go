@@ -10,7 +10,7 @@ import (
 )
 
 // ErrNoManager reports that NOTIFY_SOCKET is not set, so no service manager expects notifications.
-var ErrNoManager = errors.New("there is no NOTIFY_SOCKET")
+var ErrNoManager = errors.New("NOTIFY_SOCKET is not set")
 
 // Notify sends a state, such as READY=1, to systemd with the protocol of sd_notify(3). systemd waits for READY=1 to
 // start a unit with Type=notify, and restarts a unit with WatchdogSec when it has received no WATCHDOG=1 for that long.

@@ -37,5 +37,5 @@ func (f Flags) New(out io.Writer) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(out, options)), nil
 	}
-	return nil, fmt.Errorf("--log-format: %q is neither text nor json", f.Format)
+	return nil, fmt.Errorf("--log-format: %q is invalid: must be text or json", f.Format)
 }

@@ -64,7 +64,7 @@ func All() []Metric {
 func get(name string, kinds ...Kind) Metric {
 	m, ok := byName[name]
 	if !ok || !slices.Contains(kinds, m.Kind) {
-		panic(fmt.Sprintf("there is no metric %q of kind %v in the list", name, kinds))
+		panic(fmt.Sprintf("metric %q of kind %v is not in the list", name, kinds))
 	}
 	return m
 }

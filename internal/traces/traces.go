@@ -65,7 +65,7 @@ func (f Flags) Start(ctx context.Context, program string, log *slog.Logger) (sto
 	}
 	at, err := url.Parse(endpoint)
 	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" || strings.Trim(at.Path, "/") != "" {
-		return func() {}, fmt.Errorf("--otlp-endpoint: %q is neither http://host:port nor https://host:port", endpoint)
+		return func() {}, fmt.Errorf("--otlp-endpoint: %q is invalid: must be http(s)://host:port", endpoint)
 	}
 	exporter, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(endpoint))
 	if err != nil {

@@ -275,7 +275,7 @@ func (m *membership) ready() error {
 	defer m.mu.Unlock()
 	switch {
 	case m.subject == (model.Subject{}):
-		return errors.New("there is no certificate yet")
+		return errors.New("no certificate yet")
 	case !m.served:
 		return fmt.Errorf("%s has no configuration yet", m.subject.Node)
 	}

@@ -144,7 +144,7 @@ func (p observation) failure() (step, message string) {
 		}
 		return "before kubeadm", "cloud-init has ended, and kubeadm has not begun: a command before it ended the script"
 	}
-	return p.step(), fmt.Sprintf("no end within %s: there is no %s", p.deadline, sentinelName)
+	return p.step(), fmt.Sprintf("the boot has not ended within %s: %s does not exist", p.deadline, sentinelName)
 }
 
 const sentinelName = "/" + sentinelPath

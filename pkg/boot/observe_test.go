@@ -126,7 +126,7 @@ func TestObserve(t *testing.T) {
 			late:    true,
 			state:   failed,
 			step:    "before kubeadm",
-			message: "there is no /run/cluster-api/bootstrap-success.complete",
+			message: "/run/cluster-api/bootstrap-success.complete does not exist",
 		},
 		"Ignition has no status": {make: (*machine).succeed, state: succeeded, step: "bootstrapped"},
 		"a later boot": {

@@ -217,7 +217,7 @@ func parseCertificates(data []byte) ([]*x509.Certificate, error) {
 		certs = append(certs, cert)
 	}
 	if len(certs) == 0 {
-		return nil, errors.New("there is no certificate")
+		return nil, errors.New("no certificate found")
 	}
 	return certs, nil
 }
@@ -260,5 +260,5 @@ func parseSigner(data []byte) (crypto.Signer, error) {
 	case *rsa.PrivateKey:
 		return key, nil
 	}
-	return nil, fmt.Errorf("a key of kind %T is neither ECDSA nor RSA", key)
+	return nil, fmt.Errorf("key type %T is not supported: must be ECDSA or RSA", key)
 }

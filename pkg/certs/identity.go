@@ -12,7 +12,7 @@ import (
 )
 
 // ErrNoIdentity is returned by a Source that has no identity yet.
-var ErrNoIdentity = errors.New("there is no identity")
+var ErrNoIdentity = errors.New("no identity yet")
 
 // Source returns the current identity. Call it at each use, because identities are renewed.
 type Source interface {

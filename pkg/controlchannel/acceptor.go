@@ -157,7 +157,7 @@ func setReset(raw net.Conn, reset bool) {
 }
 
 // errTooMany is wrapped by errors that name the exceeded limit.
-var errTooMany = errors.New("there are too many")
+var errTooMany = errors.New("too many")
 
 // logRejected counts and logs a connection that is rejected or displaced.
 func (d *acceptor) logRejected(why error) {

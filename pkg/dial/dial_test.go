@@ -117,7 +117,7 @@ func TestErrorsOfDialContextExplainTheCause(t *testing.T) {
 		in   []model.Endpoint
 		want []string // substrings of the lines of the error
 	}{
-		"no address": {nil, []string{"there is no address to dial"}},
+		"no address": {nil, []string{"no address to dial"}},
 		"nothing listens": {[]model.Endpoint{refused}, []string{refused.String() + ": nothing listens there, or a firewall " +
 			"rejects the connection: "}},
 		"an unreachable address and a name that does not exist": {

@@ -22,7 +22,7 @@ const (
 )
 
 // ErrNoTrust is wrapped by the error of a call if there is no CA to verify the xds-server with.
-var ErrNoTrust = errors.New("there is no CA to verify the xds-server: the bootstrap file has none, or none was stored")
+var ErrNoTrust = errors.New("no CA to verify the xds-server: neither the bootstrap file nor the state folder has one")
 
 // credential does the TLS handshakes of a link's connections.
 type credential struct{ link *link }

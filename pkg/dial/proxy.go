@@ -53,7 +53,7 @@ func ParseProxy(proxyURL, noProxy string, credentials func() (user, password str
 	port := u.Port()
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https":
-		return Proxy{}, fmt.Errorf("reading URL of the proxy: scheme %q is neither http nor https", u.Scheme)
+		return Proxy{}, fmt.Errorf("reading URL of the proxy: scheme %q is invalid: must be http or https", u.Scheme)
 	case port == "" && u.Scheme == "http":
 		port = "80"
 	case port == "":

@@ -30,7 +30,7 @@ func TestParseProxy(t *testing.T) {
 		"IPv6":                             {"http://[2001:db8::1]:3128", "http://[2001:db8::1]:3128", ""},
 		"credentials are not shown":        {"http://u:secret@proxy.example:3128", "http://proxy.example:3128", ""},
 		"SOCKS": {"socks5://u:secret@proxy.example:1080", "",
-			`scheme "socks5" is neither http nor https`},
+			`scheme "socks5" is invalid: must be http or https`},
 		"a path": {"http://u:secret@proxy.example:3128/proxy.pac", "",
 			"is not like http://host:port"},
 		"no URL, and no quote of it":        {"http://u:secret@proxy.example:port", "", "is not like http://host:port"},

@@ -28,7 +28,7 @@ const (
 )
 
 // errNoAddress is the error of a Way without addresses.
-var errNoAddress = errors.New("there is no address to dial")
+var errNoAddress = errors.New("no address to dial")
 
 // race is one dial: concurrent lookups and attempts.
 type race struct {

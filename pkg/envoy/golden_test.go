@@ -146,7 +146,7 @@ func (in input) responder(t *testing.T) *bootstrapv3.Bootstrap {
 		if i < 0 {
 			t.Fatalf("there is no tunnel %q", hostname)
 		}
-		if err := envoy.DarkCluster(hostname).UnmarshalTo(clusters[i]); err != nil {
+		if err := envoy.UnreachableCluster(hostname).UnmarshalTo(clusters[i]); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -37,8 +37,8 @@ const (
 	AdminSocket = "admin.sock" // of Envoy
 	LoopSocket  = "loop.sock"  // of Envoy's workers: they echo the agent's data
 	// of a gateway's agent: rejects connections to workload clusters without a reverse tunnel
-	DarkSocket = "dark.sock"
-	TunnelLog  = "tunnels.log" // a gateway's Envoy appends a line of JSON when a reverse tunnel opens or ends
+	UnreachableSocket = "dark.sock"
+	TunnelLog         = "tunnels.log" // a gateway's Envoy appends a line of JSON when a reverse tunnel opens or ends
 )
 
 // SecretNames returns the names of the SDS secrets of a subject: its leaf and key, and the trust bundle. The Envoy of

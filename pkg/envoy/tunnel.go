@@ -60,10 +60,10 @@ func runtimeLimits(cluster string, at *clusterv3.CircuitBreakers_Thresholds) map
 	return limits
 }
 
-// DarkCluster replaces the Envoy cluster of a name whose workload cluster is unreachable, because it has no reverse
-// tunnel: it leads to the agent, which rejects each connection at once.
-func DarkCluster(name string) *anypb.Any {
-	socket := lbEndpoint(&corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: DarkSocket}}})
+// UnreachableCluster replaces the Envoy cluster of a name whose workload cluster is unreachable, because it has no
+// reverse tunnel: it leads to the agent, which rejects each connection at once.
+func UnreachableCluster(name string) *anypb.Any {
+	socket := lbEndpoint(&corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: UnreachableSocket}}})
 	return pack(&clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},

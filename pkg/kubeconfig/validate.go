@@ -31,7 +31,7 @@ func ReadCredentials(name string, secret *corev1.Secret) (*Credentials, *model.F
 	}
 	if secret == nil {
 		return nil, bad(
-			"there is no such Secret",
+			"Secret not found",
 			"create a Secret of type kubernetes.io/basic-auth with the keys username and password in the namespace of the "+
 				"Tunnel",
 		)
@@ -108,7 +108,7 @@ func validateServerName(name string) *model.FieldError {
 	}
 	if err := (model.Endpoint{Host: strings.ToLower(name), Port: 1}).Validate(); err != nil {
 		return &model.FieldError{
-			Field: "spec.kubeconfig.tlsServerName", Value: name, Problem: "it is neither a DNS name nor an IP address",
+			Field: "spec.kubeconfig.tlsServerName", Value: name, Problem: "it must be a DNS name or an IP address",
 			Cure: "give a name that is in the serving certificate, or remove it",
 		}
 	}

@@ -54,7 +54,7 @@ func (i Installation) ValidateShared() error {
 	}
 	if i.AccessLog != "" && i.AccessLog != AccessLogFailed && i.AccessLog != AccessLogAll {
 		errs = append(
-			errs, fmt.Errorf("access log: %q is neither %s nor %s, and not empty", i.AccessLog, AccessLogFailed, AccessLogAll),
+			errs, fmt.Errorf("access log: %q is invalid: must be %s, %s or empty", i.AccessLog, AccessLogFailed, AccessLogAll),
 		)
 	}
 	return errors.Join(errs...)
@@ -90,7 +90,7 @@ func ValidateGateways(gateways []Gateway) error {
 
 func gatewayCount(n int) error {
 	if n == 0 {
-		return errors.New("there is no gateway")
+		return errors.New("no gateway is configured")
 	}
 	return fmt.Errorf("there are %d gateways, at most %d are allowed", n, MaxGateways)
 }

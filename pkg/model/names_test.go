@@ -132,14 +132,14 @@ func TestParseEndpoint(t *testing.T) {
 			in:   strings.Repeat("a.", 126) + "a:443",
 			want: model.Endpoint{Host: strings.Repeat("a.", 126) + "a", Port: 443},
 		},
-		"254 bytes":      {in: strings.Repeat("a.", 126) + "aa:443", wantErr: "neither"},
-		"upper case":     {in: "GW.example.com:443", wantErr: "neither"},
-		"a trailing dot": {in: "gw.example.com.:443", wantErr: "neither"},
+		"254 bytes":      {in: strings.Repeat("a.", 126) + "aa:443", wantErr: "must be an IP address or a DNS name"},
+		"upper case":     {in: "GW.example.com:443", wantErr: "must be an IP address or a DNS name"},
+		"a trailing dot": {in: "gw.example.com.:443", wantErr: "must be an IP address or a DNS name"},
 		"no port":        {in: "gw.example.com", wantErr: "host:port"},
 		"port 0":         {in: "gw.example.com:0", wantErr: "1 to 65535"},
 		"port 65536":     {in: "gw.example.com:65536", wantErr: "1 to 65535"},
-		"no host":        {in: ":443", wantErr: "neither"},
-		"a path":         {in: "gw/x:443", wantErr: "neither"},
+		"no host":        {in: ":443", wantErr: "must be an IP address or a DNS name"},
+		"a path":         {in: "gw/x:443", wantErr: "must be an IP address or a DNS name"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

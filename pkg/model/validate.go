@@ -26,7 +26,7 @@ func (e Endpoint) Validate() error {
 		// Addresses are resolved in the network of the dialler. There a single label can be a valid name, and so can a
 		// name with an underscore, which occurs in no certificate and no SNI.
 		if err := validateLabels(e.Host, hostPattern); err != nil {
-			return fmt.Errorf("host %q is neither an IP address nor a DNS name", e.Host)
+			return fmt.Errorf("host %q is invalid: must be an IP address or a DNS name", e.Host)
 		}
 	}
 	if e.Port == 0 {

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// explain describes why there is no TLS connection.
+// explain describes why cannot open a TLS connection.
 func explain(err error) string {
 	var notTLS tls.RecordHeaderError
 	var dns *net.DNSError
@@ -31,7 +31,7 @@ func explain(err error) string {
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
 		meaning = "the connection was closed during the TLS handshake"
 	default:
-		meaning = "there is no TLS connection"
+		meaning = "cannot open a TLS connection"
 	}
 	return meaning + ": " + printable(err.Error(), maxText)
 }

@@ -51,7 +51,7 @@ type Result struct {
 // one if none is healthy. It takes at most 2.5 s.
 func APIServers(ctx context.Context, addresses []model.Endpoint) Result {
 	if len(addresses) == 0 {
-		return Result{Message: "there is no address of an apiserver"}
+		return Result{Message: "no apiserver address is configured"}
 	}
 	addresses = addresses[:min(len(addresses), maxAddresses)]
 	results := make([]Result, len(addresses))

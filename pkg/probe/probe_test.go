@@ -277,7 +277,7 @@ func TestAPIServersFallsBackToTheNextAddress(t *testing.T) {
 }
 
 func TestAPIServersWithoutAnAddress(t *testing.T) {
-	if got := probe.APIServers(t.Context(), nil); got.Healthy || got.Message != "there is no address of an apiserver" {
+	if got := probe.APIServers(t.Context(), nil); got.Healthy || got.Message != "no apiserver address is configured" {
 		t.Errorf("got %+v", got)
 	}
 }

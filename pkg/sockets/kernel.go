@@ -42,8 +42,8 @@ const (
 // kernelTime bounds one answer, in seconds. A kernel answers in microseconds.
 const kernelTime = 2
 
-// ErrGone is returned if there is no such socket.
-var ErrGone = errors.New("there is no such socket")
+// ErrGone is returned if socket not found.
+var ErrGone = errors.New("socket not found")
 
 // Socket is one TCP socket of this network namespace. Its addresses are in the form of Plain.
 type Socket struct {

@@ -69,7 +69,7 @@ func unfold(name string, node *yaml.Node) ([]document, error) {
 		return nil, syntaxError(name, err)
 	}
 	if _, ok := value.(map[string]any); !ok {
-		return nil, d.fault("", errors.New("is neither a Kubernetes object nor a fleet"))
+		return nil, d.fault("", errors.New("must be a Kubernetes object or a fleet"))
 	}
 	var err error
 	if d.json, err = json.Marshal(value); err != nil {
@@ -123,7 +123,7 @@ func (d document) decode(into any, strictly bool) error {
 			errs = append(errs, d.fault("", problem))
 			continue
 		}
-		errs = append(errs, d.fault(field.FieldPath(), errors.New("there is no such field")))
+		errs = append(errs, d.fault(field.FieldPath(), errors.New("unknown field")))
 	}
 	return errors.Join(errs...)
 }

@@ -170,7 +170,7 @@ func TestGatewaysFollowTheirStatefulSet(t *testing.T) {
 	}
 	b.run(t)
 	b.first(t, map[string][]string{})
-	if got := log.String(); !strings.Contains(got, "there is none") {
+	if got := log.String(); !strings.Contains(got, "not found: apply") {
 		t.Errorf("nothing says that the StatefulSet is missing:\n%s", got)
 	}
 
@@ -204,7 +204,7 @@ func TestGatewaysFollowTheirStatefulSet(t *testing.T) {
 	if err := b.Delete(t.Context(), set); err != nil {
 		t.Fatal(err)
 	}
-	log.await(t, 2, "there is none")
+	log.await(t, 2, "not found: apply")
 	b.awaitGateways(t, "gateway-0")
 }
 

@@ -275,7 +275,7 @@ func (l *loader) candidate(key model.Key) (decision.Candidate, bool) {
 		l.assumed = append(
 			l.assumed,
 			fmt.Sprintf(
-				"no endpoint for %s, because there is no Cluster of that name: its edges dial the address in its Tunnel, "+
+				"no endpoint for %s, because the input has no Cluster of that name: its edges dial the address in its Tunnel, "+
 					"otherwise 127.0.0.1:6443",
 				key,
 			),

@@ -25,7 +25,7 @@ func (l *loader) installation() model.Installation {
 	if l.settings == nil {
 		l.assumed = append(
 			l.assumed,
-			"tunnel domain tunnels.example.com and the public address gateway.example.com:443, because there is no "+
+			"tunnel domain tunnels.example.com and the public address gateway.example.com:443, because the input has no "+
 				"ConfigMap "+settingsName,
 		)
 	} else {
@@ -33,7 +33,7 @@ func (l *loader) installation() model.Installation {
 	}
 	if l.set == nil {
 		inst.Gateways = []model.Gateway{{Name: "gateway-0"}}
-		l.assumed = append(l.assumed, "one gateway, gateway-0, because there is no StatefulSet "+gatewaySetName)
+		l.assumed = append(l.assumed, "one gateway, gateway-0, because the input has no StatefulSet "+gatewaySetName)
 	} else {
 		var err error
 		if inst.Gateways, err = Gateways(l.set, model.ReplicaAddress(l.settings["REPLICA_ADDRESS"])); err != nil {

@@ -136,12 +136,12 @@ func TestLoadNamesFileLineAndField(t *testing.T) {
 	}{
 		"a bad extra name": {replace("- api.example.com", "- api.example.com\n  - 192.0.2.1"), []string{"a.yaml:21:5: " +
 			"spec.extraNames[1]: \"192.0.2.1\": ", "it is an IP address"}},
-		"a field that is none": {replace("extraNames:", "extraName:"), []string{"a.yaml:19:3: spec.extraName: there is no " +
-			"such field"}},
+		"a field that is none": {
+			replace("extraNames:", "extraName:"), []string{"a.yaml:19:3: spec.extraName: unknown field"},
+		},
 		"two fields that are none": {
 			replace("extraNames:", "extraName: []\n  apiServer: {host: a.example.com}\n  extraNames:"),
-			[]string{"a.yaml:19:3: spec.extraName: there is no such field", "a.yaml:20:15: spec.apiServer.host: there is no " +
-				"such field"},
+			[]string{"a.yaml:19:3: spec.extraName: unknown field", "a.yaml:20:15: spec.apiServer.host: unknown field"},
 		},
 		"an alias": {
 			replace("  - api.example.com", "  - &name 192.0.2.1\n  - *name"), []string{"a.yaml:20:5: " +
@@ -155,7 +155,7 @@ func TestLoadNamesFileLineAndField(t *testing.T) {
 			"is also in a.yaml:1:1", "b.yaml:16:12: "}},
 		"no object of Fairlead": {[]string{"apiVersion: v1\nkind: Secret\n"}, []string{"the input has neither a fleet " +
 			"nor a Cluster"}},
-		"a list of texts": {[]string{"- a\n- b\n"}, []string{"a.yaml:1:1: is neither a Kubernetes object nor a fleet"}},
+		"a list of texts": {[]string{"- a\n- b\n"}, []string{"a.yaml:1:1: must be a Kubernetes object or a fleet"}},
 		"a bad setting": {[]string{strings.Replace(settings, "tunnels.example.com", "tunnels", 1), objects},
 			[]string{"a.yaml:5:3: data.TUNNEL_DOMAIN: "}},
 		"no gateway": {[]string{strings.Replace(settings, "replicas: 2", "replicas: 0", 1), objects},
@@ -165,7 +165,7 @@ func TestLoadNamesFileLineAndField(t *testing.T) {
 		"a bad revoked edge": {[]string{strings.Replace(fleet, "edge-stolen", "edge_stolen", 1)},
 			[]string{"a.yaml:16:13: clusters[0].revoked[0]: "}},
 		"a field in a fleet": {[]string{strings.Replace(fleet, "workers:", "worker:", 1)}, []string{"a.yaml:9:1: " +
-			"worker: there is no such field"}},
+			"worker: unknown field"}},
 		"two installations": {[]string{fleet, fleet}, []string{"b.yaml:2:1: domain: the installation is also in a.yaml:2:1"}},
 		"several faults": {[]string{"a: [", strings.Replace(fleet, "workers:", "worker:", 1)}, []string{"a.yaml",
 			"b.yaml:9"}},

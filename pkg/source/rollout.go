@@ -43,7 +43,7 @@ func (k *Kube) publishRollout(ctx context.Context) error {
 	}
 	record, err := rollout.ParseRecord(found.Data)
 	if err != nil {
-		k.Log.Error("rollout not followed, nodes keep what they are served",
+		k.Log.Error("cannot follow rollout, nodes keep their configuration",
 			"configmap", v1alpha1.RolloutConfigMapName, "error", err)
 		return nil
 	}

@@ -14,7 +14,7 @@ var logContext = context.Background()
 
 // errElsewhere reports that the socket of no tunnel was found.
 var errElsewhere = errors.New(
-	"there is no socket of any tunnel in this network namespace: does the agent share the namespace of its Envoy?",
+	"no tunnel socket found in this network namespace: run the agent in the namespace of its Envoy",
 )
 
 // retryMin and retryMax bound the wait before the next check of closed connections. The event of a closed connection
@@ -106,7 +106,7 @@ func (t *Table) bind() {
 func (t *Table) cut() (left int) {
 	var gone []*entry
 	find := finder{kernel: &t.kernel}
-	for _, e := range t.victims() {
+	for _, e := range t.deniedEntries() {
 		err := find.destroy(e)
 		if errors.Is(err, sockets.ErrGone) {
 			gone = append(gone, e)
@@ -135,7 +135,7 @@ func (t *Table) cut() (left int) {
 	return left
 }
 
-func (t *Table) victims() (denied []*entry) {
+func (t *Table) deniedEntries() (denied []*entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.denied.edges)+len(t.denied.ids) == 0 {

@@ -221,7 +221,7 @@ func TestAStartingAgentRecordsOnlyOpenTunnels(t *testing.T) {
 		b := newBed(t, dir)
 		b.run(t)
 		b.has(t, map[string]string{gone.remote.String(): "edge-1", kept.remote.String(): "edge-2"})
-		if b.log.count("no socket of any tunnel") != 1 {
+		if b.log.count("no tunnel socket found") != 1 {
 			t.Errorf("it is not said:\n%s", b.log.text.String())
 		}
 	})

@@ -21,16 +21,16 @@ const (
 	maxTries = 6
 	// repairPause is the wait after the limit of closed tunnels is reached.
 	repairPause = 100 * time.Millisecond
-	// statusKey is the key of a change of Holes or of Stats.Incomplete.
+	// statusKey is the key of a change of UnservedWorkers or of Stats.Incomplete.
 	statusKey = ""
 )
 
 // repairBackoff is the wait between two attempts for the same edge. An edge dials again within a second.
 var repairBackoff = retry.Backoff{Min: time.Second, Max: 30 * time.Second}
 
-// Hole reports that an edge has had no tunnel on some workers of the gateway's Envoy for a few seconds, though it has
-// tunnels on others. Connections of clients that these workers accept are not served.
-type Hole struct {
+// UnservedWorkers reports that an edge has had no tunnel on some workers of the gateway's Envoy for a few seconds,
+// though it has tunnels on others. Connections of clients that these workers accept are not served.
+type UnservedWorkers struct {
 	model.EdgeRef
 	Workers int // number of workers without a tunnel
 }
@@ -108,10 +108,10 @@ func (t *Table) weigh(e *edge, now time.Time) {
 	}
 	switch {
 	case least > 0:
-		e.hole = time.Time{}
+		e.unserved = time.Time{}
 		t.show(e, 0)
-	case e.hole.IsZero(): // a new case: earlier attempts do not count
-		e.hole, e.tries, e.next = now, 0, time.Time{}
+	case e.unserved.IsZero(): // a new case: earlier attempts do not count
+		e.unserved, e.tries, e.next = now, 0, time.Time{}
 	}
 }
 
@@ -120,20 +120,20 @@ func (t *Table) show(e *edge, workers int) {
 	if e.shown == workers {
 		return
 	}
-	t.stats.Holes += workers - e.shown
+	t.stats.Unserved += workers - e.shown
 	e.shown = workers
 	if t.history.version > 0 {
 		t.history.add([]string{statusKey})
 	}
 }
 
-// Holes returns all edges with workers that have had no tunnel for some time, in no particular order.
-func (t *Table) Holes() (all []Hole) {
+// UnservedWorkers returns all edges with workers that have had no tunnel for some time, in no particular order.
+func (t *Table) UnservedWorkers() (all []UnservedWorkers) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for e := range t.repairs.uneven {
 		if e.shown > 0 {
-			all = append(all, Hole{EdgeRef: e.EdgeRef, Workers: e.shown})
+			all = append(all, UnservedWorkers{EdgeRef: e.EdgeRef, Workers: e.shown})
 		}
 	}
 	return all
@@ -212,7 +212,7 @@ func (t *Table) try(e *edge, victims []*entry, now time.Time) (all []*entry) {
 	}
 	e.want = min(want, len(e.tunnels)+len(all))
 	e.next = now.Add(repairBackoff.Wait(e.tries))
-	if e.tries++; e.tries >= maxTries && !e.hole.IsZero() {
+	if e.tries++; e.tries >= maxTries && !e.unserved.IsZero() {
 		e.tries = 0
 		e.next = now.Add(laterTime + repairBackoff.Wait(maxTries)) // avoids that many edges try again at the same time
 		t.stats.GivenUp++
@@ -227,10 +227,10 @@ func (t *Table) try(e *edge, victims []*entry, now time.Time) (all []*entry) {
 // announce publishes that an edge has workers without a tunnel, once that has lasted for showTime. Until then it
 // returns that time; later it returns zero.
 func (t *Table) announce(e *edge, now time.Time) time.Time {
-	if e.hole.IsZero() {
+	if e.unserved.IsZero() {
 		return time.Time{}
 	}
-	if at := e.hole.Add(showTime); now.Before(at) {
+	if at := e.unserved.Add(showTime); now.Before(at) {
 		return at
 	}
 	if e.shown == 0 {

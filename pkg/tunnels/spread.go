@@ -41,11 +41,11 @@ type rules struct {
 // edge is one edge of one workload cluster, with its tunnels to this gateway.
 type edge struct {
 	model.EdgeRef
-	tunnels map[*entry]bool // without the tunnels that were closed by repair
-	count   []int           // number of tunnels, by worker
-	changed time.Time       // when a tunnel was last added or removed
-	hole    time.Time       // since when a worker has no tunnel; zero: each has one
-	shown   int             // published number of workers without a tunnel
+	tunnels  map[*entry]bool // without the tunnels that were closed by repair
+	count    []int           // number of tunnels, by worker
+	changed  time.Time       // when a tunnel was last added or removed
+	unserved time.Time       // since when a worker has no tunnel; zero: each has one
+	shown    int             // published number of workers without a tunnel
 
 	// The fields below belong to the repair.
 	tries int
@@ -125,7 +125,7 @@ func (e *edge) plan(now time.Time, r rules, turns []int) (victims []*entry, agai
 	if v == nil {
 		return nil, time.Time{}
 	}
-	if at := e.hole.Add(usedTime); now.Before(at) {
+	if at := e.unserved.Add(usedTime); now.Before(at) {
 		return nil, at
 	}
 	return []*entry{v}, time.Time{}

@@ -14,7 +14,7 @@ import (
 // spreadOf returns an edge with tunnels on workers. Each tunnel is the number of its worker, with a + if it carries
 // connections.
 func spreadOf(workers int, tunnels string) *edge {
-	e := &edge{tunnels: map[*entry]bool{}, count: make([]int, workers), changed: noon, hole: noon}
+	e := &edge{tunnels: map[*entry]bool{}, count: make([]int, workers), changed: noon, unserved: noon}
 	for i, word := range strings.Fields(tunnels) {
 		v := &entry{}
 		v.Key, v.Since = fmt.Sprint(i), noon.Add(time.Duration(i)*time.Second-time.Hour)
@@ -184,7 +184,7 @@ func TestAWorkerWithoutATunnelIsRepairedByClosingTunnelsOnce(t *testing.T) {
 			delete(e.tunnels, v)
 			e.count[v.worker]--
 		}
-		e := &edge{tunnels: map[*entry]bool{}, count: make([]int, workers), hole: noon}
+		e := &edge{tunnels: map[*entry]bool{}, count: make([]int, workers), unserved: noon}
 		dial(e)
 		clear(opened) // the table did not observe this
 		holes, rounds := 0, 0

@@ -106,7 +106,7 @@ func (t *Table) removeFiles() error {
 	var errs []error
 	for _, path := range []string{t.statePath(), t.temporaryPath(), t.log.old(), t.log.path} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("removing what is known of tunnels: %w", err))
+			errs = append(errs, fmt.Errorf("removing state of tunnels: %w", err))
 		}
 	}
 	return errors.Join(errs...)

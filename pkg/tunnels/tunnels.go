@@ -107,7 +107,7 @@ type Table struct {
 	reopen      chan struct{} // notifies keepOpen that Envoy should reopen its log
 }
 
-// Stats are counts since the table was made. Tunnels, Unknown, Incomplete and Holes are present values.
+// Stats are counts since the table was made. Tunnels, Unknown, Incomplete and Unserved are present values.
 type Stats struct {
 	Tunnels  int    `json:"tunnels"`
 	Cut      uint64 `json:"cut"`      // connections closed because they are denied
@@ -115,7 +115,7 @@ type Stats struct {
 	BadLines uint64 `json:"badLines"` // lines of the log that could not be parsed
 	Unknown  int    `json:"unknown"`  // connections without a recorded owner for too long, or whose record may be missing
 	Closed   uint64 `json:"closed"`   // connections closed because they had no recorded owner
-	Holes    int    `json:"holes"`    // workers without a tunnel, of edges that have others, for longer than a few seconds
+	Unserved int    `json:"holes"`    // workers without a tunnel, of edges that have others, for longer than a few seconds
 	Moved    uint64 `json:"moved"`    // tunnels closed so that the edge dials again, for another worker
 	GivenUp  uint64 `json:"givenUp"`  // series of such attempts that did not help
 	// Incomplete is the reason why the record does not account for each connection to the public port, and the remedy;
@@ -176,9 +176,9 @@ func (t *Table) Edges() map[model.EdgeRef]bool {
 }
 
 // Changes blocks until the version of the table differs from since, and returns the changes and the new version: the
-// tunnels that were added or replaced, and the keys of removed ones. Both are empty if only Holes or Stats.Incomplete
-// changed. ok is false if the table no longer has the changes, and the caller needs a Snapshot. When ctx ends, Changes
-// returns no changes, since, and true.
+// tunnels that were added or replaced, and the keys of removed ones. Both are empty if only UnservedWorkers or
+// Stats.Incomplete changed. ok is false if the table no longer has the changes, and the caller needs a Snapshot. When
+// ctx ends, Changes returns no changes, since, and true.
 func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, closed []string, version uint64, ok bool) {
 	for {
 		t.mu.Lock()

@@ -79,8 +79,8 @@ func TestNoRequestWaitsForAWorkerWithoutTunnel(t *testing.T) {
 			}
 			waitForTunnels(t, b.Table, want)
 			eventually.True(t, envoytest.Patience, "each worker has tunnels", func() error {
-				if n := b.without("edge-1", tt.workers); n > 0 || len(b.Holes()) > 0 {
-					return fmt.Errorf("%d have none, known are %+v", n, b.Holes())
+				if n := b.without("edge-1", tt.workers); n > 0 || len(b.UnservedWorkers()) > 0 {
+					return fmt.Errorf("%d have none, known are %+v", n, b.UnservedWorkers())
 				}
 				return nil
 			})

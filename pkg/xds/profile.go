@@ -115,7 +115,7 @@ func (s *Server) SetRollout(record *rollout.Record) {
 	defer s.publishing.Unlock()
 	now, before := newProfiles(s.inst, s.target, record), s.profiles
 	if now.problem != "" && now.problem != before.problem {
-		s.log.Warn("recorded profile not rendered as recorded", "error", now.problem)
+		s.log.Warn("cannot render recorded profile as recorded", "error", now.problem)
 	}
 	s.mu.Lock()
 	s.profiles = now

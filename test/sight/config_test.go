@@ -55,7 +55,7 @@ func (r *room) proveConfig(t *testing.T) {
 		for _, row := range rows {
 			if row.Type == "cds" {
 				out, code, err := s.run(t.Context(), "config", "dump", row.Node, "--diff", s.inspection())
-				if err != nil || code != 0 || !strings.Contains(string(out), "run as they were sent") {
+				if err != nil || code != 0 || !strings.Contains(string(out), "run as published") {
 					t.Errorf("%s: exit code %d, %v\n%s", row.Node, code, err, out)
 				}
 			}

@@ -52,14 +52,22 @@ func Command(root func() *cobra.Command) *cobra.Command {
 		Use:   "support-bundle",
 		Short: "Collect diagnostic data, without secrets, into one file",
 		Long: strings.TrimSpace(`
-Collect diagnostic data into one .tar.gz with mode 0600: versions; Clusters, Tunnels, Machines, and Fairlead's
-own objects with their events; only the names of Secrets; the output of "fairlead status", "check --all" and
-"config sync"; the configuration of the Envoys; logs and metrics of Fairlead's Pods. Its README.txt lists the
-content, and what is missing and why.
+Collect diagnostic data into one .tar.gz file with mode 0600: versions; Clusters, Tunnels, Machines and the
+objects of Fairlead, with their events; the names of Secrets; the output of "fairlead status", "check --all"
+and "config sync"; the configuration of the Envoys; logs and metrics of the Pods of Fairlead. README.txt lists
+the content, and what is missing with the reason.
 
-Keys, tokens and their hashes, passwords, certificates, kubeconfigs, values of environments and annotations of
-others are replaced by "[removed]". Host names, addresses and names of objects remain: review the file before
-you share it.`),
+Keys, tokens and their hashes, passwords, certificates, kubeconfigs, values of environment variables and
+foreign annotations are replaced by "[removed]". Host names, addresses and names of objects remain: review the
+file before you share it.
+
+Needs: list on Clusters, Tunnels, Machines, Events, Secrets (metadata only) and CertificateSigningRequests; in
+the namespace of the installation, list on all objects and get on pods/log and pods/proxy. Data that needs a
+missing permission is left out.
+Changes: creates the file; sends the requests of "fairlead check" to all workload clusters unless --no-checks
+is set.
+Exit codes: 0 the file was written, even if data is missing; 1 the command failed; 2 the command line is
+invalid.`),
 		Example: "  fairlead support-bundle\n  fairlead support-bundle -n prod --file prod.tar.gz --no-logs",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -72,7 +80,7 @@ you share it.`),
 	set.BoolVar(&f.overwrite, "overwrite", false, "overwrite the file if it exists")
 	set.BoolVar(&f.noChecks, "no-checks", false, "leave out `check --all`, which makes requests to all workload clusters")
 	set.BoolVar(&f.noLogs, "no-logs", false, "leave out logs")
-	set.Int64Var(&f.logLines, "log-lines", 5000, "how many lines of each log, from its end")
+	set.Int64Var(&f.logLines, "log-lines", 5000, "number of lines of each log, from its end")
 	return cmd
 }
 

@@ -93,5 +93,5 @@ func itemsOf(list client.ObjectList) ([]unstructured.Unstructured, error) {
 		}
 		return all, nil
 	}
-	return nil, fmt.Errorf("%T is no list of objects", list)
+	return nil, fmt.Errorf("%T is not a list of objects", list)
 }

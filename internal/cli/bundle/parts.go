@@ -195,7 +195,7 @@ func (b *bundle) pods(ctx context.Context) error {
 		return nil
 	}
 	if len(pods.Items) == 0 {
-		b.addMissing("logs/ and metrics/", "there is no Pod in namespace "+b.flags.Installation)
+		b.addMissing("logs/ and metrics/", "no Pod found in namespace "+b.flags.Installation)
 	}
 	for i := range pods.Items {
 		if err := b.pod(ctx, set, &pods.Items[i]); err != nil {

@@ -46,6 +46,12 @@ func caStatusCommand() *cobra.Command {
 	var o output.Options
 	cmd := &cobra.Command{
 		Use: "status", Short: "Show the CAs in use and the progress of a rotation", Args: cobra.NoArgs,
+		Long: strings.TrimSpace(`
+Show the CAs that the installation trusts, which certificates each CA signs, and the phase of a rotation.
+
+Needs: get on ConfigMaps in the namespace of the installation; list and watch for --watch.
+Changes: nothing.
+Exit codes: 0 success; 1 the command failed; 2 the command line is invalid.`),
 		Example: "  fairlead ca status\n  fairlead ca status --watch",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := f.open()
@@ -73,11 +79,17 @@ func caRotateCommand() *cobra.Command {
 		Use:     "rotate",
 		Short:   "Replace the CA without an interruption",
 		Example: "  fairlead ca rotate\n  fairlead ca rotate --wait",
-		Long: "Request the controller to replace the CA, and wait until the rotation begins. The controller completes it: " +
-			"by\n" +
-			"default after somewhat more than 90 days, so that disconnected edges can return; its flag --ca-overlap shortens " +
-			"that.\n" +
-			"If a rotation is running, the command follows it, so you can stop and repeat the command at any time.",
+		Long: strings.TrimSpace(`
+Request the controller to replace the CA, and wait until the rotation begins. If a rotation is running already,
+the command follows it. You can stop the command and repeat it at any time.
+
+The controller completes the rotation without the command, by default after a little more than 90 days, so that
+disconnected edges can renew their certificates. The controller's flag --ca-overlap sets another time.
+
+Needs: get and patch on ConfigMaps in the namespace of the installation.
+Changes: an annotation of the ConfigMap that requests the rotation.
+Exit codes: 0 the rotation has begun, or has ended with --wait; 1 it has not begun in time, or the command
+failed; 2 the command line is invalid.`),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := f.open()
@@ -89,7 +101,7 @@ func caRotateCommand() *cobra.Command {
 	}
 	f.addAllTo(cmd)
 	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait for the end of the rotation, and show each phase")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long the controller may take to begin")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait until the rotation begins")
 	return cmd
 }
 

@@ -49,14 +49,19 @@ func Command() *cobra.Command {
 		Use:   "check (CLUSTER | --all)",
 		Short: "Find the first broken hop on the path to a workload cluster, its cause and its cure",
 		Long: strings.TrimSpace(`
-Walk the way from a client to the apiserver of a workload cluster, hop by hop, and name the first that is
-broken, the likely cause, and what to do. It changes nothing. What can't be tested from this machine is said
-to be so, and from where it can.
+Test the path from a client to the apiserver of a workload cluster, hop by hop. Print the first broken hop,
+its likely cause and what to do. A hop that cannot be tested from this machine is marked "?", with the reason.
 
-It does what Cluster API does: it reads the kubeconfig Secret and makes requests with it. So it says most
-inside of the management cluster's network; elsewhere forward a port of the gateways, and give it with --via.
+The command does what Cluster API does: it reads the kubeconfig Secret and sends requests with it. Run it
+inside the network of the management cluster to test the most hops. Elsewhere, forward a port of the gateways
+and pass it with --via.
 
-Exit codes: 0 nothing is broken (warnings leave it 0); 1 a hop is broken; 2 the command line is wrong.`),
+Needs: get on Clusters, Tunnels and Secrets of the namespace, and list on Clusters for --all; in the namespace
+of the installation, list on Pods and create on pods/portforward. Hops that need a missing permission are not
+tested.
+Changes: nothing.
+Exit codes: 0 no hop is broken, but there may be warnings; 1 a hop is broken, or the command failed; 2 the
+command line is invalid.`),
 		Example: "  fairlead check -n prod c1\n  fairlead check -n prod c1 -o json | jq -r .first\n  fairlead check --all " +
 			"-A --parallel 32\n" +
 			"  kubectl -n fairlead-system port-forward service/gateway 6443 & fairlead check -n prod c1 --via 127.0.0.1:6443",
@@ -67,7 +72,7 @@ Exit codes: 0 nothing is broken (warnings leave it 0); 1 a hop is broken; 2 the 
 			case !f.all && len(args) != 1:
 				return errors.New("give the name of one Cluster, or --all")
 			case f.everywhere && !f.all:
-				return errors.New("--all-namespaces is for --all")
+				return errors.New("--all-namespaces needs --all")
 			case f.parallel < 1 || f.parallel > maxParallel:
 				return fmt.Errorf("--parallel: %d is not between 1 and %d", f.parallel, maxParallel)
 			case f.timeout <= 0:
@@ -84,13 +89,13 @@ Exit codes: 0 nothing is broken (warnings leave it 0); 1 a hop is broken; 2 the 
 	flags.StringVarP(
 		&f.Namespace, "namespace", "n", "", "namespace of the Clusters (default: the namespace of the context)",
 	)
-	flags.BoolVar(&f.all, "all", false, "check all Clusters of the namespace that have a tunnel or want one")
-	flags.BoolVarP(&f.everywhere, "all-namespaces", "A", false, "with --all: those of all namespaces")
-	flags.IntVar(&f.parallel, "parallel", defaultParallel, "with --all: how many at the same time")
+	flags.BoolVar(&f.all, "all", false, "check all Clusters of the namespace that have or want a tunnel")
+	flags.BoolVarP(&f.everywhere, "all-namespaces", "A", false, "with --all: check the Clusters of all namespaces")
+	flags.IntVar(&f.parallel, "parallel", defaultParallel, "with --all: number of Clusters to check at the same time")
 	flags.DurationVar(&f.timeout, "timeout", defaultCheckTime, "time limit for the check of one Cluster")
 	flags.DurationVar(&f.stream, "watch-for", 3*time.Second, "how long a watch must stay open")
 	flags.StringVar(
-		&f.via, "via", "", "host:port to dial instead of what the kubeconfig names, such as a forwarded port of the gateways",
+		&f.via, "via", "", "host:port to dial instead of the kubeconfig's address, such as a forwarded port of the gateways",
 	)
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	return cmd

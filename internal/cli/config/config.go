@@ -38,7 +38,7 @@ func (f *configFlags) addTo(cmd *cobra.Command) {
 // Command returns the command group config.
 func Command() *cobra.Command {
 	return command.Group(
-		"config", "See what was sent to the Envoys, and what they made of it", configSyncCommand(), configDumpCommand(),
+		"config", "Compare the published configuration with what the Envoys run", configSyncCommand(), configDumpCommand(),
 		configWhyCommand(),
 	)
 }

@@ -46,17 +46,23 @@ func configDumpCommand() *cobra.Command {
 		Short: "Print the configuration that was sent to an Envoy, or how it differs from what Envoy runs",
 		Long: strings.TrimSpace(`
 Print the Envoy clusters and listeners that the xds-servers publish for a gateway or an edge, as YAML. With
---diff, query the node's agent for what its Envoy runs, and print the differences; the exit code is 1 if there
-are any. A gateway-agent gives an Envoy cluster another form while its workload cluster has no tunnel: that is
-printed, but is not a difference.
+--diff, request from the agent of the node what its Envoy runs, and print the differences.
 
-Neither contains keys: Envoys receive keys from their agents only.`),
+While a workload cluster has no reverse tunnel, a gateway-agent replaces its Envoy cluster by one that fails
+requests at once. The output marks it, and --diff does not count it as a difference. The output contains no
+keys: Envoys receive them from their agents only.
+
+Needs: list on Clusters and Tunnels; in the namespace of the installation, list on Pods and create on
+pods/portforward.
+Changes: nothing.
+Exit codes: 0 success, and no difference with --diff; 1 --diff found a difference, or the command failed; 2
+the command line is invalid.`),
 		Example: "  fairlead config dump gateway-0 --type lds\n  fairlead config dump gateway-0 --name " +
 			"c1.prod.tunnels.example.com\n  fairlead config dump edge-abc --diff",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.kind != "" && typeOf(f.kind) == "" {
-				return output.UsageError("--type: %q is neither cds (Envoy clusters) nor lds (listeners)", f.kind)
+				return output.UsageError("--type: %q is invalid: must be cds (Envoy clusters) or lds (listeners)", f.kind)
 			}
 			if err := f.Validate(); err != nil {
 				return err
@@ -274,7 +280,7 @@ func dumpView(node string, all []dumped, diff bool) output.View {
 				}
 			}
 			if diff {
-				p.Line(output.Plain(fmt.Sprintf("%d of %d resources run as they were sent", same, len(all))))
+				p.Line(output.Plain(fmt.Sprintf("%d of %d resources run as published", same, len(all))))
 			}
 		},
 	}

@@ -49,18 +49,21 @@ func configSyncCommand() *cobra.Command {
 	var f configFlags
 	cmd := &cobra.Command{
 		Use:   "sync [NODE]",
-		Short: "See which Envoys have what was sent to them",
+		Short: "Show which Envoys run the published configuration",
 		Long: strings.TrimSpace(`
-See of each gateway and each edge whether its Envoy has what the xds-servers publish for it:
+Show for each gateway and each edge whether its Envoy runs the configuration that the xds-servers publish for
+it. The lines above the table show the state of the current rollout: see docs/rollouts.md.
 
-SYNCED   it has accepted all of it
-STALE    something was sent that it has not answered, or its agent is not connected: it goes on with what it had
-NACK     it refuses something, and goes on with what it had; the message is Envoy's own
-UNKNOWN  an xds-server did not answer, and the node may be with that
+  SYNCED   Envoy accepted the published configuration
+  STALE    Envoy has not answered yet, or its agent is not connected; the last accepted version runs
+  NACK     Envoy rejected a resource; the last accepted version runs, and the message is Envoy's
+  UNKNOWN  an xds-server did not answer, and the node may be connected to it
 
-Above the table is how far a change of what all of them run is: see docs/rollouts.md.
-
-The exit code is 1 when anything is not SYNCED, or a rollout has stopped.`),
+Needs: list on Clusters and Tunnels; in the namespace of the installation, get on ConfigMaps, list on Pods and
+create on pods/portforward.
+Changes: nothing.
+Exit codes: 0 all nodes are SYNCED and no rollout has stopped; 1 a node is not SYNCED, a rollout has stopped,
+or the command failed; 2 the command line is invalid.`),
 		Example: "  fairlead config sync\n  fairlead config sync gateway-0\n  fairlead config sync --watch -o json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -217,7 +220,7 @@ func nodeRows(node *collect.Node, clusters map[string]string, now time.Time) []s
 				Server:  node.Server,
 				Version: node.Version,
 				Profile: node.Profile,
-				Message: "there is nothing for it yet",
+				Message: "no configuration is published for it yet",
 			},
 		}
 	}

@@ -25,11 +25,16 @@ func configWhyCommand() *cobra.Command {
 	var f configFlags
 	cmd := &cobra.Command{
 		Use:   "why HOSTNAME",
-		Short: "Explain which workload cluster a hostname is served by, and why",
+		Short: "Explain which workload cluster a hostname leads to, and why",
 		Long: strings.TrimSpace(`
-Follow a hostname, as clients send it by SNI or CONNECT, from the Cluster and the Tunnel that claim it to its
-Envoy cluster on each gateway, field by field; or explain why the name is not served. The exit code is 1 if a
-gateway does not serve it.`),
+Explain where a hostname leads: from the Cluster and the Tunnel that own it to its Envoy cluster on each
+gateway, field by field, or why it is not served. The hostname is the one that clients send by SNI or CONNECT.
+
+Needs: list on Clusters and Tunnels; in the namespace of the installation, list on Pods and create on
+pods/portforward.
+Changes: nothing.
+Exit codes: 0 all gateways serve the hostname; 1 a gateway does not serve it, or the command failed; 2 the
+command line is invalid.`),
 		Example: "  fairlead config why c1.prod.tunnels.example.com\n  fairlead config why api.c1.example.com -o wide",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -37,8 +37,15 @@ func edgeListCommand() *cobra.Command {
 	var f edgeFlags
 	var o output.Options
 	cmd := &cobra.Command{
-		Use:     "list [CLUSTER]",
-		Short:   "List edges",
+		Use:   "list [CLUSTER]",
+		Short: "List edges",
+		Long: strings.TrimSpace(`
+List the edges that the Tunnels of a namespace, or one Cluster, have on record: state, connections to each
+gateway, certificate, health of the apiserver and version.
+
+Needs: list on Tunnels, and watch for --watch.
+Changes: nothing.
+Exit codes: 0 success, whatever the state of the edges; 1 the command failed; 2 the command line is invalid.`),
 		Example: "  fairlead edge list -A\n  fairlead edge list -n prod c1\n  fairlead edge list -A --watch",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -80,7 +87,7 @@ func listTunnels(ctx context.Context, from client.Reader, namespace string, name
 		tunnels.Items = slices.DeleteFunc(tunnels.Items, func(t v1alpha1.Tunnel) bool { return t.Name != name[0] })
 		if len(tunnels.Items) == 0 {
 			return nil, fmt.Errorf(
-				"there is no Tunnel %s in %s: `kubectl get clusters,tunnels -A` lists all",
+				"Tunnel %s not found in %s: `kubectl get clusters,tunnels -A` lists all",
 				name[0],
 				inNamespace(namespace),
 			)

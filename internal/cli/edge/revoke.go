@@ -20,16 +20,21 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-const edgeRevokeHelp = "Add the node name of an edge to spec.revokedEdges of its Tunnel, and wait until its tunnels " +
-	"are closed. The edge\n" +
-	"then gets no certificate, no configuration and no tunnel, and the token that it enrolled with expires. Other " +
-	"edges are not\n" +
-	"affected. Each gateway compares its record with the sockets of its kernel, and the command prints how many " +
-	"connections of\n" +
-	"the edge it closed. The command fails if a gateway has not proven in time that none is left, or reports that its " +
-	"record is\n" +
-	"incomplete; the edge remains revoked. The gateways are queried through the xds-servers, as in `fairlead status`.\n" +
-	"`fairlead edge list -A` shows node names. With --cluster an edge can be revoked that is not on record."
+const edgeRevokeHelp = `
+Revoke an edge: add its node name to spec.revokedEdges of its Tunnel, and wait until its tunnels are closed. A
+revoked edge gets no certificate, no configuration and no tunnel, and the token that it enrolled with becomes
+invalid. Other edges are not affected. "fairlead edge list -A" shows node names. With --cluster, the edge need
+not be on record.
+
+Each gateway compares its records with the sockets of its kernel. The command prints how many connections each
+gateway closed. It fails if a gateway does not prove in time that no connection is left, or reports that its
+records are incomplete; the edge remains revoked.
+
+Needs: list, get and patch on Tunnels; in the namespace of the installation, list on Pods and create on
+pods/portforward.
+Changes: spec.revokedEdges of the Tunnel.
+Exit codes: 0 the edge is revoked and its tunnels are closed; 1 a gateway has not proven it, or the command
+failed; 2 the command line is invalid.`
 
 func edgeRevokeCommand() *cobra.Command {
 	var f edgeFlags
@@ -39,7 +44,7 @@ func edgeRevokeCommand() *cobra.Command {
 		Short: "Revoke an edge and close its tunnels",
 		Example: "  fairlead edge revoke edge-abcdefghijklmnop\n  fairlead edge revoke edge-abcdefghijklmnop -n prod " +
 			"--cluster c1",
-		Long: edgeRevokeHelp,
+		Long: strings.TrimSpace(edgeRevokeHelp),
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runEdgeRevoke(cmd, args[0], f, servers)

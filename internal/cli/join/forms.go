@@ -26,7 +26,7 @@ var forms = map[string]func(secret *corev1.Secret, image string) (string, error)
 const (
 	systemdScript = `sh -eu <<'FAIRLEAD'
 for program in edge-agent envoy; do
-  test -x /usr/local/bin/$program || { echo "there is no /usr/local/bin/$program: install it first" >&2; exit 1; }
+  test -x /usr/local/bin/$program || { echo "/usr/local/bin/$program not found: install it first" >&2; exit 1; }
 done
 id fairlead >/dev/null 2>&1 || useradd --system --home-dir /var/lib/fairlead --shell /usr/sbin/nologin fairlead
 install -d -m 0755 /etc/fairlead
@@ -63,7 +63,7 @@ func plainCommand(secret *corev1.Secret, _ string) (string, error) {
 	text := string(secret.Data[v1alpha1.BootstrapCommandKey])
 	if text == "" {
 		return "", fmt.Errorf(
-			"the Secret %s has no key %s: which version has the controller?", secret.Name, v1alpha1.BootstrapCommandKey,
+			"the Secret %s has no key %s: check the version of the controller", secret.Name, v1alpha1.BootstrapCommandKey,
 		)
 	}
 	return text, nil
@@ -124,7 +124,7 @@ const manifestImage = "image: fairlead-edge"
 func withImage(manifest, image string) (string, error) {
 	if image == "" ||
 		strings.ContainsFunc(image, func(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '\'' || r == '"' }) {
-		return "", fmt.Errorf("--image: %q is no reference of an image", image)
+		return "", fmt.Errorf("--image: %q is not an image reference", image)
 	}
 	return strings.ReplaceAll(manifest, manifestImage, "image: "+image), nil
 }

@@ -30,31 +30,41 @@ type joinFlags struct {
 	timeout     time.Duration
 }
 
+const joinHelp = `
+Print a shell command that starts an edge for a Cluster. It contains the bootstrap file of the Cluster. Use it
+for Clusters whose machines exist already; new machines get their edges when they boot.
+
+The bootstrap file contains a token, valid for at most a day, with which a machine enrols as an edge of this
+Cluster. Treat the output as a password.
+
+  --form       what the printed command does                       where to run it
+  command      write the bootstrap file, run edge-agent            root shell in the workload network
+  systemd      write the bootstrap file and two units              root shell of a machine with edge-agent
+                                                                   and envoy in /usr/local/bin
+  static-pod   write the bootstrap file and a manifest             root shell of a control-plane node
+  deployment   apply a Namespace, a Secret and a Deployment        any shell with kubectl and a kubeconfig
+                                                                   of the workload cluster
+
+Needs: get on Clusters, Tunnels and Secrets of the namespace; patch on Clusters for --enable. The Cluster must
+have opted in.
+Changes: nothing without --enable; with it, the label fairlead.dev/tunnel of the Cluster.
+Exit codes: 0 the command was printed; 1 the Cluster has not opted in or got no bootstrap Secret in time, or
+the command failed; 2 the command line is invalid.`
+
 // Command returns the command join.
 func Command() *cobra.Command {
 	var f joinFlags
 	cmd := &cobra.Command{
 		Use:   "join CLUSTER",
-		Short: "Print the one command that gives a Cluster an edge",
-		Long: strings.TrimSpace(`
-Print the one command that gives a Cluster an edge, with the Cluster's bootstrap file in it. For a Cluster
-that exists already: one whose machines are still to come gets its edges with them. The command holds a token:
-who runs it is let in as an edge of that Cluster, so treat it as a password. It is valid for a day at most.
-
-  command      the bootstrap file, and edge-agent run in the foreground; in a root shell in the workload network
-  systemd      the bootstrap file and the units; in a root shell of a machine with edge-agent and envoy in
-               /usr/local/bin
-  static-pod   the bootstrap file and a manifest; in a root shell of a control-plane node
-  deployment   a Namespace, a Secret and a Deployment; wherever kubectl reaches the workload cluster
-
-The command fails if the Cluster has not opted in; --enable sets its label fairlead.dev/tunnel.`),
+		Short: "Print a shell command that starts an edge for a Cluster",
+		Long:  strings.TrimSpace(joinHelp),
 		Example: "  fairlead join -n prod c1 --form=deployment | KUBECONFIG=c1.kubeconfig sh\n  fairlead join -n prod c1 " +
 			"--form=systemd | ssh root@machine sh",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			write, ok := forms[f.form]
 			if !ok {
-				return output.UsageError("--form: %q is none of command, systemd, static-pod and deployment", f.form)
+				return output.UsageError("--form: %q is invalid: must be command, systemd, static-pod or deployment", f.form)
 			}
 			c, namespace, err := f.Client()
 			if err != nil {
@@ -81,10 +91,10 @@ The command fails if the Cluster has not opted in; --enable sets its label fairl
 	f.AddTo(cmd.Flags())
 	cmd.Flags().
 		StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)")
-	cmd.Flags().StringVar(&f.form, "form", "command", "how the edge is to run: command, systemd, static-pod or deployment")
+	cmd.Flags().StringVar(&f.form, "form", "command", "how the edge runs: command, systemd, static-pod or deployment")
 	cmd.Flags().
 		StringVar(&f.image, "image", "fairlead-edge", "image of edge-agent and Envoy, for static-pod and deployment")
-	cmd.Flags().BoolVar(&f.enable, "enable", false, "opt the Cluster in, if it has not")
+	cmd.Flags().BoolVar(&f.enable, "enable", false, "opt the Cluster in if it has not opted in")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the bootstrap Secret")
 	return cmd
 }
@@ -96,7 +106,7 @@ func (f *joinFlags) optIn(ctx context.Context, c client.Client, key client.Objec
 	switch {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf(
-			"there is no Cluster %s in namespace %s: `kubectl get clusters -A` lists all",
+			"Cluster %s not found in namespace %s: `kubectl get clusters -A` lists all",
 			key.Name,
 			key.Namespace,
 		)
@@ -158,7 +168,7 @@ func WaitBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (
 
 // errNoTunnel reports that no Tunnel was made in time.
 var errNoTunnel = errors.New(
-	"there is no Tunnel yet: check that the controller of Fairlead runs, and that the Cluster is not paused",
+	"no Tunnel yet: check that the controller of Fairlead runs, and that the Cluster is not paused",
 )
 
 // readBootstrap returns the Secret, a reason to wait for it, or an error if waiting is useless.
@@ -189,7 +199,7 @@ func readBootstrap(
 	case err != nil:
 		return nil, fmt.Errorf("reading bootstrap Secret: %w", err), nil
 	case !metav1.IsControlledBy(secret, tunnel) || len(secret.Data[v1alpha1.BootstrapFileKey]) == 0:
-		return nil, errors.New("it is not that of the Tunnel yet"), nil
+		return nil, errors.New("it does not contain the bootstrap file of this Tunnel yet"), nil
 	}
 	return secret, nil, nil
 }

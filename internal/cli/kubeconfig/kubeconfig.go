@@ -49,12 +49,18 @@ func Command() *cobra.Command {
 		Use:   "kubeconfig CLUSTER",
 		Short: "Write the kubeconfig that reaches a workload cluster through its tunnel",
 		Long: strings.TrimSpace(`
-Write the kubeconfig of a workload cluster, as its Secret has it, to the standard output; or add it to a
-kubeconfig file with --merge, which then has mode 0600. It has one context, whose name is CLUSTER.NAMESPACE
-unless --context-name says otherwise, and holds a client key: treat it as a password.
+Print the kubeconfig of a workload cluster from its Secret, or add it to a file with --merge. It has one
+context, CLUSTER.NAMESPACE unless --context-name is set, and contains a client key: treat it as a password.
 
-The server in it is a gateway, and its name has to resolve where you use it, or its proxy to be reachable:
-"fairlead check" looks. What would not work, or could run programs on your machine, is refused.`),
+Its server is a gateway. Your machine must resolve the name of the server, or reach the proxy in the
+kubeconfig; "fairlead check" tests both. The command rejects a kubeconfig that cannot work, and one that
+could run programs on your machine.
+
+Needs: get on Tunnels and Secrets of the namespace. The kubeconfig makes you an administrator of the workload
+cluster.
+Changes: nothing without --merge; with it, the file, which then has mode 0600.
+Exit codes: 0 the kubeconfig was printed or added; 1 it was rejected, or the command failed; 2 the command
+line is invalid.`),
 		Example: "  fairlead kubeconfig -n prod c1 >c1.kubeconfig\n  fairlead kubeconfig -n prod c1 --merge ~/.kube/config " +
 			"--use\n  fairlead kubeconfig -n prod c1 --copy c1-viewer",
 		Args: cobra.ExactArgs(1),
@@ -65,18 +71,18 @@ The server in it is a gateway, and its name has to resolve where you use it, or 
 	set.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)")
 	set.StringVar(
 		&f.from, "copy", "",
-		"name, or namespace/name, of one of the further kubeconfigs that the Tunnel asks for, instead of the administrator's",
+		"name, or namespace/name, of a further kubeconfig in the Tunnel, instead of the administrator's",
 	)
 	set.StringVar(
-		&f.into, "merge", "", "kubeconfig file to add it to, instead of the standard output; made if it is not there",
+		&f.into, "merge", "", "kubeconfig file to add it to, instead of standard output; created if missing",
 	)
 	set.StringVar(
-		&f.name, "context-name", "", "name of the context, its cluster and its user; by default CLUSTER.NAMESPACE",
+		&f.name, "context-name", "", "name of the context, its cluster and its user (default: CLUSTER.NAMESPACE)",
 	)
-	set.BoolVar(&f.use, "use", false, "make it the current context of the file")
-	set.BoolVar(&f.replace, "replace", false, "replace a context of that name which leads elsewhere")
+	set.BoolVar(&f.use, "use", false, "set the current context of the file")
+	set.BoolVar(&f.replace, "replace", false, "replace a context of the same name that has another server")
 	set.BoolVar(
-		&f.allowExec, "allow-exec", false, "accept a user who logs in with a program, which then runs on your machine",
+		&f.allowExec, "allow-exec", false, "accept a user with an exec plugin, which then runs on your machine",
 	)
 	return cmd
 }
@@ -122,7 +128,7 @@ func (f *kubeconfigFlags) read(ctx context.Context, c client.Reader, key client.
 	switch err := c.Get(ctx, key, &tunnel); {
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf(
-			"there is no Tunnel %s in namespace %s: `fairlead status -A` lists all, and `fairlead join --enable` opts a "+
+			"Tunnel %s not found in namespace %s: `fairlead status -A` lists all, and `fairlead join --enable` opts a "+
 				"Cluster in",
 			key.Name,
 			key.Namespace,
@@ -223,7 +229,7 @@ func checkCluster(c *clientcmdapi.Cluster) error {
 	server, err := url.Parse(c.Server)
 	switch {
 	case err != nil || server.Scheme != "https" || server.Host == "":
-		return errors.New("its server is no https URL: see the condition KubeconfigReady of the Tunnel")
+		return errors.New("its server is not an https URL: see the condition KubeconfigReady of the Tunnel")
 	case c.InsecureSkipTLSVerify:
 		return errors.New(
 			"it has insecure-skip-tls-verify, which lets any machine on the path read and change the traffic: configure its " +

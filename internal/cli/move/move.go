@@ -40,32 +40,40 @@ type moveFlags struct {
 
 // Command returns the command group move.
 func Command() *cobra.Command {
-	return command.Group("move", "Take the edges of a Cluster along when clusterctl moves it", movePrepareCommand())
+	return command.Group("move", "Keep the edges of a Cluster when clusterctl moves it", movePrepareCommand())
 }
 
 const movePrepareHelp = `
-Enrol the edges of a Cluster in the management cluster that it is to be moved to, before it is moved: they then ` +
-	`have a certificate
-of both installations, and their tunnels at the new one are up seconds after the Cluster is there. The installations may
-have different tunnel domains, gateways and CAs. Run clusterctl move when this has succeeded.
+Enrol the edges of a Cluster in another management cluster, before "clusterctl move" moves the Cluster there.
+The edges then have a certificate of each installation, and their tunnels to the new gateways come up seconds
+after the Cluster arrives. The installations may have different tunnel domains, gateways and CAs. Run
+"clusterctl move" after this command has succeeded. You can repeat the command at any time.
 
-It makes a Tunnel of the same name and id in the target, which takes the verb set-id on tunnels in all namespaces there.
-It hands the bootstrap file that the target makes for it to every edge of the Cluster: by "edge-agent join" in ` +
-	`its Pods, through the tunnel that there
-is. For edges that run in no Pod, or can't be reached, it prints what to run there; that has a token in it.
+The command does four things:
+  1. It creates a Tunnel with the same name and id in the target.
+  2. It waits for the bootstrap Secret that the target creates for the Tunnel.
+  3. It runs "edge-agent join" with the bootstrap file in each Pod of an edge, through the existing tunnel. For
+     edges outside of Pods, and Pods that it cannot reach, it prints what to run there. The printed text
+     contains a token.
+  4. It waits until the target has as many edges on record as are connected here.
 
-Then it waits until the target has as many of the edges on record as are connected here. It can be repeated: ` +
-	`what is done is done.
-The target waits for the Cluster as long as --for says; after that its edges there are let go.`
+The target keeps the Tunnel for the time --for. If the Cluster has not arrived by then, it withdraws the edges.
+
+Needs: get on Tunnels and Secrets here; in the target, create and patch on Tunnels, set-id on Tunnels in all
+namespaces, create on Namespaces and get on Secrets.
+Changes: in the target, the Namespace and the Tunnel; in the workload cluster, the state of the edges.
+Exit codes: 0 all edges are enrolled in the target; 1 an edge is not, or the command failed; 2 the command
+line is invalid.`
 
 func movePrepareCommand() *cobra.Command {
 	var f moveFlags
 	cmd := &cobra.Command{
 		Use:   "prepare CLUSTER",
-		Short: "Enrol the edges of a Cluster in the management cluster that it is to be moved to",
+		Short: "Enrol the edges of a Cluster in the management cluster that it will move to",
 		Long:  strings.TrimSpace(movePrepareHelp),
 		Example: "  fairlead move prepare -n prod c1 --to-kubeconfig=target.kubeconfig && clusterctl move -n prod " +
-			"--to-kubeconfig=target.kubeconfig",
+			"--to-kubeconfig=target.kubeconfig\n" +
+			"  fairlead move prepare -n prod c1 --to-kubeconfig=target.kubeconfig --wait=false",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := f.open(cmd.OutOrStdout(), args[0])
@@ -83,22 +91,22 @@ func movePrepareCommand() *cobra.Command {
 		&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)",
 	)
 	flags.StringVar(
-		&f.to.Kubeconfig, "to-kubeconfig", "", "kubeconfig of the management cluster that the Cluster is to be moved to",
+		&f.to.Kubeconfig, "to-kubeconfig", "", "kubeconfig of the target management cluster (required)",
 	)
-	flags.StringVar(&f.to.Context, "to-kubeconfig-context", "", "context of that kubeconfig")
-	flags.StringVar(&f.to.Namespace, "to-namespace", "", "namespace of the Cluster there; by default the same")
+	flags.StringVar(&f.to.Context, "to-kubeconfig-context", "", "context of the target kubeconfig")
+	flags.StringVar(&f.to.Namespace, "to-namespace", "", "namespace of the Cluster in the target (default: the same)")
 	flags.StringVar(
 		&f.workload, "workload-kubeconfig", "",
-		"kubeconfig by which the edges' Pods are reached; by default that of the Cluster, through its tunnel",
+		"kubeconfig with which the Pods of edges are reached (default: the kubeconfig of the Cluster, through its tunnel)",
 	)
 	// Not all namespaces: a user who may create a Pod in any namespace could obtain the token.
 	flags.StringArrayVar(
 		&f.edges, "edge-namespace", []string{"fairlead-edge", metav1.NamespaceSystem},
-		"namespace of the workload cluster in which Pods of edges are; repeat it for several",
+		"namespace of the workload cluster with Pods of edges; repeat it for several",
 	)
 	flags.DurationVar(&f.lasts, "for", 24*time.Hour, "how long the target waits for the Cluster")
-	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long all of it may take")
-	flags.BoolVar(&f.wait, "wait", true, "wait until the edges are enrolled there")
+	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "time limit for the whole command")
+	flags.BoolVar(&f.wait, "wait", true, "wait until the edges are enrolled in the target")
 	_ = cmd.MarkFlagRequired("to-kubeconfig")
 	return cmd
 }
@@ -177,7 +185,7 @@ func (m *move) source(ctx context.Context) (*v1alpha1.Tunnel, error) {
 	switch err := m.from.Get(ctx, m.key, &tunnel); {
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf(
-			"there is no Tunnel %s in namespace %s: the Cluster has not opted in, or was already moved", m.key.Name,
+			"Tunnel %s not found in namespace %s: the Cluster has not opted in, or was already moved", m.key.Name,
 			m.key.Namespace,
 		)
 	case err != nil:
@@ -248,7 +256,7 @@ func (m *move) prepareTarget(ctx context.Context, id string) error {
 	want := have.DeepCopy()
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, v1alpha1.PreparedAnnotation, until)
 	if err := m.to.Patch(ctx, want, client.MergeFrom(&have)); err != nil {
-		return fmt.Errorf("having the Tunnel in the target wait: %w", err)
+		return fmt.Errorf("patching Tunnel in the target: %w", err)
 	}
 	m.report("target: Tunnel %s waits for its Cluster until %s", m.target, until)
 	return nil

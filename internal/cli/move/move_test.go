@@ -77,7 +77,7 @@ func TestKubeconfigsOfSecretsAreOnlyData(t *testing.T) {
 			t.Errorf("%s: it quotes what is in it: %v", field, err)
 		}
 	}
-	if _, err := inlineConfig([]byte("\tno YAML")); err == nil || !strings.Contains(err.Error(), "no kubeconfig") {
+	if _, err := inlineConfig([]byte("\tno YAML")); err == nil || !strings.Contains(err.Error(), "not a kubeconfig") {
 		t.Errorf("garbage: %v", err)
 	}
 }

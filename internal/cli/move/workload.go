@@ -48,7 +48,7 @@ func (m *move) workload(ctx context.Context) (*rest.Config, error) {
 // inlineConfig returns a config of a kubeconfig of unknown origin. The writer of a Secret must not run programs on this
 // machine, or have its files read and sent to a server. So the kubeconfig may contain only data.
 func inlineConfig(data []byte) (*rest.Config, error) {
-	errNone := errors.New("its key value is no kubeconfig")
+	errNone := errors.New("its key value is not a kubeconfig")
 	file, err := clientcmd.Load(data)
 	if err != nil {
 		return nil, errNone

@@ -51,14 +51,14 @@ type Options struct {
 
 // AddTo adds -o.
 func (o *Options) AddTo(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&o.Form, "output", "o", formTable, "how to print: table, wide (more columns), json or yaml")
+	cmd.Flags().StringVarP(&o.Form, "output", "o", formTable, "output format: table, wide (more columns), json or yaml")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputForms, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // AddWatchTo adds -o and --watch.
 func (o *Options) AddWatchTo(cmd *cobra.Command) {
 	o.AddTo(cmd)
-	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "go on: draw anew on a terminal what changes, print it elsewhere")
+	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "keep running: redraw on a terminal, append changes elsewhere")
 }
 
 // structured reports whether the output is for machines.
@@ -69,7 +69,7 @@ func (o *Options) wide() bool { return o.Form == formWide }
 // Validate returns a usage error for an unknown form of -o.
 func (o *Options) Validate() error {
 	if !slices.Contains(outputForms, o.Form) {
-		return UsageError("--output: %q is none of %s", o.Form, strings.Join(outputForms, ", "))
+		return UsageError("--output: %q is invalid: must be one of %s", o.Form, strings.Join(outputForms, ", "))
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func filesOf(path string) (all []string, err error) {
 		return err
 	})
 	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("there is no .yaml, .yml or .json in %s", path)
+		err = fmt.Errorf("no .yaml, .yml or .json file in %s", path)
 	}
 	return all, err
 }

@@ -36,18 +36,20 @@ func Command() *cobra.Command {
 		Use:   "render",
 		Short: "Print the complete Envoy configuration of gateways and edges, without a Kubernetes cluster",
 		Long: strings.TrimSpace(`
-Print what a gateway's or an edge's Envoy starts with and gets from its agent, in one file. Such an Envoy asks
-the agent for certificates alone. Without --gateway and --edge that is one YAML document for each gateway and
-each workload cluster's edge.
+Print the Envoy configuration of gateways and edges as bootstrap files that "envoy -c" can run. The Envoy
+requests only its certificates from the agent. Without --gateway and --edge, print one YAML document for each
+gateway and for an edge of each workload cluster.
 
--f takes YAML in any number of documents, folders of it (*.yaml, *.yml and *.json) and - for the standard input:
-  - Kubernetes objects: Clusters and Tunnels. What the installation is like is read from the ConfigMap
-    fairlead-settings and the StatefulSet of the gateways, if they are there; other objects are passed over,
-    so that "kubectl kustomize" can be piped in.
+-f accepts YAML files with several documents, folders (*.yaml, *.yml and *.json) and - for standard input:
+  - Kubernetes objects: Clusters and Tunnels, and for the settings of the installation the ConfigMap
+    fairlead-settings and the StatefulSet of the gateways. Other objects are ignored.
   - a fleet in one file, such as deploy/envoy/fleet.yaml.
-Assumptions are printed as comments. Errors name the file, line and field.
+Missing settings are assumed and listed in comments. Errors name the file, line and field.
 
---validate shows each configuration to an Envoy instead of printing it; with an error of it the exit code is 1.`),
+Needs: the input files, and an Envoy for --validate; no Kubernetes cluster.
+Changes: nothing.
+Exit codes: 0 success; 1 the input is invalid, Envoy rejected a configuration, or the command failed; 2 the
+command line is invalid.`),
 		Example: "  fairlead render -f cluster.yaml --edge prod/c1\n  kubectl get clusters,tunnels -A -o yaml | fairlead " +
 			"render -f - --gateway gateway-0\n  fairlead render -f clusters/ --validate --envoy /usr/local/bin/envoy",
 		Args: cobra.NoArgs,

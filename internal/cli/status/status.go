@@ -48,13 +48,18 @@ func Command() *cobra.Command {
 		Use:   "status [CLUSTER]",
 		Short: "Show the status of all tunnels, or of one Cluster in full",
 		Long: strings.TrimSpace(`
-Show the Clusters of a namespace, or of all, that have a tunnel or want one; those first with which something
-is wrong. With the name of one show all that is known about it.
+Show the Clusters that have or want a tunnel, unhealthy Clusters first. With CLUSTER, show the warnings,
+edges, certificates and conditions of that Cluster.
 
-Everything but round-trip times comes from Cluster and Tunnel objects. Those are asked of the xds-servers, if
-they answer within 3 seconds: --live=false leaves them out.
+All values except round-trip times come from Cluster and Tunnel objects. Round-trip times come from the
+xds-servers and are left out if no xds-server answers within 3 seconds, or with --live=false.
 
-The exit code is 1 if a Cluster is broken.`),
+Needs: list on Clusters and Tunnels, and watch for --watch; get on Secrets to show when the certificate of a
+kubeconfig expires; for round-trip times, list on Pods and create on pods/portforward in the namespace of the
+installation.
+Changes: nothing.
+Exit codes: 0 no Cluster is broken; 1 a Cluster is broken, or the command failed; 2 the command line is
+invalid.`),
 		Example: "  fairlead status -A\n  fairlead status -n prod c1\n  fairlead status -A --watch\n  fairlead status -A " +
 			"-o json | jq '.rows[] | select(.health != \"ok\") | .cluster'",
 		Args: cobra.MaximumNArgs(1),
@@ -176,7 +181,7 @@ func (l *reader) inputOfOne(ctx context.Context) (in summary.Input, err error) {
 	errCluster, errTunnel := l.from.Get(ctx, key, &cluster), l.from.Get(ctx, key, &tunnel)
 	if apierrors.IsNotFound(errCluster) && apierrors.IsNotFound(errTunnel) {
 		return in, fmt.Errorf(
-			"there is no Cluster %s in namespace %s: `kubectl get clusters -A` lists all",
+			"Cluster %s not found in namespace %s: `kubectl get clusters -A` lists all",
 			key.Name,
 			key.Namespace,
 		)

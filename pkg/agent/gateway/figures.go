@@ -30,7 +30,7 @@ func (g *Gateway) EmitTunnels(emit metrics.Emit, perCluster bool) {
 	stats := g.Table.Stats()
 	emit("fairlead_gateway_cut_total", float64(stats.Cut))
 	emit("fairlead_gateway_cut_failures_total", float64(stats.CutFails))
-	emit("fairlead_gateway_holes", float64(stats.Holes))
+	emit("fairlead_gateway_holes", float64(stats.Unserved))
 	emit("fairlead_gateway_moved_total", float64(stats.Moved))
 	emit("fairlead_gateway_given_up_total", float64(stats.GivenUp))
 	emit("fairlead_gateway_unknown_connections", float64(stats.Unknown))

@@ -94,7 +94,7 @@ func (t *tenants) Form(name string) string {
 // Apply implements xdsproxy.Override.
 func (*tenants) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	if form == unreachableForm {
-		return envoy.DarkCluster(name)
+		return envoy.UnreachableCluster(name)
 	}
 	if tunnel, ok := envoy.TunnelOf(resource); ok {
 		return tunnel.Plain

@@ -27,7 +27,7 @@ var tlsAlert = []byte{21, 3, 3, 0, 2, 2, 112}
 // rejectUnreachable serves the socket for unreachable clusters. If the agent cannot listen on it, it logs that and
 // continues: Envoy itself then rejects clients, later.
 func (g *Gateway) rejectUnreachable(ctx context.Context) error {
-	socket, err := g.deps.Listen(filepath.Join(g.deps.RuntimeDir, envoy.DarkSocket))
+	socket, err := g.deps.Listen(filepath.Join(g.deps.RuntimeDir, envoy.UnreachableSocket))
 	if err != nil {
 		g.deps.Log.Error(
 			"cannot reject clients of unreachable clusters at once: they wait longer for their error", "error", err,

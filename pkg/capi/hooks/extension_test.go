@@ -183,8 +183,8 @@ func TestRejections(t *testing.T) {
 		generate  string // message of GeneratePatches
 		validate  string // message of ValidateTopology
 	}{
-		"no variable": {good[:1], template, "there is no variable fairlead", "there is no variable fairlead"},
-		"no builtin":  {good[1:], template, "there is no variable builtin", "there is no variable builtin"},
+		"no variable": {good[:1], template, "variable fairlead not found", "variable fairlead not found"},
+		"no builtin":  {good[1:], template, "variable builtin not found", "variable builtin not found"},
 		"a hostname too long": {
 			with(`"name":"c1"`, `"name":"`+strings.Repeat("a", 64)+`"`),
 			template,

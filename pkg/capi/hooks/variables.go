@@ -59,7 +59,7 @@ func find(name string, into any, scopes ...[]runtimehooksv1.Variable) error {
 		}
 	}
 	return fmt.Errorf(
-		"there is no variable %s: set discoverVariablesExtension of the ClusterClass to %s.<ExtensionConfig>, or define "+
+		"variable %s not found: set discoverVariablesExtension of the ClusterClass to %s.<ExtensionConfig>, or define "+
 			"the variable there",
 		name,
 		DiscoverVariablesName,

@@ -16,7 +16,7 @@ import (
 )
 
 // errNoCA is returned until the installation is complete.
-var errNoCA = errors.New("there is no CA yet")
+var errNoCA = errors.New("the CA does not exist yet")
 
 // Issuer is a CA in use.
 type Issuer struct {

@@ -130,7 +130,7 @@ func (c Config) validateTunnels() []error {
 		errs = append(errs, errors.New("the user of the xds-server is empty"))
 	}
 	if c.DNS != TunnelDNSAuto && c.DNS != TunnelDNSYes && c.DNS != TunnelDNSNo {
-		errs = append(errs, fmt.Errorf("tunnel DNS %q is neither auto nor yes nor no", c.DNS))
+		errs = append(errs, fmt.Errorf("tunnel DNS %q is invalid: must be auto, yes or no", c.DNS))
 	}
 	if c.XDSServer != (model.Endpoint{}) {
 		if err := c.XDSServer.Validate(); err != nil {

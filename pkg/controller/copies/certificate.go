@@ -56,7 +56,7 @@ func (r *Reconciler) userCA(ctx context.Context, cluster client.ObjectKey) (ca *
 		}
 		return ca, nil, nil
 	}
-	return nil, fmt.Errorf("there is no Secret %s%s with the CA of the workload cluster: its control plane stores it "+
+	return nil, fmt.Errorf("Secret %s%s with the CA of the workload cluster not found: its control plane stores it "+
 		"elsewhere, as EKS and others do, or has not created it yet: use exec",
 		cluster.Name, userCASuffixes[len(userCASuffixes)-1]), nil
 }

@@ -311,7 +311,7 @@ func (v *decision) readyCondition(o objects.Group, leads kubeconfig.Way, err err
 
 func waitingForSecret(o objects.Group) string {
 	return fmt.Sprintf(
-		"there is no Secret %s with the label cluster.x-k8s.io/cluster-name yet: the control-plane provider writes it",
+		"Secret %s with the label cluster.x-k8s.io/cluster-name not found: waiting for the control-plane provider",
 		o.Key.Name+kubeconfig.Suffix,
 	)
 }

@@ -38,7 +38,7 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	credentials.Type, credentials.Data = corev1.SecretTypeBasicAuth, map[string][]byte{
 		"username": []byte("capi"), "password": []byte("hunter2"),
 	}
-	w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonInvalidProxy, "there is no such Secret")
+	w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonInvalidProxy, "Secret not found")
 	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) {
 		t.Fatalf("without credentials from the beginning it leads %v", got)
 	}

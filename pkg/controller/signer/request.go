@@ -183,7 +183,7 @@ func (q *request) readNames(annotations map[string]string) *refusal {
 func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster, now time.Time) *refusal {
 	switch {
 	case tunnel == nil:
-		return refuseRequest(ReasonUnknownTunnel, "there is no Tunnel %s", q.tunnel)
+		return refuseRequest(ReasonUnknownTunnel, "Tunnel %s not found", q.tunnel)
 	case tunnel.ClaimedID() != q.subject.ID:
 		return refuseRequest(
 			ReasonTunnelEnded, "Tunnel %s has another id than %s: it was deleted and created again", q.tunnel, q.subject.ID,

@@ -103,7 +103,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			failures++
 			wait, r.object, r.read = backoff.Wait(failures), nil, time.Time{}
 			if reasons.New(err) {
-				r.Log.Warn("rollout not reconciled, trying again", "error", err)
+				r.Log.Warn("cannot reconcile rollout, retrying", "error", err)
 			}
 		} else {
 			failures, reasons = 0, retry.Reasons{}
@@ -222,17 +222,18 @@ func describe(before, after *rollout.Record) (kind, reason, message string) {
 	current, next := after.Current.ID(), after.Next.ID()
 	switch after.Phase {
 	case rollout.PhaseFirst:
-		message = fmt.Sprintf("profile %s reaches its first %d nodes", next, len(after.Nodes))
+		message = fmt.Sprintf("rollout of profile %s started on %d nodes", next, len(after.Nodes))
 		return corev1.EventTypeNormal, v1alpha1.EventRolloutStarted, message
 	case rollout.PhaseRest:
-		return corev1.EventTypeNormal, v1alpha1.EventRolloutStarted, fmt.Sprintf("profile %s reaches all nodes", next)
+		message = fmt.Sprintf("rollout of profile %s continues on all nodes", next)
+		return corev1.EventTypeNormal, v1alpha1.EventRolloutStarted, message
 	case rollout.PhaseStopped:
-		message = fmt.Sprintf("profile %s was taken back, all nodes run %s: %s", next, current, after.Reason)
+		message = fmt.Sprintf("rollout of profile %s stopped, all nodes run %s again: %s", next, current, after.Reason)
 		return corev1.EventTypeWarning, v1alpha1.EventRolloutStopped, message
 	}
-	message = fmt.Sprintf("profile %s is that of all nodes: %s", current, after.Reason)
+	message = fmt.Sprintf("rollout of profile %s completed on all nodes: %s", current, after.Reason)
 	if before.Current == after.Current {
-		message = fmt.Sprintf("all nodes run profile %s as before: %s", current, after.Reason)
+		message = fmt.Sprintf("rollout ended, all nodes run profile %s: %s", current, after.Reason)
 	}
 	return corev1.EventTypeNormal, v1alpha1.EventRolloutEnded, message
 }

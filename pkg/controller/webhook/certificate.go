@@ -186,7 +186,7 @@ func webhookHosts(configuration *admissionv1.MutatingWebhookConfiguration) ([]st
 		}
 	}
 	if len(hosts) == 0 {
-		return nil, errors.New("webhooks: there is none")
+		return nil, errors.New("webhooks: the list is empty")
 	}
 	return slices.Sorted(maps.Keys(hosts)), nil
 }

@@ -132,7 +132,7 @@ func (v *visit) cannotAsk() *finding {
 			"run fairlead check as a user that may read Secrets in namespace "+v.key.Namespace,
 		)
 	case v.secret == nil:
-		f = skipped("there is no kubeconfig to try")
+		f = skipped("no kubeconfig to test")
 	case v.config == nil:
 		f = unknown(
 			"the kubeconfig's user logs in with a plugin or with files, which check does not use",

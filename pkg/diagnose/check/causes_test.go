@@ -458,7 +458,7 @@ var others = map[string]other{
 	"the names give no DNS name": {HopTunnel, Broken, "do not form a valid DNS name", func(s *situation) {
 		s.notAccepted(v1alpha1.ReasonInvalidName)
 	}},
-	"the address is none": {HopTunnel, Broken, "neither an IP address nor", func(s *situation) {
+	"the address is none": {HopTunnel, Broken, "must be an IP address or", func(s *situation) {
 		s.notAccepted(v1alpha1.ReasonInvalidAPIServer)
 	}},
 	"the owner is no Cluster": {HopTunnel, Broken, "an object other than its Cluster", func(s *situation) {

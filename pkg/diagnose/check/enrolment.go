@@ -58,7 +58,7 @@ func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 	err := v.Secrets.Get(ctx, client.ObjectKey{Namespace: v.key.Namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
 		f := broken(
-			"no edge has a certificate, and there is no bootstrap Secret "+name,
+			"no edge has a certificate, and the bootstrap Secret "+name+" was not found",
 			"the bootstrap Secret was deleted, and the controller has not created it again yet",
 			"wait a few seconds: the controller creates it again, with a new token",
 		)

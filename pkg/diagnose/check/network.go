@@ -92,7 +92,7 @@ func (v *visit) nothingToDial() finding {
 			"run fairlead check as a user that may read Secrets in namespace "+v.key.Namespace,
 		)
 	}
-	return skipped("there is no usable kubeconfig")
+	return skipped("no usable kubeconfig")
 }
 
 // unresolved returns the finding for a name without an address.
@@ -153,7 +153,7 @@ type attempt struct {
 // checkPort connects to each address that clients may dial.
 func checkPort(ctx context.Context, v *visit) finding {
 	if len(v.addresses) == 0 {
-		return skipped("there is no address to dial")
+		return skipped("no address to dial")
 	}
 	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", cmp.Or(v.port, "443"))
 	if err != nil {

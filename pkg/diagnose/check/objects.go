@@ -103,7 +103,7 @@ func (v *visit) unreadable(ctx context.Context, err error, kind, resource string
 	switch {
 	case apierrors.IsNotFound(err):
 		return broken(
-			fmt.Sprintf("there is no %s %s in namespace %s", kind, key.Name, key.Namespace),
+			fmt.Sprintf("%s %s not found in namespace %s", kind, key.Name, key.Namespace),
 			"the name, the namespace or the management cluster is wrong",
 			"kubectl get "+resource+" -A lists all; choose another with --namespace, --context or --kubeconfig",
 		)
@@ -246,7 +246,7 @@ func refusedTunnel(c *metav1.Condition) finding {
 		)
 	case v1alpha1.ReasonInvalidAPIServer:
 		return broken(
-			detail, "the address that edges dial is neither an IP address nor a DNS name",
+			detail, "the address that edges dial must be an IP address or a DNS name",
 			"correct it in spec.apiServer of the Tunnel, or in spec.controlPlaneEndpoint of the Cluster",
 		)
 	case v1alpha1.ReasonControlledByOther:

@@ -54,7 +54,7 @@ func TestUnobservedFactsAreNotFaults(t *testing.T) {
 		change func(*visit)
 		want   expected
 	}{
-		"there is no Tunnel": {func(v *visit) { v.tunnel = nil }, expected{Skipped, "there is no Tunnel"}},
+		"there is no Tunnel": {func(v *visit) { v.tunnel = nil }, expected{Skipped, "the Cluster has no Tunnel"}},
 		"nothing is served":  {func(v *visit) { v.tunnel.Status.Names = nil }, expected{Skipped, "the Tunnel is not served"}},
 		"the mode is a proxy of your own": {
 			func(v *visit) { v.tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeHTTPProxy },

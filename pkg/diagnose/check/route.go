@@ -41,7 +41,7 @@ func (v *visit) notObservable() *finding {
 	var f finding
 	switch {
 	case v.tunnel == nil:
-		f = skipped("there is no Tunnel")
+		f = skipped("the Cluster has no Tunnel")
 	case !v.tunnelled():
 		f = skipped("this path has no gateway and no edge: it uses a network of your own")
 	case len(v.tunnel.Status.Names) == 0:

@@ -59,7 +59,7 @@ func checkKubeconfig(ctx context.Context, v *visit) finding {
 
 // noSecret returns the finding for a missing kubeconfig.
 func (v *visit) noSecret(ctx context.Context, name string) finding {
-	detail := "there is no Secret " + name
+	detail := "Secret " + name + " not found"
 	if full := v.fullQuota(ctx); full != "" {
 		return broken(
 			detail,

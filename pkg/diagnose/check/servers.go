@@ -100,7 +100,7 @@ func (v *visit) webhook(ctx context.Context) (f *finding, said string) {
 	err := v.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName}, &configuration)
 	if apierrors.IsNotFound(err) {
 		w := warning(
-			"there is no MutatingWebhookConfiguration "+v1alpha1.WebhookConfigurationName,
+			"MutatingWebhookConfiguration "+v1alpha1.WebhookConfigurationName+" not found",
 			"the webhook is not installed: after each write by the provider, the kubeconfig bypasses the tunnel until the "+
 				"controller corrects it",
 			"apply deploy/kubernetes again",

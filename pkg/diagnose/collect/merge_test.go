@@ -246,7 +246,7 @@ func TestNodeOfAnAnswer(t *testing.T) {
 		t.Errorf("%v\n%s", err, diff)
 	}
 	if _, err := nodeOf(&statusv3.ClientConfig{Node: &corev3.Node{Id: "e1"}}); err == nil ||
-		!strings.Contains(err.Error(), "is no node id") {
+		!strings.Contains(err.Error(), "is not a node id") {
 		t.Errorf("got %v", err)
 	}
 	if !parseTime("yesterday").IsZero() {

@@ -88,7 +88,7 @@ func (s *Servers) nodes(
 func nodeOf(config *statusv3.ClientConfig) (Node, error) {
 	name, ok := model.ParseNodeID(config.GetNode().GetId())
 	if !ok {
-		return Node{}, fmt.Errorf("%q is no node id", config.GetNode().GetId())
+		return Node{}, fmt.Errorf("%q is not a node id", config.GetNode().GetId())
 	}
 	metadata := config.GetNode().GetMetadata().GetFields()
 	node := Node{

@@ -23,7 +23,7 @@ func (s *Servers) Observe(ctx context.Context, id string, names []string) (Fleet
 	group.Go(func() error { nodes, _ = s.Resources(ctx, names...); return nil }) // such a server is in the fleet
 	_ = group.Wait()
 	if err == nil && len(fleet.Servers) == 0 {
-		err = errors.New("there is none")
+		err = errors.New("no xds-server found")
 	}
 	fleet.keep(id)
 	fleet.addResources(nodes, names)

@@ -79,7 +79,7 @@ func CheckAddress(address string) error {
 	}
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("listening for inspection at %q: it is no host:port: %w", address, err)
+		return fmt.Errorf("listening for inspection at %q: must be host:port: %w", address, err)
 	}
 	if ip, err := netip.ParseAddr(host); host == "localhost" || err == nil && ip.Unmap().IsLoopback() {
 		return nil

@@ -141,7 +141,7 @@ func delim(decoder *json.Decoder, want json.Delim) error {
 		return err
 	}
 	if got != want {
-		return fmt.Errorf("there is %v where %v belongs", got, want)
+		return fmt.Errorf("got %v instead of %v", got, want)
 	}
 	return nil
 }

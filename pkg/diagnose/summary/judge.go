@@ -77,7 +77,7 @@ func (r *Row) judgeObjects(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 				"it was prepared for a Cluster that will be moved here, and waits for it until %s", until,
 			)
 		} else {
-			r.note(Warning, ReasonNoCluster, time.Time{}, "there is no Cluster %s: delete the Tunnel", t.Name)
+			r.note(Warning, ReasonNoCluster, time.Time{}, "Cluster %s not found: delete the Tunnel", t.Name)
 		}
 	}
 	if r.Deleting {

@@ -172,7 +172,7 @@ func (b *Breaker) record(id string, err error) {
 	}
 	switch {
 	case before < maxUnanswered && b.all.unanswered == maxUnanswered:
-		b.log.Error("no certificates are signed: does the controller run?", "error", err)
+		b.log.Error("certificates are not signed: check that the controller runs", "error", err)
 	case before == maxUnanswered && b.all.unanswered == 0:
 		b.log.Info("certificates are signed again")
 		for id, own := range b.tunnels {

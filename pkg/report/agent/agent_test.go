@@ -16,25 +16,28 @@ import (
 
 var idA = strings.Repeat("a", 24)
 
+// edgeWorkers is the number of workers without a tunnel of one edge.
+type edgeWorkers = tunnels.UnservedWorkers
+
 func TestWorkersWithoutATunnelAreReportedOnce(t *testing.T) {
-	hole := func(node string, workers int) tunnels.Hole {
-		return tunnels.Hole{EdgeRef: model.EdgeRef{Node: node, ID: idA}, Workers: workers}
+	hole := func(node string, workers int) edgeWorkers {
+		return edgeWorkers{EdgeRef: model.EdgeRef{Node: node, ID: idA}, Workers: workers}
 	}
 	reported := map[model.EdgeRef]int{}
-	for _, step := range []struct{ now, want []tunnels.Hole }{
+	for _, step := range []struct{ now, want []edgeWorkers }{
 		{},
-		{now: []tunnels.Hole{hole("edge-1", 1)}, want: []tunnels.Hole{hole("edge-1", 1)}},
-		{now: []tunnels.Hole{hole("edge-1", 1)}},
-		{now: []tunnels.Hole{hole("edge-1", 2)}, want: []tunnels.Hole{hole("edge-1", 2)}},
-		{now: []tunnels.Hole{hole("edge-2", 1)}, want: []tunnels.Hole{hole("edge-2", 1), hole("edge-1", 0)}},
-		{want: []tunnels.Hole{hole("edge-2", 0)}},
+		{now: []edgeWorkers{hole("edge-1", 1)}, want: []edgeWorkers{hole("edge-1", 1)}},
+		{now: []edgeWorkers{hole("edge-1", 1)}},
+		{now: []edgeWorkers{hole("edge-1", 2)}, want: []edgeWorkers{hole("edge-1", 2)}},
+		{now: []edgeWorkers{hole("edge-2", 1)}, want: []edgeWorkers{hole("edge-2", 1), hole("edge-1", 0)}},
+		{want: []edgeWorkers{hole("edge-2", 0)}},
 		{},
 	} {
 		var want []*reportv1.Hole
 		for _, h := range step.want {
 			want = append(want, &reportv1.Hole{Node: h.Node, TunnelId: h.ID, Workers: int32(h.Workers)})
 		}
-		if diff := cmp.Diff(want, holes(step.now, reported), protocmp.Transform()); diff != "" {
+		if diff := cmp.Diff(want, unserved(step.now, reported), protocmp.Transform()); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
 	}

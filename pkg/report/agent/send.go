@@ -133,7 +133,7 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, from Gatewa
 			if message.GetSnapshot() {
 				clear(told)
 			}
-			message.Holes = holes(table.Holes(), told)
+			message.Holes = unserved(table.UnservedWorkers(), told)
 			if version = next; ctx.Err() != nil || send(message) != nil {
 				return <-ended
 			}
@@ -191,18 +191,19 @@ func news(ctx context.Context, table *tunnels.Table, version uint64, log *slog.L
 	return &reportv1.GatewayReport{Snapshot: true, Tunnels: messages(all)}, next
 }
 
-// holes returns the holes that are new or have changed since told, with 0 workers for closed ones, and updates told.
-func holes(all []tunnels.Hole, told map[model.EdgeRef]int) (list []*reportv1.Hole) {
+// unserved returns the entries that are new or have changed since told, with 0 workers for repaired edges, and updates
+// told.
+func unserved(all []tunnels.UnservedWorkers, told map[model.EdgeRef]int) (list []*reportv1.Hole) {
 	add := func(ref model.EdgeRef, workers int) {
 		list = append(list, &reportv1.Hole{Node: ref.Node, TunnelId: ref.ID, Workers: int32(workers)})
 	}
 	now := make(map[model.EdgeRef]bool, len(all))
-	for _, hole := range all[:min(len(all),
+	for _, e := range all[:min(len(all),
 		report.MaxTunnels/2)] { // together with the closed ones they fit in one message
-		now[hole.EdgeRef] = true
-		if told[hole.EdgeRef] != hole.Workers {
-			told[hole.EdgeRef] = hole.Workers
-			add(hole.EdgeRef, hole.Workers)
+		now[e.EdgeRef] = true
+		if told[e.EdgeRef] != e.Workers {
+			told[e.EdgeRef] = e.Workers
+			add(e.EdgeRef, e.Workers)
 		}
 	}
 	for ref := range told {

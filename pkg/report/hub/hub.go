@@ -24,7 +24,7 @@ const maxEdges, maxGateways = 50_000, 1_000
 
 var (
 	errShutdown = status.Error(codes.Unavailable, "the server is shutting down")
-	errNewer    = status.Error(codes.Aborted, "there is a newer stream of the same edge or gateway")
+	errNewer    = status.Error(codes.Aborted, "a newer stream of the same edge or gateway replaced this one")
 	errTooMany  = status.Error(codes.ResourceExhausted, "the server has too many edges or gateways")
 )
 

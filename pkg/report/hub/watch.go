@@ -112,7 +112,7 @@ func (h *Hub) addWatcher() (w *watcher, settled time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.watchers) >= maxWatchers {
-		return nil, time.Time{}, status.Error(codes.ResourceExhausted, "there are too many watchers")
+		return nil, time.Time{}, status.Error(codes.ResourceExhausted, "too many watchers")
 	}
 	h.admitted()
 	w = &watcher{dirty: map[changeKey]bool{}, changed: make(chan struct{}, 1)}

@@ -404,7 +404,7 @@ func (x *TunnelsQuestion) GetTunnelIds() []string {
 	return nil
 }
 
-// DumpQuestion requests the resources that Envoy runs, of those that this stream's enrolment has received.
+// DumpQuestion requests the resources that Envoy runs and that this stream's enrolment has received.
 type DumpQuestion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"` // of resources; none: all
@@ -886,7 +886,7 @@ func (*PeersRequest) Descriptor() ([]byte, []int) {
 	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
-// PeersAnswer is what one server knows about the gateways. Other gateways may report to other servers.
+// PeersAnswer is what the gateways reported to one server. Other gateways may report to other servers.
 type PeersAnswer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Gateways      []string               `protobuf:"bytes,1,rep,name=gateways,proto3" json:"gateways,omitempty"` // all gateways of the installation, including the caller
@@ -1014,7 +1014,7 @@ type Hole struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                         // node name of the edge
 	TunnelId      string                 `protobuf:"bytes,2,opt,name=tunnel_id,json=tunnelId,proto3" json:"tunnel_id,omitempty"` // Tunnel.spec.id
-	Workers       int32                  `protobuf:"varint,3,opt,name=workers,proto3" json:"workers,omitempty"`                  // how many; 0: none any more
+	Workers       int32                  `protobuf:"varint,3,opt,name=workers,proto3" json:"workers,omitempty"`                  // how many; 0: the edge is served again
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2097,7 +2097,7 @@ func (x *EdgeState) GetReported() *timestamppb.Timestamp {
 	return nil
 }
 
-// TunnelCount is how many tunnels an edge has to one gateway; 0: none any more.
+// TunnelCount is how many tunnels an edge has to one gateway; 0: the last one has closed.
 type TunnelCount struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Gateway        string                 `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`

@@ -42,9 +42,9 @@ const (
 	// certificateInterval is how often the certificate is checked without an event: clocks are changed, and machines
 	// sleep.
 	certificateInterval = time.Hour
-	// handshakeTimeout bounds how long a TLS handshake waits for a certificate, which is queried every cacheReadTimeout.
-	handshakeTimeout = time.Second
-	cacheReadTimeout = 200 * time.Millisecond
+	// handshakeTimeout bounds how long a TLS handshake waits for a certificate, which is queried every cacheReadInterval.
+	handshakeTimeout  = time.Second
+	cacheReadInterval = 200 * time.Millisecond
 )
 
 // Setup adds the webhook to a manager, in every replica. If WebhookCertDir is set, it serves the files there and reads
@@ -143,7 +143,7 @@ func (s *servingSource) certificate(*tls.ClientHelloInfo) (*tls.Certificate, err
 // wait returns when there is a certificate, or ctx has ended. Until then the port is closed, so that connections of
 // apiservers fail at once instead of waiting.
 func (s *servingSource) wait(ctx context.Context) error {
-	return wait.PollUntilContextCancel(ctx, cacheReadTimeout, true, func(context.Context) (bool, error) {
+	return wait.PollUntilContextCancel(ctx, cacheReadInterval, true, func(context.Context) (bool, error) {
 		_, err := s.certificate(nil)
 		return err == nil, nil
 	})
@@ -202,8 +202,8 @@ func (k *webhookKeeper) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 	}
 	if configuration == nil {
 		k.logProblem(
-			"there is no MutatingWebhookConfiguration " + v1alpha1.WebhookConfigurationName +
-				": kubeconfigs are rewritten after each write, not at admission",
+			"MutatingWebhookConfiguration " + v1alpha1.WebhookConfigurationName +
+				" not found: kubeconfigs are rewritten after each write, not at admission",
 		)
 		return reconcile.Result{}, nil // its creation comes back here
 	}
