@@ -21,7 +21,7 @@ func TestProfilesOfAllServersAreObserved(t *testing.T) {
 	await := func(what string, want func(reportview.FleetNow) bool) {
 		t.Helper()
 		eventually.True(t, patience, what, func() error {
-			if now := v.Fleet(); !want(now) {
+			if now := v.Fleet(true); !want(now) {
 				return fmt.Errorf("known is %+v", now)
 			}
 			return nil

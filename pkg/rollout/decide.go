@@ -22,6 +22,10 @@ const (
 	// wave, one in restPart of all edges, and at least one. So one tenant can stop a rollout with a small first wave, but
 	// not one of a fleet of thousands.
 	firstPart, restPart = 20, 100
+	// patience is how many soaks a rollout waits, after the time of a phase, for faults that come and go, for gateways
+	// that are away, and for answers. Otherwise two edges that drop their tunnels in turn, or one gateway that was
+	// removed, would keep a phase forever.
+	patience = 5
 	// maxReason is the longest text of a reason, which quotes a node.
 	maxReason = 400
 )
@@ -33,8 +37,10 @@ type Decider struct {
 	Soak      time.Duration // zero: DefaultSoak
 	Immediate bool          // a change applies to all nodes at once
 
-	watched Record    // the rollout and the phase that the fields below describe
-	since   time.Time // when this decider started to observe it
+	decided time.Time     // when Decide was called last
+	watched Record        // the rollout and the phase that the fields below describe
+	since   time.Time     // when this decider started to observe it
+	delayed time.Duration // how long only patience has delayed the next phase
 	faulty  map[Node]time.Time
 	before  map[Node]Edge // the edges before all nodes got the profile
 	excused map[Node]bool // nodes that had a fault before
@@ -48,25 +54,29 @@ type Input struct {
 	Gone  func(Node) bool // whether an edge's tunnel has ended or the edge is revoked; nil: none
 }
 
-// Decide returns the next record; nil: there is none yet. It returns in.Record itself if nothing changes.
+// Decide returns the next record; nil: there is none yet. It returns in.Record itself if nothing changes. Times are
+// measured by the monotonic clock reading of now, if it has one, so that a changed clock neither ends nor prolongs a
+// phase.
 func (d *Decider) Decide(in Input, now time.Time) *Record {
-	now = now.UTC().Truncate(time.Second)
+	defer func() { d.decided = now }()
 	r := in.Record
 	target, agreed := in.target()
 	switch {
 	case r == nil && agreed: // a new installation
-		return &Record{First: target, Current: target, Since: now, Retried: in.Retry}
+		return &Record{First: target, Current: target, Since: recorded(now), Retried: in.Retry}
 	case r == nil:
 		return nil
 	case !agreed:
 	case d.Immediate && (r.Phase != PhaseNone || target != r.Current):
-		return &Record{First: r.First, Current: target, Since: now, Reason: "applied at once", Retried: in.Retry}
+		return &Record{
+			First: r.First, Current: target, Since: recorded(now), Reason: "applied at once", Retried: in.Retry,
+		}
 	case target == r.Current && r.Phase != PhaseNone:
 		return &Record{
-			First: r.First, Current: target, Since: now, Reason: "the xds-servers are configured as before " +
+			First: r.First, Current: target, Since: recorded(now), Reason: "the xds-servers are configured as before " +
 				"again", Retried: in.Retry,
 		}
-	case target != r.Current && (r.Phase == PhaseNone || target != r.Next || in.Retry != r.Retried):
+	case target != r.Current && (r.Phase == PhaseNone || target != r.Next || in.retries(*r)):
 		return d.begin(*r, target, in, now)
 	}
 	switch r.Phase {
@@ -76,11 +86,31 @@ func (d *Decider) Decide(in Input, now time.Time) *Record {
 	return r
 }
 
+// retries reports whether an operator retries a rollout. A removed annotation is no retry.
+func (in Input) retries(r Record) bool { return in.Retry != "" && in.Retry != r.Retried }
+
+// Idle reports whether Decide changes nothing, whatever the nodes do: no rollout is in a phase that observes them, and
+// none has to begin. Only Known, Targets and Retry of the input are used, so a caller need not collect the others.
+func (d *Decider) Idle(in Input) bool {
+	r := in.Record
+	if r == nil || r.Phase == PhaseFirst || r.Phase == PhaseRest {
+		return false
+	}
+	target, agreed := in.target()
+	switch {
+	case !agreed || target == r.Current && r.Phase == PhaseNone:
+		return true
+	case d.Immediate || target == r.Current:
+		return false
+	}
+	return r.Phase == PhaseStopped && target == r.Next && !in.retries(*r)
+}
+
 // begin starts a rollout with its first wave. If no node is eligible, all nodes get the profile.
 func (d *Decider) begin(r Record, target Profile, in Input, now time.Time) *Record {
 	next := &Record{
-		First: r.First, Current: r.Current, Next: target, Phase: PhaseFirst, Since: now, Retried: in.Retry,
-		Nodes: choose(in.Observation, now),
+		First: r.First, Current: r.Current, Next: target, Phase: PhaseFirst, Since: recorded(now),
+		Retried: in.Retry, Nodes: choose(in.Observation, now),
 	}
 	if len(next.Nodes) == 0 {
 		next.Phase = PhaseRest
@@ -89,31 +119,55 @@ func (d *Decider) begin(r Record, target Profile, in Input, now time.Time) *Reco
 	return next
 }
 
+// recorded returns a time in the form of a record.
+func recorded(at time.Time) time.Time { return at.UTC().Truncate(time.Second) }
+
 // watch stops a rollout, starts its next phase, completes it, or returns the record unchanged.
 func (d *Decider) watch(r *Record, in Input, agreed bool, now time.Time) *Record {
-	d.startPhase(r, in, now)
+	if !d.startPhase(r, in, now) {
+		return r
+	}
 	found := d.evaluate(r, in, now)
 	if reason := found.reason(r, in); reason != "" {
-		stopped := *r
-		stopped.Phase, stopped.Since, stopped.Reason, stopped.Nodes = PhaseStopped, now, reason, nil
-		return &stopped
+		return stop(*r, reason, now)
 	}
-	if !agreed || now.Sub(d.since) < d.soak() || found.pending > 0 {
+	if !agreed || now.Sub(d.since) < d.soak() || found.missing > 0 {
 		return r
 	}
 	if r.Phase == PhaseFirst && found.seen == 0 {
 		return d.begin(*r, r.Next, in, now) // all nodes of the first wave have gone for good
 	}
+	if delay := found.delay(r, in); delay != "" {
+		if d.waits(now) {
+			return r
+		}
+		return stop(*r, fmt.Sprintf("%s (delays the rollout for %v)", delay, d.delayed.Round(time.Second)), now)
+	}
 	if r.Phase == PhaseFirst {
 		rest := *r
-		rest.Phase, rest.Since, rest.Nodes = PhaseRest, now, nil
+		rest.Phase, rest.Since, rest.Nodes = PhaseRest, recorded(now), nil
 		d.startPhase(&rest, in, now)
 		return &rest
 	}
-	if in.Answered+bound(len(in.Edges), restPart) <= in.Total {
-		return r
+	reason := "all nodes run it"
+	if open := in.Total - in.Answered; open >= bound(len(in.Edges), restPart) {
+		if d.waits(now) {
+			return r
+		}
+		reason = fmt.Sprintf("%d of %d nodes have not answered, all others run it", open, in.Total)
 	}
-	return &Record{First: r.First, Current: r.Next, Since: now, Reason: "all nodes run it", Retried: r.Retried}
+	return &Record{First: r.First, Current: r.Next, Since: recorded(now), Reason: reason, Retried: r.Retried}
+}
+
+func stop(r Record, reason string, now time.Time) *Record {
+	r.Phase, r.Since, r.Reason, r.Nodes = PhaseStopped, recorded(now), reason, nil
+	return &r
+}
+
+// waits adds the time since the previous decision to the delay of a phase, and returns whether it may go on.
+func (d *Decider) waits(now time.Time) bool {
+	d.delayed += now.Sub(d.decided)
+	return d.delayed < patience*d.soak()
 }
 
 func (d *Decider) soak() time.Duration {
@@ -123,20 +177,20 @@ func (d *Decider) soak() time.Duration {
 	return d.Soak
 }
 
-// startPhase starts to observe a phase, once for each phase.
-func (d *Decider) startPhase(r *Record, in Input, now time.Time) {
+// startPhase starts to observe a phase, once for each phase. It returns false if it cannot yet, because the nodes to
+// compare with are not known.
+func (d *Decider) startPhase(r *Record, in Input, now time.Time) bool {
 	if d.watched.Next == r.Next && d.watched.Phase == r.Phase && d.watched.Since.Equal(r.Since) {
-		return
+		return true
 	}
 	if r.Phase == PhaseRest && !in.Known {
-		d.watched = Record{} // the state of the nodes is not known
-		d.since = now
-		return
+		d.watched = Record{}
+		return false
 	}
 	d.watched, d.since, d.faulty, d.excused = *r, now, map[Node]time.Time{}, map[Node]bool{}
-	d.before = nil
+	d.before, d.delayed = nil, 0
 	if r.Phase != PhaseRest {
-		return
+		return true
 	}
 	d.before = maps.Clone(in.Edges)
 	for n, e := range in.Edges {
@@ -144,13 +198,18 @@ func (d *Decider) startPhase(r *Record, in Input, now time.Time) {
 			d.excused[n] = true
 		}
 	}
+	return true
 }
 
-// findings are the observed faults of a rollout.
+// findings are the observed faults of a rollout. Texts are a node and a cause.
 type findings struct {
-	edges, gateways []string // nodes with a fault, and its cause
-	tunnels         map[string]bool
-	seen, pending   int
+	edges, gateways []string        // nodes whose fault has lasted
+	tunnels         map[string]bool // of these edges
+	brief           []string        // nodes with a fault that may pass, and gateways that are away
+	afflicted       map[string]bool // tunnels with an edge in edges or brief
+	away            bool            // a gateway is in brief
+	seen            int             // nodes that have not gone for good
+	missing         int             // nodes about which nothing is known
 }
 
 // reason returns why a rollout has to stop; empty: it continues.
@@ -174,6 +233,16 @@ func (f findings) reason(r *Record, in Input) string {
 	return reason
 }
 
+// delay returns for which node the next phase has to wait; empty: for none. Later than in the first wave, some edges of
+// a large fleet always dial again, so these delay nothing unless so many faults would stop the rollout.
+func (f findings) delay(r *Record, in Input) string {
+	if len(f.brief) == 0 ||
+		r.Phase == PhaseRest && !f.away && len(f.afflicted) < bound(len(in.Edges), restPart) {
+		return ""
+	}
+	return f.brief[0]
+}
+
 // bound returns how many edges with faults stop a rollout.
 func bound(total, part int) int { return max(1, total/part) }
 
@@ -188,7 +257,7 @@ func edgesOf(members []Member) (n int) {
 
 // evaluate compares the nodes of a rollout with their state before it.
 func (d *Decider) evaluate(r *Record, in Input, now time.Time) findings {
-	f, c := findings{tunnels: map[string]bool{}}, newComparison(r, in)
+	f, c := findings{tunnels: map[string]bool{}, afflicted: map[string]bool{}}, newComparison(r, in)
 	for _, m := range d.subjects(r, in) {
 		if in.Gone != nil && m.ID != "" && absent(in.Edges[m.Node]) && in.Gone(m.Node) {
 			continue
@@ -197,29 +266,37 @@ func (d *Decider) evaluate(r *Record, in Input, now time.Time) findings {
 		if d.excused[m.Node] {
 			continue
 		}
-		cause, atOnce, pending := c.fault(m)
-		if cause == "" {
+		cause, is := c.fault(m)
+		if is == missing {
+			f.missing++
+		}
+		if is == healthy || is == missing {
 			delete(d.faulty, m.Node)
-			if pending {
-				f.pending++
-			}
 			continue
 		}
 		if d.faulty[m.Node].IsZero() {
 			d.faulty[m.Node] = now
 		}
-		if !atOnce && now.Sub(d.faulty[m.Node]) < d.soak()/lossPart {
-			f.pending++
-			continue
-		}
-		text := cut(m.String() + ": " + cause)
-		if m.ID == "" {
-			f.gateways = append(f.gateways, text)
-			continue
-		}
-		f.edges, f.tunnels[m.ID] = append(f.edges, text), true
+		lasts := is == rejects || is == faulty && now.Sub(d.faulty[m.Node]) >= d.soak()/lossPart
+		f.add(m, cut(m.String()+": "+cause), lasts)
 	}
 	return f
+}
+
+func (f *findings) add(m Member, text string, lasts bool) {
+	switch {
+	case !lasts:
+		f.brief = append(f.brief, text)
+	case m.ID == "":
+		f.gateways = append(f.gateways, text)
+	default:
+		f.edges, f.tunnels[m.ID] = append(f.edges, text), true
+	}
+	if m.ID != "" {
+		f.afflicted[m.ID] = true
+	} else if !lasts {
+		f.away = true
+	}
 }
 
 // absent reports whether an edge has no stream or no tunnel, so that it may be gone for good.

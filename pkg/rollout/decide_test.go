@@ -26,6 +26,7 @@ type world struct {
 	reached map[Node]bool      // nodes that have ever been served newer
 	gone    map[Node]bool
 	frozen  bool          // the xds-servers do not read the record
+	mute    int           // nodes that do not answer
 	healthy map[Node]Edge // the edges with the previous profile
 	written []Record      // every record that differs from the previous one
 }
@@ -57,14 +58,20 @@ func newWorld(edges, perTunnel, gateways int) *world {
 func (w *world) step() {
 	w.now = w.now.Add(time.Second)
 	w.in.Record = w.record
+	idle := w.decider.Idle(Input{
+		Record: w.in.Record, Retry: w.in.Retry, Observation: Observation{Known: w.in.Known, Targets: w.in.Targets},
+	})
 	next := w.decider.Decide(w.in, w.now)
+	if idle && next != w.record {
+		panic(fmt.Sprintf("it was idle at %+v, and decided %+v", w.record, next))
+	}
 	if next != w.record && (w.record == nil || !next.Equal(*w.record)) {
 		w.written = append(w.written, *next)
 	}
 	if w.record = next; next == nil || w.frozen {
 		return
 	}
-	w.in.Answered, w.in.Total = 0, 0
+	w.in.Answered, w.in.Total = -w.mute, 0
 	nodes := slices.Collect(maps.Keys(w.healthy))
 	for name := range w.in.Gateways {
 		nodes = append(nodes, Node{Name: name})
@@ -357,6 +364,18 @@ func TestStepsOfARollout(t *testing.T) {
 				return w.record.Phase == PhaseFirst && w.record.Reason == "" && w.record.Retried == "1"
 			},
 		},
+		"is not tried again when the annotation is removed": {
+			func(t *testing.T) *world {
+				w := begun(t)
+				w.in.Retry = "1"
+				w.run(10 * time.Second)
+				w.breaks = refuses
+				w.run(time.Minute)
+				w.breaks = nil
+				return w
+			}, func(w *world) { w.in.Retry = "" }, time.Minute,
+			func(w *world) bool { return w.record.Phase == PhaseStopped && w.record.Retried == "1" },
+		},
 		"is tried again with another target": {
 			stopped, func(w *world) { w.target(third) }, time.Second,
 			func(w *world) bool { return w.record.Phase == PhaseFirst && w.record.Next == third },
@@ -375,8 +394,20 @@ func TestStepsOfARollout(t *testing.T) {
 			func(w *world) bool { return w.record.Phase == PhaseNone && w.record.Current == newer },
 		},
 		"a gateway that is replaced delays it and does not stop it": {
-			begun, func(w *world) { w.in.Gateways["gateway-0"], w.in.Gateways["gateway-1"] = Gateway{}, Gateway{} }, time.Hour,
-			func(w *world) bool { return w.record.Phase == PhaseFirst },
+			begun, func(w *world) { w.in.Gateways["gateway-0"], w.in.Gateways["gateway-1"] = Gateway{}, Gateway{} },
+			11 * time.Minute, func(w *world) bool { return w.record.Phase == PhaseFirst },
+		},
+		"a gateway that does not come back stops it": {
+			begun, func(w *world) { delete(w.in.Gateways, "gateway-0"); delete(w.in.Gateways, "gateway-1") },
+			13 * time.Minute, func(w *world) bool {
+				return w.record.Phase == PhaseStopped && strings.Contains(w.record.Reason, "its agent is not connected")
+			},
+		},
+		"an edge that does not answer does not keep it from its end": {
+			func(t *testing.T) *world { w := begun(t); w.mute = 1; return w }, func(*world) {}, 15 * time.Minute,
+			func(w *world) bool {
+				return w.record.Current == newer && strings.Contains(w.record.Reason, "1 of 122 nodes have not answered")
+			},
 		},
 		"an edge whose tunnel has ended is no fault": {
 			begun, func(w *world) {

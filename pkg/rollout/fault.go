@@ -25,44 +25,54 @@ func newComparison(r *Record, in Input) comparison {
 	return c
 }
 
-// fault returns the cause of a node's fault; empty: none. atOnce is set if the node itself has rejected the next
-// profile. pending is set if the node still has to show that it has no fault.
-func (c comparison) fault(m Member) (cause string, atOnce, pending bool) {
+// condition is how a node is doing with the next profile.
+type condition int
+
+const (
+	healthy condition = iota
+	missing           // the node still has to show that it has no fault
+	away              // a gateway whose agent is not connected
+	faulty            // counts if it lasts
+	rejects           // the node itself has rejected the next profile, which counts at once
+)
+
+// fault returns the condition of a node, and the cause of a fault.
+func (c comparison) fault(m Member) (cause string, is condition) {
 	state, announced := c.in.Nodes[m.Node]
 	served := announced && state.Profile == c.next
 	if served && state.Refusal != "" {
-		return "refuses its configuration: " + state.Refusal, true, false
+		return "refuses its configuration: " + state.Refusal, rejects
 	}
 	if !c.in.Known {
-		return "", false, true
+		return "", missing
 	}
 	if m.ID == "" {
-		cause, pending = gatewayFault(c.in.Gateways[m.Name])
-	} else {
-		cause = c.edgeFault(m)
+		cause, is = gatewayFault(c.in.Gateways[m.Name])
+	} else if cause = c.edgeFault(m); cause != "" {
+		is = faulty
 	}
 	switch {
-	case cause != "" || c.record.Phase != PhaseFirst:
+	case is != healthy || c.record.Phase != PhaseFirst:
 	case served && !state.Applied:
-		cause = "does not answer to its configuration"
+		return "does not answer to its configuration", faulty
 	case !served:
-		pending = true // its xds-server has not read the record yet
+		return "", missing // its xds-server has not read the record yet
 	}
-	return cause, false, pending
+	return cause, is
 }
 
 // gatewayFault returns the fault of a gateway. A gateway whose agent is away may be about to be replaced: that is
 // neither a fault nor a success.
-func gatewayFault(g Gateway) (cause string, pending bool) {
+func gatewayFault(g Gateway) (cause string, is condition) {
 	switch {
 	case !g.Connected:
-		return "", true
+		return "its agent is not connected", away
 	case g.Hang != "":
-		return "its Envoy does not answer: " + g.Hang, false
+		return "its Envoy does not answer: " + g.Hang, faulty
 	case !g.Ready:
-		return "takes no clients", false
+		return "takes no clients", faulty
 	}
-	return "", false
+	return "", healthy
 }
 
 // edgeFault returns the fault of an edge, compared with its state before the rollout.

@@ -2,15 +2,8 @@ package source
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -22,29 +15,13 @@ var recordKey model.Key
 // forever is beyond the end of every certificate.
 var forever = time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
 
-// watchEnded prepares the watch of the record.
-func (k *Kube) watchEnded(ctx context.Context) error {
-	look := func() { k.queue.Add(recordKey) }
-	informer, err := k.record.GetInformer(ctx, &corev1.ConfigMap{}, cache.BlockUntilSynced(false))
-	if err == nil {
-		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { look() }, UpdateFunc: func(any, any) { look() }, DeleteFunc: func(any) { look() },
-		})
-	}
-	if err != nil {
-		return fmt.Errorf("watching the ConfigMap %s: %w", v1alpha1.EndedTunnelsConfigMapName, err)
-	}
-	return nil
-}
-
 // publishEnded publishes the record of ended tunnels.
 func (k *Kube) publishEnded(ctx context.Context) error {
-	var found corev1.ConfigMap
-	at := client.ObjectKey{Namespace: k.Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}
-	if err := k.record.Get(ctx, at, &found); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("reading ConfigMap %s: %w", at, err)
+	data, err := k.readConfigMap(ctx, k.record, v1alpha1.EndedTunnelsConfigMapName)
+	if err != nil {
+		return err
 	}
-	k.recorded = k.ended(found.Data)
+	k.recorded = k.ended(data)
 	over := maps.Clone(k.recorded)
 	for _, id := range k.living {
 		delete(over, id) // the controller is about to remove it from the record

@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -145,6 +146,31 @@ func configMapCache(
 	return c, nil
 }
 
+// watchConfigMap enqueues a key when the ConfigMap of a cache that configMapCache has returned changes.
+func (k *Kube) watchConfigMap(ctx context.Context, c cache.Cache, name string, key model.Key) error {
+	enqueue := func() { k.queue.Add(key) }
+	informer, err := c.GetInformer(ctx, &corev1.ConfigMap{}, cache.BlockUntilSynced(false))
+	if err == nil {
+		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { enqueue() }, UpdateFunc: func(any, any) { enqueue() }, DeleteFunc: func(any) { enqueue() },
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("watching the ConfigMap %s: %w", name, err)
+	}
+	return nil
+}
+
+// readConfigMap returns the data of the ConfigMap of such a cache; nil: it does not exist, or has none.
+func (k *Kube) readConfigMap(ctx context.Context, c cache.Cache, name string) (map[string]string, error) {
+	var found corev1.ConfigMap
+	at := client.ObjectKey{Namespace: k.Namespace, Name: name}
+	if err := c.Get(ctx, at, &found); err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("reading ConfigMap %s: %w", at, err)
+	}
+	return found.Data, nil
+}
+
 // only returns a selector for a single object, because the xds-server may read no other. So each ConfigMap needs a
 // cache of its own.
 func only(namespace, name string) cache.ByObject {
@@ -241,7 +267,10 @@ func (k *Kube) watch(ctx context.Context) error {
 	if _, err := k.objects.GetInformer(ctx, &corev1.ConfigMap{}, cache.BlockUntilSynced(false)); err != nil {
 		return fmt.Errorf("watching the ConfigMap %s: %w", v1alpha1.InstallationConfigMapName, err)
 	}
-	return errors.Join(k.watchEnded(ctx), k.watchGateways(ctx), k.watchRollout(ctx))
+	return errors.Join(
+		k.watchConfigMap(ctx, k.record, v1alpha1.EndedTunnelsConfigMapName, recordKey), k.watchGateways(ctx),
+		k.watchConfigMap(ctx, k.rollouts, v1alpha1.RolloutConfigMapName, rolloutKey),
+	)
 }
 
 func (k *Kube) enqueue(object any) {

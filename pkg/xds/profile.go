@@ -19,6 +19,10 @@ import (
 // maxAnnounced is how many nodes outside of a first wave are announced because they reject something.
 const maxAnnounced = 200
 
+// maxAnnouncedOfTunnel is how many of them are edges of one tunnel, whose faults count once: more than a workload
+// cluster has. So the edges of one tunnel cannot take the place of all others.
+const maxAnnouncedOfTunnel = 16
+
 // rendering is the result of a profile for an installation. It never changes.
 type rendering struct {
 	profile rollout.Profile
@@ -172,26 +176,27 @@ func (s *Server) Profiles() *reportv1.ProfileState {
 	hosts, edges := slices.Collect(maps.Keys(s.hosts)), slices.Collect(maps.Keys(s.edges))
 	s.mu.RUnlock()
 	state.Problem = p.problem
-	refusing := 0
+	var refusing []*reportv1.NodeProfile
 	add := func(subject model.Subject, progress *[2]progress.Progress, answered bool) {
 		state.Total++
 		if answered {
 			state.Answered++
 		}
 		node, refuses := rollout.NodeOf(subject), progress[0].Refuses() || progress[1].Refuses()
-		if refuses && !p.members[node] {
-			refusing++
-		}
-		if !p.members[node] && (!refuses || refusing > maxAnnounced) {
+		if !p.members[node] && !refuses {
 			return
 		}
-		announced := &reportv1.NodeProfile{
+		of := &reportv1.NodeProfile{
 			Node: subject.Node, TunnelId: subject.ID, Profile: p.of(subject).profile.ID(), Applied: answered && !refuses,
 		}
 		if refuses {
-			announced.Refusal = refusalOf(progress)
+			of.Refusal = refusalOf(progress)
 		}
-		state.Nodes = append(state.Nodes, announced)
+		if p.members[node] {
+			state.Nodes = append(state.Nodes, of)
+		} else {
+			refusing = append(refusing, of)
+		}
 	}
 	for _, st := range hosts {
 		answered := !st.progress[0].Outstanding() && !st.progress[1].Outstanding()
@@ -200,11 +205,34 @@ func (s *Server) Profiles() *reportv1.ProfileState {
 	for _, e := range edges {
 		add(e.subject, &e.progress, !waiting[e] && e.upToDate())
 	}
-	slices.SortFunc(state.GetNodes(), func(a, b *reportv1.NodeProfile) int {
+	state.Nodes = append(state.Nodes, announced(refusing)...)
+	sortNodes(state.GetNodes())
+	return state
+}
+
+// announced returns which of the nodes that reject something are announced. It is the same selection every time, so
+// that an unchanged state is not sent again.
+func announced(refusing []*reportv1.NodeProfile) (some []*reportv1.NodeProfile) {
+	sortNodes(refusing)
+	ofTunnel := map[string]int{}
+	for _, n := range refusing {
+		if id := n.GetTunnelId(); id != "" {
+			if ofTunnel[id]++; ofTunnel[id] > maxAnnouncedOfTunnel {
+				continue
+			}
+		}
+		if some = append(some, n); len(some) == maxAnnounced {
+			break
+		}
+	}
+	return some
+}
+
+func sortNodes(nodes []*reportv1.NodeProfile) {
+	slices.SortFunc(nodes, func(a, b *reportv1.NodeProfile) int {
 		first := rollout.Node{Name: a.GetNode(), ID: a.GetTunnelId()}
 		return first.Compare(rollout.Node{Name: b.GetNode(), ID: b.GetTunnelId()})
 	})
-	return state
 }
 
 // upToDate reports whether an edge has answered the newest resources.

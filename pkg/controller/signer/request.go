@@ -95,7 +95,9 @@ type request struct {
 	tunnel    model.Key
 	tokenHash string // empty for a renewal
 	host      string
+	created   time.Time // the CertificateSigningRequest
 	notAfter  time.Time
+	enrols    *v1alpha1.Tunnel // whose edge gets its first certificate; nil: it has had one
 }
 
 // readRequest validates everything of a CertificateSigningRequest that requires no other object. Its error is a

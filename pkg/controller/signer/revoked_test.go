@@ -30,7 +30,7 @@ func TestTheObjectOfARevokedEdgeHasNoToken(t *testing.T) {
 	api := controllertest.FakeAPI(t, cluster, tunnel)
 	r := &Reconciler{Deps: reconciler.Deps{Config: controllertest.Config(), Client: api, Live: api, Now: time.Now}}
 	for token, want := range map[string]string{"edge-a": ReasonRevoked, "edge-b": ""} {
-		err := r.admitEdge(t.Context(), request{
+		err := r.admitEdge(t.Context(), &request{
 			subject:   model.Subject{Role: model.RoleEdge, Node: "edge-new", ID: tunnel.Spec.ID},
 			tunnel:    model.Key{Namespace: "prod", Name: "c1"},
 			tokenHash: enrol.HashToken(token), notAfter: time.Now().Add(time.Hour),

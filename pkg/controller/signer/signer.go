@@ -71,7 +71,11 @@ func (r *Reconciler) answer(ctx context.Context, csr *certificatesv1.Certificate
 	if err := r.approve(ctx, csr); err != nil {
 		return err
 	}
-	return r.sign(ctx, csr, ca, wanted)
+	if err := r.sign(ctx, csr, ca, wanted); err != nil {
+		return err
+	}
+	r.recordEnrolment(wanted)
+	return nil
 }
 
 // check parses a request and records its edge, or returns a *refusal.
@@ -92,7 +96,8 @@ func (r *Reconciler) check(
 		wanted.notAfter = end
 	}
 	if wanted.subject.Role == model.RoleEdge {
-		err = r.admitEdge(ctx, wanted)
+		wanted.created = csr.CreationTimestamp.Time
+		err = r.admitEdge(ctx, &wanted)
 	}
 	return wanted, ca, err
 }
@@ -100,7 +105,7 @@ func (r *Reconciler) check(
 // admitEdge checks that the tunnel of an edge exists and that its token is valid, and records the edge. It does so in
 // one write, which is a conflict if the Tunnel has changed since it was read, so a token is never used more often than
 // allowed.
-func (r *Reconciler) admitEdge(ctx context.Context, wanted request) error {
+func (r *Reconciler) admitEdge(ctx context.Context, wanted *request) error {
 	key := client.ObjectKey(wanted.tunnel)
 	tunnel, err := objects.Get(ctx, r.Live, key, &v1alpha1.Tunnel{})
 	if err != nil {
@@ -111,11 +116,16 @@ func (r *Reconciler) admitEdge(ctx context.Context, wanted request) error {
 		return objects.Wrap("reading Cluster", err)
 	}
 	if no := wanted.checkTunnel(tunnel, cluster, r.Now()); no != nil {
-		return r.recordRefusal(tunnel, wanted, no)
+		return r.recordRefusal(tunnel, *wanted, no)
 	}
 	after := tunnel.DeepCopy()
 	if no := wanted.enter(&after.Status, r.Now()); no != nil {
-		return r.recordRefusal(tunnel, wanted, no)
+		return r.recordRefusal(tunnel, *wanted, no)
+	}
+	// After a failed attempt, the edge is on record since the request was created.
+	before := records.EdgeOf(tunnel.Status.Edges, wanted.subject.Node)
+	if before == nil || !before.EnrolledAt.Time.Before(wanted.created) {
+		wanted.enrols = after
 	}
 	if equality.Semantic.DeepEqual(after.Status, tunnel.Status) {
 		return nil
@@ -123,16 +133,20 @@ func (r *Reconciler) admitEdge(ctx context.Context, wanted request) error {
 	if err := r.Client.Status().Patch(ctx, after, objects.LockedPatch(tunnel)); err != nil {
 		return objects.Wrap("recording edge in Tunnel", err)
 	}
-	if records.EdgeOf(tunnel.Status.Edges, wanted.subject.Node) == nil && r.Recorder != nil {
+	return nil
+}
+
+// recordEnrolment records an event on the Tunnel if an edge has received its first certificate.
+func (r *Reconciler) recordEnrolment(wanted request) {
+	if wanted.enrols != nil && r.Recorder != nil {
 		condition.Record(
-			r.Recorder, r.Log, after,
+			r.Recorder, r.Log, wanted.enrols,
 			[]condition.Transition{{
 				Condition: "", EventType: corev1.EventTypeNormal, Reason: v1alpha1.EventEdgeEnrolled,
 				Message: "edge " + wanted.subject.Node + wanted.on() + " enrolled and has its first certificate",
 			}},
 		)
 	}
-	return nil
 }
 
 // recordRefusal returns a refusal, and records an event on the Tunnel, if there is one, with the reason.

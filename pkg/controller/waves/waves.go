@@ -44,9 +44,10 @@ type Config struct {
 	Live      client.Reader // reads from the apiserver
 	Recorder  events.EventRecorder
 	Log       *slog.Logger
-	Fleet     func() reportview.FleetNow // the announcements of the xds-servers
-	Immediate bool                       // a change applies to all nodes at once
-	Soak      time.Duration              // how long each phase is observed; zero: rollout.DefaultSoak
+	// Fleet returns the announcements of the xds-servers, and the state of all nodes only if nodes is true.
+	Fleet     func(nodes bool) reportview.FleetNow
+	Immediate bool          // a change applies to all nodes at once
+	Soak      time.Duration // how long each phase is observed; zero: rollout.DefaultSoak
 	// Gone reports whether an edge has ended for good: its tunnel has ended, or it is revoked.
 	Gone func(context.Context, rollout.Node) bool
 }
@@ -133,7 +134,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, now time.Time) error {
 		return err // do not overwrite a record that cannot be read: an operator has to repair it
 	}
 	r.note(before)
-	in := rollout.Input{Record: before, Observation: observe(r.Fleet()), Retry: annotations[rollout.RetryAnnotation]}
+	in := rollout.Input{Record: before, Observation: observe(r.Fleet(false)), Retry: annotations[rollout.RetryAnnotation]}
+	if r.decider.Idle(in) {
+		return nil // as in almost every second: the state of 10,000 edges is not needed
+	}
+	in.Observation = observe(r.Fleet(true))
 	if r.Gone != nil {
 		in.Gone = func(n rollout.Node) bool { return r.Gone(ctx, n) }
 	}

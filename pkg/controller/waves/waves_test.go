@@ -49,15 +49,21 @@ type fleet struct {
 	target  rollout.Profile
 	refuses bool // edges reject the profile after
 	record  *rollout.Record
+	reads   int // how often all nodes were read
 }
 
-func (f *fleet) now() reportview.FleetNow {
+func (f *fleet) now(nodes bool) reportview.FleetNow {
 	state := &reportv1.ProfileState{Target: string(f.target)}
 	now := reportview.FleetNow{
 		Known: true, Gateways: map[string]reportview.GatewayNow{"gateway-0": {Connected: true, Ready: true}},
 		Edges:    map[reportview.EdgeRef]reportview.Edge{},
 		Profiles: []*reportv1.ProfileState{state, {Target: string(f.target)}},
 	}
+	if !nodes {
+		now.Gateways = nil
+		return now
+	}
+	f.reads++
 	for _, name := range []string{"a", "b"} {
 		n := rollout.Node{Name: "edge-" + name, ID: name}
 		now.Edges[reportview.EdgeRef{Node: n.Name, ID: n.ID}] = reportview.Edge{
@@ -101,7 +107,7 @@ func newBed(t *testing.T) *bed {
 	b := &bed{admin: admin, events: events.NewFakeRecorder(16), clock: time.Now(), fleet: fleet{target: before}}
 	b.Reconciler = waves.New(waves.Config{
 		Namespace: namespace, Client: limited, Live: limited, Recorder: b.events, Log: slog.New(slog.DiscardHandler),
-		Fleet: func() reportview.FleetNow { return b.fleet.now() }, Soak: time.Minute,
+		Fleet: b.fleet.now, Soak: time.Minute,
 	})
 	t.Cleanup(func() { _ = client.IgnoreNotFound(admin.Delete(context.Background(), b.object())) })
 	return b
@@ -231,5 +237,25 @@ func TestARecordIsNotOverwritten(t *testing.T) {
 	}
 	if err := b.admin.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil || o.Data[rollout.RecordKey] != "{" {
 		t.Errorf("it is overwritten: %v (%v)", o.Data, err)
+	}
+}
+
+// TestWithoutARolloutTheNodesAreNotRead: with 10,000 edges that would cost more each second than all other work.
+func TestWithoutARolloutTheNodesAreNotRead(t *testing.T) {
+	b := newBed(t)
+	b.passes(t, 2*time.Second)
+	reads := b.fleet.reads
+	b.passes(t, time.Minute)
+	if b.fleet.reads != reads {
+		t.Errorf("they were read %d times in a minute", b.fleet.reads-reads)
+	}
+	b.fleet.target, b.fleet.refuses = after, true
+	if r := b.passes(t, time.Minute); r.Phase != rollout.PhaseStopped || b.fleet.reads == reads {
+		t.Fatalf("a rollout reads them %d times: %+v", b.fleet.reads-reads, r)
+	}
+	reads = b.fleet.reads
+	b.passes(t, time.Minute)
+	if b.fleet.reads != reads {
+		t.Errorf("after it has stopped they were read %d times in a minute", b.fleet.reads-reads)
 	}
 }

@@ -42,9 +42,10 @@ const (
 	// certificateInterval is how often the certificate is checked without an event: clocks are changed, and machines
 	// sleep.
 	certificateInterval = time.Hour
-	// handshakeTimeout bounds how long a TLS handshake waits for a certificate, which is queried every cacheReadInterval.
-	handshakeTimeout  = time.Second
-	cacheReadInterval = 200 * time.Millisecond
+	// handshakeTimeout bounds how long a TLS handshake waits for the cache of the certificate.
+	handshakeTimeout = time.Second
+	// certificatePollInterval is the time between checks whether the first certificate is there.
+	certificatePollInterval = 200 * time.Millisecond
 )
 
 // Setup adds the webhook to a manager, in every replica. If WebhookCertDir is set, it serves the files there and reads
@@ -143,7 +144,7 @@ func (s *servingSource) certificate(*tls.ClientHelloInfo) (*tls.Certificate, err
 // wait returns when there is a certificate, or ctx has ended. Until then the port is closed, so that connections of
 // apiservers fail at once instead of waiting.
 func (s *servingSource) wait(ctx context.Context) error {
-	return wait.PollUntilContextCancel(ctx, cacheReadInterval, true, func(context.Context) (bool, error) {
+	return wait.PollUntilContextCancel(ctx, certificatePollInterval, true, func(context.Context) (bool, error) {
 		_, err := s.certificate(nil)
 		return err == nil, nil
 	})

@@ -26,12 +26,29 @@ type FleetNow struct {
 	Profiles []*reportv1.ProfileState
 }
 
-// Fleet returns what is known of all tunnels. It takes time in proportion to their number.
-func (v *View) Fleet() FleetNow {
+// Fleet returns what is known of all tunnels, which takes time in proportion to their number. Without nodes it returns
+// only Known and Profiles.
+func (v *View) Fleet(nodes bool) FleetNow {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	f := v.fleet
 	now := FleetNow{Known: f.known, Gateways: map[string]GatewayNow{}, Edges: map[EdgeRef]Edge{}}
+	if nodes {
+		f.addNodes(&now)
+	}
+	for _, s := range f.servers {
+		if !s.listed && !s.streaming {
+			continue // it has gone
+		}
+		if !s.synced {
+			now.Known = false
+		}
+		now.Profiles = append(now.Profiles, s.profiles)
+	}
+	return now
+}
+
+func (f *fleet) addNodes(now *FleetNow) {
 	for name, g := range f.merged {
 		now.Gateways[name] = GatewayNow{Connected: g.state == reporting, Ready: g.source.ready, Hang: g.source.hang}
 	}
@@ -48,14 +65,4 @@ func (v *View) Fleet() FleetNow {
 			}
 		}
 	}
-	for _, s := range f.servers {
-		if !s.listed && !s.streaming {
-			continue // it has gone
-		}
-		if !s.synced {
-			now.Known = false
-		}
-		now.Profiles = append(now.Profiles, s.profiles)
-	}
-	return now
 }

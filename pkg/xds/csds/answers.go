@@ -19,6 +19,8 @@ const (
 	maxRefusals, maxRefusal = 32, 1 << 10
 	// maxAgent bounds the bytes of a version.
 	maxAgent = 64
+	// maxName bounds the bytes of a rejected resource's name, which is a DNS name with a short prefix.
+	maxName = 512
 )
 
 // Answers records what a node answered about one resource type on one stream: names that await an answer, and
@@ -119,7 +121,10 @@ func (a *Answers) refuse(said *statusv3.ClientConfig, now time.Time) {
 	}
 }
 
+// add records a rejected resource. The node chooses the name, which may be of no resource: it reaches the record of
+// rollouts, events and logs.
 func (a *Answers) add(name, version string, group *refusals) {
+	name = Printable(name, maxName)
 	if name == "" || a.refusals[name] == nil && len(a.refusals) >= maxRefusals {
 		return
 	}

@@ -1,0 +1,33 @@
+package csds
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// TestARejectedNameIsPrintableAndShort has a node reject a resource whose name it makes up, with the control characters
+// that clear a terminal, and as long as a message may be.
+func TestARejectedNameIsPrintableAndShort(t *testing.T) {
+	packed, err := anypb.New(&statusv3.ClientConfig{GenericXdsConfigs: []*statusv3.ClientConfig_GenericXdsConfig{{
+		Name:       "\x1b[2J\nlevel=ERROR " + strings.Repeat("x", 200<<10),
+		ErrorState: &adminv3.UpdateFailureState{Details: "why\x1b[2J"},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var a Answers
+	a.Received(&discoveryv3.DeltaDiscoveryRequest{
+		ResponseNonce: "1", ErrorDetail: &status.Status{Details: []*anypb.Any{packed}},
+	}, time.Now())
+	name, why := a.FirstRejection()
+	if !strings.HasPrefix(name, " [2J level=ERROR xx") || len(name) > maxName+len("…") || why != "why [2J" {
+		t.Errorf("got a name of %d bytes, %.40q, and the reason %q", len(name), name, why)
+	}
+}
