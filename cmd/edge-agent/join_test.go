@@ -95,10 +95,11 @@ func TestMachineFlagsApplyToAJoinedTunnel(t *testing.T) {
 	if err != nil || credential.ID != "aaaaaaaaaaaaaaaaaaaaaaaa" || credential.Token != "fl1.file" {
 		t.Errorf("got %s, %v", credential.ID, err)
 	}
-	if edge.Domain != "tunnels.example.com" || join(edge.Way.Addresses) != "gw.example.com:443" || len(edge.Gateways) > 0 {
-		t.Errorf("it is of %s at %s", edge.Domain, join(edge.Way.Addresses))
+	if edge.Domain != "tunnels.example.com" || join(edge.Dialer.Addresses) != "gw.example.com:443" ||
+		len(edge.Gateways) > 0 {
+		t.Errorf("it is of %s at %s", edge.Domain, join(edge.Dialer.Addresses))
 	}
-	if !edge.Way.Proxied() || join(edge.APIServers) != "127.0.0.1:6443" || join(edge.Targets) != "10.0.0.1:6443" {
-		t.Errorf("it dials %s and %s, by a proxy: %v", join(edge.APIServers), join(edge.Targets), edge.Way.Proxied())
+	if !edge.Dialer.Proxied() || join(edge.APIServers) != "127.0.0.1:6443" || join(edge.Targets) != "10.0.0.1:6443" {
+		t.Errorf("it dials %s and %s, by a proxy: %v", join(edge.APIServers), join(edge.Targets), edge.Dialer.Proxied())
 	}
 }

@@ -54,7 +54,7 @@ func TestAnEdgeStartsWithoutItsBootstrapFile(t *testing.T) {
 			}
 			end(t, path)
 			after, recalled, log := started(t, state, path)
-			if after.Domain != before.Domain || join(after.Way.Addresses) != join(before.Way.Addresses) ||
+			if after.Domain != before.Domain || join(after.Dialer.Addresses) != join(before.Dialer.Addresses) ||
 				join(after.Gateways) != join(before.Gateways) {
 				t.Errorf("got %+v, want %+v", after, before)
 			}
@@ -79,8 +79,8 @@ func TestTheCopyOfAReplacedFileIsUpdated(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if edge, _, _ = started(t, state, path); join(edge.Way.Addresses) != "gw2.example.com:443" {
-		t.Errorf("the way is to %s", join(edge.Way.Addresses))
+	if edge, _, _ = started(t, state, path); join(edge.Dialer.Addresses) != "gw2.example.com:443" {
+		t.Errorf("the way is to %s", join(edge.Dialer.Addresses))
 	}
 }
 

@@ -138,7 +138,7 @@ func TestFlagsOverrideTheBootstrapFile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := join(edge.Way.Addresses); got != tc.gateways {
+			if got := join(edge.Dialer.Addresses); got != tc.gateways {
 				t.Errorf("the way is to %s", got)
 			}
 			if got := join(edge.Gateways); (tc.dials && got != tc.gateways) || (!tc.dials && got != "") {
@@ -191,7 +191,7 @@ func TestTheProxyOfTheEnvironmentIsTheDefault(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := edges[0].Way.Proxied(); got != tc.want {
+			if got := edges[0].Dialer.Proxied(); got != tc.want {
 				t.Errorf("by a proxy: %t", got)
 			}
 		})

@@ -167,7 +167,7 @@ func (o *options) edge(path string, proxy dial.Proxy) (edge.Config, error) {
 	if err != nil {
 		return edge.Config{}, err
 	}
-	config.Way = &dial.Way{Addresses: gateways, Proxy: proxy}
+	config.Dialer = &dial.Dialer{Addresses: gateways, Proxy: proxy}
 	if len(gateways) > 1 || len(o.gateways) > 0 {
 		config.Gateways = gateways // otherwise Envoy follows the installation if its address changes
 	}

@@ -272,7 +272,7 @@ func (s *bootSender) connect(file edge.BootstrapFile) (*enrolclient.Client, erro
 		return nil, err
 	}
 	return &enrolclient.Client{
-		Way:    &dial.Way{Addresses: gateways, Proxy: proxy},
+		Dialer: &dial.Dialer{Addresses: gateways, Proxy: proxy},
 		Domain: domain,
 		Trust:  certs.Bundle(file.CA),
 	}, nil

@@ -161,7 +161,7 @@ func (o *options) gateway() (gateway.Config, error) {
 	if len(errs) == 0 {
 		errs = append(errs, g.Domain.Validate(), model.ValidateGatewayName(g.Name), g.Bind.Validate())
 	}
-	g.Way = &dial.Way{Addresses: []model.Endpoint{xdsServer}}
+	g.Dialer = &dial.Dialer{Addresses: []model.Endpoint{xdsServer}}
 	return g, errors.Join(errs...)
 }
 

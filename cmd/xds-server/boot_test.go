@@ -194,7 +194,7 @@ func TestAReportTokenOnlyReportsBoots(t *testing.T) {
 	token := string(m.secret(t, "default", "r1"+v1alpha1.BootReportSecretSuffix)[v1alpha1.BootstrapTokenKey])
 	gatewayToken := string(m.secret(t, "fairlead-system", v1alpha1.GatewaySecretName)[v1alpha1.BootstrapTokenKey])
 	service := enrolclient.Client{
-		Way:    &dial.Way{Addresses: []model.Endpoint{at}},
+		Dialer: &dial.Dialer{Addresses: []model.Endpoint{at}},
 		Domain: domain,
 		Trust:  certs.Bundle(bundle),
 	}

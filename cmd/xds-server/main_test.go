@@ -134,7 +134,7 @@ func TestAClusterBecomesTheConfigurationOfItsEdge(t *testing.T) {
 	secret := m.secret(t, "default", "c1"+v1alpha1.BootstrapSecretSuffix)
 	token, bundle := string(secret[v1alpha1.BootstrapTokenKey]), secret[v1alpha1.BootstrapCAKey]
 	service := enrolclient.Client{
-		Way:    &dial.Way{Addresses: []model.Endpoint{at}},
+		Dialer: &dial.Dialer{Addresses: []model.Endpoint{at}},
 		Domain: domain,
 		Trust:  certs.Bundle(bundle),
 	}

@@ -87,7 +87,7 @@ func TestATokenEnrolsOnlyItsTunnel(t *testing.T) {
 	_, _ = m.bootstrap(t, "t2")
 	one, two := m.tunnel(t, "t1"), m.tunnel(t, "t2")
 	service := enrolclient.Client{
-		Way:    &dial.Way{Addresses: []model.Endpoint{at}},
+		Dialer: &dial.Dialer{Addresses: []model.Endpoint{at}},
 		Domain: domain,
 		Trust:  certs.Bundle(bundle),
 	}

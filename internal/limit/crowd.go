@@ -60,7 +60,7 @@ func (c *Crowd) join(key, of string, end func()) (leave func()) {
 	}
 	var gone *member
 	if c.used >= c.total {
-		if gone = c.victim(of); gone == nil {
+		if gone = c.evictionCandidate(of); gone == nil {
 			c.mu.Unlock()
 			return nil
 		}
@@ -101,8 +101,8 @@ func (c *Crowd) shrink(total int) {
 	}
 }
 
-// victim returns the member that a new member of a network displaces, or nil if there is none.
-func (c *Crowd) victim(of string) *member {
+// evictionCandidate returns the member that a new member of a network displaces, or nil if there is none.
+func (c *Crowd) evictionCandidate(of string) *member {
 	if len(c.largest) == 0 {
 		return nil
 	}

@@ -118,7 +118,7 @@ type Emit func(name string, value float64, labels ...string)
 // Observe adds metrics whose values emit reports at each scrape. names lists all of them. They cost nothing between
 // scrapes, and are correct right after the start of a program.
 func (s *Set) Observe(look func(Emit), names ...string) {
-	l := &scraped{look: look, descs: map[string]*prometheus.Desc{}, kinds: map[string]prometheus.ValueType{}}
+	l := &scraped{collect: look, descs: map[string]*prometheus.Desc{}, kinds: map[string]prometheus.ValueType{}}
 	for _, name := range names {
 		m := get(name, Gauge, Counter)
 		l.descs[name] = prometheus.NewDesc(m.Name, m.Help, m.Labels, nil)
@@ -128,9 +128,9 @@ func (s *Set) Observe(look func(Emit), names ...string) {
 }
 
 type scraped struct {
-	look  func(Emit)
-	descs map[string]*prometheus.Desc
-	kinds map[string]prometheus.ValueType
+	collect func(Emit)
+	descs   map[string]*prometheus.Desc
+	kinds   map[string]prometheus.ValueType
 }
 
 // Describe implements prometheus.Collector.
@@ -142,7 +142,7 @@ func (l *scraped) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (l *scraped) Collect(to chan<- prometheus.Metric) {
-	l.look(func(name string, value float64, labels ...string) {
+	l.collect(func(name string, value float64, labels ...string) {
 		d, ok := l.descs[name]
 		if !ok {
 			panic("metric " + name + " is looked up without having been named")

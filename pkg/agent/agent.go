@@ -122,7 +122,7 @@ func (c Config) admin() envoyadmin.Client {
 // error if a folder is not usable or another agent uses it, if it cannot listen on a socket, or if a capability is
 // missing. A running Envoy continues after an error.
 func (a *Agent) Run(ctx context.Context) error {
-	if err := a.whenRoom(ctx, a.config.makeFolders); err != nil {
+	if err := a.retryWhileFull(ctx, a.config.makeFolders); err != nil {
 		return unlessEnded(ctx, err)
 	}
 	_ = heartbeat.Notify("READY=1") // Envoy is served as soon as possible; without systemd, Notify does nothing
@@ -131,14 +131,14 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	if err := a.whenRoom(ctx, a.makeSubfolders); err != nil {
+	if err := a.retryWhileFull(ctx, a.makeSubfolders); err != nil {
 		return unlessEnded(ctx, err)
 	}
 	if err := a.load(); err != nil {
 		return err
 	}
 	var socket net.Listener
-	if err := a.whenRoom(ctx, func() (err error) {
+	if err := a.retryWhileFull(ctx, func() (err error) {
 		socket, err = listenUnix(a.config.path(
 			envoy.AgentSocket))
 		return err

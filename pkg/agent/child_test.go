@@ -102,7 +102,7 @@ func (c child) gateway() *gateway.Config {
 	return &gateway.Config{
 		Domain:        domain,
 		Name:          name,
-		Way:           way(c.XDSServer),
+		Dialer:        way(c.XDSServer),
 		Servers:       c.XDSServer,
 		ReadyDeadline: c.Deadline,
 		Bind:          c.Bind,
@@ -123,7 +123,7 @@ func (c child) edge(e childEdge) (edge.Config, error) {
 		return edge.Config{}, err
 	}
 	return edge.Config{
-		Domain: domain, Way: &dial.Way{Addresses: e.To, Proxy: proxy}, Gateways: e.Dial, APIServers: e.APIServers,
+		Domain: domain, Dialer: &dial.Dialer{Addresses: e.To, Proxy: proxy}, Gateways: e.Dial, APIServers: e.APIServers,
 		Targets: e.Targets,
 		Credential: func() (edge.Credential, error) {
 			token, err := os.ReadFile(e.TokenFile)

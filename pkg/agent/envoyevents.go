@@ -13,7 +13,7 @@ import (
 func (a *Agent) supervise(ctx, work context.Context) error {
 	e := &envoyproc.Envoy{Config: a.config.process(), Admin: a.config.admin(), Log: a.log, Events: envoyproc.Events{
 		Starting: a.envoyStarts, Began: a.envoyBegan, Ended: a.envoyEnded, Stopped: a.envoyStopped, Ran: a.xds.Ran,
-		Calm: a.envoyCalm, Draining: a.envoy.SetDraining,
+		Stable: a.envoyStable, Draining: a.envoy.SetDraining,
 	}}
 	e.Supervise(ctx, work, a.config.Leave)
 	return nil
@@ -59,8 +59,8 @@ func (a *Agent) envoyEnded(reason string, times int) {
 	}
 }
 
-// envoyCalm records that Envoy has run for long enough since its previous end.
-func (a *Agent) envoyCalm() {
+// envoyStable records that Envoy has run for long enough since its previous end.
+func (a *Agent) envoyStable() {
 	a.eachStatus(func(s *status.Status) {
 		s.ClearTrouble(status.AboutEnvoy)
 		s.ClearTrouble(status.AboutReplaced)

@@ -130,7 +130,7 @@ func endpoint(t *testing.T, addr net.Addr) model.Endpoint {
 	return e
 }
 
-func way(to ...model.Endpoint) *dial.Way { return &dial.Way{Addresses: to} }
+func way(to ...model.Endpoint) *dial.Dialer { return &dial.Dialer{Addresses: to} }
 
 // EdgeToken implements enrolserver.Tokens.
 func (c *control) EdgeToken(hash string) (enrol.Grant, error) {

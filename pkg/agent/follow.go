@@ -21,15 +21,15 @@ var rejoins = retry.Backoff{Min: 2 * time.Second, Max: 2 * time.Minute}
 
 // joined is a tunnel that this edge joined while it or an earlier agent ran.
 type joined struct {
-	name   string
-	hash   string      // of the file
-	way    string      // the settings that cannot change while it runs
-	member *membership // nil: it could not be started
-	of     *membership // the membership of a bootstrap file of the command line for the same tunnel
-	err    error       // why it could not be started
-	cancel context.CancelFunc
-	ended  chan struct{}
-	failed error // why the membership ended; read only after ended is closed
+	name    string
+	hash    string      // of the file
+	startup string      // the settings that cannot change while it runs
+	member  *membership // nil: it could not be started
+	of      *membership // the membership of a bootstrap file of the command line for the same tunnel
+	err     error       // why it could not be started
+	cancel  context.CancelFunc
+	ended   chan struct{}
+	failed  error // why the membership ended; read only after ended is closed
 
 	tries int       // consecutive failed attempts
 	began time.Time // start of the membership
@@ -118,7 +118,7 @@ func (a *Agent) changed(j *joined) bool {
 	if err != nil || hash == j.hash {
 		return false // what runs continues
 	}
-	if j.member == nil || file.Way() != j.way {
+	if j.member == nil || file.StartupFields() != j.startup {
 		return true
 	}
 	if _, err := j.member.store.Identity(); err != nil {

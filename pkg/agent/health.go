@@ -22,7 +22,7 @@ func (a *Agent) probes() map[string]func() {
 	probes := map[string]func(){
 		"the state of the memberships": func() { a.eachStatus(func(s *status.Status) { s.Summary() }) },
 		"the state of the xDS proxy":   func() { a.xds.Answers() },
-		"the state of Envoy":           func() { a.envoy.Takes() },
+		"the state of Envoy":           func() { a.envoy.GatewayState() },
 	}
 	if a.gateway != nil {
 		probes["the table of tunnels"] = func() { a.gateway.Table.Stats() }

@@ -31,7 +31,7 @@ func (c *control) edgeWith(credential func() (edge.Credential, error)) *edge.Rol
 func (c *control) edgeIn(dir string, s *status.Status, credential func() (edge.Credential, error)) *edge.Role {
 	c.t.Helper()
 	e, err := edge.NewRole(
-		edge.Config{Domain: domain, Way: way(c.address), Credential: credential}, dir, s, slog.New(slog.DiscardHandler),
+		edge.Config{Domain: domain, Dialer: way(c.address), Credential: credential}, dir, s, slog.New(slog.DiscardHandler),
 	)
 	if err != nil {
 		c.t.Fatal(err)
@@ -231,7 +231,7 @@ func gatewayOf(c *control) role {
 		Config: gateway.Config{
 			Domain: domain,
 			Name:   name,
-			Way:    way(c.address),
+			Dialer: way(c.address),
 			Bind:   c.bind,
 			Credential: func() (enrolclient.GatewayCredential, []byte, error) {
 				return enrolclient.GatewayCredential{Token: c.token}, c.ca.CertPEM(), nil

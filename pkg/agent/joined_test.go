@@ -32,7 +32,7 @@ func joinedEdge(path string) (edge.Config, error) {
 	}
 	return edge.Config{
 		Domain: model.TunnelDomain(file.TunnelDomain),
-		Way:    &dial.Way{Addresses: []model.Endpoint{to}},
+		Dialer: &dial.Dialer{Addresses: []model.Endpoint{to}},
 		Credential: func() (edge.Credential, error) {
 			file, err := edge.ReadBootstrapFile(path)
 			return edge.Credential{Token: file.Token, ID: file.ID, CA: []byte(file.CA)}, err

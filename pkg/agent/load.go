@@ -111,7 +111,7 @@ func (a *Agent) openJoined(j *joined) error {
 	if err != nil {
 		return err
 	}
-	j.hash, j.way = hash, file.Way()
+	j.hash, j.startup = hash, file.StartupFields()
 	if err := file.Check(); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func (a *Agent) newMembers() ([]*membership, error) {
 		if err != nil {
 			return nil, err
 		}
-		m.setRole(a.gateway.Role(a.envoy.Takes))
+		m.setRole(a.gateway.Role(a.envoy.GatewayState))
 		return []*membership{m}, nil
 	}
 	var members []*membership

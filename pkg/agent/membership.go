@@ -222,8 +222,8 @@ func (m *membership) attend(ctx context.Context) error {
 // session uses one subject at the xds-server. It ends, and returns the next subject, when the subject changes or an
 // expired leaf is replaced.
 func (m *membership) session(ctx context.Context, subject model.Subject) (next model.Subject, err error) {
-	domain, way := m.Control()
-	conn, err := dial.Conn(way, domain, m.store, m.store)
+	domain, dialer := m.Control()
+	conn, err := dial.Conn(dialer, domain, m.store, m.store)
 	if err != nil {
 		return model.Subject{}, err
 	}

@@ -17,7 +17,7 @@ import (
 
 // edge returns the enrolment of a bootstrap file of the command line, for edgeSubject's tunnel.
 func (c *control) edge() edge.Config {
-	return edge.Config{Domain: domain, Way: way(c.address), Credential: func() (edge.Credential, error) {
+	return edge.Config{Domain: domain, Dialer: way(c.address), Credential: func() (edge.Credential, error) {
 		return edge.Credential{ID: edgeSubject.ID, Token: c.token, CA: c.ca.CertPEM()}, nil
 	}}
 }

@@ -114,8 +114,8 @@ func (s *Store) Bundle() Bundle {
 // Roots implements TrustSource. It returns an error while the store has no trust bundle.
 func (s *Store) Roots() (*x509.CertPool, error) { return s.Bundle().Roots() }
 
-// Forget removes the identity and the trust bundle from memory. The files stay until the next Write.
-func (s *Store) Forget() {
+// Clear removes the identity and the trust bundle from memory. The files stay until the next Write.
+func (s *Store) Clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.identity, s.bundle = Identity{}, nil

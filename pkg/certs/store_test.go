@@ -56,7 +56,7 @@ func TestAStoreReturnsTheSavedIdentity(t *testing.T) {
 			t.Errorf("%s: another trust bundle", name)
 		}
 	}
-	store.Forget()
+	store.Clear()
 	if got := serial(t, store); got != "" {
 		t.Errorf("after Forget the store gives %s", got)
 	}

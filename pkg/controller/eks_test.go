@@ -68,7 +68,7 @@ func TestAKubeconfigKeepsItsTunnelDespiteTheAWSProvider(t *testing.T) {
 			aws.checkOptsOut(eksMoved)
 			aws.reconcile(eksEndpoint)
 			got, err := kubeconfig.Read(controllertest.Read(t, m, aws.secret()), aws.cluster.Name)
-			if back := (kubeconfig.Way{Server: eksEndpoint}); err != nil || got != back {
+			if back := (kubeconfig.Endpoint{Server: eksEndpoint}); err != nil || got != back {
 				t.Errorf("what the provider writes then leads %v, %v", got, err)
 			}
 		})
@@ -139,26 +139,27 @@ func (p *awsProvider) reconcile(endpoint string) {
 }
 
 // ledAway waits until the kubeconfig has the endpoint of the mode, and returns it.
-func (p *awsProvider) ledAway(original string) (secret *corev1.Secret, way kubeconfig.Way) {
+func (p *awsProvider) ledAway(original string) (secret *corev1.Secret, endpoint kubeconfig.Endpoint) {
 	p.t.Helper()
 	secret = p.secret()
 	controllertest.Eventually(p.t, func() (err error) {
 		if err := p.m.Get(p.t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
 			return err
 		}
-		if way, err = kubeconfig.Read(secret, p.cluster.Name); err == nil && way == (kubeconfig.Way{Server: original}) {
+		if endpoint, err = kubeconfig.Read(secret, p.cluster.Name); err == nil &&
+			endpoint == (kubeconfig.Endpoint{Server: original}) {
 			err = errors.New("it is the provider's still")
 		}
 		return err
 	})
-	if want := p.want(original); way.Server != want.Server || way.ProxyURL != want.ProxyURL {
-		p.t.Fatalf("it leads %v, want %v", way, want)
+	if want := p.want(original); endpoint.Server != want.Server || endpoint.ProxyURL != want.ProxyURL {
+		p.t.Fatalf("it leads %v, want %v", endpoint, want)
 	}
-	return secret, way
+	return secret, endpoint
 }
 
 // check checks one version of the Secret that a reader observed after a write, and stores it.
-func (p *awsProvider) check(now, before *corev1.Secret, want kubeconfig.Way, original string) {
+func (p *awsProvider) check(now, before *corev1.Secret, want kubeconfig.Endpoint, original string) {
 	p.t.Helper()
 	got, err := kubeconfig.Read(now, p.cluster.Name)
 	if err != nil || got != want || now.Annotations[v1alpha1.OriginalServerAnnotation] != original {

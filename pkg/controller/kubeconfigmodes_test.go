@@ -37,8 +37,8 @@ func sees(t *testing.T, m *management, cluster *clusterv1.Cluster, names ...stri
 	})
 }
 
-// waitWay waits until the kubeconfig of a Cluster has an endpoint.
-func waitWay(t *testing.T, m *management, cluster *clusterv1.Cluster, want kubeconfig.Way) *corev1.Secret {
+// waitEndpoint waits until the kubeconfig of a Cluster has an endpoint.
+func waitEndpoint(t *testing.T, m *management, cluster *clusterv1.Cluster, want kubeconfig.Endpoint) *corev1.Secret {
 	t.Helper()
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + kubeconfig.Suffix},
@@ -61,14 +61,14 @@ func TestModeAutoFollowsTheServingCertificate(t *testing.T) {
 	cluster := kubetest.Cluster(ns, "c1")
 	controllertest.Create(t, m, cluster, controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer))
 	hostname := "c1." + ns + ".tunnels.example.com"
-	connect := kubeconfig.Way{
+	connect := kubeconfig.Endpoint{
 		Server: controllertest.ConnectServer(cluster), TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL,
 	}
 	waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigMode, v1alpha1.ReasonNoEvidence)
-	waitWay(t, m, cluster, connect)
+	waitEndpoint(t, m, cluster, connect)
 
 	sees(t, m, cluster, "kubernetes", hostname)
-	waitWay(t, m, cluster, kubeconfig.Way{Server: controllertest.AddressURL, TLSServerName: hostname})
+	waitEndpoint(t, m, cluster, kubeconfig.Endpoint{Server: controllertest.AddressURL, TLSServerName: hostname})
 	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigMode, v1alpha1.ReasonCertificateHasHostname)
 	if s := tunnel.Status.Kubeconfig; s.Mode != v1alpha1.KubeconfigModeSNI || s.Server != controllertest.AddressURL ||
 		s.TLSServerName != hostname || s.ChangedAt == nil {
@@ -79,7 +79,7 @@ func TestModeAutoFollowsTheServingCertificate(t *testing.T) {
 		t.Errorf("condition HostnameResolves is %+v", c)
 	}
 	sees(t, m, cluster, "kubernetes")
-	waitWay(t, m, cluster, connect)
+	waitEndpoint(t, m, cluster, connect)
 	waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigMode, v1alpha1.ReasonCertificateLacksHostname)
 }
 
@@ -92,7 +92,7 @@ func TestModeAutoServesTheEndpointsName(t *testing.T) {
 	controllertest.Create(t, m, first, controllertest.KubeconfigSecret(t, ns, "first", "https://"+name+":6443"))
 	waitReady(t, m, first)
 	sees(t, m, first, "kubernetes", name)
-	waitWay(t, m, first, kubeconfig.Way{Server: controllertest.AddressURL, TLSServerName: name})
+	waitEndpoint(t, m, first, kubeconfig.Endpoint{Server: controllertest.AddressURL, TLSServerName: name})
 	tunnel := waitCondition(t, m, first, v1alpha1.ConditionKubeconfigMode, v1alpha1.ReasonCertificateHasEndpoint)
 	if s := tunnel.Status; s.Kubeconfig.EndpointName != name || len(s.Names) != 2 || s.Names[1] != name {
 		t.Errorf("names %v, on record is %+v", s.Names, s.Kubeconfig)
@@ -108,11 +108,17 @@ func TestModeAutoServesTheEndpointsName(t *testing.T) {
 	); !strings.Contains(got, ns+"/first has that name too") || len(tunnel.Status.Names) != 1 {
 		t.Errorf("message %q, names %v", got, tunnel.Status.Names)
 	}
-	waitWay(
-		t, m, second,
-		kubeconfig.Way{Server: controllertest.ConnectServer(second), TLSServerName: name, ProxyURL: controllertest.ProxyURL},
+	waitEndpoint(
+		t,
+		m,
+		second,
+		kubeconfig.Endpoint{
+			Server:        controllertest.ConnectServer(second),
+			TLSServerName: name,
+			ProxyURL:      controllertest.ProxyURL,
+		},
 	)
-	waitWay(t, m, first, kubeconfig.Way{Server: controllertest.AddressURL, TLSServerName: name})
+	waitEndpoint(t, m, first, kubeconfig.Endpoint{Server: controllertest.AddressURL, TLSServerName: name})
 }
 
 func TestAProxysCredentialsAreInTheSecretAlone(t *testing.T) {
@@ -132,23 +138,23 @@ func TestAProxysCredentialsAreInTheSecretAlone(t *testing.T) {
 	); !strings.HasPrefix(got, "spec.kubeconfig.proxy.credentialsSecret") {
 		t.Errorf("message %q", got)
 	}
-	waitWay(t, m, cluster, kubeconfig.Way{Server: controllertest.OriginalServer})
+	waitEndpoint(t, m, cluster, kubeconfig.Endpoint{Server: controllertest.OriginalServer})
 
 	credentials := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "proxy"}, Type: corev1.SecretTypeBasicAuth,
 		StringData: map[string]string{corev1.BasicAuthUsernameKey: "capi", corev1.BasicAuthPasswordKey: "hunter2"},
 	}
 	controllertest.Create(t, m, credentials)
-	secret := waitWay(
+	secret := waitEndpoint(
 		t, m, cluster,
-		kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: "socks5://capi:hunter2@proxy.example.org:1080"},
+		kubeconfig.Endpoint{Server: controllertest.OriginalServer, ProxyURL: "socks5://capi:hunter2@proxy.example.org:1080"},
 	)
 	controllertest.Edit(
 		t, m, credentials, func(s *corev1.Secret) { s.Data[corev1.BasicAuthPasswordKey] = []byte("hunter3") },
 	)
-	waitWay(
+	waitEndpoint(
 		t, m, cluster,
-		kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: "socks5://capi:hunter3@proxy.example.org:1080"},
+		kubeconfig.Endpoint{Server: controllertest.OriginalServer, ProxyURL: "socks5://capi:hunter3@proxy.example.org:1080"},
 	)
 	waitCondition(t, m, cluster, v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	now := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonNotTunnelled)
@@ -173,7 +179,7 @@ func TestATunnelIsRemovedForANetworkOfTheUser(t *testing.T) {
 			Mode: v1alpha1.KubeconfigModeAddress, Server: "https://lb.example.org:6443", TLSServerName: "kubernetes",
 		}
 	})
-	waitWay(t, m, cluster, kubeconfig.Way{Server: "https://lb.example.org:6443", TLSServerName: "kubernetes"})
+	waitEndpoint(t, m, cluster, kubeconfig.Endpoint{Server: "https://lb.example.org:6443", TLSServerName: "kubernetes"})
 	controllertest.WaitGone(t, m, controllertest.BootstrapOf(cluster))
 	now := waitCondition(t, m, cluster, v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	if now.Status.Hostname != "" || now.Status.Names != nil || now.HeldID() == "" || len(now.Status.Tokens) != 0 {
@@ -195,9 +201,9 @@ func TestATunnelIsRemovedForANetworkOfTheUser(t *testing.T) {
 	controllertest.Edit(t, m, tunnel, func(t *v1alpha1.Tunnel) {
 		t.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect}
 	})
-	waitWay(
+	waitEndpoint(
 		t, m, cluster,
-		kubeconfig.Way{
+		kubeconfig.Endpoint{
 			Server: controllertest.ConnectServer(cluster), TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL,
 		},
 	)

@@ -146,25 +146,25 @@ func newWritersWorld(t *testing.T, m *management, namespace string, mode v1alpha
 }
 
 // want returns the expected endpoint after the provider wrote a server.
-func (w *writersWorld) want(original string) kubeconfig.Way {
+func (w *writersWorld) want(original string) kubeconfig.Endpoint {
 	switch w.mode {
 	case v1alpha1.KubeconfigModeSNI:
-		return kubeconfig.Way{
+		return kubeconfig.Endpoint{
 			Server:        controllertest.AddressURL,
 			TLSServerName: w.cluster.Name + "." + w.cluster.Namespace + ".tunnels.example.com",
 		}
 	case v1alpha1.KubeconfigModeConnect:
-		return kubeconfig.Way{
+		return kubeconfig.Endpoint{
 			Server: controllertest.ConnectServer(w.cluster), TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL,
 		}
 	case v1alpha1.KubeconfigModeAddress:
-		return kubeconfig.Way{Server: "https://lb.example.org:6443", TLSServerName: "kubernetes"}
+		return kubeconfig.Endpoint{Server: "https://lb.example.org:6443", TLSServerName: "kubernetes"}
 	}
 	scheme := map[v1alpha1.KubeconfigMode]string{
 		v1alpha1.KubeconfigModeHTTPProxy: "http", v1alpha1.KubeconfigModeHTTPSProxy: "https",
 		v1alpha1.KubeconfigModeSOCKS5: "socks5",
 	}[w.mode]
-	return kubeconfig.Way{Server: original, TLSServerName: "kubernetes", ProxyURL: scheme + "://" + w.proxy}
+	return kubeconfig.Endpoint{Server: original, TLSServerName: "kubernetes", ProxyURL: scheme + "://" + w.proxy}
 }
 
 func (w *writersWorld) secret() *corev1.Secret {
@@ -209,11 +209,11 @@ func (w *writersWorld) checkOptsOut(server string) {
 	)
 	controllertest.WaitGone(w.t, w.m, w.tunnel)
 	now := controllertest.Read(w.t, w.m, w.secret())
-	if kubeconfig.Noted(now) {
+	if kubeconfig.Annotated(now) {
 		w.t.Errorf("annotations %v are left", now.Annotations)
 	}
 	got, err := kubeconfig.Read(now, w.cluster.Name)
-	if want := (kubeconfig.Way{Server: server}); err != nil || got != want {
+	if want := (kubeconfig.Endpoint{Server: server}); err != nil || got != want {
 		w.t.Errorf("after opting out it leads %v, want %v", got, want)
 	}
 }

@@ -198,9 +198,9 @@ func TestTheControllerAddsCredentialsToANewKubeconfig(t *testing.T) {
 		t.Errorf("the version that was created leads by %q", got)
 	}
 	began := time.Now()
-	waitWay(
+	waitEndpoint(
 		t, m, cluster,
-		kubeconfig.Way{
+		kubeconfig.Endpoint{
 			Server: controllertest.OriginalServer, ProxyURL: "socks5://capi:" + proxyPassword + "@proxy.example.org:1080",
 		},
 	)

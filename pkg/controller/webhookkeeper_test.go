@@ -58,7 +58,7 @@ func TestTheWebhookKeepsARestoredKubeconfig(t *testing.T) {
 		}
 		controllertest.WaitGone(t, m, controllertest.TunnelNamed(cluster))
 		if now := controllertest.Read(t, m, secret); controllertest.EntryOf(t, now).Server != controllertest.OriginalServer ||
-			kubeconfig.Noted(now) {
+			kubeconfig.Annotated(now) {
 			t.Errorf("it did not stay given back: %s, %v", controllertest.EntryOf(t, now).Server, now.Annotations)
 		}
 	}

@@ -35,8 +35,10 @@ const (
 // handshake reads the CAs of the xds-server from trust and the client certificate from identity. A nil identity
 // presents no certificate, for enrolment. If there is no connection, the error of a call contains the reason. This
 // includes a call that waits for a connection until its deadline.
-func Conn(w *Way, domain model.TunnelDomain, trust certs.TrustSource, identity certs.Source) (*grpc.ClientConn, error) {
-	l := &link{way: w, domain: domain, trust: trust, identity: identity}
+func Conn(
+	d *Dialer, domain model.TunnelDomain, trust certs.TrustSource, identity certs.Source,
+) (*grpc.ClientConn, error) {
+	l := &link{way: d, domain: domain, trust: trust, identity: identity}
 	redial := backoff.Config{BaseDelay: redialMin, Multiplier: 1.6, Jitter: 0.3, MaxDelay: redialMax}
 	// passthrough: the way resolves names at each attempt, and connects through its own proxy instead of gRPC's.
 	conn, err := grpc.NewClient("passthrough:///"+domain.Control(),
@@ -57,7 +59,7 @@ func Conn(w *Way, domain model.TunnelDomain, trust certs.TrustSource, identity c
 
 // link is the state of a gRPC connection that gRPC does not keep: gRPC keeps only the text of an error.
 type link struct {
-	way      *Way
+	way      *Dialer
 	domain   model.TunnelDomain
 	trust    certs.TrustSource
 	identity certs.Source

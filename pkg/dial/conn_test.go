@@ -34,12 +34,12 @@ func xdsServer(t testing.TB, a *authority, listen string) *control {
 // connect returns a connection with the trust and the identity of an authority.
 func connect(t testing.TB, a *authority, addresses ...model.Endpoint) *grpc.ClientConn {
 	t.Helper()
-	return prepare(t, &dial.Way{Addresses: addresses}, trust{a}, source{a})
+	return prepare(t, &dial.Dialer{Addresses: addresses}, trust{a}, source{a})
 }
 
-func prepare(t testing.TB, w *dial.Way, roots certs.TrustSource, identity certs.Source) *grpc.ClientConn {
+func prepare(t testing.TB, d *dial.Dialer, roots certs.TrustSource, identity certs.Source) *grpc.ClientConn {
 	t.Helper()
-	conn, err := dial.Conn(w, domain, roots, identity)
+	conn, err := dial.Conn(d, domain, roots, identity)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,19 +73,19 @@ func TestConnReadsTrustAndIdentityAtEachHandshake(t *testing.T) {
 
 func TestConnPresentsNoCertificateForEnrolment(t *testing.T) {
 	a := newAuthority(t)
-	if err := call(t.Context(), prepare(t, &dial.Way{Addresses: []model.Endpoint{xdsServer(t, a, "127.0.0.1:0").address}},
-		trust{a}, nil)); err != nil {
+	dialer := &dial.Dialer{Addresses: []model.Endpoint{xdsServer(t, a, "127.0.0.1:0").address}}
+	if err := call(t.Context(), prepare(t, dialer, trust{a}, nil)); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestConnRequiresACA(t *testing.T) {
 	a := newAuthority(t)
-	w := &dial.Way{Addresses: []model.Endpoint{xdsServer(t, a, "127.0.0.1:0").address}}
+	d := &dial.Dialer{Addresses: []model.Endpoint{xdsServer(t, a, "127.0.0.1:0").address}}
 	for name, roots := range map[string]certs.TrustSource{"none at all": nil, "an empty bundle": certs.Bundle(nil),
 		"an empty pool": emptyPool{}} {
 		t.Run(name, func(t *testing.T) {
-			err := call(t.Context(), prepare(t, w, roots, nil))
+			err := call(t.Context(), prepare(t, d, roots, nil))
 			if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), dial.ErrNoTrust.Error()) {
 				t.Errorf("error %v, want one that says %q", err, dial.ErrNoTrust)
 			}

@@ -30,10 +30,10 @@ const (
 	maxFailed = 64
 )
 
-// Way describes how to reach one service: the gateways' public port for an edge, the xds-server for a gateway. Its
+// Dialer describes how to reach one service: the gateways' public port for an edge, the xds-server for a gateway. Its
 // exported fields must not change after first use. It is safe for concurrent use, but must not be copied, because it
 // records which address worked.
-type Way struct {
+type Dialer struct {
 	Addresses []model.Endpoint // at least one; all are tried, the one that worked last first
 	Proxy     Proxy            // zero: none
 
@@ -69,13 +69,13 @@ func (t target) String() string {
 // exceptions contain the address. Each name is resolved again. All its addresses are tried, each a short time after
 // the previous one, so that a black hole costs only a moment. The error has one line for each address, with a known
 // cause explained. DialContext returns after 10 s at the latest.
-func (w *Way) DialContext(ctx context.Context) (net.Conn, error) {
-	conn, _, err := w.dial(ctx)
+func (d *Dialer) DialContext(ctx context.Context) (net.Conn, error) {
+	conn, _, err := d.dial(ctx)
 	return conn, err
 }
 
-func (w *Way) dial(ctx context.Context) (net.Conn, target, error) {
-	conn, t, err := w.race(ctx)
+func (d *Dialer) dial(ctx context.Context) (net.Conn, target, error) {
+	conn, t, err := d.race(ctx)
 	if err != nil {
 		return nil, target{}, err
 	}
@@ -83,18 +83,18 @@ func (w *Way) dial(ctx context.Context) (net.Conn, target, error) {
 	if !t.proxied {
 		trip = RoundTrip(conn)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.last, w.trip = t, trip
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.last, d.trip = t, trip
 	return conn, t, nil
 }
 
 // RoundTrip returns how long the kernel waited for the answer when the latest connection was opened; 0 if this is
 // unknown, for example because of a proxy.
-func (w *Way) RoundTrip() time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.trip
+func (d *Dialer) RoundTrip() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.trip
 }
 
 // RoundTrip returns the shortest round trip that the kernel has measured on a TCP connection; 0 if it is unknown.
@@ -117,48 +117,48 @@ func RoundTrip(conn net.Conn) (trip time.Duration) {
 }
 
 // Proxied reports whether at least one of the addresses is dialled through the proxy.
-func (w *Way) Proxied() bool {
-	return slices.ContainsFunc(w.Addresses, w.Proxy.leadsTo)
+func (d *Dialer) Proxied() bool {
+	return slices.ContainsFunc(d.Addresses, d.Proxy.leadsTo)
 }
 
 // markWorked records that the expected server answered on a connection.
-func (w *Way) markWorked(t target) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.last = t
-	w.clearFailed(t)
+func (d *Dialer) markWorked(t target) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.last = t
+	d.clearFailed(t)
 }
 
 // markUnusable records that a connection was established but unusable: such a target is tried after all others.
-func (w *Way) markUnusable(t target) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.last == t {
-		w.last = target{}
+func (d *Dialer) markUnusable(t target) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.last == t {
+		d.last = target{}
 	}
-	w.clearFailed(t)
-	if len(w.failed) == maxFailed {
-		w.failed = w.failed[1:]
+	d.clearFailed(t)
+	if len(d.failed) == maxFailed {
+		d.failed = d.failed[1:]
 	}
-	w.failed = append(w.failed, t)
+	d.failed = append(d.failed, t)
 }
 
-func (w *Way) clearFailed(t target) {
-	w.failed = slices.DeleteFunc(w.failed, func(f target) bool { return f == t })
+func (d *Dialer) clearFailed(t target) {
+	d.failed = slices.DeleteFunc(d.failed, func(f target) bool { return f == t })
 }
 
 // rank orders targets: the one that worked last first, unusable ones last.
-func (w *Way) rank(t target) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if t == w.last {
+func (d *Dialer) rank(t target) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if t == d.last {
 		return -1
 	}
-	return 1 + slices.Index(w.failed, t)
+	return 1 + slices.Index(d.failed, t)
 }
 
 // connect opens the TCP connection of a target, through the proxy if the target is proxied.
-func (w *Way) connect(ctx context.Context, t target) (net.Conn, error) {
+func (d *Dialer) connect(ctx context.Context, t target) (net.Conn, error) {
 	limit := attemptTime
 	if t.proxied {
 		limit = proxiedTime
@@ -175,7 +175,7 @@ func (w *Way) connect(ctx context.Context, t target) (net.Conn, error) {
 	if !t.proxied {
 		return conn, nil
 	}
-	through, err := w.Proxy.open(ctx, conn, t.endpoint)
+	through, err := d.Proxy.open(ctx, conn, t.endpoint)
 	if err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("%s: %w", t, err)

@@ -15,10 +15,10 @@ import (
 )
 
 // reach dials and returns the endpoint that answered, and how long it took.
-func reach(t *testing.T, w *dial.Way) (model.Endpoint, time.Duration) {
+func reach(t *testing.T, d *dial.Dialer) (model.Endpoint, time.Duration) {
 	t.Helper()
 	begin := time.Now()
-	conn, err := w.DialContext(t.Context())
+	conn, err := d.DialContext(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,9 +41,9 @@ func TestDialContextFindsTheAddressThatAnswers(t *testing.T) {
 		"a name that does not exist before it": {[]model.Endpoint{{Host: "nowhere.example.com", Port: 443}}, 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &dial.Way{Addresses: append(test.before, good)}
-			dial.SetResolver(w, newNames(t).resolver())
-			got, took := reach(t, w)
+			d := &dial.Dialer{Addresses: append(test.before, good)}
+			dial.SetResolver(d, newNames(t).resolver())
+			got, took := reach(t, d)
 			if got != good {
 				t.Errorf("came to %s, want %s", got, good)
 			}
@@ -60,17 +60,17 @@ func TestDialContextResolvesNamesAgain(t *testing.T) {
 	answering(t, net.JoinHostPort("127.0.0.2", strconv.Itoa(int(first.Port))), echo)
 	second = "127.0.0.2"
 	dns := newNames(t)
-	w := &dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: first.Port}}}
-	dial.SetResolver(w, dns.resolver())
+	d := &dial.Dialer{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: first.Port}}}
+	dial.SetResolver(d, dns.resolver())
 	for _, want := range []string{first.Host, second, first.Host} {
 		dns.set("gateway.example.com", want)
-		if got, _ := reach(t, w); got.Host != want {
+		if got, _ := reach(t, d); got.Host != want {
 			t.Errorf("DNS says %s, the dial went to %s", want, got.Host)
 		}
 	}
 	t.Run("and stays with the last answer while DNS is silent", func(t *testing.T) {
 		dns.silence(true)
-		got, took := reach(t, w)
+		got, took := reach(t, d)
 		if got.Host != first.Host || took > 5*time.Second {
 			t.Errorf("came to %s after %s", got.Host, took)
 		}
@@ -83,9 +83,9 @@ func TestDialContextTriesBothFamilies(t *testing.T) {
 			good := answering(t, net.JoinHostPort(alive, "0"), echo)
 			dns := newNames(t)
 			dns.set("gateway.example.com", "::1", "127.0.0.1")
-			w := &dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: good.Port}}}
-			dial.SetResolver(w, dns.resolver())
-			if got, _ := reach(t, w); got != good {
+			d := &dial.Dialer{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: good.Port}}}
+			dial.SetResolver(d, dns.resolver())
+			if got, _ := reach(t, d); got != good {
 				t.Errorf("came to %s, want %s", got, good)
 			}
 		})
@@ -96,16 +96,16 @@ func TestDialContextPrefersTheAddressThatWorked(t *testing.T) {
 	first := listenOn(t, "127.0.0.1:0")
 	gone := endpoint(first)
 	second := answering(t, "127.0.0.1:0", echo)
-	w := &dial.Way{Addresses: []model.Endpoint{gone, second}}
-	if got, _ := reach(t, w); got != gone {
+	d := &dial.Dialer{Addresses: []model.Endpoint{gone, second}}
+	if got, _ := reach(t, d); got != gone {
 		t.Fatalf("came to %s, want the first address", got)
 	}
 	_ = first.Close()
-	if got, _ := reach(t, w); got != second {
+	if got, _ := reach(t, d); got != second {
 		t.Fatalf("came to %s, want the one that is left", got)
 	}
 	listenOn(t, gone.String())
-	if got, _ := reach(t, w); got != second {
+	if got, _ := reach(t, d); got != second {
 		t.Errorf("came to %s, want the one that worked last", got)
 	}
 }
@@ -135,9 +135,9 @@ func TestErrorsOfDialContextExplainTheCause(t *testing.T) {
 			t.Parallel()
 			dns := newNames(t)
 			dns.set("one.example.com", "127.0.0.1")
-			w := &dial.Way{Addresses: test.in}
-			dial.SetResolver(w, dns.resolver())
-			_, err := w.DialContext(t.Context())
+			d := &dial.Dialer{Addresses: test.in}
+			dial.SetResolver(d, dns.resolver())
+			_, err := d.DialContext(t.Context())
 			if err == nil {
 				t.Fatal("no error")
 			}
@@ -158,10 +158,10 @@ func TestDialContextReportsThatDNSDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	dns := newNames(t)
 	dns.silence(true)
-	w := &dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}}
-	dial.SetResolver(w, dns.resolver())
+	d := &dial.Dialer{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}}
+	dial.SetResolver(d, dns.resolver())
 	begin := time.Now()
-	_, err := w.DialContext(t.Context())
+	_, err := d.DialContext(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "DNS does not answer") {
 		t.Errorf("error %v", err)
 	}
@@ -174,7 +174,7 @@ func TestDialContextEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	begin := time.Now()
-	_, err := (&dial.Way{Addresses: []model.Endpoint{blackHole(t), blackHole(t)}}).DialContext(ctx)
+	_, err := (&dial.Dialer{Addresses: []model.Endpoint{blackHole(t), blackHole(t)}}).DialContext(ctx)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want that of the context", err)
 	}
@@ -184,12 +184,12 @@ func TestDialContextEndsWithItsContext(t *testing.T) {
 }
 
 func TestTheRoundTripIsKnownAfterAConnection(t *testing.T) {
-	w := &dial.Way{Addresses: []model.Endpoint{answering(t, "127.0.0.1:0", echo)}}
-	if got := w.RoundTrip(); got != 0 {
+	d := &dial.Dialer{Addresses: []model.Endpoint{answering(t, "127.0.0.1:0", echo)}}
+	if got := d.RoundTrip(); got != 0 {
 		t.Errorf("before the first connection the round trip is %s, want 0", got)
 	}
-	reach(t, w)
-	if got := w.RoundTrip(); got <= 0 || got > time.Second {
+	reach(t, d)
+	if got := d.RoundTrip(); got <= 0 || got > time.Second {
 		t.Errorf("the round trip on this machine is %s", got)
 	}
 }

@@ -116,9 +116,9 @@ func TestThroughARealProxy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w := &dial.Way{Addresses: test.to, Proxy: p}
-			dial.SetResolver(w, &net.Resolver{PreferGo: true, Dial: failDial})
-			err = call(t.Context(), prepare(t, w, trust{a}, source{a}))
+			d := &dial.Dialer{Addresses: test.to, Proxy: p}
+			dial.SetResolver(d, &net.Resolver{PreferGo: true, Dial: failDial})
+			err = call(t.Context(), prepare(t, d, trust{a}, source{a}))
 			switch {
 			case test.want == "" && err != nil:
 				t.Error(err)

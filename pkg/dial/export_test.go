@@ -6,7 +6,7 @@ import (
 )
 
 // SetResolver makes a way resolve names with r instead of the machine's resolver.
-func SetResolver(w *Way, r *net.Resolver) { w.resolver = r }
+func SetResolver(d *Dialer, r *net.Resolver) { d.resolver = r }
 
 // SetRoots sets the CAs of a proxy with TLS.
 func SetRoots(p *Proxy, roots *x509.CertPool) { p.roots = roots }

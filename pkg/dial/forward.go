@@ -36,12 +36,12 @@ const (
 // ends. It is for an Envoy that cannot use the proxy itself. When ctx ends it closes all connections and returns nil.
 // It logs each distinct reason for which a connection could not be joined, once. It returns an error if the listener
 // is not on loopback or fails permanently.
-func (w *Way) Forward(ctx context.Context, listener net.Listener, log *slog.Logger) error {
+func (d *Dialer) Forward(ctx context.Context, listener net.Listener, log *slog.Logger) error {
 	if !isLoopback(listener.Addr()) {
 		return fmt.Errorf("forwarding from %s: it is not a loopback address, so other machines could use it", listener.Addr())
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	f := &forwarder{way: w, log: log, slots: make(chan struct{}, maxForwarded)}
+	f := &forwarder{way: d, log: log, slots: make(chan struct{}, maxForwarded)}
 	defer f.running.Wait()
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
@@ -65,7 +65,7 @@ func (w *Way) Forward(ctx context.Context, listener net.Listener, log *slog.Logg
 
 // forwarder is the state of one call of Forward.
 type forwarder struct {
-	way     *Way
+	way     *Dialer
 	log     *slog.Logger
 	slots   chan struct{}
 	running sync.WaitGroup

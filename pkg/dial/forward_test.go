@@ -21,13 +21,13 @@ import (
 )
 
 // forwarding starts a forwarder. It returns its address, its log, and a function that stops it.
-func forwarding(t testing.TB, w *dial.Way) (address string, log *lines, end func() error) {
+func forwarding(t testing.TB, d *dial.Dialer) (address string, log *lines, end func() error) {
 	t.Helper()
 	listener := listenOn(t, "127.0.0.1:0")
 	log = &lines{}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- w.Forward(ctx, listener, slog.New(slog.NewTextHandler(log, nil))) }()
+	go func() { ended <- d.Forward(ctx, listener, slog.New(slog.NewTextHandler(log, nil))) }()
 	end = sync.OnceValue(func() error {
 		cancel()
 		select {
@@ -62,7 +62,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-func direct(e model.Endpoint) *dial.Way { return &dial.Way{Addresses: []model.Endpoint{e}} }
+func direct(e model.Endpoint) *dial.Dialer { return &dial.Dialer{Addresses: []model.Endpoint{e}} }
 
 func dialTCP(t testing.TB, address string) *net.TCPConn {
 	t.Helper()
@@ -152,7 +152,7 @@ func TestForwardLogsEachReasonOnceAndNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	address, log, _ := forwarding(
-		t, &dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}, Proxy: p},
+		t, &dial.Dialer{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}, Proxy: p},
 	)
 	for range 5 {
 		conn, err := net.Dial("tcp", address)

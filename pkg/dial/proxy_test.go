@@ -90,19 +90,19 @@ func TestProxied(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, proxy := range []dial.Proxy{environment, explicit} {
-				w := &dial.Way{Proxy: proxy}
+				d := &dial.Dialer{Proxy: proxy}
 				for _, address := range test.addresses {
 					e, err := model.ParseEndpoint(address)
 					if err != nil {
 						t.Fatal(err)
 					}
-					w.Addresses = append(w.Addresses, e)
+					d.Addresses = append(d.Addresses, e)
 				}
-				if got := w.Proxied(); got != test.want {
+				if got := d.Proxied(); got != test.want {
 					t.Errorf("got %t, want %t", got, test.want)
 				}
 			}
-			if (&dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}}).Proxied() {
+			if (&dial.Dialer{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}}).Proxied() {
 				t.Error("a way without a proxy is proxied")
 			}
 		})
@@ -149,7 +149,7 @@ func throughProxy(t testing.TB, proxy model.Endpoint) (net.Conn, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return (&dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}, Proxy: p}).DialContext(
+	return (&dial.Dialer{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}, Proxy: p}).DialContext(
 		t.Context(),
 	)
 }
@@ -268,15 +268,15 @@ func TestAProxyWithTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &dial.Way{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}, Proxy: p}
-	if _, err := w.DialContext(t.Context()); err == nil ||
+	d := &dial.Dialer{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: 443}}, Proxy: p}
+	if _, err := d.DialContext(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), "starting TLS with the proxy itself") {
 		t.Errorf("a proxy that nobody vouches for: %v", err)
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
-	dial.SetRoots(&w.Proxy, roots)
-	conn, err := w.DialContext(t.Context())
+	dial.SetRoots(&d.Proxy, roots)
+	conn, err := d.DialContext(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,12 +27,12 @@ const (
 	maxAnswers = 16
 )
 
-// errNoAddress is the error of a Way without addresses.
+// errNoAddress is the error of a Dialer without addresses.
 var errNoAddress = errors.New("no address to dial")
 
 // race is one dial: concurrent lookups and attempts.
 type race struct {
-	way      *Way
+	way      *Dialer
 	resolved chan lookup
 	ended    chan attempt
 	over     chan struct{} // closed when no further results are received
@@ -57,13 +57,13 @@ type attempt struct {
 // candidate is a target and its rank.
 type candidate struct {
 	target
-	depth, place int // index of the address in the answer for its name, and of the endpoint in Way.Addresses
+	depth, place int // index of the address in the answer for its name, and of the endpoint in Dialer.Addresses
 }
 
-func (w *Way) race(ctx context.Context) (net.Conn, target, error) {
+func (d *Dialer) race(ctx context.Context) (net.Conn, target, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	r := &race{way: w, resolved: make(chan lookup), ended: make(chan attempt), over: make(chan struct{})}
+	r := &race{way: d, resolved: make(chan lookup), ended: make(chan attempt), over: make(chan struct{})}
 	defer close(r.over)
 	r.lookUp(ctx)
 	due := false // whether the next attempt may begin although others are in progress
@@ -169,36 +169,36 @@ func (r *race) add(l lookup) {
 }
 
 // hop returns the endpoint to dial for e: e itself, or the proxy.
-func (w *Way) hop(e model.Endpoint) model.Endpoint {
-	if w.Proxy.leadsTo(e) {
-		return w.Proxy.address
+func (d *Dialer) hop(e model.Endpoint) model.Endpoint {
+	if d.Proxy.leadsTo(e) {
+		return d.Proxy.address
 	}
 	return e
 }
 
 // lookUp returns the addresses of a host, alternating between families. If the lookup fails, it returns the last known
 // addresses and the error.
-func (w *Way) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
+func (d *Dialer) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{addr.Unmap()}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
-	resolver := w.resolver
+	resolver := d.resolver
 	if resolver == nil {
 		resolver = net.DefaultResolver
 	}
 	addrs, err := resolver.LookupNetIP(ctx, "ip", host)
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if err != nil {
-		return w.known[host], fmt.Errorf("%s: %w", host, explainDial(err))
+		return d.known[host], fmt.Errorf("%s: %w", host, explainDial(err))
 	}
 	addrs = interleave(addrs)
-	if w.known == nil {
-		w.known = map[string][]netip.Addr{}
+	if d.known == nil {
+		d.known = map[string][]netip.Addr{}
 	}
-	w.known[host] = addrs
+	d.known[host] = addrs
 	return addrs, nil
 }
 

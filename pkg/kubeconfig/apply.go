@@ -52,7 +52,7 @@ func Restore(secret *corev1.Secret, cluster string, d Decision) (changed bool, e
 			was = d.provided(secret, *entry)
 		case known:
 		case d.Endpoint != "" && d.leadsThere(*entry):
-			was = Way{Server: d.Endpoint}
+			was = Endpoint{Server: d.Endpoint}
 		default:
 			return nil // it is not known to be ours, or its original is unknown
 		}
@@ -75,7 +75,7 @@ func change(secret *corev1.Secret, do func(*corev1.Secret) error) (bool, error) 
 }
 
 // original returns what the provider wrote, as far as it is known.
-func (d Decision) original(secret *corev1.Secret, entry clientcmdapi.Cluster) Way {
+func (d Decision) original(secret *corev1.Secret, entry clientcmdapi.Cluster) Endpoint {
 	was, known := kept(secret)
 	switch {
 	case !d.ours(secret, entry):
@@ -84,7 +84,7 @@ func (d Decision) original(secret *corev1.Secret, entry clientcmdapi.Cluster) Wa
 		was.Server = cmp.Or(was.Server, d.Endpoint)
 		return was
 	case !known:
-		return Way{Server: d.Endpoint}
+		return Endpoint{Server: d.Endpoint}
 	}
 	return was
 }
@@ -105,22 +105,22 @@ func (d Decision) leadsThere(entry clientcmdapi.Cluster) bool {
 
 // provided returns what a provider wrote into an entry, without the rest of Fairlead's: some providers change only the
 // server.
-func (d Decision) provided(secret *corev1.Secret, entry clientcmdapi.Cluster) Way {
-	w := wayOf(entry)
-	ours := w.ProxyURL == connectURL(d.Gateways.Connect) ||
-		(Noted(secret) && WithoutCredentials(w.ProxyURL) == WithoutCredentials(d.Way.ProxyURL))
-	if w.ProxyURL != "" && ours {
-		w.ProxyURL, w.TLSServerName = "", ""
+func (d Decision) provided(secret *corev1.Secret, entry clientcmdapi.Cluster) Endpoint {
+	e := wayOf(entry)
+	ours := e.ProxyURL == connectURL(d.Gateways.Connect) ||
+		(Annotated(secret) && WithoutCredentials(e.ProxyURL) == WithoutCredentials(d.Target.ProxyURL))
+	if e.ProxyURL != "" && ours {
+		e.ProxyURL, e.TLSServerName = "", ""
 	}
-	if w.TLSServerName == d.Hostname {
-		w.TLSServerName = ""
+	if e.TLSServerName == d.Hostname {
+		e.TLSServerName = ""
 	}
-	return w
+	return e
 }
 
 // target returns the required entry, if the provider wrote was.
-func (d Decision) target(was Way) (Way, error) {
-	want := d.Way
+func (d Decision) target(was Endpoint) (Endpoint, error) {
+	want := d.Target
 	switch d.Mode {
 	case v1alpha1.KubeconfigModeConnect:
 		if want.TLSServerName == "" {
@@ -128,7 +128,7 @@ func (d Decision) target(was Way) (Way, error) {
 		}
 	case v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy, v1alpha1.KubeconfigModeSOCKS5:
 		if was.Server == "" {
-			return Way{}, fmt.Errorf(
+			return Endpoint{}, fmt.Errorf(
 				"%w: its original server is unknown: set spec.controlPlaneEndpoint of the Cluster, or let its provider write the "+
 					"Secret again",
 				ErrInvalid,
@@ -143,7 +143,7 @@ func (d Decision) target(was Way) (Way, error) {
 }
 
 // verifiedName returns the name of the serving certificate that clients verify in mode connect.
-func verifiedName(was Way) string {
+func verifiedName(was Endpoint) string {
 	if was.TLSServerName != "" {
 		return was.TLSServerName
 	}
@@ -153,8 +153,8 @@ func verifiedName(was Way) string {
 	return kubeadmName
 }
 
-// Noted reports whether a Secret has any annotation that Apply writes. It returns false for nil.
-func Noted(secret *corev1.Secret) bool {
+// Annotated reports whether a Secret has any annotation that Apply writes. It returns false for nil.
+func Annotated(secret *corev1.Secret) bool {
 	if secret == nil {
 		return false
 	}
@@ -168,14 +168,14 @@ func Noted(secret *corev1.Secret) bool {
 }
 
 // kept returns what keep has stored. known is false if the original server is unknown.
-func kept(secret *corev1.Secret) (w Way, known bool) {
-	w.Server = secret.Annotations[v1alpha1.OriginalServerAnnotation]
-	known = w.Server != "" // keep stores no empty server
-	w.TLSServerName = secret.Annotations[v1alpha1.OriginalTLSServerNameAnnotation]
+func kept(secret *corev1.Secret) (e Endpoint, known bool) {
+	e.Server = secret.Annotations[v1alpha1.OriginalServerAnnotation]
+	known = e.Server != "" // keep stores no empty server
+	e.TLSServerName = secret.Annotations[v1alpha1.OriginalTLSServerNameAnnotation]
 	if proxy := string(secret.Data[v1alpha1.OriginalProxyURLKey]); usableProxy(proxy) {
-		w.ProxyURL = proxy
+		e.ProxyURL = proxy
 	}
-	return w, known
+	return e, known
 }
 
 // usableProxy reports whether a kubeconfig with this proxy-url is valid: client-go rejects a proxy-url that is not a
@@ -187,7 +187,7 @@ func usableProxy(proxyURL string) bool {
 
 // keep stores what the provider wrote, and what was written instead. It does not store an unknown original, because
 // the Cluster may have an endpoint later. A proxy-url may contain credentials, so it is not stored in an annotation.
-func keep(secret *corev1.Secret, was Way, written string) {
+func keep(secret *corev1.Secret, was Endpoint, written string) {
 	clearNotes(secret)
 	if secret.Annotations == nil {
 		secret.Annotations = map[string]string{}

@@ -23,7 +23,7 @@ const (
 )
 
 // secretWith returns a kubeconfig Secret with one entry and annotations.
-func secretWith(t *testing.T, entry Way, kept map[string]string) *corev1.Secret {
+func secretWith(t *testing.T, entry Endpoint, kept map[string]string) *corev1.Secret {
 	t.Helper()
 	secret := kubeconfigSecret(t, "prod", "c1", entry.Server, func(c *clientcmdapi.Config) {
 		c.Clusters["c1"].TLSServerName, c.Clusters["c1"].ProxyURL = entry.TLSServerName, entry.ProxyURL
@@ -44,13 +44,13 @@ func bySNI() Decision {
 		Hostname: hostname,
 		Gateways: gateways,
 		Endpoint: endpoint,
-		Way:      Way{Server: byAddress, TLSServerName: hostname},
+		Target:   Endpoint{Server: byAddress, TLSServerName: hostname},
 	}
 }
 
 func byConnect() Decision {
 	d := bySNI()
-	d.Mode, d.Way = v1alpha1.KubeconfigModeConnect, Way{Server: direct, ProxyURL: proxy}
+	d.Mode, d.Target = v1alpha1.KubeconfigModeConnect, Endpoint{Server: direct, ProxyURL: proxy}
 	return d
 }
 
@@ -61,98 +61,104 @@ func rewritten(written, original string) map[string]string {
 
 func TestApply(t *testing.T) {
 	tests := map[string]struct {
-		entry    Way
+		entry    Endpoint
 		kept     map[string]string
 		change   func(*Decision)
-		want     Way
-		wantKept Way
+		want     Endpoint
+		wantKept Endpoint
 	}{
 		"sni without DNS dials the gateways by address": {
-			entry: Way{Server: originalServer},
-			want:  Way{Server: byAddress, TLSServerName: hostname}, wantKept: Way{Server: originalServer},
+			entry: Endpoint{Server: originalServer},
+			want:  Endpoint{Server: byAddress, TLSServerName: hostname}, wantKept: Endpoint{Server: originalServer},
 		},
 		"connect verifies kubeadm's name where the original is an address": {
-			entry: Way{Server: originalServer}, change: func(d *Decision) { *d = byConnect() },
-			want: Way{direct, "kubernetes", proxy}, wantKept: Way{Server: originalServer},
+			entry: Endpoint{Server: originalServer}, change: func(d *Decision) { *d = byConnect() },
+			want: Endpoint{direct, "kubernetes", proxy}, wantKept: Endpoint{Server: originalServer},
 		},
 		"connect verifies the original's host where that is a name": {
-			entry: Way{Server: "https://abc.eks.example.org"}, change: func(d *Decision) { *d = byConnect() },
-			want: Way{direct, "abc.eks.example.org", proxy}, wantKept: Way{Server: "https://abc.eks.example.org"},
+			entry: Endpoint{Server: "https://abc.eks.example.org"}, change: func(d *Decision) { *d = byConnect() },
+			want: Endpoint{direct, "abc.eks.example.org", proxy}, wantKept: Endpoint{Server: "https://abc.eks.example.org"},
 		},
 		"connect verifies the original's host without its upper case": {
-			entry: Way{Server: "https://ABC.gr7.EKS.example.org"}, change: func(d *Decision) { *d = byConnect() },
-			want: Way{direct, "abc.gr7.eks.example.org", proxy}, wantKept: Way{Server: "https://ABC.gr7.EKS.example.org"},
+			entry: Endpoint{Server: "https://ABC.gr7.EKS.example.org"}, change: func(d *Decision) { *d = byConnect() },
+			want: Endpoint{
+				direct,
+				"abc.gr7.eks.example.org",
+				proxy,
+			}, wantKept: Endpoint{Server: "https://ABC.gr7.EKS.example.org"},
 		},
 		"connect verifies the original's host without its last dot": {
-			entry: Way{Server: "https://abc.eks.example.org.:443"}, change: func(d *Decision) { *d = byConnect() },
-			want: Way{direct, "abc.eks.example.org", proxy}, wantKept: Way{Server: "https://abc.eks.example.org.:443"},
+			entry: Endpoint{Server: "https://abc.eks.example.org.:443"}, change: func(d *Decision) { *d = byConnect() },
+			want: Endpoint{direct, "abc.eks.example.org", proxy}, wantKept: Endpoint{Server: "https://abc.eks.example.org.:443"},
 		},
 		"connect verifies kubeadm's name where the original ends in two dots": {
-			entry: Way{Server: "https://abc.eks.example.org..:443"}, change: func(d *Decision) { *d = byConnect() },
-			want: Way{direct, "kubernetes", proxy}, wantKept: Way{Server: "https://abc.eks.example.org..:443"},
+			entry: Endpoint{Server: "https://abc.eks.example.org..:443"}, change: func(d *Decision) { *d = byConnect() },
+			want: Endpoint{direct, "kubernetes", proxy}, wantKept: Endpoint{Server: "https://abc.eks.example.org..:443"},
 		},
 		"connect verifies the name that the user sets": {
-			entry: Way{
+			entry: Endpoint{
 				Server: "https://abc.eks.example.org",
-			}, change: func(d *Decision) { *d = byConnect(); d.Way.TLSServerName = "api.example.net" },
-			want: Way{direct, "api.example.net", proxy}, wantKept: Way{Server: "https://abc.eks.example.org"},
+			}, change: func(d *Decision) { *d = byConnect(); d.Target.TLSServerName = "api.example.net" },
+			want: Endpoint{direct, "api.example.net", proxy}, wantKept: Endpoint{Server: "https://abc.eks.example.org"},
 		},
 		"connect verifies what the provider verified": {
-			entry: Way{
+			entry: Endpoint{
 				Server:        "https://lb.example.org",
 				TLSServerName: "api.internal.example.org",
 			}, change: func(d *Decision) { *d = byConnect() },
-			want:     Way{direct, "api.internal.example.org", proxy},
-			wantKept: Way{Server: "https://lb.example.org", TLSServerName: "api.internal.example.org"},
+			want:     Endpoint{direct, "api.internal.example.org", proxy},
+			wantKept: Endpoint{Server: "https://lb.example.org", TLSServerName: "api.internal.example.org"},
 		},
 		"a proxy of the provider's is kept and not used": {
-			entry: Way{Server: originalServer, ProxyURL: "http://user:secret@proxy.example.org:3128"},
-			want: Way{
+			entry: Endpoint{Server: originalServer, ProxyURL: "http://user:secret@proxy.example.org:3128"},
+			want: Endpoint{
 				Server:        byAddress,
 				TLSServerName: hostname,
-			}, wantKept: Way{Server: originalServer, ProxyURL: "http://user:secret@proxy.example.org:3128"},
+			}, wantKept: Endpoint{Server: originalServer, ProxyURL: "http://user:secret@proxy.example.org:3128"},
 		},
 		"what is right already stays": {
-			entry: Way{Server: byAddress, TLSServerName: hostname}, kept: rewritten(byAddress, originalServer),
-			want: Way{Server: byAddress, TLSServerName: hostname}, wantKept: Way{Server: originalServer},
+			entry: Endpoint{Server: byAddress, TLSServerName: hostname}, kept: rewritten(byAddress, originalServer),
+			want: Endpoint{Server: byAddress, TLSServerName: hostname}, wantKept: Endpoint{Server: originalServer},
 		},
 		"rotation drops proxy and name but not the original": {
-			entry: Way{Server: direct}, kept: rewritten(direct, originalServer), change: func(d *Decision) { *d = byConnect() },
-			want: Way{direct, "kubernetes", proxy}, wantKept: Way{Server: originalServer},
+			entry: Endpoint{
+				Server: direct,
+			}, kept: rewritten(direct, originalServer), change: func(d *Decision) { *d = byConnect() },
+			want: Endpoint{direct, "kubernetes", proxy}, wantKept: Endpoint{Server: originalServer},
 		},
 		"a provider's other server is the new original": {
-			entry: Way{Server: "https://192.0.2.99:6443"}, kept: rewritten(byAddress, originalServer),
-			want: Way{Server: byAddress, TLSServerName: hostname}, wantKept: Way{Server: "https://192.0.2.99:6443"},
+			entry: Endpoint{Server: "https://192.0.2.99:6443"}, kept: rewritten(byAddress, originalServer),
+			want: Endpoint{Server: byAddress, TLSServerName: hostname}, wantKept: Endpoint{Server: "https://192.0.2.99:6443"},
 		},
 		"a provider that changes the server alone does not make our proxy its own": {
-			entry: Way{
+			entry: Endpoint{
 				"https://192.0.2.99:6443",
 				"kubernetes",
 				proxy,
 			}, kept: rewritten(direct, originalServer), change: func(d *Decision) { *d = byConnect() },
-			want: Way{direct, "kubernetes", proxy}, wantKept: Way{Server: "https://192.0.2.99:6443"},
+			want: Endpoint{direct, "kubernetes", proxy}, wantKept: Endpoint{Server: "https://192.0.2.99:6443"},
 		},
 		"a lost annotation is the Cluster's endpoint": {
-			entry: Way{Server: byAddress, TLSServerName: hostname},
-			want:  Way{Server: byAddress, TLSServerName: hostname}, wantKept: Way{Server: endpoint},
+			entry: Endpoint{Server: byAddress, TLSServerName: hostname},
+			want:  Endpoint{Server: byAddress, TLSServerName: hostname}, wantKept: Endpoint{Server: endpoint},
 		},
 		"a lost annotation of a Cluster without endpoint stays unknown": {
-			entry: Way{Server: byAddress, TLSServerName: hostname}, change: func(d *Decision) { d.Endpoint = "" },
-			want: Way{Server: byAddress, TLSServerName: hostname},
+			entry: Endpoint{Server: byAddress, TLSServerName: hostname}, change: func(d *Decision) { d.Endpoint = "" },
+			want: Endpoint{Server: byAddress, TLSServerName: hostname},
 		},
 		"other addresses of the installation make our old server no provider's": {
-			entry: Way{
+			entry: Endpoint{
 				Server:        "https://10.9.9.9:6443",
 				TLSServerName: hostname,
 			}, kept: rewritten("https://10.9.9.9:6443", originalServer),
-			want: Way{Server: byAddress, TLSServerName: hostname}, wantKept: Way{Server: originalServer},
+			want: Endpoint{Server: byAddress, TLSServerName: hostname}, wantKept: Endpoint{Server: originalServer},
 		},
 		"another mode keeps the original": {
-			entry: Way{
+			entry: Endpoint{
 				Server:        byAddress,
 				TLSServerName: hostname,
 			}, kept: rewritten(byAddress, originalServer), change: func(d *Decision) { *d = byConnect() },
-			want: Way{direct, "kubernetes", proxy}, wantKept: Way{Server: originalServer},
+			want: Endpoint{direct, "kubernetes", proxy}, wantKept: Endpoint{Server: originalServer},
 		},
 	}
 	for name, tc := range tests {
@@ -184,25 +190,25 @@ func TestApply(t *testing.T) {
 	}
 }
 
-func checkEntry(t *testing.T, secret *corev1.Secret, want Way) {
+func checkEntry(t *testing.T, secret *corev1.Secret, want Endpoint) {
 	t.Helper()
 	entry := entryOf(t, secret)
-	if got := (Way{entry.Server, entry.TLSServerName, entry.ProxyURL}); got != want {
+	if got := (Endpoint{entry.Server, entry.TLSServerName, entry.ProxyURL}); got != want {
 		t.Errorf("entry %+v, want %+v", got, want)
 	}
 }
 
 func TestRestore(t *testing.T) {
-	whole := Way{"https://lb.example.org", "api.example.org", "http://user:secret@proxy.example.org:3128"}
+	whole := Endpoint{"https://lb.example.org", "api.example.org", "http://user:secret@proxy.example.org:3128"}
 	tests := map[string]struct {
-		entry  Way
+		entry  Endpoint
 		kept   map[string]string
 		proxy  string // under OriginalProxyURLKey
 		change func(*Decision)
-		want   Way
+		want   Endpoint
 	}{
 		"the original is restored completely": {
-			entry: Way{direct, "api.example.org", proxy}, proxy: whole.ProxyURL,
+			entry: Endpoint{direct, "api.example.org", proxy}, proxy: whole.ProxyURL,
 			kept: map[string]string{
 				v1alpha1.WrittenServerAnnotation:         direct,
 				v1alpha1.OriginalServerAnnotation:        whole.Server,
@@ -212,25 +218,25 @@ func TestRestore(t *testing.T) {
 		},
 		"what was never ours stays": {entry: whole, want: whole},
 		"a provider's server of meanwhile stays": {
-			entry: Way{Server: "https://192.0.2.99:6443"},
+			entry: Endpoint{Server: "https://192.0.2.99:6443"},
 			kept:  rewritten(byAddress, originalServer),
-			want:  Way{Server: "https://192.0.2.99:6443"},
+			want:  Endpoint{Server: "https://192.0.2.99:6443"},
 		},
 		"without annotation the endpoint is meant": {
-			entry: Way{Server: byAddress, TLSServerName: hostname},
-			want:  Way{Server: endpoint},
+			entry: Endpoint{Server: byAddress, TLSServerName: hostname},
+			want:  Endpoint{Server: endpoint},
 		},
 		"without annotation an address of the gateways proves nothing": {
-			entry: Way{
+			entry: Endpoint{
 				Server:        byAddress,
 				TLSServerName: "other.example.org",
-			}, want: Way{Server: byAddress, TLSServerName: "other.example.org"},
+			}, want: Endpoint{Server: byAddress, TLSServerName: "other.example.org"},
 		},
 		"without annotation and endpoint it stays": {
-			entry: Way{
+			entry: Endpoint{
 				Server:        byAddress,
 				TLSServerName: hostname,
-			}, change: func(d *Decision) { d.Endpoint = "" }, want: Way{Server: byAddress, TLSServerName: hostname},
+			}, change: func(d *Decision) { d.Endpoint = "" }, want: Endpoint{Server: byAddress, TLSServerName: hostname},
 		},
 	}
 	for name, tc := range tests {
@@ -247,7 +253,7 @@ func TestRestore(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkEntry(t, secret, tc.want)
-			if is, known := kept(secret); known || is != (Way{}) || len(secret.Annotations) != 1 {
+			if is, known := kept(secret); known || is != (Endpoint{}) || len(secret.Annotations) != 1 {
 				t.Errorf("something is left: %+v, %v", is, secret.Annotations)
 			}
 		})
@@ -256,7 +262,7 @@ func TestRestore(t *testing.T) {
 
 func TestApplyingAndRestoringChangesNothing(t *testing.T) {
 	for name, d := range map[string]Decision{"sni": bySNI(), "connect": byConnect()} {
-		secret := secretWith(t, Way{"https://lb.example.org", "api.example.org", "http://proxy.example.org:3128"}, nil)
+		secret := secretWith(t, Endpoint{"https://lb.example.org", "api.example.org", "http://proxy.example.org:3128"}, nil)
 		before := secret.DeepCopy()
 		if _, err := Apply(secret, "c1", d); err != nil {
 			t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// Question is the input of Choose.
-type Question struct {
+// Evidence is the input of Choose.
+type Evidence struct {
 	Mode     v1alpha1.KubeconfigMode // what the Tunnel requests
 	Hostname string                  // the tunnel hostname
 	// Names are the Tunnel's extra names that are served: see model.WorkloadCluster.Names.
@@ -40,54 +40,54 @@ type Choice struct {
 // Choose chooses a mode and a name. Mode auto depends on evidence: it chooses sni if every certificate contains the
 // hostname or another name of the tunnel, else connect, which works with every certificate. Without evidence the
 // previous choice stays. A name in use stays as long as it is valid, because every change takes time.
-func Choose(q Question) Choice {
-	if q.Mode != "" && q.Mode != v1alpha1.KubeconfigModeAuto {
+func Choose(e Evidence) Choice {
+	if e.Mode != "" && e.Mode != v1alpha1.KubeconfigModeAuto {
 		return Choice{
-			Mode:    q.Mode,
-			Name:    q.Hostname,
+			Mode:    e.Mode,
+			Name:    e.Hostname,
 			Reason:  v1alpha1.ReasonConfigured,
-			Message: fmt.Sprintf("%s: set by spec.kubeconfig.mode", q.Mode),
+			Message: fmt.Sprintf("%s: set by spec.kubeconfig.mode", e.Mode),
 		}
 	}
-	before := NameOf(q.Before)
+	before := NameOf(e.Before)
 	switch {
-	case len(q.Certificates) > 0:
-	case before != "" && q.mayUse(before):
-		return Choice{Mode: v1alpha1.KubeconfigModeSNI, Name: before, EndpointName: q.endpointName(before)}
-	case q.Before.Mode == v1alpha1.KubeconfigModeConnect:
-		c := Choice{Mode: q.Before.Mode, Name: q.Hostname}
-		if q.Before.EndpointName == q.Endpoint && q.EndpointHolder == "" {
-			c.EndpointName = q.Before.EndpointName
+	case len(e.Certificates) > 0:
+	case before != "" && e.mayUse(before):
+		return Choice{Mode: v1alpha1.KubeconfigModeSNI, Name: before, EndpointName: e.endpointName(before)}
+	case e.Before.Mode == v1alpha1.KubeconfigModeConnect:
+		c := Choice{Mode: e.Before.Mode, Name: e.Hostname}
+		if e.Before.EndpointName == e.Endpoint && e.EndpointHolder == "" {
+			c.EndpointName = e.Before.EndpointName
 		}
 		return c
-	case q.Before.Mode != "":
-		return q.connect(
+	case e.Before.Mode != "":
+		return e.connect(
 			v1alpha1.ReasonNoEvidence, "no edge observes the serving certificate now, and connect works with every certificate",
 		)
 	default:
-		return q.connect(
+		return e.connect(
 			v1alpha1.ReasonNoEvidence,
 			"no edge has observed the serving certificate yet, and connect works with every certificate",
 		)
 	}
-	for _, name := range slices.Concat([]string{before, q.Hostname}, q.Names, []string{q.Endpoint}) {
-		if q.mayUse(name) && q.inAll(name) {
-			return q.sni(name)
+	for _, name := range slices.Concat([]string{before, e.Hostname}, e.Names, []string{e.Endpoint}) {
+		if e.mayUse(name) && e.inAll(name) {
+			return e.sni(name)
 		}
 	}
-	return q.lacking()
+	return e.lacking()
 }
 
 // sni returns the choice of a name that is served and in every certificate.
-func (q Question) sni(name string) Choice {
+func (e Evidence) sni(name string) Choice {
 	c := Choice{
 		Mode:         v1alpha1.KubeconfigModeSNI,
 		Name:         name,
-		EndpointName: q.endpointName(name),
+		EndpointName: e.endpointName(name),
 		Reason:       v1alpha1.ReasonCertificateHasHostname,
 	}
 	switch {
-	case name == q.Hostname:
+	case name == e.Hostname:
 		c.Message = fmt.Sprintf("sni: the serving certificate has the tunnel hostname %s", name)
 	case c.EndpointName == "":
 		c.Message = fmt.Sprintf("sni: the serving certificate has the extra name %s", name)
@@ -103,27 +103,27 @@ func (q Question) sni(name string) Choice {
 }
 
 // lacking returns the choice if no name that is served is in every certificate.
-func (q Question) lacking() Choice {
+func (e Evidence) lacking() Choice {
 	endpoint := ""
 	message := fmt.Sprintf(
-		"the serving certificate has neither the tunnel hostname %s nor an extra name of the Tunnel; it has %s", q.Hostname,
-		strings.Join(q.certificateNames(), ", "),
+		"the serving certificate has neither the tunnel hostname %s nor an extra name of the Tunnel; it has %s", e.Hostname,
+		strings.Join(e.certificateNames(), ", "),
 	)
-	if model.ValidateDNSName(q.Endpoint) == nil && q.inAll(q.Endpoint) {
+	if model.ValidateDNSName(e.Endpoint) == nil && e.inAll(e.Endpoint) {
 		switch {
-		case q.EndpointHolder != "":
+		case e.EndpointHolder != "":
 			message += fmt.Sprintf(
-				"; %s is in it, the Cluster's endpoint, but %s has that name too", q.Endpoint, q.EndpointHolder,
+				"; %s is in it, the Cluster's endpoint, but %s has that name too", e.Endpoint, e.EndpointHolder,
 			)
 		default:
-			endpoint = q.Endpoint
+			endpoint = e.Endpoint
 			message += fmt.Sprintf(
 				"; %s is in it, the Cluster's endpoint, and mode sni follows once it is served as one more name of the tunnel",
 				endpoint,
 			)
 		}
 	}
-	c := q.connect(
+	c := e.connect(
 		v1alpha1.ReasonCertificateLacksHostname,
 		message+": add the hostname to the names of the certificate (certSANs) for mode sni",
 	)
@@ -131,26 +131,26 @@ func (q Question) lacking() Choice {
 	return c
 }
 
-func (q Question) connect(reason, why string) Choice {
-	return Choice{Mode: v1alpha1.KubeconfigModeConnect, Name: q.Hostname, Reason: reason, Message: "connect: " + why}
+func (e Evidence) connect(reason, why string) Choice {
+	return Choice{Mode: v1alpha1.KubeconfigModeConnect, Name: e.Hostname, Reason: reason, Message: "connect: " + why}
 }
 
 // mayUse reports whether the gateways route a name to this tunnel.
-func (q Question) mayUse(name string) bool {
-	return name != "" && (name == q.Hostname || slices.Contains(q.Names, name) ||
-		(name == q.Endpoint && q.EndpointServed && model.ValidateDNSName(name) == nil))
+func (e Evidence) mayUse(name string) bool {
+	return name != "" && (name == e.Hostname || slices.Contains(e.Names, name) ||
+		(name == e.Endpoint && e.EndpointServed && model.ValidateDNSName(name) == nil))
 }
 
 // endpointName returns name if it is served only as the endpoint's name, and so must stay on record, else "".
-func (q Question) endpointName(name string) string {
-	if name == q.Hostname || slices.Contains(q.Names, name) {
+func (e Evidence) endpointName(name string) string {
+	if name == e.Hostname || slices.Contains(e.Names, name) {
 		return ""
 	}
 	return name
 }
 
 // inAll reports whether every certificate is valid for a name. With several apiservers a client may reach any of them.
-func (q Question) inAll(name string) bool { return Covered(q.Certificates, name) }
+func (e Evidence) inAll(name string) bool { return Covered(e.Certificates, name) }
 
 // Covered reports whether every certificate, given as its names, is valid for a host. Without certificates it is true.
 func Covered(certificates [][]string, host string) bool {
@@ -172,10 +172,10 @@ func covers(names []string, host string) bool {
 }
 
 // certificateNames returns the names that are in every certificate.
-func (q Question) certificateNames() []string {
+func (e Evidence) certificateNames() []string {
 	var all []string
-	for _, name := range q.Certificates[0] {
-		if !slices.ContainsFunc(q.Certificates, func(names []string) bool { return !slices.Contains(names, name) }) {
+	for _, name := range e.Certificates[0] {
+		if !slices.ContainsFunc(e.Certificates, func(names []string) bool { return !slices.Contains(names, name) }) {
 			all = append(all, name)
 		}
 	}

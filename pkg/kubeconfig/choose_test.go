@@ -24,42 +24,42 @@ func TestChoose(t *testing.T) {
 	sni, connect := v1alpha1.KubeconfigModeSNI, v1alpha1.KubeconfigModeConnect
 	// Each question is about a tunnel that has only a hostname.
 	tests := map[string]struct {
-		q        Question
+		q        Evidence
 		want     Choice // without its message
 		contains string // part of the message
 	}{
 		"a mode that the user names": {
-			q:    Question{Mode: sni, Certificates: [][]string{kubeadm}},
+			q:    Evidence{Mode: sni, Certificates: [][]string{kubeadm}},
 			want: Choice{Mode: sni, Name: hostname, Reason: "Configured"},
 		},
 		"the other one": {
-			q:    Question{Mode: connect, Certificates: [][]string{with(hostname)}},
+			q:    Evidence{Mode: connect, Certificates: [][]string{with(hostname)}},
 			want: Choice{Mode: connect, Name: hostname, Reason: "Configured"},
 		},
 		"no edge yet": {
 			want:     Choice{Mode: connect, Name: hostname, Reason: "NoEvidence"},
 			contains: "no edge has observed",
 		},
-		"no edge now, sni before": {q: Question{Before: sniBefore}, want: Choice{Mode: sni, Name: hostname}},
+		"no edge now, sni before": {q: Evidence{Before: sniBefore}, want: Choice{Mode: sni, Name: hostname}},
 		"no edge now, the endpoint's name before": {
-			q: Question{
+			q: Evidence{
 				Before:         endpointBefore,
 				Endpoint:       apiName,
 				EndpointServed: true,
 			}, want: Choice{Mode: sni, Name: apiName, EndpointName: apiName},
 		},
 		"no edge now, connect before": {
-			q:    Question{Before: v1alpha1.KubeconfigStatus{Mode: connect}},
+			q:    Evidence{Before: v1alpha1.KubeconfigStatus{Mode: connect}},
 			want: Choice{Mode: connect, Name: hostname},
 		},
 		"no edge now, and the endpoint's name is being claimed": {
-			q: Question{
+			q: Evidence{
 				Before:   v1alpha1.KubeconfigStatus{Mode: connect, EndpointName: apiName},
 				Endpoint: apiName,
 			}, want: Choice{Mode: connect, Name: hostname, EndpointName: apiName},
 		},
 		"no edge now, and it is another's meanwhile": {
-			q: Question{
+			q: Evidence{
 				Before:         v1alpha1.KubeconfigStatus{Mode: connect, EndpointName: apiName},
 				Endpoint:       apiName,
 				EndpointHolder: "the Tunnel prod/other",
@@ -67,54 +67,54 @@ func TestChoose(t *testing.T) {
 			want: Choice{Mode: connect, Name: hostname},
 		},
 		"no edge now, and a name before that is not served any more": {
-			q: Question{
+			q: Evidence{
 				Before:   endpointBefore,
 				Endpoint: "other.example.org",
 			}, want: Choice{Mode: connect, Name: hostname, Reason: "NoEvidence"}, contains: "no edge observes",
 		},
 		"the certificate has the hostname": {
-			q: Question{
+			q: Evidence{
 				Certificates: [][]string{with(hostname)},
 			}, want: Choice{Mode: sni, Name: hostname, Reason: "CertificateHasHostname"}, contains: "tunnel hostname " +
 				hostname,
 		},
 		"by a wildcard": {
-			q:    Question{Certificates: [][]string{with("*.prod.tunnels.example.com")}},
+			q:    Evidence{Certificates: [][]string{with("*.prod.tunnels.example.com")}},
 			want: Choice{Mode: sni, Name: hostname, Reason: "CertificateHasHostname"},
 		},
 		"in upper case": {
-			q:    Question{Certificates: [][]string{with("C1.Prod.Tunnels.Example.Com")}},
+			q:    Evidence{Certificates: [][]string{with("C1.Prod.Tunnels.Example.Com")}},
 			want: Choice{Mode: sni, Name: hostname, Reason: "CertificateHasHostname"},
 		},
 		"a wildcard of two names": {
-			q:    Question{Certificates: [][]string{with("*.tunnels.example.com")}},
+			q:    Evidence{Certificates: [][]string{with("*.tunnels.example.com")}},
 			want: Choice{Mode: connect, Name: hostname, Reason: "CertificateLacksHostname"},
 		},
 		"the certificate has an extra name": {
-			q: Question{
+			q: Evidence{
 				Names:        []string{extra},
 				Certificates: [][]string{with(extra)},
 			}, want: Choice{Mode: sni, Name: extra, Reason: "CertificateHasHostname"}, contains: "extra name " + extra,
 		},
 		"the certificate has a name that is not served": {
-			q: Question{
+			q: Evidence{
 				Certificates: [][]string{with(extra)},
 			}, want: Choice{Mode: connect, Name: hostname, Reason: "CertificateLacksHostname"},
 			contains: "it has cp-0, kubernetes,",
 		},
 		"only one of two apiservers has the hostname": {
-			q: Question{
+			q: Evidence{
 				Certificates: [][]string{with(hostname), kubeadm},
 			}, want: Choice{Mode: connect, Name: hostname, Reason: "CertificateLacksHostname"},
 		},
 		"a certificate that loses the hostname": {
-			q: Question{
+			q: Evidence{
 				Before:       sniBefore,
 				Certificates: [][]string{kubeadm},
 			}, want: Choice{Mode: connect, Name: hostname, Reason: "CertificateLacksHostname"}, contains: "certSANs",
 		},
 		"a name in use stays while it is good": {
-			q: Question{
+			q: Evidence{
 				Before:         endpointBefore,
 				Endpoint:       apiName,
 				EndpointServed: true,
@@ -123,7 +123,7 @@ func TestChoose(t *testing.T) {
 			want: Choice{Mode: sni, Name: apiName, EndpointName: apiName, Reason: "CertificateHasEndpoint"},
 		},
 		"the endpoint's name is claimed first": {
-			q: Question{Endpoint: apiName, Certificates: [][]string{with(apiName)}},
+			q: Evidence{Endpoint: apiName, Certificates: [][]string{with(apiName)}},
 			want: Choice{
 				Mode:         connect,
 				Name:         hostname,
@@ -132,7 +132,7 @@ func TestChoose(t *testing.T) {
 			}, contains: "once it is served",
 		},
 		"and used once it is served": {
-			q: Question{Endpoint: apiName, EndpointServed: true, Certificates: [][]string{with(apiName)}},
+			q: Evidence{Endpoint: apiName, EndpointServed: true, Certificates: [][]string{with(apiName)}},
 			want: Choice{
 				Mode:         sni,
 				Name:         apiName,
@@ -141,7 +141,7 @@ func TestChoose(t *testing.T) {
 			}, contains: "which no other Cluster has",
 		},
 		"the endpoint's name is another's too": {
-			q: Question{Endpoint: apiName, EndpointHolder: "the Tunnel prod/other", Certificates: [][]string{with(apiName)}},
+			q: Evidence{Endpoint: apiName, EndpointHolder: "the Tunnel prod/other", Certificates: [][]string{with(apiName)}},
 			want: Choice{
 				Mode:   connect,
 				Name:   hostname,
@@ -149,7 +149,7 @@ func TestChoose(t *testing.T) {
 			}, contains: "the Tunnel prod/other has that name too",
 		},
 		"the endpoint's name is an extra name": {
-			q: Question{
+			q: Evidence{
 				Names:          []string{apiName},
 				Endpoint:       apiName,
 				EndpointServed: true,
@@ -158,15 +158,15 @@ func TestChoose(t *testing.T) {
 			want: Choice{Mode: sni, Name: apiName, Reason: "CertificateHasHostname"},
 		},
 		"the endpoint is an address": {
-			q:    Question{Endpoint: "192.0.2.77", Certificates: [][]string{kubeadm}},
+			q:    Evidence{Endpoint: "192.0.2.77", Certificates: [][]string{kubeadm}},
 			want: Choice{Mode: connect, Name: hostname, Reason: "CertificateLacksHostname"},
 		},
 		"the endpoint is a name of one label": {
-			q:    Question{Endpoint: "kubernetes", Certificates: [][]string{kubeadm}},
+			q:    Evidence{Endpoint: "kubernetes", Certificates: [][]string{kubeadm}},
 			want: Choice{Mode: connect, Name: hostname, Reason: "CertificateLacksHostname"},
 		},
 		"certificates without a common name": {
-			q: Question{
+			q: Evidence{
 				Certificates: [][]string{{"a"}, {"b"}},
 			}, want: Choice{Mode: connect, Name: hostname, Reason: "CertificateLacksHostname"}, contains: "no name in common",
 		},

@@ -107,14 +107,14 @@ func clientConfig(t *testing.T, spec v1alpha1.KubeconfigSpec, credentials *Crede
 		t.Fatal(reason, problem)
 	}
 	tunnel := &v1alpha1.Tunnel{Spec: v1alpha1.TunnelSpec{Kubeconfig: spec}}
-	tunnel.Status.Kubeconfig = Record(spec, Choose(Question{Mode: spec.Mode}), Gateways{}, false)
+	tunnel.Status.Kubeconfig = Record(spec, Choose(Evidence{Mode: spec.Mode}), Gateways{}, false)
 	decision, ok := FromTunnel(tunnel, Gateways{}, credentials)
 	if !ok {
 		t.Fatal("there is no decision")
 	}
 	if s := tunnel.Status.Kubeconfig; credentials != nil &&
-		strings.Contains(s.ProxyURL+decision.Way.String(), credentials.Username) {
-		t.Errorf("the credentials can be seen: %s, %s", s.ProxyURL, decision.Way)
+		strings.Contains(s.ProxyURL+decision.Target.String(), credentials.Username) {
+		t.Errorf("the credentials can be seen: %s, %s", s.ProxyURL, decision.Target)
 	}
 	secret := kubeconfigSecret(t, "prod", "c1", "https://"+apiName+":6443", func(c *clientcmdapi.Config) {
 		c.Clusters["c1"].CertificateAuthorityData = ca

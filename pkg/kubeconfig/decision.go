@@ -13,7 +13,7 @@ import (
 // Decision is how a kubeconfig must lead to a workload cluster, and how to recognise one that already does.
 type Decision struct {
 	Mode     v1alpha1.KubeconfigMode // never auto
-	Way      Way                     // except what depends on what the provider wrote
+	Target   Endpoint                // except what depends on what the provider wrote
 	Hostname string                  // the tunnel hostname; empty if there is none
 	Gateways Gateways
 	// Endpoint is the server of the Cluster's endpoint, see EndpointURL. It is the original if none was stored. Empty
@@ -52,11 +52,11 @@ func FromTunnelAndSecrets(
 
 // credentialsIn returns the credentials in the proxy-url of a kubeconfig that uses the proxy of a Tunnel, or nil.
 func credentialsIn(secret *corev1.Secret, cluster string, spec v1alpha1.KubeconfigSpec) *Credentials {
-	way, err := Read(secret, cluster)
-	if err != nil || !ByProxy(way, spec) {
+	endpoint, err := Read(secret, cluster)
+	if err != nil || !ByProxy(endpoint, spec) {
 		return nil
 	}
-	u, err := url.Parse(way.ProxyURL)
+	u, err := url.Parse(endpoint.ProxyURL)
 	if err != nil || u.User == nil {
 		return nil
 	}
@@ -79,12 +79,12 @@ func fromRecord(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credent
 		Mode:     s.Mode,
 		Hostname: tunnel.Status.Hostname,
 		Gateways: gateways,
-		Way:      Way{s.Server, s.TLSServerName, s.ProxyURL},
+		Target:   Endpoint{s.Server, s.TLSServerName, s.ProxyURL},
 	}
 	switch s.Mode {
 	case v1alpha1.KubeconfigModeSNI, v1alpha1.KubeconfigModeConnect:
 		if s.Mode == v1alpha1.KubeconfigModeConnect {
-			d.Way.TLSServerName = spec.TLSServerName // else it depends on what the provider wrote
+			d.Target.TLSServerName = spec.TLSServerName // else it depends on what the provider wrote
 		}
 		return d, d.Hostname != ""
 	case v1alpha1.KubeconfigModeAddress:
@@ -92,12 +92,12 @@ func fromRecord(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credent
 	case v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy, v1alpha1.KubeconfigModeSOCKS5:
 		// A record of another mode, or of another proxy, than the spec's does not state which credentials belong to
 		// it. The credentials must not be sent to that proxy.
-		if spec.Mode != s.Mode || !ByProxy(Way{ProxyURL: s.ProxyURL}, spec) {
+		if spec.Mode != s.Mode || !ByProxy(Endpoint{ProxyURL: s.ProxyURL}, spec) {
 			return Decision{}, false
 		}
-		d.Way.Server, d.Way.TLSServerName = "", spec.TLSServerName // else the provider's
-		d.Way.ProxyURL = withCredentials(s.ProxyURL, credentials)
-		return d, d.Way.ProxyURL != ""
+		d.Target.Server, d.Target.TLSServerName = "", spec.TLSServerName // else the provider's
+		d.Target.ProxyURL = withCredentials(s.ProxyURL, credentials)
+		return d, d.Target.ProxyURL != ""
 	}
 	return Decision{}, false
 }
@@ -109,8 +109,8 @@ func Record(spec v1alpha1.KubeconfigSpec, choice Choice, gateways Gateways, reso
 	s := v1alpha1.KubeconfigStatus{Mode: choice.Mode, EndpointName: choice.EndpointName}
 	switch choice.Mode {
 	case v1alpha1.KubeconfigModeSNI:
-		w := wayBySNI(choice.Name, gateways, resolves)
-		s.Server, s.TLSServerName = w.Server, w.TLSServerName
+		e := wayBySNI(choice.Name, gateways, resolves)
+		s.Server, s.TLSServerName = e.Server, e.TLSServerName
 	case v1alpha1.KubeconfigModeConnect:
 		s.Server, s.ProxyURL = serverURL(model.Endpoint{Host: choice.Name, Port: connectPort}), connectURL(gateways.Connect)
 		s.TLSServerName = spec.TLSServerName
@@ -122,43 +122,45 @@ func Record(spec v1alpha1.KubeconfigSpec, choice Choice, gateways Gateways, reso
 	return s
 }
 
-// WayTo returns the way to a served tunnel in mode sni or connect, regardless of the mode of its kubeconfig. It is for
-// copies. The original in the Cluster's own Secret contains the name in the certificate. WayTo returns false if the
-// Tunnel is not served or for any other mode.
-func WayTo(mode v1alpha1.KubeconfigMode, tunnel *v1alpha1.Tunnel, own *corev1.Secret, gateways Gateways) (Way, bool) {
+// EndpointTo returns the endpoint of a served tunnel in mode sni or connect, regardless of the mode of its kubeconfig.
+// It is for copies. The original in the Cluster's own Secret contains the name in the certificate. EndpointTo returns
+// false if the Tunnel is not served or for any other mode.
+func EndpointTo(
+	mode v1alpha1.KubeconfigMode, tunnel *v1alpha1.Tunnel, own *corev1.Secret, gateways Gateways,
+) (Endpoint, bool) {
 	spec, s := tunnel.Spec.Kubeconfig, tunnel.Status.Kubeconfig
 	hostname := tunnel.Status.Hostname
 	switch {
 	case hostname == "":
-		return Way{}, false
+		return Endpoint{}, false
 	case mode == v1alpha1.KubeconfigModeSNI && s.Mode == mode:
-		return Way{Server: s.Server, TLSServerName: s.TLSServerName}, true
+		return Endpoint{Server: s.Server, TLSServerName: s.TLSServerName}, true
 	case mode == v1alpha1.KubeconfigModeSNI:
 		return wayBySNI(
 			hostname, gateways, apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionHostnameResolves),
 		), true
 	case mode != v1alpha1.KubeconfigModeConnect:
-		return Way{}, false
+		return Endpoint{}, false
 	}
-	w := Way{
+	e := Endpoint{
 		Server:        serverURL(model.Endpoint{Host: hostname, Port: connectPort}),
 		TLSServerName: spec.TLSServerName,
 		ProxyURL:      connectURL(gateways.Connect),
 	}
-	if w.TLSServerName == "" {
+	if e.TLSServerName == "" {
 		was, _ := kept(own)
-		w.TLSServerName = verifiedName(was)
+		e.TLSServerName = verifiedName(was)
 	}
-	return w, true
+	return e, true
 }
 
 // wayBySNI returns how clients connect to the gateways so that they send name as SNI.
-func wayBySNI(name string, gateways Gateways, resolves bool) Way {
+func wayBySNI(name string, gateways Gateways, resolves bool) Endpoint {
 	if resolves {
-		return Way{Server: serverURL(model.Endpoint{Host: name, Port: gateways.APIServer.Port})}
+		return Endpoint{Server: serverURL(model.Endpoint{Host: name, Port: gateways.APIServer.Port})}
 	}
 	// client-go also sends tls-server-name as SNI, and the SNI is the route.
-	return Way{Server: serverURL(gateways.APIServer), TLSServerName: name}
+	return Endpoint{Server: serverURL(gateways.APIServer), TLSServerName: name}
 }
 
 // NameOf returns the name that the gateways route in mode sni for a recorded kubeconfig, or "" in other modes.
@@ -173,9 +175,9 @@ func NameOf(s v1alpha1.KubeconfigStatus) string {
 }
 
 // ByProxy reports whether a way uses the proxy that a Tunnel names, with any credentials.
-func ByProxy(way Way, spec v1alpha1.KubeconfigSpec) bool {
+func ByProxy(endpoint Endpoint, spec v1alpha1.KubeconfigSpec) bool {
 	named := WithoutCredentials(proxyURL(spec))
-	return named != "" && WithoutCredentials(way.ProxyURL) == named
+	return named != "" && WithoutCredentials(endpoint.ProxyURL) == named
 }
 
 // withCredentials adds credentials to a proxy-url, unless they are nil. It returns "" for an invalid proxy-url.

@@ -14,7 +14,7 @@ import (
 func recorded(spec v1alpha1.KubeconfigSpec, resolves bool) *v1alpha1.Tunnel {
 	tunnel := &v1alpha1.Tunnel{Spec: v1alpha1.TunnelSpec{Kubeconfig: spec}}
 	tunnel.Status.Hostname = hostname
-	tunnel.Status.Kubeconfig = Record(spec, Choose(Question{Mode: spec.Mode, Hostname: hostname}), gateways, resolves)
+	tunnel.Status.Kubeconfig = Record(spec, Choose(Evidence{Mode: spec.Mode, Hostname: hostname}), gateways, resolves)
 	return tunnel
 }
 
@@ -27,47 +27,51 @@ func TestEveryModeIsWrittenAndGivenBack(t *testing.T) {
 			Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:3128", CredentialsSecret: secret},
 		}
 	}
-	provided := Way{"https://api.example.org:6443", "api.internal.example.org", "http://old:secret@old.example.org:3128"}
+	provided := Endpoint{
+		"https://api.example.org:6443",
+		"api.internal.example.org",
+		"http://old:secret@old.example.org:3128",
+	}
 	modes := map[string]struct {
 		tunnel      *v1alpha1.Tunnel
 		credentials *Credentials
-		want        Way
+		want        Endpoint
 	}{
 		"sni": {
 			tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI}, false),
-			want:   Way{byAddress, hostname, ""},
+			want:   Endpoint{byAddress, hostname, ""},
 		},
 		"sni by DNS": {
 			tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI}, true),
-			want:   Way{direct, "", ""},
+			want:   Endpoint{direct, "", ""},
 		},
 		"connect": {
 			tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect}, false),
-			want:   Way{direct, provided.TLSServerName, proxy},
+			want:   Endpoint{direct, provided.TLSServerName, proxy},
 		},
 		"connect with a name": {
 			tunnel: recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect, TLSServerName: "kubernetes"}, false),
-			want:   Way{direct, "kubernetes", proxy},
+			want:   Endpoint{direct, "kubernetes", proxy},
 		},
 		"auto": {
 			tunnel: recorded(v1alpha1.KubeconfigSpec{}, false),
-			want:   Way{direct, provided.TLSServerName, proxy},
+			want:   Endpoint{direct, provided.TLSServerName, proxy},
 		},
 		"http-proxy": {
 			tunnel: recorded(byProxy(v1alpha1.KubeconfigModeHTTPProxy, ""), false),
-			want:   Way{provided.Server, provided.TLSServerName, "http://proxy.example.org:3128"},
+			want:   Endpoint{provided.Server, provided.TLSServerName, "http://proxy.example.org:3128"},
 		},
 		"http-proxy with credentials": {
 			tunnel: recorded(byProxy(v1alpha1.KubeconfigModeHTTPProxy, "proxy"), false), credentials: credentials,
-			want: Way{provided.Server, provided.TLSServerName, "http://capi:hunter2@proxy.example.org:3128"},
+			want: Endpoint{provided.Server, provided.TLSServerName, "http://capi:hunter2@proxy.example.org:3128"},
 		},
 		"https-proxy": {
 			tunnel: recorded(byProxy(v1alpha1.KubeconfigModeHTTPSProxy, ""), false),
-			want:   Way{provided.Server, provided.TLSServerName, "https://proxy.example.org:3128"},
+			want:   Endpoint{provided.Server, provided.TLSServerName, "https://proxy.example.org:3128"},
 		},
 		"socks5": {
 			tunnel: recorded(byProxy(v1alpha1.KubeconfigModeSOCKS5, "proxy"), false), credentials: credentials,
-			want: Way{provided.Server, provided.TLSServerName, "socks5://capi:hunter2@proxy.example.org:3128"},
+			want: Endpoint{provided.Server, provided.TLSServerName, "socks5://capi:hunter2@proxy.example.org:3128"},
 		},
 		"address": {
 			tunnel: recorded(
@@ -78,7 +82,7 @@ func TestEveryModeIsWrittenAndGivenBack(t *testing.T) {
 				},
 				false,
 			),
-			want: Way{"https://lb.example.org:7443", "kubernetes", ""},
+			want: Endpoint{"https://lb.example.org:7443", "kubernetes", ""},
 		},
 	}
 	for first, a := range modes {
@@ -95,7 +99,7 @@ func TestEveryModeIsWrittenAndGivenBack(t *testing.T) {
 				last = d
 			}
 			checkEntry(t, secret, b.want)
-			if text := fmt.Sprint(secret.Annotations, last.Way, a.tunnel.Status, b.tunnel.Status); strings.Contains(
+			if text := fmt.Sprint(secret.Annotations, last.Target, a.tunnel.Status, b.tunnel.Status); strings.Contains(
 				text, "hunter2",
 			) ||
 				strings.Contains(text, "secret@") {
@@ -137,7 +141,7 @@ func TestWithoutDecisionNothingIsWritten(t *testing.T) {
 		tunnel := recorded(proxied, false)
 		change(tunnel)
 		if d, ok := FromTunnel(tunnel, gateways, nil); ok {
-			t.Errorf("%s: decided %s", name, d.Way)
+			t.Errorf("%s: decided %s", name, d.Target)
 		}
 	}
 }
@@ -151,8 +155,8 @@ func TestCredentialsAreSentOnlyToTheirProxy(t *testing.T) {
 	}
 	tunnel := recorded(proxied, false)
 	if d, ok := FromTunnel(tunnel, gateways, &Credentials{"capi", "hunter2"}); !ok ||
-		d.Way.ProxyURL != "http://capi:hunter2@[2001:db8::1]:3128" {
-		t.Errorf("decided %s, %v", d.Way, ok)
+		d.Target.ProxyURL != "http://capi:hunter2@[2001:db8::1]:3128" {
+		t.Errorf("decided %s, %v", d.Target, ok)
 	}
 	tunnel.Spec.Kubeconfig.Proxy = &v1alpha1.ProxySpec{Address: "another:3128", CredentialsSecret: "another"}
 	if _, ok := FromTunnel(tunnel, gateways, &Credentials{"capi", "hunter2"}); ok {
@@ -172,7 +176,7 @@ func TestAProxyRequiresAKnownServer(t *testing.T) {
 	if !ok {
 		t.Fatal("no decision")
 	}
-	secret := secretWith(t, Way{byAddress, hostname, ""}, nil) // our annotations were removed
+	secret := secretWith(t, Endpoint{byAddress, hostname, ""}, nil) // our annotations were removed
 	before := secret.DeepCopy()
 	if changed, err := Apply(secret, "c1", d); changed || err == nil ||
 		!strings.Contains(err.Error(), "spec.controlPlaneEndpoint") {
@@ -181,31 +185,32 @@ func TestAProxyRequiresAKnownServer(t *testing.T) {
 	checkEntry(t, secret, wayOf(entryOf(t, before)))
 	d.Endpoint = endpoint
 	apply(t, secret, d)
-	checkEntry(t, secret, Way{endpoint, "", "socks5://proxy:1080"})
+	checkEntry(t, secret, Endpoint{endpoint, "", "socks5://proxy:1080"})
 }
 
 func TestWaysOfCopies(t *testing.T) {
 	tunnel := recorded(v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect}, false)
 	own := kubeconfigSecret(t, "prod", "c1", originalServer)
-	if got, ok := WayTo(v1alpha1.KubeconfigModeSNI, tunnel, own, gateways); !ok || got != (Way{byAddress, hostname, ""}) {
+	if got, ok := EndpointTo(v1alpha1.KubeconfigModeSNI, tunnel, own, gateways); !ok ||
+		got != (Endpoint{byAddress, hostname, ""}) {
 		t.Errorf("sni: %v, %v", got, ok)
 	}
-	if got, ok := WayTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok ||
-		got != (Way{direct, "kubernetes", proxy}) {
+	if got, ok := EndpointTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok ||
+		got != (Endpoint{direct, "kubernetes", proxy}) {
 		t.Errorf("connect: %v, %v", got, ok)
 	}
 	// A provider that wrote a name has it in its certificates, and perhaps none of kubeadm's.
 	own.Annotations = map[string]string{v1alpha1.OriginalServerAnnotation: "https://api.example.org:6443"}
-	if got, ok := WayTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok ||
-		got != (Way{direct, "api.example.org", proxy}) {
+	if got, ok := EndpointTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok ||
+		got != (Endpoint{direct, "api.example.org", proxy}) {
 		t.Errorf("connect: %v, %v", got, ok)
 	}
 	tunnel.Spec.Kubeconfig.TLSServerName = "other.example.org"
-	if got, ok := WayTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok ||
-		got != (Way{direct, "other.example.org", proxy}) {
+	if got, ok := EndpointTo(v1alpha1.KubeconfigModeConnect, tunnel, own, gateways); !ok ||
+		got != (Endpoint{direct, "other.example.org", proxy}) {
 		t.Errorf("connect: %v, %v", got, ok)
 	}
-	if _, ok := WayTo(v1alpha1.KubeconfigModeAddress, tunnel, own, gateways); ok {
+	if _, ok := EndpointTo(v1alpha1.KubeconfigModeAddress, tunnel, own, gateways); ok {
 		t.Error("a copy of a mode that is not tunnelled")
 	}
 }

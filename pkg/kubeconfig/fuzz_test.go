@@ -20,7 +20,7 @@ func proxied() Decision {
 		Mode:     v1alpha1.KubeconfigModeHTTPProxy,
 		Endpoint: endpoint,
 		Gateways: gateways,
-		Way:      Way{ProxyURL: "http://user:password@proxy.example.com:3128"},
+		Target:   Endpoint{ProxyURL: "http://user:password@proxy.example.com:3128"},
 	}
 }
 
@@ -88,8 +88,8 @@ func FuzzApply(f *testing.F) {
 		if err != nil {
 			t.Fatalf("what was written can't be read: %v", err)
 		}
-		if mode%3 < 2 && (entry.Server != decision.Way.Server || entry.ProxyURL != decision.Way.ProxyURL) ||
-			mode%3 == 2 && entry.ProxyURL != decision.Way.ProxyURL {
+		if mode%3 < 2 && (entry.Server != decision.Target.Server || entry.ProxyURL != decision.Target.ProxyURL) ||
+			mode%3 == 2 && entry.ProxyURL != decision.Target.ProxyURL {
 			t.Errorf("it leads by %q, %q", entry.Server, entry.ProxyURL)
 		}
 		if again, err := Apply(secret, "c1", decision); err != nil || again {
@@ -172,7 +172,7 @@ func FuzzSpec(f *testing.F) {
 		if problem != nil {
 			return
 		}
-		way := Way{ProxyURL: withCredentials(proxyURL(spec), credentials)}
+		way := Endpoint{ProxyURL: withCredentials(proxyURL(spec), credentials)}
 		if !ByProxy(way, spec) || WithoutCredentials(way.ProxyURL) == way.ProxyURL {
 			t.Errorf("with credentials it is another proxy: %q", WithoutCredentials(way.ProxyURL))
 		}

@@ -37,21 +37,21 @@ const (
 // contains any content of the Secret.
 var ErrInvalid = errors.New("the Secret holds no usable kubeconfig")
 
-// Way is how one entry of a kubeconfig reaches the apiserver. The zero value is no way.
-type Way struct {
+// Endpoint is how one entry of a kubeconfig reaches the apiserver. The zero value is no endpoint.
+type Endpoint struct {
 	Server        string // what clients connect to
 	TLSServerName string // the name that clients verify and send as SNI, if it is not the server's
 	ProxyURL      string // may contain credentials
 }
 
 // String returns the way without credentials.
-func (w Way) String() string {
-	s := w.Server
-	if w.TLSServerName != "" {
-		s += " as " + w.TLSServerName
+func (e Endpoint) String() string {
+	s := e.Server
+	if e.TLSServerName != "" {
+		s += " as " + e.TLSServerName
 	}
-	if w.ProxyURL != "" {
-		s += " by the proxy " + WithoutCredentials(w.ProxyURL)
+	if e.ProxyURL != "" {
+		s += " by the proxy " + WithoutCredentials(e.ProxyURL)
 	}
 	return s
 }
@@ -83,21 +83,21 @@ func Load(secret *corev1.Secret, cluster string) (*clientcmdapi.Config, *clientc
 }
 
 // Read returns the current way of a kubeconfig. The error wraps ErrInvalid.
-func Read(secret *corev1.Secret, cluster string) (Way, error) {
+func Read(secret *corev1.Secret, cluster string) (Endpoint, error) {
 	_, entry, err := Load(secret, cluster)
 	if err != nil {
-		return Way{}, err
+		return Endpoint{}, err
 	}
 	return wayOf(*entry), nil
 }
 
-func wayOf(entry clientcmdapi.Cluster) Way {
-	return Way{entry.Server, entry.TLSServerName, entry.ProxyURL}
+func wayOf(entry clientcmdapi.Cluster) Endpoint {
+	return Endpoint{entry.Server, entry.TLSServerName, entry.ProxyURL}
 }
 
 // store changes one entry of a kubeconfig in a Secret. It changes no byte if the entry is as wanted. The error wraps
 // ErrInvalid.
-func store(secret *corev1.Secret, config *clientcmdapi.Config, entry *clientcmdapi.Cluster, want Way) error {
+func store(secret *corev1.Secret, config *clientcmdapi.Config, entry *clientcmdapi.Cluster, want Endpoint) error {
 	if want == wayOf(*entry) {
 		return nil
 	}

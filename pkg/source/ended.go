@@ -45,12 +45,12 @@ func (k *Kube) ended(data map[string]string) map[string]time.Time {
 			continue
 		}
 		bad[id] = until
-		if was, known := k.saidEnded[id]; !known || was != until {
+		if was, known := k.loggedEnded[id]; !known || was != until {
 			k.Log.Warn(
 				"cannot read entry of an ended tunnel", "configmap", v1alpha1.EndedTunnelsConfigMapName, "id", id, "error", err,
 			)
 		}
 	}
-	k.saidEnded = bad
+	k.loggedEnded = bad
 	return ended
 }

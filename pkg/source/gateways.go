@@ -175,13 +175,13 @@ func (k *Kube) publishGateways(ctx context.Context) error {
 		gateways, err = Gateways(set, k.ReplicaAddress)
 	}
 	if err != nil {
-		if text := err.Error(); text != k.saidGateways {
-			k.saidGateways = text
+		if text := err.Error(); text != k.loggedGateways {
+			k.loggedGateways = text
 			k.Log.Error("cannot read gateways, the previous ones stay", "error", err)
 		}
 		return nil
 	}
-	k.saidGateways = ""
+	k.loggedGateways = ""
 	k.Publisher.SetGateways(gateways)
 	return nil
 }

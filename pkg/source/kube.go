@@ -69,13 +69,13 @@ type Kube struct {
 	figures    *figures
 
 	// The fields below are used only by Run's goroutine.
-	records      *records
-	problems     map[model.Key]error  // problems of records that cannot be served
-	logged       map[model.Key]string // the last logged message about a workload cluster
-	saidEnded    map[string]string    // logged entries of the record
-	recorded     map[string]time.Time // the record of ended tunnels
-	living       living
-	saidGateways string // logged reason why the gateways are not known
+	records        *records
+	problems       map[model.Key]error  // problems of records that cannot be served
+	logged         map[model.Key]string // the last logged message about a workload cluster
+	loggedEnded    map[string]string    // logged entries of the record
+	recorded       map[string]time.Time // the record of ended tunnels
+	living         living
+	loggedGateways string // logged reason why the gateways are not known
 }
 
 // NewKube returns a source that reads with a client configuration; Run starts it.
@@ -322,7 +322,7 @@ func (k *Kube) work(ctx context.Context) {
 			return
 		}
 		done := k.Beats.Begin("publishing changes of the management cluster", heartbeat.Limit)
-		if err := k.lookAt(ctx, key); err != nil && ctx.Err() == nil {
+		if err := k.process(ctx, key); err != nil && ctx.Err() == nil {
 			k.Log.Error("cannot apply change", "error", err)
 		}
 		done()
@@ -330,8 +330,8 @@ func (k *Kube) work(ctx context.Context) {
 	}
 }
 
-// lookAt processes one key of the queue.
-func (k *Kube) lookAt(ctx context.Context, key model.Key) error {
+// process processes one key of the queue.
+func (k *Kube) process(ctx context.Context, key model.Key) error {
 	switch key {
 	case recordKey:
 		return k.publishEnded(ctx)

@@ -51,7 +51,7 @@ func (k *Kube) take(ctx context.Context, key model.Key) (there, revived bool, sh
 		k.queue.AddAfter(key, t.expires)
 	}
 	id := ""
-	if t.lives {
+	if t.admitted {
 		id = t.cluster.ID
 	}
 	if k.problems[key] = t.problem; t.problem == nil {

@@ -69,7 +69,7 @@ func TestResolutionUsesNoStrippedFields(t *testing.T) {
 	}
 	translated := func(c *clusterv1.Cluster, t *v1alpha1.Tunnel) []any {
 		out := translate("tunnels.example.com", c, t, now)
-		return []any{out.cluster, out.lives, out.expires, fmt.Sprint(out.problem)}
+		return []any{out.cluster, out.admitted, out.expires, fmt.Sprint(out.problem)}
 	}
 	prepared := func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) any {
 		until, ok := t.PreparedUntil()

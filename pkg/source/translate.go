@@ -15,10 +15,10 @@ import (
 
 // translation is the translation of the objects of one workload cluster.
 type translation struct {
-	cluster model.WorkloadCluster
-	lives   bool          // its edges are admitted, regardless of the record of ended tunnels
-	expires time.Duration // when it must be translated again, because it depends on the time; zero: never
-	problem error         // why the record is not fully served
+	cluster  model.WorkloadCluster
+	admitted bool          // its edges are admitted, regardless of the record of ended tunnels
+	expires  time.Duration // when it must be translated again, because it depends on the time; zero: never
+	problem  error         // why the record is not fully served
 }
 
 // translate returns what the controller has granted to a Tunnel, as recorded in its status. What the spec requests and
@@ -43,10 +43,10 @@ func translate(d model.TunnelDomain, cluster *clusterv1.Cluster, tunnel *v1alpha
 	w.Hostname, w.Prepared, w.Withheld = tunnel.Status.Hostname, served.EnrolmentOnly, false
 	if !w.Prepared {
 		t.problem = addServed(d, &w, tunnel)
-		t.lives = tunnel.DeletionTimestamp.IsZero()
+		t.admitted = tunnel.DeletionTimestamp.IsZero()
 	}
 	if err := validate(d, w); err != nil {
-		t.problem, t.lives = errors.Join(t.problem, err), false
+		t.problem, t.admitted = errors.Join(t.problem, err), false
 		return t
 	}
 	t.cluster = w

@@ -117,7 +117,7 @@ func (t *Table) apply(b batch, now time.Time) {
 		t.history.add(keys)
 	}
 	if len(t.unbound) > 0 || t.history.version == 0 {
-		notify(t.notifyGuard)
+		notify(t.notifyEnforce)
 	}
 }
 

@@ -21,9 +21,9 @@ var errElsewhere = errors.New(
 // arrives within 0.2 s.
 const retryMin, retryMax = 100 * time.Millisecond, 2 * time.Second
 
-// guard does all work that requires the kernel until ctx ends: it closes denied tunnels and removes tunnels without a
+// enforce does all work that requires the kernel until ctx ends: it closes denied tunnels and removes tunnels without a
 // socket.
-func (t *Table) guard(ctx context.Context) {
+func (t *Table) enforce(ctx context.Context) {
 	defer t.kernel.Close()
 	check := time.NewTicker(t.checkEvery)
 	defer check.Stop()
@@ -36,7 +36,7 @@ func (t *Table) guard(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.notifyGuard:
+		case <-t.notifyEnforce:
 			wait = retryMin
 		case <-check.C:
 			t.check()

@@ -103,8 +103,8 @@ type Table struct {
 	unrecorded string      // see Unrecorded
 	gapUnsaved atomic.Bool // a gap was recorded that the state file does not have
 
-	notifyGuard chan struct{} // notifies guard of tunnels to look up or to close
-	reopen      chan struct{} // notifies keepOpen that Envoy should reopen its log
+	notifyEnforce chan struct{} // notifies enforce of tunnels to look up or to close
+	reopen        chan struct{} // notifies keepOpen that Envoy should reopen its log
 }
 
 // Stats are counts since the table was made. Tunnels, Unknown, Incomplete and Unserved are present values.
@@ -132,7 +132,7 @@ func New(config Config) *Table {
 		live:         map[string]*entry{}, unbound: map[string]*entry{},
 		counts: newCounts(), ledger: newLedger(), cuts: map[model.EdgeRef]int{},
 		history: newHistory(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
-		notifyGuard: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
+		notifyEnforce: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
 	}
 	t.log.bad = t.badLine
 	return t
@@ -145,7 +145,7 @@ func (t *Table) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { t.follow(ctx); return nil })
 	group.Go(func() error { t.keepOpen(ctx); return nil })
-	group.Go(func() error { t.guard(ctx); return nil })
+	group.Go(func() error { t.enforce(ctx); return nil })
 	if t.config.Writes != nil {
 		group.Go(func() error { t.account(ctx); return nil })
 	}
@@ -213,7 +213,7 @@ func (t *Table) Deny(d model.Denied) {
 	t.denied = newDenied(d)
 	t.keepCuts()
 	t.mu.Unlock()
-	notify(t.notifyGuard)
+	notify(t.notifyEnforce)
 }
 
 // Stats returns the current statistics.

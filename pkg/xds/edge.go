@@ -96,7 +96,7 @@ func (e *edge) enter() error {
 		return err
 	}
 	t := s.tunnels[e.subject.ID]
-	if err := s.limits.makeRoom(t, e.subject.Node); err != nil {
+	if err := s.limits.evictFor(t, e.subject.Node); err != nil {
 		return err
 	}
 	s.streams++

@@ -88,9 +88,9 @@ func (l *limits) wait(ctx context.Context, e *edge) error {
 	return nil
 }
 
-// makeRoom makes room for one more stream of a node. It closes the oldest stream of the same node, never one of
+// evictFor makes room for one more stream of a node. It closes the oldest stream of the same node, never one of
 // another edge, and returns an error if the tunnel has too many streams. The caller holds the server's lock.
-func (l *limits) makeRoom(t *tunnel, node string) error {
+func (l *limits) evictFor(t *tunnel, node string) error {
 	var oldest *edge
 	mine := 0
 	for e := range t.streams {

@@ -209,7 +209,7 @@ func (a *authority) ask(ctx context.Context, config *corev1.ConfigMap, now v1alp
 func (a *authority) until(
 	ctx context.Context, so func(v1alpha1.CARotation) bool, show func(v1alpha1.CARotation),
 ) (v1alpha1.CARotation, error) {
-	again := time.NewTicker(management.LookInterval)
+	again := time.NewTicker(management.PollInterval)
 	defer again.Stop()
 	for {
 		_, now, err := a.read(ctx)

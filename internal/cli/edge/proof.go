@@ -19,7 +19,7 @@ var errNotProven = errors.New("not all gateways have proven that the edge's conn
 // waitProven queries the gateways until each has proven that it has no connection of an edge any longer, and prints the
 // last answer of each.
 func waitProven(ctx context.Context, out io.Writer, prove func(context.Context) ([]collect.GatewayProof, error)) error {
-	again := time.NewTicker(management.LookInterval)
+	again := time.NewTicker(management.PollInterval)
 	defer again.Stop()
 	var lines []string
 	var last error

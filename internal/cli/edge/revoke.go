@@ -179,7 +179,7 @@ func waitCut(
 	ctx context.Context, out io.Writer, c client.Client, tunnel *v1alpha1.Tunnel, node string, begin time.Time,
 ) error {
 	key := client.ObjectKeyFromObject(tunnel)
-	again := time.NewTicker(management.LookInterval)
+	again := time.NewTicker(management.PollInterval)
 	defer again.Stop()
 	what := "the controller has not processed it: check that it runs"
 	for {

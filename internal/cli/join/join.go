@@ -149,7 +149,7 @@ func (f *joinFlags) optedIn(ctx context.Context, c client.Client, cluster *clust
 
 // WaitBootstrap waits for the bootstrap Secret of a Cluster's Tunnel. It returns an error if there will be none.
 func WaitBootstrap(ctx context.Context, c client.Client, key client.ObjectKey) (*corev1.Secret, error) {
-	again := time.NewTicker(management.LookInterval)
+	again := time.NewTicker(management.PollInterval)
 	defer again.Stop()
 	for {
 		secret, wait, err := readBootstrap(ctx, c, key)

@@ -111,4 +111,4 @@ func ExplainMissing(err error) error {
 }
 
 // LookInterval is the time between two polls of a command that waits.
-const LookInterval = 500 * time.Millisecond
+const PollInterval = 500 * time.Millisecond

@@ -26,7 +26,7 @@ const (
 	// joinTime bounds one join. It is longer than the time after which the edge itself gives up.
 	joinTime = 75 * time.Second
 	// maxSaid bounds how much of an edge's output is printed.
-	maxSaid = 1000
+	maxOutput = 1000
 	// defaultStateDir is the default state folder of edge-agent.
 	defaultStateDir = "/var/lib/fairlead/edge"
 )
@@ -123,7 +123,7 @@ type bounded struct{ text bytes.Buffer }
 
 // Write implements io.Writer. It accepts everything, and discards what exceeds the bound.
 func (b *bounded) Write(p []byte) (int, error) {
-	b.text.Write(p[:min(len(p), maxSaid-b.text.Len())])
+	b.text.Write(p[:min(len(p), maxOutput-b.text.Len())])
 	return len(p), nil
 }
 

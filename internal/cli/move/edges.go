@@ -78,7 +78,7 @@ func names(edges []observed.Edge) string {
 
 // waitEnrolled waits until every edge that is connected here is enrolled there.
 func (m *move) waitEnrolled(ctx context.Context) error {
-	again := time.NewTicker(management.LookInterval)
+	again := time.NewTicker(management.PollInterval)
 	defer again.Stop()
 	said := ""
 	for {

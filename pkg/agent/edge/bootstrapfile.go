@@ -65,7 +65,7 @@ func ParseBootstrapFile(data []byte) (f BootstrapFile, err error) {
 	return f, nil
 }
 
-// Way returns the fields of a file that are read only once. If they change, the membership must restart.
-func (f BootstrapFile) Way() string {
+// StartupFields returns the fields of a file that are read only once. If they change, the membership must restart.
+func (f BootstrapFile) StartupFields() string {
 	return fmt.Sprint(f.ID, f.TunnelDomain, f.Gateway, f.Gateways)
 }

@@ -80,7 +80,7 @@ func Join(ctx context.Context, stateDir string, data []byte) (Joined, error) {
 	if err := disk.Replace(path, data); err != nil {
 		return Joined{}, err
 	}
-	if err := giveAway(path, root); err != nil {
+	if err := changeOwner(path, root); err != nil {
 		return Joined{}, err
 	}
 	node, err := waitJoined(ctx, answer, Hash(data))
@@ -171,11 +171,11 @@ func openJoined(stateDir string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("creating folder of joined tunnels: %w", err)
 	}
-	return root, giveAway(root, stateDir)
+	return root, changeOwner(root, stateDir)
 }
 
-// giveAway changes the owner of a file that root has created to the owner of the folder, which is the agent's user.
-func giveAway(path, folder string) error {
+// changeOwner changes the owner of a file that root has created to the owner of the folder, which is the agent's user.
+func changeOwner(path, folder string) error {
 	info, err := os.Stat(folder)
 	if err != nil {
 		return fmt.Errorf("finding owner of %s: %w", folder, err)

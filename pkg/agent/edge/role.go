@@ -39,7 +39,7 @@ type Credential struct {
 // Config is one enrolment in a workload network: it makes this machine an edge of one Cluster.
 type Config struct {
 	Domain model.TunnelDomain
-	Way    *dial.Way // to the gateways' public port, which includes the control channel
+	Dialer *dial.Dialer // to the gateways' public port, which includes the control channel
 	// Gateways are the addresses that Envoy dials instead of the address that the installation gives to all edges;
 	// empty: that address. With a proxy, Envoy dials the agent regardless of this field.
 	Gateways   []model.Endpoint
@@ -73,7 +73,7 @@ func NewRole(e Config, dir string, s *status.Status, log *slog.Logger) (*Role, e
 		foreign: foreignToken{path: filepath.Join(dir, foreignFile)}, near: nearness{path: filepath.Join(dir, nearFile)},
 		dial: envoy.EdgeDial{Gateways: e.Gateways, APIServers: e.APIServers},
 	}
-	if e.Way.Proxied() {
+	if e.Dialer.Proxied() {
 		listener, at, err := listenForward(dir, log)
 		if err != nil {
 			return nil, err
@@ -82,7 +82,7 @@ func NewRole(e Config, dir string, s *status.Status, log *slog.Logger) (*Role, e
 	}
 	if len(e.Targets) > 0 {
 		r.targets = targets{
-			apiservers: slices.Concat(e.Targets, e.APIServers), gateways: slices.Concat(r.dial.Gateways, e.Way.Addresses),
+			apiservers: slices.Concat(e.Targets, e.APIServers), gateways: slices.Concat(r.dial.Gateways, e.Dialer.Addresses),
 		}
 	}
 	return r, nil
@@ -93,7 +93,7 @@ func (e *Role) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.prober.run(ctx) })
 	if e.forward != nil {
-		group.Go(func() error { return e.Way.Forward(ctx, e.forward, e.log) })
+		group.Go(func() error { return e.Dialer.Forward(ctx, e.forward, e.log) })
 	}
 	return group.Wait()
 }
@@ -118,7 +118,7 @@ func (e *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
 		host = "" // it is only a label
 	}
 	identity, bundle, err := enrolclient.Client{
-		Way:    e.Way,
+		Dialer: e.Dialer,
 		Domain: e.Domain,
 		Trust:  certs.Bundle(credential.CA),
 		Asking: &e.asking,
@@ -157,7 +157,7 @@ func (e *Role) Expected() (id string, ca []byte, err error) {
 }
 
 // Control implements identity.Role.
-func (e *Role) Control() (model.TunnelDomain, *dial.Way) { return e.Domain, e.Way }
+func (e *Role) Control() (model.TunnelDomain, *dial.Dialer) { return e.Domain, e.Dialer }
 
 // Owns implements identity.Role.
 func (e *Role) Owns(subject model.Subject) error {
@@ -171,7 +171,7 @@ func (e *Role) Owns(subject model.Subject) error {
 func (e *Role) Node(subject model.Subject) *corev3.Node {
 	announced := e.dial
 	announced.Version = envoy.Current
-	announced.Near = e.near.update(e.Way.RoundTrip(), e.log)
+	announced.Near = e.near.update(e.Dialer.RoundTrip(), e.log)
 	return &corev3.Node{Id: subject.NodeID(), Cluster: e.Domain.TunnelID(subject.ID), Metadata: announced.Metadata()}
 }
 

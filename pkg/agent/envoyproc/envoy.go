@@ -36,10 +36,10 @@ type Config struct {
 type Events struct {
 	Starting func() error                   // before a new process starts; an error prevents that
 	Began    func(err error)                // after an attempt to start or take over Envoy; nil: it runs
-	Ended    func(reason string, times int) // Envoy ended unexpectedly; times counts the ends since the last Calm
+	Ended    func(reason string, times int) // Envoy ended unexpectedly; times counts the ends since the last Stable
 	Stopped  func()                         // the supervisor stopped a running Envoy
 	Ran      func()                         // Envoy has run long enough to prove its configuration good
-	Calm     func()                         // Envoy has run for a minute
+	Stable   func()                         // Envoy has run for a minute
 	Draining func(draining bool)            // Envoy accepts no new work; false: the drain is over
 }
 
@@ -57,7 +57,7 @@ func (e *Envoy) Supervise(ctx, work context.Context, leave <-chan os.Signal) {
 	s := &supervisor{
 		log: e.Log, obtain: e.obtain, leave: leave,
 		drain: func(p *process) { e.drain(context.WithoutCancel(ctx), p) },
-		began: e.Events.Began, ended: e.Events.Ended, stopped: e.Events.Stopped, ran: e.Events.Ran, calm: e.Events.Calm,
+		began: e.Events.Began, ended: e.Events.Ended, stopped: e.Events.Stopped, ran: e.Events.Ran, stable: e.Events.Stable,
 	}
 	if e.Config.External {
 		s.obtain = e.obtainExternal

@@ -12,8 +12,8 @@ import (
 const (
 	// longRun is how long Envoy must have run to be restarted without a wait, and for its configuration to be good.
 	longRun = 10 * time.Second
-	// forgiven is how long Envoy must have run for its previous end to be no longer reported.
-	forgiven = time.Minute
+	// stableAfter is how long Envoy must have run for its previous end to be no longer reported.
+	stableAfter = time.Minute
 )
 
 var restarts = retry.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
@@ -26,10 +26,10 @@ type supervisor struct {
 	leave  <-chan os.Signal                            // ends only the supervision; nil: never
 
 	began   func(err error)                // after an attempt of obtain; nil: Envoy runs
-	ended   func(reason string, times int) // unexpectedly; times counts the ends since the last calm
+	ended   func(reason string, times int) // unexpectedly; times counts the ends since the last call of stable
 	stopped func()                         // the supervisor stopped a running Envoy
 	ran     func()                         // Envoy has run for longRun
-	calm    func()                         // Envoy has run for forgiven
+	stable  func()                         // Envoy has run for stableAfter
 
 	reasons retry.Reasons
 	ends    int
@@ -77,7 +77,7 @@ func (s *supervisor) runOnce(ctx, work context.Context) (again bool) {
 		return true
 	}
 	s.began(nil)
-	ran, calm := time.NewTimer(longRun), time.NewTimer(forgiven)
+	ran, calm := time.NewTimer(longRun), time.NewTimer(stableAfter)
 	defer ran.Stop()
 	defer calm.Stop()
 	for {
@@ -91,7 +91,7 @@ func (s *supervisor) runOnce(ctx, work context.Context) (again bool) {
 			s.ran()
 		case <-calm.C:
 			s.ends, s.reasons = 0, retry.Reasons{}
-			s.calm()
+			s.stable()
 		case <-ctx.Done():
 			select {
 			case <-p.done: // a shutdown of the machine may have ended both

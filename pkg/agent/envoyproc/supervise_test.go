@@ -48,7 +48,7 @@ func newEnvoys() *envoys {
 		ended:   func(reason string, times int) { e.events = append(e.events, fmt.Sprintf("%s, %d", reason, times)) },
 		stopped: func() { e.events = append(e.events, "ended in peace") },
 		ran:     func() { e.events = append(e.events, "ran") },
-		calm:    func() { e.events = append(e.events, "calm") },
+		stable:  func() { e.events = append(e.events, "calm") },
 	}
 	return e
 }

@@ -82,7 +82,7 @@ func (s *peerServers) connect(ctx context.Context) error {
 			continue
 		}
 		conn, err := dial.Conn(
-			&dial.Way{Addresses: []model.Endpoint{{Host: address, Port: at.Port}}}, s.gateway.Domain, s.store, s.store,
+			&dial.Dialer{Addresses: []model.Endpoint{{Host: address, Port: at.Port}}}, s.gateway.Domain, s.store, s.store,
 		)
 		if err != nil {
 			return err

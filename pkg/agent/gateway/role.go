@@ -23,8 +23,8 @@ import (
 // Config is the enrolment of a gateway.
 type Config struct {
 	Domain model.TunnelDomain
-	Name   string    // gateway-<i>
-	Way    *dial.Way // to the xds-server
+	Name   string       // gateway-<i>
+	Dialer *dial.Dialer // to the xds-server
 	// Servers is a name that resolves to the addresses of all xds-servers, and their port. They are queried for the
 	// tunnels of other gateways.
 	Servers model.Endpoint
@@ -42,9 +42,9 @@ type Config struct {
 // Role implements the role of a gateway.
 type Role struct {
 	Config
-	table *tunnels.Table
-	takes func() (reportagent.GatewayState, <-chan struct{}) // see reportagent.SendGateway
-	log   *slog.Logger
+	table        *tunnels.Table
+	gatewayState func() (reportagent.GatewayState, <-chan struct{}) // see reportagent.SendGateway
+	log          *slog.Logger
 }
 
 // Enrol implements identity.Role.
@@ -53,7 +53,11 @@ func (g *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
 	if err != nil {
 		return certs.Identity{}, nil, err
 	}
-	return enrolclient.Client{Way: g.Way, Domain: g.Domain, Trust: certs.Bundle(ca)}.EnrolGateway(ctx, g.Name, credential)
+	return enrolclient.Client{
+		Dialer: g.Dialer,
+		Domain: g.Domain,
+		Trust:  certs.Bundle(ca),
+	}.EnrolGateway(ctx, g.Name, credential)
 }
 
 // Cure implements identity.Role.
@@ -69,7 +73,7 @@ func (g *Role) Expected() (id string, ca []byte, err error) {
 }
 
 // Control implements identity.Role.
-func (g *Role) Control() (model.TunnelDomain, *dial.Way) { return g.Domain, g.Way }
+func (g *Role) Control() (model.TunnelDomain, *dial.Dialer) { return g.Domain, g.Dialer }
 
 // Owns implements identity.Role.
 func (g *Role) Owns(subject model.Subject) error {
@@ -108,7 +112,9 @@ func (*Role) Over() {}
 
 // Report implements the role of an agent.
 func (g *Role) Report(ctx context.Context, conn grpc.ClientConnInterface, dump reportagent.Dump) error {
-	return reportagent.SendGateway(ctx, conn, reportagent.GatewaySource{Table: g.table, State: g.takes, Dump: dump}, g.log)
+	return reportagent.SendGateway(
+		ctx, conn, reportagent.GatewaySource{Table: g.table, State: g.gatewayState, Dump: dump}, g.log,
+	)
 }
 
 // fileStats matches the counters of what Envoy has written to files.

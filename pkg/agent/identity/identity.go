@@ -35,7 +35,7 @@ type Role interface {
 	// control channel. It reads the credential at each call.
 	Expected() (id string, ca []byte, err error)
 	// Control returns the domain of the control channel's names, and how to dial it.
-	Control() (model.TunnelDomain, *dial.Way)
+	Control() (model.TunnelDomain, *dial.Dialer)
 	// Owns returns an error for a subject that is not of this role.
 	Owns(subject model.Subject) error
 }
@@ -75,7 +75,7 @@ func (i *Renewer) RemoveForeign() {
 	}
 	if err != nil {
 		i.log.Warn("certificate in the state folder is not for this agent, enrolling again", "error", err)
-		i.store.Forget()
+		i.store.Clear()
 		return
 	}
 	i.rememberCA()
@@ -148,12 +148,12 @@ func (i *Renewer) Renew(ctx context.Context) (certs.Identity, []byte, error) {
 		}
 		return i.enrol(ctx)
 	}
-	domain, way := i.role.Control()
+	domain, dialer := i.role.Control()
 	if subject, err := ParseSubject(domain, current); err == nil && i.checkCredential(subject) != nil {
 		i.log.Warn("credential does not match the certificate, enrolling again", "node", subject.Node)
 		return i.enrol(ctx)
 	}
-	client := enrolclient.Client{Way: way, Domain: domain, Trust: i.store}
+	client := enrolclient.Client{Dialer: dialer, Domain: domain, Trust: i.store}
 	identity, bundle, renewErr := client.Renew(ctx, current)
 	if renewErr == nil || !errors.Is(renewErr, enrolclient.ErrNotRenewable) {
 		return identity, bundle, renewErr

@@ -34,7 +34,7 @@ func (i *Renewer) Reject() {
 	if identity, err := i.store.Identity(); err == nil {
 		i.rejected = &rejected{identity: identity, trust: i.store.Bundle(), next: i.Now().Add(reclaims.Wait(0))}
 	}
-	i.store.Forget()
+	i.store.Clear()
 }
 
 // reclaim requests the last rejected identity again, if its next attempt is due.
@@ -43,7 +43,7 @@ func (i *Renewer) reclaim(ctx context.Context) (certs.Identity, []byte, error) {
 	if b == nil || now.Before(b.next) {
 		return certs.Identity{}, nil, errNotReclaimed
 	}
-	domain, way := i.role.Control()
+	domain, dialer := i.role.Control()
 	subject, err := ParseSubject(domain, b.identity)
 	if err == nil {
 		err = i.checkCredential(subject)
@@ -54,7 +54,7 @@ func (i *Renewer) reclaim(ctx context.Context) (certs.Identity, []byte, error) {
 	}
 	b.asked++
 	b.next = now.Add(reclaims.Wait(b.asked))
-	identity, bundle, err := enrolclient.Client{Way: way, Domain: domain, Trust: b.trust}.Renew(ctx, b.identity)
+	identity, bundle, err := enrolclient.Client{Dialer: dialer, Domain: domain, Trust: b.trust}.Renew(ctx, b.identity)
 	if err != nil {
 		return certs.Identity{}, nil, err
 	}

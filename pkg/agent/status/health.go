@@ -46,8 +46,8 @@ func (h *Health) Ready() error {
 // if it were ready, an operator would reload the next edge, and both would drain at the same time.
 func (h *Health) SetObtained() { h.change(func() { h.obtained = true }) }
 
-// Takes returns whether Envoy accepts clients, and a channel that is closed when that changes.
-func (h *Health) Takes() (reportagent.GatewayState, <-chan struct{}) {
+// GatewayState returns whether Envoy accepts clients, and a channel that is closed when that changes.
+func (h *Health) GatewayState() (reportagent.GatewayState, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.report(), h.changed

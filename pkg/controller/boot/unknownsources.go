@@ -25,9 +25,9 @@ const (
 
 // unknownSource is a reporting machine that matches no Machine.
 type unknownSource struct {
-	bootID string
-	since  time.Time
-	told   bool
+	bootID   string
+	since    time.Time
+	reported bool
 }
 
 // reportUnknownSources records one event for all reports that match no Machine, and counts each boot once. It returns
@@ -48,12 +48,12 @@ func (r *Reconciler) reportUnknownSources(
 		if !ok || s.bootID != id {
 			s = unknownSource{bootID: id, since: now}
 		}
-		if wait := max(s.since.Add(unknownSourceTime).Sub(now), quiet); s.told {
+		if wait := max(s.since.Add(unknownSourceTime).Sub(now), quiet); s.reported {
 			// already reported, or not due yet
 		} else if wait > 0 {
 			next = sooner(next, wait)
 		} else {
-			s.told = true
+			s.reported = true
 			news = append(news, u)
 		}
 		m.unknownSources[u.boot.Host] = s

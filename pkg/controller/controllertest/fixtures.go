@@ -439,7 +439,7 @@ const (
 )
 
 // SecretWith returns a kubeconfig Secret with one entry, as edited by a user.
-func SecretWith(t *testing.T, entry kubeconfig.Way, kept map[string]string) *corev1.Secret {
+func SecretWith(t *testing.T, entry kubeconfig.Endpoint, kept map[string]string) *corev1.Secret {
 	t.Helper()
 	secret := KubeconfigSecret(t, "prod", "c1", entry.Server, func(c *clientcmdapi.Config) {
 		c.Clusters["c1"].TLSServerName, c.Clusters["c1"].ProxyURL = entry.TLSServerName, entry.ProxyURL
@@ -455,7 +455,7 @@ func Rewritten(written, original string) map[string]string {
 }
 
 // CheckEntry checks the endpoint of the kubeconfig in a Secret.
-func CheckEntry(t *testing.T, secret *corev1.Secret, want kubeconfig.Way) {
+func CheckEntry(t *testing.T, secret *corev1.Secret, want kubeconfig.Endpoint) {
 	t.Helper()
 	if got, err := kubeconfig.Read(secret, "c1"); err != nil || got != want {
 		t.Errorf("the kubeconfig leads %+v, %v; want %+v", got, err, want)

@@ -242,11 +242,11 @@ func copiesReady(results []copyResult) metav1.Condition {
 // namespace and name, which are unique.
 func madeFor(secret client.Object, tunnel *v1alpha1.Tunnel) bool {
 	return secret.GetLabels()[v1alpha1.CopyLabel] == tunnel.ClaimedID() &&
-		(metav1.IsControlledBy(secret, tunnel) || noted(secret) == client.ObjectKeyFromObject(tunnel))
+		(metav1.IsControlledBy(secret, tunnel) || annotated(secret) == client.ObjectKeyFromObject(tunnel))
 }
 
-// noted returns the Tunnel in a copy's annotation; zero: none.
-func noted(secret client.Object) client.ObjectKey {
+// annotated returns the Tunnel in a copy's annotation; zero: none.
+func annotated(secret client.Object) client.ObjectKey {
 	namespace, name, _ := strings.Cut(secret.GetAnnotations()[v1alpha1.RequestTunnelAnnotation], "/")
 	return client.ObjectKey{Namespace: namespace, Name: name}
 }
@@ -257,7 +257,7 @@ func ownerKey(secret client.Object) client.ObjectKey {
 	if owner := metav1.GetControllerOf(secret); owner != nil && owner.Kind == "Tunnel" {
 		return client.ObjectKey{Namespace: secret.GetNamespace(), Name: owner.Name}
 	}
-	return noted(secret)
+	return annotated(secret)
 }
 
 // removeOrphans removes the copies of a tunnel that is gone: all whose Tunnel does not exist or has another id.

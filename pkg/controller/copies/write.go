@@ -182,15 +182,15 @@ func (r *Reconciler) entry(o objects.Group, request copyRequest) (*clientcmdapi.
 	if mode == "" {
 		mode = o.Tunnel.Status.Kubeconfig.Mode
 	}
-	way, ok := kubeconfig.WayTo(mode, o.Tunnel, o.Kubeconfig, r.Config.Gateways())
+	endpoint, ok := kubeconfig.EndpointTo(mode, o.Tunnel, o.Kubeconfig, r.Config.Gateways())
 	switch {
 	case ok:
 	case request.Mode != "":
 		return nil, request.refuse("mode", "%q: the Tunnel uses no gateway: remove it", request.Mode)
 	default:
 		// A private network of the user, with the endpoint of the Cluster's own kubeconfig.
-		way = kubeconfig.Way{Server: own.Server, TLSServerName: own.TLSServerName, ProxyURL: own.ProxyURL}
-		if kubeconfig.WithoutCredentials(way.ProxyURL) != way.ProxyURL {
+		endpoint = kubeconfig.Endpoint{Server: own.Server, TLSServerName: own.TLSServerName, ProxyURL: own.ProxyURL}
+		if kubeconfig.WithoutCredentials(endpoint.ProxyURL) != endpoint.ProxyURL {
 			return nil, fmt.Errorf(
 				"%s: the proxy of the Cluster's own kubeconfig needs credentials, which a copy must not contain: make the "+
 					"kubeconfig "+
@@ -200,7 +200,7 @@ func (r *Reconciler) entry(o objects.Group, request copyRequest) (*clientcmdapi.
 		}
 	}
 	return &clientcmdapi.Cluster{
-		Server: way.Server, TLSServerName: way.TLSServerName, ProxyURL: way.ProxyURL,
+		Server: endpoint.Server, TLSServerName: endpoint.TLSServerName, ProxyURL: endpoint.ProxyURL,
 		CertificateAuthorityData: own.CertificateAuthorityData, InsecureSkipTLSVerify: own.InsecureSkipTLSVerify,
 	}, nil
 }

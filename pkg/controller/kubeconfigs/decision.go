@@ -156,34 +156,34 @@ func leadsByProxy(o objects.Group) bool {
 	if o.Kubeconfig == nil {
 		return false
 	}
-	way, err := kubeconfig.Read(o.Kubeconfig, o.Key.Name)
-	return err == nil && kubeconfig.ByProxy(way, o.Tunnel.Spec.Kubeconfig)
+	endpoint, err := kubeconfig.Read(o.Kubeconfig, o.Key.Name)
+	return err == nil && kubeconfig.ByProxy(endpoint, o.Tunnel.Spec.Kubeconfig)
 }
 
 // choose chooses a mode from everything that is known about the Cluster.
 func (r *Reconciler) choose(ctx context.Context, o objects.Group) (kubeconfig.Choice, error) {
 	spec, status := o.Tunnel.Spec, o.Tunnel.Status
-	q := kubeconfig.Question{
+	e := kubeconfig.Evidence{
 		Mode: spec.Kubeconfig.Mode, Hostname: status.Hostname, Before: status.Kubeconfig,
 		Certificates: records.CertificateNames(status.Edges, r.Now()),
 	}
 	for _, name := range spec.ExtraNames {
 		if slices.Contains(status.Names, name) {
-			q.Names = append(q.Names, name)
+			e.Names = append(e.Names, name)
 		}
 	}
 	host := reconciler.CanonicalHost(o.Cluster)
 	if model.ValidateDNSName(host) != nil || r.Config.Domain.Contains(host) {
-		return kubeconfig.Choose(q), nil
+		return kubeconfig.Choose(e), nil
 	}
-	q.Endpoint, q.EndpointServed = host, slices.Contains(status.Names, host)
-	if !q.EndpointServed {
+	e.Endpoint, e.EndpointServed = host, slices.Contains(status.Names, host)
+	if !e.EndpointServed {
 		var err error
-		if q.EndpointHolder, err = r.holder(ctx, o.Key, host); err != nil {
+		if e.EndpointHolder, err = r.holder(ctx, o.Key, host); err != nil {
 			return kubeconfig.Choice{}, err
 		}
 	}
-	return kubeconfig.Choose(q), nil
+	return kubeconfig.Choose(e), nil
 }
 
 // holder describes the other holder of an endpoint's name: a Tunnel that is served by it, or another Cluster, with or
@@ -258,9 +258,9 @@ func (r *Reconciler) resolves(ctx context.Context, v *decision, o objects.Group,
 
 // write returns the Secret as it must be, or nil if it is so already, and its resulting endpoint. On an error, which is
 // kubeconfig.ErrInvalid, the Secret stays.
-func (v *decision) write(o objects.Group) (want *corev1.Secret, leads kubeconfig.Way, err error) {
+func (v *decision) write(o objects.Group) (want *corev1.Secret, leads kubeconfig.Endpoint, err error) {
 	if o.Kubeconfig == nil || v.stays {
-		return nil, kubeconfig.Way{}, nil
+		return nil, kubeconfig.Endpoint{}, nil
 	}
 	want = o.Kubeconfig.DeepCopy()
 	do := kubeconfig.Apply
@@ -269,10 +269,10 @@ func (v *decision) write(o objects.Group) (want *corev1.Secret, leads kubeconfig
 	}
 	changed, err := do(want, o.Key.Name, v.target)
 	if err != nil {
-		return nil, kubeconfig.Way{}, err
+		return nil, kubeconfig.Endpoint{}, err
 	}
 	if leads, err = kubeconfig.Read(want, o.Key.Name); err != nil {
-		return nil, kubeconfig.Way{}, err
+		return nil, kubeconfig.Endpoint{}, err
 	}
 	if !changed {
 		want = nil
@@ -281,7 +281,7 @@ func (v *decision) write(o objects.Group) (want *corev1.Secret, leads kubeconfig
 }
 
 // readyCondition returns the condition that states the endpoint of the kubeconfig. err is the result of writing it.
-func (v *decision) readyCondition(o objects.Group, leads kubeconfig.Way, err error) metav1.Condition {
+func (v *decision) readyCondition(o objects.Group, leads kubeconfig.Endpoint, err error) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse}
 	switch {
 	case o.Kubeconfig == nil:

@@ -29,13 +29,13 @@ func NewRestorer(p reconciler.Deps) *Restorer {
 	return &Restorer{Deps: p}
 }
 
-// GiveBack restores the kubeconfig of a Cluster. It removes the record first, because otherwise the webhook would write
+// Restore restores the kubeconfig of a Cluster. It removes the record first, because otherwise the webhook would write
 // the endpoint again. A kubeconfig that cannot be read, or whose Secret is immutable, does not block the removal of a
 // Tunnel.
-func (r *Restorer) GiveBack(ctx context.Context, o objects.Group) (*v1alpha1.Tunnel, error) {
+func (r *Restorer) Restore(ctx context.Context, o objects.Group) (*v1alpha1.Tunnel, error) {
 	// Most Clusters without a Tunnel never had one. What resembles our fields there, such as a proxy, belongs to the
 	// owner.
-	if o.Tunnel == nil && !kubeconfig.Noted(o.Kubeconfig) {
+	if o.Tunnel == nil && !kubeconfig.Annotated(o.Kubeconfig) {
 		return nil, nil
 	}
 	tunnel := o.Tunnel

@@ -74,7 +74,7 @@ func TestAMovedKubeconfigUsesTheNewInstallation(t *testing.T) {
 				t.Fatalf("it arrives leading %v, and left leading %v", got, before)
 			}
 			there.check(there.reconcileAfter(0), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "")
-			want := map[v1alpha1.KubeconfigMode]kubeconfig.Way{
+			want := map[v1alpha1.KubeconfigMode]kubeconfig.Endpoint{
 				v1alpha1.KubeconfigModeSNI: {Server: "https://10.2.2.2:6443", TLSServerName: "c1.prod.tunnels.second.example"},
 				v1alpha1.KubeconfigModeConnect: {
 					Server: "https://c1.prod.tunnels.second.example:6443", TLSServerName: "kubernetes",
@@ -99,7 +99,8 @@ func TestAMovedKubeconfigUsesTheNewInstallation(t *testing.T) {
 			); err != nil {
 				t.Fatal(err)
 			}
-			if got := there.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) || kubeconfig.Noted(secret) {
+			if got := there.way(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) ||
+				kubeconfig.Annotated(secret) {
 				t.Errorf("after opting out it leads %v, with %v", got, secret.Annotations)
 			}
 		})

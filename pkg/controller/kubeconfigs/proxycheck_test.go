@@ -76,7 +76,7 @@ func TestASlowProxyDelaysNoOtherCluster(t *testing.T) {
 	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > 2*time.Second {
 		t.Errorf("tried again after %s, %v", result.RequeueAfter, err)
 	}
-	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) {
+	if got := w.way(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) {
 		t.Errorf("it leads %v", got)
 	}
 	_ = w.r.checks.end(client.ObjectKey{Name: "other"}, "other:3128", "")

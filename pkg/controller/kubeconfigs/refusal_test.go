@@ -39,14 +39,14 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 		"username": []byte("capi"), "password": []byte("hunter2"),
 	}
 	w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonInvalidProxy, "Secret not found")
-	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) {
+	if got := w.way(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) {
 		t.Fatalf("without credentials from the beginning it leads %v", got)
 	}
 	if err := w.api.Create(t.Context(), credentials.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
 	before := w.reconcileAfter(time.Minute)
-	by := kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: "http://capi:hunter2@proxy:3128"}
+	by := kubeconfig.Endpoint{Server: controllertest.OriginalServer, ProxyURL: "http://capi:hunter2@proxy:3128"}
 	if got := w.way(); got != by {
 		t.Fatalf("with credentials it leads %v", got)
 	}
@@ -90,7 +90,7 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.reconcileAfter(time.Minute)
-	if got := w.way(); got != (kubeconfig.Way{Server: controllertest.OriginalServer}) {
+	if got := w.way(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) {
 		t.Errorf("a proxy that the Tunnel does not name any more stays: %v", got)
 	}
 }

@@ -90,6 +90,6 @@ func withTunnels(t *testing.T, cached client.Client, live client.Reader) *tunnel
 // currentRestorer restores with the current fields of the reconciler of Tunnels, because tests replace some of them.
 type currentRestorer struct{ r *tunnel.Reconciler }
 
-func (o *currentRestorer) GiveBack(ctx context.Context, of objects.Group) (*v1alpha1.Tunnel, error) {
-	return NewRestorer(o.r.Deps).GiveBack(ctx, of)
+func (o *currentRestorer) Restore(ctx context.Context, of objects.Group) (*v1alpha1.Tunnel, error) {
+	return NewRestorer(o.r.Deps).Restore(ctx, of)
 }

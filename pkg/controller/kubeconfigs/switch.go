@@ -30,7 +30,7 @@ const (
 
 // recordIn writes a decision to a status, with the time and the previous endpoint when the endpoint changes. While the
 // Secret is missing or cannot be read, the endpoint is unknown, and the fields that depend on the Secret stay.
-func (v *decision) recordIn(status *v1alpha1.TunnelStatus, o objects.Group, leads kubeconfig.Way, now time.Time) {
+func (v *decision) recordIn(status *v1alpha1.TunnelStatus, o objects.Group, leads kubeconfig.Endpoint, now time.Time) {
 	before, record := status.Kubeconfig, v.record
 	record.Copies = before.Copies
 	known := o.Kubeconfig != nil && leads.Server != ""
@@ -55,7 +55,7 @@ func (v *decision) recordIn(status *v1alpha1.TunnelStatus, o objects.Group, lead
 		record.ChangedAt = &at
 		previous := v.previous(before, o)
 		if unused(o) || previous == leads {
-			previous = kubeconfig.Way{}
+			previous = kubeconfig.Endpoint{}
 		}
 		record.PreviousServer, record.PreviousProxyURL = previous.Server, kubeconfig.WithoutCredentials(previous.ProxyURL)
 	}
@@ -65,22 +65,22 @@ func (v *decision) recordIn(status *v1alpha1.TunnelStatus, o objects.Group, lead
 // previous returns the endpoint through which managers may be connected when a kubeconfig gets another one. A previous
 // endpoint that bypasses the gateways is kept until the switch is over: later changes between two endpoints at the
 // gateways do not replace it.
-func (v *decision) previous(before v1alpha1.KubeconfigStatus, o objects.Group) kubeconfig.Way {
+func (v *decision) previous(before v1alpha1.KubeconfigStatus, o objects.Group) kubeconfig.Endpoint {
 	if before.ChangedAt == nil {
 		was, _ := kubeconfig.Read(o.Kubeconfig, o.Key.Name)
 		return was
 	}
-	was := kubeconfig.Way{Server: before.PreviousServer, ProxyURL: before.PreviousProxyURL}
+	was := kubeconfig.Endpoint{Server: before.PreviousServer, ProxyURL: before.PreviousProxyURL}
 	tunnelled := before.Mode.Tunnelled() && v.record.Mode.Tunnelled()
 	if before.Server == "" || (was.Server != "" && tunnelled && !throughGateways(v.target.Gateways, was, o)) {
 		return was // the first: what is on record was in no Secret
 	}
-	return kubeconfig.Way{Server: before.Server, ProxyURL: before.ProxyURL}
+	return kubeconfig.Endpoint{Server: before.Server, ProxyURL: before.ProxyURL}
 }
 
 // throughGateways reports whether an endpoint is at the gateways.
-func throughGateways(gateways kubeconfig.Gateways, w kubeconfig.Way, o objects.Group) bool {
-	host, proxy := kubeconfig.Host(w.Server), kubeconfig.Host(w.ProxyURL)
+func throughGateways(gateways kubeconfig.Gateways, e kubeconfig.Endpoint, o objects.Group) bool {
+	host, proxy := kubeconfig.Host(e.Server), kubeconfig.Host(e.ProxyURL)
 	return (proxy != "" && proxy == gateways.Connect.Host) ||
 		(host != "" && (host == gateways.APIServer.Host || host == o.Tunnel.Status.Hostname))
 }
@@ -184,7 +184,7 @@ func previousWorks(before, why string) string {
 
 // assumedWorking returns why a previous endpoint counts as working without a probe; empty: it must be probed.
 func (r *Reconciler) assumedWorking(record *v1alpha1.KubeconfigStatus, o objects.Group) string {
-	gateways, before := r.Config.Gateways(), kubeconfig.Way{
+	gateways, before := r.Config.Gateways(), kubeconfig.Endpoint{
 		Server: record.PreviousServer, ProxyURL: record.PreviousProxyURL,
 	}
 	proxy := kubeconfig.Host(before.ProxyURL)
@@ -211,5 +211,5 @@ func address(server string) string {
 
 // way returns an endpoint in a form that may be shown.
 func way(server, proxyURL string) string {
-	return kubeconfig.Way{Server: server, ProxyURL: proxyURL}.String()
+	return kubeconfig.Endpoint{Server: server, ProxyURL: proxyURL}.String()
 }

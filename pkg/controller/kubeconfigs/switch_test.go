@@ -116,7 +116,7 @@ func (w *switchWorld) check(tunnel *v1alpha1.Tunnel, kind, reason, says string) 
 	}
 }
 
-func (w *switchWorld) way() kubeconfig.Way {
+func (w *switchWorld) way() kubeconfig.Endpoint {
 	w.t.Helper()
 	secret := &corev1.Secret{}
 	if err := w.api.Get(
@@ -124,11 +124,11 @@ func (w *switchWorld) way() kubeconfig.Way {
 	); err != nil {
 		w.t.Fatal(err)
 	}
-	way, err := kubeconfig.Read(secret, "c1")
+	endpoint, err := kubeconfig.Read(secret, "c1")
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return way
+	return endpoint
 }
 
 func TestASwitchCompletesWhenThePreviousEndpointIsUnreachable(t *testing.T) {

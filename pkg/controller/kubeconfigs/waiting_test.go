@@ -46,7 +46,7 @@ func (w *switchWorld) observe(status metav1.ConditionStatus, kinds ...string) {
 	}
 }
 
-var original = kubeconfig.Way{Server: controllertest.OriginalServer}
+var original = kubeconfig.Endpoint{Server: controllertest.OriginalServer}
 
 func TestAnInitializedClusterKeepsItsKubeconfigUntilTheTunnelIsReady(t *testing.T) {
 	const kind = v1alpha1.ConditionKubeconfigReady

@@ -131,7 +131,7 @@ func (w *hubWorld) serveHub() model.Endpoint {
 func (w *hubWorld) connect(to model.Endpoint, subject model.Subject) *grpc.ClientConn {
 	w.t.Helper()
 	conn, err := dial.Conn(
-		&dial.Way{Addresses: []model.Endpoint{to}}, w.config.Domain,
+		&dial.Dialer{Addresses: []model.Endpoint{to}}, w.config.Domain,
 		ca.PublishedTrust{From: w.m, Namespace: w.config.Namespace}, w.identify(subject),
 	)
 	if err != nil {

@@ -31,7 +31,7 @@ func NewView(
 		if err != nil {
 			return nil, err
 		}
-		return dial.Conn(&dial.Way{Addresses: []model.Endpoint{endpoint}}, config.Domain, trust, identity)
+		return dial.Conn(&dial.Dialer{Addresses: []model.Endpoint{endpoint}}, config.Domain, trust, identity)
 	}
 	return reportview.New(addresses(config.XDSServer, net.DefaultResolver.LookupHost), dialOne, changed.Add, log)
 }

@@ -40,8 +40,8 @@ const (
 // writeQueue limits the rate of writes of live state over all Tunnels. A Tunnel that may not write now waits for a
 // turn, and then writes its current state. It is safe for concurrent use; nil does not limit.
 type writeQueue struct {
-	rate float64 // per second, which is also the burst
-	poke chan struct{}
+	rate    float64 // per second, which is also the burst
+	changed chan struct{}
 
 	mu      sync.Mutex
 	at      time.Time // of the next two
@@ -65,7 +65,7 @@ func newWriteQueue(perSecond int) *writeQueue {
 		perSecond = defaultStatusWrites
 	}
 	w := &writeQueue{
-		rate: float64(perSecond), tokens: float64(perSecond), spare: 1, at: time.Now(), poke: make(chan struct{}, 1),
+		rate: float64(perSecond), tokens: float64(perSecond), spare: 1, at: time.Now(), changed: make(chan struct{}, 1),
 		places: map[client.ObjectKey]*list.Element{}, granted: map[client.ObjectKey]bool{},
 	}
 	for i := range w.queues {
@@ -155,7 +155,7 @@ func (w *writeQueue) run(ctx context.Context, then func(client.ObjectKey)) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-w.poke:
+		case <-w.changed:
 		}
 		keys, wait := w.grant(time.Now())
 		for _, key := range keys {
@@ -238,7 +238,7 @@ func (w *writeQueue) refill(now time.Time) {
 // notify makes run grant turns again. The caller holds the lock.
 func (w *writeQueue) notify() {
 	select {
-	case w.poke <- struct{}{}:
+	case w.changed <- struct{}{}:
 	default:
 	}
 }

@@ -19,7 +19,7 @@ const deleteForMoveAnnotation = "clusterctl.cluster.x-k8s.io/delete-for-move"
 // remove removes the tunnel of a Cluster that continues to exist: first it redirects the clients, then it removes what
 // they used.
 func (r *Reconciler) remove(ctx context.Context, o objects.Group) error {
-	tunnel, err := r.restorer.GiveBack(ctx, o)
+	tunnel, err := r.restorer.Restore(ctx, o)
 	if err != nil {
 		return err
 	}

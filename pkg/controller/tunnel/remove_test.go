@@ -23,31 +23,31 @@ import (
 
 func TestAKubeconfigWithoutTunnelIsRestoredOnlyIfItIsOurs(t *testing.T) {
 	// a user may use the gateways as a proxy
-	byHand := kubeconfig.Way{Server: controllertest.OriginalServer, ProxyURL: controllertest.ProxyURL}
-	ours := kubeconfig.Way{
+	byHand := kubeconfig.Endpoint{Server: controllertest.OriginalServer, ProxyURL: controllertest.ProxyURL}
+	ours := kubeconfig.Endpoint{
 		Server: controllertest.DirectURL, TLSServerName: "kubernetes", ProxyURL: controllertest.ProxyURL,
 	}
 	tests := map[string]struct {
-		entry kubeconfig.Way
+		entry kubeconfig.Endpoint
 		kept  map[string]string
-		want  kubeconfig.Way
+		want  kubeconfig.Endpoint
 	}{
 		"a user's own": {entry: byHand, want: byHand},
 		"all annotations": {
 			entry: ours, kept: controllertest.Rewritten(controllertest.DirectURL, controllertest.OriginalServer),
-			want: kubeconfig.Way{Server: controllertest.OriginalServer},
+			want: kubeconfig.Endpoint{Server: controllertest.OriginalServer},
 		},
 		"the written server": {
 			entry: ours, kept: map[string]string{v1alpha1.WrittenServerAnnotation: controllertest.DirectURL},
-			want: kubeconfig.Way{Server: "https://192.0.2.10:6443"},
+			want: kubeconfig.Endpoint{Server: "https://192.0.2.10:6443"},
 		},
 		"the original server": {
 			entry: ours, kept: map[string]string{v1alpha1.OriginalServerAnnotation: controllertest.OriginalServer},
-			want: kubeconfig.Way{Server: controllertest.OriginalServer},
+			want: kubeconfig.Endpoint{Server: controllertest.OriginalServer},
 		},
 		"the original server's name": {
 			entry: byHand, kept: map[string]string{v1alpha1.OriginalTLSServerNameAnnotation: "x"},
-			want: kubeconfig.Way{Server: controllertest.OriginalServer},
+			want: kubeconfig.Endpoint{Server: controllertest.OriginalServer},
 		},
 	}
 	for name, tc := range tests {
@@ -69,7 +69,7 @@ func TestAKubeconfigWithoutTunnelIsRestoredOnlyIfItIsOurs(t *testing.T) {
 				t.Fatal(err)
 			}
 			controllertest.CheckEntry(t, secret, tc.want)
-			if kubeconfig.Noted(secret) {
+			if kubeconfig.Annotated(secret) {
 				t.Errorf("annotations %v are left", secret.Annotations)
 			}
 			if diff := cmp.Diff(before, secret); tc.entry == tc.want && diff != "" {

@@ -35,8 +35,8 @@ func started(t *testing.T, cached client.Client, live client.Reader) *Reconciler
 // restorerOf restores with the current fields of the reconciler of Tunnels, because tests replace some of them.
 type restorerOf struct{ r *Reconciler }
 
-func (o *restorerOf) GiveBack(ctx context.Context, of objects.Group) (*v1alpha1.Tunnel, error) {
-	return kubeconfigs.NewRestorer(o.r.Deps).GiveBack(ctx, of)
+func (o *restorerOf) Restore(ctx context.Context, of objects.Group) (*v1alpha1.Tunnel, error) {
+	return kubeconfigs.NewRestorer(o.r.Deps).Restore(ctx, of)
 }
 
 func TestAgeDecidesAfterAStart(t *testing.T) {

@@ -43,7 +43,7 @@ type Reconciler struct {
 
 // Restorer restores the kubeconfig of a Cluster whose tunnel ends, and returns its Tunnel as it is then.
 type Restorer interface {
-	GiveBack(ctx context.Context, o objects.Group) (*v1alpha1.Tunnel, error)
+	Restore(ctx context.Context, o objects.Group) (*v1alpha1.Tunnel, error)
 }
 
 // Reconcile makes all objects of one Cluster match their specs: load, decide, write, report.

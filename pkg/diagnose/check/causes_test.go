@@ -136,7 +136,7 @@ var faults = map[string]func(s *situation){
 	},
 	"a gateway has workers without a tunnel: it has more workers than the xds-servers are configured " +
 		"for": func(s *situation) {
-		s.fleet.Holes = []collect.Hole{{Gateway: "gateway-0", Node: "e1", Workers: 1}}
+		s.fleet.Unserved = []collect.UnservedWorkers{{Gateway: "gateway-0", Node: "e1", Workers: 1}}
 	},
 	"all xds-servers are down": func(s *situation) {
 		s.fleet = collect.Fleet{Servers: s.fleet.Servers}

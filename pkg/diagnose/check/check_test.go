@@ -120,23 +120,23 @@ func TestAKubeconfigMatchesItsRecord(t *testing.T) {
 	sni := v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeSNI, Server: "https://gw.test:6443",
 		TLSServerName: "c1.test"}
 	tests := map[string]struct {
-		way    kubeconfig.Way
+		way    kubeconfig.Endpoint
 		record v1alpha1.KubeconfigStatus
 		want   bool
 	}{
-		"the name is the provider's": {kubeconfig.Way{Server: "https://c1.test:6443", TLSServerName: "kubernetes",
+		"the name is the provider's": {kubeconfig.Endpoint{Server: "https://c1.test:6443", TLSServerName: "kubernetes",
 			ProxyURL: "http://gw.test:3128"}, record, true},
-		"credentials of the proxy": {kubeconfig.Way{Server: "https://c1.test:6443",
+		"credentials of the proxy": {kubeconfig.Endpoint{Server: "https://c1.test:6443",
 			ProxyURL: "http://me:secret@gw.test:3128"}, record, true},
-		"without the proxy": {kubeconfig.Way{Server: "https://c1.test:6443"}, record, false},
-		"another server": {kubeconfig.Way{Server: "https://10.0.0.1:6443",
+		"without the proxy": {kubeconfig.Endpoint{Server: "https://c1.test:6443"}, record, false},
+		"another server": {kubeconfig.Endpoint{Server: "https://10.0.0.1:6443",
 			ProxyURL: "http://gw.test:3128"}, record, false},
-		"by SNI": {kubeconfig.Way{Server: "https://gw.test:6443", TLSServerName: "c1.test"},
+		"by SNI": {kubeconfig.Endpoint{Server: "https://gw.test:6443", TLSServerName: "c1.test"},
 			sni, true},
-		"by SNI, to another cluster": {kubeconfig.Way{Server: "https://gw.test:6443", TLSServerName: "c2.test"},
+		"by SNI, to another cluster": {kubeconfig.Endpoint{Server: "https://gw.test:6443", TLSServerName: "c2.test"},
 			sni, false},
-		"by SNI, without the name": {kubeconfig.Way{Server: "https://gw.test:6443"}, sni, false},
-		"a name where the server has it too": {kubeconfig.Way{Server: "https://c1.test:6443", TLSServerName: "x"},
+		"by SNI, without the name": {kubeconfig.Endpoint{Server: "https://gw.test:6443"}, sni, false},
+		"a name where the server has it too": {kubeconfig.Endpoint{Server: "https://c1.test:6443", TLSServerName: "x"},
 			v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeSNI, Server: "https://c1.test:6443"}, false},
 	}
 	for name, tc := range tests {

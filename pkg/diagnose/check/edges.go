@@ -122,7 +122,7 @@ func checkHandshake(ctx context.Context, v *visit) finding {
 	}
 	switch {
 	case complaint != nil:
-		return v.complains(complaint)
+		return v.edgeError(complaint)
 	case len(connected) == 0 && v.cutOff:
 		if refused := v.refusal(true); refused != "" {
 			return broken(
@@ -223,8 +223,8 @@ func domainOf(t *v1alpha1.Tunnel) string {
 	return parts[2]
 }
 
-// complains returns the finding for a problem that an edge reports.
-func (v *visit) complains(e *observed.Edge) finding {
+// edgeError returns the finding for a problem that an edge reports.
+func (v *visit) edgeError(e *observed.Edge) finding {
 	detail := e.Node + " reports: " + e.LastError
 	about, _, _ := strings.Cut(e.LastError, ":")
 	log := "; see its log on that machine"

@@ -54,9 +54,9 @@ func checkName(ctx context.Context, v *visit) finding {
 }
 
 // lead stores the address that clients of a kubeconfig dial.
-func (v *visit) lead(way kubeconfig.Way) {
-	v.proxied = way.ProxyURL != ""
-	if u, err := url.Parse(cmp.Or(way.ProxyURL, way.Server)); err == nil {
+func (v *visit) lead(endpoint kubeconfig.Endpoint) {
+	v.proxied = endpoint.ProxyURL != ""
+	if u, err := url.Parse(cmp.Or(endpoint.ProxyURL, endpoint.Server)); err == nil {
 		v.host, v.port = strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), u.Port()
 		if v.port == "" {
 			v.port = map[string]string{"http": "80", "socks5": "1080"}[u.Scheme]
@@ -72,7 +72,7 @@ func (v *visit) readRecord() bool {
 		return false
 	}
 	record := v.tunnel.Status.Kubeconfig
-	v.lead(kubeconfig.Way{Server: record.Server, ProxyURL: record.ProxyURL})
+	v.lead(kubeconfig.Endpoint{Server: record.Server, ProxyURL: record.ProxyURL})
 	return v.host != ""
 }
 

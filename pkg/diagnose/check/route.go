@@ -222,7 +222,7 @@ func (v *visit) countTunnels() (c tunnelCounts) {
 		if g.Incomplete != "" {
 			c.incomplete = append(c.incomplete, "the connection record of "+g.Name+" is incomplete: "+g.Incomplete)
 		}
-		for _, h := range v.observed.Holes {
+		for _, h := range v.observed.Unserved {
 			if h.Gateway == g.Name && h.Workers > 0 && !v.revoked(h.Node) {
 				c.holes = append(c.holes, fmt.Sprintf("%s has no tunnel on %d of the workers of %s", h.Node, h.Workers, g.Name))
 			}

@@ -172,7 +172,7 @@ func TestTunnelsOnGateways(t *testing.T) {
 		},
 		"a worker has none": {
 			collect.Fleet{Gateways: gateways(well, well), Tunnels: both,
-				Holes: []collect.Hole{{Gateway: "gateway-1", Node: "e1", Workers: 1}}},
+				Unserved: []collect.UnservedWorkers{{Gateway: "gateway-1", Node: "e1", Workers: 1}}},
 			"",
 			expected{Warning, "e1 has no tunnel on 1 of the workers of gateway-1"},
 		},

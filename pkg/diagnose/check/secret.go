@@ -39,14 +39,14 @@ func checkKubeconfig(ctx context.Context, v *visit) finding {
 	if err != nil {
 		return broken("Secret "+name+": "+err.Error(), "its content was overwritten"+lastWriter(secret), v.rewrite(name))
 	}
-	way, err := kubeconfig.Read(secret, v.key.Name)
+	endpoint, err := kubeconfig.Read(secret, v.key.Name)
 	if err != nil {
 		return broken("Secret "+name+": "+err.Error(), "its content was overwritten"+lastWriter(secret), v.rewrite(name))
 	}
 	user := userOf(config)
-	v.use(config, user, way)
+	v.use(config, user, endpoint)
 	for _, look := range []func() *finding{
-		func() *finding { return v.compareTarget(ctx, name, way) },
+		func() *finding { return v.compareTarget(ctx, name, endpoint) },
 		func() *finding { return v.compareCA(ctx, name, entry) },
 		func() *finding { return v.compareUser(name, user) },
 	} {
@@ -54,7 +54,7 @@ func checkKubeconfig(ctx context.Context, v *visit) finding {
 			return *f
 		}
 	}
-	return ok("it points to %s%s", way, until(user, v.now()))
+	return ok("it points to %s%s", endpoint, until(user, v.now()))
 }
 
 // noSecret returns the finding for a missing kubeconfig.
@@ -124,8 +124,8 @@ func lastWriter(o client.Object) string {
 
 // use stores what later hops require of a kubeconfig. A kubeconfig whose user runs programs or reads files is not used:
 // the writer of the Secret would control this machine.
-func (v *visit) use(config *clientcmdapi.Config, user *clientcmdapi.AuthInfo, way kubeconfig.Way) {
-	v.lead(way)
+func (v *visit) use(config *clientcmdapi.Config, user *clientcmdapi.AuthInfo, endpoint kubeconfig.Endpoint) {
+	v.lead(endpoint)
 	if user == nil || user.Exec != nil || user.AuthProvider != nil || user.ClientCertificate != "" ||
 		user.ClientKey != "" ||
 		user.TokenFile != "" {

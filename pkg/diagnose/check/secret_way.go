@@ -13,7 +13,7 @@ import (
 )
 
 // compareTarget returns a finding if the kubeconfig does not have the endpoint of the Tunnel; nil: it has.
-func (v *visit) compareTarget(ctx context.Context, name string, way kubeconfig.Way) *finding {
+func (v *visit) compareTarget(ctx context.Context, name string, endpoint kubeconfig.Endpoint) *finding {
 	if v.tunnel == nil {
 		return nil // that is reported
 	}
@@ -22,11 +22,11 @@ func (v *visit) compareTarget(ctx context.Context, name string, way kubeconfig.W
 	switch {
 	case ready != nil && ready.Status == metav1.ConditionFalse && ready.Reason == v1alpha1.ReasonNotWritable:
 		return v.notWritable(ctx, name, ready.Message)
-	case record.Mode != "" && leadsBy(way, record):
+	case record.Mode != "" && leadsBy(endpoint, record):
 		return nil
 	case ready != nil && ready.Reason == v1alpha1.ReasonWaitingForTunnel && record.Mode == "":
 		f := warning(
-			"it still points to "+way.String()+", without the tunnel",
+			"it still points to "+endpoint.String()+", without the tunnel",
 			"the kubeconfig is switched once a reverse tunnel is up and the apiserver behind it is healthy",
 			"start an edge: fairlead join -n "+v.key.Namespace+" "+v.key.Name+"; to switch without one, set "+
 				"spec.kubeconfig.switch of the Tunnel to immediate",
@@ -43,8 +43,8 @@ func (v *visit) compareTarget(ctx context.Context, name string, way kubeconfig.W
 		return nil // the condition has the reason
 	}
 	detail := fmt.Sprintf(
-		"it points to %s instead of %s", way,
-		kubeconfig.Way{Server: record.Server, TLSServerName: record.TLSServerName, ProxyURL: record.ProxyURL},
+		"it points to %s instead of %s", endpoint,
+		kubeconfig.Endpoint{Server: record.Server, TLSServerName: record.TLSServerName, ProxyURL: record.ProxyURL},
 	)
 	cause := "Secret " + name + " was edited" + lastWriter(v.secret)
 	down := v.controllerDown(ctx)
@@ -73,11 +73,11 @@ func (v *visit) compareTarget(ctx context.Context, name string, way kubeconfig.W
 }
 
 // leadsBy reports whether an endpoint is the recorded one. Without a record, it is the provider's.
-func leadsBy(way kubeconfig.Way, record v1alpha1.KubeconfigStatus) bool {
-	server := record.Server == "" || way.Server == record.Server
-	name := way.TLSServerName == record.TLSServerName ||
+func leadsBy(endpoint kubeconfig.Endpoint, record v1alpha1.KubeconfigStatus) bool {
+	server := record.Server == "" || endpoint.Server == record.Server
+	name := endpoint.TLSServerName == record.TLSServerName ||
 		record.TLSServerName == "" && record.Mode != v1alpha1.KubeconfigModeSNI
-	return server && name && kubeconfig.WithoutCredentials(way.ProxyURL) == record.ProxyURL
+	return server && name && kubeconfig.WithoutCredentials(endpoint.ProxyURL) == record.ProxyURL
 }
 
 // notWritable distinguishes a controller without permission from an immutable Secret.

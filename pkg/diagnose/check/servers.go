@@ -122,8 +122,8 @@ func (v *visit) webhook(ctx context.Context) (f *finding, said string) {
 	if err := v.Asks.Update(ctx, trial, client.DryRunAll); err != nil {
 		return nil, "" // without permission to write Secrets this is unknown
 	}
-	way, err := kubeconfig.Read(trial, v.key.Name)
-	if err == nil && way.Server != elsewhere {
+	endpoint, err := kubeconfig.Read(trial, v.key.Name)
+	if err == nil && endpoint.Server != elsewhere {
 		return nil, "the webhook answers"
 	}
 	w := warning(

@@ -60,7 +60,7 @@ type situation struct {
 	webhook   *admissionregistrationv1.MutatingWebhookConfiguration
 	others    []client.Object
 
-	way        kubeconfig.Way
+	way        kubeconfig.Endpoint
 	authority  []byte    // PEM, that the kubeconfig trusts
 	userEnds   time.Time // of the client certificate
 	userBegins time.Time // likewise
@@ -101,7 +101,7 @@ func newSituation(t *testing.T) *situation {
 		user: ca, userBegins: now.Add(-time.Hour), userEnds: now.Add(time.Hour), authority: ca.CertPEM(),
 		serving: ca, servingEnds: now.Add(time.Hour),
 		rewrites: true, refuses: map[string]error{}, mayNot: map[string]bool{},
-		way:       kubeconfig.Way{Server: "https://" + gatewayName + ":6443", TLSServerName: tunnelName},
+		way:       kubeconfig.Endpoint{Server: "https://" + gatewayName + ":6443", TLSServerName: tunnelName},
 		addresses: map[string][]netip.Addr{gatewayName: {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}},
 		dialErr:   map[string]error{}, serve: wellServed,
 	}

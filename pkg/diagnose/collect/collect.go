@@ -35,7 +35,7 @@ type Fleet struct {
 	Gateways []Gateway
 	Tunnels  []Tunnel
 	Edges    []observed.Edge
-	Holes    []Hole
+	Unserved []UnservedWorkers
 	Refusals []Refusal // of the last minutes, the newest first
 }
 
@@ -66,8 +66,8 @@ type Tunnel struct {
 	RTT     time.Duration // smoothed, of the TCP connection that carries it; 0: not known
 }
 
-// Hole is an edge that has no tunnel on some workers of a gateway, though it has others.
-type Hole struct {
+// UnservedWorkers is an edge that has no tunnel on some workers of a gateway, though it has others.
+type UnservedWorkers struct {
 	Gateway, Node, ID string
 	Workers           int
 }

@@ -137,9 +137,9 @@ func (f *Fleet) addTunnels(s *Servers, answers []*fleetAnswer, gateways map[stri
 		}
 		for _, h := range a.GetHoles() {
 			if counts(h.GetGateway()) {
-				f.Holes = append(
-					f.Holes,
-					Hole{
+				f.Unserved = append(
+					f.Unserved,
+					UnservedWorkers{
 						Gateway: h.GetGateway(),
 						Node:    h.GetHole().GetNode(),
 						ID:      h.GetHole().GetTunnelId(),
@@ -163,7 +163,7 @@ func (f *Fleet) sort() {
 			strings.Compare(a.Key, b.Key),
 		)
 	})
-	slices.SortFunc(f.Holes, func(a, b Hole) int {
+	slices.SortFunc(f.Unserved, func(a, b UnservedWorkers) int {
 		return cmp.Or(strings.Compare(a.Gateway, b.Gateway), strings.Compare(a.ID, b.ID), strings.Compare(a.Node, b.Node))
 	})
 }

@@ -132,8 +132,8 @@ func TestTunnelsAreOfTheServerThatCounts(t *testing.T) {
 	if diff := cmp.Diff(want, f.Tunnels); diff != "" {
 		t.Error(diff)
 	}
-	if len(f.Holes) != 1 || f.Holes[0] != (Hole{Gateway: "gateway-0", Node: "new", ID: "t", Workers: 1}) {
-		t.Errorf("holes: %+v", f.Holes)
+	if len(f.Unserved) != 1 || f.Unserved[0] != (UnservedWorkers{Gateway: "gateway-0", Node: "new", ID: "t", Workers: 1}) {
+		t.Errorf("holes: %+v", f.Unserved)
 	}
 }
 

@@ -39,7 +39,7 @@ func (f *Fleet) keep(id string) {
 	}
 	f.Edges = slices.DeleteFunc(f.Edges, func(e observed.Edge) bool { return e.ID != id })
 	f.Tunnels = slices.DeleteFunc(f.Tunnels, func(t Tunnel) bool { return !reports[t.Gateway] })
-	f.Holes = slices.DeleteFunc(f.Holes, func(h Hole) bool { return !reports[h.Gateway] })
+	f.Unserved = slices.DeleteFunc(f.Unserved, func(h UnservedWorkers) bool { return !reports[h.Gateway] })
 }
 
 // addResources adds the resources with some names to each gateway.

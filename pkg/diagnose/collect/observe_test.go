@@ -18,7 +18,7 @@ func TestAnObservationIsCurrent(t *testing.T) {
 		Tunnels: []Tunnel{
 			{Gateway: "gateway-0", Node: "ours"}, {Gateway: "gateway-1", Node: "ours"}, {Gateway: "gateway-9", Node: "ours"},
 		},
-		Holes: []Hole{{Gateway: "gateway-0", Node: "ours"}, {Gateway: "gateway-1", Node: "ours"}},
+		Unserved: []UnservedWorkers{{Gateway: "gateway-0", Node: "ours"}, {Gateway: "gateway-1", Node: "ours"}},
 	}
 	f.keep("c1")
 	if len(f.Edges) != 1 || f.Edge("ours") == nil || f.Edge("another's") != nil {
@@ -27,8 +27,8 @@ func TestAnObservationIsCurrent(t *testing.T) {
 	if len(f.Tunnels) != 1 || len(f.TunnelsTo("gateway-0")) != 1 || len(f.TunnelsTo("gateway-1")) != 0 {
 		t.Errorf("tunnels: %+v", f.Tunnels)
 	}
-	if len(f.Holes) != 1 || f.Holes[0].Gateway != "gateway-0" {
-		t.Errorf("holes: %+v", f.Holes)
+	if len(f.Unserved) != 1 || f.Unserved[0].Gateway != "gateway-0" {
+		t.Errorf("holes: %+v", f.Unserved)
 	}
 }
 

@@ -76,7 +76,7 @@ type Page struct {
 	making    sync.Mutex     // held while a row is created
 	following atomic.Int32   // readers of the table
 	first     chan struct{}  // capacity 1: signals the first reader of the table
-	looking   sync.WaitGroup // readers that check Clusters with open pages
+	reviews   sync.WaitGroup // readers that check Clusters with open pages
 
 	mu      sync.Mutex
 	read    bool // all objects have been read once
@@ -182,7 +182,7 @@ func (p *Page) Serve(ctx context.Context, listener net.Listener, secure *tls.Con
 		return nil
 	})
 	err := parts.Wait()
-	p.looking.Wait()
+	p.reviews.Wait()
 	return err
 }
 

@@ -101,7 +101,7 @@ func (p *Page) attend(key model.Key) (c *watched, leave func(), err error) {
 		var ctx context.Context
 		ctx, c.cancel = context.WithCancel(context.Background())
 		p.watched[key] = c
-		p.looking.Go(func() { p.attending(ctx, key, c) })
+		p.reviews.Go(func() { p.attending(ctx, key, c) })
 	}
 	c.readers++
 	return c, func() {

@@ -34,7 +34,7 @@ var ErrNotRenewable = errors.New("not renewable")
 // certs.ErrRefused means that a retry fails as well; after any other error the caller should retry, and a *LimitError
 // states when.
 type Client struct {
-	Way    *dial.Way // the gateways' public port for an edge, the xds-server for a gateway
+	Dialer *dial.Dialer // the gateways' public port for an edge, the xds-server for a gateway
 	Domain model.TunnelDomain
 	Trust  certs.TrustSource // CAs of the xds-server
 	Asking *Asking           // for EnrolEdge; nil: each call enrols a new edge
@@ -191,7 +191,7 @@ func (c Client) exchange(ctx context.Context, current certs.Source, key *ecdsa.P
 ) (certs.Identity, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxAttempt)
 	defer cancel()
-	conn, err := dial.Conn(c.Way, c.Domain, c.Trust, current)
+	conn, err := dial.Conn(c.Dialer, c.Domain, c.Trust, current)
 	if err != nil {
 		return certs.Identity{}, nil, err
 	}

@@ -21,7 +21,7 @@ type Answer struct {
 func (c Client) ReportBoot(ctx context.Context, token string, report *reportv1.BootReport) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxAttempt)
 	defer cancel()
-	conn, err := dial.Conn(c.Way, c.Domain, c.Trust, nil)
+	conn, err := dial.Conn(c.Dialer, c.Domain, c.Trust, nil)
 	if err != nil {
 		return Answer{}, err
 	}

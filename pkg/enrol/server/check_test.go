@@ -225,7 +225,7 @@ func connect(t testing.TB, m *management, client enrolclient.Client) *grpc.Clien
 		t.Fatal(err)
 	}
 	conn, err := grpc.NewClient(
-		client.Way.Addresses[0].String(),
+		client.Dialer.Addresses[0].String(),
 		grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(roots, domain.Control())),
 	)
 	if err != nil {

@@ -231,7 +231,7 @@ func (m *management) serve() enrolclient.Client {
 		m.t.Fatal(err)
 	}
 	return enrolclient.Client{
-		Way:    &dial.Way{Addresses: []model.Endpoint{address}},
+		Dialer: &dial.Dialer{Addresses: []model.Endpoint{address}},
 		Domain: domain,
 		Trust:  certs.Bundle(m.ca.CertPEM()),
 	}

@@ -33,7 +33,7 @@ func public(t testing.TB, client enrolclient.Client, from string) enrolclient.Cl
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := client.Way.Addresses[0].String()
+	server := client.Dialer.Addresses[0].String()
 	var copies sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())
 	copies.Go(func() {
@@ -50,7 +50,7 @@ func public(t testing.TB, client enrolclient.Client, from string) enrolclient.Cl
 	if err != nil {
 		t.Fatal(err)
 	}
-	client.Way = &dial.Way{Addresses: []model.Endpoint{address}}
+	client.Dialer = &dial.Dialer{Addresses: []model.Endpoint{address}}
 	return client
 }
 

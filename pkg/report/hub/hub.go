@@ -54,7 +54,7 @@ type Hub struct {
 	boots    *report.Boots
 	watchers map[*watcher]bool
 	profiles *reportv1.ProfileState // nil: its server has announced none
-	looks    singleflight.Group     // questions that concurrent callers share
+	probes   singleflight.Group     // questions that concurrent callers share
 }
 
 // pair is an edge and its tunnel.

@@ -156,7 +156,7 @@ func (h *Hub) measure(ctx context.Context, gateway string, ids []string) ([]*rep
 func together[T any](ctx context.Context, h *Hub, key string, most time.Duration,
 	ask func(context.Context) (T, error),
 ) (answer T, err error) {
-	done := h.looks.DoChan(key, func() (any, error) {
+	done := h.probes.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(h.open, most) // of all callers
 		defer cancel()
 		return ask(ctx)

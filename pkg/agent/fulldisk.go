@@ -12,11 +12,12 @@ import (
 	"github.com/fairlead/fairlead/internal/retry"
 )
 
-// room is the wait between attempts while a disk has no space for the agent's start.
-var room = retry.Backoff{Min: time.Second, Max: 10 * time.Second}
+// fullDiskBackoff is the wait between attempts while a disk has no space for the agent's start.
+var fullDiskBackoff = retry.Backoff{Min: time.Second, Max: 10 * time.Second}
 
-// whenRoom calls do, and repeats it while the disk has no space, because an agent that exits may not be restarted.
-func (a *Agent) whenRoom(ctx context.Context, do func() error) error {
+// retryWhileFull calls do, and repeats it while the disk has no space, because an agent that exits may not be
+// restarted.
+func (a *Agent) retryWhileFull(ctx context.Context, do func() error) error {
 	var reasons retry.Reasons
 	for attempt := 0; ; attempt++ {
 		err := do()
@@ -26,7 +27,7 @@ func (a *Agent) whenRoom(ctx context.Context, do func() error) error {
 		if reasons.New(err) {
 			a.log.Error("cannot start: the disk is full, retrying", "error", err)
 		}
-		if err := retry.Sleep(ctx, room.Wait(attempt)); err != nil {
+		if err := retry.Sleep(ctx, fullDiskBackoff.Wait(attempt)); err != nil {
 			return err
 		}
 	}
