@@ -28,8 +28,8 @@ type Kind int
 
 // Kinds of connections. Each has its own capacity.
 const (
-	Tunnel  Kind = iota // to this gateway, which terminates TLS
-	Relayed             // relayed by Envoy to an xds-server or another gateway
+	Terminated Kind = iota // to this gateway, which terminates TLS
+	Relayed                // relayed by Envoy to an xds-server or another gateway
 	kinds
 )
 

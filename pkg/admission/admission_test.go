@@ -147,7 +147,7 @@ func TestSources(t *testing.T) {
 		t.Errorf("a /48 got %d connections", sum)
 	}
 	if reason := c.Connection(start.Add(10*time.Second), netip.MustParseAddr("2001:db8:2::1"),
-		admission.Tunnel); reason != admission.Admitted {
+		admission.Terminated); reason != admission.Admitted {
 		t.Errorf("another /48 is refused by %q", reason)
 	}
 	if a, b := admission.Source(netip.MustParseAddr("::ffff:192.0.2.1")), admission.Source(netip.MustParseAddr(
@@ -201,7 +201,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	c := admission.NewControl(0)
 	for i := range 70_000 {
 		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-		c.Connection(start, a, admission.Tunnel)
+		c.Connection(start, a, admission.Terminated)
 		c.Note(start, a, model.EdgeRef{Node: fmt.Sprint(i), ID: "id"}, 2)
 	}
 	if n := c.Known(); n > 1<<16 {

@@ -58,7 +58,7 @@ type connections struct {
 func (s connections) ShouldRateLimit(
 	_ context.Context, request *ratelimitv3.RateLimitRequest,
 ) (*ratelimitv3.RateLimitResponse, error) {
-	kind, from := Tunnel, netip.Addr{}
+	kind, from := Terminated, netip.Addr{}
 	for _, descriptor := range request.GetDescriptors() {
 		for _, entry := range descriptor.GetEntries() {
 			switch entry.GetKey() {

@@ -107,7 +107,7 @@ func clientConfig(t *testing.T, spec v1alpha1.KubeconfigSpec, credentials *Crede
 		t.Fatal(reason, problem)
 	}
 	tunnel := &v1alpha1.Tunnel{Spec: v1alpha1.TunnelSpec{Kubeconfig: spec}}
-	tunnel.Status.Kubeconfig = Record(spec, Choose(Evidence{Mode: spec.Mode}), Gateways{}, false)
+	tunnel.Status.Kubeconfig = StatusOf(spec, Choose(Evidence{Mode: spec.Mode}), Gateways{}, false)
 	decision, ok := FromTunnel(tunnel, Gateways{}, credentials)
 	if !ok {
 		t.Fatal("there is no decision")

@@ -102,10 +102,10 @@ func fromRecord(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credent
 	return Decision{}, false
 }
 
-// Record returns the status for a choice. resolves states whether the tunnel hostname, or choice.Name, resolves to the
-// gateways: then clients dial the name, else the gateways' own address with the name as SNI. In the modes with a
+// StatusOf returns the status for a choice. resolves states whether the tunnel hostname, or choice.Name, resolves to
+// the gateways: then clients dial the name, else the gateways' own address with the name as SNI. In the modes with a
 // proxy, the server is the provider's and unknown here.
-func Record(spec v1alpha1.KubeconfigSpec, choice Choice, gateways Gateways, resolves bool) v1alpha1.KubeconfigStatus {
+func StatusOf(spec v1alpha1.KubeconfigSpec, choice Choice, gateways Gateways, resolves bool) v1alpha1.KubeconfigStatus {
 	s := v1alpha1.KubeconfigStatus{Mode: choice.Mode, EndpointName: choice.EndpointName}
 	switch choice.Mode {
 	case v1alpha1.KubeconfigModeSNI:

@@ -14,7 +14,7 @@ import (
 func recorded(spec v1alpha1.KubeconfigSpec, resolves bool) *v1alpha1.Tunnel {
 	tunnel := &v1alpha1.Tunnel{Spec: v1alpha1.TunnelSpec{Kubeconfig: spec}}
 	tunnel.Status.Hostname = hostname
-	tunnel.Status.Kubeconfig = Record(spec, Choose(Evidence{Mode: spec.Mode, Hostname: hostname}), gateways, resolves)
+	tunnel.Status.Kubeconfig = StatusOf(spec, Choose(Evidence{Mode: spec.Mode, Hostname: hostname}), gateways, resolves)
 	return tunnel
 }
 

@@ -63,17 +63,17 @@ func (d *Decider) Decide(in Input, now time.Time) *Record {
 	target, agreed := in.target()
 	switch {
 	case r == nil && agreed: // a new installation
-		return &Record{First: target, Current: target, Since: recorded(now), Retried: in.Retry}
+		return &Record{Initial: target, Current: target, Since: recorded(now), Retried: in.Retry}
 	case r == nil:
 		return nil
 	case !agreed:
 	case d.Immediate && (r.Phase != PhaseNone || target != r.Current):
 		return &Record{
-			First: r.First, Current: target, Since: recorded(now), Reason: "applied at once", Retried: in.Retry,
+			Initial: r.Initial, Current: target, Since: recorded(now), Reason: "applied at once", Retried: in.Retry,
 		}
 	case target == r.Current && r.Phase != PhaseNone:
 		return &Record{
-			First: r.First, Current: target, Since: recorded(now), Reason: "the xds-servers are configured as before " +
+			Initial: r.Initial, Current: target, Since: recorded(now), Reason: "the xds-servers are configured as before " +
 				"again", Retried: in.Retry,
 		}
 	case target != r.Current && (r.Phase == PhaseNone || target != r.Next || in.retries(*r)):
@@ -109,7 +109,7 @@ func (d *Decider) Idle(in Input) bool {
 // begin starts a rollout with its first wave. If no node is eligible, all nodes get the profile.
 func (d *Decider) begin(r Record, target Profile, in Input, now time.Time) *Record {
 	next := &Record{
-		First: r.First, Current: r.Current, Next: target, Phase: PhaseFirst, Since: recorded(now),
+		Initial: r.Initial, Current: r.Current, Next: target, Phase: PhaseFirst, Since: recorded(now),
 		Retried: in.Retry, Nodes: choose(in.Observation, now),
 	}
 	if len(next.Nodes) == 0 {
@@ -156,7 +156,7 @@ func (d *Decider) watch(r *Record, in Input, agreed bool, now time.Time) *Record
 		}
 		reason = fmt.Sprintf("%d of %d nodes have not answered, all others run it", open, in.Total)
 	}
-	return &Record{First: r.First, Current: r.Next, Since: recorded(now), Reason: reason, Retried: r.Retried}
+	return &Record{Initial: r.Initial, Current: r.Next, Since: recorded(now), Reason: reason, Retried: r.Retried}
 }
 
 func stop(r Record, reason string, now time.Time) *Record {

@@ -162,7 +162,7 @@ func TestAGoodChangeReachesTheFirstWaveAndThenTheRest(t *testing.T) {
 		t.Fatalf("phase %q, reached %d nodes", w.record.Phase, len(w.reached))
 	}
 	w.run(2 * time.Minute)
-	if w.record.First != old || w.record.Current != newer || w.record.Phase != PhaseNone || w.record.Next != "" {
+	if w.record.Initial != old || w.record.Current != newer || w.record.Phase != PhaseNone || w.record.Next != "" {
 		t.Errorf("after all: %+v", w.record)
 	}
 	if len(w.written) != 4 {

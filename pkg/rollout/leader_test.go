@@ -14,7 +14,7 @@ import (
 func TestANewLeaderInTheRestWaitsUntilItKnowsTheFleet(t *testing.T) {
 	for edges, want := range map[int]Phase{1000: PhaseRest, 1: PhaseStopped} {
 		w := newWorld(edges, 1, 1)
-		w.record = &Record{First: old, Current: old, Next: newer, Phase: PhaseRest, Since: start}
+		w.record = &Record{Initial: old, Current: old, Next: newer, Phase: PhaseRest, Since: start}
 		rejecting := Node{Name: "edge-0000", ID: "tunnel-0000"}
 		w.breaks = func(n Node, w *world) {
 			if n == rejecting {
@@ -56,7 +56,7 @@ func TestEdgesThatDropTheirTunnelsInTurn(t *testing.T) {
 	})
 	t.Run("do not delay the rest of a large fleet", func(t *testing.T) {
 		w := newWorld(300, 1, 1)
-		w.record = &Record{First: old, Current: old, Next: newer, Phase: PhaseRest, Since: start}
+		w.record = &Record{Initial: old, Current: old, Next: newer, Phase: PhaseRest, Since: start}
 		w.target(newer)
 		w.breaks = func(n Node, w *world) {
 			if n.Name == fmt.Sprintf("edge-%04d", int(w.now.Sub(start)/(10*time.Second))) {

@@ -34,8 +34,8 @@ var Phases = map[Phase]string{PhaseNone: "none", PhaseFirst: "first", PhaseRest:
 
 // Record is the decision of the controller, which alone writes records.
 type Record struct {
-	// First is the profile with which the installation began. Changes of a profile are relative to it.
-	First   Profile   `json:"first,omitempty"`
+	// Initial is the profile with which the installation began. Changes of a profile are relative to it.
+	Initial Profile   `json:"first,omitempty"`
 	Current Profile   `json:"current"`
 	Next    Profile   `json:"next,omitempty"`
 	Phase   Phase     `json:"phase,omitempty"`

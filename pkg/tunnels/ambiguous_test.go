@@ -20,7 +20,7 @@ func TestAnAddressWithSeveralConnectionsIsNotGuessed(t *testing.T) {
 	b.poll(noon)
 	b.publish()
 	b.Deny(model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}}})
-	if left := b.cut(); left != 1 || b.Stats().CutFails != 1 {
+	if left := b.closeDenied(); left != 1 || b.Stats().CutFails != 1 {
 		t.Errorf("%d are still to be cut, %+v", left, b.Stats())
 	}
 	if err := errors.Join(first.answers(), second.answers()); err != nil {
@@ -29,9 +29,9 @@ func TestAnAddressWithSeveralConnectionsIsNotGuessed(t *testing.T) {
 	// Once Envoy reports which connection it is.
 	b.write(t, first.event(eventSetup, "edge-1", idA))
 	b.poll(noon)
-	b.cut()
+	b.closeDenied()
 	isCut(t, first)
-	b.cut()
+	b.closeDenied()
 	if err := second.answers(); err != nil {
 		t.Errorf("the wrong one was cut: %v", err)
 	}
@@ -55,7 +55,7 @@ func TestTheLastOfSeveralIsNotGuessed(t *testing.T) {
 	_ = first.Close()
 	_ = first.server.Close()
 	b.Deny(model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}}})
-	b.cut()
+	b.closeDenied()
 	if err := second.answers(); err != nil {
 		t.Errorf("the one that is left was cut: %v", err)
 	}

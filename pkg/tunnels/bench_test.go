@@ -117,7 +117,7 @@ func BenchmarkSockets(b *testing.B) {
 		for b.Loop() {
 			table.Deny(model.Denied{Edges: []model.EdgeRef{{Node: fmt.Sprintf("edge-%d", node), ID: idA}}})
 			node++
-			table.cut()
+			table.closeDenied()
 		}
 		if cut := table.Stats().Cut; cut != uint64(min(node, 100)*real/100) {
 			b.Errorf("%d were cut", cut)

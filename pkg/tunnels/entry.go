@@ -16,7 +16,7 @@ type entry struct {
 	// The fields below are used only by the goroutine that closes connections.
 	socket    *sockets.Socket // nil: not looked up, or not found
 	ambiguous bool            // several sockets could have been the tunnel's
-	cut       bool            // its socket was destroyed
+	destroyed bool            // its socket was destroyed
 }
 
 // change is the state of a key after all events of a batch.

@@ -250,7 +250,7 @@ func TestAReusedAddressIsNotClosed(t *testing.T) {
 	t.Cleanup(func() { _ = second.server.Close() })
 
 	b.Deny(model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}}})
-	if left := b.cut(); left != 0 {
+	if left := b.closeDenied(); left != 0 {
 		t.Errorf("%d are still to be cut", left)
 	}
 	if err := second.answers(); err != nil {

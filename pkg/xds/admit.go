@@ -116,7 +116,7 @@ func (s *Server) refusedEdges() map[*edge]error {
 // relisten builds the listeners of each gateway again. The caller holds s.publishing.
 func (s *Server) relisten() {
 	s.mu.RLock()
-	hosts := slices.Collect(maps.Keys(s.hosts))
+	hosts := slices.Collect(maps.Keys(s.gatewayStreams))
 	s.mu.RUnlock()
 	for _, st := range hosts {
 		if err := s.admitGateway(st.subject.Node); err != nil {

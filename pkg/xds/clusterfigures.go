@@ -51,7 +51,7 @@ func (s *Server) rejectedSince() map[model.Key]time.Time {
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for st := range s.hosts {
+	for st := range s.gatewayStreams {
 		for i := range st.progress {
 			st.progress[i].Answers.Rejected(func(name string, since time.Time) { note(s.holders[name], since) })
 		}

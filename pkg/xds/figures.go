@@ -81,7 +81,7 @@ func (s *Server) observe(emit metrics.Emit) {
 		}
 	}
 	s.mu.RLock()
-	for st := range s.hosts {
+	for st := range s.gatewayStreams {
 		count(model.RoleGateway, &st.progress)
 	}
 	for e := range s.edges {

@@ -20,8 +20,8 @@ func (s *Server) Status() *csds.Service { return csds.NewService(s.nodes) }
 // nodes lists the nodes with an open stream, in the order of their names.
 func (s *Server) nodes() []csds.Node {
 	s.mu.RLock()
-	all := make([]csds.Node, 0, len(s.hosts)+len(s.edges))
-	for st := range s.hosts {
+	all := make([]csds.Node, 0, len(s.gatewayStreams)+len(s.edges))
+	for st := range s.gatewayStreams {
 		all = append(all, s.node(st.subject, &st.progress, st.publishedOf))
 	}
 	for e := range s.edges {

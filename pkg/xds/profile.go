@@ -28,7 +28,7 @@ type rendering struct {
 	profile rollout.Profile
 	inst    model.Installation
 	version envoy.Version // the newest that is rendered for
-	first   *model.Installation
+	initial *model.Installation
 }
 
 // profiles are the profiles that nodes are served by the record of rollouts. They never change.
@@ -52,8 +52,8 @@ func newProfiles(inst model.Installation, target rollout.Profile, record *rollou
 	if record == nil {
 		return p
 	}
-	if first, problem := render(record.First, inst, own); problem == "" {
-		own.first = &first.inst
+	if first, problem := render(record.Initial, inst, own); problem == "" {
+		own.initial = &first.inst
 	}
 	p.current, p.problem = render(record.Current, inst, own)
 	p.next = p.current
@@ -88,7 +88,7 @@ func render(profile rollout.Profile, inst model.Installation, otherwise renderin
 		problem = "profile " + profile.ID() + " is for version " + csds.Printable(settings.Version, maxQuoted) +
 			": rendered for " + version.String()
 	}
-	return rendering{profile, inst, version, otherwise.first}, problem
+	return rendering{profile, inst, version, otherwise.initial}, problem
 }
 
 // of returns what a node is served.
@@ -155,7 +155,7 @@ func (s *Server) setVariants() {
 		}
 	}
 	s.mu.RLock()
-	hosts := slices.Collect(maps.Keys(s.hosts))
+	hosts := slices.Collect(maps.Keys(s.gatewayStreams))
 	s.mu.RUnlock()
 	readers := map[*feed.Reader]bool{}
 	for _, st := range hosts {
@@ -173,7 +173,7 @@ func (s *Server) Profiles() *reportv1.ProfileState {
 	s.mu.RLock()
 	p := s.profiles
 	waiting := maps.Clone(s.outdated.waiting)
-	hosts, edges := slices.Collect(maps.Keys(s.hosts)), slices.Collect(maps.Keys(s.edges))
+	hosts, edges := slices.Collect(maps.Keys(s.gatewayStreams)), slices.Collect(maps.Keys(s.edges))
 	s.mu.RUnlock()
 	state.Problem = p.problem
 	var refusing []*reportv1.NodeProfile

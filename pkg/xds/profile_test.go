@@ -142,7 +142,7 @@ func TestAStoppedRolloutIsRolledBack(t *testing.T) {
 // TestEdgesDialANewAddress changes an address. Envoy keeps open tunnels unless their listener changes too.
 func TestEdgesDialANewAddress(t *testing.T) {
 	w := newWave(t)
-	w.record.First = profileOf(inst)
+	w.record.Initial = profileOf(inst)
 	w.to(rollout.PhaseNone)
 	w.in.quiet(t, "an edge at the address with which the installation began")
 	old := w.claim(t, ptr(w.identity(t, w.inEdge, time.Now().Add(time.Hour))), nodeOf(w.inEdge))

@@ -63,18 +63,18 @@ type Server struct {
 
 	// mu guards the fields below. Nothing is built, marshalled or hashed while it is held. A change of published state
 	// takes publishing first, so the holder of publishing may read without mu.
-	mu       sync.RWMutex
-	inst     model.Installation // without gateways: they are not known yet
-	outdated outdatedEdges
-	profiles profiles
-	clusters map[model.Key]model.WorkloadCluster // served ones
-	withheld withheld
-	holders  map[string]model.Key // the last publisher of each Envoy cluster of a tunnel
-	tunnels  map[string]*tunnel   // by Tunnel.spec.id
-	edges    map[*edge]bool       // the streams of all edges
-	streams  uint64               // number of streams of edges so far
-	hosts    map[*stream]bool     // the streams of gateways that have sent their addresses
-	denials  denials
+	mu             sync.RWMutex
+	inst           model.Installation // without gateways: they are not known yet
+	outdated       outdatedEdges
+	profiles       profiles
+	clusters       map[model.Key]model.WorkloadCluster // served ones
+	withheld       withheld
+	holders        map[string]model.Key // the last publisher of each Envoy cluster of a tunnel
+	tunnels        map[string]*tunnel   // by Tunnel.spec.id
+	edges          map[*edge]bool       // the streams of all edges
+	streams        uint64               // number of streams of edges so far
+	gatewayStreams map[*stream]bool     // the streams of gateways that have sent their addresses
+	denials        denials
 }
 
 // tunnel is a tunnel that is served, and the streams of its edges.
@@ -90,20 +90,20 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 	open, closeAll := context.WithCancel(context.Background())
 	s := &Server{
 		inst: inst, domain: inst.Domain, log: log, now: time.Now, target: targetOf(inst),
-		gateways:  feed.New(),
-		published: make(chan struct{}),
-		open:      open,
-		close:     closeAll,
-		logged:    limit.NewRates(maxLogged),
-		limits:    newLimits(),
-		clusters:  map[model.Key]model.WorkloadCluster{},
-		withheld:  newWithheld(),
-		holders:   map[string]model.Key{},
-		tunnels:   map[string]*tunnel{},
-		edges:     map[*edge]bool{},
-		hosts:     map[*stream]bool{},
-		denials:   newDenials(),
-		outdated:  newOutdatedEdges(),
+		gateways:       feed.New(),
+		published:      make(chan struct{}),
+		open:           open,
+		close:          closeAll,
+		logged:         limit.NewRates(maxLogged),
+		limits:         newLimits(),
+		clusters:       map[model.Key]model.WorkloadCluster{},
+		withheld:       newWithheld(),
+		holders:        map[string]model.Key{},
+		tunnels:        map[string]*tunnel{},
+		edges:          map[*edge]bool{},
+		gatewayStreams: map[*stream]bool{},
+		denials:        newDenials(),
+		outdated:       newOutdatedEdges(),
 	}
 	s.figures = newFigures(s)
 	s.limits.waited, s.limits.refusedStreams = s.figures.paused.Inc, s.figures.overLimit.Inc

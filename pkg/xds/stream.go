@@ -146,7 +146,7 @@ func (s *Server) newStream(subject model.Subject, end context.CancelCauseFunc) (
 func (s *Server) removeStream(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.hosts, st)
+	delete(s.gatewayStreams, st)
 }
 
 // edgeResources builds all resources of one edge. It needs no lock.
@@ -155,7 +155,7 @@ func (s *Server) edgeResources(r rendering, wc model.WorkloadCluster, node strin
 		return resources{resourcev3.ClusterType: {}, resourcev3.ListenerType: {}}
 	}
 	inst := r.inst
-	dial.Version, dial.First = dial.Version.AtMost(r.version), r.first
+	dial.Version, dial.First = dial.Version.AtMost(r.version), r.initial
 	static := set(envoy.StaticClusters())
 	clusters, errs := check(envoy.EdgeClusters(inst, wc, node, dial), static, static)
 	s.leftOutOfEdge(resourcev3.ClusterType, errs, wc.ID, node)
@@ -252,13 +252,13 @@ func (st *stream) begin(node *corev3.Node) (err error) {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	s := st.server
-	s.publishing.Lock() // no change may come between the build of the listeners and the entry in s.hosts
+	s.publishing.Lock() // no change may come between the build of the listeners and the entry in s.gatewayStreams
 	defer s.publishing.Unlock()
 	st.make(s.gatewayListeners(st))
 	st.reader = feed.NewReader(s.profiles.differs(st.subject))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hosts[st] = true
+	s.gatewayStreams[st] = true
 	return nil
 }
 

@@ -46,7 +46,7 @@ const silentConnections = `^listener\.public\.downstream_pre_cx_active$`
 // admissions decides which connections and tunnels a gateway's Envoy accepts. It implements xdsproxy.Override for the
 // public listener, and delegates all other resources to tenants.
 type admissions struct {
-	tenants *tenants
+	tenants *reachability
 	config  Config
 	deps    Deps
 	control *admission.Control
@@ -72,7 +72,7 @@ type rejections struct {
 	edge   model.EdgeRef
 }
 
-func newAdmissions(c Config, deps Deps, t *tenants, table *tunnels.Table) *admissions {
+func newAdmissions(c Config, deps Deps, t *reachability, table *tunnels.Table) *admissions {
 	a := &admissions{
 		tenants: t, config: c, deps: deps, control: admission.NewControl(c.MaxEdges), table: table, log: deps.Log,
 		quotas: map[string]quota{}, rejected: map[admission.Reason]rejections{},

@@ -23,7 +23,7 @@ func newTestAdmissions(t *testing.T, dir string, workers int) *admissions {
 		t.Fatal(err)
 	}
 	deps := Deps{StateDir: dir, Workers: workers, Log: log}
-	return newAdmissions(Config{Domain: domain}, deps, newTenants(r, nil, envoyadmin.Client{}, log), nil)
+	return newAdmissions(Config{Domain: domain}, deps, newReachability(r, nil, envoyadmin.Client{}, log), nil)
 }
 
 func TestTunnelsOfAnEdgeFollowWorkersAndNames(t *testing.T) {

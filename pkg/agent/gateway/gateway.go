@@ -51,7 +51,7 @@ type Gateway struct {
 	config     *Config
 	deps       Deps
 	Table      *tunnels.Table
-	tenants    *tenants
+	tenants    *reachability
 	admissions *admissions
 }
 
@@ -62,7 +62,7 @@ func New(g Config, deps Deps) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Gateway{config: &g, deps: deps, Table: table, tenants: newTenants(deps.XDS, table, deps.Admin, deps.Log)}
+	p := &Gateway{config: &g, deps: deps, Table: table, tenants: newReachability(deps.XDS, table, deps.Admin, deps.Log)}
 	p.admissions = newAdmissions(g, deps, p.tenants, table)
 	deps.XDS.SetOverride(p.admissions)
 	return p, nil

@@ -56,7 +56,7 @@ func BenchmarkScrape(b *testing.B) {
 		return nil
 	})
 	for _, perCluster := range []bool{false, true} {
-		g := &Gateway{Table: table, tenants: newTenants(r, table, envoyadmin.Client{}, log)}
+		g := &Gateway{Table: table, tenants: newReachability(r, table, envoyadmin.Client{}, log)}
 		registry, own := metrics.NewRegistry(metrics.GatewayAgent), &metrics.Set{}
 		own.Observe(func(emit metrics.Emit) { g.EmitTunnels(emit, perCluster) }, Figures...)
 		registry.MustRegister(own)

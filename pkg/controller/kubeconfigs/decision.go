@@ -87,7 +87,7 @@ func (r *Reconciler) decide(ctx context.Context, o objects.Group) (decision, err
 	if err != nil {
 		return v, err
 	}
-	v.record = kubeconfig.Record(spec, choice, r.Config.Gateways(), r.resolves(ctx, &v, o, choice))
+	v.record = kubeconfig.StatusOf(spec, choice, r.Config.Gateways(), r.resolves(ctx, &v, o, choice))
 	v.addMode(o, choice)
 	on := o.Tunnel.DeepCopy()
 	on.Status.Kubeconfig = v.record

@@ -30,7 +30,7 @@ const (
 	// unreachable: the edges of a whole fleet take that long to reconnect.
 	unreachableGrace = time.Minute
 	// tenantsInterval is the interval between full evaluations. New tunnels are processed immediately.
-	tenantsInterval = time.Second
+	reachabilityInterval = time.Second
 	// othersInterval is the interval at which the tunnels of other gateways are queried, while a workload cluster has
 	// none here.
 	othersInterval = 20 * time.Second
@@ -40,10 +40,11 @@ const (
 	unreachableForm = "dark"
 )
 
-// tenants holds the state of each workload cluster that a gateway's Envoy serves: whether it has a tunnel here, and
-// its limits. Both change Envoy's behaviour without an xds-server. A workload cluster without a tunnel for some time
-// is unreachable. Limits are set in Envoy's runtime, where they affect nothing else. It implements xdsproxy.Override.
-type tenants struct {
+// reachability holds the state of each workload cluster that a gateway's Envoy serves: whether it has a tunnel here,
+// and its limits. Both change Envoy's behaviour without an xds-server. A workload cluster without a tunnel for some
+// time is unreachable. Limits are set in Envoy's runtime, where they affect nothing else. It implements
+// xdsproxy.Override.
+type reachability struct {
 	xds   *xdsproxy.Proxy
 	table *tunnels.Table
 	admin envoyadmin.Client
@@ -58,31 +59,31 @@ type tenants struct {
 	names       int             // number of Envoy clusters of workload clusters
 
 	// The fields below are used only by run's goroutine.
-	began  time.Time            // beginning of unreachableGrace
-	known  map[string]tenant    // by name
-	counts map[string]int       // number of tunnels, by id
-	keys   map[string]string    // id of each tunnel of the table
-	absent map[string]time.Time // since when an id has no tunnel
-	limits map[string]string    // set in Envoy
+	began  time.Time              // beginning of unreachableGrace
+	known  map[string]clusterName // by name
+	counts map[string]int         // number of tunnels, by id
+	keys   map[string]string      // id of each tunnel of the table
+	absent map[string]time.Time   // since when an id has no tunnel
+	limits map[string]string      // set in Envoy
 }
 
-// tenant is one name of a workload cluster.
-type tenant struct {
+// clusterName is one name of a workload cluster.
+type clusterName struct {
 	version string
 	id      string
 	limits  map[string]string
 }
 
-func newTenants(r *xdsproxy.Proxy, table *tunnels.Table, a envoyadmin.Client, log *slog.Logger) *tenants {
-	return &tenants{
+func newReachability(r *xdsproxy.Proxy, table *tunnels.Table, a envoyadmin.Client, log *slog.Logger) *reachability {
+	return &reachability{
 		xds: r, table: table, admin: a, log: log, began: time.Now(), unreachable: map[string]bool{},
-		known: map[string]tenant{},
+		known: map[string]clusterName{},
 		keys:  map[string]string{}, counts: map[string]int{}, absent: map[string]time.Time{}, limits: map[string]string{},
 	}
 }
 
 // Form implements xdsproxy.Override.
-func (t *tenants) Form(name string) string {
+func (t *reachability) Form(name string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.unreachable[name] {
@@ -92,7 +93,7 @@ func (t *tenants) Form(name string) string {
 }
 
 // Apply implements xdsproxy.Override.
-func (*tenants) Apply(name, form string, resource *anypb.Any) *anypb.Any {
+func (*reachability) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	if form == unreachableForm {
 		return envoy.UnreachableCluster(name)
 	}
@@ -103,7 +104,7 @@ func (*tenants) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 }
 
 // run keeps Envoy up to date until ctx ends.
-func (t *tenants) run(ctx context.Context, domain model.TunnelDomain) {
+func (t *reachability) run(ctx context.Context, domain model.TunnelDomain) {
 	version, all := uint64(0), time.Time{}
 	for {
 		version = t.follow(ctx, domain, version)
@@ -111,7 +112,7 @@ func (t *tenants) run(ctx context.Context, domain model.TunnelDomain) {
 			return
 		}
 		now := time.Now()
-		whole := now.Sub(all) >= tenantsInterval
+		whole := now.Sub(all) >= reachabilityInterval
 		if whole {
 			all = now
 			t.readNames()
@@ -130,8 +131,8 @@ func (t *tenants) run(ctx context.Context, domain model.TunnelDomain) {
 }
 
 // follow waits for changes of tunnels, at most until the next full evaluation, and counts the tunnels.
-func (t *tenants) follow(ctx context.Context, domain model.TunnelDomain, seen uint64) uint64 {
-	wait, cancel := context.WithTimeout(ctx, tenantsInterval)
+func (t *reachability) follow(ctx context.Context, domain model.TunnelDomain, seen uint64) uint64 {
+	wait, cancel := context.WithTimeout(ctx, reachabilityInterval)
 	defer cancel()
 	opened, closed, version, ok := t.table.Changes(wait, seen)
 	if !ok {
@@ -155,7 +156,7 @@ func (t *tenants) follow(ctx context.Context, domain model.TunnelDomain, seen ui
 	return version
 }
 
-func (t *tenants) forget(key string) {
+func (t *reachability) forget(key string) {
 	id, had := t.keys[key]
 	if !had {
 		return
@@ -167,15 +168,15 @@ func (t *tenants) forget(key string) {
 }
 
 // readNames reads the names of the workload clusters.
-func (t *tenants) readNames() {
-	known := make(map[string]tenant, len(t.known))
+func (t *reachability) readNames() {
+	known := make(map[string]clusterName, len(t.known))
 	t.xds.Clusters(func(name, version string, resource *anypb.Any) {
 		if before, ok := t.known[name]; ok && before.version == version {
 			known[name] = before
 			return
 		}
 		if tunnel, ok := envoy.TunnelOf(resource); ok {
-			known[name] = tenant{version: version, id: tunnel.ID, limits: tunnel.Limits}
+			known[name] = clusterName{version: version, id: tunnel.ID, limits: tunnel.Limits}
 		}
 	})
 	t.known = known
@@ -190,7 +191,7 @@ func (t *tenants) readNames() {
 }
 
 // decide decides which workload clusters are unreachable, and updates Envoy. If sure is false, none is.
-func (t *tenants) decide(now time.Time, sure bool) {
+func (t *reachability) decide(now time.Time, sure bool) {
 	absent := make(map[string]time.Time, len(t.absent))
 	unreachable := map[string]bool{}
 	t.mu.Lock()
@@ -228,7 +229,7 @@ func (t *tenants) decide(now time.Time, sure bool) {
 
 // askOthers updates the tunnels of the other gateways until ctx ends: a client that this gateway rejects can use
 // another gateway with a tunnel, if there is one. While no xds-server answers, the last answer is kept.
-func (t *tenants) askOthers(
+func (t *reachability) askOthers(
 	ctx context.Context, domain model.TunnelDomain, ask func(context.Context) (reportagent.Peers, error),
 ) {
 	for ctx.Err() == nil {
@@ -253,7 +254,7 @@ func (t *tenants) askOthers(
 
 // limit sets the limits that differ from the default in Envoy's runtime, and removes the others. Envoy loses them when
 // it ends.
-func (t *tenants) limit(ctx context.Context) error {
+func (t *reachability) limit(ctx context.Context) error {
 	want := map[string]string{}
 	for _, tenant := range t.known {
 		maps.Copy(want, tenant.limits)
@@ -299,7 +300,7 @@ func (t *tenants) limit(ctx context.Context) error {
 }
 
 // sizes returns the number of names, and how many of them are unreachable.
-func (t *tenants) sizes() (names, unreachable int) {
+func (t *reachability) sizes() (names, unreachable int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.names, len(t.unreachable)

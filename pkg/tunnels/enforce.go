@@ -45,7 +45,7 @@ func (t *Table) enforce(ctx context.Context) {
 		}
 		t.publish()
 		t.bind()
-		if t.cut() > 0 {
+		if t.closeDenied() > 0 {
 			retry.Reset(wait)
 			wait = min(2*wait, retryMax)
 		}
@@ -101,9 +101,9 @@ func (t *Table) bind() {
 	}
 }
 
-// cut destroys the sockets of all denied tunnels, and returns the number of denied tunnels that are still in the
-// table.
-func (t *Table) cut() (left int) {
+// closeDenied destroys the sockets of all denied tunnels, and returns the number of denied tunnels that are still in
+// the table.
+func (t *Table) closeDenied() (left int) {
 	var gone []*entry
 	find := finder{kernel: &t.kernel}
 	for _, e := range t.deniedEntries() {
@@ -117,14 +117,14 @@ func (t *Table) cut() (left int) {
 		switch {
 		case err != nil:
 			t.stats.CutFails++
-		case !e.cut:
+		case !e.destroyed:
 			t.stats.Cut++
 		}
 		t.mu.Unlock()
 		if err != nil {
 			t.logOnce(slog.LevelError, "cannot close tunnel, retrying", err)
-		} else if !e.cut {
-			e.cut = true
+		} else if !e.destroyed {
+			e.destroyed = true
 			t.mu.Lock()
 			t.countCut(e.Tunnel)
 			t.mu.Unlock()

@@ -51,8 +51,8 @@ func TestWhichClustersAreUnreachable(t *testing.T) {
 			}
 			ids[name] = model.NewID()
 			id := domain.TunnelID(ids[name])
-			k := newTenants(r, nil, envoyadmin.Client{}, slog.New(slog.DiscardHandler))
-			k.began, k.known = tc.began, map[string]tenant{"c1.prod": {id: id}}
+			k := newReachability(r, nil, envoyadmin.Client{}, slog.New(slog.DiscardHandler))
+			k.began, k.known = tc.began, map[string]clusterName{"c1.prod": {id: id}}
 			if tc.absent.IsZero() {
 				k.counts[id] = 1
 			} else {
@@ -84,7 +84,7 @@ func TestLimitsAreNotInTheResourcesOfEnvoy(t *testing.T) {
 	usual := packed(t, envoy.TunnelClusters(inst, wc)[0])
 	wc.Limits = model.Limits{Connections: 7}
 	limited := packed(t, envoy.TunnelClusters(inst, wc)[0])
-	k := &tenants{}
+	k := &reachability{}
 	if got := k.Apply(wc.Hostname, "", limited); string(got.GetValue()) != string(usual.GetValue()) {
 		t.Error("an Envoy cluster with limits is another")
 	}
