@@ -12,6 +12,8 @@ import (
 // builtAs describes the build of the program.
 type builtAs struct {
 	Version string `json:"version"`
+	Commit  string `json:"commit"`
+	Envoy   string `json:"envoy"`
 	Go      string `json:"go"`
 }
 
@@ -19,13 +21,13 @@ func versionCommand() *cobra.Command {
 	var o output.Options
 	cmd := &cobra.Command{
 		Use:     "version",
-		Short:   "Print the version of this program",
+		Short:   "Print the version, the commit and the version of Envoy",
 		Example: "  fairlead version\n  fairlead version -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := builtAs{version.Get(), runtime.Version()}
+			v := builtAs{version.Get(), version.Commit(), version.Envoy, runtime.Version()}
 			return o.Print(
-				cmd, output.View{Data: v, Page: func(p *output.Page) { p.Line(output.Plain(v.Version + " " + v.Go)) }},
+				cmd, output.View{Data: v, Page: func(p *output.Page) { p.Line(output.Plain(version.Line())) }},
 			)
 		},
 	}
