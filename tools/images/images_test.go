@@ -168,8 +168,8 @@ func TestLayers(t *testing.T) {
 					capable = append(capable, h.Name+"="+hex.EncodeToString([]byte(record)))
 				}
 			})
-			// cap_net_admin+ep: revision 2 with the effective bit, then bit 12, in little endian.
-			want := "usr/local/bin/gateway-agent=0100000200100000000000000000000000000000"
+			// cap_net_admin+p: revision 2 without the effective bit, then bit 12, in little endian.
+			want := "usr/local/bin/gateway-agent=0000000200100000000000000000000000000000"
 			if got := strings.Join(capable, " "); i.name == "gateway" && got != want || i.name != "gateway" && got != "" {
 				t.Errorf("%s, %s: capabilities %q", i.name, arch, got)
 			}

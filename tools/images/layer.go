@@ -28,7 +28,7 @@ type file struct {
 	mode         int64
 	folder       bool
 	owner        int    // user and group
-	capabilities uint32 // permitted and effective when the file is executed, as bits 1<<CAP_X
+	capabilities uint32 // permitted when the file is executed, as bits 1<<CAP_X
 }
 
 // capNetAdmin is CAP_NET_ADMIN of linux/capability.h. The gateway's agent closes the sockets of revoked edges with it.
@@ -37,12 +37,13 @@ const capNetAdmin = 1 << 12
 // capabilityRecord is the PAX record from which container runtimes set the extended attribute of a file.
 const capabilityRecord = "SCHILY.xattr.security.capability"
 
-// vfsCapabilities encodes a file capability as setcap does for "+ep": struct vfs_cap_data of linux/capability.h,
-// revision 2 with the effective bit, and two words for each of permitted and inheritable.
+// vfsCapabilities encodes a file capability as setcap does for "+p": struct vfs_cap_data of linux/capability.h,
+// revision 2, with two words for each of permitted and inheritable. It lacks the effective bit, with which the kernel
+// would refuse to start the program in a container without the capability: package sockets makes it effective.
 func vfsCapabilities(permitted uint32) string {
-	const revision2, effective = 0x02000000, 1
+	const revision2 = 0x02000000
 	var record []byte
-	for _, word := range []uint32{revision2 | effective, permitted, 0, 0, 0} {
+	for _, word := range []uint32{revision2, permitted, 0, 0, 0} {
 		record = binary.LittleEndian.AppendUint32(record, word)
 	}
 	return string(record)

@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -68,7 +70,9 @@ func TestRealImages(t *testing.T) {
 		})
 	}
 	t.Run("the gateway's capability", func(t *testing.T) {
-		checkCapability(t, unpack(t, platforms(t, filepath.Join(first, prefix+"gateway"))["amd64"]))
+		root := unpack(t, platforms(t, filepath.Join(first, prefix+"gateway"))["amd64"])
+		checkCapability(t, root)
+		checkWithoutCapability(t, root)
 	})
 }
 
@@ -201,7 +205,15 @@ func inside(t *testing.T, root string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// checkCapability starts a gateway. The agent has NET_ADMIN, and nothing else. Its Envoy has no capability.
+// gatewayArguments start a gateway that reaches no xds-server.
+var gatewayArguments = []string{
+	"/" + programFolder + "gateway-agent", "run", "--name=gateway-0", "--tunnel-domain=tunnels.example.com",
+	"--xds-server=127.0.0.1:1", "--ca-file=/tmp/ca", "--token-file=/tmp/token", "--public-listen=127.0.0.1:18443",
+	"--apiserver-listen=127.0.0.1:16443", "--connect-listen=127.0.0.1:13128", "--drain-timeout=1s",
+}
+
+// checkCapability starts a gateway. The agent may use NET_ADMIN, and nothing else. It starts Envoy, which it does only
+// if it can close connections. Envoy has no capability.
 func checkCapability(t *testing.T, root string) {
 	t.Helper()
 	if err := errors.Join(os.WriteFile(filepath.Join(root, "tmp", "ca"), nil, 0o644),
@@ -211,10 +223,7 @@ func checkCapability(t *testing.T, root string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var out bytes.Buffer
-	agent := containerCommand(ctx, root, "/"+programFolder+"gateway-agent", "run", "--name=gateway-0",
-		"--tunnel-domain=tunnels.example.com", "--xds-server=127.0.0.1:1", "--ca-file=/tmp/ca", "--token-file=/tmp/token",
-		"--public-listen=127.0.0.1:18443", "--apiserver-listen=127.0.0.1:16443", "--connect-listen=127.0.0.1:13128",
-		"--drain-timeout=1s")
+	agent := containerCommand(ctx, root, gatewayArguments...)
 	agent.Stdout, agent.Stderr = &out, &out
 	agent.Cancel = func() error { return agent.Process.Signal(syscall.SIGTERM) }
 	if err := agent.Start(); err != nil {
@@ -224,13 +233,13 @@ func checkCapability(t *testing.T, root string) {
 	for poll := time.NewTicker(10 * time.Millisecond); envoy == 0 && ctx.Err() == nil; <-poll.C {
 		envoy = child(agent.Process.Pid, "envoy")
 	}
-	agentHas, envoyHas := capabilities(t, agent.Process.Pid), ""
+	agentHas, envoyHas := capabilities(t, agent.Process.Pid, "CapPrm"), ""
 	if envoy != 0 {
-		envoyHas = capabilities(t, envoy)
+		envoyHas = capabilities(t, envoy, "CapPrm", "CapEff")
 	}
 	cancel()
 	_ = agent.Wait() // it was told to end
-	if want := fmt.Sprintf("%016x %016x", capNetAdmin, capNetAdmin); agentHas != want {
+	if want := fmt.Sprintf("%016x", capNetAdmin); agentHas != want {
 		t.Errorf("the agent has capabilities %s, want %s", agentHas, want)
 	}
 	if want := fmt.Sprintf("%016x %016x", 0, 0); envoyHas != want {
@@ -257,8 +266,37 @@ func child(parent int, name string) int {
 	return 0
 }
 
-// capabilities returns the permitted and the effective capabilities of a process.
-func capabilities(t *testing.T, pid int) string {
+// checkWithoutCapability starts a gateway in a container that may not have NET_ADMIN. The agent starts, and reports
+// what is missing.
+func checkWithoutCapability(t *testing.T, root string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	agent := containerCommand(ctx, root, gatewayArguments...)
+	type result struct {
+		out []byte
+		err error
+	}
+	ended := make(chan result)
+	go func() {
+		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
+		const dropFromBoundingSet, netAdmin = 24, 12
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, dropFromBoundingSet, netAdmin, 0); errno != 0 {
+			ended <- result{nil, errno}
+			return
+		}
+		out, err := agent.CombinedOutput()
+		ended <- result{out, err}
+	}()
+	got := <-ended
+	var exit *exec.ExitError
+	if !errors.As(got.err, &exit) || !strings.Contains(string(got.out), "needs the capability CAP_NET_ADMIN") {
+		t.Errorf("without the capability: %v: %s", got.err, got.out)
+	}
+}
+
+// capabilities returns fields of the status of a process.
+func capabilities(t *testing.T, pid int, fields ...string) string {
 	t.Helper()
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -268,7 +306,7 @@ func capabilities(t *testing.T, pid int) string {
 	var found []string
 	for lines := bufio.NewScanner(io.LimitReader(f, 1<<16)); lines.Scan(); {
 		key, value, _ := strings.Cut(lines.Text(), ":")
-		if key == "CapPrm" || key == "CapEff" {
+		if slices.Contains(fields, key) {
 			found = append(found, strings.TrimSpace(value))
 		}
 	}
