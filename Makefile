@@ -36,6 +36,24 @@ build-race: ## build them with the race detector, for the tests, into bin/race/
 	@mkdir -p bin/race
 	CGO_ENABLED=1 go build -race -o bin/race/ $(addprefix ./cmd/,$(BINARIES))
 
+# VERSION (or TAG) is also the tag; without it the version is that of the commit. With REGISTRY, as registry.example.com/fairlead,
+# the images are pushed too.
+REGISTRY ?=
+VERSION  ?= $(TAG)
+IMAGES   := cd tools/images && CGO_ENABLED=0 go run -trimpath . $(if $(REGISTRY),-registry $(REGISTRY))
+
+.PHONY: images
+images: ## build every image for amd64 and arm64 into bin/images (VERSION=v0.1.0), and push them if REGISTRY is set
+	$(IMAGES) $(if $(VERSION),-version $(VERSION))
+
+.PHONY: push-images
+push-images: ## push the images of bin/images to REGISTRY, with the credentials of docker login
+	$(IMAGES) -push-only
+
+.PHONY: update-image-packages
+update-image-packages: ## pin the newest packages of Debian in tools/images/packages.txt (on Debian, with gpgv)
+	$(IMAGES) -update-packages
+
 .PHONY: tools
 tools: ## install every real part: Envoy, Kubernetes, Cluster API and tools of the tests (20 min once, then cached)
 	@cd tools/install && go run .
@@ -235,6 +253,10 @@ sight.test: parts.sight build
 	@mkdir -p bin/test
 	go test -c -ldflags=-w -o bin/test/sight.test ./test/sight
 
+.PHONY: test-images
+test-images: ## build the real images twice, from two folders, compare their digests and run their programs (as root)
+	cd tools/images && CGO_ENABLED=0 IMAGES_REQUIRED=1 go test -trimpath -count=1 -timeout=60m -run TestReal -v .
+
 .PHONY: test-readme
 test-readme: parts.lab build ## run every command of the README and of the quickstart, as root
 	env -u FAIRLEAD_TIMES $(REQUIRED) go test -count=1 -timeout 10m -v ./test/readme
@@ -297,8 +319,9 @@ vulncheck: ## find known vulnerabilities in code that the programs call (Error 3
 	@cd tools/vulncheck && ../../bin/vulncheck ../.. ./cmd/...
 
 .PHONY: test-tools
-test-tools: ## the tests of install, licences and vulncheck
+test-tools: ## the tests of install, images, licences and vulncheck
 	cd tools/install && go test ./...
+	cd tools/images && CGO_ENABLED=0 go test -trimpath ./...
 	cd tools/licences && go test ./...
 	cd tools/vulncheck && go test ./...
 

@@ -62,7 +62,7 @@ var arrows = map[string][]string{
 		"pkg/diagnose/summary", "pkg/kubeconfig", "pkg/observed",
 	},
 	"internal/clidoc":     {"internal/golden"},
-	"internal/command":    nil,
+	"internal/command":    {"internal/version"},
 	"internal/disk":       nil,
 	"internal/ending":     nil,
 	"internal/envoytest":  {"internal/eventually", "internal/spawn"},

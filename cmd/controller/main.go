@@ -23,6 +23,7 @@ import (
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/internal/traces"
+	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/controller"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/rollout"
@@ -71,7 +72,7 @@ func rootCommand() *cobra.Command {
 	f.addNetwork(set)
 	f.logging.AddTo(set)
 	f.traces.AddTo(set)
-	return cmd
+	return command.Versioned(cmd)
 }
 
 // addInstallation adds the flags about the installation and its addresses.
@@ -245,7 +246,7 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if err := controller.Setup(mgr, f.config, log); err != nil {
 		return err
 	}
-	log.Info("controller starts", "tunnel_domain", f.domain, "tunnels", f.tunnels)
+	log.Info("controller starts", version.Attr(), "tunnel_domain", f.domain, "tunnels", f.tunnels)
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("running controllers: %w", err)
 	}

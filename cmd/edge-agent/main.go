@@ -32,7 +32,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func rootCommand(args []string) *cobra.Command {
 	root := &cobra.Command{Use: "edge-agent", Short: "Runs the edge of a Fairlead tunnel"}
 	root.AddCommand(runCommand(), joinCommand(), leaveCommand(), bootstrapCommand(), reportCommand(args), versionCommand())
-	return root
+	return command.Versioned(root)
 }
 
 func runCommand() *cobra.Command {
@@ -114,10 +114,10 @@ Envoy in the folder with
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version of this program",
+		Short: "Print the version, the commit and the version of Envoy",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), version.Get())
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), version.Line())
 			return err
 		},
 	}

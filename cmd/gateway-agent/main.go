@@ -36,7 +36,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{Use: "gateway-agent", Short: "Runs a gateway of Fairlead"}
 	root.AddCommand(runCommand())
-	return root
+	return command.Versioned(root)
 }
 
 // options holds the flags.

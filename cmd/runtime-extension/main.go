@@ -30,6 +30,7 @@ import (
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/internal/logging"
+	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/capi/hooks"
 	"github.com/fairlead/fairlead/pkg/capi/inject"
 )
@@ -87,7 +88,7 @@ func rootCommand() *cobra.Command {
 		&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster (default: the ServiceAccount of the Pod)",
 	)
 	f.logging.AddTo(set)
-	return cmd
+	return command.Versioned(cmd)
 }
 
 // run validates everything before it starts anything.
@@ -117,8 +118,8 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	log.Info(
-		"runtime extension starts", "tunnel_domain", f.defaults.TunnelDomain, "edge_image", f.defaults.Image, "listen",
-		f.listen,
+		"runtime extension starts", version.Attr(), "tunnel_domain", f.defaults.TunnelDomain, "edge_image",
+		f.defaults.Image, "listen", f.listen,
 	)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -69,7 +70,7 @@ func rootCommand() *cobra.Command {
 		},
 	}
 	f.addTo(cmd)
-	return cmd
+	return command.Versioned(cmd)
 }
 
 func (f *flags) addTo(cmd *cobra.Command) {

@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/internal/traces"
+	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/controlchannel"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
@@ -119,7 +120,9 @@ func (s *server) run(ctx context.Context) error {
 	}
 	c, hub := s.channel()
 	registry := s.registry(c, hub)
-	s.log.Info("xds-server starts", "tunnel_domain", string(s.inst.Domain), "address", listener.Addr().String())
+	s.log.Info(
+		"xds-server starts", version.Attr(), "tunnel_domain", string(s.inst.Domain), "address", listener.Addr().String(),
+	)
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() error { return s.kube.Run(ctx) })
 	parts.Go(func() error { return rotation.Run(ctx) })

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/version"
 )
 
 // everyCommand calls do with each command of the tree.
@@ -220,9 +221,17 @@ func TestCompletions(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	var stdout, stderr strings.Builder
-	if code := run(t.Context(), []string{"version"}, &stdout, &stderr); code != 0 ||
-		!strings.Contains(stdout.String(), "go1.") {
-		t.Errorf("exit code %d, printed %q and %q", code, stdout.String(), stderr.String())
+	for line, want := range map[string]string{
+		"version":           version.Line() + "\n",
+		"--version":         "fairlead " + version.Line() + "\n",
+		"version -o json":   `"envoy": "` + version.Envoy + `"`,
+		"version -o yaml":   "commit: " + version.Commit() + "\n",
+		"--version --bogus": "",
+	} {
+		var stdout, stderr strings.Builder
+		code := run(t.Context(), strings.Fields(line), &stdout, &stderr)
+		if wantCode := map[bool]int{true: 2}[want == ""]; code != wantCode || !strings.Contains(stdout.String(), want) {
+			t.Errorf("%s: exit code %d, printed %q and %q", line, code, stdout.String(), stderr.String())
+		}
 	}
 }

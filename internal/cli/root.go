@@ -73,7 +73,7 @@ Colours and progress are printed on terminals only; NO_COLOR=1 disables colours.
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return output.UsageError("%w", err) })
 	addCompletions(root)
 	checkUsage(root)
-	return root
+	return command.Versioned(root)
 }
 
 // checkUsage gives all usage errors the same exit code. It makes the checks that cobra would make later.

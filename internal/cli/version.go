@@ -13,6 +13,8 @@ import (
 // builtAs describes the build of the program.
 type builtAs struct {
 	Version string `json:"version"`
+	Commit  string `json:"commit"`
+	Envoy   string `json:"envoy"`
 	Go      string `json:"go"`
 }
 
@@ -20,7 +22,7 @@ func versionCommand() *cobra.Command {
 	var o output.Options
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print the version of this program",
+		Short: "Print the version, the commit and the version of Envoy",
 		Long: strings.TrimSpace(`
 Print the version of this program and of the Go toolchain that built it.
 
@@ -30,9 +32,9 @@ Exit codes: 0 success; 1 the command failed; 2 the command line is invalid.`),
 		Example: "  fairlead version\n  fairlead version -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := builtAs{version.Get(), runtime.Version()}
+			v := builtAs{version.Get(), version.Commit(), version.Envoy, runtime.Version()}
 			return o.Print(
-				cmd, output.View{Data: v, Page: func(p *output.Page) { p.Line(output.Plain(v.Version + " " + v.Go)) }},
+				cmd, output.View{Data: v, Page: func(p *output.Page) { p.Line(output.Plain(version.Line())) }},
 			)
 		},
 	}

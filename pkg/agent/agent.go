@@ -30,6 +30,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/heartbeat"
 	"github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/agent/gateway"
@@ -137,6 +138,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.load(); err != nil {
 		return err
 	}
+	a.log.Info("agent starts", version.Attr())
 	var socket net.Listener
 	if err := a.retryWhileFull(ctx, func() (err error) {
 		socket, err = listenUnix(a.config.path(

@@ -14,8 +14,13 @@ const netlinkBuffer = 64 << 10
 var errShort = errors.New("the kernel's answer is too short")
 
 // call sends one request of sock_diag(7) and passes each socket in the answer to got. After an error, the next call
-// opens a new connection to the kernel, because this one may still hold parts of an answer.
+// opens a new connection to the kernel, because this one may still hold parts of an answer. The kernel requires
+// CAP_NET_ADMIN of the thread that opens the connection, and of the thread that sends a request to destroy a socket.
 func (k *Kernel) call(kind uint16, flags uint16, body []byte, got func(Socket)) error {
+	return raised(func() error { return k.callRaised(kind, flags, body, got) })
+}
+
+func (k *Kernel) callRaised(kind uint16, flags uint16, body []byte, got func(Socket)) error {
 	if err := k.open(); err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ const (
 )
 
 func (b *bundle) versions(context.Context) error {
-	v := map[string]any{"fairlead": version.Get()}
+	v := map[string]any{"fairlead": version.Get(), "commit": version.Commit(), "envoy": version.Envoy}
 	asker, err := discovery.NewDiscoveryClientForConfigAndClient(b.m.Config, b.m.HTTP)
 	if err == nil {
 		v["kubernetes"], err = asker.ServerVersion()
