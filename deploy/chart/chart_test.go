@@ -31,7 +31,7 @@ const (
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
-	os.Exit(kubetest.RunAll(m, &server, &bare))
+	os.Exit(server.Run(m))
 }
 
 // served are groups and versions of a management cluster with everything that the chart may need.
@@ -203,6 +203,12 @@ func at(value any, path string) any {
 				return nil
 			}
 			value = v[i]
+		case string: // YAML in a text
+			var inner any
+			if err := yaml.Unmarshal([]byte(v), &inner); err != nil {
+				return nil
+			}
+			value = at(inner, field)
 		default:
 			return nil
 		}

@@ -244,8 +244,8 @@ func TestPatchesAreTheSameAsKustomize(t *testing.T) {
 			/var/lib/fairlead, subPath: x}]}], volumes: [{name: mine, emptyDir: {}}]}}}}`,
 		"ports of a container": `{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: gateway}, spec: {template: {spec:
 			{containers: [{name: gateway, ports: [{containerPort: 8443, hostPort: 443}]}]}}}}`,
-		"ports of a Service": `{apiVersion: v1, kind: Service, metadata: {name: gateway-public}, spec: {ports:
-			[{port: 443, nodePort: 30443}]}}`,
+		"ports of a Service": `{apiVersion: v1, kind: Service, metadata: {name: gateway}, spec: {ports:
+			[{port: 6443, nodePort: 30443}]}}`,
 		"a list without a key": `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name:
 			fairlead-viewer}, rules: [{apiGroups: [fairlead.dev], resources: [tunnels], verbs: [list]}]}`,
 		"scheduling": `{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: gateway}, spec: {template: {spec:
@@ -258,7 +258,7 @@ func TestPatchesAreTheSameAsKustomize(t *testing.T) {
 		"another map": `{apiVersion: v1, kind: Service, metadata: {name: gateway}, spec: {selector: {$patch: replace, a: b}}}`,
 		"webhooks": `{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name:
 			fairlead-kubeconfigs}, webhooks: [{name: kubeconfigs.fairlead.dev, timeoutSeconds: 5}]}`,
-		"annotations":        `{apiVersion: v1, kind: Service, metadata: {name: gateway-public, annotations: {a: b}}}`,
+		"annotations":        `{apiVersion: v1, kind: Service, metadata: {name: gateway, annotations: {a: b}}}`,
 		"without the object": `{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: gateway}, $patch: delete}`,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,7 +1,6 @@
 package chart_test
 
 import (
-	"context"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -21,17 +20,22 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
-// server has Cluster API's types, and none of Fairlead's. bare has neither.
-var (
-	server = kubetest.Server{Prepare: func(_ context.Context, config *rest.Config) error {
-		_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{
-			Paths:              []string{filepath.Join(root, "bin/capi-config/crd/bases/cluster.x-k8s.io_clusters.yaml")},
-			ErrorIfPathMissing: true,
-		})
-		return err
-	}}
-	bare = kubetest.Server{}
-)
+// server has neither Cluster API's types nor Fairlead's.
+var server kubetest.Server
+
+// TestHelm installs the chart at a real kube-apiserver. The order matters: the first part needs one without Cluster
+// API.
+func TestHelm(t *testing.T) {
+	t.Run("rejects a cluster and values in one line", testErrorsOfAnInstall)
+	if _, err := envtest.InstallCRDs(server.Config(t), envtest.CRDInstallOptions{
+		Paths:              []string{filepath.Join(root, "bin/capi-config/crd/bases/cluster.x-k8s.io_clusters.yaml")},
+		ErrorIfPathMissing: true,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("is installed and removed", testInstallUpgradeUninstall)
+	t.Run("takes over a kustomization", testTakeOver)
+}
 
 // kubeconfig writes a kubeconfig for Helm.
 func kubeconfig(t *testing.T, config *rest.Config) string {
@@ -48,9 +52,9 @@ func kubeconfig(t *testing.T, config *rest.Config) string {
 	return file
 }
 
-// TestHelmInstallsUpgradesAndUninstalls: a second upgrade changes nothing, what the controller has added stays, and
+// testInstallUpgradeUninstall: a second upgrade changes nothing, what the controller has added stays, and
 // only the type is left in the end.
-func TestHelmInstallsUpgradesAndUninstalls(t *testing.T) {
+func testInstallUpgradeUninstall(t *testing.T) {
 	config := server.Config(t)
 	admin, err := kubetest.NewClient(config)
 	if err != nil {
@@ -187,9 +191,9 @@ func missing(path string, want, got any) (all []string) {
 	return all
 }
 
-// TestErrorsOfAnInstallAreOneLine: a real cluster without Cluster API is refused at once, and nothing is created.
-func TestErrorsOfAnInstallAreOneLine(t *testing.T) {
-	config := bare.Config(t)
+// testErrorsOfAnInstall: a real cluster without Cluster API is refused at once, and nothing is created.
+func testErrorsOfAnInstall(t *testing.T) {
+	config := server.Config(t)
 	connection := "--kubeconfig=" + kubeconfig(t, config)
 	for set, want := range map[values]string{minimum: "clusterctl init", "{}": "--set tunnelDomain="} {
 		_, stderr, err := helm(
@@ -229,8 +233,7 @@ func TestTheApiserverAcceptsEveryOption(t *testing.T) {
 	}
 	var all []values
 	for _, e := range effects {
-		// Other fields of the Service need the type LoadBalancer.
-		if set := string(e.set); !strings.HasPrefix(set, "extraObjects") && !strings.Contains(set, "type: ClusterIP") {
+		if !strings.HasPrefix(string(e.set), "extraObjects") {
 			all = append(all, e.given, e.set)
 		}
 	}
@@ -283,9 +286,9 @@ func TestAnyNamespace(t *testing.T) {
 	}
 }
 
-// TestHelmTakesOverAKustomization: an installation by `kubectl apply -k` continues as a release.
-func TestHelmTakesOverAKustomization(t *testing.T) {
-	connection := "--kubeconfig=" + kubeconfig(t, bare.Config(t))
+// testTakeOver: an installation by `kubectl apply -k` continues as a release.
+func testTakeOver(t *testing.T) {
+	connection := "--kubeconfig=" + kubeconfig(t, server.Config(t))
 	out, err := exec.CommandContext(
 		t.Context(), part(t, "kubectl"), connection, "apply", "--kustomize=../kubernetes",
 	).CombinedOutput()
@@ -295,7 +298,7 @@ func TestHelmTakesOverAKustomization(t *testing.T) {
 	for range 2 { // once for the ownership, and again as an ordinary upgrade
 		_, stderr, err := helm(
 			t.Context(), t, "upgrade", "--install", "fairlead", folder, connection, "--namespace="+namespace,
-			"--set=tunnelDomain=tunnels.example.com,checkAPIs=false,gateway.replicas=3", "--take-ownership",
+			"--set=tunnelDomain=tunnels.example.com,gateway.replicas=3", "--take-ownership",
 			"--force-conflicts",
 		)
 		if err != nil {

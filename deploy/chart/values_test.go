@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	gatewayPod   = "spec.template.spec."
-	container    = gatewayPod + "containers.0."
-	controller   = "Deployment/controller"
-	xdsServer    = "Deployment/xds-server"
-	gateway      = "StatefulSet/gateway"
-	publicFacing = "Service/gateway-public"
-	settings     = "ConfigMap/fairlead-settings"
-	extension    = "Deployment/runtime-extension"
-	webhooks     = "MutatingWebhookConfiguration/fairlead-kubeconfigs"
+	gatewayPod = "spec.template.spec."
+	container  = gatewayPod + "containers.0."
+	controller = "Deployment/controller"
+	xdsServer  = "Deployment/xds-server"
+	gateway    = "StatefulSet/gateway"
+	public     = settings + " data.PUBLIC_SERVICE."
+	settings   = "ConfigMap/fairlead-settings"
+	extension  = "Deployment/runtime-extension"
+	webhooks   = "MutatingWebhookConfiguration/fairlead-kubeconfigs"
 )
 
 // effect is what a value changes.
@@ -130,33 +130,35 @@ var effects = map[string]effect{
 		changes: []string{settings, xdsServer, gateway},
 	},
 	"publicService.type": {
-		set: "publicService: {type: ClusterIP}",
-		want: map[string]string{
-			publicFacing + " spec.type":                  "ClusterIP",
-			publicFacing + " spec.externalTrafficPolicy": "absent",
-		},
+		set:     "publicService: {type: ClusterIP}",
+		want:    map[string]string{public + "spec.type": "ClusterIP", public + "spec.externalTrafficPolicy": "absent"},
+		changes: []string{settings, controller},
 	},
 	"publicService.annotations": {
-		set:  "publicService: {annotations: {example.org/scheme: internal}}",
-		want: map[string]string{publicFacing + " metadata.annotations": "example.org/scheme: internal"},
+		set:     "publicService: {annotations: {example.org/scheme: internal}}",
+		want:    map[string]string{public + "metadata.annotations": "example.org/scheme: internal"},
+		changes: []string{settings, controller},
 	},
 	"publicService.loadBalancerClass": {
-		set:  "publicService: {loadBalancerClass: example.org/nlb}",
-		want: map[string]string{publicFacing + " spec.loadBalancerClass": "example.org/nlb"},
+		set:     "publicService: {loadBalancerClass: example.org/nlb}",
+		want:    map[string]string{public + "spec.loadBalancerClass": "example.org/nlb"},
+		changes: []string{settings, controller},
 	},
 	"publicService.sourceRanges": {
-		set:  "publicService: {sourceRanges: [192.0.2.0/24]}",
-		want: map[string]string{publicFacing + " spec.loadBalancerSourceRanges": "- 192.0.2.0/24"},
+		set:     "publicService: {sourceRanges: [192.0.2.0/24]}",
+		want:    map[string]string{public + "spec.loadBalancerSourceRanges": "- 192.0.2.0/24"},
+		changes: []string{settings, controller},
 	},
 	"publicService.trafficPolicy": {
-		set:  "publicService: {trafficPolicy: Cluster}",
-		want: map[string]string{publicFacing + " spec.externalTrafficPolicy": "Cluster"},
+		set:     "publicService: {trafficPolicy: Cluster}",
+		want:    map[string]string{public + "spec.externalTrafficPolicy": "Cluster"},
+		changes: []string{settings, controller},
 	},
 	"ipFamilyPolicy": {
 		given: `{runtimeExtension: {enabled: true}, page: {serve: service}}`,
 		set:   "ipFamilyPolicy: PreferDualStack",
 		want: map[string]string{
-			publicFacing + " spec.ipFamilyPolicy":             "PreferDualStack",
+			public + "spec.ipFamilyPolicy":                    "PreferDualStack",
 			"Service/gateway spec.ipFamilyPolicy":             "PreferDualStack",
 			"Service/gateway-peers spec.ipFamilyPolicy":       "PreferDualStack",
 			"Service/xds-server spec.ipFamilyPolicy":          "PreferDualStack",
@@ -164,6 +166,10 @@ var effects = map[string]effect{
 			"Service/fairlead-webhook spec.ipFamilyPolicy":    "PreferDualStack",
 			"Service/fairlead-page spec.ipFamilyPolicy":       "PreferDualStack",
 			"Service/runtime-extension spec.ipFamilyPolicy":   "PreferDualStack",
+		},
+		changes: []string{
+			settings, controller, "Service/gateway", "Service/gateway-peers", "Service/xds-server",
+			"Service/xds-server-replicas", "Service/fairlead-webhook", "Service/fairlead-page", "Service/runtime-extension",
 		},
 	},
 	"networkPolicy.enabled": {
@@ -331,8 +337,8 @@ var effects = map[string]effect{
 		want: map[string]string{"ConfigMap/mine data": "a: b"},
 	},
 	"patches": {
-		set:  "patches: [{kind: Service, metadata: {name: gateway-public}, spec: {sessionAffinity: ClientIP}}]",
-		want: map[string]string{publicFacing + " spec.sessionAffinity": "ClientIP"},
+		set:  "patches: [{kind: Service, metadata: {name: gateway}, spec: {sessionAffinity: ClientIP}}]",
+		want: map[string]string{"Service/gateway spec.sessionAffinity": "ClientIP"},
 	},
 }
 
@@ -395,7 +401,7 @@ func TestEachValueHasItsEffect(t *testing.T) {
 					t.Errorf("%s is %s also without the value", where, want)
 				}
 			}
-			slices.Sort(keys)
+			keys = slices.Sorted(slices.Values(keys))
 			if got := changed(before, after); !slices.Equal(got, keys) {
 				t.Errorf("these objects change: %v, want %v", got, keys)
 			}

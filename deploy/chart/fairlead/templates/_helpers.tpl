@@ -21,6 +21,24 @@ fairlead-{{ $name -}}
 {{ .Values.connectAddress | default (printf "gateway.%s.svc:3128" .Release.Namespace) }}
 {{- end -}}
 
+{{- /* What the controller makes the Service for edges of. */ -}}
+{{- define "fairlead.publicService" -}}
+{{- $metadata := dict -}}
+{{- with .Values.commonLabels }}{{- $_ := set $metadata "labels" . -}}{{- end -}}
+{{- $service := .Values.publicService -}}
+{{- with $service.annotations }}{{- $_ := set $metadata "annotations" . -}}{{- end -}}
+{{- $spec := dict "type" $service.type -}}
+{{- if ne $service.type "ClusterIP" }}{{- $_ := set $spec "externalTrafficPolicy" $service.trafficPolicy -}}{{- end -}}
+{{- if eq $service.type "LoadBalancer" -}}
+{{- with $service.loadBalancerClass }}{{- $_ := set $spec "loadBalancerClass" . -}}{{- end -}}
+{{- with $service.sourceRanges }}{{- $_ := set $spec "loadBalancerSourceRanges" . -}}{{- end -}}
+{{- end -}}
+{{- with .Values.ipFamilyPolicy }}{{- $_ := set $spec "ipFamilyPolicy" . -}}{{- end -}}
+{{- $all := dict "spec" $spec -}}
+{{- if $metadata }}{{- $_ := set $all "metadata" $metadata -}}{{- end -}}
+{{- toYaml $all -}}
+{{- end -}}
+
 {{- /*
 The hash of the settings that a program reads when it starts, given (list root name). It is an annotation of the Pods,
 so a change restarts exactly the programs that it concerns.
@@ -33,6 +51,7 @@ so a change restarts exactly the programs that it concerns.
 {{- if eq $name "controller" -}}
 {{- $settings = concat $settings (list (include "fairlead.publicAddress" $root) (include "fairlead.apiserverAddress" $root)) -}}
 {{- $settings = concat $settings (list (include "fairlead.connectAddress" $root) $values.rollout) -}}
+{{- $settings = append $settings (include "fairlead.publicService" $root) -}}
 {{- else if eq $name "xds-server" -}}
 {{- $settings = concat $settings (list (include "fairlead.publicAddress" $root) $values.replicaAddress) -}}
 {{- end -}}
