@@ -14,7 +14,7 @@ UNIT     := ./api/... ./cmd/... ./deploy/... ./internal/... ./pkg/... ./test/lab
 # Packages of UNIT that need a kube-apiserver: SERVED have much concurrency of their own and run with the race detector,
 # MANAGED have little. ENVOYS need an Envoy. BROWSED need a browser.
 SERVED   := ./internal/informers/... ./pkg/source/... ./pkg/enrol/csr/... ./pkg/probe/... ./cmd/xds-server/...
-MANAGED  := ./pkg/controller/... ./cmd/controller/... ./internal/cli/... ./deploy/kubernetes/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/... ./deploy/monitoring/...
+MANAGED  := ./pkg/controller/... ./cmd/controller/... ./internal/cli/... ./deploy/kubernetes/... ./deploy/chart/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/... ./deploy/monitoring/...
 ENVOYS   := ./pkg/envoy/... ./pkg/agent/... ./pkg/xdsproxy/... ./pkg/tunnels/... ./pkg/sockets/... ./pkg/dial/... ./deploy/envoy/...
 BROWSED  := ./pkg/diagnose/web
 # Tests that rewrite generated files if they run with -update.
@@ -59,7 +59,7 @@ tools: ## install every real part: Envoy, Kubernetes, Cluster API and tools of t
 	@cd tools/install && go run .
 
 # Each target installs only the parts of its topic: tools/install/sets.go lists them.
-TOPICS := lab apiserver managed machines operations metrics page sight
+TOPICS := lab apiserver managed machines operations metrics page sight chart
 .PHONY: $(addprefix parts.,$(TOPICS))
 $(addprefix parts.,$(TOPICS)): parts.%:
 	@cd tools/install && go run . $*
@@ -79,6 +79,22 @@ demo: ## show Cluster API managing two workload clusters that it cannot dial (as
 	@echo "      10 to 15 minutes on two idle processors, else less than 30 seconds. The plan follows."
 	@cd tools/install && go run . -build $(subst $(space),$(comma),$(addprefix ./cmd/,$(DEMO)) ./test/demo) demo
 	@bin/demo
+
+# The version of the chart and of its images, and the registry that it names for them and is pushed to.
+VERSION  ?= 0.0.0-dev
+REGISTRY ?=
+
+.PHONY: chart
+chart: parts.chart ## package the Helm chart into bin/chart (VERSION=1.2.3 REGISTRY=registry.example.com/fairlead)
+	tools/chart/package.sh "$(VERSION)" "$(REGISTRY)" bin/chart
+
+.PHONY: chart-push
+chart-push: chart ## push it to oci://REGISTRY/charts (HELM_PUSH_FLAGS=--plain-http for a registry without TLS)
+	bin/helm push "bin/chart/fairlead-$(VERSION).tgz" "oci://$(REGISTRY)/charts" $(HELM_PUSH_FLAGS)
+
+.PHONY: test-chart
+test-chart: parts.chart ## the chart: each value, its errors, and install, upgrade and uninstall at a real kube-apiserver
+	$(REQUIRED) go test -count=1 ./deploy/chart/...
 
 ##### test
 
@@ -262,7 +278,9 @@ test-readme: parts.lab build ## run every command of the README and of the quick
 	env -u FAIRLEAD_TIMES $(REQUIRED) go test -count=1 -timeout 10m -v ./test/readme
 
 .PHONY: update-golden
-update-golden: ## rewrite the golden files, and the generated files in deploy and docs
+update-golden: parts.chart ## rewrite the golden files, and the generated files in deploy and docs
+	cp deploy/monitoring/rules.yaml deploy/monitoring/dashboard.json deploy/chart/fairlead/files/
+	go test ./deploy/chart -run '$(WRITING)' -update
 	go test $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(UNIT) | awk '/internal\/(golden|clidoc)/{print $$1}') ./test/sight -run '$(WRITING)' -update
 
 ##### measure

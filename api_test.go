@@ -194,7 +194,7 @@ func (l *apiList) reasons() {
 		title    string
 		prefixes []string
 	}{
-		{"Types of conditions", []string{"Condition", "ClusterCondition", "MachineCondition"}},
+		{"Types of conditions", []string{"Condition", "ClusterCondition", "MachineCondition", "ServiceCondition"}},
 		{"Reasons of conditions", []string{"Reason"}},
 		{"Reasons of events that are about no condition", []string{"Event"}},
 	} {

@@ -117,9 +117,9 @@ var arrows = map[string][]string{
 	"pkg/controller": {
 		"api/v1alpha1", "internal/informers", "pkg/controller/boot", "pkg/controller/ca", "pkg/controller/config",
 		"pkg/controller/copies", "pkg/controller/kubeconfigs", "pkg/controller/metrics", "pkg/controller/objects",
-		"pkg/controller/reconciler", "pkg/controller/records", "pkg/controller/signer", "pkg/controller/status",
-		"pkg/controller/tunnel", "pkg/controller/waves", "pkg/controller/webhook", "pkg/kubeconfig", "pkg/model",
-		"pkg/report/view", "pkg/rollout",
+		"pkg/controller/publicservice", "pkg/controller/reconciler", "pkg/controller/records", "pkg/controller/signer",
+		"pkg/controller/status", "pkg/controller/tunnel", "pkg/controller/waves", "pkg/controller/webhook",
+		"pkg/kubeconfig", "pkg/model", "pkg/report/view", "pkg/rollout",
 	},
 	"pkg/controller/boot": {
 		"api/v1alpha1", "internal/redact", "pkg/controller/condition", "pkg/controller/config", "pkg/controller/objects",
@@ -149,6 +149,9 @@ var arrows = map[string][]string{
 		"pkg/controller/reconciler", "pkg/kubeconfig", "pkg/model",
 	},
 	"pkg/controller/objects": {"api/v1alpha1", "pkg/decision", "pkg/kubeconfig", "pkg/model"},
+	"pkg/controller/publicservice": {
+		"api/v1alpha1", "internal/retry", "pkg/controller/condition", "pkg/controller/reconciler",
+	},
 	"pkg/controller/reconciler": {
 		"api/v1alpha1", "internal/heartbeat", "internal/traces", "pkg/controller/condition", "pkg/controller/config",
 		"pkg/controller/objects",

@@ -166,3 +166,16 @@ const (
 	// machine has a Node: it has then booted without reporting.
 	ReasonNeverReported = "NeverReported"
 )
+
+// ServiceConditionPublicAddress is the condition on the Service gateway-public that reports whether edges can resolve
+// the public address of the installation.
+const ServiceConditionPublicAddress = "fairlead.dev/PublicAddress"
+
+// Reasons of ServiceConditionPublicAddress.
+const (
+	// ReasonPublicAddressResolves: the public address is an IP address, or its name resolves. The condition is True.
+	ReasonPublicAddressResolves = "PublicAddressResolves"
+	// ReasonPublicAddressPending: the name does not resolve yet. The message contains the target of the DNS record. The
+	// condition is False.
+	ReasonPublicAddressPending = "PublicAddressPending"
+)

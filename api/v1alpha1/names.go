@@ -143,3 +143,6 @@ const (
 	// RequestHostAnnotation is the machine's own name. It is only a label for people.
 	RequestHostAnnotation = "fairlead.dev/host"
 )
+
+// PublicServiceName is the name of the Service at which edges reach the gateways.
+const PublicServiceName = "gateway-public"

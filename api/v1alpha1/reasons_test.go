@@ -78,9 +78,10 @@ func TestReasonsMatchTheCode(t *testing.T) {
 			fmt.Fprintf(&b, "| `%s` | %s |\n", c.value, c.description(t))
 		case strings.HasPrefix(c.name, "Condition"),
 			strings.HasPrefix(c.name, "ClusterCondition"),
-			strings.HasPrefix(c.name, "MachineCondition"):
+			strings.HasPrefix(c.name, "MachineCondition"),
+			strings.HasPrefix(c.name, "ServiceCondition"):
 			of := "Tunnel"
-			for _, kind := range []string{"Cluster", "Machine"} {
+			for _, kind := range []string{"Cluster", "Machine", "Service"} {
 				if strings.HasPrefix(c.name, kind) {
 					of = kind
 				}

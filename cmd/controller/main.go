@@ -96,6 +96,13 @@ func (f *flags) addInstallation(set *pflag.FlagSet) {
 		&f.connect, "connect-address", "", "host:port at which clients reach the gateways' connect listener (required)",
 	)
 	set.StringVar(
+		&f.config.PublicService,
+		"public-service",
+		"",
+		"labels, annotations and spec, as YAML, of the Service gateway-public at which edges reach the gateways, which the "+
+			"controller then creates and keeps; without it that Service is yours",
+	)
+	set.StringVar(
 		&f.dns, "tunnel-dns", string(controller.TunnelDNSAuto),
 		"whether clients can resolve tunnel hostnames: auto, yes or no",
 	)

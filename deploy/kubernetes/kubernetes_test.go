@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/internal/kubetest"
 )
@@ -170,9 +171,13 @@ func TestPodsAreRestricted(t *testing.T) {
 
 // TestEdgesKeepTheirAddresses: the limits of unknown sources are per address.
 func TestEdgesKeepTheirAddresses(t *testing.T) {
-	var service corev1.Service
-	if err := apiserver(t).Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "gateway-public"},
-		&service); err != nil {
+	settings := &corev1.ConfigMap{}
+	if err := apiserver(t).Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "fairlead-settings"},
+		settings); err != nil {
+		t.Fatal(err)
+	}
+	var service corev1.Service // the controller creates it
+	if err := yaml.UnmarshalStrict([]byte(settings.Data["PUBLIC_SERVICE"]), &service); err != nil {
 		t.Fatal(err)
 	}
 	if got := service.Spec.ExternalTrafficPolicy; got != corev1.ServiceExternalTrafficPolicyLocal {

@@ -204,6 +204,32 @@ func TestPermissions(t *testing.T) {
 			},
 			[]string{"controller"},
 		},
+		"creates the Service for edges": {
+			authorizationv1.ResourceAttributes{Verb: "create", Resource: "services", Namespace: namespace},
+			[]string{"controller"},
+		},
+		"changes the Service for edges": {
+			authorizationv1.ResourceAttributes{
+				Verb: "patch", Resource: "services", Name: "gateway-public", Namespace: namespace,
+			},
+			[]string{"controller"},
+		},
+		"changes other Services": {
+			authorizationv1.ResourceAttributes{
+				Verb: "patch", Resource: "services", Name: "gateway", Namespace: namespace,
+			},
+			nil,
+		},
+		"removes Services": {
+			authorizationv1.ResourceAttributes{
+				Verb: "delete", Resource: "services", Name: "gateway-public", Namespace: namespace,
+			},
+			nil,
+		},
+		"creates Services elsewhere": {
+			authorizationv1.ResourceAttributes{Verb: "create", Resource: "services", Namespace: "prod"},
+			nil,
+		},
 		"reads the gateway token": {
 			authorizationv1.ResourceAttributes{
 				Verb:      "get",

@@ -52,6 +52,8 @@ func TestViewersReadAndForwardNothingElse(t *testing.T) {
 		{"", attributes{Verb: "list", Group: "fairlead.dev", Resource: "tunnels"}, true},
 		{"", attributes{Verb: "list", Group: "cluster.x-k8s.io", Resource: "clusters"}, true},
 		{"fairlead-rollout", attributes{Verb: "get", Resource: "configmaps", Namespace: namespace}, true},
+		{"gateway-public", attributes{Verb: "get", Resource: "services", Namespace: namespace}, true},
+		{"gateway", attributes{Verb: "get", Resource: "services", Namespace: namespace}, false},
 		{"fairlead-ca", attributes{Verb: "get", Resource: "secrets", Namespace: namespace}, false},
 		{"c1-kubeconfig", attributes{Verb: "get", Resource: "secrets", Namespace: "prod"}, false},
 		{"", attributes{Verb: "create", Resource: "pods", Subresource: "exec", Namespace: namespace}, false},

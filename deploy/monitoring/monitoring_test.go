@@ -22,7 +22,9 @@ kind: PrometheusRule
 metadata:
   name: fairlead
   namespace: fairlead-system
-  labels: {app.kubernetes.io/part-of: fairlead}
+  labels:
+    app.kubernetes.io/part-of: fairlead
+    release: kube-prometheus-stack
 spec:
 `
 
@@ -198,7 +200,7 @@ func TestTheComponentEnablesMetrics(t *testing.T) {
 	}
 	for what, n := range map[string]int{
 		"--metrics-listen=:9090": 3, "name: metrics\n": 3, "kind: PodMonitor\n": 1, "kind: PrometheusRule\n": 1,
-		"kind: NetworkPolicy\n": 3, `grafana_dashboard: "1"`: 1,
+		"kind: NetworkPolicy\n": 4, `grafana_dashboard: "1"`: 1,
 	} {
 		if got := strings.Count(string(out), what); got != n {
 			t.Errorf("%q is there %d times, want %d", what, got, n)

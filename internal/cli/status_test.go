@@ -206,3 +206,33 @@ func waitCondition(t *testing.T, p *person, key client.ObjectKey, kind, reason s
 		return nil
 	})
 }
+
+// TestStatusReportsThePublicAddress: a user who has just installed Fairlead sees which DNS record is missing.
+func TestStatusReportsThePublicAddress(t *testing.T) {
+	p := newPerson(t)
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: kubetest.NewNamespace(t, p.Client), Name: v1alpha1.PublicServiceName},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 443}}},
+	}
+	if err := p.Create(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	const missing = "gateway.tunnels.example.com does not resolve: create its DNS record with the target 203.0.113.7"
+	for _, c := range []metav1.Condition{
+		{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPublicAddressPending, Message: missing},
+		{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPublicAddressResolves, Message: "it resolves"},
+	} {
+		c.Type = v1alpha1.ServiceConditionPublicAddress
+		meta.SetStatusCondition(&service.Status.Conditions, c)
+		if err := p.Status().Update(t.Context(), service); err != nil {
+			t.Fatal(err)
+		}
+		out, err := p.does(t, "status", "-n", service.Namespace, "--installation="+service.Namespace, "--live=false")
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if want := c.Status == metav1.ConditionFalse; strings.Contains(out, "PublicAddressPending: "+missing) != want {
+			t.Errorf("with the reason %s status shows %q", c.Reason, out)
+		}
+	}
+}

@@ -28,6 +28,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/kubeconfigs"
 	"github.com/fairlead/fairlead/pkg/controller/metrics"
 	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/publicservice"
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 	"github.com/fairlead/fairlead/pkg/controller/records"
 	"github.com/fairlead/fairlead/pkg/controller/signer"
@@ -87,9 +88,22 @@ func Setup(mgr ctrl.Manager, config config.Config, log *slog.Logger) error {
 		return err
 	}
 	return errors.Join(
+		objects.Wrap("setting up public Service", setupPublicService(p, mgr)),
 		objects.Wrap("setting up signer", signer.New(p).Setup(mgr)),
 		objects.Wrap("setting up installation", ca.New(p, ended).Setup(mgr)),
 	)
+}
+
+// setupPublicService adds the keeper of the Service for edges, if the installation sets its form.
+func setupPublicService(p reconciler.Deps, mgr ctrl.Manager) error {
+	if p.Config.PublicService == "" {
+		return nil
+	}
+	keeper, err := publicservice.New(p)
+	if err != nil {
+		return err
+	}
+	return keeper.Setup(mgr)
 }
 
 // setupLive adds the reconcilers of what edges, gateways and machines report, and the view of the xds-servers that they

@@ -12,3 +12,4 @@ done
 PATH="$bin:$PATH" "$python" -m grpc_tools.protoc -I . --go_out=. --go_opt=paths=source_relative \
   --go-grpc_out=. --go-grpc_opt=paths=source_relative pkg/enrol/v1/enrol.proto pkg/diagnose/collect/v1/inspect.proto pkg/report/v1/report.proto
 "$bin/controller-gen" object crd paths=./api/... output:crd:dir=deploy/kubernetes/crd
+cp deploy/kubernetes/crd/*.yaml deploy/chart/fairlead/files/crd/

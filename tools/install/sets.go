@@ -19,8 +19,9 @@ var sets = map[string][]string{
 	"managed": {
 		"kube-apiserver", "etcd", "kubectl", "capi-core", "envoy", "fake-kubelet", "coredns", "externaldns-crd",
 		"capa-reconcile",
-		"prometheus",
+		"prometheus", "helm", "registry",
 	},
+	"chart": {"kube-apiserver", "etcd", "kubectl", "capi-core", "helm", "registry"},
 	// a lab where Cluster API creates the workload clusters with kubeadm
 	"machines": slices.Concat(lab, []string{
 		"kubeadm", "machine", "kube-controller-manager", "kubernetes-next", "capi-bootstrap", "capi-control-plane",

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -137,6 +139,7 @@ func (l *reader) read(ctx context.Context) (output.View, error) {
 	}
 	now := time.Now()
 	fleet := summary.Build(in, now)
+	fleet.PublicAddress = l.publicAddress(ctx)
 	l.health = summary.OK
 	if len(fleet.Rows) > 0 {
 		l.health = fleet.Rows[0].Health
@@ -257,10 +260,32 @@ func fleetTable(fleet summary.View, problem string, now time.Time) output.View {
 	}
 	return output.View{
 		Data:    fleet,
-		Summary: summaryLines(fleet.Summary, problem),
+		Summary: append(publicAddressLines(fleet.PublicAddress), summaryLines(fleet.Summary, problem)...),
 		Table:   t,
 		Empty:   "no Cluster in this namespace has a tunnel or has opted in: -A shows all namespaces",
 	}
+}
+
+// publicAddress returns why edges cannot resolve the public address, or nil. Without permission to read the Service it
+// is not known, and is left out.
+func (l *reader) publicAddress(ctx context.Context) *summary.Problem {
+	var service corev1.Service
+	key := types.NamespacedName{Namespace: l.flags.Installation, Name: v1alpha1.PublicServiceName}
+	if l.m.Get(ctx, key, &service) != nil {
+		return nil
+	}
+	c := apimeta.FindStatusCondition(service.Status.Conditions, v1alpha1.ServiceConditionPublicAddress)
+	if c == nil || c.Status != metav1.ConditionFalse {
+		return nil
+	}
+	return &summary.Problem{Reason: c.Reason, Message: c.Message}
+}
+
+func publicAddressLines(p *summary.Problem) []output.Line {
+	if p == nil {
+		return nil
+	}
+	return []output.Line{{output.Styled(output.StyleWarning, p.Reason), output.Plain(": " + p.Message)}}
 }
 
 func summaryLines(s summary.Summary, problem string) []output.Line {

@@ -42,6 +42,7 @@ type Config struct {
 	Public        model.Endpoint // where edges reach the gateways
 	APIServer     model.Endpoint // where clients reach the gateways' apiserver listener
 	Connect       model.Endpoint // where clients reach the gateways' connect listener
+	PublicService string         // labels, annotations and spec, as YAML, of the Service for edges; empty: not managed
 	DNS           TunnelDNS
 	AllClusters   bool // Clusters without the label get a tunnel too
 	LeafLifetime  time.Duration

@@ -52,6 +52,14 @@ type Live struct {
 type View struct {
 	Summary Summary `json:"summary"`
 	Rows    []Row   `json:"rows"` // the worst first, then by namespace and name
+	// PublicAddress is set by callers that may read its state. It is nil if edges can resolve the address.
+	PublicAddress *Problem `json:"publicAddress,omitempty"`
+}
+
+// Problem is something wrong with the whole installation.
+type Problem struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
 }
 
 // Summary counts rows by their health, and their content.

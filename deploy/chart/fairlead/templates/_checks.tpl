@@ -1,0 +1,52 @@
+{{- /* Fails with one line if the values or the cluster cannot work. It prints nothing. */ -}}
+{{- define "fairlead.checks" -}}
+{{- if not .Values.tunnelDomain -}}
+{{- fail "tunnelDomain is not set: add --set tunnelDomain=tunnels.example.com, with a subdomain of a zone that you own; it cannot be changed later" -}}
+{{- end -}}
+{{- include "fairlead.checkAPI" (list . "cluster.x-k8s.io/v1beta2" "Fairlead needs Cluster API 1.11 or newer" "install it first (clusterctl init)") -}}
+{{- if and .Values.metrics.enabled .Values.metrics.operator -}}
+{{- include "fairlead.checkAPI" (list . "monitoring.coreos.com/v1" "metrics.operator needs the Prometheus Operator" "install it first, or set metrics.operator=false") -}}
+{{- end -}}
+{{- if .Values.webhook.certManager -}}
+{{- include "fairlead.checkAPI" (list . "cert-manager.io/v1" "webhook.certManager needs cert-manager" "install it first, or set webhook.certManager=false") -}}
+{{- end -}}
+{{- if .Values.runtimeExtension.enabled -}}
+{{- include "fairlead.checkAPI" (list . "cert-manager.io/v1" "runtimeExtension.enabled needs cert-manager" "install it first (clusterctl init does)") -}}
+{{- include "fairlead.checkAPI" (list . "runtime.cluster.x-k8s.io/v1beta2" "runtimeExtension.enabled needs Cluster API's runtime SDK" "install Cluster API with EXP_RUNTIME_SDK=true") -}}
+{{- end -}}
+{{- if and .Values.page.host .Values.page.parentRefs (eq .Values.page.serve "service") -}}
+{{- include "fairlead.checkAPI" (list . "gateway.networking.k8s.io/v1" "page.parentRefs needs the Gateway API" "install its types first, or use an Ingress") -}}
+{{- end -}}
+{{- include "fairlead.checkPatches" . -}}
+{{- end -}}
+
+{{- /* Fails if the cluster does not serve a group and version, given (list root version what fix). */ -}}
+{{- define "fairlead.checkAPI" -}}
+{{- $root := index . 0 -}}
+{{- $version := index . 1 -}}
+{{- if and $root.Values.checkAPIs (not ($root.Capabilities.APIVersions.Has $version)) -}}
+{{- fail (printf "%s, and this cluster does not serve %s: %s; for helm template use --api-versions %s or --set checkAPIs=false" (index . 2) $version (index . 3) $version) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Fails if a patch selects no object. */ -}}
+{{- define "fairlead.checkPatches" -}}
+{{- if .Values.patches -}}
+{{- $root := . -}}
+{{- $objects := list -}}
+{{- range include "fairlead.templates" . | fromJsonArray -}}
+{{- range splitList "\n---" (printf "\n%s" (include (printf "fairlead.%s" .) $root)) -}}
+{{- with fromYaml . }}{{- $objects = append $objects . -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $i, $patch := .Values.patches -}}
+{{- $found := false -}}
+{{- range $objects -}}
+{{- if include "fairlead.selects" (list $patch .) }}{{- $found = true -}}{{- end -}}
+{{- end -}}
+{{- if not $found -}}
+{{- fail (printf "patches[%d] selects no object: the chart has no %s with the name %s; helm template shows the objects" $i $patch.kind $patch.metadata.name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

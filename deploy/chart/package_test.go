@@ -1,0 +1,112 @@
+package chart_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// pack makes a package of the chart, as `make chart` does, and returns its path.
+func pack(t *testing.T, version, registry string) string {
+	t.Helper()
+	part(t, "helm")
+	dir := t.TempDir()
+	out, err := exec.CommandContext(
+		t.Context(), root+"/tools/chart/package.sh", version, registry, dir,
+	).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return filepath.Join(dir, "fairlead-"+version+".tgz")
+}
+
+func TestThePackageIsReproducible(t *testing.T) {
+	if out, stderr, err := helm(t.Context(), t, "lint", "--strict", folder, "--values="+minimum.write(t),
+		"--set=checkAPIs=false"); err != nil {
+		t.Errorf("helm lint: %v: %s%s", err, out, stderr)
+	}
+	var packages []string
+	for range 2 {
+		data, err := os.ReadFile(pack(t, "1.2.3", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, string(data))
+		if err := os.Chtimes(folder+"/Chart.yaml", time.Now(), time.Now()); err != nil { // as in another clone
+			t.Fatal(err)
+		}
+	}
+	if packages[0] != packages[1] {
+		t.Error("two packages differ")
+	}
+}
+
+// TestTheChartComesFromARegistry pushes the package to a registry on loopback, and renders the chart from there with
+// nothing but the one required value. Its images come from the same registry, with the version of the chart.
+func TestTheChartComesFromARegistry(t *testing.T) {
+	address := registry(t)
+	file := pack(t, "1.2.3", address)
+	if out, stderr, err := helm(t.Context(), t, "push", file, "oci://"+address+"/charts", "--plain-http"); err != nil {
+		t.Fatalf("%v: %s%s", err, out, stderr)
+	}
+	out, stderr, err := helm(
+		t.Context(), t, "template", "fairlead", "oci://"+address+"/charts/fairlead", "--version=1.2.3", "--plain-http",
+		"--namespace="+namespace, "--set=tunnelDomain=tunnels.example.com", "--api-versions=cluster.x-k8s.io/v1beta2",
+	)
+	if err != nil {
+		t.Fatalf("%v: %s", err, stderr)
+	}
+	image := at(decode(t, out)[gateway].Object, container+"image")
+	if want := address + "/fairlead-gateway:1.2.3"; image != want {
+		t.Errorf("the image of the gateways is %v, want %s", image, want)
+	}
+}
+
+var listens = regexp.MustCompile(`serving on port (\d+)`)
+
+// registry starts an OCI registry on loopback for one test, and returns its host:port.
+func registry(t *testing.T) string {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), part(t, "registry"), "-port=0")
+	stderr, err := command.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Kill() // it may have ended with the context
+		_ = command.Wait()
+	})
+	port, err := portOf(stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("localhost:%s", port)
+}
+
+// portOf reads the log of the registry until it has its port, and discards the rest in the background.
+func portOf(log io.Reader) (string, error) {
+	lines := bufio.NewReader(log)
+	var all strings.Builder
+	for {
+		line, err := lines.ReadString('\n')
+		all.WriteString(line)
+		if match := listens.FindStringSubmatch(line); match != nil {
+			go func() { _, _ = io.Copy(io.Discard, lines) }() // ends with the process
+			return match[1], nil
+		}
+		if err != nil {
+			return "", errors.Join(fmt.Errorf("the registry does not start: %s", all.String()), err)
+		}
+	}
+}

@@ -1,0 +1,308 @@
+package chart_test
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/fairlead/fairlead/internal/kubetest"
+)
+
+// server has neither Cluster API's types nor Fairlead's.
+var server kubetest.Server
+
+// TestHelm installs the chart at a real kube-apiserver. The order matters: the first part needs one without Cluster
+// API.
+func TestHelm(t *testing.T) {
+	t.Run("rejects a cluster and values in one line", testErrorsOfAnInstall)
+	if _, err := envtest.InstallCRDs(server.Config(t), envtest.CRDInstallOptions{
+		Paths:              []string{filepath.Join(root, "bin/capi-config/crd/bases/cluster.x-k8s.io_clusters.yaml")},
+		ErrorIfPathMissing: true,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("is installed and removed", testInstallUpgradeUninstall)
+	t.Run("takes over a kustomization", testTakeOver)
+}
+
+// kubeconfig writes a kubeconfig for Helm.
+func kubeconfig(t *testing.T, config *rest.Config) string {
+	t.Helper()
+	all := clientcmdapi.NewConfig()
+	all.Clusters["c"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	all.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
+	all.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	all.CurrentContext = "x"
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*all, file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// testInstallUpgradeUninstall: a second upgrade changes nothing, what the controller has added stays, and
+// only the type is left in the end.
+func testInstallUpgradeUninstall(t *testing.T) {
+	config := server.Config(t)
+	admin, err := kubetest.NewClient(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	connection := "--kubeconfig=" + kubeconfig(t, config)
+	run := func(args ...string) string {
+		t.Helper()
+		out, stderr, err := helm(t.Context(), t, append(args, connection, "--namespace="+namespace)...)
+		if err != nil {
+			t.Fatalf("helm %s: %v: %s", args[0], err, stderr)
+		}
+		return out
+	}
+	file := minimum.write(t)
+	notes := run("install", "fairlead", folder, "--create-namespace", "--values="+file)
+	for _, want := range []string{
+		"gateway.tunnels.example.com", "get service gateway-public", "fairlead join", "fairlead status",
+	} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("the notes do not have %q: %s", want, notes)
+		}
+	}
+	rendered := renderOnce(t, "{}")
+	setCABundle(t, admin)
+	before := versions(t, admin, rendered)
+	for range 2 {
+		run("upgrade", "fairlead", folder, "--values="+file)
+	}
+	if after := versions(t, admin, rendered); fmt.Sprint(before) != fmt.Sprint(after) {
+		t.Errorf("an upgrade without a change has changed objects:\n%v\n%v", before, after)
+	}
+	drift(t, admin, rendered)
+
+	run("upgrade", "fairlead", folder, "--values="+file, "--set=gateway.replicas=3")
+	if set := live(t, admin, rendered["StatefulSet/gateway"]); text(at(set.Object, "spec.replicas")) != "3" {
+		t.Errorf("there are %v gateways", at(set.Object, "spec.replicas"))
+	}
+	run("uninstall", "fairlead")
+	for key, o := range rendered {
+		got := o.DeepCopy()
+		err := admin.Get(t.Context(), client.ObjectKeyFromObject(o), got)
+		if kept := o.GetKind() == "CustomResourceDefinition"; kept && err != nil {
+			t.Errorf("%s: %v", key, err)
+		} else if !kept && !apierrors.IsNotFound(err) {
+			t.Errorf("%s is left after uninstall: %v", key, err)
+		}
+	}
+	// The type that was kept does not prevent another install.
+	run("install", "fairlead", folder, "--values="+file)
+	run("uninstall", "fairlead")
+}
+
+// setCABundle does what the leading controller does.
+func setCABundle(t *testing.T, admin client.Client) {
+	t.Helper()
+	hooks := &unstructured.Unstructured{}
+	hooks.SetAPIVersion("admissionregistration.k8s.io/v1")
+	hooks.SetKind("MutatingWebhookConfiguration")
+	hooks.SetName("fairlead-kubeconfigs")
+	patch := client.RawPatch(
+		"application/strategic-merge-patch+json",
+		[]byte(`{"webhooks": [{"name": "kubeconfigs.fairlead.dev", "clientConfig": {"caBundle": "Cg=="}}]}`),
+	)
+	if err := admin.Patch(t.Context(), hooks, patch, client.FieldOwner("controller")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// live returns an object as the apiserver has it.
+func live(t *testing.T, admin client.Client, o *object) *object {
+	t.Helper()
+	got := o.DeepCopy()
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(o), got); err != nil {
+		t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
+	}
+	return got
+}
+
+// hooks are the objects that only `helm test` creates.
+func isHook(o *object) bool { return o.GetAnnotations()["helm.sh/hook"] != "" }
+
+// versions returns the resource versions of objects by their keys.
+func versions(t *testing.T, admin client.Client, all objects) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for key, o := range all {
+		if !isHook(o) && o.GetKind() != "CustomResourceDefinition" { // its status changes by itself
+			found[key] = live(t, admin, o).GetResourceVersion()
+		}
+	}
+	if len(found) < 30 {
+		t.Fatalf("there are only %d objects", len(found))
+	}
+	return found
+}
+
+// drift compares each field of the chart's objects with the one that the apiserver has. Tools that compare them, such
+// as Argo CD, report a difference forever if the apiserver writes a value in another way.
+func drift(t *testing.T, admin client.Client, all objects) {
+	t.Helper()
+	for key, o := range all {
+		if isHook(o) {
+			continue
+		}
+		got := live(t, admin, o)
+		for _, difference := range missing("", o.Object, got.Object) {
+			t.Errorf("%s: %s", key, difference)
+		}
+	}
+}
+
+// missing returns the fields of want that have another value in got.
+func missing(path string, want, got any) (all []string) {
+	switch w := want.(type) {
+	case map[string]any:
+		g, _ := got.(map[string]any)
+		for field, value := range w {
+			all = append(all, missing(path+"."+field, value, g[field])...)
+		}
+	case []any:
+		g, _ := got.([]any)
+		if len(w) != len(g) {
+			return []string{fmt.Sprintf("%s has %d items, want %d", path, len(g), len(w))}
+		}
+		for i := range w {
+			all = append(all, missing(fmt.Sprintf("%s[%d]", path, i), w[i], g[i])...)
+		}
+	default:
+		if text(want) != text(got) {
+			return []string{fmt.Sprintf("%s is %s, want %s", path, text(got), text(want))}
+		}
+	}
+	return all
+}
+
+// testErrorsOfAnInstall: a real cluster without Cluster API is refused at once, and nothing is created.
+func testErrorsOfAnInstall(t *testing.T) {
+	config := server.Config(t)
+	connection := "--kubeconfig=" + kubeconfig(t, config)
+	for set, want := range map[values]string{minimum: "clusterctl init", "{}": "--set tunnelDomain="} {
+		_, stderr, err := helm(
+			t.Context(), t, "install", "fairlead", folder, connection, "--namespace="+namespace, "--create-namespace",
+			"--values="+set.write(t),
+		)
+		if err == nil || !strings.Contains(stderr, want) {
+			t.Errorf("%v: %s", err, stderr)
+		}
+		if strings.Contains(strings.TrimSpace(stderr), "\n") {
+			t.Errorf("the error has several lines: %s", stderr)
+		}
+	}
+	admin, err := kubetest.NewClient(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := &unstructured.UnstructuredList{}
+	list.SetAPIVersion("apps/v1")
+	list.SetKind("DeploymentList")
+	if err := admin.List(t.Context(), list); err != nil || len(list.Items) > 0 {
+		t.Errorf("there are %d Deployments, %v", len(list.Items), err)
+	}
+}
+
+// TestTheApiserverAcceptsEveryOption applies the objects of Kubernetes' own types with all options, and with each patch
+// and list of values that has a form of its own. The apiserver rejects unknown fields.
+func TestTheApiserverAcceptsEveryOption(t *testing.T) {
+	admin, err := kubetest.NewClient(server.Config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
+	ns.SetName("options")
+	if err := admin.Create(t.Context(), ns); err != nil {
+		t.Fatal(err)
+	}
+	var all []values
+	for _, e := range effects {
+		if !strings.HasPrefix(string(e.set), "extraObjects") {
+			all = append(all, e.given, e.set)
+		}
+	}
+	slices.Sort(all)
+	for i, set := range [][]values{{everything}, slices.Compact(all)} {
+		for _, o := range inNamespace(t, ns.GetName(), set...) {
+			if foreign(o) {
+				continue
+			}
+			err := admin.Patch(
+				t.Context(), o, client.Apply, //nolint:staticcheck // the typed form has no strict validation
+				client.FieldOwner("test"), client.DryRunAll, client.ForceOwnership,
+				client.FieldValidation(metav1.FieldValidationStrict),
+			)
+			if err != nil {
+				t.Errorf("values %d: %s %s: %v", i, o.GetKind(), o.GetName(), err)
+			}
+		}
+	}
+}
+
+// inNamespace renders the chart for another namespace.
+func inNamespace(t *testing.T, ns string, all ...values) objects {
+	t.Helper()
+	out, stderr, err := templateIn(t, ns, served, append([]values{minimum}, all...)...)
+	if err != nil {
+		t.Fatalf("%v: %s", err, stderr)
+	}
+	return decode(t, out)
+}
+
+// foreign reports whether the apiserver of the tests does not have the type of an object.
+func foreign(o *object) bool {
+	return slices.Contains([]string{
+		"cert-manager.io", "monitoring.coreos.com", "gateway.networking.k8s.io", "runtime.cluster.x-k8s.io",
+	}, o.GroupVersionKind().Group)
+}
+
+// TestAnyNamespace: nothing refers to the namespace of the documents.
+func TestAnyNamespace(t *testing.T) {
+	for key, o := range inNamespace(t, "elsewhere", everything) {
+		if strings.HasPrefix(key, "CustomResourceDefinition/") || strings.HasPrefix(key, "ConfigMap/fairlead-dashboard") {
+			continue
+		}
+		for line := range strings.Lines(text(o.Object)) {
+			if strings.Contains(line, namespace) && !strings.Contains(line, "for example") {
+				t.Errorf("%s: %s", key, strings.TrimSpace(line))
+			}
+		}
+	}
+}
+
+// testTakeOver: an installation by `kubectl apply -k` continues as a release.
+func testTakeOver(t *testing.T) {
+	connection := "--kubeconfig=" + kubeconfig(t, server.Config(t))
+	out, err := exec.CommandContext(
+		t.Context(), part(t, "kubectl"), connection, "apply", "--kustomize=../kubernetes",
+	).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for range 2 { // once for the ownership, and again as an ordinary upgrade
+		_, stderr, err := helm(
+			t.Context(), t, "upgrade", "--install", "fairlead", folder, connection, "--namespace="+namespace,
+			"--set=tunnelDomain=tunnels.example.com,gateway.replicas=3", "--take-ownership",
+			"--force-conflicts",
+		)
+		if err != nil {
+			t.Fatalf("%v: %s", err, stderr)
+		}
+	}
+}

@@ -1,0 +1,583 @@
+package chart_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	gatewayPod = "spec.template.spec."
+	container  = gatewayPod + "containers.0."
+	controller = "Deployment/controller"
+	xdsServer  = "Deployment/xds-server"
+	gateway    = "StatefulSet/gateway"
+	public     = settings + " data.PUBLIC_SERVICE."
+	settings   = "ConfigMap/fairlead-settings"
+	extension  = "Deployment/runtime-extension"
+	webhooks   = "MutatingWebhookConfiguration/fairlead-kubeconfigs"
+)
+
+// effect is what a value changes.
+type effect struct {
+	given values // other values, with and without which the effect is compared
+	set   values // the value
+	// want maps "Kind/name path" to the value there as YAML. "contains x" stands for a list that contains x, "exists" and
+	// "absent" for the object or the field.
+	want map[string]string
+	// changes lists the objects that differ. If it is empty, they are the ones of want.
+	changes []string
+}
+
+// effects has one entry for each value of values.yaml.
+var effects = map[string]effect{
+	"tunnelDomain": {
+		set: "tunnelDomain: t.example.org",
+		want: map[string]string{
+			settings + " data.TUNNEL_DOMAIN":  "t.example.org",
+			settings + " data.PUBLIC_ADDRESS": "gateway.t.example.org:443",
+		},
+		changes: []string{settings, controller, xdsServer, gateway},
+	},
+	"publicAddress": {
+		set:     "publicAddress: edges.example.org:8443",
+		want:    map[string]string{settings + " data.PUBLIC_ADDRESS": "edges.example.org:8443"},
+		changes: []string{settings, controller, xdsServer},
+	},
+	"apiserverAddress": {
+		set:     "apiserverAddress: clients.example.org:6443",
+		want:    map[string]string{settings + " data.APISERVER_ADDRESS": "clients.example.org:6443"},
+		changes: []string{settings, controller},
+	},
+	"connectAddress": {
+		set:     "connectAddress: clients.example.org:3128",
+		want:    map[string]string{settings + " data.CONNECT_ADDRESS": "clients.example.org:3128"},
+		changes: []string{settings, controller},
+	},
+	"replicaAddress": {
+		set:     "replicaAddress: gateway-{i}.example.org:443",
+		want:    map[string]string{settings + " data.REPLICA_ADDRESS": "gateway-{i}.example.org:443"},
+		changes: []string{settings, xdsServer},
+	},
+	"rollout": {
+		set:     "rollout: immediate",
+		want:    map[string]string{settings + " data.ROLLOUT": "immediate"},
+		changes: []string{settings, controller},
+	},
+	"image.registry": {
+		set: "image: {registry: registry.example.org/x/}",
+		want: map[string]string{
+			controller + " " + container + "image":      "registry.example.org/x/fairlead-controller:dev",
+			xdsServer + " " + container + "image":       "registry.example.org/x/fairlead-xds-server:dev",
+			gateway + " " + container + "image":         "registry.example.org/x/fairlead-gateway:dev",
+			"Pod/fairlead-test spec.containers.0.image": "registry.example.org/x/fairlead-cli:dev",
+		},
+	},
+	"image.tag": {
+		set: "image: {tag: v9}",
+		want: map[string]string{
+			controller + " " + container + "image":      "fairlead-controller:v9",
+			xdsServer + " " + container + "image":       "fairlead-xds-server:v9",
+			gateway + " " + container + "image":         "fairlead-gateway:v9",
+			"Pod/fairlead-test spec.containers.0.image": "fairlead-cli:v9",
+		},
+	},
+	"image.digests": {
+		given: "runtimeExtension: {enabled: true}",
+		set: values("image: {registry: r, digests: {" + strings.Join([]string{
+			"controller: " + digest, "xds-server: " + digest, "gateway: " + digest, "cli: " + digest, "edge: " + digest,
+			"runtime-extension: " + digest,
+		}, ", ") + "}}"),
+		want: map[string]string{
+			controller + " " + container + "image":      "r/fairlead-controller@" + digest,
+			xdsServer + " " + container + "image":       "r/fairlead-xds-server@" + digest,
+			gateway + " " + container + "image":         "r/fairlead-gateway@" + digest,
+			extension + " " + container + "image":       "r/fairlead-runtime-extension@" + digest,
+			extension + " " + container + "args":        "contains --edge-image=r/fairlead-edge@" + digest,
+			"Pod/fairlead-test spec.containers.0.image": "r/fairlead-cli@" + digest,
+		},
+	},
+	"image.pullPolicy": {
+		given: "runtimeExtension: {enabled: true}",
+		set:   "image: {pullPolicy: Always}",
+		want: map[string]string{
+			controller + " " + container + "imagePullPolicy":      "Always",
+			xdsServer + " " + container + "imagePullPolicy":       "Always",
+			gateway + " " + container + "imagePullPolicy":         "Always",
+			extension + " " + container + "imagePullPolicy":       "Always",
+			"Pod/fairlead-test spec.containers.0.imagePullPolicy": "Always",
+		},
+	},
+	"image.pullSecrets": {
+		given: "runtimeExtension: {enabled: true}",
+		set:   "image: {pullSecrets: [mine]}",
+		want: map[string]string{
+			controller + " " + gatewayPod + "imagePullSecrets": "- name: mine",
+			xdsServer + " " + gatewayPod + "imagePullSecrets":  "- name: mine",
+			gateway + " " + gatewayPod + "imagePullSecrets":    "- name: mine",
+			extension + " " + gatewayPod + "imagePullSecrets":  "- name: mine",
+			"Pod/fairlead-test spec.imagePullSecrets":          "- name: mine",
+		},
+	},
+	"gateway.workers": {
+		set:     "gateway: {workers: 4}",
+		want:    map[string]string{settings + " data.GATEWAY_WORKERS": `"4"`},
+		changes: []string{settings, xdsServer, gateway},
+	},
+	"publicService.type": {
+		set:     "publicService: {type: ClusterIP}",
+		want:    map[string]string{public + "spec.type": "ClusterIP", public + "spec.externalTrafficPolicy": "absent"},
+		changes: []string{settings, controller},
+	},
+	"publicService.annotations": {
+		set:     "publicService: {annotations: {example.org/scheme: internal}}",
+		want:    map[string]string{public + "metadata.annotations": "example.org/scheme: internal"},
+		changes: []string{settings, controller},
+	},
+	"publicService.loadBalancerClass": {
+		set:     "publicService: {loadBalancerClass: example.org/nlb}",
+		want:    map[string]string{public + "spec.loadBalancerClass": "example.org/nlb"},
+		changes: []string{settings, controller},
+	},
+	"publicService.sourceRanges": {
+		set:     "publicService: {sourceRanges: [192.0.2.0/24]}",
+		want:    map[string]string{public + "spec.loadBalancerSourceRanges": "- 192.0.2.0/24"},
+		changes: []string{settings, controller},
+	},
+	"publicService.trafficPolicy": {
+		set:     "publicService: {trafficPolicy: Cluster}",
+		want:    map[string]string{public + "spec.externalTrafficPolicy": "Cluster"},
+		changes: []string{settings, controller},
+	},
+	"ipFamilyPolicy": {
+		given: `{runtimeExtension: {enabled: true}, page: {serve: service}}`,
+		set:   "ipFamilyPolicy: PreferDualStack",
+		want: map[string]string{
+			public + "spec.ipFamilyPolicy":                    "PreferDualStack",
+			"Service/gateway spec.ipFamilyPolicy":             "PreferDualStack",
+			"Service/gateway-peers spec.ipFamilyPolicy":       "PreferDualStack",
+			"Service/xds-server spec.ipFamilyPolicy":          "PreferDualStack",
+			"Service/xds-server-replicas spec.ipFamilyPolicy": "PreferDualStack",
+			"Service/fairlead-webhook spec.ipFamilyPolicy":    "PreferDualStack",
+			"Service/fairlead-page spec.ipFamilyPolicy":       "PreferDualStack",
+			"Service/runtime-extension spec.ipFamilyPolicy":   "PreferDualStack",
+		},
+		changes: []string{
+			settings, controller, "Service/gateway", "Service/gateway-peers", "Service/xds-server",
+			"Service/xds-server-replicas", "Service/fairlead-webhook", "Service/fairlead-page", "Service/runtime-extension",
+		},
+	},
+	"networkPolicy.enabled": {
+		given: "{runtimeExtension: {enabled: true}, metrics: {enabled: true}}",
+		set:   "networkPolicy: {enabled: false}",
+		want: map[string]string{
+			"NetworkPolicy/fairlead-gateway":           "absent",
+			"NetworkPolicy/fairlead-xds-server":        "absent",
+			"NetworkPolicy/fairlead-webhook":           "absent",
+			"NetworkPolicy/fairlead-runtime-extension": "absent",
+			"NetworkPolicy/fairlead-metrics":           "absent",
+		},
+	},
+	"networkPolicy.clientNamespaces": {
+		set: "networkPolicy: {clientNamespaces: [argocd]}",
+		want: map[string]string{
+			policy + ".3.namespaceSelector.matchExpressions.0.values": "- argocd",
+		},
+	},
+	"networkPolicy.clientNetworks": {
+		set: "networkPolicy: {clientNetworks: [192.0.2.0/24]}",
+		want: map[string]string{
+			policy + ".4.ipBlock": "cidr: 192.0.2.0/24",
+		},
+	},
+	"networkPolicy.podNetworks": {
+		set: `networkPolicy: {podNetworks: [10.0.0.0/8, "fd00::/8", 172.16.0.0/12]}`,
+		want: map[string]string{
+			"NetworkPolicy/fairlead-webhook spec.ingress.0.from.0.ipBlock.except": "- 10.0.0.0/8\n- 172.16.0.0/12",
+			"NetworkPolicy/fairlead-webhook spec.ingress.0.from.1.ipBlock.except": "- fd00::/8",
+		},
+	},
+	"metrics.enabled": {
+		set: "metrics: {enabled: true}",
+		want: map[string]string{
+			controller + " " + container + "args":                        "contains --metrics-listen=:9090",
+			xdsServer + " " + container + "args":                         "contains --metrics-listen=:9090",
+			gateway + " " + container + "args":                           "contains --metrics-listen=:9090",
+			"PodMonitor/fairlead spec.podMetricsEndpoints.0.port":        "metrics",
+			"PrometheusRule/fairlead spec.groups.0.name":                 "fairlead-records",
+			"ConfigMap/fairlead-dashboard metadata.labels":               `grafana_dashboard: "1"`,
+			"NetworkPolicy/fairlead-metrics spec.ingress.0.ports.0.port": "9090",
+		},
+	},
+	"metrics.operator": {
+		given: "metrics: {enabled: true}",
+		set:   "metrics: {operator: false}",
+		want:  map[string]string{"PodMonitor/fairlead": "absent", "PrometheusRule/fairlead": "absent"},
+	},
+	"metrics.labels": {
+		given: "metrics: {enabled: true}",
+		set:   "metrics: {labels: {release: mine}}",
+		want: map[string]string{
+			"PodMonitor/fairlead metadata.labels.release":     "mine",
+			"PrometheusRule/fairlead metadata.labels.release": "mine",
+		},
+	},
+	"metrics.namespace": {
+		given: "metrics: {enabled: true}",
+		set:   "metrics: {namespace: observability}",
+		want: map[string]string{
+			"NetworkPolicy/fairlead-metrics" + peer: "kubernetes.io/metadata.name: observability",
+		},
+	},
+	"webhook.certManager": {
+		set: "webhook: {certManager: true}",
+		want: map[string]string{
+			controller + " " + container + "args":          "contains --webhook-cert-dir=/etc/fairlead/webhook",
+			"Certificate/fairlead-webhook spec.secretName": "fairlead-webhook-certificate",
+			"Certificate/fairlead-webhook-ca":              "exists",
+			"Issuer/fairlead-webhook":                      "exists",
+			"Issuer/fairlead-webhook-ca":                   "exists",
+			"ClusterRole/fairlead-controller":              "exists",
+			webhooks + " metadata.annotations":             "cert-manager.io/inject-ca-from: fairlead-system/fairlead-webhook",
+		},
+	},
+	"page.serve": {
+		set: "page: {serve: service}",
+		want: map[string]string{
+			xdsServer + " " + container + "args":          "contains --page-listen=:9448",
+			"Service/fairlead-page spec.ports.0.port":     "443",
+			"ClusterRole/fairlead-xds-server-page":        "exists",
+			"ClusterRoleBinding/fairlead-xds-server-page": "exists",
+			"ClusterRole/fairlead-page-reader":            "exists",
+		},
+	},
+	"page.certificateSecret": {
+		given: "page: {serve: service}",
+		set:   "page: {certificateSecret: mine}",
+		want:  map[string]string{xdsServer + " " + gatewayPod + "volumes.1.secret.secretName": "mine"},
+	},
+	"page.host": {
+		given: "page: {serve: service}",
+		set:   "page: {host: page.example.org}",
+		want:  map[string]string{"Ingress/fairlead-page spec.rules.0.host": "page.example.org"},
+	},
+	"page.ingressClassName": {
+		given: "page: {serve: service, host: page.example.org}",
+		set:   "page: {ingressClassName: nginx}",
+		want:  map[string]string{"Ingress/fairlead-page spec.ingressClassName": "nginx"},
+	},
+	"page.annotations": {
+		given: "page: {serve: service, host: page.example.org}",
+		set:   "page: {annotations: {example.org/backend-protocol: HTTPS}}",
+		want:  map[string]string{"Ingress/fairlead-page metadata.annotations": "example.org/backend-protocol: HTTPS"},
+	},
+	"page.parentRefs": {
+		given: "page: {serve: service, host: page.example.org}",
+		set:   "page: {parentRefs: [{name: public}]}",
+		want: map[string]string{
+			"Ingress/fairlead-page":                                                  "absent",
+			"HTTPRoute/fairlead-page spec.parentRefs":                                "- name: public",
+			"BackendTLSPolicy/fairlead-page spec.validation.wellKnownCACertificates": "System",
+		},
+	},
+	"page.caConfigMap": {
+		given: "page: {serve: service, host: page.example.org, parentRefs: [{name: public}]}",
+		set:   "page: {caConfigMap: mine}",
+		want: map[string]string{
+			"BackendTLSPolicy/fairlead-page spec.validation.caCertificateRefs.0.name": "mine",
+		},
+	},
+	"runtimeExtension.enabled": {
+		set: "runtimeExtension: {enabled: true}",
+		want: map[string]string{
+			extension + " " + container + "args":            "contains --edge-image=fairlead-edge:dev",
+			"ServiceAccount/runtime-extension":              "exists",
+			"ClusterRole/fairlead-runtime-extension":        "exists",
+			"ClusterRoleBinding/fairlead-runtime-extension": "exists",
+			"Service/runtime-extension":                     "exists",
+			"PodDisruptionBudget/runtime-extension":         "exists",
+			"NetworkPolicy/fairlead-runtime-extension":      "exists",
+			"Issuer/runtime-extension":                      "exists",
+			"Certificate/runtime-extension":                 "exists",
+			"Issuer/fairlead-client-ca":                     "exists",
+			"Certificate/fairlead-client-ca":                "exists",
+			"Issuer/fairlead-client":                        "exists",
+			"Certificate/fairlead-client":                   "exists",
+			"ExtensionConfig/fairlead":                      "exists",
+		},
+	},
+	"runtimeExtension.resources": {
+		given: "runtimeExtension: {enabled: true}",
+		set:   "runtimeExtension: {resources: {limits: {memory: 512Mi}}}",
+		want:  map[string]string{extension + " " + container + "resources.limits.memory": "512Mi"},
+	},
+	"runtimeExtension.edgeImage": {
+		given: "runtimeExtension: {enabled: true}",
+		set:   "runtimeExtension: {edgeImage: registry.example.org/edge:v1}",
+		want:  map[string]string{extension + " " + container + "args": "contains --edge-image=registry.example.org/edge:v1"},
+	},
+	"runtimeExtension.capiNamespace": {
+		given: "runtimeExtension: {enabled: true}",
+		set:   "runtimeExtension: {capiNamespace: capi}",
+		want: map[string]string{
+			"Issuer/fairlead-client-ca metadata.namespace":      "capi",
+			"Issuer/fairlead-client metadata.namespace":         "capi",
+			"Certificate/fairlead-client-ca metadata.namespace": "capi",
+			"Certificate/fairlead-client metadata.namespace":    "capi",
+			"NetworkPolicy/fairlead-runtime-extension" + peer:   "kubernetes.io/metadata.name: capi",
+		},
+	},
+	"extraObjects": {
+		set:  "extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: mine}, data: {a: b}}]",
+		want: map[string]string{"ConfigMap/mine data": "a: b"},
+	},
+	"patches": {
+		set:  "patches: [{kind: Service, metadata: {name: gateway}, spec: {sessionAffinity: ClientIP}}]",
+		want: map[string]string{"Service/gateway spec.sessionAffinity": "ClientIP"},
+	},
+}
+
+// policy leads to the clients in the NetworkPolicy of the gateways, and peer to the first peer of any NetworkPolicy.
+const (
+	policy = "NetworkPolicy/fairlead-gateway spec.ingress.1.from"
+	peer   = " spec.ingress.0.from.0.namespaceSelector.matchLabels"
+)
+
+const digest = "sha256:0123456789012345678901234567890123456789012345678901234567890123"
+
+// Each program has these values.
+func init() {
+	for group, object := range map[string]string{"controller": controller, "xdsServer": xdsServer, "gateway": gateway} {
+		_, name, _ := strings.Cut(object, "/")
+		add := func(value, set, path, want string) {
+			effects[group+"."+value] = effect{
+				set:  values(group + ": {" + value + ": " + set + "}"),
+				want: map[string]string{object + " " + path: want},
+			}
+		}
+		add("replicas", "3", "spec.replicas", "3")
+		add("resources", "{limits: {memory: 4Gi}}", container+"resources.limits.memory", "4Gi")
+		add("args", "[--log-format=json]", container+"args", "contains --log-format=json")
+		add("priorityClassName", "high", gatewayPod+"priorityClassName", "high")
+		add(
+			"topologySpread", "[{topologyKey: rack, maxSkew: 2, whenUnsatisfiable: DoNotSchedule}]",
+			gatewayPod+"topologySpreadConstraints",
+			"- labelSelector:\n    matchLabels:\n      app.kubernetes.io/name: "+name+
+				"\n  maxSkew: 2\n  topologyKey: rack\n  whenUnsatisfiable: DoNotSchedule",
+		)
+		effects[group+".disruptionBudget"] = effect{
+			set:  values(group + ": {disruptionBudget: {minAvailable: 50%, maxUnavailable: null}}"),
+			want: map[string]string{"PodDisruptionBudget/" + name + " spec.minAvailable": "50%"},
+		}
+	}
+}
+
+// TestEachValueHasItsEffect renders the chart with and without each value. Only the objects that the value is for may
+// differ.
+func TestEachValueHasItsEffect(t *testing.T) {
+	for name, e := range effects {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			before, after := renderOnce(t, e.given), render(t, e.given, e.set)
+			keys := e.changes
+			for where, want := range e.want {
+				key, path, _ := strings.Cut(where, " ")
+				if len(e.changes) == 0 && !slices.Contains(keys, key) {
+					keys = append(keys, key)
+				}
+				var value any
+				if after[key] != nil {
+					value = at(after[key].Object, path)
+				}
+				if !matches(value, want) {
+					t.Errorf("%s is\n%s\nwant %s", where, text(value), want)
+				}
+				if path != "" && before[key] != nil && matches(at(before[key].Object, path), want) {
+					t.Errorf("%s is %s also without the value", where, want)
+				}
+			}
+			keys = slices.Sorted(slices.Values(keys))
+			if got := changed(before, after); !slices.Equal(got, keys) {
+				t.Errorf("these objects change: %v, want %v", got, keys)
+			}
+		})
+	}
+	// These two have no effect on one object alone.
+	t.Run("commonLabels", testCommonLabels)
+	t.Run("checkAPIs", testCheckAPIs)
+}
+
+func matches(value any, want string) bool {
+	switch part, ok := strings.CutPrefix(want, "contains "); {
+	case ok:
+		list, _ := value.([]any)
+		return slices.ContainsFunc(list, func(item any) bool { return item == part })
+	case want == "exists":
+		return value != nil
+	case want == "absent":
+		return value == nil
+	}
+	return text(value) == want
+}
+
+func testCommonLabels(t *testing.T) {
+	t.Parallel()
+	for key, o := range render(t, "commonLabels: {team: platform}", everything) {
+		if strings.HasSuffix(key, "/fairlead-test") {
+			continue // a hook, which Helm removes again
+		}
+		if got := o.GetLabels()["team"]; got != "platform" {
+			t.Errorf("%s has the label %q", key, got)
+		}
+		if template, ok := at(o.Object, "spec.template").(map[string]any); ok &&
+			at(template, "metadata.labels.team") != "platform" {
+			t.Errorf("the Pods of %s have the labels %v", key, at(template, "metadata.labels"))
+		}
+		if selector := at(o.Object, "spec.selector.matchLabels.team"); selector != nil {
+			t.Errorf("%s selects by the label, so it could not be changed", key)
+		}
+	}
+}
+
+// everything turns on every option.
+const everything values = `
+metrics: {enabled: true}
+webhook: {certManager: true}
+page: {serve: service, host: page.example.org}
+runtimeExtension: {enabled: true}
+`
+
+func testCheckAPIs(t *testing.T) {
+	t.Parallel()
+	if _, _, err := templateIn(t, namespace, nil, minimum); err == nil {
+		t.Error("a cluster without Cluster API was accepted")
+	}
+	if _, stderr, err := templateIn(t, namespace, nil, minimum, everything, "checkAPIs: false"); err != nil {
+		t.Errorf("%v: %s", err, stderr)
+	}
+}
+
+// leaves returns the values of the schema and of values.yaml, which have to be the same. A map without properties in
+// the schema is one value.
+func leaves(t *testing.T) []string {
+	t.Helper()
+	var schema, defaults map[string]any
+	for file, into := range map[string]*map[string]any{"values.schema.json": &schema, "values.yaml": &defaults} {
+		data, err := os.ReadFile(folder + "/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.Unmarshal(data, into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delete(schema["properties"].(map[string]any), "global") // Helm's own
+	var all []string
+	var walk func(prefix string, schema, defaults map[string]any)
+	walk = func(prefix string, schema, defaults map[string]any) {
+		properties := schema["properties"].(map[string]any)
+		if got, want := sorted(defaults), sorted(properties); !slices.Equal(got, want) {
+			t.Errorf("%svalues.yaml has %v, and the schema %v", prefix, got, want)
+		}
+		for name, property := range properties {
+			inner, _ := property.(map[string]any)
+			nested, ok := defaults[name].(map[string]any)
+			if _, group := inner["properties"]; group && ok && inner["title"] == nil {
+				walk(prefix+name+".", inner, nested)
+				continue
+			}
+			all = append(all, prefix+name)
+		}
+	}
+	walk("", schema, defaults)
+	slices.Sort(all)
+	return all
+}
+
+func sorted(m map[string]any) []string { return slices.Sorted(maps.Keys(m)) }
+
+func TestTheChartHasAtMost60ValuesAndATestForEach(t *testing.T) {
+	all := leaves(t)
+	if len(all) > 60 {
+		t.Errorf("the chart has %d values", len(all))
+	}
+	tested := slices.Concat(slices.Collect(maps.Keys(effects)), []string{"commonLabels", "checkAPIs"})
+	slices.Sort(tested)
+	if !slices.Equal(all, tested) {
+		t.Errorf("the values are\n%v\nand the tested ones\n%v", all, tested)
+	}
+}
+
+// TestErrorsAreOneLineWithTheFix: `helm template` adds a line about its own flag, which `helm install` does not.
+func TestErrorsAreOneLineWithTheFix(t *testing.T) {
+	for name, tc := range map[string]struct {
+		apis []string
+		set  values
+		want string
+	}{
+		"no tunnel domain": {served, "{}", "--set tunnelDomain=tunnels.example.com"},
+		"no Cluster API":   {nil, minimum, "clusterctl init"},
+		"no Prometheus Operator": {
+			served[:3], "{tunnelDomain: t.example.org, metrics: {enabled: true}}", "metrics.operator=false",
+		},
+		"no cert-manager": {
+			served[:2], "{tunnelDomain: t.example.org, webhook: {certManager: true}}", "webhook.certManager=false",
+		},
+		"a patch for nothing": {
+			served, "{tunnelDomain: t.example.org, patches: [{kind: Service, metadata: {name: gatway}}]}",
+			"patches[0] selects no object: the chart has no Service with the name gatway",
+		},
+		"a strange limit": {
+			served, "{tunnelDomain: t.example.org, gateway: {resources: {limits: {memory: 1.5Gi}}}}", "use a whole number",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, stderr, err := templateIn(t, namespace, tc.apis, tc.set)
+			if err == nil || !strings.Contains(stderr, tc.want) {
+				t.Errorf("got %q, want %q", stderr, tc.want)
+			}
+			message := strings.TrimSuffix(strings.TrimSpace(stderr), "\n\nUse --debug flag to render out invalid YAML")
+			if strings.Contains(message, "\n") {
+				t.Errorf("the error has several lines: %s", stderr)
+			}
+		})
+	}
+}
+
+// TestTheSchemaRejects: each value has a type, and a value with a wrong name does not pass unnoticed.
+func TestTheSchemaRejects(t *testing.T) {
+	for name, set := range map[string]values{
+		"an unknown value":                "{replicas: 3}",
+		"an unknown value in a group":     "{gateway: {replica: 3}}",
+		"more gateways than there can be": "{gateway: {replicas: 101}}",
+		"no gateways":                     "{gateway: {replicas: 0}}",
+		"an address without a port":       "{publicAddress: gateway.example.org}",
+		"one address for all replicas":    "{replicaAddress: gateway.example.org:443}",
+		"a domain with a scheme":          "{tunnelDomain: https://example.org}",
+		"an unknown digest":               "{image: {digests: {gatway: " + digest + "}}}",
+		"a short digest":                  "{image: {digests: {gateway: sha256:01}}}",
+		"an annotation that is no text":   "{publicService: {annotations: {a: 1}}}",
+		"two limits of a budget":          "{gateway: {disruptionBudget: {minAvailable: 1}}}",
+		"a patch without a name":          "{patches: [{kind: Service}]}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, stderr, err := template(t, minimum, set); err == nil || !strings.Contains(stderr, "schema") {
+				t.Errorf("%s is accepted: %v %s", set, err, stderr)
+			}
+		})
+	}
+	data, err := os.ReadFile(folder + "/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !json.Valid(data) {
+		t.Error("the schema is no JSON")
+	}
+}
