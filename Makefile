@@ -34,11 +34,11 @@ build-race: ## build them with the race detector, for the tests, into bin/race/
 	CGO_ENABLED=1 go build -race -o bin/race/ $(addprefix ./cmd/,$(BINARIES))
 
 .PHONY: tools
-tools: ## install every real part: Envoy, Kubernetes, Cluster API and tools of the tests (20 min once, then cached)
+tools: ## install the real parts: Envoy, Kubernetes, Cluster API and tools of the tests (20 min once, then cached)
 	@cd tools/install && go run .
 
 # Each target installs only the parts of its topic: tools/install/sets.go lists them.
-TOPICS := lab apiserver managed machines operations metrics page sight
+TOPICS := lab apiserver managed machines operations metrics page sight cluster
 .PHONY: $(addprefix parts.,$(TOPICS))
 $(addprefix parts.,$(TOPICS)): parts.%:
 	@cd tools/install && go run . $*
@@ -197,6 +197,14 @@ verify-operations: operations.test ## proof of docs/operations.md: its commands,
 operations.test: parts.operations build
 	@mkdir -p bin/test
 	go test -c -o bin/test/operations.test ./test/operations
+
+.PHONY: test-cluster
+test-cluster: parts.cluster ## real Kubernetes clusters with kubelets, containers and networks of Pods on this machine (3 min, as root)
+	$(REQUIRED) go test -count=1 -timeout=10m -v ./test/cluster
+
+.PHONY: cluster
+cluster: parts.cluster ## run such a cluster with two nodes until Ctrl-C, as root
+	go run ./test/lab/cluster/run -nodes 2
 
 .PHONY: verify-security
 verify-security: security.test ## attack an installation as outsider, tenant and namespace owner; print which control stopped which attack (as root)
