@@ -38,7 +38,7 @@ tools: ## install the real parts: Envoy, Kubernetes, Cluster API and tools of th
 	@cd tools/install && go run .
 
 # Each target installs only the parts of its topic: tools/install/sets.go lists them.
-TOPICS := lab apiserver managed machines operations metrics page sight cluster
+TOPICS := lab apiserver managed machines operations metrics page sight cluster install
 .PHONY: $(addprefix parts.,$(TOPICS))
 $(addprefix parts.,$(TOPICS)): parts.%:
 	@cd tools/install && go run . $*
@@ -201,6 +201,12 @@ operations.test: parts.operations build
 .PHONY: test-cluster
 test-cluster: parts.cluster ## real Kubernetes clusters with kubelets, containers and networks of Pods on this machine (3 min, as root)
 	$(REQUIRED) go test -count=1 -timeout=10m -v ./test/cluster
+
+.PHONY: install-test
+install-test: parts.install ## the manifests of deploy in real clusters: an installation, and edges in Pods of another cluster (5 min, as root)
+	@mkdir -p bin/static
+	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o bin/static/ ./cmd/controller ./cmd/xds-server ./cmd/gateway-agent ./cmd/edge-agent
+	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/static go test -count=1 -timeout=20m -v ./test/install
 
 .PHONY: cluster
 cluster: parts.cluster ## run such a cluster with two nodes until Ctrl-C, as root

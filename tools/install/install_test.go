@@ -311,7 +311,7 @@ func TestOnlyTheTopicClusterInstallsItsParts(t *testing.T) {
 		}
 		return found
 	}
-	everything, cluster := has(), has(sets["cluster"]...)
+	everything, cluster := has(), has(cluster...)
 	for _, name := range onlyCluster {
 		if everything[name] || !cluster[name] || !has(name)[name] {
 			t.Errorf("%s is in a run without a name: %v, in the topic: %v", name, everything[name], cluster[name])

@@ -234,3 +234,24 @@ func (h Hierarchies) Names() []string {
 	}
 	return names
 }
+
+// Processes returns the processes in a group and in the groups below it.
+func (h Hierarchies) Processes(name string) ([]int, error) {
+	var all []int
+	for _, root := range h.roots {
+		err := filepath.WalkDir(filepath.Join(root, name), func(path string, entry fs.DirEntry, err error) error {
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return nil
+			case err == nil && entry.IsDir():
+				all = append(all, pids(path)...)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("listing the processes of control group %s: %w", name, err)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}

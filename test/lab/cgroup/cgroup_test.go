@@ -131,6 +131,9 @@ func TestRemoveEndsProcesses(t *testing.T) {
 	for _, root := range h.roots {
 		write(t, filepath.Join(root, name, "node", "cgroup.procs"), strconv.Itoa(sleep.Process.Pid))
 	}
+	if got, err := h.Processes(name); err != nil || !slices.Equal(got, []int{sleep.Process.Pid}) {
+		t.Errorf("the group has the processes %v (%v), want %d", got, err, sleep.Process.Pid)
+	}
 	if err := h.Remove(t.Context(), name); err != nil {
 		t.Fatal(err)
 	}

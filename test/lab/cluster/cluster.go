@@ -34,6 +34,7 @@ import (
 var (
 	machines = netip.MustParsePrefix("172.30.0.0/24")
 	allPods  = netip.MustParsePrefix("10.244.0.0/16")
+	services = netip.MustParsePrefix("10.96.0.0/16")
 	dns      = netip.MustParseAddr("10.96.0.10")
 )
 
@@ -46,7 +47,12 @@ type Options struct {
 	Name string
 	// Nodes is the number of nodes, at most 9; one by default.
 	Nodes int
+	// Hosts are names that Pods resolve beside the cluster's own, and their addresses. It may be nil.
+	Hosts map[string]netip.Addr
 }
+
+// FirstBalancer is the address of the first Service of type LoadBalancer in a cluster.
+var FirstBalancer = netns.AddressAt(netns.OfferedPrefix, 1)
 
 // Cluster is a running cluster.
 type Cluster struct {
@@ -54,6 +60,7 @@ type Cluster struct {
 	*workspace.Workspace
 
 	name     string
+	hosts    map[string]netip.Addr
 	groups   cgroup.Hierarchies
 	segment  *netns.Segment
 	kubelets *pki.Authority // of the certificates between the apiserver and kubelets
@@ -80,7 +87,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Workspace: w, name: options.Name}
+	c := &Cluster{Workspace: w, name: options.Name, hosts: options.Hosts}
 	if err := c.start(ctx, options.Nodes); err != nil {
 		err = fmt.Errorf("starting cluster %s: %w", c.name, err)
 		if logs, kept := c.KeepLogs(); kept == nil {
@@ -115,11 +122,20 @@ func (c *Cluster) start(ctx context.Context, nodes int) (err error) {
 		group.Go(func() error { return node.start(groupCtx) })
 	}
 	group.Go(func() error { return c.installDNS(groupCtx) })
-	if err := group.Wait(); err != nil {
+	if err := errors.Join(group.Wait(), c.routeServices(ctx)); err != nil {
 		return err
 	}
 	c.startBalancer()
 	return c.WaitDeployment(ctx, types.NamespacedName{Namespace: "kube-system", Name: "coredns"})
+}
+
+// routeServices makes the control plane's machine reach Services: kube-proxy on each node does the rest.
+func (c *Cluster) routeServices(ctx context.Context) error {
+	var nodes []netip.Addr
+	for _, node := range c.Nodes() {
+		nodes = append(nodes, node.Address)
+	}
+	return c.segment.Route(ctx, services, nodes...)
 }
 
 // Nodes returns the nodes that have not been removed.
@@ -196,11 +212,12 @@ func (c *Cluster) Stop(ctx context.Context) error {
 func (c *Cluster) RemoveNode(ctx context.Context, n *Node) error {
 	n.stop()
 	c.segment.RemoveMachine(ctx, n.Namespace)
-	err := c.groups.Remove(ctx, n.group())
 	c.mu.Lock()
 	c.nodes = slices.DeleteFunc(c.nodes, func(other *Node) bool { return other == n })
 	c.mu.Unlock()
-	return errors.Join(err, c.deleteNode(ctx, n.Name), os.RemoveAll(n.dir))
+	return errors.Join(
+		c.groups.Remove(ctx, n.group()), c.routeServices(ctx), c.deleteNode(ctx, n.Name), os.RemoveAll(n.dir),
+	)
 }
 
 // podsOf returns the addresses of the Pods of a node.

@@ -44,6 +44,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 		Flags: []string{
 			"--allow-privileged=true", "--enable-admission-plugins=NodeRestriction",
 			"--endpoint-reconciler-type=lease", // Pods find the apiserver through the Service kubernetes
+			"--enable-aggregator-routing=true", // dials webhooks in Pods: no kube-proxy runs beside the apiserver
 			"--kubelet-client-certificate=" + file("kubelet-client.crt"),
 			"--kubelet-client-key=" + file("kubelet-client.key"),
 			"--kubelet-certificate-authority=" + file("kubelet-ca.crt"),
@@ -132,7 +133,9 @@ func (c *Cluster) startComponent(name, kubeconfig string, flags ...string) error
 
 // installDNS installs CoreDNS, with the Service that kubelets give to Pods.
 func (c *Cluster) installDNS(ctx context.Context) error {
-	manifests, err := render("dns.yaml", map[string]any{"Image": coreDNSImage, "DNS": dns})
+	manifests, err := render("dns.yaml", map[string]any{
+		"Image": coreDNSImage, "DNS": dns, "Hosts": c.hosts,
+	})
 	if err != nil {
 		return err
 	}

@@ -268,3 +268,9 @@ func (n *Node) stop() {
 		}
 	}
 }
+
+// PodLogs returns the folder with the logs of the node's Pods.
+func (n *Node) PodLogs() string { return filepath.Join(n.dir, "upper/var/log/pods") }
+
+// Processes returns the processes in the containers of the node's Pods, as this machine numbers them.
+func (n *Node) Processes() ([]int, error) { return n.cluster.groups.Processes(n.group()) }

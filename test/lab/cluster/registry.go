@@ -1,27 +1,19 @@
 package cluster
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net/http"
-	"os"
-	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
 const registryPort = 5000
@@ -31,9 +23,6 @@ const (
 	pauseImage   = "registry.test/pause:lab"
 	coreDNSImage = "registry.test/coredns:lab"
 )
-
-// user is the user of ProgramImage, which Pod Security's restricted level accepts.
-const user = "65532:65532"
 
 // startRegistry serves an empty registry in the router, for the nodes and for clients in the cluster's networks.
 func (c *Cluster) startRegistry(ctx context.Context) error {
@@ -54,38 +43,41 @@ func (c *Cluster) startRegistry(ctx context.Context) error {
 	return nil
 }
 
-// Load adds the image of an OCI layout to the cluster's registry. Pods use it by the name that is given here, with any
-// registry in it: example.com/team/program:v1, or program:v1 as with docker.io.
+// Load adds the image of an OCI layout to the cluster's registry: the first entry of its index, an image or an index
+// with one image for each platform. Pods use it by the name that is given here, with any registry in it:
+// example.com/team/program:v1, or program:v1 as with docker.io.
 func (c *Cluster) Load(ctx context.Context, layoutDir, image string) error {
-	index, err := layout.ImageIndexFromPath(layoutDir)
+	send, err := readLayout(layoutDir)
 	if err != nil {
 		return fmt.Errorf("reading the image in %s: %w", layoutDir, err)
+	}
+	return c.push(ctx, image, send)
+}
+
+// A sender writes an image to a registry.
+type sender func(to name.Reference, options ...remote.Option) error
+
+func readLayout(dir string) (sender, error) {
+	index, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		return nil, err
 	}
 	manifest, err := index.IndexManifest()
 	if err != nil {
-		return fmt.Errorf("reading the image in %s: %w", layoutDir, err)
+		return nil, err
 	}
-	if len(manifest.Manifests) != 1 {
-		return c.push(ctx, image, func(to name.Reference, options ...remote.Option) error {
-			return remote.WriteIndex(to, index, options...)
-		})
+	if len(manifest.Manifests) == 0 {
+		return nil, errors.New("it has no entry")
 	}
-	// The only entry of a layout's index is the image, or an index with one image for each platform.
-	only := manifest.Manifests[0]
-	if only.MediaType.IsIndex() {
-		inner, err := index.ImageIndex(only.Digest)
-		if err != nil {
-			return fmt.Errorf("reading the image in %s: %w", layoutDir, err)
-		}
-		return c.push(ctx, image, func(to name.Reference, options ...remote.Option) error {
-			return remote.WriteIndex(to, inner, options...)
-		})
+	first := manifest.Manifests[0]
+	if first.MediaType.IsIndex() {
+		platforms, err := index.ImageIndex(first.Digest)
+		return func(to name.Reference, options ...remote.Option) error {
+			return remote.WriteIndex(to, platforms, options...)
+		}, err
 	}
-	one, err := index.Image(only.Digest)
-	if err != nil {
-		return fmt.Errorf("reading the image in %s: %w", layoutDir, err)
-	}
-	return c.LoadImage(ctx, one, image)
+	image, err := index.Image(first.Digest)
+	return func(to name.Reference, options ...remote.Option) error { return remote.Write(to, image, options...) }, err
 }
 
 // LoadImage is Load for an image that is not in a layout.
@@ -96,7 +88,7 @@ func (c *Cluster) LoadImage(ctx context.Context, image v1.Image, as string) erro
 }
 
 // push sends an image to the registry, under its name without the registry in it.
-func (c *Cluster) push(ctx context.Context, image string, send func(name.Reference, ...remote.Option) error) error {
+func (c *Cluster) push(ctx context.Context, image string, send sender) error {
 	reference, err := name.ParseReference(image)
 	if err == nil {
 		own := fmt.Sprintf("%s/%s:%s", c.Registry(), reference.Context().RepositoryStr(), reference.Identifier())
@@ -124,41 +116,4 @@ func (c *Cluster) loadOwnImages(ctx context.Context) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-}
-
-// ProgramImage returns an image whose only file is a statically linked program, which it runs as an unprivileged user.
-func ProgramImage(file string) (v1.Image, error) {
-	program, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("making an image: %w", err)
-	}
-	at := "/" + filepath.Base(file)
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	header := &tar.Header{Name: at[1:], Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg}
-	err = w.WriteHeader(header)
-	if err == nil {
-		_, err = w.Write(program)
-	}
-	if err := errors.Join(err, w.Close()); err != nil {
-		return nil, fmt.Errorf("making an image of %s: %w", file, err)
-	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(archive.Bytes())), nil
-	}, tarball.WithCompressionLevel(1))
-	if err != nil {
-		return nil, fmt.Errorf("making an image of %s: %w", file, err)
-	}
-	image, err := mutate.AppendLayers(empty.Image, layer)
-	var config *v1.ConfigFile
-	if err == nil {
-		config, err = image.ConfigFile()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("making an image of %s: %w", file, err)
-	}
-	config = config.DeepCopy()
-	config.Architecture, config.OS = runtime.GOARCH, "linux"
-	config.Config.Entrypoint, config.Config.User = []string{at}, user
-	return mutate.ConfigFile(image, config)
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"archive/tar"
+	"encoding/hex"
 	"io"
 	"net/netip"
 	"os"
@@ -31,6 +32,7 @@ func TestConfigurationNeedsEveryValue(t *testing.T) {
 	values := map[string]any{
 		"Dir": "/dir", "Bin": "/bin", "Address": "172.30.0.1", "Pods": podsOf(1), "AllPods": allPods, "DNS": dns,
 		"Group": "/lab/node-1", "Pause": pauseImage, "Image": coreDNSImage,
+		"Hosts": map[string]netip.Addr{"gateway.example.test": FirstBalancer},
 	}
 	files, err := configs.ReadDir("config")
 	if err != nil || len(files) < 5 {
@@ -49,8 +51,9 @@ func TestConfigurationNeedsEveryValue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if objects, err := kube.ParseObjects(manifests); err != nil || len(objects) != 6 {
-		t.Errorf("the manifests of the DNS have %d objects: %v", len(objects), err)
+	if objects, err := kube.ParseObjects(manifests); err != nil || len(objects) != 6 ||
+		!strings.Contains(string(manifests), FirstBalancer.String()+" gateway.example.test\n") {
+		t.Errorf("the manifests of the DNS have %d objects (%v):\n%s", len(objects), err, manifests)
 	}
 }
 
@@ -86,6 +89,14 @@ func TestProgramImageHasOneFile(t *testing.T) {
 	}
 	if _, err := files.Next(); err != io.EOF {
 		t.Errorf("there is another file: %v", err)
+	}
+}
+
+// TestNetAdminIsTheKernelsFormat compares with what setcap writes: getfattr -e hex -n security.capability prints it.
+func TestNetAdminIsTheKernelsFormat(t *testing.T) {
+	const want = "0100000200100000000000000000000000000000"
+	if got := hex.EncodeToString(netAdmin()); got != want {
+		t.Errorf("the attribute is %s, want %s", got, want)
 	}
 }
 
