@@ -55,11 +55,11 @@ update-image-packages: ## pin the newest packages of Debian in tools/images/pack
 	$(IMAGES) -update-packages
 
 .PHONY: tools
-tools: ## install every real part: Envoy, Kubernetes, Cluster API and tools of the tests (20 min once, then cached)
+tools: ## install the real parts: Envoy, Kubernetes, Cluster API and tools of the tests (20 min once, then cached)
 	@cd tools/install && go run .
 
 # Each target installs only the parts of its topic: tools/install/sets.go lists them.
-TOPICS := lab apiserver managed machines operations metrics page sight chart
+TOPICS := lab apiserver managed machines operations metrics page sight chart cluster install
 .PHONY: $(addprefix parts.,$(TOPICS))
 $(addprefix parts.,$(TOPICS)): parts.%:
 	@cd tools/install && go run . $*
@@ -80,17 +80,16 @@ demo: ## show Cluster API managing two workload clusters that it cannot dial (as
 	@cd tools/install && go run . -build $(subst $(space),$(comma),$(addprefix ./cmd/,$(DEMO)) ./test/demo) demo
 	@bin/demo
 
-# The version of the chart and of its images, and the registry that it names for them and is pushed to.
-VERSION  ?= 0.0.0-dev
-REGISTRY ?=
+# The version of the chart is that of its images, which are pulled from REGISTRY.
+CHART_VERSION = $(patsubst v%,%,$(or $(VERSION),0.0.0-dev))
 
 .PHONY: chart
 chart: parts.chart ## package the Helm chart into bin/chart (VERSION=1.2.3 REGISTRY=registry.example.com/fairlead)
-	tools/chart/package.sh "$(VERSION)" "$(REGISTRY)" bin/chart
+	tools/chart/package.sh "$(or $(VERSION),0.0.0-dev)" "$(REGISTRY)" bin/chart
 
 .PHONY: chart-push
 chart-push: chart ## push it to oci://REGISTRY/charts (HELM_PUSH_FLAGS=--plain-http for a registry without TLS)
-	bin/helm push "bin/chart/fairlead-$(VERSION).tgz" "oci://$(REGISTRY)/charts" $(HELM_PUSH_FLAGS)
+	bin/helm push "bin/chart/fairlead-$(CHART_VERSION).tgz" "oci://$(REGISTRY)/charts" $(HELM_PUSH_FLAGS)
 
 .PHONY: test-chart
 test-chart: parts.chart ## the chart: each value, its errors, and install, upgrade and uninstall at a real kube-apiserver
@@ -235,6 +234,20 @@ verify-operations: operations.test ## proof of docs/operations.md: its commands,
 operations.test: parts.operations build
 	@mkdir -p bin/test
 	go test -c -o bin/test/operations.test ./test/operations
+
+.PHONY: test-cluster
+test-cluster: parts.cluster ## real Kubernetes clusters with kubelets, containers and networks of Pods on this machine (3 min, as root)
+	$(REQUIRED) go test -count=1 -timeout=10m -v ./test/cluster
+
+.PHONY: install-test
+install-test: parts.install ## the manifests of deploy in real clusters: an installation, and edges in Pods of another cluster (5 min, as root)
+	@mkdir -p bin/static
+	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o bin/static/ ./cmd/controller ./cmd/xds-server ./cmd/gateway-agent ./cmd/edge-agent
+	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/static go test -count=1 -timeout=20m -v ./test/install
+
+.PHONY: cluster
+cluster: parts.cluster ## run such a cluster with two nodes until Ctrl-C, as root
+	go run ./test/lab/cluster/run -nodes 2
 
 .PHONY: verify-security
 verify-security: security.test ## attack an installation as outsider, tenant and namespace owner; print which control stopped which attack (as root)

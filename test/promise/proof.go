@@ -27,6 +27,8 @@ type Proof struct {
 	// Missing returns an error if a part is missing that the proof needs. If it is nil, only the parts of every
 	// installation are checked.
 	Missing func() error
+	// Interrupted stops what the tests run beside installations, after Ctrl-C. It may be nil.
+	Interrupted func(context.Context)
 
 	mu   sync.Mutex
 	labs []*lab.Lab
@@ -47,6 +49,9 @@ func (p *Proof) MainWith(m *testing.M, summarize func()) int {
 	}
 	start := time.Now()
 	finished := context.AfterFunc(ctx, func() {
+		if p.Interrupted != nil {
+			p.Interrupted(context.WithoutCancel(ctx))
+		}
 		p.closeAll(context.WithoutCancel(ctx))
 		os.Exit(1)
 	})

@@ -17,6 +17,7 @@ import (
 // A source is a Go module whose programs are made by one go build, because they share most of their packages.
 type source struct {
 	dir     string
+	tags    string // of go build; may be empty
 	ldflags func(ctx context.Context) (string, error)
 }
 
@@ -96,7 +97,9 @@ func buildAll(ctx context.Context, from *source, programs []program, to string, 
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return err
 		}
-		args := append([]string{"build", "-v", "-trimpath", "-ldflags", ldflags, "-o", dir + "/"}, packages(batch)...)
+		args := append(
+			[]string{"build", "-v", "-trimpath", "-tags", from.tags, "-ldflags", ldflags, "-o", dir + "/"}, packages(batch)...,
+		)
 		if _, err := runGo(ctx, pinned(from.dir), said, args...); err != nil {
 			return err
 		}

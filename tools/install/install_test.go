@@ -298,6 +298,42 @@ func TestEverySetNamesExistingParts(t *testing.T) {
 	}
 }
 
+func TestOnlyTheTopicClusterInstallsItsParts(t *testing.T) {
+	all := parts("../..")
+	has := func(names ...string) map[string]bool {
+		chosen, err := choose(all, names)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]bool{}
+		for _, p := range chosen {
+			found[p.name] = true
+		}
+		return found
+	}
+	everything, cluster := has(), has(cluster...)
+	for _, name := range onlyCluster {
+		if everything[name] || !cluster[name] || !has(name)[name] {
+			t.Errorf("%s is in a run without a name: %v, in the topic: %v", name, everything[name], cluster[name])
+		}
+	}
+	if !everything["kubectl"] || !everything["coredns"] {
+		t.Errorf("a run without a name installs only %v", everything)
+	}
+}
+
+// TestAnyVersionOfNFTIsUsed checks a part whose version does not matter: a program of the machine replaces it.
+func TestAnyVersionOfNFTIsUsed(t *testing.T) {
+	o, _ := fixture(t)
+	o.dryRun = true
+	folder := t.TempDir()
+	file := pretend(t, folder, "nft", "nftables v9.9.9", 0o755)
+	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
+	if said := installs(t, o, []part{nft()}); !strings.Contains(said, "on this machine: "+file) {
+		t.Errorf("it is not used:\n%s", said)
+	}
+}
+
 // TestTheMakefileInstallsExistingSets checks every target, because `make` would fail only when the target runs.
 func TestTheMakefileInstallsExistingSets(t *testing.T) {
 	text, err := os.ReadFile("../../Makefile")

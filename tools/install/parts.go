@@ -43,6 +43,7 @@ func parts(root string) []part {
 	all = append(all, kubernetesParts(folder("k8s"))...)
 	all = append(all, clusterAPIParts(folder("capi"))...)
 	all = append(all, helmParts(folder("helm"))...)
+	all = append(all, containersParts(folder("containers"))...)
 	return append(
 		all, externalDNS(filepath.Join(folder("dns"), "externaldns")), coreDNS(folder("dns")), grpcurl(folder("grpcurl")),
 		awsProvider(folder("capa")), prometheus(folder("prometheus")),
@@ -104,6 +105,18 @@ func kubernetesParts(module string) []part {
 		one("machine", "./machine", 2*time.Minute, 20*time.Second, nil),
 		one(
 			"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", 8*time.Minute, 3*time.Minute,
+			outputOf("Kubernetes VERSION", "--version"),
+		),
+		one(
+			"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler", 8*time.Minute, 30*time.Second,
+			outputOf("Kubernetes VERSION", "--version"),
+		),
+		one(
+			"kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy", 6*time.Minute, 30*time.Second,
+			outputOf("Kubernetes VERSION", "--version"),
+		),
+		one(
+			"kubelet", "k8s.io/kubernetes/cmd/kubelet", 10*time.Minute, 2*time.Minute,
 			outputOf("Kubernetes VERSION", "--version"),
 		),
 		nextPatch(module, "kubeadm", "kube-apiserver"),

@@ -88,7 +88,11 @@ func (p *plan) have(ctx context.Context, o options, one part) (bool, error) {
 	}
 	for file, place := range places {
 		p.links[file] = place
-		p.found = append(p.found, place)
+		if one.check.any {
+			p.notes = append(p.notes, "on this machine: "+place)
+		} else {
+			p.found = append(p.found, place)
+		}
 	}
 	return true, nil
 }

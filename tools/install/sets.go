@@ -10,6 +10,15 @@ import (
 // lab holds the parts of test/lab: a management cluster with Cluster API, a gateway, edges and workload apiservers.
 var lab = []string{"envoy", "kube-apiserver", "etcd", "kubectl", "fake-kubelet", "capi-core"}
 
+// onlyCluster are the parts that only real clusters need. They are installed for their topics or by name, and not by a
+// run without a name.
+var onlyCluster = []string{"kubelet", "kube-scheduler", "kube-proxy", "containerd", "cni", "pause", "runc", "nft"}
+
+// cluster holds the parts of test/lab/cluster: real Kubernetes clusters with nodes.
+var cluster = slices.Concat(
+	[]string{"kube-apiserver", "etcd", "kubectl", "kube-controller-manager", "coredns"}, onlyCluster,
+)
+
 // sets name the parts that one topic needs. The Makefile installs the set of a target before it runs it.
 var sets = map[string][]string{
 	"demo": lab,
@@ -27,6 +36,9 @@ var sets = map[string][]string{
 		"kubeadm", "machine", "kube-controller-manager", "kubernetes-next", "capi-bootstrap", "capi-control-plane",
 		"clusterctl",
 	}),
+	"cluster": cluster,
+	// an installation in such a cluster
+	"install":    slices.Concat(cluster, []string{"envoy", "capi-core"}),
 	"operations": slices.Concat(lab, []string{"kube-controller-manager", "clusterctl"}),
 	"metrics":    slices.Concat(lab, []string{"prometheus"}),
 	"page":       {"kube-apiserver", "etcd", "capi-core", chromiumPart},
@@ -46,10 +58,11 @@ func expand(names []string) []string {
 	return all
 }
 
-// choose returns the requested parts in the order of all, given names of sets and parts. No name stands for all parts.
+// choose returns the requested parts in the order of all, given names of sets and parts. No name stands for all
+// parts except onlyCluster.
 func choose(all []part, names []string) ([]part, error) {
 	if len(names) == 0 {
-		return all, nil
+		return slices.DeleteFunc(slices.Clone(all), func(p part) bool { return slices.Contains(onlyCluster, p.name) }), nil
 	}
 	names = expand(names)
 	var known []string

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -63,6 +64,7 @@ type APIServerSpec struct {
 	Prefix    string    // of its keys in etcd
 	Names     []string  // in its serving certificate, beside kubeadm's
 	NotAfter  time.Time // of its certificates; zero: the default
+	Flags     []string  // added to the flags of a lab, and stronger
 }
 
 // URL returns the apiserver's URL in its own network.
@@ -95,8 +97,10 @@ func StartAPIServer(ctx context.Context, w *workspace.Workspace, spec APIServerS
 	}
 	process, err := proc.Start(proc.Spec{
 		Name: spec.Name, Namespace: spec.Namespace, Program: w.Parts.RealPath("kube-apiserver"), Log: w.LogFile(spec.Name),
-		Args: append(apiServerFlags(dir), "--etcd-prefix="+spec.Prefix, "--bind-address="+spec.Address.String(),
-			"--advertise-address="+spec.Address.String(), "--secure-port="+strconv.Itoa(int(spec.Port))),
+		Args: slices.Concat(apiServerFlags(dir), []string{
+			"--etcd-prefix=" + spec.Prefix, "--bind-address=" + spec.Address.String(),
+			"--advertise-address=" + spec.Address.String(), "--secure-port=" + strconv.Itoa(int(spec.Port)),
+		}, spec.Flags),
 	})
 	if err != nil {
 		return nil, err

@@ -61,16 +61,16 @@ func deadNames(dir string) ([]string, error) {
 	}
 	var dead []string
 	for _, entry := range entries {
-		if isDead(entry.Name()) {
+		if OwnerIsGone(entry.Name()) {
 			dead = append(dead, entry.Name())
 		}
 	}
 	return dead, nil
 }
 
-// isDead reports whether a name belongs to a lab whose owner no longer runs. The start time distinguishes the owner
-// from another process with the same pid.
-func isDead(name string) bool {
+// OwnerIsGone reports whether a name belongs to a lab whose owner no longer runs. The start time distinguishes the
+// owner from another process with the same pid.
+func OwnerIsGone(name string) bool {
 	rest, ours := strings.CutPrefix(name, Prefix)
 	if !ours {
 		return false

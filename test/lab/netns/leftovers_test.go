@@ -111,11 +111,11 @@ func TestNamesOfOtherProgramsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"cni-1234", "fairlead-lab-", "fairlead-lab-x-1-2", own, own + "-gateway"} {
-		if isDead(name) {
+		if OwnerIsGone(name) {
 			t.Errorf("%s counts as a dead lab's", name)
 		}
 	}
-	if !isDead(fmt.Sprintf("%s%d-1-abcdef-gateway", Prefix, os.Getpid())) {
+	if !OwnerIsGone(fmt.Sprintf("%s%d-1-abcdef-gateway", Prefix, os.Getpid())) {
 		t.Error("a pid that another process has now counts as the owner's")
 	}
 }

@@ -34,6 +34,12 @@ type Spec struct {
 	Env       []string // added to the lab's own
 	Dir       string   // working directory; the lab's own if empty
 	Log       string   // file to append its output to
+
+	// Clone has additional flags of clone(2), for namespaces of the program's own.
+	Clone uintptr
+	// Enter, if not nil, calls its argument on a thread in the namespaces in which the program is to run. Namespace has
+	// no effect then.
+	Enter func(start func() error) error
 }
 
 // Process is a started program.
@@ -53,13 +59,17 @@ func Start(spec Spec) (*Process, error) {
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.CommandContext(context.Background(), spec.Program, spec.Args...)
-	if spec.Namespace != nil {
+	if spec.Namespace != nil && spec.Enter == nil {
 		cmd = spec.Namespace.Command(context.Background(), spec.Program, spec.Args...)
 	}
 	cmd.Dir, cmd.Env = spec.Dir, append(os.Environ(), spec.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := spawn.Start(cmd); err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Cloneflags: spec.Clone}
+	start := func() error { return spawn.Start(cmd) }
+	if spec.Enter != nil {
+		start = func() error { return spec.Enter(cmd.Start) }
+	}
+	if err := start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
 	}
 	p := &Process{Spec: spec, cmd: cmd, done: make(chan struct{})}

@@ -48,6 +48,18 @@ func (p Parts) FindMachineParts() error {
 		"capi-control-plane", "capi-control-plane-config", "clusterctl")
 }
 
+// FindClusterParts finds the programs of a cluster with real nodes, from any working directory in the repository.
+func FindClusterParts() (Parts, error) {
+	root, err := FindRoot()
+	if err != nil {
+		return Parts{}, err
+	}
+	p := Parts{Root: root, Real: filepath.Join(root, "bin")}
+	return p, missing(p.Real, "make parts.cluster", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler",
+		"kubectl", "kubelet", "kube-proxy", "containerd", "containerd-shim-runc-v2", "runc", "pause", "nft", "coredns",
+		"bridge", "loopback", "host-local", "portmap")
+}
+
 // missing returns an error with the programs that a folder lacks, and the command that makes them.
 func missing(folder, command string, names ...string) error {
 	for _, name := range names {

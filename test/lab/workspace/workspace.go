@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/fairlead/fairlead/test/lab/cgroup"
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
@@ -28,8 +29,8 @@ type Workspace struct {
 // New removes what killed labs left behind and makes the folder of a new lab. An empty programs is the default
 // folder of our own programs. machines also requires the programs of a lab with machines.
 func New(ctx context.Context, programs string, machines bool) (*Workspace, error) {
-	if os.Geteuid() != 0 {
-		return nil, errors.New("making network namespaces: this must run as root")
+	if err := needRoot(); err != nil {
+		return nil, err
 	}
 	parts, err := FindParts()
 	if err != nil {
@@ -43,7 +44,15 @@ func New(ctx context.Context, programs string, machines bool) (*Workspace, error
 	if programs != "" {
 		parts.Fairlead = programs
 	}
-	if err := netns.RemoveLeftovers(ctx); err != nil {
+	return NewWith(ctx, parts)
+}
+
+// NewWith is New with parts that the caller has found.
+func NewWith(ctx context.Context, parts Parts) (*Workspace, error) {
+	if err := needRoot(); err != nil {
+		return nil, err
+	}
+	if err := RemoveLeftovers(ctx); err != nil {
 		return nil, err
 	}
 	name, err := netns.NewLabName()
@@ -55,6 +64,33 @@ func New(ctx context.Context, programs string, machines bool) (*Workspace, error
 		return nil, fmt.Errorf("making the lab's folder: %w", err)
 	}
 	return w, nil
+}
+
+func needRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("making network namespaces: this must run as root")
+	}
+	return nil
+}
+
+// RemoveLeftovers removes what labs left behind whose owner was killed: namespaces, processes, files and control
+// groups.
+func RemoveLeftovers(ctx context.Context) error {
+	if err := netns.RemoveLeftovers(ctx); err != nil {
+		return err
+	}
+	groups, err := cgroup.Find()
+	if err != nil {
+		return nil // a lab on such a machine has made none
+	}
+	for _, name := range groups.Names() {
+		if netns.OwnerIsGone(name) {
+			if err := groups.Remove(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // OnClose adds a step to Close. Steps run in reverse order.

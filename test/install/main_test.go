@@ -1,0 +1,101 @@
+// Package install proves that the manifests of deploy work on real Kubernetes: kubelets start the Pods of an
+// installation in one cluster, and edges run as Pods of another cluster, which the first cannot dial. The names of its
+// checks are the promises.
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/fairlead/fairlead/test/lab/cluster"
+	"github.com/fairlead/fairlead/test/lab/workspace"
+	"github.com/fairlead/fairlead/test/promise"
+)
+
+// Short names for the functions of package promise.
+var (
+	that       = promise.That
+	measured   = promise.Measured
+	eventually = promise.Eventually
+	must       = promise.Must
+)
+
+var proof = promise.Proof{Name: "verify install", Parallel: 1, Interrupted: stopAll, Missing: missing}
+
+// missing returns an error if a part of a cluster, or of the installation, is missing.
+func missing() error {
+	parts, err := workspace.FindClusterParts()
+	if err != nil {
+		return err
+	}
+	files := []string{parts.RealPath("envoy"), parts.RealPath("capi-core"), parts.RealPath("capi-config")}
+	for _, name := range []string{"controller", "xds-server", "gateway-agent", "edge-agent"} {
+		files = append(files, filepath.Join(programs(parts.Root), name))
+	}
+	for _, file := range files {
+		if _, err := os.Stat(file); err != nil {
+			return fmt.Errorf("finding programs: %w: run make install-test", err)
+		}
+	}
+	return nil
+}
+
+func TestMain(m *testing.M) { os.Exit(proof.Main(m)) }
+
+var running struct {
+	sync.Mutex
+	clusters []*cluster.Cluster
+}
+
+// stopAll stops all clusters after Ctrl-C.
+func stopAll(ctx context.Context) {
+	running.Lock()
+	defer running.Unlock()
+	for _, c := range running.clusters {
+		_ = c.Stop(ctx)
+	}
+}
+
+// start starts clusters at the same time. They stop with the test. If it fails, their logs are kept.
+func start(t *testing.T, all ...cluster.Options) []*cluster.Cluster {
+	t.Helper()
+	started, errs := make([]*cluster.Cluster, len(all)), make([]error, len(all))
+	var group sync.WaitGroup
+	for i, options := range all {
+		group.Go(func() { started[i], errs[i] = cluster.Start(t.Context(), options) })
+	}
+	group.Wait()
+	for i, c := range started {
+		if c == nil {
+			continue
+		}
+		running.Lock()
+		running.clusters = append(running.clusters, c)
+		running.Unlock()
+		t.Cleanup(func() {
+			if t.Failed() {
+				keepLogs(c, all[i].Name)
+			}
+			must(t, c.Stop(context.Background()))
+		})
+	}
+	must(t, errors.Join(errs...))
+	return started
+}
+
+// keepLogs keeps the logs of a cluster's processes and of its Pods.
+func keepLogs(c *cluster.Cluster, name string) {
+	folder, err := c.KeepLogs()
+	if err != nil {
+		return
+	}
+	fmt.Println("the logs of all processes of", name, "are in", folder)
+	for _, n := range c.Nodes() {
+		_ = os.CopyFS(filepath.Join(folder, n.Name), os.DirFS(n.PodLogs()))
+	}
+}
