@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -243,10 +242,9 @@ func TestTheApiserverAcceptsEveryOption(t *testing.T) {
 			if foreign(o) {
 				continue
 			}
-			err := admin.Patch(
-				t.Context(), o, client.Apply, //nolint:staticcheck // the typed form has no strict validation
-				client.FieldOwner("test"), client.DryRunAll, client.ForceOwnership,
-				client.FieldValidation(metav1.FieldValidationStrict),
+			err := admin.Apply(
+				t.Context(), client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("test"), client.DryRunAll,
+				client.ForceOwnership,
 			)
 			if err != nil {
 				t.Errorf("values %d: %s %s: %v", i, o.GetKind(), o.GetName(), err)
