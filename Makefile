@@ -12,9 +12,10 @@ FUZZTIME ?= 10m
 REQUIRED := ENVOY_REQUIRED=1 REAL_PARTS_REQUIRED=1 E2E_REQUIRED=1
 UNIT     := ./api/... ./cmd/... ./deploy/... ./internal/... ./pkg/... ./test/lab/... .
 # Packages of UNIT that need a kube-apiserver: SERVED have much concurrency of their own and run with the race detector,
-# MANAGED have little. ENVOYS need an Envoy. BROWSED need a browser.
+# MANAGED have little, and PROXIED of them need an Envoy too. ENVOYS need only an Envoy. BROWSED need a browser.
 SERVED   := ./internal/informers/... ./pkg/source/... ./pkg/enrol/csr/... ./pkg/probe/... ./cmd/xds-server/...
 MANAGED  := ./pkg/controller/... ./cmd/controller/... ./internal/cli/... ./deploy/kubernetes/... ./deploy/chart/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/... ./deploy/monitoring/...
+PROXIED  := ./internal/cli
 ENVOYS   := ./pkg/envoy/... ./pkg/agent/... ./pkg/xdsproxy/... ./pkg/tunnels/... ./pkg/sockets/... ./pkg/dial/... ./deploy/envoy/...
 BROWSED  := ./pkg/diagnose/web
 # Tests that rewrite generated files if they run with -update.
@@ -128,7 +129,7 @@ test-served: parts.apiserver
 	CGO_ENABLED=1 $(REQUIRED) go test -race $(SERVED)
 
 .PHONY: test-managed
-test-managed: parts.managed
+test-managed: parts.managed envoy
 	$(REQUIRED) go test $(MANAGED)
 
 .PHONY: test-controller-race

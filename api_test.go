@@ -262,6 +262,7 @@ func (l *apiList) exitCodes() {
 		slices.Sort(codes[code])
 		l.line("| %s | %s |", code, strings.Join(slices.Compact(codes[code]), "; "))
 	}
+	l.line("| other | the exit code of COMMAND in `fairlead proxy CLUSTER -- COMMAND` |")
 }
 
 // keyed returns the value of a key in a literal, or nil.

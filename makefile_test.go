@@ -54,7 +54,7 @@ func TestPackagesRunWithTheirParts(t *testing.T) {
 	parts := map[string]string{ // a package that starts a part, and the lists that install it
 		"internal/kubetest":             lists["SERVED"] + " " + lists["MANAGED"],
 		"pkg/controller/controllertest": lists["MANAGED"],
-		"internal/envoytest":            lists["ENVOYS"],
+		"internal/envoytest":            lists["ENVOYS"] + " " + lists["PROXIED"],
 		"internal/browser":              lists["BROWSED"],
 	}
 	looked := 0

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,12 +36,18 @@ func (p *person) shows(t *testing.T, want int, args ...string) (out, errs string
 	return stdout.String(), stderr.String()
 }
 
+// deployViewer creates the roles of viewer.yaml, unless another test has created them.
+func deployViewer(t *testing.T, p *person) {
+	t.Helper()
+	if err := kubetest.Deploy(t.Context(), p, "viewer.yaml"); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+}
+
 // viewer returns a user with the roles of viewer.yaml and no other permissions.
 func viewer(t *testing.T, p *person) *person {
 	t.Helper()
-	if err := kubetest.Deploy(t.Context(), p, "viewer.yaml"); err != nil {
-		t.Fatal(err)
-	}
+	deployViewer(t, p)
 	user := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "viewer"}}
 	for _, binding := range []client.Object{
 		&rbacv1.RoleBinding{

@@ -77,10 +77,10 @@ func TestKubeconfig(t *testing.T) {
 	p := newPerson(t)
 	key := serve(t, p)
 	waitCondition(t, p, key, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonWaitingForSecret)
-	p.mustNot(t, "does not use Fairlead: Secret c1-kubeconfig", "kubeconfig", "-n", key.Namespace, "c1")
+	p.mustNot(t, "does not use Fairlead: Secret c1-kubeconfig", "kubeconfig", "-n", key.Namespace, "c1", "--via=address")
 	provides(t, p, key, time.Now().Add(time.Hour))
 	name := "c1." + key.Namespace
-	config, err := clientcmd.Load([]byte(p.must(t, nil, "kubeconfig", "-n", key.Namespace, "c1")))
+	config, err := clientcmd.Load([]byte(p.must(t, nil, "kubeconfig", "-n", key.Namespace, "c1", "--via=address")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestKubeconfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	merge := func(more ...string) []string {
-		return append([]string{"kubeconfig", "-n", key.Namespace, "c1", "--merge", link}, more...)
+		return append([]string{"kubeconfig", "-n", key.Namespace, "c1", "--via=address", "--merge", link}, more...)
 	}
 	p.must(t, []string{"context " + name + " is in"}, merge()...)
 	p.must(t, nil, merge()...) // merging again changes nothing
@@ -155,15 +155,15 @@ func TestKubeconfigRejects(t *testing.T) {
 	} {
 		key := serve(t, p)
 		provides(t, p, key, time.Now().Add(time.Hour), change)
-		p.mustNot(t, want, "kubeconfig", "-n", key.Namespace, "c1")
+		p.mustNot(t, want, "kubeconfig", "-n", key.Namespace, "c1", "--via=address")
 		if want == "--allow-exec" {
-			p.must(t, []string{"command: evil"}, "kubeconfig", "-n", key.Namespace, "c1", "--allow-exec")
+			p.must(t, []string{"command: evil"}, "kubeconfig", "-n", key.Namespace, "c1", "--via=address", "--allow-exec")
 		}
 	}
 	key := serve(t, p)
 	provides(t, p, key, time.Now().Add(-time.Minute))
-	p.mustNot(t, "its client certificate expired", "kubeconfig", "-n", key.Namespace, "c1")
-	p.mustNot(t, "has no copies", "kubeconfig", "-n", key.Namespace, "c1", "--copy", "x")
+	p.mustNot(t, "its client certificate expired", "kubeconfig", "-n", key.Namespace, "c1", "--via=address")
+	p.mustNot(t, "has no copies", "kubeconfig", "-n", key.Namespace, "c1", "--via=address", "--copy", "x")
 	var stdout, stderr strings.Builder
 	if code := run(t.Context(), []string{"status", "-n", key.Namespace, "c1", "--live=false", "--kubeconfig=" +
 		p.kubeconfig, "--context=good"}, &stdout, &stderr); code != 1 ||

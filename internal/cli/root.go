@@ -22,6 +22,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/kubeconfig"
 	"github.com/fairlead/fairlead/internal/cli/move"
 	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/internal/cli/proxy"
 	"github.com/fairlead/fairlead/internal/cli/render"
 	"github.com/fairlead/fairlead/internal/cli/status"
 	"github.com/fairlead/fairlead/internal/command"
@@ -59,8 +60,8 @@ func quiet() {
 func newRoot() *cobra.Command {
 	root := command.Group(
 		"fairlead", "Inspect and operate Fairlead", ca.Command(), check.Command(), config.Command(), edge.Command(),
-		join.Command(), kubeconfig.Command(), move.Command(), render.Command(), status.Command(), bundle.Command(newRoot),
-		versionCommand(),
+		join.Command(), kubeconfig.Command(), move.Command(), proxy.Command(), render.Command(), status.Command(),
+		bundle.Command(newRoot), versionCommand(),
 	)
 	root.Long = strings.TrimSpace(`
 Inspect Fairlead, find faults, enrol and revoke edges, and rotate the CA.

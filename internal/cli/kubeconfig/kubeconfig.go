@@ -3,6 +3,7 @@
 package kubeconfig
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
@@ -12,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +42,8 @@ type kubeconfigFlags struct {
 	use       bool
 	replace   bool
 	allowExec bool
+	via       string
+	proxyPort uint16
 }
 
 // Command returns the command kubeconfig.
@@ -52,9 +56,11 @@ func Command() *cobra.Command {
 Print the kubeconfig of a workload cluster from its Secret, or add it to a file with --merge. It has one
 context, CLUSTER.NAMESPACE unless --context-name is set, and contains a client key: treat it as a password.
 
-Its server is a gateway. Your machine must resolve the name of the server, or reach the proxy in the
-kubeconfig; "fairlead check" tests both. The command rejects a kubeconfig that cannot work, and one that
-could run programs on your machine.
+Its server is a gateway. Inside the network of the management cluster its address answers. Elsewhere, such as
+on a laptop, the kubeconfig leads through "fairlead proxy" instead, which you run meanwhile. --via=auto sends
+one request without credentials to the apiserver, and chooses the address if the apiserver answers within five
+seconds, else the proxy. It prints the choice, and what to run, to standard error. The command rejects a
+kubeconfig that cannot work, and one that could run programs on your machine.
 
 Needs: get on Tunnels and Secrets of the namespace. The kubeconfig makes you an administrator of the workload
 cluster.
@@ -62,7 +68,7 @@ Changes: nothing without --merge; with it, the file, which then has mode 0600.
 Exit codes: 0 the kubeconfig was printed or added; 1 it was rejected, or the command failed; 2 the command
 line is invalid.`),
 		Example: "  fairlead kubeconfig -n prod c1 >c1.kubeconfig\n  fairlead kubeconfig -n prod c1 --merge ~/.kube/config " +
-			"--use\n  fairlead kubeconfig -n prod c1 --copy c1-viewer",
+			"--use\n  fairlead kubeconfig -n prod c1 --copy c1-viewer --via=proxy",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
@@ -84,12 +90,21 @@ line is invalid.`),
 	set.BoolVar(
 		&f.allowExec, "allow-exec", false, "accept a user with an exec plugin, which then runs on your machine",
 	)
+	set.StringVar(
+		&f.via, "via", viaAuto, "what the kubeconfig leads through: address, proxy (the command proxy on this machine), or "+
+			"auto",
+	)
+	set.Uint16Var(&f.proxyPort, "proxy-port", DefaultProxyPort, "port of the command proxy on this machine")
+	_ = cmd.RegisterFlagCompletionFunc("via", cobra.FixedCompletions(vias, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
 func (f *kubeconfigFlags) run(cmd *cobra.Command, cluster string) error {
 	if f.into == "" && (f.use || f.replace) {
 		return output.UsageError("--use and --replace need --merge")
+	}
+	if !slices.Contains(vias, f.via) {
+		return output.UsageError("--via: %q is invalid: must be one of %s", f.via, strings.Join(vias, ", "))
 	}
 	m, err := f.Open()
 	if err != nil {
@@ -99,12 +114,13 @@ func (f *kubeconfigFlags) run(cmd *cobra.Command, cluster string) error {
 	if f.name == "" {
 		f.name = key.Name + "." + key.Namespace
 	}
-	data, err := f.read(cmd.Context(), m, key)
+	config, tunnel, err := Read(cmd.Context(), m, Options{
+		Cluster: key, Copy: f.from, Name: f.name, AllowExec: f.allowExec,
+	})
 	if err != nil {
 		return err
 	}
-	config, err := oneContext(data, f.name, f.allowExec)
-	if err != nil {
+	if err := f.choose(cmd, config, tunnel); err != nil {
 		return fmt.Errorf("the kubeconfig of %s: %w", key, err)
 	}
 	if f.into != "" {
@@ -122,10 +138,33 @@ func (f *kubeconfigFlags) run(cmd *cobra.Command, cluster string) error {
 	return err
 }
 
-// read returns the kubeconfig of a Cluster, and checks that it leads where Fairlead directs it.
-func (f *kubeconfigFlags) read(ctx context.Context, c client.Reader, key client.ObjectKey) ([]byte, error) {
+// Options select a kubeconfig.
+type Options struct {
+	Cluster   client.ObjectKey
+	Copy      string // [namespace/]name of a copy; empty: the Cluster's own kubeconfig
+	Name      string // of the context, its cluster and its user in the result
+	AllowExec bool   // accept a user that runs a program
+}
+
+// Read returns a kubeconfig of a Cluster with one context, and the Tunnel through which it leads. A kubeconfig that
+// cannot work, or that is more than data, is an error.
+func Read(ctx context.Context, c client.Reader, o Options) (*clientcmdapi.Config, *v1alpha1.Tunnel, error) {
 	var tunnel v1alpha1.Tunnel
-	switch err := c.Get(ctx, key, &tunnel); {
+	data, err := read(ctx, c, o, &tunnel)
+	if err != nil {
+		return nil, nil, err
+	}
+	config, err := oneContext(data, o.Name, o.AllowExec)
+	if err != nil {
+		return nil, nil, fmt.Errorf("the kubeconfig of %s: %w", o.Cluster, err)
+	}
+	return config, &tunnel, nil
+}
+
+// read reads a Tunnel and a kubeconfig, and checks that it leads where Fairlead directs it.
+func read(ctx context.Context, c client.Reader, o Options, tunnel *v1alpha1.Tunnel) ([]byte, error) {
+	key := o.Cluster
+	switch err := c.Get(ctx, key, tunnel); {
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf(
 			"Tunnel %s not found in namespace %s: `fairlead status -A` lists all, and `fairlead join --enable` opts a "+
@@ -144,9 +183,9 @@ func (f *kubeconfigFlags) read(ctx context.Context, c client.Reader, key client.
 		return nil, fmt.Errorf("the kubeconfig of %s does not use Fairlead: %s", key, ready.Message)
 	}
 	secret := client.ObjectKey{Namespace: key.Namespace, Name: key.Name + kubeconfig.Suffix}
-	if f.from != "" {
+	if o.Copy != "" {
 		var err error
-		if secret, err = copyOf(&tunnel, f.from); err != nil {
+		if secret, err = copyOf(tunnel, o.Copy); err != nil {
 			return nil, err
 		}
 	}
@@ -154,7 +193,7 @@ func (f *kubeconfigFlags) read(ctx context.Context, c client.Reader, key client.
 	if err := c.Get(ctx, secret, &found); err != nil {
 		return nil, fmt.Errorf("reading kubeconfig Secret: %w", err)
 	}
-	if f.from == "" && found.Annotations[v1alpha1.OriginalServerAnnotation] == "" &&
+	if o.Copy == "" && found.Annotations[v1alpha1.OriginalServerAnnotation] == "" &&
 		tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
 		return nil, fmt.Errorf(
 			"the Secret %s was written anew a moment ago and does not lead through the tunnel: try again", secret,
@@ -312,7 +351,7 @@ func (f *kubeconfigFlags) collides(all, one *clientcmdapi.Config) error {
 	_, user := all.AuthInfos[f.name]
 	context, named := all.Contexts[f.name]
 	switch {
-	case ok && (has.Server != one.Clusters[f.name].Server || has.TLSServerName != one.Clusters[f.name].TLSServerName):
+	case ok && !sameCluster(has, one.Clusters[f.name]):
 		return fmt.Errorf(
 			"--merge: %s has a cluster %s with server %s: use --context-name or --replace", f.into, f.name, has.Server,
 		)
@@ -322,6 +361,13 @@ func (f *kubeconfigFlags) collides(all, one *clientcmdapi.Config) error {
 		)
 	}
 	return nil
+}
+
+// sameCluster reports whether two entries lead to the same apiserver. Through the address of the gateways and through
+// the local proxy the server may differ, but not the CA and the name that clients verify.
+func sameCluster(a, b *clientcmdapi.Cluster) bool {
+	return a.TLSServerName == b.TLSServerName &&
+		(a.Server == b.Server || bytes.Equal(a.CertificateAuthorityData, b.CertificateAuthorityData))
 }
 
 // lockKubeconfig keeps kubectl and other users of client-go from writing the file at the same time.

@@ -1,15 +1,19 @@
 package collect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/client-go/rest"
+
+	"github.com/fairlead/fairlead/internal/portforward"
 )
 
 // DefaultAddress is where an xds-server serves inspection, and Port its port.
@@ -23,6 +27,9 @@ const DefaultNamespace = "fairlead-system"
 
 // PodSelector selects the Pods of the xds-servers by the labels in deploy/kubernetes.
 const PodSelector = "app.kubernetes.io/name=xds-server"
+
+// PortName is the name of the inspection port in the Pods of the xds-servers.
+const PortName = "inspect"
 
 const (
 	// callTime bounds a call whose context has no earlier deadline.
@@ -79,11 +86,47 @@ func Connect(ctx context.Context, o Options) (*Servers, error) {
 		return nil, err
 	}
 	for _, pod := range pods {
-		if err := add(pod.name, grpc.WithContextDialer(pod.dial)); err != nil {
+		if err := add(pod.Name, grpc.WithContextDialer(dialler(pod))); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
 	}
 	return s, nil
+}
+
+// findPods lists the Pods of the xds-servers that are ready.
+func findPods(ctx context.Context, o Options) ([]*portforward.Pod, error) {
+	namespace := cmp.Or(o.Namespace, DefaultNamespace)
+	from := portforward.Options{REST: o.REST, Namespace: namespace, Selector: PodSelector, Port: cmp.Or(o.Port, Port)}
+	if o.Port == 0 {
+		from.PortName = PortName
+	}
+	found, total, err := portforward.Ready(ctx, from)
+	if err != nil {
+		return nil, fmt.Errorf(
+			"listing the Pods of the xds-servers in namespace %s, which the Role fairlead-viewer allows: %w", namespace, err,
+		)
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf(
+			"no ready Pod of an xds-server (%s) in namespace %s, of %d: set the namespace of the installation with "+
+				"--installation, or the inspection addresses of the xds-servers with --xds-server",
+			PodSelector,
+			namespace,
+			total,
+		)
+	}
+	return found, nil
+}
+
+// dialler returns the dialler of a Pod for gRPC.
+func dialler(pod *portforward.Pod) func(context.Context, string) (net.Conn, error) {
+	return func(ctx context.Context, _ string) (net.Conn, error) {
+		conn, err := pod.Dial(ctx)
+		if err != nil {
+			return nil, err // not a nil *portforward.Conn
+		}
+		return conn, nil
+	}
 }
 
 // Close ends all connections.

@@ -1,7 +1,9 @@
-package collect
+// Package portforward opens connections to ports of Pods through the apiserver of a cluster. Its input is a client
+// configuration and a label selector; its output is the ready Pods, each of which can be dialled. It opens no listener
+// that others could use, and does not know what the ports serve.
+package portforward
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,54 +25,48 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// PortName is the name of the inspection port in the Pods of the xds-servers.
-const PortName = "inspect"
+// maxPods exceeds the number of Pods of one component of an installation.
+const maxPods = 64
 
-// maxPods exceeds the number of xds-servers of an installation.
-const maxPods = 32
+// Options select Pods and one of their ports.
+type Options struct {
+	REST      *rest.Config
+	Namespace string
+	Selector  string // of labels
+	PortName  string // of a container's port; empty: Port
+	Port      int    // for Pods without a port of that name
+}
 
-// forwarder forwards the port of one Pod. It opens no listener on this machine that others could use.
-type forwarder struct {
-	name   string
+// Pod is a Pod that was ready when it was listed. It is safe for concurrent use.
+type Pod struct {
+	Name   string
 	port   int
 	dialer httpstream.Dialer
 }
 
-// findPods lists the Pods of the xds-servers that are ready.
-func findPods(ctx context.Context, o Options) ([]*forwarder, error) {
-	namespace := cmp.Or(o.Namespace, DefaultNamespace)
+// Ready lists the Pods that are ready, and returns how many there are in total. An error of the list is returned as it
+// is, so that callers can test for a missing permission.
+func Ready(ctx context.Context, o Options) (ready []*Pod, total int, err error) {
 	client, err := kubernetes.NewForConfig(o.REST)
 	if err != nil {
-		return nil, fmt.Errorf("creating client of the management cluster: %w", err)
+		return nil, 0, fmt.Errorf("creating client of the management cluster: %w", err)
 	}
-	pods, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: PodSelector, Limit: maxPods})
+	pods, err := client.CoreV1().Pods(o.Namespace).List(ctx, metav1.ListOptions{LabelSelector: o.Selector, Limit: maxPods})
 	if err != nil {
-		return nil, fmt.Errorf(
-			"listing the Pods of the xds-servers in namespace %s, which the Role fairlead-viewer allows: %w", namespace, err,
-		)
+		return nil, 0, err
 	}
-	var found []*forwarder
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		if !isReady(pod) {
 			continue
 		}
-		f, err := newForwarder(o, client.CoreV1().RESTClient(), pod)
+		p, err := newPod(o, client.CoreV1().RESTClient(), pod)
 		if err != nil {
-			return nil, fmt.Errorf("forwarding a port of Pod %s/%s: %w", namespace, pod.Name, err)
+			return nil, 0, fmt.Errorf("forwarding a port of Pod %s/%s: %w", o.Namespace, pod.Name, err)
 		}
-		found = append(found, f)
+		ready = append(ready, p)
 	}
-	if len(found) == 0 {
-		return nil, fmt.Errorf(
-			"no ready Pod of an xds-server (%s) in namespace %s, of %d: set the namespace of the installation with "+
-				"--installation, or the inspection addresses of the xds-servers with --xds-server",
-			PodSelector,
-			namespace,
-			len(pods.Items),
-		)
-	}
-	return found, nil
+	return ready, len(pods.Items), nil
 }
 
 func isReady(pod *corev1.Pod) bool {
@@ -79,20 +75,20 @@ func isReady(pod *corev1.Pod) bool {
 	})
 }
 
-// portOf returns the inspection port of a Pod.
+// portOf returns the selected port of a Pod.
 func portOf(o Options, pod *corev1.Pod) int {
 	for i := range pod.Spec.Containers {
 		for _, port := range pod.Spec.Containers[i].Ports {
-			if port.Name == PortName && o.Port == 0 {
+			if port.Name == o.PortName && port.Name != "" {
 				return int(port.ContainerPort)
 			}
 		}
 	}
-	return cmp.Or(o.Port, Port)
+	return o.Port
 }
 
-// newForwarder upgrades to WebSockets, or to SPDY if the apiserver or a proxy does not support them, like kubectl.
-func newForwarder(o Options, api rest.Interface, pod *corev1.Pod) (*forwarder, error) {
+// newPod upgrades to WebSockets, or to SPDY if the apiserver or a proxy does not support them, like kubectl.
+func newPod(o Options, api rest.Interface, pod *corev1.Pod) (*Pod, error) {
 	url := api.Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
 	transport, upgrader, err := spdy.RoundTripperFor(o.REST)
 	if err != nil {
@@ -103,8 +99,8 @@ func newForwarder(o Options, api rest.Interface, pod *corev1.Pod) (*forwarder, e
 	if err != nil {
 		return nil, err
 	}
-	return &forwarder{
-		name: pod.Name,
+	return &Pod{
+		Name: pod.Name,
 		port: portOf(o, pod),
 		dialer: portforward.NewFallbackDialerForStreaming(websocket, old, func(err error) bool {
 			return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
@@ -112,16 +108,17 @@ func newForwarder(o Options, api rest.Interface, pod *corev1.Pod) (*forwarder, e
 	}, nil
 }
 
-// dial opens a connection to the Pod's port.
-func (f *forwarder) dial(ctx context.Context, _ string) (net.Conn, error) {
+// Dial opens a connection to the Pod's port, or returns ctx's error as soon as ctx ends. That nothing listens on the
+// port is reported by the first Read.
+func (p *Pod) Dial(ctx context.Context) (*Conn, error) {
 	type opened struct {
-		conn net.Conn
+		conn *Conn
 		err  error
 	}
 	// The dialers do not support contexts, but end by themselves.
 	done := make(chan opened, 1)
 	go func() {
-		conn, err := f.open()
+		conn, err := p.open()
 		done <- opened{conn, err}
 	}()
 	select {
@@ -137,25 +134,25 @@ func (f *forwarder) dial(ctx context.Context, _ string) (net.Conn, error) {
 	}
 }
 
-func (f *forwarder) open() (net.Conn, error) {
-	session, protocol, err := f.dialer.Dial(portforward.PortForwardProtocolV1Name)
+func (p *Pod) open() (*Conn, error) {
+	session, protocol, err := p.dialer.Dial(portforward.PortForwardProtocolV1Name)
 	if err != nil {
-		return nil, fmt.Errorf("forwarding port %d of Pod %s: %w", f.port, f.name, err)
+		return nil, fmt.Errorf("forwarding port %d of Pod %s: %w", p.port, p.Name, err)
 	}
 	if protocol != portforward.PortForwardProtocolV1Name {
 		return nil, errors.Join(
-			fmt.Errorf("forwarding port %d of Pod %s: the apiserver speaks %q", f.port, f.name, protocol), session.Close(),
+			fmt.Errorf("forwarding port %d of Pod %s: the apiserver speaks %q", p.port, p.Name, protocol), session.Close(),
 		)
 	}
-	conn, err := newForwarded(session, f.name, f.port)
+	conn, err := newConn(session, p.Name, p.port)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("forwarding port %d of Pod %s: %w", f.port, f.name, err), session.Close())
+		return nil, errors.Join(fmt.Errorf("forwarding port %d of Pod %s: %w", p.port, p.Name, err), session.Close())
 	}
 	return conn, nil
 }
 
-// forwarded is a connection through an apiserver. gRPC sets no deadlines on it.
-type forwarded struct {
+// Conn is a connection through an apiserver. It has no deadlines: its user closes it to end a call that blocks.
+type Conn struct {
 	httpstream.Stream
 	session httpstream.Connection
 	pod     string
@@ -165,7 +162,7 @@ type forwarded struct {
 	once   sync.Once
 }
 
-func newForwarded(session httpstream.Connection, pod string, port int) (*forwarded, error) {
+func newConn(session httpstream.Connection, pod string, port int) (*Conn, error) {
 	headers := http.Header{}
 	headers.Set(corev1.StreamType, corev1.StreamTypeError)
 	headers.Set(corev1.PortHeader, strconv.Itoa(port))
@@ -180,7 +177,7 @@ func newForwarded(session httpstream.Connection, pod string, port int) (*forward
 	if err != nil {
 		return nil, err
 	}
-	c := &forwarded{Stream: data, session: session, pod: pod, failed: make(chan struct{})}
+	c := &Conn{Stream: data, session: session, pod: pod, failed: make(chan struct{})}
 	go c.listen(complaints)
 	return c, nil
 }
@@ -188,7 +185,7 @@ func newForwarded(session httpstream.Connection, pod string, port int) (*forward
 // maxComplaint bounds how much of a kubelet's error is read.
 const maxComplaint = 4 << 10
 
-func (c *forwarded) listen(complaints io.Reader) {
+func (c *Conn) listen(complaints io.Reader) {
 	text, _ := io.ReadAll(io.LimitReader(complaints, maxComplaint))
 	if said := strings.TrimSpace(string(text)); said != "" {
 		c.reason = errors.New(said)
@@ -198,7 +195,7 @@ func (c *forwarded) listen(complaints io.Reader) {
 }
 
 // Read returns the kubelet's error, if there is one, instead of io.EOF.
-func (c *forwarded) Read(p []byte) (int, error) {
+func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.Stream.Read(p)
 	if err == nil {
 		return n, nil
@@ -211,8 +208,11 @@ func (c *forwarded) Read(p []byte) (int, error) {
 	}
 }
 
+// CloseWrite ends the direction to the Pod. The Pod can still send.
+func (c *Conn) CloseWrite() error { return c.Stream.Close() }
+
 // Close ends the whole session, which is used by this connection alone.
-func (c *forwarded) Close() (err error) {
+func (c *Conn) Close() (err error) {
 	c.once.Do(func() {
 		_ = c.Reset()
 		err = c.session.Close()
@@ -221,19 +221,19 @@ func (c *forwarded) Close() (err error) {
 }
 
 // LocalAddr implements net.Conn.
-func (c *forwarded) LocalAddr() net.Addr { return podAddr("port-forward") }
+func (c *Conn) LocalAddr() net.Addr { return podAddr("port-forward") }
 
 // RemoteAddr implements net.Conn.
-func (c *forwarded) RemoteAddr() net.Addr { return podAddr(c.pod) }
+func (c *Conn) RemoteAddr() net.Addr { return podAddr(c.pod) }
 
-// SetDeadline implements net.Conn. It does nothing: calls have deadlines.
-func (c *forwarded) SetDeadline(time.Time) error { return nil }
+// SetDeadline implements net.Conn. It does nothing.
+func (c *Conn) SetDeadline(time.Time) error { return nil }
 
 // SetReadDeadline implements net.Conn.
-func (c *forwarded) SetReadDeadline(time.Time) error { return nil }
+func (c *Conn) SetReadDeadline(time.Time) error { return nil }
 
 // SetWriteDeadline implements net.Conn.
-func (c *forwarded) SetWriteDeadline(time.Time) error { return nil }
+func (c *Conn) SetWriteDeadline(time.Time) error { return nil }
 
 // podAddr is the name of a Pod.
 type podAddr string
