@@ -112,7 +112,9 @@ var arrows = map[string][]string{
 	"pkg/agent/status": {
 		"internal/version", "pkg/certs", "pkg/model", "pkg/probe", "pkg/report/agent", "pkg/report/v1", "pkg/xdsproxy",
 	},
-	"pkg/boot":           {"internal/redact", "internal/retry", "pkg/certs", "pkg/enrol/client", "pkg/report", "pkg/report/v1"},
+	"pkg/boot": {
+		"internal/redact", "internal/retry", "pkg/certs", "pkg/enrol/client", "pkg/report", "pkg/report/v1",
+	},
 	"pkg/capi/hooks":     {"api/v1alpha1", "pkg/capi/inject", "pkg/model"},
 	"pkg/capi/inject":    {"api/v1alpha1", "deploy/edge", "pkg/model"},
 	"pkg/certs":          {"internal/disk", "internal/retry"},
@@ -191,9 +193,11 @@ var arrows = map[string][]string{
 	},
 	"pkg/diagnose/collect/v1": {"pkg/report/v1"},
 	"pkg/diagnose/summary":    {"api/v1alpha1", "pkg/diagnose/collect", "pkg/observed"},
-	"pkg/diagnose/web":        {"api/v1alpha1", "internal/limit", "pkg/diagnose/check", "pkg/diagnose/summary", "pkg/model"},
-	"pkg/dial":                {"internal/retry", "pkg/certs", "pkg/model"},
-	"pkg/enrol":               {"pkg/model"},
+	"pkg/diagnose/web": {
+		"api/v1alpha1", "internal/limit", "pkg/diagnose/check", "pkg/diagnose/summary", "pkg/model",
+	},
+	"pkg/dial":  {"internal/retry", "pkg/certs", "pkg/model"},
+	"pkg/enrol": {"pkg/model"},
 	"pkg/enrol/client": {
 		"internal/retry", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/enrol/v1", "pkg/model", "pkg/report/v1",
 	},
