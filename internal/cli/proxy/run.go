@@ -33,7 +33,7 @@ func runWith(cmd *cobra.Command, config *clientcmdapi.Config, argv []string) (co
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		return 0, fmt.Errorf("writing kubeconfig: %w", err)
 	}
-	child := exec.CommandContext(cmd.Context(), argv[0], argv[1:]...) //nolint:gosec // the user's own command line
+	child := exec.CommandContext(cmd.Context(), argv[0], argv[1:]...)
 	child.Env = append(os.Environ(), "KUBECONFIG="+file)
 	child.Stdin, child.Stdout, child.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	child.Cancel = func() error { return child.Process.Signal(syscall.SIGTERM) }

@@ -61,7 +61,9 @@ func (s *server) run(ctx context.Context, listener net.Listener) error {
 	case <-ctx.Done():
 	}
 	_ = server.Close()
-	<-ended
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving %s: %w", listener.Addr(), err)
+	}
 	// Connections end with ctx. When every slot is taken here, none is left.
 	late := time.After(endTime)
 	for range maxConnections {
