@@ -166,7 +166,7 @@ func read(ctx context.Context, c client.Reader, o Options, tunnel *v1alpha1.Tunn
 	key := o.Cluster
 	switch err := c.Get(ctx, key, tunnel); {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf(
+		return nil, fmt.Errorf( //nolint:staticcheck // Tunnel is a kind
 			"Tunnel %s not found in namespace %s: `fairlead status -A` lists all, and `fairlead join --enable` opts a "+
 				"Cluster in",
 			key.Name,
