@@ -140,6 +140,9 @@ const (
 	// RequestTokenAnnotation is the hash of the presented token. It is absent if the request renews a leaf by proof of
 	// its key.
 	RequestTokenAnnotation = "fairlead.dev/token-sha256"
+	// RequestPodTokenAnnotation is the presented ServiceAccount token of a Pod of the workload cluster. The controller
+	// verifies it again. It is valid for this tunnel only, for minutes, and for one key.
+	RequestPodTokenAnnotation = "fairlead.dev/pod-token"
 	// RequestHostAnnotation is the machine's own name. It is only a label for people.
 	RequestHostAnnotation = "fairlead.dev/host"
 )

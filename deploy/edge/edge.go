@@ -9,8 +9,8 @@ import _ "embed" // for the files below
 //go:embed static-pod.yaml
 var StaticPod string
 
-// Deployment is deployment.yaml: edges in the workload cluster. The user must create the Secret
-// fairlead-edge-bootstrap.
+// Deployment is deployment.yaml: edges in the workload cluster, with their ServiceAccount and disruption budget. The
+// user must create the namespace and the Secret fairlead-edge-bootstrap, and replace TUNNEL_ID.
 //
 //go:embed deployment.yaml
 var Deployment string

@@ -78,6 +78,7 @@ func (d *doors) edges(t *testing.T) {
 		t.Parallel()
 		t.Run("forms", d.forms)
 		t.Run("several clusters", d.memberships)
+		t.Run("pods", d.pods)
 		t.Run("slept too long", d.offForMonths)
 		t.Run("disk", d.disk)
 	})

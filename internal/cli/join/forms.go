@@ -85,8 +85,11 @@ func staticPodCommand(secret *corev1.Secret, image string) (string, error) {
 	), err
 }
 
+// deploymentName is the name of all objects of deployment.yaml, and of their namespace.
+const deploymentName = "fairlead-edge"
+
 func deploymentCommand(secret *corev1.Secret, image string) (string, error) {
-	const name = "fairlead-edge"
+	const name = deploymentName
 	namespace, err := yaml.Marshal(&corev1.Namespace{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name},
 	})
@@ -101,7 +104,13 @@ func deploymentCommand(secret *corev1.Secret, image string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("writing Secret: %w", err)
 	}
-	deployment, err := withImage(manifests.Deployment, image)
+	var file struct {
+		ID string `json:"id"`
+	}
+	if err := yaml.Unmarshal(secret.Data[v1alpha1.BootstrapFileKey], &file); err != nil || file.ID == "" {
+		return "", fmt.Errorf("the bootstrap file in the Secret %s has no id", secret.Name)
+	}
+	deployment, err := withImage(strings.ReplaceAll(manifests.Deployment, "TUNNEL_ID", file.ID), image)
 	return fmt.Sprintf(deploymentScript, namespace, credential, deployment), err
 }
 

@@ -27,6 +27,7 @@ type joinFlags struct {
 	management.Flags
 	form, image string
 	enable      bool
+	podTokens   bool
 	timeout     time.Duration
 }
 
@@ -45,7 +46,9 @@ who runs it is let in as an edge of that Cluster, so treat it as a password. It 
   systemd      the bootstrap file and the units; in a root shell of a machine with edge-agent and envoy in
                /usr/local/bin
   static-pod   the bootstrap file and a manifest; in a root shell of a control-plane node
-  deployment   a Namespace, a Secret and a Deployment; wherever kubectl reaches the workload cluster
+  deployment   a Namespace, a Secret, a ServiceAccount and a Deployment; wherever kubectl reaches the workload
+               cluster. Also sets spec.edgeServiceAccount of the Tunnel, unless it has one: Pods that start after the
+               token has expired then enrol with the token of that ServiceAccount. --pod-tokens=false does not.
 
 The command fails if the Cluster has not opted in; --enable sets its label fairlead.dev/tunnel.`),
 		Example: "  fairlead join -n prod c1 --form=deployment | KUBECONFIG=c1.kubeconfig sh\n  fairlead join -n prod c1 " +
@@ -74,10 +77,20 @@ The command fails if the Cluster has not opted in; --enable sets its label fairl
 			if err != nil {
 				return err
 			}
+			if f.form == "deployment" && f.podTokens {
+				if err := letPodsEnrol(ctx, c, key); err != nil {
+					return err
+				}
+			}
 			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
 			return err
 		},
 	}
+	f.addTo(cmd)
+	return cmd
+}
+
+func (f *joinFlags) addTo(cmd *cobra.Command) {
 	f.AddTo(cmd.Flags())
 	cmd.Flags().
 		StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)")
@@ -85,8 +98,30 @@ The command fails if the Cluster has not opted in; --enable sets its label fairl
 	cmd.Flags().
 		StringVar(&f.image, "image", "fairlead-edge", "image of edge-agent and Envoy, for static-pod and deployment")
 	cmd.Flags().BoolVar(&f.enable, "enable", false, "opt the Cluster in, if it has not")
+	cmd.Flags().BoolVar(
+		&f.podTokens, "pod-tokens", true,
+		"for deployment: let Pods of the ServiceAccount fairlead-edge enrol with its token, by spec.edgeServiceAccount",
+	)
 	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the bootstrap Secret")
-	return cmd
+}
+
+// letPodsEnrol sets spec.edgeServiceAccount to the ServiceAccount of the Deployment, unless the Tunnel has one.
+func letPodsEnrol(ctx context.Context, c client.Client, key client.ObjectKey) error {
+	var tunnel v1alpha1.Tunnel
+	if err := c.Get(ctx, key, &tunnel); err != nil {
+		return fmt.Errorf("reading Tunnel: %w", err)
+	}
+	if tunnel.Spec.EdgeServiceAccount != nil {
+		return nil
+	}
+	want := tunnel.DeepCopy()
+	want.Spec.EdgeServiceAccount = &v1alpha1.EdgeServiceAccount{Namespace: deploymentName, Name: deploymentName}
+	if err := c.Patch(ctx, want, client.MergeFrom(&tunnel)); err != nil {
+		return fmt.Errorf(
+			"setting spec.edgeServiceAccount of the Tunnel, which --pod-tokens=false leaves out: %w", err,
+		)
+	}
+	return nil
 }
 
 // optIn returns an error if the Cluster does not exist or gets no tunnel. With --enable it opts the Cluster in.
