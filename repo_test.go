@@ -171,8 +171,9 @@ var arrows = map[string][]string{
 		"pkg/observed", "pkg/report/v1", "pkg/report/view",
 	},
 	"pkg/controller/tunnel": {
-		"api/v1alpha1", "pkg/controller/ca", "pkg/controller/condition", "pkg/controller/config", "pkg/controller/objects",
-		"pkg/controller/reconciler", "pkg/controller/records", "pkg/decision", "pkg/enrol", "pkg/kubeconfig", "pkg/model",
+		"api/v1alpha1", "deploy/edge", "pkg/controller/ca", "pkg/controller/condition", "pkg/controller/config",
+		"pkg/controller/objects", "pkg/controller/reconciler", "pkg/controller/records", "pkg/decision", "pkg/enrol",
+		"pkg/kubeconfig", "pkg/model",
 	},
 	"pkg/controller/waves": {"api/v1alpha1", "internal/metrics", "internal/retry", "pkg/report/view", "pkg/rollout"},
 	"pkg/controller/webhook": {

@@ -31,9 +31,8 @@ func (d *doors) pods(t *testing.T) {
 		Name: "pods", Namespace: namespace, APIServer: d.SNI, Mode: v1alpha1.KubeconfigModeConnect,
 	})
 	must(t, err)
-	must(t, cluster.PatchTunnel(t.Context(), map[string]any{
-		"edgeServiceAccount": map[string]any{"namespace": "default", "name": podAccount},
-	}))
+	spec := map[string]any{"edgeServiceAccount": map[string]any{"namespace": "default", "name": podAccount}}
+	must(t, cluster.PatchTunnel(t.Context(), spec))
 	m := &world.Member{Cluster: cluster, World: d.World}
 	first, written := m.BootstrapFile(t), time.Now()
 	that(t, "while the first edge is connected the keys of the workload cluster are recorded", func(t *testing.T) {
@@ -69,7 +68,8 @@ func (d *doors) pods(t *testing.T) {
 		},
 	)
 	that(t, "a revoked Pod enrols again with no token, and with no key", func(t *testing.T) {
-		must(t, cluster.PatchTunnel(t.Context(), map[string]any{"revokedEdges": []string{node}}))
+		spec["revokedEdges"] = []string{node}
+		must(t, cluster.PatchTunnel(t.Context(), spec))
 		world.StopEdge(t, edge)
 		must(t, os.RemoveAll(edge.StateDir))
 		edge.Resume()

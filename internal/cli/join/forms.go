@@ -110,8 +110,10 @@ func deploymentCommand(secret *corev1.Secret, image string) (string, error) {
 	if err := yaml.Unmarshal(secret.Data[v1alpha1.BootstrapFileKey], &file); err != nil || file.ID == "" {
 		return "", fmt.Errorf("the bootstrap file in the Secret %s has no id", secret.Name)
 	}
-	deployment, err := withImage(strings.ReplaceAll(manifests.Deployment, "TUNNEL_ID", file.ID), image)
-	return fmt.Sprintf(deploymentScript, namespace, credential, deployment), err
+	if err := checkImage(image); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf(deploymentScript, namespace, credential, manifests.DeploymentOf(file.ID, image)), nil
 }
 
 func bootstrapDocument(secret *corev1.Secret) string {
@@ -131,9 +133,14 @@ const manifestImage = "image: fairlead-edge"
 
 // withImage sets the image in a manifest.
 func withImage(manifest, image string) (string, error) {
+	return strings.ReplaceAll(manifest, manifestImage, "image: "+image), checkImage(image)
+}
+
+// checkImage returns an error for an image that would not fit into a line of YAML.
+func checkImage(image string) error {
 	if image == "" ||
 		strings.ContainsFunc(image, func(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '\'' || r == '"' }) {
-		return "", fmt.Errorf("--image: %q is no reference of an image", image)
+		return fmt.Errorf("--image: %q is no reference of an image", image)
 	}
-	return strings.ReplaceAll(manifest, manifestImage, "image: "+image), nil
+	return nil
 }
