@@ -121,10 +121,10 @@ var arrows = map[string][]string{
 	"pkg/controlchannel": {"internal/limit", "internal/metrics", "internal/retry", "pkg/certs", "pkg/model"},
 	"pkg/controller": {
 		"api/v1alpha1", "internal/informers", "pkg/controller/boot", "pkg/controller/ca", "pkg/controller/config",
-		"pkg/controller/copies", "pkg/controller/kubeconfigs", "pkg/controller/metrics", "pkg/controller/objects",
-		"pkg/controller/publicservice", "pkg/controller/reconciler", "pkg/controller/records", "pkg/controller/signer",
-		"pkg/controller/status", "pkg/controller/tunnel", "pkg/controller/waves", "pkg/controller/webhook",
-		"pkg/kubeconfig", "pkg/model", "pkg/report/view", "pkg/rollout",
+		"pkg/controller/copies", "pkg/controller/issuers", "pkg/controller/kubeconfigs", "pkg/controller/metrics",
+		"pkg/controller/objects", "pkg/controller/publicservice", "pkg/controller/reconciler", "pkg/controller/records",
+		"pkg/controller/signer", "pkg/controller/status", "pkg/controller/tunnel", "pkg/controller/waves",
+		"pkg/controller/webhook", "pkg/kubeconfig", "pkg/model", "pkg/report/view", "pkg/rollout",
 	},
 	"pkg/controller/boot": {
 		"api/v1alpha1", "internal/redact", "pkg/controller/condition", "pkg/controller/config", "pkg/controller/objects",
@@ -144,6 +144,10 @@ var arrows = map[string][]string{
 	"pkg/controller/copies": {
 		"api/v1alpha1", "pkg/certs", "pkg/controller/condition", "pkg/controller/objects", "pkg/controller/reconciler",
 		"pkg/controller/records", "pkg/kubeconfig",
+	},
+	"pkg/controller/issuers": {
+		"api/v1alpha1", "internal/retry", "pkg/controller/condition", "pkg/controller/objects", "pkg/controller/reconciler",
+		"pkg/enrol/podtoken", "pkg/kubeconfig",
 	},
 	"pkg/controller/kubeconfigs": {
 		"api/v1alpha1", "pkg/controller/condition", "pkg/controller/config", "pkg/controller/objects",
@@ -175,15 +179,16 @@ var arrows = map[string][]string{
 		"pkg/observed", "pkg/report/v1", "pkg/report/view",
 	},
 	"pkg/controller/tunnel": {
-		"api/v1alpha1", "pkg/controller/ca", "pkg/controller/condition", "pkg/controller/config", "pkg/controller/objects",
-		"pkg/controller/reconciler", "pkg/controller/records", "pkg/decision", "pkg/enrol", "pkg/kubeconfig", "pkg/model",
+		"api/v1alpha1", "deploy/edge", "pkg/controller/ca", "pkg/controller/condition", "pkg/controller/config",
+		"pkg/controller/objects", "pkg/controller/reconciler", "pkg/controller/records", "pkg/decision", "pkg/enrol",
+		"pkg/kubeconfig", "pkg/model",
 	},
 	"pkg/controller/waves": {"api/v1alpha1", "internal/metrics", "internal/retry", "pkg/report/view", "pkg/rollout"},
 	"pkg/controller/webhook": {
 		"api/v1alpha1", "internal/traces", "pkg/certs", "pkg/controller/config", "pkg/controller/objects",
 		"pkg/controller/reconciler", "pkg/kubeconfig",
 	},
-	"pkg/decision": {"api/v1alpha1", "pkg/model"},
+	"pkg/decision": {"api/v1alpha1", "pkg/enrol/podtoken", "pkg/model"},
 	"pkg/diagnose/check": {
 		"api/v1alpha1", "internal/redact", "pkg/diagnose/collect", "pkg/enrol", "pkg/kubeconfig", "pkg/observed",
 	},
@@ -201,10 +206,11 @@ var arrows = map[string][]string{
 	"pkg/enrol/client": {
 		"internal/retry", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/enrol/v1", "pkg/model", "pkg/report/v1",
 	},
-	"pkg/enrol/csr": {"api/v1alpha1", "pkg/certs", "pkg/enrol/server", "pkg/model"},
+	"pkg/enrol/csr":      {"api/v1alpha1", "pkg/certs", "pkg/enrol/server", "pkg/model"},
+	"pkg/enrol/podtoken": {"pkg/model"},
 	"pkg/enrol/server": {
-		"internal/caller", "internal/limit", "internal/retry", "pkg/certs", "pkg/enrol", "pkg/enrol/v1", "pkg/model",
-		"pkg/report/v1",
+		"internal/caller", "internal/limit", "internal/retry", "pkg/certs", "pkg/enrol", "pkg/enrol/podtoken",
+		"pkg/enrol/v1", "pkg/model", "pkg/report/v1",
 	},
 	"pkg/enrol/v1":     {"pkg/report/v1"},
 	"pkg/envoy":        {"pkg/model"},
@@ -225,7 +231,7 @@ var arrows = map[string][]string{
 	"pkg/sockets":     nil,
 	"pkg/source": {
 		"api/v1alpha1", "internal/heartbeat", "internal/informers", "internal/metrics", "pkg/decision", "pkg/enrol",
-		"pkg/model", "pkg/rollout",
+		"pkg/enrol/podtoken", "pkg/model", "pkg/rollout",
 	},
 	"pkg/tunnels":  {"internal/disk", "internal/retry", "pkg/model", "pkg/sockets"},
 	"pkg/watchdog": nil,

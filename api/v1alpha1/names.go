@@ -59,13 +59,26 @@ const TunnelFinalizer = "fairlead.dev/tunnel"
 // BootstrapSecretSuffix is appended to the name of a Cluster to name the Secret with which its edges enrol.
 const BootstrapSecretSuffix = "-edge-bootstrap"
 
-// BootstrapLabel marks the Secrets with which edges enrol, with the value BootstrapEdge, and the Secrets for boot
-// reports, with the value BootstrapReport. These Secrets do not have Cluster API's own label, because each of its
+// EdgeResourcesLabel on a Cluster, with the name of the Cluster as its value, requests a Secret for a
+// ClusterResourceSet of Cluster API, which brings the bootstrap file to the workload cluster. A ClusterResourceSet for
+// this Cluster alone selects it by the same label.
+const EdgeResourcesLabel = "fairlead.dev/edge-resources"
+
+// EdgeResourcesSecretSuffix is appended to the name of a Cluster to name that Secret.
+const EdgeResourcesSecretSuffix = "-edge-resources"
+
+// EdgeResourcesKey is the only key of that Secret: complete objects in YAML.
+const EdgeResourcesKey = "edge.yaml"
+
+// BootstrapLabel marks the Secrets with which edges enrol, with the value BootstrapEdge, the Secrets for
+// ClusterResourceSets, with the value BootstrapResources, and the Secrets for boot reports, with the value
+// BootstrapReport. These Secrets do not have Cluster API's own label, because each of its
 // managers would cache them.
 const (
-	BootstrapLabel  = "fairlead.dev/bootstrap"
-	BootstrapEdge   = "edge"
-	BootstrapReport = "boot-report"
+	BootstrapLabel     = "fairlead.dev/bootstrap"
+	BootstrapEdge      = "edge"
+	BootstrapResources = "edge-resources"
+	BootstrapReport    = "boot-report"
 )
 
 // Keys of a bootstrap Secret.
@@ -140,6 +153,9 @@ const (
 	// RequestTokenAnnotation is the hash of the presented token. It is absent if the request renews a leaf by proof of
 	// its key.
 	RequestTokenAnnotation = "fairlead.dev/token-sha256"
+	// RequestPodTokenAnnotation is the presented ServiceAccount token of a Pod of the workload cluster. The controller
+	// verifies it again. It is valid for this tunnel only, for minutes, and for one key.
+	RequestPodTokenAnnotation = "fairlead.dev/pod-token"
 	// RequestHostAnnotation is the machine's own name. It is only a label for people.
 	RequestHostAnnotation = "fairlead.dev/host"
 )

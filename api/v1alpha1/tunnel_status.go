@@ -64,6 +64,44 @@ type TunnelStatus struct {
 	// +listType=map
 	// +listMapKey=sha256
 	BootReportTokens []TokenStatus `json:"bootReportTokens,omitempty"`
+
+	// serviceAccountIssuer is how tokens of spec.edgeServiceAccount are verified, as the controller read it from the
+	// workload cluster through the tunnel. It is kept while the tunnel is down.
+	// +optional
+	ServiceAccountIssuer *ServiceAccountIssuerStatus `json:"serviceAccountIssuer,omitempty"`
+}
+
+// ServiceAccountIssuerStatus is the issuer of the ServiceAccount tokens of a workload cluster.
+type ServiceAccountIssuerStatus struct {
+	// clusterUID is the UID of the Cluster whose issuer this is. Tokens are accepted for this Cluster only.
+	// +optional
+	ClusterUID types.UID `json:"clusterUID,omitempty"`
+
+	// issuer is the issuer of the tokens.
+	// +optional
+	Issuer string `json:"issuer,omitempty"`
+
+	// keys are the public keys that verify the tokens. Empty if they have not been read yet.
+	// +optional
+	// +listType=atomic
+	Keys []ServiceAccountKey `json:"keys,omitempty"`
+
+	// changedAt is when issuer or keys last changed.
+	// +optional
+	ChangedAt *metav1.Time `json:"changedAt,omitempty"`
+
+	// error is why issuer and keys could not be read at the last attempt. Empty if they were read. The keys of the
+	// previous attempt remain valid.
+	// +optional
+	Error string `json:"error,omitempty"`
+}
+
+// ServiceAccountKey is a public key of an issuer.
+type ServiceAccountKey struct {
+	// id is the key id that tokens name.
+	ID string `json:"id"`
+	// publicKey is the key as PKIX, DER.
+	PublicKey []byte `json:"publicKey"`
 }
 
 // ServedStatus is the configuration of edges and gateways for this tunnel. The controller decides it from the Cluster
@@ -116,6 +154,9 @@ type EdgeStatus struct {
 	// tokenSHA256 is the hash of the token with which the edge enrolled. Revoking the edge also revokes the token.
 	// +optional
 	TokenSHA256 string `json:"tokenSHA256,omitempty"`
+	// pod is the Pod of the edge, if it enrolled with a ServiceAccount token.
+	// +optional
+	Pod *EdgePodStatus `json:"pod,omitempty"`
 	// revokedAt is when the controller observed that the edge is revoked.
 	// +optional
 	RevokedAt *metav1.Time `json:"revokedAt,omitempty"`
@@ -145,6 +186,20 @@ type EdgeStatus struct {
 	// lastError is the latest error that the edge reports. Empty if there is none.
 	// +optional
 	LastError string `json:"lastError,omitempty"`
+}
+
+// EdgePodStatus is the Pod, in the workload cluster, of an edge that enrolled with a ServiceAccount token. The node
+// name of the edge follows from the UID, so a revoked Pod cannot enrol again.
+type EdgePodStatus struct {
+	// name is the name of the Pod.
+	Name string `json:"name"`
+	// uid is the UID of the Pod.
+	UID types.UID `json:"uid"`
+	// tokenIssuedAt is when the token was issued with which the Pod enrolled. Tokens that were issued earlier are
+	// rejected, and so is this token for another key.
+	TokenIssuedAt metav1.Time `json:"tokenIssuedAt"`
+	// keySHA256 is the hash of the public key that enrolled with the token, in lower-case hexadecimal.
+	KeySHA256 string `json:"keySHA256"`
 }
 
 // EdgeGatewayStatus are the reverse tunnels of an edge to one gateway.

@@ -22,7 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="Server",type=string,JSONPath=`.status.kubeconfig.server`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.kubeconfig) || !has(self.spec.kubeconfig.copies) || self.spec.kubeconfig.copies.all(c, has(c.__namespace__) || !(c.name in [self.metadata.name + '-kubeconfig', self.metadata.name + '-edge-bootstrap', self.metadata.name + '-boot-report']))",message="spec.kubeconfig.copies has the name of a Secret that the Cluster has already: give the copy another name"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.kubeconfig) || !has(self.spec.kubeconfig.copies) || self.spec.kubeconfig.copies.all(c, has(c.__namespace__) || !(c.name in [self.metadata.name + '-kubeconfig', self.metadata.name + '-edge-bootstrap', self.metadata.name + '-edge-resources', self.metadata.name + '-boot-report']))",message="spec.kubeconfig.copies has the name of a Secret that the Cluster has already: give the copy another name"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.spec) || !has(oldSelf.spec.id) || (has(self.spec) && has(self.spec.id) && self.spec.id == oldSelf.spec.id)",message="spec.id is immutable: edges are bound to it; delete the Tunnel to get another"
 type Tunnel struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -85,6 +85,27 @@ type TunnelSpec struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[a-z0-9]([a-z0-9.-]{0,30}[a-z0-9])?$')",message="must be a node name as `fairlead edge list` shows it, such as edge-abcdefgh: without CN=, and not the name of the host"
 	RevokedEdges []string `json:"revokedEdges,omitempty"`
+
+	// edgeServiceAccount lets Pods of the workload cluster enrol as edges with a token of this ServiceAccount, in
+	// addition to bootstrap tokens. By default no Pod may. The controller reads the keys that verify such tokens from
+	// the workload cluster through the tunnel, so the first edge needs a bootstrap token. Removing the field ends these
+	// enrolments at once; edges that have a certificate keep it until they are revoked.
+	// +optional
+	EdgeServiceAccount *EdgeServiceAccount `json:"edgeServiceAccount,omitempty"`
+}
+
+// EdgeServiceAccount is a ServiceAccount of the workload cluster.
+type EdgeServiceAccount struct {
+	// namespace is the namespace of the ServiceAccount, in the workload cluster.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",message="must be the name of a namespace of the workload cluster, such as fairlead-edge"
+	Namespace string `json:"namespace"`
+
+	// name is the name of the ServiceAccount. Each Pod that runs as this ServiceAccount may become an edge, so let no
+	// other Pods use it.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",message="must be the name of a ServiceAccount of the workload cluster, such as fairlead-edge"
+	Name string `json:"name"`
 }
 
 // LimitsSpec are the limits of a tunnel. Connections beyond them are rejected at once: CONNECT with 503, SNI by

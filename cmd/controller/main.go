@@ -162,6 +162,11 @@ func (f *flags) addCertificates(set *pflag.FlagSet) {
 		"how many edges may enrol with one bootstrap token; it is replaced after half of these uses",
 	)
 	set.StringVar(
+		&f.config.EdgeImage, "edge-image", "",
+		"image of edge-agent and Envoy in the Secrets <cluster>-edge-resources for ClusterResourceSets; without it they "+
+			"contain the bootstrap file alone",
+	)
+	set.StringVar(
 		&f.config.XDSServerUser, "xds-server-user", "system:serviceaccount:fairlead-system:xds-server",
 		"Kubernetes user of the xds-server; only its CertificateSigningRequests are signed",
 	)

@@ -27,7 +27,7 @@ type options struct {
 	gateways   []string
 
 	// In place of a bootstrap file, or of values in the only one.
-	id, domain, tokenFile, caFile string
+	id, domain, tokenFile, caFile, podTokenFile string
 
 	proxy, noProxy, proxyCredentials string
 	proxyGiven                       bool // even as "", which means no proxy
@@ -69,6 +69,11 @@ func (o *options) addEnrolment(flags *pflag.FlagSet) {
 	flags.StringVar(
 		&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM), instead of the bootstrap file's",
 	)
+	flags.StringVar(
+		&o.podTokenFile, "service-account-token-file", "",
+		"file with a token of the Pod's ServiceAccount for the audience fairlead.dev/<tunnel id>, which is tried before the "+
+			"bootstrap token",
+	)
 }
 
 // addProxy adds the flags about the HTTP proxy on the way to the gateways.
@@ -99,9 +104,10 @@ func (o *options) addTargets(flags *pflag.FlagSet) {
 // edges returns the configurations of the enrolments. It checks what must exist at the start. Credentials are read when
 // they are needed, because an edge with a leaf on disk needs none.
 func (o *options) edges() ([]edge.Config, error) {
-	if len(o.bootstraps) > 1 && (o.id != "" || o.domain != "" || o.tokenFile != "" || o.caFile != "") {
+	if len(o.bootstraps) > 1 && o.id+o.domain+o.tokenFile+o.caFile+o.podTokenFile != "" {
 		return nil, errors.New(
-			"--id, --tunnel-domain, --token-file and --ca-file are for one tunnel: remove them with several --bootstrap files",
+			"--id, --tunnel-domain, --token-file, --ca-file and --service-account-token-file are for one tunnel: remove them " +
+				"with several --bootstrap files",
 		)
 	}
 	proxy, err := o.proxyOf()
@@ -266,5 +272,14 @@ func (o *options) credential(path string, unwritten *sync.Once) (edge.Credential
 		}
 		*value = string(data)
 	}
-	return edge.Credential{Token: strings.TrimSpace(file.Token), ID: file.ID, CA: []byte(file.CA)}, nil
+	credential := edge.Credential{Token: strings.TrimSpace(file.Token), ID: file.ID, CA: []byte(file.CA)}
+	if o.podTokenFile == "" {
+		return credential, nil
+	}
+	podToken, err := os.ReadFile(o.podTokenFile)
+	if err != nil && credential.Token == "" {
+		return edge.Credential{}, fmt.Errorf("reading ServiceAccount token: %w", err)
+	}
+	credential.PodToken = strings.TrimSpace(string(podToken)) // empty if it cannot be read: the bootstrap token remains
+	return credential, nil
 }

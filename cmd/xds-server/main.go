@@ -167,6 +167,7 @@ func (s *server) channel() (*controlchannel.Channel, *reporthub.Hub) {
 		Domain:   s.inst.Domain,
 		Tokens:   s.kube,
 		Reviewer: csr.Reviews{Client: s.client, User: s.gatewayUser},
+		Pods:     s.kube,
 		Issuer:   csr.NewBreaker(s.requests, s.log),
 		Renewals: s.ads,
 		Trust:    s.kube.TrustBundle,

@@ -1,7 +1,10 @@
 // Package edge embeds the manifests of this directory that programs use. It does not know how they use them.
 package edge
 
-import _ "embed" // for the files below
+import (
+	_ "embed" // for the files below
+	"strings"
+)
 
 // StaticPod is static-pod.yaml: the edge of a control-plane node, for the image fairlead-edge and an apiserver on port
 // 6443.
@@ -9,8 +12,8 @@ import _ "embed" // for the files below
 //go:embed static-pod.yaml
 var StaticPod string
 
-// Deployment is deployment.yaml: edges in the workload cluster. The user must create the Secret
-// fairlead-edge-bootstrap.
+// Deployment is deployment.yaml: edges in the workload cluster, with their ServiceAccount and disruption budget. The
+// user must create the namespace and the Secret fairlead-edge-bootstrap, and replace TUNNEL_ID.
 //
 //go:embed deployment.yaml
 var Deployment string
@@ -22,3 +25,8 @@ var (
 	//go:embed edge-envoy.service
 	EnvoyUnit string
 )
+
+// DeploymentOf returns Deployment for the tunnel with an id and for an image. The caller has validated both.
+func DeploymentOf(id, image string) string {
+	return strings.NewReplacer("TUNNEL_ID", id, "image: fairlead-edge", "image: "+image).Replace(Deployment)
+}

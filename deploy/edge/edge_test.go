@@ -5,6 +5,8 @@ package edge_test
 
 import (
 	"bytes"
+	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -22,6 +25,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
+	"github.com/fairlead/fairlead/pkg/enrol/podtoken"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -40,15 +44,27 @@ func pods(t *testing.T) map[string]corev1.PodSpec {
 	decode(t, "static-pod.yaml", &static)
 	all := map[string]corev1.PodSpec{"static-pod.yaml": static.Spec}
 	for _, name := range []string{"deployment.yaml", "sidecar.yaml"} {
-		var d appsv1.Deployment
-		decode(t, name, &d)
-		all[name] = d.Spec.Template.Spec
+		all[name] = deployment(t, name).Spec.Template.Spec
 	}
 	files, err := filepath.Glob("*.yaml")
 	if err != nil || len(files) != len(all) {
 		t.Fatalf("there are %v, %v: which of them is not tested?", files, err)
 	}
 	return all
+}
+
+// deployment returns the Deployment of a file, which is its last object.
+func deployment(t *testing.T, name string) appsv1.Deployment {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d appsv1.Deployment
+	if err := yaml.UnmarshalStrict(data[bytes.LastIndex(data, []byte("\n---\n")):], &d); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return d
 }
 
 // decode decodes strictly: an unknown field is an error.
@@ -118,11 +134,13 @@ func TestAnAPIServerAcceptsTheManifests(t *testing.T) {
 			t.Fatal(err)
 		}
 		objects, err := kubetest.Decode(data)
-		if err != nil || len(objects) != 1 {
+		if err != nil || len(objects) != 3 {
 			t.Fatalf("%s: %d objects, %v", name, len(objects), err)
 		}
-		if err := admin.Create(t.Context(), objects[0], client.DryRunAll); err != nil {
-			t.Errorf("%s: %v", name, err)
+		for _, o := range objects {
+			if err := admin.Create(t.Context(), o, client.DryRunAll); err != nil {
+				t.Errorf("%s: %s: %v", name, o.GetKind(), err)
+			}
 		}
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, GenerateName: "edge-"},
@@ -131,6 +149,59 @@ func TestAnAPIServerAcceptsTheManifests(t *testing.T) {
 		if err := admin.Create(t.Context(), pod); err != nil {
 			t.Errorf("%s: a Pod of it: %v", name, err)
 		}
+	}
+}
+
+// TestEdgesOfADeploymentSurvive the loss of a node, a drain and an eviction, and a Pod that starts when no edge is left
+// has the token to enrol by itself.
+func TestEdgesOfADeploymentSurvive(t *testing.T) {
+	for _, name := range []string{"deployment.yaml", "sidecar.yaml"} {
+		d := deployment(t, name)
+		p, labels := d.Spec.Template.Spec, d.Spec.Selector.MatchLabels
+		if *d.Spec.Replicas < 2 || p.PriorityClassName != "" {
+			t.Errorf("%s: %d replicas, priority class %q", name, *d.Spec.Replicas, p.PriorityClassName)
+		}
+		terms := p.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+		if len(terms) != 1 || !maps.Equal(terms[0].PodAffinityTerm.LabelSelector.MatchLabels, labels) {
+			t.Errorf("%s: edges may share a node: %v", name, terms)
+		}
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var account corev1.ServiceAccount
+		var budget policyv1.PodDisruptionBudget
+		documents := bytes.Split(data, []byte("\n---\n"))
+		if err := errors.Join(
+			yaml.UnmarshalStrict(documents[0], &account), yaml.UnmarshalStrict(documents[1], &budget),
+		); err != nil {
+			t.Fatal(err)
+		}
+		if budget.Spec.MaxUnavailable.IntValue() != 1 || !maps.Equal(budget.Spec.Selector.MatchLabels, labels) {
+			t.Errorf("%s: the disruption budget is %v", name, budget.Spec)
+		}
+		if account.Name != p.ServiceAccountName || account.Namespace != d.Namespace {
+			t.Errorf("%s: the Pods run as %s, not as %s", name, p.ServiceAccountName, account.Name)
+		}
+		checkPodToken(t, name, p)
+	}
+}
+
+// checkPodToken checks that the agent reads the token that the kubelet writes.
+func checkPodToken(t *testing.T, name string, p corev1.PodSpec) {
+	t.Helper()
+	agent := p.Containers[0]
+	file, _ := argument(agent, "--service-account-token-file=")
+	mount := slices.IndexFunc(
+		agent.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == filepath.Dir(file) },
+	)
+	if mount < 0 || !agent.VolumeMounts[mount].ReadOnly {
+		t.Fatalf("%s: %q is in no volume for reading alone", name, file)
+	}
+	volume := slices.IndexFunc(p.Volumes, func(v corev1.Volume) bool { return v.Name == agent.VolumeMounts[mount].Name })
+	if token := p.Volumes[volume].Projected.Sources[0].ServiceAccountToken; token.Path != filepath.Base(file) ||
+		token.Audience != podtoken.Audience("TUNNEL_ID") || *token.ExpirationSeconds > 3600 {
+		t.Errorf("%s: the token is %+v", name, token)
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/ca"
 	"github.com/fairlead/fairlead/pkg/controller/config"
 	"github.com/fairlead/fairlead/pkg/controller/copies"
+	"github.com/fairlead/fairlead/pkg/controller/issuers"
 	"github.com/fairlead/fairlead/pkg/controller/kubeconfigs"
 	"github.com/fairlead/fairlead/pkg/controller/metrics"
 	"github.com/fairlead/fairlead/pkg/controller/objects"
@@ -90,6 +91,7 @@ func Setup(mgr ctrl.Manager, config config.Config, log *slog.Logger) error {
 	return errors.Join(
 		objects.Wrap("setting up public Service", setupPublicService(p, mgr)),
 		objects.Wrap("setting up signer", signer.New(p).Setup(mgr)),
+		objects.Wrap("setting up issuers", issuers.New(p).Setup(mgr)),
 		objects.Wrap("setting up installation", ca.New(p, ended).Setup(mgr)),
 	)
 }

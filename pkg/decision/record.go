@@ -36,11 +36,13 @@ func RecordNothing(status *v1alpha1.TunnelStatus) {
 	status.Hostname, status.Names, status.ID, status.Served = "", nil, "", nil
 }
 
-// TokenRevoked reports whether an edge that enrolled with this token is revoked. The record of the token is removed a
-// moment later, and the revoked edge must not enrol with it in between.
+// TokenRevoked reports whether an edge that enrolled with this token is revoked, or the edge of a Pod, which may have
+// any token of the Tunnel. The record of the token is removed a moment later, and the revoked edge must not enrol with
+// it in between.
 func TokenRevoked(tunnel *v1alpha1.Tunnel, hash string) bool {
 	return slices.ContainsFunc(tunnel.Status.Edges, func(e v1alpha1.EdgeStatus) bool {
 		node, _ := model.ParseNodeID(e.NodeID)
-		return e.TokenSHA256 == hash && slices.Contains(tunnel.Spec.RevokedEdges, node)
+		return (e.TokenSHA256 == hash || (e.Pod != nil && e.RevokedAt == nil)) &&
+			slices.Contains(tunnel.Spec.RevokedEdges, node)
 	})
 }

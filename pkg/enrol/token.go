@@ -29,10 +29,20 @@ const maxToken = 128
 // ErrUnknownToken is the error for a token that does not exist, has expired or is used up.
 var ErrUnknownToken = errors.New("the token is unknown, has expired or is used up: use the newest one")
 
+// ErrDeniedToken is wrapped by the errors about a ServiceAccount token that does not enrol. The whole text is for the
+// caller.
+var ErrDeniedToken = errors.New("the ServiceAccount token is rejected")
+
 // Grant is what a token authorises: a leaf for one tunnel, or boot reports about machines of its Cluster.
 type Grant struct {
 	Tunnel model.Key
 	ID     string // Tunnel.spec.id
+}
+
+// PodGrant is what a ServiceAccount token of a workload cluster authorises: a leaf for one tunnel and one node name.
+type PodGrant struct {
+	Grant
+	Node string // node name of the edge, which follows from the Pod
 }
 
 // RandomToken returns a new bootstrap token: 256 random bits in base32.

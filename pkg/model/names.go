@@ -153,6 +153,14 @@ func NodeNameFor(tokenHash string, csr []byte) string {
 	return "edge-" + encodeName(hash.Sum(nil)[:10])
 }
 
+// NodeNameForPod returns the node name of an edge in a Pod of a workload cluster. It depends only on the tunnel id and
+// the UID of the Pod: a Pod that lost its key keeps its name, so a revocation holds for every key and token of the Pod.
+func NodeNameForPod(id, podUID string) string {
+	hash := sha256.New()
+	fmt.Fprintf(hash, "fairlead pod %d %s %d %s", len(id), id, len(podUID), podUID)
+	return "edge-" + encodeName(hash.Sum(nil)[:10])
+}
+
 // randomName encodes n random bytes. n must be a multiple of 5.
 func randomName(n int) string {
 	b := make([]byte, n)

@@ -250,6 +250,9 @@ func (k *Kube) watch(ctx context.Context) error {
 	if err := k.objects.IndexField(ctx, &v1alpha1.Tunnel{}, reportTokenIndex, reportTokenHashes); err != nil {
 		return fmt.Errorf("indexing tokens for boot reports: %w", err)
 	}
+	if err := k.objects.IndexField(ctx, &v1alpha1.Tunnel{}, heldIDIndex, heldIDs); err != nil {
+		return fmt.Errorf("indexing ids of Tunnels: %w", err)
+	}
 	handler := toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    k.enqueue,
 		UpdateFunc: func(_, object any) { k.enqueue(object) },

@@ -18,7 +18,7 @@ func stripCluster(object any) (any, error) {
 }
 
 // stripTunnel keeps the fields of a Tunnel that are read here: of its spec what withdraws something, of its status
-// what the controller has granted, and the token of each edge.
+// what the controller has granted, and the token or the Pod of each edge.
 func stripTunnel(object any) (any, error) {
 	t, ok := object.(*v1alpha1.Tunnel)
 	if !ok {
@@ -34,14 +34,21 @@ func stripTunnel(object any) (any, error) {
 	kept.ClaimID(t.ClaimedID())
 	kept.Spec.ExtraNames, kept.Spec.RevokedEdges = t.Spec.ExtraNames, t.Spec.RevokedEdges
 	kept.Spec.Kubeconfig.Mode = t.Spec.Kubeconfig.Mode
+	kept.Spec.EdgeServiceAccount = t.Spec.EdgeServiceAccount
 	kept.Status.ID, kept.Status.Hostname, kept.Status.Names = t.Status.ID, t.Status.Hostname, t.Status.Names
-	kept.Status.Served = t.Status.Served
+	kept.Status.Served, kept.Status.ServiceAccountIssuer = t.Status.Served, t.Status.ServiceAccountIssuer
 	kept.Status.Kubeconfig.EndpointName = t.Status.Kubeconfig.EndpointName
 	kept.Status.Tokens, kept.Status.BootReportTokens = t.Status.Tokens, t.Status.BootReportTokens
 	for i := range t.Status.Edges {
-		if e := &t.Status.Edges[i]; e.TokenSHA256 != "" {
-			kept.Status.Edges = append(kept.Status.Edges, v1alpha1.EdgeStatus{NodeID: e.NodeID, TokenSHA256: e.TokenSHA256})
+		e := &t.Status.Edges[i]
+		if e.TokenSHA256 == "" && e.Pod == nil {
+			continue
 		}
+		of := v1alpha1.EdgeStatus{NodeID: e.NodeID, TokenSHA256: e.TokenSHA256, RevokedAt: e.RevokedAt}
+		if e.Pod != nil {
+			of.Pod = &v1alpha1.EdgePodStatus{}
+		}
+		kept.Status.Edges = append(kept.Status.Edges, of)
 	}
 	return kept, nil
 }

@@ -53,11 +53,12 @@ func TestResolutionUsesNoStrippedFields(t *testing.T) {
 		Edges: []v1alpha1.EdgeStatus{
 			{NodeID: "e1/" + tunnel.Spec.ID, TokenSHA256: "a", Host: "machine"},
 			{NodeID: "e2/" + tunnel.Spec.ID},
+			{NodeID: "CN=e1", Pod: &v1alpha1.EdgePodStatus{Name: "p", UID: "u"}},
 		},
 	}
 	tunnel.Status.Kubeconfig.EndpointName = "eks.example.org"
 	kept := stripped(t, stripTunnel, tunnel)
-	if kept.Status.Conditions != nil || len(kept.Status.Edges) != 1 || kept.Labels != nil || len(kept.Annotations) != 1 {
+	if kept.Status.Conditions != nil || len(kept.Status.Edges) != 2 || kept.Labels != nil || len(kept.Annotations) != 1 {
 		t.Errorf("too much is kept: %+v", kept)
 	}
 	same := func(what string, of func(*clusterv1.Cluster, *v1alpha1.Tunnel) any) {

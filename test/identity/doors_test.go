@@ -80,6 +80,7 @@ func (d *doors) edges(t *testing.T) {
 		t.Run("forms", d.forms)
 		t.Run("several clusters", d.memberships)
 		t.Run("off for months", d.offForMonths)
+		t.Run("pods", d.pods)
 		t.Run("disk", d.disk)
 	})
 }

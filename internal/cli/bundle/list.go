@@ -48,7 +48,7 @@ func kinds() []kind {
 // secretOfCluster reports whether Fairlead reads or writes a Secret.
 func secretOfCluster(o *unstructured.Unstructured) bool {
 	return slices.ContainsFunc(
-		[]string{"-kubeconfig", "-edge-bootstrap", "-boot-report", "-ca"},
+		[]string{"-kubeconfig", "-edge-bootstrap", "-edge-resources", "-boot-report", "-ca"},
 		func(suffix string) bool { return strings.HasSuffix(o.GetName(), suffix) },
 	) ||
 		slices.ContainsFunc(slices.Collect(keysOf(o.GetLabels())), func(key string) bool {

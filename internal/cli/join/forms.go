@@ -85,8 +85,11 @@ func staticPodCommand(secret *corev1.Secret, image string) (string, error) {
 	), err
 }
 
+// deploymentName is the name of all objects of deployment.yaml, and of their namespace.
+const deploymentName = "fairlead-edge"
+
 func deploymentCommand(secret *corev1.Secret, image string) (string, error) {
-	const name = "fairlead-edge"
+	const name = deploymentName
 	namespace, err := yaml.Marshal(&corev1.Namespace{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name},
 	})
@@ -101,8 +104,16 @@ func deploymentCommand(secret *corev1.Secret, image string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("writing Secret: %w", err)
 	}
-	deployment, err := withImage(manifests.Deployment, image)
-	return fmt.Sprintf(deploymentScript, namespace, credential, deployment), err
+	var file struct {
+		ID string `json:"id"`
+	}
+	if err := yaml.Unmarshal(secret.Data[v1alpha1.BootstrapFileKey], &file); err != nil || file.ID == "" {
+		return "", fmt.Errorf("the bootstrap file in the Secret %s has no id", secret.Name)
+	}
+	if err := checkImage(image); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf(deploymentScript, namespace, credential, manifests.DeploymentOf(file.ID, image)), nil
 }
 
 func bootstrapDocument(secret *corev1.Secret) string {
@@ -122,9 +133,14 @@ const manifestImage = "image: fairlead-edge"
 
 // withImage sets the image in a manifest.
 func withImage(manifest, image string) (string, error) {
+	return strings.ReplaceAll(manifest, manifestImage, "image: "+image), checkImage(image)
+}
+
+// checkImage returns an error for an image that would not fit into a line of YAML.
+func checkImage(image string) error {
 	if image == "" ||
 		strings.ContainsFunc(image, func(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '\'' || r == '"' }) {
-		return "", fmt.Errorf("--image: %q is not an image reference", image)
+		return fmt.Errorf("--image: %q is not an image reference", image)
 	}
-	return strings.ReplaceAll(manifest, manifestImage, "image: "+image), nil
+	return nil
 }

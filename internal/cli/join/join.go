@@ -27,6 +27,7 @@ type joinFlags struct {
 	management.Flags
 	form, image string
 	enable      bool
+	podTokens   bool
 	timeout     time.Duration
 }
 
@@ -42,12 +43,16 @@ Cluster. Treat the output as a password.
   systemd      write the bootstrap file and two units              root shell of a machine with edge-agent
                                                                    and envoy in /usr/local/bin
   static-pod   write the bootstrap file and a manifest             root shell of a control-plane node
-  deployment   apply a Namespace, a Secret and a Deployment        any shell with kubectl and a kubeconfig
-                                                                   of the workload cluster
+  deployment   apply a Namespace, a Secret, a ServiceAccount       any shell with kubectl and a kubeconfig
+               and a Deployment                                    of the workload cluster
 
-Needs: get on Clusters, Tunnels and Secrets of the namespace; patch on Clusters for --enable. The Cluster must
-have opted in.
-Changes: nothing without --enable; with it, the label fairlead.dev/tunnel of the Cluster.
+For the form deployment, the command also sets spec.edgeServiceAccount of the Tunnel, unless it is set: Pods that
+start after the token has expired enrol with the token of that ServiceAccount. --pod-tokens=false does not set it.
+
+Needs: get on Clusters, Tunnels and Secrets of the namespace; patch on Clusters for --enable, and
+on Tunnels for the form deployment. The Cluster must have opted in.
+Changes: the label fairlead.dev/tunnel of the Cluster with --enable; spec.edgeServiceAccount of the Tunnel with the
+form deployment.
 Exit codes: 0 the command was printed; 1 the Cluster has not opted in or got no bootstrap Secret in time, or
 the command failed; 2 the command line is invalid.`
 
@@ -84,10 +89,20 @@ func Command() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if f.form == "deployment" && f.podTokens {
+				if err := letPodsEnrol(ctx, c, key); err != nil {
+					return err
+				}
+			}
 			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
 			return err
 		},
 	}
+	f.addTo(cmd)
+	return cmd
+}
+
+func (f *joinFlags) addTo(cmd *cobra.Command) {
 	f.AddTo(cmd.Flags())
 	cmd.Flags().
 		StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)")
@@ -95,8 +110,30 @@ func Command() *cobra.Command {
 	cmd.Flags().
 		StringVar(&f.image, "image", "fairlead-edge", "image of edge-agent and Envoy, for static-pod and deployment")
 	cmd.Flags().BoolVar(&f.enable, "enable", false, "opt the Cluster in if it has not opted in")
+	cmd.Flags().BoolVar(
+		&f.podTokens, "pod-tokens", true,
+		"for deployment: let Pods of the ServiceAccount fairlead-edge enrol with its token, by spec.edgeServiceAccount",
+	)
 	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the bootstrap Secret")
-	return cmd
+}
+
+// letPodsEnrol sets spec.edgeServiceAccount to the ServiceAccount of the Deployment, unless the Tunnel has one.
+func letPodsEnrol(ctx context.Context, c client.Client, key client.ObjectKey) error {
+	var tunnel v1alpha1.Tunnel
+	if err := c.Get(ctx, key, &tunnel); err != nil {
+		return fmt.Errorf("reading Tunnel: %w", err)
+	}
+	if tunnel.Spec.EdgeServiceAccount != nil {
+		return nil
+	}
+	want := tunnel.DeepCopy()
+	want.Spec.EdgeServiceAccount = &v1alpha1.EdgeServiceAccount{Namespace: deploymentName, Name: deploymentName}
+	if err := c.Patch(ctx, want, client.MergeFrom(&tunnel)); err != nil {
+		return fmt.Errorf(
+			"setting spec.edgeServiceAccount of the Tunnel, which --pod-tokens=false leaves out: %w", err,
+		)
+	}
+	return nil
 }
 
 // optIn returns an error if the Cluster does not exist or gets no tunnel. With --enable it opts the Cluster in.

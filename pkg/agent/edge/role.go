@@ -31,9 +31,11 @@ import (
 
 // Credential is what an edge enrols with. All of it is from one Cluster.
 type Credential struct {
-	Token string // the bootstrap token
-	ID    string // Tunnel.spec.id; empty: not known
-	CA    []byte // PEM, of the control channel
+	Token string // the bootstrap token; empty: none
+	// PodToken is the token of the Pod's ServiceAccount, with the audience of the tunnel; empty: none. It is used first.
+	PodToken string
+	ID       string // Tunnel.spec.id; empty: not known
+	CA       []byte // PEM, of the control channel
 }
 
 // Config is one enrolment in a workload network: it makes this machine an edge of one Cluster.
@@ -62,7 +64,8 @@ type Role struct {
 	status  *status.Status
 
 	foreign foreignToken
-	asking  enrolclient.Asking // used by Enrol, which one loop calls
+	// used by Enrol, which one loop calls
+	asking, podAsking enrolclient.Asking
 }
 
 // NewRole returns a Role with its state in dir, which records its apiservers in a status. If there is a proxy to the
@@ -107,26 +110,66 @@ func (e *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
 	if err != nil {
 		return certs.Identity{}, nil, err
 	}
+	if credential.PodToken == "" {
+		return e.enrolByToken(ctx, credential)
+	}
+	identity, bundle, err := e.enrolPod(ctx, credential)
+	if err == nil || credential.Token == "" || !errors.Is(err, certs.ErrRefused) {
+		return identity, bundle, err
+	}
+	// The first edge of a workload cluster enrols by its bootstrap token: the keys that verify ServiceAccount tokens are
+	// read through its tunnel.
+	identity, bundle, tokenErr := e.enrolByToken(ctx, credential)
+	if tokenErr != nil {
+		//nolint:errorlint // the last way decides how soon to try again
+		return certs.Identity{}, nil, fmt.Errorf("%w (before that: %v)", tokenErr, err)
+	}
+	e.log.Info("enrolled by the bootstrap token, because the ServiceAccount token was rejected", "error", err)
+	return identity, bundle, nil
+}
+
+// enrolPod enrols by the ServiceAccount token of the Pod.
+func (e *Role) enrolPod(ctx context.Context, credential Credential) (certs.Identity, []byte, error) {
+	identity, bundle, err := e.client(credential, &e.podAsking).EnrolPod(ctx, credential.PodToken, hostname())
+	if err != nil {
+		return certs.Identity{}, nil, err
+	}
+	subject, err := e.Domain.ParseSubject(identity.Leaf().Subject.CommonName, identity.Leaf().DNSNames)
+	if err == nil && credential.ID != "" && subject.ID != credential.ID {
+		err = fmt.Errorf(
+			"enrolling edge: %w: the ServiceAccount token is for the tunnel %s, the bootstrap file for %s", certs.ErrRefused,
+			subject.ID, credential.ID,
+		)
+	}
+	return identity, bundle, err
+}
+
+// enrolByToken enrols by the bootstrap token.
+func (e *Role) enrolByToken(ctx context.Context, credential Credential) (certs.Identity, []byte, error) {
 	if credential.Token == "" {
 		return certs.Identity{}, nil, errors.New("enrolling edge: it has no bootstrap token")
 	}
 	if err := e.foreign.reject(credential); err != nil {
 		return certs.Identity{}, nil, err
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "" // it is only a label
-	}
-	identity, bundle, err := enrolclient.Client{
-		Dialer: e.Dialer,
-		Domain: e.Domain,
-		Trust:  certs.Bundle(credential.CA),
-		Asking: &e.asking,
-	}.EnrolEdge(ctx, credential.Token, host)
+	identity, bundle, err := e.client(credential, &e.asking).EnrolEdge(ctx, credential.Token, hostname())
 	if err == nil {
 		err = e.verify(identity, credential)
 	}
 	return identity, bundle, err
+}
+
+func (e *Role) client(credential Credential, asking *enrolclient.Asking) enrolclient.Client {
+	return enrolclient.Client{Dialer: e.Dialer, Domain: e.Domain, Trust: certs.Bundle(credential.CA), Asking: asking}
+}
+
+// hostname returns the machine's own name, which is only a label, or an empty string.
+func hostname() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return host
 }
 
 // verify returns an error for an identity of another tunnel than the credential names, which happens if a bootstrap

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -50,6 +51,8 @@ type Config struct {
 	CAOverlap     time.Duration // how long the old CA stays trusted beside the new one; at least a leaf lifetime
 	TokenLifetime time.Duration
 	TokenUses     int32 // how many edges may enrol with one bootstrap token
+	// EdgeImage is the image of the edges in the Secrets for ClusterResourceSets; empty: they contain no Deployment.
+	EdgeImage string
 	// BootReportAfter is the time allowed between the infrastructure of a machine being ready and its first boot report;
 	// zero: 10 minutes.
 	BootReportAfter time.Duration
@@ -159,6 +162,10 @@ func (c Config) validateTunnels() []error {
 	}
 	if c.TokenUses < 1 {
 		errs = append(errs, fmt.Errorf("token uses: %d is less than 1", c.TokenUses))
+	}
+	unfit := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("#'\"{}", r) }
+	if strings.ContainsFunc(c.EdgeImage, unfit) {
+		errs = append(errs, fmt.Errorf("edge image %q is no reference of an image", c.EdgeImage))
 	}
 	if c.BootReportAfter < 0 {
 		errs = append(errs, fmt.Errorf("a machine cannot report %s before its infrastructure is ready", -c.BootReportAfter))

@@ -35,7 +35,7 @@ func (c copyRequest) refuse(field, format string, args ...any) error {
 // Secret has another owner.
 var reservedSuffixes = []string{
 	kubeconfig.Suffix, "-ca", "-cca", "-etcd", "-proxy", "-sa", "-apiserver-etcd-client", v1alpha1.BootstrapSecretSuffix,
-	v1alpha1.BootReportSecretSuffix,
+	v1alpha1.BootReportSecretSuffix, v1alpha1.EdgeResourcesSecretSuffix,
 }
 
 // check returns what is wrong with a request by itself.

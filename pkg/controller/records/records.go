@@ -81,7 +81,7 @@ func CurrentEdges(edges []v1alpha1.EdgeStatus, now time.Time) []v1alpha1.EdgeSta
 	return left[:MaxEdges]
 }
 
-// PutEdge records that an edge has received a certificate. An empty host leaves the recorded one.
+// PutEdge records that an edge has received a certificate. An empty host or Pod leaves the recorded one.
 func PutEdge(edges []v1alpha1.EdgeStatus, edge v1alpha1.EdgeStatus) []v1alpha1.EdgeStatus {
 	edges = slices.Clone(edges)
 	i := slices.IndexFunc(edges, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == edge.NodeID })
@@ -91,6 +91,9 @@ func PutEdge(edges []v1alpha1.EdgeStatus, edge v1alpha1.EdgeStatus) []v1alpha1.E
 	edges[i].CertificateNotAfter = edge.CertificateNotAfter
 	if edge.Host != "" {
 		edges[i].Host = edge.Host
+	}
+	if edge.Pod != nil {
+		edges[i].Pod = edge.Pod
 	}
 	return edges
 }

@@ -2,6 +2,9 @@ package signer
 
 import (
 	"crypto"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
 	"encoding/pem"
 	"fmt"
 	"slices"
@@ -10,6 +13,7 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -45,7 +49,10 @@ const (
 	ReasonRevoked      = "Revoked"      // the edge, or one that enrolled with the same token, is in spec.revokedEdges
 	ReasonUnknownToken = "UnknownToken" // the Tunnel has no record of the token: it has ended, or is another Tunnel's
 	ReasonTokenExpired = "TokenExpired" // the token was not used in time
-	ReasonTokenUsedUp  = "TokenUsedUp"  // the token has no uses left
+	ReasonTokenUsedUp  = "TokenUsedUp"  // the token has no uses left, or has enrolled another key of the same Pod
+	// the Tunnel accepts no ServiceAccount tokens, or the controller has recorded no keys for them
+	ReasonPodsNotAccepted = "PodsNotAccepted"
+	ReasonInvalidPodToken = "InvalidPodToken" // the ServiceAccount token does not verify, or is not for this node name
 )
 
 // refusal is a rejection that a retry would not change.
@@ -93,7 +100,8 @@ type request struct {
 	key       crypto.PublicKey
 	subject   model.Subject
 	tunnel    model.Key
-	tokenHash string // empty for a renewal
+	tokenHash string // of a bootstrap token; empty for a renewal and for a Pod
+	podToken  string // the ServiceAccount token of a Pod; empty for a renewal and for a bootstrap token
 	host      string
 	created   time.Time // the CertificateSigningRequest
 	notAfter  time.Time
@@ -162,6 +170,7 @@ func (q *request) readNames(annotations map[string]string) *refusal {
 	}
 	q.subject.ID = annotations[v1alpha1.RequestTunnelIDAnnotation]
 	q.tokenHash = annotations[v1alpha1.RequestTokenAnnotation]
+	q.podToken = annotations[v1alpha1.RequestPodTokenAnnotation]
 	q.host = annotations[v1alpha1.RequestHostAnnotation]
 	namespace, name, ok := strings.Cut(annotations[v1alpha1.RequestTunnelAnnotation], "/")
 	q.tunnel = model.Key{Namespace: namespace, Name: name}
@@ -172,6 +181,8 @@ func (q *request) readNames(annotations map[string]string) *refusal {
 		return refuseRequest(ReasonInvalidName, "%q is not a node name of an edge", q.subject.Node)
 	case model.ValidateID(q.subject.ID) != nil:
 		return refuseRequest(ReasonInvalidName, "%q is not a tunnel id", q.subject.ID)
+	case q.tokenHash != "" && q.podToken != "":
+		return refuseRequest(ReasonInvalidPodToken, "the request has two credentials")
 	case len(q.host) > maxHost || strings.ContainsFunc(q.host, func(r rune) bool { return r < ' ' || r > '~' }):
 		return refuseRequest(
 			ReasonInvalidName, "the host name has more than %d bytes, or is not printable ASCII", maxHost,
@@ -204,10 +215,58 @@ func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster
 	return nil
 }
 
+// verifyPod verifies the ServiceAccount token of a Pod by the keys that the controller has recorded, and returns the
+// record of the Pod; nil: the request has no such token. It trusts nothing that the xds-server has verified.
+func (q request) verifyPod(
+	tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster, now time.Time,
+) (*v1alpha1.EdgePodStatus, *refusal) {
+	if q.podToken == "" {
+		return nil, nil
+	}
+	served := records.ServedCluster(cluster, tunnel, now)
+	if served == nil {
+		return nil, refuseRequest(ReasonTunnelEnded, "the Cluster of Tunnel %s is gone", q.tunnel)
+	}
+	issuer, err := decision.PodIssuer(tunnel, served.UID)
+	if err != nil {
+		return nil, refuseRequest(ReasonPodsNotAccepted, "%v", err)
+	}
+	pod, err := issuer.Verify(q.podToken, now)
+	if err != nil {
+		return nil, refuseRequest(ReasonInvalidPodToken, "%v", err)
+	}
+	if q.subject.Node != model.NodeNameForPod(q.subject.ID, pod.UID) {
+		return nil, refuseRequest(ReasonInvalidPodToken, "the token is not for the edge %s", q.subject.Node)
+	}
+	key, err := x509.MarshalPKIXPublicKey(q.key)
+	if err != nil {
+		return nil, refuseRequest(reasonInvalidRequest, "%v", err)
+	}
+	sum := sha256.Sum256(key)
+	return &v1alpha1.EdgePodStatus{
+		Name: pod.Name, UID: types.UID(pod.UID), TokenIssuedAt: metav1.NewTime(pod.IssuedAt),
+		KeySHA256: hex.EncodeToString(sum[:]),
+	}, nil
+}
+
+// usePodToken returns a refusal if a token may not enrol this key, because the Pod has enrolled another key with it or
+// with a newer one. So a reader of CertificateSigningRequests cannot use a token again.
+func usePodToken(recorded, pod *v1alpha1.EdgePodStatus) *refusal {
+	if pod == nil || recorded == nil || recorded.KeySHA256 == pod.KeySHA256 ||
+		pod.TokenIssuedAt.After(recorded.TokenIssuedAt.Time) {
+		return nil
+	}
+	return refuseRequest(
+		ReasonTokenUsedUp,
+		"the Pod %s has enrolled another key with this token or a newer one: its next token enrols this one", pod.Name,
+	)
+}
+
 // enter records an edge in the status of its Tunnel, and counts the use of its token if it has not been counted. The
 // node name of a first certificate is derived from the token and the edge's signing request, so a recorded edge was
-// counted by an earlier attempt, whose answer may not have arrived in time.
-func (q request) enter(status *v1alpha1.TunnelStatus, now time.Time) *refusal {
+// counted by an earlier attempt, whose answer may not have arrived in time. pod is the Pod of a verified ServiceAccount
+// token, or nil.
+func (q request) enter(status *v1alpha1.TunnelStatus, pod *v1alpha1.EdgePodStatus, now time.Time) *refusal {
 	nodeID := q.subject.NodeID()
 	known := slices.ContainsFunc(status.Edges, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == nodeID })
 	if q.tokenHash != "" && !known {
@@ -215,8 +274,13 @@ func (q request) enter(status *v1alpha1.TunnelStatus, now time.Time) *refusal {
 			return no
 		}
 	}
+	if recorded := records.EdgeOf(status.Edges, q.subject.Node); recorded != nil {
+		if no := usePodToken(recorded.Pod, pod); no != nil {
+			return no
+		}
+	}
 	status.Edges = records.CurrentEdges(records.PutEdge(status.Edges, v1alpha1.EdgeStatus{
-		NodeID: nodeID, Host: q.host, TokenSHA256: q.tokenHash,
+		NodeID: nodeID, Host: q.host, TokenSHA256: q.tokenHash, Pod: pod,
 		EnrolledAt:          metav1.NewTime(now.Truncate(time.Second)),
 		CertificateNotAfter: metav1.NewTime(q.notAfter.Truncate(time.Second)),
 	}), now)

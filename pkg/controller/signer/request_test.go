@@ -127,7 +127,7 @@ func TestATokenIsCountedOncePerEdge(t *testing.T) {
 		tokenHash: enrol.HashToken(controllertest.TestToken), notAfter: at.Add(time.Hour),
 	}
 	for range 2 { // the second time after a crash between counting and signing
-		if no := q.enter(status, at); no != nil {
+		if no := q.enter(status, nil, at); no != nil {
 			t.Fatal(no)
 		}
 	}
@@ -135,7 +135,7 @@ func TestATokenIsCountedOncePerEdge(t *testing.T) {
 		t.Errorf("uses %d, edges %d", status.Tokens[0].Uses, len(status.Edges))
 	}
 	q.subject.Node = "edge-other"
-	if no := q.enter(status, at); no == nil || no.reason != ReasonTokenUsedUp {
+	if no := q.enter(status, nil, at); no == nil || no.reason != ReasonTokenUsedUp {
 		t.Errorf("a second edge got %v", no)
 	}
 }

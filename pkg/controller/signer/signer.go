@@ -118,8 +118,12 @@ func (r *Reconciler) admitEdge(ctx context.Context, wanted *request) error {
 	if no := wanted.checkTunnel(tunnel, cluster, r.Now()); no != nil {
 		return r.recordRefusal(tunnel, *wanted, no)
 	}
+	pod, no := wanted.verifyPod(tunnel, cluster, r.Now())
+	if no != nil {
+		return r.recordRefusal(tunnel, *wanted, no)
+	}
 	after := tunnel.DeepCopy()
-	if no := wanted.enter(&after.Status, r.Now()); no != nil {
+	if no := wanted.enter(&after.Status, pod, r.Now()); no != nil {
 		return r.recordRefusal(tunnel, *wanted, no)
 	}
 	// After a failed attempt, the edge is on record since the request was created.

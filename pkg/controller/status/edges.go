@@ -28,7 +28,8 @@ const (
 	seenInterval = 5 * time.Minute
 )
 
-// revoke records the revocation of the edges that a Tunnel's spec lists, and ends their tokens.
+// revoke records the revocation of the edges that a Tunnel's spec lists, and ends their tokens. The edge of a Pod may
+// have any bootstrap token of the Tunnel beside its ServiceAccount token, so its revocation ends all of them once.
 func revoke(status *v1alpha1.TunnelStatus, revoked []string, now time.Time) {
 	at := metav1.NewTime(now.Truncate(time.Second))
 	for i := range status.Edges {
@@ -39,7 +40,9 @@ func revoke(status *v1alpha1.TunnelStatus, revoked []string, now time.Time) {
 			edge.RevokedAt, edge.CutAt = nil, nil // the revocation was reverted
 			continue
 		case edge.RevokedAt == nil:
-			edge.RevokedAt = &at
+			if edge.RevokedAt = &at; edge.Pod != nil {
+				status.Tokens = nil
+			}
 		}
 		edge.Form, edge.Version, edge.APIServer, edge.LastError = "", "", nil, ""
 		status.Tokens = slices.DeleteFunc(slices.Clone(status.Tokens), func(t v1alpha1.TokenStatus) bool {

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -42,6 +43,12 @@ const bootstrapCommand = `install -d -m 0700 /etc/fairlead
 %sEOF
 edge-agent run --bootstrap /etc/fairlead/bootstrap.yaml
 `
+
+// of returns the file with the id of a Tunnel, whose decision is on record.
+func (f bootstrapFile) of(tunnel *v1alpha1.Tunnel) bootstrapFile {
+	f.ID = tunnel.ClaimedID()
+	return f
+}
 
 // data returns the content of a bootstrap Secret.
 func (f bootstrapFile) data() (map[string][]byte, error) {
@@ -143,8 +150,7 @@ func (r *Reconciler) bootstrapSecret(ctx context.Context, key client.ObjectKey) 
 func (r *Reconciler) writeBootstrapSecret(
 	ctx context.Context, tunnel *v1alpha1.Tunnel, have *corev1.Secret, file bootstrapFile,
 ) error {
-	file.ID = tunnel.ClaimedID()
-	data, err := file.data()
+	data, err := file.of(tunnel).data()
 	if err != nil {
 		return err
 	}
@@ -173,10 +179,10 @@ func fillBootstrapSecret(secret *corev1.Secret, tunnel *v1alpha1.Tunnel, data ma
 	secret.Data = data
 }
 
-// deleteBootstrapSecret deletes the bootstrap Secret of a Tunnel, and the Secret for boot reports, if they belong to
-// that Tunnel.
+// deleteBootstrapSecret deletes the bootstrap Secret of a Tunnel, and the Secrets for boot reports and for a
+// ClusterResourceSet, if they belong to that Tunnel.
 func (r *Reconciler) deleteBootstrapSecret(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
-	if err := r.deleteReportSecret(ctx, tunnel); err != nil {
+	if err := errors.Join(r.deleteReportSecret(ctx, tunnel), r.deleteResources(ctx, tunnel)); err != nil {
 		return err
 	}
 	secret, err := r.bootstrapSecret(ctx, client.ObjectKeyFromObject(tunnel))

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -95,13 +96,17 @@ func (r *Reconciler) chooseTokens(
 	return b, nil
 }
 
-// deliver writes the bootstrap Secrets whose tokens are on record, and returns when a token must be replaced.
-func (r *Reconciler) deliver(ctx context.Context, tunnel *v1alpha1.Tunnel, b bootstrap) (reconcile.Result, error) {
+// deliver writes the bootstrap Secrets whose tokens are on record, and returns when a token must be replaced. cluster
+// is nil while the Tunnel waits for it.
+func (r *Reconciler) deliver(
+	ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, b bootstrap,
+) (reconcile.Result, error) {
 	if !b.due {
 		return reconcile.Result{}, nil
 	}
 	err := errors.Join(
 		r.writeBootstrapSecret(ctx, tunnel, b.have, b.file), r.deliverReports(ctx, tunnel, b.reports, b.file),
+		r.deliverResources(ctx, cluster, tunnel, b.file),
 	)
 	return reconcile.Result{RequeueAfter: b.wait}, err
 }

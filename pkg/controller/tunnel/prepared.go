@@ -55,7 +55,7 @@ func (r *Reconciler) prepare(ctx context.Context, o objects.Group) (reconcile.Re
 			return reconcile.Result{}, err
 		}
 	}
-	result, err := r.deliver(ctx, tunnel, b)
+	result, err := r.deliver(ctx, nil, tunnel, b)
 	if left := until.Sub(now); result.RequeueAfter == 0 || result.RequeueAfter > left {
 		result.RequeueAfter = left
 	}

@@ -71,6 +71,9 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		WatchesRawSource(source.Kind[client.Object](
 			bootstraps, reconciler.SecretMetadata(), reconciler.ByName(v1alpha1.BootReportSecretSuffix),
 		)).
+		WatchesRawSource(source.Kind[client.Object](
+			bootstraps, reconciler.SecretMetadata(), reconciler.ByName(v1alpha1.EdgeResourcesSecretSuffix),
+		)).
 		Complete(reconciler.Traced{Name: "tunnel", Reconciler: r})
 }
 

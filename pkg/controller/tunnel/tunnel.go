@@ -146,7 +146,7 @@ func (r *Reconciler) serve(ctx context.Context, o objects.Group) (reconcile.Resu
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return r.deliver(ctx, tunnel, d)
+	return r.deliver(ctx, o.Cluster, tunnel, d)
 }
 
 // serveNothing keeps a Tunnel that only selects the mode of its Cluster's kubeconfig: no name is served, and no edge is

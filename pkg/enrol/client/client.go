@@ -37,7 +37,7 @@ type Client struct {
 	Dialer *dial.Dialer // the gateways' public port for an edge, the xds-server for a gateway
 	Domain model.TunnelDomain
 	Trust  certs.TrustSource // CAs of the xds-server
-	Asking *Asking           // for EnrolEdge; nil: each call enrols a new edge
+	Asking *Asking           // for EnrolEdge and EnrolPod; nil: each call enrols a new edge
 }
 
 // Asking stores the request of an edge until it is answered. If the server is slow, its answer may be too late, and a
@@ -93,6 +93,29 @@ func (e *LimitError) RetryAfter() time.Duration { return e.After }
 // EnrolEdge enrols as an edge of the tunnel of a bootstrap token. host is the machine's own name; it is omitted if it
 // is not a valid label.
 func (c Client) EnrolEdge(ctx context.Context, token, host string) (certs.Identity, []byte, error) {
+	identity, bundle, err := c.enrolEdge(ctx, token, host, func(r *enrolv1.EnrolEdgeRequest) { r.Token = token })
+	if err != nil {
+		return certs.Identity{}, nil, fmt.Errorf("enrolling edge by its bootstrap token: %w", err)
+	}
+	return identity, bundle, nil
+}
+
+// EnrolPod is like EnrolEdge, for an edge in a Pod of its workload cluster. The token is one of the ServiceAccount of
+// the Pod, with the audience of the tunnel.
+func (c Client) EnrolPod(ctx context.Context, serviceAccountToken, host string) (certs.Identity, []byte, error) {
+	identity, bundle, err := c.enrolEdge(ctx, serviceAccountToken, host, func(r *enrolv1.EnrolEdgeRequest) {
+		r.ServiceAccountToken = serviceAccountToken
+	})
+	if err != nil {
+		return certs.Identity{}, nil, fmt.Errorf("enrolling edge by the ServiceAccount token of its Pod: %w", err)
+	}
+	return identity, bundle, nil
+}
+
+// enrolEdge enrols as an edge with a token, which credential puts into the request.
+func (c Client) enrolEdge(
+	ctx context.Context, token, host string, credential func(*enrolv1.EnrolEdgeRequest),
+) (certs.Identity, []byte, error) {
 	if !enrol.ValidHost(host) {
 		host = ""
 	}
@@ -100,19 +123,20 @@ func (c Client) EnrolEdge(ctx context.Context, token, host string) (certs.Identi
 	if err != nil {
 		return certs.Identity{}, nil, err
 	}
+	request := &enrolv1.EnrolEdgeRequest{Csr: csr, Host: host}
+	credential(request)
 	identity, bundle, err := c.exchange(
 		ctx,
 		nil,
 		key,
 		func(ctx context.Context, service enrolv1.EnrolmentClient) (*enrolv1.Certificate, error) {
-			return service.EnrolEdge(ctx, &enrolv1.EnrolEdgeRequest{Token: token, Csr: csr, Host: host})
+			return service.EnrolEdge(ctx, request)
 		},
 	)
-	if err != nil {
-		return certs.Identity{}, nil, fmt.Errorf("enrolling edge by its bootstrap token: %w", err)
+	if err == nil {
+		c.Asking.clear()
 	}
-	c.Asking.clear()
-	return identity, bundle, nil
+	return identity, bundle, err
 }
 
 // GatewayCredential is either the gateway token or a Kubernetes ServiceAccount token. The latter takes precedence.

@@ -67,6 +67,7 @@ func newRequest(request enrolserver.IssueRequest) (*certificatesv1.CertificateSi
 		annotations[v1alpha1.RequestTunnelAnnotation] = request.Tunnel.String()
 		annotations[v1alpha1.RequestTunnelIDAnnotation] = request.Subject.ID
 		setUnlessEmpty(annotations, v1alpha1.RequestTokenAnnotation, request.TokenHash)
+		setUnlessEmpty(annotations, v1alpha1.RequestPodTokenAnnotation, request.PodToken)
 		setUnlessEmpty(annotations, v1alpha1.RequestHostAnnotation, request.Host)
 	case model.RoleGateway:
 		signer, usages = v1alpha1.SignerGateway, append(usages, certificatesv1.UsageClientAuth)

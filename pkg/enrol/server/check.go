@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/enrol/podtoken"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -20,7 +21,10 @@ const maxServiceAccountToken = 16 << 10
 // edge checks the request of a new edge. Its token decides the tunnel. The server decides the node name: a repeated
 // request has the same name, so that it is neither another edge nor another use of the token. The token is checked
 // first: looking it up is cheap, verifying a signing request is not.
-func (s *Server) edge(r *enrolv1.EnrolEdgeRequest) (attempt, error) {
+func (s *Server) edge(ctx context.Context, r *enrolv1.EnrolEdgeRequest) (attempt, error) {
+	if r.GetServiceAccountToken() != "" {
+		return s.pod(ctx, r)
+	}
 	if err := checkToken(r.GetToken()); err != nil {
 		return attempt{}, err
 	}
@@ -29,12 +33,7 @@ func (s *Server) edge(r *enrolv1.EnrolEdgeRequest) (attempt, error) {
 	if err != nil {
 		return attempt{}, outcome(err, "cannot check tokens at the moment")
 	}
-	if !enrol.ValidHost(r.GetHost()) {
-		return attempt{}, status.Errorf(
-			codes.InvalidArgument, "the host name is longer than %d bytes, or is not printable ASCII", enrol.MaxHost,
-		)
-	}
-	if err := checkCSR(r.GetCsr()); err != nil {
+	if err := checkMachine(r); err != nil {
 		return attempt{}, err
 	}
 	return attempt{IssueRequest{
@@ -44,6 +43,44 @@ func (s *Server) edge(r *enrolv1.EnrolEdgeRequest) (attempt, error) {
 		TokenHash: hash,
 		Host:      r.GetHost(),
 	}, hash, tokenRate}, nil
+}
+
+// pod checks the request of an edge in a Pod of its workload cluster. Its ServiceAccount token decides the tunnel, and
+// its Pod the node name: a Pod has one name, whatever its key. Attempts are limited before the signature is verified.
+func (s *Server) pod(ctx context.Context, r *enrolv1.EnrolEdgeRequest) (attempt, error) {
+	token := r.GetServiceAccountToken()
+	if s.config.Pods == nil || r.GetToken() != "" || len(token) > podtoken.MaxToken || strings.Count(token, ".") != 2 {
+		return attempt{}, status.Error(
+			codes.Unauthenticated, "the ServiceAccount token is not accepted here, too long, or not the only credential",
+		)
+	}
+	if err := s.limits.podToken(address(ctx)); err != nil {
+		return attempt{}, err
+	}
+	grant, err := s.config.Pods.PodToken(token)
+	if err != nil {
+		return attempt{}, outcome(err, "cannot check ServiceAccount tokens at the moment")
+	}
+	if err := checkMachine(r); err != nil {
+		return attempt{}, err
+	}
+	return attempt{IssueRequest{
+		Subject:  model.Subject{Role: model.RoleEdge, Node: grant.Node, ID: grant.ID},
+		Tunnel:   grant.Tunnel,
+		CSR:      r.GetCsr(),
+		PodToken: token,
+		Host:     r.GetHost(),
+	}, "pod " + grant.Node + " " + grant.ID, podRate}, nil
+}
+
+// checkMachine checks what the machine of an edge sends beside its credential.
+func checkMachine(r *enrolv1.EnrolEdgeRequest) error {
+	if !enrol.ValidHost(r.GetHost()) {
+		return status.Errorf(
+			codes.InvalidArgument, "the host name is longer than %d bytes, or is not printable ASCII", enrol.MaxHost,
+		)
+	}
+	return checkCSR(r.GetCsr())
 }
 
 // gateway checks the request of a gateway, with either of its credentials.

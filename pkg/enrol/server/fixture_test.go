@@ -50,7 +50,9 @@ type management struct {
 	names   func(enrolserver.IssueRequest) (string, []string) // what the signer writes
 	request enrolserver.IssueRequest                          // the last one
 	reviews int                                               // of ServiceAccount tokens
-	boots   []string                                          // accepted reports
+	// verified counts the ServiceAccount tokens of Pods.
+	verified int
+	boots    []string // accepted reports
 }
 
 func newManagement(t testing.TB) *management {
@@ -193,7 +195,8 @@ func (f fixed) Identity() (certs.Identity, error) { return f.identity, nil }
 func (m *management) serve() enrolclient.Client {
 	m.t.Helper()
 	service := enrolserver.New(enrolserver.Config{
-		Domain: domain, Tokens: m, Reviewer: m, Issuer: m, Renewals: m, Log: slog.New(slog.NewTextHandler(&m.log, nil)),
+		Domain: domain, Tokens: m, Reviewer: m, Pods: m, Issuer: m, Renewals: m,
+		Log: slog.New(slog.NewTextHandler(&m.log, nil)),
 		Trust: func() []byte {
 			m.mu.Lock()
 			defer m.mu.Unlock()

@@ -37,6 +37,12 @@ var (
 	// enrolRate limits all tokens of one tunnel. Each attempt creates a CertificateSigningRequest, which exists for an
 	// hour, so that one tunnel has about 2,300 of them at most.
 	enrolRate = limit.Rate{Every: 2 * time.Second, Burst: 512}
+	// podRate limits one Pod: its agent repeats a request that received no answer, and retries a rejected one after 10 s.
+	podRate = limit.Rate{Every: 10 * time.Second, Burst: 10}
+	// podTokenRate limits the ServiceAccount tokens of edges that are verified, of one address. It is the rate of one
+	// bootstrap token: the Pods of a workload cluster usually share an address. A verification takes about 0.1 ms, less
+	// than the handshake before it.
+	podTokenRate = limit.Rate{Every: 250 * time.Millisecond, Burst: 64}
 	// gatewayRate limits the first leaves of one gateway.
 	gatewayRate = limit.Rate{Every: 10 * time.Second, Burst: 10}
 	// reviewRate and allReviewRate limit requests to the apiserver about ServiceAccount tokens, of one address and of
@@ -82,6 +88,14 @@ func (l *limits) review(address string) error {
 	return nil
 }
 
+// podToken counts the verification of a ServiceAccount token of an edge of one address.
+func (l *limits) podToken(address string) error {
+	if wait := l.reviews.Take("pods "+address, podTokenRate); wait > 0 {
+		return retry.Later("too many ServiceAccount tokens of Pods", wait)
+	}
+	return nil
+}
+
 // ofTunnel counts an edge's attempt for its tunnel, and returns a function that releases its slot.
 func (l *limits) ofTunnel(a attempt) (done func(), err error) {
 	id := a.Subject.ID
@@ -89,7 +103,10 @@ func (l *limits) ofTunnel(a attempt) (done func(), err error) {
 		return func() {}, nil
 	}
 	key, by := "enrol "+id, enrolRate
-	if a.TokenHash == "" { // separate, so that a stolen token prevents no edge from renewing
+	switch { // separate, so that a stolen token prevents no edge from renewing, and no Pod from enrolling
+	case a.PodToken != "":
+		key = "pods " + id
+	case a.TokenHash == "":
 		key, by = "renew "+id, limit.Rate{Every: a.rate.Every / tunnelEdges, Burst: tunnelBurst}
 	}
 	if done = l.tunnels.Take(id); done == nil {

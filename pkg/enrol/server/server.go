@@ -37,12 +37,19 @@ type Reviewer interface {
 	ReviewGateway(ctx context.Context, serviceAccountToken, gateway string) error
 }
 
+// PodTokens verifies the ServiceAccount tokens of Pods of workload clusters. An error that wraps enrol.ErrDeniedToken
+// is for the caller.
+type PodTokens interface {
+	PodToken(serviceAccountToken string) (enrol.PodGrant, error)
+}
+
 // IssueRequest requests a leaf for a subject whose credential was checked.
 type IssueRequest struct {
 	Subject   model.Subject
 	Tunnel    model.Key // only for an edge
 	CSR       []byte    // PKCS #10, DER; its key is proven and of an accepted kind
-	TokenHash string    // only for the first leaf of an edge
+	TokenHash string    // only for the first leaf of an edge with a bootstrap token
+	PodToken  string    // only for a leaf of an edge with a ServiceAccount token; the signer verifies it again
 	Host      string    // the machine's own name
 }
 
@@ -60,12 +67,13 @@ type Renewals interface {
 	Tunnel(id string) (model.Key, bool)
 }
 
-// Config are the dependencies of a Server. All fields are required except Boot, Reviewer and Refused. Without a
-// Reviewer, ServiceAccount tokens are rejected.
+// Config are the dependencies of a Server. All fields are required except Boot, Reviewer, Pods and Refused. Without a
+// Reviewer, ServiceAccount tokens of gateways are rejected; without Pods, those of edges.
 type Config struct {
 	Domain   model.TunnelDomain
 	Tokens   Tokens
 	Reviewer Reviewer
+	Pods     PodTokens
 	Issuer   Issuer
 	Renewals Renewals
 	Trust    func() []byte // the trust bundle in PEM; empty: not known yet
@@ -90,7 +98,7 @@ func New(config Config) *Server {
 
 // EnrolEdge implements the service.
 func (s *Server) EnrolEdge(ctx context.Context, r *enrolv1.EnrolEdgeRequest) (*enrolv1.Certificate, error) {
-	return s.serve(ctx, address(ctx), func(context.Context) (attempt, error) { return s.edge(r) })
+	return s.serve(ctx, address(ctx), func(ctx context.Context) (attempt, error) { return s.edge(ctx, r) })
 }
 
 // EnrolGateway implements the service.
@@ -195,7 +203,7 @@ func outcome(err error, otherwise string) error {
 	switch {
 	case errors.Is(err, enrol.ErrUnknownToken):
 		return status.Error(codes.Unauthenticated, enrol.ErrUnknownToken.Error())
-	case errors.Is(err, ErrDenied):
+	case errors.Is(err, ErrDenied), errors.Is(err, enrol.ErrDeniedToken):
 		return status.Error(codes.PermissionDenied, err.Error())
 	}
 	return status.Error(codes.Unavailable, otherwise)

@@ -26,12 +26,15 @@ const (
 )
 
 type EnrolEdgeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	Csr           []byte                 `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`   // PKCS #10, DER
-	Host          string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"` // the machine's own name: only a label for people
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Csr   []byte                 `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`   // PKCS #10, DER
+	Host  string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"` // the machine's own name: only a label for people
+	// service_account_token is used instead of token if it is not empty: a token for the audience of the tunnel, bound to
+	// the Pod of the edge.
+	ServiceAccountToken string `protobuf:"bytes,4,opt,name=service_account_token,json=serviceAccountToken,proto3" json:"service_account_token,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *EnrolEdgeRequest) Reset() {
@@ -81,6 +84,13 @@ func (x *EnrolEdgeRequest) GetCsr() []byte {
 func (x *EnrolEdgeRequest) GetHost() string {
 	if x != nil {
 		return x.Host
+	}
+	return ""
+}
+
+func (x *EnrolEdgeRequest) GetServiceAccountToken() string {
+	if x != nil {
+		return x.ServiceAccountToken
 	}
 	return ""
 }
@@ -388,11 +398,12 @@ var File_pkg_enrol_v1_enrol_proto protoreflect.FileDescriptor
 
 const file_pkg_enrol_v1_enrol_proto_rawDesc = "" +
 	"\n" +
-	"\x18pkg/enrol/v1/enrol.proto\x12\x11fairlead.enrol.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1apkg/report/v1/report.proto\"N\n" +
+	"\x18pkg/enrol/v1/enrol.proto\x12\x11fairlead.enrol.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1apkg/report/v1/report.proto\"\x82\x01\n" +
 	"\x10EnrolEdgeRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x10\n" +
 	"\x03csr\x18\x02 \x01(\fR\x03csr\x12\x12\n" +
-	"\x04host\x18\x03 \x01(\tR\x04host\"\x9d\x01\n" +
+	"\x04host\x18\x03 \x01(\tR\x04host\x122\n" +
+	"\x15service_account_token\x18\x04 \x01(\tR\x13serviceAccountToken\"\x9d\x01\n" +
 	"\x13EnrolGatewayRequest\x12\x16\n" +
 	"\x05token\x18\x01 \x01(\tH\x00R\x05token\x124\n" +
 	"\x15service_account_token\x18\x02 \x01(\tH\x00R\x13serviceAccountToken\x12\x10\n" +

@@ -31,8 +31,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type EnrolmentClient interface {
-	// EnrolEdge exchanges a bootstrap token for the first certificate of an edge. The token decides the tunnel; the server
-	// decides the node id. Only the key of the CSR is used.
+	// EnrolEdge exchanges a bootstrap token, or a ServiceAccount token of the workload cluster, for the first certificate
+	// of an edge. The token decides the tunnel; the server decides the node id. Only the key of the CSR is used.
 	EnrolEdge(ctx context.Context, in *EnrolEdgeRequest, opts ...grpc.CallOption) (*Certificate, error)
 	// EnrolGateway exchanges the gateway token, or a Kubernetes ServiceAccount token, for a certificate of a gateway.
 	EnrolGateway(ctx context.Context, in *EnrolGatewayRequest, opts ...grpc.CallOption) (*Certificate, error)
@@ -95,8 +95,8 @@ func (c *enrolmentClient) ReportBoot(ctx context.Context, in *ReportBootRequest,
 // All implementations must embed UnimplementedEnrolmentServer
 // for forward compatibility.
 type EnrolmentServer interface {
-	// EnrolEdge exchanges a bootstrap token for the first certificate of an edge. The token decides the tunnel; the server
-	// decides the node id. Only the key of the CSR is used.
+	// EnrolEdge exchanges a bootstrap token, or a ServiceAccount token of the workload cluster, for the first certificate
+	// of an edge. The token decides the tunnel; the server decides the node id. Only the key of the CSR is used.
 	EnrolEdge(context.Context, *EnrolEdgeRequest) (*Certificate, error)
 	// EnrolGateway exchanges the gateway token, or a Kubernetes ServiceAccount token, for a certificate of a gateway.
 	EnrolGateway(context.Context, *EnrolGatewayRequest) (*Certificate, error)
