@@ -28,7 +28,7 @@ func containersParts(module string) []part {
 	pause := one("pause", 10*time.Second, 2*time.Second, "./pause")
 	pause.from = append(pause.from, filepath.Join(module, "pause"))
 	return []part{
-		one("containerd", 5*time.Minute, 4*time.Minute,
+		one("containerd", 2*time.Minute, 90*time.Second,
 			containerd+"containerd", containerd+"containerd-shim-runc-v2", containerd+"ctr"),
 		one("cni", 40*time.Second, 20*time.Second,
 			plugins+"main/bridge", plugins+"main/loopback", plugins+"ipam/host-local", plugins+"meta/portmap"),
@@ -41,7 +41,7 @@ func containersParts(module string) []part {
 // runc is built with seccomp, for which it needs C and the static library of libseccomp.
 func runc(module string) part {
 	return part{
-		name: "runc", files: []string{"runc"}, from: modFiles(module), alone: time.Minute,
+		name: "runc", files: []string{"runc"}, from: modFiles(module), alone: 30 * time.Second,
 		make: func(ctx context.Context, dir string) error {
 			libraries, err := unpackDebian(ctx, dir, "libseccomp-dev")
 			if err != nil {
