@@ -37,6 +37,7 @@ type control struct {
 	ca      *certs.CA
 	token   string // of the tunnel of edgeSubject, and of gateways
 	address model.Endpoint
+	public  model.Endpoint // of the gateways in the configuration of edges; zero: their listener
 	bind    envoy.GatewayBind
 	edges   *recorder
 	peers   []model.Gateway // other gateways of the installation

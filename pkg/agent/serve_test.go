@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -29,7 +30,7 @@ func (c *control) serve() (stop func()) {
 	log := slog.New(slog.DiscardHandler)
 	installation := model.Installation{
 		Domain:   domain,
-		Public:   c.bind.Public,
+		Public:   cmp.Or(c.public, c.bind.Public),
 		Control:  c.address,
 		Gateways: []model.Gateway{{Name: name}},
 	}

@@ -40,6 +40,7 @@ type Dialer struct {
 	resolver *net.Resolver // nil: the machine's
 
 	mu     sync.Mutex
+	more   []model.Endpoint        // see SetMore
 	trip   time.Duration           // see RoundTrip
 	last   target                  // the target that worked last; zero: none yet
 	failed []target                // targets that connected but were unusable, the latest last
@@ -87,6 +88,27 @@ func (d *Dialer) dial(ctx context.Context) (net.Conn, target, error) {
 	defer d.mu.Unlock()
 	d.last, d.trip = t, trip
 	return conn, t, nil
+}
+
+// SetMore replaces the addresses that each later dial tries in addition to Addresses: the one that worked last first,
+// else all of them after Addresses.
+func (d *Dialer) SetMore(addresses []model.Endpoint) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.more = slices.Clone(addresses)
+}
+
+// all returns the addresses of a dial, without duplicates.
+func (d *Dialer) all() []model.Endpoint {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := slices.Clone(d.Addresses)
+	for _, e := range d.more {
+		if !slices.Contains(all, e) {
+			all = append(all, e)
+		}
+	}
+	return all
 }
 
 // RoundTrip returns how long the kernel waited for the answer when the latest connection was opened; 0 if this is

@@ -110,6 +110,26 @@ func TestDialContextPrefersTheAddressThatWorked(t *testing.T) {
 	}
 }
 
+func TestDialContextTriesMoreAddressesLast(t *testing.T) {
+	first := listenOn(t, "127.0.0.1:0")
+	gone := endpoint(first)
+	second := answering(t, "127.0.0.1:0", echo)
+	d := &dial.Dialer{Addresses: []model.Endpoint{gone}}
+	d.SetMore([]model.Endpoint{second, gone})
+	if got, _ := reach(t, d); got != gone {
+		t.Fatalf("came to %s, want the first address", got)
+	}
+	_ = first.Close()
+	if got, _ := reach(t, d); got != second {
+		t.Errorf("came to %s, want the additional address", got)
+	}
+	d.SetMore(nil)
+	if conn, err := d.DialContext(t.Context()); err == nil {
+		_ = conn.Close()
+		t.Error("an address that was removed is still dialled")
+	}
+}
+
 func TestErrorsOfDialContextExplainTheCause(t *testing.T) {
 	t.Parallel()
 	refused, hole := dead(t, "127.0.0.1"), blackHole(t)

@@ -33,6 +33,7 @@ var errNoAddress = errors.New("no address to dial")
 // race is one dial: concurrent lookups and attempts.
 type race struct {
 	way      *Dialer
+	to       []model.Endpoint
 	resolved chan lookup
 	ended    chan attempt
 	over     chan struct{} // closed when no further results are received
@@ -57,13 +58,13 @@ type attempt struct {
 // candidate is a target and its rank.
 type candidate struct {
 	target
-	depth, place int // index of the address in the answer for its name, and of the endpoint in Dialer.Addresses
+	depth, place int // index of the address in the answer for its name, and of the endpoint in race.to
 }
 
 func (d *Dialer) race(ctx context.Context) (net.Conn, target, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	r := &race{way: d, resolved: make(chan lookup), ended: make(chan attempt), over: make(chan struct{})}
+	r := &race{way: d, to: d.all(), resolved: make(chan lookup), ended: make(chan attempt), over: make(chan struct{})}
 	defer close(r.over)
 	r.lookUp(ctx)
 	due := false // whether the next attempt may begin although others are in progress
@@ -134,7 +135,7 @@ func (r *race) begin(ctx context.Context) time.Duration {
 // lookUp starts a lookup of every name that will be dialled, once each.
 func (r *race) lookUp(ctx context.Context) {
 	var hosts []string
-	for _, e := range r.way.Addresses {
+	for _, e := range r.to {
 		if host := r.way.hop(e).Host; !slices.Contains(hosts, host) {
 			hosts = append(hosts, host)
 		}
@@ -156,7 +157,7 @@ func (r *race) add(l lookup) {
 	if l.err != nil {
 		r.errs = append(r.errs, l.err)
 	}
-	for place, e := range r.way.Addresses {
+	for place, e := range r.to {
 		hop := r.way.hop(e)
 		if hop.Host != l.host {
 			continue

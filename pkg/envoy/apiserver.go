@@ -34,14 +34,18 @@ func APIServers(resource *anypb.Any) []model.Endpoint {
 			return cmp.Compare(a.GetPriority(), b.GetPriority())
 		},
 	)
-	var found []model.Endpoint
+	return dials(groups)
+}
+
+// dials returns the addresses of all endpoints.
+func dials(groups []*endpointv3.LocalityLbEndpoints) (all []model.Endpoint) {
 	for _, group := range groups {
 		for _, e := range group.GetLbEndpoints() {
 			at := e.GetEndpoint().GetAddress().GetSocketAddress()
-			found = append(found, model.Endpoint{Host: at.GetAddress(), Port: uint16(at.GetPortValue())})
+			all = append(all, model.Endpoint{Host: at.GetAddress(), Port: uint16(at.GetPortValue())})
 		}
 	}
-	return found
+	return all
 }
 
 // apiserverRoute routes every CONNECT in a reverse tunnel to the apiservers.

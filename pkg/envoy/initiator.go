@@ -5,11 +5,13 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -87,6 +89,15 @@ func tunnelStats(at []model.Endpoint) string {
 		fmt.Fprintln(sum, e)
 	}
 	return "tunnel_" + hex.EncodeToString(sum.Sum(nil)[:4])
+}
+
+// Gateways returns the addresses at which an Envoy cluster of an edge dials a gateway, or nil for any other resource.
+func Gateways(resource *anypb.Any) []model.Endpoint {
+	c := &clusterv3.Cluster{}
+	if resource.UnmarshalTo(c) != nil || !strings.HasPrefix(c.GetName(), gatewayPrefix) {
+		return nil
+	}
+	return dials(c.GetLoadAssignment().GetEndpoints())
 }
 
 // edgeGateway dials one gateway, at every address at the same time: all of its reverse tunnels to each address, so

@@ -19,6 +19,7 @@ const (
 
 	// edge: followed by its node name; its gateways are named gateway-<i>_<node name>
 	apiserverClusterPrefix = "apiserver_"
+	gatewayPrefix          = "gateway-"
 )
 
 // Listeners of a gateway, and the prefix of an edge's listeners, which is followed by its node name and the name of a

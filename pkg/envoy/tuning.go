@@ -41,9 +41,11 @@ const (
 	// used.
 	http2Ping = 2 * time.Second
 
-	// reversePing is long on purpose: these pings are sent below the TLS of an idle reverse tunnel, and a ping in
-	// transit at the first use breaks the TLS handshake. TCP keepalive detects dead idle reverse tunnels instead.
-	reversePing = 60 * time.Second
+	// reversePing keeps an unused reverse tunnel open in load balancers and NATs that close connections without data
+	// for 30 s or more; TCP keepalive is no data for them. It is not shorter, because these pings are sent below the TLS
+	// of the reverse tunnel: a ping in transit at the first use breaks the TLS handshake, and the connection has to use
+	// the next reverse tunnel. TCP keepalive detects dead unused reverse tunnels instead.
+	reversePing = 25 * time.Second
 
 	// maintainInterval is how often an edge checks for missing reverse tunnels, maxReconnectBackoff the longest wait
 	// after a failed dial. Service is restored after 0.5 to 1 s. The defaults are 10 s, and reducing only one of them
@@ -108,7 +110,7 @@ const (
 	// manager would end a silent `kubectl exec` after 5 minutes.
 	idleTimeout = time.Hour
 	// relayedIdleTimeout is the idle timeout of connections that a gateway relays to the xds-server or another
-	// gateway. Pings arrive at least once per minute: see reversePing.
+	// gateway. Pings arrive more often: see reversePing.
 	relayedIdleTimeout = 5 * time.Minute
 
 	// configBackoff is the longest wait before the agent is dialled again. Envoy's own maximum is 30 s, for which an

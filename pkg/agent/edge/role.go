@@ -1,7 +1,7 @@
 // Package edge is the part of an agent that is specific to an edge. Input: its bootstrap file and flags. Output: a
 // Role, which enrols, checks what Envoy may be given and may dial, probes apiservers, and reports. It also has the
-// folder through which `edge-agent join` adds a tunnel to a running agent. It knows neither Envoy's process nor where
-// identities are stored.
+// folder through which `edge-agent join` adds a tunnel to a running agent, and stores addresses of the gateways that
+// the xds-server announces. It knows neither Envoy's process nor where identities are stored.
 package edge
 
 import (
@@ -63,7 +63,8 @@ type Role struct {
 	prober  *prober // of the apiservers
 	status  *status.Status
 
-	foreign foreignToken
+	foreign   foreignToken
+	announced *announced // nil: Envoy does not dial the addresses of the installation
 	// used by Enrol, which one loop calls
 	asking, podAsking enrolclient.Asking
 }
@@ -82,6 +83,10 @@ func NewRole(e Config, dir string, s *status.Status, log *slog.Logger) (*Role, e
 			return nil, err
 		}
 		r.forward, r.dial.Gateways = listener, []model.Endpoint{at}
+	}
+	if len(r.dial.Gateways) == 0 {
+		r.announced = &announced{path: filepath.Join(dir, announcedFile), domain: e.Domain, dialer: e.Dialer, log: log}
+		r.announced.load()
 	}
 	if len(e.Targets) > 0 {
 		r.targets = targets{
@@ -218,7 +223,8 @@ func (e *Role) Node(subject model.Subject) *corev3.Node {
 	return &corev3.Node{Id: subject.NodeID(), Cluster: e.Domain.TunnelID(subject.ID), Metadata: announced.Metadata()}
 }
 
-// Check implements the role of an agent. It gets every resource of Envoy, so it also records the apiservers.
+// Check implements the role of an agent. It gets every resource of Envoy, so it also records the apiservers, and the
+// addresses of the gateways.
 func (e *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
 	allowed := policy.Of(policy.Scope{Domain: e.Domain, Subject: subject})
 	return func(_ string, resource *anypb.Any) error {
@@ -230,6 +236,9 @@ func (e *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
 		}
 		if apiservers := envoy.APIServers(resource); len(apiservers) > 0 {
 			e.prober.setAPIServers(apiservers)
+		}
+		if gateways := envoy.Gateways(resource); e.announced != nil && len(gateways) > 0 {
+			e.announced.add(gateways)
 		}
 		return nil
 	}
