@@ -123,7 +123,7 @@ func TestJoinReportsTheReason(t *testing.T) {
 	p.mustNot(t, "use --enable", "join", "-n", off.Namespace, "c1")
 	p.mustNot(t, "the Cluster is not paused", "join", "-n", paused.Namespace, "c1", "--timeout=1s")
 	p.mustNot(t, "is not accepted", "join", "-n", long.Namespace, long.Name)
-	p.mustNot(t, "none of command, systemd", "join", "-n", cluster.Namespace, "c1", "--form=helm")
+	p.mustNot(t, "must be command, systemd", "join", "-n", cluster.Namespace, "c1", "--form=helm")
 	p.mustNot(t, "is not an image reference", "join", "-n", cluster.Namespace, "c1", "--form=deployment", "--image=a b")
 
 	for _, c := range []*clusterv1.Cluster{none, off} {

@@ -110,7 +110,7 @@ func TestStatusRejects(t *testing.T) {
 	namespace := kubetest.NewNamespace(t, p)
 	p.mustNot(t, "Cluster c9 not found in namespace "+namespace, "status", "-n", namespace, "c9")
 	p.mustNot(t, "give --namespace instead", "status", "-A", "c9")
-	p.mustNot(t, "none of table, wide, json, yaml", "status", "-A", "-o", "xml")
+	p.mustNot(t, "must be one of table, wide, json, yaml", "status", "-A", "-o", "xml")
 	plain := kubetest.Cluster(namespace, "plain")
 	plain.Labels = nil
 	if err := p.Create(t.Context(), plain); err != nil {

@@ -24,8 +24,8 @@ func versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Print the version, the commit and the version of Envoy",
 		Long: strings.TrimSpace(`
-Print the version of this program, the commit and the Go toolchain that built it, and the version of Envoy that it is
-made for.
+Print the version of this program, the commit and the Go toolchain that built it, and the version of Envoy
+that it is made for.
 
 Needs: nothing.
 Changes: nothing.

@@ -46,13 +46,14 @@ Cluster. Treat the output as a password.
   deployment   apply a Namespace, a Secret, a ServiceAccount       any shell with kubectl and a kubeconfig
                and a Deployment                                    of the workload cluster
 
-For the form deployment, the command also sets spec.edgeServiceAccount of the Tunnel, unless it is set: Pods that
-start after the token has expired enrol with the token of that ServiceAccount. --pod-tokens=false does not set it.
+For the form deployment, the command also sets spec.edgeServiceAccount of the Tunnel, unless it is set: Pods
+that start after the token has expired enrol with the token of that ServiceAccount. --pod-tokens=false does
+not set it.
 
 Needs: get on Clusters, Tunnels and Secrets of the namespace; patch on Clusters for --enable, and
 on Tunnels for the form deployment. The Cluster must have opted in.
-Changes: the label fairlead.dev/tunnel of the Cluster with --enable; spec.edgeServiceAccount of the Tunnel with the
-form deployment.
+Changes: the label fairlead.dev/tunnel of the Cluster with --enable; spec.edgeServiceAccount of the Tunnel
+with the form deployment.
 Exit codes: 0 the command was printed; 1 the Cluster has not opted in or got no bootstrap Secret in time, or
 the command failed; 2 the command line is invalid.`
 
