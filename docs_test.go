@@ -229,8 +229,10 @@ func TestDecisionsAreComplete(t *testing.T) {
 			t.Errorf("%s: does not begin with %q", path, want)
 		}
 		at := 0
-		for _, section := range []string{"\nStatus: ", "\n## Context\n", "\n## Decision\n", "\n## Consequences\n",
-			"\n## Evidence\n"} {
+		for _, section := range []string{
+			"\nStatus: ", "\n## Context\n", "\n## Decision\n", "\n## Consequences\n",
+			"\n## Evidence\n",
+		} {
 			next := strings.Index(string(text), section)
 			if next < at {
 				t.Errorf("%s: no %q after the previous section", path, strings.TrimSpace(section))

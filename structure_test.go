@@ -38,8 +38,10 @@ func section(t *testing.T, path, heading string) string {
 func TestTheStructureInTheDocumentsExists(t *testing.T) {
 	paths, functions := 0, 0
 	for _, of := range [][2]string{
-		{"docs/architecture.md", "Packages"}, {"docs/architecture.md", "Through the code"}, {"docs/development.md",
-			"Where the next feature goes"},
+		{"docs/architecture.md", "Packages"}, {"docs/architecture.md", "Through the code"}, {
+			"docs/development.md",
+			"Where the next feature goes",
+		},
 	} {
 		text := section(t, of[0], of[1])
 		for _, path := range docPath.FindAllString(text, -1) {

@@ -43,8 +43,10 @@ func TestMakeReportsTheTimeOfEachPart(t *testing.T) {
 	}{
 		"all parts pass": {
 			parts: "slow twice",
-			want: []string{` [2-9]  twice\n`, ` [1-9]  slow\n`, ` ([3-9]|1\d)  sum of all parts\n`,
-				` \d+  from start to end\n`},
+			want: []string{
+				` [2-9]  twice\n`, ` [1-9]  slow\n`, ` ([3-9]|1\d)  sum of all parts\n`,
+				` \d+  from start to end\n`,
+			},
 			absent: "FAILED|failed|parts\n.* parts",
 		},
 		"a part fails in the middle of a pipe": {

@@ -157,8 +157,10 @@ func checkSpans(t *testing.T, c *tracetest.Collector, namespace string) {
 		t.Errorf("the kubeconfig was written %v", steps)
 	}
 	// Spans contain neither the objects written nor the answers. Watches and leases have no span.
-	for _, not := range []string{credential, base64.StdEncoding.EncodeToString([]byte(credential))[:16],
-		"proxy.example.org", "watch=true"} {
+	for _, not := range []string{
+		credential, base64.StdEncoding.EncodeToString([]byte(credential))[:16],
+		"proxy.example.org", "watch=true",
+	} {
 		if c.Has(not) {
 			t.Errorf("%q was sent to the collector", not)
 		}

@@ -98,8 +98,10 @@ func TestHooksAreServed(t *testing.T) {
 	}
 	// A caller without a certificate of the CA gets no answer.
 	_, stranger := writeCertificate(t, t.TempDir())
-	for who, certificates := range map[string][]tls.Certificate{"no certificate": nil,
-		"a certificate of another CA": stranger} {
+	for who, certificates := range map[string][]tls.Certificate{
+		"no certificate":              nil,
+		"a certificate of another CA": stranger,
+	} {
 		if got, err := discover(t, pool, port, certificates); err == nil {
 			t.Errorf("a caller with %s is answered: %v", who, got)
 		}
@@ -157,8 +159,10 @@ func writeCertificate(t *testing.T, dir string) (*x509.CertPool, []tls.Certifica
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, data := range map[string][]byte{"tls.crt": pair.CertPEM, "tls.key": pair.KeyPEM,
-		"ca.crt": authority.CertPEM} {
+	for name, data := range map[string][]byte{
+		"tls.crt": pair.CertPEM, "tls.key": pair.KeyPEM,
+		"ca.crt": authority.CertPEM,
+	} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -49,8 +49,10 @@ func register(t *testing.T, admin client.Client) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, field := range []string{externalPatch.External.GeneratePatchesExtension,
-		externalPatch.External.ValidateTopologyExtension, externalPatch.External.DiscoverVariablesExtension} {
+	for _, field := range []string{
+		externalPatch.External.GeneratePatchesExtension,
+		externalPatch.External.ValidateTopologyExtension, externalPatch.External.DiscoverVariablesExtension,
+	} {
 		if !strings.Contains(string(data), ": "+field+"\n") {
 			t.Errorf("extensionconfig.yaml does not tell of %s", field)
 		}

@@ -27,8 +27,10 @@ var templates = map[string]struct {
 		`{"files":[{"path":"/etc/motd","content":"hello"}],"preKubeadmCommands":["true"],"clusterConfiguration":{"apiServer":{"certSANs":["localhost"]}}}`, nil,
 	},
 	"has-none": {
-		`{"joinConfiguration":{"nodeRegistration":{"name":"x"}}}`, []string{"fairlead-no-files",
-			"fairlead-no-pre-kubeadm-commands", "fairlead-no-cluster-configuration"},
+		`{"joinConfiguration":{"nodeRegistration":{"name":"x"}}}`, []string{
+			"fairlead-no-files",
+			"fairlead-no-pre-kubeadm-commands", "fairlead-no-cluster-configuration",
+		},
 	},
 	"no-api-server": {
 		`{"files":[{"path":"/etc/motd","content":"hello"}],"clusterConfiguration":{"controllerManager":{"extraArgs":[{"name":"v","value":"2"}]}}}`,

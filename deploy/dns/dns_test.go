@@ -108,8 +108,10 @@ func freePort(t *testing.T) string {
 func TestCoreDNSResolvesTunnelHostnames(t *testing.T) {
 	resolver := startCoreDNS(t)
 	want := []string{"10.96.0.7", "fd00::7"}
-	for _, name := range []string{"c1.prod.tunnels.example.com.", "C2--X.Other.tunnels.example.com.",
-		"one.tunnels.example.com."} {
+	for _, name := range []string{
+		"c1.prod.tunnels.example.com.", "C2--X.Other.tunnels.example.com.",
+		"one.tunnels.example.com.",
+	} {
 		kubetest.Eventually(t, "resolving "+name, func() error {
 			got, err := resolver.LookupHost(t.Context(), name)
 			slices.Sort(got)

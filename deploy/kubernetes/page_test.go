@@ -56,8 +56,10 @@ func TestThePageIsServedOnlyIfRequested(t *testing.T) {
 			template, func(arg any) bool { return len(arg.(string)) > 14 && arg.(string)[:14] == "--page-listen=" },
 		)
 	}
-	for component, wants := range map[string]struct{ serves, reviews bool }{".": {}, "page": {serves: true},
-		"page-tokens": {serves: true, reviews: true}} {
+	for component, wants := range map[string]struct{ serves, reviews bool }{
+		".": {}, "page": {serves: true},
+		"page-tokens": {serves: true, reviews: true},
+	} {
 		t.Run(component, func(t *testing.T) {
 			var built []*unstructured.Unstructured
 			var err error

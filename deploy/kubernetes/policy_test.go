@@ -200,8 +200,10 @@ func TestOnlyTheControllerWritesTheRecord(t *testing.T) {
 		"updating": func() error { return owner.Status().Update(t.Context(), forged.DeepCopy()) },
 		"patching": func() error { return owner.Status().Patch(t.Context(), forged.DeepCopy(), client.MergeFrom(tunnel)) },
 		"applying": func() error {
-			return owner.Status().Patch(t.Context(), apply, client.Apply, client.FieldOwner("lord"),
-				client.ForceOwnership) //nolint:staticcheck // of the status
+			force := client.ForceOwnership
+			return owner.Status().Patch(
+				t.Context(), apply, client.Apply, client.FieldOwner("lord"), force, //nolint:staticcheck // of the status
+			)
 		},
 	} {
 		if err := refused(write()); err != nil {

@@ -47,8 +47,12 @@ func TestViewersReadAndForwardNothingElse(t *testing.T) {
 		what    attributes
 		allowed bool
 	}{
-		{"xds-server", deployment, true}, {"controller", deployment, false}, {"", attributes{Verb: "list", Resource: "pods",
-			Namespace: namespace}, true},
+		{"xds-server", deployment, true},
+		{"controller", deployment, false},
+		{"", attributes{
+			Verb: "list", Resource: "pods",
+			Namespace: namespace,
+		}, true},
 		{"", attributes{Verb: "list", Group: "fairlead.dev", Resource: "tunnels"}, true},
 		{"", attributes{Verb: "list", Group: "cluster.x-k8s.io", Resource: "clusters"}, true},
 		{"fairlead-rollout", attributes{Verb: "get", Resource: "configmaps", Namespace: namespace}, true},

@@ -168,8 +168,10 @@ func TestRulesWithPromtool(t *testing.T) {
 		}
 	}
 	promtool := part(t, "promtool")
-	for _, args := range [][]string{{"check", "rules", "--lint-fatal", "rules.yaml"}, {"test", "rules",
-		"rules_test.yaml"}} {
+	for _, args := range [][]string{{"check", "rules", "--lint-fatal", "rules.yaml"}, {
+		"test", "rules",
+		"rules_test.yaml",
+	}} {
 		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %v: %v\n%s", args, err, out)
 		}

@@ -189,13 +189,19 @@ func TestFitsRejects(t *testing.T) {
 		`"file" is no field`:                          map[string]any{"file": "x"},
 		`"serverConfig.tlsSan" is of the kind string`: map[string]any{"serverConfig": map[string]any{"tlsSan": "x"}},
 		`"serverConfig" is of the kind string`:        map[string]any{"serverConfig": "x"},
-		`"files[].contentFrom.secret.name" is of the kind integer`: files(map[string]any{"path": "/x",
-			"contentFrom": map[string]any{"secret": map[string]any{"key": "k", "name": 1.0}}}),
-		`"files[].contentFrom.secret.key" has to be there`: files(map[string]any{"path": "/x",
-			"contentFrom": map[string]any{"secret": map[string]any{"name": "n"}}}),
+		`"files[].contentFrom.secret.name" is of the kind integer`: files(map[string]any{
+			"path":        "/x",
+			"contentFrom": map[string]any{"secret": map[string]any{"key": "k", "name": 1.0}},
+		}),
+		`"files[].contentFrom.secret.key" has to be there`: files(map[string]any{
+			"path":        "/x",
+			"contentFrom": map[string]any{"secret": map[string]any{"name": "n"}},
+		}),
 		`"files[].path" has to be there`: files(map[string]any{"content": "x"}),
-		`"files[].encoding" is "gzipped", not one of`: files(map[string]any{"path": "/x",
-			"encoding": "gzipped"}),
+		`"files[].encoding" is "gzipped", not one of`: files(map[string]any{
+			"path":     "/x",
+			"encoding": "gzipped",
+		}),
 	} {
 		if err := readTable(t, "rke2").fits(value, ""); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

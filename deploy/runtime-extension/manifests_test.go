@@ -92,8 +92,10 @@ func TestPermissions(t *testing.T) {
 		}
 	}
 	objects := built(t)
-	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Service", "PodDisruptionBudget",
-		"Deployment"} {
+	for _, kind := range []string{
+		"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Service", "PodDisruptionBudget",
+		"Deployment",
+	} {
 		if err := admin.Create(t.Context(), objects[kind]); err != nil {
 			t.Fatalf("%s: %v", kind, err)
 		}
@@ -111,24 +113,40 @@ func TestPermissions(t *testing.T) {
 		}
 	}
 	for what, allowed := range map[authorizationv1.ResourceAttributes]bool{
-		{Verb: "get", Group: "fairlead.dev", Resource: "tunnels", Namespace: "prod",
-			Name: "c1"}: true,
-		{Verb: "list", Group: "fairlead.dev",
-			Resource: "tunnels"}: false,
-		{Verb: "patch", Group: "fairlead.dev", Resource: "tunnels", Namespace: "prod",
-			Name: "c1"}: false,
-		{Verb: "patch", Group: "fairlead.dev", Resource: "tunnels", Subresource: "status", Namespace: "prod",
-			Name: "c1"}: false,
-		{Verb: "get", Resource: "secrets", Namespace: "prod",
-			Name: "c1-edge-bootstrap"}: false,
-		{Verb: "get", Resource: "secrets", Namespace: namespace,
-			Name: "runtime-extension-certificate"}: false,
-		{Verb: "get", Group: "cluster.x-k8s.io", Resource: "clusters", Namespace: "prod",
-			Name: "c1"}: false,
+		{
+			Verb: "get", Group: "fairlead.dev", Resource: "tunnels", Namespace: "prod",
+			Name: "c1",
+		}: true,
+		{
+			Verb: "list", Group: "fairlead.dev",
+			Resource: "tunnels",
+		}: false,
+		{
+			Verb: "patch", Group: "fairlead.dev", Resource: "tunnels", Namespace: "prod",
+			Name: "c1",
+		}: false,
+		{
+			Verb: "patch", Group: "fairlead.dev", Resource: "tunnels", Subresource: "status", Namespace: "prod",
+			Name: "c1",
+		}: false,
+		{
+			Verb: "get", Resource: "secrets", Namespace: "prod",
+			Name: "c1-edge-bootstrap",
+		}: false,
+		{
+			Verb: "get", Resource: "secrets", Namespace: namespace,
+			Name: "runtime-extension-certificate",
+		}: false,
+		{
+			Verb: "get", Group: "cluster.x-k8s.io", Resource: "clusters", Namespace: "prod",
+			Name: "c1",
+		}: false,
 	} {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: "system:serviceaccount:" + namespace + ":runtime-extension", Groups: []string{"system:serviceaccounts",
-				"system:authenticated"}, ResourceAttributes: &what,
+			User: "system:serviceaccount:" + namespace + ":runtime-extension", Groups: []string{
+				"system:serviceaccounts",
+				"system:authenticated",
+			}, ResourceAttributes: &what,
 		}}
 		if err := admin.Create(t.Context(), review); err != nil {
 			t.Fatal(err)

@@ -40,8 +40,10 @@ func (p *plants) put(what, secret string) string {
 // found returns the planted secrets that a text contains, as they are or in base64.
 func (p *plants) found(text string) (all []string) {
 	for what, secret := range p.all {
-		for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret)),
-			base64.RawURLEncoding.EncodeToString([]byte(secret))} {
+		for _, form := range []string{
+			secret, base64.StdEncoding.EncodeToString([]byte(secret)),
+			base64.RawURLEncoding.EncodeToString([]byte(secret)),
+		} {
 			if strings.Contains(text, form) {
 				all = append(all, what)
 			}

@@ -47,8 +47,10 @@ func addCompletions(cmd *cobra.Command) {
 	if cmd.ValidArgsFunction == nil {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
-	for flag, look := range map[string]completer{"namespace": namespaces, "installation": namespaces,
-		"cluster": tunnelNames} {
+	for flag, look := range map[string]completer{
+		"namespace": namespaces, "installation": namespaces,
+		"cluster": tunnelNames,
+	} {
 		if cmd.Flags().Lookup(flag) != nil {
 			_ = cmd.RegisterFlagCompletionFunc(
 				flag,

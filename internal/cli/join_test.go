@@ -55,10 +55,14 @@ func TestJoinPrintsOneCommand(t *testing.T) {
 		"systemd": {file, "chown fairlead " +
 			"/etc/fairlead/bootstrap.yaml", "[Service]", "ExecStart=/usr/local/bin/edge-agent run " +
 			"--envoy-external", "systemctl enable --now edge-agent"},
-		"static-pod": {file, "chown 65532:65532", "image: registry.example.com/edge:v1",
-			"/etc/kubernetes/manifests/fairlead-edge.yaml", "--local-apiserver=127.0.0.1:6443"},
-		"deployment": {"kubectl apply -f - <<", "kind: Deployment", "image: registry.example.com/edge:v1",
-			"name: fairlead-edge-bootstrap"},
+		"static-pod": {
+			file, "chown 65532:65532", "image: registry.example.com/edge:v1",
+			"/etc/kubernetes/manifests/fairlead-edge.yaml", "--local-apiserver=127.0.0.1:6443",
+		},
+		"deployment": {
+			"kubectl apply -f - <<", "kind: Deployment", "image: registry.example.com/edge:v1",
+			"name: fairlead-edge-bootstrap",
+		},
 	} {
 		out := p.must(t, want, append(args, "--form="+form, "--image=registry.example.com/edge:v1")...)
 		check := exec.CommandContext(t.Context(), "sh", "-n")

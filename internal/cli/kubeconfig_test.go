@@ -146,8 +146,10 @@ func TestKubeconfigRejects(t *testing.T) {
 		},
 		"has no CA certificate": func(c *clientcmdapi.Config) { c.Clusters["c1"].CertificateAuthorityData = []byte("x") },
 		"--allow-exec": func(c *clientcmdapi.Config) {
-			c.AuthInfos["admin"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{Command: "evil",
-				APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode}}
+			c.AuthInfos["admin"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
+				Command:    "evil",
+				APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+			}}
 		},
 		"client-key: it is of use on one machine only": func(c *clientcmdapi.Config) {
 			c.AuthInfos["admin"].ClientKey, c.AuthInfos["admin"].ClientKeyData = "/etc/passwd", nil

@@ -53,8 +53,10 @@ func TestMovePrepareGivesTokensOnlyToItsOwnEdges(t *testing.T) {
 			t.Errorf("an edge was given the file: %v, want %v\n%s", err == nil, want, out)
 		}
 	}
-	for _, want := range []string{"/pod: joined", "/on-the-node: joined", "/neighbour: left alone",
-		"/neighbour-away: left alone", "/twin-1: left alone, more Pods", "/twin-2: left alone", "(host twin)"} {
+	for _, want := range []string{
+		"/pod: joined", "/on-the-node: joined", "/neighbour: left alone",
+		"/neighbour-away: left alone", "/twin-1: left alone, more Pods", "/twin-2: left alone", "(host twin)",
+	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in\n%s", want, out)
 		}

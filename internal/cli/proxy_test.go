@@ -271,8 +271,10 @@ func TestProxyRunsACommand(t *testing.T) {
 	through := func(script string) (code int, stdout, stderr string) {
 		t.Helper()
 		var out, errs strings.Builder
-		code = run(t.Context(), []string{"proxy", "--kubeconfig=" + owner, "--context=good", "-n", l.key.Namespace, "c1",
-			"--", "sh", "-c", script}, &out, &errs)
+		code = run(t.Context(), []string{
+			"proxy", "--kubeconfig=" + owner, "--context=good", "-n", l.key.Namespace, "c1",
+			"--", "sh", "-c", script,
+		}, &out, &errs)
 		return code, out.String(), errs.String()
 	}
 	code, out, errs := through(`echo "$KUBECONFIG"; stat -c %a "$KUBECONFIG"; ` + kubectl + " get --raw /version")

@@ -42,8 +42,10 @@ func TestRenderReadsFilesOfUsers(t *testing.T) {
 		t, asUsersHaveIt, "-f", "-", "-f", "../../deploy/kubernetes/settings.yaml", "-f",
 		"../../deploy/kubernetes/gateway.yaml",
 	)
-	for _, want := range []string{"# assumed: the id ", "---\n# gateway gateway-0\n", "---\n# gateway gateway-1\n",
-		"---\n# edge of prod/c1\n", "name: api.example.com", "c1.prod.tunnels.example.com"} {
+	for _, want := range []string{
+		"# assumed: the id ", "---\n# gateway gateway-0\n", "---\n# gateway gateway-1\n",
+		"---\n# edge of prod/c1\n", "name: api.example.com", "c1.prod.tunnels.example.com",
+	} {
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("exit code %d, %s: %q is missing", code, errs, want)
 		}

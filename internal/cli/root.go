@@ -84,8 +84,10 @@ func checkUsage(cmd *cobra.Command) {
 		if cmd.HasSubCommands() && len(args) > 0 {
 			return unknownCommand(cmd, args[0])
 		}
-		for _, check := range []func() error{func() error { return validate(cmd, args) }, cmd.ValidateRequiredFlags,
-			cmd.ValidateFlagGroups} {
+		for _, check := range []func() error{
+			func() error { return validate(cmd, args) }, cmd.ValidateRequiredFlags,
+			cmd.ValidateFlagGroups,
+		} {
 			if err := check(); err != nil {
 				return output.UsageError("%w: see `%s --help`", err, cmd.CommandPath())
 			}

@@ -157,8 +157,10 @@ func TestStatusWatch(t *testing.T) {
 	var out, errs liveOutput
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(ctx, []string{"status", "-A", "--watch", "--live=false", "--kubeconfig=" + p.kubeconfig,
-			"--context=good"}, &out, &errs)
+		ended <- run(ctx, []string{
+			"status", "-A", "--watch", "--live=false", "--kubeconfig=" + p.kubeconfig,
+			"--context=good",
+		}, &out, &errs)
 	}()
 	shown := func(text string) func() error {
 		return func() error {

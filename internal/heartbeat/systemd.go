@@ -20,9 +20,8 @@ func Notify(state string) error {
 	if path == "" {
 		return ErrNoManager
 	}
-	conn, err := net.Dial(
-		"unixgram", path,
-	) //nolint:gosec // the service manager sets the path; a leading @ names an abstract socket, here and in Go
+	// A leading @ names an abstract socket, here and in Go.
+	conn, err := net.Dial("unixgram", path) //nolint:gosec // the service manager sets the path
 	if err != nil {
 		return fmt.Errorf("notifying the service manager: %w", err)
 	}

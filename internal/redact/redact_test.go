@@ -133,8 +133,10 @@ func TestText(t *testing.T) {
 
 // FuzzText puts secrets into any text. No secret may survive, and redacting twice must change nothing.
 func FuzzText(f *testing.F) {
-	for _, seed := range []string{"", "token:", "-----BEGIN", "http://a:b@", "--password", `"`, "'", "Authorization:",
-		"\\", "é\xff", "[removed]"} {
+	for _, seed := range []string{
+		"", "token:", "-----BEGIN", "http://a:b@", "--password", `"`, "'", "Authorization:",
+		"\\", "é\xff", "[removed]",
+	} {
 		f.Add(seed, seed)
 	}
 	secrets := []string{

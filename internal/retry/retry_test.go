@@ -29,8 +29,10 @@ func TestReasonsDifferOnlyByWords(t *testing.T) {
 
 func TestBackoffGrowsToItsMaximum(t *testing.T) {
 	b := retry.Backoff{Min: time.Second, Max: 10 * time.Second}
-	for attempt, limit := range map[int]time.Duration{0: time.Second, 1: 2 * time.Second, 3: 8 * time.Second,
-		4: 10 * time.Second, 1000: 10 * time.Second} {
+	for attempt, limit := range map[int]time.Duration{
+		0: time.Second, 1: 2 * time.Second, 3: 8 * time.Second,
+		4: 10 * time.Second, 1000: 10 * time.Second,
+	} {
 		for range 100 {
 			if got := b.Wait(attempt); got > limit || got < limit/2 {
 				t.Fatalf("attempt %d: got %v, want %v to %v", attempt, got, limit/2, limit)

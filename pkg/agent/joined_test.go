@@ -262,8 +262,10 @@ func TestJoinRejectsAnInvalidFile(t *testing.T) {
 		"an id with a path":    {in: strings.ReplaceAll(good, edgeSubject.ID, "../../x"), want: "tunnel id"},
 		"a domain with a path": {in: strings.ReplaceAll(good, string(domain), "../../x"), want: "tunnel domain"},
 		"a gateway without":    {in: strings.ReplaceAll(good, c.bind.Public.String(), "gw"), want: "host:port"},
-		"a CA that is none": {in: strings.ReplaceAll(good, "BEGIN CERTIFICATE", "BEGIN NONSENSE"),
-			want: "ca: it is not a certificate"},
+		"a CA that is none": {
+			in:   strings.ReplaceAll(good, "BEGIN CERTIFICATE", "BEGIN NONSENSE"),
+			want: "ca: it is not a certificate",
+		},
 		"no token, all the rest": {in: strings.ReplaceAll(good, c.token, ""), want: "no token"},
 	} {
 		if _, err := edge.Join(t.Context(), dir, []byte(tc.in)); err == nil || !strings.Contains(err.Error(), tc.want) ||

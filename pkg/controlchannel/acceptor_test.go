@@ -174,8 +174,10 @@ func clientHello(t testing.TB) []byte {
 	near, far := net.Pipe()
 	defer near.Close()
 	go func() {
-		_ = tls.Client(far, &tls.Config{ServerName: domain.Control(), MinVersion: tls.VersionTLS13,
-			NextProtos: []string{"h2"}}).
+		_ = tls.Client(far, &tls.Config{
+			ServerName: domain.Control(), MinVersion: tls.VersionTLS13,
+			NextProtos: []string{"h2"},
+		}).
 			HandshakeContext(t.Context())
 	}()
 	p := make([]byte, 16<<10)

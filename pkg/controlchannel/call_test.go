@@ -135,8 +135,10 @@ func TestEachMethodHasItsPermittedRoles(t *testing.T) {
 
 // isChannelError reports whether a text is the channel's own error and not a service's.
 func isChannelError(text string) bool {
-	for _, part := range []string{": enrol first", ": renew it first", "enrol again", "public port", "is a clock wrong?",
-		"are not accepted here", "matches no profile", "the node name of a gateway"} {
+	for _, part := range []string{
+		": enrol first", ": renew it first", "enrol again", "public port", "is a clock wrong?",
+		"are not accepted here", "matches no profile", "the node name of a gateway",
+	} {
 		if strings.Contains(text, part) {
 			return true
 		}
@@ -220,8 +222,10 @@ func TestShutdown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := open.Send(&discoveryv3.DeltaDiscoveryRequest{Node: nodeOf(edge),
-		TypeUrl: resourcev3.ClusterType}); err != nil {
+	if err := open.Send(&discoveryv3.DeltaDiscoveryRequest{
+		Node:    nodeOf(edge),
+		TypeUrl: resourcev3.ClusterType,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := open.Recv(); err != nil {

@@ -218,8 +218,10 @@ func join(conn *grpc.ClientConn, node string) error {
 		if err != nil {
 			return err
 		}
-		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL,
-			ResponseNonce: response.GetNonce()}); err != nil {
+		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+			TypeUrl:       typeURL,
+			ResponseNonce: response.GetNonce(),
+		}); err != nil {
 			return err
 		}
 	}
@@ -228,8 +230,10 @@ func join(conn *grpc.ClientConn, node string) error {
 		return err
 	}
 	return report.Send(&reportv1.EdgeReport{
-		Form: "Process", Version: "v1.0.0", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true,
-			Version: "v1.34.0"},
+		Form: "Process", Version: "v1.0.0", ApiServer: &reportv1.APIServer{
+			Address: "127.0.0.1:6443", Healthy: true,
+			Version: "v1.34.0",
+		},
 	})
 }
 

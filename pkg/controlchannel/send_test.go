@@ -75,8 +75,10 @@ func fetch(t testing.TB, conn *grpc.ClientConn, s model.Subject) error {
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: nodeOf(s),
-		TypeUrl: resourcev3.ClusterType}); err != nil {
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+		Node:    nodeOf(s),
+		TypeUrl: resourcev3.ClusterType,
+	}); err != nil {
 		t.Logf("sending: %v", err) // receiving returns the reason
 	}
 	_, err = stream.Recv()

@@ -215,8 +215,10 @@ func TestARejectedConnectionIsReset(t *testing.T) {
 		}
 		return nil
 	})
-	for name, conn := range map[string]net.Conn{"one too many": open("203.0.113.1:2"),
-		"one that sends nothing more": silent} {
+	for name, conn := range map[string]net.Conn{
+		"one too many":                open("203.0.113.1:2"),
+		"one that sends nothing more": silent,
+	} {
 		_ = conn.SetReadDeadline(time.Now().Add(patience))
 		if _, err := io.Copy(io.Discard, conn); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("%s ends with %v", name, err)

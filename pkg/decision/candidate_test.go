@@ -150,8 +150,10 @@ func TestACandidateHoldsItsRecordedNames(t *testing.T) {
 func TestACandidateHasAllAPIServersAndRevokedEdges(t *testing.T) {
 	tunnel := newTunnel("c1", id("a"), "u1")
 	tunnel.Spec.APIServer = v1alpha1.APIServerSpec{
-		Address: "10.0.0.1", Port: 7443, Others: []v1alpha1.APIServerAddress{{Address: "10.0.0.2"},
-			{Address: "API.Example.com.", Port: 443}},
+		Address: "10.0.0.1", Port: 7443, Others: []v1alpha1.APIServerAddress{
+			{Address: "10.0.0.2"},
+			{Address: "API.Example.com.", Port: 443},
+		},
 	}
 	tunnel.Spec.RevokedEdges = []string{"edge-b", "edge-a"}
 	got, _ := decision.CandidateOf(newCluster("c1", "u1"), tunnel)

@@ -20,8 +20,10 @@ func TestRecord(t *testing.T) {
 		want v1alpha1.TunnelStatus
 	}{
 		"all that is granted": {want: v1alpha1.TunnelStatus{
-			ID: good.ID, Hostname: "c1.prod.tunnels.example.com", Names: []string{"c1.prod.tunnels.example.com",
-				"api.example.com"},
+			ID: good.ID, Hostname: "c1.prod.tunnels.example.com", Names: []string{
+				"c1.prod.tunnels.example.com",
+				"api.example.com",
+			},
 			Served: &v1alpha1.ServedStatus{
 				ClusterUID: "u1", APIServers: []string{"10.0.0.1:6443", "[fd00::2]:7443"},
 				Limits: v1alpha1.ServedLimits{Connections: 7, PendingConnections: 3, Bandwidth: 10 << 20},
@@ -30,8 +32,10 @@ func TestRecord(t *testing.T) {
 		"a limit that cannot be kept": {
 			in: func(c *decision.Candidate) { c.Limits = model.Limits{Connections: -1}; c.Others = nil },
 			want: v1alpha1.TunnelStatus{
-				ID: good.ID, Hostname: "c1.prod.tunnels.example.com", Names: []string{"c1.prod.tunnels.example.com",
-					"api.example.com"},
+				ID: good.ID, Hostname: "c1.prod.tunnels.example.com", Names: []string{
+					"c1.prod.tunnels.example.com",
+					"api.example.com",
+				},
 				Served: &v1alpha1.ServedStatus{ClusterUID: "u1", APIServers: []string{"10.0.0.1:6443"}},
 			},
 		},

@@ -82,8 +82,10 @@ func TestConnPresentsNoCertificateForEnrolment(t *testing.T) {
 func TestConnRequiresACA(t *testing.T) {
 	a := newAuthority(t)
 	d := &dial.Dialer{Addresses: []model.Endpoint{xdsServer(t, a, "127.0.0.1:0").address}}
-	for name, roots := range map[string]certs.TrustSource{"none at all": nil, "an empty bundle": certs.Bundle(nil),
-		"an empty pool": emptyPool{}} {
+	for name, roots := range map[string]certs.TrustSource{
+		"none at all": nil, "an empty bundle": certs.Bundle(nil),
+		"an empty pool": emptyPool{},
+	} {
 		t.Run(name, func(t *testing.T) {
 			err := call(t.Context(), prepare(t, d, roots, nil))
 			if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), dial.ErrNoTrust.Error()) {

@@ -36,8 +36,10 @@ func TestDialContextFindsTheAddressThatAnswers(t *testing.T) {
 		"it is the first":                          {nil, time.Second},
 		"nothing listens at the earlier addresses": {[]model.Endpoint{dead(t, "127.0.0.1"), dead(t, "::1")}, time.Second},
 		"the one before it swallows what it gets":  {[]model.Endpoint{blackHole(t)}, 2 * time.Second},
-		"three black holes before it": {[]model.Endpoint{blackHole(t), blackHole(t), blackHole(t)},
-			3 * time.Second},
+		"three black holes before it": {
+			[]model.Endpoint{blackHole(t), blackHole(t), blackHole(t)},
+			3 * time.Second,
+		},
 		"a name that does not exist before it": {[]model.Endpoint{{Host: "nowhere.example.com", Port: 443}}, 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -98,8 +98,10 @@ func TestThroughARealProxy(t *testing.T) {
 	}{
 		"user and password are in the URL": {"http://alice:open%20sesame@" + proxy, "", []model.Endpoint{gateway}, ""},
 		"they are in a file":               {proxy, "alice:open sesame\n", []model.Endpoint{gateway}, ""},
-		"one address is unusable": {proxy, "alice:open sesame", []model.Endpoint{port(dead(t, "127.0.0.1")),
-			gateway}, ""},
+		"one address is unusable": {proxy, "alice:open sesame", []model.Endpoint{
+			port(dead(t, "127.0.0.1")),
+			gateway,
+		}, ""},
 		"there are none": {proxy, "", []model.Endpoint{gateway}, "it requires a user and a password, and " +
 			"none are configured"},
 		"the password is wrong": {proxy, "alice:guess sesame", []model.Endpoint{gateway}, "it rejects the user and password"},

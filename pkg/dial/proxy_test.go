@@ -29,10 +29,14 @@ func TestParseProxy(t *testing.T) {
 		"TLS and no port":                  {"https://proxy.example", "https://proxy.example:443", ""},
 		"IPv6":                             {"http://[2001:db8::1]:3128", "http://[2001:db8::1]:3128", ""},
 		"credentials are not shown":        {"http://u:secret@proxy.example:3128", "http://proxy.example:3128", ""},
-		"SOCKS": {"socks5://u:secret@proxy.example:1080", "",
-			`scheme "socks5" is invalid: must be http or https`},
-		"a path": {"http://u:secret@proxy.example:3128/proxy.pac", "",
-			"is not like http://host:port"},
+		"SOCKS": {
+			"socks5://u:secret@proxy.example:1080", "",
+			`scheme "socks5" is invalid: must be http or https`,
+		},
+		"a path": {
+			"http://u:secret@proxy.example:3128/proxy.pac", "",
+			"is not like http://host:port",
+		},
 		"no URL, and no quote of it":        {"http://u:secret@proxy.example:port", "", "is not like http://host:port"},
 		"a host that is none":               {"http://u:secret@proxy_:3128%", "", "is not like http://host:port"},
 		"an escape that is none":            {"http://u:sec%ret@proxy:3128", "", "is not like http://host:port"},
@@ -172,8 +176,10 @@ func TestAnswersOfAProxyAreExplained(t *testing.T) {
 		"bad gateway, and text": {"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 20\r\n\r\n\nno route\x1b[31m to " +
 			"it\nmore", `"502 Bad Gateway": it cannot reach this address; it reports "no route\x1b[31m to it"`},
 		"no CONNECT": {"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n", "it does not support CONNECT"},
-		"a captive portal": {"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n",
-			`to "http://login.example/": it is not a proxy, or the network requires a login first`},
+		"a captive portal": {
+			"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n",
+			`to "http://login.example/": it is not a proxy, or the network requires a login first`,
+		},
 		"no HTTP": {"SSH-2.0-OpenSSH_9.9\r\n", `the answer is not from an HTTP proxy: it begins with "SSH-2.0-OpenSSH_9.9"`},
 		"TLS":     {"\x15\x03\x01\x00\x02\x02\x46", "it is TLS; if it is a proxy, its URL must begin with https://"},
 		"a head without end": {"HTTP/1.1 200 OK\r\n" + strings.Repeat(

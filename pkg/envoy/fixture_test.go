@@ -115,8 +115,10 @@ func (in *installation) fleet() model.Fleet {
 // dotlessCluster is an Envoy cluster whose name is a single label.
 func dotlessCluster(to *countingListener) *clusterv3.Cluster {
 	at := model.Endpoint{Host: "127.0.0.1", Port: uint16(to.Addr().(*net.TCPAddr).Port)}
-	dotless := envoy.GatewayClusters(model.Installation{Control: at, Gateways: []model.Gateway{{Name: "gateway-0",
-		Peer: at}}})[2]
+	dotless := envoy.GatewayClusters(model.Installation{Control: at, Gateways: []model.Gateway{{
+		Name: "gateway-0",
+		Peer: at,
+	}}})[2]
 	dotless.Name, dotless.LoadAssignment.ClusterName = "localhost", "localhost"
 	return dotless
 }

@@ -55,8 +55,10 @@ func FuzzEdgeDial(f *testing.F) {
 		APIServer: model.Endpoint{Host: "127.0.0.1", Port: 6443},
 	}
 	inst := model.Installation{
-		Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443}, Control: model.Endpoint{Host: "xds",
-			Port: 18000},
+		Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443}, Control: model.Endpoint{
+			Host: "xds",
+			Port: 18000,
+		},
 		Gateways: []model.Gateway{{Name: "gateway-0"}},
 	}
 	allowed := policy.Of(

@@ -143,8 +143,10 @@ func checkOddNames(t *testing.T, in *installation) {
 func checkPublic(t *testing.T, in *installation, c1 model.WorkloadCluster) {
 	t.Helper()
 	public := in.gateways[0].bind.Public
-	for _, name := range []string{"", c1.Hostname, c1.ExtraNames[0], domain.Gateway(), domain.TunnelID(c1.ID),
-		domain.GatewayReplica("gateway-9"), "x." + domain.Control(), "agent"} {
+	for _, name := range []string{
+		"", c1.Hostname, c1.ExtraNames[0], domain.Gateway(), domain.TunnelID(c1.ID),
+		domain.GatewayReplica("gateway-9"), "x." + domain.Control(), "agent",
+	} {
 		closesAtOnce(t, public, name)
 	}
 	if got := answerTo(t, public, "GET / HTTP/1.1\r\nHost: "+c1.Hostname+"\r\n\r\n"); got != "" {

@@ -52,8 +52,10 @@ func TestRenderedVersion(t *testing.T) {
 
 // TestVersionsThatNoAgentLacks finds versions that need not be distinguished any longer.
 func TestVersionsThatNoAgentLacks(t *testing.T) {
-	for name, since := range map[string]Version{"connectionLogged": connectionLogged,
-		"redialledAtNewAddress": redialledAtNewAddress} {
+	for name, since := range map[string]Version{
+		"connectionLogged":      connectionLogged,
+		"redialledAtNewAddress": redialledAtNewAddress,
+	} {
 		if Oldest.has(since) || !Current.has(since) {
 			t.Errorf("%s came with %s, and versions %s to %s are rendered for", name, since, Oldest, Current)
 		}
@@ -104,8 +106,10 @@ func TestResourcesAreRenderedForAVersion(t *testing.T) {
 	}
 	wc := model.WorkloadCluster{ID: "aaaaaaaaaaaaaaaaaaaa", APIServer: at}
 	for version, want := range map[Version]bool{Oldest: false, Current: true} {
-		listeners := GatewayListeners(inst, "gateway-0", GatewayBind{Public: at, APIServer: at, Connect: at,
-			Version: version}, model.Denied{})[1:]
+		listeners := GatewayListeners(inst, "gateway-0", GatewayBind{
+			Public: at, APIServer: at, Connect: at,
+			Version: version,
+		}, model.Denied{})[1:]
 		listeners = append(listeners, EdgeListeners(inst, wc, "edge-a", EdgeDial{Version: version})...)
 		for _, l := range listeners {
 			if got := strings.Contains(l.String(), "%CONNECTION_ID%"); got != want {

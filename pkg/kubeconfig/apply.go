@@ -158,8 +158,10 @@ func Annotated(secret *corev1.Secret) bool {
 	if secret == nil {
 		return false
 	}
-	for _, key := range []string{v1alpha1.OriginalServerAnnotation, v1alpha1.WrittenServerAnnotation,
-		v1alpha1.OriginalTLSServerNameAnnotation} {
+	for _, key := range []string{
+		v1alpha1.OriginalServerAnnotation, v1alpha1.WrittenServerAnnotation,
+		v1alpha1.OriginalTLSServerNameAnnotation,
+	} {
 		if _, ok := secret.Annotations[key]; ok {
 			return true
 		}

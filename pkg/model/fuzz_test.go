@@ -13,8 +13,12 @@ const fuzzDomain TunnelDomain = "tunnels.example.com"
 // program relies on, and its profile writes exactly the same names.
 func FuzzSubject(f *testing.F) {
 	id := "aaaaaaaaaaaaaaaaaaaa"
-	for _, s := range []Subject{{RoleEdge, "edge-1", id}, {RoleGateway, "gateway-0", ""}, ControlSubject(),
-		ControllerSubject()} {
+	for _, s := range []Subject{
+		{RoleEdge, "edge-1", id},
+		{RoleGateway, "gateway-0", ""},
+		ControlSubject(),
+		ControllerSubject(),
+	} {
 		f.Add(s.Node, strings.Join(fuzzDomain.DNSNames(s), "\n"))
 	}
 	f.Add("gateway-0", id+".id.tunnels.example.com")

@@ -23,8 +23,10 @@ func TestFactsOfAnEdge(t *testing.T) {
 	} {
 		t.Run(string(state), func(t *testing.T) {
 			e := observed.Edge{State: state, NotAfter: noon.Add(time.Second)}
-			got := struct{ revoked, hasTunnel, letIn, holds bool }{e.Revoked(), e.HasTunnel(), e.LetIn(),
-				e.HoldsCertificate(noon)}
+			got := struct{ revoked, hasTunnel, letIn, holds bool }{
+				e.Revoked(), e.HasTunnel(), e.LetIn(),
+				e.HoldsCertificate(noon),
+			}
 			if got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}

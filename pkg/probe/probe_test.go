@@ -123,16 +123,20 @@ func TestAProbeReportsTheStateOfAnAPIServer(t *testing.T) {
 		"it is starting": {valid(answers(http.StatusInternalServerError, "[+]ping ok\n[-]etcd failed: "+
 			"reason withheld\n[-]hooks failed\nreadyz check failed")), "", "it answers /readyz with status 500: etcd failed: " +
 			"reason withheld, hooks failed"},
-		"a load balancer without any": {valid(answers(http.StatusServiceUnavailable, "\n no backend\x1b[31m\nmore")), "",
-			"it answers /readyz with status 503: no backend?[31m"},
+		"a load balancer without any": {
+			valid(answers(http.StatusServiceUnavailable, "\n no backend\x1b[31m\nmore")), "",
+			"it answers /readyz with status 503: no backend?[31m",
+		},
 		"it is something else": {valid(answers(http.StatusNotFound, "")), "", "it answers /readyz with status " +
 			"404: it is not an apiserver"},
 		"it redirects": {valid(func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/login",
 				http.StatusFound)
 		}), "", "status 302: it is not an apiserver"},
-		"it hangs": {valid(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "",
-			"it accepts TLS, but does not answer /readyz: no answer in time"},
+		"it hangs": {
+			valid(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "",
+			"it accepts TLS, but does not answer /readyz: no answer in time",
+		},
 		"a head without end": {valid(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X",
 				strings.Repeat("x", 1<<20))
@@ -145,8 +149,10 @@ func TestAProbeReportsTheStateOfAnAPIServer(t *testing.T) {
 		"ended, and it is starting": {fake(t, nil, now.Add(-2*time.Hour), now.Add(-time.Hour), answers(
 			http.StatusInternalServerError, "no")), "", "its serving certificate expired at "},
 		"its certificate is not yet " +
-			"one": {fake(t, nil, now.Add(time.Hour), now.Add(2*time.Hour), answers(http.StatusOK, "ok")), "v1.37.1",
-			"its serving certificate is valid from "},
+			"one": {
+			fake(t, nil, now.Add(time.Hour), now.Add(2*time.Hour), answers(http.StatusOK, "ok")), "v1.37.1",
+			"its serving certificate is valid from ",
+		},
 		"nothing listens": {closed(t), "", "nothing listens there: "},
 		"it speaks no TLS": {raw(t, func(conn net.Conn) {
 			_, _ = io.WriteString(conn, "HTTP/1.1 400 Bad "+
@@ -259,8 +265,11 @@ func TestAPIServersFallsBackToTheNextAddress(t *testing.T) {
 		"the first is healthy": {[]model.Endpoint{good, ill}, good, time.Second},
 		"the last is":          {[]model.Endpoint{ill, hangs, good}, good, 4 * time.Second},
 		"none is":              {[]model.Endpoint{ill, hangs}, ill, 4 * time.Second},
-		"there are many that hang": {[]model.Endpoint{hangs, hangs, hangs, hangs, hangs, hangs, hangs, hangs}, hangs,
-			4 * time.Second},
+		"there are many that hang": {
+			[]model.Endpoint{hangs, hangs, hangs, hangs, hangs, hangs, hangs, hangs},
+			hangs,
+			4 * time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -199,8 +199,10 @@ func checkAddresses(d document, f file) error {
 
 // inFleet returns the name in a fleet of a field of a Tunnel.
 func inFleet(field string, i int) string {
-	for _, r := range [][2]string{{"spec.apiServer.others", "others"}, {"spec.revokedEdges", "revoked"}, {"metadata.",
-		""}, {"spec.", ""}} {
+	for _, r := range [][2]string{{"spec.apiServer.others", "others"}, {"spec.revokedEdges", "revoked"}, {
+		"metadata.",
+		"",
+	}, {"spec.", ""}} {
 		if rest, ok := strings.CutPrefix(field, r[0]); ok {
 			field = r[1] + rest
 			break

@@ -156,19 +156,29 @@ func TestLoadNamesFileLineAndField(t *testing.T) {
 		"no object of Fairlead": {[]string{"apiVersion: v1\nkind: Secret\n"}, []string{"the input has neither a fleet " +
 			"nor a Cluster"}},
 		"a list of texts": {[]string{"- a\n- b\n"}, []string{"a.yaml:1:1: must be a Kubernetes object or a fleet"}},
-		"a bad setting": {[]string{strings.Replace(settings, "tunnels.example.com", "tunnels", 1), objects},
-			[]string{"a.yaml:5:3: data.TUNNEL_DOMAIN: "}},
-		"no gateway": {[]string{strings.Replace(settings, "replicas: 2", "replicas: 0", 1), objects},
-			[]string{"a.yaml:10:1: StatefulSet fairlead-system/gateway: spec.replicas"}},
-		"a bad address in a fleet": {[]string{strings.Replace(fleet, "10.0.0.9:18000", "10.0.0.9", 1)},
-			[]string{"a.yaml:4:1: control: ", "give host:port"}},
-		"a bad revoked edge": {[]string{strings.Replace(fleet, "edge-stolen", "edge_stolen", 1)},
-			[]string{"a.yaml:16:13: clusters[0].revoked[0]: "}},
+		"a bad setting": {
+			[]string{strings.Replace(settings, "tunnels.example.com", "tunnels", 1), objects},
+			[]string{"a.yaml:5:3: data.TUNNEL_DOMAIN: "},
+		},
+		"no gateway": {
+			[]string{strings.Replace(settings, "replicas: 2", "replicas: 0", 1), objects},
+			[]string{"a.yaml:10:1: StatefulSet fairlead-system/gateway: spec.replicas"},
+		},
+		"a bad address in a fleet": {
+			[]string{strings.Replace(fleet, "10.0.0.9:18000", "10.0.0.9", 1)},
+			[]string{"a.yaml:4:1: control: ", "give host:port"},
+		},
+		"a bad revoked edge": {
+			[]string{strings.Replace(fleet, "edge-stolen", "edge_stolen", 1)},
+			[]string{"a.yaml:16:13: clusters[0].revoked[0]: "},
+		},
 		"a field in a fleet": {[]string{strings.Replace(fleet, "workers:", "worker:", 1)}, []string{"a.yaml:9:1: " +
 			"worker: unknown field"}},
 		"two installations": {[]string{fleet, fleet}, []string{"b.yaml:2:1: domain: the installation is also in a.yaml:2:1"}},
-		"several faults": {[]string{"a: [", strings.Replace(fleet, "workers:", "worker:", 1)}, []string{"a.yaml",
-			"b.yaml:9"}},
+		"several faults": {[]string{"a: [", strings.Replace(fleet, "workers:", "worker:", 1)}, []string{
+			"a.yaml",
+			"b.yaml:9",
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := load(t, tc.in...)

@@ -46,8 +46,10 @@ func TestResolutionUsesNoStrippedFields(t *testing.T) {
 		APIServer:  v1alpha1.APIServerSpec{Others: []v1alpha1.APIServerAddress{{Address: "10.0.0.2"}}},
 	}
 	tunnel.Status = v1alpha1.TunnelStatus{
-		ID: tunnel.Spec.ID, Hostname: "shop.prod.tunnels.example.com", Names: []string{"shop.prod.tunnels.example.com",
-			"api.example.org", "eks.example.org"}, Served: &v1alpha1.ServedStatus{EnrolmentOnly: true},
+		ID: tunnel.Spec.ID, Hostname: "shop.prod.tunnels.example.com", Names: []string{
+			"shop.prod.tunnels.example.com",
+			"api.example.org", "eks.example.org",
+		}, Served: &v1alpha1.ServedStatus{EnrolmentOnly: true},
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Message: "all is well"}},
 		Tokens:     []v1alpha1.TokenStatus{token("a"), token("b")}, BootReportTokens: []v1alpha1.TokenStatus{token("c")},
 		Edges: []v1alpha1.EdgeStatus{

@@ -24,10 +24,14 @@ func TestGrantsWaitForTheController(t *testing.T) {
 		ask  func(*v1alpha1.Tunnel)
 		want string // names, addresses and limits after they are on record
 	}{
-		"an extra name": {func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = []string{"api.example.com"} },
-			"[api.example.com] [10.0.0.1:6443] {0 0 0}"},
-		"another apiserver": {func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "10.9.9.9" },
-			"[] [10.9.9.9:6443] {0 0 0}"},
+		"an extra name": {
+			func(t *v1alpha1.Tunnel) { t.Spec.ExtraNames = []string{"api.example.com"} },
+			"[api.example.com] [10.0.0.1:6443] {0 0 0}",
+		},
+		"another apiserver": {
+			func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Address = "10.9.9.9" },
+			"[] [10.9.9.9:6443] {0 0 0}",
+		},
 		"a second apiserver": {
 			func(t *v1alpha1.Tunnel) { t.Spec.APIServer.Others = []v1alpha1.APIServerAddress{{Address: "10.9.9.9"}} },
 			"[] [10.0.0.1:6443 10.9.9.9:6443] {0 0 0}",
@@ -86,8 +90,10 @@ func TestWithdrawalsDoNotWaitForTheController(t *testing.T) {
 		"the mode needs no tunnel": {
 			withdraw: func(t *testing.T, b *bed, _ *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
 				b.update(t, tunnel, func() {
-					tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAddress,
-						Server: "https://10.0.0.1:6443"}
+					tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
+						Mode:   v1alpha1.KubeconfigModeAddress,
+						Server: "https://10.0.0.1:6443",
+					}
 				})
 			},
 			want: map[string][]string{},

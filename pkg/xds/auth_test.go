@@ -163,8 +163,10 @@ func TestStateOfTheWorldRequestsAreRejected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: cds,
-		Node: &corev3.Node{Id: gateway.NodeID()}}); err != nil {
+	if err := stream.Send(&discoveryv3.DiscoveryRequest{
+		TypeUrl: cds,
+		Node:    &corev3.Node{Id: gateway.NodeID()},
+	}); err != nil {
 		t.Logf("sending: %v", err)
 	}
 	if _, err := stream.Recv(); status.Code(err) != codes.Unimplemented {

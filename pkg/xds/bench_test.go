@@ -52,8 +52,10 @@ func BenchmarkStatus(b *testing.B) {
 	g.fetch(b, cds)
 	g.fetch(b, lds)
 	client := statusOver(b, bed)
-	for name, r := range map[string]*statusv3.ClientStatusRequest{"contents": {},
-		"without": {ExcludeResourceContents: true}} {
+	for name, r := range map[string]*statusv3.ClientStatusRequest{
+		"contents": {},
+		"without":  {ExcludeResourceContents: true},
+	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			size, before := 0, cpuTime(b)

@@ -77,8 +77,10 @@ func refusing(t *testing.T, why string, at time.Time, versions map[string]string
 	group := &statusv3.ClientConfig{}
 	for name, version := range versions {
 		group.GenericXdsConfigs = append(group.GenericXdsConfigs, &statusv3.ClientConfig_GenericXdsConfig{
-			Name: name, ErrorState: &adminv3.UpdateFailureState{VersionInfo: version, Details: why,
-				LastUpdateAttempt: timestamppb.New(at)},
+			Name: name, ErrorState: &adminv3.UpdateFailureState{
+				VersionInfo: version, Details: why,
+				LastUpdateAttempt: timestamppb.New(at),
+			},
 		})
 	}
 	packed, err := anypb.New(group)

@@ -31,8 +31,10 @@ func newFigures(s *Server) *figures {
 	f.paused = f.Counter("fairlead_xds_paused_requests_total").WithLabelValues()
 	f.overLimit = f.Counter("fairlead_xds_over_limit_total").WithLabelValues()
 	f.Took = f.Histogram("fairlead_xds_change_ack_seconds")
-	for _, code := range []codes.Code{codes.FailedPrecondition, codes.Unavailable, codes.PermissionDenied,
-		codes.Unauthenticated, codes.InvalidArgument, codes.ResourceExhausted} {
+	for _, code := range []codes.Code{
+		codes.FailedPrecondition, codes.Unavailable, codes.PermissionDenied,
+		codes.Unauthenticated, codes.InvalidArgument, codes.ResourceExhausted,
+	} {
 		f.refused.WithLabelValues(code.String())
 	}
 	for _, typeURL := range order {

@@ -114,8 +114,10 @@ func TestOnlyTheFirstWaveGetsTheNextProfile(t *testing.T) {
 	w.out.gets(t, "the other edge", changed.Public.Host)
 	both(t, w.outGW)
 	w.SetRollout(&rollout.Record{Current: profileOf(changed)})
-	for what, a := range map[string]*ads{"an edge of the wave": w.in, "another edge": w.out,
-		"a gateway of the wave": w.inGW, "another gateway": w.outGW} {
+	for what, a := range map[string]*ads{
+		"an edge of the wave": w.in, "another edge": w.out,
+		"a gateway of the wave": w.inGW, "another gateway": w.outGW,
+	} {
 		a.quiet(t, what+", after the rollout,")
 	}
 }
@@ -214,8 +216,10 @@ func TestProfilesOfOtherBuilds(t *testing.T) {
 		"a newer version": {settings.Profile(), "for version 9.9"},
 		"no address":      {`{"version":"0.1"}`, "is not rendered"},
 		"a value that this build " +
-			"rejects": {rollout.Settings{Version: "0.1", Public: "a:1", Control: "b:1", Workers: 1000}.Profile(),
-			"is not rendered"},
+			"rejects": {
+			rollout.Settings{Version: "0.1", Public: "a:1", Control: "b:1", Workers: 1000}.Profile(),
+			"is not rendered",
+		},
 		"what this build serves":              {profileOf(inst), ""},
 		"the oldest version that is rendered": {rollout.SettingsOf(inst, envoy.Oldest.String()).Profile(), ""},
 	} {

@@ -109,8 +109,10 @@ func (w *world) watchesSurvive(t *testing.T) {
 		must(t, err)
 		watches[m] = next
 	}
-	for _, service := range []*proc.Service{w.paris.edge.Service, w.tokyo.edge.Service, w.Gateways[0].Service,
-		w.XDSServers[0], w.Controller} {
+	for _, service := range []*proc.Service{
+		w.paris.edge.Service, w.tokyo.edge.Service, w.Gateways[0].Service,
+		w.XDSServers[0], w.Controller,
+	} {
 		service.Kill()
 	}
 	for m, next := range watches {
@@ -118,8 +120,10 @@ func (w *world) watchesSurvive(t *testing.T) {
 			t.Errorf("%s: %v", m, err)
 		}
 	}
-	for _, back := range []func(context.Context) error{w.paris.edge.Ready, w.tokyo.edge.Ready, w.Gateways[0].Ready,
-		w.XDSServerReady, w.ControllerReady} {
+	for _, back := range []func(context.Context) error{
+		w.paris.edge.Ready, w.tokyo.edge.Ready, w.Gateways[0].Ready,
+		w.XDSServerReady, w.ControllerReady,
+	} {
 		eventually(t, back)
 	}
 	for m, next := range watches {

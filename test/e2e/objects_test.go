@@ -30,12 +30,16 @@ func (w *world) badObjects(t *testing.T) {
 		says []string
 	}{
 		"an extra name of another Tunnel gets a condition that names the field and that Tunnel": {
-			map[string]any{"extraNames": []any{berlinExtraName}}, []string{v1alpha1.ReasonInvalidExtraName,
-				"spec.extraNames[0]", namespace + "/berlin"},
+			map[string]any{"extraNames": []any{berlinExtraName}}, []string{
+				v1alpha1.ReasonInvalidExtraName,
+				"spec.extraNames[0]", namespace + "/berlin",
+			},
 		},
 		"an extra name within the tunnel domain gets a condition that names the field": {
-			map[string]any{"extraNames": []any{hostname("paris")}}, []string{v1alpha1.ReasonInvalidExtraName,
-				"spec.extraNames[0]"},
+			map[string]any{"extraNames": []any{hostname("paris")}}, []string{
+				v1alpha1.ReasonInvalidExtraName,
+				"spec.extraNames[0]",
+			},
 		},
 	} {
 		promise.That(t, name, func(t *testing.T) {
@@ -49,8 +53,10 @@ func (w *world) badObjects(t *testing.T) {
 		says []string
 	}{
 		"the apiserver rejects a malformed extra name and states the remedy": {
-			map[string]any{"extraNames": []any{"good.example.org", "Not_A_Name"}}, []string{"spec.extraNames[1]",
-				"lower-case DNS name"},
+			map[string]any{"extraNames": []any{"good.example.org", "Not_A_Name"}}, []string{
+				"spec.extraNames[1]",
+				"lower-case DNS name",
+			},
 		},
 		"the apiserver rejects an IP address as an extra name and states the remedy": {
 			map[string]any{"extraNames": []any{"192.0.2.7"}}, []string{"spec.extraNames[0]", "no IP address"},

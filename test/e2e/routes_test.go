@@ -148,8 +148,10 @@ func shortName(name string) string {
 // publicPort proves that the port that faces the internet gives no access to any apiserver.
 func (w *world) publicPort(t *testing.T) {
 	public := hostPort(netns.PublicName, netns.PublicPort)
-	for _, name := range []string{hostname("berlin"), hostname("paris"), hostname("tokyo"), berlinExtraName, "kubernetes",
-		"localhost", "", domain.TunnelID(subjectOf(t, w.berlin.edge.StateDir).ID)} {
+	for _, name := range []string{
+		hostname("berlin"), hostname("paris"), hostname("tokyo"), berlinExtraName, "kubernetes",
+		"localhost", "", domain.TunnelID(subjectOf(t, w.berlin.edge.StateDir).ID),
+	} {
 		promise.That(t, "the public port routes nothing for SNI \""+shortName(name)+"\"", func(t *testing.T) {
 			if err := w.helloAt(t.Context(), w.Network.Workload, public, name); err == nil {
 				t.Error("the TLS handshake was answered")

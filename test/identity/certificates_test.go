@@ -35,8 +35,10 @@ func (d *doors) certificates(t *testing.T) {
 		for name, dir := range d.folders(edge) {
 			stolen, err := outsider.Steal(domain, dir)
 			must(t, err)
-			if _, err := stolen.Leaf.Verify(x509.VerifyOptions{Roots: roots,
-				KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+			if _, err := stolen.Leaf.Verify(x509.VerifyOptions{
+				Roots:     roots,
+				KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+			}); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

@@ -86,8 +86,10 @@ func (o *outage) status(t *testing.T) {
 			return o.complete(edge, own.Leaf.NotAfter)
 		})
 	})
-	for _, kind := range []string{v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady,
-		v1alpha1.ConditionAPIServerReachable, v1alpha1.ConditionReady} {
+	for _, kind := range []string{
+		v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady,
+		v1alpha1.ConditionAPIServerReachable, v1alpha1.ConditionReady,
+	} {
 		that(
 			t, "the Tunnel's condition "+kind+" is True", func(t *testing.T) { eventually(t, o.oslo.Condition(kind, "True")) },
 		)

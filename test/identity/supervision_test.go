@@ -191,8 +191,10 @@ func (o *outage) supervision(t *testing.T, p *prepared) {
 	that(t, "Envoy has a memory limit, an overload manager and a connection limit", func(t *testing.T) {
 		dump, err := adminGet(t.Context(), p.cachedEdge.StateDir, "/config_dump")
 		must(t, err)
-		for _, want := range []string{"overload_manager", fmt.Sprint(192 << 20), "shrink_heap", "stop_accepting_requests",
-			"global_downstream_max_connections"} {
+		for _, want := range []string{
+			"overload_manager", fmt.Sprint(192 << 20), "shrink_heap", "stop_accepting_requests",
+			"global_downstream_max_connections",
+		} {
 			if !strings.Contains(dump, want) {
 				t.Errorf("its configuration has no %s", want)
 			}

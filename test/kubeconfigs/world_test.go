@@ -96,8 +96,10 @@ func (m *member) inject(controlPlane map[string]any) error {
 		return err
 	}
 	key := model.Key{Namespace: m.Namespace, Name: m.Name}
-	if err := inject.Fields(config, inject.Options{Cluster: key, Domain: domain,
-		Image: "fairlead-edge:test"}); err != nil {
+	if err := inject.Fields(config, inject.Options{
+		Cluster: key, Domain: domain,
+		Image: "fairlead-edge:test",
+	}); err != nil {
 		return err
 	}
 	if m.mode == v1alpha1.KubeconfigModeConnect {

@@ -182,8 +182,10 @@ func (o *operations) kept(t *testing.T, name string) {
 // rotation returns the public state of the CA.
 func (o *operations) rotation(ctx context.Context) (rotation v1alpha1.CARotation, err error) {
 	var info corev1.ConfigMap
-	if err := o.Management.Client.Get(ctx, client.ObjectKey{Namespace: lab.InstallationNamespace,
-		Name: v1alpha1.InstallationConfigMapName}, &info); err != nil {
+	if err := o.Management.Client.Get(ctx, client.ObjectKey{
+		Namespace: lab.InstallationNamespace,
+		Name:      v1alpha1.InstallationConfigMapName,
+	}, &info); err != nil {
 		return rotation, err
 	}
 	return rotation, json.Unmarshal([]byte(info.Data[v1alpha1.CARotationKey]), &rotation)

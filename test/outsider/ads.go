@@ -26,8 +26,10 @@ func (o Outsider) Fetch(ctx context.Context, node string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: node},
-		TypeUrl: ClusterType}); err != nil &&
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+		Node:    &corev3.Node{Id: node},
+		TypeUrl: ClusterType,
+	}); err != nil &&
 		!errors.Is(err, io.EOF) {
 		return nil, err
 	} // EOF: the stream has ended, and Recv returns its status

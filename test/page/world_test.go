@@ -226,8 +226,10 @@ func (w *world) status(tunnel *v1alpha1.Tunnel, message string) {
 	edge := v1alpha1.EdgeStatus{
 		NodeID: "CN=node-" + tunnel.Name, Host: "machine-1", EnrolledAt: now, CertificateNotAfter: metav1.NewTime(
 			now.Add(24 * time.Hour)), LastSeen: &now,
-		Version: "v0.7.0", APIServer: &v1alpha1.EdgeAPIServerStatus{Address: "192.0.2.10:6443", Healthy: true,
-			Version: "v1.37.1"},
+		Version: "v0.7.0", APIServer: &v1alpha1.EdgeAPIServerStatus{
+			Address: "192.0.2.10:6443", Healthy: true,
+			Version: "v1.37.1",
+		},
 		Gateways: []v1alpha1.EdgeGatewayStatus{{Name: "gateway-0", Tunnels: 2}},
 	}
 	s := v1alpha1.TunnelStatus{
@@ -240,9 +242,11 @@ func (w *world) status(tunnel *v1alpha1.Tunnel, message string) {
 		Server:   "https://192.0.2.10:6443",
 		ProxyURL: "http://" + w.gateway,
 	}
-	for _, kind := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady,
+	for _, kind := range []string{
+		v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigReady,
 		v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable,
-		v1alpha1.ConditionReady} {
+		v1alpha1.ConditionReady,
+	} {
 		c := metav1.Condition{
 			Type:               kind,
 			Status:             metav1.ConditionTrue,
@@ -286,8 +290,10 @@ func selfSigned(t *testing.T) (certificate, key string) {
 	}
 	dir := t.TempDir()
 	certificate, key = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	for path, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: der},
-		key: {Type: "PRIVATE KEY", Bytes: secret}} {
+	for path, block := range map[string]*pem.Block{
+		certificate: {Type: "CERTIFICATE", Bytes: der},
+		key:         {Type: "PRIVATE KEY", Bytes: secret},
+	} {
 		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -20,8 +20,10 @@ func TestEveryCommandOfTheReadmeWorks(t *testing.T) {
 	}
 	root := filepath.Join("..", "..")
 	ran := []string{"make test"} // make test runs this test
-	for file, wanted := range map[string][]string{"README.md": {"make demo", "make test"},
-		"docs/quickstart.md": {"make demo"}} {
+	for file, wanted := range map[string][]string{
+		"README.md":          {"make demo", "make test"},
+		"docs/quickstart.md": {"make demo"},
+	} {
 		text, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
 			t.Fatal(err)

@@ -65,8 +65,10 @@ func (p *people) stolenID(t *testing.T) {
 		"a namespace owner takes another namespace's tunnel ID",
 		"policies tunnel-id and tunnel-status: both are rights of the installation",
 		func(t *testing.T) {
-			for what, try := range map[string]func(context.Context) error{"choosing the id": steal,
-				"forging the record": forge} {
+			for what, try := range map[string]func(context.Context) error{
+				"choosing the id":    steal,
+				"forging the record": forge,
+			} {
 				if err := try(t.Context()); !apierrors.IsForbidden(err) {
 					t.Errorf("%s: %v", what, err)
 				}
@@ -129,8 +131,10 @@ func (p *people) webhook(t *testing.T) {
 	const password = "hunter2-of-the-proxy"
 	tunnel, cluster := rivalTunnel("proxied", ""), rivalCluster("proxied")
 	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{
-		Mode: v1alpha1.KubeconfigModeSOCKS5, Proxy: &v1alpha1.ProxySpec{Address: "proxy.example.org:1080",
-			CredentialsSecret: "proxy"},
+		Mode: v1alpha1.KubeconfigModeSOCKS5, Proxy: &v1alpha1.ProxySpec{
+			Address:           "proxy.example.org:1080",
+			CredentialsSecret: "proxy",
+		},
 	}
 	credentials := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: rivals, Name: "proxy"}, Type: corev1.SecretTypeBasicAuth,

@@ -69,8 +69,10 @@ func newPeople(t *testing.T, in *installation) *people {
 	meta := metav1.ObjectMeta{Name: "fairlead-viewer-test"}
 	subjects := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "looker"}}
 	for _, o := range []client.Object{
-		&rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName,
-			Kind: "ClusterRole", Name: "fairlead-viewer"}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: rbacv1.RoleRef{
+			APIGroup: rbacv1.GroupName,
+			Kind:     "ClusterRole", Name: "fairlead-viewer",
+		}},
 		&rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: lab.InstallationNamespace, Name: meta.Name}, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "fairlead-viewer"},

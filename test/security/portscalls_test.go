@@ -94,8 +94,10 @@ func (in *installation) tokens(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{"none": ""}
 	for name, account := range map[string]types.NamespacedName{
-		"namespace owner": {Namespace: world.Namespace, Name: "default"}, "viewer": {Namespace: lab.InstallationNamespace,
-			Name: "viewer"},
+		"namespace owner": {Namespace: world.Namespace, Name: "default"}, "viewer": {
+			Namespace: lab.InstallationNamespace,
+			Name:      "viewer",
+		},
 	} {
 		request := &authenticationv1.TokenRequest{}
 		holder := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: account.Namespace, Name: account.Name}}

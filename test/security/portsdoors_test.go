@@ -103,8 +103,10 @@ func (in *installation) tryTunnels(t *testing.T, gateway string, p port) {
 		"the gateway compares the claim with the certificate",
 		func(t *testing.T) {
 			for _, caller := range in.identities(t) {
-				for name, id := range map[string]string{"edge": in.idOf(t, in.tenant), "other edge": in.idOf(t, in.victim),
-					"unknown": model.NewID()} {
+				for name, id := range map[string]string{
+					"edge": in.idOf(t, in.tenant), "other edge": in.idOf(t, in.victim),
+					"unknown": model.NewID(),
+				} {
 					if caller.subject.Node == "" || caller.name == name {
 						continue
 					}
@@ -225,8 +227,10 @@ func tryInspection(t *testing.T, in *installation, _ port) {
 		"inspection on its loopback address shows no key and no token of any identity",
 		func(t *testing.T) {
 			for _, args := range [][]string{
-				{"fairlead", "config", "gateway-0", "-o", "json"}, {"fairlead", "status", "-o", "json"}, {"fairlead", "config",
-					"--node=" + in.identities(t)[0].subject.Node, "-o", "json"},
+				{"fairlead", "config", "gateway-0", "-o", "json"}, {"fairlead", "status", "-o", "json"}, {
+					"fairlead", "config",
+					"--node=" + in.identities(t)[0].subject.Node, "-o", "json",
+				},
 			} {
 				out, _ := in.Exec(t.Context(), args[1:]...)
 				if secretText.MatchString(out) {
@@ -264,9 +268,11 @@ func tryWebhook(t *testing.T, in *installation, p port) {
 		"the webhook answers malformed requests of every identity without a patch or a secret",
 		func(t *testing.T) {
 			for name, token := range in.tokens(t) {
-				for _, body := range []string{"", "{", "[]", `{"request":null}`,
+				for _, body := range []string{
+					"", "{", "[]", `{"request":null}`,
 					`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","object":{"metadata":{}}}}`,
-					strings.Repeat("[", 100_000)} {
+					strings.Repeat("[", 100_000),
+				} {
 					code, text := send(t, "/kubeconfigs", body, token)
 					var review admissionv1.AdmissionReview
 					if err := json.Unmarshal([]byte(text), &review); code == http.StatusOK &&

@@ -101,8 +101,10 @@ func (r *room) kubectl(t *testing.T, kubeconfig []byte, args ...string) (string,
 	t.Helper()
 	file := r.world.File(r.name + "-admin.kubeconfig")
 	must(t, os.WriteFile(file, kubeconfig, 0o600))
-	out, err := r.site.Command(t.Context(), r.world.Root()+"/bin/kubectl", append([]string{"--kubeconfig=" + file,
-		"--cache-dir=" + r.world.File("kubectl-"+r.name)}, args...)...).
+	out, err := r.site.Command(t.Context(), r.world.Root()+"/bin/kubectl", append([]string{
+		"--kubeconfig=" + file,
+		"--cache-dir=" + r.world.File("kubectl-"+r.name),
+	}, args...)...).
 		CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("running kubectl: %w: %s", err, out)

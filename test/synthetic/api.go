@@ -33,8 +33,10 @@ func NewAPI(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *A
 	a.server = &http.Server{
 		Handler: http.HandlerFunc(
 			answer,
-		), TLSConfig: &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12,
-			ClientAuth: tls.RequestClientCert},
+		), TLSConfig: &tls.Config{
+			GetCertificate: certificate, MinVersion: tls.VersionTLS12,
+			ClientAuth: tls.RequestClientCert,
+		},
 		ReadHeaderTimeout: answerTime, ErrorLog: log.New(io.Discard, "", 0),
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
 			if secure, ok := conn.(*tls.Conn); ok {
@@ -84,8 +86,10 @@ func answer(w http.ResponseWriter, r *http.Request) {
 	default:
 		w.WriteHeader(http.StatusForbidden)
 		_ = json.NewEncoder(w).
-			Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden",
-				"code": http.StatusForbidden})
+			Encode(map[string]any{
+				"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden",
+				"code": http.StatusForbidden,
+			})
 	}
 }
 

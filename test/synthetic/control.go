@@ -86,8 +86,10 @@ func (c *Control) begin(ctx context.Context, e *Edge) error {
 		return err
 	}
 	return report.Send(&reportv1.EdgeReport{
-		Form: "Process", Version: "synthetic", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true,
-			Version: "v1.34.0"},
+		Form: "Process", Version: "synthetic", ApiServer: &reportv1.APIServer{
+			Address: "127.0.0.1:6443", Healthy: true,
+			Version: "v1.34.0",
+		},
 	})
 }
 
@@ -99,8 +101,10 @@ func take(resources discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResour
 		if err != nil {
 			return err
 		}
-		if err := resources.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: response.GetTypeUrl(),
-			ResponseNonce: response.GetNonce()}); err != nil {
+		if err := resources.Send(&discoveryv3.DeltaDiscoveryRequest{
+			TypeUrl:       response.GetTypeUrl(),
+			ResponseNonce: response.GetNonce(),
+		}); err != nil {
 			return err
 		}
 		if got == 2 { // Envoy clusters and listeners

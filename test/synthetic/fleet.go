@@ -112,9 +112,8 @@ func New(options Options) (*Fleet, error) {
 			SessionTicketsDisabled: true,
 		},
 		server: &http2.Server{ //nolint:staticcheck // see the field
-			//nolint:staticcheck // see the field
 			MaxConcurrentStreams: streams, MaxUploadBufferPerStream: streamWindow,
-			MaxUploadBufferPerConnection: connectionWindow,
+			MaxUploadBufferPerConnection: connectionWindow, //nolint:staticcheck // see the field
 		},
 	}
 	f.ctx, f.close = context.WithCancel(context.Background())

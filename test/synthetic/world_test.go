@@ -223,8 +223,10 @@ func (w *world) edge(
 ) *synthetic.Edge {
 	t.Helper()
 	edge := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}
-	certificate := w.leaf(t, certs.Leaf{CommonName: edge.Node, DNSNames: domain.DNSNames(edge), Server: true,
-		Client: true}).
+	certificate := w.leaf(t, certs.Leaf{
+		CommonName: edge.Node, DNSNames: domain.DNSNames(edge), Server: true,
+		Client: true,
+	}).
 		TLSCertificate()
 	return f.Add(synthetic.Spec{Node: edge.Node, ID: edge.ID, Certificate: &certificate, Fault: fault})
 }

@@ -61,8 +61,10 @@ func connect(path string) (client.Client, error) {
 		return nil, fmt.Errorf("reading -kubeconfig: %w", err)
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1beta2.AddToScheme,
-		ekscontrolplane.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, clusterv1.AddToScheme, v1beta2.AddToScheme,
+		ekscontrolplane.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}

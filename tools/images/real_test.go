@@ -101,8 +101,10 @@ func realBuild(t *testing.T, copied string) string {
 	}
 	out := filepath.Join(t.TempDir(), "images")
 	var printed bytes.Buffer
-	if code := run(t.Context(), []string{"-root", copied, "-out", out, "-version", realRelease.version, "-commit",
-		realRelease.commit, "-time", strconv.FormatInt(realRelease.time, 10)}, &printed, &printed); code != 0 {
+	if code := run(t.Context(), []string{
+		"-root", copied, "-out", out, "-version", realRelease.version, "-commit",
+		realRelease.commit, "-time", strconv.FormatInt(realRelease.time, 10),
+	}, &printed, &printed); code != 0 {
 		t.Fatalf("exit code %d:\n%s", code, printed.String())
 	}
 	t.Logf("%s", printed.String())

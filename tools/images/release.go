@@ -97,8 +97,10 @@ func (r release) compile(ctx context.Context, root, to, arch string) error {
 		return err
 	}
 	const version = "github.com/fairlead/fairlead/internal/version."
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-o", to + "/", "-ldflags",
-		"-s -w -X " + version + "release=" + r.version + " -X " + version + "commit=" + r.commit}
+	args := []string{
+		"build", "-trimpath", "-buildvcs=false", "-o", to + "/", "-ldflags",
+		"-s -w -X " + version + "release=" + r.version + " -X " + version + "commit=" + r.commit,
+	}
 	for _, i := range images {
 		args = append(args, "./cmd/"+i.program)
 	}

@@ -97,8 +97,10 @@ func TestPartsOfOneModuleAreBuiltTogetherAndKept(t *testing.T) {
 			t.Errorf("the first run does not say %q:\n%s", want, said)
 		}
 	}
-	for name, want := range map[string]string{"one": "shared one", "two": "shared two", "first-manager": "first",
-		"second-manager": "second"} {
+	for name, want := range map[string]string{
+		"one": "shared one", "two": "shared two", "first-manager": "first",
+		"second-manager": "second",
+	} {
 		if got := outputOf(t, o, name); got != want {
 			t.Errorf("%s prints %q, want %q", name, got, want)
 		}
@@ -368,8 +370,10 @@ func TestProgramsWithTheSameNameAreBuiltInTurn(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("batches are %v, want %v", got, want)
 	}
-	for pkg, want := range map[string]string{"go.etcd.io/etcd/server/v3": "server", "./vet": "vet", "./v": "v",
-		"./cmd/x1": "x1"} {
+	for pkg, want := range map[string]string{
+		"go.etcd.io/etcd/server/v3": "server", "./vet": "vet", "./v": "v",
+		"./cmd/x1": "x1",
+	} {
 		if got := executable(pkg); got != want {
 			t.Errorf("the program of %s is %s, want %s", pkg, got, want)
 		}

@@ -252,8 +252,10 @@ func (b *bundle) log(
 	lines := b.flags.logLines
 	stream, err := set.CoreV1().
 		Pods(pod.Namespace).
-		GetLogs(pod.Name, &corev1.PodLogOptions{Container: container, Previous: previous, Timestamps: true,
-			TailLines: &lines}).
+		GetLogs(pod.Name, &corev1.PodLogOptions{
+			Container: container, Previous: previous, Timestamps: true,
+			TailLines: &lines,
+		}).
 		Stream(ctx)
 	if err != nil {
 		b.addMissing(file, err)

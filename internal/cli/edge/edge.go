@@ -86,7 +86,7 @@ func listTunnels(ctx context.Context, from client.Reader, namespace string, name
 	if len(name) == 1 {
 		tunnels.Items = slices.DeleteFunc(tunnels.Items, func(t v1alpha1.Tunnel) bool { return t.Name != name[0] })
 		if len(tunnels.Items) == 0 {
-			return nil, fmt.Errorf(
+			return nil, fmt.Errorf( //nolint:staticcheck // Tunnel is a kind
 				"Tunnel %s not found in %s: `kubectl get clusters,tunnels -A` lists all",
 				name[0],
 				inNamespace(namespace),

@@ -143,7 +143,7 @@ func (f *joinFlags) optIn(ctx context.Context, c client.Client, key client.Objec
 	err := c.Get(ctx, key, &cluster)
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf(
+		return fmt.Errorf( //nolint:staticcheck // Cluster is a kind
 			"Cluster %s not found in namespace %s: `kubectl get clusters -A` lists all",
 			key.Name,
 			key.Namespace,

@@ -110,5 +110,5 @@ func ExplainMissing(err error) error {
 	return err
 }
 
-// LookInterval is the time between two polls of a command that waits.
+// PollInterval is the time between two polls of a command that waits.
 const PollInterval = 500 * time.Millisecond

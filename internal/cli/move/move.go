@@ -184,7 +184,7 @@ func (m *move) source(ctx context.Context) (*v1alpha1.Tunnel, error) {
 	var tunnel v1alpha1.Tunnel
 	switch err := m.from.Get(ctx, m.key, &tunnel); {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf(
+		return nil, fmt.Errorf( //nolint:staticcheck // a kind
 			"Tunnel %s not found in namespace %s: the Cluster has not opted in, or was already moved", m.key.Name,
 			m.key.Namespace,
 		)

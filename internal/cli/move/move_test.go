@@ -47,12 +47,14 @@ func TestKubeconfigsOfSecretsAreOnlyData(t *testing.T) {
 		},
 		"tokenFile": func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { u.TokenFile = "/etc/hostname" },
 		"client-certificate": func(_ *clientcmdapi.Cluster,
-			u *clientcmdapi.AuthInfo) {
+			u *clientcmdapi.AuthInfo,
+		) {
 			u.ClientCertificate = "/etc/hostname"
 		},
 		"client-key": func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { u.ClientKey = "/etc/hostname" },
 		"certificate-authority": func(c *clientcmdapi.Cluster,
-			_ *clientcmdapi.AuthInfo) {
+			_ *clientcmdapi.AuthInfo,
+		) {
 			c.CertificateAuthority = "/etc/hostname"
 		},
 	} {

@@ -108,7 +108,8 @@ func TestOutputForms(t *testing.T) {
 		"a line above a table": {formTable, View{Summary: []Line{{Plain("all "), Styled(StyleBad, "bad")}}, Table: fruit(
 			1).Table}, "all bad\n\nFRUIT     COUNT   AGE\napple-0   1       5m\n"},
 		"what steers a terminal": {
-			formTable, View{Page: func(p *Page) { p.Field("Host", Plain("a\x1b[2Jb\u202ec\x00")); p.Heading("More") }},
+			formTable,
+			View{Page: func(p *Page) { p.Field("Host", Plain("a\x1b[2Jb\u202ec\x00")); p.Heading("More") }},
 			"Host:            a?[2Jb?c?\n\nMore\n",
 		},
 	} {

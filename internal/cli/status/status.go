@@ -183,7 +183,7 @@ func (l *reader) inputOfOne(ctx context.Context) (in summary.Input, err error) {
 	var tunnel v1alpha1.Tunnel
 	errCluster, errTunnel := l.from.Get(ctx, key, &cluster), l.from.Get(ctx, key, &tunnel)
 	if apierrors.IsNotFound(errCluster) && apierrors.IsNotFound(errTunnel) {
-		return in, fmt.Errorf(
+		return in, fmt.Errorf( //nolint:staticcheck // Cluster is a kind
 			"Cluster %s not found in namespace %s: `kubectl get clusters -A` lists all",
 			key.Name,
 			key.Namespace,
@@ -297,8 +297,10 @@ func summaryLines(s summary.Summary, problem string) []output.Line {
 	for _, part := range []struct {
 		n    int
 		what summary.Health
-	}{{s.Broken, summary.Broken}, {s.Unknown, summary.Unknown}, {s.Warning, summary.Warning}, {s.Waiting,
-		summary.Waiting}, {s.OK, summary.OK}} {
+	}{{s.Broken, summary.Broken}, {s.Unknown, summary.Unknown}, {s.Warning, summary.Warning}, {
+		s.Waiting,
+		summary.Waiting,
+	}, {s.OK, summary.OK}} {
 		if part.n > 0 || part.what == summary.OK {
 			first = append(
 				first, output.Plain(" "), output.Styled(healthStyles[part.what], fmt.Sprintf("%d %s", part.n, part.what)),

@@ -277,8 +277,10 @@ func (a *admissions) restore() error {
 // collect emits the number of decisions.
 func (a *admissions) collect(emit metrics.Emit) {
 	counts := a.control.Counts()
-	for what, by := range map[string]map[admission.Reason]uint64{"connection": counts.Connections,
-		"tunnel": counts.Tunnels} {
+	for what, by := range map[string]map[admission.Reason]uint64{
+		"connection": counts.Connections,
+		"tunnel":     counts.Tunnels,
+	} {
 		emit("fairlead_gateway_admitted_total", float64(by[admission.Admitted]), what)
 	}
 	for _, reason := range admission.Reasons {

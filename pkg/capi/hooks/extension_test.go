@@ -215,8 +215,10 @@ func TestRejections(t *testing.T) {
 			var validation runtimehooksv1.ValidateTopologyResponse
 			i := item(tc.object)
 			e.ValidateTopology(t.Context(), &runtimehooksv1.ValidateTopologyRequest{
-				Variables: tc.variables, Items: []*runtimehooksv1.ValidateTopologyRequestItem{{HolderReference: i.HolderReference,
-					Object: i.Object}},
+				Variables: tc.variables, Items: []*runtimehooksv1.ValidateTopologyRequestItem{{
+					HolderReference: i.HolderReference,
+					Object:          i.Object,
+				}},
 			}, &validation)
 			checkMessage(t, validation.CommonResponse, tc.validate)
 		})
@@ -263,8 +265,10 @@ func TestServerAcceptsTheHandlers(t *testing.T) {
 }
 
 func TestDefaultsAreChecked(t *testing.T) {
-	for _, v := range []inject.Variable{{Image: "a"}, {TunnelDomain: "t.example.com"}, {TunnelDomain: "t.example.com",
-		Image: "a", APIServerPort: -1}} {
+	for _, v := range []inject.Variable{{Image: "a"}, {TunnelDomain: "t.example.com"}, {
+		TunnelDomain: "t.example.com",
+		Image:        "a", APIServerPort: -1,
+	}} {
 		if _, err := New(v, nil, time.Now); err == nil || !strings.Contains(err.Error(), "fairlead") {
 			t.Errorf("%v: %v", v, err)
 		}

@@ -46,7 +46,8 @@ func Setup(p reconciler.Deps, mgr ctrl.Manager, view *reportview.View) error {
 		Watches(&v1alpha1.Tunnel{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(
 			reconciler.LiveStateIgnored())).
 		WatchesRawSource(source.Func(func(ctx context.Context,
-			queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+		) error {
 			go reconciler.EnqueueTunnels(ctx, p.Client, p.Log, booted, queue)
 			return nil
 		})).

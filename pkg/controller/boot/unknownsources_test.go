@@ -23,8 +23,10 @@ import (
 // bootAt returns the report of a machine that has a hostname and one address.
 func bootAt(host, bootID, address string, received time.Time) report.Boot {
 	return report.Boot{Host: host, Received: received, Report: &reportv1.BootReport{
-		BootId: bootID, State: reportv1.BootState_BOOT_STATE_SUCCEEDED, Machine: &reportv1.Machine{Hostname: host,
-			Addresses: []string{address}},
+		BootId: bootID, State: reportv1.BootState_BOOT_STATE_SUCCEEDED, Machine: &reportv1.Machine{
+			Hostname:  host,
+			Addresses: []string{address},
+		},
 	}}
 }
 

@@ -156,8 +156,10 @@ func Connected(node string, gateways ...string) reportview.Edge {
 		Since:     time.Now(),
 		Gateways:  map[string]int{},
 		Report: &reportv1.EdgeReport{
-			Form: "Process", Version: "v1", ApiServer: &reportv1.APIServer{Address: "127.0.0.1:6443", Healthy: true,
-				Version: "v1.36.1"},
+			Form: "Process", Version: "v1", ApiServer: &reportv1.APIServer{
+				Address: "127.0.0.1:6443", Healthy: true,
+				Version: "v1.36.1",
+			},
 		},
 	}
 	for _, g := range gateways {

@@ -56,9 +56,11 @@ func (r *Reconciler) userCA(ctx context.Context, cluster client.ObjectKey) (ca *
 		}
 		return ca, nil, nil
 	}
-	return nil, fmt.Errorf("Secret %s%s with the CA of the workload cluster not found: its control plane stores it "+
-		"elsewhere, as EKS and others do, or has not created it yet: use exec",
-		cluster.Name, userCASuffixes[len(userCASuffixes)-1]), nil
+	return nil, fmt.Errorf( //nolint:staticcheck // Secret is a kind
+		"Secret %s%s with the CA of the workload cluster not found: its control plane stores it "+
+			"elsewhere, as EKS and others do, or has not created it yet: use exec",
+		cluster.Name, userCASuffixes[len(userCASuffixes)-1],
+	), nil
 }
 
 // certified returns a user with a certificate: the existing one while it matches the request and its renewal is not

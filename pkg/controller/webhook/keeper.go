@@ -136,7 +136,7 @@ func (s *servingSource) certificate(*tls.ClientHelloInfo) (*tls.Certificate, err
 		}
 	}
 	if s.pair == nil {
-		return nil, errors.Join(fmt.Errorf("Secret %s has no certificate yet", s.key), err)
+		return nil, errors.Join(fmt.Errorf("Secret %s has no certificate yet", s.key), err) //nolint:staticcheck // a kind
 	}
 	return s.pair, nil
 }

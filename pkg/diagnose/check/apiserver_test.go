@@ -34,8 +34,10 @@ func TestACurrentProbeOutranksAnEarlierReport(t *testing.T) {
 	end := time.Now().Add(24 * time.Hour)
 	well := &observed.APIServer{Address: "a:6443", Healthy: true, CertificateEnd: end}
 	down := &observed.APIServer{Address: "a:6443", Message: "nothing listens there: connection refused"}
-	unready := &observed.APIServer{Address: "a:6443", Message: "it answers /readyz with status 500: etcd failed",
-		CertificateEnd: end}
+	unready := &observed.APIServer{
+		Address: "a:6443", Message: "it answers /readyz with status 500: etcd failed",
+		CertificateEnd: end,
+	}
 	edge := func(node string, a *observed.APIServer) observed.Edge {
 		return observed.Edge{Node: node, Connected: true, APIServer: a, Age: 90 * time.Second}
 	}
@@ -46,29 +48,57 @@ func TestACurrentProbeOutranksAnEarlierReport(t *testing.T) {
 		says      string
 		unreached bool
 	}{
-		"it has just gone down": {[]observed.Edge{edge("e1", well)},
-			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: down}}}, Broken, "nothing listens there", true},
-		"it is there again": {[]observed.Edge{edge("e1", down)},
-			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: well}}}, OK, "e1 reaches a:6443", false},
-		"it is there and not ready": {[]observed.Edge{edge("e1", well)},
-			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: unready}}}, Broken, "status 500", false},
-		"one of two edges reaches it": {[]observed.Edge{edge("e1", well), edge("e2", well)},
-			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: down}, {Node: "e2", APIServer: well}}}, Warning,
-			"e2 reaches", false},
-		"the edge that looks outranks": {[]observed.Edge{edge("e1", well), edge("e2", well)},
-			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: down}, {Node: "e2", Problem: "too slow"}}}, Broken,
-			"e2 did not probe now (too slow): result reported 1m30s ago", false},
-		"an older edge does not look": {[]observed.Edge{edge("e1", well)},
-			probingServers{looks: []collect.EdgeProbe{{Node: "e1", Problem: "does not know the question"}}}, OK,
-			"does not know the question): result reported 1m30s ago", false},
-		"no server answers": {[]observed.Edge{edge("e1", down)}, probingServers{err: errors.New("all are away")},
-			Broken, "all are away", false},
-		"it has gone to another server": {[]observed.Edge{edge("e1", well)}, probingServers{}, OK,
-			"it is not connected to any xds-server that answered", false},
-		"an absent edge is not probed": {[]observed.Edge{{Node: "e1", APIServer: well}},
+		"it has just gone down": {
+			[]observed.Edge{edge("e1", well)},
+			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: down}}},
+			Broken, "nothing listens there", true,
+		},
+		"it is there again": {
+			[]observed.Edge{edge("e1", down)},
+			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: well}}},
+			OK, "e1 reaches a:6443", false,
+		},
+		"it is there and not ready": {
+			[]observed.Edge{edge("e1", well)},
+			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: unready}}},
+			Broken, "status 500", false,
+		},
+		"one of two edges reaches it": {
+			[]observed.Edge{edge("e1", well), edge("e2", well)},
+			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: down}, {Node: "e2", APIServer: well}}},
+			Warning,
+			"e2 reaches", false,
+		},
+		"the edge that looks outranks": {
+			[]observed.Edge{edge("e1", well), edge("e2", well)},
+			probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: down}, {Node: "e2", Problem: "too slow"}}},
+			Broken,
+			"e2 did not probe now (too slow): result reported 1m30s ago", false,
+		},
+		"an older edge does not look": {
+			[]observed.Edge{edge("e1", well)},
+			probingServers{looks: []collect.EdgeProbe{{Node: "e1", Problem: "does not know the question"}}},
+			OK,
+			"does not know the question): result reported 1m30s ago", false,
+		},
+		"no server answers": {
+			[]observed.Edge{edge("e1", down)},
+			probingServers{err: errors.New("all are away")},
+			Broken, "all are away", false,
+		},
+		"it has gone to another server": {
+			[]observed.Edge{edge("e1", well)},
+			probingServers{},
+			OK,
+			"it is not connected to any xds-server that answered", false,
+		},
+		"an absent edge is not probed": {
+			[]observed.Edge{{Node: "e1", APIServer: well}},
 			probingServers{
 				looks: []collect.EdgeProbe{{Node: "e1", APIServer: well}},
-			}, Skipped, "no connected edge has reported", false},
+			},
+			Skipped, "no connected edge has reported", false,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

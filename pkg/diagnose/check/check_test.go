@@ -21,17 +21,31 @@ func TestTheFirstBrokenHopDecides(t *testing.T) {
 		first  ID
 	}{
 		"every checked hop is healthy": {map[ID]Status{HopRoute: Unknown, HopWatch: Skipped}, OK, ""},
-		"a warning": {map[ID]Status{HopPort: Warning, HopServers: Warning}, Warning,
-			HopPort},
-		"something broken after a warning": {map[ID]Status{HopPort: Warning, HopAPIServer: Broken}, Broken,
-			HopAPIServer},
-		"no tunnel, and no known cause": {map[ID]Status{HopTunnels: Broken, HopAuthentication: Broken}, Broken,
-			HopTunnels},
+		"a warning": {
+			map[ID]Status{HopPort: Warning, HopServers: Warning},
+			Warning,
+			HopPort,
+		},
+		"something broken after a warning": {
+			map[ID]Status{HopPort: Warning, HopAPIServer: Broken},
+			Broken,
+			HopAPIServer,
+		},
+		"no tunnel, and no known cause": {
+			map[ID]Status{HopTunnels: Broken, HopAuthentication: Broken},
+			Broken,
+			HopTunnels,
+		},
 		"no tunnel, because no edge is enrolled": {map[ID]Status{HopTunnels: Broken, HopEdge: Broken}, Broken, HopEdge},
-		"no tunnel, for the handshake does not do": {map[ID]Status{HopTunnels: Broken, HopHandshake: Broken}, Broken,
-			HopHandshake},
-		"no gateway is reached, and no tunnel there": {map[ID]Status{HopPort: Broken, HopTunnels: Broken, HopEdge: Broken},
-			Broken, HopPort},
+		"no tunnel, for the handshake does not do": {
+			map[ID]Status{HopTunnels: Broken, HopHandshake: Broken},
+			Broken,
+			HopHandshake,
+		},
+		"no gateway is reached, and no tunnel there": {
+			map[ID]Status{HopPort: Broken, HopTunnels: Broken, HopEdge: Broken},
+			Broken, HopPort,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -79,18 +93,36 @@ func TestNamesAndPorts(t *testing.T) {
 		says       string
 	}{
 		"an address": {"127.0.0.1:" + open, nil, OK, OK, "accepts connections"},
-		"a name": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {home}}, OK, OK,
-			"accepts connections"},
+		"a name": {
+			"gw.test:" + open,
+			map[string][]netip.Addr{"gw.test": {home}},
+			OK, OK,
+			"accepts connections",
+		},
 		"an unknown name": {"gw.test:" + open, nil, Broken, Skipped, "has no address"},
-		"a name of the management cluster": {"gateway.fairlead-system.svc:6443", nil, Unknown, Skipped,
-			"only the DNS of the management cluster"},
-		"one of two addresses is closed": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {home, silent}}, OK,
-			Warning, "127.0.0.2:" + open + ": refused"},
-		"nothing listens": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {silent}}, OK,
-			Broken, "refused"},
+		"a name of the management cluster": {
+			"gateway.fairlead-system.svc:6443", nil, Unknown, Skipped,
+			"only the DNS of the management cluster",
+		},
+		"one of two addresses is closed": {
+			"gw.test:" + open,
+			map[string][]netip.Addr{"gw.test": {home, silent}},
+			OK,
+			Warning, "127.0.0.2:" + open + ": refused",
+		},
+		"nothing listens": {
+			"gw.test:" + open,
+			map[string][]netip.Addr{"gw.test": {silent}},
+			OK,
+			Broken, "refused",
+		},
 		"no port": {"127.0.0.1", nil, Broken, Skipped, "is not host:port"},
-		"a name whose record has no addresses": {"gw.test:" + open, map[string][]netip.Addr{"gw.test": {}}, Broken, Skipped,
-			"does not resolve"},
+		"a name whose record has no addresses": {
+			"gw.test:" + open,
+			map[string][]netip.Addr{"gw.test": {}},
+			Broken, Skipped,
+			"does not resolve",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -115,29 +147,46 @@ func TestNamesAndPorts(t *testing.T) {
 }
 
 func TestAKubeconfigMatchesItsRecord(t *testing.T) {
-	record := v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeConnect, Server: "https://c1.test:6443",
-		ProxyURL: "http://gw.test:3128"}
-	sni := v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeSNI, Server: "https://gw.test:6443",
-		TLSServerName: "c1.test"}
+	record := v1alpha1.KubeconfigStatus{
+		Mode: v1alpha1.KubeconfigModeConnect, Server: "https://c1.test:6443",
+		ProxyURL: "http://gw.test:3128",
+	}
+	sni := v1alpha1.KubeconfigStatus{
+		Mode: v1alpha1.KubeconfigModeSNI, Server: "https://gw.test:6443",
+		TLSServerName: "c1.test",
+	}
 	tests := map[string]struct {
 		way    kubeconfig.Endpoint
 		record v1alpha1.KubeconfigStatus
 		want   bool
 	}{
-		"the name is the provider's": {kubeconfig.Endpoint{Server: "https://c1.test:6443", TLSServerName: "kubernetes",
-			ProxyURL: "http://gw.test:3128"}, record, true},
-		"credentials of the proxy": {kubeconfig.Endpoint{Server: "https://c1.test:6443",
-			ProxyURL: "http://me:secret@gw.test:3128"}, record, true},
+		"the name is the provider's": {kubeconfig.Endpoint{
+			Server: "https://c1.test:6443", TLSServerName: "kubernetes",
+			ProxyURL: "http://gw.test:3128",
+		}, record, true},
+		"credentials of the proxy": {kubeconfig.Endpoint{
+			Server:   "https://c1.test:6443",
+			ProxyURL: "http://me:secret@gw.test:3128",
+		}, record, true},
 		"without the proxy": {kubeconfig.Endpoint{Server: "https://c1.test:6443"}, record, false},
-		"another server": {kubeconfig.Endpoint{Server: "https://10.0.0.1:6443",
-			ProxyURL: "http://gw.test:3128"}, record, false},
-		"by SNI": {kubeconfig.Endpoint{Server: "https://gw.test:6443", TLSServerName: "c1.test"},
-			sni, true},
-		"by SNI, to another cluster": {kubeconfig.Endpoint{Server: "https://gw.test:6443", TLSServerName: "c2.test"},
-			sni, false},
+		"another server": {kubeconfig.Endpoint{
+			Server:   "https://10.0.0.1:6443",
+			ProxyURL: "http://gw.test:3128",
+		}, record, false},
+		"by SNI": {
+			kubeconfig.Endpoint{Server: "https://gw.test:6443", TLSServerName: "c1.test"},
+			sni, true,
+		},
+		"by SNI, to another cluster": {
+			kubeconfig.Endpoint{Server: "https://gw.test:6443", TLSServerName: "c2.test"},
+			sni, false,
+		},
 		"by SNI, without the name": {kubeconfig.Endpoint{Server: "https://gw.test:6443"}, sni, false},
-		"a name where the server has it too": {kubeconfig.Endpoint{Server: "https://c1.test:6443", TLSServerName: "x"},
-			v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeSNI, Server: "https://c1.test:6443"}, false},
+		"a name where the server has it too": {
+			kubeconfig.Endpoint{Server: "https://c1.test:6443", TLSServerName: "x"},
+			v1alpha1.KubeconfigStatus{Mode: v1alpha1.KubeconfigModeSNI, Server: "https://c1.test:6443"},
+			false,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -150,8 +199,10 @@ func TestAKubeconfigMatchesItsRecord(t *testing.T) {
 
 // TestAnswersContainNoSecrets proves that secrets are removed from the errors of other programs.
 func TestAnswersContainNoSecrets(t *testing.T) {
-	for _, secret := range []string{"password=hunter2hunter2", "https://me:hunter2hunter2@proxy.test",
-		"Authorization: Bearer hunter2hunter2hunter2"} {
+	for _, secret := range []string{
+		"password=hunter2hunter2", "https://me:hunter2hunter2@proxy.test",
+		"Authorization: Bearer hunter2hunter2hunter2",
+	} {
 		if printed := text(errors.New("dialling: " + secret)); strings.Contains(printed, "hunter2") {
 			t.Errorf("got %q", printed)
 		}
@@ -162,13 +213,17 @@ func TestAnswersContainNoSecrets(t *testing.T) {
 // a fault.
 func TestRejectionsExpireAfterAMinute(t *testing.T) {
 	now := time.Now()
-	v := &visit{Checker: &Checker{Now: func() time.Time { return now }},
+	v := &visit{
+		Checker: &Checker{Now: func() time.Time { return now }},
 		observed: &collect.Fleet{Refusals: []collect.Refusal{
 			{Address: "192.0.2.1", About: collect.AboutHandshake, Reason: "EOF", Last: now},
-			{Address: "192.0.2.2", About: collect.AboutHandshake, Reason: "remote error: tls: bad certificate",
-				Last: now.Add(-2 * time.Minute)},
+			{
+				Address: "192.0.2.2", About: collect.AboutHandshake, Reason: "remote error: tls: bad certificate",
+				Last: now.Add(-2 * time.Minute),
+			},
 			{Address: "192.0.2.3", Reason: "the token is unknown", Last: now.Add(-time.Hour)},
-		}}}
+		}},
+	}
 	if printed := v.refusal(true) + v.refusal(false); printed != "" {
 		t.Errorf("got %q", printed)
 	}

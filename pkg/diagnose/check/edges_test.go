@@ -21,13 +21,19 @@ func TestAnEdgeWithoutAnAnswerProvesNoHandshake(t *testing.T) {
 		want  Status
 		says  string
 	}{
-		"one answers": {looks: probingServers{looks: []collect.EdgeProbe{there, mute}}, want: Broken,
-			says: "is connected to the control channel, but has no tunnel"},
-		"none answers": {looks: probingServers{looks: []collect.EdgeProbe{mute}}, want: Skipped,
-			says: "e2 has an open control channel, but does not answer (its agent has not answered in time)"},
+		"one answers": {
+			looks: probingServers{looks: []collect.EdgeProbe{there, mute}}, want: Broken,
+			says: "is connected to the control channel, but has no tunnel",
+		},
+		"none answers": {
+			looks: probingServers{looks: []collect.EdgeProbe{mute}}, want: Skipped,
+			says: "e2 has an open control channel, but does not answer (its agent has not answered in time)",
+		},
 		"no server answers": {looks: probingServers{err: errors.New("all are away")}, want: Broken, says: "has no tunnel"},
-		"no server is to be had": {looks: probingServers{looks: []collect.EdgeProbe{mute}}, blind: "they can't be reached",
-			want: Skipped, says: "no connected edge has reported"},
+		"no server is to be had": {
+			looks: probingServers{looks: []collect.EdgeProbe{mute}}, blind: "they can't be reached",
+			want: Skipped, says: "no connected edge has reported",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

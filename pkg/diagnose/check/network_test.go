@@ -31,32 +31,52 @@ func TestTheTunnelProvidesTheAddressWithoutTheSecret(t *testing.T) {
 	}
 	defer listener.Close()
 	_, open, _ := net.SplitHostPort(listener.Addr().String())
-	network := place{names: map[string][]netip.Addr{"gw.test": {netip.MustParseAddr("127.0.0.1")},
-		"silent.test": {netip.MustParseAddr("127.0.0.2")}}}
+	network := place{names: map[string][]netip.Addr{
+		"gw.test":     {netip.MustParseAddr("127.0.0.1")},
+		"silent.test": {netip.MustParseAddr("127.0.0.2")},
+	}}
 	tests := map[string]struct {
 		record     v1alpha1.KubeconfigStatus
 		name, port Status
 		says       string
 	}{
-		"by SNI": {v1alpha1.KubeconfigStatus{Server: "https://gw.test:" + open,
-			TLSServerName: "c1.test"}, OK, OK, "gw.test is 127.0.0.1 (according to the Tunnel's status)"},
-		"by CONNECT": {v1alpha1.KubeconfigStatus{Server: "https://c1.test:6443",
-			ProxyURL: "http://GW.test.:" + open}, OK, OK, "127.0.0.1:" + open + " accepts connections"},
-		"an address": {v1alpha1.KubeconfigStatus{Server: "https://127.0.0.1:" + open}, OK, OK,
-			"is an IP address (according to the Tunnel's status)"},
-		"nothing listens": {v1alpha1.KubeconfigStatus{Server: "https://silent.test:" + open}, OK, Broken,
-			"refused"},
-		"an unknown name": {v1alpha1.KubeconfigStatus{Server: "https://gone.test:" + open}, Broken, Skipped,
-			"has no address"},
+		"by SNI": {v1alpha1.KubeconfigStatus{
+			Server:        "https://gw.test:" + open,
+			TLSServerName: "c1.test",
+		}, OK, OK, "gw.test is 127.0.0.1 (according to the Tunnel's status)"},
+		"by CONNECT": {v1alpha1.KubeconfigStatus{
+			Server:   "https://c1.test:6443",
+			ProxyURL: "http://GW.test.:" + open,
+		}, OK, OK, "127.0.0.1:" + open + " accepts connections"},
+		"an address": {
+			v1alpha1.KubeconfigStatus{Server: "https://127.0.0.1:" + open},
+			OK, OK,
+			"is an IP address (according to the Tunnel's status)",
+		},
+		"nothing listens": {
+			v1alpha1.KubeconfigStatus{Server: "https://silent.test:" + open},
+			OK, Broken,
+			"refused",
+		},
+		"an unknown name": {
+			v1alpha1.KubeconfigStatus{Server: "https://gone.test:" + open},
+			Broken, Skipped,
+			"has no address",
+		},
 		"nothing is written yet": {v1alpha1.KubeconfigStatus{}, Unknown, Skipped, "not in the Tunnel's status"},
-		"the status is no longer one": {v1alpha1.KubeconfigStatus{Server: "https://%zz"}, Unknown, Skipped,
-			"not in the Tunnel's status"},
+		"the status is no longer one": {
+			v1alpha1.KubeconfigStatus{Server: "https://%zz"},
+			Unknown, Skipped,
+			"not in the Tunnel's status",
+		},
 	}
 	for name, tc := range tests {
 		for reader, secrets := range map[string]client.Reader{"without Secrets": nil, "forbidden": refusing{}} {
 			t.Run(name+", "+reader, func(t *testing.T) {
-				v := &visit{Checker: &Checker{Network: network, Secrets: secrets},
-					key: client.ObjectKey{Namespace: "shop", Name: "c1"}}
+				v := &visit{
+					Checker: &Checker{Network: network, Secrets: secrets},
+					key:     client.ObjectKey{Namespace: "shop", Name: "c1"},
+				}
 				v.cluster, v.tunnel = &clusterv1.Cluster{}, &v1alpha1.Tunnel{Status: v1alpha1.TunnelStatus{Kubeconfig: tc.record}}
 				v.defaults()
 				var details string

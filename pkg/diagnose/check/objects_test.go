@@ -17,24 +17,42 @@ func TestConditionsOfTheControllerBecomeCauses(t *testing.T) {
 		want   expected
 	}{
 		"it is served": {v1alpha1.ReasonAccepted, metav1.ConditionTrue, expected{OK, "says so"}},
-		"its mode needs no tunnel": {v1alpha1.ReasonNotTunnelled, metav1.ConditionTrue,
-			expected{OK, "a network of your own"}},
-		"its Cluster is still to be moved": {v1alpha1.ReasonWaitingForCluster, metav1.ConditionTrue,
-			expected{Warning, "fairlead move"}},
-		"another Tunnel has its name": {v1alpha1.ReasonNameTaken, metav1.ConditionFalse,
-			expected{Broken, "rename or delete"}},
-		"an extra name is not to be had": {v1alpha1.ReasonInvalidExtraName, metav1.ConditionFalse,
-			expected{Warning, "spec.extraNames"}},
-		"its names make no hostname": {v1alpha1.ReasonInvalidName, metav1.ConditionFalse,
-			expected{Broken, "another name"}},
-		"its apiserver is no address": {v1alpha1.ReasonInvalidAPIServer, metav1.ConditionFalse,
-			expected{Broken, "spec.apiServer"}},
-		"its owner is no Cluster": {v1alpha1.ReasonControlledByOther, metav1.ConditionFalse,
-			expected{Broken, "remove that owner"}},
-		"the installation makes no tunnels": {v1alpha1.ReasonTunnelsOff, metav1.ConditionFalse,
-			expected{Broken, "with gateways"}},
-		"a reason that is newer than check": {"SomethingNew", metav1.ConditionFalse,
-			expected{Broken, "correct what the message names"}},
+		"its mode needs no tunnel": {
+			v1alpha1.ReasonNotTunnelled, metav1.ConditionTrue,
+			expected{OK, "a network of your own"},
+		},
+		"its Cluster is still to be moved": {
+			v1alpha1.ReasonWaitingForCluster, metav1.ConditionTrue,
+			expected{Warning, "fairlead move"},
+		},
+		"another Tunnel has its name": {
+			v1alpha1.ReasonNameTaken, metav1.ConditionFalse,
+			expected{Broken, "rename or delete"},
+		},
+		"an extra name is not to be had": {
+			v1alpha1.ReasonInvalidExtraName, metav1.ConditionFalse,
+			expected{Warning, "spec.extraNames"},
+		},
+		"its names make no hostname": {
+			v1alpha1.ReasonInvalidName, metav1.ConditionFalse,
+			expected{Broken, "another name"},
+		},
+		"its apiserver is no address": {
+			v1alpha1.ReasonInvalidAPIServer, metav1.ConditionFalse,
+			expected{Broken, "spec.apiServer"},
+		},
+		"its owner is no Cluster": {
+			v1alpha1.ReasonControlledByOther, metav1.ConditionFalse,
+			expected{Broken, "remove that owner"},
+		},
+		"the installation makes no tunnels": {
+			v1alpha1.ReasonTunnelsOff, metav1.ConditionFalse,
+			expected{Broken, "with gateways"},
+		},
+		"a reason that is newer than check": {
+			"SomethingNew", metav1.ConditionFalse,
+			expected{Broken, "correct what the message names"},
+		},
 		"a reason that is newer, and served": {"SomethingNew", metav1.ConditionTrue, expected{OK, "says so"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {

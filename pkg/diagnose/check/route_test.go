@@ -133,8 +133,10 @@ func TestTunnelsOnGateways(t *testing.T) {
 	tunnel := func(gateway, node, worker string) collect.Tunnel {
 		return collect.Tunnel{Gateway: gateway, Node: node, Worker: worker, RTT: 12 * time.Millisecond}
 	}
-	both := []collect.Tunnel{tunnel("gateway-0", "e1", "0"), tunnel("gateway-0", "e1", "1"),
-		tunnel("gateway-1", "e1", "0")}
+	both := []collect.Tunnel{
+		tunnel("gateway-0", "e1", "0"), tunnel("gateway-0", "e1", "1"),
+		tunnel("gateway-1", "e1", "0"),
+	}
 	for sentence, tc := range map[string]struct {
 		fleet   collect.Fleet
 		revoked string
@@ -171,14 +173,18 @@ func TestTunnelsOnGateways(t *testing.T) {
 			expected{OK, "gateway-1: 0"},
 		},
 		"a worker has none": {
-			collect.Fleet{Gateways: gateways(well, well), Tunnels: both,
-				Unserved: []collect.UnservedWorkers{{Gateway: "gateway-1", Node: "e1", Workers: 1}}},
+			collect.Fleet{
+				Gateways: gateways(well, well), Tunnels: both,
+				Unserved: []collect.UnservedWorkers{{Gateway: "gateway-1", Node: "e1", Workers: 1}},
+			},
 			"",
 			expected{Warning, "e1 has no tunnel on 1 of the workers of gateway-1"},
 		},
 		"a gateway may have more than it reports": {
-			collect.Fleet{Gateways: gateways(well, func(g *collect.Gateway) { g.Incomplete = "a line was lost" }),
-				Tunnels: both},
+			collect.Fleet{
+				Gateways: gateways(well, func(g *collect.Gateway) { g.Incomplete = "a line was lost" }),
+				Tunnels:  both,
+			},
 			"",
 			expected{Warning, "gateway-1 is incomplete: a line was lost"},
 		},

@@ -14,8 +14,11 @@ func TestFactsOfAGateway(t *testing.T) {
 		away, serves bool
 		since        bool
 	}{
-		"it takes clients": {Gateway{Installed: true, Connected: true, Ready: true, Since: noon}, false,
-			true, false},
+		"it takes clients": {
+			Gateway{Installed: true, Connected: true, Ready: true, Since: noon},
+			false,
+			true, false,
+		},
 		"it drains":                         {Gateway{Installed: true, Connected: true, Since: noon}, false, false, false},
 		"its agent is away":                 {Gateway{Installed: true, Since: noon}, true, false, true},
 		"the installation no longer has it": {Gateway{Since: noon}, false, false, true},

@@ -118,19 +118,28 @@ func TestHealth(t *testing.T) {
 		"no server can tell": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			set(t, v1alpha1.ConditionTunnelReady, v1alpha1.ReasonUnknown, "Unknown")
 		}, summary.Unknown, []string{v1alpha1.ReasonUnknown}},
-		"one edge is away": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].Gateways = nil },
-			summary.Warning, []string{summary.ReasonEdgeAway}},
+		"one edge is away": {
+			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].Gateways = nil },
+			summary.Warning,
+			[]string{summary.ReasonEdgeAway},
+		},
 		"one edge does not reach its apiserver": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			t.Status.Edges[1].APIServer = &v1alpha1.EdgeAPIServerStatus{Message: "refused"}
 		}, summary.Warning, []string{summary.ReasonAPIServerUnwell}},
-		"an edge in trouble": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].LastError = "disk full" },
-			summary.Warning, []string{summary.ReasonEdgeTrouble}},
+		"an edge in trouble": {
+			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].LastError = "disk full" },
+			summary.Warning,
+			[]string{summary.ReasonEdgeTrouble},
+		},
 		"a revoked edge is no trouble": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			t.Status.Edges[1].RevokedAt, t.Status.Edges[1].CutAt, t.Status.Edges[1].Gateways = ptr.To(at(0)), ptr.To(at(0)), nil
 		}, summary.OK, nil},
 		"a revoked edge that is not " +
-			"cut": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].RevokedAt = ptr.To(at(0)) },
-			summary.Warning, []string{summary.ReasonEdgeNotCut}},
+			"cut": {
+			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].RevokedAt = ptr.To(at(0)) },
+			summary.Warning,
+			[]string{summary.ReasonEdgeNotCut},
+		},
 		"a worker without a tunnel": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			t.Status.Edges[1].Gateways[0].WorkersWithout = 1
 		}, summary.Warning, []string{summary.ReasonWorkersWithout}},
@@ -140,11 +149,14 @@ func TestHealth(t *testing.T) {
 		"the apiserver's certificate has ended": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			t.Status.Edges[1].APIServer.CertificateNotAfter = ptr.To(at(-time.Minute))
 		}, summary.Broken, []string{summary.ReasonCertificateEnded}},
-		"a leaf that was not renewed": {func(_ *clusterv1.Cluster,
-			t *v1alpha1.Tunnel) {
-			t.Status.Edges[1].CertificateNotAfter = at(time.Hour)
-		}, summary.Warning,
-			[]string{summary.ReasonCertificateEnds}},
+		"a leaf that was not renewed": {
+			func(_ *clusterv1.Cluster,
+				t *v1alpha1.Tunnel,
+			) {
+				t.Status.Edges[1].CertificateNotAfter = at(time.Hour)
+			}, summary.Warning,
+			[]string{summary.ReasonCertificateEnds},
+		},
 		"leaves that live for minutes": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			for i := range t.Status.Edges {
 				t.Status.Edges[i].EnrolledAt, t.Status.Edges[i].CertificateNotAfter = at(-time.Minute), at(10*time.Minute)
@@ -154,20 +166,30 @@ func TestHealth(t *testing.T) {
 			t.Status.Edges = t.Status.Edges[:1]
 			t.Status.Edges[0].Gateways, t.Status.Edges[0].CertificateNotAfter = nil, at(-time.Minute)
 		}, summary.Broken, []string{summary.ReasonEdgeExpired}},
-		"paused": {func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.Spec.Paused = ptr.To(true) }, summary.Warning,
-			[]string{summary.ReasonPaused}},
-		"deleted": {func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.DeletionTimestamp = ptr.To(at(0)) }, summary.Warning,
-			[]string{summary.ReasonDeleting}},
+		"paused": {
+			func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.Spec.Paused = ptr.To(true) }, summary.Warning,
+			[]string{summary.ReasonPaused},
+		},
+		"deleted": {
+			func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.DeletionTimestamp = ptr.To(at(0)) }, summary.Warning,
+			[]string{summary.ReasonDeleting},
+		},
 		"a spec that no controller has looked " +
-			"at": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Generation = 2 }, summary.Warning,
-			[]string{summary.ReasonNotLookedAt}},
+			"at": {
+			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Generation = 2 }, summary.Warning,
+			[]string{summary.ReasonNotLookedAt},
+		},
 		"a controller that does not " +
-			"run": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status = v1alpha1.TunnelStatus{} }, summary.Unknown,
-			[]string{summary.ReasonNotLookedAt}},
+			"run": {
+			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status = v1alpha1.TunnelStatus{} }, summary.Unknown,
+			[]string{summary.ReasonNotLookedAt},
+		},
 		"a network of one's own": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			t.Spec.Kubeconfig.Mode, t.Status.Edges = v1alpha1.KubeconfigModeAddress, nil
-			t.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionAccepted, v1alpha1.ReasonNotTunnelled, "True"),
-				condition(v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "True")}
+			t.Status.Conditions = []metav1.Condition{
+				condition(v1alpha1.ConditionAccepted, v1alpha1.ReasonNotTunnelled, "True"),
+				condition(v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "True"),
+			}
 		}, summary.OK, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -232,8 +254,10 @@ func TestRow(t *testing.T) {
 		Clusters: []clusterv1.Cluster{c}, Tunnels: []v1alpha1.Tunnel{tunnel}, Live: live,
 		Kubeconfigs: map[types.NamespacedName]time.Time{{Namespace: "prod", Name: "c1"}: end},
 	}, now).Rows[0]
-	if diff := cmp.Diff([]observed.Gateway{{Name: "gateway-2", Tunnels: 2, RTT: 3}, {Name: "gateway-10", Tunnels: 4,
-		RTT: 5}}, r.Gateways); diff != "" {
+	if diff := cmp.Diff([]observed.Gateway{{Name: "gateway-2", Tunnels: 2, RTT: 3}, {
+		Name: "gateway-10", Tunnels: 4,
+		RTT: 5,
+	}}, r.Gateways); diff != "" {
 		t.Error(diff)
 	}
 	if r.RTT != 5 || r.Tunnels != 6 || r.Connected != 2 || r.LetIn != 2 || r.Mode != "sni" ||

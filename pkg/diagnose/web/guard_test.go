@@ -37,8 +37,10 @@ func TestOnLoopbackOnlyALoopbackNameIsServed(t *testing.T) {
 			t.Errorf("Host %q: %d, want %d", host, got.Code, want)
 		}
 	}
-	for address, want := range map[string]bool{"127.0.0.1:9448": true, "[::1]:1": true, ":9448": false,
-		"0.0.0.0:1": false, "localhost:1": false, "10.1.1.1:2": false, "": false} {
+	for address, want := range map[string]bool{
+		"127.0.0.1:9448": true, "[::1]:1": true, ":9448": false,
+		"0.0.0.0:1": false, "localhost:1": false, "10.1.1.1:2": false, "": false,
+	} {
 		if web.Loopback(address) != want {
 			t.Errorf("Loopback(%q) is %v", address, !want)
 		}
@@ -47,8 +49,10 @@ func TestOnLoopbackOnlyALoopbackNameIsServed(t *testing.T) {
 
 func TestThePageAcceptsOnlyReadsOfItsOwnOrigin(t *testing.T) {
 	p := newPage(t, newFleet(1), web.Config{})
-	for _, path := range []string{"/", "/cluster", "/api/fleet", "/api/fleet/events", "/api/cluster/events",
-		"/static/main.js"} {
+	for _, path := range []string{
+		"/", "/cluster", "/api/fleet", "/api/fleet/events", "/api/cluster/events",
+		"/static/main.js",
+	} {
 		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
 			if got := request(t, p, method, path, nil); got.Code != http.StatusMethodNotAllowed {
 				t.Errorf("%s %s: %d", method, path, got.Code)
@@ -61,8 +65,10 @@ func TestThePageAcceptsOnlyReadsOfItsOwnOrigin(t *testing.T) {
 		if got.Code != http.StatusForbidden {
 			t.Errorf("%s for another site: %d", path, got.Code)
 		}
-		for _, header := range []string{"Content-Security-Policy", "X-Content-Type-Options", "Referrer-Policy",
-			"Cross-Origin-Resource-Policy"} {
+		for _, header := range []string{
+			"Content-Security-Policy", "X-Content-Type-Options", "Referrer-Policy",
+			"Cross-Origin-Resource-Policy",
+		} {
 			if got.Header().Get(header) == "" {
 				t.Errorf("%s has no %s", path, header)
 			}
@@ -73,8 +79,10 @@ func TestThePageAcceptsOnlyReadsOfItsOwnOrigin(t *testing.T) {
 			t.Errorf("%s: %d", path, got.Code)
 		}
 	}
-	for _, query := range []string{"", "?namespace=a", "?namespace=a/b&name=c", "?namespace=a&name=..%2Fx",
-		"?namespace=A&name=b"} {
+	for _, query := range []string{
+		"", "?namespace=a", "?namespace=a/b&name=c", "?namespace=a&name=..%2Fx",
+		"?namespace=A&name=b",
+	} {
 		if got := request(t, p, "GET", "/api/cluster/events"+query, nil); got.Code != http.StatusBadRequest {
 			t.Errorf("cluster %q: %d", query, got.Code)
 		}
@@ -95,18 +103,24 @@ func TestBeyondLoopbackEveryPathAsksForAToken(t *testing.T) {
 	p := newPage(
 		t, newFleet(1), web.Config{Reviewer: reviewer{"good": web.Allowed, "poor": web.Forbidden, "many": web.TooMany}},
 	)
-	for _, path := range []string{"/", "/cluster", "/static/main.js", "/api/fleet", "/api/fleet/events",
-		"/api/cluster/events?namespace=a&name=b", "/nothing"} {
-		for authorization, want := range map[string]int{"": 401, "Basic Z29vZA==": 401, "Bearer ": 401, "Bearer bad": 401,
-			"Bearer poor": 403, "Bearer many": 429, "Bearer down": 503} {
+	for _, path := range []string{
+		"/", "/cluster", "/static/main.js", "/api/fleet", "/api/fleet/events",
+		"/api/cluster/events?namespace=a&name=b", "/nothing",
+	} {
+		for authorization, want := range map[string]int{
+			"": 401, "Basic Z29vZA==": 401, "Bearer ": 401, "Bearer bad": 401,
+			"Bearer poor": 403, "Bearer many": 429, "Bearer down": 503,
+		} {
 			got := request(t, p, "GET", path, map[string]string{"Authorization": authorization, "Host": "page.example.com"})
 			if got.Code != want || strings.Contains(got.Body.String(), "good") {
 				t.Errorf("%s with %q: %d, want %d", path, authorization, got.Code, want)
 			}
 		}
 	}
-	if got := request(t, p, "GET", "/api/fleet", map[string]string{"Authorization": "Bearer good",
-		"Host": "page.example.com"}); got.Code != 200 {
+	if got := request(t, p, "GET", "/api/fleet", map[string]string{
+		"Authorization": "Bearer good",
+		"Host":          "page.example.com",
+	}); got.Code != 200 {
 		t.Errorf("a good token: %d %s", got.Code, got.Body)
 	}
 }

@@ -114,8 +114,10 @@ func TestThePageWorksWithTheKeyboard(t *testing.T) {
 		press(t, tab, kb.Tab)
 		walk = append(walk, str(t, tab, focus))
 	}
-	for _, want := range []string{"Fairlead", "theme", "q", "namespace", "mode", "warnings", "Table of Clusters", "State",
-		"Next"} {
+	for _, want := range []string{
+		"Fairlead", "theme", "q", "namespace", "mode", "warnings", "Table of Clusters", "State",
+		"Next",
+	} {
 		if !slices.Contains(walk, want) {
 			t.Errorf("%q can't be reached: %q", want, walk)
 		}

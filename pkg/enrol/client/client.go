@@ -237,8 +237,10 @@ func (c Client) verify(leaf *x509.Certificate, bundle []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots,
-		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+	if _, err := leaf.Verify(x509.VerifyOptions{
+		Roots:     roots,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	}); err != nil {
 		return fmt.Errorf("verifying the new certificate: %w", err)
 	}
 	if _, err := c.Domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames); err != nil {

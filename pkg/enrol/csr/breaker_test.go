@@ -66,8 +66,10 @@ func callers(t *testing.T, n int, patience time.Duration, issuer enrolserver.Iss
 }
 
 func TestRequestsDoNotAccumulateWithoutASigner(t *testing.T) {
-	for name, patience := range map[string]time.Duration{"of callers that wait": 20 * time.Second,
-		"of callers that hang up soon": 100 * time.Millisecond} {
+	for name, patience := range map[string]time.Duration{
+		"of callers that wait":         20 * time.Second,
+		"of callers that hang up soon": 100 * time.Millisecond,
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer

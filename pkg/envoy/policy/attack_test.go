@@ -126,7 +126,8 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 		"clients that drain under another": {func(_ *testing.T, s sample) { s.connect.StatPrefix = "public" }, "stat_prefix"},
 		"more tunnels in a second than any": {func(t *testing.T, s sample) {
 			inside(t, s.public.FilterChains[0].Filters[0].GetTypedConfig(), func(
-				l *localratelimitv3.LocalRateLimit) {
+				l *localratelimitv3.LocalRateLimit,
+			) {
 				l.TokenBucket.MaxTokens = math.MaxUint32
 			})
 		}, "max_tokens"},
@@ -135,7 +136,8 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 			b.Thresholds = append(b.Thresholds, b.Thresholds[0])
 		}, "thresholds"},
 		"a share that is not a number": {func(_ *testing.T,
-			s sample) {
+			s sample,
+		) {
 			s.apiservers.CommonLbConfig.HealthyPanicThreshold.Value = math.NaN()
 		}, "healthy_panic_threshold"},
 		"fields of a log without end": {log(func(s *structpb.Struct) {
@@ -143,8 +145,10 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 				s.Fields[fmt.Sprint("k", i)] = structpb.NewStringValue("x")
 			}
 		}), "keys, more than"},
-		"a field with a name of lines": {log(func(s *structpb.Struct) { s.Fields["a\n{"] = structpb.NewStringValue("x") }),
-			"has \"a\\n{\""},
+		"a field with a name of lines": {
+			log(func(s *structpb.Struct) { s.Fields["a\n{"] = structpb.NewStringValue("x") }),
+			"has \"a\\n{\"",
+		},
 		"a file in a log":            {format("%FILE_CONTENT(/var/lib/fairlead/identity.pem)%"), "FILE_CONTENT"},
 		"a secret in a log":          {format("%SECRET(identity)%"), "SECRET"},
 		"the environment in a log":   {format("%ENVIRONMENT(HOME)%"), "ENVIRONMENT"},
@@ -169,8 +173,10 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 			})
 		}, "access_log.typed_config is a"},
 
-		"records in another file": {record(func(l *fileaccesslogv3.FileAccessLog) { l.Path = "/dev/null" }),
-			`path is "/dev/null"`},
+		"records in another file": {
+			record(func(l *fileaccesslogv3.FileAccessLog) { l.Path = "/dev/null" }),
+			`path is "/dev/null"`,
+		},
 		"records of another owner": {record(func(l *fileaccesslogv3.FileAccessLog) {
 			l.GetLogFormat().GetJsonFormat().Fields["owner"] = structpb.NewStringValue("tunnel")
 		}), `owner is "tunnel"`},
@@ -181,46 +187,68 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 			delete(
 				l.GetLogFormat().GetJsonFormat().Fields, "peer")
 		}), "peer is missing"},
-		"records without a format": {record(func(l *fileaccesslogv3.FileAccessLog) { l.AccessLogFormat = nil }),
-			"log_format is missing"},
+		"records without a format": {
+			record(func(l *fileaccesslogv3.FileAccessLog) { l.AccessLogFormat = nil }),
+			"log_format is missing",
+		},
 		"no records": {relay(func(p *tcpproxyv3.TcpProxy) { p.AccessLog = nil }), "access_log is missing"},
-		"records of the end alone": {relay(func(p *tcpproxyv3.TcpProxy) { p.AccessLogOptions = nil }),
-			"access_log_options is missing"},
+		"records of the end alone": {
+			relay(func(p *tcpproxyv3.TcpProxy) { p.AccessLogOptions = nil }),
+			"access_log_options is missing",
+		},
 		"records of some connections": {relay(func(
-			p *tcpproxyv3.TcpProxy) {
+			p *tcpproxyv3.TcpProxy,
+		) {
 			p.AccessLog[0].Filter = &accesslogv3.AccessLogFilter{}
 		}), "filter is set"},
 		"another log beside the " +
-			"records": {relay(func(p *tcpproxyv3.TcpProxy) { p.AccessLog = append(p.AccessLog, p.AccessLog[0]) }),
-			"has more fields than this agent supports"},
+			"records": {
+			relay(func(p *tcpproxyv3.TcpProxy) { p.AccessLog = append(p.AccessLog, p.AccessLog[0]) }),
+			"has more fields than this agent supports",
+		},
 		"a relay to a tunnel": {relay(func(p *tcpproxyv3.TcpProxy) {
 			p.ClusterSpecifier = &tcpproxyv3.TcpProxy_Cluster{Cluster: "c1.prod.tunnels.example.com"}
 		}), "cluster is"},
-		"a relay that uses metadata": {relay(func(p *tcpproxyv3.TcpProxy) { p.MetadataMatch = &corev3.Metadata{} }),
-			"metadata_match is set"},
-		"a relay on demand": {relay(func(p *tcpproxyv3.TcpProxy) { p.OnDemand = &tcpproxyv3.TcpProxy_OnDemand{} }),
-			"on_demand is set"},
+		"a relay that uses metadata": {
+			relay(func(p *tcpproxyv3.TcpProxy) { p.MetadataMatch = &corev3.Metadata{} }),
+			"metadata_match is set",
+		},
+		"a relay on demand": {
+			relay(func(p *tcpproxyv3.TcpProxy) { p.OnDemand = &tcpproxyv3.TcpProxy_OnDemand{} }),
+			"on_demand is set",
+		},
 
-		"a tenant of its own": {responder(func(
-			r *reversetunnelv3.ReverseTunnel) {
-			r.Validation.TenantIdFormat = "%DOWNSTREAM_REMOTE_ADDRESS%"
-		}),
-			"tenant_id_format is"},
-		"any tenant": {responder(func(r *reversetunnelv3.ReverseTunnel) { r.Validation.TenantIdFormat = "" }),
-			"tenant_id_format is missing"},
-		"any node": {responder(func(r *reversetunnelv3.ReverseTunnel) { r.Validation.NodeIdFormat = "" }),
-			"node_id_format is missing"},
+		"a tenant of its own": {
+			responder(func(
+				r *reversetunnelv3.ReverseTunnel,
+			) {
+				r.Validation.TenantIdFormat = "%DOWNSTREAM_REMOTE_ADDRESS%"
+			}),
+			"tenant_id_format is",
+		},
+		"any tenant": {
+			responder(func(r *reversetunnelv3.ReverseTunnel) { r.Validation.TenantIdFormat = "" }),
+			"tenant_id_format is missing",
+		},
+		"any node": {
+			responder(func(r *reversetunnelv3.ReverseTunnel) { r.Validation.NodeIdFormat = "" }),
+			"node_id_format is missing",
+		},
 		"a node by metadata": {responder(func(r *reversetunnelv3.ReverseTunnel) {
 			r.Validation.NodeIdFormat = "%DYNAMIC_METADATA(envoy.reverse_tunnel.lifecycle:initiator)%"
 		}), "node_id_format is"},
 		"metadata that are emitted": {responder(func(
-			r *reversetunnelv3.ReverseTunnel) {
+			r *reversetunnelv3.ReverseTunnel,
+		) {
 			r.Validation.EmitDynamicMetadata = true
 		}), "emit_dynamic_metadata is set"},
-		"no time for the handshake": {responder(func(r *reversetunnelv3.ReverseTunnel) { r.HandshakeTimeout = nil }),
-			"handshake_timeout is missing"},
+		"no time for the handshake": {
+			responder(func(r *reversetunnelv3.ReverseTunnel) { r.HandshakeTimeout = nil }),
+			"handshake_timeout is missing",
+		},
 		"a handshake without an end": {responder(func(
-			r *reversetunnelv3.ReverseTunnel) {
+			r *reversetunnelv3.ReverseTunnel,
+		) {
 			r.HandshakeTimeout = durationpb.New(time.Hour)
 		}), "handshake_timeout is"},
 		"tunnels that are not " +
@@ -229,23 +257,28 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 			s.public.FilterChains[0].Filters = append(s.public.FilterChains[0].Filters[:1], s.public.FilterChains[0].Filters[2])
 		}, "filters."},
 		"a filter that only has a " +
-			"name": {func(_ *testing.T, s sample) { s.public.FilterChains[0].Filters[1].ConfigType = nil },
-			"typed_config is missing"},
+			"name": {
+			func(_ *testing.T, s sample) { s.public.FilterChains[0].Filters[1].ConfigType = nil },
+			"typed_config is missing",
+		},
 		"denial that allows": {func(t *testing.T, s sample) {
 			inside(t, s.public.FilterChains[0].Filters[1].GetTypedConfig(), func(
-				r *rbacfilterv3.RBAC) {
+				r *rbacfilterv3.RBAC,
+			) {
 				r.Rules.Action = rbacv3.RBAC_ALLOW
 			})
 		}, "action is missing"},
 		"denial that comes late": {func(t *testing.T, s sample) {
 			inside(t, s.public.FilterChains[0].Filters[1].GetTypedConfig(), func(
-				r *rbacfilterv3.RBAC) {
+				r *rbacfilterv3.RBAC,
+			) {
 				r.DelayDeny = durationpb.New(time.Minute)
 			})
 		}, "delay_deny is set"},
 		"denial in the shadow": {func(t *testing.T, s sample) {
 			inside(t, s.public.FilterChains[0].Filters[1].GetTypedConfig(), func(
-				r *rbacfilterv3.RBAC) {
+				r *rbacfilterv3.RBAC,
+			) {
 				r.ShadowRules = r.Rules
 			})
 		}, "shadow_rules is set"},
@@ -257,8 +290,10 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 		}, "destination_port is set"},
 
 		"a listener at another " +
-			"address": {func(_ *testing.T, s sample) { s.public.Address.GetSocketAddress().Address = "203.0.113.1" },
-			`address is "203.0.113.1"`},
+			"address": {
+			func(_ *testing.T, s sample) { s.public.Address.GetSocketAddress().Address = "203.0.113.1" },
+			`address is "203.0.113.1"`,
+		},
 		"a listener at another port": {func(_ *testing.T, s sample) {
 			s.connect.Address.GetSocketAddress().PortSpecifier = &corev3.SocketAddress_PortValue{PortValue: 22}
 		}, "port_value is"},
@@ -266,14 +301,19 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 			s.connect.Address.GetSocketAddress().PortSpecifier = &corev3.SocketAddress_NamedPort{NamedPort: "ssh"}
 		}, "named_port is set"},
 		"a listener of datagrams": {func(_ *testing.T,
-			s sample) {
+			s sample,
+		) {
 			s.connect.Address.GetSocketAddress().Protocol = corev3.SocketAddress_UDP
 		}, "protocol is set"},
 		"a listener for any " +
-			"destination": {func(_ *testing.T, s sample) { s.apiserver.UseOriginalDst = wrapperspb.Bool(true) },
-			"use_original_dst is set"},
-		"a transparent listener": {func(_ *testing.T, s sample) { s.apiserver.Transparent = wrapperspb.Bool(true) },
-			"transparent is set"},
+			"destination": {
+			func(_ *testing.T, s sample) { s.apiserver.UseOriginalDst = wrapperspb.Bool(true) },
+			"use_original_dst is set",
+		},
+		"a transparent listener": {
+			func(_ *testing.T, s sample) { s.apiserver.Transparent = wrapperspb.Bool(true) },
+			"transparent is set",
+		},
 		"a network namespace": {func(_ *testing.T, s sample) {
 			s.public.Address.GetSocketAddress().NetworkNamespaceFilepath = "/proc/1/ns/net"
 		}, "network_namespace_filepath is set"},
@@ -312,10 +352,14 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 			})
 		}, "invert_match is set"},
 
-		"a tunnel without TLS": {func(_ *testing.T, s sample) { s.workload.TransportSocket = nil },
-			"transport_socket is missing"},
-		"a gateway without TLS": {func(_ *testing.T, s sample) { s.gateway.TransportSocket = nil },
-			"transport_socket is missing"},
+		"a tunnel without TLS": {
+			func(_ *testing.T, s sample) { s.workload.TransportSocket = nil },
+			"transport_socket is missing",
+		},
+		"a gateway without TLS": {
+			func(_ *testing.T, s sample) { s.gateway.TransportSocket = nil },
+			"transport_socket is missing",
+		},
 		"a control channel without " +
 			"origin": {func(_ *testing.T, s sample) { s.control.TransportSocket = nil }, "transport_socket is missing"},
 		"a gateway that is not verified": {func(t *testing.T, s sample) {
@@ -331,7 +375,8 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 		}, "trust_chain_verification is set"},
 		"keys that are written to a file": {func(t *testing.T, s sample) {
 			inside(t, s.gateway.TransportSocket.GetTypedConfig(), func(
-				c *tlsv3.UpstreamTlsContext) {
+				c *tlsv3.UpstreamTlsContext,
+			) {
 				c.CommonTlsContext.KeyLog = &tlsv3.TlsKeyLog{Path: "/tmp/keys"}
 			})
 		}, "key_log is set"},
@@ -341,28 +386,35 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 			})
 		}, "tls_minimum_protocol_version is"},
 		"a health check of another " +
-			"port": {func(_ *testing.T, s sample) { s.apiservers.HealthChecks[0].AltPort = wrapperspb.UInt32(22) },
-			"alt_port is set"},
+			"port": {
+			func(_ *testing.T, s sample) { s.apiservers.HealthChecks[0].AltPort = wrapperspb.UInt32(22) },
+			"alt_port is set",
+		},
 		"a health check of another path": {func(_ *testing.T, s sample) {
 			s.apiservers.HealthChecks[0].GetHttpHealthCheck().Path = "/api/v1/secrets"
 		}, "path is"},
 		"a health check as an attack": {func(_ *testing.T,
-			s sample) {
+			s sample,
+		) {
 			s.apiservers.HealthChecks[0].Interval = durationpb.New(time.Microsecond)
 		}, "interval is"},
 		"events of health checks in a file": {func(_ *testing.T, s sample) {
 			s.apiservers.HealthChecks[0].EventLogPath = "/tmp/x" //nolint:staticcheck // Envoy still has it
 		}, "event_log_path is set"},
 		"TLS for clients too": {func(_ *testing.T,
-			s sample) {
+			s sample,
+		) {
 			s.apiservers.TransportSocketMatches[0].Match = &structpb.Struct{}
 		}, "match.fields is missing"},
 		"a source address": {func(_ *testing.T,
-			s sample) {
+			s sample,
+		) {
 			s.gateway.UpstreamBindConfig.SourceAddress = &corev3.SocketAddress{}
 		}, "source_address is set"},
-		"another socket option": {func(_ *testing.T, s sample) { s.gateway.UpstreamBindConfig.SocketOptions[0].Name = 36 },
-			"name is"},
+		"another socket option": {
+			func(_ *testing.T, s sample) { s.gateway.UpstreamBindConfig.SocketOptions[0].Name = 36 },
+			"name is",
+		},
 		"an address that is no " +
 			"address": {func(_ *testing.T, s sample) {
 			endpointOf(
@@ -376,11 +428,14 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 		"an address beside another": {func(_ *testing.T, s sample) {
 			endpointOf(s.peer).AdditionalAddresses = append(endpointOf(s.peer).AdditionalAddresses, nil)
 		}, "additional_addresses is set"},
-		"a resolver": {func(_ *testing.T, s sample) { s.peer.TypedDnsResolverConfig = &corev3.TypedExtensionConfig{} },
-			"typed_dns_resolver_config is set"},
+		"a resolver": {
+			func(_ *testing.T, s sample) { s.peer.TypedDnsResolverConfig = &corev3.TypedExtensionConfig{} },
+			"typed_dns_resolver_config is set",
+		},
 		"a tunnel of another installation": {func(t *testing.T, s sample) {
 			inside(t, s.workload.TransportSocket.GetTypedConfig(), func(
-				c *tlsv3.UpstreamTlsContext) {
+				c *tlsv3.UpstreamTlsContext,
+			) {
 				c.Sni = "aaaaaaaaaaaaaaaaaaaa.id.example.org"
 			})
 		}, "sni is"},
@@ -414,8 +469,10 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 		"a field that is unknown in a " +
 			"time": {func(_ *testing.T, s sample) { unknownField(s.workload.ConnectTimeout) }, "connect_timeout has a field"},
 		"a field that is unknown in an " +
-			"extension": {func(_ *testing.T, s sample) { unknownField(s.workload.TransportSocket.GetTypedConfig()) },
-			"typed_config has a field"},
+			"extension": {
+			func(_ *testing.T, s sample) { unknownField(s.workload.TransportSocket.GetTypedConfig()) },
+			"typed_config has a field",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSample()
@@ -435,11 +492,8 @@ func TestANewerServerMayVary(t *testing.T) {
 	s := newSample()
 	s.tunnel.StatPrefix, s.tunnel.PerConnectionBufferLimitBytes = "tunnels_2", wrapperspb.UInt32(1<<20)
 	s.public.TcpBacklogSize, s.public.TcpKeepalive = wrapperspb.UInt32(7), nil
-	s.apiservers.ConnectTimeout, s.apiservers.MaxRequestsPerConnection = durationpb.New(
-		time.Minute,
-	), wrapperspb.UInt32(
-		7,
-	) //nolint:staticcheck // any number
+	s.apiservers.ConnectTimeout = durationpb.New(time.Minute)
+	s.apiservers.MaxRequestsPerConnection = wrapperspb.UInt32(7) //nolint:staticcheck // any number
 	s.apiservers.HealthChecks[0].Interval, s.apiservers.HealthChecks[0].IntervalJitter = durationpb.New(
 		5*time.Second,
 	), durationpb.New(

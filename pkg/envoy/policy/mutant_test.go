@@ -34,8 +34,10 @@ func TestEveryOtherFieldIsRejected(t *testing.T) {
 	s := newSample()
 	edge, gateway := edgePolicy(), gatewayPolicy(everywhere)
 	tried := 0
-	for i, m := range []proto.Message{s.tunnel, s.apiservers, s.gateway, s.public, s.apiserver, s.connect, s.workload,
-		s.peer, s.control} {
+	for i, m := range []proto.Message{
+		s.tunnel, s.apiservers, s.gateway, s.public, s.apiserver, s.connect, s.workload,
+		s.peer, s.control,
+	} {
 		allowed := edge
 		if i > 2 {
 			allowed = gateway

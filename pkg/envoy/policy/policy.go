@@ -103,8 +103,10 @@ func patterns(d *document, s Scope) map[string]string {
 		"node": s.Subject.Node, "id": s.Subject.ID, "domain": string(s.Domain), "tunnel": s.Domain.TunnelID(s.Subject.ID),
 		"identity": identity, "trust": trust,
 	}
-	for name, at := range map[string]model.Endpoint{"public": s.Listens.Public, "apiserver": s.Listens.APIServer,
-		"connect": s.Listens.Connect} {
+	for name, at := range map[string]model.Endpoint{
+		"public": s.Listens.Public, "apiserver": s.Listens.APIServer,
+		"connect": s.Listens.Connect,
+	} {
 		all[name+"_host"], all[name+"_port"] = at.Host, strconv.Itoa(int(at.Port))
 	}
 	for name, value := range all {

@@ -72,8 +72,10 @@ func TestAllRenderedEdgeResourcesAreAllowed(t *testing.T) {
 	}
 	var edge []proto.Message
 	for _, dial := range dials {
-		for _, wc := range []model.WorkloadCluster{{APIServer: name}, {APIServer: others[1]}, {APIServer: others[0],
-			Others: append(others, name)}, {APIServer: others[0], Others: others}} {
+		for _, wc := range []model.WorkloadCluster{{APIServer: name}, {APIServer: others[1]}, {
+			APIServer: others[0],
+			Others:    append(others, name),
+		}, {APIServer: others[0], Others: others}} {
 			wc.ID, wc.Hostname = ownEdge.ID, "c1.prod.tunnels.example.com"
 			for _, which := range []model.AccessLog{"", model.AccessLogFailed, model.AccessLogAll} {
 				inst := ownInstallation()

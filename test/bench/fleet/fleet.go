@@ -73,8 +73,10 @@ func New(ctx context.Context, tunnels int, serving *tls.Certificate) (_ *World, 
 		return nil, err
 	}
 	if serving == nil {
-		if serving, err = w.Leaf(certs.Leaf{CommonName: "kubernetes", DNSNames: []string{"kubernetes"},
-			Server: true}); err != nil {
+		if serving, err = w.Leaf(certs.Leaf{
+			CommonName: "kubernetes", DNSNames: []string{"kubernetes"},
+			Server: true,
+		}); err != nil {
 			return nil, err
 		}
 	}

@@ -53,8 +53,10 @@ func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 		envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(inst, "gateway-0", bind, model.Denied{}),
 		append(envoy.GatewayClusters(inst), envoy.TunnelClusters(inst, wc)...),
 	)
-	if err := s.envoy(ctx, p, ca, "gateway", gateway, model.Subject{Role: model.RoleGateway,
-		Node: "gateway-0"}); err != nil {
+	if err := s.envoy(ctx, p, ca, "gateway", gateway, model.Subject{
+		Role: model.RoleGateway,
+		Node: "gateway-0",
+	}); err != nil {
 		return err
 	}
 	node := model.NewNodeName()

@@ -74,7 +74,8 @@ type executor struct {
 
 // ExecInContainer runs one command to its end. It never provides a terminal, even if the request asks for one.
 func (e executor) ExecInContainer(ctx context.Context, pod, _, container string, argv []string, in io.Reader,
-	out, errOut io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {
+	out, errOut io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize, _ time.Duration,
+) error {
 	cmd, err := e.containers.Command(ctx, e.namespace, pod, container, argv)
 	if err != nil {
 		return err
