@@ -107,17 +107,17 @@ func (r *Reconciler) decide(ctx context.Context, o objects.Group) (decision, err
 // The status of a Tunnel is lost when its Cluster moves to another management cluster, so a Secret that leads through
 // a tunnel already does not wait.
 func keepsOriginal(o objects.Group, target kubeconfig.Decision) bool {
-	if o.Tunnel.Status.Kubeconfig.Mode != "" || o.Kubeconfig == nil || usable(o.Tunnel) {
+	if o.Tunnel.Status.Kubeconfig.Mode != "" || usable(o.Tunnel) {
 		return false
 	}
-	switch o.Tunnel.Spec.Kubeconfig.Switch {
-	case v1alpha1.KubeconfigSwitchImmediate:
+	initialized := ptr.Deref(o.Cluster.Status.Initialization.ControlPlaneInitialized, false)
+	switch when := o.Tunnel.Spec.Kubeconfig.Switch; {
+	case when == v1alpha1.KubeconfigSwitchImmediate:
 		return false
-	case v1alpha1.KubeconfigSwitchWhenReady:
-	default:
-		if !ptr.Deref(o.Cluster.Status.Initialization.ControlPlaneInitialized, false) {
-			return false
-		}
+	case when == v1alpha1.KubeconfigSwitchWhenReady && o.Kubeconfig == nil:
+		return true
+	case when != v1alpha1.KubeconfigSwitchWhenReady && (!initialized || o.Kubeconfig == nil):
+		return false
 	}
 	rewritten, err := kubeconfig.Restore(o.Kubeconfig.DeepCopy(), o.Key.Name, target)
 	return err == nil && !rewritten

@@ -95,7 +95,7 @@ func TestTheKubeconfigIsRestoredWhenAPolicyAllowsIt(t *testing.T) {
 	if _, err := w.tunnels.Reconcile(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
-	if got := w.way(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) {
+	if got := w.endpoint(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) {
 		t.Errorf("the kubeconfig leads %v", got)
 	}
 	if err := w.api.Get(

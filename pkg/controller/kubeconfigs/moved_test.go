@@ -68,9 +68,9 @@ func TestAMovedKubeconfigUsesTheNewInstallation(t *testing.T) {
 				}
 			}
 			w.check(w.reconcileAfter(0), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "")
-			before := w.way()
+			before := w.endpoint()
 			there := w.moveTo(second)
-			if got := there.way(); got != before {
+			if got := there.endpoint(); got != before {
 				t.Fatalf("it arrives leading %v, and left leading %v", got, before)
 			}
 			there.check(there.reconcileAfter(0), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "")
@@ -84,7 +84,7 @@ func TestAMovedKubeconfigUsesTheNewInstallation(t *testing.T) {
 			if !mode.Tunnelled() {
 				want[mode] = before
 			}
-			if got := there.way(); got != want[mode] {
+			if got := there.endpoint(); got != want[mode] {
 				t.Errorf("it leads %v, want %v", got, want[mode])
 			}
 			there.optOut()
@@ -99,7 +99,7 @@ func TestAMovedKubeconfigUsesTheNewInstallation(t *testing.T) {
 			); err != nil {
 				t.Fatal(err)
 			}
-			if got := there.way(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) ||
+			if got := there.endpoint(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) ||
 				kubeconfig.Annotated(secret) {
 				t.Errorf("after opting out it leads %v, with %v", got, secret.Annotations)
 			}

@@ -76,8 +76,8 @@ func TestModeAutoKeepsThePreviousEndpoint(t *testing.T) {
 		tunnel := w.reconcileAfter(time.Minute)
 		w.check(tunnel, switchedKind, v1alpha1.ReasonOldWayWorks, old+", still works: it answers")
 		if s := tunnel.Status.Kubeconfig; s.Mode != v1alpha1.KubeconfigModeSNI || s.PreviousServer != old ||
-			w.way().Server != controllertest.AddressURL {
-			t.Fatalf("on record is %+v, and the kubeconfig leads %v", s, w.way())
+			w.endpoint().Server != controllertest.AddressURL {
+			t.Fatalf("on record is %+v, and the kubeconfig leads %v", s, w.endpoint())
 		}
 	}
 	_ = server.Close()

@@ -52,7 +52,7 @@ func TestAnHTTPSProxyIsUsedOnlyAfterASuccessfulProbe(t *testing.T) {
 			}
 			w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidProxy, tc.says)
 			w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidProxy, "CA of the workload cluster")
-			if got := w.way(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) ||
+			if got := w.endpoint(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) ||
 				tunnel.Status.Kubeconfig.Mode != "" {
 				t.Errorf("the kubeconfig leads %v", got)
 			}
@@ -72,7 +72,7 @@ func TestWithoutTunnelsOnlyKubeconfigsAreWritten(t *testing.T) {
 	tunnel := w.reconcileAfter(0)
 	w.check(tunnel, v1alpha1.ConditionAccepted, v1alpha1.ReasonNotTunnelled, "")
 	w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "http://proxy:3128")
-	if got := w.way(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer, ProxyURL: "http://proxy:3128"}) {
+	if got := w.endpoint(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer, ProxyURL: "http://proxy:3128"}) {
 		t.Errorf("the kubeconfig leads %v", got)
 	}
 	tunnel.Spec.Kubeconfig = v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAuto}
@@ -82,7 +82,7 @@ func TestWithoutTunnelsOnlyKubeconfigsAreWritten(t *testing.T) {
 	tunnel = w.reconcileAfter(time.Second)
 	w.check(tunnel, v1alpha1.ConditionAccepted, v1alpha1.ReasonTunnelsOff, "this installation makes no tunnels")
 	w.check(tunnel, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonNotAccepted, "")
-	if got := w.way(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) ||
+	if got := w.endpoint(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) ||
 		tunnel.Status.Kubeconfig.Mode != "" {
 		t.Errorf("the kubeconfig leads %v", got)
 	}

@@ -76,12 +76,12 @@ func TestASlowProxyDelaysNoOtherCluster(t *testing.T) {
 	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > 2*time.Second {
 		t.Errorf("tried again after %s, %v", result.RequeueAfter, err)
 	}
-	if got := w.way(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) {
+	if got := w.endpoint(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) {
 		t.Errorf("it leads %v", got)
 	}
 	_ = w.r.checks.end(client.ObjectKey{Name: "other"}, "other:3128", "")
 	w.reconcileAfter(time.Second)
-	if got := w.way(); got.ProxyURL != "https://proxy:3128" {
+	if got := w.endpoint(); got.ProxyURL != "https://proxy:3128" {
 		t.Errorf("it leads %v", got)
 	}
 }

@@ -39,7 +39,7 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 		"username": []byte("capi"), "password": []byte("hunter2"),
 	}
 	w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonInvalidProxy, "Secret not found")
-	if got := w.way(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) {
+	if got := w.endpoint(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) {
 		t.Fatalf("without credentials from the beginning it leads %v", got)
 	}
 	if err := w.api.Create(t.Context(), credentials.DeepCopy()); err != nil {
@@ -47,7 +47,7 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	}
 	before := w.reconcileAfter(time.Minute)
 	by := kubeconfig.Endpoint{Server: controllertest.OriginalServer, ProxyURL: "http://capi:hunter2@proxy:3128"}
-	if got := w.way(); got != by {
+	if got := w.endpoint(); got != by {
 		t.Fatalf("with credentials it leads %v", got)
 	}
 
@@ -56,7 +56,7 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	}
 	after := w.reconcileAfter(time.Minute)
 	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "keeps using this proxy")
-	if got := w.way(); got != by || after.Status.Kubeconfig.ProxyURL != before.Status.Kubeconfig.ProxyURL {
+	if got := w.endpoint(); got != by || after.Status.Kubeconfig.ProxyURL != before.Status.Kubeconfig.ProxyURL {
 		t.Errorf("it leads %v, and on record is %+v", got, after.Status.Kubeconfig)
 	}
 	malformed := credentials.DeepCopy()
@@ -69,7 +69,7 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	after = w.reconcileAfter(time.Minute)
 	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "contains a colon")
 	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "keeps using this proxy")
-	if got := w.way(); got != by {
+	if got := w.endpoint(); got != by {
 		t.Errorf("with credentials that can't be used it leads %v", got)
 	}
 	if err := w.api.Delete(t.Context(), malformed); err != nil {
@@ -82,7 +82,7 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 	w.restart()
 	after = w.reconcileAfter(time.Minute)
 	w.check(after, kind, v1alpha1.ReasonInvalidProxy, "keeps using this proxy")
-	if got := w.way(); got != by {
+	if got := w.endpoint(); got != by {
 		t.Errorf("after a move it leads %v", got)
 	}
 	after.Spec.Kubeconfig = byProxy("another:3128", "proxy")
@@ -90,7 +90,7 @@ func TestAKubeconfigStaysWhileCredentialsAreMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.reconcileAfter(time.Minute)
-	if got := w.way(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) {
+	if got := w.endpoint(); got != (kubeconfig.Endpoint{Server: controllertest.OriginalServer}) {
 		t.Errorf("a proxy that the Tunnel does not name any more stays: %v", got)
 	}
 }

@@ -116,7 +116,7 @@ func (w *switchWorld) check(tunnel *v1alpha1.Tunnel, kind, reason, says string) 
 	}
 }
 
-func (w *switchWorld) way() kubeconfig.Endpoint {
+func (w *switchWorld) endpoint() kubeconfig.Endpoint {
 	w.t.Helper()
 	secret := &corev1.Secret{}
 	if err := w.api.Get(
@@ -141,8 +141,8 @@ func TestASwitchCompletesWhenThePreviousEndpointIsUnreachable(t *testing.T) {
 	tunnel := w.reconcileAfter(0)
 	w.check(tunnel, kind, v1alpha1.ReasonOldWayWorks, old)
 	if s := tunnel.Status.Kubeconfig; s.PreviousServer != old || s.ChangedAt == nil ||
-		w.way().Server != controllertest.AddressURL {
-		t.Fatalf("on record is %+v, and the kubeconfig leads %v", s, w.way())
+		w.endpoint().Server != controllertest.AddressURL {
+		t.Fatalf("on record is %+v, and the kubeconfig leads %v", s, w.endpoint())
 	}
 	w.check(w.reconcileAfter(time.Hour), kind, v1alpha1.ReasonOldWayWorks, "restart them")
 

@@ -53,24 +53,24 @@ func TestAnInitializedClusterKeepsItsKubeconfigUntilTheTunnelIsReady(t *testing.
 	w := newWaitingWorld(t, true, "")
 	tunnel := w.reconcileAfter(0)
 	w.check(tunnel, kind, v1alpha1.ReasonWaitingForTunnel, "original server")
-	if got := w.way(); got != original || tunnel.Status.Kubeconfig.Mode != "" {
+	if got := w.endpoint(); got != original || tunnel.Status.Kubeconfig.Mode != "" {
 		t.Fatalf("without an edge the kubeconfig leads %v, and on record is %+v", got, tunnel.Status.Kubeconfig)
 	}
 	w.observe(metav1.ConditionTrue, v1alpha1.ConditionTunnelReady)
 	w.observe(metav1.ConditionFalse, v1alpha1.ConditionAPIServerReachable)
 	w.check(w.reconcileAfter(time.Hour), kind, v1alpha1.ReasonWaitingForTunnel, "")
-	if got := w.way(); got != original {
+	if got := w.endpoint(); got != original {
 		t.Fatalf("with an unreachable apiserver the kubeconfig leads %v", got)
 	}
 	w.observe(metav1.ConditionTrue, v1alpha1.ConditionAPIServerReachable)
 	w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonRewritten, "")
-	through := w.way()
+	through := w.endpoint()
 	if through == original {
 		t.Fatal("with a healthy tunnel the kubeconfig has its original server")
 	}
 	w.observe(metav1.ConditionFalse, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable)
 	w.check(w.reconcileAfter(time.Hour), kind, v1alpha1.ReasonRewritten, "")
-	if got := w.way(); got != through {
+	if got := w.endpoint(); got != through {
 		t.Errorf("after the loss of the tunnel the kubeconfig leads %v", got)
 	}
 }
@@ -89,7 +89,7 @@ func TestAKubeconfigSwitchesAsTheTunnelRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWaitingWorld(t, test.initialized, test.when)
 			w.reconcileAfter(0)
-			if got := w.way(); (got == original) != test.waits {
+			if got := w.endpoint(); (got == original) != test.waits {
 				t.Errorf("the kubeconfig leads %v", got)
 			}
 		})
@@ -100,7 +100,7 @@ func TestAKubeconfigSwitchesAsTheTunnelRequests(t *testing.T) {
 func TestAKubeconfigThatLeadsThroughTheTunnelDoesNotWaitAfterAMove(t *testing.T) {
 	w := newWaitingWorld(t, true, v1alpha1.KubeconfigSwitchImmediate)
 	tunnel := w.reconcileAfter(0)
-	through := w.way()
+	through := w.endpoint()
 	tunnel.Spec.Kubeconfig.Switch = v1alpha1.KubeconfigSwitchAuto
 	if err := w.api.Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
@@ -111,7 +111,29 @@ func TestAKubeconfigThatLeadsThroughTheTunnelDoesNotWaitAfterAMove(t *testing.T)
 	}
 	w.restart()
 	w.check(w.reconcileAfter(0), v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "")
-	if got := w.way(); got != through {
+	if got := w.endpoint(); got != through {
 		t.Errorf("after the move the kubeconfig leads %v instead of %v", got, through)
+	}
+}
+
+// A decision that was recorded before the Secret exists would apply to the Secret as soon as it is written.
+func TestAKubeconfigThatIsWrittenLaterWaitsForTheTunnel(t *testing.T) {
+	const kind = v1alpha1.ConditionKubeconfigReady
+	w := newWaitingWorld(t, false, v1alpha1.KubeconfigSwitchWhenReady)
+	written := controllertest.SecretNamed("prod", "c1"+kubeconfig.Suffix)
+	if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(written), written); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.api.Delete(t.Context(), written.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonWaitingForSecret, "")
+	written.ResourceVersion = ""
+	if err := w.api.Create(t.Context(), written); err != nil {
+		t.Fatal(err)
+	}
+	w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonWaitingForTunnel, "")
+	if got := w.endpoint(); got != original {
+		t.Errorf("without an edge the kubeconfig leads %v", got)
 	}
 }
