@@ -147,7 +147,7 @@ var arrows = map[string][]string{
 	},
 	"pkg/controller/issuers": {
 		"api/v1alpha1", "internal/retry", "pkg/controller/condition", "pkg/controller/objects", "pkg/controller/reconciler",
-		"pkg/enrol/podtoken", "pkg/kubeconfig",
+		"pkg/decision", "pkg/enrol/podtoken", "pkg/kubeconfig",
 	},
 	"pkg/controller/kubeconfigs": {
 		"api/v1alpha1", "pkg/controller/condition", "pkg/controller/config", "pkg/controller/objects",

@@ -18,15 +18,30 @@ var (
 	)
 )
 
+// PodsEnrol reports whether Pods of the Cluster with this UID may enrol as edges of a Tunnel: the spec requests it, and
+// the Tunnel is served for this very Cluster.
+func PodsEnrol(tunnel *v1alpha1.Tunnel, cluster types.UID) bool {
+	return acceptsPods(tunnel) && servedFor(tunnel, cluster)
+}
+
+func acceptsPods(tunnel *v1alpha1.Tunnel) bool {
+	return tunnel.Spec.EdgeServiceAccount != nil && tunnel.HeldID() != "" && tunnel.Spec.Kubeconfig.Mode.Tunnelled()
+}
+
+func servedFor(tunnel *v1alpha1.Tunnel, cluster types.UID) bool {
+	served := tunnel.Status.Served
+	return cluster != "" && served != nil && !served.EnrolmentOnly && served.ClusterUID == cluster
+}
+
 // PodIssuer returns the issuer whose ServiceAccount tokens enrol Pods as edges of a Tunnel that belongs to the Cluster
 // with this UID. The error states why there is none: the spec does not request it, or the controller has recorded no
 // keys for this very Cluster.
 func PodIssuer(tunnel *v1alpha1.Tunnel, cluster types.UID) (podtoken.Issuer, error) {
-	account, served, recorded := tunnel.Spec.EdgeServiceAccount, tunnel.Status.Served, tunnel.Status.ServiceAccountIssuer
+	account, recorded := tunnel.Spec.EdgeServiceAccount, tunnel.Status.ServiceAccountIssuer
 	switch {
-	case account == nil || tunnel.HeldID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled():
+	case !acceptsPods(tunnel):
 		return podtoken.Issuer{}, errNoPods
-	case cluster == "" || served == nil || served.EnrolmentOnly || served.ClusterUID != cluster,
+	case !servedFor(tunnel, cluster),
 		recorded == nil || recorded.ClusterUID != cluster || recorded.Issuer == "" || len(recorded.Keys) == 0:
 		return podtoken.Issuer{}, errNoKeys
 	}

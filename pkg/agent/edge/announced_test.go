@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -68,5 +69,27 @@ func TestARejectedAddressIsNotAnnounced(t *testing.T) {
 				t.Errorf("got %v", got)
 			}
 		})
+	}
+}
+
+// TestAllowedTargetsExcludeStoredAddresses: with --allow-target, an edge dials only the addresses that it was given, so
+// it ignores those that it stored before it had the flag.
+func TestAllowedTargetsExcludeStoredAddresses(t *testing.T) {
+	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	start := func(allowed ...model.Endpoint) *announced {
+		r, err := NewRole(Config{
+			Domain: domain, Dialer: &dial.Dialer{Addresses: []model.Endpoint{atFront}}, Targets: allowed,
+		}, dir, status.New(status.Process), log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.announced
+	}
+	start().add([]model.Endpoint{stray})
+	if a := start(); len(a.all) != 1 {
+		t.Fatalf("stored %v", a.all)
+	}
+	if a := start(target); a != nil {
+		t.Errorf("with --allow-target the edge dials %v", a.all)
 	}
 }

@@ -64,7 +64,7 @@ type Role struct {
 	status  *status.Status
 
 	foreign   foreignToken
-	announced *announced // nil: Envoy does not dial the addresses of the installation
+	announced *announced // nil: the edge dials only the addresses that it was given
 	// used by Enrol, which one loop calls
 	asking, podAsking enrolclient.Asking
 }
@@ -84,7 +84,7 @@ func NewRole(e Config, dir string, s *status.Status, log *slog.Logger) (*Role, e
 		}
 		r.forward, r.dial.Gateways = listener, []model.Endpoint{at}
 	}
-	if len(r.dial.Gateways) == 0 {
+	if len(r.dial.Gateways) == 0 && len(e.Targets) == 0 {
 		r.announced = &announced{path: filepath.Join(dir, announcedFile), domain: e.Domain, dialer: e.Dialer, log: log}
 		r.announced.load()
 	}

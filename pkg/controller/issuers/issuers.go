@@ -23,6 +23,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/condition"
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -72,7 +73,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, nil
 	case action == objects.Leave: // such as paused: those that verify tokens read from the spec what it withdraws
 		return reconcile.Result{RequeueAfter: refresh}, nil
-	case action != objects.Serve || !wanted(o):
+	case action != objects.Serve || !decision.PodsEnrol(o.Tunnel, o.Cluster.UID):
 		r.forget(o.Key)
 		return reconciler.Retry(reconcile.Result{}, r.record(ctx, o.Tunnel, nil))
 	}
@@ -89,13 +90,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	after, readErr := r.readNow(ctx, o, *before)
 	err = r.record(ctx, o.Tunnel, &after)
 	return reconciler.Retry(reconcile.Result{RequeueAfter: r.done(o.Key, readErr)}, err)
-}
-
-// wanted reports whether Pods of this Cluster may enrol, and the tunnel to it is served.
-func wanted(o objects.Group) bool {
-	served := o.Tunnel.Status.Served
-	return o.Tunnel.Spec.EdgeServiceAccount != nil && o.Tunnel.Spec.Kubeconfig.Mode.Tunnelled() &&
-		o.Tunnel.HeldID() != "" && served != nil && !served.EnrolmentOnly && served.ClusterUID == o.Cluster.UID
 }
 
 // readNow returns the record after one reading. If it fails, the keys stay, and the record has the reason.
