@@ -550,6 +550,23 @@ func TestErrorsAreOneLineWithTheFix(t *testing.T) {
 	}
 }
 
+// TestAddressesMayBeOfIPv6: their brackets mean a list in YAML.
+func TestAddressesMayBeOfIPv6(t *testing.T) {
+	data := render(t, minimum, `
+publicAddress: "[2001:db8::1]:443"
+apiserverAddress: "[2001:db8::2]:6443"
+connectAddress: "[2001:db8::2]:3128"
+replicaAddress: "[2001:db8::1:{i}]:443"`)[settings].Object["data"]
+	for key, want := range map[string]string{
+		"PUBLIC_ADDRESS": "[2001:db8::1]:443", "APISERVER_ADDRESS": "[2001:db8::2]:6443",
+		"CONNECT_ADDRESS": "[2001:db8::2]:3128", "REPLICA_ADDRESS": "[2001:db8::1:{i}]:443",
+	} {
+		if got := at(map[string]any{"data": data}, "data."+key); got != want {
+			t.Errorf("%s is %v, want %s", key, got, want)
+		}
+	}
+}
+
 // TestTheSchemaRejects: each value has a type, and a value with a wrong name does not pass unnoticed.
 func TestTheSchemaRejects(t *testing.T) {
 	for name, set := range map[string]values{
@@ -558,6 +575,8 @@ func TestTheSchemaRejects(t *testing.T) {
 		"more gateways than there can be": "{gateway: {replicas: 101}}",
 		"no gateways":                     "{gateway: {replicas: 0}}",
 		"an address without a port":       "{publicAddress: gateway.example.org}",
+		"an address without brackets":     "{publicAddress: '2001:db8::1:443'}",
+		"a URL":                           "{apiserverAddress: 'https://gateway.example.org:443'}",
 		"one address for all replicas":    "{replicaAddress: gateway.example.org:443}",
 		"a domain with a scheme":          "{tunnelDomain: https://example.org}",
 		"an unknown digest":               "{image: {digests: {gatway: " + digest + "}}}",
