@@ -12,12 +12,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
 // pack makes a package of the chart, as `make chart` does, and returns its path.
 func pack(t *testing.T, version, registry string) string {
 	t.Helper()
-	part(t, "helm")
+	kubetest.Part(t, "helm")
 	dir := t.TempDir()
 	out, err := exec.CommandContext(
 		t.Context(), root+"/tools/chart/package.sh", version, registry, dir,
@@ -79,7 +81,7 @@ var listens = regexp.MustCompile(`serving on port (\d+)`)
 // registry starts an OCI registry on loopback for one test, and returns its host:port.
 func registry(t *testing.T) string {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), part(t, "registry"), "-port=0")
+	command := exec.CommandContext(t.Context(), kubetest.Part(t, "registry"), "-port=0")
 	stderr, err := command.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

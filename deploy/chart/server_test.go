@@ -133,7 +133,7 @@ func live(t *testing.T, admin client.Client, o *object) *object {
 	return got
 }
 
-// hooks are the objects that only `helm test` creates.
+// isHook reports whether an object is one that only `helm test` creates.
 func isHook(o *object) bool { return o.GetAnnotations()["helm.sh/hook"] != "" }
 
 // versions returns the resource versions of objects by their keys.
@@ -288,7 +288,7 @@ func TestAnyNamespace(t *testing.T) {
 func testTakeOver(t *testing.T) {
 	connection := "--kubeconfig=" + kubeconfig(t, server.Config(t))
 	out, err := exec.CommandContext(
-		t.Context(), part(t, "kubectl"), connection, "apply", "--kustomize=../kubernetes",
+		t.Context(), kubetest.Part(t, "kubectl"), connection, "apply", "--kustomize=../kubernetes",
 	).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)

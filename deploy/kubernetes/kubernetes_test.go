@@ -56,7 +56,7 @@ func applyManifests(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	built, err := build(ctx)
+	built, err := kubetest.Kustomize(ctx, ".")
 	if err != nil {
 		return err
 	}
@@ -66,15 +66,6 @@ func applyManifests(ctx context.Context, config *rest.Config) error {
 		}
 	}
 	return nil
-}
-
-// build returns the objects that `kubectl apply -k` would apply.
-func build(ctx context.Context) ([]*unstructured.Unstructured, error) {
-	out, err := exec.CommandContext(ctx, filepath.Join(root, "bin/kubectl"), "kustomize", ".").Output()
-	if err != nil {
-		return nil, fmt.Errorf("building kustomization: %w", err)
-	}
-	return kubetest.Decode(out)
 }
 
 func TestEveryManifestIsApplied(t *testing.T) {
