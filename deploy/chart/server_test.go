@@ -27,12 +27,16 @@ var server kubetest.Server
 func TestHelm(t *testing.T) {
 	t.Run("rejects a cluster and values in one line", testErrorsOfAnInstall)
 	if _, err := envtest.InstallCRDs(server.Config(t), envtest.CRDInstallOptions{
-		Paths:              []string{filepath.Join(root, "bin/capi-config/crd/bases/cluster.x-k8s.io_clusters.yaml")},
+		Paths: []string{
+			filepath.Join(root, "bin/capi-config/crd/bases/cluster.x-k8s.io_clusters.yaml"),
+			filepath.Join(root, "bin/capi-config/crd/bases/cluster.x-k8s.io_machines.yaml"),
+		},
 		ErrorIfPathMissing: true,
 	}); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("is installed and removed", testInstallUpgradeUninstall)
+	t.Run("does not drift", testNoDrift)
 	t.Run("takes over a kustomization", testTakeOver)
 }
 

@@ -309,8 +309,9 @@ var effects = map[string]effect{
 		given: "page: {serve: service, host: page.example.org}",
 		set:   "page: {parentRefs: [{name: public}]}",
 		want: map[string]string{
-			"Ingress/fairlead-page":                                                  "absent",
-			"HTTPRoute/fairlead-page spec.parentRefs":                                "- name: public",
+			"Ingress/fairlead-page": "absent",
+			"HTTPRoute/fairlead-page spec.parentRefs": "- group: gateway.networking.k8s.io\n  kind: Gateway\n" +
+				"  name: public",
 			"BackendTLSPolicy/fairlead-page spec.validation.wellKnownCACertificates": "System",
 		},
 	},
