@@ -33,6 +33,8 @@ type Options struct {
 	Gateways, XDSServers int
 	// GatewayWorkers is the number of workers of each gateway; one by default.
 	GatewayWorkers int
+	// WithoutNetAdmin makes the gateways do without the capability NET_ADMIN.
+	WithoutNetAdmin bool
 	// ReplicaAddresses lets edges in the workload network dial each gateway at an address of its own.
 	ReplicaAddresses bool
 	// Lean leaves out what only Cluster API itself needs: its manager, and the second workload apiserver.
