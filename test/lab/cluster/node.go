@@ -268,3 +268,7 @@ func (n *Node) PodLogs() string { return filepath.Join(n.dir, "upper/var/log/pod
 
 // Processes returns the processes in the containers of the node's Pods, as this machine numbers them.
 func (n *Node) Processes() ([]int, error) { return n.cluster.groups.Processes(n.group()) }
+
+// PodNetworks returns the folder in which the runtime has a file for each network device of the node's Pods, in the
+// format of the CNI library's cache. It exists once a Pod has started.
+func (n *Node) PodNetworks() string { return filepath.Join(n.dir, "cni/results") }
