@@ -218,6 +218,7 @@ var effects = map[string]effect{
 			"NetworkPolicy/fairlead-webhook":           "absent",
 			"NetworkPolicy/fairlead-runtime-extension": "absent",
 			"NetworkPolicy/fairlead-metrics":           "absent",
+			"NetworkPolicy/fairlead-test":              "absent",
 		},
 	},
 	"networkPolicy.clientNamespaces": {
