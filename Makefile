@@ -193,7 +193,7 @@ kubeconfigs.test: parts.machines build
 	go test -c -ldflags=-w -o bin/test/kubeconfigs.test ./test/kubeconfigs
 
 .PHONY: verify-fleet
-verify-fleet: fleet.test ## proof of many gateways, workers and servers together (10 min, as root)
+verify-fleet: fleet.test ## proof of many gateways, workers and servers together, and of both IP families (12 min, as root)
 	$(REQUIRED) go test -count=1 ./test/synthetic
 	cd test/fleet && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/fleet.test -test.v -test.timeout=20m
 
