@@ -85,12 +85,13 @@ demo: ## show Cluster API managing two workload clusters that it cannot dial (as
 CHART_VERSION = $(patsubst v%,%,$(or $(VERSION),0.0.0-dev))
 
 .PHONY: chart
-chart: parts.chart ## package the Helm chart into bin/chart (VERSION=1.2.3 REGISTRY=registry.example.com/fairlead)
+chart: parts.chart ## package the Helm chart into bin/chart (VERSION=v0.1.0 REGISTRY=registry.example.com/fairlead)
 	tools/chart/package.sh "$(or $(VERSION),0.0.0-dev)" "$(REGISTRY)" bin/chart
 
 .PHONY: chart-push
-chart-push: chart ## push it to oci://REGISTRY/charts (HELM_PUSH_FLAGS=--plain-http for a registry without TLS)
-	bin/helm push "bin/chart/fairlead-$(CHART_VERSION).tgz" "oci://$(REGISTRY)/charts" $(HELM_PUSH_FLAGS)
+chart-push: chart ## push it to oci://REGISTRY/charts (http:// before REGISTRY turns TLS off, as for images)
+	bin/helm push "bin/chart/fairlead-$(CHART_VERSION).tgz" "oci://$(patsubst http://%,%,$(REGISTRY))/charts" \
+		$(if $(filter http://%,$(REGISTRY)),--plain-http) $(HELM_PUSH_FLAGS)
 
 .PHONY: test-chart
 test-chart: parts.chart ## the chart: each value, its errors, and install, upgrade and uninstall at a real kube-apiserver
@@ -237,8 +238,8 @@ operations.test: parts.operations build
 	go test -c -o bin/test/operations.test ./test/operations
 
 .PHONY: test-cluster
-test-cluster: parts.cluster ## real Kubernetes clusters with kubelets, containers and networks of Pods on this machine (3 min, as root)
-	$(REQUIRED) go test -count=1 -timeout=10m -v ./test/cluster
+test-cluster: parts.cluster ## real Kubernetes clusters with kubelets, containers and networks of Pods on this machine (5 min, as root)
+	$(REQUIRED) go test -count=1 -timeout=15m -v ./test/cluster
 
 .PHONY: install-test
 install-test: parts.install ## the manifests of deploy in real clusters: an installation, and edges in Pods of another cluster (5 min, as root)

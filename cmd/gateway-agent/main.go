@@ -49,6 +49,7 @@ type options struct {
 	servers                    string
 	readyDeadline              time.Duration
 	maxEdges                   int
+	netAdmin                   bool
 	public, apiserver, connect string
 	caFile, tokenFile          string
 	serviceAccountTokenFile    string
@@ -107,6 +108,11 @@ func (o *options) addTo(cmd *cobra.Command) {
 		&o.maxEdges, "edges-per-tunnel", admission.DefaultMaxEdges,
 		"maximum number of edges of one tunnel id that may have tunnels to this gateway",
 	)
+	flags.BoolVar(
+		&o.netAdmin, "net-admin", true,
+		"close single connections of revoked edges, which needs the capability NET_ADMIN; otherwise a revocation replaces "+
+			"this gateway's Envoy, and --workers must be 1",
+	)
 	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM)")
 	flags.StringVar(&o.tokenFile, "token-file", "", "file with the gateway token; read at each enrolment")
 	flags.StringVar(
@@ -128,11 +134,12 @@ func (o *options) addTo(cmd *cobra.Command) {
 // leaf on disk needs none.
 func (o *options) gateway() (gateway.Config, error) {
 	g := gateway.Config{
-		Domain:        model.TunnelDomain(o.domain),
-		Name:          o.name,
-		ReadyDeadline: o.readyDeadline,
-		MaxEdges:      o.maxEdges,
-		Credential:    o.credential,
+		Domain:          model.TunnelDomain(o.domain),
+		Name:            o.name,
+		ReadyDeadline:   o.readyDeadline,
+		MaxEdges:        o.maxEdges,
+		WithoutNetAdmin: !o.netAdmin,
+		Credential:      o.credential,
 	}
 	var xdsServer model.Endpoint
 	var errs []error

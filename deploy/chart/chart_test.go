@@ -40,27 +40,11 @@ var served = []string{
 	"gateway.networking.k8s.io/v1",
 }
 
-// part returns the path of a real part. Without it the test is skipped, or fails if parts are required.
-func part(t *testing.T, name string) string {
-	t.Helper()
-	path, err := filepath.Abs(filepath.Join(root, "bin", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		if os.Getenv("REAL_PARTS_REQUIRED") != "" {
-			t.Fatalf("run `make tools`: %v", err)
-		}
-		t.Skipf("run `make tools`: %v", err)
-	}
-	return path
-}
-
 // helm runs Helm with folders of its own, and returns its output and its last lines of standard error.
 func helm(ctx context.Context, t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	command := exec.CommandContext(ctx, part(t, "helm"), args...)
+	command := exec.CommandContext(ctx, kubetest.Part(t, "helm"), args...)
 	command.Stdout, command.Stderr = &out, &errs
 	home := t.TempDir()
 	command.Env = append(

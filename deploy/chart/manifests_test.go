@@ -3,7 +3,6 @@ package chart_test
 import (
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -128,39 +127,8 @@ func TestCopiesMatchTheCode(t *testing.T) {
 // kustomize returns the objects of a kustomization with resources and components, given by their folders below deploy.
 func kustomize(t *testing.T, more string, resources, components []string) objects {
 	t.Helper()
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	relative := func(folders []string) string {
-		var all []string
-		for _, f := range folders {
-			absolute, err := filepath.Abs(filepath.Join("..", f))
-			if err != nil {
-				t.Fatal(err)
-			}
-			path, err := filepath.Rel(dir, absolute)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, path)
-		}
-		return "[" + strings.Join(all, ", ") + "]"
-	}
-	text := "resources: " + relative(resources) + "\ncomponents: " + relative(components) + "\n" + more
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.CommandContext(t.Context(), part(t, "kubectl"), "kustomize", dir).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	list, err := kubetest.Decode(out)
-	if err != nil {
-		t.Fatal(err)
-	}
 	all := objects{}
-	for _, o := range list {
+	for _, o := range kubetest.KustomizeUser(t, resources, components, more) {
 		all[o.GetKind()+"/"+o.GetName()] = o
 	}
 	return all
@@ -173,6 +141,7 @@ func TestComponentsAreTheSameAsValues(t *testing.T) {
 		"kubernetes/page":                 "page: {serve: loopback}",
 		"kubernetes/page-tokens":          "page: {serve: service}",
 		"kubernetes/webhook-cert-manager": "webhook: {certManager: true}",
+		"kubernetes/without-net-admin":    "gateway: {netAdmin: false}",
 		"monitoring":                      "metrics: {enabled: true}",
 	} {
 		t.Run(component, func(t *testing.T) {

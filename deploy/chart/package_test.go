@@ -12,12 +12,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
 // pack makes a package of the chart, as `make chart` does, and returns its path.
 func pack(t *testing.T, version, registry string) string {
 	t.Helper()
-	part(t, "helm")
+	kubetest.Part(t, "helm")
 	dir := t.TempDir()
 	out, err := exec.CommandContext(
 		t.Context(), root+"/tools/chart/package.sh", version, registry, dir,
@@ -25,7 +27,7 @@ func pack(t *testing.T, version, registry string) string {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	return filepath.Join(dir, "fairlead-"+version+".tgz")
+	return filepath.Join(dir, "fairlead-"+strings.TrimPrefix(version, "v")+".tgz")
 }
 
 func TestThePackageIsReproducible(t *testing.T) {
@@ -50,23 +52,27 @@ func TestThePackageIsReproducible(t *testing.T) {
 }
 
 // TestTheChartComesFromARegistry pushes the package to a registry on loopback, and renders the chart from there with
-// nothing but the one required value. Its images come from the same registry, with the version of the chart.
+// nothing but the one required value. Its images come from the same registry, with the tag that `make images` gives
+// them: a release has a v before its number, and `make images` rejects a version without it.
 func TestTheChartComesFromARegistry(t *testing.T) {
 	address := registry(t)
-	file := pack(t, "1.2.3", address)
-	if out, stderr, err := helm(t.Context(), t, "push", file, "oci://"+address+"/charts", "--plain-http"); err != nil {
-		t.Fatalf("%v: %s%s", err, out, stderr)
-	}
-	out, stderr, err := helm(
-		t.Context(), t, "template", "fairlead", "oci://"+address+"/charts/fairlead", "--version=1.2.3", "--plain-http",
-		"--namespace="+namespace, "--set=tunnelDomain=tunnels.example.com", "--api-versions=cluster.x-k8s.io/v1beta2",
-	)
-	if err != nil {
-		t.Fatalf("%v: %s", err, stderr)
-	}
-	image := at(decode(t, out)[gateway].Object, container+"image")
-	if want := address + "/fairlead-gateway:1.2.3"; image != want {
-		t.Errorf("the image of the gateways is %v, want %s", image, want)
+	for _, arguments := range [][2]string{{"v1.2.3", "http://" + address}, {"1.2.4", address}} {
+		number := strings.TrimPrefix(arguments[0], "v")
+		file := pack(t, arguments[0], arguments[1])
+		if out, stderr, err := helm(t.Context(), t, "push", file, "oci://"+address+"/charts", "--plain-http"); err != nil {
+			t.Fatalf("%v: %s%s", err, out, stderr)
+		}
+		out, stderr, err := helm(
+			t.Context(), t, "template", "fairlead", "oci://"+address+"/charts/fairlead", "--version="+number, "--plain-http",
+			"--namespace="+namespace, "--set=tunnelDomain=tunnels.example.com", "--api-versions=cluster.x-k8s.io/v1beta2",
+		)
+		if err != nil {
+			t.Fatalf("%v: %s", err, stderr)
+		}
+		image := at(decode(t, out)[gateway].Object, container+"image")
+		if want := address + "/fairlead-gateway:v" + number; image != want {
+			t.Errorf("the image of the gateways is %v, want %s", image, want)
+		}
 	}
 }
 
@@ -75,7 +81,7 @@ var listens = regexp.MustCompile(`serving on port (\d+)`)
 // registry starts an OCI registry on loopback for one test, and returns its host:port.
 func registry(t *testing.T) string {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), part(t, "registry"), "-port=0")
+	command := exec.CommandContext(t.Context(), kubetest.Part(t, "registry"), "-port=0")
 	stderr, err := command.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -27,12 +27,16 @@ var server kubetest.Server
 func TestHelm(t *testing.T) {
 	t.Run("rejects a cluster and values in one line", testErrorsOfAnInstall)
 	if _, err := envtest.InstallCRDs(server.Config(t), envtest.CRDInstallOptions{
-		Paths:              []string{filepath.Join(root, "bin/capi-config/crd/bases/cluster.x-k8s.io_clusters.yaml")},
+		Paths: []string{
+			filepath.Join(root, "bin/capi-config/crd/bases/cluster.x-k8s.io_clusters.yaml"),
+			filepath.Join(root, "bin/capi-config/crd/bases/cluster.x-k8s.io_machines.yaml"),
+		},
 		ErrorIfPathMissing: true,
 	}); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("is installed and removed", testInstallUpgradeUninstall)
+	t.Run("does not drift", testNoDrift)
 	t.Run("takes over a kustomization", testTakeOver)
 }
 
@@ -133,7 +137,7 @@ func live(t *testing.T, admin client.Client, o *object) *object {
 	return got
 }
 
-// hooks are the objects that only `helm test` creates.
+// isHook reports whether an object is one that only `helm test` creates.
 func isHook(o *object) bool { return o.GetAnnotations()["helm.sh/hook"] != "" }
 
 // versions returns the resource versions of objects by their keys.
@@ -231,13 +235,14 @@ func TestTheApiserverAcceptsEveryOption(t *testing.T) {
 		t.Fatal(err)
 	}
 	var all []values
-	for _, e := range effects {
-		if !strings.HasPrefix(string(e.set), "extraObjects") {
+	const alone = "gateway.netAdmin" // it cannot be combined with all others
+	for name, e := range effects {
+		if !strings.HasPrefix(string(e.set), "extraObjects") && name != alone {
 			all = append(all, e.given, e.set)
 		}
 	}
 	slices.Sort(all)
-	for i, set := range [][]values{{everything}, slices.Compact(all)} {
+	for i, set := range [][]values{{everything}, slices.Compact(all), {effects[alone].set}} {
 		for _, o := range inNamespace(t, ns.GetName(), set...) {
 			if foreign(o) {
 				continue
@@ -288,7 +293,7 @@ func TestAnyNamespace(t *testing.T) {
 func testTakeOver(t *testing.T) {
 	connection := "--kubeconfig=" + kubeconfig(t, server.Config(t))
 	out, err := exec.CommandContext(
-		t.Context(), part(t, "kubectl"), connection, "apply", "--kustomize=../kubernetes",
+		t.Context(), kubetest.Part(t, "kubectl"), connection, "apply", "--kustomize=../kubernetes",
 	).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)

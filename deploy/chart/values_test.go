@@ -76,6 +76,7 @@ var effects = map[string]effect{
 			xdsServer + " " + container + "image":       "registry.example.org/x/fairlead-xds-server:dev",
 			gateway + " " + container + "image":         "registry.example.org/x/fairlead-gateway:dev",
 			"Pod/fairlead-test spec.containers.0.image": "registry.example.org/x/fairlead-cli:dev",
+			settings + " data.EDGE_IMAGE":               "registry.example.org/x/fairlead-edge:dev",
 		},
 	},
 	"image.tag": {
@@ -85,6 +86,34 @@ var effects = map[string]effect{
 			xdsServer + " " + container + "image":       "fairlead-xds-server:v9",
 			gateway + " " + container + "image":         "fairlead-gateway:v9",
 			"Pod/fairlead-test spec.containers.0.image": "fairlead-cli:v9",
+			settings + " data.EDGE_IMAGE":               "fairlead-edge:v9",
+		},
+	},
+	"edgeImage": {
+		given: "runtimeExtension: {enabled: true}",
+		set:   "edgeImage: registry.example.org/edge:v1",
+		want:  map[string]string{settings + " data.EDGE_IMAGE": "registry.example.org/edge:v1"},
+		// both restart
+		changes: []string{settings, controller, extension},
+	},
+	"priorityClassName": {
+		given: "runtimeExtension: {enabled: true}",
+		set:   "priorityClassName: high",
+		want: map[string]string{
+			controller + " " + gatewayPod + "priorityClassName": "high",
+			xdsServer + " " + gatewayPod + "priorityClassName":  "high",
+			gateway + " " + gatewayPod + "priorityClassName":    "high",
+			extension + " " + gatewayPod + "priorityClassName":  "high",
+		},
+	},
+	"disruptionBudget": {
+		given: "runtimeExtension: {enabled: true}",
+		set:   "disruptionBudget: {minAvailable: 50%, maxUnavailable: null}",
+		want: map[string]string{
+			"PodDisruptionBudget/controller spec.minAvailable":        "50%",
+			"PodDisruptionBudget/xds-server spec.minAvailable":        "50%",
+			"PodDisruptionBudget/gateway spec.minAvailable":           "50%",
+			"PodDisruptionBudget/runtime-extension spec.minAvailable": "50%",
 		},
 	},
 	"image.digests": {
@@ -98,7 +127,7 @@ var effects = map[string]effect{
 			xdsServer + " " + container + "image":       "r/fairlead-xds-server@" + digest,
 			gateway + " " + container + "image":         "r/fairlead-gateway@" + digest,
 			extension + " " + container + "image":       "r/fairlead-runtime-extension@" + digest,
-			extension + " " + container + "args":        "contains --edge-image=r/fairlead-edge@" + digest,
+			settings + " data.EDGE_IMAGE":               "r/fairlead-edge@" + digest,
 			"Pod/fairlead-test spec.containers.0.image": "r/fairlead-cli@" + digest,
 		},
 	},
@@ -128,6 +157,14 @@ var effects = map[string]effect{
 		set:     "gateway: {workers: 4}",
 		want:    map[string]string{settings + " data.GATEWAY_WORKERS": `"4"`},
 		changes: []string{settings, xdsServer, gateway},
+	},
+	"gateway.netAdmin": {
+		set: "gateway: {netAdmin: false}",
+		want: map[string]string{
+			gateway + " " + container + "args":                                     "contains --net-admin=false",
+			gateway + " " + container + "securityContext.capabilities":             "drop:\n- ALL",
+			gateway + " " + container + "securityContext.allowPrivilegeEscalation": "false",
+		},
 	},
 	"publicService.type": {
 		set:     "publicService: {type: ClusterIP}",
@@ -181,6 +218,7 @@ var effects = map[string]effect{
 			"NetworkPolicy/fairlead-webhook":           "absent",
 			"NetworkPolicy/fairlead-runtime-extension": "absent",
 			"NetworkPolicy/fairlead-metrics":           "absent",
+			"NetworkPolicy/fairlead-test":              "absent",
 		},
 	},
 	"networkPolicy.clientNamespaces": {
@@ -280,8 +318,9 @@ var effects = map[string]effect{
 		given: "page: {serve: service, host: page.example.org}",
 		set:   "page: {parentRefs: [{name: public}]}",
 		want: map[string]string{
-			"Ingress/fairlead-page":                                                  "absent",
-			"HTTPRoute/fairlead-page spec.parentRefs":                                "- name: public",
+			"Ingress/fairlead-page": "absent",
+			"HTTPRoute/fairlead-page spec.parentRefs": "- group: gateway.networking.k8s.io\n  kind: Gateway\n" +
+				"  name: public",
 			"BackendTLSPolicy/fairlead-page spec.validation.wellKnownCACertificates": "System",
 		},
 	},
@@ -295,7 +334,7 @@ var effects = map[string]effect{
 	"runtimeExtension.enabled": {
 		set: "runtimeExtension: {enabled: true}",
 		want: map[string]string{
-			extension + " " + container + "args":            "contains --edge-image=fairlead-edge:dev",
+			extension + " " + container + "args":            "contains --edge-image=$(EDGE_IMAGE)",
 			"ServiceAccount/runtime-extension":              "exists",
 			"ClusterRole/fairlead-runtime-extension":        "exists",
 			"ClusterRoleBinding/fairlead-runtime-extension": "exists",
@@ -315,11 +354,6 @@ var effects = map[string]effect{
 		given: "runtimeExtension: {enabled: true}",
 		set:   "runtimeExtension: {resources: {limits: {memory: 512Mi}}}",
 		want:  map[string]string{extension + " " + container + "resources.limits.memory": "512Mi"},
-	},
-	"runtimeExtension.edgeImage": {
-		given: "runtimeExtension: {enabled: true}",
-		set:   "runtimeExtension: {edgeImage: registry.example.org/edge:v1}",
-		want:  map[string]string{extension + " " + container + "args": "contains --edge-image=registry.example.org/edge:v1"},
 	},
 	"runtimeExtension.capiNamespace": {
 		given: "runtimeExtension: {enabled: true}",
@@ -363,17 +397,12 @@ func init() {
 		add("replicas", "3", "spec.replicas", "3")
 		add("resources", "{limits: {memory: 4Gi}}", container+"resources.limits.memory", "4Gi")
 		add("args", "[--log-format=json]", container+"args", "contains --log-format=json")
-		add("priorityClassName", "high", gatewayPod+"priorityClassName", "high")
 		add(
 			"topologySpread", "[{topologyKey: rack, maxSkew: 2, whenUnsatisfiable: DoNotSchedule}]",
 			gatewayPod+"topologySpreadConstraints",
 			"- labelSelector:\n    matchLabels:\n      app.kubernetes.io/name: "+name+
 				"\n  maxSkew: 2\n  topologyKey: rack\n  whenUnsatisfiable: DoNotSchedule",
 		)
-		effects[group+".disruptionBudget"] = effect{
-			set:  values(group + ": {disruptionBudget: {minAvailable: 50%, maxUnavailable: null}}"),
-			want: map[string]string{"PodDisruptionBudget/" + name + " spec.minAvailable": "50%"},
-		}
 	}
 }
 
@@ -535,6 +564,9 @@ func TestErrorsAreOneLineWithTheFix(t *testing.T) {
 		"a strange limit": {
 			served, "{tunnelDomain: t.example.org, gateway: {resources: {limits: {memory: 1.5Gi}}}}", "use a whole number",
 		},
+		"several workers without NET_ADMIN": {
+			served, "{tunnelDomain: t.example.org, gateway: {netAdmin: false, workers: 2}}", "more gateway.replicas",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -582,7 +614,8 @@ func TestTheSchemaRejects(t *testing.T) {
 		"an unknown digest":               "{image: {digests: {gatway: " + digest + "}}}",
 		"a short digest":                  "{image: {digests: {gateway: sha256:01}}}",
 		"an annotation that is no text":   "{publicService: {annotations: {a: 1}}}",
-		"two limits of a budget":          "{gateway: {disruptionBudget: {minAvailable: 1}}}",
+		"two limits of a budget":          "{disruptionBudget: {minAvailable: 1}}",
+		"a priority class of one program": "{gateway: {priorityClassName: high}}",
 		"a patch without a name":          "{patches: [{kind: Service}]}",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -37,19 +37,6 @@ func TestMain(m *testing.M) {
 	os.Exit(server.Run(m))
 }
 
-// part returns the path of a program or file in bin.
-func part(t *testing.T, name string) string {
-	t.Helper()
-	path := filepath.Join(root, "bin", name)
-	if _, err := os.Stat(path); err != nil {
-		if os.Getenv("REAL_PARTS_REQUIRED") != "" {
-			t.Fatalf("no %s: run `make tools`: %v", name, err)
-		}
-		t.Skipf("no %s: run `make tools`: %v", name, err)
-	}
-	return path
-}
-
 // clusterNames simulates the CoreDNS block with the names of the cluster.
 const clusterNames = `
 .:%[1]s {
@@ -66,7 +53,7 @@ const clusterNames = `
 // it.
 func startCoreDNS(t *testing.T) *net.Resolver {
 	t.Helper()
-	program := part(t, "coredns")
+	program := kubetest.Part(t, "coredns")
 	snippet, err := os.ReadFile("Corefile")
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +144,7 @@ func installExternalDNS(ctx context.Context, config *rest.Config) error {
 const externalDNSCRD = "externaldns-crd.yaml"
 
 func TestExternalDNSAcceptsTheObjects(t *testing.T) {
-	part(t, externalDNSCRD)
+	kubetest.Part(t, externalDNSCRD)
 	admin, err := kubetest.NewClient(server.Config(t))
 	if err != nil {
 		t.Fatal(err)

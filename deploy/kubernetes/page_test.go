@@ -1,11 +1,6 @@
 package kubernetes_test
 
 import (
-	"context"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -16,37 +11,9 @@ import (
 )
 
 // withComponent returns the objects that are applied together with a component of this directory.
-func withComponent(ctx context.Context, t *testing.T, component string) []*unstructured.Unstructured {
+func withComponent(t *testing.T, component string) []*unstructured.Unstructured {
 	t.Helper()
-	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	folder, err := filepath.Rel(dir, here)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := fmt.Sprintf(
-		"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [%s]\ncomponents: [%s]\n", folder,
-		filepath.Join(folder, component),
-	)
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	kubectl, err := filepath.Abs(filepath.Join(root, "bin/kubectl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.CommandContext(ctx, kubectl, "kustomize", dir).Output()
-	if err != nil {
-		t.Fatalf("building kustomization: %v", err)
-	}
-	built, err := kubetest.Decode(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return built
+	return kubetest.KustomizeUser(t, []string{"kubernetes"}, []string{"kubernetes/" + component}, "")
 }
 
 func TestThePageIsServedOnlyIfRequested(t *testing.T) {
@@ -57,19 +24,12 @@ func TestThePageIsServedOnlyIfRequested(t *testing.T) {
 		)
 	}
 	for component, wants := range map[string]struct{ serves, reviews bool }{
-		".": {}, "page": {serves: true},
-		"page-tokens": {serves: true, reviews: true},
+		"": {}, "page": {serves: true}, "page-tokens": {serves: true, reviews: true},
 	} {
 		t.Run(component, func(t *testing.T) {
-			var built []*unstructured.Unstructured
-			var err error
-			if component == "." {
-				built, err = build(t.Context())
-			} else {
-				built = withComponent(t.Context(), t, component)
-			}
-			if err != nil {
-				t.Fatal(err)
+			built := kubetest.KustomizeUser(t, []string{"kubernetes"}, nil, "")
+			if component != "" {
+				built = withComponent(t, component)
 			}
 			reviews := false
 			for _, o := range built {

@@ -41,7 +41,9 @@ func TestTheDocumentNamesWhatASettingRestarts(t *testing.T) {
 func usersOfSettings(t *testing.T) map[string][]string {
 	t.Helper()
 	users := map[string][]string{}
-	for _, file := range []string{"settings.yaml", "controller.yaml", "xds-server.yaml", "gateway.yaml"} {
+	for _, file := range []string{
+		"settings.yaml", "controller.yaml", "xds-server.yaml", "gateway.yaml", "../runtime-extension/runtime-extension.yaml",
+	} {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

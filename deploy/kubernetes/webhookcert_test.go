@@ -50,7 +50,7 @@ func field(t *testing.T, built []*unstructured.Unstructured, kind, name string, 
 // kube-apiserver.
 func TestCertManagerMayKeepTheCertificateOfTheWebhook(t *testing.T) {
 	admin := apiserver(t)
-	built := withComponent(t.Context(), t, "webhook-cert-manager")
+	built := withComponent(t, "webhook-cert-manager")
 	for _, o := range built {
 		if o.GroupVersionKind().Group == "cert-manager.io" {
 			continue

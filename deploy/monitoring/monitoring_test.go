@@ -3,7 +3,6 @@ package monitoring_test
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/deploy/monitoring"
 	"github.com/fairlead/fairlead/internal/golden"
+	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/internal/metrics"
 )
 
@@ -48,22 +48,6 @@ func read(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return string(data)
-}
-
-// part returns the path of a real part, which must exist if parts are required.
-func part(t *testing.T, name string) string {
-	t.Helper()
-	path, err := filepath.Abs(filepath.Join("..", "..", "bin", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		if os.Getenv("REAL_PARTS_REQUIRED") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	return path
 }
 
 func TestPrometheusRulesMatchTheCode(t *testing.T) {
@@ -167,7 +151,7 @@ func TestRulesWithPromtool(t *testing.T) {
 			t.Errorf("%s is not tested both ways", r.Alert)
 		}
 	}
-	promtool := part(t, "promtool")
+	promtool := kubetest.Part(t, "promtool")
 	for _, args := range [][]string{{"check", "rules", "--lint-fatal", "rules.yaml"}, {
 		"test", "rules",
 		"rules_test.yaml",
@@ -180,31 +164,15 @@ func TestRulesWithPromtool(t *testing.T) {
 
 // TestTheComponentEnablesMetrics builds the whole installation with the component.
 func TestTheComponentEnablesMetrics(t *testing.T) {
-	dir := t.TempDir()
-	relative := func(path string) string {
-		absolute, err := filepath.Abs(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := filepath.Rel(dir, absolute)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
-	text := "resources: [" + relative("../kubernetes") + "]\ncomponents: [" + relative(".") + "]\n"
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.CommandContext(t.Context(), part(t, "kubectl"), "kustomize", dir).CombinedOutput()
+	built, err := yaml.Marshal(kubetest.KustomizeUser(t, []string{"kubernetes"}, []string{"monitoring"}, ""))
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatal(err)
 	}
 	for what, n := range map[string]int{
 		"--metrics-listen=:9090": 3, "name: metrics\n": 3, "kind: PodMonitor\n": 1, "kind: PrometheusRule\n": 1,
 		"kind: NetworkPolicy\n": 4, `grafana_dashboard: "1"`: 1,
 	} {
-		if got := strings.Count(string(out), what); got != n {
+		if got := strings.Count(string(built), what); got != n {
 			t.Errorf("%q is there %d times, want %d", what, got, n)
 		}
 	}

@@ -38,14 +38,8 @@ func TestMain(m *testing.M) {
 // built returns the objects that `kubectl apply -k` would apply, by kind.
 func built(t *testing.T) map[string]*unstructured.Unstructured {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "../../bin/kubectl", "kustomize", ".").Output()
-	if err != nil {
-		if os.Getenv("REAL_PARTS_REQUIRED") != "" {
-			t.Fatalf("building the kustomization: run `make tools`: %v", err)
-		}
-		t.Skipf("building the kustomization: run `make tools`: %v", err)
-	}
-	objects, err := kubetest.Decode(out)
+	kubetest.Part(t, "kubectl")
+	objects, err := kubetest.Kustomize(t.Context(), ".")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 		return agentSpec{}, fmt.Errorf("writing the credentials of %s: %w", name, err)
 	}
 	const health = "127.0.0.1:8080"
-	return agentSpec{
+	spec := agentSpec{
 		name: name, program: l.Parts.OwnPath("gateway-agent"), namespace: l.Network.Gateways[i],
 		dir: filepath.Join(dir, "state"), health: health,
 		args: []string{
@@ -66,7 +66,11 @@ func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 			"--connect-listen=" + l.listen(l.Network.InsideAddress(i), netns.ConnectPort),
 			"--workers=" + strconv.Itoa(l.options.GatewayWorkers),
 		},
-	}, nil
+	}
+	if l.options.WithoutNetAdmin {
+		spec.args = append(spec.args, "--net-admin=false")
+	}
+	return spec, nil
 }
 
 // listen returns where a program listens: at one of its addresses, or at all of them if it has two families.

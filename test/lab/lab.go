@@ -33,6 +33,8 @@ type Options struct {
 	Gateways, XDSServers int
 	// GatewayWorkers is the number of workers of each gateway; one by default.
 	GatewayWorkers int
+	// WithoutNetAdmin makes the gateways do without the capability NET_ADMIN.
+	WithoutNetAdmin bool
 	// Family is which addresses all machines have; IPv4 by default. With both families programs listen on all addresses,
 	// so there can be only one xds-server.
 	Family netns.Family

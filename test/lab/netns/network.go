@@ -313,7 +313,7 @@ func (n *Network) Close(ctx context.Context) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, dns := range n.peers {
-		dns.close()
+		dns.Close()
 	}
 	for _, namespace := range slices.Backward(n.all) {
 		RemoveNamespace(ctx, namespace.Name)
@@ -340,7 +340,7 @@ func (n *Network) AddGateway(ctx context.Context, i int) error {
 func (n *Network) RemoveGateway(ctx context.Context) {
 	i := len(n.Gateways) - 1
 	last := n.Gateways[i]
-	n.peers[i].close()
+	n.peers[i].Close()
 	n.Gateways, n.peers = n.Gateways[:i], n.peers[:i]
 	for _, dns := range n.peers {
 		dns.Set(GatewayReplica(i) + peerSuffix)

@@ -13,6 +13,10 @@ fairlead-{{ $name -}}
 {{ .Values.publicAddress | default (printf "gateway.%s:443" .Values.tunnelDomain) }}
 {{- end -}}
 
+{{- define "fairlead.edgeImage" -}}
+{{ .Values.edgeImage | default (include "fairlead.image" (list . "edge")) }}
+{{- end -}}
+
 {{- define "fairlead.apiserverAddress" -}}
 {{ .Values.apiserverAddress | default (printf "gateway.%s.svc:6443" .Release.Namespace) }}
 {{- end -}}
@@ -51,11 +55,13 @@ so a change restarts exactly the programs that it concerns.
 {{- if eq $name "controller" -}}
 {{- $settings = concat $settings (list (include "fairlead.publicAddress" $root) (include "fairlead.apiserverAddress" $root)) -}}
 {{- $settings = concat $settings (list (include "fairlead.connectAddress" $root) $values.rollout) -}}
-{{- $settings = append $settings (include "fairlead.publicService" $root) -}}
+{{- $settings = concat $settings (list (include "fairlead.publicService" $root) (include "fairlead.edgeImage" $root)) -}}
 {{- else if eq $name "xds-server" -}}
 {{- $settings = concat $settings (list (include "fairlead.publicAddress" $root) $values.replicaAddress) -}}
 {{- end -}}
-{{- if ne $name "controller" -}}
+{{- if eq $name "runtime-extension" -}}
+{{- $settings = append $settings (include "fairlead.edgeImage" $root) -}}
+{{- else if ne $name "controller" -}}
 {{- $settings = append $settings ($values.gateway.workers | toString) -}}
 {{- end -}}
 {{- join "\n" $settings | sha256sum | trunc 16 -}}
@@ -72,7 +78,7 @@ imagePullSecrets:
   - name: {{ . }}
 {{- end }}
 {{- end }}
-{{- with $values.priorityClassName }}
+{{- with $root.Values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
 {{- with $values.topologySpread }}
@@ -84,10 +90,11 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
+{{- /* The PodDisruptionBudget of a program, given (list root name). */ -}}
 {{- define "fairlead.disruptionBudget" -}}
 {{- $root := index . 0 -}}
 {{- $name := index . 1 -}}
-{{- with (index . 2).disruptionBudget }}
+{{- with $root.Values.disruptionBudget }}
 ---
 # Draining nodes removes one Pod at a time.
 apiVersion: policy/v1
