@@ -146,6 +146,13 @@ test-drift: ## check the edges in a KubeadmControlPlane and other providers' rec
 validate: envoy ## tests with a real Envoy: goldens, pairs of Envoys, supervision
 	CGO_ENABLED=1 $(REQUIRED) go test -race $(ENVOYS)
 
+# The number of first uses of each kind. 50 take 2 minutes.
+FIRST_USES ?= 500
+
+.PHONY: test-first-uses
+test-first-uses: envoy ## first uses of idle tunnels behind load balancers, in real time (20 min; its short form is in validate)
+	ENVOY_REQUIRED=1 FIRST_USES=$(FIRST_USES) go test -count=1 -timeout=60m -parallel=6 -run TestFirstUses -v ./pkg/envoy
+
 .PHONY: test-e2e
 test-e2e: test-controller-race verify-main verify-identity verify-kubeconfigs verify-fleet verify-sight verify-security ## the whole system in network namespaces, as root
 
