@@ -199,6 +199,13 @@ kubeconfigs.test: parts.machines build
 	@mkdir -p bin/test
 	go test -c -ldflags=-w -o bin/test/kubeconfigs.test ./test/kubeconfigs
 
+.PHONY: test-matrix
+test-matrix: parts.machines build ## verify-main and verify-kubeconfigs with Cluster API 1.12 to 1.14, each with its oldest and newest Kubernetes (90 min, as root; SHORT=1 for their short forms, CELLS='^v1.13' for some)
+	@mkdir -p bin/test
+	go test -c -ldflags=-w -o bin/test/e2e.test ./test/e2e
+	go test -c -ldflags=-w -o bin/test/kubeconfigs.test ./test/kubeconfigs
+	@SHORT=$(SHORT) CELLS='$(CELLS)' tools/matrix/run
+
 .PHONY: verify-fleet
 verify-fleet: fleet.test ## proof of many gateways, workers and servers together, and of both IP families (12 min, as root)
 	$(REQUIRED) go test -count=1 ./test/synthetic
