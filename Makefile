@@ -256,10 +256,17 @@ test-cluster: parts.cluster ## real Kubernetes clusters with kubelets, container
 	$(REQUIRED) go test -count=1 -timeout=15m -v ./test/cluster
 
 .PHONY: install-test
-install-test: parts.install ## the manifests of deploy in real clusters: an installation, and edges in Pods of another cluster (5 min, as root)
-	@mkdir -p bin/static
-	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o bin/static/ ./cmd/controller ./cmd/xds-server ./cmd/gateway-agent ./cmd/edge-agent
-	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/static go test -count=1 -timeout=20m -v ./test/install
+install-test: parts.install install-images ## proof of installation in real clusters: Helm, edges in each form, disturbances, removal (25 min, as root)
+	$(REQUIRED) go test -count=1 -timeout=40m -v ./test/install
+
+.PHONY: install-test-short
+install-test-short: parts.install install-images ## the part of it that takes two minutes: install, helm test, the first tunnel, a drain, removal
+	$(REQUIRED) go test -count=1 -short -timeout=10m -v -run TestInstallation ./test/install
+
+# The images that the test pushes to its registry, for this machine alone. The version is the one of docs/install.md.
+.PHONY: install-images
+install-images:
+	$(IMAGES) -arch "$$(go env GOARCH)" -version v0.1.0 -out $(CURDIR)/bin/test/images
 
 .PHONY: cluster
 cluster: parts.cluster ## run such a cluster with two nodes until Ctrl-C, as root

@@ -40,7 +40,7 @@ var sets = map[string][]string{
 	"machine-programs": {"kube-apiserver", "kube-controller-manager", "kubeadm", "kubernetes-next"},
 	"cluster":          cluster,
 	// an installation in such a cluster
-	"install":    slices.Concat(cluster, []string{"envoy", "capi-core"}),
+	"install":    slices.Concat(cluster, []string{"capi-core", "envoy", "helm"}),
 	"operations": slices.Concat(lab, []string{"kube-controller-manager", "clusterctl"}),
 	"metrics":    slices.Concat(lab, []string{"prometheus"}),
 	"page":       {"kube-apiserver", "etcd", "capi-core", chromiumPart},
