@@ -271,6 +271,7 @@ func inNamespace(t *testing.T, ns string, all ...values) objects {
 func foreign(o *object) bool {
 	return slices.Contains([]string{
 		"cert-manager.io", "monitoring.coreos.com", "gateway.networking.k8s.io", "runtime.cluster.x-k8s.io",
+		"security.openshift.io",
 	}, o.GroupVersionKind().Group)
 }
 
