@@ -36,6 +36,7 @@ func TestHelm(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("is installed and removed", testInstallUpgradeUninstall)
+	t.Run("is installed by the documented commands", testDocumentedCommands)
 	t.Run("does not drift", testNoDrift)
 	t.Run("takes over a kustomization", testTakeOver)
 }
