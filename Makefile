@@ -193,7 +193,7 @@ kubeconfigs.test: parts.machines build
 	go test -c -ldflags=-w -o bin/test/kubeconfigs.test ./test/kubeconfigs
 
 .PHONY: verify-fleet
-verify-fleet: fleet.test ## proof of many gateways, workers and servers together (10 min, as root)
+verify-fleet: fleet.test ## proof of many gateways, workers and servers together, and of both IP families (12 min, as root)
 	$(REQUIRED) go test -count=1 ./test/synthetic
 	cd test/fleet && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/fleet.test -test.v -test.timeout=20m
 
@@ -238,8 +238,8 @@ operations.test: parts.operations build
 	go test -c -o bin/test/operations.test ./test/operations
 
 .PHONY: test-cluster
-test-cluster: parts.cluster ## real Kubernetes clusters with kubelets, containers and networks of Pods on this machine (3 min, as root)
-	$(REQUIRED) go test -count=1 -timeout=10m -v ./test/cluster
+test-cluster: parts.cluster ## real Kubernetes clusters with kubelets, containers and networks of Pods on this machine (5 min, as root)
+	$(REQUIRED) go test -count=1 -timeout=15m -v ./test/cluster
 
 .PHONY: install-test
 install-test: parts.install ## the manifests of deploy in real clusters: an installation, and edges in Pods of another cluster (5 min, as root)

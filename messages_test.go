@@ -188,7 +188,7 @@ func callMessages(selector *ast.SelectorExpr, args []ast.Expr) []message {
 		return textOf(logMessage, args[0])
 	case slices.Contains([]string{"DebugContext", "InfoContext", "WarnContext", "ErrorContext"}, name) && len(args) > 1:
 		return textOf(logMessage, args[1])
-	case (name == "say" || name == "report") && len(args) > 2:
+	case name == "report" && len(args) > 2:
 		return textOf(logMessage, args[1])
 	case from == "objects" && name == "Wrap":
 		return textOf(errorMessage, args[0])

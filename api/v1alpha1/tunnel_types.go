@@ -22,7 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="Server",type=string,JSONPath=`.status.kubeconfig.server`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.kubeconfig) || !has(self.spec.kubeconfig.copies) || self.spec.kubeconfig.copies.all(c, has(c.__namespace__) || !(c.name in [self.metadata.name + '-kubeconfig', self.metadata.name + '-edge-bootstrap', self.metadata.name + '-edge-resources', self.metadata.name + '-boot-report']))",message="spec.kubeconfig.copies has the name of a Secret that the Cluster has already: give the copy another name"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.kubeconfig) || !has(self.spec.kubeconfig.copies) || self.spec.kubeconfig.copies.all(c, has(c.__namespace__) || !['-kubeconfig', '-edge-bootstrap', '-edge-resources', '-boot-report'].exists(s, c.name.endsWith(s) && c.name.substring(0, c.name.size() - s.size()) == self.metadata.name))",message="spec.kubeconfig.copies has the name of a Secret that the Cluster has already: give the copy another name"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.spec) || !has(oldSelf.spec.id) || (has(self.spec) && has(self.spec.id) && self.spec.id == oldSelf.spec.id)",message="spec.id is immutable: edges are bound to it; delete the Tunnel to get another"
 type Tunnel struct {
 	metav1.TypeMeta   `json:",inline"`

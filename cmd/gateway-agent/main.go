@@ -23,7 +23,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/gateway"
 	"github.com/fairlead/fairlead/pkg/dial"
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
+	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
 func main() { command.Main(run) }
@@ -47,6 +49,7 @@ type options struct {
 	servers                    string
 	readyDeadline              time.Duration
 	maxEdges                   int
+	netAdmin                   bool
 	public, apiserver, connect string
 	caFile, tokenFile          string
 	serviceAccountTokenFile    string
@@ -82,6 +85,9 @@ func runCommand() *cobra.Command {
 	return cmd
 }
 
+// allAddresses is the end of the description of each flag for a listener.
+const allAddresses = ":port for all addresses, IPv6 and IPv4"
+
 func (o *options) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.name, "name", "", "name of this gateway: gateway-<number>")
@@ -102,15 +108,20 @@ func (o *options) addTo(cmd *cobra.Command) {
 		&o.maxEdges, "edges-per-tunnel", admission.DefaultMaxEdges,
 		"maximum number of edges of one tunnel id that may have tunnels to this gateway",
 	)
+	flags.BoolVar(
+		&o.netAdmin, "net-admin", true,
+		"close single connections of revoked edges, which needs the capability NET_ADMIN; otherwise a revocation replaces "+
+			"this gateway's Envoy, and --workers must be 1",
+	)
 	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM)")
 	flags.StringVar(&o.tokenFile, "token-file", "", "file with the gateway token; read at each enrolment")
 	flags.StringVar(
 		&o.serviceAccountTokenFile, "service-account-token-file", "",
 		"file with a ServiceAccount token to enrol with instead",
 	)
-	flags.StringVar(&o.public, "public-listen", "0.0.0.0:443", "IP:port for edges")
-	flags.StringVar(&o.apiserver, "apiserver-listen", "0.0.0.0:6443", "IP:port for clients, by SNI")
-	flags.StringVar(&o.connect, "connect-listen", "0.0.0.0:3128", "IP:port for clients, by CONNECT")
+	flags.StringVar(&o.public, "public-listen", ":443", "IP:port for edges; "+allAddresses)
+	flags.StringVar(&o.apiserver, "apiserver-listen", ":6443", "IP:port for clients, by SNI; "+allAddresses)
+	flags.StringVar(&o.connect, "connect-listen", ":3128", "IP:port for clients, by CONNECT; "+allAddresses)
 	flags.BoolVar(
 		&o.agent.ClusterStatistics, "cluster-statistics", false,
 		"Envoy's statistics for each workload cluster; cost 12 KB of memory each, and more while it has traffic",
@@ -123,11 +134,12 @@ func (o *options) addTo(cmd *cobra.Command) {
 // leaf on disk needs none.
 func (o *options) gateway() (gateway.Config, error) {
 	g := gateway.Config{
-		Domain:        model.TunnelDomain(o.domain),
-		Name:          o.name,
-		ReadyDeadline: o.readyDeadline,
-		MaxEdges:      o.maxEdges,
-		Credential:    o.credential,
+		Domain:          model.TunnelDomain(o.domain),
+		Name:            o.name,
+		ReadyDeadline:   o.readyDeadline,
+		MaxEdges:        o.maxEdges,
+		WithoutNetAdmin: !o.netAdmin,
+		Credential:      o.credential,
 	}
 	var xdsServer model.Endpoint
 	var errs []error
@@ -137,14 +149,15 @@ func (o *options) gateway() (gateway.Config, error) {
 	}{
 		{"--xds-server", o.xdsServer, &xdsServer},
 		{"--xds-servers", cmp.Or(o.servers, o.xdsServer), &g.Servers},
-		{"--public-listen", o.public, &g.Bind.Public},
-		{"--apiserver-listen", o.apiserver, &g.Bind.APIServer},
-		{"--connect-listen", o.connect, &g.Bind.Connect},
 	} {
 		var err error
 		if *in.into, err = model.ParseEndpoint(in.value); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", in.flag, err))
 		}
+	}
+	var err error
+	if g.Bind, err = o.bind(); err != nil {
+		errs = append(errs, err)
 	}
 	if o.readyDeadline <= 0 {
 		errs = append(errs, fmt.Errorf("--ready-deadline: %s is not more than 0", o.readyDeadline))
@@ -163,6 +176,26 @@ func (o *options) gateway() (gateway.Config, error) {
 	}
 	g.Dialer = &dial.Dialer{Addresses: []model.Endpoint{xdsServer}}
 	return g, errors.Join(errs...)
+}
+
+// bind returns the addresses of the listeners, and joins all errors.
+func (o *options) bind() (b envoy.GatewayBind, err error) {
+	var errs []error
+	ipv6 := sockets.HasIPv6()
+	for _, in := range []struct {
+		flag, value string
+		into        *model.Endpoint
+	}{
+		{"--public-listen", o.public, &b.Public},
+		{"--apiserver-listen", o.apiserver, &b.APIServer},
+		{"--connect-listen", o.connect, &b.Connect},
+	} {
+		var err error
+		if *in.into, err = envoy.ParseListen(in.value, ipv6); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", in.flag, err))
+		}
+	}
+	return b, errors.Join(errs...)
 }
 
 func (o *options) credential() (credential enrolclient.GatewayCredential, ca []byte, err error) {

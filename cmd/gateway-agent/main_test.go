@@ -7,7 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
 func TestRunRejectsInvalidFlags(t *testing.T) {
@@ -30,6 +35,7 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 			value:   "gw.example.com:443",
 			wantErr: "not an IP address",
 		},
+		"a listener with port 0":           {flag: "--apiserver-listen", value: ":0", wantErr: "--apiserver-listen"},
 		"a listener without a port":        {flag: "--connect-listen", value: "0.0.0.0", wantErr: "--connect-listen"},
 		"a state folder with a long path":  {flag: "--state-dir", value: "/" + strings.Repeat("a", 120), wantErr: "too long"},
 		"a deadline that is none":          {flag: "--ready-deadline", value: "0s", wantErr: "--ready-deadline"},
@@ -52,6 +58,28 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 				t.Errorf("got %q, want %q in it", got, tc.wantErr)
 			}
 		})
+	}
+}
+
+// TestAGatewayListensOnBothFamilies has the flags of the manifest: Pods may have addresses of either family.
+func TestAGatewayListensOnBothFamilies(t *testing.T) {
+	if !sockets.HasIPv6() {
+		t.Skip("this machine has no IPv6")
+	}
+	var o options
+	cmd := &cobra.Command{}
+	o.addTo(cmd)
+	if err := cmd.ParseFlags([]string{"--public-listen=:8443", "--connect-listen=[::1]:3128"}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := o.bind()
+	want := envoy.GatewayBind{
+		Public:    model.Endpoint{Host: "::", Port: 8443},
+		APIServer: model.Endpoint{Host: "::", Port: 6443},
+		Connect:   model.Endpoint{Host: "::1", Port: 3128},
+	}
+	if err != nil || got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 }
 

@@ -141,6 +141,7 @@ func TestComponentsAreTheSameAsValues(t *testing.T) {
 		"kubernetes/page":                 "page: {serve: loopback}",
 		"kubernetes/page-tokens":          "page: {serve: service}",
 		"kubernetes/webhook-cert-manager": "webhook: {certManager: true}",
+		"kubernetes/without-net-admin":    "gateway: {netAdmin: false}",
 		"monitoring":                      "metrics: {enabled: true}",
 	} {
 		t.Run(component, func(t *testing.T) {

@@ -158,6 +158,14 @@ var effects = map[string]effect{
 		want:    map[string]string{settings + " data.GATEWAY_WORKERS": `"4"`},
 		changes: []string{settings, xdsServer, gateway},
 	},
+	"gateway.netAdmin": {
+		set: "gateway: {netAdmin: false}",
+		want: map[string]string{
+			gateway + " " + container + "args":                                     "contains --net-admin=false",
+			gateway + " " + container + "securityContext.capabilities":             "drop:\n- ALL",
+			gateway + " " + container + "securityContext.allowPrivilegeEscalation": "false",
+		},
+	},
 	"publicService.type": {
 		set:     "publicService: {type: ClusterIP}",
 		want:    map[string]string{public + "spec.type": "ClusterIP", public + "spec.externalTrafficPolicy": "absent"},
@@ -210,6 +218,7 @@ var effects = map[string]effect{
 			"NetworkPolicy/fairlead-webhook":           "absent",
 			"NetworkPolicy/fairlead-runtime-extension": "absent",
 			"NetworkPolicy/fairlead-metrics":           "absent",
+			"NetworkPolicy/fairlead-test":              "absent",
 		},
 	},
 	"networkPolicy.clientNamespaces": {
@@ -556,6 +565,9 @@ func TestErrorsAreOneLineWithTheFix(t *testing.T) {
 		},
 		"a strange limit": {
 			served, "{tunnelDomain: t.example.org, gateway: {resources: {limits: {memory: 1.5Gi}}}}", "use a whole number",
+		},
+		"several workers without NET_ADMIN": {
+			served, "{tunnelDomain: t.example.org, gateway: {netAdmin: false, workers: 2}}", "more gateway.replicas",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

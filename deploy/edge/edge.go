@@ -12,8 +12,8 @@ import (
 //go:embed static-pod.yaml
 var StaticPod string
 
-// Deployment is deployment.yaml: edges in the workload cluster, with their ServiceAccount and disruption budget. The
-// user must create the namespace and the Secret fairlead-edge-bootstrap, and replace TUNNEL_ID.
+// Deployment is deployment.yaml: edges in the workload cluster, with their ServiceAccount, disruption budget and
+// NetworkPolicy. The user must create the namespace and the Secret fairlead-edge-bootstrap, and replace TUNNEL_ID.
 //
 //go:embed deployment.yaml
 var Deployment string

@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -134,7 +135,7 @@ func TestAnAPIServerAcceptsTheManifests(t *testing.T) {
 			t.Fatal(err)
 		}
 		objects, err := kubetest.Decode(data)
-		if err != nil || len(objects) != 3 {
+		if err != nil || len(objects) != 4 {
 			t.Fatalf("%s: %d objects, %v", name, len(objects), err)
 		}
 		for _, o := range objects {
@@ -171,14 +172,19 @@ func TestEdgesOfADeploymentSurvive(t *testing.T) {
 		}
 		var account corev1.ServiceAccount
 		var budget policyv1.PodDisruptionBudget
+		var policy networkingv1.NetworkPolicy
 		documents := bytes.Split(data, []byte("\n---\n"))
 		if err := errors.Join(
 			yaml.UnmarshalStrict(documents[0], &account), yaml.UnmarshalStrict(documents[1], &budget),
+			yaml.UnmarshalStrict(documents[2], &policy),
 		); err != nil {
 			t.Fatal(err)
 		}
 		if budget.Spec.MaxUnavailable.IntValue() != 1 || !maps.Equal(budget.Spec.Selector.MatchLabels, labels) {
 			t.Errorf("%s: the disruption budget is %v", name, budget.Spec)
+		}
+		if !maps.Equal(policy.Spec.PodSelector.MatchLabels, labels) {
+			t.Errorf("%s: the policy is %v", name, policy.Spec)
 		}
 		if account.Name != p.ServiceAccountName || account.Namespace != d.Namespace {
 			t.Errorf("%s: the Pods run as %s, not as %s", name, p.ServiceAccountName, account.Name)

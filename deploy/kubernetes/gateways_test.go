@@ -1,6 +1,10 @@
 package kubernetes_test
 
 import (
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -74,3 +78,34 @@ func TestAGatewayHasTheTimeThatItTakes(t *testing.T) {
 		t.Errorf("the Service %s has one address for all xds-servers", service)
 	}
 }
+
+// TestProgramsListenOnBothFamilies checks the address of each listener in the manifests: kubelets, load balancers and
+// other Pods use the family of the cluster. Only listeners for kubectl port-forward are on loopback.
+func TestProgramsListenOnBothFamilies(t *testing.T) {
+	files, err := filepath.Glob("*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, flag := range listenFlag.FindAllStringSubmatch(string(data), -1) {
+			found++
+			host, _, err := net.SplitHostPort(flag[2])
+			if err != nil {
+				t.Errorf("%s: %s: %v", file, flag[0], err)
+			}
+			if host != "" && (host != "127.0.0.1" || flag[1] != "inspect-listen") {
+				t.Errorf("%s: %s does not listen on all addresses of both families", file, flag[0])
+			}
+		}
+	}
+	if found < 8 {
+		t.Errorf("there are only %d listeners", found)
+	}
+}
+
+var listenFlag = regexp.MustCompile(`--([a-z-]*listen)=(\S+)`)

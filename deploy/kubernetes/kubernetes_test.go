@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -109,9 +110,9 @@ func workloads(t *testing.T, admin client.Client) map[string]corev1.PodTemplateS
 	return templates
 }
 
-// TestPodsAreRestricted creates all Pods in a namespace that enforces the restricted profile of Pod Security.
-func TestPodsAreRestricted(t *testing.T) {
-	admin := apiserver(t)
+// restricted creates a namespace that enforces the restricted profile of Pod Security.
+func restricted(t *testing.T, admin client.Client) *corev1.Namespace {
+	t.Helper()
 	strict := &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{
 			GenerateName: "restricted-",
@@ -121,6 +122,45 @@ func TestPodsAreRestricted(t *testing.T) {
 	if err := admin.Create(t.Context(), strict); err != nil {
 		t.Fatal(err)
 	}
+	return strict
+}
+
+// TestGatewaysWithoutNetAdminAreRestricted creates the gateway's Pod of the component without-net-admin, as it is.
+func TestGatewaysWithoutNetAdminAreRestricted(t *testing.T) {
+	admin := apiserver(t)
+	strict := restricted(t, admin)
+	found := 0
+	for _, o := range kubetest.KustomizeUser(t, []string{"kubernetes"}, []string{"kubernetes/without-net-admin"}, "") {
+		switch o.GetKind() {
+		case "Namespace":
+			found++
+			if level := o.GetLabels()["pod-security.kubernetes.io/enforce"]; level != "restricted" {
+				t.Errorf("the namespace of the installation enforces %q", level)
+			}
+		case "StatefulSet":
+			found++
+			var set appsv1.StatefulSet
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &set); err != nil {
+				t.Fatal(err)
+			}
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: strict.Name, Name: "gateway-0", Labels: set.Spec.Template.Labels},
+				Spec:       set.Spec.Template.Spec,
+			}
+			if err := admin.Create(t.Context(), pod, client.DryRunAll); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if found != 2 {
+		t.Errorf("%d of the two objects are there", found)
+	}
+}
+
+// TestPodsAreRestricted creates all Pods in a namespace that enforces the restricted profile of Pod Security.
+func TestPodsAreRestricted(t *testing.T) {
+	admin := apiserver(t)
+	strict := restricted(t, admin)
 	for name, template := range workloads(t, admin) {
 		for _, c := range template.Spec.Containers {
 			if !ptr.Deref(c.SecurityContext.ReadOnlyRootFilesystem, false) || c.LivenessProbe == nil || c.ReadinessProbe == nil {

@@ -632,6 +632,12 @@ var gateways = []Metric{
 		Help: "Connections that were closed because they had no recorded owner.",
 	},
 	{
+		Name: "fairlead_gateway_replaced_total",
+		Kind: Counter,
+		Of:   atGateway,
+		Help: "Replacements of Envoy to close tunnels of revoked edges, by gateways without NET_ADMIN.",
+	},
+	{
 		Name: "fairlead_gateway_bad_events_total",
 		Kind: Counter,
 		Of:   atGateway,

@@ -10,6 +10,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,8 +27,14 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// maxPods exceeds the number of Pods of one component of an installation.
-const maxPods = 64
+const (
+	// maxPods exceeds the number of Pods of one component of an installation.
+	maxPods = 64
+	// dialTime bounds the answer of an apiserver.
+	dialTime = 30 * time.Second
+	// closeTime bounds the last frames of a session.
+	closeTime = time.Second
+)
 
 // Options select Pods and one of their ports.
 type Options struct {
@@ -39,9 +47,10 @@ type Options struct {
 
 // Pod is a Pod that was ready when it was listed. It is safe for concurrent use.
 type Pod struct {
-	Name   string
-	port   int
-	dialer httpstream.Dialer
+	Name string
+	port int
+	rest *rest.Config
+	url  *url.URL // of its subresource portforward
 }
 
 // Ready lists the Pods that are ready, and returns how many there are in total. An error of the list is returned as it
@@ -60,11 +69,10 @@ func Ready(ctx context.Context, o Options) (ready []*Pod, total int, err error) 
 		if !isReady(pod) {
 			continue
 		}
-		p, err := newPod(o, client.CoreV1().RESTClient(), pod)
-		if err != nil {
-			return nil, 0, fmt.Errorf("forwarding a port of Pod %s/%s: %w", o.Namespace, pod.Name, err)
-		}
-		ready = append(ready, p)
+		at := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name)
+		ready = append(ready, &Pod{
+			Name: pod.Name, port: portOf(o, pod), rest: o.REST, url: at.SubResource("portforward").URL(),
+		})
 	}
 	return ready, len(pods.Items), nil
 }
@@ -87,27 +95,6 @@ func portOf(o Options, pod *corev1.Pod) int {
 	return o.Port
 }
 
-// newPod upgrades to WebSockets, or to SPDY if the apiserver or a proxy does not support them, like kubectl.
-func newPod(o Options, api rest.Interface, pod *corev1.Pod) (*Pod, error) {
-	url := api.Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
-	transport, upgrader, err := spdy.RoundTripperFor(o.REST)
-	if err != nil {
-		return nil, err
-	}
-	old := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, url)
-	websocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(url, o.REST)
-	if err != nil {
-		return nil, err
-	}
-	return &Pod{
-		Name: pod.Name,
-		port: portOf(o, pod),
-		dialer: portforward.NewFallbackDialerForStreaming(websocket, old, func(err error) bool {
-			return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
-		}),
-	}, nil
-}
-
 // Dial opens a connection to the Pod's port, or returns ctx's error as soon as ctx ends. That nothing listens on the
 // port is reported by the first Read.
 func (p *Pod) Dial(ctx context.Context) (*Conn, error) {
@@ -115,10 +102,14 @@ func (p *Pod) Dial(ctx context.Context) (*Conn, error) {
 		conn *Conn
 		err  error
 	}
-	// The dialers do not support contexts, but end by themselves.
 	done := make(chan opened, 1)
 	go func() {
-		conn, err := p.open()
+		ctx, cancel := context.WithTimeout(ctx, dialTime)
+		defer cancel()
+		conn, err := p.open(ctx)
+		if err != nil {
+			err = fmt.Errorf("forwarding port %d of Pod %s: %w", p.port, p.Name, err)
+		}
 		done <- opened{conn, err}
 	}()
 	select {
@@ -134,27 +125,86 @@ func (p *Pod) Dial(ctx context.Context) (*Conn, error) {
 	}
 }
 
-func (p *Pod) open() (*Conn, error) {
-	session, protocol, err := p.dialer.Dial(portforward.PortForwardProtocolV1Name)
-	if err != nil {
-		return nil, fmt.Errorf("forwarding port %d of Pod %s: %w", p.port, p.Name, err)
+func (p *Pod) open(ctx context.Context) (*Conn, error) {
+	up := &upgrade{}
+	keep := func() bool { return true }
+	connected := func(info httptrace.GotConnInfo) {
+		up.conn = info.Conn
+		keep = context.AfterFunc(ctx, func() { _ = info.Conn.Close() }) // a WebSocket's dialer regards only deadlines
 	}
+	dialer, err := p.dialer(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: connected}))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { keep() }()
+	session, protocol, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
+	if err != nil {
+		return nil, err
+	}
+	up.Connection = session
 	if protocol != portforward.PortForwardProtocolV1Name {
-		return nil, errors.Join(
-			fmt.Errorf("forwarding port %d of Pod %s: the apiserver speaks %q", p.port, p.Name, protocol), session.Close(),
-		)
+		return nil, errors.Join(fmt.Errorf("the apiserver selected the protocol %q", protocol), up.Close())
 	}
-	conn, err := newConn(session, p.Name, p.port)
+	conn, err := newConn(up, p.Name, p.port)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("forwarding port %d of Pod %s: %w", p.port, p.Name, err), session.Close())
+		return nil, errors.Join(err, up.Close())
 	}
 	return conn, nil
+}
+
+// dialer upgrades to WebSockets, or to SPDY if the apiserver or a proxy does not support them, like kubectl. It sends
+// its requests with ctx. It can be used once: the dialers of client-go keep the connection that they opened last.
+func (p *Pod) dialer(ctx context.Context) (httpstream.Dialer, error) {
+	config := rest.CopyConfig(p.rest)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return withContext{next, ctx} })
+	transport, upgrader, err := spdy.RoundTripperFor(config)
+	if err != nil {
+		return nil, err
+	}
+	old := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, p.url)
+	websocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(p.url, config)
+	if err != nil {
+		return nil, err
+	}
+	return portforward.NewFallbackDialerForStreaming(websocket, old, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	}), nil
+}
+
+// withContext sends requests with a context, because the dialers of client-go accept none.
+type withContext struct {
+	http.RoundTripper
+	ctx context.Context //nolint:containedctx // of one dial
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w withContext) RoundTrip(r *http.Request) (*http.Response, error) {
+	return w.RoundTripper.RoundTrip(r.WithContext(w.ctx))
+}
+
+// upgrade is a session and its TCP connection.
+type upgrade struct {
+	httpstream.Connection
+	conn net.Conn // nil: it is not known, because the session is not on a WebSocket
+}
+
+// release lets writes fail soon. Otherwise a peer that does not read would block the end of the session, which writes.
+func (u *upgrade) release() {
+	if u.conn != nil {
+		_ = u.conn.SetWriteDeadline(time.Now().Add(closeTime))
+	}
+}
+
+// Close ends the session.
+func (u *upgrade) Close() error {
+	u.release()
+	return u.Connection.Close()
 }
 
 // Conn is a connection through an apiserver. It has no deadlines: its user closes it to end a call that blocks.
 type Conn struct {
 	httpstream.Stream
-	session httpstream.Connection
+	session *upgrade
 	pod     string
 
 	failed chan struct{} // closed when the other end has reported an error
@@ -162,7 +212,7 @@ type Conn struct {
 	once   sync.Once
 }
 
-func newConn(session httpstream.Connection, pod string, port int) (*Conn, error) {
+func newConn(session *upgrade, pod string, port int) (*Conn, error) {
 	headers := http.Header{}
 	headers.Set(corev1.StreamType, corev1.StreamTypeError)
 	headers.Set(corev1.PortHeader, strconv.Itoa(port))
@@ -214,6 +264,7 @@ func (c *Conn) CloseWrite() error { return c.Stream.Close() }
 // Close ends the whole session, which is used by this connection alone.
 func (c *Conn) Close() (err error) {
 	c.once.Do(func() {
+		c.session.release()
 		_ = c.Reset()
 		err = c.session.Close()
 	})

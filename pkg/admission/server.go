@@ -35,6 +35,8 @@ type Server struct {
 	// on a connection is one of them.
 	Counts func(model.EdgeRef) (ofEdge, ofID int)
 	Live   func(remote, local netip.AddrPort) bool
+	// Denied reports whether an edge is revoked or its tunnel id has ended.
+	Denied func(model.EdgeRef) bool
 	// Tunnels returns how many reverse tunnels an edge of a tunnel id is configured to keep to this gateway.
 	Tunnels func(id string) int
 	// Decided is called with each decision. edge is the zero value before authentication. It must return quickly.
@@ -85,10 +87,11 @@ type tunnels struct {
 }
 
 // Check implements the service of Envoy's external authorization filter. TLS has verified the certificate; Check
-// rejects a certificate that does not name an edge.
+// rejects a certificate that does not name an edge, and a denied edge: an Envoy that has just started may have a deny
+// list from before the denial.
 func (s tunnels) Check(_ context.Context, request *authv3.CheckRequest) (*authv3.CheckResponse, error) {
 	edge, err := s.edgeOf(request.GetAttributes().GetSource().GetCertificate())
-	if err != nil {
+	if err != nil || s.Denied(edge) {
 		return answer(codes.PermissionDenied), nil //nolint:nilerr // the response carries the error
 	}
 	remote, errRemote := addressOf(request.GetAttributes().GetSource().GetAddress())

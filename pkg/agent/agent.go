@@ -87,7 +87,8 @@ type Agent struct {
 	figures *figures
 	beats   *heartbeat.Monitor
 
-	replacing atomic.Bool // Envoy was killed because it hung, and has not ended yet
+	replacing atomic.Bool   // Envoy was killed because it hung, and has not ended yet
+	replace   chan struct{} // see envoyproc.Envoy
 
 	mu     sync.Mutex // guards joined
 	joined []*joined  // tunnels of Join
@@ -106,6 +107,7 @@ func New(config Config, log *slog.Logger) (*Agent, error) {
 		envoy:   status.NewHealth(),
 		figures: newFigures(),
 		beats:   heartbeat.New(),
+		replace: make(chan struct{}),
 	}
 	if config.Gateway != nil {
 		a.envoy.SetWaiting("the tunnels of other gateways are not queried yet")
@@ -170,7 +172,7 @@ func (a *Agent) load() (err error) {
 	if a.config.Gateway != nil {
 		a.gateway, err = gateway.New(*a.config.Gateway, gateway.Deps{
 			XDS: a.xds, Admin: a.config.admin(), Listen: listenUnix, Workers: a.config.Concurrency,
-			StateDir: a.config.StateDir, RuntimeDir: a.config.RuntimeDir, Log: a.log,
+			StateDir: a.config.StateDir, RuntimeDir: a.config.RuntimeDir, Replace: a.replaceForDenial, Log: a.log,
 		})
 		if err != nil {
 			return err

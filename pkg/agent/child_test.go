@@ -37,6 +37,8 @@ type child struct {
 	Bind      envoy.GatewayBind
 	TokenFile string // of a gateway
 	Deadline  time.Duration
+	// DropNetAdmin takes the capability from the agent; WithoutNetAdmin has the agent do without it.
+	DropNetAdmin, WithoutNetAdmin bool
 
 	CAFile string
 	Edges  []childEdge
@@ -67,6 +69,11 @@ func runChild(settings string) error {
 	var c child
 	if err := json.Unmarshal([]byte(settings), &c); err != nil {
 		return err
+	}
+	if c.DropNetAdmin {
+		if err := dropNetAdmin(); err != nil {
+			return err
+		}
 	}
 	config := Config{
 		StateDir: c.StateDir, RuntimeDir: c.RuntimeDir, Envoy: c.Envoy, EnvoyLog: c.EnvoyLog, HealthListen: c.HealthListen,
@@ -100,12 +107,13 @@ func runChild(settings string) error {
 
 func (c child) gateway() *gateway.Config {
 	return &gateway.Config{
-		Domain:        domain,
-		Name:          name,
-		Dialer:        way(c.XDSServer),
-		Servers:       c.XDSServer,
-		ReadyDeadline: c.Deadline,
-		Bind:          c.Bind,
+		Domain:          domain,
+		Name:            name,
+		Dialer:          way(c.XDSServer),
+		Servers:         c.XDSServer,
+		ReadyDeadline:   c.Deadline,
+		Bind:            c.Bind,
+		WithoutNetAdmin: c.WithoutNetAdmin,
 		Credential: func() (enrolclient.GatewayCredential, []byte, error) {
 			token, err := os.ReadFile(c.TokenFile)
 			if err != nil {

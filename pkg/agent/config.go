@@ -31,6 +31,12 @@ func (c *Config) complete() error {
 	if (c.Gateway == nil) == (len(c.Edges) == 0) {
 		return errors.New("checking configuration: an agent runs either an edge or a gateway")
 	}
+	if c.Gateway != nil && c.Gateway.WithoutNetAdmin && c.Concurrency > 1 {
+		return errors.New(
+			"checking number of workers: with --net-admin=false a gateway has one (--workers=1): the agent closes tunnels to " +
+				"spread them over workers; add gateways instead",
+		)
+	}
 	if err := c.completeFolders(); err != nil {
 		return err
 	}
@@ -127,6 +133,7 @@ func (c Config) process() envoyproc.Config {
 	}
 	if c.Gateway != nil {
 		p.Gateway, p.Clients = true, c.Gateway.Bind.Clients()
+		p.WithoutNetAdmin = c.Gateway.WithoutNetAdmin
 	}
 	return p
 }

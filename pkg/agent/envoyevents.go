@@ -14,9 +14,23 @@ func (a *Agent) supervise(ctx, work context.Context) error {
 	e := &envoyproc.Envoy{Config: a.config.process(), Admin: a.config.admin(), Log: a.log, Events: envoyproc.Events{
 		Starting: a.envoyStarts, Began: a.envoyBegan, Ended: a.envoyEnded, Stopped: a.envoyStopped, Ran: a.xds.Ran,
 		Stable: a.envoyStable, Draining: a.envoy.SetDraining,
-	}}
+	}, Replace: a.replace}
 	e.Supervise(ctx, work, a.config.Leave)
 	return nil
+}
+
+// replaceForDenial has the running Envoy replaced to close connections, and returns at once. It returns false if there
+// is no Envoy.
+func (a *Agent) replaceForDenial() bool {
+	select {
+	case a.replace <- struct{}{}:
+	default:
+		return false
+	}
+	a.eachStatus(func(s *status.Status) {
+		s.SetTrouble(status.AboutReplaced, "tunnels of revoked edges had to be closed, and the agent runs without NET_ADMIN")
+	})
+	return true
 }
 
 // envoyStarts empties the table of tunnels before a new Envoy starts.

@@ -56,6 +56,11 @@ func newGateway(c *control) *place {
 	if err := sockets.Permitted(); err != nil {
 		c.t.Skipf("a gateway cuts tunnels: %v", err)
 	}
+	return newGatewayPlace(c)
+}
+
+func newGatewayPlace(c *control) *place {
+	c.t.Helper()
 	p := newPlace(c, func(s *child, dir string) {
 		s.Gateway, s.XDSServer, s.Bind, s.TokenFile = true, c.address, c.bind, filepath.Join(dir, "token")
 	})

@@ -138,6 +138,9 @@ func TestInvalidObjectsAreRejectedWhenApplied(t *testing.T) {
 		`kubeconfig: {copies: [{name: c1-kubeconfig, exec: {command: x}}]}`: {
 			"spec.kubeconfig.copies", "give the copy another name",
 		},
+		`kubeconfig: {copies: [{name: a, exec: {command: x}}, {name: c1-boot-report, exec: {command: x}}]}`: {
+			"spec.kubeconfig.copies", "give the copy another name",
+		},
 		`kubeconfig: {copies: [{name: a, mode: address, exec: {command: x}}]}`: {
 			"spec.kubeconfig.copies[0].mode", "must be sni or connect", "leave it out",
 		},
@@ -189,6 +192,8 @@ func TestValidObjectsAreAccepted(t *testing.T) {
 		`kubeconfig: {mode: address, server: "https://lb.example.org"}`,
 		`kubeconfig: {mode: socks5, proxy: {address: "[::1]:1080", credentialsSecret: my.creds}}`,
 		`kubeconfig: {copies: [{name: c1-kubeconfig, namespace: other, exec: {command: x}}, {name: a, exec: {command: z}}]}`,
+		`kubeconfig: {copies: [{name: c11-kubeconfig, exec: {command: x}}, {name: kubeconfig, exec: {command: x}}]}`,
+		`kubeconfig: {copies: [{name: a.c1-kubeconfig, exec: {command: x}}, {name: c1-kubeconfig-2, exec: {command: x}}]}`,
 	} {
 		if err := applied(t, m, ns, spec); err != nil {
 			t.Errorf("%.80s: %v", spec, err)

@@ -40,11 +40,11 @@ type Dialer struct {
 	resolver *net.Resolver // nil: the machine's
 
 	mu     sync.Mutex
-	more   []model.Endpoint        // see SetMore
-	trip   time.Duration           // see RoundTrip
-	last   target                  // the target that worked last; zero: none yet
-	failed []target                // targets that connected but were unusable, the latest last
-	known  map[string][]netip.Addr // the last DNS answer for each name
+	more   []model.Endpoint          // see SetMore
+	trip   time.Duration             // see RoundTrip
+	last   target                    // the target that worked last; zero: none yet
+	failed []target                  // targets that connected but were unusable, the latest last
+	known  map[question][]netip.Addr // the last answers of DNS
 }
 
 // target is a TCP connection to one of the addresses.

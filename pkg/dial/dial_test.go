@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/dns/dnsmessage"
+
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -91,6 +93,43 @@ func TestDialContextTriesBothFamilies(t *testing.T) {
 				t.Errorf("came to %s, want %s", got, good)
 			}
 		})
+	}
+}
+
+// TestDialContextNeedsOneFamilyOfDNS has a resolver that does not answer questions about one family, which occurs in
+// front of old servers.
+func TestDialContextNeedsOneFamilyOfDNS(t *testing.T) {
+	for host, mute := range map[string]dnsmessage.Type{"127.0.0.1": dnsmessage.TypeAAAA, "::1": dnsmessage.TypeA} {
+		t.Run(mute.String(), func(t *testing.T) {
+			t.Parallel()
+			good := answering(t, net.JoinHostPort(host, "0"), echo)
+			dns := newNames(t)
+			dns.muteType(mute)
+			dns.set("gateway.example.com", host)
+			d := &dial.Dialer{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: good.Port}}}
+			dial.SetResolver(d, dns.resolver())
+			if got, took := reach(t, d); got != good || took > time.Second {
+				t.Errorf("came to %s after %s", got, took)
+			}
+		})
+	}
+}
+
+func TestDialContextForgetsAFamilyThatANameHasNoLonger(t *testing.T) {
+	four := answering(t, "127.0.0.1:0", echo)
+	six := answering(t, net.JoinHostPort("::1", strconv.Itoa(int(four.Port))), echo)
+	dns := newNames(t)
+	d := &dial.Dialer{Addresses: []model.Endpoint{{Host: "gateway.example.com", Port: four.Port}}}
+	dial.SetResolver(d, dns.resolver())
+	for _, want := range []model.Endpoint{six, four, six} {
+		dns.set("gateway.example.com", want.Host)
+		if got, _ := reach(t, d); got != want {
+			t.Errorf("DNS says %s, the dial went to %s", want, got)
+		}
+	}
+	dns.silence(true)
+	if got, _ := reach(t, d); got != six {
+		t.Errorf("while DNS is silent the dial went to %s, want the last answer %s", got, six)
 	}
 }
 

@@ -210,6 +210,7 @@ type names struct {
 	mu      sync.Mutex
 	records map[string][]netip.Addr
 	silent  bool
+	mute    dnsmessage.Type // questions of this type get no answer
 	queries int
 }
 
@@ -245,6 +246,12 @@ func (n *names) silence(silent bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.silent = silent
+}
+
+func (n *names) muteType(mute dnsmessage.Type) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mute = mute
 }
 
 func (n *names) run() {
@@ -283,7 +290,7 @@ func (n *names) answer(query []byte) []byte {
 		}
 	}
 	answer, err := m.Pack()
-	if n.silent || err != nil {
+	if n.silent || m.Questions[0].Type == n.mute || err != nil {
 		return nil
 	}
 	return answer

@@ -23,8 +23,8 @@ const (
 	// lookupTime bounds a lookup. After that the last known answer is used, so that edges stay connected while DNS is
 	// down.
 	lookupTime = 3 * time.Second
-	// maxAnswers bounds how many addresses of one name are tried.
-	maxAnswers = 16
+	// maxAnswers bounds how many addresses of one name and family are tried.
+	maxAnswers = 8
 )
 
 // errNoAddress is the error of a Dialer without addresses.
@@ -43,10 +43,12 @@ type race struct {
 	errs              []error
 }
 
+// lookup is a part of the result of a lookup: the addresses of one family, or an error, or both.
 type lookup struct {
 	host  string
 	addrs []netip.Addr
 	err   error
+	last  bool // of this host
 }
 
 type attempt struct {
@@ -58,7 +60,7 @@ type attempt struct {
 // candidate is a target and its rank.
 type candidate struct {
 	target
-	depth, place int // index of the address in the answer for its name, and of the endpoint in race.to
+	depth, place int // index of the address in the answer for its name and family, and of the endpoint in race.to
 }
 
 func (d *Dialer) race(ctx context.Context) (net.Conn, target, error) {
@@ -82,7 +84,9 @@ func (d *Dialer) race(ctx context.Context) (net.Conn, target, error) {
 		case <-clock.C:
 			due = true
 		case l := <-r.resolved:
-			r.lookups--
+			if l.last {
+				r.lookups--
+			}
 			r.add(l)
 		case a := <-r.ended:
 			r.attempts--
@@ -111,7 +115,7 @@ func (r *race) begin(ctx context.Context) time.Duration {
 	best := slices.MinFunc(r.waiting, func(a, b candidate) int {
 		return cmp.Or(
 			cmp.Compare(r.way.rank(a.target), r.way.rank(b.target)), cmp.Compare(a.depth, b.depth),
-			cmp.Compare(a.place, b.place),
+			cmp.Compare(a.place, b.place), cmp.Compare(b.hop.Addr().BitLen(), a.hop.Addr().BitLen()), // IPv6 first
 		)
 	})
 	r.waiting = slices.DeleteFunc(r.waiting, func(c candidate) bool { return c == best })
@@ -132,7 +136,7 @@ func (r *race) begin(ctx context.Context) time.Duration {
 	return pace
 }
 
-// lookUp starts a lookup of every name that will be dialled, once each.
+// lookUp starts the lookups of every name that will be dialled, once each.
 func (r *race) lookUp(ctx context.Context) {
 	var hosts []string
 	for _, e := range r.to {
@@ -142,13 +146,12 @@ func (r *race) lookUp(ctx context.Context) {
 	}
 	r.lookups = len(hosts)
 	for _, host := range hosts {
-		go func() {
-			addrs, err := r.way.lookUp(ctx, host)
+		go r.way.lookUp(ctx, host, func(l lookup) {
 			select {
-			case r.resolved <- lookup{host, addrs, err}:
+			case r.resolved <- l:
 			case <-r.over:
 			}
-		}()
+		})
 	}
 }
 
@@ -177,47 +180,92 @@ func (d *Dialer) hop(e model.Endpoint) model.Endpoint {
 	return e
 }
 
-// lookUp returns the addresses of a host, alternating between families. If the lookup fails, it returns the last known
-// addresses and the error.
-func (d *Dialer) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
+// family is a family of addresses, as a resolver names it.
+type family string
+
+const (
+	ipv4 family = "ip4"
+	ipv6 family = "ip6"
+)
+
+// question is what DNS is asked.
+type question struct {
+	host string
+	of   family
+}
+
+// answer is the answer to a question. If err is not nil, addrs are the last known ones.
+type answer struct {
+	question
+	addrs []netip.Addr
+	none  bool // the name has no address of this family
+	err   error
+}
+
+// lookUp looks up the addresses of a host, of both families at the same time. It reports the addresses of a family as
+// soon as they are known, because some resolvers do not answer questions about IPv6. If a lookup fails, it reports the
+// last known addresses and the error. A family without addresses is an error only if the other one has none either.
+func (d *Dialer) lookUp(ctx context.Context, host string, report func(lookup)) {
 	if addr, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{addr.Unmap()}, nil
+		report(lookup{host: host, addrs: []netip.Addr{addr.Unmap()}, last: true})
+		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
+	answers := make(chan answer, 2)
+	for _, of := range []family{ipv6, ipv4} {
+		go func() { answers <- d.ask(ctx, question{host, of}) }()
+	}
+	first := <-answers
+	if !first.none {
+		report(lookup{host: host, addrs: first.addrs, err: first.err})
+	}
+	second := <-answers
+	switch {
+	case first.none && second.none:
+		second.addrs = append(second.addrs, first.addrs...)
+	case second.none:
+		d.forgetUnless(first.err, second.question)
+		second.addrs, second.err = nil, nil
+	case first.none:
+		d.forgetUnless(second.err, first.question)
+	case first.err != nil:
+		second.err = nil // one error is enough
+	}
+	report(lookup{host: host, addrs: second.addrs, err: second.err, last: true})
+}
+
+// ask asks DNS.
+func (d *Dialer) ask(ctx context.Context, q question) answer {
 	resolver := d.resolver
 	if resolver == nil {
 		resolver = net.DefaultResolver
 	}
-	addrs, err := resolver.LookupNetIP(ctx, "ip", host)
+	addrs, err := resolver.LookupNetIP(ctx, string(q.of), q.host)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
-		return d.known[host], fmt.Errorf("%s: %w", host, explainDial(err))
+		var dns *net.DNSError
+		var unsuitable *net.AddrError // the hosts file has an address of the other family
+		none := errors.As(err, &dns) && dns.IsNotFound || errors.As(err, &unsuitable)
+		return answer{q, d.known[q], none, fmt.Errorf("%s: %w", q.host, explainDial(err))}
 	}
-	addrs = interleave(addrs)
+	addrs = addrs[:min(len(addrs), maxAnswers)]
+	for i, addr := range addrs {
+		addrs[i] = addr.Unmap()
+	}
 	if d.known == nil {
-		d.known = map[string][]netip.Addr{}
+		d.known = map[question][]netip.Addr{}
 	}
-	d.known[host] = addrs
-	return addrs, nil
+	d.known[q] = addrs
+	return answer{q, addrs, false, nil}
 }
 
-// interleave alternates between the family that the resolver prefers and the other one (RFC 8305, section 4).
-func interleave(addrs []netip.Addr) []netip.Addr {
-	var first, second []netip.Addr
-	for _, addr := range addrs {
-		addr = addr.Unmap()
-		if len(first) == 0 || addr.Is4() == first[0].Is4() {
-			first = append(first, addr)
-		} else {
-			second = append(second, addr)
-		}
+// forgetUnless removes a last known answer, unless err is not nil.
+func (d *Dialer) forgetUnless(err error, q question) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil {
+		delete(d.known, q)
 	}
-	var mixed []netip.Addr
-	for n := range max(len(first), len(second)) {
-		mixed = append(mixed, first[min(n, len(first)):min(n+1, len(first))]...)
-		mixed = append(mixed, second[min(n, len(second)):min(n+1, len(second))]...)
-	}
-	return mixed[:min(len(mixed), maxAnswers)]
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -66,6 +67,19 @@ func (b GatewayBind) Validate() error {
 		}
 	}
 	return nil
+}
+
+// ParseListen parses the address of one of the listeners: IP:port, or :port for all addresses of the machine. With ipv6
+// these are ::, where Envoy accepts both families; without it, because the machine has no IPv6, they are 0.0.0.0.
+func ParseListen(address string, ipv6 bool) (model.Endpoint, error) {
+	if port, all := strings.CutPrefix(address, ":"); all {
+		host := netip.IPv4Unspecified()
+		if ipv6 {
+			host = netip.IPv6Unspecified()
+		}
+		address = net.JoinHostPort(host.String(), port)
+	}
+	return model.ParseEndpoint(address)
 }
 
 // Edges returns the address for edges. It is invalid if Validate rejects the host.

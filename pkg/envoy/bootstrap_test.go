@@ -63,11 +63,38 @@ func TestParseGatewayBindRejects(t *testing.T) {
 }
 
 func TestAListenerOnAllIPv6AddressesAcceptsIPv4(t *testing.T) {
-	for i, want := range []bool{false, true, false} {
-		l := envoy.GatewayListeners(model.Installation{Domain: domain}, "gateway-0", allBound, model.Denied{})[i]
+	bound := allBound
+	bound.Public.Host = "0:0:0:0:0:0:0:0" // the same address in another form
+	for i, want := range []bool{true, true, false} {
+		l := envoy.GatewayListeners(model.Installation{Domain: domain}, "gateway-0", bound, model.Denied{})[i]
 		if got := l.GetAddress().GetSocketAddress().GetIpv4Compat(); got != want {
 			t.Errorf("%s: got %v, want %v", l.GetName(), got, want)
 		}
+	}
+}
+
+func TestParseListen(t *testing.T) {
+	for name, tc := range map[string]struct {
+		in      string
+		ipv6    bool
+		want    string
+		wantErr string
+	}{
+		"all addresses":                     {in: ":443", ipv6: true, want: "[::]:443"},
+		"all addresses, without IPv6":       {in: ":443", want: "0.0.0.0:443"},
+		"all IPv4 addresses":                {in: "0.0.0.0:443", ipv6: true, want: "0.0.0.0:443"},
+		"an IPv6 address":                   {in: "[2001:db8::1]:443", want: "[2001:db8::1]:443"},
+		"an IPv6 address, without brackets": {in: "2001:db8::1:443", ipv6: true, wantErr: "not host:port"},
+		"all addresses, written without ::": {in: "::443", ipv6: true, wantErr: "not host:port"},
+		"no port":                           {in: ":", ipv6: true, wantErr: "port"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := envoy.ParseListen(tc.in, tc.ipv6)
+			checkError(t, err, tc.wantErr)
+			if err == nil && got.String() != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
 	}
 }
 

@@ -98,9 +98,12 @@ func breaker(thresholds *clusterv3.CircuitBreakers_Thresholds) *clusterv3.Circui
 	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{thresholds}}
 }
 
+// httpProtocols is the key of an Envoy cluster's HTTP options.
+const httpProtocols = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
 func http2(options *corev3.Http2ProtocolOptions) map[string]*anypb.Any {
 	return map[string]*anypb.Any{
-		"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": pack(&upstreamhttpv3.HttpProtocolOptions{
+		httpProtocols: pack(&upstreamhttpv3.HttpProtocolOptions{
 			UpstreamProtocolOptions: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 				ExplicitHttpConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig{
 					ProtocolConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{

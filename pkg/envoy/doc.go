@@ -5,5 +5,5 @@
 // TrustSecret.
 //
 // The values must have passed model's Validate functions. The caller must check what Envoy itself does not check, such
-// as references to Envoy clusters that do not exist, with References and StaticClusters.
+// as references to Envoy clusters that do not exist, with package references and StaticClusters.
 package envoy

@@ -91,6 +91,9 @@ func (in *installation) startGateway(t *testing.T, name string, config envoy.Boo
 	dir := envoytest.Dir(t)
 	// An additional Envoy cluster whose name has no dot, as later code may add.
 	clusters := append(gatewayClusters(in.fleet()), dotlessCluster(in.dotless))
+	for _, c := range clusters {
+		envoy.CloseUnused(c)
+	}
 	g.agent = in.serveAgent(t, dir, clusters, model.Subject{Role: model.RoleGateway, Node: name})
 	g.deny(t, in, model.Denied{})
 	g.Envoy = envoytest.Start(

@@ -125,9 +125,9 @@ func (in input) responder(t *testing.T) *bootstrapv3.Bootstrap {
 	t.Helper()
 	name := in.Installation.Gateways[len(in.Installation.Gateways)-1].Name
 	bind := envoy.GatewayBind{
-		Public:    model.Endpoint{Host: "0.0.0.0", Port: 443},
-		APIServer: model.Endpoint{Host: "0.0.0.0", Port: 6443},
-		Connect:   model.Endpoint{Host: "0.0.0.0", Port: 3128},
+		Public:    model.Endpoint{Host: "::", Port: 443},
+		APIServer: model.Endpoint{Host: "::", Port: 6443},
+		Connect:   model.Endpoint{Host: "::", Port: 3128},
 		Version:   in.version(),
 	}
 	var denied model.Denied

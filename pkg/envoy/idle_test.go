@@ -63,6 +63,7 @@ func newBalancer(t *testing.T, in *installation, idle, delay time.Duration) *bal
 
 func (b *balancer) pass(from net.Conn) {
 	defer from.Close()
+	_ = from.(*net.TCPConn).SetKeepAlive(false) // only edges and gateways send probes
 	to, err := net.DialTimeout("tcp", b.to, time.Second)
 	if err != nil {
 		return
@@ -210,7 +211,7 @@ func (in *installation) startEdges(t *testing.T, b *balancer) {
 	dir := envoytest.Dir(t)
 	in.serveAgent(t, dir, nil, subjects...)
 	envoytest.Start(t, dir, marshal(t, config), "--component-log-level", envoy.ComponentLogLevel)
-	want := int64(2 * len(in.clusters))
+	want := int64(2 * len(in.clusters) * len(in.gateways))
 	envoytest.Eventually(t, "all tunnels are there", func() error {
 		if n := b.open.Load(); n != want || b.count.Load() < want {
 			return fmt.Errorf("%d of %d are", n, want)

@@ -1,6 +1,8 @@
 package envoy
 
 import (
+	"net/netip"
+
 	xdscorev3 "github.com/cncf/xds/go/xds/core/v3"
 	xdsmatcherv3 "github.com/cncf/xds/go/xds/type/matcher/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -22,7 +24,9 @@ import (
 // listening returns a listener on a TCP address.
 func listening(name string, at model.Endpoint, keepalive *corev3.TcpKeepalive) *listenerv3.Listener {
 	address := socketAddress(at)
-	address.GetSocketAddress().Ipv4Compat = at.Host == "::" // all addresses of the machine, not only IPv6
+	if ip, err := netip.ParseAddr(at.Host); err == nil { // all addresses of the machine, not only IPv6
+		address.GetSocketAddress().Ipv4Compat = ip.Is6() && ip.IsUnspecified()
+	}
 	return &listenerv3.Listener{Name: name, StatPrefix: name, Address: address, TcpKeepalive: keepalive}
 }
 

@@ -81,15 +81,3 @@ func tunnelListenerName(gateway, node string) string {
 func reverseAddress(edge model.Subject, d model.TunnelDomain, cluster string, tunnels int) string {
 	return fmt.Sprintf("rc://%s:%s:%s@%s:%d", edge.NodeID(), d.TunnelID(edge.ID), model.TenantID, cluster, tunnels)
 }
-
-// dialled is the inverse of reverseAddress. It returns the Envoy cluster that is dialled, or false for any other
-// address.
-func dialled(address string) (cluster string, ok bool) {
-	rest, ok := strings.CutPrefix(address, "rc://")
-	if !ok {
-		return "", false
-	}
-	_, target, ok := strings.Cut(rest, "@")
-	cluster, _, _ = strings.Cut(target, ":")
-	return cluster, ok
-}

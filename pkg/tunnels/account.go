@@ -75,6 +75,10 @@ func (t *Table) compare(ctx context.Context, a *accountant) bool {
 	if after != "" && after != before {
 		t.logOnce(slog.LevelError, "record of connections is incomplete", errors.New(after))
 	}
+	if t.config.Replace != nil {
+		t.leaveUnknown(len(unknown))
+		return why == ""
+	}
 	for _, s := range unknown {
 		switch err := a.kernel.Destroy(s); {
 		case errors.Is(err, sockets.ErrGone):

@@ -25,7 +25,7 @@ func accounted(t *testing.T, e *echo, writes func() (Writes, error)) *bed {
 	b := newBed(t, t.TempDir())
 	b.accountEvery = 150 * time.Millisecond
 	b.config.Public = e.Addr().(*net.TCPAddr).AddrPort()
-	b.config.Writes = func(context.Context) (Writes, error) { return writes() }
+	b.config.Writes = writesOf(writes)
 	if err := b.Fresh(); err != nil {
 		t.Fatal(err)
 	}
@@ -35,6 +35,10 @@ func accounted(t *testing.T, e *echo, writes func() (Writes, error)) *bed {
 	b.run(t)
 	b.completes(t)
 	return b
+}
+
+func writesOf(writes func() (Writes, error)) func(context.Context) (Writes, error) {
+	return func(context.Context) (Writes, error) { return writes() }
 }
 
 func good() (Writes, error) { return Writes{}, nil }

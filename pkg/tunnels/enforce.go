@@ -47,7 +47,9 @@ func (t *Table) enforce(ctx context.Context) {
 		t.bind()
 		if t.closeDenied() > 0 {
 			retry.Reset(wait)
-			wait = min(2*wait, retryMax)
+			if t.config.Replace == nil {
+				wait = min(2*wait, retryMax)
+			}
 		}
 		if now := time.Now(); t.repairs.workers > 1 {
 			if at := t.repair(now); !at.IsZero() {
@@ -101,9 +103,12 @@ func (t *Table) bind() {
 	}
 }
 
-// closeDenied destroys the sockets of all denied tunnels, and returns the number of denied tunnels that are still in
+// closeDenied closes all denied tunnels, and returns the number of denied tunnels that are still in
 // the table.
 func (t *Table) closeDenied() (left int) {
+	if t.config.Replace != nil {
+		return t.replaceDenied(time.Now())
+	}
 	var gone []*entry
 	find := finder{kernel: &t.kernel}
 	for _, e := range t.deniedEntries() {
@@ -114,21 +119,15 @@ func (t *Table) closeDenied() (left int) {
 		}
 		left++
 		t.mu.Lock()
-		switch {
-		case err != nil:
+		if err != nil {
 			t.stats.CutFails++
-		case !e.destroyed:
-			t.stats.Cut++
 		}
 		t.mu.Unlock()
 		if err != nil {
 			t.logOnce(slog.LevelError, "cannot close tunnel, retrying", err)
 		} else if !e.destroyed {
 			e.destroyed = true
-			t.mu.Lock()
-			t.countCut(e.Tunnel)
-			t.mu.Unlock()
-			t.config.Logger.Info("denied tunnel closed", "node", e.Node, "tunnel", e.ID, "peer", e.Remote.String())
+			t.cut(e)
 		}
 	}
 	t.remove(gone...)

@@ -21,6 +21,7 @@ func (t *Table) Fresh() error {
 	}
 	t.mu.Lock()
 	t.ledger.reset()
+	t.unknown = 0
 	empty := stateFile{Unrecorded: t.unrecorded} // the next Envoy starts with the same configuration
 	t.mu.Unlock()
 	// From here on, a missing state file is a gap in the record.

@@ -1,7 +1,8 @@
 // Package tunnels keeps the table of the live tunnels of one gateway, from the lifecycle events that its Envoy writes.
 // It closes denied tunnels, and excess tunnels of edges that have none on another of Envoy's workers. Input: lines of
 // JSON from a file, the kernel's sockets (pkg/sockets) and denials. Output: snapshots, changes and closed TCP
-// connections. It must run in the network namespace of that Envoy. It does not know what the table is used for.
+// connections, or a replacement of Envoy that closes them. It must run in the network namespace of that Envoy. It does
+// not know what the table is used for.
 //
 // Envoy appends each event to Config.Log, whether an agent runs or not. That file and two files beside it hold the
 // whole state:
@@ -22,6 +23,9 @@
 // Events come from one program, and a full disk may lose some. So the table periodically checks whether each tunnel's
 // socket still exists and whether each connection has a recorded owner. If a record may be missing, the table reports
 // that it is incomplete.
+//
+// The package has more than 2,500 lines because reading the record, comparing it with the kernel and closing
+// connections change the same table under one lock.
 package tunnels
 
 import (
@@ -62,7 +66,12 @@ type Config struct {
 	// sockets of Public are not compared with the record, and no connection without a recorded owner is closed.
 	Public netip.AddrPort
 	Writes func(ctx context.Context) (Writes, error)
-	Logger *slog.Logger
+	// Replace has the running Envoy replaced by a new one, which ends all its connections, and returns at once; false
+	// means that there is none. It is used where the kernel does not permit to close a connection. nil: each connection
+	// is closed on its own, which requires the capability that sockets.Permitted checks. With Replace, Workers must be
+	// at most one.
+	Replace func() bool
+	Logger  *slog.Logger
 }
 
 const (
@@ -100,6 +109,9 @@ type Table struct {
 	stats   Stats
 	logged  logReasons
 
+	replacement replacement
+	unknown     int // connections without a recorded owner that a replacement of Envoy has to close
+
 	unrecorded string      // see Unrecorded
 	gapUnsaved atomic.Bool // a gap was recorded that the state file does not have
 
@@ -115,6 +127,7 @@ type Stats struct {
 	BadLines uint64 `json:"badLines"` // lines of the log that could not be parsed
 	Unknown  int    `json:"unknown"`  // connections without a recorded owner for too long, or whose record may be missing
 	Closed   uint64 `json:"closed"`   // connections closed because they had no recorded owner
+	Replaced uint64 `json:"replaced"` // replacements of Envoy to close connections
 	Unserved int    `json:"holes"`    // workers without a tunnel, of edges that have others, for longer than a few seconds
 	Moved    uint64 `json:"moved"`    // tunnels closed so that the edge dials again, for another worker
 	GivenUp  uint64 `json:"givenUp"`  // series of such attempts that did not help
@@ -132,6 +145,7 @@ func New(config Config) *Table {
 		live:         map[string]*entry{}, unbound: map[string]*entry{},
 		counts: newCounts(), ledger: newLedger(), cuts: map[model.EdgeRef]int{},
 		history: newHistory(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
+		replacement:   replacement{doomed: map[*entry]bool{}},
 		notifyEnforce: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
 	}
 	t.log.bad = t.badLine

@@ -7,7 +7,7 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/references"
 )
 
 // named is a listener or an Envoy cluster.
@@ -37,12 +37,12 @@ func check[R named](resources []R, taken, known map[string]bool) (good map[strin
 }
 
 func checkReferences(r proto.Message, known map[string]bool) error {
-	references, err := envoy.References(r)
+	names, err := references.Of(r)
 	if err != nil {
 		return err
 	}
 	var dangling []string
-	for _, name := range references {
+	for _, name := range names {
 		if !known[name] {
 			dangling = append(dangling, name)
 		}

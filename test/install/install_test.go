@@ -1,7 +1,6 @@
 package install
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab/cluster"
+	"github.com/fairlead/fairlead/test/promise"
 )
 
 func TestInstallation(t *testing.T) {
@@ -23,6 +23,7 @@ func TestInstallation(t *testing.T) {
 		{"only the agent of a gateway has a capability, and Envoy beside it has none", proveCapabilities},
 		{"edges in Pods of another cluster make its apiserver reachable", proveEdges},
 		{"the management cluster cannot dial the workload cluster", proveUndialable},
+		{"with no edge and no bootstrap token left, new Pods enrol with the tokens of their ServiceAccount", proveTokens},
 		{"a restart of containerd on every node loses no request", proveContainerd},
 		{"the tunnel is back after each node of the management cluster was drained", proveDrains},
 	} {
@@ -112,63 +113,55 @@ func proveUndialable(t *testing.T, w *World) {
 	}
 }
 
-// watch sends requests through the tunnel, one after the other over new connections, until stop is called. stop returns
-// how many there were, how many failed, and the longest time without a success.
-func watch(t *testing.T, w *World) (stop func() (sent, lost int, outage time.Duration)) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	var sent, lost int
-	var outage time.Duration
-	go func() {
-		defer close(done)
-		last := time.Now()
-		for ctx.Err() == nil {
-			err := w.reach(ctx)
-			switch {
-			case ctx.Err() != nil:
-			case err != nil:
-				sent, lost = sent+1, lost+1
-			default:
-				sent, outage, last = sent+1, max(outage, time.Since(last)), time.Now()
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-	}()
-	return func() (int, int, time.Duration) {
-		cancel()
-		<-done
-		return sent, lost, outage
+// proveTokens replaces all edges after it has removed the bootstrap token from their Secret. Kubelets write the tokens
+// that are left.
+func proveTokens(t *testing.T, w *World) {
+	ask(t, w.management, "--namespace="+shops, "patch", "tunnel/paris", "--type=merge",
+		`--patch={"spec": {"edgeServiceAccount": {"namespace": "fairlead-edge", "name": "fairlead-edge"}}}`)
+	ask(t, w.management, "--namespace="+shops, "wait", "tunnel/paris", "--timeout=60s",
+		"--for=jsonpath={.status.serviceAccountIssuer.keys}")
+	w.removeToken(t)
+	const edges = "deployment/fairlead-edge"
+	ask(t, w.workload, "--namespace=fairlead-edge", "scale", edges, "--replicas=0")
+	ask(t, w.workload, "--namespace=fairlead-edge", "wait", "pods", "--all", "--for=delete", "--timeout=90s")
+	if err := w.reach(t.Context()); err == nil {
+		t.Fatal("the workload cluster is reachable without an edge")
 	}
+	began := time.Now()
+	ask(t, w.workload, "--namespace=fairlead-edge", "scale", edges, "--replicas=2")
+	eventually(t, w.reach)
+	measured("pods_enrolled_s", time.Since(began).Seconds())
+	ask(t, w.workload, "--namespace=fairlead-edge", "rollout", "status", edges, "--timeout=60s")
 }
 
 func proveContainerd(t *testing.T, w *World) {
-	stop := watch(t, w)
+	stop := promise.Watch(t, w.reach)
 	for _, c := range []*cluster.Cluster{w.management, w.workload} {
 		for _, n := range c.Nodes() {
 			must(t, n.RestartContainerd(t.Context(), 2*time.Second))
 		}
 	}
-	sent, lost, _ := stop()
-	measured("containerd_lost", float64(lost))
-	if sent < 10 || lost > 0 {
-		t.Errorf("%d of %d requests failed", lost, sent)
+	seen := stop()
+	measured("containerd_sent", float64(seen.Sent))
+	measured("containerd_lost", float64(seen.Lost))
+	if seen.Sent < 10 || seen.Lost > 0 {
+		t.Errorf("%d of %d requests failed", seen.Lost, seen.Sent)
 	}
 }
 
 func proveDrains(t *testing.T, w *World) {
-	stop := watch(t, w)
+	stop := promise.Watch(t, w.reach)
 	for _, n := range w.management.Nodes() {
 		ask(t, w.management, "drain", n.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=150s")
 		ask(t, w.management, "uncordon", n.Name)
 		waitRollouts(t, w)
 	}
 	eventually(t, w.reach)
-	sent, lost, outage := stop()
-	measured("drain_sent", float64(sent))
-	measured("drain_lost", float64(lost))
-	measured("drain_outage_s", outage.Seconds())
-	if sent < 10 || outage > 30*time.Second {
-		t.Errorf("%d of %d requests failed, and for %s all of them", lost, sent, outage)
+	seen := stop()
+	measured("drain_sent", float64(seen.Sent))
+	measured("drain_lost", float64(seen.Lost))
+	measured("drain_outage_s", seen.Outage.Seconds())
+	if seen.Sent < 10 || seen.Outage > 30*time.Second {
+		t.Errorf("%d of %d requests failed, and for %s all of them", seen.Lost, seen.Sent, seen.Outage)
 	}
 }

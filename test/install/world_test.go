@@ -24,11 +24,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/deploy/edge"
 	"github.com/fairlead/fairlead/test/lab/capi"
 	"github.com/fairlead/fairlead/test/lab/cluster"
-	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/pki"
 	"github.com/fairlead/fairlead/test/lab/workspace"
 )
@@ -181,6 +182,12 @@ spec:
 	}
 }
 
+// edgeSecret is the bootstrap Secret in the workload cluster.
+var edgeSecret = types.NamespacedName{Namespace: "fairlead-edge", Name: "fairlead-edge-bootstrap"}
+
+// edgeFile is the key of the bootstrap file in it.
+const edgeFile = "bootstrap.yaml"
+
 // startEdges gives the bootstrap Secret to the workload cluster, and applies the Deployment of edges there.
 func (w *World) startEdges(t *testing.T) {
 	t.Helper()
@@ -190,21 +197,36 @@ func (w *World) startEdges(t *testing.T) {
 			Namespace: shops, Name: "paris" + v1alpha1.BootstrapSecretSuffix,
 		}, bootstrap)
 	})
+	file := struct{ ID string }{}
+	must(t, yaml.Unmarshal(bootstrap.Data[v1alpha1.BootstrapFileKey], &file))
 	// As a user of deployment.yaml does.
 	must(t, w.workload.Client.Create(t.Context(), &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{Name: "fairlead-edge", Labels: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Name: edgeSecret.Namespace, Labels: map[string]string{
 			"pod-security.kubernetes.io/enforce": "restricted",
 		}},
 	}))
 	must(t, w.workload.Client.Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "fairlead-edge", Name: "fairlead-edge-bootstrap"},
-		Data:       map[string][]byte{"bootstrap.yaml": bootstrap.Data[v1alpha1.BootstrapFileKey]},
+		ObjectMeta: metav1.ObjectMeta{Namespace: edgeSecret.Namespace, Name: edgeSecret.Name},
+		Data:       map[string][]byte{edgeFile: bootstrap.Data[v1alpha1.BootstrapFileKey]},
 	}))
-	objects, err := kube.ReadObjects(filepath.Join(w.root, "deploy/edge/deployment.yaml"))
-	must(t, err)
-	for _, object := range objects {
-		must(t, w.workload.Client.Create(t.Context(), object))
+	must(t, w.workload.Apply(t.Context(), []byte(edge.DeploymentOf(file.ID, "fairlead-edge"))))
+}
+
+// removeToken removes the bootstrap token from the Secret in the workload cluster.
+func (w *World) removeToken(t *testing.T) {
+	t.Helper()
+	secret := &corev1.Secret{}
+	must(t, w.workload.Client.Get(t.Context(), edgeSecret, secret))
+	var file map[string]any
+	must(t, yaml.Unmarshal(secret.Data[edgeFile], &file))
+	if _, found := file["token"]; !found {
+		t.Fatal("the bootstrap file has no token")
 	}
+	delete(file, "token")
+	data, err := yaml.Marshal(file)
+	must(t, err)
+	secret.Data[edgeFile] = data
+	must(t, w.workload.Client.Update(t.Context(), secret))
 }
 
 // nameGateway makes the name of the Service gateway resolve where Cluster API and this test's clients run.

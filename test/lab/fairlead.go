@@ -165,7 +165,7 @@ func (l *Lab) startController(ctx context.Context, i int) (err error) {
 func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (err error) {
 	name := xdsServer(i)
 	args := []string{
-		"--listen=" + netip.AddrPortFrom(address, netns.XDSPort).String(), "--tunnel-domain=" + l.Domain,
+		"--listen=" + l.listen(address, netns.XDSPort), "--tunnel-domain=" + l.Domain,
 		"--namespace=" + InstallationNamespace,
 		"--public-address=" + netns.HostPort(l.Network.PublicName, netns.PublicPort),
 		"--control-address=" + netns.HostPort(netns.XDSServerName, netns.XDSPort),

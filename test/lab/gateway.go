@@ -54,19 +54,31 @@ func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 		return agentSpec{}, fmt.Errorf("writing the credentials of %s: %w", name, err)
 	}
 	const health = "127.0.0.1:8080"
-	return agentSpec{
+	spec := agentSpec{
 		name: name, program: l.Parts.OwnPath("gateway-agent"), namespace: l.Network.Gateways[i],
 		dir: filepath.Join(dir, "state"), health: health,
 		args: []string{
 			"--name=" + name, "--xds-server=" + netns.HostPort(netns.XDSServerName, netns.XDSPort),
 			"--tunnel-domain=" + l.Domain,
 			"--ca-file=" + filepath.Join(dir, "ca.crt"), credential,
-			"--public-listen=" + netip.AddrPortFrom(l.Network.PublicAddress(i), netns.PublicPort).String(),
-			"--apiserver-listen=" + netip.AddrPortFrom(netns.InsideAddress(i), netns.APIServerPort).String(),
-			"--connect-listen=" + netip.AddrPortFrom(netns.InsideAddress(i), netns.ConnectPort).String(),
+			"--public-listen=" + l.listen(l.Network.PublicAddress(i), netns.PublicPort),
+			"--apiserver-listen=" + l.listen(l.Network.InsideAddress(i), netns.APIServerPort),
+			"--connect-listen=" + l.listen(l.Network.InsideAddress(i), netns.ConnectPort),
 			"--workers=" + strconv.Itoa(l.options.GatewayWorkers),
 		},
-	}, nil
+	}
+	if l.options.WithoutNetAdmin {
+		spec.args = append(spec.args, "--net-admin=false")
+	}
+	return spec, nil
+}
+
+// listen returns where a program listens: at one of its addresses, or at all of them if it has two families.
+func (l *Lab) listen(address netip.Addr, port uint16) string {
+	if l.options.Family == netns.DualStack {
+		return netns.HostPort("", int(port))
+	}
+	return netip.AddrPortFrom(address, port).String()
 }
 
 // gatewayPodToken creates the Pod of a gateway from the installation's own manifest, and returns the token that a

@@ -33,6 +33,11 @@ type Options struct {
 	Gateways, XDSServers int
 	// GatewayWorkers is the number of workers of each gateway; one by default.
 	GatewayWorkers int
+	// WithoutNetAdmin makes the gateways do without the capability NET_ADMIN.
+	WithoutNetAdmin bool
+	// Family is which addresses all machines have; IPv4 by default. With both families programs listen on all addresses,
+	// so there can be only one xds-server.
+	Family netns.Family
 	// ReplicaAddresses lets edges in the workload network dial each gateway at an address of its own.
 	ReplicaAddresses bool
 	// Lean leaves out what only Cluster API itself needs: its manager, and the second workload apiserver.
@@ -163,7 +168,7 @@ func (l *Lab) startManagementCluster(ctx context.Context) (err error) {
 		return err
 	}
 	l.Management, err = kube.StartAPIServer(ctx, l.Workspace, kube.APIServerSpec{
-		Name: "management", Namespace: l.Network.Management, Address: netns.ManagementAddress, Port: 6443, Etcd: l.etcd,
+		Name: "management", Namespace: l.Network.Management, Address: l.Network.ManagementAddress(), Port: 6443, Etcd: l.etcd,
 		Prefix:   "/management",
 		NotAfter: l.options.certificatesEnd(),
 	})
@@ -183,7 +188,7 @@ func (l *Lab) startWorkload(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
 		l.SNI, err = kube.StartAPIServer(ctx, l.Workspace, kube.APIServerSpec{
-			Name: "workload-sni", Namespace: l.Network.Workload, Address: netns.WorkloadAddress, Port: 6443, Etcd: etcd,
+			Name: "workload-sni", Namespace: l.Network.Workload, Address: l.Network.WorkloadAddress(), Port: 6443, Etcd: etcd,
 			Prefix: "/sni", Names: l.options.ServingNames,
 			NotAfter: l.options.certificatesEnd(),
 		})
@@ -194,8 +199,8 @@ func (l *Lab) startWorkload(ctx context.Context) error {
 	}
 	group.Go(func() (err error) {
 		l.Connect, err = kube.StartAPIServer(ctx, l.Workspace, kube.APIServerSpec{
-			Name: "workload-connect", Namespace: l.Network.Workload, Address: netns.WorkloadAddress, Port: 7443, Etcd: etcd,
-			Prefix:   "/connect",
+			Name: "workload-connect", Namespace: l.Network.Workload, Address: l.Network.WorkloadAddress(), Port: 7443,
+			Etcd: etcd, Prefix: "/connect",
 			NotAfter: l.options.certificatesEnd(),
 		})
 		return err

@@ -34,7 +34,7 @@ func (l *Lab) Root() string { return l.Parts.Root }
 
 // LoseGateway makes a gateway's address swallow every packet of the management network, until back is called.
 func (l *Lab) LoseGateway(ctx context.Context, i int) (back func(context.Context) error, err error) {
-	address := netns.InsideAddress(i).String()
+	address := l.Network.InsideAddress(i).String()
 	back = func(ctx context.Context) error {
 		return l.Network.Management.IP(ctx, "neighbour", "delete", address, "dev", "mgmt")
 	}

@@ -34,7 +34,7 @@ func (l *Lab) NewSecond(ctx context.Context, options Options) (*Lab, error) {
 // network creates the lab's network, which may share the workload network of another lab.
 func (l *Lab) network(ctx context.Context, name string, beside *Lab) (*netns.Network, error) {
 	if beside == nil {
-		network, err := netns.NewNetwork(ctx, name, l.options.Gateways)
+		network, err := netns.NewNetwork(ctx, name, l.options.Family, l.options.Gateways)
 		if err == nil && l.options.Machines {
 			l.Cloud = infra.NewCloud(l.Workspace, network)
 		}

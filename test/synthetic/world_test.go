@@ -152,6 +152,7 @@ func (w *world) serve(t *testing.T) {
 		Control: control, Domain: domain, SourceKey: envoy.AdmissionSource, RelayedKey: envoy.AdmissionRelayed,
 		Counts:  func(model.EdgeRef) (int, int) { return 0, 0 }, // there is no table of edges
 		Live:    func(netip.AddrPort, netip.AddrPort) bool { return false },
+		Denied:  func(model.EdgeRef) bool { return false },
 		Tunnels: func(string) int { return model.TunnelsPerEdge(1, 1) }, Decided: func(admission.Reason, netip.Addr,
 			model.EdgeRef) {
 		},

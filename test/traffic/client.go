@@ -26,6 +26,7 @@ import (
 type Path struct {
 	From       *netns.Namespace
 	Gateway    int
+	Address    netip.Addr // of the gateway; by default the one in a lab with IPv4
 	Connect    bool
 	Hostname   string // the tunnel hostname
 	ServerName string // in the serving certificate
@@ -48,7 +49,11 @@ func (p Path) Dial(ctx context.Context) (*tls.Conn, error) {
 	if p.Connect {
 		port = netns.ConnectPort
 	}
-	raw, err := p.From.DialContext(ctx, "tcp", netip.AddrPortFrom(netns.InsideAddress(p.Gateway), uint16(port)).String())
+	address := p.Address
+	if !address.IsValid() {
+		address = netns.InsideAddress(p.Gateway)
+	}
+	raw, err := p.From.DialContext(ctx, "tcp", netip.AddrPortFrom(address, uint16(port)).String())
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -109,7 +110,7 @@ func anyGateway(from *netns.Namespace) int {
 	addresses := from.Addresses(netns.GatewayName)
 	picked := addresses[rand.IntN(len(addresses))]
 	for i := 0; ; i++ {
-		if netns.InsideAddress(i) == picked {
+		if slices.Contains(netns.DualStack.Of(netns.InsideAddress(i)), picked) {
 			return i
 		}
 	}

@@ -96,7 +96,9 @@ func compiled(t *testing.T, root string) string {
 // testMaker returns a maker whose Envoy is another program.
 func testMaker(t *testing.T, programs string) *maker {
 	t.Helper()
-	m := &maker{release: testRelease, programs: programs, bases: map[string]base{}, envoys: map[string]envoy{}}
+	m := &maker{
+		release: testRelease, programs: programs, arches: architectures, bases: map[string]base{}, envoys: map[string]envoy{},
+	}
 	for _, arch := range architectures {
 		var debs []deb
 		for _, name := range []string{"base-files", "ca-certificates", "libc6"} {

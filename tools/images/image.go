@@ -49,6 +49,7 @@ const (
 type maker struct {
 	release  release
 	programs string // folder of the programs: <architecture>/<program>
+	arches   []string
 	bases    map[string]base
 	envoys   map[string]envoy
 

@@ -1,6 +1,6 @@
 // Command images builds Fairlead's container images for linux/amd64 and linux/arm64, without a container runtime.
 //
-//	go run . [-root DIR] [-out DIR] [-version vX.Y.Z] [-registry HOST/PATH]
+//	go run . [-root DIR] [-out DIR] [-version vX.Y.Z] [-arch amd64,arm64] [-registry HOST/PATH]
 //	go run . -push-only -registry HOST/PATH
 //	go run . -update-packages
 //
@@ -22,6 +22,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -39,6 +41,7 @@ type options struct {
 	cache    string // folder of downloads
 	registry string // where to push; empty: nowhere
 	release  release
+	arches   []string // of the images to build
 	pushOnly bool
 	update   bool
 }
@@ -70,6 +73,8 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	flags.StringVar(&o.release.version, "version", "", "version of the images, and their tag (default: of the commit)")
 	flags.StringVar(&o.release.commit, "commit", "", "commit, where the sources are no clone")
 	flags.Int64Var(&o.release.time, "time", 0, "time of the commit in seconds since 1970, where the sources are no clone")
+	o.arches = architectures
+	flags.Func("arch", "build only for these architectures, such as amd64 (default: all)", o.setArches)
 	flags.BoolVar(&o.pushOnly, "push-only", false, "push the layouts that are there, and build nothing")
 	flags.BoolVar(&o.update, "update-packages", false, "pin the current versions of Debian's packages, and end")
 	if err := flags.Parse(args); err != nil {
@@ -80,6 +85,17 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 		return options{}, errors.New("unexpected argument")
 	}
 	return o, nil
+}
+
+// setArches sets the architectures from a list with commas.
+func (o *options) setArches(list string) error {
+	o.arches = strings.Split(list, ",")
+	for _, arch := range o.arches {
+		if !slices.Contains(architectures, arch) {
+			return fmt.Errorf("must be of %s", strings.Join(architectures, ","))
+		}
+	}
+	return nil
 }
 
 // defaultCache returns the folder beside the cache of real parts.
@@ -135,7 +151,7 @@ func (o options) build(ctx context.Context, out io.Writer) error {
 	}
 	defer os.RemoveAll(work)
 	programs := filepath.Join(work, "programs")
-	for _, arch := range architectures {
+	for _, arch := range o.arches {
 		fmt.Fprintf(out, "images: building the programs for %s\n", arch)
 		if err := r.compile(ctx, o.root, filepath.Join(programs, arch), arch); err != nil {
 			return err
@@ -160,12 +176,12 @@ func (o options) build(ctx context.Context, out io.Writer) error {
 
 // gather downloads what is pinned.
 func (o options) gather(ctx context.Context, r release, programs string) (*maker, error) {
-	m := &maker{release: r, programs: programs, bases: map[string]base{}, envoys: map[string]envoy{}}
+	m := &maker{release: r, programs: programs, arches: o.arches, bases: map[string]base{}, envoys: map[string]envoy{}}
 	pinned, err := readPackages(filepath.Join(o.root, "tools", "images", packagesFile))
 	if err != nil {
 		return nil, err
 	}
-	for _, arch := range architectures {
+	for _, arch := range o.arches {
 		debs, err := fetchAll(ctx, pinned, arch, o.cache)
 		if err != nil {
 			return nil, err

@@ -58,7 +58,7 @@ func (m *maker) writeAll(to string, out io.Writer) error {
 // write writes one image, and returns the digest of its index.
 func (m *maker) write(i image, to string, out io.Writer) (v1.Hash, error) {
 	var platforms []platformImage
-	for _, arch := range architectures {
+	for _, arch := range m.arches {
 		p, err := m.make(i, arch)
 		if err != nil {
 			return v1.Hash{}, err

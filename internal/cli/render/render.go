@@ -67,9 +67,9 @@ command line is invalid.`),
 		"host:port at which the edge reaches the gateways, instead of the installation's",
 	)
 	set.StringSliceVar(&f.localAPIServers, "local-apiserver", nil, "host:port of an apiserver that the edge prefers")
-	set.StringVar(&f.public, "public-listen", "0.0.0.0:443", "where the gateway listens for edges")
-	set.StringVar(&f.apiserver, "apiserver-listen", "0.0.0.0:6443", "where the gateway listens for clients, by SNI")
-	set.StringVar(&f.connect, "connect-listen", "0.0.0.0:3128", "where the gateway listens for clients, by CONNECT")
+	set.StringVar(&f.public, "public-listen", ":443", "where the gateway listens for edges")
+	set.StringVar(&f.apiserver, "apiserver-listen", ":6443", "where the gateway listens for clients, by SNI")
+	set.StringVar(&f.connect, "connect-listen", ":3128", "where the gateway listens for clients, by CONNECT")
 	set.BoolVar(&f.validate, "validate", false, "validate each configuration with an Envoy, and print its answer")
 	set.StringVar(&f.envoy, "envoy", "envoy", "Envoy for --validate: a path, or a name to be found in PATH")
 	_ = cmd.MarkFlagRequired("file") // the only error is an unknown flag
@@ -194,7 +194,7 @@ func (f renderFlags) bind() (envoy.GatewayBind, error) {
 		to   *model.Endpoint
 		from string
 	}{{&b.Public, f.public}, {&b.APIServer, f.apiserver}, {&b.Connect, f.connect}} {
-		e, err := model.ParseEndpoint(listen.from)
+		e, err := envoy.ParseListen(listen.from, true)
 		if err != nil {
 			return envoy.GatewayBind{}, err
 		}

@@ -62,6 +62,10 @@ func (e *Envoy) drain(ctx context.Context, p *process) {
 		select {
 		case <-p.done:
 			return
+		case <-e.Replace:
+			e.Log.Warn("ending the drain: connections must be closed at once", "pid", p.pid)
+			p.stop(cutTimeout)
+			return
 		case <-ctx.Done():
 			e.Log.Warn("stopping Envoy with open connections", "pid", p.pid, "open", n)
 			return
@@ -71,10 +75,10 @@ func (e *Envoy) drain(ctx context.Context, p *process) {
 }
 
 // cutQuiet closes the connections of a gateway's clients that have been quiet for half of DrainTimeout, once that time
-// has passed. It acts at most once a second, and returns the time of the last action.
+// has passed, if it may close connections. It acts at most once a second, and returns the time of the last action.
 func (e *Envoy) cutQuiet(began, lastCut time.Time) time.Time {
 	quiet := e.Config.DrainTimeout / 2
-	if !e.Config.Gateway || time.Since(began) < quiet || time.Since(lastCut) < time.Second {
+	if !e.Config.Gateway || e.Config.WithoutNetAdmin || time.Since(began) < quiet || time.Since(lastCut) < time.Second {
 		return lastCut
 	}
 	cut, err := sockets.CloseQuiet(e.Config.Clients, quiet)

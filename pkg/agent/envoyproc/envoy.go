@@ -27,8 +27,10 @@ type Config struct {
 
 	Gateway bool // use the bootstrap of a gateway instead of an edge's
 	// addresses where clients of a gateway connect; idle connections are closed during a drain
-	Clients      []netip.AddrPort
-	DrainTimeout time.Duration // how long open connections may continue before Envoy is stopped
+	Clients []netip.AddrPort
+	// WithoutNetAdmin leaves idle connections of clients open during a drain, because closing them requires a capability.
+	WithoutNetAdmin bool
+	DrainTimeout    time.Duration // how long open connections may continue before Envoy is stopped
 }
 
 // Events are callbacks of the supervision. All must be set. They must not block for long, because Envoy is not
@@ -48,14 +50,17 @@ type Envoy struct {
 	Config Config
 	Admin  envoyadmin.Client
 	Events Events
-	Log    *slog.Logger
+	// Replace has the running Envoy stopped at once, and a new one started unless the supervision ends; nil: never. The
+	// supervisor receives from it only while Envoy runs.
+	Replace <-chan struct{}
+	Log     *slog.Logger
 }
 
 // Supervise keeps Envoy running until ctx ends, and then drains and stops it. When work ends, or leave receives a
 // signal, it returns and Envoy continues.
 func (e *Envoy) Supervise(ctx, work context.Context, leave <-chan os.Signal) {
 	s := &supervisor{
-		log: e.Log, obtain: e.obtain, leave: leave,
+		log: e.Log, obtain: e.obtain, leave: leave, replace: e.Replace,
 		drain: func(p *process) { e.drain(context.WithoutCancel(ctx), p) },
 		began: e.Events.Began, ended: e.Events.Ended, stopped: e.Events.Stopped, ran: e.Events.Ran, stable: e.Events.Stable,
 	}

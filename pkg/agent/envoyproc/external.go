@@ -73,11 +73,11 @@ func (e *Envoy) followExternal() (*process, error) {
 		return nil, fmt.Errorf("finding Envoy: %w", err)
 	}
 	p := &process{done: make(chan struct{}), reason: "ended: its container has the exit status"}
-	p.stop = func() {
+	p.stop = func(within time.Duration) {
 		_ = admin.Post(context.Background(), "/quitquitquit") // an error means that it has ended
 		select {
 		case <-p.done:
-		case <-time.After(stopTimeout): // its container ends it
+		case <-time.After(within): // its container ends it
 		}
 	}
 	go func() {

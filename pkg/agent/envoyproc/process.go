@@ -17,12 +17,16 @@ import (
 // stopTimeout is how long Envoy may take to end. It normally takes a few milliseconds.
 const stopTimeout = 5 * time.Second
 
+// cutTimeout is the same for an Envoy whose connections must be closed at once.
+const cutTimeout = 500 * time.Millisecond
+
 // process is an Envoy process. done is closed when it has ended.
 type process struct {
 	pid    int
 	done   chan struct{}
 	reason string // how it ended; valid after done
-	stop   func() // asks Envoy to end, kills it if it does not, and returns when it has ended
+	// stop asks Envoy to end, kills it if it does not within the given time, and returns when it has ended.
+	stop func(within time.Duration)
 }
 
 func ownSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
@@ -49,9 +53,9 @@ func start(l launch) (*process, error) {
 
 func newProcess(handle *os.Process) *process {
 	p := &process{pid: handle.Pid, done: make(chan struct{})}
-	p.stop = func() {
+	p.stop = func(within time.Duration) {
 		_ = handle.Signal(syscall.SIGTERM) // an error means that it has ended
-		timer := time.NewTimer(stopTimeout)
+		timer := time.NewTimer(within)
 		defer timer.Stop()
 		select {
 		case <-p.done:

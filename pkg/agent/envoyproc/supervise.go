@@ -24,6 +24,8 @@ type supervisor struct {
 	obtain func(ctx context.Context) (*process, error) // takes over a running Envoy, or starts one
 	drain  func(p *process)                            // drains it
 	leave  <-chan os.Signal                            // ends only the supervision; nil: never
+	// replace has the running Envoy replaced at once; nil: never
+	replace <-chan struct{}
 
 	began   func(err error)                // after an attempt of obtain; nil: Envoy runs
 	ended   func(reason string, times int) // unexpectedly; times counts the ends since the last call of stable
@@ -40,8 +42,13 @@ type supervisor struct {
 func (s *supervisor) run(ctx, work context.Context) {
 	for failures := 0; ctx.Err() == nil && work.Err() == nil; {
 		began := time.Now()
-		if again := s.runOnce(ctx, work); !again {
+		again, failed := s.runOnce(ctx, work)
+		if !again {
 			return
+		}
+		if !failed {
+			failures = 0
+			continue
 		}
 		if time.Since(began) > longRun {
 			failures = 0
@@ -64,8 +71,8 @@ func (s *supervisor) pause(ctx, work context.Context, wait time.Duration) {
 	}
 }
 
-// runOnce runs Envoy until it ends or fails to start, and returns whether to run it again.
-func (s *supervisor) runOnce(ctx, work context.Context) (again bool) {
+// runOnce runs Envoy until it ends or fails to start. It returns whether to run it again, and whether it failed.
+func (s *supervisor) runOnce(ctx, work context.Context) (again, failed bool) {
 	p, err := s.obtain(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -74,7 +81,7 @@ func (s *supervisor) runOnce(ctx, work context.Context) (again bool) {
 				s.log.Error("cannot run Envoy, retrying", "error", err)
 			}
 		}
-		return true
+		return true, true
 	}
 	s.began(nil)
 	ran, calm := time.NewTimer(longRun), time.NewTimer(stableAfter)
@@ -86,7 +93,12 @@ func (s *supervisor) runOnce(ctx, work context.Context) (again bool) {
 			s.ends++
 			s.log.Error("Envoy ended, restarting it", "pid", p.pid, "reason", p.reason, "times", s.ends)
 			s.ended(p.reason, s.ends)
-			return true
+			return true, true
+		case <-s.replace:
+			s.log.Warn("replacing Envoy", "pid", p.pid)
+			p.stop(cutTimeout)
+			s.stopped()
+			return true, false
 		case <-ran.C:
 			s.ran()
 		case <-calm.C:
@@ -96,19 +108,19 @@ func (s *supervisor) runOnce(ctx, work context.Context) (again bool) {
 			select {
 			case <-p.done: // a shutdown of the machine may have ended both
 				s.ended(p.reason, s.ends+1)
-				return false
+				return false, false
 			default:
 			}
 			s.log.Info("stopping Envoy", "pid", p.pid)
 			s.drain(p)
-			p.stop()
+			p.stop(stopTimeout)
 			s.stopped()
-			return false
+			return false, false
 		case <-s.leave:
 			s.log.Info("leaving Envoy to the next agent", "pid", p.pid)
-			return false
+			return false, false
 		case <-work.Done():
-			return false
+			return false, false
 		}
 	}
 }
@@ -129,7 +141,7 @@ func (e *Envoy) obtain(ctx context.Context) (*process, error) {
 	case p != nil:
 		e.Log.Info("stopping a running Envoy with another configuration", "pid", p.pid)
 		e.drain(ctx, p)
-		p.stop()
+		p.stop(stopTimeout)
 		e.Events.Stopped()
 	}
 	if ctx.Err() != nil {

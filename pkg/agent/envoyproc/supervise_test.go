@@ -35,7 +35,7 @@ func newEnvoys() *envoys {
 				return nil, e.fail
 			}
 			p := &process{pid: len(e.began), done: make(chan struct{}), reason: "ended by signal killed"}
-			p.stop = func() { e.events = append(e.events, "stopped") }
+			p.stop = func(time.Duration) { e.events = append(e.events, "stopped") }
 			e.running = p
 			return p, nil
 		},
@@ -86,6 +86,30 @@ func TestEnvoyIsStartedAgain(t *testing.T) {
 		if !slices.Equal(e.events, want) {
 			t.Errorf("got %q, want %q", e.events, want)
 		}
+	})
+}
+
+func TestAReplacedEnvoyIsNeitherDrainedNorTakenAsACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnvoys()
+		replace := make(chan struct{})
+		e.replace = replace
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { e.run(ctx, t.Context()); close(done) }()
+		for range 3 {
+			replace <- struct{}{}
+			synctest.Wait()
+		}
+		if want := []time.Duration{0, 0, 0, 0}; !slices.Equal(e.began, want) {
+			t.Errorf("they started at %v, want %v", e.began, want)
+		}
+		want := []string{"stopped", "ended in peace", "stopped", "ended in peace", "stopped", "ended in peace"}
+		if !slices.Equal(e.events, want) {
+			t.Errorf("got %q, want %q", e.events, want)
+		}
+		cancel()
+		<-done
 	})
 }
 

@@ -57,6 +57,7 @@ type admissions struct {
 	quotas   map[string]quota // by tunnel id, if it differs from that of a workload cluster with one name
 	rejected map[admission.Reason]rejections
 	closed   struct{ excess, silent uint64 }
+	excess   int // tunnels beyond the limits that were logged last; used only by run
 }
 
 // quota is the number of tunnels that an edge of a tunnel id keeps to this gateway.
@@ -88,7 +89,7 @@ func newAdmissions(c Config, deps Deps, t *reachability, table *tunnels.Table) *
 func (a *admissions) server() *admission.Server {
 	return &admission.Server{
 		Control: a.control, Domain: a.config.Domain, SourceKey: envoy.AdmissionSource, RelayedKey: envoy.AdmissionRelayed,
-		Counts: a.table.Counts, Live: a.table.Has, Tunnels: a.tunnels, Decided: a.decided,
+		Counts: a.table.Counts, Live: a.table.Has, Denied: a.table.Denied, Tunnels: a.tunnels, Decided: a.decided,
 	}
 }
 
@@ -196,7 +197,8 @@ func (a *admissions) closeExcess() {
 			a.control.Note(now, t.From, model.EdgeRef{Node: t.Node, ID: t.ID}, a.tunnels(t.ID))
 		}
 	}
-	if len(keys) == 0 {
+	if len(keys) == 0 || a.config.WithoutNetAdmin {
+		a.logExcess(len(keys))
 		return
 	}
 	closed, err := a.table.Close(keys[:min(len(keys), excessAtOnce)])
@@ -209,9 +211,20 @@ func (a *admissions) closeExcess() {
 	}
 }
 
+// logExcess logs the number of tunnels beyond the limits, which only the gateway's next Envoy closes, if it has grown.
+func (a *admissions) logExcess(n int) {
+	if n > a.excess {
+		a.log.Warn("tunnels are beyond the limit of their edge or tunnel id: without NET_ADMIN they stay open", "excess", n)
+	}
+	a.excess = n
+}
+
 // closeSilent closes connections of sources that have many without data: Envoy queries the agent only after the
-// ClientHello, and waits for that for some seconds.
+// ClientHello, and waits for that for some seconds. Without NET_ADMIN only Envoy closes them, after that time.
 func (a *admissions) closeSilent(ctx context.Context) {
+	if a.config.WithoutNetAdmin {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, excessInterval)
 	defer cancel()
 	waiting, err := a.deps.Admin.Sum(ctx, silentConnections)

@@ -14,7 +14,7 @@ var Figures = []string{
 	"fairlead_gateway_cut_total", "fairlead_gateway_cut_failures_total", "fairlead_gateway_holes",
 	"fairlead_gateway_moved_total",
 	"fairlead_gateway_given_up_total", "fairlead_gateway_unknown_connections", "fairlead_gateway_record_incomplete",
-	"fairlead_gateway_unknown_closed_total",
+	"fairlead_gateway_unknown_closed_total", "fairlead_gateway_replaced_total",
 	"fairlead_gateway_bad_events_total", "fairlead_gateway_cluster_tunnels",
 	"fairlead_gateway_cluster_round_trip_seconds",
 }
@@ -36,6 +36,7 @@ func (g *Gateway) EmitTunnels(emit metrics.Emit, perCluster bool) {
 	emit("fairlead_gateway_unknown_connections", float64(stats.Unknown))
 	emit("fairlead_gateway_record_incomplete", metrics.Bool(stats.Incomplete != ""))
 	emit("fairlead_gateway_unknown_closed_total", float64(stats.Closed))
+	emit("fairlead_gateway_replaced_total", float64(stats.Replaced))
 	emit("fairlead_gateway_bad_events_total", float64(stats.BadLines))
 	clusters, unreachable := g.tenants.sizes()
 	emit("fairlead_gateway_workload_clusters", float64(clusters))

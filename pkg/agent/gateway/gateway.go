@@ -33,7 +33,10 @@ type Deps struct {
 	StateDir   string
 	RuntimeDir string // where Envoy runs
 	Workers    int    // threads of Envoy
-	Log        *slog.Logger
+	// Replace has the running Envoy replaced, and returns at once; false means that there is none. It is used only with
+	// Config.WithoutNetAdmin.
+	Replace func() bool
+	Log     *slog.Logger
 }
 
 // Member is the membership of a gateway, as required to wait for its readiness. All fields are required.
@@ -97,15 +100,19 @@ func (g *Gateway) Run(ctx context.Context, m Member) error {
 }
 
 // newTable returns the table of live tunnels. To close a tunnel requires the capability to destroy sockets: a gateway
-// without it would leave revoked edges connected, so it does not start.
+// without it would leave revoked edges connected, so it does not start, unless it may replace its Envoy.
 func newTable(c Deps, g Config) (*tunnels.Table, error) {
-	if err := sockets.Permitted(); err != nil {
-		return nil, fmt.Errorf(
-			"checking rights: a gateway closes the tunnels of revoked edges, for which it needs CAP_NET_ADMIN "+
-				"(systemd: AmbientCapabilities=CAP_NET_ADMIN; Kubernetes: capabilities add NET_ADMIN, and the program has the "+
-				"file capability where it does not run as root): %w",
-			err,
-		)
+	replace := c.Replace
+	if !g.WithoutNetAdmin {
+		replace = nil
+		if err := sockets.Permitted(); err != nil {
+			return nil, fmt.Errorf(
+				"checking rights: a gateway closes the tunnels of revoked edges, for which it needs CAP_NET_ADMIN "+
+					"(systemd: AmbientCapabilities=CAP_NET_ADMIN; Kubernetes: capabilities add NET_ADMIN, and the program has the "+
+					"file capability where it does not run as root; where it is not permitted: --net-admin=false): %w",
+				err,
+			)
+		}
 	}
 	return tunnels.New(tunnels.Config{
 		Domain:  g.Domain,
@@ -114,6 +121,7 @@ func newTable(c Deps, g Config) (*tunnels.Table, error) {
 		Workers: c.Workers,
 		Public:  g.Bind.PublicAddress(),
 		Writes:  c.writes,
+		Replace: replace,
 		Logger:  c.Log,
 	}), nil
 }

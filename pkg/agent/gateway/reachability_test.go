@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/anypb"
+
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -81,12 +83,20 @@ func TestWhichClustersAreUnreachable(t *testing.T) {
 func TestLimitsAreNotInTheResourcesOfEnvoy(t *testing.T) {
 	wc := model.WorkloadCluster{ID: model.NewID(), Hostname: "c1.prod.tunnels.example.com"}
 	inst := model.Installation{Domain: "tunnels.example.com"}
-	usual := packed(t, envoy.TunnelClusters(inst, wc)[0])
+	received := packed(t, envoy.TunnelClusters(inst, wc)[0])
+	closing := envoy.TunnelClusters(inst, wc)[0]
+	envoy.CloseUnused(closing)
+	usual := packed(t, closing)
 	wc.Limits = model.Limits{Connections: 7}
 	limited := packed(t, envoy.TunnelClusters(inst, wc)[0])
 	k := &reachability{}
-	if got := k.Apply(wc.Hostname, "", limited); string(got.GetValue()) != string(usual.GetValue()) {
-		t.Error("an Envoy cluster with limits is another")
+	for what, resource := range map[string]*anypb.Any{"limits": limited, "no limits": received} {
+		if got := k.Apply(wc.Hostname, "", resource); string(got.GetValue()) != string(usual.GetValue()) {
+			t.Errorf("an Envoy cluster with %s is another", what)
+		}
+	}
+	if string(received.GetValue()) == string(usual.GetValue()) {
+		t.Error("Envoy keeps tunnels that are no longer in use")
 	}
 	if got := k.Apply(wc.Hostname, unreachableForm, usual); string(got.GetValue()) == string(usual.GetValue()) {
 		t.Error("a dark Envoy cluster is like any other")

@@ -35,6 +35,9 @@ type Config struct {
 	// MaxEdges is the number of edges of one tunnel id that may have tunnels to this gateway; 0:
 	// admission.DefaultMaxEdges.
 	MaxEdges int
+	// WithoutNetAdmin has the gateway close tunnels of revoked edges by a replacement of its Envoy. Otherwise it closes
+	// single connections, for which it needs the capability NET_ADMIN.
+	WithoutNetAdmin bool
 	// Credential returns what the gateway enrols with, and the CA (PEM) of the control channel.
 	Credential func() (credential enrolclient.GatewayCredential, ca []byte, err error)
 }

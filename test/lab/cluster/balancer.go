@@ -53,6 +53,12 @@ func (c *Cluster) startBalancer() {
 	}()
 }
 
+// HoldBalancers keeps new Services of type LoadBalancer pending until release is called, as a slow cloud does.
+func (c *Cluster) HoldBalancers() (release func()) {
+	c.held.Store(true)
+	return func() { c.held.Store(false) }
+}
+
 // round gives all Services their addresses and routes. What fails is repeated in the next round.
 func (b *balancer) round(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, balancerTime)
@@ -64,8 +70,11 @@ func (b *balancer) round(ctx context.Context) {
 	current := map[types.UID]bool{}
 	for i := range services.Items {
 		service := &services.Items[i]
-		if service.Spec.Type == corev1.ServiceTypeLoadBalancer && service.DeletionTimestamp == nil {
-			current[service.UID] = true
+		if service.Spec.Type != corev1.ServiceTypeLoadBalancer || service.DeletionTimestamp != nil {
+			continue
+		}
+		current[service.UID] = true
+		if _, known := b.addresses[service.UID]; known || !b.cluster.held.Load() {
 			_ = b.serve(ctx, service)
 		}
 	}

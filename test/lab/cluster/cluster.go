@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -47,7 +48,7 @@ type Options struct {
 	Name string
 	// Nodes is the number of nodes, at most 9; one by default.
 	Nodes int
-	// Hosts are names that Pods resolve beside the cluster's own, and their addresses. It may be nil.
+	// Hosts are names that Pods resolve beside the cluster's own, and their addresses. It may be nil: see SetHost.
 	Hosts map[string]netip.Addr
 }
 
@@ -60,13 +61,15 @@ type Cluster struct {
 	*workspace.Workspace
 
 	name     string
-	hosts    map[string]netip.Addr
 	groups   cgroup.Hierarchies
 	segment  *netns.Segment
 	kubelets *pki.Authority // of the certificates between the apiserver and kubelets
+	names    *netns.DNS     // of everything outside of the cluster
+	held     atomic.Bool    // new Services of type LoadBalancer get no address
 
-	mu    sync.Mutex
-	nodes []*Node
+	mu       sync.Mutex
+	nodes    []*Node
+	machines int // how many Machines there are
 }
 
 // Start finds the programs, removes what killed tests left behind, starts a cluster, and returns when its nodes and its
@@ -87,8 +90,8 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Workspace: w, name: options.Name, hosts: options.Hosts}
-	if err := c.start(ctx, options.Nodes); err != nil {
+	c := &Cluster{Workspace: w, name: options.Name}
+	if err := c.start(ctx, options); err != nil {
 		err = fmt.Errorf("starting cluster %s: %w", c.name, err)
 		if logs, kept := c.KeepLogs(); kept == nil {
 			err = fmt.Errorf("%w\nthe logs are in %s", err, logs)
@@ -98,14 +101,14 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	return c, nil
 }
 
-func (c *Cluster) start(ctx context.Context, nodes int) (err error) {
+func (c *Cluster) start(ctx context.Context, options Options) (err error) {
 	if c.groups, err = cgroup.Find(); err != nil {
 		return err
 	}
 	if c.segment, err = netns.NewSegment(ctx, c.Workspace.Name, machines); err != nil {
 		return err
 	}
-	if err := c.startRegistry(ctx); err != nil {
+	if err := errors.Join(c.startNames(ctx, options.Hosts), c.startRegistry(ctx)); err != nil {
 		return err
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -114,7 +117,7 @@ func (c *Cluster) start(ctx context.Context, nodes int) (err error) {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	for i := range nodes {
+	for i := range options.Nodes {
 		c.nodes = append(c.nodes, c.newNode(i+1))
 	}
 	group, groupCtx = errgroup.WithContext(ctx)
@@ -153,6 +156,22 @@ func (c *Cluster) Kubeconfig() string { return c.File("admin.kubeconfig") }
 func (c *Cluster) Registry() netip.AddrPort {
 	return netip.AddrPortFrom(c.segment.Gateway(), registryPort)
 }
+
+// startNames serves the names outside of the cluster in its router, which the cluster's DNS queries.
+func (c *Cluster) startNames(ctx context.Context, hosts map[string]netip.Addr) (err error) {
+	if c.names, err = c.segment.Router.ListenDNS(ctx, c.segment.Gateway().String()); err != nil {
+		return err
+	}
+	c.OnClose(func(context.Context) { c.names.Close() })
+	for name, address := range hosts {
+		c.SetHost(name, address)
+	}
+	return nil
+}
+
+// SetHost makes Pods and Machines resolve a name outside of the cluster to addresses. Without addresses the name does
+// not exist. Earlier answers are cached for at most 5 seconds.
+func (c *Cluster) SetHost(name string, addresses ...netip.Addr) { c.names.Set(name, addresses...) }
 
 // Reach lets this cluster's nodes and Pods open connections to the addresses of another cluster's Services of type
 // LoadBalancer, and to nothing else of it. The other cluster can open none in return.

@@ -30,6 +30,9 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := machine.SetHost(RegistryName, c.segment.Gateway()); err != nil {
+		return err
+	}
 	etcd, err := kube.StartEtcd(ctx, c.Workspace, machine)
 	if err != nil {
 		return err
@@ -134,7 +137,7 @@ func (c *Cluster) startComponent(name, kubeconfig string, flags ...string) error
 // installDNS installs CoreDNS, with the Service that kubelets give to Pods.
 func (c *Cluster) installDNS(ctx context.Context) error {
 	manifests, err := render("dns.yaml", map[string]any{
-		"Image": coreDNSImage, "DNS": dns, "Hosts": c.hosts,
+		"Image": coreDNSImage, "DNS": dns, "Resolver": c.segment.Gateway(),
 	})
 	if err != nil {
 		return err

@@ -75,26 +75,19 @@ var kernelParameters = map[string]string{
 // bound are the folders of a node's own, in place of the machine's.
 var bound = []string{"containerd", "kubelet", "cni"}
 
+// staticPods is the folder in which a kubelet finds static Pods.
+const staticPods = "/etc/kubernetes/manifests"
+
 // prepare mounts the file systems of a node, on a thread in its namespaces, whose mounts are a copy of the machine's.
 // All mounts end with the namespace.
 func prepare(name, dir string) error {
-	if err := unix.Sethostname([]byte(name)); err != nil {
-		return fmt.Errorf("naming the node: %w", err)
+	if err := prepareMachine(name, dir, "/etc", "/var/lib", "/var/log"); err != nil {
+		return err
 	}
-	steps := []mount{
-		{at: "/", flags: unix.MS_REC | unix.MS_PRIVATE}, // before any other: no mount reaches the machine
-		{at: "/proc", kind: "proc", inside: true},       // for the processes of whichever namespace mounts it
-		{from: "tmpfs", at: "/run", kind: "tmpfs", options: "mode=755"},
+	if err := os.MkdirAll(staticPods, 0o755); err != nil {
+		return err
 	}
-	for _, at := range []string{"/var/lib", "/var/log"} {
-		upper, work := filepath.Join(dir, "upper", at), filepath.Join(dir, "work", at)
-		if err := errors.Join(os.MkdirAll(upper, 0o755), os.MkdirAll(work, 0o755)); err != nil {
-			return err
-		}
-		// Folders that a node adds do not appear on the machine.
-		options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", at, upper, work)
-		steps = append(steps, mount{from: "overlay", at: at, kind: "overlay", options: options})
-	}
+	var steps []mount
 	for name := range kernelParameters {
 		if _, err := os.Stat(filepath.Join("/proc/sys", name)); err == nil {
 			file := filepath.Join(dir, "sys", name)
@@ -107,7 +100,32 @@ func prepare(name, dir string) error {
 		})
 	}
 	// containerd and the kubelet see the mounts that containers add in volumes for them.
-	steps = append(steps, mount{at: "/", flags: unix.MS_REC | unix.MS_SHARED})
+	return doAll(append(steps, mount{at: "/", flags: unix.MS_REC | unix.MS_SHARED}))
+}
+
+// prepareMachine mounts what every machine has: its own processes, an empty /run, and copies of folders. What a machine
+// adds to these does not appear on the machine of the test.
+func prepareMachine(name, dir string, folders ...string) error {
+	if err := unix.Sethostname([]byte(name)); err != nil {
+		return fmt.Errorf("naming the machine: %w", err)
+	}
+	steps := []mount{
+		{at: "/", flags: unix.MS_REC | unix.MS_PRIVATE}, // before any other: no mount reaches the machine
+		{at: "/proc", kind: "proc", inside: true},       // for the processes of whichever namespace mounts it
+		{from: "tmpfs", at: "/run", kind: "tmpfs", options: "mode=755"},
+	}
+	for _, at := range folders {
+		upper, work := filepath.Join(dir, "upper", at), filepath.Join(dir, "work", at)
+		if err := errors.Join(os.MkdirAll(upper, 0o755), os.MkdirAll(work, 0o755)); err != nil {
+			return err
+		}
+		options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", at, upper, work)
+		steps = append(steps, mount{from: "overlay", at: at, kind: "overlay", options: options})
+	}
+	return doAll(steps)
+}
+
+func doAll(steps []mount) error {
 	for _, step := range steps {
 		if err := step.do(); err != nil {
 			return err

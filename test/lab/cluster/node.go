@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"text/template"
 	"time"
 
@@ -140,12 +139,7 @@ func (n *Node) writeFiles(context.Context) error {
 
 // startInit makes the node's namespaces, which its first process holds, and mounts its file systems.
 func (n *Node) startInit(context.Context) (err error) {
-	n.init, err = proc.Start(proc.Spec{
-		Name: n.Name + "-init", Program: n.cluster.Parts.RealPath("pause"), Log: n.cluster.LogFile(n.Name + "-init"),
-		Clone: syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS | syscall.CLONE_NEWPID,
-		Enter: n.Namespace.Do,
-	})
-	if err != nil {
+	if n.init, err = startInit(n.cluster, n.Name, n.Namespace); err != nil {
 		return err
 	}
 	return enter(n.init.PID(), func() error { return prepare(n.Name, n.dir) })
@@ -274,3 +268,7 @@ func (n *Node) PodLogs() string { return filepath.Join(n.dir, "upper/var/log/pod
 
 // Processes returns the processes in the containers of the node's Pods, as this machine numbers them.
 func (n *Node) Processes() ([]int, error) { return n.cluster.groups.Processes(n.group()) }
+
+// PodNetworks returns the folder in which the runtime has a file for each network device of the node's Pods, in the
+// format of the CNI library's cache. It exists once a Pod has started.
+func (n *Node) PodNetworks() string { return filepath.Join(n.dir, "cni/results") }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -16,7 +17,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-const registryPort = 5000
+const (
+	registryPort = 5000
+	// RegistryName is a name of the cluster's registry, at port 80, for clients such as Helm in the control plane's
+	// network.
+	RegistryName = "registry.example.com"
+)
 
 // The images of the cluster itself.
 const (
@@ -33,13 +39,16 @@ func (c *Cluster) startRegistry(ctx context.Context) error {
 	handler := registry.New(
 		registry.WithBlobHandler(registry.NewDiskBlobHandler(dir)), registry.Logger(log.New(io.Discard, "", 0)),
 	)
-	listener, err := c.segment.Router.Listen(ctx, c.Registry().String())
-	if err != nil {
-		return fmt.Errorf("starting the registry: %w", err)
-	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
-	go func() { _ = server.Serve(listener) }() // ends with Close
 	c.OnClose(func(context.Context) { _ = server.Close() })
+	for _, port := range []uint16{registryPort, 80} {
+		at := netip.AddrPortFrom(c.segment.Gateway(), port)
+		listener, err := c.segment.Router.Listen(ctx, at.String())
+		if err != nil {
+			return fmt.Errorf("starting the registry: %w", err)
+		}
+		go func() { _ = server.Serve(listener) }() // ends with Close
+	}
 	return nil
 }
 

@@ -32,7 +32,7 @@ func TestConfigurationNeedsEveryValue(t *testing.T) {
 	values := map[string]any{
 		"Dir": "/dir", "Bin": "/bin", "Address": "172.30.0.1", "Pods": podsOf(1), "AllPods": allPods, "DNS": dns,
 		"Group": "/lab/node-1", "Pause": pauseImage, "Image": coreDNSImage,
-		"Hosts": map[string]netip.Addr{"gateway.example.test": FirstBalancer},
+		"Resolver": FirstBalancer,
 	}
 	files, err := configs.ReadDir("config")
 	if err != nil || len(files) < 5 {
@@ -52,7 +52,7 @@ func TestConfigurationNeedsEveryValue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if objects, err := kube.ParseObjects(manifests); err != nil || len(objects) != 6 ||
-		!strings.Contains(string(manifests), FirstBalancer.String()+" gateway.example.test\n") {
+		!strings.Contains(string(manifests), "forward . "+FirstBalancer.String()+"\n") {
 		t.Errorf("the manifests of the DNS have %d objects (%v):\n%s", len(objects), err, manifests)
 	}
 }

@@ -32,14 +32,23 @@ import (
 )
 
 const (
-	etcdURL      = "http://127.0.0.1:2379"
-	serviceRange = "10.96.0.0/16"
+	etcdURL = "http://127.0.0.1:2379"
+	// The networks of Services, whose family must be that of the apiserver.
+	serviceRange4, serviceRange6 = "10.96.0.0/16", "fd00:10:96::/112"
 )
 
 // kubeadmNames are the names that kubeadm adds to every serving certificate.
 var kubeadmNames = []string{
 	"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost",
 	"10.96.0.1", "127.0.0.1",
+}
+
+// serviceRange returns the network of the Services of an apiserver.
+func serviceRange(address netip.Addr) string {
+	if address.Is6() {
+		return serviceRange6
+	}
+	return serviceRange4
 }
 
 // APIServer is a real kube-apiserver.
@@ -99,7 +108,8 @@ func StartAPIServer(ctx context.Context, w *workspace.Workspace, spec APIServerS
 		Name: spec.Name, Namespace: spec.Namespace, Program: w.Parts.RealPath("kube-apiserver"), Log: w.LogFile(spec.Name),
 		Args: slices.Concat(apiServerFlags(dir), []string{
 			"--etcd-prefix=" + spec.Prefix, "--bind-address=" + spec.Address.String(),
-			"--advertise-address=" + spec.Address.String(), "--secure-port=" + strconv.Itoa(int(spec.Port)),
+			"--advertise-address=" + spec.Address.String(), "--service-cluster-ip-range=" + serviceRange(spec.Address),
+			"--secure-port=" + strconv.Itoa(int(spec.Port)),
 		}, spec.Flags),
 	})
 	if err != nil {
@@ -124,7 +134,7 @@ func apiServerFlags(dir string) []string {
 		"--tls-cert-file=" + file("apiserver.crt"), "--tls-private-key-file=" + file("apiserver.key"),
 		"--client-ca-file=" + file("ca.crt"),
 		"--service-account-key-file=" + file("sa.crt"), "--service-account-signing-key-file=" + file("sa.key"),
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=" + serviceRange,
+		"--service-account-issuer=https://kubernetes.default.svc",
 		"--authorization-mode=Node,RBAC", "--endpoint-reconciler-type=none", "--kubelet-preferred-address-types=InternalIP",
 		"--max-requests-inflight=1000",
 	}

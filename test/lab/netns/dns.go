@@ -36,7 +36,7 @@ func (s *Site) ServeDNS(ctx context.Context) (*DNS, error) {
 	}
 	d, err := s.serveDNS(ctx)
 	if err == nil {
-		context.AfterFunc(ctx, d.close)
+		context.AfterFunc(ctx, d.Close)
 	}
 	return d, err
 }
@@ -52,9 +52,15 @@ func (n *Namespace) serveDNS(ctx context.Context) (*DNS, error) {
 	if err != nil {
 		return nil, fmt.Errorf("giving %s a name server: %w", n.Name, err)
 	}
+	return n.ListenDNS(ctx, dnsAddress)
+}
+
+// ListenDNS runs a name server at port 53 of an address of the namespace until Close. Programs query it if they are
+// configured to.
+func (n *Namespace) ListenDNS(ctx context.Context, address string) (*DNS, error) {
 	d := &DNS{names: map[string][]netip.Addr{}}
-	err = n.Do(func() error {
-		d.socket, err = new(net.ListenConfig).ListenPacket(ctx, "udp", net.JoinHostPort(dnsAddress, "53"))
+	err := n.Do(func() (err error) {
+		d.socket, err = new(net.ListenConfig).ListenPacket(ctx, "udp", net.JoinHostPort(address, "53"))
 		return err
 	})
 	if err != nil {
@@ -64,7 +70,8 @@ func (n *Namespace) serveDNS(ctx context.Context) (*DNS, error) {
 	return d, nil
 }
 
-func (d *DNS) close() { _ = d.socket.Close() }
+// Close ends the name server.
+func (d *DNS) Close() { _ = d.socket.Close() }
 
 // Set sets the addresses of a name. Without addresses the name does not exist.
 func (d *DNS) Set(name string, addresses ...netip.Addr) {

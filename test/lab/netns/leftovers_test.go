@@ -36,7 +36,7 @@ func liveUntilKilled(ctx context.Context) error {
 	if err := os.Mkdir(filepath.Join(os.TempDir(), name), 0o755); err != nil {
 		return err
 	}
-	network, err := NewNetwork(ctx, name, 1)
+	network, err := NewNetwork(ctx, name, IPv4, 1)
 	if err != nil {
 		return err
 	}

@@ -85,11 +85,11 @@ func NamespacePIDs(ctx context.Context, name string) []int {
 	return pids
 }
 
-// AddHost makes a name resolve to one more address, also for processes that run already.
-func (n *Namespace) AddHost(name string, address netip.Addr) error {
+// AddHost makes a name resolve to further addresses, also for processes that run already.
+func (n *Namespace) AddHost(name string, addresses ...netip.Addr) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.hosts[name] = append(n.hosts[name], address)
+	n.hosts[name] = append(n.hosts[name], addresses...)
 	return n.writeHosts()
 }
 

@@ -64,6 +64,7 @@ type Network struct {
 	Gateways             []*Namespace
 
 	name         string
+	family       Family
 	PublicName   string // of the gateways in the workload network
 	firstGateway int    // number of the first one there
 	xdsServers   []netip.Addr
@@ -75,8 +76,8 @@ type Network struct {
 }
 
 // NewNetwork makes the namespaces <name>-management, <name>-workload and <name>-gateway-<i>.
-func NewNetwork(ctx context.Context, name string, gateways int) (*Network, error) {
-	n := &Network{name: name, PublicName: PublicName}
+func NewNetwork(ctx context.Context, name string, family Family, gateways int) (*Network, error) {
+	n := &Network{name: name, family: family, PublicName: PublicName}
 	if err := n.build(ctx, gateways); err != nil {
 		n.Close(context.WithoutCancel(ctx))
 		return nil, err
@@ -132,7 +133,7 @@ func (n *Network) addSwitch(ctx context.Context, role, device string, address ne
 	if err := namespace.IP(ctx, "link", "add", device, "type", "bridge"); err != nil {
 		return nil, err
 	}
-	return namespace, namespace.AddAddress(ctx, device, address)
+	return namespace, namespace.addAddresses(ctx, device, n.family.prefixes(address))
 }
 
 // connectGateway gives a gateway its two interfaces and a name server, and closes its back doors.
@@ -142,32 +143,33 @@ func (n *Network) connectGateway(ctx context.Context, i int, gateway *Namespace)
 		return err
 	}
 	n.Gateways, n.peers = append(n.Gateways, gateway), append(n.peers, dns)
-	inside, public := InsideAddress(i), n.PublicAddress(i)
+	inside, public := InsideAddress(i), PublicAddress(n.firstGateway+i)
 	if err := plug(ctx, cable{
-		gateway, gatewayInside, netip.PrefixFrom(inside, managementPrefix.Bits()), n.Management,
+		gateway, gatewayInside, n.family.prefixes(netip.PrefixFrom(inside, managementPrefix.Bits())), n.Management,
 		"mgmt", "gw" + strconv.Itoa(i),
 	}); err != nil {
 		return err
 	}
 	port := "gw" + strconv.Itoa(n.firstGateway+i)
 	if err := plug(ctx, cable{
-		gateway, gatewayPublic, netip.PrefixFrom(public, WorkloadPrefix.Bits()), n.Workload,
+		gateway, gatewayPublic, n.family.prefixes(netip.PrefixFrom(public, WorkloadPrefix.Bits())), n.Workload,
 		"work", port,
 	}); err != nil {
 		return err
 	}
-	return closeBackDoors(ctx, gateway)
+	return closeBackDoors(ctx, gateway, n.family)
 }
 
 // NameGateway adds a gateway to the common names of the gateways, so that clients and edges find it.
 func (n *Network) NameGateway(i int) error {
-	if err := n.Management.AddHost(GatewayName, InsideAddress(i)); err != nil {
+	if err := n.Management.AddHost(GatewayName, n.family.Of(InsideAddress(i))...); err != nil {
 		return err
 	}
-	if err := n.Workload.SetHost(ReplicaName(i, n.PublicName), n.PublicAddress(i)); err != nil {
+	public := n.family.Of(PublicAddress(n.firstGateway + i))
+	if err := n.Workload.SetHost(ReplicaName(i, n.PublicName), public...); err != nil {
 		return err
 	}
-	return n.Workload.AddHost(n.PublicName, n.PublicAddress(i))
+	return n.Workload.AddHost(n.PublicName, public...)
 }
 
 // ReplicaName returns the name of one gateway in the workload network; {i} stands for any.
@@ -180,33 +182,47 @@ func ReplicaName[N int | string](i N, publicName string) string {
 func (n *Network) namePeers() {
 	for _, dns := range n.peers {
 		for i := range n.Gateways {
-			dns.Set(GatewayReplica(i)+peerSuffix, n.PublicAddress(i))
+			dns.Set(GatewayReplica(i)+peerSuffix, n.family.Of(PublicAddress(n.firstGateway+i))...)
 		}
 	}
 }
 
-// PublicAddress returns the address of one of this network's gateways in the workload network.
+// PublicAddress returns the first address of one of this network's gateways in the workload network.
 func (n *Network) PublicAddress(gateway int) netip.Addr {
-	return PublicAddress(n.firstGateway + gateway)
+	return n.family.First(PublicAddress(n.firstGateway + gateway))
 }
 
-// PublicAddresses returns the addresses of this network's gateways in the workload network.
+// InsideAddress returns the first address of a gateway in the management network.
+func (n *Network) InsideAddress(gateway int) netip.Addr {
+	return n.family.First(InsideAddress(gateway))
+}
+
+// ManagementAddress returns the first address of the management network's own machine.
+func (n *Network) ManagementAddress() netip.Addr { return n.family.First(ManagementAddress) }
+
+// WorkloadAddress returns the first address of the workload network's own machine.
+func (n *Network) WorkloadAddress() netip.Addr { return n.family.First(WorkloadAddress) }
+
+// Family returns which addresses the machines of the network have.
+func (n *Network) Family() Family { return n.family }
+
+// PublicAddresses returns the addresses of this network's gateways in the workload network, of each family.
 func (n *Network) PublicAddresses() []netip.Addr {
 	var all []netip.Addr
 	for i := range n.Gateways {
-		all = append(all, n.PublicAddress(i))
+		all = append(all, n.family.Of(PublicAddress(n.firstGateway+i))...)
 	}
 	return all
 }
 
-// cable connects a device of a namespace, and its future address, to a port of the switch in another namespace.
+// cable connects a device of a namespace, and its future addresses, to a port of the switch in another namespace.
 type cable struct {
-	of      *Namespace
-	device  string
-	address netip.Prefix
-	at      *Namespace
-	bridge  string
-	port    string
+	of        *Namespace
+	device    string
+	addresses []netip.Prefix
+	at        *Namespace
+	bridge    string
+	port      string
 }
 
 func plug(ctx context.Context, c cable) error {
@@ -217,44 +233,65 @@ func plug(ctx context.Context, c cable) error {
 	if err := c.at.IP(ctx, "link", "set", c.port, "master", c.bridge, "up"); err != nil {
 		return err
 	}
-	return c.of.AddAddress(ctx, c.device, c.address)
+	return c.of.addAddresses(ctx, c.device, c.addresses)
 }
 
 // AddAddress adds an address to a device and enables it.
 func (n *Namespace) AddAddress(ctx context.Context, device string, address netip.Prefix) error {
-	if err := n.IP(ctx, "address", "add", address.String(), "dev", device); err != nil {
+	args := []string{"address", "add", address.String(), "dev", device}
+	if address.Addr().Is6() {
+		args = append(args, "nodad") // else it is unusable for two seconds
+	}
+	if err := n.IP(ctx, args...); err != nil {
 		return err
 	}
 	return n.IP(ctx, "link", "set", device, "up")
 }
 
-// closeBackDoors makes a gateway drop packets for the address of its other interface. By default Linux accepts them on
-// any interface (the weak host model), so a machine that adds a route would reach the listeners of the other network.
-// The rules must precede the table of local addresses, which is moved down.
-func closeBackDoors(ctx context.Context, gateway *Namespace) error {
-	rules := [][]string{
-		{"add", "preference", "10", "lookup", "local"},
-		{"add", "preference", "1", "iif", gatewayPublic, "to", managementPrefix.String(), "prohibit"},
-		{"add", "preference", "2", "iif", gatewayInside, "to", WorkloadPrefix.String(), "prohibit"},
-		{"delete", "preference", "0"},
-	}
-	for _, rule := range rules {
-		if err := gateway.IP(ctx, append([]string{"rule"}, rule...)...); err != nil {
+func (n *Namespace) addAddresses(ctx context.Context, device string, all []netip.Prefix) error {
+	for _, address := range all {
+		if err := n.AddAddress(ctx, device, address); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// AddXDSServer adds an address to the xds-servers' name.
+// closeBackDoors makes a gateway drop packets for the address of its other interface. By default Linux accepts them on
+// any interface (the weak host model), so a machine that adds a route would reach the listeners of the other network.
+// The rules must precede the table of local addresses, which is moved down.
+func closeBackDoors(ctx context.Context, gateway *Namespace, family Family) error {
+	inside, public := family.prefixes(managementPrefix), family.prefixes(WorkloadPrefix)
+	for i, prefix := range inside {
+		version := "-4"
+		if prefix.Addr().Is6() {
+			version = "-6"
+		}
+		for _, rule := range [][]string{
+			{"add", "preference", "10", "lookup", "local"},
+			{"add", "preference", "1", "iif", gatewayPublic, "to", prefix.String(), "prohibit"},
+			{"add", "preference", "2", "iif", gatewayInside, "to", public[i].String(), "prohibit"},
+			{"delete", "preference", "0"},
+		} {
+			if err := gateway.IP(ctx, append([]string{version, "rule"}, rule...)...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// AddXDSServer adds the addresses of an xds-server to their name, and returns the first.
 func (n *Network) AddXDSServer(ctx context.Context, i int) (netip.Addr, error) {
-	address := AddressAt(managementPrefix, 10+i)
+	own := AddressAt(managementPrefix, 10+i)
+	address := n.family.First(own)
 	if i > 0 {
-		if err := n.Management.AddAddress(ctx, "mgmt", netip.PrefixFrom(address, managementPrefix.Bits())); err != nil {
+		prefixes := n.family.prefixes(netip.PrefixFrom(own, managementPrefix.Bits()))
+		if err := n.Management.addAddresses(ctx, "mgmt", prefixes); err != nil {
 			return address, err
 		}
 	}
-	n.xdsServers = append(n.xdsServers, address)
+	n.xdsServers = append(n.xdsServers, n.family.Of(own)...)
 	for _, in := range append([]*Namespace{n.Management}, n.Gateways...) {
 		if err := in.SetHost(XDSServerName, n.xdsServers...); err != nil {
 			return address, err
@@ -265,7 +302,7 @@ func (n *Network) AddXDSServer(ctx context.Context, i int) (netip.Addr, error) {
 
 // AddGatewayAlias makes another name of the gateway resolve in the management network, as DNS would.
 func (n *Network) AddGatewayAlias(name string) error {
-	if err := n.Management.AddHost(name, InsideAddress(0)); err != nil {
+	if err := n.Management.AddHost(name, n.family.Of(InsideAddress(0))...); err != nil {
 		return fmt.Errorf("adding an alias of the gateway: %w", err)
 	}
 	return nil
@@ -276,7 +313,7 @@ func (n *Network) Close(ctx context.Context) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, dns := range n.peers {
-		dns.close()
+		dns.Close()
 	}
 	for _, namespace := range slices.Backward(n.all) {
 		RemoveNamespace(ctx, namespace.Name)
@@ -303,16 +340,18 @@ func (n *Network) AddGateway(ctx context.Context, i int) error {
 func (n *Network) RemoveGateway(ctx context.Context) {
 	i := len(n.Gateways) - 1
 	last := n.Gateways[i]
-	n.peers[i].close()
+	n.peers[i].Close()
 	n.Gateways, n.peers = n.Gateways[:i], n.peers[:i]
 	for _, dns := range n.peers {
 		dns.Set(GatewayReplica(i) + peerSuffix)
 	}
 	// The next gateway has the same addresses and another MAC address, for which the others would wait up to 10 s. A
 	// Pod has new addresses.
+	own := append(n.family.Of(InsideAddress(i)), n.family.Of(PublicAddress(n.firstGateway+i))...)
 	for _, at := range append([]*Namespace{n.Management, n.Workload}, n.Gateways...) {
-		_ = at.IP(ctx, "neighbour", "flush", "to", InsideAddress(i).String())
-		_ = at.IP(ctx, "neighbour", "flush", "to", n.PublicAddress(i).String())
+		for _, address := range own {
+			_ = at.IP(ctx, "neighbour", "flush", "to", address.String())
+		}
 	}
 	RemoveNamespace(ctx, last.Name)
 	n.mu.Lock()
@@ -325,7 +364,8 @@ func (n *Network) UnnameGateway(i int) error {
 	var inside, public []netip.Addr
 	for j := range n.Gateways {
 		if j != i {
-			inside, public = append(inside, InsideAddress(j)), append(public, n.PublicAddress(j))
+			inside = append(inside, n.family.Of(InsideAddress(j))...)
+			public = append(public, n.family.Of(PublicAddress(n.firstGateway+j))...)
 		}
 	}
 	return errors.Join(n.Management.SetHost(GatewayName, inside...), n.Workload.SetHost(n.PublicName, public...))
@@ -339,7 +379,9 @@ func GatewayReplica(i int) string { return "gateway-" + strconv.Itoa(i) }
 func (n *Network) NewBeside(ctx context.Context, name, publicName string, firstGateway, gateways int) (*Network,
 	error,
 ) {
-	second := &Network{name: name, Workload: n.Workload, PublicName: publicName, firstGateway: firstGateway}
+	second := &Network{
+		name: name, family: n.family, Workload: n.Workload, PublicName: publicName, firstGateway: firstGateway,
+	}
 	if err := second.build(ctx, gateways); err != nil {
 		second.Close(context.WithoutCancel(ctx))
 		return nil, err
@@ -356,7 +398,8 @@ var directAddress = AddressAt(WorkloadPrefix, 9)
 // to tunnels are reached like that before.
 func (n *Network) ConnectDirectly(ctx context.Context) error {
 	return plug(ctx, cable{
-		n.Management, directDevice, netip.PrefixFrom(directAddress, WorkloadPrefix.Bits()), n.Workload, "work", "direct",
+		n.Management, directDevice, n.family.prefixes(netip.PrefixFrom(directAddress, WorkloadPrefix.Bits())), n.Workload,
+		"work", "direct",
 	})
 }
 

@@ -23,14 +23,14 @@ func needRoot(t *testing.T) {
 	}
 }
 
-func testNetwork(t *testing.T) *Network {
+func testNetwork(t *testing.T, family Family) *Network {
 	t.Helper()
 	needRoot(t)
 	name, err := NewLabName()
 	if err != nil {
 		t.Fatal(err)
 	}
-	network, err := NewNetwork(t.Context(), name, 1)
+	network, err := NewNetwork(t.Context(), name, family, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,11 +77,16 @@ func dial(t *testing.T, from *Namespace, address string) error {
 }
 
 func TestOnlyTheGatewayIsReachableFromBothNetworks(t *testing.T) {
-	n := testNetwork(t)
-	inside, public := net.JoinHostPort(InsideAddress(0).String(), "6443"), net.JoinHostPort(PublicAddress(0).String(),
-		"443")
-	management, workload := net.JoinHostPort(ManagementAddress.String(),
-		"6443"), net.JoinHostPort(WorkloadAddress.String(), "6443")
+	for name, family := range map[string]Family{"IPv4": IPv4, "IPv6": IPv6} {
+		t.Run(name, func(t *testing.T) { onlyTheGateway(t, testNetwork(t, family)) })
+	}
+}
+
+func onlyTheGateway(t *testing.T, n *Network) {
+	inside, public := net.JoinHostPort(n.InsideAddress(0).String(), "6443"), net.JoinHostPort(
+		n.PublicAddress(0).String(), "443")
+	management, workload := net.JoinHostPort(n.ManagementAddress().String(),
+		"6443"), net.JoinHostPort(n.WorkloadAddress().String(), "6443")
 	greet(t, n.Gateways[0], inside)
 	greet(t, n.Gateways[0], public)
 	greet(t, n.Management, management)
@@ -89,12 +94,12 @@ func TestOnlyTheGatewayIsReachableFromBothNetworks(t *testing.T) {
 
 	for _, routed := range []bool{false, true} {
 		if routed { // an attacker on a machine there can add a route
-			if err := n.Workload.IP(t.Context(), "route", "add", managementPrefix.String(), "via",
-				PublicAddress(0).String()); err != nil {
+			if err := n.Workload.IP(t.Context(), "route", "add", networkOf(n, managementPrefix), "via",
+				n.PublicAddress(0).String()); err != nil {
 				t.Fatal(err)
 			}
-			if err := n.Management.IP(t.Context(), "route", "add", WorkloadPrefix.String(), "via",
-				InsideAddress(0).String()); err != nil {
+			if err := n.Management.IP(t.Context(), "route", "add", networkOf(n, WorkloadPrefix), "via",
+				n.InsideAddress(0).String()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -127,8 +132,27 @@ func TestOnlyTheGatewayIsReachableFromBothNetworks(t *testing.T) {
 	}
 }
 
+// networkOf returns the first network of a network's machines.
+func networkOf(n *Network, prefix netip.Prefix) string {
+	return n.family.prefixes(prefix)[0].Masked().String()
+}
+
+func TestADualStackNetworkHasBothFamilies(t *testing.T) {
+	n := testNetwork(t, DualStack)
+	for _, address := range n.PublicAddresses() {
+		at := net.JoinHostPort(address.String(), "443")
+		greet(t, n.Gateways[0], at)
+		if err := dial(t, n.Workload, at); err != nil {
+			t.Error(err)
+		}
+	}
+	if all := n.Workload.Addresses(PublicName); len(all) != 2 || !all[0].Is4() || !all[1].Is6() {
+		t.Errorf("the gateway has the addresses %s, want one of each family", all)
+	}
+}
+
 func TestProgramsSeeTheHostsOfTheirNetwork(t *testing.T) {
-	n := testNetwork(t)
+	n := testNetwork(t, IPv4)
 	cmd := n.Management.Command(t.Context(), "sh", "-c", "read go; getent hosts late.test "+GatewayName)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

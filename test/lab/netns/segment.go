@@ -69,8 +69,8 @@ func (s *Segment) AddMachine(ctx context.Context, name string, host int) (*Names
 	s.machines = append(s.machines, machine)
 	s.mu.Unlock()
 	if err := plug(ctx, cable{
-		machine, segmentDevice, netip.PrefixFrom(AddressAt(s.Prefix, host), s.Prefix.Bits()), s.Router, segmentBridge,
-		"port" + strconv.Itoa(host),
+		machine, segmentDevice, IPv4.prefixes(netip.PrefixFrom(AddressAt(s.Prefix, host), s.Prefix.Bits())), s.Router,
+		segmentBridge, "port" + strconv.Itoa(host),
 	}); err != nil {
 		return nil, err
 	}
@@ -138,8 +138,8 @@ func (s *Segment) Reach(ctx context.Context, other *Segment, nft string) error {
 		return err
 	}
 	if err := plug(ctx, cable{
-		s.Router, uplinkDevice, netip.PrefixFrom(AddressAt(uplinkPrefix, host), uplinkPrefix.Bits()), other.Router,
-		offeredBridge, "uplink" + strconv.Itoa(host),
+		s.Router, uplinkDevice, IPv4.prefixes(netip.PrefixFrom(AddressAt(uplinkPrefix, host), uplinkPrefix.Bits())),
+		other.Router, offeredBridge, "uplink" + strconv.Itoa(host),
 	}); err != nil {
 		return err
 	}

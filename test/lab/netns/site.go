@@ -21,7 +21,7 @@ var (
 // Site is a separate location: a namespace with its own network cable and its own names.
 type Site struct {
 	*Namespace
-	Address netip.Addr
+	Address netip.Addr // the first one
 	// Proxy is the only machine that the site reaches; nil if the site is on the workload network itself.
 	Proxy *Namespace
 }
@@ -33,8 +33,9 @@ func (n *Network) AddSite(ctx context.Context, name string) (*Site, error) {
 	if err != nil {
 		return nil, err
 	}
-	site := &Site{Namespace: namespace, Address: n.nextSiteAddress()}
-	if err := n.plugSite(ctx, site.Namespace, site.Address); err != nil {
+	own := n.nextSiteAddress()
+	site := &Site{Namespace: namespace, Address: n.family.First(own)}
+	if err := n.plugSite(ctx, site.Namespace, own); err != nil {
 		return nil, err
 	}
 	return site, site.SetHost(n.PublicName, n.PublicAddresses()...)
@@ -52,7 +53,7 @@ func (n *Network) AddSecludedSite(ctx context.Context, name string) (*Site, erro
 	if err != nil {
 		return nil, err
 	}
-	site := &Site{Namespace: inner, Address: AddressAt(secludedPrefix, 10), Proxy: proxy}
+	site := &Site{Namespace: inner, Address: n.family.First(AddressAt(secludedPrefix, 10)), Proxy: proxy}
 	if err := proxy.Do(func() error {
 		return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"),
 			0o644)
@@ -60,13 +61,14 @@ func (n *Network) AddSecludedSite(ctx context.Context, name string) (*Site, erro
 		return nil, fmt.Errorf("making the proxy of site %s: %w", name, err)
 	}
 	if err := plug(ctx, cable{
-		inner, siteDevice, netip.PrefixFrom(site.Address, secludedPrefix.Bits()), proxy, "inner",
-		"site",
+		inner, siteDevice, n.family.prefixes(netip.PrefixFrom(AddressAt(secludedPrefix, 10), secludedPrefix.Bits())), proxy,
+		"inner", "site",
 	}); err != nil {
 		return nil, err
 	}
 	// All packets are routed to the proxy, as in many such networks, and the proxy drops them.
-	if err := inner.IP(ctx, "route", "add", "default", "via", AddressAt(secludedPrefix, 1).String()); err != nil {
+	if err := inner.IP(ctx, "route", "add", "default", "via",
+		n.family.First(AddressAt(secludedPrefix, 1)).String()); err != nil {
 		return nil, err
 	}
 	if err := n.plugSite(ctx, proxy, n.nextSiteAddress()); err != nil {
@@ -78,11 +80,11 @@ func (n *Network) AddSecludedSite(ctx context.Context, name string) (*Site, erro
 // ProxyAddress returns the address of a secluded site's proxy machine.
 func ProxyAddress() netip.Addr { return AddressAt(secludedPrefix, 1) }
 
-// plugSite connects a namespace to the workload network.
+// plugSite connects a namespace to the workload network. address is its address in an IPv4 network.
 func (n *Network) plugSite(ctx context.Context, namespace *Namespace, address netip.Addr) error {
 	port := "site" + strconv.Itoa(int(address.As4()[3]))
 	return plug(ctx, cable{
-		namespace, siteDevice, netip.PrefixFrom(address, WorkloadPrefix.Bits()), n.Workload, "work",
+		namespace, siteDevice, n.family.prefixes(netip.PrefixFrom(address, WorkloadPrefix.Bits())), n.Workload, "work",
 		port,
 	})
 }

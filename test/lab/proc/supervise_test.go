@@ -27,7 +27,7 @@ func testNamespace(t *testing.T) *netns.Namespace {
 	if err != nil {
 		t.Fatal(err)
 	}
-	network, err := netns.NewNetwork(t.Context(), name, 0)
+	network, err := netns.NewNetwork(t.Context(), name, netns.IPv4, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

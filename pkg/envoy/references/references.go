@@ -1,8 +1,11 @@
-package envoy
+// Package references finds the names of Envoy clusters in Envoy resources. Its input is any resource, its output is
+// names. It does not know which resource is whose.
+package references
 
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -12,10 +15,10 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// References returns the Envoy clusters that a listener, an Envoy cluster or a bootstrap refers to by name, sorted and
+// Of returns the Envoy clusters that a listener, an Envoy cluster or a bootstrap refers to by name, sorted and
 // without duplicates: the targets of TCP proxies and routes, the targets of rc:// listeners, and gRPC services. Envoy
 // accepts a name that does not exist. It returns an error for an extension that is unknown or cannot be decoded.
-func References(resource proto.Message) ([]string, error) {
+func Of(resource proto.Message) ([]string, error) {
 	var names []string
 	if err := walk(resource, func(m proto.Message) { names = append(names, refersTo(m)...) }); err != nil {
 		return nil, err
@@ -41,6 +44,18 @@ func refersTo(m proto.Message) []string {
 		return nil
 	}
 	return []string{name}
+}
+
+// dialled returns the Envoy cluster that an address of the form rc://NODE:ID:TENANT@CLUSTER:COUNT dials, or false for
+// any other address.
+func dialled(address string) (cluster string, ok bool) {
+	rest, ok := strings.CutPrefix(address, "rc://")
+	if !ok {
+		return "", false
+	}
+	_, target, ok := strings.Cut(rest, "@")
+	cluster, _, _ = strings.Cut(target, ":")
+	return cluster, ok
 }
 
 // walk visits a message and all messages inside of it, including packed messages (Any).
