@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,5 +115,58 @@ func portOf(log io.Reader) (string, error) {
 		if err != nil {
 			return "", errors.Join(fmt.Errorf("the registry does not start: %s", all.String()), err)
 		}
+	}
+}
+
+// helmCommand matches a documented command with the chart of the registry.
+var helmCommand = regexp.MustCompile(`(?m)^helm .* oci://registry\.example\.com/fairlead/charts/fairlead .*\\\n.*$`)
+
+// testDocumentedCommands runs the commands of the README and of docs/install.md with a registry on loopback.
+func testDocumentedCommands(t *testing.T) {
+	address := registry(t)
+	file := pack(t, "v0.1.0", "http://"+address)
+	if out, stderr, err := helm(t.Context(), t, "push", file, "oci://"+address+"/charts", "--plain-http"); err != nil {
+		t.Fatalf("%v: %s%s", err, out, stderr)
+	}
+	connection := "--kubeconfig=" + kubeconfig(t, server.Config(t))
+	folder := t.TempDir()
+	var commands []string
+	for _, page := range []string{"README.md", "docs/install.md"} {
+		data, err := os.ReadFile(filepath.Join(root, page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := helmCommand.FindAllString(string(data), -1)
+		if len(found) == 0 {
+			t.Errorf("%s has no command", page)
+		}
+		commands = append(commands, found...)
+		if all := valuesOf(t, string(data)); len(all) > 0 {
+			if err := os.WriteFile(filepath.Join(folder, "fairlead-values.yaml"), []byte(all[0]), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i, command := range commands {
+		if slices.Contains(commands[:i], command) {
+			continue
+		}
+		command = strings.Replace(
+			command, "oci://registry.example.com/fairlead/charts/fairlead", "oci://"+address+"/charts/fairlead --plain-http", 1,
+		)
+		// The server has no types of the Prometheus Operator.
+		command += " --set=metrics.operator=false " + connection
+		run := exec.CommandContext(t.Context(), "bash", "-c", command)
+		run.Dir = folder
+		path := filepath.Dir(kubetest.Part(t, "helm")) + ":" + os.Getenv("PATH")
+		run.Env = append(os.Environ(), "PATH="+path, "HELM_CACHE_HOME="+folder)
+		if out, err := run.CombinedOutput(); err != nil || !strings.Contains(string(out), "gateway.tunnels.example.com") {
+			t.Fatalf("%s\n%v: %s", command, err, out)
+		}
+	}
+	if _, stderr, err := helm(
+		t.Context(), t, "uninstall", "fairlead", connection, "--namespace="+namespace,
+	); err != nil {
+		t.Fatalf("%v: %s", err, stderr)
 	}
 }

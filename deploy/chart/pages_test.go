@@ -1,14 +1,19 @@
 package chart_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/internal/kubetest"
 )
 
 // yamlBlock matches a block of YAML in a document.
@@ -40,35 +45,91 @@ func valuesOf(t *testing.T, document string) (all []values) {
 	return all
 }
 
-// TestValuesInDocumentsAreRendered: users copy these files.
-func TestValuesInDocumentsAreRendered(t *testing.T) {
+// documentedValues returns the values in all documents by page. Users copy these files.
+func documentedValues(t *testing.T) map[string][]values {
+	t.Helper()
 	pages, err := filepath.Glob(root + "/docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var found []string
+	all := map[string][]values{}
 	for _, page := range pages {
 		data, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, v := range valuesOf(t, string(data)) {
-			found = append(found, filepath.Base(page))
-			t.Run(filepath.Base(page), func(t *testing.T) {
-				t.Parallel()
+		if found := valuesOf(t, string(data)); len(found) > 0 {
+			all[filepath.Base(page)] = found
+		}
+	}
+	return all
+}
+
+// TestEachPageAboutAPlatformHasItsValues: and no page is without a list of what was not run.
+func TestEachPageAboutAPlatformHasItsValues(t *testing.T) {
+	all := documentedValues(t)
+	pages, err := filepath.Glob(root + "/docs/install-*.md")
+	if err != nil || len(pages) < 6 {
+		t.Fatalf("there are only the pages %v, %v", pages, err)
+	}
+	for _, page := range append(pages, "install.md", "gitops.md") {
+		if len(all[filepath.Base(page)]) == 0 {
+			t.Errorf("%s has no values of the chart", page)
+		}
+	}
+	for _, page := range pages {
+		data, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{
+			"> **What was run, and what was not.**", "| Pod Security |", "| NetworkPolicies |", "| permissions |", "check from",
+		} {
+			if want == "| permissions |" && strings.Contains(string(data), "| IAM |") {
+				continue
+			}
+			if !strings.Contains(string(data), want) {
+				t.Errorf("%s has no %q", page, want)
+			}
+		}
+	}
+}
+
+// TestValuesInDocumentsAreAccepted renders them, and a real kube-apiserver accepts the objects of its own types.
+func TestValuesInDocumentsAreAccepted(t *testing.T) {
+	admin, err := kubetest.NewClient(server.Config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
+	ns.SetName(namespace)
+	if err := admin.Create(t.Context(), ns); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	for page, all := range documentedValues(t) {
+		for i, v := range all {
+			t.Run(fmt.Sprint(page, i), func(t *testing.T) {
 				out, stderr, err := template(t, v)
 				if err != nil {
 					t.Fatalf("%s\n%v: %s", v, err, stderr)
 				}
-				if decode(t, out)[controller] == nil {
+				objects := decode(t, out)
+				if objects[controller] == nil {
 					t.Errorf("there is no controller with\n%s", v)
 				}
+				for key, o := range objects {
+					if foreign(o) {
+						continue
+					}
+					err := admin.Apply(
+						t.Context(), client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("test"), client.DryRunAll,
+						client.ForceOwnership,
+					)
+					if err != nil {
+						t.Errorf("%s: %v", key, err)
+					}
+				}
 			})
-		}
-	}
-	for _, page := range []string{"install.md", "gitops.md"} {
-		if !slices.Contains(found, page) {
-			t.Errorf("%s has no values of the chart", page)
 		}
 	}
 }

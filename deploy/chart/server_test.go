@@ -36,6 +36,7 @@ func TestHelm(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("is installed and removed", testInstallUpgradeUninstall)
+	t.Run("is installed by the documented commands", testDocumentedCommands)
 	t.Run("does not drift", testNoDrift)
 	t.Run("takes over a kustomization", testTakeOver)
 }
@@ -272,6 +273,7 @@ func inNamespace(t *testing.T, ns string, all ...values) objects {
 func foreign(o *object) bool {
 	return slices.Contains([]string{
 		"cert-manager.io", "monitoring.coreos.com", "gateway.networking.k8s.io", "runtime.cluster.x-k8s.io",
+		"security.openshift.io",
 	}, o.GroupVersionKind().Group)
 }
 

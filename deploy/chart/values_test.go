@@ -243,13 +243,15 @@ var effects = map[string]effect{
 	"metrics.enabled": {
 		set: "metrics: {enabled: true}",
 		want: map[string]string{
-			controller + " " + container + "args":                        "contains --metrics-listen=:9090",
-			xdsServer + " " + container + "args":                         "contains --metrics-listen=:9090",
-			gateway + " " + container + "args":                           "contains --metrics-listen=:9090",
-			"PodMonitor/fairlead spec.podMetricsEndpoints.0.port":        "metrics",
-			"PrometheusRule/fairlead spec.groups.0.name":                 "fairlead-records",
-			"ConfigMap/fairlead-dashboard metadata.labels":               `grafana_dashboard: "1"`,
-			"NetworkPolicy/fairlead-metrics spec.ingress.0.ports.0.port": "9090",
+			controller + " " + container + "args":                 "contains --metrics-listen=:9090",
+			xdsServer + " " + container + "args":                  "contains --metrics-listen=:9090",
+			gateway + " " + container + "args":                    "contains --metrics-listen=:9090",
+			"PodMonitor/fairlead spec.podMetricsEndpoints.0.port": "metrics",
+			// A default of the type: without it Argo CD would report a difference.
+			"PodMonitor/fairlead spec.podMetricsEndpoints.0.relabelings.0.action": "replace",
+			"PrometheusRule/fairlead spec.groups.0.name":                          "fairlead-records",
+			"ConfigMap/fairlead-dashboard metadata.labels":                        `grafana_dashboard: "1"`,
+			"NetworkPolicy/fairlead-metrics spec.ingress.0.ports.0.port":          "9090",
 		},
 	},
 	"metrics.operator": {

@@ -120,6 +120,36 @@ func TestTheServiceIsCreatedAndKept(t *testing.T) {
 		t.Error("the Service was not created again")
 	}
 	followsTheAddress(t, admin, k, created)
+
+	// Users without a load balancer change the form to the documented one.
+	service, _ = reconcile(t, newKeeper(t, documentedForm(t)))
+	if service.Spec.Type != corev1.ServiceTypeNodePort || len(service.Spec.Ports) != 1 ||
+		service.Spec.Ports[0].NodePort != 30443 || service.Spec.Ports[0].TargetPort.StrVal != "public" {
+		t.Errorf("the Service is %+v", service.Spec)
+	}
+}
+
+// documentedForm returns the form of the Service with a fixed port of the nodes in docs/install-bare-metal.md.
+func documentedForm(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile("../../../docs/install-bare-metal.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for block := range strings.SplitSeq(string(page), "```yaml\n") {
+		block, _, _ = strings.Cut(block, "```")
+		var values struct{ Controller struct{ Args []string } }
+		if yaml.Unmarshal([]byte(block), &values) != nil {
+			continue // text
+		}
+		for _, arg := range values.Controller.Args {
+			if form, ok := strings.CutPrefix(arg, "--public-service="); ok {
+				return form
+			}
+		}
+	}
+	t.Fatal("the page has no such form")
+	return ""
 }
 
 // followsTheAddress: the condition names the target of the DNS record, and ends when the name resolves.
