@@ -166,6 +166,13 @@ var effects = map[string]effect{
 			gateway + " " + container + "securityContext.allowPrivilegeEscalation": "false",
 		},
 	},
+	"gateway.proxyProtocolFrom": {
+		given: "networkPolicy: {podNetworks: [10.1.0.0/16, 10.2.0.0/16]}",
+		set:   `gateway: {proxyProtocolFrom: [192.0.2.0/24, "2001:db8::/64"]}`,
+		want: map[string]string{
+			gateway + " " + container + "args": "contains --proxy-protocol-from=192.0.2.0/24,2001:db8::/64",
+		},
+	},
 	"publicService.type": {
 		set:     "publicService: {type: ClusterIP}",
 		want:    map[string]string{public + "spec.type": "ClusterIP", public + "spec.externalTrafficPolicy": "absent"},
@@ -566,6 +573,10 @@ func TestErrorsAreOneLineWithTheFix(t *testing.T) {
 		"a strange limit": {
 			served, "{tunnelDomain: t.example.org, gateway: {resources: {limits: {memory: 1.5Gi}}}}", "use a whole number",
 		},
+		"PROXY headers behind nodes that replace addresses": {
+			served, "{tunnelDomain: t.example.org, gateway: {proxyProtocolFrom: [192.0.2.0/24]}, " +
+				"publicService: {trafficPolicy: Cluster}}", "publicService.trafficPolicy=Local",
+		},
 		"several workers without NET_ADMIN": {
 			served, "{tunnelDomain: t.example.org, gateway: {netAdmin: false, workers: 2}}", "more gateway.replicas",
 		},
@@ -618,6 +629,7 @@ func TestTheSchemaRejects(t *testing.T) {
 		"an annotation that is no text":   "{publicService: {annotations: {a: 1}}}",
 		"two limits of a budget":          "{disruptionBudget: {minAvailable: 1}}",
 		"a priority class of one program": "{gateway: {priorityClassName: high}}",
+		"a balancer that is no network":   "{gateway: {proxyProtocolFrom: [192.0.2.1]}}",
 		"a patch without a name":          "{patches: [{kind: Service}]}",
 	} {
 		t.Run(name, func(t *testing.T) {
