@@ -79,6 +79,7 @@ var arrows = map[string][]string{
 	"internal/kubetest":    {"api/v1alpha1", "internal/eventually"},
 	"internal/limit":       nil,
 	"internal/logging":     nil,
+	"internal/logtest":     nil,
 	"internal/metrics":     {"internal/version"},
 	"internal/portforward": nil,
 	"internal/redact":      nil,
