@@ -67,6 +67,7 @@ var arrows = map[string][]string{
 	},
 	"internal/clidoc":      {"internal/golden"},
 	"internal/command":     {"internal/version"},
+	"internal/conntest":    nil,
 	"internal/disk":        nil,
 	"internal/ending":      nil,
 	"internal/envoytest":   {"internal/eventually", "internal/spawn"},
