@@ -76,6 +76,7 @@ var arrows = map[string][]string{
 	"internal/golden":      nil,
 	"internal/heartbeat":   nil,
 	"internal/informers":   {"internal/heartbeat"},
+	"internal/jwttest":     nil,
 	"internal/kubelog":     nil,
 	"internal/kubetest":    {"api/v1alpha1", "internal/eventually"},
 	"internal/limit":       nil,
