@@ -14,6 +14,30 @@ import (
 	"github.com/fairlead/fairlead/internal/golden"
 )
 
+// TestRulesAreCheapForEarlierApiservers rejects what otherwise only `make test-matrix` would find: an apiserver before
+// 1.37 assumes that metadata.name has any length, so it does not install a CRD with a rule that builds strings from it.
+func TestRulesAreCheapForEarlierApiservers(t *testing.T) {
+	data, err := os.ReadFile("../../deploy/kubernetes/crd/fairlead.dev_tunnels.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := yaml.UnmarshalStrict(data, &crd); err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range crd.Spec.Versions {
+		rules := version.Schema.OpenAPIV3Schema.XValidations
+		if len(rules) == 0 {
+			t.Error("the CRD has no rules")
+		}
+		for _, one := range rules {
+			if strings.Contains(one.Rule, "self.metadata.name +") || strings.Contains(one.Rule, "+ self.metadata.name") {
+				t.Errorf("%s: the rule builds a string from the name: compare a part of a bounded field with it", one.Rule)
+			}
+		}
+	}
+}
+
 // TestFieldsMatchTheCode compares the documented fields with the CRD, and the documented labels, annotations and
 // keys with the constants.
 func TestFieldsMatchTheCode(t *testing.T) {

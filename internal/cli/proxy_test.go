@@ -21,18 +21,19 @@ import (
 
 	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/internal/logtest"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 // startProxy runs `fairlead proxy` until the end of the test, and waits until it serves. stop ends it and checks that
 // it succeeds.
-func (l *laptop) startProxy(t *testing.T) (port string, errs *liveOutput, stop func()) {
+func (l *laptop) startProxy(t *testing.T) (port string, errs *logtest.Journal, stop func()) {
 	t.Helper()
 	port = strconv.Itoa(freeport.TCP(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
-	var out liveOutput
-	errs = &liveOutput{}
+	var out logtest.Journal
+	errs = &logtest.Journal{}
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(ctx, []string{"proxy", "--port=" + port, "--kubeconfig=" + l.kubeconfig, "--context=good"}, &out, errs)

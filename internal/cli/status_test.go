@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/internal/logtest"
 	"github.com/fairlead/fairlead/pkg/diagnose/summary"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -123,26 +123,6 @@ func TestStatusRejects(t *testing.T) {
 	)
 }
 
-// liveOutput collects the output of a command that is still running.
-type liveOutput struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-// Write implements io.Writer.
-func (s *liveOutput) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(b)
-}
-
-// String returns the output so far.
-func (s *liveOutput) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
-}
-
 // TestStatusWatch checks that exactly the rows that change are appended while the command runs.
 func TestStatusWatch(t *testing.T) {
 	p := newPerson(t)
@@ -154,7 +134,7 @@ func TestStatusWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	var out, errs liveOutput
+	var out, errs logtest.Journal
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(ctx, []string{

@@ -16,15 +16,16 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/logtest"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // forwarding starts a forwarder. It returns its address, its log, and a function that stops it.
-func forwarding(t testing.TB, d *dial.Dialer) (address string, log *lines, end func() error) {
+func forwarding(t testing.TB, d *dial.Dialer) (address string, log *logtest.Journal, end func() error) {
 	t.Helper()
 	listener := listenOn(t, "127.0.0.1:0")
-	log = &lines{}
+	log = &logtest.Journal{}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Forward(ctx, listener, slog.New(slog.NewTextHandler(log, nil))) }()
@@ -43,23 +44,6 @@ func forwarding(t testing.TB, d *dial.Dialer) (address string, log *lines, end f
 		}
 	})
 	return listener.Addr().String(), log, end
-}
-
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 func direct(e model.Endpoint) *dial.Dialer { return &dial.Dialer{Addresses: []model.Endpoint{e}} }

@@ -2,12 +2,13 @@ package sockets
 
 import (
 	"errors"
-	"io"
 	"net"
 	"net/netip"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/conntest"
 )
 
 // TestOnlyQuietConnectionsAreClosed has an active and a quiet client at one listener, and a quiet one at another
@@ -15,8 +16,8 @@ import (
 func TestOnlyQuietConnectionsAreClosed(t *testing.T) {
 	needsRight(t)
 	const quiet = 300 * time.Millisecond
-	busy, idle, at := accepted(t)
-	other, _, _ := accepted(t)
+	busy, idle, at := conntest.Two(t)
+	other, _, _ := conntest.Two(t)
 	again := time.NewTicker(quiet / 6)
 	defer again.Stop()
 	deadline := time.Now().Add(20 * quiet)
@@ -46,35 +47,4 @@ func TestOnlyQuietConnectionsAreClosed(t *testing.T) {
 			t.Errorf("reading from the %s connection: %v", name, err)
 		}
 	}
-}
-
-// accepted opens two connections to one listener.
-func accepted(t *testing.T) (first, second net.Conn, at netip.AddrPort) {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { _ = conn.Close() })
-			go func() { _, _ = io.Copy(io.Discard, conn) }()
-		}
-	}()
-	at = listener.Addr().(*net.TCPAddr).AddrPort()
-	for _, conn := range []*net.Conn{&first, &second} {
-		if *conn, err = net.Dial("tcp", at.String()); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = (*conn).Close() })
-		if _, err := (*conn).Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return first, second, at
 }

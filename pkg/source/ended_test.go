@@ -3,7 +3,6 @@ package source_test
 import (
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,11 +12,12 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/internal/logtest"
 )
 
 func TestTheRecordOfEndedTunnels(t *testing.T) {
 	b := newBed(t)
-	var said syncBuffer
+	var said logtest.Journal
 	b.log = slog.New(slog.NewTextHandler(&said, nil))
 	until := time.Date(2027, time.March, 1, 12, 0, 0, 0, time.UTC)
 	record := &corev1.ConfigMap{
@@ -79,24 +79,4 @@ func (b *bed) awaitEnded(t *testing.T, want map[string]time.Time) {
 			t.Fatalf("not published:\n%s", diff)
 		}
 	}
-}
-
-// syncBuffer is a log that may be read while it is written.
-type syncBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-// Write implements io.Writer.
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-// String returns the log.
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }

@@ -1,11 +1,9 @@
 package source_test
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/internal/logtest"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/source"
 )
@@ -156,7 +155,7 @@ func TestAddressesOfGateways(t *testing.T) {
 
 func TestGatewaysFollowTheirStatefulSet(t *testing.T) {
 	b := newBed(t)
-	log := &lines{}
+	log := &logtest.Journal{}
 	b.config, b.log = source.KubeConfig{
 		GatewaySet:     "gateway",
 		ReplicaAddress: "gw-{i}.example.com:443",
@@ -204,7 +203,7 @@ func TestGatewaysFollowTheirStatefulSet(t *testing.T) {
 	if err := b.Delete(t.Context(), set); err != nil {
 		t.Fatal(err)
 	}
-	log.await(t, 2, "not found: apply")
+	awaitLines(t, log, 2, "not found: apply")
 	b.awaitGateways(t, "gateway-0")
 }
 
@@ -234,31 +233,12 @@ func (b *bed) awaitKnown(t *testing.T, what string, known func() bool) {
 	}
 }
 
-// lines is what was logged.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-// await waits until a text was logged a number of times.
-func (l *lines) await(t *testing.T, times int, what string) {
+// awaitLines waits until a log has a number of lines with a text.
+func awaitLines(t *testing.T, log *logtest.Journal, times int, what string) {
 	t.Helper()
 	kubetest.Eventually(t, fmt.Sprintf("%q is logged %d times", what, times), func() error {
-		if got := strings.Count(l.String(), what); got < times {
-			return fmt.Errorf("it was %d times:\n%s", got, l.String())
+		if got := log.Count(what); got < times {
+			return fmt.Errorf("it was %d times:\n%s", got, log)
 		}
 		return nil
 	})

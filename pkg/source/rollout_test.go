@@ -9,13 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/logtest"
 	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
 // TestTheRecordOfRollouts changes the record of a real kube-apiserver. What cannot be read changes nothing.
 func TestTheRecordOfRollouts(t *testing.T) {
 	b := newBed(t)
-	var logged syncBuffer
+	var logged logtest.Journal
 	b.log = slog.New(slog.NewTextHandler(&logged, nil))
 	before, after := rollout.Settings{Version: "0.1"}.Profile(), rollout.Settings{Version: "0.2"}.Profile()
 	text := func(r rollout.Record) map[string]string {

@@ -185,8 +185,8 @@ func TestTheLogIsKeptWhileTheStateCannotBeWritten(t *testing.T) {
 	}
 	b.write(t, setup(4, "edge-4"))
 	b.poll(noon)
-	if got := b.log.count("cannot rotate log of tunnels"); got != 1 {
-		t.Errorf("it was logged %d times:\n%s", got, b.log.text.String())
+	if got := b.log.Count("cannot rotate log of tunnels"); got != 1 {
+		t.Errorf("it was logged %d times:\n%s", got, b.log)
 	}
 	want := map[string]string{peerAt(1): "edge-1", peerAt(2): "edge-2", peerAt(3): "edge-3", peerAt(4): "edge-4"}
 	again := newBed(t, dir)

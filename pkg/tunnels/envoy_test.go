@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/internal/freeport"
+	"github.com/fairlead/fairlead/internal/logtest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -36,7 +37,7 @@ type lab struct {
 	ca      *certs.CA
 	dir     string
 	gateway *envoytest.Envoy
-	log     *journal
+	log     *logtest.Journal
 }
 
 type labTunnel struct {
@@ -57,7 +58,7 @@ func (l *lab) start(t *testing.T) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Public, l.ca, l.dir, l.log = freeport.TCP(t), ca, envoytest.Dir(t), &journal{}
+	l.Public, l.ca, l.dir, l.log = freeport.TCP(t), ca, envoytest.Dir(t), &logtest.Journal{}
 	for i, id := range []string{idA, idB} {
 		e := newEcho(t, "tcp", "127.0.0.1:0")
 		go func() {
@@ -218,7 +219,7 @@ func TestEnvoy(t *testing.T) {
 				t.Errorf("the other edge has %d tunnels", got)
 			}
 			if table.Stats().CutFails != 0 {
-				t.Errorf("got %+v:\n%s", table.Stats(), l.log.text.String())
+				t.Errorf("got %+v:\n%s", table.Stats(), l.log.String())
 			}
 
 			// The agent ends. The next one has all tunnels, including the ones that were opened in between.
@@ -270,7 +271,7 @@ func TestEnvoyReopensItsLog(t *testing.T) {
 	all, _ := table.Snapshot()
 	stop()
 	if table.Stats().BadLines != 0 {
-		t.Errorf("got %+v:\n%s", table.Stats(), l.log.text.String())
+		t.Errorf("got %+v:\n%s", table.Stats(), l.log.String())
 	}
 	again, _ := l.table(t)
 	waitForTunnels(t, again, both)

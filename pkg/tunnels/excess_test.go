@@ -1,16 +1,17 @@
 package tunnels
 
 import (
-	"io"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/conntest"
 )
 
 func TestCloseEndsTheTunnelsWithAKey(t *testing.T) {
 	needsRight(t)
-	first, second, at := accepted(t)
+	first, second, at := conntest.Two(t)
 	b := newBed(t, t.TempDir())
 	b.run(t)
 	for _, conn := range []net.Conn{first, second} {
@@ -44,35 +45,4 @@ func TestCloseEndsTheTunnelsWithAKey(t *testing.T) {
 	if _, err := second.Write([]byte("x")); err != nil {
 		t.Errorf("the other tunnel: %v", err)
 	}
-}
-
-// accepted makes two connections to one listener.
-func accepted(t *testing.T) (first, second net.Conn, at netip.AddrPort) {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { _ = conn.Close() })
-			go func() { _, _ = io.Copy(io.Discard, conn) }()
-		}
-	}()
-	at = listener.Addr().(*net.TCPAddr).AddrPort()
-	for _, conn := range []*net.Conn{&first, &second} {
-		if *conn, err = net.Dial("tcp", at.String()); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = (*conn).Close() })
-		if _, err := (*conn).Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return first, second, at
 }

@@ -1,7 +1,6 @@
 package tunnels
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -18,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/logtest"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -71,7 +71,7 @@ func closed(i int, node string) string {
 type bed struct {
 	*Table
 	path string
-	log  *journal
+	log  *logtest.Journal
 
 	mu     sync.Mutex
 	out    *os.File // the file that Envoy has open
@@ -81,7 +81,7 @@ type bed struct {
 // newBed returns a table in a folder. It does not run. Its Envoy has the file open and reopens it on request.
 func newBed(t testing.TB, dir string) *bed {
 	t.Helper()
-	b := &bed{path: filepath.Join(dir, "tunnels.log"), log: &journal{}}
+	b := &bed{path: filepath.Join(dir, "tunnels.log"), log: &logtest.Journal{}}
 	b.Table = New(Config{Domain: domain, Log: b.path, Reopen: b.open, Logger: slog.New(slog.NewTextHandler(b.log, nil))})
 	b.checkEvery, b.reopenEvery = 200*time.Millisecond, 100*time.Millisecond
 	if err := b.open(t.Context()); err != nil {
@@ -164,23 +164,4 @@ func (b *bed) files(t testing.TB) []string {
 		names[entry.Name()] = true
 	}
 	return slices.Sorted(maps.Keys(names))
-}
-
-// journal is a log that a test can read.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) count(logLimit string) int {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return strings.Count(j.text.String(), logLimit)
 }

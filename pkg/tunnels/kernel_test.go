@@ -149,7 +149,7 @@ func TestDenyClosesExactlyTheDeniedConnections(t *testing.T) {
 					}
 					return nil
 				})
-				if got := b.log.count("tunnel closed"); got != 4 {
+				if got := b.log.Count("tunnel closed"); got != 4 {
 					t.Errorf("%d cuts are in the log", got)
 				}
 				b.Deny(model.Denied{})
@@ -221,8 +221,8 @@ func TestAStartingAgentRecordsOnlyOpenTunnels(t *testing.T) {
 		b := newBed(t, dir)
 		b.run(t)
 		b.has(t, map[string]string{gone.remote.String(): "edge-1", kept.remote.String(): "edge-2"})
-		if b.log.count("no tunnel socket found") != 1 {
-			t.Errorf("it is not said:\n%s", b.log.text.String())
+		if b.log.Count("no tunnel socket found") != 1 {
+			t.Errorf("it is not said:\n%s", b.log.String())
 		}
 	})
 }

@@ -67,8 +67,8 @@ func TestTableFollowsTheLog(t *testing.T) {
 			if got := b.Stats().BadLines; got != tt.bad {
 				t.Errorf("%d bad lines, want %d", got, tt.bad)
 			}
-			if got := b.log.count("cannot parse a line of the log of tunnels, skipping it"); tt.bad > 0 && got != 1 {
-				t.Errorf("bad lines were logged %d times, want once:\n%s", got, b.log.text.String())
+			if got := b.log.Count("cannot parse a line of the log of tunnels, skipping it"); tt.bad > 0 && got != 1 {
+				t.Errorf("bad lines were logged %d times, want once:\n%s", got, b.log.String())
 			}
 		})
 	}

@@ -302,7 +302,7 @@ func TestAnUnknownEdgeIsLoggedOnce(t *testing.T) {
 			t.Fatalf("the stream ended with %s", code)
 		}
 	}
-	if n := b.log.count("stream rejected", "node=edge-q"); n != 1 {
+	if n := b.log.Count("stream rejected", "node=edge-q"); n != 1 {
 		t.Errorf("it was logged %d times", n)
 	}
 }

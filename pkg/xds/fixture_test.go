@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/logtest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/controlchannel"
 	"github.com/fairlead/fairlead/pkg/envoy"
@@ -73,7 +74,7 @@ type bed struct {
 	*xds.Server
 	ca      *certs.CA
 	address string
-	log     *journal
+	log     *logtest.Journal
 	stop    func() error // stops the server and waits until it has ended
 }
 
@@ -96,7 +97,7 @@ func newBedOf(t testing.TB, inst model.Installation) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{ca: ca, log: &journal{}}
+	b := &bed{ca: ca, log: &logtest.Journal{}}
 	b.Server = xds.NewServer(inst, slog.New(slog.NewTextHandler(b.log, nil)))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

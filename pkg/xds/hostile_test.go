@@ -230,7 +230,7 @@ func TestRequestsOfAnEdgeAreNeitherStoredNorLoggedAtLength(t *testing.T) {
 				t.Errorf("got %s, want %s", code, tc.want)
 			}
 			eventually.True(t, patience, "the line in the log", func() error {
-				if b.log.count("stream rejected") == 0 {
+				if b.log.Count("stream rejected") == 0 {
 					return errors.New("there is none")
 				}
 				return nil
@@ -254,7 +254,7 @@ func TestTheLogOfATunnelIsBounded(t *testing.T) {
 		a.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: "x"}) // then it has read all of them
 		a.refusal(t)
 	}
-	if n := b.log.count("resources rejected"); n < 20 || n > 70 {
+	if n := b.log.Count("resources rejected"); n < 20 || n > 70 {
 		t.Errorf("%d lines, want at most 60 and a few", n)
 	}
 	if size := len(b.log.String()); size > 70*3<<10 {

@@ -85,7 +85,7 @@ func TestAServerThatViolatesTheProtocol(t *testing.T) {
 				if n := r.streams.Load(); n < 3 {
 					return fmt.Errorf("%d streams", n)
 				}
-				if bed.log.count("level=WARN", test.want) == 0 {
+				if bed.log.Count("level=WARN", test.want) == 0 {
 					return errors.New("nothing is logged")
 				}
 				return nil

@@ -70,8 +70,8 @@ func TestAFileThatIsNotUsableIsPutAside(t *testing.T) {
 			path := filepath.Join(dir, "a.clusters.cache")
 			spoil(t, path)
 			bed := newBed(t, dir)
-			expect(t, "log lines", bed.log.count("level=ERROR"), 1)
-			expect(t, "log lines with its name", bed.log.count("level=ERROR", path+".corrupt"), 1)
+			expect(t, "log lines", bed.log.Count("level=ERROR"), 1)
+			expect(t, "log lines with its name", bed.log.Count("level=ERROR", path+".corrupt"), 1)
 			expect(t, "files", files(t, dir), []string{"a.clusters.cache.corrupt", "a.listeners.cache"})
 			// Without Envoy clusters no listener of the cache is served, but a server's are.
 			e := bed.envoy(t, nil)
@@ -163,7 +163,7 @@ func TestAnUnwritableDiskIsReported(t *testing.T) {
 			e.until(t, cds, "c1")
 			e.until(t, lds, "l") // Envoy does not wait for the disk
 			eventually.True(t, patience, "it is logged", func() error {
-				if bed.log.count("level=ERROR", test.want) == 0 {
+				if bed.log.Count("level=ERROR", test.want) == 0 {
 					return errors.New("it is not")
 				}
 				return nil
@@ -173,12 +173,12 @@ func TestAnUnwritableDiskIsReported(t *testing.T) {
 			}
 			bed.file(t, "a.clusters.cache", "c1")
 			eventually.True(t, patience, "that is logged too", func() error {
-				if n := bed.log.count("level=INFO", "written to disk again"); n != 1 {
+				if n := bed.log.Count("level=INFO", "written to disk again"); n != 1 {
 					return fmt.Errorf("%d lines", n)
 				}
 				return nil
 			})
-			expect(t, "lines of error", bed.log.count("level=ERROR"), 1)
+			expect(t, "lines of error", bed.log.Count("level=ERROR"), 1)
 		})
 	}
 }
@@ -232,8 +232,8 @@ func TestALargeCacheIsExtended(t *testing.T) {
 	e.subscribe(t, cds)
 	e.next(t)
 	expect(t, "Envoy clusters", len(e.have[cds]), many)
-	expect(t, "log lines", bed.log.count("is incomplete, ignoring it", path), 1)
-	expect(t, "log lines of errors", bed.log.count("level=ERROR"), 0)
+	expect(t, "log lines", bed.log.Count("is incomplete, ignoring it", path), 1)
+	expect(t, "log lines of errors", bed.log.Count("level=ERROR"), 0)
 }
 
 func size(t testing.TB, path string) int64 {

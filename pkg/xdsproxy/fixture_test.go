@@ -9,8 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -28,6 +26,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/logtest"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
@@ -59,7 +58,7 @@ type bed struct {
 	*xdsproxy.Proxy
 	dir    string
 	socket string
-	log    *journal
+	log    *logtest.Journal
 	stop   func() // ends every Run and the server, and waits for them
 	ctx    context.Context
 	runs   sync.WaitGroup
@@ -68,7 +67,7 @@ type bed struct {
 // newBed starts a proxy on a cache folder.
 func newBed(t testing.TB, dir string) *bed {
 	t.Helper()
-	b := &bed{dir: dir, log: &journal{}, socket: filepath.Join(envoytest.Dir(t), "agent.sock")}
+	b := &bed{dir: dir, log: &logtest.Journal{}, socket: filepath.Join(envoytest.Dir(t), "agent.sock")}
 	b.serve(t)
 	return b
 }
@@ -98,7 +97,7 @@ func (b *bed) serve(t testing.TB) {
 	t.Cleanup(func() {
 		b.stop()
 		if t.Failed() {
-			t.Logf("log of the proxy:\n%s", b.log.all())
+			t.Logf("log of the proxy:\n%s", b.log)
 		}
 	})
 }
@@ -170,33 +169,3 @@ func (b *bed) is(t testing.TB, name, what string, ok func(xdsproxy.State) bool) 
 }
 
 func connected(s xdsproxy.State) bool { return s.Connected }
-
-// journal is a log that a test can read.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) all() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
-
-// count returns the number of lines that contain all words.
-func (j *journal) count(words ...string) int {
-	n := 0
-	for line := range strings.Lines(j.all()) {
-		if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {
-			n++
-		}
-	}
-	return n
-}

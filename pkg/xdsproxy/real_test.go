@@ -186,7 +186,7 @@ func TestARealEnvoyBehindTheProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	bed = newBed(t, dir)
-	expect(t, "log lines", bed.log.count("renamed it", "a.listeners.cache.corrupt"), 1)
+	expect(t, "log lines", bed.log.Count("renamed it", "a.listeners.cache.corrupt"), 1)
 	bed.follow(t, "a", s, nil)
 	envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
 	bed.greets(t)

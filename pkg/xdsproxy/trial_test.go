@@ -197,7 +197,7 @@ func TestAnUnusableRecordOfTrialsCountsAsNone(t *testing.T) {
 				t.Fatal(err)
 			}
 			bed := newBed(t, dir)
-			expect(t, "log lines", bed.log.count("level=ERROR", path), 1)
+			expect(t, "log lines", bed.log.Count("level=ERROR", path), 1)
 			expect(t, "back after one", bed.crash(t, "c1", "c2"), false)
 			expect(t, "refused", bed.State("a").Refused, "")
 			bed.stop()
@@ -215,7 +215,7 @@ func TestAnUnwritableRecordOfTrialsIsReported(t *testing.T) {
 	bed.crash(t, "c1", "c2")
 	expect(t, "back after three", bed.crash(t, "c1", "c2"), true)
 	eventually.True(t, patience, "it is logged once", func() error {
-		if n := bed.log.count("level=ERROR", "is a directory"); n != 1 {
+		if n := bed.log.Count("level=ERROR", "is a directory"); n != 1 {
 			return fmt.Errorf("%d lines", n)
 		}
 		return nil

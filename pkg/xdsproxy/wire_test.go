@@ -239,7 +239,7 @@ func TestAReconnectingEnvoyReceivesNoUnchangedResources(t *testing.T) {
 		t, "a", "serves from the cache", func(s xdsproxy.State) bool { return s.Cached && !s.Connected && !s.Since.IsZero() },
 	)
 	eventually.True(t, patience, "the fault is reported", func() error {
-		if n := bed.log.count("level=INFO", "xds-server does not answer, Envoy is served from the "+
+		if n := bed.log.Count("level=INFO", "xds-server does not answer, Envoy is served from the "+
 			"cache", "upstream=a"); n != 1 {
 			return fmt.Errorf("%d lines do", n)
 		}

@@ -1,7 +1,6 @@
 package page_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -34,6 +33,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/internal/logtest"
 )
 
 // world is a management cluster and an xds-server.
@@ -45,25 +45,7 @@ type world struct {
 	gateway    string // where kubeconfigs lead; it has a listener
 	stop       func()
 	process    *os.Process
-	output     *output
-}
-
-// output collects the output of a process.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
+	output     *logtest.Journal
 }
 
 func newWorld(t *testing.T) *world {
@@ -131,7 +113,7 @@ func (w *world) start(t *testing.T, args ...string) (address string) {
 	cmd := exec.CommandContext(ctx, w.program, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = patience
-	w.output = &output{}
+	w.output = &logtest.Journal{}
 	cmd.Stdout, cmd.Stderr = w.output, w.output
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

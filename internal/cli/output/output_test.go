@@ -7,13 +7,13 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/internal/logtest"
 )
 
 // openTerminal returns both ends of a pseudo-terminal of a given size. What is written to program can be read from
@@ -45,29 +45,9 @@ func openTerminal(t *testing.T, columns, rows uint16) (screen, program *os.File)
 	return screen, program
 }
 
-// shown collects what a terminal has shown.
-type shown struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-// Write implements io.Writer.
-func (s *shown) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(b)
-}
-
-// String returns all of it.
-func (s *shown) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
-}
-
 // reads collects what a terminal shows.
-func reads(screen *os.File) *shown {
-	s := &shown{}
+func reads(screen *os.File) *logtest.Journal {
+	s := &logtest.Journal{}
 	go func() {
 		buffer := make([]byte, 4096)
 		for {

@@ -5,7 +5,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/jwttest"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 	"github.com/fairlead/fairlead/pkg/enrol"
@@ -55,13 +55,7 @@ func newPods(t *testing.T) *pods {
 // token returns a token of a Pod that was issued at a time.
 func (p *pods) token(t *testing.T, uid string, at time.Time) string {
 	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{
-		Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: p.key, KeyID: "k"},
-	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := json.Marshal(map[string]any{
+	return jwttest.Sign(t, jose.ES256, p.key, "k", map[string]any{
 		"iss": "https://issuer", "sub": "system:serviceaccount:fairlead-edge:edge",
 		"aud": podtoken.Audience(p.tunnel.Spec.ID), "iat": at.Unix(), "nbf": at.Unix(), "exp": at.Unix() + 600,
 		"kubernetes.io": map[string]any{
@@ -69,18 +63,6 @@ func (p *pods) token(t *testing.T, uid string, at time.Time) string {
 			"pod": map[string]string{"name": "edge-0", "uid": uid},
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	signed, err := signer.Sign(body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := signed.CompactSerialize()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return token
 }
 
 // request returns what the xds-server writes for a Pod with a new key.

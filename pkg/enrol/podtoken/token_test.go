@@ -19,6 +19,8 @@ import (
 	"time"
 
 	jose "github.com/go-jose/go-jose/v4"
+
+	"github.com/fairlead/fairlead/internal/jwttest"
 )
 
 const (
@@ -54,31 +56,6 @@ func payload() map[string]any {
 	}
 }
 
-// sign returns a token with these claims.
-func sign(t testing.TB, algorithm jose.SignatureAlgorithm, key any, kid string, claims map[string]any) string {
-	t.Helper()
-	options := (&jose.SignerOptions{}).WithType("JWT")
-	signer, err := jose.NewSigner(jose.SigningKey{
-		Algorithm: algorithm, Key: jose.JSONWebKey{Key: key, KeyID: kid},
-	}, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := json.Marshal(claims)
-	if err != nil {
-		t.Fatal(err)
-	}
-	signed, err := signer.Sign(body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := signed.CompactSerialize()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return token
-}
-
 // assemble returns a token with a header and a signature of the attacker's choice.
 func assemble(header string, claims map[string]any, signature func(input string) []byte) string {
 	body, _ := json.Marshal(claims)
@@ -103,7 +80,8 @@ func issuer(t testing.TB) Issuer {
 func TestVerify(t *testing.T) {
 	rsaKey, ecKey := keys()
 	for name, token := range map[string]string{
-		"RS256": sign(t, jose.RS256, rsaKey, "rsa", payload()), "ES256": sign(t, jose.ES256, ecKey, "ec", payload()),
+		"RS256": jwttest.Sign(t, jose.RS256, rsaKey, "rsa", payload()),
+		"ES256": jwttest.Sign(t, jose.ES256, ecKey, "ec", payload()),
 	} {
 		if id, err := TunnelID(token); err != nil || id != testID {
 			t.Errorf("%s: the tunnel is %q, %v", name, id, err)
@@ -134,7 +112,7 @@ func TestForgeries(t *testing.T) {
 			return h.Sum(nil)
 		}
 	}
-	valid := sign(t, jose.ES256, ecKey, "ec", payload())
+	valid := jwttest.Sign(t, jose.ES256, ecKey, "ec", payload())
 	parts := strings.Split(valid, ".")
 	changed := payload()
 	changed["kubernetes.io"].(map[string]any)["pod"].(map[string]any)["uid"] = "00000000-1f1e-4d0c-9d3a-0c1d2e3f4a5b"
@@ -147,11 +125,11 @@ func TestForgeries(t *testing.T) {
 		"no signature":                        parts[0] + "." + parts[1] + ".",
 		"HS256 by the public key, PEM":        assemble(`{"alg":"HS256","kid":"rsa"}`, payload(), mac(publicPEM)),
 		"HS256 by the public key, DER":        assemble(`{"alg":"HS256","kid":"rsa"}`, payload(), mac(der)),
-		"another key with the same id":        sign(t, jose.ES256, other, "ec", payload()),
-		"another key with another id":         sign(t, jose.ES256, other, "mine", payload()),
-		"no key id":                           sign(t, jose.ES256, ecKey, "", payload()),
-		"an algorithm that is not the key's":  sign(t, jose.PS256, rsaKey, "rsa", payload()),
-		"RS512 by the RSA key":                sign(t, jose.RS512, rsaKey, "rsa", payload()),
+		"another key with the same id":        jwttest.Sign(t, jose.ES256, other, "ec", payload()),
+		"another key with another id":         jwttest.Sign(t, jose.ES256, other, "mine", payload()),
+		"no key id":                           jwttest.Sign(t, jose.ES256, ecKey, "", payload()),
+		"an algorithm that is not the key's":  jwttest.Sign(t, jose.PS256, rsaKey, "rsa", payload()),
+		"RS512 by the RSA key":                jwttest.Sign(t, jose.RS512, rsaKey, "rsa", payload()),
 		"other claims with a valid signature": parts[0] + "." + base64.RawURLEncoding.EncodeToString(body) + "." + parts[2],
 		"a key in the header": assemble(
 			`{"alg":"ES256","kid":"ec","jwk":`+string(embedded)+`}`, payload(), func(string) []byte { return make([]byte, 64) },
@@ -166,7 +144,7 @@ func TestForgeries(t *testing.T) {
 		"nothing":        "",
 		"two dots":       "..",
 		"a token for an": strings.Repeat("a", MaxToken+1),
-		"oversized":      sign(t, jose.ES256, ecKey, "ec", with(payload(), "padding", strings.Repeat("x", MaxToken))),
+		"oversized":      jwttest.Sign(t, jose.ES256, ecKey, "ec", with(payload(), "padding", strings.Repeat("x", MaxToken))),
 	}
 	for name, token := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -237,7 +215,7 @@ func TestTokensForSomethingElse(t *testing.T) {
 	_, ecKey := keys()
 	for name, claims := range tests {
 		t.Run(name, func(t *testing.T) {
-			token := sign(t, jose.ES256, ecKey, "ec", claims)
+			token := jwttest.Sign(t, jose.ES256, ecKey, "ec", claims)
 			if pod, err := issuer(t).Verify(token, now); !errors.Is(err, ErrInvalid) {
 				t.Errorf("accepted for %+v, %v", pod, err)
 			}
@@ -253,12 +231,12 @@ func TestAnIssuerWithoutValuesAcceptsNothing(t *testing.T) {
 	claims["kubernetes.io"].(map[string]any)["namespace"] = ""
 	claims["kubernetes.io"].(map[string]any)["serviceaccount"] = map[string]any{"name": ""}
 	empty := Issuer{TunnelID: testID, Keys: issuer(t).Keys}
-	if pod, err := empty.Verify(sign(t, jose.ES256, ecKey, "ec", claims), now); !errors.Is(err, ErrInvalid) {
+	if pod, err := empty.Verify(jwttest.Sign(t, jose.ES256, ecKey, "ec", claims), now); !errors.Is(err, ErrInvalid) {
 		t.Errorf("accepted for %+v, %v", pod, err)
 	}
 	none := issuer(t)
 	none.Keys = []Key{{}}
-	if pod, err := none.Verify(sign(t, jose.ES256, ecKey, "", payload()), now); !errors.Is(err, ErrInvalid) {
+	if pod, err := none.Verify(jwttest.Sign(t, jose.ES256, ecKey, "", payload()), now); !errors.Is(err, ErrInvalid) {
 		t.Errorf("accepted for %+v, %v", pod, err)
 	}
 }
@@ -266,7 +244,7 @@ func TestAnIssuerWithoutValuesAcceptsNothing(t *testing.T) {
 // TestClocksMayDiffer by 10 minutes, like those of certificates.
 func TestClocksMayDiffer(t *testing.T) {
 	_, ecKey := keys()
-	token := sign(t, jose.ES256, ecKey, "ec", payload())
+	token := jwttest.Sign(t, jose.ES256, ecKey, "ec", payload())
 	for _, at := range []time.Duration{-10 * time.Minute, 0, 20 * time.Minute} {
 		if _, err := issuer(t).Verify(token, now.Add(at)); err != nil {
 			t.Errorf("at %s: %v", at, err)
@@ -283,7 +261,7 @@ func TestClocksMayDiffer(t *testing.T) {
 // input causes a panic.
 func FuzzVerify(f *testing.F) {
 	_, ecKey := keys()
-	valid := sign(f, jose.ES256, ecKey, "ec", payload())
+	valid := jwttest.Sign(f, jose.ES256, ecKey, "ec", payload())
 	set, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &ecKey.PublicKey, KeyID: "ec"}}})
 	if err != nil {
 		f.Fatal(err)

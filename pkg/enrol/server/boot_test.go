@@ -57,7 +57,7 @@ func TestAMachineReportsByItsToken(t *testing.T) {
 	if got := strings.Join(m.boots, ","); got != id+" s,"+id+" end" {
 		t.Errorf("taken: %s", got)
 	}
-	if m.log.count("machine reported the end of its boot") != 1 {
+	if m.log.Count("machine reported the end of its boot") != 1 {
 		t.Error("its end is not logged")
 	}
 	if _, err := client.ReportBoot(t.Context(), m.report, &reportv1.BootReport{}); !errors.Is(err, certs.ErrRefused) {
@@ -86,7 +86,7 @@ func TestNoTokenHasTwoPurposes(t *testing.T) {
 	) {
 		t.Errorf("enrolling a gateway by one: %v", err)
 	}
-	if len(m.boots) > 0 || m.log.count(m.edge) > 0 || m.log.count(m.report) > 0 {
+	if len(m.boots) > 0 || m.log.Count(m.edge) > 0 || m.log.Count(m.report) > 0 {
 		t.Errorf("taken: %v, or a token is in the log", m.boots)
 	}
 }
@@ -131,7 +131,7 @@ func TestOneTokenCannotFillTheLog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := m.log.count("machine reported the end of its boot"); n == 0 || n > 100 {
+	if n := m.log.Count("machine reported the end of its boot"); n == 0 || n > 100 {
 		t.Errorf("%d lines", n)
 	}
 }

@@ -1,11 +1,9 @@
 package server_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"net"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/logtest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/controlchannel"
 	"github.com/fairlead/fairlead/pkg/dial"
@@ -36,7 +35,7 @@ type management struct {
 	ca   *certs.CA
 	edge string // a valid bootstrap token
 	gate string // the gateway token
-	log  journal
+	log  logtest.Journal
 	// report is a valid token for boot reports.
 	report string
 
@@ -238,29 +237,4 @@ func (m *management) serve() enrolclient.Client {
 		Domain: domain,
 		Trust:  certs.Bundle(m.ca.CertPEM()),
 	}
-}
-
-// journal is a log for tests.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-// count returns how many lines contain a word.
-func (j *journal) count(word string) (n int) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for line := range strings.Lines(j.text.String()) {
-		if strings.Contains(line, word) {
-			n++
-		}
-	}
-	return n
 }

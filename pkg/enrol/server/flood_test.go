@@ -124,11 +124,11 @@ func TestAFloodFromOneAddressDelaysNoOtherCaller(t *testing.T) {
 	stop()
 	flood.Wait()
 	t.Logf("%d attempts, %d of them limited; the longest of 20 enrolments from elsewhere took %s; %d lines logged",
-		attempts.Load(), silent.Load(), longest, m.log.count("enrolment rejected"))
+		attempts.Load(), silent.Load(), longest, m.log.Count("enrolment rejected"))
 	if longest > 5*time.Second {
 		t.Errorf("an enrolment took %s", longest)
 	}
-	if n := m.log.count("enrolment rejected"); n > 40 {
+	if n := m.log.Count("enrolment rejected"); n > 40 {
 		t.Errorf("the flood filled the log with %d lines", n)
 	}
 }
@@ -267,7 +267,7 @@ func TestAClientOfThePublicPortIsNotAGateway(t *testing.T) {
 	if err := enrolEdge(t, outside, m.edge); err != nil {
 		t.Errorf("an edge through the public port: %v", err)
 	}
-	if m.log.count("address=203.0.113.5:1234") == 0 {
+	if m.log.Count("address=203.0.113.5:1234") == 0 {
 		t.Error("the real address is not in the log")
 	}
 }
