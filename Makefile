@@ -146,6 +146,13 @@ test-drift: ## check the edges in a KubeadmControlPlane and other providers' rec
 validate: envoy ## tests with a real Envoy: goldens, pairs of Envoys, supervision
 	CGO_ENABLED=1 $(REQUIRED) go test -race $(ENVOYS)
 
+# The number of first uses of each kind. 50 take 2 minutes.
+FIRST_USES ?= 500
+
+.PHONY: test-first-uses
+test-first-uses: envoy ## first uses of idle tunnels behind load balancers, in real time (20 min; its short form is in validate)
+	ENVOY_REQUIRED=1 FIRST_USES=$(FIRST_USES) go test -count=1 -timeout=60m -parallel=6 -run TestFirstUses -v ./pkg/envoy
+
 .PHONY: test-e2e
 test-e2e: test-controller-race verify-main verify-identity verify-kubeconfigs verify-fleet verify-sight verify-security ## the whole system in network namespaces, as root
 
@@ -191,6 +198,13 @@ verify-kubeconfigs-short: kubeconfigs.test ## the part of it that takes 90 secon
 kubeconfigs.test: parts.machines build
 	@mkdir -p bin/test
 	go test -c -ldflags=-w -o bin/test/kubeconfigs.test ./test/kubeconfigs
+
+.PHONY: test-matrix
+test-matrix: parts.machines build ## verify-main and verify-kubeconfigs with Cluster API 1.12 to 1.14, each with its oldest and newest Kubernetes (90 min, as root; SHORT=1 for their short forms, CELLS='^v1.13' for some)
+	@mkdir -p bin/test
+	go test -c -ldflags=-w -o bin/test/e2e.test ./test/e2e
+	go test -c -ldflags=-w -o bin/test/kubeconfigs.test ./test/kubeconfigs
+	@SHORT=$(SHORT) CELLS='$(CELLS)' tools/matrix/run
 
 .PHONY: verify-fleet
 verify-fleet: fleet.test ## proof of many gateways, workers and servers together, and of both IP families (12 min, as root)
@@ -242,10 +256,17 @@ test-cluster: parts.cluster ## real Kubernetes clusters with kubelets, container
 	$(REQUIRED) go test -count=1 -timeout=15m -v ./test/cluster
 
 .PHONY: install-test
-install-test: parts.install ## the manifests of deploy in real clusters: an installation, and edges in Pods of another cluster (5 min, as root)
-	@mkdir -p bin/static
-	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o bin/static/ ./cmd/controller ./cmd/xds-server ./cmd/gateway-agent ./cmd/edge-agent
-	$(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/static go test -count=1 -timeout=20m -v ./test/install
+install-test: parts.install install-images ## proof of installation in real clusters: Helm, edges in each form, disturbances, removal (25 min, as root)
+	$(REQUIRED) go test -count=1 -timeout=40m -v ./test/install
+
+.PHONY: install-test-short
+install-test-short: parts.install install-images ## the part of it that takes two minutes: install, helm test, the first tunnel, a drain, removal
+	$(REQUIRED) go test -count=1 -short -timeout=10m -v -run TestInstallation ./test/install
+
+# The images that the test pushes to its registry, for this machine alone. The version is the one of docs/install.md.
+.PHONY: install-images
+install-images:
+	$(IMAGES) -arch "$$(go env GOARCH)" -version v0.1.0 -out $(CURDIR)/bin/test/images
 
 .PHONY: cluster
 cluster: parts.cluster ## run such a cluster with two nodes until Ctrl-C, as root

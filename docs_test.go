@@ -211,6 +211,26 @@ func TestDocumentsNameExistingTests(t *testing.T) {
 	}
 }
 
+// TestTheTestedVersionsAreDocumented compares the table of the installation page with the combinations that
+// `make test-matrix` runs.
+func TestTheTestedVersionsAreDocumented(t *testing.T) {
+	list, err := os.ReadFile("tools/matrix/versions.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for line := range strings.Lines(string(list)) {
+		if versions := strings.Fields(line); !strings.HasPrefix(line, "#") {
+			want = append(want, "| "+strings.Join(versions, " | ")+" |")
+		}
+	}
+	row := regexp.MustCompile(`(?m)^\| v[.0-9]+ \| v[.0-9]+ \| v[.0-9]+ \|`)
+	got := row.FindAllString(documents(t)["docs/install.md"], -1)
+	if len(want) == 0 || !slices.Equal(got, want) {
+		t.Errorf("docs/install.md has the rows\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // TestDecisionsAreComplete: every decision record has all sections, and the number in its heading is that of its file.
 func TestDecisionsAreComplete(t *testing.T) {
 	records, err := filepath.Glob("docs/decisions/[0-9]*.md")

@@ -40,7 +40,7 @@ var arrows = map[string][]string{
 	},
 	"internal/cli/config": {
 		"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/decision",
-		"pkg/diagnose/collect", "pkg/model", "pkg/rollout",
+		"pkg/diagnose/collect", "pkg/envoy", "pkg/model", "pkg/rollout",
 	},
 	"internal/cli/edge": {
 		"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/diagnose/collect",

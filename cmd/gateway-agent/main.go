@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/signal"
 	"strings"
@@ -50,6 +51,7 @@ type options struct {
 	readyDeadline              time.Duration
 	maxEdges                   int
 	netAdmin                   bool
+	balancers, relays          []string
 	public, apiserver, connect string
 	caFile, tokenFile          string
 	serviceAccountTokenFile    string
@@ -113,6 +115,15 @@ func (o *options) addTo(cmd *cobra.Command) {
 		"close single connections of revoked edges, which needs the capability NET_ADMIN; otherwise a revocation replaces "+
 			"this gateway's Envoy, and --workers must be 1",
 	)
+	flags.StringSliceVar(
+		&o.balancers, "proxy-protocol-from", nil,
+		"networks of the load balancers, which send a PROXY header with the address of each client; connections from "+
+			"elsewhere are rejected (default: connections have no such header)",
+	)
+	flags.StringSliceVar(
+		&o.relays, "proxy-protocol-relays", nil,
+		"with --proxy-protocol-from: networks of the other gateways, which relay connections with such a header",
+	)
 	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM)")
 	flags.StringVar(&o.tokenFile, "token-file", "", "file with the gateway token; read at each enrolment")
 	flags.StringVar(
@@ -165,6 +176,9 @@ func (o *options) gateway() (gateway.Config, error) {
 	if o.maxEdges < 1 {
 		errs = append(errs, fmt.Errorf("--edges-per-tunnel: %d is less than 1", o.maxEdges))
 	}
+	if err := o.proxyProtocol(&g.ProxyProtocol); err != nil {
+		errs = append(errs, err)
+	}
 	if o.caFile == "" {
 		errs = append(errs, errors.New("--ca-file is missing"))
 	}
@@ -176,6 +190,30 @@ func (o *options) gateway() (gateway.Config, error) {
 	}
 	g.Dialer = &dial.Dialer{Addresses: []model.Endpoint{xdsServer}}
 	return g, errors.Join(errs...)
+}
+
+// proxyProtocol parses the networks of load balancers and gateways.
+func (o *options) proxyProtocol(into *envoy.ProxyProtocol) error {
+	if len(o.relays) > 0 && len(o.balancers) == 0 {
+		return errors.New("--proxy-protocol-relays: it needs --proxy-protocol-from")
+	}
+	for _, in := range []struct {
+		flag  string
+		texts []string
+		into  *[]netip.Prefix
+	}{
+		{"--proxy-protocol-from", o.balancers, &into.Balancers},
+		{"--proxy-protocol-relays", o.relays, &into.Gateways},
+	} {
+		for _, text := range in.texts {
+			network, err := netip.ParsePrefix(text)
+			if err != nil {
+				return fmt.Errorf("%s: %q is not a network such as 10.0.0.0/8", in.flag, text)
+			}
+			*in.into = append(*in.into, network.Masked())
+		}
+	}
+	return nil
 }
 
 // bind returns the addresses of the listeners, and joins all errors.

@@ -236,14 +236,14 @@ func TestTheApiserverAcceptsEveryOption(t *testing.T) {
 		t.Fatal(err)
 	}
 	var all []values
-	const alone = "gateway.netAdmin" // it cannot be combined with all others
+	alone := []string{"gateway.netAdmin", "gateway.proxyProtocolFrom"} // they cannot be combined with all others
 	for name, e := range effects {
-		if !strings.HasPrefix(string(e.set), "extraObjects") && name != alone {
+		if !strings.HasPrefix(string(e.set), "extraObjects") && !slices.Contains(alone, name) {
 			all = append(all, e.given, e.set)
 		}
 	}
 	slices.Sort(all)
-	for i, set := range [][]values{{everything}, slices.Compact(all), {effects[alone].set}} {
+	for i, set := range [][]values{{everything}, slices.Compact(all), {effects[alone[0]].set, effects[alone[1]].set}} {
 		for _, o := range inNamespace(t, ns.GetName(), set...) {
 			if foreign(o) {
 				continue

@@ -166,6 +166,13 @@ var effects = map[string]effect{
 			gateway + " " + container + "securityContext.allowPrivilegeEscalation": "false",
 		},
 	},
+	"gateway.proxyProtocolFrom": {
+		given: "networkPolicy: {podNetworks: [10.1.0.0/16, 10.2.0.0/16]}",
+		set:   `gateway: {proxyProtocolFrom: [192.0.2.0/24, "2001:db8::/64"]}`,
+		want: map[string]string{
+			gateway + " " + container + "args": "contains --proxy-protocol-from=192.0.2.0/24,2001:db8::/64",
+		},
+	},
 	"publicService.type": {
 		set:     "publicService: {type: ClusterIP}",
 		want:    map[string]string{public + "spec.type": "ClusterIP", public + "spec.externalTrafficPolicy": "absent"},
@@ -566,6 +573,10 @@ func TestErrorsAreOneLineWithTheFix(t *testing.T) {
 		"a strange limit": {
 			served, "{tunnelDomain: t.example.org, gateway: {resources: {limits: {memory: 1.5Gi}}}}", "use a whole number",
 		},
+		"PROXY headers behind nodes that replace addresses": {
+			served, "{tunnelDomain: t.example.org, gateway: {proxyProtocolFrom: [192.0.2.0/24]}, " +
+				"publicService: {trafficPolicy: Cluster}}", "publicService.trafficPolicy=Local",
+		},
 		"several workers without NET_ADMIN": {
 			served, "{tunnelDomain: t.example.org, gateway: {netAdmin: false, workers: 2}}", "more gateway.replicas",
 		},
@@ -584,6 +595,23 @@ func TestErrorsAreOneLineWithTheFix(t *testing.T) {
 	}
 }
 
+// TestAddressesMayBeOfIPv6: their brackets mean a list in YAML.
+func TestAddressesMayBeOfIPv6(t *testing.T) {
+	data := render(t, minimum, `
+publicAddress: "[2001:db8::1]:443"
+apiserverAddress: "[2001:db8::2]:6443"
+connectAddress: "[2001:db8::2]:3128"
+replicaAddress: "[2001:db8::1:{i}]:443"`)[settings].Object["data"]
+	for key, want := range map[string]string{
+		"PUBLIC_ADDRESS": "[2001:db8::1]:443", "APISERVER_ADDRESS": "[2001:db8::2]:6443",
+		"CONNECT_ADDRESS": "[2001:db8::2]:3128", "REPLICA_ADDRESS": "[2001:db8::1:{i}]:443",
+	} {
+		if got := at(map[string]any{"data": data}, "data."+key); got != want {
+			t.Errorf("%s is %v, want %s", key, got, want)
+		}
+	}
+}
+
 // TestTheSchemaRejects: each value has a type, and a value with a wrong name does not pass unnoticed.
 func TestTheSchemaRejects(t *testing.T) {
 	for name, set := range map[string]values{
@@ -592,6 +620,8 @@ func TestTheSchemaRejects(t *testing.T) {
 		"more gateways than there can be": "{gateway: {replicas: 101}}",
 		"no gateways":                     "{gateway: {replicas: 0}}",
 		"an address without a port":       "{publicAddress: gateway.example.org}",
+		"an address without brackets":     "{publicAddress: '2001:db8::1:443'}",
+		"a URL":                           "{apiserverAddress: 'https://gateway.example.org:443'}",
 		"one address for all replicas":    "{replicaAddress: gateway.example.org:443}",
 		"a domain with a scheme":          "{tunnelDomain: https://example.org}",
 		"an unknown digest":               "{image: {digests: {gatway: " + digest + "}}}",
@@ -599,6 +629,7 @@ func TestTheSchemaRejects(t *testing.T) {
 		"an annotation that is no text":   "{publicService: {annotations: {a: 1}}}",
 		"two limits of a budget":          "{disruptionBudget: {minAvailable: 1}}",
 		"a priority class of one program": "{gateway: {priorityClassName: high}}",
+		"a balancer that is no network":   "{gateway: {proxyProtocolFrom: [192.0.2.1]}}",
 		"a patch without a name":          "{patches: [{kind: Service}]}",
 	} {
 		t.Run(name, func(t *testing.T) {

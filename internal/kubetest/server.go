@@ -61,7 +61,7 @@ func (s *Server) Config(t testing.TB) *rest.Config {
 	if testing.Short() {
 		t.Skip("needs a real kube-apiserver, which -short leaves out")
 	}
-	assets, err := inRepository("bin")
+	assets, err := parts()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,12 +90,16 @@ func (s *Server) begin(ctx context.Context) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.environment = &envtest.Environment{BinaryAssetsDirectory: filepath.Join(root, "bin"), ErrorIfCRDPathMissing: true}
+	assets, err := parts()
+	if err != nil {
+		return nil, err
+	}
+	s.environment = &envtest.Environment{BinaryAssetsDirectory: assets, ErrorIfCRDPathMissing: true}
 	if s.CRDs {
 		s.environment.CRDDirectoryPaths = []string{
 			filepath.Join(root, "deploy/kubernetes/crd"),
-			filepath.Join(root, "bin/capi-config/crd/bases/cluster.x-k8s.io_clusters.yaml"),
-			filepath.Join(root, "bin/capi-config/crd/bases/cluster.x-k8s.io_machines.yaml"),
+			filepath.Join(assets, "capi-config/crd/bases/cluster.x-k8s.io_clusters.yaml"),
+			filepath.Join(assets, "capi-config/crd/bases/cluster.x-k8s.io_machines.yaml"),
 		}
 	}
 	config, err := s.environment.Start()
@@ -121,6 +125,14 @@ func (s *Server) stop() error {
 		err = errors.Join(err, s.environment.Stop())
 	}
 	return err
+}
+
+// parts returns the folder of the real parts: $FAIRLEAD_PARTS, or bin of the repository.
+func parts() (string, error) {
+	if folder := os.Getenv("FAIRLEAD_PARTS"); folder != "" {
+		return filepath.Abs(folder)
+	}
+	return inRepository("bin")
 }
 
 // inRepository returns a path in the repository, whose root is the folder of go.mod: the folder of the package under

@@ -66,7 +66,8 @@ func TestCloseWithAPeerThatDoesNotRead(t *testing.T) {
 		t.Fatalf("Close still blocks after %s, because the peer does not read", patience)
 	}
 	select {
-	case <-written:
+	case err := <-written:
+		t.Logf("the blocked write ended: %v", err)
 	case <-time.After(patience):
 		t.Fatalf("a write still blocks %s after Close", patience)
 	}

@@ -39,6 +39,7 @@ type child struct {
 	Deadline  time.Duration
 	// DropNetAdmin takes the capability from the agent; WithoutNetAdmin has the agent do without it.
 	DropNetAdmin, WithoutNetAdmin bool
+	ProxyProtocol                 envoy.ProxyProtocol
 
 	CAFile string
 	Edges  []childEdge
@@ -114,6 +115,7 @@ func (c child) gateway() *gateway.Config {
 		ReadyDeadline:   c.Deadline,
 		Bind:            c.Bind,
 		WithoutNetAdmin: c.WithoutNetAdmin,
+		ProxyProtocol:   c.ProxyProtocol,
 		Credential: func() (enrolclient.GatewayCredential, []byte, error) {
 			token, err := os.ReadFile(c.TokenFile)
 			if err != nil {

@@ -31,6 +31,12 @@ func (c *Config) complete() error {
 	if (c.Gateway == nil) == (len(c.Edges) == 0) {
 		return errors.New("checking configuration: an agent runs either an edge or a gateway")
 	}
+	if c.Gateway != nil && c.Gateway.ProxyProtocol.Enabled() && c.External {
+		return errors.New(
+			"checking PROXY protocol: with --proxy-protocol-from the agent runs Envoy itself, because it finds Envoy's " +
+				"connections by its file descriptors",
+		)
+	}
 	if c.Gateway != nil && c.Gateway.WithoutNetAdmin && c.Concurrency > 1 {
 		return errors.New(
 			"checking number of workers: with --net-admin=false a gateway has one (--workers=1): the agent closes tunnels to " +

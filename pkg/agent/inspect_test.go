@@ -23,6 +23,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -193,8 +194,14 @@ func (c *control) runsWhatWasSent(servers *collect.Servers, node collect.Node) {
 			c.t.Errorf("%s runs %+v of %s, was sent version %s", node.Name, r, sent.Name, sent.Version)
 			continue
 		}
-		if r.Form == "" && sent.TypeURL == resourcev3.ClusterType &&
-			!proto.Equal(clusterFrom(c.t, r.Config), unpacked(c.t, sent)) {
+		if r.Form != "" || sent.TypeURL != resourcev3.ClusterType {
+			continue
+		}
+		want := unpacked(c.t, sent)
+		if _, tunnel := envoy.TunnelOf(sent.Config); tunnel {
+			envoy.CloseUnused(want)
+		}
+		if !proto.Equal(clusterFrom(c.t, r.Config), want) {
 			c.t.Errorf("%s runs another form of %s", node.Name, sent.Name)
 		}
 	}

@@ -19,6 +19,9 @@ import (
 // withinBound is how long a revoked edge may keep its tunnels.
 const withinBound = 5 * time.Second
 
+// longStream is longer than withinBound.
+const longStream = 12 * time.Second
+
 // dropNetAdmin executes this program again without the capability NET_ADMIN, as in a container that may not have it.
 // It returns if the program does not have it.
 func dropNetAdmin() error {
@@ -84,7 +87,7 @@ func TestARevocationReplacesEnvoyWithoutNetAdmin(t *testing.T) {
 		}
 		return nil
 	}).Memberships
-	open := []func() error{c.stream(first, time.Minute), c.stream(toSecond, time.Minute)}
+	open := []func() error{c.stream(first, longStream), c.stream(toSecond, longStream)}
 	c.set(func() { clear(c.tokens) }) // no edge comes back with another name
 
 	began := time.Now()
@@ -146,7 +149,7 @@ func TestARevocationEndsADrainWithoutNetAdmin(t *testing.T) {
 		}
 		return nil
 	}).Memberships[0].Node
-	wait := c.stream(a, time.Minute)
+	wait := c.stream(a, longStream)
 	gateway.ready()
 	if err := agent.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

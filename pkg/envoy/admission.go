@@ -35,6 +35,9 @@ const (
 	backstop      = 4
 	backstopFloor = backstop * handshakeRate
 
+	// clientSource is the operator for the source of a connection: in its PROXY header, if it has one, or of its socket.
+	clientSource = "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"
+
 	reverseTunnelFilter = "envoy.filters.network.reverse_tunnel"
 	localLimitFilter    = "envoy.filters.network.local_ratelimit"
 )
@@ -67,7 +70,7 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate int, ok bool) {
 			filters = append(filters, f)
 		}
 		chain.Filters = slices.Insert(
-			filters, 0, connectionLimit("backstop", max(backstop*rate, backstopFloor)), callForConnection(relayed),
+			filters, 0, connectionLimit("backstop", max(backstop*rate, backstopFloor)), callForConnection(clientSource, relayed),
 			connectionLimit("handshakes", rate),
 		)
 	}
@@ -87,11 +90,11 @@ func tunnelRate(l *listenerv3.Listener) int {
 	return handshakeRate
 }
 
-// callForConnection calls the agent when a connection is accepted. Envoy 1.40 begins TLS while it waits for the
-// answer.
-func callForConnection(relayed bool) *listenerv3.Filter {
+// callForConnection calls the agent when a connection is accepted. source is the operator for its address. Envoy 1.40
+// begins TLS while it waits for the answer.
+func callForConnection(source string, relayed bool) *listenerv3.Filter {
 	entries := []*ratelimitcommonv3.RateLimitDescriptor_Entry{
-		{Key: AdmissionSource, Value: "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"},
+		{Key: AdmissionSource, Value: source},
 	}
 	if relayed {
 		entries = append(entries, &ratelimitcommonv3.RateLimitDescriptor_Entry{Key: AdmissionRelayed, Value: "true"})

@@ -8,8 +8,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	reverseclusterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/reverse_connection/v3"
-	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
-	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -54,16 +52,7 @@ func agentSocketCluster() *clusterv3.Cluster {
 // xds-server.
 func controlChannel(at model.Endpoint) *clusterv3.Cluster {
 	c := dialledCluster(controlCluster, at, clientKeepalive())
-	c.TransportSocket = &corev3.TransportSocket{
-		Name: "envoy.transport_sockets.upstream_proxy_protocol",
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&proxyprotocolv3.ProxyProtocolUpstreamTransport{
-			Config: &corev3.ProxyProtocolConfig{Version: corev3.ProxyProtocolConfig_V2},
-			TransportSocket: &corev3.TransportSocket{
-				Name:       "envoy.transport_sockets.raw_buffer",
-				ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&rawbufferv3.RawBuffer{})},
-			},
-		})},
-	}
+	c.TransportSocket = sendAddress()
 	return c
 }
 

@@ -6,4 +6,7 @@
 //
 // The values must have passed model's Validate functions. The caller must check what Envoy itself does not check, such
 // as references to Envoy clusters that do not exist, with package references and StaticClusters.
+//
+// The package has more than 2,500 lines because the two ends of a reverse tunnel, and the listener that both use, share
+// names and times that must match.
 package envoy

@@ -26,7 +26,7 @@ import (
 const (
 	// longestSilence is how long a tunnel may be without data. balancerIdle is a usual idle timeout of load balancers.
 	longestSilence, balancerIdle = 30 * time.Second, 60 * time.Second
-	// scale makes all of these times shorter in TestAnIdleTunnelSendsData.
+	// scale is how much shorter all of these times are in tests, and the intervals between pings too.
 	scale = 10
 	// echo is what Envoy sends in a reverse tunnel before its first use, and what the other end returns.
 	echo = "RPING"
@@ -46,33 +46,34 @@ type balancer struct {
 
 	mu      sync.Mutex
 	silence map[string]time.Duration // the longest time without data, by direction
-	conns   map[net.Conn]bool        // of edges
+	conns   map[net.Conn]net.Conn    // from edges, each with its connection to the gateway
 }
 
-// newBalancer returns a balancer to the public listener of a gateway, and makes edges use it.
+// newBalancer returns a balancer to the public listener of the first gateway.
 func newBalancer(t *testing.T, in *installation, idle, delay time.Duration) *balancer {
 	t.Helper()
 	b := &balancer{
 		to: in.gateways[0].bind.Public.String(), idle: idle, delay: delay,
-		pinged: make(chan struct{}, 1), silence: map[string]time.Duration{}, conns: map[net.Conn]bool{},
+		pinged: make(chan struct{}, 1), silence: map[string]time.Duration{}, conns: map[net.Conn]net.Conn{},
 	}
 	b.countingListener = newCountingListener(t, "tcp", "127.0.0.1:0", b.pass)
-	in.Public = b.endpoint(t)
 	return b
 }
 
 func (b *balancer) pass(from net.Conn) {
 	defer from.Close()
-	_ = from.(*net.TCPConn).SetKeepAlive(false) // only edges and gateways send probes
 	to, err := net.DialTimeout("tcp", b.to, time.Second)
 	if err != nil {
 		return
 	}
 	defer to.Close()
+	for _, conn := range []net.Conn{from, to} {
+		_ = conn.(*net.TCPConn).SetKeepAlive(false) // only edges and gateways send probes
+	}
 	b.open.Add(1)
 	defer b.open.Add(-1)
-	b.hold(from, true)
-	defer b.hold(from, false)
+	b.hold(from, to)
+	defer b.release(from)
 	traffic := func() {}
 	if b.idle > 0 {
 		timer := time.AfterFunc(b.idle, func() {
@@ -130,14 +131,16 @@ func (b *balancer) heard(direction string, silent time.Duration, data string) {
 	b.silence[direction] = max(b.silence[direction], silent)
 }
 
-func (b *balancer) hold(conn net.Conn, held bool) {
+func (b *balancer) hold(from, to net.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if held {
-		b.conns[conn] = true
-		return
-	}
-	delete(b.conns, conn)
+	b.conns[from] = to
+}
+
+func (b *balancer) release(from net.Conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.conns, from)
 }
 
 // renew closes all connections, and waits until edges have dialled as many again.
@@ -196,16 +199,18 @@ func withPings(
 	return listeners
 }
 
-// startEdges starts the edges of all workload clusters in one Envoy, and waits for their reverse tunnels.
-func (in *installation) startEdges(t *testing.T, b *balancer) {
+// startEdges starts the edges of all workload clusters in one Envoy, each with the next balancer in turn, and waits for
+// their reverse tunnels.
+func (in *installation) startEdges(t *testing.T, balancers ...*balancer) {
 	t.Helper()
 	config, subjects := envoy.EdgeBootstrap(envoy.BootstrapConfig{}), []model.Subject(nil)
-	for _, wc := range in.clusters {
+	for i, wc := range in.clusters {
 		s := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}
 		subjects = append(subjects, s)
+		dial := envoy.EdgeDial{Gateways: []model.Endpoint{balancers[i%len(balancers)].endpoint(t)}}
 		config = envoy.Static(
-			config, envoy.EdgeListeners(in.Installation, wc, s.Node, envoy.EdgeDial{}),
-			envoy.EdgeClusters(in.Installation, wc, s.Node, envoy.EdgeDial{}),
+			config, envoy.EdgeListeners(in.Installation, wc, s.Node, dial),
+			envoy.EdgeClusters(in.Installation, wc, s.Node, dial),
 		)
 	}
 	dir := envoytest.Dir(t)
@@ -213,8 +218,12 @@ func (in *installation) startEdges(t *testing.T, b *balancer) {
 	envoytest.Start(t, dir, marshal(t, config), "--component-log-level", envoy.ComponentLogLevel)
 	want := int64(2 * len(in.clusters) * len(in.gateways))
 	envoytest.Eventually(t, "all tunnels are there", func() error {
-		if n := b.open.Load(); n != want || b.count.Load() < want {
-			return fmt.Errorf("%d of %d are", n, want)
+		dialled, open := int64(0), int64(0)
+		for _, b := range balancers {
+			dialled, open = dialled+b.count.Load(), open+b.open.Load()
+		}
+		if open != want || dialled < want {
+			return fmt.Errorf("%d of %d are", open, want)
 		}
 		return nil
 	})
@@ -267,117 +276,148 @@ func TestAnIdleTunnelSendsData(t *testing.T) {
 }
 
 // TestFirstUses measures the first use of reverse tunnels that were idle for longer than a load balancer permits, over
-// round trips of 50 and 200 ms. At any time none may fail. The other parts only report: uses without any pings, for
-// comparison, and uses while a ping is on its way, with pings every 2 s. It runs only if FIRST_USES is the number of
-// uses; 500 take 17 minutes, and need an idle machine.
+// round trips of 50 and 200 ms: at any time, and while a ping is on its way. None may fail. Uses without any pings are
+// for comparison. FIRST_USES is the number of uses of each kind; 500 take 20 minutes. Without it there are few, and the
+// times are a tenth of the real ones.
 func TestFirstUses(t *testing.T) {
-	uses, err := strconv.Atoi(os.Getenv("FIRST_USES"))
-	if err != nil {
-		t.Skip("FIRST_USES is not a number")
+	t.Parallel()
+	uses, shorter := 20, time.Duration(scale)
+	if n, err := strconv.Atoi(os.Getenv("FIRST_USES")); err == nil {
+		uses, shorter = n, 1
 	}
+	faster := func(d time.Duration) time.Duration { return d / shorter }
 	for _, roundTrip := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond} {
 		t.Run(fmt.Sprintf("at any time, %s", roundTrip), func(t *testing.T) {
 			t.Parallel()
-			f := newFirstUses(t, roundTrip, nil)
+			f := newFirstUses(t, uses, roundTrip, faster(balancerIdle), faster)
 			f.rounds(t, uses, func() {
-				time.Sleep(balancerIdle + balancerIdle/10)
-				f.spread(t, f.in.clusters, longestSilence)
+				time.Sleep(faster(balancerIdle + balancerIdle/10))
+				f.spread(t, faster(longestSilence))
 			})
-			if len(f.failed) > 0 {
-				t.Errorf("want none failed: %v", f.failed)
-			}
-		})
-		t.Run(fmt.Sprintf("without pings, %s", roundTrip), func(t *testing.T) {
-			t.Parallel()
-			f := newFirstUses(t, roundTrip, func(time.Duration) time.Duration { return time.Hour })
-			f.rounds(t, uses, func() { f.spread(t, f.in.clusters, longestSilence) })
 		})
 		t.Run(fmt.Sprintf("during a ping, %s", roundTrip), func(t *testing.T) {
 			t.Parallel()
-			const atOnce = 5
-			f := newFirstUses(t, roundTrip, func(time.Duration) time.Duration { return 2 * time.Second })
-			f.rounds(t, uses, func() {
-				for group := range slices.Chunk(f.in.clusters, atOnce) {
-					time.Sleep(time.Second) // until the answers to the last pings have arrived
-					select {
-					case <-f.balancer.pinged:
-					default:
-					}
-					<-f.balancer.pinged
-					f.spread(t, group, roundTrip)
-				}
+			f := newFirstUses(t, uses, roundTrip, faster(balancerIdle), func(time.Duration) time.Duration {
+				return 2 * time.Second
 			})
+			f.rounds(t, uses, func() { f.duringPings(t) })
+		})
+		if shorter > 1 {
+			continue
+		}
+		t.Run(fmt.Sprintf("without pings, %s", roundTrip), func(t *testing.T) {
+			t.Parallel()
+			f := newFirstUses(t, uses, roundTrip, balancerIdle, func(time.Duration) time.Duration { return time.Hour })
+			f.rounds(t, uses, func() { f.spread(t, longestSilence) })
 		})
 	}
 }
 
 // firstUses are workload clusters with two unused reverse tunnels each.
 type firstUses struct {
-	in       *installation
-	balancer *balancer
-	replaced int64 // reverse tunnels that were dialled again
+	in        *installation
+	balancers []*balancer // of each workload cluster
 
 	mu     sync.Mutex
 	failed []error
 	took   []time.Duration
 }
 
-func newFirstUses(t *testing.T, roundTrip time.Duration, pings func(time.Duration) time.Duration) *firstUses {
+func newFirstUses(
+	t *testing.T, uses int, roundTrip, idle time.Duration, pings func(time.Duration) time.Duration,
+) *firstUses {
 	t.Helper()
-	const clusters = 50 // more take too long to start on a busy machine
+	const most = 50 // more take too long to start on a busy machine
 	workload := newAuthority(t)
-	in := newInstallation(t, 1, idleClusters(t, clusters, workload)...)
+	in := newInstallation(t, 1, idleClusters(t, min(uses, most), workload)...)
 	in.workload = workload
-	f := &firstUses{in: in, balancer: newBalancer(t, in, balancerIdle, roundTrip/2)}
-	if g := in.gateways[0]; pings != nil {
-		listeners := envoy.GatewayListeners(in.Installation, g.name, g.bind, model.Denied{})
-		g.agent.listen(t, withPings(t, listeners, pings))
+	f := &firstUses{in: in}
+	for range in.clusters {
+		f.balancers = append(f.balancers, newBalancer(t, in, idle, roundTrip/2))
 	}
-	in.startEdges(t, f.balancer)
+	g := in.gateways[0]
+	listeners := envoy.GatewayListeners(in.Installation, g.name, g.bind, model.Denied{})
+	g.agent.listen(t, withPings(t, listeners, pings))
+	in.startEdges(t, f.balancers...)
 	return f
 }
 
 // rounds makes first uses until there were enough, with new tunnels for each round, and logs their figures. It fails
-// the test if the balancer has closed a tunnel.
+// the test if one has failed, or if a balancer has closed a tunnel.
 func (f *firstUses) rounds(t *testing.T, uses int, round func()) {
 	t.Helper()
+	replaced := int64(0)
 	for len(f.took) < uses {
-		before := f.balancer.count.Load()
+		before := f.sum(func(b *balancer) int64 { return b.count.Load() })
 		round()
 		time.Sleep(2 * time.Second) // until broken tunnels are replaced
-		f.replaced += f.balancer.count.Load() - before
-		f.balancer.renew(t)
+		replaced += f.sum(func(b *balancer) int64 { return b.count.Load() }) - before
+		for _, b := range f.balancers {
+			b.renew(t)
+		}
 	}
 	slices.Sort(f.took)
-	longest := f.took[len(f.took)-1]
+	closed := f.sum(func(b *balancer) int64 { return b.closed.Load() })
 	t.Logf("%d first uses: %d failed, median %s, longest %s; %d tunnels replaced, %d closed by the balancer", len(f.took),
-		len(f.failed), f.took[len(f.took)/2], longest, f.replaced, f.balancer.closed.Load())
-	if f.balancer.closed.Load() > 0 {
-		t.Error("want none closed")
+		len(f.failed), f.took[len(f.took)/2], f.took[len(f.took)-1], replaced, closed)
+	if len(f.failed) > 0 || closed > 0 {
+		t.Errorf("want none failed and none closed: %v", f.failed)
 	}
 }
 
+func (f *firstUses) sum(count func(*balancer) int64) (n int64) {
+	for _, b := range f.balancers {
+		n += count(b)
+	}
+	return n
+}
+
 // spread uses the tunnel of each workload cluster once, at times that are spread evenly over a span.
-func (f *firstUses) spread(t *testing.T, clusters []model.WorkloadCluster, span time.Duration) {
+func (f *firstUses) spread(t *testing.T, span time.Duration) {
 	t.Helper()
 	var done sync.WaitGroup
 	begin := time.Now()
-	for i, wc := range clusters {
-		time.Sleep(time.Until(begin.Add(span * time.Duration(i) / time.Duration(len(clusters)))))
-		get := f.in.getBySNI
-		if i%2 == 1 {
-			get = f.in.getByConnect
-		}
+	for i := range f.in.clusters {
+		time.Sleep(time.Until(begin.Add(span * time.Duration(i) / time.Duration(len(f.in.clusters)))))
+		done.Go(func() { f.use(t, i) })
+	}
+	done.Wait()
+}
+
+// duringPings uses the tunnel of each workload cluster once, at the moment at which a ping has left the gateway.
+func (f *firstUses) duringPings(t *testing.T) {
+	t.Helper()
+	time.Sleep(time.Second) // until the handshakes are complete
+	var done sync.WaitGroup
+	for i, b := range f.balancers {
 		done.Go(func() {
-			start := time.Now()
-			_, err := get(t.Context(), f.in.gateways[0], wc.Hostname)
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.took = append(f.took, time.Since(start))
-			if err != nil {
-				f.failed = append(f.failed, err)
+			select {
+			case <-b.pinged: // of the time before
+			default:
+			}
+			select {
+			case <-b.pinged:
+				f.use(t, i)
+			case <-time.After(envoytest.Patience):
+				t.Error("there was no ping")
 			}
 		})
 	}
 	done.Wait()
+}
+
+func (f *firstUses) use(t *testing.T, i int) {
+	t.Helper()
+	get := f.in.getBySNI
+	if i%2 == 1 {
+		get = f.in.getByConnect
+	}
+	begin := time.Now()
+	_, err := get(t.Context(), f.in.gateways[0], f.in.clusters[i].Hostname)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.took = append(f.took, time.Since(begin))
+	if err != nil {
+		f.failed = append(f.failed, fmt.Errorf("use %d: %w", len(f.took), err))
+	}
 }

@@ -58,6 +58,9 @@ type Socket struct {
 	silent     bool // nothing was sent on it yet; false if not requested
 }
 
+// Inode returns the inode of the socket: see the function Inode.
+func (s Socket) Inode() uint32 { return s.inode }
+
 // Kernel is a connection to sock_diag(7). Its zero value is ready. It is not safe for concurrent use.
 type Kernel struct {
 	fd     int

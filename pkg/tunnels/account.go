@@ -164,6 +164,9 @@ func (t *Table) publicSockets(k *sockets.Kernel) (present []sockets.Socket, why 
 
 // isTunnel reports whether a socket belongs to a tunnel of the table. The caller holds the lock.
 func (t *Table) isTunnel(s sockets.Socket) bool {
+	if t.config.Envoy != nil {
+		return t.cookies[s.Cookie] != nil
+	}
 	return t.live[key(s.Remote, s.Local)] != nil || t.live[s.Remote.String()] != nil
 }
 

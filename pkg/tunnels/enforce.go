@@ -88,7 +88,7 @@ func (t *Table) bind() {
 	}
 	clear(t.unbound)
 	t.mu.Unlock()
-	find := finder{kernel: &t.kernel}
+	find := t.find(&t.kernel)
 	for _, e := range entries {
 		if e.socket != nil {
 			continue
@@ -96,7 +96,7 @@ func (t *Table) bind() {
 		s, err := find.socket(e)
 		switch {
 		case err == nil:
-			e.socket = &s
+			t.bound(e, s)
 		case !errors.Is(err, sockets.ErrGone): // otherwise its closing event will follow
 			t.logOnce(slog.LevelError, "cannot find sockets of tunnels", err)
 		}
@@ -110,7 +110,7 @@ func (t *Table) closeDenied() (left int) {
 		return t.replaceDenied(time.Now())
 	}
 	var gone []*entry
-	find := finder{kernel: &t.kernel}
+	find := t.find(&t.kernel)
 	for _, e := range t.deniedEntries() {
 		err := find.destroy(e)
 		if errors.Is(err, sockets.ErrGone) {
@@ -164,15 +164,19 @@ func (t *Table) check() {
 		t.logOnce(slog.LevelError, "cannot compare tunnels with the kernel's sockets", err)
 		return
 	}
-	present := byRemote(all)
+	find := t.find(&t.kernel)
+	find.all = byRemote(all)
 	var missing []*entry
 	for _, e := range entries {
-		s, err := pick(present[e.Remote], e)
+		s, err := pick(find.all[e.Remote], e)
+		if t.config.Envoy != nil {
+			s, err = find.proxied(e)
+		}
 		switch {
 		case errors.Is(err, sockets.ErrGone):
 			missing = append(missing, e)
 		case err == nil:
-			e.socket = &s
+			t.bound(e, s)
 		}
 	}
 	if len(missing) == len(entries) && !t.here(entries) {
@@ -185,7 +189,7 @@ func (t *Table) check() {
 // confirm looks up each missing socket again, because a dump may miss a socket if another one ends at the same time.
 func (t *Table) confirm(missing []*entry) {
 	var gone []*entry
-	find := finder{kernel: &t.kernel}
+	find := t.find(&t.kernel)
 	for _, e := range missing {
 		if _, err := find.socket(e); errors.Is(err, sockets.ErrGone) {
 			gone = append(gone, e)
@@ -207,6 +211,9 @@ func (t *Table) here(entries []*entry) bool {
 	ports := map[uint16]bool{}
 	for _, s := range listeners {
 		ports[s.Local.Port()] = true
+	}
+	if t.config.Envoy != nil {
+		return ports[t.config.Public.Port()]
 	}
 	for _, e := range entries {
 		if e.Local.IsValid() && ports[e.Local.Port()] {

@@ -12,6 +12,9 @@ type entry struct {
 	tunnel
 	worker int  // number of the worker; negative: not known
 	stuck  bool // the attempt to close it, so that the edge dials again, failed
+	// cookie identifies its socket, if sockets are found by file descriptors; zero: not found yet. The table's mu guards
+	// it.
+	cookie cookie
 
 	// The fields below are used only by the goroutine that closes connections.
 	socket    *sockets.Socket // nil: not looked up, or not found
@@ -126,6 +129,9 @@ func (t *Table) drop(key string, now time.Time) {
 	if e := t.live[key]; e != nil {
 		delete(t.live, key)
 		delete(t.unbound, key)
+		if t.cookies[e.cookie] == e {
+			delete(t.cookies, e.cookie)
+		}
 		t.part(e, now)
 	}
 }

@@ -44,7 +44,7 @@ func (t *Table) Close(keys []string) (closed int, err error) {
 	t.mu.Unlock()
 	var k sockets.Kernel
 	defer k.Close()
-	find := finder{kernel: &k}
+	find := t.find(&k)
 	for _, e := range found {
 		switch err := find.destroy(e); {
 		case err == nil:

@@ -14,10 +14,17 @@ var errAmbiguous = errors.New("the address has several connections, and the log 
 type finder struct {
 	kernel *sockets.Kernel
 	all    map[netip.AddrPort][]sockets.Socket // nil: not listed yet
+	// The fields below are for sockets that are found by their file descriptors: see Config.Envoy.
+	envoy  func() (pid int, err error) // nil: they are found by their addresses
+	public []netip.AddrPort
+	pid    int // 0: not obtained yet
 }
 
 // socket returns the socket of a tunnel, or sockets.ErrGone if there is none.
 func (f *finder) socket(e *entry) (sockets.Socket, error) {
+	if f.envoy != nil {
+		return f.proxied(e)
+	}
 	if e.Local.IsValid() {
 		s, err := f.kernel.Get(e.Local, e.Remote)
 		if err != nil {
@@ -25,14 +32,22 @@ func (f *finder) socket(e *entry) (sockets.Socket, error) {
 		}
 		return pick([]sockets.Socket{s}, e)
 	}
-	if f.all == nil {
-		all, err := f.kernel.Dump(sockets.Connected)
-		if err != nil {
-			return sockets.Socket{}, err
-		}
-		f.all = byRemote(all)
+	if err := f.list(); err != nil {
+		return sockets.Socket{}, err
 	}
 	return pick(f.all[e.Remote], e)
+}
+
+// list lists all sockets unless they were listed.
+func (f *finder) list() error {
+	if f.all != nil {
+		return nil
+	}
+	all, err := f.kernel.Dump(sockets.Connected)
+	if err == nil {
+		f.all = byRemote(all)
+	}
+	return err
 }
 
 // destroy destroys the socket of a tunnel. It returns sockets.ErrGone if there is none.

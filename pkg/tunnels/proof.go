@@ -35,12 +35,16 @@ func (t *Table) Prove(ctx context.Context, edge model.EdgeRef) Proof {
 	if why != "" {
 		return p
 	}
-	there := make(map[string]bool, 2*len(present))
+	there, cookies := make(map[string]bool, 2*len(present)), make(map[cookie]bool, len(present))
 	for _, s := range present {
-		there[key(s.Remote, s.Local)], there[s.Remote.String()] = true, true
+		there[key(s.Remote, s.Local)], there[s.Remote.String()], cookies[s.Cookie] = true, true, true
 	}
 	for at, e := range t.live {
-		if e.Node == edge.Node && e.ID == edge.ID && there[at] {
+		open := there[at]
+		if t.config.Envoy != nil {
+			open = e.cookie == cookie{} || cookies[e.cookie] // a tunnel without a socket yet may have one
+		}
+		if e.Node == edge.Node && e.ID == edge.ID && open {
 			p.Open++
 		}
 	}

@@ -143,7 +143,7 @@ func (t *Table) UnservedWorkers() (all []UnservedWorkers) {
 // call; zero: after the next change.
 func (t *Table) repair(now time.Time) (again time.Time) {
 	victims, again := t.superfluous(now)
-	find := finder{kernel: &t.kernel}
+	find := t.find(&t.kernel)
 	for _, v := range victims {
 		err := find.destroy(v)
 		if errors.Is(err, sockets.ErrGone) {

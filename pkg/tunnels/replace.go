@@ -103,7 +103,7 @@ func (t *Table) observeDoomed() (open int) {
 	for _, e := range t.deniedEntries() {
 		r.doomed[e] = true
 	}
-	find := finder{kernel: &t.kernel}
+	find := t.find(&t.kernel)
 	for e := range r.doomed {
 		s, err := find.socket(e)
 		switch {
@@ -115,7 +115,7 @@ func (t *Table) observeDoomed() (open int) {
 			}
 			continue
 		case err == nil:
-			e.socket = &s
+			t.bound(e, s)
 		case !errors.Is(err, errAmbiguous): // the replacement closes that too
 			t.logOnce(slog.LevelError, "cannot find sockets of tunnels", err)
 		}

@@ -66,6 +66,10 @@ type Config struct {
 	// sockets of Public are not compared with the record, and no connection without a recorded owner is closed.
 	Public netip.AddrPort
 	Writes func(ctx context.Context) (Writes, error)
+	// Envoy returns the process id of Envoy. It is for an Envoy that reads the PROXY headers of load balancers: its
+	// records of tunnels have the addresses in these headers, so the table finds the sockets by Envoy's file descriptors.
+	// nil: records have the addresses of the sockets.
+	Envoy func() (pid int, err error)
 	// Replace has the running Envoy replaced by a new one, which ends all its connections, and returns at once; false
 	// means that there is none. It is used where the kernel does not permit to close a connection. nil: each connection
 	// is closed on its own, which requires the capability that sockets.Permitted checks. With Replace, Workers must be
@@ -100,6 +104,7 @@ type Table struct {
 	mu      sync.Mutex
 	live    map[string]*entry
 	unbound map[string]*entry // tunnels of live whose sockets were not looked up yet
+	cookies map[cookie]*entry // tunnels of live by their sockets; only with Config.Envoy
 	history history
 	denied  denied
 	counts  counts
@@ -142,7 +147,7 @@ func New(config Config) *Table {
 		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval,
 		accountEvery: accountInterval,
 		log:          logFiles{follower: follower{path: config.Log}},
-		live:         map[string]*entry{}, unbound: map[string]*entry{},
+		live:         map[string]*entry{}, unbound: map[string]*entry{}, cookies: map[cookie]*entry{},
 		counts: newCounts(), ledger: newLedger(), cuts: map[model.EdgeRef]int{},
 		history: newHistory(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
 		replacement:   replacement{doomed: map[*entry]bool{}},

@@ -1,5 +1,6 @@
-// Package install proves that the manifests of deploy work on real Kubernetes: kubelets start the Pods of an
-// installation in one cluster, and edges run as Pods of another cluster, which the first cannot dial. The names of its
+// Package install proves the installation on real Kubernetes, by the commands of docs/install.md: Helm installs a chart
+// and images from a registry of the test, and edges run in another cluster, which the first cannot dial, as Pods, as a
+// static Pod and with the commands of systemd's units. Requests are counted during each disturbance. The names of its
 // checks are the promises.
 package install
 
@@ -33,13 +34,13 @@ func missing() error {
 	if err != nil {
 		return err
 	}
-	files := []string{parts.RealPath("envoy"), parts.RealPath("capi-core"), parts.RealPath("capi-config")}
-	for _, name := range []string{"controller", "xds-server", "gateway-agent", "edge-agent"} {
-		files = append(files, filepath.Join(programs(parts.Root), name))
+	files := []string{filepath.Join(imagesOf(parts.Root), "values.yaml")}
+	for _, name := range []string{"envoy", "capi-core", "capi-config", "helm"} {
+		files = append(files, parts.RealPath(name))
 	}
 	for _, file := range files {
 		if _, err := os.Stat(file); err != nil {
-			return fmt.Errorf("finding programs: %w: run make install-test", err)
+			return fmt.Errorf("finding parts: %w: run make install-test", err)
 		}
 	}
 	return nil

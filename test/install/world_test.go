@@ -2,19 +2,16 @@ package install
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,91 +21,53 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
-	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/deploy/edge"
 	"github.com/fairlead/fairlead/test/lab/capi"
 	"github.com/fairlead/fairlead/test/lab/cluster"
 	"github.com/fairlead/fairlead/test/lab/pki"
-	"github.com/fairlead/fairlead/test/lab/workspace"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 const (
-	// publicName is the host of PUBLIC_ADDRESS in settings.yaml.
-	publicName = "gateway.example.com"
-	// gatewayName is the host of APISERVER_ADDRESS and CONNECT_ADDRESS.
-	gatewayName = "gateway.fairlead-system.svc"
-	// shops is the namespace of the Cluster.
-	shops = "shops"
+	// system is the namespace of the installation, shops the one of the Cluster, and edges that of edges in Pods.
+	system, shops, edges = "fairlead-system", "shops", "fairlead-edge"
+	// publicName is the host of the public address that the chart derives from the tunnel domain.
+	publicName = "gateway.tunnels.example.com"
+	// gatewayName is the host in kubeconfigs.
+	gatewayName = "gateway." + system + ".svc"
 )
 
 // World is an installation in a management cluster, and a workload cluster that it cannot dial.
 type World struct {
 	management, workload *cluster.Cluster
-	root                 string // of the repository
+	images               release
+	commands             string           // folder of the programs for machines and users, from the images
+	machine              *cluster.Machine // in the network of the workload cluster, with an edge of systemd's units
+	units                []*proc.Service  // of the machine: Envoy and the agent
+	before               map[string]bool  // the objects of the management cluster before the installation
 }
 
-// newWorld starts both clusters and loads the images.
-func newWorld(t *testing.T) *World {
+// newWorld starts both clusters and pushes the images to their registries.
+func newWorld(t *testing.T, nodes int) *World {
 	t.Helper()
 	proof.Need(t)
 	began := time.Now()
 	clusters := start(t,
-		cluster.Options{Name: "management", Nodes: 2},
-		cluster.Options{Name: "workload", Nodes: 1, Hosts: map[string]netip.Addr{publicName: cluster.FirstBalancer}},
+		cluster.Options{Name: "management", Nodes: 2}, cluster.Options{Name: "workload", Nodes: nodes},
 	)
 	measured("clusters_s", time.Since(began).Seconds())
-	w := &World{management: clusters[0], workload: clusters[1], root: clusters[0].Parts.Root}
+	w := &World{management: clusters[0], workload: clusters[1], images: findRelease(t), commands: t.TempDir()}
 	must(t, w.workload.Reach(t.Context(), w.management))
-	w.loadImages(t)
+	w.images.extract(t, "cli", "fairlead", w.commands)
+	w.images.extract(t, "edge", "edge-agent", w.commands)
+	began = time.Now()
+	for _, c := range clusters {
+		must(t, os.MkdirAll(c.File("home"), 0o700))
+		w.images.push(t, w, c)
+	}
+	w.images.pushChart(t, w, w.management)
+	measured("push_s", time.Since(began).Seconds())
 	return w
-}
-
-// loadImages loads images with our programs under the names in deploy.
-func (w *World) loadImages(t *testing.T) {
-	t.Helper()
-	dir := programs(w.root)
-	load := func(c *cluster.Cluster, name string, image v1.Image, err error) {
-		t.Helper()
-		must(t, err)
-		must(t, c.LoadImage(t.Context(), image, name))
-	}
-	for _, name := range []string{"controller", "xds-server"} {
-		image, err := cluster.ProgramImage(filepath.Join(dir, name))
-		load(w.management, "fairlead-"+name+":dev", image, err)
-	}
-	image, err := w.agentImage(t, dir, "gateway-agent", true)
-	load(w.management, "fairlead-gateway:dev", image, err)
-	image, err = w.agentImage(t, dir, "edge-agent", false)
-	load(w.workload, "fairlead-edge:latest", image, err)
-}
-
-// programs returns the folder with our programs, which are linked statically.
-func programs(root string) string {
-	return cmp.Or(os.Getenv(workspace.BinEnv), filepath.Join(root, "bin", "static"))
-}
-
-// agentImage returns an image with an agent and Envoy, and with the libraries of this machine that Envoy links.
-func (w *World) agentImage(t *testing.T, dir, agent string, netAdmin bool) (v1.Image, error) {
-	t.Helper()
-	const bin = "/usr/local/bin/"
-	envoy, err := filepath.EvalSymlinks(w.management.Parts.RealPath("envoy"))
-	must(t, err)
-	files := []cluster.File{
-		{From: filepath.Join(dir, agent), To: bin + agent, NetAdmin: netAdmin}, {From: envoy, To: bin + "envoy"},
-	}
-	out, err := exec.CommandContext(t.Context(), "ldd", envoy).Output()
-	must(t, err)
-	for field := range strings.FieldsSeq(string(out)) {
-		if filepath.IsAbs(field) {
-			files = append(files, cluster.File{From: field, To: field})
-		}
-	}
-	if len(files) < 4 {
-		t.Fatalf("Envoy links only %q", out)
-	}
-	return cluster.Image(bin+agent, files...)
 }
 
 // installClusterAPI starts Cluster API's core manager beside the management cluster's apiserver.
@@ -119,14 +78,6 @@ func (w *World) installClusterAPI(t *testing.T) {
 	provider := capi.Provider{Workspace: w.management.Workspace, Management: w.management.APIServer, Webhooks: authority}
 	_, err = provider.Start(t.Context(), make(chan struct{}))
 	must(t, err)
-}
-
-// apply applies a kustomization of the repository.
-func (w *World) apply(t *testing.T, c *cluster.Cluster, folder string) {
-	t.Helper()
-	out, err := c.Kubectl(t.Context(), "kustomize", filepath.Join(w.root, folder)).Output()
-	must(t, err)
-	must(t, c.Apply(t.Context(), out))
 }
 
 // createCluster creates a Cluster for the workload cluster, with what its providers would create.
@@ -148,7 +99,7 @@ metadata: {name: paris, namespace: shops}
 ---
 apiVersion: cluster.x-k8s.io/v1beta2
 kind: Cluster
-metadata: {name: paris, namespace: shops, labels: {fairlead.dev/tunnel: enabled}}
+metadata: {name: paris, namespace: shops}
 spec:
   controlPlaneEndpoint: {host: %q, port: %d}
   infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: LabCluster, name: paris}
@@ -182,60 +133,23 @@ spec:
 	}
 }
 
-// edgeSecret is the bootstrap Secret in the workload cluster.
-var edgeSecret = types.NamespacedName{Namespace: "fairlead-edge", Name: "fairlead-edge-bootstrap"}
-
-// edgeFile is the key of the bootstrap file in it.
-const edgeFile = "bootstrap.yaml"
-
-// startEdges gives the bootstrap Secret to the workload cluster, and applies the Deployment of edges there.
-func (w *World) startEdges(t *testing.T) {
-	t.Helper()
-	bootstrap := &corev1.Secret{}
-	eventually(t, func(ctx context.Context) error {
-		return w.management.Client.Get(ctx, types.NamespacedName{
-			Namespace: shops, Name: "paris" + v1alpha1.BootstrapSecretSuffix,
-		}, bootstrap)
-	})
-	file := struct{ ID string }{}
-	must(t, yaml.Unmarshal(bootstrap.Data[v1alpha1.BootstrapFileKey], &file))
-	// As a user of deployment.yaml does.
-	must(t, w.workload.Client.Create(t.Context(), &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{Name: edgeSecret.Namespace, Labels: map[string]string{
-			"pod-security.kubernetes.io/enforce": "restricted",
-		}},
-	}))
-	must(t, w.workload.Client.Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: edgeSecret.Namespace, Name: edgeSecret.Name},
-		Data:       map[string][]byte{edgeFile: bootstrap.Data[v1alpha1.BootstrapFileKey]},
-	}))
-	must(t, w.workload.Apply(t.Context(), []byte(edge.DeploymentOf(file.ID, "fairlead-edge"))))
-}
-
-// removeToken removes the bootstrap token from the Secret in the workload cluster.
-func (w *World) removeToken(t *testing.T) {
-	t.Helper()
-	secret := &corev1.Secret{}
-	must(t, w.workload.Client.Get(t.Context(), edgeSecret, secret))
-	var file map[string]any
-	must(t, yaml.Unmarshal(secret.Data[edgeFile], &file))
-	if _, found := file["token"]; !found {
-		t.Fatal("the bootstrap file has no token")
-	}
-	delete(file, "token")
-	data, err := yaml.Marshal(file)
-	must(t, err)
-	secret.Data[edgeFile] = data
-	must(t, w.workload.Client.Update(t.Context(), secret))
-}
-
 // nameGateway makes the name of the Service gateway resolve where Cluster API and this test's clients run.
 func (w *World) nameGateway(t *testing.T) {
 	t.Helper()
-	address, err := netip.ParseAddr(ask(t, w.management, "--namespace=fairlead-system", "get", "service", "gateway",
+	address, err := netip.ParseAddr(ask(t, w.management, "--namespace="+system, "get", "service", "gateway",
 		"--output=jsonpath={.spec.clusterIP}"))
 	must(t, err)
 	must(t, w.management.Namespace.SetHost(gatewayName, address))
+}
+
+// namePublic makes a name resolve to the load balancer of the Service gateway-public, in both networks.
+func (w *World) namePublic(t *testing.T, name string) {
+	t.Helper()
+	address, err := netip.ParseAddr(ask(t, w.management, "--namespace="+system, "get", "service", "gateway-public",
+		"--output=jsonpath={.status.loadBalancer.ingress[0].ip}"))
+	must(t, err)
+	w.management.SetHost(name, address)
+	w.workload.SetHost(name, address)
 }
 
 // reach reads the namespace kube-system with the kubeconfig that Cluster API reads now, over a new connection, and
@@ -277,7 +191,7 @@ func (w *World) reach(ctx context.Context) error {
 	return nil
 }
 
-// requestTime bounds one request, commandTime one kubectl command.
+// requestTime bounds one request, commandTime one command.
 const (
 	requestTime = 5 * time.Second
 	commandTime = 3 * time.Minute
@@ -295,4 +209,41 @@ func ask(t *testing.T, c *cluster.Cluster, args ...string) string {
 		t.Fatalf("kubectl %s: %v: %s%s", strings.Join(args, " "), err, stdout.String(), stderr.String())
 	}
 	return strings.TrimSpace(stdout.String())
+}
+
+// try runs a shell script as a user of a cluster does: with its kubeconfig, in its control plane's network, and with
+// helm, kubectl and fairlead in its PATH. It returns standard output and standard error.
+func (w *World) try(ctx context.Context, c *cluster.Cluster, script string) (stdout, stderr string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTime)
+	defer cancel()
+	cmd := c.Namespace.Command(ctx, "sh", "-eu")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "HOME="+c.File("home"),
+		"PATH="+w.commands+":"+c.Parts.Real+":"+os.Getenv("PATH"))
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Dir = strings.NewReader(script), &out, &errs, c.Parts.Root
+	err = cmd.Run()
+	return out.String(), strings.TrimSpace(errs.String()), err
+}
+
+// run is try for a script that must succeed. It returns standard output.
+func (w *World) run(t *testing.T, c *cluster.Cluster, script string) string {
+	t.Helper()
+	stdout, stderr, err := w.try(t.Context(), c, script)
+	if err != nil {
+		t.Fatalf("%s: %v: %s\n%s", firstLine(script), err, stderr, stdout)
+	}
+	return stdout
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	return line
+}
+
+// document returns a file of the folder docs.
+func (w *World) document(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(w.management.Parts.Root, "docs", name))
+	must(t, err)
+	return string(data)
 }

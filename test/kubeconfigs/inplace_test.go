@@ -28,7 +28,9 @@ const (
 // upgradesInPlace proves that kubeadm's own upgrade of a machine does not affect its edge. Users do this; Cluster API
 // does not.
 func (m *member) upgradesInPlace(t *testing.T) {
-	next, err := m.lab.NextVersion(t.Context())
+	version, err := m.lab.Parts.MachineVersion(t.Context())
+	must(t, err)
+	next, err := m.lab.Parts.NextVersion(t.Context())
 	must(t, err)
 	machine := m.controlPlaneMachine(t)
 	var before string
@@ -64,7 +66,7 @@ func (m *member) upgradesInPlace(t *testing.T) {
 	})
 	that(t, "KCP finds etcd and apiserver healthy after an upgrade in place, and replaces no machine", func(t *testing.T) {
 		within(t, time.Minute, "", m.hasMachines(1))
-		within(t, time.Minute, "", m.upToDate(kubernetesVersion, 1))
+		within(t, time.Minute, "", m.upToDate(version, 1))
 		within(t, time.Minute, "", m.RemoteConnectionProbe)
 	})
 }

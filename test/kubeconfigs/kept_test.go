@@ -151,7 +151,7 @@ func (m *member) hasEdges(count int) func(context.Context) error {
 }
 
 func (m *member) workerJoins(t *testing.T) {
-	must(t, m.lab.Management.Apply(t.Context(), m.fill(workersYAML)))
+	m.apply(t, workersYAML)
 	within(t, changed, "worker_s", func(ctx context.Context) error {
 		workers, err := m.workers(ctx)
 		if err != nil {
@@ -173,7 +173,7 @@ func (m *member) workers(ctx context.Context) ([]clusterv1.Machine, error) {
 }
 
 func (m *member) isRepaired(t *testing.T) {
-	must(t, m.lab.Management.Apply(t.Context(), m.fill(healthCheckYAML)))
+	m.apply(t, healthCheckYAML)
 	check := &clusterv1.MachineHealthCheck{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name}}
 	within(t, time.Minute, "", func(ctx context.Context) error {
 		if err := m.lab.Management.Client.Get(ctx, client.ObjectKeyFromObject(check), check); err != nil {

@@ -19,7 +19,7 @@ import (
 // rollsOut proves that Cluster API upgrades all machines to another version of Kubernetes by replacing them, through
 // the tunnel.
 func (m *member) rollsOut(t *testing.T) {
-	next, err := m.lab.NextVersion(t.Context())
+	next, err := m.lab.Parts.NextVersion(t.Context())
 	must(t, err)
 	old, err := m.machines(t.Context())
 	must(t, err)

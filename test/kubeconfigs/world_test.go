@@ -30,10 +30,9 @@ const (
 	domain       model.TunnelDomain = "tunnels.example.test"
 	secondDomain model.TunnelDomain = "tunnels.second.test"
 
-	namespace         = "shops"
-	kubernetesVersion = "v1.37.1"
-	controlPlaneAPI   = "controlplane.cluster.x-k8s.io/v1beta2"
-	controlPlaneKind  = "KubeadmControlPlane"
+	namespace        = "shops"
+	controlPlaneAPI  = "controlplane.cluster.x-k8s.io/v1beta2"
+	controlPlaneKind = "KubeadmControlPlane"
 )
 
 //go:embed testdata/cluster.yaml
@@ -61,16 +60,30 @@ func newMember(l *lab.Lab, name string, mode v1alpha1.KubeconfigMode) *member {
 	return &member{Cluster: l.Cluster(types.NamespacedName{Namespace: namespace, Name: name}), lab: l, mode: mode}
 }
 
-// fill inserts a Cluster's names into a manifest.
-func (m *member) fill(manifest string) []byte {
-	return []byte(strings.NewReplacer("NAMESPACE", m.Namespace, "NAME", m.Name).Replace(manifest))
+// fill inserts a Cluster's names and the version of its machines into a manifest.
+func (m *member) fill(ctx context.Context, manifest string) ([]byte, error) {
+	version, err := m.lab.Parts.MachineVersion(ctx)
+	filled := strings.NewReplacer("NAMESPACE", m.Namespace, "NAME", m.Name, "VERSION", version).Replace(manifest)
+	return []byte(filled), err
+}
+
+// apply applies a manifest for the Cluster to the management cluster.
+func (m *member) apply(t *testing.T, manifest string) {
+	t.Helper()
+	filled, err := m.fill(t.Context(), manifest)
+	must(t, err)
+	must(t, m.lab.Management.Apply(t.Context(), filled))
 }
 
 // manifests returns what a user applies. The control plane includes its edges. In mode connect its certificates do not
 // contain the tunnel hostname.
-func (m *member) manifests() ([]byte, error) {
+func (m *member) manifests(ctx context.Context) ([]byte, error) {
+	filled, err := m.fill(ctx, clusterYAML)
+	if err != nil {
+		return nil, err
+	}
 	var all [][]byte
-	for _, one := range bytes.Split(m.fill(clusterYAML), []byte("\n---\n")) {
+	for _, one := range bytes.Split(filled, []byte("\n---\n")) {
 		object := map[string]any{}
 		if err := yaml.Unmarshal(one, &object); err != nil {
 			return nil, err
@@ -131,7 +144,7 @@ func addNames(config map[string]any, key model.Key) error {
 // create makes the namespace and applies the manifests.
 func (m *member) create(ctx context.Context) error {
 	m.begun = time.Now()
-	manifests, err := m.manifests()
+	manifests, err := m.manifests(ctx)
 	if err != nil {
 		return err
 	}

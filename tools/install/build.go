@@ -19,11 +19,22 @@ type source struct {
 	dir     string
 	tags    string // of go build; may be empty
 	ldflags func(ctx context.Context) (string, error)
+	prepare func(ctx context.Context) error // writes the module; nil: it is in the repository
 }
 
 // stripped returns a source whose programs are linked without symbols and without a version.
 func stripped(dir string) *source {
 	return &source{dir: dir, ldflags: func(context.Context) (string, error) { return "-s -w", nil }}
+}
+
+// workdir returns the folder in which go commands build the source. They complete the go.sum of a module that prepare
+// has written, after a check with Go's checksum database.
+func (s *source) workdir() workdir {
+	w := pinned(s.dir)
+	if s.prepare != nil {
+		w.env = append(w.env, "GOFLAGS=-mod=mod -buildvcs=false")
+	}
+	return w
 }
 
 // A program is a package of a source, and the name of its executable file.
@@ -78,6 +89,11 @@ func buildAll(ctx context.Context, from *source, programs []program, to string, 
 	if len(programs) == 0 {
 		return nil
 	}
+	if from.prepare != nil {
+		if err := from.prepare(ctx); err != nil {
+			return err
+		}
+	}
 	ldflags, err := from.ldflags(ctx)
 	if err != nil {
 		return err
@@ -89,7 +105,7 @@ func buildAll(ctx context.Context, from *source, programs []program, to string, 
 		return all
 	}
 	said := &compiled{tell: tell}
-	if err := said.count(ctx, pinned(from.dir), packages(programs)); err != nil {
+	if err := said.count(ctx, from.workdir(), packages(programs)); err != nil {
 		return err
 	}
 	for i, batch := range batches(programs) {
@@ -100,7 +116,7 @@ func buildAll(ctx context.Context, from *source, programs []program, to string, 
 		args := append(
 			[]string{"build", "-v", "-trimpath", "-tags", from.tags, "-ldflags", ldflags, "-o", dir + "/"}, packages(batch)...,
 		)
-		if _, err := runGo(ctx, pinned(from.dir), said, args...); err != nil {
+		if _, err := runGo(ctx, from.workdir(), said, args...); err != nil {
 			return err
 		}
 		for _, p := range batch {

@@ -1,10 +1,11 @@
 // Command install puts the real parts with which Fairlead runs and is tested into bin/: the official Envoy, and
 // programs of Kubernetes, Cluster API, CoreDNS and Prometheus that it builds from their Go modules.
 //
-//	go run . [-root DIR] [-n] [-build PACKAGE,...] [SET|PART ...]
+//	go run . [-root DIR] [-bin DIR] [-at PART=VERSION] [-n] [-build PACKAGE,...] [SET|PART ...]
 //
 // Without a name it installs every part; sets.go lists the sets. It prints the plan and its duration before it begins,
-// and its progress. With -n it only prints the plan.
+// and its progress. With -n it only prints the plan. With -at, which may be repeated, a part of Kubernetes or of
+// Cluster API has another version than the pinned one (release.go).
 //
 // Each part is stored in a cache outside of the repository, under a hash of everything from which it is made. A second
 // run, also in another clone, only sets a link. A program of exactly the pinned version that is already on the machine
@@ -12,6 +13,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -32,7 +34,9 @@ func main() {
 // options are the command line.
 type options struct {
 	root   string   // of the repository
+	bin    string   // folder of the links; by default bin of the repository
 	cache  string   // folder of the cache
+	at     versions // that are not the pinned ones
 	names  []string // of sets and parts; empty: everything
 	own    []string // packages of the product's module to build into bin after the parts
 	dryRun bool
@@ -41,9 +45,11 @@ type options struct {
 func run(ctx context.Context, args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet("install", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	var o options
+	o := options{at: versions{}}
 	flags.StringVar(&o.root, "root", "../..", "root of the repository")
 	flags.StringVar(&o.cache, "cache", defaultCache(), "folder that keeps built parts between runs and clones")
+	flags.StringVar(&o.bin, "bin", "", "folder that gets the links (default bin of the repository)")
+	flags.Var(o.at, "at", "PART=VERSION: install another version of a part of Kubernetes or Cluster API")
 	flags.BoolVar(&o.dryRun, "n", false, "print the plan and end")
 	own := flags.String("build", "", "packages of Fairlead to build into bin/ as the last step, separated by commas")
 	if err := flags.Parse(args); err != nil {
@@ -84,12 +90,15 @@ func install(ctx context.Context, o options, out io.Writer) error {
 			return err
 		}
 	}
+	if wanted, err = o.at.replace(wanted, o.cache); err != nil {
+		return err
+	}
 	return installParts(ctx, o, wanted, browser, out)
 }
 
 // installParts installs the requested parts, and the browser if it is requested.
 func installParts(ctx context.Context, o options, wanted []part, browser browserWish, out io.Writer) error {
-	bin := filepath.Join(o.root, "bin")
+	bin := cmp.Or(o.bin, filepath.Join(o.root, "bin"))
 	for _, dir := range []string{bin, o.cache} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -34,14 +35,18 @@ const (
 	ownAgain = 20 * time.Second
 )
 
-const clusterAPI = "sigs.k8s.io/cluster-api"
+// Modules whose programs can be installed in other versions than the pinned ones.
+const (
+	kubernetes = "k8s.io/kubernetes"
+	clusterAPI = "sigs.k8s.io/cluster-api"
+)
 
 // parts returns every part, fast ones first.
 func parts(root string) []part {
 	folder := func(name string) string { return filepath.Join(root, "tools", name) }
 	all := []part{envoy(filepath.Join(root, "deploy", "envoy", "requirements.txt"))}
-	all = append(all, kubernetesParts(folder("k8s"))...)
-	all = append(all, clusterAPIParts(folder("capi"))...)
+	all = append(all, kubernetesParts(pinnedRelease(kubernetes, folder("k8s")))...)
+	all = append(all, clusterAPIParts(pinnedRelease(clusterAPI, folder("capi")))...)
 	all = append(all, helmParts(folder("helm"))...)
 	all = append(all, containersParts(folder("containers"))...)
 	return append(
@@ -58,12 +63,13 @@ func envoy(wheel string) part {
 	}
 }
 
-// kubernetesParts are built inside the module that pins Kubernetes.
-func kubernetesParts(module string) []part {
-	now := &source{dir: module, ldflags: func(ctx context.Context) (string, error) {
-		version, err := moduleVersion(ctx, module, "k8s.io/kubernetes")
+// kubernetesParts are built inside a module that requires Kubernetes.
+func kubernetesParts(of release) []part {
+	module := of.dir
+	now := of.source(func(ctx context.Context) (string, error) {
+		version, err := of.number(ctx)
 		return kubernetesLDFlags(version), err
-	}}
+	})
 	one := func(name, pkg string, alone, added time.Duration, c *check) part {
 		p := part{
 			name: name, files: []string{name}, from: modFiles(module), alone: alone, added: added, check: c,
@@ -119,23 +125,23 @@ func kubernetesParts(module string) []part {
 			"kubelet", "k8s.io/kubernetes/cmd/kubelet", 10*time.Minute, 2*time.Minute,
 			outputOf("Kubernetes VERSION", "--version"),
 		),
-		nextPatch(module, "kubeadm", "kube-apiserver"),
+		nextPatch(of, "kubeadm", "kube-apiserver"),
 	}
 }
 
 // nextPatch is the target version of upgrade tests: programs of Kubernetes from the same sources, linked with the
 // number of the next patch release. It is not that release. An upgrade depends only on the number: kubeadm's checks and
 // the images in its manifests, the version that an apiserver reports, and Cluster API's comparisons.
-func nextPatch(module string, names ...string) part {
-	next := &source{dir: module, ldflags: func(ctx context.Context) (string, error) {
-		version, err := moduleVersion(ctx, module, "k8s.io/kubernetes")
+func nextPatch(of release, names ...string) part {
+	next := of.source(func(ctx context.Context) (string, error) {
+		version, err := of.number(ctx)
 		if err != nil {
 			return "", err
 		}
 		version, err = afterPatch(version)
 		return kubernetesLDFlags(version), err
-	}}
-	p := part{name: "kubernetes-next", from: modFiles(module), alone: 10 * time.Minute, added: time.Minute, source: next}
+	})
+	p := part{name: "kubernetes-next", from: modFiles(of.dir), alone: 10 * time.Minute, added: time.Minute, source: next}
 	for _, name := range names {
 		p.files = append(p.files, name+"-next")
 		p.programs = append(p.programs, program{"k8s.io/kubernetes/cmd/" + name, name + "-next"})
@@ -144,14 +150,15 @@ func nextPatch(module string, names ...string) part {
 }
 
 // clusterAPIParts are Cluster API's managers with their CRDs and webhook configurations, and clusterctl.
-func clusterAPIParts(module string) []part {
-	from := stripped(module)
+func clusterAPIParts(of release) []part {
+	module := of.dir
+	from := of.source(stripped(module).ldflags)
 	manager := func(name, config, folder string, alone, added time.Duration) part {
 		return part{
 			name: name, files: []string{name, config}, from: modFiles(module), alone: alone, added: added,
-			source: from, programs: []program{{clusterAPI + "/" + folder, name}},
+			source: from, programs: []program{{path.Join(clusterAPI, folder), name}},
 			make: func(ctx context.Context, dir string) error {
-				sources, err := moduleDir(ctx, module, clusterAPI)
+				sources, err := of.sources(ctx)
 				if err != nil {
 					return err
 				}
@@ -160,7 +167,7 @@ func clusterAPIParts(module string) []part {
 		}
 	}
 	return []part{
-		manager("capi-core", "capi-config", "core", 4*time.Minute, time.Minute),
+		manager("capi-core", "capi-config", coreFolder(of.version), 4*time.Minute, time.Minute),
 		manager("capi-bootstrap", "capi-bootstrap-config", "bootstrap/kubeadm", 4*time.Minute, time.Minute),
 		manager("capi-control-plane", "capi-control-plane-config", "controlplane/kubeadm", 4*time.Minute, time.Minute),
 		{
@@ -172,16 +179,27 @@ func clusterAPIParts(module string) []part {
 	}
 }
 
+// coreFolder is the folder of Cluster API's core manager, which was the root of the module before v1.14. An empty
+// version is the pinned one.
+func coreFolder(version string) string {
+	for _, before := range []string{"v1.12.", "v1.13."} {
+		if strings.HasPrefix(version, before) {
+			return ""
+		}
+	}
+	return "core"
+}
+
 // externalDNS is the only CRD of external-dns, taken from its module.
 func externalDNS(module string) part {
 	return part{
 		name: "externaldns-crd", files: []string{"externaldns-crd.yaml"}, from: modFiles(module), alone: 10 * time.Second,
 		make: func(ctx context.Context, dir string) error {
-			const path = "sigs.k8s.io/external-dns"
-			if _, err := output(ctx, module, "go", "mod", "download", path); err != nil {
+			const provider = "sigs.k8s.io/external-dns"
+			if _, err := output(ctx, module, "go", "mod", "download", provider); err != nil {
 				return err
 			}
-			sources, err := moduleDir(ctx, module, path)
+			sources, err := moduleDir(ctx, module, provider)
 			if err != nil {
 				return err
 			}

@@ -36,9 +36,11 @@ var sets = map[string][]string{
 		"kubeadm", "machine", "kube-controller-manager", "kubernetes-next", "capi-bootstrap", "capi-control-plane",
 		"clusterctl",
 	}),
-	"cluster": cluster,
+	// the programs of Kubernetes on such machines, to install them in another version
+	"machine-programs": {"kube-apiserver", "kube-controller-manager", "kubeadm", "kubernetes-next"},
+	"cluster":          cluster,
 	// an installation in such a cluster
-	"install":    slices.Concat(cluster, []string{"envoy", "capi-core"}),
+	"install":    slices.Concat(cluster, []string{"capi-core", "envoy", "helm"}),
 	"operations": slices.Concat(lab, []string{"kube-controller-manager", "clusterctl"}),
 	"metrics":    slices.Concat(lab, []string{"prometheus"}),
 	"page":       {"kube-apiserver", "etcd", "capi-core", chromiumPart},

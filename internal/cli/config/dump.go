@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/envoy"
 )
 
 type dumpFlags struct {
@@ -37,6 +38,8 @@ type dumped struct {
 	Differs *bool           `json:"differs,omitempty"` // with --diff
 	Form    string          `json:"form,omitempty"`    // chosen by the agent
 	Diff    string          `json:"diff,omitempty"`
+
+	changed json.RawMessage // what the agent of a gateway makes of the sent Envoy cluster of a tunnel
 }
 
 func configDumpCommand() *cobra.Command {
@@ -120,7 +123,7 @@ func (f *dumpFlags) read(ctx context.Context, servers *collect.Servers, name str
 		if err != nil {
 			return nil, err
 		}
-		all[[2]string{r.TypeURL, r.Name}] = &dumped{
+		d := &dumped{
 			Type:    typeNames[r.TypeURL],
 			Name:    r.Name,
 			Status:  string(r.Status),
@@ -128,6 +131,12 @@ func (f *dumpFlags) read(ctx context.Context, servers *collect.Servers, name str
 			Message: r.Refusal,
 			Sent:    sent,
 		}
+		if tunnel, ok := envoy.TunnelOf(r.Config); ok {
+			if d.changed, err = asJSON(tunnel.Plain); err != nil {
+				return nil, err
+			}
+		}
+		all[[2]string{r.TypeURL, r.Name}] = d
 	}
 	if f.diff {
 		var only []string
@@ -220,7 +229,8 @@ func (f *dumpFlags) compare(all map[[2]string]*dumped, running []collect.Running
 
 // judge sets whether Envoy runs what was sent.
 func (d *dumped) judge() {
-	differs := string(d.Sent) != string(d.Runs)
+	// Agents of versions before change nothing.
+	differs := string(d.Sent) != string(d.Runs) && (d.changed == nil || string(d.changed) != string(d.Runs))
 	if differs && d.Form != "" && d.Sent != nil { // the agent chose another form
 		differs = false
 		d.Message = cmp.Or(d.Message, fmt.Sprintf("its agent runs it in the form %q", d.Form))

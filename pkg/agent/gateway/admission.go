@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -96,21 +97,27 @@ func (a *admissions) server() *admission.Server {
 // Form implements xdsproxy.Override.
 func (a *admissions) Form(name string) string {
 	if name == envoy.PublicListener {
-		return envoy.AdmissionForm
+		return envoy.AdmissionForm + a.config.ProxyProtocol.Form()
+	}
+	if _, ok := envoy.PeerOf(name); ok {
+		return a.config.ProxyProtocol.Form()
 	}
 	return a.tenants.Form(name)
 }
 
 // Apply implements xdsproxy.Override.
 func (a *admissions) Apply(name, form string, resource *anypb.Any) *anypb.Any {
-	if form != envoy.AdmissionForm {
+	if _, ok := envoy.PeerOf(name); ok {
+		return a.config.ProxyProtocol.Send(resource)
+	}
+	if name != envoy.PublicListener {
 		return a.tenants.Apply(name, form, resource)
 	}
 	with, rate, ok := envoy.AddAdmission(resource)
 	if ok {
 		a.control.SetRate(rate)
 	}
-	return with
+	return a.config.ProxyProtocol.Accept(with)
 }
 
 // setNames updates the number of names of each tunnel id.
@@ -232,6 +239,9 @@ func (a *admissions) closeSilent(ctx context.Context) {
 		return // Envoy may have ended
 	}
 	closed, err := sockets.CloseSilent(a.config.Bind.Edges(), admission.Source, func(source netip.Prefix) int {
+		if a.config.ProxyProtocol.Trusts(source.Addr()) {
+			return math.MaxInt // a balancer has the silent connections of all its clients
+		}
 		return silentPerSource + a.control.Weight(time.Now(), source)
 	})
 	if err != nil {

@@ -114,7 +114,12 @@ func newTable(c Deps, g Config) (*tunnels.Table, error) {
 			)
 		}
 	}
+	var pid func() (int, error)
+	if g.ProxyProtocol.Enabled() {
+		pid = c.Admin.PID
+	}
 	return tunnels.New(tunnels.Config{
+		Envoy:   pid,
 		Domain:  g.Domain,
 		Log:     filepath.Join(c.RuntimeDir, envoy.TunnelLog),
 		Reopen:  func(ctx context.Context) error { return c.Admin.Post(ctx, "/reopen_logs") },

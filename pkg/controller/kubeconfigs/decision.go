@@ -69,7 +69,10 @@ func (r *Reconciler) decide(ctx context.Context, o objects.Group) (decision, err
 			if credentials, problem, err = r.credentials(ctx, o.Key.Namespace, spec.Proxy.CredentialsSecret); err != nil {
 				return v, err
 			}
-			v.stays = problem != nil && leadsByProxy(o)
+			if problem != nil && leadsByProxy(o) {
+				v.keep(reason, problem.Error()+". The kubeconfig keeps using this proxy until then")
+				return v, nil
+			}
 		}
 		if problem != nil {
 			v.refuse(reason, problem.Error())
@@ -77,6 +80,12 @@ func (r *Reconciler) decide(ctx context.Context, o objects.Group) (decision, err
 		}
 	case o.Tunnel.Status.Hostname == "":
 		v.refuse(v1alpha1.ReasonNotAccepted, "the Tunnel is not accepted, so the kubeconfig has its original server")
+		return v, nil
+	case keepsMode(o):
+		v.keep(v1alpha1.ReasonWaitingForTunnel, fmt.Sprintf(
+			"the kubeconfig keeps the mode %s until a reverse tunnel is up and the apiserver behind it is healthy: "+
+				"start an edge, or set spec.kubeconfig.switch to immediate", o.Tunnel.Status.Kubeconfig.Mode,
+		))
 		return v, nil
 	case keepsOriginal(o, v.target):
 		v.refuse(v1alpha1.ReasonWaitingForTunnel, "the kubeconfig keeps its original server until a reverse tunnel is up "+
@@ -123,6 +132,17 @@ func keepsOriginal(o objects.Group, target kubeconfig.Decision) bool {
 	return err == nil && !rewritten
 }
 
+// keepsMode reports whether a kubeconfig that leads by a proxy or an address of the user must wait until the tunnel is
+// usable, through which the Tunnel now sends it.
+func keepsMode(o objects.Group) bool {
+	before, when := o.Tunnel.Status.Kubeconfig.Mode, o.Tunnel.Spec.Kubeconfig.Switch
+	if before == "" || before.Tunnelled() || usable(o.Tunnel) || when == v1alpha1.KubeconfigSwitchImmediate {
+		return false
+	}
+	initialized := ptr.Deref(o.Cluster.Status.Initialization.ControlPlaneInitialized, false)
+	return when == v1alpha1.KubeconfigSwitchWhenReady || (initialized && o.Kubeconfig != nil)
+}
+
 // usable reports whether clients reach the apiserver through the tunnel.
 func usable(tunnel *v1alpha1.Tunnel) bool {
 	return apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionTunnelReady) &&
@@ -135,6 +155,12 @@ func (v *decision) refuse(reason, message string) {
 	v.refused = &metav1.Condition{
 		Type: v1alpha1.ConditionKubeconfigReady, Status: metav1.ConditionFalse, Reason: reason, Message: message,
 	}
+}
+
+// keep keeps the kubeconfig as it is.
+func (v *decision) keep(reason, message string) {
+	v.refuse(reason, message)
+	v.stays = true
 }
 
 // credentials reads the credentials of a proxy from the apiserver, so that they are never cached.
@@ -294,9 +320,6 @@ func (v *decision) readyCondition(o objects.Group, leads kubeconfig.Endpoint, er
 			"the write, so the kubeconfig stays as it is: "+
 			"let the controller patch it, or delete an immutable one: its control-plane provider writes it again",
 			o.Key.Name+kubeconfig.Suffix)
-	case v.stays:
-		c.Reason, c.Message = v.refused.Reason, v.refused.Message+
-			". The kubeconfig keeps using this proxy until then"
 	case v.refused != nil:
 		return *v.refused
 	case v.record.Mode.Tunnelled():

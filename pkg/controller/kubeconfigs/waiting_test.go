@@ -96,6 +96,74 @@ func TestAKubeconfigSwitchesAsTheTunnelRequests(t *testing.T) {
 	}
 }
 
+// setSpec changes how the kubeconfig is written, as a user does.
+func (w *switchWorld) setSpec(spec v1alpha1.KubeconfigSpec) {
+	w.t.Helper()
+	tunnel := controllertest.TunnelNamed(w.cluster)
+	if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(w.cluster), tunnel); err != nil {
+		w.t.Fatal(err)
+	}
+	tunnel.Spec.Kubeconfig = spec
+	if err := w.api.Update(w.t.Context(), tunnel); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func TestAKubeconfigKeepsAProxyOrAnAddressUntilTheTunnelIsReady(t *testing.T) {
+	const kind = v1alpha1.ConditionKubeconfigReady
+	address := v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeAddress, Server: "https://lb.example.org:6443"}
+	proxy, auto := byProxy("proxy:3128", ""), v1alpha1.KubeconfigSpec{}
+	sni := v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI}
+	whenReady := v1alpha1.KubeconfigSpec{Switch: v1alpha1.KubeconfigSwitchWhenReady}
+	immediate := v1alpha1.KubeconfigSpec{Switch: v1alpha1.KubeconfigSwitchImmediate}
+	other := v1alpha1.KubeconfigSpec{Mode: address.Mode, Server: "https://b.example.org"}
+	for name, test := range map[string]struct {
+		before      v1alpha1.KubeconfigSpec
+		initialized bool
+		after       v1alpha1.KubeconfigSpec
+		waits       bool
+	}{
+		"auto, from a proxy":                     {proxy, true, auto, true},
+		"sni, from a proxy":                      {proxy, true, sni, true},
+		"auto, from an address":                  {address, true, auto, true},
+		"auto, before the first machine":         {address, false, auto, false},
+		"when-ready, before the first machine":   {address, false, whenReady, true},
+		"immediate, from an address":             {address, true, immediate, false},
+		"another address, which needs no tunnel": {address, true, other, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWaitingWorld(t, test.initialized, "")
+			w.setSpec(test.before)
+			before := w.reconcileAfter(0)
+			w.check(before, kind, v1alpha1.ReasonRewritten, "")
+			by := w.endpoint()
+			w.setSpec(test.after)
+			tunnel := w.reconcileAfter(0)
+			if got := w.endpoint(); (got == by) != test.waits {
+				t.Fatalf("after the change the kubeconfig leads %v, and before it %v", got, by)
+			}
+			if !test.waits {
+				w.check(tunnel, kind, v1alpha1.ReasonRewritten, "")
+				return
+			}
+			w.check(tunnel, kind, v1alpha1.ReasonWaitingForTunnel, "keeps the mode "+string(test.before.Mode))
+			if tunnel.Status.Kubeconfig.Mode != test.before.Mode {
+				t.Errorf("on record is %+v", tunnel.Status.Kubeconfig)
+			}
+			w.restart()
+			if w.reconcileAfter(time.Hour); w.endpoint() != by {
+				t.Errorf("after a restart the kubeconfig leads %v", w.endpoint())
+			}
+			w.observe(metav1.ConditionTrue, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable)
+			tunnel = w.reconcileAfter(0)
+			w.check(tunnel, kind, v1alpha1.ReasonRewritten, "through the tunnel")
+			if got := w.endpoint(); got == by || got.ProxyURL == by.ProxyURL && by.ProxyURL != "" {
+				t.Errorf("with a healthy tunnel the kubeconfig leads %v", got)
+			}
+		})
+	}
+}
+
 // clusterctl move copies a Secret that leads through the tunnel, and loses the status of the Tunnel.
 func TestAKubeconfigThatLeadsThroughTheTunnelDoesNotWaitAfterAMove(t *testing.T) {
 	w := newWaitingWorld(t, true, v1alpha1.KubeconfigSwitchImmediate)

@@ -86,6 +86,7 @@ func TestNamesAndPorts(t *testing.T) {
 	defer listener.Close()
 	_, open, _ := net.SplitHostPort(listener.Addr().String())
 	home, silent := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
+	unroutable6, unroutable4 := netip.MustParseAddr("ff0e::1"), netip.MustParseAddr("224.0.0.1") // no TCP to multicast
 	tests := map[string]struct {
 		via        string
 		names      map[string][]netip.Addr
@@ -109,6 +110,24 @@ func TestNamesAndPorts(t *testing.T) {
 			map[string][]netip.Addr{"gw.test": {home, silent}},
 			OK,
 			Warning, "127.0.0.2:" + open + ": refused",
+		},
+		"this machine has no route to the other family": {
+			"gw.test:" + open,
+			map[string][]netip.Addr{"gw.test": {unroutable6, home}},
+			OK,
+			OK, "no route to [ff0e::1]:" + open,
+		},
+		"this machine has no route to one of two addresses of a family": {
+			"gw.test:" + open,
+			map[string][]netip.Addr{"gw.test": {unroutable4, home}},
+			OK,
+			Warning, "224.0.0.1:" + open + ": no route",
+		},
+		"this machine has no route at all": {
+			"gw.test:" + open,
+			map[string][]netip.Addr{"gw.test": {unroutable6}},
+			OK,
+			Broken, "no route",
 		},
 		"nothing listens": {
 			"gw.test:" + open,

@@ -181,11 +181,15 @@ func checkPort(ctx context.Context, v *visit) finding {
 }
 
 func (v *visit) dialled(attempts []attempt) finding {
-	var said, taken []string
+	var said, taken, noRoute []string
 	var first error
 	for _, a := range attempts {
 		if a.err == nil {
 			taken = append(taken, a.address.String())
+			continue
+		}
+		if otherFamily(a, attempts) {
+			noRoute = append(noRoute, a.address.String())
 			continue
 		}
 		if first == nil {
@@ -194,6 +198,12 @@ func (v *visit) dialled(attempts []attempt) finding {
 		said = append(said, fmt.Sprintf("%s: %s", a.address, dialMeaning(a.err)))
 	}
 	v.open = len(taken)
+	if first == nil && len(noRoute) > 0 {
+		return ok(
+			"%s accepts connections; this machine has no route to %s, which clients here skip", strings.Join(taken, ", "),
+			strings.Join(noRoute, ", "),
+		)
+	}
 	if first == nil {
 		return ok("%s accepts connections", strings.Join(taken, ", "))
 	}
@@ -205,6 +215,20 @@ func (v *visit) dialled(attempts []attempt) finding {
 		)
 	}
 	return broken(strings.Join(said, "; "), cause, cure)
+}
+
+// otherFamily reports whether this machine has no route to an address, while an address of the other family accepts
+// connections. So it is on a network with one family, and clients dial the next address at once.
+func otherFamily(a attempt, all []attempt) bool {
+	same, other := false, false
+	for _, b := range all {
+		if b.err == nil && b.address.Addr().Is4() == a.address.Addr().Is4() {
+			same = true
+		} else if b.err == nil {
+			other = true
+		}
+	}
+	return errors.Is(a.err, syscall.ENETUNREACH) && other && !same
 }
 
 // dialMeaning describes the result of a connection.

@@ -49,9 +49,13 @@ func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 	if err != nil {
 		return err
 	}
+	clusters := append(envoy.GatewayClusters(inst), envoy.TunnelClusters(inst, wc)...)
+	for _, c := range clusters {
+		envoy.CloseUnused(c) // as a gateway's agent does
+	}
 	gateway := envoy.Static(
 		envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(inst, "gateway-0", bind, model.Denied{}),
-		append(envoy.GatewayClusters(inst), envoy.TunnelClusters(inst, wc)...),
+		clusters,
 	)
 	if err := s.envoy(ctx, p, ca, "gateway", gateway, model.Subject{
 		Role: model.RoleGateway,

@@ -127,29 +127,41 @@ func fresh(ctx context.Context, p *place, s *subject) (map[string]float64, error
 	return map[string]float64{"fresh request": record.Median(took), "slowest fresh request": record.Quantile(took, 1)}, nil
 }
 
-// idle counts the bytes between an edge and a gateway without client connections.
+// idle counts the bytes between an edge and a gateway without client connections: right after the last one, and once
+// the gateway has closed the reverse tunnel that it used.
 func idle(ctx context.Context, p *place, log *record.Log, options record.Options) error {
-	span := time.Duration(options.Rounds(120, 20)) * time.Second
+	const (
+		settled = 2 * time.Second
+		closed  = 70 * time.Second // is longer than a gateway keeps a reverse tunnel without connections
+	)
 	subjects, err := beginAll(ctx, p, options, link{delay: time.Microsecond}, contenders(options)[1:2])
 	if err != nil {
 		return err
 	}
 	defer closeAll(subjects)
-	pause(ctx, 2*time.Second)
-	for _, s := range subjects {
-		from := s.relays[0].passed.Load()
-		pause(ctx, span)
-		kb := float64(s.relays[0].passed.Load()-from) / 1000 * (24 * time.Hour).Seconds() / span.Seconds()
-		log.Add(
-			record.Result{
-				Name:    "idle edge",
-				Subject: s.name,
-				Unit:    "KB/day of TCP payload",
-				Value:   kb,
-				Params:  map[string]string{"tunnels": "all to one gateway"},
-			},
-		)
-		options.Printf("%s: %.1f KB a day", s.name, kb)
+	for _, phase := range []struct {
+		state      string
+		wait, span time.Duration
+	}{
+		{"one was just used", settled, 20 * time.Second},
+		{"none was used for a minute", closed, time.Duration(options.Rounds(120, 60)) * time.Second},
+	} {
+		pause(ctx, phase.wait)
+		for _, s := range subjects {
+			from := s.relays[0].passed.Load()
+			pause(ctx, phase.span)
+			kb := float64(s.relays[0].passed.Load()-from) / 1000 * (24 * time.Hour).Seconds() / phase.span.Seconds()
+			log.Add(
+				record.Result{
+					Name:    "idle edge",
+					Subject: s.name,
+					Unit:    "KB/day of TCP payload",
+					Value:   kb,
+					Params:  map[string]string{"two tunnels to one gateway": phase.state},
+				},
+			)
+			options.Printf("%s, %s: %.1f KB a day", s.name, phase.state, kb)
+		}
 	}
 	return nil
 }

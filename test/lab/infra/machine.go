@@ -11,29 +11,34 @@ import (
 )
 
 // machineImage returns flags with the programs of a machine's image for a version of Kubernetes; without a version, of
-// the pinned one. Containers run the program of their image's tag, regardless of the machine's version, or the only
+// MachineVersion. Containers run the program of their image's tag, regardless of the machine's version, or the only
 // program if there is one.
 func (c *Cloud) machineImage(ctx context.Context, version string) ([]string, error) {
-	next, err := c.workspace.NextVersion(ctx)
+	parts := c.workspace.Parts
+	next, err := parts.NextVersion(ctx)
 	if err != nil {
 		return nil, err
 	}
-	edgeAgent := c.workspace.Parts.OwnPath("edge-agent")
+	if version == "" {
+		if version, err = parts.MachineVersion(ctx); err != nil {
+			return nil, err
+		}
+	}
+	edgeAgent := parts.OwnPath("edge-agent")
 	programs := map[string]string{
 		"edge-agent": edgeAgent, "fairlead-edge": edgeAgent, // by command and by image
-		"kube-apiserver:" + next: c.workspace.Parts.RealPath("kube-apiserver-next"),
+		"kube-apiserver:" + next: parts.MachinePath("kube-apiserver-next"),
 	}
-	for _, name := range []string{
-		"kubeadm", "kubeadm-next", "kubectl", "etcd", "kube-apiserver",
-		"kube-controller-manager", "envoy",
-	} {
-		programs[name] = c.workspace.Parts.RealPath(name)
+	for _, name := range []string{"kubeadm", "kubeadm-next", "kube-apiserver", "kube-controller-manager"} {
+		programs[name] = parts.MachinePath(name)
 	}
-	var flags []string
+	for _, name := range []string{"kubectl", "etcd", "envoy"} {
+		programs[name] = parts.RealPath(name)
+	}
 	if version == next {
 		programs["kubeadm"] = programs["kubeadm-next"]
-		flags = []string{"--kubelet-version=" + next}
 	}
+	flags := []string{"--kubelet-version=" + version}
 	for name, program := range programs {
 		flags = append(flags, "--program="+name+"="+program)
 	}

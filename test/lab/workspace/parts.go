@@ -16,11 +16,16 @@ import (
 type Parts struct {
 	Root     string // of the repository
 	Real     string // the real parts, which `make tools` installs
+	Machines string // Kubernetes' programs of machines, which may have another version
 	Fairlead string // our own programs, which `make build` builds
 }
 
-// BinEnv is the environment variable with the folder of our own programs; by default it is bin.
-const BinEnv = "FAIRLEAD_BIN"
+// Environment variables with folders; each is bin by default.
+const (
+	BinEnv      = "FAIRLEAD_BIN"           // our own programs
+	RealEnv     = "FAIRLEAD_PARTS"         // the real parts of a lab
+	MachinesEnv = "FAIRLEAD_MACHINE_PARTS" // Kubernetes' programs of machines; by default the folder of RealEnv
+)
 
 // FindParts finds all programs, from any working directory in the repository. The error names each missing program,
 // and how to obtain it.
@@ -29,9 +34,18 @@ func FindParts() (Parts, error) {
 	if err != nil {
 		return Parts{}, err
 	}
-	p := Parts{Root: root, Real: filepath.Join(root, "bin")}
-	if p.Fairlead, err = filepath.Abs(cmp.Or(os.Getenv(BinEnv), p.Real)); err != nil {
-		return Parts{}, fmt.Errorf("finding our own programs: %w", err)
+	p, bin := Parts{Root: root}, filepath.Join(root, "bin")
+	for _, folder := range []struct {
+		at   *string
+		path string
+	}{
+		{&p.Fairlead, cmp.Or(os.Getenv(BinEnv), bin)},
+		{&p.Real, cmp.Or(os.Getenv(RealEnv), bin)},
+		{&p.Machines, cmp.Or(os.Getenv(MachinesEnv), os.Getenv(RealEnv), bin)},
+	} {
+		if *folder.at, err = filepath.Abs(folder.path); err != nil {
+			return Parts{}, fmt.Errorf("finding programs: %w", err)
+		}
 	}
 	errs := []error{
 		missing(p.Real, "make tools", "envoy", "etcd", "kube-apiserver", "kubectl", "capi-core", "capi-config",
@@ -43,9 +57,12 @@ func FindParts() (Parts, error) {
 
 // FindMachineParts checks the additional programs of a lab with machines.
 func (p Parts) FindMachineParts() error {
-	return missing(p.Real, "make tools", "machine", "kubeadm", "kubeadm-next", "kube-apiserver-next",
-		"kube-controller-manager", "capi-bootstrap", "capi-bootstrap-config",
-		"capi-control-plane", "capi-control-plane-config", "clusterctl")
+	return errors.Join(
+		missing(p.Real, "make tools", "machine", "kube-controller-manager", "capi-bootstrap", "capi-bootstrap-config",
+			"capi-control-plane", "capi-control-plane-config", "clusterctl"),
+		missing(p.Machines, "make tools", "kubeadm", "kubeadm-next", "kube-apiserver", "kube-apiserver-next",
+			"kube-controller-manager"),
+	)
 }
 
 // FindClusterParts finds the programs of a cluster with real nodes, from any working directory in the repository.
@@ -89,6 +106,9 @@ func FindRoot() (string, error) {
 // RealPath returns the path of a real part.
 func (p Parts) RealPath(name string) string { return filepath.Join(p.Real, name) }
 
+// MachinePath returns the path of a program of Kubernetes on machines.
+func (p Parts) MachinePath(name string) string { return filepath.Join(p.Machines, name) }
+
 // OwnPath returns the path of a program of this repository.
 func (p Parts) OwnPath(name string) string { return filepath.Join(p.Fairlead, name) }
 
@@ -112,12 +132,21 @@ func KnownArguments(ctx context.Context, program string, args []string) ([]strin
 	}), nil
 }
 
-// NextVersion returns the version of Kubernetes that machines can be upgraded to: the next patch release after the
-// pinned one. Its programs have the pinned sources with another version number; see tools/install.
-func (w *Workspace) NextVersion(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, w.Parts.RealPath("kubeadm-next"), "version", "--output=short").Output()
+// MachineVersion returns the version of Kubernetes on machines.
+func (p Parts) MachineVersion(ctx context.Context) (string, error) {
+	return p.versionOf(ctx, "kubeadm")
+}
+
+// NextVersion returns the version of Kubernetes that machines can be upgraded to: the patch release after
+// MachineVersion. Its programs have the same sources with another version number; see tools/install.
+func (p Parts) NextVersion(ctx context.Context) (string, error) {
+	return p.versionOf(ctx, "kubeadm-next")
+}
+
+func (p Parts) versionOf(ctx context.Context, kubeadm string) (string, error) {
+	out, err := exec.CommandContext(ctx, p.MachinePath(kubeadm), "version", "--output=short").Output()
 	if err != nil {
-		return "", fmt.Errorf("asking kubeadm for the next version: %w", err)
+		return "", fmt.Errorf("asking %s for its version: %w", kubeadm, err)
 	}
 	return strings.TrimSpace(string(out)), nil
 }

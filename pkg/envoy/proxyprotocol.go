@@ -1,0 +1,142 @@
+package envoy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	fileaccesslogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
+	listenproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
+	directresponsev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/direct_response/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
+	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// Operators of Envoy's access log for the addresses of the kernel's socket, whatever a PROXY header contains.
+const (
+	directRemoteAddress = "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%"
+	directLocalAddress  = "%DOWNSTREAM_DIRECT_LOCAL_ADDRESS%"
+)
+
+// ProxyProtocol configures a gateway that edges reach through load balancers which send the address of each client in
+// a PROXY header, version 1 or 2. The zero value is a gateway without it.
+type ProxyProtocol struct {
+	Balancers []netip.Prefix // networks of the load balancers; none: connections have no PROXY header
+	Gateways  []netip.Prefix // networks of the gateways, which relay connections to each other with such a header
+}
+
+// Enabled reports whether connections to the public listener have a PROXY header.
+func (p ProxyProtocol) Enabled() bool { return len(p.Balancers) > 0 }
+
+// Trusts reports whether the PROXY header of a connection from an address decides its source.
+func (p ProxyProtocol) Trusts(from netip.Addr) bool {
+	return p.Enabled() && slices.ContainsFunc(p.networks(), func(n netip.Prefix) bool {
+		return n.Contains(from.Unmap().WithZone(""))
+	})
+}
+
+func (p ProxyProtocol) networks() []netip.Prefix { return slices.Concat(p.Balancers, p.Gateways) }
+
+// Form identifies the form of a resource with these settings; empty: they change nothing.
+func (p ProxyProtocol) Form() string {
+	if !p.Enabled() {
+		return ""
+	}
+	sum := sha256.Sum256(fmt.Append(nil, p.networks()))
+	return "-proxy-1-" + hex.EncodeToString(sum[:8])
+}
+
+// Accept returns a gateway's public listener, with the filters of AddAdmission, as one that requires a PROXY header of
+// every connection. The header decides the source of a connection from a trusted network. Each other connection goes
+// to a filter chain that calls the agent for the address of its socket, and closes it.
+//
+// Records of relayed connections have the addresses of the socket, because the agent compares them with the kernel's.
+// Those of reverse tunnels have the addresses in the header: Envoy 1.40 does not keep the others.
+func (p ProxyProtocol) Accept(resource *anypb.Any) *anypb.Any {
+	l := &listenerv3.Listener{}
+	if !p.Enabled() || resource.UnmarshalTo(l) != nil || l.GetName() != publicListener {
+		return resource
+	}
+	l.ListenerFilters = slices.Insert(l.GetListenerFilters(), 0, &listenerv3.ListenerFilter{
+		Name:       "envoy.filters.listener.proxy_protocol",
+		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: pack(&listenproxyv3.ProxyProtocol{})},
+	})
+	var trusted []*corev3.CidrRange
+	for _, n := range p.networks() {
+		trusted = append(trusted, &corev3.CidrRange{
+			AddressPrefix: n.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(n.Bits())),
+		})
+	}
+	for _, chain := range l.GetFilterChains() {
+		if chain.FilterChainMatch == nil {
+			chain.FilterChainMatch = &listenerv3.FilterChainMatch{}
+		}
+		chain.FilterChainMatch.DirectSourcePrefixRanges = trusted
+		recordSocket(chain)
+	}
+	l.DefaultFilterChain = &listenerv3.FilterChain{Name: "untrusted", Filters: []*listenerv3.Filter{
+		callForConnection("%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%", false),
+		filter("envoy.filters.network.direct_response", &directresponsev3.Config{}),
+	}}
+	return pack(l)
+}
+
+// recordSocket makes the TCP proxy of a filter chain record the addresses of the socket.
+func recordSocket(chain *listenerv3.FilterChain) {
+	for _, f := range chain.GetFilters() {
+		proxy := &tcpproxyv3.TcpProxy{}
+		if f.GetTypedConfig().UnmarshalTo(proxy) != nil {
+			continue
+		}
+		for _, log := range proxy.GetAccessLog() {
+			file := &fileaccesslogv3.FileAccessLog{}
+			if log.GetTypedConfig().UnmarshalTo(file) != nil || file.GetPath() != TunnelLog {
+				continue
+			}
+			ofSocket(file.GetLogFormat().GetJsonFormat().GetFields())
+			log.ConfigType = &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack(file)}
+		}
+		f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: pack(proxy)}
+	}
+}
+
+// ofSocket makes a record have the addresses of the socket.
+func ofSocket(fields map[string]*structpb.Value) {
+	fields["peer"] = structpb.NewStringValue(directRemoteAddress)
+	fields["local"] = structpb.NewStringValue(directLocalAddress)
+}
+
+// Send returns the Envoy cluster of another gateway such that each relayed connection begins with a PROXY header with
+// the source of the connection that it relays.
+func (p ProxyProtocol) Send(resource *anypb.Any) *anypb.Any {
+	c := &clusterv3.Cluster{}
+	if !p.Enabled() || resource.UnmarshalTo(c) != nil {
+		return resource
+	}
+	c.TransportSocket = sendAddress()
+	return pack(c)
+}
+
+// sendAddress sends the client's address before each connection (PROXY protocol, version 2).
+func sendAddress() *corev3.TransportSocket {
+	return &corev3.TransportSocket{
+		Name: "envoy.transport_sockets.upstream_proxy_protocol",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&proxyprotocolv3.ProxyProtocolUpstreamTransport{
+			Config: &corev3.ProxyProtocolConfig{Version: corev3.ProxyProtocolConfig_V2},
+			TransportSocket: &corev3.TransportSocket{
+				Name:       "envoy.transport_sockets.raw_buffer",
+				ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&rawbufferv3.RawBuffer{})},
+			},
+		})},
+	}
+}

@@ -1,0 +1,162 @@
+package install
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/lab/proc"
+)
+
+// machineName is the host name of the machine with systemd's units.
+const machineName = "machine"
+
+// staticPod is the manifest of the static Pod on the first node of the workload cluster.
+const staticPod = "/etc/kubernetes/manifests/fairlead-edge.yaml"
+
+// proveForms runs the commands that fairlead join prints for a node and for a machine, beside the Deployment.
+func proveForms(t *testing.T, w *World) {
+	join := "fairlead join -n " + shops + " paris --image=" + w.images.image("edge") + " --form="
+	node := w.workload.Nodes()[0]
+	_, err := node.Run(t.Context(), "sh", "-c", w.run(t, w.management, join+"static-pod"))
+	must(t, err)
+	w.startMachine(t, w.run(t, w.management, join+"systemd"))
+	eventually(t, w.connected(t, 4, node.Name, machineName))
+	ask(t, w.workload, "--namespace=kube-system", "wait", "pod/fairlead-edge-"+node.Name, "--for=condition=Ready",
+		"--timeout=60s")
+}
+
+// connected returns a condition: exactly a number of edges have reverse tunnels to all gateways, and hosts are among
+// them.
+func (w *World) connected(t *testing.T, edges int, hosts ...string) func(context.Context) error {
+	t.Helper()
+	gateways, err := strconv.Atoi(ask(t, w.management, "--namespace="+system, "get", "statefulset/gateway",
+		"--output=jsonpath={.spec.replicas}"))
+	must(t, err)
+	return func(ctx context.Context) error {
+		var tunnel v1alpha1.Tunnel
+		if err := w.management.Client.Get(ctx, types.NamespacedName{Namespace: shops, Name: "paris"}, &tunnel); err != nil {
+			return err
+		}
+		var found []string
+		for _, edge := range tunnel.Status.Edges {
+			if len(edge.Gateways) == gateways {
+				found = append(found, edge.Host)
+			}
+		}
+		for _, host := range hosts {
+			if !slices.Contains(found, host) {
+				return fmt.Errorf("the edge of %s is not connected, only %q", host, found)
+			}
+		}
+		if len(found) != edges {
+			return fmt.Errorf("%d edges are connected to %d gateways (%q), not %d", len(found), gateways, found, edges)
+		}
+		return nil
+	}
+}
+
+// systemctl stands in for systemd, which is not the first process here. The test starts what the units contain: see
+// startUnit.
+const systemctl = "#!/bin/sh\necho \"$@\" >>/run/systemctl\n"
+
+// startMachine runs the command of join on a new machine that has the two programs, as the unit of the agent requires.
+func (w *World) startMachine(t *testing.T, command string) {
+	t.Helper()
+	m, err := w.workload.StartMachine(t.Context(), machineName)
+	must(t, err)
+	_, err = m.Run(t.Context(), systemctl, "sh", "-eu", "-c", fmt.Sprintf(
+		"cd /usr/local/bin; cat >systemctl; chmod 0755 systemctl; install -m 0755 %s/edge-agent %s .", w.commands,
+		w.workload.Parts.RealPath("envoy")))
+	must(t, err)
+	_, err = m.Run(t.Context(), command, "sh")
+	must(t, err)
+	calls, err := m.Run(t.Context(), "", "cat", "/run/systemctl")
+	must(t, err)
+	if want := "daemon-reload\nenable --now edge-agent\n"; string(calls) != want {
+		t.Fatalf("join calls systemctl with %q, want %q", calls, want)
+	}
+	w.machine = m
+	w.units = []*proc.Service{w.startUnit(t, "edge-envoy"), w.startUnit(t, "edge-agent")}
+}
+
+// startUnit runs a unit of systemd on the machine: its ExecStartPre and ExecStart as its user, in its working directory
+// and with its folders, and again whenever it ends. Limits and sandboxing of the unit have no effect.
+func (w *World) startUnit(t *testing.T, name string) *proc.Service {
+	t.Helper()
+	data, err := os.ReadFile(w.machine.File("/etc/systemd/system/" + name + ".service"))
+	must(t, err)
+	unit := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		if key, value, found := strings.Cut(strings.TrimSpace(line), "="); found && !strings.HasPrefix(key, "#") {
+			unit[key] = value
+		}
+	}
+	if unit["User"] != "fairlead" || unit["ExecStart"] == "" || unit["RuntimeDirectory"] == "" {
+		t.Fatalf("the unit %s is\n%s", name, data)
+	}
+	folders := "/run/" + unit["RuntimeDirectory"]
+	if state := unit["StateDirectory"]; state != "" {
+		folders += " /var/lib/" + state
+	}
+	run := fmt.Sprintf("umask %s\ncd %s\n%s\nexec %s\n", unit["UMask"], cmp.Or(unit["WorkingDirectory"], "/"),
+		unit["ExecStartPre"], unit["ExecStart"])
+	script := fmt.Sprintf(`install -d -m 0700 -o fairlead -g fairlead %s
+exec setpriv --reuid=fairlead --regid=fairlead --clear-groups --no-new-privs --inh-caps=-all sh -e -c "$0"`, folders)
+	service, err := w.machine.Supervise(name, "sh", "-e", "-c", script, run)
+	must(t, err)
+	return service
+}
+
+// removeEdges ends all edges, in an order that leaves none to the end.
+func (w *World) removeEdges(t *testing.T) {
+	t.Helper()
+	scaleEdges(t, w, 0)
+	for _, unit := range w.units {
+		must(t, unit.Terminate(time.Minute))
+	}
+	node := w.workload.Nodes()[0]
+	_, err := node.Run(t.Context(), "mv", staticPod, "/etc/fairlead/away.yaml")
+	must(t, err)
+	ask(t, w.workload, "--namespace=kube-system", "wait", "pod/fairlead-edge-"+node.Name, "--for=delete", "--timeout=90s")
+	ask(t, w.workload, "--namespace="+edges, "wait", "pods", "--all", "--for=delete", "--timeout=90s")
+}
+
+func scaleEdges(t *testing.T, w *World, replicas int) {
+	t.Helper()
+	ask(t, w.workload, "--namespace="+edges, "scale", "deployment/fairlead-edge", fmt.Sprintf("--replicas=%d", replicas))
+}
+
+// proveAbsence brings the Pods back first: their keys ended with them, and the token in their Secret has expired.
+func proveAbsence(t *testing.T, w *World) {
+	w.removeEdges(t)
+	gone := time.Now()
+	if err := w.reach(t.Context()); err == nil {
+		t.Fatal("the workload cluster is reachable without an edge")
+	}
+	time.Sleep(time.Until(gone.Add(tokenLife + 15*time.Second)))
+	began := time.Now()
+	scaleEdges(t, w, 2)
+	eventually(t, w.reach)
+	measured("absence_s", began.Sub(gone).Seconds())
+	measured("absence_pods_back_s", time.Since(began).Seconds())
+	ask(t, w.workload, "--namespace="+edges, "rollout", "status", "deployment/fairlead-edge", "--timeout=60s")
+	began = time.Now()
+	node := w.workload.Nodes()[0]
+	_, err := node.Run(t.Context(), "mv", "/etc/fairlead/away.yaml", staticPod)
+	must(t, err)
+	for _, unit := range w.units {
+		unit.Resume()
+	}
+	eventually(t, w.connected(t, 4, node.Name, machineName))
+	measured("absence_machines_back_s", time.Since(began).Seconds())
+}
