@@ -2,8 +2,13 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +51,40 @@ func (w *world) networks(t *testing.T) {
 			}
 		})
 	}
+}
+
+// outsideCommand matches the command in docs/install.md by which users check the public address from another network.
+var outsideCommand = regexp.MustCompile("(?m)^openssl s_client -connect gateway\\.tunnels\\.example\\.com:443 .*\n.*$")
+
+// outside proves that the documented command shows the certificate of an installation from a workload network, and
+// nothing through an address where no gateway is.
+func (w *world) outside(t *testing.T) {
+	promise.That(t, "the documented check from outside finds the gateways", func(t *testing.T) {
+		page, err := os.ReadFile(filepath.Join(w.Root(), "docs/install.md"))
+		must(t, err)
+		command := outsideCommand.FindString(string(page))
+		if command == "" {
+			t.Fatal("docs/install.md has no such command")
+		}
+		run := func(address string) string {
+			filled := strings.Replace(command, "gateway.tunnels.example.com:443", address, 1)
+			filled = strings.ReplaceAll(filled, "tunnels.example.com", string(domain))
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			out, _ := w.Network.Workload.Command(ctx, "sh", "-c", filled).CombinedOutput()
+			return string(out)
+		}
+		eventually(t, func(context.Context) error {
+			got := run(hostPort(netns.PublicName, netns.PublicPort))
+			if want := "DNS:" + domain.Control(); !strings.Contains(got, want) {
+				return fmt.Errorf("the answer has no %q: %s", want, got)
+			}
+			return nil
+		})
+		if got := run(hostPort(netns.PublicName, netns.APIServerPort)); strings.Contains(got, "DNS:") {
+			t.Errorf("there is an answer where no gateway is: %s", got)
+		}
+	})
 }
 
 func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

@@ -23,6 +23,7 @@ func TestClusterAPIManagesClustersThroughTunnels(t *testing.T) {
 		long bool // left out with -short
 	}{
 		{"networks", (*world).networks, false},
+		{"from outside", (*world).outside, false},
 		{"opting in", (*world).optingIn, false},
 		{"enrolment", (*world).enrolment, false},
 		{"kubeconfig", (*world).kubeconfigs, false},
