@@ -256,7 +256,7 @@ test-cluster: parts.cluster ## real Kubernetes clusters with kubelets, container
 	$(REQUIRED) go test -count=1 -timeout=15m -v ./test/cluster
 
 .PHONY: install-test
-install-test: parts.install install-images ## proof of installation in real clusters: Helm, edges in each form, disturbances, removal (25 min, as root)
+install-test: parts.install install-images ## proof of installation in real clusters: Helm, edges in each form, disturbances, removal (20 min, as root)
 	$(REQUIRED) go test -count=1 -timeout=40m -v ./test/install
 
 .PHONY: install-test-short

@@ -106,7 +106,7 @@ func TestDenialsThatFollowEachOtherReplaceEnvoyOnce(t *testing.T) {
 		t.Errorf("they were closed after %s", took)
 	}
 	r.hasStats(t, "all are counted", func(s Stats) bool { return s.Cut == 3 && s.Replaced == 1 && s.CutFails == 0 })
-	if got := r.log.count("denied tunnel closed"); got != 3 {
+	if got := r.log.Count("denied tunnel closed"); got != 3 {
 		t.Errorf("%d are in the log", got)
 	}
 	time.Sleep(replaceEvery)
@@ -167,7 +167,7 @@ func TestAReplacementThatClosesNothingIsReportedAndRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, reason := range []error{errNotReplaced, errKept} {
-		if r.log.count(reason.Error()) == 0 {
+		if r.log.Count(reason.Error()) == 0 {
 			t.Errorf("the log does not have %q", reason)
 		}
 	}

@@ -24,8 +24,12 @@ func TestInstallation(t *testing.T) {
 		{"a drain of one node loses few requests", always, proveOneDrain},
 		{"drains of all other nodes lose few requests", long, proveDrains},
 		{"all edges that are away for longer than their token is valid come back without help", long, proveAbsence},
+		{"an eviction of each Pod loses few requests", long, proveEvictions},
+		{"the deletion of each Pod loses few requests", long, proveDeletions},
+		{"more and fewer gateways lose few requests", long, proveScaling},
 		{"Pods that exceed their memory limits come back", long, proveMemory},
 		{"a restart of containerd on every node loses no request", long, proveContainerd},
+		{"a rotation of the CA, which began before the evictions, ends and loses no further request", long, proveRotation},
 		{"nothing is left after the commands for removal", always, proveRemoval},
 	} {
 		if check.when == long && testing.Short() {

@@ -69,11 +69,11 @@ func proveRemoval(t *testing.T, w *World) {
 func (w *World) leaves(t *testing.T, want []string) {
 	t.Helper()
 	var left []string
-	for range 10 { // Kubernetes deletes Pods and dependent objects a while later
+	for range 30 { // Kubernetes deletes Pods and dependent objects a while later
 		if left = w.added(t); slices.Equal(left, want) {
 			return
 		}
-		time.Sleep(5 * time.Second)
+		time.Sleep(2 * time.Second)
 	}
 	t.Errorf("these objects are left:\n%s\nwant:\n%s", strings.Join(left, "\n"), strings.Join(want, "\n"))
 }

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http/httptrace"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,6 +46,7 @@ type World struct {
 	commands             string           // folder of the programs for machines and users, from the images
 	machine              *cluster.Machine // in the network of the workload cluster, with an edge of systemd's units
 	units                []*proc.Service  // of the machine: Envoy and the agent
+	oldCA                string           // before the rotation
 	before               map[string]bool  // the objects of the management cluster before the installation
 }
 
@@ -177,9 +180,10 @@ func (w *World) reach(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	got, err := clients.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	traced, progress := trace(ctx)
+	got, err := clients.CoreV1().Namespaces().Get(traced, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
-		return err
+		return fmt.Errorf("%w (%s)", err, progress())
 	}
 	want := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem}}
 	if err := w.workload.Client.Get(ctx, client.ObjectKeyFromObject(want), want); err != nil {
@@ -189,6 +193,21 @@ func (w *World) reach(ctx context.Context) error {
 		return fmt.Errorf("another apiserver answered: its kube-system has uid %s, not %s", got.UID, want.UID)
 	}
 	return nil
+}
+
+// trace returns a context for a request, and a function that returns what the request has completed.
+func trace(ctx context.Context) (traced context.Context, progress func() string) {
+	var last atomic.Value
+	last.Store("not connected")
+	began := time.Now()
+	set := func(text string) {
+		last.Store(fmt.Sprintf("%s after %s", text, time.Since(began).Round(time.Millisecond)))
+	}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		ConnectDone:       func(string, string, error) { set("connected") },
+		TLSHandshakeStart: func() { set("TLS handshake begun") },
+		WroteRequest:      func(httptrace.WroteRequestInfo) { set("request sent") },
+	}), func() string { return last.Load().(string) }
 }
 
 // requestTime bounds one request, commandTime one command.

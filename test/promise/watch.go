@@ -9,6 +9,7 @@ import (
 const (
 	watchPause = 100 * time.Millisecond // between two requests
 	watchTime  = 10 * time.Second       // bounds one request
+	watchShown = 10                     // how many lost requests are logged
 )
 
 // Watched is the result of requests that were sent one after the other.
@@ -33,11 +34,14 @@ func Watch(t *testing.T, request func(context.Context) error) (stop func() Watch
 				ended = true
 			case <-time.After(watchPause):
 			}
+			began := time.Now()
 			err := within(context.WithoutCancel(ctx), request)
 			w.Sent++
 			w.Outage = max(w.Outage, time.Since(last))
 			if err != nil {
-				w.Lost++
+				if w.Lost++; w.Lost <= watchShown {
+					t.Logf("lost at %s after %s: %v", began.Format(time.TimeOnly), time.Since(began).Round(time.Millisecond), err)
+				}
 				continue
 			}
 			last = time.Now()

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -124,15 +125,20 @@ func (b *balancer) free() (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("all addresses of %s are used", netns.OfferedPrefix)
 }
 
-// route sends the packets for an address to nodes, if it does not do so already.
+// route sends new connections to an address to nodes, if it does not do so already. Connections stay at their node.
 func (b *balancer) route(ctx context.Context, address netip.Addr, via []netip.Addr) error {
 	if now, known := b.routes[address]; known && slices.Equal(now, via) {
 		return nil
 	}
+	routes := maps.Clone(b.routes)
+	routes[address] = via
+	if err := b.cluster.segment.Balance(ctx, b.cluster.Parts.RealPath("nft"), routes); err != nil {
+		return err
+	}
 	if err := b.cluster.segment.Route(ctx, netip.PrefixFrom(address, address.BitLen()), via...); err != nil {
 		return err
 	}
-	b.routes[address] = via
+	b.routes = routes
 	return nil
 }
 

@@ -3,6 +3,7 @@ package netns
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -28,7 +29,8 @@ type Segment struct {
 
 	mu       sync.Mutex
 	machines []*Namespace
-	uplinks  int // how many segments reach this one
+	uplinks  int          // how many segments reach this one
+	balanced []netip.Addr // machines that have a mark: their indices and one
 }
 
 // NewSegment makes the namespace <name>-router, with a switch on which the router has an address.
@@ -96,6 +98,59 @@ func (s *Segment) Route(ctx context.Context, prefix netip.Prefix, via ...netip.A
 		args = append(args, "nexthop", "via", address.String())
 	}
 	return s.Router.IP(ctx, args...)
+}
+
+// firstTable is the routing table of the router for the first machine to which it balances connections.
+const firstTable = 100
+
+// Balance makes the router send connections to offered addresses to machines, as the load balancers of clouds do: each
+// new connection to one of them at random, and all of its packets to the same one, even if that is no longer among the
+// machines. It replaces what earlier calls have set. nft is the program that sets the rules.
+func (s *Segment) Balance(ctx context.Context, nft string, machines map[netip.Addr][]netip.Addr) error {
+	rules := &strings.Builder{}
+	for _, address := range slices.SortedFunc(maps.Keys(machines), netip.Addr.Compare) {
+		var choices []string
+		for i, machine := range machines[address] {
+			mark, err := s.mark(ctx, machine)
+			if err != nil {
+				return err
+			}
+			choices = append(choices, fmt.Sprintf("%d : %d", i, mark))
+		}
+		if len(choices) > 0 {
+			fmt.Fprintf(rules, "\t\tip daddr %s ct state new ct mark set numgen random mod %d map { %s }\n", address,
+				len(choices), strings.Join(choices, ", "))
+		}
+	}
+	return s.Router.filter(ctx, nft, fmt.Sprintf(`
+table ip balancer
+delete table ip balancer
+table ip balancer {
+	chain prerouting {
+		type filter hook prerouting priority mangle
+%s		ip daddr %s meta mark set ct mark
+	}
+}
+`, rules, OfferedPrefix))
+}
+
+// mark returns the mark of packets for a machine, and makes the router send packets with it there.
+func (s *Segment) mark(ctx context.Context, machine netip.Addr) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.balanced, machine); i >= 0 {
+		return i + 1, nil
+	}
+	mark := len(s.balanced) + 1
+	table := strconv.Itoa(firstTable + mark)
+	if err := s.Router.IP(ctx, "route", "add", "default", "via", machine.String(), "table", table); err != nil {
+		return 0, err
+	}
+	if err := s.Router.IP(ctx, "rule", "add", "fwmark", strconv.Itoa(mark), "lookup", table); err != nil {
+		return 0, err
+	}
+	s.balanced = append(s.balanced, machine)
+	return mark, nil
 }
 
 // Close removes the namespaces of the segment.

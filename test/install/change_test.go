@@ -1,0 +1,117 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/test/lab/cluster"
+	"github.com/fairlead/fairlead/test/lab/proc"
+)
+
+// pods calls a function for each Pod of the installation and of the edges' Deployment, and waits after each.
+func (w *World) pods(t *testing.T, f func(*cluster.Cluster, *corev1.Pod)) {
+	t.Helper()
+	for _, of := range []struct {
+		cluster   *cluster.Cluster
+		namespace string
+	}{{w.management, system}, {w.workload, edges}} {
+		var list corev1.PodList
+		must(t, of.cluster.Client.List(t.Context(), &list, client.InNamespace(of.namespace)))
+		if len(list.Items) < 2 {
+			t.Fatalf("namespace %s has %d Pods", of.namespace, len(list.Items))
+		}
+		for i := range list.Items {
+			f(of.cluster, &list.Items[i])
+			w.waitReady(t)
+		}
+	}
+}
+
+// evictTime bounds an eviction, which a PodDisruptionBudget rejects while other Pods start.
+const evictTime = 2 * time.Minute
+
+func proveEvictions(t *testing.T, w *World) {
+	w.oldCA = w.trusted(t)
+	w.run(t, w.management, "fairlead ca rotate")
+	w.disturb(t, "evictions", 4, func() {
+		w.pods(t, func(c *cluster.Cluster, pod *corev1.Pod) {
+			must(t, proc.Wait(t.Context(), evictTime, func(ctx context.Context) error {
+				err := c.Client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{})
+				return client.IgnoreNotFound(err)
+			}))
+			waitGone(t, c, pod)
+		})
+	})
+}
+
+// waitGone waits until a Pod has been replaced.
+func waitGone(t *testing.T, c *cluster.Cluster, pod *corev1.Pod) {
+	t.Helper()
+	must(t, proc.Wait(t.Context(), evictTime, func(ctx context.Context) error {
+		now := &corev1.Pod{}
+		err := c.Client.Get(ctx, client.ObjectKeyFromObject(pod), now)
+		if apierrors.IsNotFound(err) || err == nil && now.UID != pod.UID {
+			return nil
+		}
+		return fmt.Errorf("Pod %s is still there: %w", pod.Name, err)
+	}))
+}
+
+func proveDeletions(t *testing.T, w *World) {
+	w.disturb(t, "deletions", 4, func() {
+		w.pods(t, func(c *cluster.Cluster, pod *corev1.Pod) {
+			must(t, c.Client.Delete(t.Context(), pod))
+			waitGone(t, c, pod)
+		})
+	})
+}
+
+func proveScaling(t *testing.T, w *World) {
+	for _, replicas := range []string{"3", "2"} {
+		w.disturb(t, "scale_to_"+replicas, 2, func() {
+			w.upgrade(t, "--set gateway.replicas="+replicas)
+			w.waitReady(t)
+			eventually(t, w.connected(t, 4))
+		})
+	}
+}
+
+// rotationTime bounds a rotation: three phases of a lifetime of a certificate and a quarter, and some time for each.
+const rotationTime = 3*leafLife*5/4 + 2*time.Minute
+
+// rotating finds the phases of a rotation in the output of fairlead ca status.
+var rotating = regexp.MustCompile(`introduce:|move:|retire:`)
+
+// trusted returns the certificates of the CAs that the installation trusts.
+func (w *World) trusted(t *testing.T) string {
+	t.Helper()
+	return ask(t, w.management, "--namespace="+system, "get", "configmap/fairlead-installation",
+		`--output=jsonpath={.data.ca\.crt}`)
+}
+
+// proveRotation waits for the end of the rotation that began with the evictions, under requests.
+func proveRotation(t *testing.T, w *World) {
+	w.disturb(t, "rotation", 0, func() {
+		must(t, proc.Wait(t.Context(), rotationTime, func(ctx context.Context) error {
+			out, stderr, err := w.try(ctx, w.management, "fairlead ca status")
+			if err != nil || rotating.MatchString(out) {
+				return fmt.Errorf("fairlead ca status: %w: %s%s", err, out, stderr)
+			}
+			return nil
+		}))
+		time.Sleep(5 * time.Second) // with the old CA gone
+	})
+	if now := w.trusted(t); strings.Count(now, "BEGIN") != 1 || now == w.oldCA {
+		t.Errorf("%d CAs are trusted after the rotation, or the old one", strings.Count(now, "BEGIN"))
+	}
+	eventually(t, w.connected(t, 4))
+}
