@@ -89,12 +89,12 @@ func proveFirstMinute(t *testing.T, w *World) {
 	}
 	var group sync.WaitGroup
 	group.Go(func() {
-		if eventuallySoon(t, w.hasCA) {
+		if becomes(t, w.hasCA) {
 			at("ca")
 		}
 	})
 	group.Go(func() {
-		if eventuallySoon(t, w.gatewaysReady) {
+		if becomes(t, w.gatewaysReady) {
 			at("gateways_ready")
 		}
 	})
@@ -135,10 +135,10 @@ func proveFirstMinute(t *testing.T, w *World) {
 		"--timeout=120s")
 }
 
-// eventuallySoon is eventually for goroutines. It returns whether the condition was met.
-func eventuallySoon(t *testing.T, condition func(context.Context) error) bool {
+// becomes is eventually for goroutines. It returns whether the condition was met.
+func becomes(t *testing.T, condition func(context.Context) error) bool {
 	t.Helper()
-	err := proc.Wait(t.Context(), time.Minute, condition)
+	err := proc.Wait(t.Context(), commandTime, condition)
 	if err != nil {
 		t.Error(err)
 	}

@@ -20,10 +20,9 @@ import (
 
 // Short names for the functions of package promise.
 var (
-	that       = promise.That
-	measured   = promise.Measured
-	eventually = promise.Eventually
-	must       = promise.Must
+	that     = promise.That
+	measured = promise.Measured
+	must     = promise.Must
 )
 
 var proof = promise.Proof{Name: "verify install", Parallel: 1, Interrupted: stopAll, Missing: missing}

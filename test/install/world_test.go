@@ -216,6 +216,13 @@ const (
 	commandTime = 3 * time.Minute
 )
 
+// eventually waits until a condition returns nil. Kubelets pull images and start Pods meanwhile. What is too slow shows
+// in the figures.
+func eventually(t *testing.T, condition func(context.Context) error) {
+	t.Helper()
+	must(t, proc.Wait(t.Context(), commandTime, condition))
+}
+
 // ask runs kubectl, which must succeed, and returns its output.
 func ask(t *testing.T, c *cluster.Cluster, args ...string) string {
 	t.Helper()
