@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -65,7 +67,9 @@ func (o *operations) kustomize(v version, tags map[string]string) error {
 	if err != nil {
 		return err
 	}
-	found := blocks(string(text), "yaml")
+	found := slices.DeleteFunc(blocks(string(text), "yaml"), func(block string) bool {
+		return !strings.Contains(block, "kind: Kustomization\n")
+	})
 	if len(found) == 0 {
 		return fmt.Errorf("docs/install.md has no kustomization")
 	}
