@@ -122,7 +122,8 @@ func (o *options) addTo(cmd *cobra.Command) {
 	)
 	flags.StringSliceVar(
 		&o.relays, "proxy-protocol-relays", nil,
-		"with --proxy-protocol-from: networks of the other gateways, which relay connections with such a header",
+		"with --proxy-protocol-from: networks of the other gateways, which relay connections with such a header (default: "+
+			"the addresses at which this gateway reaches them)",
 	)
 	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the control channel (PEM)")
 	flags.StringVar(&o.tokenFile, "token-file", "", "file with the gateway token; read at each enrolment")
@@ -207,7 +208,10 @@ func (o *options) proxyProtocol(into *envoy.ProxyProtocol) error {
 	} {
 		for _, text := range in.texts {
 			network, err := netip.ParsePrefix(text)
-			if err != nil {
+			if err == nil && network.Addr().Is4In6() { // Envoy has such an address as IPv4
+				network = netip.PrefixFrom(network.Addr().Unmap(), network.Bits()-96)
+			}
+			if err != nil || !network.IsValid() {
 				return fmt.Errorf("%s: %q is not a network such as 10.0.0.0/8", in.flag, text)
 			}
 			*in.into = append(*in.into, network.Masked())

@@ -41,6 +41,7 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 		"a deadline that is none":          {flag: "--ready-deadline", value: "0s", wantErr: "--ready-deadline"},
 		"xds-servers without a port":       {flag: "--xds-servers", value: "xds.example.com", wantErr: "--xds-servers"},
 		"a balancer that is no network":    {flag: "--proxy-protocol-from", value: "10.0.0.1", wantErr: "is not a network"},
+		"a balancer of both families":      {flag: "--proxy-protocol-from", value: "::ffff:0:0/64", wantErr: "not a network"},
 		"relays without a balancer":        {flag: "--proxy-protocol-relays", value: "10.0.0.0/8", wantErr: "it needs"},
 		"workers without NET_ADMIN":        {flag: "--net-admin=false", value: "--workers=2", wantErr: "--workers=1"},
 		"a number of workers that is none": {flag: "--workers", value: "-2", wantErr: "workers"},

@@ -167,8 +167,7 @@ var effects = map[string]effect{
 		},
 	},
 	"gateway.proxyProtocolFrom": {
-		given: "networkPolicy: {podNetworks: [10.1.0.0/16, 10.2.0.0/16]}",
-		set:   `gateway: {proxyProtocolFrom: [192.0.2.0/24, "2001:db8::/64"]}`,
+		set: `gateway: {proxyProtocolFrom: [192.0.2.0/24, "2001:db8::/64"]}`,
 		want: map[string]string{
 			gateway + " " + container + "args": "contains --proxy-protocol-from=192.0.2.0/24,2001:db8::/64",
 		},

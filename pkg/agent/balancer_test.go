@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -265,6 +266,87 @@ func TestOnlyABalancerDecidesTheSourceOfAConnection(t *testing.T) {
 		t.Errorf("a client has used up the share of another one: %v", err)
 	}
 	gateway.logged("first_source="+second.String(), 1)
+}
+
+// TestOtherGatewaysAreFoundByTheirAddresses: another gateway may name the client of a reverse tunnel that it relays,
+// and nothing else.
+func TestOtherGatewaysAreFoundByTheirAddresses(t *testing.T) {
+	c := newWorld(t)
+	// The gateway's own entry, at the outsider's address here, is not another gateway.
+	c.peers = []model.Gateway{
+		{Name: name, Peer: model.Endpoint{Host: outsiderAddress.String(), Port: 1}},
+		{Name: "gateway-1", Peer: model.Endpoint{Host: peerAddress.String(), Port: 1}},
+	}
+	gateway := newBalanced(c)
+	gateway.child.ProxyProtocol.Gateways = nil
+	c.serve()
+	gateway.agent()
+	gateway.ready()
+	client := netip.MustParseAddr("198.51.100.1")
+	envoytest.Eventually(
+		t, "the other gateway is accepted", func() error { return c.admits(peerAddress, client, version2) },
+	)
+	if c.admits(outsiderAddress, client, version2) == nil {
+		t.Error("an outsider is admitted")
+	}
+	if err := c.admits(balancerAddress, client, version2); err != nil {
+		t.Errorf("the balancer is rejected: %v", err)
+	}
+	for from, want := range map[netip.Addr]bool{balancerAddress: true, peerAddress: false} {
+		if got := c.reachesControl(from, client); got != want {
+			t.Errorf("%s reaches the control channel: %t, want %t", from, got, want)
+		}
+	}
+}
+
+// reachesControl reports whether a connection from an address with a header of a client reaches the xds-server.
+func (c *control) reachesControl(from, client netip.Addr) bool {
+	conn, err := c.arrive(c.t.Context(), netip.AddrPortFrom(from, 0), netip.AddrPortFrom(client, 40000), version2)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(envoytest.Patience))
+	encrypted := tls.Client(conn, &tls.Config{
+		ServerName: domain.Control(), InsecureSkipVerify: true, NextProtos: []string{"h2"},
+	})
+	return encrypted.HandshakeContext(c.t.Context()) == nil
+}
+
+// TestANewAgentClosesATunnelBehindABalancer restarts the gateway's agent while its Envoy runs on.
+func TestANewAgentClosesATunnelBehindABalancer(t *testing.T) {
+	c := newWorld(t)
+	a := newAPIServer(c, edgeSubject.ID, "c1")
+	gateway, edge := newBalanced(c), newEdge(c)
+	c.public = c.balancer(netip.MustParseAddr("198.51.100.7"), version2)
+	edge.child.Edges[0].To = []model.Endpoint{c.public}
+	c.serve()
+	old := gateway.agent()
+	edge.agent()
+	c.works(a)
+	pid := gateway.ready()
+	wait := c.stream(a, longStream)
+	old.end(t, syscall.SIGKILL)
+	gateway.agent()
+	gateway.state("the new agent has the tunnels", func(s state) error {
+		if s.Tunnels == nil || s.Tunnels.Tunnels != 2 || s.Tunnels.Incomplete != "" {
+			return errors.New("it has not")
+		}
+		return nil
+	})
+	if now, err := gateway.admin().PID(); err != nil || now != pid {
+		t.Fatalf("Envoy is %d and was %d: %v", now, pid, err)
+	}
+	node := edge.state("it has a name", func(state) error { return nil }).Memberships[0].Node
+	c.set(func() { clear(c.tokens) })
+	began := time.Now()
+	c.revoke(edgeSubject.ID, node)
+	if err := wait(); err == nil {
+		t.Error("the stream came to its end")
+	}
+	if took := time.Since(began); took > withinBound {
+		t.Errorf("the tunnel was closed after %s", took)
+	}
 }
 
 func TestARelayedConnectionKeepsTheAddressOfItsClient(t *testing.T) {

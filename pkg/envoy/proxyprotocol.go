@@ -32,7 +32,8 @@ const (
 // a PROXY header, version 1 or 2. The zero value is a gateway without it.
 type ProxyProtocol struct {
 	Balancers []netip.Prefix // networks of the load balancers; none: connections have no PROXY header
-	Gateways  []netip.Prefix // networks of the gateways, which relay connections to each other with such a header
+	// Gateways are the networks of the other gateways, which relay reverse tunnels to this one with such a header.
+	Gateways []netip.Prefix
 }
 
 // Enabled reports whether connections to the public listener have a PROXY header.
@@ -52,13 +53,14 @@ func (p ProxyProtocol) Form() string {
 	if !p.Enabled() {
 		return ""
 	}
-	sum := sha256.Sum256(fmt.Append(nil, p.networks()))
+	sum := sha256.Sum256(fmt.Append(nil, p.Balancers, p.Gateways))
 	return "-proxy-1-" + hex.EncodeToString(sum[:8])
 }
 
 // Accept returns a gateway's public listener, with the filters of AddAdmission, as one that requires a PROXY header of
-// every connection. The header decides the source of a connection from a trusted network. Each other connection goes
-// to a filter chain that calls the agent for the address of its socket, and closes it.
+// every connection. The header decides the source of a connection from a load balancer, and from another gateway if the
+// connection is for a reverse tunnel to this gateway. Each other connection goes to a filter chain that calls the agent
+// for the address of its socket, within the rate that a flood may have, and closes it.
 //
 // Records of relayed connections have the addresses of the socket, because the agent compares them with the kernel's.
 // Those of reverse tunnels have the addresses in the header: Envoy 1.40 does not keep the others.
@@ -71,24 +73,51 @@ func (p ProxyProtocol) Accept(resource *anypb.Any) *anypb.Any {
 		Name:       "envoy.filters.listener.proxy_protocol",
 		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: pack(&listenproxyv3.ProxyProtocol{})},
 	})
-	var trusted []*corev3.CidrRange
-	for _, n := range p.networks() {
-		trusted = append(trusted, &corev3.CidrRange{
-			AddressPrefix: n.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(n.Bits())),
-		})
-	}
+	flood := tunnelRate(l) // the first limit of each filter chain is for floods
+	balancers, trusted := cidrRanges(p.Balancers), cidrRanges(p.networks())
 	for _, chain := range l.GetFilterChains() {
 		if chain.FilterChainMatch == nil {
 			chain.FilterChainMatch = &listenerv3.FilterChainMatch{}
 		}
-		chain.FilterChainMatch.DirectSourcePrefixRanges = trusted
+		chain.FilterChainMatch.DirectSourcePrefixRanges = balancers
+		if ownerOf(chain) == OwnerTunnel {
+			chain.FilterChainMatch.DirectSourcePrefixRanges = trusted
+		}
 		recordSocket(chain)
 	}
 	l.DefaultFilterChain = &listenerv3.FilterChain{Name: "untrusted", Filters: []*listenerv3.Filter{
-		callForConnection("%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%", false),
+		connectionLimit("backstop", flood), callForConnection("%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%", false),
 		filter("envoy.filters.network.direct_response", &directresponsev3.Config{}),
 	}}
 	return pack(l)
+}
+
+func cidrRanges(networks []netip.Prefix) []*corev3.CidrRange {
+	ranges := make([]*corev3.CidrRange, 0, len(networks))
+	for _, n := range networks {
+		ranges = append(ranges, &corev3.CidrRange{
+			AddressPrefix: n.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(n.Bits())),
+		})
+	}
+	return ranges
+}
+
+// PeerAddresses returns the IP addresses and DNS names at which an Envoy cluster reaches another gateway. It returns
+// nil for any other resource.
+func PeerAddresses(resource *anypb.Any) (hosts []string) {
+	c := &clusterv3.Cluster{}
+	if resource.UnmarshalTo(c) != nil {
+		return nil
+	}
+	if _, ok := PeerOf(c.GetName()); !ok {
+		return nil
+	}
+	for _, group := range c.GetLoadAssignment().GetEndpoints() {
+		for _, e := range group.GetLbEndpoints() {
+			hosts = append(hosts, e.GetEndpoint().GetAddress().GetSocketAddress().GetAddress())
+		}
+	}
+	return hosts
 }
 
 // recordSocket makes the TCP proxy of a filter chain record the addresses of the socket.

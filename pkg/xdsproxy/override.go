@@ -24,10 +24,15 @@ const formMark = " as "
 func (r *Proxy) SetOverride(d Override) { r.override = d }
 
 // Reapply applies the override again to the named Envoy clusters, and sends Envoy those that change.
-func (r *Proxy) Reapply(names []string) {
+func (r *Proxy) Reapply(names []string) { r.reapply(clusters, names) }
+
+// ReapplyListener applies the override again to a listener, and sends it to Envoy if it changes.
+func (r *Proxy) ReapplyListener(name string) { r.reapply(listeners, []string{name}) }
+
+func (r *Proxy) reapply(k kind, names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if t := r.table(clusters); t != nil {
+	if t := r.table(k); t != nil {
 		for _, name := range names {
 			t.todo[name] = true
 		}

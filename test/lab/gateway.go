@@ -70,6 +70,9 @@ func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 	if l.options.WithoutNetAdmin {
 		spec.args = append(spec.args, "--net-admin=false")
 	}
+	if l.options.BalancerNetwork.IsValid() {
+		spec.args = append(spec.args, "--proxy-protocol-from="+l.options.BalancerNetwork.String())
+	}
 	return spec, nil
 }
 

@@ -6,6 +6,7 @@ package lab
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -35,6 +36,9 @@ type Options struct {
 	GatewayWorkers int
 	// WithoutNetAdmin makes the gateways do without the capability NET_ADMIN.
 	WithoutNetAdmin bool
+	// BalancerNetwork is the network of load balancers that send PROXY headers; the zero value: edges reach the gateways
+	// without one.
+	BalancerNetwork netip.Prefix
 	// Family is which addresses all machines have; IPv4 by default. With both families programs listen on all addresses,
 	// so there can be only one xds-server.
 	Family netns.Family

@@ -58,7 +58,8 @@ type admissions struct {
 	quotas   map[string]quota // by tunnel id, if it differs from that of a workload cluster with one name
 	rejected map[admission.Reason]rejections
 	closed   struct{ excess, silent uint64 }
-	excess   int // tunnels beyond the limits that were logged last; used only by run
+	relays   []netip.Prefix // networks of the other gateways: see followRelays
+	excess   int            // tunnels beyond the limits that were logged last; used only by run
 }
 
 // quota is the number of tunnels that an edge of a tunnel id keeps to this gateway.
@@ -97,10 +98,10 @@ func (a *admissions) server() *admission.Server {
 // Form implements xdsproxy.Override.
 func (a *admissions) Form(name string) string {
 	if name == envoy.PublicListener {
-		return envoy.AdmissionForm + a.config.ProxyProtocol.Form()
+		return envoy.AdmissionForm + a.proxyProtocol().Form()
 	}
 	if _, ok := envoy.PeerOf(name); ok {
-		return a.config.ProxyProtocol.Form()
+		return a.config.ProxyProtocol.Form() // constant, as relayed connections end when it changes
 	}
 	return a.tenants.Form(name)
 }
@@ -117,7 +118,7 @@ func (a *admissions) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	if ok {
 		a.control.SetRate(rate)
 	}
-	return a.config.ProxyProtocol.Accept(with)
+	return a.proxyProtocol().Accept(with)
 }
 
 // setNames updates the number of names of each tunnel id.
@@ -238,12 +239,7 @@ func (a *admissions) closeSilent(ctx context.Context) {
 	if err != nil || waiting < silentFrom {
 		return // Envoy may have ended
 	}
-	closed, err := sockets.CloseSilent(a.config.Bind.Edges(), admission.Source, func(source netip.Prefix) int {
-		if a.config.ProxyProtocol.Trusts(source.Addr()) {
-			return math.MaxInt // a balancer has the silent connections of all its clients
-		}
-		return silentPerSource + a.control.Weight(time.Now(), source)
-	})
+	closed, err := sockets.CloseSilent(a.config.Bind.Edges(), a.silentSource, a.maxSilent)
 	if err != nil {
 		a.log.Error("cannot close silent connections", "error", err)
 	}
@@ -253,6 +249,23 @@ func (a *admissions) closeSilent(ctx context.Context) {
 		a.mu.Unlock()
 		a.log.Warn("closed silent connections beyond the limit of their source", "closed", closed)
 	}
+}
+
+// silentSource returns the source of a silent connection, by the address of its socket. A load balancer or gateway that
+// sends PROXY headers is a source of its own, also in a /64 with others.
+func (a *admissions) silentSource(from netip.Addr) netip.Prefix {
+	if a.proxyProtocol().Trusts(from) {
+		return netip.PrefixFrom(from, from.BitLen())
+	}
+	return admission.Source(from)
+}
+
+// maxSilent returns how many silent connections a source may have. A load balancer has the ones of all its clients.
+func (a *admissions) maxSilent(source netip.Prefix) int {
+	if source.IsSingleIP() && a.proxyProtocol().Trusts(source.Addr()) {
+		return math.MaxInt
+	}
+	return silentPerSource + a.control.Weight(time.Now(), source)
 }
 
 // logRejections logs the rejections since the previous call, one line for each reason.

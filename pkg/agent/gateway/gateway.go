@@ -94,6 +94,7 @@ func (g *Gateway) Run(ctx context.Context, m Member) error {
 		return nil
 	})
 	group.Go(func() error { g.admissions.run(ctx); return nil })
+	group.Go(func() error { g.admissions.followRelays(ctx); return nil })
 	group.Go(func() error { return g.rejectUnreachable(ctx) })
 	group.Go(func() error { g.awaitPeers(ctx, m); return nil })
 	return group.Wait()

@@ -38,7 +38,9 @@ type Config struct {
 	// WithoutNetAdmin has the gateway close tunnels of revoked edges by a replacement of its Envoy. Otherwise it closes
 	// single connections, for which it needs the capability NET_ADMIN.
 	WithoutNetAdmin bool
-	ProxyProtocol   envoy.ProxyProtocol
+	// ProxyProtocol has the gateway require PROXY headers. Without Gateways in it, these are the addresses at which this
+	// gateway reaches the others.
+	ProxyProtocol envoy.ProxyProtocol
 	// Credential returns what the gateway enrols with, and the CA (PEM) of the control channel.
 	Credential func() (credential enrolclient.GatewayCredential, ca []byte, err error)
 }

@@ -1,0 +1,128 @@
+package security
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+// balancerAddress is the address of a load balancer in the workload network, and clientAddress the one of all clients
+// that it names.
+var (
+	balancerAddress = netns.AddressAt(netns.WorkloadPrefix, 200)
+	clientAddress   = netip.MustParseAddr("198.51.100.7")
+)
+
+// TestABalancerBeforeTwoGateways has a load balancer that sends PROXY headers, and an edge that has reverse tunnels to
+// both gateways through it. The gateways relay to each other whatever the load balancer sends to the wrong one.
+func TestABalancerBeforeTwoGateways(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the full run has it")
+	}
+	w := newWorld(t, lab.Options{
+		Lean: true, Gateways: 2, XDSServers: 2, BalancerNetwork: netip.PrefixFrom(balancerAddress, 32),
+	})
+	in := &installation{World: w}
+	in.startBalancer(t)
+	member := w.Member(t, "victim", nil)
+	edge := w.Edge(t, lab.EdgeSpec{Name: "edge-victim"}, member)
+	eventually(t, member.Works)
+	that(t, "both gateways know the client of reverse tunnels, also of relayed ones", func(t *testing.T) {
+		relayed := false
+		for i := range 2 {
+			data, err := os.ReadFile(in.File(netns.GatewayReplica(i), "state", envoy.TunnelLog))
+			must(t, err)
+			relayed = relayed || strings.Contains(string(data), `"owner":"relay"`)
+			for line := range strings.Lines(string(data)) {
+				peer := `"peer":"` + clientAddress.String() + ":"
+				if !strings.Contains(line, `"owner":"tunnel"`) {
+					peer = `"peer":"` + balancerAddress.String() + ":"
+				}
+				if !strings.Contains(line, peer) {
+					t.Errorf("%s has recorded %s", netns.GatewayReplica(i), line)
+				}
+			}
+		}
+		if !relayed {
+			t.Error("no gateway has relayed a connection")
+		}
+	})
+	attack(t, "an outsider names the address of a client to a gateway",
+		"the addresses of load balancers and gateways", func(t *testing.T) {
+			for i := range 2 {
+				if err := in.names(t, in.Network.WorkloadAddress(), i); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("%s does not close the connection: %v", netns.GatewayReplica(i), err)
+				}
+			}
+		}, func(t *testing.T) { must(t, in.names(t, balancerAddress, 0)) })
+	that(t, "a revocation closes relayed reverse tunnels at both gateways, and proves it", func(t *testing.T) {
+		out, err := in.Exec(t.Context(), "edge", "revoke", world.Steal(t, edge).Subject.Node,
+			"--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1))
+		if err != nil || strings.Contains(out, "closed 0 connections") || strings.Count(out, " connections") < 2 {
+			t.Errorf("%v: %s", err, out)
+		}
+		eventually(t, member.Unreachable)
+	})
+}
+
+func (in *installation) publicOf(gateway int) string {
+	return netip.AddrPortFrom(in.Network.PublicAddress(gateway), netns.PublicPort).String()
+}
+
+// proxyHeader returns a PROXY header (version 1) of a client with a port.
+func proxyHeader(port uint16) string {
+	return fmt.Sprintf("PROXY TCP4 %s %s %d %d\r\n", clientAddress, balancerAddress, port, netns.PublicPort)
+}
+
+// connect connects to a gateway from an address of the workload network, and sends the header of a client.
+func (in *installation) connect(from netip.Addr, gateway int, clientPort uint16) (conn net.Conn, err error) {
+	dialer := net.Dialer{Timeout: closedWithin, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+	if err = in.Network.Workload.Do(func() error {
+		conn, err = dialer.DialContext(context.Background(), "tcp", in.publicOf(gateway))
+		return err
+	}); err == nil {
+		_, err = fmt.Fprint(conn, proxyHeader(clientPort))
+	}
+	return conn, err
+}
+
+// names returns nil if a gateway takes part in a TLS handshake with a client that names another address.
+func (in *installation) names(t *testing.T, from netip.Addr, gateway int) error {
+	t.Helper()
+	conn, err := in.connect(from, gateway, 40000)
+	must(t, err)
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(closedWithin))
+	return tls.Client(conn, &tls.Config{
+		ServerName: world.Domain.GatewayReplica(netns.GatewayReplica(gateway)), InsecureSkipVerify: true,
+	}).HandshakeContext(t.Context())
+}
+
+// startBalancer starts a load balancer that connects edges to each gateway in turn.
+func (in *installation) startBalancer(t *testing.T) {
+	t.Helper()
+	network := in.Network.Workload
+	must(t, network.AddAddress(t.Context(), "work", netip.PrefixFrom(balancerAddress, 24)))
+	listener, err := network.Listen(t.Context(), netip.AddrPortFrom(balancerAddress, netns.PublicPort).String())
+	must(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	must(t, network.SetHost(in.Network.PublicName, balancerAddress))
+	var next atomic.Uint32
+	go netns.ForwardAll(listener, func() (net.Conn, error) {
+		n := next.Add(1)
+		return in.connect(balancerAddress, int(n%2), uint16(20000+n))
+	})
+}
