@@ -139,7 +139,7 @@ func (c Config) process() envoyproc.Config {
 	}
 	if c.Gateway != nil {
 		p.Gateway, p.Clients = true, c.Gateway.Bind.Clients()
-		p.WithoutNetAdmin = c.Gateway.WithoutNetAdmin
+		p.WithoutNetAdmin, p.Proxied = c.Gateway.WithoutNetAdmin, c.Gateway.ProxyProtocol.Enabled()
 	}
 	return p
 }

@@ -30,7 +30,10 @@ type Config struct {
 	Clients []netip.AddrPort
 	// WithoutNetAdmin leaves idle connections of clients open during a drain, because closing them requires a capability.
 	WithoutNetAdmin bool
-	DrainTimeout    time.Duration // how long open connections may continue before Envoy is stopped
+	// Proxied means that load balancers name the sources of connections. The records of an Envoy have other addresses
+	// then, so a change replaces Envoy.
+	Proxied      bool
+	DrainTimeout time.Duration // how long open connections may continue before Envoy is stopped
 }
 
 // Events are callbacks of the supervision. All must be set. They must not block for long, because Envoy is not

@@ -56,7 +56,7 @@ func (c Config) bootstrap() (data []byte, mark string, err error) {
 	if data, err = envoy.MarshalYAML(b); err != nil {
 		return nil, "", err
 	}
-	sum := sha256.Sum256(data)
+	sum := sha256.Sum256(fmt.Appendf(data, "\nproxied: %t", c.Proxied))
 	mark = hex.EncodeToString(sum[:8])
 	b.Node.Metadata = &structpb.Struct{
 		Fields: map[string]*structpb.Value{envoyadmin.MarkKey: structpb.NewStringValue(mark)},
