@@ -26,7 +26,7 @@ import (
 type Path struct {
 	From       *netns.Namespace
 	Gateway    int
-	Address    netip.Addr // of the gateway; by default the one in a lab with IPv4
+	Family     netns.Family // of the lab's addresses
 	Connect    bool
 	Hostname   string // the tunnel hostname
 	ServerName string // in the serving certificate
@@ -49,10 +49,7 @@ func (p Path) Dial(ctx context.Context) (*tls.Conn, error) {
 	if p.Connect {
 		port = netns.ConnectPort
 	}
-	address := p.Address
-	if !address.IsValid() {
-		address = netns.InsideAddress(p.Gateway)
-	}
+	address := p.Family.First(netns.InsideAddress(p.Gateway))
 	raw, err := p.From.DialContext(ctx, "tcp", netip.AddrPortFrom(address, uint16(port)).String())
 	if err != nil {
 		return nil, err

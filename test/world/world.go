@@ -109,7 +109,7 @@ func HostnameIn(namespace, cluster string) string {
 func (m *Member) Path(gateway int, connect bool) traffic.Path {
 	return traffic.Path{
 		From: m.World.Network.Management, Gateway: gateway, Connect: connect, Hostname: m.Hostname, ServerName: "kubernetes",
-		Roots: m.StandIn.Roots, Address: m.World.Network.InsideAddress(gateway),
+		Roots: m.StandIn.Roots, Family: m.World.Network.Family(),
 	}
 }
 
