@@ -2,6 +2,8 @@ package install
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -83,6 +85,72 @@ func proveScaling(t *testing.T, w *World) {
 			eventually(t, w.connected(t, 4))
 		})
 	}
+}
+
+// newName is another name of the public address.
+const newName = "edges.tunnels.example.com"
+
+// proveNewAddress restarts the edge of the machine when only the new address is left: it finds the gateways by what it
+// has stored, although its bootstrap file has the old address.
+func proveNewAddress(t *testing.T, w *World) {
+	w.namePublic(t, newName)
+	w.changeAddress(t, "address", newName+":443")
+	w.management.SetHost(publicName)
+	w.workload.SetHost(publicName)
+	defer w.namePublic(t, publicName)
+	for _, unit := range w.units {
+		must(t, unit.Terminate(time.Minute))
+		defer unit.Resume()
+	}
+	began := time.Now()
+	eventually(t, w.connected(t, 3))
+	for _, unit := range w.units {
+		unit.Resume()
+	}
+	eventually(t, w.connected(t, 4, machineName))
+	measured("address_machine_back_s", time.Since(began).Seconds())
+	w.namePublic(t, publicName)
+	w.changeAddress(t, "address_back", "")
+}
+
+// changeAddress sets the value publicAddress, and waits until all gateways and edges have it.
+func (w *World) changeAddress(t *testing.T, name, address string) {
+	t.Helper()
+	before, err := w.profile(t.Context())
+	must(t, err)
+	w.disturb(t, name, 4, func() {
+		w.upgrade(t, "--set publicAddress="+address)
+		w.waitReady(t)
+		must(t, proc.Wait(t.Context(), rolloutTime, func(ctx context.Context) error {
+			now, err := w.profile(ctx)
+			if err == nil && now == before {
+				err = errors.New("the rollout has not begun")
+			}
+			return err
+		}))
+	})
+}
+
+// rolloutTime bounds a rollout in two waves.
+const rolloutTime = 2*soak + 2*time.Minute
+
+// profile returns the name of the profile of all gateways and edges, or an error during a rollout. The exit code does not
+// matter: it is 1 while the command lists edges whose Pods are gone.
+func (w *World) profile(ctx context.Context) (string, error) {
+	out, stderr, err := w.try(ctx, w.management, "fairlead config sync --output=json")
+	var result struct {
+		Rollout struct{ Phase, Current string }
+	}
+	if invalid := json.Unmarshal([]byte(out), &result); invalid == nil {
+		err = nil
+	}
+	if err == nil && (result.Rollout.Phase != "none" || result.Rollout.Current == "") {
+		err = fmt.Errorf("the rollout is %+v", result.Rollout)
+	}
+	if err != nil {
+		return "", fmt.Errorf("fairlead config sync: %w: %s%s", err, out, stderr)
+	}
+	return result.Rollout.Current, nil
 }
 
 // rotationTime bounds a rotation: three phases of a lifetime of a certificate and a quarter, and some time for each.

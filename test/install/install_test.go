@@ -27,6 +27,7 @@ func TestInstallation(t *testing.T) {
 		{"an eviction of each Pod loses few requests", long, proveEvictions},
 		{"the deletion of each Pod loses few requests", long, proveDeletions},
 		{"more and fewer gateways lose few requests", long, proveScaling},
+		{"connected edges learn a new public address", long, proveNewAddress},
 		{"Pods that exceed their memory limits come back", long, proveMemory},
 		{"a restart of containerd on every node loses no request", long, proveContainerd},
 		{"a rotation of the CA, which began before the evictions, ends and loses no further request", long, proveRotation},

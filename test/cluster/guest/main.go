@@ -1,5 +1,5 @@
-// Command guest is the program of the Pods of test/cluster. It serves HTTP, sends a request, uses memory, or prints the
-// state of its process.
+// Command guest is the program of Pods in tests. It serves HTTP, sends a request, opens connections, uses memory, or
+// prints the state of its process.
 package main
 
 import (
@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -25,13 +27,16 @@ func main() {
 
 func run(args []string) error {
 	if len(args) != 2 {
-		return errors.New("want serve ADDRESS, get URL, eat MIB or status FIELD")
+		return errors.New("want serve ADDRESS, get URL, dial ADDRESSES, eat MIB or status FIELD")
 	}
 	switch value := args[1]; args[0] {
 	case "serve":
 		return serve(value)
 	case "get":
 		return get(value)
+	case "dial":
+		dial(strings.Split(value, ","))
+		return nil
 	case "eat":
 		return eat(value)
 	case "status":
@@ -81,6 +86,35 @@ func get(url string) error {
 	defer func() { _ = response.Body.Close() }()
 	_, err = io.Copy(os.Stdout, io.LimitReader(response.Body, 1<<10))
 	return err
+}
+
+// dial opens connections at the same time and closes them. It prints each address with what happened: open, closed,
+// which is a rejected connection, or none, if there was no answer.
+func dial(addresses []string) {
+	results := make([]string, len(addresses))
+	var group sync.WaitGroup
+	for i, address := range addresses {
+		group.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), requestTime)
+			defer cancel()
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+			switch {
+			case err == nil:
+				_ = conn.Close()
+				results[i] = "open"
+			case errors.Is(err, syscall.ECONNREFUSED):
+				results[i] = "closed"
+			case os.IsTimeout(err):
+				results[i] = "none"
+			default:
+				results[i] = err.Error()
+			}
+		})
+	}
+	group.Wait()
+	for i, address := range addresses {
+		_, _ = fmt.Println(address, results[i])
+	}
 }
 
 // eat uses memory, page by page.

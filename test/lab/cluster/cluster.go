@@ -239,6 +239,9 @@ func (c *Cluster) RemoveNode(ctx context.Context, n *Node) error {
 	)
 }
 
+// IsPod reports whether an address belongs to the network of Pods.
+func IsPod(address netip.Addr) bool { return allPods.Contains(address) }
+
 // podsOf returns the addresses of the Pods of a node.
 func podsOf(number int) netip.Prefix {
 	bytes := allPods.Addr().As4()
