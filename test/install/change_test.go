@@ -134,8 +134,8 @@ func (w *World) changeAddress(t *testing.T, name, address string) {
 // rolloutTime bounds a rollout in two waves.
 const rolloutTime = 2*soak + 2*time.Minute
 
-// profile returns the name of the profile of all gateways and edges, or an error during a rollout. The exit code does not
-// matter: it is 1 while the command lists edges whose Pods are gone.
+// profile returns the name of the profile of all gateways and edges, or an error during a rollout. It ignores the exit
+// code, which is 1 while the command lists edges whose Pods are gone.
 func (w *World) profile(ctx context.Context) (string, error) {
 	out, stderr, err := w.try(ctx, w.management, "fairlead config sync --output=json")
 	var result struct {

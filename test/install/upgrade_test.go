@@ -102,7 +102,7 @@ func proveOldVersion(t *testing.T, u *upgraded) {
 // applyTo applies the edges of a version as a user does, and waits for them.
 func (u *upgraded) applyTo(t *testing.T, s source) {
 	t.Helper()
-	file := filepath.Join(filepath.Dir(u.manifests), "edges.yaml") // kubectl splits paths at commas, as of a subtest's folder
+	file := filepath.Join(filepath.Dir(u.manifests), "edges.yaml") // its path has no comma, at which kubectl splits it
 	must(t, os.WriteFile(file, []byte(s.edges(t, u.id)), 0o600))
 	s.shell(t, u.workload, "kubectl apply -f "+file)
 	u.waitEdges(t)
