@@ -14,7 +14,7 @@ UNIT     := ./api/... ./cmd/... ./deploy/... ./internal/... ./pkg/... ./test/lab
 # Packages of UNIT that need a kube-apiserver: SERVED have much concurrency of their own and run with the race detector,
 # MANAGED have little, and PROXIED of them need an Envoy too. ENVOYS need only an Envoy. BROWSED need a browser.
 SERVED   := ./internal/informers/... ./pkg/source/... ./pkg/enrol/csr/... ./pkg/probe/... ./cmd/xds-server/...
-MANAGED  := ./pkg/controller/... ./cmd/controller/... ./internal/cli/... ./deploy/kubernetes/... ./deploy/chart/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/... ./deploy/monitoring/...
+MANAGED  := ./pkg/controller/... ./cmd/controller/... ./internal/cli/... ./deploy/kubernetes/... ./deploy/chart/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/... ./deploy/monitoring/... ./pkg/capi/egress/...
 PROXIED  := ./internal/cli
 ENVOYS   := ./pkg/envoy/... ./pkg/agent/... ./pkg/xdsproxy/... ./pkg/tunnels/... ./pkg/sockets/... ./pkg/dial/... ./deploy/envoy/...
 BROWSED  := ./pkg/diagnose/web
@@ -56,7 +56,7 @@ update-image-packages: ## pin the newest packages of Debian in tools/images/pack
 	$(IMAGES) -update-packages
 
 .PHONY: tools
-tools: ## install the real parts: Envoy, Kubernetes, Cluster API and tools of the tests (20 min once, then cached)
+tools: ## install the real parts: Envoy, Kubernetes, Cluster API and tools of the tests (25 min once, then cached)
 	@cd tools/install && go run .
 
 # Each target installs only the parts of its topic: tools/install/sets.go lists them.
@@ -106,12 +106,12 @@ test: ## all tests, with the short forms of the long proofs, and the time of eac
 # Tests mostly wait, so these run in parallel, the longest first. Programs for the proofs are built at the same time.
 .PHONY: test-parts
 test-parts: ## test-unit, test-controller, test-drift and validate, every package once
-	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e-short.test identity.test kubeconfigs.test fleet.test sight.test test-tools
+	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e-short.test identity.test kubeconfigs.test fleet.test sight.test networks.test install.test test-tools
 
 # Each proof has its own networks. More than two at a time would slow each other down.
 .PHONY: verify-short
 verify-short: ## the short form of each proof, and the commands of the README
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target verify-sight-short verify-main-short verify-kubeconfigs-short verify-identity-short verify-fleet-short verify-security-short test-metrics test-readme
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target verify-install-short verify-sight-short verify-main-short verify-kubeconfigs-short verify-identity-short verify-fleet-short verify-security-short verify-networks-short test-metrics test-readme
 
 .PHONY: test-rest
 test-rest: ## the packages of test-unit that no other part runs completely
@@ -207,7 +207,7 @@ test-matrix: parts.machines build ## verify-main and verify-kubeconfigs with Clu
 	@SHORT=$(SHORT) CELLS='$(CELLS)' tools/matrix/run
 
 .PHONY: verify-fleet
-verify-fleet: fleet.test ## proof of many gateways, workers and servers together, and of both IP families (12 min, as root)
+verify-fleet: fleet.test ## proof of many gateways, workers and servers together, and of both IP families (10 min, as root)
 	$(REQUIRED) go test -count=1 ./test/synthetic
 	cd test/fleet && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/fleet.test -test.v -test.timeout=20m
 
@@ -219,6 +219,19 @@ verify-fleet-short: fleet.test ## the part of it that takes a minute
 fleet.test: parts.lab build
 	@mkdir -p bin/test
 	go test -c -ldflags=-w -o bin/test/fleet.test ./test/fleet
+
+.PHONY: verify-networks
+verify-networks: networks.test ## proof of remote networks: apiservers that reach kubelets, webhooks and APIs there, and workers that reach them
+	cd test/networks && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.timeout=10m
+
+.PHONY: verify-networks-short
+verify-networks-short: networks.test ## the part of it that takes less than a minute
+	cd test/networks && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.short -test.timeout=5m
+
+.PHONY: networks.test
+networks.test: parts.lab build
+	@mkdir -p bin/test
+	go test -c -ldflags=-w -o bin/test/networks.test ./test/networks
 
 .PHONY: test-page
 test-page: parts.page build ## the status page of a real xds-server in a real browser
@@ -255,18 +268,29 @@ operations.test: parts.operations build
 test-cluster: parts.cluster ## real Kubernetes clusters with kubelets, containers and networks of Pods on this machine (5 min, as root)
 	$(REQUIRED) go test -count=1 -timeout=15m -v ./test/cluster
 
-.PHONY: install-test
-install-test: parts.install install-images ## proof of installation in real clusters: Helm, edges in each form, disturbances, removal (20 min, as root)
-	$(REQUIRED) go test -count=1 -timeout=40m -v ./test/install
+# The names of the proof by its subject.
+.PHONY: install-test install-test-short
+install-test: verify-install
+install-test-short: verify-install-short
 
-.PHONY: install-test-short
-install-test-short: parts.install install-images ## the part of it that takes two minutes: install, helm test, the first tunnel, a drain, removal
-	$(REQUIRED) go test -count=1 -short -timeout=10m -v -run TestInstallation ./test/install
+.PHONY: verify-install
+verify-install: install.test ## proof of installation in real clusters: Helm, edges in each form, disturbances, removal, policies, upgrade and back (20 min, as root; also install-test)
+	cd test/install && env -u FAIRLEAD_TIMES $(REQUIRED) $(CURDIR)/bin/test/install.test -test.v -test.timeout=40m
 
-# The images that the test pushes to its registry, for this machine alone. The version is the one of docs/install.md.
+.PHONY: verify-install-short
+verify-install-short: install.test ## the part of it that takes 80 seconds: install, helm test, the first tunnel, a drain, removal
+	cd test/install && env -u FAIRLEAD_TIMES $(REQUIRED) $(CURDIR)/bin/test/install.test -test.v -test.short -test.timeout=10m -test.run=TestInstallation
+
+.PHONY: install.test
+install.test: parts.install install-images
+	@mkdir -p bin/test
+	go test -c -ldflags=-w -o bin/test/install.test ./test/install
+
+# The images that the test pushes to its registry, for this machine alone, if anything of them has changed. The version
+# is the one of docs/install.md.
 .PHONY: install-images
 install-images:
-	$(IMAGES) -arch "$$(go env GOARCH)" -version v0.1.0 -out $(CURDIR)/bin/test/images
+	$(IMAGES) -reuse -arch "$$(go env GOARCH)" -version v0.1.0 -out $(CURDIR)/bin/test/images
 
 .PHONY: cluster
 cluster: parts.cluster ## run such a cluster with two nodes until Ctrl-C, as root
@@ -322,7 +346,7 @@ update-golden: parts.chart ## rewrite the golden files, and the generated files 
 ##### measure
 
 .PHONY: bench
-bench: bench-build ## measure the data path, growth and a real manager, quickly, into bin/bench (10 min)
+bench: bench-build ## measure the data path, networks, growth and a real manager, quickly, into bin/bench (12 min)
 	@mkdir -p bin/bench && cp -r docs/benchmarks.md docs/benchmarks bin/bench/
 	bin/test/bench all --quick --results bin/bench
 	bin/test/bench report --results bin/bench --document bin/bench/benchmarks.md

@@ -44,6 +44,7 @@ var commandOf = map[string]string{
 	"syncView":       "fairlead config sync",
 	"view":           "fairlead config why",
 	"edgesView":      "fairlead edge list",
+	"networksView":   "fairlead network list",
 	"fleetTable":     "fairlead status",
 	"clusterPage":    "fairlead status CLUSTER",
 	"versionCommand": "fairlead version",

@@ -28,8 +28,8 @@ var arrows = map[string][]string{
 	"internal/cli": {
 		"api/v1alpha1", "internal/cli/bundle", "internal/cli/ca", "internal/cli/check", "internal/cli/config",
 		"internal/cli/edge", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/move",
-		"internal/cli/output", "internal/cli/proxy", "internal/cli/render", "internal/cli/status", "internal/command",
-		"internal/kubelog", "internal/version", "pkg/model",
+		"internal/cli/network", "internal/cli/output", "internal/cli/proxy", "internal/cli/render", "internal/cli/status",
+		"internal/command", "internal/kubelog", "internal/version", "pkg/model",
 	},
 	"internal/cli/bundle": {
 		"internal/cli/management", "internal/cli/output", "internal/command", "internal/redact", "internal/version",
@@ -54,6 +54,10 @@ var arrows = map[string][]string{
 	"internal/cli/move": {
 		"api/v1alpha1", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/output",
 		"internal/command", "pkg/observed",
+	},
+	"internal/cli/network": {
+		"api/v1alpha1", "internal/cli/join", "internal/cli/management", "internal/cli/output", "internal/command",
+		"pkg/capi/egress", "pkg/envoy", "pkg/model",
 	},
 	"internal/cli/output": {"internal/command"},
 	"internal/cli/proxy": {
@@ -100,7 +104,7 @@ var arrows = map[string][]string{
 	},
 	"pkg/agent/edge": {
 		"internal/disk", "pkg/agent/status", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/enrol/client", "pkg/envoy",
-		"pkg/envoy/policy", "pkg/model", "pkg/probe", "pkg/report/agent", "pkg/report/v1",
+		"pkg/envoy/network", "pkg/envoy/policy", "pkg/model", "pkg/probe", "pkg/report/agent", "pkg/report/v1",
 	},
 	"pkg/agent/envoyadmin": nil,
 	"pkg/agent/envoyproc":  {"internal/disk", "internal/retry", "pkg/agent/envoyadmin", "pkg/envoy", "pkg/sockets"},
@@ -118,6 +122,7 @@ var arrows = map[string][]string{
 	"pkg/boot": {
 		"internal/redact", "internal/retry", "pkg/certs", "pkg/enrol/client", "pkg/report", "pkg/report/v1",
 	},
+	"pkg/capi/egress":    {"api/v1alpha1"},
 	"pkg/capi/hooks":     {"api/v1alpha1", "pkg/capi/inject", "pkg/model"},
 	"pkg/capi/inject":    {"api/v1alpha1", "deploy/edge", "pkg/model"},
 	"pkg/certs":          {"internal/disk", "internal/retry"},
@@ -125,9 +130,9 @@ var arrows = map[string][]string{
 	"pkg/controller": {
 		"api/v1alpha1", "internal/informers", "pkg/controller/boot", "pkg/controller/ca", "pkg/controller/config",
 		"pkg/controller/copies", "pkg/controller/issuers", "pkg/controller/kubeconfigs", "pkg/controller/metrics",
-		"pkg/controller/objects", "pkg/controller/publicservice", "pkg/controller/reconciler", "pkg/controller/records",
-		"pkg/controller/signer", "pkg/controller/status", "pkg/controller/tunnel", "pkg/controller/waves",
-		"pkg/controller/webhook", "pkg/kubeconfig", "pkg/model", "pkg/report/view", "pkg/rollout",
+		"pkg/controller/network", "pkg/controller/objects", "pkg/controller/publicservice", "pkg/controller/reconciler",
+		"pkg/controller/records", "pkg/controller/signer", "pkg/controller/status", "pkg/controller/tunnel",
+		"pkg/controller/waves", "pkg/controller/webhook", "pkg/kubeconfig", "pkg/model", "pkg/report/view", "pkg/rollout",
 	},
 	"pkg/controller/boot": {
 		"api/v1alpha1", "internal/redact", "pkg/controller/condition", "pkg/controller/config", "pkg/controller/objects",
@@ -160,6 +165,10 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/metrics", "internal/traces", "pkg/controller/config", "pkg/controller/objects",
 		"pkg/controller/reconciler", "pkg/kubeconfig", "pkg/model",
 	},
+	"pkg/controller/network": {
+		"api/v1alpha1", "pkg/controller/condition", "pkg/controller/objects", "pkg/controller/reconciler",
+		"pkg/controller/tunnel", "pkg/decision", "pkg/model",
+	},
 	"pkg/controller/objects": {"api/v1alpha1", "pkg/decision", "pkg/kubeconfig", "pkg/model"},
 	"pkg/controller/publicservice": {
 		"api/v1alpha1", "internal/retry", "pkg/controller/condition", "pkg/controller/reconciler",
@@ -178,8 +187,8 @@ var arrows = map[string][]string{
 	},
 	"pkg/controller/status": {
 		"api/v1alpha1", "pkg/certs", "pkg/controller/ca", "pkg/controller/condition", "pkg/controller/config",
-		"pkg/controller/objects", "pkg/controller/reconciler", "pkg/controller/records", "pkg/dial", "pkg/model",
-		"pkg/observed", "pkg/report/v1", "pkg/report/view",
+		"pkg/controller/objects", "pkg/controller/reconciler", "pkg/controller/records", "pkg/decision", "pkg/dial",
+		"pkg/model", "pkg/observed", "pkg/report/v1", "pkg/report/view",
 	},
 	"pkg/controller/tunnel": {
 		"api/v1alpha1", "deploy/edge", "pkg/controller/ca", "pkg/controller/condition", "pkg/controller/config",
@@ -215,10 +224,16 @@ var arrows = map[string][]string{
 		"internal/caller", "internal/limit", "internal/retry", "pkg/certs", "pkg/enrol", "pkg/enrol/podtoken",
 		"pkg/enrol/v1", "pkg/model", "pkg/report/v1",
 	},
-	"pkg/enrol/v1":         {"pkg/report/v1"},
-	"pkg/envoy":            {"pkg/model"},
-	"pkg/envoy/policy":     {"pkg/envoy", "pkg/model"},
+	"pkg/enrol/v1": {"pkg/report/v1"},
+	"pkg/envoy": {
+		"pkg/envoy/accesslog", "pkg/envoy/network", "pkg/envoy/overload", "pkg/envoy/typed", "pkg/model",
+	},
+	"pkg/envoy/accesslog":  {"pkg/envoy/typed", "pkg/model"},
+	"pkg/envoy/network":    {"pkg/envoy/accesslog", "pkg/envoy/typed", "pkg/model"},
+	"pkg/envoy/overload":   {"pkg/envoy/typed"},
+	"pkg/envoy/policy":     {"pkg/envoy", "pkg/envoy/network", "pkg/model"},
 	"pkg/envoy/references": nil,
+	"pkg/envoy/typed":      nil,
 	"pkg/kubeconfig":       {"api/v1alpha1", "pkg/model"},
 	"pkg/model":            nil,
 	"pkg/observed":         {"api/v1alpha1", "pkg/model", "pkg/report/v1"},
@@ -323,8 +338,9 @@ func isDirective(doc *ast.CommentGroup) bool { return strings.TrimSpace(doc.Text
 // show it. All others act on ids, and read only the id that a Tunnel holds: (*v1alpha1.Tunnel).HeldID.
 var claims = []string{
 	"internal/cli/config/why_verdict.go", "internal/cli/move/move.go", "pkg/diagnose/summary/row.go",
-	"pkg/decision/candidate.go", "pkg/decision/prepared.go", "pkg/source/load.go",
-	"pkg/controller/copies/copies.go", "pkg/controller/copies/write.go", "pkg/controller/objects/decide.go",
+	"pkg/decision/candidate.go", "pkg/decision/network.go", "pkg/decision/prepared.go", "pkg/source/load.go",
+	"pkg/controller/copies/copies.go", "pkg/controller/copies/write.go", "pkg/controller/network/network.go",
+	"pkg/controller/objects/decide.go",
 	"pkg/controller/reconciler/index.go", "pkg/controller/records/records.go", "pkg/controller/signer/request.go",
 	"pkg/controller/status/live.go",
 	"pkg/controller/tunnel/bootstrap.go", "pkg/controller/tunnel/prepared.go", "pkg/controller/tunnel/remove.go",

@@ -20,6 +20,17 @@ const (
 	ReasonInvalidName = "InvalidName"
 	// ReasonNameTaken: another Tunnel holds the hostname or the id. Nothing is served.
 	ReasonNameTaken = "NameTaken"
+	// ReasonInvalidNetwork: a CIDR, DNS suffix, port or target of a RemoteNetwork is not served. The message names each
+	// of them and its remedy. Everything else is served.
+	ReasonInvalidNetwork = "InvalidNetwork"
+	// ReasonAmbiguousNetwork: a CIDR or DNS suffix of a RemoteNetwork is also in another network of the same Cluster,
+	// which keeps it. Everything else is served.
+	ReasonAmbiguousNetwork = "AmbiguousNetwork"
+	// ReasonNetworkOverlap: a CIDR of a RemoteNetwork contains the gateways, or a part of the Cluster's Pods or
+	// Services. It is not served.
+	ReasonNetworkOverlap = "NetworkOverlap"
+	// ReasonNoCluster: the Cluster of a RemoteNetwork does not exist. Nothing is served.
+	ReasonNoCluster = "NoCluster"
 	// ReasonInvalidExtraName: an extra name is malformed or belongs to another Tunnel. Everything else is served.
 	ReasonInvalidExtraName = "InvalidExtraName"
 	// ReasonInvalidAPIServer: the apiserver's address is neither an IP address nor a DNS name. Nothing is served.
@@ -133,6 +144,13 @@ const (
 	ReasonReady = "Ready"
 	// ReasonNotReady: the message names the condition that is not met.
 	ReasonNotReady = "NotReady"
+
+	// ConditionEgressReady reports whether an apiserver of the Cluster can use its RemoteNetworks: whether one has
+	// enrolled and is connected.
+	ConditionEgressReady = "EgressReady"
+	// ReasonNoEgress: no apiserver of the Cluster is connected for egress. Machines of the network may still reach the
+	// apiserver.
+	ReasonNoEgress = "NoEgress"
 
 	// ConditionPaused exists while the Cluster or the Tunnel is paused. A Cluster that disappears meanwhile was moved
 	// to another management cluster: its tunnel ends here, and its edges are not denied.

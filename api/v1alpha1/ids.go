@@ -16,3 +16,7 @@ func (t *Tunnel) ClaimedID() string { return t.Spec.ID }
 
 // ClaimID sets the id that this Tunnel claims.
 func (t *Tunnel) ClaimID(id string) { t.Spec.ID = id }
+
+// OfCluster reports whether this is the Tunnel of the Cluster with its name: neither that of a RemoteNetwork nor that
+// of the apiservers of a Cluster.
+func (t *Tunnel) OfCluster() bool { return t.Spec.Network == "" && t.Spec.EgressOf == "" }

@@ -133,9 +133,18 @@ const (
 // WebhookConfigurationName is the MutatingWebhookConfiguration whose CA bundles the controller maintains.
 const WebhookConfigurationName = "fairlead-kubeconfigs"
 
+// Suffixes of the names of Tunnels that are not the Tunnel of a Cluster.
+const (
+	// NetworkTunnelSuffix is appended to the name of a RemoteNetwork to name its Tunnel.
+	NetworkTunnelSuffix = ".network"
+	// EgressTunnelSuffix is appended to the name of a Cluster to name the Tunnel with which its apiservers enrol.
+	EgressTunnelSuffix = ".egress"
+)
+
 // Signer names of CertificateSigningRequests: one for each certificate profile.
 const (
 	SignerEdge    = "fairlead.dev/edge"
+	SignerEgress  = "fairlead.dev/egress"
 	SignerGateway = "fairlead.dev/gateway"
 	SignerControl = "fairlead.dev/control"
 )

@@ -81,6 +81,9 @@ func TestReasonsMatchTheCode(t *testing.T) {
 			strings.HasPrefix(c.name, "MachineCondition"),
 			strings.HasPrefix(c.name, "ServiceCondition"):
 			of := "Tunnel"
+			if c.name == "ConditionEgressReady" {
+				of = "RemoteNetwork"
+			}
 			for _, kind := range []string{"Cluster", "Machine", "Service"} {
 				if strings.HasPrefix(c.name, kind) {
 					of = kind

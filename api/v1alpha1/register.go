@@ -11,7 +11,7 @@ var GroupVersion = schema.GroupVersion{Group: "fairlead.dev", Version: "v1alpha1
 
 // AddToScheme adds the types of this package to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &Tunnel{}, &TunnelList{})
+	scheme.AddKnownTypes(GroupVersion, &Tunnel{}, &TunnelList{}, &RemoteNetwork{}, &RemoteNetworkList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

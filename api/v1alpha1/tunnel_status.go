@@ -121,9 +121,55 @@ type ServedStatus struct {
 	// +optional
 	Limits ServedLimits `json:"limits,omitzero"`
 
+	// network is what is granted to a Tunnel with spec.network.
+	// +optional
+	Network *ServedNetwork `json:"network,omitempty"`
+
 	// enrolmentOnly is true while the Tunnel waits for its Cluster: edges may enrol, and no client is served.
 	// +optional
 	EnrolmentOnly bool `json:"enrolmentOnly,omitempty"`
+}
+
+// ServedNetwork is what the edges of a RemoteNetwork serve, and for which apiservers.
+type ServedNetwork struct {
+	// clusterName is the name of the Cluster that has the network.
+	ClusterName string `json:"clusterName"`
+	// egressID is the tunnel id of the Tunnel <cluster>.egress: apiservers that enrolled with it may use the network.
+	// +optional
+	EgressID string `json:"egressID,omitempty"`
+	// cidrs are the addresses that apiservers reach.
+	// +optional
+	// +listType=atomic
+	CIDRs []string `json:"cidrs,omitempty"`
+	// dnsSuffixes are the DNS domains that apiservers reach.
+	// +optional
+	// +listType=atomic
+	DNSSuffixes []string `json:"dnsSuffixes,omitempty"`
+	// ports are the ports of cidrs and dnsSuffixes, with first and last port of each range. Empty means all.
+	// +optional
+	// +listType=atomic
+	Ports []NetworkPort `json:"ports,omitempty"`
+	// targets are the single addresses with names.
+	// +optional
+	// +listType=atomic
+	Targets []ServedTarget `json:"targets,omitempty"`
+	// apiServers are the addresses, as host:port, at which gateways reach the apiservers of the Cluster for machines in
+	// the network.
+	// +optional
+	// +listType=atomic
+	APIServers []string `json:"apiServers,omitempty"`
+	// apiServerTunnelID is the tunnel id by which gateways reach the apiservers of the Cluster instead, if these are
+	// behind a tunnel too.
+	// +optional
+	APIServerTunnelID string `json:"apiServerTunnelID,omitempty"`
+}
+
+// ServedTarget is one named target of a network.
+type ServedTarget struct {
+	// name is the DNS name by which clients reach the target.
+	Name string `json:"name"`
+	// address is the host:port that the edges dial.
+	Address string `json:"address"`
 }
 
 // ServedLimits are the limits of a tunnel. Zero means the default.

@@ -5,7 +5,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Tunnel defines how one workload cluster is reached. It has the namespace and name of its Cluster, which owns it.
+// Tunnel is one tunnel id, with its edges, tokens, limits and revocations. The Tunnel with the name of a Cluster
+// defines how this workload cluster is reached. A Tunnel <name>.network belongs to the RemoteNetwork <name>, and the
+// Tunnel <cluster>.egress to the apiservers of a Cluster with RemoteNetworks.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -24,6 +26,7 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.kubeconfig) || !has(self.spec.kubeconfig.copies) || self.spec.kubeconfig.copies.all(c, has(c.__namespace__) || !['-kubeconfig', '-edge-bootstrap', '-edge-resources', '-boot-report'].exists(s, c.name.endsWith(s) && c.name.substring(0, c.name.size() - s.size()) == self.metadata.name))",message="spec.kubeconfig.copies has the name of a Secret that the Cluster has already: give the copy another name"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.spec) || !has(oldSelf.spec.id) || (has(self.spec) && has(self.spec.id) && self.spec.id == oldSelf.spec.id)",message="spec.id is immutable: edges are bound to it; delete the Tunnel to get another"
+// +kubebuilder:validation:XValidation:rule="(has(oldSelf.spec) && has(oldSelf.spec.network) ? has(self.spec) && has(self.spec.network) && self.spec.network == oldSelf.spec.network : !has(self.spec) || !has(self.spec.network)) && (has(oldSelf.spec) && has(oldSelf.spec.egressOf) ? has(self.spec) && has(self.spec.egressOf) && self.spec.egressOf == oldSelf.spec.egressOf : !has(self.spec) || !has(self.spec.egressOf))",message="spec.network and spec.egressOf are immutable: they decide what the certificates of the edges are for"
 type Tunnel struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -44,6 +47,9 @@ type TunnelList struct {
 }
 
 // TunnelSpec is the desired state of a tunnel. The controller fills in empty fields and changes nothing else.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.network) && has(self.egressOf))",message="network and egressOf exclude each other"
+// +kubebuilder:validation:XValidation:rule="!(has(self.network) || has(self.egressOf)) || !(has(self.kubeconfig) || has(self.apiServer) || has(self.extraNames) || has(self.edgeServiceAccount))",message="a Tunnel with network or egressOf leads to no apiserver: remove kubeconfig, apiServer, extraNames and edgeServiceAccount"
 type TunnelSpec struct {
 	// id is the identity of the tunnel. The controller chooses it at random. It never changes, and it moves with the
 	// object. Setting it requires the verb set-id on tunnels.fairlead.dev in all namespaces, which the identity that
@@ -52,6 +58,20 @@ type TunnelSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]{20,32}$')",message="must be 20 to 32 characters of a-z and 0-9; leave it out, and the controller chooses it"
 	ID string `json:"id,omitempty"`
+
+	// network is the name of the RemoteNetwork, in the same namespace, whose edges have this tunnel id. The controller
+	// sets it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Network string `json:"network,omitempty"`
+
+	// egressOf is the name of the Cluster, in the same namespace, whose apiservers enrol with this tunnel id, to reach
+	// the RemoteNetworks of that Cluster. The controller sets it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	EgressOf string `json:"egressOf,omitempty"`
 
 	// kubeconfig defines how the Cluster's kubeconfig Secret is written.
 	// +optional

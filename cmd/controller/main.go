@@ -48,7 +48,7 @@ type flags struct {
 	leaderElectLease                   time.Duration
 	healthListen, metricsListen        string
 	webhookListen                      string
-	dialNetworks                       []string
+	dialNetworks, apiServerCIDRs       []string
 	logging                            logging.Flags
 	traces                             traces.Flags
 }
@@ -228,6 +228,14 @@ func (f *flags) addNetwork(set *pflag.FlagSet) {
 			"kubeconfigs), such as 10.1.0.0/16; without any it dials only endpoints of Clusters, and accepts no https proxy. "+
 			"It never dials loopback, link-local addresses or the management cluster's apiserver",
 	)
+	set.StringSliceVar(
+		&f.apiServerCIDRs,
+		"apiserver-cidrs",
+		nil,
+		"networks in which gateways may dial the endpoints of Clusters for the machines of RemoteNetworks, such as "+
+			"10.1.0.0/16; without any they dial none, and such machines reach only apiservers with a tunnel. Users of a "+
+			"namespace choose these addresses. Loopback and link-local addresses are never dialled",
+	)
 }
 
 // run validates everything before it starts anything.
@@ -279,12 +287,21 @@ func (f *flags) complete() (err error) {
 	), controller.TunnelDNS(
 		f.dns,
 	), !f.tunnels
-	for _, network := range f.dialNetworks {
-		prefix, err := netip.ParsePrefix(network)
-		if err != nil {
-			return fmt.Errorf("--dial-networks: %q is not a network such as 10.1.0.0/16", network)
+	for _, list := range []struct {
+		flag   string
+		values []string
+		into   *[]netip.Prefix
+	}{
+		{"--dial-networks", f.dialNetworks, &f.config.DialNetworks},
+		{"--apiserver-cidrs", f.apiServerCIDRs, &f.config.APIServerCIDRs},
+	} {
+		for _, network := range list.values {
+			prefix, err := netip.ParsePrefix(network)
+			if err != nil {
+				return fmt.Errorf("%s: %q is not a network such as 10.1.0.0/16", list.flag, network)
+			}
+			*list.into = append(*list.into, prefix.Masked())
 		}
-		f.config.DialNetworks = append(f.config.DialNetworks, prefix.Masked())
 	}
 	for _, address := range []struct {
 		flag, value string

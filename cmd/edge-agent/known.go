@@ -40,6 +40,9 @@ func (f bootstrapFile) check() error {
 			return err
 		}
 	}
+	if err := f.CheckRole(); err != nil {
+		return err
+	}
 	if len(f.addresses()) == 0 {
 		return errors.New("no gateway: set --gateway, or give a bootstrap file that names one")
 	}

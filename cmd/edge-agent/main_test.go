@@ -23,6 +23,9 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 	good := write(t, dir, "good.yaml", bootstrap)
 	noPort := write(t, dir, "bootstrap.yaml", "gateway: gw.example.com\ntunnelDomain: tunnels.example.com\n")
 	elsewhere := write(t, dir, "elsewhere.yaml", strings.ReplaceAll(bootstrap, "tunnels.", "other."))
+	egress := write(t, dir, "egress.yaml", bootstrap+"role: egress\n")
+	egressElsewhere := write(t, dir, "egress2.yaml", strings.ReplaceAll(bootstrap, "tunnels.", "other.")+"role: egress\n")
+	unknownRole := write(t, dir, "role.yaml", bootstrap+"role: ingress\n")
 	tests := map[string]struct {
 		args    []string
 		wantErr string
@@ -50,6 +53,29 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 			args:    []string{"--bootstrap", good, "--allow-target", "10.0.0.1"},
 			wantErr: "--allow-target",
 		},
+		"CIDRs with different ports": {
+			args:    []string{"--bootstrap", good, "--allow-target", "10.0.0.0/8", "--allow-target", "fd00::/64:443"},
+			wantErr: "the same ports",
+		},
+		"a place to listen that is a name": {
+			args:    []string{"--bootstrap", good, "--apiserver-listen", "localhost:6443"},
+			wantErr: "--apiserver-listen",
+		},
+		"one place to listen for two tunnels": {
+			args:    []string{"--bootstrap", good, "--bootstrap", elsewhere, "--apiserver-listen", "127.0.0.1:6443"},
+			wantErr: "is for one network",
+		},
+		"two apiservers": {
+			args:    []string{"--bootstrap", egress, "--bootstrap", egressElsewhere},
+			wantErr: "beside each apiserver",
+		},
+		"a socket without a folder": {
+			args: []string{
+				"--bootstrap", egress, "--egress-socket", "egress.sock", "--envoy", os.Args[0], "--state-dir", t.TempDir(),
+			},
+			wantErr: "absolute path",
+		},
+		"a role of another version": {args: []string{"--bootstrap", unknownRole}, wantErr: "newer version"},
 		"one id for two files": {
 			args:    []string{"--bootstrap", good, "--bootstrap", good, "--id", "aaaaaaaaaaaaaaaaaaaaaaaa"},
 			wantErr: "for one tunnel",

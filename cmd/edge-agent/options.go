@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent"
 	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/dial"
+	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -32,7 +34,8 @@ type options struct {
 	proxy, noProxy, proxyCredentials string
 	proxyGiven                       bool // even as "", which means no proxy
 
-	apiservers, targets []string
+	apiservers, targets, listen []string
+	socket                      string // of the apiserver beside this agent
 }
 
 func (o *options) addTo(cmd *cobra.Command) {
@@ -97,9 +100,22 @@ func (o *options) addTargets(flags *pflag.FlagSet) {
 	)
 	flags.StringArrayVar(
 		&o.targets, "allow-target", nil,
-		"host:port of an apiserver that may be dialled; repeat it for several (default: what the Tunnel names)",
+		"host:port of an apiserver or named target that may be dialled, or CIDR[:port] of destinations in a network; repeat "+
+			"it for several (default: what the Tunnel and the RemoteNetwork name)",
+	)
+	flags.StringArrayVar(
+		&o.listen, "apiserver-listen", nil,
+		"IP:port at which machines in the network reach the apiserver of their Cluster; repeat it for several (default: "+
+			"none)",
+	)
+	flags.StringVar(
+		&o.socket, "egress-socket", defaultSocket,
+		"path of the Unix socket for the apiserver beside this agent, if the bootstrap file has role: egress",
 	)
 }
+
+// defaultSocket is the socket to which a generated EgressSelectorConfiguration connects.
+const defaultSocket = "/run/fairlead/egress.sock"
 
 // edges returns the configurations of the enrolments. It checks what must exist at the start. Credentials are read when
 // they are needed, because an edge with a leaf on disk needs none.
@@ -131,7 +147,22 @@ func (o *options) edges() ([]edge.Config, error) {
 		}
 		edges = append(edges, edge)
 	}
-	return edges, nil
+	return edges, o.checkListening(edges)
+}
+
+// checkListening returns an error if two enrolments would listen at the same place.
+func (o *options) checkListening(edges []edge.Config) error {
+	count := map[model.Role]int{}
+	for _, e := range edges {
+		count[e.Role]++
+	}
+	switch {
+	case count[model.RoleEgress] > 1:
+		return errors.New("two bootstrap files have role: egress: run an agent beside each apiserver")
+	case count[model.RoleEdge] > 1 && len(o.listen) > 0:
+		return errors.New("--apiserver-listen is for one network: give only its bootstrap file")
+	}
+	return nil
 }
 
 // joined returns the configuration for a file that was given to a running agent. Flags about this machine and its
@@ -146,6 +177,8 @@ func (o *options) joined(path string) (edge.Config, error) {
 		proxyGiven:       o.proxyGiven,
 		apiservers:       o.apiservers,
 		targets:          o.targets,
+		listen:           o.listen,
+		socket:           o.socket,
 	}
 	proxy, err := j.proxyOf()
 	if err != nil {
@@ -166,9 +199,10 @@ func (o *options) edge(path string, proxy dial.Proxy) (edge.Config, error) {
 		)
 	}
 	var unwritten sync.Once
-	config := edge.Config{Domain: model.TunnelDomain(file.TunnelDomain), Credential: func() (edge.Credential, error) {
-		return o.credential(path, &unwritten)
-	}}
+	config := edge.Config{
+		Role: cmp.Or(file.Role, model.RoleEdge), Domain: model.TunnelDomain(file.TunnelDomain),
+		Credential: func() (edge.Credential, error) { return o.credential(path, &unwritten) },
+	}
 	gateways, err := endpoints("address of the gateways", file.addresses())
 	if err != nil {
 		return edge.Config{}, err
@@ -180,8 +214,22 @@ func (o *options) edge(path string, proxy dial.Proxy) (edge.Config, error) {
 	if config.APIServers, err = endpoints("--local-apiserver", o.apiservers); err != nil {
 		return edge.Config{}, err
 	}
-	config.Targets, err = endpoints("--allow-target", o.targets)
-	return config, err
+	if config.Targets, config.Networks, err = edge.ParseTargets(o.targets); err != nil {
+		return edge.Config{}, fmt.Errorf("reading --allow-target: %w", err)
+	}
+	if config.Role == model.RoleEgress {
+		config.Socket = o.socket
+		return config, nil
+	}
+	if config.Listen, err = endpoints("--apiserver-listen", o.listen); err != nil {
+		return edge.Config{}, err
+	}
+	for _, at := range config.Listen {
+		if err := envoy.CheckListen(at); err != nil {
+			return edge.Config{}, fmt.Errorf("reading --apiserver-listen: %w", err)
+		}
+	}
+	return config, nil
 }
 
 func endpoints(what string, addresses []string) ([]model.Endpoint, error) {

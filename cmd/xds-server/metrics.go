@@ -44,7 +44,7 @@ func newFigures() *figures {
 			f.enrolled.WithLabelValues(request, result)
 		}
 	}
-	for _, role := range []model.Role{model.RoleEdge, model.RoleGateway, model.RoleControl} {
+	for _, role := range []model.Role{model.RoleEdge, model.RoleEgress, model.RoleGateway, model.RoleControl} {
 		for _, result := range []string{"signed", "denied", "unanswered"} {
 			f.signed.WithLabelValues(string(role), result)
 		}

@@ -112,9 +112,10 @@ func TestManifestsMatchTheCode(t *testing.T) {
 // TestCopiesMatchTheCode: a chart cannot refer to files outside of its folder.
 func TestCopiesMatchTheCode(t *testing.T) {
 	for copied, original := range map[string]string{
-		"files/crd/fairlead.dev_tunnels.yaml": "../kubernetes/crd/fairlead.dev_tunnels.yaml",
-		"files/rules.yaml":                    "../monitoring/rules.yaml",
-		"files/dashboard.json":                "../monitoring/dashboard.json",
+		"files/crd/fairlead.dev_tunnels.yaml":        "../kubernetes/crd/fairlead.dev_tunnels.yaml",
+		"files/crd/fairlead.dev_remotenetworks.yaml": "../kubernetes/crd/fairlead.dev_remotenetworks.yaml",
+		"files/rules.yaml":                           "../monitoring/rules.yaml",
+		"files/dashboard.json":                       "../monitoring/dashboard.json",
 	} {
 		data, err := os.ReadFile(original)
 		if err != nil {
@@ -167,13 +168,15 @@ func compare(t *testing.T, built, want objects) {
 	t.Helper()
 	delete(built, "Namespace/"+namespace)
 	maps.DeleteFunc(want, func(key string, _ *object) bool { return strings.HasSuffix(key, "/fairlead-test") })
-	crd := want["CustomResourceDefinition/tunnels.fairlead.dev"]
-	annotations := crd.GetAnnotations()
-	if annotations["helm.sh/resource-policy"] != "keep" {
-		t.Error("Helm would delete the type, and all Tunnels, with the release")
+	for _, kind := range []string{"tunnels", "remotenetworks"} {
+		crd := want["CustomResourceDefinition/"+kind+".fairlead.dev"]
+		annotations := crd.GetAnnotations()
+		if annotations["helm.sh/resource-policy"] != "keep" {
+			t.Errorf("Helm would delete the type, and all %s, with the release", kind)
+		}
+		delete(annotations, "helm.sh/resource-policy")
+		crd.SetAnnotations(annotations)
 	}
-	delete(annotations, "helm.sh/resource-policy")
-	crd.SetAnnotations(annotations)
 	for _, key := range changed(built, want) {
 		switch {
 		case built[key] == nil:

@@ -18,6 +18,12 @@ var StaticPod string
 //go:embed deployment.yaml
 var Deployment string
 
+// DaemonSet is daemonset.yaml: an edge of a RemoteNetwork on each of its machines, with an endpoint of their apiserver.
+// The user must create the namespace and the Secret fairlead-network-bootstrap.
+//
+//go:embed daemonset.yaml
+var DaemonSet string
+
 // AgentUnit and EnvoyUnit are the units of systemd, edge-agent.service and edge-envoy.service.
 var (
 	//go:embed edge-agent.service
@@ -25,6 +31,23 @@ var (
 	//go:embed edge-envoy.service
 	EnvoyUnit string
 )
+
+// Endpoint returns StaticPod or DaemonSet for an edge of a RemoteNetwork that listens at an address; empty: it does not
+// listen. It replaces the apiserver nearby, which such an edge does not dial.
+func Endpoint(manifest, listen string) string {
+	var lines []string
+	for _, line := range strings.SplitAfter(manifest, "\n") {
+		text := strings.TrimSpace(line)
+		if !strings.HasPrefix(text, "- --local-apiserver=") && !strings.HasPrefix(text, "- --apiserver-listen=") {
+			lines = append(lines, line)
+			continue
+		}
+		if listen != "" {
+			lines = append(lines, strings.Replace(line, text, "- --apiserver-listen="+listen, 1))
+		}
+	}
+	return strings.Join(lines, "")
+}
 
 // DeploymentOf returns Deployment for the tunnel with an id and for an image. The caller has validated both.
 func DeploymentOf(id, image string) string {

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fairlead/fairlead/deploy/edge"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
 	"github.com/fairlead/fairlead/pkg/enrol/podtoken"
@@ -43,7 +44,9 @@ func pods(t *testing.T) map[string]corev1.PodSpec {
 	t.Helper()
 	var static corev1.Pod
 	decode(t, "static-pod.yaml", &static)
-	all := map[string]corev1.PodSpec{"static-pod.yaml": static.Spec}
+	var daemons appsv1.DaemonSet
+	decode(t, "daemonset.yaml", &daemons)
+	all := map[string]corev1.PodSpec{"static-pod.yaml": static.Spec, "daemonset.yaml": daemons.Spec.Template.Spec}
 	for _, name := range []string{"deployment.yaml", "sidecar.yaml"} {
 		all[name] = deployment(t, name).Spec.Template.Spec
 	}
@@ -149,6 +152,47 @@ func TestAnAPIServerAcceptsTheManifests(t *testing.T) {
 		}
 		if err := admin.Create(t.Context(), pod); err != nil {
 			t.Errorf("%s: a Pod of it: %v", name, err)
+		}
+	}
+}
+
+// TestAnAPIServerAcceptsTheDaemonSet in a namespace that permits host networks.
+func TestAnAPIServerAcceptsTheDaemonSet(t *testing.T) {
+	admin, err := kubetest.NewClient(server.Config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: "fairlead-network", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
+	}}
+	if err := admin.Create(t.Context(), namespace); err != nil {
+		t.Fatal(err)
+	}
+	var set appsv1.DaemonSet
+	decode(t, "daemonset.yaml", &set)
+	if err := admin.Create(t.Context(), &set); err != nil {
+		t.Fatal(err)
+	}
+	// A machine that lost its network keeps the edge, and one that has none yet gets it.
+	if tolerations := set.Spec.Template.Spec.Tolerations; len(tolerations) != 1 || tolerations[0].Key != "" {
+		t.Errorf("the tolerations are %v", tolerations)
+	}
+}
+
+// TestEdgesOfNetworksListen: the manifests have the address of the endpoint in place of an apiserver nearby.
+func TestEdgesOfNetworksListen(t *testing.T) {
+	for name, manifest := range map[string]string{"static Pod": edge.StaticPod, "DaemonSet": edge.DaemonSet} {
+		for listen, want := range map[string]int{"10.1.0.1:6443": 1, "": 0} {
+			text := edge.Endpoint(manifest, listen)
+			if n := strings.Count(text, "\n        - --apiserver-listen=") + strings.Count(
+				text, "\n            - --apiserver-listen="); n != want || !strings.Contains(text, listen) ||
+				strings.Contains(text, "- --local-apiserver") {
+				t.Errorf("%s at %q: %s", name, listen, text)
+			}
+			var object map[string]any
+			if err := yaml.UnmarshalStrict([]byte(text), &object); err != nil {
+				t.Errorf("%s at %q: %v", name, listen, err)
+			}
 		}
 	}
 }
@@ -302,7 +346,7 @@ func TestTheApiserverNearbyIsAName(t *testing.T) {
 				t.Errorf("%s: the apiserver nearby is %s, %v", name, address, err)
 			}
 		}
-		if found != 1 {
+		if want := name != "daemonset.yaml"; (found == 1) != want {
 			t.Errorf("%s: %d containers are told of an apiserver nearby", name, found)
 		}
 	}

@@ -218,14 +218,16 @@ func TestEdgesKeepTheirAddresses(t *testing.T) {
 
 // TestClusterctlMovesTunnels: clusterctl moves only kinds whose CRDs have its label.
 func TestClusterctlMovesTunnels(t *testing.T) {
-	crd := &unstructured.Unstructured{}
-	crd.SetAPIVersion("apiextensions.k8s.io/v1")
-	crd.SetKind("CustomResourceDefinition")
-	if err := apiserver(t).Get(t.Context(), client.ObjectKey{Name: "tunnels.fairlead.dev"}, crd); err != nil {
-		t.Fatal(err)
-	}
-	if _, ok := crd.GetLabels()["clusterctl.cluster.x-k8s.io"]; !ok {
-		t.Errorf("labels %v", crd.GetLabels())
+	for _, name := range []string{"tunnels.fairlead.dev", "remotenetworks.fairlead.dev"} {
+		crd := &unstructured.Unstructured{}
+		crd.SetAPIVersion("apiextensions.k8s.io/v1")
+		crd.SetKind("CustomResourceDefinition")
+		if err := apiserver(t).Get(t.Context(), client.ObjectKey{Name: name}, crd); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := crd.GetLabels()["clusterctl.cluster.x-k8s.io"]; !ok {
+			t.Errorf("%s has the labels %v", name, crd.GetLabels())
+		}
 	}
 }
 

@@ -28,6 +28,20 @@ func TestPermissions(t *testing.T) {
 			authorizationv1.ResourceAttributes{Verb: "list", Group: "cluster.x-k8s.io", Resource: "clusters"},
 			[]string{"controller", "xds-server"},
 		},
+		"lists networks": {
+			authorizationv1.ResourceAttributes{Verb: "list", Group: "fairlead.dev", Resource: "remotenetworks"},
+			[]string{"controller", "xds-server"},
+		},
+		"changes networks": {
+			authorizationv1.ResourceAttributes{Verb: "patch", Group: "fairlead.dev", Resource: "remotenetworks"},
+			[]string{"controller"},
+		},
+		"creates networks": {
+			authorizationv1.ResourceAttributes{Verb: "create", Group: "fairlead.dev", Resource: "remotenetworks"}, nil,
+		},
+		"deletes networks": {
+			authorizationv1.ResourceAttributes{Verb: "delete", Group: "fairlead.dev", Resource: "remotenetworks"}, nil,
+		},
 		"changes Clusters": {
 			authorizationv1.ResourceAttributes{
 				Verb:      "patch",

@@ -34,7 +34,7 @@ func addCompletions(cmd *cobra.Command) {
 		if !strings.Contains(cmd.Use, word) || cmd.ValidArgsFunction != nil {
 			continue
 		}
-		if cmd.Name() == "join" {
+		if cmd.Name() == "join" || cmd.Name() == "egress" {
 			look = clusterNames
 		}
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {

@@ -113,8 +113,9 @@ func TestConfigThroughForwardedPorts(t *testing.T) {
 	someone := viewer(t, p)
 
 	out, errs := someone.shows(t, 1, "config", "sync")
-	for _, want := range []string{"gateway-0 gateway - cds SYNCED ", "gateway-1 gateway - - STALE - - - its agent is " +
-		"not connected"} {
+	for _, want := range []string{
+		"gateway-0 gateway - cds SYNCED ", "gateway-1 gateway - - DISCONNECTED - - - its agent is not connected",
+	} {
 		if !strings.Contains(strings.Join(lines(out), "\n"), want) {
 			t.Errorf("%q is not in\n%s%s", want, out, errs)
 		}
@@ -123,6 +124,11 @@ func TestConfigThroughForwardedPorts(t *testing.T) {
 		out, "xds-server-a",
 	) ||
 		strings.Contains(out, "gateway-1") {
+		t.Errorf("got\n%s", out)
+	}
+	if out, _ := someone.shows(t, 1, "config", "why", wc.Hostname); !strings.Contains(
+		strings.Join(lines(out), "\n"), "gateway-1 DISCONNECTED",
+	) {
 		t.Errorf("got\n%s", out)
 	}
 	two.gateway(t, "gateway-1", wc.Hostname, &reportv1.Tunnel{Key: "a", Node: "edge-1", TunnelId: wc.ID})

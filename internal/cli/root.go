@@ -21,6 +21,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/join"
 	"github.com/fairlead/fairlead/internal/cli/kubeconfig"
 	"github.com/fairlead/fairlead/internal/cli/move"
+	"github.com/fairlead/fairlead/internal/cli/network"
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/internal/cli/proxy"
 	"github.com/fairlead/fairlead/internal/cli/render"
@@ -60,8 +61,8 @@ func quiet() {
 func newRoot() *cobra.Command {
 	root := command.Group(
 		"fairlead", "Inspect and operate Fairlead", ca.Command(), check.Command(), config.Command(), edge.Command(),
-		join.Command(), kubeconfig.Command(), move.Command(), proxy.Command(), render.Command(), status.Command(),
-		bundle.Command(newRoot), versionCommand(),
+		join.Command(), kubeconfig.Command(), move.Command(), network.Command(), proxy.Command(), render.Command(),
+		status.Command(), bundle.Command(newRoot), versionCommand(),
 	)
 	root.Long = strings.TrimSpace(`
 Inspect Fairlead, find faults, enrol and revoke edges, and rotate the CA.

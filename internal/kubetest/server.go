@@ -21,6 +21,8 @@ import (
 type Server struct {
 	// CRDs installs Fairlead's CRD and Cluster API's CRDs of Cluster and Machine.
 	CRDs bool
+	// Flags are further flags of kube-apiserver, without hyphens.
+	Flags map[string]string
 	// Prepare, if not nil, is called once after the start, with its own administrator's config. If it fails, each test
 	// that calls Config fails. Its ctx ends after the last test.
 	Prepare func(ctx context.Context, config *rest.Config) error
@@ -101,6 +103,9 @@ func (s *Server) begin(ctx context.Context) (*rest.Config, error) {
 			filepath.Join(assets, "capi-config/crd/bases/cluster.x-k8s.io_clusters.yaml"),
 			filepath.Join(assets, "capi-config/crd/bases/cluster.x-k8s.io_machines.yaml"),
 		}
+	}
+	for name, value := range s.Flags {
+		s.environment.ControlPlane.GetAPIServer().Configure().Set(name, value)
 	}
 	config, err := s.environment.Start()
 	if err != nil {

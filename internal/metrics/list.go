@@ -572,6 +572,14 @@ var gateways = []Metric{
 	},
 	{Name: "fairlead_gateway_edges", Kind: Gauge, Of: atGateway, Help: "Edges that have tunnels here."},
 	{
+		Name:   "fairlead_gateway_network_connections",
+		Kind:   Gauge,
+		Labels: []string{"owner"},
+		Of:     atGateway,
+		Help: "Open connections of apiservers to networks (egress), and of edges for the machines of their networks " +
+			"(forward).",
+	},
+	{
 		Name: "fairlead_gateway_workload_clusters",
 		Kind: Gauge,
 		Of:   atGateway,
@@ -670,8 +678,8 @@ var gateways = []Metric{
 		Kind:   Counter,
 		Labels: []string{"reason"},
 		Of:     atGateway,
-		Help: "Connections that the agent closed: tunnels beyond the limit of their edge or tunnel id (excess), and " +
-			"silent connections of a source that has too many (silent).",
+		Help: "Connections that the agent closed: tunnels and others beyond the limit of their node or tunnel id (excess), " +
+			"and silent connections of a source that has too many (silent).",
 	},
 	{
 		Name:       "fairlead_gateway_cluster_tunnels",

@@ -5,7 +5,8 @@
 // tunnels are counted, nor how Envoy handles a rejection.
 //
 // Before authentication a connection takes a token of its source and one of the gateway's capacity. Half of the
-// capacity is reserved for known sources, from which an edge has opened a reverse tunnel recently. A source without a
+// capacity is reserved for known sources, from which an edge has opened a reverse tunnel recently, or an apiserver a
+// connection. A source without a
 // certificate therefore cannot use up the capacity that edges need, whatever rate it dials at. After authentication
 // the numbers and rates of reverse tunnels of an edge, and of all edges of a tunnel id, are bounded by how many the
 // edges are configured to open.

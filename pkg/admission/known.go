@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// recent is how long a source is known after its last reverse tunnel: a site that was offline for a night is still
-	// known.
+	// recent is how long a source is known after its last reverse tunnel or connection of an apiserver: a site that was
+	// offline for a night is still known.
 	recent = 24 * time.Hour
 	// maxKnown bounds the pairs of a source and an edge.
 	maxKnown = 1 << 16
@@ -122,8 +122,8 @@ func (c *Control) Weight(now time.Time, source netip.Prefix) int {
 	return c.known.weight(now, source)
 }
 
-// Note records that an edge has a live reverse tunnel from a source. tunnels is how many reverse tunnels the edge
-// keeps to this gateway.
+// Note records that an edge has a live reverse tunnel from a source, or an apiserver a connection. tunnels is how many
+// of them the node keeps to this gateway.
 func (c *Control) Note(now time.Time, from netip.Addr, edge model.EdgeRef, tunnels int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -169,6 +169,9 @@ func (a *Agent) load() (err error) {
 	if a.xds, err = xdsproxy.New(filepath.Join(a.config.StateDir, cacheFolder), a.log); err != nil {
 		return err
 	}
+	if narrowing := edge.NarrowingOf(a.config.Edges); narrowing != nil {
+		a.xds.SetOverride(narrowing)
+	}
 	if a.config.Gateway != nil {
 		a.gateway, err = gateway.New(*a.config.Gateway, gateway.Deps{
 			XDS: a.xds, Admin: a.config.admin(), Listen: listenUnix, Workers: a.config.Concurrency,

@@ -53,6 +53,8 @@ type childEdge struct {
 	Dial       []model.Endpoint
 	APIServers []model.Endpoint
 	Targets    []model.Endpoint
+	Role       model.Role
+	Socket     string
 }
 
 func TestMain(m *testing.M) {
@@ -134,7 +136,7 @@ func (c child) edge(e childEdge) (edge.Config, error) {
 	}
 	return edge.Config{
 		Domain: domain, Dialer: &dial.Dialer{Addresses: e.To, Proxy: proxy}, Gateways: e.Dial, APIServers: e.APIServers,
-		Targets: e.Targets,
+		Targets: e.Targets, Role: e.Role, Socket: e.Socket,
 		Credential: func() (edge.Credential, error) {
 			token, err := os.ReadFile(e.TokenFile)
 			if err != nil {

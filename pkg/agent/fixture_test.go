@@ -93,6 +93,18 @@ func (c *control) tunnel(cluster, id string, apiservers ...model.Endpoint) strin
 	return token
 }
 
+// egress adds the tunnel of the apiservers of a Cluster, and returns a token for it.
+func (c *control) egress(cluster, id string) string {
+	c.t.Helper()
+	token, err := enrol.RandomToken()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.set(func() { c.tokens[token] = id })
+	c.publish(model.WorkloadCluster{Key: model.Key{Namespace: "prod", Name: cluster + ".egress"}, ID: id, Egress: true})
+	return token
+}
+
 // publish replaces the configuration of a Cluster.
 func (c *control) publish(wc model.WorkloadCluster) {
 	c.mu.Lock()
@@ -140,7 +152,7 @@ func (c *control) EdgeToken(hash string) (enrol.Grant, error) {
 	c.shown++
 	for token, id := range c.tokens {
 		if wc, ok := c.clusters[id]; ok && enrol.HashToken(token) == hash {
-			return enrol.Grant{Tunnel: wc.Key, ID: id}, nil
+			return enrol.Grant{Tunnel: wc.Key, ID: id, Egress: wc.Egress}, nil
 		}
 	}
 	return enrol.Grant{}, enrol.ErrUnknownToken

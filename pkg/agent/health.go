@@ -77,6 +77,9 @@ func (a *Agent) carries(ctx context.Context) error {
 		// The supervisor did not start the edge for tunnels that it joined at run time.
 		if m.joined == "" && !elsewhere(m, all) {
 			errs = append(errs, m.ready())
+			if e, ok := m.role.(*edge.Role); ok {
+				errs = append(errs, e.Ready())
+			}
 		}
 	}
 	return errors.Join(errs...)

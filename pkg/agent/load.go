@@ -194,7 +194,7 @@ func (a *Agent) joinedFolderOf(e edge.Config) string {
 	for _, entry := range entries {
 		dir := filepath.Join(a.joinedRoot(), entry.Name())
 		leaf, err := identity.ReadLeaf(dir)
-		if err != nil || !slices.Contains(leaf.DNSNames, e.Domain.TunnelID(credential.ID)) {
+		if err != nil || !slices.Contains(leaf.DNSNames, e.DNSName(credential.ID)) {
 			continue
 		}
 		if file, _, err := readJoined(dir + edge.JoinedSuffix); err == nil && file.Same(wanted) ||

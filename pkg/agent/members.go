@@ -121,7 +121,7 @@ func (a *Agent) folderOf(e edge.Config) string {
 	}
 	for _, f := range folders {
 		dir := filepath.Join(root, f.Name())
-		if leaf, err := identity.ReadLeaf(dir); err == nil && slices.Contains(leaf.DNSNames, e.Domain.TunnelID(id)) {
+		if leaf, err := identity.ReadLeaf(dir); err == nil && slices.Contains(leaf.DNSNames, e.DNSName(id)) {
 			return dir
 		}
 	}

@@ -276,6 +276,8 @@ func (m *membership) ready() error {
 	switch {
 	case m.subject == (model.Subject{}):
 		return errors.New("no certificate yet")
+	case m.subject.Role == model.RoleEgress && time.Now().After(m.notAfter): // each of its connections is a new one
+		return fmt.Errorf("the certificate of %s has expired", m.subject.Node)
 	case !m.served:
 		return fmt.Errorf("%s has no configuration yet", m.subject.Node)
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/pkg/agent/edge"
@@ -46,9 +47,16 @@ func TestARejectedIdentityIsRemovedCompletely(t *testing.T) {
 	}
 	target := model.Endpoint{Host: "10.0.0.10", Port: 6443}
 	workload := model.WorkloadCluster{ID: edgeSubject.ID, Hostname: "c1.prod.tunnels.example.com", APIServer: target}
-	for _, cluster := range envoy.EdgeClusters(model.Installation{Domain: domain, Public: target}, workload,
-		edgeSubject.Node, envoy.EdgeDial{}) {
-		resource, err := anypb.New(cluster)
+	inst := model.Installation{Domain: domain, Public: target, Gateways: []model.Gateway{{Name: "gateway-0"}}}
+	var resources []proto.Message
+	for _, c := range envoy.EdgeClusters(inst, workload, edgeSubject.Node, envoy.EdgeDial{}) {
+		resources = append(resources, c)
+	}
+	for _, l := range envoy.EdgeListeners(inst, workload, edgeSubject.Node, envoy.EdgeDial{}) {
+		resources = append(resources, l)
+	}
+	for _, message := range resources {
+		resource, err := anypb.New(message)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +65,7 @@ func TestARejectedIdentityIsRemovedCompletely(t *testing.T) {
 		}
 	}
 	if !edge.HasTunnel() {
-		t.Fatal("no apiserver is looked at")
+		t.Fatal("Envoy has been given no tunnel")
 	}
 	m.status.SetAPIServer(probe.Result{Address: target.String(), Healthy: true})
 	m.status.SetConfiguration(xdsproxy.State{Connected: true, Cached: true, Refused: "it is of no use"})

@@ -20,7 +20,7 @@ type caller struct {
 	class      int    // of the server that serves it
 	named      bool   // has presented an accepted certificate
 	node       string // subject of that certificate, for limits
-	id         string // id of an edge's tunnel
+	id         string // tunnel id of an edge, or of the Envoy beside an apiserver
 	expired    bool   // the certificate has expired, less than the grace time ago
 	rejection  error  // gRPC status for every call; nil: none
 	disconnect func() // closes the connection soon; may be called more than once

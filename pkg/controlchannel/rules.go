@@ -168,7 +168,7 @@ func (d *acceptor) identify(c *caller, state tls.ConnectionState, now time.Time)
 	c.named, c.expired = true, err != nil
 	c.node = subject.Node + " " + subject.ID // a node name is unique only within its tunnel
 	switch subject.Role {
-	case model.RoleEdge:
+	case model.RoleEdge, model.RoleEgress:
 		c.class, c.id = edges, subject.ID
 	case model.RoleGateway, model.RoleController:
 		c.class = internal

@@ -19,6 +19,7 @@ func setupInformers(p reconciler.Deps, mgr ctrl.Manager) error {
 		Cache: mgr.GetCache(), Live: p.Live, Beats: reconciler.Reconciliations, Log: p.Log,
 		Kinds: []schema.GroupVersionKind{
 			clusterv1.GroupVersion.WithKind("Cluster"), v1alpha1.GroupVersion.WithKind("Tunnel"),
+			v1alpha1.GroupVersion.WithKind("RemoteNetwork"),
 		},
 	})
 	if err != nil {

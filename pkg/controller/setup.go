@@ -28,6 +28,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/issuers"
 	"github.com/fairlead/fairlead/pkg/controller/kubeconfigs"
 	"github.com/fairlead/fairlead/pkg/controller/metrics"
+	"github.com/fairlead/fairlead/pkg/controller/network"
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 	"github.com/fairlead/fairlead/pkg/controller/publicservice"
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
@@ -76,11 +77,17 @@ func Setup(mgr ctrl.Manager, config config.Config, log *slog.Logger) error {
 	}
 	ended := records.NewEndedTunnels(p.Client, p.Live, config.Namespace, p.Now)
 	var writer *kubeconfigs.Reconciler
-	tunnels := tunnel.New(p, ended, kubeconfigs.NewRestorer(p), func(key client.ObjectKey) { writer.Notify(key) })
+	var networks *network.Reconciler
+	tunnels := tunnel.New(p, ended, kubeconfigs.NewRestorer(p), func(key client.ObjectKey) {
+		writer.Notify(key)
+		networks.Notify(key)
+	})
+	networks = network.New(p, tunnels)
 	writer = kubeconfigs.New(p, tunnels, mgr.GetConfig().Host)
 	err := errors.Join(
 		reconciler.AddIndexes(mgr), objects.Wrap("setting up tunnels", tunnels.Setup(mgr)),
 		objects.Wrap("setting up kubeconfigs", writer.Setup(mgr)),
+		objects.Wrap("setting up networks", networks.Setup(mgr)),
 		objects.Wrap("setting up live status", setupLive(p, mgr, ended, figures)),
 		objects.Wrap("setting up webhook", webhook.Setup(p, mgr)), objects.Wrap("setting up copies", copies.Setup(p, mgr)),
 		objects.Wrap("setting up the comparison of informers", setupInformers(p, mgr)),

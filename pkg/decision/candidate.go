@@ -15,7 +15,7 @@ import (
 // earlier Cluster of the same name. Pausing or deleting either object changes nothing until the object is gone.
 func CandidateOf(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (Candidate, bool) {
 	if cluster == nil || tunnel == nil || tunnel.ClaimedID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() ||
-		!metav1.IsControlledBy(tunnel, cluster) {
+		!tunnel.OfCluster() || !metav1.IsControlledBy(tunnel, cluster) {
 		return Candidate{}, false
 	}
 	first, others := apiServers(cluster, tunnel)
@@ -30,7 +30,7 @@ func CandidateOf(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (Candidate
 		Others:       others,
 		Limits:       limits(tunnel.Spec.Limits),
 		Revoked:      tunnel.Spec.RevokedEdges,
-		Held:         onRecord(tunnel.Status),
+		Held:         onRecord(tunnel.Namespace, tunnel.Status),
 	}, true
 }
 
@@ -46,12 +46,13 @@ func limits(spec v1alpha1.LimitsSpec) model.Limits {
 	return l
 }
 
-// onRecord returns the names and the id that are recorded in the status.
-func onRecord(status v1alpha1.TunnelStatus) []string {
+// onRecord returns the names and the id that are recorded in the status, and the claims of a network in a namespace.
+func onRecord(namespace string, status v1alpha1.TunnelStatus) []string {
+	all := append(slices.Clone(status.Names), recordedClaims(namespace, status)...)
 	if status.ID == "" {
-		return status.Names
+		return all
 	}
-	return append(slices.Clone(status.Names), status.ID)
+	return append(all, status.ID)
 }
 
 // Build resolves several candidates together, so that the result does not depend on their order. Resolution i is the

@@ -19,7 +19,7 @@ func PreparedCandidate(tunnel *v1alpha1.Tunnel) Candidate {
 		ID:        tunnel.ClaimedID(),
 		APIServer: model.Endpoint{Host: defaultAddress, Port: defaultPort}, // never dialled
 		Revoked:   tunnel.Spec.RevokedEdges,
-		Held:      onRecord(tunnel.Status),
+		Held:      onRecord(tunnel.Namespace, tunnel.Status),
 		Prepared:  true,
 	}
 }
@@ -28,7 +28,7 @@ func PreparedCandidate(tunnel *v1alpha1.Tunnel) Candidate {
 func RecordedCandidate(tunnel *v1alpha1.Tunnel) Candidate {
 	return Candidate{
 		Key: model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}, Created: tunnel.CreationTimestamp.Time,
-		ID: tunnel.ClaimedID(), Held: onRecord(tunnel.Status),
+		ID: tunnel.ClaimedID(), Held: onRecord(tunnel.Namespace, tunnel.Status),
 	}
 }
 
@@ -37,6 +37,9 @@ func RecordedCandidate(tunnel *v1alpha1.Tunnel) Candidate {
 func Claimant(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) (Candidate, bool) {
 	if c, ok := CandidateOf(cluster, tunnel); ok {
 		return c, ok
+	}
+	if !tunnel.OfCluster() {
+		return Candidate{}, false
 	}
 	if tunnel.Prepared(now) {
 		return PreparedCandidate(tunnel), true
@@ -53,6 +56,7 @@ func UnservedCandidate(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (Can
 	}
 	return Candidate{
 		Key: model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}, Created: tunnel.CreationTimestamp.Time,
-		ID: tunnel.ClaimedID(), Revoked: tunnel.Spec.RevokedEdges, Held: onRecord(tunnel.Status), Unserved: true,
+		ID: tunnel.ClaimedID(), Revoked: tunnel.Spec.RevokedEdges, Held: onRecord(tunnel.Namespace, tunnel.Status),
+		Unserved: true,
 	}, true
 }

@@ -26,6 +26,12 @@ func Record(status *v1alpha1.TunnelStatus, r Resolution) {
 		Connections: r.Cluster.Limits.Connections, PendingConnections: r.Cluster.Limits.Pending,
 		Bandwidth: r.Cluster.Limits.Bandwidth,
 	}}
+	if r.Cluster.Network != nil {
+		status.Served.Network = recordNetwork(*r.Cluster.Network)
+	}
+	if r.Cluster.Network != nil || r.Cluster.Egress {
+		return
+	}
 	for _, address := range append([]model.Endpoint{r.Cluster.APIServer}, r.Cluster.Others...) {
 		status.Served.APIServers = append(status.Served.APIServers, address.String())
 	}
@@ -34,6 +40,15 @@ func Record(status *v1alpha1.TunnelStatus, r Resolution) {
 // RecordNothing removes a decision from a status.
 func RecordNothing(status *v1alpha1.TunnelStatus) {
 	status.Hostname, status.Names, status.ID, status.Served = "", nil, "", nil
+}
+
+// Role returns the role of the nodes that enrol with a Tunnel. It depends on nothing but spec.egressOf, which is
+// immutable, so no token and no certificate of a Tunnel ever has another role.
+func Role(tunnel *v1alpha1.Tunnel) model.Role {
+	if tunnel.Spec.EgressOf != "" {
+		return model.RoleEgress
+	}
+	return model.RoleEdge
 }
 
 // TokenRevoked reports whether an edge that enrolled with this token is revoked, or the edge of a Pod, which may have

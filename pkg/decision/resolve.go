@@ -27,6 +27,10 @@ type Candidate struct {
 	Held         []string // recorded DNS names and id; unclaimed ones are only reserved
 	Prepared     bool     // waits for its Cluster
 	Unserved     bool     // claims only its id, and must not be served
+	// Network is set for the Tunnel of a RemoteNetwork. It has no ExtraNames, EndpointName, APIServer and Others.
+	Network *NetworkFacts
+	// Egress is true for the Tunnel of the apiservers of a Cluster, which claims only its id.
+	Egress bool
 }
 
 // Resolution is the decision about a Candidate.
@@ -47,8 +51,13 @@ func (n *Names) Resolve(d model.TunnelDomain, c Candidate) Resolution {
 	var badOthers, badRevoked, badLimits []*model.FieldError
 	w.Revoked, badRevoked = model.ValidateRevoked(c.Revoked)
 	w.Limits, badLimits = model.ValidateLimits(c.Limits)
-	if c.Unserved {
+	switch {
+	case c.Unserved:
 		return n.withhold(d, c, Resolution{Cluster: w, Refused: badRevoked})
+	case c.Network != nil || c.Egress:
+		return n.resolveNetwork(d, c, Resolution{
+			ClusterUID: c.ClusterUID, Cluster: w, Refused: slices.Concat(badRevoked, badLimits),
+		})
 	}
 	hostname, err := d.Hostname(c.Key)
 	if err != nil {

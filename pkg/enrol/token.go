@@ -37,6 +37,15 @@ var ErrDeniedToken = errors.New("the ServiceAccount token is rejected")
 type Grant struct {
 	Tunnel model.Key
 	ID     string // Tunnel.spec.id
+	Egress bool   // the Tunnel has spec.egressOf, so the leaf has model.RoleEgress
+}
+
+// Role returns the role of the leaf.
+func (g Grant) Role() model.Role {
+	if g.Egress {
+		return model.RoleEgress
+	}
+	return model.RoleEdge
 }
 
 // PodGrant is what a ServiceAccount token of a workload cluster authorises: a leaf for one tunnel and one node name.

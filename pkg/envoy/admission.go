@@ -57,14 +57,13 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate int, ok bool) {
 	}
 	rate = tunnelRate(l)
 	for _, chain := range l.GetFilterChains() {
-		relayed := true
+		relayed := chain.GetTransportSocket() == nil // TLS does not end at this gateway
 		var filters []*listenerv3.Filter
 		for _, f := range chain.GetFilters() {
 			switch f.GetName() {
 			case localLimitFilter:
 				continue
 			case reverseTunnelFilter:
-				relayed = false
 				filters = append(filters, callForTunnel())
 			}
 			filters = append(filters, f)

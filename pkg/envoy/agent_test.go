@@ -27,6 +27,7 @@ type agent struct {
 	*countingListener
 	resources cachev3.SnapshotCache
 	clusters  []types.Resource
+	scopes    []types.Resource
 	version   atomic.Int64
 }
 
@@ -81,7 +82,7 @@ func (a *agent) listen(t *testing.T, listeners []*listenerv3.Listener) {
 		all = append(all, l)
 	}
 	snapshot, err := cachev3.NewSnapshot(strconv.FormatInt(a.version.Add(1), 10), map[resourcev3.Type][]types.Resource{
-		resourcev3.ClusterType: a.clusters, resourcev3.ListenerType: all,
+		resourcev3.ClusterType: a.clusters, resourcev3.ListenerType: all, resourcev3.ScopedRouteType: a.scopes,
 	})
 	if err != nil {
 		t.Fatal(err)

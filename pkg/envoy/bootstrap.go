@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/overload"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -40,7 +41,7 @@ func GatewayBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 	b.LayeredRuntime = &bootstrapv3.LayeredRuntime{
 		Layers: []*bootstrapv3.RuntimeLayer{keepLastBytes(), listenerLimit(c), limitsLayer()},
 	}
-	b.OverloadManager = gatewayOverload(c)
+	b.OverloadManager = overload.Gateway(c.MaxHeap, c.MaxConnections)
 	// Most workload clusters are idle most of the time: their traffic counters are created on first use.
 	b.DeferredStatOptions = &bootstrapv3.Bootstrap_DeferredStatOptions{EnableDeferredCreationStats: true}
 	b.MemoryAllocatorManager = releaseMemory()
@@ -91,6 +92,17 @@ func limitsLayer() *bootstrapv3.RuntimeLayer {
 	}
 }
 
+// listenerLimit reserves half of a gateway's connections for clients, whatever arrives at the public listener. It uses
+// that listener's own limit, and not ignore_global_conn_limit on the others: Envoy 1.40 subtracts each of their
+// connections from the global limit when it ends, although it was never added.
+func listenerLimit(c BootstrapConfig) *bootstrapv3.RuntimeLayer {
+	return staticLayer("listener_limit", map[string]*structpb.Value{
+		"envoy.resource_limits.listener." + publicListener + ".connection_limit": structpb.NewNumberValue(
+			float64(overload.Connections(c.MaxConnections) / 2),
+		),
+	})
+}
+
 func staticLayer(name string, fields map[string]*structpb.Value) *bootstrapv3.RuntimeLayer {
 	return &bootstrapv3.RuntimeLayer{
 		Name:           name,
@@ -108,7 +120,7 @@ func EdgeBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 			MaxReconnectBackoff: durationpb.New(maxReconnectBackoff),
 		}),
 	})
-	b.OverloadManager = edgeOverload(c)
+	b.OverloadManager = overload.Edge(c.MaxHeap, c.MaxConnections)
 	return b
 }
 

@@ -2,6 +2,9 @@ package envoy
 
 import (
 	"fmt"
+	"net/netip"
+	"path"
+	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -18,6 +21,10 @@ type EdgeDial struct {
 	Gateways []model.Endpoint
 	// APIServers are preferred, in this order, to the apiservers of the Tunnel.
 	APIServers []model.Endpoint
+	// Listen are the addresses at which an edge of a network accepts connections to the apiserver of its Cluster.
+	Listen []model.Endpoint
+	// Socket is the path of the Unix socket at which the Envoy beside an apiserver accepts its connections to networks.
+	Socket string
 	// Near is true if the round trip to the gateways is shorter than NearBelow, so that there is no slow uplink in
 	// between.
 	Near bool
@@ -35,15 +42,21 @@ const NearBelow = 2 * time.Millisecond
 const (
 	gatewaysField   = "gateways"
 	apiserversField = "apiservers"
+	listenField     = "listen"
+	socketField     = "socket"
 	nearField       = "near"
 	// maxDialled is far above the number of addresses of a machine, and bounds the resources that an edge can request.
 	maxDialled = 16
+	// MaxSocketPath is the maximum length of EdgeDial.Socket: sun_path has 108 bytes with a final 0, see unix(7).
+	MaxSocketPath = 107
 )
 
 // Metadata returns the metadata of the edge's Envoy node with these values, which sends them to the xds-server.
 func (d EdgeDial) Metadata() *structpb.Struct {
 	fields := map[string]*structpb.Value{}
-	for name, endpoints := range map[string][]model.Endpoint{gatewaysField: d.Gateways, apiserversField: d.APIServers} {
+	for name, endpoints := range map[string][]model.Endpoint{
+		gatewaysField: d.Gateways, apiserversField: d.APIServers, listenField: d.Listen,
+	} {
 		if len(endpoints) == 0 {
 			continue
 		}
@@ -52,6 +65,9 @@ func (d EdgeDial) Metadata() *structpb.Struct {
 			list.Values = append(list.Values, structpb.NewStringValue(e.String()))
 		}
 		fields[name] = structpb.NewListValue(list)
+	}
+	if d.Socket != "" {
+		fields[socketField] = structpb.NewStringValue(d.Socket)
 	}
 	if d.Near {
 		fields[nearField] = structpb.NewBoolValue(true)
@@ -68,7 +84,7 @@ func ParseEdgeDial(node *corev3.Node) (EdgeDial, error) {
 	for _, list := range []struct {
 		name string
 		into *[]model.Endpoint
-	}{{gatewaysField, &d.Gateways}, {apiserversField, &d.APIServers}} {
+	}{{gatewaysField, &d.Gateways}, {apiserversField, &d.APIServers}, {listenField, &d.Listen}} {
 		values := fields[list.name].GetListValue().GetValues()
 		if len(values) > maxDialled {
 			return EdgeDial{}, fmt.Errorf(
@@ -83,7 +99,34 @@ func ParseEdgeDial(node *corev3.Node) (EdgeDial, error) {
 			*list.into = append(*list.into, e)
 		}
 	}
+	for _, e := range d.Listen {
+		if err := CheckListen(e); err != nil {
+			return EdgeDial{}, fmt.Errorf("reading %s from node metadata: %w", listenField, err)
+		}
+	}
+	if d.Socket = fields[socketField].GetStringValue(); d.Socket != "" {
+		if err := CheckSocket(d.Socket); err != nil {
+			return EdgeDial{}, fmt.Errorf("reading %s from node metadata: %w", socketField, err)
+		}
+	}
 	return d, nil
+}
+
+// CheckListen returns an error for an address at which an Envoy cannot listen.
+func CheckListen(e model.Endpoint) error {
+	if _, err := netip.ParseAddr(e.Host); err != nil {
+		return fmt.Errorf("%s does not begin with an IP address", e)
+	}
+	return nil
+}
+
+// CheckSocket returns an error for a path at which an Envoy cannot listen, or which depends on its working directory.
+func CheckSocket(socket string) error {
+	if !path.IsAbs(socket) || path.Clean(socket) != socket || len(socket) > MaxSocketPath ||
+		strings.ContainsFunc(socket, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return fmt.Errorf("%.200q is not an absolute path of at most %d characters", socket, MaxSocketPath)
+	}
+	return nil
 }
 
 // gateways returns the addresses of a gateway's public port, without duplicates.

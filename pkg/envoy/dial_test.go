@@ -23,6 +23,10 @@ func TestEdgeDialGoesThroughTheNode(t *testing.T) {
 		},
 		"a local apiserver": {APIServers: []model.Endpoint{{Host: "127.0.0.1", Port: 6443}}},
 		"near":              {Near: true},
+		"an edge of a network": {
+			Listen: []model.Endpoint{{Host: "10.1.0.1", Port: 6443}, {Host: "fd00::1", Port: 443}},
+		},
+		"an apiserver": {Socket: "/run/fairlead/egress.sock"},
 		"both, out of order": {
 			Gateways:   []model.Endpoint{{Host: "b", Port: 2}, {Host: "a", Port: 1}},
 			APIServers: []model.Endpoint{{Host: "d", Port: 2}, {Host: "c", Port: 1}},
@@ -52,6 +56,10 @@ func TestParseEdgeDialRejects(t *testing.T) {
 		"an address without a port": {in: map[string]any{"gateways": []any{"10.0.0.1"}}, wantErr: "gateways"},
 		"a number":                  {in: map[string]any{"apiservers": []any{6443}}, wantErr: "apiservers"},
 		"a Unix socket":             {in: map[string]any{"apiservers": []any{"/run/api.sock"}}, wantErr: "apiservers"},
+		"a name to listen at":       {in: map[string]any{"listen": []any{"localhost:6443"}}, wantErr: "listen"},
+		"a relative socket":         {in: map[string]any{"socket": "egress.sock"}, wantErr: "socket"},
+		"a socket out of its path":  {in: map[string]any{"socket": "/run/a/../../etc/x"}, wantErr: "socket"},
+		"a socket without end":      {in: map[string]any{"socket": "/" + strings.Repeat("a", 107)}, wantErr: "socket"},
 		"far too many": {
 			in:      map[string]any{"gateways": slices.Repeat([]any{"10.0.0.1:443"}, 17)},
 			wantErr: "at most 16",

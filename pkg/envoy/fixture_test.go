@@ -136,6 +136,9 @@ func (in *installation) startEdge(t *testing.T, wc model.WorkloadCluster) *envoy
 func (in *installation) startDialling(t *testing.T, wc model.WorkloadCluster, dial envoy.EdgeDial) *envoytest.Envoy {
 	t.Helper()
 	s := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}
+	if wc.Egress {
+		s.Role = model.RoleEgress
+	}
 	dir := envoytest.Dir(t)
 	in.serveAgent(t, dir, nil, s)
 	return envoytest.Start(

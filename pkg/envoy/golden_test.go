@@ -1,6 +1,8 @@
 package envoy_test
 
 import (
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +24,7 @@ const (
 	modelFile     = "model.yaml"
 	responderFile = "responder.yaml"
 	initiatorFile = "initiator.yaml"
+	scopeFile     = "scope.yaml"
 )
 
 // goldens returns fleets in the format of `fairlead render`, and the same fleets with options.
@@ -36,9 +39,8 @@ func TestGolden(t *testing.T) {
 	for _, c := range goldens(t) {
 		t.Run(c.Name, func(t *testing.T) {
 			in := parse(t, c.Input())
-			c.Check(t,
-				txtar.File{Name: responderFile, Data: marshal(t, in.responder(t))},
-				txtar.File{Name: initiatorFile, Data: marshal(t, in.initiator())})
+			files := append([]txtar.File{{Name: responderFile, Data: marshal(t, in.responder(t))}}, in.scope(t)...)
+			c.Check(t, append(files, txtar.File{Name: initiatorFile, Data: marshal(t, in.initiator())})...)
 		})
 	}
 }
@@ -86,19 +88,67 @@ type options struct {
 		Near       bool     `json:"near"`
 		Gateways   []string `json:"gateways"`
 		APIServers []string `json:"apiServers"`
+		Listen     []string `json:"listen"`
+		Socket     string   `json:"socket"`
 	} `json:"edge"`
-	dial envoy.EdgeDial
+	Network *networkOptions `json:"network"` // of the first workload cluster, which then is that network
+	Egress  bool            `json:"egress"`  // the first workload cluster is the apiservers of a Cluster
+	dial    envoy.EdgeDial
+}
+
+// networkOptions are a network.
+type networkOptions struct {
+	EgressID    string            `json:"egressID"`
+	CIDRs       []string          `json:"cidrs"`
+	Suffixes    []string          `json:"suffixes"`
+	Ports       [][2]uint16       `json:"ports"`
+	Targets     map[string]string `json:"targets"`
+	APIServers  []string          `json:"apiServers"`
+	APIServerID string            `json:"apiServerID"`
+}
+
+func (o networkOptions) parse(t *testing.T) *model.Network {
+	t.Helper()
+	n := &model.Network{
+		Name: "site", Cluster: model.Key{Namespace: "prod", Name: "c1"}, EgressID: o.EgressID, Suffixes: o.Suffixes,
+		APIServerID: o.APIServerID,
+	}
+	for _, cidr := range o.CIDRs {
+		n.CIDRs = append(n.CIDRs, netip.MustParsePrefix(cidr))
+	}
+	for _, p := range o.Ports {
+		n.Ports = append(n.Ports, model.PortRange{First: p[0], Last: p[1]})
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Targets)) {
+		n.Targets = append(n.Targets, model.Target{Name: name, Address: endpoint(t, o.Targets[name])})
+	}
+	for _, at := range o.APIServers {
+		n.APIServers = append(n.APIServers, endpoint(t, at))
+	}
+	return n
+}
+
+// scope returns the routes of the apiservers that use the network, if there is one.
+func (in input) scope(t *testing.T) []txtar.File {
+	t.Helper()
+	n := in.Clusters[0].Network
+	if n == nil || n.EgressID == "" {
+		return nil
+	}
+	scope := envoy.NetworkScope(in.Installation.Domain, n.EgressID, in.Clusters)
+	return []txtar.File{{Name: scopeFile, Data: marshal(t, scope)}}
 }
 
 // parse reads the fleet of model.yaml with production code.
 func parse(t *testing.T, data []byte) input {
 	t.Helper()
-	first, second, _ := strings.Cut(string(data), "---\n")
+	first, second, options := strings.Cut(string(data), "---\n")
 	fleet, err := source.Parse([]byte(first))
 	if err != nil {
 		t.Fatal(err)
 	}
 	in := input{Fleet: fleet}
+	in.Current = !options // like `fairlead render`
 	if err := yaml.UnmarshalStrict([]byte(second), &in.options); err != nil {
 		t.Fatal(err)
 	}
@@ -110,6 +160,14 @@ func parse(t *testing.T, data []byte) input {
 	for _, at := range in.Edge.APIServers {
 		in.dial.APIServers = append(in.dial.APIServers, endpoint(t, at))
 	}
+	for _, at := range in.Edge.Listen {
+		in.dial.Listen = append(in.dial.Listen, endpoint(t, at))
+	}
+	in.dial.Socket = in.Edge.Socket
+	if in.Network != nil {
+		in.Clusters[0].Network = in.Network.parse(t)
+	}
+	in.Clusters[0].Egress = in.Egress
 	return in
 }
 

@@ -15,35 +15,70 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // EdgeListeners returns the listeners of one edge, in the order of the installation's gateways. Each keeps the reverse
-// tunnels to one gateway, and accepts only gateways. node is the edge's node name. Adding or removing a gateway
+// tunnels to one gateway, and accepts only gateways. An edge of a network also has the listeners in dial.Listen. The
+// Envoy beside an apiserver has only dial.Socket. node is the edge's node name. Adding or removing a gateway
 // changes no other listener, because a listener that is updated would lose its reverse tunnels.
 func EdgeListeners(
 	inst model.Installation, wc model.WorkloadCluster, node string, dial EdgeDial,
 ) []*listenerv3.Listener {
+	if ofNetwork(wc) && !dial.Version.Networks() {
+		return nil
+	}
+	if wc.Egress {
+		return egressListeners(inst, node, dial)
+	}
 	edge := edgeOf(wc, node)
 	var listeners []*listenerv3.Listener
 	for _, g := range inst.Gateways {
 		listeners = append(listeners, tunnelListener(inst, g, edge, wc, dial))
 	}
+	if wc.Network != nil {
+		listeners = append(listeners, localListeners(inst, node, dial)...)
+	}
 	return listeners
 }
 
-// EdgeClusters returns the Envoy clusters of one edge of a workload cluster: its apiservers, then the installation's
-// gateways in order. node is the edge's node name.
+// EdgeClusters returns the Envoy clusters of one edge of a workload cluster: its apiservers or its network, then the
+// installation's gateways in order. The Envoy beside an apiserver has only one, of all gateways. Agents of versions
+// without networks get nothing for a network or beside an apiserver. node is the edge's node name.
 func EdgeClusters(inst model.Installation, wc model.WorkloadCluster, node string, dial EdgeDial) []*clusterv3.Cluster {
 	edge := edgeOf(wc, node)
-	clusters := []*clusterv3.Cluster{edgeAPIServer(apiserverCluster(node), dial.apiservers(wc), dial.buffers().apiserver)}
+	var clusters []*clusterv3.Cluster
+	switch {
+	case ofNetwork(wc) && !dial.Version.Networks():
+		return nil
+	case wc.Egress:
+		return []*clusterv3.Cluster{
+			sharedGateways(inst, edge, egressCluster(node), inst.Domain.Egress(), gatewayTimeout, dial),
+		}
+	case wc.Network != nil:
+		clusters = networkEdge(inst, wc, node, dial).Clusters()
+		if len(dial.Listen) > 0 {
+			clusters = append(
+				clusters, sharedGateways(inst, edge, forwardingCluster(node), inst.Domain.Forward(), tunnelConnectTimeout, dial),
+			)
+		}
+	default:
+		clusters = append(clusters, edgeAPIServer(apiserverCluster(node), dial.apiservers(wc), dial.buffers().apiserver))
+	}
 	for _, g := range inst.Gateways {
 		clusters = append(clusters, edgeGateway(inst.Domain, g.Name, edge, dial.gateways(inst, g)))
 	}
 	return clusters
 }
 
+// ofNetwork reports whether agents of versions without networks do not accept the resources.
+func ofNetwork(wc model.WorkloadCluster) bool { return wc.Egress || wc.Network != nil }
+
 func edgeOf(wc model.WorkloadCluster, node string) model.Subject {
+	if wc.Egress {
+		return model.Subject{Role: model.RoleEgress, Node: node, ID: wc.ID}
+	}
 	return model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID}
 }
 
@@ -52,12 +87,15 @@ func tunnelListener(
 ) *listenerv3.Listener {
 	gateway := to.Name
 	manager := connectManager("tunnel", apiserverRoute(apiserverCluster(edge.Node)))
-	manager.AccessLog = accessLog(inst.AccessLog, "tunnel", dial.Version)
+	manager.AccessLog = accesslog.Of(inst.AccessLog, "tunnel", dial.Version.has(connectionLogged))
 	if at := dial.gateways(inst, to); dial.Version.has(redialledAtNewAddress) && !slices.Equal(at, dial.first(inst, to)) {
 		manager.StatPrefix = tunnelStats(at)
 	}
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP2
 	manager.Http2ProtocolOptions = edgeHTTP2()
+	if wc.Network != nil {
+		networkEdge(inst, wc, edge.Node, dial).Manager(manager)
+	}
 	manager.HttpFilters = bandwidthLimit(wc.Limits, manager.HttpFilters)
 	name := tunnelListenerName(gateway, edge.Node)
 	return &listenerv3.Listener{

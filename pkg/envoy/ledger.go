@@ -10,6 +10,8 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
 )
 
 // Owners of connections to the public port, as recorded in TunnelLog.
@@ -17,6 +19,8 @@ const (
 	OwnerTunnel  = "tunnel"  // an accepted reverse tunnel of an edge
 	OwnerRelay   = "relay"   // a connection that is relayed to another gateway
 	OwnerControl = "control" // a connection that is relayed to the xds-server
+	OwnerEgress  = "egress"  // a connection of an apiserver to networks
+	OwnerForward = "forward" // a connection of an edge, for machines of its network that reach their apiserver
 )
 
 // Events of TunnelLog. Events of a reverse tunnel have Envoy's lifecycle names, events of a TCP proxy its access log
@@ -27,6 +31,7 @@ const (
 	EventTunnelClosed  = "tunnel_closed"
 	EventStart         = "TcpConnectionStart"
 	EventEnd           = "TcpConnectionEnd"
+	EventRequest       = "DownstreamStart" // a request arrived on a connection of an apiserver or an edge
 )
 
 // Upper bounds of the fields of a record, in bytes before JSON escapes them, which makes at most six of one. A node id
@@ -93,6 +98,22 @@ func recorded(owner string, proxy *tcpproxyv3.TcpProxy) *tcpproxyv3.TcpProxy {
 	}))
 	proxy.AccessLogOptions = &tcpproxyv3.TcpProxy_TcpAccessLogOptions{FlushAccessLogOnStart: true}
 	return proxy
+}
+
+// requestRecord records each request on a connection of an HTTP connection manager when it arrives, so the first one
+// identifies the connection. The leaf names its node and id. The manager must have the option
+// flush_access_log_on_new_request. There is no record of the end.
+func requestRecord(owner string) *accesslogv3.AccessLog {
+	log := recordLog(owner, map[string]string{
+		"event":      "%ACCESS_LOG_TYPE%",
+		"connection": "%CONNECTION_ID%",
+		"node":       "%DOWNSTREAM_PEER_SUBJECT%",
+		"id":         "%DOWNSTREAM_PEER_DNS_SAN%",
+	})
+	log.Filter = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_LogTypeFilter{
+		LogTypeFilter: &accesslogv3.LogTypeFilter{Types: accesslog.Requests()},
+	}}
+	return log
 }
 
 // recordLog writes records of one owner to TunnelLog. All access logs with the same path share one file and its order.

@@ -20,6 +20,13 @@ const (
 	// edge: followed by its node name; its gateways are named gateway-<i>_<node name>
 	apiserverClusterPrefix = "apiserver_"
 	gatewayPrefix          = "gateway-"
+
+	forwardingClusterPrefix = "forward_" // edge of a network: followed by its node name; all gateways
+	egressClusterPrefix     = "egress_"  // beside an apiserver: followed by its node name; all gateways
+
+	// gateway: followed by the tunnel id of a network; its edges, and the apiserver of its Cluster
+	networkClusterPrefix = "network/"
+	forwardClusterPrefix = "apiserver/"
 )
 
 // Listeners of a gateway, and the prefix of an edge's listeners, which is followed by its node name and the name of a
@@ -29,7 +36,13 @@ const (
 	apiserverListener    = "apiserver"
 	connectListener      = "connect"
 	tunnelListenerPrefix = "tunnel_"
+
+	localListenerPrefix  = "local_"  // edge of a network: followed by its node name and an address
+	egressListenerPrefix = "egress_" // beside an apiserver: followed by its node name
 )
+
+// localAuthority is the authority of every CONNECT to the apiserver of a network. Gateways ignore it.
+const localAuthority = "apiserver:443"
 
 // Files between the agent and Envoy, relative to Envoy's working directory, because the path of a Unix socket is
 // limited to 107 bytes.
@@ -43,9 +56,10 @@ const (
 )
 
 // SecretNames returns the names of the SDS secrets of a subject: its leaf and key, and the trust bundle. The Envoy of
-// an edge may have several, one for each of its enrolments, so an edge's names contain the node name.
+// an edge may have several, one for each of its enrolments, so the names of a subject that enrols contain its node
+// name.
 func SecretNames(s model.Subject) (identity, trust string) {
-	if s.Role != model.RoleEdge {
+	if !s.Role.Enrols() {
 		return "identity", "trust"
 	}
 	return "identity_" + s.Node, "trust_" + s.Node
@@ -74,6 +88,18 @@ func gatewayCluster(gateway, node string) string { return gateway + "_" + node }
 
 func tunnelListenerName(gateway, node string) string {
 	return tunnelListenerPrefix + node + "_" + gateway
+}
+
+func networkCluster(tunnelID string) string { return networkClusterPrefix + tunnelID }
+
+func forwardCluster(tunnelID string) string { return forwardClusterPrefix + tunnelID }
+
+func forwardingCluster(node string) string { return forwardingClusterPrefix + node }
+
+func egressCluster(node string) string { return egressClusterPrefix + node }
+
+func localListenerName(node string, at model.Endpoint) string {
+	return localListenerPrefix + node + "_" + at.String()
 }
 
 // reverseAddress returns the address of an edge's listener: instead of listening, Envoy dials the Envoy cluster after

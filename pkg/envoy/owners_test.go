@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -46,6 +47,44 @@ func TestEachFilterChainOfThePublicListenerRecordsItsOwner(t *testing.T) {
 	}
 	if err := RecordsOwners(pack(l)); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestChainsOfNetworksRecordTheirOwner checks the listener as agents of this version get it.
+func TestChainsOfNetworksRecordTheirOwner(t *testing.T) {
+	at := model.Endpoint{Host: "192.0.2.1", Port: 443}
+	inst := model.Installation{Domain: "tunnels.example.com", Public: at, Control: at}
+	listener := func() *listenerv3.Listener {
+		return GatewayListeners(
+			inst, "gateway-0", GatewayBind{Public: at, APIServer: at, Connect: at, Version: Current}, model.Denied{},
+		)[0]
+	}
+	owners := map[string]int{}
+	for _, chain := range listener().GetFilterChains() {
+		owners[ownerOf(chain)]++
+	}
+	if owners[OwnerEgress] != 1 || owners[OwnerForward] != 1 || RecordsOwners(pack(listener())) != nil {
+		t.Errorf("owners: %v, %v", owners, RecordsOwners(pack(listener())))
+	}
+	for name, change := range map[string]func(*hcmv3.HttpConnectionManager){
+		"no record":          func(m *hcmv3.HttpConnectionManager) { m.AccessLog = nil },
+		"only when it ends":  func(m *hcmv3.HttpConnectionManager) { m.AccessLogOptions = nil },
+		"records of no type": func(m *hcmv3.HttpConnectionManager) { m.AccessLog[0].Filter = nil },
+		"records of all other": func(m *hcmv3.HttpConnectionManager) {
+			m.AccessLog[0].Filter.GetLogTypeFilter().Exclude = true
+		},
+	} {
+		l := listener()
+		filters := l.GetFilterChains()[2].GetFilters()
+		last, m := filters[len(filters)-1], &hcmv3.HttpConnectionManager{}
+		if err := last.GetTypedConfig().UnmarshalTo(m); err != nil {
+			t.Fatal(err)
+		}
+		change(m)
+		last.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: pack(m)}
+		if RecordsOwners(pack(l)) == nil {
+			t.Errorf("%s: it is not found", name)
+		}
 	}
 }
 

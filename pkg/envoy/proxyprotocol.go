@@ -14,6 +14,7 @@ import (
 	fileaccesslogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	listenproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
 	directresponsev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/direct_response/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
 	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
@@ -120,22 +121,29 @@ func PeerAddresses(resource *anypb.Any) (hosts []string) {
 	return hosts
 }
 
-// recordSocket makes the TCP proxy of a filter chain record the addresses of the socket.
+// recordSocket makes the last filter of a filter chain record the addresses of the socket.
 func recordSocket(chain *listenerv3.FilterChain) {
 	for _, f := range chain.GetFilters() {
-		proxy := &tcpproxyv3.TcpProxy{}
-		if f.GetTypedConfig().UnmarshalTo(proxy) != nil {
-			continue
+		proxy, manager := &tcpproxyv3.TcpProxy{}, &hcmv3.HttpConnectionManager{}
+		switch {
+		case f.GetTypedConfig().UnmarshalTo(proxy) == nil:
+			recordsOfSocket(proxy.GetAccessLog())
+			f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: pack(proxy)}
+		case f.GetTypedConfig().UnmarshalTo(manager) == nil:
+			recordsOfSocket(manager.GetAccessLog())
+			f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: pack(manager)}
 		}
-		for _, log := range proxy.GetAccessLog() {
-			file := &fileaccesslogv3.FileAccessLog{}
-			if log.GetTypedConfig().UnmarshalTo(file) != nil || file.GetPath() != TunnelLog {
-				continue
-			}
+	}
+}
+
+// recordsOfSocket makes the records among access logs have the addresses of the socket.
+func recordsOfSocket(logs []*accesslogv3.AccessLog) {
+	for _, log := range logs {
+		file := &fileaccesslogv3.FileAccessLog{}
+		if log.GetTypedConfig().UnmarshalTo(file) == nil && file.GetPath() == TunnelLog {
 			ofSocket(file.GetLogFormat().GetJsonFormat().GetFields())
 			log.ConfigType = &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack(file)}
 		}
-		f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: pack(proxy)}
 	}
 }
 

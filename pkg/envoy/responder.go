@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
+	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -23,7 +25,7 @@ func GatewayListeners(
 	inst model.Installation, gateway string, bind GatewayBind, denied model.Denied,
 ) []*listenerv3.Listener {
 	return []*listenerv3.Listener{
-		gatewayPublic(inst, gateway, bind.Public, denied),
+		gatewayPublic(inst, gateway, bind, denied),
 		gatewayAPIServer(inst, bind.APIServer, bind.Version),
 		gatewayConnect(inst, bind.Connect, bind.Version),
 	}
@@ -45,19 +47,24 @@ func GatewayClusters(inst model.Installation) []*clusterv3.Cluster {
 }
 
 // TunnelClusters returns the Envoy clusters through which gateways reach one workload cluster: one for each of its
-// names, in the order of WorkloadCluster.Names. They share its reverse tunnels.
+// names, in the order of WorkloadCluster.Names. They share its reverse tunnels. A network has others before these. The
+// apiservers of a Cluster have none.
 func TunnelClusters(inst model.Installation, wc model.WorkloadCluster) []*clusterv3.Cluster {
 	var clusters []*clusterv3.Cluster
+	if wc.Network != nil {
+		clusters = forNetwork(inst, wc)
+	}
 	for _, name := range wc.Names() {
 		clusters = append(clusters, tunnelCluster(name, inst.Domain.TunnelID(wc.ID), wc.Limits))
 	}
 	return clusters
 }
 
-// gatewayPublic is the only listener that workload networks can reach. It gives no access to any apiserver: edges open
-// reverse tunnels here, or are relayed to another replica or to the xds-server; every other connection is closed.
-func gatewayPublic(inst model.Installation, me string, at model.Endpoint, denied model.Denied) *listenerv3.Listener {
-	l := listening(publicListener, at, tunnelKeepalive())
+// gatewayPublic is the only listener that workload networks can reach. It gives no access to any apiserver except that
+// an edge of a network reaches the one of its Cluster: edges open reverse tunnels here, or are relayed to another
+// replica or to the xds-server; apiservers reach the networks of their Cluster; every other connection is closed.
+func gatewayPublic(inst model.Installation, me string, bind GatewayBind, denied model.Denied) *listenerv3.Listener {
+	l := listening(publicListener, bind.Public, tunnelKeepalive())
 	l.ListenerFilters = tlsInspector()
 	l.ListenerFiltersTimeout = durationpb.New(helloTimeout)
 	l.MaxConnectionsToAcceptPerSocketEvent, l.TcpBacklogSize = wrapperspb.UInt32(1), wrapperspb.UInt32(publicBacklog)
@@ -81,6 +88,7 @@ func gatewayPublic(inst model.Installation, me string, at model.Endpoint, denied
 			l.FilterChains = append(l.FilterChains, chainFor(inst.Domain.GatewayReplica(g.Name), tcpProxyFilter(relay)))
 		}
 	}
+	l.FilterChains = append(l.FilterChains, networkChains(inst, me, bind.Version, denied)...)
 	return l
 }
 
@@ -107,7 +115,7 @@ func gatewayAPIServer(inst model.Installation, at model.Endpoint, version Versio
 	l.ListenerFilters = tlsInspector()
 	l.ListenerFiltersTimeout = durationpb.New(lostTimeout)
 	proxy := tcpProxy("apiserver", noSuchTunnelCluster) // never used: the filter state has another name
-	proxy.AccessLog = accessLog(inst.AccessLog, apiserverListener, version)
+	proxy.AccessLog = accesslog.Of(inst.AccessLog, apiserverListener, version.has(connectionLogged))
 	proxy.MaxConnectAttempts = wrapperspb.UInt32(connectAttempts)
 	proxy.BackoffOptions = &corev3.BackoffStrategy{
 		BaseInterval: durationpb.New(connectBackoff),
@@ -153,19 +161,13 @@ func gatewayConnect(inst model.Installation, at model.Endpoint, version Version)
 			ClusterSpecifier:            &routev3.RouteAction_ClusterHeader{ClusterHeader: ":authority"},
 			ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
 			Timeout:                     durationpb.New(0), // a connection lasts until one of its ends closes
-			RetryPolicy: &routev3.RetryPolicy{
-				// Errors of the reverse tunnel; an edge's own 503 is forwarded. Until there is an answer, no data of the
-				// client has been sent, so a request in a reverse tunnel that ends can be repeated.
-				RetryOn:    "connect-failure,refused-stream,reset",
-				NumRetries: wrapperspb.UInt32(connectAttempts - 1),
-				RetryBackOff: &routev3.RetryPolicy_RetryBackOff{
-					BaseInterval: durationpb.New(connectBackoff),
-					MaxInterval:  durationpb.New(connectBackoff),
-				},
-			},
+			RetryPolicy:                 retryTunnel(),
 		}}},
 	)
-	manager.AccessLog = accessLog(inst.AccessLog, connectListener, version)
+	if version.Networks() {
+		manager.GetRouteConfig().RequestHeadersToRemove = []string{network.IdentityHeader}
+	}
+	manager.AccessLog = accesslog.Of(inst.AccessLog, connectListener, version.has(connectionLogged))
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP1
 	manager.StripPortMode = &hcmv3.HttpConnectionManager_StripAnyHostPort{StripAnyHostPort: true}
 	manager.StripTrailingHostDot = true

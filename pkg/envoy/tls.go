@@ -26,8 +26,13 @@ func serverTLS(self model.Subject, peer *matcherv3.StringMatcher, alpn ...string
 // clientTLS requests a server by SNI, and accepts it if its leaf was issued under self's trust bundle and has that
 // name.
 func clientTLS(self model.Subject, server string, alpn ...string) *corev3.TransportSocket {
+	return clientTLSBy(self, server, server, alpn...)
+}
+
+// clientTLSBy is clientTLS for a server with another name in its leaf.
+func clientTLSBy(self model.Subject, sni, server string, alpn ...string) *corev3.TransportSocket {
 	return tlsSocket(&tlsv3.UpstreamTlsContext{
-		Sni:              server,
+		Sni:              sni,
 		CommonTlsContext: commonTLS(self, exactly(server), alpn),
 		MaxSessionKeys:   wrapperspb.UInt32(0), // no resumption, see serverTLS
 	})

@@ -57,6 +57,17 @@ const (
 	maintainInterval    = 500 * time.Millisecond
 	maxReconnectBackoff = time.Second
 
+	// answerTimeout lets a client read a refusal before its connection is closed. Without it, data in transit would make
+	// the kernel drop the answer.
+	answerTimeout = 100 * time.Millisecond
+	// scopesTimeout bounds the wait of the public listener for scopes: 10,000 take 3 s.
+	scopesTimeout = 10 * time.Second
+	// gatewayTimeout and gatewayAttempts bound how long an apiserver waits for a gateway. Both are in one network.
+	gatewayTimeout  = time.Second
+	gatewayAttempts = 4
+	// socketMode lets an apiserver with another user and the same group use the Unix socket of its Envoy.
+	socketMode = 0o660
+
 	// connectAttempts and connectBackoff hold a connection without a reverse tunnel for about 1.4 s, so that a restart
 	// of an edge is not noticed. More would starve clients that dial one workload cluster after the other. Each wait
 	// is random between zero and connectBackoff: many short waits add up to nearly the same time for every client.
@@ -121,19 +132,6 @@ const (
 	// Envoy that starts before its agent listens would have no listeners.
 	configBackoffBase = 500 * time.Millisecond
 	configBackoff     = 2 * time.Second
-
-	// gatewayHeap is enough for 10,000 workload clusters of 50 KB and as many clients; edgeHeap for the stream windows
-	// of an edge.
-	gatewayHeap = 2 << 30
-	edgeHeap    = 512 << 20
-	// shrinkAt and rejectAt are parts of the heap. Between them Envoy returns free memory to the kernel.
-	shrinkAt = 0.85
-	rejectAt = 0.95
-	// overloadInterval is how often memory is checked: 10 Gbit/s fill 300 MB in that time.
-	overloadInterval = 250 * time.Millisecond
-	// maxConnections is far above the connections of one gateway: two reverse tunnels of each of 10,000 edges, and
-	// their clients.
-	maxConnections = 50_000
 )
 
 // buffers are the buffer sizes of an edge, in bytes: of a reverse tunnel, and of a connection to an apiserver, which
@@ -175,6 +173,13 @@ func keepalive(idle, interval, probes uint32) *corev3.TcpKeepalive {
 func gatewayHTTP2() *corev3.Http2ProtocolOptions { return tunnelHTTP2(downloadWindow, downloads) }
 
 func edgeHTTP2() *corev3.Http2ProtocolOptions { return tunnelHTTP2(uploadWindow, uploads) }
+
+// sharedHTTP2 are the options of a client of all gateways. A window of uploadWindow is enough in one network.
+func sharedHTTP2() *corev3.Http2ProtocolOptions {
+	options := edgeHTTP2()
+	options.AllowConnect = false
+	return options
+}
 
 func tunnelHTTP2(stream, connection uint32) *corev3.Http2ProtocolOptions {
 	return &corev3.Http2ProtocolOptions{

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -25,6 +26,7 @@ var (
 var (
 	connectionLogged      = Version{0, 1} // access logs: the number of the connection
 	redialledAtNewAddress = Version{0, 1} // edges: tunnels are dialled anew when the address of a gateway changes
+	networks              = Version{0, 1} // networks of apiservers: scopes, and Envoy clusters with a slash in their names
 )
 
 const versionField = "version"
@@ -41,6 +43,15 @@ func (v Version) Compare(other Version) int {
 
 // has reports whether agents of version v support what was introduced in version since.
 func (v Version) has(since Version) bool { return v.Compare(since) >= 0 }
+
+// Networks reports whether agents of version v support networks. Other gateways must not receive
+// ScopedRouteConfigurations and the Envoy clusters that OfNetwork matches: their agents would reject them together with
+// everything else that is sent with them.
+func (v Version) Networks() bool { return v.has(networks) }
+
+// OfNetwork reports whether a name belongs to an Envoy cluster that only networks need: no client of a gateway can
+// select it, because it has a slash.
+func OfNetwork(name string) bool { return strings.Contains(name, "/") }
 
 // versionOf returns the version that an agent sends, clamped to the versions that this build renders for: a missing,
 // malformed or older version is Oldest, a newer one is Current.

@@ -103,7 +103,11 @@ func (i Installation) WorkerCount() int { return max(i.Workers, 1) }
 // so each name needs its own. Their number is rounded up to a power of two: changing it replaces all reverse tunnels
 // of the edge, and with rounding most new names do not change it.
 func (i Installation) Tunnels(w WorkloadCluster) int {
-	return TunnelsPerEdge(i.WorkerCount(), len(w.Names()))
+	names := len(w.Names()) + w.Forwards
+	if w.Network != nil {
+		names++ // the Envoy cluster for apiservers
+	}
+	return TunnelsPerEdge(i.WorkerCount(), names)
 }
 
 // TunnelsPerEdge is Tunnels for a number of workers of a gateway and a number of names of a workload cluster.

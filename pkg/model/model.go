@@ -49,7 +49,8 @@ type Gateway struct {
 	Public Endpoint // where edges reach only this replica; zero: Installation.Public, which any replica may accept
 }
 
-// WorkloadCluster is one Cluster and its Tunnel, identified by Key.
+// WorkloadCluster is one Tunnel, identified by Key: of a Cluster, of a network or, if Egress is true, of the apiservers
+// of a Cluster with networks.
 type WorkloadCluster struct {
 	Key        Key
 	ID         string     // Tunnel.spec.id
@@ -61,6 +62,9 @@ type WorkloadCluster struct {
 	Revoked    []string   // node names of its revoked edges
 	Withheld   bool       // not served: only Key, ID and Revoked are meaningful
 	Prepared   bool       // not served yet: its edges may connect and get no configuration
+	Network    *Network   // of a network: it has no Hostname, ExtraNames, APIServer and Others
+	Egress     bool       // of apiservers: its edges open no reverse tunnels, and it has only Key, ID, Limits and Revoked
+	Forwards   int        // networks whose machines reach their apiserver by this tunnel: pkg/xds counts them
 }
 
 // Denied are revoked edges and ended tunnels. They may still have certificates that have not expired.
@@ -90,8 +94,18 @@ func (w WorkloadCluster) RevokedEdges() []EdgeRef {
 	return edges
 }
 
-// Names returns all names of the workload cluster that clients use: its hostname, then its extra names.
+// Names returns all names that clients use: the hostname, then the extra names; or the targets of a network.
 func (w WorkloadCluster) Names() []string {
+	if w.Egress {
+		return nil
+	}
+	if w.Network != nil {
+		names := make([]string, 0, len(w.Network.Targets))
+		for _, t := range w.Network.Targets {
+			names = append(names, t.Name)
+		}
+		return names
+	}
 	return append([]string{w.Hostname}, w.ExtraNames...)
 }
 

@@ -92,10 +92,10 @@ func (d TunnelDomain) Validate() error {
 			Cure:    "give a DNS domain such as tunnels.example.com",
 		}
 	}
-	// A tunnel id is the longest name that Fairlead builds.
-	if n := len(d.TunnelID(strings.Repeat("x", 32))); n > maxName {
+	// This is the longest name that Fairlead builds.
+	if n := len(d.EgressID(strings.Repeat("x", 32))); n > maxName {
 		return &FieldError{
-			Field: "tunnel domain", Value: string(d), Problem: fmt.Sprintf("leaves no room for tunnel ids, which would have "+
+			Field: "tunnel domain", Value: string(d), Problem: fmt.Sprintf("leaves no room for egress ids, which would have "+
 				"%d bytes of at most %d", n, maxName),
 			Cure: "give a shorter domain",
 		}

@@ -1,14 +1,18 @@
 package model
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Role is what a certificate authorises. Each role has its own form of names, so that no certificate is valid for two
 // roles.
 type Role string
 
-// The four roles.
+// The five roles.
 const (
 	RoleEdge    Role = "edge"    // dials gateways, accepts gateways in the reverse tunnel, reads its own configuration
+	RoleEgress  Role = "egress"  // dials gateways for an apiserver, to reach the networks of its Cluster
 	RoleGateway Role = "gateway" // accepts edges, reads the gateways' configuration
 	RoleControl Role = "control" // is the xds-server
 	// RoleController is the controller, as a client of the xds-servers.
@@ -19,8 +23,11 @@ const (
 type Subject struct {
 	Role Role
 	Node string // the node name: random for an edge, gateway-<i> for a gateway, "control" for the xds-server
-	ID   string // of the Tunnel; only for an edge
+	ID   string // of the Tunnel; only for an edge and for egress
 }
+
+// Enrols reports whether a role belongs to a Tunnel, so that its nodes enrol with a bootstrap token and can be revoked.
+func (r Role) Enrols() bool { return r == RoleEdge || r == RoleEgress }
 
 // NodeID returns the subject's node id, in Envoy's handshake and in xDS.
 func (s Subject) NodeID() string { return NodeID(s.Node) }
@@ -31,6 +38,8 @@ func (d TunnelDomain) DNSNames(s Subject) []string {
 	switch s.Role {
 	case RoleEdge:
 		return []string{d.TunnelID(s.ID)}
+	case RoleEgress:
+		return []string{d.EgressID(s.ID)}
 	case RoleGateway:
 		return []string{d.GatewayReplica(s.Node), d.Gateway()}
 	case RoleControl:
@@ -48,6 +57,8 @@ func (d TunnelDomain) ParseSubject(commonName string, dnsNames []string) (Subjec
 	if len(dnsNames) > 0 {
 		if id, ok := d.ParseTunnelID(dnsNames[0]); ok {
 			s.Role, s.ID = RoleEdge, id
+		} else if id, ok := d.ParseEgressID(dnsNames[0]); ok {
+			s.Role, s.ID = RoleEgress, id
 		} else if name, ok := d.ParseGatewayReplica(dnsNames[0]); ok && name == commonName {
 			s.Role = RoleGateway
 		} else if dnsNames[0] == d.Control() && commonName == string(RoleControl) {
@@ -56,20 +67,12 @@ func (d TunnelDomain) ParseSubject(commonName string, dnsNames []string) (Subjec
 			s.Role = RoleController
 		}
 	}
-	want := d.DNSNames(s)
-	if s.Role == "" || len(want) != len(dnsNames) || ValidateNodeName(commonName) != nil {
+	if s.Role == "" || !slices.Equal(d.DNSNames(s), dnsNames) || ValidateNodeName(commonName) != nil {
 		return Subject{}, fmt.Errorf("certificate CN=%s with DNS names %q matches no profile of %s", commonName, dnsNames, d)
 	}
-	for i := range want {
-		if want[i] != dnsNames[i] {
-			return Subject{}, fmt.Errorf("certificate CN=%s with DNS names %q matches no profile of %s", commonName, dnsNames, d)
-		}
-	}
 	// An edge with a gateway's common name would be accepted as a gateway by a check that reads only the common name.
-	if s.Role == RoleEdge && ValidateGatewayName(s.Node) == nil {
-		return Subject{}, fmt.Errorf(
-			"certificate CN=%s has the profile of an edge, but the node name of a gateway", commonName,
-		)
+	if s.Role.Enrols() && ValidateGatewayName(s.Node) == nil {
+		return Subject{}, fmt.Errorf("certificate CN=%s has the role %s, but the node name of a gateway", commonName, s.Role)
 	}
 	return s, nil
 }

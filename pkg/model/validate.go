@@ -13,6 +13,7 @@ type FieldError struct {
 	Problem string
 	Cure    string
 	Taken   bool // the value is valid, but another object has it
+	Overlap bool // the value is valid, but contains addresses that lead elsewhere
 }
 
 // Error returns the field, its value, the problem and the remedy.

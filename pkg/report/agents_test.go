@@ -110,6 +110,22 @@ func (g *gatewayAgent) eventOf(t testing.TB, worker int, what string, port int, 
 	}
 }
 
+// connection writes the record of a connection that is no tunnel, by its number.
+func (g *gatewayAgent) connection(t testing.TB, owner, what string, port int, node, name string) {
+	t.Helper()
+	file, err := os.OpenFile(g.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := fmt.Fprintf(
+		file, `{"owner":%q,"local":"192.0.2.1:1","peer":"198.51.100.2:%d","time":"2026-01-01T12:00:00.000Z",`+
+			`"id":%q,"event":%q,"node":"CN=%s","connection":%d}`+"\n", owner, port, name, what, node, port,
+	); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (g *gatewayAgent) opens(t testing.TB, port int, node, id string) {
 	t.Helper()
 	g.event(t, "tunnel_setup", port, node, id)
@@ -169,7 +185,8 @@ func (v *viewer) shows(t testing.TB, id, want string) {
 }
 
 // describe returns the state of the tunnel in a line: gateways, then each edge with its tunnels, a + for a connected
-// agent, after - the number of workers without a tunnel, and a ? after tunnels to a gateway that is down.
+// agent, after - the number of workers without a tunnel, after : other connections, and a ? after tunnels to a gateway
+// that is down.
 func describe(l view.Live) string {
 	text := "unknown"
 	if l.Known {
@@ -186,6 +203,9 @@ func describe(l view.Live) string {
 			if n := e.Without[name]; n > 0 {
 				text += fmt.Sprintf("-%d", n)
 			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(e.Connections)) {
+			text += fmt.Sprintf(" %s:%d", name, e.Connections[name])
 		}
 		for _, name := range slices.Sorted(maps.Keys(e.Last)) {
 			text += fmt.Sprintf(" %s=%d?", name, e.Last[name])

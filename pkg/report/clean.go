@@ -107,7 +107,7 @@ func IsWord(s string, most int) bool {
 
 // CheckGateway returns why a gateway's report is invalid. The error is a gRPC status.
 func CheckGateway(r *reportv1.GatewayReport) error {
-	if n := max(len(r.GetTunnels()), len(r.GetClosed()), len(r.GetHoles())); n > MaxTunnels {
+	if n := max(len(r.GetTunnels()), len(r.GetClosed()), len(r.GetHoles()), len(r.GetConnections())); n > MaxTunnels {
 		return status.Errorf(codes.InvalidArgument, "a report of %d tunnels is too large", n)
 	}
 	for _, t := range r.GetTunnels() {
@@ -124,6 +124,14 @@ func CheckGateway(r *reportv1.GatewayReport) error {
 		}
 		if n := hole.GetWorkers(); n < 0 || n > MaxWorkers {
 			return status.Errorf(codes.InvalidArgument, "an edge has no tunnel on %d workers: the number is invalid", n)
+		}
+	}
+	for _, c := range r.GetConnections() {
+		if err := checkRef(c.GetNode(), c.GetTunnelId()); err != nil {
+			return err
+		}
+		if n := c.GetCount(); n < 0 || n > MaxTunnels {
+			return status.Errorf(codes.InvalidArgument, "a node has %d connections: the number is invalid", n)
 		}
 	}
 	for _, key := range r.GetClosed() {

@@ -112,6 +112,14 @@ func TestMalformedReportsAreRejected(t *testing.T) {
 			Snapshot: true,
 			Holes:    []*reportv1.Hole{{Node: "edge-1", TunnelId: "c1", Workers: 1}},
 		},
+		"connections of an invalid node": {
+			Snapshot:    true,
+			Connections: []*reportv1.Connections{{Node: "CN=kas-1", TunnelId: idA, Count: 1}},
+		},
+		"a negative number of connections": {
+			Snapshot:    true,
+			Connections: []*reportv1.Connections{{Node: "kas-1", TunnelId: idA, Count: -1}},
+		},
 		"a negative number of workers without a tunnel": {
 			Snapshot: true,
 			Holes:    []*reportv1.Hole{{Node: "edge-1", TunnelId: idA, Workers: -1}},

@@ -28,7 +28,7 @@ func newFigures() *figures {
 	return f
 }
 
-var watched = []string{"Cluster", "Tunnel", "ConfigMap", "StatefulSet"}
+var watched = []string{"Cluster", "Tunnel", "RemoteNetwork", "ConfigMap", "StatefulSet"}
 
 // Metrics returns the metrics of the source.
 func (k *Kube) Metrics() prometheus.Collector {

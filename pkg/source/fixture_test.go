@@ -55,6 +55,7 @@ type update struct {
 	cluster  *model.WorkloadCluster
 	served   map[string][]string
 	waits    map[model.Key]bool
+	networks map[string]model.WorkloadCluster // also of apiservers
 	revoked  map[string][]string
 	ended    map[string]time.Time // only the record of ended tunnels; nil: another update
 	gateways []model.Gateway      // only the gateways; nil: another update
@@ -63,16 +64,19 @@ type update struct {
 // Replace implements source.Publisher.
 func (p publisher) Replace(clusters []model.WorkloadCluster) {
 	served, revoked, waits := map[string][]string{}, map[string][]string{}, map[model.Key]bool{}
+	networks := map[string]model.WorkloadCluster{}
 	for _, c := range clusters {
 		if c.Prepared {
 			waits[c.Key] = true
 		}
-		if !c.Withheld {
+		if c.Network != nil || c.Egress {
+			networks[c.Key.Name] = c
+		} else if !c.Withheld {
 			served[c.Key.Name] = c.Names()
 		}
 		revoked[c.Key.Name] = c.Revoked
 	}
-	p.updates <- update{all: true, served: served, revoked: revoked, waits: waits}
+	p.updates <- update{all: true, served: served, revoked: revoked, waits: waits, networks: networks}
 }
 
 // Ended implements source.Publisher.
@@ -100,8 +104,9 @@ type bed struct {
 	served    map[string][]string // served names, by workload cluster
 	addresses map[string]string   // address of the apiserver, by workload cluster
 	limits    map[string]model.Limits
-	revoked   map[string][]string // revoked edges, by workload cluster
-	prepared  map[model.Key]bool  // workload clusters that wait for their Cluster
+	revoked   map[string][]string              // revoked edges, by workload cluster
+	networks  map[string]model.WorkloadCluster // of networks and apiservers, by Tunnel
+	prepared  map[model.Key]bool               // workload clusters that wait for their Cluster
 	ended     map[string]time.Time
 	gateways  []model.Gateway   // that are known
 	config    source.KubeConfig // additions to the common configuration
@@ -123,7 +128,7 @@ func newBed(t *testing.T) *bed {
 	}
 	b.namespace = kubetest.NewNamespace(t, b)
 	t.Cleanup(func() {
-		for _, kind := range []client.Object{&v1alpha1.Tunnel{}, &clusterv1.Cluster{}} {
+		for _, kind := range []client.Object{&v1alpha1.Tunnel{}, &v1alpha1.RemoteNetwork{}, &clusterv1.Cluster{}} {
 			if err := b.DeleteAllOf(context.Background(), kind, client.InNamespace(b.namespace)); err != nil {
 				t.Error(err)
 			}
@@ -286,8 +291,12 @@ func (b *bed) take(t *testing.T, u update) {
 	case u.gateways != nil:
 		b.gateways = u.gateways
 	case u.all:
-		b.served, b.revoked, b.prepared = u.served, u.revoked, u.waits
+		b.served, b.revoked, b.prepared, b.networks = u.served, u.revoked, u.waits, u.networks
 	case u.key.Namespace != b.namespace:
+	case strings.Contains(u.key.Name, ".") && u.cluster != nil && !u.cluster.Withheld:
+		b.networks[u.key.Name] = *u.cluster
+	case strings.Contains(u.key.Name, "."):
+		delete(b.networks, u.key.Name)
 	case u.cluster == nil:
 		delete(b.served, u.key.Name)
 		delete(b.revoked, u.key.Name)

@@ -18,6 +18,7 @@ func (k *Kube) compare(ctx context.Context) (ended <-chan struct{}, err error) {
 		Kinds: []schema.GroupVersionKind{
 			clusterv1.GroupVersion.WithKind("Cluster"),
 			v1alpha1.GroupVersion.WithKind("Tunnel"),
+			v1alpha1.GroupVersion.WithKind("RemoteNetwork"),
 		},
 	})
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/heartbeat"
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/rollout"
 )
@@ -94,7 +95,9 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 		ByObject: map[client.Object]cache.ByObject{
 			&clusterv1.Cluster{}: {Transform: stripCluster},
 			&v1alpha1.Tunnel{}:   {Transform: stripTunnel},
-			&corev1.ConfigMap{}:  only(config.Namespace, v1alpha1.InstallationConfigMapName),
+
+			&v1alpha1.RemoteNetwork{}: {Transform: stripNetwork},
+			&corev1.ConfigMap{}:       only(config.Namespace, v1alpha1.InstallationConfigMapName),
 		},
 	})
 	if err != nil {
@@ -253,12 +256,20 @@ func (k *Kube) watch(ctx context.Context) error {
 	if err := k.objects.IndexField(ctx, &v1alpha1.Tunnel{}, heldIDIndex, heldIDs); err != nil {
 		return fmt.Errorf("indexing ids of Tunnels: %w", err)
 	}
+	if err := k.objects.IndexField(ctx, &v1alpha1.Tunnel{}, servedClusterIndex, servedClusters); err != nil {
+		return fmt.Errorf("indexing Tunnels of networks: %w", err)
+	}
 	handler := toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    k.enqueue,
 		UpdateFunc: func(_, object any) { k.enqueue(object) },
 		DeleteFunc: k.enqueue,
 	}
-	for _, object := range []client.Object{&clusterv1.Cluster{}, &v1alpha1.Tunnel{}} {
+	for _, object := range []client.Object{&clusterv1.Cluster{}, &v1alpha1.Tunnel{}, &v1alpha1.RemoteNetwork{}} {
+		handler := handler
+		if _, ok := object.(*v1alpha1.RemoteNetwork); ok {
+			handler.AddFunc, handler.DeleteFunc = k.enqueueNetwork, k.enqueueNetwork
+			handler.UpdateFunc = func(_, object any) { k.enqueueNetwork(object) }
+		}
 		informer, err := k.objects.GetInformer(ctx, object, cache.BlockUntilSynced(false))
 		if err == nil {
 			_, err = informer.AddEventHandler(handler)
@@ -281,6 +292,13 @@ func (k *Kube) enqueue(object any) {
 	key, err := toolscache.DeletionHandlingObjectToName(object)
 	if err == nil {
 		k.queue.Add(model.Key{Namespace: key.Namespace, Name: key.Name})
+	}
+}
+
+// enqueueNetwork enqueues the Tunnel of a RemoteNetwork.
+func (k *Kube) enqueueNetwork(object any) {
+	if key, err := toolscache.DeletionHandlingObjectToName(object); err == nil {
+		k.queue.Add(model.Key{Namespace: key.Namespace, Name: decision.NetworkTunnel(key.Name)})
 	}
 }
 
@@ -343,8 +361,11 @@ func (k *Kube) process(ctx context.Context, key model.Key) error {
 	case rolloutKey:
 		return k.publishRollout(ctx)
 	}
-	if err := k.publish(ctx, key); err != nil {
-		return fmt.Errorf("workload cluster %s: %w", key, err)
+	dependents, err := k.dependents(ctx, key)
+	for _, each := range append([]model.Key{key}, dependents...) {
+		if problem := k.publish(ctx, each); problem != nil {
+			err = errors.Join(err, fmt.Errorf("workload cluster %s: %w", each, problem))
+		}
 	}
-	return nil
+	return err
 }

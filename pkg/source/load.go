@@ -273,6 +273,12 @@ func (l *loader) objectWith(key model.Key, field string) document {
 // candidate combines the objects of a key as the controller would.
 func (l *loader) candidate(key model.Key) (decision.Candidate, bool) {
 	cluster, tunnel := l.clusters[key], l.tunnels[key]
+	if tunnel != nil && !tunnel.OfCluster() {
+		l.assumed = append(l.assumed, fmt.Sprintf(
+			"nothing for %s: the controller decides what a Tunnel with spec.network or spec.egressOf serves", key,
+		))
+		return decision.Candidate{}, false
+	}
 	if cluster == nil {
 		l.assumed = append(
 			l.assumed,

@@ -62,7 +62,8 @@ func (k *Kube) PodToken(token string) (enrol.PodGrant, error) {
 	if slices.Contains(tunnel.Spec.RevokedEdges, node) {
 		return enrol.PodGrant{}, denied(fmt.Errorf("the edge %s of this Pod is revoked", node))
 	}
-	return enrol.PodGrant{Grant: enrol.Grant{Tunnel: key, ID: id}, Node: node}, nil
+	grant := enrol.Grant{Tunnel: key, ID: id, Egress: decision.Role(tunnel) == model.RoleEgress}
+	return enrol.PodGrant{Grant: grant, Node: node}, nil
 }
 
 func denied(err error) error { return fmt.Errorf("%w: %w", enrol.ErrDeniedToken, err) }

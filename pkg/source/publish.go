@@ -46,7 +46,11 @@ func (k *Kube) take(ctx context.Context, key model.Key) (there, revived bool, sh
 		delete(k.problems, key)
 		return false, k.living.set(key, ""), k.records.remove(key), nil
 	}
-	t := translate(k.Domain, cluster, tunnel, k.Now())
+	beside, err := k.beside(ctx, tunnel, cluster)
+	if err != nil {
+		return false, false, nil, err
+	}
+	t := translate(k.Domain, cluster, tunnel, beside, k.Now())
 	if t.expires > 0 {
 		k.queue.AddAfter(key, t.expires)
 	}
@@ -92,7 +96,8 @@ func (l living) set(key model.Key, id string) bool {
 	return true
 }
 
-// pair reads the objects of one workload cluster; nil: the object does not exist.
+// pair reads a Tunnel and the Cluster that it serves; nil: the object does not exist. The Cluster of a network is nil
+// also if the RemoteNetwork does not exist or does not control the Tunnel.
 func (k *Kube) pair(ctx context.Context, key model.Key) (*v1alpha1.Tunnel, *clusterv1.Cluster, error) {
 	tunnel, cluster := &v1alpha1.Tunnel{}, &clusterv1.Cluster{}
 	at := client.ObjectKey{Namespace: key.Namespace, Name: key.Name}
@@ -101,10 +106,21 @@ func (k *Kube) pair(ctx context.Context, key model.Key) (*v1alpha1.Tunnel, *clus
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("reading Tunnel %s: %w", key, err)
 	}
+	switch {
+	case tunnel == nil:
+	case tunnel.Spec.EgressOf != "":
+		at.Name = tunnel.Spec.EgressOf
+	case tunnel.Spec.Network != "":
+		network, err := k.network(ctx, tunnel)
+		if err != nil || network == nil {
+			return tunnel, nil, err
+		}
+		at.Name = network.Spec.ClusterName
+	}
 	if err := k.objects.Get(ctx, at, cluster); apierrors.IsNotFound(err) {
 		cluster = nil
 	} else if err != nil {
-		return nil, nil, fmt.Errorf("reading Cluster %s: %w", key, err)
+		return nil, nil, fmt.Errorf("reading Cluster %s: %w", at, err)
 	}
 	return tunnel, cluster, nil
 }

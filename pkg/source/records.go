@@ -28,7 +28,7 @@ func (r *records) names(w model.WorkloadCluster) []string {
 	if w.Withheld || w.ID == "" {
 		return nil
 	}
-	return append(w.Names(), r.domain.TunnelID(w.ID))
+	return slices.Concat(w.Names(), claims(w.Network), []string{r.domain.TunnelID(w.ID)})
 }
 
 // set replaces the record of one key, and returns the other keys that share or shared a name with it.
@@ -72,6 +72,9 @@ func (r *records) served(key model.Key) (model.WorkloadCluster, error) {
 	if !unique(w.Hostname) || !unique(r.domain.TunnelID(w.ID)) {
 		return model.WorkloadCluster{Key: key, ID: w.ID, Revoked: w.Revoked, Withheld: true},
 			fmt.Errorf("the hostname or the id is also recorded for another Tunnel: %s", r.sharing(key))
+	}
+	if w.Network != nil {
+		return r.servedNetwork(w, unique)
 	}
 	extra := slices.DeleteFunc(slices.Clone(w.ExtraNames), func(name string) bool { return !unique(name) })
 	if len(extra) == len(w.ExtraNames) {

@@ -35,6 +35,7 @@ func stripTunnel(object any) (any, error) {
 	kept.Spec.ExtraNames, kept.Spec.RevokedEdges = t.Spec.ExtraNames, t.Spec.RevokedEdges
 	kept.Spec.Kubeconfig.Mode = t.Spec.Kubeconfig.Mode
 	kept.Spec.EdgeServiceAccount = t.Spec.EdgeServiceAccount
+	kept.Spec.Network, kept.Spec.EgressOf = t.Spec.Network, t.Spec.EgressOf
 	kept.Status.ID, kept.Status.Hostname, kept.Status.Names = t.Status.ID, t.Status.Hostname, t.Status.Names
 	kept.Status.Served, kept.Status.ServiceAccountIssuer = t.Status.Served, t.Status.ServiceAccountIssuer
 	kept.Status.Kubeconfig.EndpointName = t.Status.Kubeconfig.EndpointName
@@ -50,5 +51,16 @@ func stripTunnel(object any) (any, error) {
 		}
 		kept.Status.Edges = append(kept.Status.Edges, of)
 	}
+	return kept, nil
+}
+
+// stripNetwork keeps the spec of a RemoteNetwork, which withdraws what was granted.
+func stripNetwork(object any) (any, error) {
+	n, ok := object.(*v1alpha1.RemoteNetwork)
+	if !ok {
+		return object, nil
+	}
+	kept := &v1alpha1.RemoteNetwork{Spec: n.Spec}
+	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = n.Namespace, n.Name, n.UID, n.ResourceVersion
 	return kept, nil
 }

@@ -2,6 +2,8 @@ package source
 
 import (
 	"fmt"
+	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,7 +73,7 @@ func TestResolutionUsesNoStrippedFields(t *testing.T) {
 		}
 	}
 	translated := func(c *clusterv1.Cluster, t *v1alpha1.Tunnel) []any {
-		out := translate("tunnels.example.com", c, t, now)
+		out := translate("tunnels.example.com", c, t, neighbours{}, now)
 		return []any{out.cluster, out.admitted, out.expires, fmt.Sprint(out.problem)}
 	}
 	prepared := func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) any {
@@ -115,4 +117,36 @@ func stripped[T interface{ DeepCopy() T }](t *testing.T, strip func(any) (any, e
 		t.Fatal(err)
 	}
 	return out.(T)
+}
+
+// TestAStrippedNetworkIsServedInTheSameWay compares the translations of whole and of stripped objects.
+func TestAStrippedNetworkIsServedInTheSameWay(t *testing.T) {
+	network := &v1alpha1.RemoteNetwork{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "prod", Name: "site1", UID: "n", Annotations: map[string]string{"a": "b"},
+	}, Spec: v1alpha1.RemoteNetworkSpec{ClusterName: "shop", CIDRs: []string{"10.1.0.0/16"}}}
+	network.Status.ConnectedEdges = 3
+	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "site1.network"}}
+	tunnel.Spec = v1alpha1.TunnelSpec{ID: strings.Repeat("n", 20), Network: "site1"}
+	tunnel.OwnerReferences = []metav1.OwnerReference{
+		*metav1.NewControllerRef(network, v1alpha1.GroupVersion.WithKind("RemoteNetwork")),
+	}
+	tunnel.Status = v1alpha1.TunnelStatus{ID: tunnel.Spec.ID, Served: &v1alpha1.ServedStatus{
+		ClusterUID: "1", Network: &v1alpha1.ServedNetwork{ClusterName: "shop", CIDRs: []string{"10.1.0.0/16"}},
+	}}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "shop", UID: "1"}}
+	of := func(t *v1alpha1.Tunnel, n *v1alpha1.RemoteNetwork) model.WorkloadCluster {
+		return translate("tunnels.example.com", cluster, t, neighbours{network: n}, time.Now()).cluster
+	}
+	want := of(tunnel, network)
+	if want.Network == nil || len(want.Network.CIDRs) != 1 {
+		t.Fatalf("the network is not served: %+v", want)
+	}
+	kept := stripped(t, stripNetwork, network)
+	if kept.Annotations != nil || kept.Status.ConnectedEdges != 0 || !metav1.IsControlledBy(tunnel, kept) {
+		t.Errorf("kept: %+v", kept)
+	}
+	same := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+	if diff := cmp.Diff(want, of(stripped(t, stripTunnel, tunnel), kept), same); diff != "" {
+		t.Error(diff)
+	}
 }

@@ -69,7 +69,7 @@ func (k *Kube) grant(index, hash string, good func(*v1alpha1.Tunnel) bool) (enro
 			return enrol.Grant{}, err
 		}
 		if now != nil && good(now) && admits(cluster, now, k.Now()) {
-			return enrol.Grant{Tunnel: key, ID: now.HeldID()}, nil
+			return enrol.Grant{Tunnel: key, ID: now.HeldID(), Egress: decision.Role(now) == model.RoleEgress}, nil
 		}
 	}
 	return enrol.Grant{}, enrol.ErrUnknownToken

@@ -25,7 +25,9 @@ type translation struct {
 // the record lacks is not granted. What the spec, the Cluster or the clock withdraws is withdrawn immediately: a
 // revoked edge, an extra name, a mode without a tunnel, a Cluster that does not exist or has another UID, the end of
 // the time for which a Tunnel waits.
-func translate(d model.TunnelDomain, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) translation {
+func translate(
+	d model.TunnelDomain, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, beside neighbours, now time.Time,
+) translation {
 	key := model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}
 	w := model.WorkloadCluster{Key: key, ID: tunnel.HeldID(), Withheld: true}
 	if w.ID == "" {
@@ -37,6 +39,11 @@ func translate(d model.TunnelDomain, cluster *clusterv1.Cluster, tunnel *v1alpha
 		return translation{cluster: w}
 	}
 	t := translation{cluster: w}
+	if !tunnel.OfCluster() {
+		t.cluster.Withheld, t.admitted = false, tunnel.DeletionTimestamp.IsZero()
+		t.problem = addNetwork(d, &t.cluster, cluster, tunnel, beside, now)
+		return t
+	}
 	if until, waits := tunnel.PreparedUntil(); waits {
 		t.expires = until.Sub(now)
 	}
@@ -61,7 +68,7 @@ func admits(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) 
 	switch {
 	case tunnel.HeldID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled():
 		return false
-	case cluster != nil && metav1.IsControlledBy(tunnel, cluster):
+	case cluster != nil && (tunnel.Spec.Network != "" || metav1.IsControlledBy(tunnel, cluster)):
 		// What was granted for an earlier Cluster does not apply.
 		return served == nil || served.EnrolmentOnly || served.ClusterUID == cluster.UID
 	}
@@ -91,6 +98,11 @@ func addServed(d model.TunnelDomain, w *model.WorkloadCluster, tunnel *v1alpha1.
 			w.Others = append(w.Others, endpoint)
 		}
 	}
+	return errors.Join(append(problems, addLimits(w, tunnel)...)...)
+}
+
+// addLimits adds the recorded limits. The errors list what cannot be served.
+func addLimits(w *model.WorkloadCluster, tunnel *v1alpha1.Tunnel) (problems []error) {
 	limits := tunnel.Status.Served.Limits
 	var badLimits []*model.FieldError
 	w.Limits, badLimits = model.ValidateLimits(model.Limits{
@@ -99,7 +111,7 @@ func addServed(d model.TunnelDomain, w *model.WorkloadCluster, tunnel *v1alpha1.
 	for _, err := range badLimits {
 		problems = append(problems, fmt.Errorf("status.served.limits: %q: %s", err.Value, err.Problem))
 	}
-	return errors.Join(problems...)
+	return problems
 }
 
 // validate returns why a workload cluster cannot be served at all. It checks each name and address of the record,

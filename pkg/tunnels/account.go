@@ -62,7 +62,7 @@ func (t *Table) compare(ctx context.Context, a *accountant) bool {
 	if why != "" {
 		t.ledger.blind(why)
 	} else {
-		unknown = t.ledger.compare(present, t.isTunnel)
+		unknown = t.ledger.compare(present, t.hasNode)
 	}
 	after := t.ledger.incomplete()
 	if gap != t.ledger.why() {
@@ -162,8 +162,11 @@ func (t *Table) publicSockets(k *sockets.Kernel) (present []sockets.Socket, why 
 	return found, ""
 }
 
-// isTunnel reports whether a socket belongs to a tunnel of the table. The caller holds the lock.
-func (t *Table) isTunnel(s sockets.Socket) bool {
+// hasNode reports whether a socket belongs to a tunnel or a node's connection of the table. The caller holds the lock.
+func (t *Table) hasNode(s sockets.Socket) bool {
+	if t.conns.all[key(s.Remote, s.Local)] != nil {
+		return true
+	}
 	if t.config.Envoy != nil {
 		return t.cookies[s.Cookie] != nil
 	}

@@ -106,7 +106,7 @@ func BenchmarkSockets(b *testing.B) {
 	b.Run("bind", func(b *testing.B) {
 		for b.Loop() {
 			for _, e := range table.live {
-				table.unbound[e.Key], e.socket = e, nil
+				table.unbound[e], e.socket = true, nil
 			}
 			table.bind()
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/sockets"
@@ -83,7 +84,7 @@ func (t *Table) publish() {
 func (t *Table) bind() {
 	t.mu.Lock()
 	entries := make([]*entry, 0, len(t.unbound))
-	for _, e := range t.unbound {
+	for e := range t.unbound {
 		entries = append(entries, e)
 	}
 	clear(t.unbound)
@@ -103,8 +104,7 @@ func (t *Table) bind() {
 	}
 }
 
-// closeDenied closes all denied tunnels, and returns the number of denied tunnels that are still in
-// the table.
+// closeDenied closes all denied tunnels and connections, and returns the number of them that are still in the table.
 func (t *Table) closeDenied() (left int) {
 	if t.config.Replace != nil {
 		return t.replaceDenied(time.Now())
@@ -140,20 +140,24 @@ func (t *Table) deniedEntries() (denied []*entry) {
 	if len(t.denied.edges)+len(t.denied.ids) == 0 {
 		return nil
 	}
-	for _, e := range t.live {
-		if t.denied.has(e.Tunnel) {
-			denied = append(denied, e)
+	for _, all := range []map[string]*entry{t.live, t.conns.all} {
+		for _, e := range all {
+			if t.denied.has(e.Tunnel) {
+				denied = append(denied, e)
+			}
 		}
 	}
 	return denied
 }
 
-// check removes the tunnels from the table whose sockets no longer exist.
+// check removes the entries from the table whose sockets no longer exist.
 func (t *Table) check() {
 	t.mu.Lock()
-	entries := make([]*entry, 0, len(t.live))
-	for _, e := range t.live {
-		entries = append(entries, e)
+	entries := make([]*entry, 0, len(t.live)+len(t.conns.all))
+	for _, all := range []map[string]*entry{t.live, t.conns.all} {
+		for _, e := range all {
+			entries = append(entries, e)
+		}
 	}
 	t.mu.Unlock()
 	if len(entries) == 0 {
@@ -169,7 +173,7 @@ func (t *Table) check() {
 	var missing []*entry
 	for _, e := range entries {
 		s, err := pick(find.all[e.Remote], e)
-		if t.config.Envoy != nil {
+		if t.config.Envoy != nil && e.owner == "" {
 			s, err = find.proxied(e)
 		}
 		switch {
@@ -195,9 +199,10 @@ func (t *Table) confirm(missing []*entry) {
 			gone = append(gone, e)
 		}
 	}
-	if len(gone) > 0 {
-		t.remove(gone...)
-		t.config.Logger.Info("tunnels ended without an event", "count", len(gone))
+	t.remove(gone...)
+	tunnels := slices.DeleteFunc(gone, func(e *entry) bool { return e.owner != "" }) // Envoy records no end of the others
+	if len(tunnels) > 0 {
+		t.config.Logger.Info("tunnels ended without an event", "count", len(tunnels))
 	}
 }
 

@@ -7,11 +7,13 @@ import (
 	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
-// entry is a tunnel in the table. A later tunnel with the same key gets an entry of its own.
+// entry is a tunnel in the table, or a connection of a node. A later one with the same key gets an entry of its own.
 type entry struct {
 	tunnel
-	worker int  // number of the worker; negative: not known
-	stuck  bool // the attempt to close it, so that the edge dials again, failed
+	owner      string // of a connection; empty for a tunnel
+	connection string // Envoy's number of a connection
+	worker     int    // number of the worker; negative: not known
+	stuck      bool   // the attempt to close it, so that the edge dials again, failed
 	// cookie identifies its socket, if sockets are found by file descriptors; zero: not found yet. The table's mu guards
 	// it.
 	cookie cookie
@@ -90,7 +92,11 @@ func (t *Table) apply(b batch, now time.Time) {
 		t.repairs.turns.add(node, opened)
 	}
 	for _, e := range b.others {
-		t.ledger.record(e)
+		if ofNode(e.owner) {
+			t.connection(e)
+		} else {
+			t.ledger.record(e)
+		}
 	}
 	keys := make([]string, 0, len(b.changes))
 	for key, c := range b.changes {
@@ -106,7 +112,7 @@ func (t *Table) apply(b batch, now time.Time) {
 		default:
 			t.drop(key, now) // another tunnel with this key
 			e = &entry{tunnel: c.tunnel}
-			t.live[key], t.unbound[key] = e, e
+			t.live[key], t.unbound[e] = e, true
 			t.join(e, now)
 			if bare := e.Remote.String(); bare != key && t.live[bare] != nil && t.live[bare].Node == e.Node &&
 				t.live[bare].ID == e.ID {
@@ -128,7 +134,7 @@ func (t *Table) apply(b batch, now time.Time) {
 func (t *Table) drop(key string, now time.Time) {
 	if e := t.live[key]; e != nil {
 		delete(t.live, key)
-		delete(t.unbound, key)
+		delete(t.unbound, e)
 		if t.cookies[e.cookie] == e {
 			delete(t.cookies, e.cookie)
 		}
@@ -136,13 +142,15 @@ func (t *Table) drop(key string, now time.Time) {
 	}
 }
 
-// remove removes tunnels from the table whose sockets no longer exist.
+// remove removes entries from the table whose sockets no longer exist.
 func (t *Table) remove(gone ...*entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var keys []string
 	for _, e := range gone {
-		if t.live[e.Key] == e {
+		if e.owner != "" {
+			t.disconnect(e)
+		} else if t.live[e.Key] == e {
 			t.drop(e.Key, time.Now())
 			keys = append(keys, e.Key)
 		}

@@ -18,12 +18,17 @@ const (
 	eventClosed  = "tunnel_closed"
 
 	// Events of a connection that Envoy forwards.
-	eventStart = "TcpConnectionStart"
-	eventEnd   = "TcpConnectionEnd"
+	eventStart   = "TcpConnectionStart"
+	eventEnd     = "TcpConnectionEnd"
+	eventRequest = "DownstreamStart" // a request on a connection of a node
 )
 
-// ownerTunnel is the owner of a tunnel in a record. Any other owner is a word that is not interpreted.
-const ownerTunnel = "tunnel"
+// Owners in records: of a tunnel, and of the connections of nodes. Any other owner is a word that is not interpreted.
+const (
+	ownerTunnel  = "tunnel"
+	ownerEgress  = "egress"  // of an apiserver, to networks
+	ownerForward = "forward" // of an edge, for machines of its network
+)
 
 // maxWord exceeds the length of a worker's name (worker_<number>), of Envoy's number of a connection, and of an
 // owner's name.
@@ -34,6 +39,7 @@ var (
 	errAddress = errors.New("it has no valid address and port of the peer")
 	errNode    = errors.New("its node id is not CN= and a node name")
 	errID      = errors.New("its cluster id is not a tunnel id of the domain")
+	errName    = errors.New("its certificate has not the name of such a node in the domain")
 	errWorker  = errors.New("its worker is not a name")
 	errOwner   = errors.New("it names no owner and connection")
 	errEvent   = errors.New("its event is unknown")
@@ -102,10 +108,29 @@ func parseEvent(d model.TunnelDomain, line []byte) (event, error) {
 	case e.owner == "" || !isWord(e.owner, maxWord) || e.connection == "" || !isWord(e.connection, maxWord) ||
 		!e.Local.IsValid():
 		return event{}, errOwner
-	case e.name != eventStart && e.name != eventEnd:
+	case e.name != eventStart && e.name != eventEnd && (e.name != eventRequest || !ofNode(e.owner)):
 		return event{}, errEvent
 	}
-	return e, nil
+	return e, e.parseNode(d, raw)
+}
+
+// parseNode parses the subject of the certificate with which a node has opened a connection.
+func (e *event) parseNode(d model.TunnelDomain, raw rawEvent) error {
+	if !ofNode(e.owner) {
+		return nil
+	}
+	var ok bool
+	if e.Node, ok = model.ParseNodeID(raw.Node); !ok {
+		return errNode
+	}
+	parse := d.ParseTunnelID
+	if e.owner == ownerEgress {
+		parse = d.ParseEgressID
+	}
+	if e.ID, ok = parse(raw.ID); !ok {
+		return errName
+	}
+	return nil
 }
 
 func (e *event) parseTunnel(d model.TunnelDomain, raw rawEvent) error {

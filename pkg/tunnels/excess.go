@@ -7,10 +7,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
-// Placed is a tunnel with the address from which its edge dialled.
+// Placed is a tunnel or a connection, with the address from which its node dialled.
 type Placed struct {
 	Tunnel
-	From netip.Addr
+	From  netip.Addr
+	Owner string // of a connection, as in its record; empty: it is a tunnel
 }
 
 // Places returns all tunnels in no particular order.
@@ -19,7 +20,7 @@ func (t *Table) Places() []Placed {
 	defer t.mu.Unlock()
 	all := make([]Placed, 0, len(t.live))
 	for _, e := range t.live {
-		all = append(all, Placed{e.Tunnel, e.Remote.Addr()})
+		all = append(all, Placed{Tunnel: e.Tunnel, From: e.Remote.Addr()})
 	}
 	return all
 }
@@ -31,14 +32,18 @@ func (t *Table) Has(remote, local netip.AddrPort) bool {
 	return t.live[key(remote, local)] != nil
 }
 
-// Close closes the tunnels with the given keys and returns the number of closed ones. It ignores unknown keys. The
-// edges receive a reset. It requires the capability that sockets.Permitted checks.
+// Close closes the tunnels and connections with the given keys and returns the number of closed ones. It ignores
+// unknown keys. The nodes receive a reset. It requires the capability that sockets.Permitted checks.
 func (t *Table) Close(keys []string) (closed int, err error) {
 	t.mu.Lock()
 	var found []*entry
 	for _, key := range keys {
-		if e := t.live[key]; e != nil {
-			found = append(found, &entry{tunnel: e.tunnel}) // the socket of e is used only by Run's goroutine
+		e := t.live[key]
+		if e == nil {
+			e = t.conns.all[key]
+		}
+		if e != nil { // the socket of e is used only by Run's goroutine
+			found = append(found, &entry{tunnel: e.tunnel, owner: e.owner})
 		}
 	}
 	t.mu.Unlock()

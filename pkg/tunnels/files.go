@@ -39,6 +39,9 @@ func (t *Table) Fresh() error {
 	for _, key := range keys {
 		t.drop(key, time.Now())
 	}
+	for _, e := range t.conns.all {
+		t.disconnect(e)
+	}
 	clear(t.repairs.turns)
 	t.history.add(keys)
 	return nil

@@ -22,7 +22,7 @@ type finder struct {
 
 // socket returns the socket of a tunnel, or sockets.ErrGone if there is none.
 func (f *finder) socket(e *entry) (sockets.Socket, error) {
-	if f.envoy != nil {
+	if f.envoy != nil && e.owner == "" { // records of connections have the addresses of the sockets
 		return f.proxied(e)
 	}
 	if e.Local.IsValid() {

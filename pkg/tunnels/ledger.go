@@ -28,8 +28,8 @@ type owned struct {
 // cookie identifies one socket until the machine restarts.
 type cookie = [8]byte
 
-// ledger records which connections to the public port have an owner other than a tunnel, and tracks the sockets
-// without an owner. It does no input or output: its methods take records and lists of sockets, and return the sockets
+// ledger records which connections to the public port have an owner other than a node, and tracks the sockets without
+// an owner. It does no input or output: its methods take records and lists of sockets, and return the sockets
 // to close.
 //
 // A new socket without an owner is in its handshake. If it has no owner after unownedComparisons, it is unknown and is
@@ -81,16 +81,16 @@ func (l *ledger) blind(why string) {
 	clear(l.unowned)
 }
 
-// compare takes all sockets of the public port and a function that reports which are tunnels of the table. It returns
-// the sockets to close.
-func (l *ledger) compare(present []sockets.Socket, isTunnel func(sockets.Socket) bool) (unknown []sockets.Socket) {
+// compare takes all sockets of the public port and a function that reports which belong to nodes in the table. It
+// returns the sockets to close.
+func (l *ledger) compare(present []sockets.Socket, hasNode func(sockets.Socket) bool) (unknown []sockets.Socket) {
 	l.blocked, l.compared = "", true
 	now, doubtful := map[cookie]int{}, map[cookie]bool{}
 	keys := make(map[string]bool, len(present))
 	for _, s := range present {
 		at := key(s.Remote, s.Local)
 		keys[at] = true
-		if _, ok := l.owned[at]; ok || isTunnel(s) {
+		if _, ok := l.owned[at]; ok || hasNode(s) {
 			continue
 		}
 		c := s.Cookie

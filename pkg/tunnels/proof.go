@@ -10,9 +10,9 @@ import (
 // maxCuts bounds the number of denied edges with a count of closed connections.
 const maxCuts = 4096
 
-// Proof is the state of an edge's tunnels according to the kernel's sockets.
+// Proof is the state of a node's tunnels and connections according to the kernel's sockets.
 type Proof struct {
-	Denied bool // its tunnels are closed as they appear
+	Denied bool // they are closed as they appear
 	Closed int  // number of connections closed since the edge is denied
 	Open   int  // number of its connections that the kernel has
 	// Incomplete is the reason why a connection may have no record, and the remedy; "": every connection has one.
@@ -45,6 +45,11 @@ func (t *Table) Prove(ctx context.Context, edge model.EdgeRef) Proof {
 			open = e.cookie == cookie{} || cookies[e.cookie] // a tunnel without a socket yet may have one
 		}
 		if e.Node == edge.Node && e.ID == edge.ID && open {
+			p.Open++
+		}
+	}
+	for at, e := range t.conns.all {
+		if e.Node == edge.Node && e.ID == edge.ID && there[at] {
 			p.Open++
 		}
 	}

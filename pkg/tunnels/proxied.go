@@ -54,7 +54,7 @@ func (f *finder) proxied(e *entry) (sockets.Socket, error) {
 // bound records the socket of a tunnel.
 func (t *Table) bound(e *entry, s sockets.Socket) {
 	e.socket = &s
-	if t.config.Envoy == nil {
+	if t.config.Envoy == nil || e.owner != "" {
 		return
 	}
 	t.mu.Lock()

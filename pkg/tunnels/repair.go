@@ -21,7 +21,7 @@ const (
 	maxTries = 6
 	// repairPause is the wait after the limit of closed tunnels is reached.
 	repairPause = 100 * time.Millisecond
-	// statusKey is the key of a change of UnservedWorkers or of Stats.Incomplete.
+	// statusKey is the key of a change of UnservedWorkers, Connections or Stats.Incomplete.
 	statusKey = ""
 )
 

@@ -128,12 +128,18 @@ func (t *Table) observeDoomed() (open int) {
 	return open
 }
 
-// cut counts and logs a denied tunnel that was closed.
+// cut counts and logs a denied tunnel or connection that was closed.
 func (t *Table) cut(e *entry) {
 	t.mu.Lock()
 	t.stats.Cut++
 	t.countCut(e.Tunnel)
 	t.mu.Unlock()
+	if e.owner != "" {
+		t.config.Logger.Info(
+			"denied connection closed", "owner", e.owner, "node", e.Node, "tunnel", e.ID, "peer", e.Remote.String(),
+		)
+		return
+	}
 	t.config.Logger.Info("denied tunnel closed", "node", e.Node, "tunnel", e.ID, "peer", e.Remote.String())
 }
 

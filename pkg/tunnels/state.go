@@ -15,7 +15,8 @@ import (
 // stateFile is the content of <Log>.state.
 type stateFile struct {
 	Tunnels []tunnel         `json:"tunnels"`
-	Owned   map[string]owned `json:"owned,omitempty"` // connections that are not tunnels, by key
+	Nodes   []connection     `json:"nodes,omitempty"` // connections of nodes
+	Owned   map[string]owned `json:"owned,omitempty"` // connections that do not belong to a node, by key
 	Gap     string           `json:"gap,omitempty"`   // why records may be missing
 	// Unrecorded is the argument of the last Table.Unrecorded. It outlives the agent, as Envoy's configuration does.
 	Unrecorded string `json:"unrecorded,omitempty"`
@@ -39,6 +40,11 @@ func (t *Table) load(changes *batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.unrecorded = state.Unrecorded
+	for _, c := range state.Nodes {
+		if ofNode(c.Owner) {
+			t.connection(event{name: eventStart, owner: c.Owner, connection: c.Connection, tunnel: c.tunnel})
+		}
+	}
 	for at, o := range state.Owned {
 		t.ledger.owned[at] = o
 	}
@@ -73,6 +79,9 @@ func (t *Table) saveState() error {
 	}
 	for _, e := range t.live {
 		state.Tunnels = append(state.Tunnels, e.tunnel)
+	}
+	for _, e := range t.conns.all {
+		state.Nodes = append(state.Nodes, connection{e.tunnel, e.owner, e.connection})
 	}
 	t.mu.Unlock()
 	return t.writeState(state)

@@ -11,9 +11,10 @@
 //	<Log>.old    events since then; only while the log is being replaced
 //	<Log>        events since then
 //
-// Each record in the log names the owner of a connection to the gateway's public port: a tunnel of an edge, or the
-// target to which Envoy forwards the connection. A connection has a recorded owner, is in its handshake, or is
-// unknown: see ledger.
+// Each record in the log names the owner of a connection to the gateway's public port: a tunnel of an edge, a node
+// whose requests Envoy forwards to or from networks, or the target to which Envoy forwards the connection. A connection
+// has a recorded owner, is in its handshake, or is unknown: see ledger. Connections of nodes are closed like tunnels
+// when their node is denied: see connections.
 //
 // An event states what holds after it, and the last event of a tunnel decides. So events may be applied again to a
 // state that includes them, and the three files, read in this order, are right after a crash at any point of a
@@ -103,8 +104,9 @@ type Table struct {
 
 	mu      sync.Mutex
 	live    map[string]*entry
-	unbound map[string]*entry // tunnels of live whose sockets were not looked up yet
+	unbound map[*entry]bool   // entries of live and of connections whose sockets were not looked up yet
 	cookies map[cookie]*entry // tunnels of live by their sockets; only with Config.Envoy
+	conns   connections
 	history history
 	denied  denied
 	counts  counts
@@ -124,9 +126,12 @@ type Table struct {
 	reopen        chan struct{} // notifies keepOpen that Envoy should reopen its log
 }
 
-// Stats are counts since the table was made. Tunnels, Unknown, Incomplete and Unserved are present values.
+// Stats are counts since the table was made. Tunnels, Egress, Forward, Unknown, Incomplete and
+// Unserved are present values.
 type Stats struct {
 	Tunnels  int    `json:"tunnels"`
+	Egress   int    `json:"egress"`   // connections of apiservers to networks
+	Forward  int    `json:"forward"`  // connections of edges, for machines of their networks
 	Cut      uint64 `json:"cut"`      // connections closed because they are denied
 	CutFails uint64 `json:"cutFails"` // failed attempts to close a connection
 	BadLines uint64 `json:"badLines"` // lines of the log that could not be parsed
@@ -147,7 +152,8 @@ func New(config Config) *Table {
 		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval,
 		accountEvery: accountInterval,
 		log:          logFiles{follower: follower{path: config.Log}},
-		live:         map[string]*entry{}, unbound: map[string]*entry{}, cookies: map[cookie]*entry{},
+		live:         map[string]*entry{}, unbound: map[*entry]bool{}, cookies: map[cookie]*entry{},
+		conns:  newConnections(),
 		counts: newCounts(), ledger: newLedger(), cuts: map[model.EdgeRef]int{},
 		history: newHistory(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
 		replacement:   replacement{doomed: map[*entry]bool{}},
@@ -195,9 +201,9 @@ func (t *Table) Edges() map[model.EdgeRef]bool {
 }
 
 // Changes blocks until the version of the table differs from since, and returns the changes and the new version: the
-// tunnels that were added or replaced, and the keys of removed ones. Both are empty if only UnservedWorkers or
-// Stats.Incomplete changed. ok is false if the table no longer has the changes, and the caller needs a Snapshot. When
-// ctx ends, Changes returns no changes, since, and true.
+// tunnels that were added or replaced, and the keys of removed ones. Both are empty if only UnservedWorkers,
+// Connections or Stats.Incomplete changed. ok is false if the table no longer has the changes, and the caller needs a
+// Snapshot. When ctx ends, Changes returns no changes, since, and true.
 func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, closed []string, version uint64, ok bool) {
 	for {
 		t.mu.Lock()
@@ -225,8 +231,8 @@ func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, clo
 	}
 }
 
-// Deny replaces the set of denied edges and ids. Run closes their tunnels, now and whenever one appears; nothing is
-// closed unless Run runs.
+// Deny replaces the set of denied nodes and ids. Run closes their tunnels and connections, now and whenever one
+// appears; nothing is closed unless Run runs.
 func (t *Table) Deny(d model.Denied) {
 	t.mu.Lock()
 	t.denied = newDenied(d)
@@ -240,6 +246,7 @@ func (t *Table) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stats.Tunnels, t.stats.Unknown = len(t.live), t.ledger.unknown+len(t.ledger.doubtful)
+	t.stats.Egress, t.stats.Forward = t.conns.owners[ownerEgress], t.conns.owners[ownerForward]
 	if t.config.Writes != nil {
 		t.stats.Incomplete = t.ledger.incomplete()
 	}

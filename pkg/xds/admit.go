@@ -154,7 +154,8 @@ func (s *Server) schedule(now, next time.Time) {
 // Admit returns nil if a subject with a valid certificate is still admitted, and else a gRPC status.
 // codes.FailedPrecondition: the edge is revoked, or its tunnel is on record as ended; this is final.
 // codes.Unavailable: the tunnel is not known, or the gateway is not one of the installation; the agent keeps its
-// configuration and retries. Subjects of other roles are admitted. Until everything is published, Admit returns
+// configuration and retries. codes.PermissionDenied: the tunnel serves another role, edges or apiservers. Subjects of
+// other roles are admitted. Until everything is published, Admit returns
 // codes.Unavailable for all, because the denials are not known yet.
 func (s *Server) Admit(subject model.Subject) error {
 	if !s.Published() {
@@ -169,7 +170,7 @@ func (s *Server) admit(subject model.Subject) error {
 	if subject.Role == model.RoleGateway {
 		return s.admitGateway(subject.Node)
 	}
-	if subject.Role != model.RoleEdge {
+	if !subject.Role.Enrols() {
 		return nil
 	}
 	if s.revokes(subject) {
@@ -182,10 +183,17 @@ func (s *Server) admit(subject model.Subject) error {
 			codes.FailedPrecondition, "the tunnel %s has ended: its Cluster is gone, or has opted out", subject.ID,
 		)
 	}
-	if s.tunnels[subject.ID] == nil {
+	t := s.tunnels[subject.ID]
+	if t == nil {
 		return status.Errorf(
 			codes.Unavailable,
 			"no tunnel has the id %s: its Cluster may be new or moved; otherwise a condition of it has the reason", subject.ID,
+		)
+	}
+	if t.cluster.Egress != (subject.Role == model.RoleEgress) {
+		return status.Errorf(
+			codes.PermissionDenied, "the certificate of %s has the role %s, which the tunnel %s does not serve", subject.Node,
+			subject.Role, subject.ID,
 		)
 	}
 	return nil

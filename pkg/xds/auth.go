@@ -25,7 +25,7 @@ func caller(ctx context.Context, d model.TunnelDomain, now time.Time) (model.Sub
 	if err != nil {
 		return model.Subject{}, err
 	}
-	if subject.Role != model.RoleEdge && subject.Role != model.RoleGateway {
+	if !subject.Role.Enrols() && subject.Role != model.RoleGateway {
 		return model.Subject{}, status.Errorf(codes.PermissionDenied, "the role %s has no configuration", subject.Role)
 	}
 	return subject, nil

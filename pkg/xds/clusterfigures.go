@@ -53,7 +53,7 @@ func (s *Server) rejectedSince() map[model.Key]time.Time {
 	defer s.mu.RUnlock()
 	for st := range s.gatewayStreams {
 		for i := range st.progress {
-			st.progress[i].Answers.Rejected(func(name string, since time.Time) { note(s.holders[name], since) })
+			st.progress[i].Answers.Rejected(func(name string, since time.Time) { note(s.keyOf(order[i], name), since) })
 		}
 	}
 	for e := range s.edges {

@@ -20,13 +20,26 @@ import (
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
-// order lists the types in the order of sending: listeners refer to Envoy clusters.
-var order = [...]string{resourcev3.ClusterType, resourcev3.ListenerType}
+// order lists the types of gateways in the order of sending: scopes and listeners refer to Envoy clusters. edgeOrder
+// does the same for edges.
+var (
+	order     = [...]string{resourcev3.ClusterType, resourcev3.ScopedRouteType, resourcev3.ListenerType}
+	edgeOrder = [...]string{resourcev3.ClusterType, resourcev3.ListenerType}
+)
 
-// edge is the ADS stream of an edge. There are thousands of them, with little traffic, so it does not keep
-// resources. It records the names and versions of the resources that the edge has, and builds all resources again
-// when the tunnel or the gateways change. It has one goroutine that receives, and another one only while there is
-// something to send. A response is computed when it is sent, so there is no queue, and a slow edge delays no other.
+// typesOf returns the types that nodes of a role receive, in the order of sending.
+func typesOf(role model.Role) []string {
+	if role == model.RoleGateway {
+		return order[:]
+	}
+	return edgeOrder[:]
+}
+
+// edge is the ADS stream of an edge, or of the Envoy beside an apiserver. There are thousands of them, with little
+// traffic, so it does not keep resources. It records the names and versions of the resources that the edge has, and
+// builds all resources again when the tunnel or the gateways change. It has one goroutine that receives, and another
+// one only while there is something to send. A response is computed when it is sent, so there is no queue, and a slow
+// edge delays no other.
 //
 // Requests are decoded, and resources are built and hashed, without any lock: a hostile edge must not delay changes
 // of other tunnels.
@@ -47,9 +60,9 @@ type edge struct {
 	made    resources      // until the edge has requested all types; nil: built when they are needed
 	updates uint64         // how often made became stale
 	nonce   uint64
-	kinds   [len(order)]kind
+	kinds   [len(edgeOrder)]kind
 
-	progress [len(order)]progress.Progress
+	progress [len(edgeOrder)]progress.Progress
 }
 
 // edgeStream serves the stream of an edge until it ends.
@@ -140,7 +153,7 @@ func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest
 	if err := e.identify(r); err != nil {
 		return err
 	}
-	i := slices.Index(order[:], r.GetTypeUrl())
+	i := slices.Index(edgeOrder[:], r.GetTypeUrl())
 	if i < 0 {
 		return status.Errorf(
 			codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted),
@@ -150,7 +163,7 @@ func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest
 	if err != nil {
 		return err
 	}
-	e.server.figures.Answer(model.RoleEdge, &e.progress[i], r)
+	e.server.figures.Answer(e.subject.Role, &e.progress[i], r)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.kinds[i].apply(req)
@@ -230,13 +243,13 @@ func (e *edge) next() *discoveryv3.DeltaDiscoveryResponse {
 		}
 		response, now, err := j.do(e.server, e.subject)
 		if err != nil {
-			e.server.log.Error("cannot send resources", "node", e.subject.Node, "type_url", order[j.kind], "error", err)
+			e.server.log.Error("cannot send resources", "node", e.subject.Node, "type_url", edgeOrder[j.kind], "error", err)
 			e.end(status.Error(codes.Internal, "the server could not encode the resources"))
 			continue
 		}
 		if response = e.commit(j, response, now); response != nil {
 			p := &e.progress[j.kind]
-			e.server.figures.Send(model.RoleEdge, p, response, p.TakeChange())
+			e.server.figures.Send(e.subject.Role, p, response, p.TakeChange())
 			return response
 		}
 	}

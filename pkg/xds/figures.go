@@ -6,7 +6,6 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 
@@ -14,6 +13,21 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
+
+// roles are the roles with streams.
+var roles = []model.Role{model.RoleEdge, model.RoleEgress, model.RoleGateway}
+
+type progressOf = progress.Progress
+
+// anyOf reports whether a condition holds for the progress of a stream with any type.
+func anyOf(all []progress.Progress, holds func(*progressOf) bool) bool {
+	for i := range all {
+		if holds(&all[i]) {
+			return true
+		}
+	}
+	return false
+}
 
 // figures are the metrics of a Server. It stores two numbers for each stream and type, because there may be 10,000
 // streams.
@@ -40,9 +54,9 @@ func newFigures(s *Server) *figures {
 	for _, typeURL := range order {
 		f.leftOut.WithLabelValues(progress.TypeName(typeURL))
 	}
-	for _, role := range []model.Role{model.RoleEdge, model.RoleGateway} {
+	for _, role := range roles {
 		f.Took.WithLabelValues(string(role))
-		for _, typeURL := range order {
+		for _, typeURL := range typesOf(role) {
 			f.Sent.WithLabelValues(string(role), progress.TypeName(typeURL))
 			for _, answer := range []string{progress.ACK, progress.NACK} {
 				f.Answered.WithLabelValues(string(role), progress.TypeName(typeURL), answer)
@@ -73,21 +87,21 @@ func (s *Server) Metrics() prometheus.Collector { return s.figures }
 func (s *Server) observe(emit metrics.Emit) {
 	now := time.Now()
 	streams, refusing, waiting := map[model.Role]int{}, map[model.Role]int{}, map[model.Role]int{}
-	count := func(role model.Role, p *[2]progress.Progress) {
+	count := func(role model.Role, all []progress.Progress) {
 		streams[role]++
-		if p[0].Refuses() || p[1].Refuses() {
+		if anyOf(all, (*progressOf).Refuses) {
 			refusing[role]++
 		}
-		if p[0].Waits(now) || p[1].Waits(now) {
+		if anyOf(all, func(p *progressOf) bool { return p.Waits(now) }) {
 			waiting[role]++
 		}
 	}
 	s.mu.RLock()
 	for st := range s.gatewayStreams {
-		count(model.RoleGateway, &st.progress)
+		count(model.RoleGateway, st.progress[:])
 	}
 	for e := range s.edges {
-		count(model.RoleEdge, &e.progress)
+		count(e.subject.Role, e.progress[:])
 	}
 	served, prepared := len(s.clusters), 0
 	for _, wc := range s.clusters {
@@ -102,13 +116,15 @@ func (s *Server) observe(emit metrics.Emit) {
 	emit("fairlead_xds_denied", float64(len(s.denials.denied.Edges)), "edge")
 	emit("fairlead_xds_denied", float64(len(s.denials.denied.IDs)), "tunnel")
 	s.mu.RUnlock()
-	for _, role := range []model.Role{model.RoleEdge, model.RoleGateway} {
+	for _, role := range roles {
 		emit("fairlead_xds_streams", float64(streams[role]), string(role))
 		emit("fairlead_xds_refusing_nodes", float64(refusing[role]), string(role))
 		emit("fairlead_xds_waiting_nodes", float64(waiting[role]), string(role))
 	}
 	emit("fairlead_xds_published", metrics.Bool(s.Published()))
-	emit("fairlead_xds_resources", float64(s.gateways.Len()), progress.TypeName(resourcev3.ClusterType))
+	for _, of := range []*shared{s.gateways, s.scopes} {
+		emit("fairlead_xds_resources", float64(of.Len()), progress.TypeName(of.TypeURL()))
+	}
 }
 
 // noteSent records a response to a gateway.
@@ -119,13 +135,13 @@ func (st *stream) noteSent(r *discoveryv3.DeltaDiscoveryResponse) {
 	}
 	p, f := &st.progress[i], st.server.figures
 	changed := p.TakeChange()
-	if r.GetTypeUrl() == st.server.gateways.TypeURL() {
+	if of, at := st.server.sharedOf(r.GetTypeUrl()), st.positions[r.GetTypeUrl()]; of != nil && at != nil {
 		changed = 0
 		if last, err := strconv.ParseUint(r.GetSystemVersionInfo(), 10, 64); err == nil {
-			if st.told {
-				changed = f.Marks.Since(st.last)
+			if at.told {
+				changed = of.marks.Since(at.last)
 			}
-			st.last, st.told = last, true
+			at.last, at.told = last, true
 		}
 	}
 	f.Send(st.subject.Role, p, r, changed)

@@ -58,7 +58,7 @@ func (s *Server) SetGateways(gateways []model.Gateway) {
 	s.log.Info(
 		"gateways changed", "gateways", len(gateways), "first", gateways[0].Name, "last", gateways[len(gateways)-1].Name,
 	)
-	changes := changes{}
+	changes := newChanges()
 	s.setCommon(changes)
 	s.send(changes)
 	s.setVariants()
@@ -88,12 +88,12 @@ func (s *Server) setCommon(changes changes) {
 	s.leftOut(resourcev3.ClusterType, errs)
 	for name := range s.common {
 		if common[name] == nil {
-			changes[name] = nil
+			changes.clusters[name] = nil
 		}
 	}
 	for name, r := range common {
 		if !same(s.common[name], r) {
-			changes[name] = r
+			changes.clusters[name] = r
 		}
 	}
 	s.common, s.taken = common, namesOf(common, static)

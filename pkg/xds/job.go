@@ -56,7 +56,7 @@ func (j *job) do(s *Server, subject model.Subject) (*discoveryv3.DeltaDiscoveryR
 		}
 		j.made = s.edgeResources(rendering, cluster, subject.Node, j.dial)
 	}
-	return difference(order[j.kind], j.made[order[j.kind]], j.known)
+	return difference(edgeOrder[j.kind], j.made[edgeOrder[j.kind]], j.known)
 }
 
 // commit records a computed response as sent, and returns it. It returns nil if nothing is to be sent now; there may

@@ -22,10 +22,10 @@ func (s *Server) nodes() []csds.Node {
 	s.mu.RLock()
 	all := make([]csds.Node, 0, len(s.gatewayStreams)+len(s.edges))
 	for st := range s.gatewayStreams {
-		all = append(all, s.node(st.subject, &st.progress, st.publishedOf))
+		all = append(all, s.node(st.subject, st.progress[:], st.publishedOf))
 	}
 	for e := range s.edges {
-		all = append(all, s.node(e.subject, &e.progress, e.publishedOf))
+		all = append(all, s.node(e.subject, e.progress[:], e.publishedOf))
 	}
 	s.mu.RUnlock()
 	slices.SortFunc(all, func(a, b csds.Node) int { return strings.Compare(a.Subject.Node, b.Subject.Node) })
@@ -36,9 +36,10 @@ func (s *Server) nodes() []csds.Node {
 type publishedOf func(typeURL string, wanted func(name string) bool) []csds.Resource
 
 // node describes one node. The caller holds s.mu.
-func (s *Server) node(subject model.Subject, progress *[2]progress.Progress, published publishedOf) csds.Node {
-	n := csds.Node{Subject: subject, Profile: s.profiles.of(subject).profile.ID(), Types: make([]csds.Type, len(order))}
-	for i, typeURL := range order {
+func (s *Server) node(subject model.Subject, progress []progress.Progress, published publishedOf) csds.Node {
+	all := typesOf(subject.Role)
+	n := csds.Node{Subject: subject, Profile: s.profiles.of(subject).profile.ID(), Types: make([]csds.Type, len(all))}
+	for i, typeURL := range all {
 		ofType := func(wanted func(string) bool) []csds.Resource { return published(typeURL, wanted) }
 		n.Types[i] = csds.Type{URL: typeURL, Answers: &progress[i].Answers, Published: ofType}
 	}
@@ -47,8 +48,8 @@ func (s *Server) node(subject model.Subject, progress *[2]progress.Progress, pub
 
 func (st *stream) publishedOf(typeURL string, wanted func(string) bool) []csds.Resource {
 	s := st.server
-	if typeURL == s.gateways.TypeURL() {
-		return s.gateways.Published(st.reader, wanted, &s.figures.Marks)
+	if of := s.sharedOf(typeURL); of != nil {
+		return of.Published(st.positions[typeURL].reader, wanted, &of.marks)
 	}
 	if cache := st.caches[typeURL]; cache != nil { // a stream in the server's table has its caches
 		return describe(typeURL, cache.GetResources(), wanted)

@@ -124,7 +124,7 @@ func (s *Server) SetRollout(record *rollout.Record) {
 	s.mu.Lock()
 	s.profiles = now
 	s.mu.Unlock()
-	changes := changes{}
+	changes := newChanges()
 	s.setCommon(changes)
 	s.send(changes)
 	s.setVariants() // after setCommon: a gateway whose variant is now the common resource receives nothing
@@ -159,7 +159,7 @@ func (s *Server) setVariants() {
 	s.mu.RUnlock()
 	readers := map[*feed.Reader]bool{}
 	for _, st := range hosts {
-		readers[st.reader] = p.differs(st.subject)
+		readers[st.positions[resourcev3.ClusterType].reader] = p.differs(st.subject)
 	}
 	if err := s.gateways.Vary(variants, readers); err != nil {
 		s.log.Error("cannot send Envoy clusters", "type_url", resourcev3.ClusterType, "error", err)
@@ -177,12 +177,12 @@ func (s *Server) Profiles() *reportv1.ProfileState {
 	s.mu.RUnlock()
 	state.Problem = p.problem
 	var refusing []*reportv1.NodeProfile
-	add := func(subject model.Subject, progress *[2]progress.Progress, answered bool) {
+	add := func(subject model.Subject, progress []progress.Progress, answered bool) {
 		state.Total++
 		if answered {
 			state.Answered++
 		}
-		node, refuses := rollout.NodeOf(subject), progress[0].Refuses() || progress[1].Refuses()
+		node, refuses := rollout.NodeOf(subject), anyOf(progress, (*progressOf).Refuses)
 		if !p.members[node] && !refuses {
 			return
 		}
@@ -199,11 +199,10 @@ func (s *Server) Profiles() *reportv1.ProfileState {
 		}
 	}
 	for _, st := range hosts {
-		answered := !st.progress[0].Outstanding() && !st.progress[1].Outstanding()
-		add(st.subject, &st.progress, answered)
+		add(st.subject, st.progress[:], !anyOf(st.progress[:], (*progressOf).Outstanding))
 	}
 	for _, e := range edges {
-		add(e.subject, &e.progress, !waiting[e] && e.upToDate())
+		add(e.subject, e.progress[:], !waiting[e] && e.upToDate())
 	}
 	state.Nodes = append(state.Nodes, announced(refusing)...)
 	sortNodes(state.GetNodes())
@@ -248,7 +247,7 @@ func (e *edge) upToDate() bool {
 }
 
 // refusalOf returns the name of a resource that a node rejects, and the node's reason.
-func refusalOf(progress *[2]progress.Progress) string {
+func refusalOf(progress []progress.Progress) string {
 	for i := range progress {
 		if name, why := progress[i].Answers.FirstRejection(); name != "" {
 			return name + ": " + why

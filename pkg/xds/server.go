@@ -5,12 +5,15 @@
 //
 // The clients are agents. What a comment here states about an Envoy, its agent passes on.
 //
-// Trade-offs. All gateways share one set of Envoy clusters (pkg/xds/feed), so a change costs memory once and one
-// message for each gateway, for any number of Envoy clusters. An edge's few resources are built for each stream and
-// discarded with it, as are a gateway's listeners. So an xds-server stores nothing about an Envoy that is not
-// connected, and an Envoy that returns sends the versions that it has. Only delta ADS is served: state of the world
-// would send 10,000 Envoy clusters at each change. Versions are hashes of the resources, so an agent can change to
-// another xds-server and receives nothing again.
+// Trade-offs. All gateways share one set of Envoy clusters and one of scopes, the routes of apiservers to networks
+// (pkg/xds/feed). So a change costs memory once and one message for each gateway, for any number of them. An edge's few
+// resources are built for each stream and discarded with it, as are a gateway's listeners. So an xds-server stores
+// nothing about an Envoy that is not connected, and an Envoy that returns sends the versions that it has. Only delta
+// ADS is served: state of the world would send 10,000 Envoy clusters at each change. Versions are hashes of the
+// resources, so an agent can change to another xds-server and receives nothing again.
+//
+// The package has more than 2,500 lines because publishing, admission and the streams use the same tables under one
+// lock.
 package xds
 
 import (
@@ -33,7 +36,6 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/rollout"
-	"github.com/fairlead/fairlead/pkg/xds/feed"
 )
 
 var errShutdown = status.Error(codes.Unavailable, "the server is shutting down")
@@ -45,7 +47,8 @@ type Server struct {
 	domain    model.TunnelDomain
 	log       *slog.Logger
 	now       func() time.Time
-	gateways  *feed.Feed      // the Envoy clusters of all gateways
+	gateways  *shared         // the Envoy clusters of all gateways
+	scopes    *shared         // the routes of apiservers to networks, of all gateways
 	published chan struct{}   // closed when both workload clusters and gateways are known
 	target    rollout.Profile // what this server is configured for
 	open      context.Context // ends at shutdown; then every stream is closed
@@ -59,7 +62,9 @@ type Server struct {
 	publishing sync.Mutex
 	common     map[string]types.Resource // the Envoy clusters of every gateway, whose names no tunnel may have
 	taken      map[string]bool           // their names, and names of Envoy's static clusters
-	replaced   bool                      // there was a Replace
+	rendered   map[model.Key][]string    // names of the Envoy clusters of each workload cluster
+	networks   networks
+	replaced   bool // there was a Replace
 
 	// mu guards the fields below. Nothing is built, marshalled or hashed while it is held. A change of published state
 	// takes publishing first, so the holder of publishing may read without mu.
@@ -90,7 +95,10 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 	open, closeAll := context.WithCancel(context.Background())
 	s := &Server{
 		inst: inst, domain: inst.Domain, log: log, now: time.Now, target: targetOf(inst),
-		gateways:       feed.New(),
+		gateways:       newShared(resourcev3.ClusterType),
+		scopes:         newShared(resourcev3.ScopedRouteType),
+		rendered:       map[model.Key][]string{},
+		networks:       newNetworks(),
 		published:      make(chan struct{}),
 		open:           open,
 		close:          closeAll,
@@ -108,7 +116,7 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 	s.figures = newFigures(s)
 	s.limits.waited, s.limits.refusedStreams = s.figures.paused.Inc, s.figures.overLimit.Inc
 	s.profiles = newProfiles(inst, s.target, nil)
-	changes := changes{}
+	changes := newChanges()
 	s.setCommon(changes)
 	s.send(changes)
 	return s
@@ -125,7 +133,7 @@ func (s *Server) Replace(clusters []model.WorkloadCluster) {
 	for key := range s.withheld.ids {
 		gone[key] = true
 	}
-	changes := changes{}
+	changes := newChanges()
 	for _, wc := range clusters {
 		delete(gone, wc.Key)
 		s.put(wc, changes)
@@ -133,6 +141,7 @@ func (s *Server) Replace(clusters []model.WorkloadCluster) {
 	for key := range gone {
 		s.remove(key, changes)
 	}
+	s.setScopes(changes)
 	s.send(changes)
 	s.deny()
 	s.replaced = true
@@ -146,13 +155,14 @@ func (s *Server) Publish(key model.Key, cluster *model.WorkloadCluster) {
 	defer s.publishing.Unlock()
 	ctx, end := s.figures.Trace(key)
 	defer end()
-	changes := changes{}
+	changes := newChanges()
 	_, build := traces.Begin(ctx, "build")
 	if cluster == nil {
 		s.remove(key, changes)
 	} else {
 		s.put(*cluster, changes)
 	}
+	s.setScopes(changes)
 	build.End()
 	s.send(changes)
 	s.deny()
@@ -193,9 +203,6 @@ func (s *Server) Tunnel(id string) (model.Key, bool) {
 	return t.cluster.Key, true
 }
 
-// changes are Envoy clusters to set, by name; nil: to remove.
-type changes map[string]types.Resource
-
 // put serves a workload cluster and notifies its edges. The caller holds s.publishing.
 func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 	if wc.Withheld {
@@ -207,7 +214,7 @@ func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 		return
 	}
 	routes := envoy.TunnelClusters(s.inst, wc)
-	if wc.Prepared {
+	if wc.Prepared || wc.Egress {
 		routes = nil
 	}
 	good, errs := check(routes, s.taken, s.taken)
@@ -217,11 +224,13 @@ func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 	s.clusters[wc.Key] = wc
 	s.withheld.remove(wc.Key)
 	s.markDenials(old, wc)
+	s.replaceNetwork(old, wc)
+	s.release(wc.Key, good, changes)
 	for name, r := range good {
 		s.holders[name] = wc.Key
-		changes[name] = r
+		changes.clusters[name] = r
+		s.rendered[wc.Key] = append(s.rendered[wc.Key], name)
 	}
-	s.release(old, good, changes)
 	if had && old.ID != wc.ID {
 		s.end(old)
 	}
@@ -256,7 +265,8 @@ func (s *Server) unserve(key model.Key, changes changes) {
 	}
 	delete(s.clusters, key)
 	s.markDenials(old)
-	s.release(old, nil, changes)
+	s.replaceNetwork(old, model.WorkloadCluster{})
+	s.release(key, nil, changes)
 	s.end(old)
 }
 
@@ -270,13 +280,14 @@ func (s *Server) markDenials(changed ...model.WorkloadCluster) {
 
 // release removes the Envoy clusters of a workload cluster, unless they are in kept, or another workload cluster
 // holds them.
-func (s *Server) release(old model.WorkloadCluster, kept map[string]types.Resource, changes changes) {
-	for _, name := range old.Names() {
-		if _, keeps := kept[name]; !keeps && s.holders[name] == old.Key {
+func (s *Server) release(key model.Key, kept map[string]types.Resource, changes changes) {
+	for _, name := range s.rendered[key] {
+		if _, keeps := kept[name]; !keeps && s.holders[name] == key {
 			delete(s.holders, name)
-			changes[name] = nil
+			changes.clusters[name] = nil
 		}
 	}
+	delete(s.rendered, key)
 }
 
 // follow creates or updates the tunnel of a workload cluster. The caller holds s.mu.

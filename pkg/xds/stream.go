@@ -23,7 +23,6 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/xds/csds"
-	"github.com/fairlead/fairlead/pkg/xds/feed"
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
@@ -52,11 +51,9 @@ type stream struct {
 	named   bool                            // the node id is checked
 	bind    envoy.GatewayBind               // where it listens
 	caches  map[string]*cachev3.LinearCache // by type URL; begin creates them
-	reader  *feed.Reader                    // of the Envoy clusters that all gateways share
 
-	progress [2]progress.Progress // by order
-	last     uint64               // number of the last change of these Envoy clusters that was sent
-	told     bool                 // last is set
+	positions map[string]*position // in what all gateways share, by type URL; begin creates them
+	progress  [len(order)]progress.Progress
 }
 
 // resources are the resources of one Envoy, by type URL and name.
@@ -69,7 +66,7 @@ func (s *Server) DeltaAggregatedResources(
 	subject, err := caller(conn.Context(), s.domain, s.now())
 	switch {
 	case err != nil:
-	case subject.Role == model.RoleEdge:
+	case subject.Role.Enrols():
 		err = s.edgeStream(conn, subject)
 	default:
 		err = s.stream(conn, subject)
@@ -92,7 +89,7 @@ func (s *Server) refused(subject model.Subject, err error) {
 	default:
 		return
 	}
-	if subject.Role == model.RoleEdge && s.limits.lines.Peek(subject.ID, logRate) > 0 {
+	if subject.Role.Enrols() && s.limits.lines.Peek(subject.ID, logRate) > 0 {
 		return
 	}
 	if s.logged.Take(subject.Node+" "+subject.ID+" "+code.String(), streamRefusalRate) == 0 {
@@ -173,7 +170,9 @@ func (s *Server) servedTo(edge model.Subject) (rendering, model.WorkloadCluster,
 	if t == nil {
 		return rendering{}, model.WorkloadCluster{}, false
 	}
-	return s.profiles.of(edge), t.cluster, true
+	wc := t.cluster
+	wc.Forwards = s.networks.forwards[edge.ID]
+	return s.profiles.of(edge), wc, true
 }
 
 // gatewayListeners builds all listeners of one gateway. The caller holds s.publishing.
@@ -228,7 +227,7 @@ func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryReques
 	if detail == nil || s.logged.Take(subject.Node+" "+subject.ID+" resources", refusalRate) > 0 {
 		return
 	}
-	if subject.Role == model.RoleEdge && s.limits.refusalText.Take(subject.ID, tunnelRefusalRate) > 0 {
+	if subject.Role.Enrols() && s.limits.refusalText.Take(subject.ID, tunnelRefusalRate) > 0 {
 		return
 	}
 	s.log.Error(
@@ -246,7 +245,7 @@ func checkNames(r *discoveryv3.DeltaDiscoveryRequest) error {
 	return nil
 }
 
-// begin creates the caches and the reader of a stream, which depend on the metadata of its node.
+// begin creates the caches and the positions of a stream, which depend on the metadata of its node.
 func (st *stream) begin(node *corev3.Node) (err error) {
 	if st.bind, err = envoy.ParseGatewayBind(node); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -255,7 +254,7 @@ func (st *stream) begin(node *corev3.Node) (err error) {
 	s.publishing.Lock() // no change may come between the build of the listeners and the entry in s.gatewayStreams
 	defer s.publishing.Unlock()
 	st.make(s.gatewayListeners(st))
-	st.reader = feed.NewReader(s.profiles.differs(st.subject))
+	st.positions = s.newPositions(st)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gatewayStreams[st] = true
@@ -266,8 +265,8 @@ func (st *stream) begin(node *corev3.Node) (err error) {
 func (st *stream) CreateDeltaWatch(
 	r *cachev3.DeltaRequest, sub cachev3.Subscription, to chan cachev3.DeltaResponse,
 ) (func(), error) {
-	if r.GetTypeUrl() == st.server.gateways.TypeURL() {
-		return st.server.gateways.Watch(st.reader, r, sub, to), nil
+	if of := st.server.sharedOf(r.GetTypeUrl()); of != nil {
+		return of.Watch(st.positions[r.GetTypeUrl()].reader, r, sub, to), nil
 	}
 	cache, ok := st.caches[r.GetTypeUrl()]
 	if !ok {

@@ -21,6 +21,7 @@ type contribution struct {
 	shares [kinds]*share
 	stream *stream // the open stream; nil: none
 
+	plain        bool // the xds-server may predate scopes: it is not asked for them on this stream
 	connected    bool
 	since        time.Time
 	loaded       bool // from disk
@@ -47,7 +48,8 @@ func newContribution(r *Proxy, name string) *contribution {
 
 // ready reports whether resources of a kind may be sent: they are known, and so are the kinds that they refer to.
 func (c *contribution) ready(k kind) bool {
-	return !slices.ContainsFunc(c.shares[:k+1], func(s *share) bool { return !s.known })
+	unknown := func(s *share) bool { return !s.known && (s.kind != scopes || k == scopes) }
+	return !slices.ContainsFunc(c.shares[:k+1], unknown)
 }
 
 func (c *contribution) cached() bool { return c.loaded && !c.answered }

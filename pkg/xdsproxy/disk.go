@@ -48,6 +48,7 @@ func (r *Proxy) load() error {
 	}
 	for _, c := range r.sorted() {
 		c.restore()
+		r.scoped = r.scoped || c.shares[scopes].known
 	}
 	r.loadTrials()
 	return nil
@@ -129,7 +130,8 @@ func (c *contribution) restore() {
 		c.unproven = c.unproven || len(differing(c.good[k], s.accepted)) > 0
 	}
 	c.proxy.log.Info("loaded the resources that Envoy accepted last", "upstream", c.name,
-		"clusters", len(c.shares[clusters].accepted), "listeners", len(c.shares[listeners].accepted))
+		"clusters", len(c.shares[clusters].accepted), "scopes", len(c.shares[scopes].accepted),
+		"listeners", len(c.shares[listeners].accepted))
 }
 
 // erase removes the files of an upstream. The caller holds the disk lock.

@@ -45,7 +45,7 @@ func (b *bed) envoy(t testing.TB, have map[string]map[string]string, bad ...stri
 	}
 	e := &envoy{
 		stream,
-		map[string]map[string]string{cds: {}, lds: {}},
+		map[string]map[string]string{cds: {}, srds: {}, lds: {}},
 		map[string]bool{},
 		make(chan *discoveryv3.DeltaDiscoveryResponse, 16),
 		make(chan error, 1),

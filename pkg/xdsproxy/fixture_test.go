@@ -31,8 +31,9 @@ import (
 )
 
 const (
-	cds = resourcev3.ClusterType
-	lds = resourcev3.ListenerType
+	cds  = resourcev3.ClusterType
+	srds = resourcev3.ScopedRouteType
+	lds  = resourcev3.ListenerType
 
 	patience = 10 * time.Second       // for events that must happen
 	pause    = 150 * time.Millisecond // for events that must not happen

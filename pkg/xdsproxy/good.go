@@ -148,7 +148,9 @@ func (c *contribution) prove() time.Duration {
 // stable reports whether there is an Envoy that is not in the middle of a change. During a change it could have the
 // Envoy clusters and not yet the listeners.
 func (c *contribution) stable() bool {
-	changing := func(s *share) bool { return !s.whole || len(s.pending.waiting) > 0 || s.outdated() }
+	changing := func(s *share) bool {
+		return !s.whole && (s.known || s.kind != scopes) || len(s.pending.waiting) > 0 || s.outdated()
+	}
 	return c.proxy.session != nil && !slices.ContainsFunc(c.shares[:], changing)
 }
 
@@ -164,7 +166,7 @@ func (c *contribution) fallback() (to [kinds]set, ok bool) {
 		ok = ok || len(differing(to[k], s.offered)) > 0
 	}
 	if !ok && !c.proven() && c.othersProven() {
-		return [kinds]set{{}, {}}, true
+		return [kinds]set{{}, {}, {}}, true
 	}
 	return to, ok
 }

@@ -34,6 +34,9 @@ func (s *session) choose() (kind, *batch) {
 		if t == nil {
 			continue
 		}
+		if kind(k) == scopes && t.flight == nil && !t.answered && !s.ready(scopes) {
+			continue // an xds-server without scopes must not delay listeners
+		}
 		if t.flight != nil || !t.answered && !s.ready(kind(k)) {
 			return 0, nil
 		}
@@ -115,7 +118,7 @@ func (s *session) part(k kind) *batch {
 			if b.share != nil {
 				want = b.share.offered[name]
 			}
-			if s.proxy.shown(name, want) != t.have[name] {
+			if s.proxy.shown(k, name, want) != t.have[name] {
 				b.add(name, want)
 			}
 		}
@@ -140,7 +143,7 @@ func (s *session) additions(k kind) *batch {
 		if o == nil || o.offered[name] == nil {
 			continue // at most a removal
 		}
-		if s.proxy.shown(name, o.offered[name]) == t.have[name] {
+		if s.proxy.shown(k, name, o.offered[name]) == t.have[name] {
 			delete(t.todo, name)
 		} else if o.of.ready(k) && !t.held(o, name) {
 			byShare[o] = append(byShare[o], name)

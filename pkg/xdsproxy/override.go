@@ -53,8 +53,8 @@ func (r *Proxy) Clusters(f func(name, version string, resource *anypb.Any)) {
 }
 
 // shown returns the version of a resource that Envoy gets, including its form.
-func (r *Proxy) shown(name string, res *resource) string {
-	if res == nil || r.override == nil {
+func (r *Proxy) shown(k kind, name string, res *resource) string {
+	if res == nil || r.override == nil || k == scopes {
 		return res.version()
 	}
 	if form := r.override.Form(name); form != "" {
@@ -64,11 +64,11 @@ func (r *Proxy) shown(name string, res *resource) string {
 }
 
 // overridden returns a resource as it is sent to Envoy.
-func (r *Proxy) overridden(name string, res *resource) *discoveryv3.Resource {
-	if r.override == nil {
+func (r *Proxy) overridden(k kind, name string, res *resource) *discoveryv3.Resource {
+	if r.override == nil || k == scopes {
 		return res.message
 	}
-	version := r.shown(name, res)
+	version := r.shown(k, name, res)
 	body := r.override.Apply(name, strings.TrimPrefix(version[len(res.version()):], formMark), res.message.GetResource())
 	return &discoveryv3.Resource{Name: name, Version: version, Resource: body}
 }

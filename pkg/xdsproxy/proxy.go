@@ -1,8 +1,8 @@
 // Package xdsproxy is a proxy between xds-servers and one Envoy. It subscribes to the xds-servers by delta ADS over
 // the control channel and serves Envoy by delta ADS on a Unix socket. It keeps on disk the resources of each type that
 // Envoy accepted last, so that an Envoy starts while the xds-server is unavailable. ACK and NACK pass through. Input
-// and output are resources. It does not know their meaning, except that they have names, and that listeners refer to
-// Envoy clusters.
+// and output are resources. It does not know their meaning, except that they have names, and that scopes and listeners
+// refer to Envoy clusters.
 //
 // An xds-server gets an ACK when Envoy has accepted its resources; without an Envoy it gets no answer. A rejected
 // resource does not affect others: if Envoy or a check rejects it, or it is rolled back after crashes, Envoy keeps the
@@ -37,21 +37,22 @@ const MaxRequest = 16 << 20
 // namePattern matches valid names of upstreams. The name is part of file names.
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,127}$`)
 
-// kind is a type of resources. Envoy must get the kinds in this order: a listener refers to Envoy clusters.
+// kind is a type of resources. Envoy must get the kinds in this order: scopes and listeners refer to Envoy clusters.
 type kind int
 
 const (
 	clusters kind = iota
+	scopes        // the routes of apiservers. Envoy subscribes to them only if it has a listener that uses them
 	listeners
 	kinds // number of kinds
 )
 
-var typeURLs = [kinds]string{resourcev3.ClusterType, resourcev3.ListenerType}
+var typeURLs = [kinds]string{resourcev3.ClusterType, resourcev3.ScopedRouteType, resourcev3.ListenerType}
 
 func (k kind) typeURL() string { return typeURLs[k] }
 
 // String returns the type's part of file names.
-func (k kind) String() string { return [kinds]string{"clusters", "listeners"}[k] }
+func (k kind) String() string { return [kinds]string{"clusters", "scopes", "listeners"}[k] }
 
 func kindOf(typeURL string) (kind, bool) {
 	k := slices.Index(typeURLs[:], typeURL)
@@ -74,6 +75,7 @@ type Proxy struct {
 	contributions map[string]*contribution
 	owners        [kinds]map[string]*share // owner of each resource, by name
 	session       *session                 // of the Envoy that connected last; nil: none is connected
+	scoped        bool                     // scopes are on disk, or Envoy has subscribed to them
 	served        bool                     // Envoy got resources since it last ended
 	trials        trials
 	removedAny    bool                   // Remove was called: Envoy may have resources without an owner

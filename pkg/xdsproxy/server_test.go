@@ -15,12 +15,14 @@ import (
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-// server is an xds-server with two caches of go-control-plane. It records the requests.
+// server is an xds-server with caches of go-control-plane. It records the requests.
 type server struct {
 	serverv3.CallbackFuncs
 	socket string
@@ -29,6 +31,7 @@ type server struct {
 
 	mu        sync.Mutex
 	rejection error                                // ends every stream
+	old       bool                                 // it predates scopes
 	requests  []*discoveryv3.DeltaDiscoveryRequest // received requests
 	sent      []*discoveryv3.DeltaDiscoveryResponse
 }
@@ -38,8 +41,9 @@ func newServer(t testing.TB, clusters, listeners map[string]types.Resource) *ser
 	t.Helper()
 	s := &server{socket: filepath.Join(envoytest.Dir(t), "xds.sock")}
 	s.caches = map[string]*cachev3.LinearCache{
-		cds: cachev3.NewLinearCache(cds, cachev3.WithInitialResources(clusters)),
-		lds: cachev3.NewLinearCache(lds, cachev3.WithInitialResources(listeners)),
+		cds:  cachev3.NewLinearCache(cds, cachev3.WithInitialResources(clusters)),
+		lds:  cachev3.NewLinearCache(lds, cachev3.WithInitialResources(listeners)),
+		srds: cachev3.NewLinearCache(srds),
 	}
 	s.start(t)
 	t.Cleanup(func() { s.grpc.Stop() })
@@ -56,7 +60,7 @@ func (s *server) start(t testing.TB) {
 	mux := &cachev3.MuxCache{
 		Classify:      func(r *cachev3.Request) string { return r.GetTypeUrl() },
 		ClassifyDelta: func(r *cachev3.DeltaRequest) string { return r.GetTypeUrl() },
-		Caches:        map[string]cachev3.Cache{cds: s.caches[cds], lds: s.caches[lds]},
+		Caches:        map[string]cachev3.Cache{cds: s.caches[cds], lds: s.caches[lds], srds: s.caches[srds]},
 	}
 	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(8 << 20))
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.grpc, serverv3.NewServer(context.Background(), mux, s))
@@ -75,6 +79,9 @@ func (s *server) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryRequ
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests = append(s.requests, proto.CloneOf(r))
+	if s.old && r.GetTypeUrl() == srds {
+		return status.Errorf(codes.InvalidArgument, "resources of type %q are not served", r.GetTypeUrl())
+	}
 	return nil
 }
 

@@ -142,6 +142,9 @@ func (s *session) request(q *discoveryv3.DeltaDiscoveryRequest) error {
 	t := s.tables[k]
 	if t == nil {
 		s.subscribe(k, q.GetInitialResourceVersions())
+		if k == scopes {
+			r.scope()
+		}
 	} else if f := t.flight; f != nil && f.nonce == q.GetResponseNonce() {
 		t.flight = nil
 		if detail := q.GetErrorDetail(); detail != nil {
@@ -218,7 +221,7 @@ func (s *session) send(k kind, b *batch) *discoveryv3.DeltaDiscoveryResponse {
 	for _, name := range b.names {
 		delete(t.todo, name)
 		if res := b.changes[name]; res != nil {
-			message := s.proxy.overridden(name, res)
+			message := s.proxy.overridden(k, name, res)
 			b.shown[name] = message.GetVersion()
 			response.Resources = append(response.Resources, message)
 			s.proxy.served = true

@@ -52,6 +52,7 @@ type share struct {
 	kind  kind
 	known bool // it was on disk, or the xds-server has answered, possibly without resources
 	asked bool // the xds-server has answered since the agent started
+	open  bool // requested on the open stream
 	whole bool // Envoy has had a complete answer, or what was on disk; a part is not worth writing
 
 	newest   set                   // what the xds-server assumes here; nil: no answer yet

@@ -49,21 +49,43 @@ func (c *contribution) open(u Upstream, end context.CancelCauseFunc) (*stream, e
 	if c.removed {
 		return nil, errRemoved
 	}
-	for k, s := range c.shares {
-		s.base = maps.Clone(s.accepted)
-		versions := make(map[string]string, len(s.base))
-		for name, res := range s.base {
-			versions[name] = res.version()
+	for _, s := range c.shares {
+		if s.kind != scopes || c.proxy.scoped && !c.plain {
+			st.out = append(st.out, s.subscription(node))
 		}
-		st.out = append(st.out, &discoveryv3.DeltaDiscoveryRequest{
-			Node: node, TypeUrl: kind(k).typeURL(), ResourceNamesSubscribe: []string{wildcard},
-			InitialResourceVersions: versions,
-		})
 		node = nil // only the first request has it
 	}
 	notify(st.notified)
 	c.stream = st
 	return st, nil
+}
+
+// subscription begins a type on a new stream.
+func (s *share) subscription(node *corev3.Node) *discoveryv3.DeltaDiscoveryRequest {
+	s.open, s.base = true, maps.Clone(s.accepted)
+	versions := make(map[string]string, len(s.base))
+	for name, res := range s.base {
+		versions[name] = res.version()
+	}
+	return &discoveryv3.DeltaDiscoveryRequest{
+		Node: node, TypeUrl: s.kind.typeURL(), ResourceNamesSubscribe: []string{wildcard},
+		InitialResourceVersions: versions,
+	}
+}
+
+// scope subscribes to scopes from now on. Before Envoy subscribes to them, the xds-servers are not asked: only gateways
+// have scopes, and an xds-server that predates them closes a stream with such a request.
+func (r *Proxy) scope() {
+	if r.scoped {
+		return
+	}
+	r.scoped = true
+	for _, c := range r.contributions {
+		if s := c.shares[scopes]; c.stream != nil && !s.open && !c.plain {
+			c.stream.out = append(c.stream.out, s.subscription(nil))
+			notify(c.stream.notified)
+		}
+	}
 }
 
 // close discards a stream and its pending answers.
@@ -76,7 +98,7 @@ func (c *contribution) close(st *stream) {
 	c.stream = nil
 	for _, s := range c.shares {
 		s.pending = pending{waiting: map[string]string{}}
-		s.nonce, s.base = "", nil
+		s.nonce, s.base, s.open = "", nil, false
 	}
 	if c.connected {
 		c.connected, c.since = false, time.Now()
@@ -100,6 +122,9 @@ func (c *contribution) take(
 		return errRemoved
 	}
 	s := c.shares[k]
+	if !s.open {
+		return fmt.Errorf("reading response of type %q: %w", response.GetTypeUrl(), errNotAsked)
+	}
 	if len(s.pending.nonces) >= maxPending || len(st.out) >= maxPending {
 		return errTooMany
 	}

@@ -34,6 +34,7 @@ func (r *Proxy) run(ctx context.Context, u Upstream) error {
 	for attempt, lost := 0, codes.OK; ctx.Err() == nil; attempt++ {
 		c := r.obtain(u.Name) // Remove may have replaced it
 		answered, err := c.serve(ctx, u)
+		c.downgrade(status.Code(err))
 		switch code := status.Code(err); {
 		case ctx.Err() != nil:
 			continue
@@ -58,6 +59,13 @@ func (r *Proxy) run(ctx context.Context, u Upstream) error {
 		c.write() // what Envoy accepted during the wait
 	}
 	return nil
+}
+
+// downgrade chooses whether the next stream asks for scopes. An xds-server that predates them rejects the request.
+func (c *contribution) downgrade(ended codes.Code) {
+	c.proxy.mu.Lock()
+	defer c.proxy.mu.Unlock()
+	c.plain = ended == codes.InvalidArgument && c.proxy.scoped && !c.plain
 }
 
 func (r *Proxy) obtain(name string) *contribution {

@@ -1,6 +1,6 @@
 // Command bench measures Fairlead and comparable projects with real Envoys on this machine.
 //
-//	go run ./test/bench path|scale|manager|all [--quick] [--only PATTERN] [--results DIR]
+//	go run ./test/bench path|manager|networks|scale|all [--quick] [--only PATTERN] [--results DIR]
 //	go run ./test/bench report [--results DIR] [--document FILE]
 //
 // Each suite writes its results into its own file. report makes tables and plots of all of them.
@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/test/bench/manager"
+	"github.com/fairlead/fairlead/test/bench/networks"
 	"github.com/fairlead/fairlead/test/bench/path"
 	"github.com/fairlead/fairlead/test/bench/record"
 	"github.com/fairlead/fairlead/test/bench/report"
@@ -36,6 +37,11 @@ type suite struct {
 var suites = []suite{
 	{"path", "the way of the data: throughput, latency, slow networks, stalled readers, beside peers", path.Run},
 	{"manager", "Cluster API's manager over tunnels and over direct connections: connecting, probes, memory", manager.Run},
+	{
+		"networks",
+		"a kube-apiserver's way to a remote network: logs, port-forward, exec, stalled readers, a killed edge",
+		networks.Run,
+	},
 	{
 		"scale",
 		"the number of workload clusters: memory, CPU and bytes of each component, changes, restarts, storms",

@@ -63,10 +63,15 @@ spec:
 type place struct{ namespace, name, node, host string }
 
 var policyPlaces = []place{
-	{"shop", "web", "node-1", "false"}, {"shop", "client", "node-2", "false"}, {"friends", "client", "node-1", "false"},
-	{"friends", "far", "node-2", "false"}, {"friends", "visitor", "node-2", "false"},
-	{"strangers", "client", "node-1", "false"}, {"strangers", "far", "node-2", "false"},
-	{"strangers", "near-machine", "node-1", "true"}, {"strangers", "far-machine", "node-2", "true"},
+	{"shop", "web", "node-1", "false"},
+	{"shop", "client", "node-2", "false"},
+	{"friends", "client", "node-1", "false"},
+	{"friends", "far", "node-2", "false"},
+	{"friends", "visitor", "node-2", "false"},
+	{"strangers", "client", "node-1", "false"},
+	{"strangers", "far", "node-2", "false"},
+	{"strangers", "near-machine", "node-1", "true"},
+	{"strangers", "far-machine", "node-2", "true"},
 }
 
 func (p place) manifest() string {

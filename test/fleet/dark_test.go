@@ -52,6 +52,7 @@ type unreachables struct {
 
 // TestUnreachableClustersDoNotAffectOthers proves that unreachable workload clusters cost Cluster API almost nothing.
 func TestUnreachableClustersDoNotAffectOthers(t *testing.T) {
+	inTurn(t)
 	options := lab.Options{Lean: true, LogLevel: "info"}
 	for i := range liveClusters {
 		options.ServingNames = append(options.ServingNames, world.Hostname(fmt.Sprint("live-", i)))

@@ -27,8 +27,10 @@ const (
 	sourceBurst = 200
 )
 
-// TestAnInstallationWithOnlyIPv6 proves that no part needs IPv4: no machine has an IPv4 address beside loopback.
+// TestAnInstallationWithOnlyIPv6 proves that no part needs IPv4: no machine has an IPv4 address beside loopback. It
+// runs beside the other tests: its only bound of a time is cutWithin.
 func TestAnInstallationWithOnlyIPv6(t *testing.T) {
+	t.Parallel()
 	names := []string{world.Hostname("sni"), world.Hostname("connect")}
 	w := newWorld(t, lab.Options{
 		Family: netns.IPv6, Gateways: 2, XDSServers: 2, Lean: true, LogLevel: "info", ServingNames: names,
@@ -74,6 +76,7 @@ func TestAnInstallationWithOnlyIPv6(t *testing.T) {
 // TestADualStackInstallation proves that both families reach the same gateways, and each alone is enough. Gateways
 // listen as the manifests say: once, for both families, so that they see IPv4 addresses as ::ffff:a.b.c.d.
 func TestADualStackInstallation(t *testing.T) {
+	inTurn(t)
 	w := newWorld(t, lab.Options{Family: netns.DualStack, Gateways: 2, Lean: true, LogLevel: "info"})
 	four, six := newSite(t, w, "four"), newSite(t, w, "six")
 	must(t, four.SetHost(netns.PublicName, only(w, netip.Addr.Is4)...))

@@ -31,8 +31,10 @@ const (
 	headers = 20 + 32
 )
 
-// TestAnIdleEdgeCostsLittle proves the promises about an edge that no client uses.
+// TestAnIdleEdgeCostsLittle proves the promises about an edge that no client uses. It runs beside the other tests: it
+// waits most of the time, and what it measures are bytes and timers of half a minute.
 func TestAnIdleEdgeCostsLittle(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, lab.Options{Gateways: 2, Lean: true, LogLevel: "info"})
 	member := w.Member(t, "calm", nil)
 	site, err := w.AddSite(t.Context(), "calm")

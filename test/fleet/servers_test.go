@@ -39,6 +39,7 @@ type servers struct {
 
 // TestNoSingleServerIsRequired proves that no single server is needed.
 func TestNoSingleServerIsRequired(t *testing.T) {
+	inTurn(t)
 	s := &servers{
 		World: newWorld(
 			t, lab.Options{Gateways: 2, XDSServers: 2, Controllers: 2, Lean: true, ControllerFlags: []string{leaseFlag}},

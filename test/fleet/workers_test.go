@@ -32,6 +32,7 @@ const (
 
 // TestWorkersWithoutATunnelAreRepaired proves that an edge keeps a tunnel to each worker of a gateway.
 func TestWorkersWithoutATunnelAreRepaired(t *testing.T) {
+	inTurn(t)
 	for _, workers := range []int{1, 4} {
 		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
 			w := &threads{

@@ -203,8 +203,9 @@ func (d *doors) noise(t *testing.T, site *netns.Site) {
 		}
 		_ = conn.Close()
 	}
-	for _, name := range []string{"", "example.test", domain.Gateway(), world.Hostname("quito"), "gateway-9." + string(
-		domain)} {
+	for _, name := range []string{
+		"", "example.test", string(domain), world.Hostname("quito"), "gateway-9." + string(domain),
+	} {
 		conn, err := site.DialContext(t.Context(), "tcp", address)
 		must(t, err)
 		_ = conn.SetDeadline(time.Now().Add(time.Second))

@@ -135,7 +135,7 @@ func (w *World) changeAddress(t *testing.T, name, address string) {
 const rolloutTime = 2*soak + 2*time.Minute
 
 // profile returns the name of the profile of all gateways and edges, or an error during a rollout. It ignores the exit
-// code, which is 1 while the command lists edges whose Pods are gone.
+// code, which is 1 while an Envoy has not answered.
 func (w *World) profile(ctx context.Context) (string, error) {
 	out, stderr, err := w.try(ctx, w.management, "fairlead config sync --output=json")
 	var result struct {

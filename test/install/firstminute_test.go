@@ -29,6 +29,10 @@ const (
 	soak      = 15 * time.Second
 )
 
+// shortDrain is how long a gateway that ends waits for its connections, in the short form. Cluster API's do not end by
+// themselves.
+const shortDrain = 5 * time.Second
+
 // install returns the command of docs/install.md. The registry of the test has no TLS.
 func (w *World) install(t *testing.T) string {
 	t.Helper()
@@ -36,8 +40,12 @@ func (w *World) install(t *testing.T) string {
 	if command == "" {
 		t.Fatal("docs/install.md has no command helm install fairlead")
 	}
-	return command + fmt.Sprintf(" --plain-http --set 'controller.args={--token-lifetime=%s,--leaf-lifetime=%s,"+
+	command += fmt.Sprintf(" --plain-http --set 'controller.args={--token-lifetime=%s,--leaf-lifetime=%s,"+
 		"--ca-overlap=%s,--rollout-soak=%s}'", tokenLife, leafLife, leafLife, soak)
+	if testing.Short() {
+		command += fmt.Sprintf(" --set 'gateway.args={--drain-timeout=%s}'", shortDrain)
+	}
+	return command
 }
 
 // upgrade changes values of the installation.
@@ -131,6 +139,12 @@ func proveFirstMinute(t *testing.T, w *World) {
 	at("status_resolved")
 	ask(t, w.workload, "--namespace="+edges, "rollout", "status", "deployment/fairlead-edge", "--timeout=60s")
 	ask(t, w.management, "--namespace="+shops, "wait", "tunnel/paris", "--for=condition=Ready", "--timeout=60s")
+	w.dialWorkload(t)
+}
+
+// proveClusterAPI waits for a condition that Cluster API sets after it has connected. After a failure, as before there
+// was a tunnel, it tries again half a minute later.
+func proveClusterAPI(t *testing.T, w *World) {
 	ask(t, w.management, "--namespace="+shops, "wait", "cluster/paris", "--for=condition=RemoteConnectionProbe",
 		"--timeout=120s")
 }

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -137,11 +138,18 @@ func statusOf(pid int, field string) string {
 	return ""
 }
 
+// dialWorkload begins to dial the workload cluster from the management cluster's router. The only address of the
+// workload cluster in a network of the management cluster is that of its router.
+func (w *World) dialWorkload(t *testing.T) {
+	t.Helper()
+	dialed, ctx := make(chan error, 1), context.WithoutCancel(t.Context()) // the dialer has a timeout
+	go func() { dialed <- w.management.FromRouter(ctx, "172.31.0.1:6443") }()
+	w.dialed = dialed
+}
+
+// proveUndialable requires a timeout: the router drops packets, and does not even reject a connection.
 func proveUndialable(t *testing.T, w *World) {
-	// The only address of the workload cluster in a network of the management cluster is that of its router, which drops
-	// packets: it does not even reject a connection.
-	err := w.management.FromRouter(t.Context(), "172.31.0.1:6443")
-	if err == nil || !strings.Contains(err.Error(), "i/o timeout") {
+	if err := <-w.dialed; err == nil || !strings.Contains(err.Error(), "i/o timeout") {
 		t.Errorf("the management cluster dials the workload cluster: %v", err)
 	}
 }

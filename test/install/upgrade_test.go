@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -165,20 +166,23 @@ func proveUpgrade(t *testing.T, u *upgraded) {
 	if now := u.publicAddress(t); now != address {
 		t.Errorf("the Service for edges was %s and is %s", address, now)
 	}
-	u.check(t)
+	u.check(t, u.head, "fairlead config sync", checkAll)
 }
+
+// checkAll is the command with which an operator checks all workload clusters.
+const checkAll = "fairlead check --all -A"
 
 // settleTime bounds the time until all nodes run the configuration of new servers.
 const settleTime = 2 * time.Minute
 
-// check runs the checks in docs/operations.md after an upgrade.
-func (u *upgraded) check(t *testing.T) {
+// check runs checks in docs/operations.md with the programs of a version, until they pass.
+func (u *upgraded) check(t *testing.T, s source, commands ...string) {
 	t.Helper()
 	eventually(t, u.reach)
-	for _, command := range []string{"fairlead config sync", "fairlead check --all -A"} {
+	for _, command := range commands {
 		documented(t, "operations.md", command)
 		must(t, proc.Wait(t.Context(), settleTime, func(ctx context.Context) error {
-			return u.head.try(ctx, u.management, command)
+			return s.try(ctx, u.management, command)
 		}))
 	}
 }
@@ -193,11 +197,15 @@ func (u *upgraded) publicAddress(t *testing.T) string {
 
 func proveNewEdges(t *testing.T, u *upgraded) {
 	u.underRequests(t, "new_edges", func() { u.applyTo(t, u.head) })
-	u.check(t)
+	u.check(t, u.head, "fairlead config sync", checkAll)
 }
 
-// forget is the command with which Helm forgets a release and keeps its objects.
-const forget = "kubectl -n fairlead-system delete secret -l owner=helm,name=fairlead"
+// Commands for the way back: Helm forgets a release and keeps its objects, and those that the old version lacks end.
+const (
+	forget    = "kubectl -n fairlead-system delete secret -l owner=helm,name=fairlead"
+	deleteNew = "kubectl -n fairlead-system delete networkpolicy/fairlead-gateway networkpolicy/fairlead-xds-server " +
+		"pdb/controller pdb/xds-server role/fairlead-proxy"
+)
 
 func proveWayBack(t *testing.T, u *upgraded) {
 	address := u.publicAddress(t)
@@ -208,6 +216,7 @@ func proveWayBack(t *testing.T, u *upgraded) {
 		"kubectl -n fairlead-system rollout status deployment/xds-server",
 		"kubectl apply -k . -l app.kubernetes.io/name=gateway",
 		"kubectl -n fairlead-system rollout status statefulset/gateway",
+		deleteNew,
 	}
 	u.underRequests(t, "back", func() {
 		for _, command := range commands {
@@ -220,11 +229,31 @@ func proveWayBack(t *testing.T, u *upgraded) {
 	if now := u.publicAddress(t); now != address {
 		t.Errorf("the Service for edges was %s and is %s", address, now)
 	}
-	eventually(t, u.reach)
+	u.check(t, u.old, checkAll)
+	u.onlyOld(t)
+}
+
+// onlyOld fails the test if the namespace of the installation has objects that the old manifests do not have, but those
+// that programs have made.
+func (u *upgraded) onlyOld(t *testing.T) {
+	t.Helper()
+	const types = "networkpolicies,poddisruptionbudgets,deployments,statefulsets,serviceaccounts,roles,rolebindings"
+	rendered := filepath.Join(u.manifests, "rendered")
+	u.old.shell(t, u.management, "kubectl kustomize "+u.manifests+" >"+rendered)
+	names := func(what string) []string {
+		return strings.Fields(ask(t, u.management, "--namespace="+ownNamespace, "get", what, "--output=name"))
+	}
+	want := names("--filename=" + rendered)
+	for _, name := range names(types) {
+		if !slices.Contains(want, name) && name != "serviceaccount/default" {
+			t.Errorf("after the way back, %s is left", name)
+		}
+	}
 }
 
 func proveOldEdges(t *testing.T, u *upgraded) {
 	u.underRequests(t, "old_edges", func() { u.applyTo(t, u.old) })
+	u.check(t, u.old, checkAll)
 }
 
 // documented fails the test if a page of docs lacks a command.

@@ -46,6 +46,7 @@ type World struct {
 	commands             string           // folder of the programs for machines and users, from the images
 	machine              *cluster.Machine // in the network of the workload cluster, with an edge of systemd's units
 	units                []*proc.Service  // of the machine: Envoy and the agent
+	dialed               <-chan error     // the result of a dial from the management cluster to the workload cluster
 	oldCA                string           // before the rotation
 	before               map[string]bool  // the objects of the management cluster before the installation
 }

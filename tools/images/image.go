@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -53,7 +54,8 @@ type maker struct {
 	bases    map[string]base
 	envoys   map[string]envoy
 
-	shared map[string]v1.Layer // layers that several images have, compressed once
+	mu     sync.Mutex
+	shared map[string]func() (v1.Layer, error) // layers that several images have, compressed once
 }
 
 // A platformImage is an image for one architecture, with its SPDX document.
@@ -113,21 +115,29 @@ func (m *maker) layers(i image, arch string, own tree) []namedLayer {
 	return append(all, namedLayer{i.program + " " + m.release.version, "", own})
 }
 
+// layer returns a compressed layer. Images that are made at the same time share it.
 func (m *maker) layer(l namedLayer) (v1.Layer, error) {
-	if made, ok := m.shared[l.key]; ok {
+	compress := func() (v1.Layer, error) {
+		made, err := l.tree.layer(m.release.created())
+		if err != nil {
+			return nil, fmt.Errorf("layer %s: %w", l.title, err)
+		}
 		return made, nil
 	}
-	made, err := l.tree.layer(m.release.created())
-	if err != nil {
-		return nil, fmt.Errorf("layer %s: %w", l.title, err)
+	if l.key == "" {
+		return compress()
 	}
-	if l.key != "" {
+	m.mu.Lock()
+	once, ok := m.shared[l.key]
+	if !ok {
 		if m.shared == nil {
-			m.shared = map[string]v1.Layer{}
+			m.shared = map[string]func() (v1.Layer, error){}
 		}
-		m.shared[l.key] = made
+		once = sync.OnceValues(compress)
+		m.shared[l.key] = once
 	}
-	return made, nil
+	m.mu.Unlock()
+	return once()
 }
 
 // assemble returns the image with its configuration and annotations.

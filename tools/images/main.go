@@ -1,6 +1,6 @@
 // Command images builds Fairlead's container images for linux/amd64 and linux/arm64, without a container runtime.
 //
-//	go run . [-root DIR] [-out DIR] [-version vX.Y.Z] [-arch amd64,arm64] [-registry HOST/PATH]
+//	go run . [-root DIR] [-out DIR] [-version vX.Y.Z] [-arch amd64,arm64] [-registry HOST/PATH] [-reuse]
 //	go run . -push-only -registry HOST/PATH
 //	go run . -update-packages
 //
@@ -43,6 +43,7 @@ type options struct {
 	release  release
 	arches   []string // of the images to build
 	pushOnly bool
+	reuse    bool // keep images whose input has not changed
 	update   bool
 }
 
@@ -76,6 +77,7 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	o.arches = architectures
 	flags.Func("arch", "build only for these architectures, such as amd64 (default: all)", o.setArches)
 	flags.BoolVar(&o.pushOnly, "push-only", false, "push the layouts that are there, and build nothing")
+	flags.BoolVar(&o.reuse, "reuse", false, "keep the programs beside the layouts, and the layouts if nothing has changed")
 	flags.BoolVar(&o.update, "update-packages", false, "pin the current versions of Debian's packages, and end")
 	if err := flags.Parse(args); err != nil {
 		return options{}, err
@@ -151,19 +153,41 @@ func (o options) build(ctx context.Context, out io.Writer) error {
 	}
 	defer os.RemoveAll(work)
 	programs := filepath.Join(work, "programs")
+	if o.reuse {
+		programs = o.out + "-programs"
+	}
 	for _, arch := range o.arches {
 		fmt.Fprintf(out, "images: building the programs for %s\n", arch)
 		if err := r.compile(ctx, o.root, filepath.Join(programs, arch), arch); err != nil {
 			return err
 		}
 	}
+	inputs := ""
+	if o.reuse {
+		if inputs, err = o.inputs(r, programs); err != nil {
+			return err
+		}
+		if o.current(inputs) {
+			fmt.Fprintf(out, "images: nothing has changed since %s was written\n", o.out)
+			return nil
+		}
+	}
 	m, err := o.gather(ctx, r, programs)
 	if err != nil {
 		return err
 	}
-	made := filepath.Join(work, "made")
+	return o.replace(m, filepath.Join(work, "made"), inputs, out)
+}
+
+// replace writes the images to a new folder, which then replaces the previous one.
+func (o options) replace(m *maker, made, inputs string, out io.Writer) error {
 	if err := m.writeAll(made, out); err != nil {
 		return err
+	}
+	if inputs != "" {
+		if err := writeFile(filepath.Join(made, inputsFile), []byte(inputs)); err != nil {
+			return err
+		}
 	}
 	if err := os.Chmod(made, 0o755); err != nil {
 		return err

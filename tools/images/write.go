@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -40,14 +42,25 @@ func (m *maker) writeAll(to string, out io.Writer) error {
 	var digests, component, values bytes.Buffer
 	component.WriteString("apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\nimages:\n")
 	fmt.Fprintf(&values, "image:\n  tag: %q\n  digests:\n", m.release.version)
-	for _, i := range images {
-		digest, err := m.write(i, to, out)
-		if err != nil {
-			return fmt.Errorf("%s: %w", i.name, err)
-		}
-		fmt.Fprintf(&digests, "%s%s@%s\n", prefix, i.name, digest)
-		fmt.Fprintf(&component, "  - {name: %s%s, digest: %q}\n", prefix, i.name, digest)
-		fmt.Fprintf(&values, "    %s: %q\n", i.name, digest)
+	all, sizes := make([]v1.Hash, len(images)), make([]bytes.Buffer, len(images))
+	var group errgroup.Group
+	group.SetLimit(runtime.NumCPU())
+	for n, i := range images {
+		group.Go(func() (err error) {
+			if all[n], err = m.write(i, to, &sizes[n]); err != nil {
+				return fmt.Errorf("%s: %w", i.name, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for n, i := range images {
+		fmt.Fprint(out, sizes[n].String())
+		fmt.Fprintf(&digests, "%s%s@%s\n", prefix, i.name, all[n])
+		fmt.Fprintf(&component, "  - {name: %s%s, digest: %q}\n", prefix, i.name, all[n])
+		fmt.Fprintf(&values, "    %s: %q\n", i.name, all[n])
 	}
 	return errors.Join(
 		writeFile(filepath.Join(to, digestsFile), digests.Bytes()),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -113,6 +114,26 @@ LD_LIBRARY_PATH=${path#:} exec "$root/usr/sbin/nft" "$@"
 // errNoDebian reports that a package cannot be downloaded because this is another system.
 var errNoDebian = errors.New("it needs apt-get and dpkg-deb, of Debian or Ubuntu")
 
+// downloadDebian downloads packages into a folder. If the machine's lists of packages are missing or old, it reads new
+// ones into the folder, so that it changes nothing else.
+func downloadDebian(ctx context.Context, dir string, packages []string) error {
+	options := []string{"-qq", "-o", "APT::Sandbox::User=root"}
+	download := append([]string{"download"}, packages...)
+	if _, err := output(ctx, dir, "apt-get", slices.Concat(options, download)...); err == nil {
+		return nil
+	}
+	lists := filepath.Join(dir, "lists")
+	if err := os.MkdirAll(filepath.Join(lists, "partial"), 0o755); err != nil {
+		return err
+	}
+	options = append(options, "-o", "Dir::State::Lists="+lists)
+	if _, err := output(ctx, dir, "apt-get", append(options, "update")...); err != nil {
+		return err
+	}
+	_, err := output(ctx, dir, "apt-get", slices.Concat(options, download)...)
+	return err
+}
+
 // unpackDebian downloads Debian's packages, unpacks them into one new folder of dir and returns it. It installs
 // nothing.
 func unpackDebian(ctx context.Context, dir string, packages ...string) (string, error) {
@@ -121,10 +142,8 @@ func unpackDebian(ctx context.Context, dir string, packages ...string) (string, 
 		return "", err
 	}
 	defer os.RemoveAll(downloads)
-	download := append([]string{"-o", "APT::Sandbox::User=root", "download", "-qq"}, packages...)
-	if _, err := output(ctx, downloads, "apt-get", download...); err != nil {
-		return "", fmt.Errorf("downloading %s: %w; %w (if its lists are missing: apt-get update)",
-			strings.Join(packages, ", "), err, errNoDebian)
+	if err := downloadDebian(ctx, downloads, packages); err != nil {
+		return "", fmt.Errorf("downloading %s: %w; %w", strings.Join(packages, ", "), err, errNoDebian)
 	}
 	found, err := filepath.Glob(filepath.Join(downloads, "*.deb"))
 	if err != nil {

@@ -292,35 +292,14 @@ func TestEverySetNamesExistingParts(t *testing.T) {
 			t.Errorf("set %s: %v", name, err)
 		}
 	}
+	if chosen, err := choose(all, nil); err != nil || len(chosen) != len(all) {
+		t.Errorf("a run without a name installs %d of %d parts (%v)", len(chosen), len(all), err)
+	}
 	if _, err := choose(all, []string{"nothing"}); err == nil || !strings.Contains(err.Error(), "demo") {
 		t.Errorf("an unknown name gives %v, want an error that lists the sets", err)
 	}
 	if wish, _ := takeChromium([]string{"demo"}); wish != noBrowser {
 		t.Error("the demo installs a browser")
-	}
-}
-
-func TestOnlyTheTopicClusterInstallsItsParts(t *testing.T) {
-	all := parts("../..")
-	has := func(names ...string) map[string]bool {
-		chosen, err := choose(all, names)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := map[string]bool{}
-		for _, p := range chosen {
-			found[p.name] = true
-		}
-		return found
-	}
-	everything, cluster := has(), has(cluster...)
-	for _, name := range onlyCluster {
-		if everything[name] || !cluster[name] || !has(name)[name] {
-			t.Errorf("%s is in a run without a name: %v, in the topic: %v", name, everything[name], cluster[name])
-		}
-	}
-	if !everything["kubectl"] || !everything["coredns"] {
-		t.Errorf("a run without a name installs only %v", everything)
 	}
 }
 
@@ -333,6 +312,33 @@ func TestAnyVersionOfNFTIsUsed(t *testing.T) {
 	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
 	if said := installs(t, o, []part{nft()}); !strings.Contains(said, "on this machine: "+file) {
 		t.Errorf("it is not used:\n%s", said)
+	}
+}
+
+// TestMissingListsOfPackagesAreRead uses an apt-get that finds a package only in lists that it has just read.
+func TestMissingListsOfPackagesAreRead(t *testing.T) {
+	const apt = `#!/bin/sh
+for word; do case $word in Dir::State::Lists=*) lists=${word#*=} ;; esac; done
+case " $* " in
+*" update "*) echo "$PACKAGE" >"$lists/new" ;;
+*" download "*) grep -q "^nftables$" "$lists/new" && echo "$lists" >nftables.deb ;;
+esac
+`
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "apt-get"), []byte(apt), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
+	for offered, works := range map[string]bool{"nftables": true, "other": false} {
+		t.Setenv("PACKAGE", offered)
+		dir := t.TempDir()
+		if err := downloadDebian(t.Context(), dir, []string{"nftables"}); (err == nil) != works {
+			t.Errorf("with a mirror that has %s, the download ends with %v", offered, err)
+		}
+		lists, err := os.ReadFile(filepath.Join(dir, "nftables.deb"))
+		if works && strings.TrimSpace(string(lists)) != filepath.Join(dir, "lists") {
+			t.Errorf("the lists are in %q (%v), want a folder beside the package", lists, err)
+		}
 	}
 }
 

@@ -10,14 +10,11 @@ import (
 // lab holds the parts of test/lab: a management cluster with Cluster API, a gateway, edges and workload apiservers.
 var lab = []string{"envoy", "kube-apiserver", "etcd", "kubectl", "fake-kubelet", "capi-core"}
 
-// onlyCluster are the parts that only real clusters need. They are installed for their topics or by name, and not by a
-// run without a name.
-var onlyCluster = []string{"kubelet", "kube-scheduler", "kube-proxy", "containerd", "cni", "pause", "runc", "nft"}
-
 // cluster holds the parts of test/lab/cluster: real Kubernetes clusters with nodes.
-var cluster = slices.Concat(
-	[]string{"kube-apiserver", "etcd", "kubectl", "kube-controller-manager", "coredns"}, onlyCluster,
-)
+var cluster = []string{
+	"kube-apiserver", "etcd", "kubectl", "kube-controller-manager", "coredns",
+	"kubelet", "kube-scheduler", "kube-proxy", "containerd", "cni", "pause", "runc", "nft",
+}
 
 // sets name the parts that one topic needs. The Makefile installs the set of a target before it runs it.
 var sets = map[string][]string{
@@ -60,11 +57,10 @@ func expand(names []string) []string {
 	return all
 }
 
-// choose returns the requested parts in the order of all, given names of sets and parts. No name stands for all
-// parts except onlyCluster.
+// choose returns the requested parts in the order of all, given names of sets and parts. No name stands for all parts.
 func choose(all []part, names []string) ([]part, error) {
 	if len(names) == 0 {
-		return slices.DeleteFunc(slices.Clone(all), func(p part) bool { return slices.Contains(onlyCluster, p.name) }), nil
+		return all, nil
 	}
 	names = expand(names)
 	var known []string

@@ -279,7 +279,9 @@ func (f *checkFlags) candidates(ctx context.Context, m *management.Client) ([]cl
 		}
 	}
 	for i := range tunnels.Items {
-		keys = append(keys, client.ObjectKeyFromObject(&tunnels.Items[i]))
+		if tunnels.Items[i].OfCluster() {
+			keys = append(keys, client.ObjectKeyFromObject(&tunnels.Items[i]))
+		}
 	}
 	slices.SortFunc(keys, func(a, b client.ObjectKey) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Compact(keys), nil

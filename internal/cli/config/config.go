@@ -11,6 +11,7 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -44,7 +45,9 @@ func Command() *cobra.Command {
 }
 
 // typeNames maps type URLs to short names.
-var typeNames = map[string]string{resourcev3.ClusterType: "cds", resourcev3.ListenerType: "lds"}
+var typeNames = map[string]string{
+	resourcev3.ClusterType: "cds", resourcev3.ScopedRouteType: "srds", resourcev3.ListenerType: "lds",
+}
 
 // typeOf returns the type URL of a short name, or an empty string for an unknown name.
 func typeOf(name string) string {
@@ -91,8 +94,11 @@ func fromEnvoy(typeURL string, text json.RawMessage) (json.RawMessage, error) {
 		return nil, nil
 	}
 	var message proto.Message = &clusterv3.Cluster{}
-	if typeURL == resourcev3.ListenerType {
+	switch typeURL {
+	case resourcev3.ListenerType:
 		message = &listenerv3.Listener{}
+	case resourcev3.ScopedRouteType:
+		message = &routev3.ScopedRouteConfiguration{}
 	}
 	if protojson.Unmarshal(withoutTypes(text), message) != nil {
 		return sortKeys(withoutTypes(text))

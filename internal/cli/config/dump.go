@@ -48,8 +48,9 @@ func configDumpCommand() *cobra.Command {
 		Use:   "dump NODE",
 		Short: "Print the configuration that was sent to an Envoy, or how it differs from what Envoy runs",
 		Long: strings.TrimSpace(`
-Print the Envoy clusters and listeners that the xds-servers publish for a gateway or an edge, as YAML. With
---diff, request from the agent of the node what its Envoy runs, and print the differences.
+Print the Envoy clusters, scopes and listeners that the xds-servers publish for a gateway or an edge, as YAML.
+With --diff, request from the agent of the node what its Envoy runs, and print the differences; scopes are
+not compared.
 
 While a workload cluster has no reverse tunnel, a gateway-agent replaces its Envoy cluster by one that fails
 requests at once. The output marks it, and --diff does not count it as a difference. The output contains no
@@ -64,10 +65,7 @@ the command line is invalid.`),
 			"c1.prod.tunnels.example.com\n  fairlead config dump edge-abc --diff",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.kind != "" && typeOf(f.kind) == "" {
-				return output.UsageError("--type: %q is invalid: must be cds (Envoy clusters) or lds (listeners)", f.kind)
-			}
-			if err := f.Validate(); err != nil {
+			if err := f.validate(); err != nil {
 				return err
 			}
 			m, err := f.Open()
@@ -94,16 +92,33 @@ the command line is invalid.`),
 	}
 	f.addTo(cmd)
 	f.Options.AddTo(cmd)
-	cmd.Flags().StringVar(&f.kind, "type", "", "cds (Envoy clusters) or lds (listeners) (default: both)")
+	cmd.Flags().StringVar(
+		&f.kind, "type", "", "cds (Envoy clusters), srds (scopes of apiservers) or lds (listeners) (default: all)",
+	)
 	cmd.Flags().StringVar(&f.name, "name", "", "name of one resource")
 	cmd.Flags().BoolVar(&f.diff, "diff", false, "print how the sent configuration differs from what Envoy runs")
 	_ = cmd.RegisterFlagCompletionFunc(
-		"type", cobra.FixedCompletions([]string{"cds", "lds"}, cobra.ShellCompDirectiveNoFileComp),
+		"type", cobra.FixedCompletions([]string{"cds", "srds", "lds"}, cobra.ShellCompDirectiveNoFileComp),
 	)
 	return cmd
 }
 
+func (f *dumpFlags) validate() error {
+	switch typeURL := typeOf(f.kind); {
+	case f.kind != "" && typeURL == "":
+		return output.UsageError(
+			"--type: %q is invalid: must be cds (Envoy clusters), srds (scopes) or lds (listeners)", f.kind,
+		)
+	case f.diff && typeURL == resourcev3.ScopedRouteType:
+		return output.UsageError("--diff: scopes are not compared, because an Envoy dumps only all of them together")
+	}
+	return f.Validate()
+}
+
 func (f *dumpFlags) wanted(typeURL, name string) bool {
+	if f.diff && typeURL == resourcev3.ScopedRouteType {
+		return false
+	}
 	return (f.kind == "" || typeURL == typeOf(f.kind)) && (f.name == "" || name == f.name)
 }
 
@@ -310,8 +325,11 @@ func diffStyle(l string) output.Style {
 
 // kindName returns the usual name of a type.
 func kindName(short string) string {
-	if short == typeNames[resourcev3.ListenerType] {
+	switch short {
+	case typeNames[resourcev3.ListenerType]:
 		return "listener"
+	case typeNames[resourcev3.ScopedRouteType]:
+		return "scope"
 	}
 	return "Envoy cluster"
 }

@@ -25,8 +25,13 @@ const syncInterval = 2 * time.Second
 // answerTime is how long a sent resource may be unanswered and still count as synced. An Envoy answers in milliseconds.
 const answerTime = 3 * time.Second
 
-// unknownSync is the state of a node that may be connected to a server that did not answer.
-const unknownSync = "UNKNOWN"
+// States of nodes that no server reports as connected.
+const (
+	// disconnected is a node whose agent is connected to no server.
+	disconnected = "DISCONNECTED"
+	// unknownSync is a node that may be connected to a server that did not answer.
+	unknownSync = "UNKNOWN"
+)
 
 // syncRow is the state of one type of a node, or of a node that is not connected.
 type syncRow struct {
@@ -54,16 +59,20 @@ func configSyncCommand() *cobra.Command {
 Show for each gateway and each edge whether its Envoy runs the configuration that the xds-servers publish for
 it. The lines above the table show the state of the current rollout: see docs/rollouts.md.
 
-  SYNCED   Envoy accepted the published configuration
-  STALE    Envoy has not answered yet, or its agent is not connected; the last accepted version runs
-  NACK     Envoy rejected a resource; the last accepted version runs, and the message is Envoy's
-  UNKNOWN  an xds-server did not answer, and the node may be connected to it
+  SYNCED        Envoy accepted the published configuration
+  STALE         Envoy has not answered yet; the last accepted version runs
+  NACK          Envoy rejected a resource; the last accepted version runs, and the message is Envoy's
+  DISCONNECTED  its agent is connected to no xds-server: Envoy, if it runs, runs the last accepted version
+  UNKNOWN       an xds-server did not answer, and the node may be connected to it
+
+An edge that is DISCONNECTED does not fail the command: the xds-servers list the edge of a replaced Pod for an
+hour. It gets the published configuration if it connects. "status" and "check" report missing edges.
 
 Needs: list on Clusters and Tunnels; in the namespace of the installation, get on ConfigMaps, list on Pods and
 create on pods/portforward.
 Changes: nothing.
-Exit codes: 0 all nodes are SYNCED and no rollout has stopped; 1 a node is not SYNCED, a rollout has stopped,
-or the command failed; 2 the command line is invalid.`),
+Exit codes: 0 all gateways and all connected edges are SYNCED, and no rollout has stopped; 1 a gateway or a
+connected edge is not SYNCED, a rollout has stopped, or the command failed; 2 the command line is invalid.`),
 		Example: "  fairlead config sync\n  fairlead config sync gateway-0\n  fairlead config sync --watch -o json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -99,12 +108,24 @@ type syncSnapshot struct {
 	failed  []error       // of servers that did not answer, and of the record of rollouts
 }
 
-// applied reports whether all nodes run the configuration that is published for them.
+// applied reports whether all nodes run the configuration that is published for them, or get it when they connect.
 func (l syncSnapshot) applied() bool {
 	if l.rollout != nil && l.rollout.Phase == rollout.Phases[rollout.PhaseStopped] {
 		return false
 	}
-	return !slices.ContainsFunc(l.rows, func(r syncRow) bool { return r.Status != string(collect.Synced) })
+	return !slices.ContainsFunc(l.rows, syncRow.failed)
+}
+
+// failed reports whether the command exits with 1 because of a node. Edges may end at any time, and xds-servers
+// list one that ended for report.DefaultTimes.Keep. A gateway of the installation is expected to be connected.
+func (row syncRow) failed() bool {
+	switch row.Status {
+	case string(collect.Synced):
+		return false
+	case disconnected:
+		return row.Role != string(model.RoleEdge)
+	}
+	return true
 }
 
 // readSync queries all servers.
@@ -156,12 +177,7 @@ func syncRows(
 			return
 		}
 		row := syncRow{Node: name, Role: string(role), Cluster: clusters[id], Server: server, Since: pointer(since)}
-		row.Status, row.Message = string(
-			collect.Stale,
-		), "its agent is not connected: Envoy, if it runs, goes on with what it had"
-		if doubt {
-			row.Status, row.Message = unknownSync, "it is with no xds-server that answered"
-		}
+		row.Status, row.Message = unreported(doubt)
 		rows = append(rows, row)
 	}
 	for _, g := range fleet.Gateways {
@@ -181,10 +197,21 @@ func syncRows(
 	return rows
 }
 
+// unreported returns the state of a node that no server reports as connected. With doubt, a server has not answered.
+func unreported(doubt bool) (status, message string) {
+	if doubt {
+		return unknownSync, "it is connected to no xds-server that answered"
+	}
+	return disconnected, "its agent is not connected: Envoy, if it runs, goes on with what it had"
+}
+
+// syncOrder is the order of states in the table.
+var syncOrder = []string{
+	string(collect.Rejected), string(collect.Stale), unknownSync, disconnected, string(collect.Synced),
+}
+
 func syncRank(status string) int {
-	return slices.Index(
-		[]string{string(collect.Rejected), string(collect.Stale), unknownSync, string(collect.Synced)}, status,
-	)
+	return slices.Index(syncOrder, status)
 }
 
 func pointer(t time.Time) *time.Time {
@@ -260,6 +287,7 @@ var syncStyles = map[string]output.Style{
 	string(collect.Synced):   output.StyleGood,
 	string(collect.Stale):    output.StyleWarning,
 	string(collect.Rejected): output.StyleBad,
+	disconnected:             output.StyleWarning,
 	unknownSync:              output.StyleFaint,
 }
 

@@ -249,6 +249,7 @@ func (a *whyAnswer) ask(ctx context.Context, servers *collect.Servers, fleet col
 	if err != nil && len(nodes) == 0 && len(a.Errors) == 0 {
 		return err
 	}
+	doubt := err != nil
 	tunnels := map[string]int{}
 	for _, t := range fleet.Tunnels {
 		if holder != nil && t.ID == holder.candidate.ID {
@@ -261,11 +262,10 @@ func (a *whyAnswer) ask(ctx context.Context, servers *collect.Servers, fleet col
 		}
 		row := gatewayWhy{
 			Name:    g.Name,
-			Status:  string(collect.Stale),
 			Tunnels: tunnels[g.Name],
 			Since:   pointer(g.DisconnectedSince()),
-			Message: "its agent is not connected to any xds-server that answered",
 		}
+		row.Status, row.Message = unreported(doubt)
 		i := slices.IndexFunc(nodes, func(n collect.Node) bool { return n.Name == g.Name })
 		if i >= 0 {
 			row.Status, row.Message, row.Since = "NONE", "it was not sent this name", nil

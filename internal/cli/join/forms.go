@@ -58,6 +58,31 @@ FAIRLEAD
 `
 )
 
+// NetworkForms maps each form of an edge of a RemoteNetwork to a function that returns its command. listen is the
+// address at which machines of the network reach their apiserver; empty: none.
+var NetworkForms = map[string]func(secret *corev1.Secret, image, listen string) (string, error){
+	"command": func(secret *corev1.Secret, _, listen string) (string, error) {
+		text, err := plainCommand(secret, "")
+		if listen != "" {
+			text = strings.TrimRight(text, "\n") + " --apiserver-listen=" + listen + "\n"
+		}
+		return text, err
+	},
+	"systemd": func(secret *corev1.Secret, _, listen string) (string, error) {
+		text, err := systemdCommand(secret, "")
+		if listen != "" {
+			flags := document("/etc/fairlead/edge-agent.env", "EDGE_AGENT_FLAGS=--apiserver-listen="+listen)
+			text = strings.Replace(text, "systemctl daemon-reload\n", flags+"\nsystemctl daemon-reload\n", 1)
+		}
+		return text, err
+	},
+	"static-pod": func(secret *corev1.Secret, image, listen string) (string, error) {
+		manifest, err := withImage(manifests.Endpoint(manifests.StaticPod, listen), image)
+		return staticPodOf(secret, manifest), err
+	},
+	"daemonset": daemonSetCommand,
+}
+
 // plainCommand returns the command that the controller has stored in the Secret.
 func plainCommand(secret *corev1.Secret, _ string) (string, error) {
 	text := string(secret.Data[v1alpha1.BootstrapCommandKey])
@@ -80,29 +105,59 @@ func systemdCommand(secret *corev1.Secret, _ string) (string, error) {
 // kubelet must not read half of it.
 func staticPodCommand(secret *corev1.Secret, image string) (string, error) {
 	manifest, err := withImage(manifests.StaticPod, image)
+	return staticPodOf(secret, manifest), err
+}
+
+func staticPodOf(secret *corev1.Secret, manifest string) string {
 	return fmt.Sprintf(
 		staticPodScript, bootstrapDocument(secret), document("/etc/fairlead/fairlead-edge.yaml", manifest),
-	), err
+	)
+}
+
+// daemonSetName is the name of all objects of daemonset.yaml, and of their namespace.
+const daemonSetName = "fairlead-network"
+
+// daemonSetCommand returns the command that applies edges of a network, in a namespace that permits host networks.
+func daemonSetCommand(secret *corev1.Secret, image, listen string) (string, error) {
+	manifest, err := withImage(manifests.Endpoint(manifests.DaemonSet, listen), image)
+	if err != nil {
+		return "", err
+	}
+	namespace, credential, err := namespaced(
+		secret, daemonSetName, map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
+	)
+	return fmt.Sprintf(deploymentScript, namespace, credential, manifest), err
+}
+
+// namespaced returns the Namespace of edges, and in it the Secret with the bootstrap file.
+func namespaced(
+	secret *corev1.Secret, name string, labels map[string]string,
+) (namespace, credential []byte, err error) {
+	namespace, err = yaml.Marshal(&corev1.Namespace{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("writing Namespace: %w", err)
+	}
+	credential, err = yaml.Marshal(&corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name + "-bootstrap"},
+		Data:       map[string][]byte{v1alpha1.BootstrapFileKey: secret.Data[v1alpha1.BootstrapFileKey]},
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("writing Secret: %w", err)
+	}
+	return namespace, credential, nil
 }
 
 // deploymentName is the name of all objects of deployment.yaml, and of their namespace.
 const deploymentName = "fairlead-edge"
 
 func deploymentCommand(secret *corev1.Secret, image string) (string, error) {
-	const name = deploymentName
-	namespace, err := yaml.Marshal(&corev1.Namespace{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name},
-	})
+	namespace, credential, err := namespaced(secret, deploymentName, nil)
 	if err != nil {
-		return "", fmt.Errorf("writing Namespace: %w", err)
-	}
-	credential, err := yaml.Marshal(&corev1.Secret{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name + "-bootstrap"},
-		Data:       map[string][]byte{v1alpha1.BootstrapFileKey: secret.Data[v1alpha1.BootstrapFileKey]},
-	})
-	if err != nil {
-		return "", fmt.Errorf("writing Secret: %w", err)
+		return "", err
 	}
 	var file struct {
 		ID string `json:"id"`

@@ -172,7 +172,9 @@ func (l *reader) input(ctx context.Context) (in summary.Input, err error) {
 		client.InNamespace(l.namespace))); err != nil {
 		return in, management.ExplainMissing(fmt.Errorf("listing Clusters and Tunnels: %w", err))
 	}
-	in.Clusters, in.Tunnels, in.Live = clusters.Items, tunnels.Items, <-answer
+	// `fairlead network list` shows the others.
+	ofClusters := slices.DeleteFunc(tunnels.Items, func(t v1alpha1.Tunnel) bool { return !t.OfCluster() })
+	in.Clusters, in.Tunnels, in.Live = clusters.Items, ofClusters, <-answer
 	return in, nil
 }
 

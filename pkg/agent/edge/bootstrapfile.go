@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // BootstrapFile is the one file that an edge needs for a tunnel. The bootstrap Secret of a Cluster contains it.
@@ -17,6 +19,8 @@ type BootstrapFile struct {
 	TunnelDomain string    `json:"tunnelDomain"` // of the installation
 	Token        string    `json:"token"`        // the bootstrap token
 	CA           string    `json:"ca"`           // PEM, of the control channel
+	// Role is what the tunnel is for: edge, or egress for the Envoy beside an apiserver. Empty: edge.
+	Role model.Role `json:"role,omitempty"`
 }
 
 // Addresses is a list of addresses. In YAML it is a string or a list of strings.
@@ -67,5 +71,13 @@ func ParseBootstrapFile(data []byte) (f BootstrapFile, err error) {
 
 // StartupFields returns the fields of a file that are read only once. If they change, the membership must restart.
 func (f BootstrapFile) StartupFields() string {
-	return fmt.Sprint(f.ID, f.TunnelDomain, f.Gateway, f.Gateways)
+	return fmt.Sprint(f.ID, f.TunnelDomain, f.Gateway, f.Gateways, f.Role)
+}
+
+// CheckRole returns an error for a role that this agent does not have.
+func (f BootstrapFile) CheckRole() error {
+	if f.Role == "" || f.Role.Enrols() {
+		return nil
+	}
+	return fmt.Errorf("checking bootstrap file: this agent has no role %.50q: use a newer version of edge-agent", f.Role)
 }

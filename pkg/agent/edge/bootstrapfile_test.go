@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 func TestReadBootstrapFile(t *testing.T) {
@@ -25,6 +27,9 @@ func TestReadBootstrapFile(t *testing.T) {
 				Token:        "fl1.abc",
 				CA:           "line 1\nline 2\n",
 			},
+		},
+		"one of an apiserver": {
+			in: "token: fl1.abc\nrole: egress\n", want: BootstrapFile{Token: "fl1.abc", Role: model.RoleEgress},
 		},
 		"several gateways": {
 			in:   "gateway: [a.example.com:443, b.example.com:443]\n",

@@ -3,7 +3,9 @@ package edge
 import (
 	"net"
 	"testing"
+	"time"
 
+	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -20,4 +22,28 @@ func endpoint(t *testing.T, addr net.Addr) model.Endpoint {
 		t.Fatal(err)
 	}
 	return e
+}
+
+var time0 = time.Now().Add(-time.Minute)
+
+const life = time.Hour
+
+// identityOf returns an identity that a CA has issued.
+func identityOf(t *testing.T, ca *certs.CA, s model.Subject) certs.Identity {
+	t.Helper()
+	key, err := certs.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := ca.Issue(key.Public(), certs.Leaf{
+		CommonName: s.Node, DNSNames: domain.DNSNames(s), Client: true, NotBefore: time0, NotAfter: time0.Add(life),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity, err := certs.NewIdentity(chain, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity
 }

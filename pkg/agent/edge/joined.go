@@ -143,6 +143,9 @@ func (f BootstrapFile) Check() error {
 			return fmt.Errorf("checking bootstrap file: gateway: %w", err)
 		}
 	}
+	if err := f.CheckRole(); err != nil {
+		return err
+	}
 	if err := errors.Join(model.TunnelDomain(f.TunnelDomain).Validate(), model.ValidateID(f.ID)); err != nil {
 		return fmt.Errorf("checking bootstrap file: %w", err)
 	}

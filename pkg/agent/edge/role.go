@@ -1,10 +1,12 @@
-// Package edge is the part of an agent that is specific to an edge. Input: its bootstrap file and flags. Output: a
-// Role, which enrols, checks what Envoy may be given and may dial, probes apiservers, and reports. It also has the
+// Package edge is the part of an agent that is specific to an edge, and to the Envoy beside an apiserver, which enrols
+// and reports like an edge. Input: its bootstrap file and flags. Output: a Role, which enrols, checks what Envoy may be
+// given and may dial, probes apiservers, and reports. It also has the
 // folder through which `edge-agent join` adds a tunnel to a running agent, and stores addresses of the gateways that
 // the xds-server announces. It knows neither Envoy's process nor where identities are stored.
 package edge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +15,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -38,8 +43,10 @@ type Credential struct {
 	CA       []byte // PEM, of the control channel
 }
 
-// Config is one enrolment in a workload network: it makes this machine an edge of one Cluster.
+// Config is one enrolment: it makes this machine an edge of one Cluster or network, or its Envoy the way of an
+// apiserver to networks.
 type Config struct {
+	Role   model.Role // model.RoleEdge or, beside an apiserver, model.RoleEgress; empty: model.RoleEdge
 	Domain model.TunnelDomain
 	Dialer *dial.Dialer // to the gateways' public port, which includes the control channel
 	// Gateways are the addresses that Envoy dials instead of the address that the installation gives to all edges;
@@ -48,8 +55,21 @@ type Config struct {
 	APIServers []model.Endpoint // dialled before the apiservers of the Tunnel
 	// Targets are the only apiservers that Envoy may dial, besides APIServers; empty: the Tunnel decides.
 	Targets []model.Endpoint
+	// Networks are the only destinations in networks that Envoy may dial for apiservers; empty: the network decides,
+	// unless there are Targets.
+	Networks Allowed
+	// Listen are the addresses at which Envoy accepts connections of machines in its network to their apiserver.
+	Listen []model.Endpoint
+	// Socket is the path of the Unix socket at which Envoy accepts connections of the apiserver beside it. Only for
+	// model.RoleEgress.
+	Socket string
 	// Credential reads the credential. It is called at each use.
 	Credential func() (Credential, error)
+}
+
+// DNSName returns the name in the certificate of an enrolment with a tunnel id.
+func (e Config) DNSName(id string) string {
+	return e.Domain.DNSNames(model.Subject{Role: cmp.Or(e.Role, model.RoleEdge), ID: id})[0]
 }
 
 // Role implements the role of an edge.
@@ -60,7 +80,8 @@ type Role struct {
 	dial    envoy.EdgeDial // as announced to the xds-server
 	near    nearness
 	targets targets
-	prober  *prober // of the apiservers
+	served  atomic.Bool // Envoy has been given a listener
+	prober  *prober     // of the apiservers
 	status  *status.Status
 
 	foreign   foreignToken
@@ -72,10 +93,19 @@ type Role struct {
 // NewRole returns a Role with its state in dir, which records its apiservers in a status. If there is a proxy to the
 // gateways, it listens for Envoy.
 func NewRole(e Config, dir string, s *status.Status, log *slog.Logger) (*Role, error) {
+	e.Role = cmp.Or(e.Role, model.RoleEdge)
 	r := &Role{
 		Config: e, log: log, status: s, prober: newProber(s, log),
 		foreign: foreignToken{path: filepath.Join(dir, foreignFile)}, near: nearness{path: filepath.Join(dir, nearFile)},
-		dial: envoy.EdgeDial{Gateways: e.Gateways, APIServers: e.APIServers},
+		dial: envoy.EdgeDial{Gateways: e.Gateways},
+	}
+	if e.Role == model.RoleEgress {
+		if err := makeSocketFolder(e.Socket); err != nil {
+			return nil, err
+		}
+		r.dial.Socket = e.Socket
+	} else {
+		r.dial.APIServers, r.dial.Listen = e.APIServers, e.Listen
 	}
 	if e.Dialer.Proxied() {
 		listener, at, err := listenForward(dir, log)
@@ -84,12 +114,14 @@ func NewRole(e Config, dir string, s *status.Status, log *slog.Logger) (*Role, e
 		}
 		r.forward, r.dial.Gateways = listener, []model.Endpoint{at}
 	}
-	if len(r.dial.Gateways) == 0 && len(e.Targets) == 0 {
+	restricted := e.Role == model.RoleEdge && (len(e.Targets) > 0 || len(e.Networks.CIDRs) > 0)
+	if len(r.dial.Gateways) == 0 && !restricted {
 		r.announced = &announced{path: filepath.Join(dir, announcedFile), domain: e.Domain, dialer: e.Dialer, log: log}
 		r.announced.load()
 	}
-	if len(e.Targets) > 0 {
+	if restricted {
 		r.targets = targets{
+			restricted: true, networks: e.Networks,
 			apiservers: slices.Concat(e.Targets, e.APIServers), gateways: slices.Concat(r.dial.Gateways, e.Dialer.Addresses),
 		}
 	}
@@ -106,8 +138,35 @@ func (e *Role) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// HasTunnel reports whether Envoy has been given a tunnel, so that its apiservers are probed.
-func (e *Role) HasTunnel() bool { return e.prober.hasAPIServers() }
+// HasTunnel reports whether Envoy has been given a tunnel, or the listener of an apiserver.
+func (e *Role) HasTunnel() bool { return e.served.Load() }
+
+// Ready returns why Envoy does not accept connections of the apiserver beside it; nil: it does, or there is none.
+func (e *Role) Ready() error {
+	if e.Role != model.RoleEgress {
+		return nil
+	}
+	conn, err := net.DialTimeout("unix", e.Socket, socketTimeout)
+	if err != nil {
+		return fmt.Errorf("Envoy does not accept connections of the apiserver: %w", err) //nolint:staticcheck // a name
+	}
+	return conn.Close()
+}
+
+// socketTimeout is how long Envoy may take to accept a connection at a Unix socket: the kernel does it immediately.
+const socketTimeout = time.Second
+
+// makeSocketFolder makes the folder of a Unix socket, for the user of the agent alone. It leaves a folder that exists
+// as it is, because in a Pod it is shared with the apiserver.
+func makeSocketFolder(socket string) error {
+	if err := envoy.CheckSocket(socket); err != nil {
+		return fmt.Errorf("checking socket of the apiserver: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		return fmt.Errorf("creating folder of the apiserver's socket: %w", err)
+	}
+	return nil
+}
 
 // Enrol implements identity.Role.
 func (e *Role) Enrol(ctx context.Context) (certs.Identity, []byte, error) {
@@ -181,10 +240,10 @@ func hostname() string {
 // file is mixed from two Clusters. It stores the token, so that it is not used again.
 func (e *Role) verify(identity certs.Identity, credential Credential) error {
 	subject, err := e.Domain.ParseSubject(identity.Leaf().Subject.CommonName, identity.Leaf().DNSNames)
-	if err != nil || credential.ID == "" || subject.ID == credential.ID {
+	if err != nil || (subject.Role == e.Role && (credential.ID == "" || subject.ID == credential.ID)) {
 		return err
 	}
-	if err := e.foreign.remember(credential.Token, subject.ID); err != nil {
+	if err := e.foreign.remember(credential.Token, claim(subject, e.Role)); err != nil {
 		e.log.Warn(
 			"cannot persist that the token belongs to another tunnel: the next start uses the token again", "error", err,
 		)
@@ -193,9 +252,12 @@ func (e *Role) verify(identity certs.Identity, credential Credential) error {
 }
 
 // Cure implements identity.Role.
-func (*Role) Cure() string {
-	return "replace the bootstrap file with the current content of the Cluster's Secret <cluster>-edge-bootstrap: it is " +
-		"read at each attempt"
+func (e *Role) Cure() string {
+	secret := "the Cluster's Secret <cluster>-edge-bootstrap, or of the network's <network>.network-edge-bootstrap"
+	if e.Role == model.RoleEgress {
+		secret = "the Cluster's Secret <cluster>.egress-edge-bootstrap"
+	}
+	return "replace the bootstrap file with the current content of " + secret + ": it is read at each attempt"
 }
 
 // Expected implements identity.Role.
@@ -209,8 +271,10 @@ func (e *Role) Control() (model.TunnelDomain, *dial.Dialer) { return e.Domain, e
 
 // Owns implements identity.Role.
 func (e *Role) Owns(subject model.Subject) error {
-	if subject.Role != model.RoleEdge {
-		return fmt.Errorf("using identity of an edge: the certificate has the role %s", subject.Role)
+	if subject.Role != e.Role {
+		return fmt.Errorf(
+			"using identity of the role %s: the certificate has the role %s", e.Role, subject.Role,
+		)
 	}
 	return nil
 }
@@ -220,19 +284,22 @@ func (e *Role) Node(subject model.Subject) *corev3.Node {
 	announced := e.dial
 	announced.Version = envoy.Current
 	announced.Near = e.near.update(e.Dialer.RoundTrip(), e.log)
-	return &corev3.Node{Id: subject.NodeID(), Cluster: e.Domain.TunnelID(subject.ID), Metadata: announced.Metadata()}
+	return &corev3.Node{Id: subject.NodeID(), Cluster: e.Domain.DNSNames(subject)[0], Metadata: announced.Metadata()}
 }
 
 // Check implements the role of an agent. It gets every resource of Envoy, so it also records the apiservers, and the
 // addresses of the gateways.
 func (e *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
-	allowed := policy.Of(policy.Scope{Domain: e.Domain, Subject: subject})
+	allowed := policy.Of(policy.Scope{Domain: e.Domain, Subject: subject, Dial: e.dial})
 	return func(_ string, resource *anypb.Any) error {
 		if err := allowed.Check(resource); err != nil {
 			return err
 		}
 		if err := e.targets.check(resource); err != nil {
 			return err
+		}
+		if resource.MessageIs(&listenerv3.Listener{}) {
+			e.served.Store(true)
 		}
 		if apiservers := envoy.APIServers(resource); len(apiservers) > 0 {
 			e.prober.setAPIServers(apiservers)
@@ -245,7 +312,10 @@ func (e *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
 }
 
 // Over implements the role of an agent.
-func (e *Role) Over() { e.prober.setAPIServers(nil) }
+func (e *Role) Over() {
+	e.served.Store(false)
+	e.prober.setAPIServers(nil)
+}
 
 // Report implements the role of an agent.
 func (e *Role) Report(ctx context.Context, conn grpc.ClientConnInterface, dump reportagent.Dump) error {

@@ -21,7 +21,7 @@ var (
 	target  = model.Endpoint{Host: "10.0.0.10", Port: 6443}
 	stray   = model.Endpoint{Host: "169.254.169.254", Port: 80}
 	atFront = model.Endpoint{Host: "gw.example.com", Port: 443}
-	onList  = targets{apiservers: []model.Endpoint{target}, gateways: []model.Endpoint{atFront}}
+	onList  = targets{restricted: true, apiservers: []model.Endpoint{target}, gateways: []model.Endpoint{atFront}}
 )
 
 // checkOf returns the check of an edge.

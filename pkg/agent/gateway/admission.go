@@ -37,6 +37,10 @@ const (
 	logInterval = 10 * time.Second
 	// saveInterval is the interval at which changed known sources are saved.
 	saveInterval = time.Minute
+	// connectionsPerNode is a quarter of how many connections a node may have besides tunnels. The Envoy beside an
+	// apiserver has a few; an apiserver without one has a connection for each stream. It is also how many a gateway
+	// expects of an apiserver, whose source is known from its first request on.
+	connectionsPerNode = 256
 	// lowerAfter is how long an edge may keep its number of tunnels after the limit is lowered.
 	lowerAfter = 10 * time.Minute
 )
@@ -188,23 +192,30 @@ func (a *admissions) run(ctx context.Context) {
 	}
 }
 
-// closeExcess closes tunnels beyond the limits, and records the sources of all others as known.
-func (a *admissions) closeExcess() {
-	all, now := a.table.Places(), time.Now()
-	live := make([]admission.Live, 0, len(all))
+// excessOf returns the keys beyond the limits, and records the sources of all others as known. The connections of an
+// edge come from the source of its tunnels, which is known already.
+func (a *admissions) excessOf(all []tunnels.Placed, each func(id string) int) (keys []string) {
+	live, now := make([]admission.Live, 0, len(all)), time.Now()
 	for _, t := range all {
 		live = append(live, admission.Live{Key: t.Key, Edge: model.EdgeRef{Node: t.Node, ID: t.ID}, Since: t.Since})
 	}
-	keys := a.control.Excess(live, a.tunnels)
+	keys = a.control.Excess(live, each)
 	beyond := make(map[string]bool, len(keys))
 	for _, key := range keys {
 		beyond[key] = true
 	}
 	for _, t := range all {
-		if !beyond[t.Key] {
-			a.control.Note(now, t.From, model.EdgeRef{Node: t.Node, ID: t.ID}, a.tunnels(t.ID))
+		if !beyond[t.Key] && t.Owner != envoy.OwnerForward {
+			a.control.Note(now, t.From, model.EdgeRef{Node: t.Node, ID: t.ID}, each(t.ID))
 		}
 	}
+	return keys
+}
+
+// closeExcess closes tunnels and connections beyond the limits.
+func (a *admissions) closeExcess() {
+	keys := a.excessOf(a.table.Places(), a.tunnels)
+	keys = append(keys, a.excessOf(a.table.ConnectionPlaces(), func(string) int { return connectionsPerNode })...)
 	if len(keys) == 0 || a.config.WithoutNetAdmin {
 		a.logExcess(len(keys))
 		return
@@ -213,7 +224,9 @@ func (a *admissions) closeExcess() {
 	a.mu.Lock()
 	a.closed.excess += uint64(closed)
 	a.mu.Unlock()
-	a.log.Warn("closed tunnels beyond the limit of their edge or tunnel id", "closed", closed, "excess", len(keys))
+	a.log.Warn(
+		"closed tunnels or connections beyond the limit of their node or tunnel id", "closed", closed, "excess", len(keys),
+	)
 	if err != nil {
 		a.log.Error("cannot close tunnels beyond the limit", "error", err)
 	}
@@ -222,7 +235,10 @@ func (a *admissions) closeExcess() {
 // logExcess logs the number of tunnels beyond the limits, which only the gateway's next Envoy closes, if it has grown.
 func (a *admissions) logExcess(n int) {
 	if n > a.excess {
-		a.log.Warn("tunnels are beyond the limit of their edge or tunnel id: without NET_ADMIN they stay open", "excess", n)
+		a.log.Warn(
+			"tunnels or connections are beyond the limit of their node or tunnel id: without NET_ADMIN they stay open",
+			"excess", n,
+		)
 	}
 	a.excess = n
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/tunnels"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
@@ -73,5 +75,39 @@ func TestKnownSourcesSurviveAnAgent(t *testing.T) {
 	next := newTestAdmissions(t, dir, 1)
 	if next.control.Weight(time.Now(), admission.Source(from)) == 0 {
 		t.Error("the next agent does not know it")
+	}
+}
+
+// TestConnectionsOfApiserversAreBoundedAndKnown: an apiserver without its own Envoy has a connection for each stream.
+func TestConnectionsOfApiserversAreBoundedAndKnown(t *testing.T) {
+	a := newTestAdmissions(t, t.TempDir(), 1)
+	id, now := model.NewID(), time.Now()
+	of := func(n int, owner, node, from string) (all []tunnels.Placed) {
+		for i := range n {
+			all = append(all, tunnels.Placed{
+				Tunnel: tunnels.Tunnel{Key: fmt.Sprint(node, i), Node: node, ID: id, Since: now.Add(time.Duration(i))},
+				From:   netip.MustParseAddr(from), Owner: owner,
+			})
+		}
+		return all
+	}
+	all := of(4*connectionsPerNode+3, envoy.OwnerEgress, "kas-1", "192.0.2.1")
+	all = append(all, of(4*connectionsPerNode, envoy.OwnerEgress, "kas-2", "192.0.2.2")...)
+	all = append(all, of(1, envoy.OwnerForward, "edge-1", "192.0.2.3")...)
+	keys := a.excessOf(all, func(string) int { return connectionsPerNode })
+	if len(keys) != 3 || keys[0] != fmt.Sprint("kas-1", 4*connectionsPerNode+2) {
+		t.Errorf("beyond the limit are %v", keys)
+	}
+	for from, want := range map[string]bool{"192.0.2.1": true, "192.0.2.2": true, "192.0.2.3": false} {
+		weight := a.control.Weight(now, admission.Source(netip.MustParseAddr(from)))
+		if weight > 0 != want {
+			t.Errorf("source %s has the weight %d", from, weight)
+		}
+	}
+	// The source of a known apiserver may open many at once.
+	for i := range 700 {
+		if why := a.control.Connection(now, netip.MustParseAddr("192.0.2.1"), admission.Terminated); why != "" {
+			t.Fatalf("connection %d is rejected: %s", i, why)
+		}
 	}
 }

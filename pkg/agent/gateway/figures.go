@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
@@ -16,7 +17,7 @@ var Figures = []string{
 	"fairlead_gateway_given_up_total", "fairlead_gateway_unknown_connections", "fairlead_gateway_record_incomplete",
 	"fairlead_gateway_unknown_closed_total", "fairlead_gateway_replaced_total",
 	"fairlead_gateway_bad_events_total", "fairlead_gateway_cluster_tunnels",
-	"fairlead_gateway_cluster_round_trip_seconds",
+	"fairlead_gateway_cluster_round_trip_seconds", "fairlead_gateway_network_connections",
 }
 
 // AdmissionFigures are the names of the metrics of a gateway's admissions.
@@ -38,6 +39,8 @@ func (g *Gateway) EmitTunnels(emit metrics.Emit, perCluster bool) {
 	emit("fairlead_gateway_unknown_closed_total", float64(stats.Closed))
 	emit("fairlead_gateway_replaced_total", float64(stats.Replaced))
 	emit("fairlead_gateway_bad_events_total", float64(stats.BadLines))
+	emit("fairlead_gateway_network_connections", float64(stats.Egress), envoy.OwnerEgress)
+	emit("fairlead_gateway_network_connections", float64(stats.Forward), envoy.OwnerForward)
 	clusters, unreachable := g.tenants.sizes()
 	emit("fairlead_gateway_workload_clusters", float64(clusters))
 	emit("fairlead_gateway_dark_workload_clusters", float64(unreachable))

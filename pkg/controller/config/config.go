@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,7 +70,10 @@ type Config struct {
 	// DialNetworks lists the networks where the controller may dial addresses that Tunnels name, such as https proxies;
 	// empty: it dials none of them.
 	DialNetworks []netip.Prefix
-	NeverDial    func(netip.Addr) bool // for tests, whose servers are on loopback; nil: neverDialled
+	// APIServerCIDRs are the networks in which gateways may dial the endpoints of Clusters, for the machines of
+	// RemoteNetworks; empty: they dial none.
+	APIServerCIDRs []netip.Prefix
+	NeverDial      func(netip.Addr) bool // for tests, whose servers are on loopback; nil: neverDialled
 	// WebhookListen is host:port of the webhook for kubeconfigs; empty: no webhook.
 	WebhookListen string
 	// WebhookCertDir is a folder with tls.crt and tls.key that another program, such as cert-manager, creates, replaces
@@ -171,6 +175,16 @@ func (c Config) validateTunnels() []error {
 		errs = append(errs, fmt.Errorf("a machine cannot report %s before its infrastructure is ready", -c.BootReportAfter))
 	}
 	return errs
+}
+
+// GatewayAddresses returns the addresses of the gateways that are configured as IP addresses.
+func (c Config) GatewayAddresses() (all []netip.Addr) {
+	for _, e := range []model.Endpoint{c.Public, c.APIServer, c.Connect} {
+		if address, err := netip.ParseAddr(e.Host); err == nil && !slices.Contains(all, address) {
+			all = append(all, address)
+		}
+	}
+	return all
 }
 
 // Clock returns Now, or time.Now if it is nil.

@@ -416,7 +416,9 @@ func FakeAPI(t *testing.T, all ...client.Object) client.WithWatch {
 		t.Fatal(err)
 	}
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(all...).WithStatusSubresource(&v1alpha1.Tunnel{}).
+		WithStatusSubresource(&v1alpha1.RemoteNetwork{}).
 		WithIndex(&clusterv1.Cluster{}, reconciler.EndpointIndex, reconciler.EndpointHosts).
+		WithIndex(&v1alpha1.RemoteNetwork{}, reconciler.NetworkClusterIndex, reconciler.NetworkClusterOf).
 		WithIndex(&v1alpha1.Tunnel{}, reconciler.CredentialsIndex, reconciler.CredentialsOf).Build()
 }
 

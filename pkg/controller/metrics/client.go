@@ -115,8 +115,8 @@ func (f *Collector) countAnswer(o client.Object, err error) {
 		return // another writer was faster, and the request is reconciled again
 	}
 	roles := map[string]model.Role{
-		v1alpha1.SignerEdge: model.RoleEdge, v1alpha1.SignerGateway: model.RoleGateway,
-		v1alpha1.SignerControl: model.RoleControl,
+		v1alpha1.SignerEdge: model.RoleEdge, v1alpha1.SignerEgress: model.RoleEgress,
+		v1alpha1.SignerGateway: model.RoleGateway, v1alpha1.SignerControl: model.RoleControl,
 	}
 	role := string(roles[csr.Spec.SignerName])
 	switch {

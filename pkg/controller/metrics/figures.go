@@ -51,7 +51,7 @@ func New(mgr ctrl.Manager, config config.Config) *Collector {
 	for _, result := range []string{"ok", "error"} {
 		f.kubeconfigs.WithLabelValues(result)
 	}
-	for _, role := range []model.Role{model.RoleEdge, model.RoleGateway, model.RoleControl} {
+	for _, role := range []model.Role{model.RoleEdge, model.RoleEgress, model.RoleGateway, model.RoleControl} {
 		for _, result := range []string{"signed", "denied", "error"} {
 			f.signatures.WithLabelValues(string(role), result)
 		}

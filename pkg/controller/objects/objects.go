@@ -74,6 +74,25 @@ func Load(ctx context.Context, from client.Reader, key client.ObjectKey) (o Grou
 	return o, Wrap("reading kubeconfig Secret", err)
 }
 
+// ClusterOf reads the Cluster that a Tunnel serves: the one with its name, the one whose apiservers enrol with it, or
+// the one whose RemoteNetwork controls it. It returns nil if that Cluster, or that RemoteNetwork, does not exist.
+func ClusterOf(ctx context.Context, from client.Reader, tunnel *v1alpha1.Tunnel) (*clusterv1.Cluster, error) {
+	key := client.ObjectKeyFromObject(tunnel)
+	switch {
+	case tunnel.Spec.EgressOf != "":
+		key.Name = tunnel.Spec.EgressOf
+	case tunnel.Spec.Network != "":
+		network := client.ObjectKey{Namespace: tunnel.Namespace, Name: tunnel.Spec.Network}
+		owner, err := Get(ctx, from, network, &v1alpha1.RemoteNetwork{})
+		if err != nil || owner == nil || !metav1.IsControlledBy(tunnel, owner) {
+			return nil, Wrap("reading RemoteNetwork", err)
+		}
+		key.Name = owner.Spec.ClusterName
+	}
+	cluster, err := Get(ctx, from, key, &clusterv1.Cluster{})
+	return cluster, Wrap("reading Cluster", err)
+}
+
 // Get reads one object into into. It returns nil if the object does not exist.
 func Get[T client.Object](ctx context.Context, from client.Reader, key client.ObjectKey, into T) (T, error) {
 	if err := from.Get(ctx, key, into); err != nil {

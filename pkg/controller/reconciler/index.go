@@ -43,6 +43,7 @@ func AddIndexes(mgr ctrl.Manager) error {
 		{&v1alpha1.Tunnel{}, CredentialsIndex, CredentialsOf},
 		{&v1alpha1.Tunnel{}, CopiesNamespaceIndex, copyNamespaces},
 		{&clusterv1.Cluster{}, EndpointIndex, EndpointHosts},
+		{&v1alpha1.RemoteNetwork{}, NetworkClusterIndex, NetworkClusterOf},
 	} {
 		if err := mgr.GetFieldIndexer().IndexField(context.Background(), index.of, index.name, index.value); err != nil {
 			return fmt.Errorf("indexing %s: %w", index.name, err)
@@ -89,4 +90,27 @@ func TunnelIDOf(o client.Object) []string {
 		return []string{tunnel.ClaimedID()}
 	}
 	return nil
+}
+
+// NetworkClusterIndex finds RemoteNetworks by the name of their Cluster.
+const NetworkClusterIndex = "spec.clusterName"
+
+// NetworkClusterOf returns the values of NetworkClusterIndex.
+func NetworkClusterOf(o client.Object) []string {
+	if network, ok := o.(*v1alpha1.RemoteNetwork); ok {
+		return []string{network.Spec.ClusterName}
+	}
+	return nil
+}
+
+// NetworksOf returns the RemoteNetworks of a Cluster, from a reader with NetworkClusterIndex.
+func NetworksOf(ctx context.Context, from client.Reader, cluster client.ObjectKey) ([]v1alpha1.RemoteNetwork, error) {
+	var list v1alpha1.RemoteNetworkList
+	err := from.List(
+		ctx, &list, client.InNamespace(cluster.Namespace), client.MatchingFields{NetworkClusterIndex: cluster.Name},
+	)
+	if err != nil {
+		return nil, fmt.Errorf("listing RemoteNetworks: %w", err)
+	}
+	return list.Items, nil
 }

@@ -54,11 +54,16 @@ func CertificateNames(edges []v1alpha1.EdgeStatus, now time.Time) (all [][]strin
 }
 
 // ServedCluster returns the Cluster of a Tunnel for live state: an empty one for a prepared Tunnel, and nil for a
-// Tunnel that does not belong to the Cluster.
+// Tunnel that does not belong to the Cluster. cluster is the result of objects.ClusterOf.
 func ServedCluster(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) *clusterv1.Cluster {
 	switch {
 	case tunnel == nil || tunnel.ClaimedID() == "":
 		return nil
+	case cluster != nil && tunnel.Spec.Network != "":
+		if served := tunnel.Status.Served; served == nil || served.ClusterUID != cluster.UID {
+			return nil // it was decided for an earlier Cluster of the same name
+		}
+		return cluster
 	case cluster != nil && metav1.IsControlledBy(tunnel, cluster):
 		return cluster
 	case tunnel.Prepared(now):

@@ -13,7 +13,6 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
-	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // FuzzSigningRequest feeds CertificateSigningRequests to the controller. The names in an accepted request match a
@@ -27,7 +26,10 @@ func FuzzSigningRequest(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	signers := []string{v1alpha1.SignerEdge, v1alpha1.SignerGateway, v1alpha1.SignerControl, "example.com/other"}
+	signers := []string{
+		v1alpha1.SignerEdge, v1alpha1.SignerGateway, v1alpha1.SignerControl, v1alpha1.SignerEgress,
+		"example.com/other",
+	}
 	request := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 	for signer := range signers {
 		f.Add(uint8(signer), request, controllertest.TestNode, controllertest.TestID, "prod/c1", "host", int32(600))
@@ -63,7 +65,7 @@ func FuzzSigningRequest(f *testing.F) {
 		if err != nil || subject != got.subject {
 			t.Errorf("%+v is read as %+v, %v", got.subject, subject, err)
 		}
-		if subject.Role == model.RoleEdge &&
+		if subject.Role.Enrols() &&
 			(strings.Contains(got.tunnel.Name, "/") || strings.ContainsAny(got.host, "\n\r\x00")) {
 			t.Errorf("for %+v on %q", got.tunnel, got.host)
 		}

@@ -42,6 +42,7 @@ const (
 	reasonInvalidRequest = "InvalidRequest" // the signing request is invalid, or its key type is not accepted
 	ReasonWrongUsage     = "WrongUsage"     // the profile has no such usage
 	ReasonInvalidName    = "InvalidName"    // an annotation is invalid
+	ReasonWrongRole      = "WrongRole"      // the signer is for another role than that of the Tunnel
 	ReasonUnknownTunnel  = "UnknownTunnel"  // there is no such Tunnel: it may have been moved
 	ReasonTunnelEnded    = "TunnelEnded"    // the Tunnel was replaced by another one, or its Cluster is gone
 	// the controller has not recorded the id as this Tunnel's: it may be another Tunnel's
@@ -67,14 +68,15 @@ func refuseRequest(reason, format string, args ...any) *refusal {
 
 // profile is one kind of leaf, selected by the signer name.
 type profile struct {
-	role   model.Role
-	client bool // its holder is the client of some TLS handshakes, and the server of all others
+	role           model.Role
+	client, server bool // what its holder is in TLS handshakes
 }
 
 var profiles = map[string]profile{
-	v1alpha1.SignerEdge:    {role: model.RoleEdge, client: true},
-	v1alpha1.SignerGateway: {role: model.RoleGateway, client: true},
-	v1alpha1.SignerControl: {role: model.RoleControl},
+	v1alpha1.SignerEdge:    {role: model.RoleEdge, client: true, server: true},
+	v1alpha1.SignerEgress:  {role: model.RoleEgress, client: true},
+	v1alpha1.SignerGateway: {role: model.RoleGateway, client: true, server: true},
+	v1alpha1.SignerControl: {role: model.RoleControl, server: true},
 }
 
 // SignsFor reports whether this controller answers requests to a signer.
@@ -86,8 +88,10 @@ func SignsFor(signer string) bool {
 // allows reports whether a leaf of this profile may have a usage.
 func (p profile) allows(usage certificatesv1.KeyUsage) bool {
 	switch usage {
-	case certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth:
+	case certificatesv1.UsageDigitalSignature:
 		return true
+	case certificatesv1.UsageServerAuth:
+		return p.server
 	case certificatesv1.UsageClientAuth:
 		return p.client
 	}
@@ -191,9 +195,9 @@ func (q *request) readNames(annotations map[string]string) *refusal {
 	return nil
 }
 
-// checkTunnel rejects the request if the tunnel of an edge does not exist, was replaced or has ended, or if the edge or
-// its token is revoked.
-func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster, now time.Time) *refusal {
+// checkTunnel rejects the request if the tunnel of an edge does not exist, was replaced or has ended, if it is for
+// another role, or if the edge or its token is revoked. served is the Cluster of the Tunnel; nil: it is gone.
+func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, served *clusterv1.Cluster) *refusal {
 	switch {
 	case tunnel == nil:
 		return refuseRequest(ReasonUnknownTunnel, "Tunnel %s not found", q.tunnel)
@@ -205,7 +209,11 @@ func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster
 		return refuseRequest(
 			ReasonNotHeld, "Tunnel %s does not hold the id %s: the controller has not recorded it", q.tunnel, q.subject.ID,
 		)
-	case records.ServedCluster(cluster, tunnel, now) == nil:
+	case decision.Role(tunnel) != q.subject.Role:
+		return refuseRequest(
+			ReasonWrongRole, "Tunnel %s is for the role %s, not %s", q.tunnel, decision.Role(tunnel), q.subject.Role,
+		)
+	case served == nil:
 		return refuseRequest(ReasonTunnelEnded, "the Cluster of Tunnel %s is gone", q.tunnel)
 	case slices.Contains(tunnel.Spec.RevokedEdges, q.subject.Node):
 		return refuseRequest(ReasonRevoked, "the edge %s is revoked in Tunnel %s", q.subject.Node, q.tunnel)
@@ -218,14 +226,10 @@ func (q request) checkTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster
 // verifyPod verifies the ServiceAccount token of a Pod by the keys that the controller has recorded, and returns the
 // record of the Pod; nil: the request has no such token. It trusts nothing that the xds-server has verified.
 func (q request) verifyPod(
-	tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster, now time.Time,
+	tunnel *v1alpha1.Tunnel, served *clusterv1.Cluster, now time.Time,
 ) (*v1alpha1.EdgePodStatus, *refusal) {
 	if q.podToken == "" {
 		return nil, nil
-	}
-	served := records.ServedCluster(cluster, tunnel, now)
-	if served == nil {
-		return nil, refuseRequest(ReasonTunnelEnded, "the Cluster of Tunnel %s is gone", q.tunnel)
 	}
 	issuer, err := decision.PodIssuer(tunnel, served.UID)
 	if err != nil {

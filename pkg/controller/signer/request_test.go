@@ -50,6 +50,9 @@ func TestReadRequestRejects(t *testing.T) {
 		"an xds-server as a client": {
 			func(r *certificatesv1.CertificateSigningRequest) { r.Spec.SignerName = v1alpha1.SignerControl }, ReasonWrongUsage,
 		},
+		"an apiserver's Envoy as a server": {
+			func(r *certificatesv1.CertificateSigningRequest) { r.Spec.SignerName = v1alpha1.SignerEgress }, ReasonWrongUsage,
+		},
 		"garbage": {
 			func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Request = []byte("garbage") }, reasonInvalidRequest,
 		},

@@ -28,7 +28,6 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 	"github.com/fairlead/fairlead/pkg/controller/records"
-	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // Reconciler approves or denies the CertificateSigningRequests of the xds-server, and signs the approved ones.
@@ -95,7 +94,7 @@ func (r *Reconciler) check(
 	if end := ca.NotAfter(); wanted.notAfter.After(end) {
 		wanted.notAfter = end
 	}
-	if wanted.subject.Role == model.RoleEdge {
+	if wanted.subject.Role.Enrols() {
 		wanted.created = csr.CreationTimestamp.Time
 		err = r.admitEdge(ctx, &wanted)
 	}
@@ -111,14 +110,14 @@ func (r *Reconciler) admitEdge(ctx context.Context, wanted *request) error {
 	if err != nil {
 		return objects.Wrap("reading Tunnel", err)
 	}
-	cluster, err := objects.Get(ctx, r.Live, key, &clusterv1.Cluster{})
+	served, err := r.served(ctx, tunnel)
 	if err != nil {
-		return objects.Wrap("reading Cluster", err)
+		return err
 	}
-	if no := wanted.checkTunnel(tunnel, cluster, r.Now()); no != nil {
+	if no := wanted.checkTunnel(tunnel, served); no != nil {
 		return r.recordRefusal(tunnel, *wanted, no)
 	}
-	pod, no := wanted.verifyPod(tunnel, cluster, r.Now())
+	pod, no := wanted.verifyPod(tunnel, served, r.Now())
 	if no != nil {
 		return r.recordRefusal(tunnel, *wanted, no)
 	}
@@ -138,6 +137,16 @@ func (r *Reconciler) admitEdge(ctx context.Context, wanted *request) error {
 		return objects.Wrap("recording edge in Tunnel", err)
 	}
 	return nil
+}
+
+// served returns the Cluster whose edges or apiservers enrol with a Tunnel, by the live objects: an empty one for a
+// prepared Tunnel, and nil if there is none.
+func (r *Reconciler) served(ctx context.Context, tunnel *v1alpha1.Tunnel) (*clusterv1.Cluster, error) {
+	if tunnel == nil {
+		return nil, nil
+	}
+	cluster, err := objects.ClusterOf(ctx, r.Live, tunnel)
+	return records.ServedCluster(cluster, tunnel, r.Now()), err
 }
 
 // recordEnrolment records an event on the Tunnel if an edge has received its first certificate.
@@ -197,7 +206,7 @@ func (r *Reconciler) sign(
 	chain, err := ca.Issue(wanted.key, certs.Leaf{
 		CommonName: wanted.subject.Node,
 		DNSNames:   r.Config.Domain.DNSNames(wanted.subject),
-		Server:     true,
+		Server:     wanted.profile.server,
 		Client:     wanted.profile.client,
 		NotBefore:  csr.CreationTimestamp.Add(-certs.ClockSkew),
 		NotAfter:   wanted.notAfter,

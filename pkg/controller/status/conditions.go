@@ -91,6 +91,43 @@ func workersWithout(edge *reportview.Edge) string {
 	return fmt.Sprintf("%s has no tunnel on %s", edge.Node, strings.Join(parts, ", "))
 }
 
+// liveConditions returns the conditions of a Tunnel that depend on live state.
+func liveConditions(
+	tunnel *v1alpha1.Tunnel, edges []observed.Edge, live reportview.Live, now time.Time,
+) []metav1.Condition {
+	revoked := tunnel.Spec.RevokedEdges
+	switch {
+	case tunnel.Spec.EgressOf != "":
+		return []metav1.Condition{enrolled(edges, now), egressReady(live, revoked)}
+	case tunnel.Spec.Network != "":
+		return []metav1.Condition{enrolled(edges, now), tunnelReady(live, revoked)}
+	}
+	return []metav1.Condition{enrolled(edges, now), tunnelReady(live, revoked), apiServerReachable(live, revoked)}
+}
+
+// egressReady returns the condition that reports whether a node beside an apiserver is connected to the control
+// channel. Such a node has no reverse tunnel.
+func egressReady(live reportview.Live, revoked []string) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionTunnelReady, Status: metav1.ConditionTrue}
+	connected := 0
+	for i := range live.Edges {
+		if live.Edges[i].Connected && !slices.Contains(revoked, live.Edges[i].Node) {
+			connected++
+		}
+	}
+	switch {
+	case connected > 0:
+		c.Reason = v1alpha1.ReasonConnected
+		c.Message = condition.Counted(connected, "apiserver is connected", "apiservers are connected")
+	case !live.Known:
+		return condition.Unknown(c.Type, "no xds-server has sent the reports of apiservers")
+	default:
+		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonNoEgress
+		c.Message = "no apiserver is connected: run an egress beside each apiserver of the Cluster"
+	}
+	return c
+}
+
 // apiServerReachable returns the condition that reports whether an edge reaches the apiserver. Only edges can observe
 // that.
 func apiServerReachable(live reportview.Live, revoked []string) metav1.Condition {
@@ -134,8 +171,13 @@ var summary = []string{
 	v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable,
 }
 
+// summaryOfOthers is summary for a Tunnel that leads to no apiserver.
+var summaryOfOthers = []string{
+	v1alpha1.ConditionAccepted, v1alpha1.ConditionEnrolled, v1alpha1.ConditionTunnelReady,
+}
+
 // ready returns the condition that sums up the others. False takes precedence over Unknown.
-func ready(conditions []metav1.Condition) metav1.Condition {
+func ready(tunnel *v1alpha1.Tunnel, conditions []metav1.Condition) metav1.Condition {
 	c := metav1.Condition{
 		Type:    v1alpha1.ConditionReady,
 		Status:  metav1.ConditionTrue,
@@ -143,6 +185,12 @@ func ready(conditions []metav1.Condition) metav1.Condition {
 		Message: "clients reach the apiserver",
 	}
 	kinds := summary
+	switch {
+	case tunnel.Spec.Network != "":
+		kinds, c.Message = summaryOfOthers, "edges serve the network"
+	case tunnel.Spec.EgressOf != "":
+		kinds, c.Message = summaryOfOthers, "apiservers may use the networks of the Cluster"
+	}
 	if a := apimeta.FindStatusCondition(conditions, v1alpha1.ConditionAccepted); a != nil &&
 		a.Reason == v1alpha1.ReasonNotTunnelled {
 		kinds, c.Message = summary[:2], "the kubeconfig is written; no tunnel is made"

@@ -256,7 +256,7 @@ func TestReadySumsUp(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := ready(tc.in); got.Status != tc.want || !strings.Contains(got.Message, tc.message) {
+			if got := ready(&v1alpha1.Tunnel{}, tc.in); got.Status != tc.want || !strings.Contains(got.Message, tc.message) {
 				t.Errorf("%+v", got)
 			}
 		})

@@ -73,9 +73,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, objects.Wrap("reading Tunnel", err)
 	}
-	cluster, err := objects.Get(ctx, r.Client, request.NamespacedName, &clusterv1.Cluster{})
-	if err != nil {
-		return reconcile.Result{}, objects.Wrap("reading Cluster", err)
+	var cluster *clusterv1.Cluster
+	if tunnel != nil {
+		if cluster, err = objects.ClusterOf(ctx, r.Client, tunnel); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	now := r.Now()
 	if cluster = records.ServedCluster(cluster, tunnel, now); cluster == nil {
@@ -122,7 +124,8 @@ func (r *Reconciler) write(
 ) error {
 	tunnelReady := apimeta.FindStatusCondition(status.Conditions, v1alpha1.ConditionTunnelReady)
 	tunnelDiffers := r.differs(o.Tunnel.Status, status)
-	clusterDiffers := !objects.Paused(o) && o.Cluster.UID != "" && r.clusterStatus.Differs(o.Cluster, tunnelReady)
+	ofCluster := o.Cluster.UID != "" && o.Tunnel.OfCluster()
+	clusterDiffers := ofCluster && !objects.Paused(o) && r.clusterStatus.Differs(o.Cluster, tunnelReady)
 	switch {
 	case !tunnelDiffers && !clusterDiffers:
 		r.writes.leave(o.Key)
@@ -169,7 +172,7 @@ func (r *Reconciler) status(
 			apimeta.RemoveStatusCondition(&status.Conditions, kind)
 		}
 	} else {
-		conditions = []metav1.Condition{enrolled(edges, now), tunnelReady(live, revoked), apiServerReachable(live, revoked)}
+		conditions = liveConditions(o.Tunnel, edges, live, now)
 	}
 	for i, c := range conditions {
 		conditions[i] = keepKnown(status.Conditions, c, r.doubt(o.Key, c, now))
@@ -185,7 +188,7 @@ func (r *Reconciler) status(
 	events := append(
 		edgeEvents(o.Tunnel.Status.Edges, status.Edges),
 		condition.Set(&status, o.Tunnel.Generation, conditions...)...)
-	return status, append(events, condition.Set(&status, o.Tunnel.Generation, ready(status.Conditions))...)
+	return status, append(events, condition.Set(&status, o.Tunnel.Generation, ready(o.Tunnel, status.Conditions))...)
 }
 
 // doubt reports whether a condition is unknown, but not for long enough to be reported. Each condition has its own
@@ -222,11 +225,12 @@ func (r *Reconciler) revive(ctx context.Context, tunnel *v1alpha1.Tunnel) error 
 		if err != nil || now == nil {
 			return false, objects.Wrap("reading Tunnel", err)
 		}
-		cluster, err := objects.Get(ctx, r.Live, key, &clusterv1.Cluster{})
+		cluster, err := objects.ClusterOf(ctx, r.Live, now)
 		if err != nil || cluster == nil {
-			return false, objects.Wrap("reading Cluster", err)
+			return false, err
 		}
-		lives := now.DeletionTimestamp.IsZero() && now.ClaimedID() == id && metav1.IsControlledBy(now, cluster)
+		lives := now.DeletionTimestamp.IsZero() && now.ClaimedID() == id &&
+			(now.Spec.Network != "" || metav1.IsControlledBy(now, cluster))
 		if lives {
 			r.Log.Info("ended tunnel is live again", "cluster", key.String(), "tunnel", id)
 		}

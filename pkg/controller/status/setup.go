@@ -19,6 +19,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/condition"
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/decision"
 )
 
 // New returns the reconciler of live state. Without a view the live state stays unknown.
@@ -37,8 +38,12 @@ func (r *Reconciler) Setup(mgr ctrl.Manager, changed workqueue.TypedInterface[st
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("live").
 		For(&v1alpha1.Tunnel{}).
-		Watches(&clusterv1.Cluster{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Or[client.Object](
-			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, ourConditionChanged()))).
+		Watches(
+			&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.tunnelsOf),
+			builder.WithPredicates(predicate.Or[client.Object](
+				predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, ourConditionChanged(),
+			)),
+		).
 		WatchesRawSource(source.Func(func(
 			ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
 		) error {
@@ -48,6 +53,29 @@ func (r *Reconciler) Setup(mgr ctrl.Manager, changed workqueue.TypedInterface[st
 		})).
 		WithOptions(reconciler.Options(liveWorkers, "cluster", r.Log)).
 		Complete(reconciler.Traced{Name: "live", Reconciler: r})
+}
+
+// tunnelsOf maps a Cluster to its Tunnel, and to those of its networks and of its apiservers.
+func (r *Reconciler) tunnelsOf(ctx context.Context, cluster client.Object) []reconcile.Request {
+	key := client.ObjectKeyFromObject(cluster)
+	requests := []reconcile.Request{{NamespacedName: key}}
+	networks, err := reconciler.NetworksOf(ctx, r.Client, key)
+	if err != nil && ctx.Err() == nil {
+		r.Log.Error("cannot find the networks of a Cluster", "cluster", key.String(), "error", err)
+	}
+	names := make([]string, 0, len(networks)+1)
+	for i := range networks {
+		names = append(names, decision.NetworkTunnel(networks[i].Name))
+	}
+	if len(names) > 0 {
+		names = append(names, decision.EgressTunnel(key.Name))
+	}
+	for _, name := range names {
+		requests = append(
+			requests, reconcile.Request{NamespacedName: client.ObjectKey{Namespace: key.Namespace, Name: name}},
+		)
+	}
+	return requests
 }
 
 // ourConditionChanged passes updates of the controller's condition on a Cluster: the cache keeps no other.

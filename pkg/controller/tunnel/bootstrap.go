@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 	"github.com/fairlead/fairlead/pkg/controller/records"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // maxTokens bounds the token records of one Tunnel before those of used-up tokens are removed. Usually there are two:
@@ -29,7 +30,9 @@ const maxTokens = 8
 // bootstrapFile is what edge-agent reads: bootstrap.yaml.
 type bootstrapFile struct {
 	// of the Tunnel; an edge-agent compares it with its stored identity
-	ID           string `json:"id"`
+	ID string `json:"id"`
+	// of the certificate; empty: edge
+	Role         string `json:"role,omitempty"`
 	Gateway      string `json:"gateway"`
 	TunnelDomain string `json:"tunnelDomain"`
 	Token        string `json:"token"`
@@ -47,6 +50,9 @@ edge-agent run --bootstrap /etc/fairlead/bootstrap.yaml
 // of returns the file with the id of a Tunnel, whose decision is on record.
 func (f bootstrapFile) of(tunnel *v1alpha1.Tunnel) bootstrapFile {
 	f.ID = tunnel.ClaimedID()
+	if tunnel.Spec.EgressOf != "" {
+		f.Role = string(model.RoleEgress)
+	}
 	return f
 }
 

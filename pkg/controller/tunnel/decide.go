@@ -19,36 +19,36 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// claim is what a Tunnel may get in its situation.
-type claim struct {
-	candidate *decision.Candidate // nil: it gets nothing, and its recorded names stay reserved
-	enrols    bool                // edges may enrol, unless the decision is fatal: tokens are chosen
-	tokensEnd bool                // every token of edges ends
-	condition func(decision.Resolution) metav1.Condition
+// Claim is what a Tunnel may get in its situation.
+type Claim struct {
+	Candidate *decision.Candidate // nil: it gets nothing, and its recorded names stay reserved
+	Enrols    bool                // edges may enrol, unless the decision is fatal: tokens are chosen
+	TokensEnd bool                // every token of edges ends
+	Condition func(decision.Resolution) metav1.Condition
 }
 
-// decide is the only function that grants and revokes names and the id of a Tunnel. It decides, records the decision
+// Decide is the only function that grants and revokes names and the id of a Tunnel. It decides, records the decision
 // with the tokens and the condition in one write, and then enqueues the Clusters whose names are affected. A Tunnel
 // that has changed since it was read is a conflict. If the error is nil, the returned tokens are on record and may be
 // delivered.
-func (r *Reconciler) decide(
-	ctx context.Context, tunnel *v1alpha1.Tunnel, c claim,
-) (resolution decision.Resolution, b bootstrap, err error) {
+func (r *Reconciler) Decide(
+	ctx context.Context, tunnel *v1alpha1.Tunnel, c Claim,
+) (resolution decision.Resolution, b Bootstrap, err error) {
 	status := tunnel.Status.DeepCopy()
-	if c.candidate == nil {
+	if c.Candidate == nil {
 		resolution.Affected = r.names.reserve(r.Config.Domain, decision.RecordedCandidate(tunnel))
 		decision.RecordNothing(status)
 	} else {
-		resolution = r.names.decide(r.Config.Domain, *c.candidate)
+		resolution = r.names.decide(r.Config.Domain, *c.Candidate)
 		decision.Record(status, resolution)
 	}
 	// After the write, so that a name leaves one record before it enters another. Also after a failed write: the registry
 	// has changed, and a retry would find no affected Clusters.
 	defer r.enqueue(resolution.Affected)
-	if c.tokensEnd {
+	if c.TokensEnd {
 		status.Tokens = nil
 	}
-	if c.enrols {
+	if c.Enrols {
 		status.Edges = records.CurrentEdges(status.Edges, r.Now())
 		if resolution.Fatal == nil {
 			if b, err = r.chooseTokens(ctx, tunnel, status); err != nil {
@@ -56,11 +56,11 @@ func (r *Reconciler) decide(
 			}
 		}
 	}
-	return resolution, b, r.report(ctx, tunnel, status, c.condition(resolution))
+	return resolution, b, r.report(ctx, tunnel, status, c.Condition(resolution))
 }
 
-// bootstrap is the pending work on bootstrap Secrets after their tokens are on record; zero: none.
-type bootstrap struct {
+// Bootstrap is the pending work on bootstrap Secrets after their tokens are on record; zero: none.
+type Bootstrap struct {
 	due     bool
 	have    *corev1.Secret // nil: it must be created
 	file    bootstrapFile
@@ -72,7 +72,7 @@ type bootstrap struct {
 // delivered; its ConfigMap enqueues every Tunnel when it appears.
 func (r *Reconciler) chooseTokens(
 	ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus,
-) (b bootstrap, err error) {
+) (b Bootstrap, err error) {
 	bundle, err := ca.ReadBundle(ctx, r.Client, r.Config.Namespace)
 	if err != nil || len(bundle) == 0 {
 		return b, err
@@ -85,24 +85,31 @@ func (r *Reconciler) chooseTokens(
 	if err != nil {
 		return b, err
 	}
-	if b.reports, err = r.prepareReports(ctx, tunnel, status, now); err != nil {
-		return b, err
-	}
 	b.due = true
 	b.file = bootstrapFile{
 		Gateway: r.Config.Public.String(), TunnelDomain: string(r.Config.Domain), Token: token, CA: string(bundle),
 	}
-	b.wait = min(requeueAfter(r.Config, *status, token, now), b.reports.due+time.Second)
+	b.wait = requeueAfter(r.Config, *status, token, now)
+	if !tunnel.OfCluster() {
+		return b, nil // machines report to the Tunnel of their Cluster
+	}
+	if b.reports, err = r.prepareReports(ctx, tunnel, status, now); err != nil {
+		return b, err
+	}
+	b.wait = min(b.wait, b.reports.due+time.Second)
 	return b, nil
 }
 
-// deliver writes the bootstrap Secrets whose tokens are on record, and returns when a token must be replaced. cluster
+// Deliver writes the bootstrap Secrets whose tokens are on record, and returns when a token must be replaced. cluster
 // is nil while the Tunnel waits for it.
-func (r *Reconciler) deliver(
-	ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, b bootstrap,
+func (r *Reconciler) Deliver(
+	ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, b Bootstrap,
 ) (reconcile.Result, error) {
 	if !b.due {
 		return reconcile.Result{}, nil
+	}
+	if !tunnel.OfCluster() {
+		return reconcile.Result{RequeueAfter: b.wait}, r.writeBootstrapSecret(ctx, tunnel, b.have, b.file)
 	}
 	err := errors.Join(
 		r.writeBootstrapSecret(ctx, tunnel, b.have, b.file), r.deliverReports(ctx, tunnel, b.reports, b.file),

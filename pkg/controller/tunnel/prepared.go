@@ -39,7 +39,7 @@ func (r *Reconciler) prepare(ctx context.Context, o objects.Group) (reconcile.Re
 		}
 	}
 	candidate := decision.PreparedCandidate(tunnel)
-	resolution, b, err := r.decide(ctx, tunnel, claim{candidate: &candidate, enrols: true, condition: func(
+	resolution, b, err := r.Decide(ctx, tunnel, Claim{Candidate: &candidate, Enrols: true, Condition: func(
 		resolution decision.Resolution,
 	) metav1.Condition {
 		if resolution.Fatal != nil {
@@ -55,7 +55,7 @@ func (r *Reconciler) prepare(ctx context.Context, o objects.Group) (reconcile.Re
 			return reconcile.Result{}, err
 		}
 	}
-	result, err := r.deliver(ctx, nil, tunnel, b)
+	result, err := r.Deliver(ctx, nil, tunnel, b)
 	if left := until.Sub(now); result.RequeueAfter == 0 || result.RequeueAfter > left {
 		result.RequeueAfter = left
 	}
@@ -85,7 +85,7 @@ func (r *Reconciler) endPrepared(ctx context.Context, o objects.Group) error {
 	r.Log.Info(
 		"tunnel ended: its Cluster was not moved here in time", "cluster", o.Key.String(), "tunnel", o.Tunnel.ClaimedID(),
 	)
-	return r.drop(ctx, o.Tunnel, neverHeldID(o.Tunnel))
+	return r.Drop(ctx, o.Tunnel, neverHeldID(o.Tunnel))
 }
 
 // neverHeldID reports whether a Tunnel never had the right to its id, so that ending it must not end the tunnel of

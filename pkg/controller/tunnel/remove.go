@@ -33,7 +33,7 @@ func (r *Reconciler) remove(ctx context.Context, o objects.Group) error {
 		"tunnel ended: its Cluster opted out, or its Tunnel is deleted", "cluster", o.Key.String(), "tunnel",
 		tunnel.ClaimedID(),
 	)
-	return r.drop(ctx, tunnel, false)
+	return r.Drop(ctx, tunnel, false)
 }
 
 // end removes a Tunnel whose Cluster is gone. Its edges cannot return after that, so it reads from the apiserver: the
@@ -51,23 +51,23 @@ func (r *Reconciler) end(ctx context.Context, o objects.Group) error {
 	if err != nil || tunnel == nil || tunnel.UID != o.Tunnel.UID {
 		return objects.Wrap("reading Tunnel", err)
 	}
-	moved := wasMoved(tunnel)
+	moved := WasMoved(tunnel)
 	r.Log.Info("tunnel ended: its Cluster is gone",
 		"cluster", o.Key.String(), "tunnel", tunnel.ClaimedID(), "moved", moved)
-	return r.drop(ctx, tunnel, moved || neverHeldID(tunnel))
+	return r.Drop(ctx, tunnel, moved || neverHeldID(tunnel))
 }
 
-// wasMoved reports whether a Tunnel whose Cluster is gone was moved to another installation: it was paused, as
+// WasMoved reports whether a Tunnel whose Cluster is gone was moved to another installation: it was paused, as
 // clusterctl does during a move, or has the annotation of clusterctl.
-func wasMoved(tunnel *v1alpha1.Tunnel) bool {
+func WasMoved(tunnel *v1alpha1.Tunnel) bool {
 	_, forMove := tunnel.Annotations[deleteForMoveAnnotation]
 	return forMove || apimeta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionPaused)
 }
 
-// drop deletes a Tunnel with its bootstrap Secret and removes the finalizer. Unless the Tunnel was moved, its id is
+// Drop deletes a Tunnel with its bootstrap Secret and removes the finalizer. Unless the Tunnel was moved, its id is
 // recorded as ended before the finalizer is removed, so a crash in between only repeats work. A Tunnel that was denied
 // its id records nothing: the id is another one's.
-func (r *Reconciler) drop(ctx context.Context, tunnel *v1alpha1.Tunnel, moved bool) error {
+func (r *Reconciler) Drop(ctx context.Context, tunnel *v1alpha1.Tunnel, moved bool) error {
 	if !r.Config.NoTunnels {
 		if err := r.deleteBootstrapSecret(ctx, tunnel); err != nil {
 			return err

@@ -113,7 +113,7 @@ func TestATunnelIsRecordedBeforeItEnds(t *testing.T) {
 	})
 	r := started(t, api, api)
 	r.ended = records.NewEndedTunnels(api, api, tunnel.Namespace, time.Now)
-	if err := r.drop(t.Context(), controllertest.Read(t, m, tunnel), false); !errors.Is(err, controllertest.ErrCrash) {
+	if err := r.Drop(t.Context(), controllertest.Read(t, m, tunnel), false); !errors.Is(err, controllertest.ErrCrash) {
 		t.Fatalf("got %v", err)
 	}
 	if now := controllertest.Read(t, m, tunnel); now.DeletionTimestamp.IsZero() || !controllertest.HasFinalizer(now) {
@@ -128,7 +128,7 @@ func TestATunnelIsRecordedBeforeItEnds(t *testing.T) {
 	); client.IgnoreNotFound(err) != nil {
 		t.Fatal(err)
 	}
-	if err := r.drop(t.Context(), controllertest.Read(t, m, tunnel), false); err != nil {
+	if err := r.Drop(t.Context(), controllertest.Read(t, m, tunnel), false); err != nil {
 		t.Fatal(err)
 	}
 	controllertest.WaitGone(t, m, tunnel)

@@ -77,7 +77,7 @@ func newResourceWorld(t *testing.T, image string) *resourceWorld {
 	return w
 }
 
-// deliver writes the Secret with a token.
+// Deliver writes the Secret with a token.
 func (w *resourceWorld) deliver(t *testing.T, token string) {
 	t.Helper()
 	file := bootstrapFile{Gateway: "gw.example.com:443", TunnelDomain: "tunnels.example.com", Token: token, CA: "ca"}

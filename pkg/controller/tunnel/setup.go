@@ -22,7 +22,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-// New returns the reconciler of Tunnels. It calls notify for the kubeconfigs of Clusters whose names have changed.
+// New returns the reconciler of Tunnels of Clusters. It calls notify for each Tunnel whose rights may have changed, and
+// for each change of a Tunnel of a network or of apiservers and of its bootstrap Secret.
 func New(p reconciler.Deps, ended *records.EndedTunnels, restorer Restorer, notify func(client.ObjectKey)) *Reconciler {
 	return &Reconciler{
 		Deps:          p,

@@ -35,7 +35,7 @@ type Reconciler struct {
 	claims  sync.Mutex
 	claimed bool
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request] // nil before the start
-	// enqueues the kubeconfig of another Cluster; nil: there is none
+	// enqueues a Tunnel in the other reconcilers that depend on decisions; nil: there are none
 	notify func(client.ObjectKey)
 
 	restorer Restorer
@@ -48,7 +48,7 @@ type Restorer interface {
 
 // Reconcile makes all objects of one Cluster match their specs: load, decide, write, report.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	if err := r.claimAll(ctx); err != nil {
+	if err := r.ClaimAll(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
 	o, err := objects.Load(ctx, r.Client, request.NamespacedName)
@@ -56,7 +56,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	if o.Tunnel == nil {
-		r.enqueue(r.names.release(model.Key(o.Key)))
+		r.Release(model.Key(o.Key))
+	} else if !o.Tunnel.OfCluster() {
+		if r.notify != nil { // of a network or of apiservers
+			r.notify(o.Key)
+		}
+		return reconcile.Result{}, nil
 	}
 	return reconciler.Retry(r.act(ctx, o, objects.Decide(o, r.Config.AllClusters)))
 }
@@ -90,7 +95,7 @@ func (r *Reconciler) recordPaused(ctx context.Context, o objects.Group) error {
 	if !ok {
 		return nil
 	}
-	_, _, err := r.decide(ctx, o.Tunnel, claim{candidate: &candidate, condition: accepted})
+	_, _, err := r.Decide(ctx, o.Tunnel, Claim{Candidate: &candidate, Condition: accepted})
 	return err
 }
 
@@ -100,9 +105,12 @@ func granted(o objects.Group) bool {
 	return o.Tunnel.HeldID() != "" && served != nil && !served.EnrolmentOnly && served.ClusterUID == o.Cluster.UID
 }
 
-// claimAll lets every existing Tunnel claim its names before the first decision after a start. The records and the ages
-// of the Tunnels then decide, not the order of reconciliation.
-func (r *Reconciler) claimAll(ctx context.Context) error {
+// Release gives up every name of a Tunnel that no longer exists.
+func (r *Reconciler) Release(key model.Key) { r.enqueue(r.names.release(key)) }
+
+// ClaimAll lets every existing Tunnel claim its names before the first decision after a start. The records and the ages
+// of the Tunnels then decide, not the order of reconciliation. Every later call returns nil at once.
+func (r *Reconciler) ClaimAll(ctx context.Context) error {
 	r.claims.Lock()
 	defer r.claims.Unlock()
 	if r.claimed {
@@ -142,28 +150,28 @@ func (r *Reconciler) serve(ctx context.Context, o objects.Group) (reconcile.Resu
 	if !ok {
 		return reconcile.Result{}, nil // it is being deleted, and was never complete
 	}
-	_, d, err := r.decide(ctx, tunnel, claim{candidate: &candidate, enrols: true, condition: accepted})
+	_, d, err := r.Decide(ctx, tunnel, Claim{Candidate: &candidate, Enrols: true, Condition: accepted})
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return r.deliver(ctx, o.Cluster, tunnel, d)
+	return r.Deliver(ctx, o.Cluster, tunnel, d)
 }
 
 // serveNothing keeps a Tunnel that only selects the mode of its Cluster's kubeconfig: no name is served, and no edge is
 // admitted. It keeps its id, because edges may have certificates for it.
 func (r *Reconciler) serveNothing(ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) error {
-	c := claim{tokensEnd: true, condition: func(decision.Resolution) metav1.Condition {
+	c := Claim{TokensEnd: true, Condition: func(decision.Resolution) metav1.Condition {
 		return notTunnelled(tunnel.Spec.Kubeconfig.Mode)
 	}}
 	if !r.Config.NoTunnels {
 		if candidate, ok := decision.UnservedCandidate(cluster, tunnel); ok {
-			c.candidate = &candidate
+			c.Candidate = &candidate
 		}
 		if err := r.deleteBootstrapSecret(ctx, tunnel); err != nil {
 			return err
 		}
 	}
-	_, _, err := r.decide(ctx, tunnel, c)
+	_, _, err := r.Decide(ctx, tunnel, c)
 	return err
 }
 
@@ -191,7 +199,7 @@ func (r *Reconciler) ensureTunnel(ctx context.Context, o objects.Group) (*v1alph
 
 // refuse records that a Tunnel has another controlling owner, and grants it nothing.
 func (r *Reconciler) refuse(ctx context.Context, o objects.Group) error {
-	_, _, err := r.decide(ctx, o.Tunnel, claim{condition: func(decision.Resolution) metav1.Condition {
+	_, _, err := r.Decide(ctx, o.Tunnel, Claim{Condition: func(decision.Resolution) metav1.Condition {
 		return controlledByOther(*metav1.GetControllerOf(o.Tunnel))
 	}})
 	return err

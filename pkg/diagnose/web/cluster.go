@@ -129,5 +129,8 @@ func read(ctx context.Context, objects client.Reader, key model.Key) (*clusterv1
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("reading Tunnel: %w", err)
 	}
+	if tunnel != nil && !tunnel.OfCluster() {
+		tunnel = nil
+	}
 	return cluster, tunnel, nil
 }

@@ -58,23 +58,29 @@ func (r Requests) Issue(ctx context.Context, request enrolserver.IssueRequest) (
 // lifetime: the controller decides it, and it may be less than the 10 minutes that are the minimum of the field in
 // Kubernetes.
 func newRequest(request enrolserver.IssueRequest) (*certificatesv1.CertificateSigningRequest, error) {
-	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
+	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature}
 	annotations := map[string]string{v1alpha1.RequestNodeAnnotation: request.Subject.Node}
-	var signer string
+	signer := ""
 	switch request.Subject.Role {
 	case model.RoleEdge:
-		signer, usages = v1alpha1.SignerEdge, append(usages, certificatesv1.UsageClientAuth)
+		signer = v1alpha1.SignerEdge
+		usages = append(usages, certificatesv1.UsageServerAuth, certificatesv1.UsageClientAuth)
+	case model.RoleEgress: // no peer ever connects to it
+		signer, usages = v1alpha1.SignerEgress, append(usages, certificatesv1.UsageClientAuth)
+	case model.RoleGateway:
+		signer = v1alpha1.SignerGateway
+		usages = append(usages, certificatesv1.UsageServerAuth, certificatesv1.UsageClientAuth)
+	case model.RoleControl:
+		signer, usages = v1alpha1.SignerControl, append(usages, certificatesv1.UsageServerAuth)
+	default:
+		return nil, fmt.Errorf("creating CertificateSigningRequest: the role %q has no signer", request.Subject.Role)
+	}
+	if request.Subject.Role.Enrols() {
 		annotations[v1alpha1.RequestTunnelAnnotation] = request.Tunnel.String()
 		annotations[v1alpha1.RequestTunnelIDAnnotation] = request.Subject.ID
 		setUnlessEmpty(annotations, v1alpha1.RequestTokenAnnotation, request.TokenHash)
 		setUnlessEmpty(annotations, v1alpha1.RequestPodTokenAnnotation, request.PodToken)
 		setUnlessEmpty(annotations, v1alpha1.RequestHostAnnotation, request.Host)
-	case model.RoleGateway:
-		signer, usages = v1alpha1.SignerGateway, append(usages, certificatesv1.UsageClientAuth)
-	case model.RoleControl:
-		signer = v1alpha1.SignerControl
-	default:
-		return nil, fmt.Errorf("creating CertificateSigningRequest: the role %q has no signer", request.Subject.Role)
 	}
 	return &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{

@@ -25,7 +25,10 @@ import (
 
 const domain = model.TunnelDomain("tunnels.example.com")
 
-var edge = model.Subject{Role: model.RoleEdge, Node: "edge-a", ID: strings.Repeat("a", 20)}
+var (
+	edge   = model.Subject{Role: model.RoleEdge, Node: "edge-a", ID: strings.Repeat("a", 20)}
+	egress = model.Subject{Role: model.RoleEgress, Node: "egress-a", ID: strings.Repeat("b", 20)}
+)
 
 // signer is a controller that handles each new CertificateSigningRequest with a function of the test.
 type signer struct {
@@ -83,6 +86,8 @@ func sign(ctx context.Context, s *signer, csr *certificatesv1.CertificateSigning
 	}
 	subject := edge
 	switch csr.Spec.SignerName {
+	case v1alpha1.SignerEgress:
+		subject = egress
 	case v1alpha1.SignerControl:
 		subject = model.ControlSubject()
 	case v1alpha1.SignerGateway:
@@ -143,6 +148,7 @@ func TestIssue(t *testing.T) {
 		in          enrolserver.IssueRequest
 		signer      string
 		client      bool
+		noServer    bool
 		annotations map[string]string
 	}{
 		"the first leaf of an edge": {
@@ -160,6 +166,15 @@ func TestIssue(t *testing.T) {
 			annotations: map[string]string{
 				v1alpha1.RequestTunnelAnnotation: "prod/c1", v1alpha1.RequestTunnelIDAnnotation: edge.ID,
 				v1alpha1.RequestNodeAnnotation: "edge-a",
+			},
+		},
+		"an apiserver's Envoy, which is never a server": {
+			in:     enrolserver.IssueRequest{Subject: egress, Tunnel: tunnel, TokenHash: enrol.HashToken("x")},
+			signer: v1alpha1.SignerEgress, client: true, noServer: true,
+			annotations: map[string]string{
+				v1alpha1.RequestTunnelAnnotation: "prod/c1", v1alpha1.RequestTunnelIDAnnotation: egress.ID,
+				v1alpha1.RequestNodeAnnotation:  "egress-a",
+				v1alpha1.RequestTokenAnnotation: enrol.HashToken("x"),
 			},
 		},
 		"a gateway": {
@@ -186,7 +201,8 @@ func TestIssue(t *testing.T) {
 			}
 			made := <-s.seen
 			if made.Spec.SignerName != tc.signer ||
-				slices.Contains(made.Spec.Usages, certificatesv1.UsageClientAuth) != tc.client {
+				slices.Contains(made.Spec.Usages, certificatesv1.UsageClientAuth) != tc.client ||
+				slices.Contains(made.Spec.Usages, certificatesv1.UsageServerAuth) == tc.noServer {
 				t.Errorf("asked %s for %v", made.Spec.SignerName, made.Spec.Usages)
 			}
 			if diff := cmp.Diff(tc.annotations, made.Annotations); diff != "" {

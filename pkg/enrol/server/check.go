@@ -18,7 +18,8 @@ import (
 // maxServiceAccountToken leaves room for a JWT with many claims. Usual ones have about 1 KiB.
 const maxServiceAccountToken = 16 << 10
 
-// edge checks the request of a new edge. Its token decides the tunnel. The server decides the node name: a repeated
+// edge checks the request of a new edge, or of the Envoy beside an apiserver. Its token decides the tunnel, and the
+// Tunnel the role; the request has no field for either. The server decides the node name: a repeated
 // request has the same name, so that it is neither another edge nor another use of the token. The token is checked
 // first: looking it up is cheap, verifying a signing request is not.
 func (s *Server) edge(ctx context.Context, r *enrolv1.EnrolEdgeRequest) (attempt, error) {
@@ -37,7 +38,7 @@ func (s *Server) edge(ctx context.Context, r *enrolv1.EnrolEdgeRequest) (attempt
 		return attempt{}, err
 	}
 	return attempt{IssueRequest{
-		Subject:   model.Subject{Role: model.RoleEdge, Node: model.NodeNameFor(hash, r.GetCsr()), ID: grant.ID},
+		Subject:   model.Subject{Role: grant.Role(), Node: model.NodeNameFor(hash, r.GetCsr()), ID: grant.ID},
 		Tunnel:    grant.Tunnel,
 		CSR:       r.GetCsr(),
 		TokenHash: hash,
@@ -65,7 +66,7 @@ func (s *Server) pod(ctx context.Context, r *enrolv1.EnrolEdgeRequest) (attempt,
 		return attempt{}, err
 	}
 	return attempt{IssueRequest{
-		Subject:  model.Subject{Role: model.RoleEdge, Node: grant.Node, ID: grant.ID},
+		Subject:  model.Subject{Role: grant.Role(), Node: grant.Node, ID: grant.ID},
 		Tunnel:   grant.Tunnel,
 		CSR:      r.GetCsr(),
 		PodToken: token,
@@ -137,9 +138,7 @@ func (s *Server) serviceAccount(ctx context.Context, token, gateway string) erro
 // renewal checks a renewal with a certificate that TLS has verified. The certificate may have expired.
 func (s *Server) renewal(r *enrolv1.RenewRequest, leaf *x509.Certificate, subject model.Subject) (attempt, error) {
 	a := attempt{IssueRequest{Subject: subject, CSR: r.GetCsr()}, subject.NodeID() + " " + subject.ID, renewalRate(leaf)}
-	switch subject.Role {
-	case model.RoleGateway, model.RoleEdge:
-	default:
+	if subject.Role != model.RoleGateway && !subject.Role.Enrols() {
 		return attempt{}, status.Errorf(
 			codes.PermissionDenied, "certificates of the role %s are not renewed here", subject.Role,
 		)
@@ -147,7 +146,7 @@ func (s *Server) renewal(r *enrolv1.RenewRequest, leaf *x509.Certificate, subjec
 	if err := s.config.Renewals.Admit(subject); err != nil {
 		return attempt{}, err
 	}
-	if subject.Role == model.RoleEdge {
+	if subject.Role.Enrols() {
 		var ok bool
 		if a.Tunnel, ok = s.config.Renewals.Tunnel(subject.ID); !ok {
 			return attempt{}, status.Errorf(codes.Unavailable, "the tunnel %s no longer exists", subject.ID)

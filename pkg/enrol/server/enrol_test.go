@@ -46,6 +46,35 @@ func TestAnEdgeEnrolsByItsTokenAndRenewsByItsKey(t *testing.T) {
 	}
 }
 
+// TestTheTunnelOfATokenDecidesTheRole: the client sends the same request for both roles.
+func TestTheTunnelOfATokenDecidesTheRole(t *testing.T) {
+	m := newManagement(t)
+	client := m.serve()
+	for token, want := range map[string]model.Subject{
+		m.edge:   {Role: model.RoleEdge, ID: id},
+		m.egress: {Role: model.RoleEgress, ID: egressID},
+	} {
+		first, _, err := client.EnrolEdge(t.Context(), token, "host-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := subjectOf(t, first)
+		if want.Node = got.Node; got != want {
+			t.Errorf("enrolled as %+v, want %+v", got, want)
+		}
+		second, _, err := client.Renew(t.Context(), first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := subjectOf(t, second); got != want || m.request.Subject != want {
+			t.Errorf("renewed as %+v by a request for %+v, want %+v", got, m.request.Subject, want)
+		}
+	}
+	if m.request.Tunnel != tunnel && m.request.Tunnel != egressTunnel {
+		t.Errorf("the signer was asked for %s", m.request.Tunnel)
+	}
+}
+
 // TestARepeatedRequestIsTheSameEdge: the answer was lost, and the signer must recognise that it has counted this edge.
 func TestARepeatedRequestIsTheSameEdge(t *testing.T) {
 	m := newManagement(t)

@@ -27,6 +27,9 @@ const domain model.TunnelDomain = "tunnels.example.com"
 var (
 	tunnel = model.Key{Namespace: "prod", Name: "c1"}
 	id     = model.NewID()
+
+	egressTunnel = model.Key{Namespace: "prod", Name: "c1.egress"}
+	egressID     = model.NewID()
 )
 
 // management simulates the management cluster: tokens, tunnels and a signer with a real CA.
@@ -34,8 +37,10 @@ type management struct {
 	t    testing.TB
 	ca   *certs.CA
 	edge string // a valid bootstrap token
-	gate string // the gateway token
-	log  logtest.Journal
+	// egress is a valid bootstrap token of a Tunnel with spec.egressOf.
+	egress string
+	gate   string // the gateway token
+	log    logtest.Journal
 	// report is a valid token for boot reports.
 	report string
 
@@ -62,7 +67,7 @@ func newManagement(t testing.TB) *management {
 	}
 	m := &management{t: t, ca: ca, life: time.Hour, begin: -time.Minute, trust: ca.CertPEM()}
 	m.names = func(r enrolserver.IssueRequest) (string, []string) { return r.Subject.Node, domain.DNSNames(r.Subject) }
-	for _, token := range []*string{&m.edge, &m.gate} {
+	for _, token := range []*string{&m.edge, &m.egress, &m.gate} {
 		if *token, err = enrol.RandomToken(); err != nil {
 			t.Fatal(err)
 		}
@@ -76,10 +81,13 @@ func newManagement(t testing.TB) *management {
 func (m *management) EdgeToken(hash string) (enrol.Grant, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if hash != enrol.HashToken(m.edge) {
-		return enrol.Grant{}, enrol.ErrUnknownToken
+	switch hash {
+	case enrol.HashToken(m.edge):
+		return enrol.Grant{Tunnel: tunnel, ID: id}, nil
+	case enrol.HashToken(m.egress):
+		return enrol.Grant{Tunnel: egressTunnel, ID: egressID, Egress: true}, nil
 	}
-	return enrol.Grant{Tunnel: tunnel, ID: id}, nil
+	return enrol.Grant{}, enrol.ErrUnknownToken
 }
 
 func (m *management) GatewayToken(hash string) error {
@@ -97,7 +105,12 @@ func (m *management) ReviewGateway(_ context.Context, token, gateway string) err
 	return nil
 }
 
-func (m *management) Tunnel(wanted string) (model.Key, bool) { return tunnel, wanted == id }
+func (m *management) Tunnel(wanted string) (model.Key, bool) {
+	if wanted == egressID {
+		return egressTunnel, true
+	}
+	return tunnel, wanted == id
+}
 
 func (m *management) Admit(subject model.Subject) error {
 	m.mu.Lock()

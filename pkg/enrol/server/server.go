@@ -46,7 +46,7 @@ type PodTokens interface {
 // IssueRequest requests a leaf for a subject whose credential was checked.
 type IssueRequest struct {
 	Subject   model.Subject
-	Tunnel    model.Key // only for an edge
+	Tunnel    model.Key // only for a role that enrols with a Tunnel
 	CSR       []byte    // PKCS #10, DER; its key is proven and of an accepted kind
 	TokenHash string    // only for the first leaf of an edge with a bootstrap token
 	PodToken  string    // only for a leaf of an edge with a ServiceAccount token; the signer verifies it again

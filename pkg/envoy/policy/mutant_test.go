@@ -24,7 +24,7 @@ var harmless = []string{
 	".type", "load_assignment.endpoints", ".circuit_breakers", ".thresholds", ".expected_statuses", ".ipv4_compat",
 	".dns_lookup_family",
 	".all_addresses_in_single_endpoint", ".auto_host_sni", ".ignore_health_on_host_removal", ".omit_empty_values",
-	".allow_connect",
+	".allow_connect", ".ignore_port_in_host_matching",
 	".strip_trailing_host_dot", ".cluster_not_found_response_code",
 }
 

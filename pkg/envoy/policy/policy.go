@@ -27,11 +27,14 @@ type Scope struct {
 	Domain  model.TunnelDomain
 	Subject model.Subject
 	Listens envoy.GatewayBind // for a gateway: the only addresses on which its Envoy may listen
+	// Dial has the same for an edge of a network, in Listen, and for the Envoy beside an apiserver, in Socket.
+	Dial envoy.EdgeDial
 }
 
 // Policy is what one subject accepts from an xds-server. It is safe for concurrent use.
 type Policy struct {
 	agent     string // its role, for errors
+	listen    []model.Endpoint
 	resources map[string][]resource
 }
 
@@ -48,6 +51,7 @@ type document struct {
 	Free      []string               `yaml:"free"`
 	Define    yaml.Node              `yaml:"define"`
 	Edge      map[string][]yaml.Node `yaml:"edge"`
+	Egress    map[string][]yaml.Node `yaml:"egress"`
 	Gateway   map[string][]yaml.Node `yaml:"gateway"`
 }
 
@@ -80,10 +84,13 @@ func compile(d *document, s Scope) (*Policy, error) {
 		c.free[name] = true
 	}
 	all := d.Gateway
-	if s.Subject.Role == model.RoleEdge {
+	switch s.Subject.Role {
+	case model.RoleEdge:
 		all = d.Edge
+	case model.RoleEgress:
+		all = d.Egress
 	}
-	p := &Policy{agent: string(s.Subject.Role), resources: map[string][]resource{}}
+	p := &Policy{agent: string(s.Subject.Role), listen: s.Dial.Listen, resources: map[string][]resource{}}
 	for kind, nodes := range all {
 		for i := range nodes {
 			rule, err := c.resource(kind, &nodes[i])
@@ -96,12 +103,15 @@ func compile(d *document, s Scope) (*Policy, error) {
 	return p, nil
 }
 
+// nothing is a regular expression that matches no text.
+const nothing = `[^\x00-\x{10FFFF}]`
+
 // patterns returns the regular expressions of {x}.
 func patterns(d *document, s Scope) map[string]string {
 	identity, trust := envoy.SecretNames(s.Subject)
 	all := map[string]string{
 		"node": s.Subject.Node, "id": s.Subject.ID, "domain": string(s.Domain), "tunnel": s.Domain.TunnelID(s.Subject.ID),
-		"identity": identity, "trust": trust,
+		"identity": identity, "trust": trust, "socket": s.Dial.Socket,
 	}
 	for name, at := range map[string]model.Endpoint{
 		"public": s.Listens.Public, "apiserver": s.Listens.APIServer,
@@ -111,6 +121,19 @@ func patterns(d *document, s Scope) map[string]string {
 	}
 	for name, value := range all {
 		all[name] = regexp.QuoteMeta(value)
+	}
+	all["listen"] = nothing
+	for i, at := range s.Dial.Listen {
+		if i == 0 {
+			all["listen"] = ""
+		} else {
+			all["listen"] += "|"
+		}
+		all["listen"] += regexp.QuoteMeta(at.String())
+	}
+	all["listen"] = "(?:" + all["listen"] + ")"
+	if s.Dial.Socket == "" {
+		all["socket"] = nothing
 	}
 	for name, pattern := range d.Variables {
 		all[name] = "(?:" + pattern + ")"
@@ -123,7 +146,9 @@ func patterns(d *document, s Scope) map[string]string {
 	return all
 }
 
-// Check returns an error for a resource that the policy does not allow. The error names the first violation.
+// Check returns an error for a resource that the policy does not allow. The error names the first violation. Besides
+// policy.yaml these rules apply: an edge listens only at its local addresses; its DNS caches dial no address of
+// model.NeverDialled; the key of a scope is its name.
 func (p *Policy) Check(packed *anypb.Any) error {
 	m, err := packed.UnmarshalNew()
 	if err != nil {
@@ -135,17 +160,25 @@ func (p *Policy) Check(packed *anypb.Any) error {
 	if !ok || len(rules) == 0 {
 		return fmt.Errorf("checking resource against the policy: the Envoy of an %s accepts no %s", p.agent, kind.FullName())
 	}
+	var found *violation
 	for _, r := range rules {
 		if !r.name.matches(named.GetName()) {
 			continue
 		}
-		if v := r.rule.check(m.ProtoReflect()); v != nil {
-			return fmt.Errorf(
-				"checking %s %.100q against the policy: %s %s, which this agent does not accept from an xds-server", kind.Name(),
-				named.GetName(), strings.Join(v.path, "."), v.why,
-			)
+		v := r.rule.check(m.ProtoReflect())
+		if v == nil {
+			if err := p.checkContent(packed, m); err != nil {
+				return fmt.Errorf("checking %s %.100q against the policy: %w", kind.Name(), named.GetName(), err)
+			}
+			return nil
 		}
-		return nil
+		found = deeper(found, v)
+	}
+	if found != nil {
+		return fmt.Errorf(
+			"checking %s %.100q against the policy: %s %s, which this agent does not accept from an xds-server", kind.Name(),
+			named.GetName(), strings.Join(found.path, "."), found.why,
+		)
 	}
 	return fmt.Errorf(
 		"checking %s %.100q against the policy: the name does not belong to this subject", kind.Name(), named.GetName(),

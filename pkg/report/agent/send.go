@@ -120,7 +120,7 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, from Gatewa
 			cancel()
 		}()
 		var version uint64
-		told := map[model.EdgeRef]int{}
+		told, connected := map[model.EdgeRef]int{}, map[model.EdgeRef]int{}
 		_, changed := state()
 		for {
 			wait, stop := until(ctx, changed)
@@ -132,7 +132,9 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, from Gatewa
 			message.Incomplete = report.Text(table.Stats().Incomplete, report.MaxText)
 			if message.GetSnapshot() {
 				clear(told)
+				clear(connected)
 			}
+			message.Connections = connections(table.Connections(), connected)
 			message.Holes = unserved(table.UnservedWorkers(), told)
 			if version = next; ctx.Err() != nil || send(message) != nil {
 				return <-ended
@@ -210,6 +212,27 @@ func unserved(all []tunnels.UnservedWorkers, told map[model.EdgeRef]int) (list [
 		if !now[ref] {
 			delete(told, ref)
 			add(ref, 0)
+		}
+	}
+	return list
+}
+
+// connections returns the counts that are new or have changed since told, with 0 for nodes without connections, and
+// updates told.
+func connections(all, told map[model.EdgeRef]int) (list []*reportv1.Connections) {
+	add := func(ref model.EdgeRef, n int) {
+		list = append(list, &reportv1.Connections{Node: ref.Node, TunnelId: ref.ID, Count: int32(n)})
+	}
+	for ref := range told {
+		if all[ref] == 0 {
+			delete(told, ref)
+			add(ref, 0)
+		}
+	}
+	for ref, n := range all {
+		if n = min(n, report.MaxTunnels); told[ref] != n && len(list) < report.MaxTunnels {
+			told[ref] = n
+			add(ref, n)
 		}
 	}
 	return list

@@ -27,7 +27,7 @@ func (h *Hub) collect(emit metrics.Emit) {
 	for subject := range h.sessions {
 		streams[subject.Role]++
 	}
-	for _, role := range []model.Role{model.RoleEdge, model.RoleGateway} {
+	for _, role := range []model.Role{model.RoleEdge, model.RoleEgress, model.RoleGateway} {
 		emit("fairlead_report_streams", float64(streams[role]), string(role))
 	}
 	emit("fairlead_report_watchers", float64(len(h.watchers)))
@@ -41,7 +41,13 @@ func (h *Hub) collect(emit metrics.Emit) {
 		}
 		emit("fairlead_report_gateway_ready", metrics.Bool(g.ready), name)
 		emit("fairlead_report_gateway_tunnels", float64(len(g.tunnels)), name)
-		emit("fairlead_report_gateway_edges", float64(len(g.counts)), name)
+		edges := 0
+		for _, c := range g.counts {
+			if c.n > 0 {
+				edges++
+			}
+		}
+		emit("fairlead_report_gateway_edges", float64(edges), name)
 	}
 }
 
@@ -55,6 +61,9 @@ func (h *Hub) collectEdges(emit metrics.Emit) {
 		connected++
 		if e.report.GetLastError() != "" {
 			troubled++
+		}
+		if h.sessions[model.Subject{Role: model.RoleEgress, Node: key.node, ID: key.id}] != nil {
+			continue // it has no tunnels, and serves no apiserver to others
 		}
 		health[observed.APIServerOf(e.report.GetApiServer()).Health()]++
 		if !h.hasTunnel(key) {

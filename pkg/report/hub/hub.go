@@ -62,8 +62,9 @@ type pair struct{ node, id string }
 
 // count is a gateway's count for one edge.
 type count struct {
-	n       int // tunnels
-	without int // workers that have none, if others have
+	n           int // tunnels
+	without     int // workers that have none, if others have
+	connections int // that are not tunnels
 }
 
 // presence is whether an agent's stream is open, and since when.
@@ -245,6 +246,9 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 	if !r.GetSnapshot() && len(g.tunnels)+len(r.GetTunnels()) > report.MaxTunnels {
 		return status.Errorf(codes.ResourceExhausted, "more than %d tunnels of one gateway", report.MaxTunnels)
 	}
+	if !r.GetSnapshot() && len(g.counts)+len(r.GetConnections()) > report.MaxTunnels {
+		return status.Errorf(codes.ResourceExhausted, "more than %d nodes of one gateway", report.MaxTunnels)
+	}
 	before := [...]any{g.ready, g.hang, g.incomplete}
 	g.ready, g.hang, g.incomplete = r.GetReady(), report.Text(r.GetHang(), report.MaxText), report.Text(
 		r.GetIncomplete(), report.MaxText,
@@ -279,6 +283,12 @@ func (g *gateway) apply(r *reportv1.GatewayReport) map[pair]bool {
 		for key := range g.tunnels {
 			set(key, pair{})
 		}
+		for key := range g.counts {
+			g.change(key, before, func(c *count) { c.connections = 0 })
+		}
+	}
+	for _, c := range r.GetConnections() {
+		g.change(pair{c.GetNode(), c.GetTunnelId()}, before, func(to *count) { to.connections = int(c.GetCount()) })
 	}
 	for _, t := range r.GetTunnels() { // first, so that an edge is never without a tunnel in between
 		set(t.GetKey(), pair{t.GetNode(), t.GetTunnelId()})
@@ -298,13 +308,17 @@ func (g *gateway) apply(r *reportv1.GatewayReport) map[pair]bool {
 	return changed
 }
 
-// change changes the count of an edge, and stores the previous one in before. An edge without tunnels has no count.
+// change changes the count of a node, and stores the previous one in before. A node without tunnels and connections has
+// no count.
 func (g *gateway) change(key pair, before map[pair]count, do func(*count)) {
 	c := g.counts[key]
 	if _, noted := before[key]; !noted {
 		before[key] = c
 	}
 	if do(&c); c.n <= 0 {
+		c.n, c.without = 0, 0
+	}
+	if c == (count{}) {
 		delete(g.counts, key)
 		return
 	}

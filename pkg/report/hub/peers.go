@@ -28,7 +28,10 @@ func (h *Hub) Peers(ctx context.Context, _ *reportv1.PeersRequest) (*reportv1.Pe
 		}
 		peer := &reportv1.Peer{Gateway: name, Ready: g.ready}
 		if g.ready {
-			for key := range g.counts {
+			for key, c := range g.counts {
+				if c.n == 0 {
+					continue // apiservers choose a gateway
+				}
 				peer.Edges = append(peer.Edges, &reportv1.Edge{Node: key.node, TunnelId: key.id})
 			}
 		}

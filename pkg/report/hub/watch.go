@@ -166,7 +166,7 @@ func (h *Hub) state(key changeKey) *reportv1.Change {
 		count := &reportv1.TunnelCount{Gateway: key.gateway, Node: key.pair.node, TunnelId: key.pair.id}
 		if g := h.gateways[key.gateway]; g != nil {
 			c := g.counts[key.pair]
-			count.Count, count.WorkersWithout = int32(c.n), int32(c.without)
+			count.Count, count.WorkersWithout, count.Connections = int32(c.n), int32(c.without), int32(c.connections)
 		}
 		return &reportv1.Change{What: &reportv1.Change_Tunnels{Tunnels: count}}
 	case kindEdge:

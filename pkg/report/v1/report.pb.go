@@ -758,8 +758,9 @@ type GatewayReport struct {
 	Answer   *Answer   `protobuf:"bytes,6,opt,name=answer,proto3" json:"answer,omitempty"`   // a message with an answer contains nothing else
 	// incomplete states why the record of the gateway's connections may miss some; empty: it is complete. Each
 	// message contains the current value.
-	Incomplete    string `protobuf:"bytes,7,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
-	Hang          string `protobuf:"bytes,8,opt,name=hang,proto3" json:"hang,omitempty"` // the parts of Envoy that do not answer its agent; empty: all do; in each message
+	Incomplete    string         `protobuf:"bytes,7,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	Hang          string         `protobuf:"bytes,8,opt,name=hang,proto3" json:"hang,omitempty"`               // the parts of Envoy that do not answer its agent; empty: all do; in each message
+	Connections   []*Connections `protobuf:"bytes,9,rep,name=connections,proto3" json:"connections,omitempty"` // with snapshot: all; otherwise: the changed ones
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -848,6 +849,13 @@ func (x *GatewayReport) GetHang() string {
 		return x.Hang
 	}
 	return ""
+}
+
+func (x *GatewayReport) GetConnections() []*Connections {
+	if x != nil {
+		return x.Connections
+	}
+	return nil
 }
 
 type PeersRequest struct {
@@ -1070,6 +1078,68 @@ func (x *Hole) GetWorkers() int32 {
 	return 0
 }
 
+// Connections are the open connections of one node that are not tunnels: of an apiserver to networks, or of an edge for
+// the machines of its network.
+type Connections struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                         // node name
+	TunnelId      string                 `protobuf:"bytes,2,opt,name=tunnel_id,json=tunnelId,proto3" json:"tunnel_id,omitempty"` // Tunnel.spec.id
+	Count         int32                  `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`                      // 0: the last one has ended
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Connections) Reset() {
+	*x = Connections{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Connections) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Connections) ProtoMessage() {}
+
+func (x *Connections) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Connections.ProtoReflect.Descriptor instead.
+func (*Connections) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Connections) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Connections) GetTunnelId() string {
+	if x != nil {
+		return x.TunnelId
+	}
+	return ""
+}
+
+func (x *Connections) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // Tunnel is an open tunnel, as the gateway's Envoy has recorded it.
 type Tunnel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1084,7 +1154,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1096,7 +1166,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +1179,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Tunnel) GetKey() string {
@@ -1159,7 +1229,7 @@ type GatewayOrders struct {
 
 func (x *GatewayOrders) Reset() {
 	*x = GatewayOrders{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1241,7 @@ func (x *GatewayOrders) String() string {
 func (*GatewayOrders) ProtoMessage() {}
 
 func (x *GatewayOrders) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1254,7 @@ func (x *GatewayOrders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayOrders.ProtoReflect.Descriptor instead.
 func (*GatewayOrders) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GatewayOrders) GetDenied() *Denied {
@@ -1211,7 +1281,7 @@ type Denied struct {
 
 func (x *Denied) Reset() {
 	*x = Denied{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1293,7 @@ func (x *Denied) String() string {
 func (*Denied) ProtoMessage() {}
 
 func (x *Denied) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1306,7 @@ func (x *Denied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Denied.ProtoReflect.Descriptor instead.
 func (*Denied) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{18}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Denied) GetEdges() []*Edge {
@@ -1264,7 +1334,7 @@ type Edge struct {
 
 func (x *Edge) Reset() {
 	*x = Edge{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1346,7 @@ func (x *Edge) String() string {
 func (*Edge) ProtoMessage() {}
 
 func (x *Edge) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1359,7 @@ func (x *Edge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edge.ProtoReflect.Descriptor instead.
 func (*Edge) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{19}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Edge) GetNode() string {
@@ -1326,7 +1396,7 @@ type BootReport struct {
 
 func (x *BootReport) Reset() {
 	*x = BootReport{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1408,7 @@ func (x *BootReport) String() string {
 func (*BootReport) ProtoMessage() {}
 
 func (x *BootReport) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1421,7 @@ func (x *BootReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootReport.ProtoReflect.Descriptor instead.
 func (*BootReport) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{20}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *BootReport) GetBootId() string {
@@ -1430,7 +1500,7 @@ type BootPhase struct {
 
 func (x *BootPhase) Reset() {
 	*x = BootPhase{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1512,7 @@ func (x *BootPhase) String() string {
 func (*BootPhase) ProtoMessage() {}
 
 func (x *BootPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1525,7 @@ func (x *BootPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootPhase.ProtoReflect.Descriptor instead.
 func (*BootPhase) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{21}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *BootPhase) GetName() string {
@@ -1502,7 +1572,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1584,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1597,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{22}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Machine) GetHostname() string {
@@ -1580,7 +1650,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1662,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1675,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{23}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{24}
 }
 
 // Change is one changed value. The first is began. Then come all current values, and synced after them. All counts
@@ -1628,7 +1698,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1710,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1723,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{24}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Change) GetWhat() isChange_What {
@@ -1787,7 +1857,7 @@ type ProfileState struct {
 
 func (x *ProfileState) Reset() {
 	*x = ProfileState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1799,7 +1869,7 @@ func (x *ProfileState) String() string {
 func (*ProfileState) ProtoMessage() {}
 
 func (x *ProfileState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1812,7 +1882,7 @@ func (x *ProfileState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileState.ProtoReflect.Descriptor instead.
 func (*ProfileState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{25}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ProfileState) GetTarget() string {
@@ -1864,7 +1934,7 @@ type NodeProfile struct {
 
 func (x *NodeProfile) Reset() {
 	*x = NodeProfile{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +1946,7 @@ func (x *NodeProfile) String() string {
 func (*NodeProfile) ProtoMessage() {}
 
 func (x *NodeProfile) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +1959,7 @@ func (x *NodeProfile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeProfile.ProtoReflect.Descriptor instead.
 func (*NodeProfile) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{26}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *NodeProfile) GetNode() string {
@@ -1942,7 +2012,7 @@ type GatewayState struct {
 
 func (x *GatewayState) Reset() {
 	*x = GatewayState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[27]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +2024,7 @@ func (x *GatewayState) String() string {
 func (*GatewayState) ProtoMessage() {}
 
 func (x *GatewayState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[27]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +2037,7 @@ func (x *GatewayState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayState.ProtoReflect.Descriptor instead.
 func (*GatewayState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{27}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GatewayState) GetName() string {
@@ -2027,7 +2097,7 @@ type EdgeState struct {
 
 func (x *EdgeState) Reset() {
 	*x = EdgeState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[28]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2109,7 @@ func (x *EdgeState) String() string {
 func (*EdgeState) ProtoMessage() {}
 
 func (x *EdgeState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[28]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2122,7 @@ func (x *EdgeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EdgeState.ProtoReflect.Descriptor instead.
 func (*EdgeState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{28}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *EdgeState) GetNode() string {
@@ -2097,7 +2167,7 @@ func (x *EdgeState) GetReported() *timestamppb.Timestamp {
 	return nil
 }
 
-// TunnelCount is how many tunnels an edge has to one gateway; 0: the last one has closed.
+// TunnelCount is how many tunnels and other connections a node has to one gateway; 0: the last one has closed.
 type TunnelCount struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Gateway        string                 `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`
@@ -2105,13 +2175,14 @@ type TunnelCount struct {
 	TunnelId       string                 `protobuf:"bytes,3,opt,name=tunnel_id,json=tunnelId,proto3" json:"tunnel_id,omitempty"`
 	Count          int32                  `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
 	WorkersWithout int32                  `protobuf:"varint,5,opt,name=workers_without,json=workersWithout,proto3" json:"workers_without,omitempty"` // workers of that gateway's Envoy without a tunnel of the edge for some seconds
+	Connections    int32                  `protobuf:"varint,6,opt,name=connections,proto3" json:"connections,omitempty"`                             // that are not tunnels: see Connections
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TunnelCount) Reset() {
 	*x = TunnelCount{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[29]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2123,7 +2194,7 @@ func (x *TunnelCount) String() string {
 func (*TunnelCount) ProtoMessage() {}
 
 func (x *TunnelCount) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[29]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2136,7 +2207,7 @@ func (x *TunnelCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TunnelCount.ProtoReflect.Descriptor instead.
 func (*TunnelCount) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{29}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TunnelCount) GetGateway() string {
@@ -2174,6 +2245,13 @@ func (x *TunnelCount) GetWorkersWithout() int32 {
 	return 0
 }
 
+func (x *TunnelCount) GetConnections() int32 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
 // MachineBoot is the latest report of a machine that boots.
 type MachineBoot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2187,7 +2265,7 @@ type MachineBoot struct {
 
 func (x *MachineBoot) Reset() {
 	*x = MachineBoot{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[30]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2199,7 +2277,7 @@ func (x *MachineBoot) String() string {
 func (*MachineBoot) ProtoMessage() {}
 
 func (x *MachineBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[30]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2212,7 +2290,7 @@ func (x *MachineBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineBoot.ProtoReflect.Descriptor instead.
 func (*MachineBoot) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{30}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *MachineBoot) GetTunnelId() string {
@@ -2299,7 +2377,7 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"incomplete\"p\n" +
 	"\x0eMeasuredTunnel\x122\n" +
 	"\x06tunnel\x18\x01 \x01(\v2\x1a.fairlead.report.v1.TunnelR\x06tunnel\x12*\n" +
-	"\x11round_trip_micros\x18\x02 \x01(\rR\x0froundTripMicros\"\xa7\x02\n" +
+	"\x11round_trip_micros\x18\x02 \x01(\rR\x0froundTripMicros\"\xea\x02\n" +
 	"\rGatewayReport\x12\x1a\n" +
 	"\bsnapshot\x18\x01 \x01(\bR\bsnapshot\x124\n" +
 	"\atunnels\x18\x02 \x03(\v2\x1a.fairlead.report.v1.TunnelR\atunnels\x12\x16\n" +
@@ -2310,7 +2388,8 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\n" +
 	"incomplete\x18\a \x01(\tR\n" +
 	"incomplete\x12\x12\n" +
-	"\x04hang\x18\b \x01(\tR\x04hang\"\x0e\n" +
+	"\x04hang\x18\b \x01(\tR\x04hang\x12A\n" +
+	"\vconnections\x18\t \x03(\v2\x1f.fairlead.report.v1.ConnectionsR\vconnections\"\x0e\n" +
 	"\fPeersRequest\"s\n" +
 	"\vPeersAnswer\x12\x1a\n" +
 	"\bgateways\x18\x01 \x03(\tR\bgateways\x12.\n" +
@@ -2323,7 +2402,11 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\x04Hole\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1b\n" +
 	"\ttunnel_id\x18\x02 \x01(\tR\btunnelId\x12\x18\n" +
-	"\aworkers\x18\x03 \x01(\x05R\aworkers\"\x95\x01\n" +
+	"\aworkers\x18\x03 \x01(\x05R\aworkers\"T\n" +
+	"\vConnections\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1b\n" +
+	"\ttunnel_id\x18\x02 \x01(\tR\btunnelId\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x05R\x05count\"\x95\x01\n" +
 	"\x06Tunnel\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1b\n" +
@@ -2403,13 +2486,14 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\tconnected\x18\x03 \x01(\bR\tconnected\x120\n" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x126\n" +
 	"\x06report\x18\x05 \x01(\v2\x1e.fairlead.report.v1.EdgeReportR\x06report\x126\n" +
-	"\breported\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\breported\"\x97\x01\n" +
+	"\breported\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\breported\"\xb9\x01\n" +
 	"\vTunnelCount\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1b\n" +
 	"\ttunnel_id\x18\x03 \x01(\tR\btunnelId\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x05R\x05count\x12'\n" +
-	"\x0fworkers_without\x18\x05 \x01(\x05R\x0eworkersWithout\"\xae\x01\n" +
+	"\x0fworkers_without\x18\x05 \x01(\x05R\x0eworkersWithout\x12 \n" +
+	"\vconnections\x18\x06 \x01(\x05R\vconnections\"\xae\x01\n" +
 	"\vMachineBoot\x12\x1b\n" +
 	"\ttunnel_id\x18\x01 \x01(\tR\btunnelId\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x126\n" +
@@ -2439,7 +2523,7 @@ func file_pkg_report_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_pkg_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_pkg_report_v1_report_proto_goTypes = []any{
 	(BootState)(0),                // 0: fairlead.report.v1.BootState
 	(*EdgeReport)(nil),            // 1: fairlead.report.v1.EdgeReport
@@ -2458,78 +2542,80 @@ var file_pkg_report_v1_report_proto_goTypes = []any{
 	(*PeersAnswer)(nil),           // 14: fairlead.report.v1.PeersAnswer
 	(*Peer)(nil),                  // 15: fairlead.report.v1.Peer
 	(*Hole)(nil),                  // 16: fairlead.report.v1.Hole
-	(*Tunnel)(nil),                // 17: fairlead.report.v1.Tunnel
-	(*GatewayOrders)(nil),         // 18: fairlead.report.v1.GatewayOrders
-	(*Denied)(nil),                // 19: fairlead.report.v1.Denied
-	(*Edge)(nil),                  // 20: fairlead.report.v1.Edge
-	(*BootReport)(nil),            // 21: fairlead.report.v1.BootReport
-	(*BootPhase)(nil),             // 22: fairlead.report.v1.BootPhase
-	(*Machine)(nil),               // 23: fairlead.report.v1.Machine
-	(*WatchRequest)(nil),          // 24: fairlead.report.v1.WatchRequest
-	(*Change)(nil),                // 25: fairlead.report.v1.Change
-	(*ProfileState)(nil),          // 26: fairlead.report.v1.ProfileState
-	(*NodeProfile)(nil),           // 27: fairlead.report.v1.NodeProfile
-	(*GatewayState)(nil),          // 28: fairlead.report.v1.GatewayState
-	(*EdgeState)(nil),             // 29: fairlead.report.v1.EdgeState
-	(*TunnelCount)(nil),           // 30: fairlead.report.v1.TunnelCount
-	(*MachineBoot)(nil),           // 31: fairlead.report.v1.MachineBoot
-	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
+	(*Connections)(nil),           // 17: fairlead.report.v1.Connections
+	(*Tunnel)(nil),                // 18: fairlead.report.v1.Tunnel
+	(*GatewayOrders)(nil),         // 19: fairlead.report.v1.GatewayOrders
+	(*Denied)(nil),                // 20: fairlead.report.v1.Denied
+	(*Edge)(nil),                  // 21: fairlead.report.v1.Edge
+	(*BootReport)(nil),            // 22: fairlead.report.v1.BootReport
+	(*BootPhase)(nil),             // 23: fairlead.report.v1.BootPhase
+	(*Machine)(nil),               // 24: fairlead.report.v1.Machine
+	(*WatchRequest)(nil),          // 25: fairlead.report.v1.WatchRequest
+	(*Change)(nil),                // 26: fairlead.report.v1.Change
+	(*ProfileState)(nil),          // 27: fairlead.report.v1.ProfileState
+	(*NodeProfile)(nil),           // 28: fairlead.report.v1.NodeProfile
+	(*GatewayState)(nil),          // 29: fairlead.report.v1.GatewayState
+	(*EdgeState)(nil),             // 30: fairlead.report.v1.EdgeState
+	(*TunnelCount)(nil),           // 31: fairlead.report.v1.TunnelCount
+	(*MachineBoot)(nil),           // 32: fairlead.report.v1.MachineBoot
+	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
 }
 var file_pkg_report_v1_report_proto_depIdxs = []int32{
 	2,  // 0: fairlead.report.v1.EdgeReport.api_server:type_name -> fairlead.report.v1.APIServer
 	9,  // 1: fairlead.report.v1.EdgeReport.answer:type_name -> fairlead.report.v1.Answer
-	32, // 2: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
+	33, // 2: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
 	4,  // 3: fairlead.report.v1.EdgeOrders.question:type_name -> fairlead.report.v1.Question
 	5,  // 4: fairlead.report.v1.Question.tunnels:type_name -> fairlead.report.v1.TunnelsQuestion
 	6,  // 5: fairlead.report.v1.Question.dump:type_name -> fairlead.report.v1.DumpQuestion
 	8,  // 6: fairlead.report.v1.Question.look:type_name -> fairlead.report.v1.LookQuestion
 	7,  // 7: fairlead.report.v1.Question.proof:type_name -> fairlead.report.v1.ProofQuestion
-	20, // 8: fairlead.report.v1.ProofQuestion.edge:type_name -> fairlead.report.v1.Edge
+	21, // 8: fairlead.report.v1.ProofQuestion.edge:type_name -> fairlead.report.v1.Edge
 	11, // 9: fairlead.report.v1.Answer.tunnels:type_name -> fairlead.report.v1.MeasuredTunnel
 	2,  // 10: fairlead.report.v1.Answer.api_server:type_name -> fairlead.report.v1.APIServer
 	10, // 11: fairlead.report.v1.Answer.proof:type_name -> fairlead.report.v1.Proof
-	17, // 12: fairlead.report.v1.MeasuredTunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
-	17, // 13: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
+	18, // 12: fairlead.report.v1.MeasuredTunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
+	18, // 13: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
 	16, // 14: fairlead.report.v1.GatewayReport.holes:type_name -> fairlead.report.v1.Hole
 	9,  // 15: fairlead.report.v1.GatewayReport.answer:type_name -> fairlead.report.v1.Answer
-	15, // 16: fairlead.report.v1.PeersAnswer.peers:type_name -> fairlead.report.v1.Peer
-	20, // 17: fairlead.report.v1.Peer.edges:type_name -> fairlead.report.v1.Edge
-	32, // 18: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
-	19, // 19: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
-	4,  // 20: fairlead.report.v1.GatewayOrders.question:type_name -> fairlead.report.v1.Question
-	20, // 21: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
-	23, // 22: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
-	0,  // 23: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
-	22, // 24: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
-	0,  // 25: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
-	32, // 26: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
-	32, // 27: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
-	32, // 28: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
-	28, // 29: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
-	29, // 30: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
-	30, // 31: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
-	31, // 32: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
-	26, // 33: fairlead.report.v1.Change.profiles:type_name -> fairlead.report.v1.ProfileState
-	27, // 34: fairlead.report.v1.ProfileState.nodes:type_name -> fairlead.report.v1.NodeProfile
-	32, // 35: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
-	32, // 36: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
-	1,  // 37: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
-	32, // 38: fairlead.report.v1.EdgeState.reported:type_name -> google.protobuf.Timestamp
-	32, // 39: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
-	21, // 40: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
-	1,  // 41: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
-	12, // 42: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
-	13, // 43: fairlead.report.v1.Report.Peers:input_type -> fairlead.report.v1.PeersRequest
-	24, // 44: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
-	3,  // 45: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
-	18, // 46: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
-	14, // 47: fairlead.report.v1.Report.Peers:output_type -> fairlead.report.v1.PeersAnswer
-	25, // 48: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
-	45, // [45:49] is the sub-list for method output_type
-	41, // [41:45] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	17, // 16: fairlead.report.v1.GatewayReport.connections:type_name -> fairlead.report.v1.Connections
+	15, // 17: fairlead.report.v1.PeersAnswer.peers:type_name -> fairlead.report.v1.Peer
+	21, // 18: fairlead.report.v1.Peer.edges:type_name -> fairlead.report.v1.Edge
+	33, // 19: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
+	20, // 20: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
+	4,  // 21: fairlead.report.v1.GatewayOrders.question:type_name -> fairlead.report.v1.Question
+	21, // 22: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
+	24, // 23: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
+	0,  // 24: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
+	23, // 25: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
+	0,  // 26: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
+	33, // 27: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
+	33, // 28: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
+	33, // 29: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
+	29, // 30: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
+	30, // 31: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
+	31, // 32: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
+	32, // 33: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
+	27, // 34: fairlead.report.v1.Change.profiles:type_name -> fairlead.report.v1.ProfileState
+	28, // 35: fairlead.report.v1.ProfileState.nodes:type_name -> fairlead.report.v1.NodeProfile
+	33, // 36: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
+	33, // 37: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
+	1,  // 38: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
+	33, // 39: fairlead.report.v1.EdgeState.reported:type_name -> google.protobuf.Timestamp
+	33, // 40: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
+	22, // 41: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
+	1,  // 42: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
+	12, // 43: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
+	13, // 44: fairlead.report.v1.Report.Peers:input_type -> fairlead.report.v1.PeersRequest
+	25, // 45: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
+	3,  // 46: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
+	19, // 47: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
+	14, // 48: fairlead.report.v1.Report.Peers:output_type -> fairlead.report.v1.PeersAnswer
+	26, // 49: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
+	46, // [46:50] is the sub-list for method output_type
+	42, // [42:46] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_pkg_report_v1_report_proto_init() }
@@ -2537,7 +2623,7 @@ func file_pkg_report_v1_report_proto_init() {
 	if File_pkg_report_v1_report_proto != nil {
 		return
 	}
-	file_pkg_report_v1_report_proto_msgTypes[24].OneofWrappers = []any{
+	file_pkg_report_v1_report_proto_msgTypes[25].OneofWrappers = []any{
 		(*Change_Began)(nil),
 		(*Change_Synced)(nil),
 		(*Change_Gateway)(nil),
@@ -2552,7 +2638,7 @@ func file_pkg_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_report_v1_report_proto_rawDesc), len(file_pkg_report_v1_report_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -123,7 +123,8 @@ func (f *fleet) apply(address string, change *reportv1.Change, now time.Time) {
 
 func (f *fleet) count(s *server, c *reportv1.TunnelCount) {
 	g := s.gatewayRecord(c.GetGateway())
-	if g.set(c.GetTunnelId(), c.GetNode(), count{int(c.GetCount()), int(c.GetWorkersWithout())}, s.generation) &&
+	now := count{int(c.GetCount()), int(c.GetWorkersWithout()), int(c.GetConnections())}
+	if g.set(c.GetTunnelId(), c.GetNode(), now, s.generation) &&
 		f.merged[c.GetGateway()].source == g {
 		f.ids[c.GetTunnelId()] = true
 	}

@@ -39,8 +39,9 @@ type gatewayRecord struct {
 
 // count is a gateway's count for one edge.
 type count struct {
-	n       int // tunnels
-	without int // workers that have none, if others have
+	n           int // tunnels
+	without     int // workers that have none, if others have
+	connections int // that are not tunnels
 }
 
 // received is a count, and the generation of the stream that sent it.
@@ -118,12 +119,12 @@ func (s *server) forget(before time.Time, elsewhere func(pair) bool) (ids []stri
 // set sets the count of an edge, and returns whether it has changed.
 func (g *gatewayRecord) set(id, node string, c count, generation int) bool {
 	was := g.counts[id][node]
-	if c.n <= 0 {
+	if c.n <= 0 && c.connections <= 0 {
 		delete(g.counts[id], node)
 		if len(g.counts[id]) == 0 {
 			delete(g.counts, id)
 		}
-		return was.n != 0
+		return was.count != count{}
 	}
 	if g.counts[id] == nil {
 		g.counts[id] = map[string]received{}

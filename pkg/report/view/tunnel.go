@@ -12,7 +12,10 @@ func (f *fleet) tunnel(id string) Live {
 	live := Live{Known: f.known, Gateways: slices.Clone(f.names), Incomplete: slices.Clone(f.incomplete)}
 	last := f.downWith(id)
 	for node := range f.nodes[id] {
-		e := Edge{Node: node, Gateways: map[string]int{}, Without: map[string]int{}, Last: map[string]int{}}
+		e := Edge{
+			Node: node, Gateways: map[string]int{}, Without: map[string]int{}, Connections: map[string]int{},
+			Last: map[string]int{},
+		}
 		for name, v := range f.merged {
 			c := v.source.counts[id][node]
 			if c.n > 0 {
@@ -21,13 +24,16 @@ func (f *fleet) tunnel(id string) Live {
 			if c.without > 0 {
 				e.Without[name] = c.without
 			}
+			if c.connections > 0 {
+				e.Connections[name] = c.connections
+			}
 		}
 		for name, g := range last {
 			if n := g.counts[id][node].n; n > 0 {
 				e.Last[name] = n
 			}
 		}
-		if !f.agent(pair{node, id}, &e) && len(e.Gateways)+len(e.Last) == 0 {
+		if !f.agent(pair{node, id}, &e) && len(e.Gateways)+len(e.Connections)+len(e.Last) == 0 {
 			continue
 		}
 		live.Edges = append(live.Edges, e)
@@ -100,7 +106,7 @@ func (f *fleet) reported(p pair) bool {
 			return true
 		}
 		for _, g := range s.gateways {
-			if g.counts[p.id][p.node].n > 0 {
+			if g.counts[p.id][p.node].count != (count{}) {
 				return true
 			}
 		}

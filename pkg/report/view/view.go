@@ -27,14 +27,17 @@ const (
 	maxServers = 32
 )
 
-// Edge is one edge of a tunnel. It has the report as received instead of fields of its own: pkg/controller maps it to
-// the record, v1alpha1.EdgeStatus, from which everything else is read.
+// Edge is one edge of a tunnel, or one apiserver. It has the report as received instead of fields of its own:
+// pkg/controller maps it to the record, v1alpha1.EdgeStatus, from which everything else is read.
 type Edge struct {
 	Node     string
 	Gateways map[string]int // tunnels by gateway
 	// Without is, by gateway, on how many workers of its Envoy the edge has had no tunnel for some seconds, if there are
 	// any.
 	Without map[string]int
+	// Connections are the connections by gateway that are not tunnels: of an apiserver to networks, or of an edge for the
+	// machines of its network.
+	Connections map[string]int
 	// Last are the tunnels by gateway that is down, as it reported last, for report.Times.Keep.
 	Last      map[string]int
 	Connected bool      // its agent, to the control channel

@@ -1,6 +1,6 @@
-// Package feed shares Envoy clusters between the ADS streams of many gateways. In go resources to set, names to remove,
-// and variants for some streams; out come responses with the resources that differ from what each stream has. It does
-// not know which gateway a stream belongs to, or what the resources mean.
+// Package feed shares resources of one type between the ADS streams of many gateways. In go resources to set, names to
+// remove, variants for some streams and names that others must not receive; out come responses with the resources that
+// differ from what each stream has. It does not know which gateway a stream belongs to, or what the resources mean.
 package feed
 
 import (
@@ -14,7 +14,6 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
-	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/pkg/xds/csds"
@@ -27,11 +26,12 @@ const maxChanges = 4096
 // unseen is the number of no change: all resources are to be compared.
 const unseen = ^uint64(0)
 
-// Feed holds Envoy clusters that many streams share. It does what go-control-plane's LinearCache does, at a lower cost
-// for each change: a LinearCache compares all resources with all versions that a stream has, and copies the versions,
-// at each change and each ACK, for each stream. A Feed records the changed names and compares only these. It stores
-// resources as they are sent. It is safe for concurrent use.
+// Feed holds resources of one type that many streams share. It does what go-control-plane's LinearCache does, at a
+// lower cost for each change: a LinearCache compares all resources with all versions that a stream has, and copies the
+// versions, at each change and each ACK, for each stream. A Feed records the changed names and compares only these. It
+// stores resources as they are sent. It is safe for concurrent use.
 type Feed struct {
+	typeURL   string
 	mu        sync.Mutex
 	resources map[string]*discoveryv3.Resource // the values never change
 	variants  map[string]*discoveryv3.Resource // of resources, for readers of variants
@@ -45,6 +45,7 @@ type Reader struct {
 	known    map[string]string // versions by name; nil: the stream has not sent a request yet
 	seen     uint64            // number of the last change that is in known
 	variants bool              // the stream receives the variants of resources, where they exist
+	hides    func(name string) bool
 }
 
 // watch is a request that waits for a change.
@@ -53,23 +54,25 @@ type watch struct {
 	to      chan cachev3.DeltaResponse
 }
 
-// New returns a Feed without resources.
-func New() *Feed {
-	return &Feed{resources: map[string]*discoveryv3.Resource{}, watches: map[*Reader]*watch{}}
+// New returns a Feed of a type without resources.
+func New(typeURL string) *Feed {
+	return &Feed{typeURL: typeURL, resources: map[string]*discoveryv3.Resource{}, watches: map[*Reader]*watch{}}
 }
 
 // NewReader returns the position of a stream that has not sent a request yet. If variants is set, the stream receives
-// the variants of resources, where they exist.
-func NewReader(variants bool) *Reader { return &Reader{variants: variants} }
+// the variants of resources, where they exist. It receives no resource whose name hides accepts; nil: it receives all.
+func NewReader(variants bool, hides func(name string) bool) *Reader {
+	return &Reader{variants: variants, hides: hides}
+}
 
 // TypeURL returns the type of the resources.
-func (f *Feed) TypeURL() string { return resourcev3.ClusterType }
+func (f *Feed) TypeURL() string { return f.typeURL }
 
 // Update sets resources, removes others and answers the requests that wait for them. A resource that is equal to the
 // one under its name does not count as a change. Update leaves out resources that cannot be encoded, and returns their
 // errors.
 func (f *Feed) Update(set map[string]types.Resource, gone []string) error {
-	encoded, err := encode(set)
+	encoded, err := f.encode(set)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name, r := range encoded {
@@ -91,7 +94,7 @@ func (f *Feed) Update(set map[string]types.Resource, gone []string) error {
 }
 
 // encode returns resources as they are sent, and the errors of resources that cannot be encoded.
-func encode(set map[string]types.Resource) (map[string]*discoveryv3.Resource, error) {
+func (f *Feed) encode(set map[string]types.Resource) (map[string]*discoveryv3.Resource, error) {
 	var failed error
 	encoded := make(map[string]*discoveryv3.Resource, len(set))
 	for name, r := range set {
@@ -100,7 +103,7 @@ func encode(set map[string]types.Resource) (map[string]*discoveryv3.Resource, er
 			failed = errors.Join(failed, err)
 			continue
 		}
-		body := &anypb.Any{TypeUrl: resourcev3.ClusterType, Value: value}
+		body := &anypb.Any{TypeUrl: f.typeURL, Value: value}
 		encoded[name] = &discoveryv3.Resource{Name: name, Version: cachev3.HashResource(value), Resource: body}
 	}
 	return encoded, failed
@@ -117,7 +120,7 @@ func (f *Feed) record(name string) {
 // Vary replaces the variants, which have the names of resources. It updates whether each of the readers receives
 // variants, and answers the readers for which that makes a difference. If a variant cannot be encoded, nothing changes.
 func (f *Feed) Vary(variants map[string]types.Resource, readers map[*Reader]bool) error {
-	encoded, err := encode(variants)
+	encoded, err := f.encode(variants)
 	if err != nil {
 		return err
 	}
@@ -141,8 +144,11 @@ func sameVersions(a, b map[string]*discoveryv3.Resource) bool {
 	return maps.EqualFunc(a, b, func(a, b *discoveryv3.Resource) bool { return a.GetVersion() == b.GetVersion() })
 }
 
-// of returns a resource as a reader receives it, and nil if there is none. The caller holds f.mu.
+// of returns a resource as a reader receives it, and nil if it receives none. The caller holds f.mu.
 func (f *Feed) of(by *Reader, name string) *discoveryv3.Resource {
+	if by.hides != nil && by.hides(name) {
+		return nil
+	}
 	r := f.resources[name]
 	if variant := f.variants[name]; by.variants && r != nil && variant != nil {
 		return variant
@@ -179,7 +185,7 @@ func (f *Feed) Watch(
 // unless must is set. The caller holds f.mu.
 func (f *Feed) answer(by *Reader, w *watch, must bool) {
 	response := &discoveryv3.DeltaDiscoveryResponse{
-		TypeUrl: resourcev3.ClusterType, SystemVersionInfo: strconv.FormatUint(f.last, 10),
+		TypeUrl: f.typeURL, SystemVersionInfo: strconv.FormatUint(f.last, 10),
 	}
 	for _, name := range f.since(by) {
 		r, known := f.of(by, name), by.known[name]
@@ -242,7 +248,7 @@ func (f *Feed) Published(by *Reader, wanted func(string) bool, marks *progress.M
 	all := make([]csds.Resource, 0, 16)
 	bodies := map[string]*discoveryv3.Resource{} // the values never change
 	for name := range f.resources {
-		if r := f.of(by, name); wanted(name) {
+		if r := f.of(by, name); r != nil && wanted(name) {
 			known := by.known[name]
 			all = append(all, csds.Resource{Name: name, Version: r.GetVersion(), Behind: known != r.GetVersion()})
 			bodies[name] = r

@@ -10,6 +10,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	streamv3 "github.com/envoyproxy/go-control-plane/pkg/server/stream/v3"
 )
 
@@ -27,7 +28,7 @@ type client struct {
 func newClient(f *Feed, has map[string]string) *client {
 	c := &client{
 		feed:   f,
-		reader: NewReader(false),
+		reader: NewReader(false, nil),
 		to:     make(chan cachev3.DeltaResponse, 1),
 		has:    maps.Clone(has),
 		cancel: func() {},
@@ -86,7 +87,7 @@ func cluster(name string, version int) types.Resource {
 // received every response has all resources.
 func TestFeed(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	f := New()
+	f := New(resourcev3.ClusterType)
 	var clients []*client
 	for range 20_000 {
 		switch n := random.IntN(100); {
@@ -132,7 +133,7 @@ func TestFeed(t *testing.T) {
 
 // TestASlowStreamReceivesTheLatestVersions misses more changes than a Feed records.
 func TestASlowStreamReceivesTheLatestVersions(t *testing.T) {
-	f := New()
+	f := New(resourcev3.ClusterType)
 	c := newClient(f, nil)
 	c.take(t) // the first response, which is empty
 	for i := range 3 * maxChanges {
@@ -153,7 +154,7 @@ func TestASlowStreamReceivesTheLatestVersions(t *testing.T) {
 // other resources.
 func TestAChangeCostsTheSameAmongMany(t *testing.T) {
 	cost := func(size int) float64 {
-		f := New()
+		f := New(resourcev3.ClusterType)
 		all := map[string]types.Resource{}
 		for i := range size {
 			name := fmt.Sprintf("c%d", i)
@@ -184,7 +185,7 @@ func TestAChangeCostsTheSameAmongMany(t *testing.T) {
 
 // BenchmarkChange measures one change among 10,000, with the ACK of one gateway.
 func BenchmarkChange(b *testing.B) {
-	f := New()
+	f := New(resourcev3.ClusterType)
 	all := map[string]types.Resource{}
 	for i := range 10_000 {
 		name := fmt.Sprintf("c%d", i)
@@ -202,5 +203,37 @@ func BenchmarkChange(b *testing.B) {
 		_ = f.Update(map[string]types.Resource{"c1": cluster("c1", version)}, nil)
 		c.take(b)
 		c.ask()
+	}
+}
+
+// TestAReaderNeverReceivesWhatItHides covers an agent that was replaced by an older one, too: it still has what the
+// newer one received.
+func TestAReaderNeverReceivesWhatItHides(t *testing.T) {
+	f := New(resourcev3.ClusterType)
+	set := func(names ...string) {
+		all := map[string]types.Resource{}
+		for _, name := range names {
+			all[name] = &clusterv3.Cluster{Name: name, AltStatName: fmt.Sprint(f.Last())}
+		}
+		if err := f.Update(all, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("a", "n/b")
+	c := &client{feed: f, to: make(chan cachev3.DeltaResponse, 1), has: map[string]string{"n/b": "1"}, cancel: func() {}}
+	c.reader = NewReader(false, func(name string) bool { return name == "n/b" })
+	c.sub = streamv3.NewDeltaSubscription([]string{"*"}, nil, maps.Clone(c.has), true)
+	c.ask()
+	if !c.take(t) || len(c.has) != 1 || c.has["a"] == "" {
+		t.Errorf("at first it has %v", c.has)
+	}
+	c.ask()
+	set("n/b")
+	if c.take(t) {
+		t.Errorf("then it received something: %v", c.has)
+	}
+	set("a", "n/b")
+	if !c.take(t) || len(c.has) != 1 || c.got != 3 {
+		t.Errorf("at last it has %v, and received %d", c.has, c.got)
 	}
 }

@@ -9,8 +9,8 @@ import (
 // maxMarks bounds the number of changes with recorded times.
 const maxMarks = 1024
 
-// Marks are the times of the last changes of the Envoy clusters that all gateways share, by the number of the change
-// in the feed. It is safe for concurrent use.
+// Marks are the times of the last changes of the resources of one type that all gateways share, by the number of the
+// change in their feed. It is safe for concurrent use.
 type Marks struct {
 	mu      sync.Mutex
 	all     []mark // the newest at the end

@@ -30,6 +30,8 @@ func TypeName(typeURL string) string {
 	switch typeURL {
 	case resourcev3.ClusterType:
 		return "cluster"
+	case resourcev3.ScopedRouteType:
+		return "scope"
 	case resourcev3.ListenerType:
 		return "listener"
 	}
@@ -70,7 +72,6 @@ func (p *Progress) Refuses() bool { return p.refusing.Load() }
 type Recorder struct {
 	Sent, Answered *prometheus.CounterVec
 	Took           *prometheus.HistogramVec
-	Marks          Marks
 
 	spans spans
 }

@@ -4,24 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
-	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
-	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
-	"google.golang.org/grpc"
 
-	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/test/bench/secrets"
 )
 
 const domain model.TunnelDomain = "tunnels.example.com"
@@ -29,7 +20,7 @@ const domain model.TunnelDomain = "tunnels.example.com"
 // fairlead starts the Envoys of a gateway and an edge with the configuration of pkg/envoy. Their agents are not on the
 // data path, so this process simulates them: it serves the certificates.
 func fairlead(ctx context.Context, p *place, s *subject, l link) error {
-	ca, err := certs.NewCA("bench", time.Now(), 24*time.Hour)
+	ca, err := secrets.NewAuthority(domain)
 	if err != nil {
 		return err
 	}
@@ -100,26 +91,16 @@ func fleet(public, apiserver string) (model.Installation, model.WorkloadCluster,
 
 // envoy starts an Envoy with its simulated agent, and returns when it is live.
 func (s *subject) envoy(
-	ctx context.Context, p *place, ca *certs.CA, name string, bootstrap *bootstrapv3.Bootstrap, self model.Subject,
+	ctx context.Context, p *place, ca *secrets.Authority, name string, bootstrap *bootstrapv3.Bootstrap,
+	self model.Subject,
 ) error {
 	dir := filepath.Join(s.dir, name)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	config, err := envoy.MarshalYAML(bootstrap)
+	stop, err := ca.Prepare(secrets.Envoy{Dir: dir, Self: self, Bootstrap: bootstrap})
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "envoy.yaml"), config, 0o600); err != nil {
-		return err
-	}
-	if err := s.serveSecrets(ca, dir, self); err != nil {
-		return err
-	}
-	envoyd, err := start(
-		dir, name, filepath.Join(p.bin, "envoy"), "-c", "envoy.yaml", "--disable-hot-restart", "--concurrency", "1", "-l",
-		"warning", "--component-log-level", envoy.ComponentLogLevel,
-	)
+	s.stops = append(s.stops, stop)
+	envoyd, err := start(dir, name, filepath.Join(p.bin, "envoy"), secrets.Args()...)
 	if err != nil {
 		return err
 	}
@@ -131,42 +112,4 @@ func (s *subject) envoy(
 		}
 		return err
 	}, envoyd)
-}
-
-// serveSecrets simulates the agent of the Envoy in a folder.
-func (s *subject) serveSecrets(ca *certs.CA, dir string, self model.Subject) error {
-	key, err := certs.NewKey()
-	if err != nil {
-		return err
-	}
-	chain, err := ca.Issue(key.Public(), certs.Leaf{
-		CommonName: self.Node, DNSNames: domain.DNSNames(self), Server: true, Client: true,
-		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(12 * time.Hour),
-	})
-	if err != nil {
-		return err
-	}
-	issued, err := certs.NewIdentity(chain, key)
-	if err != nil {
-		return err
-	}
-	pem, err := issued.KeyPEM()
-	if err != nil {
-		return err
-	}
-	identity, trust := envoy.SecretNames(self)
-	secrets := map[string]types.Resource{
-		identity: envoy.IdentitySecret(identity, issued.ChainPEM(), pem),
-		trust:    envoy.TrustSecret(trust, ca.CertPEM()),
-	}
-	listener, err := net.Listen("unix", filepath.Join(dir, envoy.AgentSocket))
-	if err != nil {
-		return err
-	}
-	server := grpc.NewServer()
-	cache := cachev3.NewLinearCache(resourcev3.SecretType, cachev3.WithInitialResources(secrets))
-	secretv3.RegisterSecretDiscoveryServiceServer(server, serverv3.NewServer(context.Background(), cache, nil))
-	go func() { _ = server.Serve(listener) }()
-	s.stops = append(s.stops, server.Stop)
-	return nil
 }

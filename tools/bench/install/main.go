@@ -16,10 +16,12 @@ import (
 	"strings"
 )
 
-// peer is one program, and how to make it if it is missing.
+// peer is one program, and how to make it if it is missing. Go builds its programs again, which is fast, so that a
+// changed version takes effect.
 type peer struct {
 	name string
 	make func(to string) error
+	isGo bool
 }
 
 func main() {
@@ -33,15 +35,18 @@ func main() {
 	}
 	const konnectivity = "sigs.k8s.io/apiserver-network-proxy/cmd/"
 	for _, p := range []peer{
-		{"remotedialer", goBuild("./remotedialer")},
-		{"konnectivity-server", goBuild(konnectivity + "server")},
-		{"konnectivity-agent", goBuild(konnectivity + "agent")},
-		{"rathole", rathole},
-		{"haproxy", debian("/usr/sbin/haproxy", "haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1")},
-		{"sshd", debian("/usr/sbin/sshd", "openssh-server", "libwrap0")},
+		{"remotedialer", goBuild("./remotedialer"), true},
+		{"konnectivity-server", goBuild(konnectivity + "server"), true},
+		{"konnectivity-agent", goBuild(konnectivity + "agent"), true},
+		{"rathole", rathole, false},
+		{
+			"haproxy",
+			debian("/usr/sbin/haproxy", "haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1"), false,
+		},
+		{"sshd", debian("/usr/sbin/sshd", "openssh-server", "libwrap0"), false},
 	} {
 		path := filepath.Join(to, p.name)
-		if _, err := os.Stat(path); err == nil {
+		if _, err := os.Stat(path); err == nil && !p.isGo {
 			continue
 		}
 		fmt.Fprintln(os.Stderr, "installing", p.name)

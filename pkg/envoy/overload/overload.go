@@ -1,51 +1,57 @@
-package envoy
+// Package overload renders Envoy's overload manager. Its input is the memory and the number of connections that one
+// Envoy may use. It does not know what uses them.
+package overload
 
 import (
 	"cmp"
+	"time"
 
-	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
 	downstreamconnectionsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
 	fixedheapv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 )
 
 const heapMonitor = "envoy.resource_monitors.fixed_heap"
 
-// gatewayOverload keeps a gateway within its memory limit: Envoy returns unused memory, and then stops accepting
-// clients and edges until memory is available.
-func gatewayOverload(c BootstrapConfig) *overloadv3.OverloadManager {
-	return overload(cmp.Or(c.MaxHeap, gatewayHeap), connections(c),
+const (
+	// gatewayHeap is enough for 10,000 workload clusters of 50 KB and as many clients; edgeHeap for the stream windows
+	// of an edge.
+	gatewayHeap = 2 << 30
+	edgeHeap    = 512 << 20
+	// shrinkAt and rejectAt are parts of the heap. Between them Envoy returns free memory to the kernel.
+	shrinkAt = 0.85
+	rejectAt = 0.95
+	// overloadInterval is how often memory is checked: 10 Gbit/s fill 300 MB in that time.
+	overloadInterval = 250 * time.Millisecond
+	// maxConnections is far above the connections of one gateway: two reverse tunnels of each of 10,000 edges, and
+	// their clients.
+	maxConnections = 50_000
+)
+
+// Gateway keeps a gateway within its memory limit, in bytes: Envoy returns unused memory, and then stops accepting
+// clients and edges until memory is available. For 0, heap and connections have defaults.
+func Gateway(heap, connections uint64) *overloadv3.OverloadManager {
+	return overload(cmp.Or(heap, gatewayHeap), Connections(connections),
 		aboveHeap("envoy.overload_actions.shrink_heap", shrinkAt),
 		aboveHeap("envoy.overload_actions.stop_accepting_requests", rejectAt),
 		aboveHeap("envoy.overload_actions.stop_accepting_connections", rejectAt))
 }
 
-// edgeOverload keeps an edge within its memory limit. Envoy continues to dial reverse tunnels, whose number is
-// bounded, but rejects new streams in them, for which the gateway then tries another edge.
-func edgeOverload(c BootstrapConfig) *overloadv3.OverloadManager {
-	return overload(cmp.Or(c.MaxHeap, edgeHeap), connections(c),
+// Edge keeps an edge within its memory limit, in bytes. Envoy continues to dial reverse tunnels, whose number is
+// bounded, but rejects new streams in them, for which the gateway then tries another edge. For 0, heap and connections
+// have defaults.
+func Edge(heap, connections uint64) *overloadv3.OverloadManager {
+	return overload(cmp.Or(heap, edgeHeap), Connections(connections),
 		aboveHeap("envoy.overload_actions.shrink_heap", shrinkAt),
 		aboveHeap("envoy.overload_actions.stop_accepting_requests", rejectAt))
 }
 
-// listenerLimit reserves half of a gateway's connections for clients, whatever arrives at the public listener. It uses
-// that listener's own limit, and not ignore_global_conn_limit on the others: Envoy 1.40 subtracts each of their
-// connections from the global limit when it ends, although it was never added.
-func listenerLimit(c BootstrapConfig) *bootstrapv3.RuntimeLayer {
-	return staticLayer("listener_limit", map[string]*structpb.Value{
-		"envoy.resource_limits.listener." + publicListener + ".connection_limit": structpb.NewNumberValue(
-			float64(connections(c) / 2),
-		),
-	})
-}
-
-// connections returns the connection limit of a BootstrapConfig.
-func connections(c BootstrapConfig) uint64 {
-	return min(cmp.Or(c.MaxConnections, maxConnections), 1<<31)
-}
+// Connections returns the limit of downstream connections, or the default for 0.
+func Connections(limit uint64) uint64 { return min(cmp.Or(limit, maxConnections), 1<<31) }
 
 func overload(heap, connections uint64, actions ...*overloadv3.OverloadAction) *overloadv3.OverloadManager {
 	return &overloadv3.OverloadManager{
@@ -66,7 +72,7 @@ func overload(heap, connections uint64, actions ...*overloadv3.OverloadAction) *
 func monitor(name string, config proto.Message) *overloadv3.ResourceMonitor {
 	return &overloadv3.ResourceMonitor{
 		Name:       name,
-		ConfigType: &overloadv3.ResourceMonitor_TypedConfig{TypedConfig: pack(config)},
+		ConfigType: &overloadv3.ResourceMonitor_TypedConfig{TypedConfig: typed.Pack(config)},
 	}
 }
 

@@ -1,0 +1,306 @@
+// Package network is the command group network: a list of RemoteNetworks, the command that starts an edge of one, and
+// what apiservers need to reach the networks of their Cluster.
+package network
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/cli/join"
+	"github.com/fairlead/fairlead/internal/cli/management"
+	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/pkg/capi/egress"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// flags are the flags of all commands of the group.
+type flags struct{ management.Flags }
+
+func (f *flags) addTo(cmd *cobra.Command) {
+	f.AddTo(cmd.Flags())
+	cmd.Flags().StringVarP(
+		&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)",
+	)
+}
+
+// Command returns the command group network.
+func Command() *cobra.Command {
+	return command.Group(
+		"network", "List networks of workers, start their edges, and connect apiservers to them", egressCommand(),
+		joinCommand(), listCommand(),
+	)
+}
+
+// egressForms map each kind of control plane to what it needs.
+var egressForms = map[string]func(egress.Params) []byte{
+	"kamaji":    egress.Kamaji,
+	"kubeadm":   egress.Kubeadm,
+	"k0smotron": egress.K0smotron,
+	"files":     nil, // of several arguments
+}
+
+const egressHelp = `
+Print what the apiservers of a Cluster need to reach its RemoteNetworks: an EgressSelectorConfiguration, the
+flags of kube-apiserver, and a container beside it that enrols and renews its certificate. The output has no
+token: it refers to the Secret <cluster>.egress-edge-bootstrap.
+
+  --for       prints
+  kamaji      a ConfigMap, and fields of a KamajiControlPlane or a TenantControlPlane
+  kubeadm     fields of a KubeadmControlPlane
+  k0smotron   a ConfigMap, and fields of a K0smotronControlPlane
+  files       the parts for any other apiserver
+
+Needs: nothing; of the kubeconfig it reads only the namespace of the context.
+Changes: nothing.
+Exit codes: 0 it was printed; 1 the command failed; 2 the command line is invalid.`
+
+func egressCommand() *cobra.Command {
+	var f flags
+	var params egress.Params
+	var form, gateway string
+	cmd := &cobra.Command{
+		Use:   "egress CLUSTER",
+		Short: "Print what the apiservers of a Cluster need to reach its networks",
+		Long:  strings.TrimSpace(egressHelp),
+		Example: "  fairlead network egress -n prod c1 --for=kamaji --image=registry.example.com/fairlead-edge:v0.1.0\n" +
+			"  fairlead network egress -n prod c1 --for=kubeadm --endpoints=false",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			write, ok := egressForms[form]
+			if !ok {
+				return output.UsageError("--for: %q is invalid: must be kamaji, kubeadm, k0smotron or files", form)
+			}
+			namespace, _, err := f.Loader().Namespace()
+			if err != nil {
+				return fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
+			}
+			params.Cluster, params.Namespace = args[0], namespace
+			if err := params.Validate(); err != nil {
+				return output.UsageError("%w", err)
+			}
+			if write == nil {
+				write = func(p egress.Params) []byte { return egress.Files(p, plain(gateway)) }
+			}
+			_, err = cmd.OutOrStdout().Write(write(params))
+			return err
+		},
+	}
+	f.addTo(cmd)
+	cmd.Flags().StringVar(&form, "for", "files", "kind of control plane: kamaji, kubeadm, k0smotron or files")
+	cmd.Flags().StringVar(&params.Image, "image", "fairlead-edge", "image of edge-agent and Envoy")
+	cmd.Flags().BoolVar(
+		&params.Endpoints, "endpoints", true,
+		"dial endpoints of Services, not ClusterIPs: required unless a network contains the service CIDR",
+	)
+	cmd.Flags().StringVar(
+		&gateway, "gateway-url", "",
+		"for files: https://gateway.<tunnel domain>:<port>, for an apiserver without a container beside it",
+	)
+	return cmd
+}
+
+// plain returns the way of an apiserver that dials the gateways itself; nil: it has a container.
+func plain(url string) *egress.Gateway {
+	if url == "" {
+		return nil
+	}
+	const dir = "/etc/kubernetes/fairlead-egress/"
+	return &egress.Gateway{URL: url, CABundle: dir + "ca.pem", ClientKey: dir + "key.pem", Leaf: dir + "leaf.pem"}
+}
+
+const joinHelp = `
+Print a shell command that starts an edge of a RemoteNetwork, in the network. It contains the bootstrap file of
+the network. The file contains a token, valid for at most a day, with which a machine enrols as an edge of this
+network. Treat the output as a password.
+
+  --form       what the printed command does                       where to run it
+  command      write the bootstrap file, run edge-agent            root shell in the network
+  systemd      write the bootstrap file and two units              root shell of a machine with edge-agent
+                                                                   and envoy in /usr/local/bin
+  static-pod   write the bootstrap file and a manifest             root shell of a machine with a kubelet
+  daemonset    apply a Namespace, a Secret and a DaemonSet         any shell with kubectl and a kubeconfig
+                                                                   of the workload cluster
+
+With --apiserver-listen, machines in the network reach the apiserver of their Cluster at that address.
+
+Needs: get on RemoteNetworks, Tunnels and Secrets of the namespace.
+Changes: nothing.
+Exit codes: 0 the command was printed; 1 the network got no bootstrap Secret in time, or the command failed;
+2 the command line is invalid.`
+
+// joinFlags are the flags of join.
+type joinFlags struct {
+	flags
+	form, image, listen string
+	timeout             time.Duration
+}
+
+func joinCommand() *cobra.Command {
+	var f joinFlags
+	cmd := &cobra.Command{
+		Use:   "join NETWORK",
+		Short: "Print a shell command that starts an edge of a RemoteNetwork",
+		Long:  strings.TrimSpace(joinHelp),
+		Example: "  fairlead network join -n prod oslo --form=systemd --apiserver-listen=10.1.0.1:6443 | ssh root@vm1 sh\n" +
+			"  fairlead network join -n prod oslo --form=daemonset | KUBECONFIG=c1.kubeconfig sh",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
+	}
+	f.addTo(cmd)
+	cmd.Flags().StringVar(&f.form, "form", "command", "how the edge runs: command, systemd, static-pod or daemonset")
+	cmd.Flags().
+		StringVar(&f.image, "image", "fairlead-edge", "image of edge-agent and Envoy, for static-pod and daemonset")
+	cmd.Flags().StringVar(
+		&f.listen, "apiserver-listen", "", "IP:port at which machines in the network reach their apiserver (default: none)",
+	)
+	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the bootstrap Secret")
+	return cmd
+}
+
+// run prints the command for a network.
+func (f *joinFlags) run(cmd *cobra.Command, name string) error {
+	write, ok := join.NetworkForms[f.form]
+	if !ok {
+		return output.UsageError("--form: %q is invalid: must be command, systemd, static-pod or daemonset", f.form)
+	}
+	if err := checkListen(f.listen); err != nil {
+		return output.UsageError("--apiserver-listen: %w", err)
+	}
+	c, namespace, err := f.Client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+	defer cancel()
+	key := client.ObjectKey{Namespace: namespace, Name: name}
+	if err := exists(ctx, c, key); err != nil {
+		return err
+	}
+	key.Name += v1alpha1.NetworkTunnelSuffix
+	secret, err := join.WaitBootstrap(ctx, c, key)
+	if err != nil {
+		return err
+	}
+	text, err := write(secret, f.image, f.listen)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+	return err
+}
+
+// checkListen returns an error for an address at which no edge listens.
+func checkListen(listen string) error {
+	if listen == "" {
+		return nil
+	}
+	at, err := model.ParseEndpoint(listen)
+	if err != nil {
+		return err
+	}
+	return envoy.CheckListen(at)
+}
+
+// exists returns an error if there is no such RemoteNetwork.
+func exists(ctx context.Context, c client.Client, key client.ObjectKey) error {
+	err := c.Get(ctx, key, &v1alpha1.RemoteNetwork{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf(
+			"RemoteNetwork %s not found in namespace %s: `fairlead network list -A` lists all", key.Name, key.Namespace,
+		)
+	case err != nil:
+		return fmt.Errorf("reading RemoteNetwork: %w", management.ExplainMissing(err))
+	}
+	return nil
+}
+
+func listCommand() *cobra.Command {
+	var f flags
+	var o output.Options
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List RemoteNetworks",
+		Long: strings.TrimSpace(`
+List the RemoteNetworks of a namespace: Cluster, readiness, connected edges, and what is wrong.
+
+Needs: list on RemoteNetworks.
+Changes: nothing.
+Exit codes: 0 success, whatever the state of the networks; 1 the command failed; 2 the command line is invalid.`),
+		Example: "  fairlead network list -A\n  fairlead network list -n prod -o wide",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, namespace, err := f.Client()
+			if err != nil {
+				return err
+			}
+			if all {
+				namespace = ""
+			}
+			var found v1alpha1.RemoteNetworkList
+			if err := c.List(cmd.Context(), &found, client.InNamespace(namespace)); err != nil {
+				return fmt.Errorf("listing RemoteNetworks: %w", management.ExplainMissing(err))
+			}
+			return o.Print(cmd, networksView(found.Items))
+		},
+	}
+	f.addTo(cmd)
+	o.AddTo(cmd)
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "list the networks of all namespaces")
+	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
+	return cmd
+}
+
+// networkRow is one network, for machines.
+type networkRow struct {
+	Namespace      string   `json:"namespace"`
+	Network        string   `json:"network"`
+	Cluster        string   `json:"cluster"`
+	Ready          string   `json:"ready"` // True, False or Unknown
+	ConnectedEdges int32    `json:"connectedEdges"`
+	CIDRs          []string `json:"cidrs,omitempty"`
+	Message        string   `json:"message,omitempty"` // why it is not ready
+}
+
+// networksView returns the table of networks.
+func networksView(networks []v1alpha1.RemoteNetwork) output.View {
+	t := &output.Table{Columns: output.Columns("NAMESPACE", "NETWORK", "CLUSTER", "READY", "EDGES", "CIDRS+", "MESSAGE")}
+	styles := map[string]output.Style{
+		string(metav1.ConditionTrue): output.StyleGood, string(metav1.ConditionFalse): output.StyleBad,
+		string(metav1.ConditionUnknown): output.StyleWarning,
+	}
+	rows := []networkRow{}
+	for _, n := range networks {
+		row := networkRow{
+			Namespace: n.Namespace, Network: n.Name, Cluster: n.Spec.ClusterName, Ready: string(metav1.ConditionUnknown),
+			ConnectedEdges: n.Status.ConnectedEdges, CIDRs: n.Spec.CIDRs,
+		}
+		if c := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionReady); c != nil {
+			row.Ready = string(c.Status)
+			if c.Status != metav1.ConditionTrue {
+				row.Message = c.Message
+			}
+		}
+		rows = append(rows, row)
+		t.Add(
+			row.Namespace+"/"+row.Network, row, output.Plain(row.Namespace), output.Plain(row.Network),
+			output.Plain(row.Cluster), output.Styled(styles[row.Ready], row.Ready),
+			output.Plain(strconv.Itoa(int(row.ConnectedEdges))), output.Plain(strings.Join(row.CIDRs, ",")),
+			output.Plain(row.Message),
+		)
+	}
+	return output.View{Data: map[string]any{"networks": rows}, Table: t, Empty: "there is no RemoteNetwork"}
+}

@@ -1,0 +1,138 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
+	"github.com/fairlead/fairlead/pkg/decision"
+)
+
+// workers is how many Tunnels, and how many RemoteNetworks, are reconciled concurrently.
+const workers = 4
+
+// Setup adds the reconcilers to a manager. It starts nothing.
+func (r *Reconciler) Setup(mgr ctrl.Manager) error {
+	changed := builder.WithPredicates(predicate.Or[client.Object](
+		predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, beingDeleted()))
+	tunnels := ctrl.NewControllerManagedBy(mgr).
+		Named("network").
+		Watches(&v1alpha1.RemoteNetwork{}, r.each(r.tunnelsBeside), changed).
+		Watches(&clusterv1.Cluster{}, r.each(r.tunnelsOf), changed).
+		Watches(
+			&v1alpha1.Tunnel{}, r.each(r.tunnelsAfter), builder.WithPredicates(reconciler.LiveStateIgnored()),
+		).
+		WatchesRawSource(source.Func(func(
+			_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+		) error {
+			r.queue = queue
+			return nil
+		})).
+		WithOptions(reconciler.Options(workers, "tunnel", r.Log)).
+		Complete(reconciler.Traced{Name: "network", Reconciler: r})
+	status := ctrl.NewControllerManagedBy(mgr).
+		Named("network-status").
+		For(&v1alpha1.RemoteNetwork{}).
+		Watches(&v1alpha1.Tunnel{}, r.each(r.networksAfter)).
+		Watches(&clusterv1.Cluster{}, r.each(r.networksOf), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WithOptions(reconciler.Options(workers, "network", r.Log)).
+		Complete(reconciler.Traced{Name: "network-status", Reconciler: &statusReconciler{r.Deps}})
+	return errors.Join(tunnels, status)
+}
+
+// beingDeleted passes updates of an object that is being deleted.
+func beingDeleted() predicate.Predicate {
+	return predicate.NewPredicateFuncs(func(o client.Object) bool { return !o.GetDeletionTimestamp().IsZero() })
+}
+
+// each maps an object to the keys that a function returns, and logs its errors.
+func (r *Reconciler) each(keys func(context.Context, client.Object) ([]client.ObjectKey, error)) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		all, err := keys(ctx, o)
+		if err != nil && ctx.Err() == nil {
+			r.Log.Error("cannot list what depends on an object", "name", client.ObjectKeyFromObject(o).String(), "error", err)
+		}
+		requests := make([]reconcile.Request, 0, len(all))
+		for _, key := range all {
+			requests = append(requests, reconcile.Request{NamespacedName: key})
+		}
+		return requests
+	})
+}
+
+// networksOf returns the RemoteNetworks of a Cluster.
+func (r *Reconciler) networksOf(ctx context.Context, cluster client.Object) (keys []client.ObjectKey, err error) {
+	list, err := reconciler.NetworksOf(ctx, r.Client, client.ObjectKeyFromObject(cluster))
+	for i := range list {
+		keys = append(keys, client.ObjectKeyFromObject(&list[i]))
+	}
+	return keys, err
+}
+
+// tunnelsOf returns the Tunnels of the networks and of the apiservers of a Cluster.
+func (r *Reconciler) tunnelsOf(ctx context.Context, cluster client.Object) ([]client.ObjectKey, error) {
+	keys, err := r.networksOf(ctx, cluster)
+	for i := range keys {
+		keys[i].Name = decision.NetworkTunnel(keys[i].Name)
+	}
+	egress := client.ObjectKey{Namespace: cluster.GetNamespace(), Name: decision.EgressTunnel(cluster.GetName())}
+	return append(keys, egress), err
+}
+
+// tunnelsBeside returns the Tunnels that depend on a RemoteNetwork: its own, and the others of its Cluster.
+func (r *Reconciler) tunnelsBeside(ctx context.Context, o client.Object) ([]client.ObjectKey, error) {
+	network, ok := o.(*v1alpha1.RemoteNetwork)
+	if !ok {
+		return nil, nil
+	}
+	own := client.ObjectKey{Namespace: network.Namespace, Name: decision.NetworkTunnel(network.Name)}
+	cluster := &clusterv1.Cluster{}
+	cluster.Namespace, cluster.Name = network.Namespace, network.Spec.ClusterName
+	keys, err := r.tunnelsOf(ctx, cluster)
+	return append(keys, own), err
+}
+
+// tunnelsAfter returns the Tunnels whose decision depends on a Tunnel: itself, and if it is that of a Cluster or of its
+// apiservers, those of the networks of that Cluster.
+func (r *Reconciler) tunnelsAfter(ctx context.Context, tunnel client.Object) ([]client.ObjectKey, error) {
+	own := client.ObjectKeyFromObject(tunnel)
+	if _, ok := networkOf(tunnel); ok {
+		return []client.ObjectKey{own}, nil
+	}
+	cluster := &clusterv1.Cluster{}
+	cluster.Namespace, cluster.Name = own.Namespace, strings.TrimSuffix(own.Name, v1alpha1.EgressTunnelSuffix)
+	keys, err := r.networksOf(ctx, cluster)
+	for i := range keys {
+		keys[i].Name = decision.NetworkTunnel(keys[i].Name)
+	}
+	if cluster.Name != own.Name {
+		keys = append(keys, own)
+	}
+	return keys, err
+}
+
+// networksAfter returns the RemoteNetworks whose status depends on a Tunnel.
+func (r *Reconciler) networksAfter(ctx context.Context, tunnel client.Object) ([]client.ObjectKey, error) {
+	if network, ok := networkOf(tunnel); ok {
+		return []client.ObjectKey{network}, nil
+	}
+	name, ok := strings.CutSuffix(tunnel.GetName(), v1alpha1.EgressTunnelSuffix)
+	if !ok {
+		return nil, nil
+	}
+	cluster := &clusterv1.Cluster{}
+	cluster.Namespace, cluster.Name = tunnel.GetNamespace(), name
+	return r.networksOf(ctx, cluster)
+}

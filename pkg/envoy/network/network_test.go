@@ -1,0 +1,127 @@
+package network_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/pkg/envoy/network"
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+func prefixes(all ...string) (out []netip.Prefix) {
+	for _, p := range all {
+		out = append(out, netip.MustParsePrefix(p))
+	}
+	return out
+}
+
+// edge returns a listener and the Envoy clusters of an edge.
+func edge() (listener *anypb.Any, clusters []*anypb.Any) {
+	e := network.Edge{
+		Domain: "tunnels.example.com", Node: "edge_a-1", Excluded: prefixes("10.1.3.4/32"),
+		Network: model.Network{
+			EgressID: "eeeeeeeeeeeeeeeeeeee", CIDRs: prefixes("10.1.0.0/16"), Suffixes: []string{"svc.test"},
+			Targets: []model.Target{
+				{Name: "a.example.com", Address: model.Endpoint{Host: "10.9.0.1", Port: 443}},
+				{Name: "b.example.com", Address: model.Endpoint{Host: "10.1.0.9", Port: 22}},
+			},
+		},
+	}
+	m := &hcmv3.HttpConnectionManager{HttpFilters: []*hcmv3.HttpFilter{typed.HTTPFilter("router", &routerv3.Router{})}}
+	e.Manager(m)
+	for _, c := range e.Clusters() {
+		clusters = append(clusters, typed.Pack(c))
+	}
+	return typed.Pack(&listenerv3.Listener{FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{
+		{Name: "manager", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typed.Pack(m)}},
+	}}}}), clusters
+}
+
+// dials returns what a resource dials.
+func dials(t *testing.T, resource *anypb.Any) []netip.Prefix {
+	t.Helper()
+	all, err := network.Dials(resource)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func contains(all []netip.Prefix, addr string) bool {
+	at := netip.MustParseAddr(addr)
+	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(at) })
+}
+
+// manager returns the HTTP connection manager of a listener.
+func manager(t *testing.T, listener *anypb.Any) *hcmv3.HttpConnectionManager {
+	t.Helper()
+	l, m := &listenerv3.Listener{}, &hcmv3.HttpConnectionManager{}
+	if err := listener.UnmarshalTo(l); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.GetFilterChains()[0].GetFilters()[0].GetTypedConfig().UnmarshalTo(m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestAnOwnerNarrowsWhatAnEdgeDials checks the listener and both Envoy clusters, which must agree.
+func TestAnOwnerNarrowsWhatAnEdgeDials(t *testing.T) {
+	listener, clusters := edge()
+	if all := dials(t, listener); !contains(all, "10.1.0.5") || !contains(all, "10.9.0.1") || contains(all, "10.1.3.4") {
+		t.Fatalf("the listener dials %v", all)
+	}
+	original := proto.CloneOf(listener)
+	allowed := network.Allowed{
+		CIDRs: prefixes("10.1.0.0/24", "192.168.0.0/16"), Ports: []model.PortRange{{First: 443, Last: 443}},
+	}
+	narrowed := network.Narrow(listener, allowed)
+	if !proto.Equal(listener, original) {
+		t.Error("the argument has changed")
+	}
+	for _, one := range append([]*anypb.Any{narrowed}, network.Narrow(clusters[0], allowed)) {
+		all := dials(t, one)
+		if !contains(all, "10.1.0.5") || contains(all, "10.1.1.5") || contains(all, "192.168.0.1") ||
+			contains(all, "10.9.0.1") {
+			t.Errorf("%s dials %v", one.GetTypeUrl(), all)
+		}
+	}
+	// The first target is elsewhere, the second at another port.
+	m := manager(t, narrowed)
+	if n := len(m.GetRouteConfig().GetVirtualHosts()); n != 2 {
+		t.Errorf("%d virtual hosts remain, want 2 without targets", n)
+	}
+	if !slices.ContainsFunc(m.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return f.GetName() == "owner" }) {
+		t.Error("no filter restricts ports")
+	}
+	allowed.Targets = []model.Endpoint{{Host: "10.9.0.1", Port: 443}}
+	narrowed = network.Narrow(listener, allowed)
+	if !contains(dials(t, narrowed), "10.9.0.1") || len(manager(t, narrowed).GetRouteConfig().GetVirtualHosts()) != 3 {
+		t.Error("a target that is allowed has gone")
+	}
+}
+
+func TestNothingIsDialledIfNothingIsAllowed(t *testing.T) {
+	listener, clusters := edge()
+	for _, one := range append(clusters, listener) {
+		if all := dials(t, network.Narrow(one, network.Allowed{})); len(all) > 0 {
+			t.Errorf("%s dials %v", one.GetTypeUrl(), all)
+		}
+	}
+}
+
+func TestOtherResourcesAreNotNarrowed(t *testing.T) {
+	one := typed.Pack(&clusterv3.Cluster{Name: "gateway-0_edge-a"})
+	if network.Narrow(one, network.Allowed{}) != one {
+		t.Error("it is another resource")
+	}
+}

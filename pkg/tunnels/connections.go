@@ -1,0 +1,94 @@
+package tunnels
+
+import (
+	"maps"
+
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// connections are the connections of nodes that are not tunnels: of apiservers to networks, and of edges for the
+// machines of their networks. The id of a node determines the owner of its connections. The table's mu guards them.
+//
+// Envoy records each request on such a connection, but not the end of the connection: the table compares them with the
+// kernel's sockets, like tunnels.
+type connections struct {
+	all    map[string]*entry // by key
+	nodes  map[model.EdgeRef]int
+	owners map[string]int
+}
+
+func newConnections() connections {
+	return connections{all: map[string]*entry{}, nodes: map[model.EdgeRef]int{}, owners: map[string]int{}}
+}
+
+// connection is a connection of a node in the state file.
+type connection struct {
+	tunnel
+	Owner      string `json:"owner"`
+	Connection string `json:"connection"`
+}
+
+// ofNode reports whether connections of an owner are recorded with the node that has opened them.
+func ofNode(owner string) bool { return owner == ownerEgress || owner == ownerForward }
+
+// connection adds a record of a connection. The caller holds t.mu.
+func (t *Table) connection(e event) {
+	before := t.conns.all[e.Key]
+	same := before != nil && before.connection == e.connection && before.owner == e.owner
+	switch {
+	case e.name == eventEnd:
+		if same {
+			t.disconnect(before)
+		}
+		return
+	case same:
+		return
+	case before != nil:
+		t.disconnect(before)
+	case len(t.conns.all) >= maxOwned:
+		t.lose("there are more connections than the record can hold")
+		return
+	}
+	c := &entry{tunnel: e.tunnel, owner: e.owner, connection: e.connection}
+	t.conns.all[c.Key], t.unbound[c] = c, true
+	t.countConnection(c, 1)
+}
+
+// disconnect removes a connection, unless it was removed already. The caller holds t.mu.
+func (t *Table) disconnect(c *entry) {
+	if t.conns.all[c.Key] != c {
+		return
+	}
+	delete(t.conns.all, c.Key)
+	delete(t.unbound, c)
+	t.countConnection(c, -1)
+}
+
+func (t *Table) countConnection(c *entry, n int) {
+	ref := model.EdgeRef{Node: c.Node, ID: c.ID}
+	if t.conns.nodes[ref] += n; t.conns.nodes[ref] <= 0 {
+		delete(t.conns.nodes, ref)
+	}
+	t.conns.owners[c.owner] += n
+	if t.history.version > 0 {
+		t.history.add([]string{statusKey})
+	}
+}
+
+// Connections returns the number of open connections of each node that are not tunnels.
+func (t *Table) Connections() map[model.EdgeRef]int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.conns.nodes)
+}
+
+// ConnectionPlaces returns all connections of nodes that are not tunnels, in no particular order.
+func (t *Table) ConnectionPlaces() []Placed {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]Placed, 0, len(t.conns.all))
+	for _, c := range t.conns.all {
+		all = append(all, Placed{c.Tunnel, c.Remote.Addr(), c.owner})
+	}
+	return all
+}

@@ -1,0 +1,294 @@
+package tunnels
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/freeport"
+	"github.com/fairlead/fairlead/internal/logtest"
+	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// cutTime is how long a connection of a denied node may stay open.
+const cutTime = 5 * time.Second
+
+// used is the record of a request on a connection of a node.
+func used(owner string, w wire, connection int, node, id string) string {
+	name := domain.TunnelID(id)
+	if owner == ownerEgress {
+		name = domain.EgressID(id)
+	}
+	return fmt.Sprintf(
+		`{"connection":%d,"event":%q,"id":%q,"local":%q,"node":"CN=%s","owner":%q,"peer":%q,`+
+			`"time":"2026-01-01T12:00:00.000Z"}`+"\n", connection, eventRequest, name, w.local, node, owner, w.remote,
+	)
+}
+
+// connects waits until exactly these nodes have connections.
+func connects(t *testing.T, table *Table, want map[model.EdgeRef]int) {
+	t.Helper()
+	eventually.True(t, patience, "the connections are right", func() error {
+		if diff := cmp.Diff(want, table.Connections()); diff != "" {
+			return fmt.Errorf("(-want +got)\n%s", diff)
+		}
+		return nil
+	})
+}
+
+func TestConnectionsOfDeniedNodesAreClosed(t *testing.T) {
+	needsRight(t)
+	e := newEcho(t, "tcp", "127.0.0.1:0")
+	b := newBed(t, t.TempDir())
+	b.run(t)
+	next := 0
+	connect := func(owner, node, id string) wire {
+		w := e.dial(t, e.Addr().String())
+		next++
+		b.write(t, used(owner, w, next, node, id), used(owner, w, next, node, id)) // each request has a record
+		return w
+	}
+	revoked := []wire{connect(ownerEgress, "kas-1", idA), connect(ownerEgress, "kas-1", idA)}
+	ended := []wire{connect(ownerForward, "edge-1", idB), connect(ownerForward, "edge-2", idB)}
+	spared := []wire{connect(ownerEgress, "kas-2", idA), connect(ownerForward, "kas-1", idC)}
+	left := map[model.EdgeRef]int{{Node: "kas-2", ID: idA}: 1, {Node: "kas-1", ID: idC}: 1}
+	connects(t, b.Table, map[model.EdgeRef]int{
+		{Node: "kas-1", ID: idA}: 2, {Node: "edge-1", ID: idB}: 1, {Node: "edge-2", ID: idB}: 1,
+		{Node: "kas-2", ID: idA}: 1, {Node: "kas-1", ID: idC}: 1,
+	})
+	if s := b.Stats(); s.Egress != 3 || s.Forward != 3 || s.Tunnels != 0 {
+		t.Errorf("counts are %+v", s)
+	}
+	b.Deny(model.Denied{Edges: []model.EdgeRef{{Node: "kas-1", ID: idA}}, IDs: []string{idB}})
+	began := time.Now()
+	isCut(t, append(revoked, ended...)...)
+	if took := time.Since(began); took > cutTime {
+		t.Errorf("that took %s", took)
+	}
+	// One that appears later is closed too.
+	isCut(t, connect(ownerEgress, "kas-1", idA))
+	connects(t, b.Table, left)
+	for _, w := range spared {
+		if err := w.answers(); err != nil {
+			t.Errorf("a connection of another node is closed: %v", err)
+		}
+	}
+	if s := b.Stats(); s.Cut != 5 || b.log.Count("denied connection closed", "owner=egress") != 3 {
+		t.Errorf("counts are %+v", s)
+	}
+}
+
+// TestAConnectionIsGoneWithItsSocket: Envoy does not record the end. The next connection from the same address may be
+// of another node, and must not be closed for the first one.
+func TestAConnectionIsGoneWithItsSocket(t *testing.T) {
+	needsRight(t)
+	e := newEcho(t, "tcp", "127.0.0.1:0")
+	b := newBed(t, t.TempDir())
+	b.checkEvery = time.Hour
+	b.run(t)
+	first := e.dial(t, e.Addr().String())
+	ref := model.EdgeRef{Node: "kas-1", ID: idA}
+	b.write(t, used(ownerEgress, first, 1, ref.Node, ref.ID))
+	connects(t, b.Table, map[model.EdgeRef]int{ref: 1})
+	_ = first.Conn.(*net.TCPConn).SetLinger(0) // no TIME_WAIT, so that the address can be used again
+	_ = first.Close()
+	_ = first.server.Close()
+	again := dialFrom(t, first.remote, e.Addr().String())
+	server := <-e.accepted
+	t.Cleanup(func() { _ = server.Close() })
+	second := wire{again, server, first.remote, first.local}
+	b.Deny(model.Denied{Edges: []model.EdgeRef{ref}})
+	connects(t, b.Table, map[model.EdgeRef]int{})
+	if err := second.answers(); err != nil {
+		t.Errorf("the next connection from that address is closed: %v", err)
+	}
+	other := model.EdgeRef{Node: "kas-2", ID: idA}
+	b.write(t, used(ownerEgress, second, 2, other.Node, other.ID))
+	connects(t, b.Table, map[model.EdgeRef]int{other: 1})
+	if err := second.answers(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheNextAgentHasTheConnections(t *testing.T) {
+	needsRight(t)
+	e := newEcho(t, "tcp", "127.0.0.1:0")
+	dir := t.TempDir()
+	b := newBed(t, dir)
+	b.maxLog = 100 // so that the state file has it, and the log does not
+	stop := b.run(t)
+	kept, closed := e.dial(t, e.Addr().String()), e.dial(t, e.Addr().String())
+	b.write(t, used(ownerForward, kept, 7, "edge-1", idA), used(ownerEgress, closed, 8, "kas-1", idB))
+	eventually.True(t, patience, "the state is saved", func() error {
+		data, err := os.ReadFile(b.statePath())
+		if err == nil && !strings.Contains(string(data), "kas-1") {
+			err = errors.New("without the connection")
+		}
+		return err
+	})
+	stop()
+	_ = closed.Close()
+	_ = closed.server.Close()
+	b = newBed(t, dir)
+	b.run(t)
+	connects(t, b.Table, map[model.EdgeRef]int{{Node: "edge-1", ID: idA}: 1})
+	b.Deny(model.Denied{IDs: []string{idA}})
+	isCut(t, kept)
+}
+
+func TestAConnectionOfANodeIsAccountedFor(t *testing.T) {
+	e := newEcho(t, "tcp", "127.0.0.1:0")
+	b := accounted(t, e, good)
+	w := e.dial(t, e.Addr().String())
+	b.write(t, used(ownerEgress, w, 1, "kas-1", idA))
+	isClosed(t, e.dial(t, e.Addr().String())) // which has no record
+	b.completes(t)
+	if err := w.answers(); err != nil {
+		t.Errorf("it is closed: %v", err)
+	}
+	ref := model.EdgeRef{Node: "kas-1", ID: idA}
+	if p := b.Prove(t.Context(), ref); p.Open != 1 || p.Incomplete != "" {
+		t.Errorf("the proof is %+v", p)
+	}
+	b.Deny(model.Denied{Edges: []model.EdgeRef{ref}})
+	isClosed(t, w)
+	eventually.True(t, patience, "it is proven", func() error {
+		if p := b.Prove(t.Context(), ref); p.Open != 0 || p.Closed != 1 || !p.Denied {
+			return fmt.Errorf("%+v", p)
+		}
+		return nil
+	})
+}
+
+// TestARecordOfAnotherRoleIsAGap: a wrong record must not let a connection pass as one of a node that is not denied.
+func TestARecordOfAnotherRoleIsAGap(t *testing.T) {
+	w := wire{remote: netip.MustParseAddrPort("192.0.2.9:5"), local: netip.MustParseAddrPort("192.0.2.1:443")}
+	egress := used(ownerEgress, w, 1, "kas-1", idA)
+	for name, text := range map[string]string{
+		"an edge's name":      strings.Replace(egress, domain.EgressID(idA), domain.TunnelID(idA), 1),
+		"no name":             strings.Replace(egress, `"`+domain.EgressID(idA)+`"`, "null", 1),
+		"no node":             strings.Replace(egress, `"CN=kas-1"`, "null", 1),
+		"an event of a relay": strings.Replace(egress, ownerEgress, "relay", 1),
+		"an apiserver's name": strings.Replace(used(ownerForward, w, 1, "edge-1", idA), domain.TunnelID(idA),
+			domain.EgressID(idA), 1),
+	} {
+		b := newBed(t, t.TempDir())
+		b.run(t)
+		b.write(t, text)
+		eventually.True(t, patience, name+" is a bad line", func() error {
+			if s := b.Stats(); s.BadLines != 1 || s.Egress+s.Forward != 0 {
+				return fmt.Errorf("%+v", s)
+			}
+			return nil
+		})
+	}
+}
+
+// TestARealEnvoyRecordsConnectionsOfNodes has real Envoy write the records, and both ends of a connection end in time.
+func TestARealEnvoyRecordsConnectionsOfNodes(t *testing.T) {
+	needsRight(t)
+	envoytest.Path(t)
+	ca, err := certs.NewCA("test", time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{ca: ca, dir: envoytest.Dir(t), log: &logtest.Journal{}}
+	l.credentials(t, l.dir, model.Subject{Role: model.RoleGateway, Node: "gateway-0"})
+	type port struct {
+		Owner string
+		Port  int
+	}
+	ports := []port{{ownerEgress, freeport.TCP(t)}, {ownerForward, freeport.TCP(t)}}
+	l.gateway = envoytest.Start(
+		t, l.dir, render(t, "requests.yaml", map[string]any{"Ports": ports}), "--file-flush-interval-msec", "200",
+	)
+	table := New(Config{
+		Domain: domain, Log: filepath.Join(l.dir, "tunnels.log"), Logger: slog.New(slog.NewTextHandler(l.log, nil)),
+		Reopen: func(ctx context.Context) error {
+			_, err := l.gateway.Admin(ctx, http.MethodPost, "/reopen_logs")
+			return err
+		},
+	})
+	(&bed{Table: table}).run(t)
+	open := func(at int, s model.Subject) *tls.Conn {
+		dir := t.TempDir()
+		l.credentials(t, dir, s)
+		leaf, err := tls.LoadX509KeyPair(filepath.Join(dir, "leaf.pem"), filepath.Join(dir, "key.pem"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(ca.CertPEM())
+		config := &tls.Config{
+			Certificates: []tls.Certificate{leaf}, RootCAs: roots, ServerName: domain.Gateway(), MinVersion: tls.VersionTLS13,
+		}
+		conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", ports[at].Port), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		request(t, conn)
+		return conn
+	}
+	revoked := open(0, model.Subject{Role: model.RoleEgress, Node: "kas-1", ID: idA})
+	spared := open(0, model.Subject{Role: model.RoleEgress, Node: "kas-2", ID: idA})
+	ended := open(1, model.Subject{Role: model.RoleEdge, Node: "edge-1", ID: idB})
+	connects(t, table, map[model.EdgeRef]int{
+		{Node: "kas-1", ID: idA}: 1, {Node: "kas-2", ID: idA}: 1, {Node: "edge-1", ID: idB}: 1,
+	})
+	request(t, spared) // the same connection
+	table.Deny(model.Denied{Edges: []model.EdgeRef{{Node: "kas-1", ID: idA}}, IDs: []string{idB}})
+	began := time.Now()
+	for _, conn := range []net.Conn{revoked, ended} {
+		_ = conn.SetReadDeadline(time.Now().Add(2 * cutTime))
+		if _, err := conn.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+			t.Fatalf("a connection of a denied node ends with %v", err)
+		}
+	}
+	if took := time.Since(began); took > cutTime {
+		t.Errorf("the connections ended after %s", took)
+	}
+	connects(t, table, map[model.EdgeRef]int{{Node: "kas-2", ID: idA}: 1})
+	envoytest.Eventually(t, "Envoy has closed its side", func() error {
+		stats, err := l.gateway.Admin(t.Context(), "GET", "/stats?filter=http.(egress|forward).downstream_cx_active")
+		if err == nil && (!strings.Contains(stats, "egress.downstream_cx_active: 1") ||
+			!strings.Contains(stats, "forward.downstream_cx_active: 0")) {
+			err = errors.New(stats)
+		}
+		return err
+	})
+	request(t, spared)
+	if s := table.Stats(); s.BadLines != 0 {
+		t.Errorf("%d lines cannot be read", s.BadLines)
+	}
+}
+
+func request(t *testing.T, conn net.Conn) {
+	t.Helper()
+	_ = conn.SetDeadline(time.Now().Add(envoytest.Patience))
+	if _, err := fmt.Fprint(conn, "GET / HTTP/1.1\r\nhost: a\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+}

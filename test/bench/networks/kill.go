@@ -1,0 +1,93 @@
+package networks
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// kills measures what clients notice when one of two edges is killed while they open streams.
+func kills(ctx context.Context, r *run) error {
+	const warm = time.Second
+	after := time.Duration(r.Rounds(4, 3)) * time.Second
+	return r.measure(ctx, r.Rounds(6, 1), nil, []quantity{
+		{"lost requests", "", count, notWorse}, {"longest outage", "s", outage, notWorse},
+	}, func(ctx context.Context, s *subject) (map[string]float64, error) {
+		if s.edge == nil {
+			return nil, nil // a direct connection has no edge
+		}
+		if err := s.addEdge(ctx); err != nil {
+			return nil, err
+		}
+		if err := s.recovers(ctx); err != nil {
+			return nil, err
+		}
+		load := s.startLoad(ctx)
+		pause(ctx, warm)
+		first := s.edges[0]
+		s.edges = s.edges[1:]
+		killed := time.Now()
+		first.Kill()
+		pause(ctx, after)
+		lost, longest, err := load.stop(killed)
+		return map[string]float64{"lost requests": float64(lost), "longest outage": longest.Seconds()}, err
+	})
+}
+
+// load is clients that run short commands one after the other.
+type load struct {
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	mu      sync.Mutex
+	done    []request
+}
+
+type request struct {
+	begin, end time.Time
+	err        error
+}
+
+// startLoad starts clients, each of which starts a command five times a second.
+func (s *subject) startLoad(ctx context.Context) *load {
+	const clients, period, deadline = 8, 200 * time.Millisecond, 10 * time.Second
+	ctx, cancel := context.WithCancel(ctx)
+	l := &load{cancel: cancel}
+	for i := range clients {
+		l.running.Go(func() {
+			pause(ctx, period*time.Duration(i)/clients)
+			for ctx.Err() == nil {
+				begin := time.Now()
+				// Not ctx: the last command may end.
+				err := s.client.runWithin(context.WithoutCancel(ctx), deadline)
+				l.mu.Lock()
+				l.done = append(l.done, request{begin, time.Now(), err})
+				l.mu.Unlock()
+				pause(ctx, period-time.Since(begin))
+			}
+		})
+	}
+	return l
+}
+
+// stop ends the clients. It returns how many commands failed that ended after a time, and the longest time that one of
+// them took, or during which none succeeded.
+func (l *load) stop(since time.Time) (lost int, longest time.Duration, err error) {
+	l.cancel()
+	l.running.Wait()
+	success := since
+	for _, r := range l.done { // in the order of their ends
+		switch {
+		case r.end.Before(since):
+			err = errors.Join(err, r.err)
+			continue
+		case r.err != nil:
+			lost++
+		default:
+			longest = max(longest, r.end.Sub(success))
+			success = r.end
+		}
+		longest = max(longest, r.end.Sub(r.begin))
+	}
+	return lost, longest, err
+}
