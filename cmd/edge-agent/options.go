@@ -214,7 +214,7 @@ func (o *options) edge(path string, proxy dial.Proxy) (edge.Config, error) {
 	if config.APIServers, err = endpoints("--local-apiserver", o.apiservers); err != nil {
 		return edge.Config{}, err
 	}
-	if config.Targets, config.Networks, err = edge.ParseTargets(o.targets); err != nil {
+	if config.Allowed, err = edge.ParseTargets(o.targets); err != nil {
 		return edge.Config{}, fmt.Errorf("reading --allow-target: %w", err)
 	}
 	if config.Role == model.RoleEgress {

@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/dial"
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -136,7 +137,7 @@ func (c child) edge(e childEdge) (edge.Config, error) {
 	}
 	return edge.Config{
 		Domain: domain, Dialer: &dial.Dialer{Addresses: e.To, Proxy: proxy}, Gateways: e.Dial, APIServers: e.APIServers,
-		Targets: e.Targets, Role: e.Role, Socket: e.Socket,
+		Allowed: network.Allowed{Targets: e.Targets}, Role: e.Role, Socket: e.Socket,
 		Credential: func() (edge.Credential, error) {
 			token, err := os.ReadFile(e.TokenFile)
 			if err != nil {

@@ -102,7 +102,7 @@ func EgressCandidate(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (Candi
 // egressID returns the id with which apiservers of a Cluster use its networks; empty: none is granted.
 func egressID(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) string {
 	if tunnel == nil || tunnel.Spec.EgressOf != cluster.Name || !metav1.IsControlledBy(tunnel, cluster) ||
-		!servedFor(tunnel, cluster.UID) {
+		!ServedFor(tunnel, cluster.UID) {
 		return ""
 	}
 	return tunnel.HeldID()
@@ -122,7 +122,7 @@ type Forward struct {
 func ForwardTo(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, allowed []netip.Prefix) Forward {
 	if tunnel != nil && tunnel.OfCluster() && tunnel.Spec.Kubeconfig.Mode.Tunnelled() &&
 		metav1.IsControlledBy(tunnel, cluster) {
-		if id := tunnel.HeldID(); id != "" && servedFor(tunnel, cluster.UID) {
+		if id := tunnel.HeldID(); id != "" && ServedFor(tunnel, cluster.UID) {
 			return Forward{TunnelID: id}
 		}
 		return Forward{Problem: fmt.Sprintf("the Tunnel %s is not served: see its conditions", tunnel.Name)}
@@ -138,13 +138,12 @@ func ForwardTo(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, allowed []ne
 		)}
 	}
 	address = address.Unmap().WithZone("")
-	in := func(p netip.Prefix) bool { return p.Contains(address) }
 	switch {
-	case slices.ContainsFunc(model.NeverDialled(), in):
+	case model.IsNeverDialled(address):
 		return Forward{Problem: fmt.Sprintf(
 			"the endpoint %s of the Cluster is an address that gateways never dial: give the Cluster a tunnel", endpoint.Host,
 		)}
-	case !slices.ContainsFunc(allowed, in):
+	case !slices.ContainsFunc(allowed, func(p netip.Prefix) bool { return p.Contains(address) }):
 		return Forward{Problem: fmt.Sprintf(
 			"gateways may not dial the endpoint %s of the Cluster: add it to --apiserver-cidrs of the controller, or give the "+
 				"Cluster a tunnel", endpoint.Host,
@@ -309,15 +308,15 @@ func readNetwork(d model.TunnelDomain, f NetworkFacts) (p networkParts) {
 		}
 	}
 	for i, port := range f.Ports {
-		last := cmp.Or(port.EndPort, port.Port)
-		if port.Port < 1 || last < port.Port || last > 65535 {
+		allowed, ok := PortRange(port)
+		if !ok {
 			p.refuse(
-				fmt.Sprintf("spec.ports[%d]", i), fmt.Sprintf("%d-%d", port.Port, last), "it is no range of TCP ports",
-				"give a port from 1 to 65535, and an endPort that is not less",
+				fmt.Sprintf("spec.ports[%d]", i), fmt.Sprintf("%d-%d", port.Port, cmp.Or(port.EndPort, port.Port)),
+				"it is no range of TCP ports", "give a port from 1 to 65535, and an endPort that is not less",
 			)
 			continue
 		}
-		p.ports = append(p.ports, model.PortRange{First: uint16(port.Port), Last: uint16(last)})
+		p.ports = append(p.ports, allowed)
 	}
 	p.noPort = len(f.Ports) > 0 && len(p.ports) == 0
 	p.readTargets(d, f)
@@ -375,7 +374,7 @@ func overlap(cidr netip.Prefix, f NetworkFacts) (problem, cure string) {
 					"give %s if the edges run where all %ss are routed, otherwise remove it", own, kind.name,
 				)
 			}
-			if !lists(listed, own) {
+			if !ListsCIDR(listed, own) {
 				return fmt.Sprintf("it contains the %s CIDR %s of the Cluster", kind.name, own), fmt.Sprintf(
 					"give smaller CIDRs, or list %s too, in the network whose edges run where all %ss are routed", own, kind.name,
 				)
@@ -385,8 +384,8 @@ func overlap(cidr netip.Prefix, f NetworkFacts) (problem, cure string) {
 	return "", ""
 }
 
-// lists reports whether a CIDR is in a list.
-func lists(all []string, cidr netip.Prefix) bool {
+// ListsCIDR reports whether a CIDR is in a list of texts. Invalid texts are no CIDRs.
+func ListsCIDR(all []string, cidr netip.Prefix) bool {
 	return slices.ContainsFunc(all, func(text string) bool {
 		one, err := model.ValidateCIDR(text)
 		return err == nil && one == cidr
@@ -420,6 +419,15 @@ func (p *networkParts) readTargets(d model.TunnelDomain, f NetworkFacts) {
 	}
 }
 
+// PortRange returns the ports that an entry allows; false: it is no range of TCP ports.
+func PortRange(p v1alpha1.NetworkPort) (allowed model.PortRange, ok bool) {
+	last := cmp.Or(p.EndPort, p.Port)
+	if p.Port < 1 || last < p.Port || last > 65535 {
+		return model.PortRange{}, false
+	}
+	return model.PortRange{First: uint16(p.Port), Last: uint16(last)}, true
+}
+
 // TargetAddress returns the address of a target, which may be invalid.
 func TargetAddress(t v1alpha1.NetworkTarget) model.Endpoint {
 	return model.Endpoint{Host: canonical(t.Address), Port: uint16(cmp.Or(t.Port, defaultTargetPort))}
@@ -431,8 +439,7 @@ func neverDialled(host string) bool {
 	if err != nil {
 		return host == "localhost" || strings.HasSuffix(host, ".localhost")
 	}
-	address = address.WithZone("")
-	return slices.ContainsFunc(model.NeverDialled(), func(p netip.Prefix) bool { return p.Contains(address) })
+	return model.IsNeverDialled(address)
 }
 
 // recordNetwork returns the record of what is granted to a network.

@@ -21,14 +21,15 @@ var (
 // PodsEnrol reports whether Pods of the Cluster with this UID may enrol as edges of a Tunnel: the spec requests it, and
 // the Tunnel is served for this very Cluster.
 func PodsEnrol(tunnel *v1alpha1.Tunnel, cluster types.UID) bool {
-	return acceptsPods(tunnel) && servedFor(tunnel, cluster)
+	return acceptsPods(tunnel) && ServedFor(tunnel, cluster)
 }
 
 func acceptsPods(tunnel *v1alpha1.Tunnel) bool {
 	return tunnel.Spec.EdgeServiceAccount != nil && tunnel.HeldID() != "" && tunnel.Spec.Kubeconfig.Mode.Tunnelled()
 }
 
-func servedFor(tunnel *v1alpha1.Tunnel, cluster types.UID) bool {
+// ServedFor reports whether the recorded decision permits serving clients of a Tunnel for the Cluster with this UID.
+func ServedFor(tunnel *v1alpha1.Tunnel, cluster types.UID) bool {
 	served := tunnel.Status.Served
 	return cluster != "" && served != nil && !served.EnrolmentOnly && served.ClusterUID == cluster
 }
@@ -41,7 +42,7 @@ func PodIssuer(tunnel *v1alpha1.Tunnel, cluster types.UID) (podtoken.Issuer, err
 	switch {
 	case !acceptsPods(tunnel):
 		return podtoken.Issuer{}, errNoPods
-	case !servedFor(tunnel, cluster),
+	case !ServedFor(tunnel, cluster),
 		recorded == nil || recorded.ClusterUID != cluster || recorded.Issuer == "" || len(recorded.Keys) == 0:
 		return podtoken.Issuer{}, errNoKeys
 	}

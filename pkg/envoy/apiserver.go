@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -50,7 +51,7 @@ func dials(groups []*endpointv3.LocalityLbEndpoints) (all []model.Endpoint) {
 
 // apiserverRoute routes every CONNECT in a reverse tunnel to the apiservers.
 func apiserverRoute(cluster string) *routev3.Route {
-	return &routev3.Route{Match: connectMatch(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+	return &routev3.Route{Match: typed.ConnectMatch(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
 		Timeout:          durationpb.New(0), // a connection lasts until one of its ends closes
 		UpgradeConfigs: []*routev3.RouteAction_UpgradeConfig{{

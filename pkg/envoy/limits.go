@@ -6,6 +6,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -26,7 +27,7 @@ func bandwidthLimit(l model.Limits, before []*hcmv3.HttpFilter) []*hcmv3.HttpFil
 	if l.Bandwidth == 0 {
 		return before
 	}
-	return append([]*hcmv3.HttpFilter{httpFilter("envoy.filters.http.bandwidth_limit", &bandwidthv3.BandwidthLimit{
+	return append([]*hcmv3.HttpFilter{typed.HTTPFilter("envoy.filters.http.bandwidth_limit", &bandwidthv3.BandwidthLimit{
 		StatPrefix: "bandwidth",
 		EnableMode: bandwidthv3.BandwidthLimit_REQUEST_AND_RESPONSE,
 		LimitKbps:  wrapperspb.UInt64(uint64(l.Bandwidth) >> 10),

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -116,17 +117,7 @@ func connectManager(statPrefix string, route *routev3.Route) *hcmv3.HttpConnecti
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
 			VirtualHosts: []*routev3.VirtualHost{{Name: statPrefix, Domains: []string{"*"}, Routes: []*routev3.Route{route}}},
 		}},
-		HttpFilters: []*hcmv3.HttpFilter{httpFilter("envoy.filters.http.router", &routerv3.Router{})},
-	}
-}
-
-func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
-	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: pack(config)}}
-}
-
-func connectMatch() *routev3.RouteMatch {
-	return &routev3.RouteMatch{
-		PathSpecifier: &routev3.RouteMatch_ConnectMatcher_{ConnectMatcher: &routev3.RouteMatch_ConnectMatcher{}},
+		HttpFilters: []*hcmv3.HttpFilter{typed.HTTPFilter("envoy.filters.http.router", &routerv3.Router{})},
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -51,7 +52,7 @@ func egressListeners(inst model.Installation, node string, dial EdgeDial) []*lis
 // they share a few HTTP/2 connections to the gateways.
 func egressListener(inst model.Installation, node string, dial EdgeDial) *listenerv3.Listener {
 	manager := connectManager(OwnerEgress, &routev3.Route{
-		Match: connectMatch(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+		Match: typed.ConnectMatch(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: egressCluster(node)},
 			Timeout:          durationpb.New(0), // a connection lasts until one of its ends closes
 			RetryPolicy:      retryGateway(),

@@ -84,7 +84,10 @@ func dialledAPIServer(name string, at []model.Endpoint, limits model.Limits) *cl
 
 // networkEdge returns the parts of an edge's resources that decide what it dials in its network.
 func networkEdge(inst model.Installation, wc model.WorkloadCluster, node string, dial EdgeDial) network.Edge {
-	e := network.Edge{Domain: inst.Domain, Node: node, Network: *wc.Network, Buffer: dial.buffers().apiserver}
+	e := network.Edge{
+		Domain: inst.Domain, Node: node, Network: *wc.Network, Buffer: dial.buffers().apiserver,
+		Keepalive: clientKeepalive(), Limits: breaker(unlimited()),
+	}
 	// Addresses of single gateways are not excluded: adding a gateway must not change the listeners of others.
 	for _, at := range append([]model.Endpoint{inst.Public}, dial.Gateways...) {
 		e.Excluded = append(e.Excluded, single(at)...)

@@ -20,7 +20,8 @@ import (
 	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 )
 
 // Operators of Envoy's access log for the addresses of the kernel's socket, whatever a PROXY header contains.
@@ -75,7 +76,7 @@ func (p ProxyProtocol) Accept(resource *anypb.Any) *anypb.Any {
 		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: pack(&listenproxyv3.ProxyProtocol{})},
 	})
 	flood := tunnelRate(l) // the first limit of each filter chain is for floods
-	balancers, trusted := cidrRanges(p.Balancers), cidrRanges(p.networks())
+	balancers, trusted := typed.CIDRRanges(p.Balancers), typed.CIDRRanges(p.networks())
 	for _, chain := range l.GetFilterChains() {
 		if chain.FilterChainMatch == nil {
 			chain.FilterChainMatch = &listenerv3.FilterChainMatch{}
@@ -91,16 +92,6 @@ func (p ProxyProtocol) Accept(resource *anypb.Any) *anypb.Any {
 		filter("envoy.filters.network.direct_response", &directresponsev3.Config{}),
 	}}
 	return pack(l)
-}
-
-func cidrRanges(networks []netip.Prefix) []*corev3.CidrRange {
-	ranges := make([]*corev3.CidrRange, 0, len(networks))
-	for _, n := range networks {
-		ranges = append(ranges, &corev3.CidrRange{
-			AddressPrefix: n.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(n.Bits())),
-		})
-	}
-	return ranges
 }
 
 // PeerAddresses returns the IP addresses and DNS names at which an Envoy cluster reaches another gateway. It returns

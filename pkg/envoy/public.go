@@ -65,7 +65,7 @@ func egressManager(inst model.Installation, version Version) *listenerv3.Filter 
 // forwardManager accepts CONNECT of edges. The leaf decides which apiserver it leads to.
 func forwardManager(inst model.Installation, version Version) *listenerv3.Filter {
 	manager := connectManager(OwnerForward, &routev3.Route{
-		Match: connectMatch(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+		Match: typed.ConnectMatch(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier:            &routev3.RouteAction_ClusterHeader{ClusterHeader: apiserverHeader},
 			ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
 			Timeout:                     durationpb.New(0), // a connection lasts until one of its ends closes

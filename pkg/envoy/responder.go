@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
 	"github.com/fairlead/fairlead/pkg/envoy/network"
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -138,9 +139,7 @@ func clusterBySNI() *setstatev3.Config {
 	return &setstatev3.Config{OnNewConnection: []*filterstatev3.FilterStateValue{{
 		Key: &filterstatev3.FilterStateValue_ObjectKey{ObjectKey: "envoy.tcp_proxy.cluster"},
 		Value: &filterstatev3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
-			Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
-				Specifier: &corev3.DataSource_InlineString{InlineString: "%REQUESTED_SERVER_NAME%"},
-			}},
+			Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: typed.Text("%REQUESTED_SERVER_NAME%")},
 		}},
 	}}}
 }
@@ -150,7 +149,7 @@ func clusterBySNI() *setstatev3.Config {
 // connection.
 func gatewayConnect(inst model.Installation, at model.Endpoint, version Version) *listenerv3.Listener {
 	l := listening(connectListener, at, clientKeepalive())
-	match := connectMatch()
+	match := typed.ConnectMatch()
 	match.Headers = []*routev3.HeaderMatcher{{
 		Name:                 ":authority",
 		HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: dnsName()},

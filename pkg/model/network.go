@@ -46,18 +46,27 @@ func (n Network) AllowedPorts() []PortRange {
 
 // NeverDialled are the addresses that no edge dials for an apiserver, whatever its network contains: the edge's own
 // machine, link-local addresses with the metadata services of clouds, multicast, and IPv4 addresses written as IPv6.
-func NeverDialled() []netip.Prefix {
-	var all []netip.Prefix
-	for _, cidr := range []string{
-		"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", // RFC 6890, RFC 5771
-		"::/96", "::ffff:0:0/96", "64:ff9b::/96", "fe80::/10", "fec0::/10", "ff00::/8", // RFC 4291, RFC 6052
-		"fd00:ec2::254/128",  // the metadata service of AWS
-		"168.63.129.16/32",   // the host of a virtual machine in Azure
-		"100.100.100.200/32", // the metadata service of Alibaba Cloud
-	} {
-		all = append(all, netip.MustParsePrefix(cidr))
+func NeverDialled() []netip.Prefix { return slices.Clone(neverDialled) }
+
+var neverDialled = prefixes(
+	"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", // RFC 6890, RFC 5771
+	"::/96", "::ffff:0:0/96", "64:ff9b::/96", "fe80::/10", "fec0::/10", "ff00::/8", // RFC 4291, RFC 6052
+	"fd00:ec2::254/128",  // the metadata service of AWS
+	"168.63.129.16/32",   // the host of a virtual machine in Azure
+	"100.100.100.200/32", // the metadata service of Alibaba Cloud
+)
+
+func prefixes(all ...string) (parsed []netip.Prefix) {
+	for _, cidr := range all {
+		parsed = append(parsed, netip.MustParsePrefix(cidr))
 	}
-	return all
+	return parsed
+}
+
+// IsNeverDialled reports whether an address, with or without a zone, is one of NeverDialled.
+func IsNeverDialled(address netip.Addr) bool {
+	address = address.WithZone("")
+	return slices.ContainsFunc(neverDialled, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
 // Without returns the addresses of networks that are in none of the excluded ones, as prefixes in order.

@@ -1,7 +1,6 @@
 package source
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,7 +155,7 @@ func addAddresses(
 		switch {
 		case err != nil:
 			problems = append(problems, fmt.Errorf("status.served.network.cidrs[%d]: %w", i, err))
-		case slices.ContainsFunc(spec.CIDRs, func(wanted string) bool { return sameCIDR(wanted, cidr) }):
+		case decision.ListsCIDR(spec.CIDRs, cidr):
 			to.CIDRs = append(to.CIDRs, cidr)
 		}
 	}
@@ -168,11 +167,6 @@ func addAddresses(
 		}
 	}
 	return problems
-}
-
-func sameCIDR(text string, cidr netip.Prefix) bool {
-	other, err := model.ValidateCIDR(text)
-	return err == nil && other == cidr
 }
 
 // commonPorts returns the ports that are in both lists, each of which means all ports if it is empty. It returns false
@@ -200,8 +194,8 @@ func commonPorts(recorded, wanted []v1alpha1.NetworkPort) (common []model.PortRa
 // portRanges returns the valid ranges.
 func portRanges(ports []v1alpha1.NetworkPort) (all []model.PortRange) {
 	for _, p := range ports {
-		if last := cmp.Or(p.EndPort, p.Port); p.Port >= 1 && last >= p.Port && last <= 65535 {
-			all = append(all, model.PortRange{First: uint16(p.Port), Last: uint16(last)})
+		if allowed, ok := decision.PortRange(p); ok {
+			all = append(all, allowed)
 		}
 	}
 	return all

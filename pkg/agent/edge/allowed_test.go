@@ -28,25 +28,25 @@ func TestParseTargets(t *testing.T) {
 		return ranges
 	}
 	for name, tc := range map[string]struct {
-		in        []string
-		endpoints []model.Endpoint
-		want      Allowed
-		wantErr   string
+		in      []string
+		want    network.Allowed
+		wantErr string
 	}{
 		"nothing":               {},
-		"an address":            {in: []string{"10.0.0.10:6443"}, endpoints: []model.Endpoint{target}},
-		"a CIDR with all ports": {in: []string{"10.1.0.0/16"}, want: Allowed{CIDRs: cidrs("10.1.0.0/16")}},
-		"IPv6 with all ports":   {in: []string{"fd00:1::/64"}, want: Allowed{CIDRs: cidrs("fd00:1::/64")}},
+		"an address":            {in: []string{"10.0.0.10:6443"}, want: network.Allowed{Targets: []model.Endpoint{target}}},
+		"a CIDR with all ports": {in: []string{"10.1.0.0/16"}, want: network.Allowed{CIDRs: cidrs("10.1.0.0/16")}},
+		"IPv6 with all ports":   {in: []string{"fd00:1::/64"}, want: network.Allowed{CIDRs: cidrs("fd00:1::/64")}},
 		"a port that is all ports": {
-			in: []string{"10.1.0.0/16", "10.1.0.0/16:22"}, want: Allowed{CIDRs: cidrs("10.1.0.0/16")},
+			in: []string{"10.1.0.0/16", "10.1.0.0/16:22"}, want: network.Allowed{CIDRs: cidrs("10.1.0.0/16")},
 		},
 		"two ports of two CIDRs": {
 			in:   []string{"10.1.0.0/16:443", "fd00:1::/64:10250", "10.1.0.0/16:10250", "fd00:1::/64:443"},
-			want: Allowed{CIDRs: cidrs("10.1.0.0/16", "fd00:1::/64"), Ports: ports(443, 10250)},
+			want: network.Allowed{CIDRs: cidrs("10.1.0.0/16", "fd00:1::/64"), Ports: ports(443, 10250)},
 		},
 		"an address and a CIDR": {
-			in: []string{"10.1.0.0/16:443", "10.0.0.10:6443"}, endpoints: []model.Endpoint{target},
-			want: Allowed{CIDRs: cidrs("10.1.0.0/16"), Ports: ports(443)},
+			in: []string{"10.1.0.0/16:443", "10.0.0.10:6443"}, want: network.Allowed{
+				CIDRs: cidrs("10.1.0.0/16"), Ports: ports(443), Targets: []model.Endpoint{target},
+			},
 		},
 		"different ports":               {in: []string{"10.1.0.0/16:443", "10.2.0.0/16:22"}, wantErr: "the same ports"},
 		"ports for one alone":           {in: []string{"10.1.0.0/16", "10.2.0.0/16:22"}, wantErr: "the same ports"},
@@ -56,23 +56,23 @@ func TestParseTargets(t *testing.T) {
 		"an address without a port":     {in: []string{"10.0.0.1"}, wantErr: "host:port"},
 		"a CIDR of IPv4 inside of IPv6": {in: []string{"::ffff:10.0.0.0/104"}, wantErr: "IPv4"},
 	} {
-		endpoints, allowed, err := ParseTargets(tc.in)
+		allowed, err := ParseTargets(tc.in)
 		if (err == nil) != (tc.wantErr == "") || (err != nil && !strings.Contains(err.Error(), tc.wantErr)) {
 			t.Errorf("%s: got %v, want an error with %q", name, err, tc.wantErr)
 		}
-		if err == nil && (!reflect.DeepEqual(endpoints, tc.endpoints) || !reflect.DeepEqual(allowed, tc.want)) {
-			t.Errorf("%s: got %v and %v, want %v and %v", name, endpoints, allowed, tc.endpoints, tc.want)
+		if err == nil && !reflect.DeepEqual(allowed, tc.want) {
+			t.Errorf("%s: got %v, want %v", name, allowed, tc.want)
 		}
 	}
 }
 
 // TestAnAllowListIncludesApiservers: gateways are not among the destinations.
 func TestAnAllowListIncludesApiservers(t *testing.T) {
-	_, inside, err := ParseTargets([]string{"10.0.0.0/8:6443"})
+	inside, err := ParseTargets([]string{"10.0.0.0/8:6443"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := targets{restricted: true, networks: inside}
+	list := targets{restricted: true, allowed: inside}
 	for name, tc := range map[string]struct {
 		cluster string
 		to      model.Endpoint
@@ -104,11 +104,11 @@ func TestANarrowingLimitsNetworks(t *testing.T) {
 	for list, want := range map[string]string{
 		"10.1.7.0/24": "[10.1.7.0/24]", "10.0.0.0/8": "[10.1.0.0/16]", "10.2.0.0/16": "[]", "10.0.0.10:6443": "[]",
 	} {
-		endpoints, allowed, err := ParseTargets([]string{list})
+		allowed, err := ParseTargets([]string{list})
 		if err != nil {
 			t.Fatal(err)
 		}
-		n := NarrowingOf([]Config{{}, {Targets: endpoints, Networks: allowed}})
+		n := NarrowingOf([]Config{{}, {Allowed: allowed}})
 		forms[n.Form("")] = true
 		got := []netip.Prefix{}
 		for _, resource := range resources {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/dial"
+	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -78,7 +79,7 @@ func TestAllowedTargetsExcludeStoredAddresses(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	start := func(allowed ...model.Endpoint) *announced {
 		r, err := NewRole(Config{
-			Domain: domain, Dialer: &dial.Dialer{Addresses: []model.Endpoint{atFront}}, Targets: allowed,
+			Domain: domain, Dialer: &dial.Dialer{Addresses: []model.Endpoint{atFront}}, Allowed: network.Allowed{Targets: allowed},
 		}, dir, status.New(status.Process), log)
 		if err != nil {
 			t.Fatal(err)

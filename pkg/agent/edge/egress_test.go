@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -23,7 +24,8 @@ func newEgress(t *testing.T, socket string) (*Role, error) {
 	return NewRole(Config{
 		Role: model.RoleEgress, Domain: domain, Dialer: &dial.Dialer{Addresses: []model.Endpoint{atFront}}, Socket: socket,
 		// These are flags of edges.
-		APIServers: []model.Endpoint{target}, Targets: []model.Endpoint{target}, Listen: []model.Endpoint{target},
+		APIServers: []model.Endpoint{target}, Listen: []model.Endpoint{target},
+		Allowed: network.Allowed{Targets: []model.Endpoint{target}},
 	}, t.TempDir(), status.New(status.Process), slog.New(slog.DiscardHandler))
 }
 

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/network"
-	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // Narrowing limits what an Envoy dials in networks to what the owner of the machine allows, whatever its xds-servers
@@ -22,20 +21,17 @@ type Narrowing struct {
 // the machine apply to all; nil: there is none.
 func NarrowingOf(edges []Config) *Narrowing {
 	for _, e := range edges {
-		if len(e.Targets) > 0 || len(e.Networks.CIDRs) > 0 {
-			return NewNarrowing(e.Networks, e.Targets)
+		if e.Allowed.Restricts() {
+			return NewNarrowing(e.Allowed)
 		}
 	}
 	return nil
 }
 
-// NewNarrowing returns a Narrowing to destinations and named targets.
-func NewNarrowing(allowed Allowed, targets []model.Endpoint) *Narrowing {
-	sum := sha256.Sum256(fmt.Append(nil, allowed.CIDRs, allowed.Ports, targets))
-	return &Narrowing{
-		allowed: network.Allowed{CIDRs: allowed.CIDRs, Ports: allowed.Ports, Targets: targets},
-		form:    "allowed-" + hex.EncodeToString(sum[:8]),
-	}
+// NewNarrowing returns a Narrowing to destinations.
+func NewNarrowing(allowed network.Allowed) *Narrowing {
+	sum := sha256.Sum256(fmt.Append(nil, allowed.CIDRs, allowed.Ports, allowed.Targets))
+	return &Narrowing{allowed: allowed, form: "allowed-" + hex.EncodeToString(sum[:8])}
 }
 
 // Form implements xdsproxy.Override. It differs for each set of destinations, so that Envoy gets the resources again

@@ -29,6 +29,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/dial"
 	enrolclient "github.com/fairlead/fairlead/pkg/enrol/client"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/envoy/policy"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
@@ -53,11 +54,8 @@ type Config struct {
 	// empty: that address. With a proxy, Envoy dials the agent regardless of this field.
 	Gateways   []model.Endpoint
 	APIServers []model.Endpoint // dialled before the apiservers of the Tunnel
-	// Targets are the only apiservers that Envoy may dial, besides APIServers; empty: the Tunnel decides.
-	Targets []model.Endpoint
-	// Networks are the only destinations in networks that Envoy may dial for apiservers; empty: the network decides,
-	// unless there are Targets.
-	Networks Allowed
+	// Allowed are the only destinations that Envoy may dial besides APIServers; empty: the Tunnel decides.
+	Allowed network.Allowed
 	// Listen are the addresses at which Envoy accepts connections of machines in its network to their apiserver.
 	Listen []model.Endpoint
 	// Socket is the path of the Unix socket at which Envoy accepts connections of the apiserver beside it. Only for
@@ -114,15 +112,15 @@ func NewRole(e Config, dir string, s *status.Status, log *slog.Logger) (*Role, e
 		}
 		r.forward, r.dial.Gateways = listener, []model.Endpoint{at}
 	}
-	restricted := e.Role == model.RoleEdge && (len(e.Targets) > 0 || len(e.Networks.CIDRs) > 0)
+	restricted := e.Role == model.RoleEdge && e.Allowed.Restricts()
 	if len(r.dial.Gateways) == 0 && !restricted {
 		r.announced = &announced{path: filepath.Join(dir, announcedFile), domain: e.Domain, dialer: e.Dialer, log: log}
 		r.announced.load()
 	}
 	if restricted {
 		r.targets = targets{
-			restricted: true, networks: e.Networks,
-			apiservers: slices.Concat(e.Targets, e.APIServers), gateways: slices.Concat(r.dial.Gateways, e.Dialer.Addresses),
+			restricted: true, allowed: e.Allowed, apiservers: e.APIServers,
+			gateways: slices.Concat(r.dial.Gateways, e.Dialer.Addresses),
 		}
 	}
 	return r, nil

@@ -11,23 +11,9 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/model"
 )
-
-// Allowed are the destinations in networks that the owner of a machine allows: the addresses of CIDRs at Ports.
-type Allowed struct {
-	CIDRs []netip.Prefix
-	Ports []model.PortRange // of all CIDRs; empty: all
-}
-
-// contains reports whether an address is in a CIDR and its port is allowed.
-func (a Allowed) contains(e model.Endpoint) bool {
-	addr, err := netip.ParseAddr(e.Host)
-	return err == nil && slices.ContainsFunc(a.CIDRs, func(p netip.Prefix) bool { return p.Contains(addr) }) &&
-		(len(a.Ports) == 0 || slices.ContainsFunc(a.Ports, func(p model.PortRange) bool {
-			return p.First <= e.Port && e.Port <= p.Last
-		}))
-}
 
 // errPorts explains a restriction that Envoy sets.
 var errPorts = errors.New(
@@ -37,26 +23,27 @@ var errPorts = errors.New(
 // ParseTargets parses what the owner of a machine allows. An entry is the host:port of an apiserver or of a named
 // target of a network, or a CIDR of destinations in networks, such as 10.1.0.0/16, 10.1.0.0/16:10250 or
 // fd00:1::/64:10250.
-func ParseTargets(entries []string) ([]model.Endpoint, Allowed, error) {
-	var endpoints []model.Endpoint
+func ParseTargets(entries []string) (network.Allowed, error) {
+	var targets []model.Endpoint
 	ports := map[netip.Prefix][]uint16{}
 	for _, entry := range entries {
 		if !strings.Contains(entry, "/") {
 			e, err := model.ParseEndpoint(entry)
 			if err != nil {
-				return nil, Allowed{}, err
+				return network.Allowed{}, err
 			}
-			endpoints = append(endpoints, e)
+			targets = append(targets, e)
 			continue
 		}
 		cidr, port, err := parseCIDR(entry)
 		if err != nil {
-			return nil, Allowed{}, err
+			return network.Allowed{}, err
 		}
 		ports[cidr] = append(ports[cidr], port)
 	}
 	allowed, err := allowedOf(ports)
-	return endpoints, allowed, err
+	allowed.Targets = targets
+	return allowed, err
 }
 
 // parseCIDR parses a CIDR with or without a port, which is 0 then.
@@ -74,8 +61,8 @@ func parseCIDR(entry string) (cidr netip.Prefix, port uint16, err error) {
 }
 
 // allowedOf combines the ports of each CIDR; 0 is all ports.
-func allowedOf(ports map[netip.Prefix][]uint16) (Allowed, error) {
-	var all Allowed
+func allowedOf(ports map[netip.Prefix][]uint16) (network.Allowed, error) {
+	var all network.Allowed
 	var first []uint16
 	for cidr, own := range ports {
 		slices.Sort(own)
@@ -83,7 +70,7 @@ func allowedOf(ports map[netip.Prefix][]uint16) (Allowed, error) {
 			own = []uint16{0}
 		}
 		if len(all.CIDRs) > 0 && !slices.Equal(own, first) {
-			return Allowed{}, errPorts
+			return network.Allowed{}, errPorts
 		}
 		all.CIDRs, first = append(all.CIDRs, cidr), own
 	}
@@ -101,8 +88,8 @@ func allowedOf(ports map[netip.Prefix][]uint16) (Allowed, error) {
 // them. Without a restriction the edge trusts its xds-server.
 type targets struct {
 	restricted bool
-	networks   Allowed
-	apiservers []model.Endpoint
+	allowed    network.Allowed
+	apiservers []model.Endpoint // allowed besides
 	gateways   []model.Endpoint
 }
 
@@ -113,19 +100,25 @@ func (t targets) check(resource *anypb.Any) error {
 	if !t.restricted || resource.UnmarshalTo(c) != nil { // listeners dial Envoy clusters
 		return nil
 	}
-	allowed, cure := t.apiservers, "allow it with --allow-target"
-	isGateway := strings.HasPrefix(c.GetName(), "gateway-") || strings.HasPrefix(c.GetName(), "forward_")
-	if isGateway {
-		allowed, cure = t.gateways, "it is not a gateway of this edge: add it with --gateway"
+	may, cure := t.mayServe, "allow it with --allow-target"
+	if strings.HasPrefix(c.GetName(), "gateway-") || strings.HasPrefix(c.GetName(), "forward_") {
+		may, cure = t.isGateway, "it is not a gateway of this edge: add it with --gateway"
 	}
 	for _, group := range c.GetLoadAssignment().GetEndpoints() {
 		for _, e := range group.GetLbEndpoints() {
 			at := e.GetEndpoint().GetAddress().GetSocketAddress()
 			to := model.Endpoint{Host: at.GetAddress(), Port: uint16(at.GetPortValue())}
-			if !slices.Contains(allowed, to) && (isGateway || !t.networks.contains(to)) {
+			if !may(to) {
 				return fmt.Errorf("the Envoy cluster %s dials %s, which this edge does not allow: %s", c.GetName(), to, cure)
 			}
 		}
 	}
 	return nil
+}
+
+func (t targets) isGateway(e model.Endpoint) bool { return slices.Contains(t.gateways, e) }
+
+// mayServe reports whether an endpoint may be dialled as an apiserver.
+func (t targets) mayServe(e model.Endpoint) bool {
+	return slices.Contains(t.apiservers, e) || slices.Contains(t.allowed.Targets, e) || t.allowed.Contains(e)
 }

@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -194,7 +193,7 @@ func (r *Reconciler) recordPaused(ctx context.Context, g group) error {
 	if g.tunnel == nil || !g.tunnel.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	if served := g.tunnel.Status.Served; g.tunnel.HeldID() != "" && served != nil && served.ClusterUID == g.cluster.UID {
+	if g.tunnel.HeldID() != "" && decision.ServedFor(g.tunnel, g.cluster.UID) {
 		return nil
 	}
 	claim, err := r.claim(ctx, g, g.tunnel)
@@ -283,16 +282,7 @@ func (r *Reconciler) ensure(ctx context.Context, g group, owner client.Object) (
 			return want, nil // nothing may be added any more
 		}
 	}
-	if metav1.GetControllerOf(want) == nil {
-		others := slices.DeleteFunc(
-			slices.Clone(want.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == owner.GetUID() },
-		)
-		want.OwnerReferences = append(others, objects.OwnerRef(kind, owner))
-	}
-	controllerutil.AddFinalizer(want, v1alpha1.TunnelFinalizer)
-	if want.ClaimedID() == "" {
-		want.ClaimID(model.NewID())
-	}
+	objects.Adopt(want, kind, owner)
 	switch {
 	case g.tunnel == nil:
 		if err := r.Client.Create(ctx, want); err != nil {

@@ -116,21 +116,26 @@ func OwnerRef(kind schema.GroupVersionKind, owner client.Object) metav1.OwnerRef
 	}
 }
 
-// CompleteTunnel completes a Tunnel: it sets the owner, the finalizer, and every empty field of its spec that can be
-// derived.
-func CompleteTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) {
+// Adopt gives a Tunnel its owner, the finalizer and an id, as far as it has none.
+func Adopt(tunnel *v1alpha1.Tunnel, kind schema.GroupVersionKind, owner client.Object) {
 	if metav1.GetControllerOf(tunnel) == nil {
-		// An existing non-controlling reference to the same Cluster, from clusterctl or a user, becomes the controlling one.
+		// An existing non-controlling reference to the owner, from clusterctl or a user, becomes the controlling one.
 		others := slices.DeleteFunc(
-			slices.Clone(tunnel.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == cluster.UID },
+			slices.Clone(tunnel.OwnerReferences), func(o metav1.OwnerReference) bool { return o.UID == owner.GetUID() },
 		)
-		tunnel.OwnerReferences = append(others, OwnerRef(clusterv1.GroupVersion.WithKind("Cluster"), cluster))
+		tunnel.OwnerReferences = append(others, OwnerRef(kind, owner))
 	}
-	delete(tunnel.Annotations, v1alpha1.PreparedAnnotation) // the Cluster that it waited for exists
 	controllerutil.AddFinalizer(tunnel, v1alpha1.TunnelFinalizer)
 	if tunnel.ClaimedID() == "" {
 		tunnel.ClaimID(model.NewID())
 	}
+}
+
+// CompleteTunnel completes the Tunnel of a Cluster: it adopts it, and sets every empty field of its spec that can be
+// derived.
+func CompleteTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) {
+	Adopt(tunnel, clusterv1.GroupVersion.WithKind("Cluster"), cluster)
+	delete(tunnel.Annotations, v1alpha1.PreparedAnnotation) // the Cluster that it waited for exists
 	if tunnel.Spec.Kubeconfig.Mode == "" {
 		tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeAuto
 	}

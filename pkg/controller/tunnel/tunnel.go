@@ -101,8 +101,7 @@ func (r *Reconciler) recordPaused(ctx context.Context, o objects.Group) error {
 
 // granted reports whether the recorded decision permits serving clients of this Cluster.
 func granted(o objects.Group) bool {
-	served := o.Tunnel.Status.Served
-	return o.Tunnel.HeldID() != "" && served != nil && !served.EnrolmentOnly && served.ClusterUID == o.Cluster.UID
+	return o.Tunnel.HeldID() != "" && decision.ServedFor(o.Tunnel, o.Cluster.UID)
 }
 
 // Release gives up every name of a Tunnel that no longer exists.

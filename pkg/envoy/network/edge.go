@@ -49,8 +49,6 @@ const (
 	minRefreshRate = 5 * time.Second
 	// maxDestinations is how many destinations an edge may dial within addressTTL. Each uses 3 to 6 KB of its memory.
 	maxDestinations = 16384
-	// unlimited exceeds what an edge's reverse tunnels can carry.
-	unlimited = 1 << 20
 )
 
 // literal matches an authority that is an IP address and a port.
@@ -63,6 +61,9 @@ type Edge struct {
 	Network  model.Network
 	Excluded []netip.Prefix // never dialled, in addition to model.NeverDialled: the gateways' addresses
 	Buffer   uint32         // of a connection, in bytes
+	// Keepalive and Limits apply to the connections that it dials.
+	Keepalive *corev3.TcpKeepalive
+	Limits    *clusterv3.CircuitBreakers
 }
 
 // networkCluster and targetsCluster return the names of the Envoy clusters of an edge.
@@ -141,7 +142,7 @@ func (e Edge) hosts() (hosts []*routev3.VirtualHost) {
 	egress, targets := len(e.dialled()) > 0, len(e.dialledForTargets()) > 0
 	if targets {
 		for _, t := range e.Network.Targets {
-			host := host(t.Name, []string{t.Name}, terminated(targetsCluster(e.Node), connectMatch()))
+			host := host(t.Name, []string{t.Name}, terminated(targetsCluster(e.Node), typed.ConnectMatch()))
 			if egress {
 				without(host, identityFilter, networkFilter, neverFilter, permittedFilter)
 			}
@@ -160,7 +161,7 @@ func (e Edge) hosts() (hosts []*routev3.VirtualHost) {
 	}
 	all := []*routev3.VirtualHost{host(addressesHost, []string{"*"}, terminated(networkCluster(e.Node), literalMatch()))}
 	if len(names) > 0 {
-		all = append(all, host("names", names, terminated(networkCluster(e.Node), connectMatch())))
+		all = append(all, host("names", names, terminated(networkCluster(e.Node), typed.ConnectMatch())))
 	}
 	for _, host := range all {
 		if targets {
@@ -176,7 +177,7 @@ func host(name string, domains []string, route *routev3.Route) *routev3.VirtualH
 }
 
 func literalMatch() *routev3.RouteMatch {
-	match := connectMatch()
+	match := typed.ConnectMatch()
 	match.Headers = []*routev3.HeaderMatcher{{
 		Name: ":authority",
 		HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{
@@ -212,8 +213,7 @@ func perFilter(h *routev3.VirtualHost, name string, config proto.Message) {
 	h.TypedPerFilterConfig[name] = typed.Pack(config)
 }
 
-// Clusters returns the Envoy clusters of the edge that dial addresses of its network. They have no limits of their own:
-// those of the reverse tunnels apply.
+// Clusters returns the Envoy clusters of the edge that dial addresses of its network.
 func (e Edge) Clusters() (clusters []*clusterv3.Cluster) {
 	if dialled := e.dialled(); len(dialled) > 0 {
 		clusters = append(clusters, e.cluster(networkCluster(e.Node), dialled))
@@ -225,7 +225,6 @@ func (e Edge) Clusters() (clusters []*clusterv3.Cluster) {
 }
 
 func (e Edge) cluster(name string, dialled []netip.Prefix) *clusterv3.Cluster {
-	most := func() *wrapperspb.UInt32Value { return wrapperspb.UInt32(unlimited) }
 	return &clusterv3.Cluster{
 		Name:           name,
 		ConnectTimeout: durationpb.New(dialTimeout),
@@ -239,14 +238,8 @@ func (e Edge) cluster(name string, dialled []netip.Prefix) *clusterv3.Cluster {
 			}),
 		}},
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(e.Buffer),
-		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: &corev3.TcpKeepalive{
-			KeepaliveTime:     wrapperspb.UInt32(60),
-			KeepaliveInterval: wrapperspb.UInt32(20),
-			KeepaliveProbes:   wrapperspb.UInt32(3),
-		}},
-		CircuitBreakers: &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
-			MaxConnections: most(), MaxPendingRequests: most(), MaxRequests: most(), MaxRetries: most(),
-		}}},
+		UpstreamConnectionOptions:     &clusterv3.UpstreamConnectionOptions{TcpKeepalive: e.Keepalive},
+		CircuitBreakers:               e.Limits,
 	}
 }
 
@@ -279,7 +272,7 @@ func apiserver(name string) *rbacv3.Principal {
 
 func addresses(in []netip.Prefix) *rbacv3.Permission {
 	var rules []*rbacv3.Permission
-	for _, cidr := range cidrRanges(in) {
+	for _, cidr := range typed.CIDRRanges(in) {
 		rules = append(rules, upstream(&addressv3.UpstreamIpPortMatcher{UpstreamIp: cidr}))
 	}
 	return oneOf(rules)

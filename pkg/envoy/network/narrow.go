@@ -21,9 +21,12 @@ const ownerFilter = "owner"
 // Allowed are the destinations that the owner of a machine allows.
 type Allowed struct {
 	CIDRs   []netip.Prefix
-	Ports   []model.PortRange // of CIDRs; empty: all
-	Targets []model.Endpoint  // allowed as named targets, wherever they are
+	Ports   []model.PortRange // of all CIDRs; empty: all
+	Targets []model.Endpoint  // also allowed, wherever they are
 }
+
+// Restricts reports whether there is a restriction: the zero Allowed allows everything.
+func (a Allowed) Restricts() bool { return len(a.CIDRs) > 0 || len(a.Targets) > 0 }
 
 // Narrow returns a resource of an edge that dials nothing but what is also allowed. Apiservers reach addresses in
 // Allowed.CIDRs at Allowed.Ports. A named target remains if it is in Allowed.Targets, or is such an address. Narrow
@@ -103,13 +106,15 @@ func (a Allowed) narrow(m *hcmv3.HttpConnectionManager) bool {
 
 // allowsTarget reports whether a named target may be dialled.
 func (a Allowed) allowsTarget(t model.Endpoint) bool {
-	if slices.Contains(a.Targets, t) {
-		return true
-	}
-	addr, err := netip.ParseAddr(t.Host)
+	return slices.Contains(a.Targets, t) || a.Contains(t)
+}
+
+// Contains reports whether an endpoint is an address in a CIDR, and its port is allowed.
+func (a Allowed) Contains(e model.Endpoint) bool {
+	addr, err := netip.ParseAddr(e.Host)
 	return err == nil && slices.ContainsFunc(a.CIDRs, func(p netip.Prefix) bool { return p.Contains(addr) }) &&
 		(len(a.Ports) == 0 || slices.ContainsFunc(a.Ports, func(p model.PortRange) bool {
-			return p.First <= t.Port && t.Port <= p.Last
+			return p.First <= e.Port && e.Port <= p.Last
 		}))
 }
 

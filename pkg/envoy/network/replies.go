@@ -2,7 +2,6 @@ package network
 
 import (
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	celv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -47,6 +46,6 @@ func refusal(when *accesslogv3.AccessLogFilter, body string) *hcmv3.ResponseMapp
 	return &hcmv3.ResponseMapper{
 		Filter:     when,
 		StatusCode: wrapperspb.UInt32(403),
-		Body:       &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: body}},
+		Body:       typed.Text(body),
 	}
 }

@@ -115,7 +115,7 @@ func addressMatcher(cidr netip.Prefix, cluster string) *xdsmatcherv3.Matcher_Mat
 		Input: extension("destination", typed.Extension("", &networkinputsv3.FilterStateInput{Key: destinationState})),
 		Matcher: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate_CustomMatch{
 			CustomMatch: extension("ip", typed.Extension("", &ipv3.Ip{
-				StatPrefix: "egress", CidrRanges: cidrRanges([]netip.Prefix{cidr}),
+				StatPrefix: "egress", CidrRanges: typed.CIDRRanges([]netip.Prefix{cidr}),
 			})),
 		},
 	}
@@ -137,17 +137,11 @@ func extension(name string, e *corev3.TypedExtensionConfig) *xdscorev3.TypedExte
 // routeTo forwards CONNECT to an Envoy cluster.
 func routeTo(cluster string) *routev3.Route {
 	return &routev3.Route{
-		Match: connectMatch(),
+		Match: typed.ConnectMatch(),
 		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
 			Timeout:          durationpb.New(0), // a connection lasts until one of its ends closes
 		}},
-	}
-}
-
-func connectMatch() *routev3.RouteMatch {
-	return &routev3.RouteMatch{
-		PathSpecifier: &routev3.RouteMatch_ConnectMatcher_{ConnectMatcher: &routev3.RouteMatch_ConnectMatcher{}},
 	}
 }
 
@@ -196,20 +190,6 @@ func ScopeFilters() []*hcmv3.HttpFilter {
 
 func inlineFormat(text string) *corev3.SubstitutionFormatString {
 	return &corev3.SubstitutionFormatString{Format: &corev3.SubstitutionFormatString_TextFormatSource{
-		TextFormatSource: inlineText(text),
+		TextFormatSource: typed.Text(text),
 	}}
-}
-
-func inlineText(text string) *corev3.DataSource {
-	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: text}}
-}
-
-func cidrRanges(networks []netip.Prefix) []*corev3.CidrRange {
-	ranges := make([]*corev3.CidrRange, 0, len(networks))
-	for _, n := range networks {
-		ranges = append(ranges, &corev3.CidrRange{
-			AddressPrefix: n.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(n.Bits())),
-		})
-	}
-	return ranges
 }

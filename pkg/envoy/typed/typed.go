@@ -1,12 +1,16 @@
-// Package typed encodes messages into the parts of Envoy resources that contain extensions. Equal messages give equal
-// bytes. The package does not know which extensions Fairlead uses.
+// Package typed makes parts of Envoy resources that the same message or text always gives: encoded extensions, matches
+// and ranges. The package does not know which extensions Fairlead uses.
 package typed
 
 import (
+	"net/netip"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // Pack encodes the configuration of an extension deterministically. It panics if a string is not UTF-8.
@@ -27,4 +31,27 @@ func Extension(name string, config proto.Message) *corev3.TypedExtensionConfig {
 // HTTPFilter returns a filter of an HTTP connection manager.
 func HTTPFilter(name string, config proto.Message) *hcmv3.HttpFilter {
 	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: Pack(config)}}
+}
+
+// Text returns a text as a data source.
+func Text(text string) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: text}}
+}
+
+// ConnectMatch matches CONNECT requests.
+func ConnectMatch() *routev3.RouteMatch {
+	return &routev3.RouteMatch{
+		PathSpecifier: &routev3.RouteMatch_ConnectMatcher_{ConnectMatcher: &routev3.RouteMatch_ConnectMatcher{}},
+	}
+}
+
+// CIDRRanges returns ranges of addresses.
+func CIDRRanges(networks []netip.Prefix) []*corev3.CidrRange {
+	ranges := make([]*corev3.CidrRange, 0, len(networks))
+	for _, n := range networks {
+		ranges = append(ranges, &corev3.CidrRange{
+			AddressPrefix: n.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(n.Bits())),
+		})
+	}
+	return ranges
 }
