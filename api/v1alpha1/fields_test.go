@@ -14,63 +14,51 @@ import (
 	"github.com/fairlead/fairlead/internal/golden"
 )
 
+// crds are the CRDs, as the apiserver reads them.
+func crds(t *testing.T) (all []apiextensionsv1.CustomResourceDefinition) {
+	t.Helper()
+	for _, name := range []string{"tunnels", "remotenetworks"} {
+		data, err := os.ReadFile("../../deploy/kubernetes/crd/fairlead.dev_" + name + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict(data, &crd); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, crd)
+	}
+	return all
+}
+
 // TestRulesAreCheapForEarlierApiservers rejects what otherwise only `make test-matrix` would find: an apiserver before
 // 1.37 assumes that metadata.name has any length, so it does not install a CRD with a rule that builds strings from it.
 func TestRulesAreCheapForEarlierApiservers(t *testing.T) {
-	data, err := os.ReadFile("../../deploy/kubernetes/crd/fairlead.dev_tunnels.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var crd apiextensionsv1.CustomResourceDefinition
-	if err := yaml.UnmarshalStrict(data, &crd); err != nil {
-		t.Fatal(err)
-	}
-	for _, version := range crd.Spec.Versions {
-		rules := version.Schema.OpenAPIV3Schema.XValidations
-		if len(rules) == 0 {
-			t.Error("the CRD has no rules")
-		}
-		for _, one := range rules {
-			if strings.Contains(one.Rule, "self.metadata.name +") || strings.Contains(one.Rule, "+ self.metadata.name") {
-				t.Errorf("%s: the rule builds a string from the name: compare a part of a bounded field with it", one.Rule)
+	for _, crd := range crds(t) {
+		for _, version := range crd.Spec.Versions {
+			rules := version.Schema.OpenAPIV3Schema.XValidations
+			if len(rules) == 0 {
+				t.Errorf("the CRD %s has no rules", crd.Name)
+			}
+			for _, one := range rules {
+				if strings.Contains(one.Rule, "self.metadata.name +") || strings.Contains(one.Rule, "+ self.metadata.name") {
+					t.Errorf("%s: the rule builds a string from the name: compare a part of a bounded field with it", one.Rule)
+				}
 			}
 		}
 	}
 }
 
-// TestFieldsMatchTheCode compares the documented fields with the CRD, and the documented labels, annotations and
+// TestFieldsMatchTheCode compares the documented fields with the CRDs, and the documented labels, annotations and
 // keys with the constants.
 func TestFieldsMatchTheCode(t *testing.T) {
-	data, err := os.ReadFile("../../deploy/kubernetes/crd/fairlead.dev_tunnels.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var crd apiextensionsv1.CustomResourceDefinition
-	if err := yaml.UnmarshalStrict(data, &crd); err != nil {
-		t.Fatal(err)
-	}
 	var b strings.Builder
 	b.WriteString(
-		"# Fields of a Tunnel\n\n<!-- Written by `make update-golden` from the CRD and the comments in api/v1alpha1: " +
-			"change them there. -->\n",
+		"# Fields of Tunnels and RemoteNetworks\n\n<!-- Written by `make update-golden` from the CRDs and the comments in " +
+			"api/v1alpha1: change them there. -->\n",
 	)
-	for _, version := range crd.Spec.Versions {
-		schema := version.Schema.OpenAPIV3Schema
-		fmt.Fprintf(
-			&b,
-			"\n`apiVersion: %s/%s`, `kind: %s`. %s\n",
-			crd.Spec.Group,
-			version.Name,
-			crd.Spec.Names.Kind,
-			oneLine(schema.Description),
-		)
-		writeRules(&b, "", schema)
-		for _, part := range []string{"spec", "status"} {
-			props := schema.Properties[part]
-			fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| field | type | description |\n|---|---|---|\n", part, oneLine(props.Description))
-			writeFields(t, &b, part, &props)
-			writeRules(&b, part, &props)
-		}
+	for _, crd := range crds(t) {
+		writeKind(t, &b, &crd)
 	}
 	b.WriteString(
 		"\n## Names on objects\n\nLabels, annotations and finalizers of Fairlead:\n\n| name | description |\n|---|---|\n",
@@ -81,6 +69,30 @@ func TestFieldsMatchTheCode(t *testing.T) {
 		}
 	}
 	golden.CheckFile(t, reference+"fields.md", []byte(b.String()))
+}
+
+// writeKind writes the fields of a kind.
+func writeKind(t *testing.T, b *strings.Builder, crd *apiextensionsv1.CustomResourceDefinition) {
+	t.Helper()
+	kind, of := crd.Spec.Names.Kind, ""
+	if kind != "Tunnel" {
+		of = kind + ": "
+	}
+	for _, version := range crd.Spec.Versions {
+		schema := version.Schema.OpenAPIV3Schema
+		fmt.Fprintf(
+			b, "\n`apiVersion: %s/%s`, `kind: %s`. %s\n", crd.Spec.Group, version.Name, kind, oneLine(schema.Description),
+		)
+		writeRules(b, "", schema)
+		for _, part := range []string{"spec", "status"} {
+			props := schema.Properties[part]
+			fmt.Fprintf(
+				b, "\n## %s%s\n\n%s\n\n| field | type | description |\n|---|---|---|\n", of, part, oneLine(props.Description),
+			)
+			writeFields(t, b, part, &props)
+			writeRules(b, part, &props)
+		}
+	}
 }
 
 // writeFields writes a row for each field below s. A list's fields have [] after the list's name.

@@ -20,3 +20,17 @@ func (t *Tunnel) ClaimID(id string) { t.Spec.ID = id }
 // OfCluster reports whether this is the Tunnel of the Cluster with its name: neither that of a RemoteNetwork nor that
 // of the apiservers of a Cluster.
 func (t *Tunnel) OfCluster() bool { return t.Spec.Network == "" && t.Spec.EgressOf == "" }
+
+// ClusterName returns the name of the Cluster that this Tunnel is for, in the same namespace. It returns "" for the
+// Tunnel of a network whose decision is not on record.
+func (t *Tunnel) ClusterName() string {
+	switch {
+	case t.OfCluster():
+		return t.Name
+	case t.Spec.EgressOf != "":
+		return t.Spec.EgressOf
+	case t.Status.Served != nil && t.Status.Served.Network != nil:
+		return t.Status.Served.Network.ClusterName
+	}
+	return ""
+}

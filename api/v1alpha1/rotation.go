@@ -49,6 +49,6 @@ type CAInfo struct {
 	NotAfter metav1.Time `json:"notAfter"`
 	// Brought is true if the user supplied the CA, and false if the controller created it.
 	Brought bool `json:"brought,omitempty"`
-	// Signs are the roles for which the CA currently signs certificates: edge, gateway, control.
+	// Signs are the roles for which the CA currently signs certificates: edge, egress, gateway, control.
 	Signs []string `json:"signs,omitempty"`
 }

@@ -216,6 +216,10 @@ type EdgeStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	Gateways []EdgeGatewayStatus `json:"gateways,omitempty"`
+	// connected is true while the Envoy beside an apiserver is connected to the control channel. It has no reverse
+	// tunnels, so gateways is empty. Only a Tunnel with spec.egressOf has such nodes.
+	// +optional
+	Connected bool `json:"connected,omitempty"`
 	// lastSeen is when the edge was last connected to the control channel, or had a reverse tunnel. While the edge is
 	// connected it is updated only every few minutes.
 	// +optional

@@ -28,7 +28,7 @@ func TestCARotate(t *testing.T) {
 	p := newPerson(t)
 	waitCA(t, p)
 	before := p.must(
-		t, []string{"CN=Fairlead tunnels.example.com", "made", "edge,gateway,control", "the next one begins at"}, "ca",
+		t, []string{"CN=Fairlead tunnels.example.com", "made", "edge,egress,gateway,control", "the next one begins at"}, "ca",
 		"status",
 	)
 	begin := time.Now()

@@ -30,11 +30,13 @@ type completer func(ctx context.Context, m *management.Client) ([]string, error)
 
 // addCompletions adds completions for the arguments and flags of every command of a tree, chosen by their names.
 func addCompletions(cmd *cobra.Command) {
-	for word, look := range map[string]completer{"CLUSTER": tunnelNames, "NODE": nodeNames, "HOSTNAME": hostnames} {
+	for word, look := range map[string]completer{
+		"CLUSTER": tunnelNames, "NETWORK": networkNames, "NODE": nodeNames, "HOSTNAME": hostnames,
+	} {
 		if !strings.Contains(cmd.Use, word) || cmd.ValidArgsFunction != nil {
 			continue
 		}
-		if cmd.Name() == "join" || cmd.Name() == "egress" {
+		if word == "CLUSTER" && (cmd.Name() == "join" || cmd.Name() == "egress" || cmd.Name() == "status") {
 			look = clusterNames
 		}
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
@@ -129,6 +131,12 @@ func namesOf(
 func tunnelNames(ctx context.Context, m *management.Client) ([]string, error) {
 	return namesOf(
 		ctx, m, management.MetadataList(v1alpha1.GroupVersion.WithKind("Tunnel")), client.InNamespace(m.Namespace),
+	)
+}
+
+func networkNames(ctx context.Context, m *management.Client) ([]string, error) {
+	return namesOf(
+		ctx, m, management.MetadataList(v1alpha1.GroupVersion.WithKind("RemoteNetwork")), client.InNamespace(m.Namespace),
 	)
 }
 

@@ -91,7 +91,7 @@ func TestEdgeList(t *testing.T) {
 		return ""
 	}
 	all := p.must(t, []string{"NODE", a, b}, "edge", "list", "-A")
-	if got, want := line(all, a), fmt.Sprintf("%s c1 %s host-of-%s connected "+
+	if got, want := line(all, a), fmt.Sprintf("%s c1 - edge %s host-of-%s connected "+
 		"gateway-0:2,gateway-1:3", key.Namespace, a, a); !strings.HasPrefix(
 		got,
 		want,

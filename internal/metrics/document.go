@@ -75,7 +75,7 @@ For operators: every metric that Fairlead's programs publish, with its labels an
 the alerts and to see what a scrape costs read [Monitoring](monitoring.md). [Runbooks](runbooks.md) explain each alert.
 
 **How many workload clusters are unreachable?** ` + "`fairlead_controller_tunnel_conditions`" + ` counts Tunnels by
-the status of ` + "`TunnelReady`" + `, and ` + "`fairlead status -A`" + ` names them.
+the status of ` + "`TunnelReady`" + `, with kind="cluster", and ` + "`fairlead status -A`" + ` names them.
 
 Times are in seconds, also Unix times. Counters begin at 0 with each start.
 `

@@ -99,21 +99,24 @@ var foreign = []Metric{
 		Kind:   Counter,
 		Labels: []string{"envoy_http_conn_manager_prefix"},
 		Of:     atGateway,
-		Help:   "Bytes from clients of the connect listener.",
+		Help: "Bytes from clients of the connect listener, from apiservers for networks (egress), and from machines " +
+			"(forward).",
 	},
 	{
 		Name:   "envoy_http_downstream_cx_tx_bytes_total",
 		Kind:   Counter,
 		Labels: []string{"envoy_http_conn_manager_prefix"},
 		Of:     atGateway,
-		Help:   "Bytes to clients of the connect listener.",
+		Help:   "Bytes to these clients.",
 	},
 	{
 		Name:   "envoy_http_downstream_rq_xx",
 		Kind:   Counter,
 		Labels: []string{"envoy_http_conn_manager_prefix", "envoy_response_code_class"},
 		Of:     atGateway,
-		Help:   "Answers to CONNECT requests, by class of code.",
+		Help: "Answers to CONNECT requests, by class of code: of clients (connect), of apiservers for networks (egress) " +
+			"and of edges for machines (forward). For egress, 4 is a destination that the gateway or an edge refuses, 5 a " +
+			"network without an edge, a limit that is reached, or a destination that does not answer.",
 	},
 	{
 		Name: "envoy_reverse_tunnel_handshake_accepted",

@@ -53,8 +53,8 @@ var xdsServer = []Metric{
 		Kind:   Gauge,
 		Labels: []string{"state"},
 		Of:     server,
-		Help: "Workload clusters by state: served, prepared (served soon) or withheld (paused, or with a missing " +
-			"precondition).",
+		Help: "Tunnels of workload clusters, networks and apiservers by state: served, prepared (served soon) or withheld " +
+			"(paused, or with a missing precondition).",
 	},
 	{
 		Name:   "fairlead_xds_resources",
@@ -364,21 +364,37 @@ var controller = []Metric{
 		Of:   leader,
 		Help: "1 on the replica that leads: only this one writes status and signs.",
 	},
-	{Name: "fairlead_controller_tunnels", Kind: Gauge, Of: leader, Help: "Tunnel objects."},
+	{
+		Name:   "fairlead_controller_tunnels",
+		Kind:   Gauge,
+		Labels: []string{"kind"},
+		Of:     leader,
+		Help: "Tunnel objects: of Clusters (cluster), of RemoteNetworks (network), of apiservers that reach these " +
+			"(egress).",
+	},
 	{
 		Name:   "fairlead_controller_tunnel_conditions",
 		Kind:   Gauge,
-		Labels: []string{"condition", "status", "reason"},
+		Labels: []string{"kind", "condition", "status", "reason"},
 		Of:     leader,
-		Help:   "Tunnels by condition, status and reason.",
+		Help:   "Tunnels by kind, condition, status and reason.",
 	},
 	{
 		Name:   "fairlead_controller_edges",
 		Kind:   Gauge,
-		Labels: []string{"state"},
+		Labels: []string{"kind", "state"},
 		Of:     leader,
-		Help: "Edges in the status of Tunnels: connected (has tunnels), away, expired (away for longer than its " +
-			"certificate lives), revoked.",
+		Help: "Edges in the status of Tunnels, by the kind of these: connected (has tunnels; beside an apiserver: " +
+			"reports), away, expired (away for longer than its certificate lives), revoked.",
+	},
+	{Name: "fairlead_controller_networks", Kind: Gauge, Of: leader, Help: "RemoteNetwork objects."},
+	{
+		Name:   "fairlead_controller_network_conditions",
+		Kind:   Gauge,
+		Labels: []string{"condition", "status", "reason"},
+		Of:     leader,
+		Help: "RemoteNetworks by condition, status and reason; TunnelReady is about their edges, EgressReady about the " +
+			"apiservers of their Cluster.",
 	},
 	{
 		Name: "fairlead_controller_leaf_expiry_timestamp_seconds",
@@ -447,7 +463,8 @@ var controller = []Metric{
 		Labels:     []string{"namespace", "name"},
 		Of:         leader,
 		PerCluster: true,
-		Help:       "1 if the condition Ready of a Tunnel is True.",
+		Help: "1 if the condition Ready of a Tunnel is True; the Tunnel of a network has the name <network>.network, that " +
+			"of the apiservers of a Cluster <cluster>.egress.",
 	},
 	{
 		Name:       "fairlead_controller_tunnel_edges",
@@ -455,7 +472,7 @@ var controller = []Metric{
 		Labels:     []string{"namespace", "name"},
 		Of:         leader,
 		PerCluster: true,
-		Help:       "Connected edges of a Tunnel.",
+		Help:       "Connected edges of a Tunnel, of a network or of a Cluster, and connected nodes beside its apiservers.",
 	},
 	{
 		Name:       "fairlead_controller_tunnel_leaf_expiry_timestamp_seconds",

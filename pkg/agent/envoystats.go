@@ -33,7 +33,7 @@ const envoyStats = `^(` +
 	`|downstream_pre_cx_timeout|no_filter_chain_match|ssl\.(handshake|connection_error|fail_verify_[a-z_]+))` +
 	`|tcp\.(apiserver|public|control|gateway)[a-z0-9_-]*\.(downstream_cx_(total|rx_bytes_total|tx_bytes_total|no_route)` +
 	`|idle_timeout|upstream_flush_active)` +
-	`|http\.connect\.(downstream_(cx|rq)_(total|active)|downstream_cx_(rx|tx)_bytes_total` +
+	`|http\.(connect|egress|forward)\.(downstream_(cx|rq)_(total|active)|downstream_cx_(rx|tx)_bytes_total` +
 	`|downstream_rq_[245]xx|no_route|rq_reset_after_downstream_response_started)` +
 	`|reverse_tunnel\.(handshake\..*|fallback_no_reverse_socket)|.*handshakes.*|.*tunnels_rbac.*` +
 	`|overload\..*\.(active|pressure|shed_load_count)` +

@@ -21,8 +21,8 @@ type State string
 
 // The states of edges on record.
 const (
-	Connected State = "connected" // it has a tunnel
-	Away      State = "away"      // it has none
+	Connected State = "connected" // it has a tunnel, or, beside an apiserver, reports to an xds-server
+	Away      State = "away"      // it has none, or does not report
 	Expired   State = "expired"   // it has none, and its certificate has ended
 	Revoked   State = "revoked"
 	Unknown   State = "unknown" // it has none on record, and the record may be incomplete
@@ -34,7 +34,7 @@ type Edge struct {
 	ID        string     `json:"-"`    // Tunnel.spec.id
 	APIServer *APIServer `json:"apiServer,omitempty"`
 	LastError string     `json:"lastError,omitempty"` // the problem that the edge itself reports
-	Connected bool       `json:"-"`                   // it reports to an xds-server; of a record: it has a tunnel
+	Connected bool       `json:"-"`                   // it reports to an xds-server; of a record: as in State
 
 	// Only from xds-servers:
 
@@ -88,7 +88,8 @@ func (e *Edge) Revoked() bool { return e.State == Revoked }
 // DisconnectedSince returns since when the edge's agent has not reported; zero: it does, or that is not known.
 func (e *Edge) DisconnectedSince() time.Time { return DisconnectedSince(e.Connected, e.Since) }
 
-// HasTunnel returns whether the edge is on record with a tunnel, and is not revoked.
+// HasTunnel returns whether the edge is on record with a tunnel, or beside an apiserver as connected, and is not
+// revoked.
 func (e *Edge) HasTunnel() bool { return e.State == Connected }
 
 // LetIn returns whether the edge may have tunnels: it is neither revoked nor away with a certificate that has ended.

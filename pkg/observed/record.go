@@ -23,7 +23,7 @@ func Recorded(t *v1alpha1.Tunnel, now time.Time) []Edge {
 func recorded(t *v1alpha1.Tunnel, s *v1alpha1.EdgeStatus, now time.Time) Edge {
 	node, _ := model.ParseNodeID(s.NodeID)
 	e := Edge{
-		Node: node, ID: t.HeldID(), Connected: len(s.Gateways) > 0, LastError: s.LastError,
+		Node: node, ID: t.HeldID(), Connected: connected(s), LastError: s.LastError,
 		State: stateOf(t, s, node, now), Host: s.Host, Version: s.Version, Form: s.Form,
 		Enrolled: s.EnrolledAt.Time, NotAfter: s.CertificateNotAfter.Time,
 		LastSeen: orZero(s.LastSeen), RevokedAt: orZero(s.RevokedAt), CutAt: orZero(s.CutAt),
@@ -46,7 +46,7 @@ func stateOf(t *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus, node string, now time.T
 	switch {
 	case e.RevokedAt != nil || IsRevoked(t, node):
 		return Revoked
-	case len(e.Gateways) > 0:
+	case connected(e):
 		return Connected
 	case !now.Before(e.CertificateNotAfter.Time):
 		return Expired
@@ -55,6 +55,9 @@ func stateOf(t *v1alpha1.Tunnel, e *v1alpha1.EdgeStatus, node string, now time.T
 	}
 	return Away
 }
+
+// connected returns whether an edge is on record with a tunnel, or, beside an apiserver, as connected.
+func connected(e *v1alpha1.EdgeStatus) bool { return len(e.Gateways) > 0 || e.Connected }
 
 // IsRevoked returns whether a Tunnel's spec revokes an edge, which need not be on record.
 func IsRevoked(t *v1alpha1.Tunnel, node string) bool {

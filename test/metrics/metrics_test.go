@@ -15,7 +15,9 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/deploy/monitoring"
 	listed "github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/test/lab"
@@ -48,6 +50,12 @@ func TestEveryProgramServesTheDocumentedMetrics(t *testing.T) {
 	w := watch(t, s, edge)
 	eventually(t, w.up)
 	eventually(t, m.Condition("Ready", "True"))
+	// Without edges: its conditions have metrics, and a bundle has it.
+	must(t, s.Management.Client.Create(t.Context(), &v1alpha1.RemoteNetwork{
+		ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: "fjord"},
+		Spec:       v1alpha1.RemoteNetworkSpec{ClusterName: m.Name, CIDRs: []string{"10.21.0.0/16"}},
+	}))
+	eventually(t, w.answers(`fairlead_controller_network_conditions{condition="EgressReady",status="False"} == 1`))
 	that(t, "every program serves exactly the documented metrics", func(t *testing.T) { w.compare(t) })
 	that(t, "no series has a label of a workload cluster, an edge or a tunnel", func(t *testing.T) { w.anonymous(t, m) })
 	that(t, "every query of the dashboard returns a result", func(t *testing.T) {

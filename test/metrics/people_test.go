@@ -108,8 +108,9 @@ func (w *watcher) gather(t *testing.T, s *world.World) {
 	}
 	for name, want := range map[string]string{
 		"status.json": `"rttMillis"`, "check.json": `"apiserver"`, "config-sync.txt": "SYNCED",
-		"config/gateway-0.json": string(world.Domain),
-		"objects/tunnels.yaml":  world.Namespace, "objects/secrets.yaml": "-edge-bootstrap",
+		"config/gateway-0.json":       string(world.Domain),
+		"objects/remotenetworks.yaml": "10.21.0.0/16",
+		"objects/tunnels.yaml":        world.Namespace, "objects/secrets.yaml": "-edge-bootstrap",
 	} {
 		if !strings.Contains(files[name], want) {
 			t.Errorf("%s is without %q:\n%.1000s\n%s", name, want, files[name], out)

@@ -50,7 +50,7 @@ type fleet struct {
 func TestNetworks(t *testing.T) {
 	proof.Need(t)
 	l, err := lab.New(t.Context(), lab.Options{
-		TunnelDomain: string(world.Domain), Lean: true, Gateways: 2, XDSServers: 2,
+		TunnelDomain: string(world.Domain), Lean: true, Gateways: 2, XDSServers: 2, Metrics: true,
 		ControllerFlags: []string{"--apiserver-cidrs=" + netns.ManagementPrefix().String()},
 	})
 	f := &fleet{World: world.New(t, proof.Start(t, l, err))}
@@ -96,19 +96,6 @@ func (f *fleet) build(t *testing.T) {
 		for _, network := range []string{"site1", "site2", "vault"} {
 			ready := took(t, networkIs(f.World, network, v1alpha1.ConditionReady, metav1.ConditionTrue, ""))
 			measured("ready_s", ready.Seconds())
-		}
-	})
-}
-
-// shows proves what operators see of networks.
-func (f *fleet) shows(t *testing.T) {
-	that(t, "fairlead network list shows which networks are ready, and status only Clusters", func(t *testing.T) {
-		out, err := f.Exec(t.Context(), "network", "list", "-A")
-		if err != nil || strings.Count(out, "True") != 3 {
-			t.Errorf("%v:\n%s", err, out)
-		}
-		if out, err := f.Exec(t.Context(), "status", "-A"); err != nil || strings.Contains(out, ".network") {
-			t.Errorf("%v:\n%s", err, out)
 		}
 	})
 }
@@ -226,6 +213,13 @@ func (f *fleet) isolates(t *testing.T) {
 			t.Errorf("status %d, %v", status, err)
 		}
 		measured("dead_address_s", time.Since(began).Seconds())
+	})
+	that(t, "metrics count the refused destinations, and those that do not answer", func(t *testing.T) {
+		answers := func(class string) string {
+			return `envoy_http_downstream_rq_xx{envoy_http_conn_manager_prefix="egress",envoy_response_code_class="` + class + `"}`
+		}
+		eventually(t, f.counts("gateway-agent", answers("4"), func(n float64) bool { return n >= 20 }))
+		eventually(t, f.counts("gateway-agent", answers("5"), func(n float64) bool { return n >= 1 }))
 	})
 }
 

@@ -97,6 +97,32 @@ func TestThePageShowsTheFleet(t *testing.T) {
 	}
 }
 
+// TestThePageShowsNetworks of a Cluster that has no tunnel of its own, and their changes.
+func TestThePageShowsNetworks(t *testing.T) {
+	w := newWorld(t)
+	namespace := kubetest.NewNamespace(t, w.admin)
+	w.networks(t, namespace, "shop", "site1", "site2")
+	address := w.start(t, "--page-listen", "127.0.0.1:0")
+	tab := chromium.Open(t, "http://"+address+"/?namespace="+namespace)
+	const row = `document.querySelector("table.fleet tbody tr")`
+	tab.Until(t, patience, row+`?.innerText.includes("2 / 2")`)
+	browser.Eval[chromedp.Void](t, tab, row+`.querySelector("a").click()`)
+	const networks = `document.querySelector(".part-networks").innerText`
+	for _, text := range []string{"site1", "site2", "10.21.0.0/16", "gateway-0: 2", "1 / 1"} {
+		tab.Until(t, patience, fmt.Sprintf(`%s.includes(%q)`, networks, text))
+	}
+	tab.Until(t, patience, `document.querySelector(".part-egress").innerText.includes("node-shop.egress")`)
+	tab.Until(t, patience, `document.querySelector(".part-edges").innerText.includes("node-site1.network")`)
+	w.network(t, namespace, "site1", "the cable of site1 was cut")
+	tab.Until(t, patience, networks+`.includes("the cable of site1 was cut: see the logs of the edges")`)
+	tab.Until(t, patience, `document.querySelector(".verdict").innerText.includes("network site1: the cable")`)
+	browser.Eval[chromedp.Void](t, tab, `document.querySelector(".back").click()`)
+	tab.Until(t, patience, row+`.innerText.includes("1 / 2")`)
+	for _, problem := range tab.Problems() {
+		t.Errorf("the browser complains: %s", problem)
+	}
+}
+
 func TestBeyondLoopbackTheManagementClusterAuthorizesReaders(t *testing.T) {
 	w := newWorld(t)
 	namespace := kubetest.NewNamespace(t, w.admin)

@@ -202,6 +202,69 @@ func (w *world) tunnel(t *testing.T, namespace, name string) {
 	}
 }
 
+// networks creates a Cluster without a tunnel, its healthy networks, and their Tunnels, like the controller.
+func (w *world) networks(t *testing.T, namespace, cluster string, names ...string) {
+	t.Helper()
+	c := kubetest.Cluster(namespace, cluster)
+	c.Labels = nil
+	specs := map[string]v1alpha1.TunnelSpec{cluster + v1alpha1.EgressTunnelSuffix: {EgressOf: cluster}}
+	create := []client.Object{c}
+	for i, name := range names {
+		specs[name+v1alpha1.NetworkTunnelSuffix] = v1alpha1.TunnelSpec{Network: name}
+		create = append(create, &v1alpha1.RemoteNetwork{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec:       v1alpha1.RemoteNetworkSpec{ClusterName: cluster, CIDRs: []string{fmt.Sprintf("10.%d.0.0/16", 21+i)}},
+		})
+	}
+	for name, spec := range specs {
+		tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec}
+		tunnel.Spec.ID = strings.ReplaceAll(fmt.Sprintf("%020s", strings.ReplaceAll(name, ".", "")), " ", "0")
+		if err := w.admin.Create(t.Context(), tunnel); err != nil {
+			t.Fatal(err)
+		}
+		w.status(tunnel, "")
+		if spec.EgressOf != "" {
+			tunnel.Status.Edges[0].Gateways, tunnel.Status.Edges[0].Connected = nil, true
+		} else {
+			tunnel.Status.Served = &v1alpha1.ServedStatus{Network: &v1alpha1.ServedNetwork{ClusterName: cluster}}
+		}
+		if err := w.admin.Status().Update(t.Context(), tunnel); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, o := range create {
+		if err := w.admin.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range names {
+		w.network(t, namespace, name, "")
+	}
+}
+
+// network sets the error message of a network; an empty message means no error.
+func (w *world) network(t *testing.T, namespace, name, message string) {
+	t.Helper()
+	n := &v1alpha1.RemoteNetwork{}
+	if err := w.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, n); err != nil {
+		t.Fatal(err)
+	}
+	n.Status.Conditions = nil
+	for _, kind := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionTunnelReady} {
+		c := metav1.Condition{
+			Type: kind, Status: metav1.ConditionTrue, Reason: kind, Message: "all is well", LastTransitionTime: metav1.Now(),
+			ObservedGeneration: n.Generation,
+		}
+		if message != "" && kind == v1alpha1.ConditionTunnelReady {
+			c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonNoTunnel, message
+		}
+		n.Status.Conditions = append(n.Status.Conditions, c)
+	}
+	if err := w.admin.Status().Update(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // status sets the status as the controller would: without errors, or without a tunnel at any gateway.
 func (w *world) status(tunnel *v1alpha1.Tunnel, message string) {
 	now := metav1.Now()

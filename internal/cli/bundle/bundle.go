@@ -52,18 +52,18 @@ func Command(root func() *cobra.Command) *cobra.Command {
 		Use:   "support-bundle",
 		Short: "Collect diagnostic data, without secrets, into one file",
 		Long: strings.TrimSpace(`
-Collect diagnostic data into one .tar.gz file with mode 0600: versions; Clusters, Tunnels, Machines and the
-objects of Fairlead, with their events; the names of Secrets; the output of "fairlead status", "check --all"
-and "config sync"; the configuration of the Envoys; logs and metrics of the Pods of Fairlead. README.txt lists
-the content, and what is missing with the reason.
+Collect diagnostic data into one .tar.gz file with mode 0600: versions; Clusters, Tunnels, RemoteNetworks,
+Machines and the objects of Fairlead, with their events; the names of Secrets; the output of "fairlead
+status", "check --all" and "config sync"; the configuration of the Envoys; logs and metrics of the Pods of
+Fairlead. README.txt lists the content, and what is missing with the reason.
 
 Keys, tokens and their hashes, passwords, certificates, kubeconfigs, values of environment variables and
 foreign annotations are replaced by "[removed]". Host names, addresses and names of objects remain: review the
 file before you share it.
 
-Needs: list on Clusters, Tunnels, Machines, Events, Secrets (metadata only) and CertificateSigningRequests; in
-the namespace of the installation, list on all objects and get on pods/log and pods/proxy. Data that needs a
-missing permission is left out.
+Needs: list on Clusters, Tunnels, RemoteNetworks, Machines, Events, Secrets (metadata only) and
+CertificateSigningRequests; in the namespace of the installation, list on all objects and get on pods/log and
+pods/proxy. Data that needs a missing permission is left out.
 Changes: creates the file; sends the requests of "fairlead check" to all workload clusters unless --no-checks
 is set.
 Exit codes: 0 the file was written, even if data is missing; 1 the command failed; 2 the command line is

@@ -27,6 +27,7 @@ func kinds() []kind {
 	ours := func(o *unstructured.Unstructured) bool { return strings.Contains(o.GetName(), "fairlead") }
 	return []kind{
 		{GroupVersionKind: of("fairlead.dev", "v1alpha1", "Tunnel")},
+		{GroupVersionKind: of("fairlead.dev", "v1alpha1", "RemoteNetwork")},
 		{GroupVersionKind: of("cluster.x-k8s.io", "v1beta2", "Cluster")},
 		{GroupVersionKind: of("cluster.x-k8s.io", "v1beta2", "Machine")},
 		{GroupVersionKind: of("", "v1", "Secret"), metadata: true, keep: secretOfCluster},
@@ -69,7 +70,7 @@ func keysOf[V any](m map[string]V) func(yield func(string) bool) {
 
 func eventOfOurs(o *unstructured.Unstructured) bool {
 	of, _, _ := unstructured.NestedString(o.Object, "involvedObject", "kind")
-	return slices.Contains([]string{"Tunnel", "Cluster", "Machine"}, of)
+	return slices.Contains([]string{"Tunnel", "RemoteNetwork", "Cluster", "Machine"}, of)
 }
 
 func requestOfOurs(o *unstructured.Unstructured) bool {

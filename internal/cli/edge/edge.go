@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
@@ -37,17 +39,23 @@ func edgeListCommand() *cobra.Command {
 	var f edgeFlags
 	var o output.Options
 	cmd := &cobra.Command{
-		Use:   "list [CLUSTER]",
+		Use:   "list [CLUSTER|TUNNEL]",
 		Short: "List edges",
 		Long: strings.TrimSpace(`
-List the edges that the Tunnels of a namespace, or one Cluster, have on record: state, connections to each
-gateway, certificate, health of the apiserver and version.
+List the edges that the Tunnels of a namespace have on record: network, role, state, connections to each
+gateway, certificate, health of the apiserver and version. With a name, list those of one Cluster, with its
+networks and apiservers, or of one Tunnel, such as site1.network.
 
-Needs: list on Tunnels, and watch for --watch.
+  ROLE     is
+  edge     an edge of the Cluster, or of a RemoteNetwork, which NETWORK names
+  egress   an Envoy beside an apiserver; it has no tunnels, and is connected if it reports
+
+Needs: list on Tunnels, and watch for --watch; with the name of a Tunnel, get on that Tunnel is enough.
 Changes: nothing.
 Exit codes: 0 success, whatever the state of the edges; 1 the command failed; 2 the command line is invalid.`),
-		Example: "  fairlead edge list -A\n  fairlead edge list -n prod c1\n  fairlead edge list -A --watch",
-		Args:    cobra.MaximumNArgs(1),
+		Example: "  fairlead edge list -A\n  fairlead edge list -n prod c1\n  fairlead edge list -n prod site1.network\n" +
+			"  fairlead edge list -A --watch",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := f.Open()
 			if err != nil {
@@ -77,14 +85,23 @@ Exit codes: 0 success, whatever the state of the edges; 1 the command failed; 2 
 }
 
 // listTunnels lists the Tunnels of a namespace, or of all namespaces if it is empty. With a name it returns the Tunnel
-// of that name, or an error if it does not exist.
+// of that name and the others of that Cluster, or an error if there is none.
 func listTunnels(ctx context.Context, from client.Reader, namespace string, name []string) ([]v1alpha1.Tunnel, error) {
 	var tunnels v1alpha1.TunnelList
-	if err := from.List(ctx, &tunnels, client.InNamespace(namespace)); err != nil {
+	err := from.List(ctx, &tunnels, client.InNamespace(namespace))
+	if apierrors.IsForbidden(err) && len(name) == 1 && namespace != "" { // such as the operator of one network
+		var one v1alpha1.Tunnel
+		if from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name[0]}, &one) == nil {
+			return []v1alpha1.Tunnel{one}, nil
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("listing Tunnels: %w", err)
 	}
 	if len(name) == 1 {
-		tunnels.Items = slices.DeleteFunc(tunnels.Items, func(t v1alpha1.Tunnel) bool { return t.Name != name[0] })
+		tunnels.Items = slices.DeleteFunc(
+			tunnels.Items, func(t v1alpha1.Tunnel) bool { return t.Name != name[0] && t.ClusterName() != name[0] },
+		)
 		if len(tunnels.Items) == 0 {
 			return nil, fmt.Errorf( //nolint:staticcheck // Tunnel is a kind
 				"Tunnel %s not found in %s: `kubectl get clusters,tunnels -A` lists all",
@@ -94,7 +111,10 @@ func listTunnels(ctx context.Context, from client.Reader, namespace string, name
 		}
 	}
 	slices.SortFunc(tunnels.Items, func(a, b v1alpha1.Tunnel) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+		return cmp.Or(
+			strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.ClusterName(), b.ClusterName()),
+			strings.Compare(a.Name, b.Name),
+		)
 	})
 	return tunnels.Items, nil
 }
@@ -111,6 +131,9 @@ func inNamespace(namespace string) string {
 type edgeRow struct {
 	Namespace string         `json:"namespace"`
 	Cluster   string         `json:"cluster"`
+	Network   string         `json:"network,omitempty"` // of the RemoteNetwork, if it is an edge of one
+	Role      string         `json:"role"`              // edge or egress
+	Tunnel    string         `json:"tunnel"`            // its name
 	Node      string         `json:"node"`
 	State     observed.State `json:"state"`
 	v1alpha1.EdgeStatus
@@ -119,21 +142,26 @@ type edgeRow struct {
 func edgesView(tunnels []v1alpha1.Tunnel, now time.Time) output.View {
 	t := &output.Table{
 		Columns: output.Columns(
-			"NAMESPACE", "CLUSTER", "NODE", "HOST", "STATE", "TUNNELS", "SEEN~", "CERTIFICATE~", "APISERVER", "VERSION", "FORM+",
-			"ENROLLED+~", "LAST ERROR+",
+			"NAMESPACE", "CLUSTER", "NETWORK", "ROLE", "NODE", "HOST", "STATE", "TUNNELS", "SEEN~", "CERTIFICATE~", "APISERVER",
+			"VERSION", "FORM+", "ENROLLED+~", "LAST ERROR+",
 		),
 	}
 	all := []edgeRow{}
 	for i := range tunnels {
 		tunnel := &tunnels[i]
 		for j, e := range observed.Recorded(tunnel, now) {
-			r := edgeRow{tunnel.Namespace, tunnel.Name, e.Node, e.State, tunnel.Status.Edges[j]}
+			r := edgeRow{
+				Namespace: tunnel.Namespace, Cluster: tunnel.ClusterName(), Network: tunnel.Spec.Network, Role: roleOf(tunnel),
+				Tunnel: tunnel.Name, Node: e.Node, State: e.State, EdgeStatus: tunnel.Status.Edges[j],
+			}
 			all = append(all, r)
 			t.Add(
-				r.Namespace+"/"+r.Cluster+" "+r.Node,
+				r.Namespace+"/"+r.Tunnel+" "+r.Node,
 				r,
 				output.Plain(r.Namespace),
-				output.Plain(r.Cluster),
+				output.Plain(output.OrDash(r.Cluster)),
+				output.Plain(output.OrDash(r.Network)),
+				output.Plain(r.Role),
 				output.Plain(r.Node),
 				output.Plain(output.OrDash(e.Host)),
 				output.Styled(StateStyles[r.State], string(r.State)),
@@ -151,6 +179,14 @@ func edgesView(tunnels []v1alpha1.Tunnel, now time.Time) output.View {
 		}
 	}
 	return output.View{Data: map[string]any{"edges": all}, Table: t, Empty: "no edge is enrolled"}
+}
+
+// roleOf returns the role of the nodes of a Tunnel, as in their certificates.
+func roleOf(t *v1alpha1.Tunnel) string {
+	if t.Spec.EgressOf != "" {
+		return string(model.RoleEgress)
+	}
+	return string(model.RoleEdge)
 }
 
 // StateStyles are the styles of the states of edges.

@@ -185,7 +185,7 @@ func (f *joinFlags) run(cmd *cobra.Command, name string) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 	defer cancel()
 	key := client.ObjectKey{Namespace: namespace, Name: name}
-	if err := exists(ctx, c, key); err != nil {
+	if _, err := read(ctx, c, key); err != nil {
 		return err
 	}
 	key.Name += v1alpha1.NetworkTunnelSuffix
@@ -213,18 +213,33 @@ func checkListen(listen string) error {
 	return envoy.CheckListen(at)
 }
 
-// exists returns an error if there is no such RemoteNetwork.
-func exists(ctx context.Context, c client.Client, key client.ObjectKey) error {
-	err := c.Get(ctx, key, &v1alpha1.RemoteNetwork{})
+// read returns a RemoteNetwork, or an error if there is none of this name.
+func read(ctx context.Context, c client.Client, key client.ObjectKey) (n v1alpha1.RemoteNetwork, err error) {
+	err = c.Get(ctx, key, &n)
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf(
+		return n, fmt.Errorf(
 			"RemoteNetwork %s not found in namespace %s: `fairlead network list -A` lists all", key.Name, key.Namespace,
 		)
 	case err != nil:
-		return fmt.Errorf("reading RemoteNetwork: %w", management.ExplainMissing(err))
+		return n, fmt.Errorf("reading RemoteNetwork: %w", management.ExplainMissing(err))
 	}
-	return nil
+	return n, nil
+}
+
+// networks returns the RemoteNetworks of a namespace, or the one with a name.
+func networks(
+	ctx context.Context, c client.Client, namespace string, name []string,
+) ([]v1alpha1.RemoteNetwork, error) {
+	if len(name) == 1 {
+		one, err := read(ctx, c, client.ObjectKey{Namespace: namespace, Name: name[0]})
+		return []v1alpha1.RemoteNetwork{one}, err
+	}
+	var found v1alpha1.RemoteNetworkList
+	if err := c.List(ctx, &found, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("listing RemoteNetworks: %w", management.ExplainMissing(err))
+	}
+	return found.Items, nil
 }
 
 func listCommand() *cobra.Command {
@@ -232,17 +247,20 @@ func listCommand() *cobra.Command {
 	var o output.Options
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "list",
+		Use:   "list [NETWORK]",
 		Short: "List RemoteNetworks",
 		Long: strings.TrimSpace(`
-List the RemoteNetworks of a namespace: Cluster, readiness, connected edges, and what is wrong.
+List the RemoteNetworks of a namespace, or one: Cluster, readiness, connected edges, and what is wrong.
 
-Needs: list on RemoteNetworks.
+Needs: list on RemoteNetworks; with NETWORK, only get on that RemoteNetwork.
 Changes: nothing.
 Exit codes: 0 success, whatever the state of the networks; 1 the command failed; 2 the command line is invalid.`),
-		Example: "  fairlead network list -A\n  fairlead network list -n prod -o wide",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Example: "  fairlead network list -A\n  fairlead network list -n prod -o wide\n  fairlead network list -n prod site1",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if all && len(args) > 0 {
+				return output.UsageError("a RemoteNetwork is in one namespace: give --namespace instead of --all-namespaces")
+			}
 			c, namespace, err := f.Client()
 			if err != nil {
 				return err
@@ -250,11 +268,11 @@ Exit codes: 0 success, whatever the state of the networks; 1 the command failed;
 			if all {
 				namespace = ""
 			}
-			var found v1alpha1.RemoteNetworkList
-			if err := c.List(cmd.Context(), &found, client.InNamespace(namespace)); err != nil {
-				return fmt.Errorf("listing RemoteNetworks: %w", management.ExplainMissing(err))
+			found, err := networks(cmd.Context(), c, namespace, args)
+			if err != nil {
+				return err
 			}
-			return o.Print(cmd, networksView(found.Items))
+			return o.Print(cmd, networksView(found))
 		},
 	}
 	f.addTo(cmd)

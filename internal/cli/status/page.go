@@ -108,7 +108,7 @@ func clientCertificateEnd(data []byte) (time.Time, bool) {
 }
 
 // clusterPage shows everything about one Cluster.
-func clusterPage(r *summary.Row, problem string, now time.Time) output.View {
+func clusterPage(r *summary.Row, problem, hidden string, now time.Time) output.View {
 	return output.View{Data: r, Same: stateOf(r), Page: func(p *output.Page) {
 		p.Field("Cluster", output.Plain(r.Namespace+"/"+r.Cluster))
 		p.Field("State", output.Styled(healthStyles[r.Health], string(r.Health)))
@@ -130,8 +130,14 @@ func clusterPage(r *summary.Row, problem string, now time.Time) output.View {
 			p.Field("Round trip", output.Plain(roundTrip(r.RTT)))
 		}
 		p.Field("Last change", output.Plain(ageAgo(r.LastChange, now)))
+		if hidden != "" {
+			p.Field("Networks", output.Styled(output.StyleFaint, "not known: "+hidden))
+		}
 		warnings(p, r, now)
-		edges(p, r, now)
+		if r.Egress == nil || len(r.Conditions) > 0 { // without a Tunnel of its own it has no edges
+			edges(p, r, now)
+		}
+		networks(p, r, now)
 		expiries(p, r, now)
 		conditions(p, r, now)
 		if r.Health != summary.OK {
@@ -159,6 +165,9 @@ func stateOf(r *summary.Row) any {
 	}
 	for i := range r.Edges {
 		same = append(same, r.Edges[i].Node, r.Edges[i].State, r.Edges[i].APIServer)
+	}
+	for _, below := range r.Below() {
+		same = append(same, below.Network, below.CIDRs, stateOf(below))
 	}
 	return same
 }
@@ -189,6 +198,22 @@ func warnings(p *output.Page, r *summary.Row, now time.Time) {
 
 func edges(p *output.Page, r *summary.Row, now time.Time) {
 	p.Heading("Edges")
+	if len(r.Edges) == 0 {
+		p.Line(
+			output.Plain(
+				fmt.Sprintf(
+					"  none has enrolled: `fairlead join -n %s %s` prints the command that gives it one",
+					r.Namespace,
+					r.Cluster,
+				),
+			),
+		)
+		return
+	}
+	p.Table(edgeTable(r, now))
+}
+
+func edgeTable(r *summary.Row, now time.Time) *output.Table {
 	t := &output.Table{
 		Columns: output.Columns(
 			"  NODE", "HOST", "STATE", "TUNNELS", "RTT", "SEEN", "CERTIFICATE", "APISERVER", "FORM", "VERSION",
@@ -213,19 +238,58 @@ func edges(p *output.Page, r *summary.Row, now time.Time) {
 			output.Plain(output.OrDash(e.Version)),
 		)
 	}
-	if len(t.Rows) == 0 {
-		p.Line(
-			output.Plain(
-				fmt.Sprintf(
-					"  none has enrolled: `fairlead join -n %s %s` prints the command that gives it one",
-					r.Namespace,
-					r.Cluster,
-				),
-			),
-		)
+	return t
+}
+
+// networks shows the networks of a Cluster, and the Envoys beside its apiservers.
+func networks(p *output.Page, r *summary.Row, now time.Time) {
+	if r.Egress == nil {
 		return
 	}
+	p.Heading("Networks")
+	t := &output.Table{Columns: output.Columns("  NETWORK", "STATE", "CIDRS", "EDGES", "TUNNELS", "RTT", "WARNING")}
+	for i := range r.Networks {
+		n := &r.Networks[i]
+		warning := "-"
+		if len(n.Warnings) > 0 {
+			warning = n.Warnings[0].Text
+		}
+		t.Add(
+			n.Network, n, output.Plain("  "+n.Network), output.Styled(healthStyles[n.Health], string(n.Health)),
+			output.Plain(output.OrDash(strings.Join(n.CIDRs, ","))), output.Plain(fmt.Sprintf("%d/%d", n.Connected, n.LetIn)),
+			output.Plain(output.OrDash(observed.TunnelsByGateway(n.Gateways))), output.Plain(roundTrip(n.RTT)),
+			output.Plain(warning),
+		)
+	}
 	p.Table(t)
+	for i := range r.Networks {
+		if n := &r.Networks[i]; len(n.Edges) > 0 {
+			p.Heading("Edges of network " + n.Network)
+			p.Table(edgeTable(n, now))
+		}
+	}
+	p.Heading("Apiservers, egress")
+	if len(r.Egress.Edges) == 0 {
+		p.Line(output.Plain(fmt.Sprintf(
+			"  none has enrolled: `fairlead network egress -n %s %s` prints what they need", r.Namespace, r.Cluster,
+		)))
+		return
+	}
+	p.Table(egressTable(r.Egress, now))
+}
+
+func egressTable(r *summary.Row, now time.Time) *output.Table {
+	t := &output.Table{Columns: output.Columns("  NODE", "HOST", "STATE", "SEEN", "CERTIFICATE", "FORM", "VERSION")}
+	for i := range r.Edges {
+		e := &r.Edges[i]
+		t.Add(
+			e.Node, e, output.Plain("  "+e.Node), output.Plain(output.OrDash(e.Host)),
+			output.Styled(edge.StateStyles[e.State], string(e.State)), output.Plain(ageAgo(e.LastSeen, now)),
+			output.Plain(output.Left(e.NotAfter, now)), output.Plain(output.OrDash(e.Form)),
+			output.Plain(output.OrDash(e.Version)),
+		)
+	}
+	return t
 }
 
 func edgeRoundTrip(e *observed.Edge) string {

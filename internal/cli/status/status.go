@@ -50,15 +50,16 @@ func Command() *cobra.Command {
 		Use:   "status [CLUSTER]",
 		Short: "Show the status of all tunnels, or of one Cluster in full",
 		Long: strings.TrimSpace(`
-Show the Clusters that have or want a tunnel, unhealthy Clusters first. With CLUSTER, show the warnings,
-edges, certificates and conditions of that Cluster.
+Show the Clusters that have or want a tunnel or have RemoteNetworks, unhealthy Clusters first. Below each
+Cluster, show its networks, and its apiservers, which reach them (mode egress). With CLUSTER, show the
+warnings, networks, edges, certificates and conditions of that Cluster.
 
-All values except round-trip times come from Cluster and Tunnel objects. Round-trip times come from the
-xds-servers and are left out if no xds-server answers within 3 seconds, or with --live=false.
+All values except round-trip times come from objects of the management cluster. Round-trip times come from
+the xds-servers and are left out if no xds-server answers within 3 seconds, or with --live=false.
 
-Needs: list on Clusters and Tunnels, and watch for --watch; get on Secrets to show when the certificate of a
-kubeconfig expires; for round-trip times, list on Pods and create on pods/portforward in the namespace of the
-installation.
+Needs: list on Clusters and Tunnels, and watch for --watch; the same on RemoteNetworks to show networks; get
+on Secrets to show when the certificate of a kubeconfig expires; for round-trip times, list on Pods and create
+on pods/portforward in the namespace of the installation.
 Changes: nothing.
 Exit codes: 0 no Cluster is broken; 1 a Cluster is broken, or the command failed; 2 the command line is
 invalid.`),
@@ -89,6 +90,7 @@ type reader struct {
 	name      string // empty: all
 	live      *liveReader
 	health    summary.Health // the worst health of the last view
+	hidden    string         // why networks are not shown; empty: they are
 }
 
 func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
@@ -115,7 +117,11 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 		l.name = args[0]
 	}
 	defer l.live.close()
-	from, changes, err := m.Reader(cmd.Context(), f.Watch, l.namespace, &clusterv1.Cluster{}, &v1alpha1.Tunnel{})
+	kinds := []client.Object{&clusterv1.Cluster{}, &v1alpha1.Tunnel{}}
+	if l.hidden = hiddenNetworks(cmd.Context(), m, l.namespace); l.hidden == "" {
+		kinds = append(kinds, &v1alpha1.RemoteNetwork{})
+	}
+	from, changes, err := m.Reader(cmd.Context(), f.Watch, l.namespace, kinds...)
 	if err != nil {
 		return management.ExplainMissing(err)
 	}
@@ -145,18 +151,19 @@ func (l *reader) read(ctx context.Context) (output.View, error) {
 		l.health = fleet.Rows[0].Health
 	}
 	if l.name == "" {
-		return fleetTable(fleet, l.live.problem, now), nil
+		return fleetTable(fleet, l.problems(), now), nil
 	}
 	if len(fleet.Rows) == 0 {
 		return output.View{}, fmt.Errorf(
-			"the Cluster %s/%s has no tunnel and asks for none: label it with %s=%s, as `fairlead join --enable` does",
+			"the Cluster %s/%s has neither a tunnel nor networks, and asks for none: label it with %s=%s, as `fairlead join "+
+				"--enable` does",
 			l.namespace,
 			l.name,
 			v1alpha1.TunnelLabel,
 			v1alpha1.TunnelEnabled,
 		)
 	}
-	return clusterPage(&fleet.Rows[0], l.live.problem, now), nil
+	return clusterPage(&fleet.Rows[0], l.live.problem, l.hidden, now), nil
 }
 
 // input reads the objects, and queries the xds-servers at the same time.
@@ -172,10 +179,44 @@ func (l *reader) input(ctx context.Context) (in summary.Input, err error) {
 		client.InNamespace(l.namespace))); err != nil {
 		return in, management.ExplainMissing(fmt.Errorf("listing Clusters and Tunnels: %w", err))
 	}
-	// `fairlead network list` shows the others.
-	ofClusters := slices.DeleteFunc(tunnels.Items, func(t v1alpha1.Tunnel) bool { return !t.OfCluster() })
-	in.Clusters, in.Tunnels, in.Live = clusters.Items, ofClusters, <-answer
-	return in, nil
+	in.Networks, err = l.networks(ctx)
+	in.Clusters, in.Tunnels, in.Live = clusters.Items, tunnels.Items, <-answer
+	return in, err
+}
+
+// hiddenNetworks returns why the user cannot list RemoteNetworks; empty: the user can.
+func hiddenNetworks(ctx context.Context, from client.Reader, namespace string) string {
+	var one v1alpha1.RemoteNetworkList
+	err := from.List(ctx, &one, client.InNamespace(namespace), client.Limit(1))
+	switch {
+	case apierrors.IsForbidden(err):
+		return "you may not list RemoteNetworks; `fairlead network list NETWORK` shows one that you may read"
+	case apimeta.IsNoMatchError(err), apierrors.IsNotFound(err):
+		return "the management cluster has no RemoteNetworks: its CRDs are of an earlier version"
+	}
+	return "" // other errors are returned by the list that follows
+}
+
+func (l *reader) networks(ctx context.Context) ([]v1alpha1.RemoteNetwork, error) {
+	if l.hidden != "" {
+		return nil, nil
+	}
+	var list v1alpha1.RemoteNetworkList
+	if err := l.from.List(ctx, &list, client.InNamespace(l.namespace)); err != nil {
+		return nil, fmt.Errorf("listing RemoteNetworks: %w", err)
+	}
+	return list.Items, nil
+}
+
+// problems describes what is not shown, and why.
+func (l *reader) problems() (all []string) {
+	if l.live.problem != "" {
+		all = append(all, "no round-trip times: "+l.live.problem)
+	}
+	if l.hidden != "" {
+		all = append(all, "no networks: "+l.hidden)
+	}
+	return all
 }
 
 // inputOfOne reads one Cluster, its Tunnel and its kubeconfig.
@@ -184,14 +225,20 @@ func (l *reader) inputOfOne(ctx context.Context) (in summary.Input, err error) {
 	var cluster clusterv1.Cluster
 	var tunnel v1alpha1.Tunnel
 	errCluster, errTunnel := l.from.Get(ctx, key, &cluster), l.from.Get(ctx, key, &tunnel)
-	if apierrors.IsNotFound(errCluster) && apierrors.IsNotFound(errTunnel) {
+	networks, errNetworks := l.networks(ctx)
+	networks = slices.DeleteFunc(networks, func(n v1alpha1.RemoteNetwork) bool { return n.Spec.ClusterName != l.name })
+	if apierrors.IsNotFound(errCluster) && errTunnel == nil && !tunnel.OfCluster() {
+		return in, notOfCluster(&tunnel)
+	}
+	if apierrors.IsNotFound(errCluster) && apierrors.IsNotFound(errTunnel) && len(networks) == 0 {
 		return in, fmt.Errorf( //nolint:staticcheck // Cluster is a kind
 			"Cluster %s not found in namespace %s: `kubectl get clusters -A` lists all",
 			key.Name,
 			key.Namespace,
 		)
 	}
-	if err := errors.Join(client.IgnoreNotFound(errCluster), client.IgnoreNotFound(errTunnel)); err != nil {
+	err = errors.Join(client.IgnoreNotFound(errCluster), client.IgnoreNotFound(errTunnel), errNetworks)
+	if err != nil {
 		return in, management.ExplainMissing(fmt.Errorf("reading Cluster and Tunnel: %w", err))
 	}
 	if errCluster == nil {
@@ -199,8 +246,11 @@ func (l *reader) inputOfOne(ctx context.Context) (in summary.Input, err error) {
 	}
 	if errTunnel == nil {
 		in.Tunnels = []v1alpha1.Tunnel{tunnel}
-		in.Live = l.live.ask(ctx, tunnel.HeldID())
 	}
+	if err := l.addNetworks(ctx, &in, networks); err != nil {
+		return in, err
+	}
+	in.Live = l.liveOf(ctx, in.Tunnels)
 	var secret corev1.Secret
 	// without permission its expiry is not shown
 	if l.m.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: key.Name + kubeconfig.Suffix}, &secret) == nil {
@@ -209,6 +259,52 @@ func (l *reader) inputOfOne(ctx context.Context) (in summary.Input, err error) {
 		}
 	}
 	return in, nil
+}
+
+// notOfCluster returns the error for a name that is that of a Tunnel for another use.
+func notOfCluster(t *v1alpha1.Tunnel) error {
+	if t.Spec.EgressOf != "" {
+		return fmt.Errorf("%s is the Tunnel of the apiservers of the Cluster %s: see `fairlead status -n %s %s`", t.Name,
+			t.Spec.EgressOf, t.Namespace, t.Spec.EgressOf)
+	}
+	return fmt.Errorf("%s is the Tunnel of the RemoteNetwork %s: see `fairlead network list -n %s %s`, and "+
+		"`fairlead status` of its Cluster", t.Name, t.Spec.Network, t.Namespace, t.Spec.Network)
+}
+
+// addNetworks adds the networks of the Cluster, with their Tunnels and that of its apiservers.
+func (l *reader) addNetworks(ctx context.Context, in *summary.Input, networks []v1alpha1.RemoteNetwork) error {
+	if in.Networks = networks; len(networks) == 0 {
+		return nil
+	}
+	names := []string{l.name + v1alpha1.EgressTunnelSuffix}
+	for i := range networks {
+		names = append(names, networks[i].Name+v1alpha1.NetworkTunnelSuffix)
+	}
+	for _, name := range names {
+		var tunnel v1alpha1.Tunnel
+		err := l.from.Get(ctx, types.NamespacedName{Namespace: l.namespace, Name: name}, &tunnel)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("reading Tunnel %s: %w", name, err)
+		}
+		if err == nil {
+			in.Tunnels = append(in.Tunnels, tunnel)
+		}
+	}
+	return nil
+}
+
+// liveOf queries the xds-servers for the live data of Tunnels.
+func (l *reader) liveOf(ctx context.Context, tunnels []v1alpha1.Tunnel) *summary.Live {
+	var ids []string
+	for i := range tunnels {
+		if id := tunnels[i].HeldID(); id != "" {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil // without ids the servers would be queried for all
+	}
+	return l.live.ask(ctx, ids...)
 }
 
 // healthStyles are the styles of health.
@@ -220,7 +316,7 @@ var healthStyles = map[summary.Health]output.Style{
 	summary.Waiting: output.StyleFaint,
 }
 
-func fleetTable(fleet summary.View, problem string, now time.Time) output.View {
+func fleetTable(fleet summary.View, problems []string, now time.Time) output.View {
 	t := &output.Table{
 		Columns: output.Columns(
 			"NAMESPACE", "CLUSTER", "STATE", "MODE", "HOSTNAME", "EDGES", "TUNNELS", "RTT~", "CHANGED~", "EXPIRES~", "AGE+~",
@@ -229,43 +325,57 @@ func fleetTable(fleet summary.View, problem string, now time.Time) output.View {
 	}
 	for i := range fleet.Rows {
 		r := &fleet.Rows[i]
-		warning := "-"
-		if len(r.Warnings) > 0 {
-			warning = r.Warnings[0].Text
-			if more := len(r.Warnings) - 1; more > 0 {
-				warning += fmt.Sprintf(" (and %d more)", more)
+		addRow(t, r, r.Cluster, r.Hostname, now)
+		for _, below := range r.Below() {
+			name, where := "  apiservers", ""
+			if below.Mode == summary.ModeNetwork {
+				name, where = "  "+below.Network, strings.Join(below.CIDRs, ",")
 			}
+			addRow(t, below, name, where, now)
 		}
-		expires := "-"
-		if len(r.Expiries) > 0 {
-			expires = output.Left(r.Expiries[0].NotAfter, now)
-		}
-		t.Add(
-			r.Namespace+"/"+r.Cluster,
-			r,
-			output.Plain(r.Namespace),
-			output.Plain(r.Cluster),
-			output.Styled(healthStyles[r.Health], string(r.Health)),
-			output.Plain(output.OrDash(r.Mode)),
-			output.Plain(output.OrDash(r.Hostname)),
-			output.Plain(
-				fmt.Sprintf("%d/%d", r.Connected, r.LetIn),
-			),
-			output.Plain(output.OrDash(observed.TunnelsByGateway(r.Gateways))),
-			output.Plain(roundTrip(r.RTT)),
-			output.Plain(output.Age(r.LastChange, now)),
-			output.Plain(expires),
-			output.Plain(output.Age(r.Created, now)),
-			output.Plain(output.OrDash(r.Server)),
-			output.Plain(warning),
-		)
 	}
 	return output.View{
 		Data:    fleet,
-		Summary: append(publicAddressLines(fleet.PublicAddress), summaryLines(fleet.Summary, problem)...),
+		Summary: append(publicAddressLines(fleet.PublicAddress), summaryLines(fleet.Summary, problems)...),
 		Table:   t,
 		Empty:   "no Cluster in this namespace has a tunnel or has opted in: -A shows all namespaces",
 	}
+}
+
+// addRow adds a row for a Cluster, or for what belongs to it. where is its hostname, or the CIDRs of a network.
+func addRow(t *output.Table, r *summary.Row, name, where string, now time.Time) {
+	warning := "-"
+	if len(r.Warnings) > 0 {
+		warning = r.Warnings[0].Text
+		if more := len(r.Warnings) - 1; more > 0 {
+			warning += fmt.Sprintf(" (and %d more)", more)
+		}
+	}
+	expires := "-"
+	if len(r.Expiries) > 0 {
+		expires = output.Left(r.Expiries[0].NotAfter, now)
+	}
+	key := r.Namespace + "/" + r.Cluster
+	if name != r.Cluster {
+		key += "/" + strings.TrimSpace(name)
+	}
+	t.Add(
+		key,
+		r,
+		output.Plain(r.Namespace),
+		output.Plain(name),
+		output.Styled(healthStyles[r.Health], string(r.Health)),
+		output.Plain(output.OrDash(r.Mode)),
+		output.Plain(output.OrDash(where)),
+		output.Plain(fmt.Sprintf("%d/%d", r.Connected, r.LetIn)),
+		output.Plain(output.OrDash(observed.TunnelsByGateway(r.Gateways))),
+		output.Plain(roundTrip(r.RTT)),
+		output.Plain(output.Age(r.LastChange, now)),
+		output.Plain(expires),
+		output.Plain(output.Age(r.Created, now)),
+		output.Plain(output.OrDash(r.Server)),
+		output.Plain(warning),
+	)
 }
 
 // publicAddress returns why edges cannot resolve the public address, or nil. Without permission to read the Service it
@@ -290,7 +400,7 @@ func publicAddressLines(p *summary.Problem) []output.Line {
 	return []output.Line{{output.Styled(output.StyleWarning, p.Reason), output.Plain(": " + p.Message)}}
 }
 
-func summaryLines(s summary.Summary, problem string) []output.Line {
+func summaryLines(s summary.Summary, problems []string) []output.Line {
 	word := "Clusters"
 	if s.Clusters == 1 {
 		word = "Cluster"
@@ -312,12 +422,15 @@ func summaryLines(s summary.Summary, problem string) []output.Line {
 	first = append(
 		first, output.Plain(fmt.Sprintf("; %d of %d edges connected, %d tunnels", s.EdgesConnected, s.Edges, s.Tunnels)),
 	)
+	if s.Networks > 0 {
+		first = append(first, output.Plain(fmt.Sprintf("; %d of %d networks ok", s.NetworksOK, s.Networks)))
+	}
 	if s.NotOptedIn > 0 {
 		first = append(first, output.Plain(fmt.Sprintf("; %d more Clusters have not opted in", s.NotOptedIn)))
 	}
 	lines := []output.Line{first}
-	if problem != "" {
-		lines = append(lines, output.Line{output.Styled(output.StyleFaint, "no round-trip times: "+problem)})
+	for _, problem := range problems {
+		lines = append(lines, output.Line{output.Styled(output.StyleFaint, problem)})
 	}
 	return lines
 }

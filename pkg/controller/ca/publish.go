@@ -113,7 +113,7 @@ func (s caState) public(t config.Timing, now time.Time, problem string) v1alpha1
 		info := v1alpha1.CAInfo{
 			Subject: ca.Subject(), Serial: ca.Serial(), NotAfter: metav1.NewTime(ca.NotAfter()), Brought: !ca.made,
 		}
-		for _, role := range []model.Role{model.RoleEdge, model.RoleGateway, model.RoleControl} {
+		for _, role := range []model.Role{model.RoleEdge, model.RoleEgress, model.RoleGateway, model.RoleControl} {
 			if s.signer(role, t, now).Equal(ca.CA) {
 				info.Signs = append(info.Signs, string(role))
 			}

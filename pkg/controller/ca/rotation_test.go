@@ -84,7 +84,7 @@ func TestEachPhaseHasItsSigningCA(t *testing.T) {
 			}
 		}
 		for _, info := range w.rotation().CAs {
-			if info.Serial == edge && !strings.Contains(strings.Join(info.Signs, " "), "edge gateway") {
+			if info.Serial == edge && !strings.Contains(strings.Join(info.Signs, " "), "edge egress gateway") {
 				t.Errorf("in %s the ConfigMap has %+v", phase, info)
 			}
 		}

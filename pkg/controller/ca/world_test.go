@@ -151,7 +151,7 @@ func (w *world) checkOut() {
 	if published != string(state.bundle()) || published != string(gateway) {
 		w.t.Fatalf("in %s the bundles are not those of the state", state.phase)
 	}
-	for _, role := range []model.Role{model.RoleEdge, model.RoleGateway, model.RoleControl} {
+	for _, role := range []model.Role{model.RoleEdge, model.RoleEgress, model.RoleGateway, model.RoleControl} {
 		ca, err := Load(w.t.Context(), w.config, w.m, role, w.clock)
 		if err != nil || !ca.CanSign() || !strings.Contains(published, string(ca.CertPEM())) {
 			w.t.Fatalf("in %s who signs for %s is not in the bundle: %v", state.phase, role, err)

@@ -61,7 +61,8 @@ func New(mgr ctrl.Manager, config config.Config) *Collector {
 		"fairlead_controller_edges", "fairlead_controller_leaf_expiry_timestamp_seconds", "fairlead_controller_status_queue",
 		"fairlead_controller_ca_phase", "fairlead_controller_ca_expiry_timestamp_seconds", "fairlead_controller_ca_problem",
 		"fairlead_controller_tunnel_ready", "fairlead_controller_tunnel_edges",
-		"fairlead_controller_tunnel_leaf_expiry_timestamp_seconds",
+		"fairlead_controller_tunnel_leaf_expiry_timestamp_seconds", "fairlead_controller_networks",
+		"fairlead_controller_network_conditions",
 	)
 	return f
 }
@@ -84,6 +85,7 @@ func (f *Collector) collectAll(emit metrics.Emit) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	f.collectTunnels(ctx, emit)
+	f.collectNetworks(ctx, emit)
 	f.collectCA(ctx, emit)
 	f.mu.Lock()
 	waiting := f.waiting
@@ -96,10 +98,44 @@ func (f *Collector) collectAll(emit metrics.Emit) {
 	}
 }
 
-// condition is the key of a count of Tunnels.
+// The kinds of Tunnels, by what they are for.
+const kindCluster, kindNetwork, kindEgress = "cluster", "network", "egress"
+
+var kinds = []string{kindCluster, kindNetwork, kindEgress}
+
+func kindOf(t *v1alpha1.Tunnel) string {
+	switch {
+	case t.Spec.Network != "":
+		return kindNetwork
+	case t.Spec.EgressOf != "":
+		return kindEgress
+	}
+	return kindCluster
+}
+
+// condition is the key of a count of Tunnels or of RemoteNetworks, which have no kind.
 type condition struct {
-	kind, reason string
-	status       metav1.ConditionStatus
+	of, kind, reason string
+	status           metav1.ConditionStatus
+}
+
+// counts are the numbers of Tunnels and of their edges.
+type counts struct {
+	tunnels    map[string]int // by kind
+	conditions map[condition]int
+	edges      map[[2]string]int // by kind and state
+}
+
+func (c counts) emit(emit metrics.Emit) {
+	for _, kind := range kinds {
+		emit("fairlead_controller_tunnels", float64(c.tunnels[kind]), kind)
+		for _, state := range []string{edgeConnected, edgeAway, edgeExpired, edgeRevoked} {
+			emit("fairlead_controller_edges", float64(c.edges[[2]string{kind, state}]), kind, state)
+		}
+	}
+	for one, n := range c.conditions {
+		emit("fairlead_controller_tunnel_conditions", float64(n), one.of, one.kind, string(one.status), one.reason)
+	}
 }
 
 func (f *Collector) collectTunnels(ctx context.Context, emit metrics.Emit) {
@@ -108,18 +144,21 @@ func (f *Collector) collectTunnels(ctx context.Context, emit metrics.Emit) {
 	if err := f.cached.List(ctx, &tunnels, client.UnsafeDisableDeepCopy); err != nil {
 		return
 	}
-	now, counts, edges := f.now(), map[condition]int{}, map[string]int{}
+	now := f.now()
+	all := counts{tunnels: map[string]int{}, conditions: map[condition]int{}, edges: map[[2]string]int{}}
 	var first time.Time
 	for i := range tunnels.Items {
 		t := &tunnels.Items[i]
+		kind := kindOf(t)
+		all.tunnels[kind]++
 		for _, c := range t.Status.Conditions {
-			counts[condition{c.Type, c.Reason, c.Status}]++
+			all.conditions[condition{kind, c.Type, c.Reason, c.Status}]++
 		}
 		connected, next := 0, time.Time{}
 		for j := range t.Status.Edges {
 			e := &t.Status.Edges[j]
 			state := stateOf(e, now)
-			edges[state]++
+			all.edges[[2]string{kind, state}]++
 			if state != edgeConnected {
 				continue
 			}
@@ -142,26 +181,39 @@ func (f *Collector) collectTunnels(ctx context.Context, emit metrics.Emit) {
 			}
 		}
 	}
-	emit("fairlead_controller_tunnels", float64(len(tunnels.Items)))
-	for c, n := range counts {
-		emit("fairlead_controller_tunnel_conditions", float64(n), c.kind, string(c.status), c.reason)
-	}
-	for _, state := range []string{edgeConnected, edgeAway, edgeExpired, edgeRevoked} {
-		emit("fairlead_controller_edges", float64(edges[state]), state)
-	}
+	all.emit(emit)
 	if !first.IsZero() {
 		emit("fairlead_controller_leaf_expiry_timestamp_seconds", float64(first.Unix()))
 	}
 }
 
+// collectNetworks collects the conditions of RemoteNetworks.
+func (f *Collector) collectNetworks(ctx context.Context, emit metrics.Emit) {
+	var networks v1alpha1.RemoteNetworkList
+	if err := f.cached.List(ctx, &networks, client.UnsafeDisableDeepCopy); err != nil {
+		return
+	}
+	conditions := map[condition]int{}
+	for i := range networks.Items {
+		for _, c := range networks.Items[i].Status.Conditions {
+			conditions[condition{kind: c.Type, reason: c.Reason, status: c.Status}]++
+		}
+	}
+	emit("fairlead_controller_networks", float64(len(networks.Items)))
+	for one, n := range conditions {
+		emit("fairlead_controller_network_conditions", float64(n), one.kind, string(one.status), one.reason)
+	}
+}
+
 const edgeConnected, edgeAway, edgeExpired, edgeRevoked = "connected", "away", "expired", "revoked"
 
-// stateOf returns the state of an edge. An edge with tunnels is connected, whatever its certificate.
+// stateOf returns the state of an edge. An edge with tunnels is connected, whatever its certificate, and so is a node
+// beside an apiserver that reports.
 func stateOf(e *v1alpha1.EdgeStatus, now time.Time) string {
 	switch {
 	case e.RevokedAt != nil:
 		return edgeRevoked
-	case slices.ContainsFunc(e.Gateways, func(g v1alpha1.EdgeGatewayStatus) bool { return g.Tunnels > 0 }):
+	case e.Connected || slices.ContainsFunc(e.Gateways, func(g v1alpha1.EdgeGatewayStatus) bool { return g.Tunnels > 0 }):
 		return edgeConnected
 	case e.CertificateNotAfter.Time.Before(now):
 		return edgeExpired

@@ -78,6 +78,23 @@ func recordCut(edges, before []v1alpha1.EdgeStatus, live reportview.Live, now ti
 	}
 }
 
+// recordConnected records which nodes of a Tunnel for apiservers are connected. They have no tunnels that gateways
+// report. While the live state is incomplete, a node stays as recorded.
+func recordConnected(edges []v1alpha1.EdgeStatus, live reportview.Live) {
+	for i := range edges {
+		edge := &edges[i]
+		l := findEdge(live, edge.NodeID)
+		switch {
+		case edge.RevokedAt != nil:
+			edge.Connected = false
+		case l != nil && l.Connected:
+			edge.Connected = true
+		case live.Known:
+			edge.Connected = false
+		}
+	}
+}
+
 // mergeEdges merges the live state into the edges of a status. While the live state is incomplete, absent data stays as
 // recorded. An edge without a record came with a moved Cluster, which leaves its status behind; its leaf ends after
 // lifetime at the latest.

@@ -164,6 +164,9 @@ func (r *Reconciler) status(
 	revoke(&status, revoked, now)
 	status.Edges = mergeEdges(status.Edges, live, revoked, r.Config.LeafLifetime, now)
 	recordCut(status.Edges, o.Tunnel.Status.Edges, live, now)
+	if o.Tunnel.Spec.EgressOf != "" {
+		recordConnected(status.Edges, live)
+	}
 	edges := observed.Recorded(&v1alpha1.Tunnel{Spec: o.Tunnel.Spec, Status: status}, now)
 	status.ConnectedEdges, status.Tunnels = connections(edges)
 	var conditions []metav1.Condition

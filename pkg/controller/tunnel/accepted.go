@@ -68,3 +68,17 @@ func controlledByOther(owner metav1.OwnerReference) metav1.Condition {
 		),
 	}
 }
+
+// nameTaken returns the condition of a Cluster whose name is that of a Tunnel for another use.
+func nameTaken(tunnel *v1alpha1.Tunnel) metav1.Condition {
+	of, cure := "the RemoteNetwork "+tunnel.Spec.Network, "rename that RemoteNetwork, or recreate this Cluster"
+	if tunnel.Spec.EgressOf != "" {
+		of, cure = "the apiservers of the Cluster "+tunnel.Spec.EgressOf, "recreate this Cluster"
+	}
+	return metav1.Condition{
+		Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNameTaken, Message: fmt.Sprintf(
+			"this Cluster gets no tunnel: the Tunnel %s belongs to %s; %s with a name that does not end in %s or %s",
+			tunnel.Name, of, cure, v1alpha1.NetworkTunnelSuffix, v1alpha1.EgressTunnelSuffix,
+		),
+	}
+}

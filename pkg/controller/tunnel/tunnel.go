@@ -61,7 +61,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		if r.notify != nil { // of a network or of apiservers
 			r.notify(o.Key)
 		}
-		return reconcile.Result{}, nil
+		return reconciler.Retry(reconcile.Result{}, r.tellNameTaken(ctx, o))
 	}
 	return reconciler.Retry(r.act(ctx, o, objects.Decide(o, r.Config.AllClusters)))
 }
@@ -202,4 +202,16 @@ func (r *Reconciler) refuse(ctx context.Context, o objects.Group) error {
 		return controlledByOther(*metav1.GetControllerOf(o.Tunnel))
 	}})
 	return err
+}
+
+// tellNameTaken reports on a Cluster that it gets no tunnel, because the Tunnel with its name is that of a network or
+// of apiservers.
+func (r *Reconciler) tellNameTaken(ctx context.Context, o objects.Group) error {
+	switch {
+	case o.Cluster == nil || objects.Paused(objects.Group{Cluster: o.Cluster}):
+		return nil
+	case !objects.OptedIn(o.Cluster, r.Config.AllClusters):
+		return r.clusterStatus.Remove(ctx, o.Cluster)
+	}
+	return r.clusterStatus.Set(ctx, o.Cluster, nameTaken(o.Tunnel))
 }

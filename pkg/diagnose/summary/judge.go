@@ -32,7 +32,7 @@ const (
 // Reasons of notices that are no reasons of conditions.
 const (
 	ReasonNoTunnelObject    = "NoTunnelObject"
-	ReasonNoCluster         = "NoCluster"
+	ReasonNoCluster         = v1alpha1.ReasonNoCluster
 	ReasonNotLookedAt       = "NotLookedAt"
 	ReasonPaused            = "Paused"
 	ReasonDeleting          = "Deleting"
@@ -102,22 +102,10 @@ var about = []string{
 }
 
 func (r *Row) judgeConditions(t *v1alpha1.Tunnel, now time.Time) {
-	accepted := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionAccepted)
-	switch {
-	case accepted == nil && now.Sub(t.CreationTimestamp.Time) > controllerTime && !r.Paused:
-		r.note(
-			Unknown, ReasonNotLookedAt, t.CreationTimestamp.Time,
-			"the controller has not reconciled the Tunnel: check that it runs",
-		)
+	if !r.judgeAccepted("Tunnel", t, now) {
 		return
-	case accepted == nil:
-		r.note(Waiting, ReasonNotLookedAt, t.CreationTimestamp.Time, "the controller has not reconciled the Tunnel yet")
-		return
-	case accepted.ObservedGeneration < t.Generation && !r.Paused:
-		r.note(
-			Warning, ReasonNotLookedAt, time.Time{}, "the controller has not reconciled the newest spec yet: check that it runs",
-		)
 	}
+	accepted := meta.FindStatusCondition(r.Conditions, v1alpha1.ConditionAccepted)
 	kinds, told := about, false
 	if accepted.Reason == v1alpha1.ReasonNotTunnelled {
 		kinds = about[:2]
@@ -141,6 +129,28 @@ func (r *Row) judgeConditions(t *v1alpha1.Tunnel, now time.Time) {
 		c.Status == metav1.ConditionFalse {
 		r.note(Warning, c.Reason, c.LastTransitionTime.Time, "%s", c.Message)
 	}
+}
+
+// judgeAccepted judges whether the controller has reconciled an object with the conditions of the row. It returns false
+// if there are no conditions yet.
+func (r *Row) judgeAccepted(kind string, o metav1.Object, now time.Time) bool {
+	accepted := meta.FindStatusCondition(r.Conditions, v1alpha1.ConditionAccepted)
+	created := o.GetCreationTimestamp().Time
+	switch {
+	case accepted == nil && now.Sub(created) > controllerTime && !r.Paused:
+		r.note(
+			Unknown, ReasonNotLookedAt, created, "the controller has not reconciled the %s: check that it runs", kind,
+		)
+		return false
+	case accepted == nil:
+		r.note(Waiting, ReasonNotLookedAt, created, "the controller has not reconciled the %s yet", kind)
+		return false
+	case accepted.ObservedGeneration < o.GetGeneration() && !r.Paused:
+		r.note(
+			Warning, ReasonNotLookedAt, time.Time{}, "the controller has not reconciled the newest spec yet: check that it runs",
+		)
+	}
+	return true
 }
 
 // weigh returns how severe it is that a condition is False.
@@ -174,10 +184,11 @@ func (r *Row) judgeEdges() {
 			}
 			continue
 		case e.State == observed.Away && r.Connected > 0:
-			r.note(
-				Warning, ReasonEdgeAway, e.LastSeen,
-				"edge %s has no tunnel, the other edges have: see its log, or revoke it if it will not return", name,
-			)
+			text := "edge %s has no tunnel, the other edges have: see its log, or revoke it if it will not return"
+			if r.Mode == ModeEgress {
+				text = "%s beside an apiserver is not connected, others are: see its log, or revoke it if it will not return"
+			}
+			r.note(Warning, ReasonEdgeAway, e.LastSeen, text, name)
 		case e.HasTunnel() && e.Health() == observed.Unhealthy && r.healthy():
 			r.note(
 				Warning, ReasonAPIServerUnwell, time.Time{}, "edge %s does not reach its apiserver: %s", name, e.APIServer.Message,
@@ -271,7 +282,10 @@ func withoutTunnel(c *clusterv1.Cluster, now time.Time) Row {
 		Paused:    isPaused(c),
 		Deleting:  !c.DeletionTimestamp.IsZero(),
 	}
+	told := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ClusterConditionTunnelReady)
 	switch {
+	case told != nil && told.Reason == v1alpha1.ReasonNameTaken:
+		r.note(Broken, told.Reason, told.LastTransitionTime.Time, "%s", told.Message)
 	case r.Paused:
 		r.note(Waiting, ReasonPaused, time.Time{}, "it is paused: its Tunnel is created when it is unpaused")
 	case r.Deleting:

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -25,16 +26,8 @@ func build(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel, in Input, now time.Ti
 		Paused:   meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionPaused) || isPaused(cluster),
 		Deleting: !t.DeletionTimestamp.IsZero() || cluster != nil && !cluster.DeletionTimestamp.IsZero(),
 	}
-	for i := range t.Status.Conditions {
-		if at := t.Status.Conditions[i].LastTransitionTime.Time; at.After(r.LastChange) {
-			r.LastChange = at
-		}
-	}
-	var live []collect.Tunnel
-	if in.Live != nil && t.HeldID() != "" {
-		live = in.Live.Tunnels[t.HeldID()]
-	}
-	r.addEdges(t, live, now)
+	r.LastChange = lastChange(t.Status.Conditions)
+	r.addEdges(t, in.Live, now)
 	r.addExpiries(t, in.Kubeconfigs[types.NamespacedName{Namespace: t.Namespace, Name: t.Name}])
 	r.judge(cluster, t, now)
 	return r
@@ -48,8 +41,22 @@ func isPaused(c *clusterv1.Cluster) bool {
 	return annotated || c.Spec.Paused != nil && *c.Spec.Paused
 }
 
+// lastChange returns when the status of one of the conditions changed last.
+func lastChange(conditions []metav1.Condition) (last time.Time) {
+	for i := range conditions {
+		if at := conditions[i].LastTransitionTime.Time; at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
+
 // addEdges adds the edges and their tunnels.
-func (r *Row) addEdges(t *v1alpha1.Tunnel, live []collect.Tunnel, now time.Time) {
+func (r *Links) addEdges(t *v1alpha1.Tunnel, from *Live, now time.Time) {
+	var live []collect.Tunnel
+	if from != nil && t.HeldID() != "" {
+		live = from.Tunnels[t.HeldID()]
+	}
 	gateways := map[string]*observed.Gateway{}
 	for _, e := range observed.Recorded(t, now) {
 		for j := range e.Gateways {

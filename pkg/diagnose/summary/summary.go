@@ -1,6 +1,7 @@
-// Package summary derives the overview of a fleet from Cluster and Tunnel objects: a row for each Cluster that has or
-// requests a tunnel, with its faults, the worst rows first. Live tunnels from xds-servers can be added. It is pure: it
-// does no I/O, and takes its clock as a parameter.
+// Package summary derives the overview of a fleet from Clusters, Tunnels and RemoteNetworks: a row for each Cluster
+// that has or requests a tunnel or has networks, with its faults, the worst rows first, and below it a row for each
+// of its networks and for its apiservers. Live tunnels from xds-servers can be added. It is pure: it does no I/O,
+// and takes its clock as a parameter.
 package summary
 
 import (
@@ -35,7 +36,8 @@ var ranks = map[Health]int{Broken: 0, Unknown: 1, Warning: 2, Waiting: 3, OK: 4}
 // Input is the input of Build. The objects are not changed, and slices of rows point into them.
 type Input struct {
 	Clusters []clusterv1.Cluster
-	Tunnels  []v1alpha1.Tunnel
+	Tunnels  []v1alpha1.Tunnel // of Clusters, networks and apiservers
+	Networks []v1alpha1.RemoteNetwork
 	// Live is what xds-servers report; nil: they were not queried.
 	Live *Live
 	// Kubeconfigs has the ends of the client certificates in kubeconfig Secrets that were read.
@@ -71,29 +73,34 @@ type Summary struct {
 	Unknown        int      `json:"unknown"`
 	Waiting        int      `json:"waiting"`
 	NotOptedIn     int      `json:"notOptedIn"` // Clusters without a row
-	Edges          int      `json:"edges"`      // that are let in
+	Networks       int      `json:"networks"`
+	NetworksOK     int      `json:"networksOK"`
+	Edges          int      `json:"edges"` // that are let in, with those of networks
 	EdgesConnected int      `json:"edgesConnected"`
 	Tunnels        int      `json:"tunnels"`
 	Silent         []string `json:"silentXDSServers,omitempty"`
 }
 
-// Row is one Cluster.
+// Modes of rows below the row of a Cluster.
+const (
+	ModeNetwork = "network" // one of its RemoteNetworks
+	ModeEgress  = "egress"  // its apiservers, which reach its networks
+)
+
+// Row is one Cluster, one of its networks, or its apiservers.
 type Row struct {
-	Namespace  string             `json:"namespace"`
-	Cluster    string             `json:"cluster"`
-	Health     Health             `json:"health"`
-	ID         string             `json:"id,omitempty"`       // Tunnel.spec.id
-	Mode       string             `json:"mode,omitempty"`     // the mode in use, or else the requested one
-	Hostname   string             `json:"hostname,omitempty"` // empty: nothing is served
-	Names      []string           `json:"names,omitempty"`
-	Server     string             `json:"server,omitempty"` // of the kubeconfig
-	ProxyURL   string             `json:"proxyURL,omitempty"`
-	Edges      []observed.Edge    `json:"edges,omitempty"`
-	Connected  int                `json:"edgesConnected"`
-	LetIn      int                `json:"edgesLetIn"` // neither revoked nor expired
-	Tunnels    int                `json:"tunnels"`
-	Gateways   []observed.Gateway `json:"gateways,omitempty"`
-	RTT        observed.Millis    `json:"rttMillis,omitempty"` // the median of its tunnels
+	Namespace string   `json:"namespace"`
+	Cluster   string   `json:"cluster"`
+	Network   string   `json:"network,omitempty"` // of a network: its name
+	CIDRs     []string `json:"cidrs,omitempty"`   // of a network
+	Health    Health   `json:"health"`
+	ID        string   `json:"id,omitempty"`       // Tunnel.spec.id
+	Mode      string   `json:"mode,omitempty"`     // of the kubeconfig, in use or requested; or one of the above
+	Hostname  string   `json:"hostname,omitempty"` // empty: nothing is served
+	Names     []string `json:"names,omitempty"`    // of a network: those of its targets
+	Server    string   `json:"server,omitempty"`   // of the kubeconfig
+	ProxyURL  string   `json:"proxyURL,omitempty"`
+	Links
 	Created    time.Time          `json:"created,omitzero"`
 	LastChange time.Time          `json:"lastChange,omitzero"` // of the status of a condition
 	Expiries   []Expiry           `json:"expiries,omitempty"`  // the earliest first
@@ -101,6 +108,30 @@ type Row struct {
 	Deleting   bool               `json:"deleting,omitempty"`
 	Warnings   []Notice           `json:"warnings,omitempty"` // the worst first
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	Networks   []Row              `json:"networks,omitempty"` // of a Cluster, by name
+	Egress     *Row               `json:"egress,omitempty"`   // of a Cluster with networks
+}
+
+// Links are the edges of a Tunnel and their tunnels. Of a Tunnel for apiservers they are the Envoys beside these.
+type Links struct {
+	Edges     []observed.Edge    `json:"edges,omitempty"`
+	Connected int                `json:"edgesConnected"`
+	LetIn     int                `json:"edgesLetIn"` // neither revoked nor expired
+	Tunnels   int                `json:"tunnels"`
+	Gateways  []observed.Gateway `json:"gateways,omitempty"`
+	RTT       observed.Millis    `json:"rttMillis,omitempty"` // the median of its tunnels
+}
+
+// Below returns the rows below the row of a Cluster.
+func (r *Row) Below() []*Row {
+	all := make([]*Row, 0, len(r.Networks)+1)
+	for i := range r.Networks {
+		all = append(all, &r.Networks[i])
+	}
+	if r.Egress != nil {
+		all = append(all, r.Egress)
+	}
+	return all
 }
 
 // Expiry is the end of a certificate.
@@ -124,23 +155,36 @@ func Build(in Input, now time.Time) View {
 		c := &in.Clusters[i]
 		clusters[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}] = c
 	}
+	networks := networksOf(in)
 	view := View{Rows: make([]Row, 0, len(in.Tunnels))}
 	with := make(map[types.NamespacedName]bool, len(in.Tunnels))
 	for i := range in.Tunnels {
 		t := &in.Tunnels[i]
+		if !t.OfCluster() {
+			continue
+		}
 		key := types.NamespacedName{Namespace: t.Namespace, Name: t.Name}
 		with[key] = true
 		view.Rows = append(view.Rows, build(clusters[key], t, in, now))
 	}
 	for i := range in.Clusters {
 		c := &in.Clusters[i]
+		key := types.NamespacedName{Namespace: c.Namespace, Name: c.Name}
 		switch {
-		case with[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}]:
+		case with[key]:
 		case c.Labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelEnabled:
 			view.Rows = append(view.Rows, withoutTunnel(c, now))
+		case networks.has(key):
+			view.Rows = append(view.Rows, withoutOptIn(c))
 		default:
 			view.Summary.NotOptedIn++
 		}
+	}
+	view.Rows = append(view.Rows, networks.withoutCluster(func(key types.NamespacedName) bool {
+		return clusters[key] != nil || with[key]
+	})...)
+	for i := range view.Rows {
+		view.Rows[i].addNetworks(networks, in, now)
 	}
 	slices.SortFunc(view.Rows, func(a, b Row) int {
 		return cmp.Or(
@@ -160,8 +204,19 @@ func (s *Summary) count(rows []Row) {
 	for i := range rows {
 		r := &rows[i]
 		*of[r.Health]++
-		s.Edges += r.LetIn
-		s.EdgesConnected += r.Connected
-		s.Tunnels += r.Tunnels
+		s.add(r.Links)
+		for j := range r.Networks {
+			s.Networks++
+			if r.Networks[j].Health == OK {
+				s.NetworksOK++
+			}
+			s.add(r.Networks[j].Links)
+		}
 	}
+}
+
+func (s *Summary) add(l Links) {
+	s.Edges += l.LetIn
+	s.EdgesConnected += l.Connected
+	s.Tunnels += l.Tunnels
 }

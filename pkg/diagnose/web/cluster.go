@@ -95,7 +95,7 @@ func (p *Page) streamCluster(w http.ResponseWriter, r *http.Request) {
 func (p *Page) objectsOf(ctx context.Context, key model.Key) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Timing.Request)
 	defer cancel()
-	cluster, tunnel, err := read(ctx, p.Objects, key)
+	in, err := read(ctx, p.Objects, key)
 	if err != nil {
 		return nil, err
 	}
@@ -103,34 +103,60 @@ func (p *Page) objectsOf(ctx context.Context, key model.Key) ([]byte, error) {
 		Domain:    string(p.Domain),
 		Namespace: key.Namespace,
 		Name:      key.Name,
-		Found:     cluster != nil || tunnel != nil,
+		Found:     len(in.Clusters)+len(in.Tunnels)+len(in.Networks) > 0,
 	}
-	var live *summary.Live
-	if p.Live != nil && tunnel != nil && tunnel.HeldID() != "" {
-		live = p.Live(ctx, tunnel.HeldID())
+	var ids []string
+	for i := range in.Tunnels {
+		if id := in.Tunnels[i].HeldID(); id != "" {
+			ids = append(ids, id)
+		}
 	}
-	d.Row = rowOf(cluster, tunnel, live, p.Now())
-	if cluster != nil && cluster.Spec.ControlPlaneEndpoint.IsValid() {
-		d.Endpoint = cluster.Spec.ControlPlaneEndpoint.String()
+	if p.Live != nil && len(ids) > 0 {
+		in.Live = p.Live(ctx, ids...)
+	}
+	d.Row = rowOf(in, p.Now())
+	if len(in.Clusters) > 0 && in.Clusters[0].Spec.ControlPlaneEndpoint.IsValid() {
+		d.Endpoint = in.Clusters[0].Spec.ControlPlaneEndpoint.String()
 	}
 	return json.Marshal(d)
 }
 
-// read reads the objects of a Cluster; missing ones are nil.
-func read(ctx context.Context, objects client.Reader, key model.Key) (*clusterv1.Cluster, *v1alpha1.Tunnel, error) {
-	cluster, tunnel := &clusterv1.Cluster{}, &v1alpha1.Tunnel{}
-	if err := objects.Get(ctx, client.ObjectKey(key), cluster); apierrors.IsNotFound(err) {
-		cluster = nil
-	} else if err != nil {
-		return nil, nil, fmt.Errorf("reading Cluster: %w", err)
+// clusterIndex indexes RemoteNetworks in a cache by their Cluster.
+const clusterIndex = "spec.clusterName"
+
+// read reads the objects of a Cluster that exist: the Cluster, its RemoteNetworks and the Tunnels of all of these. The
+// options select RemoteNetworks in a cache, where a namespace may have thousands.
+func read(
+	ctx context.Context, objects client.Reader, key model.Key, options ...client.ListOption,
+) (in summary.Input, err error) {
+	cluster, list := clusterv1.Cluster{}, v1alpha1.RemoteNetworkList{}
+	if err := objects.Get(ctx, client.ObjectKey(key), &cluster); err == nil {
+		in.Clusters = []clusterv1.Cluster{cluster}
+	} else if !apierrors.IsNotFound(err) {
+		return in, fmt.Errorf("reading Cluster: %w", err)
 	}
-	if err := objects.Get(ctx, client.ObjectKey(key), tunnel); apierrors.IsNotFound(err) {
-		tunnel = nil
-	} else if err != nil {
-		return nil, nil, fmt.Errorf("reading Tunnel: %w", err)
+	if err := objects.List(ctx, &list, append(options, client.InNamespace(key.Namespace))...); err != nil {
+		return in, fmt.Errorf("listing RemoteNetworks: %w", err)
 	}
-	if tunnel != nil && !tunnel.OfCluster() {
-		tunnel = nil
+	names := []string{key.Name}
+	for i := range list.Items {
+		if n := list.Items[i]; n.Spec.ClusterName == key.Name {
+			in.Networks = append(in.Networks, n)
+			names = append(names, n.Name+v1alpha1.NetworkTunnelSuffix)
+		}
 	}
-	return cluster, tunnel, nil
+	if len(in.Networks) > 0 {
+		names = append(names, key.Name+v1alpha1.EgressTunnelSuffix)
+	}
+	for i, name := range names {
+		tunnel := v1alpha1.Tunnel{}
+		err := objects.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}, &tunnel)
+		if client.IgnoreNotFound(err) != nil {
+			return in, fmt.Errorf("reading Tunnel: %w", err)
+		}
+		if err == nil && tunnel.OfCluster() == (i == 0) {
+			in.Tunnels = append(in.Tunnels, tunnel)
+		}
+	}
+	return in, nil
 }

@@ -41,7 +41,7 @@ func (o *objects) Get(_ context.Context, key client.ObjectKey, into client.Objec
 	case *v1alpha1.Tunnel:
 		t.DeepCopyInto(into)
 	case *clusterv1.Cluster:
-		clusterOf(t).DeepCopyInto(into)
+		ofTunnel(t).DeepCopyInto(into)
 	default:
 		return fmt.Errorf("no %T here", into)
 	}
@@ -57,13 +57,13 @@ func (o *objects) List(_ context.Context, into client.ObjectList, _ ...client.Li
 		case *v1alpha1.TunnelList:
 			into.Items = append(into.Items, *t)
 		case *clusterv1.ClusterList:
-			into.Items = append(into.Items, *clusterOf(t))
+			into.Items = append(into.Items, *ofTunnel(t))
 		}
 	}
 	return nil
 }
 
-func clusterOf(t *v1alpha1.Tunnel) *clusterv1.Cluster {
+func ofTunnel(t *v1alpha1.Tunnel) *clusterv1.Cluster {
 	c := &clusterv1.Cluster{ObjectMeta: *t.ObjectMeta.DeepCopy()}
 	c.Labels = map[string]string{v1alpha1.TunnelLabel: v1alpha1.TunnelEnabled}
 	c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.20.0.10", Port: 6443}

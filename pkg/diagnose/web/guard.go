@@ -97,7 +97,8 @@ func reviewed(reviewer Reviewer, log *slog.Logger, next http.Handler) http.Handl
 			http.Error(w, "the management cluster does not know this token", http.StatusUnauthorized)
 		case verdict == Forbidden:
 			http.Error(
-				w, "you may not list tunnels.fairlead.dev in all namespaces, which is what this page shows", http.StatusForbidden,
+				w, "you may not list tunnels.fairlead.dev and remotenetworks.fairlead.dev in all namespaces, which is what this "+
+					"page shows", http.StatusForbidden,
 			)
 		default:
 			next.ServeHTTP(w, r)

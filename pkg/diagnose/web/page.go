@@ -1,7 +1,7 @@
 // Package web serves a status page of the fleet to browsers: a table of all Clusters, and one page for each with the
-// hops of pkg/diagnose/check. Its input is Clusters and Tunnels of the management cluster; its output is static files,
-// JSON, and changes as server-sent events (HTML Living Standard, section 9.2). It only reads, and stores one row per
-// Cluster and only a cursor per reader.
+// hops of pkg/diagnose/check. Its input is Clusters, Tunnels and RemoteNetworks of the management cluster; its
+// output is static files, JSON, and changes as server-sent events (HTML Living Standard, section 9.2). It only
+// reads, and stores one row per Cluster and only a cursor per reader.
 package web
 
 import (
@@ -42,7 +42,7 @@ const (
 // Config holds the dependencies and settings of a Page.
 type Config struct {
 	Domain model.TunnelDomain // which the page shows as the name of the installation
-	// Objects reads single Clusters and Tunnels, whole and without a cache.
+	// Objects reads single Clusters and Tunnels, and the RemoteNetworks of a namespace, whole and without a cache.
 	Objects client.Reader
 	// Check checks one Cluster. nil: the page shows no hops.
 	Check func(ctx context.Context, key client.ObjectKey) check.Report

@@ -47,8 +47,8 @@ const (
 var newTokens = limit.Rate{Every: 500 * time.Millisecond, Burst: 20}
 
 // Reviews queries the management cluster like its aggregated apiservers do: a TokenReview authenticates a reader, and a
-// SubjectAccessReview checks whether that user may list Tunnels in all namespaces. It caches the answers for a while,
-// by a hash of the token.
+// SubjectAccessReview for each kind checks whether that user may list Tunnels and RemoteNetworks in all namespaces. It
+// caches the answers for a while, by a hash of the token.
 type Reviews struct {
 	client kubernetes.Interface
 	now    func() time.Time
@@ -115,24 +115,25 @@ func (r *Reviews) ask(ctx context.Context, token string) (Decision, error) {
 	for key, values := range user.Extra {
 		extra[key] = authorizationv1.ExtraValue(values)
 	}
-	access, err := r.client.AuthorizationV1().
-		SubjectAccessReviews().
-		Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
-			ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Verb:     "list",
-				Group:    v1alpha1.GroupVersion.Group,
-				Resource: "tunnels",
-			},
-		}}, metav1.CreateOptions{})
-	switch {
-	case err != nil:
-		return Unknown, fmt.Errorf("reviewing access of %s: %w", user.Username, err)
-	case !access.Status.Allowed:
-		return Forbidden, nil
+	spec := authorizationv1.SubjectAccessReviewSpec{User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra}
+	for _, resource := range shown {
+		spec.ResourceAttributes = &authorizationv1.ResourceAttributes{
+			Verb: "list", Group: v1alpha1.GroupVersion.Group, Resource: resource,
+		}
+		access, err := r.client.AuthorizationV1().SubjectAccessReviews().
+			Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+		switch {
+		case err != nil:
+			return Unknown, fmt.Errorf("reviewing access of %s: %w", user.Username, err)
+		case !access.Status.Allowed:
+			return Forbidden, nil
+		}
 	}
 	return Allowed, nil
 }
+
+// shown are the kinds that the page shows, and that its readers must be allowed to list.
+var shown = []string{"tunnels", "remotenetworks"}
 
 func (r *Reviews) known(hash [sha256.Size]byte) (Decision, bool) {
 	r.mu.Lock()

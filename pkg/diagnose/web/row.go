@@ -6,30 +6,20 @@ import (
 	"time"
 	"unicode/utf8"
 
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-
-	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/summary"
 )
 
 // columns are the names of the elements of an encoded row.
 var columns = []string{
 	"namespace", "name", "health", "mode", "hostname", "connected", "letIn", "tunnels", "gateways", "rtt", "changed",
-	"expires", "expiresOf", "warnings", "note", "flags",
+	"expires", "expiresOf", "warnings", "note", "flags", "networks", "networksOK",
 }
 
 // maxNote bounds the text of a row, in bytes: there may be 10,000 rows.
 const maxNote = 240
 
-// rowOf returns the row of a Cluster, or nil if it does not use Fairlead. Either object may be nil.
-func rowOf(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, live *summary.Live, now time.Time) *summary.Row {
-	in := summary.Input{Live: live}
-	if cluster != nil {
-		in.Clusters = []clusterv1.Cluster{*cluster}
-	}
-	if tunnel != nil {
-		in.Tunnels = []v1alpha1.Tunnel{*tunnel}
-	}
+// rowOf returns the row of a Cluster, or nil if it does not use Fairlead.
+func rowOf(in summary.Input, now time.Time) *summary.Row {
 	if view := summary.Build(in, now); len(view.Rows) > 0 {
 		return &view.Rows[0]
 	}
@@ -53,10 +43,17 @@ func wire(r *summary.Row) []any {
 	if r.Deleting {
 		flags = append(flags, "deleting")
 	}
+	ready := 0
+	for i := range r.Networks {
+		if r.Networks[i].Health == summary.OK {
+			ready++
+		}
+	}
 	return []any{
 		r.Namespace, r.Cluster, r.Health, r.Mode, r.Hostname, r.Connected, r.LetIn, r.Tunnels, len(r.Gateways), round(
 			float64(r.RTT)),
 		unix(r.LastChange), expires, of, len(r.Warnings), note, strings.Join(flags, " "),
+		len(r.Networks), ready,
 	}
 }
 

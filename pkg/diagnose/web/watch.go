@@ -25,8 +25,8 @@ import (
 // round-trip times are measured again.
 const renewTime = 30 * time.Second
 
-// Watch reads all Clusters and Tunnels of a management cluster, and then their changes, until ctx ends. It has its own
-// cache, so that without a page none of it is in memory.
+// Watch reads all Clusters, Tunnels and RemoteNetworks of a management cluster, and then their changes, until ctx ends.
+// It has its own cache, so that without a page none of it is in memory.
 func (p *Page) Watch(ctx context.Context, config *rest.Config) error {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -35,7 +35,16 @@ func (p *Page) Watch(ctx context.Context, config *rest.Config) error {
 	objects, err := cache.New(config, cache.Options{Scheme: scheme, ByObject: map[client.Object]cache.ByObject{
 		&clusterv1.Cluster{}: {Transform: stripCluster},
 		&v1alpha1.Tunnel{}:   {Transform: stripTunnel},
-	}})
+	}, DefaultTransform: cache.TransformStripManagedFields()})
+	if err == nil {
+		err = objects.IndexField(ctx, &v1alpha1.RemoteNetwork{}, clusterIndex, func(o client.Object) []string {
+			n, ok := o.(*v1alpha1.RemoteNetwork)
+			if !ok {
+				return nil
+			}
+			return []string{n.Spec.ClusterName}
+		})
+	}
 	if err != nil {
 		return fmt.Errorf("preparing to watch objects for the page: %w", err)
 	}
@@ -45,7 +54,7 @@ func (p *Page) Watch(ctx context.Context, config *rest.Config) error {
 		UpdateFunc: func(_, o any) { enqueue(queue, o) },
 		DeleteFunc: func(o any) { enqueue(queue, o) },
 	}
-	for _, object := range []client.Object{&clusterv1.Cluster{}, &v1alpha1.Tunnel{}} {
+	for _, object := range []client.Object{&clusterv1.Cluster{}, &v1alpha1.Tunnel{}, &v1alpha1.RemoteNetwork{}} {
 		informer, err := objects.GetInformer(ctx, object, cache.BlockUntilSynced(false))
 		if err == nil {
 			_, err = informer.AddEventHandler(handler)
@@ -68,10 +77,28 @@ func (p *Page) Watch(ctx context.Context, config *rest.Config) error {
 	return nil
 }
 
+// enqueue enqueues the Cluster whose row shows an object.
 func enqueue(queue workqueue.TypedInterface[model.Key], object any) {
-	if key, err := toolscache.DeletionHandlingObjectToName(object); err == nil {
-		queue.Add(model.Key{Namespace: key.Namespace, Name: key.Name})
+	if gone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+		object = gone.Obj
 	}
+	if key, ok := clusterOf(object); ok {
+		queue.Add(key)
+	}
+}
+
+// clusterOf returns the Cluster whose row shows an object; false: it is not known, and the status of the object's
+// RemoteNetwork will change too.
+func clusterOf(object any) (key model.Key, ok bool) {
+	switch o := object.(type) {
+	case *clusterv1.Cluster:
+		key = model.Key{Namespace: o.Namespace, Name: o.Name}
+	case *v1alpha1.Tunnel:
+		key = model.Key{Namespace: o.Namespace, Name: o.ClusterName()}
+	case *v1alpha1.RemoteNetwork:
+		key = model.Key{Namespace: o.Namespace, Name: o.Spec.ClusterName}
+	}
+	return key, key.Name != ""
 }
 
 // follow creates rows until ctx ends: first all of them, and all again every renewTime.
@@ -133,17 +160,26 @@ func (p *Page) measure(ctx context.Context) {
 func (p *Page) renew(ctx context.Context, objects client.Reader) {
 	var clusters clusterv1.ClusterList
 	var tunnels v1alpha1.TunnelList
+	var networks v1alpha1.RemoteNetworkList
 	if err := errors.Join(objects.List(ctx, &clusters, client.UnsafeDisableDeepCopy), objects.List(ctx, &tunnels,
-		client.UnsafeDisableDeepCopy)); err != nil {
+		client.UnsafeDisableDeepCopy), objects.List(ctx, &networks, client.UnsafeDisableDeepCopy)); err != nil {
 		p.Log.Error("cannot update the rows of the page", "error", err)
 		return
 	}
 	keys := map[model.Key]bool{}
+	note := func(object any) {
+		if key, ok := clusterOf(object); ok {
+			keys[key] = true
+		}
+	}
 	for i := range clusters.Items {
-		keys[model.Key{Namespace: clusters.Items[i].Namespace, Name: clusters.Items[i].Name}] = true
+		note(&clusters.Items[i])
 	}
 	for i := range tunnels.Items {
-		keys[model.Key{Namespace: tunnels.Items[i].Namespace, Name: tunnels.Items[i].Name}] = true
+		note(&tunnels.Items[i])
+	}
+	for i := range networks.Items {
+		note(&networks.Items[i])
 	}
 	for key := range keys {
 		p.update(ctx, objects, key)
@@ -166,14 +202,14 @@ func (p *Page) update(ctx context.Context, objects client.Reader, key model.Key)
 
 // row returns nil if there is nothing to show.
 func (p *Page) row(ctx context.Context, objects client.Reader, key model.Key) ([]byte, error) {
-	cluster, tunnel, err := read(ctx, objects, key)
+	in, err := read(ctx, objects, key, client.MatchingFields{clusterIndex: key.Name})
 	if err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
-	live := p.live
+	in.Live = p.live
 	p.mu.Unlock()
-	r := rowOf(cluster, tunnel, live, p.Now())
+	r := rowOf(in, p.Now())
 	if r == nil {
 		return nil, nil
 	}
@@ -191,6 +227,11 @@ func stripCluster(object any) (any, error) {
 	kept.DeletionTimestamp, kept.CreationTimestamp = c.DeletionTimestamp, c.CreationTimestamp
 	kept.Labels, kept.Annotations = pick(c.Labels, v1alpha1.TunnelLabel), pick(c.Annotations, clusterv1.PausedAnnotation)
 	kept.Spec.Paused = c.Spec.Paused
+	for _, one := range c.Status.Conditions {
+		if one.Type == v1alpha1.ClusterConditionTunnelReady && one.Reason == v1alpha1.ReasonNameTaken {
+			kept.Status.Conditions = append(kept.Status.Conditions, one)
+		}
+	}
 	return kept, nil
 }
 

@@ -20,9 +20,14 @@ export class ClusterView {
     this.facts = h("dl", { class: "facts" });
     this.notes = h("ul", { class: "notes" });
     this.edges = h("tbody");
+    this.networks = h("tbody");
+    this.egress = h("tbody");
     this.conditions = h("tbody");
     const columns = (...titles) => h("thead", null, h("tr", null, titles.map((t) => h("th", { scope: "col" }, t))));
     this.notesSection = section("Warnings", "notes", this.notes);
+    this.networksSection = section("Networks", "networks", scroller("Networks", h("table", { class: "small" }, h("caption", { class: "unseen" }, "Networks"), columns("State", "Network", "CIDRs", "Edges", "Tunnels", "Message"), this.networks)));
+    this.egressSection = section("Apiservers", "egress", scroller("Apiservers", h("table", { class: "small" }, h("caption", { class: "unseen" }, "Envoys beside the apiservers, which reach the networks"), columns("State", "Host", "Node", "Certificate", "Last seen", "Version"), this.egress)));
+    this.networksSection.hidden = this.egressSection.hidden = true;
     this.element = h("section", { class: "cluster-view", "aria-labelledby": "cluster-title" },
       this.back,
       h("div", { class: "heading" }, h("h1", { id: "cluster-title", tabindex: "-1" }, this.name), h("p", { class: "count" }, `in namespace ${this.namespace}`)),
@@ -32,7 +37,8 @@ export class ClusterView {
           section("Hops", "hops", this.hops, this.checked)),
         h("div", null,
           section("Facts", "facts", this.facts), this.notesSection)),
-      section("Edges", "edges", scroller("Edges", h("table", { class: "small" }, h("caption", { class: "unseen" }, "Edges"), columns("State", "Host", "Node", "Tunnels", "Round trip", "Apiserver", "Certificate", "Last seen", "Version"), this.edges))),
+      this.networksSection, this.egressSection,
+      section("Edges", "edges", scroller("Edges", h("table", { class: "small" }, h("caption", { class: "unseen" }, "Edges"), columns("State", "Network", "Host", "Node", "Tunnels", "Round trip", "Apiserver", "Certificate", "Last seen", "Version"), this.edges))),
       section("Conditions", "conditions", scroller("Conditions", h("table", { class: "small" }, h("caption", { class: "unseen" }, "Conditions"), columns("Condition", "Status", "Reason", "Since", "Message"), this.conditions))));
   }
 
@@ -50,7 +56,8 @@ export class ClusterView {
     const warnings = row?.warnings || [];
     this.notesSection.hidden = warnings.length < 2; // the first is shown above, beside the state
     this.notes.replaceChildren(...warnings.map((w) => h("li", null, badge(w.weight), h("span", null, prose(w.text), w.since ? [" ", time(parse(w.since), "fine")] : ""))));
-    this.drawEdges(row?.edges || []);
+    this.drawNetworks(row?.networks || [], row?.egress);
+    this.drawEdges([row || {}, ...(row?.networks || [])].flatMap((of) => (of.edges || []).map((e) => ({ ...e, network: of.network }))));
     this.drawConditions(row?.conditions || []);
   }
 
@@ -79,9 +86,30 @@ export class ClusterView {
     this.facts.replaceChildren(...facts.filter(([, value]) => value && (!Array.isArray(value) || value.length)).flatMap(([term, value]) => [h("dt", null, term), h("dd", null, value)]));
   }
 
+  drawNetworks(networks, egress) {
+    this.networksSection.hidden = this.egressSection.hidden = !networks.length;
+    const none = (columns, text) => h("tr", null, h("td", { colspan: columns, class: "fine" }, text));
+    this.networks.replaceChildren(...networks.map((n) => h("tr", null,
+      h("td", null, badge(n.health)),
+      h("th", { scope: "row" }, n.network),
+      h("td", { class: "mono" }, (n.cidrs || []).map((cidr) => h("div", null, cidr))),
+      h("td", { class: "numeric" }, `${n.edgesConnected} / ${n.edgesLetIn}`),
+      h("td", null, (n.gateways || []).map((g) => h("div", null, `${g.name}: ${g.tunnels}`)), n.gateways?.length ? "" : "none"),
+      h("td", { class: "message" }, (n.warnings || []).map((w) => h("div", null, prose(w.text)))))));
+    const nodes = egress?.edges || [];
+    this.egress.replaceChildren(...(nodes.length ? nodes.map((e) => h("tr", null,
+      h("td", null, badge(edgeStates[e.state] || "unknown", e.state)),
+      h("td", null, e.host || "–"),
+      h("th", { scope: "row", class: "mono" }, e.node),
+      h("td", null, time(parse(e.notAfter))),
+      h("td", null, e.lastSeen ? time(parse(e.lastSeen)) : "–"),
+      h("td", null, e.version || "–"))) : [none("6", prose(egress?.warnings?.[0]?.text || "No apiserver has enrolled."))]));
+  }
+
   drawEdges(edges) {
     this.edges.replaceChildren(...(edges.length ? edges.map((e) => h("tr", null,
       h("td", null, badge(edgeStates[e.state] || "unknown", e.state)),
+      h("td", null, e.network || "–"),
       h("td", null, e.host || "–"),
       h("th", { scope: "row", class: "mono" }, e.node),
       h("td", null, (e.gateways || []).map((g) => h("div", null, `${g.name}: ${g.tunnels}`)), e.gateways?.length ? "" : "none"),
@@ -89,7 +117,7 @@ export class ClusterView {
       h("td", null, e.apiServer ? (e.apiServer.healthy ? "healthy" : "unhealthy") : "–", e.apiServer?.message ? h("div", { class: "fine" }, e.apiServer.message) : "", e.lastError ? h("div", { class: "fine" }, e.lastError) : ""),
       h("td", null, time(parse(e.notAfter))),
       h("td", null, e.lastSeen ? time(parse(e.lastSeen)) : "–"),
-      h("td", null, e.version || "–"))) : [h("tr", null, h("td", { colspan: "9", class: "fine" }, "No edge has enrolled."))]));
+      h("td", null, e.version || "–"))) : [h("tr", null, h("td", { colspan: "10", class: "fine" }, "No edge has enrolled."))]));
   }
 
   drawConditions(conditions) {

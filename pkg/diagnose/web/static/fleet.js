@@ -14,6 +14,7 @@ const columns = [
   { key: "mode", title: "Mode" },
   { key: "connected", title: "Edges", numeric: true, hint: "connected edges of admitted edges" },
   { key: "tunnels", title: "Tunnels", numeric: true, hint: "of all edges to all gateways" },
+  { key: "networks", title: "Networks", numeric: true, hint: "healthy networks of all networks" },
   { key: "rtt", title: "Round trip", numeric: true, hint: "median of its tunnels" },
   { key: "expires", title: "Certificate", numeric: true, hint: "the certificate that expires first" },
   { key: "changed", title: "Changed", numeric: true, hint: "status of a condition" },
@@ -236,6 +237,7 @@ export class FleetView {
     setText(line.cells.mode, row.mode);
     setText(line.cells.connected, `${row.connected} / ${row.letIn}`);
     setText(line.cells.tunnels, row.tunnels ? `${row.tunnels} on ${row.gateways}` : "0");
+    setText(line.cells.networks, row.networks ? `${row.networksOK} / ${row.networks}` : "–");
     setText(line.cells.rtt, millis(row.rtt) || "–");
     setText(line.note, row.note + (row.warnings > 1 ? ` (+${row.warnings - 1} more)` : ""));
     line.note.title = row.note;

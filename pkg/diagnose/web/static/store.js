@@ -11,6 +11,7 @@ export const orders = {
   mode: (a, b) => compare(a.mode, b.mode) || a.order - b.order,
   connected: (a, b) => a.connected - b.connected || a.letIn - b.letIn || a.order - b.order,
   tunnels: (a, b) => a.tunnels - b.tunnels || a.order - b.order,
+  networks: (a, b) => a.networks - b.networks || a.networksOK - b.networksOK || a.order - b.order,
   rtt: (a, b) => last(a.rtt) - last(b.rtt) || a.order - b.order,
   expires: (a, b) => last(a.expires) - last(b.expires) || a.order - b.order,
   changed: (a, b) => b.changed - a.changed || a.order - b.order, // the newest first
