@@ -60,7 +60,7 @@ tools: ## install the real parts: Envoy, Kubernetes, Cluster API and tools of th
 	@cd tools/install && go run .
 
 # Each target installs only the parts of its topic: tools/install/sets.go lists them.
-TOPICS := lab apiserver managed machines operations metrics page sight chart cluster install
+TOPICS := lab apiserver managed machines operations metrics page sight chart cluster install sites
 .PHONY: $(addprefix parts.,$(TOPICS))
 $(addprefix parts.,$(TOPICS)): parts.%:
 	@cd tools/install && go run . $*
@@ -222,11 +222,15 @@ fleet.test: parts.lab build
 
 .PHONY: verify-networks
 verify-networks: networks.test ## proof of remote networks: apiservers that reach kubelets, webhooks and APIs there, and workers that reach them
-	cd test/networks && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.timeout=10m
+	cd test/networks && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.timeout=10m -test.skip=TestRealKubelets
 
 .PHONY: verify-networks-short
 verify-networks-short: networks.test ## the part of it that takes less than a minute
 	cd test/networks && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.short -test.timeout=5m
+
+.PHONY: verify-networks-cluster
+verify-networks-cluster: networks.test parts.sites install-images ## the same with real kubelets that kubeadm joins through edges, and Pods, in four networks (3 min, as root)
+	cd test/networks && env -u FAIRLEAD_TIMES $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.timeout=20m -test.run=TestRealKubelets
 
 .PHONY: networks.test
 networks.test: parts.lab build

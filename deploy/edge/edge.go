@@ -3,6 +3,9 @@ package edge
 
 import (
 	_ "embed" // for the files below
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -47,6 +50,22 @@ func Endpoint(manifest, listen string) string {
 		}
 	}
 	return strings.Join(lines, "")
+}
+
+// DaemonSetOf returns a manifest of Endpoint for DaemonSet for one of several networks of a Cluster: the names of the
+// DaemonSet and of its Secret begin with that of the network. It runs on the nodes with all labels of selector.
+func DaemonSetOf(manifest, network string, selector map[string]string) string {
+	var labels []string
+	for _, name := range slices.Sorted(maps.Keys(selector)) {
+		labels = append(labels, fmt.Sprintf("%s: %q", name, selector[name]))
+	}
+	return strings.NewReplacer(
+		"  name: fairlead-network\n  namespace", "  name: "+network+"\n  namespace",
+		"app.kubernetes.io/name: fairlead-network}",
+		"app.kubernetes.io/name: fairlead-network, app.kubernetes.io/instance: "+network+"}",
+		"secretName: fairlead-network-bootstrap", "secretName: "+network+"-bootstrap",
+		"nodeSelector: {}", "nodeSelector: {"+strings.Join(labels, ", ")+"}",
+	).Replace(manifest)
 }
 
 // DeploymentOf returns Deployment for the tunnel with an id and for an image. The caller has validated both.

@@ -68,7 +68,7 @@ func TestEveryFormOfANetworkIsACommand(t *testing.T) {
 	}
 	for form, write := range join.NetworkForms {
 		for _, listen := range []string{"10.1.0.1:6443", ""} {
-			text, err := write(secret, "registry.example.com/edge:v1", listen)
+			text, err := write(secret, "registry.example.com/edge:v1", listen, map[string]string{"site": "oslo"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -77,6 +77,11 @@ func TestEveryFormOfANetworkIsACommand(t *testing.T) {
 			}
 			if strings.Contains(text, "--local-apiserver") || strings.Contains(text, "image: fairlead-edge\n") {
 				t.Errorf("%s: %s", form, text)
+			}
+			for _, name := range []string{"\n  name: oslo\n", "secretName: oslo-bootstrap", `nodeSelector: {site: "oslo"}`} {
+				if got := strings.Contains(text, name); got != (form == "daemonset") {
+					t.Errorf("%s: %q is %v: %s", form, name, got, text)
+				}
 			}
 			check := exec.CommandContext(t.Context(), "sh", "-n")
 			check.Stdin = strings.NewReader(text)

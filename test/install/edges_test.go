@@ -1,13 +1,10 @@
 package install
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -65,54 +62,26 @@ func (w *World) connected(t *testing.T, edges int, hosts ...string) func(context
 	}
 }
 
-// systemctl stands in for systemd, which is not the first process here. The test starts what the units contain: see
-// startUnit.
-const systemctl = "#!/bin/sh\necho \"$@\" >>/run/systemctl\n"
-
 // startMachine runs the command of join on a new machine that has the two programs, as the unit of the agent requires.
 func (w *World) startMachine(t *testing.T, command string) {
 	t.Helper()
 	m, err := w.workload.StartMachine(t.Context(), machineName)
 	must(t, err)
-	_, err = m.Run(t.Context(), systemctl, "sh", "-eu", "-c", fmt.Sprintf(
-		"cd /usr/local/bin; cat >systemctl; chmod 0755 systemctl; install -m 0755 %s/edge-agent %s .", w.commands,
-		w.workload.Parts.RealPath("envoy")))
-	must(t, err)
+	must(t, m.InstallPrograms(t.Context(), w.commands+"/edge-agent", w.workload.Parts.RealPath("envoy")))
 	_, err = m.Run(t.Context(), command, "sh")
 	must(t, err)
-	calls, err := m.Run(t.Context(), "", "cat", "/run/systemctl")
+	calls, err := m.SystemctlCalls(t.Context())
 	must(t, err)
-	if want := "daemon-reload\nenable --now edge-agent\n"; string(calls) != want {
+	if want := "daemon-reload\nenable --now edge-agent\n"; calls != want {
 		t.Fatalf("join calls systemctl with %q, want %q", calls, want)
 	}
 	w.machine = m
 	w.units = []*proc.Service{w.startUnit(t, "edge-envoy"), w.startUnit(t, "edge-agent")}
 }
 
-// startUnit runs a unit of systemd on the machine: its ExecStartPre and ExecStart as its user, in its working directory
-// and with its folders, and again whenever it ends. Limits and sandboxing of the unit have no effect.
 func (w *World) startUnit(t *testing.T, name string) *proc.Service {
 	t.Helper()
-	data, err := os.ReadFile(w.machine.File("/etc/systemd/system/" + name + ".service"))
-	must(t, err)
-	unit := map[string]string{}
-	for line := range strings.Lines(string(data)) {
-		if key, value, found := strings.Cut(strings.TrimSpace(line), "="); found && !strings.HasPrefix(key, "#") {
-			unit[key] = value
-		}
-	}
-	if unit["User"] != "fairlead" || unit["ExecStart"] == "" || unit["RuntimeDirectory"] == "" {
-		t.Fatalf("the unit %s is\n%s", name, data)
-	}
-	folders := "/run/" + unit["RuntimeDirectory"]
-	if state := unit["StateDirectory"]; state != "" {
-		folders += " /var/lib/" + state
-	}
-	run := fmt.Sprintf("umask %s\ncd %s\n%s\nexec %s\n", unit["UMask"], cmp.Or(unit["WorkingDirectory"], "/"),
-		unit["ExecStartPre"], unit["ExecStart"])
-	script := fmt.Sprintf(`install -d -m 0700 -o fairlead -g fairlead %s
-exec setpriv --reuid=fairlead --regid=fairlead --clear-groups --no-new-privs --inh-caps=-all sh -e -c "$0"`, folders)
-	service, err := w.machine.Supervise(name, "sh", "-e", "-c", script, run)
+	service, err := w.machine.StartUnit(name)
 	must(t, err)
 	return service
 }

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
@@ -135,8 +136,10 @@ func (l *Lab) Kubectl(ctx context.Context, kubeconfig []byte, args ...string) (s
 func (l *Lab) KubectlCommand(ctx context.Context, kubeconfig []byte, args ...string) (*exec.Cmd, error) {
 	sum := sha256.Sum256(kubeconfig)
 	file := l.File(hex.EncodeToString(sum[:8]) + ".kubeconfig")
-	if err := os.WriteFile(file, kubeconfig, 0o600); err != nil {
-		return nil, fmt.Errorf("writing a kubeconfig: %w", err)
+	if _, err := os.Stat(file); err != nil {
+		if err := disk.Replace(file, kubeconfig); err != nil { // another kubectl may read it now
+			return nil, fmt.Errorf("writing a kubeconfig: %w", err)
+		}
 	}
 	cmd := l.Network.Management.Command(ctx, l.Parts.RealPath("kubectl"), args...)
 	// Discovery is cached by server name, so a cache shared with another lab would be wrong.

@@ -52,8 +52,8 @@ egressSelections:
 `
 
 // newHosted starts an apiserver in the management network and creates its Cluster. host is the last byte of its
-// address there.
-func newHosted(t *testing.T, w *world.World, name string, host int) *hosted {
+// address there, and flags are added to those of the apiserver.
+func newHosted(t *testing.T, w *world.World, name string, host int, flags ...string) *hosted {
 	t.Helper()
 	h := &hosted{world: w, socket: w.File(name + ".sock")}
 	var err error
@@ -66,12 +66,12 @@ func newHosted(t *testing.T, w *world.World, name string, host int) *hosted {
 	pki := func(file string) string { return filepath.Join(w.File(name), file) }
 	apiServer, err := kube.StartAPIServer(t.Context(), w.Workspace, kube.APIServerSpec{
 		Name: name, Namespace: h.site.Namespace, Address: h.site.Address, Port: 6443, Etcd: etcd, Prefix: "/" + name,
-		Flags: []string{
+		Flags: append([]string{
 			"--egress-selector-config-file=" + file, "--enable-aggregator-routing=true",
 			"--requestheader-client-ca-file=" + pki("ca.crt"), "--requestheader-username-headers=X-Remote-User",
 			"--requestheader-allowed-names=front-proxy",
 			"--proxy-client-cert-file=" + pki("apiserver.crt"), "--proxy-client-key-file=" + pki("apiserver.key"),
-		},
+		}, flags...),
 	})
 	must(t, err)
 	h.Cluster, err = w.CreateCluster(t.Context(), lab.ClusterSpec{

@@ -37,7 +37,9 @@ var sets = map[string][]string{
 	"machine-programs": {"kube-apiserver", "kube-controller-manager", "kubeadm", "kubernetes-next"},
 	"cluster":          cluster,
 	// an installation in such a cluster
-	"install":    slices.Concat(cluster, []string{"capi-core", "envoy", "helm"}),
+	"install": slices.Concat(cluster, []string{"capi-core", "envoy", "helm"}),
+	// nodes of a cluster whose control plane is in a lab
+	"sites":      slices.Concat(lab, cluster, []string{"kubeadm"}),
 	"operations": slices.Concat(lab, []string{"kube-controller-manager", "clusterctl"}),
 	"metrics":    slices.Concat(lab, []string{"prometheus"}),
 	"page":       {"kube-apiserver", "etcd", "capi-core", chromiumPart},

@@ -59,16 +59,19 @@ FAIRLEAD
 )
 
 // NetworkForms maps each form of an edge of a RemoteNetwork to a function that returns its command. listen is the
-// address at which machines of the network reach their apiserver; empty: none.
-var NetworkForms = map[string]func(secret *corev1.Secret, image, listen string) (string, error){
-	"command": func(secret *corev1.Secret, _, listen string) (string, error) {
+// address at which machines of the network reach their apiserver; empty: none. nodes are the labels of the machines of
+// the network, for a DaemonSet; nil: all machines of the Cluster.
+var NetworkForms = map[string]func(
+	secret *corev1.Secret, image, listen string, nodes map[string]string,
+) (string, error){
+	"command": func(secret *corev1.Secret, _, listen string, _ map[string]string) (string, error) {
 		text, err := plainCommand(secret, "")
 		if listen != "" {
 			text = strings.TrimRight(text, "\n") + " --apiserver-listen=" + listen + "\n"
 		}
 		return text, err
 	},
-	"systemd": func(secret *corev1.Secret, _, listen string) (string, error) {
+	"systemd": func(secret *corev1.Secret, _, listen string, _ map[string]string) (string, error) {
 		text, err := systemdCommand(secret, "")
 		if listen != "" {
 			flags := document("/etc/fairlead/edge-agent.env", "EDGE_AGENT_FLAGS=--apiserver-listen="+listen)
@@ -76,7 +79,7 @@ var NetworkForms = map[string]func(secret *corev1.Secret, image, listen string) 
 		}
 		return text, err
 	},
-	"static-pod": func(secret *corev1.Secret, image, listen string) (string, error) {
+	"static-pod": func(secret *corev1.Secret, image, listen string, _ map[string]string) (string, error) {
 		manifest, err := withImage(manifests.Endpoint(manifests.StaticPod, listen), image)
 		return staticPodOf(secret, manifest), err
 	},
@@ -114,35 +117,38 @@ func staticPodOf(secret *corev1.Secret, manifest string) string {
 	)
 }
 
-// daemonSetName is the name of all objects of daemonset.yaml, and of their namespace.
-const daemonSetName = "fairlead-network"
+// daemonSets is the namespace of daemonset.yaml.
+const daemonSets = "fairlead-network"
 
-// daemonSetCommand returns the command that applies edges of a network, in a namespace that permits host networks.
-func daemonSetCommand(secret *corev1.Secret, image, listen string) (string, error) {
-	manifest, err := withImage(manifests.Endpoint(manifests.DaemonSet, listen), image)
+// daemonSetCommand returns the command that applies edges of a network, in a namespace that permits host networks. The
+// networks of a Cluster share the namespace.
+func daemonSetCommand(secret *corev1.Secret, image, listen string, nodes map[string]string) (string, error) {
+	network := strings.TrimSuffix(secret.Name, v1alpha1.NetworkTunnelSuffix+v1alpha1.BootstrapSecretSuffix)
+	set := manifests.DaemonSetOf(manifests.Endpoint(manifests.DaemonSet, listen), network, nodes)
+	manifest, err := withImage(set, image)
 	if err != nil {
 		return "", err
 	}
 	namespace, credential, err := namespaced(
-		secret, daemonSetName, map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
+		secret, daemonSets, network, map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
 	)
 	return fmt.Sprintf(deploymentScript, namespace, credential, manifest), err
 }
 
-// namespaced returns the Namespace of edges, and in it the Secret with the bootstrap file.
+// namespaced returns the Namespace of edges, and in it the Secret <name>-bootstrap with the bootstrap file.
 func namespaced(
-	secret *corev1.Secret, name string, labels map[string]string,
+	secret *corev1.Secret, at, name string, labels map[string]string,
 ) (namespace, credential []byte, err error) {
 	namespace, err = yaml.Marshal(&corev1.Namespace{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Name: at, Labels: labels},
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("writing Namespace: %w", err)
 	}
 	credential, err = yaml.Marshal(&corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name + "-bootstrap"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: at, Name: name + "-bootstrap"},
 		Data:       map[string][]byte{v1alpha1.BootstrapFileKey: secret.Data[v1alpha1.BootstrapFileKey]},
 	})
 	if err != nil {
@@ -155,7 +161,7 @@ func namespaced(
 const deploymentName = "fairlead-edge"
 
 func deploymentCommand(secret *corev1.Secret, image string) (string, error) {
-	namespace, credential, err := namespaced(secret, deploymentName, nil)
+	namespace, credential, err := namespaced(secret, deploymentName, deploymentName, nil)
 	if err != nil {
 		return "", err
 	}

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -143,8 +144,8 @@ Exit codes: 0 the command was printed; 1 the network got no bootstrap Secret in 
 // joinFlags are the flags of join.
 type joinFlags struct {
 	flags
-	form, image, listen string
-	timeout             time.Duration
+	form, image, listen, nodes string
+	timeout                    time.Duration
 }
 
 func joinCommand() *cobra.Command {
@@ -154,7 +155,7 @@ func joinCommand() *cobra.Command {
 		Short: "Print a shell command that starts an edge of a RemoteNetwork",
 		Long:  strings.TrimSpace(joinHelp),
 		Example: "  fairlead network join -n prod oslo --form=systemd --apiserver-listen=10.1.0.1:6443 | ssh root@vm1 sh\n" +
-			"  fairlead network join -n prod oslo --form=daemonset | KUBECONFIG=c1.kubeconfig sh",
+			"  fairlead network join -n prod oslo --form=daemonset --node-selector=site=oslo | KUBECONFIG=c1.kubeconfig sh",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
@@ -164,6 +165,10 @@ func joinCommand() *cobra.Command {
 		StringVar(&f.image, "image", "fairlead-edge", "image of edge-agent and Envoy, for static-pod and daemonset")
 	cmd.Flags().StringVar(
 		&f.listen, "apiserver-listen", "", "IP:port at which machines in the network reach their apiserver (default: none)",
+	)
+	cmd.Flags().StringVar(
+		&f.nodes, "node-selector", "",
+		"labels of the machines of the network, as site=oslo, for daemonset (default: all nodes of the Cluster)",
 	)
 	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the bootstrap Secret")
 	return cmd
@@ -177,6 +182,13 @@ func (f *joinFlags) run(cmd *cobra.Command, name string) error {
 	}
 	if err := checkListen(f.listen); err != nil {
 		return output.UsageError("--apiserver-listen: %w", err)
+	}
+	nodes, err := labels.ConvertSelectorToLabelsMap(f.nodes)
+	switch {
+	case err != nil:
+		return output.UsageError("--node-selector: %q is not a list of LABEL=VALUE: %w", f.nodes, err)
+	case len(nodes) > 0 && f.form != "daemonset":
+		return output.UsageError("--node-selector is for --form=daemonset: remove it")
 	}
 	c, namespace, err := f.Client()
 	if err != nil {
@@ -193,7 +205,7 @@ func (f *joinFlags) run(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	text, err := write(secret, f.image, f.listen)
+	text, err := write(secret, f.image, f.listen, nodes)
 	if err != nil {
 		return err
 	}

@@ -229,14 +229,16 @@ func (c *Cluster) Stop(ctx context.Context) error {
 
 // RemoveNode stops a node at once, as the loss of its machine does, and deletes its Node object.
 func (c *Cluster) RemoveNode(ctx context.Context, n *Node) error {
+	return errors.Join(c.removeNode(ctx, n), c.routeServices(ctx))
+}
+
+func (c *Cluster) removeNode(ctx context.Context, n *Node) error {
 	n.stop()
 	c.segment.RemoveMachine(ctx, n.Namespace)
 	c.mu.Lock()
 	c.nodes = slices.DeleteFunc(c.nodes, func(other *Node) bool { return other == n })
 	c.mu.Unlock()
-	return errors.Join(
-		c.groups.Remove(ctx, n.group()), c.routeServices(ctx), c.deleteNode(ctx, n.Name), os.RemoveAll(n.dir),
-	)
+	return errors.Join(c.groups.Remove(ctx, n.group()), c.deleteNode(ctx, n.Name), os.RemoveAll(n.dir))
 }
 
 // IsPod reports whether an address belongs to the network of Pods.

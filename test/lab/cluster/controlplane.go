@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +17,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/pki"
 	"github.com/fairlead/fairlead/test/lab/proc"
+	"github.com/fairlead/fairlead/test/lab/workspace"
 )
 
 const (
@@ -94,11 +96,18 @@ func (c *Cluster) user(file, name string, groups ...string) error {
 	return kube.WriteKubeconfig(file, data, err)
 }
 
+// RunControllers starts kube-controller-manager and kube-scheduler beside an apiserver that Start has not started. They
+// end with the workspace.
+func RunControllers(w *workspace.Workspace, a *kube.APIServer) error {
+	c := &Cluster{APIServer: a, Workspace: w, name: a.Name}
+	return errors.Join(c.startControllers(), c.startScheduler())
+}
+
 func (c *Cluster) startControllers() error {
-	file := func(name string) string { return c.File(controlPlane, name) }
+	dir := c.File(c.APIServer.Name)
+	file := func(name string) string { return filepath.Join(dir, name) }
 	if err := errors.Join(
-		c.user(file("controllers.kubeconfig"), "system:kube-controller-manager"),
-		write(c.File(controlPlane), "ca.key", c.CA.KeyPEM),
+		c.user(file("controllers.kubeconfig"), "system:kube-controller-manager"), write(dir, "ca.key", c.CA.KeyPEM),
 	); err != nil {
 		return err
 	}
@@ -106,22 +115,25 @@ func (c *Cluster) startControllers() error {
 		"--use-service-account-credentials=true", "--service-account-private-key-file="+file("sa.key"),
 		"--root-ca-file="+file("ca.crt"), "--cluster-signing-cert-file="+file("ca.crt"),
 		"--cluster-signing-key-file="+file("ca.key"), "--cert-dir="+file("controllers"), "--allocate-node-cidrs=false",
+		"--controllers=*,bootstrapsigner,tokencleaner", // as kubeadm sets it
 		// The defaults are for clusters whose networks fail for a while.
 		"--node-monitor-grace-period=20s")
 }
 
 func (c *Cluster) startScheduler() error {
-	file := c.File(controlPlane, "scheduler.kubeconfig")
+	dir := c.File(c.APIServer.Name)
+	file := filepath.Join(dir, "scheduler.kubeconfig")
 	if err := c.user(file, "system:kube-scheduler"); err != nil {
 		return err
 	}
-	return c.startComponent("kube-scheduler", file, "--cert-dir="+c.File(controlPlane, "scheduler"))
+	return c.startComponent("kube-scheduler", file, "--cert-dir="+filepath.Join(dir, "scheduler"))
 }
 
 // startComponent starts a client of the apiserver, beside it. It is restarted when it ends.
 func (c *Cluster) startComponent(name, kubeconfig string, flags ...string) error {
+	log := c.APIServer.Name + "-" + name
 	service, err := proc.Supervise(proc.Spec{
-		Name: name, Namespace: c.Namespace, Program: c.Parts.RealPath(name), Log: c.LogFile(name),
+		Name: log, Namespace: c.Namespace, Program: c.Parts.RealPath(name), Log: c.LogFile(log),
 		Args: append([]string{
 			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig,
 			"--authorization-kubeconfig=" + kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1",

@@ -81,7 +81,7 @@ const staticPods = "/etc/kubernetes/manifests"
 // prepare mounts the file systems of a node, on a thread in its namespaces, whose mounts are a copy of the machine's.
 // All mounts end with the namespace.
 func prepare(name, dir string) error {
-	if err := prepareMachine(name, dir, "/etc", "/var/lib", "/var/log"); err != nil {
+	if err := prepareMachine(name, dir, "/etc", "/usr/local", "/var/lib", "/var/log"); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(staticPods, 0o755); err != nil {

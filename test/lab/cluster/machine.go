@@ -37,7 +37,7 @@ func (c *Cluster) StartMachine(ctx context.Context, name string) (*Machine, erro
 	number := firstMachine + c.machines
 	c.machines++
 	c.mu.Unlock()
-	m := &Machine{Name: name, Address: netns.AddressAt(machines, number), cluster: c, dir: c.File(name)}
+	m := &Machine{Name: name, Address: netns.AddressAt(c.segment.Prefix, number), cluster: c, dir: c.File(name)}
 	var err error
 	if m.Namespace, err = c.segment.AddMachine(ctx, name, number); err == nil {
 		m.init, err = startInit(c, name, m.Namespace)

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -51,23 +50,22 @@ const (
 // Node is a machine of a cluster: a network, mounts, a host name and process ids of its own. Its programs are restarted
 // when they end, as by systemd.
 type Node struct {
-	Name      string
-	Address   netip.Addr
-	Namespace *netns.Namespace
+	Machine
 	// Containerd, Kubelet and Proxy are its programs. Containers survive a restart of each of them.
 	Containerd, Kubelet, Proxy *proc.Service
 
-	cluster *Cluster
-	number  int
-	dir     string
-	init    *proc.Process // the first process: when it ends, the kernel kills all others
+	number int
 }
 
 func (c *Cluster) newNode(number int) *Node {
-	name := nodeName(number)
-	return &Node{
-		Name: name, Address: netns.AddressAt(machines, number), cluster: c, number: number, dir: c.File(name),
-	}
+	return c.nodeAt(nodeName(number), number)
+}
+
+// nodeAt returns a node that has not been started. Its number decides its address and those of its Pods.
+func (c *Cluster) nodeAt(name string, number int) *Node {
+	return &Node{number: number, Machine: Machine{
+		Name: name, Address: netns.AddressAt(c.segment.Prefix, number), cluster: c, dir: c.File(name),
+	}}
 }
 
 // group is the control group of the node's Pods.
@@ -100,6 +98,11 @@ func (n *Node) connect(ctx context.Context) (err error) {
 
 // writeFiles writes the configuration and the credentials of all programs.
 func (n *Node) writeFiles(context.Context) error {
+	return errors.Join(n.writeRuntime(), n.writeKubelet(), n.writeProxy())
+}
+
+// writeKubelet writes what the kubelet of a node reads that is not joined by kubeadm.
+func (n *Node) writeKubelet() error {
 	c := n.cluster
 	serving, err := c.kubelets.Issue(pki.LeafSpec{
 		CommonName: "system:node:" + n.Name, Organizations: []string{"system:nodes"},
@@ -108,6 +111,24 @@ func (n *Node) writeFiles(context.Context) error {
 	if err != nil {
 		return err
 	}
+	return errors.Join(
+		n.render("kubelet.yaml", "kubelet.yaml"), serving.Write(n.dir, "kubelet"),
+		write(n.dir, "ca.crt", c.kubelets.CertPEM),
+		write(n.dir, "resolv.conf", []byte("nameserver "+dns.String()+"\n")),
+		c.user(filepath.Join(n.dir, "node.kubeconfig"), "system:node:"+n.Name, "system:nodes"),
+	)
+}
+
+// writeProxy writes what kube-proxy reads.
+func (n *Node) writeProxy() error {
+	return errors.Join(
+		n.render("proxy.yaml", "proxy.yaml"),
+		n.cluster.user(filepath.Join(n.dir, "proxy.kubeconfig"), "system:kube-proxy"),
+	)
+}
+
+// writeRuntime makes the folders of the node, and writes what containerd and its plugins read.
+func (n *Node) writeRuntime() error {
 	var errs []error
 	for _, name := range append([]string{"log/pods", "log/containers"}, bound...) {
 		errs = append(errs, os.MkdirAll(filepath.Join(n.dir, name), 0o755))
@@ -115,26 +136,21 @@ func (n *Node) writeFiles(context.Context) error {
 	for name, value := range kernelParameters {
 		errs = append(errs, write(filepath.Join(n.dir, "sys"), name, []byte(value+"\n")))
 	}
-	values := map[string]any{
-		"Dir": n.dir, "Bin": c.Parts.Real, "Address": n.Address, "Pods": podsOf(n.number), "AllPods": allPods,
-		"DNS": dns, "Group": "/" + n.group(), "Pause": pauseImage,
-	}
-	for file, to := range map[string]string{
-		"containerd.toml": "containerd.toml", "cni.conflist": "cni/10-pods.conflist", "kubelet.yaml": "kubelet.yaml",
-		"proxy.yaml": "proxy.yaml",
-	} {
-		data, err := render(file, values)
-		errs = append(errs, err, write(n.dir, to, data))
-	}
 	hosts := fmt.Sprintf("server = \"http://%[1]s\"\n[host.\"http://%[1]s\"]\n  capabilities = [\"pull\", \"resolve\"]\n",
-		c.Registry())
+		n.cluster.Registry())
 	return errors.Join(append(errs,
-		serving.Write(n.dir, "kubelet"), write(n.dir, "ca.crt", c.kubelets.CertPEM),
-		write(n.dir, "resolv.conf", []byte("nameserver "+dns.String()+"\n")),
+		n.render("containerd.toml", "containerd.toml"), n.render("cni.conflist", "cni/10-pods.conflist"),
 		write(n.dir, "registries/_default/hosts.toml", []byte(hosts)),
-		c.user(filepath.Join(n.dir, "node.kubeconfig"), "system:node:"+n.Name, "system:nodes"),
-		c.user(filepath.Join(n.dir, "proxy.kubeconfig"), "system:kube-proxy"),
 	)...)
+}
+
+// render fills a file of the folder config for the node, and writes it to the node's folder.
+func (n *Node) render(name, to string) error {
+	data, err := render(name, map[string]any{
+		"Dir": n.dir, "Bin": n.cluster.Parts.Real, "Address": n.Address, "Pods": podsOf(n.number), "AllPods": allPods,
+		"DNS": dns, "Group": "/" + n.group(), "Pause": pauseImage,
+	})
+	return errors.Join(err, write(n.dir, to, data))
 }
 
 // startInit makes the node's namespaces, which its first process holds, and mounts its file systems.

@@ -32,7 +32,9 @@ func TestConfigurationNeedsEveryValue(t *testing.T) {
 	values := map[string]any{
 		"Dir": "/dir", "Bin": "/bin", "Address": "172.30.0.1", "Pods": podsOf(1), "AllPods": allPods, "DNS": dns,
 		"Group": "/lab/node-1", "Pause": pauseImage, "Image": coreDNSImage,
-		"Resolver": FirstBalancer,
+		"Resolver": FirstBalancer, "Name": "node-1", "Labels": "site=north", "Token": "abcdef.0123456789abcdef",
+		"Hash": "sha256:00", "Endpoint": "172.30.0.250:6443", "Patches": "/patches", "Version": "v1.37.1",
+		"Services": services,
 	}
 	files, err := configs.ReadDir("config")
 	if err != nil || len(files) < 5 {

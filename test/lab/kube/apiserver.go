@@ -160,11 +160,19 @@ func (a *APIServer) writePKI(dir string, names []string, notAfter time.Time) (er
 	if err != nil {
 		return err
 	}
+	kubelets, err := a.CA.Issue(pki.LeafSpec{
+		CommonName: "kube-apiserver-kubelet-client", Organizations: []string{"system:masters"},
+		Usage: x509.ExtKeyUsageClientAuth, NotAfter: notAfter,
+	})
+	if err != nil {
+		return err
+	}
 	tokens, err := pki.ServiceAccountKey()
 	if err != nil {
 		return err
 	}
 	return errors.Join(os.MkdirAll(dir, 0o700), serving.Write(dir, "apiserver"), tokens.Write(dir, "sa"),
+		kubelets.Write(dir, "apiserver-kubelet-client"),
 		os.WriteFile(filepath.Join(dir, "ca.crt"), a.CA.CertPEM, 0o644))
 }
 

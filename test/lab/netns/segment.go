@@ -249,3 +249,31 @@ func (n *Namespace) filter(ctx context.Context, nft, rules string) error {
 	}
 	return nil
 }
+
+// Behind connects the router of a segment to the workload network, as a router that translates addresses: the machines
+// of the segment reach the public port of the gateways and nothing else, and nothing reaches them. Several segments may
+// have the same addresses. nft is the program that sets the rules.
+func (n *Network) Behind(ctx context.Context, s *Segment, nft string) error {
+	if err := n.plugSite(ctx, s.Router, n.nextSiteAddress()); err != nil {
+		return err
+	}
+	var gateways []string
+	for _, address := range n.PublicAddresses() {
+		if address.Is4() {
+			gateways = append(gateways, address.String())
+		}
+	}
+	return s.Router.filter(ctx, nft, fmt.Sprintf(`
+table inet uplink {
+	chain source { type nat hook postrouting priority srcnat; oifname %[1]q masquerade; }
+	chain input { type filter hook input priority filter; iifname %[1]q ct state new drop; }
+	chain output { type filter hook output priority filter; oifname %[1]q ct state new drop; }
+	chain forward {
+		type filter hook forward priority filter
+		iifname %[1]q ct state new drop
+		oifname %[1]q ip daddr { %[2]s } tcp dport %[3]d accept
+		oifname %[1]q drop
+	}
+}
+`, siteDevice, strings.Join(gateways, ", "), PublicPort))
+}
