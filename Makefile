@@ -60,7 +60,7 @@ tools: ## install the real parts: Envoy, Kubernetes, Cluster API and tools of th
 	@cd tools/install && go run .
 
 # Each target installs only the parts of its topic: tools/install/sets.go lists them.
-TOPICS := lab apiserver managed machines operations metrics page sight chart cluster install sites
+TOPICS := lab apiserver managed machines operations metrics networks page sight chart cluster install sites
 .PHONY: $(addprefix parts.,$(TOPICS))
 $(addprefix parts.,$(TOPICS)): parts.%:
 	@cd tools/install && go run . $*
@@ -221,7 +221,7 @@ fleet.test: parts.lab build
 	go test -c -ldflags=-w -o bin/test/fleet.test ./test/fleet
 
 .PHONY: verify-networks
-verify-networks: networks.test ## proof of remote networks: apiservers that reach kubelets, webhooks and APIs there, and workers that reach them
+verify-networks: parts.networks networks.test ## proof of remote networks: apiservers that reach kubelets, webhooks and APIs there, and workers that reach them
 	cd test/networks && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.timeout=10m -test.skip=TestRealKubelets
 
 .PHONY: verify-networks-short

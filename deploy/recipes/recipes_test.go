@@ -35,8 +35,8 @@ const talosHead = `# Edges on the control-plane machines of Talos, within the li
 # Secret: put the content of bootstrap.yaml in here, for each Cluster; readers of the TalosControlPlane can read the
 # token. It lets edges enrol until it ends (a day, or --token-lifetime of the controller): then put the current one in
 # for later machines. Running machines do not need it. Talos has no users except root and a read-only disk except
-# /var, so the edge runs as root without any capability. Talos' own API (port 50000) is not tunnelled: its provider
-# needs another way to that. Generated from pkg/capi/inject.
+# /var, so the edge runs as root without any capability. Talos' own API (port 50000) needs a tunnel of its own:
+# docs/talos.md. Generated from pkg/capi/inject.
 `
 
 // injection is the configuration of kubeadm's machines.

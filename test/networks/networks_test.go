@@ -62,6 +62,9 @@ func TestNetworks(t *testing.T) {
 	f.workers(t)
 	f.targets(t)
 	if !testing.Short() {
+		f.talos(t)
+		f.hardware(t)
+		f.eks(t)
 		f.streams(t)
 		f.changes(t)
 	}

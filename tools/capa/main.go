@@ -17,7 +17,10 @@ import (
 	"sigs.k8s.io/cluster-api-provider-aws/v2/api/v1beta2"
 	ekscontrolplane "sigs.k8s.io/cluster-api-provider-aws/v2/controlplane/eks/api/v1beta2"
 	"sigs.k8s.io/cluster-api-provider-aws/v2/pkg/cloud/scope"
+	"sigs.k8s.io/cluster-api-provider-aws/v2/pkg/cloud/services/awsnode"
 	"sigs.k8s.io/cluster-api-provider-aws/v2/pkg/cloud/services/eks"
+	"sigs.k8s.io/cluster-api-provider-aws/v2/pkg/cloud/services/iamauth"
+	"sigs.k8s.io/cluster-api-provider-aws/v2/pkg/cloud/services/kubeproxy"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -38,6 +41,7 @@ func run(ctx context.Context, args []string) error {
 	name := flags.String("name", "", "of the Cluster, and of its AWSManagedControlPlane")
 	endpoint := flags.String("endpoint", "", "where AWS says that the apiserver is: https://host")
 	ca := flags.String("ca", "", "file with the CA's certificate that AWS shows for it, in PEM")
+	inside := flags.Bool("inside", false, "also reconcile what the provider writes in the workload cluster")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -52,7 +56,9 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return reconcile(ctx, c, client.ObjectKey{Namespace: *namespace, Name: *name}, cloud{endpoint: *endpoint, ca: pem})
+	return reconcile(
+		ctx, c, client.ObjectKey{Namespace: *namespace, Name: *name}, cloud{endpoint: *endpoint, ca: pem}, *inside,
+	)
 }
 
 func connect(path string) (client.Client, error) {
@@ -77,7 +83,7 @@ func connect(path string) (client.Client, error) {
 }
 
 // reconcile is the part of the provider's controller after its checks of network and identity.
-func reconcile(ctx context.Context, c client.Client, key client.ObjectKey, aws cloud) error {
+func reconcile(ctx context.Context, c client.Client, key client.ObjectKey, aws cloud, inside bool) error {
 	var cluster clusterv1.Cluster
 	if err := c.Get(ctx, key, &cluster); err != nil {
 		return fmt.Errorf("getting the Cluster: %w", err)
@@ -98,8 +104,30 @@ func reconcile(ctx context.Context, c client.Client, key client.ObjectKey, aws c
 	if err := service.ReconcileControlPlane(ctx); err != nil {
 		return fmt.Errorf("reconciling: %w", err)
 	}
+	if inside {
+		if err := reconcileInside(ctx, s); err != nil {
+			return fmt.Errorf("reconciling the workload cluster: %w", err)
+		}
+	}
 	if err := s.Close(); err != nil {
 		return fmt.Errorf("writing the status: %w", err)
+	}
+	return nil
+}
+
+// reconcileInside is what the provider's controller does next: it checks the network plugin, and writes the roles and
+// users of AWS that may use the cluster to the ConfigMap aws-auth there. It connects by the kubeconfig Secret.
+func reconcileInside(ctx context.Context, s *scope.ManagedControlPlaneScope) error {
+	if err := awsnode.NewService(s).ReconcileCNI(ctx); err != nil {
+		return fmt.Errorf("the network plugin: %w", err)
+	}
+	if err := kubeproxy.NewService(s).ReconcileKubeProxy(ctx); err != nil {
+		return fmt.Errorf("kube-proxy: %w", err)
+	}
+	authenticator := iamauth.NewService(s, iamauth.BackendTypeConfigMap, s.Client)
+	authenticator.IAMClient = roles{}
+	if err := authenticator.ReconcileIAMAuthenticator(ctx); err != nil {
+		return fmt.Errorf("aws-iam-authenticator: %w", err)
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func parts(root string) []part {
 	all = append(all, containersParts(folder("containers"))...)
 	return append(
 		all, externalDNS(filepath.Join(folder("dns"), "externaldns")), coreDNS(folder("dns")), grpcurl(folder("grpcurl")),
-		awsProvider(folder("capa")), prometheus(folder("prometheus")),
+		awsProvider(folder("capa")), namedTargets(folder("targets")), prometheus(folder("prometheus")),
 	)
 }
 

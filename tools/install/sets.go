@@ -27,7 +27,8 @@ var sets = map[string][]string{
 		"capa-reconcile",
 		"prometheus", "helm", "registry",
 	},
-	"chart": {"kube-apiserver", "etcd", "kubectl", "capi-core", "helm", "registry"},
+	"networks": slices.Concat(lab, []string{"capa-reconcile", "named-targets"}),
+	"chart":    {"kube-apiserver", "etcd", "kubectl", "capi-core", "helm", "registry"},
 	// a lab where Cluster API creates the workload clusters with kubeadm
 	"machines": slices.Concat(lab, []string{
 		"kubeadm", "machine", "kube-controller-manager", "kubernetes-next", "capi-bootstrap", "capi-control-plane",
