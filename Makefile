@@ -73,13 +73,21 @@ DEMO := controller xds-server edge-agent gateway-agent fairlead
 empty :=
 space := $(empty) $(empty)
 comma := ,
+INSTALL_DEMO = cd tools/install && go run . -build $(subst $(space),$(comma),$(addprefix ./cmd/,$(DEMO)) ./test/demo) demo
 
 .PHONY: demo
 demo: ## show Cluster API managing two workload clusters that it cannot dial (as root; DEMO_EXIT=1 exits after the last step)
 	@echo "demo: installs the parts that it needs, builds Fairlead and starts. Without any part in the cache that takes"
 	@echo "      10 to 15 minutes on two idle processors, else less than 30 seconds. The plan follows."
-	@cd tools/install && go run . -build $(subst $(space),$(comma),$(addprefix ./cmd/,$(DEMO)) ./test/demo) demo
+	@$(INSTALL_DEMO)
 	@bin/demo
+
+.PHONY: demo-networks
+demo-networks: ## show apiservers that reach machines at three sites, beside konnectivity (as root, 90 seconds; DEMO_EXIT=1 as above)
+	@echo "demo-networks: installs the same parts as the demo, and builds konnectivity, a minute once. The plan follows."
+	@$(INSTALL_DEMO)
+	@cd tools/bench && go run ./install konnectivity-server konnectivity-agent
+	@bin/demo networks
 
 # The version of the chart is that of its images, which are pulled from REGISTRY.
 CHART_VERSION = $(patsubst v%,%,$(or $(VERSION),0.0.0-dev))
@@ -111,7 +119,7 @@ test-parts: ## test-unit, test-controller, test-drift and validate, every packag
 # Each proof has its own networks. More than two at a time would slow each other down.
 .PHONY: verify-short
 verify-short: ## the short form of each proof, and the commands of the README
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target verify-install-short verify-sight-short verify-main-short verify-kubeconfigs-short verify-identity-short verify-fleet-short verify-security-short verify-networks-short test-metrics test-readme
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target verify-install-short verify-sight-short verify-main-short verify-kubeconfigs-short verify-identity-short verify-fleet-short verify-security-short verify-networks-short test-metrics test-readme-short
 
 .PHONY: test-rest
 test-rest: ## the packages of test-unit that no other part runs completely
@@ -154,7 +162,7 @@ test-first-uses: envoy ## first uses of idle tunnels behind load balancers, in r
 	ENVOY_REQUIRED=1 FIRST_USES=$(FIRST_USES) go test -count=1 -timeout=60m -parallel=6 -run TestFirstUses -v ./pkg/envoy
 
 .PHONY: test-e2e
-test-e2e: test-controller-race verify-main verify-identity verify-kubeconfigs verify-fleet verify-sight verify-security ## the whole system in network namespaces, as root
+test-e2e: test-controller-race verify-main verify-identity verify-kubeconfigs verify-fleet verify-sight verify-security test-readme ## the whole system in network namespaces, as root
 
 .PHONY: verify-main
 verify-main: e2e.test ## proof of one tunnelled cluster, end to end (as root; its test names are the promises)
@@ -339,7 +347,11 @@ test-images: ## build the real images twice, from two folders, compare their dig
 
 .PHONY: test-readme
 test-readme: parts.lab build ## run every command of the README and of the quickstart, as root
-	env -u FAIRLEAD_TIMES $(REQUIRED) go test -count=1 -timeout 10m -v ./test/readme
+	env -u FAIRLEAD_TIMES $(REQUIRED) go test -count=1 -timeout 20m -v ./test/readme
+
+.PHONY: test-readme-short
+test-readme-short: parts.lab build ## the same without the demo of networks, which takes a minute
+	env -u FAIRLEAD_TIMES $(REQUIRED) go test -count=1 -timeout 10m -v -short ./test/readme
 
 .PHONY: update-golden
 update-golden: parts.chart ## rewrite the golden files, and the generated files in deploy and docs

@@ -1,6 +1,6 @@
 // Command demo shows, step by step and with real programs, Cluster API managing two workload clusters that it cannot
-// dial. It runs until Ctrl-C. With DEMO_EXIT=1 it exits after the last step. The exit code is 0 if every step
-// succeeded, else 1.
+// dial. With the argument networks it shows apiservers that reach machines at sites that they cannot dial. It runs
+// until Ctrl-C. With DEMO_EXIT=1 it exits after the last step. The exit code is 0 if every step succeeded, else 1.
 package main
 
 import (
@@ -8,27 +8,61 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
+
+// plot is what a demo shows in a lab.
+type plot struct {
+	lab  lab.Options
+	show func(ctx context.Context, l *lab.Lab, s *story) error
+}
+
+// plots are the demos by the argument of the program.
+var plots = map[string]plot{
+	"": {
+		lab.Options{
+			ServingNames: []string{sniCluster.hostname(domain)}, TunnelDomain: domain, Certificates: year,
+		},
+		runSteps,
+	},
+	"networks": {
+		lab.Options{
+			TunnelDomain: domain, Lean: true, Certificates: year,
+			ControllerFlags: []string{"--apiserver-cidrs=" + netns.ManagementPrefix().String()},
+		},
+		showNetworks,
+	},
+}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, stop, os.Stdout, os.Stderr)
+	name := ""
+	if len(os.Args) > 1 {
+		name = os.Args[1]
+	}
+	p, ok := plots[name]
+	if !ok || len(os.Args) > 2 {
+		fmt.Fprintln(os.Stderr, "demo: want no argument, or networks")
+		os.Exit(2)
+	}
+	code := run(ctx, stop, p, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-// run runs the demo. After the first signal it calls stop, so that a second signal ends the process at once; the next
+// run runs a demo. After the first signal it calls stop, so that a second signal ends the process at once; the next
 // lab then cleans up.
-func run(ctx context.Context, stop func(), stdout, stderr io.Writer) int {
+func run(ctx context.Context, stop func(), p plot, stdout, stderr io.Writer) int {
+	kubelog.SetLogger(slog.New(slog.DiscardHandler)) // libraries report streams that a demo ends
 	s := newStory(stdout)
-	l, err := lab.New(ctx, lab.Options{
-		ServingNames: []string{sniCluster.hostname(domain)}, TunnelDomain: domain, Certificates: year,
-	})
+	l, err := lab.New(ctx, p.lab)
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "demo:", err)
 		return 1
@@ -39,7 +73,7 @@ func run(ctx context.Context, stop func(), stdout, stderr io.Writer) int {
 		s.step("Done.")
 	}()
 	context.AfterFunc(ctx, stop)
-	if err := runSteps(ctx, l, s); err != nil {
+	if err := p.show(ctx, l, s); err != nil {
 		if errors.Is(ctx.Err(), context.Canceled) {
 			s.step("Interrupted.")
 			return 1

@@ -111,13 +111,7 @@ func showWalls(ctx context.Context, l *lab.Lab, s *story) error {
 	n := l.Network
 	s.step("What can dial what?")
 	workload, management := l.SNI.Endpoint.String(), l.Management.Endpoint.String()
-	dials := []struct {
-		from    *netns.Namespace
-		who     string
-		address string
-		what    string
-		reached bool
-	}{
+	return tryAll(ctx, s, []attempt{
 		{n.Management, "management network", workload, "the workload apiserver", false},
 		{n.Workload, "workload network", management, "the management apiserver", false},
 		{
@@ -129,8 +123,21 @@ func showWalls(ctx context.Context, l *lab.Lab, s *story) error {
 		},
 		{n.Workload, "workload network", address(netns.PublicName, netns.ConnectPort), "the gateway's proxy port", false},
 		{n.Workload, "workload network", address(netns.PublicName, netns.PublicPort), "the gateway's public port", true},
-	}
-	for _, d := range dials {
+	})
+}
+
+// attempt is a connection that one machine tries to open.
+type attempt struct {
+	from    *netns.Namespace
+	who     string
+	address string
+	what    string
+	reached bool // whether it must succeed
+}
+
+// tryAll dials, and returns an error if a result is not as expected.
+func tryAll(ctx context.Context, s *story, attempts []attempt) error {
+	for _, d := range attempts {
 		err := dial(ctx, d.from, d.address)
 		result := "connected"
 		if err != nil {

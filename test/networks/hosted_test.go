@@ -7,20 +7,15 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/test/lab"
-	"github.com/fairlead/fairlead/test/lab/kube"
-	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/hosted"
 	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/promise"
 	"github.com/fairlead/fairlead/test/world"
@@ -29,80 +24,27 @@ import (
 // answerTime bounds the answer to a CONNECT, because kube-apiserver waits for it without a deadline.
 const answerTime = 5 * time.Second
 
-// hosted is a Cluster whose control plane runs in the management network.
-type hosted struct {
-	*lab.Cluster
-	world  *world.World
-	site   *netns.Site
-	admin  []byte     // kubeconfig
-	egress *lab.Agent // beside the apiserver
-	socket string
+// controlPlane is a Cluster whose control plane runs in the management network.
+type controlPlane struct {
+	*hosted.ControlPlane
+	world *world.World
 }
-
-// selector is the configuration of an apiserver that dials Nodes, webhooks and aggregated APIs through a socket.
-const selector = `apiVersion: apiserver.k8s.io/v1beta1
-kind: EgressSelectorConfiguration
-egressSelections:
-- name: cluster
-  connection:
-    proxyProtocol: HTTPConnect
-    transport:
-      uds:
-        udsName: %s
-`
 
 // newHosted starts an apiserver in the management network and creates its Cluster. host is the last byte of its
 // address there, and flags are added to those of the apiserver.
-func newHosted(t *testing.T, w *world.World, name string, host int, flags ...string) *hosted {
+func newHosted(t *testing.T, w *world.World, name string, host int, flags ...string) *controlPlane {
 	t.Helper()
-	h := &hosted{world: w, socket: w.File(name + ".sock")}
-	var err error
-	h.site, err = w.Network.AddHosted(t.Context(), name, host)
-	must(t, err)
-	etcd, err := kube.StartEtcd(t.Context(), w.Workspace, h.site.Namespace)
-	must(t, err)
-	file := w.File(name + "-egress.yaml")
-	must(t, os.WriteFile(file, fmt.Appendf(nil, selector, h.socket), 0o644))
-	pki := func(file string) string { return filepath.Join(w.File(name), file) }
-	apiServer, err := kube.StartAPIServer(t.Context(), w.Workspace, kube.APIServerSpec{
-		Name: name, Namespace: h.site.Namespace, Address: h.site.Address, Port: 6443, Etcd: etcd, Prefix: "/" + name,
-		Flags: append([]string{
-			"--egress-selector-config-file=" + file, "--enable-aggregator-routing=true",
-			"--requestheader-client-ca-file=" + pki("ca.crt"), "--requestheader-username-headers=X-Remote-User",
-			"--requestheader-allowed-names=front-proxy",
-			"--proxy-client-cert-file=" + pki("apiserver.crt"), "--proxy-client-key-file=" + pki("apiserver.key"),
-		}, flags...),
+	h, err := hosted.New(t.Context(), w.Lab, hosted.Spec{
+		Name: name, Namespace: world.Namespace, Host: host, Flags: flags,
 	})
 	must(t, err)
-	h.Cluster, err = w.CreateCluster(t.Context(), lab.ClusterSpec{
-		Name: name, Namespace: world.Namespace, APIServer: apiServer, Labels: map[string]string{"hosted": "true"},
-	})
-	must(t, err)
-	h.admin, err = apiServer.AdminKubeconfig(name)
-	must(t, err)
-	return h
-}
-
-// enrol starts the Envoy beside the apiserver.
-func (h *hosted) enrol(t *testing.T) {
-	t.Helper()
-	edge, err := h.world.RunEdge(lab.EdgeSpec{
-		Name: h.Name + "-egress", Site: h.site.Namespace, Flags: []string{"--egress-socket=" + h.socket},
-		Bootstraps: [][]byte{bootstrapOf(t, h.world, h.Name+v1alpha1.EgressTunnelSuffix)},
-	})
-	must(t, err)
-	h.egress = edge
-}
-
-// kubectl runs kubectl with the administrator's kubeconfig of this Cluster.
-func (h *hosted) kubectl(ctx context.Context, args ...string) (string, error) {
-	return h.world.Kubectl(ctx, h.admin, args...)
+	return &controlPlane{h, w}
 }
 
 // connect sends CONNECT for an authority as kube-apiserver does, with further lines of headers, and returns the status.
 // The connection is nil unless the status is 200.
-func (h *hosted) connect(ctx context.Context, authority string, headers ...string) (net.Conn, int, error) {
-	return connectTo(ctx, h.socket, authority, headers...)
+func (h *controlPlane) connect(ctx context.Context, authority string, headers ...string) (net.Conn, int, error) {
+	return connectTo(ctx, h.Socket, authority, headers...)
 }
 
 func connectTo(ctx context.Context, socket, authority string, headers ...string) (net.Conn, int, error) {
@@ -138,7 +80,7 @@ type oneByte struct{ io.Reader }
 func (o oneByte) Read(p []byte) (int, error) { return o.Reader.Read(p[:1]) }
 
 // who returns which server answers at an address.
-func (h *hosted) who(ctx context.Context, authority string, headers ...string) (string, error) {
+func (h *controlPlane) who(ctx context.Context, authority string, headers ...string) (string, error) {
 	conn, status, err := h.connect(ctx, authority, headers...)
 	if err != nil {
 		return "", err
@@ -151,7 +93,7 @@ func (h *hosted) who(ctx context.Context, authority string, headers ...string) (
 }
 
 // refused returns nil if CONNECT for an authority is answered with 403.
-func (h *hosted) refused(ctx context.Context, authority string, headers ...string) error {
+func (h *controlPlane) refused(ctx context.Context, authority string, headers ...string) error {
 	conn, status, err := h.connect(ctx, authority, headers...)
 	if err != nil {
 		return err
@@ -166,20 +108,11 @@ func (h *hosted) refused(ctx context.Context, authority string, headers ...strin
 }
 
 // network creates a RemoteNetwork of the Cluster.
-func (h *hosted) network(t *testing.T, name string, spec v1alpha1.RemoteNetworkSpec) *v1alpha1.RemoteNetwork {
+func (h *controlPlane) network(t *testing.T, name string, spec v1alpha1.RemoteNetworkSpec) *v1alpha1.RemoteNetwork {
 	t.Helper()
-	spec.ClusterName = h.Name
-	n := &v1alpha1.RemoteNetwork{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: name}, Spec: spec}
-	must(t, h.world.Management.Client.Create(t.Context(), n))
-	return n
-}
-
-// bootstrapOf waits for the bootstrap file of a Tunnel.
-func bootstrapOf(t *testing.T, w *world.World, tunnel string) []byte {
-	t.Helper()
-	file, err := w.Cluster(types.NamespacedName{Namespace: world.Namespace, Name: tunnel}).Bootstrap(t.Context())
+	n, err := h.CreateNetwork(t.Context(), name, spec)
 	must(t, err)
-	return file
+	return n
 }
 
 // networkIs returns a condition that is nil once a condition of a RemoteNetwork has a status, and a reason if that is
@@ -203,7 +136,7 @@ func networkIs(
 }
 
 // answers returns a condition that is nil once a certain server answers at an address.
-func (h *hosted) answers(authority, want string) func(context.Context) error {
+func (h *controlPlane) answers(authority, want string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		got, err := h.who(ctx, authority)
 		if err == nil && got != want {

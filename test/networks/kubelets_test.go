@@ -22,8 +22,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/hosted"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/cluster"
+	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/pki"
 	"github.com/fairlead/fairlead/test/lab/proc"
@@ -39,7 +41,7 @@ const killPause = 5 * time.Second
 // machines in one region that has the addresses of the first one of shop.
 type mixed struct {
 	*world.World
-	shop, bank *hosted
+	shop, bank *controlPlane
 
 	oslo, rome, lima *region // of shop
 	vault            *region // of bank
@@ -83,8 +85,8 @@ func (m *mixed) build(t *testing.T) {
 	for _, r := range m.regions() {
 		r.announce(t)
 	}
-	m.shop.enrol(t)
-	m.bank.enrol(t)
+	must(t, m.shop.Enrol(t.Context()))
+	must(t, m.bank.Enrol(t.Context()))
 	that(t, "networks with the addresses of another Cluster's are ready once their edges have enrolled",
 		func(t *testing.T) {
 			began := time.Now()
@@ -197,7 +199,7 @@ spec:
 
 // joins proves how machines become Nodes.
 func (m *mixed) joins(t *testing.T) {
-	for _, h := range []*hosted{m.shop, m.bank} {
+	for _, h := range []*controlPlane{m.shop, m.bank} {
 		must(t, h.install(t.Context(), nameServers))
 	}
 	that(t, "a machine without another way out joins through an edge, with the data of Cluster API for kubeadm",
@@ -249,7 +251,7 @@ func (m *mixed) confined(t *testing.T) {
 			}
 		}
 	}
-	if dial(outside.Namespace, netip.AddrPortFrom(m.oslo.node("oslo-1").Address, kubeletPort).String()) == nil {
+	if dial(outside.Namespace, netip.AddrPortFrom(m.oslo.node("oslo-1").Address, kube.KubeletPort).String()) == nil {
 		t.Error("a machine outside reaches a kubelet")
 	}
 }
@@ -291,8 +293,8 @@ func (m *mixed) tunnels(name string, edges int32) func(context.Context) error {
 }
 
 // sh runs a command as the administrator of a Cluster.
-func (m *mixed) sh(ctx context.Context, h *hosted, command string) error {
-	cmd, err := m.KubectlCommand(ctx, h.admin)
+func (m *mixed) sh(ctx context.Context, h *controlPlane, command string) error {
+	cmd, err := m.KubectlCommand(ctx, h.Admin)
 	if err != nil {
 		return err
 	}
@@ -322,14 +324,14 @@ func (m *mixed) serves(t *testing.T) {
 		}
 	})
 	that(t, "a webhook in rome decides", func(t *testing.T) {
-		must(t, m.installService(t.Context(), "hook", hookPort, "rome-1", `[webhook, "denied in rome"]`, webhookManifest))
+		must(t, m.installService(t.Context(), "hook", hosted.HookPort, "rome-1", `[webhook, "denied in rome"]`, webhookManifest))
 		must(t, proc.Wait(t.Context(), time.Minute, m.denied))
 	})
 	that(t, "kubectl top reads an aggregated API in oslo, which reads all kubelets through its apiserver",
 		func(t *testing.T) {
-			must(t, m.installService(t.Context(), "metrics", apiPort, "oslo-1", `[metrics, ":4443"]`, metricsManifest))
+			must(t, m.installService(t.Context(), "metrics", hosted.APIPort, "oslo-1", `[metrics, ":4443"]`, metricsManifest))
 			must(t, proc.Wait(t.Context(), time.Minute, func(ctx context.Context) error {
-				out, err := m.shop.kubectl(ctx, "top", "nodes")
+				out, err := m.shop.Kubectl(ctx, "top", "nodes")
 				if err == nil && strings.Count(out, "-1 ") != 3 {
 					err = errors.New("want three nodes")
 				}
@@ -344,7 +346,7 @@ func (m *mixed) serves(t *testing.T) {
 // says returns a condition that is nil if kubectl prints a text.
 func (r *region) says(want string, args ...string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		out, err := r.of.kubectl(ctx, args...)
+		out, err := r.of.Kubectl(ctx, args...)
 		if err == nil && !strings.Contains(out, want) {
 			err = fmt.Errorf("want %q", want)
 		}
@@ -481,7 +483,7 @@ func (r *region) forwards(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	node := r.name + "-1"
-	cmd, err := r.of.world.KubectlCommand(ctx, r.of.admin, "port-forward", "pod/shell-"+node, fmt.Sprint(":", guestPort))
+	cmd, err := r.of.world.KubectlCommand(ctx, r.of.Admin, "port-forward", "pod/shell-"+node, fmt.Sprint(":", guestPort))
 	if err != nil {
 		return err
 	}
@@ -693,7 +695,7 @@ func (m *mixed) moves(t *testing.T) {
 	}
 	that(t, "a machine that is added to a network joins and works", func(t *testing.T) { arrives(t, m.oslo) })
 	that(t, "a machine that is moved to another network joins and works there, under the same name", func(t *testing.T) {
-		out, err := m.shop.kubectl(t.Context(), "drain", name, "--ignore-daemonsets", "--force", "--timeout=60s")
+		out, err := m.shop.Kubectl(t.Context(), "drain", name, "--ignore-daemonsets", "--force", "--timeout=60s")
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}

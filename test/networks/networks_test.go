@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/base64"
 	"fmt"
 	"io"
 	"net"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/test/hosted"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/promise"
@@ -39,7 +39,7 @@ const (
 // remote networks, and bank, with one network that has the addresses of the first one of shop.
 type fleet struct {
 	*world.World
-	shop, bank          *hosted
+	shop, bank          *controlPlane
 	site1, site2, vault *remote
 	node1, node2, node3 *netns.Site // of site1, site2 and vault
 	edge1, edge2        *lab.Agent
@@ -76,7 +76,7 @@ func (f *fleet) build(t *testing.T) {
 	f.shop, f.bank = newHosted(t, f.World, "shop", 100), newHosted(t, f.World, "bank", 101)
 	f.site1, f.site2 = newRemote(t, f.World, "site1", "10.1.0.0/16"), newRemote(t, f.World, "site2", "10.2.0.0/16")
 	f.vault = newRemote(t, f.World, "vault", "10.1.0.0/16")
-	ports := []v1alpha1.NetworkPort{{Port: echoPort}, {Port: apiPort}, {Port: hookPort, EndPort: kubeletPort}}
+	ports := hosted.Ports()
 	that(t, "a RemoteNetwork makes its Tunnels and bootstrap Secrets", func(t *testing.T) {
 		f.shop.network(t, "site1", v1alpha1.RemoteNetworkSpec{
 			CIDRs: []string{"10.1.0.0/16"}, Ports: ports,
@@ -88,11 +88,11 @@ func (f *fleet) build(t *testing.T) {
 			eventually(t, networkIs(f.World, network, v1alpha1.ConditionAccepted, metav1.ConditionTrue, ""))
 		}
 	})
-	f.shop.enrol(t)
-	f.bank.enrol(t)
-	f.edge1, _ = f.site1.edge(t, "edge", 2, "site1", "--apiserver-listen=10.1.0.2:6443")
-	f.edge2, f.edgeHost2 = f.site2.edge(t, "edge", 2, "site2")
-	f.vault.edge(t, "edge", 2, "vault", "--apiserver-listen=10.1.0.2:6443")
+	must(t, f.shop.Enrol(t.Context()))
+	must(t, f.bank.Enrol(t.Context()))
+	f.edge1, _ = f.site1.edge(t, f.shop, "edge", 2, "site1", "--apiserver-listen=10.1.0.2:6443")
+	f.edge2, f.edgeHost2 = f.site2.edge(t, f.shop, "edge", 2, "site2")
+	f.vault.edge(t, f.bank, "edge", 2, "vault", "--apiserver-listen=10.1.0.2:6443")
 	f.node1, f.node2 = f.site1.node(t, f.shop, "node1", 5), f.site2.node(t, f.shop, "node2", 5)
 	f.node3 = f.vault.node(t, f.bank, "node3", 5)
 	that(t, "networks are ready as soon as edges and apiservers have enrolled", func(t *testing.T) {
@@ -106,18 +106,18 @@ func (f *fleet) build(t *testing.T) {
 // reaches proves what kube-apiserver does with kubelets.
 func (f *fleet) reaches(t *testing.T) {
 	that(t, "exec runs on the Node of the right network, also with the same addresses in another", func(t *testing.T) {
-		eventually(t, f.shop.runsOn("node1", f.node1.Address))
-		eventually(t, f.shop.runsOn("node2", f.node2.Address))
-		eventually(t, f.bank.runsOn("node3", f.node3.Address))
+		eventually(t, f.shop.RunsOn("node1", f.node1))
+		eventually(t, f.shop.RunsOn("node2", f.node2))
+		eventually(t, f.bank.RunsOn("node3", f.node3))
 		eventually(t, f.shop.answers(authority(f.node1, echoPort), "site1/node1"))
 		eventually(t, f.bank.answers(authority(f.node3, echoPort), "vault/node3"))
 	})
 	that(t, "logs and port-forward work", func(t *testing.T) {
-		out, err := f.shop.kubectl(t.Context(), "logs", "node2")
+		out, err := f.shop.Kubectl(t.Context(), "logs", "node2")
 		if err != nil || len(out) != 1000 {
 			t.Errorf("%v: %.200s", err, out)
 		}
-		forward, err := f.KubectlCommand(t.Context(), f.shop.admin, "port-forward", "node1", fmt.Sprint("17000:", echoPort))
+		forward, err := f.KubectlCommand(t.Context(), f.shop.Admin, "port-forward", "node1", fmt.Sprint("17000:", echoPort))
 		must(t, err)
 		must(t, forward.Start())
 		defer func() { _ = forward.Process.Kill(); _ = forward.Wait() }()
@@ -137,43 +137,14 @@ func (f *fleet) reaches(t *testing.T) {
 
 // services proves what kube-apiserver does with Services.
 func (f *fleet) services(t *testing.T) {
-	ca := base64.StdEncoding.EncodeToString(f.shop.APIServer.CA.CertPEM)
 	that(t, "a webhook in a network decides", func(t *testing.T) {
-		f.shop.serveService(t, f.node2, "hook", hookPort, denies("denied in site 2"))
-		f.shop.apply(t.Context(), t, `apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingWebhookConfiguration
-metadata: {name: hook}
-webhooks:
-- name: hook.example.com
-  admissionReviewVersions: [v1]
-  sideEffects: None
-  timeoutSeconds: 5
-  rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}]
-  clientConfig: {caBundle: `+ca+`, service: {namespace: default, name: hook, path: /}}
-`)
-		eventually(t, func(ctx context.Context) error {
-			out, err := f.shop.kubectl(ctx, "create", "configmap", "probe")
-			if err == nil || !strings.Contains(out, "denied in site 2") {
-				return fmt.Errorf("want a denial by the webhook: %w: %s", err, out)
-			}
-			return nil
-		})
+		must(t, f.shop.ServeWebhook(t.Context(), f.node2, "denied in site 2"))
+		eventually(t, f.shop.Denied("denied in site 2"))
 	})
 	that(t, "kubectl top reads an aggregated API in a network", func(t *testing.T) {
-		f.shop.serveService(t, f.node1, "metrics", apiPort, nodeMetrics("node1", "node2"))
-		f.shop.apply(t.Context(), t, `apiVersion: apiregistration.k8s.io/v1
-kind: APIService
-metadata: {name: v1beta1.metrics.k8s.io}
-spec:
-  group: metrics.k8s.io
-  version: v1beta1
-  groupPriorityMinimum: 100
-  versionPriority: 100
-  caBundle: `+ca+`
-  service: {namespace: default, name: metrics}
-`)
+		must(t, f.shop.ServeNodeMetrics(t.Context(), f.node1, "node1", "node2"))
 		eventually(t, func(ctx context.Context) error {
-			out, err := f.shop.kubectl(ctx, "top", "nodes")
+			out, err := f.shop.Kubectl(ctx, "top", "nodes")
 			if err != nil || !strings.Contains(out, "node2") {
 				return fmt.Errorf("%w: %s", err, out)
 			}
@@ -249,7 +220,7 @@ func (f *fleet) workers(t *testing.T) {
 }
 
 // version requests the version of a Cluster's apiserver at the local endpoint of a network.
-func version(ctx context.Context, from *netns.Site, of *hosted, serverName string) error {
+func version(ctx context.Context, from *netns.Site, of *controlPlane, serverName string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	raw, err := from.DialContext(ctx, "tcp", "10.1.0.2:6443")
@@ -282,7 +253,7 @@ func (f *fleet) targets(t *testing.T) {
 	site, err := f.site1.AddMachine(t.Context(), "vcenter", 20)
 	must(t, err)
 	name := f.targetName(t, "vcenter", "site1", "shop")
-	f.shop.serveTLS(t, site, name, 443, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	must(t, f.shop.ServeTLS(t.Context(), site, name, 443, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(f.shop.APIServer.CA.CertPEM)
 	that(t, "clients reach a named target through each gateway, by SNI and by CONNECT", func(t *testing.T) {
@@ -318,7 +289,7 @@ func (f *fleet) streams(t *testing.T) {
 	that(t, "an unread stream delays no other stream", func(t *testing.T) {
 		alone := f.roundTrip(t)
 		unread := f.open(t, f.shop, authority(f.node1, echoPort))
-		_, err := io.WriteString(unread, flood+"\n")
+		_, err := io.WriteString(unread, hosted.Flood+"\n")
 		must(t, err)
 		time.Sleep(3 * time.Second) // until all buffers are full
 		beside := f.roundTrip(t)
@@ -328,7 +299,7 @@ func (f *fleet) streams(t *testing.T) {
 		}
 	})
 	that(t, "a killed edge interrupts new streams for a moment while another one serves", func(t *testing.T) {
-		f.site1.edge(t, "edge-2", 3, "site1")
+		f.site1.edge(t, f.shop, "edge-2", 3, "site1")
 		eventually(t, f.tunnels("site1.network", 2))
 		watched := promise.Watch(t, f.shop.answers(authority(f.node1, echoPort), "site1/node1"))
 		time.Sleep(time.Second)
@@ -346,7 +317,7 @@ func (f *fleet) streams(t *testing.T) {
 			server.Hold()
 			defer server.Resume()
 		}
-		must(t, f.shop.runsOn("node2", f.node2.Address)(t.Context()))
+		must(t, f.shop.RunsOn("node2", f.node2)(t.Context()))
 		must(t, version(t.Context(), f.node1, f.shop, ""))
 	})
 }
@@ -395,7 +366,7 @@ func (f *fleet) changes(t *testing.T) {
 func (f *fleet) withdraws(t *testing.T) {
 	that(t, "the streams of a revoked apiserver end, and it reaches nothing", func(t *testing.T) {
 		conn := f.open(t, f.bank, authority(f.node3, echoPort))
-		f.revoke(t, "bank.egress", f.bank.egress)
+		f.revoke(t, "bank.egress", f.bank.Egress)
 		began := time.Now()
 		must(t, ended(conn, closing+busy))
 		measured("revoked_egress_s", time.Since(began).Seconds())
@@ -419,12 +390,12 @@ func (f *fleet) withdraws(t *testing.T) {
 		must(t, ended(back, closing+busy))
 		measured("removed_network_s", time.Since(began).Seconds())
 		eventually(t, func(ctx context.Context) error { return f.shop.refused(ctx, authority(f.node1, echoPort)) })
-		must(t, f.shop.runsOn("node2", f.node2.Address)(t.Context()))
+		must(t, f.shop.RunsOn("node2", f.node2)(t.Context()))
 	})
 }
 
 // open opens a stream to a machine.
-func (f *fleet) open(t *testing.T, h *hosted, destination string) net.Conn {
+func (f *fleet) open(t *testing.T, h *controlPlane, destination string) net.Conn {
 	t.Helper()
 	conn, status, err := h.connect(t.Context(), destination)
 	if err != nil || conn == nil {

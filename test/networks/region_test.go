@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/hosted"
 	"github.com/fairlead/fairlead/test/lab/cluster"
 	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/proc"
@@ -43,7 +44,7 @@ const (
 // the gateways, and nothing else.
 type region struct {
 	*cluster.Site
-	of     *hosted
+	of     *controlPlane
 	name   string // also of its RemoteNetwork
 	prefix netip.Prefix
 	first  int // number of its first node
@@ -73,7 +74,7 @@ func (r *region) node(name string) *cluster.Node {
 }
 
 // newKubeadmHosted starts a hosted control plane that kubelets can join.
-func newKubeadmHosted(t *testing.T, w *world.World, name string, host int) *hosted {
+func newKubeadmHosted(t *testing.T, w *world.World, name string, host int) *controlPlane {
 	t.Helper()
 	pki := func(file string) string { return filepath.Join(w.File(name), file) }
 	h := newHosted(t, w, name, host,
@@ -92,7 +93,7 @@ func (r *region) announce(t *testing.T) {
 	t.Helper()
 	r.of.network(t, r.name, v1alpha1.RemoteNetworkSpec{
 		CIDRs: []string{r.prefix.String(), r.pods().String()},
-		Ports: []v1alpha1.NetworkPort{{Port: kubeletPort}, {Port: apiPort}, {Port: hookPort}},
+		Ports: []v1alpha1.NetworkPort{{Port: kube.KubeletPort}, {Port: hosted.APIPort}, {Port: hosted.HookPort}},
 	})
 }
 
@@ -224,7 +225,7 @@ func killEnvoy(n *cluster.Node) error {
 }
 
 // readySince returns since when a Node is Ready.
-func (h *hosted) readySince(ctx context.Context, name string) (time.Time, error) {
+func (h *controlPlane) readySince(ctx context.Context, name string) (time.Time, error) {
 	node := &corev1.Node{}
 	if err := h.APIServer.Client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
 		return time.Time{}, err
@@ -238,7 +239,7 @@ func (h *hosted) readySince(ctx context.Context, name string) (time.Time, error)
 }
 
 // runs returns a condition that is nil once a Pod is ready.
-func (h *hosted) runs(namespace, name string) func(context.Context) error {
+func (h *controlPlane) runs(namespace, name string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		pod := &corev1.Pod{}
 		at := types.NamespacedName{Namespace: namespace, Name: name}
@@ -255,7 +256,7 @@ func (h *hosted) runs(namespace, name string) func(context.Context) error {
 }
 
 // install creates the objects of YAML documents.
-func (h *hosted) install(ctx context.Context, manifests string) error {
+func (h *controlPlane) install(ctx context.Context, manifests string) error {
 	objects, err := kube.ParseObjects([]byte(manifests))
 	if err != nil {
 		return err

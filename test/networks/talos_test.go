@@ -30,7 +30,7 @@ const (
 // talosMachine is a control-plane machine of Talos whose API is a stand-in: see tools/targets.
 type talosMachine struct {
 	fleet   *fleet
-	hosted  *hosted
+	hosted  *controlPlane
 	network string
 	name    string // of the Machine, and the machine's host name
 	dir     string // the PKI of its cluster
@@ -104,7 +104,7 @@ func (f *fleet) talos(t *testing.T) {
 
 // talosMachine starts apid on a machine, makes it a target of the network besides others, and creates its Machine.
 func (f *fleet) talosMachine(
-	t *testing.T, h *hosted, r *remote, network string, others ...v1alpha1.NetworkTarget,
+	t *testing.T, h *controlPlane, r *remote, network string, others ...v1alpha1.NetworkTarget,
 ) *talosMachine {
 	t.Helper()
 	site, err := r.AddMachine(t.Context(), "talos", apidHost)

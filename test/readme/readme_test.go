@@ -14,6 +14,9 @@ import (
 // block is a fenced block of shell commands.
 var block = regexp.MustCompile("(?s)```sh\n(.*?)```")
 
+// long is a command that a short test leaves out.
+const long = "make demo-networks"
+
 func TestEveryCommandOfTheReadmeWorks(t *testing.T) {
 	if os.Getenv("E2E_REQUIRED") == "" {
 		t.Skip("runs the demo, as root: set E2E_REQUIRED=1")
@@ -21,7 +24,7 @@ func TestEveryCommandOfTheReadmeWorks(t *testing.T) {
 	root := filepath.Join("..", "..")
 	ran := []string{"make test"} // make test runs this test
 	for file, wanted := range map[string][]string{
-		"README.md":          {"make demo", "make test"},
+		"README.md":          {"make demo", long, "make test"},
 		"docs/quickstart.md": {"make demo"},
 	} {
 		text, err := os.ReadFile(filepath.Join(root, file))
@@ -40,6 +43,9 @@ func TestEveryCommandOfTheReadmeWorks(t *testing.T) {
 			}
 			ran = append(ran, command)
 			t.Run(command, func(t *testing.T) {
+				if testing.Short() && command == long {
+					t.Skip("takes more than a minute")
+				}
 				cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", command)
 				cmd.Dir = root
 				cmd.Env = append(os.Environ(), "DEMO_EXIT=1") // exit after the last step instead of waiting for Ctrl-C

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/bench/record"
+	"github.com/fairlead/fairlead/test/pods"
 )
 
 // opening is how many execs are opened at the same time.
@@ -31,7 +32,7 @@ func execs(ctx context.Context, r *run) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		begin := time.Now()
-		all, broken := s.openEchoes(ctx, n)
+		all, broken := s.client.OpenEchoes(ctx, n, opening)
 		opened := time.Since(begin).Seconds()
 		if len(all) == 0 {
 			return nil, fmt.Errorf("no exec of %d was opened: %w", n, broken)
@@ -43,7 +44,7 @@ func execs(ctx context.Context, r *run) error {
 		closeAll(all)
 		for _, e := range all {
 			select {
-			case <-e.done: //nolint:errcheck // broken execs are counted
+			case <-e.Done(): //nolint:errcheck // broken execs are counted
 			case <-time.After(patience):
 				return nil, errors.New("an exec did not end")
 			}
@@ -57,42 +58,9 @@ func execs(ctx context.Context, r *run) error {
 	})
 }
 
-// openEchoes opens execs of cat, and returns those through which a line came back, with the last error of the others.
-func (s *subject) openEchoes(ctx context.Context, n int) (all []*echo, err error) {
-	var mu sync.Mutex
-	var running sync.WaitGroup
-	slots := make(chan struct{}, opening)
-	for range n {
-		running.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			e, failed := s.client.echo(ctx)
-			if failed == nil {
-				failed = e.tripWithin(patience)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if failed != nil {
-				err = failed
-				return
-			}
-			all = append(all, e)
-		})
-	}
-	running.Wait()
-	return all, err
-}
-
-// tripWithin is trip with a deadline, after which the exec is closed.
-func (e *echo) tripWithin(deadline time.Duration) error {
-	timer := time.AfterFunc(deadline, func() { e.abort(errors.New("the line did not come back")) })
-	defer timer.Stop()
-	return e.trip()
-}
-
 // echoAll sends lines through execs, one in each interval, for a while. It returns how long each took, in ms, and how
 // many execs broke.
-func echoAll(ctx context.Context, all []*echo, interval, span time.Duration) (trips []float64, broken int) {
+func echoAll(ctx context.Context, all []*pods.Echo, interval, span time.Duration) (trips []float64, broken int) {
 	var mu sync.Mutex
 	var failed atomic.Int64
 	var running sync.WaitGroup
@@ -102,7 +70,7 @@ func echoAll(ctx context.Context, all []*echo, interval, span time.Duration) (tr
 			pause(ctx, interval*time.Duration(i)/time.Duration(len(all)))
 			for time.Now().Before(end) && ctx.Err() == nil {
 				begin := time.Now()
-				if err := e.tripWithin(patience); err != nil {
+				if err := e.TripWithin(patience); err != nil {
 					failed.Add(1)
 					return
 				}

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/bench/secrets"
+	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
@@ -32,20 +33,20 @@ type installation struct {
 }
 
 // fairlead starts the Envoys of a gateway, of an edge in the remote network, and beside the apiserver.
-func fairlead(ctx context.Context, w *world, s *subject) (string, error) {
+func fairlead(ctx context.Context, w *world, s *subject) ([]byte, error) {
 	i, err := newInstallation(w)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	gateway, err := i.startGateway()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	socket := w.File("egress.sock")
 	sidecar, err := i.startInitiator("sidecar", w.network.Management, i.egress, model.RoleEgress,
 		envoy.EdgeDial{Socket: socket})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	s.shared = append(s.shared, gateway, sidecar)
 	s.edge = func(ctx context.Context) (*proc.Process, error) {
@@ -57,9 +58,9 @@ func fairlead(ctx context.Context, w *world, s *subject) (string, error) {
 		return edge, edge.WaitReady(ctx, patience, i.hasTunnels(edge))
 	}
 	if err := s.addEdge(ctx); err != nil {
-		return "", err
+		return nil, err
 	}
-	return selector("HTTPConnect", socket), sidecar.WaitReady(ctx, patience, listens(socket))
+	return kube.EgressSelector("HTTPConnect", socket), sidecar.WaitReady(ctx, patience, proc.Listens(socket))
 }
 
 func newInstallation(w *world) (*installation, error) {
@@ -81,8 +82,8 @@ func newInstallation(w *world) (*installation, error) {
 		Key: model.Key{Namespace: cluster.Namespace, Name: "site.network"}, ID: model.NewID(), Limits: limits,
 		Network: &model.Network{
 			Name: "site", Cluster: cluster, EgressID: i.egress.ID,
-			CIDRs: []netip.Prefix{netip.PrefixFrom(kubeletAddress.Addr(), kubeletAddress.Addr().BitLen())},
-			Ports: []model.PortRange{{First: kubeletPort, Last: kubeletPort}},
+			CIDRs: []netip.Prefix{netip.PrefixFrom(netns.WorkloadAddress, netns.WorkloadAddress.BitLen())},
+			Ports: []model.PortRange{{First: kube.KubeletPort, Last: kube.KubeletPort}},
 		},
 	}
 	return i, nil

@@ -59,7 +59,7 @@ func (s *subject) startLoad(ctx context.Context) *load {
 			for ctx.Err() == nil {
 				begin := time.Now()
 				// Not ctx: the last command may end.
-				err := s.client.runWithin(context.WithoutCancel(ctx), deadline)
+				err := s.client.RunWithin(context.WithoutCancel(ctx), deadline)
 				l.mu.Lock()
 				l.done = append(l.done, request{begin, time.Now(), err})
 				l.mu.Unlock()

@@ -1,13 +1,9 @@
 package networks
 
 import (
-	"bufio"
 	"errors"
-	"io"
 	"math"
-	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -36,49 +32,6 @@ func TestRatioIsAgainstTheBetterMode(t *testing.T) {
 			}
 		})
 	}
-}
-
-// fakeEcho is an exec whose command answers a line when answer returns true, and nothing after that.
-func fakeEcho(t *testing.T, answer func(line int) bool) *echo {
-	stdin, in := io.Pipe()
-	out, stdout := io.Pipe()
-	e := &echo{in: in, out: out, lines: bufio.NewReaderSize(out, 512), done: make(chan error, 1)}
-	go func() {
-		lines := bufio.NewReader(stdin)
-		for i := 0; ; i++ {
-			line, err := lines.ReadBytes('\n')
-			if err != nil {
-				return
-			}
-			if answer(i) {
-				_, _ = stdout.Write(line)
-			}
-		}
-	}()
-	t.Cleanup(func() { e.abort(io.EOF) })
-	return e
-}
-
-func TestLinesThatWereDueCountAsLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		frozen := fakeEcho(t, func(line int) bool { return line < 2 })
-		got := frozen.tripsUntil(time.Now().Add(300 * time.Millisecond))
-		// Two lines are back at once; the third was sent at 100 ms, and those after it were due every 50 ms.
-		if want := []float64{200, 150, 100, 50}; !slices.Equal(got, want) {
-			t.Errorf("lines took %v ms, want %v", got, want)
-		}
-	})
-}
-
-func TestABrokenExecIsSilentToTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broken := fakeEcho(t, func(int) bool { return false })
-		time.AfterFunc(10*time.Millisecond, func() { broken.abort(errors.New("the edge was killed")) })
-		got := broken.tripsUntil(time.Now().Add(12 * time.Second))
-		if slices.Max(got) != 12_000 || len(got) != 240 {
-			t.Errorf("the longest of %d lines took %v ms, want 12000 of 240", len(got), slices.Max(got))
-		}
-	})
 }
 
 func TestOutageIsTheLongestSilenceOrRequest(t *testing.T) {

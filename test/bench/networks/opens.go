@@ -22,7 +22,7 @@ func opens(ctx context.Context, r *run) error {
 			for range workers {
 				running.Go(func() {
 					for time.Since(begin) < span {
-						if err := s.client.runWithin(ctx, patience); err != nil {
+						if err := s.client.RunWithin(ctx, patience); err != nil {
 							errs <- err
 							return
 						}
@@ -38,11 +38,4 @@ func opens(ctx context.Context, r *run) error {
 				return map[string]float64{rate.name: float64(done.Load()) / time.Since(begin).Seconds()}, nil
 			}
 		})
-}
-
-// runWithin runs a command that ends at once.
-func (c *podClient) runWithin(ctx context.Context, deadline time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, deadline)
-	defer cancel()
-	return c.run(ctx, "true")
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/bench/record"
+	"github.com/fairlead/fairlead/test/pods"
 )
 
 const (
@@ -24,14 +25,14 @@ type stall struct {
 	name string
 	goal float64 // of the p99 beside them
 	// open opens readers that read nothing. Their bytes come as soon as flow is called.
-	open func(ctx context.Context, w *world, c *podClient, n int) (readers []io.ReadCloser, flow func(), err error)
+	open func(ctx context.Context, w *world, c *pods.Client, n int) (readers []io.ReadCloser, flow func(), err error)
 }
 
-func stalledForwards(ctx context.Context, w *world, c *podClient, n int) ([]io.ReadCloser, func(), error) {
+func stalledForwards(ctx context.Context, w *world, c *pods.Client, n int) ([]io.ReadCloser, func(), error) {
 	w.source.hold()
 	var readers []io.ReadCloser
 	for range n {
-		reader, err := openForward(ctx, c)
+		reader, err := c.Forward(ctx, sourcePort)
 		if err != nil {
 			w.source.release()
 			closeAll(readers)
@@ -42,10 +43,10 @@ func stalledForwards(ctx context.Context, w *world, c *podClient, n int) ([]io.R
 	return readers, w.source.release, w.source.waitHeld(ctx, n)
 }
 
-func stalledLogs(ctx context.Context, _ *world, c *podClient, n int) ([]io.ReadCloser, func(), error) {
+func stalledLogs(ctx context.Context, _ *world, c *pods.Client, n int) ([]io.ReadCloser, func(), error) {
 	var readers []io.ReadCloser
 	for range n {
-		reader, err := c.logs(ctx, true)
+		reader, err := c.Logs(ctx, true)
 		if err != nil {
 			closeAll(readers)
 			return nil, nil, err
@@ -98,7 +99,7 @@ func (s *subject) beside(
 	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	all, err := s.openEchoes(ctx, live)
+	all, err := s.client.OpenEchoes(ctx, live, opening)
 	if len(all) < live {
 		return nil, err
 	}
@@ -120,14 +121,17 @@ func (s *subject) beside(
 }
 
 // echoUntil sends lines through execs until a time, and returns the figures of all of them together.
-func echoUntil(all []*echo, end time.Time) map[string]float64 {
+func echoUntil(all []*pods.Echo, end time.Time) map[string]float64 {
 	var mu sync.Mutex
 	var running sync.WaitGroup
 	var trips []float64
 	var longest, frozen float64
 	for _, e := range all {
 		running.Go(func() {
-			own := e.tripsUntil(end)
+			var own []float64
+			for _, trip := range e.TripsUntil(end, interval) {
+				own = append(own, milliseconds(trip))
+			}
 			silence := record.Quantile(own, 1)
 			mu.Lock()
 			defer mu.Unlock()
@@ -142,32 +146,6 @@ func echoUntil(all []*echo, end time.Time) map[string]float64 {
 	return map[string]float64{
 		"p50 beside stalled": record.Quantile(trips, 0.5), "p99 beside stalled": record.Quantile(trips, 0.99),
 		"longest silence": longest, "frozen streams": 100 * frozen / float64(len(all)),
-	}
-}
-
-// tripsUntil sends lines, one in each interval, until a time. It returns how long each took, in ms. A line that is late
-// delays the lines that should have followed, which count from when they should have been sent. A line that is not back
-// at the end counts until then.
-func (e *echo) tripsUntil(end time.Time) (trips []float64) {
-	stop := time.AfterFunc(time.Until(end), func() { e.abort(context.DeadlineExceeded) })
-	defer stop.Stop()
-	for {
-		begin := time.Now()
-		err := e.trip()
-		took := time.Since(begin)
-		if err != nil && len(trips) > 0 && took < interval {
-			return trips // the end, just after the line was sent
-		}
-		if err != nil {
-			took = max(took, end.Sub(begin)) // an exec that broke stays silent
-		}
-		for late := took; late > 0; late -= interval {
-			trips = append(trips, milliseconds(late))
-		}
-		if err != nil {
-			return trips
-		}
-		time.Sleep(interval - took)
 	}
 }
 

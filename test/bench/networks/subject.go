@@ -11,26 +11,29 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fairlead/fairlead/test/bench/konnectivity"
 	"github.com/fairlead/fairlead/test/bench/record"
 	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/proc"
+	"github.com/fairlead/fairlead/test/pods"
 )
 
 // patience bounds what should happen at once.
 const patience = 30 * time.Second
 
 // contender is one kind of way to the remote network. start starts its programs, and returns the content of the
-// apiserver's egress selector; empty: the apiserver dials directly.
+// apiserver's egress selector; nil: the apiserver dials directly.
 type contender struct {
 	name  string
-	start func(ctx context.Context, w *world, s *subject) (selector string, err error)
+	start func(ctx context.Context, w *world, s *subject) (selector []byte, err error)
 }
 
 // contenders returns everything that is compared: first the direct connection, then Fairlead, then the selected peers.
 func contenders(options record.Options) []contender {
 	all := []contender{{"direct", direct}, {"fairlead", fairlead}}
 	for _, c := range []contender{
-		{grpcMode, konnectivity("grpc", "GRPC", 8100)}, {connectMode, konnectivity("http-connect", "HTTPConnect", 8200)},
+		{grpcMode, konnectivityMode(konnectivity.GRPC, 8100)},
+		{connectMode, konnectivityMode(konnectivity.HTTPConnect, 8200)},
 	} {
 		if options.Against.MatchString(c.name) {
 			all = append(all, c)
@@ -43,7 +46,7 @@ func contenders(options record.Options) []contender {
 type subject struct {
 	name   string
 	api    *kube.APIServer
-	client *podClient
+	client *pods.Client
 	shared []*proc.Process // between apiserver and edges
 	edges  []*proc.Process // in the remote network
 	atRest float64         // resident memory of all of them without streams, in bytes
@@ -54,7 +57,7 @@ type subject struct {
 }
 
 // direct lets the apiserver dial.
-func direct(context.Context, *world, *subject) (string, error) { return "", nil }
+func direct(context.Context, *world, *subject) ([]byte, error) { return nil, nil }
 
 // beginAll starts contenders together. A peer that cannot be started is reported and skipped; the direct connection
 // and Fairlead must start.
@@ -91,9 +94,9 @@ func (w *world) begin(ctx context.Context, c contender, number int) (*subject, e
 		return nil, fmt.Errorf("starting %s: %w", c.name, err)
 	}
 	var flags []string
-	if selector != "" {
+	if selector != nil {
 		file := w.File("egress-" + s.file() + ".yaml")
-		if err := os.WriteFile(file, []byte(selector), 0o600); err != nil {
+		if err := os.WriteFile(file, selector, 0o600); err != nil {
 			return nil, err
 		}
 		flags = append(flags, "--egress-selector-config-file="+file)
@@ -101,7 +104,7 @@ func (w *world) begin(ctx context.Context, c contender, number int) (*subject, e
 	if s.api, err = w.startAPIServer(ctx, s.file(), number, flags); err != nil {
 		return nil, err
 	}
-	if s.client, err = newPodClient(s.api.Config); err != nil {
+	if s.client, err = pods.NewClient(s.api.Config, pod, kube.Container); err != nil {
 		return nil, err
 	}
 	if err := s.recovers(ctx); err != nil {
@@ -119,7 +122,7 @@ func (s *subject) recovers(ctx context.Context) error {
 	return proc.Wait(ctx, patience, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		if err := s.client.run(ctx, "true"); err != nil {
+		if err := s.client.Run(ctx, "true"); err != nil {
 			return fmt.Errorf("%s does not lead to the kubelet: %w", s.name, err)
 		}
 		return nil
@@ -161,18 +164,6 @@ func (s *subject) cpu() float64 {
 		}
 	}
 	return sum
-}
-
-// selector returns an EgressSelectorConfiguration with which an apiserver reaches nodes through a Unix socket.
-func selector(protocol, socket string) string {
-	return fmt.Sprintf(`apiVersion: apiserver.k8s.io/v1beta1
-kind: EgressSelectorConfiguration
-egressSelections:
-- name: cluster
-  connection:
-    proxyProtocol: %s
-    transport: {uds: {udsName: %s}}
-`, protocol, socket)
 }
 
 // closeAll closes everything and ignores errors.

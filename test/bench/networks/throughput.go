@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/test/pods"
 )
 
 // throughput measures logs and a forwarded port, with one stream and with eight, and the CPU time of a GB.
@@ -22,10 +23,10 @@ func throughput(ctx context.Context, r *run) error {
 	}
 	for _, source := range []struct {
 		name string
-		open func(ctx context.Context, c *podClient) (io.ReadCloser, error)
+		open func(ctx context.Context, c *pods.Client) (io.ReadCloser, error)
 	}{
-		{"logs", func(ctx context.Context, c *podClient) (io.ReadCloser, error) { return c.logs(ctx, false) }},
-		{"port-forward", openForward},
+		{"logs", func(ctx context.Context, c *pods.Client) (io.ReadCloser, error) { return c.Logs(ctx, false) }},
+		{"port-forward", forwardSource},
 	} {
 		for _, streams := range counts {
 			speed := quantity{source.name, "MB/s", higher, notWorse}
@@ -43,40 +44,16 @@ func throughput(ctx context.Context, r *run) error {
 	return nil
 }
 
-// forwarded is a connection to a forwarded port.
-type forwarded struct {
-	net.Conn
-	stop func()
-	once sync.Once
-}
-
-// Close implements io.Closer. It may be called more than once.
-func (f *forwarded) Close() error {
-	err := f.Conn.Close()
-	f.once.Do(f.stop)
-	return err
-}
-
-// openForward forwards a port and connects to it.
-func openForward(ctx context.Context, c *podClient) (io.ReadCloser, error) {
-	address, stop, err := c.forward()
-	if err != nil {
-		return nil, err
-	}
-	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", address)
-	if err != nil {
-		stop()
-		return nil, err
-	}
-	context.AfterFunc(ctx, func() { _ = conn.Close() })
-	return &forwarded{Conn: conn, stop: stop}, nil
+// forwardSource forwards the port of the Pod's source of bytes.
+func forwardSource(ctx context.Context, c *pods.Client) (io.ReadCloser, error) {
+	return c.Forward(ctx, sourcePort)
 }
 
 // download reads some streams for a while. It returns MB/s, and the CPU seconds per GB of the programs between
 // apiserver and kubelet.
 func (s *subject) download(
 	ctx context.Context, streams int, span time.Duration,
-	open func(ctx context.Context, c *podClient) (io.ReadCloser, error),
+	open func(ctx context.Context, c *pods.Client) (io.ReadCloser, error),
 ) (rate, cpu float64, err error) {
 	const settle = 300 * time.Millisecond
 	ctx, cancel := context.WithCancel(ctx)

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -110,6 +111,17 @@ func Answers200(httpClient *http.Client, url string) func(context.Context) error
 			err = fmt.Errorf("%s: %s", response.Status, body)
 		}
 		return err
+	}
+}
+
+// Listens returns a condition that holds as soon as a Unix socket accepts connections.
+func Listens(socket string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
 	}
 }
 

@@ -5,7 +5,9 @@
 //
 // wstunnel is missing: cargo found no crate of that name, and no other source can be pinned and built here.
 //
-//	cd tools/bench && go run ./install
+//	cd tools/bench && go run ./install [PROGRAM ...]
+//
+// Without a name it makes all of them.
 package main
 
 import (
@@ -13,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -33,18 +36,12 @@ func main() {
 		fmt.Fprintln(os.Stderr, "install:", err)
 		os.Exit(1)
 	}
-	const konnectivity = "sigs.k8s.io/apiserver-network-proxy/cmd/"
-	for _, p := range []peer{
-		{"remotedialer", goBuild("./remotedialer"), true},
-		{"konnectivity-server", goBuild(konnectivity + "server"), true},
-		{"konnectivity-agent", goBuild(konnectivity + "agent"), true},
-		{"rathole", rathole, false},
-		{
-			"haproxy",
-			debian("/usr/sbin/haproxy", "haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1"), false,
-		},
-		{"sshd", debian("/usr/sbin/sshd", "openssh-server", "libwrap0"), false},
-	} {
+	selected, err := choose(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "install:", err)
+		os.Exit(2)
+	}
+	for _, p := range selected {
 		path := filepath.Join(to, p.name)
 		if _, err := os.Stat(path); err == nil && !p.isGo {
 			continue
@@ -54,6 +51,36 @@ func main() {
 			fmt.Fprintf(os.Stderr, "left out: %s: %v\n", p.name, err)
 		}
 	}
+}
+
+const konnectivity = "sigs.k8s.io/apiserver-network-proxy/cmd/"
+
+var peers = []peer{
+	{"remotedialer", goBuild("./remotedialer"), true},
+	{"konnectivity-server", goBuild(konnectivity + "server"), true},
+	{"konnectivity-agent", goBuild(konnectivity + "agent"), true},
+	{"rathole", rathole, false},
+	{
+		"haproxy",
+		debian("/usr/sbin/haproxy", "haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1"), false,
+	},
+	{"sshd", debian("/usr/sbin/sshd", "openssh-server", "libwrap0"), false},
+}
+
+// choose returns the named peers. No name stands for all of them.
+func choose(names []string) ([]peer, error) {
+	if len(names) == 0 {
+		return peers, nil
+	}
+	var chosen []peer
+	for _, name := range names {
+		i := slices.IndexFunc(peers, func(p peer) bool { return p.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("unknown program %q", name)
+		}
+		chosen = append(chosen, peers[i])
+	}
+	return chosen, nil
 }
 
 func goBuild(what string) func(string) error {

@@ -1,7 +1,8 @@
-package networks
+// Package pods does with Pods what kubectl does: exec, logs and port-forward. Input: the configuration of a client of
+// an apiserver. It measures how long the lines of an exec take. It does not know how the apiserver reaches its nodes.
+package pods
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,21 +24,26 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// podClient does with a Pod what kubectl does, each time on a connection of its own, as separate kubectl processes
-// would. It upgrades to SPDY, for which the apiserver copies bytes: translating WebSockets would cost it several times
-// as much as every tunnel here.
-type podClient struct {
-	rest *rest.Config
-	tls  *tls.Config
+// patience bounds what should happen at once.
+const patience = 30 * time.Second
+
+// Client does with a Pod in the namespace default what kubectl does, each time on a connection of its own, as separate
+// kubectl processes would. It upgrades to SPDY, for which the apiserver copies bytes: translating WebSockets would cost
+// it several times as much as every tunnel here.
+type Client struct {
+	rest           *rest.Config
+	tls            *tls.Config
+	pod, container string
 }
 
-func newPodClient(config *rest.Config) (*podClient, error) {
+// NewClient returns a client for a container.
+func NewClient(config *rest.Config, pod, container string) (*Client, error) {
 	settings, err := rest.TLSConfigFor(config)
-	return &podClient{config, settings}, err
+	return &Client{config, settings, pod, container}, err
 }
 
 // transport returns a transport with connections of its own.
-func (c *podClient) transport(http2 bool) *http.Transport {
+func (c *Client) transport(http2 bool) *http.Transport {
 	return &http.Transport{
 		DialContext: c.rest.Dial, TLSClientConfig: c.tls.Clone(), ForceAttemptHTTP2: http2,
 		TLSHandshakeTimeout: patience, ResponseHeaderTimeout: patience,
@@ -44,32 +51,32 @@ func (c *podClient) transport(http2 bool) *http.Transport {
 }
 
 // url returns the URL of a subresource of the Pod.
-func (c *podClient) url(subresource string, query url.Values) *url.URL {
+func (c *Client) url(subresource string, query url.Values) *url.URL {
 	at, err := url.Parse(c.rest.Host)
 	if err != nil {
-		panic(err) // the suite made it
+		panic(err) // the lab made it
 	}
-	at.Path = "/api/v1/namespaces/default/pods/" + pod + "/" + subresource
+	at.Path = "/api/v1/namespaces/default/pods/" + c.pod + "/" + subresource
 	at.RawQuery = query.Encode()
 	return at
 }
 
-// logs are the logs of the Pod, on a connection of their own.
-type logs struct {
+// Logs are the logs of a container, on a connection of their own.
+type Logs struct {
 	io.ReadCloser
 	transport *http.Transport
 }
 
 // Close implements io.Closer.
-func (l *logs) Close() error {
+func (l *Logs) Close() error {
 	err := l.ReadCloser.Close()
 	l.transport.CloseIdleConnections()
 	return err
 }
 
-// logs requests the logs of the Pod, over HTTP/2 like kubectl. The logs end when ctx ends.
-func (c *podClient) logs(ctx context.Context, follow bool) (*logs, error) {
-	at := c.url("log", url.Values{"container": {container}, "follow": {strconv.FormatBool(follow)}})
+// Logs requests the logs of the Pod, over HTTP/2 like kubectl. The logs end when ctx ends.
+func (c *Client) Logs(ctx context.Context, follow bool) (*Logs, error) {
+	at := c.url("log", url.Values{"container": {c.container}, "follow": {strconv.FormatBool(follow)}})
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
 		return nil, err
@@ -83,11 +90,11 @@ func (c *podClient) logs(ctx context.Context, follow bool) (*logs, error) {
 		text, _ := io.ReadAll(io.LimitReader(response.Body, 500))
 		return nil, errors.Join(fmt.Errorf("reading logs: %s: %s", response.Status, text), response.Body.Close())
 	}
-	return &logs{response.Body, transport}, nil
+	return &Logs{response.Body, transport}, nil
 }
 
 // upgrade returns the two halves of an upgrade to SPDY.
-func (c *podClient) upgrade() (http.RoundTripper, clientspdy.Upgrader, error) {
+func (c *Client) upgrade() (http.RoundTripper, clientspdy.Upgrader, error) {
 	to, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
 		PingPeriod: 5 * time.Second, UpgradeTransport: c.transport(false), // as kubectl
 	})
@@ -98,12 +105,12 @@ func (c *podClient) upgrade() (http.RoundTripper, clientspdy.Upgrader, error) {
 }
 
 // executor returns an exec of a command in the Pod.
-func (c *podClient) executor(stdin bool, command ...string) (remotecommand.Executor, error) {
+func (c *Client) executor(stdin bool, command ...string) (remotecommand.Executor, error) {
 	to, upgrader, err := c.upgrade()
 	if err != nil {
 		return nil, err
 	}
-	options := &corev1.PodExecOptions{Container: container, Command: command, Stdin: stdin, Stdout: true}
+	options := &corev1.PodExecOptions{Container: c.container, Command: command, Stdin: stdin, Stdout: true}
 	query, err := scheme.ParameterCodec.EncodeParameters(options, corev1.SchemeGroupVersion)
 	if err != nil {
 		return nil, err
@@ -111,8 +118,8 @@ func (c *podClient) executor(stdin bool, command ...string) (remotecommand.Execu
 	return remotecommand.NewSPDYExecutorForTransports(to, upgrader, http.MethodPost, c.url("exec", query))
 }
 
-// run runs a command in the Pod to its end, or returns when ctx ends.
-func (c *podClient) run(ctx context.Context, command ...string) error {
+// Run runs a command in the Pod to its end, or returns when ctx ends.
+func (c *Client) Run(ctx context.Context, command ...string) error {
 	executor, err := c.executor(false, command...)
 	if err != nil {
 		return err
@@ -128,54 +135,8 @@ func (c *podClient) run(ctx context.Context, command ...string) error {
 	}
 }
 
-// echo is an exec of cat.
-type echo struct {
-	in    *io.PipeWriter
-	out   *io.PipeReader
-	lines *bufio.Reader // of out
-	done  chan error
-}
-
-// echo starts an exec of cat, which ends with ctx.
-func (c *podClient) echo(ctx context.Context) (*echo, error) {
-	executor, err := c.executor(true, "cat")
-	if err != nil {
-		return nil, err
-	}
-	stdin, in := io.Pipe()
-	out, stdout := io.Pipe()
-	e := &echo{in, out, bufio.NewReaderSize(out, 512), make(chan error, 1)}
-	go func() {
-		err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout})
-		e.done <- err
-		if err == nil {
-			err = io.EOF
-		}
-		e.abort(err)
-	}()
-	return e, nil
-}
-
-// abort makes trip fail from now on.
-func (e *echo) abort(err error) {
-	_ = e.in.CloseWithError(err)
-	_ = e.out.CloseWithError(err)
-}
-
-// trip sends a line and returns when it is back.
-func (e *echo) trip() error {
-	if _, err := e.in.Write([]byte("is this line back?\n")); err != nil {
-		return err
-	}
-	_, err := e.lines.ReadSlice('\n')
-	return err
-}
-
-// Close implements io.Closer: cat reads the end of its input. It does not wait.
-func (e *echo) Close() error { return e.in.Close() }
-
-// forward forwards a local port to the Pod's source of bytes until it is stopped.
-func (c *podClient) forward() (address string, stop func(), err error) {
+// forward forwards a local port to a port of the Pod until it is stopped.
+func (c *Client) forward(port int) (address string, stop func(), err error) {
 	to, upgrader, err := c.upgrade()
 	if err != nil {
 		return "", nil, err
@@ -184,7 +145,7 @@ func (c *podClient) forward() (address string, stop func(), err error) {
 		c.url("portforward", nil))
 	stopped, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	forwarder, err := portforward.NewOnAddressesForStreaming(dialer, []string{"127.0.0.1"},
-		[]string{"0:" + strconv.Itoa(sourcePort)}, stopped, ready, io.Discard, io.Discard)
+		[]string{"0:" + strconv.Itoa(port)}, stopped, ready, io.Discard, io.Discard)
 	if err != nil {
 		return "", nil, err
 	}
@@ -210,4 +171,40 @@ func (c *podClient) forward() (address string, stop func(), err error) {
 		return "", nil, err
 	}
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(ports[0].Local))), stop, nil
+}
+
+// RunWithin runs a command that ends at once.
+func (c *Client) RunWithin(ctx context.Context, deadline time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	return c.Run(ctx, "true")
+}
+
+// Forwarded is a connection to a forwarded port.
+type Forwarded struct {
+	net.Conn
+	stop func()
+	once sync.Once
+}
+
+// Close implements io.Closer. It may be called more than once.
+func (f *Forwarded) Close() error {
+	err := f.Conn.Close()
+	f.once.Do(f.stop)
+	return err
+}
+
+// Forward forwards a port of the Pod and connects to it. The connection ends when ctx ends.
+func (c *Client) Forward(ctx context.Context, port int) (*Forwarded, error) {
+	address, stop, err := c.forward(port)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { _ = conn.Close() })
+	return &Forwarded{Conn: conn, stop: stop}, nil
 }
