@@ -2,6 +2,7 @@ package networks
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
 	clientspdy "k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
@@ -94,8 +96,55 @@ func (c *podClient) upgrade() (http.RoundTripper, clientspdy.Upgrader, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return to, clientspdy.NewUpgraderForStreaming(to), nil
+	return to, clientspdy.NewUpgraderForStreaming(upgrader{to}), nil
 }
+
+// upgrader makes connections to which a new stream fails when they end. SPDY's own wait 30 s for the answer to a stream,
+// whatever happens to the connection meanwhile (spdystream.Stream.WaitTimeout): an edge that is killed would seem to keep
+// its streams for as long.
+type upgrader struct{ *spdy.SpdyRoundTripper }
+
+// NewConnection implements httpstream.UpgradeRoundTripper.
+func (u upgrader) NewConnection(response *http.Response) (httpstream.Connection, error) {
+	c, err := u.SpdyRoundTripper.NewConnection(response)
+	if err != nil {
+		return nil, err
+	}
+	return connection{c}, nil
+}
+
+type connection struct{ httpstream.Connection }
+
+// CreateStream implements httpstream.Connection. Its error is an endedError if the connection ends before the answer.
+func (c connection) CreateStream(headers http.Header) (httpstream.Stream, error) {
+	const last = time.Second // for an answer that was the end of the connection's data, on a busy machine
+	type result struct {
+		stream httpstream.Stream
+		err    error
+	}
+	created := make(chan result, 1)
+	go func() {
+		stream, err := c.Connection.CreateStream(headers.Clone())
+		created <- result{stream, err}
+	}()
+	select {
+	case r := <-created:
+		return r.stream, r.err
+	case <-c.CloseChan():
+	}
+	at := time.Now()
+	select {
+	case r := <-created:
+		return r.stream, r.err
+	case <-time.After(last):
+		return nil, &endedError{at}
+	}
+}
+
+// endedError means that a connection has ended while a stream was opened.
+type endedError struct{ at time.Time }
+
+func (e *endedError) Error() string { return "the connection ended while a stream was opened" }
 
 // executor returns an exec of a command in the Pod.
 func (c *podClient) executor(stdin bool, command ...string) (remotecommand.Executor, error) {
@@ -113,18 +162,25 @@ func (c *podClient) executor(stdin bool, command ...string) (remotecommand.Execu
 
 // run runs a command in the Pod to its end, or returns when ctx ends.
 func (c *podClient) run(ctx context.Context, command ...string) error {
+	_, err := c.output(ctx, command...)
+	return err
+}
+
+// output runs a command in the Pod to its end, and returns its output, or returns when ctx ends.
+func (c *podClient) output(ctx context.Context, command ...string) (string, error) {
 	executor, err := c.executor(false, command...)
 	if err != nil {
-		return err
+		return "", err
 	}
+	var out bytes.Buffer // read after the exec
 	ended := make(chan error, 1)
 	// The upgrade does not regard ctx.
-	go func() { ended <- executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: io.Discard}) }()
+	go func() { ended <- executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out}) }()
 	select {
 	case err := <-ended:
-		return err
+		return out.String(), err
 	case <-ctx.Done():
-		return ctx.Err()
+		return "", ctx.Err()
 	}
 }
 

@@ -3,6 +3,9 @@ package networks
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -59,15 +62,38 @@ func (s *subject) startLoad(ctx context.Context) *load {
 			for ctx.Err() == nil {
 				begin := time.Now()
 				// Not ctx: the last command may end.
-				err := s.client.runWithin(context.WithoutCancel(ctx), deadline)
-				l.mu.Lock()
-				l.done = append(l.done, request{begin, time.Now(), err})
-				l.mu.Unlock()
+				err := s.client.print(context.WithoutCancel(ctx), deadline)
+				l.add(begin, err)
 				pause(ctx, period-time.Since(begin))
 			}
 		})
 	}
 	return l
+}
+
+// add adds a request that has just ended, or whose connection ended before.
+func (l *load) add(begin time.Time, err error) {
+	r := request{begin, time.Now(), err}
+	var ended *endedError
+	if errors.As(err, &ended) {
+		r.end = ended.at
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.done = append(l.done, r)
+}
+
+// print runs a command that prints a word. client-go has no error for an exec whose connection ends after its streams
+// have been opened, so only the word proves that the command ran to its end.
+func (c *podClient) print(ctx context.Context, deadline time.Duration) error {
+	const word = "done"
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	out, err := c.output(ctx, "echo", word)
+	if err == nil && strings.TrimSpace(out) != word {
+		err = fmt.Errorf("the output is %q: the connection ended early", out)
+	}
+	return err
 }
 
 // stop ends the clients. It returns how many commands failed that ended after a time, and the longest time that one of
@@ -76,7 +102,8 @@ func (l *load) stop(since time.Time) (lost int, longest time.Duration, err error
 	l.cancel()
 	l.running.Wait()
 	success := since
-	for _, r := range l.done { // in the order of their ends
+	slices.SortStableFunc(l.done, func(a, b request) int { return a.end.Compare(b.end) })
+	for _, r := range l.done {
 		switch {
 		case r.end.Before(since):
 			err = errors.Join(err, r.err)
