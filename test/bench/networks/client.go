@@ -99,9 +99,9 @@ func (c *podClient) upgrade() (http.RoundTripper, clientspdy.Upgrader, error) {
 	return to, clientspdy.NewUpgraderForStreaming(upgrader{to}), nil
 }
 
-// upgrader makes connections to which a new stream fails when they end. SPDY's own wait 30 s for the answer to a stream,
-// whatever happens to the connection meanwhile (spdystream.Stream.WaitTimeout): an edge that is killed would seem to keep
-// its streams for as long.
+// upgrader makes connections on which a new stream fails when they end. SPDY's own wait 30 s for the answer to a
+// stream, whatever happens to the connection meanwhile (spdystream.Stream.WaitTimeout): an edge that is killed would
+// seem to keep its streams for as long.
 type upgrader struct{ *spdy.SpdyRoundTripper }
 
 // NewConnection implements httpstream.UpgradeRoundTripper.
