@@ -77,6 +77,9 @@ func measure(name, short string, results *string, suites ...suite) *cobra.Comman
 		if options.Only, err = regexp.Compile(*only); err != nil {
 			return err
 		}
+		if *against == "-" {
+			*against = "^-$" // some names contain it
+		}
 		if options.Against, err = regexp.Compile(*against); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@
 package pods
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
 	clientspdy "k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
@@ -101,8 +104,56 @@ func (c *Client) upgrade() (http.RoundTripper, clientspdy.Upgrader, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return to, clientspdy.NewUpgraderForStreaming(to), nil
+	return to, clientspdy.NewUpgraderForStreaming(upgrader{to}), nil
 }
+
+// upgrader makes connections on which a new stream fails when they end. SPDY's own wait 30 s for the answer to a
+// stream, whatever happens to the connection meanwhile (spdystream.Stream.WaitTimeout): an edge that is killed would
+// seem to keep its streams for as long.
+type upgrader struct{ *spdy.SpdyRoundTripper }
+
+// NewConnection implements httpstream.UpgradeRoundTripper.
+func (u upgrader) NewConnection(response *http.Response) (httpstream.Connection, error) {
+	c, err := u.SpdyRoundTripper.NewConnection(response)
+	if err != nil {
+		return nil, err
+	}
+	return connection{c}, nil
+}
+
+type connection struct{ httpstream.Connection }
+
+// CreateStream implements httpstream.Connection. Its error is an EndedError if the connection ends before the answer.
+func (c connection) CreateStream(headers http.Header) (httpstream.Stream, error) {
+	const last = time.Second // for an answer that was the end of the connection's data, on a busy machine
+	type result struct {
+		stream httpstream.Stream
+		err    error
+	}
+	created := make(chan result, 1)
+	go func() {
+		stream, err := c.Connection.CreateStream(headers.Clone())
+		created <- result{stream, err}
+	}()
+	select {
+	case r := <-created:
+		return r.stream, r.err
+	case <-c.CloseChan():
+	}
+	at := time.Now()
+	select {
+	case r := <-created:
+		return r.stream, r.err
+	case <-time.After(last):
+		return nil, &EndedError{at}
+	}
+}
+
+// EndedError means that a connection has ended while a stream was opened.
+type EndedError struct{ At time.Time }
+
+// Error implements error.
+func (e *EndedError) Error() string { return "the connection ended while a stream was opened" }
 
 // executor returns an exec of a command in the Pod.
 func (c *Client) executor(stdin bool, command ...string) (remotecommand.Executor, error) {
@@ -120,18 +171,25 @@ func (c *Client) executor(stdin bool, command ...string) (remotecommand.Executor
 
 // Run runs a command in the Pod to its end, or returns when ctx ends.
 func (c *Client) Run(ctx context.Context, command ...string) error {
+	_, err := c.output(ctx, command...)
+	return err
+}
+
+// output runs a command in the Pod to its end, and returns its output, or returns when ctx ends.
+func (c *Client) output(ctx context.Context, command ...string) (string, error) {
 	executor, err := c.executor(false, command...)
 	if err != nil {
-		return err
+		return "", err
 	}
+	var out bytes.Buffer // read after the exec
 	ended := make(chan error, 1)
 	// The upgrade does not regard ctx.
-	go func() { ended <- executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: io.Discard}) }()
+	go func() { ended <- executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out}) }()
 	select {
 	case err := <-ended:
-		return err
+		return out.String(), err
 	case <-ctx.Done():
-		return ctx.Err()
+		return "", ctx.Err()
 	}
 }
 
@@ -173,11 +231,17 @@ func (c *Client) forward(port int) (address string, stop func(), err error) {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(ports[0].Local))), stop, nil
 }
 
-// RunWithin runs a command that ends at once.
+// RunWithin runs a command that prints a word. client-go has no error for an exec whose connection ends after its
+// streams have been opened, so only the word proves that the command ran to its end.
 func (c *Client) RunWithin(ctx context.Context, deadline time.Duration) error {
+	const word = "done"
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
-	return c.Run(ctx, "true")
+	out, err := c.output(ctx, "echo", word)
+	if err == nil && strings.TrimSpace(out) != word {
+		err = fmt.Errorf("the output is %q: the connection ended early", out)
+	}
+	return err
 }
 
 // Forwarded is a connection to a forwarded port.

@@ -30,9 +30,13 @@ func (a Allowed) Restricts() bool { return len(a.CIDRs) > 0 || len(a.Targets) > 
 
 // Narrow returns a resource of an edge that dials nothing but what is also allowed. Apiservers reach addresses in
 // Allowed.CIDRs at Allowed.Ports. A named target remains if it is in Allowed.Targets, or is such an address. Narrow
-// does not change its argument, and returns a resource that resolves no destinations as it is.
+// does not change its argument, and returns a resource that resolves no destinations as it is. Instead of one that it
+// cannot narrow, it returns one that no Envoy accepts.
 func Narrow(resource *anypb.Any, allowed Allowed) *anypb.Any {
 	narrowed, err := caches(resource, func(c *dfpcachev3.DnsCacheConfig) (bool, error) {
+		if c == nil {
+			return false, errUnrestricted
+		}
 		of, err := rangesOf(c.GetResolvedAddressFilter())
 		if err != nil {
 			of = nil // no policy accepts this
@@ -49,14 +53,23 @@ func Narrow(resource *anypb.Any, allowed Allowed) *anypb.Any {
 		named(withoutHash(c.GetName()), c)
 		return true, nil
 	})
-	if err != nil || narrowed == nil {
-		return resource // Envoy cannot decode it either
+	if err != nil {
+		return undecodable(resource)
+	}
+	if narrowed == nil {
+		return resource
 	}
 	_, err = managers(narrowed, func(m *hcmv3.HttpConnectionManager) (bool, error) { return allowed.narrow(m), nil })
 	if err != nil {
-		return resource // the same
+		return undecodable(resource)
 	}
 	return narrowed
+}
+
+// undecodable returns a resource that Envoy rejects: its value ends within a number. Envoy may decode what Go does not,
+// such as a string that is not UTF-8.
+func undecodable(resource *anypb.Any) *anypb.Any {
+	return &anypb.Any{TypeUrl: resource.GetTypeUrl(), Value: []byte{0xff}}
 }
 
 func withoutHash(name string) string {

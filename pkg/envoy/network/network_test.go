@@ -1,12 +1,14 @@
 package network_test
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 	"testing"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	dfpclusterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dynamic_forward_proxy/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
@@ -116,6 +118,32 @@ func TestNothingIsDialledIfNothingIsAllowed(t *testing.T) {
 		if all := dials(t, network.Narrow(one, network.Allowed{})); len(all) > 0 {
 			t.Errorf("%s dials %v", one.GetTypeUrl(), all)
 		}
+	}
+}
+
+func TestWhatCannotBeNarrowedIsNotUsed(t *testing.T) {
+	listener, clusters := edge()
+	broken := func(resource *anypb.Any, from, to string) *anypb.Any {
+		value := bytes.Replace(resource.GetValue(), []byte(from), []byte(to), 1)
+		if bytes.Equal(value, resource.GetValue()) {
+			t.Fatalf("%s does not contain %q", resource.GetTypeUrl(), from)
+		}
+		return &anypb.Any{TypeUrl: resource.GetTypeUrl(), Value: value}
+	}
+	without := &clusterv3.Cluster{ClusterDiscoveryType: &clusterv3.Cluster_ClusterType{
+		ClusterType: &clusterv3.Cluster_CustomClusterType{TypedConfig: typed.Pack(&dfpclusterv3.ClusterConfig{})},
+	}}
+	for name, one := range map[string]*anypb.Any{
+		"a listener with a string that is not UTF-8":       broken(listener, "svc.test", "svc.\xffest"),
+		"an Envoy cluster with a string that is not UTF-8": broken(clusters[0], "network_", "net\xffork_"),
+		"an Envoy cluster without a DNS cache":             typed.Pack(without),
+	} {
+		t.Run(name, func(t *testing.T) {
+			narrowed := network.Narrow(one, network.Allowed{})
+			if m, err := narrowed.UnmarshalNew(); err == nil {
+				t.Errorf("Envoy gets %v", m)
+			}
+		})
 	}
 }
 

@@ -3,8 +3,11 @@ package networks
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/fairlead/fairlead/test/pods"
 )
 
 // kills measures what clients notice when one of two edges is killed while they open streams.
@@ -60,14 +63,24 @@ func (s *subject) startLoad(ctx context.Context) *load {
 				begin := time.Now()
 				// Not ctx: the last command may end.
 				err := s.client.RunWithin(context.WithoutCancel(ctx), deadline)
-				l.mu.Lock()
-				l.done = append(l.done, request{begin, time.Now(), err})
-				l.mu.Unlock()
+				l.add(begin, err)
 				pause(ctx, period-time.Since(begin))
 			}
 		})
 	}
 	return l
+}
+
+// add adds a request that has just ended, or whose connection ended before.
+func (l *load) add(begin time.Time, err error) {
+	r := request{begin, time.Now(), err}
+	var ended *pods.EndedError
+	if errors.As(err, &ended) {
+		r.end = ended.At
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.done = append(l.done, r)
 }
 
 // stop ends the clients. It returns how many commands failed that ended after a time, and the longest time that one of
@@ -76,7 +89,8 @@ func (l *load) stop(since time.Time) (lost int, longest time.Duration, err error
 	l.cancel()
 	l.running.Wait()
 	success := since
-	for _, r := range l.done { // in the order of their ends
+	slices.SortStableFunc(l.done, func(a, b request) int { return a.end.Compare(b.end) })
+	for _, r := range l.done {
 		switch {
 		case r.end.Before(since):
 			err = errors.Join(err, r.err)

@@ -1,0 +1,133 @@
+package envoy_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+)
+
+// TestStreamsEndWithTheirEdge kills the only edge of a network. Its streams must end at once, in whatever state they
+// are: an apiserver sets no deadline, and clients of SPDY do not notice everything. A request must be answered.
+func TestStreamsEndWithTheirEdge(t *testing.T) {
+	if !insideNamespace(t, "10.1.0.5/32") {
+		return
+	}
+	const soon, streams = time.Second, 20
+	const answer = 5 * time.Second // gatewayAttempts of gatewayTimeout, or connectAttempts of connectBackoff
+	newCountingListener(t, "tcp", "10.1.0.5:7000", func(conn net.Conn) {
+		defer conn.Close()
+		for lines := bufio.NewScanner(conn); lines.Scan(); {
+			for more := true; more; more = lines.Text() == "flood" {
+				if _, err := fmt.Fprintln(conn, "an answer"); err != nil {
+					return
+				}
+			}
+		}
+	})
+	egress := model.NewID()
+	site := newSite("a1", "a", egress, []string{"10.1.0.0/16"})
+	in := newInstallation(t, 1, site)
+	g := in.gateways[0]
+	g.bind.Version = envoy.Current
+	g.agent.scopes = append(g.agent.scopes, envoy.NetworkScope(domain, egress, []model.WorkloadCluster{site}))
+	g.deny(t, in, model.Denied{})
+	socket := filepath.Join(envoytest.Dir(t), "egress.sock")
+	in.startDialling(
+		t, model.WorkloadCluster{ID: egress, Egress: true}, envoy.EdgeDial{Version: envoy.Current, Socket: socket},
+	)
+	open := func() (net.Conn, error) { return openStream(socket, "10.1.0.5:7000") }
+	for state, line := range map[string]string{
+		"new": "", "idle": "hello\n", "waiting for an answer": "no newline", "not read": "flood\n",
+	} {
+		t.Run(state, func(t *testing.T) {
+			if took := fastest(soon, func() time.Duration {
+				edge := in.startDialling(t, site, envoy.EdgeDial{Version: envoy.Current})
+				var all []net.Conn
+				envoytest.Eventually(t, "the network is reached", func() error {
+					conn, err := open()
+					if err == nil {
+						all = append(all, conn)
+					}
+					return err
+				})
+				for range streams {
+					conn, err := open()
+					if err != nil {
+						t.Fatal(err)
+					}
+					all = append(all, conn)
+				}
+				for _, conn := range all {
+					defer conn.Close()
+					if _, err := conn.Write([]byte(line)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				begin := time.Now()
+				edge.Kill()
+				for _, conn := range all {
+					if err := drained(conn, begin.Add(envoytest.Patience)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				return time.Since(begin)
+			}); took > soon {
+				t.Errorf("the streams ended after %s", took)
+			}
+		})
+	}
+	t.Run("an answer without an edge", func(t *testing.T) {
+		if took := fastest(answer, func() time.Duration {
+			begin := time.Now()
+			if conn, err := open(); err == nil {
+				conn.Close()
+				t.Error("a stream was opened")
+			}
+			return time.Since(begin)
+		}); took > answer {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// openStream opens a stream through the Unix socket of the Envoy beside an apiserver.
+func openStream(socket, authority string) (net.Conn, error) {
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	_ = conn.SetDeadline(time.Now().Add(envoytest.Patience))
+	fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", authority)
+	response, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: http.MethodConnect})
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = errors.New(response.Status)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// drained reads a connection to its end.
+func drained(conn net.Conn, deadline time.Time) error {
+	_ = conn.SetReadDeadline(deadline)
+	data := make([]byte, 64<<10)
+	for {
+		if _, err := conn.Read(data); errors.Is(err, os.ErrDeadlineExceeded) {
+			return errors.New("a stream is open")
+		} else if err != nil {
+			return nil
+		}
+	}
+}
