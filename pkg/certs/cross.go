@@ -37,8 +37,8 @@ func (ca *CA) CrossSign(next *CA, now time.Time) (*Cross, error) {
 		KeyUsage:     x509.KeyUsageCertSign,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		SubjectKeyId: next.cert.SubjectKeyId,
-		// crypto/x509 adds it by itself only if the two names differ. BoringSSL would take a certificate without it, whose
-		// subject is its issuer, for a root.
+		// crypto/x509 adds it by itself only if the two names differ. Without it, a certificate whose subject is its issuer
+		// looks like a root.
 		AuthorityKeyId:        ca.cert.SubjectKeyId,
 		IsCA:                  true,
 		BasicConstraintsValid: true,
