@@ -287,7 +287,7 @@ install-test-short: verify-install-short
 
 .PHONY: verify-install
 verify-install: install.test ## proof of installation in real clusters: Helm, edges in each form, disturbances, removal, policies, upgrade and back (20 min, as root; also install-test)
-	cd test/install && env -u FAIRLEAD_TIMES $(REQUIRED) $(CURDIR)/bin/test/install.test -test.v -test.timeout=40m
+	cd test/install && env -u FAIRLEAD_TIMES $(REQUIRED) $(CURDIR)/bin/test/install.test -test.v -test.timeout=60m
 
 .PHONY: verify-install-short
 verify-install-short: install.test ## the part of it that takes 80 seconds: install, helm test, the first tunnel, a drain, removal

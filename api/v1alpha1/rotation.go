@@ -51,4 +51,8 @@ type CAInfo struct {
 	Brought bool `json:"brought,omitempty"`
 	// Signs are the roles for which the CA currently signs certificates: edge, egress, gateway, control.
 	Signs []string `json:"signs,omitempty"`
+	// CrossSignedBy is the serial number of the CA before this one, if it vouches for this one, and CrossSignedUntil when
+	// that ends. Until then, a bootstrap file that has only the CA before works.
+	CrossSignedBy    string       `json:"crossSignedBy,omitempty"`
+	CrossSignedUntil *metav1.Time `json:"crossSignedUntil,omitempty"`
 }

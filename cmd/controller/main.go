@@ -153,6 +153,11 @@ func (f *flags) addCertificates(set *pflag.FlagSet) {
 		"how long a rotated CA stays trusted beside the new one: an edge that is away for longer must enrol again; a "+
 			"shorter time also ends a running rotation sooner",
 	)
+	set.BoolVar(
+		&f.config.NoCrossSign, "ca-no-cross-sign", false,
+		"let no previous CA vouch for the CA in use: a bootstrap file that has only the previous one is useless after the "+
+			"overlap; for a CA whose key is stolen",
+	)
 	set.DurationVar(
 		&f.config.TokenLifetime, "token-lifetime", 24*time.Hour,
 		"lifetime of a bootstrap token; it is replaced after half of it",

@@ -42,8 +42,12 @@ func TestCARotate(t *testing.T) {
 		"rotate", "--wait",
 	)
 	t.Logf("rotation=%s", time.Since(begin).Round(100*time.Millisecond))
-	after := p.must(t, []string{"no rotation is running"}, "ca", "status")
-	if strings.Fields(strings.Split(after, "\n")[1])[0] == strings.Fields(strings.Split(before, "\n")[1])[0] {
+	serial := func(status string) string { return strings.Fields(strings.Split(status, "\n")[1])[0] }
+	after := p.must(
+		t, []string{"no rotation is running", "bootstrap files with the CA " + serial(before) + ", which was before"}, "ca",
+		"status",
+	)
+	if serial(after) == serial(before) {
 		t.Error("the CA is the one from before")
 	}
 

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+
+	"github.com/fairlead/fairlead/pkg/certs"
 )
 
 const (
@@ -80,7 +82,7 @@ func (c credential) config(m *handshakeState) (*tls.Config, error) {
 	if roots == nil || roots.Equal(x509.NewCertPool()) {
 		return nil, ErrNoTrust // with nil roots, crypto/tls would use the machine's roots
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}
+	config := certs.ClientTLS(m.name, roots)
 	if c.link.identity == nil {
 		return config, nil
 	}

@@ -41,7 +41,8 @@ func (r *rotations) rotateCA(t *testing.T) {
 	if before.Phase != v1alpha1.CAPhaseSteady || len(before.CAs) != 1 {
 		t.Fatalf("before anything the rotation is %+v", before)
 	}
-	since, bootstrap := r.load.Count(), r.members[0].BootstrapFile(t)
+	since := r.load.Count()
+	r.bootstrap = r.members[0].BootstrapFile(t)
 	start := time.Now()
 	that(t, "fairlead ca rotate starts a rotation that continues when the command is interrupted", func(t *testing.T) {
 		r.interrupted(t, string(v1alpha1.CAPhaseIntroduce))
@@ -65,10 +66,10 @@ func (r *rotations) rotateCA(t *testing.T) {
 		r.undisturbed(t, since)
 		measured("ca_rotation_requests", float64(r.load.Count().Requests-since.Requests))
 	})
-	that(t, "an edge with a bootstrap file from before the rotation reports the cause", func(t *testing.T) {
-		edge, err := r.RunEdge(lab.EdgeSpec{Name: "edge-old-file", Bootstraps: [][]byte{bootstrap}})
+	that(t, "a machine with a bootstrap file from before the rotation joins", func(t *testing.T) {
+		edge, err := r.RunEdge(lab.EdgeSpec{Name: "edge-old-file", Bootstraps: [][]byte{r.bootstrap}})
 		must(t, err)
-		eventually(t, r.LogContains("edge-old-file", "the CA in the bootstrap file belongs to another"))
+		eventually(t, edge.Ready)
 		world.StopEdge(t, edge)
 	})
 	that(t, "a machine with a new bootstrap file joins", func(t *testing.T) {
@@ -120,6 +121,12 @@ func (r *rotations) rotatesItself(t *testing.T) {
 			r.undisturbed(t, since)
 		},
 	)
+	that(t, "an edge with a bootstrap file from before two rotations reports the cause", func(t *testing.T) {
+		edge, err := r.RunEdge(lab.EdgeSpec{Name: "edge-older-file", Bootstraps: [][]byte{r.bootstrap}})
+		must(t, err)
+		eventually(t, r.LogContains("edge-older-file", "the CA in the bootstrap file belongs to another"))
+		world.StopEdge(t, edge)
+	})
 }
 
 // onlyNewCA fails the test if a program has a leaf of another CA than the new one, or trusts another CA.

@@ -45,6 +45,8 @@ type rotations struct {
 	paths   int          // of the load
 	from    traffic.Mark // when the load began
 	before  int          // certificates issued before the load
+
+	bootstrap []byte // a bootstrap file from before any rotation of the CA
 }
 
 // TestRotationsInterruptNoRequest proves that replacing a leaf or a CA costs no request, and what happens to programs

@@ -14,6 +14,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/test/lab/cluster"
 	"github.com/fairlead/fairlead/test/lab/proc"
@@ -39,7 +40,7 @@ func (w *World) pods(t *testing.T, f func(*cluster.Cluster, *corev1.Pod)) {
 }
 
 // evictTime bounds an eviction, which a PodDisruptionBudget rejects while other Pods start.
-const evictTime = 2 * time.Minute
+const evictTime = 5 * time.Minute
 
 func proveEvictions(t *testing.T, w *World) {
 	w.oldCA = w.trusted(t)
@@ -132,7 +133,7 @@ func (w *World) changeAddress(t *testing.T, name, address string) {
 }
 
 // rolloutTime bounds a rollout in two waves.
-const rolloutTime = 2*soak + 2*time.Minute
+const rolloutTime = 2*soak + 5*time.Minute
 
 // profile returns the name of the profile of all gateways and edges, or an error during a rollout. It ignores the exit
 // code, which is 1 while an Envoy has not answered.
@@ -154,7 +155,7 @@ func (w *World) profile(ctx context.Context) (string, error) {
 }
 
 // rotationTime bounds a rotation: three phases of a lifetime of a certificate and a quarter, and some time for each.
-const rotationTime = 3*leafLife*5/4 + 2*time.Minute
+const rotationTime = 3*leafLife*5/4 + 5*time.Minute
 
 // rotating finds the phases of a rotation in the output of fairlead ca status.
 var rotating = regexp.MustCompile(`introduce:|move:|retire:`)
@@ -164,6 +165,34 @@ func (w *World) trusted(t *testing.T) string {
 	t.Helper()
 	return ask(t, w.management, "--namespace="+system, "get", "configmap/fairlead-installation",
 		`--output=jsonpath={.data.ca\.crt}`)
+}
+
+// bootstrapName is the Secret with the bootstrap file in the workload cluster.
+const bootstrapName = "fairlead-edge-bootstrap"
+
+// proveOldSecret replaces the Pods of the edges' Deployment after the rotation. The Secret in their cluster is as it
+// was before, so its only CA is the one that no server uses any longer.
+func proveOldSecret(t *testing.T, w *World) {
+	var secret corev1.Secret
+	must(t, w.workload.Client.Get(t.Context(), client.ObjectKey{Namespace: edges, Name: bootstrapName}, &secret))
+	var file struct{ CA string }
+	must(t, yaml.Unmarshal(secret.Data["bootstrap.yaml"], &file))
+	if strings.TrimSpace(file.CA) != w.oldCA {
+		t.Fatalf("the bootstrap file has not the CA before the rotation alone:\n%s", file.CA)
+	}
+	var pods corev1.PodList
+	must(t, w.workload.Client.List(t.Context(), &pods, client.InNamespace(edges)))
+	if len(pods.Items) != 2 {
+		t.Fatalf("%d edges run as Pods, not 2", len(pods.Items))
+	}
+	w.disturb(t, "old_secret", 4, func() {
+		for i := range pods.Items {
+			must(t, w.workload.Client.Delete(t.Context(), &pods.Items[i]))
+			waitGone(t, w.workload, &pods.Items[i])
+			w.waitReady(t)
+		}
+	})
+	eventually(t, w.connected(t, 4))
 }
 
 // proveRotation waits for the end of the rotation that began with the evictions, under requests.

@@ -18,11 +18,15 @@ import (
 	"github.com/fairlead/fairlead/test/promise"
 )
 
-// longestOutage bounds the time without a successful request during any disturbance but the absence of all edges.
-const longestOutage = 10 * time.Second
+// longestOutage bounds the time without a successful request during any disturbance but the absence of all edges. One
+// request may take half of it.
+const longestOutage = 2 * requestTime
 
-// disturb sends requests while f runs, records how many there were and how many were lost, and fails if more than a
-// number were.
+// mostLostPercent of all requests may be lost by a disturbance that may lose some: on a busy machine it takes longer.
+const mostLostPercent = 5
+
+// disturb sends requests while f runs, and records how many there were and how many were lost. It fails if more than a
+// number and more than mostLostPercent were; with the number 0, if any was.
 func (w *World) disturb(t *testing.T, name string, lost int, f func()) {
 	t.Helper()
 	began := time.Now()
@@ -35,6 +39,9 @@ func (w *World) disturb(t *testing.T, name string, lost int, f func()) {
 			measured(name+"_sent", float64(seen.Sent))
 			measured(name+"_lost", float64(seen.Lost))
 			measured(name+"_outage_s", seen.Outage.Seconds())
+			if lost > 0 {
+				lost = max(lost, seen.Sent*mostLostPercent/100)
+			}
 			if seen.Sent < 10 || seen.Lost > lost || seen.Outage > longestOutage {
 				t.Errorf("%s: %d of %d requests failed, and for %s all of them", name, seen.Lost, seen.Sent, seen.Outage)
 			}
@@ -48,12 +55,12 @@ func (w *World) disturb(t *testing.T, name string, lost int, f func()) {
 func (w *World) waitReady(t *testing.T) {
 	t.Helper()
 	waitRollouts(t, w)
-	ask(t, w.workload, "--namespace="+edges, "rollout", "status", "deployment/fairlead-edge", "--timeout=150s")
+	ask(t, w.workload, "--namespace="+edges, "rollout", "status", "deployment/fairlead-edge", "--timeout=280s")
 }
 
 func (w *World) drain(t *testing.T, c *cluster.Cluster, node string) {
 	t.Helper()
-	ask(t, c, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=150s")
+	ask(t, c, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=280s")
 	ask(t, c, "uncordon", node)
 	w.waitReady(t)
 }
@@ -103,7 +110,7 @@ func proveMemory(t *testing.T, w *World) {
 				client.MatchingLabels{"app.kubernetes.io/name": victim.name}))
 			pod := &pods.Items[0]
 			w.exceed(t, victim.cluster, pod)
-			must(t, proc.Wait(t.Context(), time.Minute, func(ctx context.Context) error {
+			must(t, proc.Wait(t.Context(), evictTime, func(ctx context.Context) error {
 				if err := victim.cluster.Client.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
 					return err
 				}

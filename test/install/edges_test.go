@@ -29,7 +29,7 @@ func proveForms(t *testing.T, w *World) {
 	w.startMachine(t, w.run(t, w.management, join+"systemd"))
 	eventually(t, w.connected(t, 4, node.Name, machineName))
 	ask(t, w.workload, "--namespace=kube-system", "wait", "pod/fairlead-edge-"+node.Name, "--for=condition=Ready",
-		"--timeout=60s")
+		"--timeout=280s")
 }
 
 // connected returns a condition: exactly a number of edges have reverse tunnels to all gateways, and hosts are among
@@ -96,8 +96,8 @@ func (w *World) removeEdges(t *testing.T) {
 	node := w.workload.Nodes()[0]
 	_, err := node.Run(t.Context(), "mv", staticPod, "/etc/fairlead/away.yaml")
 	must(t, err)
-	ask(t, w.workload, "--namespace=kube-system", "wait", "pod/fairlead-edge-"+node.Name, "--for=delete", "--timeout=90s")
-	ask(t, w.workload, "--namespace="+edges, "wait", "pods", "--all", "--for=delete", "--timeout=90s")
+	ask(t, w.workload, "--namespace=kube-system", "wait", "pod/fairlead-edge-"+node.Name, "--for=delete", "--timeout=280s")
+	ask(t, w.workload, "--namespace="+edges, "wait", "pods", "--all", "--for=delete", "--timeout=280s")
 }
 
 func scaleEdges(t *testing.T, w *World, replicas int) {
@@ -118,7 +118,7 @@ func proveAbsence(t *testing.T, w *World) {
 	eventually(t, w.reach)
 	measured("absence_s", began.Sub(gone).Seconds())
 	measured("absence_pods_back_s", time.Since(began).Seconds())
-	ask(t, w.workload, "--namespace="+edges, "rollout", "status", "deployment/fairlead-edge", "--timeout=60s")
+	ask(t, w.workload, "--namespace="+edges, "rollout", "status", "deployment/fairlead-edge", "--timeout=280s")
 	began = time.Now()
 	node := w.workload.Nodes()[0]
 	_, err := node.Run(t.Context(), "mv", "/etc/fairlead/away.yaml", staticPod)

@@ -25,7 +25,7 @@ var installCommand = regexp.MustCompile(`(?m)^helm install fairlead oci://(?:.*\
 // time too.
 const (
 	tokenLife = time.Minute
-	leafLife  = 90 * time.Second
+	leafLife  = 2 * time.Minute
 	soak      = 15 * time.Second
 )
 
@@ -137,8 +137,8 @@ func proveFirstMinute(t *testing.T, w *World) {
 		return nil
 	})
 	at("status_resolved")
-	ask(t, w.workload, "--namespace="+edges, "rollout", "status", "deployment/fairlead-edge", "--timeout=60s")
-	ask(t, w.management, "--namespace="+shops, "wait", "tunnel/paris", "--for=condition=Ready", "--timeout=60s")
+	ask(t, w.workload, "--namespace="+edges, "rollout", "status", "deployment/fairlead-edge", "--timeout=280s")
+	ask(t, w.management, "--namespace="+shops, "wait", "tunnel/paris", "--for=condition=Ready", "--timeout=280s")
 	w.dialWorkload(t)
 }
 
@@ -146,7 +146,7 @@ func proveFirstMinute(t *testing.T, w *World) {
 // was a tunnel, it tries again half a minute later.
 func proveClusterAPI(t *testing.T, w *World) {
 	ask(t, w.management, "--namespace="+shops, "wait", "cluster/paris", "--for=condition=RemoteConnectionProbe",
-		"--timeout=120s")
+		"--timeout=280s")
 }
 
 // becomes is eventually for goroutines. It returns whether the condition was met.

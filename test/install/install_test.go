@@ -32,6 +32,7 @@ func TestInstallation(t *testing.T) {
 		{"Pods that exceed their memory limits come back", long, proveMemory},
 		{"a restart of containerd on every node loses no request", long, proveContainerd},
 		{"a rotation of the CA, which began before the evictions, ends and loses no further request", long, proveRotation},
+		{"edges that start after it with the bootstrap Secret from before it enrol", long, proveOldSecret},
 		{"nothing is left after the commands for removal", always, proveRemoval},
 	} {
 		if check.when == long && testing.Short() {

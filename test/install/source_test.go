@@ -158,13 +158,13 @@ func (s source) edges(t *testing.T, id string) string {
 // waitEdges waits until all edges of the Deployment run and are ready.
 func (w *World) waitEdges(t *testing.T) {
 	t.Helper()
-	ask(t, w.workload, "--namespace="+edgeNamespace, "rollout", "status", "deployment/fairlead-edge", "--timeout=150s")
+	ask(t, w.workload, "--namespace="+edgeNamespace, "rollout", "status", "deployment/fairlead-edge", "--timeout=280s")
 }
 
 // waitServers waits until all programs of the installation run and are ready.
 func (w *World) waitServers(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"deployment/controller", "deployment/xds-server", "statefulset/gateway"} {
-		ask(t, w.management, "--namespace="+ownNamespace, "rollout", "status", name, "--timeout=170s")
+		ask(t, w.management, "--namespace="+ownNamespace, "rollout", "status", name, "--timeout=280s")
 	}
 }

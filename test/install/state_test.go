@@ -18,7 +18,7 @@ var ours = []string{"deployment/controller", "deployment/xds-server", "statefuls
 func waitRollouts(t *testing.T, w *World) {
 	t.Helper()
 	for _, name := range ours {
-		ask(t, w.management, "--namespace="+system, "rollout", "status", name, "--timeout=150s")
+		ask(t, w.management, "--namespace="+system, "rollout", "status", name, "--timeout=280s")
 	}
 }
 

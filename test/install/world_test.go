@@ -211,10 +211,10 @@ func trace(ctx context.Context) (traced context.Context, progress func() string)
 	}), func() string { return last.Load().(string) }
 }
 
-// requestTime bounds one request, commandTime one command.
+// requestTime bounds one request, commandTime one command. A busy machine needs a multiple of what an idle one does.
 const (
-	requestTime = 5 * time.Second
-	commandTime = 3 * time.Minute
+	requestTime = 10 * time.Second
+	commandTime = 5 * time.Minute
 )
 
 // eventually waits until a condition returns nil. Kubelets pull images and start Pods meanwhile. What is too slow shows

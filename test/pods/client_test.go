@@ -33,7 +33,8 @@ func clientOf(t *testing.T, do func(conn net.Conn)) *Client {
 		do(conn)
 	}))
 	t.Cleanup(server.Close)
-	c, err := NewClient(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "pod", "main")
+	config := &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	c, err := NewClient(config, "pod", "main")
 	if err != nil {
 		t.Fatal(err)
 	}

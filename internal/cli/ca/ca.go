@@ -278,6 +278,12 @@ func rotationView(r v1alpha1.CARotation) output.View {
 		default:
 			p.Line(output.Plain("no rotation is running; one begins when you supply another CA"))
 		}
+		for _, ca := range r.CAs {
+			if ca.CrossSignedUntil != nil {
+				p.Line(output.Plain("bootstrap files with the CA " + ca.CrossSignedBy + ", which was before " + ca.Serial +
+					", work until " + clock(ca.CrossSignedUntil)))
+			}
+		}
 		if r.Problem != "" {
 			p.Line(output.Styled(output.StyleBad, "problem: "), output.Plain(r.Problem))
 		}

@@ -49,6 +49,11 @@ func Load(ctx context.Context, c config.Config, live client.Reader, role model.R
 }
 
 func (r *Reconciler) writeState(ctx context.Context, have *corev1.Secret, state caState) error {
+	state, err := state.crossSigned(r.Config.Timing(), r.Now())
+	if err != nil {
+		r.Log.Warn("previous CA cannot vouch for the CA in use: bootstrap files that have only the previous one must be "+
+			"replaced", "serial", state.signing.Serial(), "error", err)
+	}
 	if state.phase == v1alpha1.CAPhaseRetire {
 		// It never signs again, and a key that is not stored cannot be stolen.
 		state.previous = &Issuer{CA: state.previous.WithoutKey(), made: state.previous.made}
@@ -112,6 +117,9 @@ func (s caState) public(t config.Timing, now time.Time, problem string) v1alpha1
 	for _, ca := range s.all() {
 		info := v1alpha1.CAInfo{
 			Subject: ca.Subject(), Serial: ca.Serial(), NotAfter: metav1.NewTime(ca.NotAfter()), Brought: !ca.made,
+		}
+		if cross := ca.cross; cross != nil && !t.NoCrossSign && now.Before(cross.NotAfter()) {
+			info.CrossSignedBy, info.CrossSignedUntil = cross.by, objects.TimeOrNil(cross.NotAfter())
 		}
 		for _, role := range []model.Role{model.RoleEdge, model.RoleEgress, model.RoleGateway, model.RoleControl} {
 			if s.signer(role, t, now).Equal(ca.CA) {

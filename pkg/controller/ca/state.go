@@ -1,6 +1,7 @@
 package ca
 
 import (
+	"crypto"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,7 +22,23 @@ var errNoCA = errors.New("the CA does not exist yet")
 // Issuer is a CA in use.
 type Issuer struct {
 	*certs.CA
-	made bool // created by the controller
+	made  bool // created by the controller
+	cross *cross
+}
+
+// cross is the cross-certificate of a CA; nil: it has none.
+type cross struct {
+	*certs.Cross
+	by string // serial number of the CA before, which has signed it
+}
+
+// Issue is CA.Issue. It adds the cross-certificate if the CA has one, so call it on what signer returns.
+func (i *Issuer) Issue(pub crypto.PublicKey, leaf certs.Leaf) (chainPEM []byte, err error) {
+	chain, err := i.CA.Issue(pub, leaf)
+	if err == nil && i.cross != nil {
+		chain = append(chain, i.cross.CertPEM()...)
+	}
+	return chain, err
 }
 
 // caState records which CAs are in use and how far their rotation is. It is authoritative: all other objects about CAs
@@ -55,13 +72,35 @@ func (s caState) all() []*Issuer {
 
 // signer returns the CA that signs for a role. In the phase move the xds-servers still present a certificate of the old
 // CA, because an edge that was away has only that CA in its bundle. They do not if that CA is about to end.
+//
+// After that, the CA has its cross-certificate for as long as the old CA is valid, for the xds-servers alone: a
+// bootstrap file outlives every rotation, and its CA verifies nothing else. All other peers have their bundle from a
+// certificate that was issued after the new CA was introduced.
 func (s caState) signer(role model.Role, t config.Timing, now time.Time) *Issuer {
 	old := s.previous
 	if role == model.RoleControl && s.phase == v1alpha1.CAPhaseMove && old != nil && old.CanSign() &&
 		now.Add(t.Leaf).Before(old.NotAfter()) {
 		return old
 	}
-	return s.signing
+	cross := s.signing.cross
+	if cross == nil || role == model.RoleControl && !t.NoCrossSign && now.Before(cross.NotAfter()) {
+		return s.signing
+	}
+	return &Issuer{CA: s.signing.CA, made: s.signing.made}
+}
+
+// crossSigned returns the state in which the previous CA vouches for the CA that signs, if it can and has not done so.
+// An error states why it cannot; the state is then as before.
+func (s caState) crossSigned(t config.Timing, now time.Time) (caState, error) {
+	if t.NoCrossSign || s.previous == nil || !s.previous.CanSign() || s.signing.cross != nil {
+		return s, nil
+	}
+	made, err := s.previous.CrossSign(s.signing.CA, now)
+	if err != nil {
+		return s, err
+	}
+	s.signing = &Issuer{CA: s.signing.CA, made: s.signing.made, cross: &cross{made, s.previous.Serial()}}
+	return s, nil
 }
 
 // expected returns the CA that belongs in the source: the newest.
@@ -72,9 +111,11 @@ func (s caState) expected() *Issuer {
 	return s.signing
 }
 
-// Keys of the state's Secret: <which>.crt and <which>.key for each CA, and the rest as JSON.
+// Keys of the state's Secret: <which>.crt and <which>.key for each CA, the cross-certificate of the one that signs, and
+// the rest as JSON.
 const (
 	stateKey    = "state.json"
+	crossKey    = "signing.cross.crt"
 	signingKey  = "signing"
 	nextKey     = "next"
 	previousKey = "previous"
@@ -85,6 +126,8 @@ type savedState struct {
 	Phase v1alpha1.CAPhase `json:"phase"`
 	Since *time.Time       `json:"since,omitempty"`
 	Made  map[string]bool  `json:"made,omitempty"`
+	// CrossBy is the serial number of the CA that signed crossKey.
+	CrossBy string `json:"crossBy,omitempty"`
 }
 
 // data returns the content of the state's Secret.
@@ -108,6 +151,9 @@ func (s caState) data() (map[string][]byte, error) {
 			return nil, fmt.Errorf("writing state of the CA: %w", err)
 		}
 		data[name+".key"] = key
+	}
+	if cross := s.signing.cross; cross != nil {
+		saved.CrossBy, data[crossKey] = cross.by, cross.CertPEM()
 	}
 	var err error
 	data[stateKey], err = json.Marshal(saved)
@@ -141,6 +187,13 @@ func parseState(data map[string][]byte) (s caState, err error) {
 	if s.signing == nil || !s.signing.CanSign() || !complete {
 		return s, fmt.Errorf("%s: phase %q lacks CAs that it requires", stateKey, s.phase)
 	}
+	if data := data[crossKey]; len(data) > 0 {
+		parsed, err := certs.ParseCross(data, s.signing.CA)
+		if err != nil {
+			return s, fmt.Errorf("%s: %w", crossKey, err)
+		}
+		s.signing.cross = &cross{parsed, saved.CrossBy}
+	}
 	return s, nil
 }
 
@@ -154,13 +207,13 @@ func parseIssuer(cert, key []byte, made bool) (*Issuer, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Issuer{cas[0], made}, nil
+		return &Issuer{CA: cas[0], made: made}, nil
 	}
 	ca, err := certs.ParseCA(cert, key)
 	if err != nil {
 		return nil, err
 	}
-	return &Issuer{ca, made}, nil
+	return &Issuer{CA: ca, made: made}, nil
 }
 
 // parseStateSecret adds to the error of an unusable Secret how to repair it.

@@ -50,6 +50,8 @@ type Config struct {
 	LeafLifetime  time.Duration
 	CALifetime    time.Duration // of a CA that the controller creates; zero: 10 years
 	CAOverlap     time.Duration // how long the old CA stays trusted beside the new one; at least a leaf lifetime
+	// NoCrossSign is for a previous CA whose key is stolen: it vouches for no CA after it.
+	NoCrossSign   bool
 	TokenLifetime time.Duration
 	TokenUses     int32 // how many edges may enrol with one bootstrap token
 	// EdgeImage is the image of the edges in the Secrets for ClusterResourceSets; empty: they contain no Deployment.

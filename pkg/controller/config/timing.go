@@ -18,11 +18,13 @@ type Timing struct {
 	Leaf    time.Duration // lifetime of a leaf
 	Overlap time.Duration
 	Life    time.Duration // lifetime of a new CA
+	// NoCrossSign is Config.NoCrossSign.
+	NoCrossSign bool
 }
 
 // Timing returns the durations of the phases of a rotation with these settings.
 func (c Config) Timing() Timing {
-	t := Timing{Leaf: c.LeafLifetime, Overlap: c.CAOverlap, Life: c.CALifetime}
+	t := Timing{Leaf: c.LeafLifetime, Overlap: c.CAOverlap, Life: c.CALifetime, NoCrossSign: c.NoCrossSign}
 	if t.Life == 0 {
 		t.Life = DefaultCALifetime
 	}

@@ -244,6 +244,10 @@ func (c *Cluster) removeNode(ctx context.Context, n *Node) error {
 // IsPod reports whether an address belongs to the network of Pods.
 func IsPod(address netip.Addr) bool { return allPods.Contains(address) }
 
+// IsService reports whether an address belongs to the network of Services. No packet has it on the way to a Pod: a node
+// replaces it, unless the Service has no endpoint.
+func IsService(address netip.Addr) bool { return services.Contains(address) }
+
 // podsOf returns the addresses of the Pods of a node.
 func podsOf(number int) netip.Prefix {
 	bytes := allPods.Addr().As4()
