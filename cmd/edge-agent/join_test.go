@@ -99,7 +99,8 @@ func TestMachineFlagsApplyToAJoinedTunnel(t *testing.T) {
 		len(edge.Gateways) > 0 {
 		t.Errorf("it is of %s at %s", edge.Domain, join(edge.Dialer.Addresses))
 	}
-	if !edge.Dialer.Proxied() || join(edge.APIServers) != "127.0.0.1:6443" || join(edge.Allowed.Targets) != "10.0.0.1:6443" {
-		t.Errorf("it dials %s and %s, by a proxy: %v", join(edge.APIServers), join(edge.Allowed.Targets), edge.Dialer.Proxied())
+	apiservers, targets := join(edge.APIServers), join(edge.Allowed.Targets)
+	if !edge.Dialer.Proxied() || apiservers != "127.0.0.1:6443" || targets != "10.0.0.1:6443" {
+		t.Errorf("it dials %s and %s, by a proxy: %v", apiservers, targets, edge.Dialer.Proxied())
 	}
 }

@@ -47,7 +47,8 @@ func New(ctx context.Context, l *lab.Lab, spec Spec) (*ControlPlane, error) {
 	if c.Site, err = l.Network.AddHosted(ctx, spec.Name, spec.Host); err != nil {
 		return nil, err
 	}
-	apiServer, err := StartAPIServer(ctx, l, c.Site, spec.Name, kube.EgressSelector("HTTPConnect", c.Socket), spec.Flags...)
+	selector := kube.EgressSelector("HTTPConnect", c.Socket)
+	apiServer, err := StartAPIServer(ctx, l, c.Site, spec.Name, selector, spec.Flags...)
 	if err != nil {
 		return nil, err
 	}

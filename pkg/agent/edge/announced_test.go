@@ -79,7 +79,8 @@ func TestAllowedTargetsExcludeStoredAddresses(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	start := func(allowed ...model.Endpoint) *announced {
 		r, err := NewRole(Config{
-			Domain: domain, Dialer: &dial.Dialer{Addresses: []model.Endpoint{atFront}}, Allowed: network.Allowed{Targets: allowed},
+			Domain: domain, Dialer: &dial.Dialer{Addresses: []model.Endpoint{atFront}},
+			Allowed: network.Allowed{Targets: allowed},
 		}, dir, status.New(status.Process), log)
 		if err != nil {
 			t.Fatal(err)
