@@ -222,7 +222,7 @@ fleet.test: parts.lab build
 
 .PHONY: verify-networks
 verify-networks: networks.test ## proof of remote networks: apiservers that reach kubelets, webhooks and APIs there, and workers that reach them
-	cd test/networks && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.timeout=10m
+	cd test/networks && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.timeout=15m
 
 .PHONY: verify-networks-short
 verify-networks-short: networks.test ## the part of it that takes less than a minute
@@ -341,7 +341,7 @@ test-readme: parts.lab build ## run every command of the README and of the quick
 update-golden: parts.chart ## rewrite the golden files, and the generated files in deploy and docs
 	cp deploy/monitoring/rules.yaml deploy/monitoring/dashboard.json deploy/chart/fairlead/files/
 	go test ./deploy/chart -run '$(WRITING)' -update
-	go test $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(UNIT) | awk '/internal\/(golden|clidoc)/{print $$1}') ./test/sight -run '$(WRITING)' -update
+	go test $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(UNIT) | awk '/internal\/(golden|clidoc)/{print $$1}') ./test/sight ./test/networks -run '$(WRITING)' -update
 
 ##### measure
 

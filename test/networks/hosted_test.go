@@ -86,8 +86,14 @@ func newHosted(t *testing.T, w *world.World, name string, host int) *hosted {
 // enrol starts the Envoy beside the apiserver.
 func (h *hosted) enrol(t *testing.T) {
 	t.Helper()
+	h.enrolAs(t, h.Name+"-egress")
+}
+
+// enrolAs is enrol with another state folder.
+func (h *hosted) enrolAs(t *testing.T, name string) {
+	t.Helper()
 	edge, err := h.world.RunEdge(lab.EdgeSpec{
-		Name: h.Name + "-egress", Site: h.site.Namespace, Flags: []string{"--egress-socket=" + h.socket},
+		Name: name, Site: h.site.Namespace, Flags: []string{"--egress-socket=" + h.socket},
 		Bootstraps: [][]byte{bootstrapOf(t, h.world, h.Name+v1alpha1.EgressTunnelSuffix)},
 	})
 	must(t, err)

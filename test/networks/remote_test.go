@@ -45,8 +45,9 @@ const (
 // remote is a network with machines that no apiserver can dial.
 type remote struct {
 	*netns.Remote
-	world *world.World
-	name  string
+	world    *world.World
+	name     string
+	kubelets map[string]*proc.Process // by Node
 }
 
 // newRemote builds a network. Each machine of it answers with its own name, which begins with that of the network.
@@ -54,7 +55,7 @@ func newRemote(t *testing.T, w *world.World, name, prefix string) *remote {
 	t.Helper()
 	r, err := w.Network.AddRemote(t.Context(), name, netip.MustParsePrefix(prefix))
 	must(t, err)
-	return &remote{Remote: r, world: w, name: name}
+	return &remote{Remote: r, world: w, name: name, kubelets: map[string]*proc.Process{}}
 }
 
 // edge starts an edge of a RemoteNetwork on a machine of this network.
@@ -142,6 +143,7 @@ func (r *remote) node(t *testing.T, h *hosted, name string, host int) *netns.Sit
 	})
 	must(t, err)
 	t.Cleanup(kubelet.Kill)
+	r.kubelets[name] = kubelet
 	h.addNode(t, name, site.Address)
 	return site
 }
