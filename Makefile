@@ -230,7 +230,7 @@ fleet.test: parts.lab build
 
 .PHONY: verify-networks
 verify-networks: parts.networks networks.test ## proof of remote networks: apiservers that reach kubelets, webhooks and APIs there, and workers that reach them
-	cd test/networks && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.timeout=10m -test.skip=TestRealKubelets
+	cd test/networks && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.timeout=15m -test.skip=TestRealKubelets
 
 .PHONY: verify-networks-short
 verify-networks-short: networks.test ## the part of it that takes less than a minute
@@ -357,7 +357,7 @@ test-readme-short: parts.lab build ## the same without the demo of networks, whi
 update-golden: parts.chart ## rewrite the golden files, and the generated files in deploy and docs
 	cp deploy/monitoring/rules.yaml deploy/monitoring/dashboard.json deploy/chart/fairlead/files/
 	go test ./deploy/chart -run '$(WRITING)' -update
-	go test $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(UNIT) | awk '/internal\/(golden|clidoc)/{print $$1}') ./test/sight -run '$(WRITING)' -update
+	go test $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(UNIT) | awk '/internal\/(golden|clidoc)/{print $$1}') ./test/sight ./test/networks -run '$(WRITING)' -update
 
 ##### measure
 

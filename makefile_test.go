@@ -98,7 +98,7 @@ func TestUpdateGoldenMissesNoFile(t *testing.T) {
 				if !writing.MatchString(test) {
 					t.Errorf("%s: %s rewrites files, and WRITING of the Makefile does not match it", place, test)
 				}
-				if !among(lists["UNIT"]+" ./test/sight", place) {
+				if !among(lists["UNIT"]+" ./test/sight ./test/networks", place) {
 					t.Errorf("%s: %s rewrites files, and make update-golden does not run the package", place, test)
 				}
 			}

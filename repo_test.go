@@ -202,13 +202,16 @@ var arrows = map[string][]string{
 	},
 	"pkg/decision": {"api/v1alpha1", "pkg/enrol/podtoken", "pkg/model"},
 	"pkg/diagnose/check": {
-		"api/v1alpha1", "internal/redact", "pkg/diagnose/collect", "pkg/enrol", "pkg/kubeconfig", "pkg/observed",
+		"api/v1alpha1", "internal/redact", "pkg/diagnose/collect", "pkg/diagnose/explain", "pkg/diagnose/networks",
+		"pkg/enrol", "pkg/envoy", "pkg/kubeconfig", "pkg/observed",
 	},
 	"pkg/diagnose/collect": {
 		"internal/portforward", "internal/version", "pkg/diagnose/collect/v1", "pkg/model", "pkg/observed",
 		"pkg/report/hub", "pkg/report/v1",
 	},
 	"pkg/diagnose/collect/v1": {"pkg/report/v1"},
+	"pkg/diagnose/explain":    {"api/v1alpha1"},
+	"pkg/diagnose/networks":   {"api/v1alpha1", "internal/redact", "pkg/diagnose/explain", "pkg/observed"},
 	"pkg/diagnose/summary":    {"api/v1alpha1", "pkg/diagnose/collect", "pkg/observed"},
 	"pkg/diagnose/web": {
 		"api/v1alpha1", "internal/limit", "pkg/diagnose/check", "pkg/diagnose/summary", "pkg/model",

@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -10,6 +11,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -38,6 +40,12 @@ func localListeners(inst model.Installation, node string, dial EdgeDial) []*list
 		listeners = append(listeners, l)
 	}
 	return listeners
+}
+
+// IsLocalListener reports whether a resource is a listener of an edge for the machines of its network.
+func IsLocalListener(resource *anypb.Any) bool {
+	l := &listenerv3.Listener{}
+	return resource.UnmarshalTo(l) == nil && strings.HasPrefix(l.GetName(), localListenerPrefix)
 }
 
 // egressListeners returns the listener of the Envoy beside an apiserver, or none if it has no path.

@@ -92,6 +92,9 @@ func tunnelListenerName(gateway, node string) string {
 
 func networkCluster(tunnelID string) string { return networkClusterPrefix + tunnelID }
 
+// NetworkCluster returns the name of a gateway's Envoy cluster of the edges of a network, by Tunnel.spec.id.
+func NetworkCluster(d model.TunnelDomain, id string) string { return networkCluster(d.TunnelID(id)) }
+
 func forwardCluster(tunnelID string) string { return forwardClusterPrefix + tunnelID }
 
 func forwardingCluster(node string) string { return forwardingClusterPrefix + node }

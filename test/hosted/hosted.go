@@ -87,13 +87,16 @@ func StartAPIServer(
 }
 
 // Enrol starts the Envoy beside the apiserver. It doesn't wait for it. The Cluster must have a RemoteNetwork.
-func (c *ControlPlane) Enrol(ctx context.Context) error {
+func (c *ControlPlane) Enrol(ctx context.Context) error { return c.EnrolAs(ctx, c.Name+"-egress") }
+
+// EnrolAs is Enrol with another name, and so with another state folder.
+func (c *ControlPlane) EnrolAs(ctx context.Context, name string) error {
 	bootstrap, err := c.bootstrap(ctx, c.Name+v1alpha1.EgressTunnelSuffix)
 	if err != nil {
 		return err
 	}
 	c.Egress, err = c.lab.RunEdge(lab.EdgeSpec{
-		Name: c.Name + "-egress", Site: c.Site.Namespace, Flags: []string{"--egress-socket=" + c.Socket},
+		Name: name, Site: c.Site.Namespace, Flags: []string{"--egress-socket=" + c.Socket},
 		Bootstraps: [][]byte{bootstrap},
 	})
 	return err

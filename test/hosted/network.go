@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // Ports of the machines of a network.
@@ -29,7 +30,8 @@ func Ports() []v1alpha1.NetworkPort {
 // Network is a network with machines that no apiserver can dial.
 type Network struct {
 	*netns.Remote
-	Name string
+	Name     string
+	Kubelets map[string]*proc.Process // by Node
 
 	lab *lab.Lab
 }
@@ -37,7 +39,7 @@ type Network struct {
 // NewNetwork builds a network. Each machine of it answers with its own name, which begins with that of the network.
 func NewNetwork(ctx context.Context, l *lab.Lab, name string, prefix netip.Prefix) (*Network, error) {
 	r, err := l.Network.AddRemote(ctx, name, prefix)
-	return &Network{Remote: r, Name: name, lab: l}, err
+	return &Network{Remote: r, Name: name, Kubelets: map[string]*proc.Process{}, lab: l}, err
 }
 
 // Edge starts an edge of a RemoteNetwork of a Cluster on a new machine of this network. It doesn't wait for it. host is
@@ -81,10 +83,11 @@ func (n *Network) Node(ctx context.Context, of *ControlPlane, name string, host 
 	if err != nil {
 		return nil, err
 	}
-	if err := kube.StartKubelet(ctx, n.lab.Workspace, kube.KubeletSpec{
+	n.Kubelets[name], err = kube.StartKubelet(ctx, n.lab.Workspace, kube.KubeletSpec{
 		Name: n.Name + "-" + name + "-kubelet", Namespace: site.Namespace, Address: site.Address, CA: of.APIServer.CA,
 		LogBytes: 1000,
-	}); err != nil {
+	})
+	if err != nil {
 		return nil, err
 	}
 	return site, of.APIServer.CreateNode(ctx, name, site.Address, name, "flood-"+name)

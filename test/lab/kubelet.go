@@ -18,7 +18,8 @@ func (l *Lab) StartKubelet(ctx context.Context) error {
 			return err
 		}
 	}
-	return kube.StartKubelet(ctx, l.Workspace, kube.KubeletSpec{
+	_, err := kube.StartKubelet(ctx, l.Workspace, kube.KubeletSpec{
 		Name: "kubelet", Namespace: l.Network.Workload, Address: netns.WorkloadAddress, CA: l.SNI.CA,
 	})
+	return err
 }

@@ -42,7 +42,8 @@ type fleet struct {
 	shop, bank          *controlPlane
 	site1, site2, vault *remote
 	node1, node2, node3 *netns.Site // of site1, site2 and vault
-	edge1, edge2        *lab.Agent
+	edge1, edge2, edge3 *lab.Agent  // of site1, site2 and vault
+	edgeHost1           *netns.Site // of edge1
 	edgeHost2           *netns.Site
 }
 
@@ -51,7 +52,10 @@ func TestNetworks(t *testing.T) {
 	proof.Need(t)
 	l, err := lab.New(t.Context(), lab.Options{
 		TunnelDomain: string(world.Domain), Lean: true, Gateways: 2, XDSServers: 2, Metrics: true,
-		ControllerFlags: []string{"--apiserver-cidrs=" + netns.ManagementPrefix().String()},
+		ControllerFlags: []string{
+			"--apiserver-cidrs=" + netns.ManagementPrefix().String(),
+			"--connect-address=192.0.2.1:3128", // an address that a network may contain by mistake
+		},
 	})
 	f := &fleet{World: world.New(t, proof.Start(t, l, err))}
 	f.build(t)
@@ -59,6 +63,9 @@ func TestNetworks(t *testing.T) {
 	f.reaches(t)
 	f.services(t)
 	f.isolates(t)
+	if testing.Short() { // before an Envoy is killed: check reports that for a minute
+		f.faults(t)
+	}
 	f.workers(t)
 	f.targets(t)
 	if !testing.Short() {
@@ -67,6 +74,7 @@ func TestNetworks(t *testing.T) {
 		f.eks(t)
 		f.streams(t)
 		f.changes(t)
+		f.faults(t)
 	}
 	f.withdraws(t)
 	f.Logs(t)
@@ -88,11 +96,11 @@ func (f *fleet) build(t *testing.T) {
 			eventually(t, networkIs(f.World, network, v1alpha1.ConditionAccepted, metav1.ConditionTrue, ""))
 		}
 	})
-	must(t, f.shop.Enrol(t.Context()))
+	f.prove(t, noEgress)
 	must(t, f.bank.Enrol(t.Context()))
-	f.edge1, _ = f.site1.edge(t, f.shop, "edge", 2, "site1", "--apiserver-listen=10.1.0.2:6443")
+	f.edge1, f.edgeHost1 = f.site1.edge(t, f.shop, "edge", 2, "site1", "--apiserver-listen=10.1.0.2:6443")
 	f.edge2, f.edgeHost2 = f.site2.edge(t, f.shop, "edge", 2, "site2")
-	f.vault.edge(t, f.bank, "edge", 2, "vault", "--apiserver-listen=10.1.0.2:6443")
+	f.edge3, _ = f.vault.edge(t, f.bank, "edge", 2, "vault", "--apiserver-listen=10.1.0.2:6443")
 	f.node1, f.node2 = f.site1.node(t, f.shop, "node1", 5), f.site2.node(t, f.shop, "node2", 5)
 	f.node3 = f.vault.node(t, f.bank, "node3", 5)
 	that(t, "networks are ready as soon as edges and apiservers have enrolled", func(t *testing.T) {

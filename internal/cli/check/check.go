@@ -54,11 +54,12 @@ its likely cause and what to do. A hop that cannot be tested from this machine i
 
 The command does what Cluster API does: it reads the kubeconfig Secret and sends requests with it. Run it
 inside the network of the management cluster to test the most hops. Elsewhere, forward a port of the gateways
-and pass it with --via.
+and pass it with --via. A Cluster with RemoteNetworks has more hops: from an apiserver to a Node of each
+network, and from its machines to the apiserver.
 
-Needs: get on Clusters, Tunnels and Secrets of the namespace, and list on Clusters for --all; in the namespace
-of the installation, list on Pods and create on pods/portforward. Hops that need a missing permission are not
-tested.
+Needs: get on Clusters, Tunnels and Secrets of the namespace, list on RemoteNetworks, and list on Clusters for
+--all; in the namespace of the installation, list on Pods and create on pods/portforward. Hops that need a
+missing permission are not tested.
 Changes: nothing.
 Exit codes: 0 no hop is broken, but there may be warnings; 1 a hop is broken, or the command failed; 2 the
 command line is invalid.`),
@@ -258,7 +259,7 @@ func rank(s check.Status) int {
 	return map[check.Status]int{check.Broken: 0, check.Warning: 1, check.OK: 2}[s]
 }
 
-// candidates returns the Clusters that have or request a tunnel, in order.
+// candidates returns the Clusters that have or request a tunnel, or have RemoteNetworks, in order.
 func (f *checkFlags) candidates(ctx context.Context, m *management.Client) ([]client.ObjectKey, error) {
 	options := []client.ListOption{client.InNamespace(m.Namespace)}
 	if f.everywhere {
@@ -281,6 +282,13 @@ func (f *checkFlags) candidates(ctx context.Context, m *management.Client) ([]cl
 	for i := range tunnels.Items {
 		if tunnels.Items[i].OfCluster() {
 			keys = append(keys, client.ObjectKeyFromObject(&tunnels.Items[i]))
+		}
+	}
+	var networks v1alpha1.RemoteNetworkList
+	if m.List(ctx, &networks, options...) == nil { // without permission, Clusters with networks alone are left out
+		for i := range networks.Items {
+			n := &networks.Items[i]
+			keys = append(keys, client.ObjectKey{Namespace: n.Namespace, Name: n.Spec.ClusterName})
 		}
 	}
 	slices.SortFunc(keys, func(a, b client.ObjectKey) int { return strings.Compare(a.String(), b.String()) })

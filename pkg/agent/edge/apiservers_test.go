@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/agent/status"
+	"github.com/fairlead/fairlead/pkg/dial"
+	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -60,5 +62,38 @@ func TestConcurrentProbesShareOneResult(t *testing.T) {
 	case <-s.notified:
 	default:
 		t.Error("run is not told")
+	}
+}
+
+// TestAnEdgeOfANetworkProbesItsOwnListeners: the apiserver of a network is behind the listeners of its edges.
+func TestAnEdgeOfANetworkProbesItsOwnListeners(t *testing.T) {
+	listen := []model.Endpoint{{Host: "10.1.0.2", Port: 6443}}
+	e, err := NewRole(Config{
+		Domain: domain, Dialer: &dial.Dialer{Addresses: []model.Endpoint{atFront}}, Listen: listen,
+	}, t.TempDir(), status.New(status.Process), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	installation := model.Installation{
+		Domain: domain, Public: atFront, Gateways: []model.Gateway{{Name: name}},
+	}
+	wc := model.WorkloadCluster{ID: edgeSubject.ID, Network: &model.Network{Name: "oslo", EgressID: model.NewID()}}
+	check := e.Check(edgeSubject)
+	listened := 0
+	for _, l := range envoy.EdgeListeners(installation, wc, edgeSubject.Node, envoy.EdgeDial{
+		Version: envoy.Current, Listen: listen,
+	}) {
+		resource := pack(t, l)
+		if envoy.IsLocalListener(resource) {
+			listened++
+		} else if e.prober.hasAPIServers() != (listened > 0) {
+			t.Errorf("%s makes the edge probe an apiserver", l.GetName())
+		}
+		if err := check("", resource); err != nil {
+			t.Error(err)
+		}
+	}
+	if listened != 1 || !e.prober.probes(listen) {
+		t.Errorf("of %d listeners it probes %v", listened, e.prober.apiservers)
 	}
 }

@@ -302,6 +302,9 @@ func (e *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
 		if apiservers := envoy.APIServers(resource); len(apiservers) > 0 {
 			e.prober.setAPIServers(apiservers)
 		}
+		if envoy.IsLocalListener(resource) { // of a network, whose apiserver is behind its listeners
+			e.prober.setAPIServers(e.dial.Listen)
+		}
 		if gateways := envoy.Gateways(resource); e.announced != nil && len(gateways) > 0 {
 			e.announced.add(gateways)
 		}

@@ -2,7 +2,6 @@ package check
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -11,11 +10,12 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"syscall"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/fairlead/fairlead/pkg/diagnose/explain"
 )
 
 const (
@@ -185,7 +185,7 @@ func (v *visit) unanswering(err error) finding {
 			detail, "the apiserver's serving certificate is not valid now: it has expired, or a clock is wrong",
 			"renew it on the control-plane machine (kubeadm certs renew apiserver), or correct the clock",
 		)
-	case isTimeout(err):
+	case explain.IsTimeout(err):
 		return broken(
 			"a request with the kubeconfig has no answer within "+requestTime.String(),
 			"the connection opens but the apiserver does not answer: it hangs, or a device on the path drops packets",
@@ -196,14 +196,14 @@ func (v *visit) unanswering(err error) finding {
 		return broken(
 			detail, "the gateway has no tunnel to the workload cluster: it is unreachable", "see the hops tunnels and edge",
 		)
-	case isCut(err):
+	case explain.IsCut(err):
 		return broken(
 			detail,
 			"the gateway closes the connection: it does not serve the name, or has no tunnel to the workload cluster, or the "+
 				"edge does not reach the apiserver",
 			"see the hops route, tunnels and apiserver",
 		)
-	case isAlert(err):
+	case explain.IsAlert(err):
 		return broken(detail, "the apiserver rejects the client certificate in the TLS handshake", v.rewrite(v.secret.Name))
 	}
 	return broken(detail, "the path to the apiserver is broken", "see the previous hops")
@@ -218,18 +218,6 @@ func (v *visit) otherMode() string {
 		v.key.Namespace,
 		v.key.Name,
 	)
-}
-
-func isCut(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
-		errors.Is(err, syscall.EPIPE)
-}
-
-// isAlert reports whether the other end has ended a handshake with an alert.
-func isAlert(err error) bool {
-	var alert tls.AlertError
-	var remote *net.OpError
-	return errors.As(err, &alert) || errors.As(err, &remote) && remote.Op == "remote error"
 }
 
 // checkWatch keeps a watch open for a while, to detect anything that cuts streams.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/diagnose/explain"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
@@ -156,58 +157,9 @@ func covers(names []string, host string) bool {
 	return slices.Contains(names, host) || (&x509.Certificate{DNSNames: names}).VerifyHostname(host) == nil
 }
 
-// unreachable returns the finding for an edge that does not reach the apiserver, from the edge's own message
-// (pkg/probe).
+// unreachable returns the finding for an edge that does not reach the apiserver.
 func (v *visit) unreachable(e *observed.Edge) finding {
 	a := e.APIServer
-	detail := fmt.Sprintf("%s finds %s unhealthy: %s", e.Node, a.Address, a.Message)
-	address := "or correct the address: spec.apiServer of Tunnel " + v.key.Name + " is the address that edges dial from " +
-		"their network"
-	switch {
-	case strings.Contains(a.Message, "nothing listens there"):
-		return broken(
-			detail, "the apiserver is down, or listens at another address",
-			"start the apiserver on the control-plane machine (crictl ps -a, its log), "+address,
-		)
-	case strings.Contains(a.Message, "serving certificate"):
-		return broken(
-			detail,
-			"the apiserver's serving certificate is not valid now: it has expired, or the clock of the edge is wrong",
-			"renew it on the control-plane machine: kubeadm certs renew apiserver, and restart the apiserver; or correct the "+
-				"clock",
-		)
-	case contains(a.Message, "answers /readyz with status", "does not answer /readyz", "doesn't answer /readyz") &&
-		!contains(a.Message, notAPIServer...):
-		return broken(
-			detail, "the apiserver runs but is not ready: the named check fails, or it waits for etcd",
-			"see the log of the apiserver and of etcd on the control-plane machine",
-		)
-	case strings.Contains(a.Message, "DNS"):
-		return broken(
-			detail, "the DNS of the edge's network does not resolve the apiserver's name", "correct DNS there, "+address,
-		)
-	case contains(a.Message, "no route to it", "no way there"):
-		return broken(
-			detail, "the edge's machine has no route to the apiserver", "check the network of that machine, "+address,
-		)
-	case contains(a.Message, notAPIServer...):
-		return broken(detail, "the address is not that of an apiserver", address)
-	case strings.Contains(a.Message, "in time"):
-		return broken(
-			detail,
-			"the apiserver does not answer, or packets to it are dropped: it or its machine hangs, or a firewall drops them",
-			"check the apiserver on the control-plane machine, "+address,
-		)
-	}
-	return broken(
-		detail, "the edge does not reach the apiserver", "check the apiserver on the control-plane machine, "+address,
-	)
-}
-
-// notAPIServer are the parts of messages about a server that is not an apiserver, of this version and of earlier ones.
-var notAPIServer = []string{"is not TLS", "is no TLS", "not an apiserver", "no apiserver"}
-
-// contains reports whether a message of an edge contains one of the texts: edges of earlier versions send other texts.
-func contains(message string, texts ...string) bool {
-	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
+	cause, cure := explain.APIServer(a.Message, v.key.Name)
+	return broken(fmt.Sprintf("%s finds %s unhealthy: %s", e.Node, a.Address, a.Message), cause, cure)
 }

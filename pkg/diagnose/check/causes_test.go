@@ -215,8 +215,12 @@ func documented(t *testing.T) (rows []row) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, text, _ := strings.Cut(string(data), "<!-- faults:")
-	text, _, _ = strings.Cut(text, "<!-- end of faults -->")
+	var text string
+	for _, name := range []string{"faults", "network faults"} {
+		_, table, _ := strings.Cut(string(data), "<!-- "+name+":")
+		table, _, _ = strings.Cut(table, "<!-- end of "+name+" -->")
+		text += table
+	}
 	signs := map[string]Status{"✗": Broken, "!": Warning}
 	for line := range strings.Lines(text) {
 		cells := strings.Split(line, " | ")
@@ -308,9 +312,13 @@ func causesIn(r Report) (all []string) {
 // broken, warning and worse, values assigned to a cause, and the return values of functions that return a cause.
 func causesInSource(t *testing.T) map[string]string {
 	t.Helper()
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	for _, dir := range []string{".", "../explain", "../networks"} {
+		found, err := filepath.Glob(dir + "/*.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
 	}
 	all := map[string]string{}
 	for _, name := range files {
@@ -425,7 +433,7 @@ var others = map[string]other{
 	"the management cluster does not answer": {HopCluster, Broken, "down or slow", func(s *situation) {
 		s.refuses["clusters"], s.ended = context.Canceled, true
 	}},
-	"the management cluster cannot be asked": {HopCluster, Broken, "cannot be queried: odd", func(s *situation) {
+	"the management cluster cannot be asked": {HopCluster, Broken, "this machine has no route to it", func(s *situation) {
 		s.refuses["clusters"] = errors.New("odd")
 	}},
 	"there is no Tunnel of a paused Cluster": {
@@ -580,7 +588,7 @@ var others = map[string]other{
 		HopHandshake, Warning, "cannot obtain or renew", complaint("certificate: no controller signs"),
 	},
 	"an edge refuses its configuration": {
-		HopHandshake, Warning, "their versions differ", complaint("configuration: an unknown field"),
+		HopHandshake, Warning, "differ, or one has a fault", complaint("configuration: an unknown field"),
 	},
 	"an edge started without the control channel": {
 		HopHandshake, Warning, "without reaching the control channel", complaint("control channel: refused"),

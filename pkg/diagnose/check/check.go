@@ -56,6 +56,16 @@ const (
 	HopServers        ID = "servers"
 )
 
+// The hops of a Cluster with RemoteNetworks: from an apiserver to a Node, and from a machine to the apiserver.
+const (
+	HopNetworks     ID = "networks"
+	HopEgress       ID = "egress"
+	HopEgressRoute  ID = "egress-route"
+	HopNetworkEdges ID = "network-edges"
+	HopNodes        ID = "nodes"
+	HopForward      ID = "forward"
+)
+
 // Hop is one step of the path. The zero value is no hop.
 type Hop struct {
 	ID    ID
@@ -63,27 +73,35 @@ type Hop struct {
 	look  func(ctx context.Context, v *visit) finding
 	// limit is the timeout of one check.
 	limit time.Duration
+	// ofNetworks: the hop exists only for a Cluster with RemoteNetworks.
+	ofNetworks bool
 }
 
-// Hops lists all hops, in order.
+// Hops lists all hops, in order. A Cluster without RemoteNetworks has none of those about networks.
 func Hops() []Hop {
 	const objects, network, long = 5 * time.Second, 5 * time.Second, 15 * time.Second
 	return []Hop{
-		{HopCluster, "Cluster object", checkCluster, objects},
-		{HopTunnel, "Tunnel object", checkTunnel, objects},
-		{HopKubeconfig, "kubeconfig Secret", checkKubeconfig, objects},
-		{HopName, "name resolution", checkName, network},
-		{HopPort, "gateway port", checkPort, network},
-		{HopRoute, "route in the gateways' Envoys", checkRoute, network},
-		{HopTunnels, "tunnels on each gateway", checkTunnels, network},
-		{HopEdge, "edge enrolled", checkEdge, objects},
-		{HopHandshake, "handshake of the edge", checkHandshake, long},
-		{HopAPIServer, "edge to apiserver", checkAPIServer, long},
+		{ID: HopCluster, Title: "Cluster object", look: checkCluster, limit: objects},
+		{ID: HopTunnel, Title: "Tunnel object", look: checkTunnel, limit: objects},
+		{ID: HopKubeconfig, Title: "kubeconfig Secret", look: checkKubeconfig, limit: objects},
+		{ID: HopName, Title: "name resolution", look: checkName, limit: network},
+		{ID: HopPort, Title: "gateway port", look: checkPort, limit: network},
+		{ID: HopRoute, Title: "route in the gateways' Envoys", look: checkRoute, limit: network},
+		{ID: HopTunnels, Title: "tunnels on each gateway", look: checkTunnels, limit: network},
+		{ID: HopEdge, Title: "edge enrolled", look: checkEdge, limit: objects},
+		{ID: HopHandshake, Title: "handshake of the edge", look: checkHandshake, limit: long},
+		{ID: HopAPIServer, Title: "edge to apiserver", look: checkAPIServer, limit: long},
 		// Shorter than the 15 s after which an agent replaces a hanging Envoy: otherwise the reason is gone before revisit
 		// reads it.
-		{HopAuthentication, "authentication", checkAuthentication, 8 * time.Second},
-		{HopWatch, "a watch that stays open", checkWatch, long},
-		{HopServers, "Fairlead's own servers", checkServers, network},
+		{ID: HopAuthentication, Title: "authentication", look: checkAuthentication, limit: 8 * time.Second},
+		{ID: HopWatch, Title: "a watch that stays open", look: checkWatch, limit: long},
+		{ID: HopNetworks, Title: "RemoteNetwork objects", look: checkNetworks, limit: objects, ofNetworks: true},
+		{ID: HopEgress, Title: "Envoy beside the apiserver", look: checkEgress, limit: network, ofNetworks: true},
+		{ID: HopEgressRoute, Title: "routes to the networks", look: checkEgressRoute, limit: long, ofNetworks: true},
+		{ID: HopNetworkEdges, Title: "edges of the networks", look: checkNetworkEdges, limit: long, ofNetworks: true},
+		{ID: HopNodes, Title: "apiserver to Nodes", look: checkNodes, limit: long, ofNetworks: true},
+		{ID: HopForward, Title: "machines to apiserver", look: checkForward, limit: long, ofNetworks: true},
+		{ID: HopServers, Title: "Fairlead's own servers", look: checkServers, limit: network},
 	}
 }
 
@@ -160,6 +178,9 @@ func (c *Checker) Check(ctx context.Context, key client.ObjectKey) Report {
 	began := v.now()
 	report := Report{Namespace: key.Namespace, Name: key.Name, At: began.UTC()}
 	for _, hop := range Hops() {
+		if hop.ofNetworks && !v.hasNetworks() {
+			continue
+		}
 		report.Hops = append(report.Hops, v.visit(ctx, hop))
 	}
 	report.decide()

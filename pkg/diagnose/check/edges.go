@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/diagnose/explain"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
@@ -225,42 +226,6 @@ func domainOf(t *v1alpha1.Tunnel) string {
 
 // edgeError returns the finding for a problem that an edge reports.
 func (v *visit) edgeError(e *observed.Edge) finding {
-	detail := e.Node + " reports: " + e.LastError
-	about, _, _ := strings.Cut(e.LastError, ":")
-	log := "; see its log on that machine"
-	switch about {
-	case "certificate":
-		return v.worse(detail, "the edge cannot obtain or renew its certificate", "correct the reported error"+log)
-	case "configuration":
-		return v.worse(
-			detail,
-			"the edge's Envoy, or its edge-agent, rejects the configuration from the xds-server: their versions differ, or "+
-				"one has a fault",
-			"run edge-agent and xds-server of the same version"+log,
-		)
-	case "control channel":
-		return v.worse(
-			detail, "the edge has started without reaching the control channel",
-			"check that it reaches the gateways' public port"+log,
-		)
-	case "Envoy hangs":
-		return v.worse(
-			detail,
-			"the edge's Envoy is frozen, deadlocked or starved of CPU",
-			"wait: edge-agent replaces a frozen Envoy after 15 s, at most once in five minutes; if it remains frozen, restart "+
-				"Envoy on that machine (systemctl restart edge-envoy)"+log,
-		)
-	case "Envoy replaced":
-		return v.worse(
-			detail,
-			"the edge's Envoy was frozen, deadlocked or starved of CPU, and edge-agent has replaced it",
-			"nothing, unless it happens again: edge-agent replaces a frozen Envoy after 15 s, at most once in five minutes; "+
-				"then check that the machine has enough CPU and memory"+log,
-		)
-	case "Envoy", "start of Envoy":
-		return v.worse(detail, "the edge's Envoy does not run correctly", "see its log on that machine")
-	case "disk":
-		return v.worse(detail, "the edge cannot write its state folder", "free disk space, or correct the permissions"+log)
-	}
-	return v.worse(detail, "the edge reports this error", "correct the reported error"+log)
+	cause, cure := explain.Edge(e.LastError)
+	return v.worse(e.Node+" reports: "+e.LastError, cause, cure)
 }

@@ -18,8 +18,11 @@ import (
 // notEnrolled returns the finding if no edge has a certificate.
 func (v *visit) notEnrolled(ctx context.Context) finding {
 	name := v.key.Name + v1alpha1.BootstrapSecretSuffix
-	deliver := "run edge-agent in the workload network with the newest bootstrap file: kubectl " +
-		"-n " + v.key.Namespace + " get secret " + name + " -o jsonpath='{.data.bootstrap\\.yaml}' | base64 -d"
+	file := "kubectl -n " + v.key.Namespace + " get secret " + name + " -o jsonpath='{.data.bootstrap\\.yaml}' | base64 -d"
+	deliver := "run edge-agent in the workload network with the newest bootstrap file: " + file
+	if of := v.tunnel.Spec.EgressOf; of != "" {
+		deliver = "apply what fairlead network egress -n " + v.key.Namespace + " " + of + " prints; its file: " + file
+	}
 	detail := "no edge has a certificate for this tunnel"
 	if f := v.bootstrap(ctx, name); f != nil {
 		return *f

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fairlead/fairlead/pkg/diagnose/explain"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -195,7 +196,7 @@ func (v *visit) dialled(attempts []attempt) finding {
 		if first == nil {
 			first = a.err
 		}
-		said = append(said, fmt.Sprintf("%s: %s", a.address, dialMeaning(a.err)))
+		said = append(said, fmt.Sprintf("%s: %s", a.address, cmp.Or(explain.Dial(a.err), text(a.err))))
 	}
 	v.open = len(taken)
 	if first == nil && len(noRoute) > 0 {
@@ -231,19 +232,6 @@ func otherFamily(a attempt, all []attempt) bool {
 	return errors.Is(a.err, syscall.ENETUNREACH) && other && !same
 }
 
-// dialMeaning describes the result of a connection.
-func dialMeaning(err error) string {
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "refused"
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return "no route"
-	case isTimeout(err):
-		return "no answer"
-	}
-	return text(err)
-}
-
 // dialCause distinguishes a port without a listener from packets without an answer.
 func (v *visit) dialCause(err error) (cause, cure string) {
 	what, pods := "gateway", "kubectl -n "+v.installation()+" get pods -l app.kubernetes.io/name=gateway shows whether "+
@@ -258,15 +246,10 @@ func (v *visit) dialCause(err error) (cause, cure string) {
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return "this machine has no route to the " + what, "check the address and the route to it; if only this machine " +
 			"has the problem, " + v.elsewhere()
-	case isTimeout(err):
+	case explain.IsTimeout(err):
 		return "no answer: the machine of the " + what + " is down, or a firewall or NetworkPolicy on the path drops " +
 				"packets", "allow TCP to this address and port; " + pods +
 				"; if only this machine has the problem, " + v.elsewhere()
 	}
 	return "the connection cannot be opened from here", v.elsewhere()
-}
-
-func isTimeout(err error) bool {
-	var timeout interface{ Timeout() bool }
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }

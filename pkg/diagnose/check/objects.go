@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/diagnose/explain"
 )
 
 // slow is how long a controller may leave a change unprocessed.
@@ -23,6 +24,12 @@ const slow = 30 * time.Second
 func checkCluster(ctx context.Context, v *visit) finding {
 	cluster := &clusterv1.Cluster{}
 	if err := v.Objects.Get(ctx, v.key, cluster); err != nil {
+		if apierrors.IsNotFound(err) {
+			v.readNetworks(ctx)
+			if f := v.orphans(); f != nil {
+				return *f
+			}
+		}
 		return v.unreadable(ctx, err, "Cluster", "clusters.cluster.x-k8s.io", v.key)
 	}
 	v.cluster = cluster
@@ -30,6 +37,7 @@ func checkCluster(ctx context.Context, v *visit) finding {
 	if v.Objects.Get(ctx, v.key, tunnel) == nil {
 		v.tunnel = tunnel // its own hop reports its faults
 	}
+	v.readNetworks(ctx)
 	return v.judgeCluster()
 }
 
@@ -49,9 +57,9 @@ func (v *visit) judgeCluster() finding {
 		clusterv1.PausedAnnotation,
 	)
 	switch {
-	case has == v1alpha1.TunnelDisabled:
+	case has == v1alpha1.TunnelDisabled && !v.hasNetworks():
 		return broken("it has the label "+v1alpha1.TunnelLabel+"="+has, "this Cluster has opted out of a tunnel", label)
-	case has != v1alpha1.TunnelEnabled && v.tunnel == nil:
+	case has != v1alpha1.TunnelEnabled && v.tunnel == nil && !v.hasNetworks():
 		return broken(
 			"it has neither the label "+v1alpha1.TunnelLabel+" nor a Tunnel",
 			"the Cluster has not opted in, and the controller does not serve all Clusters (--all-clusters)", label,
@@ -77,6 +85,9 @@ func (v *visit) judgeCluster() finding {
 			),
 		)
 	}
+	if has != v1alpha1.TunnelEnabled && v.tunnel == nil {
+		return ok("it exists, and has RemoteNetworks")
+	}
 	return ok("it exists, and has opted in")
 }
 
@@ -100,47 +111,18 @@ func (v *visit) paused() bool {
 
 // unreadable returns the finding for a required object that cannot be read.
 func (v *visit) unreadable(ctx context.Context, err error, kind, resource string, key client.ObjectKey) finding {
-	switch {
-	case apierrors.IsNotFound(err):
-		return broken(
-			fmt.Sprintf("%s %s not found in namespace %s", kind, key.Name, key.Namespace),
-			"the name, the namespace or the management cluster is wrong",
-			"kubectl get "+resource+" -A lists all; choose another with --namespace, --context or --kubeconfig",
-		)
-	case apierrors.IsForbidden(err):
-		return broken(
-			fmt.Sprintf("%s %s cannot be read: %s", kind, key.Name, text(err)),
-			"the user of this command may not read "+resource+" in namespace "+key.Namespace,
-			"allow this user to get, list and watch "+resource+" and tunnels.fairlead.dev there, for example by kubectl "+
-				"create role and rolebinding, or use another --context",
-		)
-	case apierrors.IsUnauthorized(err):
-		return broken(
-			"the management cluster rejects this user (401)",
-			"the credentials in the kubeconfig of the management cluster have expired", "log in to the management cluster again",
-		)
-	case apimeta.IsNoMatchError(err):
-		return broken(
-			"the management cluster has no "+resource,
-			"Cluster API or Fairlead is not installed there, or the management cluster is wrong",
-			"install it, or use another --context",
-		)
-	case ctx.Err() != nil:
-		return broken(
-			"the management cluster does not answer", "its apiserver is down or slow, or this machine has no route to it",
-			"check that kubectl get "+resource+" works here",
-		)
-	}
-	return broken(
-		"the management cluster cannot be queried: "+text(err), "its apiserver is down, or this machine has no route to it",
-		"check that kubectl get "+resource+" works here",
-	)
+	detail := fmt.Sprintf("%s %s cannot be read from namespace %s: %s", kind, key.Name, key.Namespace, text(err))
+	cause, cure := explain.Unreadable(err, ctx.Err() != nil, resource, key.Namespace)
+	return broken(detail, cause, cure)
 }
 
 // checkTunnel checks the Tunnel and the conditions that the controller has set.
 func checkTunnel(ctx context.Context, v *visit) finding {
 	if v.cluster == nil {
 		return skipped("the Cluster was not read")
+	}
+	if v.tunnel == nil && v.hasNetworks() && v.cluster.Labels[v1alpha1.TunnelLabel] != v1alpha1.TunnelEnabled {
+		return skipped("the Cluster has no tunnel of its own")
 	}
 	if v.tunnel == nil {
 		return v.noTunnel(ctx)
@@ -230,34 +212,9 @@ func changedAt(o client.Object) time.Time {
 // field and the cure.
 func refusedTunnel(c *metav1.Condition) finding {
 	detail := "it is not accepted (" + c.Reason + "): " + c.Message
-	switch c.Reason {
-	case v1alpha1.ReasonNameTaken:
-		return broken(
-			detail, "two Clusters claim one hostname or id, and the other one holds it",
-			"rename or delete one of the two Clusters; the remaining one is served a few seconds later",
-		)
-	case v1alpha1.ReasonInvalidExtraName:
-		return warning(detail, "an extra name is invalid, or another Tunnel has it; everything else is served",
-			"remove the name from spec.extraNames of this Tunnel, or of the one that has it: kubectl edit tunnel")
-	case v1alpha1.ReasonInvalidName:
-		return broken(
-			detail, "the names of the Cluster and its namespace do not form a valid DNS name",
-			"create the Cluster again under another name",
-		)
-	case v1alpha1.ReasonInvalidAPIServer:
-		return broken(
-			detail, "the address that edges dial must be an IP address or a DNS name",
-			"correct it in spec.apiServer of the Tunnel, or in spec.controlPlaneEndpoint of the Cluster",
-		)
-	case v1alpha1.ReasonControlledByOther:
-		return broken(
-			detail, "the Tunnel is controlled by an object other than its Cluster", "remove that owner reference, or the Tunnel",
-		)
-	case v1alpha1.ReasonTunnelsOff:
-		return broken(
-			detail, "this installation has no tunnels",
-			"choose another mode in spec.kubeconfig.mode, or run the controller with gateways",
-		)
+	cause, cure := explain.Tunnel(c.Reason)
+	if c.Reason == v1alpha1.ReasonInvalidExtraName {
+		return warning(detail, cause, cure)
 	}
-	return broken(detail, "the controller rejects it", "correct what the message names")
+	return broken(detail, cause, cure)
 }

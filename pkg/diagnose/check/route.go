@@ -21,7 +21,7 @@ func (v *visit) observe(ctx context.Context) bool {
 	case v.Servers == nil:
 		v.notObserved = "the xds-servers cannot be queried from here"
 	default:
-		fleet, err := v.Servers.Observe(ctx, v.tunnel.HeldID(), v.tunnel.Status.Names)
+		fleet, err := v.Servers.Observe(ctx, v.tunnel.HeldID(), v.names(ctx))
 		if err != nil {
 			v.notObserved = "no xds-server answers: " + text(err)
 		}
@@ -44,7 +44,7 @@ func (v *visit) notObservable() *finding {
 		f = skipped("the Cluster has no Tunnel")
 	case !v.tunnelled():
 		f = skipped("this path has no gateway and no edge: it uses a network of your own")
-	case len(v.tunnel.Status.Names) == 0:
+	case !v.served():
 		f = skipped("the Tunnel is not served")
 	default:
 		return nil
@@ -60,7 +60,7 @@ func checkRoute(ctx context.Context, v *visit) finding {
 	if !v.observe(ctx) {
 		return unknown(v.notObserved, v.howToSee())
 	}
-	var away, connected []string
+	var away, connected, routes []string
 	var faults []finding
 	for i := range v.observed.Gateways {
 		g := &v.observed.Gateways[i]
@@ -71,6 +71,7 @@ func checkRoute(ctx context.Context, v *visit) finding {
 			connected = append(connected, g.Name)
 			faults = append(faults, v.hangsOf(g)...)
 			faults = append(faults, v.routesOf(g)...)
+			routes = names(g.Resources)
 		}
 	}
 	if at := slices.IndexFunc(faults, func(f finding) bool { return f.status == Broken }); at >= 0 {
@@ -101,7 +102,14 @@ func checkRoute(ctx context.Context, v *visit) finding {
 			cure,
 		)
 	}
-	return ok("%s on %s: accepted", strings.Join(v.tunnel.Status.Names, ", "), strings.Join(connected, ", "))
+	return ok("%s on %s: accepted", strings.Join(routes, ", "), strings.Join(connected, ", "))
+}
+
+func names(resources []collect.Resource) (all []string) {
+	for _, r := range resources {
+		all = append(all, r.Name)
+	}
+	return all
 }
 
 // hangsOf returns the processes of one gateway that do not answer. Each is named here, because the later hops fail too.
@@ -187,6 +195,14 @@ func checkTunnels(ctx context.Context, v *visit) finding {
 	return v.judgeTunnels(v.countTunnels())
 }
 
+// place is where the tunnels of the Tunnel lead.
+func (v *visit) place() string {
+	if v.tunnel.OfCluster() {
+		return "workload cluster"
+	}
+	return "network"
+}
+
 // tunnelCounts describes the tunnels on the gateways that report, without those of revoked edges.
 type tunnelCounts struct {
 	total      int
@@ -240,7 +256,7 @@ func (v *visit) judgeTunnels(c tunnelCounts) finding {
 	case c.total == 0:
 		v.cutOff = true
 		cause, cure := v.away()
-		return broken("no gateway has a tunnel to this workload cluster ("+detail+")", cause, cure)
+		return broken("no gateway has a tunnel to this "+v.place()+" ("+detail+")", cause, cure)
 	case len(c.without) > 0:
 		return broken(
 			detail+": no tunnel on "+strings.Join(c.without, ", "),
@@ -346,7 +362,7 @@ func (v *visit) tunnelsOnRecord() finding {
 	if len(said) == 0 {
 		v.cutOff = true
 		cause, cure := v.away()
-		return broken("no gateway has a tunnel to this workload cluster, according to the Tunnel's status", cause, cure)
+		return broken("no gateway has a tunnel to this "+v.place()+", according to the Tunnel's status", cause, cure)
 	}
 	return ok("%s, according to the Tunnel's status (%s)", strings.Join(said, "; "), v.notObserved)
 }

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -20,6 +21,9 @@ import (
 func checkServers(ctx context.Context, v *visit) finding {
 	if v.cluster == nil {
 		return skipped("the Cluster was not read")
+	}
+	if e := v.networks.egress; v.observed == nil && e != nil {
+		v.observed, v.notObserved = e.observed, e.notObserved
 	}
 	var well, dark []string
 	if down := v.controllerDown(ctx); down != "" {
@@ -30,11 +34,11 @@ func checkServers(ctx context.Context, v *visit) finding {
 			v.startController(),
 		)
 	}
-	if l := v.leads(ctx); l.known {
+	if l := v.leads(ctx); l.Known {
 		well = append(well, "a controller leads")
 	} else {
 		dark = append(dark, "it is not known whether a controller leads (the "+
-			"Lease "+leaseName+" in namespace "+v.installation()+" cannot be read)")
+			"Lease "+collect.LeaseName+" in namespace "+v.installation()+" cannot be read)")
 	}
 	if f := v.xdsServers(); f != nil {
 		return *f

@@ -89,6 +89,9 @@ type situation struct {
 	ca          *certs.CA
 	// otherCA is of another workload cluster.
 	otherCA *certs.CA
+
+	site  *site                     // a network of the Cluster; nil: it has none
+	sites map[string]*collect.Fleet // what the xds-servers report of its Tunnels, by id
 }
 
 // newSituation returns a healthy one: two gateways, each with a tunnel of the same edge, and an apiserver behind them.
@@ -131,7 +134,7 @@ func newSituation(t *testing.T) *situation {
 	}
 	s.secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "c1" + kubeconfig.Suffix}}
 	s.lease = &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: defaultInstallation, Name: leaseName},
+		ObjectMeta: metav1.ObjectMeta{Namespace: defaultInstallation, Name: collect.LeaseName},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: ptr.To("controller-0"), LeaseDurationSeconds: ptr.To(int32(15)),
 			RenewTime: ptr.To(metav1.NewMicroTime(now)),
@@ -235,12 +238,18 @@ func (s *situation) check(t *testing.T) Report {
 }
 
 // Observe implements Servers.
-func (s *situation) Observe(context.Context, string, []string) (collect.Fleet, error) {
+func (s *situation) Observe(_ context.Context, id string, _ []string) (collect.Fleet, error) {
+	if f := s.sites[id]; f != nil {
+		return *f, s.fleetErr
+	}
 	return s.fleet, s.fleetErr
 }
 
 // Look implements Servers.
 func (s *situation) ProbeAPIServers(ctx context.Context, id string) ([]collect.EdgeProbe, error) {
+	if s.site != nil && id == s.site.network.Status.ID {
+		return []collect.EdgeProbe{{Node: "n1", APIServer: s.site.forward}}, nil
+	}
 	return s.looks.ProbeAPIServers(ctx, id)
 }
 
@@ -408,6 +417,14 @@ func (s *situation) objects(t *testing.T) client.Client {
 func (s *situation) interceptors() interceptor.Funcs {
 	kinds := map[string]string{"*v1beta2.Cluster": "clusters", "*v1alpha1.Tunnel": "tunnels", "*v1.Secret": "secrets"}
 	return interceptor.Funcs{
+		List: func(
+			ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption,
+		) error {
+			if err := s.refuses["remotenetworks"]; err != nil && typeName(list) == "*v1alpha1.RemoteNetworkList" {
+				return err
+			}
+			return c.List(ctx, list, options...)
+		},
 		Get: func(
 			ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption,
 		) error {

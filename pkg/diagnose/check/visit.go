@@ -10,9 +10,7 @@ import (
 	"strings"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -53,7 +51,8 @@ type visit struct {
 	probes      *apiServerProbes // results of the edges' probes; nil: they were not asked
 	cutOff      bool             // no gateway has a tunnel, observed or on record
 	unreached   bool             // all edges have just observed that the apiserver does not answer
-	controller  *leader
+	controller  *collect.Leader
+	networks    networks // of the Cluster
 }
 
 // finding is the result of a check.
@@ -146,6 +145,9 @@ func (v *visit) tunnelled() bool {
 	if v.tunnel == nil {
 		return false
 	}
+	if !v.tunnel.OfCluster() {
+		return true
+	}
 	return v.tunnel.Spec.Kubeconfig.Mode.Tunnelled() &&
 		!v.reasonIs(v.tunnel, v1alpha1.ConditionAccepted, v1alpha1.ReasonTunnelsOff)
 }
@@ -155,55 +157,26 @@ func (v *visit) reasonIs(tunnel *v1alpha1.Tunnel, condition, reason string) bool
 	return c != nil && c.Reason == reason
 }
 
-// leader is the state of the controllers' leader election.
-type leader struct {
-	known   bool   // the Lease could be read
-	alive   bool   // a controller leads now
-	holder  string // the current or last leader
-	renewed time.Time
-}
-
-// leaseName is the leader election's Lease of cmd/controller.
-const leaseName = "fairlead-controller"
-
 // leads returns the state of the leader election. It is read once.
-func (v *visit) leads(ctx context.Context) leader {
-	if v.controller != nil {
-		return *v.controller
+func (v *visit) leads(ctx context.Context) collect.Leader {
+	if v.controller == nil {
+		l := collect.ReadLeader(ctx, v.Objects, v.installation(), v.now())
+		v.controller = &l
 	}
-	l := leader{}
-	var lease coordinationv1.Lease
-	err := v.Objects.Get(ctx, client.ObjectKey{Namespace: v.installation(), Name: leaseName}, &lease)
-	switch {
-	case apierrors.IsNotFound(err):
-		l.known = true
-	case err == nil:
-		l.known = true
-		if lease.Spec.HolderIdentity != nil {
-			l.holder = *lease.Spec.HolderIdentity
-		}
-		if lease.Spec.RenewTime != nil && lease.Spec.LeaseDurationSeconds != nil {
-			l.renewed = lease.Spec.RenewTime.Time
-			// The clock of this machine may differ a little from the leader's.
-			grace := time.Duration(*lease.Spec.LeaseDurationSeconds)*time.Second + 3*time.Second
-			l.alive = l.holder != "" && v.now().Sub(l.renewed) < grace
-		}
-	}
-	v.controller = &l
-	return l
+	return *v.controller
 }
 
 // controllerDown returns a sentence about the controller; empty: one leads, or that is unknown.
 func (v *visit) controllerDown(ctx context.Context) string {
 	l := v.leads(ctx)
 	switch {
-	case !l.known || l.alive:
+	case !l.Known || l.Alive:
 		return ""
-	case l.renewed.IsZero():
-		return "no controller leads: the Lease " + leaseName + " in namespace " + v.installation() + " has no holder"
+	case l.Renewed.IsZero():
+		return "no controller leads: the Lease " + collect.LeaseName + " in namespace " + v.installation() + " has no holder"
 	}
 	return fmt.Sprintf(
-		"no controller leads since %s: the Lease %s in namespace %s was last renewed then", utc(l.renewed), leaseName,
+		"no controller leads since %s: the Lease %s in namespace %s was last renewed then", utc(l.Renewed), collect.LeaseName,
 		v.installation(),
 	)
 }

@@ -64,9 +64,10 @@ func newWorld(ctx context.Context) (_ *world, err error) {
 		return nil, err
 	}
 	w.source = newSource(listener)
-	return w, kube.StartKubelet(ctx, w.Workspace, kube.KubeletSpec{
+	_, err = kube.StartKubelet(ctx, w.Workspace, kube.KubeletSpec{
 		Name: "kubelet", Namespace: w.network.Workload, Address: netns.WorkloadAddress, CA: authority, LogBytes: logBytes,
 	})
+	return w, err
 }
 
 func (w *world) close(ctx context.Context) {

@@ -38,16 +38,16 @@ type KubeletSpec struct {
 }
 
 // StartKubelet starts a kubelet without containers, and waits until it accepts connections.
-func StartKubelet(ctx context.Context, w *workspace.Workspace, spec KubeletSpec) error {
+func StartKubelet(ctx context.Context, w *workspace.Workspace, spec KubeletSpec) (*proc.Process, error) {
 	dir := w.File(spec.Name)
 	pair, err := spec.CA.Issue(pki.LeafSpec{
 		CommonName: "kubelet", Names: []string{spec.Address.String()}, Usage: x509.ExtKeyUsageServerAuth,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := errors.Join(os.MkdirAll(dir, 0o700), pair.Write(dir, "kubelet")); err != nil {
-		return fmt.Errorf("writing the certificate of %s: %w", spec.Name, err)
+		return nil, fmt.Errorf("writing the certificate of %s: %w", spec.Name, err)
 	}
 	address := netip.AddrPortFrom(spec.Address, KubeletPort).String()
 	kubelet, err := proc.Start(proc.Spec{
@@ -58,10 +58,10 @@ func StartKubelet(ctx context.Context, w *workspace.Workspace, spec KubeletSpec)
 		},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	w.OnClose(func(context.Context) { kubelet.Kill() })
-	return kubelet.WaitReady(ctx, proc.StartTimeout, func(ctx context.Context) error {
+	return kubelet, kubelet.WaitReady(ctx, proc.StartTimeout, func(ctx context.Context) error {
 		conn, err := spec.Namespace.DialContext(ctx, "tcp", address)
 		if err != nil {
 			return err
