@@ -76,6 +76,7 @@ func command(t *testing.T, heading, begin string) string {
 // proven is the number of command blocks that the tests run, by section. Those about the chart run in test/install.
 var proven = map[string]int{
 	"Upgrade": 3, "Backup": 1, "The management cluster is lost": 2, lostCA: 1, stolenCA: 2, lostServers: 1, removing: 1,
+	staleProbe:                               1,
 	"From the chart back to a kustomization": 2,
 }
 

@@ -120,6 +120,11 @@ func (o *operations) healthy(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", c, err)
 		}
 	}
+	return o.allConnected(ctx)
+}
+
+// allConnected returns nil if each edge has tunnels to all gateways.
+func (o *operations) allConnected(ctx context.Context) error {
 	for _, e := range o.edges {
 		if err := o.connected(ctx, e); err != nil {
 			return err
