@@ -3,6 +3,11 @@ include tools/times/times.mk
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules
 
+# Tests, the programs of the proofs and those of the images then share one compiled form of each dependency, and tests
+# run what users get. Only the race detector needs cgo, and a form of its own.
+export CGO_ENABLED := 0
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
+
 BINARIES := controller xds-server edge-agent gateway-agent fairlead runtime-extension
 PYTHON   := bin/venv/bin/python
 LINT     := bin/golangci-lint
@@ -41,7 +46,7 @@ build-race: ## build them with the race detector, for the tests, into bin/race/
 # the images are pushed too.
 REGISTRY ?=
 VERSION  ?= $(TAG)
-IMAGES   := cd tools/images && CGO_ENABLED=0 go run -trimpath . $(if $(REGISTRY),-registry $(REGISTRY))
+IMAGES   := cd tools/images && go run . $(if $(REGISTRY),-registry $(REGISTRY))
 
 .PHONY: images
 images: ## build every image for amd64 and arm64 into bin/images (VERSION=v0.1.0), and push them if REGISTRY is set
@@ -147,7 +152,7 @@ test-controller-race: parts.managed ## the controllers with the race detector, f
 
 .PHONY: test-drift
 test-drift: ## check the edges in a KubeadmControlPlane and other providers' recipes with these projects' own code and types
-	cd tools/drift && CGO_ENABLED=0 go test -trimpath -vet=off ./...
+	cd tools/drift && go test -vet=off ./...
 	go test -count=1 ./deploy/recipes/...
 
 .PHONY: validate
@@ -343,7 +348,7 @@ sight.test: parts.sight build
 
 .PHONY: test-images
 test-images: ## build the real images twice, from two folders, compare their digests and run their programs (as root)
-	cd tools/images && CGO_ENABLED=0 IMAGES_REQUIRED=1 go test -trimpath -count=1 -timeout=60m -run TestReal -v .
+	cd tools/images && IMAGES_REQUIRED=1 go test -count=1 -timeout=60m -run TestReal -v .
 
 .PHONY: test-readme
 test-readme: parts.lab build ## run every command of the README and of the quickstart, as root
@@ -398,24 +403,24 @@ lint: $(LINT) ## run the linters
 
 $(LINT): tools/lint/go.mod tools/lint/go.sum
 	@mkdir -p bin
-	cd tools/lint && CGO_ENABLED=0 go build -trimpath -o ../../$(LINT) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	cd tools/lint && go build -o ../../$(LINT) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: licences
 licences: ## list module, version and licence of everything in the programs; fails if one is unknown
 	@mkdir -p bin
-	@cd tools/licences && CGO_ENABLED=0 go build -trimpath -o ../../bin/licences .
+	@cd tools/licences && go build -o ../../bin/licences .
 	@bin/licences . ./cmd/...
 
 .PHONY: vulncheck
 vulncheck: ## find known vulnerabilities in code that the programs call (Error 3: found some; Error 4: no database, nothing checked)
 	@mkdir -p bin
-	@cd tools/vulncheck && CGO_ENABLED=0 go build -trimpath -o ../../bin/vulncheck .
+	@cd tools/vulncheck && go build -o ../../bin/vulncheck .
 	@cd tools/vulncheck && ../../bin/vulncheck ../.. ./cmd/...
 
 .PHONY: test-tools
 test-tools: ## the tests of install, images, licences and vulncheck
 	cd tools/install && go test ./...
-	cd tools/images && CGO_ENABLED=0 go test -trimpath ./...
+	cd tools/images && go test ./...
 	cd tools/licences && go test ./...
 	cd tools/vulncheck && go test ./...
 
