@@ -217,6 +217,19 @@ func TestARunWaitsForAnotherRun(t *testing.T) {
 	installs(t, o, all[:1])
 }
 
+func TestARunWithoutMissingPartsWaitsForNone(t *testing.T) {
+	o, all := fixture(t)
+	installs(t, o, all[:1])
+	unlock, err := lock(t.Context(), filepath.Join(o.cache, "lock"), &bytes.Buffer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if said := installs(t, o, all[:1]); strings.Contains(said, "waiting") {
+		t.Errorf("it waits although everything is there:\n%s", said)
+	}
+}
+
 // pretend writes a program that prints a version.
 func pretend(t *testing.T, dir, name, prints string, mode os.FileMode) string {
 	t.Helper()

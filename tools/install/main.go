@@ -104,15 +104,21 @@ func installParts(ctx context.Context, o options, wanted []part, browser browser
 			return err
 		}
 	}
-	unlock, err := lock(ctx, filepath.Join(o.cache, "lock"), out)
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	p, err := newPlan(ctx, o, wanted, browser)
 	if err != nil {
 		return err
 	}
+	unlock := func() {}
+	if p.installs() && !o.dryRun {
+		if unlock, err = lock(ctx, filepath.Join(o.cache, "lock"), out); err != nil {
+			return err
+		}
+		if p, err = newPlan(ctx, o, wanted, browser); err != nil { // another run may have installed something
+			unlock()
+			return err
+		}
+	}
+	defer unlock()
 	p.describe(out)
 	if o.dryRun {
 		return nil

@@ -73,6 +73,11 @@ func newPlan(ctx context.Context, o options, wanted []part, browser browserWish)
 	return p, nil
 }
 
+// installs reports whether something is missing that is not built from this repository.
+func (p *plan) installs() bool {
+	return slices.ContainsFunc(p.steps, func(s step) bool { return !s.own })
+}
+
 // have reports whether a part is in the cache or on the machine. It adds the links of every part.
 func (p *plan) have(ctx context.Context, o options, one part) (bool, error) {
 	for _, file := range one.files {
