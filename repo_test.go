@@ -64,7 +64,7 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/cli/kubeconfig", "internal/cli/management", "internal/command", "internal/portforward",
 		"internal/retry", "pkg/diagnose/collect",
 	},
-	"internal/cli/render": {"internal/cli/output", "pkg/envoy", "pkg/model", "pkg/source"},
+	"internal/cli/render": {"internal/cli/output", "pkg/capi/egress", "pkg/envoy", "pkg/model", "pkg/source"},
 	"internal/cli/status": {
 		"api/v1alpha1", "internal/cli/edge", "internal/cli/management", "internal/cli/output", "pkg/diagnose/collect",
 		"pkg/diagnose/summary", "pkg/kubeconfig", "pkg/observed",
