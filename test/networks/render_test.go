@@ -54,7 +54,8 @@ func (f *fleet) renders(t *testing.T) {
 // objects returns a folder with the objects that render needs.
 func (f *fleet) objects(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir := f.File("render") // without a comma, unlike t.TempDir: -f takes lists
+	must(t, os.MkdirAll(dir, 0o700))
 	file, err := f.ManagementKubeconfig()
 	must(t, err)
 	kubeconfig, err := os.ReadFile(file)
