@@ -20,11 +20,12 @@ const modulePath = "github.com/fairlead/fairlead/"
 // arrows lists the packages of this module that each package may import, in the direction of the data. Packages below
 // cmd and test may import all.
 var arrows = map[string][]string{
-	"api/v1alpha1":      nil,
-	"deploy/edge":       nil,
-	"deploy/monitoring": nil,
-	"internal/browser":  {"internal/eventually"},
-	"internal/caller":   {"pkg/model"},
+	"api/v1alpha1":       nil,
+	"deploy/edge":        nil,
+	"deploy/monitoring":  nil,
+	"internal/addresses": nil,
+	"internal/browser":   {"internal/eventually"},
+	"internal/caller":    {"pkg/model"},
 	"internal/cli": {
 		"api/v1alpha1", "internal/cli/bundle", "internal/cli/ca", "internal/cli/check", "internal/cli/config",
 		"internal/cli/edge", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/move",
@@ -64,7 +65,7 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/cli/kubeconfig", "internal/cli/management", "internal/command", "internal/portforward",
 		"internal/retry", "pkg/diagnose/collect",
 	},
-	"internal/cli/render": {"internal/cli/output", "pkg/envoy", "pkg/model", "pkg/source"},
+	"internal/cli/render": {"internal/cli/output", "pkg/capi/egress", "pkg/envoy", "pkg/model", "pkg/source"},
 	"internal/cli/status": {
 		"api/v1alpha1", "internal/cli/edge", "internal/cli/management", "internal/cli/output", "pkg/diagnose/collect",
 		"pkg/diagnose/summary", "pkg/kubeconfig", "pkg/observed",
@@ -97,8 +98,9 @@ var arrows = map[string][]string{
 	"internal/version":     nil,
 	"pkg/admission":        {"pkg/model"},
 	"pkg/agent": {
-		"internal/disk", "internal/heartbeat", "internal/metrics", "internal/retry", "internal/version", "pkg/agent/edge",
-		"pkg/agent/envoyadmin", "pkg/agent/envoyproc", "pkg/agent/gateway", "pkg/agent/identity", "pkg/agent/status",
+		"internal/addresses", "internal/disk", "internal/heartbeat", "internal/metrics", "internal/retry",
+		"internal/version", "pkg/agent/edge", "pkg/agent/envoyadmin", "pkg/agent/envoyproc", "pkg/agent/gateway",
+		"pkg/agent/identity", "pkg/agent/status",
 		"pkg/certs", "pkg/dial", "pkg/envoy", "pkg/model", "pkg/report/agent", "pkg/tunnels", "pkg/watchdog",
 		"pkg/xdsproxy",
 	},
@@ -120,7 +122,8 @@ var arrows = map[string][]string{
 		"internal/version", "pkg/certs", "pkg/model", "pkg/probe", "pkg/report/agent", "pkg/report/v1", "pkg/xdsproxy",
 	},
 	"pkg/boot": {
-		"internal/redact", "internal/retry", "pkg/certs", "pkg/enrol/client", "pkg/report", "pkg/report/v1",
+		"internal/addresses", "internal/redact", "internal/retry", "pkg/certs", "pkg/enrol/client", "pkg/report",
+		"pkg/report/v1",
 	},
 	"pkg/capi/egress":    {"api/v1alpha1"},
 	"pkg/capi/hooks":     {"api/v1alpha1", "pkg/capi/inject", "pkg/model"},

@@ -148,9 +148,11 @@ const (
 	// ConditionEgressReady reports whether an apiserver of the Cluster can use its RemoteNetworks: whether one has
 	// enrolled and is connected.
 	ConditionEgressReady = "EgressReady"
-	// ReasonNoEgress: no apiserver of the Cluster is connected for egress. Machines of the network may still reach the
-	// apiserver.
+	// ReasonNoEgress: no apiserver of the Cluster has enrolled for egress, or all that did are revoked. Machines of the
+	// network may still reach the apiserver.
 	ReasonNoEgress = "NoEgress"
+	// ReasonEgressLost: an apiserver of the Cluster has enrolled for egress, and none is connected now.
+	ReasonEgressLost = "EgressLost"
 
 	// ConditionPaused exists while the Cluster or the Tunnel is paused. A Cluster that disappears meanwhile was moved
 	// to another management cluster: its tunnel ends here, and its edges are not denied.

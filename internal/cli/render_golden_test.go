@@ -61,7 +61,7 @@ func TestRenderRejects(t *testing.T) {
 		},
 		"a cluster that is not in it": {
 			in:      []string{"-f", good, "--edge", "prod/c7"},
-			wantErr: `no workload cluster "prod/c7"`,
+			wantErr: `no Tunnel "prod/c7"`,
 		},
 		"a node name that is none": {in: []string{"-f", good, "--edge", "prod/c1", "--node", "a@b"}, wantErr: "node name"},
 		"a listener at a DNS name": {

@@ -71,7 +71,7 @@ func TestRenderReadsFilesOfUsers(t *testing.T) {
 	}
 	if _, errs, _ := renders(t, asUsersHaveIt, "-f", "-", "--edge", "prod/c9"); !strings.Contains(
 		errs,
-		`no workload cluster "prod/c9": it has prod/c1`,
+		`no Tunnel "prod/c9": it has prod/c1`,
 	) {
 		t.Errorf("got %q", errs)
 	}

@@ -9,6 +9,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
+	"github.com/fairlead/fairlead/internal/addresses"
 	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/agent/identity"
@@ -77,6 +78,7 @@ func (a *Agent) newEdge(e edge.Config, dir string, log *slog.Logger) (*membershi
 	if err != nil {
 		return nil, err
 	}
+	m.status.SetAddresses(addresses.OfMachine())
 	edge, err := edge.NewRole(e, dir, m.status, log)
 	if err != nil {
 		return nil, err

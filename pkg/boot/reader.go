@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/addresses"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
@@ -166,6 +167,6 @@ func (r *Reporter) machine() *reportv1.Machine {
 	if m.Hostname, _ = os.Hostname(); m.Hostname == "" {
 		m.Hostname = "localhost"
 	}
-	m.Addresses = addresses(interfaces())
+	m.Addresses = addresses.OfMachine()
 	return m
 }

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/internal/tracetest"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
@@ -51,6 +52,40 @@ func TestASignatureIsTraced(t *testing.T) {
 		if c.Has(secret) {
 			t.Errorf("%q was sent", secret)
 		}
+	}
+}
+
+// TestANetworkIsTraced from a new RemoteNetwork to its Tunnels, the one of its apiservers, and its status.
+func TestANetworkIsTraced(t *testing.T) {
+	m := apiserver(t)
+	c := tracetest.Start(t)
+	stop := controllertest.TraceTo(t, c)
+	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
+	controllertest.Create(t, m, cluster)
+	controllertest.Create(t, m, networkNamed(cluster, "site1", "10.2.0.0/16"))
+	for _, want := range []struct{ controller, name, request string }{
+		{"network", "site1.network", "HTTP POST"}, {"network", "site1.network", "HTTP PATCH"},
+		{"network", "c1.egress", "HTTP POST"}, {"network-status", "site1", "HTTP PATCH"},
+	} {
+		controllertest.Eventually(t, func() error {
+			all := c.Find(
+				"reconcile", "fairlead.controller", want.controller, "fairlead.namespace", cluster.Namespace, "fairlead.name",
+				want.name,
+			)
+			for _, reconcile := range all {
+				if len(c.Below(reconcile, want.request)) > 0 {
+					return nil
+				}
+			}
+			return fmt.Errorf(
+				"none of %d reconciliations of %s by the controller %s has %s below it", len(all), want.name, want.controller,
+				want.request,
+			)
+		})
+	}
+	stop()
+	if c.Has("PRIVATE KEY") || c.Has("BEGIN CERTIFICATE") {
+		t.Error("a key or a certificate was sent")
 	}
 }
 

@@ -410,6 +410,10 @@ func (p *networkParts) readTargets(d model.TunnelDomain, f NetworkFacts) {
 			p.refuse(
 				field+".address", t.Address, neverProblem, "remove it",
 			)
+		case slices.ContainsFunc(f.Gateways, func(a netip.Addr) bool { return a.Unmap().String() == address.Host }):
+			p.refuse(
+				field+".address", t.Address, "it is the address of a gateway, which edges dial outside of the network", "remove it",
+			)
 		default:
 			seen[name] = true
 			p.targets = append(p.targets, part{

@@ -146,7 +146,9 @@ func TestTargetsOfANetwork(t *testing.T) {
 		{Name: "vcenter", Address: "10.1.0.6"},
 		{Name: strings.Repeat("x", 64), Address: "10.1.0.7"},
 		{Name: "bad", Address: "a b"},
+		{Name: "gateway", Address: "192.0.2.1"},
 	}
+	c.Network.Gateways = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	var names decision.Names
 	r := names.Decide(domain, c)
 	want := []model.Target{
@@ -156,7 +158,7 @@ func TestTargetsOfANetwork(t *testing.T) {
 	if diff := cmp.Diff(want, granted(t, r).Targets); diff != "" {
 		t.Error(diff)
 	}
-	if len(r.Refused) != 7 {
+	if len(r.Refused) != 8 || !strings.Contains(r.Refused[7].Error(), "of a gateway") {
 		t.Errorf("refused: %v", r.Refused)
 	}
 	if holder, held := names.Holder(want[0].Name); !held || holder != c.Key {

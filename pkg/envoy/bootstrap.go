@@ -9,6 +9,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	metricsv3 "github.com/envoyproxy/go-control-plane/envoy/config/metrics/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	downstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/reverse_tunnel/downstream_socket_interface/v3"
 	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/reverse_tunnel/upstream_socket_interface/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/envoy/overload"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -124,13 +126,20 @@ func EdgeBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 	return b
 }
 
-// Static returns a copy of a bootstrap that contains the resources, and requests only secrets from its agent.
+// Static returns a copy of a bootstrap that contains the resources, and requests only secrets from its agent. Its
+// listeners use the scopes; without any they keep requesting them.
 func Static(
 	b *bootstrapv3.Bootstrap, listeners []*listenerv3.Listener, clusters []*clusterv3.Cluster,
+	scopes ...*routev3.ScopedRouteConfiguration,
 ) *bootstrapv3.Bootstrap {
 	b = proto.CloneOf(b)
 	b.DynamicResources = nil
-	b.StaticResources.Listeners = append(b.StaticResources.Listeners, listeners...)
+	for _, l := range listeners {
+		if len(scopes) > 0 {
+			l = network.WithScopes(l, scopes)
+		}
+		b.StaticResources.Listeners = append(b.StaticResources.Listeners, l)
+	}
 	b.StaticResources.Clusters = append(b.StaticResources.Clusters, clusters...)
 	return b
 }

@@ -1,7 +1,6 @@
 package envoy
 
 import (
-	"net/netip"
 	"strings"
 	"time"
 
@@ -107,14 +106,4 @@ func sharedGateways(
 	}
 	discoverAll(c, at)
 	return c
-}
-
-// single returns the prefix of an address, or nothing for a DNS name.
-func single(e model.Endpoint) []netip.Prefix {
-	addr, err := netip.ParseAddr(e.Host)
-	if err != nil {
-		return nil
-	}
-	addr = addr.Unmap().WithZone("")
-	return []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}
 }

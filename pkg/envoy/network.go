@@ -1,6 +1,8 @@
 package envoy
 
 import (
+	"net/netip"
+
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -88,9 +90,10 @@ func networkEdge(inst model.Installation, wc model.WorkloadCluster, node string,
 		Domain: inst.Domain, Node: node, Network: *wc.Network, Buffer: dial.buffers().apiserver,
 		Keepalive: clientKeepalive(), Limits: breaker(unlimited()),
 	}
-	// Addresses of single gateways are not excluded: adding a gateway must not change the listeners of others.
-	for _, at := range append([]model.Endpoint{inst.Public}, dial.Gateways...) {
-		e.Excluded = append(e.Excluded, single(at)...)
+	// A further gateway changes this only if its address is configured alone and not by a pattern: a listener that
+	// changes loses its reverse tunnels.
+	for _, a := range append(inst.GatewayAddresses(), model.Addresses(dial.Gateways...)...) {
+		e.Excluded = append(e.Excluded, netip.PrefixFrom(a, a.BitLen()))
 	}
 	return e
 }

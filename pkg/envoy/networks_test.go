@@ -348,7 +348,8 @@ func checkRefusals(t *testing.T, a, b, other apiserver) {
 			"out.svc.a1.test:7000", "mapped.svc.a1.test:7000",
 		},
 		"403 RBAC": {"10.1.0.5:7001", "10.1.0.5:0", "ok.other.test:7000", "localhost.test:7000"},
-		"503":      {"multi.svc.a1.test:7000", "none.svc.a1.test:7000"},
+		"502":      {"none.svc.a1.test:7000"},
+		"503":      {"multi.svc.a1.test:7000"},
 		"40":       {"010.1.0.5:7000", "10.1.5:7000", "167837701:7000", "user@10.1.0.5:7000", "10.1.0.5:70000"},
 	} {
 		for _, to := range tries {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"net/netip"
 	"strconv"
 	"strings"
 )
@@ -113,6 +114,21 @@ func (i Installation) Tunnels(w WorkloadCluster) int {
 // TunnelsPerEdge is Tunnels for a number of workers of a gateway and a number of names of a workload cluster.
 func TunnelsPerEdge(workers, names int) int {
 	return TunnelsPerWorker * max(workers, 1) << bits.Len(uint(max(names, 1)-1))
+}
+
+// GatewayAddresses returns the IP addresses at which edges and other gateways reach the gateways. With ReplicaAddress
+// these are the addresses of every gateway that the installation may ever have, so that scaling does not change them.
+func (i Installation) GatewayAddresses() []netip.Addr {
+	all := []Endpoint{i.Public}
+	for _, g := range i.Gateways {
+		all = append(all, g.Public, g.Peer)
+	}
+	for n := range MaxGateways {
+		if e, err := i.ReplicaAddress.Of(fmt.Sprintf("gateway-%d", n)); err == nil {
+			all = append(all, e)
+		}
+	}
+	return Addresses(all...)
 }
 
 // GatewayPublic returns the address at which edges reach a gateway.

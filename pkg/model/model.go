@@ -64,7 +64,7 @@ type WorkloadCluster struct {
 	Prepared   bool       // not served yet: its edges may connect and get no configuration
 	Network    *Network   // of a network: it has no Hostname, ExtraNames, APIServer and Others
 	Egress     bool       // of apiservers: its edges open no reverse tunnels, and it has only Key, ID, Limits and Revoked
-	Forwards   int        // networks whose machines reach their apiserver by this tunnel: pkg/xds counts them
+	Forwards   int        // networks whose machines reach their apiserver by this tunnel: see ForwardsBy
 }
 
 // Denied are revoked edges and ended tunnels. They may still have certificates that have not expired.
@@ -107,6 +107,15 @@ func (w WorkloadCluster) Names() []string {
 		return names
 	}
 	return append([]string{w.Hostname}, w.ExtraNames...)
+}
+
+// ForwardsBy returns Tunnel.spec.id of the tunnel by which the machines of a network reach their apiserver; empty: none
+// does.
+func (w WorkloadCluster) ForwardsBy() string {
+	if w.Prepared || w.Network == nil || len(w.Network.APIServers) > 0 {
+		return ""
+	}
+	return w.Network.APIServerID
 }
 
 // Key is the namespace and name that a Cluster and its Tunnel share.

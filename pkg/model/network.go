@@ -69,6 +69,17 @@ func IsNeverDialled(address netip.Addr) bool {
 	return slices.ContainsFunc(neverDialled, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
+// Addresses returns the hosts of endpoints that are IP addresses, each once and without a zone.
+func Addresses(of ...Endpoint) (all []netip.Addr) {
+	for _, e := range of {
+		address, err := netip.ParseAddr(e.Host)
+		if address = address.Unmap().WithZone(""); err == nil && !slices.Contains(all, address) {
+			all = append(all, address)
+		}
+	}
+	return all
+}
+
 // Without returns the addresses of networks that are in none of the excluded ones, as prefixes in order.
 func Without(networks, excluded []netip.Prefix) []netip.Prefix {
 	left := slices.Clone(networks)

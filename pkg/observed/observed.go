@@ -10,6 +10,7 @@ package observed
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -38,9 +39,10 @@ type Edge struct {
 
 	// Only from xds-servers:
 
-	Server string        `json:"-"` // of its current or last report
-	Since  time.Time     `json:"-"` // when Connected changed last
-	Age    time.Duration `json:"-"` // of its report: an edge reports what changes; 0: not known
+	Server    string        `json:"-"` // of its current or last report
+	Addresses []netip.Addr  `json:"-"` // of its machine, without loopback and link-local ones
+	Since     time.Time     `json:"-"` // when Connected changed last
+	Age       time.Duration `json:"-"` // of its report: an edge reports what changes; 0: not known
 
 	// Only from records:
 
@@ -176,6 +178,16 @@ func APIServerOf(a *reportv1.APIServer) *APIServer {
 		one.CertificateEnd = end.AsTime()
 	}
 	return one
+}
+
+// AddressesOf maps the addresses of a machine in a report. It leaves out texts that are none.
+func AddressesOf(report *reportv1.EdgeReport) (all []netip.Addr) {
+	for _, text := range report.GetAddresses() {
+		if address, err := netip.ParseAddr(text); err == nil {
+			all = append(all, address.Unmap())
+		}
+	}
+	return all
 }
 
 // Sooner returns the earlier of two ends of certificates. Zero means that an end is not known.

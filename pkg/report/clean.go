@@ -2,6 +2,7 @@ package report
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -20,11 +21,12 @@ const (
 	// MaxReport is the most bytes of a whole report of an edge, as received.
 	MaxReport = 64 << 10
 	// MaxText is the most bytes of a message.
-	MaxText  = 1024
-	maxWord  = 64  // form, versions
-	maxHost  = 270 // an address: a DNS name, brackets and a port
-	maxNames = 64  // of a certificate; kubeadm's have about ten
-	maxName  = 253 // a DNS name
+	MaxText      = 1024
+	maxWord      = 64  // form, versions
+	maxHost      = 270 // an address: a DNS name, brackets and a port
+	maxNames     = 64  // of a certificate; kubeadm's have about ten
+	maxName      = 253 // a DNS name
+	maxAddresses = 32  // of one machine
 )
 
 const (
@@ -57,6 +59,17 @@ func CleanEdge(r *reportv1.EdgeReport) *reportv1.EdgeReport {
 	}
 	if r.GetApiServer() != nil {
 		clean.ApiServer = CleanAPIServer(r.GetApiServer())
+	}
+	clean.Addresses = cleanAddresses(r.GetAddresses())
+	return clean
+}
+
+// cleanAddresses returns the addresses of a machine that are valid.
+func cleanAddresses(of []string) (clean []string) {
+	for _, a := range of {
+		if ip, err := netip.ParseAddr(a); err == nil && ip.Zone() == "" && len(clean) < maxAddresses {
+			clean = append(clean, ip.Unmap().String())
+		}
 	}
 	return clean
 }

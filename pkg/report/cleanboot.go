@@ -2,7 +2,6 @@ package report
 
 import (
 	"cmp"
-	"net/netip"
 	"unicode"
 	"unicode/utf8"
 
@@ -21,7 +20,6 @@ const (
 	// MaxBootTail is how much of the end of a log is stored.
 	MaxBootTail   = 8 << 10
 	maxBootPhases = 48 // cloud-init has 4, kubeadm about 20
-	maxAddresses  = 32 // of one machine
 )
 
 // HostOf returns the key of a machine within its workload cluster: the hostname and, if known, a unique id, because a
@@ -71,11 +69,7 @@ func CleanBoot(r *reportv1.BootReport) *reportv1.BootReport {
 			Name: m.GetName(),
 		},
 	}
-	for _, a := range m.GetAddresses() {
-		if ip, err := netip.ParseAddr(a); err == nil && ip.Zone() == "" && len(clean.Machine.Addresses) < maxAddresses {
-			clean.Machine.Addresses = append(clean.Machine.Addresses, ip.Unmap().String())
-		}
-	}
+	clean.Machine.Addresses = cleanAddresses(m.GetAddresses())
 	for _, p := range r.GetPhases() {
 		if len(clean.Phases) < maxBootPhases {
 			clean.Phases = append(clean.Phases, &reportv1.BootPhase{

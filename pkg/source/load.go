@@ -6,6 +6,8 @@ import (
 	"encoding/base32"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -39,6 +41,7 @@ type loader struct {
 	setDoc   document
 	clusters map[model.Key]*clusterv1.Cluster
 	tunnels  map[model.Key]*v1alpha1.Tunnel
+	networks map[model.Key]*v1alpha1.RemoteNetwork
 	docs     map[string]document // by kind and key
 	assumed  []string
 	errs     []error
@@ -50,14 +53,16 @@ type origin struct {
 	rename func(field string) string
 }
 
-// Load parses a fleet from any number of documents: in the form of Parse, or as Kubernetes objects (Cluster and
-// Tunnel; the ConfigMap fairlead-settings and the StatefulSet of the gateways define the installation). It ignores
-// other objects. What objects leave open is assumed, and listed in Assumed. As with Parse, everything must be valid;
-// each error names file, line, column and field.
-func Load(inputs []Input) (Loaded, error) {
+// Load parses a fleet from any number of documents: in the form of Parse, or as Kubernetes objects (Cluster, Tunnel and
+// RemoteNetwork; the ConfigMap fairlead-settings and the StatefulSet of the gateways define the installation). It
+// ignores other objects. forward are the networks in which gateways may dial the endpoints of Clusters:
+// decision.NetworkSettings.APIServers. What objects leave open is assumed, and listed in Assumed. As with Parse,
+// everything must be valid; each error names file, line, column and field.
+func Load(inputs []Input, forward []netip.Prefix) (Loaded, error) {
 	l := &loader{
 		clusters: map[model.Key]*clusterv1.Cluster{},
 		tunnels:  map[model.Key]*v1alpha1.Tunnel{},
+		networks: map[model.Key]*v1alpha1.RemoteNetwork{},
 		docs:     map[string]document{},
 	}
 	for _, in := range inputs {
@@ -78,25 +83,47 @@ func Load(inputs []Input) (Loaded, error) {
 		l.errs = append(
 			l.errs,
 			errors.New(
-				"the input has neither a fleet nor a Cluster with a tunnel: give YAML of a Cluster with the label "+
-					"fairlead.dev/tunnel: enabled, or of its Tunnel",
+				"the input has neither a fleet nor a Cluster with a tunnel or a RemoteNetwork: give YAML of a Cluster with the "+
+					"label fairlead.dev/tunnel: enabled, of its Tunnel, or of a RemoteNetwork",
 			),
 		)
 	}
 	if len(l.errs) > 0 {
 		return Loaded{}, errors.Join(l.errs...)
 	}
-	fleet := model.Fleet{Installation: installation}
-	for i, r := range decision.Build(installation.Domain, &decision.Names{}, candidates) {
-		for _, e := range problems(r) {
-			l.errs = append(l.errs, l.origins[i].problem(candidates[i].Key, e))
-		}
-		fleet.Clusters = append(fleet.Clusters, r.Cluster)
-	}
+	fleet := model.Fleet{Installation: installation, Clusters: l.resolve(installation, candidates, forward)}
 	if len(l.errs) > 0 {
 		return Loaded{}, errors.Join(l.errs...)
 	}
 	return Loaded{fleet, l.assumed}, nil
+}
+
+// resolve returns the workload clusters of candidates, and of the networks. These depend on what is on record for the
+// others, so the others are resolved first.
+func (l *loader) resolve(
+	inst model.Installation, candidates []decision.Candidate, forward []netip.Prefix,
+) (all []model.WorkloadCluster) {
+	names := &decision.Names{}
+	for i, r := range decision.Build(inst.Domain, names, candidates) {
+		if tunnel := l.tunnels[candidates[i].Key]; tunnel != nil {
+			decision.Record(&tunnel.Status, r)
+		}
+	}
+	candidates = append(candidates, l.networkCandidates(inst, forward)...)
+	for i, r := range decision.Build(inst.Domain, names, candidates) {
+		for _, e := range problems(r) {
+			l.errs = append(l.errs, l.origins[i].problem(candidates[i].Key, e))
+		}
+		all = append(all, r.Cluster)
+	}
+	forwards := map[string]int{}
+	for _, wc := range all {
+		forwards[wc.ForwardsBy()]++
+	}
+	for i := range all {
+		all[i].Forwards = forwards[all[i].ID]
+	}
+	return all
 }
 
 func (o origin) problem(key model.Key, err error) error {
@@ -120,6 +147,10 @@ func (l *loader) add(d document) {
 		err = addObject(d, key, l.clusters, false, l.docs)
 	case d.head.Kind == "Tunnel" && group == v1alpha1.GroupVersion.Group:
 		err = addObject(d, key, l.tunnels, true, l.docs)
+	case d.head.Kind == "RemoteNetwork" && group == v1alpha1.GroupVersion.Group:
+		if err = addObject(d, key, l.networks, true, l.docs); err == nil {
+			err = checkNetwork(d, l.networks[key])
+		}
 	case d.head.Kind == "ConfigMap" && key.Name == settingsName:
 		var settings corev1.ConfigMap
 		err = d.decode(&settings, false)
@@ -211,7 +242,7 @@ func inFleet(field string, i int) string {
 	return fmt.Sprintf("clusters[%d].%s", i, field)
 }
 
-// candidates returns the fleet's candidates, then the ones of objects in the order of their keys.
+// candidates returns the fleet's candidates, then those of Clusters and of their apiservers in the order of their keys.
 func (l *loader) candidates() []decision.Candidate {
 	all, errs := l.file.candidates()
 	l.errs = append(l.errs, errs...)
@@ -221,15 +252,12 @@ func (l *loader) candidates() []decision.Candidate {
 			keys[key] = true
 		}
 	}
-	for key := range l.tunnels {
-		keys[key] = true
+	for key, tunnel := range l.tunnels {
+		if tunnel.OfCluster() {
+			keys[key] = true
+		}
 	}
-	sorted := make([]model.Key, 0, len(keys))
-	for key := range keys {
-		sorted = append(sorted, key)
-	}
-	slices.SortFunc(sorted, func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) })
-	for _, key := range sorted {
+	for _, key := range sortedKeys(keys) {
 		if slices.ContainsFunc(all, func(c decision.Candidate) bool { return c.Key == key }) {
 			l.errs = append(
 				l.errs, l.objectWith(key, "").fault("metadata.name", fmt.Errorf("%s is also in a fleet: remove one of them", key)),
@@ -247,7 +275,12 @@ func (l *loader) candidates() []decision.Candidate {
 			)
 		}
 	}
-	return all
+	return append(all, l.egressCandidates()...)
+}
+
+// sortedKeys returns the keys of a map, in order.
+func sortedKeys[T any](of map[model.Key]T) []model.Key {
+	return slices.SortedFunc(maps.Keys(of), func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) })
 }
 
 // inObjects returns the name in objects of a field that the model names. The address may be from the Cluster's
@@ -272,32 +305,40 @@ func (l *loader) objectWith(key model.Key, field string) document {
 
 // candidate combines the objects of a key as the controller would.
 func (l *loader) candidate(key model.Key) (decision.Candidate, bool) {
-	cluster, tunnel := l.clusters[key], l.tunnels[key]
-	if tunnel != nil && !tunnel.OfCluster() {
-		l.assumed = append(l.assumed, fmt.Sprintf(
-			"nothing for %s: the controller decides what a Tunnel with spec.network or spec.egressOf serves", key,
-		))
-		return decision.Candidate{}, false
+	cluster := l.cluster(key, "its edges dial the address in its Tunnel, otherwise 127.0.0.1:6443")
+	tunnel := l.tunnel(key, metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster")))
+	if !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
+		l.assumed = append(
+			l.assumed, fmt.Sprintf("nothing for %s: its mode %s makes no tunnel", key, tunnel.Spec.Kubeconfig.Mode),
+		)
 	}
+	return decision.CandidateOf(cluster, tunnel)
+}
+
+// cluster returns the Cluster of a key. without is the effect if the input has none: then it is an empty one.
+func (l *loader) cluster(key model.Key, without string) *clusterv1.Cluster {
+	cluster := l.clusters[key]
 	if cluster == nil {
 		l.assumed = append(
-			l.assumed,
-			fmt.Sprintf(
-				"no endpoint for %s, because the input has no Cluster of that name: its edges dial the address in its Tunnel, "+
-					"otherwise 127.0.0.1:6443",
-				key,
-			),
+			l.assumed, fmt.Sprintf("no endpoint for %s, because the input has no Cluster of that name: %s", key, without),
 		)
 		cluster = &clusterv1.Cluster{}
-	}
-	if tunnel == nil {
-		tunnel = &v1alpha1.Tunnel{}
+		l.clusters[key] = cluster
 	}
 	cluster.Namespace, cluster.Name, cluster.UID = key.Namespace, key.Name, "cluster"
-	tunnel.Namespace, tunnel.Name = key.Namespace, key.Name
-	tunnel.OwnerReferences = []metav1.OwnerReference{
-		*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster")),
+	return cluster
+}
+
+// tunnel returns the Tunnel of a key, with an owner and an id as the controller would complete it. If the input has
+// none, it is a new one.
+func (l *loader) tunnel(key model.Key, owner *metav1.OwnerReference) *v1alpha1.Tunnel {
+	tunnel := l.tunnels[key]
+	if tunnel == nil {
+		tunnel = &v1alpha1.Tunnel{}
+		l.tunnels[key] = tunnel
 	}
+	tunnel.Namespace, tunnel.Name = key.Namespace, key.Name
+	tunnel.OwnerReferences = []metav1.OwnerReference{*owner}
 	if tunnel.ClaimedID() == "" {
 		sum := sha256.Sum256([]byte(key.String()))
 		tunnel.ClaimID(strings.ToLower(base32.StdEncoding.EncodeToString(sum[:15])))
@@ -305,10 +346,5 @@ func (l *loader) candidate(key model.Key) (decision.Candidate, bool) {
 			l.assumed, fmt.Sprintf("the id %s for %s: the controller chooses another", tunnel.ClaimedID(), key),
 		)
 	}
-	if !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
-		l.assumed = append(
-			l.assumed, fmt.Sprintf("nothing for %s: its mode %s makes no tunnel", key, tunnel.Spec.Kubeconfig.Mode),
-		)
-	}
-	return decision.CandidateOf(cluster, tunnel)
+	return tunnel
 }

@@ -58,7 +58,7 @@ func (l *loader) applySettings(inst *model.Installation) {
 	if err != nil {
 		l.errs = append(l.errs, d.fault("data.PUBLIC_ADDRESS", err))
 	}
-	inst.Public = public
+	inst.Public, inst.ReplicaAddress = public, model.ReplicaAddress(l.settings["REPLICA_ADDRESS"])
 	if workers := l.settings["GATEWAY_WORKERS"]; workers != "" {
 		if inst.Workers, err = strconv.Atoi(workers); err != nil {
 			l.errs = append(l.errs, d.fault("data.GATEWAY_WORKERS", errors.New("is not a number")))

@@ -56,7 +56,7 @@ func load(t *testing.T, files ...string) (source.Loaded, error) {
 	for i, data := range files {
 		inputs = append(inputs, source.Input{Name: string(rune('a'+i)) + ".yaml", Data: []byte(data)})
 	}
-	return source.Load(inputs)
+	return source.Load(inputs, nil)
 }
 
 func TestLoadObjects(t *testing.T) {
@@ -68,6 +68,7 @@ func TestLoadObjects(t *testing.T) {
 		Installation: model.Installation{
 			Domain: domain, Public: model.Endpoint{Host: "gw.example.com", Port: 443},
 			Control: model.Endpoint{Host: "xds-server.fairlead-system.svc", Port: 18000}, Workers: 2,
+			ReplicaAddress: "gateway-{i}.example.com:443",
 			Gateways: []model.Gateway{
 				{
 					Name:   "gateway-0",

@@ -2,7 +2,10 @@ package xds_test
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -11,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -53,10 +57,7 @@ func has(m *dto.Metric, labels []string) bool {
 
 // TestAChangeIsCountedAndTracedToItsAnswers sends one change to a gateway and one to an edge.
 func TestAChangeIsCountedAndTracedToItsAnswers(t *testing.T) {
-	exporter := tracetest.NewInMemoryExporter()
-	before := otel.GetTracerProvider()
-	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)))
-	t.Cleanup(func() { otel.SetTracerProvider(before) })
+	exporter := recordSpans(t)
 	c1 := workload("c1")
 	b := newBed(t, c1)
 	g, e := b.envoy(t, gateway), b.envoy(t, edgeOf(c1))
@@ -83,27 +84,80 @@ func TestAChangeIsCountedAndTracedToItsAnswers(t *testing.T) {
 	if n := b.figure(t, "fairlead_xds_streams"); n != 2 {
 		t.Errorf("there are %v streams", n)
 	}
-	waitFor(t, func() error { return traced(exporter.GetSpans()) })
+	waitFor(t, func() error { return traced(exporter, "prod/c1", "gateway cluster ack", "edge cluster ack") })
 }
 
-// traced reports whether a change has all of its spans: the build, and the answers of a gateway and an edge.
-func traced(spans tracetest.SpanStubs) error {
-	parts := map[string]int{}
-	var change tracetest.SpanStub
+// TestAChangeOfANetworkIsTracedToItsAnswers: the routes of apiservers to a gateway, and what its edge dials.
+func TestAChangeOfANetworkIsTracedToItsAnswers(t *testing.T) {
+	exporter := recordSpans(t)
+	n1 := network("n1", "c1")
+	b := newBed(t, egress("c1"), n1)
+	g, _ := b.gatewayWithNetworks(t)
+	node := nodeOf(edgeOf(n1))
+	node.Metadata = envoy.EdgeDial{Version: envoy.Current}.Metadata()
+	identity := b.identity(t, edgeOf(n1), time.Now().Add(time.Hour))
+	e := b.claim(t, &identity, node)
+	e.fetch(t, cds)
+	e.fetch(t, lds)
+	exporter.Reset()
+	n1.Network = clone(n1.Network)
+	n1.Network.CIDRs = []netip.Prefix{netip.MustParsePrefix("10.2.0.0/16")}
+	b.publish(n1)
+	g.next(t)
+	e.next(t)
+	e.next(t)
+	waitFor(t, func() error {
+		return traced(exporter, "prod/n1.network", "gateway scope ack", "edge cluster ack", "edge listener ack")
+	})
+}
+
+// recordSpans records the spans of the test.
+func recordSpans(t *testing.T) *tracetest.InMemoryExporter {
+	t.Helper()
+	exporter := tracetest.NewInMemoryExporter()
+	before := otel.GetTracerProvider()
+	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)))
+	t.Cleanup(func() { otel.SetTracerProvider(before) })
+	return exporter
+}
+
+// traced reports whether the change of a Tunnel has all of its spans: the build, and these answers, by role, type and
+// answer.
+func traced(exporter *tracetest.InMemoryExporter, of string, answers ...string) error {
+	spans := exporter.GetSpans()
+	at := slices.IndexFunc(spans, func(s tracetest.SpanStub) bool {
+		return s.Name == "change" && attributeOf(s, "cluster") == of
+	})
+	if at < 0 {
+		return fmt.Errorf("no change of %s among %d spans", of, len(spans))
+	}
+	var parts []string
 	for _, s := range spans {
-		if s.Name == "change" {
-			change = s
+		if s.Parent.SpanID() != spans[at].SpanContext.SpanID() ||
+			s.SpanContext.TraceID() != spans[at].SpanContext.TraceID() {
+			continue
+		}
+		if s.Name == "apply" {
+			parts = append(parts, attributeOf(s, "role")+" "+attributeOf(s, "type")+" "+attributeOf(s, "answer"))
+		} else {
+			parts = append(parts, s.Name)
 		}
 	}
-	for _, s := range spans {
-		if s.Parent.SpanID() == change.SpanContext.SpanID() && s.SpanContext.TraceID() == change.SpanContext.TraceID() {
-			parts[s.Name]++
-		}
-	}
-	if !change.SpanContext.IsValid() || parts["build"] != 1 || parts["apply"] != 2 {
-		return fmt.Errorf("a change has the parts %v, of %d spans", parts, len(spans))
+	want := slices.Sorted(slices.Values(append(answers, "build")))
+	if got := slices.Sorted(slices.Values(parts)); !slices.Equal(got, want) {
+		return fmt.Errorf("the change has the parts %q, want %q", got, want)
 	}
 	return nil
+}
+
+// attributeOf returns an attribute of Fairlead of a span.
+func attributeOf(s tracetest.SpanStub, name string) string {
+	for _, a := range s.Attributes {
+		if string(a.Key) == "fairlead."+name {
+			return a.Value.AsString()
+		}
+	}
+	return ""
 }
 
 func waitFor(t *testing.T, condition func() error) {

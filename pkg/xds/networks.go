@@ -58,20 +58,12 @@ func egressOf(wc model.WorkloadCluster) string {
 	return ""
 }
 
-// forwardsBy returns the id of the tunnel by which machines of a network reach their apiserver; empty: by none.
-func forwardsBy(wc model.WorkloadCluster) string {
-	if wc.Prepared || wc.Network == nil || len(wc.Network.APIServers) > 0 {
-		return ""
-	}
-	return wc.Network.APIServerID
-}
-
 // replaceNetwork records that a workload cluster has replaced another one of the same key; the zero value stands for
 // none. Gateways use the tunnel to the apiserver under one more name for each network, so its edges may need more
 // reverse tunnels. The caller holds s.mu.
 func (s *Server) replaceNetwork(old, wc model.WorkloadCluster) {
 	s.networks.replace(old, wc)
-	before, now := forwardsBy(old), forwardsBy(wc)
+	before, now := old.ForwardsBy(), wc.ForwardsBy()
 	if before == now {
 		return
 	}

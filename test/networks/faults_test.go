@@ -48,6 +48,7 @@ type fault struct {
 	healthy func(f *fleet) func(context.Context) error
 	// inject injects the fault, and returns a function that follows the cure.
 	inject func(t *testing.T, f *fleet) (cure func(t *testing.T))
+	after  func(t *testing.T, f *fleet) // reverts what the cure does not; nil: nothing
 }
 
 // checked runs the command that an operator would run, in the management network.
@@ -174,6 +175,9 @@ func (f *fleet) prove(t *testing.T, x fault) {
 		if err := proc.Wait(t.Context(), cureTime, healthy); err != nil {
 			f.show(t, of)
 			t.Fatalf("after the cure: %v", err)
+		}
+		if x.after != nil {
+			x.after(t, f)
 		}
 	})
 	f.cleanUp(t)

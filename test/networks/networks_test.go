@@ -69,6 +69,7 @@ func TestNetworks(t *testing.T) {
 	f.workers(t)
 	f.targets(t)
 	if !testing.Short() {
+		f.renders(t)
 		f.talos(t)
 		f.hardware(t)
 		f.eks(t)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -20,13 +21,14 @@ import (
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
 	"github.com/fairlead/fairlead/test/hosted"
 	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/world"
 )
 
 // allFaults returns the faults of the table. The first one is injected before the apiserver of shop enrols.
 func allFaults() []fault {
-	return slices.Concat([]fault{noEgress}, objectFaults, pathFaults, nodeFaults, forwardFaults)
+	return slices.Concat([]fault{noEgress}, objectFaults, pathFaults, nodeFaults, nameFaults, forwardFaults)
 }
 
 // noEgress is the state of a Cluster whose apiserver has not enrolled.
@@ -185,6 +187,45 @@ var pathFaults = []fault{
 			}
 		},
 	},
+	{
+		Title: "the certificate of the apiserver's Envoy has expired", Hop: check.HopEgress,
+		Cause: "could not renew it", Cure: "it renews an expired certificate with its key",
+		Do:     "restart the sidecar: it renews its certificate with its key, and its log has the reason if it cannot",
+		inject: func(t *testing.T, f *fleet) func(*testing.T) { return f.expires(t) },
+	},
+	{
+		Title: "an edge runs with the bootstrap file of another network", Hop: check.HopNetworkEdges, Only: true,
+		Cause: "was started with the bootstrap file of RemoteNetwork site1", Cure: "the bootstrap file of its own network",
+		Do: "revoke it, and start edge-agent with an empty state folder and the bootstrap file of its own network",
+		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+			f.shop.network(t, extra, cidrs("10.8.0.0/16"))
+			site := newRemote(t, f.World, "astray", "10.8.0.0/16")
+			wrong, _ := site.edge(t, f.shop, "wrong", 2, "site1")
+			return func(t *testing.T) {
+				f.revoke(t, "site1.network", wrong)
+				world.StopEdge(t, wrong)
+				site.edge(t, f.shop, "right", 3, extra)
+			}
+		},
+	},
+}
+
+// expires replaces the Envoy beside the apiserver of shop by one with a certificate of 30 s, and stops that until its
+// certificate has expired.
+func (f *fleet) expires(t *testing.T) func(*testing.T) {
+	t.Helper()
+	usual := f.Controller.Process().Spec
+	f.Restart(t, f.Controller, f.ControllerReady, func(s *proc.Spec) {
+		s.Args = append(slices.Clone(s.Args), "--leaf-lifetime=30s")
+	})
+	f.revoke(t, "shop.egress", f.shop.Egress)
+	world.StopEdge(t, f.shop.Egress)
+	const name = "shop-egress-b"
+	must(t, f.shop.EnrolAs(t.Context(), name))
+	eventually(t, f.LogContains(name, "certificate obtained"))
+	world.StopEdge(t, f.shop.Egress)
+	f.Restart(t, f.Controller, f.ControllerReady, func(s *proc.Spec) { *s = usual })
+	return func(*testing.T) { f.shop.Egress.Resume() }
 }
 
 // nodeFaults are faults that an apiserver observes when it dials a Node.
@@ -217,17 +258,9 @@ var nodeFaults = []fault{
 		Cause: "dials the name of the Node", Cure: "--kubelet-preferred-address-types",
 		Do: "start the apiserver with `--kubelet-preferred-address-types=InternalIP,ExternalIP`",
 		inject: func(t *testing.T, f *fleet) func(*testing.T) {
-			f.nodeAddresses(t, "node2", corev1.NodeHostName, "node2")
-			dials := func(t *testing.T, first string) {
-				t.Helper()
-				f.shop.restartAPIServer(t, func(args []string) []string {
-					const flag = "--kubelet-preferred-address-types="
-					args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.HasPrefix(a, flag) })
-					return append(args, flag+first)
-				})
-			}
-			dials(t, "Hostname,InternalIP") // as by default
-			return func(t *testing.T) { dials(t, "InternalIP,ExternalIP") }
+			f.hostname(t, "node2", "node2")
+			f.shop.dialsFirst(t, "Hostname,InternalIP") // as by default
+			return func(t *testing.T) { f.shop.dialsFirst(t, "InternalIP,ExternalIP") }
 		},
 	},
 	{
@@ -299,6 +332,67 @@ var nodeFaults = []fault{
 			}
 		},
 	},
+}
+
+// nameFaults are faults of a network whose Nodes an apiserver dials by name.
+var nameFaults = []fault{
+	{
+		Title: "a name of `spec.dnsSuffixes` does not resolve at the edge", Hop: check.HopNodes,
+		Cause: "the DNS of RemoteNetwork site2 does not resolve the name", Cure: "getent ahosts node2.site2.test",
+		Do: "correct the DNS of that site, or `spec.dnsSuffixes`: the edge asks the name servers of its machine",
+		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+			dns := f.named(t)
+			return func(*testing.T) { dns.Set(nodeName, f.node2.Address) }
+		},
+		after: unnamed,
+	},
+	{
+		Title: "a name of `spec.dnsSuffixes` resolves to an address that edges may not dial", Hop: check.HopNodes,
+		Cause: "the name resolves to an address that the edge may not dial", Cure: "getent ahosts node2.site2.test",
+		Do: "correct the DNS of that site, or add the address to `spec.cidrs`",
+		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+			dns := f.named(t)
+			dns.Set(nodeName, netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("192.0.2.77"))
+			return func(*testing.T) { dns.Set(nodeName, f.node2.Address) }
+		},
+		after: unnamed,
+	},
+}
+
+// nodeName is the name of node2 in the DNS of site2.
+const nodeName = "node2.site2.test"
+
+// named makes the apiserver of shop dial node2 by its name, and returns the DNS of the edge's machine, which lacks it.
+func (f *fleet) named(t *testing.T) *netns.DNS {
+	t.Helper()
+	dns, err := f.edgeHost2.ServeDNS(t.Context())
+	must(t, err)
+	dns.Set(netns.PublicName, f.Network.PublicAddresses()...)
+	restart(t, f.edge2, func(*proc.Spec) {}) // only then Envoy reads which name server to ask
+	f.patchNetwork(t, "site2", `{"spec":{"dnsSuffixes":["site2.test"]}}`)
+	f.hostname(t, "node2", nodeName)
+	f.shop.dialsFirst(t, "Hostname,InternalIP")
+	return dns
+}
+
+// unnamed reverts named.
+func unnamed(t *testing.T, f *fleet) {
+	t.Helper()
+	f.shop.dialsFirst(t, "InternalIP,ExternalIP")
+	f.patchNetwork(t, "site2", `{"spec":{"dnsSuffixes":null}}`)
+	must(t, f.edgeHost2.SetHost(netns.PublicName, f.Network.PublicAddresses()...))
+	restart(t, f.edge2, func(*proc.Spec) {})
+	eventually(t, f.shop.RunsOn("node2", f.node2))
+}
+
+// dialsFirst restarts the apiserver with other types of addresses that it prefers for Nodes.
+func (h *controlPlane) dialsFirst(t *testing.T, types string) {
+	t.Helper()
+	h.restartAPIServer(t, func(args []string) []string {
+		const flag = "--kubelet-preferred-address-types="
+		args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.HasPrefix(a, flag) })
+		return append(args, flag+types)
+	})
 }
 
 // fill holds connections to the machine of a network until no further one is accepted.
@@ -381,13 +475,15 @@ var forwardFaults = []fault{
 	},
 }
 
-// nodeAddresses gives a Node of shop a further address.
-func (f *fleet) nodeAddresses(t *testing.T, name string, kind corev1.NodeAddressType, address string) {
+// hostname sets the name of a Node of shop, beside its IP address.
+func (f *fleet) hostname(t *testing.T, node, name string) {
 	t.Helper()
-	node := &corev1.Node{}
-	must(t, f.shop.APIServer.Client.Get(t.Context(), client.ObjectKey{Name: name}, node))
-	node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: kind, Address: address})
-	must(t, f.shop.APIServer.Client.Status().Update(t.Context(), node))
+	n := &corev1.Node{}
+	must(t, f.shop.APIServer.Client.Get(t.Context(), client.ObjectKey{Name: node}, n))
+	n.Status.Addresses = append(slices.DeleteFunc(n.Status.Addresses, func(a corev1.NodeAddress) bool {
+		return a.Type == corev1.NodeHostName
+	}), corev1.NodeAddress{Type: corev1.NodeHostName, Address: name})
+	must(t, f.shop.APIServer.Client.Status().Update(t.Context(), n))
 }
 
 const (

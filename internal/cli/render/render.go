@@ -7,11 +7,14 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"github.com/spf13/cobra"
 
+	"github.com/fairlead/fairlead/pkg/capi/egress"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/source"
@@ -21,9 +24,13 @@ import (
 type renderFlags struct {
 	files                      []string
 	gateway                    string // the name of a gateway, or
-	edge                       string // namespace/name of the workload cluster of an edge; neither: all of them
+	edge                       string // namespace/name of the Tunnel of an edge; neither: all of them
 	node                       string
 	gateways, localAPIServers  []string // addresses that an edge dials because of its own flags
+	listen                     []string // where an edge of a network listens because of its own flags
+	socket                     string   // of the Envoy beside an apiserver
+	near                       bool     // see envoy.EdgeDial
+	forward                    []string // networks of apiservers that gateways dial, a flag of the controller
 	public, apiserver, connect string
 	validate                   bool
 	envoy                      string
@@ -38,11 +45,12 @@ func Command() *cobra.Command {
 		Long: strings.TrimSpace(`
 Print the Envoy configuration of gateways and edges as bootstrap files that "envoy -c" can run. The Envoy
 requests only its certificates from the agent. Without --gateway and --edge, print one YAML document for each
-gateway and for an edge of each workload cluster.
+gateway and for an edge of each Tunnel: of each workload cluster, of each RemoteNetwork (<name>.network), and
+for the Envoy beside the apiservers of a Cluster with RemoteNetworks (<cluster>.egress).
 
 -f accepts YAML files with several documents, folders (*.yaml, *.yml and *.json) and - for standard input:
-  - Kubernetes objects: Clusters and Tunnels, and for the settings of the installation the ConfigMap
-    fairlead-settings and the StatefulSet of the gateways. Other objects are ignored.
+  - Kubernetes objects: Clusters, Tunnels and RemoteNetworks, and for the settings of the installation the
+    ConfigMap fairlead-settings and the StatefulSet of the gateways. Other objects are ignored.
   - a fleet in one file, such as deploy/envoy/fleet.yaml.
 Missing settings are assumed and listed in comments. Errors name the file, line and field.
 
@@ -50,23 +58,37 @@ Needs: the input files, and an Envoy for --validate; no Kubernetes cluster.
 Changes: nothing.
 Exit codes: 0 success; 1 the input is invalid, Envoy rejected a configuration, or the command failed; 2 the
 command line is invalid.`),
-		Example: "  fairlead render -f cluster.yaml --edge prod/c1\n  kubectl get clusters,tunnels -A -o yaml | fairlead " +
-			"render -f - --gateway gateway-0\n  fairlead render -f clusters/ --validate --envoy /usr/local/bin/envoy",
+		Example: "  fairlead render -f cluster.yaml --edge prod/c1\n  fairlead render -f networks.yaml --edge " +
+			"prod/site1.network\n  kubectl get clusters,tunnels,remotenetworks -A -o yaml | fairlead render -f - --gateway " +
+			"gateway-0\n  fairlead render -f clusters/ --validate --envoy /usr/local/bin/envoy",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
+	f.addTo(cmd)
+	return cmd
+}
+
+func (f *renderFlags) addTo(cmd *cobra.Command) {
 	set := cmd.Flags()
 	set.StringSliceVarP(
 		&f.files, "file", "f", nil, "YAML file, folder, or - for the standard input; repeat it for several (required)",
 	)
 	set.StringVar(&f.gateway, "gateway", "", "name of the one gateway to print")
-	set.StringVar(&f.edge, "edge", "", "namespace/name of the one workload cluster whose edge to print")
+	set.StringVar(&f.edge, "edge", "", "namespace/name of the one Tunnel whose edge to print")
 	set.StringVar(&f.node, "node", "edge-example", "node name of the edge")
 	set.StringSliceVar(
 		&f.gateways, "gateway-address", nil,
 		"host:port at which the edge reaches the gateways, instead of the installation's",
 	)
 	set.StringSliceVar(&f.localAPIServers, "local-apiserver", nil, "host:port of an apiserver that the edge prefers")
+	set.StringSliceVar(
+		&f.listen, "edge-listen", nil, "host:port of --apiserver-listen of the edge of a network; repeat it for several",
+	)
+	set.StringVar(&f.socket, "egress-socket", egress.Socket, "path of the Unix socket of the Envoy beside an apiserver")
+	set.BoolVar(&f.near, "near", false, "the round trip from the edge to the gateways is shorter than 2 ms")
+	set.StringSliceVar(
+		&f.forward, "apiserver-cidrs", nil, "--apiserver-cidrs of the controller: networks of apiservers that gateways dial",
+	)
 	set.StringVar(&f.public, "public-listen", ":443", "where the gateway listens for edges")
 	set.StringVar(&f.apiserver, "apiserver-listen", ":6443", "where the gateway listens for clients, by SNI")
 	set.StringVar(&f.connect, "connect-listen", ":3128", "where the gateway listens for clients, by CONNECT")
@@ -74,12 +96,11 @@ command line is invalid.`),
 	set.StringVar(&f.envoy, "envoy", "envoy", "Envoy for --validate: a path, or a name to be found in PATH")
 	_ = cmd.MarkFlagRequired("file") // the only error is an unknown flag
 	cmd.MarkFlagsMutuallyExclusive("gateway", "edge")
-	return cmd
 }
 
 // rendered is the configuration of one Envoy.
 type rendered struct {
-	of   string // gateway <name>, or edge of <namespace>/<name>
+	of   string // gateway <name>, or edge of <namespace>/<name of its Tunnel>
 	text []byte
 }
 
@@ -88,7 +109,15 @@ func (f renderFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	loaded, err := source.Load(inputs)
+	var forward []netip.Prefix
+	for _, cidr := range f.forward {
+		p, err := model.ValidateCIDR(cidr)
+		if err != nil {
+			return fmt.Errorf("--apiserver-cidrs: %w", err)
+		}
+		forward = append(forward, p)
+	}
+	loaded, err := source.Load(inputs, forward)
 	if err != nil {
 		return err
 	}
@@ -153,7 +182,7 @@ func (f renderFlags) render(fleet model.Fleet) (all []rendered, err error) {
 		)
 	}
 	return nil, fmt.Errorf(
-		"--edge: the input has no workload cluster %q: it has %s", f.edge,
+		"--edge: the input has no Tunnel %q: it has %s", f.edge,
 		listed(fleet.Clusters, func(wc model.WorkloadCluster) string { return wc.Key.String() }),
 	)
 }
@@ -179,12 +208,17 @@ func (f renderFlags) gatewayBootstrap(fleet model.Fleet, name string) (*bootstra
 	}
 	clusters := envoy.GatewayClusters(inst)
 	var denied model.Denied
+	var scopes []*routev3.ScopedRouteConfiguration
 	for _, wc := range fleet.Clusters {
 		clusters = append(clusters, envoy.TunnelClusters(inst, wc)...)
 		denied.Edges = append(denied.Edges, wc.RevokedEdges()...)
+		if wc.Egress {
+			scopes = append(scopes, envoy.NetworkScope(inst.Domain, wc.ID, fleet.Clusters))
+		}
 	}
 	return envoy.Static(
 		envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(inst, name, bind, denied), clusters,
+		scopes...,
 	), nil
 }
 
@@ -216,11 +250,11 @@ func (f renderFlags) edgeBootstrap(inst model.Installation, wc model.WorkloadClu
 }
 
 func (f renderFlags) dial() (envoy.EdgeDial, error) {
-	d := envoy.EdgeDial{Version: envoy.Current}
+	d := envoy.EdgeDial{Version: envoy.Current, Near: f.near, Socket: f.socket}
 	for _, addresses := range []struct {
 		to   *[]model.Endpoint
 		from []string
-	}{{&d.Gateways, f.gateways}, {&d.APIServers, f.localAPIServers}} {
+	}{{&d.Gateways, f.gateways}, {&d.APIServers, f.localAPIServers}, {&d.Listen, f.listen}} {
 		for _, address := range addresses.from {
 			e, err := model.ParseEndpoint(address)
 			if err != nil {
@@ -228,6 +262,14 @@ func (f renderFlags) dial() (envoy.EdgeDial, error) {
 			}
 			*addresses.to = append(*addresses.to, e)
 		}
+	}
+	for _, e := range d.Listen {
+		if err := envoy.CheckListen(e); err != nil {
+			return envoy.EdgeDial{}, fmt.Errorf("--edge-listen: %w", err)
+		}
+	}
+	if err := envoy.CheckSocket(d.Socket); err != nil {
+		return envoy.EdgeDial{}, fmt.Errorf("--egress-socket: %w", err)
 	}
 	return d, nil
 }

@@ -63,6 +63,7 @@ type Status struct {
 	cached    bool
 	troubles  []trouble // the newest last
 	apiserver *probe.Result
+	addresses []string // of the machine
 }
 
 type trouble struct{ about, text string }
@@ -140,6 +141,13 @@ func (s *Status) SetIdentity(subject model.Subject, identity certs.Identity) {
 	s.subject, s.notAfter = subject, identity.NotAfter()
 }
 
+// SetAddresses records the addresses of the machine for reports.
+func (s *Status) SetAddresses(all []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.addresses = all
+}
+
 // SetConfiguration records the state of the xDS proxy.
 func (s *Status) SetConfiguration(state xdsproxy.State) {
 	s.mu.Lock()
@@ -182,7 +190,9 @@ func (s *Status) SetAPIServer(result probe.Result) {
 func (s *Status) Report() *reportv1.EdgeReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := &reportv1.EdgeReport{Form: s.form, Version: version.Get(), LastError: s.newest()}
+	r := &reportv1.EdgeReport{
+		Form: s.form, Version: version.Get(), LastError: s.newest(), Addresses: s.addresses,
+	}
 	if s.apiserver != nil {
 		r.ApiServer = APIServer(s.apiserver)
 	}

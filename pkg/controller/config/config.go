@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -180,13 +179,8 @@ func (c Config) validateTunnels() []error {
 }
 
 // GatewayAddresses returns the addresses of the gateways that are configured as IP addresses.
-func (c Config) GatewayAddresses() (all []netip.Addr) {
-	for _, e := range []model.Endpoint{c.Public, c.APIServer, c.Connect} {
-		if address, err := netip.ParseAddr(e.Host); err == nil && !slices.Contains(all, address) {
-			all = append(all, address)
-		}
-	}
-	return all
+func (c Config) GatewayAddresses() []netip.Addr {
+	return model.Addresses(c.Public, c.APIServer, c.Connect)
 }
 
 // Clock returns Now, or time.Now if it is nil.

@@ -106,7 +106,8 @@ func egressReady(egress *v1alpha1.Tunnel, network *v1alpha1.RemoteNetwork) metav
 	if egress == nil || egress.Spec.EgressOf != network.Spec.ClusterName {
 		return c
 	}
-	if c = mirrored(egress, v1alpha1.ConditionTunnelReady); c.Status == metav1.ConditionFalse {
+	c = mirrored(egress, v1alpha1.ConditionTunnelReady)
+	if c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.ReasonEgressLost {
 		c.Reason = v1alpha1.ReasonNoEgress
 	}
 	c.Type = v1alpha1.ConditionEgressReady

@@ -48,6 +48,10 @@ func TestReadySumsUpTheOthers(t *testing.T) {
 			served, tunnelWith(egressOf, "True", "False", v1alpha1.ReasonNoEgress), "False", "False",
 			v1alpha1.ReasonNoEgress, "EgressReady: reported",
 		},
+		"the apiservers that were connected are not": {
+			served, tunnelWith(egressOf, "True", "False", v1alpha1.ReasonEgressLost), "False", "False",
+			v1alpha1.ReasonEgressLost, "EgressReady: reported",
+		},
 		"it is not known whether an apiserver is connected": {
 			served, tunnelWith(egressOf, "True", "Unknown", v1alpha1.ReasonUnknown), "Unknown", "Unknown",
 			v1alpha1.ReasonUnknown, "EgressReady: reported",

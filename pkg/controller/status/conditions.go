@@ -98,7 +98,7 @@ func liveConditions(
 	revoked := tunnel.Spec.RevokedEdges
 	switch {
 	case tunnel.Spec.EgressOf != "":
-		return []metav1.Condition{enrolled(edges, now), egressReady(live, revoked)}
+		return []metav1.Condition{enrolled(edges, now), egressReady(tunnel, edges, live)}
 	case tunnel.Spec.Network != "":
 		return []metav1.Condition{enrolled(edges, now), tunnelReady(live, revoked)}
 	}
@@ -107,11 +107,11 @@ func liveConditions(
 
 // egressReady returns the condition that reports whether a node beside an apiserver is connected to the control
 // channel. Such a node has no reverse tunnel.
-func egressReady(live reportview.Live, revoked []string) metav1.Condition {
+func egressReady(tunnel *v1alpha1.Tunnel, edges []observed.Edge, live reportview.Live) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionTunnelReady, Status: metav1.ConditionTrue}
 	connected := 0
 	for i := range live.Edges {
-		if live.Edges[i].Connected && !slices.Contains(revoked, live.Edges[i].Node) {
+		if live.Edges[i].Connected && !slices.Contains(tunnel.Spec.RevokedEdges, live.Edges[i].Node) {
 			connected++
 		}
 	}
@@ -121,11 +121,22 @@ func egressReady(live reportview.Live, revoked []string) metav1.Condition {
 		c.Message = condition.Counted(connected, "apiserver is connected", "apiservers are connected")
 	case !live.Known:
 		return condition.Unknown(c.Type, "no xds-server has sent the reports of apiservers")
+	case egressLost(tunnel, edges):
+		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonEgressLost
+		c.Message = "no apiserver is connected, but one has enrolled: see the log of the container beside each apiserver"
 	default:
 		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonNoEgress
 		c.Message = "no apiserver is connected: run an egress beside each apiserver of the Cluster"
 	}
 	return c
+}
+
+// egressLost reports whether the apiservers of a Cluster, none of which is connected, are expected to be: one is on
+// record and not revoked. A record outlives its certificate by records.GraceTime.
+func egressLost(tunnel *v1alpha1.Tunnel, edges []observed.Edge) bool {
+	return slices.ContainsFunc(edges, func(e observed.Edge) bool {
+		return !e.Revoked() && !slices.Contains(tunnel.Spec.RevokedEdges, e.Node)
+	})
 }
 
 // apiServerReachable returns the condition that reports whether an edge reaches the apiserver. Only edges can observe

@@ -7,6 +7,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 	reportview "github.com/fairlead/fairlead/pkg/report/view"
 )
 
@@ -49,31 +50,48 @@ func TestConnectedNodesBesideApiservers(t *testing.T) {
 
 func TestEgressReadyCountsConnectedNodes(t *testing.T) {
 	both := []reportview.Edge{{Node: "edge-a", Connected: true}, {Node: "edge-b", Connected: true}}
+	const none = "no apiserver is connected: run an egress beside each apiserver of the Cluster"
+	const lost = "no apiserver is connected, but one has enrolled: see the log of the container beside each apiserver"
+	known := reportview.Live{Known: true}
 	for name, tc := range map[string]struct {
-		live            reportview.Live
-		revoked         []string
-		reason, message string
+		live              reportview.Live
+		recorded, revoked []string // nodes
+		reason, message   string
 	}{
 		"two are connected": {
-			reportview.Live{Known: true, Edges: both}, nil, v1alpha1.ReasonConnected, "2 apiservers are connected",
+			live:   reportview.Live{Known: true, Edges: both},
+			reason: v1alpha1.ReasonConnected, message: "2 apiservers are connected",
 		},
 		"one of two is revoked": {
-			reportview.Live{Known: true, Edges: both}, []string{"edge-a"}, v1alpha1.ReasonConnected, "1 apiserver is connected",
+			live: reportview.Live{Known: true, Edges: both}, revoked: []string{"edge-a"},
+			reason: v1alpha1.ReasonConnected, message: "1 apiserver is connected",
 		},
 		"all are revoked": {
-			reportview.Live{Known: true, Edges: both}, []string{"edge-a", "edge-b"}, v1alpha1.ReasonNoEgress,
-			"no apiserver is connected: run an egress beside each apiserver of the Cluster",
+			live: reportview.Live{Known: true, Edges: both}, recorded: []string{"edge-a", "edge-b"},
+			revoked: []string{"edge-a", "edge-b"},
+			reason:  v1alpha1.ReasonNoEgress, message: none,
 		},
-		"none is connected": {
-			reportview.Live{Known: true, Edges: []reportview.Edge{{Node: "edge-a"}}}, nil, v1alpha1.ReasonNoEgress,
-			"no apiserver is connected: run an egress beside each apiserver of the Cluster",
+		"none has enrolled": {live: known, reason: v1alpha1.ReasonNoEgress, message: none},
+		"the only one is away": {
+			live: reportview.Live{Known: true, Edges: []reportview.Edge{{Node: "edge-a"}}}, recorded: []string{"edge-a"},
+			reason: v1alpha1.ReasonEgressLost, message: lost,
+		},
+		"one is revoked, the other one is away": {
+			live: known, recorded: []string{"edge-a", "edge-b"}, revoked: []string{"edge-a"},
+			reason: v1alpha1.ReasonEgressLost, message: lost,
 		},
 		"a server does not answer": {
-			reportview.Live{}, nil, v1alpha1.ReasonUnknown, "no xds-server has sent the reports of apiservers",
+			recorded: []string{"edge-a"}, reason: v1alpha1.ReasonUnknown,
+			message: "no xds-server has sent the reports of apiservers",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if c := egressReady(tc.live, tc.revoked); c.Reason != tc.reason || c.Message != tc.message {
+			tunnel := &v1alpha1.Tunnel{Spec: v1alpha1.TunnelSpec{EgressOf: "c1", RevokedEdges: tc.revoked}}
+			for _, node := range tc.recorded {
+				tunnel.Status.Edges = append(tunnel.Status.Edges, controllertest.Recorded(node, time.Now()))
+			}
+			c := egressReady(tunnel, observed.Recorded(tunnel, time.Now()), tc.live)
+			if c.Reason != tc.reason || c.Message != tc.message {
 				t.Errorf("got %+v", c)
 			}
 		})

@@ -214,11 +214,7 @@ func checkEgress(ctx context.Context, v *visit) finding {
 	if e.notObserved != "" {
 		return e.egressOnRecord()
 	}
-	return broken(
-		strings.Join(away, ", ")+" is enrolled, but not connected",
-		"the Envoy beside the apiserver, or its agent, does not run or does not reach the gateways' public port",
-		"check that it runs beside the apiserver (crictl ps, or kubectl get pods), and read its log",
-	)
+	return findingOf(remotenetworks.EgressAway(away))
 }
 
 // egressOnRecord returns the finding from the Tunnel's status, if no server can be queried.
@@ -227,12 +223,8 @@ func (v *visit) egressOnRecord() finding {
 	if ready == nil || ready.Status == metav1.ConditionUnknown {
 		return unknown(v.notObserved, v.howToSee())
 	}
-	if ready.Status == metav1.ConditionFalse {
-		return broken(
-			ready.Message+", according to the Tunnel's status",
-			"no agent beside an apiserver is connected to the control channel",
-			"check that it runs beside the apiserver, and read its log",
-		)
+	if fault := remotenetworks.EgressOnRecord(ready); fault != nil {
+		return findingOf(fault)
 	}
 	return ok("%s, according to the Tunnel's status", ready.Message)
 }
@@ -251,14 +243,19 @@ func checkEgressRoute(ctx context.Context, v *visit) finding {
 
 // checkNetworkEdges checks the edges of the networks and their tunnels.
 func checkNetworkEdges(ctx context.Context, v *visit) finding {
+	all := v.known(ctx)
 	return v.each(func(n *remote) finding {
 		tunnels, edge := checkTunnels(ctx, n.visit), checkEdge(ctx, n.visit)
 		handshake := checkHandshake(ctx, n.visit)
 		// As in decide: the lack of tunnels is only a symptom.
 		for _, f := range []finding{edge, handshake, tunnels} {
-			if f.status == Broken {
-				return f
+			if f.status != Broken {
+				continue
 			}
+			if fault := remotenetworks.Misplaced(all, slices.Index(v.networks.all, n)); fault != nil {
+				return findingOf(fault)
+			}
+			return f
 		}
 		for _, f := range []finding{edge, handshake, tunnels, n.lost()} {
 			if f.status == Warning {
@@ -284,11 +281,19 @@ func (v *visit) lost() finding {
 	if len(lost) == 0 {
 		return finding{}
 	}
-	return warning(
-		strings.Join(lost, ", ")+" has no tunnel, and other edges have",
-		"an edge of the network is down, and the others serve it: nothing replaces them",
-		"restart edge-agent on that machine, and read its log; if it will not return: fairlead edge revoke",
-	)
+	return findingOf(remotenetworks.Lost(lost))
+}
+
+// known returns what is known of the networks.
+func (v *visit) known(ctx context.Context) (all []remotenetworks.Network) {
+	for _, n := range v.networks.all {
+		one := remotenetworks.Network{Object: n.object, Tunnel: n.tunnel}
+		if n.tunnel != nil && n.observe(ctx) {
+			one.Edges = n.edges()
+		}
+		all = append(all, one)
+	}
+	return all
 }
 
 // checkNodes makes an apiserver dial the kubelets of Nodes in each network, by the way of `kubectl exec`.
@@ -307,11 +312,7 @@ func checkNodes(ctx context.Context, v *visit) finding {
 		return skipped("the kubeconfig cannot be used: " + text(err))
 	}
 	defer client.CloseIdleConnections()
-	var all []remotenetworks.Network
-	for _, n := range v.networks.all {
-		all = append(all, remotenetworks.Network{Object: n.object, Tunnel: n.tunnel})
-	}
-	dialled, err := remotenetworks.DialNodes(ctx, client, server, all)
+	dialled, err := remotenetworks.DialNodes(ctx, client, server, v.known(ctx))
 	if err != nil {
 		return unknown(
 			text(err), "allow the user of the kubeconfig to list nodes and to get nodes/proxy in the workload cluster",

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -163,6 +164,31 @@ func nodeFails(problem string) func(*situation) {
 	return of(func(_ *situation, w *site) { w.nodeProblem = problem })
 }
 
+// named returns a case of a Node that the apiserver dials by a name in the network.
+func named(code int) func(*situation) {
+	return of(func(_ *situation, w *site) {
+		w.network.Status.Served.Network.DNSSuffixes = []string{"test", "site1.test"}
+		w.nodeProblem = strings.Replace(answered(code), nodeAddress, "node1.site1.test", 1)
+	})
+}
+
+// another adds a healthy network without Nodes.
+func (s *situation) another(w *site, name, cidr string) (*v1alpha1.Tunnel, *collect.Fleet) {
+	object, tunnel := w.object.DeepCopy(), w.network.DeepCopy()
+	object.Name, object.Spec.CIDRs = name, []string{cidr}
+	tunnel.Name, tunnel.Spec.Network, tunnel.Status.Served.Network.CIDRs = name+".network", name, []string{cidr}
+	tunnel.Spec.ID, tunnel.Status.ID = strings.Repeat("d", 24), strings.Repeat("d", 24)
+	tunnel.Status.Edges[0].NodeID = model.NodeID("n9")
+	fleet := s.fleetOf(tunnel, "n9", "network/")
+	s.sites[tunnel.Status.ID] = fleet
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: tunnel.Name + v1alpha1.BootstrapSecretSuffix},
+		Data:       map[string][]byte{v1alpha1.BootstrapTokenKey: []byte(goodToken)},
+	}
+	s.others = append(s.others, object, tunnel, secret)
+	return tunnel, fleet
+}
+
 // networkFaults has the cases of the table of faults of networks.
 var networkFaults = map[string]func(s *situation){
 	"no apiserver of the Cluster has enrolled for egress": of(func(_ *situation, w *site) {
@@ -198,6 +224,16 @@ var networkFaults = map[string]func(s *situation){
 	"the certificate of the apiserver's Envoy is revoked": of(func(_ *situation, w *site) {
 		w.egress.Spec.RevokedEdges = []string{"a1"}
 	}),
+	"the certificate of the apiserver's Envoy has expired": of(func(s *situation, w *site) {
+		w.egress.Status.Edges[0].CertificateNotAfter = metav1.NewTime(s.now.Add(-time.Minute))
+		leave(w.egressFleet)
+	}),
+	"an edge runs with the bootstrap file of another network": of(func(s *situation, w *site) {
+		never(s.another(w, "site2", "10.2.0.0/16"))
+		w.fleet.Edges[0].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("10.2.0.3")}
+	}),
+	"a name of `spec.dnsSuffixes` does not resolve at the edge":                   named(http.StatusBadGateway),
+	"a name of `spec.dnsSuffixes` resolves to an address that edges may not dial": named(http.StatusForbidden),
 	"the socket of the apiserver's Envoy is missing": nodeFails(
 		"error dialing backend: dial unix /s.sock: connect: no such file or directory",
 	),
@@ -247,6 +283,46 @@ func TestWhatIsNoFaultOfANode(t *testing.T) {
 		at := slices.IndexFunc(got.Hops, func(h Result) bool { return h.ID == HopNodes })
 		if got.Hops[at].Status != want.status {
 			t.Errorf("%s: %+v", problem, got.Hops[at])
+		}
+	}
+}
+
+// TestAnEdgeInAnotherNetworkIsOnlyAnExplanation: edges of a network need not have addresses in it, so nothing is wrong
+// while both networks work.
+func TestAnEdgeInAnotherNetworkIsOnlyAnExplanation(t *testing.T) {
+	for name, tc := range map[string]struct {
+		addresses []string
+		change    func(w *site, other *v1alpha1.Tunnel, fleet *collect.Fleet)
+		hop       ID
+		explained bool
+	}{
+		"both networks work": {[]string{"10.2.0.3"}, func(*site, *v1alpha1.Tunnel, *collect.Fleet) {}, "", false},
+		"the other one has no edge": {
+			[]string{"10.2.0.3"}, func(_ *site, other *v1alpha1.Tunnel, fleet *collect.Fleet) { never(other, fleet) },
+			HopNetworkEdges, true,
+		},
+		"the other one has no edge, and this one is in its own network too": {
+			[]string{"10.2.0.3", "10.1.0.3"},
+			func(_ *site, other *v1alpha1.Tunnel, fleet *collect.Fleet) { never(other, fleet) }, HopNetworkEdges, false,
+		},
+		"a Node is not reached": {
+			[]string{"10.2.0.3"}, func(w *site, _ *v1alpha1.Tunnel, _ *collect.Fleet) {
+				w.nodeProblem = answered(http.StatusServiceUnavailable)
+			}, HopNodes, true,
+		},
+	} {
+		s := newSituation(t)
+		w := s.withSite()
+		for _, a := range tc.addresses {
+			w.fleet.Edges[0].Addresses = append(w.fleet.Edges[0].Addresses, netip.MustParseAddr(a))
+		}
+		other, fleet := s.another(w, "site2", "10.2.0.0/16")
+		tc.change(w, other, fleet)
+		got := s.check(t)
+		const cause = "with the bootstrap file of RemoteNetwork site1"
+		explained := got.Deciding() != nil && strings.Contains(got.Deciding().Cause, cause)
+		if got.First != tc.hop || explained != tc.explained {
+			t.Errorf("%s: %s", name, shown(got))
 		}
 	}
 }

@@ -95,6 +95,7 @@ func (s *Servers) merge(answers []*fleetAnswer, errs []error) Fleet {
 			one := observed.Edge{
 				Node: e.GetNode(), ID: e.GetTunnelId(), Server: c.name, Connected: e.GetConnected(), Since: timeOf(e.GetSince()),
 				LastError: e.GetReport().GetLastError(), APIServer: observed.APIServerOf(e.GetReport().GetApiServer()),
+				Addresses: observed.AddressesOf(e.GetReport()),
 			}
 			if reported := timeOf(e.GetReported()); !reported.IsZero() {
 				one.Age = timeOf(a.GetServer().GetNow()).Sub(reported)

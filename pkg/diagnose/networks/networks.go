@@ -15,12 +15,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/observed"
 )
 
 // Network is a RemoteNetwork and its Tunnel; nil: the Tunnel does not exist.
 type Network struct {
 	Object *v1alpha1.RemoteNetwork
 	Tunnel *v1alpha1.Tunnel
+	Edges  []observed.Edge // that are let in, as the xds-servers observe them
 }
 
 // Fault is one fault of a network. All texts are for people.
@@ -55,6 +57,22 @@ func Of(address netip.Addr, all []Network) int {
 		for _, text := range n.served().CIDRs {
 			if p, err := netip.ParsePrefix(text); err == nil && p.Contains(address) && p.Bits() > longest {
 				at, longest = i, p.Bits()
+			}
+		}
+	}
+	return at
+}
+
+// ofName returns the index of the network to which gateways route a name: the one with the longest suffix; -1: none.
+func ofName(name string, all []Network) int {
+	at, longest := -1, ""
+	for i, n := range all {
+		if n.served() == nil {
+			continue
+		}
+		for _, suffix := range n.served().DNSSuffixes {
+			if (name == suffix || strings.HasSuffix(name, "."+suffix)) && len(suffix) > len(longest) {
+				at, longest = i, suffix
 			}
 		}
 	}

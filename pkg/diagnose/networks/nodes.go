@@ -125,6 +125,13 @@ func (d Dialled) In(network int) (reached string, fault *Fault) {
 	}
 	fault = d.unreachable(network, first)
 	fault.Detail = fmt.Sprintf("the apiserver does not reach Node %s: %s", strings.Join(failed, ", "), first.problem)
+	if network != Outside {
+		for _, s := range strays(d.networks, network) { // streams that use it fail
+			other := s.fault(d.networks)
+			fault.Detail, fault.Cause, fault.Cure = fault.Detail+"; "+other.Detail, other.Cause, other.Cure
+			break
+		}
+	}
 	if reached != "" {
 		fault.Warning = true
 		fault.Detail += "; it reaches " + reached
@@ -254,6 +261,8 @@ func (d Dialled) unreachable(network int, a *attempt) *Fault {
 			"", "the apiserver dials Nodes itself: it runs without an EgressSelectorConfiguration for the type cluster",
 			"apply what fairlead network egress prints for this control plane, and restart the apiserver",
 		)
+	case notAddress != nil && ofName(dialled, d.networks) != Outside:
+		return d.unresolved(dialled, port, a)
 	case strings.HasPrefix(a.problem, "lookup "), dialled != "" && notAddress != nil:
 		return broken(
 			"", "the apiserver dials the name of the Node, which is in no network",
@@ -267,15 +276,43 @@ func (d Dialled) unreachable(network int, a *attempt) *Fault {
 			"add it to spec.cidrs of the RemoteNetwork of that site, or create one",
 		)
 	case !d.networks[network].allows(port):
-		return broken(
-			"", "the network does not permit the port of the kubelet",
-			fmt.Sprintf("add port %d to spec.ports of RemoteNetwork %s", port, d.networks[network].Object.Name),
-		)
+		return d.networks[network].noPort(port)
 	}
 	return broken(
 		"", "the edge refuses an address that its network permits: the owner of its machine allows less (--allow-target)",
 		"ask the owner of the edge's machine to add this destination to --allow-target of edge-agent",
 	)
+}
+
+func (n Network) noPort(port int) *Fault {
+	return broken(
+		"", "the network does not permit the port of the kubelet",
+		fmt.Sprintf("add port %d to spec.ports of RemoteNetwork %s", port, n.Object.Name),
+	)
+}
+
+// unresolved returns the fault of a Node that the apiserver dials by a name in a network. The answer of an edge is 502
+// if DNS has no address for the name, and 403 if it dials none of them.
+func (d Dialled) unresolved(name string, port int, a *attempt) *Fault {
+	n := d.networks[ofName(name, d.networks)]
+	look := "getent ahosts " + name + " on the machine of an edge shows what it resolves to: correct the DNS of that site"
+	switch {
+	case !n.allows(port):
+		return n.noPort(port)
+	case strings.Contains(a.problem, "code 502"):
+		return broken(
+			"", "the DNS of RemoteNetwork "+n.Object.Name+" does not resolve the name: the edge asks the name servers of its "+
+				"machine, and without search domains",
+			look+", or correct spec.dnsSuffixes",
+		)
+	case strings.Contains(a.problem, "code 403"):
+		return broken(
+			"", "the name resolves to an address that the edge may not dial: outside of spec.cidrs of RemoteNetwork "+
+				n.Object.Name+", of the edge's own machine, link-local, or refused by --allow-target",
+			look+", or add the address to spec.cidrs",
+		)
+	}
+	return silentNode(a)
 }
 
 // silentNode returns the fault of a Node that an edge has dialled without success.

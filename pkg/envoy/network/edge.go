@@ -78,7 +78,8 @@ func (e Edge) dialled() []netip.Prefix {
 	return model.Without(e.Network.CIDRs, slices.Concat(model.NeverDialled(), e.Excluded))
 }
 
-// dialledForTargets returns the addresses that the edge dials for targets: only theirs, or any if one is a name.
+// dialledForTargets returns the addresses that the edge dials for targets: only theirs, or any if one is a name, and
+// never a gateway.
 func (e Edge) dialledForTargets() []netip.Prefix {
 	var all []netip.Prefix
 	for _, t := range e.Network.Targets {
@@ -90,7 +91,7 @@ func (e Edge) dialledForTargets() []netip.Prefix {
 		all = append(all, netip.PrefixFrom(addr, addr.BitLen()))
 	}
 	all = slices.Compact(slices.SortedFunc(slices.Values(all), netip.Prefix.Compare))
-	return model.Without(all, model.NeverDialled())
+	return model.Without(all, slices.Concat(model.NeverDialled(), e.Excluded))
 }
 
 // Manager adds everything to the HTTP connection manager of a reverse tunnel that decides what the edge dials: its

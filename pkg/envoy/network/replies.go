@@ -16,11 +16,12 @@ const addressDenied = "response.code_details == 'dns_resolution_failure{address_
 // GatewayReplies make a gateway answer 403 to an apiserver without a network for its destination.
 func GatewayReplies() *hcmv3.LocalReplyConfig {
 	return &hcmv3.LocalReplyConfig{Mappers: []*hcmv3.ResponseMapper{
-		refusal(noRoute(), "refused by the gateway: no network of the cluster contains this destination"),
+		reply(flagged("NR"), 403, "refused by the gateway: no network of the cluster contains this destination"),
 	}}
 }
 
-// edgeReplies make an edge answer 403 for each destination that it refuses.
+// edgeReplies make an edge answer 403 for each destination that it refuses, and 502 for a name that it cannot resolve:
+// 503 is Envoy's own answer to that and to an address that does not answer.
 func edgeReplies() *hcmv3.LocalReplyConfig {
 	denied := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{
 		ExtensionFilter: &accesslogv3.ExtensionFilter{
@@ -31,21 +32,19 @@ func edgeReplies() *hcmv3.LocalReplyConfig {
 		},
 	}}
 	return &hcmv3.LocalReplyConfig{Mappers: []*hcmv3.ResponseMapper{
-		refusal(denied, "refused by the edge: its network does not contain this address"),
-		refusal(noRoute(), "refused by the edge: its network does not contain this destination"),
+		reply(denied, 403, "refused by the edge: its network does not contain this address"),
+		reply(flagged("NR"), 403, "refused by the edge: its network does not contain this destination"),
+		reply(flagged("DF"), 502, "the DNS of the network does not resolve this name"),
 	}}
 }
 
-func noRoute() *accesslogv3.AccessLogFilter {
+// flagged matches answers with a response flag of Envoy: NR without a route, DF after a failed DNS query.
+func flagged(flag string) *accesslogv3.AccessLogFilter {
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
-		ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"NR"}},
+		ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{flag}},
 	}}
 }
 
-func refusal(when *accesslogv3.AccessLogFilter, body string) *hcmv3.ResponseMapper {
-	return &hcmv3.ResponseMapper{
-		Filter:     when,
-		StatusCode: wrapperspb.UInt32(403),
-		Body:       typed.Text(body),
-	}
+func reply(when *accesslogv3.AccessLogFilter, code uint32, body string) *hcmv3.ResponseMapper {
+	return &hcmv3.ResponseMapper{Filter: when, StatusCode: wrapperspb.UInt32(code), Body: typed.Text(body)}
 }

@@ -8,6 +8,7 @@ import (
 	xdscorev3 "github.com/cncf/xds/go/xds/core/v3"
 	xdsmatcherv3 "github.com/cncf/xds/go/xds/type/matcher/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	filterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
 	headertometadatav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
@@ -16,6 +17,7 @@ import (
 	networkinputsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/matching/common_inputs/network/v3"
 	ipv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/matching/input_matchers/ip/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -161,6 +163,24 @@ func ScopedRoutes(from *corev3.ConfigSource) *hcmv3.HttpConnectionManager_Scoped
 		}}},
 		ConfigSpecifier: &hcmv3.ScopedRoutes_ScopedRds{ScopedRds: &hcmv3.ScopedRds{ScopedRdsConfigSource: from}},
 	}}
+}
+
+// WithScopes returns a copy of a listener that has these scopes, at least one, and requests none.
+func WithScopes(l *listenerv3.Listener, scopes []*routev3.ScopedRouteConfiguration) *listenerv3.Listener {
+	l = proto.CloneOf(l)
+	for _, chain := range l.GetFilterChains() {
+		for _, filter := range chain.GetFilters() {
+			manager := &hcmv3.HttpConnectionManager{}
+			if filter.GetTypedConfig().UnmarshalTo(manager) != nil || manager.GetScopedRoutes() == nil {
+				continue
+			}
+			manager.GetScopedRoutes().ConfigSpecifier = &hcmv3.ScopedRoutes_ScopedRouteConfigurationsList{
+				ScopedRouteConfigurationsList: &hcmv3.ScopedRouteConfigurationsList{ScopedRouteConfigurations: scopes},
+			}
+			filter.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: typed.Pack(manager)}
+		}
+	}
+	return l
 }
 
 // ScopeFilters are the HTTP filters of a gateway that let a scope match the address in the authority. Envoy's own

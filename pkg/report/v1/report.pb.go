@@ -78,12 +78,14 @@ func (BootState) EnumDescriptor() ([]byte, []int) {
 }
 
 type EdgeReport struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Form          string                 `protobuf:"bytes,1,opt,name=form,proto3" json:"form,omitempty"`       // Process or Container
-	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"` // of the edge-agent
-	ApiServer     *APIServer             `protobuf:"bytes,3,opt,name=api_server,json=apiServer,proto3" json:"api_server,omitempty"`
-	LastError     string                 `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"` // the newest trouble; empty: none
-	Answer        *Answer                `protobuf:"bytes,5,opt,name=answer,proto3" json:"answer,omitempty"`                        // a message with an answer contains nothing else
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Form      string                 `protobuf:"bytes,1,opt,name=form,proto3" json:"form,omitempty"`       // Process or Container
+	Version   string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"` // of the edge-agent
+	ApiServer *APIServer             `protobuf:"bytes,3,opt,name=api_server,json=apiServer,proto3" json:"api_server,omitempty"`
+	LastError string                 `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"` // the newest trouble; empty: none
+	Answer    *Answer                `protobuf:"bytes,5,opt,name=answer,proto3" json:"answer,omitempty"`                        // a message with an answer contains nothing else
+	// addresses are IP addresses of the machine, without loopback and link-local ones.
+	Addresses     []string `protobuf:"bytes,6,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -149,6 +151,13 @@ func (x *EdgeReport) GetLastError() string {
 func (x *EdgeReport) GetAnswer() *Answer {
 	if x != nil {
 		return x.Answer
+	}
+	return nil
+}
+
+func (x *EdgeReport) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
 	}
 	return nil
 }
@@ -2325,7 +2334,7 @@ var File_pkg_report_v1_report_proto protoreflect.FileDescriptor
 
 const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\n" +
-	"\x1apkg/report/v1/report.proto\x12\x12fairlead.report.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcb\x01\n" +
+	"\x1apkg/report/v1/report.proto\x12\x12fairlead.report.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe9\x01\n" +
 	"\n" +
 	"EdgeReport\x12\x12\n" +
 	"\x04form\x18\x01 \x01(\tR\x04form\x12\x18\n" +
@@ -2334,7 +2343,8 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"api_server\x18\x03 \x01(\v2\x1d.fairlead.report.v1.APIServerR\tapiServer\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\x04 \x01(\tR\tlastError\x122\n" +
-	"\x06answer\x18\x05 \x01(\v2\x1a.fairlead.report.v1.AnswerR\x06answer\"\xf0\x01\n" +
+	"\x06answer\x18\x05 \x01(\v2\x1a.fairlead.report.v1.AnswerR\x06answer\x12\x1c\n" +
+	"\taddresses\x18\x06 \x03(\tR\taddresses\"\xf0\x01\n" +
 	"\tAPIServer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x18\n" +

@@ -1,4 +1,4 @@
-package boot
+package addresses
 
 import (
 	"fmt"
@@ -53,12 +53,12 @@ func TestAddresses(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := strings.Join(addresses(tc.all), " "); got != tc.want {
+			if got := strings.Join(of(tc.all), " "); got != tc.want {
 				t.Errorf("got %s", got)
 			}
 		})
 	}
-	bounded := addresses([]netInterface{with("cni0", up, many...)})
+	bounded := of([]netInterface{with("cni0", up, many...)})
 	if len(bounded) != maxAddresses || bounded[0] != "10.1.0.1" || !slices.Contains(bounded, "10.1.0.32") {
 		t.Errorf("%d addresses: %v", len(bounded), bounded)
 	}

@@ -1,4 +1,6 @@
-package boot
+// Package addresses lists the addresses of this machine that may identify it to others. It has no input; its output is
+// sorted texts. It does not know which of them others can dial.
+package addresses
 
 import (
 	"net"
@@ -7,7 +9,7 @@ import (
 )
 
 const (
-	// maxAddresses is the limit of the server.
+	// maxAddresses is the limit of the xds-server.
 	maxAddresses = 32
 	// servicesInterface is where kube-proxy keeps the IP addresses of all Services: none of them is the machine's own.
 	servicesInterface = "kube-ipvs0"
@@ -33,9 +35,11 @@ func interfaces() (all []netInterface) {
 	return all
 }
 
-// addresses returns the addresses that may identify the machine, in order. The result is the same as long as
-// nothing changes.
-func addresses(all []netInterface) []string {
+// OfMachine returns up to 32 global unicast addresses of this machine, in order, without those of Services. The result
+// is the same as long as nothing changes; it is nil if the kernel lists none.
+func OfMachine() []string { return of(interfaces()) }
+
+func of(all []netInterface) []string {
 	var found []netip.Addr
 	for _, i := range all {
 		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 || i.Name == servicesInterface {
