@@ -75,6 +75,7 @@ func TestNetworks(t *testing.T) {
 		f.streams(t)
 		f.changes(t)
 		f.faults(t)
+		f.operates(t)
 	}
 	f.withdraws(t)
 	f.Logs(t)
