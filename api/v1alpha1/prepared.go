@@ -10,7 +10,7 @@ import (
 // returns false for a Tunnel that does not wait: a nil Tunnel, one that has a controlling owner, is being deleted, has
 // no id or an untunnelled mode, or whose annotation does not contain a valid time.
 func (t *Tunnel) PreparedUntil() (time.Time, bool) {
-	if t == nil || t.Spec.ID == "" || !t.OfCluster() || !t.Spec.Kubeconfig.Mode.Tunnelled() ||
+	if t == nil || t.Spec.ID == "" || !t.Spec.Kubeconfig.Mode.Tunnelled() ||
 		!t.DeletionTimestamp.IsZero() || metav1.GetControllerOf(t) != nil {
 		return time.Time{}, false
 	}

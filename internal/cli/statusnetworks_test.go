@@ -3,7 +3,9 @@ package cli
 import (
 	"encoding/json"
 	"errors"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/eventually"
@@ -113,38 +116,7 @@ func TestStatusShowsNetworksBelowTheirCluster(t *testing.T) {
 func TestTheOperatorOfANetworkSeesNoOther(t *testing.T) {
 	admin := newPerson(t)
 	namespace, edge, _ := withNetworks(t, admin)
-	operator := &person{admin.Client, filepath.Join(t.TempDir(), "kubeconfig")}
-	config, err := clientcmd.LoadFromFile(admin.kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.AuthInfos["admin"].Impersonate = "operator-of-" + namespace
-	if err := clientcmd.WriteToFile(*config, operator.kubeconfig); err != nil {
-		t.Fatal(err)
-	}
-	get := func(resource, name string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{
-			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{resource}, ResourceNames: []string{name},
-			Verbs: []string{"get"},
-		}
-	}
-	role := &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "operator"},
-		Rules:      []rbacv1.PolicyRule{get("remotenetworks", "site1"), get("tunnels", "site1.network")},
-	}
-	binding := &rbacv1.RoleBinding{
-		ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "operator-of-" + namespace}},
-	}
-	for _, o := range []client.Object{role, binding} {
-		if err := admin.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-	}
-	eventually.True(t, 10*time.Second, "the operator reads the network", func() error {
-		_, err := operator.does(t, "network", "list", "-n", namespace, "site1")
-		return err
-	})
+	operator, role := operatorOf(t, admin, namespace)
 	operator.must(t, []string{"10.21.0.0/16"}, "network", "list", "-n", namespace, "site1", "-o", "wide")
 	operator.must(t, []string{edge}, "edge", "list", "-n", namespace, "site1.network")
 	for _, args := range [][]string{
@@ -168,4 +140,69 @@ func TestTheOperatorOfANetworkSeesNoOther(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// operatorOf returns a person with the permissions of deploy/site-operator for the network site1 of a namespace.
+func operatorOf(t *testing.T, admin *person, namespace string) (*person, *rbacv1.Role) {
+	t.Helper()
+	operator := &person{admin.Client, filepath.Join(t.TempDir(), "kubeconfig")}
+	config, err := clientcmd.LoadFromFile(admin.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.AuthInfos["admin"].Impersonate = "operator-of-" + namespace
+	if err := clientcmd.WriteToFile(*config, operator.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	role := &rbacv1.Role{}
+	data, err := os.ReadFile("../../deploy/site-operator/role.yaml")
+	if err := errors.Join(err, yaml.UnmarshalStrict(data, role)); err != nil {
+		t.Fatal(err)
+	}
+	role.Namespace = namespace
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "operator-of-" + namespace}},
+	}
+	for _, o := range []client.Object{role, binding} {
+		if err := admin.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually.True(t, 10*time.Second, "the operator reads the network", func() error {
+		_, err := operator.does(t, "network", "list", "-n", namespace, "site1")
+		return err
+	})
+	return operator, role
+}
+
+// TestTheOperatorOfANetworkRevokesItsEdges: without permissions on the Tunnel of a Cluster, and in the namespace of the
+// installation.
+func TestTheOperatorOfANetworkRevokesItsEdges(t *testing.T) {
+	admin := newPerson(t)
+	namespace, edge, egress := withNetworks(t, admin)
+	operator, _ := operatorOf(t, admin, namespace)
+	args := func(node, network string, more ...string) []string {
+		return append([]string{"edge", "revoke", node, "-n", namespace, "--network=" + network}, more...)
+	}
+	operator.mustNot(t, "forbidden", args(edge, "site2")...)
+	operator.mustNot(t, "forbidden", "edge", "revoke", egress, "-n", namespace, "--cluster=shop.egress")
+	operator.mustNot(t, "forbidden", "edge", "revoke", edge, "-n", namespace)
+	operator.mustNot(t, "--network needs --namespace", "edge", "revoke", edge, "--network=site1")
+	operator.mustNot(t, "have not confirmed", args(edge, "site1", "--timeout=3s")...)
+	key := client.ObjectKey{Namespace: namespace, Name: "site1.network"}
+	setStatus(t, admin, key, func(s *v1alpha1.TunnelStatus) {
+		at := metav1.Now()
+		s.Edges[0].Gateways, s.Edges[0].CutAt = nil, &at
+	})
+	operator.must(
+		t, []string{"no gateway has a tunnel of it after ", "which takes permissions in namespace fairlead-system"},
+		args(edge, "site1")...)
+	// What is not on record is not known.
+	operator.mustNot(t, notProven, args(model.NewNodeName(), "site1", "--timeout=3s")...)
+	tunnel := &v1alpha1.Tunnel{}
+	if err := admin.Get(t.Context(), key, tunnel); err != nil || !slices.Contains(tunnel.Spec.RevokedEdges, edge) {
+		t.Errorf("revoked are %v, %v", tunnel.Spec.RevokedEdges, err)
+	}
 }

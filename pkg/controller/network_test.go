@@ -5,10 +5,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -17,6 +19,7 @@ import (
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 func networkNamed(cluster *clusterv1.Cluster, name string, cidrs ...string) *v1alpha1.RemoteNetwork {
@@ -165,6 +168,88 @@ func waitEnded(t *testing.T, m client.Client, tunnel *v1alpha1.Tunnel) {
 		}
 		return nil
 	})
+}
+
+// TestTheTunnelsOfNetworksArePreparedForTheirCluster does what clusterctl does to the management cluster that it moves
+// a Cluster to, in the order that is worst for the Tunnel of the apiservers: it arrives before the RemoteNetwork.
+func TestTheTunnelsOfNetworksArePreparedForTheirCluster(t *testing.T) {
+	m := apiserver(t)
+	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
+	cluster.Spec.Paused = ptr.To(true)
+	site := networkNamed(cluster, "site1", "10.2.0.0/16")
+	own, egress := tunnelNamed(cluster, "site1.network"), tunnelNamed(cluster, "c1.egress")
+	own.Spec = v1alpha1.TunnelSpec{ID: model.NewID(), Network: "site1"}
+	egress.Spec = v1alpha1.TunnelSpec{ID: model.NewID(), EgressOf: "c1"}
+	tokens := map[string]string{}
+	for _, tunnel := range []*v1alpha1.Tunnel{own, egress} {
+		tunnel.Annotations = map[string]string{
+			v1alpha1.PreparedAnnotation: time.Now().Add(time.Hour).Format(time.RFC3339),
+		}
+		controllertest.Create(t, m, tunnel)
+		tokens[tunnel.Name] = tokenOf(t, m, tunnel)
+		if now := controllertest.Read(t, m, tunnel); now.Status.Served == nil || !now.Status.Served.EnrolmentOnly ||
+			now.HeldID() == "" {
+			t.Errorf("%s has the status %+v", tunnel.Name, now.Status)
+		}
+	}
+	checkBootstrap(t, m, egress, "egress")
+
+	moveTunnel := func(tunnel *v1alpha1.Tunnel, owner metav1.OwnerReference) {
+		have := controllertest.Read(t, m, tunnel)
+		moved := tunnelNamed(cluster, tunnel.Name)
+		moved.Spec, moved.OwnerReferences = have.Spec, []metav1.OwnerReference{owner}
+		moved.Finalizers = []string{v1alpha1.TunnelFinalizer}
+		moved.UID, moved.ResourceVersion = have.UID, have.ResourceVersion
+		if err := m.Update(t.Context(), moved); err != nil {
+			t.Fatal(err)
+		}
+	}
+	controllertest.Create(t, m, cluster)
+	moveTunnel(egress, *metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster")))
+	waitAccepted(t, m, egress)
+	controllertest.Create(t, m, site)
+	moveTunnel(own, *metav1.NewControllerRef(site, v1alpha1.GroupVersion.WithKind("RemoteNetwork")))
+	waitServed(t, m, own, "10.2.0.0/16")
+	if id := own.Status.Served.Network.EgressID; id != egress.Spec.ID {
+		t.Errorf("apiservers with the id %q reach the network of the paused Cluster, want %q", id, egress.Spec.ID)
+	}
+	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
+	waitNetwork(t, m, site, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, "")
+	for _, tunnel := range []*v1alpha1.Tunnel{own, egress} {
+		if now := controllertest.Read(t, m, tunnel); now.UID != tunnel.UID || tokenOf(t, m, now) != tokens[tunnel.Name] {
+			t.Errorf("%s is another one, or has another token", tunnel.Name)
+		}
+	}
+}
+
+// waitAccepted waits until the decision about a Tunnel is on record as granted.
+func waitAccepted(t *testing.T, m client.Client, tunnel *v1alpha1.Tunnel) {
+	t.Helper()
+	controllertest.Eventually(t, func() error {
+		if err := m.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
+			return err
+		}
+		if served := tunnel.Status.Served; served == nil || served.EnrolmentOnly {
+			return fmt.Errorf("status %+v", tunnel.Status)
+		}
+		return nil
+	})
+}
+
+// TestATunnelOfANetworkThatWaitsTooLongEnds: the edges of a Cluster that does not arrive are denied.
+func TestATunnelOfANetworkThatWaitsTooLongEnds(t *testing.T) {
+	m := apiserver(t)
+	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
+	own := tunnelNamed(cluster, "site1.network")
+	own.Spec = v1alpha1.TunnelSpec{ID: model.NewID(), Network: "site1"}
+	own.Annotations = map[string]string{v1alpha1.PreparedAnnotation: time.Now().Add(time.Hour).Format(time.RFC3339)}
+	controllertest.Create(t, m, own)
+	tokenOf(t, m, own)
+	controllertest.Edit(t, m, own, func(t *v1alpha1.Tunnel) {
+		t.Annotations[v1alpha1.PreparedAnnotation] = time.Now().Format(time.RFC3339)
+	})
+	controllertest.WaitGone(t, m, own)
+	waitEnded(t, m, own)
 }
 
 // TestAPausedNetworkIsRecordedAndNotCreated: clusterctl moves paused objects, and restores the Tunnels itself.

@@ -11,17 +11,25 @@ import (
 )
 
 // PreparedCandidate returns the claims of a Tunnel that waits for its Cluster: its hostname and its id, and no name
-// that another claimant could have.
+// that another claimant could have. The Tunnel of a network or of apiservers has no hostname.
 func PreparedCandidate(tunnel *v1alpha1.Tunnel) Candidate {
-	return Candidate{
-		Key:       model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name},
-		Created:   tunnel.CreationTimestamp.Time,
-		ID:        tunnel.ClaimedID(),
-		APIServer: model.Endpoint{Host: defaultAddress, Port: defaultPort}, // never dialled
-		Revoked:   tunnel.Spec.RevokedEdges,
-		Held:      onRecord(tunnel.Namespace, tunnel.Status),
-		Prepared:  true,
+	c := Candidate{
+		Key:      model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name},
+		Created:  tunnel.CreationTimestamp.Time,
+		ID:       tunnel.ClaimedID(),
+		Revoked:  tunnel.Spec.RevokedEdges,
+		Held:     onRecord(tunnel.Namespace, tunnel.Status),
+		Prepared: true,
 	}
+	switch {
+	case tunnel.Spec.Network != "":
+		c.Network = &NetworkFacts{Name: tunnel.Spec.Network} // it has no addresses before its RemoteNetwork exists
+	case tunnel.Spec.EgressOf != "":
+		c.Egress = true
+	default:
+		c.APIServer = model.Endpoint{Host: defaultAddress, Port: defaultPort} // never dialled
+	}
+	return c
 }
 
 // RecordedCandidate returns the record of a Tunnel that claims nothing.
@@ -38,11 +46,11 @@ func Claimant(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time
 	if c, ok := CandidateOf(cluster, tunnel); ok {
 		return c, ok
 	}
-	if !tunnel.OfCluster() {
-		return Candidate{}, false
-	}
 	if tunnel.Prepared(now) {
 		return PreparedCandidate(tunnel), true
+	}
+	if !tunnel.OfCluster() {
+		return Candidate{}, false
 	}
 	return UnservedCandidate(cluster, tunnel)
 }

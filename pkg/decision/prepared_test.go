@@ -65,6 +65,27 @@ func TestPreparedTunnels(t *testing.T) {
 			}
 		})
 	}
+	for name, change := range map[string]func(*v1alpha1.Tunnel){
+		"site1.network": func(t *v1alpha1.Tunnel) { t.Spec.Network = "site1" },
+		"c1.egress":     func(t *v1alpha1.Tunnel) { t.Spec.EgressOf = "c1" },
+	} {
+		tunnel := prepared(later)
+		tunnel.Name = name
+		change(tunnel)
+		c, ok := decision.Claimant(nil, tunnel, now)
+		var names decision.Names
+		r := names.Decide(domain, c)
+		status := v1alpha1.TunnelStatus{}
+		decision.Record(&status, r)
+		if !ok || r.Fatal != nil || status.ID != id("a") || status.Served == nil || !status.Served.EnrolmentOnly ||
+			status.Served.Network != nil || status.Hostname != "" || len(status.Names) > 0 {
+			t.Errorf("%s: %v, decided %+v, recorded %+v", name, ok, r, status)
+		}
+		tunnel.Annotations = nil
+		if c, ok := decision.Claimant(nil, tunnel, now); ok {
+			t.Errorf("%s claims %+v without waiting", name, c)
+		}
+	}
 	served := prepared(later)
 	served.OwnerReferences = newTunnel("c1", id("a"), "u1").OwnerReferences
 	if c, ok := decision.Claimant(cluster, served, now); !ok || c.Prepared || len(c.ExtraNames) != 1 {

@@ -259,7 +259,7 @@ func edgesOf(members []Member) (n int) {
 func (d *Decider) evaluate(r *Record, in Input, now time.Time) findings {
 	f, c := findings{tunnels: map[string]bool{}, afflicted: map[string]bool{}}, newComparison(r, in)
 	for _, m := range d.subjects(r, in) {
-		if in.Gone != nil && m.ID != "" && absent(in.Edges[m.Node]) && in.Gone(m.Node) {
+		if in.Gone != nil && m.ID != "" && absent(m, in.Edges[m.Node]) && in.Gone(m.Node) {
 			continue
 		}
 		f.seen++
@@ -299,8 +299,11 @@ func (f *findings) add(m Member, text string, lasts bool) {
 	}
 }
 
-// absent reports whether an edge has no stream or no tunnel, so that it may be gone for good.
-func absent(e Edge) bool { return !e.Connected || len(e.Tunnels) == 0 }
+// absent reports whether an edge has no stream, or none of the tunnels that it had, so that it may be gone for good.
+// The Envoy beside an apiserver never has a tunnel, nor has an edge of a network that nobody uses yet.
+func absent(m Member, e Edge) bool {
+	return !e.Connected || len(m.Tunnels) > 0 && len(e.Tunnels) == 0
+}
 
 // subjects returns the nodes whose faults count: the first wave, and later all nodes.
 func (d *Decider) subjects(r *Record, in Input) []Member {

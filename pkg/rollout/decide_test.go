@@ -506,3 +506,40 @@ func TestNoFaultReachesMoreThanTheFirstWave(t *testing.T) {
 		}
 	}
 }
+
+// TestANodeWithoutTunnelsIsNotAbsent: the Envoy beside an apiserver never has any. While its agent is connected, what
+// it does counts; later, it may have ended for good.
+func TestANodeWithoutTunnelsIsNotAbsent(t *testing.T) {
+	egress := Node{Name: "edge-egress", ID: "egress"}
+	for name, tc := range map[string]struct {
+		do    func(*world)
+		stops bool
+	}{
+		"it rejects the profile": {do: func(w *world) {
+			w.breaks = func(n Node, w *world) {
+				if n == egress {
+					refuses(n, w)
+				}
+			}
+		}, stops: true},
+		"its agent has ended": {do: func(w *world) {
+			delete(w.healthy, egress)
+			w.in.Edges[egress] = Edge{}
+		}},
+		"it has no fault": {do: func(*world) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(10, 1, 1)
+			w.in.Edges[egress], w.healthy[egress] = Edge{Connected: true}, Edge{Connected: true}
+			w.step()
+			w.target(newer)
+			w.step()
+			w.gone[egress] = true // its Tunnel has ended, or it is revoked
+			tc.do(w)
+			w.run(10 * time.Minute)
+			if got := w.record.Phase == PhaseStopped; got != tc.stops || !got && w.record.Current != newer {
+				t.Errorf("it is %+v", w.record)
+			}
+		})
+	}
+}

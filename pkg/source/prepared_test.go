@@ -88,3 +88,52 @@ func TestATunnelThatWaitsForItsCluster(t *testing.T) {
 		return errors.Is(err, enrol.ErrUnknownToken)
 	})
 }
+
+// TestTunnelsOfNetworksThatWaitForTheirCluster: edges of networks and Envoys beside apiservers enrol at the
+// installation that their Cluster will be moved to.
+func TestTunnelsOfNetworksThatWaitForTheirCluster(t *testing.T) {
+	b := newBed(t)
+	until := time.Now().Add(time.Hour).Format(time.RFC3339)
+	site, other, egress := prepared(until), prepared(until), prepared(until)
+	site.Name, site.Spec = "site1.network", v1alpha1.TunnelSpec{ID: id("b"), Network: "site1"}
+	other.Name, other.Spec = "site2.network", v1alpha1.TunnelSpec{ID: id("d"), Network: "site2"}
+	egress.Name, egress.Spec = "c1.egress", v1alpha1.TunnelSpec{ID: id("c"), EgressOf: "c1"}
+	for _, tunnel := range []*v1alpha1.Tunnel{site, other, egress} {
+		tunnel.Namespace = b.namespace
+		if err := b.Create(t.Context(), tunnel); err != nil {
+			t.Fatal(err)
+		}
+		tunnel.Status = v1alpha1.TunnelStatus{
+			ID: tunnel.Spec.ID, Served: &v1alpha1.ServedStatus{EnrolmentOnly: true},
+			Tokens: []v1alpha1.TokenStatus{{
+				SHA256: enrol.HashToken(tunnel.Name), MaxUses: 2, ExpiresAt: metav1.NewTime(time.Now().Add(time.Hour)),
+			}},
+		}
+		if err := b.Status().Update(t.Context(), tunnel); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.run(t)
+	for b.prepared == nil {
+		b.take(t, <-b.updates)
+	}
+	for _, tunnel := range []*v1alpha1.Tunnel{site, other, egress} {
+		if !b.prepared[model.Key{Namespace: b.namespace, Name: tunnel.Name}] {
+			t.Errorf("%s does not wait: %v", tunnel.Name, b.prepared)
+		}
+		if _, err := b.EdgeToken(enrol.HashToken(tunnel.Name)); err != nil {
+			t.Errorf("the token of %s: %v", tunnel.Name, err)
+		}
+	}
+	if w := b.networks["c1.egress"]; !w.Egress || !w.Prepared {
+		t.Errorf("the Tunnel of apiservers is published as %+v", w)
+	}
+	if w := b.networks["site1.network"]; w.Egress || !w.Prepared || len(w.Names()) > 0 {
+		t.Errorf("the Tunnel of a network is published as %+v with the names %q", w, w.Names())
+	}
+	b.update(t, site, func() { site.Annotations[v1alpha1.PreparedAnnotation] = time.Now().Format(time.RFC3339) })
+	eventually(t, "no caller waits for it", func() bool {
+		_, err := b.EdgeToken(enrol.HashToken(site.Name))
+		return errors.Is(err, enrol.ErrUnknownToken)
+	})
+}

@@ -39,13 +39,21 @@ func translate(
 		return translation{cluster: w}
 	}
 	t := translation{cluster: w}
-	if !tunnel.OfCluster() {
-		t.cluster.Withheld, t.admitted = false, tunnel.DeletionTimestamp.IsZero()
-		t.problem = addNetwork(d, &t.cluster, cluster, tunnel, beside, now)
-		return t
-	}
 	if until, waits := tunnel.PreparedUntil(); waits {
 		t.expires = until.Sub(now)
+	}
+	if !tunnel.OfCluster() {
+		t.cluster.Withheld = false
+		if served.EnrolmentOnly {
+			t.cluster.Prepared, t.cluster.Egress = true, tunnel.Spec.EgressOf != ""
+			if !t.cluster.Egress {
+				t.cluster.Network = &model.Network{Name: tunnel.Spec.Network} // it has no name of its own
+			}
+			return t
+		}
+		t.admitted = tunnel.DeletionTimestamp.IsZero()
+		t.problem = addNetwork(d, &t.cluster, cluster, tunnel, beside, now)
+		return t
 	}
 	w.Hostname, w.Prepared, w.Withheld = tunnel.Status.Hostname, served.EnrolmentOnly, false
 	if !w.Prepared {

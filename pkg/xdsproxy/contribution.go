@@ -121,5 +121,6 @@ func (c *contribution) remove() {
 	if c.stream != nil {
 		c.stream.end(errRemoved)
 	}
+	r.restoreYielded(c)
 	r.notifySession()
 }

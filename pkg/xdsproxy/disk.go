@@ -126,6 +126,7 @@ func (c *contribution) restore() {
 			}
 			s.offered[name] = res
 			s.owners()[name] = s
+			s.place(name, res)
 		}
 		c.unproven = c.unproven || len(differing(c.good[k], s.accepted)) > 0
 	}

@@ -65,7 +65,7 @@ func (s *session) choose() (kind, *batch) {
 // outlived its agent may have something newer than the disk. It does not keep a version that is known to be rejected.
 func (t *table) held(o *share, name string) bool {
 	have, has := t.have[name]
-	if !has || o.asked || bare(have) == o.offered[name].version() {
+	if !has || o.asked || o.yielded[name] || bare(have) == o.offered[name].version() {
 		return false // in the last case only the form differs
 	}
 	r := o.rejected[name]
@@ -145,7 +145,7 @@ func (s *session) additions(k kind) *batch {
 		}
 		if s.proxy.shown(k, name, o.offered[name]) == t.have[name] {
 			delete(t.todo, name)
-		} else if o.of.ready(k) && !t.held(o, name) {
+		} else if o.of.ready(k) && !t.held(o, name) && !t.blocked(s.proxy, k, name) {
 			byShare[o] = append(byShare[o], name)
 		}
 	}

@@ -1,8 +1,8 @@
 // Package xdsproxy is a proxy between xds-servers and one Envoy. It subscribes to the xds-servers by delta ADS over
 // the control channel and serves Envoy by delta ADS on a Unix socket. It keeps on disk the resources of each type that
 // Envoy accepted last, so that an Envoy starts while the xds-server is unavailable. ACK and NACK pass through. Input
-// and output are resources. It does not know their meaning, except that they have names, and that scopes and listeners
-// refer to Envoy clusters.
+// and output are resources. It does not know their meaning, except that they have names, that listeners have addresses,
+// and that scopes and listeners refer to Envoy clusters.
 //
 // An xds-server gets an ACK when Envoy has accepted its resources; without an Envoy it gets no answer. A rejected
 // resource does not affect others: if Envoy or a check rejects it, or it is rolled back after crashes, Envoy keeps the
@@ -80,6 +80,7 @@ type Proxy struct {
 	trials        trials
 	removedAny    bool                   // Remove was called: Envoy may have resources without an owner
 	dropped       [kinds]map[string]bool // names of removed resources that Envoy may have
+	places        map[string]string      // addresses of listeners, by name
 
 	recording   sync.Mutex // held while the record of trials is written; locked before mu; guards the fields below
 	recorded    int        // the count on disk
@@ -95,6 +96,7 @@ func New(dir string, log *slog.Logger) (*Proxy, error) {
 		times:         usual,
 		changed:       make(chan struct{}, 1),
 		contributions: map[string]*contribution{},
+		places:        map[string]string{},
 	}
 	for k := range r.owners {
 		r.owners[k], r.dropped[k] = map[string]*share{}, map[string]bool{}

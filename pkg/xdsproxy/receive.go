@@ -183,6 +183,9 @@ func (s *share) admit(touched map[string]bool) {
 	for name, res := range changes {
 		s.pending.waiting[name] = res.version()
 		s.offer(name, res)
+		if res != nil {
+			s.displace(name)
+		}
 	}
 }
 

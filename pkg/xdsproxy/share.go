@@ -60,6 +60,7 @@ type share struct {
 	offered  set                   // what Envoy is to have: newest without the rejected resources
 	accepted set                   // what Envoy accepted last, as on disk
 	rejected map[string]*rejection // by name
+	yielded  map[string]bool       // listeners that are not offered, because another upstream has their address
 	pending  pending
 	nonce    string // of the last response
 
@@ -92,6 +93,7 @@ type pending struct {
 func newShare(c *contribution, k kind) *share {
 	return &share{
 		of: c, kind: k, offered: set{}, accepted: set{}, rejected: map[string]*rejection{},
+		yielded: map[string]bool{},
 		pending: pending{waiting: map[string]string{}}, files: map[string]*file{acceptedEnding: {}, goodEnding: {}},
 	}
 }
@@ -113,6 +115,7 @@ func (s *share) offer(name string, res *resource) {
 	} else {
 		s.offered[name] = res
 		s.owners()[name] = s
+		s.place(name, res)
 	}
 	if t := s.of.proxy.table(s.kind); t != nil {
 		t.todo[name] = true

@@ -102,6 +102,7 @@ func (c *contribution) close(st *stream) {
 	}
 	if c.connected {
 		c.connected, c.since = false, time.Now()
+		c.proxy.restoreYielded(c)
 	}
 	c.proxy.notifyChanged()
 }

@@ -103,6 +103,7 @@ type Lab struct {
 	*workspace.Workspace
 	Domain  string
 	options Options
+	beside  *Lab // whose workload network this lab shares; nil: none
 
 	etcd      *proc.Process  // of the management cluster
 	collector *proc.Process  // nil in a lab without one
@@ -122,7 +123,7 @@ func New(ctx context.Context, options Options) (*Lab, error) {
 	return build(ctx, options, nil)
 }
 
-// build is New. If beside is not nil, the lab shares its workload network and its machines.
+// build is New. If beside is not nil, the lab shares its workload network, and the machines and apiservers there.
 func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
 	workspace, err := workspace.New(ctx, options.Programs, options.Machines)
 	if err != nil {
@@ -138,6 +139,9 @@ func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
 		l.Close(context.WithoutCancel(ctx))
 		return nil, err
 	}
+	if l.beside = beside; beside != nil {
+		l.SNI, l.Connect = beside.SNI, beside.Connect
+	}
 	return l, nil
 }
 
@@ -145,7 +149,7 @@ func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
 func (l *Lab) Start(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.startManagement(ctx) })
-	if !l.options.Machines {
+	if !l.options.Machines && l.beside == nil {
 		group.Go(func() error { return l.startWorkload(ctx) })
 	}
 	return group.Wait()

@@ -19,7 +19,7 @@ const SecondPublicName = "gateway.second.test"
 const secondGateways = 5
 
 // NewSecond is New for a second installation. It has its own management network, and its own gateways on the same
-// workload network. The machines are the same. It must be closed before the first lab.
+// workload network. The machines and the workload apiservers are the same. It must be closed before the first lab.
 func (l *Lab) NewSecond(ctx context.Context, options Options) (*Lab, error) {
 	second, err := build(ctx, options, l)
 	if err != nil {

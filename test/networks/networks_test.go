@@ -63,7 +63,7 @@ func TestNetworks(t *testing.T) {
 	f.reaches(t)
 	f.services(t)
 	f.isolates(t)
-	if testing.Short() { // before an Envoy is killed: check reports that for a minute
+	if testing.Short() { // before an Envoy is killed: its edge reports that for a minute
 		f.faults(t)
 	}
 	f.workers(t)
@@ -76,6 +76,7 @@ func TestNetworks(t *testing.T) {
 		f.streams(t)
 		f.changes(t)
 		f.faults(t)
+		f.operates(t)
 	}
 	f.withdraws(t)
 	f.Logs(t)

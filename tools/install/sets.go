@@ -27,7 +27,7 @@ var sets = map[string][]string{
 		"capa-reconcile",
 		"prometheus", "helm", "registry",
 	},
-	"networks": slices.Concat(lab, []string{"capa-reconcile", "named-targets"}),
+	"networks": slices.Concat(lab, []string{"capa-reconcile", "named-targets", "clusterctl"}),
 	"chart":    {"kube-apiserver", "etcd", "kubectl", "capi-core", "helm", "registry"},
 	// a lab where Cluster API creates the workload clusters with kubeadm
 	"machines": slices.Concat(lab, []string{

@@ -27,6 +27,7 @@ type edgeFlags struct {
 	management.Flags
 	all     bool
 	cluster string
+	network string
 	timeout time.Duration
 }
 

@@ -23,15 +23,18 @@ import (
 const edgeRevokeHelp = `
 Revoke an edge: add its node name to spec.revokedEdges of its Tunnel, and wait until its tunnels are closed. A
 revoked edge gets no certificate, no configuration and no tunnel, and the token that it enrolled with becomes
-invalid. Other edges are not affected. "fairlead edge list -A" shows node names. With --cluster, the edge need
-not be on record.
+invalid. Other edges are not affected. "fairlead edge list -A" shows node names. With --cluster or --network,
+the edge need not be on record.
 
 Each gateway compares its records with the sockets of its kernel. The command prints how many connections each
 gateway closed. It fails if a gateway does not prove in time that no connection is left, or reports that its
 records are incomplete; the edge remains revoked.
 
+With --network, the permissions of the operator of that RemoteNetwork are enough. If they do not include asking
+the gateways, the record of the controller decides: all gateways have reported that they have no tunnel of it.
+
 Needs: list, get and patch on Tunnels; in the namespace of the installation, list on Pods and create on
-pods/portforward.
+pods/portforward. With --network: get and patch on the Tunnel NETWORK.network.
 Changes: spec.revokedEdges of the Tunnel.
 Exit codes: 0 the edge is revoked and its tunnels are closed; 1 a gateway has not proven it, or the command
 failed; 2 the command line is invalid.`
@@ -43,7 +46,7 @@ func edgeRevokeCommand() *cobra.Command {
 		Use:   "revoke NODE",
 		Short: "Revoke an edge and close its tunnels",
 		Example: "  fairlead edge revoke edge-abcdefghijklmnop\n  fairlead edge revoke edge-abcdefghijklmnop -n prod " +
-			"--cluster c1",
+			"--cluster c1\n  fairlead edge revoke edge-abcdefghijklmnop -n prod --network site1",
 		Long: strings.TrimSpace(edgeRevokeHelp),
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -55,6 +58,8 @@ func edgeRevokeCommand() *cobra.Command {
 	cmd.Flags().
 		StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the edge's Cluster (default: search all namespaces)")
 	cmd.Flags().StringVar(&f.cluster, "cluster", "", "name of the edge's Cluster")
+	cmd.Flags().StringVar(&f.network, "network", "", "name of the edge's RemoteNetwork")
+	cmd.MarkFlagsMutuallyExclusive("cluster", "network")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait until its tunnels are closed")
 	return cmd
 }
@@ -64,8 +69,10 @@ func runEdgeRevoke(cmd *cobra.Command, node string, f edgeFlags, servers managem
 	if err := model.ValidateNodeName(node); err != nil {
 		return output.UsageError("%w", err)
 	}
-	if f.cluster != "" && f.Namespace == "" {
-		return output.UsageError("--cluster needs --namespace")
+	for flag, value := range map[string]string{"cluster": f.cluster, "network": f.network} {
+		if value != "" && f.Namespace == "" {
+			return output.UsageError("--%s needs --namespace", flag)
+		}
 	}
 	m, err := f.Open()
 	if err != nil {
@@ -81,7 +88,7 @@ func runEdgeRevoke(cmd *cobra.Command, node string, f edgeFlags, servers managem
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 	defer cancel()
-	cutErr := waitCut(ctx, cmd.OutOrStdout(), m, tunnel, node, begin)
+	cut, cutErr := waitCut(ctx, cmd.OutOrStdout(), m, tunnel, node, begin)
 	if cutErr != nil { // the gateways' reasons are printed once
 		ctx, cancel = context.WithTimeout(cmd.Context(), lastProof)
 		defer cancel()
@@ -94,14 +101,27 @@ func runEdgeRevoke(cmd *cobra.Command, node string, f edgeFlags, servers managem
 		defer s.Close()
 		return s.Prove(ctx, model.EdgeRef{Node: node, ID: tunnel.HeldID()})
 	}
+	if cut && f.network != "" {
+		if _, err := prove(ctx); apierrors.IsForbidden(err) {
+			_, err = fmt.Fprintf(
+				cmd.OutOrStdout(), "gateways were not asked for a proof, which takes permissions in namespace %s\n",
+				servers.Installation,
+			)
+			return err
+		}
+	}
 	return errors.Join(cutErr, waitProven(ctx, cmd.OutOrStdout(), prove))
 }
 
 // findTunnel returns the named Tunnel, or the only Tunnel that has recorded a node.
 func findTunnel(ctx context.Context, c client.Client, node string, f edgeFlags) (*v1alpha1.Tunnel, error) {
-	if f.cluster != "" {
+	name := f.cluster
+	if f.network != "" {
+		name = f.network + v1alpha1.NetworkTunnelSuffix
+	}
+	if name != "" {
 		var tunnel v1alpha1.Tunnel
-		if err := c.Get(ctx, client.ObjectKey{Namespace: f.Namespace, Name: f.cluster}, &tunnel); err != nil {
+		if err := c.Get(ctx, client.ObjectKey{Namespace: f.Namespace, Name: name}, &tunnel); err != nil {
 			return nil, fmt.Errorf("reading Tunnel: %w", err)
 		}
 		return &tunnel, nil
@@ -174,10 +194,11 @@ func revoke(ctx context.Context, c client.Client, key client.ObjectKey, node str
 }
 
 // waitCut waits until the controller has recorded that every gateway which had a tunnel of the edge has reported that
-// it has none any longer. A gateway that does not report keeps the wait open, however long that takes.
+// it has none any longer, and returns whether that is on record. A gateway that does not report keeps the wait open,
+// however long that takes.
 func waitCut(
 	ctx context.Context, out io.Writer, c client.Client, tunnel *v1alpha1.Tunnel, node string, begin time.Time,
-) error {
+) (cut bool, err error) {
 	key := client.ObjectKeyFromObject(tunnel)
 	again := time.NewTicker(management.PollInterval)
 	defer again.Stop()
@@ -187,7 +208,7 @@ func waitCut(
 		err := c.Get(ctx, key, &now)
 		if apierrors.IsNotFound(err) {
 			_, err = fmt.Fprintf(out, "revoked %s: its Tunnel %s is gone\n", node, key)
-			return err
+			return false, err
 		}
 		if err == nil {
 			switch edge := edgeOf(&now, node); {
@@ -195,7 +216,7 @@ func waitCut(
 				_, err := fmt.Fprintf(
 					out, "revoked %s in Tunnel %s; it is not on record, so it is not known whether it has tunnels\n", node, key,
 				)
-				return err
+				return false, err
 			case edge.RevokedAt.IsZero():
 			case len(edge.Gateways) > 0:
 				what = "these gateways have not confirmed that its tunnels are closed: " + observed.TunnelsByGateway(
@@ -208,12 +229,12 @@ func waitCut(
 					out, "revoked %s in Tunnel %s: no gateway has a tunnel of it after %s\n", node, key,
 					time.Since(begin).Round(100*time.Millisecond),
 				)
-				return err
+				return true, err
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s is revoked in Tunnel %s, but %s: %w", node, key, what, errors.Join(ctx.Err(), err))
+			return false, fmt.Errorf("%s is revoked in Tunnel %s, but %s: %w", node, key, what, errors.Join(ctx.Err(), err))
 		case <-again.C:
 		}
 	}

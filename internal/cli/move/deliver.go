@@ -40,7 +40,7 @@ func (m *move) deliver(ctx context.Context, secret *corev1.Secret) error {
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	m.report("at each of these edges run the command below, as root: %s", names(missing))
+	m.report("at each of these edges of %s run the command below, as root: %s", m.key.Name, names(missing))
 	m.report("edge-agent join <<'EOF'\n%sEOF", secret.Data[v1alpha1.BootstrapFileKey])
 	return nil
 }

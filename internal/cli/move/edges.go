@@ -85,7 +85,6 @@ func (m *move) waitEnrolled(ctx context.Context) error {
 		missing, err := m.missing(ctx)
 		switch {
 		case err == nil && len(missing) == 0:
-			m.report("ready: every edge that is connected here is enrolled in the target")
 			return nil
 		case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 			return err

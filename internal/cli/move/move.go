@@ -49,7 +49,8 @@ The edges then have a certificate of each installation, and their tunnels to the
 after the Cluster arrives. The installations may have different tunnel domains, gateways and CAs. Run
 "clusterctl move" after this command has succeeded. You can repeat the command at any time.
 
-The command does four things:
+The command does four things for the Tunnel of the Cluster, for that of each of its RemoteNetworks, and for that
+of its apiservers. It leaves out a Tunnel without a connected edge.
   1. It creates a Tunnel with the same name and id in the target.
   2. It waits for the bootstrap Secret that the target creates for the Tunnel.
   3. It runs "edge-agent join" with the bootstrap file in each Pod of an edge, through the existing tunnel. For
@@ -57,11 +58,11 @@ The command does four things:
      contains a token.
   4. It waits until the target has as many edges on record as are connected here.
 
-The target keeps the Tunnel for the time --for. If the Cluster has not arrived by then, it withdraws the edges.
+The target keeps the Tunnels for the time --for. If the Cluster has not arrived by then, it withdraws the edges.
 
-Needs: get on Tunnels and Secrets here; in the target, create and patch on Tunnels, set-id on Tunnels in all
-namespaces, create on Namespaces and get on Secrets.
-Changes: in the target, the Namespace and the Tunnel; in the workload cluster, the state of the edges.
+Needs: list and get on Tunnels, and get on Secrets here; in the target, create and patch on Tunnels, set-id on
+Tunnels in all namespaces, create on Namespaces and get on Secrets.
+Changes: in the target, the Namespace and the Tunnels; in the workload cluster, the state of the edges.
 Exit codes: 0 all edges are enrolled in the target; 1 an edge is not, or the command failed; 2 the command
 line is invalid.`
 
@@ -111,13 +112,14 @@ func movePrepareCommand() *cobra.Command {
 	return cmd
 }
 
-// move is the move of one Cluster.
+// move is the move of one Cluster, or of one of its Tunnels.
 type move struct {
 	flags    moveFlags
 	out      io.Writer
 	from, to client.Client
-	key      client.ObjectKey // at the source
-	target   client.ObjectKey // at the target
+	cluster  client.ObjectKey // at the source
+	key      client.ObjectKey // of the Tunnel at the source
+	target   client.ObjectKey // of the Tunnel at the target
 }
 
 func (f moveFlags) open(out io.Writer, cluster string) (*move, error) {
@@ -135,27 +137,51 @@ func (f moveFlags) open(out io.Writer, cluster string) (*move, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--to-kubeconfig: %w", err)
 	}
+	key := client.ObjectKey{Namespace: namespace, Name: cluster}
 	return &move{
-		flags: f, out: out, from: from, to: to,
-		key: client.ObjectKey{
-			Namespace: namespace,
-			Name:      cluster,
-		}, target: client.ObjectKey{Namespace: f.to.Namespace, Name: cluster},
+		flags: f, out: out, from: from, to: to, cluster: key, key: key,
+		target: client.ObjectKey{Namespace: f.to.Namespace, Name: cluster},
 	}, nil
+}
+
+// of returns the move of one of the Cluster's Tunnels.
+func (m *move) of(tunnel string) *move {
+	one := *m
+	one.key.Name, one.target.Name = tunnel, tunnel
+	return &one
 }
 
 func (m *move) report(format string, args ...any) { _, _ = fmt.Fprintf(m.out, format+"\n", args...) }
 
-// run runs the remaining steps.
+// run runs the remaining steps, for all Tunnels of the Cluster.
 func (m *move) run(ctx context.Context) error {
-	source, err := m.source(ctx)
+	sources, err := m.sources(ctx)
 	if err != nil {
 		return err
 	}
 	if err := m.differ(ctx); err != nil {
 		return err
 	}
-	if err := m.prepareTarget(ctx, source.HeldID()); err != nil {
+	for i := range sources {
+		if err := m.of(sources[i].Name).enrol(ctx, &sources[i]); err != nil {
+			return err
+		}
+	}
+	if !m.flags.wait {
+		return nil
+	}
+	for i := range sources {
+		if err := m.of(sources[i].Name).waitEnrolled(ctx); err != nil {
+			return err
+		}
+	}
+	m.report("ready: every edge that is connected here is enrolled in the target")
+	return nil
+}
+
+// enrol prepares one Tunnel in the target, and passes its bootstrap file to the edges.
+func (m *move) enrol(ctx context.Context, source *v1alpha1.Tunnel) error {
+	if err := m.prepareTarget(ctx, source.Spec); err != nil {
 		return err
 	}
 	waiting, cancel := context.WithTimeout(ctx, installTimeout)
@@ -165,46 +191,51 @@ func (m *move) run(ctx context.Context) error {
 		return fmt.Errorf("in the target: %w", err)
 	}
 	missing, err := m.missing(ctx)
-	if err != nil {
+	if err != nil || len(missing) == 0 {
 		return err
 	}
-	if len(missing) > 0 {
-		if err := m.deliver(ctx, secret); err != nil {
-			return err
-		}
-	}
-	if !m.flags.wait {
-		return nil
-	}
-	return m.waitEnrolled(ctx)
+	return m.deliver(ctx, secret)
 }
 
-// source returns the Tunnel to move.
-func (m *move) source(ctx context.Context) (*v1alpha1.Tunnel, error) {
-	var tunnel v1alpha1.Tunnel
-	switch err := m.from.Get(ctx, m.key, &tunnel); {
-	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf( //nolint:staticcheck // a kind
-			"Tunnel %s not found in namespace %s: the Cluster has not opted in, or was already moved", m.key.Name,
-			m.key.Namespace,
-		)
-	case err != nil:
-		return nil, fmt.Errorf("reading Tunnel: %w", err)
+// sources returns the Tunnels to move, which are those of the Cluster with connected edges.
+func (m *move) sources(ctx context.Context) (connected []v1alpha1.Tunnel, err error) {
+	var all v1alpha1.TunnelList
+	if err := m.from.List(ctx, &all, client.InNamespace(m.cluster.Namespace)); err != nil {
+		return nil, fmt.Errorf("listing Tunnels: %w", err)
+	}
+	var idle []string
+	for i := range all.Items {
+		tunnel := &all.Items[i]
+		switch {
+		case tunnel.ClusterName() != m.cluster.Name:
+			continue
+		case !tunnel.DeletionTimestamp.IsZero():
+			return nil, fmt.Errorf("the Tunnel %s is being deleted", client.ObjectKeyFromObject(tunnel))
+		case tunnel.HeldID() == "" || tunnel.Status.Served == nil:
+			return nil, fmt.Errorf(
+				"the Tunnel %s is not served: %s", client.ObjectKeyFromObject(tunnel), acceptedMessage(tunnel),
+			)
+		case len(connectedEdges(tunnel, time.Now())) == 0:
+			idle = append(idle, tunnel.Name)
+			continue
+		}
+		connected = append(connected, *tunnel)
 	}
 	switch {
-	case !tunnel.DeletionTimestamp.IsZero():
-		return nil, fmt.Errorf("the Tunnel %s is being deleted", m.key)
-	case tunnel.HeldID() == "" || tunnel.Status.Hostname == "":
-		return nil, fmt.Errorf("the Tunnel %s is not served: %s", m.key, acceptedMessage(&tunnel))
-	case len(connectedEdges(&tunnel, time.Now())) == 0:
+	case len(connected) == 0 && len(idle) == 0:
+		return nil, fmt.Errorf( //nolint:staticcheck // a kind
+			"Tunnel %s not found in namespace %s: the Cluster has not opted in, or was already moved", m.cluster.Name,
+			m.cluster.Namespace,
+		)
+	case len(connected) == 0:
 		return nil, fmt.Errorf(
 			"no edge of the Tunnel %s is connected, so there is no edge to prepare: see `fairlead edge list -n %s %s`",
-			m.key,
-			m.key.Namespace,
-			m.key.Name,
+			strings.Join(idle, ", "), m.cluster.Namespace, m.cluster.Name,
 		)
+	case len(idle) > 0:
+		m.report("left out, because no edge of them is connected: %s", strings.Join(idle, ", "))
 	}
-	return &tunnel, nil
+	return connected, nil
 }
 
 func acceptedMessage(t *v1alpha1.Tunnel) string {
@@ -228,7 +259,7 @@ func (m *move) differ(ctx context.Context) error {
 }
 
 // prepareTarget creates the Tunnel that waits for the Cluster, or extends its wait.
-func (m *move) prepareTarget(ctx context.Context, id string) error {
+func (m *move) prepareTarget(ctx context.Context, source v1alpha1.TunnelSpec) error {
 	until := time.Now().Add(m.flags.lasts).UTC().Format(time.RFC3339)
 	var have v1alpha1.Tunnel
 	err := m.to.Get(ctx, m.target, &have)
@@ -236,12 +267,12 @@ func (m *move) prepareTarget(ctx context.Context, id string) error {
 	case meta.IsNoMatchError(err):
 		return errors.New("the target lacks the resource Tunnel: install Fairlead there first")
 	case apierrors.IsNotFound(err):
-		return m.createTarget(ctx, id, until)
+		return m.createTarget(ctx, source, until)
 	case err != nil:
 		return fmt.Errorf("reading Tunnel in the target: %w", err)
 	case !have.DeletionTimestamp.IsZero():
 		return fmt.Errorf("the Tunnel %s in the target is being deleted: try again when it is gone", m.target)
-	case have.ClaimedID() != id:
+	case have.ClaimedID() != source.ID:
 		return fmt.Errorf(
 			"the target has a Tunnel %s with another id, so it is another Cluster's: delete it there, or give --to-namespace",
 			m.target,
@@ -262,7 +293,7 @@ func (m *move) prepareTarget(ctx context.Context, id string) error {
 	return nil
 }
 
-func (m *move) createTarget(ctx context.Context, id, until string) error {
+func (m *move) createTarget(ctx context.Context, source v1alpha1.TunnelSpec, until string) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.target.Namespace}}
 	if err := m.to.Get(ctx, client.ObjectKeyFromObject(namespace), &corev1.Namespace{}); apierrors.IsNotFound(err) {
 		if err := m.to.Create(ctx, namespace); client.IgnoreAlreadyExists(err) != nil {
@@ -274,7 +305,7 @@ func (m *move) createTarget(ctx context.Context, id, until string) error {
 			Namespace: m.target.Namespace, Name: m.target.Name,
 			Annotations: map[string]string{v1alpha1.PreparedAnnotation: until},
 		},
-		Spec: v1alpha1.TunnelSpec{ID: id},
+		Spec: v1alpha1.TunnelSpec{ID: source.ID, Network: source.Network, EgressOf: source.EgressOf},
 	}
 	if err := m.to.Create(ctx, tunnel); apierrors.IsForbidden(err) {
 		return fmt.Errorf(

@@ -33,7 +33,7 @@ func (m *move) workload(ctx context.Context) (*rest.Config, error) {
 		return config, nil
 	}
 	var secret corev1.Secret
-	key := client.ObjectKey{Namespace: m.key.Namespace, Name: m.key.Name + "-kubeconfig"}
+	key := client.ObjectKey{Namespace: m.cluster.Namespace, Name: m.cluster.Name + "-kubeconfig"}
 	if err := m.from.Get(ctx, key, &secret); err != nil {
 		return nil, fmt.Errorf("reading kubeconfig Secret of the Cluster: %w", err)
 	}

@@ -12,7 +12,9 @@ import (
 const (
 	// longRun is how long Envoy must have run to be restarted without a wait, and for its configuration to be good.
 	longRun = 10 * time.Second
-	// stableAfter is how long Envoy must have run for its previous end to be no longer reported.
+	// stableAfter is how long Envoy must have run for its previous end to be no longer reported. It is longer than the
+	// time for which a fault must last to stop a rollout, a quarter of the usual soak: so a profile with which Envoy ends
+	// once does not reach all nodes. For that time `fairlead check` warns.
 	stableAfter = time.Minute
 )
 

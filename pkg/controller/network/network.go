@@ -145,6 +145,10 @@ func (r *Reconciler) act(ctx context.Context, g group) (reconcile.Result, error)
 	switch {
 	case g.foreign():
 		return reconcile.Result{}, nil
+	case owner == nil && tunnel.Waits(g.tunnel):
+		return r.tunnels.Prepare(ctx, g.tunnel, r.arrives(g.key))
+	case g.moves():
+		return reconcile.Result{}, r.recordPaused(ctx, g)
 	case g.tunnel != nil && (owner == nil || controlledByOther(g.tunnel, owner)):
 		return reconcile.Result{}, r.end(ctx, g)
 	case owner == nil:
@@ -158,6 +162,22 @@ func (r *Reconciler) act(ctx context.Context, g group) (reconcile.Result, error)
 		return reconcile.Result{}, nil // nothing begins
 	}
 	return r.serve(ctx, g, owner)
+}
+
+// moves reports whether the Tunnel of the apiservers of a paused Cluster has no network: clusterctl creates the objects
+// of a Cluster, and deletes them, in any order.
+func (g group) moves() bool {
+	return !g.ofNetwork() && g.tunnel != nil && g.cluster != nil && len(g.networks) == 0 &&
+		metav1.IsControlledBy(g.tunnel, g.cluster) && g.paused()
+}
+
+// arrives returns a function that reports whether what will own a Tunnel exists: the RemoteNetwork, or the Cluster of
+// the apiservers. It reads from the apiserver.
+func (r *Reconciler) arrives(key client.ObjectKey) func(context.Context) (bool, error) {
+	return func(ctx context.Context) (bool, error) {
+		now, err := load(ctx, r.Live, key)
+		return now.network != nil || now.cluster != nil, err
+	}
 }
 
 // controlledByOther reports whether a Tunnel is controlled by another object than its owner, such as an earlier owner
@@ -193,15 +213,23 @@ func (r *Reconciler) recordPaused(ctx context.Context, g group) error {
 	if g.tunnel == nil || !g.tunnel.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	if g.tunnel.HeldID() != "" && decision.ServedFor(g.tunnel, g.cluster.UID) {
-		return nil
-	}
 	claim, err := r.claim(ctx, g, g.tunnel)
 	if err != nil || claim.Candidate == nil {
 		return err
 	}
+	if g.tunnel.HeldID() != "" && decision.ServedFor(g.tunnel, g.cluster.UID) &&
+		!arrivedLater(g.tunnel.Status.Served.Network, claim.Candidate.Network) {
+		return nil
+	}
 	_, _, err = r.tunnels.Decide(ctx, g.tunnel, claim)
 	return err
+}
+
+// arrivedLater reports whether the Tunnel of the apiservers, or that of the Cluster, was decided after the record of a
+// network, in which it is missing: clusterctl creates all of them in any order, and unpauses the Cluster much later.
+func arrivedLater(recorded *v1alpha1.ServedNetwork, now *decision.NetworkFacts) bool {
+	return recorded != nil && now != nil &&
+		(recorded.EgressID == "" && now.EgressID != "" || recorded.APIServerTunnelID == "" && now.APIServerID != "")
 }
 
 // claim returns what a Tunnel may get.

@@ -118,6 +118,7 @@ func OwnerRef(kind schema.GroupVersionKind, owner client.Object) metav1.OwnerRef
 
 // Adopt gives a Tunnel its owner, the finalizer and an id, as far as it has none.
 func Adopt(tunnel *v1alpha1.Tunnel, kind schema.GroupVersionKind, owner client.Object) {
+	delete(tunnel.Annotations, v1alpha1.PreparedAnnotation) // what it waited for exists
 	if metav1.GetControllerOf(tunnel) == nil {
 		// An existing non-controlling reference to the owner, from clusterctl or a user, becomes the controlling one.
 		others := slices.DeleteFunc(
@@ -135,7 +136,6 @@ func Adopt(tunnel *v1alpha1.Tunnel, kind schema.GroupVersionKind, owner client.O
 // derived.
 func CompleteTunnel(tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster) {
 	Adopt(tunnel, clusterv1.GroupVersion.WithKind("Cluster"), cluster)
-	delete(tunnel.Annotations, v1alpha1.PreparedAnnotation) // the Cluster that it waited for exists
 	if tunnel.Spec.Kubeconfig.Mode == "" {
 		tunnel.Spec.Kubeconfig.Mode = v1alpha1.KubeconfigModeAuto
 	}

@@ -16,25 +16,27 @@ import (
 	"github.com/fairlead/fairlead/pkg/decision"
 )
 
-// waitsForCluster reports whether a Tunnel waits for its Cluster, which will be moved here. When the Cluster arrives,
-// clusterctl replaces the Tunnel's metadata and spec, including the annotation; the status, with the tokens and the
-// edges, stays.
-func waitsForCluster(o objects.Group) bool {
-	_, ok := o.Tunnel.PreparedUntil()
-	return ok && !objects.HasPause(o.Tunnel)
+// Waits reports whether a Tunnel waits for its Cluster, which will be moved here. When the Cluster arrives, clusterctl
+// replaces the Tunnel's metadata and spec, including the annotation; the status, with the tokens and the edges, stays.
+func Waits(tunnel *v1alpha1.Tunnel) bool {
+	_, ok := tunnel.PreparedUntil()
+	return ok && !objects.HasPause(tunnel)
 }
 
-// prepare creates or keeps what the edges of a Tunnel require to enrol before its Cluster exists: it records the id,
-// then creates a token and a bootstrap Secret. Nothing is served. A Tunnel that has waited too long ends.
-func (r *Reconciler) prepare(ctx context.Context, o objects.Group) (reconcile.Result, error) {
-	until, _ := o.Tunnel.PreparedUntil()
+// Prepare creates or keeps what the edges of a Tunnel require to enrol before its Cluster exists: it records the id,
+// then creates a token and a bootstrap Secret. Nothing is served. A Tunnel that has waited too long ends, unless
+// arrived reports that what it waits for exists. The Tunnel must be one that Waits.
+func (r *Reconciler) Prepare(
+	ctx context.Context, of *v1alpha1.Tunnel, arrived func(context.Context) (bool, error),
+) (reconcile.Result, error) {
+	until, _ := of.PreparedUntil()
 	now := r.Now()
 	if !now.Before(until) {
-		return reconcile.Result{}, r.endPrepared(ctx, o)
+		return reconcile.Result{}, r.endPrepared(ctx, of, arrived)
 	}
-	tunnel := o.Tunnel.DeepCopy()
+	tunnel := of.DeepCopy()
 	if controllerutil.AddFinalizer(tunnel, v1alpha1.TunnelFinalizer) {
-		if err := r.Client.Patch(ctx, tunnel, objects.LockedPatch(o.Tunnel)); err != nil {
+		if err := r.Client.Patch(ctx, tunnel, objects.LockedPatch(of)); err != nil {
 			return reconcile.Result{}, objects.Wrap("completing Tunnel", err)
 		}
 	}
@@ -74,18 +76,28 @@ func waitingForCluster(until time.Time) metav1.Condition {
 	}
 }
 
+// clusterExists returns a function that reports whether a Cluster exists. It reads from the apiserver.
+func (r *Reconciler) clusterExists(key client.ObjectKey) func(context.Context) (bool, error) {
+	return func(ctx context.Context) (bool, error) {
+		cluster, err := objects.Get(ctx, r.Live, key, &clusterv1.Cluster{})
+		return cluster != nil, objects.Wrap("reading Cluster", err)
+	}
+}
+
 // endPrepared ends a Tunnel whose Cluster has not arrived in time. Its edges are denied only here: the installation
-// that serves them has its own record. If a Cluster with its name exists, which may be its own in the middle of the
-// move, the Tunnel stays.
-func (r *Reconciler) endPrepared(ctx context.Context, o objects.Group) error {
-	cluster, err := objects.Get(ctx, r.Live, o.Key, &clusterv1.Cluster{})
-	if err != nil || cluster != nil {
-		return objects.Wrap("reading Cluster", err)
+// that serves them has its own record. If what it waits for exists, which may be in the middle of the move, the Tunnel
+// stays.
+func (r *Reconciler) endPrepared(
+	ctx context.Context, tunnel *v1alpha1.Tunnel, arrived func(context.Context) (bool, error),
+) error {
+	if exists, err := arrived(ctx); err != nil || exists {
+		return err
 	}
 	r.Log.Info(
-		"tunnel ended: its Cluster was not moved here in time", "cluster", o.Key.String(), "tunnel", o.Tunnel.ClaimedID(),
+		"tunnel ended: its Cluster was not moved here in time", "name", client.ObjectKeyFromObject(tunnel).String(),
+		"tunnel", tunnel.ClaimedID(),
 	)
-	return r.Drop(ctx, o.Tunnel, neverHeldID(o.Tunnel))
+	return r.Drop(ctx, tunnel, neverHeldID(tunnel))
 }
 
 // neverHeldID reports whether a Tunnel never had the right to its id, so that ending it must not end the tunnel of

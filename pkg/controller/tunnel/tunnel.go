@@ -77,8 +77,8 @@ func (r *Reconciler) act(ctx context.Context, o objects.Group, what objects.Acti
 	case objects.Refuse:
 		return reconcile.Result{}, r.refuse(ctx, o)
 	}
-	if waitsForCluster(o) && !r.Config.NoTunnels {
-		return r.prepare(ctx, o)
+	if Waits(o.Tunnel) && !r.Config.NoTunnels {
+		return r.Prepare(ctx, o.Tunnel, r.clusterExists(o.Key))
 	}
 	return reconcile.Result{}, r.recordPaused(ctx, o)
 }

@@ -594,7 +594,10 @@ var others = map[string]other{
 		HopHandshake, Warning, "without reaching the control channel", complaint("control channel: refused"),
 	},
 	"the Envoy of an edge has ended": {
-		HopHandshake, Warning, "does not run correctly", complaint("Envoy: exit code 1"),
+		HopHandshake, Warning, "ended unexpectedly", complaint("Envoy: exit code 1"),
+	},
+	"the Envoy of an edge does not start": {
+		HopHandshake, Warning, "cannot be started", complaint("start of Envoy: no such file"),
 	},
 	"the Envoy of an edge was replaced": {
 		HopHandshake, Warning, "edge-agent has replaced it", complaint("Envoy replaced: it stood still"),

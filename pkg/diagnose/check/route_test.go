@@ -240,10 +240,11 @@ func TestErrorsReportedByEdges(t *testing.T) {
 		"Envoy hangs: its main thread": {true, expected{Broken, "systemctl restart edge-envoy"}},
 		"Envoy: exit code 1": {
 			true,
-			expected{Broken, "the edge's Envoy does not run correctly"},
+			expected{Broken, "until Envoy has run for a minute"},
 		},
-		"disk: no space left":   {false, expected{Warning, "free disk space"}},
-		"something that is new": {false, expected{Warning, "correct the reported error"}},
+		"start of Envoy: no such file": {true, expected{Broken, "the edge's Envoy cannot be started"}},
+		"disk: no space left":          {false, expected{Warning, "free disk space"}},
+		"something that is new":        {false, expected{Warning, "correct the reported error"}},
 	} {
 		t.Run(complaint, func(t *testing.T) {
 			v := visitOf(&collect.Fleet{Edges: []observed.Edge{{Node: "e1", Connected: true, LastError: complaint}}})

@@ -34,8 +34,12 @@ func Edge(problem string) (cause, cure string) {
 		return "the edge's Envoy was frozen, deadlocked or starved of CPU, and edge-agent has replaced it",
 			"nothing, unless it happens again: edge-agent replaces a frozen Envoy after 15 s, at most once in five minutes; " +
 				"then check that the machine has enough CPU and memory" + log
-	case "Envoy", "start of Envoy":
-		return "the edge's Envoy does not run correctly", "see its log on that machine"
+	case "Envoy":
+		return "the edge's Envoy ended unexpectedly, and edge-agent restarts it",
+			"nothing, unless it happens again: the edge reports it until Envoy has run for a minute; then see its log on that " +
+				"machine"
+	case "start of Envoy":
+		return "the edge's Envoy cannot be started", "correct the reported error" + log
 	case "disk":
 		return "the edge cannot write its state folder", "free disk space, or correct the permissions" + log
 	}
