@@ -100,7 +100,7 @@ func networkEdge(inst model.Installation, wc model.WorkloadCluster, node string,
 		Domain: inst.Domain, Node: node, Network: *wc.Network, Buffer: dial.buffers().apiserver,
 		Keepalive: clientKeepalive(), Limits: breaker(unlimited()),
 	}
-	// Addresses of single gateways are not excluded: adding a gateway must not change the listeners of others.
+	// Addresses of single gateways are not excluded: adding a gateway changes no other resource of an edge.
 	for _, at := range append([]model.Endpoint{inst.Public}, dial.Gateways...) {
 		e.Excluded = append(e.Excluded, single(at)...)
 	}

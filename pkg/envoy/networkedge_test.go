@@ -155,8 +155,8 @@ func answers(conn net.Conn) error {
 	return err
 }
 
-// TestNoRequestFailsWhileAnEdgeIsKilled kills one of two edges of a network while clients open streams, behind an address
-// of the gateways that refuses connections. Those whose reverse tunnel ends before there is an answer are repeated.
+// TestNoRequestFailsWhileAnEdgeIsKilled kills one of two edges of a network while clients open streams. One of two
+// addresses of the gateways refuses connections. A request whose reverse tunnel ends before its answer is repeated.
 func TestNoRequestFailsWhileAnEdgeIsKilled(t *testing.T) {
 	if !insideNamespace(t, "10.1.0.5/32") {
 		return
