@@ -149,6 +149,10 @@ type ServedNetwork struct {
 	// +optional
 	// +listType=atomic
 	Ports []NetworkPort `json:"ports,omitempty"`
+	// narrowed counts how often cidrs or ports have lost a part. Then the edges end the streams of apiservers, because
+	// some of them lead to what was removed.
+	// +optional
+	Narrowed int64 `json:"narrowed,omitempty"`
 	// targets are the single addresses with names.
 	// +optional
 	// +listType=atomic

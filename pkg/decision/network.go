@@ -465,3 +465,28 @@ func recordNetwork(n model.Network) *v1alpha1.ServedNetwork {
 	}
 	return s
 }
+
+// narrowed returns how often a network has lost a part of its CIDRs or ports, by its record and the next decision.
+func narrowed(before v1alpha1.ServedNetwork, now model.Network) int64 {
+	var cidrs []netip.Prefix
+	for _, text := range before.CIDRs {
+		if cidr, err := model.ValidateCIDR(text); err == nil {
+			cidrs = append(cidrs, cidr)
+		}
+	}
+	had := model.Network{}
+	for _, port := range before.Ports {
+		if one, ok := PortRange(port); ok {
+			had.Ports = append(had.Ports, one)
+		}
+	}
+	lost := func(p model.PortRange) bool {
+		return !slices.ContainsFunc(now.AllowedPorts(), func(q model.PortRange) bool {
+			return q.First <= p.First && p.Last <= q.Last
+		})
+	}
+	if len(model.Without(cidrs, now.CIDRs)) > 0 || slices.ContainsFunc(had.AllowedPorts(), lost) {
+		return before.Narrowed + 1
+	}
+	return before.Narrowed
+}

@@ -242,6 +242,38 @@ func TestARecordedNetworkKeepsItsCIDRsAfterAStart(t *testing.T) {
 	}
 }
 
+// TestTheRecordCountsWhatANetworkLoses changes a network step by step.
+func TestTheRecordCountsWhatANetworkLoses(t *testing.T) {
+	port := func(first, last int32) v1alpha1.NetworkPort { return v1alpha1.NetworkPort{Port: first, EndPort: last} }
+	var names decision.Names
+	var status v1alpha1.TunnelStatus
+	for i, step := range []struct {
+		cidrs []string
+		ports []v1alpha1.NetworkPort
+		want  int64
+	}{
+		{[]string{"10.1.0.0/16"}, nil, 0},
+		{[]string{"10.1.0.0/16"}, nil, 0},
+		{[]string{"10.1.0.0/16", "10.2.0.0/16"}, nil, 0},
+		{[]string{"10.0.0.0/8"}, nil, 0},
+		{[]string{"10.0.0.0/9", "10.128.0.0/9"}, nil, 0},
+		{[]string{"10.0.0.0/9"}, nil, 1},
+		{[]string{"10.0.0.0/9"}, []v1alpha1.NetworkPort{port(443, 0), port(1000, 2000)}, 2},
+		{[]string{"10.0.0.0/9"}, []v1alpha1.NetworkPort{port(400, 500), port(1000, 2000)}, 2},
+		{[]string{"10.0.0.0/9"}, []v1alpha1.NetworkPort{port(400, 500), port(1001, 2000)}, 3},
+		{[]string{"10.1.0.0/16"}, nil, 4},
+		{nil, nil, 5},
+		{[]string{"10.1.0.0/16"}, nil, 5},
+	} {
+		c := network("site1", "a", older, step.cidrs...)
+		c.Network.Ports = step.ports
+		decision.Record(&status, names.Decide(domain, c))
+		if got := status.Served.Network.Narrowed; got != step.want {
+			t.Errorf("step %d: narrowed %d times, want %d", i, got, step.want)
+		}
+	}
+}
+
 func TestAnotherTunnelWithTheSameIDIsWithheld(t *testing.T) {
 	var names decision.Names
 	names.Decide(domain, candidate("c1", "a", older))

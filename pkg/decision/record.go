@@ -10,6 +10,7 @@ import (
 // Record writes a decision into a status: the id that the Tunnel holds, the names that are served, and the
 // configuration of edges and gateways. What is on record is kept in later decisions: see Names.
 func Record(status *v1alpha1.TunnelStatus, r Resolution) {
+	before := status.Served
 	RecordNothing(status)
 	if r.HoldsID {
 		status.ID = r.Cluster.ID
@@ -28,6 +29,9 @@ func Record(status *v1alpha1.TunnelStatus, r Resolution) {
 	}}
 	if r.Cluster.Network != nil {
 		status.Served.Network = recordNetwork(*r.Cluster.Network)
+		if before != nil && before.Network != nil {
+			status.Served.Network.Narrowed = narrowed(*before.Network, *r.Cluster.Network)
+		}
 	}
 	if r.Cluster.Network != nil || r.Cluster.Egress {
 		return

@@ -72,12 +72,7 @@ func retryAnother() *routev3.RetryPolicy {
 		RetryBackOff: &routev3.RetryPolicy_RetryBackOff{
 			BaseInterval: durationpb.New(apiserverBackoff), MaxInterval: durationpb.New(apiserverBackoff),
 		},
-		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
-			Name: "envoy.retry_host_predicates.previous_hosts",
-			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
-				TypedConfig: pack(&previoushostsv3.PreviousHostsPredicate{}),
-			},
-		}},
+		RetryHostPredicate:            anotherHost(),
 		HostSelectionRetryMaxAttempts: apiserverAttempts,
 		RetryPriority: &routev3.RetryPolicy_RetryPriority{
 			Name: "envoy.retry_priorities.previous_priorities",
@@ -86,6 +81,16 @@ func retryAnother() *routev3.RetryPolicy {
 			},
 		},
 	}
+}
+
+// anotherHost makes a retry avoid the addresses that have failed, as long as there are others.
+func anotherHost() []*routev3.RetryPolicy_RetryHostPredicate {
+	return []*routev3.RetryPolicy_RetryHostPredicate{{
+		Name: "envoy.retry_host_predicates.previous_hosts",
+		ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
+			TypedConfig: pack(&previoushostsv3.PreviousHostsPredicate{}),
+		},
+	}}
 }
 
 // edgeAPIServer returns the Envoy cluster that dials apiservers, the first healthy one: one connection for each stream

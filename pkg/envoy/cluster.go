@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -87,21 +88,16 @@ func breaker(thresholds *clusterv3.CircuitBreakers_Thresholds) *clusterv3.Circui
 	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{thresholds}}
 }
 
-// httpProtocols is the key of an Envoy cluster's HTTP options.
-const httpProtocols = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-
 func http2(options *corev3.Http2ProtocolOptions) map[string]*anypb.Any {
-	return map[string]*anypb.Any{
-		httpProtocols: pack(&upstreamhttpv3.HttpProtocolOptions{
-			UpstreamProtocolOptions: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_{
-				ExplicitHttpConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig{
-					ProtocolConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
-						Http2ProtocolOptions: options,
-					},
+	return typed.HTTPOptions(&upstreamhttpv3.HttpProtocolOptions{
+		UpstreamProtocolOptions: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+			ExplicitHttpConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+					Http2ProtocolOptions: options,
 				},
 			},
-		}),
-	}
+		},
+	})
 }
 
 // assignment returns the endpoints of an Envoy cluster: one group for each priority, highest first.

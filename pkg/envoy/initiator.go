@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -95,6 +96,7 @@ func tunnelListener(
 	manager.Http2ProtocolOptions = edgeHTTP2()
 	if wc.Network != nil {
 		networkEdge(inst, wc, edge.Node, dial).Manager(manager)
+		manager.StatPrefix += narrowedStats(*wc.Network)
 	}
 	manager.HttpFilters = bandwidthLimit(wc.Limits, manager.HttpFilters)
 	name := tunnelListenerName(gateway, edge.Node)
@@ -127,6 +129,16 @@ func tunnelStats(at []model.Endpoint) string {
 		fmt.Fprintln(sum, e)
 	}
 	return "tunnel_" + hex.EncodeToString(sum.Sum(nil)[:4])
+}
+
+// narrowedStats is appended to the prefix of statistics of a network's tunnels, so that Envoy ends their streams when
+// the network has lost a part: Envoy checks a destination only when a stream is opened. A part that is added changes
+// only an Envoy cluster, and no stream ends.
+func narrowedStats(n model.Network) string {
+	if n.Narrowed == 0 {
+		return ""
+	}
+	return "_narrowed" + strconv.FormatInt(n.Narrowed, 10)
 }
 
 // Gateways returns the addresses at which an Envoy cluster of an edge dials a gateway, or nil for any other resource.

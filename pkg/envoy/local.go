@@ -78,10 +78,12 @@ func egressListener(inst model.Installation, node string, dial EdgeDial) *listen
 	}
 }
 
-// retryGateway retries with another gateway, so that an apiserver gets an answer within about 3 s: it sets no deadline.
+// retryGateway retries at another address of the gateways, so that an apiserver gets an answer within about 4 s: it
+// sets no deadline.
 func retryGateway() *routev3.RetryPolicy {
-	policy := retryTunnel()
-	policy.NumRetries = wrapperspb.UInt32(gatewayAttempts - 1)
+	policy := retry(gatewayAttempts, gatewayBackoff)
+	policy.RetryHostPredicate = anotherHost()
+	policy.HostSelectionRetryMaxAttempts = gatewayAttempts
 	return policy
 }
 

@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"net/netip"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -26,7 +27,7 @@ func NetworkScope(
 			to = append(to, network.Destination{Cluster: networkCluster(d.TunnelID(wc.ID)), Network: *wc.Network})
 		}
 	}
-	return network.Scope(ScopeName(d, egressID), retryTunnel(), to)
+	return network.Scope(ScopeName(d, egressID), retryTunnel(quickRetries), to)
 }
 
 // ScopeName returns the name of the result of NetworkScope.
@@ -34,12 +35,22 @@ func ScopeName(d model.TunnelDomain, egressID string) string { return d.EgressID
 
 // retryTunnel retries after errors of the reverse tunnel; an edge's own 503 is forwarded. Until there is an answer, no
 // data of the client has been sent, so a request in a reverse tunnel that ends can be repeated.
-func retryTunnel() *routev3.RetryPolicy {
+func retryTunnel(version Version) *routev3.RetryPolicy {
+	attempts, first := connectAttempts, connectBackoff
+	if version.has(quickRetries) {
+		attempts, first = lostAttempts, lostBackoff
+	}
+	return retry(attempts, first)
+}
+
+// retry repeats a request that has had no answer. The wait is random between zero and first, which doubles up to
+// connectBackoff.
+func retry(attempts int, first time.Duration) *routev3.RetryPolicy {
 	return &routev3.RetryPolicy{
 		RetryOn:    "connect-failure,refused-stream,reset",
-		NumRetries: wrapperspb.UInt32(connectAttempts - 1),
+		NumRetries: wrapperspb.UInt32(uint32(attempts - 1)),
 		RetryBackOff: &routev3.RetryPolicy_RetryBackOff{
-			BaseInterval: durationpb.New(connectBackoff),
+			BaseInterval: durationpb.New(first),
 			MaxInterval:  durationpb.New(connectBackoff),
 		},
 	}
@@ -90,8 +101,6 @@ func networkEdge(inst model.Installation, wc model.WorkloadCluster, node string,
 		Domain: inst.Domain, Node: node, Network: *wc.Network, Buffer: dial.buffers().apiserver,
 		Keepalive: clientKeepalive(), Limits: breaker(unlimited()),
 	}
-	// A further gateway changes this only if its address is configured alone and not by a pattern: a listener that
-	// changes loses its reverse tunnels.
 	for _, a := range append(inst.GatewayAddresses(), model.Addresses(dial.Gateways...)...) {
 		e.Excluded = append(e.Excluded, netip.PrefixFrom(a, a.BitLen()))
 	}

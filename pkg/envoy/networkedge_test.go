@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,7 +25,7 @@ func TestStreamsEndWithTheirEdge(t *testing.T) {
 		return
 	}
 	const soon, streams = time.Second, 20
-	const answer = 5 * time.Second // gatewayAttempts of gatewayTimeout, or connectAttempts of connectBackoff
+	const answer = 5 * time.Second // gatewayAttempts of gatewayTimeout, or lostAttempts of connectBackoff
 	newCountingListener(t, "tcp", "10.1.0.5:7000", func(conn net.Conn) {
 		defer conn.Close()
 		for lines := bufio.NewScanner(conn); lines.Scan(); {
@@ -130,4 +132,82 @@ func drained(conn net.Conn, deadline time.Time) error {
 			return nil
 		}
 	}
+}
+
+// answerLines answers each line of each client.
+func answerLines(t *testing.T, at string) {
+	t.Helper()
+	newCountingListener(t, "tcp", at, func(conn net.Conn) {
+		defer conn.Close()
+		for lines := bufio.NewScanner(conn); lines.Scan(); {
+			fmt.Fprintln(conn, lines.Text())
+		}
+	})
+}
+
+// answers sends a line through a stream, and returns an error if it does not come back.
+func answers(conn net.Conn) error {
+	_ = conn.SetDeadline(time.Now().Add(envoytest.Patience))
+	if _, err := fmt.Fprintln(conn, "hello"); err != nil {
+		return err
+	}
+	_, err := conn.Read(make([]byte, 64))
+	return err
+}
+
+// TestNoRequestFailsWhileAnEdgeIsKilled kills one of two edges of a network while clients open streams. One of two
+// addresses of the gateways refuses connections. A request whose reverse tunnel ends before its answer is repeated.
+func TestNoRequestFailsWhileAnEdgeIsKilled(t *testing.T) {
+	if !insideNamespace(t, "10.1.0.5/32") {
+		return
+	}
+	const clients = 16
+	answerLines(t, "10.1.0.5:7000")
+	egress := model.NewID()
+	site := newSite("a1", "a", egress, []string{"10.1.0.0/16"})
+	in := newInstallation(t, 1, site)
+	g := in.gateways[0]
+	g.bind.Version = envoy.Current
+	g.agent.scopes = append(g.agent.scopes, envoy.NetworkScope(domain, egress, []model.WorkloadCluster{site}))
+	g.deny(t, in, model.Denied{})
+	socket := filepath.Join(envoytest.Dir(t), "egress.sock")
+	in.startDialling(
+		t, model.WorkloadCluster{ID: egress, Egress: true}, envoy.EdgeDial{Version: envoy.Current, Socket: socket},
+	)
+	first := in.startDialling(t, site, envoy.EdgeDial{Version: envoy.Current})
+	in.startDialling(t, site, envoy.EdgeDial{Version: envoy.Current})
+	opens := func() error {
+		conn, err := openStream(socket, "10.1.0.5:7000")
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	}
+	envoytest.Eventually(t, "the network is reached", opens)
+	envoytest.Eventually(t, "both edges have reverse tunnels", func() error {
+		if n := in.public.count.Load(); n < 4 {
+			return fmt.Errorf("%d were dialled", n)
+		}
+		return nil
+	})
+	var running sync.WaitGroup
+	var requests, longest atomic.Int64
+	end := time.Now().Add(2 * time.Second)
+	for range clients {
+		running.Go(func() {
+			for began := time.Now(); began.Before(end); began = time.Now() {
+				if err := opens(); err != nil {
+					t.Errorf("a request failed: %v", err)
+				}
+				requests.Add(1)
+				if took := int64(time.Since(began)); took > longest.Load() {
+					longest.Store(took)
+				}
+			}
+		})
+	}
+	time.Sleep(time.Second)
+	first.Kill()
+	running.Wait()
+	t.Logf("%d requests, the longest took %s", requests.Load(), time.Duration(longest.Load()))
 }

@@ -345,9 +345,9 @@ func checkRefusals(t *testing.T, a, b, other apiserver) {
 		"403 refused by the edge": {
 			"169.254.169.254:7000", "127.0.0.1:7000", "0.0.0.0:7000", "[::1]:7000", "[::]:7000", "[::ffff:127.0.0.1]:7000",
 			"[::ffff:a9fe:a9fe]:7000", "[fd00:9::9]:7000", "192.168.9.9:7000", "lo.svc.a1.test:7000", "meta.svc.a1.test:7000",
-			"out.svc.a1.test:7000", "mapped.svc.a1.test:7000",
+			"out.svc.a1.test:7000", "mapped.svc.a1.test:7000", "ok.other.test:7000", "localhost.test:7000",
 		},
-		"403 RBAC": {"10.1.0.5:7001", "10.1.0.5:0", "ok.other.test:7000", "localhost.test:7000"},
+		"403 RBAC": {"10.1.0.5:7001", "10.1.0.5:0"},
 		"502":      {"none.svc.a1.test:7000"},
 		"503":      {"multi.svc.a1.test:7000"},
 		"40":       {"010.1.0.5:7000", "10.1.5:7000", "167837701:7000", "user@10.1.0.5:7000", "10.1.0.5:70000"},

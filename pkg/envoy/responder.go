@@ -160,7 +160,7 @@ func gatewayConnect(inst model.Installation, at model.Endpoint, version Version)
 			ClusterSpecifier:            &routev3.RouteAction_ClusterHeader{ClusterHeader: ":authority"},
 			ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
 			Timeout:                     durationpb.New(0), // a connection lasts until one of its ends closes
-			RetryPolicy:                 retryTunnel(),
+			RetryPolicy:                 retryTunnel(version),
 		}}},
 	)
 	if version.Networks() {

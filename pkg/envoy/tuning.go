@@ -63,8 +63,10 @@ const (
 	// scopesTimeout bounds the wait of the public listener for scopes: 10,000 take 3 s.
 	scopesTimeout = 10 * time.Second
 	// gatewayTimeout and gatewayAttempts bound how long an apiserver waits for a gateway. Both are in one network.
+	// gatewayBackoff is the longest first wait: half of the requests have it while one of two gateways is lost.
 	gatewayTimeout  = time.Second
 	gatewayAttempts = 4
+	gatewayBackoff  = 100 * time.Millisecond
 	// socketMode lets an apiserver with another user and the same group use the Unix socket of its Envoy.
 	socketMode = 0o660
 
@@ -73,6 +75,13 @@ const (
 	// is random between zero and connectBackoff: many short waits add up to nearly the same time for every client.
 	connectAttempts = 10
 	connectBackoff  = 300 * time.Millisecond
+
+	// lostAttempts and lostBackoff do the same for a request in a reverse tunnel. Usually its reverse tunnel has ended and
+	// another one is there, so the first wait is short: random between zero and lostBackoff, which doubles up to
+	// connectBackoff. On average all waits add up to those of connectAttempts. Each gateway retries alone: this is not how
+	// edges and apiservers return to a gateway.
+	lostAttempts = 14
+	lostBackoff  = 10 * time.Millisecond
 
 	// tunnelConnectTimeout bounds the TLS handshake inside a dead reverse tunnel, so that the next one is tried before
 	// Cluster API's probe times out after 5 s.

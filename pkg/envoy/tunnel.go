@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -55,12 +56,12 @@ func TunnelOf(resource *anypb.Any) (t Tunnel, ok bool) {
 // use loses its reverse tunnels, and agents of versions before would reject the change.
 func CloseUnused(c *clusterv3.Cluster) bool {
 	options := &upstreamhttpv3.HttpProtocolOptions{}
-	if c.GetTypedExtensionProtocolOptions()[httpProtocols].UnmarshalTo(options) != nil ||
+	if c.GetTypedExtensionProtocolOptions()[typed.HTTPProtocols].UnmarshalTo(options) != nil ||
 		options.GetCommonHttpProtocolOptions() != nil {
 		return false
 	}
 	options.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(unusedAfter)}
-	c.TypedExtensionProtocolOptions[httpProtocols] = pack(options)
+	c.TypedExtensionProtocolOptions[typed.HTTPProtocols] = pack(options)
 	return true
 }
 

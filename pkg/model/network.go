@@ -17,6 +17,7 @@ type Network struct {
 	CIDRs    []netip.Prefix // destinations of apiservers, masked
 	Suffixes []string       // DNS domains, with the names below them
 	Ports    []PortRange    // of CIDRs and Suffixes; empty: all
+	Narrowed int64          // how often CIDRs or Ports have lost a part
 	Targets  []Target       // for clients of the gateways
 	// APIServers are dialled by gateways for machines in the network; empty: APIServerID decides.
 	APIServers []Endpoint

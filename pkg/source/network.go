@@ -115,6 +115,7 @@ func addNetwork(
 	}
 	w.Network = &model.Network{
 		Name: n.network.Name, Cluster: model.Key{Namespace: tunnel.Namespace, Name: cluster.Name},
+		Narrowed: served.Narrowed,
 		EgressID: stillHeld(n.egress, served.EgressID, cluster, now), APIServerID: stillHeld(
 			n.own, served.APIServerTunnelID, cluster, now,
 		),
@@ -155,7 +156,7 @@ func addAddresses(
 		switch {
 		case err != nil:
 			problems = append(problems, fmt.Errorf("status.served.network.cidrs[%d]: %w", i, err))
-		case decision.ListsCIDR(spec.CIDRs, cidr):
+		case contains(spec.CIDRs, cidr):
 			to.CIDRs = append(to.CIDRs, cidr)
 		}
 	}
@@ -167,6 +168,14 @@ func addAddresses(
 		}
 	}
 	return problems
+}
+
+// contains reports whether a CIDR is in a list of texts, or part of one that is: a network may be given a wider one.
+func contains(all []string, cidr netip.Prefix) bool {
+	return slices.ContainsFunc(all, func(text string) bool {
+		one, err := model.ValidateCIDR(text)
+		return err == nil && one.Bits() <= cidr.Bits() && one.Contains(cidr.Addr())
+	})
 }
 
 // commonPorts returns the ports that are in both lists, each of which means all ports if it is empty. It returns false

@@ -166,12 +166,20 @@ func TestANetworkIsServedAsRecorded(t *testing.T) {
 		return has(everything)(w) // the new CIDR waits for the controller
 	})
 	s.record(t, b)
-	b.awaitNetwork(t, "site1.network", func(w model.WorkloadCluster) error {
-		if w.Network == nil || !slices.Contains(w.Network.CIDRs, netip.MustParsePrefix("10.3.0.0/16")) {
-			return fmt.Errorf("%+v", w.Network)
+	recorded := func(cidr bool, narrowed int64) func(model.WorkloadCluster) error {
+		return func(w model.WorkloadCluster) error {
+			if w.Network == nil || w.Network.Narrowed != narrowed ||
+				slices.Contains(w.Network.CIDRs, netip.MustParsePrefix("10.3.0.0/16")) != cidr {
+				return fmt.Errorf("%+v", w.Network)
+			}
+			return nil
 		}
-		return nil
-	})
+	}
+	b.awaitNetwork(t, "site1.network", recorded(true, 0))
+	b.update(t, s.network, func() { s.network.Spec.CIDRs = s.network.Spec.CIDRs[:2] })
+	b.awaitNetwork(t, "site1.network", recorded(false, 0))
+	s.record(t, b)
+	b.awaitNetwork(t, "site1.network", recorded(false, 1))
 }
 
 // TestWithdrawalsOfNetworksDoNotWaitForTheController: nothing writes a status after the start.
@@ -190,6 +198,15 @@ func TestWithdrawalsOfNetworksDoNotWaitForTheController(t *testing.T) {
 				})
 			},
 			want: "[10.2.0.0/16] [] [{10250 10250}] 10.1.0.5:443 e a", token: true,
+		},
+		"a suffix, while the CIDRs become parts of a wider one": {
+			change: func(t *testing.T, b *bed, s site) {
+				b.update(t, s.network, func() {
+					s.network.Spec.CIDRs, s.network.Spec.DNSSuffixes = []string{"10.0.0.0/8"}, nil
+				})
+			},
+			want:  "[10.1.0.0/16 10.2.0.0/16] [] [{443 443} {10000 10300}] 10.1.0.5:443 10.1.0.6:443 e a",
+			token: true,
 		},
 		"all ports, and the address of a target": {
 			change: func(t *testing.T, b *bed, s site) {

@@ -63,7 +63,7 @@ func named(prefix string, c *dfpcachev3.DnsCacheConfig) *dfpcachev3.DnsCacheConf
 // destination that it resolves. For any other resource it returns none. It returns an error for a DNS cache whose
 // addresses are not restricted to a list.
 func Dials(resource *anypb.Any) (dialled []netip.Prefix, err error) {
-	_, err = caches(resource, func(c *dfpcachev3.DnsCacheConfig) (bool, error) {
+	_, err = caches(resource, func(_ string, c *dfpcachev3.DnsCacheConfig) (bool, error) {
 		of, err := rangesOf(c.GetResolvedAddressFilter())
 		dialled = append(dialled, of...)
 		return false, err

@@ -13,8 +13,10 @@ import (
 	dfpcachev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/dynamic_forward_proxy/v3"
 	dfpfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/dynamic_forward_proxy/v3"
 	rbacfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	codecv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/upstream_codec/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	addressv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/rbac/matchers/upstream_ip_port/v3"
+	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
@@ -27,13 +29,16 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// HTTP filters of an edge, in order. All but the last apply to destinations of apiservers.
+// HTTP filters of an edge's listeners, in order.
 const (
-	identityFilter  = "identity" // rejects other apiservers
-	networkFilter   = "network"  // resolves destinations, and rejects addresses outside of the network
-	neverFilter     = "never"    // rejects addresses that no edge dials
+	identityFilter = "identity" // rejects other apiservers
+	targetsFilter  = "targets"  // resolves the address of a target
+)
+
+// HTTP filters of the Envoy cluster that dials for apiservers, in order.
+const (
+	neverFilter     = "never" // rejects addresses that no edge dials
 	permittedFilter = "permitted"
-	targetsFilter   = "targets" // resolves the address of a target
 )
 
 const (
@@ -94,8 +99,9 @@ func (e Edge) dialledForTargets() []netip.Prefix {
 	return model.Without(all, slices.Concat(model.NeverDialled(), e.Excluded))
 }
 
-// Manager adds everything to the HTTP connection manager of a reverse tunnel that decides what the edge dials: its
-// routes, filters, answers and log. Its other filters remain, before the router.
+// Manager adds everything to the HTTP connection manager of a reverse tunnel that depends on the network, except what
+// Clusters has: its routes, filters, answers and log. Its other filters remain, before the router. CIDRs and ports are
+// not part of it: Envoy ends the streams of a reverse tunnel whose listener changes.
 func (e Edge) Manager(m *hcmv3.HttpConnectionManager) {
 	last := len(m.GetHttpFilters()) - 1
 	m.HttpFilters = slices.Insert(m.GetHttpFilters(), last, e.filters()...)
@@ -107,26 +113,12 @@ func (e Edge) Manager(m *hcmv3.HttpConnectionManager) {
 	}}
 }
 
-// filters returns the filters. The check of the resolved addresses, in the DNS cache, is the only one for all addresses
-// of a name: RBAC reads the first one, and Envoy dials the next if that fails.
+// filters returns the filters of a listener.
 func (e Edge) filters() (filters []*hcmv3.HttpFilter) {
-	if dialled := e.dialled(); len(dialled) > 0 {
+	if len(e.dialled()) > 0 {
 		filters = append(filters,
 			rbac(identityFilter, rbacv3.RBAC_ALLOW, []*rbacv3.Principal{apiserver(e.Domain.EgressID(e.Network.EgressID))},
-				&rbacv3.Permission{Rule: &rbacv3.Permission_Any{Any: true}}),
-			typed.HTTPFilter(networkFilter, &dfpfilterv3.FilterConfig{
-				ImplementationSpecifier: &dfpfilterv3.FilterConfig_DnsCacheConfig{
-					DnsCacheConfig: cache(networkCluster(e.Node), dialled),
-				},
-				SaveUpstreamAddress: true,
-			}),
-			rbac(neverFilter, rbacv3.RBAC_DENY, anyone(), addresses(model.NeverDialled())),
-			rbac(permittedFilter, rbacv3.RBAC_ALLOW, anyone(), &rbacv3.Permission{Rule: &rbacv3.Permission_AndRules{
-				AndRules: &rbacv3.Permission_Set{Rules: []*rbacv3.Permission{
-					addresses(e.Network.CIDRs), ports(e.Network.AllowedPorts()),
-				}},
-			}}),
-		)
+				&rbacv3.Permission{Rule: &rbacv3.Permission_Any{Any: true}}))
 	}
 	if dialled := e.dialledForTargets(); len(dialled) > 0 {
 		filters = append(filters, typed.HTTPFilter(targetsFilter, &dfpfilterv3.FilterConfig{
@@ -145,7 +137,7 @@ func (e Edge) hosts() (hosts []*routev3.VirtualHost) {
 		for _, t := range e.Network.Targets {
 			host := host(t.Name, []string{t.Name}, terminated(targetsCluster(e.Node), typed.ConnectMatch()))
 			if egress {
-				without(host, identityFilter, networkFilter, neverFilter, permittedFilter)
+				without(host, identityFilter)
 			}
 			perFilter(host, targetsFilter, &dfpfilterv3.PerRouteConfig{
 				HostRewriteSpecifier: &dfpfilterv3.PerRouteConfig_HostRewriteLiteral{HostRewriteLiteral: t.Address.String()},
@@ -217,12 +209,40 @@ func perFilter(h *routev3.VirtualHost, name string, config proto.Message) {
 // Clusters returns the Envoy clusters of the edge that dial addresses of its network.
 func (e Edge) Clusters() (clusters []*clusterv3.Cluster) {
 	if dialled := e.dialled(); len(dialled) > 0 {
-		clusters = append(clusters, e.cluster(networkCluster(e.Node), dialled))
+		c := e.cluster(networkCluster(e.Node), dialled)
+		c.TypedExtensionProtocolOptions = typed.HTTPOptions(e.checks())
+		clusters = append(clusters, c)
 	}
 	if dialled := e.dialledForTargets(); len(dialled) > 0 {
 		clusters = append(clusters, e.cluster(targetsCluster(e.Node), dialled))
 	}
 	return clusters
+}
+
+// checks returns the options of an Envoy cluster with filters that check the address of a destination before it is
+// dialled. The check of the resolved addresses, in the DNS cache, is the only one for all addresses of a name: these
+// filters read the first one, and Envoy dials the next if that fails.
+func (e Edge) checks() *upstreamhttpv3.HttpProtocolOptions {
+	return &upstreamhttpv3.HttpProtocolOptions{
+		// Envoy requires both, and they have no effect without TLS.
+		UpstreamHttpProtocolOptions: &corev3.UpstreamHttpProtocolOptions{AutoSni: true, AutoSanValidation: true},
+		UpstreamProtocolOptions: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+			ExplicitHttpConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{
+					HttpProtocolOptions: &corev3.Http1ProtocolOptions{},
+				},
+			},
+		},
+		HttpFilters: []*hcmv3.HttpFilter{
+			rbac(neverFilter, rbacv3.RBAC_DENY, anyone(), addresses(model.NeverDialled())),
+			rbac(permittedFilter, rbacv3.RBAC_ALLOW, anyone(), &rbacv3.Permission{Rule: &rbacv3.Permission_AndRules{
+				AndRules: &rbacv3.Permission_Set{Rules: []*rbacv3.Permission{
+					addresses(e.Network.CIDRs), ports(e.Network.AllowedPorts()),
+				}},
+			}}),
+			typed.HTTPFilter("envoy.filters.http.upstream_codec", &codecv3.UpstreamCodec{}),
+		},
+	}
 }
 
 func (e Edge) cluster(name string, dialled []netip.Prefix) *clusterv3.Cluster {
@@ -244,7 +264,7 @@ func (e Edge) cluster(name string, dialled []netip.Prefix) *clusterv3.Cluster {
 	}
 }
 
-// rbac returns an HTTP filter with one policy.
+// rbac returns an HTTP filter with one policy. In an Envoy cluster it is Envoy's upstream RBAC filter.
 func rbac(
 	name string, action rbacv3.RBAC_Action, of []*rbacv3.Principal, may ...*rbacv3.Permission,
 ) *hcmv3.HttpFilter {

@@ -1,22 +1,29 @@
 package network
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	dfpcachev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/dynamic_forward_proxy/v3"
 	dfpfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/dynamic_forward_proxy/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // ownerFilter rejects the ports that the owner of the machine does not allow. Only Narrow adds it.
 const ownerFilter = "owner"
+
+var errNoFilters = errors.New("it has no filters to which another one could be added")
 
 // Allowed are the destinations that the owner of a machine allows.
 type Allowed struct {
@@ -30,10 +37,10 @@ func (a Allowed) Restricts() bool { return len(a.CIDRs) > 0 || len(a.Targets) > 
 
 // Narrow returns a resource of an edge that dials nothing but what is also allowed. Apiservers reach addresses in
 // Allowed.CIDRs at Allowed.Ports. A named target remains if it is in Allowed.Targets, or is such an address. Narrow
-// does not change its argument, and returns a resource that resolves no destinations as it is. Instead of one that it
-// cannot narrow, it returns one that no Envoy accepts.
+// does not change its argument, and returns a resource that leads to no destination in a network as it is. Instead of
+// one that it cannot narrow, it returns one that no Envoy accepts.
 func Narrow(resource *anypb.Any, allowed Allowed) *anypb.Any {
-	narrowed, err := caches(resource, func(c *dfpcachev3.DnsCacheConfig) (bool, error) {
+	narrowed, err := caches(resource, func(user string, c *dfpcachev3.DnsCacheConfig) (bool, error) {
 		if c == nil {
 			return false, errUnrestricted
 		}
@@ -41,9 +48,8 @@ func Narrow(resource *anypb.Any, allowed Allowed) *anypb.Any {
 		if err != nil {
 			of = nil // no policy accepts this
 		}
-		prefix, _, _ := strings.Cut(c.GetName(), "_")
 		may, all := allowed.CIDRs, false
-		if prefix == targetsFilter {
+		if forTargets(user) {
 			may, all = allowed.ofTargets()
 		}
 		if !all {
@@ -56,14 +62,27 @@ func Narrow(resource *anypb.Any, allowed Allowed) *anypb.Any {
 	if err != nil {
 		return undecodable(resource)
 	}
-	if narrowed == nil {
+	resolves := narrowed != nil
+	if !resolves {
+		narrowed = proto.CloneOf(resource)
+	}
+	removed, err := managers(narrowed, allowed.narrow)
+	if err == nil && resolves {
+		_, err = inside(narrowed, &clusterv3.Cluster{}, allowed.narrowPorts)
+	}
+	switch {
+	case err != nil:
+		return undecodable(resource)
+	case !resolves && !removed:
 		return resource
 	}
-	_, err = managers(narrowed, func(m *hcmv3.HttpConnectionManager) (bool, error) { return allowed.narrow(m), nil })
-	if err != nil {
-		return undecodable(resource)
-	}
 	return narrowed
+}
+
+// forTargets reports whether a filter or an Envoy cluster resolves targets.
+func forTargets(name string) bool {
+	kind, _, _ := strings.Cut(name, "_")
+	return kind == targetsFilter
 }
 
 // undecodable returns a resource that Envoy rejects: its value ends within a number. Envoy may decode what Go does not,
@@ -92,29 +111,39 @@ func (a Allowed) ofTargets() (may []netip.Prefix, all bool) {
 	return may, false
 }
 
-// narrow removes targets from an HTTP connection manager, and adds the filter for ports before its router.
-func (a Allowed) narrow(m *hcmv3.HttpConnectionManager) bool {
-	resolves := slices.ContainsFunc(m.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool {
-		return f.GetTypedConfig().MessageIs(&dfpfilterv3.FilterConfig{})
+// narrow removes targets from an HTTP connection manager. Without the filter that replaces the destination by the
+// target, its Envoy cluster would dial what the request contains.
+func (a Allowed) narrow(m *hcmv3.HttpConnectionManager) (removed bool, err error) {
+	replaces := slices.ContainsFunc(m.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool {
+		return f.GetName() == targetsFilter && f.GetTypedConfig().MessageIs(&dfpfilterv3.FilterConfig{})
 	})
-	if !resolves {
-		return false
-	}
 	hosts := m.GetRouteConfig().GetVirtualHosts()
-	m.GetRouteConfig().VirtualHosts = slices.DeleteFunc(hosts, func(h *routev3.VirtualHost) bool {
-		return leadsToTargets(h) && !slices.ContainsFunc(targetOf(h), a.allowsTarget)
+	left := slices.DeleteFunc(slices.Clone(hosts), func(h *routev3.VirtualHost) bool {
+		return leadsToTargets(h) && !(replaces && slices.ContainsFunc(targetOf(h), a.allowsTarget))
 	})
-	if len(a.Ports) == 0 {
-		return true
+	if len(left) == len(hosts) {
+		return false, nil
 	}
-	last := len(m.GetHttpFilters()) - 1
-	m.HttpFilters = slices.Insert(m.GetHttpFilters(), last, rbac(ownerFilter, rbacv3.RBAC_ALLOW, anyone(), ports(a.Ports)))
-	for _, h := range m.GetRouteConfig().GetVirtualHosts() {
-		if leadsToTargets(h) {
-			without(h, ownerFilter)
-		}
+	m.GetRouteConfig().VirtualHosts = left
+	return true, nil
+}
+
+// narrowPorts adds the filter for ports before the others of an Envoy cluster that dials for apiservers.
+func (a Allowed) narrowPorts(c *clusterv3.Cluster) (changed bool, err error) {
+	if len(a.Ports) == 0 || forTargets(c.GetName()) {
+		return false, nil
 	}
-	return true
+	packed := c.GetTypedExtensionProtocolOptions()[typed.HTTPProtocols]
+	changed, err = inside(packed, &upstreamhttpv3.HttpProtocolOptions{},
+		func(o *upstreamhttpv3.HttpProtocolOptions) (bool, error) {
+			own := rbac(ownerFilter, rbacv3.RBAC_ALLOW, anyone(), ports(a.Ports))
+			o.HttpFilters = slices.Insert(o.GetHttpFilters(), 0, own)
+			return len(o.GetHttpFilters()) > 1, nil
+		})
+	if err == nil && !changed {
+		err = errNoFilters
+	}
+	return changed, err
 }
 
 // allowsTarget reports whether a named target may be dialled.
@@ -131,10 +160,10 @@ func (a Allowed) Contains(e model.Endpoint) bool {
 		}))
 }
 
-// leadsToTargets reports whether every route of a virtual host leads to the Envoy cluster of targets.
+// leadsToTargets reports whether a route of a virtual host leads to the Envoy cluster of targets.
 func leadsToTargets(h *routev3.VirtualHost) bool {
-	return !slices.ContainsFunc(h.GetRoutes(), func(r *routev3.Route) bool {
-		return !strings.HasPrefix(r.GetRoute().GetCluster(), targetsFilter+"_")
+	return slices.ContainsFunc(h.GetRoutes(), func(r *routev3.Route) bool {
+		return forTargets(r.GetRoute().GetCluster())
 	})
 }
 

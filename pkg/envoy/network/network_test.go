@@ -8,9 +8,11 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	dfpclusterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dynamic_forward_proxy/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -76,11 +78,14 @@ func manager(t *testing.T, listener *anypb.Any) *hcmv3.HttpConnectionManager {
 	return m
 }
 
-// TestAnOwnerNarrowsWhatAnEdgeDials checks the listener and both Envoy clusters, which must agree.
+// TestAnOwnerNarrowsWhatAnEdgeDials checks the listener, which leads to targets, and both Envoy clusters.
 func TestAnOwnerNarrowsWhatAnEdgeDials(t *testing.T) {
 	listener, clusters := edge()
-	if all := dials(t, listener); !contains(all, "10.1.0.5") || !contains(all, "10.9.0.1") || contains(all, "10.1.3.4") {
+	if all := dials(t, listener); !contains(all, "10.9.0.1") || contains(all, "10.1.0.5") {
 		t.Fatalf("the listener dials %v", all)
+	}
+	if all := dials(t, clusters[0]); !contains(all, "10.1.0.5") || contains(all, "10.9.0.1") || contains(all, "10.1.3.4") {
+		t.Fatalf("the Envoy cluster dials %v", all)
 	}
 	original := proto.CloneOf(listener)
 	allowed := network.Allowed{
@@ -92,24 +97,118 @@ func TestAnOwnerNarrowsWhatAnEdgeDials(t *testing.T) {
 	}
 	for _, one := range append([]*anypb.Any{narrowed}, network.Narrow(clusters[0], allowed)) {
 		all := dials(t, one)
-		if !contains(all, "10.1.0.5") || contains(all, "10.1.1.5") || contains(all, "192.168.0.1") ||
-			contains(all, "10.9.0.1") {
+		if contains(all, "10.1.1.5") || contains(all, "192.168.0.1") || contains(all, "10.9.0.1") {
 			t.Errorf("%s dials %v", one.GetTypeUrl(), all)
 		}
 	}
+	if all := dials(t, network.Narrow(clusters[0], allowed)); !contains(all, "10.1.0.5") {
+		t.Errorf("an address that is allowed has gone: %v are left", all)
+	}
 	// The first target is elsewhere, the second at another port.
-	m := manager(t, narrowed)
-	if n := len(m.GetRouteConfig().GetVirtualHosts()); n != 2 {
+	if n := len(manager(t, narrowed).GetRouteConfig().GetVirtualHosts()); n != 2 {
 		t.Errorf("%d virtual hosts remain, want 2 without targets", n)
 	}
-	if !slices.ContainsFunc(m.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return f.GetName() == "owner" }) {
-		t.Error("no filter restricts ports")
+	if got := checks(t, network.Narrow(clusters[0], allowed)); !slices.Equal(got, append([]string{"owner"},
+		checks(t, clusters[0])...)) {
+		t.Errorf("the filters are %v: no one restricts ports", got)
 	}
 	allowed.Targets = []model.Endpoint{{Host: "10.9.0.1", Port: 443}}
 	narrowed = network.Narrow(listener, allowed)
 	if !contains(dials(t, narrowed), "10.9.0.1") || len(manager(t, narrowed).GetRouteConfig().GetVirtualHosts()) != 3 {
 		t.Error("a target that is allowed has gone")
 	}
+}
+
+// checks returns the names of the filters of an Envoy cluster.
+func checks(t *testing.T, cluster *anypb.Any) (names []string) {
+	t.Helper()
+	c, options := &clusterv3.Cluster{}, &upstreamhttpv3.HttpProtocolOptions{}
+	if err := cluster.UnmarshalTo(c); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.GetTypedExtensionProtocolOptions()[typed.HTTPProtocols].UnmarshalTo(options); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range options.GetHttpFilters() {
+		names = append(names, f.GetName())
+	}
+	return names
+}
+
+// TestAHostileServerCannotWidenWhatAnOwnerAllows has resources of a compromised xds-server for an edge whose owner
+// allows a target by its name, so that the addresses of targets are not restricted.
+func TestAHostileServerCannotWidenWhatAnOwnerAllows(t *testing.T) {
+	allowed := network.Allowed{
+		CIDRs: prefixes("10.1.0.0/24"), Ports: []model.PortRange{{First: 443, Last: 443}},
+		Targets: []model.Endpoint{{Host: "bmc.example.com", Port: 443}, {Host: "10.9.0.1", Port: 443}},
+	}
+	listener, clusters := edge()
+	hosts := func(change func(*hcmv3.HttpConnectionManager)) (names []string) {
+		l := &listenerv3.Listener{}
+		if err := listener.UnmarshalTo(l); err != nil {
+			t.Fatal(err)
+		}
+		m := manager(t, listener)
+		change(m)
+		l.FilterChains[0].Filters[0].GetTypedConfig().Value = typed.Pack(m).GetValue()
+		for _, h := range manager(t, network.Narrow(typed.Pack(l), allowed)).GetRouteConfig().GetVirtualHosts() {
+			names = append(names, h.GetName())
+		}
+		return names
+	}
+	const target = "a.example.com"
+	if got := hosts(func(*hcmv3.HttpConnectionManager) {}); !slices.Contains(got, target) {
+		t.Fatalf("the hosts are %v, without the target that is allowed", got)
+	}
+	t.Run("a target without the filter that replaces the destination", func(t *testing.T) {
+		got := hosts(func(m *hcmv3.HttpConnectionManager) {
+			m.HttpFilters = slices.DeleteFunc(m.HttpFilters, func(f *hcmv3.HttpFilter) bool { return f.GetName() == "targets" })
+		})
+		if slices.Contains(got, target) {
+			t.Errorf("the hosts are %v", got)
+		}
+	})
+	t.Run("addresses as a target", func(t *testing.T) {
+		got := hosts(func(m *hcmv3.HttpConnectionManager) {
+			for _, h := range m.GetRouteConfig().GetVirtualHosts() {
+				if h.GetName() == "addresses" {
+					other := proto.CloneOf(h.Routes[0])
+					other.GetRoute().ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: "targets_edge_a-1"}
+					h.Routes = append([]*routev3.Route{other}, h.Routes...)
+				}
+			}
+		})
+		if slices.Contains(got, "addresses") {
+			t.Errorf("the hosts are %v", got)
+		}
+	})
+	cluster := func(change func(*clusterv3.Cluster)) *anypb.Any {
+		c := &clusterv3.Cluster{}
+		if err := clusters[0].UnmarshalTo(c); err != nil {
+			t.Fatal(err)
+		}
+		change(c)
+		return network.Narrow(typed.Pack(c), allowed)
+	}
+	t.Run("a DNS cache with the name of one for targets", func(t *testing.T) {
+		all := dials(t, cluster(func(c *clusterv3.Cluster) {
+			config := &dfpclusterv3.ClusterConfig{}
+			if err := c.GetClusterType().GetTypedConfig().UnmarshalTo(config); err != nil {
+				t.Fatal(err)
+			}
+			config.GetDnsCacheConfig().Name = "targets_edge_a-1_0000000000000000"
+			c.GetClusterType().TypedConfig = typed.Pack(config)
+		}))
+		if contains(all, "10.1.1.5") || !contains(all, "10.1.0.5") {
+			t.Errorf("it dials %v", all)
+		}
+	})
+	t.Run("no filters", func(t *testing.T) {
+		narrowed := cluster(func(c *clusterv3.Cluster) { c.TypedExtensionProtocolOptions = nil })
+		if m, err := narrowed.UnmarshalNew(); err == nil {
+			t.Errorf("Envoy gets %v, which restricts no ports", m)
+		}
+	})
 }
 
 func TestNothingIsDialledIfNothingIsAllowed(t *testing.T) {

@@ -37,17 +37,20 @@ func inside[M proto.Message](packed *anypb.Any, m M, f change[M]) (changed bool,
 }
 
 // caches applies a change to every DNS cache of a listener or an Envoy cluster, and returns the result, or nil if there
-// is no DNS cache.
-func caches(resource *anypb.Any, f change[*dfpcachev3.DnsCacheConfig]) (result *anypb.Any, err error) {
+// is no DNS cache. user is the name of the filter or the Envoy cluster that has it.
+func caches(
+	resource *anypb.Any, f func(user string, c *dfpcachev3.DnsCacheConfig) (bool, error),
+) (result *anypb.Any, err error) {
 	result = proto.CloneOf(resource)
 	found := false
-	each := func(c *dfpcachev3.DnsCacheConfig) (bool, error) {
+	each := func(user string, c *dfpcachev3.DnsCacheConfig) (bool, error) {
 		found = true
-		return f(c)
+		return f(user, c)
 	}
 	_, err = inside(result, &clusterv3.Cluster{}, func(c *clusterv3.Cluster) (bool, error) {
+		name := c.GetName()
 		return inside(c.GetClusterType().GetTypedConfig(), &dfpclusterv3.ClusterConfig{},
-			func(c *dfpclusterv3.ClusterConfig) (bool, error) { return each(c.GetDnsCacheConfig()) })
+			func(c *dfpclusterv3.ClusterConfig) (bool, error) { return each(name, c.GetDnsCacheConfig()) })
 	})
 	if err != nil {
 		return nil, err
@@ -55,7 +58,7 @@ func caches(resource *anypb.Any, f change[*dfpcachev3.DnsCacheConfig]) (result *
 	_, err = managers(result, func(m *hcmv3.HttpConnectionManager) (changed bool, err error) {
 		for _, filter := range m.GetHttpFilters() {
 			one, err := inside(filter.GetTypedConfig(), &dfpfilterv3.FilterConfig{},
-				func(c *dfpfilterv3.FilterConfig) (bool, error) { return each(c.GetDnsCacheConfig()) })
+				func(c *dfpfilterv3.FilterConfig) (bool, error) { return each(filter.GetName(), c.GetDnsCacheConfig()) })
 			if err != nil {
 				return false, err
 			}

@@ -16,10 +16,12 @@ import (
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	headermutationv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	caresv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/network/dns_resolver/cares/v3"
+	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -87,7 +89,16 @@ func TestAPolicyRejectsEveryKnownAttackOnNetworks(t *testing.T) {
 		}
 	}
 	cache := func(change func(*dfpcachev3.DnsCacheConfig)) attack {
-		return filter("network", func(c *dfpfilterv3.FilterConfig) { change(c.GetDnsCacheConfig()) })
+		return func(t *testing.T, s networkSample) {
+			inside(t, s.reach.GetClusterType().GetTypedConfig(), func(c *dfpclusterv3.ClusterConfig) {
+				change(c.GetDnsCacheConfig())
+			})
+		}
+	}
+	checks := func(change func(*upstreamhttpv3.HttpProtocolOptions)) attack {
+		return func(t *testing.T, s networkSample) {
+			inside(t, s.reach.GetTypedExtensionProtocolOptions()[typed.HTTPProtocols], change)
+		}
 	}
 	adds := func(address string, bits uint32) func(*dfpcachev3.DnsCacheConfig) {
 		return func(c *dfpcachev3.DnsCacheConfig) {
@@ -141,11 +152,6 @@ func TestAPolicyRejectsEveryKnownAttackOnNetworks(t *testing.T) {
 			filter("targets", func(c *dfpfilterv3.FilterConfig) { adds("127.0.0.0", 8)(c.GetDnsCacheConfig()) }),
 			"no edge dials",
 		},
-		"the same in the Envoy cluster": {func(t *testing.T, s networkSample) {
-			inside(t, s.reach.GetClusterType().GetTypedConfig(), func(c *dfpclusterv3.ClusterConfig) {
-				adds("127.0.0.0", 8)(c.GetDnsCacheConfig())
-			})
-		}, "no edge dials"},
 		"no restriction": {
 			cache(func(c *dfpcachev3.DnsCacheConfig) { c.ResolvedAddressFilter = nil }), "resolved_address_filter is missing",
 		},
@@ -161,7 +167,7 @@ func TestAPolicyRejectsEveryKnownAttackOnNetworks(t *testing.T) {
 			c.PreresolveHostnames = []*corev3.SocketAddress{{Address: "metadata"}}
 		}), "preresolve_hostnames is set"},
 		"a destination from somewhere else": {
-			filter("network", func(c *dfpfilterv3.FilterConfig) { c.AllowDynamicHostFromFilterState = true }),
+			filter("targets", func(c *dfpfilterv3.FilterConfig) { c.AllowDynamicHostFromFilterState = true }),
 			"allow_dynamic_host_from_filter_state is set",
 		},
 		"a target in a header": {host(func(h *routev3.VirtualHost) {
@@ -172,6 +178,15 @@ func TestAPolicyRejectsEveryKnownAttackOnNetworks(t *testing.T) {
 		"a filter that the owner adds is disabled": {host(func(h *routev3.VirtualHost) {
 			h.TypedPerFilterConfig["owner"] = wrapped(t, &routev3.FilterConfig{Disabled: true})
 		}), "virtual_hosts."},
+		"a filter that checks addresses is disabled": {host(func(h *routev3.VirtualHost) {
+			h.TypedPerFilterConfig["permitted"] = wrapped(t, &routev3.FilterConfig{Disabled: true})
+		}), "virtual_hosts."},
+		"no filter checks addresses": {checks(func(o *upstreamhttpv3.HttpProtocolOptions) {
+			o.HttpFilters = o.HttpFilters[2:]
+		}), "http_filters"},
+		"a filter before the checks": {checks(func(o *upstreamhttpv3.HttpProtocolOptions) {
+			o.HttpFilters = append(o.HttpFilters[2:], o.HttpFilters...)
+		}), "http_filters"},
 		"a route to the agent": {host(func(h *routev3.VirtualHost) {
 			h.Routes[0].GetRoute().ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: "agent"}
 		}), `cluster is "agent"`},

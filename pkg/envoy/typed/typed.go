@@ -8,6 +8,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -26,6 +27,14 @@ func Pack(message proto.Message) *anypb.Any {
 // Extension is Pack with a name.
 func Extension(name string, config proto.Message) *corev3.TypedExtensionConfig {
 	return &corev3.TypedExtensionConfig{Name: name, TypedConfig: Pack(config)}
+}
+
+// HTTPProtocols is the key of an Envoy cluster's HTTP options.
+const HTTPProtocols = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
+// HTTPOptions returns the HTTP options of an Envoy cluster.
+func HTTPOptions(options *upstreamhttpv3.HttpProtocolOptions) map[string]*anypb.Any {
+	return map[string]*anypb.Any{HTTPProtocols: Pack(options)}
 }
 
 // HTTPFilter returns a filter of an HTTP connection manager.
