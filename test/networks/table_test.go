@@ -218,12 +218,14 @@ func (f *fleet) expires(t *testing.T) func(*testing.T) {
 	f.Restart(t, f.Controller, f.ControllerReady, func(s *proc.Spec) {
 		s.Args = append(slices.Clone(s.Args), "--leaf-lifetime=30s")
 	})
-	f.revoke(t, "shop.egress", f.shop.Egress)
-	world.StopEdge(t, f.shop.Egress)
+	before := f.shop.Egress
+	world.StopEdge(t, before)
 	const name = "shop-egress-b"
 	must(t, f.shop.EnrolAs(t.Context(), name))
 	eventually(t, f.LogContains(name, "certificate obtained"))
+	world.Steal(t, f.shop.Egress) // once it is on disk
 	world.StopEdge(t, f.shop.Egress)
+	f.revoke(t, "shop.egress", before) // only now, because that ends the token of both
 	f.Restart(t, f.Controller, f.ControllerReady, func(s *proc.Spec) { *s = usual })
 	return func(*testing.T) { f.shop.Egress.Resume() }
 }
