@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -191,6 +192,24 @@ func (e *Envoy) Admin(ctx context.Context, method, path string) (string, error) 
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	return string(body), err
+}
+
+// Sum returns the sum of Envoy's counters and gauges whose names match a regular expression.
+func (e *Envoy) Sum(t testing.TB, filter string) (sum int) {
+	t.Helper()
+	stats, err := e.Admin(t.Context(), http.MethodGet, "/stats?filter="+filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(stats) {
+		_, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		one, err := strconv.Atoi(value)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		sum += one
+	}
+	return sum
 }
 
 func (e *Envoy) ended() error {

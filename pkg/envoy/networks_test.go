@@ -60,23 +60,9 @@ type site struct {
 }
 
 // dialled returns how many connections the edge has opened in its network.
-func (s site) dialled(t *testing.T) (n int) {
+func (s site) dialled(t *testing.T) int {
 	t.Helper()
-	stats, err := s.edge.Admin(
-		t.Context(), http.MethodGet, "/stats?filter=^cluster[.](network|targets)_.*[.]upstream_cx_total$",
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(stats) {
-		_, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		one, err := strconv.Atoi(value)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n += one
-	}
-	return n
+	return s.edge.Sum(t, "^cluster[.](network|targets)_.*[.]upstream_cx_total$")
 }
 
 // newSite returns a network of a Cluster.

@@ -10,8 +10,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -222,23 +220,9 @@ func checkRestart(t *testing.T, in *installation, c1 model.WorkloadCluster, edge
 }
 
 // clientsOf returns how many clients a gateway has had.
-func clientsOf(t *testing.T, g *gateway) (n int) {
+func clientsOf(t *testing.T, g *gateway) int {
 	t.Helper()
-	stats, err := g.Admin(
-		t.Context(), http.MethodGet, "/stats?filter=^listener[.](apiserver|connect)[.]downstream_cx_total$",
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(stats) {
-		_, number, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		count, err := strconv.Atoi(number)
-		if err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		n += count
-	}
-	return n
+	return g.Sum(t, "^listener[.](apiserver|connect)[.]downstream_cx_total$")
 }
 
 // closesAtOnce fails the test if a listener holds connections of that name, as it does while it waits for a reverse

@@ -130,12 +130,53 @@ func (b *bed) greets(t testing.TB) {
 	})
 }
 
+// startEnvoy starts a real Envoy that gets everything from the agent.
+func (b *bed) startEnvoy(t testing.TB) *envoytest.Envoy {
+	t.Helper()
+	return envoytest.Start(t, filepath.Dir(b.socket), []byte(bootstrap))
+}
+
+// restartFromDisk ends Envoy, the agent and the xds-server. It returns the next agent, which has only the disk, and its
+// Envoy.
+func (b *bed) restartFromDisk(t testing.TB, s *server, real *envoytest.Envoy) (*bed, *envoytest.Envoy) {
+	t.Helper()
+	real.Kill()
+	b.stop()
+	s.grpc.Stop()
+	next := newBed(t, b.dir)
+	next.follow(t, "a", s, nil)
+	return next, next.startEnvoy(t)
+}
+
+// restartAgent replaces the agent while Envoy continues, and connects the new one to the xds-server, which starts
+// again.
+func (b *bed) restartAgent(t testing.TB, s *server) {
+	t.Helper()
+	b.stop()
+	b.serve(t)
+	s.start(t)
+	b.follow(t, "a", s, nil)
+	b.is(t, "a", "is connected", connected)
+}
+
+// restartDamaged ends Envoy and the agent, damages files of its cache, and returns the next agent.
+func (b *bed) restartDamaged(t testing.TB, real *envoytest.Envoy, files ...string) *bed {
+	t.Helper()
+	real.Kill()
+	b.stop()
+	for _, name := range files {
+		if err := os.Truncate(filepath.Join(b.dir, name), 77); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return newBed(t, b.dir)
+}
+
 func TestARealEnvoyBehindTheProxy(t *testing.T) {
-	dir := t.TempDir()
 	s := newServer(t, named(to("out", greeter(t))), named(from(t, "in", pipe("in.sock"), "out")))
-	bed := newBed(t, dir)
+	bed := newBed(t, t.TempDir())
 	bed.follow(t, "a", s, nil)
-	real := envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
+	real := bed.startEnvoy(t)
 	bed.greets(t)
 	for range 2 {
 		s.next(t, cds)
@@ -156,22 +197,12 @@ func TestARealEnvoyBehindTheProxy(t *testing.T) {
 	expect(t, "state", bed.State("a").Refused, nack.GetErrorDetail().GetMessage())
 	bed.file(t, "a.clusters.cache", "out", "further")
 
-	// Everything ends. The next agent has only the disk.
-	real.Kill()
-	bed.stop()
-	s.grpc.Stop()
-	bed = newBed(t, dir)
-	bed.follow(t, "a", s, nil)
-	real = envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
+	bed, real = bed.restartFromDisk(t, s, real)
 	bed.greets(t)
 	bed.is(t, "a", "is cached", func(s xdsproxy.State) bool { return s.Cached && !s.Connected })
 
-	// The agent dies, Envoy lives. Envoy gets nothing, and its listener keeps working.
-	bed.stop()
-	bed.serve(t)
-	s.start(t)
-	bed.follow(t, "a", s, nil)
-	bed.is(t, "a", "is connected", connected)
+	// Envoy gets nothing, and its listener keeps working.
+	bed.restartAgent(t, s)
 	bed.greets(t)
 	stats, err := real.Admin(t.Context(), "GET", "/stats?filter=listener_manager.listener_(modified|create_success|added)")
 	if err != nil || !strings.Contains(stats, "listener_manager.listener_modified: 0") ||
@@ -180,15 +211,10 @@ func TestARealEnvoyBehindTheProxy(t *testing.T) {
 	}
 
 	// A damaged cache only delays the resources until the server answers.
-	real.Kill()
-	bed.stop()
-	if err := os.Truncate(filepath.Join(dir, "a.listeners.cache"), 77); err != nil {
-		t.Fatal(err)
-	}
-	bed = newBed(t, dir)
+	bed = bed.restartDamaged(t, real, "a.listeners.cache")
 	expect(t, "log lines", bed.log.Count("renamed it", "a.listeners.cache.corrupt"), 1)
 	bed.follow(t, "a", s, nil)
-	envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
+	bed.startEnvoy(t)
 	bed.greets(t)
 }
 
@@ -215,7 +241,7 @@ func TestARealEnvoyThatCrashesGetsItsLastGoodResources(t *testing.T) {
 	s := newServer(t, named(to("out", greeter(t))), named(from(t, "in", pipe("in.sock"), "out")))
 	bed := newBed(t, t.TempDir())
 	bed.follow(t, "a", s, nil)
-	real := envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
+	real := bed.startEnvoy(t)
 	bed.greets(t)
 	bed.file(t, "a.listeners.cache", "in.sock")
 	bed.Ran()
@@ -238,7 +264,7 @@ func TestARealEnvoyThatCrashesGetsItsLastGoodResources(t *testing.T) {
 			break
 		}
 	}
-	envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
+	bed.startEnvoy(t)
 	bed.greets(t)
 	if got := bed.State("a").Refused; !strings.Contains(got, "deadly") {
 		t.Errorf("the reason is %q", got)

@@ -132,12 +132,11 @@ func (s *server) setScopes(t testing.TB, all ...*routev3.ScopedRouteConfiguratio
 
 // TestARealEnvoyHasItsScopesWithoutAnXDSServer starts the agent and Envoy of a gateway from the disk alone.
 func TestARealEnvoyHasItsScopesWithoutAnXDSServer(t *testing.T) {
-	dir := t.TempDir()
 	s := newServer(t, named(to("out", greeter(t))), named(scoped(t, "in")))
 	s.setScopes(t, scope("one", "first"), scope("two", "second"))
-	bed := newBed(t, dir)
+	bed := newBed(t, t.TempDir())
 	bed.follow(t, "a", s, nil)
-	real := envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
+	real := bed.startEnvoy(t)
 	bed.answers(t, "one", "first")
 	bed.answers(t, "two", "second")
 	bed.answers(t, "three", "404")
@@ -159,38 +158,22 @@ func TestARealEnvoyHasItsScopesWithoutAnXDSServer(t *testing.T) {
 	bed.answers(t, "two", "404")
 	bed.file(t, "a.scopes.cache", "last", "third")
 
-	real.Kill()
-	bed.stop()
-	s.grpc.Stop()
-	bed = newBed(t, dir)
-	bed.follow(t, "a", s, nil)
-	real = envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
+	bed, real = bed.restartFromDisk(t, s, real)
 	bed.answers(t, "one", "last")
 	bed.answers(t, "three", "third")
 	bed.answers(t, "two", "404")
 	bed.is(t, "a", "is cached", func(s xdsproxy.State) bool { return s.Cached && !s.Connected })
 
-	// The agent dies, Envoy lives. A scope that was removed meanwhile goes when the xds-server answers again.
-	bed.stop()
-	bed.serve(t)
+	// A scope that is removed meanwhile goes when the xds-server answers again.
 	s.setScopes(t, scope("one", "last"))
-	s.start(t)
-	bed.follow(t, "a", s, nil)
-	bed.is(t, "a", "is connected", connected)
+	bed.restartAgent(t, s)
 	bed.answers(t, "three", "404")
 	bed.answers(t, "one", "last")
 
 	// A damaged cache of scopes only delays them until the xds-server answers.
-	real.Kill()
-	bed.stop()
-	for _, name := range []string{"a.scopes.cache", "a.scopes.good"} {
-		if err := os.Truncate(filepath.Join(dir, name), 77); err != nil {
-			t.Fatal(err)
-		}
-	}
-	bed = newBed(t, dir)
+	bed = bed.restartDamaged(t, real, "a.scopes.cache", "a.scopes.good")
 	bed.follow(t, "a", s, nil)
-	envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
+	bed.startEnvoy(t)
 	bed.answers(t, "one", "last")
 }
 
@@ -200,7 +183,7 @@ func TestScopesReturnWithTheirListener(t *testing.T) {
 	s.setScopes(t, scope("one", "first"), scope("two", "second"))
 	bed := newBed(t, t.TempDir())
 	bed.follow(t, "a", s, nil)
-	envoytest.Start(t, filepath.Dir(bed.socket), []byte(bootstrap))
+	bed.startEnvoy(t)
 	bed.answers(t, "one", "first")
 	// A changed listener has them at once.
 	changed := scoped(t, "in")

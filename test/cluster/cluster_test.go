@@ -174,7 +174,7 @@ func proveExec(t *testing.T, c *cluster.Cluster) {
 	if got := ask(t, c, "--namespace="+namespace, "exec", name, "--", "/guest", "status", "Name"); got != "guest" {
 		t.Errorf("exec prints %q", got)
 	}
-	if got := ask(t, c, "--namespace="+namespace, "logs", name); got != "serving :8080" {
+	if got := ask(t, c, "--namespace="+namespace, "logs", name); got != "serving "+name+" at :8080" {
 		t.Errorf("the log has %q", got)
 	}
 }

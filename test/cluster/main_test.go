@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -80,22 +78,10 @@ func start(t *testing.T, options cluster.Options) *cluster.Cluster {
 		}
 		must(t, c.Stop(context.Background()))
 	})
-	image, err := cluster.ProgramImage(guestProgram(t))
+	image, err := cluster.GuestImage(t.Context())
 	must(t, err)
 	must(t, c.LoadImage(t.Context(), image, guestImage))
 	return c
-}
-
-// guestProgram builds the guest, without C so that it runs in an empty image.
-func guestProgram(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "guest")
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", program, "./guest")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the guest: %v\n%s", err, out)
-	}
-	return program
 }
 
 // commandTime bounds one kubectl command.

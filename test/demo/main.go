@@ -34,7 +34,7 @@ var plots = map[string]plot{
 	},
 	"networks": {
 		lab.Options{
-			TunnelDomain: domain, Lean: true, Certificates: year,
+			TunnelDomain: domain, Lean: true, WithoutWorkload: true, Certificates: year,
 			ControllerFlags: []string{"--apiserver-cidrs=" + netns.ManagementPrefix().String()},
 		},
 		showNetworks,

@@ -81,7 +81,7 @@ func TestUnreachableClustersDoNotAffectOthers(t *testing.T) {
 // populate creates all Clusters, and one edge for the live ones.
 func (w *unreachables) populate(t *testing.T) {
 	t.Helper()
-	absent := w.StandIn(t, "nobody", w.Network.Workload, w.SNI.Endpoint.Addr())
+	absent := w.StandIn(t, "nobody", w.Network.Workload, w.Network.WorkloadAddress())
 	var bootstraps [][]byte
 	for i := range liveClusters {
 		c, err := w.CreateCluster(

@@ -51,7 +51,7 @@ func TestAnInstallationWithOnlyIPv6(t *testing.T) {
 	}
 	that(t, "fairlead check finds no problem over IPv6 alone", func(t *testing.T) {
 		eventually(t, func(ctx context.Context) error {
-			out, err := w.Exec(ctx, "check", "-n", world.Namespace, "sni", inspection(w))
+			out, err := w.Exec(ctx, "check", "-n", world.Namespace, "sni", w.Inspection())
 			if err != nil {
 				return fmt.Errorf("%w: %s", err, out)
 			}
@@ -142,15 +142,6 @@ func newSite(t *testing.T, w *world.World, name string) *netns.Site {
 	return site
 }
 
-// inspection is the flag with the addresses of all xds-servers.
-func inspection(w *world.World) string {
-	var all []string
-	for i := range w.XDSServers {
-		all = append(all, lab.InspectAddress(i))
-	}
-	return "--xds-server=" + strings.Join(all, ",")
-}
-
 // oneListener fails the test unless each gateway has one socket for both families.
 func oneListener(t *testing.T, w *world.World) {
 	t.Helper()
@@ -174,7 +165,7 @@ func revoked(t *testing.T, w *world.World, m *world.Member, out, stay *netns.Sit
 		kept = append(kept, streamThrough(t, m, gateway, stay))
 	}
 	start := time.Now()
-	text, err := w.Exec(t.Context(), "edge", "revoke", node, inspection(w))
+	text, err := w.Exec(t.Context(), "edge", "revoke", node, w.Inspection())
 	if err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}

@@ -35,7 +35,7 @@ const (
 // waits most of the time, and what it measures are bytes and timers of half a minute.
 func TestAnIdleEdgeCostsLittle(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, lab.Options{Gateways: 2, Lean: true, LogLevel: "info"})
+	w := newWorld(t, lab.Options{Gateways: 2, Lean: true, WithoutWorkload: true, LogLevel: "info"})
 	member := w.Member(t, "calm", nil)
 	site, err := w.AddSite(t.Context(), "calm")
 	must(t, err)

@@ -42,7 +42,7 @@ type tenants struct {
 // TestLimits proves that a workload cluster that uses too much, or is unreachable, does not affect others.
 func TestLimits(t *testing.T) {
 	inTurn(t)
-	w := &tenants{World: newWorld(t, lab.Options{Lean: true})}
+	w := &tenants{World: newWorld(t, lab.Options{Lean: true, WithoutWorkload: true})}
 	limits := func(key string, value any) map[string]any {
 		return map[string]any{"limits": map[string]any{key: value}}
 	}

@@ -37,7 +37,7 @@ type replicas struct {
 // TestGatewaysScaleWithoutManualSteps proves that gateways can be scaled without manual steps.
 func TestGatewaysScaleWithoutManualSteps(t *testing.T) {
 	inTurn(t)
-	r := newReplicas(t, lab.Options{Gateways: 2, Lean: true, GatewayPod: true})
+	r := newReplicas(t, lab.Options{Gateways: 2, Lean: true, WithoutWorkload: true, GatewayPod: true})
 	that(t, "a new gateway replica receives its certificate and reverse tunnels of all edges within seconds", r.up)
 	that(t, "the first requests of a new gateway replica succeed, and no other request or stream fails", r.unbroken)
 	that(t, "scaling down a gateway fails no retryable request", r.down)

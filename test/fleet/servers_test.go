@@ -41,9 +41,10 @@ type servers struct {
 func TestNoSingleServerIsRequired(t *testing.T) {
 	inTurn(t)
 	s := &servers{
-		World: newWorld(
-			t, lab.Options{Gateways: 2, XDSServers: 2, Controllers: 2, Lean: true, ControllerFlags: []string{leaseFlag}},
-		),
+		World: newWorld(t, lab.Options{
+			Gateways: 2, XDSServers: 2, Controllers: 2, Lean: true, WithoutWorkload: true,
+			ControllerFlags: []string{leaseFlag},
+		}),
 	}
 	s.steady = s.Member(t, "steady", nil)
 	s.Edge(t, lab.EdgeSpec{Name: "edge-steady"}, s.steady)

@@ -36,9 +36,10 @@ func TestWorkersWithoutATunnelAreRepaired(t *testing.T) {
 	for _, workers := range []int{1, 4} {
 		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
 			w := &threads{
-				World: newWorld(
-					t, lab.Options{Lean: true, GatewayWorkers: workers, ControllerFlags: []string{"--rollout=immediate"}},
-				),
+				World: newWorld(t, lab.Options{
+					Lean: true, WithoutWorkload: true, GatewayWorkers: workers,
+					ControllerFlags: []string{"--rollout=immediate"},
+				}),
 				workers: workers,
 			}
 			w.member = w.Member(t, "oslo", nil)

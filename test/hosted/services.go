@@ -4,20 +4,19 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"strings"
 	"time"
 
-	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fairlead/fairlead/test/hosted/extension"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/pki"
 )
@@ -84,10 +83,22 @@ func (c *ControlPlane) serveService(
 
 // ServeWebhook serves a webhook on a machine that denies all new ConfigMaps of the Cluster, with a reason.
 func (c *ControlPlane) ServeWebhook(ctx context.Context, at *netns.Site, reason string) error {
-	if err := c.serveService(ctx, at, "hook", HookPort, denies(reason)); err != nil {
+	if err := c.serveService(ctx, at, "hook", HookPort, extension.Deny(reason)); err != nil {
 		return err
 	}
-	return c.Apply(ctx, `apiVersion: admissionregistration.k8s.io/v1
+	return c.Apply(ctx, c.WebhookManifest(""))
+}
+
+const (
+	probeKey, probeValue = "probe", "webhook"
+	// ProbeLabel is the label of the object that Denied creates.
+	ProbeLabel = probeKey + ": " + probeValue
+)
+
+// WebhookManifest configures the webhook of the Service hook, in the namespace default, for new ConfigMaps with labels
+// such as "a: b, c: d"; an empty text selects all.
+func (c *ControlPlane) WebhookManifest(labels string) string {
+	return `apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingWebhookConfiguration
 metadata: {name: hook}
 webhooks:
@@ -95,41 +106,43 @@ webhooks:
   admissionReviewVersions: [v1]
   sideEffects: None
   timeoutSeconds: 5
+  objectSelector: {matchLabels: {` + labels + `}}
   rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}]
-  clientConfig: {caBundle: `+c.caBundle()+`, service: {namespace: default, name: hook, path: /}}
-`)
+  clientConfig: {caBundle: ` + c.caBundle() + `, service: {namespace: default, name: hook, path: /}}
+`
 }
 
 // Denied returns a condition that is nil once the webhook denies a new ConfigMap for a reason.
 func (c *ControlPlane) Denied(reason string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		out, err := c.Kubectl(ctx, "create", "configmap", "probe")
-		if err == nil || !strings.Contains(out, reason) {
-			return fmt.Errorf("want a denial by the webhook: %w: %s", err, out)
+		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: metav1.NamespaceDefault, Name: "probe", Labels: map[string]string{probeKey: probeValue},
+		}}
+		err := c.APIServer.Client.Create(ctx, probe, client.DryRunAll)
+		if err == nil || !strings.Contains(err.Error(), reason) {
+			return fmt.Errorf("want a denial by the webhook: %w", err)
 		}
 		return nil
 	}
 }
 
-// denies is a webhook that denies everything, with a reason.
-func denies(reason string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		review := &admissionv1.AdmissionReview{}
-		if err := json.NewDecoder(r.Body).Decode(review); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Result: &metav1.Status{Message: reason}}
-		_ = json.NewEncoder(w).Encode(review)
-	})
-}
-
-// ServeNodeMetrics serves the aggregated API that `kubectl top nodes` reads, on a machine.
+// ServeNodeMetrics serves the aggregated API that `kubectl top nodes` reads, with the same usage of each Node, on a
+// machine: see MetricsManifest.
 func (c *ControlPlane) ServeNodeMetrics(ctx context.Context, at *netns.Site, nodes ...string) error {
-	if err := c.serveService(ctx, at, "metrics", APIPort, nodeMetrics(nodes...)); err != nil {
+	var usages []extension.Usage
+	for _, node := range nodes {
+		usages = append(usages, extension.Usage{Node: node, CPU: "250m", Memory: "64Mi"})
+	}
+	api := extension.NodeMetrics(func() []extension.Usage { return usages })
+	if err := c.serveService(ctx, at, "metrics", APIPort, api); err != nil {
 		return err
 	}
-	return c.Apply(ctx, `apiVersion: apiregistration.k8s.io/v1
+	return c.Apply(ctx, c.MetricsManifest())
+}
+
+// MetricsManifest registers the aggregated API of the Service metrics, in the namespace default.
+func (c *ControlPlane) MetricsManifest() string {
+	return `apiVersion: apiregistration.k8s.io/v1
 kind: APIService
 metadata: {name: v1beta1.metrics.k8s.io}
 spec:
@@ -137,29 +150,7 @@ spec:
   version: v1beta1
   groupPriorityMinimum: 100
   versionPriority: 100
-  caBundle: `+c.caBundle()+`
+  caBundle: ` + c.caBundle() + `
   service: {namespace: default, name: metrics}
-`)
-}
-
-// nodeMetrics is the aggregated API with the same usage of each Node.
-func nodeMetrics(nodes ...string) http.Handler {
-	const group = "/apis/metrics.k8s.io/v1beta1"
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+group, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"metrics.k8s.io/v1beta1",`+
-			`"resources":[{"name":"nodes","singularName":"","namespaced":false,"kind":"NodeMetrics","verbs":["get","list"]}]}`)
-	})
-	mux.HandleFunc("GET "+group+"/nodes", func(w http.ResponseWriter, _ *http.Request) {
-		var items []string
-		for _, node := range nodes {
-			items = append(items, fmt.Sprintf(`{"metadata":{"name":%q},"timestamp":%q,"window":"10s",`+
-				`"usage":{"cpu":"250m","memory":"64Mi"}}`, node, time.Now().UTC().Format(time.RFC3339)))
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"kind":"NodeMetricsList","apiVersion":"metrics.k8s.io/v1beta1","metadata":{},"items":[`+
-			strings.Join(items, ",")+"]}")
-	})
-	return mux
+`
 }

@@ -40,7 +40,7 @@ func TestOnlyValidIdentitiesGetAccess(t *testing.T) {
 	must(t, err)
 	d := &doors{whole: t, ca: ca}
 	d.World = newWorld(t, lab.Options{
-		Gateways: 2, Lean: true, Prepare: d.createCA,
+		Gateways: 2, Lean: true, WithoutWorkload: testing.Short(), Prepare: d.createCA,
 		ControllerFlags: []string{"--token-lifetime=" + tokenLifetime.String(), "--token-uses=6"},
 	})
 	for _, part := range []part{

@@ -78,7 +78,7 @@ func (d *doors) enrolment(t *testing.T) {
 		world.StopEdge(t, edge)
 	})
 	that(t, "the xds-server logs a rejected enrolment with its reason and source address", func(t *testing.T) {
-		eventually(t, d.LogContains("xds-server", "unknown, has expired or is used up", d.SNI.Endpoint.Addr().String()))
+		eventually(t, d.LogContains("xds-server", "unknown, has expired or is used up", d.Network.WorkloadAddress().String()))
 	})
 	that(
 		t, "an address that guesses tokens is rate limited without effect on others", func(t *testing.T) {

@@ -56,7 +56,7 @@ func (d *doors) forms(t *testing.T) {
 // localFirst proves that an edge prefers its own apiserver to the ones in the Tunnel.
 func (d *doors) localFirst(t *testing.T) {
 	m := d.Member(t, "ghent", nil)
-	local := d.StandIn(t, "ghent", d.Network.Workload, d.SNI.Endpoint.Addr())
+	local := d.StandIn(t, "ghent", d.Network.Workload, d.Network.WorkloadAddress())
 	d.Edge(t, lab.EdgeSpec{Name: "edge-ghent", Flags: []string{"--local-apiserver=" + local.Endpoint.String()}}, m)
 	eventually(t, m.AnsweredBy(local))
 	local.Stop()
@@ -94,7 +94,7 @@ func (d *doors) memberships(t *testing.T) {
 // allowList makes the management cluster try to lead an edge to another address in the edge's network.
 func (d *doors) allowList(t *testing.T) {
 	m := d.Member(t, "turin", nil)
-	secret := d.StandIn(t, "turin", d.Network.Workload, d.SNI.Endpoint.Addr()) // an address that must not be reached
+	secret := d.StandIn(t, "turin", d.Network.Workload, d.Network.WorkloadAddress()) // an address that must not be reached
 	edge := d.Edge(
 		t, lab.EdgeSpec{Name: "edge-turin", Flags: []string{"--allow-target=" + m.StandIn.Endpoint.String()}}, m,
 	)

@@ -90,8 +90,8 @@ func (p *prepared) prepareAPIServers(t *testing.T, o *outage) {
 	p.standIns = []*world.StandIn{
 		o.StandIn(t, "api", site.Namespace, site.Address),
 		o.StandIn(
-			t, "api", o.Network.Workload, o.SNI.Endpoint.Addr(),
-		), o.StandIn(t, "api", o.Network.Workload, o.SNI.Endpoint.Addr()),
+			t, "api", o.Network.Workload, o.Network.WorkloadAddress(),
+		), o.StandIn(t, "api", o.Network.Workload, o.Network.WorkloadAddress()),
 	}
 	p.api = o.MemberAt(
 		t, "api", p.standIns[0], apiServer(p.standIns[0].Endpoint, p.standIns[1].Endpoint, p.standIns[2].Endpoint),

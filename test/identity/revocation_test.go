@@ -96,9 +96,7 @@ func (d *doors) revocation(t *testing.T) {
 	})
 	that(t, "fairlead edge revoke closes the edge's connections on every gateway within 10 s", func(t *testing.T) {
 		start := time.Now()
-		out, err := d.Exec(
-			t.Context(), "edge", "revoke", stolen.Subject.Node, "--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
-		)
+		out, err := d.Exec(t.Context(), "edge", "revoke", stolen.Subject.Node, d.Inspection())
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}

@@ -61,9 +61,11 @@ func TestRotationsInterruptNoRequest(t *testing.T) {
 	controlPlaneGone.wait(t)
 	release := hold(t, whole)
 	defer release()
-	r := &rotations{World: newWorld(t, lab.Options{Gateways: 2, Lean: true, ControllerFlags: []string{
-		"--leaf-lifetime=" + leafLife.String(), "--ca-overlap=" + caOverlap.String(), "--ca-lifetime=" + caLife.String(),
-	}})}
+	r := &rotations{World: newWorld(t, lab.Options{
+		Gateways: 2, Lean: true, WithoutWorkload: true, ControllerFlags: []string{
+			"--leaf-lifetime=" + leafLife.String(), "--ca-overlap=" + caOverlap.String(), "--ca-lifetime=" + caLife.String(),
+		},
+	})}
 	r.bringUp(t)
 	r.begin(t, loadRate)
 	t.Run("CA", r.rotateCA)

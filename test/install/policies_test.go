@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -156,7 +153,7 @@ var admitted = map[string]map[string]string{
 }
 
 func provePorts(t *testing.T, g *guarded) {
-	guest, err := cluster.ProgramImage(guestProgram(t))
+	guest, err := cluster.GuestImage(t.Context())
 	must(t, err)
 	must(t, g.management.LoadImage(t.Context(), guest, "guest:lab"))
 	targets, names := g.targets(t)
@@ -256,18 +253,6 @@ func (g *guarded) targets(t *testing.T) (targets []string, names map[string]stri
 		t.Fatalf("the Pods of the installation are %v, want two of each program", names)
 	}
 	return targets, names
-}
-
-// guestProgram builds the program of test/cluster that dials.
-func guestProgram(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "guest")
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", program, "../cluster/guest")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the guest: %v\n%s", err, out)
-	}
-	return program
 }
 
 func proveGuardedRestarts(t *testing.T, g *guarded) {

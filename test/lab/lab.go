@@ -46,6 +46,8 @@ type Options struct {
 	ReplicaAddresses bool
 	// Lean leaves out what only Cluster API itself needs: its manager, and the second workload apiserver.
 	Lean bool
+	// WithoutWorkload leaves out all workload apiservers: the tests have their own, or stand-ins.
+	WithoutWorkload bool
 	// Controllers is the number of controllers, one of them the leader; one by default. Only the first has a webhook.
 	Controllers int
 	// ControllerFlags are additional flags of the controllers.
@@ -87,10 +89,11 @@ func (o Options) certificatesEnd() time.Time {
 type Lab struct {
 	Network    *netns.Network
 	Management *kube.APIServer
-	// SNI is a workload apiserver whose serving certificate has the names of Options.ServingNames; nil with machines.
+	// SNI is a workload apiserver whose serving certificate has the names of Options.ServingNames; nil with machines and
+	// without workload apiservers.
 	SNI *kube.APIServer
 	// Connect is a workload apiserver whose serving certificate has only the names that kubeadm gives it; nil in a lean
-	// lab and with machines.
+	// lab, with machines and without workload apiservers.
 	Connect *kube.APIServer
 
 	Controller  *proc.Service // the first of Controllers
@@ -149,7 +152,7 @@ func build(ctx context.Context, options Options, beside *Lab) (*Lab, error) {
 func (l *Lab) Start(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.startManagement(ctx) })
-	if !l.options.Machines && l.beside == nil {
+	if !l.options.Machines && !l.options.WithoutWorkload && l.beside == nil {
 		group.Go(func() error { return l.startWorkload(ctx) })
 	}
 	return group.Wait()

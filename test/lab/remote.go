@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"strings"
 
 	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/netns"
@@ -54,6 +55,15 @@ func (l *Lab) Restart(p *proc.Process) (*proc.Process, error) {
 
 // InspectAddress returns the address in the management network where an xds-server of the lab serves inspection.
 func InspectAddress(i int) string { return netns.HostPort("127.0.0.1", 9460+i) }
+
+// Inspection returns the flag of fairlead with the addresses of all xds-servers, which have no Pods here.
+func (l *Lab) Inspection() string {
+	var all []string
+	for i := range l.XDSServers {
+		all = append(all, InspectAddress(i))
+	}
+	return "--xds-server=" + strings.Join(all, ",")
+}
 
 // PageAddress returns the address in the management network where an xds-server of a lab with pages serves the status
 // page.

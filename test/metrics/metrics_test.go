@@ -35,7 +35,7 @@ func TestEveryProgramServesTheDocumentedMetrics(t *testing.T) {
 	l, err := lab.New(
 		t.Context(),
 		lab.Options{
-			Lean:         true,
+			Lean: true, WithoutWorkload: true,
 			Gateways:     2,
 			XDSServers:   2,
 			TunnelDomain: string(world.Domain),

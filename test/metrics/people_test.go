@@ -24,20 +24,11 @@ import (
 	"github.com/fairlead/fairlead/test/world"
 )
 
-// inspection returns the flag with the addresses of the xds-servers, which have no Pods here.
-func inspection(s *world.World) string {
-	var all []string
-	for i := range s.XDSServers {
-		all = append(all, lab.InspectAddress(i))
-	}
-	return "--xds-server=" + strings.Join(all, ",")
-}
-
 // roundTrips returns a condition that is nil once `fairlead status` shows the round-trip time to every tunnel's
 // gateway, in JSON and in the table.
 func roundTrips(s *world.World, m *world.Member) func(context.Context) error {
 	return func(ctx context.Context) error {
-		out, err := s.Exec(ctx, "status", "-A", "-o", "json", inspection(s))
+		out, err := s.Exec(ctx, "status", "-A", "-o", "json", s.Inspection())
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
@@ -63,7 +54,7 @@ func roundTrips(s *world.World, m *world.Member) func(context.Context) error {
 				return fmt.Errorf("%s: %g ms", g.Name, g.RTT)
 			}
 		}
-		out, err = s.Exec(ctx, "status", "-n", m.Namespace, m.Name, inspection(s))
+		out, err = s.Exec(ctx, "status", "-n", m.Namespace, m.Name, s.Inspection())
 		for line := range strings.Lines(out) {
 			if what, shown, ok := strings.Cut(line, ":"); ok && what == "Round trip" &&
 				strings.HasSuffix(strings.TrimSpace(shown), "ms") {
@@ -84,7 +75,7 @@ func (w *watcher) gather(t *testing.T, s *world.World) {
 		w.servePod(t, s, target)
 	}
 	file := s.File("bundle.tar.gz")
-	out, err := s.Exec(t.Context(), "support-bundle", "--file", file, "--no-logs", inspection(s))
+	out, err := s.Exec(t.Context(), "support-bundle", "--file", file, "--no-logs", s.Inspection())
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -57,7 +57,7 @@ func TestRealKubelets(t *testing.T) {
 	_, err := workspace.FindClusterParts()
 	must(t, err)
 	l, err := lab.New(t.Context(), lab.Options{
-		TunnelDomain: string(world.Domain), Lean: true, Gateways: 2,
+		TunnelDomain: string(world.Domain), Lean: true, WithoutWorkload: true, Gateways: 2,
 		ControllerFlags: []string{"--apiserver-cidrs=" + netns.ManagementPrefix().String()},
 	})
 	m := &mixed{World: world.New(t, proof.Start(t, l, err))}
@@ -81,7 +81,8 @@ func (m *mixed) build(t *testing.T) {
 	m.rome = &region{of: m.shop, name: "rome", prefix: prefix(2), first: 32}
 	m.lima = &region{of: m.shop, name: "lima", prefix: prefix(3), first: 48}
 	m.vault = &region{of: m.bank, name: "vault", prefix: prefix(1), first: 16}
-	guest := guestProgram(t)
+	guest, err := cluster.GuestImage(t.Context())
+	must(t, err)
 	for _, r := range m.regions() {
 		r.announce(t)
 	}
@@ -324,12 +325,14 @@ func (m *mixed) serves(t *testing.T) {
 		}
 	})
 	that(t, "a webhook in rome decides", func(t *testing.T) {
-		must(t, m.installService(t.Context(), "hook", hosted.HookPort, "rome-1", `[webhook, "denied in rome"]`, webhookManifest))
+		must(t, m.installService(t.Context(), "hook", hosted.HookPort, "rome-1", `[webhook, "denied in rome"]`,
+			m.shop.WebhookManifest(hosted.ProbeLabel)))
 		must(t, proc.Wait(t.Context(), time.Minute, m.denied))
 	})
 	that(t, "kubectl top reads an aggregated API in oslo, which reads all kubelets through its apiserver",
 		func(t *testing.T) {
-			must(t, m.installService(t.Context(), "metrics", hosted.APIPort, "oslo-1", `[metrics, ":4443"]`, metricsManifest))
+			must(t, m.installService(t.Context(), "metrics", hosted.APIPort, "oslo-1", `[metrics, ":4443"]`,
+				metricsRoles+m.shop.MetricsManifest()))
 			must(t, proc.Wait(t.Context(), time.Minute, func(ctx context.Context) error {
 				out, err := m.shop.Kubectl(ctx, "top", "nodes")
 				if err == nil && strings.Count(out, "-1 ") != 3 {
@@ -364,7 +367,7 @@ func (r *region) execs(ctx context.Context) error {
 
 func (r *region) logs(ctx context.Context) error {
 	node := r.name + "-1"
-	return r.says("serving on "+node+"\n", "logs", "shell-"+node)(ctx)
+	return r.says("serving "+node+" at ", "logs", "shell-"+node)(ctx)
 }
 
 // serviceManifest is a Service with a Pod on a machine, which has a certificate.
@@ -401,21 +404,8 @@ spec:
 ---
 `
 
-const webhookManifest = `
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingWebhookConfiguration
-metadata: {name: hook}
-webhooks:
-- name: hook.example.com
-  admissionReviewVersions: [v1]
-  sideEffects: None
-  timeoutSeconds: 5
-  objectSelector: {matchLabels: {probe: webhook}}
-  rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}]
-  clientConfig: {caBundle: CABUNDLE, service: {namespace: default, name: hook, path: /}}
-`
-
-const metricsManifest = `
+// metricsRoles permit the guest to read the metrics of all Nodes.
+const metricsRoles = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: metrics}
@@ -429,16 +419,6 @@ metadata: {name: metrics}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: metrics}
 subjects: [{kind: ServiceAccount, name: metrics, namespace: default}]
 ---
-apiVersion: apiregistration.k8s.io/v1
-kind: APIService
-metadata: {name: v1beta1.metrics.k8s.io}
-spec:
-  group: metrics.k8s.io
-  version: v1beta1
-  groupPriorityMinimum: 100
-  versionPriority: 100
-  caBundle: CABUNDLE
-  service: {namespace: default, name: metrics}
 `
 
 // installService runs the guest on a machine, behind a Service of shop.
@@ -452,21 +432,12 @@ func (m *mixed) installService(ctx context.Context, name string, port int, node,
 	text := base64.StdEncoding.EncodeToString
 	return m.shop.install(ctx, strings.NewReplacer(
 		"NAME", name, "PORT", fmt.Sprint(port), "ON_NODE", node, "GUEST", guestImage, "ARGS", args,
-		"CRT", text(pair.CertPEM), "KEY", text(pair.KeyPEM), "CABUNDLE", text(m.shop.APIServer.CA.CertPEM),
+		"CRT", text(pair.CertPEM), "KEY", text(pair.KeyPEM),
 	).Replace(serviceManifest+more))
 }
 
 // denied returns nil if the webhook denies an object.
-func (m *mixed) denied(ctx context.Context) error {
-	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "default", Name: "probe", Labels: map[string]string{"probe": "webhook"},
-	}}
-	err := m.shop.APIServer.Client.Create(ctx, probe, client.DryRunAll)
-	if err == nil || !strings.Contains(err.Error(), "denied in rome") {
-		return fmt.Errorf("want a denial by the webhook: %w", err)
-	}
-	return nil
-}
+func (m *mixed) denied(ctx context.Context) error { return m.shop.Denied("denied in rome")(ctx) }
 
 // aggregated returns nil if the aggregated API answers.
 func (m *mixed) aggregated(ctx context.Context) error {

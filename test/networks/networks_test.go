@@ -51,7 +51,7 @@ type fleet struct {
 func TestNetworks(t *testing.T) {
 	proof.Need(t)
 	l, err := lab.New(t.Context(), lab.Options{
-		TunnelDomain: string(world.Domain), Lean: true, Gateways: 2, XDSServers: 2, Metrics: true,
+		TunnelDomain: string(world.Domain), Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2, Metrics: true,
 		ControllerFlags: []string{
 			"--apiserver-cidrs=" + netns.ManagementPrefix().String(),
 			"--connect-address=192.0.2.1:3128", // an address that a network may contain by mistake

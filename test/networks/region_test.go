@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -99,7 +99,7 @@ func (r *region) announce(t *testing.T) {
 
 // start builds the network of the region, with an edge on a machine of its own: the units of systemd. The router sends
 // packets for the apiserver to this machine.
-func (r *region) start(ctx context.Context, guest string) (err error) {
+func (r *region) start(ctx context.Context, guest v1.Image) (err error) {
 	w := r.of.world
 	if r.Site, err = cluster.NewSite(ctx, w.Workspace, r.of.APIServer, r.name, r.prefix); err != nil {
 		return err
@@ -108,11 +108,7 @@ func (r *region) start(ctx context.Context, guest string) (err error) {
 		return err
 	}
 	r.SetHost(w.Network.PublicName, w.Network.PublicAddresses()...)
-	image, err := cluster.ProgramImage(guest)
-	if err != nil {
-		return err
-	}
-	if err := r.Images().LoadImage(ctx, image, guestImage); err != nil {
+	if err := r.Images().LoadImage(ctx, guest, guestImage); err != nil {
 		return err
 	}
 	if r.edge, err = r.StartMachine(ctx, r.name+"-edge"); err != nil {
@@ -189,18 +185,6 @@ func (r *region) addNode(ctx context.Context, name string, alone bool) error {
 		}
 	}
 	return n.Join(ctx, joinToken, "site="+r.name)
-}
-
-// guestProgram builds the guest, without C so that it runs in an empty image.
-func guestProgram(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "guest")
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", program, "./guest")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the guest: %v\n%s", err, out)
-	}
-	return program
 }
 
 // loadEdge adds the image of edges to the region's registry.

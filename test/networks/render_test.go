@@ -170,7 +170,7 @@ func (f *fleet) sent(t *testing.T, node string) resources {
 			Sent       json.RawMessage
 		}
 	}
-	must(t, json.Unmarshal(f.output(t, "config", "dump", node, "-o", "json", f.inspection()), &dump))
+	must(t, json.Unmarshal(f.output(t, "config", "dump", node, "-o", "json", f.Inspection()), &dump))
 	all := resources{}
 	for _, r := range dump.Resources {
 		kind := strings.ToLower(r.Type)

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/internal/golden"
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
+	"github.com/fairlead/fairlead/test/faults"
 	"github.com/fairlead/fairlead/test/hosted"
 	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/netns"
@@ -36,7 +36,7 @@ var noEgress = fault{
 	Title: "no apiserver of the Cluster has enrolled for egress", Hop: check.HopEgress, Cause: "no edge-agent runs with",
 	Cure: "fairlead network egress", Short: true, Only: true,
 	Do: "apply what `fairlead network egress` prints for the control plane",
-	inject: func(_ *testing.T, f *fleet) func(*testing.T) {
+	Inject: func(_ *testing.T, f *fleet) func(*testing.T) {
 		return func(t *testing.T) { must(t, f.shop.Enrol(t.Context())) }
 	},
 }
@@ -57,13 +57,13 @@ var objectFaults = []fault{
 		Title: "two networks of a Cluster have the same CIDR", Hop: check.HopNetworks, Only: true,
 		Cause: "two networks of the Cluster have the same CIDR", Cure: "remove it from one of the two",
 		Do:     "remove it from one of the two RemoteNetworks",
-		inject: adds(cidrs("10.1.0.0/16")),
+		Inject: adds(cidrs("10.1.0.0/16")),
 	},
 	{
 		Title: "a CIDR is a part of the Cluster's Pod CIDR", Hop: check.HopNetworks, Only: true,
 		Cause: "would lead into the network by accident", Cure: "a CIDR beside it",
 		Do: "give the whole Pod CIDR, or a CIDR beside it",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			pods := map[string]any{"pods": map[string]any{"cidrBlocks": []string{"10.244.0.0/16"}}}
 			must(t, f.shop.Patch(t.Context(), map[string]any{"spec": map[string]any{"clusterNetwork": pods}}))
 			return adds(cidrs("10.244.7.0/24"))(t, f)
@@ -73,20 +73,20 @@ var objectFaults = []fault{
 		Title: "a CIDR contains the gateways", Hop: check.HopNetworks, Only: true,
 		Cause: "the CIDR contains a gateway", Cure: "without the gateway",
 		Do:     "give smaller CIDRs, without the gateways",
-		inject: adds(cidrs("192.0.2.0/24")),
+		Inject: adds(cidrs("192.0.2.0/24")),
 	},
 	{
 		Title: "a CIDR has only link-local addresses, such as a metadata service", Hop: check.HopNetworks, Only: true,
 		Cause: "it has only addresses that no edge dials", Cure: "remove it",
 		Do:     "remove it: edges never dial loopback, link-local, multicast and metadata addresses",
-		inject: adds(cidrs("169.254.0.0/16")),
+		Inject: adds(cidrs("169.254.0.0/16")),
 	},
 	{
 		Title: "a RemoteNetwork names a Cluster that does not exist in its namespace", Hop: check.HopCluster, Of: "shopp",
 		Cause: "names a Cluster that does not exist", Cure: "create it with the right spec.clusterName",
 		Do:      "create it again with the right `spec.clusterName`, in the namespace of the Cluster",
-		healthy: func(f *fleet) func(context.Context) error { return f.hopIs("shop", check.HopNetworks) },
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Healthy: func(f *fleet) func(context.Context) error { return faults.HopIs(f, "shop", check.HopNetworks) },
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			network := &v1alpha1.RemoteNetwork{
 				ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: extra},
 				Spec:       v1alpha1.RemoteNetworkSpec{ClusterName: "shopp", CIDRs: []string{"10.7.0.0/16"}},
@@ -102,7 +102,7 @@ var objectFaults = []fault{
 		Title: "the RemoteNetwork is paused", Hop: check.HopNetworks, Status: check.Warning,
 		Cause: "the RemoteNetwork was paused", Cure: "annotate remotenetwork",
 		Do: "remove its annotation `cluster.x-k8s.io/paused`",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			const patch = `{"metadata":{"annotations":{"cluster.x-k8s.io/paused":%s}}}`
 			return f.patched(t, "site2", fmt.Sprintf(patch, `""`), fmt.Sprintf(patch, "null"))
 		},
@@ -111,7 +111,7 @@ var objectFaults = []fault{
 		Title: "the RemoteNetwork is being deleted, and a finalizer is left", Hop: check.HopNetworks, Status: check.Warning,
 		Cause: "the RemoteNetwork was deleted", Cure: "the controller of each finalizer",
 		Do: "wait until the controller of the finalizer has removed it",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			f.shop.network(t, extra, cidrs("10.7.0.0/16"))
 			f.patchNetwork(t, extra, `{"metadata":{"finalizers":["example.com/keep"]}}`)
 			at := metav1.ObjectMeta{Namespace: world.Namespace, Name: extra}
@@ -127,7 +127,7 @@ var pathFaults = []fault{
 		Title: "no edge of the network has enrolled", Hop: check.HopNetworkEdges, Cause: "no edge-agent runs with",
 		Cure: "network-edge-bootstrap", Only: true,
 		Do: "run edge-agent in the network: `fairlead network join` prints how",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			f.shop.network(t, extra, cidrs("10.7.0.0/16"))
 			return func(t *testing.T) { newRemote(t, f.World, extra, "10.7.0.0/16").edge(t, f.shop, "edge", 2, extra) }
 		},
@@ -136,7 +136,7 @@ var pathFaults = []fault{
 		Title: "all edges of the network are down", Hop: check.HopNetworkEdges, Short: true,
 		Cause: "the process edge-agent or its machine is down", Cure: "check that edge-agent runs",
 		Do: "restart edge-agent on a machine of the network",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			world.StopEdge(t, f.edge2)
 			return func(*testing.T) { f.edge2.Resume() }
 		},
@@ -145,7 +145,7 @@ var pathFaults = []fault{
 		Title: "one of two edges of the network is down", Hop: check.HopNetworkEdges, Status: check.Warning,
 		Cause: "and the others serve it", Cure: "restart edge-agent on that machine",
 		Do: "restart edge-agent on its machine, or revoke the edge if it will not return",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			if f.tunnels("site1.network", 2)(t.Context()) != nil {
 				f.site1.edge(t, f.shop, "edge-2", 3, "site1")
 				eventually(t, f.tunnels("site1.network", 2))
@@ -158,7 +158,7 @@ var pathFaults = []fault{
 		Title: "the only edge of the network is revoked", Hop: check.HopNetworkEdges, Of: "bank",
 		Cause: "it was revoked", Cure: "enrol another edge",
 		Do: "enrol another edge with the newest bootstrap file and an empty state folder",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			f.revoke(t, "vault.network", f.edge3)
 			return func(t *testing.T) {
 				world.StopEdge(t, f.edge3) // its address is free then
@@ -170,7 +170,7 @@ var pathFaults = []fault{
 		Title: "the Envoy beside the apiserver is down", Hop: check.HopEgress,
 		Cause: "the Envoy beside the apiserver, or its agent, does not run", Cure: "check that it runs beside the apiserver",
 		Do: "restart the sidecar",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			world.StopEdge(t, f.shop.Egress)
 			return func(*testing.T) { f.shop.Egress.Resume() }
 		},
@@ -179,7 +179,7 @@ var pathFaults = []fault{
 		Title: "the certificate of the apiserver's Envoy is revoked", Hop: check.HopEgress, Of: "bank",
 		Cause: "it was revoked", Cure: "an empty state folder",
 		Do: "enrol it again with the newest bootstrap file and an empty state folder",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			f.revoke(t, "bank.egress", f.bank.Egress)
 			return func(t *testing.T) {
 				world.StopEdge(t, f.bank.Egress)
@@ -191,13 +191,13 @@ var pathFaults = []fault{
 		Title: "the certificate of the apiserver's Envoy has expired", Hop: check.HopEgress,
 		Cause: "could not renew it", Cure: "it renews an expired certificate with its key",
 		Do:     "restart the sidecar: it renews its certificate with its key, and its log has the reason if it cannot",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) { return f.expires(t) },
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) { return f.expires(t) },
 	},
 	{
 		Title: "an edge runs with the bootstrap file of another network", Hop: check.HopNetworkEdges, Only: true,
 		Cause: "was started with the bootstrap file of RemoteNetwork site1", Cure: "the bootstrap file of its own network",
 		Do: "revoke it, and start edge-agent with an empty state folder and the bootstrap file of its own network",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			f.shop.network(t, extra, cidrs("10.8.0.0/16"))
 			site := newRemote(t, f.World, "astray", "10.8.0.0/16")
 			wrong, _ := site.edge(t, f.shop, "wrong", 2, "site1")
@@ -236,7 +236,7 @@ var nodeFaults = []fault{
 		Title: "the socket of the apiserver's Envoy is missing", Hop: check.HopNodes,
 		Cause: "does not accept connections at its socket", Cure: "--egress-socket",
 		Do: "share the folder of the socket between the two containers, and restart the sidecar",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			must(t, os.Remove(f.shop.Socket))
 			return func(t *testing.T) { must(t, f.shop.Egress.KillEnvoy()) }
 		},
@@ -245,7 +245,7 @@ var nodeFaults = []fault{
 		Title: "the apiserver runs without an EgressSelectorConfiguration", Hop: check.HopNodes,
 		Cause: "it runs without an EgressSelectorConfiguration", Cure: "fairlead network egress",
 		Do: "start the apiserver with `--egress-selector-config-file`: `fairlead network egress` prints both",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			usual := f.shop.APIServer.Process.Args
 			f.shop.restartAPIServer(t, func(args []string) []string {
 				return slices.DeleteFunc(slices.Clone(args), func(flag string) bool {
@@ -259,7 +259,7 @@ var nodeFaults = []fault{
 		Title: "the apiserver dials the names of Nodes", Hop: check.HopNodes,
 		Cause: "dials the name of the Node", Cure: "--kubelet-preferred-address-types",
 		Do: "start the apiserver with `--kubelet-preferred-address-types=InternalIP,ExternalIP`",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			f.hostname(t, "node2", "node2")
 			f.shop.dialsFirst(t, "Hostname,InternalIP") // as by default
 			return func(t *testing.T) { f.shop.dialsFirst(t, "InternalIP,ExternalIP") }
@@ -269,7 +269,7 @@ var nodeFaults = []fault{
 		Title: "the address of a Node is in no network", Hop: check.HopNodes,
 		Cause: "is in no RemoteNetwork of the Cluster", Cure: "spec.cidrs",
 		Do: "add it to `spec.cidrs` of the RemoteNetwork of that site",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			return f.patched(t, "site2", `{"spec":{"cidrs":["10.2.0.0/30"]}}`, `{"spec":{"cidrs":["10.2.0.0/16"]}}`)
 		},
 	},
@@ -277,7 +277,7 @@ var nodeFaults = []fault{
 		Title: "the network does not permit the port of kubelets", Hop: check.HopNodes,
 		Cause: "does not permit the port of the kubelet", Cure: "spec.ports",
 		Do: "add port 10250 to `spec.ports` of the RemoteNetwork",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			ports := `{"spec":{"ports":[{"port":7000},{"port":4443},{"port":9443,"endPort":%d}]}}`
 			return f.patched(t, "site2", fmt.Sprintf(ports, 10249), fmt.Sprintf(ports, kube.KubeletPort))
 		},
@@ -286,7 +286,7 @@ var nodeFaults = []fault{
 		Title: "the owner of the edge's machine does not allow the Node (`--allow-target`)", Hop: check.HopNodes,
 		Cause: "the owner of its machine allows less", Cure: "--allow-target",
 		Do: "add the destination to `--allow-target` of edge-agent",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			return restart(t, f.edge2, func(s *proc.Spec) {
 				s.Args = append(slices.Clone(s.Args), "--allow-target=10.2.0.9/32:10250")
 			})
@@ -296,7 +296,7 @@ var nodeFaults = []fault{
 		Title: "the kubelet is down", Hop: check.HopNodes, Short: true,
 		Cause: "no kubelet listens there", Cure: "start the kubelet",
 		Do: "start the kubelet on that machine",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			kubelet := f.site2.Kubelets["node2"]
 			kubelet.Kill()
 			return func(t *testing.T) {
@@ -310,7 +310,7 @@ var nodeFaults = []fault{
 		Title: "packets between edge and Node are dropped", Hop: check.HopNodes,
 		Cause: "a firewall drops packets between them", Cure: "allow TCP from the edge",
 		Do: "allow TCP from the edge to port 10250 of the Node, and check the machine",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			link := func(state string) {
 				must(t, f.node2.IP(context.WithoutCancel(t.Context()), "link", "set", "inner0", state))
 			}
@@ -322,7 +322,7 @@ var nodeFaults = []fault{
 		Title: "the limit of the network's connections is reached", Hop: check.HopNodes,
 		Cause: "limit of connections is reached", Cure: "spec.limits",
 		Do: "raise `spec.limits.connections` of the Tunnel of the network",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			tunnel := f.Cluster(types.NamespacedName{Namespace: world.Namespace, Name: "site2.network"})
 			limit := func(n any) {
 				must(t, tunnel.PatchTunnel(t.Context(), map[string]any{"limits": map[string]any{"connections": n}}))
@@ -342,22 +342,22 @@ var nameFaults = []fault{
 		Title: "a name of `spec.dnsSuffixes` does not resolve at the edge", Hop: check.HopNodes,
 		Cause: "the DNS of RemoteNetwork site2 does not resolve the name", Cure: "getent ahosts node2.site2.test",
 		Do: "correct the DNS of that site, or `spec.dnsSuffixes`: the edge asks the name servers of its machine",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			dns := f.named(t)
 			return func(*testing.T) { dns.Set(nodeName, f.node2.Address) }
 		},
-		after: unnamed,
+		After: unnamed,
 	},
 	{
 		Title: "a name of `spec.dnsSuffixes` resolves to an address that edges may not dial", Hop: check.HopNodes,
 		Cause: "the name resolves to an address that the edge may not dial", Cure: "getent ahosts node2.site2.test",
 		Do: "correct the DNS of that site, or add the address to `spec.cidrs`",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			dns := f.named(t)
 			dns.Set(nodeName, netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("192.0.2.77"))
 			return func(*testing.T) { dns.Set(nodeName, f.node2.Address) }
 		},
-		after: unnamed,
+		After: unnamed,
 	},
 }
 
@@ -423,7 +423,7 @@ var forwardFaults = []fault{
 		Title: "gateways may not dial the apiserver for the machines of a network", Hop: check.HopForward, Of: "bank",
 		Cause: "gateways have no way to the apiserver", Cure: "--apiserver-cidrs",
 		Do: "give the Cluster a tunnel, or add the address of its apiserver to `--apiserver-cidrs` of the controller",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			endpoint := func(host string) map[string]any {
 				return map[string]any{"spec": map[string]any{"controlPlaneEndpoint": map[string]any{"host": host}}}
 			}
@@ -436,7 +436,7 @@ var forwardFaults = []fault{
 		Title: "another program has the port of `--apiserver-listen`", Hop: check.HopForward,
 		Cause: "another program listens", Cure: "end that program",
 		Do: "end that program, or choose another port",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			world.StopEdge(t, f.edge1)
 			var listener net.Listener
 			eventually(t, func(ctx context.Context) (err error) { // once Envoy has ended
@@ -464,7 +464,7 @@ var forwardFaults = []fault{
 		Title: "the machine lacks the address of `--apiserver-listen`", Hop: check.HopForward,
 		Cause: "the machine lacks that address", Cure: "give an address of that machine",
 		Do: "give an address of the edge's machine in `--apiserver-listen`",
-		inject: func(t *testing.T, f *fleet) func(*testing.T) {
+		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			return restart(t, f.edge1, func(s *proc.Spec) {
 				s.Args = slices.Clone(s.Args)
 				for i, arg := range s.Args {
@@ -488,36 +488,11 @@ func (f *fleet) hostname(t *testing.T, node, name string) {
 	must(t, f.shop.APIServer.Client.Status().Update(t.Context(), n))
 }
 
-const (
-	document   = "../../docs/troubleshooting.md"
-	begin, end = "<!-- network faults: written by `make update-golden` -->\n", "<!-- end of network faults -->"
-)
-
 // TestTheTableOfNetworkFaultsMatchesTheTests proves that the documented faults are the ones that are injected here.
 func TestTheTableOfNetworkFaultsMatchesTheTests(t *testing.T) {
-	var table strings.Builder
-	table.WriteString("| fault | hop in `check` | cause in `check` | what to do |\n|---|---|---|---|\n")
-	seen := map[string]bool{}
-	for _, x := range allFaults() {
-		if seen[x.Title] || x.Cause == "" || x.Cure == "" || x.Do == "" {
-			t.Errorf("%q is there twice, or is not complete", x.Title)
-		}
-		seen[x.Title] = true
-		mark := "✗"
-		if x.Status == check.Warning {
-			mark = "!"
-		}
-		fmt.Fprintf(&table, "| %s | %s `%s` | … %s … | %s |\n", x.Title, mark, x.Hop, x.Cause, x.Do)
+	all := allFaults()
+	if len(all) < 15 {
+		t.Errorf("there are only %d faults", len(all))
 	}
-	if len(seen) < 15 {
-		t.Errorf("there are only %d faults", len(seen))
-	}
-	data, err := os.ReadFile(document)
-	must(t, err)
-	before, rest, ok := strings.Cut(string(data), begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has no place for the table", document)
-	}
-	golden.CheckFile(t, document, []byte(before+begin+table.String()+end+after))
+	faults.CheckTable(t, "network faults", all)
 }

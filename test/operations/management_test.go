@@ -119,7 +119,7 @@ func (o *operations) snapshot(t *testing.T) {
 	stolen := stolenEdge{late, world.Steal(t, late.Agent)}
 	revoke := strings.ReplaceAll(
 		command(t, "The management cluster is lost", "fairlead edge revoke"), "NODE",
-		stolen.stolen.Subject.Node+" --xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
+		stolen.stolen.Subject.Node+" "+o.Inspection(),
 	)
 	folder := t.TempDir()
 	that(

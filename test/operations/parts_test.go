@@ -197,7 +197,7 @@ func (o *operations) edgeLost(t *testing.T) {
 			t,
 			strings.ReplaceAll(
 				command(t, "An edge, or its machine, is lost", "fairlead edge revoke"), "NODE",
-				stolen.Subject.Node+" --xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
+				stolen.Subject.Node+" "+o.Inspection(),
 			),
 		)
 		must(t, o.refused(t.Context(), stolenEdge{lost, stolen}))

@@ -71,7 +71,7 @@ func newRollouts(t *testing.T) *rollouts {
 	t.Helper()
 	proof.Need(t)
 	l, err := lab.New(t.Context(), lab.Options{
-		Gateways: 2, XDSServers: 2, Lean: true, TunnelDomain: string(world.Domain), LogLevel: "info",
+		Gateways: 2, XDSServers: 2, Lean: true, WithoutWorkload: true, TunnelDomain: string(world.Domain), LogLevel: "info",
 		ControllerFlags: []string{"--rollout-soak=" + soak.String()},
 	})
 	r := &rollouts{World: world.New(t, proof.Start(t, l, err)), of: map[string]*world.Member{}}
@@ -96,9 +96,7 @@ func (r *rollouts) whole(ctx context.Context) error {
 
 // sync runs fairlead config sync.
 func (r *rollouts) sync(ctx context.Context) (s synced, err error) {
-	cmd, err := r.Command(
-		ctx, "config", "sync", "-o", "json", "--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1),
-	)
+	cmd, err := r.Command(ctx, "config", "sync", "-o", "json", r.Inspection())
 	if err != nil {
 		return s, err
 	}

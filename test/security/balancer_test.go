@@ -33,7 +33,7 @@ func TestABalancerBeforeTwoGateways(t *testing.T) {
 		t.Skip("the full run has it")
 	}
 	w := newWorld(t, lab.Options{
-		Lean: true, Gateways: 2, XDSServers: 2, BalancerNetwork: netip.PrefixFrom(balancerAddress, 32),
+		Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2, BalancerNetwork: netip.PrefixFrom(balancerAddress, 32),
 	})
 	in := &installation{World: w}
 	in.startBalancer(t)
@@ -69,8 +69,7 @@ func TestABalancerBeforeTwoGateways(t *testing.T) {
 			}
 		}, func(t *testing.T) { must(t, in.names(t, balancerAddress, 0)) })
 	that(t, "a revocation closes relayed reverse tunnels at both gateways, and proves it", func(t *testing.T) {
-		out, err := in.Exec(t.Context(), "edge", "revoke", world.Steal(t, edge).Subject.Node,
-			"--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1))
+		out, err := in.Exec(t.Context(), "edge", "revoke", world.Steal(t, edge).Subject.Node, in.Inspection())
 		if err != nil || strings.Contains(out, "closed 0 connections") || strings.Count(out, " connections") < 2 {
 			t.Errorf("%v: %s", err, out)
 		}

@@ -29,7 +29,7 @@ func TestARevocationWithoutNetAdmin(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the full run has it")
 	}
-	w := newWorld(t, lab.Options{Lean: true, Gateways: 2, XDSServers: 2, WithoutNetAdmin: true})
+	w := newWorld(t, lab.Options{Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2, WithoutNetAdmin: true})
 	in := &installation{World: w}
 	in.victim = w.Member(t, "victim", nil)
 	in.edgeVictim = w.Edge(t, lab.EdgeSpec{Name: "edge-victim"}, in.victim)
@@ -66,8 +66,7 @@ func TestARevocationWithoutNetAdmin(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				out, err = in.Exec(t.Context(), "edge", "revoke", stolen.Subject.Node,
-					"--xds-server="+lab.InspectAddress(0)+","+lab.InspectAddress(1))
+				out, err = in.Exec(t.Context(), "edge", "revoke", stolen.Subject.Node, in.Inspection())
 			}()
 			took, ok := <-closed
 			if !ok || took > revokedWithin {

@@ -23,7 +23,6 @@ import (
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
-	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/outsider"
@@ -140,17 +139,13 @@ func (in *installation) bomb(t *testing.T) {
 			_ = stream.Send(&reportv1.EdgeReport{Answer: &reportv1.Answer{Number: number, Last: true}})
 		}
 	}()
-	var servers []string
-	for i := range in.XDSServers {
-		servers = append(servers, lab.InspectAddress(i))
-	}
 	attack(
 		t,
 		"an edge answers fairlead config dump with 0.5 MiB that decompress to 512 MiB",
 		"pkg/diagnose/collect: 8 MiB for an edge (without it: TestACompressionBombOfAnEdgeIsRejected)",
 		func(t *testing.T) {
 			eventually(t, func(ctx context.Context) error {
-				cmd, err := in.Command(ctx, "config", "dump", node, "--diff", "--xds-server="+strings.Join(servers, ","))
+				cmd, err := in.Command(ctx, "config", "dump", node, "--diff", in.Inspection())
 				if err != nil {
 					return err
 				}

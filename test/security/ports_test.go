@@ -155,7 +155,7 @@ func (in *installation) tryFromElsewhere(t *testing.T, name string, p port) {
 		netns.InsideAddress(0),
 		netns.PublicAddress(0),
 		in.Management.Endpoint.Addr(),
-		in.SNI.Endpoint.Addr(),
+		in.Network.WorkloadAddress(),
 	}
 	attack(
 		t,

@@ -33,7 +33,6 @@ func tunnelAttacks(t *testing.T, in *installation) {
 	m := in.Member(t, "ledger", nil)
 	edge := in.Edge(t, lab.EdgeSpec{Name: "edge-ledger"}, m)
 	stolen := world.Steal(t, edge)
-	servers := "--xds-server=" + lab.InspectAddress(0) + "," + lab.InspectAddress(1)
 	log := filepath.Join(in.Gateways[0].StateDir, envoy.TunnelLog)
 
 	attack(
@@ -82,7 +81,7 @@ func tunnelAttacks(t *testing.T, in *installation) {
 			must(t, errors.Join(err, file.Close()))
 			out, err := in.Exec(
 				t.Context(), "edge", "revoke", "edge-that-is-lost", "--namespace", world.Namespace, "--cluster", m.Name,
-				"--timeout=2s", servers,
+				"--timeout=2s", in.Inspection(),
 			)
 			if err == nil || !strings.Contains(out, "gateway-0: incomplete: ") {
 				t.Errorf("it claims success: %v: %s", err, out)
@@ -95,7 +94,7 @@ func tunnelAttacks(t *testing.T, in *installation) {
 			if response != http.StatusOK {
 				t.Fatalf("Envoy answers %d", response)
 			}
-			out, err := in.Exec(t.Context(), "edge", "revoke", stolen.Subject.Node, servers)
+			out, err := in.Exec(t.Context(), "edge", "revoke", stolen.Subject.Node, in.Inspection())
 			if err != nil || !strings.Contains(out, "gateway-0: closed ") || strings.Contains(out, "gateway-0: closed 0") ||
 				!strings.Contains(out, "gateway-1: closed ") {
 				t.Fatalf("%v: %s", err, out)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
@@ -171,27 +170,6 @@ func (r *room) enrolSibling(t *testing.T, c *lab.Cluster) {
 	t.Cleanup(func() { world.StopEdge(t, edge) })
 }
 
-// enrolled returns a condition that is nil once check finds no problem of an additional Cluster.
-func (r *room) enrolled(name string) func(context.Context) error {
-	return func(ctx context.Context) error { return r.world.healthy(ctx, r.Namespace, name) }
-}
-
-// hopIs returns a condition that is nil once a hop of a Cluster passes, whatever the results of the other hops.
-func (r *room) hopIs(c *lab.Cluster, id check.ID) func(context.Context) error {
-	return func(ctx context.Context) error {
-		answer, err := r.world.check(ctx, c.Namespace, c.Name)
-		if err != nil {
-			return err
-		}
-		for _, h := range answer.Hops {
-			if h.ID == id && h.Status == check.OK {
-				return nil
-			}
-		}
-		return fmt.Errorf("check says %s", answer)
-	}
-}
-
 // gone returns a condition that is nil once there is neither a Cluster nor a Tunnel with a name.
 func (r *room) gone(name string) func(context.Context) error {
 	return func(ctx context.Context) error {
@@ -251,29 +229,10 @@ func (r *room) permit(t *testing.T) {
 	must(t, r.world.Management.Client.Create(t.Context(), role))
 	must(t, r.world.Management.Client.Create(t.Context(), binding))
 	eventually(t, func(ctx context.Context) error {
-		answer, err := r.world.check(ctx, r.Namespace, r.Name, r.flags...)
-		if err == nil && (answer.Status != check.OK || answer.code != 0) {
+		answer, err := r.Check(ctx, "")
+		if err == nil && answer.Status != check.OK {
 			err = fmt.Errorf("a user with read permission for Clusters and Tunnels gets %s", answer)
 		}
 		return err
 	})
-}
-
-// notes holds the output of check for each fault.
-var notes struct {
-	sync.Mutex
-	text string
-}
-
-// note stores the output of check in the file that SIGHT_NOTES names.
-func (s *sight) note(f fault, a checkAnswer, after time.Duration) {
-	notes.Lock()
-	defer notes.Unlock()
-	v := a.Deciding()
-	notes.text += fmt.Sprintf(
-		"%s\t%s\t%s\t%s\t%.1f\t%s\t%s\t%s\n", f.ID, f.Title, v.ID, v.Status, after.Seconds(), v.Detail, v.Cause, v.Cure,
-	)
-	if file := os.Getenv("SIGHT_NOTES"); file != "" {
-		_ = os.WriteFile(file, []byte(notes.text), 0o600)
-	}
 }

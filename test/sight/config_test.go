@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead/fairlead/test/faults"
 	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -17,7 +18,7 @@ type syncRow struct{ Node, Role, Cluster, Type, Status, Message string }
 
 // sync returns the output of `fairlead config sync`, and its exit code.
 func (s *sight) sync(ctx context.Context) ([]syncRow, int, error) {
-	out, code, err := s.run(ctx, "config", "sync", "-o", "json", s.inspection())
+	out, code, err := s.output(ctx, "config", "sync", "-o", "json", s.Inspection())
 	if err != nil {
 		return nil, 0, err
 	}
@@ -47,7 +48,7 @@ var unanswered = map[string]bool{"STALE": true, "DISCONNECTED": true}
 func (r *room) proveConfig(t *testing.T) {
 	s := r.world
 	that(t, "config sync shows that every gateway and edge runs its current configuration", func(t *testing.T) {
-		must(t, proc.Wait(t.Context(), cureTime, s.synced))
+		must(t, proc.Wait(t.Context(), faults.CureTime, s.synced))
 		rows, _, err := s.sync(t.Context())
 		must(t, err)
 		for _, want := range []string{"gateway cds", "gateway lds", "edge cds", "edge lds"} {
@@ -57,7 +58,7 @@ func (r *room) proveConfig(t *testing.T) {
 		}
 		for _, row := range rows {
 			if row.Type == "cds" {
-				out, code, err := s.run(t.Context(), "config", "dump", row.Node, "--diff", s.inspection())
+				out, code, err := s.output(t.Context(), "config", "dump", row.Node, "--diff", s.Inspection())
 				if err != nil || code != 0 || !strings.Contains(string(out), "run as published") {
 					t.Errorf("%s: exit code %d, %v\n%s", row.Node, code, err, out)
 				}
@@ -65,8 +66,8 @@ func (r *room) proveConfig(t *testing.T) {
 		}
 	})
 	that(t, "config why traces a hostname from its objects to every gateway", func(t *testing.T) {
-		must(t, proc.Wait(t.Context(), cureTime, func(ctx context.Context) error {
-			out, code, err := s.run(ctx, "config", "why", world.HostnameIn(r.Namespace, r.Name), s.inspection())
+		must(t, proc.Wait(t.Context(), faults.CureTime, func(ctx context.Context) error {
+			out, code, err := s.output(ctx, "config", "why", world.HostnameIn(r.Namespace, r.Name), s.Inspection())
 			if err == nil &&
 				(code != 0 || !strings.Contains(string(out), "every gateway routes this name to "+r.Namespace+"/"+r.Name)) {
 				err = fmt.Errorf("exit code %d\n%s", code, out)
@@ -77,7 +78,7 @@ func (r *room) proveConfig(t *testing.T) {
 	that(t, "config sync names the Envoy that receives no changes", func(t *testing.T) {
 		g := s.Gateways[0]
 		g.Hold() // its Envoy continues
-		must(t, proc.Wait(t.Context(), nameTime, func(ctx context.Context) error {
+		must(t, proc.Wait(t.Context(), faults.NameTime, func(ctx context.Context) error {
 			rows, code, err := s.sync(ctx)
 			if err == nil && (code != 1 || len(rows) == 0 || rows[0].Node != "gateway-0" || !unanswered[rows[0].Status]) {
 				err = fmt.Errorf("exit code %d, %+v", code, rows)
@@ -85,6 +86,6 @@ func (r *room) proveConfig(t *testing.T) {
 			return err
 		}))
 		g.Resume()
-		must(t, proc.Wait(t.Context(), cureTime, s.synced))
+		must(t, proc.Wait(t.Context(), faults.CureTime, s.synced))
 	})
 }

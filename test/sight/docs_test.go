@@ -7,13 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead/fairlead/internal/golden"
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
-)
-
-const (
-	document   = "../../docs/troubleshooting.md"
-	begin, end = "<!-- faults: written by `make update-golden` -->\n", "<!-- end of faults -->"
+	"github.com/fairlead/fairlead/test/faults"
 )
 
 // allFaults returns the faults of the table.
@@ -23,48 +18,20 @@ func allFaults() []fault {
 
 // TestTheTableOfFaultsMatchesTheTests proves that the documented faults are the ones that are injected here.
 func TestTheTableOfFaultsMatchesTheTests(t *testing.T) {
-	var table strings.Builder
-	table.WriteString("| fault | hop in `check` | cause in `check` | what to do |\n|---|---|---|---|\n")
-	seen := map[string]bool{}
-	for _, f := range allFaults() {
-		if seen[f.ID] || f.Title == "" || f.Cause == "" || f.Cure == "" || f.Do == "" {
-			t.Errorf("%s is there twice, or is not complete", f.ID)
-		}
-		seen[f.ID] = true
-		mark := "✗"
-		if f.Status == check.Warning {
-			mark = "!"
-		}
-		fmt.Fprintf(
-			&table,
-			"| %s | %s `%s` | … %s … | %s |\n",
-			f.Title,
-			mark,
-			f.Hop,
-			strings.ReplaceAll(f.Cause, "|", "\\|"),
-			f.Do,
-		)
+	all := allFaults()
+	if len(all) < 25 {
+		t.Errorf("there are only %d faults", len(all))
 	}
-	if len(seen) < 25 {
-		t.Errorf("there are only %d faults", len(seen))
-	}
-	data, err := os.ReadFile(document)
-	must(t, err)
-	before, rest, ok := strings.Cut(string(data), begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has no place for the table", document)
-	}
-	golden.CheckFile(t, document, []byte(before+begin+table.String()+end+after))
+	faults.CheckTable(t, "faults", all)
 }
 
 // TestEachHopIsInTheDocument proves that each hop has a section.
 func TestEachHopIsInTheDocument(t *testing.T) {
-	data, err := os.ReadFile(document)
+	data, err := os.ReadFile(faults.Document)
 	must(t, err)
 	for _, h := range check.Hops() {
 		if !strings.Contains(string(data), fmt.Sprintf("| `%s` |", h.ID)) {
-			t.Errorf("%s has nothing about the hop %s", document, h.ID)
+			t.Errorf("%s has nothing about the hop %s", faults.Document, h.ID)
 		}
 	}
 }

@@ -22,7 +22,7 @@ var edgeFaults = []fault{
 		ID: "edge-dead", Title: "the process edge-agent was killed", Hop: check.HopTunnels, Cause: "the process edge-agent " +
 			"or its machine is down", Cure: "check that edge-agent runs", Short: true,
 		Do: "restart edge-agent on its machine",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			world.StopEdge(t, r.edge)
 			return func(*testing.T) { r.edge.Resume() }
 		},
@@ -32,7 +32,7 @@ var edgeFaults = []fault{
 			"packets", Hop: check.HopTunnels, Cause: "its network or --proxy blocks the way out", Cure: "TCP to the gateways' " +
 			"public port", Within: deadTime,
 		Do: "allow TCP to the gateways' public port",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.site.Unplug(t.Context()))
 			return func(t *testing.T) { must(t, r.site.Plug(t.Context())) }
 		},
@@ -41,7 +41,7 @@ var edgeFaults = []fault{
 		ID: "wrong-proxy", Title: "`--proxy` of the edge names a port without a " +
 			"proxy", Hop: check.HopHandshake, Status: check.Warning, Cause: "a wrong --proxy", Cure: "read its log",
 		Do: "correct `--proxy` of edge-agent",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.edge.Process().Spec
 			r.restartEdge(
 				t, func(s *proc.Spec) { s.Args = append(slices.Clone(s.Args), "--proxy=http://"+nowhere.String()+":3128") },
@@ -54,7 +54,7 @@ var edgeFaults = []fault{
 			"run", Hop: check.HopHandshake, Status: check.Warning, Cause: "edge-agent on that machine is " +
 			"down", Cure: "check that edge-agent runs", Short: true,
 		Do: "restart edge-agent on its machine",
-		inject: func(_ *testing.T, r *room) func(*testing.T) {
+		Inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.edge.Hold()
 			return func(*testing.T) { r.edge.Resume() }
 		},
@@ -63,7 +63,7 @@ var edgeFaults = []fault{
 		ID: "edge-clock", Title: "the clock of the edge's machine is wrong by " +
 			"days", Hop: check.HopHandshake, Cause: "its clock is wrong", Cure: "correct the clock of that machine",
 		Do: "correct the clock of that machine",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			clocks, err := builtClocks()
 			must(t, err)
 			usual := r.edge.Process().Spec
@@ -75,7 +75,7 @@ var edgeFaults = []fault{
 		ID: "edge-revoked", Title: "the only edge is revoked", Hop: check.HopEdge, Cause: "it was revoked",
 		Cure: "enrol another", Short: true,
 		Do: "enrol another edge with the newest bootstrap file and an empty state folder",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			tunnel, err := r.Tunnel(t.Context())
 			must(t, err)
 			node := ""
@@ -84,7 +84,7 @@ var edgeFaults = []fault{
 					node, _ = model.ParseNodeID(e.NodeID)
 				}
 			}
-			_, _, err = r.world.run(
+			_, _, err = r.world.output(
 				t.Context(), "edge", "revoke", "-n", r.Namespace, "--cluster", r.Name, node, "--xds-server="+lab.InspectAddress(0),
 			)
 			must(t, err)
@@ -95,9 +95,9 @@ var edgeFaults = []fault{
 		ID: "no-edge", Title: "no edge was started", Hop: check.HopEdge, Cause: "no edge-agent runs with this " +
 			"Cluster's", Cure: "run edge-agent",
 		Do:      "run edge-agent with the bootstrap file",
-		of:      func(r *room) *lab.Cluster { return r.sibling("lonely") },
-		healthy: func(r *room) func(context.Context) error { return r.enrolled("lonely") },
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Of:      "lonely",
+		Healthy: func(r *room) func(context.Context) error { return r.Healthy("lonely") },
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			c := r.bare(t, "lonely", "")
 			return func(t *testing.T) { r.enrolSibling(t, c) }
 		},
@@ -107,9 +107,9 @@ var edgeFaults = []fault{
 			"up", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired or is used " +
 			"up", Cure: "with the newest file from the Secret",
 		Do:      "start edge-agent with the newest bootstrap file",
-		of:      func(r *room) *lab.Cluster { return r.sibling("late") },
-		healthy: func(r *room) func(context.Context) error { return r.enrolled("late") },
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Of:      "late",
+		Healthy: func(r *room) func(context.Context) error { return r.Healthy("late") },
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			return r.oldToken(t, "late", func(s *v1alpha1.TokenStatus) { s.Uses = s.MaxUses })
 		},
 	},
@@ -118,9 +118,9 @@ var edgeFaults = []fault{
 			"expired", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired or is used " +
 			"up", Cure: "with the newest file from the Secret",
 		Do:      "start edge-agent with the newest bootstrap file",
-		of:      func(r *room) *lab.Cluster { return r.sibling("later") },
-		healthy: func(r *room) func(context.Context) error { return r.enrolled("later") },
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Of:      "later",
+		Healthy: func(r *room) func(context.Context) error { return r.Healthy("later") },
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			return r.oldToken(t, "later", func(s *v1alpha1.TokenStatus) { s.ExpiresAt.Time = time.Now().Add(-time.Minute) })
 		},
 	},
@@ -169,7 +169,7 @@ var apiServerFaults = []fault{
 		ID: "apiserver-down", Title: "the apiserver is down", Hop: check.HopAPIServer, Cause: "the apiserver is down",
 		Cure: "start the apiserver", Within: lookTime, Short: true,
 		Do: "start the apiserver",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.api.Process.Kill()
 			return func(t *testing.T) { must(t, r.world.Up(t.Context(), r.api.APIServer)) }
 		},
@@ -179,7 +179,7 @@ var apiServerFaults = []fault{
 			"answer", Hop: check.HopAPIServer, Cause: "the apiserver does not answer", Cure: "check the apiserver on the " +
 			"control-plane machine", Within: lookTime,
 		Do: "check the apiserver and its machine: one of them hangs",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.api.Process.Freeze())
 			return func(t *testing.T) { must(t, r.api.Process.Thaw()) }
 		},
@@ -188,7 +188,7 @@ var apiServerFaults = []fault{
 		ID: "apiserver-not-ready", Title: "the apiserver is not ready (500): its etcd is " +
 			"down", Hop: check.HopAPIServer, Cause: "the apiserver runs but is not ready", Cure: "of etcd", Within: lookTime,
 		Do: "see the log of the apiserver, and check etcd",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.api.Etcd.Kill()
 			return func(t *testing.T) {
 				etcd, err := r.world.Lab.Restart(r.api.Etcd)
@@ -202,7 +202,7 @@ var apiServerFaults = []fault{
 			"expired", Hop: check.HopAPIServer, Cause: "serving certificate is not valid now", Cure: "kubeadm certs renew " +
 			"apiserver", Within: lookTime,
 		Do: "renew the certificate, and restart the apiserver",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			reissue := func(end time.Time) {
 				r.api.Process.Kill()
 				must(t, r.api.Reissue(end))
@@ -216,7 +216,7 @@ var apiServerFaults = []fault{
 		ID: "apiserver-address-wrong", Title: "the Tunnel has a wrong address for the " +
 			"apiserver", Hop: check.HopAPIServer, Cause: "listens at another address", Cure: "spec.apiServer of Tunnel",
 		Do: "correct `spec.apiServer` of the Tunnel",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			port := int64(r.api.Endpoint.Port())
 			address := func(port int64) map[string]any {
 				return map[string]any{"apiServer": map[string]any{"address": r.api.Endpoint.Addr().String(), "port": port}}
@@ -230,9 +230,9 @@ var apiServerFaults = []fault{
 			"name", Hop: check.HopAPIServer, Cause: "mode sni requires that name in the " +
 			"certificate", Cure: `{"spec":{"kubeconfig":{"mode":"connect"}}}`, Short: true,
 		Do:      "set `spec.kubeconfig.mode` to `connect` or `auto`, or add the name to the certificate",
-		of:      func(r *room) *lab.Cluster { return r.sibling("nameless") },
-		healthy: func(r *room) func(context.Context) error { return r.enrolled("nameless") },
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Of:      "nameless",
+		Healthy: func(r *room) func(context.Context) error { return r.Healthy("nameless") },
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			c := r.bare(t, "nameless", v1alpha1.KubeconfigModeSNI)
 			r.enrolSibling(t, c)
 			return func(t *testing.T) {

@@ -20,14 +20,14 @@ var hangFaults = []fault{
 			"frozen", Hop: check.HopRoute, Status: check.Warning, Cause: "the process envoy of gateway-1 is " +
 			"frozen", Cure: "replaces a frozen Envoy", Within: hangTime,
 		Do:     "wait: its agent replaces it after 15 s; if it remains frozen, delete the gateway's Pod",
-		inject: func(t *testing.T, r *room) func(*testing.T) { return freezeEnvoy(t, r.world.Gateways[1]) },
+		Inject: func(t *testing.T, r *room) func(*testing.T) { return freezeEnvoy(t, r.world.Gateways[1]) },
 	},
 	{
 		ID: "gateway-agent-frozen", Title: "the gateway-agent of one gateway is frozen, so its Envoy receives no " +
 			"revocations", Hop: check.HopRoute, Status: check.Warning, Cause: "receives no revocations",
 		Cure: "delete pod gateway-0", Within: hangTime,
 		Do:     "wait for its liveness probe, or delete the gateway's Pod",
-		inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.world.Gateways[0].Service) },
+		Inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.world.Gateways[0].Service) },
 	},
 	{
 		ID: "edge-envoy-frozen", Title: "the Envoy of the only edge is " +
@@ -35,27 +35,27 @@ var hangFaults = []fault{
 		Within: hangTime,
 		Healed: "edge-agent has replaced it",
 		Do:     "wait: edge-agent replaces it after 15 s; if it remains frozen, restart it on its machine",
-		inject: func(t *testing.T, r *room) func(*testing.T) { return freezeEnvoy(t, r.edge) },
+		Inject: func(t *testing.T, r *room) func(*testing.T) { return freezeEnvoy(t, r.edge) },
 	},
 	{
 		ID: "edge-agent-frozen", Title: "the edge-agent is frozen, and its Envoy continues to " +
 			"run", Hop: check.HopHandshake, Status: check.Warning, Cause: "edge-agent on that machine is down or " +
 			"frozen", Cure: "check that edge-agent runs", Within: hangTime,
 		Do:     "wait for its unit's watchdog or its liveness probe, or restart edge-agent",
-		inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.edge.Service) },
+		Inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.edge.Service) },
 	},
 	{
 		ID: "xds-server-frozen", Title: "one of two xds-servers is " +
 			"frozen", Hop: check.HopServers, Status: check.Warning, Cause: "is frozen", Cure: "get pods -l " +
 			"app.kubernetes.io/name=xds-server", Within: hangTime,
 		Do:     "wait for its liveness probe, or delete its Pod",
-		inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.world.XDSServers[1]) },
+		Inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.world.XDSServers[1]) },
 	},
 	{
 		ID: "controller-frozen", Title: "the controller is frozen", Hop: check.HopServers, Cause: "is frozen",
 		Cure: "restart the controller", Within: hangTime,
 		Do:     "wait for its liveness probe, or delete its Pod",
-		inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.world.Controller) },
+		Inject: func(t *testing.T, r *room) func(*testing.T) { return freeze(t, r.world.Controller) },
 	},
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/fairlead/fairlead/internal/browser"
+	"github.com/fairlead/fairlead/test/faults"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/proc"
@@ -56,7 +57,7 @@ func (r *room) provePage(t *testing.T) {
 				r.Name,
 			)
 			var tab *browser.Tab
-			must(t, proc.Wait(t.Context(), nameTime, func(context.Context) error {
+			must(t, proc.Wait(t.Context(), faults.NameTime, func(context.Context) error {
 				for _, one := range tabs {
 					if shown := browser.Eval[string](t, one,
 						row+`?.querySelector("td.c-rtt").textContent ?? ""`); roundTrip.MatchString(
@@ -73,7 +74,7 @@ func (r *room) provePage(t *testing.T) {
 			// The table of edges shows the time of each gateway that reports here, and the facts show the median.
 			tab.Until(
 				t,
-				nameTime,
+				faults.NameTime,
 				`[...document.querySelectorAll(".part-edges td.numeric div")].some((e) => e.textContent.endsWith(" ms"))`,
 			)
 			for what, where := range map[string]string{
@@ -85,11 +86,11 @@ func (r *room) provePage(t *testing.T) {
 				}
 			}
 			// Read from the Tunnel's status, because the page does not read the Secret.
-			tab.Until(t, nameTime, `document.querySelector(".hop[data-id=port]")`)
+			tab.Until(t, faults.NameTime, `document.querySelector(".hop[data-id=port]")`)
 			for id, want := range map[string]string{"name": netns.GatewayName + " is ", "port": " accepts connections"} {
 				tab.Until(
 					t,
-					nameTime,
+					faults.NameTime,
 					fmt.Sprintf(`document.querySelector(".hop.ok[data-id=%s]")?.innerText.includes(%q)`, id, want),
 				)
 			}

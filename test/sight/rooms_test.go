@@ -13,7 +13,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
-	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/faults"
 	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/pki"
 	"github.com/fairlead/fairlead/test/world"
@@ -25,16 +25,17 @@ var objectFaults = []fault{
 		ID: "wrong-name", Title: "the name of the Cluster is mistyped", Hop: check.HopCluster, Cause: "the namespace or " +
 			"the management cluster is wrong", Cure: "-A lists all",
 		Do: "correct the name, the namespace (`-n`) or the management cluster (`--context`)",
-		of: func(r *room) *lab.Cluster { return r.sibling("osol") },
+		Of: "osol",
 		// the cure is to type the command again
-		inject: func(*testing.T, *room) func(*testing.T) { return func(*testing.T) {} },
+		Healthy: func(r *room) func(context.Context) error { return r.Healthy("") },
+		Inject:  func(*testing.T, *room) func(*testing.T) { return func(*testing.T) {} },
 	},
 	{
 		ID: "rbac-user", Title: "the user of check may not read Clusters " +
 			"(RBAC)", Hop: check.HopCluster, Cause: "may not read clusters.cluster.x-k8s.io", Cure: "allow this user to get, " +
 			"list and watch",
 		Do: "allow that user to get, list and watch Clusters and Tunnels in the namespace",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.flags = r.limited(t)
 			return func(t *testing.T) { r.permit(t); r.flags = nil }
 		},
@@ -43,7 +44,7 @@ var objectFaults = []fault{
 		ID: "label-missing", Title: "the label that asks for a tunnel is " +
 			"missing", Hop: check.HopCluster, Cause: "the Cluster has not opted in", Cure: "label cluster",
 		Do: "`kubectl label cluster <name> fairlead.dev/tunnel=enabled`; edges of an earlier Tunnel must enrol again",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(
 				t,
 				r.Patch(
@@ -68,7 +69,7 @@ var objectFaults = []fault{
 		ID: "paused", Title: "the Cluster is paused", Hop: check.HopCluster, Status: check.Warning,
 		Cause: "the Cluster was paused", Cure: `{"spec":{"paused":false}}`, Short: true,
 		Do: "set `spec.paused` of the Cluster to false",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": true}}))
 			return func(t *testing.T) {
 				must(t, r.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": false}}))
@@ -80,7 +81,7 @@ var objectFaults = []fault{
 			"Cluster", Hop: check.HopTunnel, Status: check.Warning, Cause: "another Tunnel has it", Cure: "remove the name " +
 			"from spec.extraNames", Short: true,
 		Do: "remove the name from `spec.extraNames` of one of the two Tunnels",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			rival := r.bare(t, "rival", "")
 			must(t, rival.PatchTunnel(t.Context(), map[string]any{"extraNames": []any{"api.shops.example.test"}}))
 			eventually(t, func(ctx context.Context) error { return serves(ctx, rival, "api.shops.example.test") })
@@ -92,9 +93,9 @@ var objectFaults = []fault{
 		ID: "hostname-taken", Title: "two Clusters have the same hostname", Hop: check.HopTunnel, Cause: "two Clusters " +
 			"claim one hostname", Cure: "rename or delete one of the two",
 		Do:      "rename or delete one of the two Clusters",
-		of:      func(r *room) *lab.Cluster { return r.sibling("twin.one") },
-		healthy: func(r *room) func(context.Context) error { return r.hopIs(r.sibling("twin.one"), check.HopTunnel) },
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Of:      "twin.one",
+		Healthy: func(r *room) func(context.Context) error { return faults.HopIs(r, "twin.one", check.HopTunnel) },
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			first := r.bare(t, "twin--one", "")
 			eventually(
 				t, func(ctx context.Context) error { return serves(ctx, first, world.HostnameIn(r.Namespace, "twin--one")) },
@@ -107,13 +108,13 @@ var objectFaults = []fault{
 		ID: "secret-deleted", Title: "the kubeconfig Secret is deleted, and its provider has not created it " +
 			"again", Hop: check.HopKubeconfig, Cause: "or it was deleted", Cure: "creates it again", Short: true,
 		Do:     "wait until the control-plane provider creates it again; if it does not, see its log",
-		inject: func(t *testing.T, r *room) func(*testing.T) { r.deleteKubeconfig(t); return r.provide },
+		Inject: func(t *testing.T, r *room) func(*testing.T) { r.deleteKubeconfig(t); return r.provide },
 	},
 	{
 		ID: "secret-garbage", Title: "the kubeconfig Secret holds no " +
 			"kubeconfig", Hop: check.HopKubeconfig, Cause: "its content was overwritten", Cure: "delete it",
 		Do: "delete the Secret: its provider creates it again",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			secret, err := r.Secret(t.Context(), "-kubeconfig")
 			must(t, err)
 			secret.Data["value"] = []byte("no: kubeconfig")
@@ -125,7 +126,7 @@ var objectFaults = []fault{
 		ID: "wrong-ca", Title: "the kubeconfig has another " +
 			"CA", Hop: check.HopKubeconfig, Cause: "another CA", Cure: "delete it", Short: true,
 		Do: "delete the Secret: its provider creates it again",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			other, err := pki.NewAuthority("kubernetes")
 			must(t, err)
 			r.edit(t, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.CertificateAuthorityData = other.CertPEM })
@@ -136,7 +137,7 @@ var objectFaults = []fault{
 		ID: "client-certificate-expired", Title: "the kubeconfig's client certificate has " +
 			"expired", Hop: check.HopKubeconfig, Cause: "it was not renewed", Cure: "delete secret", Short: true,
 		Do: "delete the Secret: its provider creates it again, with a new certificate",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.edit(t, func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
 				u.ClientCertificateData, u.ClientKeyData = r.client(t, r.api.CA, time.Now().Add(-time.Minute), "system:masters")
 			})
@@ -147,7 +148,7 @@ var objectFaults = []fault{
 		ID: "client-certificate-foreign", Title: "the kubeconfig's client certificate is of another " +
 			"CA", Hop: check.HopAuthentication, Cause: "is of another CA", Cure: "delete it", Short: true,
 		Do: "delete the Secret: its provider creates it again",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			other, err := pki.NewAuthority("kubernetes")
 			must(t, err)
 			r.edit(t, func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
@@ -161,7 +162,7 @@ var objectFaults = []fault{
 			"(403)", Hop: check.HopAuthentication, Cause: "has no permissions in the workload cluster", Cure: "kubectl create " +
 			"clusterrolebinding kubeadm:cluster-admins",
 		Do: "bind the user's group to `cluster-admin` in the workload cluster again",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.edit(t, func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
 				u.ClientCertificateData, u.ClientKeyData = r.client(t, r.api.CA, time.Time{}, "kubeadm:cluster-admins")
 			})
@@ -183,9 +184,9 @@ var objectFaults = []fault{
 		ID: "quota", Title: "a ResourceQuota allows no further " +
 			"Secret", Hop: check.HopEdge, Cause: "ResourceQuota full", Cure: "raise the quota",
 		Do:      "raise the quota; the controller then retries",
-		of:      func(r *room) *lab.Cluster { return r.sibling("crowd") },
-		healthy: func(r *room) func(context.Context) error { return r.enrolled("crowd") },
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Of:      "crowd",
+		Healthy: func(r *room) func(context.Context) error { return r.Healthy("crowd") },
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			c := r.bare(t, "crowd", "")
 			_, err := c.Bootstrap(t.Context())
 			must(t, err)
@@ -207,12 +208,12 @@ var objectFaults = []fault{
 		ID: "deleting", Title: "the Cluster is being deleted", Hop: check.HopCluster, Status: check.Warning,
 		Cause: "the Cluster was deleted", Cure: "lists its finalizers",
 		Do:      "wait until the finalizers are removed",
-		of:      func(r *room) *lab.Cluster { return r.sibling("goes") },
-		healthy: func(r *room) func(context.Context) error { return r.gone("goes") },
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Of:      "goes",
+		Healthy: func(r *room) func(context.Context) error { return r.gone("goes") },
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			c := r.bare(t, "goes", "")
 			r.enrolSibling(t, c)
-			eventually(t, r.hopIs(c, check.HopWatch))
+			eventually(t, faults.HopIs(r, c.Name, check.HopWatch))
 			must(t, c.Patch(t.Context(), map[string]any{"metadata": map[string]any{"finalizers": []any{"example.test/holds"}}}))
 			must(t, c.Delete(t.Context()))
 			return func(t *testing.T) {

@@ -23,7 +23,7 @@ var gatewayFaults = []fault{
 		ID: "dns-gone", Title: "the name of the gateways is missing in " +
 			"DNS", Hop: check.HopName, Cause: "is missing in DNS", Cure: " to the gateways (the Service", Short: true,
 		Do: "create the record again",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.Network.Management.Addresses(netns.GatewayName)
 			must(t, r.world.Network.Management.SetHost(netns.GatewayName))
 			return func(t *testing.T) { must(t, r.world.Network.Management.SetHost(netns.GatewayName, usual...)) }
@@ -33,7 +33,7 @@ var gatewayFaults = []fault{
 		ID: "gateway-port-closed", Title: "nothing listens on the gateways' " +
 			"port", Hop: check.HopPort, Cause: "nothing listens there", Cure: "shows whether it is ready", Short: true,
 		Do: "restore the Pods and the Service of the gateways",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			return r.world.stopGateways(t, r.world.Gateways...)
 		},
 	},
@@ -41,7 +41,7 @@ var gatewayFaults = []fault{
 		ID: "one-gateway-down", Title: "one of two gateways is down", Hop: check.HopPort, Status: check.Warning,
 		Cause: "nothing listens there", Cure: "shows whether it is ready",
 		Do: "restore that gateway",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			return r.world.stopGateways(t, r.world.Gateways[1])
 		},
 	},
@@ -49,7 +49,7 @@ var gatewayFaults = []fault{
 		ID: "gateway-black-hole", Title: "packets to the gateways are " +
 			"dropped", Hop: check.HopPort, Cause: "drops packets", Cure: "allow TCP to this address and port",
 		Do: "allow TCP in firewalls and NetworkPolicies, and check routes",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			var back []func(context.Context) error
 			for i := range r.world.Gateways {
 				one, err := r.world.LoseGateway(t.Context(), i)
@@ -68,7 +68,7 @@ var gatewayFaults = []fault{
 			"changes", Hop: check.HopRoute, Status: check.Warning, Cause: "receives no changes", Cure: "agent runs and " +
 			"reaches an xds-server", Short: true,
 		Do: "restore the gateway-agent, and its route to the xds-servers",
-		inject: func(_ *testing.T, r *room) func(*testing.T) {
+		Inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.world.Gateways[0].Hold() // its Envoy continues
 			return func(*testing.T) { r.world.Gateways[0].Resume() }
 		},
@@ -78,7 +78,7 @@ var gatewayFaults = []fault{
 			"(NACK)", Hop: check.HopRoute, Cause: "rejects the configuration from the xds-server", Cure: "rollout undo " +
 			"deployment/xds-server",
 		Do: "revert the last upgrade of the xds-servers, or upgrade the gateways",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.XDSServers[0].Process().Program
 			// Our agents accept any number here, but Envoy rejects this one.
 			faulty, err := r.world.BuildFaulty(
@@ -95,7 +95,7 @@ var gatewayFaults = []fault{
 			"xds-servers are configured " +
 			"for", Hop: check.HopTunnels, Status: check.Warning, Cause: "are on other workers", Cure: "--gateway-workers",
 		Do: "set `--gateway-workers` of the xds-servers to the `--workers` of the gateways",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			g := r.world.Gateways[1]
 			usual := g.Process().Spec
 			restart := func(change func(*proc.Spec)) {
@@ -112,7 +112,7 @@ var gatewayFaults = []fault{
 			"down", Hop: check.HopServers, Status: check.Warning, Cause: "that xds-server does not run", Cure: "get pods -l " +
 			"app.kubernetes.io/name=xds-server",
 		Do: "restore that xds-server",
-		inject: func(_ *testing.T, r *room) func(*testing.T) {
+		Inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.world.XDSServers[1].Hold()
 			return func(*testing.T) { r.world.XDSServers[1].Resume() }
 		},
@@ -121,7 +121,7 @@ var gatewayFaults = []fault{
 		ID: "xds-servers-down", Title: "all xds-servers are down", Hop: check.HopServers, Cause: "no xds-server runs",
 		Cure: "get pods -l app.kubernetes.io/name=xds-server",
 		Do:   "restore the xds-servers",
-		inject: func(_ *testing.T, r *room) func(*testing.T) {
+		Inject: func(_ *testing.T, r *room) func(*testing.T) {
 			for _, x := range r.world.XDSServers {
 				x.Hold()
 			}
@@ -140,7 +140,7 @@ var controllerFaults = []fault{
 		ID: "controller-down", Title: "the controller is down", Hop: check.HopServers, Cause: "nothing is signed, renewed " +
 			"or repaired", Cure: "restart the controller", Short: true,
 		Do: "restart the controller",
-		inject: func(_ *testing.T, r *room) func(*testing.T) {
+		Inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.world.Controller.Hold()
 			return func(*testing.T) { r.world.Controller.Resume() }
 		},
@@ -149,7 +149,7 @@ var controllerFaults = []fault{
 		ID: "secret-edited", Title: "the kubeconfig Secret is edited by hand, and the controller is " +
 			"down", Hop: check.HopKubeconfig, Cause: "was edited", Cure: "restart the controller", Short: true,
 		Do: "restart the controller: it corrects the Secret",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.world.Controller.Hold()
 			r.edit(t, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server, c.ProxyURL = r.api.URL(), "" })
 			return func(*testing.T) { r.world.Controller.Resume() }
@@ -159,9 +159,9 @@ var controllerFaults = []fault{
 		ID: "bootstrap-deleted", Title: "the bootstrap Secret is deleted, and the controller is " +
 			"down", Hop: check.HopEdge, Cause: "the bootstrap Secret was deleted", Cure: "restart the controller",
 		Do:      "restart the controller: it creates the Secret again",
-		of:      func(r *room) *lab.Cluster { return r.sibling("newcomer") },
-		healthy: func(r *room) func(context.Context) error { return r.enrolled("newcomer") },
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Of:      "newcomer",
+		Healthy: func(r *room) func(context.Context) error { return r.Healthy("newcomer") },
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			c := r.bare(t, "newcomer", "")
 			_, err := c.WaitKubeconfig(t.Context())
 			must(t, err)
@@ -176,7 +176,7 @@ var controllerFaults = []fault{
 		ID: "webhook-down", Title: "the webhook is down", Hop: check.HopServers, Status: check.Warning,
 		Cause: "the webhook does not answer", Cure: "Service fairlead-webhook",
 		Do: "restore the Service `fairlead-webhook` and the controller behind it",
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.Controller.Process().Spec
 			r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *proc.Spec) {
 				s.Args = append(
@@ -194,9 +194,9 @@ var controllerFaults = []fault{
 			"(RBAC)", Hop: check.HopKubeconfig, Cause: "may not patch Secrets", Cure: "apply the permissions of " +
 			"deploy/kubernetes again",
 		Do:      "apply the permissions of `deploy/kubernetes` again",
-		of:      func(r *room) *lab.Cluster { return r.sibling("barred") },
-		healthy: func(r *room) func(context.Context) error { return r.enrolled("barred") },
-		inject: func(t *testing.T, r *room) func(*testing.T) {
+		Of:      "barred",
+		Healthy: func(r *room) func(context.Context) error { return r.Healthy("barred") },
+		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.withoutPatch(t)
 			c := r.bare(t, "barred", "")
 			return func(t *testing.T) {
@@ -212,9 +212,9 @@ var controllerFaults = []fault{
 		ID: "edge-certificate-ended", Title: "the edge had no control channel until its certificate " +
 			"expired", Hop: check.HopEdge, Cause: "the edge could not renew it", Cure: "restore the edge",
 		Do:      "restore the edge: it renews its certificate with its key",
-		of:      func(r *room) *lab.Cluster { return r.sibling("sleeper") },
-		healthy: func(r *room) func(context.Context) error { return r.enrolled("sleeper") },
-		inject:  func(t *testing.T, r *room) func(*testing.T) { return r.sleeps(t) },
+		Of:      "sleeper",
+		Healthy: func(r *room) func(context.Context) error { return r.Healthy("sleeper") },
+		Inject:  func(t *testing.T, r *room) func(*testing.T) { return r.sleeps(t) },
 	},
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fairlead/fairlead/test/faults"
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
@@ -19,8 +20,8 @@ func TestCheckNamesEachFault(t *testing.T) {
 	s := newSight(t, names...)
 	for _, r := range s.rooms {
 		that(t, "check finds no problem in "+r.name+" before a fault is injected", func(t *testing.T) {
-			if err := proc.Wait(t.Context(), cureTime, r.green); err != nil {
-				r.printAnswer(t, r.Cluster)
+			if err := proc.Wait(t.Context(), faults.CureTime, r.Healthy("")); err != nil {
+				r.Show(t, "")
 				t.Fatal(err)
 			}
 		})
@@ -32,12 +33,12 @@ func TestCheckNamesEachFault(t *testing.T) {
 			t.Run(r.name, func(t *testing.T) {
 				t.Parallel()
 				for _, f := range rooms[r.name] {
-					r.prove(t, f)
+					faults.Prove(t, r, f)
 				}
 			})
 		}
 	})
 	for _, f := range slices.Concat(gatewayFaults, hangFaults, controllerFaults) {
-		s.rooms[0].prove(t, f)
+		faults.Prove(t, s.rooms[0], f)
 	}
 }

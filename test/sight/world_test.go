@@ -2,21 +2,15 @@ package sight
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/time/rate"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/diagnose/check"
+	"github.com/fairlead/fairlead/test/faults"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/netns"
@@ -24,18 +18,11 @@ import (
 )
 
 const (
-	// nameTime is how long check may take to name a fault after its injection, on a busy machine. Most faults are found
-	// at once; reports of edges and gateways take as long as these need to notice.
-	nameTime = 90 * time.Second
 	// lookTime is the limit for results that an edge determines when it is queried, in 2.5 s at most.
 	lookTime = 20 * time.Second
 	// deadTime is the limit for faults that end tunnels silently, which takes 10 s at most; a dead control channel is
 	// detected after 40 s.
 	deadTime = 30 * time.Second
-	// cureTime is the time from following a cure until check finds no problem.
-	cureTime = 2 * time.Minute
-	// streamTime is how long a watch must stay open here.
-	streamTime = time.Second
 )
 
 // sight is an installation with workload clusters, each in its own site.
@@ -61,8 +48,8 @@ func newSight(t *testing.T, rooms ...string) *sight {
 	t.Helper()
 	proof.Need(t)
 	l, err := lab.New(t.Context(), lab.Options{
-		Lean: true, Gateways: 2, XDSServers: 2, GatewayWorkers: workers, TunnelDomain: string(world.Domain),
-		LogLevel: "info", Pages: true,
+		Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2, GatewayWorkers: workers,
+		TunnelDomain: string(world.Domain), LogLevel: "info", Pages: true,
 	})
 	s := &sight{World: world.New(t, proof.Start(t, l, err))}
 	var group errgroup.Group
@@ -122,98 +109,9 @@ func (r *room) enrol(t *testing.T, change ...func(*lab.EdgeSpec)) {
 	must(t, err)
 }
 
-// checkAnswer is one answer of the command.
-type checkAnswer struct {
-	check.Report
-	code int
-	text string // for people
-}
-
-// check runs the command that an operator would run, in the management network.
-func (s *sight) check(ctx context.Context, namespace, cluster string, more ...string) (checkAnswer, error) {
-	args := append(
-		[]string{"check", "-n", namespace, cluster, "-o", "json", "--watch-for=" + streamTime.String(), s.inspection()},
-		more...)
-	out, code, err := s.run(ctx, args...)
-	if err != nil {
-		return checkAnswer{}, err
-	}
-	answer := checkAnswer{code: code}
-	if err := json.Unmarshal(out, &answer.Report); err != nil {
-		return checkAnswer{}, fmt.Errorf("reading what check says: %w: %s", err, out)
-	}
-	return answer, nil
-}
-
-// inspection returns the flag with the addresses of the xds-servers, which have no Pods here.
-func (s *sight) inspection() string {
-	var all []string
-	for i := range s.XDSServers {
-		all = append(all, lab.InspectAddress(i))
-	}
-	return "--xds-server=" + strings.Join(all, ",")
-}
-
-// runLimiter limits how often tests run the command, because each run is a process.
-var runLimiter = rate.NewLimiter(2, 4)
-
-// run runs fairlead, and returns its output and its exit code.
-func (s *sight) run(ctx context.Context, args ...string) (stdout []byte, code int, err error) {
-	if err := runLimiter.Wait(ctx); err != nil {
-		return nil, 0, err
-	}
-	cmd, err := s.command(ctx, args...)
-	if err != nil {
-		return nil, 0, err
-	}
-	var complaint strings.Builder
-	cmd.Stderr = &complaint
-	stdout, err = cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && len(stdout) > 0 {
-		return stdout, exit.ExitCode(), nil
-	}
-	if err != nil {
-		return nil, 0, fmt.Errorf("running fairlead %s: %w: %s", strings.Join(args, " "), err, complaint.String())
-	}
-	return stdout, 0, nil
-}
-
-// commands keeps the management cluster's kubeconfig from being written while it is read.
-var commands sync.Mutex
-
-func (s *sight) command(ctx context.Context, args ...string) (*exec.Cmd, error) {
-	commands.Lock()
-	defer commands.Unlock()
-	return s.Command(ctx, args...)
-}
-
-// green returns nil if check finds no problem of the room's own Cluster.
-func (r *room) green(ctx context.Context) error { return r.world.healthy(ctx, r.Namespace, r.Name) }
-
-// healthy returns nil if check finds no problem and has tested every hop.
-func (s *sight) healthy(ctx context.Context, namespace, name string) error {
-	answer, err := s.check(ctx, namespace, name)
-	if err != nil {
-		return err
-	}
-	if answer.Status != check.OK || answer.code != 0 {
-		return fmt.Errorf("check says %s", answer)
-	}
-	for _, h := range answer.Hops {
-		if h.Status != check.OK {
-			return fmt.Errorf("the hop %s is %s: %s", h.ID, h.Status, h.Detail)
-		}
-	}
-	return nil
-}
-
-func (a checkAnswer) String() string {
-	v := a.Deciding()
-	if v == nil {
-		return fmt.Sprintf("%s (exit %d)", a.Status, a.code)
-	}
-	return fmt.Sprintf("%s (exit %d) at %s: %s; cause: %s; cure: %s", a.Status, a.code, v.ID, v.Detail, v.Cause, v.Cure)
+// output runs fairlead, and returns its output and its exit code.
+func (s *sight) output(ctx context.Context, args ...string) (stdout []byte, code int, err error) {
+	return faults.Output(ctx, s.Lab, args...)
 }
 
 // nowhere is an unused address of the workload network.

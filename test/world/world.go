@@ -61,7 +61,7 @@ type Member struct {
 // Tunnel.
 func (w *World) Member(t *testing.T, name string, spec map[string]any) *Member {
 	t.Helper()
-	return w.MemberAt(t, name, w.StandIn(t, name, w.Network.Workload, w.SNI.Endpoint.Addr()), spec)
+	return w.MemberAt(t, name, w.StandIn(t, name, w.Network.Workload, w.Network.WorkloadAddress()), spec)
 }
 
 // MemberAt is Member with a given stand-in.

@@ -3,10 +3,12 @@ package cluster
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -33,6 +35,26 @@ type File struct {
 func ProgramImage(program string) (v1.Image, error) {
 	at := "/" + filepath.Base(program)
 	return Image(at, File{From: program, To: at})
+}
+
+// guest is the program of Pods in tests.
+const guest = "github.com/fairlead/fairlead/test/lab/cluster/guest"
+
+// GuestImage returns an image of the program guest, which it builds without C, so that it runs in an empty image. It
+// needs a working directory in this repository, as tests have.
+func GuestImage(ctx context.Context) (v1.Image, error) {
+	dir, err := os.MkdirTemp("", "guest-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	program := filepath.Join(dir, "guest")
+	build := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", program, guest)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("building the guest: %w: %s", err, out)
+	}
+	return ProgramImage(program)
 }
 
 // Image returns an image for this machine that consists of files. It runs a program as an unprivileged user. All files
