@@ -340,7 +340,7 @@ var nodeFaults = []fault{
 var nameFaults = []fault{
 	{
 		Title: "a name of `spec.dnsSuffixes` does not resolve at the edge", Hop: check.HopNodes,
-		Cause: "the DNS of RemoteNetwork site2 does not resolve the name", Cure: "getent ahosts node2.site2.test",
+		Cause: "does not resolve the name: the edge asks the name servers", Cure: "getent ahosts node2.site2.test",
 		Do: "correct the DNS of that site, or `spec.dnsSuffixes`: the edge asks the name servers of its machine",
 		inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			dns := f.named(t)

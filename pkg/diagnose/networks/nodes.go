@@ -263,8 +263,8 @@ func (d Dialled) unreachable(network int, a *attempt) *Fault {
 		)
 	case strings.HasPrefix(a.problem, "lookup ") && ofName(lookedUp(a.problem), d.networks) != Outside:
 		return warning(
-			"", "the apiserver resolves the name of the Node itself for nodes/proxy, by which check dials, and its DNS lacks it; "+
-				"exec and logs leave that to the edge",
+			"", "the apiserver resolves the name of the Node itself for nodes/proxy, by which check dials, and its DNS lacks "+
+				"it; exec and logs leave that to the edge",
 			"test exec instead, or start the apiserver with --kubelet-preferred-address-types=InternalIP,ExternalIP",
 		)
 	case notAddress != nil && ofName(dialled, d.networks) != Outside:
