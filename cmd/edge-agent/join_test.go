@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // joinInput makes a file the standard input of the program.
@@ -75,48 +73,6 @@ func TestJoinRejects(t *testing.T) {
 			!strings.Contains(errs.String(), tc.want) ||
 			strings.Contains(errs.String(), "fl1.") {
 			t.Errorf("%s: exit code %d: %s", name, code, errs.String())
-		}
-	}
-}
-
-// TestAJoinedTunnelLeavesListeningToTheFirst: two enrolments cannot listen at one address, such as those of the old and
-// the new installation of a network.
-func TestAJoinedTunnelLeavesListeningToTheFirst(t *testing.T) {
-	file := write(t, t.TempDir(), "joined.yaml", goodFile(t))
-	egress := write(t, t.TempDir(), "egress.yaml", goodFile(t)+"role: egress\n")
-	for name, tc := range map[string]struct {
-		roles          []model.Role
-		file, wantErr  string
-		listens, warns bool
-	}{
-		"two of networks":             {[]model.Role{model.RoleEdge}, file, "", false, true},
-		"beside that of an apiserver": {[]model.Role{model.RoleEgress}, file, "", true, false},
-		"two of apiservers": {
-			[]model.Role{model.RoleEgress}, egress, "start edge-agent with --bootstrap=" + egress, false, false,
-		},
-		"an apiserver beside a network": {[]model.Role{model.RoleEdge}, egress, "", false, false},
-	} {
-		var log bytes.Buffer
-		o := options{
-			proxyGiven: true, listen: []string{"10.1.0.2:6443"}, socket: "/run/egress.sock", roles: tc.roles,
-			log: slog.New(slog.NewTextHandler(&log, nil)),
-		}
-		o.agent.StateDir = t.TempDir()
-		edge, err := o.joined(tc.file)
-		if tc.wantErr != "" {
-			if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-				t.Errorf("%s: %v", name, err)
-			}
-			continue
-		}
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if listens := len(edge.Listen) > 0; listens != tc.listens {
-			t.Errorf("%s: it listens at %v", name, edge.Listen)
-		}
-		if warned := strings.Contains(log.String(), "start edge-agent with --bootstrap="+tc.file); warned != tc.warns {
-			t.Errorf("%s: the log is %q", name, log.String())
 		}
 	}
 }

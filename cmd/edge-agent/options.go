@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 
@@ -37,8 +36,6 @@ type options struct {
 
 	apiservers, targets, listen []string
 	socket                      string // of the apiserver beside this agent
-
-	roles []model.Role // of the enrolments of the command line
 }
 
 func (o *options) addTo(cmd *cobra.Command) {
@@ -158,7 +155,6 @@ func (o *options) checkListening(edges []edge.Config) error {
 	count := map[model.Role]int{}
 	for _, e := range edges {
 		count[e.Role]++
-		o.roles = append(o.roles, e.Role)
 	}
 	switch {
 	case count[model.RoleEgress] > 1:
@@ -170,7 +166,7 @@ func (o *options) checkListening(edges []edge.Config) error {
 }
 
 // joined returns the configuration for a file that was given to a running agent. Flags about this machine and its
-// network apply to it; flags about bootstrap files do not. It listens nowhere if an enrolment of the command line may.
+// network apply to it; flags about bootstrap files do not.
 func (o *options) joined(path string) (edge.Config, error) {
 	j := options{
 		log:              o.log,
@@ -188,21 +184,7 @@ func (o *options) joined(path string) (edge.Config, error) {
 	if err != nil {
 		return edge.Config{}, err
 	}
-	config, err := j.edge(path, proxy)
-	const cure = "when the tunnel of the bootstrap file of the command line has ended, start edge-agent with " +
-		"--bootstrap=%s: it continues with its certificate"
-	switch {
-	case err != nil || !slices.Contains(o.roles, config.Role):
-	case config.Role == model.RoleEgress:
-		return edge.Config{}, fmt.Errorf("--egress-socket is in use by the tunnel of the command line; "+cure, path)
-	case len(config.Listen) > 0:
-		o.log.Warn(
-			"joined tunnel does not listen: --apiserver-listen is in use by the tunnel of the command line", "file", path,
-			"cure", fmt.Sprintf(cure, path),
-		)
-		config.Listen = nil
-	}
-	return config, err
+	return j.edge(path, proxy)
 }
 
 func (o *options) edge(path string, proxy dial.Proxy) (edge.Config, error) {

@@ -340,7 +340,7 @@ var nodeFaults = []fault{
 var nameFaults = []fault{
 	{
 		Title: "a name of `spec.dnsSuffixes` does not resolve at the edge", Hop: check.HopNodes,
-		Cause: "the DNS of RemoteNetwork site2 does not resolve the name", Cure: "getent ahosts node2.site2.test",
+		Cause: "does not resolve the name: the edge asks the name servers", Cure: "getent ahosts node2.site2.test",
 		Do: "correct the DNS of that site, or `spec.dnsSuffixes`: the edge asks the name servers of its machine",
 		Inject: func(t *testing.T, f *fleet) func(*testing.T) {
 			dns := f.named(t)
@@ -372,6 +372,8 @@ func (f *fleet) named(t *testing.T) *netns.DNS {
 	dns.Set(netns.PublicName, f.Network.PublicAddresses()...)
 	restart(t, f.edge2, func(*proc.Spec) {}) // only then Envoy reads which name server to ask
 	f.patchNetwork(t, "site2", `{"spec":{"dnsSuffixes":["site2.test"]}}`)
+	// Before it dials a name for check, an apiserver resolves it itself.
+	must(t, f.shop.Site.SetHost(nodeName, f.node2.Address))
 	f.hostname(t, "node2", nodeName)
 	f.shop.dialsFirst(t, "Hostname,InternalIP")
 	return dns
@@ -382,6 +384,7 @@ func unnamed(t *testing.T, f *fleet) {
 	t.Helper()
 	f.shop.dialsFirst(t, "InternalIP,ExternalIP")
 	f.patchNetwork(t, "site2", `{"spec":{"dnsSuffixes":null}}`)
+	must(t, f.shop.Site.SetHost(nodeName))
 	must(t, f.edgeHost2.SetHost(netns.PublicName, f.Network.PublicAddresses()...))
 	restart(t, f.edge2, func(*proc.Spec) {})
 	eventually(t, f.shop.RunsOn("node2", f.node2))

@@ -353,6 +353,12 @@ var otherNetworkCauses = map[string]other{
 			w.egressFleet.Gateways[0].Resources[0].Status = collect.Rejected
 		}),
 	},
+	"an apiserver lacks the name of a Node that an edge resolves": {
+		HopNodes, Warning, "exec and logs leave that to the edge", of(func(_ *situation, w *site) {
+			w.network.Status.Served.Network.DNSSuffixes = []string{"site1.test"}
+			w.nodeProblem = "lookup node1.site1.test on 10.0.0.53:53: no such host"
+		}),
+	},
 	"an apiserver does not answer for a Node": {
 		HopNodes, Broken, "the apiserver waits for the Node", of(func(_ *situation, w *site) { w.nodeSilent = true }),
 	},

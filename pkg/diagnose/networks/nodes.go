@@ -261,6 +261,12 @@ func (d Dialled) unreachable(network int, a *attempt) *Fault {
 			"", "the apiserver dials Nodes itself: it runs without an EgressSelectorConfiguration for the type cluster",
 			"apply what fairlead network egress prints for this control plane, and restart the apiserver",
 		)
+	case strings.HasPrefix(a.problem, "lookup ") && ofName(lookedUp(a.problem), d.networks) != Outside:
+		return warning(
+			"", "the apiserver resolves the name of the Node itself for nodes/proxy, by which check dials, and its DNS lacks "+
+				"it; exec and logs leave that to the edge",
+			"test exec instead, or start the apiserver with --kubelet-preferred-address-types=InternalIP,ExternalIP",
+		)
 	case notAddress != nil && ofName(dialled, d.networks) != Outside:
 		return d.unresolved(dialled, port, a)
 	case strings.HasPrefix(a.problem, "lookup "), dialled != "" && notAddress != nil:
@@ -327,6 +333,14 @@ func silentNode(a *attempt) *Fault {
 		"", "the edge has no answer from the Node: its machine is down, or a firewall drops packets between them",
 		"check the machine, and allow TCP from the edge to the port of the kubelet",
 	)
+}
+
+// lookedUp returns the name in a message of a resolver: "lookup name: …" or "lookup name on server: …".
+func lookedUp(message string) string {
+	rest, _ := strings.CutPrefix(message, "lookup ")
+	name, _, _ := strings.Cut(rest, ":")
+	name, _, _ = strings.Cut(name, " ")
+	return name
 }
 
 // dialledBy returns the destination in a message of the apiserver: "… while dialing host:port, code …".

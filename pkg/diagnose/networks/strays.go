@@ -56,9 +56,7 @@ func (s stray) fault(all []Network) *Fault {
 			"%s is an edge of RemoteNetwork %s, and its machine has the address %s, which is in RemoteNetwork %s", s.Node,
 			wrong.Name, s.address, right.Name,
 		),
-		fmt.Sprintf(
-			"an edge in RemoteNetwork %s was started with the bootstrap file of RemoteNetwork %s", right.Name, wrong.Name,
-		),
+		"an edge in RemoteNetwork "+right.Name+" was started with the bootstrap file of RemoteNetwork "+wrong.Name,
 		fmt.Sprintf(
 			"revoke it: fairlead edge revoke -n %s %s; then start edge-agent there with an empty state folder and the "+
 				"bootstrap file of its own network: fairlead network join -n %[1]s %[3]s", wrong.Namespace, s.Node, right.Name,
