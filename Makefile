@@ -124,7 +124,7 @@ test-parts: ## test-unit, test-controller, test-drift and validate, every packag
 # Each proof has its own networks. More than two at a time would slow each other down.
 .PHONY: verify-short
 verify-short: ## the short form of each proof, and the commands of the README
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target verify-install-short verify-sight-short verify-main-short verify-kubeconfigs-short verify-identity-short verify-fleet-short verify-security-short verify-networks-short test-metrics test-readme-short
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target verify-install-short verify-kubeconfigs-short verify-main-short verify-sight-short verify-identity-short verify-fleet-short verify-security-short verify-networks-short test-metrics test-page test-readme-short
 
 .PHONY: test-rest
 test-rest: ## the packages of test-unit that no other part runs completely
@@ -174,7 +174,7 @@ verify-main: e2e.test ## proof of one tunnelled cluster, end to end (as root; it
 	cd test/e2e && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin/race $(CURDIR)/bin/race/e2e.test -test.v -test.timeout=15m
 
 .PHONY: verify-main-short
-verify-main-short: e2e-short.test ## the part of it that takes 90 seconds, without the race detector
+verify-main-short: e2e-short.test ## the part of it that make test runs, without the race detector (45 s)
 	cd test/e2e && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/e2e.test -test.v -test.short -test.timeout=10m
 
 .PHONY: e2e.test
@@ -191,7 +191,7 @@ verify-identity: identity.test ## proof of how edges become trusted, stay truste
 	cd test/identity && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/identity.test -test.v -test.timeout=20m
 
 .PHONY: verify-identity-short
-verify-identity-short: identity.test ## the part of it that takes two minutes
+verify-identity-short: identity.test ## the part of it that make test runs (45 s)
 	cd test/identity && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/identity.test -test.v -test.short -test.timeout=10m
 
 .PHONY: identity.test
@@ -204,7 +204,7 @@ verify-kubeconfigs: kubeconfigs.test ## proof with real Cluster API: it creates,
 	cd test/kubeconfigs && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/kubeconfigs.test -test.v -test.timeout=20m
 
 .PHONY: verify-kubeconfigs-short
-verify-kubeconfigs-short: kubeconfigs.test ## the part of it that takes 90 seconds
+verify-kubeconfigs-short: kubeconfigs.test ## the part of it that make test runs (45 s)
 	cd test/kubeconfigs && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/kubeconfigs.test -test.v -test.short -test.timeout=10m
 
 .PHONY: kubeconfigs.test
@@ -225,7 +225,7 @@ verify-fleet: fleet.test ## proof of many gateways, workers and servers together
 	cd test/fleet && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/fleet.test -test.v -test.timeout=20m
 
 .PHONY: verify-fleet-short
-verify-fleet-short: fleet.test ## the part of it that takes a minute
+verify-fleet-short: fleet.test ## the part of it that make test runs (45 s)
 	cd test/fleet && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/fleet.test -test.v -test.short -test.timeout=5m
 
 .PHONY: fleet.test
@@ -238,7 +238,7 @@ verify-networks: parts.networks networks.test ## proof of remote networks: apise
 	cd test/networks && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.timeout=15m -test.skip=TestRealKubelets
 
 .PHONY: verify-networks-short
-verify-networks-short: networks.test ## the part of it that takes less than a minute
+verify-networks-short: networks.test ## the part of it that make test runs (45 s)
 	cd test/networks && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.short -test.timeout=5m
 
 .PHONY: verify-networks-cluster
@@ -269,7 +269,7 @@ verify-sight: sight.test test-page-full test-metrics ## proof that check finds a
 	cd test/sight && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/sight.test -test.v -test.timeout=20m
 
 .PHONY: verify-sight-short
-verify-sight-short: sight.test test-page ## the part of it that takes two minutes
+verify-sight-short: sight.test ## the part of it that make test runs, without a browser (45 s)
 	cd test/sight && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/sight.test -test.v -test.short -test.timeout=5m
 
 .PHONY: verify-operations
@@ -318,7 +318,7 @@ verify-security: security.test ## attack an installation as outsider, tenant and
 	cd test/security && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/security.test -test.v -test.timeout=20m
 
 .PHONY: verify-security-short
-verify-security-short: security.test ## the part of it that takes 45 seconds
+verify-security-short: security.test ## the part of it that make test runs (45 s)
 	cd test/security && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/security.test -test.v -test.short -test.timeout=5m
 
 .PHONY: security.test

@@ -15,6 +15,6 @@ func (w *world) attacks(t *testing.T) {
 	w.routesToNoTunnel(t)
 	w.publicPort(t)
 	promise.That(
-		t, "all kubeconfigs still work after all attacks", func(t *testing.T) { must(t, w.worksFor(t.Context(), short)) },
+		t, "all kubeconfigs still work after all attacks", func(t *testing.T) { must(t, w.worksFor(t.Context(), calm())) },
 	)
 }

@@ -152,18 +152,18 @@ func (w *world) xdsServerDown(t *testing.T) {
 	must(t, err)
 	w.XDSServers[0].Hold()
 	defer w.XDSServers[0].Resume()
-	must(t, w.worksFor(t.Context(), short))
+	must(t, w.worksFor(t.Context(), calm()))
 	_, err = next(t.Context())
 	must(t, err)
 	w.XDSServers[0].Resume()
 	eventually(t, w.XDSServerReady)
-	must(t, w.worksFor(t.Context(), short))
+	must(t, w.worksFor(t.Context(), calm()))
 }
 
 func (w *world) controllerDown(t *testing.T) {
 	w.Controller.Hold()
 	defer w.Controller.Resume()
-	must(t, w.worksFor(t.Context(), short))
+	must(t, w.worksFor(t.Context(), calm()))
 	w.Controller.Resume()
 	eventually(t, w.ControllerReady)
 }

@@ -93,5 +93,5 @@ func (w *world) downWithout(t *testing.T, m *member) {
 		m.edge.Resume()
 		eventually(t, m.works)
 	}()
-	never(t, 2*short, "the forged Envoy receives the other edge's traffic", m.works)
+	never(t, 2*calm(), "the forged Envoy receives the other edge's traffic", m.works)
 }

@@ -19,7 +19,7 @@ const holdFinalizer = "e2e.fairlead.dev/hold"
 func (w *world) lifeOfACluster(t *testing.T) {
 	promise.That(t, "a paused Cluster keeps its route", func(t *testing.T) {
 		must(t, w.paris.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": true}}))
-		must(t, w.worksFor(t.Context(), short))
+		must(t, w.worksFor(t.Context(), calm()))
 		must(t, w.paris.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": false}}))
 	})
 	old, err := w.join(t.Context(), "rome", w.SNI, nil)
@@ -80,7 +80,7 @@ func (w *world) deleting(t *testing.T, m *member) {
 
 // steady returns nil if the member's kubeconfig works without interruption for a while.
 func steady(ctx context.Context, m *member) error {
-	return (&world{berlin: m, paris: m, tokyo: m}).worksFor(ctx, short)
+	return (&world{berlin: m, paris: m, tokyo: m}).worksFor(ctx, calm())
 }
 
 // gone returns nil once neither the Cluster nor its Tunnel exists.
@@ -101,9 +101,9 @@ func (w *world) madeAgain(t *testing.T, old *member) {
 	kubeconfig, err := cluster.WaitKubeconfig(t.Context())
 	must(t, err)
 	again := &member{Cluster: cluster, kubeconfig: kubeconfig}
-	never(t, 2*short, "the previous edge receives the new Cluster's traffic", again.works)
+	never(t, 2*calm(), "the previous edge receives the new Cluster's traffic", again.works)
 	must(t, old.edge.KillEnvoy()) // a restart does not help the old edge either
-	never(t, 2*short, "the previous edge receives the new Cluster's traffic after a restart", again.works)
+	never(t, 2*calm(), "the previous edge receives the new Cluster's traffic after a restart", again.works)
 
 	bootstrap, err := cluster.Bootstrap(t.Context())
 	must(t, err)

@@ -81,7 +81,7 @@ func (w *world) badObjects(t *testing.T) {
 				t.Errorf("%s changed from %s to %s", name, before[name], version)
 			}
 		}
-		must(t, w.worksFor(t.Context(), short))
+		must(t, w.worksFor(t.Context(), calm()))
 	})
 	promise.That(t, "an extra name routes to the workload cluster of its Tunnel", func(t *testing.T) {
 		must(t, w.reachByName(t.Context(), w.berlin, berlinExtraName))

@@ -30,11 +30,13 @@ func (w *world) watchProbes(t *testing.T) *probes {
 		must(t, m.SetProvisioned(t.Context()))
 	}
 	for _, m := range p.members {
-		eventually(t, m.RemoteConnectionProbe)
-		promise.Measured("remote_connection_probe_s", time.Since(m.Created).Seconds())
-		condition, err := probeOf(t.Context(), m)
-		must(t, err)
-		p.connected[m] = condition
+		promise.That(t, "Cluster API reaches "+m.Name+" through its reverse tunnel", func(t *testing.T) {
+			eventually(t, m.RemoteConnectionProbe)
+			promise.Measured("remote_connection_probe_s", time.Since(m.Created).Seconds())
+			condition, err := probeOf(t.Context(), m)
+			must(t, err)
+			p.connected[m] = condition
+		})
 	}
 	return p
 }
@@ -78,8 +80,10 @@ func probeOf(ctx context.Context, m *member) (metav1.Condition, error) {
 }
 
 // check proves that the condition has been True without interruption: any other status in between would have changed
-// the transition time. The last failure must be long enough ago that Cluster API would have noticed it.
-func (p *probes) check(t *testing.T, broken time.Time) {
+// the transition time. The last failure must be long enough ago that Cluster API would have noticed it. Cluster API has
+// then reached the Cluster of early too.
+func (p *probes) check(t *testing.T, early *member, broken time.Time) {
+	reachedLate(t, early)
 	for _, m := range p.members {
 		promise.That(t, fmt.Sprintf("RemoteConnectionProbe of %s is True throughout the run", m.Name), func(t *testing.T) {
 			must(t, p.waitPastGrace(t.Context(), m, broken))

@@ -16,7 +16,10 @@ func TestClusterAPIManagesClustersThroughTunnels(t *testing.T) {
 	}
 	w := newWorld(t)
 	connected := w.watchProbes(t)
-	early := w.early(t)
+	var early *member
+	if !testing.Short() {
+		early = w.early(t)
+	}
 	for _, part := range []struct {
 		name string
 		run  func(*world, *testing.T)
@@ -34,16 +37,13 @@ func TestClusterAPIManagesClustersThroughTunnels(t *testing.T) {
 		{"bad objects", (*world).badObjects, false},
 		{"lifecycle of a Cluster", (*world).lifeOfACluster, true},
 		{"attacks", (*world).attacks, true},
+		{"Cluster API", func(w *world, t *testing.T) { connected.check(t, early, w.broken) }, true},
 	} {
 		if part.long && testing.Short() {
 			continue
 		}
 		t.Run(part.name, func(t *testing.T) { part.run(w, t) })
 	}
-	t.Run("Cluster API", func(t *testing.T) {
-		reachedLate(t, early)
-		connected.check(t, w.broken)
-	})
 	t.Run("logs", w.logs)
 	w.measureMemory(t)
 }
@@ -58,5 +58,10 @@ func (w *world) measureMemory(t *testing.T) {
 	}
 }
 
-// short is how long something must be absent to count as permanently gone.
-const short = 3 * time.Second
+// calm returns how long something must be absent to count as permanently gone: a second in the short form.
+func calm() time.Duration {
+	if testing.Short() {
+		return time.Second
+	}
+	return 3 * time.Second
+}

@@ -128,6 +128,11 @@ func (l *Lab) stopServices() {
 	services := l.services
 	l.services = nil
 	l.mu.Unlock()
+	for _, gateway := range l.Gateways {
+		if gateway != nil {
+			gateway.Hold() // it would drain for longer than Stop waits; its Envoy ends with its network
+		}
+	}
 	var group sync.WaitGroup
 	for _, service := range services {
 		group.Go(service.Stop)

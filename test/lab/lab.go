@@ -168,6 +168,7 @@ func (l *Lab) startManagement(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	crds := make(chan struct{})
+	group.Go(func() error { return l.startCollector(ctx) })
 	group.Go(func() error { return l.startCAPI(ctx, crds) })
 	group.Go(func() error { return l.startFairlead(ctx, crds) })
 	return group.Wait()
@@ -183,10 +184,14 @@ func (l *Lab) startManagementCluster(ctx context.Context) (err error) {
 		Prefix:   "/management",
 		NotAfter: l.options.certificatesEnd(),
 	})
-	if err != nil || !l.options.Machines && !l.options.Collector {
-		return err
+	return err
+}
+
+// startCollector starts the collector, if the lab has one.
+func (l *Lab) startCollector(ctx context.Context) (err error) {
+	if l.options.Machines || l.options.Collector {
+		l.collector, err = kube.StartCollector(ctx, l.Workspace, l.Management)
 	}
-	l.collector, err = kube.StartCollector(ctx, l.Workspace, l.Management)
 	return err
 }
 

@@ -44,6 +44,9 @@ func (l *Lab) NewManagement(ctx context.Context) error {
 	if err := l.startManagementCluster(ctx); err != nil {
 		return fmt.Errorf("starting another management cluster: %w", err)
 	}
+	if err := l.startCollector(ctx); err != nil {
+		return err
+	}
 	return l.startCAPI(ctx, make(chan struct{}))
 }
 

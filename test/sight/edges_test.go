@@ -84,10 +84,13 @@ var edgeFaults = []fault{
 					node, _ = model.ParseNodeID(e.NodeID)
 				}
 			}
-			_, _, err = r.world.output(
-				t.Context(), "edge", "revoke", "-n", r.Namespace, "--cluster", r.Name, node, "--xds-server="+lab.InspectAddress(0),
+			out, code, err := r.world.output(
+				t.Context(), "edge", "revoke", "-n", r.Namespace, "--cluster", r.Name, node, r.world.Inspection(),
 			)
 			must(t, err)
+			if code != 0 {
+				t.Errorf("fairlead edge revoke exits with %d: %s", code, out)
+			}
 			return func(t *testing.T) { world.StopEdge(t, r.edge); r.enrol(t) }
 		},
 	},
@@ -228,7 +231,7 @@ var apiServerFaults = []fault{
 	{
 		ID: "san-missing", Title: "the mode is sni, and the serving certificate lacks the " +
 			"name", Hop: check.HopAPIServer, Cause: "mode sni requires that name in the " +
-			"certificate", Cure: `{"spec":{"kubeconfig":{"mode":"connect"}}}`, Short: true,
+			"certificate", Cure: `{"spec":{"kubeconfig":{"mode":"connect"}}}`,
 		Do:      "set `spec.kubeconfig.mode` to `connect` or `auto`, or add the name to the certificate",
 		Of:      "nameless",
 		Healthy: func(r *room) func(context.Context) error { return r.Healthy("nameless") },

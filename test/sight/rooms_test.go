@@ -124,7 +124,7 @@ var objectFaults = []fault{
 	},
 	{
 		ID: "wrong-ca", Title: "the kubeconfig has another " +
-			"CA", Hop: check.HopKubeconfig, Cause: "another CA", Cure: "delete it", Short: true,
+			"CA", Hop: check.HopKubeconfig, Cause: "another CA", Cure: "delete it",
 		Do: "delete the Secret: its provider creates it again",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			other, err := pki.NewAuthority("kubernetes")
@@ -135,7 +135,7 @@ var objectFaults = []fault{
 	},
 	{
 		ID: "client-certificate-expired", Title: "the kubeconfig's client certificate has " +
-			"expired", Hop: check.HopKubeconfig, Cause: "it was not renewed", Cure: "delete secret", Short: true,
+			"expired", Hop: check.HopKubeconfig, Cause: "it was not renewed", Cure: "delete secret",
 		Do: "delete the Secret: its provider creates it again, with a new certificate",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.edit(t, func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {

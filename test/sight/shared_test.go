@@ -147,7 +147,7 @@ var controllerFaults = []fault{
 	},
 	{
 		ID: "secret-edited", Title: "the kubeconfig Secret is edited by hand, and the controller is " +
-			"down", Hop: check.HopKubeconfig, Cause: "was edited", Cure: "restart the controller", Short: true,
+			"down", Hop: check.HopKubeconfig, Cause: "was edited", Cure: "restart the controller",
 		Do: "restart the controller: it corrects the Secret",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.world.Controller.Hold()

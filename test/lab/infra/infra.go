@@ -25,8 +25,8 @@ const (
 	infrastructureGroup = "infrastructure.cluster.x-k8s.io"
 	// labFinalizer keeps a LabMachine until its machine no longer exists.
 	labFinalizer = "infrastructure.cluster.x-k8s.io/lab"
-	// infrastructureInterval is the interval at which the provider reads its objects.
-	infrastructureInterval = time.Second
+	// infrastructureInterval is the interval at which the provider reads its objects. A controller would watch them.
+	infrastructureInterval = time.Second / 4
 )
 
 // infrastructure is Cluster API's infrastructure provider for LabClusters and LabMachines, according to the contract
