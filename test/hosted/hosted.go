@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -77,6 +78,7 @@ func StartAPIServer(
 	pki := func(file string) string { return filepath.Join(l.File(name), file) }
 	return kube.StartAPIServer(ctx, l.Workspace, kube.APIServerSpec{
 		Name: name, Namespace: at.Namespace, Address: at.Address, Port: 6443, Etcd: etcd, Prefix: "/" + name,
+		NotAfter: time.Now().AddDate(1, 0, 0), // of real apiservers; status warns of an end within two weeks
 		Flags: append([]string{
 			"--egress-selector-config-file=" + file, "--enable-aggregator-routing=true",
 			"--requestheader-client-ca-file=" + pki("ca.crt"), "--requestheader-username-headers=X-Remote-User",
