@@ -87,7 +87,7 @@ func proveGuardedStart(t *testing.T, g *guarded) {
 }
 
 func proveGuardedEdges(t *testing.T, g *guarded) {
-	g.createCluster(t)
+	g.createCluster(t, g.workload.APIServer)
 	ask(t, g.management, "--namespace="+shops, "label", "--overwrite", "cluster/paris", "fairlead.dev/tunnel=enabled")
 	must(t, g.workload.Apply(t.Context(), []byte(g.edges(t, g.bootstrap(t)))))
 	eventually(t, g.reach)
@@ -156,7 +156,7 @@ var admitted = map[string]map[string]string{
 }
 
 func provePorts(t *testing.T, g *guarded) {
-	guest, err := cluster.ProgramImage(guestProgram(t))
+	guest, err := cluster.ProgramImage(guestProgram(t, "../cluster/guest"))
 	must(t, err)
 	must(t, g.management.LoadImage(t.Context(), guest, "guest:lab"))
 	targets, names := g.targets(t)
@@ -258,11 +258,11 @@ func (g *guarded) targets(t *testing.T) (targets []string, names map[string]stri
 	return targets, names
 }
 
-// guestProgram builds the program of test/cluster that dials.
-func guestProgram(t *testing.T) string {
+// guestProgram builds a program of Pods, from the folder of another proof.
+func guestProgram(t *testing.T, source string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "guest")
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", program, "../cluster/guest")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", program, source)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building the guest: %v\n%s", err, out)

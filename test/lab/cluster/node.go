@@ -55,6 +55,7 @@ type Node struct {
 	Containerd, Kubelet, Proxy *proc.Service
 
 	number int
+	patch  string // of the kubelet's configuration, if kubeadm joins the node
 }
 
 func (c *Cluster) newNode(number int) *Node {
