@@ -242,7 +242,7 @@ verify-networks-cluster: networks.test parts.sites install-images ## the same wi
 
 # Kamaji, and the newest Kubernetes that this version of it accepts, in a folder of their own.
 KAMAJI_KUBERNETES := v1.30.2
-KAMAJI_PROGRAMS   := kube-apiserver kube-controller-manager kube-scheduler kubelet kubeadm
+KAMAJI_PROGRAMS   := kube-apiserver kube-controller-manager kube-scheduler kubelet kubeadm kube-proxy
 
 .PHONY: kamaji-parts
 kamaji-parts:

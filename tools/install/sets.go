@@ -44,6 +44,7 @@ var sets = map[string][]string{
 	// Kamaji, and the programs of its control planes and of their nodes, to install them in the version that it accepts
 	"kamaji": {
 		"kamaji", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubeadm",
+		"kube-proxy",
 	},
 	"operations": slices.Concat(lab, []string{"kube-controller-manager", "clusterctl"}),
 	"metrics":    slices.Concat(lab, []string{"prometheus"}),

@@ -69,7 +69,11 @@ func (s *Site) StartMachine(ctx context.Context, name string) (*Machine, error) 
 // and unique in the cluster, decides its address and those of its Pods.
 func (s *Site) StartNode(ctx context.Context, name string, number int) (*Node, error) {
 	n := s.cluster.nodeAt(name, number)
-	n.patch = s.Kubelet
+	version, err := s.cluster.Parts.MachineVersion(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("starting %s: %w", name, err)
+	}
+	n.joins, n.old, n.patch = true, strings.HasPrefix(version, "v1.30."), s.Kubelet
 	s.cluster.mu.Lock()
 	s.cluster.nodes = append(s.cluster.nodes, n)
 	s.cluster.mu.Unlock()
@@ -119,11 +123,11 @@ exec "$0" --bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeco
 // with a bootstrap token, which the real kubeadm reads. labels are the Node's, as key=value. It returns when the Node
 // is Ready, and kube-proxy runs.
 func (n *Node) Join(ctx context.Context, token, labels string) error {
-	if err := n.writeJoin(ctx, token, labels); err != nil {
+	if err := n.writeJoin(token, labels); err != nil {
 		return fmt.Errorf("joining %s: %w", n.Name, err)
 	}
 	var err error
-	n.Kubelet, err = n.Supervise("kubelet", "sh", "-e", "-c", kubelet, n.cluster.Parts.MachinePath("kubelet"))
+	n.Kubelet, err = n.Supervise("kubelet", "sh", "-e", "-c", kubelet, n.program("kubelet"))
 	if err != nil {
 		return err
 	}
@@ -144,17 +148,13 @@ func (n *Node) Join(ctx context.Context, token, labels string) error {
 }
 
 // writeJoin writes the JoinConfiguration, and what differs between the kubelets of this machine.
-func (n *Node) writeJoin(ctx context.Context, token, labels string) error {
+func (n *Node) writeJoin(token, labels string) error {
 	hash, err := n.caHash()
 	if err != nil {
 		return err
 	}
-	version, err := n.cluster.Parts.MachineVersion(ctx)
-	if err != nil {
-		return err
-	}
 	values := map[string]any{
-		"Old": strings.HasPrefix(version, "v1.30."), "Name": n.Name, "Address": n.Address, "Labels": labels, "Token": token, "Hash": hash,
+		"Old": n.old, "Name": n.Name, "Address": n.Address, "Labels": labels, "Token": token, "Hash": hash,
 		"Endpoint": n.cluster.Endpoint, "Patches": filepath.Dir(patchFile),
 	}
 	config, err := render("join.yaml", values)
