@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -197,19 +198,21 @@ func (h *hosting) controlPlane(ctx context.Context) (*appsv1.Deployment, error) 
 	return d, h.management.Client.Get(ctx, types.NamespacedName{Namespace: shops, Name: hosted}, d)
 }
 
-// egressPatch returns the merge patch of a TenantControlPlane that docs/apiserver-egress.md describes: the fields that
-// fairlead network egress prints, without konnectivity. It applies the printed ConfigMap.
-func (h *hosting) egressPatch(t *testing.T) string {
+// egress returns what fairlead network egress prints.
+func (h *hosting) egress(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
-	printed := h.run(t, h.management, "fairlead network egress -n "+shops+" paris --for=kamaji --image="+
-		h.images.image("edge"))
-	objects, err := kube.ParseObjects([]byte(printed))
+	objects, err := kube.ParseObjects([]byte(h.run(t, h.management, "fairlead network egress -n "+shops+
+		" paris --for=kamaji --image="+h.images.image("edge"))))
 	must(t, err)
-	for _, object := range objects {
-		switch object.GetKind() {
-		case "ConfigMap":
-			must(t, h.management.Client.Create(t.Context(), object))
-		case "TenantControlPlane":
+	return objects
+}
+
+// printedPatch returns the merge patch of a TenantControlPlane that docs/apiserver-egress.md describes: the printed
+// fields, without konnectivity.
+func printedPatch(t *testing.T, printed []*unstructured.Unstructured) string {
+	t.Helper()
+	for _, object := range printed {
+		if object.GetKind() == "TenantControlPlane" {
 			spec := object.Object["spec"].(map[string]any)
 			spec["addons"] = map[string]any{"konnectivity": nil}
 			patch, err := json.Marshal(map[string]any{"spec": spec})
@@ -217,7 +220,7 @@ func (h *hosting) egressPatch(t *testing.T) string {
 			return string(patch)
 		}
 	}
-	t.Fatalf("fairlead network egress prints no TenantControlPlane:\n%s", printed)
+	t.Fatal("fairlead network egress prints no TenantControlPlane")
 	return ""
 }
 
@@ -296,7 +299,13 @@ func (h *hosting) keepAgents(t *testing.T, finalizers string) {
 }
 
 func proveMigration(t *testing.T, h *hosting) {
-	patch, since := h.egressPatch(t), h.readySince(t)
+	printed, since := h.egress(t), h.readySince(t)
+	for _, object := range printed {
+		if object.GetKind() == "ConfigMap" {
+			must(t, h.management.Client.Create(t.Context(), object))
+		}
+	}
+	patch := printedPatch(t, printed)
 	before, err := h.controlPlane(t.Context())
 	must(t, err)
 	stop := h.watch(t)
