@@ -33,14 +33,20 @@ const (
 // themselves.
 const shortDrain = 5 * time.Second
 
-// install returns the command of docs/install.md. The registry of the test has no TLS.
-func (w *World) install(t *testing.T) string {
+// documented returns the command of docs/install.md. The registry of the test has no TLS.
+func (w *World) documented(t *testing.T) string {
 	t.Helper()
 	command := installCommand.FindString(w.document(t, "install.md"))
 	if command == "" {
 		t.Fatal("docs/install.md has no command helm install fairlead")
 	}
-	command += fmt.Sprintf(" --plain-http --set 'controller.args={--token-lifetime=%s,--leaf-lifetime=%s,"+
+	return command + " --plain-http"
+}
+
+// install returns the command of docs/install.md with the times of this test.
+func (w *World) install(t *testing.T) string {
+	t.Helper()
+	command := w.documented(t) + fmt.Sprintf(" --set 'controller.args={--token-lifetime=%s,--leaf-lifetime=%s,"+
 		"--ca-overlap=%s,--rollout-soak=%s}'", tokenLife, leafLife, leafLife, soak)
 	if testing.Short() {
 		command += fmt.Sprintf(" --set 'gateway.args={--drain-timeout=%s}'", shortDrain)
@@ -84,7 +90,7 @@ func proveRejections(t *testing.T, w *World) {
 // proveFirstMinute measures from the command on. The load balancer has no address until Helm has returned, and the
 // public name does not resolve until a user has read that it is missing.
 func proveFirstMinute(t *testing.T, w *World) {
-	w.createCluster(t)
+	w.createCluster(t, w.workload.APIServer)
 	w.keepInventory(t)
 	ask(t, w.workload, "create", "namespace", edges)
 	ask(t, w.workload, "label", "namespace", edges, "pod-security.kubernetes.io/enforce=restricted")

@@ -84,7 +84,7 @@ func proveGuardedStart(t *testing.T, g *guarded) {
 }
 
 func proveGuardedEdges(t *testing.T, g *guarded) {
-	g.createCluster(t)
+	g.createCluster(t, g.workload.APIServer)
 	ask(t, g.management, "--namespace="+shops, "label", "--overwrite", "cluster/paris", "fairlead.dev/tunnel=enabled")
 	must(t, g.workload.Apply(t.Context(), []byte(g.edges(t, g.bootstrap(t)))))
 	eventually(t, g.reach)

@@ -92,7 +92,7 @@ func proveOldVersion(t *testing.T, u *upgraded) {
 	u.old.shell(t, u.management, "cd "+u.manifests+"; kubectl apply -k .")
 	u.waitServers(t)
 	u.nameGateway(t)
-	u.createCluster(t)
+	u.createCluster(t, u.workload.APIServer)
 	ask(t, u.management, "--namespace="+shops, "label", "--overwrite", "cluster/paris", "fairlead.dev/tunnel=enabled")
 	ask(t, u.workload, "create", "namespace", edgeNamespace)
 	u.id = u.bootstrap(t)

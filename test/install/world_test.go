@@ -26,6 +26,7 @@ import (
 
 	"github.com/fairlead/fairlead/test/lab/capi"
 	"github.com/fairlead/fairlead/test/lab/cluster"
+	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/pki"
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
@@ -62,16 +63,23 @@ func newWorld(t *testing.T, nodes int) *World {
 	measured("clusters_s", time.Since(began).Seconds())
 	w := &World{management: clusters[0], workload: clusters[1], images: findRelease(t), commands: t.TempDir()}
 	must(t, w.workload.Reach(t.Context(), w.management))
+	w.provide(t, clusters...)
+	return w
+}
+
+// provide extracts the programs of the images, and pushes the images to the registries of clusters and the chart to the
+// management cluster's.
+func (w *World) provide(t *testing.T, clusters ...*cluster.Cluster) {
+	t.Helper()
 	w.images.extract(t, "cli", "fairlead", w.commands)
 	w.images.extract(t, "edge", "edge-agent", w.commands)
-	began = time.Now()
+	began := time.Now()
 	for _, c := range clusters {
 		must(t, os.MkdirAll(c.File("home"), 0o700))
 		w.images.push(t, w, c)
 	}
 	w.images.pushChart(t, w, w.management)
 	measured("push_s", time.Since(began).Seconds())
-	return w
 }
 
 // installClusterAPI starts Cluster API's core manager beside the management cluster's apiserver.
@@ -84,10 +92,10 @@ func (w *World) installClusterAPI(t *testing.T) {
 	must(t, err)
 }
 
-// createCluster creates a Cluster for the workload cluster, with what its providers would create.
-func (w *World) createCluster(t *testing.T) {
+// createCluster creates the Cluster paris for an apiserver, with what its providers would create.
+func (w *World) createCluster(t *testing.T, workload *kube.APIServer) {
 	t.Helper()
-	endpoint := w.workload.Endpoint
+	endpoint := workload.Endpoint
 	must(t, w.management.Apply(t.Context(), fmt.Appendf(nil, `
 apiVersion: v1
 kind: Namespace
@@ -109,7 +117,7 @@ spec:
   infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: LabCluster, name: paris}
   controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: LabControlPlane, name: paris}
 `, endpoint.Addr(), endpoint.Port())))
-	kubeconfig, err := w.workload.AdminKubeconfig("paris")
+	kubeconfig, err := workload.AdminKubeconfig("paris")
 	must(t, err)
 	owner := &unstructured.Unstructured{}
 	owner.SetAPIVersion("controlplane.cluster.x-k8s.io/v1beta2")
@@ -117,7 +125,7 @@ spec:
 	must(t, w.management.Client.Get(t.Context(), types.NamespacedName{Namespace: shops, Name: "paris"}, owner))
 	for purpose, data := range map[string]map[string][]byte{
 		"kubeconfig": {"value": kubeconfig},
-		"ca":         {"tls.crt": w.workload.CA.CertPEM, "tls.key": w.workload.CA.KeyPEM},
+		"ca":         {"tls.crt": workload.CA.CertPEM, "tls.key": workload.CA.KeyPEM},
 	} {
 		must(t, w.management.Client.Create(t.Context(), &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{

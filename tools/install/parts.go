@@ -25,6 +25,7 @@ type part struct {
 	programs []program                                   // made by go build
 	make     func(ctx context.Context, dir string) error // makes the rest; may be nil
 	check    *check                                      // which program on the machine may be used instead; nil: none
+	named    bool                                        // only installed by name, because one target alone needs it
 
 	kept string // folder in the cache, once the key is known
 }
@@ -52,6 +53,7 @@ func parts(root string) []part {
 	return append(
 		all, externalDNS(filepath.Join(folder("dns"), "externaldns")), coreDNS(folder("dns")), grpcurl(folder("grpcurl")),
 		awsProvider(folder("capa")), namedTargets(folder("targets")), prometheus(folder("prometheus")),
+		kamaji(folder("kamaji")),
 	)
 }
 

@@ -40,7 +40,12 @@ var sets = map[string][]string{
 	// an installation in such a cluster
 	"install": slices.Concat(cluster, []string{"capi-core", "envoy", "helm"}),
 	// nodes of a cluster whose control plane is in a lab
-	"sites":      slices.Concat(lab, cluster, []string{"kubeadm"}),
+	"sites": slices.Concat(lab, cluster, []string{"kubeadm"}),
+	// Kamaji, and the programs of its control planes and of their nodes, to install them in the version that it accepts
+	"kamaji": {
+		"kamaji", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubeadm",
+		"kube-proxy",
+	},
 	"operations": slices.Concat(lab, []string{"kube-controller-manager", "clusterctl"}),
 	"metrics":    slices.Concat(lab, []string{"prometheus"}),
 	"page":       {"kube-apiserver", "etcd", "capi-core", chromiumPart},
@@ -60,10 +65,11 @@ func expand(names []string) []string {
 	return all
 }
 
-// choose returns the requested parts in the order of all, given names of sets and parts. No name stands for all parts.
+// choose returns the requested parts in the order of all, given names of sets and parts. No name stands for all parts
+// that are not installed by name alone.
 func choose(all []part, names []string) ([]part, error) {
 	if len(names) == 0 {
-		return all, nil
+		return slices.DeleteFunc(slices.Clone(all), func(p part) bool { return p.named }), nil
 	}
 	names = expand(names)
 	var known []string

@@ -55,6 +55,11 @@ type Node struct {
 	Containerd, Kubelet, Proxy *proc.Service
 
 	number int
+
+	// Of a node that kubeadm joins, whose programs of Kubernetes may have another version.
+	joins bool
+	old   bool   // the version is v1.30, with older forms of configuration
+	patch string // of the kubelet's configuration
 }
 
 func (c *Cluster) newNode(number int) *Node {
@@ -148,7 +153,7 @@ func (n *Node) writeRuntime() error {
 func (n *Node) render(name, to string) error {
 	data, err := render(name, map[string]any{
 		"Dir": n.dir, "Bin": n.cluster.Parts.Real, "Address": n.Address, "Pods": podsOf(n.number), "AllPods": allPods,
-		"DNS": dns, "Group": "/" + n.group(), "Pause": pauseImage,
+		"DNS": dns, "Group": "/" + n.group(), "Pause": pauseImage, "Old": n.old,
 	})
 	return errors.Join(err, write(n.dir, to, data))
 }
@@ -161,11 +166,19 @@ func (n *Node) startInit(context.Context) (err error) {
 	return enter(n.init.PID(), func() error { return prepare(n.Name, n.dir) })
 }
 
+// program returns the path of a program of the node.
+func (n *Node) program(name string) string {
+	if n.joins && strings.HasPrefix(name, "kube") {
+		return n.cluster.Parts.MachinePath(name)
+	}
+	return n.cluster.Parts.RealPath(name)
+}
+
 // supervise starts a program inside of the node.
 func (n *Node) supervise(name, program string, args ...string) (*proc.Service, error) {
 	path := "PATH=" + n.cluster.Parts.Real + ":" + os.Getenv("PATH")
 	return proc.Supervise(proc.Spec{
-		Name: n.Name + "-" + name, Program: n.cluster.Parts.RealPath(program), Args: args, Env: []string{path},
+		Name: n.Name + "-" + name, Program: n.program(program), Args: args, Env: []string{path},
 		Log:   n.cluster.LogFile(n.Name + "-" + name),
 		Enter: func(start func() error) error { return enter(n.init.PID(), start) },
 	})

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab/cgroup"
@@ -26,6 +27,8 @@ import (
 // addresses. It has a registry and a name server of its own, in its router.
 type Site struct {
 	Segment *netns.Segment
+	// Kubelet is YAML that is merged into the configuration of its kubelets. It may be empty.
+	Kubelet string
 
 	cluster *Cluster
 }
@@ -66,6 +69,11 @@ func (s *Site) StartMachine(ctx context.Context, name string) (*Machine, error) 
 // and unique in the cluster, decides its address and those of its Pods.
 func (s *Site) StartNode(ctx context.Context, name string, number int) (*Node, error) {
 	n := s.cluster.nodeAt(name, number)
+	version, err := s.cluster.Parts.MachineVersion(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("starting %s: %w", name, err)
+	}
+	n.joins, n.old, n.patch = true, strings.HasPrefix(version, "v1.30."), s.Kubelet
 	s.cluster.mu.Lock()
 	s.cluster.nodes = append(s.cluster.nodes, n)
 	s.cluster.mu.Unlock()
@@ -119,7 +127,7 @@ func (n *Node) Join(ctx context.Context, token, labels string) error {
 		return fmt.Errorf("joining %s: %w", n.Name, err)
 	}
 	var err error
-	n.Kubelet, err = n.Supervise("kubelet", "sh", "-e", "-c", kubelet, n.cluster.Parts.RealPath("kubelet"))
+	n.Kubelet, err = n.Supervise("kubelet", "sh", "-e", "-c", kubelet, n.program("kubelet"))
 	if err != nil {
 		return err
 	}
@@ -146,14 +154,14 @@ func (n *Node) writeJoin(token, labels string) error {
 		return err
 	}
 	values := map[string]any{
-		"Name": n.Name, "Address": n.Address, "Labels": labels, "Token": token, "Hash": hash,
+		"Old": n.old, "Name": n.Name, "Address": n.Address, "Labels": labels, "Token": token, "Hash": hash,
 		"Endpoint": n.cluster.Endpoint, "Patches": filepath.Dir(patchFile),
 	}
 	config, err := render("join.yaml", values)
 	if err != nil {
 		return err
 	}
-	patch := fmt.Appendf(nil, "cgroupRoot: %s\n", strconv.Quote("/"+n.group()))
+	patch := fmt.Appendf(nil, "cgroupRoot: %s\n%s", strconv.Quote("/"+n.group()), n.patch)
 	return n.Enter(func() error {
 		return errors.Join(write(filepath.Dir(joinFile), filepath.Base(joinFile), config),
 			write(filepath.Dir(patchFile), filepath.Base(patchFile), patch))

@@ -176,6 +176,20 @@ func (a *APIServer) writePKI(dir string, names []string, notAfter time.Time) (er
 		os.WriteFile(filepath.Join(dir, "ca.crt"), a.CA.CertPEM, 0o644))
 }
 
+// Connect returns an apiserver that something else runs, such as a provider of hosted control planes. from is a network
+// in which clients reach its endpoint.
+func Connect(name string, from *netns.Namespace, endpoint netip.AddrPort, ca *pki.Authority) (*APIServer, error) {
+	a := &APIServer{Name: name, CA: ca, Namespace: from, Endpoint: endpoint}
+	var err error
+	a.Admin, err = ca.Issue(pki.LeafSpec{
+		CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Usage: x509.ExtKeyUsageClientAuth,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making the administrator of %s: %w", name, err)
+	}
+	return a, a.connect()
+}
+
 // connect makes the administrator's client.
 func (a *APIServer) connect() error {
 	a.Config = &rest.Config{

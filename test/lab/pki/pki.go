@@ -3,9 +3,12 @@
 package pki
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -22,7 +25,7 @@ import (
 type Authority struct {
 	CertPEM, KeyPEM []byte
 	cert            *x509.Certificate
-	key             *ecdsa.PrivateKey
+	key             crypto.Signer
 }
 
 // KeyPair is a certificate and its key.
@@ -48,6 +51,24 @@ func NewAuthorityUntil(commonName string, notAfter time.Time) (*Authority, error
 	if err != nil {
 		return nil, fmt.Errorf("making the key of %s: %w", commonName, err)
 	}
+	keyPEM, err := encodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return newAuthority(commonName, notAfter, key, keyPEM)
+}
+
+// NewRSAAuthority returns an authority that is valid for a day, with an RSA key in PKCS #1, for programs that read no
+// other.
+func NewRSAAuthority(commonName string) (*Authority, error) {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return nil, fmt.Errorf("making the key of %s: %w", commonName, err)
+	}
+	return newAuthority(commonName, time.Time{}, key, encode("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(key)))
+}
+
+func newAuthority(commonName string, notAfter time.Time, key crypto.Signer, keyPEM []byte) (*Authority, error) {
 	template := newTemplate(commonName)
 	template.IsCA, template.BasicConstraintsValid = true, true
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
@@ -62,11 +83,20 @@ func NewAuthorityUntil(commonName string, notAfter time.Time) (*Authority, error
 	if err != nil {
 		return nil, fmt.Errorf("reading the certificate of %s: %w", commonName, err)
 	}
-	keyPEM, err := encodeKey(key)
-	if err != nil {
-		return nil, err
-	}
 	return &Authority{CertPEM: encode("CERTIFICATE", der), KeyPEM: keyPEM, cert: cert, key: key}, nil
+}
+
+// ReadAuthority returns the authority of a certificate and its key, as kubeadm writes them: an RSA key in PKCS #1.
+func ReadAuthority(certPEM, keyPEM []byte) (*Authority, error) {
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("reading an authority: %w", err)
+	}
+	signer, ok := pair.PrivateKey.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("reading an authority: a %T signs nothing", pair.PrivateKey)
+	}
+	return &Authority{CertPEM: certPEM, KeyPEM: keyPEM, cert: pair.Leaf, key: signer}, nil
 }
 
 // Issue creates a key and a certificate for it.

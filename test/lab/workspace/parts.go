@@ -72,6 +72,9 @@ func FindClusterParts() (Parts, error) {
 		return Parts{}, err
 	}
 	p := Parts{Root: root, Real: filepath.Join(root, "bin")}
+	if p.Machines, err = filepath.Abs(cmp.Or(os.Getenv(MachinesEnv), p.Real)); err != nil {
+		return Parts{}, fmt.Errorf("finding programs: %w", err)
+	}
 	return p, missing(p.Real, "make parts.cluster", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler",
 		"kubectl", "kubelet", "kube-proxy", "containerd", "containerd-shim-runc-v2", "runc", "pause", "nft", "coredns",
 		"bridge", "loopback", "host-local", "portmap")

@@ -83,8 +83,11 @@ func choose(names []string) ([]peer, error) {
 	return chosen, nil
 }
 
+// goBuild builds a program without C, so that it also runs in an image without libraries.
 func goBuild(what string) func(string) error {
-	return func(to string) error { return run("", "go", "build", "-trimpath", "-o", to, what) }
+	return func(to string) error {
+		return run("", "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", to, what)
+	}
 }
 
 // rathole builds rathole with the dependencies that are pinned in the folder of the same name.
