@@ -9,9 +9,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 )
 
-// addressDenied matches the answer of an edge to an address that it must not dial. Envoy's own status is that of a
-// failed DNS query.
-const addressDenied = "response.code_details == 'dns_resolution_failure{address_denied}'"
+// addressDenied matches the answer of an edge to an address that it must not dial, and unresolved the answer to a name
+// that does not resolve. Envoy's own status is the same for both, and its response flag depends on where it resolves.
+const (
+	addressDenied = "response.code_details == 'dns_resolution_failure{address_denied}'"
+	unresolved    = "response.code_details.startsWith('dns_resolution_failure{')"
+)
 
 // GatewayReplies make a gateway answer 403 to an apiserver without a network for its destination.
 func GatewayReplies() *hcmv3.LocalReplyConfig {
@@ -23,22 +26,26 @@ func GatewayReplies() *hcmv3.LocalReplyConfig {
 // edgeReplies make an edge answer 403 for each destination that it refuses, and 502 for a name that it cannot resolve:
 // 503 is Envoy's own answer to that and to an address that does not answer.
 func edgeReplies() *hcmv3.LocalReplyConfig {
-	denied := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{
-		ExtensionFilter: &accesslogv3.ExtensionFilter{
-			Name: "denied",
-			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{
-				TypedConfig: typed.Pack(&celv3.ExpressionFilter{Expression: addressDenied}),
-			},
-		},
-	}}
 	return &hcmv3.LocalReplyConfig{Mappers: []*hcmv3.ResponseMapper{
-		reply(denied, 403, "refused by the edge: its network does not contain this address"),
+		reply(detailed("denied", addressDenied), 403, "refused by the edge: its network does not contain this address"),
 		reply(flagged("NR"), 403, "refused by the edge: its network does not contain this destination"),
-		reply(flagged("DF"), 502, "the DNS of the network does not resolve this name"),
+		reply(detailed("unresolved", unresolved), 502, "the DNS of the network does not resolve this name"),
 	}}
 }
 
-// flagged matches answers with a response flag of Envoy: NR without a route, DF after a failed DNS query.
+// detailed matches answers by an expression about Envoy's response code details.
+func detailed(name, expression string) *accesslogv3.AccessLogFilter {
+	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{
+		ExtensionFilter: &accesslogv3.ExtensionFilter{
+			Name: name,
+			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{
+				TypedConfig: typed.Pack(&celv3.ExpressionFilter{Expression: expression}),
+			},
+		},
+	}}
+}
+
+// flagged matches answers with a response flag of Envoy, such as NR: without a route.
 func flagged(flag string) *accesslogv3.AccessLogFilter {
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
 		ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{flag}},
