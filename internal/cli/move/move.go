@@ -49,8 +49,8 @@ The edges then have a certificate of each installation, and their tunnels to the
 after the Cluster arrives. The installations may have different tunnel domains, gateways and CAs. Run
 "clusterctl move" after this command has succeeded. You can repeat the command at any time.
 
-The command does four things for the Tunnel of the Cluster, for that of each of its RemoteNetworks, and for that
-of its apiservers. It leaves out a Tunnel without a connected edge.
+The command does four things for the Tunnel of the Cluster, for that of each of its RemoteNetworks, and for
+that of its apiservers. It leaves out a Tunnel without a connected edge.
   1. It creates a Tunnel with the same name and id in the target.
   2. It waits for the bootstrap Secret that the target creates for the Tunnel.
   3. It runs "edge-agent join" with the bootstrap file in each Pod of an edge, through the existing tunnel. For
@@ -58,7 +58,8 @@ of its apiservers. It leaves out a Tunnel without a connected edge.
      contains a token.
   4. It waits until the target has as many edges on record as are connected here.
 
-The target keeps the Tunnels for the time --for. If the Cluster has not arrived by then, it withdraws the edges.
+The target keeps the Tunnels for the time --for. If the Cluster has not arrived by then, it withdraws the
+edges.
 
 Needs: list and get on Tunnels, and get on Secrets here; in the target, create and patch on Tunnels, set-id on
 Tunnels in all namespaces, create on Namespaces and get on Secrets.
