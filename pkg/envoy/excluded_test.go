@@ -85,8 +85,8 @@ func TestAnEdgeNeverDialsAGateway(t *testing.T) {
 				}
 			}
 		}
-		if restricted < 2 {
-			t.Errorf("%s: %d resources dial something", name, restricted)
+		if restricted == 0 {
+			t.Errorf("%s: no resource dials something", name)
 		}
 	}
 }
