@@ -105,9 +105,8 @@ func TestAChangeOfANetworkIsTracedToItsAnswers(t *testing.T) {
 	b.publish(n1)
 	g.next(t)
 	e.next(t)
-	e.next(t)
 	waitFor(t, func() error {
-		return traced(exporter, "prod/n1.network", "gateway scope ack", "edge cluster ack", "edge listener ack")
+		return traced(exporter, "prod/n1.network", "gateway scope ack", "edge cluster ack")
 	})
 }
 
