@@ -34,7 +34,7 @@ func TestConfigurationNeedsEveryValue(t *testing.T) {
 		"Group": "/lab/node-1", "Pause": pauseImage, "Image": coreDNSImage,
 		"Resolver": FirstBalancer, "Name": "node-1", "Labels": "site=north", "Token": "abcdef.0123456789abcdef",
 		"Hash": "sha256:00", "Endpoint": "172.30.0.250:6443", "Patches": "/patches", "Version": "v1.37.1",
-		"Services": services,
+		"Services": services, "Old": false,
 	}
 	files, err := configs.ReadDir("config")
 	if err != nil || len(files) < 5 {
