@@ -5,23 +5,35 @@ package freeport
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // The range is below the one from which Linux takes the ports of outgoing connections (32768 to 60999,
 // ip_local_port_range in ip(7)). A port of that range could be in use by the time the program listens.
 const first, last = 10_000, 32_767
 
+// leases is the file in which this process has a lock for each port that it has returned: the byte at the port's
+// number. The kernel removes the locks when the process ends, because no child inherits the file.
+var leases = sync.OnceValues(func() (*os.File, error) {
+	name := fmt.Sprintf("fairlead-ports-%d", os.Getuid())
+	return os.OpenFile(filepath.Join(os.TempDir(), name), os.O_RDWR|os.O_CREATE, 0o600)
+})
+
 var (
 	mu    sync.Mutex
 	given = map[int]bool{}
 )
 
-// TCP returns a port that has no listener on any address, and that this process has not returned before. It fails the
-// test if there is none.
+// TCP returns a port that has no listener on any address, and that neither this process nor another one that runs has
+// returned before: several minutes may pass before a program listens. It fails the test if there is none.
 func TCP(t testing.TB) int {
 	t.Helper()
 	port, err := Choose()
@@ -41,13 +53,30 @@ func Choose() (int, error) {
 		if given[port] {
 			continue
 		}
-		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
-		if err != nil {
+		if err := take(port); err != nil {
 			failed = err
 			continue
 		}
 		given[port] = true
-		return port, listener.Close()
+		return port, nil
 	}
 	return 0, fmt.Errorf("no free port from %d to %d: %w", first, last, failed)
+}
+
+// take returns an error if another process has taken the port or listens there.
+func take(port int) error {
+	file, err := leases()
+	if err != nil {
+		return err
+	}
+	// Of the open file, not of the process: fcntl(2), "Open file description locks".
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: int64(port), Len: 1}
+	if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
+		return fmt.Errorf("port %d is taken by another process: %w", port, err)
+	}
+	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+	if err != nil {
+		return err
+	}
+	return listener.Close()
 }
