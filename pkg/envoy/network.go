@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -101,7 +102,7 @@ func networkEdge(inst model.Installation, wc model.WorkloadCluster, node string,
 		Domain: inst.Domain, Node: node, Network: *wc.Network, Buffer: dial.buffers().apiserver,
 		Keepalive: clientKeepalive(), Limits: breaker(unlimited()),
 	}
-	for _, a := range append(inst.GatewayAddresses(), model.Addresses(dial.Gateways...)...) {
+	for _, a := range slices.Concat(inst.GatewayAddresses(), model.Addresses(dial.Gateways...)) {
 		e.Excluded = append(e.Excluded, netip.PrefixFrom(a, a.BitLen()))
 	}
 	return e

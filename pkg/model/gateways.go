@@ -123,6 +123,9 @@ func (i Installation) GatewayAddresses() []netip.Addr {
 	for _, g := range i.Gateways {
 		all = append(all, g.Public, g.Peer)
 	}
+	if i.ReplicaAddress == "" {
+		return Addresses(all...)
+	}
 	for n := range MaxGateways {
 		if e, err := i.ReplicaAddress.Of(fmt.Sprintf("gateway-%d", n)); err == nil {
 			all = append(all, e)
