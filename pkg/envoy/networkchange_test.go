@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -47,15 +46,7 @@ func TestStreamsContinueWhileTheirNetworkGrows(t *testing.T) {
 	wide := newSite("a1", "a", egress, []string{"10.0.0.0/8"})
 	wide.Network.Ports[0].Last++
 	wide.ID = site.ID
-	in := newInstallation(t, 1, site)
-	g := in.gateways[0]
-	g.bind.Version = envoy.Current
-	g.agent.scopes = append(g.agent.scopes, envoy.NetworkScope(domain, egress, []model.WorkloadCluster{wide}))
-	g.deny(t, in, model.Denied{})
-	socket := filepath.Join(envoytest.Dir(t), "egress.sock")
-	in.startDialling(
-		t, model.WorkloadCluster{ID: egress, Egress: true}, envoy.EdgeDial{Version: envoy.Current, Socket: socket},
-	)
+	in, socket := newEgress(t, egress, site, wide)
 	dir := envoytest.Dir(t)
 	edge := &changing{
 		in: in, wc: site, subject: model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: site.ID},

@@ -38,15 +38,7 @@ func TestStreamsEndWithTheirEdge(t *testing.T) {
 	})
 	egress := model.NewID()
 	site := newSite("a1", "a", egress, []string{"10.1.0.0/16"})
-	in := newInstallation(t, 1, site)
-	g := in.gateways[0]
-	g.bind.Version = envoy.Current
-	g.agent.scopes = append(g.agent.scopes, envoy.NetworkScope(domain, egress, []model.WorkloadCluster{site}))
-	g.deny(t, in, model.Denied{})
-	socket := filepath.Join(envoytest.Dir(t), "egress.sock")
-	in.startDialling(
-		t, model.WorkloadCluster{ID: egress, Egress: true}, envoy.EdgeDial{Version: envoy.Current, Socket: socket},
-	)
+	in, socket := newEgress(t, egress, site, site)
 	open := func() (net.Conn, error) { return openStream(socket, "10.1.0.5:7000") }
 	for state, line := range map[string]string{
 		"new": "", "idle": "hello\n", "waiting for an answer": "no newline", "not read": "flood\n",
@@ -100,6 +92,22 @@ func TestStreamsEndWithTheirEdge(t *testing.T) {
 			t.Errorf("it took %s", took)
 		}
 	})
+}
+
+// newEgress starts an installation with one gateway, and the Envoy beside an apiserver whose scope is a network. It
+// returns the socket at which that Envoy answers.
+func newEgress(t *testing.T, egress string, site, scope model.WorkloadCluster) (in *installation, socket string) {
+	t.Helper()
+	in = newInstallation(t, 1, site)
+	g := in.gateways[0]
+	g.bind.Version = envoy.Current
+	g.agent.scopes = append(g.agent.scopes, envoy.NetworkScope(domain, egress, []model.WorkloadCluster{scope}))
+	g.deny(t, in, model.Denied{})
+	socket = filepath.Join(envoytest.Dir(t), "egress.sock")
+	in.startDialling(
+		t, model.WorkloadCluster{ID: egress, Egress: true}, envoy.EdgeDial{Version: envoy.Current, Socket: socket},
+	)
+	return in, socket
 }
 
 // openStream opens a stream through the Unix socket of the Envoy beside an apiserver.
@@ -165,15 +173,7 @@ func TestNoRequestFailsWhileAnEdgeIsKilled(t *testing.T) {
 	answerLines(t, "10.1.0.5:7000")
 	egress := model.NewID()
 	site := newSite("a1", "a", egress, []string{"10.1.0.0/16"})
-	in := newInstallation(t, 1, site)
-	g := in.gateways[0]
-	g.bind.Version = envoy.Current
-	g.agent.scopes = append(g.agent.scopes, envoy.NetworkScope(domain, egress, []model.WorkloadCluster{site}))
-	g.deny(t, in, model.Denied{})
-	socket := filepath.Join(envoytest.Dir(t), "egress.sock")
-	in.startDialling(
-		t, model.WorkloadCluster{ID: egress, Egress: true}, envoy.EdgeDial{Version: envoy.Current, Socket: socket},
-	)
+	in, socket := newEgress(t, egress, site, site)
 	first := in.startDialling(t, site, envoy.EdgeDial{Version: envoy.Current})
 	in.startDialling(t, site, envoy.EdgeDial{Version: envoy.Current})
 	opens := func() error {

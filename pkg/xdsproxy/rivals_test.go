@@ -1,12 +1,15 @@
 package xdsproxy_test
 
 import (
+	"maps"
 	"net"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -29,16 +32,31 @@ func (e *envoy) changes(t testing.TB, removed, added string) {
 	expect(t, "added", names(e.next(t)), []string{added})
 }
 
+// rivals are two installations. The first has a listener, and the second will want its address.
+type rivals struct {
+	bed           *bed
+	envoy         *envoy
+	first, second *server
+	other         *run // of the second
+}
+
+// newRivals starts both, and an Envoy that has the listeners of the first.
+func newRivals(t *testing.T, more ...types.ResourceWithName) rivals {
+	t.Helper()
+	r := rivals{bed: newBed(t, t.TempDir()), second: newServer(t, nil, nil)}
+	served := named(append(more, local("first"))...)
+	r.first = newServer(t, nil, served)
+	r.bed.follow(t, "a", r.first, nil)
+	r.other = r.bed.follow(t, "b", r.second, nil)
+	r.envoy = r.bed.envoy(t, nil)
+	r.envoy.subscribe(t, cds, lds)
+	r.envoy.until(t, lds, slices.Collect(maps.Keys(served))...)
+	return r
+}
+
 func TestTheListenerThatWasOfferedLastHasTheAddress(t *testing.T) {
-	first := newServer(t, nil, named(local("first"), listener("own")))
-	second := newServer(t, nil, nil)
-	dir := t.TempDir()
-	bed := newBed(t, dir)
-	bed.follow(t, "a", first, nil)
-	bed.follow(t, "b", second, nil)
-	e := bed.envoy(t, nil)
-	e.subscribe(t, cds, lds)
-	e.until(t, lds, "first", "own")
+	r := newRivals(t, listener("own"))
+	bed, e, first, second := r.bed, r.envoy, r.first, r.second
 
 	second.caches[lds].SetResources(named(local("second"))) // the Cluster arrives there
 	e.changes(t, "first", "second")
@@ -65,16 +83,11 @@ func TestAListenerReturnsWhenTheOtherUpstreamEnds(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			first, second := newServer(t, nil, named(local("first"))), newServer(t, nil, nil)
-			bed := newBed(t, t.TempDir())
-			bed.follow(t, "a", first, nil)
-			run := bed.follow(t, "b", second, nil)
-			e := bed.envoy(t, nil)
-			e.subscribe(t, cds, lds)
-			e.until(t, lds, "first")
+			r := newRivals(t)
+			bed, e, second := r.bed, r.envoy, r.second
 			second.caches[lds].SetResources(named(local("second")))
 			e.changes(t, "first", "second")
-			ends(t, bed, second, run)
+			ends(t, bed, second, r.other)
 			e.changes(t, "second", "first")
 		})
 	}
@@ -82,14 +95,8 @@ func TestAListenerReturnsWhenTheOtherUpstreamEnds(t *testing.T) {
 
 // TestAnAgentThatStartsKeepsTheListenerThatHasTheAddress: both installations are unreachable then.
 func TestAnAgentThatStartsKeepsTheListenerThatHasTheAddress(t *testing.T) {
-	first, second := newServer(t, nil, named(local("first"))), newServer(t, nil, nil)
-	dir := t.TempDir()
-	bed := newBed(t, dir)
-	bed.follow(t, "a", first, nil)
-	bed.follow(t, "b", second, nil)
-	e := bed.envoy(t, nil)
-	e.subscribe(t, cds, lds)
-	e.until(t, lds, "first")
+	r := newRivals(t)
+	bed, e, second := r.bed, r.envoy, r.second
 	second.caches[lds].SetResources(named(local("second")))
 	e.changes(t, "first", "second")
 	bed.file(t, "b.listeners.cache", "second")
