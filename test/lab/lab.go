@@ -52,6 +52,8 @@ type Options struct {
 	Controllers int
 	// ControllerFlags are additional flags of the controllers.
 	ControllerFlags []string
+	// Bootstrap adds Cluster API's kubeadm bootstrap provider, for workers of control planes that it does not make.
+	Bootstrap bool
 	// Machines adds Cluster API's kubeadm providers and an infrastructure provider whose machines are network namespaces:
 	// Cluster API makes the workload clusters itself, so the lab has no workload apiservers of its own.
 	Machines bool
@@ -274,7 +276,7 @@ func (l *Lab) clusterAPI() (*capi.Provider, error) {
 		l.webhooks = authority
 	}
 	return &capi.Provider{
-		Workspace: l.Workspace, Management: l.Management, Webhooks: l.webhooks, Machines: l.options.Machines,
-		Lean: l.options.Lean,
+		Workspace: l.Workspace, Management: l.Management, Webhooks: l.webhooks, Bootstrap: l.options.Bootstrap,
+		Machines: l.options.Machines, Lean: l.options.Lean,
 	}, nil
 }

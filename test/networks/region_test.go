@@ -27,8 +27,6 @@ import (
 )
 
 const (
-	// joinToken is the bootstrap token of kubelets, in the form that kubeadm requires.
-	joinToken = "abcdef.0123456789abcdef"
 	guestPort = 8080
 	// gracePeriod is the time without a report of a kubelet after which its Node counts as lost.
 	gracePeriod = 20 * time.Second
@@ -73,7 +71,7 @@ func (r *region) node(name string) *cluster.Node {
 	panic("no node " + name)
 }
 
-// newKubeadmHosted starts a hosted control plane that kubelets can join.
+// newKubeadmHosted starts a hosted control plane that kubelets can join, and tells Cluster API that it runs.
 func newKubeadmHosted(t *testing.T, w *world.World, name string, host int) *controlPlane {
 	t.Helper()
 	pki := func(file string) string { return filepath.Join(w.File(name), file) }
@@ -84,7 +82,8 @@ func newKubeadmHosted(t *testing.T, w *world.World, name string, host int) *cont
 		"--kubelet-client-key="+pki("apiserver-kubelet-client.key"),
 	)
 	must(t, cluster.RunControllers(w.Workspace, h.APIServer))
-	must(t, cluster.PrepareKubeadm(t.Context(), w.Workspace, h.APIServer, joinToken))
+	must(t, cluster.PrepareKubeadm(t.Context(), w.Workspace, h.APIServer))
+	must(t, h.SetProvisioned(t.Context()))
 	return h
 }
 
@@ -171,8 +170,8 @@ func (r *region) join(ctx context.Context, form, listen string, flags ...string)
 	return out, nil
 }
 
-// addNode starts a machine and joins it with kubeadm. If alone, an edge on the machine itself is its way to the
-// apiserver, otherwise the edge of the region.
+// addNode starts a machine for a new Machine of Cluster API, with its bootstrap data. If alone, an edge on the machine
+// itself is its way to the apiserver, otherwise the edge of the region. It returns when Cluster API knows the Node.
 func (r *region) addNode(ctx context.Context, name string, alone bool) error {
 	n, err := r.StartNode(ctx, name, r.first+len(r.nodes))
 	if err != nil {
@@ -184,7 +183,17 @@ func (r *region) addNode(ctx context.Context, name string, alone bool) error {
 			return err
 		}
 	}
-	return n.Join(ctx, joinToken, "site="+r.name)
+	data, err := r.createMachine(ctx, n)
+	if err != nil {
+		return err
+	}
+	if err := r.provisioned(ctx, n); err != nil {
+		return err
+	}
+	if err := n.Boot(ctx, data); err != nil {
+		return err
+	}
+	return proc.Wait(ctx, time.Minute, r.running(n))
 }
 
 // loadEdge adds the image of edges to the region's registry.

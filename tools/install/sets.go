@@ -40,7 +40,7 @@ var sets = map[string][]string{
 	// an installation in such a cluster
 	"install": slices.Concat(cluster, []string{"capi-core", "envoy", "helm"}),
 	// nodes of a cluster whose control plane is in a lab
-	"sites": slices.Concat(lab, cluster, []string{"kubeadm"}),
+	"sites": slices.Concat(lab, cluster, []string{"kubeadm", "capi-bootstrap"}),
 	// Kamaji, and the programs of its control planes and of their nodes, to install them in the version that it accepts
 	"kamaji": {
 		"kamaji", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubeadm",

@@ -45,7 +45,8 @@ type Provider struct {
 	Workspace  *workspace.Workspace
 	Management *kube.APIServer
 	Webhooks   *pki.Authority // of the managers' webhooks: a restored management cluster trusts the one that it had
-	Machines   bool           // with the kubeadm providers
+	Bootstrap  bool           // with the kubeadm bootstrap provider
+	Machines   bool           // with both kubeadm providers
 	Lean       bool           // only types: no manager runs
 }
 
@@ -235,23 +236,26 @@ func kustomizeLabels(file string) (map[string]string, error) {
 	return labels, nil
 }
 
-// kubeadmManagers are the managers of Cluster API's kubeadm providers. They resync their objects more often than by
-// default, so that tests do not wait ten minutes.
-var kubeadmManagers = []manager{
-	{
+// The managers of Cluster API's kubeadm providers resync their objects more often than by default, so that tests do not
+// wait ten minutes.
+var (
+	bootstrapManager = manager{
 		name: "capi-bootstrap", config: "capi-bootstrap-config", webhook: 9445, health: 9441,
 		flags: []string{"--sync-period=30s"},
-	},
-	{
+	}
+	controlPlaneManager = manager{
 		name: "capi-control-plane", config: "capi-control-plane-config", webhook: 9446, health: 9442,
 		flags: []string{"--sync-period=30s"},
-	},
-}
+	}
+)
 
 // managers returns the managers that run, the core manager first.
 func (p *Provider) managers() []manager {
-	if p.Machines {
-		return append([]manager{coreManager}, kubeadmManagers...)
+	switch {
+	case p.Machines:
+		return []manager{coreManager, bootstrapManager, controlPlaneManager}
+	case p.Bootstrap:
+		return []manager{coreManager, bootstrapManager}
 	}
 	return []manager{coreManager}
 }

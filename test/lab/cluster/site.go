@@ -106,8 +106,9 @@ func (n *Node) Pods() netip.Prefix { return podsOf(n.number) }
 func (m *Machine) Enter(f func() error) error { return enter(m.init.PID(), f) }
 
 const (
+	// PatchFile is where kubeadm finds the patch of the configuration of kubelets.
+	PatchFile = "/etc/kubernetes/patches/kubeletconfiguration+merge.yaml"
 	joinFile  = "/run/kubeadm/kubeadm-join-config.yaml"
-	patchFile = "/etc/kubernetes/patches/kubeletconfiguration+merge.yaml"
 	// joinTime bounds kubeadm join, which waits for the kubelet.
 	joinTime = 4 * time.Minute
 )
@@ -119,13 +120,30 @@ const kubelet = `until test -e /var/lib/kubelet/config.yaml; do sleep 0.2; done
 exec "$0" --bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf \
 	--config=/var/lib/kubelet/config.yaml $KUBELET_KUBEADM_ARGS`
 
-// Join joins the node with the data that Cluster API's bootstrap provider generates for a worker: a JoinConfiguration
-// with a bootstrap token, which the real kubeadm reads. labels are the Node's, as key=value. It returns when the Node
-// is Ready, and kube-proxy runs.
+// Join joins the node without Cluster API: with a JoinConfiguration and a bootstrap token, which the real kubeadm reads.
+// labels are the Node's, as key=value. It returns when the Node is Ready, and kube-proxy runs.
 func (n *Node) Join(ctx context.Context, token, labels string) error {
 	if err := n.writeJoin(token, labels); err != nil {
 		return fmt.Errorf("joining %s: %w", n.Name, err)
 	}
+	return n.join(ctx, "kubeadm join --ignore-preflight-errors=all --config="+joinFile)
+}
+
+// Boot joins the node with the bootstrap data of a Machine, a cloud-config, as cloud-init does on a machine's first
+// boot. It returns when the Node is Ready, and kube-proxy runs.
+func (n *Node) Boot(ctx context.Context, bootstrapData []byte) error {
+	data, err := parseCloudConfig(bootstrapData)
+	if err != nil {
+		return fmt.Errorf("reading the bootstrap data of %s: %w", n.Name, err)
+	}
+	if err := n.Enter(data.writeFiles); err != nil {
+		return fmt.Errorf("writing the files of %s: %w", n.Name, err)
+	}
+	return n.join(ctx, strings.Join(data.RunCmd, "\n"))
+}
+
+// join runs the commands that join the node, in a shell.
+func (n *Node) join(ctx context.Context, commands string) error {
 	var err error
 	n.Kubelet, err = n.Supervise("kubelet", "sh", "-e", "-c", kubelet, n.program("kubelet"))
 	if err != nil {
@@ -133,8 +151,8 @@ func (n *Node) Join(ctx context.Context, token, labels string) error {
 	}
 	bounded, cancel := context.WithTimeout(ctx, joinTime)
 	defer cancel()
-	out, err := n.Machine.Run(bounded, "", n.cluster.Parts.MachinePath("kubeadm"), "join", "--config="+joinFile,
-		"--ignore-preflight-errors=all")
+	path := "PATH=" + n.cluster.Parts.Machines + ":$PATH\n"
+	out, err := n.Machine.Run(bounded, "", "sh", "-e", "-c", path+commands)
 	if err != nil {
 		return fmt.Errorf("joining %s: %w\n%s", n.Name, err, proc.Tail(n.cluster.LogFile(n.Name+"-kubelet"), 20))
 	}
@@ -155,17 +173,21 @@ func (n *Node) writeJoin(token, labels string) error {
 	}
 	values := map[string]any{
 		"Old": n.old, "Name": n.Name, "Address": n.Address, "Labels": labels, "Token": token, "Hash": hash,
-		"Endpoint": n.cluster.Endpoint, "Patches": filepath.Dir(patchFile),
+		"Endpoint": n.cluster.Endpoint, "Patches": filepath.Dir(PatchFile),
 	}
 	config, err := render("join.yaml", values)
 	if err != nil {
 		return err
 	}
-	patch := fmt.Appendf(nil, "cgroupRoot: %s\n%s", strconv.Quote("/"+n.group()), n.patch)
 	return n.Enter(func() error {
 		return errors.Join(write(filepath.Dir(joinFile), filepath.Base(joinFile), config),
-			write(filepath.Dir(patchFile), filepath.Base(patchFile), patch))
+			write(filepath.Dir(PatchFile), filepath.Base(PatchFile), []byte(n.KubeletPatch())))
 	})
+}
+
+// KubeletPatch returns what differs between the kubelets of machines, for PatchFile.
+func (n *Node) KubeletPatch() string {
+	return fmt.Sprintf("cgroupRoot: %s\n%s", strconv.Quote("/"+n.group()), n.patch)
 }
 
 // caHash returns the hash of the public key of the cluster's CA, as kubeadm writes it.
@@ -183,14 +205,14 @@ func (n *Node) caHash() (string, error) {
 }
 
 // PrepareKubeadm does what a provider of hosted control planes does with kubeadm's phases: it uploads the configuration
-// of kubeadm and of kubelets, and makes a bootstrap token with its permissions and the ConfigMap cluster-info.
-func PrepareKubeadm(ctx context.Context, w *workspace.Workspace, a *kube.APIServer, token string) error {
+// of kubeadm and of kubelets, and makes the permissions of bootstrap tokens and the ConfigMap cluster-info.
+func PrepareKubeadm(ctx context.Context, w *workspace.Workspace, a *kube.APIServer) error {
 	version, err := w.Parts.MachineVersion(ctx)
 	if err != nil {
 		return err
 	}
 	config, err := render("kubeadm.yaml", map[string]any{
-		"Name": a.Name, "Endpoint": a.Endpoint, "Address": a.Endpoint.Addr(), "Token": token, "Version": version,
+		"Name": a.Name, "Endpoint": a.Endpoint, "Address": a.Endpoint.Addr(), "Version": version,
 		"Services": services, "AllPods": allPods, "DNS": dns,
 	})
 	if err != nil {
