@@ -242,7 +242,7 @@ verify-networks-short: networks.test ## the part of it that make test runs (45 s
 	cd test/networks && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.short -test.timeout=5m
 
 .PHONY: verify-networks-cluster
-verify-networks-cluster: networks.test parts.sites install-images ## the same with real kubelets that kubeadm joins through edges, and Pods, in four networks (3 min, as root)
+verify-networks-cluster: networks.test parts.sites install-images ## the same with real kubelets, which join with the bootstrap data of Cluster API, and Pods, in four networks (3 min, as root)
 	cd test/networks && env -u FAIRLEAD_TIMES $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/networks.test -test.v -test.timeout=20m -test.run=TestRealKubelets
 
 # Kamaji, and the newest Kubernetes that this version of it accepts, in a folder of their own.
