@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -28,7 +27,7 @@ var (
 )
 
 var proof = promise.Proof{
-	Name: "verify cluster", Parallel: 1, Interrupted: stopAll,
+	Name: "verify cluster", Parallel: 1,
 	Missing: func() error {
 		_, err := workspace.FindClusterParts()
 		return err
@@ -42,20 +41,6 @@ func TestMain(m *testing.M) {
 	os.Exit(proof.Main(m))
 }
 
-var running struct {
-	sync.Mutex
-	clusters []*cluster.Cluster
-}
-
-// stopAll stops all clusters after Ctrl-C.
-func stopAll(ctx context.Context) {
-	running.Lock()
-	defer running.Unlock()
-	for _, c := range running.clusters {
-		_ = c.Stop(ctx)
-	}
-}
-
 // guestImage is the image of the program guest.
 const guestImage = "registry.example.test/guest:v1"
 
@@ -66,9 +51,7 @@ func start(t *testing.T, options cluster.Options) *cluster.Cluster {
 	began := time.Now()
 	c, err := cluster.Start(t.Context(), options)
 	must(t, err)
-	running.Lock()
-	running.clusters = append(running.clusters, c)
-	running.Unlock()
+	proof.OnInterrupt(func(ctx context.Context) { _ = c.Stop(ctx) })
 	measured(options.Name+"_ready_s", time.Since(began).Seconds())
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -48,8 +48,5 @@ func newWorld(t *testing.T, options lab.Options) *world.World {
 	if testing.Short() && t.Name() != smoke {
 		t.Skip("the short form has " + smoke + " alone")
 	}
-	proof.Need(t)
-	options.TunnelDomain = string(world.Domain)
-	l, err := lab.New(t.Context(), options)
-	return world.New(t, proof.Start(t, l, err))
+	return world.Start(t, &proof, options)
 }

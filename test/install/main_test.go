@@ -25,7 +25,7 @@ var (
 	must     = promise.Must
 )
 
-var proof = promise.Proof{Name: "verify install", Parallel: 1, Interrupted: stopAll, Missing: missing}
+var proof = promise.Proof{Name: "verify install", Parallel: 1, Missing: missing}
 
 // missing returns an error if a part of a cluster, or of the installation, is missing.
 func missing() error {
@@ -47,20 +47,6 @@ func missing() error {
 
 func TestMain(m *testing.M) { os.Exit(proof.Main(m)) }
 
-var running struct {
-	sync.Mutex
-	clusters []*cluster.Cluster
-}
-
-// stopAll stops all clusters after Ctrl-C.
-func stopAll(ctx context.Context) {
-	running.Lock()
-	defer running.Unlock()
-	for _, c := range running.clusters {
-		_ = c.Stop(ctx)
-	}
-}
-
 // start starts clusters at the same time. They stop with the test. If it fails, their logs are kept.
 func start(t *testing.T, all ...cluster.Options) []*cluster.Cluster {
 	t.Helper()
@@ -74,9 +60,7 @@ func start(t *testing.T, all ...cluster.Options) []*cluster.Cluster {
 		if c == nil {
 			continue
 		}
-		running.Lock()
-		running.clusters = append(running.clusters, c)
-		running.Unlock()
+		proof.OnInterrupt(func(ctx context.Context) { _ = c.Stop(ctx) })
 		t.Cleanup(func() {
 			if t.Failed() {
 				keepLogs(c, all[i].Name)

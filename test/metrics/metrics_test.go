@@ -31,20 +31,9 @@ const maxSeries = 1500
 
 // TestEveryProgramServesTheDocumentedMetrics lets a real Prometheus scrape a running installation.
 func TestEveryProgramServesTheDocumentedMetrics(t *testing.T) {
-	proof.Need(t)
-	l, err := lab.New(
-		t.Context(),
-		lab.Options{
-			Lean: true, WithoutWorkload: true,
-			Gateways:     2,
-			XDSServers:   2,
-			TunnelDomain: string(world.Domain),
-			LogLevel:     "info",
-			Metrics:      true,
-			AccessLog:    "all",
-		},
-	)
-	s := world.New(t, proof.Start(t, l, err))
+	s := world.Start(t, &proof, lab.Options{
+		Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2, LogLevel: "info", Metrics: true, AccessLog: "all",
+	})
 	m := s.Member(t, "bergen", nil)
 	edge := s.Edge(t, lab.EdgeSpec{Name: "edge"}, m)
 	w := watch(t, s, edge)

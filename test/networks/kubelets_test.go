@@ -56,11 +56,10 @@ func TestRealKubelets(t *testing.T) {
 	proof.Need(t)
 	_, err := workspace.FindClusterParts()
 	must(t, err)
-	l, err := lab.New(t.Context(), lab.Options{
-		TunnelDomain: string(world.Domain), Bootstrap: true, WithoutWorkload: true, Gateways: 2,
+	m := &mixed{World: world.Start(t, &proof, lab.Options{
+		Bootstrap: true, WithoutWorkload: true, Gateways: 2,
 		ControllerFlags: []string{"--apiserver-cidrs=" + netns.ManagementPrefix().String()},
-	})
-	m := &mixed{World: world.New(t, proof.Start(t, l, err))}
+	})}
 	m.build(t)
 	m.joins(t)
 	if t.Failed() {

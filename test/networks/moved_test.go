@@ -43,12 +43,10 @@ func TestANetworkMoves(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute: make verify-networks")
 	}
-	proof.Need(t)
-	l, err := lab.New(t.Context(), lab.Options{TunnelDomain: string(world.Domain), Lean: true})
-	m := &moving{first: world.New(t, proof.Start(t, l, err))}
-	other, err := l.NewSecond(t.Context(), lab.Options{TunnelDomain: secondDomain, Lean: true})
+	m := &moving{first: world.Start(t, &proof, lab.Options{Lean: true})}
+	other, err := m.first.NewSecond(t.Context(), lab.Options{TunnelDomain: secondDomain, Lean: true})
 	m.second = &world.World{Lab: proof.Start(t, other, err)}
-	m.target, err = l.SecondKubeconfig(t.Context(), other)
+	m.target, err = m.first.SecondKubeconfig(t.Context(), other)
 	must(t, err)
 	m.build(t)
 	m.prepares(t)

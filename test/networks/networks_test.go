@@ -49,15 +49,13 @@ type fleet struct {
 
 // TestNetworks proves everything in one installation, because each step is short beside its start.
 func TestNetworks(t *testing.T) {
-	proof.Need(t)
-	l, err := lab.New(t.Context(), lab.Options{
-		TunnelDomain: string(world.Domain), Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2, Metrics: true,
+	f := &fleet{World: world.Start(t, &proof, lab.Options{
+		Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2, Metrics: true,
 		ControllerFlags: []string{
 			"--apiserver-cidrs=" + netns.ManagementPrefix().String(),
 			"--connect-address=192.0.2.1:3128", // an address that a network may contain by mistake
 		},
-	})
-	f := &fleet{World: world.New(t, proof.Start(t, l, err))}
+	})}
 	f.build(t)
 	f.shows(t)
 	f.reaches(t)

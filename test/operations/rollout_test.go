@@ -69,12 +69,10 @@ func (s synced) at(role, profile string) (nodes []string) {
 
 func newRollouts(t *testing.T) *rollouts {
 	t.Helper()
-	proof.Need(t)
-	l, err := lab.New(t.Context(), lab.Options{
-		Gateways: 2, XDSServers: 2, Lean: true, WithoutWorkload: true, TunnelDomain: string(world.Domain), LogLevel: "info",
+	r := &rollouts{World: world.Start(t, &proof, lab.Options{
+		Gateways: 2, XDSServers: 2, Lean: true, WithoutWorkload: true, LogLevel: "info",
 		ControllerFlags: []string{"--rollout-soak=" + soak.String()},
-	})
-	r := &rollouts{World: world.New(t, proof.Start(t, l, err)), of: map[string]*world.Member{}}
+	}), of: map[string]*world.Member{}}
 	r.members = []*world.Member{r.Member(t, "c1", nil), r.Member(t, "c2", nil)}
 	for i, m := range []*world.Member{r.members[0], r.members[0], r.members[1]} {
 		node := world.Steal(t, r.Edge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-%d", i)}, m)).Subject.Node

@@ -54,18 +54,16 @@ type edge struct {
 // and one by CONNECT.
 func newOperations(t *testing.T, v version) *operations {
 	t.Helper()
-	proof.Need(t)
 	o := &operations{folder: t.TempDir(), path: t.TempDir(), version: v}
 	options := lab.Options{
-		Gateways: 2, XDSServers: 2, Controllers: 2, GatewayPod: true, Collector: true, TunnelDomain: string(world.Domain),
+		Gateways: 2, XDSServers: 2, Controllers: 2, GatewayPod: true, Collector: true,
 		LogLevel: "info",
 		ServingNames: []string{
 			world.HostnameIn(namespace, "c1"),
 		}, ControllerFlags: []string{"--leader-elect-lease=8s"}, Install: o.install,
 		Programs: v.programs,
 	}
-	l, err := lab.New(t.Context(), options)
-	o.World = world.New(t, proof.Start(t, l, err))
+	o.World = world.Start(t, &proof, options)
 	o.kubelet = newKubelet(t, o.Lab)
 	o.clusters = []*lab.Cluster{o.cluster(t, "c1", o.SNI), o.cluster(t, "c2", o.Connect)}
 	for _, c := range []*lab.Cluster{o.clusters[0], o.clusters[0], o.clusters[1]} {

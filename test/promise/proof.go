@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -27,11 +28,9 @@ type Proof struct {
 	// Missing returns an error if a part is missing that the proof needs. If it is nil, only the parts of every
 	// installation are checked.
 	Missing func() error
-	// Interrupted stops what the tests run beside installations, after Ctrl-C. It may be nil.
-	Interrupted func(context.Context)
 
-	mu   sync.Mutex
-	labs []*lab.Lab
+	mu      sync.Mutex
+	closers []func(context.Context)
 }
 
 // Main runs the tests, prints the result and returns the exit code. It also cleans up after Ctrl-C.
@@ -49,9 +48,6 @@ func (p *Proof) MainWith(m *testing.M, summarize func()) int {
 	}
 	start := time.Now()
 	finished := context.AfterFunc(ctx, func() {
-		if p.Interrupted != nil {
-			p.Interrupted(context.WithoutCancel(ctx))
-		}
 		p.closeAll(context.WithoutCancel(ctx))
 		os.Exit(1)
 	})
@@ -90,9 +86,7 @@ func (p *Proof) Need(t *testing.T) {
 func (p *Proof) Start(t *testing.T, l *lab.Lab, err error) *lab.Lab {
 	t.Helper()
 	Must(t, err)
-	p.mu.Lock()
-	p.labs = append(p.labs, l)
-	p.mu.Unlock()
+	p.OnInterrupt(l.Close)
 	begin := time.Now()
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -107,11 +101,18 @@ func (p *Proof) Start(t *testing.T, l *lab.Lab, err error) *lab.Lab {
 	return l
 }
 
-// closeAll closes the last installation first, because it may use the network of an earlier one.
+// OnInterrupt adds a function that ends what the tests run. It is called after Ctrl-C, maybe a second time.
+func (p *Proof) OnInterrupt(closer func(context.Context)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closers = append(p.closers, closer)
+}
+
+// closeAll ends the last installation first, because it may use the network of an earlier one.
 func (p *Proof) closeAll(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i := len(p.labs) - 1; i >= 0; i-- {
-		p.labs[i].Close(ctx)
+	for _, closer := range slices.Backward(p.closers) {
+		closer(ctx)
 	}
 }

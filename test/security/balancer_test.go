@@ -32,7 +32,7 @@ func TestABalancerBeforeTwoGateways(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the full run has it")
 	}
-	w := newWorld(t, lab.Options{
+	w := world.Start(t, &proof, lab.Options{
 		Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2, BalancerNetwork: netip.PrefixFrom(balancerAddress, 32),
 	})
 	in := &installation{World: w}

@@ -32,7 +32,7 @@ var areas = []struct {
 
 // TestAttacksAreStopped runs every area on one installation.
 func TestAttacksAreStopped(t *testing.T) {
-	w := newWorld(t, lab.Options{Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2})
+	w := world.Start(t, &proof, lab.Options{Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2})
 	in := &installation{World: w}
 	in.victim = w.Member(t, "victim", nil)
 	in.tenant = w.Member(t, "tenant", nil)

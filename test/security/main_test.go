@@ -11,9 +11,7 @@ import (
 	"testing"
 	"text/tabwriter"
 
-	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/promise"
-	"github.com/fairlead/fairlead/test/world"
 )
 
 // Short names for the functions of package promise.
@@ -29,15 +27,6 @@ var proof = promise.Proof{Name: "verify security", Parallel: 1}
 func TestMain(m *testing.M) {
 	code := proof.MainWith(m, printAttacks)
 	os.Exit(code)
-}
-
-// newWorld builds an installation that ends with the test.
-func newWorld(t *testing.T, options lab.Options) *world.World {
-	t.Helper()
-	proof.Need(t)
-	options.TunnelDomain = string(world.Domain)
-	l, err := lab.New(t.Context(), options)
-	return world.New(t, proof.Start(t, l, err))
 }
 
 // attempt is one row of the table: the attack, and what stopped it.

@@ -29,7 +29,9 @@ func TestARevocationWithoutNetAdmin(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the full run has it")
 	}
-	w := newWorld(t, lab.Options{Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2, WithoutNetAdmin: true})
+	w := world.Start(t, &proof, lab.Options{
+		Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2, WithoutNetAdmin: true,
+	})
 	in := &installation{World: w}
 	in.victim = w.Member(t, "victim", nil)
 	in.edgeVictim = w.Edge(t, lab.EdgeSpec{Name: "edge-victim"}, in.victim)

@@ -46,12 +46,9 @@ type room struct {
 // newSight starts the installation, with the given rooms.
 func newSight(t *testing.T, rooms ...string) *sight {
 	t.Helper()
-	proof.Need(t)
-	l, err := lab.New(t.Context(), lab.Options{
-		Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2, GatewayWorkers: workers,
-		TunnelDomain: string(world.Domain), LogLevel: "info", Pages: true,
-	})
-	s := &sight{World: world.New(t, proof.Start(t, l, err))}
+	s := &sight{World: world.Start(t, &proof, lab.Options{
+		Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2, GatewayWorkers: workers, LogLevel: "info", Pages: true,
+	})}
 	var group errgroup.Group
 	for _, name := range rooms {
 		site, err := s.AddSite(t.Context(), name)

@@ -41,6 +41,15 @@ type World struct {
 	ports     atomic.Int32   // used by stand-ins
 }
 
+// Start starts an installation of a proof that ends with the test. Its tunnel domain is Domain.
+func Start(t *testing.T, p *promise.Proof, options lab.Options) *World {
+	t.Helper()
+	p.Need(t)
+	options.TunnelDomain = string(Domain)
+	l, err := lab.New(t.Context(), options)
+	return New(t, p.Start(t, l, err))
+}
+
 // New returns a World of a running lab, whose tunnel domain must be Domain.
 func New(t *testing.T, l *lab.Lab) *World {
 	t.Helper()

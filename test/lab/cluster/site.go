@@ -120,8 +120,8 @@ const kubelet = `until test -e /var/lib/kubelet/config.yaml; do sleep 0.2; done
 exec "$0" --bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf \
 	--config=/var/lib/kubelet/config.yaml $KUBELET_KUBEADM_ARGS`
 
-// Join joins the node without Cluster API: with a JoinConfiguration and a bootstrap token, which the real kubeadm reads.
-// labels are the Node's, as key=value. It returns when the Node is Ready, and kube-proxy runs.
+// Join joins the node without Cluster API: kubeadm reads a JoinConfiguration with a bootstrap token. labels are the
+// Node's, as key=value. It returns when the Node is Ready, and kube-proxy runs.
 func (n *Node) Join(ctx context.Context, token, labels string) error {
 	if err := n.writeJoin(token, labels); err != nil {
 		return fmt.Errorf("joining %s: %w", n.Name, err)
