@@ -91,8 +91,10 @@ func TestStatusShowsNetworksBelowTheirCluster(t *testing.T) {
 		t.Errorf("summary %+v", s)
 	}
 	table := lines(p.must(t, []string{"1 of 2 networks ok"}, "status", "-n", namespace, "--live=false"))
-	for i, want := range []string{"shop waiting - - 0/0", "site1 ok network 10.21.0.0/16 1/1 gateway-0:2",
-		"site2 waiting network 10.22.0.0/16 0/0", "apiservers ok egress - 1/1"} {
+	for i, want := range []string{
+		"shop waiting - - 0/0", "site1 ok network 10.21.0.0/16 1/1 gateway-0:2",
+		"site2 waiting network 10.22.0.0/16 0/0", "apiservers ok egress - 1/1",
+	} {
 		if got := table[len(table)-4+i]; !strings.HasPrefix(got, namespace+" "+want) {
 			t.Errorf("line %d is %q, want %q", i, got, want)
 		}
@@ -120,8 +122,12 @@ func TestTheOperatorOfANetworkSeesNoOther(t *testing.T) {
 	operator.must(t, []string{"10.21.0.0/16"}, "network", "list", "-n", namespace, "site1", "-o", "wide")
 	operator.must(t, []string{edge}, "edge", "list", "-n", namespace, "site1.network")
 	for _, args := range [][]string{
-		{"network", "list", "-n", namespace, "site2"}, {"network", "list", "-n", namespace}, {"network", "list", "-A"},
-		{"edge", "list", "-n", namespace, "shop.egress"}, {"edge", "list", "-n", namespace}, {"status", "-n", namespace},
+		{"network", "list", "-n", namespace, "site2"},
+		{"network", "list", "-n", namespace},
+		{"network", "list", "-A"},
+		{"edge", "list", "-n", namespace, "shop.egress"},
+		{"edge", "list", "-n", namespace},
+		{"status", "-n", namespace},
 	} {
 		operator.mustNot(t, "forbidden", args...)
 	}

@@ -126,7 +126,7 @@ func pairs(t *testing.T) map[string]pair {
 		"both brought":                 newPair(t, brought, other),
 		"created after brought":        newPair(t, brought, newCA(t)),
 		"brought with the name before": newPair(t, newCA(t), named(t, "test CA")),
-		"created, and the old one is to live for longer": newPair(t, long(t), newCA(t)),
+		"created, the old one longer":  newPair(t, long(t), newCA(t)),
 	}
 }
 

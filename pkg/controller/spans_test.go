@@ -64,8 +64,10 @@ func TestANetworkIsTraced(t *testing.T) {
 	controllertest.Create(t, m, cluster)
 	controllertest.Create(t, m, networkNamed(cluster, "site1", "10.2.0.0/16"))
 	for _, want := range []struct{ controller, name, request string }{
-		{"network", "site1.network", "HTTP POST"}, {"network", "site1.network", "HTTP PATCH"},
-		{"network", "c1.egress", "HTTP POST"}, {"network-status", "site1", "HTTP PATCH"},
+		{"network", "site1.network", "HTTP POST"},
+		{"network", "site1.network", "HTTP PATCH"},
+		{"network", "c1.egress", "HTTP POST"},
+		{"network-status", "site1", "HTTP PATCH"},
 	} {
 		controllertest.Eventually(t, func() error {
 			all := c.Find(

@@ -62,7 +62,7 @@ func showNetworks(ctx context.Context, l *lab.Lab, s *story) error {
 
 // start starts everything except edges.
 func (d *networksDemo) start(ctx context.Context) error {
-	if err := d.Lab.Start(ctx); err != nil {
+	if err := d.Start(ctx); err != nil {
 		return err
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -107,8 +107,10 @@ func (d *networksDemo) showWalls(ctx context.Context) error {
 	first := d.sites[0].machine.Namespace
 	return tryAll(ctx, d.story, append(attempts,
 		attempt{first, "Node at site1", d.shop.APIServer.Endpoint.String(), "the apiserver of shop", false},
-		attempt{first, "Node at site1", address(d.Network.PublicAddress(0).String(), netns.PublicPort),
-			"the gateway's public port, which only edges reach", false},
+		attempt{
+			first, "Node at site1", address(d.Network.PublicAddress(0).String(), netns.PublicPort),
+			"the gateway's public port, which only edges reach", false,
+		},
 	))
 }
 

@@ -22,27 +22,27 @@ func TestClusterAPIManagesClustersThroughTunnels(t *testing.T) {
 	}
 	for _, part := range []struct {
 		name string
-		run  func(*world, *testing.T)
+		run  func(*testing.T)
 		long bool // left out with -short
 	}{
-		{"networks", (*world).networks, false},
-		{"from outside", (*world).outside, false},
-		{"opting in", (*world).optingIn, false},
-		{"enrolment", (*world).enrolment, false},
-		{"kubeconfig", (*world).kubeconfigs, false},
-		{"traffic", (*world).traffic, false},
-		{"download", (*world).download, true},
-		{"on the wire", (*world).wire, false},
-		{"failure", (*world).failure, false},
-		{"bad objects", (*world).badObjects, false},
-		{"lifecycle of a Cluster", (*world).lifeOfACluster, true},
-		{"attacks", (*world).attacks, true},
-		{"Cluster API", func(w *world, t *testing.T) { connected.check(t, early, w.broken) }, true},
+		{"networks", w.networks, false},
+		{"from outside", w.outside, false},
+		{"opting in", w.optingIn, false},
+		{"enrolment", w.enrolment, false},
+		{"kubeconfig", w.kubeconfigs, false},
+		{"traffic", w.traffic, false},
+		{"download", w.download, true},
+		{"on the wire", w.wire, false},
+		{"failure", w.failure, false},
+		{"bad objects", w.badObjects, false},
+		{"lifecycle of a Cluster", w.lifeOfACluster, true},
+		{"attacks", w.attacks, true},
+		{"Cluster API", func(t *testing.T) { connected.check(t, early, w.broken) }, true},
 	} {
 		if part.long && testing.Short() {
 			continue
 		}
-		t.Run(part.name, func(t *testing.T) { part.run(w, t) })
+		t.Run(part.name, part.run)
 	}
 	t.Run("logs", w.logs)
 	w.measureMemory(t)

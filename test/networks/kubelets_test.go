@@ -649,9 +649,12 @@ func (m *mixed) edges() []killable {
 	}
 	pod := func(n *cluster.Node) func() error { return func() error { return killEnvoy(n) } }
 	return []killable{
-		{"oslo", unit(m.oslo.units)}, {"oslo", unit(m.oslo.own)},
-		{"rome", unit(m.rome.units)}, {"rome", pod(m.rome.node("rome-1"))},
-		{"lima", unit(m.lima.units)}, {"lima", pod(m.lima.node("lima-1"))},
+		{"oslo", unit(m.oslo.units)},
+		{"oslo", unit(m.oslo.own)},
+		{"rome", unit(m.rome.units)},
+		{"rome", pod(m.rome.node("rome-1"))},
+		{"lima", unit(m.lima.units)},
+		{"lima", pod(m.lima.node("lima-1"))},
 	}
 }
 

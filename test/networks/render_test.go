@@ -60,7 +60,7 @@ func (f *fleet) objects(t *testing.T) string {
 	must(t, err)
 	kubeconfig, err := os.ReadFile(file)
 	must(t, err)
-	out, err := f.Lab.Kubectl(
+	out, err := f.Kubectl(
 		t.Context(), kubeconfig, "get", "-A", "-o", "yaml",
 		"clusters.cluster.x-k8s.io,tunnels.fairlead.dev,remotenetworks.fairlead.dev,statefulsets.apps",
 	)

@@ -298,7 +298,8 @@ func TestAnEdgeInAnotherNetworkIsOnlyAnExplanation(t *testing.T) {
 	}{
 		"both networks work": {[]string{"10.2.0.3"}, func(*site, *v1alpha1.Tunnel, *collect.Fleet) {}, "", false},
 		"the other one has no edge": {
-			[]string{"10.2.0.3"}, func(_ *site, other *v1alpha1.Tunnel, fleet *collect.Fleet) { never(other, fleet) },
+			[]string{"10.2.0.3"},
+			func(_ *site, other *v1alpha1.Tunnel, fleet *collect.Fleet) { never(other, fleet) },
 			HopNetworkEdges, true,
 		},
 		"the other one has no edge, and this one is in its own network too": {

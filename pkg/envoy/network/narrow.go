@@ -119,7 +119,7 @@ func (a Allowed) narrow(m *hcmv3.HttpConnectionManager) (removed bool, err error
 	})
 	hosts := m.GetRouteConfig().GetVirtualHosts()
 	left := slices.DeleteFunc(slices.Clone(hosts), func(h *routev3.VirtualHost) bool {
-		return leadsToTargets(h) && !(replaces && slices.ContainsFunc(targetOf(h), a.allowsTarget))
+		return leadsToTargets(h) && (!replaces || !slices.ContainsFunc(targetOf(h), a.allowsTarget))
 	})
 	if len(left) == len(hosts) {
 		return false, nil
