@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// SecondPublicName is the name of the second installation's gateways in the workload network.
-const SecondPublicName = "gateway.second.test"
+// secondPublicName is the name of the second installation's gateways in the workload network.
+const secondPublicName = "gateway.second.test"
 
 // secondGateways is the number of the second installation's first gateway in the workload network.
 const secondGateways = 5
@@ -26,7 +26,7 @@ func (l *Lab) NewSecond(ctx context.Context, options Options) (*Lab, error) {
 		return nil, fmt.Errorf("making a second installation: %w", err)
 	}
 	if l.Cloud != nil {
-		return second, l.Cloud.AddName(SecondPublicName, second.Network.PublicAddresses()...)
+		return second, l.Cloud.AddName(secondPublicName, second.Network.PublicAddresses()...)
 	}
 	return second, nil
 }
@@ -41,7 +41,7 @@ func (l *Lab) network(ctx context.Context, name string, beside *Lab) (*netns.Net
 		return network, err
 	}
 	l.Cloud = beside.Cloud
-	return beside.Network.NewBeside(ctx, name, SecondPublicName, secondGateways, l.options.Gateways)
+	return beside.Network.NewBeside(ctx, name, secondPublicName, secondGateways, l.options.Gateways)
 }
 
 // forwardPort is the port in the management network of the first installation that leads to the apiserver of the

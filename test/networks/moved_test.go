@@ -83,9 +83,6 @@ func (m *moving) build(t *testing.T) {
 	m.machines = map[string]*netns.Namespace{
 		"shop": m.shop.Site.Namespace, "shop.egress": m.shop.Site.Namespace, "site1.network": host.Namespace,
 	}
-	for _, machine := range m.machines {
-		must(t, machine.SetHost(lab.SecondPublicName, m.second.Network.PublicAddresses()...))
-	}
 	eventually(t, networkIs(m.first, "site1", v1alpha1.ConditionReady, metav1.ConditionTrue, ""))
 	eventually(t, m.works)
 }

@@ -53,7 +53,8 @@ func TestNetworks(t *testing.T) {
 		Lean: true, WithoutWorkload: true, Gateways: 2, XDSServers: 2, Metrics: true,
 		ControllerFlags: []string{
 			"--apiserver-cidrs=" + netns.ManagementPrefix().String(),
-			"--connect-address=192.0.2.1:3128", // an address that a network may contain by mistake
+			// an IP address, which a network may contain by mistake
+			"--connect-address=" + netns.HostPort(netns.InsideAddress(0).String(), netns.ConnectPort),
 		},
 	})}
 	f.build(t)

@@ -73,7 +73,7 @@ var objectFaults = []fault{
 		Title: "a CIDR contains the gateways", Hop: check.HopNetworks, Only: true,
 		Cause: "the CIDR contains a gateway", Cure: "without the gateway",
 		Do:     "give smaller CIDRs, without the gateways",
-		Inject: adds(cidrs("192.0.2.0/24")),
+		Inject: adds(cidrs(netip.PrefixFrom(netns.InsideAddress(0), 32).String())),
 	},
 	{
 		Title: "a CIDR has only link-local addresses, such as a metadata service", Hop: check.HopNetworks, Only: true,

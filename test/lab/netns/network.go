@@ -70,6 +70,7 @@ type Network struct {
 	xdsServers   []netip.Addr
 	peers        []*DNS // name server of each gateway, which resolves the other gateways
 	sites        int    // number of sites created so far
+	beside       []*Network
 
 	mu  sync.Mutex
 	all []*Namespace // in the order of their creation
@@ -386,7 +387,18 @@ func (n *Network) NewBeside(ctx context.Context, name, publicName string, firstG
 		second.Close(context.WithoutCancel(ctx))
 		return nil, err
 	}
+	n.beside = append(n.beside, second)
 	return second, nil
+}
+
+// nameGateways makes a new machine resolve the names of the gateways, also of the networks beside. Envoy would not see
+// a name that is added later for a minute: it reads /etc/hosts again after that time.
+func (n *Network) nameGateways(machine *Namespace) error {
+	errs := []error{machine.SetHost(n.PublicName, n.PublicAddresses()...)}
+	for _, other := range n.beside {
+		errs = append(errs, machine.SetHost(other.PublicName, other.PublicAddresses()...))
+	}
+	return errors.Join(errs...)
 }
 
 // directDevice is the management network's interface in the workload network, directAddress its address there.

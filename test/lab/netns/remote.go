@@ -54,7 +54,7 @@ func (r *Remote) AddEdgeHost(ctx context.Context, name string, host int) (*Site,
 	if err := r.network.plugSite(ctx, machine.Namespace, r.network.nextSiteAddress()); err != nil {
 		return nil, err
 	}
-	return machine, machine.SetHost(r.network.PublicName, r.network.PublicAddresses()...)
+	return machine, r.network.nameGateways(machine.Namespace)
 }
 
 // Address returns the address of a machine.
@@ -83,7 +83,7 @@ func (n *Network) AddHosted(ctx context.Context, name string, host int) (*Site, 
 	if err := n.plugSite(ctx, machine, n.nextSiteAddress()); err != nil {
 		return nil, err
 	}
-	return &Site{Namespace: machine, Address: n.family.First(own)}, machine.SetHost(n.PublicName, n.PublicAddresses()...)
+	return &Site{Namespace: machine, Address: n.family.First(own)}, n.nameGateways(machine)
 }
 
 // ManagementPrefix returns the network of hosted control planes.

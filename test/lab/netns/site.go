@@ -38,7 +38,7 @@ func (n *Network) AddSite(ctx context.Context, name string) (*Site, error) {
 	if err := n.plugSite(ctx, site.Namespace, own); err != nil {
 		return nil, err
 	}
-	return site, site.SetHost(n.PublicName, n.PublicAddresses()...)
+	return site, n.nameGateways(site.Namespace)
 }
 
 // AddSecludedSite adds a site that reaches only a proxy machine, which is on the workload network and forwards no
@@ -74,7 +74,7 @@ func (n *Network) AddSecludedSite(ctx context.Context, name string) (*Site, erro
 	if err := n.plugSite(ctx, proxy, n.nextSiteAddress()); err != nil {
 		return nil, err
 	}
-	return site, proxy.SetHost(n.PublicName, n.PublicAddresses()...)
+	return site, n.nameGateways(proxy)
 }
 
 // ProxyAddress returns the address of a secluded site's proxy machine.
