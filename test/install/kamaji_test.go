@@ -92,7 +92,7 @@ stringData:
 func proveRequests(t *testing.T, h *hosting) {
 	for worker, pod := range h.shells(t) {
 		eventually(t, h.says(worker+"\n", "exec", pod, "--", "/guest", "env", "NODE"))
-		eventually(t, h.says("serving on "+worker+"\n", "logs", pod))
+		eventually(t, h.says("serving "+worker+" at ", "logs", pod))
 		eventually(t, func(ctx context.Context) error { return h.forwards(ctx, pod, worker) })
 	}
 	eventually(t, h.denied)
