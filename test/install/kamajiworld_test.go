@@ -291,6 +291,8 @@ func (h *hosting) nameSite(t *testing.T) {
 	t.Helper()
 	const address = "jsonpath={.status.loadBalancer.ingress[0].ip}"
 	service := []string{"--namespace=" + system, "service/gateway-public"}
+	// The controller creates it after Helm has returned.
+	ask(t, h.management, append([]string{"wait", "--for=create", "--timeout=60s"}, service...)...)
 	ask(t, h.management, append([]string{"wait", "--for=" + address, "--timeout=60s"}, service...)...)
 	parsed, err := netip.ParseAddr(ask(t, h.management, append([]string{"get", "--output=" + address}, service...)...))
 	must(t, err)
