@@ -34,7 +34,7 @@ func TestClusterAPIManagesClustersThroughTunnels(t *testing.T) {
 		{"download", w.download, true},
 		{"on the wire", w.wire, false},
 		{"failure", w.failure, false},
-		{"bad objects", w.badObjects, false},
+		{"bad objects", w.badObjects, true},
 		{"lifecycle of a Cluster", w.lifeOfACluster, true},
 		{"attacks", w.attacks, true},
 		{"Cluster API", func(t *testing.T) { connected.check(t, early, w.broken) }, true},

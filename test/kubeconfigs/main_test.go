@@ -5,7 +5,7 @@
 //
 // Two workload clusters run side by side, one in each mode: the serving certificates of the first contain its tunnel
 // hostname, the ones of the second do not. At the end both are moved to a second management cluster. With -short only
-// the first machine of each is created.
+// the first machine of each is created, and Cluster API's managers restart meanwhile.
 package kubeconfigs
 
 import (

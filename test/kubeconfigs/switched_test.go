@@ -38,7 +38,7 @@ func TestClusterAPISwitchesToTheTunnelWithoutARestart(t *testing.T) {
 
 	that(t, "Cluster API reaches the workload cluster directly before it opts in", func(t *testing.T) {
 		within(t, time.Minute, "", m.RemoteConnectionProbe)
-		must(t, connectedTo(l.CAPI, direct, tunnel)(t.Context()))
+		must(t, connectedTo(l.CAPI[0], direct, tunnel)(t.Context()))
 	})
 	must(t, m.optIn(t.Context()))
 	bootstrap, err := m.Bootstrap(t.Context())
@@ -51,14 +51,14 @@ func TestClusterAPISwitchesToTheTunnelWithoutARestart(t *testing.T) {
 	})
 	that(t, "Cluster API stays on a working previous endpoint, and the Tunnel reports it", func(t *testing.T) {
 		within(t, time.Minute, "", m.notSwitched)
-		must(t, connectedTo(l.CAPI, direct, tunnel)(t.Context()))
+		must(t, connectedTo(l.CAPI[0], direct, tunnel)(t.Context()))
 	})
 	that(t, "Cluster API switches to the tunnel without a restart when the previous endpoint fails", func(t *testing.T) {
-		pid := l.CAPI.PID()
+		pid := l.CAPI[0].PID()
 		must(t, l.Network.CutDirect(t.Context()))
-		within(t, 3*time.Minute, "switched_s", connectedTo(l.CAPI, tunnel, direct))
+		within(t, 3*time.Minute, "switched_s", connectedTo(l.CAPI[0], tunnel, direct))
 		within(t, time.Minute, "", m.RemoteConnectionProbe)
-		if l.CAPI.PID() != pid {
+		if l.CAPI[0].PID() != pid {
 			t.Error("the core manager was started again")
 		}
 	})

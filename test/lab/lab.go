@@ -102,8 +102,8 @@ type Lab struct {
 	Controllers []*proc.Service
 	XDSServers  []*proc.Service
 	Gateways    []*Agent
-	CAPI        *proc.Process // nil in a lean lab
-	Cloud       *infra.Cloud  // where machines run; nil without Options.Machines
+	CAPI        []*proc.Process // Cluster API's managers, the core manager first; none in a lean lab
+	Cloud       *infra.Cloud    // where machines run; nil without Options.Machines
 
 	*workspace.Workspace
 	Domain  string
@@ -253,6 +253,16 @@ func (l *Lab) startCAPI(ctx context.Context, installed chan<- struct{}) (err err
 		return err
 	}
 	l.CAPI, err = p.Start(ctx, installed)
+	return err
+}
+
+// RestartClusterAPI kills Cluster API's managers and starts them again, with empty caches.
+func (l *Lab) RestartClusterAPI(ctx context.Context) error {
+	p, err := l.clusterAPI()
+	if err != nil {
+		return err
+	}
+	l.CAPI, err = p.Restart(ctx, l.CAPI)
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,7 +31,7 @@ func (l *Lab) LoseManagement() error {
 		}
 	}
 	group.Wait()
-	for _, process := range []*proc.Process{l.CAPI, l.collector, l.Management.Process, l.etcd} {
+	for _, process := range slices.Concat(l.CAPI, []*proc.Process{l.collector, l.Management.Process, l.etcd}) {
 		if process != nil {
 			process.Kill()
 		}

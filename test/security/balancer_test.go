@@ -27,7 +27,8 @@ var (
 )
 
 // TestABalancerBeforeTwoGateways has a load balancer that sends PROXY headers, and an edge that has reverse tunnels to
-// both gateways through it. The gateways relay to each other whatever the load balancer sends to the wrong one.
+// both gateways through it. The load balancer sends everything to
+// the first gateway, which relays what is for the other one.
 func TestABalancerBeforeTwoGateways(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the full run has it")
@@ -41,24 +42,7 @@ func TestABalancerBeforeTwoGateways(t *testing.T) {
 	edge := w.Edge(t, lab.EdgeSpec{Name: "edge-victim"}, member)
 	eventually(t, member.Works)
 	that(t, "both gateways know the client of reverse tunnels, also of relayed ones", func(t *testing.T) {
-		relayed := false
-		for i := range 2 {
-			data, err := os.ReadFile(in.File(netns.GatewayReplica(i), "state", envoy.TunnelLog))
-			must(t, err)
-			relayed = relayed || strings.Contains(string(data), `"owner":"relay"`)
-			for line := range strings.Lines(string(data)) {
-				peer := `"peer":"` + clientAddress.String() + ":"
-				if !strings.Contains(line, `"owner":"tunnel"`) {
-					peer = `"peer":"` + balancerAddress.String() + ":"
-				}
-				if !strings.Contains(line, peer) {
-					t.Errorf("%s has recorded %s", netns.GatewayReplica(i), line)
-				}
-			}
-		}
-		if !relayed {
-			t.Error("no gateway has relayed a connection")
-		}
+		eventually(t, func(context.Context) error { return in.knowClients() })
 	})
 	attack(t, "an outsider names the address of a client to a gateway",
 		"the addresses of load balancers and gateways", func(t *testing.T) {
@@ -75,6 +59,35 @@ func TestABalancerBeforeTwoGateways(t *testing.T) {
 		}
 		eventually(t, member.Unreachable)
 	})
+}
+
+// knowClients returns nil once each gateway has a reverse tunnel, one of them a relayed one, and each record has the
+// address of the client, or for a connection that is relayed, of the load balancer.
+func (in *installation) knowClients() error {
+	var all strings.Builder
+	for i := range 2 {
+		data, err := os.ReadFile(in.File(netns.GatewayReplica(i), "state", envoy.TunnelLog))
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(string(data), `"owner":"tunnel"`) {
+			return fmt.Errorf("%s has no reverse tunnel", netns.GatewayReplica(i))
+		}
+		all.Write(data)
+	}
+	if !strings.Contains(all.String(), `"owner":"relay"`) {
+		return errors.New("no gateway has relayed a connection")
+	}
+	for line := range strings.Lines(all.String()) {
+		peer := balancerAddress
+		if strings.Contains(line, `"owner":"tunnel"`) {
+			peer = clientAddress
+		}
+		if !strings.Contains(line, `"peer":"`+peer.String()+":") {
+			return fmt.Errorf("the peer is not %s: %s", peer, line)
+		}
+	}
+	return nil
 }
 
 func (in *installation) publicOf(gateway int) string {
@@ -110,7 +123,8 @@ func (in *installation) names(t *testing.T, from netip.Addr, gateway int) error 
 	}).HandshakeContext(t.Context())
 }
 
-// startBalancer starts a load balancer that connects edges to each gateway in turn.
+// startBalancer starts a load balancer that connects every edge to the first gateway, so that this gateway relays the
+// reverse tunnels to the other one.
 func (in *installation) startBalancer(t *testing.T) {
 	t.Helper()
 	network := in.Network.Workload
@@ -121,7 +135,6 @@ func (in *installation) startBalancer(t *testing.T) {
 	must(t, network.SetHost(in.Network.PublicName, balancerAddress))
 	var next atomic.Uint32
 	go netns.ForwardAll(listener, func() (net.Conn, error) {
-		n := next.Add(1)
-		return in.connect(balancerAddress, int(n%2), uint16(20000+n))
+		return in.connect(balancerAddress, 0, uint16(20000+next.Add(1)))
 	})
 }

@@ -50,9 +50,9 @@ type Provider struct {
 	Lean       bool           // only types: no manager runs
 }
 
-// Start installs Cluster API with its webhooks, starts its managers and returns the core manager, or nil if Lean is
-// set. It closes installed as soon as the types are served.
-func (p *Provider) Start(ctx context.Context, installed chan<- struct{}) (core *proc.Process, err error) {
+// Start installs Cluster API with its webhooks, starts its managers and returns them, the core manager first; none if
+// Lean is set. It closes installed as soon as the types are served.
+func (p *Provider) Start(ctx context.Context, installed chan<- struct{}) ([]*proc.Process, error) {
 	crds, err := kube.ParseObjects(providers)
 	if err != nil {
 		return nil, err
@@ -75,17 +75,32 @@ func (p *Provider) Start(ctx context.Context, installed chan<- struct{}) (core *
 	if p.Lean {
 		return nil, nil // a Cluster is then an object like any other
 	}
+	return p.each(ctx, p.startManager)
+}
+
+// Restart kills the managers that Start returned, and starts them again with empty caches, as an upgrade of Cluster API
+// does. It returns the new ones.
+func (p *Provider) Restart(ctx context.Context, managers []*proc.Process) ([]*proc.Process, error) {
+	for _, m := range managers {
+		m.Kill()
+	}
+	return p.each(ctx, func(ctx context.Context, m manager) (*proc.Process, error) { return p.runManager(ctx, m.name, m) })
+}
+
+// each starts all managers at the same time, and returns them in the order of managers.
+func (p *Provider) each(
+	ctx context.Context, start func(context.Context, manager) (*proc.Process, error),
+) ([]*proc.Process, error) {
+	managers := p.managers()
+	processes := make([]*proc.Process, len(managers))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, m := range managers {
-		group.Go(func() error {
-			process, err := p.startManager(ctx, m)
-			if i == 0 {
-				core = process
-			}
+		group.Go(func() (err error) {
+			processes[i], err = start(ctx, m)
 			return err
 		})
 	}
-	return core, group.Wait()
+	return processes, group.Wait()
 }
 
 // startManager starts a manager, and installs its webhooks as soon as it serves them, because the apiserver would wait
