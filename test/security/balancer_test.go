@@ -27,8 +27,8 @@ var (
 )
 
 // TestABalancerBeforeTwoGateways has a load balancer that sends PROXY headers, and an edge that has reverse tunnels to
-// both gateways through it. The load balancer sends everything to
-// the first gateway, which relays what is for the other one.
+// both gateways through it. The load balancer sends everything to the first gateway, which relays what is for the
+// other one.
 func TestABalancerBeforeTwoGateways(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the full run has it")

@@ -20,7 +20,7 @@ import (
 var edgeFaults = []fault{
 	{
 		ID: "edge-dead", Title: "the process edge-agent was killed", Hop: check.HopTunnels, Cause: "the process edge-agent " +
-			"or its machine is down", Cure: "check that edge-agent runs", Short: true,
+			"or its machine is down", Cure: "check that edge-agent runs",
 		Do: "restart edge-agent on its machine",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			world.StopEdge(t, r.edge)

@@ -138,7 +138,7 @@ var gatewayFaults = []fault{
 var controllerFaults = []fault{
 	{
 		ID: "controller-down", Title: "the controller is down", Hop: check.HopServers, Cause: "nothing is signed, renewed " +
-			"or repaired", Cure: "restart the controller", Short: true,
+			"or repaired", Cure: "restart the controller",
 		Do: "restart the controller",
 		Inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.world.Controller.Hold()
