@@ -257,7 +257,7 @@ kamaji-parts:
 	@cd tools/bench && go run ./install konnectivity-server konnectivity-agent
 
 .PHONY: verify-networks-kamaji
-verify-networks-kamaji: install.test parts.sites kamaji-parts ## the real Kamaji: a running control plane migrates off konnectivity, with real kubelets (5 min, as root)
+verify-networks-kamaji: install.test parts.sites kamaji-parts ## the real Kamaji: a running control plane migrates off konnectivity, with real kubelets (6 min, as root)
 	cd test/install && env -u FAIRLEAD_TIMES $(REQUIRED) FAIRLEAD_MACHINE_PARTS=$(CURDIR)/bin/kamaji $(CURDIR)/bin/test/install.test -test.v -test.timeout=20m -test.run=TestKamaji
 
 .PHONY: networks.test
