@@ -244,7 +244,7 @@ var arrows = map[string][]string{
 	"pkg/model":            nil,
 	"pkg/observed":         {"api/v1alpha1", "pkg/model", "pkg/report/v1"},
 	"pkg/probe":            {"pkg/model"},
-	"pkg/report":           {"internal/retry", "pkg/certs", "pkg/model", "pkg/report/v1"},
+	"pkg/report":           {"internal/addresses", "internal/retry", "pkg/certs", "pkg/model", "pkg/report/v1"},
 	"pkg/report/agent":     {"internal/retry", "pkg/model", "pkg/report", "pkg/report/v1", "pkg/tunnels"},
 	"pkg/report/hub": {
 		"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "pkg/certs",

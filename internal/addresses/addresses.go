@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// maxAddresses is the limit of the xds-server.
-	maxAddresses = 32
+	// Max is how many addresses of one machine a report may have.
+	Max = 32
 	// servicesInterface is where kube-proxy keeps the IP addresses of all Services: none of them is the machine's own.
 	servicesInterface = "kube-ipvs0"
 )
@@ -56,7 +56,7 @@ func of(all []netInterface) []string {
 	slices.SortFunc(found, netip.Addr.Compare)
 	found = slices.Compact(found)
 	var words []string
-	for _, ip := range found[:min(len(found), maxAddresses)] {
+	for _, ip := range found[:min(len(found), Max)] {
 		words = append(words, ip.String())
 	}
 	return words

@@ -59,7 +59,7 @@ func TestAddresses(t *testing.T) {
 		})
 	}
 	bounded := of([]netInterface{with("cni0", up, many...)})
-	if len(bounded) != maxAddresses || bounded[0] != "10.1.0.1" || !slices.Contains(bounded, "10.1.0.32") {
+	if len(bounded) != Max || bounded[0] != "10.1.0.1" || !slices.Contains(bounded, "10.1.0.32") {
 		t.Errorf("%d addresses: %v", len(bounded), bounded)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/fairlead/fairlead/internal/addresses"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
@@ -21,12 +22,11 @@ const (
 	// MaxReport is the most bytes of a whole report of an edge, as received.
 	MaxReport = 64 << 10
 	// MaxText is the most bytes of a message.
-	MaxText      = 1024
-	maxWord      = 64  // form, versions
-	maxHost      = 270 // an address: a DNS name, brackets and a port
-	maxNames     = 64  // of a certificate; kubeadm's have about ten
-	maxName      = 253 // a DNS name
-	maxAddresses = 32  // of one machine
+	MaxText  = 1024
+	maxWord  = 64  // form, versions
+	maxHost  = 270 // an address: a DNS name, brackets and a port
+	maxNames = 64  // of a certificate; kubeadm's have about ten
+	maxName  = 253 // a DNS name
 )
 
 const (
@@ -67,7 +67,7 @@ func CleanEdge(r *reportv1.EdgeReport) *reportv1.EdgeReport {
 // cleanAddresses returns the addresses of a machine that are valid.
 func cleanAddresses(of []string) (clean []string) {
 	for _, a := range of {
-		if ip, err := netip.ParseAddr(a); err == nil && ip.Zone() == "" && len(clean) < maxAddresses {
+		if ip, err := netip.ParseAddr(a); err == nil && ip.Zone() == "" && len(clean) < addresses.Max {
 			clean = append(clean, ip.Unmap().String())
 		}
 	}

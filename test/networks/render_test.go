@@ -80,6 +80,9 @@ func (f *fleet) objects(t *testing.T) string {
 // rendersEdge compares an edge of a Tunnel. Whether it is near to the gateways depends on the load of this machine.
 func (f *fleet) rendersEdge(t *testing.T, dir string, a *lab.Agent, tunnel string, flags ...string) {
 	t.Helper()
+	if a == nil {
+		t.Fatalf("nothing has enrolled for %s", tunnel)
+	}
 	node := world.Steal(t, a).Subject.Node
 	flags = append(flags, "--edge="+world.Namespace+"/"+tunnel, "--node="+node)
 	if near := f.differs(t, dir, node, append(flags, "--near")...); near != "" {
