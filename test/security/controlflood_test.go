@@ -103,15 +103,20 @@ func (c *control) changeArrives(t *testing.T, times int) time.Duration {
 	return took[len(took)/2]
 }
 
-// restoreNames removes the victim's extra name, and waits until its edge has replaced its reverse tunnels: until
-// requests have succeeded for two seconds without a failure.
+// restoreNames removes the victim's extra name.
 func (c *control) restoreNames(t *testing.T) {
 	t.Helper()
-	victim := c.installation.victim
-	must(t, victim.PatchTunnel(context.WithoutCancel(t.Context()), map[string]any{}))
+	must(t, c.installation.victim.PatchTunnel(context.WithoutCancel(t.Context()), map[string]any{}))
+	c.settled(t)
+}
+
+// settled waits until the victim's edge has replaced its reverse tunnels, because the number of its names has changed:
+// until requests have succeeded for two seconds without a failure.
+func (c *control) settled(t *testing.T) {
+	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		for range 10 {
-			if err := victim.Works(ctx); err != nil {
+			if err := c.installation.victim.Works(ctx); err != nil {
 				return err
 			}
 			time.Sleep(200 * time.Millisecond)
@@ -124,6 +129,7 @@ func (c *control) restoreNames(t *testing.T) {
 func (c *control) requests(t *testing.T) {
 	defer c.restoreNames(t)
 	usual := c.changeArrives(t, 5)
+	c.settled(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var (
 		all  sync.WaitGroup
