@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -85,6 +86,23 @@ func (m *moving) build(t *testing.T) {
 	}
 	eventually(t, networkIs(m.first, "site1", v1alpha1.ConditionReady, metav1.ConditionTrue, ""))
 	eventually(t, m.works)
+	eventually(t, m.recorded)
+}
+
+// recorded returns nil once each Tunnel of the Cluster has its edge in its status, which move prepare reads.
+func (m *moving) recorded(ctx context.Context) error {
+	for name := range m.agents {
+		tunnel, err := m.at(m.first, name).Tunnel(ctx)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(tunnel.Status.Edges, func(e v1alpha1.EdgeStatus) bool {
+			return e.Connected || len(e.Gateways) > 0
+		}) {
+			return fmt.Errorf("the Tunnel %s has no connected edge", name)
+		}
+	}
+	return nil
 }
 
 // works returns nil if the apiserver reaches a kubelet of the network, and a machine there its apiserver.
