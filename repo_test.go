@@ -37,7 +37,7 @@ var arrows = map[string][]string{
 	},
 	"internal/cli/ca": {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command"},
 	"internal/cli/check": {
-		"api/v1alpha1", "internal/cli/management", "internal/cli/output", "pkg/diagnose/check", "pkg/diagnose/collect",
+		"internal/cli/management", "internal/cli/output", "pkg/diagnose/check",
 	},
 	"internal/cli/config": {
 		"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/decision",
@@ -51,7 +51,9 @@ var arrows = map[string][]string{
 	"internal/cli/kubeconfig": {
 		"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/disk", "pkg/kubeconfig",
 	},
-	"internal/cli/management": {"api/v1alpha1", "internal/cli/output", "pkg/diagnose/collect"},
+	"internal/cli/management": {
+		"api/v1alpha1", "internal/cli/output", "pkg/diagnose/check", "pkg/diagnose/collect",
+	},
 	"internal/cli/move": {
 		"api/v1alpha1", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/output",
 		"internal/command", "pkg/observed",
@@ -213,7 +215,7 @@ var arrows = map[string][]string{
 		"pkg/report/hub", "pkg/report/v1",
 	},
 	"pkg/diagnose/collect/v1": {"pkg/report/v1"},
-	"pkg/diagnose/explain":    {"api/v1alpha1"},
+	"pkg/diagnose/explain":    {"api/v1alpha1", "internal/redact"},
 	"pkg/diagnose/networks":   {"api/v1alpha1", "internal/redact", "pkg/diagnose/explain", "pkg/observed"},
 	"pkg/diagnose/summary":    {"api/v1alpha1", "pkg/diagnose/collect", "pkg/observed"},
 	"pkg/diagnose/web": {
