@@ -30,6 +30,7 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/cli/bundle", "internal/cli/ca", "internal/cli/check", "internal/cli/config",
 		"internal/cli/edge", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/move",
 		"internal/cli/network", "internal/cli/output", "internal/cli/proxy", "internal/cli/render", "internal/cli/status",
+		"internal/cli/test",
 		"internal/command", "internal/kubelog", "internal/version", "pkg/model",
 	},
 	"internal/cli/bundle": {
@@ -71,6 +72,11 @@ var arrows = map[string][]string{
 	"internal/cli/status": {
 		"api/v1alpha1", "internal/cli/edge", "internal/cli/management", "internal/cli/output", "pkg/diagnose/collect",
 		"pkg/diagnose/summary", "pkg/kubeconfig", "pkg/observed",
+	},
+	"internal/cli/test": {
+		"api/v1alpha1", "internal/cli/bundle", "internal/cli/check", "internal/cli/kubeconfig", "internal/cli/management",
+		"internal/cli/output", "internal/cli/proxy", "internal/command", "internal/disk", "pkg/diagnose/check",
+		"pkg/diagnose/explain", "pkg/diagnose/traffic", "pkg/observed",
 	},
 	"internal/clidoc":      {"internal/golden"},
 	"internal/command":     {"internal/version"},
@@ -207,7 +213,7 @@ var arrows = map[string][]string{
 	},
 	"pkg/decision": {"api/v1alpha1", "pkg/enrol/podtoken", "pkg/model"},
 	"pkg/diagnose/check": {
-		"api/v1alpha1", "internal/redact", "pkg/diagnose/collect", "pkg/diagnose/explain", "pkg/diagnose/networks",
+		"api/v1alpha1", "pkg/diagnose/collect", "pkg/diagnose/explain", "pkg/diagnose/networks",
 		"pkg/enrol", "pkg/envoy", "pkg/kubeconfig", "pkg/observed",
 	},
 	"pkg/diagnose/collect": {
@@ -218,6 +224,9 @@ var arrows = map[string][]string{
 	"pkg/diagnose/explain":    {"api/v1alpha1", "internal/redact"},
 	"pkg/diagnose/networks":   {"api/v1alpha1", "internal/redact", "pkg/diagnose/explain", "pkg/observed"},
 	"pkg/diagnose/summary":    {"api/v1alpha1", "pkg/diagnose/collect", "pkg/observed"},
+	"pkg/diagnose/traffic": {
+		"internal/portforward", "internal/retry", "pkg/diagnose/check", "pkg/diagnose/explain",
+	},
 	"pkg/diagnose/web": {
 		"api/v1alpha1", "internal/limit", "pkg/diagnose/check", "pkg/diagnose/summary", "pkg/model",
 	},

@@ -52,8 +52,8 @@ func newFlags(root func() *cobra.Command) bundleFlags {
 	return bundleFlags{tree: root, logLines: defaultLogLines}
 }
 
-// Write does what support-bundle does, for another command of the tree that root returns. It writes the file, which must
-// not exist, and prints the summary to the error stream of cmd.
+// Write does what support-bundle does, for another command of the tree that root returns. It writes the file, which
+// must not exist, and prints the summary to the error stream of cmd.
 func Write(
 	cmd *cobra.Command, root func() *cobra.Command, m management.Flags, servers management.ServersFlags, file string,
 ) error {

@@ -136,10 +136,10 @@ var marks = map[check.Status]output.Cell{
 	check.Unknown: {Text: "?", Style: output.StyleFaint}, check.Skipped: {Text: "-", Style: output.StyleFaint},
 }
 
-// printReport writes one line for each hop, and then the conclusion.
-func printReport(p *output.Page, r *check.Report) {
+// PrintResults writes one line for each result: the symbol of its status, its name, its duration and its detail.
+func PrintResults(p *output.Page, results []check.Result) {
 	const idWidth, timeWidth = 15, 7
-	for _, h := range r.Hops {
+	for _, h := range results {
 		took := ""
 		if h.Status != check.Skipped {
 			took = shortTime(h.Seconds)
@@ -150,6 +150,14 @@ func printReport(p *output.Page, r *check.Report) {
 		}
 		p.Line(marks[h.Status], output.Plain(fmt.Sprintf(" %-*s %*s  ", idWidth, h.ID, timeWidth, took)), text)
 	}
+}
+
+// StyleOf returns the style of a status.
+func StyleOf(s check.Status) output.Style { return marks[s].Style }
+
+// printReport writes one line for each hop, and then the conclusion.
+func printReport(p *output.Page, r *check.Report) {
+	PrintResults(p, r.Hops)
 	p.Line()
 	verdict := r.Deciding()
 	name := r.Namespace + "/" + r.Name
@@ -251,7 +259,7 @@ func fleetReport(reports []check.Report) output.View {
 		}
 		t.Add(
 			r.Namespace+"/"+r.Name, r, output.Plain(r.Namespace), output.Plain(r.Name),
-			output.Cell{Text: string(r.Status), Style: marks[r.Status].Style}, output.Plain(hop), output.Plain(cause),
+			output.Cell{Text: string(r.Status), Style: StyleOf(r.Status)}, output.Plain(hop), output.Plain(cause),
 			output.Plain(cure),
 		)
 	}

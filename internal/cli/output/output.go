@@ -41,7 +41,10 @@ func UsageError(format string, args ...any) error {
 }
 
 // Broken returns an error that ends the program with exit code 1 and prints nothing: the output contains the reason.
-func Broken() error { return &command.Error{Code: exitBroken} }
+func Broken() error { return Exit(exitBroken) }
+
+// Exit returns an error that ends the program with an exit code other than 0 and prints nothing.
+func Exit(code int) error { return &command.Error{Code: code} }
 
 // Options configure how a command prints.
 type Options struct {
@@ -61,8 +64,8 @@ func (o *Options) AddWatchTo(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "keep running: redraw on a terminal, append changes elsewhere")
 }
 
-// structured reports whether the output is for machines.
-func (o *Options) structured() bool { return o.Form == FormJSON || o.Form == formYAML }
+// Structured reports whether the output is for machines.
+func (o *Options) Structured() bool { return o.Form == FormJSON || o.Form == formYAML }
 
 func (o *Options) wide() bool { return o.Form == formWide }
 
@@ -90,7 +93,7 @@ func (o *Options) Print(cmd *cobra.Command, v View) error {
 		return err
 	}
 	out := cmd.OutOrStdout()
-	if o.structured() {
+	if o.Structured() {
 		return o.encode(out, v.Data)
 	}
 	return o.draw(NewPage(out, o.wide()), v)

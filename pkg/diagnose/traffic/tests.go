@@ -41,13 +41,13 @@ func (t *Target) TestRequest(ctx context.Context, id check.ID, title string) che
 		switch err := t.Request(ctx); {
 		case errors.As(err, &name):
 			return unknown(
-				"the apiserver's certificate lacks the name "+name.Host+", so clients cannot use this mode",
+				title+": the apiserver's certificate lacks the name "+name.Host+", so clients cannot use this mode",
 				"nothing, if clients use the other mode; otherwise add the name to the certificate (kubeadm: certSANs)",
 			)
 		case err != nil:
-			return failed("a request has no answer", err, "this way to the apiserver is interrupted", seeCheck)
+			return failed(title+": a request has no answer", err, "this way to the apiserver is interrupted", seeCheck)
 		}
-		return passed("the apiserver answers")
+		return passed("%s: the apiserver answers", title)
 	})
 }
 
