@@ -1,6 +1,6 @@
 // Package test has the commands of `fairlead test`: preflight before an installation, connectivity after it, and
-// through during a change. Its input is flags and objects; its output is reports for people, for machines and for CI systems.
-// pkg/diagnose/preflight, pkg/diagnose/check and pkg/diagnose/traffic do the tests.
+// through during a change. Its input is flags and objects; its output is reports for people, for machines and for CI
+// systems. pkg/diagnose/preflight, pkg/diagnose/check and pkg/diagnose/traffic do the tests.
 package test
 
 import (

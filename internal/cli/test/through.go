@@ -42,18 +42,19 @@ func throughCommand(root func() *cobra.Command) *cobra.Command {
 		Use:   "through [CLUSTER...] -- COMMAND [ARG...]",
 		Short: "Observe requests and connections to workload clusters while a command runs",
 		Long: strings.TrimSpace(`
-Run a command, such as an upgrade, and observe the tunnels of the named Clusters, or of each one of the namespace
-that has or wants a tunnel, while it runs: fresh requests, a watch, and a connection that stays open. Count failed
-requests, broken watches and broken connections, and measure the longest outage. After a failure, "fairlead check"
-looks for the broken hop, at most every five seconds. The observation continues for a short time after the command.
+Run a command, such as an upgrade, and observe the tunnels of the named Clusters, or of each one of the
+namespace that has or wants a tunnel, while it runs: fresh requests, a watch, and a connection that stays
+open. Count failed requests, broken watches and broken connections, and measure the longest outage. After a
+failure, "fairlead check" looks for the broken hop, at most every five seconds. The observation continues for
+a short time after the command.
 
 The command starts only when every Cluster answers. It has its own standard input; with -o json or yaml, its
 standard output goes to the error stream.
 
 Needs: what "fairlead check" needs, and get on Tunnels and Secrets of the namespace.
 Changes: nothing but what the command changes. --bundle and --junit create files.
-Exit codes: 0 the command succeeded, with no more than --allowed failures; 1 there were more, or a Cluster does not
-answer before the command; 2 the command line is invalid. If the command fails, its exit code.`),
+Exit codes: 0 the command succeeded, with no more than --allowed failures; 1 there were more, or a Cluster
+does not answer before the command; 2 the command line is invalid. If the command fails, its exit code.`),
 		Example: "  fairlead test through -n prod c1 c2 -- helm upgrade fairlead oci://example.com/fairlead\n" +
 			"  fairlead test through -A --allowed=2 -- kubectl -n fairlead-system rollout restart statefulset/gateway",
 		Args: func(cmd *cobra.Command, args []string) error { return f.check(cmd.ArgsLenAtDash(), args) },
