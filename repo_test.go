@@ -75,8 +75,9 @@ var arrows = map[string][]string{
 	},
 	"internal/cli/test": {
 		"api/v1alpha1", "internal/cli/bundle", "internal/cli/check", "internal/cli/kubeconfig", "internal/cli/management",
-		"internal/cli/output", "internal/cli/proxy", "internal/command", "internal/disk", "pkg/diagnose/check",
-		"pkg/diagnose/explain", "pkg/diagnose/traffic", "pkg/observed",
+		"internal/cli/output", "internal/cli/proxy", "internal/command", "internal/disk", "pkg/agent/edge", "pkg/certs",
+		"pkg/diagnose/check", "pkg/diagnose/collect", "pkg/diagnose/explain", "pkg/diagnose/preflight",
+		"pkg/diagnose/traffic", "pkg/dial", "pkg/model", "pkg/observed",
 	},
 	"internal/clidoc":      {"internal/golden"},
 	"internal/command":     {"internal/version"},
@@ -223,7 +224,10 @@ var arrows = map[string][]string{
 	"pkg/diagnose/collect/v1": {"pkg/report/v1"},
 	"pkg/diagnose/explain":    {"api/v1alpha1", "internal/redact"},
 	"pkg/diagnose/networks":   {"api/v1alpha1", "internal/redact", "pkg/diagnose/explain", "pkg/observed"},
-	"pkg/diagnose/summary":    {"api/v1alpha1", "pkg/diagnose/collect", "pkg/observed"},
+	"pkg/diagnose/preflight": {
+		"pkg/certs", "pkg/diagnose/check", "pkg/diagnose/explain", "pkg/dial", "pkg/model",
+	},
+	"pkg/diagnose/summary": {"api/v1alpha1", "pkg/diagnose/collect", "pkg/observed"},
 	"pkg/diagnose/traffic": {
 		"internal/portforward", "internal/retry", "pkg/diagnose/check", "pkg/diagnose/explain",
 	},

@@ -28,8 +28,8 @@ func TestStatusWaits(t *testing.T) {
 		t.Errorf("exit code %d, %q, printed\n%s", code, stderr, stdout)
 	}
 	code, stdout, stderr := wait("--wait", "--timeout=1s")
-	if code != 1 || !strings.Contains(stderr, "the condition Ready is not met after 1s; missing:\n  "+key.String()+": Ready is ") ||
-		!strings.Contains(stdout, "HOSTNAME") {
+	want := "the condition Ready is not met after 1s; missing:\n  " + key.String() + ": Ready is "
+	if code != 1 || !strings.Contains(stderr, want) || !strings.Contains(stdout, "HOSTNAME") {
 		t.Errorf("at the timeout: exit code %d, %q, printed\n%s", code, stderr, stdout)
 	}
 	if code, _, stderr := wait("--wait", "--timeout=1s", "c1", "absent"); code != 1 ||
@@ -37,7 +37,8 @@ func TestStatusWaits(t *testing.T) {
 		t.Errorf("of an absent Cluster: exit code %d, %q", code, stderr)
 	}
 	key.Namespace = kubetest.NewNamespace(t, p)
-	if code, _, stderr := wait("--wait", "--timeout=1s"); code != 1 || !strings.Contains(stderr, "no Cluster has a tunnel") {
+	if code, _, stderr := wait("--wait", "--timeout=1s"); code != 1 ||
+		!strings.Contains(stderr, "no Cluster has a tunnel") {
 		t.Errorf("of an empty namespace: exit code %d, %q", code, stderr)
 	}
 	for _, args := range [][]string{{"--wait=Perfect"}, {"--wait", "--timeout=0s"}, {"--wait", "-w"}, {"c1", "c2"}} {

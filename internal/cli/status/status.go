@@ -68,7 +68,8 @@ Pods and create on pods/portforward in the namespace of the installation.
 Changes: nothing.
 Exit codes: 0 no Cluster is broken, or with --wait the condition is met; 1 a Cluster is broken, the condition
 is not met, or the command failed; 2 the command line is invalid.`),
-		Example: "  fairlead status -A\n  fairlead status -n prod c1\n  fairlead status -A --watch\n  fairlead status -n prod --wait --timeout=10m\n  fairlead status -A " +
+		Example: "  fairlead status -A\n  fairlead status -n prod c1\n  fairlead status -A --watch\n" +
+			"  fairlead status -n prod --wait --timeout=10m\n  fairlead status -A " +
 			"-o json | jq '.rows[] | select(.health != \"ok\") | .cluster'",
 		Args: func(_ *cobra.Command, args []string) error { return f.validateWait(args) },
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },

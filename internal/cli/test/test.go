@@ -27,8 +27,8 @@ const maxClusters = 200
 // Command returns the group test. root returns the tree of all commands, for support bundles.
 func Command(root func() *cobra.Command) *cobra.Command {
 	return command.Group(
-		"test", "Test an installation: before it, after it, and during a change", connectivityCommand(root),
-		throughCommand(root),
+		"test", "Test an installation: before it, after it, and during a change", preflightCommand(),
+		edgePreflightCommand(), connectivityCommand(root), throughCommand(root),
 	)
 }
 

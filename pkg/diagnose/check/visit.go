@@ -101,15 +101,11 @@ func (v *visit) installation() string {
 
 // visit checks one hop.
 func (v *visit) visit(ctx context.Context, hop Hop) Result {
-	ctx, cancel := context.WithTimeout(ctx, hop.limit)
-	defer cancel()
-	began := time.Now()
-	f := hop.look(ctx, v)
-	v.broken[hop.ID] = f.status == Broken
-	return Result{
-		ID: hop.ID, Title: hop.Title, Status: f.status, Seconds: time.Since(began).Seconds(),
-		Detail: line(f.detail), Cause: line(f.cause), Cure: line(f.cure),
-	}
+	return Measure(ctx, hop.ID, hop.Title, hop.limit, func(ctx context.Context) Outcome {
+		f := hop.look(ctx, v)
+		v.broken[hop.ID] = f.status == Broken
+		return Outcome{f.status, f.detail, f.cause, f.cure}
+	})
 }
 
 // line returns a text as one line, bounded.

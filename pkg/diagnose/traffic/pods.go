@@ -59,7 +59,7 @@ const word = "fairlead"
 // TestExec runs `echo` in the first container of a Pod. The clients of client-go for streams dial by themselves, so the
 // test does not use Dial.
 func (t *Target) TestExec(ctx context.Context, p Pod) check.Result {
-	return measure(ctx, TestExec, "command in Pod "+p.String(), 6*requestTime, func(ctx context.Context) outcome {
+	return check.Measure(ctx, TestExec, "command in Pod "+p.String(), 6*requestTime, func(ctx context.Context) check.Outcome {
 		var out bytes.Buffer
 		err := t.exec(ctx, p, &out)
 		switch {
@@ -67,7 +67,7 @@ func (t *Target) TestExec(ctx context.Context, p Pod) check.Result {
 			return passed("a command ran, and its output arrived")
 		case err == nil:
 			err = fmt.Errorf("the output is %d bytes of something else", out.Len())
-		case strings.Contains(err.Error(), "executable file not found"): // sent over the stream, which thus works
+		case strings.Contains(err.Error(), "executable file not found"): // the stream has carried this error
 			return passed("the stream opened; the image of the Pod has no echo")
 		}
 		return failed("a command in Pod "+p.String()+" fails", err, "the stream is not opened, or is cut", seePod)
@@ -93,7 +93,7 @@ func (t *Target) exec(ctx context.Context, p Pod, out io.Writer) error {
 // TestPortForward opens a connection to a port of a Pod.
 func (t *Target) TestPortForward(ctx context.Context, p Pod) check.Result {
 	title := fmt.Sprintf("port %d of Pod %s", p.Port, p)
-	return measure(ctx, TestPortForward, title, 6*requestTime, func(ctx context.Context) outcome {
+	return check.Measure(ctx, TestPortForward, title, 6*requestTime, func(ctx context.Context) check.Outcome {
 		cause := "the stream is not opened, or nothing listens on the port"
 		pod, err := portforward.One(rest.CopyConfig(t.config), p.Namespace, p.Name, p.Port)
 		if err != nil {

@@ -36,7 +36,7 @@ const (
 
 // TestRequest sends one request on this way, which a title describes.
 func (t *Target) TestRequest(ctx context.Context, id check.ID, title string) check.Result {
-	return measure(ctx, id, title, 2*requestTime, func(ctx context.Context) outcome {
+	return check.Measure(ctx, id, title, 2*requestTime, func(ctx context.Context) check.Outcome {
 		var name x509.HostnameError
 		switch err := t.Request(ctx); {
 		case errors.As(err, &name):
@@ -54,7 +54,7 @@ func (t *Target) TestRequest(ctx context.Context, id check.ID, title string) che
 // TestConnections opens connections at the same time, sends a request on each, and closes them when all have an answer.
 func (t *Target) TestConnections(ctx context.Context, count int) check.Result {
 	title := "many connections"
-	return measure(ctx, TestConnections, title, 6*requestTime, func(ctx context.Context) outcome {
+	return check.Measure(ctx, TestConnections, title, 6*requestTime, func(ctx context.Context) check.Outcome {
 		times, errs := make([]time.Duration, count), make([]error, count)
 		clients := make([]*client, count)
 		var all sync.WaitGroup
@@ -78,7 +78,7 @@ func (t *Target) TestConnections(ctx context.Context, count int) check.Result {
 	})
 }
 
-func judgeConnections(times []time.Duration, errs []error) outcome {
+func judgeConnections(times []time.Duration, errs []error) check.Outcome {
 	count, failures := len(errs), 0
 	var first error
 	for _, err := range errs {
@@ -114,7 +114,7 @@ func short(d time.Duration) time.Duration {
 // TestDownload reads the OpenAPI document of the apiserver on one connection, again and again, until it has received
 // a number of bytes.
 func (t *Target) TestDownload(ctx context.Context, bytes int64, limit time.Duration) check.Result {
-	return measure(ctx, TestDownload, "large download", limit, func(ctx context.Context) outcome {
+	return check.Measure(ctx, TestDownload, "large download", limit, func(ctx context.Context) check.Outcome {
 		c, err := t.client(false)
 		if err != nil {
 			return failed("no client", err, "the kubeconfig cannot be used", seeCheck)
@@ -163,7 +163,7 @@ func size(n int64) string {
 // connection. TCP keepalives are off: they would hide a device that drops idle connections.
 func (t *Target) TestIdle(ctx context.Context, idle time.Duration) check.Result {
 	limit := idle + 3*requestTime
-	return measure(ctx, TestIdle, "idle connection", limit, func(ctx context.Context) outcome {
+	return check.Measure(ctx, TestIdle, "idle connection", limit, func(ctx context.Context) check.Outcome {
 		quiet := *t
 		quiet.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := t.dial(ctx, network, address)
@@ -192,7 +192,10 @@ func (t *Target) TestIdle(ctx context.Context, idle time.Duration) check.Result 
 		case err != nil:
 			return failed("no answer on a connection that was idle for "+idle.String(), err, cause, cure)
 		case !reused:
-			return outcome{check.Warning, "a connection was closed while it was idle for " + idle.String(), cause, cure}
+			return check.Outcome{
+				Status: check.Warning, Detail: "a connection was closed while it was idle for " + idle.String(), Cause: cause,
+				Cure: cure,
+			}
 		}
 		return passed("a connection that was idle for %s works", idle)
 	})

@@ -136,27 +136,21 @@ func (t *Target) Request(ctx context.Context) error {
 	return c.get(ctx)
 }
 
-// outcome is the result of a test.
-type outcome struct {
-	status              check.Status
-	detail, cause, cure string
-}
-
-func passed(format string, args ...any) outcome {
-	return outcome{status: check.OK, detail: fmt.Sprintf(format, args...)}
+func passed(format string, args ...any) check.Outcome {
+	return check.Outcome{Status: check.OK, Detail: fmt.Sprintf(format, args...)}
 }
 
 // unknown is the outcome of a test that is not possible from here.
-func unknown(detail, cure string) outcome {
-	return outcome{status: check.Unknown, detail: detail, cure: cure}
+func unknown(detail, cure string) check.Outcome {
+	return check.Outcome{Status: check.Unknown, Detail: detail, Cure: cure}
 }
 
 // seeCheck is the cure for a fault that check locates.
 const seeCheck = "fairlead check names the hop that is broken; run it while the test fails"
 
 // failed is the outcome of a test that fails with an error.
-func failed(what string, err error, cause, cure string) outcome {
-	return outcome{check.Broken, what + ": " + reason(err), cause, cure}
+func failed(what string, err error, cause, cure string) check.Outcome {
+	return check.Outcome{Status: check.Broken, Detail: what + ": " + reason(err), Cause: cause, Cure: cure}
 }
 
 // reason returns an error for people, with its meaning if it is known.
@@ -166,18 +160,4 @@ func reason(err error) string {
 		return meaning + ": " + text
 	}
 	return text
-}
-
-// measure runs a test with a time limit, and returns its result.
-func measure(
-	ctx context.Context, id check.ID, title string, limit time.Duration, test func(context.Context) outcome,
-) check.Result {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	began := time.Now()
-	o := test(ctx)
-	return check.Result{
-		ID: id, Title: title, Status: o.status, Detail: o.detail, Cause: o.cause, Cure: o.cure,
-		Seconds: time.Since(began).Seconds(),
-	}
 }
