@@ -65,8 +65,8 @@ var arrows = map[string][]string{
 	},
 	"internal/cli/output": {"internal/command"},
 	"internal/cli/proxy": {
-		"api/v1alpha1", "internal/cli/kubeconfig", "internal/cli/management", "internal/command", "internal/portforward",
-		"internal/retry", "pkg/diagnose/collect",
+		"api/v1alpha1", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/output", "internal/command",
+		"internal/portforward", "internal/retry", "pkg/diagnose/collect",
 	},
 	"internal/cli/render": {"internal/cli/output", "pkg/capi/egress", "pkg/envoy", "pkg/model", "pkg/source"},
 	"internal/cli/status": {

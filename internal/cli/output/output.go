@@ -41,10 +41,15 @@ func UsageError(format string, args ...any) error {
 }
 
 // Broken returns an error that ends the program with exit code 1 and prints nothing: the output contains the reason.
-func Broken() error { return Exit(exitBroken) }
+func Broken() error { return &command.Error{Code: exitBroken} }
 
-// Exit returns an error that ends the program with an exit code other than 0 and prints nothing.
-func Exit(code int) error { return &command.Error{Code: code} }
+// Exit returns an error that ends the program with the exit code of a command that it has run, which is not 0. It
+// prints nothing: the command has.
+func Exit(code int) error {
+	of := new(command.Error)
+	of.Code = code
+	return of
+}
 
 // Options configure how a command prints.
 type Options struct {

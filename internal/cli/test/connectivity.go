@@ -167,10 +167,13 @@ func (f *connectivityFlags) run(cmd *cobra.Command, names []string) error {
 			code = 1
 		}
 	}
-	view := output.View{
+	return f.finish(cmd, connectivityView(reports), results, code)
+}
+
+func connectivityView(reports []clusterReport) output.View {
+	return output.View{
 		Data: map[string]any{"clusters": reports}, Page: func(p *output.Page) { printClusters(p, reports) },
 	}
-	return f.finish(cmd, view, results, code)
 }
 
 // tester tests Clusters.

@@ -217,10 +217,20 @@ func (f *reportFlags) reportResults(cmd *cobra.Command, name string, results []c
 	}
 	s := suite{Name: name}
 	s.add(name, results)
-	view := output.View{Data: r, Page: func(p *output.Page) {
-		checkcommand.PrintResults(p, results)
-		for i := range results {
-			if t := &results[i]; t.Status == check.Broken || t.Status == check.Warning {
+	if err := f.print(cmd, preflightView(&r), s); err != nil {
+		return err
+	}
+	if r.Status == check.Broken {
+		return output.Broken()
+	}
+	return nil
+}
+
+func preflightView(r *preflightReport) output.View {
+	return output.View{Data: r, Page: func(p *output.Page) {
+		checkcommand.PrintResults(p, r.Tests)
+		for i := range r.Tests {
+			if t := &r.Tests[i]; t.Status == check.Broken || t.Status == check.Warning {
 				p.Line()
 				printFault(p, t.Title, t)
 			}
@@ -228,11 +238,4 @@ func (f *reportFlags) reportResults(cmd *cobra.Command, name string, results []c
 		p.Line()
 		p.Line(output.Styled(checkcommand.StyleOf(r.Status), strings.ToUpper(string(r.Status))))
 	}}
-	if err := f.print(cmd, view, s); err != nil {
-		return err
-	}
-	if r.Status == check.Broken {
-		return output.Broken()
-	}
-	return nil
 }

@@ -207,8 +207,11 @@ func (f *throughFlags) report(cmd *cobra.Command, r *throughReport) error {
 	if code != 0 {
 		r.Status = check.Broken
 	}
-	view := output.View{Data: r, Page: func(p *output.Page) { printThrough(p, r) }}
-	return f.finish(cmd, view, results, code)
+	return f.finish(cmd, throughView(r), results, code)
+}
+
+func throughView(r *throughReport) output.View {
+	return output.View{Data: r, Page: func(p *output.Page) { printThrough(p, r) }}
 }
 
 // keyOf is for messages.

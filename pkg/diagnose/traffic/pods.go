@@ -59,7 +59,8 @@ const word = "fairlead"
 // TestExec runs `echo` in the first container of a Pod. The clients of client-go for streams dial by themselves, so the
 // test does not use Dial.
 func (t *Target) TestExec(ctx context.Context, p Pod) check.Result {
-	return check.Measure(ctx, TestExec, "command in Pod "+p.String(), 6*requestTime, func(ctx context.Context) check.Outcome {
+	title := "command in Pod " + p.String()
+	return check.Measure(ctx, TestExec, title, 6*requestTime, func(ctx context.Context) check.Outcome {
 		var out bytes.Buffer
 		err := t.exec(ctx, p, &out)
 		switch {
