@@ -38,7 +38,7 @@ var commandPlaces = []string{"internal/cli/..."}
 // commandOf maps the function that makes a view to the command that prints it.
 var commandOf = map[string]string{
 	"connectivityView": "fairlead test connectivity",
-	"preflightView":    "fairlead test preflight, edge-preflight",
+	"preflightView":    "fairlead test preflight",
 	"rotationView":     "fairlead ca status",
 	"run":              "fairlead check CLUSTER",
 	"throughView":      "fairlead test through",
