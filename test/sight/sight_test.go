@@ -28,6 +28,7 @@ func TestCheckNamesEachFault(t *testing.T) {
 	}
 	if !testing.Short() { // then test/page alone needs a browser
 		s.rooms[0].proveConfig(t)
+		s.rooms[0].proveTrials(t)
 		s.rooms[0].provePage(t)
 	}
 	t.Run("rooms", func(t *testing.T) {

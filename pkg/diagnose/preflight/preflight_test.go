@@ -56,7 +56,8 @@ func TestEdgeFindsAClosedPortAndAnotherServer(t *testing.T) {
 		}
 	}
 	g.Domain = "example.org"
-	if r := find(g.Test(t.Context()), TestTLS); r.Status != check.Broken || !strings.Contains(r.Detail, "not for control") {
+	r := find(g.Test(t.Context()), TestTLS)
+	if r.Status != check.Broken || !strings.Contains(r.Detail, "not for control") {
 		t.Errorf("of a server with another name: %+v", r)
 	}
 	g.CA = []byte("no certificate")
