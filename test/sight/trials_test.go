@@ -109,9 +109,16 @@ func (r *room) proveTrials(t *testing.T) {
 		must(t, proc.Wait(t.Context(), deadTime, func(ctx context.Context) error { return r.waits(ctx, "1s", 1) }))
 	})
 	that(t, "test connectivity names the hop when the edge is dead", func(t *testing.T) {
+		must(t, proc.Wait(t.Context(), deadTime, func(ctx context.Context) error {
+			answer, err := r.Check(ctx, "")
+			if err == nil && answer.First != check.HopTunnels {
+				err = fmt.Errorf("check says %s", answer)
+			}
+			return err
+		}))
 		got, code := r.trial(t.Context(), t, connectivity...)
-		if code != 1 || got.Clusters[0].Hop == nil || got.Clusters[0].Hop.ID != check.HopTunnels {
-			t.Errorf("exit code %d: %+v", code, got)
+		if hop := got.Clusters[0].Hop; code != 1 || hop == nil || hop.ID != check.HopTunnels {
+			t.Errorf("exit code %d: %+v: %+v", code, hop, got)
 		}
 		r.edge.Resume()
 		must(t, proc.Wait(t.Context(), faults.CureTime, r.Healthy("")))

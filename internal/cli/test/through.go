@@ -196,7 +196,10 @@ func (f *throughFlags) report(cmd *cobra.Command, r *throughReport) error {
 	for i := range r.Clusters {
 		c := &r.Clusters[i]
 		r.Failed += c.Failed()
-		results.add(c.Namespace+"/"+c.Name, c.results())
+	}
+	for i := range r.Clusters {
+		c := &r.Clusters[i]
+		results.add(c.Namespace+"/"+c.Name, c.results(r.Failed > f.allowed))
 	}
 	results.add("command", []check.Result{r.Command.result()})
 	code := r.Command.ExitCode
@@ -219,8 +222,8 @@ func (o *clusterTraffic) keyOf() client.ObjectKey {
 	return client.ObjectKey{Namespace: o.Namespace, Name: o.Name}
 }
 
-// results returns one result for each kind of failure.
-func (o *clusterTraffic) results() (all []check.Result) {
+// results returns one result for each kind of failure. Failures that are allowed are warnings.
+func (o *clusterTraffic) results(tooMany bool) (all []check.Result) {
 	for _, kind := range []struct {
 		kind   traffic.Kind
 		failed int
@@ -230,12 +233,15 @@ func (o *clusterTraffic) results() (all []check.Result) {
 			traffic.KindRequest, o.FailedRequests,
 			fmt.Sprintf("%d of %d requests failed", o.FailedRequests, o.Requests),
 		},
-		{traffic.KindWatch, o.BrokenWatches, fmt.Sprintf("a watch broke %d times", o.BrokenWatches)},
-		{traffic.KindConnection, o.BrokenConnections, fmt.Sprintf("a connection broke %d times", o.BrokenConnections)},
+		{traffic.KindWatch, o.BrokenWatches, fmt.Sprintf("the watch broke, number of times: %d", o.BrokenWatches)},
+		{traffic.KindConnection, o.BrokenConnections, fmt.Sprintf("the connection broke, number of times: %d", o.BrokenConnections)},
 	} {
 		r := check.Result{ID: check.ID(kind.kind), Title: o.keyOf().String(), Status: check.OK, Detail: kind.detail}
 		if kind.failed > 0 {
-			r.Status = check.Broken
+			r.Status = check.Warning
+			if tooMany {
+				r.Status = check.Broken
+			}
 			for i := range o.Failures {
 				if failure := &o.Failures[i]; failure.Kind == kind.kind {
 					r.Detail += ", first: " + failure.Error

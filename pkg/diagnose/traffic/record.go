@@ -58,6 +58,9 @@ type recorder struct {
 	record  Record
 	open    map[Kind]outage
 	pending []int // failures that no check has looked at, as indices of record.Failures
+	// broken is the last result of a broken hop, and brokenAt when its check ended.
+	broken   *check.Result
+	brokenAt time.Time
 }
 
 // outage is one that has not ended.
@@ -132,20 +135,30 @@ func hopOf(err error) (check.ID, string) {
 	return "", ""
 }
 
-// checked adds the result of a check to the failures that had none.
+// checked adds the result of a check to the failures that had none. If the fault was over by then, the hop that a check
+// has found shortly before a failure is its reason too: a fault breaks the watch and the connection one after the other.
 func (r *recorder) checked(report *check.Report, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.record.Checks++
+	found := report.Deciding()
+	isBroken := found != nil && found.Status == check.Broken
 	for _, i := range r.pending {
 		f := &r.record.Failures[i]
-		if v := report.Deciding(); v != nil {
+		v := found
+		if !isBroken && r.broken != nil && f.At.Sub(r.brokenAt) < pauseTime {
+			v = r.broken
+		}
+		if v != nil {
 			f.Hop, f.Detail, f.Cause, f.Cure = v.ID, v.Detail, v.Cause, v.Cure
 		} else if f.Hop == "" {
 			f.Detail = "no hop was broken " + short(now.Sub(f.At)).String() + " later: the fault was over by then"
 		}
 	}
 	r.pending = nil
+	if isBroken {
+		r.broken, r.brokenAt = found, now
+	}
 }
 
 // unexplained reports whether there are failures that no check has looked at.
