@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -207,6 +208,28 @@ func TestRecorderBoundsItsList(t *testing.T) {
 	if got.FailedRequests != 2*maxFailures || len(got.Failures) != maxFailures || got.OutageSeconds != 300 ||
 		got.Failures[0].Seconds != 300 || !strings.Contains(got.Failures[0].Detail, "6m0s later") {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// TestRecorderNamesTheHopOfFailuresThatFollow checks that a failure right after that of another kind has its hop, even
+// if the fault was over before the next check.
+func TestRecorderNamesTheHopOfFailuresThatFollow(t *testing.T) {
+	r := newRecorder()
+	at := time.Unix(1_000_000, 0)
+	broken := check.Report{First: check.HopPort, Hops: []check.Result{{ID: check.HopPort, Status: check.Broken}}}
+	stale := check.Report{First: check.HopTunnels, Hops: []check.Result{{ID: check.HopTunnels, Status: check.Warning}}}
+	r.failed(KindWatch, at, errors.New("cut"))
+	r.checked(&broken, at.Add(time.Second))
+	r.failed(KindConnection, at.Add(2*time.Second), errors.New("cut"))
+	r.checked(&stale, at.Add(7*time.Second))
+	r.failed(KindWatch, at.Add(time.Hour), errors.New("cut"))
+	r.checked(&stale, at.Add(time.Hour))
+	var hops []check.ID
+	for _, f := range r.finish(at.Add(2 * time.Hour)).Failures {
+		hops = append(hops, f.Hop)
+	}
+	if want := []check.ID{check.HopPort, check.HopPort, check.HopTunnels}; !slices.Equal(hops, want) {
+		t.Errorf("got %q, want %q", hops, want)
 	}
 }
 
