@@ -44,4 +44,7 @@ func TestCheckNamesEachFault(t *testing.T) {
 	for _, f := range slices.Concat(gatewayFaults, hangFaults, controllerFaults) {
 		faults.Prove(t, s.rooms[0], f)
 	}
+	if !testing.Short() {
+		s.rooms[0].proveEdgePreflight(t)
+	}
 }

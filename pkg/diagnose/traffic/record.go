@@ -135,8 +135,9 @@ func hopOf(err error) (check.ID, string) {
 	return "", ""
 }
 
-// checked adds the result of a check to the failures that had none. If the fault was over by then, the hop that a check
-// has found shortly before a failure is its reason too: a fault breaks the watch and the connection one after the other.
+// checked adds the result of a check to the failures that had none. If the fault was over by then, the hop that a
+// check has found shortly before a failure is its reason too: a fault breaks the watch and the connection one after the
+// other.
 func (r *recorder) checked(report *check.Report, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
