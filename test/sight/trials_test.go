@@ -51,7 +51,7 @@ func (r *room) edgePreflight(t *testing.T, bootstrap []byte) (got trial, code in
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "bootstrap.yaml")
 	must(t, os.WriteFile(file, bootstrap, 0o600))
-	cmd := r.site.Namespace.Command(
+	cmd := r.site.Command(
 		t.Context(), r.world.Parts.OwnPath("fairlead"), "test", "edge-preflight", "--bootstrap="+file, "-o", "json",
 	)
 	out, err := cmd.Output()
@@ -173,8 +173,8 @@ func (r *room) proveBreaks(t *testing.T) {
 	must(t, proc.Wait(t.Context(), faults.CureTime, r.Healthy("")))
 }
 
-// proveEdgePreflight checks the command for the time before an edge. It runs at the end: the xds-servers report for some
-// minutes that a machine in this network has rejected their certificate, as they would of an edge.
+// proveEdgePreflight checks the command for the time before an edge. It runs at the end: the xds-servers report for
+// some minutes that a machine in this network has rejected their certificate, as they would of an edge.
 func (r *room) proveEdgePreflight(t *testing.T) {
 	that(t, "test edge-preflight finds a closed port and a wrong CA", func(t *testing.T) {
 		good, err := r.Bootstrap(t.Context())

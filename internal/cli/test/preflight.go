@@ -51,7 +51,7 @@ line is invalid.`),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
-	f.Flags.AddTo(cmd.Flags())
+	f.AddTo(cmd.Flags())
 	f.addTo(cmd)
 	set := cmd.Flags()
 	set.StringVar(

@@ -235,7 +235,8 @@ func (o *clusterTraffic) results(tooMany bool) (all []check.Result) {
 		},
 		{traffic.KindWatch, o.BrokenWatches, fmt.Sprintf("the watch broke, number of times: %d", o.BrokenWatches)},
 		{
-			traffic.KindConnection, o.BrokenConnections, fmt.Sprintf("the connection broke, number of times: %d", o.BrokenConnections),
+			traffic.KindConnection, o.BrokenConnections,
+			fmt.Sprintf("the connection broke, number of times: %d", o.BrokenConnections),
 		},
 	} {
 		r := check.Result{ID: check.ID(kind.kind), Title: o.keyOf().String(), Status: check.OK, Detail: kind.detail}

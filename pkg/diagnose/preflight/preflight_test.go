@@ -77,7 +77,7 @@ func TestEdgeFindsAClosedPortAndAnotherServer(t *testing.T) {
 func TestPacketsAndIdle(t *testing.T) {
 	s, _ := gateway(t)
 	conn, err := tls.Dial("tcp", s.Listener.Addr().String(), &tls.Config{
-		InsecureSkipVerify: true, NextProtos: []string{"h2"}, //nolint:gosec // the test is about what follows the handshake
+		InsecureSkipVerify: true, NextProtos: []string{"h2"}, // the test is about what follows the handshake
 	})
 	if err != nil {
 		t.Fatal(err)
