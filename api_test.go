@@ -37,17 +37,20 @@ var commandPlaces = []string{"internal/cli/..."}
 
 // commandOf maps the function that makes a view to the command that prints it.
 var commandOf = map[string]string{
-	"rotationView":   "fairlead ca status",
-	"run":            "fairlead check CLUSTER",
-	"fleetReport":    "fairlead check --all",
-	"dumpView":       "fairlead config dump",
-	"syncView":       "fairlead config sync",
-	"view":           "fairlead config why",
-	"edgesView":      "fairlead edge list",
-	"networksView":   "fairlead network list",
-	"fleetTable":     "fairlead status",
-	"clusterPage":    "fairlead status CLUSTER",
-	"versionCommand": "fairlead version",
+	"connectivityView": "fairlead test connectivity",
+	"preflightView":    "fairlead test preflight",
+	"rotationView":     "fairlead ca status",
+	"run":              "fairlead check CLUSTER",
+	"throughView":      "fairlead test through",
+	"fleetReport":      "fairlead check --all",
+	"dumpView":         "fairlead config dump",
+	"syncView":         "fairlead config sync",
+	"view":             "fairlead config why",
+	"edgesView":        "fairlead edge list",
+	"networksView":     "fairlead network list",
+	"fleetTable":       "fairlead status",
+	"clusterPage":      "fairlead status CLUSTER",
+	"versionCommand":   "fairlead version",
 }
 
 // TestAPIListMatchesTheCode compares the list of all strings and numbers that scripts depend on with the code. A
@@ -263,7 +266,8 @@ func (l *apiList) exitCodes() {
 		slices.Sort(codes[code])
 		l.line("| %s | %s |", code, strings.Join(slices.Compact(codes[code]), "; "))
 	}
-	l.line("| other | the exit code of COMMAND in `fairlead proxy CLUSTER -- COMMAND` |")
+	l.line("| other | the exit code of COMMAND in `fairlead proxy CLUSTER -- COMMAND` and " +
+		"`fairlead test through -- COMMAND` |")
 }
 
 // keyed returns the value of a key in a literal, or nil.

@@ -30,6 +30,7 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/cli/bundle", "internal/cli/ca", "internal/cli/check", "internal/cli/config",
 		"internal/cli/edge", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/move",
 		"internal/cli/network", "internal/cli/output", "internal/cli/proxy", "internal/cli/render", "internal/cli/status",
+		"internal/cli/test",
 		"internal/command", "internal/kubelog", "internal/version", "pkg/model",
 	},
 	"internal/cli/bundle": {
@@ -37,7 +38,7 @@ var arrows = map[string][]string{
 	},
 	"internal/cli/ca": {"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command"},
 	"internal/cli/check": {
-		"api/v1alpha1", "internal/cli/management", "internal/cli/output", "pkg/diagnose/check", "pkg/diagnose/collect",
+		"internal/cli/management", "internal/cli/output", "pkg/diagnose/check",
 	},
 	"internal/cli/config": {
 		"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/command", "pkg/decision",
@@ -51,7 +52,9 @@ var arrows = map[string][]string{
 	"internal/cli/kubeconfig": {
 		"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/disk", "pkg/kubeconfig",
 	},
-	"internal/cli/management": {"api/v1alpha1", "internal/cli/output", "pkg/diagnose/collect"},
+	"internal/cli/management": {
+		"api/v1alpha1", "internal/cli/output", "pkg/diagnose/check", "pkg/diagnose/collect",
+	},
 	"internal/cli/move": {
 		"api/v1alpha1", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/output",
 		"internal/command", "pkg/observed",
@@ -62,13 +65,19 @@ var arrows = map[string][]string{
 	},
 	"internal/cli/output": {"internal/command"},
 	"internal/cli/proxy": {
-		"api/v1alpha1", "internal/cli/kubeconfig", "internal/cli/management", "internal/command", "internal/portforward",
-		"internal/retry", "pkg/diagnose/collect",
+		"api/v1alpha1", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/output", "internal/command",
+		"internal/portforward", "internal/retry", "pkg/diagnose/collect",
 	},
 	"internal/cli/render": {"internal/cli/output", "pkg/capi/egress", "pkg/envoy", "pkg/model", "pkg/source"},
 	"internal/cli/status": {
 		"api/v1alpha1", "internal/cli/edge", "internal/cli/management", "internal/cli/output", "pkg/diagnose/collect",
 		"pkg/diagnose/summary", "pkg/kubeconfig", "pkg/observed",
+	},
+	"internal/cli/test": {
+		"api/v1alpha1", "internal/cli/bundle", "internal/cli/check", "internal/cli/kubeconfig", "internal/cli/management",
+		"internal/cli/output", "internal/cli/proxy", "internal/command", "internal/disk", "pkg/agent/edge", "pkg/certs",
+		"pkg/diagnose/check", "pkg/diagnose/collect", "pkg/diagnose/explain", "pkg/diagnose/preflight",
+		"pkg/diagnose/traffic", "pkg/dial", "pkg/model", "pkg/observed",
 	},
 	"internal/clidoc":      {"internal/golden"},
 	"internal/command":     {"internal/version"},
@@ -205,7 +214,7 @@ var arrows = map[string][]string{
 	},
 	"pkg/decision": {"api/v1alpha1", "pkg/enrol/podtoken", "pkg/model"},
 	"pkg/diagnose/check": {
-		"api/v1alpha1", "internal/redact", "pkg/diagnose/collect", "pkg/diagnose/explain", "pkg/diagnose/networks",
+		"api/v1alpha1", "pkg/diagnose/collect", "pkg/diagnose/explain", "pkg/diagnose/networks",
 		"pkg/enrol", "pkg/envoy", "pkg/kubeconfig", "pkg/observed",
 	},
 	"pkg/diagnose/collect": {
@@ -213,9 +222,15 @@ var arrows = map[string][]string{
 		"pkg/report/hub", "pkg/report/v1",
 	},
 	"pkg/diagnose/collect/v1": {"pkg/report/v1"},
-	"pkg/diagnose/explain":    {"api/v1alpha1"},
+	"pkg/diagnose/explain":    {"api/v1alpha1", "internal/redact"},
 	"pkg/diagnose/networks":   {"api/v1alpha1", "internal/redact", "pkg/diagnose/explain", "pkg/observed"},
-	"pkg/diagnose/summary":    {"api/v1alpha1", "pkg/diagnose/collect", "pkg/observed"},
+	"pkg/diagnose/preflight": {
+		"pkg/certs", "pkg/diagnose/check", "pkg/diagnose/explain", "pkg/dial", "pkg/model",
+	},
+	"pkg/diagnose/summary": {"api/v1alpha1", "pkg/diagnose/collect", "pkg/observed"},
+	"pkg/diagnose/traffic": {
+		"internal/portforward", "internal/retry", "pkg/diagnose/check", "pkg/diagnose/explain",
+	},
 	"pkg/diagnose/web": {
 		"api/v1alpha1", "internal/limit", "pkg/diagnose/check", "pkg/diagnose/summary", "pkg/model",
 	},

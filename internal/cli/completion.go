@@ -40,7 +40,7 @@ func addCompletions(cmd *cobra.Command) {
 			look = clusterNames
 		}
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-			if len(args) > 0 {
+			if len(args) > 0 && !strings.Contains(cmd.Use, word+"...") {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 			return complete(cmd, begin, look)

@@ -133,7 +133,7 @@ func TestKubectlPlugin(t *testing.T) {
 	var stdout, stderr strings.Builder
 	if code := Run(t.Context(), "/usr/local/bin/kubectl-fairlead", []string{"status", "--help"}, &stdout,
 		&stderr); code != 0 ||
-		!strings.Contains(stdout.String(), "kubectl fairlead status [CLUSTER] [flags]") {
+		!strings.Contains(stdout.String(), "kubectl fairlead status [CLUSTER...] [flags]") {
 		t.Errorf("exit code %d, %s%s", code, stdout.String(), stderr.String())
 	}
 	stdout.Reset()

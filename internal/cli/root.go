@@ -26,6 +26,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/proxy"
 	"github.com/fairlead/fairlead/internal/cli/render"
 	"github.com/fairlead/fairlead/internal/cli/status"
+	"github.com/fairlead/fairlead/internal/cli/test"
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/kubelog"
 )
@@ -62,7 +63,7 @@ func newRoot() *cobra.Command {
 	root := command.Group(
 		"fairlead", "Inspect and operate Fairlead", ca.Command(), check.Command(), config.Command(), edge.Command(),
 		join.Command(), kubeconfig.Command(), move.Command(), network.Command(), proxy.Command(), render.Command(),
-		status.Command(), bundle.Command(newRoot), versionCommand(),
+		status.Command(), bundle.Command(newRoot), test.Command(newRoot), versionCommand(),
 	)
 	root.Long = strings.TrimSpace(`
 Inspect Fairlead, find faults, enrol and revoke edges, and rotate the CA.

@@ -69,12 +69,23 @@ func Ready(ctx context.Context, o Options) (ready []*Pod, total int, err error) 
 		if !isReady(pod) {
 			continue
 		}
-		at := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name)
-		ready = append(ready, &Pod{
-			Name: pod.Name, port: portOf(o, pod), rest: o.REST, url: at.SubResource("portforward").URL(),
-		})
+		ready = append(ready, podOf(client, o.REST, pod.Namespace, pod.Name, portOf(o, pod)))
 	}
 	return ready, len(pods.Items), nil
+}
+
+// One returns a port of a Pod without reading the Pod. Whether it exists is reported by Dial.
+func One(config *rest.Config, namespace, name string, port int) (*Pod, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("creating client of the cluster: %w", err)
+	}
+	return podOf(client, config, namespace, name, port), nil
+}
+
+func podOf(client kubernetes.Interface, config *rest.Config, namespace, name string, port int) *Pod {
+	at := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(name)
+	return &Pod{Name: name, port: port, rest: config, url: at.SubResource("portforward").URL()}
 }
 
 func isReady(pod *corev1.Pod) bool {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 const (
@@ -68,6 +69,24 @@ func (c credential) ClientHandshake(
 		return nil, nil, err
 	}
 	return &opening{Conn: conn, link: c.link, target: end, handshakeState: m}, info, nil
+}
+
+// Handshake opens one connection to the control channel without a certificate, for tests of a network. The error has
+// the reason, like that of a call of Conn. The connection accepts HTTP/2.
+func Handshake(
+	ctx context.Context, d *Dialer, domain model.TunnelDomain, trust certs.TrustSource,
+) (net.Conn, tls.ConnectionState, error) {
+	l := &link{way: d, domain: domain, trust: trust}
+	raw, err := l.dial(ctx)
+	if err != nil {
+		return nil, tls.ConnectionState{}, err
+	}
+	conn, info, err := credential{l}.ClientHandshake(ctx, "", raw)
+	if err != nil {
+		_ = raw.Close()
+		return nil, tls.ConnectionState{}, err
+	}
+	return conn, info.(credentials.TLSInfo).State, nil
 }
 
 // config returns the TLS configuration of one handshake.

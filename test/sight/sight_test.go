@@ -28,6 +28,7 @@ func TestCheckNamesEachFault(t *testing.T) {
 	}
 	if !testing.Short() { // then test/page alone needs a browser
 		s.rooms[0].proveConfig(t)
+		s.rooms[0].proveTrials(t)
 		s.rooms[0].provePage(t)
 	}
 	t.Run("rooms", func(t *testing.T) {
@@ -42,5 +43,8 @@ func TestCheckNamesEachFault(t *testing.T) {
 	})
 	for _, f := range slices.Concat(gatewayFaults, hangFaults, controllerFaults) {
 		faults.Prove(t, s.rooms[0], f)
+	}
+	if !testing.Short() {
+		s.rooms[0].proveEdgePreflight(t)
 	}
 }

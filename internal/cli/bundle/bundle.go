@@ -45,9 +45,26 @@ type bundleFlags struct {
 	overwrite bool
 }
 
+// defaultLogLines keeps one log at about 1 MiB.
+const defaultLogLines = 5000
+
+func newFlags(root func() *cobra.Command) bundleFlags {
+	return bundleFlags{tree: root, logLines: defaultLogLines}
+}
+
+// Write does what support-bundle does, for another command of the tree that root returns. It writes the file, which
+// must not exist, and prints the summary to the error stream of cmd.
+func Write(
+	cmd *cobra.Command, root func() *cobra.Command, m management.Flags, servers management.ServersFlags, file string,
+) error {
+	f := newFlags(root)
+	f.Flags, f.ServersFlags, f.file = m, servers, file
+	return f.run(cmd, cmd.ErrOrStderr())
+}
+
 // Command returns the command. root returns the tree of commands whose output is gathered.
 func Command(root func() *cobra.Command) *cobra.Command {
-	f := bundleFlags{tree: root}
+	f := newFlags(root)
 	cmd := &cobra.Command{
 		Use:   "support-bundle",
 		Short: "Collect diagnostic data, without secrets, into one file",
@@ -70,7 +87,7 @@ Exit codes: 0 the file was written, even if data is missing; 1 the command faile
 invalid.`),
 		Example: "  fairlead support-bundle\n  fairlead support-bundle -n prod --file prod.tar.gz --no-logs",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd, cmd.OutOrStdout()) },
 	}
 	f.Flags.AddTo(cmd.Flags())
 	f.ServersFlags.AddTo(cmd)
@@ -80,7 +97,7 @@ invalid.`),
 	set.BoolVar(&f.overwrite, "overwrite", false, "overwrite the file if it exists")
 	set.BoolVar(&f.noChecks, "no-checks", false, "leave out `check --all`, which makes requests to all workload clusters")
 	set.BoolVar(&f.noLogs, "no-logs", false, "leave out logs")
-	set.Int64Var(&f.logLines, "log-lines", 5000, "number of lines of each log, from its end")
+	set.Int64Var(&f.logLines, "log-lines", f.logLines, "number of lines of each log, from its end")
 	return cmd
 }
 
@@ -97,7 +114,7 @@ type bundle struct {
 	progress output.Progress
 }
 
-func (f *bundleFlags) run(cmd *cobra.Command) error {
+func (f *bundleFlags) run(cmd *cobra.Command, out io.Writer) error {
 	m, err := f.Open()
 	if err != nil {
 		return err
@@ -128,13 +145,13 @@ func (f *bundleFlags) run(cmd *cobra.Command) error {
 	if err = errors.Join(err, b.tar.Close(), packed.Close(), file.Close()); err != nil {
 		return errors.Join(fmt.Errorf("writing %s: %w", f.file, err), os.Remove(f.file))
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s has %d files, without secrets", f.file, len(b.contents)+1)
+	_, err = fmt.Fprintf(out, "%s has %d files, without secrets", f.file, len(b.contents)+1)
 	if len(b.missing) > 0 {
 		_, err = fmt.Fprintf(
-			cmd.OutOrStdout(), "; %d parts are missing:\n  %s", len(b.missing), strings.Join(b.missing, "\n  "),
+			out, "; %d parts are missing:\n  %s", len(b.missing), strings.Join(b.missing, "\n  "),
 		)
 	}
-	_, _ = fmt.Fprintln(cmd.OutOrStdout())
+	_, _ = fmt.Fprintln(out)
 	return err
 }
 

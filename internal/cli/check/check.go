@@ -13,15 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
-	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 const (
@@ -110,17 +106,9 @@ func (f *checkFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	checker := &check.Checker{
-		Objects: m, Secrets: m, Asks: m, Installation: f.Installation, Via: f.via, Watch: f.stream,
-	}
-	servers, err := f.Connect(cmd.Context(), m)
-	switch {
-	case err == nil:
-		defer func() { _ = servers.Close() }()
-		checker.Servers = servers
-	case !apierrors.IsForbidden(err): // without permission the command cannot know that there are none
-		checker.Servers = noServers{err}
-	}
+	checker, done := f.Checker(cmd.Context(), m)
+	defer done()
+	checker.Via, checker.Watch = f.via, f.stream
 	if f.all {
 		return f.checkAll(cmd, m, checker)
 	}
@@ -139,19 +127,6 @@ func (f *checkFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// noServers replaces the xds-servers when none was found.
-type noServers struct{ err error }
-
-// Observe implements check.Servers.
-func (n noServers) Observe(context.Context, string, []string) (collect.Fleet, error) {
-	return collect.Fleet{}, n.err
-}
-
-// Look implements check.Servers.
-func (n noServers) ProbeAPIServers(context.Context, string) ([]collect.EdgeProbe, error) {
-	return nil, n.err
-}
-
 // marks are the symbols of results.
 var marks = map[check.Status]output.Cell{
 	check.OK: {
@@ -161,10 +136,10 @@ var marks = map[check.Status]output.Cell{
 	check.Unknown: {Text: "?", Style: output.StyleFaint}, check.Skipped: {Text: "-", Style: output.StyleFaint},
 }
 
-// printReport writes one line for each hop, and then the conclusion.
-func printReport(p *output.Page, r *check.Report) {
+// PrintResults writes one line for each result: the symbol of its status, its name, its duration and its detail.
+func PrintResults(p *output.Page, results []check.Result) {
 	const idWidth, timeWidth = 15, 7
-	for _, h := range r.Hops {
+	for _, h := range results {
 		took := ""
 		if h.Status != check.Skipped {
 			took = shortTime(h.Seconds)
@@ -175,6 +150,14 @@ func printReport(p *output.Page, r *check.Report) {
 		}
 		p.Line(marks[h.Status], output.Plain(fmt.Sprintf(" %-*s %*s  ", idWidth, h.ID, timeWidth, took)), text)
 	}
+}
+
+// StyleOf returns the style of a status.
+func StyleOf(s check.Status) output.Style { return marks[s].Style }
+
+// printReport writes one line for each hop, and then the conclusion.
+func printReport(p *output.Page, r *check.Report) {
+	PrintResults(p, r.Hops)
 	p.Line()
 	verdict := r.Deciding()
 	name := r.Namespace + "/" + r.Name
@@ -218,7 +201,11 @@ func shortTime(seconds float64) string {
 
 // checkAll checks all Clusters, a limited number at the same time.
 func (f *checkFlags) checkAll(cmd *cobra.Command, m *management.Client, checker *check.Checker) error {
-	keys, err := f.candidates(cmd.Context(), m)
+	namespace := m.Namespace
+	if f.everywhere {
+		namespace = ""
+	}
+	keys, err := m.Candidates(cmd.Context(), namespace)
 	if err != nil {
 		return err
 	}
@@ -259,42 +246,6 @@ func rank(s check.Status) int {
 	return map[check.Status]int{check.Broken: 0, check.Warning: 1, check.OK: 2}[s]
 }
 
-// candidates returns the Clusters that have or request a tunnel, or have RemoteNetworks, in order.
-func (f *checkFlags) candidates(ctx context.Context, m *management.Client) ([]client.ObjectKey, error) {
-	options := []client.ListOption{client.InNamespace(m.Namespace)}
-	if f.everywhere {
-		options = nil
-	}
-	var clusters clusterv1.ClusterList
-	if err := m.List(ctx, &clusters, options...); err != nil {
-		return nil, fmt.Errorf("listing Clusters: %w", err)
-	}
-	var tunnels v1alpha1.TunnelList
-	if err := m.List(ctx, &tunnels, options...); err != nil {
-		return nil, fmt.Errorf("listing Tunnels: %w", err)
-	}
-	var keys []client.ObjectKey
-	for i := range clusters.Items {
-		if clusters.Items[i].Labels[v1alpha1.TunnelLabel] == v1alpha1.TunnelEnabled {
-			keys = append(keys, client.ObjectKeyFromObject(&clusters.Items[i]))
-		}
-	}
-	for i := range tunnels.Items {
-		if tunnels.Items[i].OfCluster() {
-			keys = append(keys, client.ObjectKeyFromObject(&tunnels.Items[i]))
-		}
-	}
-	var networks v1alpha1.RemoteNetworkList
-	if m.List(ctx, &networks, options...) == nil { // without permission, Clusters with networks alone are left out
-		for i := range networks.Items {
-			n := &networks.Items[i]
-			keys = append(keys, client.ObjectKey{Namespace: n.Namespace, Name: n.Spec.ClusterName})
-		}
-	}
-	slices.SortFunc(keys, func(a, b client.ObjectKey) int { return strings.Compare(a.String(), b.String()) })
-	return slices.Compact(keys), nil
-}
-
 // fleetReport summarises all reports.
 func fleetReport(reports []check.Report) output.View {
 	t := &output.Table{Columns: output.Columns("NAMESPACE", "CLUSTER", "STATUS", "HOP", "CAUSE", "CURE+")}
@@ -308,7 +259,7 @@ func fleetReport(reports []check.Report) output.View {
 		}
 		t.Add(
 			r.Namespace+"/"+r.Name, r, output.Plain(r.Namespace), output.Plain(r.Name),
-			output.Cell{Text: string(r.Status), Style: marks[r.Status].Style}, output.Plain(hop), output.Plain(cause),
+			output.Cell{Text: string(r.Status), Style: StyleOf(r.Status)}, output.Plain(hop), output.Plain(cause),
 			output.Plain(cure),
 		)
 	}

@@ -35,7 +35,7 @@ func (o *Options) follow(cmd *cobra.Command, look func(context.Context) (View, e
 	}()
 	show := o.appender(cmd)
 	var redraw <-chan time.Time
-	if terminal(cmd.OutOrStdout()) != nil && !o.structured() {
+	if terminal(cmd.OutOrStdout()) != nil && !o.Structured() {
 		show = o.redrawer(cmd)
 		ticker := time.NewTicker(redrawInterval)
 		defer ticker.Stop()
@@ -95,12 +95,12 @@ func (o *Options) appender(cmd *cobra.Command) func(View) error {
 		}
 		first := before == nil
 		for key := range before {
-			if _, still := now[key]; !still && !o.structured() {
+			if _, still := now[key]; !still && !o.Structured() {
 				p.Line(Plain(key + " is gone"))
 			}
 		}
 		before = now
-		if o.structured() {
+		if o.Structured() {
 			for _, r := range changed.Rows {
 				if err := o.encode(out, r.data); err != nil {
 					return err
@@ -127,7 +127,7 @@ func (o *Options) appendPage(cmd *cobra.Command, v View, last *string) error {
 		return err
 	}
 	*last = string(now)
-	if o.structured() {
+	if o.Structured() {
 		return o.encode(cmd.OutOrStdout(), v.Data)
 	}
 	return o.draw(NewPage(cmd.OutOrStdout(), o.wide()), v)

@@ -43,6 +43,14 @@ func UsageError(format string, args ...any) error {
 // Broken returns an error that ends the program with exit code 1 and prints nothing: the output contains the reason.
 func Broken() error { return &command.Error{Code: exitBroken} }
 
+// Exit returns an error that ends the program with the exit code of a command that it has run, which is not 0. It
+// prints nothing: the command has.
+func Exit(code int) error {
+	of := new(command.Error)
+	of.Code = code
+	return of
+}
+
 // Options configure how a command prints.
 type Options struct {
 	Form  string
@@ -61,8 +69,8 @@ func (o *Options) AddWatchTo(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "keep running: redraw on a terminal, append changes elsewhere")
 }
 
-// structured reports whether the output is for machines.
-func (o *Options) structured() bool { return o.Form == FormJSON || o.Form == formYAML }
+// Structured reports whether the output is for machines.
+func (o *Options) Structured() bool { return o.Form == FormJSON || o.Form == formYAML }
 
 func (o *Options) wide() bool { return o.Form == formWide }
 
@@ -90,7 +98,7 @@ func (o *Options) Print(cmd *cobra.Command, v View) error {
 		return err
 	}
 	out := cmd.OutOrStdout()
-	if o.structured() {
+	if o.Structured() {
 		return o.encode(out, v.Data)
 	}
 	return o.draw(NewPage(out, o.wide()), v)

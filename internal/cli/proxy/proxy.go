@@ -20,7 +20,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/cli/kubeconfig"
 	"github.com/fairlead/fairlead/internal/cli/management"
-	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
@@ -165,9 +165,7 @@ func (f *proxyFlags) runCommand(cmd *cobra.Command, m *management.Client, s *ser
 	cancel()
 	err = errors.Join(err, <-served)
 	if err == nil && code != 0 {
-		of := new(command.Error) // prints nothing: the command has
-		of.Code = code
-		return of
+		return output.Exit(code)
 	}
 	return err
 }

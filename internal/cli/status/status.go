@@ -41,31 +41,37 @@ type statusFlags struct {
 	output.Options
 	all     bool
 	offline bool
+	wait    string // a condition; empty: the command does not wait
+	timeout time.Duration
 }
 
 // Command returns the command status.
 func Command() *cobra.Command {
 	var f statusFlags
 	cmd := &cobra.Command{
-		Use:   "status [CLUSTER]",
+		Use:   "status [CLUSTER...]",
 		Short: "Show the status of all tunnels, or of one Cluster in full",
 		Long: strings.TrimSpace(`
 Show the Clusters that have or want a tunnel or have RemoteNetworks, unhealthy Clusters first. Below each
 Cluster, show its networks, and its apiservers, which reach them (mode egress). With CLUSTER, show the
 warnings, networks, edges, certificates and conditions of that Cluster.
 
-All values except round-trip times come from objects of the management cluster. Round-trip times come from
-the xds-servers and are left out if no xds-server answers within 3 seconds, or with --live=false.
+With --wait, first wait until every Cluster is ready, or until every named one is, and then show the status.
+At the timeout, print what is missing. --wait=CONDITION waits for another condition of the Tunnels.
 
-Needs: list on Clusters and Tunnels, and watch for --watch; the same on RemoteNetworks to show networks; get
-on Secrets to show when the certificate of a kubeconfig expires; for round-trip times, list on Pods and create
-on pods/portforward in the namespace of the installation.
+All values except round-trip times come from objects of the management cluster. Round-trip times come from the
+xds-servers and are left out if no xds-server answers within 3 seconds, or with --live=false.
+
+Needs: list on Clusters and Tunnels, and watch for --watch and --wait; the same on RemoteNetworks to show
+networks; get on Secrets to show when the certificate of a kubeconfig expires; for round-trip times, list on
+Pods and create on pods/portforward in the namespace of the installation.
 Changes: nothing.
-Exit codes: 0 no Cluster is broken; 1 a Cluster is broken, or the command failed; 2 the command line is
-invalid.`),
-		Example: "  fairlead status -A\n  fairlead status -n prod c1\n  fairlead status -A --watch\n  fairlead status -A " +
+Exit codes: 0 no Cluster is broken, or with --wait the condition is met; 1 a Cluster is broken, the condition
+is not met, or the command failed; 2 the command line is invalid.`),
+		Example: "  fairlead status -A\n  fairlead status -n prod c1\n  fairlead status -A --watch\n" +
+			"  fairlead status -n prod --wait --timeout=10m\n  fairlead status -A " +
 			"-o json | jq '.rows[] | select(.health != \"ok\") | .cluster'",
-		Args: cobra.MaximumNArgs(1),
+		Args: func(_ *cobra.Command, args []string) error { return f.validateWait(args) },
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
 	f.Flags.AddTo(cmd.Flags())
@@ -78,6 +84,11 @@ invalid.`),
 		StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Clusters (default: the namespace of the context)")
 	cmd.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "show the Clusters of all namespaces")
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
+	cmd.Flags().StringVar(&f.wait, "wait", "", "wait until this condition of each Cluster's Tunnel is True")
+	cmd.Flags().Lookup("wait").NoOptDefVal = v1alpha1.ConditionReady
+	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultWait, "with --wait: how long to wait")
+	_ = cmd.RegisterFlagCompletionFunc("wait", cobra.FixedCompletions(waitable, cobra.ShellCompDirectiveNoFileComp))
+	cmd.MarkFlagsMutuallyExclusive("wait", "watch")
 	return cmd
 }
 
@@ -113,7 +124,7 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 	if f.all {
 		l.namespace = ""
 	}
-	if len(args) > 0 {
+	if len(args) == 1 {
 		l.name = args[0]
 	}
 	defer l.live.close()
@@ -121,11 +132,14 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 	if l.hidden = hiddenNetworks(cmd.Context(), m, l.namespace); l.hidden == "" {
 		kinds = append(kinds, &v1alpha1.RemoteNetwork{})
 	}
-	from, changes, err := m.Reader(cmd.Context(), f.Watch, l.namespace, kinds...)
+	from, changes, err := m.Reader(cmd.Context(), f.Watch || f.wait != "", l.namespace, kinds...)
 	if err != nil {
 		return management.ExplainMissing(err)
 	}
 	l.from = from
+	if f.wait != "" {
+		return l.waitFor(cmd, args, changes)
+	}
 	if f.Watch && !f.offline {
 		changes = output.Both(changes, output.Every(liveInterval))
 	}
@@ -173,6 +187,13 @@ func (l *reader) input(ctx context.Context) (in summary.Input, err error) {
 	}
 	answer := make(chan *summary.Live, 1)
 	go func() { answer <- l.live.ask(ctx) }()
+	in, err = l.objects(ctx)
+	in.Live = <-answer
+	return in, err
+}
+
+// objects reads the objects of all Clusters.
+func (l *reader) objects(ctx context.Context) (in summary.Input, err error) {
 	var clusters clusterv1.ClusterList
 	var tunnels v1alpha1.TunnelList
 	if err := errors.Join(l.from.List(ctx, &clusters, client.InNamespace(l.namespace)), l.from.List(ctx, &tunnels,
@@ -180,7 +201,7 @@ func (l *reader) input(ctx context.Context) (in summary.Input, err error) {
 		return in, management.ExplainMissing(fmt.Errorf("listing Clusters and Tunnels: %w", err))
 	}
 	in.Networks, err = l.networks(ctx)
-	in.Clusters, in.Tunnels, in.Live = clusters.Items, tunnels.Items, <-answer
+	in.Clusters, in.Tunnels = clusters.Items, tunnels.Items
 	return in, err
 }
 

@@ -2,11 +2,9 @@ package check
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"net/url"
 	"strings"
 	"time"
 
@@ -17,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/internal/redact"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/diagnose/explain"
 )
 
 const (
@@ -26,8 +24,8 @@ const (
 	defaultInstallation = "fairlead-system"
 	// defaultWatch is long enough to detect anything that cuts a stream at once, and short enough for a person.
 	defaultWatch = 3 * time.Second
-	// maxText bounds how much of an error is quoted.
-	maxText = 400
+	// maxLine bounds a text of a result. The errors that it quotes are shorter.
+	maxLine = 1600
 )
 
 // visit is one check of one Cluster, with the findings that later hops use.
@@ -103,42 +101,24 @@ func (v *visit) installation() string {
 
 // visit checks one hop.
 func (v *visit) visit(ctx context.Context, hop Hop) Result {
-	ctx, cancel := context.WithTimeout(ctx, hop.limit)
-	defer cancel()
-	began := time.Now()
-	f := hop.look(ctx, v)
-	v.broken[hop.ID] = f.status == Broken
-	return Result{
-		ID: hop.ID, Title: hop.Title, Status: f.status, Seconds: time.Since(began).Seconds(),
-		Detail: line(f.detail), Cause: line(f.cause), Cure: line(f.cure),
-	}
+	return Measure(ctx, hop.ID, hop.Title, hop.limit, func(ctx context.Context) Outcome {
+		f := hop.look(ctx, v)
+		v.broken[hop.ID] = f.status == Broken
+		return Outcome{f.status, f.detail, f.cause, f.cure}
+	})
 }
 
 // line returns a text as one line, bounded.
 func line(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
-	if len(s) > 4*maxText {
-		s = strings.ToValidUTF8(s[:4*maxText], "") + "…"
+	if len(s) > maxLine {
+		s = strings.ToValidUTF8(s[:maxLine], "") + "…"
 	}
 	return s
 }
 
 // text returns an error of another program for people, without known secrets.
-func text(err error) string {
-	var dns *net.DNSError
-	var urlError *url.Error
-	switch {
-	case errors.As(err, &dns):
-		return dns.Error()
-	case errors.As(err, &urlError):
-		err = urlError.Err // the URL is in the detail already
-	}
-	s := redact.Text(err.Error())
-	if len(s) > maxText {
-		s = strings.ToValidUTF8(s[:maxText], "") + "…"
-	}
-	return s
-}
+func text(err error) string { return explain.Text(err) }
 
 // tunnelled reports whether the path leads through gateways.
 func (v *visit) tunnelled() bool {

@@ -6,8 +6,33 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/url"
+	"strings"
 	"syscall"
+
+	"github.com/fairlead/fairlead/internal/redact"
 )
+
+// maxText bounds how much of an error is quoted.
+const maxText = 400
+
+// Text returns an error of another program for people, without known secrets, and without the URL of a request, which
+// the caller names itself.
+func Text(err error) string {
+	var dns *net.DNSError
+	var urlError *url.Error
+	switch {
+	case errors.As(err, &dns):
+		return dns.Error()
+	case errors.As(err, &urlError):
+		err = urlError.Err
+	}
+	s := redact.Text(err.Error())
+	if len(s) > maxText {
+		s = strings.ToValidUTF8(s[:maxText], "") + "…"
+	}
+	return s
+}
 
 // Dial describes why a connection cannot be opened; empty: for a reason that is not known here.
 func Dial(err error) string {
