@@ -172,18 +172,11 @@ func (r *record) checkAnswer(ask, answer Entry) {
 	if answer.Answer == "" {
 		return
 	}
-	until := answer.At // when the last of it arrived
-	if ask.Bound == 0 {
-		until = answer.Last
-	}
-	if !r.may(ask.Cluster, answer.Answer, ask.At-replacedFor, until) {
+	if !r.may(ask.Cluster, answer.Answer, ask.At-replacedFor, answer.At) {
 		r.find(RuleWrong, answer.At, "%s %s %s was answered by %s", ask.Client, ask.Cluster, ask.Path, answer.Answer)
 	}
 	since, gone := r.revoked[answer.Edge]
-	carried := ask.At // since when the edge has carried it at least
-	if ask.Bound == 0 {
-		carried = answer.Last
-	}
+	carried := max(ask.At, answer.Last) // the edge carried something after this time
 	if gone && carried > since+revokedFor {
 		r.find(RuleRevoked, answer.At, "%s %s %s was carried by %s, %s after its revocation", ask.Client, ask.Cluster,
 			ask.Path, answer.Edge, carried-since)

@@ -89,11 +89,13 @@ var stories = map[string]struct {
 		want: []string{RuleWrong},
 	},
 	"the previous one of its name answers": {
-		in:   begin().expect(10*second, "paris#2", true).ask(16*second, second, good).final(Entry{Answer: "paris#2"}).add(Entry{Kind: KindFinish}),
+		in: begin().expect(10*second, "paris#2", true).ask(16*second, second, good).
+			final(Entry{Answer: "paris#2"}).add(Entry{Kind: KindFinish}),
 		want: []string{RuleWrong},
 	},
 	"the previous one answers at first": {
-		in: begin().expect(10*second, "paris#2", true).ask(14*second, second, good).final(Entry{Answer: "paris#2"}).add(Entry{Kind: KindFinish}),
+		in: begin().expect(10*second, "paris#2", true).ask(14*second, second, good).
+			final(Entry{Answer: "paris#2"}).add(Entry{Kind: KindFinish}),
 	},
 	"a revoked edge carries a request": {
 		in:   begin().revoke(10*second).ask(16*second, second, good).finish(),
@@ -104,11 +106,13 @@ var stories = map[string]struct {
 		in: begin().revoke(10*second).ask(16*second, second, Entry{Answer: "paris#1", Edge: "10.0.0.2"}).finish(),
 	},
 	"a revoked edge keeps a stream": {
-		in:   begin().step(9*second, 20*second).revoke(10*second).stream(second, 17*second, 18*second, "10.0.0.1").finish(),
+		in: begin().step(9*second, 20*second).revoke(10*second).
+			stream(second, 17*second, 18*second, "10.0.0.1").finish(),
 		want: []string{RuleRevoked},
 	},
 	"a revoked edge loses its stream": {
-		in: begin().step(9*second, 20*second).revoke(10*second).stream(second, 11*second, 18*second, "10.0.0.1").finish(),
+		in: begin().step(9*second, 20*second).revoke(10*second).
+			stream(second, 11*second, 18*second, "10.0.0.1").finish(),
 	},
 	"a request takes too long": {
 		in:   begin().ask(second, 6*second, good).finish(),
@@ -169,14 +173,17 @@ var stories = map[string]struct {
 		in: begin().expect(10*second, "paris#1", false).final(Entry{Error: "reset"}).add(Entry{Kind: KindFinish}),
 	},
 	"what should not answer does for long": {
-		in:   begin().expect(10*second, "paris#1", false).ask(80*second, second, good).expect(90*second, "paris#1", true).finish(),
+		in: begin().expect(10*second, "paris#1", false).ask(80*second, second, good).
+			expect(90*second, "paris#1", true).finish(),
 		want: []string{RuleUnwanted},
 	},
 	"what should not answer does at first": {
-		in: begin().expect(10*second, "paris#1", false).ask(60*second, second, good).expect(90*second, "paris#1", true).finish(),
+		in: begin().expect(10*second, "paris#1", false).ask(60*second, second, good).
+			expect(90*second, "paris#1", true).finish(),
 	},
 	"what should not answer does in a fault": {
-		in: begin().expect(10*second, "paris#1", false).step(11*second, 70*second).ask(80*second, second, good).expect(90*second, "paris#1", true).finish(),
+		in: begin().expect(10*second, "paris#1", false).step(11*second, 70*second).
+			ask(80*second, second, good).expect(90*second, "paris#1", true).finish(),
 	},
 	"no last request": {
 		in:   begin().ask(second, second, good).add(Entry{Kind: KindFinish}),
@@ -281,7 +288,8 @@ func TestHistoriesCanBeReadAgain(t *testing.T) {
 
 func TestReportSumsRuns(t *testing.T) {
 	file := t.TempDir() + "/results"
-	bad := begin().step(99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).ask(second, 6*second, good)
+	bad := begin().step(99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).
+		ask(second, 6*second, good)
 	for _, r := range []Result{
 		Summarize("random", begin().ask(second, second, good).finish()),
 		Summarize("random", bad.finish()),

@@ -54,7 +54,7 @@ type Entry struct {
 	Answer string `json:"answer,omitempty"`
 	Edge   string `json:"edge,omitempty"` // the address of the edge that carried the request, if known
 	Error  string `json:"error,omitempty"`
-	// Last is when a stream last received something.
+	// Last is when a stream last received something, or when the last request of a connection began.
 	Last time.Duration `json:"last,omitempty"`
 
 	Up    bool          `json:"up,omitempty"`    // in an expectation: the workload cluster should have a tunnel
