@@ -65,7 +65,7 @@ tools: ## install the real parts: Envoy, Kubernetes, Cluster API and tools of th
 	@cd tools/install && go run .
 
 # Each target installs only the parts of its topic: tools/install/sets.go lists them.
-TOPICS := lab apiserver managed machines operations metrics networks page sight chart cluster install sites
+TOPICS := lab apiserver managed machines operations robustness metrics networks page sight chart cluster install sites
 .PHONY: $(addprefix parts.,$(TOPICS))
 $(addprefix parts.,$(TOPICS)): parts.%:
 	@cd tools/install && go run . $*
@@ -250,7 +250,7 @@ verify-robustness-short: robustness.test ## the part of it that make test runs (
 	cd test/robustness && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/robustness.test -test.v -test.short -test.timeout=5m
 
 .PHONY: robustness.test
-robustness.test: parts.lab build
+robustness.test: parts.robustness build
 	@mkdir -p bin/test
 	go test -c -ldflags=-w -o bin/test/robustness.test ./test/robustness
 

@@ -262,7 +262,8 @@ func TestEveryRuleHasAStory(t *testing.T) {
 		}
 	}
 	for _, rule := range []string{
-		RuleWrong, RuleRevoked, RuleBound, RuleLost, RuleCalm, RuleSettled, RuleUnwanted, RuleUsage, RuleSecret, RuleHistory,
+		RuleWrong, RuleRevoked, RuleBound, RuleLost, RuleCalm, RuleSettled, RuleUnwanted, RuleUsage,
+		RuleSecret, RuleHistory,
 	} {
 		if !broken[rule] {
 			t.Errorf("no story breaks %q", rule)

@@ -46,8 +46,10 @@ type installation struct {
 	// serving is held by an operation that cannot be tried again, and for writing while the apiserver of the management
 	// cluster is frozen.
 	serving sync.RWMutex
-	mu      sync.Mutex
-	sites   int
+	mu      sync.Mutex // guards history and standIn
+	// networks is held while a site or a gateway gets or loses its place in the networks.
+	networks sync.Mutex
+	sites    int
 }
 
 // member is a workload cluster.
@@ -164,11 +166,11 @@ func (in *installation) startEdge(ctx context.Context, m *member, i int) error {
 	if err != nil {
 		return err
 	}
-	in.mu.Lock()
+	in.networks.Lock()
 	in.sites++
 	n := in.sites
 	site, err := in.AddSite(ctx, fmt.Sprintf("s%d", n))
-	in.mu.Unlock()
+	in.networks.Unlock()
 	if err != nil {
 		return err
 	}

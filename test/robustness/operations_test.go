@@ -24,13 +24,8 @@ func (in *installation) operation(ctx context.Context, s Step) (end func() error
 	case RotateCA:
 		return nothing, in.again(ctx, func(ctx context.Context) error { return in.command(ctx, "ca", "rotate") })
 	case ScaleDown:
-		in.serving.RLock()
-		defer in.serving.RUnlock()
-		return func() error {
-			in.serving.RLock()
-			defer in.serving.RUnlock()
-			return in.AddGateway(ctx)
-		}, in.RemoveGateway(ctx, patience)
+		return func() error { return in.scale(func() error { return in.AddGateway(ctx) }) },
+			in.scale(func() error { return in.RemoveGateway(ctx, patience) })
 	}
 	name, number, _ := strings.Cut(s.Target, "/")
 	m := in.members[name]
@@ -47,6 +42,15 @@ func (in *installation) operation(ctx context.Context, s Step) (end func() error
 		defer m.turn.Unlock()
 		return end()
 	}, nil
+}
+
+// scale changes the number of gateways, which cannot be tried again.
+func (in *installation) scale(change func() error) error {
+	in.serving.RLock()
+	defer in.serving.RUnlock()
+	in.networks.Lock()
+	defer in.networks.Unlock()
+	return change()
 }
 
 // change is operation for a Cluster.
