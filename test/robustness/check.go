@@ -55,7 +55,7 @@ func (v Violation) String() string {
 
 // Check returns the violations that a history shows, in the order of their times. It reads nothing else.
 func Check(history []Entry) []Violation {
-	r := record{answers: map[int64]Entry{}, expected: map[string][]Entry{}, revoked: map[string]time.Duration{}}
+	r := record{answers: map[int64]Entry{}, expected: map[string][]Entry{}, revoked: map[string][]span{}}
 	for _, e := range history {
 		r.read(e)
 	}
@@ -81,8 +81,8 @@ type record struct {
 	run      Entry
 	asks     []Entry
 	answers  map[int64]Entry
-	expected map[string][]Entry       // by workload cluster, in the order of their times
-	revoked  map[string]time.Duration // by the address of the edge
+	expected map[string][]Entry // by workload cluster, in the order of their times
+	revoked  map[string][]span  // by the address of the edge, until another one has its place
 	steps    []span
 	late     []span
 	usage    []Entry
@@ -116,7 +116,13 @@ func (r *record) read(e Entry) {
 	case KindExpect:
 		r.expected[e.Cluster] = append(r.expected[e.Cluster], e)
 	case KindRevoked:
-		r.revoked[e.Edge] = e.At
+		r.revoked[e.Edge] = append(r.revoked[e.Edge], span{begin: e.At, open: true})
+	case KindPlaced:
+		for i := range r.revoked[e.Edge] {
+			if s := &r.revoked[e.Edge][i]; s.open {
+				s.end, s.open = e.At, false
+			}
+		}
 	case KindLate:
 		r.late = append(r.late, span{begin: e.At - e.Late, end: e.At})
 	case KindUsage:
@@ -175,11 +181,12 @@ func (r *record) checkAnswer(ask, answer Entry) {
 	if !r.may(ask.Cluster, answer.Answer, ask.At-replacedFor, answer.At) {
 		r.find(RuleWrong, answer.At, "%s %s %s was answered by %s", ask.Client, ask.Cluster, ask.Path, answer.Answer)
 	}
-	since, gone := r.revoked[answer.Edge]
 	carried := max(ask.At, answer.Last) // the edge carried something after this time
-	if gone && carried > since+revokedFor {
-		r.find(RuleRevoked, answer.At, "%s %s %s was carried by %s, %s after its revocation", ask.Client, ask.Cluster,
-			ask.Path, answer.Edge, carried-since)
+	for _, s := range r.revoked[answer.Edge] {
+		if carried > s.begin+revokedFor && (s.open || answer.At < s.end) {
+			r.find(RuleRevoked, answer.At, "%s %s %s was carried by %s, %s after its revocation", ask.Client, ask.Cluster,
+				ask.Path, answer.Edge, carried-s.begin)
+		}
 	}
 	if down, is := r.down(ask.Cluster, ask.At); is && ask.Client != Final && ask.At > down+r.run.Settle &&
 		r.calm(down, answer.At, 0) {

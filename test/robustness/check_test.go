@@ -105,6 +105,15 @@ var stories = map[string]struct {
 	"another edge carries a request": {
 		in: begin().revoke(10*second).ask(16*second, second, Entry{Answer: "paris#1", Edge: "10.0.0.2"}).finish(),
 	},
+	"a new edge in the place of a revoked one": {
+		in: begin().revoke(10*second).add(Entry{At: 12 * second, Kind: KindPlaced, Edge: "10.0.0.1"}).
+			ask(16*second, second, good).finish(),
+	},
+	"a revoked edge before another has its place": {
+		in: begin().revoke(10*second).add(Entry{At: 18 * second, Kind: KindPlaced, Edge: "10.0.0.1"}).
+			ask(16*second, second, good).finish(),
+		want: []string{RuleRevoked},
+	},
 	"a revoked edge keeps a stream": {
 		in: begin().step(9*second, 20*second).revoke(10*second).
 			stream(second, 17*second, 18*second, "10.0.0.1").finish(),

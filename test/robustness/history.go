@@ -27,6 +27,8 @@ const (
 	KindExpect Kind = "expect"
 	// KindRevoked says that the revocation of an edge was confirmed.
 	KindRevoked Kind = "revoked"
+	// KindPlaced says that a new edge will start at an address, where an earlier one may have been revoked.
+	KindPlaced Kind = "placed"
 	// KindLate says that a goroutine which does nothing else was scheduled late.
 	KindLate Kind = "late"
 	// KindUsage is what a process uses, before the first step or after the last one.

@@ -46,23 +46,25 @@ type installation struct {
 	// serving is held by an operation that cannot be tried again, and for writing while the apiserver of the management
 	// cluster is frozen.
 	serving sync.RWMutex
-	mu      sync.Mutex // guards history and standIn
 	// networks is held while a site or a gateway gets or loses its place in the networks.
 	networks sync.Mutex
-	sites    int
+
+	mu      sync.Mutex    // guards history, standIn and the rest
+	started int           // edges so far
+	free    []*netns.Site // of edges that were stopped, because a network has only so many addresses
 }
 
 // member is a workload cluster.
 type member struct {
 	name  string
-	path  traffic.Path       // without the gateway and the mode
-	real  *kube.APIServer    // nil: it has stand-ins
-	spare []*world.StandIn   // for later Clusters of this name
-	turn  sync.Mutex         // held by an operation
-	gone  []*lab.Agent       // edges of earlier Clusters of this name, which still run
-	mu    sync.Mutex         // guards the rest
-	edges map[int]*place     // that should carry traffic
-	old   map[int]*lab.Agent // revoked, and still running
+	path  traffic.Path     // without the gateway and the mode
+	real  *kube.APIServer  // nil: it has stand-ins
+	spare []*world.StandIn // for later Clusters of this name
+	turn  sync.Mutex       // held by an operation
+	gone  []*place         // edges of earlier Clusters of this name, which still run
+	mu    sync.Mutex       // guards the rest
+	edges map[int]*place   // that should carry traffic
+	old   map[int]*place   // revoked, and still running
 
 	cluster *lab.Cluster
 	answer  string // the name that answers for it
@@ -85,7 +87,7 @@ func newInstallation(t *testing.T, options lab.Options, names []string, standIns
 	in.standIn, in.lasting = map[string]*world.StandIn{}, slices.Clone(in.Gateways)
 	apiservers := map[string]*kube.APIServer{"berlin": in.SNI, "rome": in.Connect}
 	for _, name := range names {
-		m := &member{name: name, real: apiservers[name], edges: map[int]*place{}, old: map[int]*lab.Agent{}}
+		m := &member{name: name, real: apiservers[name], edges: map[int]*place{}, old: map[int]*place{}}
 		m.path = traffic.Path{
 			From: in.Network.Management, Hostname: world.Hostname(name), ServerName: "kubernetes", Unverified: true,
 		}
@@ -166,11 +168,7 @@ func (in *installation) startEdge(ctx context.Context, m *member, i int) error {
 	if err != nil {
 		return err
 	}
-	in.networks.Lock()
-	in.sites++
-	n := in.sites
-	site, err := in.AddSite(ctx, fmt.Sprintf("s%d", n))
-	in.networks.Unlock()
+	site, n, err := in.freeSite(ctx)
 	if err != nil {
 		return err
 	}
@@ -184,6 +182,32 @@ func (in *installation) startEdge(ctx context.Context, m *member, i int) error {
 	m.edges[i] = &place{agent, site}
 	m.mu.Unlock()
 	return agent.WaitReady(ctx, patience, agent.Ready)
+}
+
+// freeSite returns a site without an edge, and the number of the edge that will be there.
+func (in *installation) freeSite(ctx context.Context) (site *netns.Site, n int, err error) {
+	in.mu.Lock()
+	in.started++
+	n = in.started
+	if len(in.free) > 0 {
+		defer in.mu.Unlock()
+		site, in.free = in.free[0], in.free[1:]
+		in.history.Add(Entry{Kind: KindPlaced, Edge: site.Address.String()})
+		return site, n, nil
+	}
+	in.mu.Unlock()
+	in.networks.Lock()
+	defer in.networks.Unlock()
+	site, err = in.AddSite(ctx, fmt.Sprintf("s%d", n))
+	return site, n, err
+}
+
+// stopEdge stops an edge for good.
+func (in *installation) stopEdge(p *place) {
+	world.StopEdge(in.t, p.Agent)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.free = append(in.free, p.site)
 }
 
 // expect records what should answer for a member from now on.

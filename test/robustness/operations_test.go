@@ -113,6 +113,9 @@ func (in *installation) optOut(ctx context.Context, m *member) (func() error, er
 		return nil, err
 	}
 	in.expect(m, m.answer, false)
+	if err := in.again(ctx, func(ctx context.Context) error { return in.tunnelGone(ctx, m.name) }); err != nil {
+		return nil, err
+	}
 	return func() error {
 		if err := label(v1alpha1.TunnelEnabled); err != nil {
 			return err
@@ -137,12 +140,12 @@ func (in *installation) replaceEdges(ctx context.Context, m *member) error {
 func (in *installation) retire(m *member) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, agent := range m.gone {
-		world.StopEdge(in.t, agent)
+	for _, p := range m.gone {
+		in.stopEdge(p)
 	}
 	m.gone = nil
 	for i, p := range m.edges {
-		m.gone = append(m.gone, p.Agent)
+		m.gone = append(m.gone, p)
 		delete(m.edges, i)
 	}
 }
@@ -188,7 +191,17 @@ func (in *installation) remove(ctx context.Context, name string) error {
 			return fmt.Errorf("%T of %s is still there", object, name)
 		}
 	}
-	return nil
+	return in.tunnelGone(ctx, name)
+}
+
+// tunnelGone returns nil if a Cluster has no Tunnel. Until then its bootstrap Secret may be that of the old one.
+func (in *installation) tunnelGone(ctx context.Context, name string) error {
+	key := client.ObjectKey{Namespace: world.Namespace, Name: name}
+	err := in.Management.Client.Get(ctx, key, &v1alpha1.Tunnel{})
+	if err == nil {
+		err = fmt.Errorf("the Tunnel of %s is still there", name)
+	}
+	return client.IgnoreNotFound(err)
 }
 
 // revoke revokes an edge, and starts another one in a new place. The revoked one still runs.
@@ -198,7 +211,7 @@ func (in *installation) revoke(ctx context.Context, m *member, i int) error {
 	m.mu.Unlock()
 	in.stopOld(m.name, i)
 	m.mu.Lock()
-	m.old[i] = out.Agent
+	m.old[i] = out
 	m.mu.Unlock()
 	stolen, err := outsider.Steal(world.Domain, out.StateDir)
 	if err != nil {
@@ -219,7 +232,7 @@ func (in *installation) stopOld(cluster string, i int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.old[i] != nil {
-		world.StopEdge(in.t, m.old[i])
+		in.stopEdge(m.old[i])
 		m.old[i] = nil
 	}
 }
