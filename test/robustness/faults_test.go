@@ -13,8 +13,16 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// fault begins a fault, and returns what ends it.
+// fault begins a fault, and returns what ends it. A fault of an edge whose Cluster is deleted has no effect.
 func (in *installation) fault(ctx context.Context, s Step) (end func() error, err error) {
+	end, err = in.start(ctx, s)
+	if errors.Is(err, errNoEdge) {
+		return nothing, nil
+	}
+	return end, err
+}
+
+func (in *installation) start(ctx context.Context, s Step) (end func() error, err error) {
 	if s.Target == "apiserver" {
 		in.serving.Lock()
 		end = func() error {
@@ -50,11 +58,11 @@ func (in *installation) fault(ctx context.Context, s Step) (end func() error, er
 		return func() error { return unlessDone(p.Thaw()) }, unlessDone(p.Freeze())
 	case s.Action == Kill:
 		_ = agent.KillEnvoy() // it may be down because of another fault
-		return func() error { return nil }, nil
+		return nothing, nil
 	}
 	_, thaw, err := agent.FreezeEnvoy()
 	if err != nil {
-		return func() error { return nil }, nil // it is down because of another fault
+		return nothing, nil // it is down because of another fault
 	}
 	return func() error { thaw(); return nil }, nil
 }

@@ -61,10 +61,10 @@ type member struct {
 	real  *kube.APIServer  // nil: it has stand-ins
 	spare []*world.StandIn // for later Clusters of this name
 	turn  sync.Mutex       // held by an operation
-	gone  []*place         // edges of earlier Clusters of this name, which still run
 	mu    sync.Mutex       // guards the rest
 	edges map[int]*place   // that should carry traffic
 	old   map[int]*place   // revoked, and still running
+	gone  []*place         // of earlier Clusters of this name, and still running
 
 	cluster *lab.Cluster
 	answer  string // the name that answers for it
@@ -273,6 +273,9 @@ func (m *member) who(ctx context.Context, s *traffic.Session) (answer, edge stri
 	return string(system.UID), "", nil
 }
 
+// errNoEdge says that a Cluster is deleted at the moment.
+var errNoEdge = errors.New("there is no such edge")
+
 // place returns the present edge of a member by its number.
 func (in *installation) place(cluster, number string) (*place, error) {
 	m := in.members[cluster]
@@ -286,5 +289,5 @@ func (in *installation) place(cluster, number string) (*place, error) {
 			return p, nil
 		}
 	}
-	return nil, fmt.Errorf("%s has no edge %s", cluster, number)
+	return nil, errNoEdge
 }
