@@ -33,14 +33,14 @@ func (in *installation) operation(ctx context.Context, s Step) (end func() error
 		return nil, fmt.Errorf("the installation has no %s", name)
 	}
 	m.turn.Lock()
-	end, err = in.change(ctx, m, s.Action, number)
+	undo, err := in.change(ctx, m, s.Action, number)
 	if err != nil {
 		m.turn.Unlock()
 		return nil, err
 	}
 	return func() error {
 		defer m.turn.Unlock()
-		return end()
+		return undo()
 	}, nil
 }
 

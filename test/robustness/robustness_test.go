@@ -21,13 +21,13 @@ import (
 
 const (
 	// warm is how long the traffic runs before anything is measured or broken.
-	warm = 3 * time.Second
+	warm = 2 * time.Second
 	// shown is how many violations of a run are printed.
 	shown = 20
 	// randomMinutes is how long the random schedule of verify-robustness takes.
 	randomMinutes = 3 * time.Minute
 	// plantedFor is how long planted bugs run: longer than a revoked edge may still carry requests.
-	plantedFor = revokedFor + 4*time.Second
+	plantedFor = revokedFor + 2*time.Second
 	// shortSchedule is the only one of the short form.
 	shortSchedule = "testdata/schedules/short.txt"
 )
