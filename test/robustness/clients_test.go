@@ -108,6 +108,8 @@ func (in *installation) afterIdling(stop context.Context, m *member) exchange {
 		select {
 		case <-stop.Done():
 		case <-time.After(idleFor):
+		case <-ctx.Done(): // it took long to connect
+			return ctx.Err()
 		}
 		asked := in.history.Since(time.Now())
 		again, edge, err := m.who(ctx, s)
