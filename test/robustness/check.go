@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -17,7 +18,7 @@ const (
 	RuleBound = "request exceeds its bound"
 	// RuleLost: every request that was sent ends.
 	RuleLost = "request without an end"
-	// RuleCalm: no request fails if nothing has been broken or changed for a while.
+	// RuleCalm: no request fails unless a step has broken its workload cluster or its gateway a while ago.
 	RuleCalm = "request fails although nothing is wrong"
 	// RuleSettled: after the last fault every workload cluster that should have a tunnel answers on every path.
 	RuleSettled = "no answer long after the last fault"
@@ -95,6 +96,7 @@ type span struct {
 	begin, end time.Duration
 	text       string
 	open       bool
+	breaks     string // as Step.Breaks
 }
 
 func (r *record) read(e Entry) {
@@ -106,7 +108,7 @@ func (r *record) read(e Entry) {
 	case KindAnswer:
 		r.answers[e.ID] = e
 	case KindStep:
-		r.steps = append(r.steps, span{id: e.ID, begin: e.At, end: e.At, text: e.Text, open: true})
+		r.readStep(e)
 	case KindDone:
 		for i := range r.steps {
 			if r.steps[i].id == e.ID {
@@ -133,6 +135,16 @@ func (r *record) read(e Entry) {
 	default:
 		r.find(RuleHistory, e.At, "unknown kind %q", e.Kind)
 	}
+}
+
+func (r *record) readStep(e Entry) {
+	s := span{id: e.ID, begin: e.At, end: e.At, text: e.Text, open: true}
+	if steps, err := Parse(e.Text); err != nil || len(steps) != 1 {
+		r.find(RuleHistory, e.At, "unknown step %q", e.Text)
+	} else {
+		s.breaks = steps[0].Breaks()
+	}
+	r.steps = append(r.steps, s)
 }
 
 func (r *record) find(rule string, at time.Duration, format string, args ...any) {
@@ -189,7 +201,7 @@ func (r *record) checkAnswer(ask, answer Entry) {
 		}
 	}
 	if down, is := r.down(ask.Cluster, ask.At); is && ask.Client != Final && ask.At > down+r.run.Settle &&
-		r.calm(down, answer.At, 0) {
+		r.calm(down, answer.At) {
 		r.find(RuleUnwanted, answer.At, "%s %s %s, %s after its tunnel was to end", ask.Client, ask.Cluster, ask.Path,
 			ask.At-down)
 	}
@@ -237,9 +249,18 @@ func (r *record) up(cluster string, at time.Duration) (since time.Duration, is b
 	return since, is
 }
 
-// calm reports whether no step was under way between two times, nor so long before.
-func (r *record) calm(from, to, before time.Duration) bool {
-	return !slices.ContainsFunc(r.steps, func(s span) bool { return s.begin <= to && (s.open || s.end >= from-before) })
+// calm reports whether no step was under way between two times.
+func (r *record) calm(from, to time.Duration) bool {
+	return !slices.ContainsFunc(r.steps, func(s span) bool { return s.begin <= to && (s.open || s.end >= from) })
+}
+
+// excused reports whether a step that may break a request was under way between two times, or so shortly before that
+// not everything had to work again.
+func (r *record) excused(ask Entry, from, to time.Duration) bool {
+	return slices.ContainsFunc(r.steps, func(s span) bool {
+		return s.breaks != "" && (s.breaks == ask.Cluster || strings.HasSuffix(ask.Path, s.breaks)) &&
+			s.begin <= to && (s.open || s.end >= from-r.run.Settle)
+	})
 }
 
 // checkFailure checks that there was a reason for a failure.
@@ -252,7 +273,7 @@ func (r *record) checkFailure(ask, answer Entry) {
 		from = answer.At
 	}
 	since, up := r.up(ask.Cluster, from)
-	if up && since+r.run.Settle <= from && r.calm(from, answer.At, r.run.Settle) {
+	if up && since+r.run.Settle <= from && !r.excused(ask, from, answer.At) {
 		r.findLate(RuleCalm, from, answer.At, max(ask.Bound, time.Second), "%s %s %s: %s", ask.Client, ask.Cluster,
 			ask.Path, answer.Error)
 	}

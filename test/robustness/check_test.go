@@ -13,6 +13,7 @@ import (
 const (
 	second = time.Second
 	bound  = 5 * second
+	path   = "paris by sni through gateway-1"
 )
 
 // story builds a history. Its times are written by hand, so that each rule has its own small example.
@@ -31,7 +32,7 @@ func (s story) add(more ...Entry) story { return append(s, more...) }
 func (s story) ask(at, took time.Duration, answer Entry) story {
 	id := int64(len(s))
 	answer.At, answer.Kind, answer.ID = at+took, KindAnswer, id
-	return s.add(Entry{At: at, Kind: KindAsk, ID: id, Client: "short", Cluster: "paris", Bound: bound}, answer)
+	return s.add(Entry{At: at, Kind: KindAsk, ID: id, Client: "short", Cluster: "paris", Path: path, Bound: bound}, answer)
 }
 
 // stream adds a watch of paris that lasts until something breaks it.
@@ -41,9 +42,11 @@ func (s story) stream(at, last, ended time.Duration, edge string) story {
 		Entry{At: ended, Kind: KindAnswer, ID: id, Answer: "paris#1", Edge: edge, Last: last, Error: "broken"})
 }
 
-func (s story) step(at, until time.Duration) story {
+func (s story) step(at, until time.Duration) story { return s.kill("paris/0/envoy", at, until) }
+
+func (s story) kill(target string, at, until time.Duration) story {
 	id := int64(len(s))
-	return s.add(Entry{At: at, Kind: KindStep, ID: id, Text: "kill", Fault: true},
+	return s.add(Entry{At: at, Kind: KindStep, ID: id, Text: "0s 1s kill " + target, Fault: true},
 		Entry{At: until, Kind: KindDone, ID: id})
 }
 
@@ -158,6 +161,22 @@ var stories = map[string]struct {
 		in:   begin().step(10*second, 30*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
 		want: []string{RuleCalm},
 	},
+	"a request fails during a fault of another workload cluster": {
+		in:   begin().kill("oslo/0/envoy", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails while its gateway is killed": {
+		in: begin().kill("gateway/1/envoy", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+	},
+	"a request fails while another gateway is killed": {
+		in:   begin().kill("gateway/0/envoy", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails while the xds-server is killed": {
+		in:   begin().kill("xds-server/0", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a step that cannot be read":            {in: begin().kill("nothing", second, second).finish(), want: []string{RuleHistory}},
 	"a request fails before it should work": {in: begin().ask(50*second, second, Entry{Error: "reset"}).finish()},
 	"a stream breaks without a reason": {
 		in:   begin().stream(second, 99*second, 100*second, "").finish(),
@@ -201,7 +220,7 @@ var stories = map[string]struct {
 	"no end":   {in: begin().final(good), want: []string{RuleHistory}},
 	"no begin": {in: begin().finish()[1:], want: []string{RuleHistory}},
 	"a step without an end": {
-		in:   begin().add(Entry{Kind: KindStep, ID: 99}).finish(),
+		in:   begin().add(Entry{Kind: KindStep, ID: 99, Text: "0s 1s kill controller/0"}).finish(),
 		want: []string{RuleHistory},
 	},
 	"an unknown entry": {
@@ -284,7 +303,7 @@ func TestHistoriesCanBeReadAgain(t *testing.T) {
 	var file bytes.Buffer
 	r := NewRecorder(&file)
 	r.Add(Entry{Kind: KindRun, Seed: 7, Settle: second})
-	id, _ := r.Begin(Entry{Kind: KindAsk, Client: "short", Cluster: "paris", Bound: bound})
+	id, _ := r.Begin(Entry{Kind: KindAsk, Client: "short", Cluster: "paris", Path: path, Bound: bound})
 	r.Add(Entry{Kind: KindAnswer, ID: id, Answer: "paris#1"})
 	want, err := r.History()
 	if err != nil {

@@ -21,7 +21,7 @@ type Result struct {
 	Steps      int            `json:"steps"`
 	Faults     int            `json:"faults"`
 	Requests   int            `json:"requests"`
-	Failed     int            `json:"failed"` // which is no violation while something is broken
+	Failed     int            `json:"failed"` // although there should be a tunnel; no violation while something is broken
 	Void       int            `json:"void"`   // missed times that do not count, because the machine was late
 	Violations map[string]int `json:"violations"`
 }
@@ -29,6 +29,7 @@ type Result struct {
 // Summarize returns the result of a run.
 func Summarize(name string, history []Entry) Result {
 	r := Result{Time: time.Now().UTC(), Name: name, Violations: map[string]int{}}
+	up, wanted := map[string]bool{}, map[int64]bool{}
 	for _, e := range history {
 		r.Seconds = max(r.Seconds, e.At.Seconds())
 		switch e.Kind {
@@ -39,10 +40,13 @@ func Summarize(name string, history []Entry) Result {
 			if e.Fault {
 				r.Faults++
 			}
+		case KindExpect:
+			up[e.Cluster] = e.Up
 		case KindAsk:
 			r.Requests++
+			wanted[e.ID] = up[e.Cluster]
 		case KindAnswer:
-			if e.Error != "" {
+			if e.Error != "" && wanted[e.ID] {
 				r.Failed++
 			}
 		}

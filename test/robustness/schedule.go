@@ -73,6 +73,19 @@ func (s Step) String() string { return fmt.Sprintf("%s %s %s %s", s.At, s.For, s
 // End returns when the step ends.
 func (s Step) End() time.Duration { return s.At + s.For }
 
+// Breaks returns the workload cluster or the gateway whose requests may fail because of the step. It is empty if none
+// may: requests need neither controllers nor xds-servers nor the apiserver of the management cluster.
+func (s Step) Breaks() string {
+	fields := strings.Split(s.Target, "/")
+	switch fields[0] {
+	case "controller", "xds-server", "apiserver", "installation":
+		return ""
+	case "gateway":
+		return "gateway-" + fields[1]
+	}
+	return fields[0]
+}
+
 // Format returns a schedule as text, one step per line.
 func Format(steps []Step) string {
 	var text strings.Builder
