@@ -176,7 +176,9 @@ var stories = map[string]struct {
 		in:   begin().kill("xds-server/0", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
 		want: []string{RuleCalm},
 	},
-	"a step that cannot be read":            {in: begin().kill("nothing", second, second).finish(), want: []string{RuleHistory}},
+	"a step that cannot be read": {
+		in: begin().kill("nothing", second, second).finish(), want: []string{RuleHistory},
+	},
 	"a request fails before it should work": {in: begin().ask(50*second, second, Entry{Error: "reset"}).finish()},
 	"a stream breaks without a reason": {
 		in:   begin().stream(second, 99*second, 100*second, "").finish(),
