@@ -65,7 +65,7 @@ tools: ## install the real parts: Envoy, Kubernetes, Cluster API and tools of th
 	@cd tools/install && go run .
 
 # Each target installs only the parts of its topic: tools/install/sets.go lists them.
-TOPICS := lab apiserver managed machines operations metrics networks page sight chart cluster install sites
+TOPICS := lab apiserver managed machines operations robustness metrics networks page sight chart cluster install sites
 .PHONY: $(addprefix parts.,$(TOPICS))
 $(addprefix parts.,$(TOPICS)): parts.%:
 	@cd tools/install && go run . $*
@@ -119,14 +119,14 @@ test: ## all tests, with the short forms of the long proofs, and the time of eac
 # Tests mostly wait, so these run in parallel, the longest first. Programs for the proofs are built at the same time.
 .PHONY: test-parts
 test-parts: ## test-unit, test-controller, test-drift and validate, every package once
-	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e-short.test identity.test kubeconfigs.test fleet.test sight.test networks.test install.test test-tools
+	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e-short.test identity.test kubeconfigs.test fleet.test robustness.test sight.test networks.test install.test test-tools
 
 # Each proof has its own networks. More than two at a time would slow each other down, and the installation runs two
 # Kubernetes clusters, so it runs alone.
 .PHONY: verify-short
 verify-short: ## the short form of each proof, and the commands of the README
 	$(MAKE) --no-print-directory verify-install-short
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target verify-kubeconfigs-short verify-main-short verify-sight-short verify-identity-short verify-fleet-short verify-security-short verify-networks-short test-metrics test-page test-readme-short
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target verify-kubeconfigs-short verify-main-short verify-sight-short verify-identity-short verify-fleet-short verify-robustness-short verify-security-short verify-networks-short test-metrics test-page test-readme-short
 
 .PHONY: test-rest
 test-rest: ## the packages of test-unit that no other part runs completely
@@ -234,6 +234,25 @@ verify-fleet-short: fleet.test ## the part of it that make test runs (45 s)
 fleet.test: parts.lab build
 	@mkdir -p bin/test
 	go test -c -ldflags=-w -o bin/test/fleet.test ./test/fleet
+
+.PHONY: robustness
+robustness: robustness.test ## random faults and operations for a long time (as root; DURATION=1h, SEED=7 for a known schedule)
+	@mkdir -p bin/robustness
+	cd test/robustness && ROBUSTNESS=random SEED=$(SEED) DURATION=$(or $(DURATION),1h) ROBUSTNESS_HISTORY=$(CURDIR)/bin/robustness ROBUSTNESS_RESULTS=$(CURDIR)/bin/robustness/results.jsonl $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/robustness.test -test.v -test.timeout=0
+	go run ./test/robustness/report bin/robustness/results.jsonl
+
+.PHONY: verify-robustness
+verify-robustness: robustness.test ## proof of robustness: kept schedules, planted bugs, a new random schedule (10 min, as root)
+	cd test/robustness && SEED=$(SEED) DURATION=$(DURATION) $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/robustness.test -test.v -test.timeout=20m
+
+.PHONY: verify-robustness-short
+verify-robustness-short: robustness.test ## the part of it that make test runs (45 s)
+	cd test/robustness && $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/robustness.test -test.v -test.short -test.timeout=5m
+
+.PHONY: robustness.test
+robustness.test: parts.robustness build
+	@mkdir -p bin/test
+	go test -c -ldflags=-w -o bin/test/robustness.test ./test/robustness
 
 .PHONY: verify-networks
 verify-networks: parts.networks networks.test ## proof of remote networks: apiservers that reach kubelets, webhooks and APIs there, and workers that reach them

@@ -142,10 +142,9 @@ func pointWebhooks(objects []*unstructured.Unstructured, address string) error {
 }
 
 func (l *Lab) startController(ctx context.Context, i int) (err error) {
-	name, health, metrics, webhooks := "controller", controllerHealth, "127.0.0.1:8082", webhookListen
+	name, health, metrics, webhooks := "controller", controllerHealth, l.controllerMetrics(i), webhookListen
 	if i > 0 {
-		name, health, metrics, webhooks = "controller-"+strconv.Itoa(i), netns.HostPort("127.0.0.1",
-			controllersHealth+i), "0", "0"
+		name, health, webhooks = "controller-"+strconv.Itoa(i), netns.HostPort("127.0.0.1", controllersHealth+i), "0"
 	}
 	l.Controllers[i], err = l.startManaged(ctx, managed{
 		name: name, program: "controller", account: controllerAccount, health: health,

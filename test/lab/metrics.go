@@ -8,8 +8,16 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
-// controllerMetrics is where the first controller always serves metrics.
-const controllerMetrics = "127.0.0.1:8082"
+// controllerMetrics returns where a controller serves metrics, the first one always.
+func (l *Lab) controllerMetrics(i int) string {
+	switch {
+	case i == 0:
+		return "127.0.0.1:8082"
+	case !l.options.Metrics:
+		return "0"
+	}
+	return netns.HostPort("127.0.0.1", 8280+i)
+}
 
 // Target is a program that serves metrics.
 type Target struct {
@@ -20,7 +28,12 @@ type Target struct {
 
 // Targets returns all programs that serve metrics, including these edges, in a lab with Options.Metrics.
 func (l *Lab) Targets(edges ...*Agent) []Target {
-	all := []Target{{Job: "controller", Name: "controller", Namespace: l.Network.Management, Address: controllerMetrics}}
+	var all []Target
+	for i, c := range l.Controllers {
+		all = append(all, Target{
+			Job: "controller", Name: c.Process().Name, Namespace: l.Network.Management, Address: l.controllerMetrics(i),
+		})
+	}
 	for i := range l.XDSServers {
 		all = append(all, Target{
 			Job: "xds-server", Name: xdsServer(i), Namespace: l.Network.Management,

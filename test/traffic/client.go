@@ -32,6 +32,8 @@ type Path struct {
 	ServerName string // in the serving certificate
 	Roots      *x509.CertPool
 	Identity   *tls.Certificate // of the client; nil: none
+	// Unverified accepts every certificate, for tests that find out which apiserver answers.
+	Unverified bool
 }
 
 // String describes the path.
@@ -57,7 +59,9 @@ func (p Path) Dial(ctx context.Context) (*tls.Conn, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = raw.SetDeadline(deadline)
 	}
-	config := &tls.Config{RootCAs: p.Roots, ServerName: p.ServerName, MinVersion: tls.VersionTLS12}
+	config := &tls.Config{
+		RootCAs: p.Roots, ServerName: p.ServerName, InsecureSkipVerify: p.Unverified, MinVersion: tls.VersionTLS12,
+	}
 	if p.Connect {
 		err = connect(raw, p.Hostname)
 	} else {
@@ -166,6 +170,7 @@ func (p Path) Get(ctx context.Context, target string) (string, error) {
 // Follower follows a stream of a stand-in.
 type Follower struct {
 	Path Path
+	Name string // of the stand-in that answers
 	Edge string // address of the edge that carries the stream
 	conn *tls.Conn
 	last atomic.Int64 // when the last tick arrived, in ns since 1970
@@ -194,7 +199,8 @@ func (p Path) Follow(ctx context.Context) (*Follower, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.conn.Close())
 	}
-	f := &Follower{Path: p, Edge: strings.TrimSpace(answer), conn: s.conn, done: make(chan struct{})}
+	f := &Follower{Path: p, conn: s.conn, done: make(chan struct{})}
+	f.Name, f.Edge, _ = strings.Cut(strings.TrimSpace(answer), " ")
 	f.last.Store(time.Now().UnixNano())
 	go f.run(lines)
 	return f, nil
@@ -227,11 +233,14 @@ func (f *Follower) Alive() error {
 		return f.err
 	default:
 	}
-	if quiet := time.Since(time.Unix(0, f.last.Load())); quiet > silence {
+	if quiet := time.Since(f.Last()); quiet > silence {
 		return fmt.Errorf("stream %s has been silent for %s", f.Path, quiet)
 	}
 	return nil
 }
+
+// Last returns when the last tick arrived.
+func (f *Follower) Last() time.Time { return time.Unix(0, f.last.Load()) }
 
 // Close closes the stream.
 func (f *Follower) Close() {

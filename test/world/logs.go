@@ -2,6 +2,7 @@ package world
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,23 +29,45 @@ func (w *World) Logs(t *testing.T, crashed ...string) {
 // skips the logs in but.
 func (w *World) NoLogHolds(t *testing.T, but []string, texts ...string) {
 	t.Helper()
-	logs, err := filepath.Glob(w.LogFile("*"))
+	found, err := w.LogsWith(but, texts...)
 	promise.Must(t, err)
-	if len(logs) < 6 {
-		t.Fatalf("there are only %d logs", len(logs))
+	for _, f := range found {
+		t.Errorf("%s holds the text number %d at byte %d", f.Log, f.Text, f.At)
 	}
+}
+
+// Found is a place in a log.
+type Found struct {
+	Log      string // the base of its name
+	Text, At int    // which of the texts, and its byte
+}
+
+// LogsWith returns where the logs contain texts, each text at most once in each log. It skips the logs in but.
+func (w *World) LogsWith(but []string, texts ...string) ([]Found, error) {
+	logs, err := filepath.Glob(w.LogFile("*"))
+	if err != nil {
+		return nil, err
+	}
+	if len(logs) < 6 {
+		return nil, fmt.Errorf("there are only %d logs", len(logs))
+	}
+	var found []Found
 	for _, log := range logs {
-		if slices.Contains(but, strings.TrimSuffix(filepath.Base(log), ".log")) {
+		name := filepath.Base(log)
+		if slices.Contains(but, strings.TrimSuffix(name, ".log")) {
 			continue
 		}
 		data, err := os.ReadFile(log)
-		promise.Must(t, err)
+		if err != nil {
+			return nil, err
+		}
 		for i, text := range texts {
 			if at := strings.Index(string(data), text); at >= 0 {
-				t.Errorf("%s holds the text number %d at byte %d", filepath.Base(log), i, at)
+				found = append(found, Found{name, i, at})
 			}
 		}
 	}
+	return found, nil
 }
 
 // Restart starts a service again with a change, and waits until it is ready.

@@ -82,10 +82,9 @@ func (s *StandIn) Start() {
 		_ = json.NewEncoder(w).Encode(map[string]string{"major": "1", "minor": "99", "gitVersion": Version})
 	})
 	mux.HandleFunc("GET /whoami", func(w http.ResponseWriter, r *http.Request) {
-		host, _, _ := net.SplitHostPort(r.RemoteAddr)
-		_, _ = fmt.Fprintf(w, "%s %s", s.Name, host)
+		_, _ = w.Write([]byte(s.whoami(r)))
 	})
-	mux.HandleFunc("GET /stream", stream)
+	mux.HandleFunc("GET /stream", s.stream)
 	mux.HandleFunc("GET /bytes/{n}", bulk)
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: promise.Patience, ErrorLog: log.New(nothing{}, "", 0),
@@ -119,13 +118,18 @@ func (s *StandIn) readyz(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("ok"))
 }
 
-// stream counts, one number per line, until the client disconnects. The first line is the address of the client.
-func stream(w http.ResponseWriter, r *http.Request) {
+// whoami returns the name of the stand-in and the address of the client, which is the edge.
+func (s *StandIn) whoami(r *http.Request) string {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	return s.Name + " " + host
+}
+
+// stream counts, one number per line, until the client disconnects. The first line is the same as that of /whoami.
+func (s *StandIn) stream(w http.ResponseWriter, r *http.Request) {
 	flusher := http.NewResponseController(w)
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
-	line := host
+	line := s.whoami(r)
 	for i := 0; ; i++ {
 		if _, err := fmt.Fprintln(w, line); err != nil {
 			return

@@ -126,3 +126,8 @@ func (s *Site) Lose(ctx context.Context, address netip.Addr) error {
 	return s.IP(ctx, "neighbour", "replace", address.String(), "lladdr", "02:00:00:00:00:fe", "dev", siteDevice, "nud",
 		"permanent")
 }
+
+// Find ends what Lose did to an address.
+func (s *Site) Find(ctx context.Context, address netip.Addr) error {
+	return s.IP(ctx, "neighbour", "delete", address.String(), "dev", siteDevice)
+}

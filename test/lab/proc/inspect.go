@@ -44,6 +44,15 @@ func CPU(pid int) (time.Duration, error) {
 	return sum, nil
 }
 
+// Files returns how many files a process has open.
+func Files(pid int) (int, error) {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		return 0, fmt.Errorf("counting the files of process %d: %w", pid, err)
+	}
+	return len(entries), nil
+}
+
 // Remotes returns the peers of all established TCP connections of a process.
 func (p *Process) Remotes() ([]netip.AddrPort, error) {
 	proc := filepath.Join("/proc", strconv.Itoa(p.PID()))

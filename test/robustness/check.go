@@ -1,0 +1,343 @@
+package robustness
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The rules.
+const (
+	// RuleWrong: no request is answered by another workload cluster than the one it was sent to.
+	RuleWrong = "answer of another workload cluster"
+	// RuleRevoked: a revoked edge carries nothing.
+	RuleRevoked = "answer through a revoked edge"
+	// RuleBound: a request ends within its bound.
+	RuleBound = "request exceeds its bound"
+	// RuleLost: every request that was sent ends.
+	RuleLost = "request without an end"
+	// RuleCalm: no request fails unless a step has broken its workload cluster or its gateway a while ago.
+	RuleCalm = "request fails although nothing is wrong"
+	// RuleSettled: after the last fault every workload cluster that should have a tunnel answers on every path.
+	RuleSettled = "no answer long after the last fault"
+	// RuleUnwanted: a workload cluster that should have no tunnel does not answer.
+	RuleUnwanted = "answer although there should be no tunnel"
+	// RuleUsage: processes use as much as before.
+	RuleUsage = "resources are not released"
+	// RuleSecret: no log contains a secret.
+	RuleSecret = "secret in a log"
+	// RuleHistory: the history is complete, so that the other rules mean something.
+	RuleHistory = "incomplete history"
+)
+
+const (
+	// revokedFor is how long a request through an edge may still begin after its revocation was confirmed.
+	revokedFor = 5 * time.Second
+	// replacedFor is how long the previous workload cluster of a name may still answer.
+	replacedFor = 5 * time.Second
+	// lateShare of a bound voids it: a canary that was late for that long proves that the machine was.
+	lateShare = 20
+)
+
+// Violation is something that must never happen, or that had to happen and did not.
+type Violation struct {
+	Rule string
+	At   time.Duration
+	What string
+	// Void says that the machine itself was late, so that a missed time proves nothing.
+	Void bool
+}
+
+func (v Violation) String() string {
+	return fmt.Sprintf("%s at %s: %s", v.Rule, v.At.Round(time.Millisecond), v.What)
+}
+
+// Check returns the violations that a history shows, in the order of their times. It reads nothing else.
+func Check(history []Entry) []Violation {
+	r := record{answers: map[int64]Entry{}, expected: map[string][]Entry{}, revoked: map[string][]span{}}
+	for _, e := range history {
+		r.read(e)
+	}
+	r.checkHistory(history)
+	for _, ask := range r.asks {
+		answer, ended := r.answers[ask.ID]
+		if !ended {
+			r.find(RuleLost, ask.At, "%s %s %s", ask.Client, ask.Cluster, ask.Path)
+			continue
+		}
+		r.checkBound(ask, answer)
+		r.checkAnswer(ask, answer)
+		r.checkFailure(ask, answer)
+	}
+	r.checkFinal()
+	r.checkUsage()
+	slices.SortStableFunc(r.found, func(a, b Violation) int { return cmp.Compare(a.At, b.At) })
+	return r.found
+}
+
+// record is a history by what its entries are about.
+type record struct {
+	run      Entry
+	asks     []Entry
+	answers  map[int64]Entry
+	expected map[string][]Entry // by workload cluster, in the order of their times
+	revoked  map[string][]span  // by the address of the edge, until another one has its place
+	steps    []span
+	late     []span
+	usage    []Entry
+	found    []Violation
+}
+
+// span is a time in which a step was under way, or the canary was late.
+type span struct {
+	id         int64
+	begin, end time.Duration
+	text       string
+	open       bool
+	breaks     string // as Step.Breaks
+}
+
+func (r *record) read(e Entry) {
+	switch e.Kind {
+	case KindRun:
+		r.run = e
+	case KindAsk:
+		r.asks = append(r.asks, e)
+	case KindAnswer:
+		r.answers[e.ID] = e
+	case KindStep:
+		r.readStep(e)
+	case KindDone:
+		for i := range r.steps {
+			if r.steps[i].id == e.ID {
+				r.steps[i].end, r.steps[i].open = e.At, false
+			}
+		}
+	case KindExpect:
+		r.expected[e.Cluster] = append(r.expected[e.Cluster], e)
+	case KindRevoked:
+		r.revoked[e.Edge] = append(r.revoked[e.Edge], span{begin: e.At, open: true})
+	case KindPlaced:
+		for i := range r.revoked[e.Edge] {
+			if s := &r.revoked[e.Edge][i]; s.open {
+				s.end, s.open = e.At, false
+			}
+		}
+	case KindLate:
+		r.late = append(r.late, span{begin: e.At - e.Late, end: e.At})
+	case KindUsage:
+		r.usage = append(r.usage, e)
+	case KindSecret:
+		r.find(RuleSecret, e.At, "%s contains %s", e.Name, e.Text)
+	case KindFinish:
+	default:
+		r.find(RuleHistory, e.At, "unknown kind %q", e.Kind)
+	}
+}
+
+func (r *record) readStep(e Entry) {
+	s := span{id: e.ID, begin: e.At, end: e.At, text: e.Text, open: true}
+	if steps, err := Parse(e.Text); err != nil || len(steps) != 1 {
+		r.find(RuleHistory, e.At, "unknown step %q", e.Text)
+	} else {
+		s.breaks = steps[0].Breaks()
+	}
+	r.steps = append(r.steps, s)
+}
+
+func (r *record) find(rule string, at time.Duration, format string, args ...any) {
+	r.found = append(r.found, Violation{Rule: rule, At: at, What: fmt.Sprintf(format, args...)})
+}
+
+// findLate is find for a missed time, which is void if the machine was late.
+func (r *record) findLate(rule string, from, to, bound time.Duration, format string, args ...any) {
+	r.find(rule, to, format, args...)
+	var late time.Duration
+	for _, s := range r.late {
+		late += max(0, min(s.end, to)-max(s.begin, from))
+	}
+	r.found[len(r.found)-1].Void = late > bound/lateShare
+}
+
+// checkHistory finds what is missing. An empty history would else have no violation.
+func (r *record) checkHistory(history []Entry) {
+	if len(history) == 0 || history[0].Kind != KindRun || r.run.Settle == 0 {
+		r.find(RuleHistory, 0, "it does not begin with a run")
+	}
+	if len(history) == 0 || history[len(history)-1].Kind != KindFinish {
+		r.find(RuleHistory, 0, "it has no end")
+	}
+	if len(r.asks) == 0 {
+		r.find(RuleHistory, 0, "it has no request")
+	}
+	for _, s := range r.steps {
+		if s.open {
+			r.find(RuleHistory, s.begin, "step %q has no end", s.text)
+		}
+	}
+}
+
+func (r *record) checkBound(ask, answer Entry) {
+	if took := answer.At - ask.At; ask.Bound > 0 && took > ask.Bound {
+		r.findLate(RuleBound, ask.At, answer.At, ask.Bound, "%s %s %s took %s", ask.Client, ask.Cluster, ask.Path, took)
+	}
+}
+
+// checkAnswer checks which workload cluster and which edge answered.
+func (r *record) checkAnswer(ask, answer Entry) {
+	if answer.Answer == "" {
+		return
+	}
+	if !r.may(ask.Cluster, answer.Answer, ask.At-replacedFor, answer.At) {
+		r.find(RuleWrong, answer.At, "%s %s %s was answered by %s", ask.Client, ask.Cluster, ask.Path, answer.Answer)
+	}
+	carried := max(ask.At, answer.Last) // the edge carried something after this time
+	for _, s := range r.revoked[answer.Edge] {
+		if carried > s.begin+revokedFor && (s.open || answer.At < s.end) {
+			r.find(RuleRevoked, answer.At, "%s %s %s was carried by %s, %s after its revocation", ask.Client, ask.Cluster,
+				ask.Path, answer.Edge, carried-s.begin)
+		}
+	}
+	if down, is := r.down(ask.Cluster, ask.At); is && ask.Client != Final && ask.At > down+r.run.Settle &&
+		r.calm(down, answer.At) {
+		r.find(RuleUnwanted, answer.At, "%s %s %s, %s after its tunnel was to end", ask.Client, ask.Cluster, ask.Path,
+			ask.At-down)
+	}
+}
+
+// may reports whether a name is expected to answer for a workload cluster at some time between two times.
+func (r *record) may(cluster, name string, from, to time.Duration) bool {
+	all := r.expected[cluster]
+	for i, e := range all {
+		ends := to
+		if i+1 < len(all) {
+			ends = all[i+1].At
+		}
+		if e.Answer == name && e.At <= to && ends >= from {
+			return true
+		}
+	}
+	return false
+}
+
+// down returns since when a workload cluster should have had no tunnel at a time.
+func (r *record) down(cluster string, at time.Duration) (since time.Duration, is bool) {
+	for _, e := range r.expected[cluster] {
+		if e.At > at {
+			break
+		}
+		if e.Up {
+			is = false
+			continue
+		}
+		if !is {
+			since, is = e.At, true
+		}
+	}
+	return since, is
+}
+
+// up returns since when a workload cluster should have had a tunnel at a time.
+func (r *record) up(cluster string, at time.Duration) (since time.Duration, is bool) {
+	for _, e := range r.expected[cluster] {
+		if e.At <= at {
+			since, is = e.At, e.Up
+		}
+	}
+	return since, is
+}
+
+// calm reports whether no step was under way between two times.
+func (r *record) calm(from, to time.Duration) bool {
+	return !slices.ContainsFunc(r.steps, func(s span) bool { return s.begin <= to && (s.open || s.end >= from) })
+}
+
+// excused reports whether a step that may break a request was under way between two times, or so shortly before that
+// not everything had to work again.
+func (r *record) excused(ask Entry, from, to time.Duration) bool {
+	return slices.ContainsFunc(r.steps, func(s span) bool {
+		return s.breaks != "" && (s.breaks == ask.Cluster || strings.HasSuffix(ask.Path, s.breaks)) &&
+			s.begin <= to && (s.open || s.end >= from-r.run.Settle)
+	})
+}
+
+// checkFailure checks that there was a reason for a failure.
+func (r *record) checkFailure(ask, answer Entry) {
+	if answer.Error == "" || ask.Client == Final {
+		return
+	}
+	from := ask.At
+	if ask.Bound == 0 {
+		from = answer.At
+	}
+	since, up := r.up(ask.Cluster, from)
+	if up && since+r.run.Settle <= from && !r.excused(ask, from, answer.At) {
+		r.findLate(RuleCalm, from, answer.At, max(ask.Bound, time.Second), "%s %s %s: %s", ask.Client, ask.Cluster,
+			ask.Path, answer.Error)
+	}
+}
+
+// checkFinal checks the requests after the run has settled.
+func (r *record) checkFinal() {
+	var last time.Duration
+	for _, s := range r.steps {
+		last = max(last, s.end)
+	}
+	sent := map[string]bool{}
+	for _, ask := range r.asks {
+		answer, ended := r.answers[ask.ID]
+		if ask.Client != Final || !ended {
+			continue
+		}
+		sent[ask.Cluster] = true
+		_, up := r.up(ask.Cluster, ask.At)
+		if up && answer.Error != "" {
+			r.findLate(RuleSettled, last, answer.At, r.run.Settle, "%s %s: %s", ask.Cluster, ask.Path, answer.Error)
+		}
+		if !up && answer.Error == "" {
+			r.findLate(RuleUnwanted, last, answer.At, r.run.Settle, "%s %s", ask.Cluster, ask.Path)
+		}
+	}
+	for cluster := range r.expected {
+		if !sent[cluster] {
+			r.find(RuleHistory, last, "no last request was sent to %s", cluster)
+		}
+	}
+}
+
+// The most that a process may use in the end, compared with the most of its kind before: a factor and an absolute
+// amount. Both are generous, because garbage collection and caches vary, and a leak grows with the length of a run.
+const (
+	memoryFactor, memoryMore = 2, 64 << 20
+	filesFactor, filesMore   = 2, 64
+	goFactor, goMore         = 2, 64
+)
+
+func (r *record) checkUsage() {
+	before := map[string]Entry{}
+	for _, e := range r.usage {
+		if b := before[e.Process]; !e.After {
+			b.Memory, b.Files = max(b.Memory, e.Memory), max(b.Files, e.Files)
+			b.Goroutines = max(b.Goroutines, e.Goroutines)
+			before[e.Process] = b
+		}
+	}
+	for _, e := range r.usage {
+		if !e.After {
+			continue
+		}
+		b, known := before[e.Process]
+		switch {
+		case !known:
+			r.find(RuleHistory, e.At, "nothing is known of a %s before the run", e.Process)
+		case e.Memory > b.Memory*memoryFactor+memoryMore:
+			r.find(RuleUsage, e.At, "%s uses %d MiB, before at most %d", e.Name, e.Memory>>20, b.Memory>>20)
+		case e.Files > b.Files*filesFactor+filesMore:
+			r.find(RuleUsage, e.At, "%s has %d open files, before at most %d", e.Name, e.Files, b.Files)
+		case e.Goroutines > b.Goroutines*goFactor+goMore:
+			r.find(RuleUsage, e.At, "%s has %d goroutines, before at most %d", e.Name, e.Goroutines, b.Goroutines)
+		}
+	}
+}

@@ -1,0 +1,349 @@
+package robustness
+
+import (
+	"bytes"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	second = time.Second
+	bound  = 5 * second
+	path   = "paris by sni through gateway-1"
+)
+
+// story builds a history. Its times are written by hand, so that each rule has its own small example.
+type story []Entry
+
+func begin() story {
+	return story{
+		{Kind: KindRun, Seed: 1, Settle: 60 * second},
+		{Kind: KindExpect, Cluster: "paris", Answer: "paris#1", Up: true},
+	}
+}
+
+func (s story) add(more ...Entry) story { return append(s, more...) }
+
+// ask adds a request for paris that begins at a time and takes a time.
+func (s story) ask(at, took time.Duration, answer Entry) story {
+	id := int64(len(s))
+	answer.At, answer.Kind, answer.ID = at+took, KindAnswer, id
+	return s.add(Entry{At: at, Kind: KindAsk, ID: id, Client: "short", Cluster: "paris", Path: path, Bound: bound}, answer)
+}
+
+// stream adds a watch of paris that lasts until something breaks it.
+func (s story) stream(at, last, ended time.Duration, edge string) story {
+	id := int64(len(s))
+	return s.add(Entry{At: at, Kind: KindAsk, ID: id, Client: "watch", Cluster: "paris"},
+		Entry{At: ended, Kind: KindAnswer, ID: id, Answer: "paris#1", Edge: edge, Last: last, Error: "broken"})
+}
+
+func (s story) step(at, until time.Duration) story { return s.kill("paris/0/envoy", at, until) }
+
+func (s story) kill(target string, at, until time.Duration) story {
+	id := int64(len(s))
+	return s.add(Entry{At: at, Kind: KindStep, ID: id, Text: "0s 1s kill " + target, Fault: true},
+		Entry{At: until, Kind: KindDone, ID: id})
+}
+
+// finish ends a run as it should end: everything answers after the last step.
+func (s story) finish() story {
+	return s.final(Entry{Answer: "paris#1"}).add(Entry{At: 1000 * second, Kind: KindFinish})
+}
+
+// final adds a request that was sent after the run had settled.
+func (s story) final(answer Entry) story {
+	s = s.ask(900*second, second, answer)
+	s[len(s)-2].Client = Final
+	return s
+}
+
+func (s story) expect(at time.Duration, name string, up bool) story {
+	return s.add(Entry{At: at, Kind: KindExpect, Cluster: "paris", Answer: name, Up: up})
+}
+
+func (s story) revoke(at time.Duration) story {
+	return s.add(Entry{At: at, Kind: KindRevoked, Cluster: "paris", Edge: "10.0.0.1"})
+}
+
+func (s story) late(at, late time.Duration) story {
+	return s.add(Entry{At: at, Kind: KindLate, Late: late})
+}
+
+func (s story) usage(after bool, e Entry) story {
+	e.Kind, e.Process, e.After = KindUsage, "edge-agent", after
+	return s.add(e)
+}
+
+var good = Entry{Answer: "paris#1", Edge: "10.0.0.1"}
+
+var stories = map[string]struct {
+	in    story
+	want  []string // rules
+	voids []string // rules of missed times that do not count
+}{
+	"everything answers": {in: begin().ask(second, second, good).finish()},
+	"another workload cluster answers": {
+		in:   begin().ask(second, second, Entry{Answer: "oslo#1"}).finish(),
+		want: []string{RuleWrong},
+	},
+	"the previous one of its name answers": {
+		in: begin().expect(10*second, "paris#2", true).ask(16*second, second, good).
+			final(Entry{Answer: "paris#2"}).add(Entry{Kind: KindFinish}),
+		want: []string{RuleWrong},
+	},
+	"the previous one answers at first": {
+		in: begin().expect(10*second, "paris#2", true).ask(14*second, second, good).
+			final(Entry{Answer: "paris#2"}).add(Entry{Kind: KindFinish}),
+	},
+	"a revoked edge carries a request": {
+		in:   begin().revoke(10*second).ask(16*second, second, good).finish(),
+		want: []string{RuleRevoked},
+	},
+	"a revoked edge carries one at once": {in: begin().revoke(10*second).ask(14*second, second, good).finish()},
+	"another edge carries a request": {
+		in: begin().revoke(10*second).ask(16*second, second, Entry{Answer: "paris#1", Edge: "10.0.0.2"}).finish(),
+	},
+	"a new edge in the place of a revoked one": {
+		in: begin().revoke(10*second).add(Entry{At: 12 * second, Kind: KindPlaced, Edge: "10.0.0.1"}).
+			ask(16*second, second, good).finish(),
+	},
+	"a revoked edge before another has its place": {
+		in: begin().revoke(10*second).add(Entry{At: 18 * second, Kind: KindPlaced, Edge: "10.0.0.1"}).
+			ask(16*second, second, good).finish(),
+		want: []string{RuleRevoked},
+	},
+	"a revoked edge keeps a stream": {
+		in: begin().step(9*second, 20*second).revoke(10*second).
+			stream(second, 17*second, 18*second, "10.0.0.1").finish(),
+		want: []string{RuleRevoked},
+	},
+	"a revoked edge loses its stream": {
+		in: begin().step(9*second, 20*second).revoke(10*second).
+			stream(second, 11*second, 18*second, "10.0.0.1").finish(),
+	},
+	"a request takes too long": {
+		in:   begin().ask(second, 6*second, good).finish(),
+		want: []string{RuleBound},
+	},
+	"a request takes as long as it may": {in: begin().ask(second, 5*second, good).finish()},
+	"a request takes too long when all do": {
+		in:    begin().late(3*second, second).ask(second, 6*second, good).finish(),
+		voids: []string{RuleBound},
+	},
+	"the canary was late at another time": {
+		in:   begin().late(90*second, second).ask(second, 6*second, good).finish(),
+		want: []string{RuleBound},
+	},
+	"the canary was hardly late": {
+		in:   begin().late(3*second, second/10).ask(second, 6*second, good).finish(),
+		want: []string{RuleBound},
+	},
+	"a request has no end": {
+		in:   begin().add(Entry{Kind: KindAsk, ID: 99, Cluster: "paris", Bound: bound}).finish(),
+		want: []string{RuleLost},
+	},
+	"a request fails without a reason": {
+		in:   begin().ask(100*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails during a fault": {
+		in: begin().step(99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+	},
+	"a request fails soon after a fault": {
+		in: begin().step(10*second, 60*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+	},
+	"a request fails long after a fault": {
+		in:   begin().step(10*second, 30*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails during a fault of another workload cluster": {
+		in:   begin().kill("oslo/0/envoy", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails while its gateway is killed": {
+		in: begin().kill("gateway/1/envoy", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+	},
+	"a request fails while another gateway is killed": {
+		in:   begin().kill("gateway/0/envoy", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails while the xds-server is killed": {
+		in:   begin().kill("xds-server/0", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a step that cannot be read": {
+		in: begin().kill("nothing", second, second).finish(), want: []string{RuleHistory},
+	},
+	"a request fails before it should work": {in: begin().ask(50*second, second, Entry{Error: "reset"}).finish()},
+	"a stream breaks without a reason": {
+		in:   begin().stream(second, 99*second, 100*second, "").finish(),
+		want: []string{RuleCalm},
+	},
+	"a stream breaks during a fault": {
+		in: begin().step(99*second, 110*second).stream(second, 99*second, 100*second, "").finish(),
+	},
+	"nothing answers in the end": {
+		in:   begin().final(Entry{Error: "reset"}).add(Entry{Kind: KindFinish}),
+		want: []string{RuleSettled},
+	},
+	"nothing answers, and the machine is late": {
+		in:    begin().late(800*second, 10*second).final(Entry{Error: "reset"}).add(Entry{Kind: KindFinish}),
+		voids: []string{RuleSettled},
+	},
+	"what should not answer does in the end": {
+		in:   begin().expect(10*second, "paris#1", false).finish(),
+		want: []string{RuleUnwanted},
+	},
+	"what should not answer does not": {
+		in: begin().expect(10*second, "paris#1", false).final(Entry{Error: "reset"}).add(Entry{Kind: KindFinish}),
+	},
+	"what should not answer does for long": {
+		in: begin().expect(10*second, "paris#1", false).ask(80*second, second, good).
+			expect(90*second, "paris#1", true).finish(),
+		want: []string{RuleUnwanted},
+	},
+	"what should not answer does at first": {
+		in: begin().expect(10*second, "paris#1", false).ask(60*second, second, good).
+			expect(90*second, "paris#1", true).finish(),
+	},
+	"what should not answer does in a fault": {
+		in: begin().expect(10*second, "paris#1", false).step(11*second, 70*second).
+			ask(80*second, second, good).expect(90*second, "paris#1", true).finish(),
+	},
+	"no last request": {
+		in:   begin().ask(second, second, good).add(Entry{Kind: KindFinish}),
+		want: []string{RuleHistory},
+	},
+	"no end":   {in: begin().final(good), want: []string{RuleHistory}},
+	"no begin": {in: begin().finish()[1:], want: []string{RuleHistory}},
+	"a step without an end": {
+		in:   begin().add(Entry{Kind: KindStep, ID: 99, Text: "0s 1s kill controller/0"}).finish(),
+		want: []string{RuleHistory},
+	},
+	"an unknown entry": {
+		in:   begin().add(Entry{Kind: "else"}).finish(),
+		want: []string{RuleHistory},
+	},
+	"memory grows": {
+		in:   begin().usage(false, Entry{Memory: 50 << 20}).usage(true, Entry{Memory: 200 << 20}).finish(),
+		want: []string{RuleUsage},
+	},
+	"memory varies": {
+		in: begin().usage(false, Entry{Memory: 50 << 20}).usage(true, Entry{Memory: 90 << 20}).finish(),
+	},
+	"open files grow": {
+		in:   begin().usage(false, Entry{Files: 20}).usage(true, Entry{Files: 200}).finish(),
+		want: []string{RuleUsage},
+	},
+	"open files vary": {
+		in: begin().usage(false, Entry{Files: 20}).usage(true, Entry{Files: 40}).finish(),
+	},
+	"goroutines grow": {
+		in:   begin().usage(false, Entry{Goroutines: 40}).usage(true, Entry{Goroutines: 400}).finish(),
+		want: []string{RuleUsage},
+	},
+	"goroutines vary": {
+		in: begin().usage(false, Entry{Goroutines: 40}).usage(true, Entry{Goroutines: 60}).finish(),
+	},
+	"a process that was not there before": {
+		in:   begin().usage(true, Entry{Memory: 1}).finish(),
+		want: []string{RuleHistory},
+	},
+	"a log contains a key": {
+		in:   begin().add(Entry{Kind: KindSecret, Name: "edge.log", Text: "a key"}).finish(),
+		want: []string{RuleSecret},
+	},
+	"nothing at all, which proves nothing": {want: []string{RuleHistory, RuleHistory, RuleHistory}},
+	"a history without requests, which is no": {
+		in:   story{{Kind: KindRun, Settle: second}, {Kind: KindFinish}},
+		want: []string{RuleHistory},
+	},
+}
+
+func TestCheck(t *testing.T) {
+	for name, tt := range stories {
+		t.Run(name, func(t *testing.T) {
+			var rules, voids []string
+			for _, v := range Check(tt.in) {
+				if v.Void {
+					voids = append(voids, v.Rule)
+				} else {
+					rules = append(rules, v.Rule)
+				}
+			}
+			if !slices.Equal(rules, tt.want) || !slices.Equal(voids, tt.voids) {
+				t.Errorf("violations %q, void %q, want %q and %q", rules, voids, tt.want, tt.voids)
+			}
+		})
+	}
+}
+
+// TestEveryRuleHasAStory checks that each rule is broken by a story above.
+func TestEveryRuleHasAStory(t *testing.T) {
+	broken := map[string]bool{}
+	for _, tt := range stories {
+		for _, rule := range tt.want {
+			broken[rule] = true
+		}
+	}
+	for _, rule := range []string{
+		RuleWrong, RuleRevoked, RuleBound, RuleLost, RuleCalm, RuleSettled, RuleUnwanted, RuleUsage,
+		RuleSecret, RuleHistory,
+	} {
+		if !broken[rule] {
+			t.Errorf("no story breaks %q", rule)
+		}
+	}
+}
+
+func TestHistoriesCanBeReadAgain(t *testing.T) {
+	var file bytes.Buffer
+	r := NewRecorder(&file)
+	r.Add(Entry{Kind: KindRun, Seed: 7, Settle: second})
+	id, _ := r.Begin(Entry{Kind: KindAsk, Client: "short", Cluster: "paris", Path: path, Bound: bound})
+	r.Add(Entry{Kind: KindAnswer, ID: id, Answer: "paris#1"})
+	want, err := r.History()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadHistory(&file)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("read %+v, %v, want %+v", got, err, want)
+	}
+}
+
+func TestReportSumsRuns(t *testing.T) {
+	file := t.TempDir() + "/results"
+	bad := begin().step(99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).
+		ask(second, 6*second, good)
+	for _, r := range []Result{
+		Summarize("random", begin().ask(second, second, good).finish()),
+		Summarize("random", bad.finish()),
+	} {
+		if err := r.Append(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := readReport(file)
+	const want = "2 runs, 0.56 hours, 1 seeds, 1 steps, 1 faults, 5 requests, 1 failed, 0 void\n" +
+		"violations of \"request exceeds its bound\": 1\n"
+	if err != nil || text != want {
+		t.Errorf("the report is %q, %v, want %q", text, err, want)
+	}
+	if _, err := Report(strings.NewReader("{")); err == nil {
+		t.Error("a broken line is accepted")
+	}
+}
+
+func readReport(file string) (string, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	return Report(bytes.NewReader(data))
+}

@@ -1,0 +1,207 @@
+package robustness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fairlead/fairlead/test/lab/proc"
+	"github.com/fairlead/fairlead/test/traffic"
+)
+
+const (
+	// shortEvery and largeEvery are the intervals between the requests of a client, and streamEvery between a stream that
+	// broke and the next one. There are several clients for each workload cluster.
+	shortEvery, largeEvery, streamEvery = 200 * time.Millisecond, 2 * time.Second, time.Second / 2
+	// idleFor is how long a connection is not used.
+	idleFor = 12 * time.Second
+	// large is the number of bytes of a large request.
+	large = 1 << 20
+	// slack is added to a bound, because a client takes a moment to give up.
+	slack = time.Second
+	// tick is the interval of the canary, and tolerance how late it may be before that is recorded.
+	tick, tolerance = 20 * time.Millisecond, 100 * time.Millisecond
+	// settle is how soon everything must work after the last step.
+	settle = time.Minute
+)
+
+// clients are the traffic of a run.
+type clients struct {
+	in   *installation
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+// startClients starts clients of all kinds for all members, and a canary.
+func (in *installation) startClients(ctx context.Context) *clients {
+	ctx, stop := context.WithCancel(ctx)
+	c := &clients{in: in, stop: stop}
+	c.done.Go(func() { in.canary(ctx) })
+	for _, m := range in.all() {
+		c.every(ctx, m, shortEvery, func(p traffic.Path) { in.request(m, "short", p, traffic.RequestTimeout, nil) })
+		c.every(ctx, m, shortEvery, func(p traffic.Path) {
+			in.request(m, "idle", p, idleFor+traffic.RequestTimeout, in.afterIdling(ctx, m))
+		})
+		if m.real != nil { // which has neither streams nor large answers that any client may read
+			continue
+		}
+		c.every(ctx, m, largeEvery, func(p traffic.Path) { in.request(m, "large", p, traffic.RequestTimeout, readLarge) })
+		c.every(ctx, m, streamEvery, func(p traffic.Path) { in.watch(ctx, m, p) })
+	}
+	return c
+}
+
+// Stop ends the traffic when the requests in flight have ended.
+func (c *clients) Stop() {
+	c.stop()
+	c.done.Wait()
+}
+
+// every calls a function for the paths of a member in turn.
+func (c *clients) every(ctx context.Context, m *member, interval time.Duration, do func(traffic.Path)) {
+	c.done.Go(func() {
+		for i, paths := 0, m.paths(); ; i++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(interval):
+			}
+			do(paths[i%len(paths)])
+		}
+	})
+}
+
+// exchange is what a client does on one connection, after it has found out who answers.
+type exchange func(context.Context, *traffic.Session, *Entry) error
+
+// request sends a request on a new connection, and records it.
+func (in *installation) request(m *member, client string, p traffic.Path, bound time.Duration, more exchange) {
+	ask := Entry{Kind: KindAsk, Client: client, Cluster: m.name, Path: p.String(), Bound: bound + slack}
+	id, _ := in.history.Begin(ask)
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	answer := Entry{Kind: KindAnswer, ID: id}
+	err := m.exchange(ctx, p, &answer, more)
+	if err != nil {
+		answer.Error = err.Error()
+	}
+	in.history.Add(answer)
+}
+
+func (m *member) exchange(ctx context.Context, p traffic.Path, answer *Entry, more exchange) error {
+	s, err := p.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if answer.Answer, answer.Edge, err = m.who(ctx, s); err != nil || more == nil {
+		return err
+	}
+	return more(ctx, s, answer)
+}
+
+// afterIdling does not use the connection for a while, and then asks again.
+func (in *installation) afterIdling(stop context.Context, m *member) exchange {
+	return func(ctx context.Context, s *traffic.Session, answer *Entry) error {
+		select {
+		case <-stop.Done():
+		case <-time.After(idleFor):
+		case <-ctx.Done(): // it took long to connect
+			return ctx.Err()
+		}
+		asked := in.history.Since(time.Now())
+		again, edge, err := m.who(ctx, s)
+		if err != nil {
+			return err
+		}
+		if again != answer.Answer {
+			err = fmt.Errorf("%s answered, and later %s", answer.Answer, again)
+		}
+		answer.Answer, answer.Edge, answer.Last = again, edge, asked
+		return err
+	}
+}
+
+func readLarge(ctx context.Context, s *traffic.Session, _ *Entry) error {
+	body, err := s.Get(ctx, fmt.Sprintf("/bytes/%d", large))
+	if err == nil && len(body) != large {
+		err = fmt.Errorf("%d bytes arrived", len(body))
+	}
+	return err
+}
+
+// watch follows a stream until it breaks or the traffic ends.
+func (in *installation) watch(ctx context.Context, m *member, p traffic.Path) {
+	id, _ := in.history.Begin(Entry{Kind: KindAsk, Client: "watch", Cluster: m.name, Path: p.String()})
+	answer := Entry{Kind: KindAnswer, ID: id}
+	f, err := p.Follow(context.WithoutCancel(ctx))
+	if err == nil {
+		select {
+		case <-ctx.Done():
+		case <-f.Done():
+			err = f.Alive()
+		}
+		f.Close()
+		answer.Answer, answer.Edge, answer.Last = f.Name, f.Edge, in.history.Since(f.Last())
+	}
+	if err != nil {
+		answer.Error = err.Error()
+	}
+	in.history.Add(answer)
+}
+
+// canary records when it runs later than it should.
+func (in *installation) canary(ctx context.Context) {
+	for {
+		begin := time.Now()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(tick):
+		}
+		if late := time.Since(begin) - tick; late > tolerance {
+			in.history.Add(Entry{Kind: KindLate, Late: late})
+		}
+	}
+}
+
+// settled waits until every member answers, or does not, as it should. It stops to wait when the time is over: the
+// check decides what that means.
+func (in *installation) settled(ctx context.Context) {
+	_ = proc.Wait(ctx, settle, func(ctx context.Context) error {
+		for _, m := range in.all() {
+			for _, p := range m.paths() {
+				if err := m.asExpected(ctx, p); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func (m *member) asExpected(ctx context.Context, p traffic.Path) error {
+	ctx, cancel := context.WithTimeout(ctx, traffic.RequestTimeout)
+	defer cancel()
+	err := m.exchange(ctx, p, &Entry{}, nil)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.up {
+		return err
+	}
+	if err == nil {
+		return errors.New("it answers")
+	}
+	return nil
+}
+
+// last sends a request on every path.
+func (in *installation) last() {
+	for _, m := range in.all() {
+		for _, p := range m.paths() {
+			in.request(m, Final, p, traffic.RequestTimeout, nil)
+		}
+	}
+}

@@ -1,0 +1,293 @@
+package robustness
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
+	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+const (
+	// patience is how long an operation is tried again while something is broken. No fault lasts as long.
+	patience = 2 * time.Minute
+	// attempt bounds one attempt.
+	attempt = 20 * time.Second
+)
+
+// installation is what the schedules happen to.
+type installation struct {
+	*world.World
+	t       *testing.T
+	members map[string]*member
+	standIn map[string]*world.StandIn // the present ones
+	lasting []*lab.Agent              // the gateways, because scaling changes those of the lab
+	history *Recorder                 // of the present run
+
+	// ignoreRevocations is a planted bug: edges are revoked on paper only.
+	ignoreRevocations bool
+
+	// serving is held by an operation that cannot be tried again, and for writing while the apiserver of the management
+	// cluster is frozen.
+	serving sync.RWMutex
+	// networks is held while a site or a gateway gets or loses its place in the networks.
+	networks sync.Mutex
+
+	mu      sync.Mutex    // guards history, standIn and the rest
+	started int           // edges so far
+	free    []*netns.Site // of edges that were stopped, because a network has only so many addresses
+}
+
+// member is a workload cluster.
+type member struct {
+	name  string
+	path  traffic.Path     // without the gateway and the mode
+	real  *kube.APIServer  // nil: it has stand-ins
+	spare []*world.StandIn // for later Clusters of this name
+	turn  sync.Mutex       // held by an operation
+	mu    sync.Mutex       // guards the rest
+	edges map[int]*place   // that should carry traffic
+	old   map[int]*place   // revoked, and still running
+	gone  []*place         // of earlier Clusters of this name, and still running
+
+	cluster *lab.Cluster
+	answer  string // the name that answers for it
+	up      bool
+}
+
+// place is an edge on a machine of its own.
+type place struct {
+	*lab.Agent
+	site *netns.Site
+}
+
+// newInstallation starts an installation with workload clusters of Inventory. standIns says how many Clusters there
+// will be of a name, one after the other.
+func newInstallation(t *testing.T, options lab.Options, names []string, standIns map[string]int) *installation {
+	t.Helper()
+	options.Controllers, options.XDSServers, options.Gateways = Controllers, XDSServers, Gateways
+	options.Metrics, options.ServingNames = true, []string{world.Hostname("berlin")}
+	in := &installation{World: world.Start(t, &proof, options), t: t, members: map[string]*member{}}
+	in.standIn, in.lasting = map[string]*world.StandIn{}, slices.Clone(in.Gateways)
+	apiservers := map[string]*kube.APIServer{"berlin": in.SNI, "rome": in.Connect}
+	for _, name := range names {
+		m := &member{name: name, real: apiservers[name], edges: map[int]*place{}, old: map[int]*place{}}
+		m.path = traffic.Path{
+			From: in.Network.Management, Hostname: world.Hostname(name), ServerName: "kubernetes", Unverified: true,
+		}
+		for range max(1, standIns[name]) {
+			if m.real == nil {
+				m.spare = append(m.spare, in.StandIn(t, name, in.Network.Workload, in.Network.WorkloadAddress()))
+			}
+		}
+		in.members[name] = m
+	}
+	var group sync.WaitGroup
+	errs := make([]error, len(names))
+	for i, name := range names {
+		if Inventory[name] > 0 {
+			group.Go(func() { errs[i] = in.create(t.Context(), in.members[name]) })
+		}
+	}
+	group.Wait()
+	must(t, errors.Join(errs...))
+	return in
+}
+
+// create creates the Cluster of a member and starts its edges. It returns when they are ready.
+func (in *installation) create(ctx context.Context, m *member) error {
+	spec := lab.ClusterSpec{Name: m.name, Namespace: world.Namespace, Mode: v1alpha1.KubeconfigModeSNI}
+	answer := ""
+	if m.real != nil {
+		var system corev1.Namespace
+		if err := m.real.Client.Get(ctx, client.ObjectKey{Name: "kube-system"}, &system); err != nil {
+			return fmt.Errorf("identifying %s: %w", m.name, err)
+		}
+		identity, err := tls.X509KeyPair(m.real.Admin.CertPEM, m.real.Admin.KeyPEM)
+		if err != nil {
+			return err
+		}
+		spec.APIServer, answer, m.path.Identity = m.real, string(system.UID), &identity
+	} else {
+		s := m.spare[0]
+		m.spare = m.spare[1:]
+		spec.APIServer, answer = s.APIServer, s.Name
+		in.mu.Lock()
+		in.standIn[m.name] = s
+		in.mu.Unlock()
+	}
+	err := in.again(ctx, func(ctx context.Context) (err error) {
+		if m.cluster, err = in.CreateCluster(ctx, spec); err != nil {
+			err = errors.Join(err, in.remove(ctx, m.name)) // what a failed attempt has created
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := in.again(ctx, m.cluster.SetProvisioned); err != nil {
+		return err
+	}
+	in.expect(m, answer, true)
+	for i := range max(1, Inventory[m.name]) {
+		if err := in.startEdge(ctx, m, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// again tries something until it succeeds, because a fault may interrupt it.
+func (in *installation) again(ctx context.Context, try func(context.Context) error) error {
+	return proc.Wait(ctx, patience, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, attempt)
+		defer cancel()
+		return try(ctx)
+	})
+}
+
+// startEdge starts an edge in a new place, and waits until it is ready.
+func (in *installation) startEdge(ctx context.Context, m *member, i int) error {
+	bootstrap, err := m.cluster.Bootstrap(ctx)
+	if err != nil {
+		return err
+	}
+	site, n, err := in.freeSite(ctx)
+	if err != nil {
+		return err
+	}
+	agent, err := in.RunEdge(lab.EdgeSpec{
+		Name: fmt.Sprintf("edge-%s-%d-%d", m.name, i, n), Site: site.Namespace, Bootstraps: [][]byte{bootstrap},
+	})
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.edges[i] = &place{agent, site}
+	m.mu.Unlock()
+	return agent.WaitReady(ctx, patience, agent.Ready)
+}
+
+// freeSite returns a site without an edge, and the number of the edge that will be there.
+func (in *installation) freeSite(ctx context.Context) (site *netns.Site, n int, err error) {
+	in.mu.Lock()
+	in.started++
+	n = in.started
+	if len(in.free) > 0 {
+		defer in.mu.Unlock()
+		site, in.free = in.free[0], in.free[1:]
+		in.history.Add(Entry{Kind: KindPlaced, Edge: site.Address.String()})
+		return site, n, nil
+	}
+	in.mu.Unlock()
+	in.networks.Lock()
+	defer in.networks.Unlock()
+	site, err = in.AddSite(ctx, fmt.Sprintf("s%d", n))
+	return site, n, err
+}
+
+// stopEdge stops an edge for good.
+func (in *installation) stopEdge(p *place) {
+	world.StopEdge(in.t, p.Agent)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.free = append(in.free, p.site)
+}
+
+// expect records what should answer for a member from now on.
+func (in *installation) expect(m *member, answer string, up bool) {
+	m.mu.Lock()
+	m.answer, m.up = answer, up
+	m.mu.Unlock()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.history != nil {
+		in.history.Add(Entry{Kind: KindExpect, Cluster: m.name, Answer: answer, Up: up})
+	}
+}
+
+// record makes a recorder that of the present run, and repeats what is expected.
+func (in *installation) record(r *Recorder) {
+	in.mu.Lock()
+	in.history = r
+	in.mu.Unlock()
+	for _, m := range in.all() {
+		in.expect(m, m.answer, m.up)
+	}
+}
+
+// all returns the members in the order of their names.
+func (in *installation) all() []*member {
+	var all []*member
+	for _, m := range in.members {
+		all = append(all, m)
+	}
+	slices.SortFunc(all, func(a, b *member) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// paths returns all paths to a member.
+func (m *member) paths() []traffic.Path {
+	var all []traffic.Path
+	for i := range Gateways {
+		for _, connect := range []bool{false, true} {
+			p := m.path
+			p.Gateway, p.Connect = i, connect
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// who asks who answers, and through which edge, if the answer says that.
+func (m *member) who(ctx context.Context, s *traffic.Session) (answer, edge string, err error) {
+	if m.real == nil {
+		body, err := s.Get(ctx, "/whoami")
+		answer, edge, _ = strings.Cut(body, " ")
+		return answer, edge, err
+	}
+	body, err := s.Get(ctx, "/api/v1/namespaces/kube-system")
+	if err != nil {
+		return "", "", err
+	}
+	var system corev1.Namespace
+	if err := json.Unmarshal([]byte(body), &system); err != nil {
+		return "", "", fmt.Errorf("reading the answer of %s: %w", m.name, err)
+	}
+	return string(system.UID), "", nil
+}
+
+// errNoEdge says that a Cluster is deleted at the moment.
+var errNoEdge = errors.New("there is no such edge")
+
+// place returns the present edge of a member by its number.
+func (in *installation) place(cluster, number string) (*place, error) {
+	m := in.members[cluster]
+	if m == nil {
+		return nil, fmt.Errorf("the installation has no %s", cluster)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, p := range m.edges {
+		if fmt.Sprint(i) == number {
+			return p, nil
+		}
+	}
+	return nil, errNoEdge
+}

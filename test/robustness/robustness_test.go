@@ -1,0 +1,220 @@
+package robustness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
+)
+
+const (
+	// warm is how long the traffic runs before anything is measured or broken.
+	warm = 2 * time.Second
+	// shown is how many violations of a run are printed.
+	shown = 20
+	// randomMinutes is how long the random schedule of verify-robustness takes.
+	randomMinutes = 3 * time.Minute
+	// plantedFor is how long planted bugs run: longer than a revoked edge may still carry requests.
+	plantedFor = revokedFor + 2*time.Second
+	// shortSchedule is the only one of the short form.
+	shortSchedule = "testdata/schedules/short.txt"
+)
+
+// TestRobustness replays the schedules that found something once, plants bugs, and runs a new random schedule. With
+// ROBUSTNESS=random it does only the latter.
+func TestRobustness(t *testing.T) {
+	proof.Need(t)
+	if testing.Short() {
+		in := newInstallation(t, lab.Options{Lean: true}, []string{"berlin", "paris", "tokyo"}, nil)
+		in.replay(t, shortSchedule)
+		in.planted(t)
+		return
+	}
+	seed, duration := randomly(t)
+	steps := Schedule(seed, duration)
+	standIns := map[string]int{"oslo": 1}
+	count := func(steps []Step) {
+		for _, s := range steps {
+			if name, _, _ := strings.Cut(s.Target, "/"); s.Action == Create || s.Action == Delete {
+				standIns[name]++
+			}
+		}
+	}
+	count(steps)
+	files := scheduleFiles(t)
+	if os.Getenv("ROBUSTNESS") == "random" {
+		files = nil
+	}
+	for _, file := range files {
+		count(scheduleFile(t, file))
+	}
+	in := newInstallation(t, lab.Options{Collector: true}, append(clusters(), "lima"), standIns)
+	for _, file := range files {
+		in.replay(t, file)
+	}
+	if files != nil {
+		in.planted(t)
+	}
+	fmt.Printf("the random schedule has SEED=%d DURATION=%s:\n%s", seed, duration, Format(steps))
+	that(t, "a random schedule breaks no rule", func(t *testing.T) {
+		in.run(t, "random", seed, steps, duration)
+	})
+}
+
+// randomly returns the seed and the duration of the random schedule.
+func randomly(t *testing.T) (uint64, time.Duration) {
+	t.Helper()
+	seed, duration := rand.Uint64N(1e9)+1, randomMinutes
+	var err error
+	if text := os.Getenv("SEED"); text != "" {
+		seed, err = strconv.ParseUint(text, 10, 64)
+		must(t, err)
+	}
+	if text := os.Getenv("DURATION"); text != "" {
+		duration, err = time.ParseDuration(text)
+		must(t, err)
+	}
+	return seed, duration
+}
+
+// replay runs a schedule that is kept in a file.
+func (in *installation) replay(t *testing.T, file string) {
+	steps := scheduleFile(t, file)
+	name := strings.TrimSuffix(filepath.Base(file), ".txt")
+	that(t, "the kept schedule "+name+" breaks no rule", func(t *testing.T) {
+		in.run(t, name, 0, steps, 0)
+	})
+}
+
+// run runs a schedule and fails the test on each violation.
+func (in *installation) run(t *testing.T, name string, seed uint64, steps []Step, duration time.Duration) {
+	t.Helper()
+	history := in.play(t, seed, steps, duration)
+	result := Summarize(name, history)
+	if file := os.Getenv("ROBUSTNESS_RESULTS"); file != "" {
+		must(t, result.Append(file))
+	}
+	t.Logf("%+v", result)
+	measured("faults", float64(result.Faults))
+	measured("requests", float64(result.Requests))
+	measured("failed_while_broken", float64(result.Failed))
+	measured("void", float64(result.Void))
+	printed := 0
+	for _, v := range Check(history) {
+		if !v.Void {
+			t.Fail()
+		}
+		if printed++; printed <= shown {
+			t.Logf("void=%t %s", v.Void, v)
+		}
+	}
+}
+
+// play runs a schedule and returns its history, which is also kept in a file if ROBUSTNESS_HISTORY names a folder.
+func (in *installation) play(t *testing.T, seed uint64, steps []Step, duration time.Duration) []Entry {
+	t.Helper()
+	out := io.Discard
+	if folder := os.Getenv("ROBUSTNESS_HISTORY"); folder != "" {
+		file, err := os.CreateTemp(folder, "history-*.jsonl")
+		must(t, err)
+		defer func() { _ = file.Close() }()
+		t.Log("the history is in ", file.Name())
+		out = file
+	}
+	r := NewRecorder(out)
+	r.Add(Entry{Kind: KindRun, Seed: seed, Settle: settle})
+	in.record(r)
+	ctx := t.Context()
+	c := in.startClients(ctx)
+	<-time.After(warm)
+	must(t, in.usage(ctx, false))
+	begin := time.Now()
+	if err := in.steps(ctx, steps); err != nil {
+		t.Error(err)
+	}
+	<-time.After(time.Until(begin.Add(duration)))
+	in.settled(ctx)
+	must(t, in.usage(ctx, true))
+	c.Stop()
+	in.last()
+	must(t, in.secrets())
+	r.Add(Entry{Kind: KindFinish})
+	history, err := r.History()
+	must(t, err)
+	return history
+}
+
+// steps does all steps at their times, and returns when they have ended.
+func (in *installation) steps(ctx context.Context, steps []Step) error {
+	begin := time.Now()
+	errs := make([]error, len(steps))
+	var group sync.WaitGroup
+	for i, s := range steps {
+		group.Go(func() {
+			<-time.After(time.Until(begin.Add(s.At)))
+			errs[i] = in.step(ctx, s)
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+func (in *installation) step(ctx context.Context, s Step) error {
+	do := in.operation
+	if s.Action.IsFault() {
+		do = in.fault
+	}
+	id, _ := in.history.Begin(Entry{Kind: KindStep, Text: s.String(), Fault: s.Action.IsFault()})
+	defer func() { in.history.Add(Entry{Kind: KindDone, ID: id}) }()
+	ended := time.After(s.For)
+	end, err := do(ctx, s)
+	if err != nil {
+		return fmt.Errorf("beginning step %q: %w", s, err)
+	}
+	<-ended
+	if err := end(); err != nil {
+		return fmt.Errorf("ending step %q: %w", s, err)
+	}
+	return nil
+}
+
+// planted plants two bugs at the same time: an edge forwards the connections for one workload cluster to another one,
+// and a revocation is confirmed but not enforced.
+func (in *installation) planted(t *testing.T) {
+	tokyo, paris := in.standIn["tokyo"], in.standIn["paris"]
+	tokyo.Stop()
+	listener, err := in.Network.Workload.Listen(t.Context(), tokyo.Endpoint.String())
+	must(t, err)
+	go netns.ForwardAll(listener, func() (net.Conn, error) {
+		return in.Network.Workload.DialContext(t.Context(), "tcp", paris.Endpoint.String())
+	})
+	in.ignoreRevocations = true
+	history := in.play(t, 0, []Step{{Action: Revoke, Target: "paris/0"}}, plantedFor)
+	in.ignoreRevocations = false
+	must(t, listener.Close())
+	tokyo.Start()
+	in.stopOld("paris", 0) // it was not revoked, so later runs would not expect it
+	found := Summarize("planted", history).Violations
+	for what, rule := range map[string]string{
+		"the check finds that another workload cluster answers":           RuleWrong,
+		"the check finds that a revocation is confirmed but not enforced": RuleRevoked,
+	} {
+		that(t, what, func(t *testing.T) {
+			if found[rule] == 0 {
+				t.Errorf("the check finds %v, want %q", found, rule)
+			}
+		})
+	}
+}

@@ -1,0 +1,225 @@
+package robustness
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Action is what a step does.
+type Action string
+
+const (
+	// Kill ends a process with SIGKILL and keeps it stopped until the step ends. An Envoy is started again by its agent.
+	Kill Action = "kill"
+	// Freeze stops a process with SIGSTOP, and continues it when the step ends.
+	Freeze Action = "freeze"
+	// Unplug sets the link of an edge's site down: packets in both directions are lost without an error.
+	Unplug Action = "unplug"
+	// OneWay loses the packets from an edge's site to the gateways, and only those.
+	OneWay Action = "one-way"
+
+	// Delete deletes a Cluster, and creates it again under the same name when the step ends.
+	Delete Action = "delete"
+	// Create creates a Cluster that did not exist, and deletes it when the step ends.
+	Create Action = "create"
+	// Pause pauses a Cluster until the step ends.
+	Pause Action = "pause"
+	// OptOut changes the label of a Cluster to what means no tunnel, and back when the step ends.
+	OptOut Action = "opt-out"
+	// Connect changes the mode of a Cluster's kubeconfig to connect, and back when the step ends.
+	Connect Action = "connect"
+	// Revoke revokes an edge, and starts another one in a new place.
+	Revoke Action = "revoke"
+	// RotateCA begins a rotation of the CA of the edges.
+	RotateCA Action = "rotate-ca"
+	// ScaleDown removes the last gateway, and adds it again when the step ends.
+	ScaleDown Action = "scale-down"
+)
+
+// targets are the targets of each action, as in Inventory.
+var targets = map[Action][]string{
+	Kill: processes(), Freeze: append(processes(), "apiserver"), Unplug: edges(), OneWay: edges(),
+	Delete: {"oslo"}, Create: {"lima"}, Pause: clusters(), OptOut: {"tokyo"}, Connect: clusters(),
+	Revoke: {"paris/0", "paris/1"}, RotateCA: {"installation"}, ScaleDown: {"gateway/2"},
+}
+
+// Inventory is the installation that random schedules are for: workload clusters with the number of their edges.
+var Inventory = map[string]int{"berlin": 1, "rome": 1, "paris": 2, "tokyo": 2, "oslo": 1}
+
+// The other processes, of each kind.
+const (
+	Controllers, XDSServers, Gateways = 2, 2, 3
+)
+
+// IsFault reports whether an action is a fault, and not something that users do.
+func (a Action) IsFault() bool { return slices.Contains([]Action{Kill, Freeze, Unplug, OneWay}, a) }
+
+// Step is one step of a schedule.
+type Step struct {
+	At     time.Duration // since the first step could have begun
+	For    time.Duration // until its end; 0: it has none of its own
+	Action Action
+	Target string
+}
+
+// String returns the step as a line of a schedule.
+func (s Step) String() string { return fmt.Sprintf("%s %s %s %s", s.At, s.For, s.Action, s.Target) }
+
+// End returns when the step ends.
+func (s Step) End() time.Duration { return s.At + s.For }
+
+// Breaks returns the workload cluster or the gateway whose requests may fail because of the step. It is empty if none
+// may: requests need neither controllers nor xds-servers nor the apiserver of the management cluster.
+func (s Step) Breaks() string {
+	fields := strings.Split(s.Target, "/")
+	switch fields[0] {
+	case "controller", "xds-server", "apiserver", "installation":
+		return ""
+	case "gateway":
+		return "gateway-" + fields[1]
+	}
+	return fields[0]
+}
+
+// Format returns a schedule as text, one step per line.
+func Format(steps []Step) string {
+	var text strings.Builder
+	for _, s := range steps {
+		text.WriteString(s.String() + "\n")
+	}
+	return text.String()
+}
+
+// Parse reads what Format returns. Lines that begin with # are comments.
+func Parse(text string) ([]Step, error) {
+	var steps []Step
+	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		if len(fields) != 4 {
+			return nil, fmt.Errorf("reading step %q: want time, duration, action and target", lines.Text())
+		}
+		at, err := time.ParseDuration(fields[0])
+		if err != nil {
+			return nil, fmt.Errorf("reading step %q: %w", lines.Text(), err)
+		}
+		length, err := time.ParseDuration(fields[1])
+		if err != nil {
+			return nil, fmt.Errorf("reading step %q: %w", lines.Text(), err)
+		}
+		s := Step{At: at, For: length, Action: Action(fields[2]), Target: fields[3]}
+		if !slices.Contains(targets[s.Action], s.Target) {
+			return nil, fmt.Errorf("reading step %q: no action with this target", lines.Text())
+		}
+		steps = append(steps, s)
+	}
+	return steps, nil
+}
+
+const (
+	// pause is the longest time without a new step, and long the longest duration of a step.
+	pause, long = 8 * time.Second, 20 * time.Second
+	// quiet is how long a target remains alone after a step, and how long a workload cluster has no other operation.
+	quiet = 5 * time.Second
+	// changing is how long an operation may take that has to wait until a new edge carries traffic.
+	changing = 40 * time.Second
+)
+
+// Schedule returns the schedule of a seed: the same one for the same arguments, always. Steps overlap, but no two steps
+// at a time have the same target, and no two operations the same workload cluster. All steps end within the duration.
+func Schedule(seed uint64, duration time.Duration) []Step {
+	random := rand.New(rand.NewPCG(seed, 0))
+	actions := actionsInOrder()
+	free := map[string]time.Duration{}
+	var steps []Step
+	for at := time.Duration(0); ; {
+		at += time.Duration(random.Int64N(int64(pause))).Round(time.Millisecond)
+		action := actions[random.IntN(len(actions))]
+		if random.IntN(2) == 0 { // half of all steps are the faults that there are most targets of
+			action = []Action{Kill, Freeze}[random.IntN(2)]
+		}
+		target := targets[action][random.IntN(len(targets[action]))]
+		length := (time.Second + time.Duration(random.Int64N(int64(long-time.Second)))).Round(time.Millisecond)
+		s := Step{At: at, For: length, Action: action, Target: target}
+		if s.Action == Revoke || s.Action == RotateCA {
+			s.For = 0
+		}
+		if at >= duration {
+			break
+		}
+		lane := s.lane()
+		busy := s.End() + quiet
+		if !s.Action.IsFault() {
+			busy += changing
+		}
+		if s.End() > duration || free[lane] > at {
+			continue
+		}
+		free[lane] = busy
+		steps = append(steps, s)
+	}
+	slices.SortStableFunc(steps, func(a, b Step) int { return cmp.Compare(a.At, b.At) })
+	return steps
+}
+
+// lane returns what a step has for itself.
+func (s Step) lane() string {
+	if s.Action.IsFault() {
+		return "fault " + s.Target
+	}
+	cluster, _, _ := strings.Cut(s.Target, "/")
+	return "operation " + cluster
+}
+
+func actionsInOrder() []Action {
+	var all []Action
+	for a := range targets {
+		all = append(all, a)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func clusters() []string {
+	var all []string
+	for name := range Inventory {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func edges() []string {
+	var all []string
+	for _, name := range clusters() {
+		for i := range Inventory[name] {
+			all = append(all, fmt.Sprintf("%s/%d", name, i))
+		}
+	}
+	return all
+}
+
+// processes returns the processes that can be killed. The last gateway is left out: it is scaled down.
+func processes() []string {
+	var all []string
+	for _, edge := range edges() {
+		all = append(all, edge+"/agent", edge+"/envoy")
+	}
+	for i := range Gateways - 1 {
+		all = append(all, fmt.Sprintf("gateway/%d/agent", i), fmt.Sprintf("gateway/%d/envoy", i))
+	}
+	for i := range XDSServers {
+		all = append(all, fmt.Sprintf("xds-server/%d", i))
+	}
+	for i := range Controllers {
+		all = append(all, fmt.Sprintf("controller/%d", i))
+	}
+	return all
+}
