@@ -44,6 +44,9 @@ var (
 	WorkloadPrefix = netip.MustParsePrefix("10.111.2.0/24")
 )
 
+// workSwitch is the switch of the workload network.
+const workSwitch = "work"
+
 // InsideAddress returns the address of a gateway in the management network.
 func InsideAddress(gateway int) netip.Addr { return AddressAt(managementPrefix, 1+gateway) }
 
@@ -92,7 +95,7 @@ func (n *Network) build(ctx context.Context, gateways int) (err error) {
 		return err
 	}
 	if n.Workload == nil { // not shared with another network
-		if n.Workload, err = n.addSwitch(ctx, "workload", "work",
+		if n.Workload, err = n.addSwitch(ctx, "workload", workSwitch,
 			netip.PrefixFrom(WorkloadAddress, WorkloadPrefix.Bits())); err != nil {
 			return err
 		}
@@ -154,7 +157,7 @@ func (n *Network) connectGateway(ctx context.Context, i int, gateway *Namespace)
 	port := "gw" + strconv.Itoa(n.firstGateway+i)
 	if err := plug(ctx, cable{
 		gateway, gatewayPublic, n.family.prefixes(netip.PrefixFrom(public, WorkloadPrefix.Bits())), n.Workload,
-		"work", port,
+		workSwitch, port,
 	}); err != nil {
 		return err
 	}
@@ -411,7 +414,7 @@ var directAddress = AddressAt(WorkloadPrefix, 9)
 func (n *Network) ConnectDirectly(ctx context.Context) error {
 	return plug(ctx, cable{
 		n.Management, directDevice, n.family.prefixes(netip.PrefixFrom(directAddress, WorkloadPrefix.Bits())), n.Workload,
-		"work", "direct",
+		workSwitch, "direct",
 	})
 }
 

@@ -24,6 +24,11 @@ type Site struct {
 	Address netip.Addr // the first one
 	// Proxy is the only machine that the site reaches; nil if the site is on the workload network itself.
 	Proxy *Namespace
+
+	// at is the namespace with the switch that the site's own cable leads to, and port the cable's end there. port is
+	// empty if a proxy is in between.
+	at   *Namespace
+	port string
 }
 
 // AddSite adds a site on the workload network. It resolves the gateways' public name. Names of sites must be short and
@@ -34,7 +39,7 @@ func (n *Network) AddSite(ctx context.Context, name string) (*Site, error) {
 		return nil, err
 	}
 	own := n.nextSiteAddress()
-	site := &Site{Namespace: namespace, Address: n.family.First(own)}
+	site := &Site{Namespace: namespace, Address: n.family.First(own), at: n.Workload, port: sitePort(own)}
 	if err := n.plugSite(ctx, site.Namespace, own); err != nil {
 		return nil, err
 	}
@@ -82,12 +87,14 @@ func ProxyAddress() netip.Addr { return AddressAt(secludedPrefix, 1) }
 
 // plugSite connects a namespace to the workload network. address is its address in an IPv4 network.
 func (n *Network) plugSite(ctx context.Context, namespace *Namespace, address netip.Addr) error {
-	port := "site" + strconv.Itoa(int(address.As4()[3]))
 	return plug(ctx, cable{
-		namespace, siteDevice, n.family.prefixes(netip.PrefixFrom(address, WorkloadPrefix.Bits())), n.Workload, "work",
-		port,
+		namespace, siteDevice, n.family.prefixes(netip.PrefixFrom(address, WorkloadPrefix.Bits())), n.Workload, workSwitch,
+		sitePort(address),
 	})
 }
+
+// sitePort returns the name of the end of a site's cable at the switch. address is the site's in an IPv4 network.
+func sitePort(address netip.Addr) string { return "site" + strconv.Itoa(int(address.As4()[3])) }
 
 // nextSiteAddress returns an address of the workload network for the next site.
 func (n *Network) nextSiteAddress() netip.Addr {
