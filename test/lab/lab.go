@@ -102,6 +102,7 @@ type Lab struct {
 	Controllers []*proc.Service
 	XDSServers  []*proc.Service
 	Gateways    []*Agent
+	Etcd        *proc.Process   // of the management cluster
 	CAPI        []*proc.Process // Cluster API's managers, the core manager first; none in a lean lab
 	Cloud       *infra.Cloud    // where machines run; nil without Options.Machines
 
@@ -110,7 +111,6 @@ type Lab struct {
 	options Options
 	beside  *Lab // whose workload network this lab shares; nil: none
 
-	etcd      *proc.Process  // of the management cluster
 	collector *proc.Process  // nil in a lab without one
 	webhooks  *pki.Authority // of Cluster API's managers
 
@@ -178,11 +178,11 @@ func (l *Lab) startManagement(ctx context.Context) error {
 
 // startManagementCluster starts a management cluster without anything in it.
 func (l *Lab) startManagementCluster(ctx context.Context) (err error) {
-	if l.etcd, err = kube.StartEtcd(ctx, l.Workspace, l.Network.Management); err != nil {
+	if l.Etcd, err = kube.StartEtcd(ctx, l.Workspace, l.Network.Management); err != nil {
 		return err
 	}
 	l.Management, err = kube.StartAPIServer(ctx, l.Workspace, kube.APIServerSpec{
-		Name: "management", Namespace: l.Network.Management, Address: l.Network.ManagementAddress(), Port: 6443, Etcd: l.etcd,
+		Name: "management", Namespace: l.Network.Management, Address: l.Network.ManagementAddress(), Port: 6443, Etcd: l.Etcd,
 		Prefix:   "/management",
 		NotAfter: l.options.certificatesEnd(),
 	})

@@ -31,7 +31,7 @@ func (l *Lab) LoseManagement() error {
 		}
 	}
 	group.Wait()
-	for _, process := range slices.Concat(l.CAPI, []*proc.Process{l.collector, l.Management.Process, l.etcd}) {
+	for _, process := range slices.Concat(l.CAPI, []*proc.Process{l.collector, l.Management.Process, l.Etcd}) {
 		if process != nil {
 			process.Kill()
 		}
@@ -53,10 +53,10 @@ func (l *Lab) NewManagement(ctx context.Context) error {
 
 // SaveEtcd copies the disk of the stopped etcd of the management cluster, in place of a snapshot.
 func (l *Lab) SaveEtcd(folder string) error {
-	if err := l.etcd.Freeze(); err != nil {
+	if err := l.Etcd.Freeze(); err != nil {
 		return fmt.Errorf("saving etcd: %w", err)
 	}
-	return errors.Join(os.CopyFS(folder, os.DirFS(l.etcdFolder())), l.etcd.Thaw())
+	return errors.Join(os.CopyFS(folder, os.DirFS(l.etcdFolder())), l.Etcd.Thaw())
 }
 
 // RestoreEtcd starts the management cluster again after LoseManagement, with the disk that SaveEtcd copied and another

@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/netns"
@@ -23,48 +28,179 @@ func (in *installation) fault(ctx context.Context, s Step) (end func() error, er
 }
 
 func (in *installation) start(ctx context.Context, s Step) (end func() error, err error) {
-	if s.Target == "apiserver" {
-		in.serving.Lock()
-		end = func() error {
-			defer in.serving.Unlock()
-			return in.Management.Process.Thaw()
-		}
-		if err := in.Management.Process.Freeze(); err != nil {
-			return nil, errors.Join(err, end())
-		}
-		return end, nil
-	}
-	if s.Action == Unplug || s.Action == OneWay {
+	switch s.Action {
+	case Refuse, Fail:
+		return in.refuse(ctx, s.Action)
+	case Unplug, OneWay, Delay, Lossy, Corrupt, Forget, FillDisk, ReadOnly:
 		cluster, number, _ := strings.Cut(s.Target, "/")
 		p, err := in.place(cluster, number)
 		if err != nil {
 			return nil, err
 		}
-		if s.Action == Unplug {
-			return func() error { return p.site.Plug(ctx) }, p.site.Unplug(ctx)
-		}
-		return loseGateways(ctx, p.site)
+		return p.fault(ctx, s.Action)
+	}
+	switch s.Target {
+	case "apiserver":
+		return in.freezeManagement(in.Management.Process)
+	case "etcd":
+		return in.freezeManagement(in.Etcd)
 	}
 	service, agent, err := in.process(s.Target)
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case agent == nil && s.Action == Kill:
+	if s.Action == Kill && agent == nil {
 		service.Hold()
 		return func() error { service.Resume(); return nil }, nil
-	case agent == nil:
-		p := service.Process()
-		return func() error { return unlessDone(p.Thaw()) }, unlessDone(p.Freeze())
-	case s.Action == Kill:
-		_ = agent.KillEnvoy() // it may be down because of another fault
-		return nothing, nil
 	}
-	_, thaw, err := agent.FreezeEnvoy()
+	pid := service.Process().PID()
+	if agent != nil {
+		if pid, err = agent.EnvoyPID(); err != nil {
+			return nothing, nil // it is down because of another fault
+		}
+	}
+	return faultOf(pid, s.Action)
+}
+
+// freezeManagement freezes a process without which the management cluster does not answer.
+func (in *installation) freezeManagement(p *proc.Process) (end func() error, err error) {
+	in.serving.Lock()
+	end = func() error {
+		defer in.serving.Unlock()
+		return p.Thaw()
+	}
+	if err := p.Freeze(); err != nil {
+		return nil, errors.Join(err, end())
+	}
+	return end, nil
+}
+
+// faultOf begins a fault of a process. One that has ended because of another fault has no fault.
+func faultOf(pid int, action Action) (end func() error, err error) {
+	p, err := os.FindProcess(pid) // it is a handle: a later process with the same id is another one
 	if err != nil {
-		return nothing, nil // it is down because of another fault
+		return nil, err
 	}
-	return func() error { thaw(); return nil }, nil
+	signal := func(s os.Signal) error { return unlessDone(p.Signal(s)) }
+	switch action {
+	case Kill:
+		return nothing, signal(syscall.SIGKILL)
+	case Freeze:
+		return func() error { return signal(syscall.SIGCONT) }, signal(syscall.SIGSTOP)
+	case Starve:
+		return starve(signal), nil
+	case NoFiles:
+		return noFiles(pid, signal)
+	}
+	return nil, fmt.Errorf("%s is no fault of a process", action)
+}
+
+const (
+	// A starved process runs for the first part of each slice.
+	slice, running = 100 * time.Millisecond, 10 * time.Millisecond
+)
+
+// starve stops a process most of the time until the returned function is called.
+func starve(signal func(os.Signal) error) (end func() error) {
+	stop, stopped := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			if err := signal(syscall.SIGSTOP); err != nil {
+				stopped <- err
+				return
+			}
+			select {
+			case <-stop:
+				stopped <- signal(syscall.SIGCONT)
+				return
+			case <-time.After(slice - running):
+			}
+			if err := signal(syscall.SIGCONT); err != nil {
+				stopped <- err
+				return
+			}
+			<-time.After(running)
+		}
+	}()
+	return func() error {
+		close(stop)
+		return <-stopped
+	}
+}
+
+// noFiles lets a process open no file with a number above those that it has.
+func noFiles(pid int, signal func(os.Signal) error) (end func() error, err error) {
+	files, err := proc.Files(pid)
+	if err != nil {
+		return nothing, nil // it has ended
+	}
+	var before unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
+		return nothing, unlessGone(err)
+	}
+	few := unix.Rlimit{Cur: uint64(files), Max: before.Max}
+	return func() error {
+		if signal(syscall.Signal(0)) != nil {
+			return nil
+		}
+		return unlessGone(unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil))
+	}, unlessGone(unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil))
+}
+
+// unlessGone is unlessDone for system calls.
+func unlessGone(err error) error {
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// fault begins a fault of the disk or of the network of an edge.
+func (p *place) fault(ctx context.Context, action Action) (end func() error, err error) {
+	switch action {
+	case FillDisk:
+		return p.disk.Free, p.disk.Fill()
+	case ReadOnly:
+		return func() error { return p.disk.ReadOnly(ctx, false) }, p.disk.ReadOnly(ctx, true)
+	case Unplug:
+		return func() error { return p.site.Plug(ctx) }, p.site.Unplug(ctx)
+	case OneWay:
+		return loseGateways(ctx, p.site)
+	}
+	repair, err := p.site.Impair(ctx, impairments[action]())
+	if err != nil {
+		return nil, err
+	}
+	return func() error { return repair(ctx) }, nil
+}
+
+// later is how long a delayed packet takes.
+const later = 150 * time.Millisecond
+
+// impairments are the faults of a cable that is not cut.
+var impairments = map[Action]func() netns.Impairment{
+	Delay: func() netns.Impairment {
+		return func(netns.Frame) netns.Fate { return netns.Fate{Delay: later} }
+	},
+	Lossy: func() netns.Impairment {
+		return func(netns.Frame) netns.Fate {
+			return netns.Fate{
+				Drop: rand.IntN(20) == 0, Twice: rand.IntN(20) == 0, Delay: time.Duration(rand.IntN(10)) * time.Millisecond,
+			}
+		}
+	},
+	Corrupt: func() netns.Impairment {
+		return func(netns.Frame) netns.Fate { return netns.Fate{Corrupt: rand.IntN(100) == 0} }
+	},
+	Forget: func() netns.Impairment {
+		known := map[string]bool{}
+		return func(f netns.Frame) netns.Fate {
+			if f.Begins {
+				known[f.Flow] = true
+			}
+			return netns.Fate{Drop: f.Flow != "" && !known[f.Flow]}
+		}
+	},
 }
 
 // unlessDone discards the error of a process that has ended because of another fault.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/proc"
+	"github.com/fairlead/fairlead/test/lab/workspace"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -75,7 +77,11 @@ type member struct {
 type place struct {
 	*lab.Agent
 	site *netns.Site
+	disk *workspace.Disk
 }
+
+// diskSize is the size of the disk of an edge in KiB.
+const diskSize = 4096
 
 // newInstallation starts an installation with workload clusters of Inventory. standIns says how many Clusters there
 // will be of a name, one after the other.
@@ -172,14 +178,19 @@ func (in *installation) startEdge(ctx context.Context, m *member, i int) error {
 	if err != nil {
 		return err
 	}
+	name := fmt.Sprintf("edge-%s-%d-%d", m.name, i, n)
+	disk, err := in.NewDisk(ctx, "disk-"+name, diskSize)
+	if err != nil {
+		return err
+	}
 	agent, err := in.RunEdge(lab.EdgeSpec{
-		Name: fmt.Sprintf("edge-%s-%d-%d", m.name, i, n), Site: site.Namespace, Bootstraps: [][]byte{bootstrap},
+		Name: name, Site: site.Namespace, Bootstraps: [][]byte{bootstrap}, StateDir: filepath.Join(disk.Path, "state"),
 	})
 	if err != nil {
 		return err
 	}
 	m.mu.Lock()
-	m.edges[i] = &place{agent, site}
+	m.edges[i] = &place{agent, site, disk}
 	m.mu.Unlock()
 	return agent.WaitReady(ctx, patience, agent.Ready)
 }
@@ -205,6 +216,7 @@ func (in *installation) freeSite(ctx context.Context) (site *netns.Site, n int, 
 // stopEdge stops an edge for good.
 func (in *installation) stopEdge(p *place) {
 	world.StopEdge(in.t, p.Agent)
+	netns.Unmount(p.disk.Path)
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.free = append(in.free, p.site)

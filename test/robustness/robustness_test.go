@@ -32,8 +32,8 @@ const (
 	shortSchedule = "testdata/schedules/short.txt"
 )
 
-// TestRobustness replays the schedules that found something once, plants bugs, and runs a new random schedule. With
-// ROBUSTNESS=random it does only the latter.
+// TestRobustness replays the kept schedules, plants bugs, and runs a new random schedule. With ROBUSTNESS=random it
+// does only the latter, and with the name of a file it only replays that schedule.
 func TestRobustness(t *testing.T) {
 	proof.Need(t)
 	if testing.Short() {
@@ -43,7 +43,15 @@ func TestRobustness(t *testing.T) {
 		return
 	}
 	seed, duration := randomly(t)
-	steps := Schedule(seed, duration)
+	steps, files := Schedule(seed, duration), scheduleFiles(t)
+	only := os.Getenv("ROBUSTNESS")
+	switch only {
+	case "":
+	case "random":
+		files = nil
+	default:
+		steps, files = nil, []string{only}
+	}
 	standIns := map[string]int{"oslo": 1}
 	count := func(steps []Step) {
 		for _, s := range steps {
@@ -53,10 +61,6 @@ func TestRobustness(t *testing.T) {
 		}
 	}
 	count(steps)
-	files := scheduleFiles(t)
-	if os.Getenv("ROBUSTNESS") == "random" {
-		files = nil
-	}
 	for _, file := range files {
 		count(scheduleFile(t, file))
 	}
@@ -64,8 +68,11 @@ func TestRobustness(t *testing.T) {
 	for _, file := range files {
 		in.replay(t, file)
 	}
-	if files != nil {
+	if only == "" {
 		in.planted(t)
+	}
+	if steps == nil {
+		return
 	}
 	fmt.Printf("the random schedule has SEED=%d DURATION=%s:\n%s", seed, duration, Format(steps))
 	that(t, "a random schedule breaks no rule", func(t *testing.T) {

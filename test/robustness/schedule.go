@@ -18,10 +18,29 @@ const (
 	Kill Action = "kill"
 	// Freeze stops a process with SIGSTOP, and continues it when the step ends.
 	Freeze Action = "freeze"
+	// Starve lets a process run for only a tenth of the time.
+	Starve Action = "starve"
+	// NoFiles lets a process open no further files or connections.
+	NoFiles Action = "no-files"
+	// FillDisk leaves no space on the disk of an edge, and ReadOnly makes that disk read-only.
+	FillDisk Action = "fill-disk"
+	ReadOnly Action = "read-only"
 	// Unplug sets the link of an edge's site down: packets in both directions are lost without an error.
 	Unplug Action = "unplug"
 	// OneWay loses the packets from an edge's site to the gateways, and only those.
 	OneWay Action = "one-way"
+	// Delay makes each packet of an edge's site take 150 ms longer. Lossy loses, repeats and reorders some of them, and
+	// Corrupt changes bytes in them so that TCP does not notice.
+	Delay   Action = "delay"
+	Lossy   Action = "lossy"
+	Corrupt Action = "corrupt"
+	// Forget loses all packets of the TCP connections of an edge's site that exist already, as a load balancer does that
+	// has lost its table. New connections work.
+	Forget Action = "forget"
+	// Refuse makes the apiserver of the management cluster answer 429 to everything of ours, and Fail makes it answer
+	// our writes with 409, with 500, or not at all.
+	Refuse Action = "refuse"
+	Fail   Action = "fail"
 
 	// Delete deletes a Cluster, and creates it again under the same name when the step ends.
 	Delete Action = "delete"
@@ -43,10 +62,15 @@ const (
 
 // targets are the targets of each action, as in Inventory.
 var targets = map[Action][]string{
-	Kill: processes(), Freeze: append(processes(), "apiserver"), Unplug: edges(), OneWay: edges(),
+	Kill: processes(), Freeze: append(processes(), "apiserver", "etcd"), Starve: processes(), NoFiles: processes(),
+	FillDisk: edges(), ReadOnly: edges(), Unplug: edges(), OneWay: edges(), Delay: edges(), Lossy: edges(),
+	Corrupt: edges(), Forget: edges(), Refuse: {"apiserver"}, Fail: {"apiserver"},
 	Delete: {"oslo"}, Create: {"lima"}, Pause: clusters(), OptOut: {"tokyo"}, Connect: clusters(),
 	Revoke: {"paris/0", "paris/1"}, RotateCA: {"installation"}, ScaleDown: {"gateway/2"},
 }
+
+// operations are what users do. All other actions are faults.
+var operations = []Action{Delete, Create, Pause, OptOut, Connect, Revoke, RotateCA, ScaleDown}
 
 // Inventory is the installation that random schedules are for: workload clusters with the number of their edges.
 var Inventory = map[string]int{"berlin": 1, "rome": 1, "paris": 2, "tokyo": 2, "oslo": 1}
@@ -57,7 +81,7 @@ const (
 )
 
 // IsFault reports whether an action is a fault, and not something that users do.
-func (a Action) IsFault() bool { return slices.Contains([]Action{Kill, Freeze, Unplug, OneWay}, a) }
+func (a Action) IsFault() bool { return !slices.Contains(operations, a) }
 
 // Step is one step of a schedule.
 type Step struct {
@@ -74,11 +98,14 @@ func (s Step) String() string { return fmt.Sprintf("%s %s %s %s", s.At, s.For, s
 func (s Step) End() time.Duration { return s.At + s.For }
 
 // Breaks returns the workload cluster or the gateway whose requests may fail because of the step. It is empty if none
-// may: requests need neither controllers nor xds-servers nor the apiserver of the management cluster.
+// may: requests need neither controllers nor xds-servers nor the management cluster nor the disk of an edge.
 func (s Step) Breaks() string {
+	if s.Action == FillDisk || s.Action == ReadOnly {
+		return ""
+	}
 	fields := strings.Split(s.Target, "/")
 	switch fields[0] {
-	case "controller", "xds-server", "apiserver", "installation":
+	case "controller", "xds-server", "apiserver", "etcd", "installation":
 		return ""
 	case "gateway":
 		return "gateway-" + fields[1]
@@ -171,6 +198,9 @@ func Schedule(seed uint64, duration time.Duration) []Step {
 
 // lane returns what a step has for itself.
 func (s Step) lane() string {
+	if s.Target == "etcd" {
+		return "fault apiserver"
+	}
 	if s.Action.IsFault() {
 		return "fault " + s.Target
 	}

@@ -146,23 +146,28 @@ func (n *Network) connectGateway(ctx context.Context, i int, gateway *Namespace)
 	if err != nil {
 		return err
 	}
-	n.Gateways, n.peers = append(n.Gateways, gateway), append(n.peers, dns)
 	inside, public := InsideAddress(i), PublicAddress(n.firstGateway+i)
 	if err := plug(ctx, cable{
 		gateway, gatewayInside, n.family.prefixes(netip.PrefixFrom(inside, managementPrefix.Bits())), n.Management,
-		"mgmt", "gw" + strconv.Itoa(i),
+		"mgmt", gatewayPort(i),
 	}); err != nil {
 		return err
 	}
-	port := "gw" + strconv.Itoa(n.firstGateway+i)
 	if err := plug(ctx, cable{
 		gateway, gatewayPublic, n.family.prefixes(netip.PrefixFrom(public, WorkloadPrefix.Bits())), n.Workload,
-		workSwitch, port,
+		workSwitch, gatewayPort(n.firstGateway + i),
 	}); err != nil {
 		return err
 	}
-	return closeBackDoors(ctx, gateway, n.family)
+	if err := closeBackDoors(ctx, gateway, n.family); err != nil {
+		return err
+	}
+	n.Gateways, n.peers = append(n.Gateways, gateway), append(n.peers, dns)
+	return nil
 }
+
+// gatewayPort returns the name of the end of a gateway's cable at a switch.
+func gatewayPort(number int) string { return "gw" + strconv.Itoa(number) }
 
 // NameGateway adds a gateway to the common names of the gateways, so that clients and edges find it.
 func (n *Network) NameGateway(i int) error {
@@ -357,6 +362,10 @@ func (n *Network) RemoveGateway(ctx context.Context) {
 			_ = at.IP(ctx, "neighbour", "flush", "to", address.String())
 		}
 	}
+	// The kernel removes a namespace some time after its last process, and its cables with it. The next gateway's have
+	// the same names.
+	_ = n.Management.IP(ctx, "link", "delete", gatewayPort(i))
+	_ = n.Workload.IP(ctx, "link", "delete", gatewayPort(n.firstGateway+i))
 	RemoveNamespace(ctx, last.Name)
 	n.mu.Lock()
 	defer n.mu.Unlock()
