@@ -14,6 +14,12 @@ const (
 	RuleWrong = "answer of another workload cluster"
 	// RuleRevoked: a revoked edge carries nothing.
 	RuleRevoked = "answer through a revoked edge"
+	// RuleSubject: nobody gets resources with the identity of a revoked edge.
+	RuleSubject = "resources for a revoked edge"
+	// RuleReady: a Tunnel is not ready for long while no request succeeds.
+	RuleReady = "ready although nothing answers"
+	// RuleKubeconfig: a kubeconfig works if there is a path that does.
+	RuleKubeconfig = "kubeconfig does not work although a path does"
 	// RuleBound: a request ends within its bound.
 	RuleBound = "request exceeds its bound"
 	// RuleLost: every request that was sent ends.
@@ -37,6 +43,8 @@ const (
 	revokedFor = 5 * time.Second
 	// replacedFor is how long the previous workload cluster of a name may still answer.
 	replacedFor = 5 * time.Second
+	// readyFor is how long a Tunnel may still be reported as ready when all requests fail.
+	readyFor = time.Minute
 	// lateShare of a bound voids it: a canary that was late for that long proves that the machine was.
 	lateShare = 20
 )
@@ -56,7 +64,10 @@ func (v Violation) String() string {
 
 // Check returns the violations that a history shows, in the order of their times. It reads nothing else.
 func Check(history []Entry) []Violation {
-	r := record{answers: map[int64]Entry{}, expected: map[string][]Entry{}, revoked: map[string][]span{}}
+	r := record{
+		answers: map[int64]Entry{}, expected: map[string][]Entry{}, revoked: map[string][]span{},
+		nodes: map[string]time.Duration{}, ready: map[string][]Entry{},
+	}
 	for _, e := range history {
 		r.read(e)
 	}
@@ -72,6 +83,7 @@ func Check(history []Entry) []Violation {
 		r.checkFailure(ask, answer)
 	}
 	r.checkFinal()
+	r.checkReady()
 	r.checkUsage()
 	slices.SortStableFunc(r.found, func(a, b Violation) int { return cmp.Compare(a.At, b.At) })
 	return r.found
@@ -82,8 +94,11 @@ type record struct {
 	run      Entry
 	asks     []Entry
 	answers  map[int64]Entry
-	expected map[string][]Entry // by workload cluster, in the order of their times
-	revoked  map[string][]span  // by the address of the edge, until another one has its place
+	expected map[string][]Entry       // by workload cluster, in the order of their times
+	revoked  map[string][]span        // by the address of the edge, until another one has its place
+	nodes    map[string]time.Duration // when each revoked node was revoked
+	ready    map[string][]Entry       // by workload cluster, in the order of their times
+	kubes    []Entry                  // requests with kubeconfigs
 	steps    []span
 	late     []span
 	usage    []Entry
@@ -97,6 +112,7 @@ type span struct {
 	text       string
 	open       bool
 	breaks     string // as Step.Breaks
+	blinds     bool   // as Step.Blinds
 }
 
 func (r *record) read(e Entry) {
@@ -119,6 +135,15 @@ func (r *record) read(e Entry) {
 		r.expected[e.Cluster] = append(r.expected[e.Cluster], e)
 	case KindRevoked:
 		r.revoked[e.Edge] = append(r.revoked[e.Edge], span{begin: e.At, open: true})
+		r.nodes[e.Name] = e.At
+	case KindFetched:
+		if at, revoked := r.nodes[e.Name]; revoked && e.At > at+revokedFor {
+			r.find(RuleSubject, e.At, "%s, %s after its revocation", e.Name, e.At-at)
+		}
+	case KindReady:
+		r.ready[e.Cluster] = append(r.ready[e.Cluster], e)
+	case KindKubeconfig:
+		r.kubes = append(r.kubes, e)
 	case KindPlaced:
 		for i := range r.revoked[e.Edge] {
 			if s := &r.revoked[e.Edge][i]; s.open {
@@ -142,7 +167,7 @@ func (r *record) readStep(e Entry) {
 	if steps, err := Parse(e.Text); err != nil || len(steps) != 1 {
 		r.find(RuleHistory, e.At, "unknown step %q", e.Text)
 	} else {
-		s.breaks = steps[0].Breaks()
+		s.breaks, s.blinds = steps[0].Breaks(), steps[0].Blinds()
 	}
 	r.steps = append(r.steps, s)
 }
@@ -285,13 +310,14 @@ func (r *record) checkFinal() {
 	for _, s := range r.steps {
 		last = max(last, s.end)
 	}
-	sent := map[string]bool{}
+	sent, works := map[string]bool{}, map[string]bool{}
 	for _, ask := range r.asks {
 		answer, ended := r.answers[ask.ID]
 		if ask.Client != Final || !ended {
 			continue
 		}
 		sent[ask.Cluster] = true
+		works[ask.Cluster] = works[ask.Cluster] || answer.Error == ""
 		_, up := r.up(ask.Cluster, ask.At)
 		if up && answer.Error != "" {
 			r.findLate(RuleSettled, last, answer.At, r.run.Settle, "%s %s: %s", ask.Cluster, ask.Path, answer.Error)
@@ -305,6 +331,67 @@ func (r *record) checkFinal() {
 			r.find(RuleHistory, last, "no last request was sent to %s", cluster)
 		}
 	}
+	for _, k := range r.kubes {
+		if _, up := r.up(k.Cluster, k.At); up && k.Error != "" && works[k.Cluster] {
+			r.findLate(RuleKubeconfig, last, k.At, r.run.Settle, "%s: %s", k.Cluster, k.Error)
+		}
+	}
+}
+
+// checkReady finds times in which all requests to a workload cluster failed for too long and its Tunnel was ready. It
+// judges nothing while the parts that report are broken themselves.
+func (r *record) checkReady() {
+	type failing struct {
+		since time.Duration
+		is    bool
+	}
+	state := map[string]failing{}
+	ended := make([]Entry, 0, len(r.asks))
+	for _, ask := range r.asks {
+		if answer, done := r.answers[ask.ID]; done && ask.Bound > 0 && ask.Client != Final {
+			answer.Cluster, answer.Last = ask.Cluster, ask.At
+			ended = append(ended, answer)
+		}
+	}
+	slices.SortStableFunc(ended, func(a, b Entry) int { return cmp.Compare(a.At, b.At) })
+	for _, e := range ended {
+		f := state[e.Cluster]
+		switch {
+		case e.Error == "":
+			f.is = false
+		case !f.is:
+			f = failing{since: e.Last, is: true}
+		case e.At-f.since > readyFor && r.readyAll(e.Cluster, f.since, e.At) && r.sighted(e.Cluster, f.since, e.At):
+			r.findLate(RuleReady, f.since, e.At, readyFor, "%s, for %s", e.Cluster, e.At-f.since)
+			f.is = false
+		}
+		state[e.Cluster] = f
+	}
+}
+
+// readyAll reports whether a Tunnel was ready all the time between two times.
+func (r *record) readyAll(cluster string, from, to time.Duration) bool {
+	ready := false
+	for _, e := range r.ready[cluster] {
+		if e.At > to {
+			break
+		}
+		if e.At > from && !e.Up {
+			return false
+		}
+		if e.At <= from {
+			ready = e.Up
+		}
+	}
+	return ready
+}
+
+// sighted reports whether nothing kept the status of a workload cluster from being current between two times.
+func (r *record) sighted(cluster string, from, to time.Duration) bool {
+	return !slices.ContainsFunc(r.steps, func(s span) bool {
+		return (s.blinds || s.text != "" && strings.HasSuffix(s.text, string(Pause)+" "+cluster)) &&
+			s.begin <= to && (s.open || s.end >= from-r.run.Settle)
+	})
 }
 
 // The most that a process may use in the end, compared with the most of its kind before: a factor and an absolute
@@ -313,6 +400,9 @@ const (
 	memoryFactor, memoryMore = 2, 64 << 20
 	filesFactor, filesMore   = 2, 64
 	goFactor, goMore         = 2, 64
+	diskFactor, diskMore     = 2, 1 << 20
+	// Objects do not vary, but a Cluster that exists in the end may not have existed before.
+	objectsFactor, objectsMore = 1, 40
 )
 
 func (r *record) checkUsage() {
@@ -320,7 +410,8 @@ func (r *record) checkUsage() {
 	for _, e := range r.usage {
 		if b := before[e.Process]; !e.After {
 			b.Memory, b.Files = max(b.Memory, e.Memory), max(b.Files, e.Files)
-			b.Goroutines = max(b.Goroutines, e.Goroutines)
+			b.Goroutines, b.Disk = max(b.Goroutines, e.Goroutines), max(b.Disk, e.Disk)
+			b.Objects = max(b.Objects, e.Objects)
 			before[e.Process] = b
 		}
 	}
@@ -338,6 +429,10 @@ func (r *record) checkUsage() {
 			r.find(RuleUsage, e.At, "%s has %d open files, before at most %d", e.Name, e.Files, b.Files)
 		case e.Goroutines > b.Goroutines*goFactor+goMore:
 			r.find(RuleUsage, e.At, "%s has %d goroutines, before at most %d", e.Name, e.Goroutines, b.Goroutines)
+		case e.Disk > b.Disk*diskFactor+diskMore:
+			r.find(RuleUsage, e.At, "%s stores %d KiB, before at most %d", e.Name, e.Disk>>10, b.Disk>>10)
+		case e.Objects > b.Objects*objectsFactor+objectsMore:
+			r.find(RuleUsage, e.At, "%s are %d, before %d", e.Name, e.Objects, b.Objects)
 		}
 	}
 }

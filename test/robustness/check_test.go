@@ -50,6 +50,28 @@ func (s story) kill(target string, at, until time.Duration) story {
 		Entry{At: until, Kind: KindDone, ID: id})
 }
 
+// revoked adds the revocation of a node, and fetched resources that it got.
+func (s story) revoked(node string, at time.Duration) story {
+	return s.add(Entry{At: at, Kind: KindRevoked, Cluster: "paris", Edge: "10.0.0.1", Name: node})
+}
+
+func (s story) fetched(node string, at time.Duration) story {
+	return s.add(Entry{At: at, Kind: KindFetched, Name: node})
+}
+
+// ready adds a change of the condition of paris.
+func (s story) ready(at time.Duration, up bool) story {
+	return s.add(Entry{At: at, Kind: KindReady, Cluster: "paris", Up: up})
+}
+
+// failing adds requests for paris that fail, one after the other.
+func (s story) failing(from, to time.Duration) story {
+	for at := from; at < to; at += 5 * second {
+		s = s.ask(at, 4*second, Entry{Error: "reset"})
+	}
+	return s
+}
+
 // finish ends a run as it should end: everything answers after the last step.
 func (s story) finish() story {
 	return s.final(Entry{Answer: "paris#1"}).add(Entry{At: 1000 * second, Kind: KindFinish})
@@ -195,6 +217,48 @@ var stories = map[string]struct {
 		in:    begin().late(800*second, 10*second).final(Entry{Error: "reset"}).add(Entry{Kind: KindFinish}),
 		voids: []string{RuleSettled},
 	},
+	"a kubeconfig does not work": {
+		in: begin().add(Entry{At: 990 * second, Kind: KindKubeconfig, Cluster: "paris", Error: "no such name"}).
+			finish(),
+		want: []string{RuleKubeconfig},
+	},
+	"a kubeconfig works": {
+		in: begin().add(Entry{At: 890 * second, Kind: KindKubeconfig, Cluster: "paris"}).finish(),
+	},
+	"a kubeconfig does not work, nor does any path": {
+		in: begin().add(Entry{At: 890 * second, Kind: KindKubeconfig, Cluster: "paris", Error: "refused"}).
+			final(Entry{Error: "reset"}).add(Entry{Kind: KindFinish}),
+		want: []string{RuleSettled},
+	},
+	"resources for a revoked edge": {
+		in:   begin().revoked("edge-1", 10*second).fetched("edge-1", 16*second).finish(),
+		want: []string{RuleSubject},
+	},
+	"resources for a revoked edge at first": {
+		in: begin().revoked("edge-1", 10*second).fetched("edge-1", 14*second).finish(),
+	},
+	"resources for an edge that was not revoked": {
+		in: begin().revoked("edge-1", 10*second).fetched("edge-2", 16*second).finish(),
+	},
+	"ready although nothing answers": {
+		in:   begin().step(99*second, 190*second).ready(second, true).failing(100*second, 170*second).finish(),
+		want: []string{RuleReady},
+	},
+	"ready although nothing answers for a while": {
+		in: begin().step(99*second, 190*second).ready(second, true).failing(100*second, 150*second).finish(),
+	},
+	"ready although some requests fail": {
+		in: begin().step(99*second, 190*second).ready(second, true).failing(100*second, 140*second).
+			ask(141*second, second, good).failing(145*second, 180*second).finish(),
+	},
+	"not ready while nothing answers": {
+		in: begin().step(99*second, 190*second).ready(second, true).ready(130*second, false).
+			failing(100*second, 180*second).finish(),
+	},
+	"ready although nothing answers, while the controller is down": {
+		in: begin().step(99*second, 190*second).kill("controller/0", 110*second, 120*second).ready(second, true).
+			failing(100*second, 180*second).finish(),
+	},
 	"what should not answer does in the end": {
 		in:   begin().expect(10*second, "paris#1", false).finish(),
 		want: []string{RuleUnwanted},
@@ -250,6 +314,20 @@ var stories = map[string]struct {
 	"goroutines vary": {
 		in: begin().usage(false, Entry{Goroutines: 40}).usage(true, Entry{Goroutines: 60}).finish(),
 	},
+	"a state folder grows": {
+		in:   begin().usage(false, Entry{Disk: 10 << 10}).usage(true, Entry{Disk: 9 << 20}).finish(),
+		want: []string{RuleUsage},
+	},
+	"a state folder varies": {
+		in: begin().usage(false, Entry{Disk: 10 << 10}).usage(true, Entry{Disk: 900 << 10}).finish(),
+	},
+	"objects are left behind": {
+		in:   begin().usage(false, Entry{Objects: 90}).usage(true, Entry{Objects: 140}).finish(),
+		want: []string{RuleUsage},
+	},
+	"objects of one more Cluster": {
+		in: begin().usage(false, Entry{Objects: 90}).usage(true, Entry{Objects: 100}).finish(),
+	},
 	"a process that was not there before": {
 		in:   begin().usage(true, Entry{Memory: 1}).finish(),
 		want: []string{RuleHistory},
@@ -292,7 +370,8 @@ func TestEveryRuleHasAStory(t *testing.T) {
 		}
 	}
 	for _, rule := range []string{
-		RuleWrong, RuleRevoked, RuleBound, RuleLost, RuleCalm, RuleSettled, RuleUnwanted, RuleUsage,
+		RuleWrong, RuleRevoked, RuleSubject, RuleReady, RuleKubeconfig,
+		RuleBound, RuleLost, RuleCalm, RuleSettled, RuleUnwanted, RuleUsage,
 		RuleSecret, RuleHistory,
 	} {
 		if !broken[rule] {

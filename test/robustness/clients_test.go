@@ -7,8 +7,13 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 const (
@@ -39,7 +44,9 @@ func (in *installation) startClients(ctx context.Context) *clients {
 	ctx, stop := context.WithCancel(ctx)
 	c := &clients{in: in, stop: stop}
 	c.done.Go(func() { in.canary(ctx) })
+	c.done.Go(func() { in.repeat(ctx, stealEvery, in.steal) })
 	for _, m := range in.all() {
+		c.done.Go(func() { in.observe(ctx, m) })
 		c.every(ctx, m, shortEvery, func(p traffic.Path) { in.request(m, "short", p, traffic.RequestTimeout, nil) })
 		c.every(ctx, m, shortEvery, func(p traffic.Path) {
 			in.request(m, "idle", p, idleFor+traffic.RequestTimeout, in.afterIdling(ctx, m))
@@ -167,6 +174,66 @@ func (in *installation) canary(ctx context.Context) {
 	}
 }
 
+const (
+	// observeEvery is the interval in which the status of a Tunnel is read.
+	observeEvery = time.Second
+	// stealEvery is the interval between attempts with the identities of revoked edges, and maxThieves how many of them
+	// are tried, the last ones.
+	stealEvery, maxThieves = 2 * time.Second, 3
+	// glance is how long an observation may take. One that takes longer says nothing.
+	glance = 3 * time.Second
+)
+
+// repeat calls a function at intervals until ctx ends, each time with a short deadline.
+func (in *installation) repeat(ctx context.Context, interval time.Duration, do func(context.Context)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(interval):
+		}
+		short, cancel := context.WithTimeout(ctx, glance)
+		do(short)
+		cancel()
+	}
+}
+
+// observe records when a Tunnel becomes ready, and when it is not any longer.
+func (in *installation) observe(ctx context.Context, m *member) {
+	known, was := false, false
+	in.repeat(ctx, observeEvery, func(ctx context.Context) {
+		ready, err := in.ready(ctx, m)
+		if err != nil || known && ready == was {
+			return
+		}
+		known, was = true, ready
+		in.history.Add(Entry{Kind: KindReady, Cluster: m.name, Up: ready})
+	})
+}
+
+// ready reports whether a member has a Tunnel that is ready.
+func (in *installation) ready(ctx context.Context, m *member) (bool, error) {
+	tunnel := &v1alpha1.Tunnel{}
+	err := in.Management.Client.Get(ctx, client.ObjectKey{Namespace: world.Namespace, Name: m.name}, tunnel)
+	if err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return meta.IsStatusConditionTrue(tunnel.Status.Conditions, v1alpha1.ConditionReady), nil
+}
+
+// steal asks an xds-server for resources with the identities of revoked edges, and records each that succeeds.
+func (in *installation) steal(ctx context.Context) {
+	in.mu.Lock()
+	thieves := in.thieves[max(0, len(in.thieves)-maxThieves):]
+	in.mu.Unlock()
+	for _, stolen := range thieves {
+		node := stolen.Subject.NodeID()
+		if _, err := in.Outsider(stolen).Fetch(ctx, node); err == nil {
+			in.history.Add(Entry{Kind: KindFetched, Name: node})
+		}
+	}
+}
+
 // settled waits until every member answers, or does not, as it should. It stops to wait when the time is over: the
 // check decides what that means.
 func (in *installation) settled(ctx context.Context) {
@@ -177,9 +244,25 @@ func (in *installation) settled(ctx context.Context) {
 					return err
 				}
 			}
+			if err := m.kubeconfig(ctx); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
+}
+
+// kubeconfig returns nil if the kubeconfig of a member works, or if it should not.
+func (m *member) kubeconfig(ctx context.Context) error {
+	m.mu.Lock()
+	up := m.up
+	m.mu.Unlock()
+	if !m.named || !up {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, traffic.RequestTimeout)
+	defer cancel()
+	return m.cluster.Reach(ctx)
 }
 
 func (m *member) asExpected(ctx context.Context, p traffic.Path) error {
@@ -197,11 +280,19 @@ func (m *member) asExpected(ctx context.Context, p traffic.Path) error {
 	return nil
 }
 
-// last sends a request on every path.
-func (in *installation) last() {
+// last sends a request on every path, and one with each kubeconfig.
+func (in *installation) last(ctx context.Context) {
 	for _, m := range in.all() {
 		for _, p := range m.paths() {
 			in.request(m, Final, p, traffic.RequestTimeout, nil)
 		}
+		if !m.named {
+			continue
+		}
+		used := Entry{Kind: KindKubeconfig, Cluster: m.name}
+		if err := m.kubeconfig(ctx); err != nil {
+			used.Error = err.Error()
+		}
+		in.history.Add(used)
 	}
 }

@@ -27,6 +27,12 @@ const (
 	KindExpect Kind = "expect"
 	// KindRevoked says that the revocation of an edge was confirmed.
 	KindRevoked Kind = "revoked"
+	// KindFetched says that somebody with the identity of a revoked edge got resources from an xds-server.
+	KindFetched Kind = "fetched"
+	// KindReady says that the condition Ready of a workload cluster's Tunnel has changed.
+	KindReady Kind = "ready"
+	// KindKubeconfig is a request with the kubeconfig that a workload cluster has in the end.
+	KindKubeconfig Kind = "kubeconfig"
 	// KindPlaced says that a new edge will start at an address, where an earlier one may have been revoked.
 	KindPlaced Kind = "placed"
 	// KindLate says that a goroutine which does nothing else was scheduled late.
@@ -59,17 +65,19 @@ type Entry struct {
 	// Last is when a stream last received something, or when the last request of a connection began.
 	Last time.Duration `json:"last,omitempty"`
 
-	Up    bool          `json:"up,omitempty"`    // in an expectation: the workload cluster should have a tunnel
+	Up    bool          `json:"up,omitempty"`    // expected: there should be a tunnel; ready: the Tunnel is ready
 	Text  string        `json:"text,omitempty"`  // of a step, or which secret a log contains
 	Fault bool          `json:"fault,omitempty"` // the step is a fault
 	Late  time.Duration `json:"late,omitempty"`
 
 	Process    string `json:"process,omitempty"` // the kind of process, such as edge-agent
-	Name       string `json:"name,omitempty"`    // which one, or which log
+	Name       string `json:"name,omitempty"`    // which one, or which log, or which node
 	After      bool   `json:"after,omitempty"`   // measured after the last step
 	Memory     uint64 `json:"memory,omitempty"`
 	Files      uint64 `json:"files,omitempty"`
 	Goroutines uint64 `json:"goroutines,omitempty"`
+	Disk       uint64 `json:"disk,omitempty"`    // bytes in the state folder
+	Objects    uint64 `json:"objects,omitempty"` // at the apiserver of the management cluster
 
 	Seed   uint64        `json:"seed,omitempty"`
 	Settle time.Duration `json:"settle,omitempty"`

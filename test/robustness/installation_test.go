@@ -22,6 +22,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/lab/workspace"
+	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -51,9 +52,10 @@ type installation struct {
 	// networks is held while a site or a gateway gets or loses its place in the networks.
 	networks sync.Mutex
 
-	mu      sync.Mutex    // guards history, standIn and the rest
-	started int           // edges so far
-	free    []*netns.Site // of edges that were stopped, because a network has only so many addresses
+	mu      sync.Mutex        // guards history, standIn and the rest
+	started int               // edges so far
+	thieves []outsider.Stolen // the identities of the edges that were revoked in the present run
+	free    []*netns.Site     // of edges that were stopped, because a network has only so many addresses
 }
 
 // member is a workload cluster.
@@ -61,6 +63,7 @@ type member struct {
 	name  string
 	path  traffic.Path     // without the gateway and the mode
 	real  *kube.APIServer  // nil: it has stand-ins
+	named bool             // its apiserver has the Cluster's name, so that its kubeconfig works in both modes
 	spare []*world.StandIn // for later Clusters of this name
 	turn  sync.Mutex       // held by an operation
 	mu    sync.Mutex       // guards the rest
@@ -94,6 +97,7 @@ func newInstallation(t *testing.T, options lab.Options, names []string, standIns
 	apiservers := map[string]*kube.APIServer{"berlin": in.SNI, "rome": in.Connect}
 	for _, name := range names {
 		m := &member{name: name, real: apiservers[name], edges: map[int]*place{}, old: map[int]*place{}}
+		m.named = m.real != nil && m.real == in.SNI
 		m.path = traffic.Path{
 			From: in.Network.Management, Hostname: world.Hostname(name), ServerName: "kubernetes", Unverified: true,
 		}
@@ -237,7 +241,7 @@ func (in *installation) expect(m *member, answer string, up bool) {
 // record makes a recorder that of the present run, and repeats what is expected.
 func (in *installation) record(r *Recorder) {
 	in.mu.Lock()
-	in.history = r
+	in.history, in.thieves = r, nil
 	in.mu.Unlock()
 	for _, m := range in.all() {
 		in.expect(m, m.answer, m.up)

@@ -222,7 +222,12 @@ func (in *installation) revoke(ctx context.Context, m *member, i int) error {
 			return err
 		}
 	}
-	in.history.Add(Entry{Kind: KindRevoked, Cluster: m.name, Edge: out.site.Address.String()})
+	in.history.Add(Entry{
+		Kind: KindRevoked, Cluster: m.name, Edge: out.site.Address.String(), Name: stolen.Subject.NodeID(),
+	})
+	in.mu.Lock()
+	in.thieves = append(in.thieves, stolen)
+	in.mu.Unlock()
 	return in.startEdge(ctx, m, i)
 }
 

@@ -113,6 +113,15 @@ func (s Step) Breaks() string {
 	return fields[0]
 }
 
+// Blinds reports whether the step may keep the status of Tunnels from being current: what reports it is broken.
+func (s Step) Blinds() bool {
+	if !s.Action.IsFault() {
+		return false
+	}
+	kind, _, _ := strings.Cut(s.Target, "/")
+	return slices.Contains([]string{"controller", "xds-server", "apiserver", "etcd", "gateway"}, kind)
+}
+
 // Format returns a schedule as text, one step per line.
 func Format(steps []Step) string {
 	var text strings.Builder

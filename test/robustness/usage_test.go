@@ -5,11 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
@@ -70,11 +80,50 @@ func (in *installation) measure(ctx context.Context) ([]Entry, error) {
 		for _, a := range some {
 			name := a.Process().Name
 			add(kind+"-agent", name, a.Process().PID(), nil)
+			size, err := sizeOf(a.StateDir)
+			all[len(all)-1].Disk, errs = size, append(errs, err)
 			pid, err := a.EnvoyPID()
 			add(kind+"-envoy", name+"-envoy", pid, err)
 		}
 	}
-	return all, errors.Join(errs...)
+	objects, err := in.objects(ctx)
+	all = append(all, Entry{
+		Kind: KindUsage, Process: "apiserver", Name: "objects of the management cluster", Objects: objects,
+	})
+	return all, errors.Join(append(errs, err)...)
+}
+
+// sizeOf returns the number of bytes in a folder.
+func sizeOf(dir string) (sum uint64, err error) {
+	err = filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // it was replaced
+		}
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil {
+			sum += uint64(info.Size())
+		}
+		return nil
+	})
+	return sum, err
+}
+
+// objects returns the number of objects of the kinds that we, or Cluster API for us, create in the management cluster.
+func (in *installation) objects(ctx context.Context) (sum uint64, err error) {
+	for _, list := range []client.ObjectList{
+		&corev1.SecretList{}, &corev1.ConfigMapList{}, &corev1.ServiceList{}, &coordinationv1.LeaseList{},
+		&certificatesv1.CertificateSigningRequestList{}, &v1alpha1.TunnelList{}, &v1alpha1.RemoteNetworkList{},
+		&clusterv1.ClusterList{},
+	} {
+		if err := in.Management.Client.List(ctx, list); err != nil {
+			return 0, fmt.Errorf("counting objects: %w", err)
+		}
+		sum += uint64(meta.LenList(list))
+	}
+	return sum, nil
 }
 
 // scrape returns the number of goroutines of a process.
