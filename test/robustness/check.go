@@ -45,6 +45,9 @@ const (
 	replacedFor = 5 * time.Second
 	// readyFor is how long a Tunnel may still be reported as ready when all requests fail.
 	readyFor = time.Minute
+	// relayedFor is how long requests at another gateway may fail because of a gateway's fault: it may have relayed the
+	// tunnels to that one, and a gateway that hangs is replaced only after a while.
+	relayedFor = 20 * time.Second
 	// lateShare of a bound voids it: a canary that was late for that long proves that the machine was.
 	lateShare = 20
 )
@@ -113,6 +116,7 @@ type span struct {
 	open       bool
 	breaks     string // as Step.Breaks
 	blinds     bool   // as Step.Blinds
+	relays     bool   // as Step.Relays
 }
 
 func (r *record) read(e Entry) {
@@ -167,7 +171,7 @@ func (r *record) readStep(e Entry) {
 	if steps, err := Parse(e.Text); err != nil || len(steps) != 1 {
 		r.find(RuleHistory, e.At, "unknown step %q", e.Text)
 	} else {
-		s.breaks, s.blinds = steps[0].Breaks(), steps[0].Blinds()
+		s.breaks, s.blinds, s.relays = steps[0].Breaks(), steps[0].Blinds(), steps[0].Relays()
 	}
 	r.steps = append(r.steps, s)
 }
@@ -283,8 +287,18 @@ func (r *record) calm(from, to time.Duration) bool {
 // not everything had to work again.
 func (r *record) excused(ask Entry, from, to time.Duration) bool {
 	return slices.ContainsFunc(r.steps, func(s span) bool {
-		return s.breaks != "" && (s.breaks == ask.Cluster || strings.HasSuffix(ask.Path, s.breaks)) &&
-			s.begin <= to && (s.open || s.end >= from-r.run.Settle)
+		var after time.Duration
+		switch {
+		case s.breaks == "" || s.begin > to:
+			return false
+		case s.breaks == ask.Cluster || strings.HasSuffix(ask.Path, s.breaks):
+			after = r.run.Settle
+		case s.relays:
+			after = relayedFor
+		default:
+			return false
+		}
+		return s.open || s.end >= from-after
 	})
 }
 

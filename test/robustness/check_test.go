@@ -190,8 +190,11 @@ var stories = map[string]struct {
 	"a request fails while its gateway is killed": {
 		in: begin().kill("gateway/1/envoy", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
 	},
-	"a request fails while another gateway is killed": {
-		in:   begin().kill("gateway/0/envoy", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+	"a request fails while another gateway is killed, which may have relayed its tunnel": {
+		in: begin().kill("gateway/0/envoy", 99*second, 110*second).ask(125*second, second, Entry{Error: "reset"}).finish(),
+	},
+	"a request fails long after another gateway was killed": {
+		in:   begin().kill("gateway/0/envoy", 99*second, 110*second).ask(131*second, second, Entry{Error: "reset"}).finish(),
 		want: []string{RuleCalm},
 	},
 	"a request fails while the xds-server is killed": {

@@ -113,6 +113,9 @@ func (s Step) Breaks() string {
 	return fields[0]
 }
 
+// Relays reports whether the step is about a gateway, which may relay tunnels to other gateways.
+func (s Step) Relays() bool { return strings.HasPrefix(s.Target, "gateway/") }
+
 // Blinds reports whether the step may keep the status of Tunnels from being current: what reports it is broken.
 func (s Step) Blinds() bool {
 	if !s.Action.IsFault() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -134,7 +135,11 @@ func (n *Network) addSwitch(ctx context.Context, role, device string, address ne
 	if err != nil {
 		return nil, err
 	}
-	if err := namespace.IP(ctx, "link", "add", device, "type", "bridge"); err != nil {
+	// Without an address of its own, a bridge takes one of its ports' and changes it with them, which all others learn
+	// after seconds.
+	own := address.Addr().As4()
+	hardware := net.HardwareAddr(append([]byte{2, 0}, own[:]...)).String()
+	if err := namespace.IP(ctx, "link", "add", device, "address", hardware, "type", "bridge"); err != nil {
 		return nil, err
 	}
 	return namespace, namespace.addAddresses(ctx, device, n.family.prefixes(address))
