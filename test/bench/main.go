@@ -1,6 +1,6 @@
 // Command bench measures Fairlead and comparable projects with real Envoys on this machine.
 //
-//	go run ./test/bench path|manager|networks|scale|all [--quick] [--only PATTERN] [--results DIR]
+//	go run ./test/bench path|manager|networks|scale|all|day [--quick] [--only PATTERN] [--results DIR]
 //	go run ./test/bench report [--results DIR] [--document FILE]
 //
 // Each suite writes its results into its own file. report makes tables and plots of all of them.
@@ -49,6 +49,12 @@ var suites = []suite{
 	},
 }
 
+// day takes longer than all others together, so it is not in "all".
+var day = suite{
+	"day", "24 simulated hours: memory, goroutines and open files while workload clusters come and go and leaves are renewed",
+	scale.RunDay,
+}
+
 func main() {
 	kubelog.SetLogger(slog.New(slog.DiscardHandler)) // without a logger controller-runtime prints a warning
 	command.Main(func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -62,6 +68,7 @@ func root() *cobra.Command {
 	for _, s := range suites {
 		root.AddCommand(measure(s.name, s.short, results, s))
 	}
+	root.AddCommand(measure(day.name, day.short, results, day))
 	root.AddCommand(measure("all", "everything", results, suites...), write(results), serve())
 	return root
 }

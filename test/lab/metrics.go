@@ -1,9 +1,14 @@
 package lab
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
@@ -75,4 +80,33 @@ func metricsBeside(health string) string {
 		return "0"
 	}
 	return fmt.Sprintf("%s:%d", address, n+1500)
+}
+
+// scrapePatience bounds one reading of metrics.
+const scrapePatience = 5 * time.Second
+
+// Goroutines returns the number of goroutines of a program, which must serve metrics.
+func (t Target) Goroutines(ctx context.Context) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, scrapePatience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+t.Address+"/metrics", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	transport := &http.Transport{DialContext: t.Namespace.DialContext, DisableKeepAlives: true}
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		return 0, fmt.Errorf("reading the metrics of %s: %w", t.Name, err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return 0, fmt.Errorf("reading the metrics of %s: %w", t.Name, err)
+	}
+	for line := range strings.Lines(string(body)) {
+		if value, ok := strings.CutPrefix(line, "go_goroutines "); ok {
+			return strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("reading the metrics of %s: there are no goroutines", t.Name)
 }

@@ -4,13 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net/http"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -50,7 +45,7 @@ func (in *installation) measure(ctx context.Context) ([]Entry, error) {
 	}
 	goroutines := map[string]uint64{}
 	for _, target := range in.Targets(edges...) {
-		n, err := scrape(ctx, target)
+		n, err := target.Goroutines(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -124,32 +119,6 @@ func (in *installation) objects(ctx context.Context) (sum uint64, err error) {
 		sum += uint64(meta.LenList(list))
 	}
 	return sum, nil
-}
-
-// scrape returns the number of goroutines of a process.
-func scrape(ctx context.Context, target lab.Target) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+target.Address+"/metrics", http.NoBody)
-	if err != nil {
-		return 0, err
-	}
-	transport := &http.Transport{DialContext: target.Namespace.DialContext, DisableKeepAlives: true}
-	answer, err := transport.RoundTrip(request)
-	if err != nil {
-		return 0, fmt.Errorf("reading the metrics of %s: %w", target.Name, err)
-	}
-	defer func() { _ = answer.Body.Close() }()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return 0, fmt.Errorf("reading the metrics of %s: %w", target.Name, err)
-	}
-	for line := range strings.Lines(string(body)) {
-		if value, ok := strings.CutPrefix(line, "go_goroutines "); ok {
-			return strconv.ParseUint(strings.TrimSpace(value), 10, 64)
-		}
-	}
-	return 0, fmt.Errorf("reading the metrics of %s: there are no goroutines", target.Name)
 }
 
 // secrets records which logs contain a secret. It does not record the secret.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
@@ -58,6 +59,15 @@ func (e *Edge) Follow(
 		return nil, fmt.Errorf("opening the control channel of %s: %w", e.Node, err)
 	}
 	return c, nil
+}
+
+// Renew requests another leaf for the edge. csr is in DER. It returns the chain in PEM.
+func (c *Control) Renew(ctx context.Context, csr []byte) ([]byte, error) {
+	certificate, err := enrolv1.NewEnrolmentClient(c.conn).Renew(ctx, &enrolv1.RenewRequest{Csr: csr})
+	if err != nil {
+		return nil, fmt.Errorf("renewing a leaf: %w", err)
+	}
+	return certificate.GetChain(), nil
 }
 
 func (c *Control) begin(ctx context.Context, e *Edge) error {

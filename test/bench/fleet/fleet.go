@@ -51,11 +51,21 @@ type World struct {
 	key   *ecdsa.PrivateKey // of all leaves
 }
 
-// New starts an installation and a fleet without edges. Each edge that is added later keeps the given number of
-// tunnels. serving is the certificate of the workload apiservers; if it is nil, the installation's CA issues one for
-// the name kubernetes.
-func New(ctx context.Context, tunnels int, serving *tls.Certificate) (_ *World, err error) {
-	l, err := lab.New(ctx, lab.Options{Lean: true, TunnelDomain: string(Domain), LogLevel: "warn"})
+// Options are what differs between installations.
+type Options struct {
+	Tunnels int // that each edge keeps, of those that are added later
+	// Serving is the certificate of the workload apiservers; nil: the installation's CA issues one for the name
+	// kubernetes.
+	Serving    *tls.Certificate
+	Controller []string // additional flags of the controller
+	Metrics    bool     // programs serve metrics
+}
+
+// New starts an installation and a fleet without edges.
+func New(ctx context.Context, o Options) (_ *World, err error) {
+	l, err := lab.New(ctx, lab.Options{
+		Lean: true, TunnelDomain: string(Domain), LogLevel: "warn", ControllerFlags: o.Controller, Metrics: o.Metrics,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -72,6 +82,7 @@ func New(ctx context.Context, tunnels int, serving *tls.Certificate) (_ *World, 
 	if err := w.readCA(ctx); err != nil {
 		return nil, err
 	}
+	serving := o.Serving
 	if serving == nil {
 		if serving, err = w.Leaf(certs.Leaf{
 			CommonName: "kubernetes", DNSNames: []string{"kubernetes"},
@@ -85,7 +96,7 @@ func New(ctx context.Context, tunnels int, serving *tls.Certificate) (_ *World, 
 		chan struct{}, connecting,
 	)
 	w.Fleet, err = synthetic.New(synthetic.Options{
-		Domain: Domain, Gateway: "gateway-0", Roots: w.Roots, API: w.API, Tunnels: tunnels,
+		Domain: Domain, Gateway: "gateway-0", Roots: w.Roots, API: w.API, Tunnels: o.Tunnels,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			slots <- struct{}{}
 			defer func() { <-slots }()
@@ -141,6 +152,19 @@ func (w *World) Identity(leaf certs.Leaf) (certs.Identity, error) {
 	}
 	return certs.NewIdentity(chain, w.key)
 }
+
+// Renewed adds an edge with the identity of another one and a leaf that was issued later. It does not dial yet.
+func (w *World) Renewed(edge *synthetic.Edge, chain []byte) (*synthetic.Edge, error) {
+	identity, err := certs.NewIdentity(chain, w.key)
+	if err != nil {
+		return nil, err
+	}
+	certificate := identity.TLSCertificate()
+	return w.Fleet.Add(synthetic.Spec{Node: edge.Node, ID: edge.ID, Certificate: &certificate}), nil
+}
+
+// CSR returns a request for a certificate of the key that all edges have.
+func (w *World) CSR() ([]byte, error) { return certs.NewCSR(w.key) }
 
 // Edge adds an edge of a tunnel. It does not dial yet.
 func (w *World) Edge(id string) (*synthetic.Edge, error) {

@@ -56,7 +56,7 @@ func newWorld(ctx context.Context, size int) (*world, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the apiserver's certificate: %w", err)
 	}
-	base, err := fleet.New(ctx, tunnels, &serving)
+	base, err := fleet.New(ctx, fleet.Options{Tunnels: tunnels, Serving: &serving})
 	if err != nil {
 		return nil, err
 	}

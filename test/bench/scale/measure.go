@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/test/bench/fleet"
 )
 
 // measure measures everything about one size, within a time that grows with the size. changes is the number of samples
@@ -19,7 +20,7 @@ func measure(ctx context.Context, r *results, n, changes int) error {
 	ctx, cancel := context.WithTimeout(ctx, sizePatience+time.Duration(n)*clusterPatience)
 	defer cancel()
 	perEdge := tunnels(n)
-	w, err := newWorld(ctx, perEdge)
+	w, err := newWorld(ctx, fleet.Options{Tunnels: perEdge})
 	if err != nil {
 		return err
 	}

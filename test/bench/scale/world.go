@@ -40,8 +40,8 @@ const (
 // world is an installation with synthetic edges.
 type world struct{ *fleet.World }
 
-func newWorld(ctx context.Context, perEdge int) (*world, error) {
-	base, err := fleet.New(ctx, perEdge, nil)
+func newWorld(ctx context.Context, options fleet.Options) (*world, error) {
+	base, err := fleet.New(ctx, options)
 	if err != nil {
 		return nil, err
 	}

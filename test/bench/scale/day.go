@@ -1,0 +1,278 @@
+package scale
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/test/bench/fleet"
+	"github.com/fairlead/fairlead/test/bench/record"
+	"github.com/fairlead/fairlead/test/lab/proc"
+	"github.com/fairlead/fairlead/test/synthetic"
+)
+
+const (
+	// dayClusters is the number of workload clusters of RunDay. ClustersEnv overrides it.
+	dayClusters = 1_000
+	// hour is how long a simulated hour takes. Leaves live for a simulated day, as they do by default.
+	hour = 30 * time.Second
+	// hours is the length of a simulated day, and settled the number of hours after which figures must stay flat.
+	hours, settled = 24, 6
+	// In an hour one edge of renewing renews its leaf, as all do after two thirds of its life, and each of so many
+	// Clusters is replaced by another one and gets another name.
+	renewing, replaced = 16, 20
+)
+
+// ClustersEnv is the environment variable that overrides the number of workload clusters of RunDay.
+const ClustersEnv = "DAY_CLUSTERS"
+
+// today is the state of a simulated day.
+type today struct {
+	*world
+	out      record.Options
+	next     int               // number of the next Cluster
+	clusters []int             // the present Clusters, oldest first
+	edges    []*synthetic.Edge // of the same Clusters
+	controls []*synthetic.Control
+	sources  int // addresses that edges have had so far
+	renewed  int
+	changed  int
+}
+
+// RunDay measures memory, goroutines and open files of every component in each hour of a simulated day: leaves are
+// renewed, tunnels and control channels open again with them, and workload clusters come, go and change. It adds the
+// figures of some hours, and how much each grows from hour to hour once all has settled, by least squares.
+func RunDay(ctx context.Context, log *record.Log, o record.Options) error {
+	n := dayClusters
+	if text := os.Getenv(ClustersEnv); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil || n < 2*replaced {
+			return fmt.Errorf("%s: %q is no number of workload clusters of at least %d", ClustersEnv, text, 2*replaced)
+		}
+	}
+	r := &results{log: log, out: o, size: n, growth: growth{}}
+	w, err := newWorld(ctx, fleet.Options{
+		Tunnels: 1, Metrics: true, Controller: []string{"--leaf-lifetime=" + (hours * hour).String()},
+	})
+	if err != nil {
+		return err
+	}
+	defer w.Close(ctx)
+	d := &today{world: w, out: o}
+	defer d.closeAll()
+	if err := d.morning(ctx, n); err != nil {
+		return err
+	}
+	figures := map[figure][]float64{}
+	length := o.Rounds(hours, 3)
+	for h := range length {
+		ends := time.Now().Add(hour)
+		if err := d.live(ctx); err != nil {
+			return fmt.Errorf("living through hour %d: %w", h, err)
+		}
+		if late := time.Until(ends); late < 0 {
+			o.Printf("hour %d took %s longer", h, -late.Round(time.Second))
+		}
+		if err := retry.Sleep(ctx, time.Until(ends)); err != nil {
+			return err
+		}
+		if err := d.note(ctx, figures); err != nil {
+			return err
+		}
+	}
+	r.add("renewed leaves", "", float64(d.renewed))
+	r.add("replaced Clusters", "", float64(d.next-n))
+	r.add("changed Tunnels", "", float64(d.changed))
+	for _, f := range slices.SortedFunc(maps.Keys(figures), figure.compare) {
+		values := figures[f]
+		for _, h := range slices.Compact([]int{1, min(settled, length), length}) {
+			r.of(f.subject, fmt.Sprintf("%s after hour %d", f.name, h), "", values[h-1], values...)
+		}
+		if flat := values[min(settled, len(values)-1):]; len(flat) > 1 {
+			r.of(f.subject, f.name+" grows in an hour by", "", slope(flat))
+		}
+	}
+	return nil
+}
+
+// slope returns by how much values grow from one to the next, by least squares.
+func slope(values []float64) float64 {
+	var x []float64
+	for i := range values {
+		x = append(x, float64(i))
+	}
+	return leastSquares(x, values).slope
+}
+
+// morning creates all Clusters with their edges and control channels.
+func (d *today) morning(ctx context.Context, n int) error {
+	if err := d.add(ctx, n); err != nil {
+		return err
+	}
+	return d.allUp(ctx, n)
+}
+
+// add creates Clusters, and starts their edges.
+func (d *today) add(ctx context.Context, n int) error {
+	first := d.next
+	d.next += n
+	for i := first; i < d.next; i++ {
+		if err := d.create(ctx, i); err != nil {
+			return err
+		}
+		d.clusters = append(d.clusters, i)
+	}
+	ids, err := d.Tunnels(ctx, namespace, len(d.clusters), patience+time.Duration(n)*allPatience)
+	if err != nil {
+		return err
+	}
+	for i := first; i < d.next; i++ {
+		e, err := d.Edge(ids[name(i)])
+		if err != nil {
+			return err
+		}
+		if err := d.begin(ctx, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin starts an edge and opens its control channel.
+func (d *today) begin(ctx context.Context, e *synthetic.Edge) error {
+	e.Start()
+	d.sources++
+	var c *synthetic.Control
+	err := proc.Wait(ctx, patience, func(ctx context.Context) (err error) { // the xds-server may not know the tunnel yet
+		c, err = e.Follow(ctx, source(d.sources), func(ctx context.Context) (net.Conn, error) {
+			return d.Network.Management.DialContext(ctx, "tcp", xdsServer)
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	d.edges, d.controls = append(d.edges, e), append(d.controls, c)
+	return nil
+}
+
+// live does what happens in an hour.
+func (d *today) live(ctx context.Context) error {
+	for range len(d.clusters) / renewing {
+		if err := d.renew(ctx); err != nil {
+			return err
+		}
+	}
+	for i := range replaced {
+		extra := fmt.Sprintf("api-%d.example.org", d.changed)
+		if _, err := d.changeOne(ctx, d.clusters[len(d.clusters)-1-i], extra); err != nil {
+			return err
+		}
+		d.changed++
+	}
+	for range replaced {
+		if err := d.removeOldest(ctx); err != nil {
+			return err
+		}
+	}
+	return d.add(ctx, replaced)
+}
+
+// renew renews the leaf of the edge that has had its own for longest, and opens its connections again. Its Cluster
+// becomes the newest one.
+func (d *today) renew(ctx context.Context) error {
+	csr, err := d.CSR()
+	if err != nil {
+		return err
+	}
+	old, control, cluster := d.edges[0], d.controls[0], d.clusters[0]
+	short, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	chain, err := control.Renew(short, csr)
+	if err != nil {
+		return err
+	}
+	d.dropFirst()
+	e, err := d.Renewed(old, chain)
+	if err != nil {
+		return err
+	}
+	d.clusters = append(d.clusters, cluster)
+	d.renewed++
+	return d.begin(ctx, e)
+}
+
+// removeOldest deletes the Cluster of the first edge, and stops the edge.
+func (d *today) removeOldest(ctx context.Context) error {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name(d.clusters[0])}}
+	d.dropFirst()
+	if err := d.Management.Client.Delete(ctx, cluster); err != nil {
+		return fmt.Errorf("deleting %s: %w", cluster.Name, err)
+	}
+	// Nobody collects garbage here.
+	tunnel := &v1alpha1.Tunnel{ObjectMeta: cluster.ObjectMeta}
+	if err := d.Management.Client.Delete(ctx, tunnel); err != nil {
+		return fmt.Errorf("deleting the Tunnel of %s: %w", cluster.Name, err)
+	}
+	return nil
+}
+
+// dropFirst stops the first edge and forgets it.
+func (d *today) dropFirst() {
+	d.edges[0].Stop()
+	_ = d.controls[0].Close()
+	d.edges, d.controls, d.clusters = d.edges[1:], d.controls[1:], d.clusters[1:]
+}
+
+func (d *today) closeAll() {
+	for _, c := range d.controls {
+		_ = c.Close()
+	}
+}
+
+// note adds the present figures of each component.
+func (d *today) note(ctx context.Context, figures map[figure][]float64) error {
+	goroutines := map[string]float64{}
+	for _, t := range d.Targets() {
+		n, err := t.Goroutines(ctx)
+		if err != nil {
+			return err
+		}
+		goroutines[t.Job] = float64(n)
+	}
+	for _, c := range d.components() {
+		pid, err := c.pid()
+		if err != nil {
+			return err
+		}
+		memory, err := proc.RSS(pid)
+		if err != nil {
+			return err
+		}
+		files, err := proc.Files(pid)
+		if err != nil {
+			return err
+		}
+		add := func(what string, value float64) {
+			f := figure{what, c.name}
+			figures[f] = append(figures[f], value)
+		}
+		add("memory, MB,", float64(memory)/1e6)
+		add("open files", float64(files))
+		if n, ok := goroutines[c.name]; ok {
+			add("goroutines", n)
+		}
+		d.out.Printf("%-14s %8.1f MB %6d files %6.0f goroutines", c.name, float64(memory)/1e6, files, goroutines[c.name])
+	}
+	return nil
+}
