@@ -19,10 +19,14 @@ type Kind string
 const (
 	// KindRun is the first entry: the seed, and how soon everything must work after the last step.
 	KindRun Kind = "run"
-	// KindAsk is the begin of a request, KindAnswer its end, whether or not it succeeded.
-	KindAsk, KindAnswer Kind = "ask", "answer"
-	// KindStep is the begin of a step of the schedule, KindDone its end.
-	KindStep, KindDone Kind = "step", "done"
+	// KindAsk is the begin of a request.
+	KindAsk Kind = "ask"
+	// KindAnswer is the end of a request, whether or not it succeeded.
+	KindAnswer Kind = "answer"
+	// KindStep is the begin of a step of the schedule.
+	KindStep Kind = "step"
+	// KindDone is the end of a step.
+	KindDone Kind = "done"
 	// KindExpect says from when on a workload cluster should have a tunnel or not, and which name answers for it.
 	KindExpect Kind = "expect"
 	// KindRevoked says that the revocation of an edge was confirmed.

@@ -117,7 +117,7 @@ func (in *installation) failingWebhook(ctx context.Context) ([]client.Object, *h
 	if err != nil {
 		return nil, nil, fmt.Errorf("starting a webhook: %w", err)
 	}
-	server := &http.Server{Handler: http.HandlerFunc(failing()), ReadHeaderTimeout: refusalTimeout}
+	server := &http.Server{Handler: failing(), ReadHeaderTimeout: refusalTimeout}
 	go func() {
 		_ = server.Serve(tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}}))
 	}()

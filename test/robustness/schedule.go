@@ -22,25 +22,27 @@ const (
 	Starve Action = "starve"
 	// NoFiles lets a process open no further files or connections.
 	NoFiles Action = "no-files"
-	// FillDisk leaves no space on the disk of an edge, and ReadOnly makes that disk read-only.
+	// FillDisk leaves no space on the disk of an edge.
 	FillDisk Action = "fill-disk"
+	// ReadOnly makes the disk of an edge read-only.
 	ReadOnly Action = "read-only"
 	// Unplug sets the link of an edge's site down: packets in both directions are lost without an error.
 	Unplug Action = "unplug"
 	// OneWay loses the packets from an edge's site to the gateways, and only those.
 	OneWay Action = "one-way"
-	// Delay makes each packet of an edge's site take 150 ms longer. Lossy loses, repeats and reorders some of them, and
-	// Corrupt changes bytes in them so that TCP does not notice.
-	Delay   Action = "delay"
-	Lossy   Action = "lossy"
+	// Delay makes each packet of an edge's site take 150 ms longer.
+	Delay Action = "delay"
+	// Lossy loses, repeats and reorders some packets of an edge's site.
+	Lossy Action = "lossy"
+	// Corrupt changes bytes in packets of an edge's site so that TCP does not notice.
 	Corrupt Action = "corrupt"
 	// Forget loses all packets of the TCP connections of an edge's site that exist already, as a load balancer does that
 	// has lost its table. New connections work.
 	Forget Action = "forget"
-	// Refuse makes the apiserver of the management cluster answer 429 to everything of ours, and Fail makes it answer
-	// our writes with 409, with 500, or not at all.
+	// Refuse makes the apiserver of the management cluster answer 429 to everything of ours.
 	Refuse Action = "refuse"
-	Fail   Action = "fail"
+	// Fail makes the apiserver of the management cluster answer our writes with 409, with 500, or not at all.
+	Fail Action = "fail"
 
 	// Delete deletes a Cluster, and creates it again under the same name when the step ends.
 	Delete Action = "delete"
@@ -75,9 +77,11 @@ var operations = []Action{Delete, Create, Pause, OptOut, Connect, Revoke, Rotate
 // Inventory is the installation that random schedules are for: workload clusters with the number of their edges.
 var Inventory = map[string]int{"berlin": 1, "rome": 1, "paris": 2, "tokyo": 2, "oslo": 1}
 
-// The other processes, of each kind.
+// The numbers of the other processes.
 const (
-	Controllers, XDSServers, Gateways = 2, 2, 3
+	Controllers = 2
+	XDSServers  = 2
+	Gateways    = 3
 )
 
 // IsFault reports whether an action is a fault, and not something that users do.
