@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/retry"
@@ -132,12 +133,12 @@ func (d *today) add(ctx context.Context, n int) error {
 		}
 		d.clusters = append(d.clusters, i)
 	}
-	ids, err := d.Tunnels(ctx, namespace, len(d.clusters), patience+time.Duration(n)*allPatience)
-	if err != nil {
-		return err
-	}
 	for i := first; i < d.next; i++ {
-		e, err := d.Edge(ids[name(i)])
+		id, err := d.id(ctx, i, patience+time.Duration(n)*allPatience)
+		if err != nil {
+			return err
+		}
+		e, err := d.Edge(id)
 		if err != nil {
 			return err
 		}
@@ -146,6 +147,19 @@ func (d *today) add(ctx context.Context, n int) error {
 		}
 	}
 	return nil
+}
+
+// id waits until the Tunnel of a Cluster has an id, and returns it.
+func (d *today) id(ctx context.Context, i int, timeout time.Duration) (id string, err error) {
+	err = proc.Wait(ctx, timeout, func(ctx context.Context) error {
+		tunnel := &v1alpha1.Tunnel{}
+		err := d.Management.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name(i)}, tunnel)
+		if id = tunnel.Spec.ID; err == nil && id == "" {
+			err = fmt.Errorf("the Tunnel %s has no id", name(i))
+		}
+		return err
+	})
+	return id, err
 }
 
 // begin starts an edge and opens its control channel.
