@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -49,7 +50,12 @@ func (in *installation) start(ctx context.Context, s Step) (end func() error, er
 	if err != nil {
 		return nil, err
 	}
-	if s.Action == Kill && agent == nil {
+	switch {
+	case s.Action == Ahead:
+		return in.wrongClock(service, clockError)
+	case s.Action == Behind:
+		return in.wrongClock(service, -clockError)
+	case s.Action == Kill && agent == nil:
 		service.Hold()
 		return func() error { service.Resume(); return nil }, nil
 	}
@@ -60,6 +66,24 @@ func (in *installation) start(ctx context.Context, s Step) (end func() error, er
 		}
 	}
 	return faultOf(pid, s.Action)
+}
+
+// clockError is how wrong clocks may be, as docs/edge.md promises.
+const clockError = 10 * time.Minute
+
+// wrongClock starts a program again with a wrong clock. An Envoy that it adopts keeps its own.
+func (in *installation) wrongClock(service *proc.Service, by time.Duration) (end func() error, err error) {
+	usual := service.Process().Spec
+	restart := func(program string, env []string) {
+		service.Hold()
+		service.Change(func(spec *proc.Spec) { spec.Program, spec.Env = program, env })
+		service.Resume()
+	}
+	restart(in.clocks.Program(filepath.Base(usual.Program)), in.clocks.Env(by))
+	return func() error {
+		restart(usual.Program, usual.Env)
+		return nil
+	}, nil
 }
 
 // freezeManagement freezes a process without which the management cluster does not answer.

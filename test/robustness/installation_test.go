@@ -1,11 +1,13 @@
 package robustness
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,7 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/clock"
 	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/proc"
@@ -42,6 +46,7 @@ type installation struct {
 	standIn map[string]*world.StandIn // the present ones
 	lasting []*lab.Agent              // the gateways, because scaling changes those of the lab
 	history *Recorder                 // of the present run
+	clocks  *clock.Clocks             // nil in the short form, whose schedule has no wrong clock
 
 	// ignoreRevocations is a planted bug: edges are revoked on paper only.
 	ignoreRevocations bool
@@ -93,6 +98,11 @@ func newInstallation(t *testing.T, options lab.Options, names []string, standIns
 	options.Controllers, options.XDSServers, options.Gateways = Controllers, XDSServers, Gateways
 	options.Metrics, options.ServingNames = true, []string{world.Hostname("berlin")}
 	in := &installation{World: world.Start(t, &proof, options), t: t, members: map[string]*member{}}
+	if !options.Lean {
+		clocks, err := clock.NewClocks(t.Context())
+		must(t, err)
+		in.clocks = clocks
+	}
 	in.standIn, in.lasting = map[string]*world.StandIn{}, slices.Clone(in.Gateways)
 	apiservers := map[string]*kube.APIServer{"berlin": in.SNI, "rome": in.Connect}
 	for _, name := range names {
@@ -183,20 +193,40 @@ func (in *installation) startEdge(ctx context.Context, m *member, i int) error {
 		return err
 	}
 	name := fmt.Sprintf("edge-%s-%d-%d", m.name, i, n)
-	disk, err := in.NewDisk(ctx, "disk-"+name, diskSize)
+	small, err := in.NewDisk(ctx, "disk-"+name, diskSize)
 	if err != nil {
 		return err
 	}
 	agent, err := in.RunEdge(lab.EdgeSpec{
-		Name: name, Site: site.Namespace, Bootstraps: [][]byte{bootstrap}, StateDir: filepath.Join(disk.Path, "state"),
+		Name: name, Site: site.Namespace, Bootstraps: [][]byte{bootstrap}, StateDir: filepath.Join(small.Path, "state"),
 	})
 	if err != nil {
 		return err
 	}
 	m.mu.Lock()
-	m.edges[i] = &place{agent, site, disk}
+	m.edges[i] = &place{agent, site, small}
 	m.mu.Unlock()
-	return agent.WaitReady(ctx, patience, agent.Ready)
+	return agent.WaitReady(ctx, patience, func(ctx context.Context) error {
+		err := agent.Ready(ctx)
+		if err != nil {
+			err = errors.Join(err, in.renewBootstrap(ctx, m, in.BootstrapFile(name, 0)))
+		}
+		return err
+	})
+}
+
+// renewBootstrap replaces the bootstrap file of an edge if its token has been replaced, as the edge's log asks for. The
+// token may have been used up by earlier edges while the controller could not replace it.
+func (in *installation) renewBootstrap(ctx context.Context, m *member, file string) error {
+	newest, err := m.cluster.Bootstrap(ctx)
+	if err != nil {
+		return err
+	}
+	present, err := os.ReadFile(file)
+	if err != nil || bytes.Equal(present, newest) {
+		return err
+	}
+	return disk.Replace(file, newest)
 }
 
 // freeSite returns a site without an edge, and the number of the edge that will be there.

@@ -22,6 +22,11 @@ const (
 	Starve Action = "starve"
 	// NoFiles lets a process open no further files or connections.
 	NoFiles Action = "no-files"
+	// Ahead starts a program again with a clock that is 10 minutes ahead, and Behind with one that is late. When the step
+	// ends, it starts with the right clock.
+	Ahead Action = "ahead"
+	// Behind is the opposite of Ahead.
+	Behind Action = "behind"
 	// FillDisk leaves no space on the disk of an edge.
 	FillDisk Action = "fill-disk"
 	// ReadOnly makes the disk of an edge read-only.
@@ -65,7 +70,7 @@ const (
 // targets are the targets of each action, as in Inventory.
 var targets = map[Action][]string{
 	Kill: processes(), Freeze: append(processes(), "apiserver", "etcd"), Starve: processes(), NoFiles: processes(),
-	FillDisk: edges(), ReadOnly: edges(), Unplug: edges(), OneWay: edges(), Delay: edges(), Lossy: edges(),
+	Ahead: programs(), Behind: programs(), FillDisk: edges(), ReadOnly: edges(), Unplug: edges(), OneWay: edges(), Delay: edges(), Lossy: edges(),
 	Corrupt: edges(), Forget: edges(), Refuse: {"apiserver"}, Fail: {"apiserver"},
 	Delete: {"oslo"}, Create: {"lima"}, Pause: clusters(), OptOut: {"tokyo"}, Connect: clusters(),
 	Revoke: {"paris/0", "paris/1"}, RotateCA: {"installation"}, ScaleDown: {"gateway/2"},
@@ -250,6 +255,11 @@ func edges() []string {
 		}
 	}
 	return all
+}
+
+// programs returns the processes that are not Envoys.
+func programs() []string {
+	return slices.DeleteFunc(processes(), func(name string) bool { return strings.HasSuffix(name, "/envoy") })
 }
 
 // processes returns the processes that can be killed. The last gateway is left out: it is scaled down.

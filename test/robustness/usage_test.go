@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -107,10 +106,12 @@ func sizeOf(dir string) (sum uint64, err error) {
 }
 
 // objects returns the number of objects of the kinds that we, or Cluster API for us, create in the management cluster.
+// It does not count CertificateSigningRequests, which Kubernetes deletes after an hour, because that controller does
+// not run here.
 func (in *installation) objects(ctx context.Context) (sum uint64, err error) {
 	for _, list := range []client.ObjectList{
 		&corev1.SecretList{}, &corev1.ConfigMapList{}, &corev1.ServiceList{}, &coordinationv1.LeaseList{},
-		&certificatesv1.CertificateSigningRequestList{}, &v1alpha1.TunnelList{}, &v1alpha1.RemoteNetworkList{},
+		&v1alpha1.TunnelList{}, &v1alpha1.RemoteNetworkList{},
 		&clusterv1.ClusterList{},
 	} {
 		if err := in.Management.Client.List(ctx, list); err != nil {
