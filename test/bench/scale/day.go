@@ -11,7 +11,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -206,16 +205,6 @@ func (d *today) live(ctx context.Context) error {
 		}
 	}
 	return d.add(ctx, replaced)
-}
-
-// unname removes the further name of a Cluster.
-func (d *today) unname(ctx context.Context, i int) error {
-	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name(i)}}
-	none := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"extraNames":null}}`))
-	if err := d.Management.Client.Patch(ctx, tunnel, none); err != nil {
-		return fmt.Errorf("changing the Tunnel %s back: %w", tunnel.Name, err)
-	}
-	return nil
 }
 
 // renew renews the leaf of the edge that has had its own for longest, and opens its connections again. Its Cluster

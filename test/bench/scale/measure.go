@@ -186,17 +186,25 @@ func (w *world) change(ctx context.Context, r *results, n, rounds int) error {
 func (w *world) changeBack(ctx context.Context, tunnels int) error {
 	up := w.Fleet.Stats().Up
 	for i := range tunnels {
-		tunnel := &v1alpha1.Tunnel{}
-		tunnel.Namespace, tunnel.Name = namespace, name(i)
-		if err := w.Management.Client.Patch(ctx, tunnel, client.RawPatch(types.MergePatchType, []byte(
-			`{"spec":{"extraNames":null}}`))); err != nil {
-			return fmt.Errorf("changing the Tunnel %s back: %w", tunnel.Name, err)
+		if err := w.unname(ctx, i); err != nil {
+			return err
 		}
 	}
 	if err := retry.Sleep(ctx, backTime); err != nil {
 		return err
 	}
 	return w.allUp(ctx, int(up))
+}
+
+// unname removes the additional name of a Tunnel.
+func (w *world) unname(ctx context.Context, i int) error {
+	tunnel := &v1alpha1.Tunnel{}
+	tunnel.Namespace, tunnel.Name = namespace, name(i)
+	none := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"extraNames":null}}`))
+	if err := w.Management.Client.Patch(ctx, tunnel, none); err != nil {
+		return fmt.Errorf("changing the Tunnel %s back: %w", tunnel.Name, err)
+	}
+	return nil
 }
 
 // backTime is how long a removed Envoy cluster may keep its tunnel.
