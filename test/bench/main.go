@@ -51,7 +51,8 @@ var suites = []suite{
 
 // day takes longer than all others together, so it is not in "all".
 var day = suite{
-	"day", "24 simulated hours: memory, goroutines and open files while workload clusters come and go and leaves are renewed",
+	"day",
+	"24 simulated hours: memory, goroutines and open files while workload clusters come and go and leaves are renewed",
 	scale.RunDay,
 }
 

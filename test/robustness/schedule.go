@@ -70,8 +70,9 @@ const (
 // targets are the targets of each action, as in Inventory.
 var targets = map[Action][]string{
 	Kill: processes(), Freeze: append(processes(), "apiserver", "etcd"), Starve: processes(), NoFiles: processes(),
-	Ahead: programs(), Behind: programs(), FillDisk: edges(), ReadOnly: edges(), Unplug: edges(), OneWay: edges(), Delay: edges(), Lossy: edges(),
-	Corrupt: edges(), Forget: edges(), Refuse: {"apiserver"}, Fail: {"apiserver"},
+	Ahead: programs(), Behind: programs(), FillDisk: edges(), ReadOnly: edges(),
+	Unplug: edges(), OneWay: edges(), Delay: edges(), Lossy: edges(), Corrupt: edges(), Forget: edges(),
+	Refuse: {"apiserver"}, Fail: {"apiserver"},
 	Delete: {"oslo"}, Create: {"lima"}, Pause: clusters(), OptOut: {"tokyo"}, Connect: clusters(),
 	Revoke: {"paris/0", "paris/1"}, RotateCA: {"installation"}, ScaleDown: {"gateway/2"},
 }
