@@ -89,7 +89,7 @@ func (r *room) proveTrials(t *testing.T) {
 		if code != 0 || len(got.Clusters) != 1 || got.Clusters[0].Hop != nil {
 			t.Fatalf("exit code %d: %+v", code, got)
 		}
-		for _, id := range []check.ID{"sni", "address", "edge-probe", "connections", "download"} {
+		for _, id := range []check.ID{"sni", "address", "edge-probe", "source-addresses", "connections", "download"} {
 			if status := statusOf(got.Clusters[0].Tests, id); status != check.OK {
 				t.Errorf("the test %s is %s: %+v", id, status, got.Clusters[0].Tests)
 			}

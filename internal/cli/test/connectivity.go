@@ -50,16 +50,17 @@ func connectivityCommand(root func() *cobra.Command) *cobra.Command {
 		Long: strings.TrimSpace(`
 Test each Cluster that is named, or each one of the namespace that has or wants a tunnel, with the kubeconfig
 that Cluster API uses: every hop of "fairlead check" with a request and a watch, then requests in each mode,
-through each address of the gateways and through each gateway, each edge, many connections at the same time,
-and a large download. On request, test an idle connection, a command in a Pod and a port-forward.
+through each address of the gateways and through each gateway, each edge, whether the load balancer preserves
+the addresses of edges, many connections at the same time, and a large download. On request, test an idle
+connection, a command in a Pod and a port-forward.
 
 A single gateway is selected by a port-forward of the management cluster. A client cannot select an edge,
 because the gateways distribute connections: instead, each edge itself sends a request to its apiserver.
 
 Needs: what "fairlead check" needs, and get on Tunnels and Secrets of the namespace; to test each gateway,
-list on Pods and create on pods/portforward in the namespace of the installation. With --exec and
---port-forward, the user of the kubeconfig needs create on pods/exec and pods/portforward in the workload
-cluster.
+list on Pods and create on pods/portforward in the namespace of the installation; to compare the addresses of
+edges, list on Nodes and get on the Service gateway-public there. With --exec and --port-forward, the user of
+the kubeconfig needs create on pods/exec and pods/portforward in the workload cluster.
 Changes: nothing, except that --exec runs echo in the Pod. --bundle and --junit create files.
 Exit codes: 0 no test failed; 1 a test failed, or the command failed; 2 the command line is invalid.`),
 		Example: "  fairlead test connectivity -n prod c1\n" +
@@ -227,6 +228,7 @@ func (t *tester) ways(ctx context.Context, key client.ObjectKey) (all []check.Re
 	all = append(all, t.addresses(ctx, w)...)
 	all = append(all, t.gateways(ctx, w)...)
 	all = append(all, t.edges(ctx, w)...)
+	all = append(all, t.sources(ctx, w.tunnel.HeldID())...)
 	all = append(all, own.TestConnections(ctx, t.flags.connections), own.TestDownload(ctx, t.flags.bytes, t.flags.timeout))
 	if t.flags.exec != "" {
 		all = append(all, own.TestExec(ctx, t.flags.execPod))

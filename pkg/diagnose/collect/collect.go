@@ -11,6 +11,8 @@ package collect
 
 import (
 	"encoding/json"
+	"net/netip"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/anypb"
@@ -64,6 +66,17 @@ type Tunnel struct {
 	Worker  string // of the gateway's Envoy; empty: not known
 	Since   time.Time
 	RTT     time.Duration // smoothed, of the TCP connection that carries it; 0: not known
+}
+
+// Source returns the address from which the tunnel was dialled, as its gateway observes it. It is invalid if the
+// gateway has reported none.
+func (t *Tunnel) Source() netip.Addr {
+	remote, _, _ := strings.Cut(t.Key, ">")
+	source, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return source.Addr().Unmap()
 }
 
 // UnservedWorkers is an edge that has no tunnel on some workers of a gateway, though it has others.
