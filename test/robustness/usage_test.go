@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -42,9 +43,15 @@ func (in *installation) measure(ctx context.Context) ([]Entry, error) {
 		}
 		m.mu.Unlock()
 	}
-	goroutines := map[string]uint64{}
+	for _, r := range in.remotes {
+		edges = append(edges, r.edge, r.Egress)
+	}
+	goroutines, heap := map[string]uint64{}, map[string]uint64{}
 	for _, target := range in.Targets(edges...) {
 		n, err := target.Goroutines(ctx)
+		if err == nil && strings.HasSuffix(target.Job, "-agent") {
+			heap[target.Name+"-envoy"], err = target.Heap(ctx)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -53,7 +60,7 @@ func (in *installation) measure(ctx context.Context) ([]Entry, error) {
 	var all []Entry
 	var errs []error
 	add := func(kind, name string, pid int, err error) {
-		e := Entry{Kind: KindUsage, Process: kind, Name: name, Goroutines: goroutines[name]}
+		e := Entry{Kind: KindUsage, Process: kind, Name: name, Goroutines: goroutines[name], Heap: heap[name]}
 		if err == nil {
 			e.Memory, err = proc.RSS(pid)
 		}
