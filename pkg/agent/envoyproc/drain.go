@@ -82,8 +82,8 @@ func (e *Envoy) drain(ctx context.Context, p *process) {
 }
 
 // drainedFile is the name of a file in the runtime folder that exists once the running Envoy was asked to drain. Envoy
-// itself does not report that. If the agent is killed during a drain, the next one must not adopt this Envoy, because it
-// never accepts or dials a connection again.
+// itself does not report that. If the agent is killed during a drain, the next one must not adopt this Envoy, because
+// it never accepts or dials a connection again.
 const drainedFile = "drained"
 
 func (e *Envoy) markDrained() {
