@@ -451,6 +451,8 @@ func (r *record) checkUsage() {
 		}
 		b, known := before[e.Process]
 		switch {
+		case e.Error != "":
+			r.findLate(RuleUsage, e.At-r.run.Settle, e.At, r.run.Settle, "a process cannot be measured: %s", e.Error)
 		case !known:
 			r.find(RuleHistory, e.At, "nothing is known of a %s before the run", e.Process)
 		case e.Memory > b.Memory*memoryFactor+memoryMore:

@@ -301,6 +301,14 @@ var stories = map[string]struct {
 			ask(100*second, second, Entry{Error: "reset"}).finish(),
 		want: []string{RuleCalm},
 	},
+	"a process is not there in the end": {
+		in:   begin().usage(true, Entry{At: 990 * second, Error: "refused"}).finish(),
+		want: []string{RuleUsage},
+	},
+	"a process is not there in the end, and the machine is late": {
+		in:    begin().late(980*second, 10*second).usage(true, Entry{At: 990 * second, Error: "refused"}).finish(),
+		voids: []string{RuleUsage},
+	},
 	"Envoy's heap grows": {
 		in:   begin().usage(false, Entry{Heap: 5 << 20}).usage(true, Entry{Heap: 30 << 20}).finish(),
 		want: []string{RuleUsage},

@@ -36,11 +36,11 @@ const (
 	workerPort = 9099
 )
 
-// list, get and watch are requests to a real apiserver.
 const (
 	listPath  = "/api/v1/configmaps?limit=500"
 	bigPath   = "/api/v1/namespaces/default/configmaps/" + big
-	watchPath = "/api/v1/namespaces/default/configmaps?watch=true&timeoutSeconds=36000&fieldSelector=metadata.name=" + pulse
+	watchPath = "/api/v1/namespaces/default/configmaps?watch=true&timeoutSeconds=36000&fieldSelector=metadata.name=" +
+		pulse
 )
 
 // furnish gives the real apiservers what clients of all kinds need: ConfigMaps, and a Node with a Pod whose commands
@@ -230,7 +230,8 @@ func (r *remote) execRemote(ctx context.Context) error {
 	return c.RunWithin(ctx, traffic.RequestTimeout)
 }
 
-// forwardRemote sends a line to a Node of a network, through the apiserver and its egress. The answer names the network.
+// forwardRemote sends a line to a Node of a network, through the apiserver and its egress. The answer names the
+// network.
 func (r *remote) forwardRemote(ctx context.Context, answer *Entry) error {
 	c, err := pods.NewClient(r.APIServer.Config, r.node(), kube.Container)
 	if err != nil {

@@ -3,10 +3,13 @@ package robustness
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
+	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/lab/workspace"
 	"github.com/fairlead/fairlead/test/versions"
@@ -40,16 +43,36 @@ func (in *installation) downgrade(ctx context.Context, target string) (end func(
 	if err != nil {
 		return nil, err
 	}
-	// An edge is reloaded, which keeps its Envoy if that needs no other arguments. Everything else ends at once.
-	signal := syscall.SIGKILL
-	if filepath.Base(usual.Program) == "edge-agent" {
-		signal = syscall.SIGHUP
-	}
 	become := func(program string, args []string) error {
-		service.Change(func(spec *proc.Spec) { spec.Program, spec.Args = program, args })
-		return unlessGone(syscall.Kill(service.Process().PID(), signal))
+		return in.replaceProgram(target, service, func(spec *proc.Spec) { spec.Program, spec.Args = program, args })
 	}
 	return func() error { return become(usual.Program, usual.Args) }, become(old, known)
+}
+
+// replaceProgram starts another program as a rollout does. An edge is reloaded, which keeps its Envoy if that needs no
+// other arguments. A gateway is another Pod: its Envoy ends, and its state is empty. Everything else ends at once.
+func (in *installation) replaceProgram(target string, service *proc.Service, change func(*proc.Spec)) error {
+	kind, _, _ := strings.Cut(target, "/")
+	switch kind {
+	case "gateway":
+		i := slices.IndexFunc(in.lasting, func(a *lab.Agent) bool { return a.Service == service })
+		service.Hold()
+		defer service.Resume()
+		service.Change(change)
+		_ = in.lasting[i].KillEnvoy() // another step may have ended it
+		entries, err := os.ReadDir(in.lasting[i].StateDir)
+		errs := []error{err}
+		for _, entry := range entries {
+			errs = append(errs, os.RemoveAll(filepath.Join(in.lasting[i].StateDir, entry.Name())))
+		}
+		return errors.Join(errs...)
+	case "controller", "xds-server":
+		service.Change(change)
+		service.Kill()
+		return nil
+	}
+	service.Change(change)
+	return unlessGone(syscall.Kill(service.Process().PID(), syscall.SIGHUP))
 }
 
 // useCommand makes another build of fairlead that of all later commands; empty: the usual one.
@@ -59,7 +82,7 @@ func (in *installation) useCommand(program string) {
 	in.cli = program
 }
 
-// exec runs a command of ours in the management network, as Lab.Exec does, in the present version.
+// runCommand runs a command of ours in the management network, as Lab.Exec does, in the present version.
 func (in *installation) runCommand(ctx context.Context, args ...string) (string, error) {
 	in.mu.Lock()
 	program := in.cli

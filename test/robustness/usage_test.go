@@ -20,7 +20,7 @@ import (
 )
 
 // usage records what every process of ours uses. Right after a fault a process may still be starting, so it is tried
-// again.
+// again. After the run it is the check that decides what a failure means.
 func (in *installation) usage(ctx context.Context, after bool) error {
 	var all []Entry
 	err := proc.Wait(ctx, settle, func(ctx context.Context) (err error) {
@@ -30,6 +30,10 @@ func (in *installation) usage(ctx context.Context, after bool) error {
 	for _, e := range all {
 		e.After = after
 		in.history.Add(e)
+	}
+	if after && err != nil {
+		in.history.Add(Entry{Kind: KindUsage, After: true, Error: err.Error()})
+		return nil
 	}
 	return err
 }
