@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -26,12 +28,12 @@ const deletedForMove = "clusterctl.cluster.x-k8s.io/delete-for-move"
 func (in *installation) move(ctx context.Context, m *member) (end func() error, err error) {
 	in.serving.RLock()
 	defer in.serving.RUnlock()
-	dir, err := os.MkdirTemp(in.Dir, "moved-"+m.name+"-")
+	var dir string
+	err = in.again(ctx, func(ctx context.Context) (err error) { // it refuses while another Cluster is paused
+		dir, err = in.writeMoved(ctx, m.name)
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("moving %s: %w", m.name, err)
-	}
-	if err := in.clusterctl(ctx, "move", "--to-directory="+dir, "--namespace="+world.Namespace,
-		"--filter-cluster="+m.name); err != nil {
 		return nil, err
 	}
 	if err := in.patch(ctx, m, map[string]any{"spec": map[string]any{"paused": true}}); err != nil {
@@ -48,8 +50,39 @@ func (in *installation) move(ctx context.Context, m *member) (end func() error, 
 			return err
 		}
 		in.expect(m, m.answer, true)
-		return nil
+		return in.again(ctx, m.cluster.SetProvisioned) // as its providers do: clusterctl moves no status
 	}, nil
+}
+
+// writeMoved has clusterctl write the namespace to a new folder, and removes what is not of a Cluster: clusterctl has
+// no way to choose one.
+func (in *installation) writeMoved(ctx context.Context, cluster string) (dir string, err error) {
+	if dir, err = os.MkdirTemp(in.Dir, "moved-"+cluster+"-"); err != nil {
+		return "", fmt.Errorf("moving %s: %w", cluster, err)
+	}
+	if err := in.clusterctl(ctx, "move", "--to-directory="+dir, "--namespace="+world.Namespace); err != nil {
+		return "", err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		return "", err
+	}
+	for _, file := range files {
+		objects, err := kube.ReadObjects(file)
+		if err != nil {
+			return "", err
+		}
+		others := func(o *unstructured.Unstructured) bool {
+			name, found := strings.CutPrefix(o.GetName(), cluster)
+			return !found || name != "" && !strings.HasPrefix(name, "-")
+		}
+		if slices.ContainsFunc(objects, others) {
+			if err := os.Remove(file); err != nil {
+				return "", err
+			}
+		}
+	}
+	return dir, nil
 }
 
 func (in *installation) clusterctl(ctx context.Context, args ...string) error {

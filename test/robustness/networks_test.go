@@ -67,6 +67,9 @@ func (in *installation) startNetwork(ctx context.Context, name string, host int,
 	if err != nil {
 		return nil, err
 	}
+	if err := r.SetProvisioned(ctx); err != nil { // or clusterctl moves no Cluster of the namespace
+		return nil, err
+	}
 	if r.network, err = hosted.NewNetwork(ctx, in.Lab, name+"-net", remotePrefix); err != nil {
 		return nil, err
 	}

@@ -68,7 +68,8 @@ func (in *installation) furnish(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	listener, err := in.Network.Workload.Listen(ctx, netip.AddrPortFrom(netns.WorkloadAddress, workerPort).String())
+	// The kubelet dials the machine itself, at whichever address.
+	listener, err := in.Network.Workload.Listen(ctx, netip.AddrPortFrom(netip.IPv4Unspecified(), workerPort).String())
 	if err != nil {
 		return err
 	}
@@ -159,7 +160,7 @@ func (m *member) pods(p traffic.Path) (*pods.Client, error) {
 		Host: "https://" + p.Hostname,
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return p.Raw(ctx) },
 		TLSClientConfig: rest.TLSClientConfig{
-			Insecure: true, CertData: m.real.Admin.CertPEM, KeyData: m.real.Admin.KeyPEM,
+			Insecure: true, ServerName: p.Hostname, CertData: m.real.Admin.CertPEM, KeyData: m.real.Admin.KeyPEM,
 		},
 	}, m.name, kube.Container)
 }
