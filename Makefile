@@ -236,9 +236,9 @@ fleet.test: parts.lab build
 	go test -c -ldflags=-w -o bin/test/fleet.test ./test/fleet
 
 .PHONY: robustness
-robustness: robustness.test ## random faults and operations for a long time (as root; DURATION=1h, SEED=7 or SCHEDULE=file for a known schedule)
+robustness: robustness.test ## random faults and operations for a long time (as root; DURATION=1h, SEED=7 or SCHEDULE=file for a known schedule, ATTEMPTS=20 to look for fewer steps that fail)
 	@mkdir -p bin/robustness
-	cd test/robustness && ROBUSTNESS=$(or $(abspath $(SCHEDULE)),random) SEED=$(SEED) DURATION=$(or $(DURATION),1h) ROBUSTNESS_HISTORY=$(CURDIR)/bin/robustness ROBUSTNESS_RESULTS=$(CURDIR)/bin/robustness/results.jsonl $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/robustness.test -test.v -test.timeout=0
+	cd test/robustness && ROBUSTNESS=$(or $(abspath $(SCHEDULE)),random) SEED=$(SEED) DURATION=$(or $(DURATION),1h) ROBUSTNESS_HISTORY=$(CURDIR)/bin/robustness ROBUSTNESS_ATTEMPTS=$(or $(ATTEMPTS),12) ROBUSTNESS_RESULTS=$(CURDIR)/bin/robustness/results.jsonl $(REQUIRED) FAIRLEAD_BIN=$(CURDIR)/bin $(CURDIR)/bin/test/robustness.test -test.v -test.timeout=0
 	go run ./test/robustness/report bin/robustness/results.jsonl
 
 .PHONY: verify-robustness

@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"errors"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 func TestADrainWaitsForOpenStreams(t *testing.T) {
@@ -98,5 +101,44 @@ func TestNoRequestFailsWhileOneOfTwoEdgesDrains(t *testing.T) {
 				t.Fatalf("request %d: %v", requests, err)
 			}
 		}
+	}
+}
+
+// TestAnEnvoyThatWasAskedToDrainIsNotAdopted kills an agent in the middle of a drain. Its Envoy never accepts or dials
+// a connection again.
+func TestAnEnvoyThatWasAskedToDrainIsNotAdopted(t *testing.T) {
+	for name, ofGateway := range map[string]bool{"a gateway's": true, "an edge's": false} {
+		t.Run(name, func(t *testing.T) {
+			gateway, edge, a := newPair(t)
+			gateway.child.Drain, edge.child.Drain = 6*time.Second, 6*time.Second
+			gateway.serve()
+			g, e := gateway.agent(), edge.agent()
+			edge.works(a)
+			place, killed := edge, e
+			if ofGateway {
+				place, killed = gateway, g
+			}
+			old := place.ready()
+			wait := edge.stream(a, 20*time.Second) // so that the drain does not end before
+			if err := killed.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			envoytest.Eventually(t, "requests fail during the drain", func() error {
+				if err := edge.once(t.Context(), a); err == nil {
+					return errors.New("one is answered")
+				}
+				return nil
+			})
+			killed.end(t, syscall.SIGKILL)
+			if pid, err := place.admin().PID(); err != nil || pid != old {
+				t.Fatalf("the Envoy that drains is %d, %v; want %d", pid, err, old)
+			}
+			place.agent()
+			place.ready(old)
+			edge.works(a)
+			if err := wait(); err == nil {
+				t.Error("the stream of the Envoy that was replaced goes on")
+			}
+		})
 	}
 }

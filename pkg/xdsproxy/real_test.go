@@ -131,9 +131,9 @@ func (b *bed) greets(t testing.TB) {
 }
 
 // startEnvoy starts a real Envoy that gets everything from the agent.
-func (b *bed) startEnvoy(t testing.TB) *envoytest.Envoy {
+func (b *bed) startEnvoy(t testing.TB, args ...string) *envoytest.Envoy {
 	t.Helper()
-	return envoytest.Start(t, filepath.Dir(b.socket), []byte(bootstrap))
+	return envoytest.Start(t, filepath.Dir(b.socket), []byte(bootstrap), args...)
 }
 
 // restartFromDisk ends Envoy, the agent and the xds-server. It returns the next agent, which has only the disk, and its

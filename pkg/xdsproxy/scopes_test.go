@@ -206,6 +206,38 @@ func TestScopesReturnWithTheirListener(t *testing.T) {
 	}
 }
 
+// TestScopesReturnAfterAnXDSServerWithoutThem: it is used for so long that the listener with scopes has drained. A real
+// Envoy then has no subscription of scopes, but neither says so nor subscribes again with the next such listener.
+func TestScopesReturnAfterAnXDSServerWithoutThem(t *testing.T) {
+	s := newServer(t, nil, named(scoped(t, "in")))
+	s.setScopes(t, scope("one", "first"), scope("two", "second"))
+	bed := newBed(t, t.TempDir())
+	bed.follow(t, "a", s, nil)
+	real := bed.startEnvoy(t, "--drain-time-s", "1")
+	bed.answers(t, "one", "first")
+	restart := func(old bool, listeners ...types.ResourceWithName) {
+		s.mu.Lock()
+		s.old = old
+		s.mu.Unlock()
+		s.grpc.Stop()
+		s.caches[lds].SetResources(named(listeners...))
+		s.start(t)
+	}
+	for range 2 {
+		restart(true)
+		bed.gone(t)
+		envoytest.Eventually(t, "the listener has drained", func() error {
+			if n := real.Sum(t, `^listener_manager\.total_listeners_draining$`); n > 0 {
+				return fmt.Errorf("%d drain", n)
+			}
+			return nil
+		})
+		restart(false, scoped(t, "in"))
+		bed.answers(t, "one", "first")
+		bed.answers(t, "two", "second")
+	}
+}
+
 // gone waits until nothing listens.
 func (b *bed) gone(t testing.TB) {
 	t.Helper()

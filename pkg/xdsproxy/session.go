@@ -25,6 +25,7 @@ type session struct {
 	notified chan struct{}
 	began    time.Time
 	tables   [kinds]*table // nil: not subscribed
+	plain    bool          // Envoy has accepted listeners of an xds-server that predates scopes since it was sent scopes
 	nonce    uint64
 }
 
@@ -208,6 +209,31 @@ func (s *session) ack(k kind, f *batch) {
 	}
 	if f.share != nil {
 		f.share.finish()
+		if k == listeners {
+			s.listened(f.share.of.plain)
+		}
+	}
+}
+
+// listened is called when Envoy has accepted listeners of an xds-server. Envoy ends its subscription of scopes with its
+// last listener that uses them, without a request, and sends none when it has such a listener again: for a
+// subscription to all resources its set of names has not changed. So it gets all scopes again with the first listeners
+// after those of an xds-server that predates scopes. Without them it would drop the requests of all networks.
+func (s *session) listened(plain bool) {
+	t := s.tables[scopes]
+	if t == nil || plain {
+		s.plain = s.plain || t != nil
+		return
+	}
+	if !s.plain {
+		return
+	}
+	s.plain = false
+	clear(t.have)
+	for _, c := range s.proxy.contributions {
+		for name := range c.shares[scopes].offered {
+			t.todo[name] = true
+		}
 	}
 }
 

@@ -62,6 +62,11 @@ func New(ctx context.Context, l *lab.Lab, spec Spec) (*ControlPlane, error) {
 	return c, err
 }
 
+// Of returns the control plane of a Cluster that exists, whose apiserver runs at a site.
+func Of(l *lab.Lab, c *lab.Cluster, at *netns.Site) *ControlPlane {
+	return &ControlPlane{Cluster: c, Site: at, Socket: l.File(c.Name + ".sock"), lab: l}
+}
+
 // StartAPIServer starts an etcd and an apiserver that dials Nodes, webhooks and aggregated APIs as an egress selector
 // states. flags are added to its own.
 func StartAPIServer(

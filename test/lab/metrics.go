@@ -86,7 +86,15 @@ func metricsBeside(health string) string {
 const scrapePatience = 5 * time.Second
 
 // Goroutines returns the number of goroutines of a program, which must serve metrics.
-func (t Target) Goroutines(ctx context.Context) (uint64, error) {
+func (t Target) Goroutines(ctx context.Context) (uint64, error) { return t.Value(ctx, "go_goroutines") }
+
+// Heap returns the bytes of heap that the Envoy of an agent uses.
+func (t Target) Heap(ctx context.Context) (uint64, error) {
+	return t.Value(ctx, "envoy_server_memory_allocated")
+}
+
+// Value returns the value of a metric without labels, which must not be negative.
+func (t Target) Value(ctx context.Context, name string) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, scrapePatience)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+t.Address+"/metrics", http.NoBody)
@@ -104,9 +112,11 @@ func (t Target) Goroutines(ctx context.Context) (uint64, error) {
 		return 0, fmt.Errorf("reading the metrics of %s: %w", t.Name, err)
 	}
 	for line := range strings.Lines(string(body)) {
-		if value, ok := strings.CutPrefix(line, "go_goroutines "); ok {
-			return strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+		fields := strings.Fields(line)
+		if len(fields) == 2 && strings.TrimSuffix(fields[0], "{}") == name {
+			value, err := strconv.ParseFloat(fields[1], 64)
+			return uint64(value), err
 		}
 	}
-	return 0, fmt.Errorf("reading the metrics of %s: there are no goroutines", t.Name)
+	return 0, fmt.Errorf("reading the metrics of %s: there is no %s", t.Name, name)
 }

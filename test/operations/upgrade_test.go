@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/versions"
 	"github.com/fairlead/fairlead/test/world"
 )
 
@@ -17,8 +18,8 @@ import (
 func TestUpgradesLoseNoRequest(t *testing.T) {
 	t.Parallel()
 	proof.Need(t)
-	for _, old := range oldCommits(t) {
-		t.Run(old[0], func(t *testing.T) { upgrade(t, oldVersion(t, old[1]), newest()) })
+	for _, old := range versions.Earlier() {
+		t.Run(old.Number, func(t *testing.T) { upgrade(t, oldVersion(t, old), newest()) })
 	}
 }
 

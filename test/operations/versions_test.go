@@ -5,48 +5,15 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/test/lab/workspace"
+	"github.com/fairlead/fairlead/test/versions"
 )
-
-// versionsFile lists the versions from which an upgrade is supported.
-const versionsFile = "versions.txt"
-
-// oldCommits returns the lines of versionsFile: versions and a commit of each, oldest first.
-func oldCommits(t *testing.T) (all [][2]string) {
-	t.Helper()
-	data, err := os.ReadFile(versionsFile)
-	must(t, err)
-	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) == 2 {
-			all = append(all, [2]string(fields))
-		}
-	}
-	return all
-}
-
-// TestOldVersionsAreServed proves that versionsFile lists every earlier version for which an xds-server renders
-// configuration.
-func TestOldVersionsAreServed(t *testing.T) {
-	var want, got []string
-	for minor := envoy.Oldest.Minor; minor < envoy.Current.Minor; minor++ {
-		want = append(want, envoy.Version{Major: envoy.Current.Major, Minor: minor}.String())
-	}
-	for _, old := range oldCommits(t) {
-		got = append(got, old[0])
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("%s has versions %q, want %q", versionsFile, got, want)
-	}
-}
 
 // version is a version of Fairlead: its repository, its programs, and the tag of its images.
 type version struct {
@@ -68,28 +35,12 @@ func newest() version {
 	return version{repository: root, programs: programs, tag: "v2"}
 }
 
-// oldVersion builds the programs of a commit, unless an earlier run has built them.
-func oldVersion(t *testing.T, commit string) version {
+// oldVersion builds the programs of an earlier version.
+func oldVersion(t *testing.T, v versions.Version) version {
 	t.Helper()
-	root := newest().repository
-	folder := filepath.Join(root, "bin", "test", "old-"+commit[:7])
-	v := version{repository: filepath.Join(folder, "source"), programs: folder, tag: "v1"}
-	if _, err := os.Stat(filepath.Join(folder, "complete")); err == nil {
-		return v
-	}
-	must(t, os.RemoveAll(folder))
-	must(t, os.MkdirAll(v.repository, 0o755))
-	for _, command := range []string{
-		"git -C " + root + " archive " + commit + " | tar -x -C " + v.repository,
-		"cd " + v.repository + " && go build -o .. ./cmd/controller ./cmd/xds-server ./cmd/gateway-agent ./cmd/edge-agent",
-	} {
-		if out, err := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c",
-			command).CombinedOutput(); err != nil {
-			t.Fatalf("building %s, which takes a clone with its history: %v: %s", commit, err, out)
-		}
-	}
-	must(t, os.WriteFile(filepath.Join(folder, "complete"), nil, 0o644))
-	return v
+	b, err := v.Build(t.Context())
+	must(t, err)
+	return version{repository: b.Repository, programs: b.Programs, tag: "v1"}
 }
 
 // byTag makes the kubelet start the version in the image tag of a Pod. A program exits at once if it does not know its

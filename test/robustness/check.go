@@ -14,8 +14,8 @@ const (
 	RuleWrong = "answer of another workload cluster"
 	// RuleRevoked: a revoked edge carries nothing.
 	RuleRevoked = "answer through a revoked edge"
-	// RuleSubject: nobody gets resources with the identity of a revoked edge.
-	RuleSubject = "resources for a revoked edge"
+	// RuleSubject: no edge gets resources of another node, and a revoked one gets none.
+	RuleSubject = "resources for another subject"
 	// RuleReady: a Tunnel is not ready for long while no request succeeds.
 	RuleReady = "ready although nothing answers"
 	// RuleKubeconfig: a kubeconfig works if there is a path that does.
@@ -117,6 +117,7 @@ type span struct {
 	breaks     string // as Step.Breaks
 	blinds     bool   // as Step.Blinds
 	relays     bool   // as Step.Relays
+	networks   bool   // as Step.BreaksNetworks
 }
 
 func (r *record) read(e Entry) {
@@ -141,8 +142,17 @@ func (r *record) read(e Entry) {
 		r.revoked[e.Edge] = append(r.revoked[e.Edge], span{begin: e.At, open: true})
 		r.nodes[e.Name] = e.At
 	case KindFetched:
-		if at, revoked := r.nodes[e.Name]; revoked && e.At > at+revokedFor {
+		if e.Client != "" {
+			r.find(RuleSubject, e.At, "those of %s for %s", e.Name, e.Client)
+		} else if at, revoked := r.nodes[e.Name]; revoked && e.At > at+revokedFor {
 			r.find(RuleSubject, e.At, "%s, %s after its revocation", e.Name, e.At-at)
+		}
+	case KindCarried:
+		for _, s := range r.revoked[e.Edge] {
+			if s.open && e.At > s.begin+revokedFor {
+				r.find(RuleRevoked, e.At, "a request for %s arrived through %s, %s after its revocation", e.Cluster, e.Edge,
+					e.At-s.begin)
+			}
 		}
 	case KindReady:
 		r.ready[e.Cluster] = append(r.ready[e.Cluster], e)
@@ -172,6 +182,7 @@ func (r *record) readStep(e Entry) {
 		r.find(RuleHistory, e.At, "unknown step %q", e.Text)
 	} else {
 		s.breaks, s.blinds, s.relays = steps[0].Breaks(), steps[0].Blinds(), steps[0].Relays()
+		s.networks = steps[0].BreaksNetworks()
 	}
 	r.steps = append(r.steps, s)
 }
@@ -289,7 +300,11 @@ func (r *record) excused(ask Entry, from, to time.Duration) bool {
 	return slices.ContainsFunc(r.steps, func(s span) bool {
 		var after time.Duration
 		switch {
-		case s.breaks == "" || s.begin > to:
+		case s.begin > to:
+			return false
+		case s.networks && ask.Path == EgressPath:
+			after = r.run.Settle
+		case s.breaks == "":
 			return false
 		case s.breaks == ask.Cluster || strings.HasSuffix(ask.Path, s.breaks):
 			after = r.run.Settle
@@ -412,6 +427,7 @@ func (r *record) sighted(cluster string, from, to time.Duration) bool {
 // amount. Both are generous, because garbage collection and caches vary, and a leak grows with the length of a run.
 const (
 	memoryFactor, memoryMore = 2, 64 << 20
+	heapFactor, heapMore     = 2, 16 << 20
 	filesFactor, filesMore   = 2, 64
 	goFactor, goMore         = 2, 64
 	diskFactor, diskMore     = 2, 1 << 20
@@ -425,7 +441,7 @@ func (r *record) checkUsage() {
 		if b := before[e.Process]; !e.After {
 			b.Memory, b.Files = max(b.Memory, e.Memory), max(b.Files, e.Files)
 			b.Goroutines, b.Disk = max(b.Goroutines, e.Goroutines), max(b.Disk, e.Disk)
-			b.Objects = max(b.Objects, e.Objects)
+			b.Objects, b.Heap = max(b.Objects, e.Objects), max(b.Heap, e.Heap)
 			before[e.Process] = b
 		}
 	}
@@ -435,10 +451,14 @@ func (r *record) checkUsage() {
 		}
 		b, known := before[e.Process]
 		switch {
+		case e.Error != "":
+			r.findLate(RuleUsage, e.At-r.run.Settle, e.At, r.run.Settle, "a process cannot be measured: %s", e.Error)
 		case !known:
 			r.find(RuleHistory, e.At, "nothing is known of a %s before the run", e.Process)
 		case e.Memory > b.Memory*memoryFactor+memoryMore:
 			r.find(RuleUsage, e.At, "%s uses %d MiB, before at most %d", e.Name, e.Memory>>20, b.Memory>>20)
+		case e.Heap > b.Heap*heapFactor+heapMore:
+			r.find(RuleUsage, e.At, "%s uses %d MiB of its heap, before at most %d", e.Name, e.Heap>>20, b.Heap>>20)
 		case e.Files > b.Files*filesFactor+filesMore:
 			r.find(RuleUsage, e.At, "%s has %d open files, before at most %d", e.Name, e.Files, b.Files)
 		case e.Goroutines > b.Goroutines*goFactor+goMore:

@@ -50,6 +50,31 @@ func (s story) kill(target string, at, until time.Duration) story {
 		Entry{At: until, Kind: KindDone, ID: id})
 }
 
+// text adds a step that is under way from one time to another.
+func (s story) text(step string, at, until time.Duration) story {
+	id := int64(len(s))
+	return s.add(Entry{At: at, Kind: KindStep, ID: id, Text: step}, Entry{At: until, Kind: KindDone, ID: id})
+}
+
+// carried adds a request that arrives through an edge.
+func (s story) carried(at time.Duration, edge string) story {
+	return s.add(Entry{At: at, Kind: KindCarried, Cluster: "paris", Edge: edge})
+}
+
+// network adds a request from the apiserver of bern to its network, and one that works in the end.
+func (s story) network(name string, answer Entry) story {
+	s = s.add(Entry{Kind: KindExpect, Cluster: "bern", Answer: name, Up: true})
+	for at, a := range map[time.Duration]Entry{100 * second: answer, 950 * second: {Answer: name}} {
+		s = s.ask(at, second, a)
+		ask := &s[len(s)-2]
+		ask.Cluster, ask.Path = "bern", EgressPath
+		if at > 900*second {
+			ask.Client = Final
+		}
+	}
+	return s
+}
+
 // revoked adds the revocation of a node, and fetched resources that it got.
 func (s story) revoked(node string, at time.Duration) story {
 	return s.add(Entry{At: at, Kind: KindRevoked, Cluster: "paris", Edge: "10.0.0.1", Name: node})
@@ -242,6 +267,54 @@ var stories = map[string]struct {
 	},
 	"resources for an edge that was not revoked": {
 		in: begin().revoked("edge-1", 10*second).fetched("edge-2", 16*second).finish(),
+	},
+	"resources for another edge": {
+		in:   begin().add(Entry{At: second, Kind: KindFetched, Name: "edge-2", Client: "edge-1"}).finish(),
+		want: []string{RuleSubject},
+	},
+	"a request arrives through a revoked edge, and its client gets no answer": {
+		in:   begin().revoke(10*second).carried(16*second, "10.0.0.1").finish(),
+		want: []string{RuleRevoked},
+	},
+	"a request arrives through a revoked edge at first": {
+		in: begin().revoke(10*second).carried(14*second, "10.0.0.1").finish(),
+	},
+	"a request arrives through a new edge in the place of a revoked one": {
+		in: begin().revoke(10*second).add(Entry{At: 12 * second, Kind: KindPlaced, Edge: "10.0.0.1"}).
+			carried(16*second, "10.0.0.1").finish(),
+	},
+	"a network answers for another": {
+		in:   begin().network("bern-net", Entry{Answer: "vienna-net"}).finish(),
+		want: []string{RuleWrong},
+	},
+	"a network answers": {in: begin().network("bern-net", Entry{Answer: "bern-net"}).finish()},
+	"a network does not answer while an xds-server has a version without networks": {
+		in: begin().text("0s 1s downgrade xds-server/0", 90*second, 101*second).
+			network("bern-net", Entry{Error: "reset"}).finish(),
+	},
+	"a network does not answer while an xds-server is killed": {
+		in:   begin().kill("xds-server/0", 90*second, 101*second).network("bern-net", Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails while the edge's name of the gateways is wrong": {
+		in: begin().text("0s 1s wrong-dns paris/0", 99*second, 110*second).
+			ask(100*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a process is not there in the end": {
+		in:   begin().usage(true, Entry{At: 990 * second, Error: "refused"}).finish(),
+		want: []string{RuleUsage},
+	},
+	"a process is not there in the end, and the machine is late": {
+		in:    begin().late(980*second, 10*second).usage(true, Entry{At: 990 * second, Error: "refused"}).finish(),
+		voids: []string{RuleUsage},
+	},
+	"Envoy's heap grows": {
+		in:   begin().usage(false, Entry{Heap: 5 << 20}).usage(true, Entry{Heap: 30 << 20}).finish(),
+		want: []string{RuleUsage},
+	},
+	"Envoy's heap varies": {
+		in: begin().usage(false, Entry{Heap: 5 << 20}).usage(true, Entry{Heap: 20 << 20}).finish(),
 	},
 	"ready although nothing answers": {
 		in:   begin().step(99*second, 190*second).ready(second, true).failing(100*second, 170*second).finish(),

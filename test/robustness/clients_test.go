@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab/proc"
+	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -45,13 +46,20 @@ func (in *installation) startClients(ctx context.Context) *clients {
 	c := &clients{in: in, stop: stop}
 	c.done.Go(func() { in.canary(ctx) })
 	c.done.Go(func() { in.repeat(ctx, stealEvery, in.steal) })
+	c.done.Go(func() { in.repeat(ctx, stealEvery, in.impersonate) })
+	for _, r := range in.remotes {
+		c.startNetworkClients(ctx, r)
+	}
 	for _, m := range in.all() {
 		c.done.Go(func() { in.observe(ctx, m) })
 		c.every(ctx, m, shortEvery, func(p traffic.Path) { in.request(m, "short", p, traffic.RequestTimeout, nil) })
 		c.every(ctx, m, shortEvery, func(p traffic.Path) {
 			in.request(m, "idle", p, idleFor+traffic.RequestTimeout, in.afterIdling(ctx, m))
 		})
-		if m.real != nil { // which has neither streams nor large answers that any client may read
+		if m.real != nil {
+			if in.long {
+				c.startRealClients(ctx, m)
+			}
 			continue
 		}
 		c.every(ctx, m, largeEvery, func(p traffic.Path) { in.request(m, "large", p, traffic.RequestTimeout, readLarge) })
@@ -85,13 +93,18 @@ type exchange func(context.Context, *traffic.Session, *Entry) error
 
 // request sends a request on a new connection, and records it.
 func (in *installation) request(m *member, client string, p traffic.Path, bound time.Duration, more exchange) {
-	ask := Entry{Kind: KindAsk, Client: client, Cluster: m.name, Path: p.String(), Bound: bound + slack}
+	ask := Entry{Kind: KindAsk, Client: client, Cluster: m.name, Path: p.String()}
+	in.attempt(ask, bound, func(ctx context.Context, answer *Entry) error { return m.exchange(ctx, p, answer, more) })
+}
+
+// attempt does what a client does within a bound, and records it.
+func (in *installation) attempt(ask Entry, bound time.Duration, do func(context.Context, *Entry) error) {
+	ask.Bound = bound + slack
 	id, _ := in.history.Begin(ask)
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
 	answer := Entry{Kind: KindAnswer, ID: id}
-	err := m.exchange(ctx, p, &answer, more)
-	if err != nil {
+	if err := do(ctx, &answer); err != nil {
 		answer.Error = err.Error()
 	}
 	in.history.Add(answer)
@@ -234,10 +247,48 @@ func (in *installation) steal(ctx context.Context) {
 	}
 }
 
+// impersonate asks an xds-server for the resources of the edges of other Clusters, with the identity of one edge, and
+// records each that succeeds.
+func (in *installation) impersonate(ctx context.Context) {
+	own, err := in.identity("tokyo")
+	if err != nil {
+		return // it has none yet
+	}
+	for _, m := range in.all() {
+		if m.name == "tokyo" {
+			continue
+		}
+		other, err := in.identity(m.name)
+		if err != nil {
+			continue
+		}
+		if _, err := in.Outsider(own).Fetch(ctx, other.Subject.NodeID()); err == nil {
+			in.history.Add(Entry{Kind: KindFetched, Name: other.Subject.NodeID(), Client: own.Subject.NodeID()})
+		}
+	}
+}
+
+// identity returns the identity of an edge of a member.
+func (in *installation) identity(name string) (outsider.Stolen, error) {
+	p, err := in.place(name, "0")
+	if err != nil {
+		return outsider.Stolen{}, err
+	}
+	return outsider.Steal(world.Domain, p.StateDir)
+}
+
 // settled waits until every member answers, or does not, as it should. It stops to wait when the time is over: the
 // check decides what that means.
 func (in *installation) settled(ctx context.Context) {
 	_ = proc.Wait(ctx, settle, func(ctx context.Context) error {
+		for _, r := range in.remotes {
+			ctx, cancel := context.WithTimeout(ctx, traffic.RequestTimeout)
+			err := r.ask(ctx, &Entry{})
+			cancel()
+			if err != nil {
+				return err
+			}
+		}
 		for _, m := range in.all() {
 			for _, p := range m.paths() {
 				if err := m.asExpected(ctx, p); err != nil {
@@ -282,6 +333,9 @@ func (m *member) asExpected(ctx context.Context, p traffic.Path) error {
 
 // last sends a request on every path, and one with each kubeconfig.
 func (in *installation) last(ctx context.Context) {
+	for _, r := range in.remotes {
+		in.attempt(Entry{Kind: KindAsk, Client: Final, Cluster: r.Name, Path: EgressPath}, traffic.RequestTimeout, r.ask)
+	}
 	for _, m := range in.all() {
 		for _, p := range m.paths() {
 			in.request(m, Final, p, traffic.RequestTimeout, nil)

@@ -32,8 +32,16 @@ func (in *installation) start(ctx context.Context, s Step) (end func() error, er
 	switch s.Action {
 	case Refuse, Fail:
 		return in.refuse(ctx, s.Action)
-	case Unplug, OneWay, Delay, Lossy, Corrupt, Forget, FillDisk, ReadOnly:
+	case Downgrade:
+		return in.downgrade(ctx, s.Target)
+	case Unplug, OneWay, Delay, Lossy, Corrupt, Forget, FillDisk, ReadOnly, WrongDNS, Misroute:
 		cluster, number, _ := strings.Cut(s.Target, "/")
+		if r := in.remote(cluster); r != nil {
+			return func() error { return r.site.Plug(ctx) }, r.site.Unplug(ctx)
+		}
+		if s.Action == WrongDNS || s.Action == Misroute {
+			return in.misname(cluster, number, s.Action)
+		}
 		p, err := in.place(cluster, number)
 		if err != nil {
 			return nil, err
@@ -114,7 +122,17 @@ func faultOf(pid int, action Action) (end func() error, err error) {
 	case Starve:
 		return starve(signal), nil
 	case NoFiles:
-		return noFiles(pid, signal)
+		files, err := proc.Files(pid)
+		if err != nil {
+			return nothing, nil // it has ended
+		}
+		return limit(pid, unix.RLIMIT_NOFILE, uint64(files), signal)
+	case NoMemory:
+		size, err := proc.Size(pid)
+		if err != nil {
+			return nothing, nil // it has ended
+		}
+		return limit(pid, unix.RLIMIT_AS, size, signal)
 	}
 	return nil, fmt.Errorf("%s is no fault of a process", action)
 }
@@ -152,23 +170,19 @@ func starve(signal func(os.Signal) error) (end func() error) {
 	}
 }
 
-// noFiles lets a process open no file with a number above those that it has.
-func noFiles(pid int, signal func(os.Signal) error) (end func() error, err error) {
-	files, err := proc.Files(pid)
-	if err != nil {
-		return nothing, nil // it has ended
-	}
+// limit lets a process use no more of a resource than it does now.
+func limit(pid, resource int, now uint64, signal func(os.Signal) error) (end func() error, err error) {
 	var before unix.Rlimit
-	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
+	if err := unix.Prlimit(pid, resource, nil, &before); err != nil {
 		return nothing, unlessGone(err)
 	}
-	few := unix.Rlimit{Cur: uint64(files), Max: before.Max}
+	few := unix.Rlimit{Cur: now, Max: before.Max}
 	return func() error {
 		if signal(syscall.Signal(0)) != nil {
 			return nil
 		}
-		return unlessGone(unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil))
-	}, unlessGone(unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil))
+		return unlessGone(unix.Prlimit(pid, resource, &before, nil))
+	}, unlessGone(unix.Prlimit(pid, resource, &few, nil))
 }
 
 // unlessGone is unlessDone for system calls.
@@ -196,6 +210,22 @@ func (p *place) fault(ctx context.Context, action Action) (end func() error, err
 		return nil, err
 	}
 	return func() error { return repair(ctx) }, nil
+}
+
+// misname makes the name of the gateways lead elsewhere at the site of an edge: to a machine that is no gateway, or to
+// only one of the gateways.
+func (in *installation) misname(cluster, number string, action Action) (end func() error, err error) {
+	p, err := in.place(cluster, number)
+	if err != nil {
+		return nil, err
+	}
+	wrong := in.Network.WorkloadAddress()
+	if action == Misroute {
+		wrong = netns.PublicAddress(0)
+	}
+	name := in.Network.PublicName
+	right := p.site.Addresses(name)
+	return func() error { return p.site.SetHost(name, right...) }, p.site.SetHost(name, wrong)
 }
 
 // later is how long a delayed packet takes.
@@ -253,10 +283,7 @@ func loseGateways(ctx context.Context, site *netns.Site) (end func() error, err 
 // process returns the process that a target names. If it is an Envoy, its agent is returned too.
 func (in *installation) process(target string) (*proc.Service, *lab.Agent, error) {
 	fields := strings.Split(target, "/")
-	n, err := strconv.Atoi(fields[1])
-	if err != nil {
-		return nil, nil, fmt.Errorf("finding process %s: %w", target, err)
-	}
+	n, _ := strconv.Atoi(fields[1]) // targets have no other numbers than those of processes
 	var agent *lab.Agent
 	switch fields[0] {
 	case "controller":
@@ -266,6 +293,10 @@ func (in *installation) process(target string) (*proc.Service, *lab.Agent, error
 	case "gateway":
 		agent = in.lasting[n]
 	default:
+		if r := in.remote(fields[0]); r != nil {
+			agent = r.agent(fields[1])
+			break
+		}
 		p, err := in.place(fields[0], fields[1])
 		if err != nil {
 			return nil, nil, err

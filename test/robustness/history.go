@@ -31,8 +31,12 @@ const (
 	KindExpect Kind = "expect"
 	// KindRevoked says that the revocation of an edge was confirmed.
 	KindRevoked Kind = "revoked"
-	// KindFetched says that somebody with the identity of a revoked edge got resources from an xds-server.
+	// KindFetched says that resources of a node were fetched from an xds-server with the identity of a revoked edge, or
+	// with that of another edge, which Client names.
 	KindFetched Kind = "fetched"
+	// KindCarried says that a request of a client has arrived at a workload apiserver through an edge that was revoked
+	// before, whether or not the client got an answer.
+	KindCarried Kind = "carried"
 	// KindReady says that the condition Ready of a workload cluster's Tunnel has changed.
 	KindReady Kind = "ready"
 	// KindKubeconfig is a request with the kubeconfig that a workload cluster has in the end.
@@ -80,6 +84,7 @@ type Entry struct {
 	Memory     uint64 `json:"memory,omitempty"`
 	Files      uint64 `json:"files,omitempty"`
 	Goroutines uint64 `json:"goroutines,omitempty"`
+	Heap       uint64 `json:"heap,omitempty"`    // bytes that an Envoy uses of its heap
 	Disk       uint64 `json:"disk,omitempty"`    // bytes in the state folder
 	Objects    uint64 `json:"objects,omitempty"` // at the apiserver of the management cluster
 

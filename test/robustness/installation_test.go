@@ -46,7 +46,11 @@ type installation struct {
 	standIn map[string]*world.StandIn // the present ones
 	lasting []*lab.Agent              // the gateways, because scaling changes those of the lab
 	history *Recorder                 // of the present run
-	clocks  *clock.Clocks             // nil in the short form, whose schedule has no wrong clock
+	remotes []*remote                 // Clusters with networks; none in the short form
+	// The long form has clocks, programs of the earliest version and clients of every kind.
+	long     bool
+	clocks   *clock.Clocks
+	earliest string // the folder of these programs
 
 	// ignoreRevocations is a planted bug: edges are revoked on paper only.
 	ignoreRevocations bool
@@ -58,6 +62,8 @@ type installation struct {
 	networks sync.Mutex
 
 	mu      sync.Mutex        // guards history, standIn and the rest
+	cli     string            // another build of fairlead; empty: the usual one
+	revoked map[string]bool   // the addresses of edges that are revoked and still run
 	started int               // edges so far
 	thieves []outsider.Stolen // the identities of the edges that were revoked in the present run
 	free    []*netns.Site     // of edges that were stopped, because a network has only so many addresses
@@ -66,15 +72,14 @@ type installation struct {
 // member is a workload cluster.
 type member struct {
 	name  string
-	path  traffic.Path     // without the gateway and the mode
-	real  *kube.APIServer  // nil: it has stand-ins
-	named bool             // its apiserver has the Cluster's name, so that its kubeconfig works in both modes
-	spare []*world.StandIn // for later Clusters of this name
-	turn  sync.Mutex       // held by an operation
-	mu    sync.Mutex       // guards the rest
-	edges map[int]*place   // that should carry traffic
-	old   map[int]*place   // revoked, and still running
-	gone  []*place         // of earlier Clusters of this name, and still running
+	path  traffic.Path    // without the gateway and the mode
+	real  *kube.APIServer // nil: it has stand-ins
+	named bool            // its apiserver has the Cluster's name, so that its kubeconfig works in both modes
+	turn  sync.Mutex      // held by an operation
+	mu    sync.Mutex      // guards the rest
+	edges map[int]*place  // that should carry traffic
+	old   map[int]*place  // revoked, and still running
+	gone  []*place        // of earlier Clusters of this name, and still running
 
 	cluster *lab.Cluster
 	answer  string // the name that answers for it
@@ -91,19 +96,16 @@ type place struct {
 // diskSize is the size of the disk of an edge in KiB.
 const diskSize = 4096
 
-// newInstallation starts an installation with workload clusters of Inventory. standIns says how many Clusters there
-// will be of a name, one after the other.
-func newInstallation(t *testing.T, options lab.Options, names []string, standIns map[string]int) *installation {
+// newInstallation starts an installation with workload clusters of Inventory.
+func newInstallation(t *testing.T, options lab.Options, names []string) *installation {
 	t.Helper()
 	options.Controllers, options.XDSServers, options.Gateways = Controllers, XDSServers, Gateways
 	options.Metrics, options.ServingNames = true, []string{world.Hostname("berlin")}
-	in := &installation{World: world.Start(t, &proof, options), t: t, members: map[string]*member{}}
-	if !options.Lean {
-		clocks, err := clock.NewClocks(t.Context())
-		must(t, err)
-		in.clocks = clocks
+	in := &installation{
+		World: world.Start(t, &proof, options), t: t, members: map[string]*member{}, long: !options.Lean,
+		standIn: map[string]*world.StandIn{}, revoked: map[string]bool{},
 	}
-	in.standIn, in.lasting = map[string]*world.StandIn{}, slices.Clone(in.Gateways)
+	in.lasting = slices.Clone(in.Gateways)
 	apiservers := map[string]*kube.APIServer{"berlin": in.SNI, "rome": in.Connect}
 	for _, name := range names {
 		m := &member{name: name, real: apiservers[name], edges: map[int]*place{}, old: map[int]*place{}}
@@ -111,23 +113,49 @@ func newInstallation(t *testing.T, options lab.Options, names []string, standIns
 		m.path = traffic.Path{
 			From: in.Network.Management, Hostname: world.Hostname(name), ServerName: "kubernetes", Unverified: true,
 		}
-		for range max(1, standIns[name]) {
-			if m.real == nil {
-				m.spare = append(m.spare, in.StandIn(t, name, in.Network.Workload, in.Network.WorkloadAddress()))
-			}
-		}
 		in.members[name] = m
 	}
 	var group sync.WaitGroup
-	errs := make([]error, len(names))
+	errs := make([]error, len(names)+1)
 	for i, name := range names {
 		if Inventory[name] > 0 {
 			group.Go(func() { errs[i] = in.create(t.Context(), in.members[name]) })
 		}
 	}
+	if in.long {
+		group.Go(func() { errs[len(names)] = in.lengthen(t.Context()) })
+	}
 	group.Wait()
 	must(t, errors.Join(errs...))
 	return in
+}
+
+// lengthen adds what only the long form has.
+func (in *installation) lengthen(ctx context.Context) (err error) {
+	if in.clocks, err = clock.NewClocks(ctx); err != nil {
+		return err
+	}
+	if err := in.buildEarliest(ctx); err != nil {
+		return err
+	}
+	if err := in.furnish(ctx); err != nil {
+		return err
+	}
+	return in.startNetworks(ctx)
+}
+
+// newStandIn starts a stand-in for a member. It records each request through a revoked edge.
+func (in *installation) newStandIn(name string) *world.StandIn {
+	s := in.StandIn(in.t, name, in.Network.Workload, in.Network.WorkloadAddress())
+	carried := func(edge string) {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		if in.revoked[edge] {
+			in.history.Add(Entry{Kind: KindCarried, Cluster: name, Edge: edge})
+		}
+	}
+	s.OnRequest.Store(&carried)
+	return s
 }
 
 // create creates the Cluster of a member and starts its edges. It returns when they are ready.
@@ -145,8 +173,7 @@ func (in *installation) create(ctx context.Context, m *member) error {
 		}
 		spec.APIServer, answer, m.path.Identity = m.real, string(system.UID), &identity
 	} else {
-		s := m.spare[0]
-		m.spare = m.spare[1:]
+		s := in.newStandIn(m.name)
 		spec.APIServer, answer = s.APIServer, s.Name
 		in.mu.Lock()
 		in.standIn[m.name] = s
@@ -237,6 +264,7 @@ func (in *installation) freeSite(ctx context.Context) (site *netns.Site, n int, 
 	if len(in.free) > 0 {
 		defer in.mu.Unlock()
 		site, in.free = in.free[0], in.free[1:]
+		delete(in.revoked, site.Address.String())
 		in.history.Add(Entry{Kind: KindPlaced, Edge: site.Address.String()})
 		return site, n, nil
 	}
@@ -271,8 +299,11 @@ func (in *installation) expect(m *member, answer string, up bool) {
 // record makes a recorder that of the present run, and repeats what is expected.
 func (in *installation) record(r *Recorder) {
 	in.mu.Lock()
-	in.history, in.thieves = r, nil
+	in.history, in.thieves, in.revoked = r, nil, map[string]bool{}
 	in.mu.Unlock()
+	for _, r := range in.remotes {
+		in.history.Add(Entry{Kind: KindExpect, Cluster: r.Name, Answer: r.expected(), Up: true})
+	}
 	for _, m := range in.all() {
 		in.expect(m, m.answer, m.up)
 	}

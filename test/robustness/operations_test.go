@@ -80,6 +80,12 @@ func (in *installation) change(ctx context.Context, m *member, action Action, nu
 		return func() error { return set(v1alpha1.KubeconfigModeSNI) }, set(v1alpha1.KubeconfigModeConnect)
 	case OptOut:
 		return in.optOut(ctx, m)
+	case Move:
+		return in.move(ctx, m)
+	case Names:
+		return in.rename(ctx, m)
+	case Limits:
+		return in.limit(ctx, m)
 	case Revoke:
 		i, err := strconv.Atoi(number)
 		if err != nil {
@@ -96,7 +102,7 @@ func (in *installation) patch(ctx context.Context, m *member, change map[string]
 
 // command runs a command of ours.
 func (in *installation) command(ctx context.Context, args ...string) error {
-	out, err := in.Exec(ctx, args...)
+	out, err := in.runCommand(ctx, args...)
 	if err != nil {
 		return fmt.Errorf("running fairlead %s: %w: %s", strings.Join(args, " "), err, out)
 	}
@@ -227,6 +233,7 @@ func (in *installation) revoke(ctx context.Context, m *member, i int) error {
 	})
 	in.mu.Lock()
 	in.thieves = append(in.thieves, stolen)
+	in.revoked[out.site.Address.String()] = true
 	in.mu.Unlock()
 	return in.startEdge(ctx, m, i)
 }

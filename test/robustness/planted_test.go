@@ -107,6 +107,11 @@ func (in *installation) bugs(t *testing.T) []bug {
 		{what: "a tunnel outlives its label", rule: RuleUnwanted, about: "rome", last: true, plant: func() func() {
 			return in.expectOther("rome", in.members["rome"].answer, false)
 		}},
+		{what: "an apiserver reaches the network of another", rule: RuleWrong, about: "bern", plant: func() func() {
+			r, other := in.remote("bern"), in.remote("vienna")
+			r.crossed.Store(&other.Socket)
+			return func() { r.crossed.Store(nil) }
+		}},
 	}
 }
 

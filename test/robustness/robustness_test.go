@@ -1,6 +1,7 @@
 package robustness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/netns"
 )
 
 const (
@@ -24,6 +26,8 @@ const (
 	shown = 20
 	// randomMinutes is how long the random schedule of verify-robustness takes.
 	randomMinutes = 3 * time.Minute
+	// historyEnv is the environment variable with the folder for histories.
+	historyEnv = "ROBUSTNESS_HISTORY"
 	// shortSchedule is the only one of the short form.
 	shortSchedule = "testdata/schedules/short.txt"
 )
@@ -33,7 +37,7 @@ const (
 func TestRobustness(t *testing.T) {
 	proof.Need(t)
 	if testing.Short() {
-		in := newInstallation(t, lab.Options{Lean: true}, []string{"berlin", "paris", "tokyo"}, nil)
+		in := newInstallation(t, lab.Options{Lean: true}, []string{"berlin", "paris", "tokyo"})
 		in.replay(t, shortSchedule)
 		in.planted(t, 2)
 		return
@@ -49,21 +53,13 @@ func TestRobustness(t *testing.T) {
 	default:
 		steps, files, bugs = nil, []string{only}, false
 	}
-	standIns := map[string]int{"oslo": 1}
-	count := func(steps []Step) {
-		for _, s := range steps {
-			if name, _, _ := strings.Cut(s.Target, "/"); s.Action == Create || s.Action == Delete {
-				standIns[name]++
-			}
+	in := newInstallation(t, lab.Options{
+		Collector: true, ControllerFlags: []string{"--apiserver-cidrs=" + netns.ManagementPrefix().String()},
+	}, append(clusters(), "lima"))
+	for _, file := range files {
+		if !in.replay(t, file) {
+			in.minimise(t, strings.TrimSuffix(filepath.Base(file), ".txt"), scheduleFile(t, file))
 		}
-	}
-	count(steps)
-	for _, file := range files {
-		count(scheduleFile(t, file))
-	}
-	in := newInstallation(t, lab.Options{Collector: true}, append(clusters(), "lima"), standIns)
-	for _, file := range files {
-		in.replay(t, file)
 	}
 	if bugs {
 		in.planted(t, len(in.bugs(t)))
@@ -72,9 +68,36 @@ func TestRobustness(t *testing.T) {
 		return
 	}
 	fmt.Printf("the random schedule has SEED=%d DURATION=%s:\n%s", seed, duration, Format(steps))
-	that(t, "a random schedule breaks no rule", func(t *testing.T) {
+	if !that(t, "a random schedule breaks no rule", func(t *testing.T) {
 		in.run(t, "random", seed, steps, duration)
+	}) {
+		in.minimise(t, fmt.Sprintf("seed-%d", seed), steps)
+	}
+}
+
+// attemptsEnv is how often a schedule that fails is tried with fewer steps; by default not at all.
+const attemptsEnv = "ROBUSTNESS_ATTEMPTS"
+
+// minimise looks for a shorter schedule that fails, too, and writes it into the folder of the histories.
+func (in *installation) minimise(t *testing.T, name string, steps []Step) {
+	folder := os.Getenv(historyEnv)
+	attempts, err := strconv.Atoi(cmp.Or(os.Getenv(attemptsEnv), "0"))
+	must(t, err)
+	if attempts == 0 || folder == "" {
+		return
+	}
+	least := Minimise(steps, attempts, func(fewer []Step) bool {
+		for _, v := range Check(in.play(t, Entry{Settle: settle}, fewer, 0, nil)) {
+			if !v.Void {
+				t.Logf("%d steps suffice: %s", len(fewer), v)
+				return true
+			}
+		}
+		return false
 	})
+	file := filepath.Join(folder, name+".txt")
+	must(t, os.WriteFile(file, []byte("# The least steps of "+name+" that fail.\n"+Format(least)), 0o644))
+	t.Logf("%d of %d steps are in %s", len(least), len(steps), file)
 }
 
 // randomly returns the seed and the duration of the random schedule.
@@ -93,11 +116,11 @@ func randomly(t *testing.T) (uint64, time.Duration) {
 	return seed, duration
 }
 
-// replay runs a schedule that is kept in a file.
-func (in *installation) replay(t *testing.T, file string) {
+// replay runs a schedule that is kept in a file, and reports whether it broke no rule.
+func (in *installation) replay(t *testing.T, file string) bool {
 	steps := scheduleFile(t, file)
 	name := strings.TrimSuffix(filepath.Base(file), ".txt")
-	that(t, "the kept schedule "+name+" breaks no rule", func(t *testing.T) {
+	return that(t, "the kept schedule "+name+" breaks no rule", func(t *testing.T) {
 		in.run(t, name, 0, steps, 0)
 	})
 }
@@ -131,7 +154,7 @@ func (in *installation) run(t *testing.T, name string, seed uint64, steps []Step
 func (in *installation) play(t *testing.T, run Entry, steps []Step, duration time.Duration, bugs []bug) []Entry {
 	t.Helper()
 	out := io.Discard
-	if folder := os.Getenv("ROBUSTNESS_HISTORY"); folder != "" {
+	if folder := os.Getenv(historyEnv); folder != "" {
 		file, err := os.CreateTemp(folder, "history-*.jsonl")
 		must(t, err)
 		defer func() { _ = file.Close() }()
@@ -181,7 +204,7 @@ func (in *installation) steps(ctx context.Context, steps []Step) error {
 
 func (in *installation) step(ctx context.Context, s Step) error {
 	do := in.operation
-	if s.Action.IsFault() {
+	if s.Action.IsFault() || s.Action == Downgrade {
 		do = in.fault
 	}
 	id, _ := in.history.Begin(Entry{Kind: KindStep, Text: s.String(), Fault: s.Action.IsFault()})

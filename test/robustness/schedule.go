@@ -44,6 +44,13 @@ const (
 	// Forget loses all packets of the TCP connections of an edge's site that exist already, as a load balancer does that
 	// has lost its table. New connections work.
 	Forget Action = "forget"
+	// NoMemory lets a process allocate no further memory.
+	NoMemory Action = "no-memory"
+	// WrongDNS makes the name of the gateways resolve to another machine at the site of an edge.
+	WrongDNS Action = "wrong-dns"
+	// Misroute makes all new connections from the site of an edge to the gateways arrive at the same one, as a load
+	// balancer does that knows only one of them.
+	Misroute Action = "misroute"
 	// Refuse makes the apiserver of the management cluster answer 429 to everything of ours.
 	Refuse Action = "refuse"
 	// Fail makes the apiserver of the management cluster answer our writes with 409, with 500, or not at all.
@@ -65,23 +72,42 @@ const (
 	RotateCA Action = "rotate-ca"
 	// ScaleDown removes the last gateway, and adds it again when the step ends.
 	ScaleDown Action = "scale-down"
+	// Move takes a Cluster away as clusterctl move does, and brings it back when the step ends. Its edges stay.
+	Move Action = "move"
+	// Names adds a further name to a Tunnel, and removes it when the step ends.
+	Names Action = "names"
+	// Limits limits a Tunnel, and removes the limits when the step ends.
+	Limits Action = "limits"
+	// Downgrade replaces a program by its build of the earliest supported version, and back when the step ends.
+	Downgrade Action = "downgrade"
 )
 
 // targets are the targets of each action, as in Inventory.
 var targets = map[Action][]string{
 	Kill: processes(), Freeze: append(processes(), "apiserver", "etcd"), Starve: processes(), NoFiles: processes(),
 	Ahead: programs(), Behind: programs(), FillDisk: edges(), ReadOnly: edges(),
-	Unplug: edges(), OneWay: edges(), Delay: edges(), Lossy: edges(), Corrupt: edges(), Forget: edges(),
+	NoMemory: processes(), WrongDNS: edges(), Misroute: edges(),
+	Unplug: append(edges(), networks()...), OneWay: edges(), Delay: edges(), Lossy: edges(), Corrupt: edges(),
+	Forget: edges(),
 	Refuse: {"apiserver"}, Fail: {"apiserver"},
 	Delete: {"oslo"}, Create: {"lima"}, Pause: clusters(), OptOut: {"tokyo"}, Connect: clusters(),
 	Revoke: {"paris/0", "paris/1"}, RotateCA: {"installation"}, ScaleDown: {"gateway/2"},
+	Move: {"oslo", "paris"}, Names: {"paris", "tokyo"}, Limits: clusters(), Downgrade: versioned(),
 }
 
 // operations are what users do. All other actions are faults.
-var operations = []Action{Delete, Create, Pause, OptOut, Connect, Revoke, RotateCA, ScaleDown}
+var operations = []Action{
+	Delete, Create, Pause, OptOut, Connect, Revoke, RotateCA, ScaleDown, Move, Names, Limits, Downgrade,
+}
 
 // Inventory is the installation that random schedules are for: workload clusters with the number of their edges.
 var Inventory = map[string]int{"berlin": 1, "rome": 1, "paris": 2, "tokyo": 2, "oslo": 1}
+
+// Networks are Clusters with a RemoteNetwork. Their networks have the same addresses, and one edge each.
+var Networks = []string{"bern", "vienna"}
+
+// EgressPath is the path of requests from an apiserver to its network.
+const EgressPath = "egress"
 
 // The numbers of the other processes.
 const (
@@ -110,17 +136,25 @@ func (s Step) End() time.Duration { return s.At + s.For }
 // Breaks returns the workload cluster or the gateway whose requests may fail because of the step. It is empty if none
 // may: requests need neither controllers nor xds-servers nor the management cluster nor the disk of an edge.
 func (s Step) Breaks() string {
-	if s.Action == FillDisk || s.Action == ReadOnly {
+	switch s.Action { // open tunnels need neither a disk nor a lookup
+	case FillDisk, ReadOnly, WrongDNS, Misroute:
 		return ""
 	}
 	fields := strings.Split(s.Target, "/")
 	switch fields[0] {
-	case "controller", "xds-server", "apiserver", "etcd", "installation":
+	case "controller", "xds-server", "apiserver", "etcd", "installation", "cli":
 		return ""
 	case "gateway":
 		return "gateway-" + fields[1]
 	}
 	return fields[0]
+}
+
+// BreaksNetworks reports whether requests from apiservers to their networks may fail because of the step: the earliest
+// version knows no networks.
+func (s Step) BreaksNetworks() bool {
+	kind, _, _ := strings.Cut(s.Target, "/")
+	return s.Action == Downgrade && slices.Contains([]string{"controller", "xds-server", "gateway"}, kind)
 }
 
 // Relays reports whether the step is about a gateway, which may relay tunnels to other gateways.
@@ -205,7 +239,7 @@ func Schedule(seed uint64, duration time.Duration) []Step {
 		}
 		lane := s.lane()
 		busy := s.End() + quiet
-		if !s.Action.IsFault() {
+		if !s.Action.IsFault() && s.Action != Downgrade {
 			busy += changing
 		}
 		if s.End() > duration || free[lane] > at {
@@ -223,7 +257,7 @@ func (s Step) lane() string {
 	if s.Target == "etcd" {
 		return "fault apiserver"
 	}
-	if s.Action.IsFault() {
+	if s.Action.IsFault() || s.Action == Downgrade {
 		return "fault " + s.Target
 	}
 	cluster, _, _ := strings.Cut(s.Target, "/")
@@ -258,6 +292,23 @@ func edges() []string {
 	return all
 }
 
+// networks returns the edges of networks, as targets.
+func networks() []string {
+	var all []string
+	for _, name := range Networks {
+		all = append(all, name+"/0")
+	}
+	return all
+}
+
+// versioned returns the programs that run in the earliest version, too. It has no edges of networks.
+func versioned() []string {
+	return append(slices.DeleteFunc(programs(), func(name string) bool {
+		kind, _, _ := strings.Cut(name, "/")
+		return slices.Contains(Networks, kind)
+	}), "cli")
+}
+
 // programs returns the processes that are not Envoys.
 func programs() []string {
 	return slices.DeleteFunc(processes(), func(name string) bool { return strings.HasSuffix(name, "/envoy") })
@@ -268,6 +319,11 @@ func processes() []string {
 	var all []string
 	for _, edge := range edges() {
 		all = append(all, edge+"/agent", edge+"/envoy")
+	}
+	for _, name := range Networks {
+		for _, part := range []string{"/0", "/egress"} {
+			all = append(all, name+part+"/agent", name+part+"/envoy")
+		}
 	}
 	for i := range Gateways - 1 {
 		all = append(all, fmt.Sprintf("gateway/%d/agent", i), fmt.Sprintf("gateway/%d/envoy", i))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +20,7 @@ import (
 )
 
 // usage records what every process of ours uses. Right after a fault a process may still be starting, so it is tried
-// again.
+// again. After the run it is the check that decides what a failure means.
 func (in *installation) usage(ctx context.Context, after bool) error {
 	var all []Entry
 	err := proc.Wait(ctx, settle, func(ctx context.Context) (err error) {
@@ -29,6 +30,10 @@ func (in *installation) usage(ctx context.Context, after bool) error {
 	for _, e := range all {
 		e.After = after
 		in.history.Add(e)
+	}
+	if after && err != nil {
+		in.history.Add(Entry{Kind: KindUsage, After: true, Error: err.Error()})
+		return nil
 	}
 	return err
 }
@@ -42,9 +47,15 @@ func (in *installation) measure(ctx context.Context) ([]Entry, error) {
 		}
 		m.mu.Unlock()
 	}
-	goroutines := map[string]uint64{}
+	for _, r := range in.remotes {
+		edges = append(edges, r.edge, r.Egress)
+	}
+	goroutines, heap := map[string]uint64{}, map[string]uint64{}
 	for _, target := range in.Targets(edges...) {
 		n, err := target.Goroutines(ctx)
+		if err == nil && strings.HasSuffix(target.Job, "-agent") {
+			heap[target.Name+"-envoy"], err = target.Heap(ctx)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -53,7 +64,7 @@ func (in *installation) measure(ctx context.Context) ([]Entry, error) {
 	var all []Entry
 	var errs []error
 	add := func(kind, name string, pid int, err error) {
-		e := Entry{Kind: KindUsage, Process: kind, Name: name, Goroutines: goroutines[name]}
+		e := Entry{Kind: KindUsage, Process: kind, Name: name, Goroutines: goroutines[name], Heap: heap[name]}
 		if err == nil {
 			e.Memory, err = proc.RSS(pid)
 		}

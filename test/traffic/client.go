@@ -45,8 +45,9 @@ func (p Path) String() string {
 	return fmt.Sprintf("%s by %s through gateway-%d", p.Hostname, route, p.Gateway)
 }
 
-// Dial opens a new connection with TLS to the apiserver. It does not retry.
-func (p Path) Dial(ctx context.Context) (*tls.Conn, error) {
+// Raw opens a new connection that leads to the apiserver, without TLS. It does not retry. A deadline of ctx bounds only
+// the opening.
+func (p Path) Raw(ctx context.Context) (net.Conn, error) {
 	port := netns.APIServerPort
 	if p.Connect {
 		port = netns.ConnectPort
@@ -56,25 +57,39 @@ func (p Path) Dial(ctx context.Context) (*tls.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !p.Connect {
+		return raw, nil
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = raw.SetDeadline(deadline)
+	}
+	if err := connect(raw, p.Hostname); err != nil {
+		return nil, errors.Join(err, raw.Close())
+	}
+	_ = raw.SetDeadline(time.Time{})
+	return raw, nil
+}
+
+// Dial opens a new connection with TLS to the apiserver. It does not retry.
+func (p Path) Dial(ctx context.Context) (*tls.Conn, error) {
+	raw, err := p.Raw(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = raw.SetDeadline(deadline)
 	}
 	config := &tls.Config{
 		RootCAs: p.Roots, ServerName: p.ServerName, InsecureSkipVerify: p.Unverified, MinVersion: tls.VersionTLS12,
 	}
-	if p.Connect {
-		err = connect(raw, p.Hostname)
-	} else {
+	if !p.Connect {
 		config.ServerName = p.Hostname
 	}
 	if p.Identity != nil {
 		config.Certificates = []tls.Certificate{*p.Identity}
 	}
 	conn := tls.Client(raw, config)
-	if err == nil {
-		err = conn.HandshakeContext(ctx)
-	}
-	if err != nil {
+	if err := conn.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(err, raw.Close())
 	}
 	_ = raw.SetDeadline(time.Time{})
@@ -137,6 +152,25 @@ func (s *Session) Get(ctx context.Context, target string) (string, error) {
 	return string(body), errors.Join(err, response.Body.Close())
 }
 
+// Lines requests a stream of lines and calls a function for each. It returns when the stream ends, when the session is
+// closed, and when no line arrives for as long as silence.
+func (s *Session) Lines(target string, silence time.Duration, each func(line string)) error {
+	_ = s.conn.SetDeadline(time.Now().Add(silence))
+	response, err := s.send(target)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	for lines := bufio.NewReader(response.Body); ; {
+		_ = s.conn.SetReadDeadline(time.Now().Add(silence))
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		each(line)
+	}
+}
+
 func (s *Session) send(target string) (*http.Response, error) {
 	if _, err := fmt.Fprintf(s.conn, "GET %s HTTP/1.1\r\nHost: kubernetes\r\n\r\n", target); err != nil {
 		return nil, err
@@ -178,8 +212,8 @@ type Follower struct {
 	err  error // why the stream ended; set before done is closed
 }
 
-// silence is how long a stream may send nothing before it counts as broken: more ticks than a busy machine delays.
-const silence = 5 * time.Second
+// Silence is how long a stream may send nothing before it counts as broken: more ticks than a busy machine delays.
+const Silence = 5 * time.Second
 
 // Follow opens a stream, and checks every tick until the stream ends or Close is called.
 func (p Path) Follow(ctx context.Context) (*Follower, error) {
@@ -209,7 +243,7 @@ func (p Path) Follow(ctx context.Context) (*Follower, error) {
 func (f *Follower) run(lines *bufio.Reader) {
 	defer close(f.done)
 	for want := 0; ; want++ {
-		_ = f.conn.SetReadDeadline(time.Now().Add(silence))
+		_ = f.conn.SetReadDeadline(time.Now().Add(Silence))
 		line, err := lines.ReadString('\n')
 		if err != nil {
 			f.err = fmt.Errorf("stream %s broke after %d ticks: %w", f.Path, want, err)
@@ -233,7 +267,7 @@ func (f *Follower) Alive() error {
 		return f.err
 	default:
 	}
-	if quiet := time.Since(f.Last()); quiet > silence {
+	if quiet := time.Since(f.Last()); quiet > Silence {
 		return fmt.Errorf("stream %s has been silent for %s", f.Path, quiet)
 	}
 	return nil

@@ -34,6 +34,8 @@ type StandIn struct {
 	server    atomic.Pointer[http.Server]
 	Unhealthy atomic.Bool // /readyz answers 500
 	Hung      atomic.Bool // it hangs: connections are accepted and never answered
+	// OnRequest is called with the address of the edge for each request of a client; nil: nothing is.
+	OnRequest atomic.Pointer[func(edge string)]
 	t         *testing.T
 }
 
@@ -85,7 +87,10 @@ func (s *StandIn) Start() {
 		_, _ = w.Write([]byte(s.whoami(r)))
 	})
 	mux.HandleFunc("GET /stream", s.stream)
-	mux.HandleFunc("GET /bytes/{n}", bulk)
+	mux.HandleFunc("GET /bytes/{n}", func(w http.ResponseWriter, r *http.Request) {
+		s.whoami(r)
+		bulk(w, r)
+	})
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: promise.Patience, ErrorLog: log.New(nothing{}, "", 0),
 		TLSConfig: &tls.Config{
@@ -121,6 +126,9 @@ func (s *StandIn) readyz(w http.ResponseWriter, r *http.Request) {
 // whoami returns the name of the stand-in and the address of the client, which is the edge.
 func (s *StandIn) whoami(r *http.Request) string {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	if call := s.OnRequest.Load(); call != nil {
+		(*call)(host)
+	}
 	return s.Name + " " + host
 }
 

@@ -47,7 +47,7 @@ var sets = map[string][]string{
 		"kube-proxy",
 	},
 	"operations": slices.Concat(lab, []string{"kube-controller-manager", "clusterctl"}),
-	"robustness": slices.Concat(lab, []string{"kube-controller-manager"}),
+	"robustness": slices.Concat(lab, []string{"kube-controller-manager", "clusterctl"}),
 	"metrics":    slices.Concat(lab, []string{"prometheus"}),
 	"page":       {"kube-apiserver", "etcd", "capi-core", chromiumPart},
 	"sight":      slices.Concat(lab, []string{chromiumPart}),

@@ -2,8 +2,14 @@ package envoyproc
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
@@ -47,6 +53,7 @@ func (e *Envoy) drain(ctx context.Context, p *process) {
 		path, open = "/drain_listeners?graceful", openInGateway
 		earliest = earliest.Add(lingerTime)
 	}
+	e.markDrained()
 	if err := e.Admin.Post(ctx, path); err != nil {
 		e.Log.Warn("cannot drain Envoy", "pid", p.pid, "error", err)
 		return
@@ -72,6 +79,31 @@ func (e *Envoy) drain(ctx context.Context, p *process) {
 		case <-again.C:
 		}
 	}
+}
+
+// drainedFile is the name of a file in the runtime folder that exists once the running Envoy was asked to drain. Envoy
+// itself does not report that. If the agent is killed during a drain, the next one must not adopt this Envoy, because
+// it never accepts or dials a connection again.
+const drainedFile = "drained"
+
+func (e *Envoy) markDrained() {
+	if err := disk.Replace(filepath.Join(e.Config.Dir, drainedFile), nil); err != nil {
+		e.Log.Warn("cannot record that Envoy drains", "error", err)
+	}
+}
+
+// forgetDrain removes the record of a drain, before another Envoy runs.
+func (c Config) forgetDrain() error {
+	if err := os.Remove(filepath.Join(c.Dir, drainedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing the record of a drain: %w", err)
+	}
+	return nil
+}
+
+// drained reports whether the running Envoy was asked to drain.
+func (c Config) drained() bool {
+	_, err := os.Stat(filepath.Join(c.Dir, drainedFile))
+	return err == nil
 }
 
 // cutQuiet closes the connections of a gateway's clients that have been quiet for half of DrainTimeout, once that time

@@ -49,9 +49,9 @@ func (e *Envoy) obtainExternal(ctx context.Context) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if running.Mark != mark {
-		e.Log.Info("restarting Envoy: its bootstrap changed")
-		err := e.Admin.Post(ctx, "/quitquitquit")
+	if running.Mark != mark || e.Config.drained() {
+		e.Log.Info("restarting Envoy: its bootstrap changed, or it drains")
+		err := errors.Join(e.Admin.Post(ctx, "/quitquitquit"), e.Config.forgetDrain())
 		if err == nil {
 			e.Events.Stopped()
 		}

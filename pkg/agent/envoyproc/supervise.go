@@ -2,6 +2,7 @@ package envoyproc
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"time"
@@ -137,11 +138,11 @@ func (e *Envoy) obtain(ctx context.Context) (*process, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case same:
+	case same && !e.Config.drained():
 		e.Log.Info("adopting the running Envoy", "pid", p.pid)
 		return p, nil
 	case p != nil:
-		e.Log.Info("stopping a running Envoy with another configuration", "pid", p.pid)
+		e.Log.Info("stopping a running Envoy: it has another configuration, or it drains", "pid", p.pid)
 		e.drain(ctx, p)
 		p.stop(stopTimeout)
 		e.Events.Stopped()
@@ -149,7 +150,7 @@ func (e *Envoy) obtain(ctx context.Context) (*process, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	if err := e.Events.Starting(); err != nil {
+	if err := errors.Join(e.Config.forgetDrain(), e.Events.Starting()); err != nil {
 		return nil, err
 	}
 	if p, err = start(l); err != nil {

@@ -160,13 +160,19 @@ func Tail(file string, lines int) string {
 }
 
 // RSS returns the resident memory of a process in bytes.
-func RSS(pid int) (uint64, error) {
+func RSS(pid int) (uint64, error) { return memory(pid, "VmRSS:") }
+
+// Size returns the address space of a process in bytes.
+func Size(pid int) (uint64, error) { return memory(pid, "VmSize:") }
+
+// memory returns a line of the status of a process, in bytes: proc_pid_status(5).
+func memory(pid int, name string) (uint64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, fmt.Errorf("reading the memory of process %d: %w", pid, err)
 	}
 	for line := range strings.Lines(string(data)) {
-		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if value, ok := strings.CutPrefix(line, name); ok {
 			kib, err := strconv.ParseUint(strings.Fields(value)[0], 10, 64)
 			return kib * 1024, err
 		}

@@ -1,0 +1,175 @@
+package robustness
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/traffic"
+	"github.com/fairlead/fairlead/test/world"
+)
+
+// deletedForMove is the annotation of clusterctl on the objects that it has moved.
+const deletedForMove = "clusterctl.cluster.x-k8s.io/delete-for-move"
+
+// move takes a Cluster out of the management cluster, as clusterctl move does at its source, and returns what brings it
+// back, as clusterctl move does at its target. clusterctl writes and reads the objects; it has no command that only
+// deletes them. The edges keep running, and their tunnels come back with the Tunnel, whose id has not changed.
+func (in *installation) move(ctx context.Context, m *member) (end func() error, err error) {
+	in.serving.RLock()
+	defer in.serving.RUnlock()
+	var dir string
+	err = in.again(ctx, func(ctx context.Context) (err error) { // it refuses while another Cluster is paused
+		dir, err = in.writeMoved(ctx, m.name)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := in.patch(ctx, m, map[string]any{"spec": map[string]any{"paused": true}}); err != nil {
+		return nil, err
+	}
+	if err := in.again(ctx, func(ctx context.Context) error { return in.deleteMoved(ctx, dir) }); err != nil {
+		return nil, err
+	}
+	in.expect(m, m.answer, false)
+	return func() error {
+		in.serving.RLock()
+		defer in.serving.RUnlock()
+		if err := in.clusterctl(ctx, "move", "--from-directory="+dir, "--namespace="+world.Namespace); err != nil {
+			return err
+		}
+		in.expect(m, m.answer, true)
+		return in.again(ctx, m.cluster.SetProvisioned) // as its providers do: clusterctl moves no status
+	}, nil
+}
+
+// writeMoved has clusterctl write the namespace to a new folder, and removes what is not of a Cluster: clusterctl has
+// no way to choose one.
+func (in *installation) writeMoved(ctx context.Context, cluster string) (dir string, err error) {
+	if dir, err = os.MkdirTemp(in.Dir, "moved-"+cluster+"-"); err != nil {
+		return "", fmt.Errorf("moving %s: %w", cluster, err)
+	}
+	if err := in.clusterctl(ctx, "move", "--to-directory="+dir, "--namespace="+world.Namespace); err != nil {
+		return "", err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		return "", err
+	}
+	for _, file := range files {
+		objects, err := kube.ReadObjects(file)
+		if err != nil {
+			return "", err
+		}
+		others := func(o *unstructured.Unstructured) bool {
+			name, found := strings.CutPrefix(o.GetName(), cluster)
+			return !found || name != "" && !strings.HasPrefix(name, "-")
+		}
+		if slices.ContainsFunc(objects, others) {
+			if err := os.Remove(file); err != nil {
+				return "", err
+			}
+		}
+	}
+	return dir, nil
+}
+
+func (in *installation) clusterctl(ctx context.Context, args ...string) error {
+	out, err := in.Clusterctl(ctx, args...)
+	if err != nil {
+		return fmt.Errorf("running clusterctl %q: %w: %s", args, err, out)
+	}
+	return nil
+}
+
+// deleteMoved deletes the objects that clusterctl has written to a folder, and returns an error until all of them are
+// gone. Like clusterctl it marks each object, and removes its finalizers, but it leaves those of the Tunnel to the
+// controller, which would else have no occasion to end the tunnel.
+func (in *installation) deleteMoved(ctx context.Context, dir string) error {
+	objects, err := kube.ReadObjects(dir)
+	if err != nil {
+		return err
+	}
+	// The Cluster is the owner of the others, so it is last.
+	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int {
+		return cmp.Compare(last(a), last(b))
+	})
+	var errs []error
+	for _, o := range objects {
+		if o.GetKind() != "Namespace" {
+			errs = append(errs, in.deleteForMove(ctx, o))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func last(o *unstructured.Unstructured) int {
+	if o.GetKind() == "Cluster" {
+		return 1
+	}
+	return 0
+}
+
+func (in *installation) deleteForMove(ctx context.Context, written *unstructured.Unstructured) error {
+	o, c := &unstructured.Unstructured{}, in.Management.Client
+	o.SetGroupVersionKind(written.GroupVersionKind())
+	if err := c.Get(ctx, client.ObjectKeyFromObject(written), o); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	before := o.DeepCopy()
+	annotations := o.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[deletedForMove] = ""
+	o.SetAnnotations(annotations)
+	if o.GetKind() != "Tunnel" {
+		o.SetFinalizers(nil)
+	}
+	if err := c.Patch(ctx, o, client.MergeFrom(before)); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if err := c.Delete(ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	return fmt.Errorf("%s %s is still there", o.GetKind(), o.GetName())
+}
+
+// furtherName returns a name of a member that is not below the tunnel domain.
+func (m *member) furtherName() string { return m.name + ".shops.example.test" }
+
+// rename adds a name to a Tunnel, and waits until clients reach the workload cluster by it.
+func (in *installation) rename(ctx context.Context, m *member) (end func() error, err error) {
+	path := m.path
+	path.Hostname = m.furtherName()
+	err = errors.Join(in.patchTunnel(ctx, m, map[string]any{"extraNames": []any{m.furtherName()}}),
+		in.again(ctx, func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, traffic.RequestTimeout)
+			defer cancel()
+			return m.exchange(ctx, path, &Entry{}, nil)
+		}))
+	return func() error { return in.patchTunnel(ctx, m, map[string]any{}) }, err
+}
+
+// limit limits a Tunnel to more than its clients need.
+func (in *installation) limit(ctx context.Context, m *member) (end func() error, err error) {
+	limits := map[string]any{"connections": int64(100), "pendingConnections": int64(50), "bandwidth": "50Mi"}
+	return func() error { return in.patchTunnel(ctx, m, map[string]any{}) },
+		in.patchTunnel(ctx, m, map[string]any{"limits": limits})
+}
+
+// patchTunnel replaces what a user has set in a Tunnel, except for the mode.
+func (in *installation) patchTunnel(ctx context.Context, m *member, spec map[string]any) error {
+	return in.again(ctx, func(ctx context.Context) error { return m.cluster.PatchTunnel(ctx, spec) })
+}
