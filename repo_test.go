@@ -212,7 +212,9 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/traces", "pkg/certs", "pkg/controller/config", "pkg/controller/objects",
 		"pkg/controller/reconciler", "pkg/kubeconfig",
 	},
-	"pkg/decision": {"api/v1alpha1", "pkg/enrol/podtoken", "pkg/model"},
+	"pkg/decision":             {"api/v1alpha1", "pkg/enrol/podtoken", "pkg/model"},
+	"pkg/deltaxds":             nil,
+	"pkg/deltaxds/conformance": nil,
 	"pkg/diagnose/check": {
 		"api/v1alpha1", "pkg/diagnose/collect", "pkg/diagnose/explain", "pkg/diagnose/networks",
 		"pkg/enrol", "pkg/envoy", "pkg/kubeconfig", "pkg/observed",
