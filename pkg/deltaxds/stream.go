@@ -43,6 +43,9 @@ func (s *Stream) Changed(kind int) {
 	}
 }
 
+// Asked reports whether there was a request for a type.
+func (s *Stream) Asked(kind int) bool { return s.types[kind].asked }
+
 // Due reports whether there may be something to send now.
 func (s *Stream) Due() bool {
 	return slices.ContainsFunc(s.types, func(t subscription) bool { return t.due() })

@@ -19,7 +19,7 @@ import (
 
 const (
 	// patience is how long a response may take.
-	patience = 20 * time.Second
+	patience = 10 * time.Second
 	// pause is how long a response that must not be sent is waited for.
 	pause = 60 * time.Millisecond
 )
