@@ -212,7 +212,9 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/traces", "pkg/certs", "pkg/controller/config", "pkg/controller/objects",
 		"pkg/controller/reconciler", "pkg/kubeconfig",
 	},
-	"pkg/decision": {"api/v1alpha1", "pkg/enrol/podtoken", "pkg/model"},
+	"pkg/decision":             {"api/v1alpha1", "pkg/enrol/podtoken", "pkg/model"},
+	"pkg/deltaxds":             nil,
+	"pkg/deltaxds/conformance": nil,
 	"pkg/diagnose/check": {
 		"api/v1alpha1", "pkg/diagnose/collect", "pkg/diagnose/explain", "pkg/diagnose/networks",
 		"pkg/enrol", "pkg/envoy", "pkg/kubeconfig", "pkg/observed",
@@ -277,11 +279,11 @@ var arrows = map[string][]string{
 	"pkg/watchdog": nil,
 	"pkg/xds": {
 		"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "internal/traces",
-		"pkg/certs", "pkg/envoy", "pkg/envoy/references", "pkg/model", "pkg/report/v1", "pkg/rollout", "pkg/xds/csds",
-		"pkg/xds/feed", "pkg/xds/progress",
+		"pkg/certs", "pkg/deltaxds", "pkg/envoy", "pkg/envoy/references", "pkg/model", "pkg/report/v1", "pkg/rollout",
+		"pkg/xds/csds", "pkg/xds/feed", "pkg/xds/progress",
 	},
 	"pkg/xds/csds":     {"pkg/diagnose/collect/v1", "pkg/model"},
-	"pkg/xds/feed":     {"pkg/xds/csds", "pkg/xds/progress"},
+	"pkg/xds/feed":     {"pkg/deltaxds", "pkg/xds/csds", "pkg/xds/progress"},
 	"pkg/xds/progress": {"internal/traces", "pkg/model", "pkg/xds/csds"},
 	"pkg/xdsproxy":     {"internal/disk", "internal/retry"},
 }

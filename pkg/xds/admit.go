@@ -95,7 +95,7 @@ func (s *Server) deny() {
 	}
 	s.log.Info("denials changed", "edges", len(s.denials.denied.Edges), "tunnels", len(s.denials.denied.IDs))
 	for e, err := range s.refusedEdges() {
-		e.end(err)
+		e.close(err)
 	}
 }
 
@@ -113,17 +113,17 @@ func (s *Server) refusedEdges() map[*edge]error {
 	return refused
 }
 
-// relisten builds the listeners of each gateway again. The caller holds s.publishing.
+// relisten has the listeners of each gateway built again. The caller holds s.publishing.
 func (s *Server) relisten() {
 	s.mu.RLock()
 	hosts := slices.Collect(maps.Keys(s.gatewayStreams))
 	s.mu.RUnlock()
 	for _, st := range hosts {
 		if err := s.admitGateway(st.subject.Node); err != nil {
-			st.end(err)
+			st.close(err)
 			continue
 		}
-		st.set(s.gatewayListeners(st))
+		st.change(listenersKind)
 	}
 }
 

@@ -2,129 +2,59 @@ package xds
 
 import (
 	"context"
-	"errors"
-	"io"
-	"slices"
-	"sync"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/fairlead/fairlead/internal/ending"
+	"github.com/fairlead/fairlead/pkg/deltaxds"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/xds/csds"
-	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
-// order lists the types of gateways in the order of sending: scopes and listeners refer to Envoy clusters. edgeOrder
-// does the same for edges.
-var (
-	order     = [...]string{resourcev3.ClusterType, resourcev3.ScopedRouteType, resourcev3.ListenerType}
-	edgeOrder = [...]string{resourcev3.ClusterType, resourcev3.ListenerType}
-)
-
-// typesOf returns the types that nodes of a role receive, in the order of sending.
-func typesOf(role model.Role) []string {
-	if role == model.RoleGateway {
-		return order[:]
-	}
-	return edgeOrder[:]
-}
-
-// edge is the ADS stream of an edge, or of the Envoy beside an apiserver. There are thousands of them, with little
-// traffic, so it does not keep resources. It records the names and versions of the resources that the edge has, and
-// builds all resources again when the tunnel or the gateways change. It has one goroutine that receives, and another
-// one only while there is something to send. A response is computed when it is sent, so there is no queue, and a slow
-// edge delays no other.
-//
-// Requests are decoded, and resources are built and hashed, without any lock: a hostile edge must not delay changes
-// of other tunnels.
+// edge is the stream of an edge, or of the Envoy beside an apiserver. All of its few resources are built again when the
+// tunnel or the gateways change.
 type edge struct {
-	server  *Server
-	subject model.Subject
-	conn    discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
-	cancel  func(error)
-	pace    *rate.Limiter // of requests
-	number  uint64        // of the stream: a newer one has a higher number
+	stream
+	pace   *rate.Limiter // of requests
+	number uint64        // of the stream: a newer one has a higher number
 
-	// mu guards the fields below. It may be locked while the server's lock is held, but not the other way round.
-	mu      sync.Mutex
-	over    bool
-	sending bool           // the goroutine that sends runs
-	named   bool           // the node id is checked, and dial is set
+	// The lock of the stream guards the fields below.
 	dial    envoy.EdgeDial // where the edge dials gateways
 	made    resources      // until the edge has requested all types; nil: built when they are needed
 	updates uint64         // how often made became stale
-	nonce   uint64
-	kinds   [len(edgeOrder)]kind
-
-	progress [len(edgeOrder)]progress.Progress
 }
 
-// edgeStream serves the stream of an edge until it ends.
-func (s *Server) edgeStream(
-	conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, subject model.Subject,
-) error {
-	return ending.Serve(conn.Context(), func(ctx context.Context, end func(error)) error {
-		select {
-		case <-s.published:
-		case <-s.open.Done():
-			return errShutdown
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		}
-		e := &edge{server: s, subject: subject, conn: conn, cancel: end, pace: s.limits.newPace()}
-		if err := e.enter(); err != nil {
-			return err
-		}
-		defer e.leave()
-		for {
-			r, err := conn.Recv()
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			if err == nil {
-				err = e.receive(ctx, r)
-			}
-			if err != nil {
-				return err
-			}
-		}
-	})
-}
-
-// enter registers a stream, so that it follows its tunnel. If its node has too many streams, the oldest is closed.
-func (e *edge) enter() error {
-	s := e.server
+// enterEdge registers a stream, so that it follows its tunnel. If its node has too many streams, the oldest is closed.
+func (s *Server) enterEdge(subject model.Subject, conn adsConn, end func(error)) (*stream, error) {
+	e := &edge{stream: newStream(s, subject, conn, end), pace: s.limits.newPace()}
+	e.source = e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open.Err() != nil {
-		return errShutdown
+		return nil, errShutdown
 	}
 	if err := s.admit(e.subject); err != nil {
-		return err
+		return nil, err
 	}
 	t := s.tunnels[e.subject.ID]
 	if err := s.limits.evictFor(t, e.subject.Node); err != nil {
-		return err
+		return nil, err
 	}
 	s.streams++
 	e.number = s.streams
 	s.edges[e] = true
 	t.streams[e] = true
 	s.logEdge(e.subject, "stream opened", "node", e.subject.Node, "role", e.subject.Role)
-	return nil
+	return &e.stream, nil
 }
 
-// leave removes a stream from the tables of the server.
-func (e *edge) leave() {
-	e.mu.Lock()
-	e.over = true
-	e.mu.Unlock()
+func (e *edge) exit() {
+	e.leave()
 	s := e.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,121 +66,100 @@ func (e *edge) leave() {
 	s.logEdge(e.subject, "stream closed", "node", e.subject.Node)
 }
 
-// end closes a stream with a gRPC status. The stream remains in the table of its tunnel until its handler returns.
-func (e *edge) end(err error) {
+// update has the stream send what has changed.
+func (e *edge) update() {
 	e.mu.Lock()
-	e.over = true
+	e.made = nil
+	e.updates++
 	e.mu.Unlock()
-	e.cancel(err)
+	e.change(0, 1)
 }
 
-// receive applies a request, as soon as the rate limits permit, and starts the goroutine that sends.
-func (e *edge) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest) error {
-	if err := e.server.limits.wait(ctx, e); err != nil {
-		return err
-	}
-	e.server.nack(e.subject, r)
-	if err := e.identify(r); err != nil {
-		return err
-	}
-	i := slices.Index(edgeOrder[:], r.GetTypeUrl())
-	if i < 0 {
-		return status.Errorf(
-			codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted),
-		)
-	}
-	req, err := readRequest(r)
-	if err != nil {
-		return err
-	}
-	e.server.figures.Answer(e.subject.Role, &e.progress[i], r)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.kinds[i].apply(req)
-	e.startSending()
-	return nil
-}
+func (e *edge) wait(ctx context.Context) error { return e.server.limits.wait(ctx, e) }
 
-// identify checks the node that a request claims to come from. The first request must name it. Later ones may, but
-// must not name another.
-func (e *edge) identify(r *discoveryv3.DeltaDiscoveryRequest) error {
-	e.mu.Lock()
-	named := e.named
-	e.mu.Unlock()
-	if r.GetNode() != nil || !named {
-		if err := checkNode(r.GetNode(), e.subject); err != nil {
-			return err
-		}
-	}
-	if named {
-		return nil
-	}
-	dial, err := envoy.ParseEdgeDial(r.GetNode())
+func (e *edge) begin(node *corev3.Node) error {
+	dial, err := envoy.ParseEdgeDial(node)
 	if err != nil {
 		return status.Error(codes.InvalidArgument, csds.Printable(err.Error(), maxQuoted))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.named, e.dial = true, dial
+	e.dial = dial
 	return nil
 }
 
-// update has the stream send what has changed: at once if the edge has answered the last response, or else when it
-// answers. It does not block.
-func (e *edge) update() {
+func (e *edge) check(r *discoveryv3.DeltaDiscoveryRequest) error {
+	n := len(r.GetInitialResourceVersions()) + len(r.GetResourceNamesSubscribe()) + len(r.GetResourceNamesUnsubscribe())
+	if n > maxNames {
+		return status.Errorf(codes.InvalidArgument, "the request lists %d names, more than %d", n, maxNames)
+	}
+	return nil
+}
+
+func (e *edge) offer(kind int, _ bool) (deltaxds.Offer, bool, error) {
+	s := e.server
+	s.limits.builds <- struct{}{}
+	defer func() { <-s.limits.builds }()
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.made = nil
-	e.updates++
-	for i := range e.kinds {
-		if k := &e.kinds[i]; k.asked && !e.over {
-			e.progress[i].Change()
-			k.stale = true
-		}
-	}
-	e.startSending()
-}
-
-// startSending starts the goroutine that sends, unless it runs or nothing is to be sent. The caller holds e.mu.
-func (e *edge) startSending() {
-	if e.over || e.sending || !slices.ContainsFunc(e.kinds[:], kind.due) {
-		return
-	}
-	e.sending = true
-	go e.send()
-}
-
-// send sends responses until nothing is left to send.
-func (e *edge) send() {
-	for {
-		response := e.next()
-		if response == nil {
-			return
-		}
-		if err := e.conn.Send(response); err != nil {
-			return // Recv fails too, and ends the stream
-		}
-	}
-}
-
-// next returns the next response for an edge. It returns nil if there is none; then the goroutine that sends must
-// end.
-func (e *edge) next() *discoveryv3.DeltaDiscoveryResponse {
-	for {
-		j, ok := e.pick()
+	made, dial, updates := e.made, e.dial, e.updates
+	e.mu.Unlock()
+	if made == nil {
+		rendering, cluster, ok := s.servedTo(e.subject)
 		if !ok {
-			return nil
+			return deltaxds.Offer{}, false, nil
 		}
-		response, now, err := j.do(e.server, e.subject)
-		if err != nil {
-			e.server.log.Error("cannot send resources", "node", e.subject.Node, "type_url", edgeOrder[j.kind], "error", err)
-			e.end(status.Error(codes.Internal, "the server could not encode the resources"))
-			continue
+		made = s.edgeResources(rendering, cluster, e.subject.Node, dial)
+		e.mu.Lock()
+		if e.updates == updates {
+			e.made = made // reuse the resources of the other type
 		}
-		if response = e.commit(j, response, now); response != nil {
-			p := &e.progress[j.kind]
-			e.server.figures.Send(e.subject.Role, p, response, p.TakeChange())
-			return response
+		e.mu.Unlock()
+	}
+	all, err := encode(edgeOrder[kind], made[edgeOrder[kind]])
+	return deltaxds.Whole(all), true, err
+}
+
+func (e *edge) sent(kind int, response *discoveryv3.DeltaDiscoveryResponse, _ bool) int64 {
+	if response == nil {
+		return 0
+	}
+	return e.progress[kind].TakeChange()
+}
+
+func (e *edge) idle() {
+	for kind := range e.progress {
+		if !e.state.Asked(kind) {
+			return // what is built is for the other type, too
 		}
 	}
+	e.made = nil
+}
+
+// edgeResources builds all resources of one edge. It needs no lock.
+func (s *Server) edgeResources(r rendering, wc model.WorkloadCluster, node string, dial envoy.EdgeDial) resources {
+	if wc.Prepared {
+		return resources{resourcev3.ClusterType: {}, resourcev3.ListenerType: {}}
+	}
+	inst := r.inst
+	dial.Version, dial.First = dial.Version.AtMost(r.version), r.initial
+	static := set(envoy.StaticClusters())
+	clusters, errs := check(envoy.EdgeClusters(inst, wc, node, dial), static, static)
+	s.leftOutOfEdge(resourcev3.ClusterType, errs, wc.ID, node)
+	listeners, errs := check(envoy.EdgeListeners(inst, wc, node, dial), nil, namesOf(clusters, static))
+	s.leftOutOfEdge(resourcev3.ListenerType, errs, wc.ID, node)
+	return resources{resourcev3.ClusterType: clusters, resourcev3.ListenerType: listeners}
+}
+
+// servedTo returns what the resources of an edge are built from, and false if its tunnel has ended. The values never
+// change, so building needs no lock.
+func (s *Server) servedTo(edge model.Subject) (rendering, model.WorkloadCluster, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	t := s.tunnels[edge.ID]
+	if t == nil {
+		return rendering{}, model.WorkloadCluster{}, false
+	}
+	wc := t.cluster
+	wc.Forwards = s.networks.forwards[edge.ID]
+	return s.profiles.of(edge), wc, true
 }

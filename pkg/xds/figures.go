@@ -1,11 +1,8 @@
 package xds
 
 import (
-	"slices"
-	"strconv"
 	"time"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 
@@ -98,10 +95,10 @@ func (s *Server) observe(emit metrics.Emit) {
 	}
 	s.mu.RLock()
 	for st := range s.gatewayStreams {
-		count(model.RoleGateway, st.progress[:])
+		count(model.RoleGateway, st.progress)
 	}
 	for e := range s.edges {
-		count(e.subject.Role, e.progress[:])
+		count(e.subject.Role, e.progress)
 	}
 	served, prepared := len(s.clusters), 0
 	for _, wc := range s.clusters {
@@ -124,32 +121,5 @@ func (s *Server) observe(emit metrics.Emit) {
 	emit("fairlead_xds_published", metrics.Bool(s.Published()))
 	for _, of := range []*shared{s.gateways, s.scopes} {
 		emit("fairlead_xds_resources", float64(of.Len()), progress.TypeName(of.TypeURL()))
-	}
-}
-
-// noteSent records a response to a gateway.
-func (st *stream) noteSent(r *discoveryv3.DeltaDiscoveryResponse) {
-	i := slices.Index(order[:], r.GetTypeUrl())
-	if i < 0 {
-		return
-	}
-	p, f := &st.progress[i], st.server.figures
-	changed := p.TakeChange()
-	if of, at := st.server.sharedOf(r.GetTypeUrl()), st.positions[r.GetTypeUrl()]; of != nil && at != nil {
-		changed = 0
-		if last, err := strconv.ParseUint(r.GetSystemVersionInfo(), 10, 64); err == nil {
-			if at.told {
-				changed = of.marks.Since(at.last)
-			}
-			at.last, at.told = last, true
-		}
-	}
-	f.Send(st.subject.Role, p, r, changed)
-}
-
-// noteAnswer records the ACK or NACK of a gateway.
-func (st *stream) noteAnswer(r *discoveryv3.DeltaDiscoveryRequest) {
-	if i := slices.Index(order[:], r.GetTypeUrl()); i >= 0 {
-		st.server.figures.Answer(st.subject.Role, &st.progress[i], r)
 	}
 }

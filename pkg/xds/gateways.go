@@ -96,7 +96,10 @@ func (s *Server) setCommon(changes changes) {
 			changes.clusters[name] = r
 		}
 	}
-	s.common, s.taken = common, namesOf(common, static)
+	s.common = common
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken = namesOf(common, static)
 }
 
 // same reports whether a resource is equal to the previous one; nil: there was none.

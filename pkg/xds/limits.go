@@ -105,7 +105,7 @@ func (l *limits) evictFor(t *tunnel, node string) error {
 	switch {
 	case mine >= l.nodeStreams:
 		delete(t.streams, oldest)
-		oldest.end(errNewer)
+		oldest.close(errNewer)
 		l.refusedStreams()
 	case len(t.streams) >= l.tunnelStreams:
 		l.refusedStreams()

@@ -6,9 +6,8 @@ import (
 	"strings"
 
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
-	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/fairlead/fairlead/pkg/deltaxds"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/xds/csds"
 	"github.com/fairlead/fairlead/pkg/xds/progress"
@@ -22,10 +21,10 @@ func (s *Server) nodes() []csds.Node {
 	s.mu.RLock()
 	all := make([]csds.Node, 0, len(s.gatewayStreams)+len(s.edges))
 	for st := range s.gatewayStreams {
-		all = append(all, s.node(st.subject, st.progress[:], st.publishedOf))
+		all = append(all, s.node(st.subject, st.progress, st.publishedOf))
 	}
 	for e := range s.edges {
-		all = append(all, s.node(e.subject, e.progress[:], e.publishedOf))
+		all = append(all, s.node(e.subject, e.progress, e.publishedOf))
 	}
 	s.mu.RUnlock()
 	slices.SortFunc(all, func(a, b csds.Node) int { return strings.Compare(a.Subject.Node, b.Subject.Node) })
@@ -46,18 +45,22 @@ func (s *Server) node(subject model.Subject, progress []progress.Progress, publi
 	return n
 }
 
-func (st *stream) publishedOf(typeURL string, wanted func(string) bool) []csds.Resource {
-	s := st.server
-	if of := s.sharedOf(typeURL); of != nil {
-		return of.Published(st.positions[typeURL].reader, wanted, &of.marks)
+func (st *gateway) publishedOf(typeURL string, wanted func(name string) bool) []csds.Resource {
+	kind := slices.Index(order[:], typeURL)
+	if kind == listenersKind {
+		all, _ := st.server.gatewayListeners(st) // what is left out is logged when it is sent
+		return describe(typeURL, all, wanted)
 	}
-	if cache := st.caches[typeURL]; cache != nil { // a stream in the server's table has its caches
-		return describe(typeURL, cache.GetResources(), wanted)
+	has := func(r *deltaxds.Resource) bool {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		return st.state.Has(kind, r)
 	}
-	return nil
+	of := st.server.sharedOf(kind)
+	return of.Published(st.positions[kind].reader, wanted, has, &of.marks)
 }
 
-func (e *edge) publishedOf(typeURL string, wanted func(string) bool) []csds.Resource {
+func (e *edge) publishedOf(typeURL string, wanted func(name string) bool) []csds.Resource {
 	e.mu.Lock()
 	named, dial := e.named, e.dial
 	e.mu.Unlock()
@@ -69,14 +72,13 @@ func (e *edge) publishedOf(typeURL string, wanted func(string) bool) []csds.Reso
 }
 
 // describe encodes the resources that wanted accepts, in name order. It leaves out a resource that cannot be encoded.
-func describe(typeURL string, resources map[string]types.Resource, wanted func(string) bool) (all []csds.Resource) {
+func describe(typeURL string, resources map[string]types.Resource, wanted func(name string) bool) (all []csds.Resource) {
 	for _, name := range slices.Sorted(maps.Keys(resources)) {
 		if !wanted(name) {
 			continue
 		}
-		if value, err := cachev3.MarshalResource(resources[name]); err == nil {
-			body := &anypb.Any{TypeUrl: typeURL, Value: value}
-			all = append(all, csds.Resource{Name: name, Version: cachev3.HashResource(value), Body: body})
+		if r, err := deltaxds.Encode(typeURL, name, resources[name]); err == nil {
+			all = append(all, csds.Resource{Name: name, Version: r.Version(), Body: r.Message().GetResource()})
 		}
 	}
 	return all

@@ -159,11 +159,12 @@ func (s *Server) setVariants() {
 	s.mu.RUnlock()
 	readers := map[*feed.Reader]bool{}
 	for _, st := range hosts {
-		readers[st.positions[resourcev3.ClusterType].reader] = p.differs(st.subject)
+		readers[st.positions[0].reader] = p.differs(st.subject)
 	}
 	if err := s.gateways.Vary(variants, readers); err != nil {
 		s.log.Error("cannot send Envoy clusters", "type_url", resourcev3.ClusterType, "error", err)
 	}
+	s.notifyGateways(0)
 }
 
 // Profiles returns what this server announces to the controller: its target, what the nodes of a first wave run, and
@@ -199,10 +200,10 @@ func (s *Server) Profiles() *reportv1.ProfileState {
 		}
 	}
 	for _, st := range hosts {
-		add(st.subject, st.progress[:], !anyOf(st.progress[:], (*progressOf).Outstanding))
+		add(st.subject, st.progress, st.upToDate())
 	}
 	for _, e := range edges {
-		add(e.subject, e.progress[:], !waiting[e] && e.upToDate())
+		add(e.subject, e.progress, !waiting[e] && e.upToDate())
 	}
 	state.Nodes = append(state.Nodes, announced(refusing)...)
 	sortNodes(state.GetNodes())
@@ -232,18 +233,6 @@ func sortNodes(nodes []*reportv1.NodeProfile) {
 		first := rollout.Node{Name: a.GetNode(), ID: a.GetTunnelId()}
 		return first.Compare(rollout.Node{Name: b.GetNode(), ID: b.GetTunnelId()})
 	})
-}
-
-// upToDate reports whether an edge has answered the newest resources.
-func (e *edge) upToDate() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for i := range e.kinds {
-		if k := &e.kinds[i]; !k.asked || k.stale || !k.waiting {
-			return false
-		}
-	}
-	return !e.sending
 }
 
 // refusalOf returns the name of a resource that a node rejects, and the node's reason.

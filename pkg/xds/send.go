@@ -1,10 +1,10 @@
 package xds
 
 import (
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"slices"
 
-	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+
 	"github.com/fairlead/fairlead/pkg/xds/feed"
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
@@ -22,35 +22,9 @@ type shared struct {
 
 func newShared(typeURL string) *shared { return &shared{Feed: feed.New(typeURL)} }
 
-// sharedOf returns the shared resources of a type; nil: there are none of this type.
-func (s *Server) sharedOf(typeURL string) *shared {
-	switch typeURL {
-	case resourcev3.ClusterType:
-		return s.gateways
-	case resourcev3.ScopedRouteType:
-		return s.scopes
-	}
-	return nil
-}
-
-// position is how far the stream of a gateway is with one shared type.
-type position struct {
-	reader *feed.Reader
-	last   uint64 // number of the last change that was sent
-	told   bool   // last is set
-}
-
-// newPositions returns the positions of a stream that has not sent a request yet. Gateways of versions without networks
-// get neither scopes nor the Envoy clusters of networks. The caller holds s.publishing.
-func (s *Server) newPositions(st *stream) map[string]*position {
-	var clusters, scopes func(string) bool
-	if !st.bind.Version.Networks() {
-		clusters, scopes = envoy.OfNetwork, func(string) bool { return true }
-	}
-	return map[string]*position{
-		resourcev3.ClusterType:     {reader: feed.NewReader(s.profiles.differs(st.subject), clusters)},
-		resourcev3.ScopedRouteType: {reader: feed.NewReader(false, scopes)},
-	}
+// sharedOf returns the shared resources of a type, which is not the one of listeners.
+func (s *Server) sharedOf(kind int) *shared {
+	return [listenersKind]*shared{s.gateways, s.scopes}[kind]
 }
 
 // send passes changes to the streams of all gateways: scopes after the Envoy clusters that they refer to, and before
@@ -85,9 +59,20 @@ func (s *Server) update(of *shared, set map[string]types.Resource, gone []string
 		return
 	}
 	of.marks.Begin()
-	defer func() { of.marks.End(of.Last()) }()
-	if err := of.Update(set, gone); err != nil {
+	err := of.Update(set, gone)
+	of.marks.End(of.Last())
+	if err != nil {
 		s.log.Error("cannot send resources", "type_url", of.TypeURL(), "error", err)
+	}
+	s.notifyGateways(slices.Index(order[:], of.TypeURL()))
+}
+
+// notifyGateways has the streams of all gateways send what has changed of a type.
+func (s *Server) notifyGateways(kind int) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for st := range s.gatewayStreams {
+		st.change(kind)
 	}
 }
 

@@ -61,7 +61,6 @@ type Server struct {
 	// publishing orders changes: each publisher holds it while it builds and sends. No stream of an edge takes it.
 	publishing sync.Mutex
 	common     map[string]types.Resource // the Envoy clusters of every gateway, whose names no tunnel may have
-	taken      map[string]bool           // their names, and names of Envoy's static clusters
 	rendered   map[model.Key][]string    // names of the Envoy clusters of each workload cluster
 	networks   networks
 	replaced   bool // there was a Replace
@@ -72,13 +71,14 @@ type Server struct {
 	inst           model.Installation // without gateways: they are not known yet
 	outdated       outdatedEdges
 	profiles       profiles
+	taken          map[string]bool                     // the names of s.common and of Envoy's static clusters; never changed
 	clusters       map[model.Key]model.WorkloadCluster // served ones
 	withheld       withheld
 	holders        map[string]model.Key // the last publisher of each Envoy cluster of a tunnel
 	tunnels        map[string]*tunnel   // by Tunnel.spec.id
 	edges          map[*edge]bool       // the streams of all edges
 	streams        uint64               // number of streams of edges so far
-	gatewayStreams map[*stream]bool     // the streams of gateways that have sent their addresses
+	gatewayStreams map[*gateway]bool    // the streams of gateways that have sent their addresses
 	denials        denials
 }
 
@@ -109,7 +109,7 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 		holders:        map[string]model.Key{},
 		tunnels:        map[string]*tunnel{},
 		edges:          map[*edge]bool{},
-		gatewayStreams: map[*stream]bool{},
+		gatewayStreams: map[*gateway]bool{},
 		denials:        newDenials(),
 		outdated:       newOutdatedEdges(),
 	}
@@ -177,7 +177,7 @@ func (s *Server) Close() {
 	all := slices.Collect(maps.Keys(s.edges))
 	s.mu.Unlock()
 	for _, e := range all {
-		e.end(errShutdown)
+		e.close(errShutdown)
 	}
 }
 
@@ -314,6 +314,6 @@ func (s *Server) end(wc model.WorkloadCluster) {
 	}
 	delete(s.tunnels, wc.ID)
 	for e := range t.streams {
-		e.end(s.admit(e.subject))
+		e.close(s.admit(e.subject))
 	}
 }

@@ -3,24 +3,23 @@ package xds
 import (
 	"context"
 	"errors"
-	"fmt"
+	"io"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
-	controllog "github.com/envoyproxy/go-control-plane/pkg/log"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/server/delta/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/ending"
 	"github.com/fairlead/fairlead/internal/limit"
-	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/deltaxds"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/xds/csds"
 	"github.com/fairlead/fairlead/pkg/xds/progress"
@@ -41,35 +40,96 @@ var (
 	refusalRate = limit.Rate{Every: time.Minute, Burst: 10}
 )
 
-// stream is the ADS stream of a gateway. It implements the callbacks and caches of go-control-plane. The certificate
-// selects the caches, and no request can select others.
-type stream struct {
-	server  *Server
-	subject model.Subject
-	log     *slog.Logger
-	end     context.CancelCauseFunc
-	named   bool                            // the node id is checked
-	bind    envoy.GatewayBind               // where it listens
-	caches  map[string]*cachev3.LinearCache // by type URL; begin creates them
+// order lists the types of gateways in the order of sending: scopes and listeners refer to Envoy clusters. edgeOrder
+// does the same for edges.
+var (
+	order     = [...]string{resourcev3.ClusterType, resourcev3.ScopedRouteType, resourcev3.ListenerType}
+	edgeOrder = [...]string{resourcev3.ClusterType, resourcev3.ListenerType}
+)
 
-	positions map[string]*position // in what all gateways share, by type URL; begin creates them
-	progress  [len(order)]progress.Progress
+// typesOf returns the types that nodes of a role receive, in the order of sending.
+func typesOf(role model.Role) []string {
+	if role == model.RoleGateway {
+		return order[:]
+	}
+	return edgeOrder[:]
 }
 
 // resources are the resources of one Envoy, by type URL and name.
 type resources map[string]map[string]types.Resource
 
+// adsConn is a stream as gRPC provides it.
+type adsConn = discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
+
+// stream is the ADS stream of one node. There are thousands of them, with little traffic, so it keeps no resources. It
+// has one goroutine that receives, and another one only while there is something to send. A response is computed when
+// it is sent, so there is no queue, and a slow node delays no other. The certificate selects the resources, and no
+// request can select others.
+//
+// Requests are decoded, and resources are built, encoded and hashed, without any lock: a hostile node must not delay
+// changes of others.
+type stream struct {
+	server  *Server
+	subject model.Subject
+	conn    adsConn
+	cancel  func(error)
+	source  source
+	// progress has the types in the order of sending, as state has.
+	progress []progress.Progress
+
+	// mu guards the fields below. It may be locked while the server's lock is held, but not the other way round.
+	mu      sync.Mutex
+	over    bool
+	sending bool // the goroutine that sends runs
+	named   bool // the node id is checked, and the source knows the node's metadata
+	state   deltaxds.Stream
+}
+
+// source is what one node is served, by its role. The stream calls offer and sent from the goroutine that sends, one at
+// a time, and the others from the one that receives.
+type source interface {
+	// wait blocks until the rate limits permit a request that was received.
+	wait(ctx context.Context) error
+	// begin takes the metadata of the node, from its first request.
+	begin(node *corev3.Node) error
+	// check returns an error for a request that no node of the role sends.
+	check(r *discoveryv3.DeltaDiscoveryRequest) error
+	// offer returns what the node is to have of a type now, whole or at least what has changed. It returns false if there
+	// is nothing to serve any more: then the stream is closed elsewhere.
+	offer(kind int, whole bool) (deltaxds.Offer, bool, error)
+	// sent completes a response that was computed from the last offer; nil: there is nothing to send. rest is set if the
+	// next offer must contain what this one contained. changed is when the oldest change in it was seen; 0: the node gets
+	// it first.
+	sent(kind int, response *discoveryv3.DeltaDiscoveryResponse, rest bool) (changed int64)
+	// idle is called when nothing is left to send, with the stream's lock held.
+	idle()
+	// exit removes the stream from the tables of the server.
+	exit()
+}
+
 // DeltaAggregatedResources implements ADS.
-func (s *Server) DeltaAggregatedResources(
-	conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer,
-) error {
+func (s *Server) DeltaAggregatedResources(conn adsConn) error {
 	subject, err := caller(conn.Context(), s.domain, s.now())
-	switch {
-	case err != nil:
-	case subject.Role.Enrols():
-		err = s.edgeStream(conn, subject)
-	default:
-		err = s.stream(conn, subject)
+	if err == nil {
+		err = ending.Serve(conn.Context(), func(ctx context.Context, end func(error)) error {
+			st, err := s.enter(ctx, subject, conn, end)
+			if err != nil {
+				return err
+			}
+			defer st.source.exit()
+			for { // here, because each call between this function and Recv costs each stream memory
+				r, err := conn.Recv()
+				if errors.Is(err, io.EOF) {
+					return nil
+				}
+				if err == nil {
+					err = st.receive(ctx, r)
+				}
+				if err != nil {
+					return err
+				}
+			}
+		})
 	}
 	s.refused(subject, err)
 	return err
@@ -97,128 +157,76 @@ func (s *Server) refused(subject model.Subject, err error) {
 	}
 }
 
-// stream serves the stream of a gateway until it ends.
-func (s *Server) stream(
-	conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, subject model.Subject,
-) error {
+// enter waits until everything is published, and returns the stream of a subject that is admitted.
+func (s *Server) enter(ctx context.Context, subject model.Subject, conn adsConn, end func(error)) (*stream, error) {
 	select {
 	case <-s.published:
 	case <-s.open.Done():
-		return errShutdown
-	case <-conn.Context().Done():
-		return conn.Context().Err()
+		return nil, errShutdown
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
 	}
-	ctx, end := context.WithCancelCause(conn.Context())
-	defer end(nil)
-	st, err := s.newStream(subject, end)
-	if err != nil {
+	if subject.Role.Enrols() {
+		return s.enterEdge(subject, conn, end)
+	}
+	return s.enterGateway(subject, conn, end)
+}
+
+func newStream(s *Server, subject model.Subject, conn adsConn, end func(error)) stream {
+	n := len(typesOf(subject.Role))
+	return stream{
+		server: s, subject: subject, conn: conn, cancel: end,
+		progress: make([]progress.Progress, n), state: deltaxds.NewStream(n),
+	}
+}
+
+// receive applies a request, as soon as the rate limits permit, and starts the goroutine that sends.
+func (st *stream) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequest) error {
+	if err := st.source.wait(ctx); err != nil {
 		return err
 	}
-	defer s.removeStream(st)
-	defer context.AfterFunc(s.open, func() { end(errShutdown) })()
-	st.log.Info("stream opened", "role", subject.Role)
-	defer st.log.Info("stream closed")
-	err = delta.NewServer(ctx, st, st).DeltaStreamHandler(conn, resourcev3.AnyType)
-	if cause := context.Cause(ctx); cause != nil && conn.Context().Err() == nil {
-		return cause // go-control-plane does not return it
-	}
-	return err
-}
-
-// newStream returns the stream of a gateway that is admitted.
-func (s *Server) newStream(subject model.Subject, end context.CancelCauseFunc) (*stream, error) {
-	st := &stream{
-		server: s, subject: subject, end: end,
-		log:    s.log.With("node", subject.Node),
-		caches: map[string]*cachev3.LinearCache{},
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.admit(subject); err != nil {
-		return nil, err
-	}
-	return st, nil
-}
-
-func (s *Server) removeStream(st *stream) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.gatewayStreams, st)
-}
-
-// edgeResources builds all resources of one edge. It needs no lock.
-func (s *Server) edgeResources(r rendering, wc model.WorkloadCluster, node string, dial envoy.EdgeDial) resources {
-	if wc.Prepared {
-		return resources{resourcev3.ClusterType: {}, resourcev3.ListenerType: {}}
-	}
-	inst := r.inst
-	dial.Version, dial.First = dial.Version.AtMost(r.version), r.initial
-	static := set(envoy.StaticClusters())
-	clusters, errs := check(envoy.EdgeClusters(inst, wc, node, dial), static, static)
-	s.leftOutOfEdge(resourcev3.ClusterType, errs, wc.ID, node)
-	listeners, errs := check(envoy.EdgeListeners(inst, wc, node, dial), nil, namesOf(clusters, static))
-	s.leftOutOfEdge(resourcev3.ListenerType, errs, wc.ID, node)
-	return resources{resourcev3.ClusterType: clusters, resourcev3.ListenerType: listeners}
-}
-
-// servedTo returns what the resources of an edge are built from, and false if its tunnel has ended. The values never
-// change, so building needs no lock.
-func (s *Server) servedTo(edge model.Subject) (rendering, model.WorkloadCluster, bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	t := s.tunnels[edge.ID]
-	if t == nil {
-		return rendering{}, model.WorkloadCluster{}, false
-	}
-	wc := t.cluster
-	wc.Forwards = s.networks.forwards[edge.ID]
-	return s.profiles.of(edge), wc, true
-}
-
-// gatewayListeners builds all listeners of one gateway. The caller holds s.publishing.
-func (s *Server) gatewayListeners(st *stream) resources {
-	r, bind := s.profiles.of(st.subject), st.bind
-	bind.Version = bind.Version.AtMost(r.version)
-	listeners, errs := check(envoy.GatewayListeners(r.inst, st.subject.Node, bind, s.denials.filter), nil, s.taken)
-	s.leftOut(resourcev3.ListenerType, errs, "node", st.subject.Node)
-	return resources{resourcev3.ListenerType: listeners}
-}
-
-// make creates the caches of a stream.
-func (st *stream) make(all resources) {
-	for typeURL, r := range all {
-		st.caches[typeURL] = newCache(typeURL, r, st.server.log)
-	}
-}
-
-// set replaces resources in the caches of a stream. Equal resources are not sent.
-func (st *stream) set(all resources) {
-	for _, typeURL := range order {
-		r, there := all[typeURL]
-		if cache := st.caches[typeURL]; there && cache != nil {
-			st.progress[slices.Index(order[:], typeURL)].Change()
-			cache.SetResources(r)
-		}
-	}
-}
-
-// OnStreamDeltaRequest implements delta.Callbacks. It checks each request before go-control-plane uses it.
-func (st *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryRequest) error {
-	st.noteAnswer(r)
 	st.server.nack(st.subject, r)
-	// The first request must name the node. Later ones may, but must not name another.
+	if err := st.identify(r); err != nil {
+		return err
+	}
+	kind := slices.Index(typesOf(st.subject.Role), r.GetTypeUrl())
+	if kind < 0 {
+		return status.Errorf(
+			codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted),
+		)
+	}
+	if err := st.source.check(r); err != nil {
+		return err
+	}
+	if err := checkNames(r); err != nil {
+		return err
+	}
+	st.server.figures.Answer(st.subject.Role, &st.progress[kind], r)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.state.Request(kind, r)
+	st.startSending()
+	return nil
+}
+
+// identify checks the node that a request claims to come from. The first request must name it. Later ones may, but
+// must not name another.
+func (st *stream) identify(r *discoveryv3.DeltaDiscoveryRequest) error {
 	if r.GetNode() != nil || !st.named {
 		if err := checkNode(r.GetNode(), st.subject); err != nil {
 			return err
 		}
 	}
-	if !st.named {
-		if err := st.begin(r.GetNode()); err != nil {
-			return err
-		}
+	if st.named {
+		return nil
 	}
+	if err := st.source.begin(r.GetNode()); err != nil {
+		return err
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
 	st.named = true
-	return checkNames(r)
+	return nil
 }
 
 // nack logs that an Envoy rejects resources, within rate limits.
@@ -238,82 +246,148 @@ func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryReques
 
 func checkNames(r *discoveryv3.DeltaDiscoveryRequest) error {
 	for _, name := range r.GetResourceNamesSubscribe() {
-		if name != "*" { // otherwise one stream could make the server store any number of names
+		if name != deltaxds.Wildcard { // otherwise one stream could make the server store any number of names
 			return status.Error(codes.InvalidArgument, "resources are not served by name, subscribe to all")
 		}
 	}
 	return nil
 }
 
-// begin creates the caches and the positions of a stream, which depend on the metadata of its node.
-func (st *stream) begin(node *corev3.Node) (err error) {
-	if st.bind, err = envoy.ParseGatewayBind(node); err != nil {
-		return status.Error(codes.InvalidArgument, err.Error())
+// change has the stream send what has changed of some types: at once if the node has answered the last response, or
+// else when it answers. It does not block.
+func (st *stream) change(kinds ...int) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.over {
+		return
 	}
-	s := st.server
-	s.publishing.Lock() // no change may come between the build of the listeners and the entry in s.gatewayStreams
-	defer s.publishing.Unlock()
-	st.make(s.gatewayListeners(st))
-	st.positions = s.newPositions(st)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.gatewayStreams[st] = true
-	return nil
-}
-
-// CreateDeltaWatch implements cache.ConfigWatcher.
-func (st *stream) CreateDeltaWatch(
-	r *cachev3.DeltaRequest, sub cachev3.Subscription, to chan cachev3.DeltaResponse,
-) (func(), error) {
-	if of := st.server.sharedOf(r.GetTypeUrl()); of != nil {
-		return of.Watch(st.positions[r.GetTypeUrl()].reader, r, sub, to), nil
+	for _, kind := range kinds {
+		if st.state.Asked(kind) {
+			st.progress[kind].Change()
+			st.state.Changed(kind)
+		}
 	}
-	cache, ok := st.caches[r.GetTypeUrl()]
-	if !ok {
-		return nil, status.Errorf(
-			codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted),
-		)
+	st.startSending()
+}
+
+// startSending starts the goroutine that sends, unless it runs or nothing is to be sent. The caller holds st.mu.
+func (st *stream) startSending() {
+	if st.over || st.sending || !st.state.Due() {
+		return
 	}
-	return cache.CreateDeltaWatch(r, sub, to)
+	st.sending = true
+	go st.send()
 }
 
-// CreateWatch implements cache.ConfigWatcher, for state of the world, which is not served.
-func (st *stream) CreateWatch(*cachev3.Request, cachev3.Subscription, chan cachev3.Response) (func(), error) {
-	return nil, errors.ErrUnsupported
+// send sends responses until nothing is left to send.
+func (st *stream) send() {
+	for {
+		response := st.next()
+		if response == nil {
+			return
+		}
+		if err := st.conn.Send(response); err != nil {
+			return // Recv fails too, and ends the stream
+		}
+	}
 }
 
-// OnDeltaStreamOpen implements delta.Callbacks.
-func (st *stream) OnDeltaStreamOpen(context.Context, int64, string) error { return nil }
-
-// OnDeltaStreamClosed implements delta.Callbacks.
-func (st *stream) OnDeltaStreamClosed(int64, *corev3.Node) {}
-
-// OnStreamDeltaResponse implements delta.Callbacks.
-func (st *stream) OnStreamDeltaResponse(
-	_ int64, _ *discoveryv3.DeltaDiscoveryRequest, r *discoveryv3.DeltaDiscoveryResponse,
-) {
-	st.noteSent(r)
-	st.log.Debug("resources sent", "type_url", r.GetTypeUrl(), "version", r.GetSystemVersionInfo(),
-		"resources", len(r.GetResources()), "removed", len(r.GetRemovedResources()))
+// next returns the next response. It returns nil if there is none; then the goroutine that sends must end.
+func (st *stream) next() *discoveryv3.DeltaDiscoveryResponse {
+	for {
+		kind, whole, ok := st.pick()
+		if !ok {
+			return nil
+		}
+		offer, served, err := st.source.offer(kind, whole)
+		if err != nil {
+			typeURL := typesOf(st.subject.Role)[kind]
+			st.server.log.Error("cannot send resources", "node", st.subject.Node, "type_url", typeURL, "error", err)
+			st.close(status.Error(codes.Internal, "the server could not encode the resources"))
+			continue
+		}
+		if !served {
+			continue
+		}
+		if response := st.respond(kind, offer); response != nil {
+			return response
+		}
+	}
 }
 
-// newCache returns a cache of one type. It logs only warnings and errors of go-control-plane: the rest would print
-// every version of every resource.
-func newCache(typeURL string, initial map[string]types.Resource, log *slog.Logger) *cachev3.LinearCache {
-	return cachev3.NewLinearCache(
-		typeURL,
-		cachev3.WithInitialResources(initial),
-		cachev3.WithLogger(controllog.LoggerFuncs{
-			WarnFunc:  func(format string, args ...any) { logf(log, slog.LevelWarn, format, args) },
-			ErrorFunc: func(format string, args ...any) { logf(log, slog.LevelError, format, args) },
-		}),
-	)
+// pick returns the type to send next. It returns false if there is none.
+func (st *stream) pick() (kind int, whole, ok bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if !st.over {
+		if kind, whole, ok = st.state.Next(); ok {
+			return kind, whole, true
+		}
+	}
+	st.sending = false
+	st.source.idle()
+	return 0, false, false
 }
 
-// logf adapts slog for go-control-plane, which formats its messages.
-func logf(log *slog.Logger, level slog.Level, format string, args []any) {
-	log.Log(context.Background(), level, "go-control-plane reported an error", "error", fmt.Sprintf(format, args...))
+// respond returns the response by an offer, and records it as sent; nil: there is nothing to send.
+func (st *stream) respond(kind int, offer deltaxds.Offer) *discoveryv3.DeltaDiscoveryResponse {
+	st.mu.Lock()
+	if st.over {
+		st.mu.Unlock()
+		return nil
+	}
+	response, rest := st.state.Respond(kind, offer)
+	st.mu.Unlock()
+	changed := st.source.sent(kind, response, rest)
+	if response == nil {
+		return nil
+	}
+	response.TypeUrl = typesOf(st.subject.Role)[kind]
+	st.server.figures.Send(st.subject.Role, &st.progress[kind], response, changed)
+	return response
 }
+
+// close closes a stream with a gRPC status. The stream remains in the tables of the server until its handler returns.
+func (st *stream) close(err error) {
+	st.leave()
+	st.cancel(err)
+}
+
+// leave has the stream send nothing more.
+func (st *stream) leave() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.over = true
+}
+
+// upToDate reports whether a node has answered the newest resources of each type that it has requested. Edges request
+// all types.
+func (st *stream) upToDate() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for kind := range st.progress {
+		if (st.subject.Role.Enrols() || st.state.Asked(kind)) && !st.state.Idle(kind) {
+			return false
+		}
+	}
+	return !st.sending
+}
+
+// encode returns the resources of one type as they are sent, in any order. It needs no lock.
+func encode(typeURL string, all map[string]types.Resource) ([]*deltaxds.Resource, error) {
+	encoded := make([]*deltaxds.Resource, 0, len(all))
+	for name, r := range all {
+		one, err := deltaxds.Encode(typeURL, name, r)
+		if err != nil {
+			return nil, err
+		}
+		encoded = append(encoded, one)
+	}
+	return encoded, nil
+}
+
+// logger returns the log of one stream.
+func (st *stream) logger() *slog.Logger { return st.server.log.With("node", st.subject.Node) }
 
 // Register adds ADS to a gRPC server.
 func (s *Server) Register(g grpc.ServiceRegistrar) {

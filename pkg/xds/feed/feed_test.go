@@ -9,72 +9,70 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	streamv3 "github.com/envoyproxy/go-control-plane/pkg/server/stream/v3"
+
+	"github.com/fairlead/fairlead/pkg/deltaxds"
 )
 
 // client is a stream that sends each answer at once.
 type client struct {
 	feed   *Feed
 	reader *Reader
-	sub    streamv3.Subscription
-	to     chan cachev3.DeltaResponse
-	cancel func()
+	state  deltaxds.Stream
+	nonce  string
 	has    map[string]string // versions by name
 	got    int               // resources, removed ones too
 }
 
 func newClient(f *Feed, has map[string]string) *client {
-	c := &client{
-		feed:   f,
-		reader: NewReader(false, nil),
-		to:     make(chan cachev3.DeltaResponse, 1),
-		has:    maps.Clone(has),
-		cancel: func() {},
-	}
+	c := &client{feed: f, reader: NewReader(false, nil), state: deltaxds.NewStream(1), has: maps.Clone(has)}
 	if c.has == nil {
 		c.has = map[string]string{}
 	}
-	c.sub = streamv3.NewDeltaSubscription([]string{"*"}, nil, maps.Clone(has), true)
-	c.ask()
+	c.state.Request(0, &discoveryv3.DeltaDiscoveryRequest{InitialResourceVersions: has})
 	return c
 }
 
+// ask answers the last response.
 func (c *client) ask() {
-	c.cancel()
-	c.cancel = c.feed.Watch(c.reader, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: c.feed.TypeURL()}, c.sub, c.to)
+	c.state.Request(0, &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: c.nonce})
 }
 
 // take receives a response if there is one, and reports whether there was one.
 func (c *client) take(t testing.TB) bool {
 	t.Helper()
-	select {
-	case response := <-c.to:
-		message, err := response.GetDeltaDiscoveryResponse()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range message.GetResources() {
-			c.has[r.GetName()] = r.GetVersion()
-		}
-		for _, name := range message.GetRemovedResources() {
-			if _, had := c.has[name]; !had {
-				t.Errorf("%s is removed, which was not there", name)
-			}
-			delete(c.has, name)
-		}
-		c.got += len(message.GetResources()) + len(message.GetRemovedResources())
-		return true
-	default:
+	c.state.Changed(0)
+	_, whole, due := c.state.Next()
+	if !due {
 		return false
 	}
+	reading := c.feed.Read(c.reader, whole)
+	message, rest := c.state.Respond(0, reading.Offer())
+	if rest {
+		t.Fatal("a response was not complete")
+	}
+	c.feed.Keep(c.reader, reading)
+	if message == nil {
+		return false
+	}
+	c.nonce = message.GetNonce()
+	for _, r := range message.GetResources() {
+		c.has[r.GetName()] = r.GetVersion()
+	}
+	for _, name := range message.GetRemovedResources() {
+		if _, had := c.has[name]; !had {
+			t.Errorf("%s is removed, which was not there", name)
+		}
+		delete(c.has, name)
+	}
+	c.got += len(message.GetResources()) + len(message.GetRemovedResources())
+	return true
 }
 
 func (f *Feed) versions() map[string]string {
 	all := map[string]string{}
 	for name, r := range f.resources {
-		all[name] = r.GetVersion()
+		all[name] = r.Version()
 	}
 	return all
 }
@@ -98,7 +96,6 @@ func TestFeed(t *testing.T) {
 			}
 			clients = append(clients, newClient(f, has))
 		case n < 5 && len(clients) > 0:
-			clients[0].cancel()
 			clients = clients[1:]
 		case n < 60:
 			set, gone := map[string]types.Resource{}, []string{}
@@ -220,10 +217,8 @@ func TestAReaderNeverReceivesWhatItHides(t *testing.T) {
 		}
 	}
 	set("a", "n/b")
-	c := &client{feed: f, to: make(chan cachev3.DeltaResponse, 1), has: map[string]string{"n/b": "1"}, cancel: func() {}}
+	c := newClient(f, map[string]string{"n/b": "1"})
 	c.reader = NewReader(false, func(name string) bool { return name == "n/b" })
-	c.sub = streamv3.NewDeltaSubscription([]string{"*"}, nil, maps.Clone(c.has), true)
-	c.ask()
 	if !c.take(t) || len(c.has) != 1 || c.has["a"] == "" {
 		t.Errorf("at first it has %v", c.has)
 	}
