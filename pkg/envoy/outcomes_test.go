@@ -114,6 +114,7 @@ func TestReadOutcomes(t *testing.T) {
 # TYPE envoy_clients_sni_ended counter
 envoy_clients_sni_ended{flags="-"} 7
 envoy_clients_sni_ended{flags="DC"} 2
+envoy_clients_sni_ended{flags="UF"} 1
 envoy_clients_sni_ended{flags="UF,URX"} 3
 envoy_clients_sni_ended{flags="NC"} 100
 # TYPE envoy_clients_sni_answered counter
@@ -123,7 +124,7 @@ envoy_clients_connect_ended{flags="UC"} 5
 envoy_clients_connect_ended{flags="URX,UF"} 6
 `))
 	want := map[string]map[outcomes.Outcome]float64{
-		outcomes.RouteSNI:     {outcomes.Reached: 13, outcomes.Failed: 3, outcomes.Broken: 0},
+		outcomes.RouteSNI:     {outcomes.Reached: 14, outcomes.Failed: 3, outcomes.Broken: 0},
 		outcomes.RouteConnect: {outcomes.Reached: 0, outcomes.Failed: 6, outcomes.Broken: 5},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -123,7 +123,7 @@ func Read(families map[string]*dto.MetricFamily) map[string]map[Outcome]float64 
 		}
 		for _, m := range families["envoy_"+outcomePrefix+route+"_"+endedCounter].GetMetric() {
 			for _, l := range m.GetLabel() {
-				if outcome, counts := outcomeOf(l.GetValue()); l.GetName() == flagsLabel && counts {
+				if outcome, counts := outcomeOf(route, l.GetValue()); l.GetName() == flagsLabel && counts {
 					of[outcome] += m.GetCounter().GetValue()
 				}
 			}
@@ -135,7 +135,7 @@ func Read(families map[string]*dto.MetricFamily) map[string]map[Outcome]float64 
 
 // outcomeOf returns the outcome of a connection with Envoy's flags, which are separated by commas; "-" are none. counts
 // is false if no workload cluster has the name. Flags of a client that disconnects are no failure.
-func outcomeOf(flags string) (outcome Outcome, counts bool) {
+func outcomeOf(route, flags string) (outcome Outcome, counts bool) {
 	outcome = Reached
 	for flag := range strings.SplitSeq(flags, ",") {
 		switch flag {
@@ -143,7 +143,12 @@ func outcomeOf(flags string) (outcome Outcome, counts bool) {
 			return "", false
 		case "UC", "UR": // the reverse tunnel ended, or reset the stream
 			outcome = Broken
-		case "UF", "UH", "UO", "URX", "UT", "LR", "OM": // see the flags that package accesslog logs
+		case "UF":
+			// A TCP proxy keeps the flag of an attempt when a later one succeeds. If all fail, there is URX too.
+			if route != RouteSNI {
+				return Failed, true
+			}
+		case "UH", "UO", "URX", "UT", "LR", "OM": // see the flags that package accesslog logs
 			return Failed, true
 		}
 	}
