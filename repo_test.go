@@ -110,8 +110,8 @@ var arrows = map[string][]string{
 		"internal/addresses", "internal/disk", "internal/heartbeat", "internal/metrics", "internal/retry",
 		"internal/version", "pkg/agent/edge", "pkg/agent/envoyadmin", "pkg/agent/envoyproc", "pkg/agent/gateway",
 		"pkg/agent/identity", "pkg/agent/status",
-		"pkg/certs", "pkg/dial", "pkg/envoy", "pkg/model", "pkg/report/agent", "pkg/tunnels", "pkg/watchdog",
-		"pkg/xdsproxy",
+		"pkg/certs", "pkg/dial", "pkg/envoy", "pkg/envoy/outcomes", "pkg/model", "pkg/report/agent", "pkg/tunnels",
+		"pkg/watchdog", "pkg/xdsproxy",
 	},
 	"pkg/agent/edge": {
 		"internal/disk", "pkg/agent/status", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/enrol/client", "pkg/envoy",
@@ -121,8 +121,8 @@ var arrows = map[string][]string{
 	"pkg/agent/envoyproc":  {"internal/disk", "internal/retry", "pkg/agent/envoyadmin", "pkg/envoy", "pkg/sockets"},
 	"pkg/agent/gateway": {
 		"internal/disk", "internal/metrics", "internal/retry", "pkg/admission", "pkg/agent/envoyadmin", "pkg/certs",
-		"pkg/dial", "pkg/enrol/client", "pkg/envoy", "pkg/envoy/policy", "pkg/model", "pkg/report/agent", "pkg/report/v1",
-		"pkg/sockets", "pkg/tunnels", "pkg/xdsproxy",
+		"pkg/dial", "pkg/enrol/client", "pkg/envoy", "pkg/envoy/outcomes", "pkg/envoy/policy", "pkg/model",
+		"pkg/report/agent", "pkg/report/v1", "pkg/sockets", "pkg/tunnels", "pkg/xdsproxy",
 	},
 	"pkg/agent/identity": {
 		"internal/disk", "internal/retry", "pkg/certs", "pkg/dial", "pkg/enrol/client", "pkg/envoy", "pkg/model",
@@ -253,6 +253,7 @@ var arrows = map[string][]string{
 	},
 	"pkg/envoy/accesslog":  {"pkg/envoy/typed", "pkg/model"},
 	"pkg/envoy/network":    {"pkg/envoy/accesslog", "pkg/envoy/typed", "pkg/model"},
+	"pkg/envoy/outcomes":   {"pkg/envoy/typed"},
 	"pkg/envoy/overload":   {"pkg/envoy/typed"},
 	"pkg/envoy/policy":     {"pkg/envoy", "pkg/envoy/network", "pkg/model"},
 	"pkg/envoy/references": nil,

@@ -7,6 +7,12 @@ var quick = []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 3
 // network.
 var changes = []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}
 
+// recoveries holds the buckets, in seconds, for outages: 5 s and 40 s are the bounds of docs/slo.md.
+var recoveries = []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 300, 3600}
+
+// bounded holds the buckets, in seconds, for what must be done within 5 s or 10 s.
+var bounded = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 4, 5, 7.5, 10, 30, 60, 300}
+
 var (
 	all       = []Program{XDSServer, Controller, GatewayAgent, EdgeAgent}
 	server    = []Program{XDSServer}
@@ -423,6 +429,30 @@ var controller = []Metric{
 		Help: "Writes of the live state of Tunnels; --status-writes bounds their rate.",
 	},
 	{
+		Name:    "fairlead_controller_status_delay_seconds",
+		Kind:    Histogram,
+		Labels:  []string{"urgency"},
+		Buckets: bounded,
+		Of:      leader,
+		Help: "Time from when the leader begins to handle a change of a Tunnel's live state to its write, by urgency: it " +
+			"waits for the least time between two writes, for its turn, and for the apiserver.",
+	},
+	{
+		Name: "fairlead_controller_report_age_seconds",
+		Kind: Gauge,
+		Of:   leader,
+		Help: "Age of the oldest report that status is based on: how long the leader has not had the whole state of one of " +
+			"the xds-servers; 0 if it follows all of them.",
+	},
+	{
+		Name:    "fairlead_controller_revocation_seconds",
+		Kind:    Histogram,
+		Buckets: bounded,
+		Of:      leader,
+		Help: "Time from when the leader sees a revocation in the spec until all gateways have reported, with a complete " +
+			"record, that no connection of the edge is open; it includes the reports and up to a second between two writes.",
+	},
+	{
 		Name:   "fairlead_controller_signatures_total",
 		Kind:   Counter,
 		Labels: []string{"role", "result"},
@@ -607,6 +637,52 @@ var gateways = []Metric{
 		Kind: Gauge,
 		Of:   atGateway,
 		Help: "Of these, unreachable ones: they have had no tunnel for a while, and their clients are rejected at once.",
+	},
+	{
+		Name:   "fairlead_gateway_clients_total",
+		Kind:   Counter,
+		Labels: []string{"route", "result"},
+		Of:     atGateway,
+		Help: "Connections of clients that have ended, by route (sni, connect): reached were carried to an edge, failed " +
+			"were not, broken ended with their reverse tunnel, which is known only of connect; a name that no workload " +
+			"cluster has is not counted.",
+	},
+	{
+		Name:   "fairlead_gateway_rejected_clients_total",
+		Kind:   Counter,
+		Labels: []string{"reason"},
+		Of:     atGateway,
+		Help: "Clients of unreachable workload clusters, which are rejected at once: within an hour of the end of the " +
+			"cluster's last tunnel here (outage), or other. fairlead_gateway_clients_total counts them as reached.",
+	},
+	{
+		Name: "fairlead_gateway_expected_tunnel_seconds_total",
+		Kind: Counter,
+		Of:   atGateway,
+		Help: "Time in which workload clusters should have had a tunnel here, summed over all that the gateway serves and " +
+			"that have had one since the agent's start.",
+	},
+	{
+		Name: "fairlead_gateway_missing_tunnel_seconds_total",
+		Kind: Counter,
+		Of:   atGateway,
+		Help: "Of this time, the time without a tunnel; an outage counts for an hour at most.",
+	},
+	{
+		Name:    "fairlead_gateway_outage_seconds",
+		Kind:    Histogram,
+		Buckets: recoveries,
+		Of:      atGateway,
+		Help: "Time from the end of a workload cluster's last tunnel here to its next one, observed when that opens; " +
+			"longer than an hour is not observed.",
+	},
+	{
+		Name:    "fairlead_gateway_cut_seconds",
+		Kind:    Histogram,
+		Buckets: bounded,
+		Of:      atGateway,
+		Help: "Time from the arrival of a revocation, or from a later begin of the connection, until the kernel has closed " +
+			"a connection of that edge.",
 	},
 	{
 		Name: "fairlead_gateway_cut_total",

@@ -10,6 +10,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/pkg/envoy/outcomes"
 )
 
 const (
@@ -66,6 +67,14 @@ func (a *Agent) gatherEnvoy() ([]*dto.MetricFamily, error) {
 		listeners, err = a.config.admin().Families(ctx, tunnelStats)
 		tunnels = byGateway(listeners)
 	}
+	ended := map[string]map[outcomes.Outcome]float64{}
+	if err == nil && a.config.Gateway != nil {
+		var counters map[string]*dto.MetricFamily
+		counters, err = a.config.admin().Families(ctx, outcomes.Stats)
+		if err == nil {
+			ended = outcomes.Read(counters)
+		}
+	}
 	kept, dropped := bound(families, maxSeries)
 	if err == nil && a.config.PerCluster {
 		// They come last: there is no room for all of 10,000 workload clusters, and the other series describe Envoy's
@@ -85,6 +94,8 @@ func (a *Agent) gatherEnvoy() ([]*dto.MetricFamily, error) {
 				emit("fairlead_edge_tunnels", n, gateway)
 			}
 		}, "fairlead_edge_tunnels")
+	} else {
+		own.Observe(func(emit metrics.Emit) { emitOutcomes(emit, ended) }, "fairlead_gateway_clients_total")
 	}
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(own); err != nil {
@@ -92,6 +103,15 @@ func (a *Agent) gatherEnvoy() ([]*dto.MetricFamily, error) {
 	}
 	ours, err := registry.Gather()
 	return append(ours, kept...), err
+}
+
+// emitOutcomes emits how clients' connections ended.
+func emitOutcomes(emit metrics.Emit, ended map[string]map[outcomes.Outcome]float64) {
+	for route, of := range ended {
+		for outcome, n := range of {
+			emit("fairlead_gateway_clients_total", n, route, string(outcome))
+		}
+	}
 }
 
 // byGateway returns the number of tunnels of an edge by gateway. The names of their listeners end with the gateway.

@@ -46,6 +46,8 @@ func (a *Agent) registry() *prometheus.Registry {
 	if a.config.Gateway != nil {
 		own.Observe(func(emit metrics.Emit) { a.gateway.EmitTunnels(emit, a.config.PerCluster) }, gateway.Figures...)
 		own.Observe(a.gateway.EmitAdmissions, gateway.AdmissionFigures...)
+		own.Observe(a.gateway.EmitOutages, gateway.OutageFigures...)
+		own.Add(a.gateway.Durations)
 	} else {
 		own.Observe(a.collectAPIServers, "fairlead_edge_apiservers", "fairlead_edge_apiserver_leaf_expiry_timestamp_seconds",
 			"fairlead_edge_apiserver_healthy")

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/workqueue"
@@ -119,21 +120,22 @@ func setupPublicService(p reconciler.Deps, mgr ctrl.Manager) error {
 // read.
 func setupLive(p reconciler.Deps, mgr ctrl.Manager, ended *records.EndedTunnels, figures *metrics.Collector) error {
 	changed := workqueue.NewTyped[string]()
-	setup := func(view status.View) error {
+	setup := func(view status.View, age func() time.Duration) error {
 		live := status.New(p, view, ended)
-		figures.Follow(live.Waiting)
+		live.Observe(status.Figures{Written: figures.StatusWritten, Cut: figures.EdgeCut})
+		figures.Follow(live.Waiting, age)
 		return live.Setup(mgr, changed)
 	}
 	switch {
 	case p.Config.NoTunnels:
-		return setup(nil)
+		return setup(nil, nil)
 	case p.Config.XDSServer == (model.Endpoint{}):
 		p.Log.Warn("no address of xds-servers is configured: state of tunnels stays unknown")
-		return setup(nil)
+		return setup(nil, nil)
 	}
 	view := status.NewView(p.Config, p.Client, p.Live, p.Log, changed)
 	if err := mgr.Add(reconciler.Leading{Run: view.Run}); err != nil {
 		return fmt.Errorf("adding view of xds-servers: %w", err)
 	}
-	return errors.Join(setup(view), boot.Setup(p, mgr, view), setupRollout(p, mgr, view))
+	return errors.Join(setup(view, view.Age), boot.Setup(p, mgr, view), setupRollout(p, mgr, view))
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/outcomes"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -108,7 +109,18 @@ func (in *installation) startGateway(t *testing.T, name string, config envoy.Boo
 // deny sends the gateway its listeners again.
 func (g *gateway) deny(t *testing.T, in *installation, denied model.Denied) {
 	t.Helper()
-	g.agent.listen(t, envoy.GatewayListeners(in.Installation, g.name, g.bind, denied))
+	listeners := envoy.GatewayListeners(in.Installation, g.name, g.bind, denied)
+	for _, l := range listeners {
+		if !envoy.HasClients(l.GetName()) {
+			continue
+		}
+		if counted, ok := outcomes.Count(packed(t, l)); ok {
+			if err := counted.UnmarshalTo(l); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	g.agent.listen(t, listeners)
 }
 
 func (in *installation) fleet() model.Fleet {

@@ -134,6 +134,11 @@ func gatewayAPIServer(inst model.Installation, at model.Endpoint, version Versio
 	return l
 }
 
+// HasClients reports whether a listener of a gateway with this name is for clients of workload clusters.
+func HasClients(listener string) bool {
+	return listener == apiserverListener || listener == connectListener
+}
+
 // clusterBySNI sets the Envoy cluster of the TCP proxy that follows.
 func clusterBySNI() *setstatev3.Config {
 	return &setstatev3.Config{OnNewConnection: []*filterstatev3.FilterStateValue{{

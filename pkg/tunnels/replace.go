@@ -133,7 +133,11 @@ func (t *Table) cut(e *entry) {
 	t.mu.Lock()
 	t.stats.Cut++
 	t.countCut(e.Tunnel)
+	since := t.denied.since(e.Tunnel)
 	t.mu.Unlock()
+	if t.config.Cut != nil && !since.IsZero() {
+		t.config.Cut(time.Since(later(since, e.Since)))
+	}
 	if e.owner != "" {
 		t.config.Logger.Info(
 			"denied connection closed", "owner", e.owner, "node", e.Node, "tunnel", e.ID, "peer", e.Remote.String(),

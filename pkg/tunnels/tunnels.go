@@ -71,6 +71,9 @@ type Config struct {
 	// records of tunnels have the addresses in these headers, so the table finds the sockets by Envoy's file descriptors.
 	// nil: records have the addresses of the sockets.
 	Envoy func() (pid int, err error)
+	// Cut is called for each denied tunnel or connection that was closed, with the time from its denial, or from its begin
+	// if that was later, until the kernel has closed it. It must not block. nil: it is not called.
+	Cut func(after time.Duration)
 	// Replace has the running Envoy replaced by a new one, which ends all its connections, and returns at once; false
 	// means that there is none. It is used where the kernel does not permit to close a connection. nil: each connection
 	// is closed on its own, which requires the capability that sockets.Permitted checks. With Replace, Workers must be
@@ -235,7 +238,7 @@ func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, clo
 // appears; nothing is closed unless Run runs.
 func (t *Table) Deny(d model.Denied) {
 	t.mu.Lock()
-	t.denied = newDenied(d)
+	t.denied = newDenied(d, t.denied, time.Now())
 	t.keepCuts()
 	t.mu.Unlock()
 	notify(t.notifyEnforce)
@@ -253,25 +256,41 @@ func (t *Table) Stats() Stats {
 	return t.stats
 }
 
-// denied holds the sets of model.Denied.
+// denied holds the sets of model.Denied, with the time from which each member was denied.
 type denied struct {
-	edges map[model.EdgeRef]bool
-	ids   map[string]bool
+	edges map[model.EdgeRef]time.Time
+	ids   map[string]time.Time
 }
 
-func newDenied(d model.Denied) denied {
-	set := denied{edges: make(map[model.EdgeRef]bool, len(d.Edges)), ids: make(map[string]bool, len(d.IDs))}
+// newDenied returns the sets of d. Members of before keep their times.
+func newDenied(d model.Denied, before denied, now time.Time) denied {
+	set := denied{
+		edges: make(map[model.EdgeRef]time.Time, len(d.Edges)), ids: make(map[string]time.Time, len(d.IDs)),
+	}
 	for _, edge := range d.Edges {
-		set.edges[edge] = true
+		set.edges[edge] = now
+		if at, was := before.edges[edge]; was {
+			set.edges[edge] = at
+		}
 	}
 	for _, id := range d.IDs {
-		set.ids[id] = true
+		set.ids[id] = now
+		if at, was := before.ids[id]; was {
+			set.ids[id] = at
+		}
 	}
 	return set
 }
 
-func (d denied) has(t Tunnel) bool {
-	return d.edges[model.EdgeRef{Node: t.Node, ID: t.ID}] || d.ids[t.ID]
+func (d denied) has(t Tunnel) bool { return !d.since(t).IsZero() }
+
+// since returns the time from which a tunnel is denied; zero: it is not denied.
+func (d denied) since(t Tunnel) time.Time {
+	byEdge, byID := d.edges[model.EdgeRef{Node: t.Node, ID: t.ID}], d.ids[t.ID]
+	if byEdge.IsZero() || !byID.IsZero() && byID.Before(byEdge) {
+		return byID
+	}
+	return byEdge
 }
 
 // notify puts a token into a channel of capacity one, unless it has one.

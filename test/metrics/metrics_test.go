@@ -79,6 +79,8 @@ func TestEveryProgramServesTheDocumentedMetrics(t *testing.T) {
 			return err
 		})
 	})
+	that(t, "service levels are counted: connections, time with a tunnel, writes of status, revocations",
+		func(t *testing.T) { w.serviceLevels(t, s, m) })
 	that(t, "an alert is pending when no controller leads", func(t *testing.T) {
 		s.Controller.Stop()
 		eventually(t, w.answers(`ALERTS{alertname="FairleadNoLeader"}`))
@@ -242,5 +244,40 @@ func (w *watcher) quiet(t *testing.T) {
 	}
 	if n != 0 {
 		t.Errorf("Prometheus has %d rules more than the file", n)
+	}
+}
+
+// serviceLevels revokes one of the edges of a workload cluster. That, clients and status must appear in the metrics of
+// docs/slo.md.
+func (w *watcher) serviceLevels(t *testing.T, s *world.World, m *world.Member) {
+	t.Helper()
+	eventually(t, m.Works)
+	eventually(t, w.answers(`count(sum by (route) (fairlead_gateway_clients_total{result="reached"}) > 0) == 2`))
+	eventually(t, w.answers(`count(fairlead_gateway_expected_tunnel_seconds_total > 0) == 2`))
+	eventually(t, w.answers(`sum(fairlead_controller_status_delay_seconds_count{urgency="flipped"}) > 0`))
+	eventually(t, w.answers(`max(fairlead_controller_report_age_seconds) == 0`))
+	tunnel, err := m.Tunnel(t.Context())
+	must(t, err)
+	revoked := strings.TrimPrefix(tunnel.Status.Edges[0].NodeID, "CN=")
+	out, err := s.Exec(t.Context(), "edge", "revoke", "-n", m.Namespace, "--cluster", m.Name, revoked, s.Inspection())
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	eventually(t, w.answers(`sum(fairlead_gateway_cut_seconds_count) > 0`))
+	eventually(t, w.answers(`sum(fairlead_controller_revocation_seconds_count) == 1`))
+	for what, query := range map[string]string{
+		"cut_seconds":        `sum(fairlead_gateway_cut_seconds_sum) / sum(fairlead_gateway_cut_seconds_count)`,
+		"revocation_seconds": `sum(fairlead_controller_revocation_seconds_sum)`,
+	} {
+		samples, err := w.query(t.Context(), query)
+		must(t, err)
+		var seconds float64
+		if len(samples) != 1 {
+			t.Fatalf("%s: %v", query, samples)
+		}
+		if _, err := fmt.Sscan(fmt.Sprint(samples[0].Value[1]), &seconds); err != nil || seconds <= 0 || seconds > 60 {
+			t.Errorf("%s is %g s, %v", what, seconds, err)
+		}
+		measured(what, seconds)
 	}
 }

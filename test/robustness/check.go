@@ -67,13 +67,7 @@ func (v Violation) String() string {
 
 // Check returns the violations that a history shows, in the order of their times. It reads nothing else.
 func Check(history []Entry) []Violation {
-	r := record{
-		answers: map[int64]Entry{}, expected: map[string][]Entry{}, revoked: map[string][]span{},
-		nodes: map[string]time.Duration{}, ready: map[string][]Entry{},
-	}
-	for _, e := range history {
-		r.read(e)
-	}
+	r := newRecord(history)
 	r.checkHistory(history)
 	for _, ask := range r.asks {
 		answer, ended := r.answers[ask.ID]
@@ -118,6 +112,17 @@ type span struct {
 	blinds     bool   // as Step.Blinds
 	relays     bool   // as Step.Relays
 	networks   bool   // as Step.BreaksNetworks
+}
+
+func newRecord(history []Entry) *record {
+	r := &record{
+		answers: map[int64]Entry{}, expected: map[string][]Entry{}, revoked: map[string][]span{},
+		nodes: map[string]time.Duration{}, ready: map[string][]Entry{},
+	}
+	for _, e := range history {
+		r.read(e)
+	}
+	return r
 }
 
 func (r *record) read(e Entry) {

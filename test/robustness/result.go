@@ -12,6 +12,9 @@ import (
 	"time"
 )
 
+// maxResult is longer than the line of any run: a day has some 10,000 faults, and the time of each has a few bytes.
+const maxResult = 4 << 20
+
 // Result is the line of one run in the file of results.
 type Result struct {
 	Time       time.Time      `json:"time"`
@@ -24,11 +27,12 @@ type Result struct {
 	Failed     int            `json:"failed"` // although there should be a tunnel; no violation while something is broken
 	Void       int            `json:"void"`   // missed times that do not count, because the machine was late
 	Violations map[string]int `json:"violations"`
+	SLO        SLO            `json:"slo"`
 }
 
 // Summarize returns the result of a run.
 func Summarize(name string, history []Entry) Result {
-	r := Result{Time: time.Now().UTC(), Name: name, Violations: map[string]int{}}
+	r := Result{Time: time.Now().UTC(), Name: name, Violations: map[string]int{}, SLO: Measure(history)}
 	up, wanted := map[string]bool{}, map[int64]bool{}
 	for _, e := range history {
 		r.Seconds = max(r.Seconds, e.At.Seconds())
@@ -82,7 +86,9 @@ func (r Result) Append(file string) error {
 func Report(in io.Reader) (string, error) {
 	var sum Result
 	runs, seeds, violations := 0, map[uint64]bool{}, map[string]int{}
-	for lines := bufio.NewScanner(in); lines.Scan(); runs++ {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxResult)
+	for ; lines.Scan(); runs++ {
 		var r Result
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			return "", fmt.Errorf("reading result %d: %w", runs+1, err)
@@ -93,12 +99,16 @@ func Report(in io.Reader) (string, error) {
 		sum.Requests += r.Requests
 		sum.Failed += r.Failed
 		sum.Void += r.Void
+		sum.SLO.add(r.SLO)
 		if r.Seed != 0 {
 			seeds[r.Seed] = true
 		}
 		for rule, n := range r.Violations {
 			violations[rule] += n
 		}
+	}
+	if err := lines.Err(); err != nil {
+		return "", fmt.Errorf("reading result %d: %w", runs+1, err)
 	}
 	text := &strings.Builder{}
 	fmt.Fprintf(text, "%d runs, %.2f hours, %d seeds, %d steps, %d faults, %d requests, %d failed, %d void\n", runs,
@@ -108,6 +118,9 @@ func Report(in io.Reader) (string, error) {
 	}
 	for _, rule := range slices.Sorted(maps.Keys(violations)) {
 		fmt.Fprintf(text, "violations of %q: %d\n", rule, violations[rule])
+	}
+	if sum.Seconds > 0 {
+		text.WriteString(sum.SLO.Report(float64(sum.Faults) * time.Hour.Seconds() / sum.Seconds))
 	}
 	return text.String(), nil
 }

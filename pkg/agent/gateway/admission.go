@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/pkg/admission"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/outcomes"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/sockets"
 	"github.com/fairlead/fairlead/pkg/tunnels"
@@ -107,6 +108,9 @@ func (a *admissions) Form(name string) string {
 	if _, ok := envoy.PeerOf(name); ok {
 		return a.config.ProxyProtocol.Form() // constant, as relayed connections end when it changes
 	}
+	if envoy.HasClients(name) {
+		return outcomes.Form
+	}
 	return a.tenants.Form(name)
 }
 
@@ -114,6 +118,10 @@ func (a *admissions) Form(name string) string {
 func (a *admissions) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	if _, ok := envoy.PeerOf(name); ok {
 		return a.config.ProxyProtocol.Send(resource)
+	}
+	if envoy.HasClients(name) {
+		counted, _ := outcomes.Count(resource)
+		return counted
 	}
 	if name != envoy.PublicListener {
 		return a.tenants.Apply(name, form, resource)

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/admission"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/outcomes"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
@@ -50,7 +51,8 @@ func TestTunnelsOfAnEdgeFollowWorkersAndNames(t *testing.T) {
 	}
 }
 
-func TestTheAgentAddsAdmissionToThePublicListener(t *testing.T) {
+// TestTheAgentChangesEachListener: the public one gets the filters of admission, those of clients counters.
+func TestTheAgentChangesEachListener(t *testing.T) {
 	a := newTestAdmissions(t, t.TempDir(), 1)
 	at := model.Endpoint{Host: "127.0.0.1", Port: 1}
 	inst := model.Installation{Domain: domain, Public: at, Control: at, Gateways: []model.Gateway{{Name: name}}}
@@ -61,8 +63,13 @@ func TestTheAgentAddsAdmissionToThePublicListener(t *testing.T) {
 			t.Fatal(err)
 		}
 		with := a.Apply(l.GetName(), a.Form(l.GetName()), packed)
-		if changed := string(with.GetValue()) != string(packed.GetValue()); changed != (l.GetName() == envoy.PublicListener) {
-			t.Errorf("listener %s is changed: %t", l.GetName(), changed)
+		want, _, isPublic := envoy.AddAdmission(packed)
+		if !isPublic {
+			want, _ = outcomes.Count(packed)
+		}
+		if string(with.GetValue()) == string(packed.GetValue()) || string(with.GetValue()) != string(want.GetValue()) ||
+			a.Form(l.GetName()) == "" {
+			t.Errorf("listener %s is not changed as it should be, in the form %q", l.GetName(), a.Form(l.GetName()))
 		}
 	}
 }

@@ -20,6 +20,12 @@ var Figures = []string{
 	"fairlead_gateway_cluster_round_trip_seconds", "fairlead_gateway_network_connections",
 }
 
+// observer adds a histogram of durations, and returns the function that observes one.
+func observer(to *metrics.Set, name string) func(time.Duration) {
+	h := to.Histogram(name).WithLabelValues()
+	return func(d time.Duration) { h.Observe(d.Seconds()) }
+}
+
 // AdmissionFigures are the names of the metrics of a gateway's admissions.
 var AdmissionFigures = []string{
 	"fairlead_gateway_admitted_total", "fairlead_gateway_refused_total", "fairlead_gateway_known_sources",
@@ -59,6 +65,9 @@ func (g *Gateway) EmitTunnels(emit metrics.Emit, perCluster bool) {
 		g.collectRoundTrips(emit)
 	}
 }
+
+// EmitOutages emits the metrics of OutageFigures.
+func (g *Gateway) EmitOutages(emit metrics.Emit) { g.tenants.outages.emit(emit) }
 
 // collectRoundTrips emits the round-trip times to the workload clusters. It leaves out the ones that the kernel does
 // not report.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -56,16 +57,23 @@ type Gateway struct {
 	Table      *tunnels.Table
 	tenants    *reachability
 	admissions *admissions
+	// Durations are the metrics of the gateway that have buckets.
+	Durations *metrics.Set
 }
 
 // New returns a Gateway and registers it as the override of the xDS proxy. It must be called before Envoy is served.
 // It returns an error if a capability is missing.
 func New(g Config, deps Deps) (*Gateway, error) {
-	table, err := newTable(deps, g)
+	durations := &metrics.Set{}
+	table, err := newTable(deps, g, observer(durations, "fairlead_gateway_cut_seconds"))
 	if err != nil {
 		return nil, err
 	}
-	p := &Gateway{config: &g, deps: deps, Table: table, tenants: newReachability(deps.XDS, table, deps.Admin, deps.Log)}
+	p := &Gateway{
+		config: &g, deps: deps, Table: table, tenants: newReachability(deps.XDS, table, deps.Admin, deps.Log),
+		Durations: durations,
+	}
+	p.tenants.outages.ended = observer(durations, "fairlead_gateway_outage_seconds")
 	p.admissions = newAdmissions(g, deps, p.tenants, table)
 	deps.XDS.SetOverride(p.admissions)
 	return p, nil
@@ -102,7 +110,7 @@ func (g *Gateway) Run(ctx context.Context, m Member) error {
 
 // newTable returns the table of live tunnels. To close a tunnel requires the capability to destroy sockets: a gateway
 // without it would leave revoked edges connected, so it does not start, unless it may replace its Envoy.
-func newTable(c Deps, g Config) (*tunnels.Table, error) {
+func newTable(c Deps, g Config, cut func(time.Duration)) (*tunnels.Table, error) {
 	replace := c.Replace
 	if !g.WithoutNetAdmin {
 		replace = nil
@@ -127,6 +135,7 @@ func newTable(c Deps, g Config) (*tunnels.Table, error) {
 		Workers: c.Workers,
 		Public:  g.Bind.PublicAddress(),
 		Writes:  c.writes,
+		Cut:     cut,
 		Replace: replace,
 		Logger:  c.Log,
 	}), nil

@@ -51,12 +51,14 @@ type reachability struct {
 	log   *slog.Logger
 	// onNames is called at each full evaluation with the number of names of each tunnel id; nil: not called.
 	onNames func(names map[string]int)
+	outages *outages
 
 	mu          sync.Mutex
-	unreachable map[string]bool // by name of the Envoy cluster
-	others      map[string]bool // ids that have a tunnel to another gateway, as last reported by the xds-servers
-	absences    int             // number of ids without a tunnel here
-	names       int             // number of Envoy clusters of workload clusters
+	unreachable map[string]bool   // by name of the Envoy cluster
+	others      map[string]bool   // ids that have a tunnel to another gateway, as last reported by the xds-servers
+	absences    int               // number of ids without a tunnel here
+	ids         map[string]string // id by name of the Envoy cluster, of unreachable ones
+	names       int               // number of Envoy clusters of workload clusters
 
 	// The fields below are used only by run's goroutine.
 	began  time.Time              // beginning of unreachableGrace
@@ -77,8 +79,8 @@ type clusterName struct {
 func newReachability(r *xdsproxy.Proxy, table *tunnels.Table, a envoyadmin.Client, log *slog.Logger) *reachability {
 	return &reachability{
 		xds: r, table: table, admin: a, log: log, began: time.Now(), unreachable: map[string]bool{},
-		known: map[string]clusterName{},
-		keys:  map[string]string{}, counts: map[string]int{}, absent: map[string]time.Time{}, limits: map[string]string{},
+		known: map[string]clusterName{}, outages: newOutages(), ids: map[string]string{},
+		keys: map[string]string{}, counts: map[string]int{}, absent: map[string]time.Time{}, limits: map[string]string{},
 	}
 }
 
@@ -193,10 +195,11 @@ func (t *reachability) readNames() {
 // decide decides which workload clusters are unreachable, and updates Envoy. If sure is false, none is.
 func (t *reachability) decide(now time.Time, sure bool) {
 	absent := make(map[string]time.Time, len(t.absent))
-	unreachable := map[string]bool{}
+	unreachable, ids, served := map[string]bool{}, map[string]string{}, make(map[string]bool, len(t.known))
 	t.mu.Lock()
 	for name, tenant := range t.known {
-		if t.counts[tenant.id] > 0 {
+		served[tenant.id] = t.counts[tenant.id] > 0
+		if served[tenant.id] {
 			continue
 		}
 		since, ok := t.absent[tenant.id]
@@ -205,9 +208,10 @@ func (t *reachability) decide(now time.Time, sure bool) {
 		}
 		absent[tenant.id] = since
 		if sure && now.Sub(since) >= unreachableAfter && now.Sub(t.began) >= unreachableGrace && !t.others[tenant.id] {
-			unreachable[name] = true
+			unreachable[name], ids[name] = true, tenant.id
 		}
 	}
+	t.outages.update(now, served, sure)
 	var changed []string
 	for name := range unreachable {
 		if !t.unreachable[name] {
@@ -219,7 +223,7 @@ func (t *reachability) decide(now time.Time, sure bool) {
 			changed = append(changed, name)
 		}
 	}
-	t.absent, t.absences, t.unreachable, t.names = absent, len(absent), unreachable, len(t.known)
+	t.absent, t.absences, t.unreachable, t.ids, t.names = absent, len(absent), unreachable, ids, len(t.known)
 	t.mu.Unlock()
 	if len(changed) > 0 {
 		t.log.Debug("workload clusters are unreachable", "dark", len(unreachable), "changed", len(changed))
@@ -297,6 +301,14 @@ func (t *reachability) limit(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// reject counts a rejected client of a name.
+func (t *reachability) reject(name string) {
+	t.mu.Lock()
+	id := t.ids[name]
+	t.mu.Unlock()
+	t.outages.reject(id, time.Now())
 }
 
 // sizes returns the number of names, and how many of them are unreachable.

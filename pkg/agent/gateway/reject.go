@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
@@ -34,13 +35,13 @@ func (g *Gateway) rejectUnreachable(ctx context.Context) error {
 		)
 		return nil
 	}
-	return serveUnreachable(ctx, socket)
+	return serveUnreachable(ctx, socket, g.tenants.reject)
 }
 
 // serveUnreachable rejects clients of workload clusters that have no tunnel until ctx ends. Envoy sends a CONNECT for
 // each. The request of its TCP proxy, for clients that came by SNI, has no request id; that of its HTTP connection
-// manager, for clients that came by CONNECT, has one.
-func serveUnreachable(ctx context.Context, socket net.Listener) error {
+// manager, for clients that came by CONNECT, has one. rejected is called with the name of the workload cluster of each.
+func serveUnreachable(ctx context.Context, socket net.Listener, rejected func(name string)) error {
 	defer context.AfterFunc(ctx, func() { _ = socket.Close() })()
 	callers := make(chan struct{}, rejectCallers)
 	for {
@@ -58,13 +59,13 @@ func serveUnreachable(ctx context.Context, socket net.Listener) error {
 		callers <- struct{}{}
 		go func() {
 			defer func() { <-callers }()
-			answerUnreachable(conn)
+			answerUnreachable(conn, rejected)
 		}()
 	}
 }
 
 // answerUnreachable answers one CONNECT.
-func answerUnreachable(conn net.Conn) {
+func answerUnreachable(conn net.Conn, rejected func(name string)) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(rejectTime))
 	reader := bufio.NewReader(conn)
@@ -72,6 +73,8 @@ func answerUnreachable(conn net.Conn) {
 	if err != nil {
 		return
 	}
+	name, _, _ := strings.Cut(request.Host, ":")
+	rejected(name)
 	if request.Header.Get("X-Request-Id") != "" {
 		_, _ = io.WriteString(conn, "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
 		return

@@ -25,7 +25,8 @@ func TestClientsOfUnreachableClustersAreRejected(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- serveUnreachable(ctx, socket) }()
+	rejected := make(chan string, 2)
+	go func() { ended <- serveUnreachable(ctx, socket, func(name string) { rejected <- name }) }()
 	ask := func(headers string) (net.Conn, *http.Response) {
 		conn, err := net.Dial("unix", socket.Addr().String())
 		if err != nil {
@@ -47,6 +48,11 @@ func TestClientsOfUnreachableClustersAreRejected(t *testing.T) {
 		t.Errorf("who came by CONNECT gets %d, want 503", response.StatusCode)
 	}
 	conn, response := ask("")
+	for range 2 {
+		if name := <-rejected; name != "c1.prod.example.com" {
+			t.Errorf("a client of %q is counted", name)
+		}
+	}
 	if response.StatusCode != http.StatusOK {
 		t.Fatalf("who came by SNI gets %d, want 200", response.StatusCode)
 	}

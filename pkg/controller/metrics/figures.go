@@ -36,9 +36,11 @@ type Collector struct {
 	now     func() time.Time
 
 	kubeconfigs, signatures, statusWrites *prometheus.CounterVec
+	statusDelay, revocation               *prometheus.HistogramVec
 
 	mu      sync.Mutex
 	waiting func() map[string]int // waiting writes of status by urgency; nil: none
+	age     func() time.Duration  // of the oldest report; nil: there are none
 }
 
 // New returns the collector of a manager. It collects state only while the manager leads.
@@ -48,6 +50,9 @@ func New(mgr ctrl.Manager, config config.Config) *Collector {
 		"fairlead_controller_kubeconfig_writes_total",
 	), f.Counter("fairlead_controller_signatures_total")
 	f.statusWrites = f.Counter("fairlead_controller_status_writes_total")
+	f.statusDelay = f.Histogram("fairlead_controller_status_delay_seconds")
+	f.revocation = f.Histogram("fairlead_controller_revocation_seconds")
+	f.revocation.WithLabelValues()
 	for _, result := range []string{"ok", "error"} {
 		f.kubeconfigs.WithLabelValues(result)
 	}
@@ -62,16 +67,29 @@ func New(mgr ctrl.Manager, config config.Config) *Collector {
 		"fairlead_controller_ca_phase", "fairlead_controller_ca_expiry_timestamp_seconds", "fairlead_controller_ca_problem",
 		"fairlead_controller_tunnel_ready", "fairlead_controller_tunnel_edges",
 		"fairlead_controller_tunnel_leaf_expiry_timestamp_seconds", "fairlead_controller_networks",
-		"fairlead_controller_network_conditions",
+		"fairlead_controller_network_conditions", "fairlead_controller_report_age_seconds",
 	)
 	return f
 }
 
-// Follow adds the waiting writes of status, by urgency.
-func (f *Collector) Follow(waiting func() map[string]int) {
+// Follow adds the waiting writes of status, by urgency, and the age of the oldest report; nil: there are no reports.
+func (f *Collector) Follow(waiting func() map[string]int, age func() time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.waiting = waiting
+	f.waiting, f.age = waiting, age
+	for urgency := range waiting() {
+		f.statusDelay.WithLabelValues(urgency)
+	}
+}
+
+// StatusWritten records a write of live state and how long the change waited.
+func (f *Collector) StatusWritten(urgency string, after time.Duration) {
+	f.statusDelay.WithLabelValues(urgency).Observe(after.Seconds())
+}
+
+// EdgeCut records how long after its revocation all connections of an edge were closed.
+func (f *Collector) EdgeCut(after time.Duration) {
+	f.revocation.WithLabelValues().Observe(after.Seconds())
 }
 
 func (f *Collector) collectAll(emit metrics.Emit) {
@@ -88,8 +106,11 @@ func (f *Collector) collectAll(emit metrics.Emit) {
 	f.collectNetworks(ctx, emit)
 	f.collectCA(ctx, emit)
 	f.mu.Lock()
-	waiting := f.waiting
+	waiting, age := f.waiting, f.age
 	f.mu.Unlock()
+	if age != nil {
+		emit("fairlead_controller_report_age_seconds", age().Seconds())
+	}
 	if waiting == nil {
 		return
 	}

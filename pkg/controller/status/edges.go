@@ -78,6 +78,39 @@ func recordCut(edges, before []v1alpha1.EdgeStatus, live reportview.Live, now ti
 	}
 }
 
+// cutTimes returns for how long each edge was revoked whose connections are newly recorded as closed, and when the
+// revocations of the others were seen. seen has that of earlier ones; without it the time in the status counts, which
+// has the precision of a second.
+func cutTimes(
+	seen map[string]time.Time, before, after []v1alpha1.EdgeStatus, now time.Time,
+) (open map[string]time.Time, cut []time.Duration) {
+	for i := range after {
+		edge, was := &after[i], v1alpha1.EdgeStatus{}
+		if j := slices.IndexFunc(before, func(e v1alpha1.EdgeStatus) bool { return e.NodeID == edge.NodeID }); j >= 0 {
+			was = before[j]
+		}
+		if edge.RevokedAt == nil || was.CutAt != nil {
+			continue
+		}
+		at, known := seen[edge.NodeID]
+		switch {
+		case was.RevokedAt == nil:
+			at = now
+		case !known:
+			at = edge.RevokedAt.Time
+		}
+		if edge.CutAt != nil {
+			cut = append(cut, now.Sub(at))
+			continue
+		}
+		if open == nil {
+			open = map[string]time.Time{}
+		}
+		open[edge.NodeID] = at
+	}
+	return open, cut
+}
+
 // recordConnected records which nodes of a Tunnel for apiservers are connected. They have no tunnels that gateways
 // report. While the live state is incomplete, a node stays as recorded.
 func recordConnected(edges []v1alpha1.EdgeStatus, live reportview.Live) {

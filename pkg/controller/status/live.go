@@ -50,6 +50,7 @@ type Reconciler struct {
 	ended         *records.EndedTunnels
 	clusterStatus condition.ClusterWriter
 	writes        *writeQueue // nil: writes are not limited
+	figures       Figures
 
 	mu     sync.Mutex
 	memory map[client.ObjectKey]remembered // of existing Tunnels
@@ -59,6 +60,8 @@ type Reconciler struct {
 type remembered struct {
 	written time.Time            // when its status was written last
 	doubts  map[string]time.Time // by type of condition: since when it is unknown
+	pending time.Time            // since when a change may wait to be written; zero: none does
+	revoked map[string]time.Time // by node id: when its revocation was seen
 }
 
 // recalled is a copy of the part of remembered that readers need.
@@ -87,6 +90,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	if wait := r.recall(request.NamespacedName).written.Add(writeInterval).Sub(now); wait > 0 &&
 		!revocationDue(tunnel, now) {
+		r.remember(request.NamespacedName, func(m *remembered) { m.pending = earliest(m.pending, now) })
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	wait, err := r.update(ctx, objects.Group{Key: request.NamespacedName, Cluster: cluster, Tunnel: tunnel}, now)
@@ -126,6 +130,14 @@ func (r *Reconciler) write(
 	tunnelDiffers := r.differs(o.Tunnel.Status, status)
 	ofCluster := o.Cluster.UID != "" && o.Tunnel.OfCluster()
 	clusterDiffers := ofCluster && !objects.Paused(o) && r.clusterStatus.Differs(o.Cluster, tunnelReady)
+	before, pending := *o.Tunnel.Status.DeepCopy(), now
+	r.remember(o.Key, func(m *remembered) {
+		if pending = earliest(m.pending, now); tunnelDiffers {
+			m.pending = pending
+		} else {
+			m.pending = time.Time{}
+		}
+	})
 	switch {
 	case !tunnelDiffers && !clusterDiffers:
 		r.writes.leave(o.Key)
@@ -140,7 +152,7 @@ func (r *Reconciler) write(
 		if _, err := condition.Patch(ctx, r.Client, o.Tunnel, status); err != nil {
 			return err
 		}
-		r.remember(o.Key, func(m *remembered) { m.written = now })
+		r.written(o.Key, before, status, pending, now)
 		condition.Record(r.Recorder, r.Log, o.Tunnel, events)
 	}
 	if tunnelDiffers && clusterDiffers {
@@ -192,6 +204,33 @@ func (r *Reconciler) status(
 		edgeEvents(o.Tunnel.Status.Edges, status.Edges),
 		condition.Set(&status, o.Tunnel.Generation, conditions...)...)
 	return status, append(events, condition.Set(&status, o.Tunnel.Generation, ready(o.Tunnel, status.Conditions))...)
+}
+
+// written records a write of a Tunnel's status, and measures it. Measurements end when the apiserver has answered.
+func (r *Reconciler) written(key client.ObjectKey, before, after v1alpha1.TunnelStatus, pending, now time.Time) {
+	var cut []time.Duration
+	end := r.Now()
+	r.remember(key, func(m *remembered) {
+		m.written, m.pending = now, time.Time{}
+		m.revoked, cut = cutTimes(m.revoked, before.Edges, after.Edges, now)
+	})
+	if r.figures.Written != nil {
+		r.figures.Written(urgencyNames[urgencyOf(before, after)], end.Sub(pending))
+	}
+	if r.figures.Cut == nil {
+		return
+	}
+	for _, d := range cut {
+		r.figures.Cut(d)
+	}
+}
+
+// earliest returns a time, or now if it is zero.
+func earliest(at, now time.Time) time.Time {
+	if at.IsZero() {
+		return now
+	}
+	return at
 }
 
 // doubt reports whether a condition is unknown, but not for long enough to be reported. Each condition has its own

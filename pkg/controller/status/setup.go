@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/util/workqueue"
@@ -32,6 +33,18 @@ func New(p reconciler.Deps, view View, ended *records.EndedTunnels) *Reconciler 
 		writes:        newWriteQueue(p.Config.StatusWrites),
 	}
 }
+
+// Figures receives measurements of the reconciler. Both functions must not block; nil functions are not called.
+type Figures struct {
+	// Written is called for each write of live state, with its urgency and the time that the change waited for it.
+	Written func(urgency string, after time.Duration)
+	// Cut is called when all gateways have closed all connections of a revoked edge, with the time since the reconciler
+	// saw the revocation.
+	Cut func(after time.Duration)
+}
+
+// Observe sets what receives the measurements. It must be called before Setup.
+func (r *Reconciler) Observe(f Figures) { r.figures = f }
 
 // Setup adds the reconciler to a manager. It reconciles the Tunnels with the ids that changed delivers.
 func (r *Reconciler) Setup(mgr ctrl.Manager, changed workqueue.TypedInterface[string]) error {

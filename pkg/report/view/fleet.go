@@ -78,6 +78,7 @@ func (f *fleet) list(addresses []string, now time.Time) {
 	for _, address := range addresses {
 		if f.servers[address] == nil {
 			f.servers[address] = newServer()
+			f.servers[address].added = now
 		}
 		f.servers[address].listed = true
 	}

@@ -14,7 +14,8 @@ type pair struct{ node, id string }
 // server is the state that one xds-server has sent, in its current stream and in earlier ones. State of an earlier
 // stream has an older generation: it holds until the new stream replaces it, or its time ends.
 type server struct {
-	listed     bool // the server exists
+	listed     bool      // the server exists
+	added      time.Time // when it was listed first
 	streaming  bool
 	synced     bool      // the stream has sent its whole state
 	lostAt     time.Time // when the last synced stream ended; zero: there is one

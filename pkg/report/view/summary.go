@@ -32,6 +32,21 @@ func (f *fleet) summarize(now time.Time) {
 	}
 }
 
+// age returns for how long the state of a listed server has not been followed, of all servers the longest time; 0: all
+// are synced.
+func (f *fleet) age(now time.Time) (longest time.Duration) {
+	for _, s := range f.servers {
+		since := s.lostAt
+		if since.IsZero() {
+			since = s.added
+		}
+		if s.listed && !s.synced {
+			longest = max(longest, now.Sub(since))
+		}
+	}
+	return longest
+}
+
 // enough returns whether a first conclusion is possible: all servers are synced, or one is and the others have had
 // time.
 func (f *fleet) enough(now time.Time) bool {

@@ -104,6 +104,14 @@ func (v *View) Tunnel(id string) Live {
 	return v.fleet.tunnel(id)
 }
 
+// Age returns how old the oldest state is that the view has: for how long one of the xds-servers has not been followed;
+// 0: all are.
+func (v *View) Age() time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.fleet.age(time.Now())
+}
+
 // Run watches until ctx ends, and then returns nil.
 func (v *View) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)

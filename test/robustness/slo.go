@@ -1,0 +1,238 @@
+package robustness
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// SLO are the figures of one history for docs/slo.md. Durations are seconds with the precision of a millisecond. They
+// are what clients observe, so a duration is as precise as requests are frequent.
+type SLO struct {
+	// Requests with a bound to workload clusters that should have had a tunnel for as long as everything may take to
+	// settle. First failed, and Retried failed together with the next request of the same kind of traffic to the same
+	// workload cluster, by any gateway and mode, or had none.
+	Requests int `json:"requests"`
+	First    int `json:"first"`
+	Retried  int `json:"retried"`
+	// Recovery has, for each fault that may break requests and that no other step for the same target overlaps, the time
+	// until the last request that it broke has failed. The time begins with the fault for requests that have another way,
+	// and with its end for those that have none: of a workload cluster with one edge, and to the gateway of the fault.
+	Recovery []float64 `json:"recovery,omitempty"`
+	// Overlapped faults have no time of recovery.
+	Overlapped int `json:"overlapped"`
+	// Revocation has, for each confirmed revocation, the time until the edge last carried something.
+	Revocation []float64 `json:"revocation,omitempty"`
+	// Status has, for each time in which all requests to a workload cluster failed, for how long its Tunnel was Ready
+	// nevertheless; 0: it was not. Times in which what reports is broken are left out.
+	Status []float64 `json:"status,omitempty"`
+}
+
+// Measure returns the figures of a history.
+func Measure(history []Entry) SLO {
+	r := newRecord(history)
+	var s SLO
+	ended := r.ended()
+	s.countRequests(r, ended)
+	for _, step := range r.steps {
+		if parsed, err := Parse(step.text); err != nil || len(parsed) != 1 || !parsed[0].Action.IsFault() ||
+			step.breaks == "" {
+			continue
+		}
+		if r.overlapped(step) {
+			s.Overlapped++
+			continue
+		}
+		s.Recovery = append(s.Recovery, seconds(r.recovery(step, ended)))
+	}
+	for edge, spans := range r.revoked {
+		for _, revoked := range spans {
+			s.Revocation = append(s.Revocation, seconds(carriedFor(revoked, edge, ended)))
+		}
+	}
+	slices.Sort(s.Revocation)
+	s.Status = r.wronglyReady(ended)
+	return s
+}
+
+// request is a request with a bound that has ended.
+type request struct{ ask, answer Entry }
+
+// ended returns the requests with a bound that have ended, except the final ones, by their begin.
+func (r *record) ended() []request {
+	var all []request
+	for _, ask := range r.asks {
+		if answer, done := r.answers[ask.ID]; done && ask.Bound > 0 && ask.Client != Final {
+			all = append(all, request{ask, answer})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b request) int { return cmp.Compare(a.ask.At, b.ask.At) })
+	return all
+}
+
+// wanted reports whether the workload cluster of a request should have had a tunnel for long enough.
+func (r *record) wanted(q request) bool {
+	since, up := r.up(q.ask.Cluster, q.ask.At)
+	still, ends := r.up(q.ask.Cluster, q.answer.At)
+	return up && ends && since == still && since+r.run.Settle <= q.ask.At
+}
+
+func (s *SLO) countRequests(r *record, ended []request) {
+	type traffic struct{ client, cluster string }
+	later := map[traffic][]request{}
+	for _, q := range ended {
+		key := traffic{q.ask.Client, q.ask.Cluster}
+		later[key] = append(later[key], q)
+	}
+	for _, q := range ended {
+		if !r.wanted(q) {
+			continue
+		}
+		s.Requests++
+		if q.answer.Error == "" {
+			continue
+		}
+		s.First++
+		next := later[traffic{q.ask.Client, q.ask.Cluster}]
+		i, _ := slices.BinarySearchFunc(next, q.answer.At, func(n request, at time.Duration) int {
+			return cmp.Compare(n.ask.At, at)
+		})
+		if i == len(next) || next[i].answer.Error != "" {
+			s.Retried++
+		}
+	}
+}
+
+// overlapped reports whether another step may have broken the same requests until they had to work again.
+func (r *record) overlapped(of span) bool {
+	until := of.end + r.run.Settle
+	return slices.ContainsFunc(r.steps, func(s span) bool {
+		return s.id != of.id && s.breaks != "" && s.begin <= until && (s.open || s.end+r.run.Settle >= of.begin) &&
+			(s.breaks == of.breaks || s.relays || of.relays)
+	})
+}
+
+// recovery returns the time of SLO.Recovery.
+func (r *record) recovery(of span, ended []request) (longest time.Duration) {
+	for _, q := range ended {
+		broken := q.ask.Cluster == of.breaks || of.relays
+		if !broken || q.answer.Error == "" || q.answer.At < of.begin || q.ask.At > of.end+r.run.Settle || !r.wanted(q) {
+			continue
+		}
+		from := of.begin
+		if strings.HasSuffix(q.ask.Path, of.breaks) || !of.relays && Inventory[of.breaks] < 2 {
+			from = of.end
+		}
+		longest = max(longest, q.answer.At-from)
+	}
+	return longest
+}
+
+// carriedFor returns how long after its revocation an edge last carried something.
+func carriedFor(revoked span, edge string, ended []request) (longest time.Duration) {
+	for _, q := range ended {
+		carried := max(q.ask.At, q.answer.Last)
+		if q.answer.Edge == edge && q.answer.Answer != "" && carried > revoked.begin &&
+			(revoked.open || q.answer.At < revoked.end) {
+			longest = max(longest, carried-revoked.begin)
+		}
+	}
+	return longest
+}
+
+// wronglyReady returns the times of SLO.Status.
+func (r *record) wronglyReady(ended []request) (all []float64) {
+	byEnd := slices.Clone(ended)
+	slices.SortStableFunc(byEnd, func(a, b request) int { return cmp.Compare(a.answer.At, b.answer.At) })
+	failing := map[string]*[2]time.Duration{} // the begin of the first request and the end of the last one that failed
+	end := func(cluster string) {
+		if f := failing[cluster]; f != nil && r.sighted(cluster, f[0], f[1]) {
+			all = append(all, seconds(r.readyFor(cluster, f[0], f[1])))
+		}
+		delete(failing, cluster)
+	}
+	for _, q := range byEnd {
+		switch f := failing[q.ask.Cluster]; {
+		case q.answer.Error == "":
+			end(q.ask.Cluster)
+		case f == nil:
+			failing[q.ask.Cluster] = &[2]time.Duration{q.ask.At, q.answer.At}
+		default:
+			f[1] = q.answer.At
+		}
+	}
+	for cluster := range failing {
+		end(cluster)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// readyFor returns for how long a Tunnel was Ready between two times.
+func (r *record) readyFor(cluster string, from, to time.Duration) (sum time.Duration) {
+	ready, since := false, from
+	for _, e := range r.ready[cluster] {
+		at := min(max(e.At, from), to)
+		if ready {
+			sum += at - since
+		}
+		ready, since = e.Up, at
+	}
+	if ready {
+		sum += to - since
+	}
+	return sum
+}
+
+func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
+
+// add adds the figures of another history.
+func (s *SLO) add(other SLO) {
+	s.Requests += other.Requests
+	s.First += other.First
+	s.Retried += other.Retried
+	s.Overlapped += other.Overlapped
+	s.Recovery = append(s.Recovery, other.Recovery...)
+	s.Revocation = append(s.Revocation, other.Revocation...)
+	s.Status = append(s.Status, other.Status...)
+}
+
+// Report returns the figures as lines of a report, for runs with so many faults per hour. The share of failed requests
+// is in proportion to the faults, so the lines also have it for one fault per hour; what operations and several faults
+// together break is counted as if each fault did it.
+func (s SLO) Report(faultsPerHour float64) string {
+	if s.Requests == 0 {
+		return "service levels: not measured\n"
+	}
+	return fmt.Sprintf("first attempt: %s\nwith one retry: %s\n", share(s.Requests, s.First, faultsPerHour),
+		share(s.Requests, s.Retried, faultsPerHour)) +
+		fmt.Sprintf("recovery after a fault: %s, %d faults overlapped others\n", distribution(s.Recovery), s.Overlapped) +
+		fmt.Sprintf("revocation: %s\n", distribution(s.Revocation)) +
+		fmt.Sprintf("wrongly ready: %s\n", distribution(s.Status))
+}
+
+func share(all, failed int, faultsPerHour float64) string {
+	part := float64(failed) / float64(all)
+	text := fmt.Sprintf("%.4f %% of %d", 100*(1-part), all)
+	if faultsPerHour > 1 {
+		text += fmt.Sprintf(" at %.0f faults per hour, %.4f %% at one", faultsPerHour, 100*(1-part/faultsPerHour))
+	}
+	return text
+}
+
+func distribution(values []float64) string {
+	if len(values) == 0 {
+		return "not measured"
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return fmt.Sprintf("p50 %.3f s, p99 %.3f s, p99.9 %.3f s, max %.3f s of %d", quantile(sorted, 0.5),
+		quantile(sorted, 0.99), quantile(sorted, 0.999), sorted[len(sorted)-1], len(sorted))
+}
+
+// quantile returns the smallest of the sorted values that at least a share of them does not exceed.
+func quantile(sorted []float64, share float64) float64 {
+	return sorted[max(0, int(math.Ceil(share*float64(len(sorted))))-1)]
+}
