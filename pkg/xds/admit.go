@@ -113,11 +113,13 @@ func (s *Server) refusedEdges() map[*edge]error {
 	return refused
 }
 
-// relisten has the listeners of each gateway built again. The caller holds s.publishing.
+// relisten has the listeners of each gateway built again. The Envoy clusters that they refer to have been published. The
+// caller holds s.publishing.
 func (s *Server) relisten() {
-	s.mu.RLock()
+	s.mu.Lock()
+	s.listening = listening{s.profiles, s.denials.filter, s.taken}
 	hosts := slices.Collect(maps.Keys(s.gatewayStreams))
-	s.mu.RUnlock()
+	s.mu.Unlock()
 	for _, st := range hosts {
 		if err := s.admitGateway(st.subject.Node); err != nil {
 			st.close(err)

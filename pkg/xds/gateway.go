@@ -135,9 +135,9 @@ func (st *gateway) idle() {}
 // lock.
 func (s *Server) gatewayListeners(st *gateway) (map[string]types.Resource, []error) {
 	s.mu.RLock()
-	r, denied, taken := s.profiles.of(st.subject), s.denials.filter, s.taken // their values never change
+	from := s.listening
 	s.mu.RUnlock()
-	bind := st.bind
+	r, bind := from.profiles.of(st.subject), st.bind
 	bind.Version = bind.Version.AtMost(r.version)
-	return check(envoy.GatewayListeners(r.inst, st.subject.Node, bind, denied), nil, taken)
+	return check(envoy.GatewayListeners(r.inst, st.subject.Node, bind, from.denied), nil, from.taken)
 }

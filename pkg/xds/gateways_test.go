@@ -195,3 +195,28 @@ func told(all []*ads) int {
 	}
 	return n
 }
+
+// TestListenersStayWhileGatewaysChange changes the gateways again and again, so that listeners are built while Envoy
+// clusters are published. A listener that refers to an Envoy cluster which is not published yet would be left out.
+func TestListenersStayWhileGatewaysChange(t *testing.T) {
+	b := newBed(t, workload("c1"))
+	a := b.envoy(t, gateway)
+	a.fetch(t, cds)
+	a.fetch(t, lds)
+	const changes = 300
+	go func() {
+		for i := range changes {
+			b.SetGateways(replicas(2 + i%3))
+		}
+		b.SetGateways(replicas(9))
+	}()
+	for { // until the last change has arrived
+		r := a.next(t)
+		if gone := r.GetRemovedResources(); r.GetTypeUrl() == lds && len(gone) > 0 {
+			t.Fatalf("listeners %v are removed", gone)
+		}
+		if slices.Contains(names(r), "peer_gateway-8") {
+			return
+		}
+	}
+}

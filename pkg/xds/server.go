@@ -71,7 +71,8 @@ type Server struct {
 	inst           model.Installation // without gateways: they are not known yet
 	outdated       outdatedEdges
 	profiles       profiles
-	taken          map[string]bool                     // the names of s.common and of Envoy's static clusters; never changed
+	taken          map[string]bool // the names of s.common and of Envoy's static clusters; never changed
+	listening      listening
 	clusters       map[model.Key]model.WorkloadCluster // served ones
 	withheld       withheld
 	holders        map[string]model.Key // the last publisher of each Envoy cluster of a tunnel
@@ -80,6 +81,15 @@ type Server struct {
 	streams        uint64               // number of streams of edges so far
 	gatewayStreams map[*gateway]bool    // the streams of gateways that have sent their addresses
 	denials        denials
+}
+
+// listening is what the listeners of gateways are built from. It is replaced as a whole, after the Envoy clusters that the
+// listeners refer to: a listener that is built in between would lack an Envoy cluster, and be left out. Its values never
+// change.
+type listening struct {
+	profiles profiles
+	denied   model.Denied
+	taken    map[string]bool
 }
 
 // tunnel is a tunnel that is served, and the streams of its edges.
@@ -119,6 +129,7 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 	changes := newChanges()
 	s.setCommon(changes)
 	s.send(changes)
+	s.relisten()
 	return s
 }
 
