@@ -71,7 +71,7 @@ type Server struct {
 	inst           model.Installation // without gateways: they are not known yet
 	outdated       outdatedEdges
 	profiles       profiles
-	taken          map[string]bool                     // the names of s.common and of Envoy's static clusters; never changed
+	taken          map[string]bool                     // names of s.common and Envoy's static clusters; never changed
 	clusters       map[model.Key]model.WorkloadCluster // served ones
 	withheld       withheld
 	holders        map[string]model.Key // the last publisher of each Envoy cluster of a tunnel
