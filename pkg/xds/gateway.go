@@ -110,11 +110,9 @@ func (st *gateway) sent(kind int, response *discoveryv3.DeltaDiscoveryResponse, 
 	return changed
 }
 
-// sentShared records how far the stream is with a shared type, unless there is a rest to read again. It returns the time
-// of the first change in the response.
-func (st *gateway) sentShared(
-	kind int, response *discoveryv3.DeltaDiscoveryResponse, rest bool,
-) (changed int64) {
+// sentShared records how far the stream is with a shared type, unless there is a rest to read again. It returns the
+// time of the first change in the response.
+func (st *gateway) sentShared(kind int, response *discoveryv3.DeltaDiscoveryResponse, rest bool) (changed int64) {
 	of, at := st.server.sharedOf(kind), &st.positions[kind]
 	if !rest {
 		of.Keep(at.reader, at.read)

@@ -72,7 +72,7 @@ func (e *edge) publishedOf(typeURL string, wanted func(name string) bool) []csds
 }
 
 // describe encodes the resources that wanted accepts, in name order. It leaves out a resource that cannot be encoded.
-func describe(typeURL string, resources map[string]types.Resource, wanted func(name string) bool) (all []csds.Resource) {
+func describe(typeURL string, resources map[string]types.Resource, wanted func(string) bool) (all []csds.Resource) {
 	for _, name := range slices.Sorted(maps.Keys(resources)) {
 		if !wanted(name) {
 			continue

@@ -71,7 +71,7 @@ type Server struct {
 	inst           model.Installation // without gateways: they are not known yet
 	outdated       outdatedEdges
 	profiles       profiles
-	taken          map[string]bool // the names of s.common and of Envoy's static clusters; never changed
+	taken          map[string]bool // the names of s.common and of Envoy's static clusters; its values never change
 	listening      listening
 	clusters       map[model.Key]model.WorkloadCluster // served ones
 	withheld       withheld
@@ -83,9 +83,9 @@ type Server struct {
 	denials        denials
 }
 
-// listening is what the listeners of gateways are built from. It is replaced as a whole, after the Envoy clusters that the
-// listeners refer to: a listener that is built in between would lack an Envoy cluster, and be left out. Its values never
-// change.
+// listening is what the listeners of gateways are built from. It is replaced as a whole, after the Envoy clusters that
+// the listeners refer to: a listener that is built in between would lack an Envoy cluster, and be left out. Its values
+// never change.
 type listening struct {
 	profiles profiles
 	denied   model.Denied

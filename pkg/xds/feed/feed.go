@@ -22,8 +22,8 @@ import (
 const maxChanges = 4096
 
 // Feed holds resources of one type that many streams share, as they are sent. It records the changed names, so a change
-// costs a stream as much among 10,000 resources as among ten. Nothing is encoded or sorted while its lock is held. It is
-// safe for concurrent use.
+// costs a stream as much among 10,000 resources as among ten. Nothing is encoded or sorted while its lock is held. It
+// is safe for concurrent use.
 type Feed struct {
 	typeURL   string
 	mu        sync.Mutex
