@@ -68,7 +68,11 @@ func (r *Relay) subscribed(e Requested) {
 		r.served = true
 		r.trials.resume(r.now)
 	}
-	maps.DeleteFunc(r.dropped[k], func(name string, _ bool) bool { return t.have[name] == "" })
+	lacks := func(name string) bool { return t.have[name] == "" }
+	maps.DeleteFunc(r.dropped[k], func(name string, _ bool) bool { return lacks(name) })
+	if k == Listeners {
+		maps.DeleteFunc(r.places, func(name, _ string) bool { return lacks(name) })
+	}
 	for _, c := range r.sorted() {
 		s := c.shares[k]
 		// Envoy may have accepted it on a stream whose answer was lost, and a new Envoy lacks what was removed.
@@ -92,6 +96,7 @@ func (r *Relay) ack(k Kind, b *batch) {
 	for name, res := range b.changes {
 		if res == nil {
 			delete(r.dropped[k], name)
+			r.place(k, name, nil)
 		}
 		if b.share != nil {
 			b.share.accept(name, res)
@@ -132,7 +137,11 @@ func (s *share) rejectedByEnvoy(name string, res *Resource, why Rejection) {
 	} else {
 		s.accept(name, nil) // it was accepted by an older Envoy, for example
 	}
-	s.reject(Set{name: res}, why, instead)
+	if s.rejected[name] == nil {
+		s.reject(Set{name: res}, why, instead)
+	} else { // Envoy had to have it instead of a newer version, whose rejection remains
+		s.offer(name, instead[name])
+	}
 	s.finish()
 }
 
@@ -190,6 +199,7 @@ func (r *Relay) send(k Kind, b *batch) {
 		if res := b.changes[name]; res != nil {
 			response.Resources = append(response.Resources, res)
 			r.served = true
+			r.place(k, name, res)
 		} else {
 			response.Removed = append(response.Removed, name)
 		}
@@ -197,6 +207,17 @@ func (r *Relay) send(k Kind, b *batch) {
 	r.log.Debug("resources sent to Envoy", "type_url", k.TypeURL(), "nonce", b.nonce, "upstream", b.share.upstream(),
 		"resources", len(response.Resources), "removed", len(response.Removed))
 	r.emit(response)
+}
+
+// place records the address of a resource that Envoy may have; nil: it has none.
+func (r *Relay) place(k Kind, name string, res *Resource) {
+	switch {
+	case k != Listeners:
+	case res == nil || res.Address == "":
+		delete(r.places, name)
+	default:
+		r.places[name] = res.Address
+	}
 }
 
 // choose returns the next batch; nil: there is none. Additions go in the order of kinds, so that an Envoy cluster
@@ -239,8 +260,9 @@ func (r *Relay) choose() (Kind, *batch) {
 // enough for one that works, and one that does not must not delay the others. Before the first upstream is known at
 // all, it waits without a limit.
 func (r *Relay) ready(k Kind) bool {
-	if len(r.upstreams) == 0 {
-		return r.removedAny && len(r.session.tables[k].have) > 0 // there are resources to remove
+	if len(r.upstreams) == 0 { // perhaps there are resources to remove
+		some := func(t *table) bool { return t != nil && len(t.have) > 0 }
+		return r.removedAny && slices.ContainsFunc(r.session.tables[:], some)
 	}
 	some, all := false, true
 	for _, c := range r.upstreams {
@@ -278,18 +300,27 @@ func (r *Relay) part(k Kind) *batch {
 func (r *Relay) additions(k Kind) *batch {
 	t := r.session.tables[k]
 	byShare := map[*share][]string{}
-	for name := range t.todo {
+	for _, name := range slices.Sorted(maps.Keys(t.todo)) {
 		o := r.owners[k][name]
 		if o == nil || o.offered[name] == nil {
 			continue // at most a removal
 		}
 		if t.has(name, o.offered[name]) {
-			delete(t.todo, name)
-		} else if o.of.ready(k) && !o.held(t, name) && !r.blocked(k, name) {
+			t.done(o, name)
+		} else if o.of.ready(k) && !o.held(t, name) && !r.blocked(k, o.offered[name]) {
 			byShare[o] = append(byShare[o], name)
 		}
 	}
 	return first(byShare)
+}
+
+// done records that Envoy has under a name what it is to have, possibly from before.
+func (t *table) done(o *share, name string) {
+	delete(t.todo, name)
+	if o != nil {
+		o.agree(t, name)
+		o.finish()
+	}
 }
 
 // held reports whether Envoy keeps its version of a resource of an upstream that has not answered yet. An Envoy that
@@ -313,13 +344,13 @@ func (r *Relay) removals(k Kind) *batch {
 		complete, asked = complete && c.ready(k), asked && c.shares[k].source == server
 	}
 	byShare := map[*share][]string{}
-	for name := range t.todo {
+	for _, name := range slices.Sorted(maps.Keys(t.todo)) {
 		o := r.owners[k][name]
 		if o != nil && o.offered[name] != nil {
 			continue
 		}
 		if _, has := t.have[name]; !has {
-			delete(t.todo, name)
+			t.done(o, name)
 		} else if o != nil && o.of.ready(k) && !o.held(t, name) || o == nil && complete && (asked || r.dropped[k][name]) {
 			byShare[o] = append(byShare[o], name)
 		}
@@ -336,7 +367,6 @@ func first(byShare map[*share][]string) *batch {
 		slices.Collect(maps.Keys(byShare)), func(a, b *share) int { return strings.Compare(a.upstream(), b.upstream()) },
 	)
 	b := &batch{share: s, changes: Set{}}
-	slices.Sort(byShare[s])
 	for _, name := range byShare[s] {
 		var res *Resource
 		if s != nil {

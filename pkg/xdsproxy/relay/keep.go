@@ -19,13 +19,13 @@ type file struct {
 	due            bool            // its content has changed
 	known          bool            // the last write succeeded
 	first, changes int64           // size of the first section, and of the later sections
-	names          map[string]bool // that may differ from the file
+	names          map[string]bool // that have changed since the last write began; nil: all may differ
 }
 
 // change records that a resource of the content has changed.
 func (f *file) change(name string) {
 	f.due = true
-	if f.known {
+	if f.names != nil {
 		f.names[name] = true
 	}
 }

@@ -70,7 +70,7 @@ type Relay struct {
 	trials     trials
 	removedAny bool                   // an upstream was removed: Envoy may have resources without an owner
 	dropped    [Kinds]map[string]bool // names of removed resources that Envoy may have
-	places     map[string]string      // addresses of listeners, by name
+	places     map[string]string      // addresses of listeners that Envoy may have, by name
 	writes     uint64                 // number of Write effects
 }
 
@@ -91,6 +91,7 @@ func (r *Relay) Apply(now time.Time, event Event) []Effect {
 		r.now = now
 	}
 	event.apply(r)
+	r.restoreYielded()
 	r.pump()
 	r.prove()
 	r.save(false)

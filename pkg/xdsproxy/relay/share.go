@@ -59,21 +59,40 @@ func newShare(c *upstream, k Kind) *share {
 
 func (s *share) owners() map[string]*share { return s.of.relay.owners[s.kind] }
 
-// offer sets what Envoy is to have under a name; nil: nothing.
+// offer sets what Envoy is to have under a name; nil: nothing. It does not take a name from another upstream: one that
+// is rolled back may have had it once.
 func (s *share) offer(name string, res *Resource) {
-	s.offered.put(name, res)
-	if res != nil {
-		s.owners()[name] = s
-		s.place(name, res)
+	owner := s.owners()[name]
+	if owner != nil && owner != s {
+		res = nil
 	}
+	s.offered.put(name, res)
+	if res != nil && owner == nil {
+		s.own(name)
+	}
+	delete(s.yielded, name)
 	if t := s.of.relay.table(s.kind); t != nil {
 		t.todo[name] = true
 	}
 	s.disown(name)
 }
 
+// own takes a name that no upstream has. One that had it before waits no longer for its removal.
+func (s *share) own(name string) {
+	s.owners()[name] = s
+	for _, c := range s.of.relay.sorted() {
+		if other := c.shares[s.kind]; other != s {
+			delete(other.pending.waiting, name)
+			other.finish()
+		}
+	}
+}
+
 // accept records what Envoy has under a name; nil: nothing.
 func (s *share) accept(name string, res *Resource) {
+	if version, ok := s.pending.waiting[name]; ok && version == res.version() {
+		delete(s.pending.waiting, name)
+	}
 	if owner := s.owners()[name]; s.of.removed() || owner != nil && owner != s {
 		return
 	}
@@ -84,9 +103,6 @@ func (s *share) accept(name string, res *Resource) {
 		}
 		s.files[Accepted].change(name)
 		s.of.unproven, s.of.accepted = true, s.of.relay.now
-	}
-	if version, ok := s.pending.waiting[name]; ok && version == res.version() {
-		delete(s.pending.waiting, name)
 	}
 	s.disown(name)
 }
@@ -107,6 +123,7 @@ func (s *share) disown(name string) {
 // agree records as accepted what Envoy already has.
 func (s *share) agree(t *table, name string) {
 	if want := s.offered[name]; t.have[name] == want.version() {
+		s.of.relay.place(s.kind, name, want)
 		s.accept(name, want)
 	}
 }
@@ -243,7 +260,7 @@ func (s *share) admit(touched map[string]bool) {
 		s.pending.waiting[name] = res.version()
 		s.offer(name, res)
 		if res != nil {
-			s.displace(name)
+			s.displace(res)
 		}
 	}
 }

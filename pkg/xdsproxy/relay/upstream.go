@@ -96,7 +96,6 @@ func (e Removed) apply(r *Relay) {
 		})
 	}
 	c.end(ErrRemoved)
-	r.restoreYielded()
 }
 
 // maxDropped bounds the names of removed resources. Envoy keeps resources of more names until all upstreams have
@@ -168,7 +167,6 @@ func (c *upstream) close() {
 	}
 	if c.connected {
 		c.connected, c.since = false, c.relay.now
-		c.relay.restoreYielded()
 	}
 	c.relay.emit(Notify{})
 }
