@@ -283,10 +283,11 @@ var arrows = map[string][]string{
 		"pkg/certs", "pkg/deltaxds", "pkg/envoy", "pkg/envoy/references", "pkg/model", "pkg/report/v1", "pkg/rollout",
 		"pkg/xds/csds", "pkg/xds/feed", "pkg/xds/progress",
 	},
-	"pkg/xds/csds":     {"pkg/diagnose/collect/v1", "pkg/model"},
-	"pkg/xds/feed":     {"pkg/deltaxds", "pkg/xds/csds", "pkg/xds/progress"},
-	"pkg/xds/progress": {"internal/traces", "pkg/model", "pkg/xds/csds"},
-	"pkg/xdsproxy":     {"internal/disk", "internal/retry"},
+	"pkg/xds/csds":       {"pkg/diagnose/collect/v1", "pkg/model"},
+	"pkg/xds/feed":       {"pkg/deltaxds", "pkg/xds/csds", "pkg/xds/progress"},
+	"pkg/xds/progress":   {"internal/traces", "pkg/model", "pkg/xds/csds"},
+	"pkg/xdsproxy":       {"internal/disk", "internal/retry", "pkg/xdsproxy/relay"},
+	"pkg/xdsproxy/relay": nil,
 }
 
 type listed struct {

@@ -200,6 +200,7 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 	defer stop()
 	group, work := errgroup.WithContext(work)
 	group.Go(func() error { return a.serve(work, socket) })
+	group.Go(func() error { a.xds.Maintain(work); return nil })
 	group.Go(func() error {
 		defer stop()
 		return a.supervise(ctx, work)

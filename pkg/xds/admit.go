@@ -113,8 +113,8 @@ func (s *Server) refusedEdges() map[*edge]error {
 	return refused
 }
 
-// relisten has the listeners of each gateway built again. The Envoy clusters that they refer to have been published. The
-// caller holds s.publishing.
+// relisten has the listeners of each gateway built again. The Envoy clusters that they refer to have been published.
+// The caller holds s.publishing.
 func (s *Server) relisten() {
 	s.mu.Lock()
 	s.listening = listening{s.profiles, s.denials.filter, s.taken}

@@ -3,69 +3,66 @@ package xdsproxy
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	statusv1 "google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/fairlead/fairlead/pkg/xdsproxy/relay"
 )
 
-// Bounds of the details of a NACK, which must not exceed what an xds-server accepts from an edge.
+// Bounds of a NACK, which must not exceed what an xds-server accepts from an edge.
 const (
+	maxMessageText = 4 << 10 // bytes of all reasons
 	maxGroups      = 16      // groups of resources that were rejected together
 	maxDetailNames = 16      // names of one group
 	maxDetailText  = 1 << 10 // bytes of the reason of one group
 )
 
-// detailed adds the affected resources to a reason: an envoy.service.status.v3.ClientConfig with their names and
-// versions. The first resource has the reason and the time at which Envoy or the proxy rejected it; at is nil if the
-// time is not known. An ADS client answers a whole response, so the xds-server could not find out otherwise which
-// resources Envoy has.
-func detailed(why *statusv1.Status, k kind, rejected map[string]string, at *timestamppb.Timestamp) *statusv1.Status {
-	text := why.GetMessage()
-	if len(text) > maxDetailText {
-		text = bounded(text[:maxDetailText])
+// statusOf returns the error of a NACK; nil: ACK.
+func statusOf(k relay.Kind, rejections []*relay.Rejection) *statusv1.Status {
+	if len(rejections) == 0 {
+		return nil
 	}
+	why := &statusv1.Status{Code: int32(rejections[0].Code)}
+	var reasons []string
+	for _, r := range rejections {
+		if !slices.Contains(reasons, r.Message) {
+			reasons = append(reasons, r.Message)
+		}
+		if detail := detailed(k, r); detail != nil && len(why.Details) < maxGroups {
+			why.Details = append(why.Details, detail)
+		}
+	}
+	why.Message = relay.Bounded(strings.Join(reasons, "; "), maxMessageText)
+	return why
+}
+
+// detailed returns the resources that a rejection affects: an envoy.service.status.v3.ClientConfig with their names and
+// versions. The first resource has the reason and the time of the rejection. An ADS client answers a whole response, so
+// the xds-server could not find out otherwise which resources Envoy has. It returns nil for a name with invalid UTF-8,
+// which none of our resources has.
+func detailed(k relay.Kind, rejection *relay.Rejection) *anypb.Any {
 	group := &statusv3.ClientConfig{}
-	names := slices.Sorted(maps.Keys(rejected))
+	names := slices.Sorted(maps.Keys(rejection.Versions))
 	for i, name := range names[:min(len(names), maxDetailNames)] {
-		r := &statusv3.ClientConfig_GenericXdsConfig{
-			TypeUrl: k.typeURL(), Name: name, ClientStatus: adminv3.ClientResourceStatus_NACKED,
-			ErrorState: &adminv3.UpdateFailureState{VersionInfo: rejected[name]},
-		}
+		state := &adminv3.UpdateFailureState{VersionInfo: rejection.Versions[name]}
 		if i == 0 {
-			r.ErrorState.Details, r.ErrorState.LastUpdateAttempt = text, at
+			state.Details = relay.Bounded(rejection.Message, maxDetailText)
+			if !rejection.At.IsZero() {
+				state.LastUpdateAttempt = timestamppb.New(rejection.At)
+			}
 		}
-		group.GenericXdsConfigs = append(group.GenericXdsConfigs, r)
+		group.GenericXdsConfigs = append(group.GenericXdsConfigs, &statusv3.ClientConfig_GenericXdsConfig{
+			TypeUrl: k.TypeURL(), Name: name, ClientStatus: adminv3.ClientResourceStatus_NACKED, ErrorState: state,
+		})
 	}
-	packed, err := anypb.New(group)
+	detail, err := anypb.New(group)
 	if err != nil {
-		return why // a name with invalid UTF-8, which none of our resources has
+		return nil
 	}
-	detailed := proto.CloneOf(why)
-	detailed.Details = []*anypb.Any{packed}
-	return detailed
-}
-
-// versions returns the versions of changes by name.
-func (s set) versions() map[string]string {
-	all := make(map[string]string, len(s))
-	for name, res := range s {
-		all[name] = res.version()
-	}
-	return all
-}
-
-// details returns the details of several reasons, without duplicates.
-func details(errs []*statusv1.Status) (all []*anypb.Any) {
-	seen := map[*statusv1.Status]bool{}
-	for _, err := range errs {
-		if !seen[err] && len(all)+len(err.GetDetails()) <= maxGroups {
-			seen[err] = true
-			all = append(all, err.GetDetails()...)
-		}
-	}
-	return all
+	return detail
 }

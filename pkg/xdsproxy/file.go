@@ -11,8 +11,12 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statusv1 "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/fairlead/fairlead/pkg/xdsproxy/relay"
 )
 
 // magic begins every file, and its number is the version of the format. A file is the magic and sections. A section is
@@ -35,31 +39,46 @@ var (
 // content is the content of a file or of a section.
 type content struct {
 	upstream string
-	kind     kind
-	set      set               // in a section of changes, nil is a removal
+	kind     relay.Kind
+	set      relay.Set         // in a section of changes, nil is a removal
 	rejected map[string]string // versions with which Envoy ended, by name; an empty version is a removal
 	why      string            // why they were rejected
 }
 
-// encode returns a file of one section. Equal contents have equal bytes.
-func (c content) encode() ([]byte, error) { return c.section([]byte(magic)) }
+// contentOf returns the content of a file or of a section that has to be written.
+func contentOf(upstream string, out relay.File) content {
+	c := content{upstream: upstream, kind: out.Kind, set: out.Set}
+	if out.Rejected != nil {
+		c.rejected, c.why = out.Rejected.Versions, out.Rejected.Message
+	}
+	return c
+}
 
-// section appends a section to data.
+// rejection returns what was rejected after crashes; nil: nothing.
+func (c content) rejection() *relay.Rejection {
+	if len(c.rejected) == 0 {
+		return nil
+	}
+	return &relay.Rejection{Versions: c.rejected, Code: codes.Aborted, Message: c.why, Crash: true}
+}
+
+// section appends a section to data. Equal contents have equal bytes.
 func (c content) section(data []byte) ([]byte, error) {
 	response := &discoveryv3.DeltaDiscoveryResponse{
-		TypeUrl:      c.kind.typeURL(),
+		TypeUrl:      c.kind.TypeURL(),
 		ControlPlane: &corev3.ControlPlane{Identifier: c.upstream},
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.set)) {
 		if res := c.set[name]; res != nil {
-			response.Resources = append(response.Resources, res.message)
+			message := &discoveryv3.Resource{Name: name, Version: res.Version, Resource: res.Body}
+			response.Resources = append(response.Resources, message)
 		} else {
 			response.RemovedResources = append(response.RemovedResources, name)
 		}
 	}
-	request := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: c.kind.typeURL(), InitialResourceVersions: c.rejected}
+	request := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: c.kind.TypeURL(), InitialResourceVersions: c.rejected}
 	if c.why != "" {
-		request.ErrorDetail = newStatus(0, c.why)
+		request.ErrorDetail = &statusv1.Status{Message: c.why}
 	}
 	data = slices.Grow(data, head+proto.Size(response)+proto.Size(request)+2*protowire.SizeVarint(1<<63))
 	at := len(data)
@@ -84,12 +103,12 @@ func seal(section []byte) {
 
 // decode parses a file of an upstream and a type. whole is the number of bytes in complete sections: a crash may leave
 // part of the last section, and the others remain usable. The error is about the first section.
-func decode(data []byte, upstream string, k kind) (c content, whole int, err error) {
+func decode(data []byte, upstream string, k relay.Kind) (c content, whole int, err error) {
 	rest, ok := bytes.CutPrefix(data, []byte(magic))
 	if !ok {
 		return content{}, 0, errForeign
 	}
-	c = content{upstream: upstream, kind: k, set: set{}}
+	c = content{upstream: upstream, kind: k, set: relay.Set{}}
 	for first := true; len(rest) > 0 || first; first = false {
 		body, n := cut(rest)
 		if n == 0 {
@@ -138,16 +157,16 @@ func (c *content) read(body []byte) error {
 	if len(body) > 0 {
 		return errMalformed
 	}
-	if response.GetControlPlane().GetIdentifier() != c.upstream || response.GetTypeUrl() != c.kind.typeURL() {
+	if response.GetControlPlane().GetIdentifier() != c.upstream || response.GetTypeUrl() != c.kind.TypeURL() {
 		return errElse
 	}
-	changes := set{}
+	changes := relay.Set{}
 	for _, message := range response.GetResources() {
 		name := message.GetName()
 		if err := examine(c.kind, message); err != nil || changes[name] != nil || message.GetVersion() == "" {
 			return errMalformed
 		}
-		changes[name] = newResource(message)
+		changes[name] = newResource(c.kind, message)
 	}
 	maps.Copy(c.set, changes)
 	for _, name := range response.GetRemovedResources() {

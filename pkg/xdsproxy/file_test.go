@@ -9,14 +9,16 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/pkg/xdsproxy/relay"
 )
 
 func sample(t testing.TB, names ...string) content {
 	t.Helper()
 	c := content{
 		upstream: "a",
-		kind:     clusters,
-		set:      set{},
+		kind:     relay.Clusters,
+		set:      relay.Set{},
 		rejected: map[string]string{"x": "v2", "gone": ""},
 		why:      "it crashed",
 	}
@@ -25,30 +27,30 @@ func sample(t testing.TB, names ...string) content {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.set[name] = newResource(&discoveryv3.Resource{Name: name, Resource: body})
+		c.set[name] = newResource(relay.Clusters, &discoveryv3.Resource{Name: name, Resource: body})
 	}
 	return c
 }
 
 func TestWrittenResourcesAreReadBack(t *testing.T) {
-	data, err := sample(t, "c1", "c2").encode()
+	data, err := sample(t, "c1", "c2").section([]byte(magic))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, whole, err := decode(data, "a", clusters)
-	if err != nil || whole != len(data) || len(got.set) != 2 || got.set["c1"].version() == "" || got.why != "it crashed" ||
+	got, whole, err := decode(data, "a", relay.Clusters)
+	if err != nil || whole != len(data) || len(got.set) != 2 || got.set["c1"].Version == "" || got.why != "it crashed" ||
 		len(got.rejected) != 2 ||
 		got.rejected["x"] != "v2" {
 		t.Errorf("read %+v: %v", got, err)
 	}
-	if _, _, err := decode(data, "a", listeners); err == nil {
+	if _, _, err := decode(data, "a", relay.Listeners); err == nil {
 		t.Error("read as another type")
 	}
 }
 
 // TestAFileOfChangesIsReadUpToTheLastCompleteChange cuts a file with two sections of changes at every byte.
 func TestAFileOfChangesIsReadUpToTheLastCompleteChange(t *testing.T) {
-	data, err := sample(t, "c1", "c2").encode()
+	data, err := sample(t, "c1", "c2").section([]byte(magic))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +64,7 @@ func TestAFileOfChangesIsReadUpToTheLastCompleteChange(t *testing.T) {
 		ends = append(ends, len(data))
 	}
 	for size := range len(data) + 1 {
-		got, whole, err := decode(data[:size], "a", clusters)
+		got, whole, err := decode(data[:size], "a", relay.Clusters)
 		if (err != nil) != (size < ends[0]) {
 			t.Fatalf("of %d bytes: %v", size, err)
 		}
@@ -79,7 +81,7 @@ func TestAFileOfChangesIsReadUpToTheLastCompleteChange(t *testing.T) {
 		}
 	}
 	data[ends[1]+head] ^= 1
-	if got, whole, err := decode(data, "a", clusters); err != nil || whole != ends[1] || len(got.set) != 2 {
+	if got, whole, err := decode(data, "a", relay.Clusters); err != nil || whole != ends[1] || len(got.set) != 2 {
 		t.Errorf("with a bit off in the last section %d bytes are whole: %v", whole, err)
 	}
 }
@@ -88,7 +90,7 @@ func TestAFileOfChangesIsReadUpToTheLastCompleteChange(t *testing.T) {
 // content.
 func FuzzDecode(f *testing.F) {
 	for _, c := range []content{sample(f), sample(f, "c1"), sample(f, "c1", "c2")} {
-		data, err := c.encode()
+		data, err := c.section([]byte(magic))
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -100,22 +102,23 @@ func FuzzDecode(f *testing.F) {
 		if !whole {
 			data = sealed(sealed([]byte(magic), data), changes)
 		}
-		c, n, err := decode(data, "a", clusters)
+		c, n, err := decode(data, "a", relay.Clusters)
 		if err != nil {
 			return
 		}
 		if n > len(data) {
 			t.Fatalf("%d of %d bytes were read", n, len(data))
 		}
-		again, err := c.encode()
+		again, err := c.section([]byte(magic))
 		if err != nil {
 			t.Fatal(err)
 		}
-		other, _, err := decode(again, "a", clusters)
+		other, _, err := decode(again, "a", relay.Clusters)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if twice, err := other.encode(); err != nil || !bytes.Equal(again, twice) || len(other.set) != len(c.set) {
+		twice, err := other.section([]byte(magic))
+		if err != nil || !bytes.Equal(again, twice) || len(other.set) != len(c.set) {
 			t.Errorf("%d resources were read, %d written and read again: %v", len(c.set), len(other.set), err)
 		}
 	})

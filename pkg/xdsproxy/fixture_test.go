@@ -90,6 +90,7 @@ func (b *bed) serve(t testing.TB) {
 	go func() { _ = g.Serve(l) }()
 	ctx, cancel := context.WithCancel(context.Background())
 	b.ctx = ctx
+	b.runs.Go(func() { b.Maintain(ctx) })
 	b.stop = func() {
 		cancel()
 		g.Stop()

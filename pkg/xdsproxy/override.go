@@ -5,11 +5,13 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/pkg/xdsproxy/relay"
 )
 
 // Override selects the form of an Envoy cluster or listener that Envoy gets, if that depends on state that only its
-// agent has. Upstreams and the disk have no forms: all forms of a version are that version. The Proxy calls the
-// methods while it holds its lock: they must be quick and must not call the Proxy.
+// agent has. Upstreams and the disk have no forms: all forms of a version are that version. The methods must not call
+// the Proxy, which calls Form while it holds its lock.
 type Override interface {
 	// Form returns the form that an Envoy cluster or listener must have now; empty: the usual one. A form has no space.
 	Form(name string) string
@@ -21,60 +23,55 @@ type Override interface {
 const formMark = " as "
 
 // SetOverride sets the override. Call it before Envoy is served. Without it everything is sent as it came.
-func (r *Proxy) SetOverride(d Override) { r.override = d }
+func (p *Proxy) SetOverride(d Override) { p.override = d }
 
-// Reapply applies the override again to the named Envoy clusters, and sends Envoy those that change.
-func (r *Proxy) Reapply(names []string) { r.reapply(clusters, names) }
+// Reapply applies the override again to the named Envoy clusters, and sends them to Envoy. Call it after a form has
+// changed.
+func (p *Proxy) Reapply(names []string) { p.apply(relay.Reformed{Kind: relay.Clusters, Names: names}) }
 
-// ReapplyListener applies the override again to a listener, and sends it to Envoy if it changes.
-func (r *Proxy) ReapplyListener(name string) { r.reapply(listeners, []string{name}) }
-
-func (r *Proxy) reapply(k kind, names []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if t := r.table(k); t != nil {
-		for _, name := range names {
-			t.todo[name] = true
-		}
-		r.notifySession()
-	}
+// ReapplyListener applies the override again to a listener, and sends it to Envoy. Call it after its form has changed.
+func (p *Proxy) ReapplyListener(name string) {
+	p.apply(relay.Reformed{Kind: relay.Listeners, Names: []string{name}})
 }
 
 // Clusters calls f with the name, the version and the original resource of each Envoy cluster that Envoy is offered.
-// It holds the proxy's lock meanwhile.
-func (r *Proxy) Clusters(f func(name, version string, resource *anypb.Any)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for name, owner := range r.owners[clusters] {
-		if res := owner.offered[name]; res != nil {
-			f(name, res.version(), res.message.GetResource())
-		}
+func (p *Proxy) Clusters(f func(name, version string, resource *anypb.Any)) {
+	p.mu.Lock()
+	offered := p.relay.Offered(relay.Clusters)
+	p.mu.Unlock()
+	for _, res := range offered {
+		f(res.Name, res.Version, res.Body)
 	}
-}
-
-// shown returns the version of a resource that Envoy gets, including its form.
-func (r *Proxy) shown(k kind, name string, res *resource) string {
-	if res == nil || r.override == nil || k == scopes {
-		return res.version()
-	}
-	if form := r.override.Form(name); form != "" {
-		return res.version() + formMark + form
-	}
-	return res.version()
 }
 
 // overridden returns a resource as it is sent to Envoy.
-func (r *Proxy) overridden(k kind, name string, res *resource) *discoveryv3.Resource {
-	if r.override == nil || k == scopes {
-		return res.message
+func (p *Proxy) overridden(k relay.Kind, res *relay.Resource) *discoveryv3.Resource {
+	version, body := res.Version, res.Body
+	if p.override != nil && k != relay.Scopes {
+		form := p.override.Form(res.Name)
+		if form != "" {
+			version += formMark + form
+		}
+		body = p.override.Apply(res.Name, form, body)
 	}
-	version := r.shown(k, name, res)
-	body := r.override.Apply(name, strings.TrimPrefix(version[len(res.version()):], formMark), res.message.GetResource())
-	return &discoveryv3.Resource{Name: name, Version: version, Resource: body}
+	return &discoveryv3.Resource{Name: res.Name, Version: version, Resource: body}
 }
 
-// bare returns a version that Envoy got, without the form.
-func bare(shown string) string {
-	version, _, _ := strings.Cut(shown, formMark)
-	return version
+// withForms separates versions and forms that Envoy has, and adds which forms are not the present ones. The caller
+// holds the lock, so that a form that changes meanwhile is followed by relay.Reformed.
+func (p *Proxy) withForms(q relay.Requested) relay.Requested {
+	have := make(map[string]string, len(q.Have))
+	for name, shown := range q.Have {
+		version, form, _ := strings.Cut(shown, formMark)
+		have[name] = version
+		want := ""
+		if p.override != nil && q.Kind != relay.Scopes {
+			want = p.override.Form(name)
+		}
+		if form != want {
+			q.Stale = append(q.Stale, name)
+		}
+	}
+	q.Have = have
+	return q
 }

@@ -4,30 +4,25 @@
 // and output are resources. It does not know their meaning, except that they have names, that listeners have addresses,
 // and that scopes and listeners refer to Envoy clusters.
 //
-// An xds-server gets an ACK when Envoy has accepted its resources; without an Envoy it gets no answer. A rejected
-// resource does not affect others: if Envoy or a check rejects it, or it is rolled back after crashes, Envoy keeps the
-// version that it had until the xds-server sends another one.
-//
-// The package has more than 2,500 lines because cache, ACKs and the rollback after crashes change the same state under
-// one lock.
+// What happens is decided in package relay, which has no I/O. This package turns messages, files and timers into its
+// events, one at a time, and executes its effects: nothing is encoded, hashed or written while the lock is held.
 package xdsproxy
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/pkg/xdsproxy/relay"
 )
 
 // MaxRequest is the message size that the gRPC server with a Proxy must accept from Envoy. An Envoy that reconnects
@@ -37,27 +32,14 @@ const MaxRequest = 16 << 20
 // namePattern matches valid names of upstreams. The name is part of file names.
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,127}$`)
 
-// kind is a type of resources. Envoy must get the kinds in this order: scopes and listeners refer to Envoy clusters.
-type kind int
-
-const (
-	clusters kind = iota
-	scopes        // the routes of apiservers. Envoy subscribes to them only if it has a listener that uses them
-	listeners
-	kinds // number of kinds
-)
-
-var typeURLs = [kinds]string{resourcev3.ClusterType, resourcev3.ScopedRouteType, resourcev3.ListenerType}
-
-func (k kind) typeURL() string { return typeURLs[k] }
-
-// String returns the type's part of file names.
-func (k kind) String() string { return [kinds]string{"clusters", "scopes", "listeners"}[k] }
-
-func kindOf(typeURL string) (kind, bool) {
-	k := slices.Index(typeURLs[:], typeURL)
-	return kind(k), k >= 0
+// usual are the waits of a proxy. Tests have shorter ones.
+var usual = relay.Times{
+	First: 3 * time.Second, Settled: time.Second, Proof: 10 * time.Second,
+	Rest: 100 * time.Millisecond, MaxRest: 10 * time.Second, Retry: 30 * time.Second,
 }
+
+// usualSilence is the wait for the first answer of an xds-server, which answers when it has a configuration.
+const usualSilence = time.Minute
 
 // Proxy serves one Envoy with the resources of one or several upstreams. It is safe for concurrent use.
 type Proxy struct {
@@ -65,52 +47,141 @@ type Proxy struct {
 
 	dir      string
 	log      *slog.Logger
-	times    times
+	silence  time.Duration
 	changed  chan struct{}
-	answers  answers
-	override Override   // nil: none
-	disk     sync.Mutex // held while files are written or removed; locked before mu
+	due      chan struct{} // notifies Maintain
+	override Override      // nil: none
+	disk     sync.Mutex    // held while files of resources are written or removed; locked before mu
 
-	mu            sync.Mutex
-	contributions map[string]*contribution
-	owners        [kinds]map[string]*share // owner of each resource, by name
-	session       *session                 // of the Envoy that connected last; nil: none is connected
-	scoped        bool                     // scopes are on disk, or Envoy has subscribed to them
-	served        bool                     // Envoy got resources since it last ended
-	trials        trials
-	removedAny    bool                   // Remove was called: Envoy may have resources without an owner
-	dropped       [kinds]map[string]bool // names of removed resources that Envoy may have
-	places        map[string]string      // addresses of listeners, by name
-
-	recording   sync.Mutex // held while the record of trials is written; locked before mu; guards the fields below
-	recorded    int        // the count on disk
-	recordFails bool
+	mu       sync.Mutex
+	relay    *relay.Relay
+	wake     time.Time // when Maintain has to apply relay.Ticked; zero: never
+	number   uint64    // of streams
+	streams  map[uint64]*stream
+	sessions map[uint64]*session
+	files    []relay.Effect // writes and removals of files that are not executed yet
+	answers  [2]uint64      // ACKs and NACKs sent to the xds-servers
 }
 
 // New returns a proxy that keeps its cache in a folder, and loads the cache. It moves an unusable file aside and logs
 // that. It returns an error if it can't create or read the folder.
 func New(dir string, log *slog.Logger) (*Proxy, error) {
-	r := &Proxy{
-		dir:           dir,
-		log:           log,
-		times:         usual,
-		changed:       make(chan struct{}, 1),
-		contributions: map[string]*contribution{},
-		places:        map[string]string{},
+	p := &Proxy{
+		dir: dir, log: log, silence: usualSilence, relay: relay.New(usual),
+		changed: make(chan struct{}, 1), due: make(chan struct{}, 1),
+		streams: map[uint64]*stream{}, sessions: map[uint64]*session{},
 	}
-	for k := range r.owners {
-		r.owners[k], r.dropped[k] = map[string]*share{}, map[string]bool{}
-	}
-	if err := r.load(); err != nil {
+	restored, err := p.load()
+	if err != nil {
 		return nil, fmt.Errorf("loading cache of resources: %w", err)
 	}
-	return r, nil
+	p.apply(restored)
+	return p, nil
 }
 
 // Register registers ADS on the gRPC server that serves Envoy's socket.
-func (r *Proxy) Register(g grpc.ServiceRegistrar) {
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, r)
+func (p *Proxy) Register(g grpc.ServiceRegistrar) {
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, p)
 }
+
+// Maintain writes what Envoy accepts, and keeps the times of the proxy, until ctx ends. Then it writes once more. It
+// must run as long as Envoy is served.
+func (p *Proxy) Maintain(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		p.flush()
+		p.mu.Lock()
+		wake := p.wake
+		p.mu.Unlock()
+		var expired <-chan time.Time // nil: never
+		if !wake.IsZero() {
+			timer.Reset(time.Until(wake))
+			expired = timer.C
+		}
+		select {
+		case <-p.due:
+		case <-expired:
+			p.apply(relay.Ticked{})
+		case <-ctx.Done():
+			p.apply(relay.Flushed{})
+			p.flush()
+			return
+		}
+	}
+}
+
+// apply applies an event, and executes its effects or hands them to the goroutines that do. It returns the effects.
+func (p *Proxy) apply(event relay.Event) []relay.Effect {
+	p.mu.Lock()
+	if q, ok := event.(relay.Requested); ok {
+		event = p.withForms(q)
+	}
+	effects := p.relay.Apply(time.Now(), event)
+	for _, effect := range effects {
+		p.route(effect)
+	}
+	wake := p.relay.Wake()
+	if len(p.files) > 0 || !wake.Equal(p.wake) {
+		notify(p.due)
+	}
+	p.wake = wake
+	p.mu.Unlock()
+	for _, effect := range effects {
+		switch e := effect.(type) {
+		case relay.Log:
+			p.log.Log(context.Background(), e.Level, e.Message, e.Attrs...)
+		case relay.Notify:
+			notify(p.changed)
+		case relay.Record:
+			p.apply(p.record(e))
+		}
+	}
+	return effects
+}
+
+// route hands an effect to the goroutine that executes it. The caller holds the lock.
+func (p *Proxy) route(effect relay.Effect) {
+	switch e := effect.(type) {
+	case relay.Subscribe:
+		p.streams[e.Stream].enqueue(e)
+	case relay.Answer:
+		p.answers[min(len(e.Rejections), 1)]++
+		p.streams[e.Stream].enqueue(e)
+	case relay.CloseStream:
+		p.streams[e.Stream].end(e.Err)
+	case relay.Respond:
+		s := p.sessions[e.Session]
+		s.out = append(s.out, e) // at most one of each type, because Envoy answers it first
+		notify(s.notified)
+	case relay.CloseSession:
+		p.sessions[e.Session].end(e.Err)
+	case relay.Write, relay.Erase:
+		p.files = append(p.files, e)
+	}
+}
+
+// Answers returns the number of ACKs and NACKs sent to the xds-servers since the proxy was made.
+func (p *Proxy) Answers() (acks, nacks uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.answers[0], p.answers[1]
+}
+
+// Crashed is called by the supervisor of Envoy when Envoy ended unexpectedly. After several consecutive crashes since
+// new resources came, the proxy rolls back to the last good ones and rejects the new ones upstream. Crashed returns
+// whether it rolled back now. It ignores the end of an Envoy that got no resources since the previous end. See Ran.
+func (p *Proxy) Crashed() bool {
+	return slices.Contains(p.apply(relay.Crashed{}), relay.Effect(relay.RolledBack{}))
+}
+
+// Ran is called by the supervisor when Envoy has run for a while, which shows that its resources are good: see
+// Crashed. It may be called repeatedly. Without it, resources become good after Envoy has had them for longer.
+func (p *Proxy) Ran() { p.apply(relay.Ran{}) }
+
+// Ended is called by the supervisor when Envoy ran until it was stopped in order: nothing is at fault. An agent that
+// leaves Envoy to the next agent does not call it.
+func (p *Proxy) Ended() { p.apply(relay.Ended{}) }
 
 // Upstream is one xds-server stream that contributes resources. Resources of different upstreams must have different
 // names: a resource that belongs to another upstream is rejected.
@@ -119,107 +190,97 @@ type Upstream struct {
 	Node func() *corev3.Node      // identity in requests; called at each connect
 	Conn grpc.ClientConnInterface // to the xds-server; it must redial within seconds, and detect when the peer is gone
 	// Check rejects a resource before Envoy gets it; the xds-server gets a NACK. nil: no check. If it rejects one
-	// resource, the whole response is rejected. It may be called concurrently, and must not call the Proxy.
+	// resource, the whole response is rejected. It may be called concurrently.
 	Check func(typeURL string, resource *anypb.Any) error
 }
 
 // Keep sets the upstreams. Call it once, after New and before Envoy is served. It removes the loaded resources of all
 // other upstreams, and the ones that the Check of their upstream rejects. The rest is served before Run.
-func (r *Proxy) Keep(upstreams ...Upstream) {
-	r.mu.Lock()
-	unknown := maps.Clone(r.contributions)
+func (p *Proxy) Keep(upstreams ...Upstream) {
+	p.mu.Lock()
+	loaded := p.relay.Upstreams()
+	p.mu.Unlock()
 	for _, u := range upstreams {
 		if namePattern.MatchString(u.Name) { // otherwise Run returns an error
-			delete(unknown, u.Name)
-			r.contribution(u.Name).vet(u.Check)
+			p.vet(u)
 		}
 	}
-	r.mu.Unlock()
-	for name := range unknown {
-		r.log.Info("removing cached resources, no enrolment has this name", "upstream", name)
-		r.Remove(name)
+	for _, name := range loaded {
+		if !slices.ContainsFunc(upstreams, func(u Upstream) bool { return u.Name == name }) {
+			p.log.Info("removing cached resources, no enrolment has this name", "upstream", name)
+			p.Remove(name)
+		}
 	}
+}
+
+// vet removes the loaded resources that the check of an upstream rejects. They may have been written under another
+// check.
+func (p *Proxy) vet(u Upstream) {
+	vetted := relay.Vetted{Upstream: u.Name}
+	if u.Check != nil {
+		p.mu.Lock()
+		present := p.relay.Present(u.Name)
+		p.mu.Unlock()
+		for k := range relay.Kinds {
+			for _, res := range present[k] {
+				if err := u.Check(k.TypeURL(), res.Body); err != nil {
+					vetted.Faults = append(vetted.Faults, relay.Fault{Kind: k, Name: res.Name, Version: res.Version, Why: err.Error()})
+				}
+			}
+		}
+	}
+	p.apply(vetted)
 }
 
 // Remove removes the resources of an upstream from Envoy and from disk. If its Run continues, it starts again from
 // nothing.
-func (r *Proxy) Remove(name string) {
-	if !namePattern.MatchString(name) {
-		return
+func (p *Proxy) Remove(name string) {
+	if namePattern.MatchString(name) {
+		p.apply(relay.Removed{Upstream: name})
+		p.flush()
 	}
-	r.disk.Lock() // prevents a new contribution under this name meanwhile
-	defer r.disk.Unlock()
-	r.mu.Lock()
-	if c := r.contributions[name]; c != nil {
-		c.remove()
-	}
-	r.mu.Unlock()
-	r.erase(name)
-	r.notifyChanged()
 }
 
 // State is the state of an upstream.
-type State struct {
-	Connected bool      // the xds-server has answered on the open stream
-	Since     time.Time // last change of Connected, or the start
-	// resources were loaded from disk, and the xds-server has not answered since: Envoy has these or what it had before
-	Cached  bool
-	Refused string // why Envoy, Check or a rollback rejected the newest resources; empty: they are not rejected
-}
+type State = relay.State
 
 // State returns the state of an upstream; the zero value if the upstream is not known.
-func (r *Proxy) State(name string) State {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	c := r.contributions[name]
-	if c == nil {
-		return State{}
-	}
-	return State{Connected: c.connected, Since: c.since, Cached: c.cached(), Refused: c.rejections()}
+func (p *Proxy) State(name string) State {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.relay.State(name)
 }
 
 // Accepted returns the names of an upstream's resources of one type that Envoy, or an earlier Envoy, accepted last, in
 // order.
-func (r *Proxy) Accepted(name, typeURL string) []string {
-	k, ok := kindOf(typeURL)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	c := r.contributions[name]
-	if c == nil || !ok {
+func (p *Proxy) Accepted(name, typeURL string) []string {
+	k, ok := relay.KindOf(typeURL)
+	if !ok {
 		return nil
 	}
-	return slices.Sorted(maps.Keys(c.shares[k].accepted))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.relay.Accepted(name, k)
+}
+
+// Owns reports whether a resource of any type belongs to an upstream: Envoy has it, or is offered it, from there.
+func (p *Proxy) Owns(upstream, resource string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.relay.Owns(upstream, resource)
+}
+
+// String returns the state of the proxy for people who look for a fault: what differs between the xds-servers, Envoy
+// and the disk. It has no content of resources, and does not grow with resources that are the same everywhere.
+func (p *Proxy) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.relay.String()
 }
 
 // Changed returns a channel of capacity 1 that receives a value when the State of any upstream may have changed. The
 // proxy never blocks on it.
-func (r *Proxy) Changed() <-chan struct{} { return r.changed }
-
-func (r *Proxy) notifyChanged() { notify(r.changed) }
-
-// contribution returns the contribution of an upstream. It creates one if there is none.
-func (r *Proxy) contribution(name string) *contribution {
-	c := r.contributions[name]
-	if c == nil {
-		c = newContribution(r, name)
-		r.contributions[name] = c
-	}
-	return c
-}
-
-// sorted returns all contributions, ordered by name.
-func (r *Proxy) sorted() []*contribution {
-	return slices.SortedFunc(
-		maps.Values(r.contributions), func(a, b *contribution) int { return strings.Compare(a.name, b.name) },
-	)
-}
-
-// notifySession notifies the session that it may have something to send.
-func (r *Proxy) notifySession() {
-	if r.session != nil {
-		notify(r.session.notified)
-	}
-}
+func (p *Proxy) Changed() <-chan struct{} { return p.changed }
 
 // notify sends to a channel of capacity 1, unless it is full.
 func notify(to chan struct{}) {
@@ -232,9 +293,9 @@ func notify(to chan struct{}) {
 // Run keeps the upstream's stream open until ctx ends, with a jittered backoff, and then returns nil. It returns an
 // error that wraps ErrOver as soon as the xds-server reports that it will never serve this identity again
 // (codes.FailedPrecondition). A name must have one Run at a time.
-func (r *Proxy) Run(ctx context.Context, u Upstream) error {
+func (p *Proxy) Run(ctx context.Context, u Upstream) error {
 	if !namePattern.MatchString(u.Name) {
 		return fmt.Errorf("checking name of upstream: %q does not match %s", u.Name, namePattern)
 	}
-	return r.run(ctx, u)
+	return p.run(ctx, u)
 }

@@ -6,146 +6,177 @@ import (
 	"fmt"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/pkg/xdsproxy/relay"
 )
 
 // ErrOver is wrapped by the error of Run if the xds-server will never serve this identity again.
 var ErrOver = errors.New("this identity is permanently rejected")
 
-var errRemoved = errors.New("the resources of the upstream were removed")
+var errSilent = errors.New("the xds-server has not answered in time")
 
 // reopening is the wait between two streams. After an outage of any length, the proxy retries within its maximum.
 var reopening = retry.Backoff{Min: 200 * time.Millisecond, Max: 4 * time.Second}
 
-// maxMessage is enough for 60,000 Envoy clusters of about 2 KB.
-const maxMessage = 128 << 20
+const (
+	// maxMessage is enough for 60,000 Envoy clusters of about 2 KB.
+	maxMessage = 128 << 20
+	// maxUnsent is the number of requests that may wait until the xds-server reads them.
+	maxUnsent = 64
+	// wildcard subscribes to all resources of a type.
+	wildcard = "*"
+)
 
 // run is Run after its checks.
-func (r *Proxy) run(ctx context.Context, u Upstream) error {
-	// Keep is optional, so the loaded resources are checked here too.
-	r.mu.Lock()
-	r.contribution(u.Name).vet(u.Check)
-	r.mu.Unlock()
+func (p *Proxy) run(ctx context.Context, u Upstream) error {
+	p.vet(u) // Keep is optional
+	logged := false
 	for attempt, lost := 0, codes.OK; ctx.Err() == nil; attempt++ {
-		c := r.obtain(u.Name) // Remove may have replaced it
-		answered, err := c.serve(ctx, u)
-		c.downgrade(status.Code(err))
+		answered, err := p.follow(ctx, u)
 		switch code := status.Code(err); {
 		case ctx.Err() != nil:
 			continue
 		case code == codes.FailedPrecondition:
 			return fmt.Errorf("requesting resources of %s: %w: %s", u.Name, ErrOver, status.Convert(err).Message())
-		case errors.Is(err, errRemoved):
-			attempt, lost = -1, codes.OK
+		case errors.Is(err, relay.ErrRemoved):
+			attempt, lost, logged = -1, codes.OK, false
 			continue
 		case answered:
 			attempt, lost = 0, code
-			r.log.Warn("xds-server disconnected, Envoy keeps its configuration", "upstream", u.Name, "error", err)
-		default:
-			c.unanswered(code != lost, err)
+			p.log.Warn("xds-server disconnected, Envoy keeps its configuration", "upstream", u.Name, "error", err)
+		case !logged && p.State(u.Name).Cached:
+			logged, lost = true, code
+			p.log.Info("xds-server does not answer, Envoy is served from the cache", "upstream", u.Name, "error", err)
+		case code != lost:
 			lost = code
+			p.log.Warn("xds-server does not answer, retrying", "upstream", u.Name, "error", err)
 		}
 		_ = retry.Sleep(ctx, reopening.WaitFor(attempt, err)) // the loop checks ctx
-	}
-	r.mu.Lock()
-	c := r.contributions[u.Name]
-	r.mu.Unlock()
-	if c != nil {
-		c.write() // what Envoy accepted during the wait
 	}
 	return nil
 }
 
-// downgrade chooses whether the next stream asks for scopes. An xds-server that predates them rejects the request.
-func (c *contribution) downgrade(ended codes.Code) {
-	c.proxy.mu.Lock()
-	defer c.proxy.mu.Unlock()
-	c.plain = ended == codes.InvalidArgument && c.proxy.scoped && !c.plain
+// stream is an open stream to an xds-server.
+type stream struct {
+	id       uint64
+	node     *corev3.Node
+	end      context.CancelCauseFunc
+	notified chan struct{}
+	out      []relay.Effect // to be sent; guarded by the proxy's lock
 }
 
-func (r *Proxy) obtain(name string) *contribution {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.contribution(name)
-}
-
-// unanswered logs once that Envoy is served from the cache, and each new reason why the xds-server is unavailable.
-func (c *contribution) unanswered(reason bool, err error) {
-	c.proxy.mu.Lock()
-	shouldLog := c.cached() && !c.loggedCached
-	c.loggedCached = c.loggedCached || shouldLog
-	c.proxy.mu.Unlock()
-	switch {
-	case shouldLog:
-		c.proxy.log.Info("xds-server does not answer, Envoy is served from the cache", "upstream", c.name, "error", err)
-	case reason:
-		c.proxy.log.Warn("xds-server does not answer, retrying", "upstream", c.name, "error", err)
+// enqueue has a request sent. An xds-server that sends responses and does not read the answers is not followed on.
+func (st *stream) enqueue(request relay.Effect) {
+	if len(st.out) >= maxUnsent {
+		st.end(relay.ErrTooMany)
+		return
 	}
+	st.out = append(st.out, request)
+	notify(st.notified)
 }
 
-// serve follows the xds-server for the duration of one stream, and writes what Envoy accepts. It returns whether there
-// was an answer.
-func (c *contribution) serve(ctx context.Context, u Upstream) (answered bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	kept := make(chan struct{})
-	go func() {
-		defer close(kept)
-		c.keep(ctx)
-	}()
-	defer func() {
-		cancel()
-		<-kept
-	}()
-	return c.follow(ctx, u)
-}
-
-// follow opens a stream and reads it to its end.
-func (c *contribution) follow(ctx context.Context, u Upstream) (answered bool, _ error) {
+// follow opens a stream and reads it to its end. It returns whether there was an answer.
+func (p *Proxy) follow(ctx context.Context, u Upstream) (answered bool, err error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	silent := time.AfterFunc(c.proxy.times.silence, func() { end(errSilent) })
+	silent := time.AfterFunc(p.silence, func() { end(errSilent) })
 	defer silent.Stop()
 	conn, err := discoveryv3.NewAggregatedDiscoveryServiceClient(u.Conn).
 		DeltaAggregatedResources(ctx, grpc.MaxCallRecvMsgSize(maxMessage))
 	if err != nil {
-		return false, reason(ctx, err)
+		return false, cause(ctx, err)
 	}
-	st, err := c.open(u, end)
-	if err != nil {
-		return false, err
+	st := &stream{end: end, notified: make(chan struct{}, 1)}
+	if u.Node != nil {
+		st.node = u.Node()
 	}
+	p.mu.Lock()
+	p.number++
+	st.id = p.number
+	p.streams[st.id] = st
+	p.mu.Unlock()
+	p.apply(relay.Opened{Upstream: u.Name, Stream: st.id})
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		st.send(ctx, conn, &c.proxy.mu)
+		p.send(ctx, st, conn)
 	}()
 	defer func() {
 		end(nil)
 		<-sent
-		c.close(st)
+		p.apply(relay.Closed{Upstream: u.Name, Stream: st.id, Code: status.Code(err)})
+		p.mu.Lock()
+		delete(p.streams, st.id)
+		p.mu.Unlock()
 	}()
 	for {
 		response, err := conn.Recv()
 		if err != nil {
-			return answered, reason(ctx, err)
+			return answered, cause(ctx, err)
 		}
 		silent.Stop()
 		answered = true
-		if err := c.take(st, response, u.Check); err != nil {
-			return answered, err
+		k, ok := relay.KindOf(response.GetTypeUrl())
+		if !ok {
+			return true, fmt.Errorf("reading response of type %q: %w", response.GetTypeUrl(), relay.ErrNotAsked)
+		}
+		p.apply(relay.Received{
+			Upstream: u.Name, Stream: st.id, Kind: k, Nonce: response.GetNonce(), Changes: parse(k, response, u.Check),
+		})
+	}
+}
+
+// send sends the queued requests until the stream ends. The receiver gets the reason of the end.
+func (p *Proxy) send(
+	ctx context.Context, st *stream, conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient,
+) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-st.notified:
+		}
+		p.mu.Lock()
+		out := st.out
+		st.out = nil
+		p.mu.Unlock()
+		for _, effect := range out {
+			if err := conn.Send(st.request(effect)); err != nil {
+				return
+			}
 		}
 	}
 }
 
-// reason returns why a stream ended. If it was ended here, gRPC reports only that.
-func reason(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
+// request returns the message of an effect.
+func (st *stream) request(effect relay.Effect) *discoveryv3.DeltaDiscoveryRequest {
+	switch e := effect.(type) {
+	case relay.Subscribe:
+		q := &discoveryv3.DeltaDiscoveryRequest{
+			TypeUrl: e.Kind.TypeURL(), ResourceNamesSubscribe: []string{wildcard}, InitialResourceVersions: e.Versions,
+		}
+		if e.First {
+			q.Node = st.node
+		}
+		return q
+	case relay.Answer:
+		return &discoveryv3.DeltaDiscoveryRequest{
+			TypeUrl: e.Kind.TypeURL(), ResponseNonce: e.Nonce, ErrorDetail: statusOf(e.Kind, e.Rejections),
+		}
+	}
+	return nil
+}
+
+// cause returns why a stream ended. If it was ended here, gRPC reports only that.
+func cause(ctx context.Context, err error) error {
+	if why := context.Cause(ctx); why != nil {
+		return why
 	}
 	return err
 }

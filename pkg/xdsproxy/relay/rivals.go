@@ -1,0 +1,85 @@
+package relay
+
+import (
+	"maps"
+	"slices"
+)
+
+// Envoy listens at an address once. Two upstreams have a listener for the same address while a tunnel moves from one
+// installation to another: both serve the socket of the apiserver beside this Envoy, or the address at which machines
+// reach theirs. The one that was offered last gets the address, because an installation offers it when the Cluster
+// arrives there, and the other one does not withdraw it: it only ends its stream. If the upstream that has the address
+// ends its stream, or is removed, one that still answers gets the address back.
+
+// at returns the owners of the other listeners that are offered at the address of a listener, by name.
+func (r *Relay) at(res *Resource) map[string]*share {
+	all := map[string]*share{}
+	for name, owner := range r.owners[Listeners] {
+		if offered := owner.offered[name]; offered != nil && res.Address != "" && offered.Address == res.Address &&
+			name != res.Name {
+			all[name] = owner
+		}
+	}
+	return all
+}
+
+// displace makes the listeners of other upstreams with the same address yield to one that is offered.
+func (s *share) displace(res *Resource) {
+	if s.kind != Listeners {
+		return
+	}
+	rivals := s.of.relay.at(res)
+	for _, name := range slices.Sorted(maps.Keys(rivals)) {
+		owner := rivals[name]
+		if owner == s {
+			continue
+		}
+		s.of.relay.log.Info(
+			"listener yields its address to another xds-server", "upstream", owner.of.name, "name", name, "to", s.of.name,
+		)
+		delete(owner.pending.waiting, name)
+		owner.offer(name, nil)
+		owner.yielded[name] = true
+		owner.finish()
+	}
+}
+
+// blocked reports whether Envoy still has a listener at the address of another one, which is about to be removed.
+func (r *Relay) blocked(k Kind, res *Resource) bool {
+	if k != Listeners || res.Address == "" {
+		return false
+	}
+	for name := range r.session.tables[k].have {
+		owner := r.owners[k][name]
+		if name != res.Name && r.places[name] == res.Address && (owner == nil || owner.offered[name] == nil) {
+			return true
+		}
+	}
+	return false
+}
+
+// restoreYielded offers Envoy the listeners that have yielded to an upstream that no longer has the address or no
+// longer answers, if theirs does.
+func (r *Relay) restoreYielded() {
+	for _, c := range r.sorted() {
+		s := c.shares[Listeners]
+		if !c.connected {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(s.yielded)) {
+			if res := s.newest[name]; res != nil && s.rejected[name] == nil && !r.answersAt(res) {
+				s.admit(map[string]bool{name: true})
+			}
+		}
+	}
+}
+
+// answersAt reports whether an upstream that answers offers another listener with the address of a listener.
+func (r *Relay) answersAt(res *Resource) bool {
+	for _, owner := range r.at(res) {
+		if owner.of.connected {
+			return true
+		}
+	}
+	return false
+}
