@@ -45,17 +45,18 @@ const usualSilence = time.Minute
 type Proxy struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer // rejects state-of-the-world requests
 
-	dir      string
-	log      *slog.Logger
-	silence  time.Duration
-	changed  chan struct{}
-	due      chan struct{} // notifies Maintain
-	override Override      // nil: none
-	disk     sync.Mutex    // held while files of resources are written or removed; locked before mu
+	dir         string
+	log         *slog.Logger
+	silence     time.Duration
+	override    Override // nil: none
+	changed     chan struct{}
+	due         chan struct{} // there are files to write or to remove
+	rescheduled chan struct{} // wake has changed
+	disk        sync.Mutex    // held while files of resources are written or removed; locked before mu
 
 	mu       sync.Mutex
 	relay    *relay.Relay
-	wake     time.Time // when Maintain has to apply relay.Ticked; zero: never
+	wake     time.Time // when relay.Ticked has to be applied; zero: never
 	number   uint64    // of streams
 	streams  map[uint64]*stream
 	sessions map[uint64]*session
@@ -68,7 +69,7 @@ type Proxy struct {
 func New(dir string, log *slog.Logger) (*Proxy, error) {
 	p := &Proxy{
 		dir: dir, log: log, silence: usualSilence, relay: relay.New(usual),
-		changed: make(chan struct{}, 1), due: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), due: make(chan struct{}, 1), rescheduled: make(chan struct{}, 1),
 		streams: map[uint64]*stream{}, sessions: map[uint64]*session{},
 	}
 	restored, err := p.load()
@@ -87,10 +88,25 @@ func (p *Proxy) Register(g grpc.ServiceRegistrar) {
 // Maintain writes what Envoy accepts, and keeps the times of the proxy, until ctx ends. Then it writes once more. It
 // must run as long as Envoy is served.
 func (p *Proxy) Maintain(ctx context.Context) {
+	var times sync.WaitGroup
+	times.Go(func() { p.keepTimes(ctx) }) // also while a disk does not answer
+	for ctx.Err() == nil {
+		p.flush()
+		select {
+		case <-p.due:
+		case <-ctx.Done():
+		}
+	}
+	times.Wait()
+	p.apply(relay.Flushed{})
+	p.flush()
+}
+
+// keepTimes applies relay.Ticked at its times until ctx ends.
+func (p *Proxy) keepTimes(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		p.flush()
 		p.mu.Lock()
 		wake := p.wake
 		p.mu.Unlock()
@@ -100,12 +116,10 @@ func (p *Proxy) Maintain(ctx context.Context) {
 			expired = timer.C
 		}
 		select {
-		case <-p.due:
+		case <-p.rescheduled:
 		case <-expired:
 			p.apply(relay.Ticked{})
 		case <-ctx.Done():
-			p.apply(relay.Flushed{})
-			p.flush()
 			return
 		}
 	}
@@ -122,8 +136,11 @@ func (p *Proxy) apply(event relay.Event) []relay.Effect {
 		p.route(effect)
 	}
 	wake := p.relay.Wake()
-	if len(p.files) > 0 || !wake.Equal(p.wake) {
+	if len(p.files) > 0 {
 		notify(p.due)
+	}
+	if !wake.Equal(p.wake) {
+		notify(p.rescheduled)
 	}
 	p.wake = wake
 	p.mu.Unlock()
