@@ -15,6 +15,7 @@ import (
 	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -31,6 +32,8 @@ type Server struct {
 	// SourceKey is the key of the descriptor entry with the source address. RelayedKey is the key of the entry that
 	// marks a relayed connection.
 	SourceKey, RelayedKey string
+	// StreamsKey is the key in the metadata of calls about connections that are no reverse tunnels.
+	StreamsKey string
 	// Counts returns the live reverse tunnels of an edge and of its tunnel id. Live reports whether the reverse tunnel
 	// on a connection is one of them.
 	Counts func(model.EdgeRef) (ofEdge, ofID int)
@@ -87,12 +90,17 @@ type tunnels struct {
 }
 
 // Check implements the service of Envoy's external authorization filter. TLS has verified the certificate; Check
-// rejects a certificate that does not name an edge, and a denied edge: an Envoy that has just started may have a deny
-// list from before the denial.
-func (s tunnels) Check(_ context.Context, request *authv3.CheckRequest) (*authv3.CheckResponse, error) {
-	edge, err := s.edgeOf(request.GetAttributes().GetSource().GetCertificate())
+// rejects a certificate that does not name a node of the filter chain, and a denied node: an Envoy that has just
+// started may have a deny list from before the denial, and filter chains with streams have none. The limits apply to
+// reverse tunnels only.
+func (s tunnels) Check(ctx context.Context, request *authv3.CheckRequest) (*authv3.CheckResponse, error) {
+	streams := len(metadata.ValueFromIncomingContext(ctx, s.StreamsKey)) > 0
+	edge, err := s.nodeOf(request.GetAttributes().GetSource().GetCertificate(), streams)
 	if err != nil || s.Denied(edge) {
 		return answer(codes.PermissionDenied), nil //nolint:nilerr // the response carries the error
+	}
+	if streams {
+		return answer(codes.OK), nil
 	}
 	remote, errRemote := addressOf(request.GetAttributes().GetSource().GetAddress())
 	local, errLocal := addressOf(request.GetAttributes().GetDestination().GetAddress())
@@ -115,8 +123,9 @@ func answer(code codes.Code) *authv3.CheckResponse {
 	return &authv3.CheckResponse{Status: &statusv3.Status{Code: int32(code)}}
 }
 
-// edgeOf returns the edge that a certificate names. Envoy sends the certificate as URL-encoded PEM.
-func (s tunnels) edgeOf(certificate string) (model.EdgeRef, error) {
+// nodeOf returns the edge that a certificate names or, with streams, the edge or the Envoy beside an apiserver. Envoy
+// sends the certificate as URL-encoded PEM.
+func (s tunnels) nodeOf(certificate string, streams bool) (model.EdgeRef, error) {
 	text, err := url.PathUnescape(certificate)
 	if err != nil {
 		return model.EdgeRef{}, errNoCertificate
@@ -130,7 +139,7 @@ func (s tunnels) edgeOf(certificate string) (model.EdgeRef, error) {
 		return model.EdgeRef{}, errNoCertificate
 	}
 	subject, err := s.Domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
-	if err != nil || subject.Role != model.RoleEdge {
+	if err != nil || subject.Role != model.RoleEdge && !(streams && subject.Role == model.RoleEgress) {
 		return model.EdgeRef{}, errNoCertificate
 	}
 	return model.EdgeRef{Node: subject.Node, ID: subject.ID}, nil

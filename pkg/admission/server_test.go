@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"context"
 	"net/netip"
 	"net/url"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	authv3 "github.com/envoyproxy/go-control-plane/envoy/service/auth/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -16,10 +18,6 @@ import (
 
 func TestADeniedEdgeIsRejected(t *testing.T) {
 	const domain = model.TunnelDomain("tunnels.example.com")
-	ca, err := certs.NewCA("test", time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
 	denied := model.EdgeRef{Node: "edge-1", ID: model.NewID()}
 	s := tunnels{Server: &Server{
 		Control: NewControl(0), Domain: domain,
@@ -35,19 +33,8 @@ func TestADeniedEdgeIsRejected(t *testing.T) {
 		{Node: "edge-1", ID: model.NewID()}: codes.OK,
 	} {
 		subject := model.Subject{Role: model.RoleEdge, Node: edge.Node, ID: edge.ID}
-		key, err := certs.NewKey()
-		if err != nil {
-			t.Fatal(err)
-		}
-		leaf, err := ca.Issue(key.Public(), certs.Leaf{
-			CommonName: subject.Node, DNSNames: domain.DNSNames(subject), Client: true, NotBefore: time.Now(),
-			NotAfter: time.Now().Add(time.Hour),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		end := &authv3.AttributeContext_Peer{
-			Certificate: url.PathEscape(string(leaf)),
+			Certificate: certificateOf(t, domain, subject),
 			Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
 				Address: "192.0.2.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 4000},
 			}}},
@@ -59,4 +46,59 @@ func TestADeniedEdgeIsRejected(t *testing.T) {
 			t.Errorf("%s: got %s, %v, want %s", edge.Node, got, err, want)
 		}
 	}
+}
+
+// TestStreamsOfDeniedNodesAreRejected calls for connections that are no reverse tunnels: of the Envoy beside an
+// apiserver, which opens no reverse tunnel, and of an edge. Limits of reverse tunnels do not apply.
+func TestStreamsOfDeniedNodesAreRejected(t *testing.T) {
+	const domain, key = model.TunnelDomain("tunnels.example.com"), "x-streams"
+	denied := model.EdgeRef{Node: "kas-1", ID: model.NewID()}
+	s := tunnels{Server: &Server{
+		Domain: domain, StreamsKey: key, Denied: func(edge model.EdgeRef) bool { return edge == denied },
+	}}
+	about := metadata.NewIncomingContext(t.Context(), metadata.Pairs(key, "true"))
+	for name, c := range map[string]struct {
+		ctx     context.Context
+		subject model.Subject
+		want    codes.Code
+	}{
+		"of a denied apiserver": {
+			about, model.Subject{Role: model.RoleEgress, Node: "kas-1", ID: denied.ID}, codes.PermissionDenied,
+		},
+		"of another apiserver": {about, model.Subject{Role: model.RoleEgress, Node: "kas-2", ID: denied.ID}, codes.OK},
+		"of an edge":           {about, model.Subject{Role: model.RoleEdge, Node: "edge-1", ID: model.NewID()}, codes.OK},
+		"of a gateway":         {about, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}, codes.PermissionDenied},
+		"a reverse tunnel of an apiserver": {
+			t.Context(), model.Subject{Role: model.RoleEgress, Node: "kas-2", ID: denied.ID}, codes.PermissionDenied,
+		},
+	} {
+		end := &authv3.AttributeContext_Peer{Certificate: certificateOf(t, domain, c.subject)}
+		answer, err := s.Check(c.ctx, &authv3.CheckRequest{
+			Attributes: &authv3.AttributeContext{Source: end, Destination: end},
+		})
+		if got := codes.Code(answer.GetStatus().GetCode()); err != nil || got != c.want {
+			t.Errorf("a connection %s: got %s, %v, want %s", name, got, err, c.want)
+		}
+	}
+}
+
+// certificateOf returns a leaf of a subject, as Envoy sends it.
+func certificateOf(t *testing.T, domain model.TunnelDomain, subject model.Subject) string {
+	t.Helper()
+	ca, err := certs.NewCA("test", time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := certs.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := ca.Issue(key.Public(), certs.Leaf{
+		CommonName: subject.Node, DNSNames: domain.DNSNames(subject), Client: true, NotBefore: time.Now(),
+		NotAfter: time.Now().Add(time.Hour),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return url.PathEscape(string(leaf))
 }

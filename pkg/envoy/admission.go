@@ -20,15 +20,19 @@ const (
 	PublicListener = publicListener
 	// AdmissionForm identifies the form of AddAdmission's result. It changes whenever that changes, so that an agent
 	// that takes over a running Envoy replaces the listener.
-	AdmissionForm = "admission-1"
+	AdmissionForm = "admission-2"
 	// AdmissionSource is the key of the descriptor with the source address of a connection.
 	AdmissionSource = "source"
 	// AdmissionRelayed is the key of the descriptor of a relayed connection.
 	AdmissionRelayed = "relayed"
+	// AdmissionStreams is the key in the metadata of a call about a connection that is no reverse tunnel.
+	AdmissionStreams = "x-fairlead-streams"
 
 	// admissionTimeout is how long a connection waits for the agent's answer before it is admitted without one. An
 	// answer takes 0.2 ms. On a machine without a free core it takes longer, and that must not admit a flood.
 	admissionTimeout = 200 * time.Millisecond
+	// streamsTimeout is how long such a connection waits. It is rejected without an answer, so a busy machine gets longer.
+	streamsTimeout = 2 * time.Second
 	// backstop is how many connections a filter chain accepts before it calls the agent, as a multiple of the rate of
 	// new reverse tunnels. All sources share this bucket, so it must not be exhausted before a worker is: a rejected
 	// connection costs Envoy 0.4 ms. backstopFloor keeps the bucket large if the rate of reverse tunnels is low.
@@ -40,13 +44,14 @@ const (
 
 	reverseTunnelFilter = "envoy.filters.network.reverse_tunnel"
 	localLimitFilter    = "envoy.filters.network.local_ratelimit"
+	managerFilterName   = "envoy.filters.network.http_connection_manager"
 )
 
 // AddAdmission returns a gateway's public listener with the filters that call its agent: in every filter chain, before
-// TLS, for the source of the connection; in the filter chain of reverse tunnels, after TLS, for the edge. rate is how
-// many reverse tunnels may be opened per second. The bucket for this rate, which all clients share, comes after the
-// agent's answer, so that it limits connections that are admitted without one. Another bucket, before the call, also
-// limits connections that will be rejected. ok is false for a resource that is not a public listener.
+// TLS, for the source of the connection; in the filter chains where TLS ends, after TLS, for the node. rate is how many
+// reverse tunnels may be opened per second. The bucket for this rate, which all clients share, comes after the agent's
+// answer, so that it limits connections that are admitted without one. Another bucket, before the call, also limits
+// connections that will be rejected. ok is false for a resource that is not a public listener.
 //
 // The agent adds these filters instead of the xds-server, because they call the agent's own service: the policy needs
 // no rule for them, and no xds-server can remove them.
@@ -65,6 +70,8 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate int, ok bool) {
 				continue
 			case reverseTunnelFilter:
 				filters = append(filters, callForTunnel())
+			case managerFilterName:
+				filters = append(filters, callForStreams())
 			}
 			filters = append(filters, f)
 		}
@@ -114,6 +121,18 @@ func callForTunnel() *listenerv3.Filter {
 	service.Timeout = durationpb.New(admissionTimeout)
 	return filter("envoy.filters.network.ext_authz", &extauthzv3.ExtAuthz{
 		StatPrefix: "admission", GrpcService: service, FailureModeAllow: true, TransportApiVersion: corev3.ApiVersion_V3,
+		IncludePeerCertificate: true,
+	})
+}
+
+// callForStreams asks the agent whether a node is denied. Without an answer the connection is rejected: these filter
+// chains have no deny list, because each of its changes would end all their streams.
+func callForStreams() *listenerv3.Filter {
+	service := agentCall()
+	service.Timeout = durationpb.New(streamsTimeout)
+	service.InitialMetadata = []*corev3.HeaderValue{{Key: AdmissionStreams, Value: "true"}}
+	return filter("envoy.filters.network.ext_authz", &extauthzv3.ExtAuthz{
+		StatPrefix: "admission_streams", GrpcService: service, TransportApiVersion: corev3.ApiVersion_V3,
 		IncludePeerCertificate: true,
 	})
 }

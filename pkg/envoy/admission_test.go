@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	extauthzv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/ext_authz/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
@@ -77,6 +79,51 @@ func TestEveryFilterChainCallsTheAgent(t *testing.T) {
 	}
 	if n := len(all[0].GetFilterChains()); n != 4 {
 		t.Errorf("%d filter chains, want those of tunnels, the control channel and two gateways", n)
+	}
+}
+
+// TestDenialsEndNoStreamsOfNetworks compares the filter chains of networks before and after a denial: Envoy drains a
+// chain that changes, with all its streams. So the agent denies there, and without its answer nothing is admitted.
+func TestDenialsEndNoStreamsOfNetworks(t *testing.T) {
+	inst := model.Installation{
+		Domain: domain, Public: admissionBind.Public, Control: admissionBind.Public,
+		Gateways: []model.Gateway{{Name: "gateway-0", Peer: admissionBind.Public}},
+	}
+	bind := admissionBind
+	bind.Version = envoy.Current
+	chains := func(denied model.Denied) (managers []*listenerv3.FilterChain) {
+		packed, err := anypb.New(envoy.GatewayListeners(inst, "gateway-0", bind, denied)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		with, _, _ := envoy.AddAdmission(packed)
+		l := &listenerv3.Listener{}
+		if err := with.UnmarshalTo(l); err != nil {
+			t.Fatal(err)
+		}
+		for _, chain := range l.GetFilterChains() {
+			last := chain.GetFilters()[len(chain.GetFilters())-1]
+			if strings.HasSuffix(last.GetName(), "http_connection_manager") {
+				managers = append(managers, chain)
+			}
+		}
+		return managers
+	}
+	id := model.NewID()
+	before := chains(model.Denied{})
+	after := chains(model.Denied{IDs: []string{id}, Edges: []model.EdgeRef{{Node: "edge-1", ID: id}}})
+	if len(before) != 2 || len(after) != 2 {
+		t.Fatalf("%d and %d filter chains, want those of apiservers and of machines", len(before), len(after))
+	}
+	for i, chain := range before {
+		if !proto.Equal(chain, after[i]) {
+			t.Errorf("a denial changes the filter chain %s", chain.GetName())
+		}
+		f := chain.GetFilters()[len(chain.GetFilters())-2]
+		asks := &extauthzv3.ExtAuthz{}
+		if err := f.GetTypedConfig().UnmarshalTo(asks); err != nil || asks.GetFailureModeAllow() {
+			t.Errorf("filter chain %s: %s comes before the streams: %v, %v", chain.GetName(), f.GetName(), asks, err)
+		}
 	}
 }
 

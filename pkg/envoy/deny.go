@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	rbacfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
@@ -17,26 +16,17 @@ const deniedPolicy = "denied"
 
 // deny closes a connection before its handshake is read if the leaf has both names of a revoked edge, or the id of an
 // ended tunnel. The filter also exists while nothing is denied, so that the first denial changes no more than any
-// other.
+// other. In a filter chain with open streams each denial would end all of them: there the agent denies (AddAdmission).
 func deny(d model.TunnelDomain, denied model.Denied) *rbacfilterv3.RBAC {
-	return denyBy("tunnels_", denied, d.TunnelID)
-}
-
-// denyNames returns the same filter for leaves with other names of the ids.
-func denyNames(owner string, denied model.Denied, name func(id string) string) *listenerv3.Filter {
-	return filter("envoy.filters.network.rbac", denyBy(owner+"_", denied, name))
-}
-
-func denyBy(stats string, denied model.Denied, name func(id string) string) *rbacfilterv3.RBAC {
 	rules := &rbacv3.RBAC{Action: rbacv3.RBAC_DENY}
 	var names []*rbacv3.Principal
 	for _, edge := range sorted(denied.Edges, model.EdgeRef.Compare) {
 		names = append(names, &rbacv3.Principal{Identifier: &rbacv3.Principal_AndIds{AndIds: &rbacv3.Principal_Set{
-			Ids: []*rbacv3.Principal{named(name(edge.ID)), named(model.NodeID(edge.Node))},
+			Ids: []*rbacv3.Principal{named(d.TunnelID(edge.ID)), named(model.NodeID(edge.Node))},
 		}}})
 	}
 	for _, id := range sorted(denied.IDs, strings.Compare) {
-		names = append(names, named(name(id)))
+		names = append(names, named(d.TunnelID(id)))
 	}
 	if len(names) > 0 {
 		rules.Policies = map[string]*rbacv3.Policy{deniedPolicy: {
@@ -44,7 +34,7 @@ func denyBy(stats string, denied model.Denied, name func(id string) string) *rba
 			Principals:  names,
 		}}
 	}
-	return &rbacfilterv3.RBAC{StatPrefix: stats, Rules: rules}
+	return &rbacfilterv3.RBAC{StatPrefix: "tunnels_", Rules: rules}
 }
 
 // named matches a leaf with this DNS name or this whole subject.

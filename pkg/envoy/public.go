@@ -20,18 +20,16 @@ const apiserverHeader = "x-fairlead-apiserver"
 
 // networkChains returns the filter chains of the public listener for apiservers that reach networks, and for machines
 // of networks that reach their apiserver.
-func networkChains(inst model.Installation, me string, version Version, denied model.Denied) []*listenerv3.FilterChain {
+func networkChains(inst model.Installation, me string, version Version) []*listenerv3.FilterChain {
 	if !version.Networks() {
 		return nil
 	}
 	chains := []*listenerv3.FilterChain{
 		terminating(
-			inst, me, inst.Domain.Egress(), inst.Domain.EgressIDSuffix(),
-			denyNames(OwnerEgress, denied, inst.Domain.EgressID), egressManager(inst, version), "h2", "http/1.1",
+			inst, me, inst.Domain.Egress(), inst.Domain.EgressIDSuffix(), egressManager(inst, version), "h2", "http/1.1",
 		),
 		terminating(
-			inst, me, inst.Domain.Forward(), inst.Domain.TunnelIDSuffix(),
-			denyNames(OwnerForward, denied, inst.Domain.TunnelID), forwardManager(inst, version), "h2",
+			inst, me, inst.Domain.Forward(), inst.Domain.TunnelIDSuffix(), forwardManager(inst, version), "h2",
 		),
 	}
 	// An apiserver that dials the gateways itself verifies the SNI, and leaves of gateways have only their own names.
@@ -42,9 +40,9 @@ func networkChains(inst model.Installation, me string, version Version, denied m
 
 // terminating returns a filter chain for leaves with a suffix.
 func terminating(
-	inst model.Installation, me, serverName, suffix string, deny, manager *listenerv3.Filter, alpn ...string,
+	inst model.Installation, me, serverName, suffix string, manager *listenerv3.Filter, alpn ...string,
 ) *listenerv3.FilterChain {
-	chain := chainFor(serverName, handshakeLimit(inst), deny, manager)
+	chain := chainFor(serverName, handshakeLimit(inst), manager)
 	chain.TransportSocket = serverTLS(model.Subject{Role: model.RoleGateway, Node: me}, endingWith(suffix), alpn...)
 	chain.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
 	return chain

@@ -89,7 +89,7 @@ func gatewayPublic(inst model.Installation, me string, bind GatewayBind, denied 
 			l.FilterChains = append(l.FilterChains, chainFor(inst.Domain.GatewayReplica(g.Name), tcpProxyFilter(relay)))
 		}
 	}
-	l.FilterChains = append(l.FilterChains, networkChains(inst, me, bind.Version, denied)...)
+	l.FilterChains = append(l.FilterChains, networkChains(inst, me, bind.Version)...)
 	return l
 }
 

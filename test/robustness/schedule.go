@@ -151,12 +151,8 @@ func (s Step) Breaks() string {
 }
 
 // BreaksNetworks reports whether requests from apiservers to their networks may fail because of the step: the earliest
-// version knows no networks, and each denied edge or tunnel ends the streams of all networks.
+// version knows no networks.
 func (s Step) BreaksNetworks() bool {
-	switch s.Action { // TODO(#20): a gateway replaces the filter chains of networks with each change of its deny list
-	case Create, Delete, OptOut, Revoke:
-		return true
-	}
 	kind, _, _ := strings.Cut(s.Target, "/")
 	return s.Action == Downgrade && slices.Contains([]string{"controller", "xds-server", "gateway"}, kind)
 }

@@ -96,7 +96,8 @@ func newAdmissions(c Config, deps Deps, t *reachability, table *tunnels.Table) *
 func (a *admissions) server() *admission.Server {
 	return &admission.Server{
 		Control: a.control, Domain: a.config.Domain, SourceKey: envoy.AdmissionSource, RelayedKey: envoy.AdmissionRelayed,
-		Counts: a.table.Counts, Live: a.table.Has, Denied: a.table.Denied, Tunnels: a.tunnels, Decided: a.decided,
+		StreamsKey: envoy.AdmissionStreams,
+		Counts:     a.table.Counts, Live: a.table.Has, Denied: a.table.Denied, Tunnels: a.tunnels, Decided: a.decided,
 	}
 }
 

@@ -249,13 +249,6 @@ func TestAPolicyRejectsEveryKnownAttackOnNetworks(t *testing.T) {
 		"records of the end alone": {
 			chain("forward", func(m *hcmv3.HttpConnectionManager) { m.AccessLogOptions = nil }), "access_log_options is missing",
 		},
-		"revoked apiservers": {func(_ *testing.T, s networkSample) {
-			for _, c := range s.public.FilterChains {
-				if c.GetName() == "egress."+string(domain) {
-					c.Filters = append(c.Filters[:1], c.Filters[2])
-				}
-			}
-		}, "filter_chains."},
 		"apiservers with any leaf": {func(_ *testing.T, s networkSample) {
 			for _, c := range s.public.FilterChains {
 				if c.GetName() == "egress."+string(domain) {
