@@ -25,7 +25,7 @@ const (
 	AdmissionSource = "source"
 	// AdmissionRelayed is the key of the descriptor of a relayed connection.
 	AdmissionRelayed = "relayed"
-	// AdmissionStreams is the key in the metadata of a call about a connection that is no reverse tunnel.
+	// AdmissionStreams is in the metadata of a call about a connection that is no reverse tunnel.
 	AdmissionStreams = "x-fairlead-streams"
 
 	// admissionTimeout is how long a connection waits for the agent's answer before it is admitted without one. An
@@ -117,24 +117,20 @@ func callForConnection(source string, relayed bool) *listenerv3.Filter {
 
 // callForTunnel calls the agent when the first data of an edge has arrived, which is after TLS.
 func callForTunnel() *listenerv3.Filter {
-	service := agentCall()
-	service.Timeout = durationpb.New(admissionTimeout)
-	return filter("envoy.filters.network.ext_authz", &extauthzv3.ExtAuthz{
-		StatPrefix: "admission", GrpcService: service, FailureModeAllow: true, TransportApiVersion: corev3.ApiVersion_V3,
-		IncludePeerCertificate: true,
-	})
+	return callAfterTLS(&extauthzv3.ExtAuthz{StatPrefix: "admission", FailureModeAllow: true}, admissionTimeout)
+}
+
+func callAfterTLS(f *extauthzv3.ExtAuthz, wait time.Duration, metadata ...*corev3.HeaderValue) *listenerv3.Filter {
+	f.GrpcService, f.TransportApiVersion, f.IncludePeerCertificate = agentCall(), corev3.ApiVersion_V3, true
+	f.GrpcService.Timeout, f.GrpcService.InitialMetadata = durationpb.New(wait), metadata
+	return filter("envoy.filters.network.ext_authz", f)
 }
 
 // callForStreams asks the agent whether a node is denied. Without an answer the connection is rejected: these filter
 // chains have no deny list, because each of its changes would end all their streams.
 func callForStreams() *listenerv3.Filter {
-	service := agentCall()
-	service.Timeout = durationpb.New(streamsTimeout)
-	service.InitialMetadata = []*corev3.HeaderValue{{Key: AdmissionStreams, Value: "true"}}
-	return filter("envoy.filters.network.ext_authz", &extauthzv3.ExtAuthz{
-		StatPrefix: "admission_streams", GrpcService: service, TransportApiVersion: corev3.ApiVersion_V3,
-		IncludePeerCertificate: true,
-	})
+	return callAfterTLS(&extauthzv3.ExtAuthz{StatPrefix: "admission_streams"}, streamsTimeout,
+		&corev3.HeaderValue{Key: AdmissionStreams, Value: "true"})
 }
 
 func agentCall() *corev3.GrpcService {

@@ -15,8 +15,8 @@ import (
 const deniedPolicy = "denied"
 
 // deny closes a connection before its handshake is read if the leaf has both names of a revoked edge, or the id of an
-// ended tunnel. The filter also exists while nothing is denied, so that the first denial changes no more than any
-// other. In a filter chain with open streams each denial would end all of them: there the agent denies (AddAdmission).
+// ended tunnel. It also exists while nothing is denied, so that the first denial changes no more than any other. In a
+// filter chain with open streams each denial would end all of them: there the agent denies (AddAdmission).
 func deny(d model.TunnelDomain, denied model.Denied) *rbacfilterv3.RBAC {
 	rules := &rbacv3.RBAC{Action: rbacv3.RBAC_DENY}
 	var names []*rbacv3.Principal

@@ -295,6 +295,7 @@ var stories = map[string]struct {
 	"a stream into a network ends after a Cluster was deleted": {
 		in: begin().text("0s 1s delete oslo", 90*second, 101*second).
 			network("bern-net", Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
 	},
 	"a network does not answer while an xds-server is killed": {
 		in:   begin().kill("xds-server/0", 90*second, 101*second).network("bern-net", Entry{Error: "reset"}).finish(),

@@ -158,6 +158,7 @@ func (r *record) wronglyReady(ended []request) (all []float64) {
 		switch f := failing[q.ask.Cluster]; {
 		case q.answer.Error == "":
 			end(q.ask.Cluster)
+		case !r.wanted(q): // it may fail
 		case f == nil:
 			failing[q.ask.Cluster] = &[2]time.Duration{q.ask.At, q.answer.At}
 		default:
