@@ -83,7 +83,7 @@ func TestAStoppingAgentStartsNoEnvoy(t *testing.T) {
 	first.end(t, syscall.SIGHUP)
 	edge.child.Memory = 300 << 20
 	second := edge.agent()
-	edge.logged("with another configuration", 1)
+	edge.logged("it has another configuration", 1)
 	began := time.Now()
 	second.end(t, syscall.SIGTERM)
 	if took := time.Since(began); took > long/2 {

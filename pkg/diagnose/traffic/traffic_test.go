@@ -150,7 +150,9 @@ func TestObserverCountsWhatBreaks(t *testing.T) {
 	now := func() Record {
 		o.found.mu.Lock()
 		defer o.found.mu.Unlock()
-		return o.found.record
+		r := o.found.record
+		r.Failures = slices.Clone(r.Failures) // their hops are found later
+		return r
 	}
 	wait := func(what string, met func() bool) {
 		t.Helper()
