@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,6 +33,24 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
+// journal is a log. A handler whose client has gone may write its last line after the program has ended.
+type journal struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
 // start runs the program, then the controller, and waits until the program is ready. After an installation, the program
 // waits for the controller in the same way.
 func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
@@ -49,7 +68,8 @@ func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
 		args = append(args, "--per-cluster-metrics")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	var out, log bytes.Buffer // log may be read only after the program has ended
+	var out bytes.Buffer
+	var log journal
 	ended := make(chan int, 1)
 	go func() { ended <- run(ctx, args, &out, &log) }()
 	stop = func() {
