@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/internal/logtest"
 	"github.com/fairlead/fairlead/internal/tracetest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
@@ -32,24 +32,6 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
-
-// journal is a log. A handler whose client has gone may write its last line after the program has ended.
-type journal struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
 
 // start runs the program, then the controller, and waits until the program is ready. After an installation, the program
 // waits for the controller in the same way.
@@ -69,7 +51,7 @@ func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var out bytes.Buffer
-	var log journal
+	var log logtest.Journal // a handler whose client has gone may write its last line after the program has ended
 	ended := make(chan int, 1)
 	go func() { ended <- run(ctx, args, &out, &log) }()
 	stop = func() {
