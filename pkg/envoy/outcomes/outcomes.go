@@ -40,8 +40,8 @@ const (
 )
 
 const (
-	// Form identifies the form of Count' result. It changes whenever that changes, so that an agent that
-	// takes over a running Envoy replaces the listener.
+	// Form identifies the form of Count's result. It changes whenever that changes, so that an agent that takes over a
+	// running Envoy replaces the listener.
 	Form = "counted-1"
 	// Stats matches the counters of Count, by Envoy's names.
 	Stats = `^` + outcomePrefix + `(` + RouteSNI + `|` + RouteConnect + `)\..*`
