@@ -86,6 +86,7 @@ func New(times Times) *Relay {
 
 // Apply applies an event that happened at a time, and returns its effects. The caller executes them in this order: the
 // ones for one stream, and the ones for the disk. An event with an earlier time than the previous one has that one's.
+// The event is not changed, so it can be applied again.
 func (r *Relay) Apply(now time.Time, event Event) []Effect {
 	if now.After(r.now) {
 		r.now = now

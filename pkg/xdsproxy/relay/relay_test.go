@@ -122,6 +122,22 @@ func TestEvents(t *testing.T) {
 			{ack(Listeners, "2"), nil},
 		}
 	}
+	rolledBack := []exchange{ // the third crash restores what was good
+		{known(2), nil},
+		{opened("a"), []string{"a: subscribe clusters with map[c:1]", "a: subscribe listeners with map[]"}},
+		{from("a", Clusters, "n1", "c=2"), nil},
+		{Attached{1}, nil},
+		{subscription(Clusters, nil), []string{"Record{3}"}},
+		{Recorded{Count: 3}, []string{"envoy: clusters 1 +c=2"}},
+		{Crashed{}, []string{
+			"envoy: close: the stream of Envoy has ended", "a: clusters n1 NACK Envoy ended 3 times in a row with the " +
+				"newest clusters; its previous ones are restored (rolled back: 1, such as c)", "RolledBack{}",
+			"write a clusters map[c:1]", "Record{0}",
+		}},
+		{Recorded{Count: 0}, nil},
+		{Attached{1}, nil},
+		{subscription(Clusters, nil), []string{"envoy: clusters 1 +c=1"}},
+	}
 	tests := map[string][][]exchange{
 		"an ACK of Envoy is passed on, and what it accepted is written": {begin, {
 			{ack(Clusters, "1"), []string{"a: clusters n1", "write a clusters map[c:1 d:1]"}},
@@ -158,21 +174,7 @@ func TestEvents(t *testing.T) {
 			{Recorded{Count: 1, Err: "full"}, []string{"envoy: clusters 3 +c=2"}},
 			{later{Ticked{}, time.Minute}, []string{"Record{1}"}},
 		}},
-		"the third crash restores what was good": {{
-			{known(2), nil},
-			{opened("a"), []string{"a: subscribe clusters with map[c:1]", "a: subscribe listeners with map[]"}},
-			{from("a", Clusters, "n1", "c=2"), nil},
-			{Attached{1}, nil},
-			{subscription(Clusters, nil), []string{"Record{3}"}},
-			{Recorded{Count: 3}, []string{"envoy: clusters 1 +c=2"}},
-			{Crashed{}, []string{
-				"envoy: close: the stream of Envoy has ended", "a: clusters n1 NACK Envoy ended 3 times in a row with the " +
-					"newest clusters; its previous ones are restored (rolled back: 1, such as c)", "RolledBack{}",
-				"write a clusters map[c:1]", "Record{0}",
-			}},
-			{Recorded{Count: 0}, nil},
-			{Attached{1}, nil},
-			{subscription(Clusters, nil), []string{"envoy: clusters 1 +c=1"}},
+		"the third crash restores what was good": {rolledBack, {
 			{ack(Clusters, "1"), nil},
 			{from("a", Clusters, "n2", "d=1"), []string{
 				"Record{1}",
@@ -261,21 +263,7 @@ func TestEvents(t *testing.T) {
 			{ack(Clusters, "4"), nil},
 			{from("a", Listeners, "n3"), []string{"a: listeners n3"}},
 		}},
-		"what crashed Envoy stays rejected when Envoy rejects its replacement too": {{
-			{known(2), nil},
-			{opened("a"), []string{"a: subscribe clusters with map[c:1]", "a: subscribe listeners with map[]"}},
-			{from("a", Clusters, "n1", "c=2"), nil},
-			{Attached{1}, nil},
-			{subscription(Clusters, nil), []string{"Record{3}"}},
-			{Recorded{Count: 3}, []string{"envoy: clusters 1 +c=2"}},
-			{Crashed{}, []string{
-				"envoy: close: the stream of Envoy has ended", "a: clusters n1 NACK Envoy ended 3 times in a row with the " +
-					"newest clusters; its previous ones are restored (rolled back: 1, such as c)", "RolledBack{}",
-				"write a clusters map[c:1]", "Record{0}",
-			}},
-			{Recorded{Count: 0}, nil},
-			{Attached{1}, nil},
-			{subscription(Clusters, nil), []string{"envoy: clusters 1 +c=1"}},
+		"what crashed Envoy stays rejected when Envoy rejects its replacement too": {rolledBack, {
 			{nack(Clusters, "1"), nil},
 			{from("a", Clusters, "n2", "d=1"), []string{"Record{1}"}},
 			{Recorded{Count: 1}, []string{"envoy: clusters 2 +d=1"}},

@@ -10,10 +10,10 @@ func (e Restored) apply(r *Relay) {
 		s := r.upstream(f.Upstream).shares[f.Kind]
 		s.files[f.Generation].due = f.Torn
 		if f.Generation == Good {
-			s.good = f.Set
+			s.good = maps.Clone(f.Set)
 			continue
 		}
-		s.accepted, s.source, s.whole = f.Set, disk, true
+		s.accepted, s.source, s.whole = maps.Clone(f.Set), disk, true
 		if f.Rejected != nil {
 			for name := range f.Rejected.Versions {
 				s.rejected[name] = f.Rejected
