@@ -98,7 +98,7 @@ func scheduleFiles(t *testing.T) []string {
 }
 
 func TestKeptSchedulesCanBeRead(t *testing.T) {
-	for _, file := range scheduleFiles(t) {
+	for _, file := range append(scheduleFiles(t), "testdata/long/single.txt") {
 		scheduleFile(t, file)
 	}
 }
