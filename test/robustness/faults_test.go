@@ -34,7 +34,7 @@ func (in *installation) start(ctx context.Context, s Step) (end func() error, er
 		return in.refuse(ctx, s.Action)
 	case Downgrade:
 		return in.downgrade(ctx, s.Target)
-	case Unplug, OneWay, Delay, Lossy, Corrupt, Forget, FillDisk, ReadOnly, WrongDNS, Misroute:
+	case Unplug, OneWay, Delay, Lossy, Corrupt, Forget, FillDisk, ReadOnly, SlowDisk, WrongDNS, Misroute:
 		cluster, number, _ := strings.Cut(s.Target, "/")
 		if r := in.remote(cluster); r != nil {
 			return func() error { return r.site.Plug(ctx) }, r.site.Unplug(ctx)
@@ -198,6 +198,9 @@ func (p *place) fault(ctx context.Context, action Action) (end func() error, err
 	switch action {
 	case FillDisk:
 		return p.disk.Free, p.disk.Fill()
+	case SlowDisk:
+		p.disk.Slow(slowBy)
+		return func() error { p.disk.Slow(0); return nil }, nil
 	case ReadOnly:
 		return func() error { return p.disk.ReadOnly(ctx, false) }, p.disk.ReadOnly(ctx, true)
 	case Unplug:
@@ -227,6 +230,9 @@ func (in *installation) misname(cluster, number string, action Action) (end func
 	right := p.site.Addresses(name)
 	return func() error { return p.site.SetHost(name, right...) }, p.site.SetHost(name, wrong)
 }
+
+// slowBy is how much longer a slow disk takes for each write. To replace a file takes four of them.
+const slowBy = 2 * time.Second
 
 // later is how long a delayed packet takes.
 const later = 150 * time.Millisecond

@@ -220,7 +220,11 @@ func (in *installation) startEdge(ctx context.Context, m *member, i int) error {
 		return err
 	}
 	name := fmt.Sprintf("edge-%s-%d-%d", m.name, i, n)
-	small, err := in.NewDisk(ctx, "disk-"+name, diskSize)
+	newDisk := in.NewDisk
+	if in.long {
+		newDisk = in.NewSlowDisk
+	}
+	small, err := newDisk(ctx, "disk-"+name, diskSize)
 	if err != nil {
 		return err
 	}
@@ -278,7 +282,7 @@ func (in *installation) freeSite(ctx context.Context) (site *netns.Site, n int, 
 // stopEdge stops an edge for good.
 func (in *installation) stopEdge(p *place) {
 	world.StopEdge(in.t, p.Agent)
-	netns.Unmount(p.disk.Path)
+	p.disk.Close()
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.free = append(in.free, p.site)

@@ -31,6 +31,8 @@ const (
 	FillDisk Action = "fill-disk"
 	// ReadOnly makes the disk of an edge read-only.
 	ReadOnly Action = "read-only"
+	// SlowDisk makes each write of an edge's disk take seconds.
+	SlowDisk Action = "slow-disk"
 	// Unplug sets the link of an edge's site down: packets in both directions are lost without an error.
 	Unplug Action = "unplug"
 	// OneWay loses the packets from an edge's site to the gateways, and only those.
@@ -85,7 +87,7 @@ const (
 // targets are the targets of each action, as in Inventory.
 var targets = map[Action][]string{
 	Kill: processes(), Freeze: append(processes(), "apiserver", "etcd"), Starve: processes(), NoFiles: processes(),
-	Ahead: programs(), Behind: programs(), FillDisk: edges(), ReadOnly: edges(),
+	Ahead: programs(), Behind: programs(), FillDisk: edges(), ReadOnly: edges(), SlowDisk: edges(),
 	NoMemory: processes(), WrongDNS: edges(), Misroute: edges(),
 	Unplug: append(edges(), networks()...), OneWay: edges(), Delay: edges(), Lossy: edges(), Corrupt: edges(),
 	Forget: edges(),
@@ -137,7 +139,7 @@ func (s Step) End() time.Duration { return s.At + s.For }
 // may: requests need neither controllers nor xds-servers nor the management cluster nor the disk of an edge.
 func (s Step) Breaks() string {
 	switch s.Action { // open tunnels need neither a disk nor a lookup
-	case FillDisk, ReadOnly, WrongDNS, Misroute:
+	case FillDisk, ReadOnly, SlowDisk, WrongDNS, Misroute:
 		return ""
 	}
 	fields := strings.Split(s.Target, "/")
