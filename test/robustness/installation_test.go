@@ -101,6 +101,9 @@ func newInstallation(t *testing.T, options lab.Options, names []string) *install
 	t.Helper()
 	options.Controllers, options.XDSServers, options.Gateways = Controllers, XDSServers, Gateways
 	options.Metrics, options.ServingNames = true, []string{world.Hostname("berlin")}
+	if !options.Lean {
+		options.EtcdMembers = EtcdMembers
+	}
 	in := &installation{
 		World: world.Start(t, &proof, options), t: t, members: map[string]*member{}, long: !options.Lean,
 		standIn: map[string]*world.StandIn{}, revoked: map[string]bool{},

@@ -55,6 +55,8 @@ const (
 	Misroute Action = "misroute"
 	// Refuse makes the apiserver of the management cluster answer 429 to everything of ours.
 	Refuse Action = "refuse"
+	// NoQuorum stops all members of the management cluster's etcd but one, which reports that it has no leader.
+	NoQuorum Action = "no-quorum"
 	// Fail makes the apiserver of the management cluster answer our writes with 409, with 500, or not at all.
 	Fail Action = "fail"
 
@@ -91,7 +93,7 @@ var targets = map[Action][]string{
 	NoMemory: processes(), WrongDNS: edges(), Misroute: edges(),
 	Unplug: append(edges(), networks()...), OneWay: edges(), Delay: edges(), Lossy: edges(), Corrupt: edges(),
 	Forget: edges(),
-	Refuse: {"apiserver"}, Fail: {"apiserver"},
+	Refuse: {"apiserver"}, Fail: {"apiserver"}, NoQuorum: {"etcd"},
 	Delete: {"oslo"}, Create: {"lima"}, Pause: clusters(), OptOut: {"tokyo"}, Connect: clusters(),
 	Revoke: {"paris/0", "paris/1"}, RotateCA: {"installation"}, ScaleDown: {"gateway/2"},
 	Move: {"oslo", "paris"}, Names: {"paris", "tokyo"}, Limits: clusters(), Downgrade: versioned(),
@@ -116,6 +118,7 @@ const (
 	Controllers = 2
 	XDSServers  = 2
 	Gateways    = 3
+	EtcdMembers = 3 // in the long form
 )
 
 // IsFault reports whether an action is a fault, and not something that users do.
