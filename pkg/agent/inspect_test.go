@@ -126,6 +126,11 @@ func TestInspectionShowsTheConfigurationOfEnvoys(t *testing.T) {
 	})
 	c.runsWhatWasSent(servers, gateway)
 	c.runsWhatWasSent(servers, edge)
+	c.relayOf(servers, gateway)
+	c.relayOf(servers, edge)
+	if _, err := servers.Relay(t.Context(), "edge-nobody"); !errors.Is(err, collect.ErrNotConnected) {
+		t.Errorf("got %v", err)
+	}
 	if _, err := servers.Dump(t.Context(), "edge-nobody"); !errors.Is(err, collect.ErrNotConnected) {
 		t.Errorf("got %v", err)
 	}
@@ -205,6 +210,19 @@ func (c *control) runsWhatWasSent(servers *collect.Servers, node collect.Node) {
 			c.t.Errorf("%s runs another form of %s", node.Name, sent.Name)
 		}
 	}
+}
+
+// relayOf checks that the state of a node's relay is about this node alone.
+func (c *control) relayOf(servers *collect.Servers, node collect.Node) {
+	c.t.Helper()
+	eventually.True(c.t, time.Minute, "the relay of "+node.Name+" has nothing left to send", func() error {
+		text, err := servers.Relay(c.t.Context(), node.Name)
+		if err != nil || !strings.Contains(text, "\nenvoy listeners have=") || strings.Contains(text, "todo=") ||
+			!strings.Contains(text, "\nupstream "+node.Name+" ") || strings.Count(text, "upstream ") != 1 {
+			return fmt.Errorf("%w: %s", err, text)
+		}
+		return nil
+	})
 }
 
 func clusterFrom(t *testing.T, text json.RawMessage) *clusterv3.Cluster {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -284,12 +285,15 @@ func (m *membership) ready() error {
 	return nil
 }
 
-// dump returns a function that dumps Envoy's resources of one subject. Resources of other subjects are left out,
-// because an edge may have enrolments of several installations.
+// dump returns a function that dumps Envoy's resources, or the relay's state, of one subject. What came from other
+// xds-servers is left out, because an edge may have enrolments of several installations.
 func (m *membership) dump(subject model.Subject) reportagent.Dump {
-	return func(ctx context.Context, names []string, to io.Writer) error {
+	return func(ctx context.Context, what reportagent.Wanted, to io.Writer) error {
+		if what.Relay {
+			return json.NewEncoder(to).Encode(map[string]string{"relay": m.xds.Describe(subject.Node)})
+		}
 		mine := func(name string) bool {
-			return (len(names) == 0 || slices.Contains(names, name)) && m.xds.Owns(subject.Node, name)
+			return (len(what.Names) == 0 || slices.Contains(what.Names, name)) && m.xds.Owns(subject.Node, name)
 		}
 		return m.admin.ConfigDump(ctx, mine, to)
 	}

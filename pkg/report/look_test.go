@@ -138,14 +138,18 @@ func TestAnAgentReportsTheConfigurationOfItsEnvoy(t *testing.T) {
 	// Incompressible, so that it arrives in several parts.
 	big := make([]byte, 96<<10)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(big) // never an error
-	w.dumper(t, p, "edge-1", func(_ context.Context, names []string, to io.Writer) error {
-		if _, err := io.WriteString(to, strings.Join(names, ",")); err != nil {
+	w.dumper(t, p, "edge-1", func(_ context.Context, what agent.Wanted, to io.Writer) error {
+		if what.Relay {
+			_, err := io.WriteString(to, "the relay")
+			return err
+		}
+		if _, err := io.WriteString(to, strings.Join(what.Names, ",")); err != nil {
 			return err
 		}
 		_, err := to.Write(big)
 		return err
 	})
-	w.dumper(t, p, "edge-2", func(context.Context, []string, io.Writer) error {
+	w.dumper(t, p, "edge-2", func(context.Context, agent.Wanted, io.Writer) error {
 		return errors.New("its Envoy\x00 does not run")
 	})
 	var got bytes.Buffer
@@ -155,22 +159,31 @@ func TestAnAgentReportsTheConfigurationOfItsEnvoy(t *testing.T) {
 		_, err := got.Write(part)
 		return err
 	}
-	if err := p.hub.Dump(t.Context(), "edge-1", []string{"a", "b"}, write); err != nil || parts < 3 {
+	named := &reportv1.DumpQuestion{Names: []string{"a", "b"}}
+	if err := p.hub.Dump(t.Context(), "edge-1", named, write); err != nil || parts < 3 {
 		t.Fatalf("%d parts, %v", parts, err)
 	}
-	unpacked, err := gzip.NewReader(&got)
-	if err != nil {
+	unpack := func(want string) {
+		t.Helper()
+		unpacked, err := gzip.NewReader(&got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all, err := io.ReadAll(unpacked); err != nil || string(all) != want {
+			t.Errorf("got %d bytes, %v", len(all), err)
+		}
+	}
+	unpack("a,b" + string(big))
+	if err := p.hub.Dump(t.Context(), "edge-1", &reportv1.DumpQuestion{Relay: true}, write); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := io.ReadAll(unpacked); err != nil || string(all) != "a,b"+string(big) {
-		t.Errorf("got %d bytes, %v", len(all), err)
-	}
+	unpack("the relay")
 	none := func([]byte) error { return nil }
-	if err := p.hub.Dump(t.Context(), "edge-2", nil, none); err == nil ||
+	if err := p.hub.Dump(t.Context(), "edge-2", &reportv1.DumpQuestion{}, none); err == nil ||
 		!strings.Contains(err.Error(), "its Envoy  does not run") {
 		t.Errorf("got %v", err)
 	}
-	if err := p.hub.Dump(t.Context(), "edge-3", nil, none); status.Code(err) != codes.NotFound {
+	if err := p.hub.Dump(t.Context(), "edge-3", &reportv1.DumpQuestion{}, none); status.Code(err) != codes.NotFound {
 		t.Errorf("got %v", err)
 	}
 }
@@ -198,7 +211,7 @@ func TestAnAnswerIsBounded(t *testing.T) {
 		}
 	}()
 	eventually.True(t, patience, "the edge reports", func() error {
-		err := p.hub.Dump(t.Context(), "edge-1", nil, func([]byte) error { return nil })
+		err := p.hub.Dump(t.Context(), "edge-1", &reportv1.DumpQuestion{}, func([]byte) error { return nil })
 		if status.Code(err) != codes.ResourceExhausted {
 			return err
 		}

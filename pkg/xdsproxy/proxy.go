@@ -295,6 +295,13 @@ func (p *Proxy) String() string {
 	return p.relay.String()
 }
 
+// Describe returns String without anything that came from other upstreams.
+func (p *Proxy) Describe(upstream string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.relay.Describe(upstream)
+}
+
 // Changed returns a channel of capacity 1 that receives a value when the State of any upstream may have changed. The
 // proxy never blocks on it.
 func (p *Proxy) Changed() <-chan struct{} { return p.changed }

@@ -44,6 +44,9 @@ type Options struct {
 	Family netns.Family
 	// ReplicaAddresses lets edges in the workload network dial each gateway at an address of its own.
 	ReplicaAddresses bool
+	// EtcdMembers is the number of members of the management cluster's etcd; one by default. A lab with several can
+	// neither lose nor restore its management cluster.
+	EtcdMembers int
 	// Lean leaves out what only Cluster API itself needs: its manager, and the second workload apiserver.
 	Lean bool
 	// WithoutWorkload leaves out all workload apiservers: the tests have their own, or stand-ins.
@@ -102,7 +105,8 @@ type Lab struct {
 	Controllers []*proc.Service
 	XDSServers  []*proc.Service
 	Gateways    []*Agent
-	Etcd        *proc.Process   // of the management cluster
+	Etcd        *proc.Process // of the management cluster, the first of EtcdMembers
+	EtcdMembers []*proc.Process
 	CAPI        []*proc.Process // Cluster API's managers, the core manager first; none in a lean lab
 	Cloud       *infra.Cloud    // where machines run; nil without Options.Machines
 
@@ -178,12 +182,14 @@ func (l *Lab) startManagement(ctx context.Context) error {
 
 // startManagementCluster starts a management cluster without anything in it.
 func (l *Lab) startManagementCluster(ctx context.Context) (err error) {
-	if l.Etcd, err = kube.StartEtcd(ctx, l.Workspace, l.Network.Management); err != nil {
+	n := max(l.options.EtcdMembers, 1)
+	if l.EtcdMembers, err = kube.StartEtcdMembers(ctx, l.Workspace, l.Network.Management, n); err != nil {
 		return err
 	}
+	l.Etcd = l.EtcdMembers[0]
 	l.Management, err = kube.StartAPIServer(ctx, l.Workspace, kube.APIServerSpec{
 		Name: "management", Namespace: l.Network.Management, Address: l.Network.ManagementAddress(), Port: 6443, Etcd: l.Etcd,
-		Prefix:   "/management",
+		Prefix: "/management", Flags: []string{kube.EtcdServers(n)},
 		NotAfter: l.options.certificatesEnd(),
 	})
 	return err

@@ -100,6 +100,7 @@ func (w *watcher) gather(t *testing.T, s *world.World) {
 	for name, want := range map[string]string{
 		"status.json": `"rttMillis"`, "check.json": `"apiserver"`, "config-sync.txt": "SYNCED",
 		"config/gateway-0.json":       string(world.Domain),
+		"relay/gateway-0.txt":         "upstream gateway-0 ",
 		"objects/remotenetworks.yaml": "10.21.0.0/16",
 		"objects/tunnels.yaml":        world.Namespace, "objects/secrets.yaml": "-edge-bootstrap",
 	} {

@@ -1,12 +1,14 @@
 package robustness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
@@ -34,7 +37,7 @@ func (in *installation) start(ctx context.Context, s Step) (end func() error, er
 		return in.refuse(ctx, s.Action)
 	case Downgrade:
 		return in.downgrade(ctx, s.Target)
-	case Unplug, OneWay, Delay, Lossy, Corrupt, Forget, FillDisk, ReadOnly, WrongDNS, Misroute:
+	case Unplug, OneWay, Delay, Lossy, Corrupt, Forget, FillDisk, ReadOnly, SlowDisk, WrongDNS, Misroute:
 		cluster, number, _ := strings.Cut(s.Target, "/")
 		if r := in.remote(cluster); r != nil {
 			return func() error { return r.site.Plug(ctx) }, r.site.Unplug(ctx)
@@ -48,10 +51,12 @@ func (in *installation) start(ctx context.Context, s Step) (end func() error, er
 		}
 		return p.fault(ctx, s.Action)
 	}
-	switch s.Target {
-	case "apiserver":
+	switch {
+	case s.Action == NoQuorum:
+		return in.loseQuorum(ctx)
+	case s.Target == "apiserver":
 		return in.freezeManagement(in.Management.Process)
-	case "etcd":
+	case s.Target == "etcd": // its other members continue, but the apiserver uses all
 		return in.freezeManagement(in.Etcd)
 	}
 	service, agent, err := in.process(s.Target)
@@ -94,14 +99,48 @@ func (in *installation) wrongClock(service *proc.Service, by time.Duration) (end
 	}, nil
 }
 
-// freezeManagement freezes a process without which the management cluster does not answer.
-func (in *installation) freezeManagement(p *proc.Process) (end func() error, err error) {
+// freezeManagement freezes processes without which the management cluster does not answer, or not always.
+func (in *installation) freezeManagement(processes ...*proc.Process) (end func() error, err error) {
 	in.serving.Lock()
 	end = func() error {
 		defer in.serving.Unlock()
-		return p.Thaw()
+		return each(processes, (*proc.Process).Thaw)
 	}
-	if err := p.Freeze(); err != nil {
+	if err := each(processes, (*proc.Process).Freeze); err != nil {
+		return nil, errors.Join(err, end())
+	}
+	return end, nil
+}
+
+func each(processes []*proc.Process, do func(*proc.Process) error) error {
+	var errs []error
+	for _, p := range processes {
+		errs = append(errs, do(p))
+	}
+	return errors.Join(errs...)
+}
+
+// noLeaderWithin is how soon the last member of etcd must have noticed that it is: after an election timeout, on a busy
+// machine.
+const noLeaderWithin = 20 * time.Second
+
+// loseQuorum freezes all members of etcd but one, at random, and waits until that one reports it.
+func (in *installation) loseQuorum(ctx context.Context) (end func() error, err error) {
+	last := rand.IntN(len(in.EtcdMembers))
+	end, err = in.freezeManagement(slices.Delete(slices.Clone(in.EtcdMembers), last, last+1)...)
+	if err != nil {
+		return nil, err
+	}
+	err = proc.Wait(ctx, noLeaderWithin, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, attempt)
+		defer cancel()
+		err := kube.EtcdHealth(ctx, in.Network.Management, last)
+		if errors.Is(err, kube.ErrNoLeader) {
+			return nil
+		}
+		return fmt.Errorf("etcd does not report that it has no leader: %w", cmp.Or(err, errors.New("it is healthy")))
+	})
+	if err != nil {
 		return nil, errors.Join(err, end())
 	}
 	return end, nil
@@ -198,6 +237,9 @@ func (p *place) fault(ctx context.Context, action Action) (end func() error, err
 	switch action {
 	case FillDisk:
 		return p.disk.Free, p.disk.Fill()
+	case SlowDisk:
+		p.disk.Slow(slowBy)
+		return func() error { p.disk.Slow(0); return nil }, nil
 	case ReadOnly:
 		return func() error { return p.disk.ReadOnly(ctx, false) }, p.disk.ReadOnly(ctx, true)
 	case Unplug:
@@ -227,6 +269,9 @@ func (in *installation) misname(cluster, number string, action Action) (end func
 	right := p.site.Addresses(name)
 	return func() error { return p.site.SetHost(name, right...) }, p.site.SetHost(name, wrong)
 }
+
+// slowBy is how much longer a slow disk takes for each write. To replace a file takes four of them.
+const slowBy = 2 * time.Second
 
 // later is how long a delayed packet takes.
 const later = 150 * time.Millisecond
@@ -267,7 +312,7 @@ func unlessDone(err error) error {
 
 // loseGateways loses what a site sends to the gateways. What they send to the site still arrives.
 func loseGateways(ctx context.Context, site *netns.Site) (end func() error, err error) {
-	each := func(do func(int) error) error {
+	gateways := func(do func(int) error) error {
 		var errs []error
 		for i := range Gateways {
 			errs = append(errs, do(i))
@@ -275,9 +320,9 @@ func loseGateways(ctx context.Context, site *netns.Site) (end func() error, err 
 		return errors.Join(errs...)
 	}
 	end = func() error {
-		return each(func(i int) error { return site.Find(ctx, netns.PublicAddress(i)) })
+		return gateways(func(i int) error { return site.Find(ctx, netns.PublicAddress(i)) })
 	}
-	return end, each(func(i int) error { return site.Lose(ctx, netns.PublicAddress(i)) })
+	return end, gateways(func(i int) error { return site.Lose(ctx, netns.PublicAddress(i)) })
 }
 
 // process returns the process that a target names. If it is an Envoy, its agent is returned too.

@@ -101,6 +101,9 @@ func newInstallation(t *testing.T, options lab.Options, names []string) *install
 	t.Helper()
 	options.Controllers, options.XDSServers, options.Gateways = Controllers, XDSServers, Gateways
 	options.Metrics, options.ServingNames = true, []string{world.Hostname("berlin")}
+	if !options.Lean {
+		options.EtcdMembers = EtcdMembers
+	}
 	in := &installation{
 		World: world.Start(t, &proof, options), t: t, members: map[string]*member{}, long: !options.Lean,
 		standIn: map[string]*world.StandIn{}, revoked: map[string]bool{},
@@ -220,7 +223,11 @@ func (in *installation) startEdge(ctx context.Context, m *member, i int) error {
 		return err
 	}
 	name := fmt.Sprintf("edge-%s-%d-%d", m.name, i, n)
-	small, err := in.NewDisk(ctx, "disk-"+name, diskSize)
+	newDisk := in.NewDisk
+	if in.long {
+		newDisk = in.NewSlowDisk
+	}
+	small, err := newDisk(ctx, "disk-"+name, diskSize)
 	if err != nil {
 		return err
 	}
@@ -278,7 +285,7 @@ func (in *installation) freeSite(ctx context.Context) (site *netns.Site, n int, 
 // stopEdge stops an edge for good.
 func (in *installation) stopEdge(p *place) {
 	world.StopEdge(in.t, p.Agent)
-	netns.Unmount(p.disk.Path)
+	p.disk.Close()
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.free = append(in.free, p.site)

@@ -31,6 +31,8 @@ const (
 	FillDisk Action = "fill-disk"
 	// ReadOnly makes the disk of an edge read-only.
 	ReadOnly Action = "read-only"
+	// SlowDisk makes each write of an edge's disk take seconds.
+	SlowDisk Action = "slow-disk"
 	// Unplug sets the link of an edge's site down: packets in both directions are lost without an error.
 	Unplug Action = "unplug"
 	// OneWay loses the packets from an edge's site to the gateways, and only those.
@@ -53,6 +55,8 @@ const (
 	Misroute Action = "misroute"
 	// Refuse makes the apiserver of the management cluster answer 429 to everything of ours.
 	Refuse Action = "refuse"
+	// NoQuorum stops all members of the management cluster's etcd but one, which reports that it has no leader.
+	NoQuorum Action = "no-quorum"
 	// Fail makes the apiserver of the management cluster answer our writes with 409, with 500, or not at all.
 	Fail Action = "fail"
 
@@ -85,11 +89,11 @@ const (
 // targets are the targets of each action, as in Inventory.
 var targets = map[Action][]string{
 	Kill: processes(), Freeze: append(processes(), "apiserver", "etcd"), Starve: processes(), NoFiles: processes(),
-	Ahead: programs(), Behind: programs(), FillDisk: edges(), ReadOnly: edges(),
+	Ahead: programs(), Behind: programs(), FillDisk: edges(), ReadOnly: edges(), SlowDisk: edges(),
 	NoMemory: processes(), WrongDNS: edges(), Misroute: edges(),
 	Unplug: append(edges(), networks()...), OneWay: edges(), Delay: edges(), Lossy: edges(), Corrupt: edges(),
 	Forget: edges(),
-	Refuse: {"apiserver"}, Fail: {"apiserver"},
+	Refuse: {"apiserver"}, Fail: {"apiserver"}, NoQuorum: {"etcd"},
 	Delete: {"oslo"}, Create: {"lima"}, Pause: clusters(), OptOut: {"tokyo"}, Connect: clusters(),
 	Revoke: {"paris/0", "paris/1"}, RotateCA: {"installation"}, ScaleDown: {"gateway/2"},
 	Move: {"oslo", "paris"}, Names: {"paris", "tokyo"}, Limits: clusters(), Downgrade: versioned(),
@@ -114,6 +118,7 @@ const (
 	Controllers = 2
 	XDSServers  = 2
 	Gateways    = 3
+	EtcdMembers = 3 // in the long form
 )
 
 // IsFault reports whether an action is a fault, and not something that users do.
@@ -137,7 +142,7 @@ func (s Step) End() time.Duration { return s.At + s.For }
 // may: requests need neither controllers nor xds-servers nor the management cluster nor the disk of an edge.
 func (s Step) Breaks() string {
 	switch s.Action { // open tunnels need neither a disk nor a lookup
-	case FillDisk, ReadOnly, WrongDNS, Misroute:
+	case FillDisk, ReadOnly, SlowDisk, WrongDNS, Misroute:
 		return ""
 	}
 	fields := strings.Split(s.Target, "/")

@@ -147,17 +147,17 @@ func (b *bundle) addPrinted(name, what, text string) error {
 	return b.add(name, what, append(out, '\n'))
 }
 
-// dumps adds the configuration that was sent to the Envoys, gateways first.
+// dumps adds the configuration that was sent to the Envoys, and the state of their relays, gateways first.
 func (b *bundle) dumps(ctx context.Context) error {
 	servers, err := b.flags.Connect(ctx, b.m)
 	if err != nil {
-		b.addMissing("config/", err)
+		b.addMissing("config/ and relay/", err)
 		return nil
 	}
 	defer servers.Close()
 	nodes, err := servers.Nodes(ctx, "")
 	if err != nil {
-		b.addMissing("config/", err)
+		b.addMissing("config/ and relay/", err)
 	}
 	var names []string
 	for i := range nodes {
@@ -166,7 +166,7 @@ func (b *bundle) dumps(ctx context.Context) error {
 		}
 	}
 	if len(names) > maxNodes {
-		b.addMissing("config/", fmt.Sprintf("%d of %d nodes are left out", len(names)-maxNodes, len(names)))
+		b.addMissing("config/ and relay/", fmt.Sprintf("%d of %d nodes are left out", len(names)-maxNodes, len(names)))
 		names = names[:maxNodes]
 	}
 	for _, name := range names {
@@ -177,6 +177,18 @@ func (b *bundle) dumps(ctx context.Context) error {
 			continue
 		}
 		if err := b.addPrinted(file, "what was sent to its Envoy", text); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		file := "relay/" + name + ".txt"
+		b.progress.Update("gathering: relay of %s …", name)
+		text, err := servers.Relay(ctx, name)
+		if err != nil {
+			b.addMissing(file, err)
+			continue
+		}
+		if err := b.addText(file, "how xds-servers, its Envoy and its disk differ, from its agent", text); err != nil {
 			return err
 		}
 	}

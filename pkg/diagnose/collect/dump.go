@@ -1,10 +1,12 @@
 package collect
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -23,34 +25,60 @@ var ErrNotConnected = errors.New(
 	"its agent is not connected to any xds-server that answered, so it cannot be queried for what its Envoy runs",
 )
 
+// ErrNoRelay means that the answer is of a version that does not report the state of relays.
+var ErrNoRelay = errors.New("its agent or its xds-server is of an earlier version, which does not report it")
+
 // Dump queries the agent of a node for what its Envoy runs: all resources of this installation, or the ones with the
 // given names. An agent answers one query at a time. The error wraps ErrNotConnected if the node is not connected to
 // any server.
 func (s *Servers) Dump(ctx context.Context, node string, names ...string) (Dump, error) {
-	dumps := make([]*Dump, len(s.all))
+	request := &inspectv1.DumpRequest{Node: node, Names: names}
+	running, server, err := dumpOf(ctx, s, request, func(packed io.Reader) ([]Running, error) {
+		return readDump(packed, sizeOf(node))
+	})
+	if err != nil {
+		return Dump{}, fmt.Errorf("asking what the Envoy of %s runs: %w", node, err)
+	}
+	return Dump{Node: node, Server: server, Running: running}, nil
+}
+
+// Relay queries the agent of a node for the state of its relay, as text for people who look for a fault: how
+// xds-servers, Envoy and the disk differ. It needs no answer of Envoy. The error wraps ErrNotConnected if the node is
+// not connected to any server, and ErrNoRelay if its agent or the server is of an earlier version.
+func (s *Servers) Relay(ctx context.Context, node string) (string, error) {
+	text, _, err := dumpOf(ctx, s, &inspectv1.DumpRequest{Node: node, Relay: true}, readRelay)
+	if err != nil {
+		return "", fmt.Errorf("asking for the relay of %s: %w", node, err)
+	}
+	return text, nil
+}
+
+// dumpOf queries the agent of a node, reads its answer, and returns also the name of the server that has it. The error
+// wraps ErrNotConnected if no server has.
+func dumpOf[T any](
+	ctx context.Context, s *Servers, request *inspectv1.DumpRequest, read func(packed io.Reader) (T, error),
+) (value T, server string, err error) {
+	values := make([]*T, len(s.all))
 	errs := s.each(ctx, func(ctx context.Context, i int, c *connection) error {
-		stream, err := inspectv1.NewInspectClient(c.conn).Dump(ctx, &inspectv1.DumpRequest{Node: node, Names: names})
+		stream, err := inspectv1.NewInspectClient(c.conn).Dump(ctx, request)
 		if err != nil {
 			return err
 		}
-		running, err := readDump(&parts{stream: stream}, sizeOf(node))
+		answer, err := read(&parts{stream: stream})
 		if status.Code(err) == codes.NotFound {
 			return nil // it may be with another
 		}
 		if err == nil {
-			dumps[i] = &Dump{Node: node, Server: c.name, Running: running}
+			values[i] = &answer
 		}
 		return err
 	})
-	for _, dump := range dumps {
-		if dump != nil {
-			return *dump, nil
+	for i, found := range values {
+		if found != nil {
+			return *found, s.all[i].name, nil
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return Dump{}, fmt.Errorf("asking what the Envoy of %s runs: %w", node, err)
-	}
-	return Dump{}, fmt.Errorf("asking what the Envoy of %s runs: %w", node, ErrNotConnected)
+	return value, "", cmp.Or(errors.Join(errs...), ErrNotConnected)
 }
 
 // state is a version of a resource in Envoy's dump.

@@ -264,7 +264,8 @@ func (s *service) Resources(
 
 // Dump implements the service.
 func (s *service) Dump(request *inspectv1.DumpRequest, stream grpc.ServerStreamingServer[inspectv1.DumpPart]) error {
-	return s.config.Hub.Dump(stream.Context(), request.GetNode(), request.GetNames(), func(data []byte) error {
+	what := &reportv1.DumpQuestion{Names: request.GetNames(), Relay: request.GetRelay()}
+	return s.config.Hub.Dump(stream.Context(), request.GetNode(), what, func(data []byte) error {
 		return stream.Send(&inspectv1.DumpPart{Data: data})
 	})
 }

@@ -99,6 +99,29 @@ func readDump(packed io.Reader, most size) ([]Running, error) {
 	return all, nil
 }
 
+// maxRelay bounds the state of a relay, which lists at most some dozen names for each of its parts.
+const maxRelay = 1 << 20
+
+// readRelay decompresses the state of a relay.
+func readRelay(packed io.Reader) (string, error) {
+	unpacked, err := gzip.NewReader(packed)
+	if err != nil {
+		return "", err
+	}
+	decoder := json.NewDecoder(&bounded{unpacked, maxRelay, maxRelay})
+	if err := delim(decoder, '{'); err != nil {
+		return "", fmt.Errorf("reading what its agent sent: %w", err)
+	}
+	if key, err := decoder.Token(); err != nil || key != "relay" {
+		return "", cmp.Or(err, ErrNoRelay)
+	}
+	var text string
+	if err := decoder.Decode(&text); err != nil {
+		return "", fmt.Errorf("reading what its agent sent: %w", err)
+	}
+	return text, nil
+}
+
 // eachEntry reads an object and calls do for each element of its list "configs". Other fields are skipped.
 func eachEntry(decoder *json.Decoder, do func(*entry) error) error {
 	if err := delim(decoder, '{'); err != nil {

@@ -20,9 +20,15 @@ import (
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
-// Dump writes {"configs": [...]}: the Envoy clusters and listeners of one stream in /config_dump, with the given names,
-// or all if names is empty.
-type Dump func(ctx context.Context, names []string, to io.Writer) error
+// Wanted is what a dump has.
+type Wanted struct {
+	Names []string // of resources; none: all
+	Relay bool     // the state of the relay instead
+}
+
+// Dump writes {"configs": [...]}: the Envoy clusters and listeners of one stream in /config_dump. If the relay is
+// wanted, it writes {"relay": "..."} instead: the state of what the stream's enrolment has received, as text.
+type Dump func(ctx context.Context, what Wanted, to io.Writer) error
 
 // See observes the apiserver of the stream's edge now.
 type See func(ctx context.Context) (*reportv1.APIServer, error)
@@ -148,7 +154,7 @@ func (a *answers) answerDump(ctx context.Context, q *reportv1.Question) error {
 	defer cancel()
 	to := &chunks{answers: a, ctx: ctx, number: q.GetNumber()}
 	packed := gzip.NewWriter(to)
-	if err := a.dump(ctx, q.GetDump().GetNames(), packed); err != nil {
+	if err := a.dump(ctx, Wanted{q.GetDump().GetNames(), q.GetDump().GetRelay()}, packed); err != nil {
 		return err
 	}
 	if err := packed.Close(); err != nil {

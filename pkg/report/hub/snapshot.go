@@ -172,9 +172,9 @@ func together[T any](ctx context.Context, h *Hub, key string, most time.Duration
 	}
 }
 
-// Dump asks an agent for what its Envoy runs, limited to these names unless names is empty, and writes the answer, a
-// gzip stream, as it arrives. The error is a gRPC status: codes.NotFound if the node does not report here.
-func (h *Hub) Dump(ctx context.Context, node string, names []string, write func([]byte) error) error {
+// Dump asks an agent for what its Envoy runs, or for the state of its relay, and writes the answer, a gzip stream, as
+// it arrives. The error is a gRPC status: codes.NotFound if the node does not report here.
+func (h *Hub) Dump(ctx context.Context, node string, what *reportv1.DumpQuestion, write func([]byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, report.DumpTime)
 	defer cancel()
 	defer context.AfterFunc(h.open, cancel)()
@@ -183,7 +183,7 @@ func (h *Hub) Dump(ctx context.Context, node string, names []string, write func(
 		most = maxGatewayAnswer
 	}
 	q, forget, err := h.ask(func(s *session) bool { return s.subject.Node == node },
-		&reportv1.Question{Dump: &reportv1.DumpQuestion{Names: names}}, most)
+		&reportv1.Question{Dump: what}, most)
 	if err != nil {
 		return err
 	}

@@ -415,8 +415,10 @@ func (x *TunnelsQuestion) GetTunnelIds() []string {
 
 // DumpQuestion requests the resources that Envoy runs and that this stream's enrolment has received.
 type DumpQuestion struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"` // of resources; none: all
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Names []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"` // of resources; none: all
+	// relay requests the state of the agent's relay instead. An earlier agent answers with resources.
+	Relay         bool `protobuf:"varint,2,opt,name=relay,proto3" json:"relay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -456,6 +458,13 @@ func (x *DumpQuestion) GetNames() []string {
 		return x.Names
 	}
 	return nil
+}
+
+func (x *DumpQuestion) GetRelay() bool {
+	if x != nil {
+		return x.Relay
+	}
+	return false
 }
 
 // ProofQuestion requests the current state of the kernel's sockets for the tunnels of an edge, from a gateway.
@@ -547,7 +556,8 @@ type Answer struct {
 	Last    bool                   `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`     // this is the last part
 	Error   string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`    // why the answer is incomplete
 	Tunnels []*MeasuredTunnel      `protobuf:"bytes,4,rep,name=tunnels,proto3" json:"tunnels,omitempty"`
-	// dump is a part of the gzip stream of {"configs": [...]}: the Envoy clusters and listeners of Envoy's /config_dump.
+	// dump is a part of the gzip stream of {"configs": [...]}: the Envoy clusters and listeners of Envoy's /config_dump;
+	// or of {"relay": "..."}, if that was requested.
 	Dump          []byte     `protobuf:"bytes,5,opt,name=dump,proto3" json:"dump,omitempty"`
 	ApiServer     *APIServer `protobuf:"bytes,6,opt,name=api_server,json=apiServer,proto3" json:"api_server,omitempty"` // as it was probed now
 	Proof         *Proof     `protobuf:"bytes,7,opt,name=proof,proto3" json:"proof,omitempty"`
@@ -2363,9 +2373,10 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\x05proof\x18\x05 \x01(\v2!.fairlead.report.v1.ProofQuestionR\x05proof\"0\n" +
 	"\x0fTunnelsQuestion\x12\x1d\n" +
 	"\n" +
-	"tunnel_ids\x18\x01 \x03(\tR\ttunnelIds\"$\n" +
+	"tunnel_ids\x18\x01 \x03(\tR\ttunnelIds\":\n" +
 	"\fDumpQuestion\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names\"=\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\x12\x14\n" +
+	"\x05relay\x18\x02 \x01(\bR\x05relay\"=\n" +
 	"\rProofQuestion\x12,\n" +
 	"\x04edge\x18\x01 \x01(\v2\x18.fairlead.report.v1.EdgeR\x04edge\"\x0e\n" +
 	"\fLookQuestion\"\x8b\x02\n" +

@@ -14,11 +14,28 @@ const maxListed = 32
 // String returns the state for people who look for a fault: what differs between the xds-servers, Envoy and the disk.
 // It has no content of resources, and does not grow with resources that are the same everywhere.
 func (r *Relay) String() string {
+	return r.describe(func(string) bool { return true }, func(Kind, string) bool { return true })
+}
+
+// Describe returns String without anything that names resources or states of other upstreams. Names of resources that
+// belong to none are left out too.
+func (r *Relay) Describe(upstream string) string {
+	return r.describe(func(name string) bool { return name == upstream }, func(k Kind, name string) bool {
+		owner := r.owners[k][name]
+		return owner != nil && owner.of.name == upstream
+	})
+}
+
+// describe returns the state of the upstreams and resources that are wanted.
+func (r *Relay) describe(upstream func(name string) bool, resource func(k Kind, name string) bool) string {
 	b := &strings.Builder{}
 	t := r.trials
 	fmt.Fprintf(b, "relay scoped=%t served=%t trials=%d open=%t recorded=%d\n",
 		r.scoped, r.served, t.count, t.open, t.recorded)
 	for _, c := range r.sorted() {
+		if !upstream(c.name) {
+			continue
+		}
 		fmt.Fprintf(b, "upstream %s stream=%d connected=%t since=%s unproven=%t writing=%d failing=%t\n",
 			c.name, c.stream, c.connected, c.since.UTC().Format(time.RFC3339), c.unproven, c.writing, c.failing)
 		for _, s := range c.shares {
@@ -32,13 +49,19 @@ func (r *Relay) String() string {
 		if t == nil {
 			continue
 		}
-		fmt.Fprintf(b, "envoy %s have=%d answered=%t parts=%d", Kind(k), len(t.have), t.answered, len(t.parts))
-		if t.flight != nil {
-			fmt.Fprintf(b, " flight=%s%s", t.flight.nonce, listed("of", t.flight.names))
+		mine := func(name string) bool { return resource(Kind(k), name) }
+		fmt.Fprintf(b, "envoy %s have=%d answered=%t parts=%d", Kind(k), len(wanted(t.have, mine)), t.answered, len(t.parts))
+		if f := t.flight; f != nil && (f.share == nil || upstream(f.share.of.name)) {
+			fmt.Fprintf(b, " flight=%s%s", f.nonce, listed("of", f.names))
 		}
-		fmt.Fprintf(b, "%s%s\n", list("todo", t.todo), list("stale", t.stale))
+		fmt.Fprintf(b, "%s%s\n", listed("todo", wanted(t.todo, mine)), listed("stale", wanted(t.stale, mine)))
 	}
 	return b.String()
+}
+
+// wanted returns the wanted names in order.
+func wanted[V any](names map[string]V, want func(name string) bool) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(names)), func(name string) bool { return !want(name) })
 }
 
 func (s *share) dump(b *strings.Builder) {

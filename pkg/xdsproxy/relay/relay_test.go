@@ -343,3 +343,35 @@ func TestTheRelayIsPure(t *testing.T) {
 		})
 	}
 }
+
+// A state is text for people. That of one upstream has nothing of others, which may belong to another installation.
+func TestAStateShowsWhatDiffers(t *testing.T) {
+	r := New(quick)
+	for _, event := range []Event{
+		opened("a"), from("a", Clusters, "n1", "mine=1"), opened("b"), from("b", Clusters, "m1", "yours=1"),
+		Attached{1}, subscription(Clusters, nil), // Envoy gets what belongs to one upstream first
+	} {
+		r.Apply(time.Unix(1000, 0), event)
+	}
+	flight, todo := `flight=1 of=1:["mine"]`, `todo=1:["yours"]`
+	for name, c := range map[string]struct {
+		text     string
+		in, less []string
+	}{
+		"all of them":    {r.String(), []string{"upstream a ", "upstream b ", flight, todo}, nil},
+		"one":            {r.Describe("a"), []string{"upstream a ", flight}, []string{"upstream b", "yours"}},
+		"the other one":  {r.Describe("b"), []string{"upstream b ", todo}, []string{"upstream a", "mine", "flight"}},
+		"an unknown one": {r.Describe("c"), []string{"envoy clusters have=0 "}, []string{"upstream", "mine", "yours"}},
+	} {
+		for _, want := range c.in {
+			if !strings.Contains(c.text, want) {
+				t.Errorf("%s: %q is not in\n%s", name, want, c.text)
+			}
+		}
+		for _, not := range c.less {
+			if strings.Contains(c.text, not) {
+				t.Errorf("%s: %q is in\n%s", name, not, c.text)
+			}
+		}
+	}
+}

@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -32,7 +31,6 @@ import (
 )
 
 const (
-	etcdURL = "http://127.0.0.1:2379"
 	// The networks of Services, whose family must be that of the apiserver.
 	serviceRange4, serviceRange6 = "10.96.0.0/16", "fd00:10:96::/112"
 )
@@ -79,24 +77,6 @@ type APIServerSpec struct {
 // URL returns the apiserver's URL in its own network.
 func (a *APIServer) URL() string { return "https://" + a.Endpoint.String() }
 
-// StartEtcd starts an etcd that does not sync to disk: nothing here outlives the machine.
-func StartEtcd(ctx context.Context, w *workspace.Workspace, namespace *netns.Namespace) (*proc.Process, error) {
-	name := EtcdName(namespace)
-	etcd, err := proc.Start(proc.Spec{
-		Name: name, Namespace: namespace, Program: w.Parts.RealPath("etcd"), Log: w.LogFile(name),
-		Args: []string{
-			"--name=lab", "--data-dir=" + w.File(name), "--unsafe-no-fsync", "--log-level=warn",
-			"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL, "--listen-peer-urls=http://127.0.0.1:0",
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	w.OnClose(func(context.Context) { etcd.Kill() })
-	return etcd, etcd.WaitReady(ctx, proc.StartTimeout,
-		proc.Answers200(&http.Client{Transport: &http.Transport{DialContext: namespace.DialContext}}, etcdURL+"/readyz"))
-}
-
 // StartAPIServer starts a kube-apiserver with its own PKI, and waits until it is ready.
 func StartAPIServer(ctx context.Context, w *workspace.Workspace, spec APIServerSpec) (*APIServer, error) {
 	a := &APIServer{Name: spec.Name, Namespace: spec.Namespace, Endpoint: netip.AddrPortFrom(spec.Address, spec.Port)}
@@ -130,7 +110,7 @@ func StartAPIServer(ctx context.Context, w *workspace.Workspace, spec APIServerS
 func apiServerFlags(dir string) []string {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	return []string{
-		"--etcd-servers=" + etcdURL,
+		EtcdServers(1),
 		"--tls-cert-file=" + file("apiserver.crt"), "--tls-private-key-file=" + file("apiserver.key"),
 		"--client-ca-file=" + file("ca.crt"),
 		"--service-account-key-file=" + file("sa.crt"), "--service-account-signing-key-file=" + file("sa.key"),
@@ -207,9 +187,4 @@ func (a *APIServer) connect() error {
 		return fmt.Errorf("making a client of %s: %w", a.Name, err)
 	}
 	return nil
-}
-
-// EtcdName returns the name of the etcd in a namespace, of its process and of its folder.
-func EtcdName(namespace *netns.Namespace) string {
-	return "etcd-" + filepath.Base(namespace.Name[len(netns.Prefix):])
 }

@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,9 @@ import (
 // Disk is a small disk. It must not be in use while it is changed.
 type Disk struct {
 	Path string
+
+	fast string  // where the files of a disk are that can be slow; empty: it cannot
+	slow *slowFS // nil: it cannot be slow
 }
 
 // filler is the file that uses up all space.
@@ -35,9 +39,18 @@ func (w *Workspace) NewDisk(ctx context.Context, name string, kib int) (*Disk, e
 	return d, nil
 }
 
+// Close removes the disk, even if an ending process still uses it.
+func (d *Disk) Close() {
+	netns.Unmount(d.Path)
+	netns.Unmount(d.files())
+}
+
+// files returns where the files are.
+func (d *Disk) files() string { return cmp.Or(d.fast, d.Path) }
+
 // Fill uses up all space of the disk.
 func (d *Disk) Fill() error {
-	file, err := os.Create(filepath.Join(d.Path, filler))
+	file, err := os.Create(filepath.Join(d.files(), filler))
 	if err != nil {
 		return fmt.Errorf("filling disk: %w", err)
 	}
@@ -49,11 +62,11 @@ func (d *Disk) Fill() error {
 }
 
 // Free releases the space that Fill used.
-func (d *Disk) Free() error { return os.Remove(filepath.Join(d.Path, filler)) }
+func (d *Disk) Free() error { return os.Remove(filepath.Join(d.files(), filler)) }
 
 // ReadOnly makes the disk read-only, or writable again.
 func (d *Disk) ReadOnly(ctx context.Context, readOnly bool) error {
-	return mount(ctx, "-o", "remount,"+map[bool]string{true: "ro", false: "rw"}[readOnly], d.Path)
+	return mount(ctx, "-o", "remount,"+map[bool]string{true: "ro", false: "rw"}[readOnly], d.files())
 }
 
 type endless struct{}

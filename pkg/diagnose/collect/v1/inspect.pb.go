@@ -625,9 +625,11 @@ func (x *ResourcesPart) GetNode() *anypb.Any {
 }
 
 type DumpRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`   // node name
-	Names         []string               `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty"` // of resources; none: all
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`   // node name
+	Names []string               `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty"` // of resources; none: all
+	// relay requests the state of the agent's relay instead. An earlier server or agent answers with resources.
+	Relay         bool `protobuf:"varint,3,opt,name=relay,proto3" json:"relay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -676,8 +678,15 @@ func (x *DumpRequest) GetNames() []string {
 	return nil
 }
 
+func (x *DumpRequest) GetRelay() bool {
+	if x != nil {
+		return x.Relay
+	}
+	return false
+}
+
 // DumpPart is a part of the gzip stream of a JSON document {"configs": [...]}, like Envoy's /config_dump, limited to
-// the Envoy clusters and listeners that were received by xDS.
+// the Envoy clusters and listeners that were received by xDS; or of {"relay": "..."}, if that was requested.
 type DumpPart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
@@ -1069,10 +1078,11 @@ const file_pkg_diagnose_collect_v1_inspect_proto_rawDesc = "" +
 	"\x05names\x18\x01 \x03(\tR\x05names\x12\x1a\n" +
 	"\bcontents\x18\x02 \x01(\bR\bcontents\"9\n" +
 	"\rResourcesPart\x12(\n" +
-	"\x04node\x18\x01 \x01(\v2\x14.google.protobuf.AnyR\x04node\"7\n" +
+	"\x04node\x18\x01 \x01(\v2\x14.google.protobuf.AnyR\x04node\"M\n" +
 	"\vDumpRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
-	"\x05names\x18\x02 \x03(\tR\x05names\"\x1e\n" +
+	"\x05names\x18\x02 \x03(\tR\x05names\x12\x14\n" +
+	"\x05relay\x18\x03 \x01(\bR\x05relay\"\x1e\n" +
 	"\bDumpPart\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"<\n" +
 	"\fProveRequest\x12,\n" +
