@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -71,7 +72,7 @@ func tunnelCluster(name, tunnelID string, limits model.Limits) *clusterv3.Cluste
 		ConnectTimeout:                durationpb.New(tunnelConnectTimeout),
 		CircuitBreakers:               breaker(tunnelLimits(limits)),
 		TransportSocket:               clientTLS(model.Subject{Role: model.RoleGateway}, tunnelID, "h2"),
-		TypedExtensionProtocolOptions: http2(gatewayHTTP2()),
+		TypedExtensionProtocolOptions: http2(multiplex.Gateway()),
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
+	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -93,7 +94,7 @@ func tunnelListener(
 		manager.StatPrefix = tunnelStats(at)
 	}
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP2
-	manager.Http2ProtocolOptions = edgeHTTP2()
+	manager.Http2ProtocolOptions = multiplex.Edge()
 	if wc.Network != nil {
 		networkEdge(inst, wc, edge.Node, dial).Manager(manager)
 		manager.StatPrefix += narrowedStats(*wc.Network)

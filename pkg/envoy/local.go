@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
+	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -104,7 +105,7 @@ func sharedGateways(
 		UpstreamConnectionOptions:     &clusterv3.UpstreamConnectionOptions{TcpKeepalive: tunnelKeepalive()},
 		CircuitBreakers:               breaker(unlimited()),
 		TransportSocket:               clientTLSBy(self, serverName, inst.Domain.Gateway(), "h2"),
-		TypedExtensionProtocolOptions: http2(sharedHTTP2()),
+		TypedExtensionProtocolOptions: http2(multiplex.Shared()),
 	}
 	discoverAll(c, at)
 	return c

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
+	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -86,8 +87,8 @@ func identified(
 			}},
 		}}}),
 	}
-	manager.Http2ProtocolOptions = edgeHTTP2()
-	manager.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(unusedAfter)}
+	manager.Http2ProtocolOptions = multiplex.Edge()
+	manager.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(multiplex.UnusedAfter)}
 	manager.RequestHeadersTimeout = durationpb.New(helloTimeout)
 	manager.AccessLog = append(
 		accesslog.Finished(accesslog.Of(inst.AccessLog, owner, version.has(connectionLogged))), requestRecord(owner),

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
@@ -15,35 +14,10 @@ import (
 const ComponentLogLevel = "filter:critical,io:critical"
 
 const (
-	// downloadWindow is the window of a stream to a gateway. Envoy returns half of it at a time, so at a round trip of
-	// 50 ms it allows 90 MB/s per stream. It is also how much of a gateway's memory a client holds that stops reading.
-	// uploadWindow is the window of the other direction, held in an edge by an apiserver that stops reading: 18 MB/s
-	// at 50 ms.
-	downloadWindow = 10 << 20
-	uploadWindow   = 2 << 20
-	// streamsPerTunnel lets the two reverse tunnels to a gateway carry 1,000 connections. Envoy uses the next reverse
-	// tunnel when one is full.
-	streamsPerTunnel = 512
-	// stalledReaders is how many clients may stop reading before the others in their reverse tunnel stall. The sum of
-	// all stream windows would exceed HTTP/2's maximum and a gateway's memory. This limits one reverse tunnel to 1.25
-	// GB of it.
-	stalledReaders = 128
-	downloads      = stalledReaders * downloadWindow
-	uploads        = streamsPerTunnel * uploadWindow
-
 	// notSentLowWater, together with farBuffers, bounds the data that waits inside an edge on a slow uplink. During
 	// four downloads a new request takes 2 s at 2 Mbit/s and 0.4 s at 10 Mbit/s; with the defaults of Envoy and the
 	// kernel it takes 3 to 8 s at 10 Mbit/s. Neither setting is sufficient alone.
 	notSentLowWater = 16 << 10
-
-	// http2Ping detects a dead reverse tunnel that is in use. Envoy has no other way to detect it, and would keep it
-	// for ever. It is both interval and timeout: a black hole is detected within 4 s, and the next reverse tunnel is
-	// used.
-	http2Ping = 2 * time.Second
-
-	// unusedAfter bounds how long a reverse tunnel without connections of clients is pinged like one in use, which costs
-	// 20 MB a day. Another reverse tunnel in its place, and its first use, cost as much as these pings in 40 s.
-	unusedAfter = time.Minute
 
 	// reversePing keeps an unused reverse tunnel open in load balancers and NATs that close connections without data
 	// for 30 s or more; TCP keepalive is no data for them. These pings are sent below the TLS of the reverse tunnel. One
@@ -175,31 +149,4 @@ func keepalive(idle, interval, probes uint32) *corev3.TcpKeepalive {
 		KeepaliveInterval: wrapperspb.UInt32(interval),
 		KeepaliveProbes:   wrapperspb.UInt32(probes),
 	}
-}
-
-// gatewayHTTP2 and edgeHTTP2 are the HTTP/2 options of the two sides of a reverse tunnel. Each side's windows are for
-// received data.
-func gatewayHTTP2() *corev3.Http2ProtocolOptions { return tunnelHTTP2(downloadWindow, downloads) }
-
-func edgeHTTP2() *corev3.Http2ProtocolOptions { return tunnelHTTP2(uploadWindow, uploads) }
-
-// sharedHTTP2 are the options of a client of all gateways. A window of uploadWindow is enough in one network.
-func sharedHTTP2() *corev3.Http2ProtocolOptions {
-	options := edgeHTTP2()
-	options.AllowConnect = false
-	return options
-}
-
-func tunnelHTTP2(stream, connection uint32) *corev3.Http2ProtocolOptions {
-	return &corev3.Http2ProtocolOptions{
-		AllowConnect:                true,
-		MaxConcurrentStreams:        wrapperspb.UInt32(streamsPerTunnel),
-		InitialStreamWindowSize:     wrapperspb.UInt32(stream),
-		InitialConnectionWindowSize: wrapperspb.UInt32(connection),
-		ConnectionKeepalive:         http2Keepalive(http2Ping),
-	}
-}
-
-func http2Keepalive(every time.Duration) *corev3.KeepaliveSettings {
-	return &corev3.KeepaliveSettings{Interval: durationpb.New(every), Timeout: durationpb.New(every)}
 }

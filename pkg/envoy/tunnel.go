@@ -7,11 +7,10 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	reverseclusterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/reverse_connection/v3"
-	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/fairlead/fairlead/pkg/envoy/typed"
+	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -22,7 +21,7 @@ type Tunnel struct {
 	// an Envoy cluster that is updated leaves its reverse tunnels to the connections that use them, and has none for
 	// new ones.
 	Limits map[string]string
-	Plain  *anypb.Any // the Envoy cluster with the default limits, after CloseUnused
+	Plain  *anypb.Any // the Envoy cluster with the default limits, after multiplex.CloseUnused
 }
 
 // TunnelOf parses an Envoy cluster of a gateway. ok is false if it is not a tunnel.
@@ -44,25 +43,10 @@ func TunnelOf(resource *anypb.Any) (t Tunnel, ok bool) {
 		c.CircuitBreakers = breaker(defaults)
 		t.Limits = limits
 	}
-	if CloseUnused(c) || len(limits) > 0 {
+	if multiplex.CloseUnused(c) || len(limits) > 0 {
 		t.Plain = pack(c)
 	}
 	return t, true
-}
-
-// CloseUnused changes an Envoy cluster of a tunnel so that a reverse tunnel is closed once it has carried no connection
-// for a minute. Its edge then dials another, which has no HTTP/2 pings until it is used. CloseUnused returns false if
-// nothing has changed. A gateway's agent does this, not the xds-server: an Envoy cluster that changes while it is in
-// use loses its reverse tunnels, and agents of versions before would reject the change.
-func CloseUnused(c *clusterv3.Cluster) bool {
-	options := &upstreamhttpv3.HttpProtocolOptions{}
-	if c.GetTypedExtensionProtocolOptions()[typed.HTTPProtocols].UnmarshalTo(options) != nil ||
-		options.GetCommonHttpProtocolOptions() != nil {
-		return false
-	}
-	options.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(unusedAfter)}
-	c.TypedExtensionProtocolOptions[typed.HTTPProtocols] = pack(options)
-	return true
 }
 
 // runtimeLimits returns thresholds by the keys with which Envoy's runtime overrides them. Missing ones have Envoy's

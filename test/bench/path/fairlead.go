@@ -11,6 +11,7 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/bench/secrets"
 )
@@ -42,7 +43,7 @@ func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 	}
 	clusters := append(envoy.GatewayClusters(inst), envoy.TunnelClusters(inst, wc)...)
 	for _, c := range clusters {
-		envoy.CloseUnused(c) // as a gateway's agent does
+		multiplex.CloseUnused(c) // as a gateway's agent does
 	}
 	gateway := envoy.Static(
 		envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(inst, "gateway-0", bind, model.Denied{}),
