@@ -71,7 +71,8 @@ func TestReasonsMatchTheCode(t *testing.T) {
 		"<!-- Written by `make update-golden` from the comments in api/v1alpha1: change them there. -->\n\n" +
 		"Reasons are part of the API: scripts may rely on them. Messages are for people, and change.\n\n" +
 		"`kubectl describe tunnel` and `kubectl describe cluster` show the events. The same event again within minutes is " +
-		"counted, not repeated.\n")
+		"counted, not repeated. A new Tunnel gets an event for the first value of a condition only if it is a warning or a " +
+		"success.\n")
 	for _, c := range constants(t, "conditions.go") {
 		switch {
 		case strings.HasPrefix(c.name, "Reason"):

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/internal/ending"
 )
@@ -23,15 +24,25 @@ var description = grpc.StreamDesc{StreamName: "Wait", ClientStreams: true, Serve
 // wait serves a method whose handler only receives messages, and returns a call of it.
 func wait(t *testing.T, ends chan<- func(error)) grpc.ClientStream {
 	t.Helper()
+	call := serve(t, func(end func(error), stream grpc.ServerStream) error {
+		if err := stream.SendMsg(&emptypb.Empty{}); err != nil {
+			return err
+		}
+		ends <- end
+		return stream.RecvMsg(&emptypb.Empty{})
+	})
+	if err := call.RecvMsg(&emptypb.Empty{}); err != nil {
+		t.Fatal(err)
+	}
+	return call
+}
+
+// serve serves a method, and returns a call of it.
+func serve(t *testing.T, handle func(end func(error), stream grpc.ServerStream) error) grpc.ClientStream {
+	t.Helper()
 	method := description
 	method.Handler = func(_ any, stream grpc.ServerStream) error {
-		return ending.Serve(stream.Context(), func(_ context.Context, end func(error)) error {
-			if err := stream.SendMsg(&emptypb.Empty{}); err != nil {
-				return err
-			}
-			ends <- end
-			return stream.RecvMsg(&emptypb.Empty{})
-		})
+		return ending.Serve(stream.Context(), func(end func(error)) error { return handle(end, stream) })
 	}
 	server := grpc.NewServer()
 	server.RegisterService(
@@ -52,9 +63,6 @@ func wait(t *testing.T, ends chan<- func(error)) grpc.ClientStream {
 	t.Cleanup(cancel)
 	call, err := conn.NewStream(ctx, &description, "/test/Wait")
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := call.RecvMsg(&emptypb.Empty{}); err != nil {
 		t.Fatal(err)
 	}
 	return call
@@ -82,5 +90,38 @@ func TestACallEndsWhenItsHandlerReturns(t *testing.T) {
 	(<-ends)(status.Error(codes.Internal, "this comes too late"))
 	if err == nil || err.Error() != "EOF" {
 		t.Errorf("got %v, want EOF", err)
+	}
+}
+
+// TestACallIsEndedWhileItsHandlerSends ends a call whose handler is blocked because the client reads nothing.
+func TestACallIsEndedWhileItsHandlerSends(t *testing.T) {
+	ends, sending := make(chan func(error), 1), make(chan error, 1)
+	call := serve(t, func(end func(error), stream grpc.ServerStream) error {
+		ends <- end
+		for {
+			if err := stream.SendMsg(wrapperspb.Bytes(make([]byte, 64<<10))); err != nil {
+				sending <- err
+				return err
+			}
+		}
+	})
+	end := <-ends
+	select {
+	case err := <-sending:
+		t.Fatalf("the handler is not blocked: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	end(status.Error(codes.FailedPrecondition, "it is over"))
+	select {
+	case <-sending:
+	case <-time.After(patience):
+		t.Fatal("the handler still sends")
+	}
+	var err error
+	for err == nil {
+		err = call.RecvMsg(&wrapperspb.BytesValue{})
+	}
+	if status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("got %v", err)
 	}
 }

@@ -29,8 +29,11 @@ import (
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
-// many is how many control channels the memory benchmarks open.
-const many = 1000
+// many is how many control channels the memory benchmarks open: 1,000, or what manyVariable says.
+var many = 1000
+
+// manyVariable is the environment variable that overrides many, for example with 10000.
+const manyVariable = "MEMORY_CHANNELS"
 
 // crowdVariable makes the test binary run the edges of a memory benchmark in another process, so that their memory
 // does not count as the server's.
@@ -43,6 +46,13 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	if text := os.Getenv(manyVariable); text != "" {
+		var err error
+		if many, err = strconv.Atoi(text); err != nil || many < 1 {
+			fmt.Fprintf(os.Stderr, "%s: %q is no number of control channels\n", manyVariable, text)
+			os.Exit(1)
+		}
 	}
 	os.Exit(m.Run())
 }
@@ -85,16 +95,17 @@ func BenchmarkMemory(b *testing.B) {
 // measureMemory starts a crowd, and reports the memory per edge.
 func measureMemory(b *testing.B, testbed *testbed, address string) {
 	b.Helper()
+	n := float64(many)
 	for b.Loop() { // one iteration
 		before, beforeRSS := memory(b)
 		end := testbed.crowd(b, address, many)
 		after, afterRSS := memory(b)
-		each := func(a, b uint64) float64 { return (float64(a) - float64(b)) / many / 1e3 }
+		each := func(a, b uint64) float64 { return (float64(a) - float64(b)) / n / 1e3 }
 		b.ReportMetric(each(after.HeapAlloc, before.HeapAlloc), "heap-KB/edge")
 		b.ReportMetric(each(after.StackInuse, before.StackInuse), "stack-KB/edge")
 		b.ReportMetric(each(after.HeapInuse, before.HeapInuse), "heapinuse-KB/edge")
-		b.ReportMetric(float64(afterRSS-beforeRSS)/many/1e3, "RSS-KB/edge")
-		b.ReportMetric(float64(runtime.NumGoroutine())/many, "goroutines/edge")
+		b.ReportMetric(float64(afterRSS-beforeRSS)/n/1e3, "RSS-KB/edge")
+		b.ReportMetric(float64(runtime.NumGoroutine())/n, "goroutines/edge")
 		end()
 	}
 }

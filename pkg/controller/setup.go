@@ -89,7 +89,9 @@ func Setup(mgr ctrl.Manager, config config.Config, log *slog.Logger) error {
 		reconciler.AddIndexes(mgr), objects.Wrap("setting up tunnels", tunnels.Setup(mgr)),
 		objects.Wrap("setting up kubeconfigs", writer.Setup(mgr)),
 		objects.Wrap("setting up networks", networks.Setup(mgr)),
-		objects.Wrap("setting up live status", setupLive(p, mgr, ended, figures)),
+		objects.Wrap("setting up live status", setupLive(p, mgr, ended, figures, func(live *status.Reconciler) {
+			tunnels.Complete(writer.Initial, live.Initial)
+		})),
 		objects.Wrap("setting up webhook", webhook.Setup(p, mgr)), objects.Wrap("setting up copies", copies.Setup(p, mgr)),
 		objects.Wrap("setting up the comparison of informers", setupInformers(p, mgr)),
 	)
@@ -117,13 +119,17 @@ func setupPublicService(p reconciler.Deps, mgr ctrl.Manager) error {
 }
 
 // setupLive adds the reconcilers of what edges, gateways and machines report, and the view of the xds-servers that they
-// read.
-func setupLive(p reconciler.Deps, mgr ctrl.Manager, ended *records.EndedTunnels, figures *metrics.Collector) error {
+// read. It calls then with the reconciler of live state.
+func setupLive(
+	p reconciler.Deps, mgr ctrl.Manager, ended *records.EndedTunnels, figures *metrics.Collector,
+	then func(*status.Reconciler),
+) error {
 	changed := workqueue.NewTyped[string]()
 	setup := func(view status.View, age func() time.Duration) error {
 		live := status.New(p, view, ended)
 		live.Observe(status.Figures{Written: figures.StatusWritten, Cut: figures.EdgeCut})
 		figures.Follow(live.Waiting, age)
+		then(live)
 		return live.Setup(mgr, changed)
 	}
 	switch {

@@ -26,7 +26,7 @@ func TestEventsDescribeEachTransition(t *testing.T) {
 	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonInvalidKubeconfig)
 	controllertest.Edit(t, m, tunnel, func(t *v1alpha1.Tunnel) { t.Spec.RevokedEdges = []string{"edge-lost"} })
 	onTunnel, onCluster := &story{"Tunnel", string(tunnel.UID), m}, &story{"Cluster", string(cluster.UID), m}
-	controllertest.Eventually(t, onTunnel.has(t, v1alpha1.ReasonAccepted, v1alpha1.ReasonInvalidKubeconfig))
+	controllertest.Eventually(t, onTunnel.has(t, v1alpha1.ReasonInvalidKubeconfig))
 	controllertest.Eventually(t, onCluster.has(t, v1alpha1.ReasonInvalidKubeconfig))
 	controllertest.Edit(t, m, garbage, func(s *corev1.Secret) {
 		s.Data = controllertest.KubeconfigSecret(t, ns, "c1", controllertest.OriginalServer).Data

@@ -111,7 +111,8 @@ type source interface {
 func (s *Server) DeltaAggregatedResources(conn adsConn) error {
 	subject, err := caller(conn.Context(), s.domain, s.now())
 	if err == nil {
-		err = ending.Serve(conn.Context(), func(ctx context.Context, end func(error)) error {
+		ctx := conn.Context()
+		err = ending.Serve(ctx, func(end func(error)) error {
 			st, err := s.enter(ctx, subject, conn, end)
 			if err != nil {
 				return err

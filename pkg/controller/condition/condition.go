@@ -36,19 +36,30 @@ func Counted(n int, one, more string) string {
 type Transition struct{ Condition, EventType, Reason, Message string }
 
 // Set writes conditions into a status. It returns a transition for each condition whose status or reason has changed. A
-// changed message alone is not a transition, nor is the first "no edge" of a new Tunnel.
+// changed message alone is not a transition, nor is how a new Tunnel begins.
 func Set(status *v1alpha1.TunnelStatus, generation int64, conditions ...metav1.Condition) []Transition {
 	var events []Transition
 	for _, c := range conditions {
 		c.ObservedGeneration, c.Message = generation, Shorten(c.Message)
 		was := apimeta.FindStatusCondition(status.Conditions, c.Type)
-		begins := was == nil && c.Status != metav1.ConditionTrue && IsLive(c.Type)
-		if (was == nil || was.Status != c.Status || was.Reason != c.Reason) && !begins {
+		if (was == nil && !begins(c)) || (was != nil && (was.Status != c.Status || was.Reason != c.Reason)) {
 			events = append(events, Transition{c.Type, eventType(c), c.Reason, c.Message})
 		}
 		apimeta.SetStatusCondition(&status.Conditions, c)
 	}
 	return events
+}
+
+// begins reports whether the first value of a condition only states how every Tunnel begins: it is accepted, has a mode
+// of its kubeconfig, and waits. An event for each of these would double the writes of a new Cluster. A warning, and the
+// first success, are more than that.
+func begins(c metav1.Condition) bool {
+	if c.Status != metav1.ConditionTrue {
+		return IsLive(c.Type) || eventType(c) == corev1.EventTypeNormal
+	}
+	return slices.Contains(
+		[]string{v1alpha1.ConditionAccepted, v1alpha1.ConditionKubeconfigMode, v1alpha1.ConditionHostnameResolves}, c.Type,
+	)
 }
 
 // Live lists the conditions that depend on live state. A Tunnel that is not served has none of them.

@@ -61,20 +61,21 @@ func (r *resolver) leadsTo(ctx context.Context, hostname, gateway string) answer
 	if r.paused() {
 		return unknown
 	}
+	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	// First, because without the gateways' addresses an answer for the hostname is meaningless.
 	gateways, err := r.addresses(ctx, gateway)
 	if err != nil {
 		if !notFound(err) {
-			r.pause()
+			r.pause(caller)
 		}
 		return unknown
 	}
 	found, err := r.addresses(ctx, hostname)
 	switch {
 	case err != nil && !notFound(err):
-		r.pause()
+		r.pause(caller)
 		return unknown
 	case err != nil || len(found) == 0:
 		return no
@@ -117,7 +118,11 @@ func (r *resolver) paused() bool {
 	return r.now().Before(r.pausedUntil)
 }
 
-func (r *resolver) pause() {
+// pause pauses lookups, unless the caller ended this one before lookupTimeout.
+func (r *resolver) pause(caller context.Context) {
+	if caller.Err() != nil {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pausedUntil = r.now().Add(lookupPause)

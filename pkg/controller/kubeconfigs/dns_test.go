@@ -129,6 +129,27 @@ func TestAFailedDNSServerIsNotQueriedForEveryCluster(t *testing.T) {
 	}
 }
 
+func TestACallerThatDoesNotWaitPausesNoLookups(t *testing.T) {
+	asked := 0
+	r := &resolver{mode: config.TunnelDNSAuto, now: time.Now, lookup: func(
+		ctx context.Context, _ string,
+	) ([]string, error) {
+		asked++
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}}
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		if got := r.resolves(ctx, controllertest.Hostname, "10.1.1.1"); got != unknown {
+			t.Errorf("got %d", got)
+		}
+		cancel()
+	}
+	if asked != 2 {
+		t.Errorf("asked %d times, want twice", asked)
+	}
+}
+
 func TestBothLookupsShareOneDeadline(t *testing.T) {
 	var deadlines []time.Time
 	r := &resolver{mode: config.TunnelDNSAuto, now: time.Now, lookup: func(

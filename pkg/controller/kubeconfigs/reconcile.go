@@ -121,6 +121,29 @@ func (r *Reconciler) update(ctx context.Context, o objects.Group) (time.Duration
 	return wait, r.report(ctx, tunnel, status, v)
 }
 
+// initialTime bounds how long a new Tunnel waits for DNS before its first status is written. It is far more than an
+// answer takes. Later answers are recorded by a second write.
+const initialTime = 250 * time.Millisecond
+
+// Initial is a tunnel.Initial: it decides the kubeconfig of a new Cluster that has none yet. The decision is then on
+// record before the control-plane provider writes the Secret.
+func (r *Reconciler) Initial(
+	ctx context.Context, o objects.Group, status *v1alpha1.TunnelStatus,
+) []metav1.Condition {
+	if o.Kubeconfig != nil || !o.Tunnel.Spec.Kubeconfig.Mode.Tunnelled() || !tunnelComplete(o) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, initialTime)
+	defer cancel()
+	v, err := r.decide(ctx, o)
+	if err != nil || ctx.Err() != nil || v.stays {
+		return nil // Reconcile decides again
+	}
+	v.recordIn(status, o, kubeconfig.Endpoint{}, r.Now())
+	v.add(v.readyCondition(o, kubeconfig.Endpoint{}, nil))
+	return v.conditions
+}
+
 // errNotWritable is the result for a kubeconfig that may not be changed.
 var errNotWritable = errors.New("the kubeconfig Secret must not be changed")
 

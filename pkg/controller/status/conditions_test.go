@@ -283,3 +283,37 @@ func TestEnrolledCountsEdgesWithAValidLeaf(t *testing.T) {
 		t.Errorf("the next end is %s", got)
 	}
 }
+
+func TestLiveStateWaitsForTheFirstDecision(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	made := func(ago time.Duration, change func(*v1alpha1.Tunnel)) *v1alpha1.Tunnel {
+		tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-ago))}}
+		tunnel.Spec.ID = "one"
+		change(tunnel)
+		return tunnel
+	}
+	same := func(*v1alpha1.Tunnel) {}
+	tests := map[string]struct {
+		tunnel *v1alpha1.Tunnel
+		want   time.Duration
+	}{
+		"new":                        {made(time.Second, same), decisionTime - time.Second},
+		"without a decision":         {made(decisionTime, same), 0},
+		"the apiserver's clock fast": {made(-time.Second, same), 0},
+		"decided":                    {made(time.Second, func(t *v1alpha1.Tunnel) { t.Status.ID = "one" }), 0},
+		"rejected": {made(time.Second, func(t *v1alpha1.Tunnel) {
+			t.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse}}
+		}), 0},
+		"restored, with a revoked edge": {made(time.Second, func(t *v1alpha1.Tunnel) {
+			t.Status.Edges = []v1alpha1.EdgeStatus{{NodeID: "edge-a"}}
+			t.Spec.RevokedEdges = []string{"edge-a"}
+		}), 0},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := undecided(tc.tunnel, now); got != tc.want {
+				t.Errorf("waits %s, want %s", got, tc.want)
+			}
+		})
+	}
+}

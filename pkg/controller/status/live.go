@@ -33,6 +33,8 @@ const (
 	// askInterval is how soon a tunnel with incomplete live state is checked again. The view notifies when the state is
 	// complete; this interval covers lost notifications.
 	askInterval = 30 * time.Second
+	// decisionTime is how long a new Tunnel may wait for its first decision. Creation times are whole seconds.
+	decisionTime = 3 * time.Second
 	// patience is how long a condition stays that is unknown at the moment.
 	patience = time.Minute
 )
@@ -88,6 +90,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.writes.leave(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
+	if wait := undecided(tunnel, now); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
 	if wait := r.recall(request.NamespacedName).written.Add(writeInterval).Sub(now); wait > 0 &&
 		!revocationDue(tunnel, now) {
 		r.remember(request.NamespacedName, func(m *remembered) { m.pending = earliest(m.pending, now) })
@@ -104,16 +109,47 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return reconcile.Result{RequeueAfter: wait}, err
 }
 
+// undecided returns how long to wait for the first decision about a new Tunnel, whose write contains what Initial
+// returns. A write before it would be a second one, and a conflict for the decision. The wait is short, because some
+// Tunnels get no decision, for example of paused Clusters.
+func undecided(tunnel *v1alpha1.Tunnel, now time.Time) time.Duration {
+	age := now.Sub(tunnel.CreationTimestamp.Time)
+	if tunnel.HeldID() != "" || len(tunnel.Status.Conditions) > 0 || age < 0 || revocationDue(tunnel, now) {
+		return 0
+	}
+	return max(0, decisionTime-age)
+}
+
+// Initial is a tunnel.Initial: it returns the conditions of a Tunnel to which no edge is connected.
+func (r *Reconciler) Initial(_ context.Context, o objects.Group, _ *v1alpha1.TunnelStatus) []metav1.Condition {
+	if r.Config.NoTunnels || !o.Tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
+		return nil
+	}
+	live := r.live(o.Tunnel)
+	if len(live.Edges) > 0 {
+		return nil // it is not new: Reconcile records the edges too
+	}
+	conditions := liveConditions(o.Tunnel, nil, live, r.Now())
+	status := *o.Tunnel.Status.DeepCopy()
+	condition.Set(&status, o.Tunnel.Generation, conditions...)
+	return append(conditions, ready(o.Tunnel, status.Conditions))
+}
+
+// live returns what is reported about a Tunnel.
+func (r *Reconciler) live(tunnel *v1alpha1.Tunnel) reportview.Live {
+	// Reports carry ids, so they belong to this Tunnel only if it holds the id: another Tunnel may.
+	if r.view == nil || tunnel.HeldID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
+		return reportview.Live{}
+	}
+	return r.view.Tunnel(tunnel.HeldID())
+}
+
 // update writes what differs, unless the write has to wait its turn, and returns when to reconcile again.
 func (r *Reconciler) update(ctx context.Context, o objects.Group, now time.Time) (time.Duration, error) {
 	if err := r.revive(ctx, o.Tunnel); err != nil {
 		return 0, err
 	}
-	var live reportview.Live
-	// Reports carry ids, so they belong to this Tunnel only if it holds the id: another Tunnel may.
-	if r.view != nil && o.Tunnel.HeldID() != "" && o.Tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
-		live = r.view.Tunnel(o.Tunnel.HeldID())
-	}
+	live := r.live(o.Tunnel)
 	status, events := r.status(o, live, now)
 	if err := r.write(ctx, o, status, events, now); err != nil {
 		return 0, err

@@ -25,6 +25,9 @@ type Claim struct {
 	Enrols    bool                // edges may enrol, unless the decision is fatal: tokens are chosen
 	TokensEnd bool                // every token of edges ends
 	Condition func(decision.Resolution) metav1.Condition
+	// Initial completes the first status of a Tunnel, unless the decision is fatal, and returns further conditions; nil:
+	// it is not the first, or nothing is added. Its last argument is the condition of the decision.
+	Initial func(*v1alpha1.TunnelStatus, metav1.Condition) []metav1.Condition
 }
 
 // Decide is the only function that grants and revokes names and the id of a Tunnel. It decides, records the decision
@@ -56,7 +59,11 @@ func (r *Reconciler) Decide(
 			}
 		}
 	}
-	return resolution, b, r.report(ctx, tunnel, status, c.Condition(resolution))
+	conditions := []metav1.Condition{c.Condition(resolution)}
+	if c.Initial != nil && resolution.Fatal == nil {
+		conditions = append(conditions, c.Initial(status, conditions[0])...)
+	}
+	return resolution, b, r.report(ctx, tunnel, status, conditions...)
 }
 
 // Bootstrap is the pending work on bootstrap Secrets after their tokens are on record; zero: none.

@@ -35,6 +35,9 @@ func New(p reconciler.Deps, ended *records.EndedTunnels, restorer Restorer, noti
 	}
 }
 
+// Complete sets what completes the first status of a Tunnel, in this order. It must be called before the start.
+func (r *Reconciler) Complete(initial ...Initial) { r.initial = initial }
+
 // Setup adds the reconciler to a manager. It starts nothing.
 func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 	build := ctrl.NewControllerManagedBy(mgr).

@@ -39,7 +39,13 @@ type Reconciler struct {
 	notify func(client.ObjectKey)
 
 	restorer Restorer
+	initial  []Initial
 }
+
+// Initial decides what another reconciler would write next into the status of a new Tunnel, so that the first write
+// contains it. The Tunnel in o has everything that is decided so far. It adds fields to status and returns conditions,
+// or does neither and leaves both to its reconciler. It must not block for long.
+type Initial func(ctx context.Context, o objects.Group, status *v1alpha1.TunnelStatus) []metav1.Condition
 
 // Restorer restores the kubeconfig of a Cluster whose tunnel ends, and returns its Tunnel as it is then.
 type Restorer interface {
@@ -149,11 +155,34 @@ func (r *Reconciler) serve(ctx context.Context, o objects.Group) (reconcile.Resu
 	if !ok {
 		return reconcile.Result{}, nil // it is being deleted, and was never complete
 	}
-	_, d, err := r.Decide(ctx, tunnel, Claim{Candidate: &candidate, Enrols: true, Condition: accepted})
+	c := Claim{Candidate: &candidate, Enrols: true, Condition: accepted}
+	if len(tunnel.Status.Conditions) == 0 {
+		c.Initial = func(status *v1alpha1.TunnelStatus, accepted metav1.Condition) []metav1.Condition {
+			return r.complete(ctx, objects.Group{Key: o.Key, Cluster: o.Cluster, Tunnel: tunnel, Kubeconfig: o.Kubeconfig},
+				status, accepted)
+		}
+	}
+	_, d, err := r.Decide(ctx, tunnel, c)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	return r.Deliver(ctx, o.Cluster, tunnel, d)
+}
+
+// complete adds what other reconcilers would write next to the first status of a Tunnel, and returns their conditions.
+func (r *Reconciler) complete(
+	ctx context.Context, o objects.Group, status *v1alpha1.TunnelStatus, accepted metav1.Condition,
+) []metav1.Condition {
+	all := []metav1.Condition{accepted}
+	for _, initial := range r.initial {
+		before := o.Tunnel.DeepCopy()
+		before.Status = *status.DeepCopy()
+		condition.Set(&before.Status, before.Generation, all...)
+		all = append(all, initial(ctx, objects.Group{
+			Key: o.Key, Cluster: o.Cluster, Tunnel: before, Kubeconfig: o.Kubeconfig,
+		}, status)...)
+	}
+	return all[1:]
 }
 
 // serveNothing keeps a Tunnel that only selects the mode of its Cluster's kubeconfig: no name is served, and no edge is

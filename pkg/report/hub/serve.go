@@ -68,7 +68,7 @@ type conversation[M any] struct {
 func (c *conversation[M]) serve(ctx context.Context, send func(*reportv1.Question) error) error {
 	subject, err := caller(ctx, c.hub.domain, c.role, c.hub.now())
 	if err == nil {
-		err = ending.Serve(ctx, func(ctx context.Context, end func(error)) error {
+		err = ending.Serve(ctx, func(end func(error)) error {
 			return c.converse(ctx, &session{subject: subject, end: end, asked: asked{send: send}})
 		})
 	}
