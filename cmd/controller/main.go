@@ -21,6 +21,7 @@ import (
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/internal/logging"
+	"github.com/fairlead/fairlead/internal/memory"
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/internal/version"
@@ -255,6 +256,7 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	f.config.Now, f.config.Metrics = f.clock.Now, registerer{ctrlmetrics.Registry}
 	f.config.Metrics.MustRegister(metrics.Build(metrics.Controller))
 	kubelog.SetLogger(log)
+	memory.Bound(0, log)
 	stop, err := f.traces.Start(ctx, "controller", log)
 	if err != nil {
 		return err

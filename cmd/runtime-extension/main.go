@@ -30,6 +30,7 @@ import (
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/internal/logging"
+	"github.com/fairlead/fairlead/internal/memory"
 	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/capi/hooks"
 	"github.com/fairlead/fairlead/pkg/capi/inject"
@@ -98,6 +99,7 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	kubelog.SetLogger(log)
+	memory.Bound(0, log)
 	if err := f.splitListen(); err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/heartbeat"
 	"github.com/fairlead/fairlead/internal/kubelog"
+	"github.com/fairlead/fairlead/internal/memory"
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/internal/version"
@@ -56,6 +57,7 @@ type server struct {
 	figures  *figures
 	refusals collect.Refusals // of unknown machines
 	beats    *heartbeat.Monitor
+	memory   uint64 // that this process may use, in bytes; 0: all
 }
 
 func newServer(c config, log *slog.Logger) (*server, error) {
@@ -87,6 +89,7 @@ func newServer(c config, log *slog.Logger) (*server, error) {
 		requests: countedIssuer{csr.Requests{Client: client}, figures},
 		figures:  figures,
 		beats:    beats,
+		memory:   memory.Bound(0, log),
 	}, nil
 }
 
@@ -152,8 +155,9 @@ func (s *server) channel() (*controlchannel.Channel, *reporthub.Hub) {
 			enrolv1.Enrolment_EnrolGateway_FullMethodName,
 			reportv1.Report_Gateway_FullMethodName, reportv1.Report_Peers_FullMethodName, reportv1.Report_Watch_FullMethodName,
 		},
-		Closing: func() { s.ads.Close(); hub.Close() },
-		Refused: s.noteRefusal(collect.AboutHandshake),
+		EdgeConnections: edgeConnections(s.memory),
+		Closing:         func() { s.ads.Close(); hub.Close() },
+		Refused:         s.noteRefusal(collect.AboutHandshake),
 		Calls: traces.Calls(
 			traces.Untrusted, enrolv1.Enrolment_EnrolEdge_FullMethodName, enrolv1.Enrolment_EnrolGateway_FullMethodName,
 			enrolv1.Enrolment_Renew_FullMethodName, enrolv1.Enrolment_ReportBoot_FullMethodName,

@@ -150,10 +150,10 @@ var foreign = []Metric{
 		Help:   "Handshakes of edges that were postponed because of --tunnel-rate.",
 	},
 	{
-		Name: "envoy_overload_envoy_overload_actions_stop_accepting_connections_active",
+		Name: "envoy_overload_envoy_overload_actions_reject_incoming_connections_active",
 		Kind: Gauge,
 		Of:   atGateway,
-		Help: "1 while Envoy accepts no new connections, to keep the open ones.",
+		Help: "1 while Envoy closes new connections at once, to keep the open ones.",
 	},
 	{
 		Name: "envoy_overload_envoy_overload_actions_stop_accepting_requests_active",

@@ -761,6 +761,21 @@ var gateways = []Metric{
 			"after TLS (edge, edge_rate, tunnel_id, tunnel_id_rate).",
 	},
 	{
+		Name:   "fairlead_gateway_full_ratio",
+		Kind:   Gauge,
+		Labels: []string{"limit"},
+		Of:     atGateway,
+		Help: "Used part of a limit of the gateway: memory, connections, or those of them at the public port; at 1 it " +
+			"rejects what is new, and keeps what is open.",
+	},
+	{
+		Name:   "fairlead_gateway_worker_cpu_seconds_total",
+		Kind:   Counter,
+		Labels: []string{"worker"},
+		Of:     atGateway,
+		Help:   "CPU time of each worker of Envoy; with 1 s per second it cannot do more.",
+	},
+	{
 		Name: "fairlead_gateway_known_sources",
 		Kind: Gauge,
 		Of:   atGateway,

@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/fairlead/fairlead/internal/heartbeat"
+	"github.com/fairlead/fairlead/internal/memory"
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/internal/version"
 	"github.com/fairlead/fairlead/pkg/agent/edge"
@@ -55,7 +56,8 @@ type Config struct {
 	EnvoyLog      string // file for Envoy's log, appended to; empty: the agent's own stderr
 	EnvoyLogLevel string // empty: warning
 	Concurrency   int    // Envoy's worker threads; 0: one
-	// heap size in bytes at which Envoy stops accepting work; 0: the default of envoy.BootstrapConfig
+	// heap size in bytes at which Envoy stops accepting work; 0: the default of envoy.BootstrapConfig, or less if the
+	// control group of the agent, which starts Envoy, has less memory
 	Memory            uint64
 	ClusterStatistics bool // of a gateway's Envoy: see envoy.BootstrapConfig
 	External          bool // another program starts Envoy, in the same RuntimeDir and with BootstrapFile
@@ -128,6 +130,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.retryWhileFull(ctx, a.config.makeFolders); err != nil {
 		return unlessEnded(ctx, err)
 	}
+	other := a.config.Memory // of Envoy, in the control group of the agent
+	if a.config.External {
+		other = 0
+	}
+	memory.Bound(other, a.log)
 	_ = heartbeat.Notify("READY=1") // Envoy is served as soon as possible; without systemd, Notify does nothing
 	unlock, err := a.config.lock()
 	if err != nil {

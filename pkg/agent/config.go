@@ -10,8 +10,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead/fairlead/internal/memory"
 	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/overload"
 )
 
 // complete sets defaults and validates the configuration before anything starts.
@@ -46,6 +48,9 @@ func (c *Config) complete() error {
 	if err := c.completeFolders(); err != nil {
 		return err
 	}
+	if c.Memory == 0 && !c.External {
+		c.Memory = c.heap(memory.Limit())
+	}
 	if !c.External {
 		// Checked early, because a token must not be used for an Envoy that cannot run.
 		if _, err := exec.LookPath(c.Envoy); err != nil {
@@ -53,6 +58,19 @@ func (c *Config) complete() error {
 		}
 	}
 	return nil
+}
+
+// heap returns the heap of Envoy for a memory limit that agent and Envoy share, in bytes: three quarters of it, and at
+// most the default of the role. The rest is for the agent, and for what Envoy has outside of its heap.
+func (c *Config) heap(limit uint64, limited bool) uint64 {
+	most := uint64(overload.EdgeHeap)
+	if c.Gateway != nil {
+		most = overload.GatewayHeap
+	}
+	if !limited {
+		return most
+	}
+	return min(most, limit/4*3)
 }
 
 func (c *Config) completeFolders() error {

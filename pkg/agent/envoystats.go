@@ -96,6 +96,10 @@ func (a *Agent) gatherEnvoy() ([]*dto.MetricFamily, error) {
 		}, "fairlead_edge_tunnels")
 	} else {
 		own.Observe(func(emit metrics.Emit) { emitOutcomes(emit, ended) }, "fairlead_gateway_clients_total")
+		own.Observe(
+			func(emit metrics.Emit) { a.emitFull(emit, families) },
+			"fairlead_gateway_full_ratio", "fairlead_gateway_worker_cpu_seconds_total",
+		)
 	}
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(own); err != nil {

@@ -42,7 +42,8 @@ func (c *Config) AddBootstrapFlags(flags *pflag.FlagSet, stateDir string) {
 	)
 	flags.Var(
 		(*size)(&c.Memory), "envoy-memory",
-		"heap size at which Envoy stops accepting connections, such as 512Mi (default: chosen for the role)",
+		"heap size at which Envoy rejects what is new, such as 512Mi (default: chosen for the role, and at most "+
+			"three quarters of the memory limit of the agent's control group)",
 	)
 }
 

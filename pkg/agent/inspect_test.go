@@ -113,6 +113,7 @@ func TestInspectionShowsTheConfigurationOfEnvoys(t *testing.T) {
 		}
 	}
 	perCluster(t, g.child.MetricsListen)
+	full(t, g.child.MetricsListen)
 	edge := c.node(servers, fleet.Edges[0].Node, synced)
 	if edge.ID != edgeSubject.ID || edge.Role != model.RoleEdge {
 		t.Errorf("got %+v", edge)
@@ -155,6 +156,31 @@ func perCluster(t *testing.T, address string) {
 			if found <= 0 || found >= 10 {
 				return fmt.Errorf("%s is %v", name, found)
 			}
+		}
+		return nil
+	})
+}
+
+// full waits for the series that tell how full a gateway is: a real Envoy has the statistics and threads with the names
+// that they are read from.
+func full(t *testing.T, address string) {
+	t.Helper()
+	eventually.True(t, time.Minute, "a scrape has the used part of each limit, and the time of each worker", func() error {
+		families, err := scrape(t.Context(), address)
+		if err != nil {
+			return err
+		}
+		limits := map[string]float64{}
+		for _, series := range families["fairlead_gateway_full_ratio"].GetMetric() {
+			limits[series.GetLabel()[0].GetValue()] = series.GetGauge().GetValue()
+		}
+		memory, found := limits["memory"] // Envoy rounds it to percents, so it may be 0
+		if !found || memory >= 1 || limits["connections"] <= 0 || limits["public_connections"] <= 0 {
+			return fmt.Errorf("the limits are %v", limits)
+		}
+		workers := families["fairlead_gateway_worker_cpu_seconds_total"].GetMetric()
+		if len(workers) != 1 || workers[0].GetCounter().GetValue() <= 0 {
+			return fmt.Errorf("the workers are %v", workers)
 		}
 		return nil
 	})

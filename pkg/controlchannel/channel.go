@@ -37,6 +37,9 @@ type Config struct {
 	Expired []string
 	// Inside are the methods that are rejected through the gateways' public port.
 	Inside []string
+	// EdgeConnections bounds the connections of edges, of which an edge has two. When all are in use, a connection of a
+	// tunnel with fewer displaces one of the tunnel with the most. 0, or more than 40,000: 40,000.
+	EdgeConnections int
 	// Closing is called when the shutdown begins. It must end streams that would not end by themselves. May be nil.
 	Closing func()
 	// Refused is called with the address of a caller whose TLS handshake failed, and the reason. It must not block.
@@ -60,6 +63,9 @@ type Channel struct {
 func New(config Config) *Channel { return newChannel(config, defaultBounds()) }
 
 func newChannel(config Config, b bounds) *Channel {
+	if config.EdgeConnections > 0 {
+		b.known = min(b.known, config.EdgeConnections)
+	}
 	rules := newRules(config, b)
 	rules.figures = newFigures()
 	c := &Channel{acceptor: newAcceptor(config, b), closing: config.Closing, figures: rules.figures}

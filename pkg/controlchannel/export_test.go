@@ -22,7 +22,7 @@ func NewBounded(config Config, b Bounds) *Channel {
 		{b.PerAddress, &all.perAddress},
 		{b.PerNode, &all.perNode},
 		{b.Calls, &all.calls.Burst},
-		{b.Known, &all.known},
+		{b.Known, &config.EdgeConnections},
 		{b.PerTunnel, &all.perTunnel},
 		{b.NodeStreams, &all.nodeStreams},
 		{b.TunnelCalls, &all.tunnelCalls.Burst},

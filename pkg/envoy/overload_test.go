@@ -61,6 +61,32 @@ func TestAnEdgeWithoutMemory(t *testing.T) {
 	works(t, in.getBySNI, in.gateways[0], hostname, "api "+hostname)
 }
 
+// TestAGatewayWithoutMemory has a gateway that is above its limit from the beginning. New connections end at once, so
+// that clients and edges can use another gateway, instead of waiting in the queue of the kernel.
+func TestAGatewayWithoutMemory(t *testing.T) {
+	in := newInstallation(t, 1, cluster(t, "c1", freePort(t)))
+	in.startGateway(t, "gateway-0", envoy.BootstrapConfig{MaxHeap: 1 << 20})
+	g := in.gateways[1]
+	for _, address := range []string{g.bind.Public.String(), g.bind.APIServer.String(), g.bind.Connect.String()} {
+		envoytest.Eventually(t, address+" rejects a connection", func() error {
+			conn, err := net.DialTimeout("tcp", address, envoytest.Patience)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(time.Second)) // half of what a worker waits for TLS
+			if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+				return fmt.Errorf("the connection stays: %w", err)
+			}
+			return nil
+		})
+	}
+	stats, err := g.Admin(t.Context(), http.MethodGet, "/stats?filter=^listener[.]public[.]downstream_cx_overload_reject$")
+	if err != nil || strings.Contains(stats, ": 0") || !strings.Contains(stats, "overload_reject") {
+		t.Errorf("%q, %v", stats, err)
+	}
+}
+
 // TestAFloodOfThePublicPortLeavesRoomForClients opens more silent connections than a gateway may have.
 func TestAFloodOfThePublicPortLeavesRoomForClients(t *testing.T) {
 	const most, came = 16, 40

@@ -2,8 +2,10 @@
 //
 //	go run ./test/bench path|manager|networks|scale|all|day [--quick] [--only PATTERN] [--results DIR]
 //	go run ./test/bench report [--results DIR] [--document FILE]
+//	go run ./test/bench goals [--results DIR]
 //
-// Each suite writes its results into its own file. report makes tables and plots of all of them.
+// Each suite writes its results into its own file. report makes tables and plots of all of them. goals compares them
+// with the goals and exits with 1 if one is not measured, or missed without a recorded cause.
 package main
 
 import (
@@ -14,11 +16,13 @@ import (
 	"log/slog"
 	"path/filepath"
 	"regexp"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/kubelog"
+	"github.com/fairlead/fairlead/test/bench/goals"
 	"github.com/fairlead/fairlead/test/bench/manager"
 	"github.com/fairlead/fairlead/test/bench/networks"
 	"github.com/fairlead/fairlead/test/bench/path"
@@ -70,7 +74,7 @@ func root() *cobra.Command {
 		root.AddCommand(measure(s.name, s.short, results, s))
 	}
 	root.AddCommand(measure(day.name, day.short, results, day))
-	root.AddCommand(measure("all", "everything", results, suites...), write(results), serve())
+	root.AddCommand(measure("all", "everything", results, suites...), write(results), compare(results), serve())
 	return root
 }
 
@@ -117,6 +121,27 @@ func write(results *string) *cobra.Command {
 	document := c.Flags().String("document", filepath.Join("docs", "benchmarks.md"),
 		"file whose tables are rewritten, with the files and plots in the folder of its name beside it")
 	c.RunE = func(*cobra.Command, []string) error { return report.Write(*results, *document) }
+	return c
+}
+
+func compare(results *string) *cobra.Command {
+	c := &cobra.Command{Use: "goals", Short: "compare the results with the goals", Args: cobra.NoArgs}
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		all, err := goals.Load(*results)
+		if err != nil {
+			return err
+		}
+		causes, err := goals.Causes()
+		if err != nil {
+			return err
+		}
+		rows := goals.Evaluate(goals.All, all, causes)
+		_, err = fmt.Fprintf(c.OutOrStdout(), "%s\nruns: %s\n", goals.Text(rows), strings.Join(goals.Runs(rows, all), ", "))
+		if failed := goals.Failed(rows); err == nil && len(failed) > 0 {
+			err = fmt.Errorf("missed without a recorded cause, or not measured: %s", strings.Join(failed, ", "))
+		}
+		return err
+	}
 	return c
 }
 

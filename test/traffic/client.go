@@ -139,6 +139,12 @@ func (s *Session) Close() {
 	}
 }
 
+// Ask requests a path and reads nothing of the answer.
+func (s *Session) Ask(target string) error {
+	_, err := fmt.Fprintf(s.conn, "GET %s HTTP/1.1\r\nHost: kubernetes\r\n\r\n", target)
+	return err
+}
+
 // Get requests a path and returns the body of the answer, whose status must be 200.
 func (s *Session) Get(ctx context.Context, target string) (string, error) {
 	if deadline, ok := ctx.Deadline(); ok {
@@ -172,7 +178,7 @@ func (s *Session) Lines(target string, silence time.Duration, each func(line str
 }
 
 func (s *Session) send(target string) (*http.Response, error) {
-	if _, err := fmt.Fprintf(s.conn, "GET %s HTTP/1.1\r\nHost: kubernetes\r\n\r\n", target); err != nil {
+	if err := s.Ask(target); err != nil {
 		return nil, err
 	}
 	response, err := http.ReadResponse(s.reader, nil)

@@ -18,13 +18,14 @@ import (
 const heapMonitor = "envoy.resource_monitors.fixed_heap"
 
 const (
-	// gatewayHeap is enough for 10,000 workload clusters of 50 KB and as many clients; edgeHeap for the stream windows
-	// of an edge.
-	gatewayHeap = 2 << 30
-	edgeHeap    = 512 << 20
-	// shrinkAt and rejectAt are parts of the heap. Between them Envoy returns free memory to the kernel.
+	// GatewayHeap and EdgeHeap are the defaults of the heap, in bytes: enough for 10,000 workload clusters of 50 KB and
+	// as many clients, and for the stream windows of an edge.
+	GatewayHeap = 2 << 30
+	EdgeHeap    = 512 << 20
+	// shrinkAt and RejectAt are parts of the heap. Between them Envoy returns free memory to the kernel, and from
+	// RejectAt on it rejects what is new.
 	shrinkAt = 0.85
-	rejectAt = 0.95
+	RejectAt = 0.95
 	// overloadInterval is how often memory is checked: 10 Gbit/s fill 300 MB in that time.
 	overloadInterval = 250 * time.Millisecond
 	// maxConnections is far above the connections of one gateway: two reverse tunnels of each of 10,000 edges, and
@@ -32,22 +33,24 @@ const (
 	maxConnections = 50_000
 )
 
-// Gateway keeps a gateway within its memory limit, in bytes: Envoy returns unused memory, and then stops accepting
-// clients and edges until memory is available. For 0, heap and connections have defaults.
+// Gateway keeps a gateway within its memory limit, in bytes: Envoy returns unused memory, and then rejects new clients
+// and edges until memory is available. It closes their connections at once: with the action
+// stop_accepting_connections they would wait in the queue of the kernel, which has accepted them already, until the
+// client gives up. For 0, heap and connections have defaults.
 func Gateway(heap, connections uint64) *overloadv3.OverloadManager {
-	return overload(cmp.Or(heap, gatewayHeap), Connections(connections),
+	return overload(cmp.Or(heap, GatewayHeap), Connections(connections),
 		aboveHeap("envoy.overload_actions.shrink_heap", shrinkAt),
-		aboveHeap("envoy.overload_actions.stop_accepting_requests", rejectAt),
-		aboveHeap("envoy.overload_actions.stop_accepting_connections", rejectAt))
+		aboveHeap("envoy.overload_actions.stop_accepting_requests", RejectAt),
+		aboveHeap("envoy.overload_actions.reject_incoming_connections", RejectAt))
 }
 
 // Edge keeps an edge within its memory limit, in bytes. Envoy continues to dial reverse tunnels, whose number is
 // bounded, but rejects new streams in them, for which the gateway then tries another edge. For 0, heap and connections
 // have defaults.
 func Edge(heap, connections uint64) *overloadv3.OverloadManager {
-	return overload(cmp.Or(heap, edgeHeap), Connections(connections),
+	return overload(cmp.Or(heap, EdgeHeap), Connections(connections),
 		aboveHeap("envoy.overload_actions.shrink_heap", shrinkAt),
-		aboveHeap("envoy.overload_actions.stop_accepting_requests", rejectAt))
+		aboveHeap("envoy.overload_actions.stop_accepting_requests", RejectAt))
 }
 
 // Connections returns the limit of downstream connections, or the default for 0.

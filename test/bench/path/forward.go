@@ -21,8 +21,8 @@ func forwarder(ctx context.Context, p *place, s *subject, l link) error {
 	return s.forward(ctx, p, "envoy", at[0], to, "", "")
 }
 
-// pair starts two Envoys that forward TCP with mutual TLS between them: the minimum cost of two Envoy processes and one
-// layer of TLS.
+// pair starts two Envoys that forward TCP with mutual TLS between them, and no tunnel: what users would run if they
+// could dial the apiserver. The pair opens a TLS connection for each connection of a client.
 func pair(ctx context.Context, p *place, s *subject, l link) error {
 	at, err := ports(2)
 	if err != nil {

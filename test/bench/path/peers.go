@@ -13,8 +13,7 @@ import (
 )
 
 // peers are comparable projects, and proxies that must be able to dial the apiserver, as an upper bound. HAProxy and
-// the single Envoy do not encrypt, and their link is between them and the apiserver. The pair of Envoys opens a TLS
-// connection for each connection of a client, and shares nothing between them.
+// the single Envoy do not encrypt, and their link is between them and the apiserver.
 var peers = []contender{
 	{"remotedialer", remotedialer},
 	{"konnectivity", konnectivity},
@@ -22,12 +21,11 @@ var peers = []contender{
 	{"ssh", ssh},
 	{"haproxy (forward)", haproxy},
 	{"envoy (forward)", forwarder},
-	{"2 envoys (TLS)", pair},
 }
 
 // onlyInFull are the peers that a quick run measures only where that is fast: an old peer, and the upper bounds that
 // are not tunnels.
-var onlyInFull = []string{"ssh", "haproxy (forward)", "envoy (forward)", "2 envoys (TLS)"}
+var onlyInFull = []string{"ssh", "haproxy (forward)", "envoy (forward)"}
 
 // peer returns the path of a program of tools/bench.
 func (p *place) peer(name string) (string, error) {

@@ -7,7 +7,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 
+	"github.com/fairlead/fairlead/test/bench/goals"
 	"github.com/fairlead/fairlead/test/bench/record"
 )
 
@@ -160,9 +162,14 @@ func direct(_ context.Context, p *place, s *subject, l link) error {
 	return err
 }
 
-// contenders returns everything that is compared: first the direct connection, then Fairlead, then the selected peers.
+// required are the subjects without which a run is worth nothing: the direct connection, Fairlead, and the pair, which
+// goals are relative to.
+var required = []string{goals.Direct, goals.Fairlead, goals.Pair}
+
+// contenders returns everything that is compared: first the direct connection, then Fairlead, then the pair, then the
+// selected peers.
 func contenders(options record.Options) []contender {
-	all := []contender{{"direct", direct}, {"fairlead", fairlead}}
+	all := []contender{{goals.Direct, direct}, {goals.Fairlead, fairlead}, {goals.Pair, pair}}
 	for _, w := range peers {
 		if options.Against.MatchString(w.name) {
 			all = append(all, w)
@@ -171,18 +178,17 @@ func contenders(options record.Options) []contender {
 	return all
 }
 
-// beginAll starts contenders. A peer that cannot be started is reported and skipped; the direct connection and Fairlead
-// must start.
+// beginAll starts contenders. A peer that cannot be started is reported and skipped; the required subjects must start.
 func beginAll(
 	ctx context.Context, p *place, options record.Options, l link, contenders []contender,
 ) ([]*subject, error) {
 	var subjects []*subject
-	for i, w := range contenders {
+	for _, w := range contenders {
 		s, err := w.begin(ctx, p, l)
 		switch {
 		case err == nil:
 			subjects = append(subjects, s)
-		case i < 2 || ctx.Err() != nil:
+		case slices.Contains(required, w.name) || ctx.Err() != nil:
 			closeAll(subjects)
 			return nil, err
 		default:

@@ -22,8 +22,8 @@ type measured struct {
 }
 
 // alternate measures each subject once in every round, the direct connection first, and returns all samples. A
-// measurement returns several figures by name. A peer that fails is reported and skipped from then on; the direct
-// connection and Fairlead must not fail.
+// measurement returns several figures by name. A peer that fails is reported and skipped from then on; the required
+// subjects must not fail.
 func alternate(
 	ctx context.Context, options record.Options, subjects []*subject, rounds int,
 	measure func(ctx context.Context, s *subject) (map[string]float64, error),
@@ -36,7 +36,7 @@ func alternate(
 				continue
 			}
 			figures, err := measure(ctx, s)
-			if err != nil && s.name != "direct" && s.name != "fairlead" && ctx.Err() == nil {
+			if err != nil && !slices.Contains(required, s.name) && ctx.Err() == nil {
 				options.Printf("left out: %s: %v", s.name, err)
 				broken[s] = true
 				continue

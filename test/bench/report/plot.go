@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/fairlead/fairlead/test/bench/record"
 )
 
 // The picture's size and margins, in pixels.
@@ -46,7 +48,7 @@ func (t table) svg() []byte {
 			width-right,
 			left-6,
 			at+4,
-			figure(tick),
+			record.Format(tick),
 		)
 	}
 	if t.plot == "lines" {

@@ -10,7 +10,8 @@
 // subject; several with commas); columns (a parameter, name, or subject: the default); plot (bars or lines: a picture
 // below the table; text: a bar chart of characters instead of the table); log (x, y or xy); only.PARAMETER=VALUE or
 // only.subject=A,B to leave the others out; label (heading of the rows). The marker facts=SUITE lists the machines that
-// measured a suite. A marker may have several lines.
+// measured a suite, and goals=table is the table of goals. table=none leaves the table above a picture out. A marker
+// may have several lines.
 package report
 
 import (
@@ -23,6 +24,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/fairlead/fairlead/test/bench/goals"
 	"github.com/fairlead/fairlead/test/bench/record"
 )
 
@@ -81,6 +83,9 @@ func (w *writer) fill(marker string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if s.goals {
+		return w.goals()
+	}
 	file, err := w.load(s.suite)
 	if err != nil {
 		return "", err
@@ -95,15 +100,40 @@ func (w *writer) fill(marker string) (string, error) {
 	if s.plot == "text" {
 		return t.chart(), nil
 	}
-	content := t.markdown()
+	content := ""
+	if !s.pictureOnly {
+		content = t.markdown()
+	}
 	if s.plot != "" {
 		name := s.file() + ".svg"
 		if err := os.WriteFile(filepath.Join(w.plots, name), t.svg(), 0o644); err != nil {
 			return "", err
 		}
 		content += picture(s.title(), path.Join(filepath.ToSlash(w.link), name))
+		if s.pictureOnly {
+			content = strings.TrimPrefix(content, "\n")
+		}
 	}
 	return content, nil
+}
+
+// goals returns the table of goals, and which runs measured them.
+func (w *writer) goals() (string, error) {
+	results, err := goals.Load(w.results)
+	if err != nil {
+		return "", err
+	}
+	causes, err := goals.Causes()
+	if err != nil {
+		return "", err
+	}
+	rows := goals.Evaluate(goals.All, results, causes)
+	table := goals.Markdown(rows, strings.TrimPrefix(path.Join(filepath.ToSlash(w.link), "..")+"/", "./"))
+	runs := strings.Join(goals.Runs(rows, results), ",\n")
+	if runs == "" {
+		return table, nil
+	}
+	return table + "\nMedian, in brackets the middle half of the rounds. Runs:\n" + runs + ".\n", nil
 }
 
 // picture is a link to a picture, on two lines if one is too long.

@@ -27,6 +27,12 @@ After.
 
 const page = `# Data path
 
+<!-- bench goals=table -->
+<!-- /bench -->
+
+<!-- bench suite=path name=throughput rows=streams only.subject=direct table=none plot=bars -->
+<!-- /bench -->
+
 <!-- bench suite=path name=growth rows=n plot=lines log=xy -->
 <!-- /bench -->
 
@@ -93,7 +99,11 @@ func TestWrite(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, text)
 		}
 	}
-	for _, want := range []string{"](path-growth-n.svg)", "\ndirect   ███", " 1230\nfairlead ███"} {
+	for _, want := range []string{
+		"](path-growth-n.svg)", "\ndirect   ███", " 1230\nfairlead ███",
+		"| goal | target | measured |", "| – / 1230 (662–1270) / 1230 (662–1270) | – | – | **not measured** |",
+		"table=none plot=bars -->\n![path: throughput](path-throughput-streams-direct.svg)\n<!--",
+	} {
 		if text := string(read(t, beside)); !strings.Contains(text, want) {
 			t.Errorf("no %q in:\n%s", want, text)
 		}

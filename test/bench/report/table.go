@@ -20,6 +20,8 @@ type settings struct {
 	plot, log   string
 	label       string
 	facts       bool
+	goals       bool
+	pictureOnly bool
 	only        map[string][]string // by parameter, or subject
 }
 
@@ -36,6 +38,10 @@ func parse(marker string) (settings, error) {
 			s.only[parameter] = strings.Split(value, ",")
 		case key == "facts":
 			s.facts, s.suite = true, value
+		case key == "goals" && value == "table":
+			s.goals = true
+		case key == "table" && value == "none":
+			s.pictureOnly = true
 		case key == "suite":
 			s.suite = value
 		case key == "name":
@@ -54,8 +60,11 @@ func parse(marker string) (settings, error) {
 			return s, fmt.Errorf("unknown setting %q", key)
 		}
 	}
+	if s.goals {
+		return s, nil
+	}
 	if s.suite == "" || !s.facts && (len(s.names) == 0 || len(s.rows) == 0) {
-		return s, fmt.Errorf("suite, name and rows are needed, or facts")
+		return s, fmt.Errorf("suite, name and rows are needed, or facts, or goals")
 	}
 	return s, nil
 }
@@ -203,7 +212,7 @@ func (t table) chart() string {
 		for _, column := range t.columns {
 			if r, ok := t.cells[[2]string{row, column}]; ok && most > 0 {
 				width := int(math.Round(r.Value / most * longest))
-				fmt.Fprintf(&out, "%-*s %s %s\n", label, t.bar(row, column), strings.Repeat("█", width), figure(r.Value))
+				fmt.Fprintf(&out, "%-*s %s %s\n", label, t.bar(row, column), strings.Repeat("█", width), record.Format(r.Value))
 			}
 		}
 	}
@@ -229,24 +238,11 @@ func (t table) cell(row, column string) string {
 		return "–"
 	}
 	if r.Text != "" {
-		return figure(r.Value) + ", " + r.Text
+		return record.Format(r.Value) + ", " + r.Text
 	}
 	if len(r.Samples) < 3 {
-		return figure(r.Value)
+		return record.Format(r.Value)
 	}
 	low, high := record.Spread(r.Samples)
-	return fmt.Sprintf("%s (%s–%s)", figure(r.Value), figure(low), figure(high))
-}
-
-// figure formats a value with three significant digits.
-func figure(v float64) string {
-	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
-		return strconv.FormatFloat(v, 'g', 3, 64)
-	}
-	digits := 2 - int(math.Floor(math.Log10(math.Abs(v))))
-	if digits <= 0 {
-		scale := math.Pow(10, float64(-digits))
-		return strconv.FormatFloat(math.Round(v/scale)*scale, 'f', 0, 64)
-	}
-	return strconv.FormatFloat(v, 'f', min(digits, 6), 64)
+	return fmt.Sprintf("%s (%s–%s)", record.Format(r.Value), record.Format(low), record.Format(high))
 }

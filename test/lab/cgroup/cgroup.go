@@ -255,3 +255,59 @@ func (h Hierarchies) Processes(name string) ([]int, error) {
 	slices.Sort(all)
 	return slices.Compact(all), nil
 }
+
+// limited is the group in a group of Make that has the memory limit, because in version 2 a group with controllers for
+// the groups in it cannot have processes.
+const limited = "limited"
+
+// LimitMemory makes a group with a memory limit in bytes inside a group of Make. It returns the file to which a process
+// writes its id to enter it.
+func (h Hierarchies) LimitMemory(name string, bytes uint64) (procs string, err error) {
+	for _, root := range h.roots {
+		for _, file := range []string{"memory.max", "memory.limit_in_bytes"} {
+			if _, err := os.Stat(filepath.Join(root, name, file)); err != nil {
+				continue // this hierarchy has not this controller
+			}
+			dir := filepath.Join(root, name, limited)
+			err := os.Mkdir(dir, 0o755)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, file), strconv.AppendUint(nil, bytes, 10), 0)
+			}
+			if err != nil {
+				return "", fmt.Errorf("limiting the memory of control group %s: %w", dir, err)
+			}
+			return filepath.Join(dir, "cgroup.procs"), nil
+		}
+	}
+	return "", fmt.Errorf("limiting the memory of control group %s: no hierarchy has the controller", name)
+}
+
+// Memory is what the kernel has counted in the group of LimitMemory.
+type Memory struct {
+	Highest uint64 // use in bytes since the group was made
+	Kills   int    // processes that the kernel has killed because the group had no memory left
+}
+
+// Memory returns what the kernel has counted in the group that LimitMemory has made.
+func (h Hierarchies) Memory(name string) (m Memory, err error) {
+	for _, root := range h.roots {
+		dir := filepath.Join(root, name, limited)
+		for _, file := range []string{"memory.peak", "memory.max_usage_in_bytes"} {
+			if text, err := os.ReadFile(filepath.Join(dir, file)); err == nil {
+				m.Highest, _ = strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+			}
+		}
+		for _, file := range []string{"memory.events", "memory.oom_control"} {
+			text, _ := os.ReadFile(filepath.Join(dir, file)) // each version has one of them
+			for line := range strings.Lines(string(text)) {
+				if count, ok := strings.CutPrefix(line, "oom_kill "); ok {
+					m.Kills, _ = strconv.Atoi(strings.TrimSpace(count))
+				}
+			}
+		}
+	}
+	if m.Highest == 0 {
+		return m, fmt.Errorf("reading the memory of control group %s: the kernel has not counted it", name)
+	}
+	return m, nil
+}

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -155,5 +156,44 @@ func write(t *testing.T, file, text string) {
 	}
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestTheKernelKillsBeyondTheLimit fills a group with a limit of 32 MiB.
+func TestTheKernelKillsBeyondTheLimit(t *testing.T) {
+	h, err := Find()
+	if err != nil {
+		t.Skip(err)
+	}
+	name := fmt.Sprintf("fairlead-limit-%d", os.Getpid())
+	if err := h.Make(name); err != nil {
+		t.Skip("this user may not make control groups: ", err)
+	}
+	t.Cleanup(func() {
+		if err := h.Remove(context.Background(), name); err != nil {
+			t.Error(err)
+		}
+	})
+	procs, err := h.LimitMemory(name, 32<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill := func(bytes int) error {
+		return exec.CommandContext(
+			t.Context(), "sh", "-c", `echo $$ > "$0" && exec head -c "$1" /dev/zero | tail -c "$1" > /dev/null`, procs,
+			strconv.Itoa(bytes),
+		).Run()
+	}
+	if err := fill(4 << 20); err != nil {
+		t.Errorf("4 MiB: %v", err)
+	}
+	if m, err := h.Memory(name); err != nil || m.Kills != 0 || m.Highest < 4<<20 || m.Highest > 32<<20 {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if err := fill(64 << 20); err == nil {
+		t.Error("64 MiB fit")
+	}
+	if m, err := h.Memory(name); err != nil || m.Kills != 1 || m.Highest < 31<<20 {
+		t.Errorf("%+v, %v", m, err)
 	}
 }

@@ -1,0 +1,24 @@
+package main
+
+const (
+	// objects is the memory for everything but connections of edges: 265 MB with 10,000 workload clusters
+	// (docs/benchmarks/scale.md), and some for the time of a restart, when all of them are read.
+	objects = 400 << 20
+	// connection is the memory of one connection of an edge, which has two: 103 KB for both with 10,000 of them, where
+	// the garbage collector leaves as much again.
+	connection = 52 << 10
+	// leastConnections are served with any memory, because a limit for a few edges must not exclude all of them.
+	leastConnections = 1000
+)
+
+// edgeConnections returns how many connections of edges an xds-server serves with a memory in bytes. More would not be
+// slower but end the process, and with it all connections. It returns 0, the default of controlchannel, for 0.
+func edgeConnections(memory uint64) int {
+	if memory == 0 {
+		return 0
+	}
+	if memory < objects+leastConnections*connection {
+		return leastConnections
+	}
+	return int((memory - objects) / connection)
+}

@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/pkg/agent/gateway"
+)
+
+func TestFullness(t *testing.T) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(`
+# TYPE envoy_overload_envoy_resource_monitors_fixed_heap_pressure gauge
+envoy_overload_envoy_resource_monitors_fixed_heap_pressure{} 38
+# TYPE envoy_listener_downstream_cx_active gauge
+envoy_listener_downstream_cx_active{envoy_listener_address="public"} 5000
+envoy_listener_downstream_cx_active{envoy_listener_address="apiserver"} 20000
+envoy_listener_downstream_cx_active{envoy_listener_address="connect"} 5000
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := fullness(families)
+	for limit, want := range map[string]float64{"memory": 0.4, "connections": 0.6, "public_connections": 0.2} {
+		if math.Abs(got[limit]-want) > 1e-9 {
+			t.Errorf("%s: %v, want %v", limit, got[limit], want)
+		}
+	}
+	if len(got) != 3 {
+		t.Errorf("got %v", got)
+	}
+	if got := fullness(nil); len(got) != 0 {
+		t.Errorf("without Envoy: %v", got)
+	}
+}
+
+// TestWorkerTimes starts a shell as a thread with the name of a worker, which is busy. Its other thread is not counted.
+func TestWorkerTimes(t *testing.T) {
+	busy := exec.CommandContext(t.Context(), "sh", "-c", "printf wrk:worker_7 > /proc/$$/comm; while :; do :; done")
+	if err := busy.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = busy.Process.Kill(); _ = busy.Wait() })
+	eventually.True(t, time.Minute, "the worker has used CPU time", func() error {
+		times, err := workerTimes(busy.Process.Pid)
+		if err != nil {
+			return err
+		}
+		if len(times) != 1 || times["7"] < 0.05 {
+			return fmt.Errorf("got %v", times)
+		}
+		return nil
+	})
+	if times, err := workerTimes(os.Getpid()); err != nil || len(times) != 0 {
+		t.Errorf("this process: %v, %v", times, err)
+	}
+}
+
+func TestTheHeapFollowsTheLimitOfTheControlGroup(t *testing.T) {
+	for _, test := range []struct {
+		gateway bool
+		limit   uint64
+		limited bool
+		want    uint64
+	}{
+		{true, 0, false, 2 << 30},
+		{true, 1 << 30, true, 768 << 20},
+		{true, 8 << 30, true, 2 << 30},
+		{false, 0, false, 512 << 20},
+		{false, 256 << 20, true, 192 << 20},
+		{false, 1 << 30, true, 512 << 20},
+	} {
+		c := Config{}
+		if test.gateway {
+			c.Gateway = &gateway.Config{}
+		}
+		if got := c.heap(test.limit, test.limited); got != test.want {
+			t.Errorf("%+v: got %d", test, got)
+		}
+	}
+}
