@@ -435,7 +435,8 @@ const (
 	heapFactor, heapMore     = 2, 16 << 20
 	filesFactor, filesMore   = 2, 64
 	goFactor, goMore         = 2, 64
-	diskFactor, diskMore     = 2, 1 << 20
+	// A gateway replaces its log of tunnels when it has 8 MiB, and has two of them for a while.
+	diskFactor, diskMore = 2, 20 << 20
 	// Objects do not vary, but a Cluster that exists in the end may not have existed before.
 	objectsFactor, objectsMore = 1, 40
 )

@@ -396,11 +396,11 @@ var stories = map[string]struct {
 		in: begin().usage(false, Entry{Goroutines: 40}).usage(true, Entry{Goroutines: 60}).finish(),
 	},
 	"a state folder grows": {
-		in:   begin().usage(false, Entry{Disk: 10 << 10}).usage(true, Entry{Disk: 9 << 20}).finish(),
+		in:   begin().usage(false, Entry{Disk: 10 << 10}).usage(true, Entry{Disk: 24 << 20}).finish(),
 		want: []string{RuleUsage},
 	},
 	"a state folder varies": {
-		in: begin().usage(false, Entry{Disk: 10 << 10}).usage(true, Entry{Disk: 900 << 10}).finish(),
+		in: begin().usage(false, Entry{Disk: 10 << 10}).usage(true, Entry{Disk: 16 << 20}).finish(),
 	},
 	"objects are left behind": {
 		in:   begin().usage(false, Entry{Objects: 90}).usage(true, Entry{Objects: 140}).finish(),

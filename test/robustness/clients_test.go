@@ -54,7 +54,7 @@ func (in *installation) startClients(ctx context.Context) *clients {
 		c.done.Go(func() { in.observe(ctx, m) })
 		c.every(ctx, m, shortEvery, func(p traffic.Path) { in.request(m, "short", p, traffic.RequestTimeout, nil) })
 		c.every(ctx, m, shortEvery, func(p traffic.Path) {
-			in.request(m, "idle", p, idleFor+traffic.RequestTimeout, in.afterIdling(ctx, m))
+			in.request(m, Idle, p, idleFor+traffic.RequestTimeout, in.afterIdling(ctx, m))
 		})
 		if m.real != nil {
 			if in.long {

@@ -92,8 +92,12 @@ type Entry struct {
 	Settle time.Duration `json:"settle,omitempty"`
 }
 
-// Final is the client whose requests are sent after the run has settled.
-const Final = "final"
+const (
+	// Final is the client whose requests are sent after the run has settled.
+	Final = "final"
+	// Idle is the client whose connections are idle between two requests. Its requests begin with the connection.
+	Idle = "idle"
+)
 
 // Recorder appends entries to a history. It is safe for concurrent use.
 type Recorder struct {

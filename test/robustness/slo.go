@@ -19,8 +19,10 @@ type SLO struct {
 	First    int `json:"first"`
 	Retried  int `json:"retried"`
 	// Recovery has, for each fault that may break requests and that no other step for the same target overlaps, the time
-	// until the last request that it broke has failed. The time begins with the fault for requests that have another way,
-	// and with its end for those that have none: of a workload cluster with one edge, and to the gateway of the fault.
+	// until the last request that it broke has failed; a connection that was idle until it failed counts with its begin,
+	// because others worked meanwhile or count themselves. The time begins with the fault for requests that have another
+	// way, and with its end for those that have none: of a workload cluster with one edge, and to the gateway of the
+	// fault. A request counts if it ended before everything had to work again, because the next fault may break others.
 	Recovery []float64 `json:"recovery,omitempty"`
 	// Overlapped faults have no time of recovery.
 	Overlapped int `json:"overlapped"`
@@ -119,14 +121,18 @@ func (r *record) overlapped(of span) bool {
 func (r *record) recovery(of span, ended []request) (longest time.Duration) {
 	for _, q := range ended {
 		broken := q.ask.Cluster == of.breaks || of.relays
-		if !broken || q.answer.Error == "" || q.answer.At < of.begin || q.ask.At > of.end+r.run.Settle || !r.wanted(q) {
+		if !broken || q.answer.Error == "" || q.answer.At < of.begin || q.answer.At > of.end+r.run.Settle || !r.wanted(q) {
 			continue
 		}
 		from := of.begin
 		if strings.HasSuffix(q.ask.Path, of.breaks) || !of.relays && Inventory[of.breaks] < 2 {
 			from = of.end
 		}
-		longest = max(longest, q.answer.At-from)
+		failed := q.answer.At
+		if q.ask.Client == Idle {
+			failed = q.ask.At
+		}
+		longest = max(longest, failed-from)
 	}
 	return longest
 }

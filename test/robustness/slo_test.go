@@ -15,6 +15,13 @@ func (s story) of(path string, at, took time.Duration, answer Entry) story {
 	return s.add(Entry{At: at, Kind: KindAsk, ID: id, Client: "short", Cluster: "paris", Path: path, Bound: bound}, answer)
 }
 
+// idling adds a request of a connection for paris that was idle before.
+func (s story) idling(at, took time.Duration, answer Entry) story {
+	s = s.ask(at, took, answer)
+	s[len(s)-2].Client = Idle
+	return s
+}
+
 func TestMeasure(t *testing.T) {
 	good, bad := Entry{Answer: "paris#1", Edge: "10.0.0.1"}, Entry{Error: "reset"}
 	const one, two = "paris by sni through gateway-1", "paris by sni through gateway-2"
@@ -54,6 +61,14 @@ func TestMeasure(t *testing.T) {
 			in: begin().kill("gateway/1/envoy", 100*second, 110*second).of(one, 104*second, second, bad).
 				of(one, 111*second, second, bad).of(one, 113*second, second, good),
 			want: SLO{Requests: 3, First: 2, Retried: 1, Recovery: []float64{2}},
+		},
+		"an idle connection counts with its begin": {
+			in:   begin().step(100*second, 110*second).idling(102*second, 12*second, bad).idling(116*second, 12*second, good),
+			want: SLO{Requests: 2, First: 1, Recovery: []float64{2}, Status: []float64{0}},
+		},
+		"what fails when everything had to work again is of another fault": {
+			in:   begin().step(100*second, 110*second).ask(169*second, 2*second, bad).ask(173*second, second, good),
+			want: SLO{Requests: 2, First: 1, Recovery: []float64{0}, Status: []float64{0}},
 		},
 		"faults of one workload cluster overlap": {
 			in: begin().step(100*second, 110*second).kill("paris/1/envoy", 120*second, 121*second).
