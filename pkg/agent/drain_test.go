@@ -2,6 +2,8 @@ package agent
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -107,7 +109,11 @@ func TestNoRequestFailsWhileOneOfTwoEdgesDrains(t *testing.T) {
 // TestAnEnvoyThatWasAskedToDrainIsNotAdopted kills an agent in the middle of a drain. Its Envoy never accepts or dials
 // a connection again.
 func TestAnEnvoyThatWasAskedToDrainIsNotAdopted(t *testing.T) {
-	for name, ofGateway := range map[string]bool{"a gateway's": true, "an edge's": false} {
+	for name, tc := range map[string]struct{ ofGateway, unrecorded bool }{
+		"a gateway's": {ofGateway: true},
+		"an edge's":   {},
+		"an edge's, by an agent that recorded nothing": {unrecorded: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			gateway, edge, a := newPair(t)
 			gateway.child.Drain, edge.child.Drain = 6*time.Second, 6*time.Second
@@ -115,7 +121,7 @@ func TestAnEnvoyThatWasAskedToDrainIsNotAdopted(t *testing.T) {
 			g, e := gateway.agent(), edge.agent()
 			edge.works(a)
 			place, killed := edge, e
-			if ofGateway {
+			if tc.ofGateway {
 				place, killed = gateway, g
 			}
 			old := place.ready()
@@ -130,6 +136,11 @@ func TestAnEnvoyThatWasAskedToDrainIsNotAdopted(t *testing.T) {
 				return nil
 			})
 			killed.end(t, syscall.SIGKILL)
+			if tc.unrecorded {
+				if err := os.Remove(filepath.Join(place.child.StateDir, "drained")); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if pid, err := place.admin().PID(); err != nil || pid != old {
 				t.Fatalf("the Envoy that drains is %d, %v; want %d", pid, err, old)
 			}

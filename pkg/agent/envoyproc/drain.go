@@ -106,6 +106,14 @@ func (c Config) drained() bool {
 	return err == nil
 }
 
+// stoppedListening reports whether the running Envoy has closed its listeners because it was asked to: agents before
+// this version recorded no drain. Removing one listener does not count (ListenerManagerImpl::stopListeners of Envoy
+// 1.40).
+func (e *Envoy) stoppedListening(ctx context.Context) bool {
+	n, err := e.Admin.Sum(ctx, `^listener_manager\.listener_stopped$`)
+	return err == nil && n > 0
+}
+
 // cutQuiet closes the connections of a gateway's clients that have been quiet for half of DrainTimeout, once that time
 // has passed, if it may close connections. It acts at most once a second, and returns the time of the last action.
 func (e *Envoy) cutQuiet(began, lastCut time.Time) time.Time {
