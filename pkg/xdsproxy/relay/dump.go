@@ -51,7 +51,7 @@ func (r *Relay) describe(upstream func(name string) bool, resource func(k Kind, 
 		}
 		mine := func(name string) bool { return resource(Kind(k), name) }
 		fmt.Fprintf(b, "envoy %s have=%d answered=%t parts=%d", Kind(k), len(wanted(t.have, mine)), t.answered, len(t.parts))
-		if f := t.flight; f != nil && (f.share == nil || upstream(f.share.of.name)) {
+		if f := t.flight; f != nil && upstream(f.share.upstream()) {
 			fmt.Fprintf(b, " flight=%s%s", f.nonce, listed("of", f.names))
 		}
 		fmt.Fprintf(b, "%s%s\n", listed("todo", wanted(t.todo, mine)), listed("stale", wanted(t.stale, mine)))

@@ -375,3 +375,20 @@ func TestAStateShowsWhatDiffers(t *testing.T) {
 		}
 	}
 }
+
+// TestAStateHasNothingOfAnUpstreamThatWasRemoved: while Envoy is told to remove its resources, they belong to none.
+func TestAStateHasNothingOfAnUpstreamThatWasRemoved(t *testing.T) {
+	r := New(quick)
+	for _, event := range []Event{
+		opened("a"), from("a", Clusters, "n1", "mine=1"), Attached{1}, subscription(Clusters, nil), ack(Clusters, "1"),
+		Removed{"a"},
+	} {
+		r.Apply(time.Unix(1000, 0), event)
+	}
+	if text := r.String(); !strings.Contains(text, `of=1:["mine"]`) {
+		t.Errorf("nothing is being removed in\n%s", text)
+	}
+	if text := r.Describe("b"); strings.Contains(text, "mine") {
+		t.Errorf("the resource is in\n%s", text)
+	}
+}
