@@ -100,16 +100,13 @@ func (c Config) forgetDrain() error {
 	return nil
 }
 
-// drained reports whether the running Envoy was asked to drain.
-func (c Config) drained() bool {
-	_, err := os.Stat(filepath.Join(c.Dir, drainedFile))
-	return err == nil
-}
-
-// stoppedListening reports whether the running Envoy has closed its listeners because it was asked to: agents before
-// this version recorded no drain. Removing one listener does not count (ListenerManagerImpl::stopListeners of Envoy
-// 1.40).
-func (e *Envoy) stoppedListening(ctx context.Context) bool {
+// drained reports whether the running Envoy was asked to drain. Agents before this version recorded no drain, so the
+// count of listeners that Envoy was asked to stop decides too; it does not contain listeners that were removed
+// (ListenerManagerImpl::stopListeners of Envoy 1.40).
+func (e *Envoy) drained(ctx context.Context) bool {
+	if _, err := os.Stat(filepath.Join(e.Config.Dir, drainedFile)); err == nil {
+		return true
+	}
 	n, err := e.Admin.Sum(ctx, `^listener_manager\.listener_stopped$`)
 	return err == nil && n > 0
 }

@@ -49,7 +49,7 @@ func (e *Envoy) obtainExternal(ctx context.Context) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if running.Mark != mark || e.Config.drained() || e.stoppedListening(ctx) {
+	if running.Mark != mark || e.drained(ctx) {
 		e.Log.Info("restarting Envoy: its bootstrap changed, or it drains")
 		err := errors.Join(e.Admin.Post(ctx, "/quitquitquit"), e.Config.forgetDrain())
 		if err == nil {

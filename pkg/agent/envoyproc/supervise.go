@@ -138,7 +138,7 @@ func (e *Envoy) obtain(ctx context.Context) (*process, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case same && !e.Config.drained() && !e.stoppedListening(ctx):
+	case same && !e.drained(ctx):
 		e.Log.Info("adopting the running Envoy", "pid", p.pid)
 		return p, nil
 	case p != nil:
