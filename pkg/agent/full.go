@@ -10,6 +10,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/overload"
 )
 
@@ -24,12 +25,11 @@ func fullness(families map[string]*dto.MetricFamily) map[string]float64 {
 		parts["memory"] = m.GetGauge().GetValue() / 100 / overload.RejectAt // in percent of the heap
 	}
 	// Envoy has a statistic for the pressure of connections, but does not set it.
-	most := float64(overload.Connections(0))
 	for _, m := range families["envoy_listener_downstream_cx_active"].GetMetric() {
-		parts["connections"] += m.GetGauge().GetValue() / most
+		parts["connections"] += m.GetGauge().GetValue() / float64(overload.Connections(0))
 		for _, l := range m.GetLabel() {
-			if l.GetValue() == "public" {
-				parts["public_connections"] = m.GetGauge().GetValue() / (most / 2)
+			if l.GetValue() == envoy.PublicListener {
+				parts["public_connections"] = m.GetGauge().GetValue() / float64(overload.PublicConnections(0))
 			}
 		}
 	}

@@ -100,7 +100,7 @@ func limitsLayer() *bootstrapv3.RuntimeLayer {
 func listenerLimit(c BootstrapConfig) *bootstrapv3.RuntimeLayer {
 	return staticLayer("listener_limit", map[string]*structpb.Value{
 		"envoy.resource_limits.listener." + publicListener + ".connection_limit": structpb.NewNumberValue(
-			float64(overload.Connections(c.MaxConnections) / 2),
+			float64(overload.PublicConnections(c.MaxConnections)),
 		),
 	})
 }

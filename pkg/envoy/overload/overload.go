@@ -56,6 +56,10 @@ func Edge(heap, connections uint64) *overloadv3.OverloadManager {
 // Connections returns the limit of downstream connections, or the default for 0.
 func Connections(limit uint64) uint64 { return min(cmp.Or(limit, maxConnections), 1<<31) }
 
+// PublicConnections returns how many of these connections the public port of a gateway may have. The other half is for
+// clients.
+func PublicConnections(limit uint64) uint64 { return Connections(limit) / 2 }
+
 func overload(heap, connections uint64, actions ...*overloadv3.OverloadAction) *overloadv3.OverloadManager {
 	return &overloadv3.OverloadManager{
 		RefreshInterval: durationpb.New(overloadInterval),
