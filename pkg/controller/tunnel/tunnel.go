@@ -157,9 +157,9 @@ func (r *Reconciler) serve(ctx context.Context, o objects.Group) (reconcile.Resu
 	}
 	c := Claim{Candidate: &candidate, Enrols: true, Condition: accepted}
 	if len(tunnel.Status.Conditions) == 0 {
+		o.Tunnel = tunnel
 		c.Initial = func(status *v1alpha1.TunnelStatus, accepted metav1.Condition) []metav1.Condition {
-			return r.complete(ctx, objects.Group{Key: o.Key, Cluster: o.Cluster, Tunnel: tunnel, Kubeconfig: o.Kubeconfig},
-				status, accepted)
+			return r.complete(ctx, o, status, accepted)
 		}
 	}
 	_, d, err := r.Decide(ctx, tunnel, c)
@@ -175,12 +175,10 @@ func (r *Reconciler) complete(
 ) []metav1.Condition {
 	all := []metav1.Condition{accepted}
 	for _, initial := range r.initial {
-		before := o.Tunnel.DeepCopy()
-		before.Status = *status.DeepCopy()
-		condition.Set(&before.Status, before.Generation, all...)
-		all = append(all, initial(ctx, objects.Group{
-			Key: o.Key, Cluster: o.Cluster, Tunnel: before, Kubeconfig: o.Kubeconfig,
-		}, status)...)
+		o.Tunnel = o.Tunnel.DeepCopy()
+		o.Tunnel.Status = *status.DeepCopy()
+		condition.Set(&o.Tunnel.Status, o.Tunnel.Generation, all...)
+		all = append(all, initial(ctx, o, status)...)
 	}
 	return all[1:]
 }
