@@ -113,7 +113,10 @@ func TestACallIsEndedWhileItsHandlerSends(t *testing.T) {
 	}
 	end(status.Error(codes.FailedPrecondition, "it is over"))
 	select {
-	case <-sending:
+	case err := <-sending:
+		if err == nil {
+			t.Error("a message of an ended call was sent")
+		}
 	case <-time.After(patience):
 		t.Fatal("the handler still sends")
 	}

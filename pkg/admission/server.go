@@ -139,7 +139,7 @@ func (s tunnels) nodeOf(certificate string, streams bool) (model.EdgeRef, error)
 		return model.EdgeRef{}, errNoCertificate
 	}
 	subject, err := s.Domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
-	if err != nil || subject.Role != model.RoleEdge && !(streams && subject.Role == model.RoleEgress) {
+	if err != nil || subject.Role != model.RoleEdge && (!streams || subject.Role != model.RoleEgress) {
 		return model.EdgeRef{}, errNoCertificate
 	}
 	return model.EdgeRef{Node: subject.Node, ID: subject.ID}, nil

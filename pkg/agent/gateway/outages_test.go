@@ -35,15 +35,21 @@ func TestOutages(t *testing.T) {
 		},
 		"an outage counts for an hour at most": {
 			steps: []step{
-				{at: 0, tunnels: both}, {at: 10, tunnels: onlyB}, {at: 3000, tunnels: onlyB}, {at: 9000, tunnels: onlyB},
+				{at: 0, tunnels: both},
+				{at: 10, tunnels: onlyB},
+				{at: 3000, tunnels: onlyB},
+				{at: 9000, tunnels: onlyB},
 				{at: 9001, tunnels: both},
 			},
 			expected: 18002, missing: 3600,
 		},
 		"a cluster that is no longer served has no outage": {
 			steps: []step{
-				{at: 0, tunnels: both}, {at: 10, tunnels: map[string]bool{"b": true}},
-				{at: 20, tunnels: map[string]bool{"b": true}}, {at: 30, tunnels: onlyB}, {at: 40, tunnels: onlyB},
+				{at: 0, tunnels: both},
+				{at: 10, tunnels: map[string]bool{"b": true}},
+				{at: 20, tunnels: map[string]bool{"b": true}},
+				{at: 30, tunnels: onlyB},
+				{at: 40, tunnels: onlyB},
 			},
 			expected: 50,
 		},

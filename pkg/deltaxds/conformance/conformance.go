@@ -285,6 +285,6 @@ func quiet(c *client) error {
 // away ends the stream.
 func away(c *client) error {
 	c.cancel()
-	<-c.ended
+	<-c.ended //nolint:errcheck // it is the cancellation
 	return nil
 }

@@ -18,14 +18,15 @@ import (
 const heapMonitor = "envoy.resource_monitors.fixed_heap"
 
 const (
-	// GatewayHeap and EdgeHeap are the defaults of the heap, in bytes: enough for 10,000 workload clusters of 50 KB and
-	// as many clients, and for the stream windows of an edge.
+	// GatewayHeap is the default of a gateway's heap, in bytes: enough for 10,000 workload clusters of 50 KB and as many
+	// clients.
 	GatewayHeap = 2 << 30
-	EdgeHeap    = 512 << 20
-	// shrinkAt and RejectAt are parts of the heap. Between them Envoy returns free memory to the kernel, and from
-	// RejectAt on it rejects what is new.
-	shrinkAt = 0.85
+	// EdgeHeap is the default of an edge's heap, in bytes: enough for its stream windows.
+	EdgeHeap = 512 << 20
+	// RejectAt is the part of the heap from which on Envoy rejects what is new, and shrinkAt the part from which on it
+	// returns free memory to the kernel.
 	RejectAt = 0.95
+	shrinkAt = 0.85
 	// overloadInterval is how often memory is checked: 10 Gbit/s fill 300 MB in that time.
 	overloadInterval = 250 * time.Millisecond
 	// maxConnections is far above the connections of one gateway: two reverse tunnels of each of 10,000 edges, and

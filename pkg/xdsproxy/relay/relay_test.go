@@ -349,7 +349,8 @@ func TestAStateShowsWhatDiffers(t *testing.T) {
 	r := New(quick)
 	for _, event := range []Event{
 		opened("a"), from("a", Clusters, "n1", "mine=1"), opened("b"), from("b", Clusters, "m1", "yours=1"),
-		Attached{1}, subscription(Clusters, nil), // Envoy gets what belongs to one upstream first
+		Attached{1},
+		subscription(Clusters, nil), // Envoy gets what belongs to one upstream first
 	} {
 		r.Apply(time.Unix(1000, 0), event)
 	}
@@ -380,7 +381,9 @@ func TestAStateShowsWhatDiffers(t *testing.T) {
 func TestAStateHasNothingOfAnUpstreamThatWasRemoved(t *testing.T) {
 	r := New(quick)
 	for _, event := range []Event{
-		opened("a"), from("a", Clusters, "n1", "mine=1"), Attached{1}, subscription(Clusters, nil), ack(Clusters, "1"),
+		opened("a"), from("a", Clusters, "n1", "mine=1"),
+		Attached{1},
+		subscription(Clusters, nil), ack(Clusters, "1"),
 		Removed{"a"},
 	} {
 		r.Apply(time.Unix(1000, 0), event)

@@ -71,6 +71,7 @@ func newEnvoyProcess() *envoyProcess {
 }
 
 func newWorld(t testing.TB) *world {
+	t.Helper()
 	w := &world{
 		t: t, now: time.Unix(1_000_000, 0), servers: map[string]*xdsServer{}, envoy: newEnvoyProcess(),
 		disk: map[string]Stored{}, cut: -1,

@@ -84,11 +84,15 @@ func TestOutcomes(t *testing.T) {
 			"8: **not met**, no cause recorded, ssh ahead at 8",
 		},
 		"missed with a cause": {
-			measured("8", "a", map[string][]float64{Fairlead: {60}, Pair: {100}, "ssh": {1}}), []Cause{cause}, Excused,
+			measured("8", "a", map[string][]float64{Fairlead: {60}, Pair: {100}, "ssh": {1}}),
+			[]Cause{cause},
+			Excused,
 			"× 0.950 / 0.600; 1: met; 8: not met: it waits ([profile](../p.md#a))",
 		},
 		"worse than the cause explains": {
-			measured("8", "a", map[string][]float64{Fairlead: {49}, Pair: {100}, "ssh": {1}}), []Cause{cause}, Missed,
+			measured("8", "a", map[string][]float64{Fairlead: {49}, Pair: {100}, "ssh": {1}}),
+			[]Cause{cause},
+			Missed,
 			"8: **not met**",
 		},
 		"a cause that is not needed": {
