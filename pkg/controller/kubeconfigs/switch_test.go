@@ -85,13 +85,8 @@ func (w *switchWorld) reconcileAfter(after time.Duration) *v1alpha1.Tunnel {
 		if _, err := w.r.Reconcile(w.t.Context(), request); err != nil {
 			w.t.Fatal(err)
 		}
-		if !w.asking() {
+		if !w.probed() {
 			break
-		}
-		select {
-		case <-w.woken:
-		case <-time.After(4 * probeTimeout):
-			w.t.Fatal("nobody tells whether the old way works")
 		}
 	}
 	tunnel := controllertest.TunnelNamed(w.cluster)
@@ -101,11 +96,22 @@ func (w *switchWorld) reconcileAfter(after time.Duration) *v1alpha1.Tunnel {
 	return tunnel
 }
 
-func (w *switchWorld) asking() bool {
-	w.r.previous.mu.Lock()
-	defer w.r.previous.mu.Unlock()
-	way := w.r.previous.known[client.ObjectKeyFromObject(w.cluster)]
-	return way != nil && (way.asking || len(w.woken) > 0)
+// probed waits for the end of a probe of the previous endpoint. It returns false if nothing has been probed.
+func (w *switchWorld) probed() bool {
+	w.t.Helper()
+	state := func() (known, asking bool) {
+		w.r.previous.mu.Lock()
+		defer w.r.previous.mu.Unlock()
+		way := w.r.previous.known[client.ObjectKeyFromObject(w.cluster)]
+		return way != nil, way != nil && way.asking
+	}
+	for deadline := time.Now().Add(4 * probeTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if known, asking := state(); !asking {
+			return known
+		}
+	}
+	w.t.Fatal("the probe of the previous endpoint does not end")
+	return false
 }
 
 func (w *switchWorld) check(tunnel *v1alpha1.Tunnel, kind, reason, says string) {
@@ -139,6 +145,11 @@ func TestASwitchCompletesWhenThePreviousEndpointIsUnreachable(t *testing.T) {
 	const kind = v1alpha1.ConditionKubeconfigSwitched
 
 	tunnel := w.reconcileAfter(0)
+	select {
+	case <-w.woken:
+	case <-time.After(4 * probeTimeout):
+		t.Fatal("the end of a probe starts no reconciliation")
+	}
 	w.check(tunnel, kind, v1alpha1.ReasonOldWayWorks, old)
 	if s := tunnel.Status.Kubeconfig; s.PreviousServer != old || s.ChangedAt == nil ||
 		w.endpoint().Server != controllertest.AddressURL {
