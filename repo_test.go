@@ -251,10 +251,11 @@ var arrows = map[string][]string{
 	},
 	"pkg/enrol/v1": {"pkg/report/v1"},
 	"pkg/envoy": {
-		"pkg/envoy/accesslog", "pkg/envoy/multiplex", "pkg/envoy/network", "pkg/envoy/overload", "pkg/envoy/typed",
-		"pkg/model",
+		"pkg/envoy/accesslog", "pkg/envoy/lane", "pkg/envoy/multiplex", "pkg/envoy/network", "pkg/envoy/overload",
+		"pkg/envoy/typed", "pkg/model",
 	},
 	"pkg/envoy/accesslog":  {"pkg/envoy/typed", "pkg/model"},
+	"pkg/envoy/lane":       {"pkg/envoy/typed", "pkg/model"},
 	"pkg/envoy/multiplex":  {"pkg/envoy/typed"},
 	"pkg/envoy/network":    {"pkg/envoy/accesslog", "pkg/envoy/typed", "pkg/model"},
 	"pkg/envoy/outcomes":   {"pkg/envoy/typed"},

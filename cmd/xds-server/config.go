@@ -132,6 +132,11 @@ func (f *flags) addGateways(set *pflag.FlagSet) {
 	set.IntVar(
 		&f.inst.Handshakes, "tunnel-rate", 0, "how many tunnels per second each gateway lets edges open (default: 1000)",
 	)
+	set.IntVar(
+		&f.inst.Lanes, "lanes", 0,
+		"how many further tunnels each edge keeps for each worker of each gateway, so that fewer connections share one; "+
+			"each is a connection of the gateway",
+	)
 	set.StringVar(
 		&f.accessLog,
 		"access-log",

@@ -41,6 +41,7 @@ type control struct {
 	bind    envoy.GatewayBind
 	edges   *recorder
 	peers   []model.Gateway // other gateways of the installation
+	lanes   int             // of each edge
 
 	mu          sync.Mutex
 	clusters    map[string]model.WorkloadCluster // by Tunnel.spec.id

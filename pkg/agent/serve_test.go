@@ -33,6 +33,7 @@ func (c *control) serve() (stop func()) {
 		Public:   cmp.Or(c.public, c.bind.Public),
 		Control:  c.address,
 		Gateways: []model.Gateway{{Name: name}},
+		Lanes:    c.lanes,
 	}
 	if len(c.peers) > 0 {
 		installation.Gateways[0].Peer = c.bind.Public

@@ -13,6 +13,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/fairlead/fairlead/pkg/envoy/lane"
 )
 
 const (
@@ -49,16 +51,17 @@ const (
 
 // AddAdmission returns a gateway's public listener with the filters that call its agent: in every filter chain, before
 // TLS, for the source of the connection; in the filter chains where TLS ends, after TLS, for the node. rate is how many
-// reverse tunnels may be opened per second. The bucket for this rate, which all clients share, comes after the agent's
-// answer, so that it limits connections that are admitted without one. Another bucket, before the call, also limits
-// connections that will be rejected. ok is false for a resource that is not a public listener.
+// reverse tunnels may be opened per second, and lanes how many lanes the listener accepts. The bucket for this rate,
+// which all clients share, comes after the agent's answer, so that it limits connections that are admitted without one.
+// Another bucket, before the call, also limits connections that will be rejected. ok is false for a resource that is
+// not a public listener.
 //
 // The agent adds these filters instead of the xds-server, because they call the agent's own service: the policy needs
 // no rule for them, and no xds-server can remove them.
-func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate int, ok bool) {
+func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate, lanes int, ok bool) {
 	l := &listenerv3.Listener{}
 	if resource.UnmarshalTo(l) != nil || l.GetName() != publicListener {
-		return resource, 0, false
+		return resource, 0, 0, false
 	}
 	rate = tunnelRate(l)
 	for _, chain := range l.GetFilterChains() {
@@ -80,7 +83,7 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate int, ok bool) {
 			connectionLimit("handshakes", rate),
 		)
 	}
-	return pack(l), rate, true
+	return pack(l), rate, lane.Of(l), true
 }
 
 // tunnelRate returns how many reverse tunnels per second the xds-server allows.

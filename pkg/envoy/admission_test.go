@@ -41,7 +41,7 @@ func admitted(t *testing.T, rate int) (all []*listenerv3.Listener, bare, with *a
 		if err != nil {
 			t.Fatal(err)
 		}
-		changed, got, ok := envoy.AddAdmission(packed)
+		changed, got, _, ok := envoy.AddAdmission(packed)
 		if ok != (l.GetName() == envoy.PublicListener) {
 			t.Fatalf("listener %s: %t", l.GetName(), ok)
 		}
@@ -96,7 +96,7 @@ func TestDenialsEndNoStreamsOfNetworks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		with, _, _ := envoy.AddAdmission(packed)
+		with, _, _, _ := envoy.AddAdmission(packed)
 		l := &listenerv3.Listener{}
 		if err := with.UnmarshalTo(l); err != nil {
 			t.Fatal(err)

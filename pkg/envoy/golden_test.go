@@ -80,6 +80,7 @@ type input struct {
 type options struct {
 	AccessLog  model.AccessLog `json:"accessLog"`  // of xds-servers
 	Handshakes int             `json:"handshakes"` // of xds-servers
+	Lanes      int             `json:"lanes"`      // of xds-servers
 	Statistics bool            `json:"statistics"` // of gateways
 	Admission  bool            `json:"admission"`  // filters that the agent of a gateway adds to its public listener
 	Dark       []string        `json:"dark"`       // tunnel hostnames without a reverse tunnel
@@ -153,6 +154,7 @@ func parse(t *testing.T, data []byte) input {
 		t.Fatal(err)
 	}
 	in.Installation.AccessLog, in.Installation.Handshakes = in.AccessLog, in.Handshakes
+	in.Installation.Lanes = in.Lanes
 	in.dial = envoy.EdgeDial{Near: in.Edge.Near, Version: in.version()}
 	for _, at := range in.Edge.Gateways {
 		in.dial.Gateways = append(in.dial.Gateways, endpoint(t, at))
@@ -194,7 +196,7 @@ func (in input) responder(t *testing.T) *bootstrapv3.Bootstrap {
 	}
 	listeners, clusters := envoy.GatewayListeners(in.Installation, name, bind, denied), gatewayClusters(in.Fleet)
 	if in.Admission {
-		with, _, ok := envoy.AddAdmission(packed(t, listeners[0]))
+		with, _, _, ok := envoy.AddAdmission(packed(t, listeners[0]))
 		if err := with.UnmarshalTo(listeners[0]); err != nil || !ok {
 			t.Fatalf("adding admission: %t, %v", ok, err)
 		}

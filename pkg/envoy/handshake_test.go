@@ -3,6 +3,7 @@ package envoy_test
 import (
 	"bufio"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
@@ -142,13 +143,24 @@ func header(name, value string) string {
 // dialPublic dials a gateway as an edge does. The zero identity presents no certificate.
 func dialPublic(t *testing.T, in *installation, identity certs.Identity) *tls.Conn {
 	t.Helper()
+	return dialPublicAs(t, in, identity, domain.GatewayReplica("gateway-0"))
+}
+
+// dialPublicAs is dialPublic with another SNI.
+func dialPublicAs(t *testing.T, in *installation, identity certs.Identity, sni string) *tls.Conn {
+	t.Helper()
 	raw, err := net.DialTimeout("tcp", in.gateways[0].bind.Public.String(), envoytest.Patience)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = raw.Close() })
 	_ = raw.SetDeadline(time.Now().Add(envoytest.Patience))
-	config := &tls.Config{RootCAs: in.ca.roots(), ServerName: domain.GatewayReplica("gateway-0")}
+	config := &tls.Config{ServerName: sni, InsecureSkipVerify: true, VerifyConnection: func(s tls.ConnectionState) error {
+		_, err := s.PeerCertificates[0].Verify(
+			x509.VerifyOptions{Roots: in.ca.roots(), DNSName: domain.GatewayReplica("gateway-0")},
+		)
+		return err
+	}}
 	if identity.Leaf() != nil {
 		// Not Certificates: crypto/tls would not send a certificate that does not match the server's list of CAs.
 		certificate := identity.TLSCertificate()

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
+	"github.com/fairlead/fairlead/pkg/envoy/lane"
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -37,7 +38,16 @@ func EdgeListeners(
 	edge := edgeOf(wc, node)
 	var listeners []*listenerv3.Listener
 	for _, g := range inst.Gateways {
-		listeners = append(listeners, tunnelListener(inst, g, edge, wc, dial))
+		l := tunnelListener(inst, g, edge, wc, dial)
+		listeners = append(listeners, l)
+		for i := 1; i <= dial.lanes(inst); i++ {
+			listeners = append(listeners, lane.Listener(
+				l, tunnelListenerName(g.Name, lane.Node(node, i)), reverseAddress(
+					inst.Domain.LaneNodeID(node, g.Name, i), inst.Domain.TunnelID(wc.ID),
+					gatewayCluster(lane.Gateway(g.Name, i), node), inst.LaneTunnels(wc),
+				),
+			))
+		}
 	}
 	if wc.Network != nil {
 		listeners = append(listeners, localListeners(inst, node, dial)...)
@@ -69,7 +79,12 @@ func EdgeClusters(inst model.Installation, wc model.WorkloadCluster, node string
 		clusters = append(clusters, edgeAPIServer(apiserverCluster(node), dial.apiservers(wc), dial.buffers().apiserver))
 	}
 	for _, g := range inst.Gateways {
-		clusters = append(clusters, edgeGateway(inst.Domain, g.Name, edge, dial.gateways(inst, g)))
+		c := edgeGateway(inst.Domain, g.Name, edge, dial.gateways(inst, g))
+		clusters = append(clusters, c)
+		for i := 1; i <= dial.lanes(inst); i++ {
+			name := gatewayCluster(lane.Gateway(g.Name, i), node)
+			clusters = append(clusters, lane.Cluster(c, name, inst.Domain.Lane(g.Name, i)))
+		}
 	}
 	return clusters
 }
@@ -105,7 +120,9 @@ func tunnelListener(
 		Name:       name,
 		StatPrefix: name,
 		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-			Address:       reverseAddress(edge, inst.Domain, gatewayCluster(gateway, edge.Node), inst.Tunnels(wc)),
+			Address: reverseAddress(
+				edge.NodeID(), inst.Domain.TunnelID(edge.ID), gatewayCluster(gateway, edge.Node), inst.Tunnels(wc),
+			),
 			PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0},
 			ResolverName:  "envoy.resolvers.reverse_connection",
 		}}},

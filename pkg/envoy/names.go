@@ -107,6 +107,6 @@ func localListenerName(node string, at model.Endpoint) string {
 
 // reverseAddress returns the address of an edge's listener: instead of listening, Envoy dials the Envoy cluster after
 // the @, as often as the last part states at each of its addresses.
-func reverseAddress(edge model.Subject, d model.TunnelDomain, cluster string, tunnels int) string {
-	return fmt.Sprintf("rc://%s:%s:%s@%s:%d", edge.NodeID(), d.TunnelID(edge.ID), model.TenantID, cluster, tunnels)
+func reverseAddress(nodeID, tunnelID, cluster string, tunnels int) string {
+	return fmt.Sprintf("rc://%s:%s:%s@%s:%d", nodeID, tunnelID, model.TenantID, cluster, tunnels)
 }

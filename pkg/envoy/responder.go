@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
+	"github.com/fairlead/fairlead/pkg/envoy/lane"
 	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -79,14 +80,22 @@ func gatewayPublic(inst model.Installation, me string, bind GatewayBind, denied 
 		model.Subject{Role: model.RoleGateway, Node: me}, endingWith(inst.Domain.TunnelIDSuffix()),
 	)
 	own.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
-	l.FilterChains = []*listenerv3.FilterChain{
-		own,
-		chainFor(inst.Domain.Control(), tcpProxyFilter(recorded(OwnerControl, relayed("control", controlCluster)))),
+	l.FilterChains = []*listenerv3.FilterChain{own}
+	if inst.Lanes > 0 && bind.Version.has(lanes) {
+		l.FilterChains = append(l.FilterChains, lane.Chain(own, lane.Names(inst.Domain, me, inst.Lanes)))
 	}
+	l.FilterChains = append(
+		l.FilterChains,
+		chainFor(inst.Domain.Control(), tcpProxyFilter(recorded(OwnerControl, relayed("control", controlCluster)))),
+	)
 	for _, g := range inst.Gateways {
 		if g.Name != me && g.Peer != (model.Endpoint{}) {
 			relay := recorded(OwnerRelay, relayed("peer", peerCluster(g.Name)))
-			l.FilterChains = append(l.FilterChains, chainFor(inst.Domain.GatewayReplica(g.Name), tcpProxyFilter(relay)))
+			chain := chainFor(inst.Domain.GatewayReplica(g.Name), tcpProxyFilter(relay))
+			chain.FilterChainMatch.ServerNames = append(
+				chain.FilterChainMatch.ServerNames, lane.Names(inst.Domain, g.Name, inst.Lanes)...,
+			)
+			l.FilterChains = append(l.FilterChains, chain)
 		}
 	}
 	l.FilterChains = append(l.FilterChains, networkChains(inst, me, bind.Version)...)

@@ -19,6 +19,8 @@ const (
 	// MaxWorkers bounds the worker threads of a gateway. Every edge keeps reverse tunnels for each, and a machine
 	// cannot use more workers than it has cores.
 	MaxWorkers = 64
+	// MaxLanes bounds the lanes of an edge: as many reverse tunnels wait for clients at each worker of each gateway.
+	MaxLanes = 15
 	// MaxHandshakes bounds how many reverse tunnels a gateway accepts per second. No machine can accept more.
 	MaxHandshakes = 1_000_000
 	// replicaPart is replaced by the number of a replica in a pattern of addresses.
@@ -52,6 +54,9 @@ func (i Installation) ValidateShared() error {
 				MaxHandshakes,
 			),
 		)
+	}
+	if i.Lanes < 0 || i.Lanes > MaxLanes {
+		errs = append(errs, fmt.Errorf("lanes of each edge: %d is not from 0 to %d", i.Lanes, MaxLanes))
 	}
 	if i.AccessLog != "" && i.AccessLog != AccessLogFailed && i.AccessLog != AccessLogAll {
 		errs = append(
@@ -110,6 +115,10 @@ func (i Installation) Tunnels(w WorkloadCluster) int {
 	}
 	return TunnelsPerEdge(i.WorkerCount(), names)
 }
+
+// LaneTunnels returns how many reverse tunnels each lane of an edge has to each gateway: one for each worker and each
+// name, because the other lanes serve if one breaks.
+func (i Installation) LaneTunnels(w WorkloadCluster) int { return i.Tunnels(w) / TunnelsPerWorker }
 
 // TunnelsPerEdge is Tunnels for a number of workers of a gateway and a number of names of a workload cluster.
 func TunnelsPerEdge(workers, names int) int {

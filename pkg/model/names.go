@@ -76,6 +76,46 @@ func (d TunnelDomain) ParseGatewayReplica(host string) (name string, ok bool) {
 	return name, ok && gatewayName.MatchString(name)
 }
 
+// Lane returns the name of a lane of a gateway on the public port, from 1 to MaxLanes.
+func (d TunnelDomain) Lane(gateway string, lane int) string {
+	return gateway + lanePart + strconv.Itoa(lane) + "." + string(d)
+}
+
+// lanePart is between the name of a gateway and the number of a lane.
+const lanePart = "-lane-"
+
+// ParseLane is the inverse of Lane. It returns false if host is not a lane of a gateway of this domain.
+func (d TunnelDomain) ParseLane(host string) (gateway string, lane int, ok bool) {
+	name, isBelow := strings.CutSuffix(host, "."+string(d))
+	gateway, number, found := strings.Cut(name, lanePart)
+	lane, err := strconv.Atoi(number)
+	ok = isBelow && found && err == nil && lane >= 1 && lane <= MaxLanes && gatewayName.MatchString(gateway) &&
+		d.Lane(gateway, lane) == host
+	return gateway, lane, ok
+}
+
+// LaneNodeID returns the node id with which an edge opens the reverse tunnels of a lane: its own, and the name of the
+// lane, by which it has selected the gateway (SNI).
+func (d TunnelDomain) LaneNodeID(node, gateway string, lane int) string {
+	return NodeID(node) + LaneSeparator + d.Lane(gateway, lane)
+}
+
+// LaneSeparator is between a node id and the name of a lane. No node name has it.
+const LaneSeparator = "_"
+
+// ParseTunnelNodeID is the inverse of NodeID, for which lane is 0, and of LaneNodeID. It returns false if id is
+// neither.
+func (d TunnelDomain) ParseTunnelNodeID(id string) (node string, lane int, ok bool) {
+	id, host, hasLane := strings.Cut(id, LaneSeparator)
+	if hasLane {
+		if _, lane, ok = d.ParseLane(host); !ok {
+			return "", 0, false
+		}
+	}
+	node, ok = ParseNodeID(id)
+	return node, lane, ok
+}
+
 // Control returns the name of the control channel: the xds-server, reached through the public port.
 func (d TunnelDomain) Control() string { return "control." + string(d) }
 

@@ -32,6 +32,7 @@ type Settings struct {
 	ReplicaAddress model.ReplicaAddress `json:"replicaAddress,omitempty"`
 	Workers        int                  `json:"workers,omitempty"`
 	Handshakes     int                  `json:"handshakes,omitempty"`
+	Lanes          int                  `json:"lanes,omitempty"`
 	AccessLog      model.AccessLog      `json:"accessLog,omitempty"`
 }
 
@@ -39,7 +40,7 @@ type Settings struct {
 func SettingsOf(inst model.Installation, version string) Settings {
 	return Settings{
 		Version: version, Public: inst.Public.String(), Control: inst.Control.String(), ReplicaAddress: inst.ReplicaAddress,
-		Workers: inst.Workers, Handshakes: inst.Handshakes, AccessLog: inst.AccessLog,
+		Workers: inst.Workers, Handshakes: inst.Handshakes, Lanes: inst.Lanes, AccessLog: inst.AccessLog,
 	}
 }
 
@@ -64,7 +65,7 @@ func (s Settings) Installation(inst model.Installation) (model.Installation, err
 	if err := errors.Join(errs[:]...); err != nil {
 		return inst, fmt.Errorf("reading addresses of profile: %w", err)
 	}
-	inst.Workers, inst.Handshakes, inst.AccessLog = s.Workers, s.Handshakes, s.AccessLog
+	inst.Workers, inst.Handshakes, inst.Lanes, inst.AccessLog = s.Workers, s.Handshakes, s.Lanes, s.AccessLog
 	if s.ReplicaAddress == inst.ReplicaAddress {
 		return inst, nil
 	}

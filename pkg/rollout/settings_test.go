@@ -13,7 +13,7 @@ var inst = model.Installation{
 	Domain: "tunnels.example.com", Public: model.Endpoint{Host: "gw.example.com", Port: 443},
 	Control:  model.Endpoint{Host: "::1", Port: 18000},
 	Gateways: []model.Gateway{{Name: "gateway-0"}, {Name: "gateway-1"}},
-	Workers:  3, Handshakes: 7, AccessLog: model.AccessLogAll, ReplicaAddress: "gw-{i}.example.com:443",
+	Workers:  3, Handshakes: 7, Lanes: 3, AccessLog: model.AccessLogAll, ReplicaAddress: "gw-{i}.example.com:443",
 }
 
 // TestEverySettingOfAnInstallationIsInItsProfile sets one field after the other. A field that is not in the profile

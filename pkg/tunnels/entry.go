@@ -48,7 +48,7 @@ func (b batch) open(t tunnel) { b.changes[t.Key] = change{tunnel: t} }
 // count counts an opened tunnel.
 func (b batch) count(t tunnel) {
 	worker := workerOf(t.Worker, b.workers)
-	if b.workers <= 1 || worker < 0 {
+	if b.workers <= 1 || worker < 0 || t.Lane > 0 { // Envoy counts the tunnels of each lane separately
 		return
 	}
 	if b.opened[t.Node] == nil {
@@ -70,7 +70,7 @@ func (b *batch) add(e event) {
 	case eventHandoff:
 		e.Used = e.Since
 		before, had := b.changes[e.Key]
-		if had && !before.closed && before.Node == e.Node && before.ID == e.ID {
+		if had && !before.closed && before.Node == e.Node && before.Lane == e.Lane && before.ID == e.ID {
 			before.Used = e.Used
 			b.changes[e.Key] = before
 			return
@@ -106,7 +106,8 @@ func (t *Table) apply(b batch, now time.Time) {
 			continue
 		case c.closed:
 			t.drop(key, now)
-		case had && e.Node == c.Node && e.ID == c.ID && (c.seen || e.Since.Equal(c.Since) && e.is(c.tunnel)):
+		case had && e.Node == c.Node && e.Lane == c.Lane && e.ID == c.ID &&
+			(c.seen || e.Since.Equal(c.Since) && e.is(c.tunnel)):
 			e.Used = later(e.Used, c.Used)
 			continue // already in the table
 		default:

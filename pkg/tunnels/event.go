@@ -56,7 +56,8 @@ type event struct {
 // tunnel is a Tunnel with its addresses and the time of its first use.
 type tunnel struct {
 	Tunnel
-	Used   time.Time      `json:"used,omitzero"` // time of the first use; zero: not used yet
+	Used   time.Time      `json:"used,omitzero"`  // time of the first use; zero: not used yet
+	Lane   int            `json:"lane,omitempty"` // 0: none
 	Remote netip.AddrPort `json:"remote"`
 	Local  netip.AddrPort `json:"local"`        // not valid if Envoy did not report it
 	FD     int            `json:"fd,omitempty"` // file descriptor of its socket in Envoy; 0: not known
@@ -65,7 +66,8 @@ type tunnel struct {
 // is reports whether two events of one key belong to the same connection. While an older connection is open, the
 // socket of a newer one with the same addresses has another file descriptor.
 func (t tunnel) is(other tunnel) bool {
-	return t.Node == other.Node && t.ID == other.ID && (t.FD == other.FD || t.FD == 0 || other.FD == 0)
+	return t.Node == other.Node && t.Lane == other.Lane && t.ID == other.ID &&
+		(t.FD == other.FD || t.FD == 0 || other.FD == 0)
 }
 
 // rawEvent has the fields of Envoy's event that the table uses. Envoy writes null for a name or value that it does not
@@ -135,7 +137,7 @@ func (e *event) parseNode(d model.TunnelDomain, raw rawEvent) error {
 
 func (e *event) parseTunnel(d model.TunnelDomain, raw rawEvent) error {
 	var ok bool
-	if e.Node, ok = model.ParseNodeID(raw.Node); !ok {
+	if e.Node, e.Lane, ok = d.ParseTunnelNodeID(raw.Node); !ok {
 		return errNode
 	}
 	if e.ID, ok = d.ParseTunnelID(raw.ID); !ok {

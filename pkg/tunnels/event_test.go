@@ -18,9 +18,15 @@ func TestParseEvent(t *testing.T) {
 		want    Tunnel
 		wantErr error
 	}{
-		"a tunnel that opens":                    {in: good, want: want},
-		"one that is used":                       {in: replaced("tunnel_setup", "socket_handoff"), want: want},
-		"one that ends":                          {in: replaced("tunnel_setup", "tunnel_closed"), want: want},
+		"a tunnel that opens": {in: good, want: want},
+		"one that is used":    {in: replaced("tunnel_setup", "socket_handoff"), want: want},
+		"one that ends":       {in: replaced("tunnel_setup", "tunnel_closed"), want: want},
+		"a tunnel of a lane": {
+			in: replaced("CN=edge-1", "CN=edge-1_gateway-0-lane-2.tunnels.example.com"), want: want,
+		},
+		"a lane of another domain": {
+			in: replaced("CN=edge-1", "CN=edge-1_gateway-0-lane-2.tunnels.example.org"), wantErr: errNode,
+		},
 		"an event that is not known is an error": {in: replaced("tunnel_setup", "tunnel_painted"), wantErr: errEvent},
 		"no owner":                               {in: replaced(`"owner":"tunnel",`, ""), wantErr: errOwner},
 		"an Envoy that does not say the gateway's address": {

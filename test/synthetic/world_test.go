@@ -168,7 +168,7 @@ func admitted(t *testing.T, control *admission.Control, l *listenerv3.Listener) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	with, rate, ok := envoy.AddAdmission(packed)
+	with, rate, _, ok := envoy.AddAdmission(packed)
 	if !ok {
 		return l
 	}

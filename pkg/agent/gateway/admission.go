@@ -63,6 +63,7 @@ type admissions struct {
 	quotas   map[string]quota // by tunnel id, if it differs from that of a workload cluster with one name
 	rejected map[admission.Reason]rejections
 	closed   struct{ excess, silent uint64 }
+	lanes    int            // of each edge
 	relays   []netip.Prefix // networks of the other gateways: see followRelays
 	excess   int            // tunnels beyond the limits that were logged last; used only by run
 }
@@ -127,9 +128,12 @@ func (a *admissions) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	if name != envoy.PublicListener {
 		return a.tenants.Apply(name, form, resource)
 	}
-	with, rate, ok := envoy.AddAdmission(resource)
+	with, rate, lanes, ok := envoy.AddAdmission(resource)
 	if ok {
 		a.control.SetRate(rate)
+		a.mu.Lock()
+		a.lanes = lanes
+		a.mu.Unlock()
 	}
 	return a.proxyProtocol().Accept(with)
 }
@@ -156,11 +160,12 @@ func (a *admissions) setNames(names map[string]int) {
 	}
 }
 
-// tunnels returns the number of tunnels that an edge of a tunnel id keeps to this gateway.
+// tunnels returns the number of tunnels that an edge of a tunnel id keeps to this gateway, with those of its lanes.
 func (a *admissions) tunnels(id string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return max(a.quotas[id].tunnels, model.TunnelsPerEdge(a.deps.Workers, 1))
+	usual := max(a.quotas[id].tunnels, model.TunnelsPerEdge(a.deps.Workers, 1))
+	return usual + a.lanes*usual/model.TunnelsPerWorker
 }
 
 // decided counts a rejection, which is logged later: with a line for each, a source could fill the disk.

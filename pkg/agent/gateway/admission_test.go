@@ -38,6 +38,13 @@ func TestTunnelsOfAnEdgeFollowWorkersAndNames(t *testing.T) {
 			t.Errorf("%d, want %d", got, want)
 		}
 	}
+	a.lanes = 3
+	for id, want := range map[string]int{one: (2 + 3) * 4, more: (2 + 3) * 4 * 4} {
+		if got := a.tunnels(id); got != want {
+			t.Errorf("with lanes %d, want %d", got, want)
+		}
+	}
+	a.lanes = 0
 	// With fewer names, an edge may keep its earlier number of tunnels.
 	a.setNames(map[string]int{domain.TunnelID(more): 2})
 	if got := a.tunnels(more); got != 2*4*4 {
@@ -63,7 +70,7 @@ func TestTheAgentChangesEachListener(t *testing.T) {
 			t.Fatal(err)
 		}
 		with := a.Apply(l.GetName(), a.Form(l.GetName()), packed)
-		want, _, isPublic := envoy.AddAdmission(packed)
+		want, _, _, isPublic := envoy.AddAdmission(packed)
 		if !isPublic {
 			want, _ = outcomes.Count(packed)
 		}

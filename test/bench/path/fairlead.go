@@ -18,9 +18,17 @@ import (
 
 const domain model.TunnelDomain = "tunnels.example.com"
 
+// lanesName is the name of Fairlead with lanes.
+const lanesName = "fairlead (7 lanes)"
+
+// fairleadWith returns the start of Fairlead with a number of lanes: see model.Installation.Lanes.
+func fairleadWith(lanes int) func(context.Context, *place, *subject, link) error {
+	return func(ctx context.Context, p *place, s *subject, l link) error { return fairlead(ctx, p, s, l, lanes) }
+}
+
 // fairlead starts the Envoys of a gateway and an edge with the configuration of pkg/envoy. Their agents are not on the
 // data path, so this process simulates them: it serves the certificates.
-func fairlead(ctx context.Context, p *place, s *subject, l link) error {
+func fairlead(ctx context.Context, p *place, s *subject, l link, lanes int) error {
 	ca, err := secrets.NewAuthority(domain)
 	if err != nil {
 		return err
@@ -41,6 +49,7 @@ func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 	if err != nil {
 		return err
 	}
+	inst.Lanes, bind.Version = lanes, envoy.Current
 	clusters := append(envoy.GatewayClusters(inst), envoy.TunnelClusters(inst, wc)...)
 	for _, c := range clusters {
 		multiplex.CloseUnused(c) // as a gateway's agent does
@@ -56,7 +65,8 @@ func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 		return err
 	}
 	node := model.NewNodeName()
-	dial := envoy.EdgeDial{Near: 2*l.delay < envoy.NearBelow} // an agent determines this from the measured round trip
+	// An agent determines Near from the measured round trip.
+	dial := envoy.EdgeDial{Version: envoy.Current, Near: 2*l.delay < envoy.NearBelow}
 	edge := envoy.Static(
 		envoy.EdgeBootstrap(envoy.BootstrapConfig{}), envoy.EdgeListeners(inst, wc, node, dial),
 		envoy.EdgeClusters(inst, wc, node, dial),
