@@ -212,3 +212,43 @@ func proveRotation(t *testing.T, w *World) {
 	}
 	eventually(t, w.connected(t, 4))
 }
+
+// proveOtherImages rolls out other images with Envoy as docs/envoy.md says after a CVE: gateways first, and then the
+// edges' Deployment. The images are the same ones by their digests, so that Kubernetes replaces and pulls all the same,
+// and nothing has to be built.
+func proveOtherImages(t *testing.T, w *World) {
+	w.disturb(t, "gateways_replaced", 4, func() {
+		w.upgrade(t, "--set image.digests.gateway="+w.images.digests["gateway"])
+		w.waitReady(t)
+	})
+	w.runs(t, w.management, system, "gateway", w.images.pinned("gateway"))
+	w.disturb(t, "edges_replaced", 4, func() {
+		ask(t, w.workload, "--namespace="+edges, "set", "image", "deployment/fairlead-edge", "*="+w.images.pinned("edge"))
+		w.waitReady(t)
+	})
+	w.runs(t, w.workload, edges, "fairlead-edge", w.images.pinned("edge"))
+	eventually(t, w.connected(t, 4))
+}
+
+// runs fails the test unless all Pods of a name that are not ending have an image in all containers.
+func (w *World) runs(t *testing.T, c *cluster.Cluster, namespace, name, image string) {
+	t.Helper()
+	var list corev1.PodList
+	must(t, c.Client.List(t.Context(), &list, client.InNamespace(namespace),
+		client.MatchingLabels{"app.kubernetes.io/name": name}))
+	found := 0
+	for i := range list.Items {
+		if !list.Items[i].DeletionTimestamp.IsZero() {
+			continue
+		}
+		found++
+		for _, container := range list.Items[i].Spec.Containers {
+			if container.Image != image {
+				t.Errorf("%s of Pod %s has the image %s, not %s", container.Name, list.Items[i].Name, container.Image, image)
+			}
+		}
+	}
+	if found < 2 {
+		t.Errorf("%d Pods of %s run", found, name)
+	}
+}

@@ -33,6 +33,7 @@ func TestInstallation(t *testing.T) {
 		{"a restart of containerd on every node loses no request", long, proveContainerd},
 		{"a rotation of the CA, which began before the evictions, ends and loses no further request", long, proveRotation},
 		{"edges that start after it with the bootstrap Secret from before it enrol", long, proveOldSecret},
+		{"other images replace all gateways, then all edges in Pods, and few requests are lost", long, proveOtherImages},
 		{"nothing is left after the commands for removal", always, proveRemoval},
 	} {
 		if check.when == long && testing.Short() {

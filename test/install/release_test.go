@@ -26,7 +26,10 @@ const imagesEnv = "FAIRLEAD_IMAGES"
 const repository = cluster.RegistryName + "/fairlead"
 
 // release is the images of one version, as tools/images writes them.
-type release struct{ dir, version string }
+type release struct {
+	dir, version string
+	digests      map[string]string // by the name of the image, without a prefix
+}
 
 func imagesOf(root string) string {
 	return cmp.Or(os.Getenv(imagesEnv), filepath.Join(root, "bin", "test", "images"))
@@ -39,16 +42,27 @@ func findRelease(t *testing.T) release {
 	r := release{dir: imagesOf(root)}
 	data, err := os.ReadFile(filepath.Join(r.dir, "values.yaml"))
 	must(t, err)
-	var values struct{ Image struct{ Tag string } }
+	var values struct {
+		Image struct {
+			Tag     string
+			Digests map[string]string
+		}
+	}
 	must(t, yaml.Unmarshal(data, &values))
-	if r.version = values.Image.Tag; r.version == "" {
-		t.Fatalf("the images in %s have no version", r.dir)
+	r.version, r.digests = values.Image.Tag, values.Image.Digests
+	if r.version == "" || r.digests["gateway"] == "" || r.digests["edge"] == "" {
+		t.Fatalf("the images in %s have no version, or no digests", r.dir)
 	}
 	return r
 }
 
 // image returns the reference of an image.
 func (r release) image(name string) string { return repository + "/fairlead-" + name + ":" + r.version }
+
+// pinned returns the reference of an image by its digest.
+func (r release) pinned(name string) string {
+	return repository + "/fairlead-" + name + "@" + r.digests[name]
+}
 
 // push pushes all images to a cluster's registry, as make push-images does.
 func (r release) push(t *testing.T, w *World, c *cluster.Cluster) {

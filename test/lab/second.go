@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"regexp"
+	"strings"
 
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -68,4 +70,54 @@ func (l *Lab) SecondKubeconfig(ctx context.Context, second *Lab) (string, error)
 		})
 	file := l.File("second.kubeconfig")
 	return file, kube.WriteKubeconfig(file, kubeconfig, err)
+}
+
+// joining matches what move prepare prints for the edges of one Tunnel: the Tunnel, and the input of edge-agent join.
+var joining = regexp.MustCompile(`(?s)at each of these edges of (\S+) run[^\n]*\nedge-agent join <<'EOF'\n(.*?)EOF\n`)
+
+// Joining returns what edges are to join according to the output of fairlead move prepare: by Tunnel, the input of
+// edge-agent join.
+func Joining(out string) map[string]string {
+	all := map[string]string{}
+	for _, found := range joining.FindAllStringSubmatch(out, -1) {
+		all[found[1]] = found[2]
+	}
+	return all
+}
+
+// RedactJoining returns the output of fairlead move prepare without these inputs, which contain tokens.
+func RedactJoining(out string) string { return joining.ReplaceAllString(out, "(command for $1)\n") }
+
+// joined matches what edge-agent join prints.
+var joined = regexp.MustCompile(`(?m)^joined (\S+) as `)
+
+// Join runs edge-agent join where an agent runs, and returns the name of the tunnel there, for Leave.
+func (l *Lab) Join(ctx context.Context, agent *Agent, input string) (string, error) {
+	out, err := l.atEdge(ctx, agent, input, "join")
+	if err != nil {
+		return "", err
+	}
+	found := joined.FindStringSubmatch(out)
+	if found == nil {
+		return "", fmt.Errorf("joining a tunnel: edge-agent join prints %q", out)
+	}
+	return found[1], nil
+}
+
+// Leave runs edge-agent leave where an agent runs.
+func (l *Lab) Leave(ctx context.Context, agent *Agent, name string) error {
+	_, err := l.atEdge(ctx, agent, "", "leave", name)
+	return err
+}
+
+func (l *Lab) atEdge(ctx context.Context, agent *Agent, input string, args ...string) (string, error) {
+	cmd := agent.Process().Namespace.Command(
+		ctx, l.Parts.OwnPath("edge-agent"), append(args, "--state-dir="+agent.StateDir)...,
+	)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("running edge-agent %s: %w: %s", args[0], err, out)
+	}
+	return string(out), err
 }

@@ -3,7 +3,6 @@ package networks
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -35,7 +34,6 @@ type moving struct {
 	site          *remote
 	node          *netns.Site
 	agents        map[string]*lab.Agent
-	machines      map[string]*netns.Namespace // of the agents
 }
 
 // TestANetworkMoves proves that clusterctl moves a Cluster with its networks to a second management cluster that has
@@ -77,13 +75,10 @@ func (m *moving) build(t *testing.T) {
 	must(t, err)
 	m.site = newRemote(t, m.first, "site1", "10.1.0.0/16")
 	m.shop.network(t, "site1", v1alpha1.RemoteNetworkSpec{CIDRs: []string{"10.1.0.0/16"}})
-	edge, host := m.site.edge(t, m.shop, "edge", 2, "site1", "--apiserver-listen=10.1.0.2:6443")
+	edge, _ := m.site.edge(t, m.shop, "edge", 2, "site1", "--apiserver-listen=10.1.0.2:6443")
 	m.node = m.site.node(t, m.shop, "node1", 5)
 	must(t, m.shop.Enrol(t.Context()))
 	m.agents = map[string]*lab.Agent{"shop": own, "shop.egress": m.shop.Egress, "site1.network": edge}
-	m.machines = map[string]*netns.Namespace{
-		"shop": m.shop.Site.Namespace, "shop.egress": m.shop.Site.Namespace, "site1.network": host.Namespace,
-	}
 	eventually(t, networkIs(m.first, "site1", v1alpha1.ConditionReady, metav1.ConditionTrue, ""))
 	eventually(t, m.works)
 	eventually(t, m.recorded)
@@ -113,9 +108,6 @@ func (m *moving) works(ctx context.Context) error {
 	return version(ctx, m.node, m.shop, "")
 }
 
-// joining matches what move prepare prints for the edges of one Tunnel: the Tunnel, and the input of edge-agent join.
-var joining = regexp.MustCompile(`(?s)at each of these edges of (\S+) run[^\n]*\nedge-agent join <<'EOF'\n(.*?)EOF\n`)
-
 // prepares proves that the edges of all Tunnels of a Cluster enrol at the target in advance.
 func (m *moving) prepares(t *testing.T) {
 	that(t, "fairlead move prepare prints what to run at the edges of a Cluster, of its networks and its apiservers",
@@ -124,24 +116,20 @@ func (m *moving) prepares(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			printed := joining.FindAllStringSubmatch(out, -1)
+			printed := lab.Joining(out)
 			if len(printed) != len(m.agents) {
-				t.Fatalf("it prints %d commands:\n%s", len(printed), redacted(out))
+				t.Fatalf("it prints %d commands:\n%s", len(printed), lab.RedactJoining(out))
 			}
-			for _, one := range printed {
-				cmd := m.machines[one[1]].Command(
-					t.Context(), m.first.Parts.OwnPath("edge-agent"), "join", "--state-dir="+m.agents[one[1]].StateDir,
-				)
-				cmd.Stdin = strings.NewReader(one[2])
-				if out, err := cmd.CombinedOutput(); err != nil {
-					t.Fatalf("%s: %v: %s", one[1], err, out)
+			for tunnel, input := range printed {
+				if _, err := m.first.Join(t.Context(), m.agents[tunnel], input); err != nil {
+					t.Fatalf("%s: %v", tunnel, err)
 				}
 			}
 		})
 	that(t, "fairlead move prepare is ready when these edges are enrolled at the target, and nothing is served there",
 		func(t *testing.T) {
 			if out, err := m.prepare(t.Context(), "--timeout=30s"); err != nil || !strings.Contains(out, "ready:") {
-				t.Fatalf("%v: %s", err, redacted(out))
+				t.Fatalf("%v: %s", err, lab.RedactJoining(out))
 			}
 			for name := range m.agents {
 				tunnel, err := m.at(m.second, name).Tunnel(t.Context())
@@ -160,9 +148,6 @@ func (m *moving) prepare(ctx context.Context, flags ...string) (string, error) {
 		"move", "prepare", "--namespace=" + world.Namespace, "--to-kubeconfig=" + m.target, "shop",
 	}, flags...)...)
 }
-
-// redacted returns the lines without the bootstrap files that they contain.
-func redacted(out string) string { return joining.ReplaceAllString(out, "(command for $1)\n") }
 
 // at returns the Tunnel of an installation as a Cluster of its name.
 func (m *moving) at(in *world.World, tunnel string) *lab.Cluster {

@@ -14,7 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/traffic"
 	"github.com/fairlead/fairlead/test/world"
 )
@@ -28,25 +30,25 @@ const deletedForMove = "clusterctl.cluster.x-k8s.io/delete-for-move"
 func (in *installation) move(ctx context.Context, m *member) (end func() error, err error) {
 	in.serving.RLock()
 	defer in.serving.RUnlock()
-	var dir string
-	err = in.again(ctx, func(ctx context.Context) (err error) { // it refuses while another Cluster is paused
-		dir, err = in.writeMoved(ctx, m.name)
-		return err
-	})
+	in.moving.Lock()
+	defer in.moving.Unlock()
+	dir, err := in.writeMoved(ctx, in.Lab, m.name)
 	if err != nil {
 		return nil, err
 	}
 	if err := in.patch(ctx, m, map[string]any{"spec": map[string]any{"paused": true}}); err != nil {
 		return nil, err
 	}
-	if err := in.again(ctx, func(ctx context.Context) error { return in.deleteMoved(ctx, dir) }); err != nil {
+	if err := in.again(ctx, func(ctx context.Context) error { return in.deleteMoved(ctx, in.Lab, dir) }); err != nil {
 		return nil, err
 	}
 	in.expect(m, m.answer, false)
 	return func() error {
 		in.serving.RLock()
 		defer in.serving.RUnlock()
-		if err := in.clusterctl(ctx, "move", "--from-directory="+dir, "--namespace="+world.Namespace); err != nil {
+		in.moving.Lock()
+		defer in.moving.Unlock()
+		if err := in.clusterctl(ctx, in.Lab, "--from-directory="+dir); err != nil {
 			return err
 		}
 		in.expect(m, m.answer, true)
@@ -54,13 +56,18 @@ func (in *installation) move(ctx context.Context, m *member) (end func() error, 
 	}, nil
 }
 
-// writeMoved has clusterctl write the namespace to a new folder, and removes what is not of a Cluster: clusterctl has
-// no way to choose one.
-func (in *installation) writeMoved(ctx context.Context, cluster string) (dir string, err error) {
+// writeMoved has clusterctl write the namespace of an installation to a new folder, and removes what is not of a
+// Cluster: clusterctl has no way to choose one. It pauses all of them meanwhile, and refuses while one is paused. It is
+// not interrupted when an attempt ends, because it would leave them paused.
+func (in *installation) writeMoved(
+	ctx context.Context, l *lab.Lab, cluster string,
+) (dir string, err error) {
 	if dir, err = os.MkdirTemp(in.Dir, "moved-"+cluster+"-"); err != nil {
 		return "", fmt.Errorf("moving %s: %w", cluster, err)
 	}
-	if err := in.clusterctl(ctx, "move", "--to-directory="+dir, "--namespace="+world.Namespace); err != nil {
+	if err := proc.Wait(ctx, patience, func(ctx context.Context) error {
+		return in.clusterctl(ctx, l, "--to-directory="+dir)
+	}); err != nil {
 		return "", err
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
@@ -72,10 +79,7 @@ func (in *installation) writeMoved(ctx context.Context, cluster string) (dir str
 		if err != nil {
 			return "", err
 		}
-		others := func(o *unstructured.Unstructured) bool {
-			name, found := strings.CutPrefix(o.GetName(), cluster)
-			return !found || name != "" && !strings.HasPrefix(name, "-")
-		}
+		others := func(o *unstructured.Unstructured) bool { return !ofCluster(o.GetName(), cluster) }
 		if slices.ContainsFunc(objects, others) {
 			if err := os.Remove(file); err != nil {
 				return "", err
@@ -85,18 +89,24 @@ func (in *installation) writeMoved(ctx context.Context, cluster string) (dir str
 	return dir, nil
 }
 
-func (in *installation) clusterctl(ctx context.Context, args ...string) error {
-	out, err := in.Clusterctl(ctx, args...)
+// ofCluster reports whether an object belongs to a Cluster, by its name.
+func ofCluster(object, cluster string) bool {
+	rest, found := strings.CutPrefix(object, cluster)
+	return found && (rest == "" || strings.HasPrefix(rest, "-"))
+}
+
+func (in *installation) clusterctl(ctx context.Context, l *lab.Lab, flag string) error {
+	out, err := l.Clusterctl(ctx, "move", flag, "--namespace="+world.Namespace)
 	if err != nil {
-		return fmt.Errorf("running clusterctl %q: %w: %s", args, err, out)
+		return fmt.Errorf("running clusterctl move %s: %w: %s", flag, err, out)
 	}
 	return nil
 }
 
-// deleteMoved deletes the objects that clusterctl has written to a folder, and returns an error until all of them are
-// gone. Like clusterctl it marks each object, and removes its finalizers, but it leaves those of the Tunnel to the
-// controller, which would else have no occasion to end the tunnel.
-func (in *installation) deleteMoved(ctx context.Context, dir string) error {
+// deleteMoved deletes the objects of an installation that clusterctl has written to a folder, and returns an error
+// until all of them are gone. Like clusterctl it marks each object, and removes its finalizers, but it leaves those of
+// the Tunnel to the controller, which would else have no occasion to end the tunnel.
+func (in *installation) deleteMoved(ctx context.Context, l *lab.Lab, dir string) error {
 	objects, err := kube.ReadObjects(dir)
 	if err != nil {
 		return err
@@ -108,7 +118,7 @@ func (in *installation) deleteMoved(ctx context.Context, dir string) error {
 	var errs []error
 	for _, o := range objects {
 		if o.GetKind() != "Namespace" {
-			errs = append(errs, in.deleteForMove(ctx, o))
+			errs = append(errs, deleteForMove(ctx, l, o))
 		}
 	}
 	return errors.Join(errs...)
@@ -121,8 +131,8 @@ func last(o *unstructured.Unstructured) int {
 	return 0
 }
 
-func (in *installation) deleteForMove(ctx context.Context, written *unstructured.Unstructured) error {
-	o, c := &unstructured.Unstructured{}, in.Management.Client
+func deleteForMove(ctx context.Context, l *lab.Lab, written *unstructured.Unstructured) error {
+	o, c := &unstructured.Unstructured{}, l.Management.Client
 	o.SetGroupVersionKind(written.GroupVersionKind())
 	if err := c.Get(ctx, client.ObjectKeyFromObject(written), o); err != nil {
 		return client.IgnoreNotFound(err)

@@ -30,6 +30,8 @@ const (
 	RuleSettled = "no answer long after the last fault"
 	// RuleUnwanted: a workload cluster that should have no tunnel does not answer.
 	RuleUnwanted = "answer although there should be no tunnel"
+	// RuleMoved: a Cluster that has been moved to another management cluster answers there soon, and only there.
+	RuleMoved = "moved workload cluster does not answer, or answers in its former place"
 	// RuleUsage: processes use as much as before.
 	RuleUsage = "resources are not released"
 	// RuleSecret: no log contains a secret.
@@ -43,6 +45,9 @@ const (
 	revokedFor = 5 * time.Second
 	// replacedFor is how long the previous workload cluster of a name may still answer.
 	replacedFor = 5 * time.Second
+	// arriveFor is how long a Cluster may take after clusterctl has moved it, or after the last fault that concerned it,
+	// until it answers in its new place and only there.
+	arriveFor = 30 * time.Second
 	// readyFor is how long a Tunnel may still be reported as ready when all requests fail.
 	readyFor = time.Minute
 	// relayedFor is how long requests at another gateway may fail because of a gateway's fault: it may have relayed the
@@ -80,6 +85,7 @@ func Check(history []Entry) []Violation {
 		r.checkFailure(ask, answer)
 	}
 	r.checkFinal()
+	r.checkMoves()
 	r.checkReady()
 	r.checkUsage()
 	slices.SortStableFunc(r.found, func(a, b Violation) int { return cmp.Compare(a.At, b.At) })
@@ -96,6 +102,7 @@ type record struct {
 	nodes    map[string]time.Duration // when each revoked node was revoked
 	ready    map[string][]Entry       // by workload cluster, in the order of their times
 	kubes    []Entry                  // requests with kubeconfigs
+	moves    []Entry                  // ends of moves, and arrivals
 	steps    []span
 	late     []span
 	usage    []Entry
@@ -111,6 +118,7 @@ type span struct {
 	breaks     string // as Step.Breaks
 	blinds     bool   // as Step.Blinds
 	relays     bool   // as Step.Relays
+	fault      bool   // as Action.IsFault
 	networks   bool   // as Step.BreaksNetworks
 }
 
@@ -163,6 +171,8 @@ func (r *record) read(e Entry) {
 		r.ready[e.Cluster] = append(r.ready[e.Cluster], e)
 	case KindKubeconfig:
 		r.kubes = append(r.kubes, e)
+	case KindMoved, KindArrived:
+		r.moves = append(r.moves, e)
 	case KindPlaced:
 		for i := range r.revoked[e.Edge] {
 			if s := &r.revoked[e.Edge][i]; s.open {
@@ -187,7 +197,7 @@ func (r *record) readStep(e Entry) {
 		r.find(RuleHistory, e.At, "unknown step %q", e.Text)
 	} else {
 		s.breaks, s.blinds, s.relays = steps[0].Breaks(), steps[0].Blinds(), steps[0].Relays()
-		s.networks = steps[0].BreaksNetworks()
+		s.networks, s.fault = steps[0].BreaksNetworks(), steps[0].Action.IsFault()
 	}
 	r.steps = append(r.steps, s)
 }
@@ -311,9 +321,9 @@ func (r *record) excused(ask Entry, from, to time.Duration) bool {
 			after = r.run.Settle
 		case s.breaks == "":
 			return false
-		case s.breaks == ask.Cluster || strings.HasSuffix(ask.Path, s.breaks):
+		case s.breaks == home(ask.Cluster) || strings.HasSuffix(ask.Path, s.breaks):
 			after = r.run.Settle
-		case s.relays:
+		case s.relays && !inSecond(ask.Cluster):
 			after = relayedFor
 		default:
 			return false
@@ -372,6 +382,36 @@ func (r *record) checkFinal() {
 	}
 }
 
+// home returns the name of a workload cluster without the installation, because its edges and its apiserver stay where
+// they are. inSecond reports whether it is the second one, in which nothing is ever broken.
+func home(cluster string) string { return strings.TrimSuffix(cluster, Second) }
+
+func inSecond(cluster string) bool { return strings.HasSuffix(cluster, Second) }
+
+// checkMoves checks that each Cluster that was moved answered in its new place, and only there, in time. The time does
+// not count while a fault had broken the Cluster.
+func (r *record) checkMoves() {
+	for i, moved := range r.moves {
+		if moved.Kind != KindMoved {
+			continue
+		}
+		at := slices.IndexFunc(r.moves[i:], func(e Entry) bool { return e.Kind == KindArrived && e.Cluster == moved.Cluster })
+		if at < 0 {
+			r.find(RuleMoved, moved.At, "%s never arrived", moved.Cluster)
+			continue
+		}
+		arrived, from := r.moves[i+at].At, moved.At
+		for _, s := range r.steps {
+			if s.fault && s.begin <= arrived && (s.breaks == home(moved.Cluster) || s.relays || s.blinds) {
+				from = max(from, s.end)
+			}
+		}
+		if arrived-from > arriveFor {
+			r.findLate(RuleMoved, from, arrived, arriveFor, "%s, for %s", moved.Cluster, arrived-from)
+		}
+	}
+}
+
 // checkReady finds times in which all requests to a workload cluster failed for too long and its Tunnel was ready. It
 // judges nothing while the parts that report are broken themselves.
 func (r *record) checkReady() {
@@ -423,7 +463,8 @@ func (r *record) readyAll(cluster string, from, to time.Duration) bool {
 // sighted reports whether nothing kept the status of a workload cluster from being current between two times.
 func (r *record) sighted(cluster string, from, to time.Duration) bool {
 	return !slices.ContainsFunc(r.steps, func(s span) bool {
-		return (s.blinds || s.text != "" && strings.HasSuffix(s.text, string(Pause)+" "+cluster)) &&
+		paused := s.text != "" && strings.HasSuffix(s.text, string(Pause)+" "+home(cluster))
+		return (s.blinds && !inSecond(cluster) || paused) &&
 			s.begin <= to && (s.open || s.end >= from-r.run.Settle)
 	})
 }

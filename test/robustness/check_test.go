@@ -97,6 +97,23 @@ func (s story) failing(from, to time.Duration) story {
 	return s
 }
 
+// moved adds a move of paris to the second installation.
+func (s story) moved(at, arrived time.Duration) story {
+	return s.add(Entry{At: at, Kind: KindMoved, Cluster: "paris" + Second},
+		Entry{At: arrived, Kind: KindArrived, Cluster: "paris" + Second})
+}
+
+// inSecond adds a request for paris in the second installation that fails, and one that works in the end.
+func (s story) inSecond(failure string) story {
+	s = s.add(Entry{Kind: KindExpect, Cluster: "paris" + Second, Answer: "paris#1", Up: true}).
+		ask(100*second, second, Entry{Error: failure}).ask(950*second, second, good)
+	for i := len(s) - 4; i < len(s); i += 2 {
+		s[i].Cluster, s[i].Path = "paris"+Second, path+Second
+	}
+	s[len(s)-2].Client = Final
+	return s
+}
+
 // finish ends a run as it should end: everything answers after the last step.
 func (s story) finish() story {
 	return s.final(Entry{Answer: "paris#1"}).add(Entry{At: 1000 * second, Kind: KindFinish})
@@ -370,6 +387,38 @@ var stories = map[string]struct {
 		in:   begin().add(Entry{Kind: KindStep, ID: 99, Text: "0s 1s kill controller/0"}).finish(),
 		want: []string{RuleHistory},
 	},
+	"a Cluster arrives where it was moved": {in: begin().moved(10*second, 39*second).finish()},
+	"a Cluster arrives late": {
+		in:   begin().moved(10*second, 41*second).finish(),
+		want: []string{RuleMoved},
+	},
+	"a Cluster arrives late because all are late": {
+		in:    begin().late(20*second, 2*second).moved(10*second, 41*second).finish(),
+		voids: []string{RuleMoved},
+	},
+	"a Cluster arrives late after a fault of its edge": {
+		in: begin().step(12*second, 20*second).moved(10*second, 49*second).finish(),
+	},
+	"a Cluster arrives late after a fault of another edge": {
+		in:   begin().kill("oslo/0/envoy", 12*second, 20*second).moved(10*second, 49*second).finish(),
+		want: []string{RuleMoved},
+	},
+	"a Cluster never arrives": {
+		in:   begin().add(Entry{At: 10 * second, Kind: KindMoved, Cluster: "paris" + Second}).finish(),
+		want: []string{RuleMoved},
+	},
+	"another Cluster arrives": {
+		in: begin().add(Entry{At: 10 * second, Kind: KindMoved, Cluster: "paris" + Second},
+			Entry{At: 12 * second, Kind: KindArrived, Cluster: "paris"}).finish(),
+		want: []string{RuleMoved},
+	},
+	"a request fails in the second installation because of a fault of the edge": {
+		in: begin().step(99*second, 101*second).inSecond("reset").finish(),
+	},
+	"a request fails in the second installation, and a gateway of the first one is broken": {
+		in:   begin().kill("gateway/1/agent", 99*second, 101*second).inSecond("reset").finish(),
+		want: []string{RuleCalm},
+	},
 	"an unknown entry": {
 		in:   begin().add(Entry{Kind: "else"}).finish(),
 		want: []string{RuleHistory},
@@ -453,7 +502,7 @@ func TestEveryRuleHasAStory(t *testing.T) {
 	for _, rule := range []string{
 		RuleWrong, RuleRevoked, RuleSubject, RuleReady, RuleKubeconfig,
 		RuleBound, RuleLost, RuleCalm, RuleSettled, RuleUnwanted, RuleUsage,
-		RuleSecret, RuleHistory,
+		RuleSecret, RuleHistory, RuleMoved,
 	} {
 		if !broken[rule] {
 			t.Errorf("no story breaks %q", rule)

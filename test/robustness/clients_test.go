@@ -83,7 +83,9 @@ func (c *clients) every(ctx context.Context, m *member, interval time.Duration, 
 				return
 			case <-time.After(interval):
 			}
-			do(paths[i%len(paths)])
+			if m.isUp() || !m.second() { // a Cluster is seldom in the second installation
+				do(paths[i%len(paths)])
+			}
 		}
 	})
 }
@@ -93,7 +95,7 @@ type exchange func(context.Context, *traffic.Session, *Entry) error
 
 // request sends a request on a new connection, and records it.
 func (in *installation) request(m *member, client string, p traffic.Path, bound time.Duration, more exchange) {
-	ask := Entry{Kind: KindAsk, Client: client, Cluster: m.name, Path: p.String()}
+	ask := Entry{Kind: KindAsk, Client: client, Cluster: m.name, Path: m.describe(p)}
 	in.attempt(ask, bound, func(ctx context.Context, answer *Entry) error { return m.exchange(ctx, p, answer, more) })
 }
 
@@ -154,7 +156,7 @@ func readLarge(ctx context.Context, s *traffic.Session, _ *Entry) error {
 
 // watch follows a stream until it breaks or the traffic ends.
 func (in *installation) watch(ctx context.Context, m *member, p traffic.Path) {
-	id, _ := in.history.Begin(Entry{Kind: KindAsk, Client: "watch", Cluster: m.name, Path: p.String()})
+	id, _ := in.history.Begin(Entry{Kind: KindAsk, Client: "watch", Cluster: m.name, Path: m.describe(p)})
 	answer := Entry{Kind: KindAnswer, ID: id}
 	f, err := p.Follow(context.WithoutCancel(ctx))
 	if err == nil {
@@ -227,7 +229,7 @@ func (in *installation) observe(ctx context.Context, m *member) {
 // ready reports whether a member has a Tunnel that is ready.
 func (in *installation) ready(ctx context.Context, m *member) (bool, error) {
 	tunnel := &v1alpha1.Tunnel{}
-	err := in.Management.Client.Get(ctx, client.ObjectKey{Namespace: world.Namespace, Name: m.name}, tunnel)
+	err := in.lab(m).Management.Client.Get(ctx, m.key(), tunnel)
 	if err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
@@ -305,10 +307,7 @@ func (in *installation) settled(ctx context.Context) {
 
 // kubeconfig returns nil if the kubeconfig of a member works, or if it should not.
 func (m *member) kubeconfig(ctx context.Context) error {
-	m.mu.Lock()
-	up := m.up
-	m.mu.Unlock()
-	if !m.named || !up {
+	if !m.named || !m.isUp() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, traffic.RequestTimeout)

@@ -41,6 +41,10 @@ const (
 	KindReady Kind = "ready"
 	// KindKubeconfig is a request with the kubeconfig that a workload cluster has in the end.
 	KindKubeconfig Kind = "kubeconfig"
+	// KindMoved says that clusterctl has ended: a Cluster is in another management cluster. Its name is the one there.
+	KindMoved Kind = "moved"
+	// KindArrived says that it answers there on every path, and nowhere else any longer.
+	KindArrived Kind = "arrived"
 	// KindPlaced says that a new edge will start at an address, where an earlier one may have been revoked.
 	KindPlaced Kind = "placed"
 	// KindLate says that a goroutine which does nothing else was scheduled late.

@@ -47,6 +47,7 @@ type installation struct {
 	lasting []*lab.Agent              // the gateways, because scaling changes those of the lab
 	history *Recorder                 // of the present run
 	remotes []*remote                 // Clusters with networks; none in the short form
+	second  *secondInstallation       // nil in the short form
 	// The long form has clocks, programs of the earliest version and clients of every kind.
 	long     bool
 	clocks   *clock.Clocks
@@ -58,6 +59,8 @@ type installation struct {
 	// serving is held by an operation that cannot be tried again, and for writing while the apiserver of the management
 	// cluster is frozen.
 	serving sync.RWMutex
+	// moving is held while clusterctl moves a Cluster, during which it pauses all others of the namespace.
+	moving sync.Mutex
 	// networks is held while a site or a gateway gets or loses its place in the networks.
 	networks sync.Mutex
 
@@ -100,7 +103,7 @@ const diskSize = 4096
 func newInstallation(t *testing.T, options lab.Options, names []string) *installation {
 	t.Helper()
 	options.Controllers, options.XDSServers, options.Gateways = Controllers, XDSServers, Gateways
-	options.Metrics, options.ServingNames = true, []string{world.Hostname("berlin")}
+	options.Metrics, options.ServingNames = true, []string{world.Hostname("berlin"), secondHostname("berlin")}
 	if !options.Lean {
 		options.EtcdMembers = EtcdMembers
 	}
@@ -109,6 +112,9 @@ func newInstallation(t *testing.T, options lab.Options, names []string) *install
 		standIn: map[string]*world.StandIn{}, revoked: map[string]bool{},
 	}
 	in.lasting = slices.Clone(in.Gateways)
+	if in.long {
+		in.second = newSecond(t, in.Lab) // before there are sites, which are to know the name of its gateways
+	}
 	apiservers := map[string]*kube.APIServer{"berlin": in.SNI, "rome": in.Connect}
 	for _, name := range names {
 		m := &member{name: name, real: apiservers[name], edges: map[int]*place{}, old: map[int]*place{}}
@@ -329,7 +335,7 @@ func (in *installation) all() []*member {
 // paths returns all paths to a member.
 func (m *member) paths() []traffic.Path {
 	var all []traffic.Path
-	for i := range Gateways {
+	for i := range m.gateways() {
 		for _, connect := range []bool{false, true} {
 			p := m.path
 			p.Gateway, p.Connect = i, connect

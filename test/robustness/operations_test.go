@@ -82,6 +82,8 @@ func (in *installation) change(ctx context.Context, m *member, action Action, nu
 		return in.optOut(ctx, m)
 	case Move:
 		return in.move(ctx, m)
+	case Transfer:
+		return in.transfer(ctx, m)
 	case Names:
 		return in.rename(ctx, m)
 	case Limits:

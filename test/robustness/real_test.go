@@ -129,7 +129,7 @@ func (m *member) beat(ctx context.Context) {
 
 // watchReal follows a watch until it breaks or the traffic ends.
 func (in *installation) watchReal(ctx context.Context, m *member, p traffic.Path) {
-	id, _ := in.history.Begin(Entry{Kind: KindAsk, Client: "watch", Cluster: m.name, Path: p.String()})
+	id, _ := in.history.Begin(Entry{Kind: KindAsk, Client: "watch", Cluster: m.name, Path: m.describe(p)})
 	answer := Entry{Kind: KindAnswer, ID: id}
 	err := m.followWatch(ctx, p, &answer, func() { answer.Last = in.history.Since(time.Now()) })
 	if err != nil && ctx.Err() == nil {
@@ -162,12 +162,12 @@ func (m *member) pods(p traffic.Path) (*pods.Client, error) {
 		TLSClientConfig: rest.TLSClientConfig{
 			Insecure: true, ServerName: p.Hostname, CertData: m.real.Admin.CertPEM, KeyData: m.real.Admin.KeyPEM,
 		},
-	}, m.name, kube.Container)
+	}, m.key().Name, kube.Container)
 }
 
 // exec runs a command in a Pod to its end. Only the member's apiserver has a Pod of this name.
 func (in *installation) exec(ctx context.Context, m *member, p traffic.Path) {
-	ask := Entry{Kind: KindAsk, Client: "exec", Cluster: m.name, Path: p.String()}
+	ask := Entry{Kind: KindAsk, Client: "exec", Cluster: m.name, Path: m.describe(p)}
 	in.attempt(ask, traffic.RequestTimeout, func(ctx context.Context, _ *Entry) error {
 		c, err := m.pods(p)
 		if err != nil {
@@ -179,7 +179,7 @@ func (in *installation) exec(ctx context.Context, m *member, p traffic.Path) {
 
 // forward forwards a port to the machine of a Pod, and sends a line there.
 func (in *installation) forward(_ context.Context, m *member, p traffic.Path) {
-	ask := Entry{Kind: KindAsk, Client: "forward", Cluster: m.name, Path: p.String()}
+	ask := Entry{Kind: KindAsk, Client: "forward", Cluster: m.name, Path: m.describe(p)}
 	in.attempt(ask, traffic.RequestTimeout, func(ctx context.Context, _ *Entry) error {
 		c, err := m.pods(p)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -160,6 +161,9 @@ func (in *installation) play(t *testing.T, run Entry, steps []Step, duration tim
 		defer func() { _ = file.Close() }()
 		t.Log("the history is in ", file.Name())
 		out = file
+	}
+	if slices.ContainsFunc(steps, func(s Step) bool { return s.Action == Transfer }) {
+		in.startSecond(in.t)
 	}
 	r := NewRecorder(out)
 	run.Kind = KindRun

@@ -78,6 +78,8 @@ const (
 	ScaleDown Action = "scale-down"
 	// Move takes a Cluster away as clusterctl move does, and brings it back when the step ends. Its edges stay.
 	Move Action = "move"
+	// Transfer moves a Cluster to a second management cluster by the documented procedure, and back when the step ends.
+	Transfer Action = "transfer"
 	// Names adds a further name to a Tunnel, and removes it when the step ends.
 	Names Action = "names"
 	// Limits limits a Tunnel, and removes the limits when the step ends.
@@ -96,12 +98,13 @@ var targets = map[Action][]string{
 	Refuse: {"apiserver"}, Fail: {"apiserver"}, NoQuorum: {"etcd"},
 	Delete: {"oslo"}, Create: {"lima"}, Pause: clusters(), OptOut: {"tokyo"}, Connect: clusters(),
 	Revoke: {"paris/0", "paris/1"}, RotateCA: {"installation"}, ScaleDown: {"gateway/2"},
-	Move: {"oslo", "paris"}, Names: {"paris", "tokyo"}, Limits: clusters(), Downgrade: versioned(),
+	Move: {"oslo", "paris"}, Transfer: {"berlin", "paris"}, Names: {"paris", "tokyo"}, Limits: clusters(),
+	Downgrade: versioned(),
 }
 
 // operations are what users do. All other actions are faults.
 var operations = []Action{
-	Delete, Create, Pause, OptOut, Connect, Revoke, RotateCA, ScaleDown, Move, Names, Limits, Downgrade,
+	Delete, Create, Pause, OptOut, Connect, Revoke, RotateCA, ScaleDown, Move, Transfer, Names, Limits, Downgrade,
 }
 
 // Inventory is the installation that random schedules are for: workload clusters with the number of their edges.
@@ -109,6 +112,9 @@ var Inventory = map[string]int{"berlin": 1, "rome": 1, "paris": 2, "tokyo": 2, "
 
 // Networks are Clusters with a RemoteNetwork. Their networks have the same addresses, and one edge each.
 var Networks = []string{"bern", "vienna"}
+
+// Second ends the name of a workload cluster in the installation of the second management cluster, and its paths there.
+const Second = "@second"
 
 // EgressPath is the path of requests from an apiserver to its network.
 const EgressPath = "egress"

@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/proc"
+	"github.com/fairlead/fairlead/test/world"
 )
 
 // usage records what every process of ours uses. Right after a fault a process may still be starting, so it is tried
@@ -91,11 +92,12 @@ func (in *installation) measure(ctx context.Context) ([]Entry, error) {
 			add(kind+"-envoy", name+"-envoy", pid, err)
 		}
 	}
-	objects, err := in.objects(ctx)
+	objects, err := objects(ctx, in.Lab)
+	errs = append(errs, err)
 	all = append(all, Entry{
 		Kind: KindUsage, Process: "apiserver", Name: "objects of the management cluster", Objects: objects,
 	})
-	return all, errors.Join(append(errs, err)...)
+	return all, errors.Join(errs...)
 }
 
 // sizeOf returns the number of bytes in a folder.
@@ -116,16 +118,16 @@ func sizeOf(dir string) (sum uint64, err error) {
 	return sum, err
 }
 
-// objects returns the number of objects of the kinds that we, or Cluster API for us, create in the management cluster.
+// objects returns the number of objects of the kinds that we, or Cluster API for us, create in a management cluster.
 // It does not count CertificateSigningRequests, which Kubernetes deletes after an hour, because that controller does
 // not run here.
-func (in *installation) objects(ctx context.Context) (sum uint64, err error) {
+func objects(ctx context.Context, l *lab.Lab) (sum uint64, err error) {
 	for _, list := range []client.ObjectList{
 		&corev1.SecretList{}, &corev1.ConfigMapList{}, &corev1.ServiceList{}, &coordinationv1.LeaseList{},
 		&v1alpha1.TunnelList{}, &v1alpha1.RemoteNetworkList{},
 		&clusterv1.ClusterList{},
 	} {
-		if err := in.Management.Client.List(ctx, list); err != nil {
+		if err := l.Management.Client.List(ctx, list); err != nil {
 			return 0, fmt.Errorf("counting objects: %w", err)
 		}
 		sum += uint64(meta.LenList(list))
@@ -136,9 +138,17 @@ func (in *installation) objects(ctx context.Context) (sum uint64, err error) {
 // secrets records which logs contain a secret. It does not record the secret.
 func (in *installation) secrets() error {
 	names := []string{"a private key", "a token of a ServiceAccount", "a bootstrap token"}
-	found, err := in.LogsWith(nil, "PRIVATE KEY", "eyJhbGciOi", "fl1.")
-	for _, f := range found {
-		in.history.Add(Entry{Kind: KindSecret, Name: f.Log, Text: names[f.Text]})
+	all := []*world.World{in.World}
+	if in.second != nil && in.second.started {
+		all = append(all, &world.World{Lab: in.second.Lab})
 	}
-	return err
+	var errs []error
+	for _, w := range all {
+		found, err := w.LogsWith(nil, "PRIVATE KEY", "eyJhbGciOi", "fl1.")
+		for _, f := range found {
+			in.history.Add(Entry{Kind: KindSecret, Name: f.Log, Text: names[f.Text]})
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
