@@ -86,7 +86,7 @@ func middleboxes(t *testing.T, a *authority) map[string]middlebox {
 		},
 		"a certificate that ended": {
 			tlsMiddlebox(t, a.ca, model.ControlSubject(), -2*time.Hour, time.Hour),
-			[]string{"is valid from ", "and the clock of this machine shows " + time.Now().UTC().Format("2006-01-02T15:")},
+			[]string{"is valid from ", "and the clock of this machine shows " + time.Now().UTC().Format("2006-")},
 		},
 		"a certificate that is not yet valid": {
 			tlsMiddlebox(t, a.ca, model.ControlSubject(), time.Hour, time.Hour),
