@@ -102,7 +102,7 @@ type record struct {
 	nodes    map[string]time.Duration // when each revoked node was revoked
 	ready    map[string][]Entry       // by workload cluster, in the order of their times
 	kubes    []Entry                  // requests with kubeconfigs
-	moves    []Entry                  // ends of moves, and arrivals
+	moves    []Entry                  // begins and ends of moves, and arrivals
 	steps    []span
 	late     []span
 	usage    []Entry
@@ -120,6 +120,7 @@ type span struct {
 	relays     bool   // as Step.Relays
 	fault      bool   // as Action.IsFault
 	networks   bool   // as Step.BreaksNetworks
+	transfers  bool   // it breaks nothing but what checkFailure knows from the moves
 }
 
 func newRecord(history []Entry) *record {
@@ -171,7 +172,7 @@ func (r *record) read(e Entry) {
 		r.ready[e.Cluster] = append(r.ready[e.Cluster], e)
 	case KindKubeconfig:
 		r.kubes = append(r.kubes, e)
-	case KindMoved, KindArrived:
+	case KindLeaves, KindMoved, KindArrived:
 		r.moves = append(r.moves, e)
 	case KindPlaced:
 		for i := range r.revoked[e.Edge] {
@@ -198,6 +199,7 @@ func (r *record) readStep(e Entry) {
 	} else {
 		s.breaks, s.blinds, s.relays = steps[0].Breaks(), steps[0].Blinds(), steps[0].Relays()
 		s.networks, s.fault = steps[0].BreaksNetworks(), steps[0].Action.IsFault()
+		s.transfers = steps[0].Action == Transfer
 	}
 	r.steps = append(r.steps, s)
 }
@@ -319,7 +321,7 @@ func (r *record) excused(ask Entry, from, to time.Duration) bool {
 			return false
 		case s.networks && ask.Path == EgressPath:
 			after = r.run.Settle
-		case s.breaks == "":
+		case s.breaks == "" || s.transfers:
 			return false
 		case s.breaks == home(ask.Cluster) || strings.HasSuffix(ask.Path, s.breaks):
 			after = r.run.Settle
@@ -342,10 +344,40 @@ func (r *record) checkFailure(ask, answer Entry) {
 		from = answer.At
 	}
 	since, up := r.up(ask.Cluster, from)
-	if up && since+r.run.Settle <= from && !r.excused(ask, from, answer.At) {
+	if up && r.due(ask.Cluster, since) <= from && !r.excused(ask, from, answer.At) && !r.away(ask, from, answer.At) {
 		r.findLate(RuleCalm, from, answer.At, max(ask.Bound, time.Second), "%s %s %s: %s", ask.Client, ask.Cluster,
 			ask.Path, answer.Error)
 	}
+}
+
+// due returns when everything has to work for a workload cluster that has been expected since a time: as soon as it has
+// arrived, if it was moved.
+func (r *record) due(cluster string, since time.Duration) time.Duration {
+	due := since + r.run.Settle
+	for _, e := range r.moves {
+		if e.Kind == KindArrived && e.Cluster == cluster && e.At >= since {
+			due = min(due, e.At)
+		}
+	}
+	return due
+}
+
+// away reports whether a workload cluster was being moved away, or had not come back, between two times. Streams that
+// were open then may end later: an edge closes them when the way back is prepared.
+func (r *record) away(ask Entry, from, to time.Duration) bool {
+	away := false
+	for _, e := range r.moves {
+		switch {
+		case e.Cluster != ask.Cluster || e.At > to:
+		case e.Kind == KindLeaves:
+			if away = true; ask.At <= e.At {
+				return true
+			}
+		case e.Kind == KindArrived && e.At < from:
+			away = false
+		}
+	}
+	return away
 }
 
 // checkFinal checks the requests after the run has settled.

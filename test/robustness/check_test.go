@@ -103,6 +103,27 @@ func (s story) moved(at, arrived time.Duration) story {
 		Entry{At: arrived, Kind: KindArrived, Cluster: "paris" + Second})
 }
 
+// transferred adds a move of paris to the second installation, from 80 s to 100 s.
+func (s story) transferred() story {
+	return s.text("0s 1s transfer paris", 65*second, 950*second).
+		add(Entry{At: 80 * second, Kind: KindLeaves, Cluster: "paris"}).expect(90*second, "paris#1", false).
+		add(Entry{At: 90 * second, Kind: KindExpect, Cluster: "paris" + Second, Answer: "paris#1", Up: true}).
+		moved(90*second, 100*second)
+}
+
+// arrived ends a run after such a move.
+func (s story) arrived() story {
+	return s.final(Entry{Error: "reset"}).there(950*second, good, Final).add(Entry{At: 1000 * second, Kind: KindFinish})
+}
+
+// there adds a request for paris in the second installation.
+func (s story) there(at time.Duration, answer Entry, client string) story {
+	s = s.ask(at, second, answer)
+	ask := &s[len(s)-2]
+	ask.Cluster, ask.Path, ask.Client = "paris"+Second, path+Second, client
+	return s
+}
+
 // inSecond adds a request for paris in the second installation that fails, and one that works in the end.
 func (s story) inSecond(failure string) story {
 	s = s.add(Entry{Kind: KindExpect, Cluster: "paris" + Second, Answer: "paris#1", Up: true}).
@@ -417,6 +438,27 @@ var stories = map[string]struct {
 	},
 	"a request fails in the second installation, and a gateway of the first one is broken": {
 		in:   begin().kill("gateway/1/agent", 99*second, 101*second).inSecond("reset").finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails before a Cluster is moved": {
+		in:   begin().transferred().ask(75*second, second, Entry{Error: "reset"}).arrived(),
+		want: []string{RuleCalm},
+	},
+	"a request fails while a Cluster is moved": {
+		in: begin().transferred().ask(85*second, second, Entry{Error: "reset"}).
+			there(95*second, Entry{Error: "reset"}, "short").arrived(),
+	},
+	"a request fails where a Cluster has arrived": {
+		in:   begin().transferred().there(101*second, Entry{Error: "reset"}, "short").arrived(),
+		want: []string{RuleCalm},
+	},
+	"a stream from before a move breaks after it": {
+		in: begin().stream(second, 84*second, 85*second, "10.0.0.1").transferred().arrived(),
+	},
+	"a request fails after a Cluster has come back": {
+		in: begin().transferred().expect(110*second, "paris#1", true).
+			add(Entry{At: 112 * second, Kind: KindArrived, Cluster: "paris"}).
+			ask(113*second, second, Entry{Error: "reset"}).there(950*second, good, Final).finish(),
 		want: []string{RuleCalm},
 	},
 	"an unknown entry": {

@@ -41,6 +41,9 @@ const (
 	KindReady Kind = "ready"
 	// KindKubeconfig is a request with the kubeconfig that a workload cluster has in the end.
 	KindKubeconfig Kind = "kubeconfig"
+	// KindLeaves says that a Cluster is in another management cluster, too, and is about to be deleted where it was. Its
+	// name is the one there.
+	KindLeaves Kind = "leaves"
 	// KindMoved says that clusterctl has ended: a Cluster is in another management cluster. Its name is the one there.
 	KindMoved Kind = "moved"
 	// KindArrived says that it answers there on every path, and nowhere else any longer.

@@ -235,6 +235,7 @@ func (in *installation) moveObjects(ctx context.Context, from, to *member) error
 	if err := in.clusterctl(ctx, in.lab(to), "--from-directory="+dir); err != nil {
 		return err
 	}
+	in.history.Add(Entry{Kind: KindLeaves, Cluster: from.name})
 	if err := in.again(ctx, func(ctx context.Context) error {
 		return in.deleteMoved(ctx, in.lab(from), dir)
 	}); err != nil {
