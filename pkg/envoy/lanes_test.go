@@ -16,7 +16,7 @@ import (
 // withLanes gives gateways that run and edges that start later this many lanes.
 func (in *installation) withLanes(t *testing.T, lanes int) {
 	t.Helper()
-	in.Installation.Lanes = lanes
+	in.Lanes = lanes
 	for _, g := range in.gateways {
 		g.bind.Version = envoy.Current
 		g.deny(t, in, model.Denied{})
