@@ -12,7 +12,8 @@ import (
 // TestLanesBelongToTheirEdge: agents accept the resources of lanes, admit their tunnels, and count and revoke them with
 // the edge's.
 func TestLanesBelongToTheirEdge(t *testing.T) {
-	const lanes, all = 3, model.TunnelsPerWorker + 3 // one for each lane
+	const lanes = 3
+	const all = model.TunnelsPerWorker + lanes
 	gateway, edge, a := newPair(t)
 	gateway.lanes = lanes
 	gateway.serve()

@@ -51,14 +51,6 @@ const (
 	MaxSocketPath = 107
 )
 
-// lanes returns how many lanes the edge has to each gateway.
-func (d EdgeDial) lanes(inst model.Installation) int {
-	if !d.Version.has(lanes) {
-		return 0
-	}
-	return inst.Lanes
-}
-
 // Metadata returns the metadata of the edge's Envoy node with these values, which sends them to the xds-server.
 func (d EdgeDial) Metadata() *structpb.Struct {
 	fields := map[string]*structpb.Value{}

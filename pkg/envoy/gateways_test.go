@@ -22,7 +22,7 @@ func TestSeveralGatewayAddresses(t *testing.T) {
 	sixth := newCountingListener(t, "tcp", fmt.Sprintf("[::1]:%d", in.Public.Port), in.public.pass)
 	hole := freePort(t)
 	_ = newBlackHole(t, hole)
-	in.startDialling(t, c1, envoy.EdgeDial{Gateways: []model.Endpoint{freePort(t), hole, in.Public}})
+	edge := in.startDialling(t, c1, envoy.EdgeDial{Gateways: []model.Endpoint{freePort(t), hole, in.Public}})
 
 	envoytest.Eventually(t, "two tunnels come from each address that answers", func() error {
 		if four, six := in.public.count.Load(), sixth.count.Load(); four < 2 || six < 2 {
@@ -40,6 +40,12 @@ func TestSeveralGatewayAddresses(t *testing.T) {
 	if c.failed > 0 {
 		t.Error("want none failed")
 	}
+	envoytest.Eventually(t, "two tunnels are open to each address that answers", func() error {
+		if open := edge.Sum(t, "^listener[.]tunnel_.*_gateway-0[.]downstream_cx_active$"); open != 4 {
+			return fmt.Errorf("%d are open", open)
+		}
+		return nil
+	})
 	// On a busy machine, a handshake may time out and be repeated once.
 	if again := in.public.count.Load() + sixth.count.Load() - dialled; again > 1 {
 		t.Errorf("%d tunnels were dialled again during the requests: do they stay open?", again)

@@ -40,11 +40,11 @@ func EdgeListeners(
 	for _, g := range inst.Gateways {
 		l := tunnelListener(inst, g, edge, wc, dial)
 		listeners = append(listeners, l)
-		for i := 1; i <= dial.lanes(inst); i++ {
+		for i := 1; i <= dial.Version.lanes(inst); i++ {
 			listeners = append(listeners, lane.Listener(
 				l, tunnelListenerName(g.Name, lane.Node(node, i)), reverseAddress(
 					inst.Domain.LaneNodeID(node, g.Name, i), inst.Domain.TunnelID(wc.ID),
-					gatewayCluster(lane.Gateway(g.Name, i), node), inst.LaneTunnels(wc),
+					laneCluster(g.Name, i, node), model.TunnelsPerLane(inst.Tunnels(wc)),
 				),
 			))
 		}
@@ -81,9 +81,8 @@ func EdgeClusters(inst model.Installation, wc model.WorkloadCluster, node string
 	for _, g := range inst.Gateways {
 		c := edgeGateway(inst.Domain, g.Name, edge, dial.gateways(inst, g))
 		clusters = append(clusters, c)
-		for i := 1; i <= dial.lanes(inst); i++ {
-			name := gatewayCluster(lane.Gateway(g.Name, i), node)
-			clusters = append(clusters, lane.Cluster(c, name, inst.Domain.Lane(g.Name, i)))
+		for i := 1; i <= dial.Version.lanes(inst); i++ {
+			clusters = append(clusters, lane.Cluster(c, laneCluster(g.Name, i, node), inst.Domain.Lane(g.Name, i)))
 		}
 	}
 	return clusters

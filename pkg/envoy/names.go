@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fairlead/fairlead/pkg/envoy/lane"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -85,6 +86,10 @@ func PeerOf(cluster string) (gateway string, ok bool) {
 func apiserverCluster(node string) string { return apiserverClusterPrefix + node }
 
 func gatewayCluster(gateway, node string) string { return gateway + "_" + node }
+
+func laneCluster(gateway string, i int, node string) string {
+	return gatewayCluster(lane.Gateway(gateway, i), node)
+}
 
 func tunnelListenerName(gateway, node string) string {
 	return tunnelListenerPrefix + node + "_" + gateway

@@ -81,8 +81,9 @@ func gatewayPublic(inst model.Installation, me string, bind GatewayBind, denied 
 	)
 	own.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
 	l.FilterChains = []*listenerv3.FilterChain{own}
-	if inst.Lanes > 0 && bind.Version.has(lanes) {
-		l.FilterChains = append(l.FilterChains, lane.Chain(own, lane.Names(inst.Domain, me, inst.Lanes)))
+	lanes := bind.Version.lanes(inst)
+	if lanes > 0 {
+		l.FilterChains = append(l.FilterChains, lane.Chain(own, lane.Names(inst.Domain, me, lanes)))
 	}
 	l.FilterChains = append(
 		l.FilterChains,
@@ -92,9 +93,8 @@ func gatewayPublic(inst model.Installation, me string, bind GatewayBind, denied 
 		if g.Name != me && g.Peer != (model.Endpoint{}) {
 			relay := recorded(OwnerRelay, relayed("peer", peerCluster(g.Name)))
 			chain := chainFor(inst.Domain.GatewayReplica(g.Name), tcpProxyFilter(relay))
-			chain.FilterChainMatch.ServerNames = append(
-				chain.FilterChainMatch.ServerNames, lane.Names(inst.Domain, g.Name, inst.Lanes)...,
-			)
+			match := chain.GetFilterChainMatch()
+			match.ServerNames = append(match.GetServerNames(), lane.Names(inst.Domain, g.Name, lanes)...)
 			l.FilterChains = append(l.FilterChains, chain)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // Version is a minor version of Fairlead. An agent sends its version in the metadata of its Envoy node, and an
@@ -50,6 +52,14 @@ func (v Version) has(since Version) bool { return v.Compare(since) >= 0 }
 // ScopedRouteConfigurations and the Envoy clusters that OfNetwork matches: their agents would reject them together with
 // everything else that is sent with them.
 func (v Version) Networks() bool { return v.has(networks) }
+
+// lanes returns how many lanes agents of version v are sent: edges to dial them, gateways to accept and relay them.
+func (v Version) lanes(inst model.Installation) int {
+	if !v.has(lanes) {
+		return 0
+	}
+	return inst.Lanes
+}
 
 // OfNetwork reports whether a name belongs to an Envoy cluster that only networks need: no client of a gateway can
 // select it, because it has a slash.

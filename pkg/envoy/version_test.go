@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -115,6 +116,33 @@ func TestResourcesAreRenderedForAVersion(t *testing.T) {
 			if got := strings.Contains(l.String(), "%CONNECTION_ID%"); got != want {
 				t.Errorf("listener %s for %s: the number of the connection is logged: %t", l.GetName(), version, got)
 			}
+		}
+	}
+}
+
+// TestAgentsWithoutLanesGetNone: they would reject what names lanes, with all other listeners.
+func TestAgentsWithoutLanesGetNone(t *testing.T) {
+	at := model.Endpoint{Host: "192.0.2.1", Port: 443}
+	inst := model.Installation{
+		Domain: "tunnels.example.com", Public: at, Control: at, Lanes: 2,
+		Gateways: []model.Gateway{{Name: "gateway-0", Peer: at}, {Name: "gateway-1", Peer: at}},
+	}
+	wc := model.WorkloadCluster{ID: "aaaaaaaaaaaaaaaaaaaa", APIServer: at}
+	for version, want := range map[Version]bool{Oldest: false, Current: true} {
+		bind, dial := GatewayBind{Public: at, APIServer: at, Connect: at, Version: version}, EdgeDial{Version: version}
+		var public, listeners, clusters strings.Builder
+		fmt.Fprint(&public, GatewayListeners(inst, "gateway-0", bind, model.Denied{})[0])
+		fmt.Fprint(&listeners, EdgeListeners(inst, wc, "edge-a", dial))
+		fmt.Fprint(&clusters, EdgeClusters(inst, wc, "edge-a", dial))
+		for what, text := range map[string]string{
+			"accepts lanes": public.String(), "dials lanes": listeners.String(), "knows lanes": clusters.String(),
+		} {
+			if got := strings.Contains(text, "-lane-2"); got != want {
+				t.Errorf("an agent of version %s %s: %t", version, what, got)
+			}
+		}
+		if got := strings.Contains(public.String(), "gateway-1-lane-2"); got != want {
+			t.Errorf("a gateway of version %s relays lanes: %t", version, got)
 		}
 	}
 }

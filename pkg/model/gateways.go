@@ -116,9 +116,9 @@ func (i Installation) Tunnels(w WorkloadCluster) int {
 	return TunnelsPerEdge(i.WorkerCount(), names)
 }
 
-// LaneTunnels returns how many reverse tunnels each lane of an edge has to each gateway: one for each worker and each
-// name, because the other lanes serve if one breaks.
-func (i Installation) LaneTunnels(w WorkloadCluster) int { return i.Tunnels(w) / TunnelsPerWorker }
+// TunnelsPerLane returns how many reverse tunnels each lane of an edge has to each gateway, from the number of usual
+// ones: one for each worker and each name, because the other lanes serve if one breaks.
+func TunnelsPerLane(usual int) int { return usual / TunnelsPerWorker }
 
 // TunnelsPerEdge is Tunnels for a number of workers of a gateway and a number of names of a workload cluster.
 func TunnelsPerEdge(workers, names int) int {

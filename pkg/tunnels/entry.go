@@ -70,7 +70,7 @@ func (b *batch) add(e event) {
 	case eventHandoff:
 		e.Used = e.Since
 		before, had := b.changes[e.Key]
-		if had && !before.closed && before.Node == e.Node && before.Lane == e.Lane && before.ID == e.ID {
+		if had && !before.closed && before.sameEdge(e.tunnel) {
 			before.Used = e.Used
 			b.changes[e.Key] = before
 			return
@@ -106,8 +106,7 @@ func (t *Table) apply(b batch, now time.Time) {
 			continue
 		case c.closed:
 			t.drop(key, now)
-		case had && e.Node == c.Node && e.Lane == c.Lane && e.ID == c.ID &&
-			(c.seen || e.Since.Equal(c.Since) && e.is(c.tunnel)):
+		case had && e.sameEdge(c.tunnel) && (c.seen || e.Since.Equal(c.Since) && e.is(c.tunnel)):
 			e.Used = later(e.Used, c.Used)
 			continue // already in the table
 		default:

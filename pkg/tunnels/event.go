@@ -63,11 +63,15 @@ type tunnel struct {
 	FD     int            `json:"fd,omitempty"` // file descriptor of its socket in Envoy; 0: not known
 }
 
+// sameEdge reports whether two tunnels belong to one edge, and to one of its lanes.
+func (t tunnel) sameEdge(other tunnel) bool {
+	return t.Node == other.Node && t.Lane == other.Lane && t.ID == other.ID
+}
+
 // is reports whether two events of one key belong to the same connection. While an older connection is open, the
 // socket of a newer one with the same addresses has another file descriptor.
 func (t tunnel) is(other tunnel) bool {
-	return t.Node == other.Node && t.Lane == other.Lane && t.ID == other.ID &&
-		(t.FD == other.FD || t.FD == 0 || other.FD == 0)
+	return t.sameEdge(other) && (t.FD == other.FD || t.FD == 0 || other.FD == 0)
 }
 
 // rawEvent has the fields of Envoy's event that the table uses. Envoy writes null for a name or value that it does not

@@ -81,12 +81,19 @@ func (w *switchWorld) reconcileAfter(after time.Duration) *v1alpha1.Tunnel {
 	if _, err := w.tunnels.Reconcile(w.t.Context(), request); err != nil {
 		w.t.Fatal(err)
 	}
-	for range 2 {
+	for again := true; again; {
+		before := w.probe()
 		if _, err := w.r.Reconcile(w.t.Context(), request); err != nil {
 			w.t.Fatal(err)
 		}
-		if !w.probed() {
+		after := w.waitProbe()
+		if again = after.way != nil && after != before; !again {
 			break
+		}
+		select {
+		case <-w.woken:
+		case <-time.After(4 * probeTimeout):
+			w.t.Fatal("nobody tells whether the old way works")
 		}
 	}
 	tunnel := controllertest.TunnelNamed(w.cluster)
@@ -96,22 +103,33 @@ func (w *switchWorld) reconcileAfter(after time.Duration) *v1alpha1.Tunnel {
 	return tunnel
 }
 
-// probed waits for the end of a probe of the previous endpoint. It returns false if nothing has been probed.
-func (w *switchWorld) probed() bool {
-	w.t.Helper()
-	state := func() (known, asking bool) {
-		w.r.previous.mu.Lock()
-		defer w.r.previous.mu.Unlock()
-		way := w.r.previous.known[client.ObjectKeyFromObject(w.cluster)]
-		return way != nil, way != nil && way.asking
+// probe is the last probe of the previous endpoint.
+type probe struct {
+	way     *previousEndpoint // nil: there is no previous endpoint
+	asking  bool
+	askedAt time.Time // of the last result
+}
+
+func (w *switchWorld) probe() probe {
+	w.r.previous.mu.Lock()
+	defer w.r.previous.mu.Unlock()
+	way := w.r.previous.known[client.ObjectKeyFromObject(w.cluster)]
+	if way == nil {
+		return probe{}
 	}
+	return probe{way, way.asking, way.askedAt}
+}
+
+// waitProbe waits for the end of a probe, and returns it.
+func (w *switchWorld) waitProbe() probe {
+	w.t.Helper()
 	for deadline := time.Now().Add(4 * probeTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if known, asking := state(); !asking {
-			return known
+		if p := w.probe(); !p.asking {
+			return p
 		}
 	}
 	w.t.Fatal("the probe of the previous endpoint does not end")
-	return false
+	return probe{}
 }
 
 func (w *switchWorld) check(tunnel *v1alpha1.Tunnel, kind, reason, says string) {
@@ -145,11 +163,6 @@ func TestASwitchCompletesWhenThePreviousEndpointIsUnreachable(t *testing.T) {
 	const kind = v1alpha1.ConditionKubeconfigSwitched
 
 	tunnel := w.reconcileAfter(0)
-	select {
-	case <-w.woken:
-	case <-time.After(4 * probeTimeout):
-		t.Fatal("the end of a probe starts no reconciliation")
-	}
 	w.check(tunnel, kind, v1alpha1.ReasonOldWayWorks, old)
 	if s := tunnel.Status.Kubeconfig; s.PreviousServer != old || s.ChangedAt == nil ||
 		w.endpoint().Server != controllertest.AddressURL {
