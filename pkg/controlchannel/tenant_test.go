@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -199,14 +198,23 @@ func TestOneEdgeOpensAFewReservedSlots(t *testing.T) {
 func TestARejectedConnectionIsReset(t *testing.T) {
 	b := newTestbed(t, controlchannel.Bounds{Public: 4, PerAddress: 1, Handshake: 2 * time.Second})
 	hello := clientHello(t)
-	open := func(from string) net.Conn {
+	// The end waits until a connection ends, and returns how. A reset that arrives before the hello is sent is reported
+	// by the write, and only by it.
+	open := func(from string) (end func() error) {
 		conn, err := b.raw(t.Context(), from)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		_, _ = conn.Write(hello)
-		return conn
+		_, written := conn.Write(hello)
+		return func() error {
+			if written != nil {
+				return written
+			}
+			_ = conn.SetReadDeadline(time.Now().Add(patience))
+			_, err := io.Copy(io.Discard, conn)
+			return err
+		}
 	}
 	silent := open("203.0.113.1:1")
 	eventually.True(t, patience, "the first one being in its handshake", func() error {
@@ -215,12 +223,11 @@ func TestARejectedConnectionIsReset(t *testing.T) {
 		}
 		return nil
 	})
-	for name, conn := range map[string]net.Conn{
+	for name, end := range map[string]func() error{
 		"one too many":                open("203.0.113.1:2"),
 		"one that sends nothing more": silent,
 	} {
-		_ = conn.SetReadDeadline(time.Now().Add(patience))
-		if _, err := io.Copy(io.Discard, conn); !errors.Is(err, syscall.ECONNRESET) {
+		if err := end(); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("%s ends with %v", name, err)
 		}
 	}
