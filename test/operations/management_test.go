@@ -1,7 +1,6 @@
 package operations
 
 import (
-	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -140,8 +139,8 @@ func (o *operations) snapshot(t *testing.T) {
 		},
 	)
 	that(t, "a revocation after the snapshot is lost, and works when repeated", func(t *testing.T) {
-		if code, err := o.requestTunnel(t.Context(), stolen.stolen); code != http.StatusOK {
-			t.Errorf("the gateway answers %d, %v: the document says more than is so", code, err)
+		if err := o.Outsider(stolen.stolen).Open(t.Context(), "gateway-0", claimOf(stolen.stolen)); err != nil {
+			t.Errorf("%v: the document says more than is so", err)
 		}
 		o.run(t, revoke)
 		o.within(t, o.stillRejected)

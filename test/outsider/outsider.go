@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab/netns"
 )
@@ -97,6 +98,28 @@ func (o Outsider) Handshake(ctx context.Context, gateway string, c Claim) (int, 
 	}
 	_, _ = io.Copy(io.Discard, response.Body)
 	return response.StatusCode, response.Body.Close()
+}
+
+// openWithin is enough for the rate at which a gateway admits reverse tunnels of one edge.
+const openWithin = 20 * time.Second
+
+// Open requests a tunnel until there is an answer, as an edge does: a gateway closes connections of an edge beyond its
+// rate, for example after requests that it has refused. It returns an error for any other answer than 200.
+func (o Outsider) Open(ctx context.Context, gateway string, c Claim) error {
+	ctx, cancel := context.WithTimeout(ctx, openWithin)
+	defer cancel()
+	for {
+		code, err := o.Handshake(ctx, gateway, c)
+		switch {
+		case err == nil && code == http.StatusOK:
+			return nil
+		case err == nil:
+			return fmt.Errorf("%s answers %d, want 200", gateway, code)
+		}
+		if retry.Sleep(ctx, time.Second) != nil {
+			return fmt.Errorf("%s does not answer within %s: %w", gateway, openWithin, err)
+		}
+	}
 }
 
 // Control returns a gRPC connection to the control channel, through the public port.
