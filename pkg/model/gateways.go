@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// MaxGateways bounds the number of gateways, because every edge keeps reverse tunnels to each of them.
+	// MaxGateways bounds the number of gateways, because edges may keep reverse tunnels to each of them.
 	MaxGateways = 100
 	// TunnelsPerWorker is how many reverse tunnels an edge keeps to each worker of a gateway, for each name of its
 	// workload cluster: if one breaks, the other serves while the edge dials again. Envoy assigns them to the workers
@@ -44,6 +44,12 @@ func (i Installation) ValidateShared() error {
 	if i.Workers < 0 || i.Workers > MaxWorkers {
 		errs = append(
 			errs, fmt.Errorf("number of workers of a gateway: %d is not from 1 to %d, or 0 for one", i.Workers, MaxWorkers),
+		)
+	}
+	if i.GatewaysPerTunnel < 0 || i.GatewaysPerTunnel > MaxGateways {
+		errs = append(
+			errs,
+			fmt.Errorf("gateways of a tunnel: %d is not from 1 to %d, or 0 for all", i.GatewaysPerTunnel, MaxGateways),
 		)
 	}
 	if i.Handshakes < 0 || i.Handshakes > MaxHandshakes {

@@ -21,7 +21,10 @@ type Installation struct {
 	Domain   TunnelDomain
 	Public   Endpoint  // where edges reach the gateways' public port
 	Control  Endpoint  // where gateways reach the xds-server, for the control channel
-	Gateways []Gateway // the replicas; scaling changes them, and every edge keeps reverse tunnels to each
+	Gateways []Gateway // the replicas; scaling changes them
+	// GatewaysPerTunnel is to how many gateways the edges of a tunnel id keep reverse tunnels: see pkg/assignment. 0: to
+	// all.
+	GatewaysPerTunnel int
 	// ReplicaAddress is where edges reach one replica, from which Gateway.Public was made; empty: none has its own
 	// address.
 	ReplicaAddress ReplicaAddress
@@ -50,6 +53,8 @@ type Gateway struct {
 	Name   string   // gateway-<i>
 	Peer   Endpoint // where other replicas reach its public listener; required if there are several
 	Public Endpoint // where edges reach only this replica; zero: Installation.Public, which any replica may accept
+	// Joining is true until a new replica accepts clients, Leaving once it is to end: see pkg/assignment.
+	Joining, Leaving bool
 }
 
 // WorkloadCluster is one Tunnel, identified by Key: of a Cluster, of a network or, if Egress is true, of the apiservers

@@ -119,6 +119,9 @@ func (d TunnelDomain) ParseTunnelNodeID(id string) (node string, lane int, ok bo
 // Control returns the name of the control channel: the xds-server, reached through the public port.
 func (d TunnelDomain) Control() string { return "control." + string(d) }
 
+// Peers returns the SNI of connections between gateways, which forward clients to each other. No leaf has it.
+func (d TunnelDomain) Peers() string { return "peers." + string(d) }
+
 // Controller returns the name of the controller in its own certificate. It is never dialled.
 func (d TunnelDomain) Controller() string { return "controller." + string(d) }
 
