@@ -129,6 +129,10 @@ func (f *flags) addClusters(set *pflag.FlagSet) {
 			"report",
 	)
 	set.IntVar(
+		&f.config.GatewaysPerTunnel, "gateways-per-tunnel", 0,
+		"--gateways-per-tunnel of the xds-servers: a tunnel is complete with tunnels to as many gateways (0: all)",
+	)
+	set.IntVar(
 		&f.config.StatusWrites,
 		"status-writes",
 		150,

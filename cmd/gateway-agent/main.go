@@ -134,6 +134,10 @@ func (o *options) addTo(cmd *cobra.Command) {
 	flags.StringVar(&o.public, "public-listen", ":443", "IP:port for edges; "+allAddresses)
 	flags.StringVar(&o.apiserver, "apiserver-listen", ":6443", "IP:port for clients, by SNI; "+allAddresses)
 	flags.StringVar(&o.connect, "connect-listen", ":3128", "IP:port for clients, by CONNECT; "+allAddresses)
+	flags.IntVar(
+		&o.agent.GatewaysPerTunnel, "gateways-per-tunnel", 0,
+		"--gateways-per-tunnel of the xds-servers; 0: the gateway forwards no clients to other gateways",
+	)
 	flags.BoolVar(
 		&o.agent.ClusterStatistics, "cluster-statistics", false,
 		"Envoy's statistics for each workload cluster; cost 12 KB of memory each, and more while it has traffic",

@@ -130,6 +130,10 @@ func (f *flags) addGateways(set *pflag.FlagSet) {
 		"--workers of the gateways: each edge keeps two tunnels for each worker of each gateway",
 	)
 	set.IntVar(
+		&f.inst.GatewaysPerTunnel, "gateways-per-tunnel", 0,
+		"to how many gateways the edges of a tunnel keep tunnels; the other gateways forward to these (0: all)",
+	)
+	set.IntVar(
 		&f.inst.Handshakes, "tunnel-rate", 0, "how many tunnels per second each gateway lets edges open (default: 1000)",
 	)
 	set.IntVar(

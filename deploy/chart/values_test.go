@@ -153,6 +153,11 @@ var effects = map[string]effect{
 			"Pod/fairlead-test spec.imagePullSecrets":          "- name: mine",
 		},
 	},
+	"gateway.perTunnel": {
+		set:     "gateway: {perTunnel: 3}",
+		want:    map[string]string{settings + " data.GATEWAYS_PER_TUNNEL": `"3"`},
+		changes: []string{settings, gateway, xdsServer, controller},
+	},
 	"gateway.workers": {
 		set:     "gateway: {workers: 4}",
 		want:    map[string]string{settings + " data.GATEWAY_WORKERS": `"4"`},
@@ -575,6 +580,10 @@ func TestErrorsAreOneLineWithTheFix(t *testing.T) {
 		"PROXY headers behind nodes that replace addresses": {
 			served, "{tunnelDomain: t.example.org, gateway: {proxyProtocolFrom: [192.0.2.0/24]}, " +
 				"publicService: {trafficPolicy: Cluster}}", "publicService.trafficPolicy=Local",
+		},
+		"PROXY headers and gateways that would forward": {
+			served, "{tunnelDomain: t.example.org, gateway: {proxyProtocolFrom: [192.0.2.0/24], perTunnel: 1}, " +
+				"publicService: {trafficPolicy: Local}}", "gateway.perTunnel=0",
 		},
 		"several workers without NET_ADMIN": {
 			served, "{tunnelDomain: t.example.org, gateway: {netAdmin: false, workers: 2}}", "more gateway.replicas",

@@ -60,6 +60,8 @@ type Config struct {
 	// control group of the agent, which starts Envoy, has less memory
 	Memory            uint64
 	ClusterStatistics bool // of a gateway's Envoy: see envoy.BootstrapConfig
+	// GatewaysPerTunnel is that of the xds-servers; 0: this gateway forwards no clients.
+	GatewaysPerTunnel int
 	External          bool // another program starts Envoy, in the same RuntimeDir and with BootstrapFile
 
 	DrainTimeout time.Duration // how long open connections may continue after the agent is told to stop

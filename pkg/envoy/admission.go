@@ -65,7 +65,8 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate, lanes int, ok boo
 	}
 	rate = tunnelRate(l)
 	for _, chain := range l.GetFilterChains() {
-		relayed := chain.GetTransportSocket() == nil // TLS does not end at this gateway
+		// TLS does not end at this gateway, or the source is another gateway.
+		relayed := chain.GetTransportSocket() == nil || ownerOf(chain) == OwnerPeer
 		var filters []*listenerv3.Filter
 		for _, f := range chain.GetFilters() {
 			switch f.GetName() {
@@ -74,7 +75,9 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate, lanes int, ok boo
 			case reverseTunnelFilter:
 				filters = append(filters, callForTunnel())
 			case managerFilterName:
-				filters = append(filters, callForStreams())
+				if ownerOf(chain) != OwnerPeer {
+					filters = append(filters, callForStreams())
+				}
 			}
 			filters = append(filters, f)
 		}

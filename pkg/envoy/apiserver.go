@@ -11,13 +11,12 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	previousprioritiesv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/priority/previous_priorities/v3"
-	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/health"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -104,15 +103,15 @@ func edgeAPIServer(name string, at []model.Endpoint, buffer uint32) *clusterv3.C
 	c := &clusterv3.Cluster{
 		Name:                          name,
 		ConnectTimeout:                durationpb.New(apiserverTimeout),
-		LoadAssignment:                assignment(name, groups...),
+		LoadAssignment:                loadAssignment(name, groups...),
 		UpstreamConnectionOptions:     &clusterv3.UpstreamConnectionOptions{TcpKeepalive: clientKeepalive()},
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(buffer),
 		CircuitBreakers:               breaker(unlimited()),
 	}
 	discoverAll(c, at)
 	if len(at) > 1 || slices.ContainsFunc(at, isName) { // a name may have several addresses
-		c.HealthChecks = []*corev3.HealthCheck{readyz()}
-		c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{forHealthChecks()}
+		c.HealthChecks = []*corev3.HealthCheck{health.Readyz()}
+		c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{health.TransportSocket()}
 		// An address that is removed from DNS gets no new connections, even if it is healthy.
 		c.IgnoreHealthOnHostRemoval = true
 		// Unhealthy apiservers are used only if none is healthy. By default Envoy uses them as soon as half of them
@@ -131,43 +130,4 @@ func unlimited() *clusterv3.CircuitBreakers_Thresholds {
 		MaxRequests:        most(),
 		MaxRetries:         most(),
 	}
-}
-
-// readyz checks an apiserver without authentication. Any response shows that it serves, including a rejection of
-// unauthenticated requests, except server errors.
-func readyz() *corev3.HealthCheck {
-	return &corev3.HealthCheck{
-		Timeout:            durationpb.New(healthTimeout),
-		Interval:           durationpb.New(healthInterval),
-		NoTrafficInterval:  durationpb.New(healthInterval),
-		UnhealthyThreshold: wrapperspb.UInt32(1),
-		HealthyThreshold:   wrapperspb.UInt32(healthyThreshold),
-		HealthChecker: &corev3.HealthCheck_HttpHealthCheck_{HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{
-			Host:             "kubernetes.default.svc",
-			Path:             "/readyz",
-			ExpectedStatuses: []*typev3.Int64Range{{Start: 200, End: 500}},
-		}},
-		TransportSocketMatchCriteria: healthCheckOnly(),
-	}
-}
-
-// forHealthChecks is TLS only for health checks: no endpoint has matching metadata, so connections of clients stay
-// plain bytes. The apiserver is not verified, because the check sends no secret and only believes that the apiserver
-// serves. An attacker who can forge this answer can also cut the clients' connections, and gains nothing more by it.
-func forHealthChecks() *clusterv3.Cluster_TransportSocketMatch {
-	return &clusterv3.Cluster_TransportSocketMatch{
-		Name:  "health_check",
-		Match: healthCheckOnly(),
-		TransportSocket: tlsSocket(&tlsv3.UpstreamTlsContext{
-			AutoHostSni: true, // the DNS name, if there is one: some load balancers route by it
-			CommonTlsContext: &tlsv3.CommonTlsContext{TlsParams: &tlsv3.TlsParameters{
-				TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
-				TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, // Envoy's default maximum for clients is 1.2
-			}},
-		}),
-	}
-}
-
-func healthCheckOnly() *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{"health_check": structpb.NewBoolValue(true)}}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/envoy/overload"
+	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -29,6 +30,7 @@ type BootstrapConfig struct {
 	// ClusterStatistics enables a gateway's statistics for each Envoy cluster, and so for each workload cluster. They
 	// use 12 KB of memory each, and more while there is traffic.
 	ClusterStatistics bool
+	Forward           bool // a gateway forwards clients to other gateways, which needs internal listeners
 }
 
 // GatewayBootstrap returns the bootstrap of a gateway's Envoy. Its agent sends everything else.
@@ -40,6 +42,9 @@ func GatewayBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 			AccessLog:  []*accesslogv3.AccessLog{tunnelLog()},
 		}),
 	})
+	if c.Forward {
+		b.BootstrapExtensions = append(b.BootstrapExtensions, peers.Extension())
+	}
 	b.LayeredRuntime = &bootstrapv3.LayeredRuntime{
 		Layers: []*bootstrapv3.RuntimeLayer{keepLastBytes(), listenerLimit(c), limitsLayer()},
 	}

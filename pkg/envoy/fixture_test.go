@@ -52,6 +52,14 @@ type gateway struct {
 // newInstallation starts gateways for workload clusters, without edges.
 func newInstallation(t *testing.T, gateways int, clusters ...model.WorkloadCluster) *installation {
 	t.Helper()
+	return newInstallationOf(t, envoy.BootstrapConfig{}, gateways, clusters...)
+}
+
+// newInstallationOf is newInstallation with another bootstrap of its gateways.
+func newInstallationOf(
+	t *testing.T, config envoy.BootstrapConfig, gateways int, clusters ...model.WorkloadCluster,
+) *installation {
+	t.Helper()
 	envoytest.Path(t)
 	hangUp := func(conn net.Conn) { _ = conn.Close() }
 	received := make(chan []byte, 64)
@@ -81,7 +89,7 @@ func newInstallation(t *testing.T, gateways int, clusters ...model.WorkloadClust
 		in.Gateways = append(in.Gateways, model.Gateway{Name: name, Peer: in.peers[name].endpoint(t)})
 	}
 	for _, g := range in.Gateways {
-		in.startGateway(t, g.Name, envoy.BootstrapConfig{})
+		in.startGateway(t, g.Name, config)
 	}
 	in.public.lead(in.gateways[0].bind.Public.String())
 	return in

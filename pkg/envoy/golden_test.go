@@ -136,7 +136,7 @@ func (in input) scope(t *testing.T) []txtar.File {
 	if n == nil || n.EgressID == "" {
 		return nil
 	}
-	scope := envoy.NetworkScope(in.Installation.Domain, n.EgressID, in.Clusters)
+	scope := envoy.NetworkScope(in.Installation, n.EgressID, in.Clusters)
 	return []txtar.File{{Name: scopeFile, Data: marshal(t, scope)}}
 }
 
@@ -211,7 +211,9 @@ func (in input) responder(t *testing.T) *bootstrapv3.Bootstrap {
 		}
 	}
 	return envoy.Static(
-		envoy.GatewayBootstrap(envoy.BootstrapConfig{ClusterStatistics: in.Statistics}), listeners, clusters,
+		envoy.GatewayBootstrap(envoy.BootstrapConfig{
+			ClusterStatistics: in.Statistics, Forward: in.Installation.GatewaysPerTunnel > 0,
+		}), listeners, clusters,
 	)
 }
 

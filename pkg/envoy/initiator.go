@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/fairlead/fairlead/pkg/assignment"
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
 	"github.com/fairlead/fairlead/pkg/envoy/lane"
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
@@ -23,9 +24,9 @@ import (
 )
 
 // EdgeListeners returns the listeners of one edge, in the order of the installation's gateways. Each keeps the reverse
-// tunnels to one gateway, and accepts only gateways. An edge of a network also has the listeners in dial.Listen. The
-// Envoy beside an apiserver has only dial.Socket. node is the edge's node name. Adding or removing a gateway
-// changes no other listener, because a listener that is updated would lose its reverse tunnels.
+// tunnels to one gateway of its tunnel (pkg/assignment), and accepts only gateways. An edge of a network also has the
+// listeners in dial.Listen. The Envoy beside an apiserver has only dial.Socket. node is the edge's node name. Adding or
+// removing a gateway changes no other listener, because a listener that is updated would lose its reverse tunnels.
 func EdgeListeners(
 	inst model.Installation, wc model.WorkloadCluster, node string, dial EdgeDial,
 ) []*listenerv3.Listener {
@@ -37,7 +38,7 @@ func EdgeListeners(
 	}
 	edge := edgeOf(wc, node)
 	var listeners []*listenerv3.Listener
-	for _, g := range inst.Gateways {
+	for _, g := range assignment.Of(wc.ID, inst.GatewaysPerTunnel, inst.Gateways) {
 		l := tunnelListener(inst, g, edge, wc, dial)
 		listeners = append(listeners, l)
 		for i := 1; i <= dial.Version.lanes(inst); i++ {
@@ -56,7 +57,7 @@ func EdgeListeners(
 }
 
 // EdgeClusters returns the Envoy clusters of one edge of a workload cluster: its apiservers or its network, then the
-// installation's gateways in order. The Envoy beside an apiserver has only one, of all gateways. Agents of versions
+// gateways of its tunnel in order. The Envoy beside an apiserver has only one, of all gateways. Agents of versions
 // without networks get nothing for a network or beside an apiserver. node is the edge's node name.
 func EdgeClusters(inst model.Installation, wc model.WorkloadCluster, node string, dial EdgeDial) []*clusterv3.Cluster {
 	edge := edgeOf(wc, node)
@@ -78,7 +79,7 @@ func EdgeClusters(inst model.Installation, wc model.WorkloadCluster, node string
 	default:
 		clusters = append(clusters, edgeAPIServer(apiserverCluster(node), dial.apiservers(wc), dial.buffers().apiserver))
 	}
-	for _, g := range inst.Gateways {
+	for _, g := range assignment.Of(wc.ID, inst.GatewaysPerTunnel, inst.Gateways) {
 		c := edgeGateway(inst.Domain, g.Name, edge, dial.gateways(inst, g))
 		clusters = append(clusters, c)
 		for i := 1; i <= dial.Version.lanes(inst); i++ {
@@ -179,7 +180,7 @@ func edgeGateway(d model.TunnelDomain, gateway string, edge model.Subject, at []
 	c := &clusterv3.Cluster{
 		Name:                      name,
 		ConnectTimeout:            durationpb.New(dialTimeout),
-		LoadAssignment:            assignment(name, endpoints(at...)),
+		LoadAssignment:            loadAssignment(name, endpoints(at...)),
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: tunnelKeepalive()},
 		TransportSocket:           clientTLS(edge, d.GatewayReplica(gateway)),
 	}

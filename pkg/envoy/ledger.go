@@ -19,6 +19,7 @@ const (
 	OwnerTunnel  = "tunnel"  // an accepted reverse tunnel of an edge
 	OwnerRelay   = "relay"   // a connection that is relayed to another gateway
 	OwnerControl = "control" // a connection that is relayed to the xds-server
+	OwnerPeer    = "peer"    // a connection of another gateway, with clients that it forwards
 	OwnerEgress  = "egress"  // a connection of an apiserver to networks
 	OwnerForward = "forward" // a connection of an edge, for machines of its network that reach their apiserver
 )

@@ -101,7 +101,7 @@ func sharedGateways(
 	c := &clusterv3.Cluster{
 		Name:                          name,
 		ConnectTimeout:                durationpb.New(timeout),
-		LoadAssignment:                assignment(name, endpoints(at...)),
+		LoadAssignment:                loadAssignment(name, endpoints(at...)),
 		UpstreamConnectionOptions:     &clusterv3.UpstreamConnectionOptions{TcpKeepalive: tunnelKeepalive()},
 		CircuitBreakers:               breaker(unlimited()),
 		TransportSocket:               clientTLSBy(self, serverName, inst.Domain.Gateway(), "h2"),

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/network"
+	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -20,15 +21,15 @@ import (
 // NetworkScope returns the routes of the apiservers that enrolled with an id: to the networks among the workload
 // clusters whose Network.EgressID is that id. If two of them have the same CIDR or suffix, the first one counts.
 func NetworkScope(
-	d model.TunnelDomain, egressID string, networks []model.WorkloadCluster,
+	inst model.Installation, egressID string, networks []model.WorkloadCluster,
 ) *routev3.ScopedRouteConfiguration {
 	var to []network.Destination
 	for _, wc := range networks {
 		if wc.Network != nil && wc.Network.EgressID == egressID {
-			to = append(to, network.Destination{Cluster: networkCluster(d.TunnelID(wc.ID)), Network: *wc.Network})
+			to = append(to, network.Destination{Cluster: networkCluster(inst.Domain.TunnelID(wc.ID)), Network: *wc.Network})
 		}
 	}
-	return network.Scope(ScopeName(d, egressID), retryTunnel(quickRetries), to)
+	return network.Scope(ScopeName(inst.Domain, egressID), retryTunnel(inst, quickRetries), to)
 }
 
 // ScopeName returns the name of the result of NetworkScope.
@@ -36,12 +37,16 @@ func ScopeName(d model.TunnelDomain, egressID string) string { return d.EgressID
 
 // retryTunnel retries after errors of the reverse tunnel; an edge's own 503 is forwarded. Until there is an answer, no
 // data of the client has been sent, so a request in a reverse tunnel that ends can be repeated.
-func retryTunnel(version Version) *routev3.RetryPolicy {
+func retryTunnel(inst model.Installation, version Version) *routev3.RetryPolicy {
 	attempts, first := connectAttempts, connectBackoff
 	if version.has(quickRetries) {
 		attempts, first = lostAttempts, lostBackoff
 	}
-	return retry(attempts, first)
+	policy := retry(attempts, first)
+	if forwards(inst, version) {
+		return peers.Retry(policy)
+	}
+	return policy
 }
 
 // retry repeats a request that has had no answer. The wait is random between zero and first, which doubles up to
@@ -86,7 +91,7 @@ func dialledAPIServer(name string, at []model.Endpoint, limits model.Limits) *cl
 	c := &clusterv3.Cluster{
 		Name:                      name,
 		ConnectTimeout:            durationpb.New(tunnelConnectTimeout),
-		LoadAssignment:            assignment(name, endpoints(at...)),
+		LoadAssignment:            loadAssignment(name, endpoints(at...)),
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: clientKeepalive()},
 		CircuitBreakers:           breaker(tunnelLimits(limits)),
 		UpstreamConfig:            typed.Extension(tcpPool, &tcppoolv3.TcpConnectionPoolProto{}),

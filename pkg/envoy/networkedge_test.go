@@ -101,7 +101,7 @@ func newEgress(t *testing.T, egress string, site, scope model.WorkloadCluster) (
 	in = newInstallation(t, 1, site)
 	g := in.gateways[0]
 	g.bind.Version = envoy.Current
-	g.agent.scopes = append(g.agent.scopes, envoy.NetworkScope(domain, egress, []model.WorkloadCluster{scope}))
+	g.agent.scopes = append(g.agent.scopes, envoy.NetworkScope(in.Installation, egress, []model.WorkloadCluster{scope}))
 	g.deny(t, in, model.Denied{})
 	socket = filepath.Join(envoytest.Dir(t), "egress.sock")
 	in.startDialling(

@@ -217,8 +217,8 @@ func TestApiserversReachTheirNetworksAndNothingElse(t *testing.T) {
 	g := in.gateways[0]
 	g.bind.Version = envoy.Current
 	g.agent.scopes = append(g.agent.scopes,
-		envoy.NetworkScope(domain, egressA, []model.WorkloadCluster{wide, a2}),
-		envoy.NetworkScope(domain, egressB, []model.WorkloadCluster{b1}))
+		envoy.NetworkScope(model.Installation{Domain: domain}, egressA, []model.WorkloadCluster{wide, a2}),
+		envoy.NetworkScope(model.Installation{Domain: domain}, egressB, []model.WorkloadCluster{b1}))
 	g.deny(t, in, model.Denied{})
 	local := freePort(t)
 	local.Host = "10.1.0.6"

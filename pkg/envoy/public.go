@@ -68,7 +68,7 @@ func forwardManager(inst model.Installation, version Version) *listenerv3.Filter
 			ClusterSpecifier:            &routev3.RouteAction_ClusterHeader{ClusterHeader: apiserverHeader},
 			ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
 			Timeout:                     durationpb.New(0), // a connection lasts until one of its ends closes
-			RetryPolicy:                 retryTunnel(version),
+			RetryPolicy:                 retryTunnel(inst, version),
 		}},
 	})
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP2

@@ -14,23 +14,24 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
+	"github.com/fairlead/fairlead/pkg/envoy/denylist"
 	"github.com/fairlead/fairlead/pkg/envoy/lane"
 	"github.com/fairlead/fairlead/pkg/envoy/network"
+	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// GatewayListeners returns the three listeners of one gateway, in constant order. They depend only on the installation
-// and on denied: adding or removing a workload cluster does not change them. The gateway need not be in the
-// installation.
+// GatewayListeners returns the listeners of one gateway, in constant order. They depend only on the installation and on
+// denied: adding or removing a workload cluster does not change them. The gateway need not be in the installation.
 func GatewayListeners(
 	inst model.Installation, gateway string, bind GatewayBind, denied model.Denied,
 ) []*listenerv3.Listener {
-	return []*listenerv3.Listener{
+	return append([]*listenerv3.Listener{
 		gatewayPublic(inst, gateway, bind, denied),
 		gatewayAPIServer(inst, bind.APIServer, bind.Version),
 		gatewayConnect(inst, bind.Connect, bind.Version),
-	}
+	}, peerListeners(inst, gateway, bind.Version)...)
 }
 
 // GatewayClusters returns the Envoy clusters of all gateways of an installation that are not tunnels, in constant
@@ -44,6 +45,9 @@ func GatewayClusters(inst model.Installation) []*clusterv3.Cluster {
 		if g.Peer != (model.Endpoint{}) {
 			clusters = append(clusters, dialledCluster(peerCluster(g.Name), g.Peer, tunnelKeepalive()))
 		}
+	}
+	if inst.GatewaysPerTunnel > 0 {
+		clusters = append(clusters, PeerClusters(inst)...)
 	}
 	return clusters
 }
@@ -72,7 +76,7 @@ func gatewayPublic(inst model.Installation, me string, bind GatewayBind, denied 
 	l.MaxConnectionsToAcceptPerSocketEvent, l.TcpBacklogSize = wrapperspb.UInt32(1), wrapperspb.UInt32(publicBacklog)
 	own := chainFor(inst.Domain.GatewayReplica(me),
 		handshakeLimit(inst),
-		filter("envoy.filters.network.rbac", deny(inst.Domain, denied)),
+		filter("envoy.filters.network.rbac", denylist.Filter(inst.Domain, denied)),
 		filter("envoy.filters.network.reverse_tunnel", reverseTunnel()))
 	// Only the leaves of edges have names with this suffix. A regular expression would work only for short tunnel
 	// domains: Envoy rejects large ones, and only once the trust bundle arrives.
@@ -99,6 +103,7 @@ func gatewayPublic(inst model.Installation, me string, bind GatewayBind, denied 
 		}
 	}
 	l.FilterChains = append(l.FilterChains, networkChains(inst, me, bind.Version)...)
+	l.FilterChains = append(l.FilterChains, peerChain(inst, me, bind.Version)...)
 	return l
 }
 
@@ -132,6 +137,9 @@ func gatewayAPIServer(inst model.Installation, at model.Endpoint, version Versio
 		MaxInterval:  durationpb.New(connectBackoff),
 	}
 	proxy.TunnelingConfig = &tcpproxyv3.TcpProxy_TunnelingConfig{Hostname: "%REQUESTED_SERVER_NAME%:6443"}
+	if forwards(inst, version) {
+		proxy.TunnelingConfig.HeadersToAdd = []*corev3.HeaderValueOption{peers.AddCluster("%REQUESTED_SERVER_NAME%")}
+	}
 	l.FilterChains = []*listenerv3.FilterChain{{
 		Name: apiserverListener,
 		Filters: []*listenerv3.Filter{
@@ -174,7 +182,7 @@ func gatewayConnect(inst model.Installation, at model.Endpoint, version Version)
 			ClusterSpecifier:            &routev3.RouteAction_ClusterHeader{ClusterHeader: ":authority"},
 			ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
 			Timeout:                     durationpb.New(0), // a connection lasts until one of its ends closes
-			RetryPolicy:                 retryTunnel(version),
+			RetryPolicy:                 retryTunnel(inst, version),
 		}}},
 	)
 	if version.Networks() {

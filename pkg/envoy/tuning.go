@@ -69,14 +69,6 @@ const (
 	apiserverBackoff  = 10 * time.Millisecond
 	// apiserverConnections is no limit: it exceeds what an edge's reverse tunnels can carry.
 	apiserverConnections = 1 << 20
-
-	// healthInterval and healthTimeout detect, within 2 s, an apiserver that accepts connections and does not answer,
-	// which nothing else detects. A healthy one is checked once per second on one open connection. One failure is
-	// enough, because using another apiserver costs nothing. Returning to it takes healthyThreshold successes in a
-	// row, so that a flapping apiserver is avoided.
-	healthInterval   = time.Second
-	healthTimeout    = time.Second
-	healthyThreshold = 3
 	// dialTimeout bounds all other connection attempts, some of them over the internet.
 	dialTimeout = 5 * time.Second
 

@@ -30,6 +30,7 @@ var (
 	redialledAtNewAddress = Version{0, 1} // edges: tunnels are dialled anew when the address of a gateway changes
 	quickRetries          = Version{0, 1} // gateways: the first retry of a request whose tunnel has ended comes at once
 	lanes                 = Version{0, 1} // lanes: further reverse tunnels of an edge, with node ids of their own
+	forwarded             = Version{0, 1} // gateways: clients are forwarded to other gateways
 	networks              = Version{0, 1} // networks of apiservers: scopes, and Envoy clusters with a slash in their names
 )
 

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 const (
@@ -106,8 +108,15 @@ func (d *Decider) Idle(in Input) bool {
 	return r.Phase == PhaseStopped && target == r.Next && !in.retries(*r)
 }
 
-// begin starts a rollout with its first wave. If no node is eligible, all nodes get the profile.
+// begin starts a rollout with its first wave. If no node is eligible, all nodes get the profile. It stops a rollout
+// that would leave clients without a tunnel.
 func (d *Decider) begin(r Record, target Profile, in Input, now time.Time) *Record {
+	if reason := stranded(r.Current, target); reason != "" {
+		return &Record{
+			Initial: r.Initial, Current: r.Current, Next: target, Phase: PhaseStopped, Since: recorded(now), Reason: reason,
+			Retried: in.Retry,
+		}
+	}
 	next := &Record{
 		Initial: r.Initial, Current: r.Current, Next: target, Phase: PhaseFirst, Since: recorded(now),
 		Retried: in.Retry, Nodes: choose(in.Observation, now),
@@ -117,6 +126,21 @@ func (d *Decider) begin(r Record, target Profile, in Input, now time.Time) *Reco
 	}
 	d.startPhase(next, in, now)
 	return next
+}
+
+// stranded returns why a profile must not follow another; empty: it may. While nodes have both profiles, gateways that
+// forward no clients need the tunnels of all edges.
+func stranded(current, next Profile) string {
+	before, errBefore := current.Settings()
+	after, errAfter := next.Settings()
+	if errBefore != nil || errAfter != nil || (before.PerTunnel == 0) == (after.PerTunnel == 0) ||
+		max(before.PerTunnel, after.PerTunnel) == model.MaxGateways {
+		return ""
+	}
+	return fmt.Sprintf(
+		"--gateways-per-tunnel changes from %d to %d, and only gateways of one of the two forward clients: roll out %d first",
+		before.PerTunnel, after.PerTunnel, model.MaxGateways,
+	)
 }
 
 // recorded returns a time in the form of a record.

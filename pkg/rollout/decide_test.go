@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 var (
@@ -541,5 +543,37 @@ func TestANodeWithoutTunnelsIsNotAbsent(t *testing.T) {
 				t.Errorf("it is %+v", w.record)
 			}
 		})
+	}
+}
+
+// TestForwardingIsRolledOutBeforeFewerTunnels: in a first wave, a gateway that forwards no clients has no tunnel of an
+// edge that already dials fewer gateways.
+func TestForwardingIsRolledOutBeforeFewerTunnels(t *testing.T) {
+	of := func(perTunnel int) Profile { return Settings{Version: "0.1", PerTunnel: perTunnel}.Profile() }
+	for _, tc := range []struct {
+		from, to int
+		want     Phase
+	}{
+		{0, 2, PhaseStopped},
+		{2, 0, PhaseStopped},
+		{0, model.MaxGateways, PhaseNone},
+		{model.MaxGateways, 0, PhaseNone},
+		{model.MaxGateways, 2, PhaseNone},
+		{2, 3, PhaseNone},
+	} {
+		w := newWorld(10, 3, 2)
+		w.target(of(tc.from))
+		w.step()
+		if w.record.Current != of(tc.from) {
+			t.Fatalf("recorded %+v", w.record)
+		}
+		w.target(of(tc.to))
+		w.run(time.Hour)
+		if w.record.Phase != tc.want || (w.record.Current == of(tc.to)) != (tc.want == PhaseNone) {
+			t.Errorf("from %d to %d: recorded %+v, want the phase %s", tc.from, tc.to, w.record, tc.want)
+		}
+		if tc.want == PhaseStopped && !strings.Contains(w.record.Reason, "roll out 100 first") {
+			t.Errorf("from %d to %d: the reason is %q", tc.from, tc.to, w.record.Reason)
+		}
 	}
 }

@@ -13,6 +13,9 @@ type comparison struct {
 	next    string          // the id of the next profile
 	ready   map[string]bool // gateways
 	was, is int             // workers of each gateway, by the two profiles
+	// perTunnel is to how many gateways an edge must have tunnels, if the next profile changes that; 0: to the same
+	// ones.
+	perTunnel int
 }
 
 func newComparison(r *Record, in Input) comparison {
@@ -21,6 +24,9 @@ func newComparison(r *Record, in Input) comparison {
 	after, errAfter := r.Next.Settings()
 	if errBefore == nil && errAfter == nil {
 		c.was, c.is = max(before.Workers, 1), max(after.Workers, 1)
+		if after.PerTunnel != before.PerTunnel {
+			c.perTunnel = after.PerTunnel
+		}
 	}
 	return c
 }
@@ -84,10 +90,31 @@ func (c comparison) edgeFault(m Member) string {
 	case e.Trouble != "":
 		return "reports trouble: " + e.Trouble
 	}
+	if c.perTunnel > 0 {
+		return c.assignedFault(m, e)
+	}
 	for _, gateway := range slices.Sorted(maps.Keys(m.Tunnels)) {
 		if need := c.needs(m.Tunnels[gateway]); c.ready[gateway] && e.Tunnels[gateway] < need {
 			return fmt.Sprintf("has %d of %d tunnels to %s", e.Tunnels[gateway], need, gateway)
 		}
+	}
+	return ""
+}
+
+// assignedFault returns the fault of an edge whose number of gateways changes: it may lose its tunnels to any of them,
+// as long as it has some to the new number, or to all if there are fewer.
+func (c comparison) assignedFault(m Member, e Edge) string {
+	had, has := 0, 0
+	for gateway := range c.ready {
+		if m.Tunnels[gateway] > 0 {
+			had++
+		}
+		if e.Tunnels[gateway] > 0 {
+			has++
+		}
+	}
+	if need := min(had, c.perTunnel); has < need {
+		return fmt.Sprintf("has tunnels to %d of %d gateways", has, need)
 	}
 	return ""
 }

@@ -33,6 +33,7 @@ type Settings struct {
 	Workers        int                  `json:"workers,omitempty"`
 	Handshakes     int                  `json:"handshakes,omitempty"`
 	Lanes          int                  `json:"lanes,omitempty"`
+	PerTunnel      int                  `json:"gatewaysPerTunnel,omitempty"`
 	AccessLog      model.AccessLog      `json:"accessLog,omitempty"`
 }
 
@@ -41,6 +42,7 @@ func SettingsOf(inst model.Installation, version string) Settings {
 	return Settings{
 		Version: version, Public: inst.Public.String(), Control: inst.Control.String(), ReplicaAddress: inst.ReplicaAddress,
 		Workers: inst.Workers, Handshakes: inst.Handshakes, Lanes: inst.Lanes, AccessLog: inst.AccessLog,
+		PerTunnel: inst.GatewaysPerTunnel,
 	}
 }
 
@@ -66,6 +68,7 @@ func (s Settings) Installation(inst model.Installation) (model.Installation, err
 		return inst, fmt.Errorf("reading addresses of profile: %w", err)
 	}
 	inst.Workers, inst.Handshakes, inst.Lanes, inst.AccessLog = s.Workers, s.Handshakes, s.Lanes, s.AccessLog
+	inst.GatewaysPerTunnel = s.PerTunnel
 	if s.ReplicaAddress == inst.ReplicaAddress {
 		return inst, nil
 	}

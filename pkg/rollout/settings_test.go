@@ -14,6 +14,7 @@ var inst = model.Installation{
 	Control:  model.Endpoint{Host: "::1", Port: 18000},
 	Gateways: []model.Gateway{{Name: "gateway-0"}, {Name: "gateway-1"}},
 	Workers:  3, Handshakes: 7, Lanes: 3, AccessLog: model.AccessLogAll, ReplicaAddress: "gw-{i}.example.com:443",
+	GatewaysPerTunnel: 2,
 }
 
 // TestEverySettingOfAnInstallationIsInItsProfile sets one field after the other. A field that is not in the profile

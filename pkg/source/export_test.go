@@ -6,3 +6,6 @@ import "time"
 func (k *Kube) CompareEvery(interval, limit time.Duration) {
 	k.compareEvery, k.compareLimit = interval, limit
 }
+
+// MarkJoining is markJoining.
+var MarkJoining = markJoining

@@ -17,7 +17,9 @@ type file struct {
 	Control  string        `json:"control"`
 	Gateways []fileGateway `json:"gateways"`
 	Workers  int           `json:"workers"`
-	Clusters []fileCluster `json:"clusters"`
+	// GatewaysPerTunnel is model.Installation.GatewaysPerTunnel.
+	GatewaysPerTunnel int           `json:"gatewaysPerTunnel"`
+	Clusters          []fileCluster `json:"clusters"`
 }
 
 type fileGateway struct {
@@ -65,7 +67,9 @@ func Parse(data []byte) (model.Fleet, error) {
 }
 
 func (f file) installation() (model.Installation, []error) {
-	inst := model.Installation{Domain: model.TunnelDomain(f.Domain), Workers: f.Workers}
+	inst := model.Installation{
+		Domain: model.TunnelDomain(f.Domain), Workers: f.Workers, GatewaysPerTunnel: f.GatewaysPerTunnel,
+	}
 	var errs []error
 	// Validate reports missing fields.
 	inst.Public, errs = parseAddress(f.Public, errs)

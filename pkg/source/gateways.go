@@ -52,6 +52,7 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 		replicas = *set.Spec.Replicas
 	}
 	// While the set is scaled down, status.replicas includes the Pods that are ending.
+	requested := replicas
 	replicas = max(replicas, set.Status.Replicas)
 	first := int32(0)
 	if set.Spec.Ordinals != nil {
@@ -78,7 +79,7 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 	}
 	var gateways []model.Gateway
 	for i := first; i < first+replicas; i++ {
-		g := model.Gateway{Name: fmt.Sprintf("%s-%d", set.Name, i)}
+		g := model.Gateway{Name: fmt.Sprintf("%s-%d", set.Name, i), Leaving: requested > 0 && i >= first+requested}
 		g.Peer = model.Endpoint{Host: fmt.Sprintf("%s.%s.%s.svc", g.Name, set.Spec.ServiceName, set.Namespace), Port: port}
 		if g.Public, err = address.Of(g.Name); err != nil {
 			return nil, fmt.Errorf("address of one replica: %w", err)
@@ -89,6 +90,24 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 		return nil, fmt.Errorf("StatefulSet %s/%s: %w", set.Namespace, set.Name, err)
 	}
 	return gateways, nil
+}
+
+// markJoining marks the gateways that have joined since all of them were ready last. settled are the names of those, or
+// nil before the first time, when none is marked; markJoining returns the next value. A gateway is ready when it has
+// the tunnels that are assigned to it.
+func markJoining(set *appsv1.StatefulSet, gateways []model.Gateway, settled map[string]bool) map[string]bool {
+	all := int(set.Status.ReadyReplicas) >= len(gateways)
+	if all || settled == nil {
+		settled = make(map[string]bool, len(gateways))
+		for _, g := range gateways {
+			settled[g.Name] = true
+		}
+		return settled
+	}
+	for i := range gateways {
+		gateways[i].Joining = !settled[gateways[i].Name]
+	}
+	return settled
 }
 
 // publicPort returns the port on which the containers listen for edges. It requires the Service that gives each Pod a
@@ -117,7 +136,7 @@ func fieldError(set *appsv1.StatefulSet, field string, err error) error {
 	return fmt.Errorf("StatefulSet %s/%s: %s: %w", set.Namespace, set.Name, field, err)
 }
 
-// stripGatewaySet keeps the fields of a StatefulSet that Gateways reads.
+// stripGatewaySet keeps the fields of a StatefulSet that Gateways and markJoining read.
 func stripGatewaySet(object any) (any, error) {
 	set, ok := object.(*appsv1.StatefulSet)
 	if !ok {
@@ -127,7 +146,7 @@ func stripGatewaySet(object any) (any, error) {
 	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = set.Namespace, set.Name, set.UID, set.ResourceVersion
 	kept.Spec.Replicas, kept.Spec.Ordinals, kept.Spec.ServiceName = set.Spec.Replicas, set.Spec.Ordinals,
 		set.Spec.ServiceName
-	kept.Status.Replicas = set.Status.Replicas
+	kept.Status.Replicas, kept.Status.ReadyReplicas = set.Status.Replicas, set.Status.ReadyReplicas
 	for _, c := range set.Spec.Template.Spec.Containers {
 		kept.Spec.Template.Spec.Containers = append(
 			kept.Spec.Template.Spec.Containers, corev1.Container{Name: c.Name, Ports: c.Ports},
@@ -182,6 +201,7 @@ func (k *Kube) publishGateways(ctx context.Context) error {
 		return nil
 	}
 	k.loggedGateways = ""
+	k.settled = markJoining(set, gateways, k.settled)
 	k.Publisher.SetGateways(gateways)
 	return nil
 }

@@ -46,6 +46,53 @@ func namesOf(gateways []model.Gateway) string {
 	return strings.Join(names, " ")
 }
 
+// TestGatewaysThatJoinOrLeave changes the number of replicas and how many are ready, in steps.
+func TestGatewaysThatJoinOrLeave(t *testing.T) {
+	set := newSet("fairlead-system", 2)
+	var settled map[string]bool
+	for _, step := range []struct {
+		what                   string
+		spec, replicas, ready  int32
+		want, joining, leaving string
+	}{
+		{"the first ones", 2, 2, 1, "gateway-0 gateway-1", "", ""},
+		{"all are ready", 2, 2, 2, "gateway-0 gateway-1", "", ""},
+		{"one more is requested", 3, 2, 2, "gateway-0 gateway-1 gateway-2", "gateway-2", ""},
+		{"it exists, and another one restarts", 3, 3, 1, "gateway-0 gateway-1 gateway-2", "gateway-2", ""},
+		{"all are ready again", 3, 3, 3, "gateway-0 gateway-1 gateway-2", "", ""},
+		{"one restarts", 3, 3, 2, "gateway-0 gateway-1 gateway-2", "", ""},
+		{"one is to end", 2, 3, 3, "gateway-0 gateway-1 gateway-2", "", "gateway-2"},
+		{"it drains", 2, 3, 2, "gateway-0 gateway-1 gateway-2", "", "gateway-2"},
+		{"it has ended", 2, 2, 2, "gateway-0 gateway-1", "", ""},
+		{"it is requested again", 3, 2, 2, "gateway-0 gateway-1 gateway-2", "gateway-2", ""},
+	} {
+		set.Spec.Replicas, set.Status.Replicas, set.Status.ReadyReplicas = ptr.To(step.spec), step.replicas, step.ready
+		gateways, err := source.Gateways(set, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		settled = source.MarkJoining(set, gateways, settled)
+		var joining, leaving []model.Gateway
+		for _, g := range gateways {
+			if g.Joining {
+				joining = append(joining, g)
+			}
+			if g.Leaving {
+				leaving = append(leaving, g)
+			}
+		}
+		if got := namesOf(gateways); got != step.want {
+			t.Errorf("%s: got %s, want %s", step.what, got, step.want)
+		}
+		if got := namesOf(joining); got != step.joining {
+			t.Errorf("%s: %q joins, want %q", step.what, got, step.joining)
+		}
+		if got := namesOf(leaving); got != step.leaving {
+			t.Errorf("%s: %q leaves, want %q", step.what, got, step.leaving)
+		}
+	}
+}
+
 func TestGateways(t *testing.T) {
 	tests := map[string]struct {
 		in      func(set *appsv1.StatefulSet)

@@ -6,8 +6,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// connections are the connections of nodes that are not tunnels: of apiservers to networks, and of edges for the
-// machines of their networks. The id of a node determines the owner of its connections. The table's mu guards them.
+// connections are the connections of nodes that are not tunnels: of apiservers to networks, of edges for the machines
+// of their networks, and of other gateways. The id of a node determines the owner of its connections. The table's mu
+// guards them.
 //
 // Envoy records each request on such a connection, but not the end of the connection: the table compares them with the
 // kernel's sockets, like tunnels.
@@ -29,7 +30,9 @@ type connection struct {
 }
 
 // ofNode reports whether connections of an owner are recorded with the node that has opened them.
-func ofNode(owner string) bool { return owner == ownerEgress || owner == ownerForward }
+func ofNode(owner string) bool {
+	return owner == ownerEgress || owner == ownerForward || owner == ownerPeer
+}
 
 // connection adds a record of a connection. The caller holds t.mu.
 func (t *Table) connection(e event) {
@@ -65,6 +68,9 @@ func (t *Table) disconnect(c *entry) {
 }
 
 func (t *Table) countConnection(c *entry, n int) {
+	if c.owner == ownerPeer {
+		return // gateways are neither reported as edges nor limited like them
+	}
 	ref := model.EdgeRef{Node: c.Node, ID: c.ID}
 	if t.conns.nodes[ref] += n; t.conns.nodes[ref] <= 0 {
 		delete(t.conns.nodes, ref)
@@ -82,12 +88,15 @@ func (t *Table) Connections() map[model.EdgeRef]int {
 	return maps.Clone(t.conns.nodes)
 }
 
-// ConnectionPlaces returns all connections of nodes that are not tunnels, in no particular order.
+// ConnectionPlaces returns all connections of apiservers and edges that are not tunnels, in no particular order.
 func (t *Table) ConnectionPlaces() []Placed {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := make([]Placed, 0, len(t.conns.all))
 	for _, c := range t.conns.all {
+		if c.owner == ownerPeer {
+			continue
+		}
 		all = append(all, Placed{c.Tunnel, c.Remote.Addr(), c.owner})
 	}
 	return all

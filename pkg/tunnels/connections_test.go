@@ -177,6 +177,28 @@ func TestAConnectionOfANodeIsAccountedFor(t *testing.T) {
 	})
 }
 
+// ofPeer is the record of a forwarded client on a connection of another gateway, whose leaf has two names.
+func ofPeer(w wire, node string) string {
+	names := domain.GatewayReplica(node) + "," + domain.Gateway()
+	return strings.Replace(used(ownerPeer, w, 1, node, idA), domain.TunnelID(idA), names, 1)
+}
+
+// TestAConnectionOfAnotherGatewayIsAccountedFor: it stays open, and it is no connection of an edge.
+func TestAConnectionOfAnotherGatewayIsAccountedFor(t *testing.T) {
+	e := newEcho(t, "tcp", "127.0.0.1:0")
+	b := accounted(t, e, good)
+	w := e.dial(t, e.Addr().String())
+	b.write(t, ofPeer(w, "gateway-1"))
+	isClosed(t, e.dial(t, e.Addr().String())) // which has no record
+	b.completes(t)
+	if err := w.answers(); err != nil {
+		t.Errorf("it is closed: %v", err)
+	}
+	if all, places := b.Connections(), b.ConnectionPlaces(); len(all)+len(places) != 0 {
+		t.Errorf("edges have the connections %v, at %v", all, places)
+	}
+}
+
 // TestARecordOfAnotherRoleIsAGap: a wrong record must not let a connection pass as one of a node that is not denied.
 func TestARecordOfAnotherRoleIsAGap(t *testing.T) {
 	w := wire{remote: netip.MustParseAddrPort("192.0.2.9:5"), local: netip.MustParseAddrPort("192.0.2.1:443")}
@@ -185,6 +207,7 @@ func TestARecordOfAnotherRoleIsAGap(t *testing.T) {
 		"an edge's name":      strings.Replace(egress, domain.EgressID(idA), domain.TunnelID(idA), 1),
 		"no name":             strings.Replace(egress, `"`+domain.EgressID(idA)+`"`, "null", 1),
 		"no node":             strings.Replace(egress, `"CN=kas-1"`, "null", 1),
+		"no gateway's name":   ofPeer(w, "kas-1"),
 		"an event of a relay": strings.Replace(egress, ownerEgress, "relay", 1),
 		"an apiserver's name": strings.Replace(used(ownerForward, w, 1, "edge-1", idA), domain.TunnelID(idA),
 			domain.EgressID(idA), 1),

@@ -26,6 +26,7 @@ const (
 // Owners in records: of a tunnel, and of the connections of nodes. Any other owner is a word that is not interpreted.
 const (
 	ownerTunnel  = "tunnel"
+	ownerPeer    = "peer"    // of another gateway, with clients that it forwards
 	ownerEgress  = "egress"  // of an apiserver, to networks
 	ownerForward = "forward" // of an edge, for machines of its network
 )
@@ -130,8 +131,11 @@ func (e *event) parseNode(d model.TunnelDomain, raw rawEvent) error {
 		return errNode
 	}
 	parse := d.ParseTunnelID
-	if e.owner == ownerEgress {
+	switch e.owner {
+	case ownerEgress:
 		parse = d.ParseEgressID
+	case ownerPeer: // its leaf has two names, and the node is one of them
+		parse = func(string) (string, bool) { return e.Node, model.ValidateGatewayName(e.Node) == nil }
 	}
 	if e.ID, ok = parse(raw.ID); !ok {
 		return errName

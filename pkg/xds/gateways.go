@@ -47,10 +47,15 @@ func (t *outdatedEdges) stop() {
 func (s *Server) SetGateways(gateways []model.Gateway) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
+	gateways = slices.Clone(gateways)
+	if s.inst.GatewaysPerTunnel == 0 { // every edge dials all of them, whether they join or leave
+		for i := range gateways {
+			gateways[i].Joining, gateways[i].Leaving = false, false
+		}
+	}
 	if len(gateways) == 0 || slices.Equal(gateways, s.inst.Gateways) {
 		return
 	}
-	gateways = slices.Clone(gateways)
 	s.mu.Lock()
 	s.inst.Gateways = gateways
 	s.profiles = newProfiles(s.inst, s.target, s.profiles.record)
@@ -84,7 +89,7 @@ func (s *Server) publish() {
 func (s *Server) setCommon(changes changes) {
 	static := set(envoy.StaticClusters())
 	// They depend on the installation alone, and refer to nothing.
-	common, errs := check(envoy.GatewayClusters(s.profiles.current.inst), static, static)
+	common, errs := check(s.profiles.gatewayClusters(s.profiles.current.inst), static, static)
 	s.leftOut(resourcev3.ClusterType, errs)
 	for name := range s.common {
 		if common[name] == nil {

@@ -114,7 +114,7 @@ func (s *Server) scope(egress model.WorkloadCluster, name string) types.Resource
 		}
 	}
 	slices.SortFunc(all, func(a, b model.WorkloadCluster) int { return strings.Compare(a.Key.String(), b.Key.String()) })
-	scope := envoy.NetworkScope(s.domain, egress.ID, all)
+	scope := envoy.NetworkScope(s.inst, egress.ID, all)
 	if scope.GetName() != name {
 		errs = append(errs, fmt.Errorf("checking resource %q: its name is not %s", scope.GetName(), name))
 		scope = nil

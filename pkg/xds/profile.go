@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
@@ -139,6 +140,16 @@ func (s *Server) SetRollout(record *rollout.Record) {
 	s.notify()
 }
 
+// gatewayClusters returns the Envoy clusters of all gateways by the installation of one of the profiles. While only one
+// of these has gateways forward, those of the other one have the Envoy clusters for it too, and do not use them.
+func (p *profiles) gatewayClusters(inst model.Installation) []*clusterv3.Cluster {
+	all := envoy.GatewayClusters(inst)
+	if inst.GatewaysPerTunnel == 0 && p.current.inst.GatewaysPerTunnel+p.next.inst.GatewaysPerTunnel > 0 {
+		all = append(all, envoy.PeerClusters(inst)...)
+	}
+	return all
+}
+
 // setVariants updates the variants of Envoy clusters for the gateways of the next profile. Only Envoy clusters that
 // all gateways have get variants. Their names are the same in every profile, and the Envoy clusters of tunnels
 // depend on no profile. The caller holds s.publishing.
@@ -146,7 +157,7 @@ func (s *Server) setVariants() {
 	p, static := &s.profiles, set(envoy.StaticClusters())
 	variants := map[string]types.Resource{}
 	if p.next.profile != p.current.profile {
-		next, errs := check(envoy.GatewayClusters(p.next.inst), static, static)
+		next, errs := check(p.gatewayClusters(p.next.inst), static, static)
 		s.leftOut(resourcev3.ClusterType, errs)
 		for name, r := range next {
 			if s.common[name] != nil && !same(s.common[name], r) {

@@ -2,6 +2,7 @@ package xds_test
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -307,4 +308,39 @@ func TestAServerAnnouncesItsProfiles(t *testing.T) {
 	})
 	w.in.next(t)
 	await("after it accepts the profile of before", func(s *reportv1.ProfileState) bool { return len(s.GetNodes()) == 0 })
+}
+
+// TestForwardingReachesTheFirstWaveFirst has gateways forward clients by the next profile only. All receive the Envoy
+// clusters for it. Only those of the first wave receive how many gateways a tunnel has, without which none forwards.
+func TestForwardingReachesTheFirstWaveFirst(t *testing.T) {
+	next := inst
+	next.GatewaysPerTunnel = model.MaxGateways
+	b := newBedOf(t, next)
+	record := rollout.Record{Current: profileOf(inst), Next: profileOf(next), Nodes: []rollout.Member{
+		{Node: rollout.NodeOf(gateway)},
+	}}
+	for _, step := range []struct {
+		phase     rollout.Phase
+		names     int
+		different bool // the two gateways have different ones
+	}{{rollout.PhaseNone, 0, false}, {rollout.PhaseFirst, 2, true}, {rollout.PhaseRest, 2, false}} {
+		r := record
+		r.Phase = step.phase
+		b.SetRollout(&r)
+		b.Replace([]model.WorkloadCluster{workload("c1")})
+		var got [2]map[string]string
+		for i := range got {
+			node, bind, identity := nodeOf(gatewayAt(i)), bind, b.identity(t, gatewayAt(i), time.Now().Add(time.Hour))
+			bind.Version = envoy.Current
+			node.Metadata = bind.Metadata()
+			got[i] = b.claim(t, &identity, node).fetch(t, cds)
+			maps.DeleteFunc(got[i], func(name, _ string) bool { return !strings.HasPrefix(name, "peers/") })
+			if len(got[i]) != step.names {
+				t.Errorf("phase %q: gateway-%d has %v", step.phase, i, got[i])
+			}
+		}
+		if differ := !maps.Equal(got[0], got[1]); differ != step.different {
+			t.Errorf("phase %q: the gateways have %v", step.phase, got)
+		}
+	}
 }

@@ -63,15 +63,7 @@ func (r *relays) compare(t *testing.T) {
 		for _, m := range []*world.Member{r.direct, r.relayed} {
 			p := m.Path(1, false)
 			latencies[m] = append(latencies[m], latency(t, p))
-			begin := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			s, err := p.Open(ctx)
-			must(t, err)
-			_, err = s.Get(ctx, fmt.Sprintf("/bytes/%d", relayBytes))
-			must(t, err)
-			s.Close()
-			cancel()
-			rates[m] = append(rates[m], relayBytes/1e6/time.Since(begin).Seconds())
+			rates[m] = append(rates[m], download(t, p))
 		}
 	}
 	direct, relayed := median(latencies[r.direct]), median(latencies[r.relayed])

@@ -65,6 +65,7 @@ func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 			"--apiserver-listen=" + l.listen(l.Network.InsideAddress(i), netns.APIServerPort),
 			"--connect-listen=" + l.listen(l.Network.InsideAddress(i), netns.ConnectPort),
 			"--workers=" + strconv.Itoa(l.options.GatewayWorkers),
+			"--gateways-per-tunnel=" + strconv.Itoa(l.options.GatewaysPerTunnel),
 		},
 	}
 	if l.options.WithoutNetAdmin {

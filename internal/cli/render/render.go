@@ -213,11 +213,12 @@ func (f renderFlags) gatewayBootstrap(fleet model.Fleet, name string) (*bootstra
 		clusters = append(clusters, envoy.TunnelClusters(inst, wc)...)
 		denied.Edges = append(denied.Edges, wc.RevokedEdges()...)
 		if wc.Egress {
-			scopes = append(scopes, envoy.NetworkScope(inst.Domain, wc.ID, fleet.Clusters))
+			scopes = append(scopes, envoy.NetworkScope(inst, wc.ID, fleet.Clusters))
 		}
 	}
 	return envoy.Static(
-		envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(inst, name, bind, denied), clusters,
+		envoy.GatewayBootstrap(envoy.BootstrapConfig{Forward: inst.GatewaysPerTunnel > 0}),
+		envoy.GatewayListeners(inst, name, bind, denied), clusters,
 		scopes...,
 	), nil
 }

@@ -73,6 +73,9 @@ func New(g Config, deps Deps) (*Gateway, error) {
 		config: &g, deps: deps, Table: table, tenants: newReachability(deps.XDS, table, deps.Admin, deps.Log),
 		Durations: durations,
 	}
+	if !g.ProxyProtocol.Enabled() { // Envoy cannot send a PROXY header for a client that comes from inside
+		p.tenants.forwards.me, p.tenants.forwards.domain = g.Name, g.Domain
+	}
 	p.tenants.outages.ended = observer(durations, "fairlead_gateway_outage_seconds")
 	p.admissions = newAdmissions(g, deps, p.tenants, table)
 	deps.XDS.SetOverride(p.admissions)

@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 	"github.com/fairlead/fairlead/pkg/tunnels"
@@ -23,11 +24,11 @@ import (
 )
 
 const (
-	// unreachableAfter is how long a workload cluster must have had no tunnel before it is unreachable and its clients are
-	// rejected immediately. An edge that dials again takes about a second, and clients wait for that.
+	// unreachableAfter is how long a workload cluster must have had no tunnel before it is unreachable and its clients
+	// are rejected immediately. An edge that dials again takes about a second, and clients wait for that.
 	unreachableAfter = 10 * time.Second
-	// unreachableGrace is the time after the start of the agent, and after the end of all tunnels, in which no cluster is
-	// unreachable: the edges of a whole fleet take that long to reconnect.
+	// unreachableGrace is the time after the start of the agent, and after the end of all tunnels, in which no cluster
+	// is unreachable: the edges of a whole fleet take that long to reconnect.
 	unreachableGrace = time.Minute
 	// tenantsInterval is the interval between full evaluations. New tunnels are processed immediately.
 	reachabilityInterval = time.Second
@@ -41,9 +42,9 @@ const (
 )
 
 // reachability holds the state of each workload cluster that a gateway's Envoy serves: whether it has a tunnel here,
-// and its limits. Both change Envoy's behaviour without an xds-server. A workload cluster without a tunnel for some
-// time is unreachable. Limits are set in Envoy's runtime, where they affect nothing else. It implements
-// xdsproxy.Override.
+// and its limits. Both change Envoy's behaviour without an xds-server. Clients of a workload cluster without a tunnel
+// are forwarded to another gateway. If none has a tunnel for some time, it is unreachable. Limits are set in Envoy's
+// runtime, where they affect nothing else. It implements xdsproxy.Override.
 type reachability struct {
 	xds   *xdsproxy.Proxy
 	table *tunnels.Table
@@ -53,12 +54,14 @@ type reachability struct {
 	onNames func(names map[string]int)
 	outages *outages
 
-	mu          sync.Mutex
-	unreachable map[string]bool   // by name of the Envoy cluster
-	others      map[string]bool   // ids that have a tunnel to another gateway, as last reported by the xds-servers
-	absences    int               // number of ids without a tunnel here
-	ids         map[string]string // id by name of the Envoy cluster, of unreachable ones
-	names       int               // number of Envoy clusters of workload clusters
+	mu       sync.Mutex
+	forms    map[string]string // the forms that are not the usual one, by name of the Envoy cluster
+	dark     int               // number of unreachable ones
+	forwards forwarding
+	others   map[string]bool   // ids that have a tunnel to another gateway, as last reported by the xds-servers
+	absences int               // number of ids that are assigned to this gateway and have no tunnel here
+	ids      map[string]string // id by name of the Envoy cluster, of unreachable ones
+	names    int               // number of Envoy clusters of workload clusters
 
 	// The fields below are used only by run's goroutine.
 	began  time.Time              // beginning of unreachableGrace
@@ -78,7 +81,7 @@ type clusterName struct {
 
 func newReachability(r *xdsproxy.Proxy, table *tunnels.Table, a envoyadmin.Client, log *slog.Logger) *reachability {
 	return &reachability{
-		xds: r, table: table, admin: a, log: log, began: time.Now(), unreachable: map[string]bool{},
+		xds: r, table: table, admin: a, log: log, began: time.Now(), forms: map[string]string{},
 		known: map[string]clusterName{}, outages: newOutages(), ids: map[string]string{},
 		keys: map[string]string{}, counts: map[string]int{}, absent: map[string]time.Time{}, limits: map[string]string{},
 	}
@@ -88,10 +91,7 @@ func newReachability(r *xdsproxy.Proxy, table *tunnels.Table, a envoyadmin.Clien
 func (t *reachability) Form(name string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.unreachable[name] {
-		return unreachableForm
-	}
-	return ""
+	return t.forms[name]
 }
 
 // Apply implements xdsproxy.Override.
@@ -99,10 +99,14 @@ func (*reachability) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	if form == unreachableForm {
 		return envoy.UnreachableCluster(name)
 	}
+	if forwarding, ok := applyForward(form, resource); ok {
+		return forwarding
+	}
 	if tunnel, ok := envoy.TunnelOf(resource); ok {
 		return tunnel.Plain
 	}
-	return resource
+	_, _, plain, _ := peers.Described(resource)
+	return plain
 }
 
 // run keeps Envoy up to date until ctx ends.
@@ -172,6 +176,7 @@ func (t *reachability) forget(key string) {
 // readNames reads the names of the workload clusters.
 func (t *reachability) readNames() {
 	known := make(map[string]clusterName, len(t.known))
+	var others fleet
 	t.xds.Clusters(func(name, version string, resource *anypb.Any) {
 		if before, ok := t.known[name]; ok && before.version == version {
 			known[name] = before
@@ -179,9 +184,14 @@ func (t *reachability) readNames() {
 		}
 		if tunnel, ok := envoy.TunnelOf(resource); ok {
 			known[name] = clusterName{version: version, id: tunnel.ID, limits: tunnel.Limits}
+		} else if g, perTunnel, _, ok := peers.Described(resource); ok {
+			others.gateways, others.perTunnel = append(others.gateways, g), perTunnel
 		}
 	})
 	t.known = known
+	t.mu.Lock()
+	t.forwards.set(others)
+	t.mu.Unlock()
 	if t.onNames == nil {
 		return
 	}
@@ -192,41 +202,54 @@ func (t *reachability) readNames() {
 	t.onNames(names)
 }
 
-// decide decides which workload clusters are unreachable, and updates Envoy. If sure is false, none is.
+// decide decides which workload clusters are forwarded or unreachable, and updates Envoy. If sure is false, none is
+// unreachable.
 func (t *reachability) decide(now time.Time, sure bool) {
 	absent := make(map[string]time.Time, len(t.absent))
-	unreachable, ids, served := map[string]bool{}, map[string]string{}, make(map[string]bool, len(t.known))
+	forms, ids, served := map[string]string{}, map[string]string{}, make(map[string]bool, len(t.known))
+	settled := now.Sub(t.began) >= unreachableGrace
 	t.mu.Lock()
 	for name, tenant := range t.known {
-		served[tenant.id] = t.counts[tenant.id] > 0
-		if served[tenant.id] {
+		if t.counts[tenant.id] > 0 {
+			served[tenant.id] = true
 			continue
 		}
+		if !t.forwards.route(tenant.id).assigned {
+			// A gateway with its tunnels rejects its clients when it is unreachable.
+			forms[name] = t.forwards.form(tenant.id, 0, settled)
+			continue
+		}
+		served[tenant.id] = false
 		since, ok := t.absent[tenant.id]
 		if !ok {
 			since = now
 		}
 		absent[tenant.id] = since
-		if sure && now.Sub(since) >= unreachableAfter && now.Sub(t.began) >= unreachableGrace && !t.others[tenant.id] {
-			unreachable[name], ids[name] = true, tenant.id
+		if sure && now.Sub(since) >= unreachableAfter && settled && !t.others[tenant.id] {
+			forms[name], ids[name] = unreachableForm, tenant.id
+		} else if form := t.forwards.form(tenant.id, now.Sub(since), settled && sure); form != "" {
+			forms[name] = form
 		}
 	}
 	t.outages.update(now, served, sure)
 	var changed []string
-	for name := range unreachable {
-		if !t.unreachable[name] {
+	for name, form := range forms {
+		if t.forms[name] != form {
 			changed = append(changed, name)
 		}
 	}
-	for name := range t.unreachable {
-		if !unreachable[name] {
+	for name := range t.forms {
+		if forms[name] == "" {
 			changed = append(changed, name)
 		}
 	}
-	t.absent, t.absences, t.unreachable, t.ids, t.names = absent, len(absent), unreachable, ids, len(t.known)
+	t.absent, t.absences, t.forms, t.dark, t.ids, t.names = absent, len(absent), forms, len(ids), ids, len(t.known)
 	t.mu.Unlock()
 	if len(changed) > 0 {
-		t.log.Debug("workload clusters are unreachable", "dark", len(unreachable), "changed", len(changed))
+		t.log.Debug(
+			"workload clusters are unreachable or forwarded", "dark", len(ids), "forwarded", len(forms)-len(ids), "changed",
+			len(changed),
+		)
 		t.xds.Reapply(changed)
 	}
 }
@@ -311,9 +334,16 @@ func (t *reachability) reject(name string) {
 	t.outages.reject(id, time.Now())
 }
 
+// assigned reports whether a tunnel id (Tunnel.spec.id) is assigned to this gateway.
+func (t *reachability) assigned(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.forwards.route(t.forwards.domain.TunnelID(id)).assigned
+}
+
 // sizes returns the number of names, and how many of them are unreachable.
 func (t *reachability) sizes() (names, unreachable int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.names, len(t.unreachable)
+	return t.names, t.dark
 }

@@ -25,8 +25,8 @@ type waiting struct {
 }
 
 // awaitPeers makes a gateway accept clients once it has tunnels of all edges that other gateways that accept clients
-// have. Otherwise a load balancer that prefers the new gateway would send it requests that fail, and that the others
-// could serve. It does not wait if no gateway accepts clients, nor after the deadline.
+// have and that are assigned to it. Otherwise a load balancer that prefers the new gateway would send it requests that
+// fail, and that the others could serve. It does not wait if no gateway accepts clients, nor after the deadline.
 func (g *Gateway) awaitPeers(ctx context.Context, m Member) {
 	(&waiting{g, m}).run(ctx)
 }
@@ -105,7 +105,7 @@ func (w *waiting) lacks(ctx context.Context, asked *peerServers) (why string) {
 	var first model.EdgeRef
 	edges := 0
 	for _, e := range peers.Edges {
-		if !own[e] {
+		if !own[e] && w.tenants.assigned(e.ID) {
 			if edges++; edges == 1 {
 				first = e
 			}

@@ -55,13 +55,15 @@ type Config struct {
 	TokenUses     int32 // how many edges may enrol with one bootstrap token
 	// EdgeImage is the image of the edges in the Secrets for ClusterResourceSets; empty: they contain no Deployment.
 	EdgeImage string
-	// BootReportAfter is the time allowed between the infrastructure of a machine being ready and its first boot report;
-	// zero: 10 minutes.
+	// BootReportAfter is the time allowed between the infrastructure of a machine being ready and its first boot
+	// report; zero: 10 minutes.
 	BootReportAfter time.Duration
 	XDSServerUser   string // the one user whose CertificateSigningRequests are processed
-	// XDSServer is a name that resolves to the addresses of all xds-servers, which the controller queries for the state of
-	// edges and gateways. Zero: the state of tunnels stays unknown.
+	// XDSServer is a name that resolves to the addresses of all xds-servers, which the controller queries for the state
+	// of edges and gateways. Zero: the state of tunnels stays unknown.
 	XDSServer model.Endpoint
+	// GatewaysPerTunnel is model.Installation.GatewaysPerTunnel of the xds-servers; 0: all.
+	GatewaysPerTunnel int
 	// StatusWrites bounds the writes of live state to Tunnels and Clusters, per second and in total; zero: 150.
 	StatusWrites int
 	// RolloutImmediate applies a change of what all nodes run at once instead of in waves. RolloutSoak is for how long
@@ -108,6 +110,12 @@ func (c Config) Validate() error {
 	}
 	if c.RolloutSoak != 0 && c.RolloutSoak < rollout.MinSoak {
 		errs = append(errs, fmt.Errorf("a rollout cannot be watched for %s: %s is the least", c.RolloutSoak, rollout.MinSoak))
+	}
+	if c.GatewaysPerTunnel < 0 || c.GatewaysPerTunnel > model.MaxGateways {
+		errs = append(
+			errs,
+			fmt.Errorf("gateways of a tunnel: %d is not from 1 to %d, or 0 for all", c.GatewaysPerTunnel, model.MaxGateways),
+		)
 	}
 	if c.StatusWrites < 0 {
 		errs = append(errs, fmt.Errorf("%d writes of status per second: the number is negative", c.StatusWrites))

@@ -36,11 +36,17 @@ func enrolled(edges []observed.Edge, now time.Time) metav1.Condition {
 	}
 }
 
-// tunnelReady returns the condition that reports whether there are tunnels. An absent tunnel counts only if the live
-// state is complete.
-func tunnelReady(live reportview.Live, revoked []string) metav1.Condition {
+// tunnelReady returns the condition that reports whether there are tunnels: an edge has all if it has some to perTunnel
+// gateways, or to all if that is 0. An absent tunnel counts only if the live state is complete.
+func tunnelReady(live reportview.Live, revoked []string, perTunnel int) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionTunnelReady, Status: metav1.ConditionTrue}
 	edges, complete := 0, false
+	which := "every gateway"
+	if perTunnel <= 0 || perTunnel >= len(live.Gateways) {
+		perTunnel = len(live.Gateways)
+	} else {
+		which = condition.Counted(perTunnel, "gateway", "gateways")
+	}
 	var without []string
 	for i := range live.Edges {
 		edge := &live.Edges[i]
@@ -48,7 +54,13 @@ func tunnelReady(live reportview.Live, revoked []string) metav1.Condition {
 			continue
 		}
 		edges++
-		everywhere := !slices.ContainsFunc(live.Gateways, func(name string) bool { return edge.Gateways[name] == 0 })
+		has := 0
+		for _, name := range live.Gateways {
+			if edge.Gateways[name] > 0 {
+				has++
+			}
+		}
+		everywhere := has >= perTunnel
 		if everywhere && len(edge.Without) > 0 {
 			without = append(without, workersWithout(edge))
 		}
@@ -64,13 +76,18 @@ func tunnelReady(live reportview.Live, revoked []string) metav1.Condition {
 		c.Message = fmt.Sprintf("no edge has a tunnel to any of the gateways %s", strings.Join(live.Gateways, ", "))
 	case complete:
 		c.Reason, c.Message = v1alpha1.ReasonConnected, fmt.Sprintf(
-			"%s connected to every gateway", condition.Counted(edges, "edge is", "edges are"),
+			"%s connected to %s", condition.Counted(edges, "edge is", "edges are"), which,
 		)
 	case len(without) > 0:
 		c.Reason = v1alpha1.ReasonPartlyConnected
 		c.Message = fmt.Sprintf(
 			"%s connected, but none to every worker of every gateway; the gateways repair that: %s",
 			condition.Counted(edges, "edge is", "edges are"), strings.Join(without, "; "),
+		)
+	case perTunnel < len(live.Gateways):
+		c.Reason = v1alpha1.ReasonPartlyConnected
+		c.Message = fmt.Sprintf(
+			"%s connected, but none to %s", condition.Counted(edges, "edge is", "edges are"), which,
 		)
 	default:
 		c.Reason = v1alpha1.ReasonPartlyConnected
@@ -93,16 +110,18 @@ func workersWithout(edge *reportview.Edge) string {
 
 // liveConditions returns the conditions of a Tunnel that depend on live state.
 func liveConditions(
-	tunnel *v1alpha1.Tunnel, edges []observed.Edge, live reportview.Live, now time.Time,
+	tunnel *v1alpha1.Tunnel, edges []observed.Edge, live reportview.Live, perTunnel int, now time.Time,
 ) []metav1.Condition {
 	revoked := tunnel.Spec.RevokedEdges
 	switch {
 	case tunnel.Spec.EgressOf != "":
 		return []metav1.Condition{enrolled(edges, now), egressReady(tunnel, edges, live)}
 	case tunnel.Spec.Network != "":
-		return []metav1.Condition{enrolled(edges, now), tunnelReady(live, revoked)}
+		return []metav1.Condition{enrolled(edges, now), tunnelReady(live, revoked, perTunnel)}
 	}
-	return []metav1.Condition{enrolled(edges, now), tunnelReady(live, revoked), apiServerReachable(live, revoked)}
+	return []metav1.Condition{
+		enrolled(edges, now), tunnelReady(live, revoked, perTunnel), apiServerReachable(live, revoked),
+	}
 }
 
 // egressReady returns the condition that reports whether a node beside an apiserver is connected to the control

@@ -33,6 +33,7 @@ func TestConditionsOfLiveEdges(t *testing.T) {
 	tests := map[string]struct {
 		live                       reportview.Live
 		revoked                    []string
+		perTunnel                  int
 		tunnel, server             metav1.ConditionStatus
 		tunnelReason, serverReason string
 		message                    string // part of either
@@ -149,6 +150,30 @@ func TestConditionsOfLiveEdges(t *testing.T) {
 			server:       "Unknown",
 			serverReason: "Unknown",
 		},
+		"as many gateways as a tunnel has": {
+			live: reportview.Live{
+				Known: true, Gateways: append(both, "gateway-2"),
+				Edges: []reportview.Edge{controllertest.Connected("edge-a", both...)},
+			},
+			perTunnel:    2,
+			tunnel:       "True",
+			tunnelReason: "Connected",
+			server:       "True",
+			serverReason: "Reachable",
+			message:      "1 edge is connected to 2 gateways",
+		},
+		"fewer gateways than a tunnel has": {
+			live: reportview.Live{
+				Known: true, Gateways: append(both, "gateway-2"),
+				Edges: []reportview.Edge{controllertest.Connected("edge-a", both[:1]...)},
+			},
+			perTunnel:    2,
+			tunnel:       "True",
+			tunnelReason: "PartlyConnected",
+			server:       "True",
+			serverReason: "Reachable",
+			message:      "1 edge is connected, but none to 2 gateways",
+		},
 		"no edge reaches the apiserver": {
 			live: reportview.Live{
 				Known:    true,
@@ -182,7 +207,7 @@ func TestConditionsOfLiveEdges(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			tunnel, server := tunnelReady(tc.live, tc.revoked), apiServerReachable(tc.live, tc.revoked)
+			tunnel, server := tunnelReady(tc.live, tc.revoked, tc.perTunnel), apiServerReachable(tc.live, tc.revoked)
 			if tunnel.Status != tc.tunnel || tunnel.Reason != tc.tunnelReason {
 				t.Errorf("%+v", tunnel)
 			}

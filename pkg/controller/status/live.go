@@ -129,7 +129,7 @@ func (r *Reconciler) Initial(_ context.Context, o objects.Group, _ *v1alpha1.Tun
 	if len(live.Edges) > 0 {
 		return nil // it is not new: Reconcile records the edges too
 	}
-	conditions := liveConditions(o.Tunnel, nil, live, r.Now())
+	conditions := liveConditions(o.Tunnel, nil, live, r.Config.GatewaysPerTunnel, r.Now())
 	status := *o.Tunnel.Status.DeepCopy()
 	condition.Set(&status, o.Tunnel.Generation, conditions...)
 	return append(conditions, ready(o.Tunnel, status.Conditions))
@@ -223,7 +223,7 @@ func (r *Reconciler) status(
 			apimeta.RemoveStatusCondition(&status.Conditions, kind)
 		}
 	} else {
-		conditions = liveConditions(o.Tunnel, edges, live, now)
+		conditions = liveConditions(o.Tunnel, edges, live, r.Config.GatewaysPerTunnel, now)
 	}
 	for i, c := range conditions {
 		conditions[i] = keepKnown(status.Conditions, c, r.doubt(o.Key, c, now))

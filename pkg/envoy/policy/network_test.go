@@ -68,7 +68,7 @@ func TestAllRenderedResourcesOfNetworksAreAllowed(t *testing.T) {
 			allows(t, networkPolicy(), messages(envoy.EdgeListeners(inst, wc, ownEdge.Node, local))...)
 			allows(t, networkPolicy(), messages(envoy.EdgeClusters(inst, wc, ownEdge.Node, local))...)
 			allows(t, gatewayPolicy(everywhere), messages(envoy.TunnelClusters(inst, wc))...)
-			allows(t, gatewayPolicy(everywhere), envoy.NetworkScope(domain, egressID, networks()))
+			allows(t, gatewayPolicy(everywhere), envoy.NetworkScope(ownInstallation(), egressID, networks()))
 			apiservers := model.WorkloadCluster{ID: egressID, Egress: true}
 			allows(t, egressPolicy(), messages(envoy.EdgeListeners(inst, apiservers, ownEgress.Node, local))...)
 			allows(t, egressPolicy(), messages(envoy.EdgeClusters(inst, apiservers, ownEgress.Node, local))...)

@@ -45,7 +45,7 @@ func newNetworkSample() networkSample {
 		egress:  envoy.EdgeClusters(inst, apiservers, ownEgress.Node, local)[0],
 		public:  envoy.GatewayListeners(inst, ownGateway.Node, bind, denied)[0],
 		dialled: envoy.TunnelClusters(inst, wc)[1],
-		scope:   envoy.NetworkScope(domain, egressID, networks()),
+		scope:   envoy.NetworkScope(ownInstallation(), egressID, networks()),
 	}
 }
 

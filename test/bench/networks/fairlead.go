@@ -108,7 +108,7 @@ func (i *installation) startGateway() (*proc.Process, error) {
 	}
 	bootstrap := envoy.GatewayBootstrap(envoy.BootstrapConfig{})
 	listeners := envoy.GatewayListeners(i.model, gatewayName, bind, model.Denied{})
-	scope := envoy.NetworkScope(domain, i.egress.ID, []model.WorkloadCluster{i.network})
+	scope := envoy.NetworkScope(i.model, i.egress.ID, []model.WorkloadCluster{i.network})
 	return i.startEnvoy("gateway", i.world.network.Gateways[0], secrets.Envoy{
 		Self:      model.Subject{Role: model.RoleGateway, Node: gatewayName},
 		Bootstrap: envoy.Static(bootstrap, listeners, clusters),

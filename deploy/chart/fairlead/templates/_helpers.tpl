@@ -64,6 +64,9 @@ so a change restarts exactly the programs that it concerns.
 {{- else if ne $name "controller" -}}
 {{- $settings = append $settings ($values.gateway.workers | toString) -}}
 {{- end -}}
+{{- if ne $name "runtime-extension" -}}
+{{- $settings = append $settings ($values.gateway.perTunnel | toString) -}}
+{{- end -}}
 {{- join "\n" $settings | sha256sum | trunc 16 -}}
 {{- end -}}
 

@@ -1,4 +1,6 @@
-package envoy
+// Package denylist renders the filter by which a gateway closes connections of revoked edges and ended tunnels. Its
+// input is what is denied, its output a filter of Envoy. It does not know why something is denied.
+package denylist
 
 import (
 	"slices"
@@ -14,10 +16,11 @@ import (
 // deniedPolicy is the name of the only policy of the deny filter.
 const deniedPolicy = "denied"
 
-// deny closes a connection before its handshake is read if the leaf has both names of a revoked edge, or the id of an
+// Filter closes a connection before its handshake is read if the leaf has both names of a revoked edge, or the id of an
 // ended tunnel. It also exists while nothing is denied, so that the first denial changes no more than any other. In a
-// filter chain with open streams each denial would end all of them: there the agent denies (AddAdmission).
-func deny(d model.TunnelDomain, denied model.Denied) *rbacfilterv3.RBAC {
+// filter chain with open streams each denial would end all of them: there the agent denies (AddAdmission of package
+// envoy).
+func Filter(d model.TunnelDomain, denied model.Denied) *rbacfilterv3.RBAC {
 	rules := &rbacv3.RBAC{Action: rbacv3.RBAC_DENY}
 	var names []*rbacv3.Principal
 	for _, edge := range sorted(denied.Edges, model.EdgeRef.Compare) {
