@@ -208,6 +208,29 @@ func TestAGatewayForwardsToOneThatHasTheTunnel(t *testing.T) {
 		}
 	})
 
+	t.Run("a gateway that has had no reverse tunnel refuses a client, and the next one serves it", func(t *testing.T) {
+		a, b := others[0], others[1]
+		a.forward(t, in, c1)
+		b.forward(t, in, c1, a.name, owners[0].name)
+		before := a.forwardedTo(t)
+		for range 10 {
+			for _, get := range routes {
+				if _, err := get(t.Context(), b, c1.Hostname); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		envoytest.Eventually(t, "clients are forwarded to the gateway without a reverse tunnel", func() error {
+			if n := a.forwardedTo(t) - before; n < 5 {
+				return fmt.Errorf("%d are", n)
+			}
+			return nil
+		})
+		for _, g := range others {
+			g.forward(t, in, c1, owners[0].name, owners[1].name)
+		}
+	})
+
 	t.Run("a connection outlasts the change to the gateway's own tunnels", func(t *testing.T) {
 		g := others[0]
 		client := in.keep(t, g, c1.Hostname)

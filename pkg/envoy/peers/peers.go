@@ -208,8 +208,7 @@ func Manager(manager *hcmv3.HttpConnectionManager, names string) {
 	}}
 	manager.LocalReplyConfig = &hcmv3.LocalReplyConfig{Mappers: []*hcmv3.ResponseMapper{{
 		Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
-			// no healthy host: no reverse tunnel, or SecondHop; no Envoy cluster
-			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"UH", "NC"}},
+			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: refused()},
 		}},
 		HeadersToAdd: []*corev3.HeaderValueOption{{
 			Header: &corev3.HeaderValue{Key: RefusedHeader, Value: "no-tunnel"},
@@ -219,6 +218,19 @@ func Manager(manager *hcmv3.HttpConnectionManager, names string) {
 	// An agent distinguishes clients by SNI and by CONNECT by the request id, which only an HTTP connection manager
 	// adds.
 	manager.GenerateRequestId = wrapperspb.Bool(false)
+}
+
+// refused are Envoy's flags of clients that get RefusedHeader. No data of a client has been sent when it gets an answer
+// of the gateway, so another gateway may serve it. There is no flag of limits (UO), which must not be circumvented.
+func refused() []string {
+	return []string{
+		"NC", // no Envoy cluster, because this gateway does not know it yet
+		"UH", // no reverse tunnel, or SecondHop
+		// No reverse tunnel either: Envoy 1.40 uses an address that does not exist for a tunnel id that it has not had
+		// since its start.
+		"UF",
+		"UC", "UR", "LR", // the reverse tunnel has ended, or its stream was reset
+	}
 }
 
 // SecondHop is the metadata of the routes of forwarded clients.
