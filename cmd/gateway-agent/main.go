@@ -184,6 +184,12 @@ func (o *options) gateway() (gateway.Config, error) {
 	if err := o.proxyProtocol(&g.ProxyProtocol); err != nil {
 		errs = append(errs, err)
 	}
+	if n := o.agent.GatewaysPerTunnel; n < 0 || n > model.MaxGateways {
+		errs = append(errs, fmt.Errorf("--gateways-per-tunnel: %d is not from 1 to %d, or 0", n, model.MaxGateways))
+	}
+	if o.agent.GatewaysPerTunnel > 0 && len(o.balancers) > 0 { // Envoy sends no such header for a client that it forwards
+		errs = append(errs, errors.New("--gateways-per-tunnel: it cannot be used with --proxy-protocol-from"))
+	}
 	if o.caFile == "" {
 		errs = append(errs, errors.New("--ca-file is missing"))
 	}

@@ -6,7 +6,7 @@
 {{- if and (not .Values.gateway.netAdmin) (gt (int .Values.gateway.workers) 1) -}}
 {{- fail "gateway.netAdmin=false needs gateway.workers=1, because tunnels are spread over workers by closing some: set more gateway.replicas instead" -}}
 {{- end -}}
-{{- if and .Values.gateway.proxyProtocolFrom .Values.gateway.perTunnel (gt (int .Values.gateway.replicas) (int .Values.gateway.perTunnel)) -}}
+{{- if and .Values.gateway.proxyProtocolFrom .Values.gateway.perTunnel -}}
 {{- fail "gateway.proxyProtocolFrom needs gateway.perTunnel=0, because gateways that require PROXY headers do not forward clients to each other: remove one of the two" -}}
 {{- end -}}
 {{- if and .Values.gateway.proxyProtocolFrom (ne .Values.publicService.trafficPolicy "Local") -}}
