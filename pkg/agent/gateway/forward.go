@@ -16,6 +16,12 @@ const (
 	// forwardAfter is how long a tunnel id that is assigned to this gateway must have had no tunnel here before its
 	// clients are forwarded. An edge dials again within 0.75 s, and each change costs Envoy a millisecond or two.
 	forwardAfter = time.Second
+	// forwardChanges bounds how many Envoy clusters of tunnel ids that are assigned to this gateway begin to forward in a
+	// second, while the tunnels of a whole fleet may be about to open here: each change may be reversed in the same
+	// second. They take a tenth of a worker then.
+	forwardChanges = 100
+	// pruneFrom is the number of routes from which those of ended tunnel ids are discarded.
+	pruneFrom = 1024
 	// forwardForm begins the form of an Envoy cluster that forwards, followed by the names of the gateways.
 	forwardForm = "to:"
 )
@@ -70,13 +76,22 @@ func (f *forwarding) route(tunnelID string) route {
 	if ok {
 		return r
 	}
-	var to []string
+	var to, leaving []string
+	stays := false
 	for _, g := range assignment.Of(id, f.fleet.perTunnel, f.fleet.gateways) {
-		if g.Name == f.me {
+		switch {
+		case g.Name == f.me:
 			r.assigned = true
-		} else {
-			to = append(to, g.Name)
+		case g.Leaving:
+			leaving = append(leaving, g.Name)
+		default:
+			to, stays = append(to, g.Name), stays || f.had(id, g)
 		}
+	}
+	// A gateway that ends gets no clients if another one has the tunnels too: they would be disconnected with it.
+	if !stays {
+		to = append(to, leaving...)
+		slices.Sort(to)
 	}
 	if len(to) > 0 {
 		r.form = forwardForm + strings.Join(to, ",")
@@ -85,14 +100,30 @@ func (f *forwarding) route(tunnelID string) route {
 	return r
 }
 
-// form returns the form of the Envoy clusters of a tunnel id without a tunnel here. settled is false while tunnels of a
-// whole fleet may be about to open here.
-func (f *forwarding) form(tunnelID string, absent time.Duration, settled bool) string {
+// had reports whether a gateway was assigned to an id before others joined or left: then it has the tunnels already.
+func (f *forwarding) had(id string, g model.Gateway) bool {
+	before := slices.DeleteFunc(slices.Clone(f.fleet.gateways), func(g model.Gateway) bool { return g.Joining })
+	for i := range before {
+		before[i].Leaving = false
+	}
+	return slices.Contains(assignment.Of(id, f.fleet.perTunnel, before), g)
+}
+
+// form returns the form of the Envoy clusters of a tunnel id without a tunnel here. sure is false if there may be one
+// that is not in the table: two gateways that forward to each other serve no client.
+func (f *forwarding) form(tunnelID string, absent time.Duration, sure bool) string {
 	r := f.route(tunnelID)
-	if r.assigned && (!settled || absent < forwardAfter) {
+	if r.assigned && (!sure || absent < forwardAfter) {
 		return ""
 	}
 	return r.form
+}
+
+// prune discards the routes if most of them are of tunnel ids that have ended. ids is how many there are.
+func (f *forwarding) prune(ids int) {
+	if len(f.routes) > 2*ids+pruneFrom {
+		f.routes = map[string]route{}
+	}
 }
 
 // applyForward returns the Envoy cluster of a tunnel in a form of forwarding.

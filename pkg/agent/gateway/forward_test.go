@@ -43,6 +43,8 @@ func TestWhereClientsAreForwarded(t *testing.T) {
 		perTunnel int
 		began     time.Duration // ago
 		absent    time.Duration // how long it has had no tunnel here; 0: it has one
+		unsure    bool          // there may be tunnels that are not recorded
+		asked     time.Duration // when the xds-servers were asked about other gateways, ago; 0: never
 		alone     bool          // there is no other gateway
 		want      string
 	}{
@@ -62,9 +64,29 @@ func TestWhereClientsAreForwarded(t *testing.T) {
 		"it is assigned to this gateway, and absent": {
 			me: "gateway-0", perTunnel: 2, began: time.Hour, absent: forwardAfter, want: "to:gateway-3",
 		},
-		"it is assigned to this gateway, which has just started": {me: "gateway-0", perTunnel: 2, absent: forwardAfter},
+		"it is assigned to this gateway, which has just started": {
+			me: "gateway-0", perTunnel: 2, absent: forwardAfter, want: "to:gateway-3",
+		},
+		"it is assigned to this gateway, and there may be tunnels that are not recorded": {
+			me: "gateway-0", perTunnel: 2, began: time.Hour, absent: forwardAfter, unsure: true,
+		},
+		"it is assigned to others, and there may be tunnels that are not recorded": {
+			me: "gateway-1", perTunnel: 2, began: time.Hour, absent: time.Second, unsure: true,
+			want: "to:gateway-0,gateway-3",
+		},
 		"it is unreachable": {
-			me: "gateway-0", perTunnel: 2, began: time.Hour, absent: unreachableAfter, want: unreachableForm,
+			me: "gateway-0", perTunnel: 2, began: time.Hour, absent: unreachableAfter, asked: unreachableAfter / 2,
+			want: unreachableForm,
+		},
+		"no xds-server has answered since it is absent": {
+			me: "gateway-0", perTunnel: 2, began: time.Hour, absent: unreachableAfter, asked: 2 * unreachableAfter,
+			want: "to:gateway-3",
+		},
+		"no xds-server has ever answered": {
+			me: "gateway-0", perTunnel: 2, began: time.Hour, absent: time.Hour, want: "to:gateway-3",
+		},
+		"no xds-server has answered, and there is no other gateway": {
+			me: "gateway-0", perTunnel: 2, alone: true, began: time.Hour, absent: unreachableAfter, want: unreachableForm,
 		},
 		"it is assigned to all, and absent": {
 			me: "gateway-0", perTunnel: model.MaxGateways, began: time.Hour, absent: forwardAfter,
@@ -93,7 +115,10 @@ func TestWhereClientsAreForwarded(t *testing.T) {
 			} else {
 				k.absent[id] = now.Add(-tc.absent)
 			}
-			k.decide(now, true)
+			if tc.asked > 0 {
+				k.asked = now.Add(-tc.asked)
+			}
+			k.decide(now, !tc.unsure)
 			if got := k.Form("c1.prod"); got != tc.want {
 				t.Errorf("got the form %q, want %q", got, tc.want)
 			}
@@ -102,6 +127,85 @@ func TestWhereClientsAreForwarded(t *testing.T) {
 				t.Error("a gateway with a tunnel does not use it")
 			}
 		})
+	}
+}
+
+// TestAGatewayThatEndsGetsNoNewClients: they would be disconnected with it, although another gateway has the tunnel
+// too.
+func TestAGatewayThatEndsGetsNoNewClients(t *testing.T) {
+	id := idOf(four, four[:1], []model.Gateway{four[0], four[3]}, []model.Gateway{four[0], four[2], four[3]})
+	for what, tc := range map[string]struct {
+		perTunnel int
+		leaving   []int
+		want      string
+	}{
+		"none ends":           {perTunnel: 2, want: "to:gateway-0,gateway-3"},
+		"one ends":            {perTunnel: 2, leaving: []int{3}, want: "to:gateway-0,gateway-2"},
+		"all end":             {perTunnel: 2, leaving: []int{0, 3}, want: "to:gateway-0,gateway-2,gateway-3"},
+		"the only one ends":   {perTunnel: 1, leaving: []int{0}, want: "to:gateway-0,gateway-3"},
+		"one without it does": {perTunnel: 2, leaving: []int{2}, want: "to:gateway-0,gateway-3"},
+	} {
+		gateways := slices.Clone(four)
+		for _, i := range tc.leaving {
+			gateways[i].Leaving = true
+		}
+		f := forwarding{me: "gateway-1", domain: "tunnels.example.com"}
+		f.set(fleet{gateways, tc.perTunnel})
+		if got := f.route(f.domain.TunnelID(id)).form; got != tc.want {
+			t.Errorf("%s: got %q, want %q", what, got, tc.want)
+		}
+	}
+}
+
+// TestManyAbsentIDsAreForwardedOverTime: the edges of a whole fleet dial again after a restart, and each change costs
+// Envoy time.
+func TestManyAbsentIDsAreForwardedOverTime(t *testing.T) {
+	const domain, ids = model.TunnelDomain("tunnels.example.com"), 3 * forwardChanges
+	r, err := xdsproxy.New(t.TempDir(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, now := newReachability(r, nil, envoyadmin.Client{}, slog.New(slog.DiscardHandler)), time.Now()
+	k.forwards.me, k.forwards.domain, k.began = "gateway-0", domain, now
+	k.forwards.set(fleet{four[:2], 2})
+	for range ids {
+		id := model.NewID()
+		k.known[id+".prod"], k.absent[domain.TunnelID(id)] = clusterName{id: domain.TunnelID(id)}, now.Add(-forwardAfter)
+	}
+	forwarded := func() (n int) {
+		for name := range k.known {
+			if k.Form(name) != "" {
+				n++
+			}
+		}
+		return n
+	}
+	for second := range 4 {
+		for part := range 10 {
+			k.decide(now.Add(time.Duration(second)*time.Second+time.Duration(part)*time.Second/10), true)
+		}
+		if n, most := forwarded(), forwardChanges*(second+2); n < min(ids, most-forwardChanges) || n > most {
+			t.Errorf("after %d s, %d of %d are forwarded", second+1, n, ids)
+		}
+	}
+	if n := forwarded(); n != ids {
+		t.Errorf("at last, %d of %d are forwarded", n, ids)
+	}
+}
+
+// TestForwardingIsRestored has what an earlier agent left: a running Envoy keeps forwarding.
+func TestForwardingIsRestored(t *testing.T) {
+	k := &reachability{forms: map[string]string{}}
+	k.forwards.me, k.forwards.domain = "gateway-1", "tunnels.example.com"
+	k.forwards.set(fleet{four[:2], 1})
+	here, there := idOf(four[:2], four[1:2]), idOf(four[:2], four[:1])
+	k.known = map[string]clusterName{
+		"here.prod":  {id: k.forwards.domain.TunnelID(here)},
+		"there.prod": {id: k.forwards.domain.TunnelID(there)},
+	}
+	k.restoreForms()
+	if k.Form("here.prod") != "" || k.Form("there.prod") != "to:gateway-0" {
+		t.Errorf("the forms are %v", k.forms)
 	}
 }
 

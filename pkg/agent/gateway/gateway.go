@@ -34,6 +34,7 @@ type Deps struct {
 	StateDir   string
 	RuntimeDir string // where Envoy runs
 	Workers    int    // threads of Envoy
+	Forward    bool   // Envoy has internal listeners, so it can forward clients
 	// Replace has the running Envoy replaced, and returns at once; false means that there is none. It is used only with
 	// Config.WithoutNetAdmin.
 	Replace func() bool
@@ -73,11 +74,12 @@ func New(g Config, deps Deps) (*Gateway, error) {
 		config: &g, deps: deps, Table: table, tenants: newReachability(deps.XDS, table, deps.Admin, deps.Log),
 		Durations: durations,
 	}
-	if !g.ProxyProtocol.Enabled() { // Envoy cannot send a PROXY header for a client that comes from inside
+	if deps.Forward {
 		p.tenants.forwards.me, p.tenants.forwards.domain = g.Name, g.Domain
 	}
 	p.tenants.outages.ended = observer(durations, "fairlead_gateway_outage_seconds")
 	p.admissions = newAdmissions(g, deps, p.tenants, table)
+	p.tenants.restore()
 	deps.XDS.SetOverride(p.admissions)
 	return p, nil
 }

@@ -59,6 +59,7 @@ type reachability struct {
 	dark     int               // number of unreachable ones
 	forwards forwarding
 	others   map[string]bool   // ids that have a tunnel to another gateway, as last reported by the xds-servers
+	asked    time.Time         // when the query began that others is the answer to
 	absences int               // number of ids that are assigned to this gateway and have no tunnel here
 	ids      map[string]string // id by name of the Envoy cluster, of unreachable ones
 	names    int               // number of Envoy clusters of workload clusters
@@ -70,6 +71,10 @@ type reachability struct {
 	keys   map[string]string      // id of each tunnel of the table
 	absent map[string]time.Time   // since when an id has no tunnel
 	limits map[string]string      // set in Envoy
+	// changes is how many Envoy clusters may begin to forward now although tunnels may be about to open, and counted is
+	// when that was determined: see forwardChanges.
+	changes float64
+	counted time.Time
 }
 
 // clusterName is one name of a workload cluster.
@@ -107,6 +112,23 @@ func (*reachability) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	}
 	_, _, plain, _ := peers.Described(resource)
 	return plain
+}
+
+// restore decides, before Envoy is served and the tunnels are known, what depends on the configuration alone, with the
+// one that an earlier agent has left: a running Envoy keeps forwarding. It must be called before run.
+func (t *reachability) restore() {
+	t.readNames()
+	t.restoreForms()
+}
+
+func (t *reachability) restoreForms() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, tenant := range t.known {
+		if r := t.forwards.route(tenant.id); !r.assigned {
+			t.forms[name] = r.form
+		}
+	}
 }
 
 // run keeps Envoy up to date until ctx ends.
@@ -191,6 +213,7 @@ func (t *reachability) readNames() {
 	t.known = known
 	t.mu.Lock()
 	t.forwards.set(others)
+	t.forwards.prune(len(known))
 	t.mu.Unlock()
 	if t.onNames == nil {
 		return
@@ -204,10 +227,15 @@ func (t *reachability) readNames() {
 
 // decide decides which workload clusters are forwarded or unreachable, and updates Envoy. If sure is false, none is
 // unreachable.
+//
+// A workload cluster that may be forwarded is unreachable only if no other gateway has had a tunnel since this one has
+// none: an older answer, or none of any xds-server, is no reason to reject clients that another gateway can serve.
 func (t *reachability) decide(now time.Time, sure bool) {
 	absent := make(map[string]time.Time, len(t.absent))
 	forms, ids, served := map[string]string{}, map[string]string{}, make(map[string]bool, len(t.known))
 	settled := now.Sub(t.began) >= unreachableGrace
+	t.changes = min(forwardChanges, t.changes+forwardChanges*now.Sub(t.counted).Seconds())
+	t.counted = now
 	t.mu.Lock()
 	for name, tenant := range t.known {
 		if t.counts[tenant.id] > 0 {
@@ -216,7 +244,7 @@ func (t *reachability) decide(now time.Time, sure bool) {
 		}
 		if !t.forwards.route(tenant.id).assigned {
 			// A gateway with its tunnels rejects its clients when it is unreachable.
-			forms[name] = t.forwards.form(tenant.id, 0, settled)
+			forms[name] = t.forwards.form(tenant.id, 0, sure)
 			continue
 		}
 		served[tenant.id] = false
@@ -225,9 +253,16 @@ func (t *reachability) decide(now time.Time, sure bool) {
 			since = now
 		}
 		absent[tenant.id] = since
-		if sure && now.Sub(since) >= unreachableAfter && settled && !t.others[tenant.id] {
+		form := t.forwards.form(tenant.id, now.Sub(since), sure)
+		switch {
+		case sure && now.Sub(since) >= unreachableAfter && settled && !t.others[tenant.id] &&
+			(form == "" || t.asked.After(since)):
 			forms[name], ids[name] = unreachableForm, tenant.id
-		} else if form := t.forwards.form(tenant.id, now.Sub(since), settled && sure); form != "" {
+		case form == "":
+		case settled || t.forms[name] == form:
+			forms[name] = form
+		case t.changes >= 1:
+			t.changes--
 			forms[name] = form
 		}
 	}
@@ -264,6 +299,7 @@ func (t *reachability) askOthers(
 		absences := t.absences
 		t.mu.Unlock()
 		if absences > 0 {
+			asked := time.Now()
 			peers, err := ask(ctx)
 			if err == nil && peers.Known {
 				others := make(map[string]bool, len(peers.Edges))
@@ -271,7 +307,7 @@ func (t *reachability) askOthers(
 					others[domain.TunnelID(e.ID)] = true
 				}
 				t.mu.Lock()
-				t.others = others
+				t.others, t.asked = others, asked
 				t.mu.Unlock()
 			}
 		}
