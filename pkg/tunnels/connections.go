@@ -89,15 +89,19 @@ func (t *Table) Connections() map[model.EdgeRef]int {
 }
 
 // ConnectionPlaces returns all connections of apiservers and edges that are not tunnels, in no particular order.
-func (t *Table) ConnectionPlaces() []Placed {
+func (t *Table) ConnectionPlaces() []Placed { return t.connectionPlaces(false) }
+
+// PeerPlaces returns all connections of other gateways, in no particular order. The node of each is the gateway.
+func (t *Table) PeerPlaces() []Placed { return t.connectionPlaces(true) }
+
+func (t *Table) connectionPlaces(peers bool) []Placed {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := make([]Placed, 0, len(t.conns.all))
 	for _, c := range t.conns.all {
-		if c.owner == ownerPeer {
-			continue
+		if (c.owner == ownerPeer) == peers {
+			all = append(all, Placed{c.Tunnel, c.Remote.Addr(), c.owner})
 		}
-		all = append(all, Placed{c.Tunnel, c.Remote.Addr(), c.owner})
 	}
 	return all
 }

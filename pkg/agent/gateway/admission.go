@@ -42,6 +42,9 @@ const (
 	// apiserver has a few; an apiserver without one has a connection for each stream. It is also how many a gateway
 	// expects of an apiserver, whose source is known from its first request on.
 	connectionsPerNode = 256
+	// peerConnections is a quarter of how many connections per second a gateway expects of another one: it opens one for
+	// each workload cluster and worker when clients come back after a restart.
+	peerConnections = 256
 	// lowerAfter is how long an edge may keep its number of tunnels after the limit is lowered.
 	lowerAfter = 10 * time.Minute
 )
@@ -226,8 +229,18 @@ func (a *admissions) excessOf(all []tunnels.Placed, each func(id string) int) (k
 	return keys
 }
 
+// notePeers records the sources of other gateways that forward clients as known. Otherwise they would have the quota of
+// an unknown source, and share the capacity of a flood.
+func (a *admissions) notePeers(places []tunnels.Placed) {
+	now := time.Now()
+	for _, p := range places {
+		a.control.Note(now, p.From, model.EdgeRef{Node: p.Node}, peerConnections)
+	}
+}
+
 // closeExcess closes tunnels and connections beyond the limits.
 func (a *admissions) closeExcess() {
+	a.notePeers(a.table.PeerPlaces())
 	keys := a.excessOf(a.table.Places(), a.tunnels)
 	keys = append(keys, a.excessOf(a.table.ConnectionPlaces(), func(string) int { return connectionsPerNode })...)
 	if len(keys) == 0 || a.config.WithoutNetAdmin {

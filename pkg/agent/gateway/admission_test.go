@@ -81,6 +81,24 @@ func TestTheAgentChangesEachListener(t *testing.T) {
 	}
 }
 
+// TestOtherGatewaysAreKnown: a gateway that forwards clients opens a connection for each workload cluster.
+func TestOtherGatewaysAreKnown(t *testing.T) {
+	a := newTestAdmissions(t, t.TempDir(), 1)
+	now, from := time.Now(), netip.MustParseAddr("192.0.2.1")
+	a.notePeers([]tunnels.Placed{{Tunnel: tunnels.Tunnel{Node: "gateway-1"}, From: from, Owner: envoy.OwnerPeer}})
+	admitted := 0
+	for second := range 4 { // the rate of all connections permits 1,000 per second
+		for range 600 {
+			if a.control.Connection(now.Add(time.Duration(second)*time.Second), from, admission.Relayed) == "" {
+				admitted++
+			}
+		}
+	}
+	if admitted != 4*600 {
+		t.Errorf("%d of 2,400 connections are admitted", admitted)
+	}
+}
+
 func TestKnownSourcesSurviveAnAgent(t *testing.T) {
 	dir, from := t.TempDir(), netip.MustParseAddr("192.0.2.1")
 	a := newTestAdmissions(t, dir, 1)
