@@ -21,10 +21,11 @@ const (
 	lingerTime = drainTime
 )
 
-// Statistics of open work in Envoy: streams in the tunnels of an edge, client connections of a gateway.
+// Statistics of open work in Envoy: streams in the tunnels of an edge, client connections of a gateway, and streams of
+// clients that other gateways have forwarded to it.
 const (
 	openInEdge    = `^http\.tunnel[^.]*\.downstream_rq_active$`
-	openInGateway = `^listener\.(apiserver|connect)\.downstream_cx_active$`
+	openInGateway = `^(listener\.(apiserver|connect)\.downstream_cx_active|http\.peer\.downstream_rq_active)$`
 )
 
 // drain has Envoy accept no new work, and waits until the open work has ended, at most for DrainTimeout and until ctx
