@@ -220,7 +220,7 @@ var arrows = map[string][]string{
 	"pkg/deltaxds/conformance": nil,
 	"pkg/diagnose/check": {
 		"api/v1alpha1", "pkg/diagnose/collect", "pkg/diagnose/explain", "pkg/diagnose/networks",
-		"pkg/enrol", "pkg/envoy", "pkg/kubeconfig", "pkg/observed",
+		"pkg/enrol", "pkg/envoy", "pkg/envoy/peers", "pkg/kubeconfig", "pkg/observed",
 	},
 	"pkg/diagnose/collect": {
 		"internal/portforward", "internal/version", "pkg/diagnose/collect/v1", "pkg/model", "pkg/observed",

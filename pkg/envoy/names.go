@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/fairlead/fairlead/pkg/envoy/lane"
+	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -34,7 +35,7 @@ const (
 // gateway.
 const (
 	publicListener       = "public"
-	apiserverListener    = "apiserver"
+	apiserverListener    = peers.SNIListener
 	connectListener      = "connect"
 	tunnelListenerPrefix = "tunnel_"
 

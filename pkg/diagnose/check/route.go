@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
@@ -21,11 +22,11 @@ func (v *visit) observe(ctx context.Context) bool {
 	case v.Servers == nil:
 		v.notObserved = "the xds-servers cannot be queried from here"
 	default:
-		fleet, err := v.Servers.Observe(ctx, v.tunnel.HeldID(), v.names(ctx))
+		fleet, err := v.Servers.Observe(ctx, v.tunnel.HeldID(), append(slices.Clone(v.names(ctx)), peers.SNIListener))
 		if err != nil {
 			v.notObserved = "no xds-server answers: " + text(err)
 		}
-		v.observed = &fleet
+		v.observed, v.listeners = &fleet, fleet.Take(peers.SNIListener)
 	}
 	return v.notObserved == ""
 }
@@ -207,7 +208,7 @@ func (v *visit) place() string {
 type tunnelCounts struct {
 	total      int
 	said       []string // the number of each gateway
-	without    []string // gateways that accept clients and have no tunnel
+	without    []string // gateways that accept clients, have no tunnel, and forward to no other gateway
 	holes      []string // edges that have no tunnel on some workers of a gateway
 	incomplete []string // gateways that cannot account for every connection
 }
@@ -232,7 +233,7 @@ func (v *visit) countTunnels() (c tunnelCounts) {
 			count += fmt.Sprintf(" on %d workers", len(workers))
 		}
 		c.said = append(c.said, count)
-		if n == 0 && g.Ready {
+		if n == 0 && g.Ready && !peers.Forwards(v.listeners[g.Name]) {
 			c.without = append(c.without, g.Name)
 		}
 		if g.Incomplete != "" {

@@ -5,10 +5,13 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/anypb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
@@ -194,6 +197,32 @@ func TestTunnelsOnGateways(t *testing.T) {
 			v.tunnel.Spec.RevokedEdges = []string{tc.revoked}
 			tc.want.compare(t, checkTunnels(t.Context(), v))
 		})
+	}
+}
+
+// TestAGatewayThatForwardsNeedsNoTunnel: with fewer gateways for each tunnel, most gateways have none.
+func TestAGatewayThatForwardsNeedsNoTunnel(t *testing.T) {
+	for perTunnel, want := range map[int]expected{0: {Broken, "no tunnel on gateway-1"}, 1: {OK, "gateway-1: 0"}} {
+		at := model.Endpoint{Host: "127.0.0.1", Port: 1}
+		inst := model.Installation{Domain: "tunnels.example.com", Public: at, Control: at, GatewaysPerTunnel: perTunnel}
+		bind := envoy.GatewayBind{Public: at, APIServer: at, Connect: at, Version: envoy.Current}
+		with := func(g *collect.Gateway) {
+			for _, l := range envoy.GatewayListeners(inst, g.Name, bind, model.Denied{}) {
+				config, err := anypb.New(l)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if l.GetName() == peers.SNIListener {
+					g.Resources = append(g.Resources, collect.Resource{Name: l.GetName(), Status: collect.Synced, Config: config})
+				}
+			}
+		}
+		fleet := collect.Fleet{Gateways: gateways(with, with), Tunnels: []collect.Tunnel{{Gateway: "gateway-0", Node: "e1"}}}
+		listeners := fleet.Take(peers.SNIListener)
+		v := visitOf(&fleet)
+		v.listeners = listeners
+		want.compare(t, checkTunnels(t.Context(), v))
+		expected{OK, "c1.test on gateway-0, gateway-1: accepted"}.compare(t, checkRoute(t.Context(), v))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/anypb"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
@@ -44,11 +45,12 @@ type visit struct {
 	addresses   []netip.Addr // of host
 	open        int          // how many of these accepted a connection
 	broken      map[ID]bool
-	observed    *collect.Fleet   // by the xds-servers; nil: they were not queried
-	notObserved string           // why nothing could be observed
-	probes      *apiServerProbes // results of the edges' probes; nil: they were not asked
-	cutOff      bool             // no gateway has a tunnel, observed or on record
-	unreached   bool             // all edges have just observed that the apiserver does not answer
+	observed    *collect.Fleet        // by the xds-servers; nil: they were not queried
+	listeners   map[string]*anypb.Any // of gateways, for clients by SNI
+	notObserved string                // why nothing could be observed
+	probes      *apiServerProbes      // results of the edges' probes; nil: they were not asked
+	cutOff      bool                  // no gateway has a tunnel, observed or on record
+	unreached   bool                  // all edges have just observed that the apiserver does not answer
 	controller  *collect.Leader
 	networks    networks // of the Cluster
 }

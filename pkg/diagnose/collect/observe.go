@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/observed"
@@ -66,6 +67,21 @@ func named(resources []Resource, names []string) (all []Resource) {
 		all = append(all, one)
 	}
 	return all
+}
+
+// Take removes the resource with a name from each gateway, and returns what was published, by gateway.
+func (f *Fleet) Take(name string) map[string]*anypb.Any {
+	taken := map[string]*anypb.Any{}
+	for i := range f.Gateways {
+		g := &f.Gateways[i]
+		g.Resources = slices.DeleteFunc(slices.Clone(g.Resources), func(r Resource) bool {
+			if r.Name == name {
+				taken[g.Name] = r.Config
+			}
+			return r.Name == name
+		})
+	}
+	return taken
 }
 
 // TunnelsTo returns the tunnels to a gateway.

@@ -49,6 +49,9 @@ const (
 	// Envoy clusters.
 	ClusterHeader = "x-fairlead-cluster"
 
+	// SNIListener is the name of the listener of a gateway for clients by SNI.
+	SNIListener = "apiserver"
+
 	// RefusedHeader is in the answer to a forwarded client that this gateway cannot serve, and that another one may.
 	RefusedHeader = "x-fairlead-refused"
 
@@ -174,6 +177,24 @@ func AddCluster(value string) *corev3.HeaderValueOption {
 		Header:       &corev3.HeaderValue{Key: ClusterHeader, Value: value},
 		AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
 	}
+}
+
+// Forwards reports whether a gateway forwards clients for which it has no reverse tunnel, by its SNIListener: the TCP
+// proxy adds ClusterHeader. It is false for nil.
+func Forwards(resource *anypb.Any) bool {
+	l := &listenerv3.Listener{}
+	if resource.UnmarshalTo(l) != nil {
+		return false
+	}
+	for _, chain := range l.GetFilterChains() {
+		for _, f := range chain.GetFilters() {
+			proxy := &tcpproxyv3.TcpProxy{}
+			if f.GetTypedConfig().UnmarshalTo(proxy) == nil && len(proxy.GetTunnelingConfig().GetHeadersToAdd()) > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Retry changes a retry policy so that a client that one gateway cannot serve is forwarded to the next.
