@@ -128,7 +128,7 @@ var arrows = map[string][]string{
 		"pkg/envoy/policy", "pkg/model", "pkg/report/agent", "pkg/report/v1", "pkg/sockets", "pkg/tunnels", "pkg/xdsproxy",
 	},
 	"pkg/agent/identity": {
-		"internal/disk", "internal/retry", "pkg/certs", "pkg/dial", "pkg/enrol/client", "pkg/envoy", "pkg/model",
+		"internal/disk", "internal/retry", "pkg/certs", "pkg/dial", "pkg/enrol/client", "pkg/envoy/sds", "pkg/model",
 	},
 	"pkg/agent/status": {
 		"internal/version", "pkg/certs", "pkg/model", "pkg/probe", "pkg/report/agent", "pkg/report/v1", "pkg/xdsproxy",
@@ -253,7 +253,8 @@ var arrows = map[string][]string{
 	"pkg/enrol/v1": {"pkg/report/v1"},
 	"pkg/envoy": {
 		"pkg/assignment", "pkg/envoy/accesslog", "pkg/envoy/denylist", "pkg/envoy/health", "pkg/envoy/lane",
-		"pkg/envoy/multiplex", "pkg/envoy/network", "pkg/envoy/overload", "pkg/envoy/peers", "pkg/envoy/typed", "pkg/model",
+		"pkg/envoy/multiplex", "pkg/envoy/network", "pkg/envoy/overload", "pkg/envoy/peers", "pkg/envoy/sds",
+		"pkg/envoy/typed", "pkg/model",
 	},
 	"pkg/envoy/accesslog":  {"pkg/envoy/typed", "pkg/model"},
 	"pkg/envoy/denylist":   {"pkg/model"},
@@ -264,8 +265,9 @@ var arrows = map[string][]string{
 	"pkg/envoy/outcomes":   {"pkg/envoy/typed"},
 	"pkg/envoy/overload":   {"pkg/envoy/typed"},
 	"pkg/envoy/peers":      {"pkg/envoy/typed", "pkg/model"},
-	"pkg/envoy/policy":     {"pkg/envoy", "pkg/envoy/network", "pkg/model"},
+	"pkg/envoy/policy":     {"pkg/envoy", "pkg/envoy/network", "pkg/envoy/sds", "pkg/model"},
 	"pkg/envoy/references": nil,
+	"pkg/envoy/sds":        {"pkg/model"},
 	"pkg/envoy/typed":      nil,
 	"pkg/kubeconfig":       {"api/v1alpha1", "pkg/model"},
 	"pkg/model":            nil,

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/sds"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -50,9 +51,9 @@ func (in *installation) serveAgent(
 		if err != nil {
 			t.Fatal(err)
 		}
-		identity, trust := envoy.SecretNames(s)
-		secrets[identity] = envoy.IdentitySecret(identity, issued.ChainPEM(), key)
-		secrets[trust] = envoy.TrustSecret(trust, in.ca.ca.CertPEM())
+		identity, trust := sds.Names(s)
+		secrets[identity] = sds.Identity(identity, issued.ChainPEM(), key)
+		secrets[trust] = sds.Trust(trust, in.ca.ca.CertPEM())
 	}
 	a := &agent{
 		countingListener: newCountingListener(t, "unix", filepath.Join(dir, envoy.AgentSocket), nil),

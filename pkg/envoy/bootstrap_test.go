@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/sds"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -117,7 +118,7 @@ func TestOnlyTunnelsHaveNamesThatClientsCanSend(t *testing.T) {
 }
 
 func TestSecretsContainTheirInput(t *testing.T) {
-	identity, trust := envoy.IdentitySecret("a", []byte("chain"), []byte("key")), envoy.TrustSecret("b", []byte("bundle"))
+	identity, trust := sds.Identity("a", []byte("chain"), []byte("key")), sds.Trust("b", []byte("bundle"))
 	got := []string{
 		identity.GetName(), string(identity.GetTlsCertificate().GetCertificateChain().GetInlineBytes()),
 		string(identity.GetTlsCertificate().GetPrivateKey().GetInlineBytes()),

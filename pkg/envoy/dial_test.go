@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/sds"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -125,7 +126,7 @@ func TestTwoEdgesHaveNoNameInCommon(t *testing.T) {
 	wc := model.WorkloadCluster{ID: model.NewID(), APIServer: anyAddress}
 	seen := map[string]bool{}
 	for _, node := range []string{"edge-a", "edge-b"} {
-		identity, trust := envoy.SecretNames(model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID})
+		identity, trust := sds.Names(model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID})
 		names := []string{identity, trust}
 		for _, l := range envoy.EdgeListeners(inst, wc, node, envoy.EdgeDial{}) {
 			names = append(names, l.GetName())

@@ -57,16 +57,6 @@ const (
 	TunnelLog         = "tunnels.log" // a gateway's Envoy appends a line of JSON when a reverse tunnel opens or ends
 )
 
-// SecretNames returns the names of the SDS secrets of a subject: its leaf and key, and the trust bundle. The Envoy of
-// an edge may have several, one for each of its enrolments, so the names of a subject that enrols contain its node
-// name.
-func SecretNames(s model.Subject) (identity, trust string) {
-	if !s.Role.Enrols() {
-		return "identity", "trust"
-	}
-	return "identity_" + s.Node, "trust_" + s.Node
-}
-
 // StaticClusters returns the names of the Envoy clusters in every bootstrap, in order. Later resources may refer to
 // them, and must not have the same names.
 func StaticClusters() []string { return []string{agentCluster} }

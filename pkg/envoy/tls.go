@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/sds"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -48,7 +49,7 @@ func tlsSocket(context proto.Message) *corev3.TransportSocket {
 // commonTLS is common to both sides of every connection between Fairlead's own programs. Envoy keeps one copy of each
 // secret, however many TLS contexts name it.
 func commonTLS(self model.Subject, peer *matcherv3.StringMatcher, alpn []string) *tlsv3.CommonTlsContext {
-	identity, trust := SecretNames(self)
+	identity, trust := sds.Names(self)
 	return &tlsv3.CommonTlsContext{
 		// Only Fairlead's own programs are peers, and they all support the newest version. As a client, Envoy uses it
 		// only if the maximum is set too.
@@ -88,25 +89,4 @@ func exactly(name string) *matcherv3.StringMatcher {
 
 func endingWith(suffix string) *matcherv3.StringMatcher {
 	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: suffix}}
-}
-
-// IdentitySecret returns the SDS secret that a TLS context presents: a leaf with its intermediate certificates, and
-// its key, both in PEM. The result contains the private key: it is only for the agent's own Envoy, and never for a
-// log.
-func IdentitySecret(name string, chain, key []byte) *tlsv3.Secret {
-	return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
-		CertificateChain: inline(chain),
-		PrivateKey:       inline(key),
-	}}}
-}
-
-// TrustSecret returns the SDS secret with which a TLS context verifies its peer: the certificates of CAs, in PEM.
-func TrustSecret(name string, bundle []byte) *tlsv3.Secret {
-	return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{
-		ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(bundle)},
-	}}
-}
-
-func inline(data []byte) *corev3.DataSource {
-	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: data}}
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/sds"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/netns"
@@ -66,8 +67,8 @@ func (w *world) startForged(t *testing.T, node, id string, apiServer *kube.APISe
 	data, err := protojson.Marshal(bootstrap)
 	must(t, err)
 	// Berlin's agent has only berlin's secrets, whatever the Envoy claims.
-	claimed, trusted := envoy.SecretNames(model.Subject{Role: model.RoleEdge, Node: node, ID: id})
-	own, trust := envoy.SecretNames(subjectOf(t, w.berlin.edge.StateDir))
+	claimed, trusted := sds.Names(model.Subject{Role: model.RoleEdge, Node: node, ID: id})
+	own, trust := sds.Names(subjectOf(t, w.berlin.edge.StateDir))
 	data = []byte(strings.NewReplacer(claimed, own, trusted, trust).Replace(string(data)))
 	file := filepath.Join(t.TempDir(), "forged.json")
 	must(t, os.WriteFile(file, data, 0o600))

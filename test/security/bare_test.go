@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/sds"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/outsider"
 	"github.com/fairlead/fairlead/test/world"
@@ -89,7 +90,7 @@ func (g *bareGateway) serveSecrets(t *testing.T, dir string) {
 	must(t, err)
 	key, err := issued.KeyPEM()
 	must(t, err)
-	identity, trust := envoy.SecretNames(subject)
+	identity, trust := sds.Names(subject)
 	listener, err := net.Listen("unix", filepath.Join(dir, envoy.AgentSocket))
 	must(t, err)
 	server := grpc.NewServer()
@@ -97,7 +98,7 @@ func (g *bareGateway) serveSecrets(t *testing.T, dir string) {
 		server,
 		serverv3.NewServer(t.Context(), cachev3.NewLinearCache(resourcev3.SecretType,
 			cachev3.WithInitialResources(map[string]types.Resource{
-				identity: envoy.IdentitySecret(identity, issued.ChainPEM(), key), trust: envoy.TrustSecret(trust, g.ca.CertPEM()),
+				identity: sds.Identity(identity, issued.ChainPEM(), key), trust: sds.Trust(trust, g.ca.CertPEM()),
 			})), nil),
 	)
 	go func() { _ = server.Serve(listener) }()

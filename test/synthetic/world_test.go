@@ -30,6 +30,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/admission"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/sds"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/synthetic"
 )
@@ -113,10 +114,10 @@ func (w *world) serve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	identity, trust := envoy.SecretNames(gateway)
+	identity, trust := sds.Names(gateway)
 	all := map[string]map[string]types.Resource{
 		resourcev3.SecretType: {
-			identity: envoy.IdentitySecret(identity, issued.ChainPEM(), key), trust: envoy.TrustSecret(trust, w.ca.CertPEM()),
+			identity: sds.Identity(identity, issued.ChainPEM(), key), trust: sds.Trust(trust, w.ca.CertPEM()),
 		},
 		resourcev3.ListenerType: {}, resourcev3.ClusterType: {},
 	}

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/sds"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -43,7 +43,7 @@ func (s *SecretServer) Set(m any, subject model.Subject, identity certs.Identity
 	if err != nil {
 		return err
 	}
-	identityName, trustName := envoy.SecretNames(subject)
+	identityName, trustName := sds.Names(subject)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var gone []string
@@ -54,8 +54,8 @@ func (s *SecretServer) Set(m any, subject model.Subject, identity certs.Identity
 	}
 	s.names[m] = []string{identityName, trustName}
 	return s.cache.UpdateResources(map[string]types.Resource{
-		identityName: envoy.IdentitySecret(identityName, identity.ChainPEM(), key),
-		trustName:    envoy.TrustSecret(trustName, bundle),
+		identityName: sds.Identity(identityName, identity.ChainPEM(), key),
+		trustName:    sds.Trust(trustName, bundle),
 	}, gone)
 }
 

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/sds"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -108,7 +109,7 @@ const nothing = `[^\x00-\x{10FFFF}]`
 
 // patterns returns the regular expressions of {x}.
 func patterns(d *document, s Scope) map[string]string {
-	identity, trust := envoy.SecretNames(s.Subject)
+	identity, trust := sds.Names(s.Subject)
 	all := map[string]string{
 		"node": s.Subject.Node, "id": s.Subject.ID, "domain": string(s.Domain), "tunnel": s.Domain.TunnelID(s.Subject.ID),
 		"identity": identity, "trust": trust, "socket": s.Dial.Socket,

@@ -24,6 +24,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/sds"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -121,10 +122,10 @@ func (a *Authority) issue(self model.Subject) (map[string]types.Resource, error)
 	if err != nil {
 		return nil, err
 	}
-	identity, trust := envoy.SecretNames(self)
+	identity, trust := sds.Names(self)
 	return map[string]types.Resource{
-		identity: envoy.IdentitySecret(identity, issued.ChainPEM(), pem),
-		trust:    envoy.TrustSecret(trust, a.ca.CertPEM()),
+		identity: sds.Identity(identity, issued.ChainPEM(), pem),
+		trust:    sds.Trust(trust, a.ca.CertPEM()),
 	}, nil
 }
 
