@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -112,7 +111,7 @@ func (d *doors) disk(t *testing.T) {
 func (d *doors) readOnly(t *testing.T, m *world.Member, edge *lab.Agent, small *workspace.Disk) {
 	that(t, "an edge with a read-only disk reports the remedy", func(t *testing.T) {
 		world.StopEdge(t, edge)
-		must(t, proc.Wait(t.Context(), patience, func(ctx context.Context) error { return small.ReadOnly(ctx, true) }))
+		must(t, small.ReadOnly(t.Context(), true))
 		edge.Resume()
 		eventually(t, d.LogContains("edge-odessa", "read-only", "--runtime-dir"))
 	})
@@ -127,7 +126,7 @@ func (d *doors) readOnly(t *testing.T, m *world.Member, edge *lab.Agent, small *
 		}
 		edge.Hold()
 		must(t, killIn(runtime, d.EnvoyPath()))
-		must(t, proc.Wait(t.Context(), patience, func(ctx context.Context) error { return small.ReadOnly(ctx, false) }))
+		must(t, small.ReadOnly(t.Context(), false))
 	})
 }
 

@@ -11,8 +11,10 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
 // Disk is a small disk. It must not be in use while it is changed.
@@ -64,9 +66,14 @@ func (d *Disk) Fill() error {
 // Free releases the space that Fill used.
 func (d *Disk) Free() error { return os.Remove(filepath.Join(d.files(), filler)) }
 
-// ReadOnly makes the disk read-only, or writable again.
+// closes is how long processes take to close the files that they write.
+const closes = 10 * time.Second
+
+// ReadOnly makes the disk read-only, or writable again. The kernel refuses the former as long as a file is open for
+// writing, so it is tried for 10 seconds.
 func (d *Disk) ReadOnly(ctx context.Context, readOnly bool) error {
-	return mount(ctx, "-o", "remount,"+map[bool]string{true: "ro", false: "rw"}[readOnly], d.files())
+	option := "remount," + map[bool]string{true: "ro", false: "rw"}[readOnly]
+	return proc.Wait(ctx, closes, func(ctx context.Context) error { return mount(ctx, "-o", option, d.files()) })
 }
 
 type endless struct{}

@@ -65,6 +65,11 @@ func TestASlowDiskIsADisk(t *testing.T) {
 	if err := d.Free(); err != nil {
 		t.Fatal(err)
 	}
+	open, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(300*time.Millisecond, func() { _ = open.Close() }) // until then, the kernel refuses
 	if err := d.ReadOnly(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
