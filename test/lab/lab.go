@@ -55,8 +55,8 @@ type Options struct {
 	WithoutWorkload bool
 	// Controllers is the number of controllers, one of them the leader; one by default. Only the first has a webhook.
 	Controllers int
-	// ControllerFlags are additional flags of the controllers.
-	ControllerFlags []string
+	// ControllerFlags and XDSServerFlags are additional flags of the controllers and of the xds-servers.
+	ControllerFlags, XDSServerFlags []string
 	// Bootstrap adds Cluster API's kubeadm bootstrap provider, for workers of control planes that it does not make.
 	Bootstrap bool
 	// Machines adds Cluster API's kubeadm providers and an infrastructure provider whose machines are network namespaces:
