@@ -117,8 +117,9 @@ var arrows = map[string][]string{
 		"pkg/tunnels", "pkg/watchdog", "pkg/xdsproxy",
 	},
 	"pkg/agent/edge": {
-		"internal/disk", "pkg/agent/status", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/enrol/client", "pkg/envoy",
-		"pkg/envoy/network", "pkg/envoy/policy", "pkg/model", "pkg/probe", "pkg/report/agent", "pkg/report/v1",
+		"internal/disk", "internal/retry", "pkg/agent/status", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/enrol/client",
+		"pkg/envoy", "pkg/envoy/lane", "pkg/envoy/network", "pkg/envoy/policy", "pkg/model", "pkg/probe",
+		"pkg/report/agent", "pkg/report/v1",
 	},
 	"pkg/agent/envoyadmin": nil,
 	"pkg/agent/envoyproc":  {"internal/disk", "internal/retry", "pkg/agent/envoyadmin", "pkg/envoy", "pkg/sockets"},

@@ -137,9 +137,9 @@ func (f *flags) addGateways(set *pflag.FlagSet) {
 		&f.inst.Handshakes, "tunnel-rate", 0, "how many tunnels per second each gateway lets edges open (default: 1000)",
 	)
 	set.IntVar(
-		&f.inst.Lanes, "lanes", 0,
-		"how many further tunnels each edge keeps for each worker of each gateway, so that fewer connections share one; "+
-			"each is a connection of the gateway",
+		&f.inst.Lanes, "lanes", model.DefaultLanes,
+		"how many further tunnels each edge with clients keeps for each worker of each gateway, so that fewer connections "+
+			"share one; fewer in a large fleet, because each is a connection of the gateway",
 	)
 	set.StringVar(
 		&f.accessLog,

@@ -87,6 +87,7 @@ type Agent struct {
 	xds     *xdsproxy.Proxy
 	sds     *identity.SecretServer
 	gateway *gateway.Gateway // nil for an edge
+	lanes   *edge.Lanes      // nil for a gateway
 	envoy   *status.Health
 	figures *figures
 	beats   *heartbeat.Monitor
@@ -178,10 +179,10 @@ func (a *Agent) load() (err error) {
 	if a.xds, err = xdsproxy.New(filepath.Join(a.config.StateDir, cacheFolder), a.log); err != nil {
 		return err
 	}
-	if narrowing := edge.NarrowingOf(a.config.Edges); narrowing != nil {
-		a.xds.SetOverride(narrowing)
-	}
-	if a.config.Gateway != nil {
+	if a.config.Gateway == nil {
+		a.lanes = edge.NewLanes(a.config.path, edge.NarrowingOf(a.config.Edges), a.log)
+		a.xds.SetOverride(a.lanes)
+	} else {
 		a.gateway, err = gateway.New(*a.config.Gateway, gateway.Deps{
 			XDS: a.xds, Admin: a.config.admin(), Listen: listenUnix, Workers: a.config.Concurrency,
 			StateDir: a.config.StateDir, RuntimeDir: a.config.RuntimeDir, Replace: a.replaceForDenial, Log: a.log,
@@ -223,6 +224,9 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 	group.Go(func() error { return a.beats.Run(work, a.probes()) })
 	if a.config.Joined != nil {
 		group.Go(func() error { a.followJoined(work); return nil })
+	}
+	if a.lanes != nil {
+		group.Go(func() error { a.lanes.Run(work, a.streams, a.xds.ReapplyAll); return nil })
 	}
 	if a.gateway != nil {
 		m := a.members[0]

@@ -43,6 +43,16 @@ const envoyStats = `^(` +
 // tunnelStats matches the tunnels of an edge: the connections of the listener of each gateway and enrolment.
 const tunnelStats = `^listener\..*_gateway-[0-9]+\.downstream_cx_active$`
 
+// streamStats matches the numbers of streams in the reverse tunnels of an edge.
+const streamStats = `^http\.tunnel[a-z0-9_]*\.downstream_rq_active$`
+
+// streams returns the number of streams in the reverse tunnels of an edge.
+func (a *Agent) streams(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, statsTime)
+	defer cancel()
+	return a.config.admin().Sum(ctx, streamStats)
+}
+
 // clusterStats matches statistics of Envoy clusters. An edge has one Envoy cluster for each gateway and enrolment. A
 // gateway has these statistics only with --cluster-statistics.
 const clusterStats = `^cluster\..*\.(` +

@@ -21,6 +21,11 @@ const (
 	MaxWorkers = 64
 	// MaxLanes bounds the lanes of an edge: as many reverse tunnels wait for clients at each worker of each gateway.
 	MaxLanes = 15
+	// DefaultLanes is Installation.Lanes by default: eight streams of an edge share no TCP connection.
+	DefaultLanes = 7
+	// tunnelsPerGateway is how many reverse tunnels a gateway may have by lanes. Its public listener accepts 25,000
+	// connections (deploy/envoy/gateway.yaml), and all of these return within 20 s of an outage at the usual rate.
+	tunnelsPerGateway = 20_000
 	// MaxHandshakes bounds how many reverse tunnels a gateway accepts per second. No machine can accept more.
 	MaxHandshakes = 1_000_000
 	// replicaPart is replaced by the number of a replica in a pattern of addresses.
@@ -120,6 +125,19 @@ func (i Installation) Tunnels(w WorkloadCluster) int {
 		names++ // the Envoy cluster for apiservers
 	}
 	return TunnelsPerEdge(i.WorkerCount(), names)
+}
+
+// LanesFor returns how many lanes each edge has in a fleet of this many edges; 0: it is not known, and they have none.
+// These are at most Lanes, and fewer where a gateway would have more than tunnelsPerGateway reverse tunnels.
+func (i Installation) LanesFor(edges int) int {
+	if edges == 0 {
+		return 0
+	}
+	if n := len(i.Gateways); i.GatewaysPerTunnel > 0 && i.GatewaysPerTunnel < n {
+		edges = (edges*i.GatewaysPerTunnel + n - 1) / n
+	}
+	each := edges * i.WorkerCount() // reverse tunnels of one lane of all edges
+	return max(0, min(i.Lanes, tunnelsPerGateway/each-TunnelsPerWorker))
 }
 
 // TunnelsPerLane returns how many reverse tunnels each lane of an edge has to each gateway, from the number of usual

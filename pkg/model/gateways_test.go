@@ -85,3 +85,36 @@ func TestReplicaAddress(t *testing.T) {
 		})
 	}
 }
+
+func TestLanesFor(t *testing.T) {
+	gateways := make([]model.Gateway, 6)
+	for _, tc := range []struct {
+		workers, perTunnel, edges, want int
+	}{
+		{edges: 0, want: 0},
+		{edges: 1, want: 7},
+		{edges: 1_600, want: 7},
+		{edges: 3_200, want: 4},
+		{edges: 6_400, want: 1},
+		{edges: 12_800, want: 0},
+		{edges: 1 << 40, want: 0},
+		{workers: 4, edges: 400, want: 7},
+		{workers: 4, edges: 1_600, want: 1},
+		{perTunnel: 2, edges: 4_800, want: 7},
+		{perTunnel: 2, edges: 6_400, want: 7},
+		{perTunnel: 2, edges: 25_600, want: 0},
+		{perTunnel: 6, edges: 3_200, want: 4},
+		{perTunnel: 2, edges: 1, want: 7},
+	} {
+		inst := model.Installation{
+			Gateways: gateways, Workers: tc.workers, GatewaysPerTunnel: tc.perTunnel, Lanes: 7,
+		}
+		got := inst.LanesFor(tc.edges)
+		if got != tc.want {
+			t.Errorf("%+v: %d lanes", tc, got)
+		}
+		if inst.Lanes = 2; inst.LanesFor(tc.edges) != min(got, 2) {
+			t.Errorf("%+v: %d lanes of at most 2", tc, inst.LanesFor(tc.edges))
+		}
+	}
+}

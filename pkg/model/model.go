@@ -31,8 +31,9 @@ type Installation struct {
 	Workers        int // worker threads of each gateway's Envoy; 0: one
 	// Handshakes is how many reverse tunnels each gateway accepts per second; 0 means the default.
 	Handshakes int
-	// Lanes is how many lanes each edge has to each gateway besides its usual reverse tunnels. Streams spread over all of
-	// them, so that few share one TCP connection. 0 means none.
+	// Lanes is how many lanes gateways accept of each edge besides its usual reverse tunnels. Edges are sent as many as
+	// LanesFor returns, and open them while they have clients. Streams spread over all of them, so that few share one TCP
+	// connection. 0 means none.
 	Lanes int
 	// AccessLog selects the connections that gateways and edges log when they end; empty means none.
 	AccessLog AccessLog

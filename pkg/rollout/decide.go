@@ -46,6 +46,7 @@ type Decider struct {
 	faulty  map[Node]time.Time
 	before  map[Node]Edge // the edges before all nodes got the profile
 	excused map[Node]bool // nodes that had a fault before
+	small   time.Time     // since when the fleet is small for the size in its record; zero: it is not
 }
 
 // Input is the input of a decision.
@@ -60,7 +61,20 @@ type Input struct {
 // measured by the monotonic clock reading of now, if it has one, so that a changed clock neither ends nor prolongs a
 // phase.
 func (d *Decider) Decide(in Input, now time.Time) *Record {
-	defer func() { d.decided = now }()
+	next := d.decide(in, now)
+	d.decided = now
+	if next == nil {
+		return nil
+	}
+	if size := d.size(in, now); size != next.Size {
+		resized := *next
+		resized.Size = size
+		return &resized
+	}
+	return next
+}
+
+func (d *Decider) decide(in Input, now time.Time) *Record {
 	r := in.Record
 	target, agreed := in.target()
 	switch {
@@ -92,10 +106,11 @@ func (d *Decider) Decide(in Input, now time.Time) *Record {
 func (in Input) retries(r Record) bool { return in.Retry != "" && in.Retry != r.Retried }
 
 // Idle reports whether Decide changes nothing, whatever the nodes do: no rollout is in a phase that observes them, and
-// none has to begin. Only Known, Targets and Retry of the input are used, so a caller need not collect the others.
-func (d *Decider) Idle(in Input) bool {
+// none has to begin, and the size is right. Only Known, Targets, Total and Retry of the input are used, so a caller
+// need not collect the others.
+func (d *Decider) Idle(in Input, now time.Time) bool {
 	r := in.Record
-	if r == nil || r.Phase == PhaseFirst || r.Phase == PhaseRest {
+	if r == nil || r.Phase == PhaseFirst || r.Phase == PhaseRest || d.size(in, now) != r.Size {
 		return false
 	}
 	target, agreed := in.target()

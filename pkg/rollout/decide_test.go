@@ -61,8 +61,9 @@ func (w *world) step() {
 	w.now = w.now.Add(time.Second)
 	w.in.Record = w.record
 	idle := w.decider.Idle(Input{
-		Record: w.in.Record, Retry: w.in.Retry, Observation: Observation{Known: w.in.Known, Targets: w.in.Targets},
-	})
+		Record: w.in.Record, Retry: w.in.Retry,
+		Observation: Observation{Known: w.in.Known, Targets: w.in.Targets, Total: w.in.Total},
+	}, w.now)
 	next := w.decider.Decide(w.in, w.now)
 	if idle && next != w.record {
 		panic(fmt.Sprintf("it was idle at %+v, and decided %+v", w.record, next))

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // comparison compares nodes with their state before the rollout.
@@ -12,7 +14,7 @@ type comparison struct {
 	in      Input
 	next    string          // the id of the next profile
 	ready   map[string]bool // gateways
-	was, is int             // workers of each gateway, by the two profiles
+	was, is int             // tunnels of an edge to each gateway, with lanes before, and without lanes after
 	// perTunnel is to how many gateways an edge must have tunnels, if the next profile changes that; 0: to the same
 	// ones.
 	perTunnel int
@@ -23,7 +25,8 @@ func newComparison(r *Record, in Input) comparison {
 	before, errBefore := r.Current.Settings()
 	after, errAfter := r.Next.Settings()
 	if errBefore == nil && errAfter == nil {
-		c.was, c.is = max(before.Workers, 1), max(after.Workers, 1)
+		c.was = max(before.Workers, 1) * (model.TunnelsPerWorker + before.Lanes)
+		c.is = max(after.Workers, 1) * model.TunnelsPerWorker
 		if after.PerTunnel != before.PerTunnel {
 			c.perTunnel = after.PerTunnel
 		}
@@ -119,8 +122,8 @@ func (c comparison) assignedFault(m Member, e Edge) string {
 	return ""
 }
 
-// needs returns how many tunnels an edge that had some must have with the next profile. The number is lower only if
-// gateways have fewer workers with that profile.
+// needs returns how many tunnels an edge that had some must have with the next profile. The number is lower if gateways
+// have fewer workers with that profile, and by the lanes, which edges get and lose with the size of the fleet too.
 func (c comparison) needs(had int) int {
 	if had == 0 {
 		return 0

@@ -43,6 +43,8 @@ type Record struct {
 	Reason  string    `json:"reason,omitempty"` // why a rollout has stopped or ended: node and cause
 	Nodes   []Member  `json:"nodes,omitempty"`  // the first wave
 	Retried string    `json:"retried,omitempty"`
+	// Size bounds the number of connected nodes, by which edges get lanes: see model.Installation.LanesFor. 0: not known.
+	Size int `json:"size,omitempty"`
 }
 
 // Node is a gateway, or an edge of a tunnel.

@@ -30,6 +30,7 @@ type rendering struct {
 	inst    model.Installation
 	version envoy.Version // the newest that is rendered for
 	initial *model.Installation
+	lanes   int // of each edge
 }
 
 // profiles are the profiles that nodes are served by the record of rollouts. They never change.
@@ -89,18 +90,21 @@ func render(profile rollout.Profile, inst model.Installation, otherwise renderin
 		problem = "profile " + profile.ID() + " is for version " + csds.Printable(settings.Version, maxQuoted) +
 			": rendered for " + version.String()
 	}
-	return rendering{profile, inst, version, otherwise.initial}, problem
+	return rendering{profile: profile, inst: inst, version: version, initial: otherwise.initial}, problem
 }
 
 // of returns what a node is served.
 func (p *profiles) of(node model.Subject) rendering {
-	switch {
-	case p.record == nil:
+	if p.record == nil {
 		return p.current
-	case p.record.Phase == rollout.PhaseRest, p.record.Phase == rollout.PhaseFirst && p.members[rollout.NodeOf(node)]:
-		return p.next
 	}
-	return p.current
+	r := p.current
+	if p.record.Phase == rollout.PhaseRest ||
+		p.record.Phase == rollout.PhaseFirst && p.members[rollout.NodeOf(node)] {
+		r = p.next
+	}
+	r.lanes = r.inst.LanesFor(p.record.Size)
+	return r
 }
 
 // differs reports whether a node is served another profile than the current one.
@@ -133,7 +137,8 @@ func (s *Server) SetRollout(record *rollout.Record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for e := range s.edges {
-		if before.of(e.subject).profile != now.of(e.subject).profile {
+		was, is := before.of(e.subject), now.of(e.subject)
+		if was.profile != is.profile || was.lanes != is.lanes {
 			s.outdated.waiting[e] = true
 		}
 	}

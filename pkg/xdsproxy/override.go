@@ -34,6 +34,24 @@ func (p *Proxy) ReapplyListener(name string) {
 	p.apply(relay.Reformed{Kind: relay.Listeners, Names: []string{name}})
 }
 
+// ReapplyAll is Reapply for all Envoy clusters, and then all listeners, with a name that of accepts.
+func (p *Proxy) ReapplyAll(of func(name string) bool) {
+	for _, kind := range []relay.Kind{relay.Clusters, relay.Listeners} {
+		p.mu.Lock()
+		offered := p.relay.Offered(kind)
+		p.mu.Unlock()
+		var names []string
+		for _, res := range offered {
+			if of(res.Name) {
+				names = append(names, res.Name)
+			}
+		}
+		if len(names) > 0 {
+			p.apply(relay.Reformed{Kind: kind, Names: names})
+		}
+	}
+}
+
 // Clusters calls f with the name, the version and the original resource of each Envoy cluster that Envoy is offered.
 func (p *Proxy) Clusters(f func(name, version string, resource *anypb.Any)) {
 	p.mu.Lock()

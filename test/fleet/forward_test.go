@@ -47,7 +47,7 @@ func TestGatewaysForwardClients(t *testing.T) {
 		f.members = append(f.members, m)
 		f.Edge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-%d", i)}, m)
 	}
-	that(t, "an edge keeps tunnels to as many gateways as the installation sets", f.tunnels)
+	that(t, "an edge keeps tunnels to as many gateways as the installation sets", func(t *testing.T) { f.tunnels(t, 0) })
 	that(t, "clients reach every workload cluster through every gateway, by both routes", f.works)
 	that(t, "a forwarded request costs less than twice as much time", f.compare)
 	// A client that dials a killed gateway itself has to repeat that until its Envoy runs again, which takes 0.4 s on a
@@ -57,6 +57,7 @@ func TestGatewaysForwardClients(t *testing.T) {
 	}, f.members...)
 	f.free = startRetrying(t, traffic.Retry{Patience: forwardPatience}, f.members...)
 	eventually(t, f.others.More(replicasRate))
+	that(t, "an edge with clients has lanes to these gateways only", func(t *testing.T) { f.tunnels(t, lanes) })
 	for _, server := range f.XDSServers {
 		server.Hold()
 	}
@@ -86,11 +87,11 @@ func (f *forwards) assigned(t *testing.T, m *world.Member) (numbers []int) {
 	return numbers
 }
 
-func (f *forwards) tunnels(t *testing.T) {
+func (f *forwards) tunnels(t *testing.T, lanes int) {
 	want := make([]int, forwardGateways)
 	for _, m := range f.members {
 		for _, i := range f.assigned(t, m) {
-			want[i] += model.TunnelsPerWorker * forwardGateways // to each address of the gateways
+			want[i] += (model.TunnelsPerWorker + lanes) * forwardGateways // to each address of the gateways
 		}
 		eventually(t, m.Condition(v1alpha1.ConditionTunnelReady, "True"))
 	}

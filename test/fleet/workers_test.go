@@ -39,6 +39,7 @@ func TestWorkersWithoutATunnelAreRepaired(t *testing.T) {
 				World: newWorld(t, lab.Options{
 					Lean: true, WithoutWorkload: true, GatewayWorkers: workers,
 					ControllerFlags: []string{"--rollout=immediate"},
+					XDSServerFlags:  []string{"--lanes=0"}, // they would serve, and nothing would need a repair
 				}),
 				workers: workers,
 			}

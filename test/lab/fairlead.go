@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
 
 	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/netns"
@@ -187,7 +189,7 @@ func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (er
 	}
 	l.XDSServers[i], err = l.startManaged(ctx, managed{
 		name: name, program: "xds-server", account: xdsServerAccount,
-		health: xdsServerHealth(i), args: args,
+		health: xdsServerHealth(i), args: append(args, l.options.XDSServerFlags...),
 	})
 	return err
 }
@@ -241,10 +243,14 @@ func (l *Lab) AccountKubeconfig(ctx context.Context, account string) ([]byte, er
 	return kube.Kubeconfig("management", l.Management.URL(), l.Management.CA.CertPEM, clientcmdapi.AuthInfo{Token: token})
 }
 
+// tokenTime is how long tokens are valid. A kubelet would renew them after less than an hour; here nothing does.
+const tokenTime = 48 * time.Hour
+
 // accountToken requests a token of a ServiceAccount of the installation.
 func accountToken(ctx context.Context, a *kube.APIServer, account string,
 	spec authenticationv1.TokenRequestSpec,
 ) (string, error) {
+	spec.ExpirationSeconds = ptr.To(int64(tokenTime / time.Second))
 	request := &authenticationv1.TokenRequest{Spec: spec}
 	serviceAccount := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
 		Namespace: InstallationNamespace,

@@ -1,8 +1,8 @@
-// Package edge is the part of an agent that is specific to an edge, and to the Envoy beside an apiserver, which enrols
-// and reports like an edge. Input: its bootstrap file and flags. Output: a Role, which enrols, checks what Envoy may be
-// given and may dial, probes apiservers, and reports. It also has the
-// folder through which `edge-agent join` adds a tunnel to a running agent, and stores addresses of the gateways that
-// the xds-server announces. It knows neither Envoy's process nor where identities are stored.
+// Package edge is the part of an agent that is specific to an edge, and to the Envoy beside an apiserver, which
+// enrols and reports like an edge. Input: its bootstrap file and flags. Output: a Role, which enrols, checks what
+// Envoy may be given and may dial, probes apiservers, and reports; and Lanes, which are open while Envoy has clients.
+// It also has the folder through which `edge-agent join` adds a tunnel to a running agent, and stores addresses of
+// the gateways that the xds-server announces. It knows neither Envoy's process nor where identities are stored.
 package edge
 
 import (

@@ -135,7 +135,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, now time.Time) error {
 	}
 	r.note(before)
 	in := rollout.Input{Record: before, Observation: observe(r.Fleet(false)), Retry: annotations[rollout.RetryAnnotation]}
-	if r.decider.Idle(in) {
+	if r.decider.Idle(in, now) {
 		return nil // as in almost every second: the state of 10,000 edges is not needed
 	}
 	in.Observation = observe(r.Fleet(true))
@@ -213,6 +213,13 @@ func (r *Reconciler) announce(before, after *rollout.Record) {
 	if before == nil {
 		r.Log.Info("rollout recorded", "current", after.Current.ID())
 		return
+	}
+	if before.Size != after.Size {
+		r.Log.Info("fleet has another size", "nodes", after.Size, "before", before.Size)
+		resized := *before
+		if resized.Size = after.Size; resized.Equal(*after) {
+			return
+		}
 	}
 	kind, reason, message := describe(before, after)
 	r.Log.Info("rollout changed", "phase", rollout.Phases[after.Phase], "current", after.Current.ID(),

@@ -18,17 +18,9 @@ import (
 
 const domain model.TunnelDomain = "tunnels.example.com"
 
-// lanesName is the name of Fairlead with lanes.
-const lanesName = "fairlead (7 lanes)"
-
-// fairleadWith returns the start of Fairlead with a number of lanes: see model.Installation.Lanes.
-func fairleadWith(lanes int) func(context.Context, *place, *subject, link) error {
-	return func(ctx context.Context, p *place, s *subject, l link) error { return fairlead(ctx, p, s, l, lanes) }
-}
-
 // fairlead starts the Envoys of a gateway and an edge with the configuration of pkg/envoy. Their agents are not on the
 // data path, so this process simulates them: it serves the certificates.
-func fairlead(ctx context.Context, p *place, s *subject, l link, lanes int) error {
+func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 	ca, err := secrets.NewAuthority(domain)
 	if err != nil {
 		return err
@@ -49,7 +41,7 @@ func fairlead(ctx context.Context, p *place, s *subject, l link, lanes int) erro
 	if err != nil {
 		return err
 	}
-	inst.Lanes, bind.Version = lanes, envoy.Current
+	inst.Lanes, bind.Version = model.DefaultLanes, envoy.Current
 	clusters := append(envoy.GatewayClusters(inst), envoy.TunnelClusters(inst, wc)...)
 	for _, c := range clusters {
 		multiplex.CloseUnused(c) // as a gateway's agent does

@@ -15,7 +15,6 @@ import (
 // peers are comparable projects, and proxies that must be able to dial the apiserver, as an upper bound. HAProxy and
 // the single Envoy do not encrypt, and their link is between them and the apiserver.
 var peers = []contender{
-	{lanesName, fairleadWith(7)},
 	{"remotedialer", remotedialer},
 	{"konnectivity", konnectivity},
 	{"rathole", rathole},
@@ -26,7 +25,7 @@ var peers = []contender{
 
 // onlyInFull are the peers that a quick run measures only where that is fast: an old peer, and the upper bounds that
 // are not tunnels.
-var onlyInFull = []string{lanesName, "ssh", "haproxy (forward)", "envoy (forward)"}
+var onlyInFull = []string{"ssh", "haproxy (forward)", "envoy (forward)"}
 
 // peer returns the path of a program of tools/bench.
 func (p *place) peer(name string) (string, error) {

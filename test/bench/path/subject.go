@@ -169,7 +169,7 @@ var required = []string{goals.Direct, goals.Fairlead, goals.Pair}
 // contenders returns everything that is compared: first the direct connection, then Fairlead, then the pair, then the
 // selected peers.
 func contenders(options record.Options) []contender {
-	all := []contender{{goals.Direct, direct}, {goals.Fairlead, fairleadWith(0)}, {goals.Pair, pair}}
+	all := []contender{{goals.Direct, direct}, {goals.Fairlead, fairlead}, {goals.Pair, pair}}
 	for _, w := range peers {
 		if options.Against.MatchString(w.name) {
 			all = append(all, w)

@@ -1,0 +1,116 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/internal/disk"
+	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/pkg/envoy/lane"
+)
+
+const (
+	// lanesFile exists while lanes are open.
+	lanesFile = "lanes-open"
+	// lanesInterval is the interval at which streams are counted: for that long a burst uses the usual reverse tunnels.
+	lanesInterval = time.Second
+	// unusedAfter is how long there must be no streams before lanes are closed, and at most twice that: what begins while
+	// they close ends with them, so clients that come at fixed times must not always meet that.
+	unusedAfter = 2 * time.Minute
+	// closedForm is the form of the resources of lanes while these are closed.
+	closedForm = "closed"
+)
+
+// Lanes opens the lanes of an edge while it has clients. An idle lane costs as much as an idle reverse tunnel: 4 MB a
+// day at each gateway. It implements xdsproxy.Override, and applies a Narrowing too.
+type Lanes struct {
+	path      string     // of lanesFile
+	narrowing *Narrowing // nil: there is none
+	log       *slog.Logger
+	open      atomic.Bool
+	used      time.Time // when there were streams
+	idle      time.Duration
+}
+
+// NewLanes returns the Lanes of an agent, in the state in which an earlier agent left them in a folder: its Envoy may
+// still run, and have streams in them.
+func NewLanes(path func(name string) string, narrowing *Narrowing, log *slog.Logger) *Lanes {
+	l := &Lanes{path: path(lanesFile), narrowing: narrowing, log: log}
+	_, err := os.Stat(l.path)
+	l.open.Store(err == nil)
+	l.use(time.Now())
+	return l
+}
+
+// use records that there are streams, and draws how long there must be none until lanes are closed.
+func (l *Lanes) use(now time.Time) { l.used, l.idle = now, unusedAfter+rand.N(unusedAfter) }
+
+// Form implements xdsproxy.Override.
+func (l *Lanes) Form(name string) (form string) {
+	if l.narrowing != nil {
+		form = l.narrowing.Form(name)
+	}
+	if lane.Is(name) && !l.open.Load() {
+		form += closedForm
+	}
+	return form
+}
+
+// Apply implements xdsproxy.Override.
+func (l *Lanes) Apply(name, form string, resource *anypb.Any) *anypb.Any {
+	if l.narrowing != nil {
+		resource = l.narrowing.Apply(name, form, resource)
+	}
+	if strings.HasSuffix(form, closedForm) {
+		resource = lane.Closed(resource)
+	}
+	return resource
+}
+
+// Run opens and closes lanes until ctx ends. streams counts the streams of all reverse tunnels. reapply applies the
+// override again to the resources of the given names.
+func (l *Lanes) Run(
+	ctx context.Context, streams func(context.Context) (int, error), reapply func(of func(name string) bool),
+) {
+	for retry.Sleep(ctx, lanesInterval) == nil {
+		n, err := streams(ctx)
+		if err != nil {
+			continue // Envoy is away, and lanes stay as they are
+		}
+		if l.decide(n, time.Now()) {
+			reapply(lane.Is)
+		}
+	}
+}
+
+// decide opens or closes lanes by the number of streams, and returns whether it did.
+func (l *Lanes) decide(streams int, now time.Time) bool {
+	if streams > 0 {
+		l.use(now)
+	}
+	open := now.Sub(l.used) < l.idle && (streams > 0 || l.open.Load())
+	if open == l.open.Load() {
+		return false
+	}
+	var err error
+	if open {
+		err = disk.Replace(l.path, nil)
+	} else if err = os.Remove(l.path); errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		l.log.Warn("cannot persist whether lanes are open: the next agent decides again", "error", err)
+	}
+	l.log.Debug("lanes follow the clients", "open", open, "streams", streams)
+	l.open.Store(open)
+	return true
+}

@@ -1,0 +1,70 @@
+package xds_test
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/rollout"
+)
+
+// TestLanesFollowTheSizeOfTheFleet: edges get what the fleet has room for, and gateways always accept all lanes, so
+// that their listeners do not change.
+func TestLanesFollowTheSizeOfTheFleet(t *testing.T) {
+	with := inst
+	with.Lanes = 7
+	b := newBedOf(t, with)
+	c := workload("c1")
+	b.Replace([]model.WorkloadCluster{c})
+	of := func(size int) {
+		b.SetRollout(&rollout.Record{Current: profileOf(with), Size: size})
+	}
+	lanes := func(has map[string]string) (n int) {
+		for name := range has {
+			if strings.Contains(name, "_lane-") && strings.HasSuffix(name, "_gateway-0") {
+				n++
+			}
+		}
+		return n
+	}
+	identity := b.identity(t, edgeOf(c), time.Now().Add(time.Hour))
+	node := nodeOf(edgeOf(c))
+	node.Metadata = envoy.EdgeDial{Version: envoy.Current}.Metadata()
+	edge := b.claim(t, &identity, node)
+	has := edge.fetch(t, lds)
+	if n := lanes(has); n != 0 {
+		t.Errorf("%d lanes without a record", n)
+	}
+	of(100)
+	own, at := b.identity(t, gateway, time.Now().Add(time.Hour)), bind
+	at.Version = envoy.Current
+	gw := b.claim(t, &own, &corev3.Node{Id: gateway.NodeID(), Metadata: at.Metadata()})
+	gw.fetch(t, cds)
+	gw.fetch(t, lds)
+	for i, step := range []struct{ size, want int }{{100, 7}, {3_200, 4}, {6_400, 1}, {12_800, 0}, {1_600, 7}} {
+		if i > 0 {
+			of(step.size)
+		}
+		apply(has, edge.next(t))
+		if n := lanes(has); n != step.want {
+			t.Errorf("%d lanes in a fleet of %d, want %d", n, step.size, step.want)
+		}
+	}
+	of(800)
+	edge.quiet(t, "an edge with all lanes")
+	gw.quiet(t, "a gateway")
+}
+
+// apply applies a response to the resources that a client has.
+func apply(has map[string]string, r *discoveryv3.DeltaDiscoveryResponse) {
+	maps.Copy(has, versions(r))
+	for _, name := range r.GetRemovedResources() {
+		delete(has, name)
+	}
+}
