@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
-
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -46,24 +44,26 @@ func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 	for _, c := range clusters {
 		multiplex.CloseUnused(c) // as a gateway's agent does
 	}
-	gateway := envoy.Static(
-		envoy.GatewayBootstrap(envoy.BootstrapConfig{}), envoy.GatewayListeners(inst, "gateway-0", bind, model.Denied{}),
-		clusters,
-	)
-	if err := s.envoy(ctx, p, ca, "gateway", gateway, model.Subject{
-		Role: model.RoleGateway,
-		Node: "gateway-0",
+	bootstrap := envoy.GatewayBootstrap(envoy.BootstrapConfig{})
+	if err := s.envoy(ctx, p, ca, "gateway", secrets.Envoy{
+		Self: model.Subject{Role: model.RoleGateway, Node: "gateway-0"},
+		Bootstrap: envoy.Static(
+			bootstrap, envoy.GatewayListeners(inst, "gateway-0", bind, model.Denied{}), clusters,
+		),
+		ADS: bootstrap.GetDynamicResources(), // the listeners of networks need it
 	}); err != nil {
 		return err
 	}
 	node := model.NewNodeName()
 	// An agent determines Near from the measured round trip.
 	dial := envoy.EdgeDial{Version: envoy.Current, Near: 2*l.delay < envoy.NearBelow}
-	edge := envoy.Static(
-		envoy.EdgeBootstrap(envoy.BootstrapConfig{}), envoy.EdgeListeners(inst, wc, node, dial),
-		envoy.EdgeClusters(inst, wc, node, dial),
-	)
-	if err := s.envoy(ctx, p, ca, "edge", edge, model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID}); err != nil {
+	if err := s.envoy(ctx, p, ca, "edge", secrets.Envoy{
+		Self: model.Subject{Role: model.RoleEdge, Node: node, ID: wc.ID},
+		Bootstrap: envoy.Static(
+			envoy.EdgeBootstrap(envoy.BootstrapConfig{}), envoy.EdgeListeners(inst, wc, node, dial),
+			envoy.EdgeClusters(inst, wc, node, dial),
+		),
+	}); err != nil {
 		return err
 	}
 	s.reach(bind.APIServer.String())
@@ -94,11 +94,11 @@ func fleet(public, apiserver string) (model.Installation, model.WorkloadCluster,
 
 // envoy starts an Envoy with its simulated agent, and returns when it is live.
 func (s *subject) envoy(
-	ctx context.Context, p *place, ca *secrets.Authority, name string, bootstrap *bootstrapv3.Bootstrap,
-	self model.Subject,
+	ctx context.Context, p *place, ca *secrets.Authority, name string, of secrets.Envoy,
 ) error {
 	dir := filepath.Join(s.dir, name)
-	stop, err := ca.Prepare(secrets.Envoy{Dir: dir, Self: self, Bootstrap: bootstrap})
+	of.Dir = dir
+	stop, err := ca.Prepare(of)
 	if err != nil {
 		return err
 	}
