@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestLanesBelongToTheirEdge: agents accept the resources of lanes, admit their tunnels, and count and revoke them with
-// the edge's.
+// TestLanesBelongToTheirEdge: agents accept the resources of lanes, open them for a client, admit their tunnels, and
+// count and revoke them with the edge's.
 func TestLanesBelongToTheirEdge(t *testing.T) {
 	const lanes = 3
 	const all = model.TunnelsPerWorker + lanes
@@ -43,9 +44,16 @@ func TestLanesBelongToTheirEdge(t *testing.T) {
 			return nil
 		})
 	}
+	proves("an edge without clients has no lanes", func(open, _ int, _ bool) bool {
+		return open == model.TunnelsPerWorker
+	})
+	cut := edge.stream(a, 20*time.Second) // until the edge is revoked
 	proves("the gateway counts the tunnels of lanes as the edge's", func(open, _ int, _ bool) bool { return open >= all })
 	edge.revoke(edgeSubject.ID, node)
 	proves("all of them are closed", func(open, closed int, denied bool) bool {
 		return open == 0 && closed >= all && denied
 	})
+	if err := cut(); err == nil {
+		t.Error("the stream did not end")
+	}
 }

@@ -18,9 +18,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/controlchannel"
 	enrolserver "github.com/fairlead/fairlead/pkg/enrol/server"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
+	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
+	"github.com/fairlead/fairlead/pkg/rollout"
 	"github.com/fairlead/fairlead/pkg/xds"
 )
 
@@ -43,6 +45,10 @@ func (c *control) serve() (stop func()) {
 	c.set(func() {
 		server.Ended(maps.Clone(c.gone))
 		server.Replace(slices.Collect(maps.Values(c.clusters)))
+		if c.lanes > 0 { // a controller knows the size of the fleet
+			profile := rollout.SettingsOf(installation, envoy.Current.String()).Profile()
+			server.SetRollout(&rollout.Record{Current: profile, Size: 1})
+		}
 		c.server = server
 	})
 	hub := reporthub.New(domain, server, log)
