@@ -2,18 +2,14 @@ package edge
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/envoy/lane"
 )
@@ -33,7 +29,7 @@ const (
 // Lanes opens the lanes of an edge while it has clients. An idle lane costs as much as an idle reverse tunnel: 4 MB a
 // day at each gateway. It implements xdsproxy.Override, and applies a Narrowing too.
 type Lanes struct {
-	path      string     // of lanesFile
+	path      mark       // of lanesFile
 	narrowing *Narrowing // nil: there is none
 	log       *slog.Logger
 	open      atomic.Bool
@@ -44,9 +40,8 @@ type Lanes struct {
 // NewLanes returns the Lanes of an agent, in the state in which an earlier agent left them in a folder: its Envoy may
 // still run, and have streams in them.
 func NewLanes(path func(name string) string, narrowing *Narrowing, log *slog.Logger) *Lanes {
-	l := &Lanes{path: path(lanesFile), narrowing: narrowing, log: log}
-	_, err := os.Stat(l.path)
-	l.open.Store(err == nil)
+	l := &Lanes{path: mark(path(lanesFile)), narrowing: narrowing, log: log}
+	l.open.Store(l.path.is())
 	l.use(time.Now())
 	return l
 }
@@ -101,13 +96,7 @@ func (l *Lanes) decide(streams int, now time.Time) bool {
 	if open == l.open.Load() {
 		return false
 	}
-	var err error
-	if open {
-		err = disk.Replace(l.path, nil)
-	} else if err = os.Remove(l.path); errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	if err != nil {
+	if err := l.path.set(open); err != nil {
 		l.log.Warn("cannot persist whether lanes are open: the next agent decides again", "error", err)
 	}
 	l.log.Debug("lanes follow the clients", "open", open, "streams", streams)

@@ -1,13 +1,9 @@
 package edge
 
 import (
-	"errors"
-	"io/fs"
 	"log/slog"
-	"os"
 	"time"
 
-	"github.com/fairlead/fairlead/internal/disk"
 	"github.com/fairlead/fairlead/pkg/envoy"
 )
 
@@ -22,14 +18,13 @@ const (
 // nearness records whether there is no slow uplink between an edge and its gateways. The edge then gets smaller
 // buffers, which a slow uplink would need for throughput.
 type nearness struct {
-	path string // of nearFile; empty: not persisted
+	path mark // of nearFile; empty: not persisted
 }
 
 // update decides by the round-trip time to the gateways, and returns whether they are near. If the time is not known
 // (0), nothing changes.
 func (n nearness) update(trip time.Duration, log *slog.Logger) bool {
-	_, err := os.Stat(n.path)
-	was := err == nil
+	was := n.path.is()
 	near := was
 	switch {
 	case trip == 0:
@@ -41,12 +36,7 @@ func (n nearness) update(trip time.Duration, log *slog.Logger) bool {
 	if near == was || n.path == "" {
 		return near
 	}
-	if near {
-		err = disk.Replace(n.path, nil)
-	} else if err = os.Remove(n.path); errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	if err != nil {
+	if err := n.path.set(near); err != nil {
 		log.Warn("cannot persist gateway round-trip times: the next start decides again", "error", err)
 	}
 	log.Info("tunnel buffer size follows the round-trip time to the gateways", "round_trip", trip, "near", near)

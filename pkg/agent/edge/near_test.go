@@ -8,7 +8,7 @@ import (
 )
 
 func TestANearEdgeStaysNear(t *testing.T) {
-	near := nearness{path: filepath.Join(t.TempDir(), nearFile)}
+	near := nearness{path: mark(filepath.Join(t.TempDir(), nearFile))}
 	for _, step := range []struct {
 		trip time.Duration
 		want bool

@@ -94,8 +94,9 @@ func NewRole(e Config, dir string, s *status.Status, log *slog.Logger) (*Role, e
 	e.Role = cmp.Or(e.Role, model.RoleEdge)
 	r := &Role{
 		Config: e, log: log, status: s, prober: newProber(s, log),
-		foreign: foreignToken{path: filepath.Join(dir, foreignFile)}, near: nearness{path: filepath.Join(dir, nearFile)},
-		dial: envoy.EdgeDial{Gateways: e.Gateways},
+		foreign: foreignToken{path: filepath.Join(dir, foreignFile)},
+		near:    nearness{path: mark(filepath.Join(dir, nearFile))},
+		dial:    envoy.EdgeDial{Gateways: e.Gateways},
 	}
 	if e.Role == model.RoleEgress {
 		if err := makeSocketFolder(e.Socket); err != nil {
