@@ -233,16 +233,12 @@ func TestAGatewayForwardsToOneThatHasTheTunnel(t *testing.T) {
 
 	t.Run("a connection outlasts the change to the gateway's own tunnels", func(t *testing.T) {
 		g := others[0]
-		client := in.keep(t, g, c1.Hostname)
+		client := in.keep(t, g, c1.Hostname) // get fails once this connection has ended
 		client.get(t)
-		before := owners[0].forwardedTo(t) + owners[1].forwardedTo(t)
 		g.forward(t, in, c1) // it has none: its clients wait
 		client.get(t)
 		g.forward(t, in, c1, owners[0].name, owners[1].name)
 		client.get(t)
-		if after := owners[0].forwardedTo(t) + owners[1].forwardedTo(t); after != before {
-			t.Errorf("%d connections ended", after-before)
-		}
 	})
 
 	t.Run("no retryable request fails when a gateway with the tunnel is killed", func(t *testing.T) {
