@@ -38,7 +38,10 @@ func (p *Proxy) run(ctx context.Context, u Upstream) error {
 	p.vet(u) // Keep is optional
 	logged := false
 	for attempt, lost := 0, codes.OK; ctx.Err() == nil; attempt++ {
-		answered, err := p.follow(ctx, u)
+		// Every other attempt waits for a connection, so that the stream opens with it and not at the end of a wait. The
+		// others fail with the reason why there is none.
+		patient := attempt%2 == 1
+		answered, err := p.follow(ctx, u, patient)
 		switch code := status.Code(err); {
 		case ctx.Err() != nil:
 			continue
@@ -50,6 +53,7 @@ func (p *Proxy) run(ctx context.Context, u Upstream) error {
 		case answered:
 			attempt, lost = 0, code
 			p.log.Warn("xds-server disconnected, Envoy keeps its configuration", "upstream", u.Name, "error", err)
+		case patient && errors.Is(err, errSilent):
 		case !logged && p.State(u.Name).Cached:
 			logged, lost = true, code
 			p.log.Info("xds-server does not answer, Envoy is served from the cache", "upstream", u.Name, "error", err)
@@ -81,14 +85,15 @@ func (st *stream) enqueue(request relay.Effect) {
 	notify(st.notified)
 }
 
-// follow opens a stream and reads it to its end. It returns whether there was an answer.
-func (p *Proxy) follow(ctx context.Context, u Upstream) (answered bool, err error) {
+// follow opens a stream and reads it to its end. A patient one waits for a connection, as long as for an answer. It
+// returns whether there was an answer.
+func (p *Proxy) follow(ctx context.Context, u Upstream, patient bool) (answered bool, err error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	silent := time.AfterFunc(p.silence, func() { end(errSilent) })
 	defer silent.Stop()
 	conn, err := discoveryv3.NewAggregatedDiscoveryServiceClient(u.Conn).
-		DeltaAggregatedResources(ctx, grpc.MaxCallRecvMsgSize(maxMessage))
+		DeltaAggregatedResources(ctx, grpc.MaxCallRecvMsgSize(maxMessage), grpc.WaitForReady(patient))
 	if err != nil {
 		return false, cause(ctx, err)
 	}
