@@ -4,9 +4,9 @@ const (
 	// objects is the memory for everything but connections of edges: 265 MB with 10,000 workload clusters
 	// (docs/benchmarks/scale.md), and some for the time of a restart, when all of them are read.
 	objects = 400 << 20
-	// connection is the memory of one connection of an edge, which has two: 103 KB for both with 10,000 of them, where
-	// the garbage collector leaves as much again.
-	connection = 52 << 10
+	// connection is the memory of one edge, which has one connection for its resources and its reports: 90 KB with 10,000
+	// of them (docs/benchmarks/scale.md).
+	connection = 96 << 10
 	// leastConnections are served with any memory, because a limit for a few edges must not exclude all of them.
 	leastConnections = 1000
 )

@@ -37,7 +37,7 @@ type Config struct {
 	Expired []string
 	// Inside are the methods that are rejected through the gateways' public port.
 	Inside []string
-	// EdgeConnections bounds the connections of edges, of which an edge has two. When all are in use, a connection of a
+	// EdgeConnections bounds the connections of edges, of which an edge has one. When all are in use, a connection of a
 	// tunnel with fewer displaces one of the tunnel with the most. 0, or more than 40,000: 40,000.
 	EdgeConnections int
 	// Closing is called when the shutdown begins. It must end streams that would not end by themselves. May be nil.
