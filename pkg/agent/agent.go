@@ -226,7 +226,7 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 		group.Go(func() error { a.followJoined(work); return nil })
 	}
 	if a.lanes != nil {
-		group.Go(func() error { a.lanes.Run(work, a.streams, a.xds.ReapplyAll); return nil })
+		group.Go(func() error { a.lanes.Run(work, a.streams, a.xds); return nil })
 	}
 	if a.gateway != nil {
 		m := a.members[0]

@@ -1,6 +1,7 @@
 package xdsproxy
 
 import (
+	"slices"
 	"strings"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -50,6 +51,13 @@ func (p *Proxy) ReapplyAll(of func(name string) bool) {
 			p.apply(relay.Reformed{Kind: kind, Names: names})
 		}
 	}
+}
+
+// Offers reports whether Envoy is offered an Envoy cluster with a name that of accepts.
+func (p *Proxy) Offers(of func(name string) bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(p.relay.Offered(relay.Clusters), func(res *relay.Resource) bool { return of(res.Name) })
 }
 
 // Clusters calls f with the name, the version and the original resource of each Envoy cluster that Envoy is offered.

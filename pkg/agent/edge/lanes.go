@@ -71,18 +71,25 @@ func (l *Lanes) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	return resource
 }
 
-// Run opens and closes lanes until ctx ends. streams counts the streams of all reverse tunnels. reapply applies the
-// override again to the resources of the given names.
-func (l *Lanes) Run(
-	ctx context.Context, streams func(context.Context) (int, error), reapply func(of func(name string) bool),
-) {
+// resources are what an agent sends its Envoy. *xdsproxy.Proxy implements it.
+type resources interface {
+	Offers(of func(name string) bool) bool
+	ReapplyAll(of func(name string) bool)
+}
+
+// Run opens and closes lanes until ctx ends, as long as there are any. streams counts the streams of all reverse
+// tunnels.
+func (l *Lanes) Run(ctx context.Context, streams func(context.Context) (int, error), sent resources) {
 	for retry.Sleep(ctx, lanesInterval) == nil {
+		if !sent.Offers(lane.Is) {
+			continue
+		}
 		n, err := streams(ctx)
 		if err != nil {
 			continue // Envoy is away, and lanes stay as they are
 		}
 		if l.decide(n, time.Now()) {
-			reapply(lane.Is)
+			sent.ReapplyAll(lane.Is)
 		}
 	}
 }

@@ -1,10 +1,12 @@
 package edge
 
 import (
+	"context"
 	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -54,6 +56,39 @@ func TestLanesFollowTheClients(t *testing.T) {
 	}
 	l.decide(0, time.Now().Add(2*unusedAfter))
 	fresh(false)
+}
+
+// sent are the resources of an agent: lanes, or none.
+type sent struct{ lanes bool }
+
+// Offers implements resources.
+func (s *sent) Offers(of func(string) bool) bool { return s.lanes && of("gateway-0-lane-1_edge-a") }
+
+// ReapplyAll implements resources.
+func (s *sent) ReapplyAll(func(string) bool) {}
+
+// TestStreamsAreCountedForLanesOnly: an agent that is sent no lanes does not ask its Envoy.
+func TestStreamsAreCountedForLanesOnly(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLanes(func(name string) string { return filepath.Join(dir, name) }, nil, slog.New(slog.DiscardHandler))
+		asked, s := 0, &sent{}
+		count := func(context.Context) (int, error) { asked++; return 1, nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		go l.Run(ctx, count, s)
+		time.Sleep(10 * lanesInterval)
+		synctest.Wait()
+		if asked > 0 || l.open.Load() {
+			t.Errorf("without lanes: it asked %d times, lanes are open: %t", asked, l.open.Load())
+		}
+		s.lanes = true
+		time.Sleep(10 * lanesInterval)
+		synctest.Wait()
+		if asked != 10 || !l.open.Load() {
+			t.Errorf("with lanes: it asked %d times, want 10; lanes are open: %t", asked, l.open.Load())
+		}
+		cancel()
+	})
 }
 
 // TestOnlyLanesHaveAClosedForm: everything else keeps the form of the narrowing.
