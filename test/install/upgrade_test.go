@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,24 +18,15 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/lab/workspace"
 	"github.com/fairlead/fairlead/test/promise"
+	"github.com/fairlead/fairlead/test/versions"
 )
 
-// oldCommit is the version from which an installation is upgraded: the last one without images and without a chart.
-const oldCommit = "d568cc3098fb790971690f95d02e111658d7536a"
-
-// oldSource builds the programs of oldCommit.
+// oldSource builds the oldest version from which an upgrade is supported. It has no images and no chart.
 func oldSource(t *testing.T) source {
 	t.Helper()
-	root, err := workspace.FindRoot()
+	build, err := versions.Earlier()[0].Build(t.Context())
 	must(t, err)
-	dir := t.TempDir()
-	out, err := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c",
-		"git -C "+root+" archive "+oldCommit+" | tar --extract --directory="+dir).CombinedOutput()
-	if err != nil {
-		t.Fatalf("commit %s, from which the upgrade begins, is not in this clone: %v\n%s"+
-			"a shallow clone gets it by `git fetch --unshallow`", oldCommit, err, out)
-	}
-	return newSource(t, dir, "old")
+	return source{dir: build.Repository, tag: "old", programs: build.Programs}
 }
 
 // upgraded is an installation of the old version with edges of the old version, which is upgraded.
@@ -47,7 +37,7 @@ type upgraded struct {
 	id        string // of the Tunnel
 }
 
-// TestUpgrade upgrades an installation from the manifests of an old commit to this version, by the commands in the
+// TestUpgrade upgrades an installation from the manifests of the oldest version to this one, by the commands in the
 // documents, and back, under requests.
 func TestUpgrade(t *testing.T) {
 	proof.Need(t)

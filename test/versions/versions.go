@@ -45,8 +45,9 @@ type Build struct {
 	Repository, Programs string
 }
 
-// Build builds the programs of a version, unless an earlier call has built them. It takes some minutes with an empty
-// build cache. Two calls for one version at the same time are not allowed.
+// Build builds the programs of a version, linked statically, so that they run in images too. It does nothing if an
+// earlier call has built them, and takes some minutes with an empty build cache. Two calls for one version at the same
+// time are not allowed.
 func (v Version) Build(ctx context.Context) (Build, error) {
 	root, err := workspace.FindRoot()
 	if err != nil {
@@ -66,7 +67,7 @@ func (v Version) Build(ctx context.Context) (Build, error) {
 	}
 	for _, command := range []string{
 		"git -C " + root + " archive " + v.Commit + " | tar -x -C " + b.Repository,
-		"cd " + b.Repository + " && nice go build -o .. " + programs,
+		"cd " + b.Repository + " && CGO_ENABLED=0 nice go build -trimpath -o .. " + programs,
 	} {
 		out, err := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", command).CombinedOutput()
 		if err != nil {
