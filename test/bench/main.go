@@ -53,6 +53,13 @@ var suites = []suite{
 	},
 }
 
+// forward needs as much time as scale, and answers one question.
+var forward = suite{
+	"forward",
+	"two of six gateways have the tunnels of an edge: their number, the additional hop, killed gateways",
+	scale.RunForward,
+}
+
 // day takes longer than all others together, so it is not in "all".
 var day = suite{
 	"day",
@@ -73,6 +80,7 @@ func root() *cobra.Command {
 	for _, s := range suites {
 		root.AddCommand(measure(s.name, s.short, results, s))
 	}
+	root.AddCommand(measure(forward.name, forward.short, results, forward))
 	root.AddCommand(measure(day.name, day.short, results, day))
 	root.AddCommand(measure("all", "everything", results, suites...), write(results), compare(results), serve())
 	return root

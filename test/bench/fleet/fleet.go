@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/assignment"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
@@ -47,8 +49,11 @@ type World struct {
 	Roots *x509.CertPool // contains only the installation's CA
 	CA    *certs.CA
 	API   *synthetic.API
-	Fleet *synthetic.Fleet
-	key   *ecdsa.PrivateKey // of all leaves
+	// Fleets are the edges' connections to each gateway, and Fleet is the first of them, which is the only one by default.
+	Fleets  []*synthetic.Fleet
+	Fleet   *synthetic.Fleet
+	key     *ecdsa.PrivateKey // of all leaves
+	options Options
 }
 
 // Options are what differs between installations.
@@ -59,17 +64,21 @@ type Options struct {
 	Serving    *tls.Certificate
 	Controller []string // additional flags of the controller
 	Metrics    bool     // programs serve metrics
+	// Gateways is the number of gateways, one by default, and GatewaysPerTunnel to how many of them an edge keeps
+	// tunnels; 0: to all.
+	Gateways, GatewaysPerTunnel int
 }
 
 // New starts an installation and a fleet without edges.
 func New(ctx context.Context, o Options) (_ *World, err error) {
 	l, err := lab.New(ctx, lab.Options{
 		Lean: true, TunnelDomain: string(Domain), LogLevel: "warn", ControllerFlags: o.Controller, Metrics: o.Metrics,
+		Gateways: o.Gateways, GatewaysPerTunnel: o.GatewaysPerTunnel,
 	})
 	if err != nil {
 		return nil, err
 	}
-	w := &World{Lab: l}
+	w := &World{Lab: l, options: o}
 	defer func() {
 		if err != nil {
 			w.Close(ctx)
@@ -92,24 +101,32 @@ func New(ctx context.Context, o Options) (_ *World, err error) {
 		}
 	}
 	w.API = synthetic.NewAPI(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return serving, nil })
-	public, slots := net.JoinHostPort(netns.PublicAddress(0).String(), strconv.Itoa(netns.PublicPort)), make(
-		chan struct{}, connecting,
-	)
-	w.Fleet, err = synthetic.New(synthetic.Options{
-		Domain: Domain, Gateway: "gateway-0", Roots: w.Roots, API: w.API, Tunnels: o.Tunnels,
-		Dial: func(ctx context.Context) (net.Conn, error) {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			return l.Network.Workload.DialContext(ctx, "tcp", public)
-		},
-	})
-	return w, err
+	slots := make(chan struct{}, connecting)
+	for i := range l.Gateways {
+		public := netns.HostPort(netns.PublicAddress(i).String(), netns.PublicPort)
+		one, err := synthetic.New(synthetic.Options{
+			Domain: Domain, Gateway: gatewayName(i), Roots: w.Roots, API: w.API, Tunnels: o.Tunnels,
+			Dial: func(ctx context.Context) (net.Conn, error) {
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				return l.Network.Workload.DialContext(ctx, "tcp", public)
+			},
+		})
+		if err != nil {
+			return nil, err
+		}
+		w.Fleets = append(w.Fleets, one)
+	}
+	w.Fleet = w.Fleets[0]
+	return w, nil
 }
+
+func gatewayName(i int) string { return "gateway-" + strconv.Itoa(i) }
 
 // Close stops everything.
 func (w *World) Close(ctx context.Context) {
-	if w.Fleet != nil {
-		_ = w.Fleet.Close()
+	for _, f := range w.Fleets {
+		_ = f.Close()
 	}
 	if w.API != nil {
 		_ = w.API.Close()
@@ -166,16 +183,47 @@ func (w *World) Renewed(edge *synthetic.Edge, chain []byte) (*synthetic.Edge, er
 // CSR returns a request for a certificate of the key that all edges have.
 func (w *World) CSR() ([]byte, error) { return certs.NewCSR(w.key) }
 
-// Edge adds an edge of a tunnel. It does not dial yet.
+// Edge adds an edge of a tunnel, for the first gateway. It does not dial yet.
 func (w *World) Edge(id string) (*synthetic.Edge, error) {
+	spec, err := w.spec(id)
+	if err != nil {
+		return nil, err
+	}
+	return w.Fleet.Add(spec), nil
+}
+
+// Edges adds an edge of a tunnel for each gateway that the tunnel is assigned to. They have one identity. They do not
+// dial yet.
+func (w *World) Edges(id string) (all []*synthetic.Edge, err error) {
+	spec, err := w.spec(id)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range w.Assigned(id) {
+		all = append(all, w.Fleets[i].Add(spec))
+	}
+	return all, nil
+}
+
+// Assigned returns the numbers of the gateways that a tunnel is assigned to.
+func (w *World) Assigned(id string) (numbers []int) {
+	var gateways []model.Gateway
+	for i := range w.Fleets {
+		gateways = append(gateways, model.Gateway{Name: gatewayName(i)})
+	}
+	for _, g := range assignment.Of(id, w.options.GatewaysPerTunnel, gateways) {
+		numbers = append(numbers, slices.Index(gateways, g))
+	}
+	return numbers
+}
+
+// spec returns a new edge of a tunnel.
+func (w *World) spec(id string) (synthetic.Spec, error) {
 	edge := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: id}
 	certificate, err := w.Leaf(
 		certs.Leaf{CommonName: edge.Node, DNSNames: Domain.DNSNames(edge), Server: true, Client: true},
 	)
-	if err != nil {
-		return nil, err
-	}
-	return w.Fleet.Add(synthetic.Spec{Node: edge.Node, ID: id, Certificate: certificate}), nil
+	return synthetic.Spec{Node: edge.Node, ID: id, Certificate: certificate}, err
 }
 
 // Create creates objects in the management cluster. Existing objects are not changed.

@@ -211,13 +211,21 @@ func (w *world) unname(ctx context.Context, i int) error {
 const backTime = 5 * time.Second
 
 func (w *world) changeOne(ctx context.Context, i int, extra string) (time.Duration, error) {
+	if err := w.rename(ctx, i, extra); err != nil {
+		return 0, err
+	}
+	return w.answers(ctx, extra)
+}
+
+// rename gives the i-th Tunnel an extra name instead of those that it has.
+func (w *world) rename(ctx context.Context, i int, extra string) error {
 	patch := fmt.Appendf(nil, `{"spec":{"extraNames":[%q]}}`, extra)
 	tunnel := &v1alpha1.Tunnel{}
 	tunnel.Namespace, tunnel.Name = namespace, name(i)
 	if err := w.Management.Client.Patch(ctx, tunnel, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return 0, fmt.Errorf("changing the Tunnel %s: %w", tunnel.Name, err)
+		return fmt.Errorf("changing the Tunnel %s: %w", tunnel.Name, err)
 	}
-	return w.answers(ctx, extra)
+	return nil
 }
 
 // quickly repeats a check every few milliseconds until it returns true or an error.

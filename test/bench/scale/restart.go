@@ -18,18 +18,33 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// restarts kills each component, and measures how long it takes until it works again. It changes the last workload
-// clusters, because the clients of the first ones occupy the tunnels where an edge has only one.
+// restarts kills each component, and measures how long it takes until it is ready, and until it works again. It changes
+// the last workload clusters, because the clients of the first ones occupy the tunnels where an edge has only one.
 func (w *world) restarts(ctx context.Context, r *results, n int) error {
 	for i, service := range []struct {
-		name string
-		kill func()
+		name  string
+		kill  func()
+		ready func(context.Context) error
 	}{
-		{"xds-server", w.XDSServers[0].Kill}, {"gateway-agent", w.Gateways[0].Kill},
+		{"xds-server", w.XDSServers[0].Kill, w.XDSServerReady}, {"gateway-agent", w.Gateways[0].Kill, w.Gateways[0].Ready},
 	} {
+		// The writes that the end of the clients and the last restart have caused are not part of it.
+		if err := w.quiet(ctx, n); err != nil {
+			return err
+		}
 		begin := time.Now()
 		service.kill()
-		if _, err := w.changeOne(ctx, n-1-i, "after-"+service.name+".example.org"); err != nil {
+		extra := "after-" + service.name + ".example.org"
+		if err := w.rename(ctx, n-1-i, extra); err != nil {
+			return err
+		}
+		if err := quickly(ctx, func(ctx context.Context) (bool, error) {
+			return service.ready(ctx) == nil, nil
+		}); err != nil {
+			return fmt.Errorf("waiting until the %s is ready: %w", service.name, err)
+		}
+		r.of(service.name, "killed: ready after", "s", time.Since(begin).Seconds())
+		if _, err := w.answers(ctx, extra); err != nil {
 			return fmt.Errorf("after the end of the %s: %w", service.name, err)
 		}
 		r.of(service.name, "killed: works again after", "s", time.Since(begin).Seconds())

@@ -113,8 +113,7 @@ func (r *results) times(name string, all []time.Duration) {
 
 // tunnels returns how many tunnels each edge keeps, limited by the number of sockets of a process.
 func tunnels(n int) int {
-	var limit syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) == nil && uint64(2*n+1_000) > limit.Cur {
+	if limit, ok := openFiles(); ok && 2*n+1_000 > limit {
 		return 1
 	}
 	return 2
@@ -122,9 +121,18 @@ func tunnels(n int) int {
 
 // connections returns the number of workload clusters for which the sockets suffice, with three clients each.
 func connections(n, perEdge int) int {
-	var limit syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
+	limit, ok := openFiles()
+	if !ok {
 		return n
 	}
-	return max(0, min(n, (int(limit.Cur)-n*perEdge-1_000)/clientsEach))
+	return max(0, min(n, (limit-n*perEdge-1_000)/clientsEach))
+}
+
+// openFiles returns how many files this process may have open; false: that is not known.
+func openFiles() (limit int, ok bool) {
+	var l syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l) != nil {
+		return 0, false
+	}
+	return int(l.Cur), true
 }

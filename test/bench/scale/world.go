@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -92,9 +91,14 @@ func (w *world) createAll(ctx context.Context, n int) (map[string]string, error)
 	return w.Tunnels(ctx, namespace, n, patience+time.Duration(n)*allPatience)
 }
 
-// connect opens a TLS connection to a workload cluster by the SNI route, from the management network.
+// connect opens a TLS connection to a workload cluster by the SNI route of the first gateway.
 func (w *world) connect(ctx context.Context, host string) (*tls.Conn, error) {
-	address := net.JoinHostPort(netns.InsideAddress(0).String(), strconv.Itoa(netns.APIServerPort))
+	return w.connectBy(ctx, 0, host)
+}
+
+// connectBy opens a TLS connection to a workload cluster by the SNI route of a gateway, from the management network.
+func (w *world) connectBy(ctx context.Context, gateway int, host string) (*tls.Conn, error) {
+	address := netns.HostPort(netns.InsideAddress(gateway).String(), netns.APIServerPort)
 	conn, err := w.Network.Management.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
@@ -113,11 +117,14 @@ func (w *world) connect(ctx context.Context, host string) (*tls.Conn, error) {
 	return secure, nil
 }
 
-// get sends one request on a new connection.
-func (w *world) get(ctx context.Context, host string) error {
+// get sends one request on a new connection by the first gateway.
+func (w *world) get(ctx context.Context, host string) error { return w.getBy(ctx, 0, host) }
+
+// getBy sends one request on a new connection by a gateway.
+func (w *world) getBy(ctx context.Context, gateway int, host string) error {
 	ctx, cancel := context.WithTimeout(ctx, synthetic.Patience)
 	defer cancel()
-	conn, err := w.connect(ctx, host)
+	conn, err := w.connectBy(ctx, gateway, host)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,242 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/test/bench/fleet"
+	"github.com/fairlead/fairlead/test/bench/record"
+	"github.com/fairlead/fairlead/test/synthetic"
+)
+
+const (
+	// forwardGateways and forwardPerTunnel are the numbers of gateways, and of those to which an edge keeps tunnels.
+	forwardGateways, forwardPerTunnel = 6, 2
+	// retries is how often a client repeats a request that failed, each time at another gateway, as one behind a Service
+	// does.
+	retries = 2
+	// users is how many clients send requests while gateways are killed, one every pause each.
+	users, pause = 4, 50 * time.Millisecond
+	// around is how long these clients go on before and after each kill, and kills how many gateways are killed.
+	around, kills = 5 * time.Second, 2
+)
+
+// RunForward measures an installation in which each edge has tunnels to two of six gateways, so that most clients are
+// forwarded: how even the tunnels are, a request with and without the additional hop, and what clients notice when
+// gateways are killed while no xds-server runs.
+func RunForward(ctx context.Context, log *record.Log, o record.Options) error {
+	all, err := sizes(o)
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, n := range all {
+		if n = min(n, forwarded()); n < 1 {
+			return errors.New("a process may not have enough sockets open")
+		}
+		r := &results{log: log, out: o, size: n, growth: growth{}}
+		if err := forward(ctx, r, n); err != nil {
+			o.Printf("%6d  FAILED: %v", n, err)
+			failed = errors.Join(failed, fmt.Errorf("measuring %d workload clusters: %w", n, err))
+		}
+	}
+	return failed
+}
+
+// forwarded returns the number of workload clusters for which the sockets of this process suffice: each has a tunnel to
+// each of its gateways and a control channel.
+func forwarded() int {
+	limit, ok := openFiles()
+	if !ok {
+		return 0
+	}
+	return (limit - 1_000) / (forwardPerTunnel + 1)
+}
+
+func forward(ctx context.Context, r *results, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, sizePatience+time.Duration(n)*clusterPatience)
+	defer cancel()
+	w, err := newWorld(ctx, fleet.Options{
+		Tunnels: 1, Gateways: forwardGateways, GatewaysPerTunnel: forwardPerTunnel,
+	})
+	if err != nil {
+		return err
+	}
+	defer w.Close(ctx)
+	ids, err := w.createAll(ctx, n)
+	if err != nil {
+		return err
+	}
+	var first []*synthetic.Edge // of each tunnel, at the first of its gateways
+	for i := range n {
+		edges, err := w.Edges(ids[name(i)])
+		if err != nil {
+			return err
+		}
+		first = append(first, edges[0])
+		for _, e := range edges {
+			e.Start()
+		}
+	}
+	if err := w.spread(ctx, r, n); err != nil {
+		return err
+	}
+	open, err := w.follow(ctx, first)
+	defer func() {
+		for _, c := range open {
+			_ = c.Close()
+		}
+	}()
+	if err != nil {
+		return fmt.Errorf("opening %d control channels, %d are open: %w", n, len(open), err)
+	}
+	if err := w.quiet(ctx, n); err != nil {
+		return err
+	}
+	r.add("edges with a control channel", "", float64(len(open)))
+	if err := w.memory(r, "with six gateways"); err != nil {
+		return err
+	}
+	if err := w.hop(ctx, r, ids, n); err != nil {
+		return err
+	}
+	return w.killed(ctx, r, n)
+}
+
+// spread waits for all tunnels, and records how many the gateways with the fewest and the most have.
+func (w *world) spread(ctx context.Context, r *results, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, patience+time.Duration(n)*allPatience)
+	defer cancel()
+	var each []float64
+	for {
+		each = each[:0]
+		sum := 0.0
+		for _, f := range w.Fleets {
+			each = append(each, float64(f.Stats().Up))
+			sum += each[len(each)-1]
+		}
+		if sum == float64(n*forwardPerTunnel) {
+			break
+		}
+		if err := retry.Sleep(ctx, 100*time.Millisecond); err != nil {
+			return fmt.Errorf("waiting for %d tunnels, the gateways have %v: %w", n*forwardPerTunnel, each, err)
+		}
+	}
+	r.add("tunnels of the gateway with the fewest", "", slices.Min(each))
+	r.add("tunnels of the gateway with the most", "", slices.Max(each))
+	return nil
+}
+
+// hop measures requests on new connections, by gateways that have a tunnel and by others. Each of them must succeed.
+func (w *world) hop(ctx context.Context, r *results, ids map[string]string, n int) error {
+	direct, forwarded := []time.Duration{}, []time.Duration{}
+	for range r.out.Rounds(200, 40) {
+		i, gateway := rand.IntN(n), rand.IntN(forwardGateways)
+		host, err := hostname(i)
+		if err != nil {
+			return err
+		}
+		// The gateway may not have this Tunnel yet, and a synthetic edge opens another tunnel in place of a used one.
+		if err := w.patient(ctx, gateway, host); err != nil {
+			return err
+		}
+		begin := time.Now()
+		if err := w.getBy(ctx, gateway, host); err != nil {
+			return fmt.Errorf("a request to %s by gateway %d: %w", host, gateway, err)
+		}
+		if took := time.Since(begin); slices.Contains(w.Assigned(ids[name(i)]), gateway) {
+			direct = append(direct, took)
+		} else {
+			forwarded = append(forwarded, took)
+		}
+	}
+	r.times("a request by a gateway with the tunnel", direct)
+	r.times("a request that is forwarded", forwarded)
+	return nil
+}
+
+// patient sends requests by a gateway until one succeeds.
+func (w *world) patient(ctx context.Context, gateway int, host string) error {
+	return quickly(ctx, func(ctx context.Context) (bool, error) { return w.getBy(ctx, gateway, host) == nil, nil })
+}
+
+// killed stops all xds-servers, and kills the Envoys of some gateways one after the other while clients send requests
+// by the others.
+func (w *world) killed(ctx context.Context, r *results, n int) error {
+	for _, s := range w.XDSServers {
+		s.Hold()
+		defer s.Resume()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var (
+		mu          sync.Mutex
+		took        []time.Duration
+		again, lost int
+		group       sync.WaitGroup
+	)
+	for range users {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				begin := time.Now()
+				repeated, err := w.retried(context.WithoutCancel(ctx), rand.IntN(n))
+				mu.Lock()
+				took, again = append(took, time.Since(begin)), again+repeated
+				if err != nil {
+					if lost++; lost <= shown {
+						r.out.Printf("%6d  lost: %v", r.size, err)
+					}
+				}
+				mu.Unlock()
+				_ = retry.Sleep(ctx, pause) // the loop checks ctx
+			}
+		})
+	}
+	err := func() error {
+		defer group.Wait()
+		defer cancel()
+		for i := range kills {
+			if err := retry.Sleep(ctx, around); err != nil {
+				return err
+			}
+			if err := w.Gateways[i].KillEnvoy(); err != nil {
+				return err
+			}
+		}
+		return retry.Sleep(ctx, around)
+	}()
+	if err != nil {
+		return err
+	}
+	r.times("gateways killed without xds-servers: requests", took)
+	r.add("gateways killed without xds-servers: requests", "", float64(len(took)))
+	r.add("gateways killed without xds-servers: repeated", "", float64(again))
+	r.add("gateways killed without xds-servers: lost", "", float64(lost))
+	return nil
+}
+
+// retried sends a request to a workload cluster by one gateway after the other that is not killed, until one succeeds.
+// It returns how often it was repeated.
+func (w *world) retried(ctx context.Context, i int) (repeated int, err error) {
+	host, err := hostname(i)
+	if err != nil {
+		return 0, err
+	}
+	first := rand.IntN(forwardGateways - kills)
+	for attempt := range 1 + retries {
+		gateway := kills + (first+attempt)%(forwardGateways-kills)
+		failure := w.getBy(ctx, gateway, host)
+		if failure == nil {
+			return attempt, nil
+		}
+		err = errors.Join(err, fmt.Errorf("%s by gateway %s: %w", host, strconv.Itoa(gateway), failure))
+	}
+	return retries, err
+}
