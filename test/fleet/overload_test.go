@@ -31,9 +31,9 @@ const (
 	recovery = 30 * time.Second
 )
 
-// TestAnOverloadedGatewayRejectsNewClientsAndKeepsOpenConnections overloads a gateway whose agent and Envoy are in a
-// control group with a memory limit, as a container is.
-func TestAnOverloadedGatewayRejectsNewClientsAndKeepsOpenConnections(t *testing.T) {
+// TestOverloadedServersRejectWhatIsNewAndKeepWhatIsOpen overloads a gateway, whose agent and Envoy are in a control
+// group with a memory limit, as a container is, and then an xds-server in another one.
+func TestOverloadedServersRejectWhatIsNewAndKeepWhatIsOpen(t *testing.T) {
 	inTurn(t)
 	w := newWorld(t, lab.Options{Lean: true, WithoutWorkload: true})
 	quiet := w.Member(t, "quiet", nil)
@@ -41,7 +41,11 @@ func TestAnOverloadedGatewayRejectsNewClientsAndKeepsOpenConnections(t *testing.
 	for i := range greedy {
 		members = append(members, w.Member(t, fmt.Sprintf("greedy-%d", i), nil))
 	}
-	group, name := limitGateway(t, w)
+	gateway := w.Gateways[0]
+	gateway.Hold()
+	must(t, gateway.KillEnvoy())
+	group, name := limit(t, gateway.Service, "gateway", memoryLimit)
+	must(t, gateway.WaitReady(t.Context(), proc.StartTimeout, gateway.Ready))
 	w.Edge(t, lab.EdgeSpec{Name: "edge"}, members...)
 	for _, m := range members {
 		eventually(t, m.Works)
@@ -106,6 +110,7 @@ func TestAnOverloadedGatewayRejectsNewClientsAndKeepsOpenConnections(t *testing.
 		}
 		must(t, w.Gateways[0].Ready(t.Context()))
 	})
+	overloadXDSServer(t, w, members[1:], quiet)
 	w.Logs(t)
 }
 
@@ -122,27 +127,24 @@ echo $$ > "$0"
 shift
 exec "$@"`
 
-// limitGateway restarts the gateway in a control group with a memory limit.
-func limitGateway(t *testing.T, w *world.World) (group cgroup.Hierarchies, name string) {
+// limit restarts a service in a control group with a memory limit in bytes.
+func limit(t *testing.T, s *proc.Service, of string, bytes uint64) (group cgroup.Hierarchies, name string) {
 	t.Helper()
 	group, err := cgroup.Find()
 	must(t, err)
-	name = fmt.Sprintf("fairlead-overload-%d", os.Getpid())
+	name = fmt.Sprintf("fairlead-overload-%s-%d", of, os.Getpid())
 	must(t, group.Make(name))
 	t.Cleanup(func() { must(t, group.Remove(context.Background(), name)) })
-	procs, err := group.LimitMemory(name, memoryLimit)
+	procs, err := group.LimitMemory(name, bytes)
 	must(t, err)
-	gateway := w.Gateways[0]
-	gateway.Hold()
-	must(t, gateway.KillEnvoy())
-	gateway.Change(func(spec *proc.Spec) {
+	s.Hold()
+	s.Change(func(spec *proc.Spec) {
 		spec.Args = append(
 			[]string{"--mount", "sh", "-c", container, procs, strconv.Itoa(group.Version), spec.Program}, spec.Args...,
 		)
 		spec.Program = "unshare"
 	})
-	gateway.Resume()
-	must(t, gateway.WaitReady(t.Context(), proc.StartTimeout, gateway.Ready))
+	s.Resume()
 	return group, name
 }
 

@@ -20,7 +20,20 @@ import (
 
 // Control is an edge's control channel: the gRPC connection to an xds-server, a stream that accepts all resources, and
 // a report. The caller must close it.
-type Control struct{ conn *grpc.ClientConn }
+type Control struct {
+	conn  *grpc.ClientConn
+	ended chan struct{} // closed with the stream of resources
+}
+
+// Open reports whether the stream of resources is open.
+func (c *Control) Open() bool {
+	select {
+	case <-c.ended:
+		return false
+	default:
+		return true
+	}
+}
 
 // Close closes the connection.
 func (c *Control) Close() error { return c.conn.Close() }
@@ -53,7 +66,7 @@ func (e *Edge) Follow(
 	if err != nil {
 		return nil, fmt.Errorf("preparing the control channel: %w", err)
 	}
-	c := &Control{conn}
+	c := &Control{conn, make(chan struct{})}
 	if err := c.begin(ctx, e); err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("opening the control channel of %s: %w", e.Node, err)
@@ -79,7 +92,10 @@ func (c *Control) begin(ctx context.Context, e *Edge) error {
 	// receives nil when all types have arrived, and later the error that ends the stream, which is not read
 	first := make(chan error, 2)
 	defer context.AfterFunc(ctx, func() { _ = c.conn.Close() })()
-	go func() { first <- take(resources, first) }()
+	go func() {
+		defer close(c.ended)
+		first <- take(resources, first)
+	}()
 	node := &corev3.Node{Id: model.NodeID(e.Node), Cluster: f.options.Domain.TunnelID(e.ID)}
 	for _, typeURL := range []string{resourcev3.ClusterType, resourcev3.ListenerType} {
 		request := &discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: typeURL, ResourceNamesSubscribe: []string{"*"}}

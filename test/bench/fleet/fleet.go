@@ -18,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -88,7 +87,12 @@ func New(ctx context.Context, o Options) (_ *World, err error) {
 		kept, keeping := l.KeepLogs()
 		return nil, errors.Join(fmt.Errorf("%w; logs are in %s", err, kept), keeping)
 	}
-	if err := w.readCA(ctx); err != nil {
+	if w.CA, err = l.CA(ctx); err != nil {
+		return nil, err
+	}
+	w.Roots = x509.NewCertPool()
+	w.Roots.AppendCertsFromPEM(w.CA.CertPEM())
+	if w.key, err = certs.NewKey(); err != nil {
 		return nil, err
 	}
 	serving := o.Serving
@@ -132,22 +136,6 @@ func (w *World) Close(ctx context.Context) {
 		_ = w.API.Close()
 	}
 	w.Lab.Close(context.WithoutCancel(ctx))
-}
-
-// readCA reads the key of the installation's CA, as an administrator can.
-func (w *World) readCA(ctx context.Context) (err error) {
-	secret := &corev1.Secret{}
-	key := types.NamespacedName{Namespace: lab.InstallationNamespace, Name: v1alpha1.CASecretName}
-	if err := w.Management.Client.Get(ctx, key, secret); err != nil {
-		return fmt.Errorf("reading the installation's CA: %w", err)
-	}
-	if w.CA, err = certs.ParseCA(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]); err != nil {
-		return err
-	}
-	w.Roots = x509.NewCertPool()
-	w.Roots.AppendCertsFromPEM(w.CA.CertPEM())
-	w.key, err = certs.NewKey()
-	return err
 }
 
 // Leaf issues a certificate. All certificates have the same key.
