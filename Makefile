@@ -409,6 +409,7 @@ bench: bench-build ## measure the data path, networks, growth and a real manager
 .PHONY: bench-full
 bench-full: bench-build ## the same with everything, into test/bench/results, docs/benchmarks.md and docs/benchmarks (2 h)
 	bin/test/bench all
+	bin/test/bench forward
 	bin/test/bench report
 
 .PHONY: bench-report

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,10 +60,10 @@ func TestLanesFollowTheClients(t *testing.T) {
 }
 
 // sent are the resources of an agent: lanes, or none.
-type sent struct{ lanes bool }
+type sent struct{ lanes atomic.Bool }
 
 // Offers implements resources.
-func (s *sent) Offers(of func(string) bool) bool { return s.lanes && of("gateway-0-lane-1_edge-a") }
+func (s *sent) Offers(of func(string) bool) bool { return s.lanes.Load() && of("gateway-0-lane-1_edge-a") }
 
 // ReapplyAll implements resources.
 func (s *sent) ReapplyAll(func(string) bool) {}
@@ -72,20 +73,19 @@ func TestStreamsAreCountedForLanesOnly(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLanes(func(name string) string { return filepath.Join(dir, name) }, nil, slog.New(slog.DiscardHandler))
-		asked, s := 0, &sent{}
-		count := func(context.Context) (int, error) { asked++; return 1, nil }
+		var asked atomic.Int64
+		s := &sent{}
+		count := func(context.Context) (int, error) { asked.Add(1); return 1, nil }
 		ctx, cancel := context.WithCancel(t.Context())
 		go l.Run(ctx, count, s)
-		time.Sleep(10 * lanesInterval)
-		synctest.Wait()
-		if asked > 0 || l.open.Load() {
-			t.Errorf("without lanes: it asked %d times, lanes are open: %t", asked, l.open.Load())
+		time.Sleep(10*lanesInterval + lanesInterval/2)
+		if n := asked.Load(); n > 0 || l.open.Load() {
+			t.Errorf("without lanes: it asked %d times, lanes are open: %t", n, l.open.Load())
 		}
-		s.lanes = true
+		s.lanes.Store(true)
 		time.Sleep(10 * lanesInterval)
-		synctest.Wait()
-		if asked != 10 || !l.open.Load() {
-			t.Errorf("with lanes: it asked %d times, want 10; lanes are open: %t", asked, l.open.Load())
+		if n := asked.Load(); n != 10 || !l.open.Load() {
+			t.Errorf("with lanes: it asked %d times, want 10; lanes are open: %t", n, l.open.Load())
 		}
 		cancel()
 	})

@@ -10,12 +10,15 @@ import (
 	"strconv"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/test/bench/fleet"
 	"github.com/fairlead/fairlead/test/bench/record"
 	"github.com/fairlead/fairlead/test/lab/proc"
@@ -25,13 +28,14 @@ import (
 const (
 	// dayClusters is the number of workload clusters of RunDay. ClustersEnv overrides it.
 	dayClusters = 1_000
-	// hour is how long a simulated hour takes. Leaves live for a simulated day, as they do by default.
+	// hour is how long a simulated hour takes.
 	hour = 30 * time.Second
-	// hours is the length of a simulated day, and settled the number of hours after which figures must stay flat.
-	hours, settled = 24, 6
+	// hours is the length of a simulated day, and leafHours the life of a leaf. Ids of ended tunnels are denied for that
+	// long, so that figures must stay flat after the first settled hours.
+	hours, leafHours, settled = 24, 6, 8
 	// In an hour one edge of renewing renews its leaf, as all do after two thirds of its life, and each of so many
 	// Clusters is replaced by another one and gets another name.
-	renewing, replaced = 16, 20
+	renewing, replaced = 4, 20
 )
 
 // ClustersEnv is the environment variable that overrides the number of workload clusters of RunDay.
@@ -63,7 +67,7 @@ func RunDay(ctx context.Context, log *record.Log, o record.Options) error {
 	}
 	r := &results{log: log, out: o, size: n, growth: growth{}}
 	w, err := newWorld(ctx, fleet.Options{
-		Tunnels: 1, Metrics: true, Controller: []string{"--leaf-lifetime=" + (hours * hour).String()},
+		Tunnels: 1, Metrics: true, Controller: []string{"--leaf-lifetime=" + (leafHours * hour).String()},
 	})
 	if err != nil {
 		return err
@@ -204,7 +208,29 @@ func (d *today) live(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := d.removeRequests(ctx); err != nil {
+		return err
+	}
 	return d.add(ctx, replaced)
+}
+
+// removeRequests deletes the requests for certificates that are older than an hour, as Kubernetes' controller manager
+// does, which does not run here.
+func (d *today) removeRequests(ctx context.Context) error {
+	var all certificatesv1.CertificateSigningRequestList
+	if err := d.Management.Client.List(ctx, &all); err != nil {
+		return fmt.Errorf("listing requests for certificates: %w", err)
+	}
+	for i := range all.Items {
+		request := &all.Items[i]
+		if time.Since(request.CreationTimestamp.Time) < hour {
+			continue
+		}
+		if err := d.Management.Client.Delete(ctx, request); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting request %s: %w", request.Name, err)
+		}
+	}
+	return nil
 }
 
 // renew renews the leaf of the edge that has had its own for longest, and opens its connections again. Its Cluster
@@ -238,10 +264,17 @@ func (d *today) removeOldest(ctx context.Context) error {
 	if err := d.Management.Client.Delete(ctx, cluster); err != nil {
 		return fmt.Errorf("deleting %s: %w", cluster.Name, err)
 	}
-	// Nobody collects garbage here.
-	tunnel := &v1alpha1.Tunnel{ObjectMeta: cluster.ObjectMeta}
-	if err := d.Management.Client.Delete(ctx, tunnel); err != nil {
-		return fmt.Errorf("deleting the Tunnel of %s: %w", cluster.Name, err)
+	// Kubernetes' garbage collector does not run here.
+	meta := func(suffix string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: cluster.Name + suffix}
+	}
+	for _, owned := range []client.Object{
+		&v1alpha1.Tunnel{ObjectMeta: meta("")},
+		&corev1.Secret{ObjectMeta: meta(v1alpha1.BootstrapSecretSuffix)}, &corev1.Secret{ObjectMeta: meta(kubeconfig.Suffix)},
+	} {
+		if err := d.Management.Client.Delete(ctx, owned); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting %T %s: %w", owned, owned.GetName(), err)
+		}
 	}
 	return nil
 }
@@ -286,7 +319,7 @@ func (d *today) note(ctx context.Context, figures map[figure][]float64) error {
 			f := figure{what, c.name}
 			figures[f] = append(figures[f], value)
 		}
-		add("memory, MB,", float64(memory)/1e6)
+		add("memory in MB", float64(memory)/1e6)
 		add("open files", float64(files))
 		if n, ok := goroutines[c.name]; ok {
 			add("goroutines", n)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -32,7 +31,7 @@ const (
 // forwarded: how even the tunnels are, a request with and without the additional hop, and what clients notice when
 // gateways are killed while no xds-server runs.
 func RunForward(ctx context.Context, log *record.Log, o record.Options) error {
-	all, err := sizes(o)
+	all, err := sizes(o, 1_000, 10_000)
 	if err != nil {
 		return err
 	}
@@ -236,7 +235,7 @@ func (w *world) retried(ctx context.Context, i int) (repeated int, err error) {
 		if failure == nil {
 			return attempt, nil
 		}
-		err = errors.Join(err, fmt.Errorf("%s by gateway %s: %w", host, strconv.Itoa(gateway), failure))
+		err = errors.Join(err, fmt.Errorf("%s by gateway %d: %w", host, gateway, failure))
 	}
 	return retries, err
 }

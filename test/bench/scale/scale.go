@@ -23,14 +23,14 @@ import (
 // SizesEnv is the environment variable that overrides the sizes, for example 100,1000.
 const SizesEnv = "SCALE_SIZES"
 
-// sizes returns the numbers of workload clusters.
-func sizes(o record.Options) ([]int, error) {
+// sizes returns the numbers of workload clusters: the usual ones, unless the environment or the options have others.
+func sizes(o record.Options, usual ...int) ([]int, error) {
 	text := os.Getenv(SizesEnv)
 	switch {
 	case text == "" && o.Quick:
 		return []int{100}, nil
 	case text == "":
-		return []int{100, 1_000, 5_000, 10_000}, nil
+		return usual, nil
 	}
 	var all []int
 	for _, s := range strings.Split(text, ",") {
@@ -46,7 +46,7 @@ func sizes(o record.Options) ([]int, error) {
 // Run measures each size in a separate installation, and then how the figures grow. If one size fails, the others are
 // still measured.
 func Run(ctx context.Context, log *record.Log, o record.Options) error {
-	all, err := sizes(o)
+	all, err := sizes(o, 100, 1_000, 5_000, 10_000)
 	if err != nil {
 		return err
 	}
