@@ -7,6 +7,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	reverseclusterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/reverse_connection/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -21,7 +22,8 @@ type Tunnel struct {
 	// an Envoy cluster that is updated leaves its reverse tunnels to the connections that use them, and has none for
 	// new ones.
 	Limits map[string]string
-	Plain  *anypb.Any // the Envoy cluster with the default limits, after multiplex.CloseUnused
+	// Plain is the Envoy cluster with the default limits, after Adjust.
+	Plain *anypb.Any
 }
 
 // TunnelOf parses an Envoy cluster of a gateway. ok is false if it is not a tunnel.
@@ -43,10 +45,35 @@ func TunnelOf(resource *anypb.Any) (t Tunnel, ok bool) {
 		c.CircuitBreakers = breaker(defaults)
 		t.Limits = limits
 	}
-	if multiplex.CloseUnused(c) || len(limits) > 0 {
+	if Adjust(c) || len(limits) > 0 {
 		t.Plain = pack(c)
 	}
 	return t, true
+}
+
+// Adjust changes an Envoy cluster of a tunnel as a gateway's agent does: multiplex.CloseUnused and acceptExpired. It
+// returns false if nothing has changed.
+func Adjust(c *clusterv3.Cluster) bool {
+	closing, accepting := multiplex.CloseUnused(c), acceptExpired(c)
+	return closing || accepting
+}
+
+// acceptExpired changes an Envoy cluster of a tunnel so that it accepts an edge's leaf that has expired, and returns
+// false if nothing has changed. An unused reverse tunnel presents the leaf with which its edge has dialled, when the
+// first client uses it: lanes may wait for that for longer than a leaf is valid, while open streams use other reverse
+// tunnels. Who dials is verified with a leaf that is valid then, and whoever is revoked loses the reverse tunnel.
+func acceptExpired(c *clusterv3.Cluster) bool {
+	context := &tlsv3.UpstreamTlsContext{}
+	if c.GetTransportSocket().GetTypedConfig().UnmarshalTo(context) != nil {
+		return false
+	}
+	verified := context.GetCommonTlsContext().GetCombinedValidationContext().GetDefaultValidationContext()
+	if verified == nil || verified.GetAllowExpiredCertificate() {
+		return false
+	}
+	verified.AllowExpiredCertificate = true
+	c.TransportSocket.ConfigType = &corev3.TransportSocket_TypedConfig{TypedConfig: pack(context)}
+	return true
 }
 
 // runtimeLimits returns thresholds by the keys with which Envoy's runtime overrides them. Missing ones have Envoy's

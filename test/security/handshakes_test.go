@@ -30,8 +30,9 @@ const (
 	// that keeps two tunnels may open eight within 1.5 s.
 	dialCount, dialPause = 25, 250 * time.Millisecond
 	// leafTries is how many tunnels one leaf tries to open, and mostTunnels how many it may have: four times the number
-	// that it keeps.
-	leafTries, mostTunnels = 3000, 8
+	// that it keeps to a gateway with one worker, with its lanes.
+	leafTries   = 3000
+	mostTunnels = 4 * (model.TunnelsPerWorker + model.DefaultLanes)
 	// silentCount is how many silent connections one source opens.
 	silentCount = 1500
 	// logLimit bounds the log of a gateway's agent and Envoy during a flood, at the agent's level debug.
@@ -145,7 +146,7 @@ func (in *installation) leafAttacks(t *testing.T, from target, leaf outsider.Sto
 		func(t *testing.T) {
 			agent := in.Gateways[0].Process()
 			must(t, agent.Freeze())
-			held := from.hold(t, leaf, 60)
+			held := from.hold(t, leaf, 2*mostTunnels)
 			defer held.close()
 			n, err := held.open(), in.victim.Works(t.Context())
 			must(t, agent.Thaw())
@@ -162,7 +163,7 @@ func (in *installation) leafAttacks(t *testing.T, from target, leaf outsider.Sto
 			must(t, in.victim.Works(t.Context()))
 		},
 		func(t *testing.T) {
-			held := bare.hold(t, bare.leaf(t, model.NewID()), 40)
+			held := bare.hold(t, bare.leaf(t, model.NewID()), 2*mostTunnels)
 			defer held.close()
 			time.Sleep(3 * time.Second)
 			if n := held.open(); n <= mostTunnels {

@@ -63,7 +63,9 @@ func TestLanesFollowTheClients(t *testing.T) {
 type sent struct{ lanes atomic.Bool }
 
 // Offers implements resources.
-func (s *sent) Offers(of func(string) bool) bool { return s.lanes.Load() && of("gateway-0-lane-1_edge-a") }
+func (s *sent) Offers(of func(string) bool) bool {
+	return s.lanes.Load() && of("gateway-0-lane-1_edge-a")
+}
 
 // ReapplyAll implements resources.
 func (s *sent) ReapplyAll(func(string) bool) {}
