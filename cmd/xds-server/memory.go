@@ -4,8 +4,9 @@ const (
 	// objects is the memory for everything but connections of edges: 265 MB with 10,000 workload clusters
 	// (docs/benchmarks/scale.md), and some for the time of a restart, when all of them are read.
 	objects = 400 << 20
-	// connection is the memory of one edge, which has one connection for its resources and its reports: 90 KB with 10,000
-	// of them (docs/benchmarks/scale.md).
+	// connection is the memory of one edge, which has one connection for its resources and its reports. Without a limit
+	// it is 90 to 106 KB with 10,000 of them (docs/benchmarks/scale.md), of which 57 KB are in use. Near a limit less of
+	// it is garbage.
 	connection = 96 << 10
 	// leastConnections are served with any memory, because a limit for a few edges must not exclude all of them.
 	leastConnections = 1000

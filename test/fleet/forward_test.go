@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/assignment"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/traffic"
@@ -73,18 +72,11 @@ func TestGatewaysForwardClients(t *testing.T) {
 }
 
 // assigned returns the numbers of the gateways of a member.
-func (f *forwards) assigned(t *testing.T, m *world.Member) (numbers []int) {
+func (f *forwards) assigned(t *testing.T, m *world.Member) []int {
 	t.Helper()
 	tunnel, err := m.Tunnel(t.Context())
 	must(t, err)
-	var all []model.Gateway
-	for i := range forwardGateways {
-		all = append(all, model.Gateway{Name: fmt.Sprintf("gateway-%d", i)})
-	}
-	for _, g := range assignment.Of(tunnel.Spec.ID, forwardPerTunnel, all) {
-		numbers = append(numbers, slices.Index(all, g))
-	}
-	return numbers
+	return lab.Assigned(tunnel.Spec.ID, forwardPerTunnel, forwardGateways)
 }
 
 func (f *forwards) tunnels(t *testing.T, lanes int) {

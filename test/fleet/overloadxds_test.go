@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"crypto/x509"
 	"net"
 	"net/netip"
@@ -12,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/proc"
@@ -86,6 +86,7 @@ func alive(all []*synthetic.Control) (n int) {
 // channels opens control channels at the xds-server, of edges with certificates of the installation's CA.
 type channels struct {
 	ca      *certs.CA
+	key     *ecdsa.PrivateKey // of all edges
 	fleet   *synthetic.Fleet
 	network *netns.Namespace
 	address string
@@ -103,8 +104,10 @@ func newChannels(t *testing.T, w *world.World) *channels {
 	fleet, err := synthetic.New(synthetic.Options{Domain: world.Domain, Roots: roots})
 	must(t, err)
 	t.Cleanup(func() { _ = fleet.Close() })
+	key, err := certs.NewKey()
+	must(t, err)
 	return &channels{
-		ca: ca, fleet: fleet, network: w.Network.Management,
+		ca: ca, key: key, fleet: fleet, network: w.Network.Management,
 		address: netns.HostPort(w.Network.ManagementAddress().String(), netns.XDSPort),
 	}
 }
@@ -141,29 +144,15 @@ func (c *channels) open(t *testing.T, n int, members ...*world.Member) (accepted
 func (c *channels) one(ctx context.Context, id string) (one *synthetic.Control, rejection, err error) {
 	ctx, cancel := context.WithTimeout(ctx, recovery)
 	defer cancel()
-	key, err := certs.NewKey()
+	spec, err := synthetic.NewSpec(c.ca, c.key, world.Domain, id, time.Hour)
 	if err != nil {
 		return nil, nil, err
 	}
-	edge := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: id}
-	now := time.Now()
-	chain, err := c.ca.Issue(key.Public(), certs.Leaf{
-		CommonName: edge.Node, DNSNames: world.Domain.DNSNames(edge), Client: true,
-		NotBefore: now.Add(-time.Minute), NotAfter: now.Add(time.Hour),
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	identity, err := certs.NewIdentity(chain, key)
-	if err != nil {
-		return nil, nil, err
-	}
-	certificate := identity.TLSCertificate()
 	c.mu.Lock()
 	c.next++
 	from := netip.AddrFrom4([4]byte{10, 200, byte(c.next >> 8), byte(c.next)})
 	c.mu.Unlock()
-	one, rejection = c.fleet.Add(synthetic.Spec{Node: edge.Node, ID: id, Certificate: &certificate}).Follow(
+	one, rejection = c.fleet.Add(spec).Follow(
 		ctx, net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 40_000)),
 		func(ctx context.Context) (net.Conn, error) { return c.network.DialContext(ctx, "tcp", c.address) },
 	)

@@ -3,6 +3,7 @@ package synthetic
 import (
 	"bufio"
 	"context"
+	"crypto/ecdsa"
 	"crypto/tls"
 	"fmt"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -41,6 +43,26 @@ type Spec struct {
 	Certificate *tls.Certificate
 	// Fault returns the fault at a moment; nil: no faults. It must be safe for concurrent use.
 	Fault func(Moment) Fault
+}
+
+// NewSpec returns a new edge of a tunnel id, with a leaf for a key, which several edges may share.
+func NewSpec(
+	ca *certs.CA, key *ecdsa.PrivateKey, domain model.TunnelDomain, id string, lifetime time.Duration,
+) (Spec, error) {
+	edge, now := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: id}, time.Now()
+	chain, err := ca.Issue(key.Public(), certs.Leaf{
+		CommonName: edge.Node, DNSNames: domain.DNSNames(edge), Server: true, Client: true,
+		NotBefore: now.Add(-time.Minute), NotAfter: now.Add(lifetime),
+	})
+	if err != nil {
+		return Spec{}, err
+	}
+	identity, err := certs.NewIdentity(chain, key)
+	if err != nil {
+		return Spec{}, err
+	}
+	certificate := identity.TLSCertificate()
+	return Spec{Node: edge.Node, ID: id, Certificate: &certificate}, nil
 }
 
 // Moment is a moment of a possible fault: when the gateway begins TLS in a tunnel, or a stream.

@@ -11,8 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/assignment"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
@@ -109,7 +106,7 @@ func New(ctx context.Context, o Options) (_ *World, err error) {
 	for i := range l.Gateways {
 		public := netns.HostPort(netns.PublicAddress(i).String(), netns.PublicPort)
 		one, err := synthetic.New(synthetic.Options{
-			Domain: Domain, Gateway: gatewayName(i), Roots: w.Roots, API: w.API, Tunnels: o.Tunnels,
+			Domain: Domain, Gateway: netns.GatewayReplica(i), Roots: w.Roots, API: w.API, Tunnels: o.Tunnels,
 			Dial: func(ctx context.Context) (net.Conn, error) {
 				slots <- struct{}{}
 				defer func() { <-slots }()
@@ -124,8 +121,6 @@ func New(ctx context.Context, o Options) (_ *World, err error) {
 	w.Fleet = w.Fleets[0]
 	return w, nil
 }
-
-func gatewayName(i int) string { return "gateway-" + strconv.Itoa(i) }
 
 // Close stops everything.
 func (w *World) Close(ctx context.Context) {
@@ -194,24 +189,13 @@ func (w *World) Edges(id string) (all []*synthetic.Edge, err error) {
 }
 
 // Assigned returns the numbers of the gateways that a tunnel is assigned to.
-func (w *World) Assigned(id string) (numbers []int) {
-	var gateways []model.Gateway
-	for i := range w.Fleets {
-		gateways = append(gateways, model.Gateway{Name: gatewayName(i)})
-	}
-	for _, g := range assignment.Of(id, w.options.GatewaysPerTunnel, gateways) {
-		numbers = append(numbers, slices.Index(gateways, g))
-	}
-	return numbers
+func (w *World) Assigned(id string) []int {
+	return lab.Assigned(id, w.options.GatewaysPerTunnel, len(w.Fleets))
 }
 
 // spec returns a new edge of a tunnel.
 func (w *World) spec(id string) (synthetic.Spec, error) {
-	edge := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: id}
-	certificate, err := w.Leaf(
-		certs.Leaf{CommonName: edge.Node, DNSNames: Domain.DNSNames(edge), Server: true, Client: true},
-	)
-	return synthetic.Spec{Node: edge.Node, ID: id, Certificate: certificate}, err
+	return synthetic.NewSpec(w.CA, w.key, Domain, id, lifetime)
 }
 
 // Create creates objects in the management cluster. Existing objects are not changed.

@@ -37,7 +37,7 @@ func RunForward(ctx context.Context, log *record.Log, o record.Options) error {
 	}
 	var failed error
 	for _, n := range all {
-		if n = min(n, forwarded()); n < 1 {
+		if n = min(n, mostForwarded()); n < 1 {
 			return errors.New("a process may not have enough sockets open")
 		}
 		r := &results{log: log, out: o, size: n, growth: growth{}}
@@ -49,9 +49,9 @@ func RunForward(ctx context.Context, log *record.Log, o record.Options) error {
 	return failed
 }
 
-// forwarded returns the number of workload clusters for which the sockets of this process suffice: each has a tunnel to
-// each of its gateways and a control channel.
-func forwarded() int {
+// mostForwarded returns the number of workload clusters for which the sockets of this process suffice: each has a
+// tunnel to each of its gateways and a control channel.
+func mostForwarded() int {
 	limit, ok := openFiles()
 	if !ok {
 		return 0
@@ -143,7 +143,7 @@ func (w *world) hop(ctx context.Context, r *results, ids map[string]string, n in
 			return err
 		}
 		// The gateway may not have this Tunnel yet, and a synthetic edge opens another tunnel in place of a used one.
-		if err := w.patient(ctx, gateway, host); err != nil {
+		if _, err := w.answersBy(ctx, gateway, host); err != nil {
 			return err
 		}
 		begin := time.Now()
@@ -159,11 +159,6 @@ func (w *world) hop(ctx context.Context, r *results, ids map[string]string, n in
 	r.times("a request by a gateway with the tunnel", direct)
 	r.times("a request that is forwarded", forwarded)
 	return nil
-}
-
-// patient sends requests by a gateway until one succeeds.
-func (w *world) patient(ctx context.Context, gateway int, host string) error {
-	return quickly(ctx, func(ctx context.Context) (bool, error) { return w.getBy(ctx, gateway, host) == nil, nil })
 }
 
 // killed stops all xds-servers, and kills the Envoys of some gateways one after the other while clients send requests

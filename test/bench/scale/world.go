@@ -154,15 +154,20 @@ func ask(ctx context.Context, conn net.Conn, host, path string) error {
 	return err
 }
 
-// answers waits until a workload cluster answers, and returns how long that took.
+// answers waits until a workload cluster answers by the first gateway, and returns how long that took.
 func (w *world) answers(ctx context.Context, host string) (time.Duration, error) {
+	return w.answersBy(ctx, 0, host)
+}
+
+// answersBy waits until a workload cluster answers by a gateway, and returns how long that took.
+func (w *world) answersBy(ctx context.Context, gateway int, host string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	begin := time.Now()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := w.get(ctx, host)
+		err := w.getBy(ctx, gateway, host)
 		if err == nil {
 			return time.Since(begin), nil
 		}
