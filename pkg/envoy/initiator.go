@@ -80,9 +80,11 @@ func EdgeClusters(inst model.Installation, wc model.WorkloadCluster, node string
 		clusters = append(clusters, edgeAPIServer(apiserverCluster(node), dial.apiservers(wc), dial.buffers().apiserver))
 	}
 	for _, g := range assignment.Of(wc.ID, inst.GatewaysPerTunnel, inst.Gateways) {
-		c := edgeGateway(inst.Domain, g.Name, edge, dial.gateways(inst, g))
-		clusters = append(clusters, c)
+		at := dial.gateways(inst, g)
+		clusters = append(clusters, edgeGateway(inst.Domain, g.Name, edge, at))
 		for i := 1; i <= dial.Version.lanes(inst); i++ {
+			// One address each: the other lanes serve while it is dead.
+			c := edgeGateway(inst.Domain, g.Name, edge, at[i%len(at):][:1])
 			clusters = append(clusters, lane.Cluster(c, laneCluster(g.Name, i, node), inst.Domain.Lane(g.Name, i)))
 		}
 	}
