@@ -88,6 +88,7 @@ type Agent struct {
 	sds     *identity.SecretServer
 	gateway *gateway.Gateway // nil for an edge
 	lanes   *edge.Lanes      // nil for a gateway
+	renewal edge.Renewal     // of an edge
 	envoy   *status.Health
 	figures *figures
 	beats   *heartbeat.Monitor
@@ -180,8 +181,12 @@ func (a *Agent) load() (err error) {
 		return err
 	}
 	if a.config.Gateway == nil {
-		a.lanes = edge.NewLanes(a.config.path, edge.NarrowingOf(a.config.Edges), a.log)
-		a.xds.SetOverride(a.lanes)
+		a.lanes = edge.NewLanes(a.config.path, a.log)
+		overrides := xdsproxy.Overrides{a.lanes, &a.renewal}
+		if narrowing := edge.NarrowingOf(a.config.Edges); narrowing != nil {
+			overrides = append(overrides, narrowing)
+		}
+		a.xds.SetOverride(overrides)
 	} else {
 		a.gateway, err = gateway.New(*a.config.Gateway, gateway.Deps{
 			XDS: a.xds, Admin: a.config.admin(), Listen: listenUnix, Workers: a.config.Concurrency,

@@ -24,6 +24,7 @@ import (
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -230,7 +231,7 @@ func (c *control) runsWhatWasSent(servers *collect.Servers, node collect.Node) {
 		}
 		want := unpacked(c.t, sent)
 		if _, tunnel := envoy.TunnelOf(sent.Config); tunnel {
-			envoy.Adjust(want)
+			multiplex.CloseUnused(want)
 		}
 		if !proto.Equal(clusterFrom(c.t, r.Config), want) {
 			c.t.Errorf("%s runs another form of %s", node.Name, sent.Name)

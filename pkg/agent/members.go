@@ -84,6 +84,7 @@ func (a *Agent) newEdge(e edge.Config, dir string, log *slog.Logger) (*membershi
 		return nil, err
 	}
 	m.parts = append(m.parts, edge.Run)
+	m.renewal = &a.renewal
 	m.setRole(edge)
 	return m, nil
 }

@@ -14,11 +14,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/agent/identity"
 	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
+	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
@@ -42,6 +44,7 @@ type membership struct {
 	xds        *xdsproxy.Proxy
 	admin      envoyadmin.Client // of the Envoy that all memberships share
 	sds        *identity.SecretServer
+	renewal    *edge.Renewal // nil for a gateway
 	status     *status.Status
 	figures    *figures
 	log        *slog.Logger
@@ -64,6 +67,9 @@ func (m *membership) recover() []xdsproxy.Upstream {
 	if err != nil {
 		return nil
 	}
+	if leaf, err := m.store.Identity(); err == nil {
+		m.follow(leaf)
+	}
 	return []xdsproxy.Upstream{{Name: subject.Node, Check: m.Check(subject)}}
 }
 
@@ -75,6 +81,11 @@ func (m *membership) current() (model.Subject, error) {
 	}
 	domain, _ := m.Control()
 	return identity.ParseSubject(domain, current)
+}
+
+// follow adapts to a leaf how long reverse tunnels wait for their first client, and returns whether that has changed.
+func (m *membership) follow(leaf certs.Identity) bool {
+	return m.renewal != nil && m.renewal.Follow(leaf.Lifetime())
 }
 
 // run runs the membership until ctx ends.
@@ -179,6 +190,9 @@ func (m *membership) apply() error {
 		return err
 	}
 	m.status.SetIdentity(subject, identity)
+	if m.follow(identity) {
+		m.xds.ReapplyAll(envoy.IsTunnelListener)
+	}
 	m.mu.Lock()
 	same := m.subject == subject
 	// A connection that was made with an expired leaf is unusable, however long it stays open.

@@ -82,6 +82,16 @@ func (i Identity) NotBefore() time.Time { return i.Leaf().NotBefore }
 // NotAfter returns when the leaf expires. It panics for the zero identity.
 func (i Identity) NotAfter() time.Time { return i.Leaf().NotAfter }
 
+// Lifetime returns for how long the leaf is valid from the moment at which it was issued. Issuers set NotBefore earlier
+// by ClockSkew; a leaf that is valid for less in all has another issuer. It panics for the zero identity.
+func (i Identity) Lifetime() time.Duration {
+	valid := i.NotAfter().Sub(i.NotBefore())
+	if valid > ClockSkew {
+		return valid - ClockSkew
+	}
+	return valid
+}
+
 // Serial returns the leaf's serial number in hexadecimal, as logs name a leaf. It panics for the zero identity.
 func (i Identity) Serial() string { return i.Leaf().SerialNumber.Text(16) }
 

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/lane"
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 )
 
 const (
@@ -86,7 +87,7 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate, lanes int, ok boo
 			connectionLimit("handshakes", rate),
 		)
 	}
-	return pack(l), rate, lane.Of(l), true
+	return typed.Pack(l), rate, lane.Of(l), true
 }
 
 // tunnelRate returns how many reverse tunnels per second the xds-server allows.

@@ -76,7 +76,7 @@ func retryAnother() *routev3.RetryPolicy {
 		RetryPriority: &routev3.RetryPolicy_RetryPriority{
 			Name: "envoy.retry_priorities.previous_priorities",
 			ConfigType: &routev3.RetryPolicy_RetryPriority_TypedConfig{
-				TypedConfig: pack(&previousprioritiesv3.PreviousPrioritiesConfig{UpdateFrequency: 1}),
+				TypedConfig: typed.Pack(&previousprioritiesv3.PreviousPrioritiesConfig{UpdateFrequency: 1}),
 			},
 		},
 	}
@@ -87,7 +87,7 @@ func anotherHost() []*routev3.RetryPolicy_RetryHostPredicate {
 	return []*routev3.RetryPolicy_RetryHostPredicate{{
 		Name: "envoy.retry_host_predicates.previous_hosts",
 		ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
-			TypedConfig: pack(&previoushostsv3.PreviousHostsPredicate{}),
+			TypedConfig: typed.Pack(&previoushostsv3.PreviousHostsPredicate{}),
 		},
 	}}
 }

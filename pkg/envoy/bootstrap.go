@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/envoy/overload"
 	"github.com/fairlead/fairlead/pkg/envoy/peers"
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -37,7 +38,7 @@ type BootstrapConfig struct {
 func GatewayBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 	b := bootstrap(model.RoleGateway, &corev3.TypedExtensionConfig{
 		Name: "envoy.bootstrap.reverse_tunnel.upstream_socket_interface",
-		TypedConfig: pack(&upstreamv3.UpstreamReverseConnectionSocketInterface{
+		TypedConfig: typed.Pack(&upstreamv3.UpstreamReverseConnectionSocketInterface{
 			StatPrefix: "reverse_tunnel",
 			AccessLog:  []*accesslogv3.AccessLog{tunnelLog()},
 		}),
@@ -121,7 +122,7 @@ func staticLayer(name string, fields map[string]*structpb.Value) *bootstrapv3.Ru
 func EdgeBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 	b := bootstrap(model.RoleEdge, &corev3.TypedExtensionConfig{
 		Name: "envoy.bootstrap.reverse_tunnel.downstream_socket_interface",
-		TypedConfig: pack(&downstreamv3.DownstreamReverseConnectionSocketInterface{
+		TypedConfig: typed.Pack(&downstreamv3.DownstreamReverseConnectionSocketInterface{
 			StatPrefix:          "reverse_tunnel",
 			MaintainInterval:    durationpb.New(maintainInterval),
 			MaxReconnectBackoff: durationpb.New(maxReconnectBackoff),

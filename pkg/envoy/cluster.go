@@ -66,7 +66,7 @@ func tunnelCluster(name, tunnelID string, limits model.Limits) *clusterv3.Cluste
 		Name: name,
 		ClusterDiscoveryType: &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
 			Name:        "envoy.clusters.reverse_connection",
-			TypedConfig: pack(&reverseclusterv3.ReverseConnectionClusterConfig{HostIdFormat: tunnelID}),
+			TypedConfig: typed.Pack(&reverseclusterv3.ReverseConnectionClusterConfig{HostIdFormat: tunnelID}),
 		}},
 		LbPolicy:                      clusterv3.Cluster_CLUSTER_PROVIDED,
 		ConnectTimeout:                durationpb.New(tunnelConnectTimeout),

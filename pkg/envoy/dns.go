@@ -5,6 +5,8 @@ import (
 	commondnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/common/dns/v3"
 	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dns/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 )
 
 // byDNS resolves the hosts of an Envoy cluster by name, of either family. Each address is a separate host; or, if
@@ -13,7 +15,7 @@ import (
 func byDNS(together bool) *clusterv3.Cluster_ClusterType {
 	return &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
 		Name: "envoy.cluster.dns",
-		TypedConfig: pack(&dnsv3.DnsCluster{
+		TypedConfig: typed.Pack(&dnsv3.DnsCluster{
 			DnsLookupFamily:              commondnsv3.DnsLookupFamily_ALL,
 			AllAddressesInSingleEndpoint: together,
 			DnsFailureRefreshRate: &dnsv3.DnsCluster_RefreshRate{

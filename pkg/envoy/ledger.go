@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 )
 
 // Owners of connections to the public port, as recorded in TunnelLog.
@@ -130,7 +131,7 @@ func recordLog(owner string, more map[string]string) *accesslogv3.AccessLog {
 	}
 	return &accesslogv3.AccessLog{
 		Name: "envoy.access_loggers.file",
-		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack(&fileaccesslogv3.FileAccessLog{
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: typed.Pack(&fileaccesslogv3.FileAccessLog{
 			Path: TunnelLog,
 			AccessLogFormat: &fileaccesslogv3.FileAccessLog_LogFormat{LogFormat: &corev3.SubstitutionFormatString{
 				Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: &structpb.Struct{Fields: fields}},

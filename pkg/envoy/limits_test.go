@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -48,7 +49,7 @@ func (g *gateway) limit(t *testing.T, in *installation, wc model.WorkloadCluster
 			t.Fatalf("%s is %+v", c.GetName(), tunnel)
 		}
 		want := envoy.TunnelClusters(in.Installation, usual)[i]
-		envoy.Adjust(want)
+		multiplex.CloseUnused(want)
 		if string(tunnel.Plain.GetValue()) != string(packed(t, want).GetValue()) {
 			t.Fatalf("limits change the Envoy cluster %s", c.GetName())
 		}

@@ -35,7 +35,7 @@ func listening(name string, at model.Endpoint, keepalive *corev3.TcpKeepalive) *
 func tlsInspector() []*listenerv3.ListenerFilter {
 	return []*listenerv3.ListenerFilter{{
 		Name:       "envoy.filters.listener.tls_inspector",
-		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: pack(&inspectorv3.TlsInspector{})},
+		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: typed.Pack(&inspectorv3.TlsInspector{})},
 	}}
 }
 
@@ -51,7 +51,7 @@ func chainFor(serverName string, filters ...*listenerv3.Filter) *listenerv3.Filt
 // chainForDNSNames routes connections whose SNI matches dnsNamePattern to a filter chain, and closes all others.
 func chainForDNSNames(chain string) *xdsmatcherv3.Matcher {
 	predicate := &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate{
-		Input: &xdscorev3.TypedExtensionConfig{Name: "sni", TypedConfig: pack(&networkinputsv3.ServerNameInput{})},
+		Input: &xdscorev3.TypedExtensionConfig{Name: "sni", TypedConfig: typed.Pack(&networkinputsv3.ServerNameInput{})},
 		Matcher: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate_ValueMatch{
 			ValueMatch: &xdsmatcherv3.StringMatcher{MatchPattern: &xdsmatcherv3.StringMatcher_SafeRegex{
 				SafeRegex: &xdsmatcherv3.RegexMatcher{
@@ -68,7 +68,7 @@ func chainForDNSNames(chain string) *xdsmatcherv3.Matcher {
 					MatchType: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate_{SinglePredicate: predicate},
 				},
 				OnMatch: &xdsmatcherv3.Matcher_OnMatch{OnMatch: &xdsmatcherv3.Matcher_OnMatch_Action{
-					Action: &xdscorev3.TypedExtensionConfig{Name: "filter-chain", TypedConfig: pack(wrapperspb.String(chain))},
+					Action: &xdscorev3.TypedExtensionConfig{Name: "filter-chain", TypedConfig: typed.Pack(wrapperspb.String(chain))},
 				}},
 			}},
 		}},
@@ -83,7 +83,7 @@ func dnsName() *matcherv3.StringMatcher {
 }
 
 func filter(name string, config proto.Message) *listenerv3.Filter {
-	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(config)}}
+	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typed.Pack(config)}}
 }
 
 // tcpProxy forwards connections to one Envoy cluster.

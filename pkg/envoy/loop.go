@@ -14,9 +14,7 @@ func loopListener() *listenerv3.Listener {
 	return &listenerv3.Listener{
 		Name:       "loop",
 		StatPrefix: "loop",
-		Address: &corev3.Address{Address: &corev3.Address_Pipe{
-			Pipe: &corev3.Pipe{Path: LoopSocket, Mode: 0o600},
-		}},
+		Address:    &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: LoopSocket, Mode: 0o600}}},
 		ConnectionBalanceConfig: &listenerv3.Listener_ConnectionBalanceConfig{
 			BalanceType: &listenerv3.Listener_ConnectionBalanceConfig_ExactBalance_{
 				ExactBalance: &listenerv3.Listener_ConnectionBalanceConfig_ExactBalance{},

@@ -86,6 +86,9 @@ func tunnelListenerName(gateway, node string) string {
 	return tunnelListenerPrefix + node + "_" + gateway
 }
 
+// IsTunnelListener reports whether a listener of an edge keeps reverse tunnels to a gateway.
+func IsTunnelListener(name string) bool { return strings.HasPrefix(name, tunnelListenerPrefix) }
+
 func networkCluster(tunnelID string) string { return networkClusterPrefix + tunnelID }
 
 // NetworkCluster returns the name of a gateway's Envoy cluster of the edges of a network, by Tunnel.spec.id.

@@ -7,6 +7,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -45,7 +46,7 @@ func TestEachFilterChainOfThePublicListenerRecordsItsOwner(t *testing.T) {
 	if l.GetDefaultFilterChain() != nil || l.GetFilterChainMatcher() != nil {
 		t.Error("the public listener has filter chains that this test does not see")
 	}
-	if err := RecordsOwners(pack(l)); err != nil {
+	if err := RecordsOwners(typed.Pack(l)); err != nil {
 		t.Error(err)
 	}
 }
@@ -63,8 +64,8 @@ func TestChainsOfNetworksRecordTheirOwner(t *testing.T) {
 	for _, chain := range listener().GetFilterChains() {
 		owners[ownerOf(chain)]++
 	}
-	if owners[OwnerEgress] != 1 || owners[OwnerForward] != 1 || RecordsOwners(pack(listener())) != nil {
-		t.Errorf("owners: %v, %v", owners, RecordsOwners(pack(listener())))
+	if owners[OwnerEgress] != 1 || owners[OwnerForward] != 1 || RecordsOwners(typed.Pack(listener())) != nil {
+		t.Errorf("owners: %v, %v", owners, RecordsOwners(typed.Pack(listener())))
 	}
 	for name, change := range map[string]func(*hcmv3.HttpConnectionManager){
 		"no record":          func(m *hcmv3.HttpConnectionManager) { m.AccessLog = nil },
@@ -81,8 +82,8 @@ func TestChainsOfNetworksRecordTheirOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		change(m)
-		last.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: pack(m)}
-		if RecordsOwners(pack(l)) == nil {
+		last.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: typed.Pack(m)}
+		if RecordsOwners(typed.Pack(l)) == nil {
 			t.Errorf("%s: it is not found", name)
 		}
 	}
@@ -112,7 +113,7 @@ func TestAFilterChainWithoutRecordIsDetected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := publicOf(t, model.Denied{})
 			change(l)
-			if err := RecordsOwners(pack(l)); err == nil {
+			if err := RecordsOwners(typed.Pack(l)); err == nil {
 				t.Error("it is not found")
 			}
 		})

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/envoy/peers"
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -96,5 +97,5 @@ func (t Tunnel) Forward(to []string) *anypb.Any {
 			},
 		},
 	})
-	return pack(c)
+	return typed.Pack(c)
 }

@@ -73,7 +73,7 @@ func (p ProxyProtocol) Accept(resource *anypb.Any) *anypb.Any {
 	}
 	l.ListenerFilters = slices.Insert(l.GetListenerFilters(), 0, &listenerv3.ListenerFilter{
 		Name:       "envoy.filters.listener.proxy_protocol",
-		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: pack(&listenproxyv3.ProxyProtocol{})},
+		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: typed.Pack(&listenproxyv3.ProxyProtocol{})},
 	})
 	flood := tunnelRate(l) // the first limit of each filter chain is for floods
 	balancers, trusted := typed.CIDRRanges(p.Balancers), typed.CIDRRanges(p.networks())
@@ -91,7 +91,7 @@ func (p ProxyProtocol) Accept(resource *anypb.Any) *anypb.Any {
 		connectionLimit("backstop", flood), callForConnection("%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%", false),
 		filter("envoy.filters.network.direct_response", &directresponsev3.Config{}),
 	}}
-	return pack(l)
+	return typed.Pack(l)
 }
 
 // PeerAddresses returns the IP addresses and DNS names at which an Envoy cluster reaches another gateway. It returns
@@ -119,10 +119,10 @@ func recordSocket(chain *listenerv3.FilterChain) {
 		switch {
 		case f.GetTypedConfig().UnmarshalTo(proxy) == nil:
 			recordsOfSocket(proxy.GetAccessLog())
-			f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: pack(proxy)}
+			f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: typed.Pack(proxy)}
 		case f.GetTypedConfig().UnmarshalTo(manager) == nil:
 			recordsOfSocket(manager.GetAccessLog())
-			f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: pack(manager)}
+			f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: typed.Pack(manager)}
 		}
 	}
 }
@@ -133,7 +133,7 @@ func recordsOfSocket(logs []*accesslogv3.AccessLog) {
 		file := &fileaccesslogv3.FileAccessLog{}
 		if log.GetTypedConfig().UnmarshalTo(file) == nil && file.GetPath() == TunnelLog {
 			ofSocket(file.GetLogFormat().GetJsonFormat().GetFields())
-			log.ConfigType = &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack(file)}
+			log.ConfigType = &accesslogv3.AccessLog_TypedConfig{TypedConfig: typed.Pack(file)}
 		}
 	}
 }
@@ -152,19 +152,14 @@ func (p ProxyProtocol) Send(resource *anypb.Any) *anypb.Any {
 		return resource
 	}
 	c.TransportSocket = sendAddress()
-	return pack(c)
+	return typed.Pack(c)
 }
 
 // sendAddress sends the client's address before each connection (PROXY protocol, version 2).
 func sendAddress() *corev3.TransportSocket {
-	return &corev3.TransportSocket{
-		Name: "envoy.transport_sockets.upstream_proxy_protocol",
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&proxyprotocolv3.ProxyProtocolUpstreamTransport{
-			Config: &corev3.ProxyProtocolConfig{Version: corev3.ProxyProtocolConfig_V2},
-			TransportSocket: &corev3.TransportSocket{
-				Name:       "envoy.transport_sockets.raw_buffer",
-				ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&rawbufferv3.RawBuffer{})},
-			},
-		})},
+	config := &proxyprotocolv3.ProxyProtocolUpstreamTransport{
+		Config:          &corev3.ProxyProtocolConfig{Version: corev3.ProxyProtocolConfig_V2},
+		TransportSocket: transportSocket("envoy.transport_sockets.raw_buffer", &rawbufferv3.RawBuffer{}),
 	}
+	return transportSocket("envoy.transport_sockets.upstream_proxy_protocol", config)
 }

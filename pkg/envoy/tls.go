@@ -8,12 +8,15 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/sds"
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
+const tlsName = "envoy.transport_sockets.tls"
+
 // serverTLS accepts a peer whose leaf was issued under self's trust bundle and has a DNS name that matches peer.
 func serverTLS(self model.Subject, peer *matcherv3.StringMatcher, alpn ...string) *corev3.TransportSocket {
-	return tlsSocket(&tlsv3.DownstreamTlsContext{
+	return transportSocket(tlsName, &tlsv3.DownstreamTlsContext{
 		RequireClientCertificate: wrapperspb.Bool(true),
 		CommonTlsContext:         commonTLS(self, peer, alpn),
 		// A resumed session is not verified again: a leaf would be accepted after its expiry.
@@ -32,17 +35,16 @@ func clientTLS(self model.Subject, server string, alpn ...string) *corev3.Transp
 
 // clientTLSBy is clientTLS for a server with another name in its leaf.
 func clientTLSBy(self model.Subject, sni, server string, alpn ...string) *corev3.TransportSocket {
-	return tlsSocket(&tlsv3.UpstreamTlsContext{
+	return transportSocket(tlsName, &tlsv3.UpstreamTlsContext{
 		Sni:              sni,
 		CommonTlsContext: commonTLS(self, exactly(server), alpn),
 		MaxSessionKeys:   wrapperspb.UInt32(0), // no resumption, see serverTLS
 	})
 }
 
-func tlsSocket(context proto.Message) *corev3.TransportSocket {
+func transportSocket(name string, config proto.Message) *corev3.TransportSocket {
 	return &corev3.TransportSocket{
-		Name:       "envoy.transport_sockets.tls",
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(context)},
+		Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: typed.Pack(config)},
 	}
 }
 

@@ -7,11 +7,11 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	reverseclusterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/reverse_connection/v3"
-	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -22,7 +22,7 @@ type Tunnel struct {
 	// an Envoy cluster that is updated leaves its reverse tunnels to the connections that use them, and has none for
 	// new ones.
 	Limits map[string]string
-	// Plain is the Envoy cluster with the default limits, after Adjust.
+	// Plain is the Envoy cluster with the default limits, after multiplex.CloseUnused.
 	Plain *anypb.Any
 }
 
@@ -45,35 +45,10 @@ func TunnelOf(resource *anypb.Any) (t Tunnel, ok bool) {
 		c.CircuitBreakers = breaker(defaults)
 		t.Limits = limits
 	}
-	if Adjust(c) || len(limits) > 0 {
-		t.Plain = pack(c)
+	if multiplex.CloseUnused(c) || len(limits) > 0 {
+		t.Plain = typed.Pack(c)
 	}
 	return t, true
-}
-
-// Adjust changes an Envoy cluster of a tunnel as a gateway's agent does: multiplex.CloseUnused and acceptExpired. It
-// returns false if nothing has changed.
-func Adjust(c *clusterv3.Cluster) bool {
-	closing, accepting := multiplex.CloseUnused(c), acceptExpired(c)
-	return closing || accepting
-}
-
-// acceptExpired changes an Envoy cluster of a tunnel so that it accepts an edge's leaf that has expired, and returns
-// false if nothing has changed. An unused reverse tunnel presents the leaf with which its edge has dialled, when the
-// first client uses it: lanes may wait for that for longer than a leaf is valid, while open streams use other reverse
-// tunnels. Who dials is verified with a leaf that is valid then, and whoever is revoked loses the reverse tunnel.
-func acceptExpired(c *clusterv3.Cluster) bool {
-	context := &tlsv3.UpstreamTlsContext{}
-	if c.GetTransportSocket().GetTypedConfig().UnmarshalTo(context) != nil {
-		return false
-	}
-	verified := context.GetCommonTlsContext().GetCombinedValidationContext().GetDefaultValidationContext()
-	if verified == nil || verified.GetAllowExpiredCertificate() {
-		return false
-	}
-	verified.AllowExpiredCertificate = true
-	c.TransportSocket.ConfigType = &corev3.TransportSocket_TypedConfig{TypedConfig: pack(context)}
-	return true
 }
 
 // runtimeLimits returns thresholds by the keys with which Envoy's runtime overrides them. Missing ones have Envoy's
@@ -95,7 +70,7 @@ func runtimeLimits(cluster string, at *clusterv3.CircuitBreakers_Thresholds) map
 // reverse tunnel: it leads to the agent, which rejects each connection at once.
 func UnreachableCluster(name string) *anypb.Any {
 	socket := lbEndpoint(&corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: UnreachableSocket}}})
-	return pack(&clusterv3.Cluster{
+	return typed.Pack(&clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(dialTimeout),

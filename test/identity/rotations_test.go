@@ -18,15 +18,16 @@ import (
 
 const (
 	// leafLife is the lifetime of certificates in TestRotationsInterruptNoRequest.
-	leafLife = 11 * time.Second
-	// caLife is the lifetime of a CA where it is replaced. The controller replaces a CA at 4/5 of it, which is after the
-	// rotation that is counted under load.
-	caLife = 150 * time.Second
+	leafLife = 13 * time.Second
+	// caLife is the lifetime of a CA there. The controller replaces a CA at 4/5 of it, which is after everything that
+	// is counted under load.
+	caLife = 6 * time.Minute
 	// caOverlap is how long each phase of a rotation lasts. A program that is offline for a whole rotation must enrol
 	// again.
 	caOverlap = 20 * time.Second
 	// turnEdges edges serve turnClusters workload clusters each, which makes a thousand certificates in five minutes.
-	turnEdges, turnClusters = 4, 6
+	// With turnLanes each workload cluster has more reverse tunnels than a gateway makes attempts.
+	turnEdges, turnClusters, turnLanes = 4, 7, 3
 	// leafRotations is how many rotations must happen under load.
 	leafRotations = 1000
 	// loadRate is how many requests per second the load attempts, and calmRate the same while a CA rotates by itself. A
@@ -61,18 +62,15 @@ func TestRotationsInterruptNoRequest(t *testing.T) {
 	controlPlaneGone.wait(t)
 	release := hold(t, whole)
 	defer release()
-	t.Run("with lanes", func(t *testing.T) {
-		r := newRotations(t, "--ca-lifetime=1h", nil)
-		r.begin(t, loadRate)
-		t.Run("leaves", r.rotateLeaves)
-		r.load.Stop()
-		t.Run("logs", func(t *testing.T) { r.Logs(t) })
-	})
-	// As docs/architecture.md says: reverse tunnels that wait for their first client since before the rotation fail then,
-	// and with lanes there may be more of them than a gateway makes attempts.
-	r := newRotations(t, "--ca-lifetime="+caLife.String(), []string{"--lanes=0"})
+	r := &rotations{World: newWorld(t, lab.Options{
+		Gateways: 2, Lean: true, WithoutWorkload: true, ControllerFlags: []string{
+			"--leaf-lifetime=" + leafLife.String(), "--ca-overlap=" + caOverlap.String(), "--ca-lifetime=" + caLife.String(),
+		}, XDSServerFlags: []string{fmt.Sprintf("--lanes=%d", turnLanes)},
+	})}
+	r.bringUp(t)
 	r.begin(t, loadRate)
 	t.Run("CA", r.rotateCA)
+	t.Run("leaves", r.rotateLeaves)
 	r.load.Stop()
 	r.begin(t, calmRate)
 	t.Run("CA by itself", r.rotatesItself)
@@ -81,18 +79,6 @@ func TestRotationsInterruptNoRequest(t *testing.T) {
 	t.Run("expired leaf", r.expiredWhileOff)
 	t.Run("long outage", r.longOutage)
 	t.Run("logs", func(t *testing.T) { r.Logs(t) })
-}
-
-// newRotations starts an installation with certificates that live for seconds.
-func newRotations(t *testing.T, caLifetime string, xdsServer []string) *rotations {
-	t.Helper()
-	r := &rotations{World: newWorld(t, lab.Options{
-		Gateways: 2, Lean: true, WithoutWorkload: true, XDSServerFlags: xdsServer, ControllerFlags: []string{
-			"--leaf-lifetime=" + leafLife.String(), "--ca-overlap=" + caOverlap.String(), caLifetime,
-		},
-	})}
-	r.bringUp(t)
-	return r
 }
 
 // bringUp makes Clusters and edges. Every edge serves every Cluster.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -27,20 +26,19 @@ const (
 )
 
 // Lanes opens the lanes of an edge while it has clients. An idle lane costs as much as an idle reverse tunnel: 4 MB a
-// day at each gateway. It implements xdsproxy.Override, and applies a Narrowing too.
+// day at each gateway. It implements xdsproxy.Override.
 type Lanes struct {
-	path      mark       // of lanesFile
-	narrowing *Narrowing // nil: there is none
-	log       *slog.Logger
-	open      atomic.Bool
-	used      time.Time // when there were streams
-	idle      time.Duration
+	path mark // of lanesFile
+	log  *slog.Logger
+	open atomic.Bool
+	used time.Time // when there were streams
+	idle time.Duration
 }
 
 // NewLanes returns the Lanes of an agent, in the state in which an earlier agent left them in a folder: its Envoy may
 // still run, and have streams in them.
-func NewLanes(path func(name string) string, narrowing *Narrowing, log *slog.Logger) *Lanes {
-	l := &Lanes{path: mark(path(lanesFile)), narrowing: narrowing, log: log}
+func NewLanes(path func(name string) string, log *slog.Logger) *Lanes {
+	l := &Lanes{path: mark(path(lanesFile)), log: log}
 	l.open.Store(l.path.is())
 	l.use(time.Now())
 	return l
@@ -50,23 +48,17 @@ func NewLanes(path func(name string) string, narrowing *Narrowing, log *slog.Log
 func (l *Lanes) use(now time.Time) { l.used, l.idle = now, unusedAfter+rand.N(unusedAfter) }
 
 // Form implements xdsproxy.Override.
-func (l *Lanes) Form(name string) (form string) {
-	if l.narrowing != nil {
-		form = l.narrowing.Form(name)
-	}
+func (l *Lanes) Form(name string) string {
 	if lane.Is(name) && !l.open.Load() {
-		form += closedForm
+		return closedForm
 	}
-	return form
+	return ""
 }
 
 // Apply implements xdsproxy.Override.
-func (l *Lanes) Apply(name, form string, resource *anypb.Any) *anypb.Any {
-	if l.narrowing != nil {
-		resource = l.narrowing.Apply(name, form, resource)
-	}
-	if strings.HasSuffix(form, closedForm) {
-		resource = lane.Closed(resource)
+func (l *Lanes) Apply(_, form string, resource *anypb.Any) *anypb.Any {
+	if form == closedForm {
+		return lane.Closed(resource)
 	}
 	return resource
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -21,7 +20,7 @@ func TestLanesFollowTheClients(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
 	fresh := func(open bool) *Lanes {
-		l := NewLanes(in, nil, slog.New(slog.DiscardHandler))
+		l := NewLanes(in, slog.New(slog.DiscardHandler))
 		if l.open.Load() != open {
 			t.Errorf("a new agent has lanes open: %t, want %t", l.open.Load(), open)
 		}
@@ -74,7 +73,7 @@ func (s *sent) ReapplyAll(func(string) bool) {}
 func TestStreamsAreCountedForLanesOnly(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLanes(func(name string) string { return filepath.Join(dir, name) }, nil, slog.New(slog.DiscardHandler))
+		l := NewLanes(func(name string) string { return filepath.Join(dir, name) }, slog.New(slog.DiscardHandler))
 		var asked atomic.Int64
 		s := &sent{}
 		count := func(context.Context) (int, error) { asked.Add(1); return 1, nil }
@@ -93,34 +92,27 @@ func TestStreamsAreCountedForLanesOnly(t *testing.T) {
 	})
 }
 
-// TestOnlyLanesHaveAClosedForm: everything else keeps the form of the narrowing.
+// TestOnlyLanesHaveAClosedForm: everything else keeps its usual form.
 func TestOnlyLanesHaveAClosedForm(t *testing.T) {
 	dir := t.TempDir()
-	for _, narrowing := range []*Narrowing{nil, {form: "allowed-1"}} {
-		l := NewLanes(func(name string) string { return filepath.Join(dir, name) }, narrowing, slog.New(slog.DiscardHandler))
-		for name, of := range map[string]bool{
-			"gateway-0_edge-a": false, "tunnel_edge-a_gateway-0": false, "apiserver_edge-a": false, "network_gateway-0": false,
-			"gateway-12-lane-7_edge-a": true, "tunnel_edge-a_lane-7_gateway-12": true,
-		} {
-			usual := ""
-			if narrowing != nil {
-				usual = narrowing.form
-			}
-			l.open.Store(true)
-			if form := l.Form(name); form != usual {
-				t.Errorf("the form of %s is %q while lanes are open", name, form)
-			}
-			l.open.Store(false)
-			if form := l.Form(name); strings.HasSuffix(form, closedForm) != of || !strings.HasPrefix(form, usual) {
-				t.Errorf("the form of %s is %q while lanes are closed", name, form)
-			}
+	l := NewLanes(func(name string) string { return filepath.Join(dir, name) }, slog.New(slog.DiscardHandler))
+	for name, of := range map[string]bool{
+		"gateway-0_edge-a": false, "tunnel_edge-a_gateway-0": false, "apiserver_edge-a": false, "network_gateway-0": false,
+		"gateway-12-lane-7_edge-a": true, "tunnel_edge-a_lane-7_gateway-12": true,
+	} {
+		l.open.Store(true)
+		if form := l.Form(name); form != "" {
+			t.Errorf("the form of %s is %q while lanes are open", name, form)
+		}
+		l.open.Store(false)
+		if form := l.Form(name); (form == closedForm) != of || (form == "") == of {
+			t.Errorf("the form of %s is %q while lanes are closed", name, form)
 		}
 	}
 	other, err := anypb.New(wrapperspb.String("x"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := NewLanes(func(name string) string { return filepath.Join(dir, name) }, nil, slog.New(slog.DiscardHandler))
 	if got := l.Apply("x", closedForm, other); !proto.Equal(got, other) {
 		t.Errorf("another resource becomes %v", got)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
@@ -85,7 +86,7 @@ func TestLimitsAreNotInTheResourcesOfEnvoy(t *testing.T) {
 	inst := model.Installation{Domain: "tunnels.example.com"}
 	received := packed(t, envoy.TunnelClusters(inst, wc)[0])
 	closing := envoy.TunnelClusters(inst, wc)[0]
-	envoy.Adjust(closing)
+	multiplex.CloseUnused(closing)
 	usual := packed(t, closing)
 	wc.Limits = model.Limits{Connections: 7}
 	limited := packed(t, envoy.TunnelClusters(inst, wc)[0])

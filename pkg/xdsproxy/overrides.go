@@ -1,0 +1,40 @@
+package xdsproxy
+
+import (
+	"strings"
+
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// formSeparator separates the forms of Overrides.
+const formSeparator = "+"
+
+// Overrides applies several overrides in order. It implements Override: its form consists of theirs, which must not
+// contain a plus sign.
+type Overrides []Override
+
+// Form implements Override.
+func (o Overrides) Form(name string) string {
+	forms := make([]string, len(o))
+	for i, each := range o {
+		forms[i] = each.Form(name)
+	}
+	if joined := strings.Join(forms, formSeparator); strings.Trim(joined, formSeparator) != "" {
+		return joined
+	}
+	return ""
+}
+
+// Apply implements Override.
+func (o Overrides) Apply(name, form string, resource *anypb.Any) *anypb.Any {
+	if form == "" {
+		return resource
+	}
+	forms := strings.Split(form, formSeparator)
+	for i, each := range o {
+		if i < len(forms) && forms[i] != "" {
+			resource = each.Apply(name, forms[i], resource)
+		}
+	}
+	return resource
+}
