@@ -21,7 +21,7 @@ const (
 	// plantedSettle is how soon everything must work in the run with the planted bugs.
 	plantedSettle = time.Second
 	// leaked is how many connections are leaked, and impatience the bound that a patient client exceeds.
-	leaked, impatience = 300, 3 * time.Second
+	leaked, impatience = 500, 3 * time.Second
 )
 
 // bug is a bug that is planted into the running installation, or into what its clients do, and the rule by which the
