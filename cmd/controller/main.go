@@ -129,7 +129,7 @@ func (f *flags) addClusters(set *pflag.FlagSet) {
 			"report",
 	)
 	set.IntVar(
-		&f.config.GatewaysPerTunnel, "gateways-per-tunnel", 0,
+		&f.config.GatewaysPerTunnel, "gateways-per-tunnel", model.DefaultGatewaysPerTunnel,
 		"--gateways-per-tunnel of the xds-servers: a tunnel is complete with tunnels to as many gateways (0: all)",
 	)
 	set.IntVar(

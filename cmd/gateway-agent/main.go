@@ -135,7 +135,7 @@ func (o *options) addTo(cmd *cobra.Command) {
 	flags.StringVar(&o.apiserver, "apiserver-listen", ":6443", "IP:port for clients, by SNI; "+allAddresses)
 	flags.StringVar(&o.connect, "connect-listen", ":3128", "IP:port for clients, by CONNECT; "+allAddresses)
 	flags.IntVar(
-		&o.agent.GatewaysPerTunnel, "gateways-per-tunnel", 0,
+		&o.agent.GatewaysPerTunnel, "gateways-per-tunnel", model.DefaultGatewaysPerTunnel,
 		"--gateways-per-tunnel of the xds-servers; 0: the gateway forwards no clients to other gateways",
 	)
 	flags.BoolVar(
@@ -188,7 +188,10 @@ func (o *options) gateway() (gateway.Config, error) {
 		errs = append(errs, fmt.Errorf("--gateways-per-tunnel: %d is not from 1 to %d, or 0", n, model.MaxGateways))
 	}
 	if o.agent.GatewaysPerTunnel > 0 && len(o.balancers) > 0 { // Envoy sends no such header for a client that it forwards
-		errs = append(errs, errors.New("--gateways-per-tunnel: it cannot be used with --proxy-protocol-from"))
+		errs = append(errs, errors.New(
+			"--gateways-per-tunnel: gateways with --proxy-protocol-from cannot forward clients: set it to 0 here, and at the "+
+				"xds-servers and controllers",
+		))
 	}
 	if o.caFile == "" {
 		errs = append(errs, errors.New("--ca-file is missing"))

@@ -130,8 +130,9 @@ func (f *flags) addGateways(set *pflag.FlagSet) {
 		"--workers of the gateways: each edge keeps two tunnels for each worker of each gateway",
 	)
 	set.IntVar(
-		&f.inst.GatewaysPerTunnel, "gateways-per-tunnel", 0,
-		"to how many gateways the edges of a tunnel keep tunnels; the other gateways forward to these (0: all)",
+		&f.inst.GatewaysPerTunnel, "gateways-per-tunnel", model.DefaultGatewaysPerTunnel,
+		"to how many gateways the edges of a tunnel keep tunnels; gateways without one forward to these (0: to all, and no "+
+			"gateway forwards)",
 	)
 	set.IntVar(
 		&f.inst.Handshakes, "tunnel-rate", 0, "how many tunnels per second each gateway lets edges open (default: 1000)",

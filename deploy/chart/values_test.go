@@ -154,8 +154,8 @@ var effects = map[string]effect{
 		},
 	},
 	"gateway.perTunnel": {
-		set:     "gateway: {perTunnel: 3}",
-		want:    map[string]string{settings + " data.GATEWAYS_PER_TUNNEL": `"3"`},
+		set:     "gateway: {perTunnel: 2}",
+		want:    map[string]string{settings + " data.GATEWAYS_PER_TUNNEL": `"2"`},
 		changes: []string{settings, gateway, xdsServer, controller},
 	},
 	"gateway.workers": {
@@ -174,7 +174,8 @@ var effects = map[string]effect{
 	"gateway.proxyProtocolFrom": {
 		set: `gateway: {proxyProtocolFrom: [192.0.2.0/24, "2001:db8::/64"]}`,
 		want: map[string]string{
-			gateway + " " + container + "args": "contains --proxy-protocol-from=192.0.2.0/24,2001:db8::/64",
+			gateway + " " + container + "args":   "contains --proxy-protocol-from=192.0.2.0/24,2001:db8::/64",
+			settings + " data.GATEWAYS_PER_TUNNEL": `"0"`,
 		},
 	},
 	"publicService.type": {

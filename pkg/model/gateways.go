@@ -12,6 +12,8 @@ import (
 const (
 	// MaxGateways bounds the number of gateways, because edges may keep reverse tunnels to each of them.
 	MaxGateways = 100
+	// DefaultGatewaysPerTunnel is Installation.GatewaysPerTunnel by default: two of three may be lost at the same time.
+	DefaultGatewaysPerTunnel = 3
 	// TunnelsPerWorker is how many reverse tunnels an edge keeps to each worker of a gateway, for each name of its
 	// workload cluster: if one breaks, the other serves while the edge dials again. Envoy assigns them to the workers
 	// in turn, so that after losses one worker may have none: see pkg/tunnels.

@@ -23,7 +23,7 @@ type Installation struct {
 	Control  Endpoint  // where gateways reach the xds-server, for the control channel
 	Gateways []Gateway // the replicas; scaling changes them
 	// GatewaysPerTunnel is to how many gateways the edges of a tunnel id keep reverse tunnels: see pkg/assignment. 0: to
-	// all.
+	// all, and gateways do not forward clients to each other.
 	GatewaysPerTunnel int
 	// ReplicaAddress is where edges reach one replica, from which Gateway.Public was made; empty: none has its own
 	// address.

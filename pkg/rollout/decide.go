@@ -126,7 +126,7 @@ func (d *Decider) Idle(in Input, now time.Time) bool {
 // begin starts a rollout with its first wave. If no node is eligible, all nodes get the profile. It stops a rollout
 // that would leave clients without a tunnel.
 func (d *Decider) begin(r Record, target Profile, in Input, now time.Time) *Record {
-	if reason := stranded(r.Current, target); reason != "" {
+	if reason := stranded(r.Current, target, len(in.Gateways)); reason != "" {
 		return &Record{
 			Initial: r.Initial, Current: r.Current, Next: target, Phase: PhaseStopped, Since: recorded(now), Reason: reason,
 			Retried: in.Retry,
@@ -143,13 +143,13 @@ func (d *Decider) begin(r Record, target Profile, in Input, now time.Time) *Reco
 	return next
 }
 
-// stranded returns why a profile must not follow another; empty: it may. While nodes have both profiles, gateways that
-// forward no clients need the tunnels of all edges.
-func stranded(current, next Profile) string {
+// stranded returns why a profile must not follow another with a number of gateways; empty: it may. While nodes have
+// both profiles, gateways that forward no clients need the tunnels of all edges.
+func stranded(current, next Profile, gateways int) string {
 	before, errBefore := current.Settings()
 	after, errAfter := next.Settings()
 	if errBefore != nil || errAfter != nil || (before.PerTunnel == 0) == (after.PerTunnel == 0) ||
-		max(before.PerTunnel, after.PerTunnel) == model.MaxGateways {
+		max(before.PerTunnel, after.PerTunnel) >= gateways {
 		return ""
 	}
 	return fmt.Sprintf(

@@ -550,6 +550,7 @@ func TestANodeWithoutTunnelsIsNotAbsent(t *testing.T) {
 // TestForwardingIsRolledOutBeforeFewerTunnels: in a first wave, a gateway that forwards no clients has no tunnel of an
 // edge that already dials fewer gateways.
 func TestForwardingIsRolledOutBeforeFewerTunnels(t *testing.T) {
+	const gateways = 3
 	of := func(perTunnel int) Profile { return Settings{Version: "0.1", PerTunnel: perTunnel}.Profile() }
 	for _, tc := range []struct {
 		from, to int
@@ -557,12 +558,14 @@ func TestForwardingIsRolledOutBeforeFewerTunnels(t *testing.T) {
 	}{
 		{0, 2, PhaseStopped},
 		{2, 0, PhaseStopped},
+		{0, gateways, PhaseNone},
+		{gateways, 0, PhaseNone},
 		{0, model.MaxGateways, PhaseNone},
 		{model.MaxGateways, 0, PhaseNone},
 		{model.MaxGateways, 2, PhaseNone},
 		{2, 3, PhaseNone},
 	} {
-		w := newWorld(10, 3, 2)
+		w := newWorld(10, 3, gateways)
 		w.target(of(tc.from))
 		w.step()
 		if w.record.Current != of(tc.from) {

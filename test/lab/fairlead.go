@@ -157,9 +157,8 @@ func (l *Lab) startController(ctx context.Context, i int) (err error) {
 			"--apiserver-address=" + netns.HostPort(netns.GatewayName, netns.APIServerPort),
 			"--connect-address=" + netns.HostPort(netns.GatewayName, netns.ConnectPort), "--tunnel-dns=auto",
 			"--xds-server-user=" + user(xdsServerAccount),
-			"--gateways-per-tunnel=" + strconv.Itoa(l.options.GatewaysPerTunnel),
 			"--xds-server=" + netns.HostPort(netns.XDSServerName, netns.XDSPort), "--webhook-listen=" + webhooks,
-		}, l.options.ControllerFlags...),
+		}, append(l.perTunnel(), l.options.ControllerFlags...)...),
 	})
 	return err
 }
@@ -174,9 +173,8 @@ func (l *Lab) startXDSServer(ctx context.Context, i int, address netip.Addr) (er
 		"--gateway-user=" + user(gatewayAccount), "--state-dir=" + l.File(name),
 		"--gateway-statefulset=" + gatewaySet, "--gateway-workers=" + strconv.Itoa(l.options.GatewayWorkers),
 		"--inspect-listen=" + InspectAddress(i),
-		"--gateways-per-tunnel=" + strconv.Itoa(l.options.GatewaysPerTunnel),
 	}
-	args = append(args, l.metricsFlag(xdsServerMetrics(i))...)
+	args = append(append(args, l.perTunnel()...), l.metricsFlag(xdsServerMetrics(i))...)
 	if l.options.AccessLog != "" {
 		args = append(args, "--access-log="+l.options.AccessLog)
 	}

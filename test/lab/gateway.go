@@ -65,9 +65,9 @@ func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 			"--apiserver-listen=" + l.listen(l.Network.InsideAddress(i), netns.APIServerPort),
 			"--connect-listen=" + l.listen(l.Network.InsideAddress(i), netns.ConnectPort),
 			"--workers=" + strconv.Itoa(l.options.GatewayWorkers),
-			"--gateways-per-tunnel=" + strconv.Itoa(l.options.GatewaysPerTunnel),
 		},
 	}
+	spec.args = append(spec.args, l.perTunnel()...)
 	if l.options.WithoutNetAdmin {
 		spec.args = append(spec.args, "--net-admin=false")
 	}
@@ -75,6 +75,16 @@ func (l *Lab) gatewaySpec(ctx context.Context, i int) (agentSpec, error) {
 		spec.args = append(spec.args, "--proxy-protocol-from="+l.options.BalancerNetwork.String())
 	}
 	return spec, nil
+}
+
+// perTunnel returns the flag for GatewaysPerTunnel of gateways, xds-servers and controllers. Gateways behind load
+// balancers with PROXY headers cannot forward.
+func (l *Lab) perTunnel() []string {
+	n := l.options.GatewaysPerTunnel
+	if n == 0 && !l.options.BalancerNetwork.IsValid() {
+		return nil
+	}
+	return []string{"--gateways-per-tunnel=" + strconv.Itoa(n)}
 }
 
 // listen returns where a program listens: at one of its addresses, or at all of them if it has two families.

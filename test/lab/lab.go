@@ -32,7 +32,7 @@ type Options struct {
 	ServingNames []string
 	// Gateways and XDSServers are their numbers; one by default.
 	Gateways, XDSServers int
-	// GatewaysPerTunnel is to how many gateways the edges of a tunnel keep tunnels; 0: to all.
+	// GatewaysPerTunnel is to how many gateways the edges of a tunnel keep tunnels; 0: the programs' default.
 	GatewaysPerTunnel int
 	// GatewayWorkers is the number of workers of each gateway; one by default.
 	GatewayWorkers int

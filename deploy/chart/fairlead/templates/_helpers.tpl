@@ -93,6 +93,15 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
+{{- /* To how many gateways edges keep reverse tunnels: gateways behind PROXY protocol cannot forward to each other. */ -}}
+{{- define "fairlead.perTunnel" -}}
+{{- if kindIs "invalid" .Values.gateway.perTunnel -}}
+{{- ternary 0 3 (not (empty .Values.gateway.proxyProtocolFrom)) -}}
+{{- else -}}
+{{- .Values.gateway.perTunnel -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* The PodDisruptionBudget of a program, given (list root name). */ -}}
 {{- define "fairlead.disruptionBudget" -}}
 {{- $root := index . 0 -}}
