@@ -32,7 +32,7 @@ const (
 	leafRotations = 1000
 	// loadRate is how many requests per second the load attempts, and calmRate the same while a CA rotates by itself. A
 	// slow or busy machine makes fewer requests. What matters is that none fails.
-	loadRate, calmRate = 60, 20
+	loadRate, calmRate = 30, 20
 	// leastPerPath is how many requests each path must carry on average, so that an idle load fails the test.
 	leastPerPath = 20
 )
