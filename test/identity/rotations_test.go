@@ -18,16 +18,16 @@ import (
 
 const (
 	// leafLife is the lifetime of certificates in TestRotationsInterruptNoRequest.
-	leafLife = 20 * time.Second
+	leafLife = 16 * time.Second
 	// caLife is the lifetime of a CA there. The controller replaces a CA at 4/5 of it, which is after everything that
 	// is counted under load.
-	caLife = 7 * time.Minute
+	caLife = 280 * time.Second
 	// caOverlap is how long each phase of a rotation lasts. A program that is offline for a whole rotation must enrol
 	// again.
-	caOverlap = 22 * time.Second
+	caOverlap = 18 * time.Second
 	// turnEdges edges serve turnClusters workload clusters each, which makes two certificates in a second.
 	// With turnLanes each workload cluster has more reverse tunnels than a gateway makes attempts.
-	turnEdges, turnClusters, turnLanes = 4, 7, 2
+	turnEdges, turnClusters, turnLanes = 4, 6, 2
 	// leafRotations is how many rotations must happen under load.
 	leafRotations = 500
 	// loadRate is how many requests per second the load attempts, and calmRate the same while a CA rotates by itself. A
