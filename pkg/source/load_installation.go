@@ -59,12 +59,13 @@ func (l *loader) applySettings(inst *model.Installation) {
 		l.errs = append(l.errs, d.fault("data.PUBLIC_ADDRESS", err))
 	}
 	inst.Public, inst.ReplicaAddress = public, model.ReplicaAddress(l.settings["REPLICA_ADDRESS"])
-	for name, into := range map[string]*int{
-		"GATEWAY_WORKERS": &inst.Workers, "GATEWAYS_PER_TUNNEL": &inst.GatewaysPerTunnel,
-	} {
-		if text := l.settings[name]; text != "" {
-			if *into, err = strconv.Atoi(text); err != nil {
-				l.errs = append(l.errs, d.fault("data."+name, errors.New("is not a number")))
+	for _, number := range []struct {
+		name string
+		into *int
+	}{{"GATEWAY_WORKERS", &inst.Workers}, {"GATEWAYS_PER_TUNNEL", &inst.GatewaysPerTunnel}} {
+		if text := l.settings[number.name]; text != "" {
+			if *number.into, err = strconv.Atoi(text); err != nil {
+				l.errs = append(l.errs, d.fault("data."+number.name, errors.New("is not a number")))
 			}
 		}
 	}

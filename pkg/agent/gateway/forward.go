@@ -48,6 +48,7 @@ type forwarding struct {
 	me     string // the name of this gateway; empty: it forwards nothing
 	domain model.TunnelDomain
 	fleet  fleet
+	before []model.Gateway  // of the fleet, before others joined or left
 	routes map[string]route // by tunnel id with the domain, for this fleet
 }
 
@@ -58,6 +59,10 @@ func (f *forwarding) set(now fleet) {
 		return
 	}
 	f.fleet, f.routes = now, map[string]route{}
+	f.before = slices.DeleteFunc(slices.Clone(now.gateways), func(g model.Gateway) bool { return g.Joining })
+	for i := range f.before {
+		f.before[i].Leaving = false
+	}
 }
 
 // on reports whether this gateway forwards clients: tunnels have a number of gateways, and there is another gateway.
@@ -102,11 +107,7 @@ func (f *forwarding) route(tunnelID string) route {
 
 // had reports whether a gateway was assigned to an id before others joined or left: then it has the tunnels already.
 func (f *forwarding) had(id string, g model.Gateway) bool {
-	before := slices.DeleteFunc(slices.Clone(f.fleet.gateways), func(g model.Gateway) bool { return g.Joining })
-	for i := range before {
-		before[i].Leaving = false
-	}
-	return slices.Contains(assignment.Of(id, f.fleet.perTunnel, before), g)
+	return slices.Contains(assignment.Of(id, f.fleet.perTunnel, f.before), g)
 }
 
 // form returns the form of the Envoy clusters of a tunnel id without a tunnel here. sure is false if there may be one
