@@ -237,7 +237,7 @@ func (r *rotations) expiredWhileOff(t *testing.T) {
 			before, err := outsider.StealAll(domain, edge.StateDir)
 			must(t, err)
 			world.StopEdge(t, edge)
-			must(t, proc.Wait(t.Context(), patience, func(context.Context) error {
+			must(t, proc.Wait(t.Context(), 2*leafLife+patience, func(context.Context) error {
 				for _, stolen := range before {
 					if left := time.Until(stolen.Leaf.NotAfter); left > -leafLife {
 						return fmt.Errorf("%s is good for %s", stolen.Subject.Node, left)
