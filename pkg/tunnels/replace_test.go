@@ -167,9 +167,12 @@ func TestAReplacementThatClosesNothingIsReportedAndRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, reason := range []error{errNotReplaced, errKept} {
-		if r.log.Count(reason.Error()) == 0 {
-			t.Errorf("the log does not have %q", reason)
-		}
+		eventually.True(t, patience, "the log has the reason", func() error { // it follows the replacement
+			if r.log.Count(reason.Error()) == 0 {
+				return reason
+			}
+			return nil
+		})
 	}
 	r.set(func() { r.stuck = false })
 	isCut(t, w)
