@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -23,6 +24,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/network"
+	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/world"
@@ -69,6 +71,7 @@ func (f *fleet) objects(t *testing.T) string {
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "fairlead-settings"},
 		"data": map[string]string{
 			"TUNNEL_DOMAIN": string(world.Domain), "PUBLIC_ADDRESS": netns.HostPort(f.Network.PublicName, netns.PublicPort),
+			"GATEWAYS_PER_TUNNEL": strconv.Itoa(model.DefaultGatewaysPerTunnel),
 		},
 	})
 	must(t, err)
