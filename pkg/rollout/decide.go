@@ -93,6 +93,9 @@ func (d *Decider) decide(in Input, now time.Time) *Record {
 				"again", Retried: in.Retry,
 		}
 	case target != r.Current && (r.Phase == PhaseNone || target != r.Next || in.retries(*r)):
+		if (!in.Known || len(in.Gateways) == 0) && stranded(r.Current, target, model.MaxGateways) != "" {
+			return r // it depends on the number of gateways
+		}
 		return d.begin(*r, target, in, now)
 	}
 	switch r.Phase {

@@ -572,6 +572,12 @@ func TestForwardingIsRolledOutBeforeFewerTunnels(t *testing.T) {
 			t.Fatalf("recorded %+v", w.record)
 		}
 		w.target(of(tc.to))
+		w.in.Known = false
+		before := w.record.Current
+		if w.step(); tc.want == PhaseStopped && (w.record.Phase != PhaseNone || w.record.Current != before) {
+			t.Errorf("from %d to %d: while gateways are not known: recorded %+v", tc.from, tc.to, w.record)
+		}
+		w.in.Known = true
 		w.run(time.Hour)
 		if w.record.Phase != tc.want || (w.record.Current == of(tc.to)) != (tc.want == PhaseNone) {
 			t.Errorf("from %d to %d: recorded %+v, want the phase %s", tc.from, tc.to, w.record, tc.want)
