@@ -5,10 +5,13 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 const (
@@ -174,7 +177,7 @@ var effects = map[string]effect{
 	"gateway.proxyProtocolFrom": {
 		set: `gateway: {proxyProtocolFrom: [192.0.2.0/24, "2001:db8::/64"]}`,
 		want: map[string]string{
-			gateway + " " + container + "args":   "contains --proxy-protocol-from=192.0.2.0/24,2001:db8::/64",
+			gateway + " " + container + "args":     "contains --proxy-protocol-from=192.0.2.0/24,2001:db8::/64",
 			settings + " data.GATEWAYS_PER_TUNNEL": `"0"`,
 		},
 	},
@@ -618,6 +621,14 @@ replicaAddress: "[2001:db8::1:{i}]:443"`)[settings].Object["data"]
 		if got := at(map[string]any{"data": data}, "data."+key); got != want {
 			t.Errorf("%s is %v, want %s", key, got, want)
 		}
+	}
+}
+
+// TestTheDefaultIsThatOfThePrograms: a chart cannot read it.
+func TestTheDefaultIsThatOfThePrograms(t *testing.T) {
+	got := at(render(t, minimum)[settings].Object, "data.GATEWAYS_PER_TUNNEL")
+	if want := strconv.Itoa(model.DefaultGatewaysPerTunnel); got != want {
+		t.Errorf("GATEWAYS_PER_TUNNEL is %v, want %s", got, want)
 	}
 }
 

@@ -11,9 +11,9 @@ import (
 )
 
 // RenewUnused returns an edge's listener of reverse tunnels changed so that its Envoy closes a reverse tunnel in which
-// no gateway has begun TLS for the given time, and dials another: it has the leaf and the trust bundle with which it
-// was dialled. Envoy's FilterChain.transport_socket_connect_timeout never closes a used one, because it ends with the
-// handshake. Any other resource is returned as it is.
+// no gateway has completed TLS for the given time, and dials another: it has the leaf and the trust bundle with which
+// it was dialled. Envoy's FilterChain.transport_socket_connect_timeout never closes a used one, because it ends with
+// the handshake. Any other resource is returned as it is.
 func RenewUnused(resource *anypb.Any, after time.Duration) *anypb.Any {
 	l := &listenerv3.Listener{}
 	if !resource.MessageIs(l) || resource.UnmarshalTo(l) != nil {

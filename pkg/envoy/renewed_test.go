@@ -1,11 +1,8 @@
 package envoy_test
 
 import (
-	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"testing"
@@ -43,12 +40,7 @@ func TestUnusedTunnelsAreDialledAnew(t *testing.T) {
 	edge := envoytest.Start(t, dir, marshal(t, config), "--component-log-level", envoy.ComponentLogLevel)
 	works(t, in.getBySNI, in.gateways[0], hostname, "api-0 "+hostname)
 
-	client := &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, network, in.gateways[0].bind.APIServer.String())
-		},
-		TLSClientConfig: &tls.Config{RootCAs: workload.roots(), ServerName: hostname},
-	}}
+	client := in.client(in.gateways[0], hostname)
 	reused := false
 	onTheSame := func() {
 		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{

@@ -27,14 +27,10 @@ func (o Overrides) Form(name string) string {
 
 // Apply implements Override.
 func (o Overrides) Apply(name, form string, resource *anypb.Any) *anypb.Any {
-	if form == "" {
-		return resource
-	}
-	forms := strings.Split(form, formSeparator)
-	for i, each := range o {
-		if i < len(forms) && forms[i] != "" {
-			resource = each.Apply(name, forms[i], resource)
-		}
+	for _, each := range o {
+		var own string
+		own, form, _ = strings.Cut(form, formSeparator)
+		resource = each.Apply(name, own, resource)
 	}
 	return resource
 }

@@ -19,6 +19,9 @@ func (m marking) Form(name string) string {
 
 // Apply implements Override.
 func (m marking) Apply(_, form string, resource *anypb.Any) *anypb.Any {
+	if form == "" {
+		return resource
+	}
 	return &anypb.Any{TypeUrl: resource.GetTypeUrl() + " " + form}
 }
 

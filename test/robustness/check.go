@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // The rules.
@@ -506,9 +508,9 @@ func (r *record) sighted(cluster string, from, to time.Duration) bool {
 const (
 	memoryFactor, memoryMore = 2, 64 << 20
 	heapFactor, heapMore     = 2, 16 << 20
-	// The Envoy of an edge opens lanes when it has clients, maybe after the first measurement: seven at each of three
+	// The Envoy of an edge opens its lanes when it has clients, maybe after the first measurement: at each of three
 	// gateways, of two reverse tunnels with three files each.
-	filesFactor, filesMore = 2, 64 + 7*3*2*3
+	filesFactor, filesMore = 2, 64 + model.DefaultLanes*3*2*3
 	goFactor, goMore       = 2, 64
 	// A gateway replaces its log of tunnels when it has 8 MiB, and has two of them for a while.
 	diskFactor, diskMore = 2, 20 << 20
