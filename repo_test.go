@@ -68,7 +68,9 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/output", "internal/command",
 		"internal/portforward", "internal/retry", "pkg/diagnose/collect",
 	},
-	"internal/cli/render": {"internal/cli/output", "pkg/capi/egress", "pkg/envoy", "pkg/model", "pkg/source"},
+	"internal/cli/render": {
+		"internal/cli/output", "pkg/capi/egress", "pkg/envoy", "pkg/model", "pkg/rollout", "pkg/source",
+	},
 	"internal/cli/status": {
 		"api/v1alpha1", "internal/cli/edge", "internal/cli/management", "internal/cli/output", "pkg/diagnose/collect",
 		"pkg/diagnose/summary", "pkg/kubeconfig", "pkg/observed",

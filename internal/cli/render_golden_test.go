@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -27,6 +28,7 @@ func TestRenderPrintsTheGoldens(t *testing.T) {
 			"responder.yaml": {"--gateway", gateways[len(gateways)-1].Name},
 			"initiator.yaml": {"--edge", fleet.Clusters[0].Key.String()},
 		} {
+			args = append(args, "--lanes", strconv.Itoa(fleet.Installation.Lanes))
 			t.Run(c.Name+"/"+section, func(t *testing.T) {
 				var stdout, stderr strings.Builder
 				if code := run(t.Context(), append([]string{"render", "-f", file}, args...), &stdout, &stderr); code != 0 {

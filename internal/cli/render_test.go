@@ -77,6 +77,21 @@ func TestRenderReadsFilesOfUsers(t *testing.T) {
 	}
 }
 
+// TestRenderHasTheLanesOfEdges: as many as the flag says, and fewer where the fleet is large.
+func TestRenderHasTheLanesOfEdges(t *testing.T) {
+	for args, want := range map[string]int{"": 7, "--lanes=3": 3, "--lanes=0": 0, "--nodes=4000": 1, "--nodes=100000": 0} {
+		out, errs, code := renders(
+			t, asUsersHaveIt, append([]string{"-f", "-", "--edge", "prod/c1"}, strings.Fields(args)...)...,
+		)
+		if got := strings.Count(out, "name: tunnel_edge-example_lane-"); code != 0 || got != want {
+			t.Errorf("%q: exit code %d, %s: there are %d lanes, want %d", args, code, errs, got, want)
+		}
+	}
+	if _, errs, code := renders(t, asUsersHaveIt, "-f", "-", "--lanes=16"); code != 1 || !strings.Contains(errs, "--lanes: ") {
+		t.Errorf("exit code %d, %s", code, errs)
+	}
+}
+
 func TestRenderValidates(t *testing.T) {
 	envoy, err := filepath.Abs("../../bin/envoy")
 	if path := os.Getenv("ENVOY_PATH"); path != "" {

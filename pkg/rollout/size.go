@@ -11,6 +11,15 @@ const (
 	shrinkAfter = 10 * time.Minute
 )
 
+// SizeOf returns the smallest Record.Size for a number of connected nodes.
+func SizeOf(nodes int) int {
+	size := smallest
+	for size < nodes {
+		size *= 2
+	}
+	return size
+}
+
 // size returns Record.Size of the next record: at once enough for all connected nodes, and half of the previous one
 // when less than 40 % of it were connected for shrinkAfter.
 func (d *Decider) size(in Input, now time.Time) int {
@@ -22,10 +31,7 @@ func (d *Decider) size(in Input, now time.Time) int {
 		d.small = time.Time{}
 		return is
 	}
-	needs := smallest
-	for needs < in.Total {
-		needs *= 2
-	}
+	needs := SizeOf(in.Total)
 	if needs >= is || in.Total*5 >= is*2 {
 		d.small = time.Time{}
 		return max(needs, is)

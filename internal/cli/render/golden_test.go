@@ -63,7 +63,7 @@ func rendered(t *testing.T, objects []byte, flags string) []byte {
 	var out bytes.Buffer
 	cmd := render.Command()
 	cmd.SetOut(&out)
-	cmd.SetArgs(append([]string{"-f", file, "--apiserver-cidrs=192.0.2.0/24"}, strings.Fields(flags)...))
+	cmd.SetArgs(append([]string{"-f", file, "--apiserver-cidrs=192.0.2.0/24", "--lanes=0"}, strings.Fields(flags)...))
 	if err := cmd.Execute(); err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/capi/egress"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/rollout"
 	"github.com/fairlead/fairlead/pkg/source"
 )
 
@@ -32,6 +33,7 @@ type renderFlags struct {
 	near                       bool     // see envoy.EdgeDial
 	forward                    []string // networks of apiservers that gateways dial, a flag of the controller
 	public, apiserver, connect string
+	lanes, nodes               int // as xds-servers have them: see model.Installation.LanesFor
 	validate                   bool
 	envoy                      string
 }
@@ -92,6 +94,12 @@ func (f *renderFlags) addTo(cmd *cobra.Command) {
 	set.StringVar(&f.public, "public-listen", ":443", "where the gateway listens for edges")
 	set.StringVar(&f.apiserver, "apiserver-listen", ":6443", "where the gateway listens for clients, by SNI")
 	set.StringVar(&f.connect, "connect-listen", ":3128", "where the gateway listens for clients, by CONNECT")
+	set.IntVar(&f.lanes, "lanes", model.DefaultLanes, "--lanes of the xds-servers")
+	set.IntVar(
+		&f.nodes, "nodes", 0,
+		"how many gateways and edges are connected, which decides how many of the lanes edges get (default: one for each "+
+			"gateway and Tunnel of the input)",
+	)
 	set.BoolVar(&f.validate, "validate", false, "validate each configuration with an Envoy, and print its answer")
 	set.StringVar(&f.envoy, "envoy", "envoy", "Envoy for --validate: a path, or a name to be found in PATH")
 	_ = cmd.MarkFlagRequired("file") // the only error is an unknown flag
@@ -120,6 +128,12 @@ func (f renderFlags) run(cmd *cobra.Command) error {
 	loaded, err := source.Load(inputs, forward)
 	if err != nil {
 		return err
+	}
+	if inst := &loaded.Fleet.Installation; inst.Lanes == 0 || cmd.Flags().Changed("lanes") {
+		inst.Lanes = f.lanes
+		if err := inst.ValidateShared(); err != nil {
+			return fmt.Errorf("--lanes: %w", err)
+		}
 	}
 	all, err := f.render(loaded.Fleet)
 	if err != nil {
@@ -166,7 +180,9 @@ func (f renderFlags) render(fleet model.Fleet) (all []rendered, err error) {
 	}
 	for _, wc := range fleet.Clusters {
 		if key := wc.Key.String(); f.edge == key || f.gateway == "" && f.edge == "" {
-			bootstrap, err := f.edgeBootstrap(fleet.Installation, wc)
+			inst := fleet.Installation
+			inst.Lanes = inst.LanesFor(rollout.SizeOf(cmp.Or(f.nodes, len(inst.Gateways)+len(fleet.Clusters))))
+			bootstrap, err := f.edgeBootstrap(inst, wc)
 			if err := add("edge of "+key, bootstrap, err); err != nil {
 				return nil, err
 			}
