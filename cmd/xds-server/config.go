@@ -119,7 +119,7 @@ func (f *flags) addGateways(set *pflag.FlagSet) {
 		"gateway",
 		nil,
 		"a gateway without a StatefulSet: gateway-<number>, with =host:port of its public listener for the other gateways "+
-			"if there are several (repeat)",
+			"if there are several, and =zone after it if they are in several zones (repeat)",
 	)
 	set.StringVar(
 		(*string)(&f.inst.ReplicaAddress), "replica-address", "",
@@ -223,7 +223,7 @@ func (f *flags) checkReplicaAddress(example string) error {
 	return nil
 }
 
-// parseGateway parses gateway-<i>[=host:port].
+// parseGateway parses gateway-<i>[=host:port[=zone]].
 func parseGateway(s string) (model.Gateway, error) {
 	name, peer, several := strings.Cut(s, "=")
 	gateway := model.Gateway{Name: name}
@@ -232,6 +232,7 @@ func parseGateway(s string) (model.Gateway, error) {
 	}
 	var err error
 	if several {
+		peer, gateway.Zone, _ = strings.Cut(peer, "=")
 		gateway.Peer, err = model.ParseEndpoint(peer)
 	}
 	return gateway, err

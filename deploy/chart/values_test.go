@@ -161,6 +161,10 @@ var effects = map[string]effect{
 		want:    map[string]string{settings + " data.GATEWAYS_PER_TUNNEL": `"2"`},
 		changes: []string{settings, gateway, xdsServer, controller},
 	},
+	"gateway.trafficDistribution": {
+		set:  "gateway: {trafficDistribution: PreferClose}",
+		want: map[string]string{"Service/gateway spec.trafficDistribution": "PreferClose"},
+	},
 	"gateway.workers": {
 		set:     "gateway: {workers: 4}",
 		want:    map[string]string{settings + " data.GATEWAY_WORKERS": `"4"`},

@@ -87,7 +87,8 @@ func TestRenderHasTheLanesOfEdges(t *testing.T) {
 			t.Errorf("%q: exit code %d, %s: there are %d lanes, want %d", args, code, errs, got, want)
 		}
 	}
-	if _, errs, code := renders(t, asUsersHaveIt, "-f", "-", "--lanes=16"); code != 1 || !strings.Contains(errs, "--lanes: ") {
+	_, errs, code := renders(t, asUsersHaveIt, "-f", "-", "--lanes=16")
+	if code != 1 || !strings.Contains(errs, "--lanes: ") {
 		t.Errorf("exit code %d, %s", code, errs)
 	}
 }

@@ -89,6 +89,7 @@ type Agent struct {
 	gateway *gateway.Gateway // nil for an edge
 	lanes   *edge.Lanes      // nil for a gateway
 	renewal edge.Renewal     // of an edge
+	nearest *edge.Nearest    // nil for a gateway
 	envoy   *status.Health
 	figures *figures
 	beats   *heartbeat.Monitor
@@ -182,7 +183,8 @@ func (a *Agent) load() (err error) {
 	}
 	if a.config.Gateway == nil {
 		a.lanes = edge.NewLanes(a.config.path, a.log)
-		overrides := xdsproxy.Overrides{a.lanes, &a.renewal}
+		a.nearest = edge.NewNearest(a.config.path, a.log)
+		overrides := xdsproxy.Overrides{a.lanes, &a.renewal, a.nearest}
 		if narrowing := edge.NarrowingOf(a.config.Edges); narrowing != nil {
 			overrides = append(overrides, narrowing)
 		}
@@ -232,6 +234,7 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 	}
 	if a.lanes != nil {
 		group.Go(func() error { a.lanes.Run(work, a.streams, a.xds); return nil })
+		group.Go(func() error { a.nearest.Run(work, a.xds, a.reportWays); return nil })
 	}
 	if a.gateway != nil {
 		m := a.members[0]
@@ -250,6 +253,13 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 		return nil
 	}
 	return err
+}
+
+// reportWays reports which gateways are the nearest.
+func (a *Agent) reportWays() {
+	for _, m := range a.memberships() {
+		m.status.SetWays(a.nearest.Ways())
+	}
 }
 
 // watchConfiguration notifies the memberships when their configuration may have changed.

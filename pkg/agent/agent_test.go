@@ -14,7 +14,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/eventually"
-	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 )
 
 func TestAKilledEnvoyRestartsAtOnce(t *testing.T) {
@@ -189,7 +189,7 @@ func TestOnlyItsOwnerReadsTheStateFolder(t *testing.T) {
 		if entry.IsDir() {
 			want = 0o700
 		}
-		if entry.Name() == envoy.TunnelLog {
+		if entry.Name() == record.TunnelLog {
 			continue // Envoy's own file, in a restricted folder
 		}
 		if info, err := entry.Info(); err != nil || info.Mode().Perm() != want {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -189,7 +190,7 @@ func TestAnEdgeBehindABalancerIsKnownByItsOwnAddressAndCutByTheKernels(t *testin
 				}
 				return nil
 			})
-			log := gateway.read(filepath.Join(gateway.child.StateDir, envoy.TunnelLog))
+			log := gateway.read(filepath.Join(gateway.child.StateDir, record.TunnelLog))
 			for _, want := range []string{
 				`"owner":"tunnel","peer":"` + strings.TrimSuffix(netip.AddrPortFrom(netip.MustParseAddr(tc.client), 1).String(), "1"),
 				`"owner":"control","peer":"` + balancerAddress.String() + ":",
@@ -391,7 +392,7 @@ func TestARelayedConnectionKeepsTheAddressOfItsClient(t *testing.T) {
 		}
 		return nil
 	})
-	log := gateway.read(filepath.Join(gateway.child.StateDir, envoy.TunnelLog))
+	log := gateway.read(filepath.Join(gateway.child.StateDir, record.TunnelLog))
 	if !slices.ContainsFunc(strings.Split(log, "\n"), func(line string) bool {
 		return strings.Contains(line, `"owner":"relay"`) &&
 			strings.Contains(line, `"peer":"`+conn.LocalAddr().String()+`"`) &&

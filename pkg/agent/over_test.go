@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/probe"
 	"github.com/fairlead/fairlead/pkg/tunnels"
@@ -134,7 +135,7 @@ func TestTheTunnelsOfAnEndedEnvoyAreRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(dir, envoy.TunnelLog)
+	path := filepath.Join(dir, record.TunnelLog)
 	if err := os.WriteFile(path, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/lane"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 )
 
@@ -67,7 +68,7 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate, lanes int, ok boo
 	rate = tunnelRate(l)
 	for _, chain := range l.GetFilterChains() {
 		// TLS does not end at this gateway, or the source is another gateway.
-		relayed := chain.GetTransportSocket() == nil || ownerOf(chain) == OwnerPeer
+		relayed := chain.GetTransportSocket() == nil || record.Owner(chain) == record.OwnerPeer
 		var filters []*listenerv3.Filter
 		for _, f := range chain.GetFilters() {
 			switch f.GetName() {
@@ -76,7 +77,7 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate, lanes int, ok boo
 			case reverseTunnelFilter:
 				filters = append(filters, callForTunnel())
 			case managerFilterName:
-				if ownerOf(chain) != OwnerPeer {
+				if record.Owner(chain) != record.OwnerPeer {
 					filters = append(filters, callForStreams())
 				}
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/envoy/overload"
 	"github.com/fairlead/fairlead/pkg/envoy/peers"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -40,7 +41,7 @@ func GatewayBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 		Name: "envoy.bootstrap.reverse_tunnel.upstream_socket_interface",
 		TypedConfig: typed.Pack(&upstreamv3.UpstreamReverseConnectionSocketInterface{
 			StatPrefix: "reverse_tunnel",
-			AccessLog:  []*accesslogv3.AccessLog{tunnelLog()},
+			AccessLog:  []*accesslogv3.AccessLog{record.Tunnels()},
 		}),
 	})
 	if c.Forward {

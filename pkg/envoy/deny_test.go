@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -175,20 +176,20 @@ func TestTunnelLog(t *testing.T) {
 // checkEvent reports whether a line is about an event of a reverse tunnel, and fails the test if it is malformed.
 func checkEvent(t *testing.T, line []byte, want string, wc model.WorkloadCluster, public model.Endpoint) bool {
 	t.Helper()
-	var record struct {
+	var got struct {
 		Time                                        time.Time
 		Owner, Event, Node, ID, Worker, Peer, Local string
 	}
-	if err := json.Unmarshal(line, &record); err != nil {
+	if err := json.Unmarshal(line, &got); err != nil {
 		t.Fatalf("%q: %v", line, err)
 	}
-	if record.Event != want {
+	if got.Event != want {
 		return false
 	}
-	_, err := model.ParseEndpoint(record.Peer)
-	_, node := model.ParseNodeID(record.Node)
-	owned := record.Owner == envoy.OwnerTunnel && node && record.ID == domain.TunnelID(wc.ID)
-	if err != nil || record.Local != public.String() || !owned || time.Since(record.Time) > time.Minute {
+	_, err := model.ParseEndpoint(got.Peer)
+	_, node := model.ParseNodeID(got.Node)
+	owned := got.Owner == record.OwnerTunnel && node && got.ID == domain.TunnelID(wc.ID)
+	if err != nil || got.Local != public.String() || !owned || time.Since(got.Time) > time.Minute {
 		t.Errorf("%q does not tell the tunnel", line)
 	}
 	return true

@@ -22,6 +22,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/envoy/outcomes"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -110,7 +111,7 @@ func (in *installation) startGateway(t *testing.T, name string, config envoy.Boo
 		t, dir, marshal(t, envoy.GatewayBootstrap(config)), "--component-log-level", envoy.ComponentLogLevel,
 		"--file-flush-interval-msec", "200",
 	)
-	g.log = filepath.Join(dir, envoy.TunnelLog)
+	g.log = filepath.Join(dir, record.TunnelLog)
 	in.peers[name].lead(g.bind.Public.String())
 	in.gateways = append(in.gateways, g)
 }

@@ -174,10 +174,7 @@ func Gateways(resource *anypb.Any) []model.Endpoint {
 // that a dead address has no effect. SNI identifies the gateway: if all gateways share one address, another gateway
 // may accept the connection, and relays it.
 func edgeGateway(d model.TunnelDomain, gateway string, edge model.Subject, at []model.Endpoint) *clusterv3.Cluster {
-	const (
-		levelTCP     = 6  // IPPROTO_TCP
-		notSentLowat = 25 // TCP_NOTSENT_LOWAT of Linux
-	)
+	const notSentLowat = 25 // TCP_NOTSENT_LOWAT of Linux
 	name := gatewayCluster(gateway, edge.Node)
 	c := &clusterv3.Cluster{
 		Name:                      name,
@@ -187,12 +184,6 @@ func edgeGateway(d model.TunnelDomain, gateway string, edge model.Subject, at []
 		TransportSocket:           clientTLS(edge, d.GatewayReplica(gateway)),
 	}
 	discoverAll(c, at)
-	c.UpstreamBindConfig = &corev3.BindConfig{SocketOptions: []*corev3.SocketOption{{
-		Description: "TCP_NOTSENT_LOWAT",
-		Level:       levelTCP,
-		Name:        notSentLowat,
-		Value:       &corev3.SocketOption_IntValue{IntValue: notSentLowWater},
-		State:       corev3.SocketOption_STATE_PREBIND,
-	}}}
+	c.UpstreamBindConfig = socketOption("TCP_NOTSENT_LOWAT", notSentLowat, notSentLowWater)
 	return c
 }

@@ -6,6 +6,7 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
+	"github.com/fairlead/fairlead/pkg/envoy/nearest"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -59,7 +62,7 @@ func egressListeners(inst model.Installation, node string, dial EdgeDial) []*lis
 // egressListener is the Unix socket of the Envoy beside an apiserver. The apiserver sends a CONNECT on each connection;
 // they share a few HTTP/2 connections to the gateways.
 func egressListener(inst model.Installation, node string, dial EdgeDial) *listenerv3.Listener {
-	manager := connectManager(OwnerEgress, &routev3.Route{
+	manager := connectManager(record.OwnerEgress, &routev3.Route{
 		Match: typed.ConnectMatch(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: egressCluster(node)},
 			Timeout:          durationpb.New(0), // a connection lasts until one of its ends closes
@@ -68,10 +71,10 @@ func egressListener(inst model.Installation, node string, dial EdgeDial) *listen
 	})
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP1
 	manager.DelayedCloseTimeout = durationpb.New(answerTimeout)
-	manager.AccessLog = accesslog.Of(inst.AccessLog, OwnerEgress, dial.Version.has(connectionLogged))
+	manager.AccessLog = accesslog.Of(inst.AccessLog, record.OwnerEgress, dial.Version.has(connectionLogged))
 	return &listenerv3.Listener{
 		Name:       egressListenerPrefix + node,
-		StatPrefix: OwnerEgress,
+		StatPrefix: record.OwnerEgress,
 		Address: &corev3.Address{Address: &corev3.Address_Pipe{
 			Pipe: &corev3.Pipe{Path: dial.Socket, Mode: socketMode},
 		}},
@@ -109,4 +112,35 @@ func sharedGateways(
 	}
 	discoverAll(c, at)
 	return c
+}
+
+// SharedGateways returns the addresses of the gateways in the Envoy cluster of all of them, of an edge of a network or
+// beside an apiserver; nil for any other resource.
+func SharedGateways(resource *anypb.Any) []model.Endpoint {
+	c := &clusterv3.Cluster{}
+	if resource.UnmarshalTo(c) != nil || !IsSharedGateways(c.GetName()) {
+		return nil
+	}
+	return dials(c.GetLoadAssignment().GetEndpoints())
+}
+
+// IsSharedGateways reports whether an Envoy cluster of an edge has all gateways.
+func IsSharedGateways(name string) bool {
+	return strings.HasPrefix(name, forwardingClusterPrefix) || strings.HasPrefix(name, egressClusterPrefix)
+}
+
+// PreferNearest returns the Envoy cluster of all gateways with the nearest addresses first, by their ranks. Any other
+// resource stays as it is.
+func PreferNearest(resource *anypb.Any, rank func(model.Endpoint) int) *anypb.Any {
+	at := SharedGateways(resource)
+	c := &clusterv3.Cluster{}
+	if len(at) == 0 || resource.UnmarshalTo(c) != nil {
+		return resource
+	}
+	var groups [][]*endpointv3.LbEndpoint
+	for _, group := range nearest.Groups(at, rank) {
+		groups = append(groups, endpoints(group...))
+	}
+	nearest.Prefer(c, groups...)
+	return typed.Pack(c)
 }

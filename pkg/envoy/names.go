@@ -54,7 +54,6 @@ const (
 	LoopSocket  = "loop.sock"  // of Envoy's workers: they echo the agent's data
 	// of a gateway's agent: rejects connections to workload clusters without a reverse tunnel
 	UnreachableSocket = "dark.sock"
-	TunnelLog         = "tunnels.log" // a gateway's Envoy appends a line of JSON when a reverse tunnel opens or ends
 )
 
 // StaticClusters returns the names of the Envoy clusters in every bootstrap, in order. Later resources may refer to

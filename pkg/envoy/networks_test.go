@@ -21,6 +21,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -358,7 +359,7 @@ func checkRecords(t *testing.T, g *gateway, networkID, egressID string) {
 		}
 		for _, want := range []string{
 			`"id":"` + domain.TunnelID(networkID) + `"`, `"id":"` + domain.EgressID(egressID) + `"`,
-			`"owner":"forward"`, `"owner":"egress"`, `"event":"` + envoy.EventRequest + `"`, `"node":"CN=`,
+			`"owner":"forward"`, `"owner":"egress"`, `"event":"` + record.EventRequest + `"`, `"node":"CN=`,
 		} {
 			if !strings.Contains(string(data), want) {
 				return errors.New(want + " is missing in " + string(data))

@@ -7,6 +7,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -34,13 +35,13 @@ func TestEachFilterChainOfThePublicListenerRecordsItsOwner(t *testing.T) {
 	l := publicOf(t, model.Denied{})
 	owners := map[string]int{}
 	for _, chain := range l.GetFilterChains() {
-		owner := ownerOf(chain)
+		owner := record.Owner(chain)
 		if owner == "" {
 			t.Errorf("filter chain %s records no owner: a connection in it would be closed as unknown", chain.GetName())
 		}
 		owners[owner]++
 	}
-	if owners[OwnerTunnel] != 1 || owners[OwnerControl] != 1 || owners[OwnerRelay] != 2 {
+	if owners[record.OwnerTunnel] != 1 || owners[record.OwnerControl] != 1 || owners[record.OwnerRelay] != 2 {
 		t.Errorf("owners: %v", owners)
 	}
 	if l.GetDefaultFilterChain() != nil || l.GetFilterChainMatcher() != nil {
@@ -62,10 +63,11 @@ func TestChainsOfNetworksRecordTheirOwner(t *testing.T) {
 	}
 	owners := map[string]int{}
 	for _, chain := range listener().GetFilterChains() {
-		owners[ownerOf(chain)]++
+		owners[record.Owner(chain)]++
 	}
-	if owners[OwnerEgress] != 1 || owners[OwnerForward] != 1 || RecordsOwners(typed.Pack(listener())) != nil {
-		t.Errorf("owners: %v, %v", owners, RecordsOwners(typed.Pack(listener())))
+	err := RecordsOwners(typed.Pack(listener()))
+	if owners[record.OwnerEgress] != 1 || owners[record.OwnerForward] != 1 || err != nil {
+		t.Errorf("owners: %v, %v", owners, err)
 	}
 	for name, change := range map[string]func(*hcmv3.HttpConnectionManager){
 		"no record":          func(m *hcmv3.HttpConnectionManager) { m.AccessLog = nil },
@@ -102,7 +104,7 @@ func TestAFilterChainWithoutRecordIsDetected(t *testing.T) {
 				"x.example.com"))
 		},
 		"no record of the start": func(l *listenerv3.Listener) {
-			proxy := recorded(OwnerRelay, tcpProxy("new", "new"))
+			proxy := record.Connections(record.OwnerRelay, tcpProxy("new", "new"))
 			proxy.AccessLogOptions = nil
 			l.FilterChains = append(l.FilterChains, chainFor("y.example.com", tcpProxyFilter(proxy)))
 		},
@@ -127,11 +129,11 @@ func TestRecordsNameEachField(t *testing.T) {
 	if n := strings.Count(text, "%DYNAMIC_METADATA("); n != 5 {
 		t.Errorf("%d fields are of metadata", n)
 	}
-	if strings.Contains(text, "%DYNAMIC_METADATA("+lifecycle+")") {
+	if strings.Contains(text, "%DYNAMIC_METADATA("+record.Lifecycle+")") {
 		t.Error("a record has the whole metadata")
 	}
 	for _, field := range []string{"tenant", "initiator"} {
-		if strings.Contains(text, lifecycle+":"+field) {
+		if strings.Contains(text, record.Lifecycle+":"+field) {
 			t.Errorf("a record has the field %s, which the edge writes", field)
 		}
 	}

@@ -104,6 +104,7 @@ type relay struct {
 	*countingListener
 	target atomic.Pointer[string]
 	gate   sync.RWMutex // locked while connections must wait
+	open   sync.Map     // the connections
 	mu     sync.Mutex
 	seen   bytes.Buffer
 }
@@ -128,7 +129,15 @@ func (r *relay) wait() {
 	defer r.gate.RUnlock()
 }
 
+// cut ends all connections. Later ones lead to an address, or end at once if it is empty.
+func (r *relay) cut(to string) {
+	r.lead(to)
+	r.open.Range(func(conn, _ any) bool { return conn.(net.Conn).Close() == nil || true })
+}
+
 func (r *relay) pass(from net.Conn) {
+	r.open.Store(from, nil)
+	defer r.open.Delete(from)
 	defer from.Close()
 	r.wait()
 	target := r.target.Load()

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/envoy/peers"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -54,6 +55,8 @@ func forwardedCluster(inst model.Installation, g model.Gateway) *clusterv3.Clust
 	c.ConnectTimeout = durationpb.New(gatewayTimeout)
 	self := model.Subject{Role: model.RoleGateway}
 	c.TransportSocket = clientTLSBy(self, inst.Domain.Peers(), inst.Domain.GatewayReplica(g.Name), "h2")
+	const userTimeout = 18 // TCP_USER_TIMEOUT of Linux
+	c.UpstreamBindConfig = socketOption("TCP_USER_TIMEOUT", userTimeout, peerSilence.Milliseconds())
 	c.Metadata = peers.Describe(g, inst.GatewaysPerTunnel)
 	return c
 }
@@ -64,12 +67,12 @@ func peerChain(inst model.Installation, me string, version Version) []*listenerv
 	if !others || !forwards(inst, version) {
 		return nil
 	}
-	manager := connectManager(OwnerPeer, nil)
+	manager := connectManager(record.OwnerPeer, nil)
 	peers.Manager(manager, forwardedName)
 	manager.Http2ProtocolOptions = multiplex.Edge()
 	manager.RequestHeadersTimeout = durationpb.New(helloTimeout)
 	manager.AccessLog = append(
-		accesslog.Finished(accesslog.Of(inst.AccessLog, OwnerPeer, true)), requestRecord(OwnerPeer),
+		accesslog.Finished(accesslog.Of(inst.AccessLog, record.OwnerPeer, true)), record.Requests(record.OwnerPeer),
 	)
 	manager.AccessLogOptions = &hcmv3.HttpConnectionManager_HcmAccessLogOptions{FlushAccessLogOnNewRequest: true}
 	chain := chainFor(inst.Domain.Peers(), managerFilter(manager))
@@ -80,9 +83,8 @@ func peerChain(inst model.Installation, me string, version Version) []*listenerv
 	return []*listenerv3.FilterChain{chain}
 }
 
-// Forward returns the Envoy cluster of a tunnel as one that forwards to other gateways, at least one. to has their
-// names.
-func (t Tunnel) Forward(to []string) *anypb.Any {
+// Forward returns the Envoy cluster of a tunnel as one that forwards to other gateways: see peers.Forward.
+func (t Tunnel) Forward(to [][]string) *anypb.Any {
 	c := &clusterv3.Cluster{}
 	if t.Plain.UnmarshalTo(c) != nil {
 		return t.Plain
@@ -92,7 +94,7 @@ func (t Tunnel) Forward(to []string) *anypb.Any {
 		UpstreamProtocolOptions: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 			ExplicitHttpConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig{
 				ProtocolConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
-					Http2ProtocolOptions: multiplex.Gateway(),
+					Http2ProtocolOptions: multiplex.Peer(),
 				},
 			},
 		},

@@ -23,6 +23,7 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/assignment"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -30,6 +31,13 @@ import (
 // its own reverse tunnels.
 func (g *gateway) forward(t *testing.T, in *installation, wc model.WorkloadCluster, to ...string) {
 	t.Helper()
+	g.prefer(t, in, wc, to)
+}
+
+// prefer has a gateway forward to groups of gateways, the nearest first.
+func (g *gateway) prefer(t *testing.T, in *installation, wc model.WorkloadCluster, groups ...[]string) {
+	t.Helper()
+	to := slices.Concat(groups...)
 	var clusters []types.Resource
 	for _, c := range envoy.TunnelClusters(in.Installation, wc) {
 		tunnel, ok := envoy.TunnelOf(packed(t, c))
@@ -37,7 +45,7 @@ func (g *gateway) forward(t *testing.T, in *installation, wc model.WorkloadClust
 			t.Fatalf("%s is no tunnel", c.GetName())
 		}
 		if len(to) > 0 {
-			tunnel.Plain = tunnel.Forward(to)
+			tunnel.Plain = tunnel.Forward(groups)
 		}
 		forwarding := &clusterv3.Cluster{}
 		if err := tunnel.Plain.UnmarshalTo(forwarding); err != nil {
@@ -92,7 +100,7 @@ func (g *gateway) accessLog(t *testing.T) (all []accessed) {
 func (g *gateway) forwardedTo(t *testing.T) (n int) {
 	t.Helper()
 	for _, line := range g.accessLog(t) {
-		if line.Listener == envoy.OwnerPeer {
+		if line.Listener == record.OwnerPeer {
 			n++
 		}
 	}
@@ -273,6 +281,59 @@ func TestAGatewayForwardsToOneThatHasTheTunnel(t *testing.T) {
 		more(8)
 		owners[0].Kill()
 		more(20)
+	})
+}
+
+// TestAGatewayForwardsToTheNearest has a gateway that forwards, and two that have the reverse tunnels, of which one is
+// nearer.
+func TestAGatewayForwardsToTheNearest(t *testing.T) {
+	workload := newAuthority(t)
+	api := newAPIServer(t, "api-1", workload, "c1.prod."+string(domain))
+	in, c1, gateways := newAssigned(t, 2, 3, endpoint(t, api.Listener.Addr().String()), workload)
+	near, far, other := gateways[0], gateways[1], gateways[2]
+	routes := map[string]func(context.Context, *gateway, string) (string, error){
+		"by SNI": in.getBySNI, "by CONNECT": in.getByConnect,
+	}
+	for _, get := range routes {
+		works(t, get, other, c1.Hostname, "api-1 "+c1.Hostname)
+	}
+	other.prefer(t, in, c1, []string{near.name}, []string{far.name})
+	// requests sends some requests one after the other, and returns the longest time until an answer.
+	requests := func(t *testing.T) (longest time.Duration) {
+		t.Helper()
+		for what, get := range routes {
+			for range 10 {
+				begin := time.Now()
+				if err := retried(t.Context(), get, other, c1.Hostname); err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+				longest = max(longest, time.Since(begin))
+			}
+		}
+		return longest
+	}
+	// only waits until requests are served by one gateway and not by the other.
+	only := func(t *testing.T, by, not *gateway) {
+		t.Helper()
+		envoytest.Eventually(t, by.name+" serves all requests", func() error {
+			served, others := by.forwardedTo(t), not.forwardedTo(t)
+			requests(t)
+			time.Sleep(500 * time.Millisecond) // the access logs are written each 200 ms
+			if n, m := by.forwardedTo(t)-served, not.forwardedTo(t)-others; n != 20 || m != 0 {
+				return fmt.Errorf("it serves %d of 20, and %s %d", n, not.name, m)
+			}
+			return nil
+		})
+	}
+	only(t, near, far)
+	t.Run("while it is away, no retryable request fails", func(t *testing.T) {
+		in.peers[near.name].cut("")
+		t.Logf("longest request: %s", requests(t))
+		only(t, far, near)
+	})
+	t.Run("when it is back, it is used again", func(t *testing.T) {
+		in.peers[near.name].cut(near.bind.Public.String())
+		only(t, near, far)
 	})
 }
 

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 )
 
@@ -82,7 +83,7 @@ func (p ProxyProtocol) Accept(resource *anypb.Any) *anypb.Any {
 			chain.FilterChainMatch = &listenerv3.FilterChainMatch{}
 		}
 		chain.FilterChainMatch.DirectSourcePrefixRanges = balancers
-		if ownerOf(chain) == OwnerTunnel {
+		if record.Owner(chain) == record.OwnerTunnel {
 			chain.FilterChainMatch.DirectSourcePrefixRanges = trusted
 		}
 		recordSocket(chain)
@@ -131,7 +132,7 @@ func recordSocket(chain *listenerv3.FilterChain) {
 func recordsOfSocket(logs []*accesslogv3.AccessLog) {
 	for _, log := range logs {
 		file := &fileaccesslogv3.FileAccessLog{}
-		if log.GetTypedConfig().UnmarshalTo(file) == nil && file.GetPath() == TunnelLog {
+		if log.GetTypedConfig().UnmarshalTo(file) == nil && file.GetPath() == record.TunnelLog {
 			ofSocket(file.GetLogFormat().GetJsonFormat().GetFields())
 			log.ConfigType = &accesslogv3.AccessLog_TypedConfig{TypedConfig: typed.Pack(file)}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/envoy/network"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -52,18 +53,18 @@ func terminating(
 // egressManager accepts CONNECT of apiservers, by HTTP/2 from the Envoy beside an apiserver, or by HTTP/1 from an
 // apiserver itself. The leaf decides which routes apply, whatever the request contains.
 func egressManager(inst model.Installation, version Version) *listenerv3.Filter {
-	manager := connectManager(OwnerEgress, nil)
+	manager := connectManager(record.OwnerEgress, nil)
 	manager.RouteSpecifier = network.ScopedRoutes(scopeSource())
 	manager.CodecType = hcmv3.HttpConnectionManager_AUTO
 	manager.HttpFilters = append(network.ScopeFilters(), manager.HttpFilters...)
 	manager.LocalReplyConfig = network.GatewayReplies()
 	manager.DelayedCloseTimeout = durationpb.New(answerTimeout)
-	return identified(manager, inst, version, OwnerEgress, network.IdentityHeader, "%DOWNSTREAM_PEER_DNS_SAN%")
+	return identified(manager, inst, version, record.OwnerEgress, network.IdentityHeader, "%DOWNSTREAM_PEER_DNS_SAN%")
 }
 
 // forwardManager accepts CONNECT of edges. The leaf decides which apiserver it leads to.
 func forwardManager(inst model.Installation, version Version) *listenerv3.Filter {
-	manager := connectManager(OwnerForward, &routev3.Route{
+	manager := connectManager(record.OwnerForward, &routev3.Route{
 		Match: typed.ConnectMatch(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier:            &routev3.RouteAction_ClusterHeader{ClusterHeader: apiserverHeader},
 			ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
@@ -72,7 +73,9 @@ func forwardManager(inst model.Installation, version Version) *listenerv3.Filter
 		}},
 	})
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP2
-	return identified(manager, inst, version, OwnerForward, apiserverHeader, forwardCluster("%DOWNSTREAM_PEER_DNS_SAN%"))
+	return identified(
+		manager, inst, version, record.OwnerForward, apiserverHeader, forwardCluster("%DOWNSTREAM_PEER_DNS_SAN%"),
+	)
 }
 
 // identified adds a header from the leaf before the routes are selected, and what both chains have in common.
@@ -91,7 +94,7 @@ func identified(
 	manager.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(multiplex.UnusedAfter)}
 	manager.RequestHeadersTimeout = durationpb.New(helloTimeout)
 	manager.AccessLog = append(
-		accesslog.Finished(accesslog.Of(inst.AccessLog, owner, version.has(connectionLogged))), requestRecord(owner),
+		accesslog.Finished(accesslog.Of(inst.AccessLog, owner, version.has(connectionLogged))), record.Requests(owner),
 	)
 	manager.AccessLogOptions = &hcmv3.HttpConnectionManager_HcmAccessLogOptions{FlushAccessLogOnNewRequest: true}
 	return managerFilter(manager)

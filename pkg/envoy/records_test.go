@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/freeport"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -26,7 +27,9 @@ func TestEnvoyRecordsTheOwnerOfRelayedConnections(t *testing.T) {
 	dir, port := envoytest.Dir(t), freeport.TCP(t)
 	l := listening(publicListener, model.Endpoint{Host: "127.0.0.1", Port: uint16(port)}, tunnelKeepalive())
 	l.FilterChains = []*listenerv3.FilterChain{
-		{Filters: []*listenerv3.Filter{tcpProxyFilter(recorded(OwnerControl, tcpProxy("control", controlCluster)))}},
+		{Filters: []*listenerv3.Filter{
+			tcpProxyFilter(record.Connections(record.OwnerControl, tcpProxy("control", controlCluster))),
+		}},
 	}
 	server, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -53,14 +56,15 @@ func TestEnvoyRecordsTheOwnerOfRelayedConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := recordsOf(t, dir, client, 1+i)
-		if start[0].Event != EventStart || start[0].Owner != OwnerControl || start[0].Local != client.RemoteAddr().String() ||
+		if start[0].Event != record.EventStart || start[0].Owner != record.OwnerControl ||
+			start[0].Local != client.RemoteAddr().String() ||
 			len(start[0].Connection) == 0 {
 			t.Errorf("at its start: %+v", start)
 		}
 		_ = client.(*net.TCPConn).SetLinger(0) // a reset ends both directions
 		_ = client.Close()
 		all := recordsOf(t, dir, client, 2)
-		if all[1].Event != EventEnd || string(all[1].Connection) != string(all[0].Connection) ||
+		if all[1].Event != record.EventEnd || string(all[1].Connection) != string(all[0].Connection) ||
 			string(all[0].Connection) == "null" {
 			t.Errorf("at its end: %+v", all)
 		}
@@ -68,23 +72,23 @@ func TestEnvoyRecordsTheOwnerOfRelayedConnections(t *testing.T) {
 	}
 }
 
-type record struct {
+type ownerRecord struct {
 	Owner, Event, Peer, Local string
 	Connection                json.RawMessage
 }
 
 // recordsOf waits for some records of a connection.
-func recordsOf(t *testing.T, dir string, client net.Conn, atLeast int) (found []record) {
+func recordsOf(t *testing.T, dir string, client net.Conn, atLeast int) (found []ownerRecord) {
 	t.Helper()
 	envoytest.Eventually(t, "it is recorded", func() error {
-		data, err := os.ReadFile(filepath.Join(dir, TunnelLog))
+		data, err := os.ReadFile(filepath.Join(dir, record.TunnelLog))
 		if err != nil {
 			return err
 		}
 		found = nil
 		for line := range strings.Lines(string(data)) {
-			var r record
-			if err := json.Unmarshal([]byte(line), &r); err != nil || len(line) > MaxRecord {
+			var r ownerRecord
+			if err := json.Unmarshal([]byte(line), &r); err != nil || len(line) > record.MaxSize {
 				return fmt.Errorf("%w: %s", err, line)
 			}
 			if r.Peer == client.LocalAddr().String() {

@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy/lane"
 	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/envoy/peers"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -91,11 +92,14 @@ func gatewayPublic(inst model.Installation, me string, bind GatewayBind, denied 
 	}
 	l.FilterChains = append(
 		l.FilterChains,
-		chainFor(inst.Domain.Control(), tcpProxyFilter(recorded(OwnerControl, relayed("control", controlCluster)))),
+		chainFor(
+			inst.Domain.Control(),
+			tcpProxyFilter(record.Connections(record.OwnerControl, relayed("control", controlCluster))),
+		),
 	)
 	for _, g := range inst.Gateways {
 		if g.Name != me && g.Peer != (model.Endpoint{}) {
-			relay := recorded(OwnerRelay, relayed("peer", peerCluster(g.Name)))
+			relay := record.Connections(record.OwnerRelay, relayed("peer", peerCluster(g.Name)))
 			chain := chainFor(inst.Domain.GatewayReplica(g.Name), tcpProxyFilter(relay))
 			match := chain.GetFilterChainMatch()
 			match.ServerNames = append(match.GetServerNames(), lane.Names(inst.Domain, g.Name, lanes)...)

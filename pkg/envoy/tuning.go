@@ -41,6 +41,10 @@ const (
 	gatewayTimeout  = time.Second
 	gatewayAttempts = 4
 	gatewayBackoff  = 100 * time.Millisecond
+	// peerSilence is how long the kernel of another gateway may take to acknowledge data before its connections end, and
+	// clients are forwarded to the next one. Envoy itself may take longer, as it may be busy: see multiplex.Peer, whose
+	// pings are such data.
+	peerSilence = time.Second
 	// socketMode lets an apiserver with another user and the same group use the Unix socket of its Envoy.
 	socketMode = 0o660
 

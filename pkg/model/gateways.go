@@ -30,6 +30,8 @@ const (
 	tunnelsPerGateway = 20_000
 	// MaxHandshakes bounds how many reverse tunnels a gateway accepts per second. No machine can accept more.
 	MaxHandshakes = 1_000_000
+	// maxZone is the maximum length of a value of a label of Kubernetes.
+	maxZone = 63
 	// replicaPart is replaced by the number of a replica in a pattern of addresses.
 	replicaPart = "{i}"
 )
@@ -97,6 +99,9 @@ func ValidateGateways(gateways []Gateway) error {
 			if err := g.Peer.Validate(); err != nil {
 				errs = append(errs, fmt.Errorf("peer address of %s, which several gateways need: %w", g.Name, err))
 			}
+		}
+		if len(g.Zone) > maxZone || strings.ContainsFunc(g.Zone, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			errs = append(errs, fmt.Errorf("zone of %s: %.100q is not a value of a label of Kubernetes", g.Name, g.Zone))
 		}
 		if g.Public != (Endpoint{}) {
 			if err := g.Public.Validate(); err != nil {

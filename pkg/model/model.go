@@ -54,6 +54,8 @@ type Gateway struct {
 	Name   string   // gateway-<i>
 	Peer   Endpoint // where other replicas reach its public listener; required if there are several
 	Public Endpoint // where edges reach only this replica; zero: Installation.Public, which any replica may accept
+	// Zone is the topology.kubernetes.io/zone of its node; empty: not known. Gateways prefer others of their zone.
+	Zone string
 	// Joining is true until a new replica accepts clients, Leaving once it is to end: see pkg/assignment.
 	Joining, Leaving bool
 }

@@ -57,6 +57,41 @@ type Edge struct {
 	// CutAt is when all gateways had reported no tunnel after the revocation; zero: they have not.
 	CutAt    time.Time `json:"-"`
 	Gateways []Gateway `json:"gateways,omitempty"` // with tunnels of the edge
+	// Ways are the addresses of the gateways, the nearest first, if the edge opens connections to the nearest of several.
+	Ways []Way `json:"ways,omitempty"`
+}
+
+// Way is a host that an edge or a gateway may use.
+type Way struct {
+	To   string `json:"to"`             // an address, or the name of a gateway
+	Zone string `json:"zone,omitempty"` // of a gateway; empty: not known
+	RTT  Millis `json:"rttMillis,omitempty"`
+	Rank int    `json:"rank"` // those with the lowest rank that can serve are used
+}
+
+// String describes a way, such as "gateway-0 (zone a, 0.3 ms)".
+func (w Way) String() string {
+	var about []string
+	if w.Zone != "" {
+		about = append(about, "zone "+w.Zone)
+	}
+	if w.RTT > 0 {
+		about = append(about, fmt.Sprintf("%.1f ms", float64(w.RTT)))
+	}
+	if len(about) == 0 {
+		return w.To
+	}
+	return w.To + " (" + strings.Join(about, ", ") + ")"
+}
+
+// WaysOf converts what an agent reports, in its order.
+func WaysOf(all []*reportv1.Way) (ways []Way) {
+	for _, w := range all {
+		ways = append(ways, Way{
+			To: w.GetTo(), Zone: w.GetZone(), RTT: Millis(float64(w.GetRoundTripMicros()) / 1000), Rank: int(w.GetRank()),
+		})
+	}
+	return ways
 }
 
 // Gateway counts the tunnels of one edge, or of several, to one gateway.

@@ -170,7 +170,7 @@ func (k *Kube) watchGateways(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watching the StatefulSet %s: %w", k.GatewaySet, err)
 	}
-	return nil
+	return k.watchZones(ctx)
 }
 
 // publishGateways publishes the gateways. While they are not known, the ones published last remain, so that edges keep
@@ -201,6 +201,9 @@ func (k *Kube) publishGateways(ctx context.Context) error {
 		return nil
 	}
 	k.loggedGateways = ""
+	if err := k.setZones(ctx, set.Spec.ServiceName, gateways); err != nil {
+		return err
+	}
 	k.settled = markJoining(set, gateways, k.settled)
 	k.Publisher.SetGateways(gateways)
 	return nil

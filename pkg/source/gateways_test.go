@@ -3,6 +3,7 @@ package source_test
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,8 +11,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/internal/logtest"
@@ -252,6 +255,45 @@ func TestGatewaysFollowTheirStatefulSet(t *testing.T) {
 	}
 	awaitLines(t, log, 2, "not found: apply")
 	b.awaitGateways(t, "gateway-0")
+}
+
+// TestZonesComeFromEndpointSlices: those of the headless Service of the StatefulSet alone, also when they change.
+func TestZonesComeFromEndpointSlices(t *testing.T) {
+	b := newBed(t)
+	b.config = source.KubeConfig{GatewaySet: "gateway"}
+	slice := func(service string, zones ...string) *discoveryv1.EndpointSlice {
+		s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
+		s.Namespace, s.Name = b.namespace, service+"-x"
+		s.Labels = map[string]string{discoveryv1.LabelServiceName: service}
+		for i, zone := range zones {
+			e := discoveryv1.Endpoint{Hostname: ptr.To(fmt.Sprintf("gateway-%d", i)), Addresses: []string{"192.0.2.1"}}
+			if zone != "" {
+				e.Zone = ptr.To(zone)
+			}
+			s.Endpoints = append(s.Endpoints, e)
+		}
+		return s
+	}
+	peers := slice("gateway-peers", "a", "")
+	for _, object := range []client.Object{newSet(b.namespace, 2), peers, slice("other", "c", "c")} {
+		if err := b.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.run(t)
+	zones := func(want ...string) {
+		t.Helper()
+		b.awaitKnown(t, "in zones "+strings.Join(want, ", "), func() bool {
+			return slices.EqualFunc(b.gateways, want, func(g model.Gateway, zone string) bool { return g.Zone == zone })
+		})
+	}
+	zones("a", "")
+	b.update(t, peers, func() { peers.Endpoints[1].Zone = ptr.To("b") })
+	zones("a", "b")
+	if err := b.Delete(t.Context(), peers); err != nil {
+		t.Fatal(err)
+	}
+	zones("", "")
 }
 
 // awaitGateways takes updates until exactly these gateways are known.

@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -65,6 +66,8 @@ type Kube struct {
 	record, rollouts           cache.Cache // of ended tunnels, of rollouts
 	// gatewaySet is the StatefulSet of the gateways; nil: none is followed.
 	gatewaySet cache.Cache
+	zones      cache.Cache                                 // of the gateways; nil: none is followed
+	zonesRead  func() bool                                 // nil: they are not watched
 	queue      workqueue.TypedDelayingInterface[model.Key] // keys to process, each at most once
 	read       chan struct{}                               // closed when all objects have been read once
 	figures    *figures
@@ -83,8 +86,7 @@ type Kube struct {
 // NewKube returns a source that reads with a client configuration; Run starts it.
 func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(appsv1.AddToScheme(scheme), corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme),
-		v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := addTypes(scheme); err != nil {
 		return nil, fmt.Errorf("registering types: %w", err)
 	}
 	figures := newFigures()
@@ -122,18 +124,40 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 		read:  make(chan struct{}), figures: figures, living: living{}, records: newRecords(config.Domain),
 		logged: map[model.Key]string{}, problems: map[model.Key]error{},
 	}
-	if config.GatewaySet != "" {
-		followed := only(config.Namespace, config.GatewaySet)
+	return k, k.followGateways(rest, scheme)
+}
+
+// addTypes registers the types of all objects.
+func addTypes(scheme *runtime.Scheme) error {
+	return errors.Join(
+		appsv1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme), corev1.AddToScheme(scheme),
+		clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme),
+	)
+}
+
+// followGateways prepares the watches of the gateways, if they are in a StatefulSet.
+func (k *Kube) followGateways(rest *rest.Config, scheme *runtime.Scheme) (err error) {
+	if k.GatewaySet != "" {
+		followed := only(k.Namespace, k.GatewaySet)
 		followed.Transform = stripGatewaySet
 		k.gatewaySet, err = cache.New(rest, cache.Options{
 			Scheme: scheme, ByObject: map[client.Object]cache.ByObject{&appsv1.StatefulSet{}: followed},
-			DefaultWatchErrorHandler: figures.watchFailed,
+			DefaultWatchErrorHandler: k.figures.watchFailed,
 		})
 		if err != nil {
-			return nil, fmt.Errorf("preparing to watch the StatefulSet of the gateways: %w", err)
+			return fmt.Errorf("preparing to watch the StatefulSet of the gateways: %w", err)
+		}
+		k.zones, err = cache.New(rest, cache.Options{
+			Scheme: scheme, DefaultWatchErrorHandler: k.figures.watchFailed, DefaultTransform: stripSlice,
+			ByObject: map[client.Object]cache.ByObject{
+				&discoveryv1.EndpointSlice{}: {Namespaces: map[string]cache.Config{k.Namespace: {}}},
+			},
+		})
+		if err != nil {
+			return fmt.Errorf("preparing to watch EndpointSlices: %w", err)
 		}
 	}
-	return k, nil
+	return nil
 }
 
 // configMapCache watches a single ConfigMap.
@@ -196,6 +220,9 @@ func (k *Kube) Run(ctx context.Context) error {
 		return err
 	}
 	caches := k.caches()
+	if k.zones != nil {
+		caches = append(caches, k.zones)
+	}
 	ended := make(chan error, len(caches))
 	for _, c := range caches {
 		go func() { ended <- c.Start(ctx) }()
@@ -211,7 +238,7 @@ func (k *Kube) Run(ctx context.Context) error {
 	return err
 }
 
-// caches returns all caches.
+// caches returns the caches that must be read before anything is published.
 func (k *Kube) caches() []cache.Cache {
 	all := []cache.Cache{k.objects, k.record, k.rollouts}
 	if k.gatewaySet != nil {

@@ -56,6 +56,10 @@ func (s *Server) SetGateways(gateways []model.Gateway) {
 	if len(gateways) == 0 || slices.Equal(gateways, s.inst.Gateways) {
 		return
 	}
+	zonesOnly := slices.EqualFunc(gateways, s.inst.Gateways, func(a, b model.Gateway) bool { // nothing for edges
+		a.Zone, b.Zone = "", ""
+		return a == b
+	})
 	s.mu.Lock()
 	s.inst.Gateways = gateways
 	s.profiles = newProfiles(s.inst, s.target, s.profiles.record)
@@ -68,12 +72,14 @@ func (s *Server) SetGateways(gateways []model.Gateway) {
 	s.send(changes)
 	s.setVariants()
 	s.relisten()
-	s.mu.Lock()
-	for e := range s.edges {
-		s.outdated.waiting[e] = true
+	if !zonesOnly {
+		s.mu.Lock()
+		for e := range s.edges {
+			s.outdated.waiting[e] = true
+		}
+		s.notify()
+		s.mu.Unlock()
 	}
-	s.notify()
-	s.mu.Unlock()
 	s.publish()
 }
 

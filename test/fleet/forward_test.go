@@ -68,6 +68,7 @@ func TestGatewaysForwardClients(t *testing.T) {
 	that(t, "no retryable request fails when a gateway restarts", f.replace)
 	that(t, "no retryable request fails when a gateway is added, and edges dial it", f.add)
 	that(t, "no retryable request fails when that gateway is removed", f.remove)
+	that(t, "a gateway forwards to one of its zone, to another within 3 s of its loss, and back", f.nearest)
 	f.Logs(t, "gateway-0")
 }
 

@@ -11,6 +11,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
@@ -57,6 +58,32 @@ func (l *Lab) createGatewaySet(ctx context.Context) error {
 		return fmt.Errorf("creating the StatefulSet of the gateways: %w", err)
 	}
 	return l.countGateways(ctx, l.options.Gateways)
+}
+
+// SetZones publishes the zones of the gateways, in order, as Kubernetes does for Pods on nodes with a zone.
+func (l *Lab) SetZones(ctx context.Context, zones ...string) error {
+	slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
+	slice.Namespace, slice.Name = InstallationNamespace, "gateway-peers-lab"
+	err := l.Management.Client.Get(ctx, client.ObjectKeyFromObject(slice), slice)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading zones of gateways: %w", err)
+	}
+	slice.Labels = map[string]string{discoveryv1.LabelServiceName: "gateway-peers"}
+	slice.Endpoints = nil
+	for i, zone := range zones {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{netns.PublicAddress(i).String()}, Hostname: ptr.To(netns.GatewayReplica(i)), Zone: ptr.To(zone),
+		})
+	}
+	if err == nil {
+		err = l.Management.Client.Update(ctx, slice)
+	} else {
+		err = l.Management.Client.Create(ctx, slice)
+	}
+	if err != nil {
+		return fmt.Errorf("publishing zones of gateways: %w", err)
+	}
+	return nil
 }
 
 // AskForGateways sets the number of replicas, as kubectl scale does, and does nothing else: AddGateway and

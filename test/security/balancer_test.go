@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/world"
@@ -66,7 +66,7 @@ func TestABalancerBeforeTwoGateways(t *testing.T) {
 func (in *installation) knowClients() error {
 	var all strings.Builder
 	for i := range 2 {
-		data, err := os.ReadFile(in.File(netns.GatewayReplica(i), "state", envoy.TunnelLog))
+		data, err := os.ReadFile(in.File(netns.GatewayReplica(i), "state", record.TunnelLog))
 		if err != nil {
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/outsider"
@@ -33,7 +33,7 @@ func tunnelAttacks(t *testing.T, in *installation) {
 	m := in.Member(t, "ledger", nil)
 	edge := in.Edge(t, lab.EdgeSpec{Name: "edge-ledger"}, m)
 	stolen := world.Steal(t, edge)
-	log := filepath.Join(in.Gateways[0].StateDir, envoy.TunnelLog)
+	log := filepath.Join(in.Gateways[0].StateDir, record.TunnelLog)
 
 	attack(
 		t,

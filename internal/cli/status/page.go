@@ -211,6 +211,48 @@ func edges(p *output.Page, r *summary.Row, now time.Time) {
 		return
 	}
 	p.Table(edgeTable(r, now))
+	routes(p, r)
+}
+
+// routes shows which gateways the clients of each gateway use, and which gateways the edges use.
+func routes(p *output.Page, r *summary.Row) {
+	if len(r.Routes) > 0 {
+		p.Heading("Gateways")
+		t := &output.Table{Columns: output.Columns("  GATEWAY", "ZONE", "CLIENTS")}
+		for _, of := range r.Routes {
+			clients := "use its own tunnels"
+			if len(of.To) > 0 {
+				clients = "are forwarded to " + preferred(of.To)
+			}
+			t.Add(of.Gateway, of, output.Plain("  "+of.Gateway), output.Plain(output.OrDash(of.Zone)), output.Plain(clients))
+		}
+		p.Table(t)
+	}
+	ways(p, r)
+}
+
+// ways shows which gateways edges use for connections that they open.
+func ways(p *output.Page, r *summary.Row) {
+	for i := range r.Edges {
+		if e := &r.Edges[i]; len(e.Ways) > 0 {
+			p.Line(output.Plain("  " + e.Node + " opens connections to " + preferred(e.Ways)))
+		}
+	}
+}
+
+// preferred lists hosts in the order of their use: those with equal ranks are used in turn.
+func preferred(ways []observed.Way) string {
+	var text strings.Builder
+	for i, w := range ways {
+		switch {
+		case i > 0 && w.Rank > ways[i-1].Rank:
+			text.WriteString(", then ")
+		case i > 0:
+			text.WriteString(" and ")
+		}
+		text.WriteString(w.String())
+	}
+	return text.String()
 }
 
 func edgeTable(r *summary.Row, now time.Time) *output.Table {
@@ -266,6 +308,7 @@ func networks(p *output.Page, r *summary.Row, now time.Time) {
 		if n := &r.Networks[i]; len(n.Edges) > 0 {
 			p.Heading("Edges of network " + n.Network)
 			p.Table(edgeTable(n, now))
+			routes(p, n)
 		}
 	}
 	p.Heading("Apiservers, egress")
@@ -276,6 +319,7 @@ func networks(p *output.Page, r *summary.Row, now time.Time) {
 		return
 	}
 	p.Table(egressTable(r.Egress, now))
+	ways(p, r.Egress)
 }
 
 func egressTable(r *summary.Row, now time.Time) *output.Table {

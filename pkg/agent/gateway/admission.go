@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/admission"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/outcomes"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/sockets"
 	"github.com/fairlead/fairlead/pkg/tunnels"
@@ -222,7 +223,7 @@ func (a *admissions) excessOf(all []tunnels.Placed, each func(id string) int) (k
 		beyond[key] = true
 	}
 	for _, t := range all {
-		if !beyond[t.Key] && t.Owner != envoy.OwnerForward {
+		if !beyond[t.Key] && t.Owner != record.OwnerForward {
 			a.control.Note(now, t.From, model.EdgeRef{Node: t.Node, ID: t.ID}, each(t.ID))
 		}
 	}

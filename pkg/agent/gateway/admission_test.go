@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/outcomes"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
@@ -26,7 +27,8 @@ func newTestAdmissions(t *testing.T, dir string, workers int) *admissions {
 		t.Fatal(err)
 	}
 	deps := Deps{StateDir: dir, Workers: workers, Log: log}
-	return newAdmissions(Config{Domain: domain}, deps, newReachability(r, nil, envoyadmin.Client{}, log), nil)
+	tenants := newReachability(r, nil, envoyadmin.Client{}, unmeasured(), log)
+	return newAdmissions(Config{Domain: domain}, deps, tenants, nil)
 }
 
 func TestTunnelsOfAnEdgeFollowWorkersAndNames(t *testing.T) {
@@ -85,7 +87,7 @@ func TestTheAgentChangesEachListener(t *testing.T) {
 func TestOtherGatewaysAreKnown(t *testing.T) {
 	a := newTestAdmissions(t, t.TempDir(), 1)
 	now, from := time.Now(), netip.MustParseAddr("192.0.2.1")
-	a.notePeers([]tunnels.Placed{{Tunnel: tunnels.Tunnel{Node: "gateway-1"}, From: from, Owner: envoy.OwnerPeer}})
+	a.notePeers([]tunnels.Placed{{Tunnel: tunnels.Tunnel{Node: "gateway-1"}, From: from, Owner: record.OwnerPeer}})
 	admitted := 0
 	for second := range 4 { // the rate of all connections permits 1,000 per second
 		for range 600 {
@@ -123,9 +125,9 @@ func TestConnectionsOfApiserversAreBoundedAndKnown(t *testing.T) {
 		}
 		return all
 	}
-	all := of(4*connectionsPerNode+3, envoy.OwnerEgress, "kas-1", "192.0.2.1")
-	all = append(all, of(4*connectionsPerNode, envoy.OwnerEgress, "kas-2", "192.0.2.2")...)
-	all = append(all, of(1, envoy.OwnerForward, "edge-1", "192.0.2.3")...)
+	all := of(4*connectionsPerNode+3, record.OwnerEgress, "kas-1", "192.0.2.1")
+	all = append(all, of(4*connectionsPerNode, record.OwnerEgress, "kas-2", "192.0.2.2")...)
+	all = append(all, of(1, record.OwnerForward, "edge-1", "192.0.2.3")...)
 	keys := a.excessOf(all, func(string) int { return connectionsPerNode })
 	if len(keys) != 3 || keys[0] != fmt.Sprint("kas-1", 4*connectionsPerNode+2) {
 		t.Errorf("beyond the limit are %v", keys)

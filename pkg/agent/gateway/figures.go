@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/metrics"
-	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
@@ -45,8 +45,8 @@ func (g *Gateway) EmitTunnels(emit metrics.Emit, perCluster bool) {
 	emit("fairlead_gateway_unknown_closed_total", float64(stats.Closed))
 	emit("fairlead_gateway_replaced_total", float64(stats.Replaced))
 	emit("fairlead_gateway_bad_events_total", float64(stats.BadLines))
-	emit("fairlead_gateway_network_connections", float64(stats.Egress), envoy.OwnerEgress)
-	emit("fairlead_gateway_network_connections", float64(stats.Forward), envoy.OwnerForward)
+	emit("fairlead_gateway_network_connections", float64(stats.Egress), record.OwnerEgress)
+	emit("fairlead_gateway_network_connections", float64(stats.Forward), record.OwnerForward)
 	clusters, unreachable := g.tenants.sizes()
 	emit("fairlead_gateway_workload_clusters", float64(clusters))
 	emit("fairlead_gateway_dark_workload_clusters", float64(unreachable))

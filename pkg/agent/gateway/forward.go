@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/assignment"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/nearest"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -22,8 +24,10 @@ const (
 	forwardChanges = 100
 	// pruneFrom is the number of routes from which those of ended tunnel ids are discarded.
 	pruneFrom = 1024
-	// forwardForm begins the form of an Envoy cluster that forwards, followed by the names of the gateways.
-	forwardForm = "to:"
+	// forwardForm begins the form of an Envoy cluster that forwards, followed by groups of names of gateways, the nearest
+	// first.
+	forwardForm                    = "to:"
+	forwardGroups, forwardGateways = ";", "," // between groups, and in a group
 )
 
 // fleet is what the Envoy clusters of other gateways say about the assignment of tunnel ids.
@@ -49,6 +53,7 @@ type forwarding struct {
 	domain model.TunnelDomain
 	fleet  fleet
 	before []model.Gateway  // of the fleet, before others joined or left
+	ranks  map[string]int   // of other gateways by name, the nearest lowest; nil: all are equal
 	routes map[string]route // by tunnel id with the domain, for this fleet
 }
 
@@ -65,10 +70,36 @@ func (f *forwarding) set(now fleet) {
 	}
 }
 
+// prefer replaces the ranks of the other gateways.
+func (f *forwarding) prefer(ranks map[string]int) {
+	if !maps.Equal(f.ranks, ranks) {
+		f.ranks, f.routes = ranks, map[string]route{}
+	}
+}
+
+// others returns the gateways to which clients can be forwarded.
+func (f *forwarding) others() (all []model.Gateway) {
+	for _, g := range f.fleet.gateways {
+		if g.Name != f.me {
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
+// zone returns the zone of this gateway; empty: it is not known.
+func (f *forwarding) zone() string {
+	for _, g := range f.fleet.gateways {
+		if g.Name == f.me {
+			return g.Zone
+		}
+	}
+	return ""
+}
+
 // on reports whether this gateway forwards clients: tunnels have a number of gateways, and there is another gateway.
 func (f *forwarding) on() bool {
-	return f.me != "" && f.fleet.perTunnel > 0 &&
-		slices.ContainsFunc(f.fleet.gateways, func(g model.Gateway) bool { return g.Name != f.me })
+	return f.me != "" && f.fleet.perTunnel > 0 && len(f.others()) > 0
 }
 
 // route returns the route of a tunnel id with its domain. If forwarding is off, every id is assigned to this gateway.
@@ -99,7 +130,11 @@ func (f *forwarding) route(tunnelID string) route {
 		slices.Sort(to)
 	}
 	if len(to) > 0 {
-		r.form = forwardForm + strings.Join(to, ",")
+		var groups []string
+		for _, group := range nearest.Groups(to, func(name string) int { return f.ranks[name] }) {
+			groups = append(groups, strings.Join(group, forwardGateways))
+		}
+		r.form = forwardForm + strings.Join(groups, forwardGroups)
 	}
 	f.routes[tunnelID] = r
 	return r
@@ -127,9 +162,30 @@ func (f *forwarding) prune(ids int) {
 	}
 }
 
+// groupsOf returns the groups of gateways in a form of forwarding; ok is false for any other form.
+func groupsOf(form string) (groups [][]string, ok bool) {
+	to, ok := strings.CutPrefix(form, forwardForm)
+	if !ok {
+		return nil, false
+	}
+	for group := range strings.SplitSeq(to, forwardGroups) {
+		groups = append(groups, strings.Split(group, forwardGateways))
+	}
+	return groups, true
+}
+
+// reordered reports whether two forms forward to the same gateways and only their order differs.
+func reordered(was, is string) bool {
+	before, forwarded := groupsOf(was)
+	after, forwards := groupsOf(is)
+	return was != is && forwarded && forwards &&
+		slices.Equal(slices.Sorted(slices.Values(slices.Concat(before...))),
+			slices.Sorted(slices.Values(slices.Concat(after...))))
+}
+
 // applyForward returns the Envoy cluster of a tunnel in a form of forwarding.
 func applyForward(form string, resource *anypb.Any) (*anypb.Any, bool) {
-	to, ok := strings.CutPrefix(form, forwardForm)
+	to, ok := groupsOf(form)
 	if !ok {
 		return nil, false
 	}
@@ -137,5 +193,5 @@ func applyForward(form string, resource *anypb.Any) (*anypb.Any, bool) {
 	if !ok {
 		return nil, false
 	}
-	return tunnel.Forward(strings.Split(to, ",")), true
+	return tunnel.Forward(to), true
 }

@@ -104,7 +104,7 @@ func TestWhereClientsAreForwarded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			k := newReachability(r, nil, envoyadmin.Client{}, slog.New(slog.DiscardHandler))
+			k := newReachability(r, nil, envoyadmin.Client{}, unmeasured(), slog.New(slog.DiscardHandler))
 			k.forwards.me, k.forwards.domain = tc.me, domain
 			if !tc.alone {
 				k.forwards.set(fleet{gateways, tc.perTunnel})
@@ -165,7 +165,7 @@ func TestManyAbsentIDsAreForwardedOverTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, now := newReachability(r, nil, envoyadmin.Client{}, slog.New(slog.DiscardHandler)), time.Now()
+	k, now := newReachability(r, nil, envoyadmin.Client{}, unmeasured(), slog.New(slog.DiscardHandler)), time.Now()
 	k.forwards.me, k.forwards.domain, k.began = "gateway-0", domain, now
 	k.forwards.set(fleet{four[:2], 2})
 	for range ids {

@@ -17,8 +17,9 @@ import (
 
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
+	"github.com/fairlead/fairlead/pkg/agent/trips"
 	"github.com/fairlead/fairlead/pkg/certs"
-	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 	"github.com/fairlead/fairlead/pkg/sockets"
@@ -70,9 +71,10 @@ func New(g Config, deps Deps) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	meter := trips.New(filepath.Join(deps.StateDir, tripsFile), deps.Log)
 	p := &Gateway{
-		config: &g, deps: deps, Table: table, tenants: newReachability(deps.XDS, table, deps.Admin, deps.Log),
-		Durations: durations,
+		config: &g, deps: deps, Table: table, Durations: durations,
+		tenants: newReachability(deps.XDS, table, deps.Admin, meter, deps.Log),
 	}
 	if deps.Forward {
 		p.tenants.forwards.me, p.tenants.forwards.domain = g.Name, g.Domain
@@ -92,7 +94,7 @@ func (g *Gateway) EmitAdmissions(emit metrics.Emit) { g.admissions.collect(emit)
 
 // Role returns the role of the gateway's membership. takes is for reportagent.SendGateway.
 func (g *Gateway) Role(takes func() (reportagent.GatewayState, <-chan struct{})) *Role {
-	return &Role{Config: *g.config, table: g.Table, gatewayState: takes, log: g.deps.Log}
+	return &Role{Config: *g.config, table: g.Table, gatewayState: takes, ways: g.tenants.ways, log: g.deps.Log}
 }
 
 // Run runs all parts until ctx ends.
@@ -104,6 +106,11 @@ func (g *Gateway) Run(ctx context.Context, m Member) error {
 		asked := &peerServers{gateway: g.config, store: m.Store}
 		defer asked.close()
 		g.tenants.askOthers(ctx, g.config.Domain, asked.ask)
+		return nil
+	})
+	group.Go(func() error {
+		// A change takes effect with the next full evaluation.
+		g.tenants.trips.Run(ctx, tripsInterval, g.tenants.measured, func() {})
 		return nil
 	})
 	group.Go(func() error { g.admissions.run(ctx); return nil })
@@ -135,7 +142,7 @@ func newTable(c Deps, g Config, cut func(time.Duration)) (*tunnels.Table, error)
 	return tunnels.New(tunnels.Config{
 		Envoy:   pid,
 		Domain:  g.Domain,
-		Log:     filepath.Join(c.RuntimeDir, envoy.TunnelLog),
+		Log:     filepath.Join(c.RuntimeDir, record.TunnelLog),
 		Reopen:  func(ctx context.Context) error { return c.Admin.Post(ctx, "/reopen_logs") },
 		Workers: c.Workers,
 		Public:  g.Bind.PublicAddress(),

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
+	"github.com/fairlead/fairlead/pkg/agent/trips"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -53,6 +54,7 @@ type reachability struct {
 	// onNames is called at each full evaluation with the number of names of each tunnel id; nil: not called.
 	onNames func(names map[string]int)
 	outages *outages
+	trips   *trips.Meter // to the other gateways
 
 	mu       sync.Mutex
 	forms    map[string]string // the forms that are not the usual one, by name of the Envoy cluster
@@ -84,9 +86,11 @@ type clusterName struct {
 	limits  map[string]string
 }
 
-func newReachability(r *xdsproxy.Proxy, table *tunnels.Table, a envoyadmin.Client, log *slog.Logger) *reachability {
+func newReachability(
+	r *xdsproxy.Proxy, table *tunnels.Table, a envoyadmin.Client, meter *trips.Meter, log *slog.Logger,
+) *reachability {
 	return &reachability{
-		xds: r, table: table, admin: a, log: log, began: time.Now(), forms: map[string]string{},
+		xds: r, table: table, admin: a, log: log, trips: meter, began: time.Now(), forms: map[string]string{},
 		known: map[string]clusterName{}, outages: newOutages(), ids: map[string]string{},
 		keys: map[string]string{}, counts: map[string]int{}, absent: map[string]time.Time{}, limits: map[string]string{},
 	}
@@ -213,6 +217,7 @@ func (t *reachability) readNames() {
 	t.known = known
 	t.mu.Lock()
 	t.forwards.set(others)
+	t.rank()
 	t.forwards.prune(len(known))
 	t.mu.Unlock()
 	if t.onNames == nil {
@@ -244,7 +249,7 @@ func (t *reachability) decide(now time.Time, sure bool) {
 		}
 		if !t.forwards.route(tenant.id).assigned {
 			// A gateway with its tunnels rejects its clients when it is unreachable.
-			forms[name] = t.forwards.form(tenant.id, 0, sure)
+			forms[name] = t.gradually(t.forms[name], t.forwards.form(tenant.id, 0, sure))
 			continue
 		}
 		served[tenant.id] = false
@@ -260,7 +265,7 @@ func (t *reachability) decide(now time.Time, sure bool) {
 			forms[name], ids[name] = unreachableForm, tenant.id
 		case form == "":
 		case settled || t.forms[name] == form:
-			forms[name] = form
+			forms[name] = t.gradually(t.forms[name], form)
 		case t.changes >= 1:
 			t.changes--
 			forms[name] = form

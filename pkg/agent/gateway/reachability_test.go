@@ -54,7 +54,7 @@ func TestWhichClustersAreUnreachable(t *testing.T) {
 			}
 			ids[name] = model.NewID()
 			id := domain.TunnelID(ids[name])
-			k := newReachability(r, nil, envoyadmin.Client{}, slog.New(slog.DiscardHandler))
+			k := newReachability(r, nil, envoyadmin.Client{}, unmeasured(), slog.New(slog.DiscardHandler))
 			k.began, k.known = tc.began, map[string]clusterName{"c1.prod": {id: id}}
 			if tc.absent.IsZero() {
 				k.counts[id] = 1

@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy/policy"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
 
@@ -50,6 +51,7 @@ type Role struct {
 	Config
 	table        *tunnels.Table
 	gatewayState func() (reportagent.GatewayState, <-chan struct{}) // see reportagent.SendGateway
+	ways         func() (zone string, to []*reportv1.Way)           // as gatewayState
 	log          *slog.Logger
 }
 
@@ -119,7 +121,7 @@ func (*Role) Over() {}
 // Report implements the role of an agent.
 func (g *Role) Report(ctx context.Context, conn grpc.ClientConnInterface, dump reportagent.Dump) error {
 	return reportagent.SendGateway(
-		ctx, conn, reportagent.GatewaySource{Table: g.table, State: g.gatewayState, Dump: dump}, g.log,
+		ctx, conn, reportagent.GatewaySource{Table: g.table, State: g.gatewayState, Ways: g.ways, Dump: dump}, g.log,
 	)
 }
 

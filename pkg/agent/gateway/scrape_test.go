@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
-	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
@@ -31,7 +31,7 @@ const scraped = 8_000
 // different workload cluster. There is no Envoy, whose statistics are about 150 further series.
 func BenchmarkScrape(b *testing.B) {
 	dir, log := b.TempDir(), slog.New(slog.DiscardHandler)
-	path := filepath.Join(dir, envoy.TunnelLog)
+	path := filepath.Join(dir, record.TunnelLog)
 	if err := os.WriteFile(path, []byte(connections(b, scraped)), 0o600); err != nil {
 		b.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func BenchmarkScrape(b *testing.B) {
 		return nil
 	})
 	for _, perCluster := range []bool{false, true} {
-		g := &Gateway{Table: table, tenants: newReachability(r, table, envoyadmin.Client{}, log)}
+		g := &Gateway{Table: table, tenants: newReachability(r, table, envoyadmin.Client{}, unmeasured(), log)}
 		registry, own := metrics.NewRegistry(metrics.GatewayAgent), &metrics.Set{}
 		own.Observe(func(emit metrics.Emit) { g.EmitTunnels(emit, perCluster) }, Figures...)
 		registry.MustRegister(own)

@@ -64,6 +64,7 @@ type Status struct {
 	troubles  []trouble // the newest last
 	apiserver *probe.Result
 	addresses []string // of the machine
+	ways      []*reportv1.Way
 }
 
 type trouble struct{ about, text string }
@@ -148,6 +149,14 @@ func (s *Status) SetAddresses(all []string) {
 	s.addresses = all
 }
 
+// SetWays records the ways to the gateways for reports.
+func (s *Status) SetWays(all []*reportv1.Way) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ways = all
+	s.notify()
+}
+
 // SetConfiguration records the state of the xDS proxy.
 func (s *Status) SetConfiguration(state xdsproxy.State) {
 	s.mu.Lock()
@@ -192,6 +201,7 @@ func (s *Status) Report() *reportv1.EdgeReport {
 	defer s.mu.Unlock()
 	r := &reportv1.EdgeReport{
 		Form: s.form, Version: version.Get(), LastError: s.newest(), Addresses: s.addresses,
+		Ways: s.ways,
 	}
 	if s.apiserver != nil {
 		r.ApiServer = APIServer(s.apiserver)

@@ -52,7 +52,10 @@ type Gateway struct {
 	// Incomplete is why it may have tunnels that it does not report, and the cure; empty: it has none.
 	Incomplete string
 	Since      time.Time // when Connected changed last; zero: not known
-	Problem    string    // why Worker, Since and RTT of its tunnels are not known; empty: they are, or were not requested
+	// Zone and Ways are known if it answered. It forwards clients by Ways, the nearest first.
+	Zone    string
+	Ways    []observed.Way
+	Problem string // why Worker, Since and RTT of its tunnels are not known; empty: they are, or were not requested
 	// Resources has one entry for each name that Observe received; nil: its agent has no xDS stream, or no name was given.
 	Resources []Resource
 }

@@ -78,6 +78,7 @@ func (s *Servers) merge(answers []*fleetAnswer, errs []error) Fleet {
 				Name: g.GetName(), Server: c.name, Installed: g.GetInstalled(), Connected: g.GetConnected(),
 				Ready: g.GetConnected() && g.GetReady(),
 				Since: timeOf(g.GetSince()), Problem: g.GetError(), Incomplete: g.GetIncomplete(), Hang: g.GetHang(),
+				Zone: g.GetZone(), Ways: observed.WaysOf(g.GetWays()),
 			}
 			if one.Since.IsZero() {
 				one.Server = ""
@@ -95,7 +96,7 @@ func (s *Servers) merge(answers []*fleetAnswer, errs []error) Fleet {
 			one := observed.Edge{
 				Node: e.GetNode(), ID: e.GetTunnelId(), Server: c.name, Connected: e.GetConnected(), Since: timeOf(e.GetSince()),
 				LastError: e.GetReport().GetLastError(), APIServer: observed.APIServerOf(e.GetReport().GetApiServer()),
-				Addresses: observed.AddressesOf(e.GetReport()),
+				Addresses: observed.AddressesOf(e.GetReport()), Ways: observed.WaysOf(e.GetReport().GetWays()),
 			}
 			if reported := timeOf(e.GetReported()); !reported.IsZero() {
 				one.Age = timeOf(a.GetServer().GetNow()).Sub(reported)

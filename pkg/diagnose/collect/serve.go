@@ -204,6 +204,7 @@ func (s *service) Fleet(request *inspectv1.FleetRequest, stream grpc.ServerStrea
 func gatewayMessage(g *reporthub.GatewaySnapshot) *inspectv1.Gateway {
 	message := &inspectv1.Gateway{
 		Name: g.Name, Installed: g.Installed, Connected: g.Connected, Ready: g.Ready, Incomplete: g.Incomplete, Hang: g.Hang,
+		Zone: g.Zone, Ways: g.Ways,
 	}
 	if !g.Since.IsZero() {
 		message.Since = timestamppb.New(g.Since)

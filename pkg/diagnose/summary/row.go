@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
@@ -77,6 +78,9 @@ func (r *Links) addEdges(t *v1alpha1.Tunnel, from *Live, now time.Time) {
 		if e.LetIn() {
 			r.LetIn++
 		}
+		if from != nil {
+			e.Ways = from.Ways[model.EdgeRef{Node: e.Node, ID: t.HeldID()}]
+		}
 		r.Edges = append(r.Edges, e)
 	}
 	for _, g := range gateways {
@@ -84,6 +88,9 @@ func (r *Links) addEdges(t *v1alpha1.Tunnel, from *Live, now time.Time) {
 	}
 	slices.SortFunc(r.Gateways, func(a, b observed.Gateway) int { return compareNames(a.Name, b.Name) })
 	r.RTT = median(live, "", "")
+	if from != nil {
+		r.Routes = from.routes(r.Gateways)
+	}
 }
 
 // addExpiries adds the ends of certificates: of the apiserver, the earliest that any edge observes, and of the edges

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
@@ -33,6 +34,9 @@ const (
 // ranks sorts Health.
 var ranks = map[Health]int{Broken: 0, Unknown: 1, Warning: 2, Waiting: 3, OK: 4}
 
+// routed is the number of Tunnels up to which rows have Routes, of which each has one for each gateway.
+const routed = 100
+
 // Input is the input of Build. The objects are not changed, and slices of rows point into them.
 type Input struct {
 	Clusters []clusterv1.Cluster
@@ -46,8 +50,10 @@ type Input struct {
 
 // Live is what xds-servers report of open tunnels.
 type Live struct {
-	Tunnels map[string][]collect.Tunnel // by Tunnel.spec.id
-	Silent  []string                    // the xds-servers that gave no answer, with the reason
+	Tunnels  map[string][]collect.Tunnel // by Tunnel.spec.id
+	Gateways []collect.Gateway
+	Ways     map[model.EdgeRef][]observed.Way // of edges that prefer the nearest gateways
+	Silent   []string                         // the xds-servers that gave no answer, with the reason
 }
 
 // View is a fleet.
@@ -120,6 +126,15 @@ type Links struct {
 	Tunnels   int                `json:"tunnels"`
 	Gateways  []observed.Gateway `json:"gateways,omitempty"`
 	RTT       observed.Millis    `json:"rttMillis,omitempty"` // the median of its tunnels
+	Routes    []Route            `json:"routes,omitempty"`    // of gateways that answered
+}
+
+// Route is where one gateway leads clients of a Tunnel.
+type Route struct {
+	Gateway string `json:"gateway"`
+	Zone    string `json:"zone,omitempty"` // of the gateway; empty: not known
+	// To are the gateways to which it forwards the clients, the nearest first; none: it has tunnels itself.
+	To []observed.Way `json:"to,omitempty"`
 }
 
 // Below returns the rows below the row of a Cluster.
@@ -154,6 +169,11 @@ func Build(in Input, now time.Time) View {
 	for i := range in.Clusters {
 		c := &in.Clusters[i]
 		clusters[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}] = c
+	}
+	if len(in.Tunnels) > routed && in.Live != nil {
+		live := *in.Live
+		live.Gateways = nil
+		in.Live = &live
 	}
 	networks := networksOf(in)
 	view := View{Rows: make([]Row, 0, len(in.Tunnels))}

@@ -36,6 +36,8 @@ const (
 	// for ever. It is both interval and timeout: a black hole is detected within 4 s, and the next reverse tunnel is
 	// used.
 	http2Ping = 2 * time.Second
+	// peerPing is the interval of pings between gateways. The kernel detects a black hole by them.
+	peerPing = time.Second
 
 	// UnusedAfter bounds how long a reverse tunnel without connections of clients is pinged like one in use, which costs
 	// 20 MB a day. Another reverse tunnel in its place, and its first use, cost as much as these pings in 40 s.
@@ -47,6 +49,13 @@ func Gateway() *corev3.Http2ProtocolOptions { return options(downloadWindow, dow
 
 // Edge returns the HTTP/2 options of an edge's side of a reverse tunnel, with windows for uploads.
 func Edge() *corev3.Http2ProtocolOptions { return options(uploadWindow, uploads) }
+
+// Peer returns the HTTP/2 options of a gateway's connections to another one.
+func Peer() *corev3.Http2ProtocolOptions {
+	o := Gateway()
+	o.ConnectionKeepalive.Interval = durationpb.New(peerPing)
+	return o
+}
 
 // Shared returns the options of a client of all gateways. A window of uploadWindow is enough in one network.
 func Shared() *corev3.Http2ProtocolOptions {

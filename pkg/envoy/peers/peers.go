@@ -35,6 +35,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/nearest"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -62,6 +63,7 @@ const (
 	// metadata is the key of the metadata of Describe, and the others are its fields and their values.
 	metadata    = "fairlead"
 	countField  = "gateways_per_tunnel"
+	zoneField   = "zone"
 	changeField = "change"
 	joining     = "joining"
 	leaving     = "leaving"
@@ -73,12 +75,16 @@ func Name(gateway string) string { return prefix + gateway }
 // Parse is the inverse of Name. It returns false for any other name.
 func Parse(name string) (gateway string, ok bool) { return strings.CutPrefix(name, prefix) }
 
-// Describe returns the metadata of Cluster from which an agent computes assignments: which gateway it is, and how many
-// gateways each tunnel has. Envoy does not need it. It is nil if there is nothing to describe besides the name.
+// Describe returns the metadata of Cluster from which an agent computes where it forwards clients: which gateway it is,
+// its zone, and how many gateways each tunnel has. Envoy does not need it. It is nil if there is nothing to describe
+// besides the name.
 func Describe(g model.Gateway, perTunnel int) *corev3.Metadata {
 	fields := map[string]*structpb.Value{}
 	if perTunnel > 0 {
 		fields[countField] = structpb.NewStringValue(strconv.Itoa(perTunnel))
+	}
+	if g.Zone != "" {
+		fields[zoneField] = structpb.NewStringValue(g.Zone)
 	}
 	switch {
 	case g.Joining:
@@ -93,7 +99,8 @@ func Describe(g model.Gateway, perTunnel int) *corev3.Metadata {
 }
 
 // Described is the inverse of Describe for an Envoy cluster. It also returns the Envoy cluster without the description.
-// ok is false for any other resource. Only the name and the change of the gateway are set.
+// ok is false for any other resource. Only the name, the zone, the change and, from the Envoy cluster, the peer address
+// of the gateway are set.
 func Described(resource *anypb.Any) (g model.Gateway, perTunnel int, plain *anypb.Any, ok bool) {
 	c := &clusterv3.Cluster{}
 	if resource.UnmarshalTo(c) != nil {
@@ -106,8 +113,21 @@ func Described(resource *anypb.Any) (g model.Gateway, perTunnel int, plain *anyp
 	perTunnel, _ = strconv.Atoi(fields[countField].GetStringValue())
 	g.Joining = fields[changeField].GetStringValue() == joining
 	g.Leaving = fields[changeField].GetStringValue() == leaving
+	g.Zone = fields[zoneField].GetStringValue()
+	g.Peer = dialled(c)
 	c.Metadata = nil
 	return g, perTunnel, typed.Pack(c), true
+}
+
+// dialled returns the one address of an Envoy cluster; zero: it has none.
+func dialled(c *clusterv3.Cluster) model.Endpoint {
+	for _, group := range c.GetLoadAssignment().GetEndpoints() {
+		for _, host := range group.GetLbEndpoints() {
+			at := host.GetEndpoint().GetAddress().GetSocketAddress()
+			return model.Endpoint{Host: at.GetAddress(), Port: uint16(at.GetPortValue())}
+		}
+	}
+	return model.Endpoint{}
 }
 
 // Extension lets an Envoy have internal listeners.
@@ -130,21 +150,24 @@ func Listener(gateway string, proxy *tcpproxyv3.TcpProxy) *listenerv3.Listener {
 	}
 }
 
-// Forward changes an Envoy cluster of a tunnel such that it forwards to other gateways, at least one, and uses no
-// reverse tunnel. It keeps the name and the limits, and with them the limits that an agent has set for that name in
-// Envoy's runtime. options are the HTTP options of connections to other gateways.
-func Forward(c *clusterv3.Cluster, to []string, options *upstreamhttpv3.HttpProtocolOptions) {
-	var hosts []*endpointv3.LbEndpoint
-	for _, gateway := range to {
-		hosts = append(hosts, &endpointv3.LbEndpoint{
-			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: internal(gateway)}},
-		})
+// Forward changes an Envoy cluster of a tunnel such that it forwards to other gateways, and uses no reverse tunnel. to
+// has at least one group of at least one gateway, the preferred group first: the clients of a group that fails use the
+// next one, as nearest.Prefer describes. It keeps the name and the limits, and with them the limits that an agent has
+// set for that name in Envoy's runtime. options are the HTTP options of connections to other gateways.
+func Forward(c *clusterv3.Cluster, to [][]string, options *upstreamhttpv3.HttpProtocolOptions) {
+	var groups [][]*endpointv3.LbEndpoint
+	for _, group := range to {
+		var hosts []*endpointv3.LbEndpoint
+		for _, gateway := range group {
+			hosts = append(hosts, &endpointv3.LbEndpoint{
+				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: internal(gateway)}},
+			})
+		}
+		groups = append(groups, hosts)
 	}
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 	c.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
-	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{
-		ClusterName: c.GetName(), Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: hosts}},
-	}
+	nearest.Prefer(c, groups...)
 	c.LbSubsetConfig = &clusterv3.Cluster_LbSubsetConfig{
 		FallbackPolicy: clusterv3.Cluster_LbSubsetConfig_ANY_ENDPOINT, // without SecondHop
 		SubsetSelectors: []*clusterv3.Cluster_LbSubsetConfig_LbSubsetSelector{{

@@ -47,6 +47,7 @@ var errUnknown = errors.New("this agent does not support the request")
 type answers struct {
 	send    func(*reportv1.Answer) error
 	measure func(ids map[string]bool) ([]tunnels.Measured, error) // nil: there are no tunnels
+	ways    func() (zone string, to []*reportv1.Way)              // with the tunnels; nil: there are none
 	dump    Dump                                                  // nil: there is none
 	see     See                                                   // nil: there is no apiserver to observe
 	prove   func(context.Context, model.EdgeRef) tunnels.Proof    // nil: there are no tunnels
@@ -121,6 +122,12 @@ func (a *answers) answerTunnels(q *reportv1.Question) error {
 		ids[id] = true
 	}
 	all, err := a.measure(ids)
+	if a.ways != nil {
+		zone, to := a.ways()
+		if err := a.send(&reportv1.Answer{Number: q.GetNumber(), Zone: zone, Ways: to}); err != nil {
+			return err
+		}
+	}
 	for len(all) > 0 {
 		n := min(len(all), tunnelsChunk)
 		part := &reportv1.Answer{Number: q.GetNumber()}

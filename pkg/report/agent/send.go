@@ -86,7 +86,9 @@ type GatewaySource struct {
 	Table *tunnels.Table
 	// State returns the state of Envoy, and a channel that is closed when it changes.
 	State func() (GatewayState, <-chan struct{})
-	Dump  Dump // writes what Envoy runs; nil: the question is rejected
+	// Ways returns the zone of the gateway, and the ways to the others; nil: it forwards no clients.
+	Ways func() (zone string, to []*reportv1.Way)
+	Dump Dump // writes what Envoy runs; nil: the question is rejected
 	// Reopen is the wait before the stream is opened again; zero: report.Reopening.
 	Reopen retry.Backoff
 }
@@ -107,7 +109,8 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, from Gatewa
 		send := oneByOne(stream.Send)
 		answers := newAnswers(&answers{
 			send:    func(a *reportv1.Answer) error { return send(&reportv1.GatewayReport{Answer: a}) },
-			measure: table.Measure, prove: table.Prove, dump: from.Dump, chunk: gatewayChunk, pace: gatewayInterval,
+			measure: table.Measure, ways: from.Ways, prove: table.Prove, dump: from.Dump,
+			chunk: gatewayChunk, pace: gatewayInterval,
 		})
 		defer answers.wait()
 		defer cancel()

@@ -39,7 +39,9 @@ type GatewaySnapshot struct {
 	Since            time.Time // zero: it has never reported to this hub
 	Tunnels          []*reportv1.MeasuredTunnel
 	Holes            []*reportv1.Hole
-	Problem          error // why the tunnels were not measured; nil: they were, or live was not set
+	Zone             string          // empty: not known, or not asked
+	Ways             []*reportv1.Way // to the other gateways, as Zone
+	Problem          error           // why the tunnels were not measured; nil: they were, or live was not set
 }
 
 // Snapshot returns a snapshot of the tunnels with these ids, or of all if ids is empty. live also asks the gateways
@@ -80,7 +82,7 @@ func (h *Hub) Snapshot(ctx context.Context, ids []string, live bool) Snapshot {
 func (g *gateway) gatewaySnapshot(answer *measured, wanted func(id string) bool) GatewaySnapshot {
 	one := GatewaySnapshot{Connected: g.connected, Ready: g.ready, Incomplete: g.incomplete, Hang: g.hang, Since: g.since}
 	if answer != nil {
-		one.Tunnels, one.Problem = answer.tunnels, answer.err
+		one.Tunnels, one.Zone, one.Ways, one.Problem = answer.tunnels, answer.zone, answer.ways, answer.err
 	}
 	if answer == nil || answer.err != nil {
 		one.Tunnels = nil
@@ -104,6 +106,8 @@ func (g *gateway) gatewaySnapshot(answer *measured, wanted func(id string) bool)
 // measured is the answer of a gateway.
 type measured struct {
 	tunnels []*reportv1.MeasuredTunnel
+	zone    string
+	ways    []*reportv1.Way
 	err     error
 }
 
@@ -121,22 +125,26 @@ func (h *Hub) measureAll(ctx context.Context, ids []string) map[string]*measured
 	h.mu.Unlock()
 	var asked sync.WaitGroup
 	for name, to := range answers {
-		asked.Go(func() { to.tunnels, to.err = h.measure(ctx, name, ids) })
+		asked.Go(func() {
+			answer, err := h.measure(ctx, name, ids)
+			*to = answer
+			to.err = err
+		})
 	}
 	asked.Wait()
 	return answers
 }
 
 // measure asks one gateway.
-func (h *Hub) measure(ctx context.Context, gateway string, ids []string) ([]*reportv1.MeasuredTunnel, error) {
+func (h *Hub) measure(ctx context.Context, gateway string, ids []string) (measured, error) {
 	key := "tunnels " + gateway + " " + strings.Join(slices.Sorted(slices.Values(ids)), " ")
-	return together(ctx, h, key, measureTimeout, func(ctx context.Context) (all []*reportv1.MeasuredTunnel, err error) {
+	return together(ctx, h, key, measureTimeout, func(ctx context.Context) (all measured, err error) {
 		q, forget, err := h.ask(func(s *session) bool {
 			return s.subject.Role == model.RoleGateway && s.subject.Node == gateway
 		},
 			&reportv1.Question{Tunnels: &reportv1.TunnelsQuestion{TunnelIds: ids}}, maxGatewayAnswer)
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		defer forget()
 		err = q.all(ctx, func(a *reportv1.Answer) error {
@@ -145,7 +153,13 @@ func (h *Hub) measure(ctx context.Context, gateway string, ids []string) ([]*rep
 					return errors.New("its agent's answer has an invalid tunnel")
 				}
 			}
-			all = append(all, a.GetTunnels()...)
+			all.tunnels = append(all.tunnels, a.GetTunnels()...)
+			if a.GetZone() != "" {
+				all.zone = report.Text(a.GetZone(), report.MaxText)
+			}
+			if len(a.GetWays()) > 0 {
+				all.ways = report.CleanWays(a.GetWays())
+			}
 			return nil
 		})
 		return all, err

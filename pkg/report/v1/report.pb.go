@@ -85,7 +85,9 @@ type EdgeReport struct {
 	LastError string                 `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"` // the newest trouble; empty: none
 	Answer    *Answer                `protobuf:"bytes,5,opt,name=answer,proto3" json:"answer,omitempty"`                        // a message with an answer contains nothing else
 	// addresses are IP addresses of the machine, without loopback and link-local ones.
-	Addresses     []string `protobuf:"bytes,6,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Addresses []string `protobuf:"bytes,6,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// ways are the addresses of the gateways, if the edge's Envoy prefers the nearest of several.
+	Ways          []*Way `protobuf:"bytes,7,rep,name=ways,proto3" json:"ways,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -162,6 +164,82 @@ func (x *EdgeReport) GetAddresses() []string {
 	return nil
 }
 
+func (x *EdgeReport) GetWays() []*Way {
+	if x != nil {
+		return x.Ways
+	}
+	return nil
+}
+
+// Way is a host that a sender may use, with its distance.
+type Way struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	To              string                 `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`                                                     // an address, or the name of a gateway
+	RoundTripMicros uint32                 `protobuf:"varint,2,opt,name=round_trip_micros,json=roundTripMicros,proto3" json:"round_trip_micros,omitempty"` // the shortest of the latest ones; 0: not known
+	Rank            uint32                 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`                                                // hosts with the lowest rank that can serve are used
+	Zone            string                 `protobuf:"bytes,4,opt,name=zone,proto3" json:"zone,omitempty"`                                                 // of a gateway; empty: not known
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Way) Reset() {
+	*x = Way{}
+	mi := &file_pkg_report_v1_report_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Way) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Way) ProtoMessage() {}
+
+func (x *Way) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_report_v1_report_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Way.ProtoReflect.Descriptor instead.
+func (*Way) Descriptor() ([]byte, []int) {
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Way) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *Way) GetRoundTripMicros() uint32 {
+	if x != nil {
+		return x.RoundTripMicros
+	}
+	return 0
+}
+
+func (x *Way) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *Way) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
 // APIServer is the state of an apiserver as an edge observes it.
 type APIServer struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
@@ -177,7 +255,7 @@ type APIServer struct {
 
 func (x *APIServer) Reset() {
 	*x = APIServer{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[1]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -189,7 +267,7 @@ func (x *APIServer) String() string {
 func (*APIServer) ProtoMessage() {}
 
 func (x *APIServer) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[1]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -202,7 +280,7 @@ func (x *APIServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use APIServer.ProtoReflect.Descriptor instead.
 func (*APIServer) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{1}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *APIServer) GetAddress() string {
@@ -256,7 +334,7 @@ type EdgeOrders struct {
 
 func (x *EdgeOrders) Reset() {
 	*x = EdgeOrders{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[2]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -268,7 +346,7 @@ func (x *EdgeOrders) String() string {
 func (*EdgeOrders) ProtoMessage() {}
 
 func (x *EdgeOrders) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[2]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -281,7 +359,7 @@ func (x *EdgeOrders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EdgeOrders.ProtoReflect.Descriptor instead.
 func (*EdgeOrders) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{2}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *EdgeOrders) GetQuestion() *Question {
@@ -305,7 +383,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[3]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -317,7 +395,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[3]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -330,7 +408,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{3}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Question) GetNumber() uint64 {
@@ -378,7 +456,7 @@ type TunnelsQuestion struct {
 
 func (x *TunnelsQuestion) Reset() {
 	*x = TunnelsQuestion{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -390,7 +468,7 @@ func (x *TunnelsQuestion) String() string {
 func (*TunnelsQuestion) ProtoMessage() {}
 
 func (x *TunnelsQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[4]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -403,7 +481,7 @@ func (x *TunnelsQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TunnelsQuestion.ProtoReflect.Descriptor instead.
 func (*TunnelsQuestion) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{4}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TunnelsQuestion) GetTunnelIds() []string {
@@ -425,7 +503,7 @@ type DumpQuestion struct {
 
 func (x *DumpQuestion) Reset() {
 	*x = DumpQuestion{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -437,7 +515,7 @@ func (x *DumpQuestion) String() string {
 func (*DumpQuestion) ProtoMessage() {}
 
 func (x *DumpQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[5]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -450,7 +528,7 @@ func (x *DumpQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpQuestion.ProtoReflect.Descriptor instead.
 func (*DumpQuestion) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{5}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DumpQuestion) GetNames() []string {
@@ -477,7 +555,7 @@ type ProofQuestion struct {
 
 func (x *ProofQuestion) Reset() {
 	*x = ProofQuestion{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -489,7 +567,7 @@ func (x *ProofQuestion) String() string {
 func (*ProofQuestion) ProtoMessage() {}
 
 func (x *ProofQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[6]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -502,7 +580,7 @@ func (x *ProofQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProofQuestion.ProtoReflect.Descriptor instead.
 func (*ProofQuestion) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ProofQuestion) GetEdge() *Edge {
@@ -521,7 +599,7 @@ type LookQuestion struct {
 
 func (x *LookQuestion) Reset() {
 	*x = LookQuestion{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +611,7 @@ func (x *LookQuestion) String() string {
 func (*LookQuestion) ProtoMessage() {}
 
 func (x *LookQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[7]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +624,7 @@ func (x *LookQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookQuestion.ProtoReflect.Descriptor instead.
 func (*LookQuestion) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 // Answer is a part of the answer to a question.
@@ -561,13 +639,15 @@ type Answer struct {
 	Dump          []byte     `protobuf:"bytes,5,opt,name=dump,proto3" json:"dump,omitempty"`
 	ApiServer     *APIServer `protobuf:"bytes,6,opt,name=api_server,json=apiServer,proto3" json:"api_server,omitempty"` // as it was probed now
 	Proof         *Proof     `protobuf:"bytes,7,opt,name=proof,proto3" json:"proof,omitempty"`
+	Ways          []*Way     `protobuf:"bytes,8,rep,name=ways,proto3" json:"ways,omitempty"` // with tunnels: from a gateway to the others
+	Zone          string     `protobuf:"bytes,9,opt,name=zone,proto3" json:"zone,omitempty"` // with tunnels: of the gateway; empty: not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -579,7 +659,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[8]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -592,7 +672,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Answer) GetNumber() uint64 {
@@ -644,6 +724,20 @@ func (x *Answer) GetProof() *Proof {
 	return nil
 }
 
+func (x *Answer) GetWays() []*Way {
+	if x != nil {
+		return x.Ways
+	}
+	return nil
+}
+
+func (x *Answer) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
 // Proof is the state of the kernel's sockets for the tunnels of an edge.
 type Proof struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -657,7 +751,7 @@ type Proof struct {
 
 func (x *Proof) Reset() {
 	*x = Proof{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +763,7 @@ func (x *Proof) String() string {
 func (*Proof) ProtoMessage() {}
 
 func (x *Proof) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[9]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +776,7 @@ func (x *Proof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proof.ProtoReflect.Descriptor instead.
 func (*Proof) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Proof) GetDenied() bool {
@@ -724,7 +818,7 @@ type MeasuredTunnel struct {
 
 func (x *MeasuredTunnel) Reset() {
 	*x = MeasuredTunnel{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +830,7 @@ func (x *MeasuredTunnel) String() string {
 func (*MeasuredTunnel) ProtoMessage() {}
 
 func (x *MeasuredTunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[10]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +843,7 @@ func (x *MeasuredTunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasuredTunnel.ProtoReflect.Descriptor instead.
 func (*MeasuredTunnel) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *MeasuredTunnel) GetTunnel() *Tunnel {
@@ -786,7 +880,7 @@ type GatewayReport struct {
 
 func (x *GatewayReport) Reset() {
 	*x = GatewayReport{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +892,7 @@ func (x *GatewayReport) String() string {
 func (*GatewayReport) ProtoMessage() {}
 
 func (x *GatewayReport) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[11]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +905,7 @@ func (x *GatewayReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayReport.ProtoReflect.Descriptor instead.
 func (*GatewayReport) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GatewayReport) GetSnapshot() bool {
@@ -885,7 +979,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -897,7 +991,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[12]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -910,7 +1004,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 // PeersAnswer is what the gateways reported to one server. Other gateways may report to other servers.
@@ -925,7 +1019,7 @@ type PeersAnswer struct {
 
 func (x *PeersAnswer) Reset() {
 	*x = PeersAnswer{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +1031,7 @@ func (x *PeersAnswer) String() string {
 func (*PeersAnswer) ProtoMessage() {}
 
 func (x *PeersAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[13]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +1044,7 @@ func (x *PeersAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersAnswer.ProtoReflect.Descriptor instead.
 func (*PeersAnswer) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PeersAnswer) GetGateways() []string {
@@ -986,7 +1080,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -998,7 +1092,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[14]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1011,7 +1105,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Peer) GetGateway() string {
@@ -1048,7 +1142,7 @@ type Hole struct {
 
 func (x *Hole) Reset() {
 	*x = Hole{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1154,7 @@ func (x *Hole) String() string {
 func (*Hole) ProtoMessage() {}
 
 func (x *Hole) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[15]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1167,7 @@ func (x *Hole) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hole.ProtoReflect.Descriptor instead.
 func (*Hole) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Hole) GetNode() string {
@@ -1110,7 +1204,7 @@ type Connections struct {
 
 func (x *Connections) Reset() {
 	*x = Connections{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1122,7 +1216,7 @@ func (x *Connections) String() string {
 func (*Connections) ProtoMessage() {}
 
 func (x *Connections) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[16]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1135,7 +1229,7 @@ func (x *Connections) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Connections.ProtoReflect.Descriptor instead.
 func (*Connections) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Connections) GetNode() string {
@@ -1173,7 +1267,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1185,7 +1279,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[17]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1198,7 +1292,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Tunnel) GetKey() string {
@@ -1248,7 +1342,7 @@ type GatewayOrders struct {
 
 func (x *GatewayOrders) Reset() {
 	*x = GatewayOrders{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1354,7 @@ func (x *GatewayOrders) String() string {
 func (*GatewayOrders) ProtoMessage() {}
 
 func (x *GatewayOrders) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[18]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1367,7 @@ func (x *GatewayOrders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayOrders.ProtoReflect.Descriptor instead.
 func (*GatewayOrders) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{18}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GatewayOrders) GetDenied() *Denied {
@@ -1300,7 +1394,7 @@ type Denied struct {
 
 func (x *Denied) Reset() {
 	*x = Denied{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1312,7 +1406,7 @@ func (x *Denied) String() string {
 func (*Denied) ProtoMessage() {}
 
 func (x *Denied) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[19]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,7 +1419,7 @@ func (x *Denied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Denied.ProtoReflect.Descriptor instead.
 func (*Denied) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{19}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Denied) GetEdges() []*Edge {
@@ -1353,7 +1447,7 @@ type Edge struct {
 
 func (x *Edge) Reset() {
 	*x = Edge{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1459,7 @@ func (x *Edge) String() string {
 func (*Edge) ProtoMessage() {}
 
 func (x *Edge) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[20]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1472,7 @@ func (x *Edge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edge.ProtoReflect.Descriptor instead.
 func (*Edge) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{20}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Edge) GetNode() string {
@@ -1415,7 +1509,7 @@ type BootReport struct {
 
 func (x *BootReport) Reset() {
 	*x = BootReport{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +1521,7 @@ func (x *BootReport) String() string {
 func (*BootReport) ProtoMessage() {}
 
 func (x *BootReport) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[21]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,7 +1534,7 @@ func (x *BootReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootReport.ProtoReflect.Descriptor instead.
 func (*BootReport) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{21}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *BootReport) GetBootId() string {
@@ -1519,7 +1613,7 @@ type BootPhase struct {
 
 func (x *BootPhase) Reset() {
 	*x = BootPhase{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1625,7 @@ func (x *BootPhase) String() string {
 func (*BootPhase) ProtoMessage() {}
 
 func (x *BootPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[22]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1638,7 @@ func (x *BootPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootPhase.ProtoReflect.Descriptor instead.
 func (*BootPhase) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{22}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *BootPhase) GetName() string {
@@ -1591,7 +1685,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1697,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[23]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1710,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{23}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Machine) GetHostname() string {
@@ -1669,7 +1763,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1775,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[24]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1788,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{24}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{25}
 }
 
 // Change is one changed value. The first is began. Then come all current values, and synced after them. All counts
@@ -1717,7 +1811,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +1823,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[25]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +1836,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{25}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Change) GetWhat() isChange_What {
@@ -1876,7 +1970,7 @@ type ProfileState struct {
 
 func (x *ProfileState) Reset() {
 	*x = ProfileState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1888,7 +1982,7 @@ func (x *ProfileState) String() string {
 func (*ProfileState) ProtoMessage() {}
 
 func (x *ProfileState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[26]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1901,7 +1995,7 @@ func (x *ProfileState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileState.ProtoReflect.Descriptor instead.
 func (*ProfileState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{26}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ProfileState) GetTarget() string {
@@ -1953,7 +2047,7 @@ type NodeProfile struct {
 
 func (x *NodeProfile) Reset() {
 	*x = NodeProfile{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[27]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1965,7 +2059,7 @@ func (x *NodeProfile) String() string {
 func (*NodeProfile) ProtoMessage() {}
 
 func (x *NodeProfile) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[27]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1978,7 +2072,7 @@ func (x *NodeProfile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeProfile.ProtoReflect.Descriptor instead.
 func (*NodeProfile) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{27}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *NodeProfile) GetNode() string {
@@ -2031,7 +2125,7 @@ type GatewayState struct {
 
 func (x *GatewayState) Reset() {
 	*x = GatewayState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[28]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2043,7 +2137,7 @@ func (x *GatewayState) String() string {
 func (*GatewayState) ProtoMessage() {}
 
 func (x *GatewayState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[28]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2056,7 +2150,7 @@ func (x *GatewayState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayState.ProtoReflect.Descriptor instead.
 func (*GatewayState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{28}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GatewayState) GetName() string {
@@ -2116,7 +2210,7 @@ type EdgeState struct {
 
 func (x *EdgeState) Reset() {
 	*x = EdgeState{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[29]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +2222,7 @@ func (x *EdgeState) String() string {
 func (*EdgeState) ProtoMessage() {}
 
 func (x *EdgeState) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[29]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +2235,7 @@ func (x *EdgeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EdgeState.ProtoReflect.Descriptor instead.
 func (*EdgeState) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{29}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *EdgeState) GetNode() string {
@@ -2201,7 +2295,7 @@ type TunnelCount struct {
 
 func (x *TunnelCount) Reset() {
 	*x = TunnelCount{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[30]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +2307,7 @@ func (x *TunnelCount) String() string {
 func (*TunnelCount) ProtoMessage() {}
 
 func (x *TunnelCount) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[30]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +2320,7 @@ func (x *TunnelCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TunnelCount.ProtoReflect.Descriptor instead.
 func (*TunnelCount) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{30}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TunnelCount) GetGateway() string {
@@ -2284,7 +2378,7 @@ type MachineBoot struct {
 
 func (x *MachineBoot) Reset() {
 	*x = MachineBoot{}
-	mi := &file_pkg_report_v1_report_proto_msgTypes[31]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +2390,7 @@ func (x *MachineBoot) String() string {
 func (*MachineBoot) ProtoMessage() {}
 
 func (x *MachineBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_report_v1_report_proto_msgTypes[31]
+	mi := &file_pkg_report_v1_report_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +2403,7 @@ func (x *MachineBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineBoot.ProtoReflect.Descriptor instead.
 func (*MachineBoot) Descriptor() ([]byte, []int) {
-	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{31}
+	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *MachineBoot) GetTunnelId() string {
@@ -2344,7 +2438,7 @@ var File_pkg_report_v1_report_proto protoreflect.FileDescriptor
 
 const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\n" +
-	"\x1apkg/report/v1/report.proto\x12\x12fairlead.report.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe9\x01\n" +
+	"\x1apkg/report/v1/report.proto\x12\x12fairlead.report.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x96\x02\n" +
 	"\n" +
 	"EdgeReport\x12\x12\n" +
 	"\x04form\x18\x01 \x01(\tR\x04form\x12\x18\n" +
@@ -2354,7 +2448,13 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\n" +
 	"last_error\x18\x04 \x01(\tR\tlastError\x122\n" +
 	"\x06answer\x18\x05 \x01(\v2\x1a.fairlead.report.v1.AnswerR\x06answer\x12\x1c\n" +
-	"\taddresses\x18\x06 \x03(\tR\taddresses\"\xf0\x01\n" +
+	"\taddresses\x18\x06 \x03(\tR\taddresses\x12+\n" +
+	"\x04ways\x18\a \x03(\v2\x17.fairlead.report.v1.WayR\x04ways\"i\n" +
+	"\x03Way\x12\x0e\n" +
+	"\x02to\x18\x01 \x01(\tR\x02to\x12*\n" +
+	"\x11round_trip_micros\x18\x02 \x01(\rR\x0froundTripMicros\x12\x12\n" +
+	"\x04rank\x18\x03 \x01(\rR\x04rank\x12\x12\n" +
+	"\x04zone\x18\x04 \x01(\tR\x04zone\"\xf0\x01\n" +
 	"\tAPIServer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x18\n" +
@@ -2379,7 +2479,7 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\x05relay\x18\x02 \x01(\bR\x05relay\"=\n" +
 	"\rProofQuestion\x12,\n" +
 	"\x04edge\x18\x01 \x01(\v2\x18.fairlead.report.v1.EdgeR\x04edge\"\x0e\n" +
-	"\fLookQuestion\"\x8b\x02\n" +
+	"\fLookQuestion\"\xcc\x02\n" +
 	"\x06Answer\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\bR\x04last\x12\x14\n" +
@@ -2388,7 +2488,9 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\x04dump\x18\x05 \x01(\fR\x04dump\x12<\n" +
 	"\n" +
 	"api_server\x18\x06 \x01(\v2\x1d.fairlead.report.v1.APIServerR\tapiServer\x12/\n" +
-	"\x05proof\x18\a \x01(\v2\x19.fairlead.report.v1.ProofR\x05proof\"k\n" +
+	"\x05proof\x18\a \x01(\v2\x19.fairlead.report.v1.ProofR\x05proof\x12+\n" +
+	"\x04ways\x18\b \x03(\v2\x17.fairlead.report.v1.WayR\x04ways\x12\x12\n" +
+	"\x04zone\x18\t \x01(\tR\x04zone\"k\n" +
 	"\x05Proof\x12\x16\n" +
 	"\x06denied\x18\x01 \x01(\bR\x06denied\x12\x16\n" +
 	"\x06closed\x18\x02 \x01(\rR\x06closed\x12\x12\n" +
@@ -2544,99 +2646,102 @@ func file_pkg_report_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_pkg_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_pkg_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_pkg_report_v1_report_proto_goTypes = []any{
 	(BootState)(0),                // 0: fairlead.report.v1.BootState
 	(*EdgeReport)(nil),            // 1: fairlead.report.v1.EdgeReport
-	(*APIServer)(nil),             // 2: fairlead.report.v1.APIServer
-	(*EdgeOrders)(nil),            // 3: fairlead.report.v1.EdgeOrders
-	(*Question)(nil),              // 4: fairlead.report.v1.Question
-	(*TunnelsQuestion)(nil),       // 5: fairlead.report.v1.TunnelsQuestion
-	(*DumpQuestion)(nil),          // 6: fairlead.report.v1.DumpQuestion
-	(*ProofQuestion)(nil),         // 7: fairlead.report.v1.ProofQuestion
-	(*LookQuestion)(nil),          // 8: fairlead.report.v1.LookQuestion
-	(*Answer)(nil),                // 9: fairlead.report.v1.Answer
-	(*Proof)(nil),                 // 10: fairlead.report.v1.Proof
-	(*MeasuredTunnel)(nil),        // 11: fairlead.report.v1.MeasuredTunnel
-	(*GatewayReport)(nil),         // 12: fairlead.report.v1.GatewayReport
-	(*PeersRequest)(nil),          // 13: fairlead.report.v1.PeersRequest
-	(*PeersAnswer)(nil),           // 14: fairlead.report.v1.PeersAnswer
-	(*Peer)(nil),                  // 15: fairlead.report.v1.Peer
-	(*Hole)(nil),                  // 16: fairlead.report.v1.Hole
-	(*Connections)(nil),           // 17: fairlead.report.v1.Connections
-	(*Tunnel)(nil),                // 18: fairlead.report.v1.Tunnel
-	(*GatewayOrders)(nil),         // 19: fairlead.report.v1.GatewayOrders
-	(*Denied)(nil),                // 20: fairlead.report.v1.Denied
-	(*Edge)(nil),                  // 21: fairlead.report.v1.Edge
-	(*BootReport)(nil),            // 22: fairlead.report.v1.BootReport
-	(*BootPhase)(nil),             // 23: fairlead.report.v1.BootPhase
-	(*Machine)(nil),               // 24: fairlead.report.v1.Machine
-	(*WatchRequest)(nil),          // 25: fairlead.report.v1.WatchRequest
-	(*Change)(nil),                // 26: fairlead.report.v1.Change
-	(*ProfileState)(nil),          // 27: fairlead.report.v1.ProfileState
-	(*NodeProfile)(nil),           // 28: fairlead.report.v1.NodeProfile
-	(*GatewayState)(nil),          // 29: fairlead.report.v1.GatewayState
-	(*EdgeState)(nil),             // 30: fairlead.report.v1.EdgeState
-	(*TunnelCount)(nil),           // 31: fairlead.report.v1.TunnelCount
-	(*MachineBoot)(nil),           // 32: fairlead.report.v1.MachineBoot
-	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
+	(*Way)(nil),                   // 2: fairlead.report.v1.Way
+	(*APIServer)(nil),             // 3: fairlead.report.v1.APIServer
+	(*EdgeOrders)(nil),            // 4: fairlead.report.v1.EdgeOrders
+	(*Question)(nil),              // 5: fairlead.report.v1.Question
+	(*TunnelsQuestion)(nil),       // 6: fairlead.report.v1.TunnelsQuestion
+	(*DumpQuestion)(nil),          // 7: fairlead.report.v1.DumpQuestion
+	(*ProofQuestion)(nil),         // 8: fairlead.report.v1.ProofQuestion
+	(*LookQuestion)(nil),          // 9: fairlead.report.v1.LookQuestion
+	(*Answer)(nil),                // 10: fairlead.report.v1.Answer
+	(*Proof)(nil),                 // 11: fairlead.report.v1.Proof
+	(*MeasuredTunnel)(nil),        // 12: fairlead.report.v1.MeasuredTunnel
+	(*GatewayReport)(nil),         // 13: fairlead.report.v1.GatewayReport
+	(*PeersRequest)(nil),          // 14: fairlead.report.v1.PeersRequest
+	(*PeersAnswer)(nil),           // 15: fairlead.report.v1.PeersAnswer
+	(*Peer)(nil),                  // 16: fairlead.report.v1.Peer
+	(*Hole)(nil),                  // 17: fairlead.report.v1.Hole
+	(*Connections)(nil),           // 18: fairlead.report.v1.Connections
+	(*Tunnel)(nil),                // 19: fairlead.report.v1.Tunnel
+	(*GatewayOrders)(nil),         // 20: fairlead.report.v1.GatewayOrders
+	(*Denied)(nil),                // 21: fairlead.report.v1.Denied
+	(*Edge)(nil),                  // 22: fairlead.report.v1.Edge
+	(*BootReport)(nil),            // 23: fairlead.report.v1.BootReport
+	(*BootPhase)(nil),             // 24: fairlead.report.v1.BootPhase
+	(*Machine)(nil),               // 25: fairlead.report.v1.Machine
+	(*WatchRequest)(nil),          // 26: fairlead.report.v1.WatchRequest
+	(*Change)(nil),                // 27: fairlead.report.v1.Change
+	(*ProfileState)(nil),          // 28: fairlead.report.v1.ProfileState
+	(*NodeProfile)(nil),           // 29: fairlead.report.v1.NodeProfile
+	(*GatewayState)(nil),          // 30: fairlead.report.v1.GatewayState
+	(*EdgeState)(nil),             // 31: fairlead.report.v1.EdgeState
+	(*TunnelCount)(nil),           // 32: fairlead.report.v1.TunnelCount
+	(*MachineBoot)(nil),           // 33: fairlead.report.v1.MachineBoot
+	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
 }
 var file_pkg_report_v1_report_proto_depIdxs = []int32{
-	2,  // 0: fairlead.report.v1.EdgeReport.api_server:type_name -> fairlead.report.v1.APIServer
-	9,  // 1: fairlead.report.v1.EdgeReport.answer:type_name -> fairlead.report.v1.Answer
-	33, // 2: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
-	4,  // 3: fairlead.report.v1.EdgeOrders.question:type_name -> fairlead.report.v1.Question
-	5,  // 4: fairlead.report.v1.Question.tunnels:type_name -> fairlead.report.v1.TunnelsQuestion
-	6,  // 5: fairlead.report.v1.Question.dump:type_name -> fairlead.report.v1.DumpQuestion
-	8,  // 6: fairlead.report.v1.Question.look:type_name -> fairlead.report.v1.LookQuestion
-	7,  // 7: fairlead.report.v1.Question.proof:type_name -> fairlead.report.v1.ProofQuestion
-	21, // 8: fairlead.report.v1.ProofQuestion.edge:type_name -> fairlead.report.v1.Edge
-	11, // 9: fairlead.report.v1.Answer.tunnels:type_name -> fairlead.report.v1.MeasuredTunnel
-	2,  // 10: fairlead.report.v1.Answer.api_server:type_name -> fairlead.report.v1.APIServer
-	10, // 11: fairlead.report.v1.Answer.proof:type_name -> fairlead.report.v1.Proof
-	18, // 12: fairlead.report.v1.MeasuredTunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
-	18, // 13: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
-	16, // 14: fairlead.report.v1.GatewayReport.holes:type_name -> fairlead.report.v1.Hole
-	9,  // 15: fairlead.report.v1.GatewayReport.answer:type_name -> fairlead.report.v1.Answer
-	17, // 16: fairlead.report.v1.GatewayReport.connections:type_name -> fairlead.report.v1.Connections
-	15, // 17: fairlead.report.v1.PeersAnswer.peers:type_name -> fairlead.report.v1.Peer
-	21, // 18: fairlead.report.v1.Peer.edges:type_name -> fairlead.report.v1.Edge
-	33, // 19: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
-	20, // 20: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
-	4,  // 21: fairlead.report.v1.GatewayOrders.question:type_name -> fairlead.report.v1.Question
-	21, // 22: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
-	24, // 23: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
-	0,  // 24: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
-	23, // 25: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
-	0,  // 26: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
-	33, // 27: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
-	33, // 28: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
-	33, // 29: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
-	29, // 30: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
-	30, // 31: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
-	31, // 32: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
-	32, // 33: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
-	27, // 34: fairlead.report.v1.Change.profiles:type_name -> fairlead.report.v1.ProfileState
-	28, // 35: fairlead.report.v1.ProfileState.nodes:type_name -> fairlead.report.v1.NodeProfile
-	33, // 36: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
-	33, // 37: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
-	1,  // 38: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
-	33, // 39: fairlead.report.v1.EdgeState.reported:type_name -> google.protobuf.Timestamp
-	33, // 40: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
-	22, // 41: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
-	1,  // 42: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
-	12, // 43: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
-	13, // 44: fairlead.report.v1.Report.Peers:input_type -> fairlead.report.v1.PeersRequest
-	25, // 45: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
-	3,  // 46: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
-	19, // 47: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
-	14, // 48: fairlead.report.v1.Report.Peers:output_type -> fairlead.report.v1.PeersAnswer
-	26, // 49: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
-	46, // [46:50] is the sub-list for method output_type
-	42, // [42:46] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	3,  // 0: fairlead.report.v1.EdgeReport.api_server:type_name -> fairlead.report.v1.APIServer
+	10, // 1: fairlead.report.v1.EdgeReport.answer:type_name -> fairlead.report.v1.Answer
+	2,  // 2: fairlead.report.v1.EdgeReport.ways:type_name -> fairlead.report.v1.Way
+	34, // 3: fairlead.report.v1.APIServer.certificate_not_after:type_name -> google.protobuf.Timestamp
+	5,  // 4: fairlead.report.v1.EdgeOrders.question:type_name -> fairlead.report.v1.Question
+	6,  // 5: fairlead.report.v1.Question.tunnels:type_name -> fairlead.report.v1.TunnelsQuestion
+	7,  // 6: fairlead.report.v1.Question.dump:type_name -> fairlead.report.v1.DumpQuestion
+	9,  // 7: fairlead.report.v1.Question.look:type_name -> fairlead.report.v1.LookQuestion
+	8,  // 8: fairlead.report.v1.Question.proof:type_name -> fairlead.report.v1.ProofQuestion
+	22, // 9: fairlead.report.v1.ProofQuestion.edge:type_name -> fairlead.report.v1.Edge
+	12, // 10: fairlead.report.v1.Answer.tunnels:type_name -> fairlead.report.v1.MeasuredTunnel
+	3,  // 11: fairlead.report.v1.Answer.api_server:type_name -> fairlead.report.v1.APIServer
+	11, // 12: fairlead.report.v1.Answer.proof:type_name -> fairlead.report.v1.Proof
+	2,  // 13: fairlead.report.v1.Answer.ways:type_name -> fairlead.report.v1.Way
+	19, // 14: fairlead.report.v1.MeasuredTunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
+	19, // 15: fairlead.report.v1.GatewayReport.tunnels:type_name -> fairlead.report.v1.Tunnel
+	17, // 16: fairlead.report.v1.GatewayReport.holes:type_name -> fairlead.report.v1.Hole
+	10, // 17: fairlead.report.v1.GatewayReport.answer:type_name -> fairlead.report.v1.Answer
+	18, // 18: fairlead.report.v1.GatewayReport.connections:type_name -> fairlead.report.v1.Connections
+	16, // 19: fairlead.report.v1.PeersAnswer.peers:type_name -> fairlead.report.v1.Peer
+	22, // 20: fairlead.report.v1.Peer.edges:type_name -> fairlead.report.v1.Edge
+	34, // 21: fairlead.report.v1.Tunnel.since:type_name -> google.protobuf.Timestamp
+	21, // 22: fairlead.report.v1.GatewayOrders.denied:type_name -> fairlead.report.v1.Denied
+	5,  // 23: fairlead.report.v1.GatewayOrders.question:type_name -> fairlead.report.v1.Question
+	22, // 24: fairlead.report.v1.Denied.edges:type_name -> fairlead.report.v1.Edge
+	25, // 25: fairlead.report.v1.BootReport.machine:type_name -> fairlead.report.v1.Machine
+	0,  // 26: fairlead.report.v1.BootReport.state:type_name -> fairlead.report.v1.BootState
+	24, // 27: fairlead.report.v1.BootReport.phases:type_name -> fairlead.report.v1.BootPhase
+	0,  // 28: fairlead.report.v1.BootPhase.state:type_name -> fairlead.report.v1.BootState
+	34, // 29: fairlead.report.v1.BootPhase.started:type_name -> google.protobuf.Timestamp
+	34, // 30: fairlead.report.v1.BootPhase.ended:type_name -> google.protobuf.Timestamp
+	34, // 31: fairlead.report.v1.Change.began:type_name -> google.protobuf.Timestamp
+	30, // 32: fairlead.report.v1.Change.gateway:type_name -> fairlead.report.v1.GatewayState
+	31, // 33: fairlead.report.v1.Change.edge:type_name -> fairlead.report.v1.EdgeState
+	32, // 34: fairlead.report.v1.Change.tunnels:type_name -> fairlead.report.v1.TunnelCount
+	33, // 35: fairlead.report.v1.Change.boot:type_name -> fairlead.report.v1.MachineBoot
+	28, // 36: fairlead.report.v1.Change.profiles:type_name -> fairlead.report.v1.ProfileState
+	29, // 37: fairlead.report.v1.ProfileState.nodes:type_name -> fairlead.report.v1.NodeProfile
+	34, // 38: fairlead.report.v1.GatewayState.since:type_name -> google.protobuf.Timestamp
+	34, // 39: fairlead.report.v1.EdgeState.since:type_name -> google.protobuf.Timestamp
+	1,  // 40: fairlead.report.v1.EdgeState.report:type_name -> fairlead.report.v1.EdgeReport
+	34, // 41: fairlead.report.v1.EdgeState.reported:type_name -> google.protobuf.Timestamp
+	34, // 42: fairlead.report.v1.MachineBoot.received:type_name -> google.protobuf.Timestamp
+	23, // 43: fairlead.report.v1.MachineBoot.report:type_name -> fairlead.report.v1.BootReport
+	1,  // 44: fairlead.report.v1.Report.Edge:input_type -> fairlead.report.v1.EdgeReport
+	13, // 45: fairlead.report.v1.Report.Gateway:input_type -> fairlead.report.v1.GatewayReport
+	14, // 46: fairlead.report.v1.Report.Peers:input_type -> fairlead.report.v1.PeersRequest
+	26, // 47: fairlead.report.v1.Report.Watch:input_type -> fairlead.report.v1.WatchRequest
+	4,  // 48: fairlead.report.v1.Report.Edge:output_type -> fairlead.report.v1.EdgeOrders
+	20, // 49: fairlead.report.v1.Report.Gateway:output_type -> fairlead.report.v1.GatewayOrders
+	15, // 50: fairlead.report.v1.Report.Peers:output_type -> fairlead.report.v1.PeersAnswer
+	27, // 51: fairlead.report.v1.Report.Watch:output_type -> fairlead.report.v1.Change
+	48, // [48:52] is the sub-list for method output_type
+	44, // [44:48] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_pkg_report_v1_report_proto_init() }
@@ -2644,7 +2749,7 @@ func file_pkg_report_v1_report_proto_init() {
 	if File_pkg_report_v1_report_proto != nil {
 		return
 	}
-	file_pkg_report_v1_report_proto_msgTypes[25].OneofWrappers = []any{
+	file_pkg_report_v1_report_proto_msgTypes[26].OneofWrappers = []any{
 		(*Change_Began)(nil),
 		(*Change_Synced)(nil),
 		(*Change_Gateway)(nil),
@@ -2659,7 +2764,7 @@ func file_pkg_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_report_v1_report_proto_rawDesc), len(file_pkg_report_v1_report_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -314,15 +314,18 @@ func (x *Server) GetSettled() bool {
 
 // Gateway is a gateway of the installation, or one that has reported to this server.
 type Gateway struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Connected     bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"`  // its agent reports to this server
-	Ready         bool                   `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`          // it accepts clients
-	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`           // when connected changed; none: it has not reported to this server
-	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`           // why the live data of its tunnels is missing
-	Installed     bool                   `protobuf:"varint,6,opt,name=installed,proto3" json:"installed,omitempty"`  // it is one of the installation
-	Incomplete    string                 `protobuf:"bytes,7,opt,name=incomplete,proto3" json:"incomplete,omitempty"` // why it may have unreported tunnels, and the cure; empty: it has none
-	Hang          string                 `protobuf:"bytes,8,opt,name=hang,proto3" json:"hang,omitempty"`             // the parts of its Envoy that do not answer its agent; empty: all do
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Name       string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Connected  bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"`  // its agent reports to this server
+	Ready      bool                   `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`          // it accepts clients
+	Since      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`           // when connected changed; none: it has not reported to this server
+	Error      string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`           // why the live data of its tunnels is missing
+	Installed  bool                   `protobuf:"varint,6,opt,name=installed,proto3" json:"installed,omitempty"`  // it is one of the installation
+	Incomplete string                 `protobuf:"bytes,7,opt,name=incomplete,proto3" json:"incomplete,omitempty"` // why it may have unreported tunnels, and the cure; empty: it has none
+	Hang       string                 `protobuf:"bytes,8,opt,name=hang,proto3" json:"hang,omitempty"`             // the parts of its Envoy that do not answer its agent; empty: all do
+	Zone       string                 `protobuf:"bytes,9,opt,name=zone,proto3" json:"zone,omitempty"`             // with live data; empty: not known
+	// ways lead to the other gateways, with live data, if it forwards clients to these.
+	Ways          []*v1.Way `protobuf:"bytes,10,rep,name=ways,proto3" json:"ways,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -411,6 +414,20 @@ func (x *Gateway) GetHang() string {
 		return x.Hang
 	}
 	return ""
+}
+
+func (x *Gateway) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *Gateway) GetWays() []*v1.Way {
+	if x != nil {
+		return x.Ways
+	}
+	return nil
 }
 
 type Tunnel struct {
@@ -1055,7 +1072,7 @@ const file_pkg_diagnose_collect_v1_inspect_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12#\n" +
 	"\rtunnel_domain\x18\x02 \x01(\tR\ftunnelDomain\x12,\n" +
 	"\x03now\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12\x18\n" +
-	"\asettled\x18\x04 \x01(\bR\asettled\"\xeb\x01\n" +
+	"\asettled\x18\x04 \x01(\bR\asettled\"\xac\x02\n" +
 	"\aGateway\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12\x14\n" +
@@ -1066,7 +1083,10 @@ const file_pkg_diagnose_collect_v1_inspect_proto_rawDesc = "" +
 	"\n" +
 	"incomplete\x18\a \x01(\tR\n" +
 	"incomplete\x12\x12\n" +
-	"\x04hang\x18\b \x01(\tR\x04hang\"\x82\x01\n" +
+	"\x04hang\x18\b \x01(\tR\x04hang\x12\x12\n" +
+	"\x04zone\x18\t \x01(\tR\x04zone\x12+\n" +
+	"\x04ways\x18\n" +
+	" \x03(\v2\x17.fairlead.report.v1.WayR\x04ways\"\x82\x01\n" +
 	"\x06Tunnel\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x122\n" +
 	"\x06tunnel\x18\x02 \x01(\v2\x1a.fairlead.report.v1.TunnelR\x06tunnel\x12*\n" +
@@ -1143,12 +1163,13 @@ var file_pkg_diagnose_collect_v1_inspect_proto_goTypes = []any{
 	(*EdgeLook)(nil),              // 16: fairlead.inspect.v1.EdgeLook
 	(*v1.EdgeState)(nil),          // 17: fairlead.report.v1.EdgeState
 	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
-	(*v1.Tunnel)(nil),             // 19: fairlead.report.v1.Tunnel
-	(*v1.Hole)(nil),               // 20: fairlead.report.v1.Hole
-	(*anypb.Any)(nil),             // 21: google.protobuf.Any
-	(*v1.Edge)(nil),               // 22: fairlead.report.v1.Edge
-	(*v1.Proof)(nil),              // 23: fairlead.report.v1.Proof
-	(*v1.APIServer)(nil),          // 24: fairlead.report.v1.APIServer
+	(*v1.Way)(nil),                // 19: fairlead.report.v1.Way
+	(*v1.Tunnel)(nil),             // 20: fairlead.report.v1.Tunnel
+	(*v1.Hole)(nil),               // 21: fairlead.report.v1.Hole
+	(*anypb.Any)(nil),             // 22: google.protobuf.Any
+	(*v1.Edge)(nil),               // 23: fairlead.report.v1.Edge
+	(*v1.Proof)(nil),              // 24: fairlead.report.v1.Proof
+	(*v1.APIServer)(nil),          // 25: fairlead.report.v1.APIServer
 }
 var file_pkg_diagnose_collect_v1_inspect_proto_depIdxs = []int32{
 	3,  // 0: fairlead.inspect.v1.FleetPart.server:type_name -> fairlead.inspect.v1.Server
@@ -1160,29 +1181,30 @@ var file_pkg_diagnose_collect_v1_inspect_proto_depIdxs = []int32{
 	18, // 6: fairlead.inspect.v1.Refusal.last:type_name -> google.protobuf.Timestamp
 	18, // 7: fairlead.inspect.v1.Server.now:type_name -> google.protobuf.Timestamp
 	18, // 8: fairlead.inspect.v1.Gateway.since:type_name -> google.protobuf.Timestamp
-	19, // 9: fairlead.inspect.v1.Tunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
-	20, // 10: fairlead.inspect.v1.Hole.hole:type_name -> fairlead.report.v1.Hole
-	21, // 11: fairlead.inspect.v1.ResourcesPart.node:type_name -> google.protobuf.Any
-	22, // 12: fairlead.inspect.v1.ProveRequest.edge:type_name -> fairlead.report.v1.Edge
-	13, // 13: fairlead.inspect.v1.ProveAnswer.gateways:type_name -> fairlead.inspect.v1.GatewayProof
-	23, // 14: fairlead.inspect.v1.GatewayProof.proof:type_name -> fairlead.report.v1.Proof
-	16, // 15: fairlead.inspect.v1.LookAnswer.edges:type_name -> fairlead.inspect.v1.EdgeLook
-	24, // 16: fairlead.inspect.v1.EdgeLook.api_server:type_name -> fairlead.report.v1.APIServer
-	0,  // 17: fairlead.inspect.v1.Inspect.Fleet:input_type -> fairlead.inspect.v1.FleetRequest
-	7,  // 18: fairlead.inspect.v1.Inspect.Resources:input_type -> fairlead.inspect.v1.ResourcesRequest
-	9,  // 19: fairlead.inspect.v1.Inspect.Dump:input_type -> fairlead.inspect.v1.DumpRequest
-	14, // 20: fairlead.inspect.v1.Inspect.Look:input_type -> fairlead.inspect.v1.LookRequest
-	11, // 21: fairlead.inspect.v1.Inspect.Prove:input_type -> fairlead.inspect.v1.ProveRequest
-	1,  // 22: fairlead.inspect.v1.Inspect.Fleet:output_type -> fairlead.inspect.v1.FleetPart
-	8,  // 23: fairlead.inspect.v1.Inspect.Resources:output_type -> fairlead.inspect.v1.ResourcesPart
-	10, // 24: fairlead.inspect.v1.Inspect.Dump:output_type -> fairlead.inspect.v1.DumpPart
-	15, // 25: fairlead.inspect.v1.Inspect.Look:output_type -> fairlead.inspect.v1.LookAnswer
-	12, // 26: fairlead.inspect.v1.Inspect.Prove:output_type -> fairlead.inspect.v1.ProveAnswer
-	22, // [22:27] is the sub-list for method output_type
-	17, // [17:22] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	19, // 9: fairlead.inspect.v1.Gateway.ways:type_name -> fairlead.report.v1.Way
+	20, // 10: fairlead.inspect.v1.Tunnel.tunnel:type_name -> fairlead.report.v1.Tunnel
+	21, // 11: fairlead.inspect.v1.Hole.hole:type_name -> fairlead.report.v1.Hole
+	22, // 12: fairlead.inspect.v1.ResourcesPart.node:type_name -> google.protobuf.Any
+	23, // 13: fairlead.inspect.v1.ProveRequest.edge:type_name -> fairlead.report.v1.Edge
+	13, // 14: fairlead.inspect.v1.ProveAnswer.gateways:type_name -> fairlead.inspect.v1.GatewayProof
+	24, // 15: fairlead.inspect.v1.GatewayProof.proof:type_name -> fairlead.report.v1.Proof
+	16, // 16: fairlead.inspect.v1.LookAnswer.edges:type_name -> fairlead.inspect.v1.EdgeLook
+	25, // 17: fairlead.inspect.v1.EdgeLook.api_server:type_name -> fairlead.report.v1.APIServer
+	0,  // 18: fairlead.inspect.v1.Inspect.Fleet:input_type -> fairlead.inspect.v1.FleetRequest
+	7,  // 19: fairlead.inspect.v1.Inspect.Resources:input_type -> fairlead.inspect.v1.ResourcesRequest
+	9,  // 20: fairlead.inspect.v1.Inspect.Dump:input_type -> fairlead.inspect.v1.DumpRequest
+	14, // 21: fairlead.inspect.v1.Inspect.Look:input_type -> fairlead.inspect.v1.LookRequest
+	11, // 22: fairlead.inspect.v1.Inspect.Prove:input_type -> fairlead.inspect.v1.ProveRequest
+	1,  // 23: fairlead.inspect.v1.Inspect.Fleet:output_type -> fairlead.inspect.v1.FleetPart
+	8,  // 24: fairlead.inspect.v1.Inspect.Resources:output_type -> fairlead.inspect.v1.ResourcesPart
+	10, // 25: fairlead.inspect.v1.Inspect.Dump:output_type -> fairlead.inspect.v1.DumpPart
+	15, // 26: fairlead.inspect.v1.Inspect.Look:output_type -> fairlead.inspect.v1.LookAnswer
+	12, // 27: fairlead.inspect.v1.Inspect.Prove:output_type -> fairlead.inspect.v1.ProveAnswer
+	23, // [23:28] is the sub-list for method output_type
+	18, // [18:23] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_pkg_diagnose_collect_v1_inspect_proto_init() }

@@ -20,6 +20,7 @@ export class ClusterView {
     this.facts = h("dl", { class: "facts" });
     this.notes = h("ul", { class: "notes" });
     this.edges = h("tbody");
+    this.routes = h("tbody");
     this.networks = h("tbody");
     this.egress = h("tbody");
     this.conditions = h("tbody");
@@ -27,7 +28,8 @@ export class ClusterView {
     this.notesSection = section("Warnings", "notes", this.notes);
     this.networksSection = section("Networks", "networks", scroller("Networks", h("table", { class: "small" }, h("caption", { class: "unseen" }, "Networks"), columns("State", "Network", "CIDRs", "Edges", "Tunnels", "Message"), this.networks)));
     this.egressSection = section("Apiservers", "egress", scroller("Apiservers", h("table", { class: "small" }, h("caption", { class: "unseen" }, "Envoys beside the apiservers, which reach the networks"), columns("State", "Host", "Node", "Certificate", "Last seen", "Version"), this.egress)));
-    this.networksSection.hidden = this.egressSection.hidden = true;
+    this.routesSection = section("Gateways", "routes", scroller("Gateways", h("table", { class: "small" }, h("caption", { class: "unseen" }, "Gateways that clients and edges use"), columns("From", "Zone", "To"), this.routes)));
+    this.networksSection.hidden = this.egressSection.hidden = this.routesSection.hidden = true;
     this.element = h("section", { class: "cluster-view", "aria-labelledby": "cluster-title" },
       this.back,
       h("div", { class: "heading" }, h("h1", { id: "cluster-title", tabindex: "-1" }, this.name), h("p", { class: "count" }, `in namespace ${this.namespace}`)),
@@ -39,6 +41,7 @@ export class ClusterView {
           section("Facts", "facts", this.facts), this.notesSection)),
       this.networksSection, this.egressSection,
       section("Edges", "edges", scroller("Edges", h("table", { class: "small" }, h("caption", { class: "unseen" }, "Edges"), columns("State", "Network", "Host", "Node", "Tunnels", "Round trip", "Apiserver", "Certificate", "Last seen", "Version"), this.edges))),
+      this.routesSection,
       section("Conditions", "conditions", scroller("Conditions", h("table", { class: "small" }, h("caption", { class: "unseen" }, "Conditions"), columns("Condition", "Status", "Reason", "Since", "Message"), this.conditions))));
   }
 
@@ -57,6 +60,7 @@ export class ClusterView {
     this.notesSection.hidden = warnings.length < 2; // the first is shown above, beside the state
     this.notes.replaceChildren(...warnings.map((w) => h("li", null, badge(w.weight), h("span", null, prose(w.text), w.since ? [" ", time(parse(w.since), "fine")] : ""))));
     this.drawNetworks(row?.networks || [], row?.egress);
+    this.drawRoutes([row, ...(row?.networks || []), row?.egress].filter(Boolean));
     this.drawEdges([row || {}, ...(row?.networks || [])].flatMap((of) => (of.edges || []).map((e) => ({ ...e, network: of.network }))));
     this.drawConditions(row?.conditions || []);
   }
@@ -118,6 +122,21 @@ export class ClusterView {
       h("td", null, time(parse(e.notAfter))),
       h("td", null, e.lastSeen ? time(parse(e.lastSeen)) : "–"),
       h("td", null, e.version || "–"))) : [h("tr", null, h("td", { colspan: "10", class: "fine" }, "No edge has enrolled."))]));
+  }
+
+  /** Shows where gateways lead clients, and which gateways edges use, the preferred ones first. */
+  drawRoutes(rows) {
+    const of = (w) => {
+      const about = [w.zone && `zone ${w.zone}`, millis(w.rttMillis)].filter(Boolean).join(", ");
+      return about ? `${w.to} (${about})` : w.to;
+    };
+    const line = (name, zone, to) => h("tr", null, h("th", { scope: "row", class: "mono" }, name), h("td", null, zone || "–"), h("td", null, to));
+    const lines = rows.flatMap((row) => [
+      ...(row.routes || []).map((r) => line(row.network ? `${r.gateway}, ${row.network}` : r.gateway, r.zone, r.to ? r.to.map((w) => h("div", null, of(w))) : "its own tunnels")),
+      ...(row.edges || []).filter((e) => e.ways).map((e) => line(e.node, "", e.ways.map((w) => h("div", null, of(w))))),
+    ]);
+    this.routesSection.hidden = !lines.length;
+    this.routes.replaceChildren(...lines);
   }
 
   drawConditions(conditions) {

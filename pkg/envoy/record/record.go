@@ -1,4 +1,7 @@
-package envoy
+// Package record makes the records of connections to a gateway's public port, in a file that the gateway's agent reads:
+// which edge, gateway or apiserver owns a connection, and when it ends. In go an owner and a filter of Envoy, out comes
+// the access log. It also reads which owner a filter chain records.
+package record
 
 import (
 	"strconv"
@@ -14,6 +17,9 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 )
+
+// TunnelLog is a file to which a gateway's Envoy appends a line of JSON when a reverse tunnel opens or ends.
+const TunnelLog = "tunnels.log"
 
 // Owners of connections to the public port, as recorded in TunnelLog.
 const (
@@ -45,36 +51,37 @@ const (
 	maxRecordAddress = 64
 	maxJSONEscape    = 6
 	maxRecordRest    = 256 // field names, quotes and numbers
-	// MaxRecord is longer than any line of TunnelLog. No field can be made longer by data of an edge.
-	MaxRecord = maxJSONEscape*(4*maxRecordWord+maxRecordNode+maxRecordID+2*maxRecordAddress) + maxRecordRest
+	// MaxSize is longer than any line of TunnelLog. No field can be made longer by data of an edge.
+	MaxSize = maxJSONEscape*(4*maxRecordWord+maxRecordNode+maxRecordID+2*maxRecordAddress) + maxRecordRest
 )
 
-const lifecycle = "envoy.reverse_tunnel.lifecycle"
+// Lifecycle is the namespace of Envoy's metadata of a reverse tunnel.
+const Lifecycle = "envoy.reverse_tunnel.lifecycle"
 
-// tunnelLog records which edge owns a reverse tunnel: when it is set up, first used, and closed. It names each field,
+// Tunnels records which edge owns a reverse tunnel: when it is set up, first used, and closed. It names each field,
 // because the lifecycle metadata also contains the edge's headers, of any length. It filters events, because Envoy
 // emits one for each received ping, so that 5 bytes of an edge would cause a line. It is a file, because a gRPC access
 // log here crashes Envoy 1.40, and the agent may be unavailable for a while.
-func tunnelLog() *accesslogv3.AccessLog {
+func Tunnels() *accesslogv3.AccessLog {
 	log := recordLog(OwnerTunnel, map[string]string{
 		"event":  lifecycleField("event", maxRecordWord),
 		"node":   lifecycleField("node_id", maxRecordNode),
 		"id":     lifecycleField("cluster_id", maxRecordID),
 		"worker": lifecycleField("worker", maxRecordWord),
-		"fd":     "%DYNAMIC_METADATA(" + lifecycle + ":fd)%", // a number assigned by Envoy
+		"fd":     "%DYNAMIC_METADATA(" + Lifecycle + ":fd)%", // a number assigned by Envoy
 	})
 	log.Filter = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_MetadataFilter{
 		MetadataFilter: &accesslogv3.MetadataFilter{
 			MatchIfKeyNotFound: wrapperspb.Bool(false),
 			Matcher: &matcherv3.MetadataMatcher{
-				Filter: lifecycle,
+				Filter: Lifecycle,
 				Path: []*matcherv3.MetadataMatcher_PathSegment{
 					{Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: "event"}},
 				},
 				Value: &matcherv3.ValueMatcher{
 					MatchPattern: &matcherv3.ValueMatcher_OrMatch{
 						OrMatch: &matcherv3.OrMatcher{ValueMatchers: []*matcherv3.ValueMatcher{
-							exactValue(EventTunnelSetup), exactValue(EventTunnelHandoff), exactValue(EventTunnelClosed),
+							exactly(EventTunnelSetup), exactly(EventTunnelHandoff), exactly(EventTunnelClosed),
 						}},
 					},
 				},
@@ -85,15 +92,17 @@ func tunnelLog() *accesslogv3.AccessLog {
 }
 
 func lifecycleField(key string, most int) string {
-	return "%DYNAMIC_METADATA(" + lifecycle + ":" + key + "):" + strconv.Itoa(most) + "%"
+	return "%DYNAMIC_METADATA(" + Lifecycle + ":" + key + "):" + strconv.Itoa(most) + "%"
 }
 
-func exactValue(s string) *matcherv3.ValueMatcher {
-	return &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_StringMatch{StringMatch: exactly(s)}}
+func exactly(s string) *matcherv3.ValueMatcher {
+	return &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{
+		MatchPattern: &matcherv3.StringMatcher_Exact{Exact: s},
+	}}}
 }
 
-// recorded makes a TCP proxy of the public listener record the start and the end of each of its connections.
-func recorded(owner string, proxy *tcpproxyv3.TcpProxy) *tcpproxyv3.TcpProxy {
+// Connections makes a TCP proxy of the public listener record the start and the end of each of its connections.
+func Connections(owner string, proxy *tcpproxyv3.TcpProxy) *tcpproxyv3.TcpProxy {
 	proxy.AccessLog = append(proxy.AccessLog, recordLog(owner, map[string]string{
 		"event":      "%ACCESS_LOG_TYPE%",
 		"connection": "%CONNECTION_ID%", // distinguishes two connections with equal addresses
@@ -102,10 +111,10 @@ func recorded(owner string, proxy *tcpproxyv3.TcpProxy) *tcpproxyv3.TcpProxy {
 	return proxy
 }
 
-// requestRecord records each request on a connection of an HTTP connection manager when it arrives, so the first one
+// Requests records each request on a connection of an HTTP connection manager when it arrives, so the first one
 // identifies the connection. The leaf names its node and id. The manager must have the option
 // flush_access_log_on_new_request. There is no record of the end.
-func requestRecord(owner string) *accesslogv3.AccessLog {
+func Requests(owner string) *accesslogv3.AccessLog {
 	log := recordLog(owner, map[string]string{
 		"event":      "%ACCESS_LOG_TYPE%",
 		"connection": "%CONNECTION_ID%",

@@ -1,0 +1,64 @@
+// Package nearest makes an Envoy cluster use its nearest hosts, and others while these fail. In go groups of hosts in
+// order, out come priorities and an outlier detection. It also ranks hosts by their round trips. It does not know what
+// the hosts are.
+package nearest
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+const (
+	// returnEvery is how often Envoy looks for ejected hosts whose time is over, and returnAfter that time after the first
+	// failure. It grows by itself with each failure in a row, up to returnAtMost: one connection pays for each attempt.
+	returnEvery, returnAfter, returnAtMost = time.Second, 2 * time.Second, 10 * time.Second
+)
+
+// Prefer gives an Envoy cluster groups of hosts, the nearest first. With several groups, a host that fails once is
+// ejected: its clients try the next host of the group, and then the next group. It returns after returnAfter, so that
+// the nearest one is used again, at the latest returnAtMost after it can serve. If all hosts are ejected, all are used.
+//
+// Envoy 1.40 counts a stream of CONNECT that the other side resets as a failure too, so a connection that ends this way
+// may send others to the next host for returnAfter.
+// https://www.envoyproxy.io/docs/envoy/v1.40.0/intro/arch_overview/upstream/outlier
+func Prefer(c *clusterv3.Cluster, groups ...[]*endpointv3.LbEndpoint) {
+	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName()}
+	for i, group := range groups {
+		c.LoadAssignment.Endpoints = append(
+			c.LoadAssignment.Endpoints, &endpointv3.LocalityLbEndpoints{Priority: uint32(i), LbEndpoints: group},
+		)
+	}
+	if len(groups) < 2 {
+		return
+	}
+	always, never, once := wrapperspb.UInt32(100), wrapperspb.UInt32(0), wrapperspb.UInt32(1)
+	c.OutlierDetection = &clusterv3.OutlierDetection{
+		SplitExternalLocalOriginErrors: true,
+		ConsecutiveLocalOriginFailure:  once, EnforcingConsecutiveLocalOriginFailure: always,
+		ConsecutiveGatewayFailure: once, EnforcingConsecutiveGatewayFailure: always,
+		EnforcingConsecutive_5Xx: never, EnforcingSuccessRate: never, EnforcingLocalOriginSuccessRate: never,
+		Interval:           durationpb.New(returnEvery),
+		BaseEjectionTime:   durationpb.New(returnAfter),
+		MaxEjectionTime:    durationpb.New(returnAtMost),
+		MaxEjectionPercent: always,
+	}
+}
+
+// Groups puts hosts into groups of equal rank for Prefer, the lowest rank first. Each group keeps the order of hosts.
+func Groups[H any](hosts []H, rank func(H) int) [][]H {
+	byRank := map[int][]H{}
+	for _, h := range hosts {
+		byRank[rank(h)] = append(byRank[rank(h)], h)
+	}
+	groups := make([][]H, 0, len(byRank))
+	for _, r := range slices.Sorted(maps.Keys(byRank)) {
+		groups = append(groups, byRank[r])
+	}
+	return groups
+}
