@@ -25,7 +25,7 @@ const (
 	MaxText  = 1024
 	maxWord  = 64  // form, versions
 	maxHost  = 270 // an address: a DNS name, brackets and a port
-	maxWays  = 128 // at least the gateways of an installation
+	maxWays  = 16  // of an edge, which dials as many addresses at most
 	maxNames = 64  // of a certificate; kubeadm's have about ten
 	maxName  = 253 // a DNS name
 )
@@ -62,13 +62,13 @@ func CleanEdge(r *reportv1.EdgeReport) *reportv1.EdgeReport {
 		clean.ApiServer = CleanAPIServer(r.GetApiServer())
 	}
 	clean.Addresses = cleanAddresses(r.GetAddresses())
-	clean.Ways = CleanWays(r.GetWays())
+	clean.Ways = CleanWays(r.GetWays(), maxWays)
 	return clean
 }
 
-// CleanWays does the same for ways.
-func CleanWays(from []*reportv1.Way) (to []*reportv1.Way) {
-	for _, w := range from[:min(len(from), maxWays)] {
+// CleanWays does the same for ways, of which it keeps the first ones.
+func CleanWays(from []*reportv1.Way, most int) (to []*reportv1.Way) {
+	for _, w := range from[:min(len(from), most)] {
 		to = append(to, &reportv1.Way{
 			To: Text(w.GetTo(), maxHost), RoundTripMicros: w.GetRoundTripMicros(), Rank: w.GetRank(),
 			Zone: Text(w.GetZone(), maxWord),

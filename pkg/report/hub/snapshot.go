@@ -158,7 +158,7 @@ func (h *Hub) measure(ctx context.Context, gateway string, ids []string) (measur
 				all.zone = report.Text(a.GetZone(), report.MaxText)
 			}
 			if len(a.GetWays()) > 0 {
-				all.ways = report.CleanWays(a.GetWays())
+				all.ways = report.CleanWays(a.GetWays(), model.MaxGateways)
 			}
 			return nil
 		})
