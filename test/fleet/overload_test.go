@@ -32,7 +32,7 @@ const (
 )
 
 // TestOverloadedServersRejectWhatIsNewAndKeepWhatIsOpen overloads a gateway, whose agent and Envoy are in a control
-// group with a memory limit, as a container is, and then an xds-server in another one.
+// group with a memory limit, as a container is, and then an xds-server and the controller in others.
 func TestOverloadedServersRejectWhatIsNewAndKeepWhatIsOpen(t *testing.T) {
 	inTurn(t)
 	w := newWorld(t, lab.Options{Lean: true, WithoutWorkload: true})
@@ -111,6 +111,7 @@ func TestOverloadedServersRejectWhatIsNewAndKeepWhatIsOpen(t *testing.T) {
 		must(t, w.Gateways[0].Ready(t.Context()))
 	})
 	overloadXDSServer(t, w, members[1:], quiet)
+	overloadController(t, w, quiet)
 	w.Logs(t)
 }
 

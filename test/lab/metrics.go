@@ -95,28 +95,56 @@ func (t Target) Heap(ctx context.Context) (uint64, error) {
 
 // Value returns the value of a metric without labels, which must not be negative.
 func (t Target) Value(ctx context.Context, name string) (uint64, error) {
+	found := false
+	var value float64
+	err := t.each(ctx, func(of string, is float64) {
+		if strings.TrimSuffix(of, "{}") == name {
+			found, value = true, is
+		}
+	})
+	if err == nil && !found {
+		err = fmt.Errorf("reading the metrics of %s: there is no %s", t.Name, name)
+	}
+	return uint64(value), err
+}
+
+// Sum returns the sum of a metric over all of its labels that contain a text; 0: there are none.
+func (t Target) Sum(ctx context.Context, name, label string) (sum float64, err error) {
+	err = t.each(ctx, func(of string, is float64) {
+		if labels, ok := strings.CutPrefix(of, name+"{"); ok && strings.Contains(labels, label) {
+			sum += is
+		}
+	})
+	return sum, err
+}
+
+// each passes each metric with its labels, and its value.
+func (t Target) each(ctx context.Context, metric func(of string, is float64)) error {
 	ctx, cancel := context.WithTimeout(ctx, scrapePatience)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+t.Address+"/metrics", http.NoBody)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	transport := &http.Transport{DialContext: t.Namespace.DialContext, DisableKeepAlives: true}
 	answer, err := transport.RoundTrip(request)
 	if err != nil {
-		return 0, fmt.Errorf("reading the metrics of %s: %w", t.Name, err)
+		return fmt.Errorf("reading the metrics of %s: %w", t.Name, err)
 	}
 	defer func() { _ = answer.Body.Close() }()
 	body, err := io.ReadAll(answer.Body)
 	if err != nil {
-		return 0, fmt.Errorf("reading the metrics of %s: %w", t.Name, err)
+		return fmt.Errorf("reading the metrics of %s: %w", t.Name, err)
 	}
 	for line := range strings.Lines(string(body)) {
-		fields := strings.Fields(line)
-		if len(fields) == 2 && strings.TrimSuffix(fields[0], "{}") == name {
-			value, err := strconv.ParseFloat(fields[1], 64)
-			return uint64(value), err
+		line = strings.TrimSpace(line)
+		if i := strings.LastIndexByte(line, ' '); i > 0 && !strings.HasPrefix(line, "#") {
+			value, err := strconv.ParseFloat(line[i+1:], 64)
+			if err != nil {
+				return fmt.Errorf("reading the metrics of %s: %w", t.Name, err)
+			}
+			metric(line[:i], value)
 		}
 	}
-	return 0, fmt.Errorf("reading the metrics of %s: there is no %s", t.Name, name)
+	return nil
 }
