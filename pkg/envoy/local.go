@@ -142,5 +142,9 @@ func PreferNearest(resource *anypb.Any, rank func(model.Endpoint) int) *anypb.An
 		groups = append(groups, endpoints(group...))
 	}
 	nearest.Prefer(c, groups...)
+	if strings.HasPrefix(c.GetName(), egressClusterPrefix) && len(groups) > 1 {
+		// in one network with the gateways, unlike an edge, whose uplink may be slow to acknowledge
+		noticeSilence(c)
+	}
 	return typed.Pack(c)
 }

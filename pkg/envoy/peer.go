@@ -55,10 +55,17 @@ func forwardedCluster(inst model.Installation, g model.Gateway) *clusterv3.Clust
 	c.ConnectTimeout = durationpb.New(gatewayTimeout)
 	self := model.Subject{Role: model.RoleGateway}
 	c.TransportSocket = clientTLSBy(self, inst.Domain.Peers(), inst.Domain.GatewayReplica(g.Name), "h2")
-	const userTimeout = 18 // TCP_USER_TIMEOUT of Linux
-	c.UpstreamBindConfig = socketOption("TCP_USER_TIMEOUT", userTimeout, peerSilence.Milliseconds())
+	noticeSilence(c)
 	c.Metadata = peers.Describe(g, inst.GatewaysPerTunnel)
 	return c
+}
+
+// noticeSilence has connections of an Envoy cluster end soon after the other machine no longer acknowledges data. If it
+// has HTTP/2 options, pings are such data; peers.Forward sends them otherwise.
+func noticeSilence(c *clusterv3.Cluster) {
+	const userTimeout = 18 // TCP_USER_TIMEOUT of Linux
+	c.UpstreamBindConfig = socketOption("TCP_USER_TIMEOUT", userTimeout, peerSilence.Milliseconds())
+	multiplex.PingOften(c)
 }
 
 // peerChain returns the filter chain of the public listener for clients that other gateways forward.

@@ -61,8 +61,9 @@ func priorities(t *testing.T, resource *anypb.Any) map[string]uint32 {
 			all[e.GetEndpoint().GetAddress().GetSocketAddress().GetAddress()] = group.GetPriority()
 		}
 	}
-	if (len(c.GetLoadAssignment().GetEndpoints()) > 1) != (c.GetOutlierDetection() != nil) {
-		t.Error("hosts are ejected if and only if there are others to use")
+	several := len(c.GetLoadAssignment().GetEndpoints()) > 1
+	if several != (c.GetOutlierDetection() != nil) || several != (c.GetUpstreamBindConfig() != nil) {
+		t.Error("hosts are ejected, and their silence is noticed, if and only if there are others to use")
 	}
 	return all
 }

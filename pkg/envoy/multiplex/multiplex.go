@@ -57,6 +57,20 @@ func Peer() *corev3.Http2ProtocolOptions {
 	return o
 }
 
+// PingOften has an Envoy cluster with explicit HTTP/2 options ping as often as Peer. It leaves any other as it is.
+func PingOften(c *clusterv3.Cluster) {
+	options := &upstreamhttpv3.HttpProtocolOptions{}
+	packed := c.GetTypedExtensionProtocolOptions()[typed.HTTPProtocols]
+	pings := func() *corev3.KeepaliveSettings {
+		return options.GetExplicitHttpConfig().GetHttp2ProtocolOptions().GetConnectionKeepalive()
+	}
+	if packed.UnmarshalTo(options) != nil || pings() == nil {
+		return
+	}
+	pings().Interval = durationpb.New(peerPing)
+	c.TypedExtensionProtocolOptions[typed.HTTPProtocols] = typed.Pack(options)
+}
+
 // Shared returns the options of a client of all gateways. A window of uploadWindow is enough in one network.
 func Shared() *corev3.Http2ProtocolOptions {
 	o := Edge()
