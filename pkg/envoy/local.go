@@ -134,7 +134,7 @@ func IsSharedGateways(name string) bool {
 func PreferNearest(resource *anypb.Any, rank func(model.Endpoint) int) *anypb.Any {
 	at := SharedGateways(resource)
 	c := &clusterv3.Cluster{}
-	if len(at) == 0 || resource.UnmarshalTo(c) != nil {
+	if len(at) < 2 || resource.UnmarshalTo(c) != nil {
 		return resource
 	}
 	var groups [][]*endpointv3.LbEndpoint
@@ -142,7 +142,7 @@ func PreferNearest(resource *anypb.Any, rank func(model.Endpoint) int) *anypb.An
 		groups = append(groups, endpoints(group...))
 	}
 	nearest.Prefer(c, groups...)
-	if strings.HasPrefix(c.GetName(), egressClusterPrefix) && len(groups) > 1 {
+	if strings.HasPrefix(c.GetName(), egressClusterPrefix) {
 		// in one network with the gateways, unlike an edge, whose uplink may be slow to acknowledge
 		noticeSilence(c)
 	}
