@@ -131,7 +131,7 @@ var arrows = map[string][]string{
 		"pkg/envoy/outcomes", "pkg/envoy/peers", "pkg/envoy/policy", "pkg/envoy/record", "pkg/model",
 		"pkg/report/agent", "pkg/report/v1", "pkg/sockets", "pkg/tunnels", "pkg/xdsproxy",
 	},
-	"pkg/agent/trips": {"internal/disk", "internal/retry", "pkg/dial", "pkg/model"},
+	"pkg/agent/trips": {"internal/disk", "pkg/dial", "pkg/model"},
 	"pkg/agent/identity": {
 		"internal/disk", "internal/retry", "pkg/certs", "pkg/dial", "pkg/enrol/client", "pkg/envoy/sds", "pkg/model",
 	},

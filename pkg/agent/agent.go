@@ -208,6 +208,9 @@ func (a *Agent) load() (err error) {
 	}
 	known = append(known, a.loadJoined()...)
 	a.xds.Keep(known...)
+	if a.nearest != nil {
+		a.nearest.Restore(a.xds)
+	}
 	return nil
 }
 

@@ -23,8 +23,8 @@ const (
 	apiserverClusterPrefix = "apiserver_"
 	gatewayPrefix          = "gateway-"
 
-	forwardingClusterPrefix = "forward_" // edge of a network: followed by its node name; all gateways
-	egressClusterPrefix     = "egress_"  // beside an apiserver: followed by its node name; all gateways
+	forwardingClusterPrefix = "forward_"  // edge of a network: followed by its node name; all gateways
+	egressClusterPrefix     = "gateways_" // beside an apiserver: followed by its node name; all gateways
 
 	// gateway: followed by the tunnel id of a network; its edges, and the apiserver of its Cluster
 	networkClusterPrefix = "network/"

@@ -283,13 +283,13 @@ func TestAGatewayForwardsToOneThatHasTheTunnel(t *testing.T) {
 	})
 }
 
-// TestAGatewayForwardsToTheNearest has a gateway that forwards, and two that have the reverse tunnels, of which one is
-// nearer.
+// TestAGatewayForwardsToTheNearest has a gateway that forwards, and three that have the reverse tunnels, of which two
+// are nearer. The second one begins as far as the third one.
 func TestAGatewayForwardsToTheNearest(t *testing.T) {
 	workload := newAuthority(t)
 	api := newAPIServer(t, "api-1", workload, "c1.prod."+string(domain))
-	in, c1, gateways := newAssigned(t, 2, 3, endpoint(t, api.Listener.Addr().String()), workload)
-	near, far, other := gateways[0], gateways[1], gateways[2]
+	in, c1, gateways := newAssigned(t, 3, 4, endpoint(t, api.Listener.Addr().String()), workload)
+	near, far, third, other := gateways[0], gateways[1], gateways[2], gateways[3]
 	routes := map[string]func(context.Context, *gateway, string) (string, error){
 		"by SNI": in.getBySNI, "by CONNECT": in.getByConnect,
 	}
@@ -333,6 +333,22 @@ func TestAGatewayForwardsToTheNearest(t *testing.T) {
 	t.Run("when it is back, it is used again", func(t *testing.T) {
 		in.peers[near.name].cut(near.bind.Public.String())
 		only(t, near, far)
+	})
+	t.Run("one of its group is enough for all clients of the group", func(t *testing.T) {
+		other.prefer(t, in, c1, []string{near.name, far.name}, []string{third.name})
+		in.peers[near.name].cut("")
+		only(t, far, third)
+	})
+	t.Run("one of three is enough, and the others are not tried each time", func(t *testing.T) {
+		other.prefer(t, in, c1, []string{near.name, far.name, third.name})
+		in.peers[far.name].cut("")
+		only(t, third, near) // after the requests that find out
+		attempts := other.forwarded(t)
+		requests(t)
+		time.Sleep(500 * time.Millisecond) // the access logs are written each 200 ms
+		if n := other.forwarded(t) - attempts; n < 20 || n > 30 {
+			t.Errorf("20 requests were forwarded %d times", n)
+		}
 	})
 }
 

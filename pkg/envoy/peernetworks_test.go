@@ -1,9 +1,12 @@
 package envoy_test
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/assignment"
@@ -11,8 +14,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestNetworksAreReachedThroughAGatewayThatForwards has two gateways and a network whose edge dials only one of them.
-// Apiservers and clients connect to the other one.
+// TestNetworksAreReachedThroughAGatewayThatForwards has three gateways and a network whose edge dials two of them, one
+// nearer than the other. Apiservers and clients connect to the third one.
 func TestNetworksAreReachedThroughAGatewayThatForwards(t *testing.T) {
 	if !insideNamespace(t, "10.1.0.5/32", "10.9.0.1/32", "169.254.169.254/32") {
 		return
@@ -29,15 +32,23 @@ func TestNetworksAreReachedThroughAGatewayThatForwards(t *testing.T) {
 	wide := newSite("a1", "a", egressID, []string{"0.0.0.0/0"}) // the edge has to refuse
 	wide.ID = a1.ID
 
-	in := newInstallationOf(t, envoy.BootstrapConfig{Forward: true}, 2, a1)
-	in.AccessLog, in.GatewaysPerTunnel = model.AccessLogAll, 1
+	in := newInstallationOf(t, envoy.BootstrapConfig{Forward: true}, 3, a1)
+	in.AccessLog, in.GatewaysPerTunnel = model.AccessLogAll, 2
 	for i, g := range in.Gateways {
 		in.Gateways[i].Public = in.peers[g.Name].endpoint(t)
 	}
-	owner, other := in.gateways[0], in.gateways[1]
-	if assignment.Of(a1.ID, 1, in.Gateways)[0].Name == other.name {
-		owner, other = other, owner
+	var owners []*gateway
+	var other *gateway
+	for _, g := range in.gateways {
+		if slices.ContainsFunc(
+			assignment.Of(a1.ID, 2, in.Gateways), func(of model.Gateway) bool { return of.Name == g.name },
+		) {
+			owners = append(owners, g)
+		} else {
+			other = g
+		}
 	}
+	owner, far := owners[0], owners[1]
 	for _, g := range in.gateways {
 		g.bind.Version = envoy.Current
 		for _, c := range envoy.PeerClusters(in.Installation) {
@@ -48,24 +59,31 @@ func TestNetworksAreReachedThroughAGatewayThatForwards(t *testing.T) {
 		)
 	}
 	owner.forward(t, in, a1)
-	other.forward(t, in, a1, owner.name)
+	far.forward(t, in, a1)
+	other.prefer(t, in, a1, []string{owner.name}, []string{far.name})
 	in.startDialling(t, a1, envoy.EdgeDial{Version: envoy.Current})
 	subject := model.Subject{Role: model.RoleEgress, Node: model.NewNodeName(), ID: egressID}
 	api := in.apiserver(t, subject, domain.Egress())
 	api.gateway = other.bind.Public
 
-	envoytest.Eventually(t, "the network is reached", func() error {
+	envoytest.Eventually(t, "the network is reached by the nearest gateway", func() error {
+		before := far.forwardedTo(t) // the nearer one refuses clients while it has no reverse tunnel
 		if got, err := connect(api.dial, "10.1.0.5:7000"); err != nil || got != "I am 10.1.0.5:7000" {
 			return fmt.Errorf("%q: %w", got, err)
 		}
+		time.Sleep(500 * time.Millisecond) // the access logs are written each 200 ms
+		if far.forwardedTo(t) != before {
+			return errors.New("another one is used")
+		}
 		return nil
 	})
-	arrived := owner.forwardedTo(t)
+	arrived, elsewhere := owner.forwardedTo(t), far.forwardedTo(t)
 	for to, want := range map[string]string{
 		"10.1.0.5:7000":        "I am 10.1.0.5:7000",
 		"169.254.169.254:7000": "403 refused by the edge",
 		"10.1.0.5:7001":        "403 RBAC",
 		"nowhere.example:443":  "403 refused by the gateway",
+		"10.1.0.77:7000":       "503", // which is no fault of the gateway, so the next requests do not use the far one
 	} {
 		if got, err := connect(api.dial, to); err != nil || !strings.HasPrefix(got, want) {
 			t.Errorf("%s: got %q, %v; want %q", to, got, err, want)
@@ -80,6 +98,17 @@ func TestNetworksAreReachedThroughAGatewayThatForwards(t *testing.T) {
 		}
 		return nil
 	})
+	for range 5 {
+		for _, to := range []string{"10.1.0.77:7000", "10.1.0.5:7000"} {
+			if _, err := connect(api.dial, to); err != nil {
+				t.Errorf("%s: %v", to, err)
+			}
+		}
+	}
+	time.Sleep(500 * time.Millisecond) // the access logs are written each 200 ms
+	if n := far.forwardedTo(t) - elsewhere; n > 0 {
+		t.Errorf("the far gateway got %d clients", n)
+	}
 	if n := forbidden.count.Load(); n > 0 {
 		t.Errorf("%s was dialled %d times, want never", forbidden.Addr(), n)
 	}

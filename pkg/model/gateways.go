@@ -100,8 +100,8 @@ func ValidateGateways(gateways []Gateway) error {
 				errs = append(errs, fmt.Errorf("peer address of %s, which several gateways need: %w", g.Name, err))
 			}
 		}
-		if len(g.Zone) > maxZone || strings.ContainsFunc(g.Zone, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			errs = append(errs, fmt.Errorf("zone of %s: %.100q is not a value of a label of Kubernetes", g.Name, g.Zone))
+		if err := ValidateZone(g.Zone); err != nil {
+			errs = append(errs, fmt.Errorf("zone of %s: %w", g.Name, err))
 		}
 		if g.Public != (Endpoint{}) {
 			if err := g.Public.Validate(); err != nil {
@@ -110,6 +110,14 @@ func ValidateGateways(gateways []Gateway) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// ValidateZone returns an error for a zone that is no value of a label of Kubernetes; empty: there is none.
+func ValidateZone(zone string) error {
+	if len(zone) > maxZone || strings.ContainsFunc(zone, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return fmt.Errorf("%.100q is not a value of a label of Kubernetes", zone)
+	}
+	return nil
 }
 
 func gatewayCount(n int) error {

@@ -290,10 +290,15 @@ func TestZonesComeFromEndpointSlices(t *testing.T) {
 	zones("a", "")
 	b.update(t, peers, func() { peers.Endpoints[1].Zone = ptr.To("b") })
 	zones("a", "b")
-	if err := b.Delete(t.Context(), peers); err != nil {
-		t.Fatal(err)
-	}
-	zones("", "")
+	b.update(t, peers, func() { peers.Endpoints = peers.Endpoints[:1]; peers.Endpoints[0].Zone = ptr.To("c") })
+	zones("c", "b") // the Pod of gateway-1 is being replaced
+	b.update(t, peers, func() { peers.Endpoints[0].Zone = ptr.To("not a zone") })
+	b.update(t, peers, func() {
+		peers.Endpoints = append(peers.Endpoints, discoveryv1.Endpoint{
+			Hostname: ptr.To("gateway-1"), Addresses: []string{"192.0.2.1"}, Zone: ptr.To("d"),
+		})
+	})
+	zones("c", "d")
 }
 
 // awaitGateways takes updates until exactly these gateways are known.

@@ -79,8 +79,9 @@ type Kube struct {
 	loggedEnded    map[string]string    // logged entries of the record
 	recorded       map[string]time.Time // the record of ended tunnels
 	living         living
-	loggedGateways string          // logged reason why the gateways are not known
-	settled        map[string]bool // see markJoining
+	loggedGateways string            // logged reason why the gateways are not known
+	settled        map[string]bool   // see markJoining
+	lastZones      map[string]string // by gateway
 }
 
 // NewKube returns a source that reads with a client configuration; Run starts it.

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -47,8 +48,9 @@ func (k *Kube) watchZones(ctx context.Context) error {
 	return nil
 }
 
-// setZones sets the zones of gateways by the EndpointSlices of a Service. Without them, because they are not read yet
-// or not permitted, the gateways have no zones, which only means that none is preferred.
+// setZones sets the zones of gateways by the EndpointSlices of a Service. A gateway whose Pod is being replaced has no
+// endpoint for a moment and keeps its last zone. Without slices, because they are not read yet or not permitted, the
+// gateways have no zones, which only means that none is preferred.
 func (k *Kube) setZones(ctx context.Context, service string, gateways []model.Gateway) error {
 	if k.zonesRead == nil || !k.zonesRead() {
 		return nil
@@ -59,19 +61,22 @@ func (k *Kube) setZones(ctx context.Context, service string, gateways []model.Ga
 	); err != nil {
 		return fmt.Errorf("reading EndpointSlices of Service %s: %w", service, err)
 	}
-	zones := zonesOf(slices.Items)
+	zones, known := zonesOf(slices.Items), map[string]string{}
 	for i := range gateways {
-		gateways[i].Zone = zones[gateways[i].Name]
+		name := gateways[i].Name
+		known[name] = cmp.Or(zones[name], k.lastZones[name])
+		gateways[i].Zone = known[name]
 	}
+	k.lastZones = known
 	return nil
 }
 
-// zonesOf returns the zones by the host names of Pods. A Pod of a StatefulSet has its name as host name.
+// zonesOf returns the valid zones by the host names of Pods. A Pod of a StatefulSet has its name as host name.
 func zonesOf(slices []discoveryv1.EndpointSlice) map[string]string {
 	zones := map[string]string{}
 	for i := range slices {
 		for _, e := range slices[i].Endpoints {
-			if e.Hostname != nil && e.Zone != nil {
+			if e.Hostname != nil && e.Zone != nil && model.ValidateZone(*e.Zone) == nil {
 				zones[*e.Hostname] = *e.Zone
 			}
 		}

@@ -25,7 +25,7 @@ const (
 	// attemptTime is how long a client waits for an answer, and retryTime the pause before it tries again.
 	attemptTime, retryTime = time.Second, 100 * time.Millisecond
 	// cutTime is how long tunnels are cut with each number of workers.
-	cutTime = 20 * time.Second
+	cutTime = 10 * time.Second
 	// longestWait bounds the time until a request that is retried succeeds.
 	longestWait = 2 * time.Second
 )

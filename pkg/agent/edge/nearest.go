@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/agent/trips"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -23,6 +25,8 @@ const (
 	nearestFile = "gateway-trips.json"
 	// nearestInterval is the interval at which the round trips are measured, each of which costs about 300 bytes.
 	nearestInterval = 30 * time.Second
+	// followInterval is how often the addresses are read again.
+	followInterval = 2 * time.Second
 	// nearestForm begins the form of an Envoy cluster of all gateways, followed by addresses and their classes.
 	nearestForm                   = "near:"
 	nearestAddresses, nearestRank = ",", "=" // between addresses, and before a class
@@ -35,7 +39,8 @@ type Nearest struct {
 	meter *trips.Meter
 
 	mu        sync.Mutex
-	addresses []model.Endpoint // in order
+	addresses []model.Endpoint // in order; fewer than two: there is no choice
+	form      string           // of the Envoy clusters of all gateways
 }
 
 // clusters are the Envoy clusters that an agent offers its Envoy. *xdsproxy.Proxy implements it.
@@ -49,20 +54,34 @@ func NewNearest(path func(name string) string, log *slog.Logger) *Nearest {
 	return &Nearest{meter: trips.New(path(nearestFile), log)}
 }
 
-// Run measures the round trips to the gateways until ctx ends, as long as Envoy has such clients and there are several
-// addresses. It calls changed when the result of Ways has another order.
-func (n *Nearest) Run(ctx context.Context, sent clusters, changed func()) {
-	n.meter.Run(ctx, nearestInterval, func() map[string]model.Endpoint {
-		return n.follow(sent)
-	}, func() {
-		sent.ReapplyAll(envoy.IsSharedGateways)
-		changed()
-	})
+// Restore decides by the cached Envoy clusters and earlier measurements. Call it before Envoy is served, so that a
+// running Envoy keeps its preference.
+func (n *Nearest) Restore(cached clusters) {
+	n.follow(cached)
+	n.decide()
 }
 
-// follow returns the addresses of the gateways by themselves.
-func (n *Nearest) follow(sent clusters) map[string]model.Endpoint {
-	hosts := map[string]model.Endpoint{}
+// Run measures the round trips to the gateways until ctx ends, as long as Envoy has such clients and there are several
+// addresses: at an interval, and when the addresses change. It calls measured each time.
+func (n *Nearest) Run(ctx context.Context, sent clusters, measured func()) {
+	var last time.Time
+	for ctx.Err() == nil {
+		hosts, changed := n.follow(sent)
+		if changed || len(hosts) > 0 && time.Since(last) >= nearestInterval {
+			last = time.Now()
+			n.meter.Measure(ctx, hosts)
+			if n.decide() {
+				sent.ReapplyAll(envoy.IsSharedGateways)
+			}
+			measured()
+		}
+		_ = retry.Sleep(ctx, followInterval)
+	}
+}
+
+// follow returns the addresses of the gateways by themselves, and whether they have changed.
+func (n *Nearest) follow(sent clusters) (hosts map[string]model.Endpoint, changed bool) {
+	hosts = map[string]model.Endpoint{}
 	sent.Clusters(func(_, _ string, resource *anypb.Any) {
 		for _, at := range envoy.SharedGateways(resource) {
 			hosts[at.String()] = at
@@ -71,14 +90,33 @@ func (n *Nearest) follow(sent clusters) map[string]model.Endpoint {
 	if len(hosts) < 2 {
 		clear(hosts)
 	}
+	addresses := slices.SortedFunc(maps.Values(hosts), func(a, b model.Endpoint) int {
+		return strings.Compare(a.String(), b.String())
+	})
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.addresses = n.addresses[:0]
-	for _, at := range hosts {
-		n.addresses = append(n.addresses, at)
+	changed = !slices.Equal(addresses, n.addresses)
+	n.addresses = addresses
+	return hosts, changed
+}
+
+// decide computes the form from the classes, and reports whether it has changed.
+func (n *Nearest) decide() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var parts []string
+	for _, at := range n.addresses {
+		parts = append(parts, at.String()+nearestRank+strconv.Itoa(n.meter.Class(at.String())))
 	}
-	slices.SortFunc(n.addresses, func(a, b model.Endpoint) int { return strings.Compare(a.String(), b.String()) })
-	return hosts
+	form := ""
+	if len(parts) > 0 {
+		form = nearestForm + strings.Join(parts, nearestAddresses)
+	}
+	if form == n.form {
+		return false
+	}
+	n.form = form
+	return true
 }
 
 // Ways returns the addresses of the gateways for reports, the nearest first.
@@ -102,14 +140,7 @@ func (n *Nearest) Form(name string) string {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var parts []string
-	for _, at := range n.addresses {
-		parts = append(parts, at.String()+nearestRank+strconv.Itoa(n.meter.Class(at.String())))
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return nearestForm + strings.Join(parts, nearestAddresses)
+	return n.form
 }
 
 // Apply implements xdsproxy.Override.

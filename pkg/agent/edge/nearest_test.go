@@ -77,12 +77,13 @@ func TestTheNearestGatewaysComeFirst(t *testing.T) {
 	}
 	n := NewNearest(path, slog.New(slog.DiscardHandler))
 	resource := sharedGateways(t, "192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4")
-	name := "egress_edge"
+	name := "gateways_edge"
 	if n.Form(name) != "" {
 		t.Error("there is a preference before the addresses are known")
 	}
-	if hosts := n.follow(offered{resource}); len(hosts) != 4 {
-		t.Errorf("the measured hosts are %v", hosts)
+	n.Restore(offered{resource})
+	if hosts, changed := n.follow(offered{resource}); len(hosts) != 4 || changed {
+		t.Errorf("the measured hosts are %v, changed: %t", hosts, changed)
 	}
 	got := priorities(t, n.Apply(name, n.Form(name), resource))
 	want := map[string]uint32{"192.0.2.1": 1, "192.0.2.2": 0, "192.0.2.3": 1, "192.0.2.4": 2}
@@ -95,7 +96,8 @@ func TestTheNearestGatewaysComeFirst(t *testing.T) {
 
 	t.Run("a single address has no preference", func(t *testing.T) {
 		single := sharedGateways(t, "192.0.2.1")
-		if hosts := n.follow(offered{single}); len(hosts) != 0 || n.Form(name) != "" {
+		hosts, changed := n.follow(offered{single})
+		if !n.decide() || !changed || len(hosts) != 0 || n.Form(name) != "" {
 			t.Errorf("it measures %v, with the form %q", hosts, n.Form(name))
 		}
 		if !proto.Equal(n.Apply(name, "", single), single) {
@@ -103,8 +105,8 @@ func TestTheNearestGatewaysComeFirst(t *testing.T) {
 		}
 	})
 	t.Run("reverse tunnels have no preference", func(t *testing.T) {
-		n.follow(offered{resource})
-		if n.Form("gateway-0_edge") != "" || n.Form("tunnel_edge_gateway-0") != "" {
+		n.Restore(offered{resource})
+		if n.Form("egress_edge") != "" || n.Form("gateway-0_edge") != "" || n.Form("tunnel_edge_gateway-0") != "" {
 			t.Error("they have a form")
 		}
 	})

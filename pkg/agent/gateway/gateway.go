@@ -109,8 +109,7 @@ func (g *Gateway) Run(ctx context.Context, m Member) error {
 		return nil
 	})
 	group.Go(func() error {
-		// A change takes effect with the next full evaluation.
-		g.tenants.trips.Run(ctx, tripsInterval, g.tenants.measured, func() {})
+		g.tenants.measure(ctx)
 		return nil
 	})
 	group.Go(func() error { g.admissions.run(ctx); return nil })

@@ -2,10 +2,12 @@ package gateway
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
@@ -28,6 +30,15 @@ func (t *reachability) gradually(was, is string) string {
 	}
 	t.changes--
 	return is
+}
+
+// measure measures the round trips to the other gateways until ctx ends. They take effect with the next full
+// evaluation.
+func (t *reachability) measure(ctx context.Context) {
+	for ctx.Err() == nil {
+		t.trips.Measure(ctx, t.measured())
+		_ = retry.Sleep(ctx, tripsInterval)
+	}
 }
 
 // measured returns the gateways whose round trips count, by name.
@@ -56,7 +67,7 @@ func (t *reachability) rank() {
 	t.forwards.prefer(ranks)
 }
 
-// ways returns the zone of this gateway, and its ways to the others, the nearest first.
+// ways returns the zone of this gateway, and its ways to the others that stay, the nearest first.
 func (t *reachability) ways() (zone string, to []*reportv1.Way) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,6 +75,9 @@ func (t *reachability) ways() (zone string, to []*reportv1.Way) {
 		return t.forwards.zone(), nil
 	}
 	for _, g := range t.forwards.others() {
+		if g.Leaving {
+			continue // it gets no clients if another one can serve them
+		}
 		to = append(to, &reportv1.Way{
 			To: g.Name, Zone: g.Zone, Rank: uint32(t.forwards.ranks[g.Name]),
 			RoundTripMicros: uint32(t.trips.Of(g.Name).Microseconds()),

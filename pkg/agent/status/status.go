@@ -149,12 +149,17 @@ func (s *Status) SetAddresses(all []string) {
 	s.addresses = all
 }
 
-// SetWays records the ways to the gateways for reports.
+// SetWays records the ways to the gateways for reports. Only another order makes a new report, not another round trip.
 func (s *Status) SetWays(all []*reportv1.Way) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ways = all
-	s.notify()
+	same := slices.EqualFunc(s.ways, all, func(a, b *reportv1.Way) bool {
+		return a.GetTo() == b.GetTo() && a.GetRank() == b.GetRank()
+	})
+	if !same {
+		s.ways = all
+		s.notify()
+	}
 }
 
 // SetConfiguration records the state of the xDS proxy.

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/internal/disk"
-	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -63,18 +62,14 @@ func New(path string, log *slog.Logger) *Meter {
 	return m
 }
 
-// Run measures the hosts at an interval until ctx ends, and calls changed when a class has changed. hosts returns their
-// addresses by name.
-func (m *Meter) Run(
-	ctx context.Context, interval time.Duration, hosts func() map[string]model.Endpoint, changed func(),
-) {
-	for ctx.Err() == nil {
-		at := hosts()
-		measured := measure(ctx, at)
-		if ctx.Err() == nil && m.record(at, measured) {
-			changed()
-		}
-		_ = retry.Sleep(ctx, interval)
+// Measure measures the hosts, whose addresses it gets by their names, once.
+func (m *Meter) Measure(ctx context.Context, hosts map[string]model.Endpoint) {
+	measured := measure(ctx, hosts)
+	if ctx.Err() != nil {
+		return
+	}
+	if changed := m.record(hosts, measured); changed != nil {
+		m.save(changed)
 	}
 }
 
@@ -125,9 +120,9 @@ func measure(ctx context.Context, hosts map[string]model.Endpoint) map[string]ti
 	return measured
 }
 
-// record adds measurements, discards hosts that no longer exist, and reports whether a class has changed. A host that
-// did not answer keeps its class.
-func (m *Meter) record(hosts map[string]model.Endpoint, measured map[string]time.Duration) bool {
+// record adds measurements, and discards hosts that no longer exist. A host that did not answer keeps its class. It
+// returns the classes if one has changed, otherwise nil.
+func (m *Meter) record(hosts map[string]model.Endpoint, measured map[string]time.Duration) map[string]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := maps.Clone(m.classes)
@@ -144,10 +139,9 @@ func (m *Meter) record(hosts map[string]model.Endpoint, measured map[string]time
 		m.classes[name] = classOf(slices.Min(m.latest[name]), is)
 	}
 	if maps.Equal(before, m.classes) {
-		return false
+		return nil
 	}
-	m.save()
-	return true
+	return maps.Clone(m.classes)
 }
 
 // classOf returns the class of a round trip for a host that has been in a class. It keeps this class within a margin.
@@ -164,11 +158,12 @@ func classOf(trip time.Duration, was int) int {
 	return class
 }
 
-func (m *Meter) save() {
+// save writes to the disk, so no lock may be held.
+func (m *Meter) save(classes map[string]int) {
 	if m.path == "" {
 		return
 	}
-	data, err := json.Marshal(m.classes)
+	data, err := json.Marshal(classes)
 	if err == nil {
 		err = disk.Replace(m.path, data)
 	}

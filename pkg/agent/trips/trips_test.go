@@ -1,7 +1,6 @@
 package trips
 
 import (
-	"context"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -56,13 +55,12 @@ func listen(t *testing.T) model.Endpoint {
 func TestAMeterMeasuresAndRemembers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trips")
 	log := slog.New(slog.DiscardHandler)
-	ctx, cancel := context.WithCancel(t.Context())
 	hosts := map[string]model.Endpoint{"a": listen(t), "b": listen(t), "dead": {Host: "127.0.0.1", Port: 1}}
 	m := New(path, log)
 	if m.Class("a") != Unknown || m.Of("a") != 0 {
 		t.Error("a host that was not measured has a class")
 	}
-	m.Run(ctx, time.Millisecond, func() map[string]model.Endpoint { return hosts }, cancel)
+	m.Measure(t.Context(), hosts)
 	for _, host := range []string{"a", "b"} {
 		if m.Class(host) != 0 || m.Of(host) <= 0 || m.Of(host) > time.Second {
 			t.Errorf("%s: class %d, %s", host, m.Class(host), m.Of(host))
@@ -86,7 +84,9 @@ func TestAMeterMeasuresAndRemembers(t *testing.T) {
 func TestTheShortestOfTheLatestCounts(t *testing.T) {
 	m := New("", slog.New(slog.DiscardHandler))
 	hosts := map[string]model.Endpoint{"a": {}}
-	note := func(trip time.Duration) bool { return m.record(hosts, map[string]time.Duration{"a": trip}) }
+	note := func(trip time.Duration) (changed bool) {
+		return m.record(hosts, map[string]time.Duration{"a": trip}) != nil
+	}
 	note(time.Millisecond)
 	for range kept - 1 {
 		if note(time.Second); m.Class("a") != 0 {

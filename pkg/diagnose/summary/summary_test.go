@@ -332,7 +332,8 @@ func TestRoutes(t *testing.T) {
 	}
 	r := build(tunnel)
 	want := []summary.Route{
-		{Gateway: "gateway-2"}, {Gateway: "gateway-3", Zone: "b", To: []observed.Way{ways[0], ways[2]}},
+		{Gateway: "gateway-2"},
+		{Gateway: "gateway-3", Zone: "b", To: []observed.Way{ways[0], ways[2]}},
 		{Gateway: "gateway-10", Zone: "b"},
 	}
 	if diff := cmp.Diff(want, r.Routes); diff != "" {

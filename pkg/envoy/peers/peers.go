@@ -168,7 +168,7 @@ func Forward(c *clusterv3.Cluster, to [][]string, options *upstreamhttpv3.HttpPr
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 	c.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
 	nearest.Prefer(c, groups...)
-	nearest.SkipRefusals(c) // RefusedHeader
+	nearest.SkipRefusals(c, options, RefusedHeader)
 	c.LbSubsetConfig = &clusterv3.Cluster_LbSubsetConfig{
 		FallbackPolicy: clusterv3.Cluster_LbSubsetConfig_ANY_ENDPOINT, // without SecondHop
 		SubsetSelectors: []*clusterv3.Cluster_LbSubsetConfig_LbSubsetSelector{{

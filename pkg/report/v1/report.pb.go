@@ -175,7 +175,7 @@ func (x *EdgeReport) GetWays() []*Way {
 type Way struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	To              string                 `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`                                                     // an address, or the name of a gateway
-	RoundTripMicros uint32                 `protobuf:"varint,2,opt,name=round_trip_micros,json=roundTripMicros,proto3" json:"round_trip_micros,omitempty"` // the shortest of the latest ones; 0: not known
+	RoundTripMicros uint32                 `protobuf:"varint,2,opt,name=round_trip_micros,json=roundTripMicros,proto3" json:"round_trip_micros,omitempty"` // the shortest of the latest ones, of an edge when ranks changed; 0: not known
 	Rank            uint32                 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`                                                // hosts with the lowest rank that can serve are used
 	Zone            string                 `protobuf:"bytes,4,opt,name=zone,proto3" json:"zone,omitempty"`                                                 // of a gateway; empty: not known
 	unknownFields   protoimpl.UnknownFields

@@ -33,7 +33,7 @@ func latency(ctx context.Context, p *place, log *record.Log, options record.Opti
 		ctx,
 		options,
 		subjects,
-		options.Rounds(5, 3),
+		options.Rounds(5, 1),
 		func(ctx context.Context, s *subject) (map[string]float64, error) {
 			idle, err := quantiles(ctx, p, s, span)
 			if err != nil {
@@ -125,7 +125,7 @@ func connections(ctx context.Context, p *place, log *record.Log, options record.
 		ctx,
 		options,
 		subjects,
-		options.Rounds(5, 2),
+		options.Rounds(5, 1),
 		func(ctx context.Context, s *subject) (map[string]float64, error) {
 			return dials(ctx, p, s, span)
 		},

@@ -111,7 +111,7 @@ func throughput(ctx context.Context, p *place, log *record.Log, options record.O
 			ctx,
 			options,
 			subjects,
-			options.Rounds(5, 2),
+			options.Rounds(5, 1),
 			func(ctx context.Context, s *subject) (map[string]float64, error) {
 				return download(ctx, p, s, streams, span)
 			},
