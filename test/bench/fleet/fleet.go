@@ -5,12 +5,9 @@ package fleet
 
 import (
 	"context"
-	"crypto/ecdsa"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,11 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
-	"github.com/fairlead/fairlead/test/lab/netns"
-	"github.com/fairlead/fairlead/test/synthetic"
 )
 
 // Domain is the tunnel domain.
@@ -33,6 +27,8 @@ const Domain = model.TunnelDomain("tunnels.example.test")
 const (
 	// connecting is how many edges open a TCP connection at the same time. Each holds a thread of this process.
 	connecting = 256
+	// following is how many edges open their control channel at the same time, and followTime how long each may take.
+	following, followTime = 64, time.Minute
 	// pollInterval is the time between two counts of Tunnels.
 	pollInterval = 200 * time.Millisecond
 	// lifetime of certificates is longer than any benchmark.
@@ -42,14 +38,7 @@ const (
 // World is an installation with synthetic edges. The caller must close it.
 type World struct {
 	*lab.Lab
-	Roots *x509.CertPool // contains only the installation's CA
-	CA    *certs.CA
-	API   *synthetic.API
-	// Fleets are the edges' connections to each gateway, and Fleet is the first of them, which is the only one by default.
-	Fleets  []*synthetic.Fleet
-	Fleet   *synthetic.Fleet
-	key     *ecdsa.PrivateKey // of all leaves
-	options Options
+	*Simulation // of this process
 }
 
 // Options are what differs between installations.
@@ -74,7 +63,7 @@ func New(ctx context.Context, o Options) (_ *World, err error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &World{Lab: l, options: o}
+	w := &World{Lab: l}
 	defer func() {
 		if err != nil {
 			w.Close(ctx)
@@ -84,118 +73,21 @@ func New(ctx context.Context, o Options) (_ *World, err error) {
 		kept, keeping := l.KeepLogs()
 		return nil, errors.Join(fmt.Errorf("%w; logs are in %s", err, kept), keeping)
 	}
-	if w.CA, err = l.CA(ctx); err != nil {
+	ca, err := l.CA(ctx)
+	if err != nil {
 		return nil, err
 	}
-	w.Roots = x509.NewCertPool()
-	w.Roots.AppendCertsFromPEM(w.CA.CertPEM())
-	if w.key, err = certs.NewKey(); err != nil {
-		return nil, err
-	}
-	serving := o.Serving
-	if serving == nil {
-		if serving, err = w.Leaf(certs.Leaf{
-			CommonName: "kubernetes", DNSNames: []string{"kubernetes"},
-			Server: true,
-		}); err != nil {
-			return nil, err
-		}
-	}
-	w.API = synthetic.NewAPI(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return serving, nil })
-	slots := make(chan struct{}, connecting)
-	for i := range l.Gateways {
-		public := netns.HostPort(netns.PublicAddress(i).String(), netns.PublicPort)
-		one, err := synthetic.New(synthetic.Options{
-			Domain: Domain, Gateway: netns.GatewayReplica(i), Roots: w.Roots, API: w.API, Tunnels: o.Tunnels,
-			Dial: func(ctx context.Context) (net.Conn, error) {
-				slots <- struct{}{}
-				defer func() { <-slots }()
-				return l.Network.Workload.DialContext(ctx, "tcp", public)
-			},
-		})
-		if err != nil {
-			return nil, err
-		}
-		w.Fleets = append(w.Fleets, one)
-	}
-	w.Fleet = w.Fleets[0]
-	return w, nil
+	o.Gateways = len(l.Gateways)
+	w.Simulation, err = newSimulation(ca, l.Network.Management, l.Network.Workload, o)
+	return w, err
 }
 
 // Close stops everything.
 func (w *World) Close(ctx context.Context) {
-	for _, f := range w.Fleets {
-		_ = f.Close()
-	}
-	if w.API != nil {
-		_ = w.API.Close()
+	if w.Simulation != nil {
+		w.Simulation.Close()
 	}
 	w.Lab.Close(context.WithoutCancel(ctx))
-}
-
-// Leaf issues a certificate. All certificates have the same key.
-func (w *World) Leaf(leaf certs.Leaf) (*tls.Certificate, error) {
-	identity, err := w.Identity(leaf)
-	if err != nil {
-		return nil, err
-	}
-	certificate := identity.TLSCertificate()
-	return &certificate, nil
-}
-
-// Identity is Leaf in a form that can be written to files.
-func (w *World) Identity(leaf certs.Leaf) (certs.Identity, error) {
-	leaf.NotBefore, leaf.NotAfter = time.Now().Add(-time.Minute), time.Now().Add(lifetime)
-	chain, err := w.CA.Issue(w.key.Public(), leaf)
-	if err != nil {
-		return certs.Identity{}, err
-	}
-	return certs.NewIdentity(chain, w.key)
-}
-
-// Renewed adds an edge with the identity of another one and a leaf that was issued later. It does not dial yet.
-func (w *World) Renewed(edge *synthetic.Edge, chain []byte) (*synthetic.Edge, error) {
-	identity, err := certs.NewIdentity(chain, w.key)
-	if err != nil {
-		return nil, err
-	}
-	certificate := identity.TLSCertificate()
-	return w.Fleet.Add(synthetic.Spec{Node: edge.Node, ID: edge.ID, Certificate: &certificate}), nil
-}
-
-// CSR returns a request for a certificate of the key that all edges have.
-func (w *World) CSR() ([]byte, error) { return certs.NewCSR(w.key) }
-
-// Edge adds an edge of a tunnel, for the first gateway. It does not dial yet.
-func (w *World) Edge(id string) (*synthetic.Edge, error) {
-	spec, err := w.spec(id)
-	if err != nil {
-		return nil, err
-	}
-	return w.Fleet.Add(spec), nil
-}
-
-// Edges adds an edge of a tunnel for each gateway that the tunnel is assigned to. They have one identity. They do not
-// dial yet.
-func (w *World) Edges(id string) (all []*synthetic.Edge, err error) {
-	spec, err := w.spec(id)
-	if err != nil {
-		return nil, err
-	}
-	for _, i := range w.Assigned(id) {
-		all = append(all, w.Fleets[i].Add(spec))
-	}
-	return all, nil
-}
-
-// Assigned returns the numbers of the gateways that a tunnel is assigned to.
-func (w *World) Assigned(id string) []int {
-	return lab.Assigned(id, w.options.GatewaysPerTunnel, len(w.Fleets))
-}
-
-// spec returns a new edge of a tunnel.
-func (w *World) spec(id string) (synthetic.Spec, error) {
-	return synthetic.NewSpec(w.CA, w.key, Domain, id, lifetime)
 }
 
 // Create creates objects in the management cluster. Existing objects are not changed.

@@ -3,23 +3,10 @@ package scale
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/netip"
-	"strconv"
-	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/fairlead/fairlead/internal/retry"
-	"github.com/fairlead/fairlead/test/synthetic"
 )
-
-// following is how many edges open their control channel at the same time.
-const following = 64
-
-// xdsServer is where the lab's xds-server listens.
-var xdsServer = net.JoinHostPort("10.111.1.10", strconv.Itoa(xdsPort))
 
 // control opens the control channels of as many edges as the sockets allow, with their resources and reports, because
 // the xds-server stores some state for each. The edges connect to the xds-server directly: through the gateway each
@@ -32,7 +19,7 @@ func (w *world) control(ctx context.Context, r *results, sockets int) error {
 		return err
 	}
 	begin := time.Now()
-	open, err := w.follow(ctx, edges)
+	open, err := w.FollowAll(ctx, edges, 0)
 	defer func() {
 		for _, c := range open {
 			_ = c.Close()
@@ -59,38 +46,4 @@ func (w *world) control(ctx context.Context, r *results, sockets int) error {
 		ctx, r, "a second with control channels", seconds, nil,
 		func() error { return retry.Sleep(ctx, time.Duration(seconds)*time.Second) },
 	)
-}
-
-// follow opens the control channels of edges, several at the same time, and returns those that are open. With an error
-// too, the caller closes them.
-func (w *world) follow(ctx context.Context, edges []*synthetic.Edge) ([]*synthetic.Control, error) {
-	var (
-		mu   sync.Mutex
-		open []*synthetic.Control
-	)
-	group, bounded := errgroup.WithContext(ctx)
-	group.SetLimit(following)
-	for i, e := range edges {
-		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(bounded, patience)
-			defer cancel()
-			c, err := e.Follow(ctx, source(i), func(ctx context.Context) (net.Conn, error) {
-				return w.Network.Management.DialContext(ctx, "tcp", xdsServer)
-			})
-			if err != nil {
-				return err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			open = append(open, c)
-			return nil
-		})
-	}
-	err := group.Wait()
-	return open, err
-}
-
-// source returns a separate source address for the i-th edge, because an xds-server limits each address.
-func source(i int) net.Addr {
-	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)}), 40_000))
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -172,9 +171,7 @@ func (d *today) begin(ctx context.Context, e *synthetic.Edge) error {
 	d.sources++
 	var c *synthetic.Control
 	err := proc.Wait(ctx, patience, func(ctx context.Context) (err error) { // the xds-server may not know the tunnel yet
-		c, err = e.Follow(ctx, source(d.sources), func(ctx context.Context) (net.Conn, error) {
-			return d.Network.Management.DialContext(ctx, "tcp", xdsServer)
-		})
+		c, err = d.Follow(ctx, e, d.sources)
 		return err
 	})
 	if err != nil {

@@ -87,7 +87,7 @@ func forward(ctx context.Context, r *results, n int) error {
 	if err := w.spread(ctx, r, n); err != nil {
 		return err
 	}
-	open, err := w.follow(ctx, first)
+	open, err := w.FollowAll(ctx, first, 0)
 	defer func() {
 		for _, c := range open {
 			_ = c.Close()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
@@ -142,8 +143,8 @@ var bytesReceived = regexp.MustCompile(`bytes_received:([0-9]+)`)
 
 // received returns how many bytes the gateway-agent has received from xds-servers on the open connections.
 func (w *world) received(ctx context.Context) (int, error) {
-	out, err := w.Network.Gateways[0].Command(ctx, "ss", "-tinH", "state", "established", "dst", fmt.Sprintf(":%d",
-		xdsPort)).
+	out, err := w.Network.Gateways[0].Command(ctx, "ss", "-tinH", "state", "established", "dst",
+		fmt.Sprintf(":%d", netns.XDSPort)).
 		Output()
 	if err != nil {
 		return 0, fmt.Errorf("looking at the gateway's connections: %w", err)

@@ -25,7 +25,6 @@ import (
 const (
 	domain    = fleet.Domain
 	namespace = "fleet"
-	xdsPort   = 18000
 	// creating is how many Clusters are created at the same time.
 	creating = 32
 	// patience bounds every wait that does not depend on the size.
