@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/kubelog"
+	"github.com/fairlead/fairlead/test/bench/fleet"
 	"github.com/fairlead/fairlead/test/bench/goals"
 	"github.com/fairlead/fairlead/test/bench/manager"
 	"github.com/fairlead/fairlead/test/bench/networks"
@@ -82,7 +84,7 @@ func root() *cobra.Command {
 	}
 	root.AddCommand(measure(forward.name, forward.short, results, forward))
 	root.AddCommand(measure(day.name, day.short, results, day))
-	root.AddCommand(measure("all", "everything", results, suites...), write(results), compare(results), serve())
+	root.AddCommand(measure("all", "everything", results, suites...), write(results), compare(results), serve(), edges())
 	return root
 }
 
@@ -162,5 +164,15 @@ func serve() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			return path.Serve(c.Context(), args[0])
 		},
+	}
+}
+
+// edges returns the command that runs some edges of the suite forward as a separate process.
+func edges() *cobra.Command {
+	return &cobra.Command{
+		Use:    fleet.ServeCommand,
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE:   func(c *cobra.Command, _ []string) error { return fleet.Serve(c.Context(), os.Stdin, os.Stdout) },
 	}
 }

@@ -1,6 +1,7 @@
 // Package fleet is the base of benchmarks with many workload clusters: an installation with real programs (test/lab),
 // without Cluster API's managers, and synthetic edges (test/synthetic). The edges have certificates of the
-// installation's CA, and each has an in-memory apiserver behind it.
+// installation's CA, and each has an in-memory apiserver behind it. Edges that need more sockets than one process may
+// have run in several child processes.
 package fleet
 
 import (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -12,12 +13,14 @@ import (
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/test/bench/fleet"
 	"github.com/fairlead/fairlead/test/bench/record"
-	"github.com/fairlead/fairlead/test/synthetic"
 )
 
 const (
-	// forwardGateways and forwardPerTunnel are the numbers of gateways, and of those to which an edge keeps tunnels.
-	forwardGateways, forwardPerTunnel = 6, 2
+	// forwardGateways and forwardPerTunnel are the numbers of gateways, and of those to which an edge keeps tunnels, and
+	// forwardTunnels is how many it keeps to each of these.
+	forwardGateways, forwardPerTunnel, forwardTunnels = 6, 2, 2
+	// forwardFiles is how many sockets an edge has: its tunnels and its control channel.
+	forwardFiles = forwardPerTunnel*forwardTunnels + 1
 	// retries is how often a client repeats a request that failed, each time at another gateway, as one behind a Service
 	// does.
 	retries = 2
@@ -35,11 +38,13 @@ func RunForward(ctx context.Context, log *record.Log, o record.Options) error {
 	if err != nil {
 		return err
 	}
+	most := mostForwarded()
+	if most < forwardFiles {
+		return errors.New("a process may not have enough sockets open")
+	}
 	var failed error
 	for _, n := range all {
-		if n = min(n, mostForwarded()); n < 1 {
-			return errors.New("a process may not have enough sockets open")
-		}
+		n = min(n, most)
 		r := &results{log: log, out: o, size: n, growth: growth{}}
 		if err := forward(ctx, r, n); err != nil {
 			o.Printf("%6d  FAILED: %v", n, err)
@@ -49,21 +54,21 @@ func RunForward(ctx context.Context, log *record.Log, o record.Options) error {
 	return failed
 }
 
-// mostForwarded returns the number of workload clusters for which the sockets of this process suffice: each has a
-// tunnel to each of its gateways and a control channel.
+// mostForwarded returns the number of workload clusters for which the sockets of an xds-server suffice, which has the
+// control channels of all edges.
 func mostForwarded() int {
 	limit, ok := openFiles()
 	if !ok {
 		return 0
 	}
-	return (limit - 1_000) / (forwardPerTunnel + 1)
+	return limit - reserve
 }
 
 func forward(ctx context.Context, r *results, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, sizePatience+time.Duration(n)*clusterPatience)
 	defer cancel()
 	w, err := newWorld(ctx, fleet.Options{
-		Tunnels: 1, Gateways: forwardGateways, GatewaysPerTunnel: forwardPerTunnel,
+		Tunnels: forwardTunnels, Gateways: forwardGateways, GatewaysPerTunnel: forwardPerTunnel,
 	})
 	if err != nil {
 		return err
@@ -73,34 +78,24 @@ func forward(ctx context.Context, r *results, n int) error {
 	if err != nil {
 		return err
 	}
-	var first []*synthetic.Edge // of each tunnel, at the first of its gateways
-	for i := range n {
-		edges, err := w.Edges(ids[name(i)])
-		if err != nil {
-			return err
-		}
-		first = append(first, edges[0])
-		for _, e := range edges {
-			e.Start()
-		}
-	}
-	if err := w.spread(ctx, r, n); err != nil {
+	edges, err := w.Divide(ctx, slices.Sorted(maps.Values(ids)), mostForwarded()/forwardFiles)
+	if err != nil {
 		return err
 	}
-	open, err := w.FollowAll(ctx, first, 0)
-	defer func() {
-		for _, c := range open {
-			_ = c.Close()
-		}
-	}()
+	defer edges.Close()
+	r.add("processes of edges", "", float64(len(edges)))
+	if err := spread(ctx, r, edges, n); err != nil {
+		return err
+	}
+	open, err := edges.Follow(ctx)
 	if err != nil {
-		return fmt.Errorf("opening %d control channels, %d are open: %w", n, len(open), err)
+		return fmt.Errorf("opening %d control channels: %w", n, err)
 	}
 	if err := w.quiet(ctx, n); err != nil {
 		return err
 	}
-	r.add("edges with a control channel", "", float64(len(open)))
-	if err := w.memory(r, "with six gateways"); err != nil {
+	r.add("edges with a control channel", "", float64(open))
+	if err := errors.Join(w.memory(r, "with six gateways"), w.files(r)); err != nil {
 		return err
 	}
 	if err := w.hop(ctx, r, ids, n); err != nil {
@@ -110,26 +105,26 @@ func forward(ctx context.Context, r *results, n int) error {
 }
 
 // spread waits for all tunnels, and records how many the gateways with the fewest and the most have.
-func (w *world) spread(ctx context.Context, r *results, n int) error {
+func spread(ctx context.Context, r *results, edges fleet.Processes, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, patience+time.Duration(n)*allPatience)
 	defer cancel()
-	var each []float64
-	for {
-		each = each[:0]
-		sum := 0.0
-		for _, f := range w.Fleets {
-			each = append(each, float64(f.Stats().Up))
-			sum += each[len(each)-1]
-		}
-		if sum == float64(n*forwardPerTunnel) {
-			break
-		}
+	all := int64(n * forwardPerTunnel * forwardTunnels)
+	var each []int64
+	for sum := int64(0); sum != all; {
 		if err := retry.Sleep(ctx, 100*time.Millisecond); err != nil {
-			return fmt.Errorf("waiting for %d tunnels, the gateways have %v: %w", n*forwardPerTunnel, each, err)
+			return fmt.Errorf("waiting for %d tunnels, the gateways have %v: %w", all, each, err)
+		}
+		var err error
+		if each, err = edges.Up(ctx); err != nil {
+			return err
+		}
+		sum = 0
+		for _, up := range each {
+			sum += up
 		}
 	}
-	r.add("tunnels of the gateway with the fewest", "", slices.Min(each))
-	r.add("tunnels of the gateway with the most", "", slices.Max(each))
+	r.add("tunnels of the gateway with the fewest", "", float64(slices.Min(each)))
+	r.add("tunnels of the gateway with the most", "", float64(slices.Max(each)))
 	return nil
 }
 

@@ -4,7 +4,7 @@
 // is figures of each component at each size, and how they grow.
 //
 // The number of files that one process may open bounds the sizes: each tunnel is a socket of the gateway's Envoy and
-// one of this process.
+// one of this process. RunForward has its edges in other processes.
 package scale
 
 import (
@@ -113,7 +113,7 @@ func (r *results) times(name string, all []time.Duration) {
 
 // tunnels returns how many tunnels each edge keeps, limited by the number of sockets of a process.
 func tunnels(n int) int {
-	if limit, ok := openFiles(); ok && 2*n+1_000 > limit {
+	if limit, ok := openFiles(); ok && 2*n+reserve > limit {
 		return 1
 	}
 	return 2
@@ -125,8 +125,11 @@ func connections(n, perEdge int) int {
 	if !ok {
 		return n
 	}
-	return max(0, min(n, (limit-n*perEdge-1_000)/clientsEach))
+	return max(0, min(n, (limit-n*perEdge-reserve)/clientsEach))
 }
+
+// reserve is how many files a process has open besides the sockets that are counted.
+const reserve = 1_000
 
 // openFiles returns how many files this process may have open; false: that is not known.
 func openFiles() (limit int, ok bool) {

@@ -50,6 +50,22 @@ func (w *world) memory(r *results, when string) error {
 	return nil
 }
 
+// files adds the number of open files of all components.
+func (w *world) files(r *results) error {
+	for _, c := range w.components() {
+		pid, err := c.pid()
+		if err != nil {
+			return err
+		}
+		n, err := proc.Files(pid)
+		if err != nil {
+			return err
+		}
+		r.of(c.name, "open files", "", float64(n))
+	}
+	return nil
+}
+
 // memoryOf returns the resident memory of a component in MB.
 func (w *world) memoryOf(name string) (float64, error) {
 	for _, c := range w.components() {
