@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/netns"
+	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/synthetic"
 )
 
@@ -169,10 +170,12 @@ func (s *Simulation) FollowAll(
 	group.SetLimit(following)
 	for i, e := range edges {
 		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(bounded, followTime)
-			defer cancel()
-			c, err := s.Follow(ctx, e, first+i)
-			if err != nil {
+			var c *synthetic.Control
+			// A busy xds-server closes connections, and edges retry.
+			if err := proc.Wait(bounded, followTime, func(ctx context.Context) (err error) {
+				c, err = s.Follow(ctx, e, first+i)
+				return err
+			}); err != nil {
 				return err
 			}
 			mu.Lock()

@@ -64,7 +64,7 @@ func mostForwarded() int {
 	return limit - reserve
 }
 
-func forward(ctx context.Context, r *results, n int) error {
+func forward(ctx context.Context, r *results, n int) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, sizePatience+2*time.Duration(n)*clusterPatience) // six gateways instead of one
 	defer cancel()
 	w, err := newWorld(ctx, fleet.Options{
@@ -73,7 +73,14 @@ func forward(ctx context.Context, r *results, n int) error {
 	if err != nil {
 		return err
 	}
-	defer w.Close(ctx)
+	defer func() {
+		if err != nil {
+			if logs, keeping := w.KeepLogs(); keeping == nil {
+				r.out.Printf("%6d  logs are in %s", n, logs)
+			}
+		}
+		w.Close(ctx)
+	}()
 	// The time of new Clusters is not measured here. Six gateways that get them one by one would take most of it.
 	for _, s := range w.XDSServers {
 		s.Hold()
