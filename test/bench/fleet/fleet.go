@@ -28,8 +28,9 @@ const Domain = model.TunnelDomain("tunnels.example.test")
 const (
 	// connecting is how many edges open a TCP connection at the same time. Each holds a thread of this process.
 	connecting = 256
-	// following is how many edges open their control channel at the same time, and followTime how long each may take.
-	following, followTime = 64, time.Minute
+	// following is how many edges open their control channel at the same time, followAttempt how long one attempt may
+	// take, and followTime all of one edge.
+	following, followAttempt, followTime = 64, 20 * time.Second, 3 * time.Minute
 	// pollInterval is the time between two counts of Tunnels.
 	pollInterval = 200 * time.Millisecond
 	// lifetime of certificates is longer than any benchmark.

@@ -173,6 +173,8 @@ func (s *Simulation) FollowAll(
 			var c *synthetic.Control
 			// A busy xds-server closes connections, and edges retry.
 			if err := proc.Wait(bounded, followTime, func(ctx context.Context) (err error) {
+				ctx, cancel := context.WithTimeout(ctx, followAttempt)
+				defer cancel()
 				c, err = s.Follow(ctx, e, first+i)
 				return err
 			}); err != nil {
