@@ -401,7 +401,7 @@ update-golden: parts.chart ## rewrite the golden files, and the generated files 
 ##### measure
 
 .PHONY: bench
-bench: bench-build ## measure the data path, networks, growth and a real manager, quickly, into bin/bench (12 min)
+bench: bench-build ## measure the data path, networks, growth and a real manager, quickly, into bin/bench (10 min)
 	@mkdir -p bin/bench && cp -r docs/benchmarks.md docs/benchmarks bin/bench/
 	bin/test/bench all --quick --results bin/bench
 	bin/test/bench report --results bin/bench --document bin/bench/benchmarks.md

@@ -127,8 +127,8 @@ func fresh(ctx context.Context, p *place, s *subject) (map[string]float64, error
 	return map[string]float64{"fresh request": record.Median(took), "slowest fresh request": record.Quantile(took, 1)}, nil
 }
 
-// idle counts the bytes between an edge and a gateway without client connections: right after the last one, and once
-// the gateway has closed the reverse tunnel that it used.
+// idle counts the bytes between an edge and a gateway without client connections: right after the last one and, in a
+// full run, once the gateway has closed the reverse tunnel that it used.
 func idle(ctx context.Context, p *place, log *record.Log, options record.Options) error {
 	const (
 		settled = 2 * time.Second
@@ -139,13 +139,14 @@ func idle(ctx context.Context, p *place, log *record.Log, options record.Options
 		return err
 	}
 	defer closeAll(subjects)
-	for _, phase := range []struct {
+	phases := []struct {
 		state      string
 		wait, span time.Duration
 	}{
 		{"one was just used", settled, 20 * time.Second},
-		{"none was used for a minute", closed, time.Duration(options.Rounds(120, 60)) * time.Second},
-	} {
+		{"none was used for a minute", closed, 2 * time.Minute},
+	}
+	for _, phase := range phases[:options.Rounds(2, 1)] {
 		pause(ctx, phase.wait)
 		for _, s := range subjects {
 			from := s.relays[0].passed.Load()
