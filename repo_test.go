@@ -269,7 +269,7 @@ var arrows = map[string][]string{
 	"pkg/envoy/network":    {"pkg/envoy/accesslog", "pkg/envoy/typed", "pkg/model"},
 	"pkg/envoy/outcomes":   {"pkg/envoy/typed"},
 	"pkg/envoy/overload":   {"pkg/envoy/typed"},
-	"pkg/envoy/nearest":    nil,
+	"pkg/envoy/nearest":    {"pkg/envoy/typed"},
 	"pkg/envoy/peers":      {"pkg/envoy/nearest", "pkg/envoy/typed", "pkg/model"},
 	"pkg/envoy/record":     {"pkg/envoy/accesslog", "pkg/envoy/typed"},
 	"pkg/envoy/policy":     {"pkg/envoy", "pkg/envoy/network", "pkg/envoy/sds", "pkg/model"},

@@ -260,8 +260,9 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 
 // reportWays reports which gateways are the nearest.
 func (a *Agent) reportWays() {
+	ways := a.nearest.Ways()
 	for _, m := range a.memberships() {
-		m.status.SetWays(a.nearest.Ways())
+		m.status.SetWays(ways)
 	}
 }
 

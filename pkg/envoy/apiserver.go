@@ -103,7 +103,7 @@ func edgeAPIServer(name string, at []model.Endpoint, buffer uint32) *clusterv3.C
 	c := &clusterv3.Cluster{
 		Name:                          name,
 		ConnectTimeout:                durationpb.New(apiserverTimeout),
-		LoadAssignment:                loadAssignment(name, groups...),
+		LoadAssignment:                typed.LoadAssignment(name, groups...),
 		UpstreamConnectionOptions:     &clusterv3.UpstreamConnectionOptions{TcpKeepalive: clientKeepalive()},
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(buffer),
 		CircuitBreakers:               breaker(unlimited()),

@@ -23,7 +23,7 @@ func dialledCluster(name string, to model.Endpoint, keepalive *corev3.TcpKeepali
 		Name:                      name,
 		ClusterDiscoveryType:      &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:            durationpb.New(dialTimeout),
-		LoadAssignment:            loadAssignment(name, endpoints(to)),
+		LoadAssignment:            typed.LoadAssignment(name, endpoints(to)),
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: keepalive},
 		// By default Envoy allows 1,024 connections to an Envoy cluster. One source could use them all up for every
 		// edge. The limit of the public listener is the bound instead, and the xds-server and the other gateway have
@@ -44,7 +44,7 @@ func agentSocketCluster() *clusterv3.Cluster {
 		Name:                          agentCluster,
 		ClusterDiscoveryType:          &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:                durationpb.New(dialTimeout),
-		LoadAssignment:                loadAssignment(agentCluster, []*endpointv3.LbEndpoint{socket}),
+		LoadAssignment:                typed.LoadAssignment(agentCluster, []*endpointv3.LbEndpoint{socket}),
 		TypedExtensionProtocolOptions: http2(&corev3.Http2ProtocolOptions{}),
 	}
 }
@@ -99,15 +99,6 @@ func http2(options *corev3.Http2ProtocolOptions) map[string]*anypb.Any {
 			},
 		},
 	})
-}
-
-// loadAssignment returns the endpoints of an Envoy cluster: one group for each priority, highest first.
-func loadAssignment(cluster string, groups ...[]*endpointv3.LbEndpoint) *endpointv3.ClusterLoadAssignment {
-	a := &endpointv3.ClusterLoadAssignment{ClusterName: cluster}
-	for i, group := range groups {
-		a.Endpoints = append(a.Endpoints, &endpointv3.LocalityLbEndpoints{Priority: uint32(i), LbEndpoints: group})
-	}
-	return a
 }
 
 func endpoints(at ...model.Endpoint) []*endpointv3.LbEndpoint {

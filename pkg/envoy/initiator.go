@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
 	"github.com/fairlead/fairlead/pkg/envoy/lane"
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -179,7 +180,7 @@ func edgeGateway(d model.TunnelDomain, gateway string, edge model.Subject, at []
 	c := &clusterv3.Cluster{
 		Name:                      name,
 		ConnectTimeout:            durationpb.New(dialTimeout),
-		LoadAssignment:            loadAssignment(name, endpoints(at...)),
+		LoadAssignment:            typed.LoadAssignment(name, endpoints(at...)),
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: tunnelKeepalive()},
 		TransportSocket:           clientTLS(edge, d.GatewayReplica(gateway)),
 	}

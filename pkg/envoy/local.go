@@ -104,7 +104,7 @@ func sharedGateways(
 	c := &clusterv3.Cluster{
 		Name:                          name,
 		ConnectTimeout:                durationpb.New(timeout),
-		LoadAssignment:                loadAssignment(name, endpoints(at...)),
+		LoadAssignment:                typed.LoadAssignment(name, endpoints(at...)),
 		UpstreamConnectionOptions:     &clusterv3.UpstreamConnectionOptions{TcpKeepalive: tunnelKeepalive()},
 		CircuitBreakers:               breaker(unlimited()),
 		TransportSocket:               clientTLSBy(self, serverName, inst.Domain.Gateway(), "h2"),
@@ -145,6 +145,7 @@ func PreferNearest(resource *anypb.Any, rank func(model.Endpoint) int) *anypb.An
 	if strings.HasPrefix(c.GetName(), egressClusterPrefix) {
 		// in one network with the gateways, unlike an edge, whose uplink may be slow to acknowledge
 		noticeSilence(c)
+		multiplex.PingOften(c)
 	}
 	return typed.Pack(c)
 }

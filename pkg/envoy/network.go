@@ -91,7 +91,7 @@ func dialledAPIServer(name string, at []model.Endpoint, limits model.Limits) *cl
 	c := &clusterv3.Cluster{
 		Name:                      name,
 		ConnectTimeout:            durationpb.New(tunnelConnectTimeout),
-		LoadAssignment:            loadAssignment(name, endpoints(at...)),
+		LoadAssignment:            typed.LoadAssignment(name, endpoints(at...)),
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: clientKeepalive()},
 		CircuitBreakers:           breaker(tunnelLimits(limits)),
 		UpstreamConfig:            typed.Extension(tcpPool, &tcppoolv3.TcpConnectionPoolProto{}),

@@ -60,12 +60,11 @@ func forwardedCluster(inst model.Installation, g model.Gateway) *clusterv3.Clust
 	return c
 }
 
-// noticeSilence has connections of an Envoy cluster end soon after the other machine no longer acknowledges data. If it
-// has HTTP/2 options, pings are such data; peers.Forward sends them otherwise.
+// noticeSilence has connections of an Envoy cluster end soon after the other machine no longer acknowledges data. The
+// pings of the HTTP/2 connections in them are such data: see multiplex.Peer and multiplex.PingOften.
 func noticeSilence(c *clusterv3.Cluster) {
 	const userTimeout = 18 // TCP_USER_TIMEOUT of Linux
 	c.UpstreamBindConfig = socketOption("TCP_USER_TIMEOUT", userTimeout, peerSilence.Milliseconds())
-	multiplex.PingOften(c)
 }
 
 // peerChain returns the filter chain of the public listener for clients that other gateways forward.

@@ -74,6 +74,6 @@ func UnreachableCluster(name string) *anypb.Any {
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(dialTimeout),
-		LoadAssignment:       loadAssignment(name, []*endpointv3.LbEndpoint{socket}),
+		LoadAssignment:       typed.LoadAssignment(name, []*endpointv3.LbEndpoint{socket}),
 	})
 }

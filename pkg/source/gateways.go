@@ -9,8 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/pkg/model"
@@ -160,14 +158,7 @@ func (k *Kube) watchGateways(ctx context.Context) error {
 	if k.gatewaySet == nil {
 		return nil
 	}
-	look := func() { k.queue.Add(gatewaysKey) }
-	informer, err := k.gatewaySet.GetInformer(ctx, &appsv1.StatefulSet{}, cache.BlockUntilSynced(false))
-	if err == nil {
-		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { look() }, UpdateFunc: func(any, any) { look() }, DeleteFunc: func(any) { look() },
-		})
-	}
-	if err != nil {
+	if _, err := k.enqueueOn(ctx, k.gatewaySet, &appsv1.StatefulSet{}, gatewaysKey); err != nil {
 		return fmt.Errorf("watching the StatefulSet %s: %w", k.GatewaySet, err)
 	}
 	return k.watchZones(ctx)

@@ -177,17 +177,24 @@ func configMapCache(
 
 // watchConfigMap enqueues a key when the ConfigMap of a cache that configMapCache has returned changes.
 func (k *Kube) watchConfigMap(ctx context.Context, c cache.Cache, name string, key model.Key) error {
+	if _, err := k.enqueueOn(ctx, c, &corev1.ConfigMap{}, key); err != nil {
+		return fmt.Errorf("watching the ConfigMap %s: %w", name, err)
+	}
+	return nil
+}
+
+// enqueueOn enqueues a key when an object of a type changes in a cache. It returns the informer.
+func (k *Kube) enqueueOn(
+	ctx context.Context, c cache.Cache, object client.Object, key model.Key,
+) (cache.Informer, error) {
 	enqueue := func() { k.queue.Add(key) }
-	informer, err := c.GetInformer(ctx, &corev1.ConfigMap{}, cache.BlockUntilSynced(false))
+	informer, err := c.GetInformer(ctx, object, cache.BlockUntilSynced(false))
 	if err == nil {
 		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { enqueue() }, UpdateFunc: func(any, any) { enqueue() }, DeleteFunc: func(any) { enqueue() },
 		})
 	}
-	if err != nil {
-		return fmt.Errorf("watching the ConfigMap %s: %w", name, err)
-	}
-	return nil
+	return informer, err
 }
 
 // readConfigMap returns the data of the ConfigMap of such a cache; nil: it does not exist, or has none.

@@ -6,8 +6,6 @@ import (
 	"fmt"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/pkg/model"
@@ -34,13 +32,7 @@ func stripSlice(object any) (any, error) {
 // watchZones watches the EndpointSlices of the namespace, whose controller copies the zone of each Pod's node into
 // them (https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/#topology).
 func (k *Kube) watchZones(ctx context.Context) error {
-	look := func() { k.queue.Add(gatewaysKey) }
-	informer, err := k.zones.GetInformer(ctx, &discoveryv1.EndpointSlice{}, cache.BlockUntilSynced(false))
-	if err == nil {
-		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { look() }, UpdateFunc: func(any, any) { look() }, DeleteFunc: func(any) { look() },
-		})
-	}
+	informer, err := k.enqueueOn(ctx, k.zones, &discoveryv1.EndpointSlice{}, gatewaysKey)
 	if err != nil {
 		return fmt.Errorf("watching EndpointSlices: %w", err)
 	}

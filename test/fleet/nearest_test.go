@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/world"
@@ -158,7 +159,7 @@ func forwarded(ctx context.Context, g *lab.Agent) (map[string]int, error) {
 	counts := map[string]int{}
 	for _, c := range all.Statuses {
 		for _, host := range c.Hosts {
-			name, ok := strings.CutPrefix(host.Address.Internal.Listener, "peers/")
+			name, ok := peers.Parse(host.Address.Internal.Listener)
 			for _, s := range host.Stats {
 				if n := 0; ok && s.Name == "rq_total" {
 					_, _ = fmt.Sscan(s.Value, &n)

@@ -60,27 +60,18 @@ func (l *Lab) createGatewaySet(ctx context.Context) error {
 	return l.countGateways(ctx, l.options.Gateways)
 }
 
-// SetZones publishes the zones of the gateways, in order, as Kubernetes does for Pods on nodes with a zone.
+// SetZones publishes the zones of the gateways, in order, as Kubernetes does for Pods on nodes with a zone. Call it
+// once.
 func (l *Lab) SetZones(ctx context.Context, zones ...string) error {
 	slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
 	slice.Namespace, slice.Name = InstallationNamespace, "gateway-peers-lab"
-	err := l.Management.Client.Get(ctx, client.ObjectKeyFromObject(slice), slice)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading zones of gateways: %w", err)
-	}
 	slice.Labels = map[string]string{discoveryv1.LabelServiceName: "gateway-peers"}
-	slice.Endpoints = nil
 	for i, zone := range zones {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 			Addresses: []string{netns.PublicAddress(i).String()}, Hostname: ptr.To(netns.GatewayReplica(i)), Zone: ptr.To(zone),
 		})
 	}
-	if err == nil {
-		err = l.Management.Client.Update(ctx, slice)
-	} else {
-		err = l.Management.Client.Create(ctx, slice)
-	}
-	if err != nil {
+	if err := l.Management.Client.Create(ctx, slice); err != nil {
 		return fmt.Errorf("publishing zones of gateways: %w", err)
 	}
 	return nil

@@ -82,7 +82,10 @@ func (n *Nearest) Run(ctx context.Context, sent clusters, measured func()) {
 // follow returns the addresses of the gateways by themselves, and whether they have changed.
 func (n *Nearest) follow(sent clusters) (hosts map[string]model.Endpoint, changed bool) {
 	hosts = map[string]model.Endpoint{}
-	sent.Clusters(func(_, _ string, resource *anypb.Any) {
+	sent.Clusters(func(name, _ string, resource *anypb.Any) {
+		if !envoy.IsSharedGateways(name) {
+			return
+		}
 		for _, at := range envoy.SharedGateways(resource) {
 			hosts[at.String()] = at
 		}

@@ -99,7 +99,8 @@ func (f *forwarding) zone() string {
 
 // on reports whether this gateway forwards clients: tunnels have a number of gateways, and there is another gateway.
 func (f *forwarding) on() bool {
-	return f.me != "" && f.fleet.perTunnel > 0 && len(f.others()) > 0
+	return f.me != "" && f.fleet.perTunnel > 0 &&
+		slices.ContainsFunc(f.fleet.gateways, func(g model.Gateway) bool { return g.Name != f.me })
 }
 
 // route returns the route of a tunnel id with its domain. If forwarding is off, every id is assigned to this gateway.
@@ -176,9 +177,12 @@ func groupsOf(form string) (groups [][]string, ok bool) {
 
 // reordered reports whether two forms forward to the same gateways and only their order differs.
 func reordered(was, is string) bool {
+	if was == is { // nearly always, for each Envoy cluster once in a second
+		return false
+	}
 	before, forwarded := groupsOf(was)
 	after, forwards := groupsOf(is)
-	return was != is && forwarded && forwards &&
+	return forwarded && forwards &&
 		slices.Equal(slices.Sorted(slices.Values(slices.Concat(before...))),
 			slices.Sorted(slices.Values(slices.Concat(after...))))
 }

@@ -15,6 +15,8 @@ import (
 	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 )
 
 const (
@@ -37,15 +39,8 @@ const (
 // may send others to the next host for returnAfter.
 // https://www.envoyproxy.io/docs/envoy/v1.40.0/intro/arch_overview/upstream/outlier
 func Prefer(c *clusterv3.Cluster, groups ...[]*endpointv3.LbEndpoint) {
-	hosts := 0
-	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName()}
-	for i, group := range groups {
-		hosts += len(group)
-		c.LoadAssignment.Endpoints = append(
-			c.LoadAssignment.Endpoints, &endpointv3.LocalityLbEndpoints{Priority: uint32(i), LbEndpoints: group},
-		)
-	}
-	if hosts < 2 {
+	c.LoadAssignment = typed.LoadAssignment(c.GetName(), groups...)
+	if len(slices.Concat(groups...)) < 2 {
 		return
 	}
 	c.LoadAssignment.Policy = &endpointv3.ClusterLoadAssignment_Policy{OverprovisioningFactor: wrapperspb.UInt32(enough)}

@@ -1,11 +1,12 @@
-// Package typed makes parts of Envoy resources that the same message or text always gives: encoded extensions, matches
-// and ranges. The package does not know which extensions Fairlead uses.
+// Package typed makes parts of Envoy resources that the same message or text always gives: encoded extensions, matches,
+// ranges and groups of hosts. The package does not know which extensions Fairlead uses.
 package typed
 
 import (
 	"net/netip"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
@@ -63,4 +64,13 @@ func CIDRRanges(networks []netip.Prefix) []*corev3.CidrRange {
 		})
 	}
 	return ranges
+}
+
+// LoadAssignment returns the endpoints of an Envoy cluster: one group for each priority, highest first.
+func LoadAssignment(cluster string, groups ...[]*endpointv3.LbEndpoint) *endpointv3.ClusterLoadAssignment {
+	a := &endpointv3.ClusterLoadAssignment{ClusterName: cluster}
+	for i, group := range groups {
+		a.Endpoints = append(a.Endpoints, &endpointv3.LocalityLbEndpoints{Priority: uint32(i), LbEndpoints: group})
+	}
+	return a
 }

@@ -203,15 +203,12 @@ func (n *Network) namePeers() {
 
 // LosePeer makes one gateway lose all packets that it sends to another one, without an error. FindPeer ends this.
 func (n *Network) LosePeer(ctx context.Context, from, to int) error {
-	return n.Gateways[from].IP(
-		ctx, "neighbour", "replace", n.PublicAddress(to).String(), "lladdr", "02:00:00:00:00:fe", "dev", gatewayPublic, "nud",
-		"permanent",
-	)
+	return n.Gateways[from].lose(ctx, n.PublicAddress(to), gatewayPublic)
 }
 
 // FindPeer ends what LosePeer did.
 func (n *Network) FindPeer(ctx context.Context, from, to int) error {
-	return n.Gateways[from].IP(ctx, "neighbour", "delete", n.PublicAddress(to).String(), "dev", gatewayPublic)
+	return n.Gateways[from].find(ctx, n.PublicAddress(to), gatewayPublic)
 }
 
 // PublicAddress returns the first address of one of this network's gateways in the workload network.

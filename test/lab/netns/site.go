@@ -130,11 +130,20 @@ func (s *Site) AddAddress(ctx context.Context, address netip.Addr) error {
 
 // Lose makes an address swallow every packet of the site from now on, including packets of open connections.
 func (s *Site) Lose(ctx context.Context, address netip.Addr) error {
-	return s.IP(ctx, "neighbour", "replace", address.String(), "lladdr", "02:00:00:00:00:fe", "dev", siteDevice, "nud",
-		"permanent")
+	return s.lose(ctx, address, siteDevice)
 }
 
 // Find ends what Lose did to an address.
 func (s *Site) Find(ctx context.Context, address netip.Addr) error {
-	return s.IP(ctx, "neighbour", "delete", address.String(), "dev", siteDevice)
+	return s.find(ctx, address, siteDevice)
+}
+
+// lose makes an address behind a device swallow every packet, and find ends this.
+func (n *Namespace) lose(ctx context.Context, address netip.Addr, device string) error {
+	return n.IP(ctx, "neighbour", "replace", address.String(), "lladdr", "02:00:00:00:00:fe", "dev", device, "nud",
+		"permanent")
+}
+
+func (n *Namespace) find(ctx context.Context, address netip.Addr, device string) error {
+	return n.IP(ctx, "neighbour", "delete", address.String(), "dev", device)
 }
