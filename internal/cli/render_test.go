@@ -79,7 +79,7 @@ func TestRenderReadsFilesOfUsers(t *testing.T) {
 
 // TestRenderHasTheLanesOfEdges: as many as the flag says, and fewer where the fleet is large.
 func TestRenderHasTheLanesOfEdges(t *testing.T) {
-	for args, want := range map[string]int{"": 7, "--lanes=3": 3, "--lanes=0": 0, "--nodes=4000": 1, "--nodes=100000": 0} {
+	for args, want := range map[string]int{"": 5, "--lanes=3": 3, "--lanes=0": 0, "--nodes=2000": 1, "--nodes=100000": 0} {
 		out, errs, code := renders(
 			t, asUsersHaveIt, append([]string{"-f", "-", "--edge", "prod/c1"}, strings.Fields(args)...)...,
 		)
@@ -87,7 +87,7 @@ func TestRenderHasTheLanesOfEdges(t *testing.T) {
 			t.Errorf("%q: exit code %d, %s: there are %d lanes, want %d", args, code, errs, got, want)
 		}
 	}
-	_, errs, code := renders(t, asUsersHaveIt, "-f", "-", "--lanes=16")
+	_, errs, code := renders(t, asUsersHaveIt, "-f", "-", "--lanes=9")
 	if code != 1 || !strings.Contains(errs, "--lanes: ") {
 		t.Errorf("exit code %d, %s", code, errs)
 	}

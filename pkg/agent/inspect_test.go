@@ -24,7 +24,6 @@ import (
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/envoy"
-	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -231,7 +230,7 @@ func (c *control) runsWhatWasSent(servers *collect.Servers, node collect.Node) {
 		}
 		want := unpacked(c.t, sent)
 		if _, tunnel := envoy.TunnelOf(sent.Config); tunnel {
-			multiplex.CloseUnused(want)
+			envoy.Complete(want)
 		}
 		if !proto.Equal(clusterFrom(c.t, r.Config), want) {
 			c.t.Errorf("%s runs another form of %s", node.Name, sent.Name)

@@ -10,11 +10,11 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// TestLanesBelongToTheirEdge: agents accept the resources of lanes, open them for a client, admit their tunnels, and
-// count and revoke them with the edge's.
+// TestLanesBelongToTheirEdge: agents accept the resources of lanes, open the first for a client, admit their tunnels,
+// and count and revoke them with the edge's.
 func TestLanesBelongToTheirEdge(t *testing.T) {
 	const lanes = 3
-	const all = model.TunnelsPerWorker + lanes
+	all := model.TunnelsPerWorker + model.TunnelsInLanes(1)
 	gateway, edge, a := newPair(t)
 	gateway.lanes = lanes
 	gateway.serve()

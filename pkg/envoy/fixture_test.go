@@ -20,7 +20,6 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
-	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/envoy/outcomes"
 	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -103,7 +102,7 @@ func (in *installation) startGateway(t *testing.T, name string, config envoy.Boo
 	// An additional Envoy cluster whose name has no dot, as later code may add.
 	clusters := append(gatewayClusters(in.fleet()), dotlessCluster(in.dotless))
 	for _, c := range clusters {
-		multiplex.CloseUnused(c)
+		envoy.Complete(c)
 	}
 	g.agent = in.serveAgent(t, dir, clusters, model.Subject{Role: model.RoleGateway, Node: name})
 	g.deny(t, in, model.Denied{})

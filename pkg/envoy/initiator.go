@@ -42,12 +42,12 @@ func EdgeListeners(
 	for _, g := range assignment.Of(wc.ID, inst.GatewaysPerTunnel, inst.Gateways) {
 		l := tunnelListener(inst, g, edge, wc, dial)
 		listeners = append(listeners, l)
-		for i := 1; i <= dial.Version.lanes(inst); i++ {
+		for i := 1; i <= lanesOf(inst, wc, dial); i++ {
 			listeners = append(listeners, lane.Listener(
 				l, tunnelListenerName(g.Name, lane.Node(node, i)), reverseAddress(
-					inst.Domain.LaneNodeID(node, g.Name, i), inst.Domain.TunnelID(wc.ID),
-					laneCluster(g.Name, i, node), model.TunnelsPerLane(inst.Tunnels(wc)),
-				),
+					edge.NodeID()+model.LaneMark, inst.Domain.TunnelID(wc.ID)+model.LaneMark,
+					laneCluster(g.Name, i, node), model.TunnelsInLane(i)*inst.WorkerCount(),
+				), answerTimeout,
 			))
 		}
 	}
@@ -83,13 +83,22 @@ func EdgeClusters(inst model.Installation, wc model.WorkloadCluster, node string
 	for _, g := range assignment.Of(wc.ID, inst.GatewaysPerTunnel, inst.Gateways) {
 		at := dial.gateways(inst, g)
 		clusters = append(clusters, edgeGateway(inst.Domain, g.Name, edge, at))
-		for i := 1; i <= dial.Version.lanes(inst); i++ {
+		for i := 1; i <= lanesOf(inst, wc, dial); i++ {
 			// One address each: the other lanes serve while it is dead.
 			c := edgeGateway(inst.Domain, g.Name, edge, at[i%len(at):][:1])
 			clusters = append(clusters, lane.Cluster(c, laneCluster(g.Name, i, node), inst.Domain.Lane(g.Name, i)))
 		}
 	}
 	return clusters
+}
+
+// lanesOf returns how many lanes an edge has to each gateway: none if its bandwidth is limited, because the limit is
+// one of all connections in the reverse tunnels of one listener.
+func lanesOf(inst model.Installation, wc model.WorkloadCluster, dial EdgeDial) int {
+	if wc.Limits.Bandwidth > 0 {
+		return 0
+	}
+	return dial.Version.lanes(inst)
 }
 
 // ofNetwork reports whether agents of versions without networks do not accept the resources.

@@ -2,7 +2,9 @@ package envoy_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -23,10 +25,12 @@ func (in *installation) withLanes(t *testing.T, lanes int) {
 	}
 }
 
-// TestStreamsSpreadOverLanes has two gateways, of which an edge knows only the first one's address, so that this relays
-// lanes too.
-func TestStreamsSpreadOverLanes(t *testing.T) {
-	const lanes = 3
+// TestConnectionsHaveReverseTunnelsOfTheirOwn has two gateways, of which an edge knows only the first one's address, so
+// that this relays lanes too. Connections use lanes as long as one is free, and share the usual reverse tunnels
+// otherwise.
+func TestConnectionsHaveReverseTunnelsOfTheirOwn(t *testing.T) {
+	const lanes = 2
+	each := model.TunnelsInLanes(lanes)
 	workload := newAuthority(t)
 	hostname := "c1.prod." + string(domain)
 	api := newAPIServer(t, "api-0", workload, hostname)
@@ -35,28 +39,58 @@ func TestStreamsSpreadOverLanes(t *testing.T) {
 	in.workload = workload
 	in.withLanes(t, lanes)
 	edge := in.startDialling(t, c1, envoy.EdgeDial{Version: envoy.Current})
-	streams := func(gateway string, lane int) int {
-		of := fmt.Sprintf("tunnel_[a-z0-9-]*_%s", gateway)
-		if lane > 0 {
-			of = fmt.Sprintf("tunnel_[a-z0-9-]*_lane-%d_%s", lane, gateway)
-		}
-		return edge.Sum(t, "^listener[.]"+of+"[.].*http[.]tunnel[.]downstream_rq_2xx$")
-	}
+	count := func(what string) int { return edge.Sum(t, "^http[.]tunnel[.]"+what+"$") }
 	for _, g := range in.gateways {
-		envoytest.Eventually(t, g.name+" has all tunnels", func() error {
-			up := edge.Sum(t, "^listener[.]tunnel_.*_"+g.name+"[.]downstream_cx_active$")
-			if up < 2+lanes {
-				return fmt.Errorf("it has %d", up)
-			}
-			return nil
-		})
-		const each = 10
-		for range each * (1 + lanes) {
-			works(t, in.getBySNI, g, hostname, "api-0 "+hostname)
+		ready := func() {
+			t.Helper()
+			envoytest.Eventually(t, g.name+" has all tunnels", func() error {
+				up := edge.Sum(t, "^listener[.]tunnel_.*_"+g.name+"[.]downstream_cx_active$")
+				if up < model.TunnelsPerWorker+each {
+					return fmt.Errorf("it has %d", up)
+				}
+				return nil
+			})
 		}
-		for lane := range 1 + lanes {
-			if n := streams(g.name, lane); n < each/2 || n > 2*each {
-				t.Errorf("%s: lane %d had %d of %d streams", g.name, lane, n, each*(1+lanes))
+		for _, route := range []string{"SNI", "CONNECT"} {
+			ready()
+			own, shared := count("downstream_cx_http1_total"), count("downstream_rq_total")
+			var open []*http.Client
+			ask := func(c *http.Client) {
+				response, err := c.Get("https://" + hostname + ":6443/")
+				if err != nil {
+					t.Errorf("%s, %s, connection %d: %v", g.name, route, len(open), err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, response.Body)
+				_ = response.Body.Close()
+			}
+			add := func(n int) {
+				for range n {
+					c := in.client(g, hostname)
+					if route == "CONNECT" {
+						transport := c.Transport.(*http.Transport)
+						transport.DialContext = nil
+						transport.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: g.bind.Connect.String()})
+					}
+					open = append(open, c)
+					ask(c)
+				}
+			}
+			add(each)
+			if n := count("downstream_cx_http1_total") - own; n != each {
+				t.Errorf("%s, %s: %d of %d connections have a reverse tunnel of their own", g.name, route, n, each)
+			}
+			const more = 20
+			add(more)
+			if n := count("downstream_rq_total") - shared; n != each+more {
+				t.Errorf("%s, %s: %d of %d connections reached the edge", g.name, route, n, each+more)
+			}
+			if n := count("downstream_cx_http1_total") - own; n != each {
+				t.Errorf("%s, %s: %d reverse tunnels for one connection each, of %d", g.name, route, n, each)
+			}
+			for _, c := range open {
+				ask(c)
+				c.CloseIdleConnections()
 			}
 		}
 	}
@@ -80,35 +114,39 @@ func TestStreamsSpreadOverLanes(t *testing.T) {
 	})
 }
 
-// TestALaneBelongsToItsEdge: the node id of a lane consists of the leaf's subject and the name that the edge has
-// selected, so none leads to another edge, or counts as another lane.
+// TestALaneBelongsToItsEdge: the ids of a lane are those of the leaf with a mark, so none leads to another edge, or to
+// its usual reverse tunnels.
 func TestALaneBelongsToItsEdge(t *testing.T) {
 	in := newInstallation(t, 1)
 	in.withLanes(t, 2)
 	self := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: model.NewID()}
-	identity, tunnel := in.ca.issue(t, self), domain.TunnelID(self.ID)
+	identity, tunnel, other := in.ca.issue(t, self), domain.TunnelID(self.ID), domain.TunnelID(model.NewID())
 	first, second := domain.Lane("gateway-0", 1), domain.Lane("gateway-0", 2)
-	lane := func(node string, n int) string { return domain.LaneNodeID(node, "gateway-0", n) }
+	lane, lanes := func(node string) string { return model.NodeID(node) + model.LaneMark }, tunnel+model.LaneMark
 	envoytest.Eventually(t, "the gateway accepts lanes", func() error {
-		got, err := sendHandshake(dialPublicAs(t, in, identity, first), claim{lane(self.Node, 1), tunnel})
+		got, err := sendHandshake(dialPublicAs(t, in, identity, first), claim{lane(self.Node), lanes})
 		if err != nil || got != http.StatusOK {
 			return fmt.Errorf("%d, %w", got, err)
 		}
 		return nil
 	})
 	for name, tc := range map[string]struct {
-		sni, node string
-		want      int
+		sni, node, tunnel string
+		want              int
 	}{
-		"the second lane":                  {second, lane(self.Node, 2), http.StatusOK},
-		"another edge's lane":              {first, lane(model.NewNodeName(), 1), http.StatusForbidden},
-		"another edge":                     {first, model.NodeID(model.NewNodeName()), http.StatusForbidden},
-		"its own node id, without a lane":  {first, self.NodeID(), http.StatusForbidden},
-		"another lane than it has dialled": {first, lane(self.Node, 2), http.StatusForbidden},
-		"a lane at the gateway's own name": {domain.GatewayReplica("gateway-0"), lane(self.Node, 1), http.StatusForbidden},
+		"the second lane":                 {second, lane(self.Node), lanes, http.StatusOK},
+		"another edge's lane":             {first, lane(model.NewNodeName()), lanes, http.StatusForbidden},
+		"another edge":                    {first, model.NodeID(model.NewNodeName()), lanes, http.StatusForbidden},
+		"another workload cluster's lane": {first, lane(self.Node), other + model.LaneMark, http.StatusForbidden},
+		"its own node id":                 {first, self.NodeID(), lanes, http.StatusForbidden},
+		"its own tunnel id":               {first, lane(self.Node), tunnel, http.StatusForbidden},
+		"its own ids":                     {first, self.NodeID(), tunnel, http.StatusForbidden},
+		"a lane at the gateway's own name": {
+			domain.GatewayReplica("gateway-0"), lane(self.Node), lanes, http.StatusForbidden,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := sendHandshake(dialPublicAs(t, in, identity, tc.sni), claim{tc.node, tunnel})
+			got, err := sendHandshake(dialPublicAs(t, in, identity, tc.sni), claim{tc.node, tc.tunnel})
 			if err != nil || got != tc.want {
 				t.Errorf("got %d, %v, want %d", got, err, tc.want)
 			}
@@ -121,10 +159,8 @@ func TestALaneBelongsToItsEdge(t *testing.T) {
 	})
 	envoytest.Eventually(t, "the gateway records both lanes", func() error {
 		data, err := os.ReadFile(in.gateways[0].log)
-		for n := 1; n <= 2; n++ {
-			if err == nil && !strings.Contains(string(data), `"`+lane(self.Node, n)+`"`) {
-				err = fmt.Errorf("lane %d is not in %s", n, data)
-			}
+		if n := strings.Count(string(data), `"`+lane(self.Node)+`"`); err == nil && n < 2 {
+			err = fmt.Errorf("%d are in %s", n, data)
 		}
 		return err
 	})

@@ -16,7 +16,6 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
-	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -49,7 +48,7 @@ func (g *gateway) limit(t *testing.T, in *installation, wc model.WorkloadCluster
 			t.Fatalf("%s is %+v", c.GetName(), tunnel)
 		}
 		want := envoy.TunnelClusters(in.Installation, usual)[i]
-		multiplex.CloseUnused(want)
+		envoy.Complete(want)
 		if string(tunnel.Plain.GetValue()) != string(packed(t, want).GetValue()) {
 			t.Fatalf("limits change the Envoy cluster %s", c.GetName())
 		}

@@ -74,7 +74,7 @@ func peerChain(inst model.Installation, me string, version Version) []*listenerv
 		return nil
 	}
 	manager := connectManager(record.OwnerPeer, nil)
-	peers.Manager(manager, forwardedName)
+	peers.Manager(manager, forwardedName, retry(peerAttempts, lostBackoff))
 	manager.Http2ProtocolOptions = multiplex.Edge()
 	manager.RequestHeadersTimeout = durationpb.New(helloTimeout)
 	manager.AccessLog = append(

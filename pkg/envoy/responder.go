@@ -131,14 +131,18 @@ func reverseTunnel() *reversetunnelv3.ReverseTunnel {
 // depend on the number of tunnels. TLS is between the client and the apiserver.
 func gatewayAPIServer(inst model.Installation, at model.Endpoint, version Version) *listenerv3.Listener {
 	l := listening(apiserverListener, at, clientKeepalive())
+	l.PerConnectionBufferLimitBytes = clientBuffer(version)
 	l.ListenerFilters = tlsInspector()
 	l.ListenerFiltersTimeout = durationpb.New(lostTimeout)
 	proxy := tcpProxy("apiserver", noSuchTunnelCluster) // never used: the filter state has another name
 	proxy.AccessLog = accesslog.Of(inst.AccessLog, apiserverListener, version.has(connectionLogged))
-	proxy.MaxConnectAttempts = wrapperspb.UInt32(connectAttempts)
+	attempts, wait := connectAttempts, connectBackoff
+	if version.has(quickRetries) {
+		attempts, wait = lostSNIAttempts, lostSNIBackoff
+	}
+	proxy.MaxConnectAttempts = wrapperspb.UInt32(uint32(attempts))
 	proxy.BackoffOptions = &corev3.BackoffStrategy{
-		BaseInterval: durationpb.New(connectBackoff),
-		MaxInterval:  durationpb.New(connectBackoff),
+		BaseInterval: durationpb.New(wait), MaxInterval: durationpb.New(wait),
 	}
 	proxy.TunnelingConfig = &tcpproxyv3.TcpProxy_TunnelingConfig{Hostname: "%REQUESTED_SERVER_NAME%:6443"}
 	if forwards(inst, version) {
@@ -153,6 +157,15 @@ func gatewayAPIServer(inst model.Installation, at model.Endpoint, version Versio
 	}}
 	l.FilterChainMatcher = chainForDNSNames(apiserverListener)
 	return l
+}
+
+// clientBuffer is the buffer of a client's connection to a gateway: that of lanes, as its connection uses one. nil:
+// Envoy's default of 1 MiB.
+func clientBuffer(version Version) *wrapperspb.UInt32Value {
+	if !version.has(lanes) {
+		return nil
+	}
+	return wrapperspb.UInt32(lane.Buffer)
 }
 
 // HasClients reports whether a listener of a gateway with this name is for clients of workload clusters.
@@ -175,6 +188,7 @@ func clusterBySNI() *setstatev3.Config {
 // connection.
 func gatewayConnect(inst model.Installation, at model.Endpoint, version Version) *listenerv3.Listener {
 	l := listening(connectListener, at, clientKeepalive())
+	l.PerConnectionBufferLimitBytes = clientBuffer(version)
 	match := typed.ConnectMatch()
 	match.Headers = []*routev3.HeaderMatcher{{
 		Name:                 ":authority",

@@ -54,22 +54,28 @@ const (
 	connectAttempts = 10
 	connectBackoff  = 300 * time.Millisecond
 
-	// lostAttempts and lostBackoff do the same for a request in a reverse tunnel. Usually its reverse tunnel has ended and
-	// another one is there, so the first wait is short: random between zero and lostBackoff, which doubles up to
-	// connectBackoff. On average all waits add up to those of connectAttempts. Each gateway retries alone: this is not how
-	// edges and apiservers return to a gateway.
-	lostAttempts = 14
-	lostBackoff  = 10 * time.Millisecond
+	// lostAttempts and lostBackoff do the same for gateways that have lanes. Usually no lane is free, or a reverse tunnel
+	// has ended and another one is there, so the first wait is short: random between zero and lostBackoff, which doubles
+	// up to connectBackoff. On average all waits add up to those of connectAttempts. Each gateway retries alone: this is
+	// not how edges and apiservers return to a gateway.
+	lostAttempts = 17
+	lostBackoff  = time.Millisecond
+	// peerAttempts is the number of attempts for a client of another gateway: a lane, and a usual reverse tunnel.
+	peerAttempts = 2
+	// lostSNIAttempts and lostSNIBackoff do the same by SNI, for about a second. All connections of a worker share one
+	// backoff of Envoy's TCP proxy, which is never reset, so the waits cannot grow from short to long ones.
+	lostSNIAttempts = 100
+	lostSNIBackoff  = 20 * time.Millisecond
 
 	// tunnelConnectTimeout bounds the TLS handshake inside a dead reverse tunnel, so that the next one is tried before
 	// Cluster API's probe times out after 5 s.
 	tunnelConnectTimeout = 2 * time.Second
 	// apiserverTimeout bounds an edge's connection attempt to an apiserver, which takes a single round trip. It also
 	// bounds the wait of connections in the 2 s before a health check detects that one of several apiservers is down.
-	// By SNI, an apiserver that does not answer costs all apiserverAttempts at each of connectAttempts: together they
-	// must take less than client-go's dial timeout of 30 s.
+	// By SNI, an apiserver that refuses connections costs all apiserverAttempts at each of lostSNIAttempts: together they
+	// take 5 s. One that does not answer takes until the client gives up: client-go waits for TLS for 10 s.
 	apiserverTimeout  = 400 * time.Millisecond
-	apiserverAttempts = 5
+	apiserverAttempts = 4
 	apiserverBackoff  = 10 * time.Millisecond
 	// apiserverConnections is no limit: it exceeds what an edge's reverse tunnels can carry.
 	apiserverConnections = 1 << 20

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/lane"
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -22,7 +23,7 @@ type Tunnel struct {
 	// an Envoy cluster that is updated leaves its reverse tunnels to the connections that use them, and has none for
 	// new ones.
 	Limits map[string]string
-	// Plain is the Envoy cluster with the default limits, after multiplex.CloseUnused.
+	// Plain is the Envoy cluster with the default limits, after Complete.
 	Plain *anypb.Any
 }
 
@@ -45,10 +46,17 @@ func TunnelOf(resource *anypb.Any) (t Tunnel, ok bool) {
 		c.CircuitBreakers = breaker(defaults)
 		t.Limits = limits
 	}
-	if multiplex.CloseUnused(c) || len(limits) > 0 {
+	if Complete(c) || len(limits) > 0 {
 		t.Plain = typed.Pack(c)
 	}
 	return t, true
+}
+
+// Complete changes an Envoy cluster of a tunnel as the agent of a gateway does: see multiplex.CloseUnused and
+// lane.First. It returns false if nothing has changed.
+func Complete(c *clusterv3.Cluster) bool {
+	closes, first := multiplex.CloseUnused(c), lane.First(c)
+	return closes || first
 }
 
 // runtimeLimits returns thresholds by the keys with which Envoy's runtime overrides them. Missing ones have Envoy's

@@ -21,10 +21,12 @@ const (
 	// MaxWorkers bounds the worker threads of a gateway. Every edge keeps reverse tunnels for each, and a machine
 	// cannot use more workers than it has cores.
 	MaxWorkers = 64
-	// MaxLanes bounds the lanes of an edge: as many reverse tunnels wait for clients at each worker of each gateway.
-	MaxLanes = 15
-	// DefaultLanes is Installation.Lanes by default: eight streams of an edge share no TCP connection.
-	DefaultLanes = 7
+	// MaxLanes bounds the lanes of an edge: together they have 512 reverse tunnels to each worker of a gateway.
+	MaxLanes = 8
+	// DefaultLanes is Installation.Lanes by default: 64 connections of clients through one worker share no TCP connection.
+	DefaultLanes = 5
+	// firstLane is how many reverse tunnels the first lane has.
+	firstLane = 4
 	// tunnelsPerGateway is how many reverse tunnels a gateway may have by lanes. Its public listener accepts 25,000
 	// connections (deploy/envoy/gateway.yaml), and all of these return within 20 s of an outage at the usual rate.
 	tunnelsPerGateway = 20_000
@@ -151,13 +153,26 @@ func (i Installation) LanesFor(edges int) int {
 	if n := len(i.Gateways); i.GatewaysPerTunnel > 0 && i.GatewaysPerTunnel < n {
 		edges = (edges*i.GatewaysPerTunnel + n - 1) / n
 	}
-	each := edges * i.WorkerCount() // reverse tunnels of one lane of all edges
-	return max(0, min(i.Lanes, tunnelsPerGateway/each-TunnelsPerWorker))
+	each := edges * i.WorkerCount() // as many reverse tunnels as all edges have if each has one to each worker
+	lanes := 0
+	for lanes < i.Lanes && TunnelsInLanes(lanes+1) <= tunnelsPerGateway/each-TunnelsPerWorker {
+		lanes++
+	}
+	return lanes
 }
 
-// TunnelsPerLane returns how many reverse tunnels each lane of an edge has to each gateway, from the number of usual
-// ones: one for each worker and each name, because the other lanes serve if one breaks.
-func TunnelsPerLane(usual int) int { return usual / TunnelsPerWorker }
+// TunnelsInLanes returns how many reverse tunnels the first lanes of an edge have together to each worker of a gateway.
+// Each lane doubles their number, so few lanes are enough for few clients and for many.
+func TunnelsInLanes(lanes int) int {
+	if lanes <= 0 {
+		return 0
+	}
+	return firstLane << (lanes - 1)
+}
+
+// TunnelsInLane returns how many reverse tunnels one lane of an edge has to each worker of a gateway, from lane 1. Each
+// carries one connection of a client, and ends with it.
+func TunnelsInLane(lane int) int { return TunnelsInLanes(lane) - TunnelsInLanes(lane-1) }
 
 // TunnelsPerEdge is Tunnels for a number of workers of a gateway and a number of names of a workload cluster.
 func TunnelsPerEdge(workers, names int) int {

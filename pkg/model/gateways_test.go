@@ -92,22 +92,24 @@ func TestLanesFor(t *testing.T) {
 		workers, perTunnel, edges, want int
 	}{
 		{edges: 0, want: 0},
-		{edges: 1, want: 7},
-		{edges: 1_600, want: 7},
-		{edges: 3_200, want: 4},
-		{edges: 6_400, want: 1},
-		{edges: 12_800, want: 0},
+		{edges: 1, want: 5},
+		{edges: 200, want: 5},
+		{edges: 400, want: 4},
+		{edges: 800, want: 3},
+		{edges: 1_600, want: 2},
+		{edges: 3_200, want: 1},
+		{edges: 6_400, want: 0},
 		{edges: 1 << 40, want: 0},
-		{workers: 4, edges: 400, want: 7},
-		{workers: 4, edges: 1_600, want: 1},
-		{perTunnel: 2, edges: 4_800, want: 7},
-		{perTunnel: 2, edges: 6_400, want: 7},
+		{workers: 4, edges: 50, want: 5},
+		{workers: 4, edges: 400, want: 2},
+		{perTunnel: 2, edges: 600, want: 5},
+		{perTunnel: 2, edges: 1_200, want: 4},
 		{perTunnel: 2, edges: 25_600, want: 0},
-		{perTunnel: 6, edges: 3_200, want: 4},
-		{perTunnel: 2, edges: 1, want: 7},
+		{perTunnel: 6, edges: 3_200, want: 1},
+		{perTunnel: 2, edges: 1, want: 5},
 	} {
 		inst := model.Installation{
-			Gateways: gateways, Workers: tc.workers, GatewaysPerTunnel: tc.perTunnel, Lanes: 7,
+			Gateways: gateways, Workers: tc.workers, GatewaysPerTunnel: tc.perTunnel, Lanes: 5,
 		}
 		got := inst.LanesFor(tc.edges)
 		if got != tc.want {

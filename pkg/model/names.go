@@ -84,37 +84,9 @@ func (d TunnelDomain) Lane(gateway string, lane int) string {
 // lanePart is between the name of a gateway and the number of a lane.
 const lanePart = "-lane-"
 
-// ParseLane is the inverse of Lane. It returns false if host is not a lane of a gateway of this domain.
-func (d TunnelDomain) ParseLane(host string) (gateway string, lane int, ok bool) {
-	name, isBelow := strings.CutSuffix(host, "."+string(d))
-	gateway, number, found := strings.Cut(name, lanePart)
-	lane, err := strconv.Atoi(number)
-	ok = isBelow && found && err == nil && lane >= 1 && lane <= MaxLanes && gatewayName.MatchString(gateway) &&
-		d.Lane(gateway, lane) == host
-	return gateway, lane, ok
-}
-
-// LaneNodeID returns the node id with which an edge opens the reverse tunnels of a lane: its own, and the name of the
-// lane, by which it has selected the gateway (SNI).
-func (d TunnelDomain) LaneNodeID(node, gateway string, lane int) string {
-	return NodeID(node) + LaneSeparator + d.Lane(gateway, lane)
-}
-
-// LaneSeparator is between a node id and the name of a lane. No node name has it.
-const LaneSeparator = "_"
-
-// ParseTunnelNodeID is the inverse of NodeID, for which lane is 0, and of LaneNodeID. It returns false if id is
-// neither.
-func (d TunnelDomain) ParseTunnelNodeID(id string) (node string, lane int, ok bool) {
-	id, host, hasLane := strings.Cut(id, LaneSeparator)
-	if hasLane {
-		if _, lane, ok = d.ParseLane(host); !ok {
-			return "", 0, false
-		}
-	}
-	node, ok = ParseNodeID(id)
-	return node, lane, ok
-}
+// LaneMark is at the end of the node id and of the tunnel id with which an edge opens the reverse tunnels of its lanes:
+// those of all lanes have the same. No node name and no DNS name has it.
+const LaneMark = "_lane"
 
 // Control returns the name of the control channel: the xds-server, reached through the public port.
 func (d TunnelDomain) Control() string { return "control." + string(d) }

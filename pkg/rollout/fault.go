@@ -25,7 +25,7 @@ func newComparison(r *Record, in Input) comparison {
 	before, errBefore := r.Current.Settings()
 	after, errAfter := r.Next.Settings()
 	if errBefore == nil && errAfter == nil {
-		c.was = max(before.Workers, 1) * (model.TunnelsPerWorker + before.Lanes)
+		c.was = max(before.Workers, 1) * (model.TunnelsPerWorker + model.TunnelsInLanes(before.Lanes))
 		c.is = max(after.Workers, 1) * model.TunnelsPerWorker
 		if after.PerTunnel != before.PerTunnel {
 			c.perTunnel = after.PerTunnel

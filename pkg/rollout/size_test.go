@@ -56,16 +56,16 @@ func TestTheSizeFollowsTheFleet(t *testing.T) {
 func TestARolloutKeepsTheSize(t *testing.T) {
 	lanes := func(version string) Profile {
 		return Settings{
-			Version: version, Public: "gw.example.com:443", Control: "xds.example.com:18000", Workers: 2, Lanes: 7,
+			Version: version, Public: "gw.example.com:443", Control: "xds.example.com:18000", Workers: 2, Lanes: 3,
 		}.Profile()
 	}
 	for _, tc := range []struct {
-		has   int // tunnels of each edge after the fleet has grown, of 18
+		has   int // tunnels of each edge after the fleet has grown, of 36
 		stops bool
 	}{{has: 6}, {has: 4}, {has: 3, stops: true}} {
 		w := newWorld(3, 1, 1)
 		for n := range w.healthy {
-			w.healthy[n] = Edge{Connected: true, Tunnels: map[string]int{"gateway-0": 18}}
+			w.healthy[n] = Edge{Connected: true, Tunnels: map[string]int{"gateway-0": 36}}
 			w.in.Edges[n] = w.healthy[n]
 		}
 		w.target(lanes("0.1"))
@@ -80,7 +80,7 @@ func TestARolloutKeepsTheSize(t *testing.T) {
 		}
 		w.run(5 * time.Minute)
 		if stopped := w.record.Phase == PhaseStopped; stopped != tc.stops {
-			t.Errorf("with %d of 18 tunnels it is %+v", tc.has, w.record)
+			t.Errorf("with %d of 36 tunnels it is %+v", tc.has, w.record)
 		}
 		for _, r := range w.written[1:] {
 			if r.Size != smallest {

@@ -48,7 +48,7 @@ func (b batch) open(t tunnel) { b.changes[t.Key] = change{tunnel: t} }
 // count counts an opened tunnel.
 func (b batch) count(t tunnel) {
 	worker := workerOf(t.Worker, b.workers)
-	if b.workers <= 1 || worker < 0 || t.Lane > 0 { // Envoy counts the tunnels of each lane separately
+	if b.workers <= 1 || worker < 0 || t.Lane { // Envoy counts the tunnels of lanes separately
 		return
 	}
 	if b.opened[t.Node] == nil {
@@ -101,6 +101,7 @@ func (t *Table) apply(b batch, now time.Time) {
 	keys := make([]string, 0, len(b.changes))
 	for key, c := range b.changes {
 		e, had := t.live[key]
+		reported := t.reports(c.tunnel) || had && t.reports(e.tunnel)
 		switch {
 		case c.closed && (!had || !e.is(c.tunnel)):
 			continue
@@ -120,7 +121,9 @@ func (t *Table) apply(b batch, now time.Time) {
 				keys = append(keys, bare)
 			}
 		}
-		keys = append(keys, key)
+		if reported {
+			keys = append(keys, key)
+		}
 	}
 	if t.history.version > 0 { // Before the first check, no version is published.
 		t.history.add(keys)
@@ -151,8 +154,9 @@ func (t *Table) remove(gone ...*entry) {
 		if e.owner != "" {
 			t.disconnect(e)
 		} else if t.live[e.Key] == e {
-			t.drop(e.Key, time.Now())
-			keys = append(keys, e.Key)
+			if t.drop(e.Key, time.Now()); t.reports(e.tunnel) {
+				keys = append(keys, e.Key)
+			}
 		}
 	}
 	if t.history.version > 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/model"
@@ -58,13 +59,13 @@ type event struct {
 type tunnel struct {
 	Tunnel
 	Used   time.Time      `json:"used,omitzero"`  // time of the first use; zero: not used yet
-	Lane   int            `json:"lane,omitempty"` // 0: none
+	Lane   bool           `json:"lane,omitempty"` // it is in a lane, and not a usual one
 	Remote netip.AddrPort `json:"remote"`
 	Local  netip.AddrPort `json:"local"`        // not valid if Envoy did not report it
 	FD     int            `json:"fd,omitempty"` // file descriptor of its socket in Envoy; 0: not known
 }
 
-// sameEdge reports whether two tunnels belong to one edge, and to one of its lanes.
+// sameEdge reports whether two tunnels belong to one edge, and are both in lanes or both not.
 func (t tunnel) sameEdge(other tunnel) bool {
 	return t.Node == other.Node && t.Lane == other.Lane && t.ID == other.ID
 }
@@ -145,12 +146,15 @@ func (e *event) parseNode(d model.TunnelDomain, raw rawEvent) error {
 
 func (e *event) parseTunnel(d model.TunnelDomain, raw rawEvent) error {
 	var ok bool
-	if e.Node, e.Lane, ok = d.ParseTunnelNodeID(raw.Node); !ok {
+	node, lane := strings.CutSuffix(raw.Node, model.LaneMark)
+	if e.Node, ok = model.ParseNodeID(node); !ok {
 		return errNode
 	}
-	if e.ID, ok = d.ParseTunnelID(raw.ID); !ok {
+	id, laneID := strings.CutSuffix(raw.ID, model.LaneMark)
+	if e.ID, ok = d.ParseTunnelID(id); !ok || lane != laneID {
 		return errID
 	}
+	e.Lane = lane
 	if e.Worker = raw.Worker; !isWord(e.Worker, maxWord) {
 		return errWorker
 	}

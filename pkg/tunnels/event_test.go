@@ -22,11 +22,13 @@ func TestParseEvent(t *testing.T) {
 		"one that is used":    {in: replaced("tunnel_setup", "socket_handoff"), want: want},
 		"one that ends":       {in: replaced("tunnel_setup", "tunnel_closed"), want: want},
 		"a tunnel of a lane": {
-			in: replaced("CN=edge-1", "CN=edge-1_gateway-0-lane-2.tunnels.example.com"), want: want,
+			in: inLane(good), want: want,
 		},
-		"a lane of another domain": {
-			in: replaced("CN=edge-1", "CN=edge-1_gateway-0-lane-2.tunnels.example.org"), wantErr: errNode,
+		"a lane with the tunnel id of a usual tunnel": {in: replaced("CN=edge-1", "CN=edge-1_lane"), wantErr: errID},
+		"a usual tunnel with the tunnel id of a lane": {
+			in: replaced(domain.TunnelID(idA), domain.TunnelID(idA)+"_lane"), wantErr: errID,
 		},
+		"a node with another mark":               {in: replaced("CN=edge-1", "CN=edge-1_other"), wantErr: errNode},
 		"an event that is not known is an error": {in: replaced("tunnel_setup", "tunnel_painted"), wantErr: errEvent},
 		"no owner":                               {in: replaced(`"owner":"tunnel",`, ""), wantErr: errOwner},
 		"an Envoy that does not say the gateway's address": {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -50,6 +51,12 @@ func lineOf(worker int, event, peer, local, node, id string, at time.Time) strin
 		at.Format("2006-01-02T15:04:05.000Z"),
 		worker,
 	)
+}
+
+// inLane returns an event of line for a tunnel of a lane.
+func inLane(line string) string {
+	of := func(key string) *regexp.Regexp { return regexp.MustCompile(`("` + key + `":"[^"]*)"`) }
+	return of("node").ReplaceAllString(of("id").ReplaceAllString(line, `${1}`+model.LaneMark+`"`), `${1}`+model.LaneMark+`"`)
 }
 
 // nowhere is the local address of tunnels that no kernel has. Nothing listens at port 1.

@@ -58,7 +58,7 @@ func newRepairs(r rules) repairs {
 func (t *Table) join(v *entry, now time.Time) {
 	t.counts.add(v.Tunnel, 1)
 	r := &t.repairs
-	if r.workers <= 1 || v.Lane > 0 { // a worker without a lane uses other tunnels
+	if r.workers <= 1 || v.Lane { // a worker without lanes uses the usual tunnels
 		return
 	}
 	v.worker = workerOf(v.Worker, r.workers)
@@ -80,7 +80,7 @@ func (t *Table) part(v *entry, now time.Time) {
 	t.counts.add(v.Tunnel, -1)
 	r := &t.repairs
 	e := r.edges[model.EdgeRef{Node: v.Node, ID: v.ID}]
-	if v.Lane > 0 || e == nil || !e.tunnels[v] {
+	if v.Lane || e == nil || !e.tunnels[v] {
 		return
 	}
 	delete(e.tunnels, v)

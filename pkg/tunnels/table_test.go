@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 func TestTableFollowsTheLog(t *testing.T) {
@@ -157,6 +159,43 @@ func TestSnapshotAndChanges(t *testing.T) {
 	}
 }
 
+// TestTunnelsOfLanesAreReportedOnlyIfTheyAreDenied: they come and go with each connection of a client, and everything
+// that is reported is written to status.
+func TestTunnelsOfLanesAreReportedOnlyIfTheyAreDenied(t *testing.T) {
+	b := newBed(t, t.TempDir())
+	b.write(t, setup(1, "edge-1"), inLane(setup(2, "edge-1")), inLane(setup(3, "edge-2")))
+	b.poll(noon)
+	b.publish()
+	reported := func(want ...string) uint64 {
+		t.Helper()
+		all, version := b.Snapshot()
+		var got []string
+		for _, tunnel := range all {
+			got = append(got, tunnel.Key)
+		}
+		for i := range want {
+			want[i] += ">" + nowhere
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		return version
+	}
+	version := reported(peerAt(1))
+	b.write(t, inLane(setup(4, "edge-2")), inLane(closed(3, "edge-2")))
+	b.poll(noon)
+	if reported(peerAt(1)) != version {
+		t.Error("lanes make new versions")
+	}
+	b.Deny(model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}}})
+	if next := reported(peerAt(1), peerAt(2)); next == version {
+		t.Error("a denied lane makes no new version")
+	}
+	b.write(t, inLane(closed(2, "edge-1")))
+	b.poll(noon)
+	reported(peerAt(1))
+}
+
 // TestChangesAddUp applies changes to a snapshot at random intervals, and compares the result with the table.
 func TestChangesAddUp(t *testing.T) {
 	b := newBed(t, t.TempDir())
@@ -171,8 +210,12 @@ func TestChangesAddUp(t *testing.T) {
 			if (i+round)%3 == 0 {
 				text = closed(i*7%300, "edge-1")
 			}
+			if i%5 == 0 {
+				text = inLane(text)
+			}
 			b.write(t, text)
 		}
+		b.Deny(model.Denied{IDs: []string{idA}[:round%2]})
 		b.poll(noon)
 		if round%4 != 0 {
 			continue

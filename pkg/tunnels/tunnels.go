@@ -71,8 +71,8 @@ type Config struct {
 	// records of tunnels have the addresses in these headers, so the table finds the sockets by Envoy's file descriptors.
 	// nil: records have the addresses of the sockets.
 	Envoy func() (pid int, err error)
-	// Cut is called for each denied tunnel or connection that was closed, with the time from its denial, or from its begin
-	// if that was later, until the kernel has closed it. It must not block. nil: it is not called.
+	// Cut is called for each denied tunnel or connection that was closed, with the time from its denial, or from its
+	// begin if that was later, until the kernel has closed it. It must not block. nil: it is not called.
 	Cut func(after time.Duration)
 	// Replace has the running Envoy replaced by a new one, which ends all its connections, and returns at once; false
 	// means that there is none. It is used where the kernel does not permit to close a connection. nil: each connection
@@ -180,17 +180,24 @@ func (t *Table) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Snapshot returns all tunnels, in no particular order, and the version of the table. Version 0 means that nothing is
-// known yet: neither has Run read the files, nor was Fresh called.
+// Snapshot returns all tunnels that are reported, in no particular order, and the version of the table. Version 0 means
+// that nothing is known yet: neither has Run read the files, nor was Fresh called.
 func (t *Table) Snapshot() (all []Tunnel, version uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all = make([]Tunnel, 0, len(t.live))
 	for _, e := range t.live {
-		all = append(all, e.Tunnel)
+		if t.reports(e.tunnel) {
+			all = append(all, e.Tunnel)
+		}
 	}
 	return all, t.history.version
 }
+
+// reports reports whether a tunnel is reported. Those of lanes come and go with each connection of a client, so they
+// are limited, proven and closed like the others, but reported only if they are denied, and have to go. The caller
+// holds mu.
+func (t *Table) reports(of tunnel) bool { return !of.Lane || t.denied.has(of.Tunnel) }
 
 // Edges returns the edges that have tunnels.
 func (t *Table) Edges() map[model.EdgeRef]bool {
@@ -204,7 +211,7 @@ func (t *Table) Edges() map[model.EdgeRef]bool {
 }
 
 // Changes blocks until the version of the table differs from since, and returns the changes and the new version: the
-// tunnels that were added or replaced, and the keys of removed ones. Both are empty if only UnservedWorkers,
+// reported tunnels that were added or replaced, and the keys of removed ones. Both are empty if only UnservedWorkers,
 // Connections or Stats.Incomplete changed. ok is false if the table no longer has the changes, and the caller needs a
 // Snapshot. When ctx ends, Changes returns no changes, since, and true.
 func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, closed []string, version uint64, ok bool) {
@@ -216,7 +223,7 @@ func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, clo
 			if key == statusKey {
 				continue
 			}
-			if e, ok := t.live[key]; ok {
+			if e, ok := t.live[key]; ok && t.reports(e.tunnel) {
 				opened = append(opened, e.Tunnel)
 			} else {
 				closed = append(closed, key)
@@ -238,7 +245,17 @@ func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, clo
 // appears; nothing is closed unless Run runs.
 func (t *Table) Deny(d model.Denied) {
 	t.mu.Lock()
-	t.denied = newDenied(d, t.denied, time.Now())
+	before := t.denied
+	t.denied = newDenied(d, before, time.Now())
+	var lanes []string // that are reported from now on, or no longer
+	for key, e := range t.live {
+		if e.Lane && before.has(e.Tunnel) != t.denied.has(e.Tunnel) {
+			lanes = append(lanes, key)
+		}
+	}
+	if t.history.version > 0 {
+		t.history.add(lanes)
+	}
 	t.keepCuts()
 	t.mu.Unlock()
 	notify(t.notifyEnforce)

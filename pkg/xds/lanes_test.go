@@ -18,7 +18,7 @@ import (
 // that their listeners do not change.
 func TestLanesFollowTheSizeOfTheFleet(t *testing.T) {
 	with := inst
-	with.Lanes = 7
+	with.Lanes = 5
 	b := newBedOf(t, with)
 	c := workload("c1")
 	b.Replace([]model.WorkloadCluster{c})
@@ -47,7 +47,7 @@ func TestLanesFollowTheSizeOfTheFleet(t *testing.T) {
 	gw := b.claim(t, &own, &corev3.Node{Id: gateway.NodeID(), Metadata: at.Metadata()})
 	gw.fetch(t, cds)
 	gw.fetch(t, lds)
-	for i, step := range []struct{ size, want int }{{100, 7}, {3_200, 4}, {6_400, 1}, {12_800, 0}, {1_600, 7}} {
+	for i, step := range []struct{ size, want int }{{100, 5}, {800, 3}, {3_200, 1}, {6_400, 0}, {200, 5}} {
 		if i > 0 {
 			of(step.size)
 		}
@@ -56,7 +56,7 @@ func TestLanesFollowTheSizeOfTheFleet(t *testing.T) {
 			t.Errorf("%d lanes in a fleet of %d, want %d", n, step.size, step.want)
 		}
 	}
-	of(800)
+	of(100)
 	edge.quiet(t, "an edge with all lanes")
 	gw.quiet(t, "a gateway")
 }

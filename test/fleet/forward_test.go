@@ -46,7 +46,7 @@ func TestGatewaysForwardClients(t *testing.T) {
 		f.members = append(f.members, m)
 		f.Edge(t, lab.EdgeSpec{Name: fmt.Sprintf("edge-%d", i)}, m)
 	}
-	that(t, "an edge keeps tunnels to as many gateways as the installation sets", func(t *testing.T) { f.tunnels(t, 0) })
+	that(t, "an edge keeps tunnels to as many gateways as the installation sets", func(t *testing.T) { f.tunnels(t) })
 	that(t, "clients reach every workload cluster through every gateway, by both routes", f.works)
 	that(t, "a forwarded request costs less than twice as much time", f.compare)
 	// A client that dials a killed gateway itself has to repeat that until its Envoy runs again, which takes 0.4 s on a
@@ -56,7 +56,7 @@ func TestGatewaysForwardClients(t *testing.T) {
 	}, f.members...)
 	f.free = startRetrying(t, traffic.Retry{Patience: forwardPatience}, f.members...)
 	eventually(t, f.others.More(replicasRate))
-	that(t, "an edge with clients has lanes to these gateways only", func(t *testing.T) { f.tunnels(t, lanes) })
+	that(t, "an edge with clients has lanes to these gateways only", f.lanes)
 	for _, server := range f.XDSServers {
 		server.Hold()
 	}
@@ -80,11 +80,33 @@ func (f *forwards) assigned(t *testing.T, m *world.Member) []int {
 	return lab.Assigned(tunnel.Spec.ID, forwardPerTunnel, forwardGateways)
 }
 
-func (f *forwards) tunnels(t *testing.T, lanes int) {
+// lanes checks that each gateway has lanes of the members that are assigned to it, and no others.
+func (f *forwards) lanes(t *testing.T) {
+	assigned := make([]bool, forwardGateways)
+	for _, m := range f.members {
+		for _, i := range f.assigned(t, m) {
+			assigned[i] = true
+		}
+	}
+	eventually(t, func(context.Context) error {
+		for i, g := range f.Gateways {
+			n, err := liveLanes(g)
+			if err == nil && assigned[i] != (n >= model.TunnelsInLanes(1)) {
+				err = fmt.Errorf("gateway-%d has %d tunnels of lanes, and is assigned: %t", i, n, assigned[i])
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (f *forwards) tunnels(t *testing.T) {
 	want := make([]int, forwardGateways)
 	for _, m := range f.members {
 		for _, i := range f.assigned(t, m) {
-			want[i] += (model.TunnelsPerWorker + lanes) * forwardGateways // to each address of the gateways
+			want[i] += model.TunnelsPerWorker * forwardGateways // to each address of the gateways
 		}
 		eventually(t, m.Condition(v1alpha1.ConditionTunnelReady, "True"))
 	}

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // The rules.
@@ -510,7 +508,7 @@ const (
 	heapFactor, heapMore     = 2, 16 << 20
 	// The Envoy of an edge opens its lanes when it has clients, maybe after the first measurement: at each of three
 	// gateways, of two reverse tunnels with three files each.
-	filesFactor, filesMore = 2, 64 + model.DefaultLanes*3*2*3
+	filesFactor, filesMore = 2, 64 + 3*3*64
 	goFactor, goMore       = 2, 64
 	// A gateway replaces its log of tunnels when it has 8 MiB, and has two of them for a while.
 	diskFactor, diskMore = 2, 20 << 20

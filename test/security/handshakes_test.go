@@ -29,15 +29,17 @@ const (
 	// dialCount is how many tunnels a real edge requests during a flood, and dialPause the pause after each. An edge
 	// that keeps two tunnels may open eight within 1.5 s.
 	dialCount, dialPause = 25, 250 * time.Millisecond
-	// leafTries is how many tunnels one leaf tries to open, and mostTunnels how many it may have: four times the number
-	// that it keeps to a gateway with one worker, with its lanes.
-	leafTries   = 3000
-	mostTunnels = 4 * (model.TunnelsPerWorker + model.DefaultLanes)
+	// leafTries is how many tunnels one leaf tries to open.
+	leafTries = 3000
 	// silentCount is how many silent connections one source opens.
 	silentCount = 1500
 	// logLimit bounds the log of a gateway's agent and Envoy during a flood, at the agent's level debug.
 	logLimit = 256 << 10
 )
+
+// mostTunnels is how many tunnels one leaf may have: four times the number that it keeps to a gateway with one worker,
+// with its lanes.
+var mostTunnels = 4 * (model.TunnelsPerWorker + model.TunnelsInLanes(model.DefaultLanes))
 
 // handshakeAttacks try to exhaust a gateway's connections and tunnels.
 func handshakeAttacks(t *testing.T, in *installation) {

@@ -169,7 +169,7 @@ func (a *admissions) tunnels(id string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	usual := max(a.quotas[id].tunnels, model.TunnelsPerEdge(a.deps.Workers, 1))
-	return usual + a.lanes*model.TunnelsPerLane(usual)
+	return usual + model.TunnelsInLanes(a.lanes)*max(a.deps.Workers, 1)
 }
 
 // decided counts a rejection, which is logged later: with a line for each, a source could fill the disk.

@@ -41,7 +41,7 @@ func TestTunnelsOfAnEdgeFollowWorkersAndNames(t *testing.T) {
 		}
 	}
 	a.lanes = 3
-	for id, want := range map[string]int{one: (2 + 3) * 4, more: (2 + 3) * 4 * 4} {
+	for id, want := range map[string]int{one: (2 + 16) * 4, more: (2*4 + 16) * 4} {
 		if got := a.tunnels(id); got != want {
 			t.Errorf("with lanes %d, want %d", got, want)
 		}

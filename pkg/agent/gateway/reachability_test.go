@@ -10,7 +10,6 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
-	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
@@ -86,7 +85,7 @@ func TestLimitsAreNotInTheResourcesOfEnvoy(t *testing.T) {
 	inst := model.Installation{Domain: "tunnels.example.com"}
 	received := packed(t, envoy.TunnelClusters(inst, wc)[0])
 	closing := envoy.TunnelClusters(inst, wc)[0]
-	multiplex.CloseUnused(closing)
+	envoy.Complete(closing)
 	usual := packed(t, closing)
 	wc.Limits = model.Limits{Connections: 7}
 	limited := packed(t, envoy.TunnelClusters(inst, wc)[0])

@@ -2,6 +2,7 @@ package lane
 
 import (
 	"regexp"
+	"strconv"
 	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -14,10 +15,23 @@ import (
 )
 
 // names matches the names of a lane's Envoy cluster and listener at an edge: see Gateway and Node.
-var names = regexp.MustCompile(`^gateway-[0-9]+-lane-[0-9]+_|_lane-[0-9]+_gateway-[0-9]+$`)
+var names = regexp.MustCompile(`^gateway-[0-9]+-lane-([0-9]+)_|_lane-([0-9]+)_gateway-[0-9]+$`)
 
 // Is reports whether an Envoy cluster or listener of an edge belongs to a lane.
-func Is(name string) bool { return names.MatchString(name) }
+func Is(name string) bool { return Number(name) > 0 }
+
+// Number returns to which lane an Envoy cluster or listener of an edge belongs, from 1; 0: to none.
+func Number(name string) int {
+	match := names.FindStringSubmatch(name)
+	if match == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(match[1] + match[2]) // one of them is empty
+	if err != nil {
+		return 0
+	}
+	return n
+}
 
 // nowhere is added to the address of a closed listener, which must be another one than that of the open one: otherwise
 // Envoy would keep its socket, which dials.

@@ -1,19 +1,27 @@
 // Package lane makes the resources of lanes from those of an edge's usual reverse tunnels. A lane is a further set of
-// reverse tunnels of an edge to one gateway, with a node id of its own. A gateway's Envoy makes a host of each node id
-// that has reverse tunnels in a worker, and selects the hosts of a tunnel id in turn. So streams spread over lanes,
-// while Envoy fills one reverse tunnel of a host before it uses the next, and a lane without reverse tunnels costs no
-// request. The package does not know what else listeners and Envoy clusters consist of.
+// reverse tunnels of an edge to one gateway. Each carries the connection of one client by HTTP/1, so that this has a
+// TCP connection of its own, with the windows and the end of TCP, and the edge dials another in its place when it ends.
+// A gateway's Envoy tries the lanes first, and the usual reverse tunnels if no lane is free: see First. The package
+// does not know what else listeners and Envoy clusters consist of.
 package lane
 
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	reverseclusterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/reverse_connection/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	reversetunnelv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/reverse_tunnel/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -28,12 +36,76 @@ func Gateway(gateway string, lane int) string { return fmt.Sprintf("%s-lane-%d",
 // Node returns what takes the place of the node name in the name of a listener.
 func Node(node string, lane int) string { return fmt.Sprintf("%s_lane-%d", node, lane) }
 
-// Listener returns the listener of a lane from the usual one. address is that of model.TunnelDomain.LaneNodeID.
-func Listener(usual *listenerv3.Listener, name, address string) *listenerv3.Listener {
+const (
+	// protocol is the name of HTTP/1 in TLS (ALPN), and http2 that of the usual reverse tunnels.
+	protocol, http2 = "http/1.1", "h2"
+	// Buffer is how much of a connection waits in an Envoy, in bytes: a worker serves one connection until its buffer is
+	// full, and what a client does not read is pinned in it. Larger ones do not make downloads faster, because TCP has
+	// windows of its own.
+	Buffer = 64 << 10
+	// connections is no limit: an Envoy cluster of a gateway is limited by its requests.
+	connections = 1 << 20
+)
+
+// Listener returns the listener of a lane from the usual one. The node id and the tunnel id in its address end with
+// model.LaneMark. An ended connection is closed after linger, so that the gateway reads what its apiserver sent last.
+func Listener(usual *listenerv3.Listener, name, address string, linger time.Duration) *listenerv3.Listener {
 	l := proto.CloneOf(usual)
 	l.Name, l.StatPrefix = name, name
 	l.GetAddress().GetSocketAddress().Address = address
+	l.PerConnectionBufferLimitBytes = wrapperspb.UInt32(Buffer)
+	for _, chain := range l.GetFilterChains() {
+		context := &tlsv3.DownstreamTlsContext{}
+		change(chain.GetTransportSocket().GetTypedConfig(), context, func() {
+			context.CommonTlsContext.AlpnProtocols = []string{protocol}
+		})
+		manager := &hcmv3.HttpConnectionManager{}
+		change(chain.GetFilters()[len(chain.GetFilters())-1].GetTypedConfig(), manager, func() {
+			manager.CodecType, manager.Http2ProtocolOptions = hcmv3.HttpConnectionManager_HTTP1, nil
+			manager.DelayedCloseTimeout = durationpb.New(linger)
+		})
+	}
 	return l
+}
+
+// First changes an Envoy cluster of a gateway that uses the reverse tunnels of a tunnel id by HTTP/2: the first attempt
+// of each connection uses a lane, and the further ones the usual reverse tunnels. The edge decides the protocol, in
+// TLS. So lanes that are all in use, or that an edge does not have, cost a wait for the second attempt: every route to
+// such an Envoy cluster has to retry. It returns false if nothing has changed.
+//
+// A gateway's agent does this, not the xds-server: an Envoy cluster that changes while it is in use loses its reverse
+// tunnels, and all gateways share the Envoy clusters of the xds-server, also those of earlier versions.
+func First(c *clusterv3.Cluster) bool {
+	reverse, options, context := &reverseclusterv3.ReverseConnectionClusterConfig{}, &upstreamhttpv3.HttpProtocolOptions{},
+		&tlsv3.UpstreamTlsContext{}
+	packed := c.GetTypedExtensionProtocolOptions()[typed.HTTPProtocols]
+	if c.GetClusterType().GetTypedConfig().UnmarshalTo(reverse) != nil ||
+		packed.UnmarshalTo(options) != nil || options.GetExplicitHttpConfig() == nil ||
+		len(c.GetCircuitBreakers().GetThresholds()) != 1 {
+		return false
+	}
+	reverse.HostIdFormat += fmt.Sprintf(`%%CEL(upstream.request_attempt_count > 1 ? "" : "%s")%%`, model.LaneMark)
+	c.GetClusterType().TypedConfig = typed.Pack(reverse)
+	options.UpstreamProtocolOptions = &upstreamhttpv3.HttpProtocolOptions_AutoConfig{
+		AutoConfig: &upstreamhttpv3.HttpProtocolOptions_AutoHttpConfig{
+			HttpProtocolOptions:  &corev3.Http1ProtocolOptions{},
+			Http2ProtocolOptions: options.GetExplicitHttpConfig().GetHttp2ProtocolOptions(),
+		},
+	}
+	c.TypedExtensionProtocolOptions[typed.HTTPProtocols] = typed.Pack(options)
+	change(c.GetTransportSocket().GetTypedConfig(), context, func() {
+		context.CommonTlsContext.AlpnProtocols = []string{http2, protocol}
+	})
+	c.PerConnectionBufferLimitBytes = wrapperspb.UInt32(Buffer)
+	c.CircuitBreakers.Thresholds[0].MaxConnections = wrapperspb.UInt32(connections)
+	return true
+}
+
+// change unpacks a message, has it changed, and packs it again in its place.
+func change(packed *anypb.Any, message proto.Message, by func()) {
+	must(packed.UnmarshalTo(message))
+	by()
+	packed.Value = typed.Pack(message).GetValue()
 }
 
 // Cluster returns the Envoy cluster that dials a lane from the one that dials the gateway. sni is the name of the lane;
@@ -42,9 +114,8 @@ func Cluster(usual *clusterv3.Cluster, name, sni string) *clusterv3.Cluster {
 	c := proto.CloneOf(usual)
 	c.Name, c.LoadAssignment.ClusterName = name, name
 	context := &tlsv3.UpstreamTlsContext{}
-	must(c.GetTransportSocket().GetTypedConfig().UnmarshalTo(context))
-	context.Sni = sni
-	c.TransportSocket.GetTypedConfig().Value = typed.Pack(context).GetValue()
+	change(c.GetTransportSocket().GetTypedConfig(), context, func() { context.Sni = sni })
+	c.UpstreamBindConfig = nil // data that waits in the kernel delays no other connection
 	return c
 }
 
@@ -52,16 +123,17 @@ func Cluster(usual *clusterv3.Cluster, name, sni string) *clusterv3.Cluster {
 const prefix = "lanes."
 
 // Chain returns the filter chain that accepts the reverse tunnels of a gateway's lanes, from the one for its usual
-// ones, which ends with the filter for reverse tunnels. names are those of the lanes. The node id of a lane is the
-// leaf's subject with the name that the edge has selected.
+// ones, which ends with the filter for reverse tunnels. names are those of the lanes. Both ids of a lane are those of
+// the leaf, with model.LaneMark.
 func Chain(usual *listenerv3.FilterChain, names []string) *listenerv3.FilterChain {
 	c := proto.CloneOf(usual)
 	c.Name = prefix + usual.GetName()
 	c.FilterChainMatch.ServerNames = names
-	last, tunnels := c.GetFilters()[len(c.GetFilters())-1], &reversetunnelv3.ReverseTunnel{}
-	must(last.GetTypedConfig().UnmarshalTo(tunnels))
-	tunnels.GetValidation().NodeIdFormat += model.LaneSeparator + "%REQUESTED_SERVER_NAME%"
-	last.GetTypedConfig().Value = typed.Pack(tunnels).GetValue()
+	tunnels := &reversetunnelv3.ReverseTunnel{}
+	change(c.GetFilters()[len(c.GetFilters())-1].GetTypedConfig(), tunnels, func() {
+		tunnels.GetValidation().NodeIdFormat += model.LaneMark
+		tunnels.GetValidation().ClusterIdFormat += model.LaneMark
+	})
 	return c
 }
 

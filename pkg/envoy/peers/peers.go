@@ -231,8 +231,9 @@ func Retry(policy *routev3.RetryPolicy) *routev3.RetryPolicy {
 }
 
 // Manager makes an HTTP connection manager accept the CONNECT of other gateways. names is a regular expression of the
-// Envoy clusters to which they may lead. It retries nothing, because the other gateway does, at the next one.
-func Manager(manager *hcmv3.HttpConnectionManager, names string) {
+// Envoy clusters to which they may lead. retry is the policy for an attempt that finds no free lane: everything else is
+// retried by the other gateway, at the next one.
+func Manager(manager *hcmv3.HttpConnectionManager, names string, retry *routev3.RetryPolicy) {
 	match := typed.ConnectMatch()
 	match.Headers = []*routev3.HeaderMatcher{{
 		Name: ClusterHeader,
@@ -249,6 +250,7 @@ func Manager(manager *hcmv3.HttpConnectionManager, names string) {
 			ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
 			MetadataMatch:               SecondHop(),
 			Timeout:                     durationpb.New(0), // a connection lasts until one of its ends closes
+			RetryPolicy:                 retry,
 		}},
 	}}
 	manager.LocalReplyConfig = &hcmv3.LocalReplyConfig{Mappers: []*hcmv3.ResponseMapper{{

@@ -10,7 +10,6 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
-	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/bench/secrets"
 	"github.com/fairlead/fairlead/test/lab/kube"
@@ -104,7 +103,7 @@ func (i *installation) startGateway() (*proc.Process, error) {
 	}
 	clusters = append(envoy.GatewayClusters(i.model), clusters...)
 	for _, c := range clusters {
-		multiplex.CloseUnused(c) // as a gateway's agent does
+		envoy.Complete(c) // as a gateway's agent does
 	}
 	bootstrap := envoy.GatewayBootstrap(envoy.BootstrapConfig{})
 	listeners := envoy.GatewayListeners(i.model, gatewayName, bind, model.Denied{})

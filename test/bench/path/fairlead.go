@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
-	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/bench/secrets"
 )
@@ -42,7 +41,7 @@ func fairlead(ctx context.Context, p *place, s *subject, l link) error {
 	inst.Lanes, bind.Version = model.DefaultLanes, envoy.Current
 	clusters := append(envoy.GatewayClusters(inst), envoy.TunnelClusters(inst, wc)...)
 	for _, c := range clusters {
-		multiplex.CloseUnused(c) // as a gateway's agent does
+		envoy.Complete(c) // as a gateway's agent does
 	}
 	bootstrap := envoy.GatewayBootstrap(envoy.BootstrapConfig{})
 	if err := s.envoy(ctx, p, ca, "gateway", secrets.Envoy{
