@@ -294,8 +294,9 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/heartbeat", "internal/informers", "internal/metrics", "pkg/decision", "pkg/enrol",
 		"pkg/enrol/podtoken", "pkg/model", "pkg/rollout",
 	},
-	"pkg/tunnels":  {"internal/disk", "internal/retry", "pkg/model", "pkg/sockets"},
-	"pkg/watchdog": nil,
+	"pkg/tunnels":         {"internal/disk", "internal/retry", "pkg/model", "pkg/sockets", "pkg/tunnels/history"},
+	"pkg/tunnels/history": nil,
+	"pkg/watchdog":        nil,
 	"pkg/xds": {
 		"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "internal/traces",
 		"pkg/certs", "pkg/deltaxds", "pkg/envoy", "pkg/envoy/references", "pkg/model", "pkg/report/v1", "pkg/rollout",

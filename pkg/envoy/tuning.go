@@ -142,6 +142,9 @@ func (d EdgeDial) buffers() buffers {
 // tunnelKeepalive makes the kernel detect dead idle reverse tunnels: 5 s + 3 × 2 s.
 func tunnelKeepalive() *corev3.TcpKeepalive { return keepalive(5, 2, 3) }
 
+// usedKeepalive makes the kernel of a gateway detect dead reverse tunnels that are in use: 2 s + 3 × 1 s.
+func usedKeepalive() *corev3.TcpKeepalive { return keepalive(2, 1, 3) }
+
 // clientKeepalive detects clients and servers that disappeared silently: 60 s + 3 × 20 s.
 func clientKeepalive() *corev3.TcpKeepalive { return keepalive(60, 20, 3) }
 

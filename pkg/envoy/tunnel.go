@@ -55,7 +55,7 @@ func TunnelOf(resource *anypb.Any) (t Tunnel, ok bool) {
 // Complete changes an Envoy cluster of a tunnel as the agent of a gateway does: see multiplex.CloseUnused and
 // lane.First. It returns false if nothing has changed.
 func Complete(c *clusterv3.Cluster) bool {
-	closes, first := multiplex.CloseUnused(c), lane.First(c)
+	closes, first := multiplex.CloseUnused(c), lane.First(c, usedKeepalive())
 	return closes || first
 }
 

@@ -35,6 +35,8 @@ const (
 	requestSize = 8 + sockIDSize
 	messageSize = 4 + sockIDSize + 20
 	inodeAt     = messageSize - 4
+	// idiag_timer, its value while data waits for an acknowledgement, and idiag_retrans.
+	timerAt, retransmitTimer, retransmitsAt = 2, 1, 3
 	// The inode of a socket that no process holds any longer is 0.
 	noInode = 0
 )
@@ -56,6 +58,9 @@ type Socket struct {
 	// time since the last data, and round-trip time; 0 if not requested
 	quiet, rtt time.Duration
 	silent     bool // nothing was sent on it yet; false if not requested
+	// Unanswered is how often in succession the kernel has sent data again that the other end does not acknowledge. Data
+	// for which the other end has no room does not count.
+	Unanswered int
 }
 
 // Inode returns the inode of the socket: see the function Inode.
@@ -162,6 +167,9 @@ func parseSocket(m []byte) (Socket, bool) {
 	s.Local = address(s.id[0:2], s.id[4:4+size])
 	s.Remote = address(s.id[2:4], s.id[20:20+size])
 	s.Cookie = [8]byte(s.id[40:48])
+	if m[timerAt] == retransmitTimer {
+		s.Unanswered = int(m[retransmitsAt])
+	}
 	info := tcpInfo(m[messageSize:])
 	s.quiet, s.rtt, s.silent = quietFor(info), roundTripOf(info), sentNothing(info)
 	return s, true

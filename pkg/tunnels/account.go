@@ -68,8 +68,8 @@ func (t *Table) compare(ctx context.Context, a *accountant) bool {
 	if gap != t.ledger.why() {
 		t.gapUnsaved.Store(true)
 	}
-	if after != before && t.history.version > 0 {
-		t.history.add([]string{statusKey}) // notifies readers of Incomplete
+	if after != before && t.history.Version > 0 {
+		t.history.Add([]string{statusKey}) // notifies readers of Incomplete
 	}
 	t.mu.Unlock()
 	if after != "" && after != before {

@@ -76,8 +76,8 @@ func (t *Table) countConnection(c *entry, n int) {
 		delete(t.conns.nodes, ref)
 	}
 	t.conns.owners[c.owner] += n
-	if t.history.version > 0 {
-		t.history.add([]string{statusKey})
+	if t.history.Version > 0 {
+		t.history.Add([]string{statusKey})
 	}
 }
 

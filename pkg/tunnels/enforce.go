@@ -32,6 +32,8 @@ func (t *Table) enforce(ctx context.Context) {
 	defer retry.Stop()
 	mend := time.NewTimer(retryMax)
 	defer mend.Stop()
+	dead := time.NewTicker(unansweredInterval)
+	defer dead.Stop()
 	wait := retryMin
 	for {
 		select {
@@ -43,6 +45,9 @@ func (t *Table) enforce(ctx context.Context) {
 			t.check()
 		case <-retry.C:
 		case <-mend.C:
+		case <-dead.C:
+			t.closeUnanswered()
+			continue
 		}
 		t.publish()
 		t.bind()
@@ -67,7 +72,7 @@ func (t *Table) publish() {
 	loaded := t.log.loaded
 	t.files.Unlock()
 	t.mu.Lock()
-	known := t.history.version > 0
+	known := t.history.Version > 0
 	t.mu.Unlock()
 	if !loaded || known {
 		return
@@ -75,8 +80,8 @@ func (t *Table) publish() {
 	t.check()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.history.version == 0 {
-		t.history.add(nil)
+	if t.history.Version == 0 {
+		t.history.Add(nil)
 	}
 }
 

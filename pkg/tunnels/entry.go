@@ -125,10 +125,10 @@ func (t *Table) apply(b batch, now time.Time) {
 			keys = append(keys, key)
 		}
 	}
-	if t.history.version > 0 { // Before the first check, no version is published.
-		t.history.add(keys)
+	if t.history.Version > 0 { // Before the first check, no version is published.
+		t.history.Add(keys)
 	}
-	if len(t.unbound) > 0 || t.history.version == 0 {
+	if len(t.unbound) > 0 || t.history.Version == 0 {
 		notify(t.notifyEnforce)
 	}
 }
@@ -159,8 +159,8 @@ func (t *Table) remove(gone ...*entry) {
 			}
 		}
 	}
-	if t.history.version > 0 {
-		t.history.add(keys)
+	if t.history.Version > 0 {
+		t.history.Add(keys)
 	}
 }
 

@@ -43,7 +43,7 @@ func (t *Table) Fresh() error {
 		t.disconnect(e)
 	}
 	clear(t.repairs.turns)
-	t.history.add(keys)
+	t.history.Add(keys)
 	return nil
 }
 

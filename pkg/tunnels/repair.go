@@ -122,8 +122,8 @@ func (t *Table) show(e *edge, workers int) {
 	}
 	t.stats.Unserved += workers - e.shown
 	e.shown = workers
-	if t.history.version > 0 {
-		t.history.add([]string{statusKey})
+	if t.history.Version > 0 {
+		t.history.Add([]string{statusKey})
 	}
 }
 
@@ -176,7 +176,7 @@ func (t *Table) superfluous(now time.Time) (all []*entry, again time.Time) {
 			again = at
 		}
 	}
-	if t.history.version == 0 {
+	if t.history.Version == 0 {
 		return nil, time.Time{} // the loaded tunnels are not checked yet
 	}
 	for e := range t.repairs.uneven {

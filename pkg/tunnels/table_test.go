@@ -3,7 +3,6 @@ package tunnels
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/tunnels/history"
 )
 
 func TestTableFollowsTheLog(t *testing.T) {
@@ -245,8 +245,8 @@ func TestChangesAddUp(t *testing.T) {
 	if lost == 0 || lost == 25 {
 		t.Errorf("%d of 25 times a snapshot was needed", lost)
 	}
-	if len(b.history.keys) > 2*maxHistory {
-		t.Errorf("%d changes are remembered", len(b.history.keys))
+	if b.history.Len() > 2*history.Max {
+		t.Errorf("%d changes are remembered", b.history.Len())
 	}
 }
 
@@ -285,22 +285,4 @@ func TestFresh(t *testing.T) {
 		b.run(t)
 		b.has(t, map[string]string{})
 	})
-}
-
-func TestHistoryIsBounded(t *testing.T) {
-	h := newHistory()
-	h.add(nil)
-	for i := range 10 * maxHistory {
-		h.add([]string{fmt.Sprint(i % 10)})
-	}
-	if _, ok := h.since(h.version - uint64(len(h.keys)) - 1); ok {
-		t.Error("more is known than is remembered")
-	}
-	keys, ok := h.since(h.version - maxHistory)
-	if !ok || len(keys) != 10 {
-		t.Errorf("got %q, known %t", keys, ok)
-	}
-	if keys, ok := h.since(h.version - 1); !ok || !maps.Equal(map[string]bool{"9": true}, map[string]bool{keys[0]: true}) {
-		t.Errorf("got %q, known %t", keys, ok)
-	}
 }

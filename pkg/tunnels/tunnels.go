@@ -41,6 +41,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/sockets"
+	"github.com/fairlead/fairlead/pkg/tunnels/history"
 )
 
 // Tunnel is one live tunnel.
@@ -110,7 +111,7 @@ type Table struct {
 	unbound map[*entry]bool   // entries of live and of connections whose sockets were not looked up yet
 	cookies map[cookie]*entry // tunnels of live by their sockets; only with Config.Envoy
 	conns   connections
-	history history
+	history history.History
 	denied  denied
 	counts  counts
 	ledger  ledger
@@ -158,7 +159,7 @@ func New(config Config) *Table {
 		live:         map[string]*entry{}, unbound: map[*entry]bool{}, cookies: map[cookie]*entry{},
 		conns:  newConnections(),
 		counts: newCounts(), ledger: newLedger(), cuts: map[model.EdgeRef]int{},
-		history: newHistory(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
+		history: history.New(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
 		replacement:   replacement{doomed: map[*entry]bool{}},
 		notifyEnforce: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
 	}
@@ -191,7 +192,7 @@ func (t *Table) Snapshot() (all []Tunnel, version uint64) {
 			all = append(all, e.Tunnel)
 		}
 	}
-	return all, t.history.version
+	return all, t.history.Version
 }
 
 // reports reports whether a tunnel is reported. Those of lanes come and go with each connection of a client, so they
@@ -217,8 +218,8 @@ func (t *Table) Edges() map[model.EdgeRef]bool {
 func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, closed []string, version uint64, ok bool) {
 	for {
 		t.mu.Lock()
-		keys, known := t.history.since(since)
-		version, changed := t.history.version, t.history.changed
+		keys, known := t.history.Since(since)
+		version, changed := t.history.Version, t.history.Changed
 		for _, key := range keys {
 			if key == statusKey {
 				continue
@@ -253,8 +254,8 @@ func (t *Table) Deny(d model.Denied) {
 			lanes = append(lanes, key)
 		}
 	}
-	if t.history.version > 0 {
-		t.history.add(lanes)
+	if t.history.Version > 0 {
+		t.history.Add(lanes)
 	}
 	t.keepCuts()
 	t.mu.Unlock()

@@ -71,11 +71,12 @@ func Listener(usual *listenerv3.Listener, name, address string, linger time.Dura
 // First changes an Envoy cluster of a gateway that uses the reverse tunnels of a tunnel id by HTTP/2: the first attempt
 // of each connection uses a lane, and the further ones the usual reverse tunnels. The edge decides the protocol, in
 // TLS. So lanes that are all in use, or that an edge does not have, cost a wait for the second attempt: every route to
-// such an Envoy cluster has to retry. It returns false if nothing has changed.
+// such an Envoy cluster has to retry. inUse detects that a lane in use is dead while no data is on its way; while there
+// is, the gateway's agent does (package tunnels). First returns false if nothing has changed.
 //
 // A gateway's agent does this, not the xds-server: an Envoy cluster that changes while it is in use loses its reverse
 // tunnels, and all gateways share the Envoy clusters of the xds-server, also those of earlier versions.
-func First(c *clusterv3.Cluster) bool {
+func First(c *clusterv3.Cluster, inUse *corev3.TcpKeepalive) bool {
 	reverse, options, context := &reverseclusterv3.ReverseConnectionClusterConfig{}, &upstreamhttpv3.HttpProtocolOptions{},
 		&tlsv3.UpstreamTlsContext{}
 	packed := c.GetTypedExtensionProtocolOptions()[typed.HTTPProtocols]
@@ -97,6 +98,7 @@ func First(c *clusterv3.Cluster) bool {
 		context.CommonTlsContext.AlpnProtocols = []string{http2, protocol}
 	})
 	c.PerConnectionBufferLimitBytes = wrapperspb.UInt32(Buffer)
+	c.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{TcpKeepalive: inUse}
 	c.CircuitBreakers.Thresholds[0].MaxConnections = wrapperspb.UInt32(connections)
 	return true
 }
