@@ -47,7 +47,7 @@ func EdgeListeners(
 				l, tunnelListenerName(g.Name, lane.Node(node, i)), reverseAddress(
 					edge.NodeID()+model.LaneMark, inst.Domain.TunnelID(wc.ID)+model.LaneMark,
 					laneCluster(g.Name, i, node), model.TunnelsInLane(i)*inst.WorkerCount(),
-				), answerTimeout,
+				),
 			))
 		}
 	}

@@ -13,29 +13,44 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/envoy"
 )
 
 // TestLastBytes has a server that closes its connection right after its last byte, and clients that read slowly: the
-// whole answer is still inside of the Envoys when the server is gone. The answer is shorter than the window of a
-// stream: for longer ones Envoy 1.40 loses data as described in docs/decisions/0025-last-bytes.md.
+// whole answer is still inside of the Envoys when the server is gone. In a usual reverse tunnel the answer is shorter
+// than the window of a stream: for longer ones Envoy 1.40 loses data as described in docs/decisions/0025-last-bytes.md.
 func TestLastBytes(t *testing.T) {
-	const size = 3 << 19 // 1.5 MiB; the kernel's own buffers are additional
+	for name, of := range map[string]struct{ lanes, size, rounds int }{
+		"usual": {0, 3 << 19, 5}, // 1.5 MiB; the kernel's own buffers are additional
+		"lane":  {1, 11 << 20, 1},
+	} {
+		t.Run(name, func(t *testing.T) { lastBytes(t, of.lanes, of.size, of.rounds) })
+	}
+}
+
+func lastBytes(t *testing.T, lanes, size, rounds int) {
 	workload := newAuthority(t)
 	hostname := "c1.prod." + string(domain)
 	server := newClosingServer(t, workload, hostname, size)
 	c1 := cluster(t, "c1", server.endpoint(t))
 	in := newInstallation(t, 1, c1)
 	in.workload = workload
-	in.startEdge(t, c1)
+	if lanes > 0 {
+		in.withLanes(t, lanes)
+	}
+	edge := in.startDialling(t, c1, envoy.EdgeDial{Version: envoy.Current})
 	g := in.gateways[0]
 	for route, dial := range map[string]func() (net.Conn, error){
 		"sni":     func() (net.Conn, error) { return net.Dial("tcp", g.bind.APIServer.String()) },
 		"connect": func() (net.Conn, error) { return dialConnect(g, hostname) },
 	} {
 		t.Run("a slow client gets all that a server sent before it closed, by "+route, func(t *testing.T) {
-			for range 5 {
+			for range rounds {
 				envoytest.Eventually(t, "the tunnel is up", func() error { return tryHello(dial, in, hostname) })
 				checkAllArrives(t, dial, in, hostname, size)
+			}
+			if n := edge.Sum(t, `^http[.]tunnel[.]downstream_cx_http1_total$`); (n > 0) != (lanes > 0) {
+				t.Errorf("%d connections used lanes", n)
 			}
 		})
 	}

@@ -8,7 +8,6 @@ package lane
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -48,8 +47,9 @@ const (
 )
 
 // Listener returns the listener of a lane from the usual one. The node id and the tunnel id in its address end with
-// model.LaneMark. An ended connection is closed after linger, so that the gateway reads what its apiserver sent last.
-func Listener(usual *listenerv3.Listener, name, address string, linger time.Duration) *listenerv3.Listener {
+// model.LaneMark. When an apiserver has closed its connection, Envoy closes the reverse tunnel as soon as everything is
+// sent: by default it would wait for a second, and also discard what cannot be sent for so long.
+func Listener(usual *listenerv3.Listener, name, address string) *listenerv3.Listener {
 	l := proto.CloneOf(usual)
 	l.Name, l.StatPrefix = name, name
 	l.GetAddress().GetSocketAddress().Address = address
@@ -62,7 +62,7 @@ func Listener(usual *listenerv3.Listener, name, address string, linger time.Dura
 		manager := &hcmv3.HttpConnectionManager{}
 		change(chain.GetFilters()[len(chain.GetFilters())-1].GetTypedConfig(), manager, func() {
 			manager.CodecType, manager.Http2ProtocolOptions = hcmv3.HttpConnectionManager_HTTP1, nil
-			manager.DelayedCloseTimeout = durationpb.New(linger)
+			manager.DelayedCloseTimeout = durationpb.New(0)
 		})
 	}
 	return l
