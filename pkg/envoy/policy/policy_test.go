@@ -79,14 +79,16 @@ func TestAllRenderedEdgeResourcesAreAllowed(t *testing.T) {
 			wc.ID, wc.Hostname = ownEdge.ID, "c1.prod.tunnels.example.com"
 			for _, which := range []model.AccessLog{"", model.AccessLogFailed, model.AccessLogAll} {
 				inst := ownInstallation()
-				inst.AccessLog = which
+				inst.AccessLog, inst.Lanes = which, 2
 				for _, version := range []envoy.Version{envoy.Oldest, envoy.Current} {
 					dial.Version = version
 					edge = append(edge, messages(envoy.EdgeListeners(inst, wc, ownEdge.Node, dial))...)
 				}
 				wc.Limits.Bandwidth = 1 << 20
 			}
-			edge = append(edge, messages(envoy.EdgeClusters(ownInstallation(), wc, ownEdge.Node, dial))...)
+			inst := ownInstallation()
+			inst.Lanes, wc.Limits.Bandwidth = 2, 0
+			edge = append(edge, messages(envoy.EdgeClusters(inst, wc, ownEdge.Node, dial))...)
 		}
 	}
 	allowed := edgePolicy()
@@ -104,7 +106,9 @@ func TestAllRenderedGatewayResourcesAreAllowed(t *testing.T) {
 		Edges: []model.EdgeRef{{Node: "edge-b", ID: "bbbbbbbbbbbbbbbbbbbb"}, {Node: "a.b", ID: "cccccccccccccccccccc"}},
 		IDs:   []string{"bbbbbbbbbbbbbbbbbbbb"},
 	}
-	for _, inst := range []model.Installation{ownInstallation(), single} {
+	all := ownInstallation()
+	all.Lanes, all.GatewaysPerTunnel = 2, 3
+	for _, inst := range []model.Installation{ownInstallation(), single, all} {
 		for i, host := range []string{"0.0.0.0", "::", "127.0.0.1", "2001:db8::2"} {
 			inst.AccessLog = []model.AccessLog{"", model.AccessLogFailed, model.AccessLogAll, model.AccessLogFailed}[i]
 			at := model.Endpoint{Host: host, Port: 8443}
