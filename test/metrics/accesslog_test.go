@@ -30,7 +30,8 @@ func accessLogged(s *world.World, m *world.Member) func(context.Context) error {
 				return err
 			}
 			for _, l := range lines {
-				if l.In > 0 && l.Out > 0 {
+				// A gateway that forwards a client to another one does not know the edge.
+				if l.In > 0 && l.Out > 0 && seen[l.Listener].Edge == "" {
 					seen[l.Listener] = l
 				}
 			}
