@@ -236,7 +236,7 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 		group.Go(func() error { a.followJoined(work); return nil })
 	}
 	if a.lanes != nil {
-		group.Go(func() error { a.lanes.Run(work, a.streams, a.xds); return nil })
+		group.Go(func() error { a.lanes.Run(work, a.clients(), a.xds); return nil })
 		group.Go(func() error { a.nearest.Run(work, a.xds, a.reportWays); return nil })
 	}
 	if a.gateway != nil {

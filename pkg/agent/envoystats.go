@@ -53,6 +53,29 @@ func (a *Agent) streams(ctx context.Context) (int, error) {
 	return a.config.admin().Sum(ctx, streamStats)
 }
 
+// begunStats matches the numbers of streams that ever began in the reverse tunnels of an edge.
+const begunStats = `^http\.tunnel[a-z0-9_]*\.downstream_rq_total$`
+
+// clients returns a function that returns the number of streams, and at least one if any has begun since its last call:
+// an edge with short connections only has clients too.
+func (a *Agent) clients() func(context.Context) (int, error) {
+	before := -1
+	return func(ctx context.Context) (int, error) {
+		n, err := a.streams(ctx)
+		if err != nil || n > 0 {
+			return n, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, statsTime)
+		defer cancel()
+		begun, err := a.config.admin().Sum(ctx, begunStats)
+		if err == nil && before >= 0 && begun != before {
+			n = 1
+		}
+		before = begun
+		return n, err
+	}
+}
+
 // clusterStats matches statistics of Envoy clusters. An edge has one Envoy cluster for each gateway and enrolment. A
 // gateway has these statistics only with --cluster-statistics.
 const clusterStats = `^cluster\..*\.(` +

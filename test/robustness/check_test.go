@@ -473,7 +473,7 @@ var stories = map[string]struct {
 		in: begin().usage(false, Entry{Memory: 50 << 20}).usage(true, Entry{Memory: 90 << 20}).finish(),
 	},
 	"open files grow": {
-		in:   begin().usage(false, Entry{Files: 20}).usage(true, Entry{Files: 400}).finish(),
+		in:   begin().usage(false, Entry{Files: 20}).usage(true, Entry{Files: 1000}).finish(),
 		want: []string{RuleUsage},
 	},
 	"open files vary": {

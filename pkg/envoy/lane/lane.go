@@ -42,6 +42,9 @@ const (
 	// full, and what a client does not read is pinned in it. Larger ones do not make downloads faster, because TCP has
 	// windows of its own.
 	Buffer = 64 << 10
+	// shared is the part of connections that use the usual reverse tunnels at once: one of so many. Otherwise an edge
+	// whose lanes are closed would get no client beside one whose lanes are open, and never open them.
+	shared = 16
 	// connections is no limit: an Envoy cluster of a gateway is limited by its requests.
 	connections = 1 << 20
 )
@@ -85,7 +88,9 @@ func First(c *clusterv3.Cluster, inUse *corev3.TcpKeepalive) bool {
 		len(c.GetCircuitBreakers().GetThresholds()) != 1 {
 		return false
 	}
-	reverse.HostIdFormat += fmt.Sprintf(`%%CEL(upstream.request_attempt_count > 1 ? "" : "%s")%%`, model.LaneMark)
+	reverse.HostIdFormat += fmt.Sprintf(
+		`%%CEL(upstream.request_attempt_count > 1 || connection.id %% %du == 0u ? "" : "%s")%%`, shared, model.LaneMark,
+	)
 	c.GetClusterType().TypedConfig = typed.Pack(reverse)
 	options.UpstreamProtocolOptions = &upstreamhttpv3.HttpProtocolOptions_AutoConfig{
 		AutoConfig: &upstreamhttpv3.HttpProtocolOptions_AutoHttpConfig{
