@@ -139,8 +139,8 @@ func (f *flags) addGateways(set *pflag.FlagSet) {
 	)
 	set.IntVar(
 		&f.inst.Lanes, "lanes", model.DefaultLanes,
-		"how many further tunnels each edge with clients keeps for each worker of each gateway, so that fewer connections "+
-			"share one; fewer in a large fleet, because each is a connection of the gateway",
+		"how many lanes of further tunnels each edge with clients may open, each tunnel for one connection: 4 in lane 1 for "+
+			"each worker of each gateway, and each further lane doubles their number; fewer in a large fleet",
 	)
 	set.StringVar(
 		&f.accessLog,

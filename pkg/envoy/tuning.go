@@ -60,12 +60,12 @@ const (
 	// not how edges and apiservers return to a gateway.
 	lostAttempts = 17
 	lostBackoff  = time.Millisecond
-	// peerAttempts is the number of attempts for a client of another gateway: a lane, and a usual reverse tunnel.
-	peerAttempts = 2
 	// lostSNIAttempts and lostSNIBackoff do the same by SNI, for about a second. All connections of a worker share one
 	// backoff of Envoy's TCP proxy, which is never reset, so the waits cannot grow from short to long ones.
 	lostSNIAttempts = 100
 	lostSNIBackoff  = 20 * time.Millisecond
+	// peerAttempts is the number of attempts for a client of another gateway: a lane, and a usual reverse tunnel.
+	peerAttempts = 2
 
 	// tunnelConnectTimeout bounds the TLS handshake inside a dead reverse tunnel, so that the next one is tried before
 	// Cluster API's probe times out after 5 s.

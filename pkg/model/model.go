@@ -32,8 +32,8 @@ type Installation struct {
 	// Handshakes is how many reverse tunnels each gateway accepts per second; 0 means the default.
 	Handshakes int
 	// Lanes is how many lanes gateways accept of each edge besides its usual reverse tunnels. Edges are sent as many as
-	// LanesFor returns, and open them while they have clients. Streams spread over all of them, so that few share one TCP
-	// connection. 0 means none.
+	// LanesFor returns, and open them while they have clients. Each reverse tunnel in them carries one connection of a
+	// client. 0 means none.
 	Lanes int
 	// AccessLog selects the connections that gateways and edges log when they end; empty means none.
 	AccessLog AccessLog

@@ -507,7 +507,7 @@ const (
 	memoryFactor, memoryMore = 2, 64 << 20
 	heapFactor, heapMore     = 2, 16 << 20
 	// The Envoy of an edge opens its lanes when it has clients, maybe after the first measurement: at each of three
-	// gateways, of two reverse tunnels with three files each.
+	// gateways up to 64 reverse tunnels with three files each.
 	filesFactor, filesMore = 2, 64 + 3*3*64
 	goFactor, goMore       = 2, 64
 	// A gateway replaces its log of tunnels when it has 8 MiB, and has two of them for a while.

@@ -29,7 +29,7 @@ const (
 	// Failed is a connection that no reverse tunnel has carried, after all attempts of the gateway.
 	Failed Outcome = "failed"
 	// Broken is a connection that its reverse tunnel carried and that ended with it. Envoy 1.40 reports that only of
-	// clients that came by CONNECT.
+	// clients that came by CONNECT and share the reverse tunnel with others.
 	Broken Outcome = "broken"
 )
 
