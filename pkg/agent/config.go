@@ -154,7 +154,6 @@ func (c Config) process() envoyproc.Config {
 	p := envoyproc.Config{
 		Dir: c.RuntimeDir, Program: c.Envoy, Log: c.EnvoyLog, LogLevel: c.EnvoyLogLevel, External: c.External,
 		Concurrency: c.Concurrency, Memory: c.Memory, ClusterStatistics: c.ClusterStatistics, DrainTimeout: c.DrainTimeout,
-		Forward: c.GatewaysPerTunnel > 0,
 	}
 	if c.Gateway != nil {
 		p.Gateway, p.Clients = true, c.Gateway.Bind.Clients()

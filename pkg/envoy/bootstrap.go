@@ -10,6 +10,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	metricsv3 "github.com/envoyproxy/go-control-plane/envoy/config/metrics/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	internalv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/internal_listener/v3"
 	downstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/reverse_tunnel/downstream_socket_interface/v3"
 	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/reverse_tunnel/upstream_socket_interface/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
@@ -19,7 +20,6 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/envoy/overload"
-	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -32,7 +32,6 @@ type BootstrapConfig struct {
 	// ClusterStatistics enables a gateway's statistics for each Envoy cluster, and so for each workload cluster. They
 	// use 12 KB of memory each, and more while there is traffic.
 	ClusterStatistics bool
-	Forward           bool // a gateway forwards clients to other gateways, which needs internal listeners
 }
 
 // GatewayBootstrap returns the bootstrap of a gateway's Envoy. Its agent sends everything else.
@@ -44,9 +43,8 @@ func GatewayBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 			AccessLog:  []*accesslogv3.AccessLog{record.Tunnels()},
 		}),
 	})
-	if c.Forward {
-		b.BootstrapExtensions = append(b.BootstrapExtensions, peers.Extension())
-	}
+	b.BootstrapExtensions = append(b.BootstrapExtensions, internalListeners())
+	b.StaticResources.Clusters = append(b.StaticResources.Clusters, behindConnect())
 	b.LayeredRuntime = &bootstrapv3.LayeredRuntime{
 		Layers: []*bootstrapv3.RuntimeLayer{keepLastBytes(), listenerLimit(c), limitsLayer()},
 	}
@@ -58,6 +56,11 @@ func GatewayBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 		b.StatsConfig = noClusterStatistics()
 	}
 	return b
+}
+
+// internalListeners lets an Envoy have internal listeners.
+func internalListeners() *corev3.TypedExtensionConfig {
+	return typed.Extension("envoy.bootstrap.internal_listener", &internalv3.InternalListener{})
 }
 
 // releaseMemory returns unused memory to the kernel every second, which Envoy used while it read thousands of Envoy

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/front"
+	"github.com/fairlead/fairlead/pkg/envoy/lane"
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -56,6 +58,16 @@ func controlChannel(at model.Endpoint) *clusterv3.Cluster {
 	c := dialledCluster(controlCluster, at, clientKeepalive())
 	c.TransportSocket = sendAddress()
 	return c
+}
+
+// behindConnect leads from the port for clients by CONNECT to their listener.
+func behindConnect() *clusterv3.Cluster {
+	return front.Cluster(&clusterv3.Cluster{
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		ConnectTimeout:       durationpb.New(dialTimeout),
+		CircuitBreakers:      breaker(unlimited()),
+		TransportSocket:      sendAddress(),
+	}, connectListener, lane.Buffer)
 }
 
 // tunnelCluster uses the reverse tunnels of one tunnel id. The TLS of the handshake ends with the handshake, so this

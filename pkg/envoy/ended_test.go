@@ -1,7 +1,6 @@
 package envoy_test
 
 import (
-	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -29,20 +28,11 @@ func TestClientConnectionsEndWithTheirTunnel(t *testing.T) {
 		t.Run(route, func(t *testing.T) {
 			if took := fastest(soon, func() time.Duration {
 				edge := in.startEdge(t, c1)
-				envoytest.Eventually(t, "the tunnel is up", func() error { return tryHello(dial, in, hostname) })
-				raw, err := dial()
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer raw.Close()
-				conn := tls.Client(raw, &tls.Config{RootCAs: in.workload.roots(), ServerName: hostname})
-				if err := conn.HandshakeContext(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				conn := connectTo(t, dial, in, hostname)
 				begin := time.Now()
 				edge.Kill()
-				_ = raw.SetDeadline(begin.Add(envoytest.Patience))
-				_, err = conn.Read(make([]byte, 1))
+				_ = conn.SetDeadline(begin.Add(envoytest.Patience))
+				_, err := conn.Read(make([]byte, 1))
 				took := time.Since(begin)
 				if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Fatalf("it was not closed: %v", err)

@@ -212,7 +212,7 @@ func (in input) responder(t *testing.T) *bootstrapv3.Bootstrap {
 	}
 	return envoy.Static(
 		envoy.GatewayBootstrap(envoy.BootstrapConfig{
-			ClusterStatistics: in.Statistics, Forward: in.Installation.GatewaysPerTunnel > 0,
+			ClusterStatistics: in.Statistics,
 		}), listeners, clusters,
 	)
 }

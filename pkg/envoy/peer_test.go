@@ -125,7 +125,7 @@ func newAssigned(
 ) (in *installation, wc model.WorkloadCluster, sorted []*gateway) {
 	t.Helper()
 	wc = cluster(t, "c1", api)
-	in = newInstallationOf(t, envoy.BootstrapConfig{Forward: true}, gateways, wc)
+	in = newInstallation(t, gateways, wc)
 	in.workload, in.AccessLog, in.GatewaysPerTunnel = workload, model.AccessLogAll, count
 	for i, g := range in.Gateways {
 		in.Gateways[i].Public = in.peers[g.Name].endpoint(t)

@@ -30,7 +30,7 @@ func TestNetworksAreReachedThroughAGatewayThatForwards(t *testing.T) {
 	wide := newSite("a1", "a", egressID, []string{"0.0.0.0/0"}) // the edge has to refuse
 	wide.ID = a1.ID
 
-	in := newInstallationOf(t, envoy.BootstrapConfig{Forward: true}, 3, a1)
+	in := newInstallation(t, 3, a1)
 	in.AccessLog, in.GatewaysPerTunnel = model.AccessLogAll, 2
 	for i, g := range in.Gateways {
 		in.Gateways[i].Public = in.peers[g.Name].endpoint(t)

@@ -1,6 +1,8 @@
 package envoy
 
 import (
+	"slices"
+
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
 	"github.com/fairlead/fairlead/pkg/envoy/denylist"
+	"github.com/fairlead/fairlead/pkg/envoy/front"
 	"github.com/fairlead/fairlead/pkg/envoy/lane"
 	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/envoy/peers"
@@ -28,11 +31,14 @@ import (
 func GatewayListeners(
 	inst model.Installation, gateway string, bind GatewayBind, denied model.Denied,
 ) []*listenerv3.Listener {
-	return append([]*listenerv3.Listener{
-		gatewayPublic(inst, gateway, bind, denied),
-		gatewayAPIServer(inst, bind.APIServer, bind.Version),
+	return slices.Concat(
+		[]*listenerv3.Listener{
+			gatewayPublic(inst, gateway, bind, denied),
+			gatewayAPIServer(inst, bind.APIServer, bind.Version),
+		},
 		gatewayConnect(inst, bind.Connect, bind.Version),
-	}, peerListeners(inst, gateway, bind.Version)...)
+		peerListeners(inst, gateway, bind.Version),
+	)
 }
 
 // GatewayClusters returns the Envoy clusters of all gateways of an installation that are not tunnels, in constant
@@ -170,7 +176,7 @@ func clientBuffer(version Version) *wrapperspb.UInt32Value {
 
 // HasClients reports whether a listener of a gateway with this name is for clients of workload clusters.
 func HasClients(listener string) bool {
-	return listener == apiserverListener || listener == connectListener
+	return listener == apiserverListener || listener == connectListener || listener == front.Name(connectListener)
 }
 
 // clusterBySNI sets the Envoy cluster of the TCP proxy that follows.
@@ -186,7 +192,7 @@ func clusterBySNI() *setstatev3.Config {
 // gatewayConnect is the CONNECT route: the name of the Envoy cluster is the authority, without its port. It answers
 // 200, 404 for a name without a tunnel, and 503 if a reverse tunnel is missing for as long as the SNI route holds a
 // connection.
-func gatewayConnect(inst model.Installation, at model.Endpoint, version Version) *listenerv3.Listener {
+func gatewayConnect(inst model.Installation, at model.Endpoint, version Version) []*listenerv3.Listener {
 	l := listening(connectListener, at, clientKeepalive())
 	l.PerConnectionBufferLimitBytes = clientBuffer(version)
 	match := typed.ConnectMatch()
@@ -219,5 +225,5 @@ func gatewayConnect(inst model.Installation, at model.Endpoint, version Version)
 	l.FilterChains = []*listenerv3.FilterChain{
 		{Name: connectListener, Filters: []*listenerv3.Filter{managerFilter(manager)}},
 	}
-	return l
+	return front.Split(l, tcpProxy("connect", front.Name(connectListener)))
 }

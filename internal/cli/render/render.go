@@ -233,7 +233,7 @@ func (f renderFlags) gatewayBootstrap(fleet model.Fleet, name string) (*bootstra
 		}
 	}
 	return envoy.Static(
-		envoy.GatewayBootstrap(envoy.BootstrapConfig{Forward: inst.GatewaysPerTunnel > 0}),
+		envoy.GatewayBootstrap(envoy.BootstrapConfig{}),
 		envoy.GatewayListeners(inst, name, bind, denied), clusters,
 		scopes...,
 	), nil

@@ -23,7 +23,6 @@ type Config struct {
 	// heap size in bytes at which Envoy stops accepting work; 0: the default of envoy.BootstrapConfig
 	Memory            uint64
 	ClusterStatistics bool // see envoy.BootstrapConfig
-	Forward           bool // see envoy.BootstrapConfig
 	External          bool // another program starts Envoy, in Dir and with BootstrapFileName
 
 	Gateway bool // use the bootstrap of a gateway instead of an edge's

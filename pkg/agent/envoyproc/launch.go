@@ -48,7 +48,7 @@ func arguments(c Config) []string {
 
 // bootstrap returns Envoy's bootstrap and the mark in it. It does not depend on an identity: see package envoy.
 func (c Config) bootstrap() (data []byte, mark string, err error) {
-	settings := envoy.BootstrapConfig{MaxHeap: c.Memory, ClusterStatistics: c.ClusterStatistics, Forward: c.Forward}
+	settings := envoy.BootstrapConfig{MaxHeap: c.Memory, ClusterStatistics: c.ClusterStatistics}
 	b := envoy.EdgeBootstrap(settings)
 	if c.Gateway {
 		b = envoy.GatewayBootstrap(settings)

@@ -35,7 +35,7 @@ type Deps struct {
 	StateDir   string
 	RuntimeDir string // where Envoy runs
 	Workers    int    // threads of Envoy
-	Forward    bool   // Envoy has internal listeners, so it can forward clients
+	Forward    bool   // the gateways forward clients to each other
 	// Replace has the running Envoy replaced, and returns at once; false means that there is none. It is used only with
 	// Config.WithoutNetAdmin.
 	Replace func() bool

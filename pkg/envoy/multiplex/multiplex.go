@@ -39,6 +39,11 @@ const (
 	// peerPing is the interval of pings between gateways. The kernel detects a black hole by them.
 	peerPing = time.Second
 
+	// endedStreams is how many streams the other side may reset, at once and per second. A gateway resets the stream of
+	// each client by CONNECT that disconnects first. By default Envoy closes an HTTP/2 connection, with all that share
+	// it, after 1,000 and further 33 per second. That is for clients that nobody knows; a gateway is known.
+	endedStreams = 1 << 32
+
 	// UnusedAfter bounds how long a reverse tunnel without connections of clients is pinged like one in use, which costs
 	// 20 MB a day. Another reverse tunnel in its place, and its first use, cost as much as these pings in 40 s.
 	UnusedAfter = time.Minute
@@ -47,8 +52,13 @@ const (
 // Gateway returns the HTTP/2 options of a gateway's side of a reverse tunnel, with windows for downloads.
 func Gateway() *corev3.Http2ProtocolOptions { return options(downloadWindow, downloads) }
 
-// Edge returns the HTTP/2 options of an edge's side of a reverse tunnel, with windows for uploads.
-func Edge() *corev3.Http2ProtocolOptions { return options(uploadWindow, uploads) }
+// Edge returns the HTTP/2 options of an edge's side of a reverse tunnel, with windows for uploads. Clients may disconnect
+// as often as they like: see endedStreams.
+func Edge() *corev3.Http2ProtocolOptions {
+	o := options(uploadWindow, uploads)
+	o.StreamResetBurst, o.StreamResetRate = wrapperspb.UInt64(endedStreams), wrapperspb.UInt64(endedStreams)
+	return o
+}
 
 // Peer returns the HTTP/2 options of a gateway's connections to another one.
 func Peer() *corev3.Http2ProtocolOptions {

@@ -33,7 +33,9 @@ const (
 
 // Prefer gives an Envoy cluster groups of hosts, the nearest first. With several hosts, one that fails once is ejected:
 // its clients try the next host of the group, and then the next group. It returns after returnAfter, so that the
-// nearest one is used again, soon after returnAtMost at the latest. If all hosts are ejected, all are used.
+// nearest one is used again, soon after returnAtMost at the latest. If all hosts are ejected, all are used. Each
+// ejection has effect at once: by default Envoy waits up to a second for further ones, and every client would meet the
+// host that fails.
 //
 // Envoy 1.40 counts a stream of CONNECT that the other side resets as a failure too, so a connection that ends this way
 // may send others to the next host for returnAfter.
@@ -44,6 +46,7 @@ func Prefer(c *clusterv3.Cluster, groups ...[]*endpointv3.LbEndpoint) {
 		return
 	}
 	c.LoadAssignment.Policy = &endpointv3.ClusterLoadAssignment_Policy{OverprovisioningFactor: wrapperspb.UInt32(enough)}
+	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{UpdateMergeWindow: durationpb.New(0)}
 	always, never, once := wrapperspb.UInt32(100), wrapperspb.UInt32(0), wrapperspb.UInt32(1)
 	c.OutlierDetection = &clusterv3.OutlierDetection{
 		SplitExternalLocalOriginErrors: true,

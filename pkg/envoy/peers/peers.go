@@ -23,7 +23,6 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	internalv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/internal_listener/v3"
 	headermutationv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
 	codecv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/upstream_codec/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -128,11 +127,6 @@ func dialled(c *clusterv3.Cluster) model.Endpoint {
 		}
 	}
 	return model.Endpoint{}
-}
-
-// Extension lets an Envoy have internal listeners.
-func Extension() *corev3.TypedExtensionConfig {
-	return typed.Extension("envoy.bootstrap.internal_listener", &internalv3.InternalListener{})
 }
 
 // Listener returns the internal listener for another gateway. proxy is a TCP proxy to Cluster.

@@ -38,6 +38,7 @@ type sample struct {
 	tunnel                     *listenerv3.Listener // of the edge
 	gateway, apiservers        *clusterv3.Cluster   // of the edge
 	public, apiserver, connect *listenerv3.Listener // of the gateway
+	port                       *listenerv3.Listener // of the gateway, before connect
 	workload, peer, control    *clusterv3.Cluster   // of the gateway
 }
 
@@ -56,7 +57,7 @@ func newSample() sample {
 	edge, gateway := envoy.EdgeClusters(inst, wc, ownEdge.Node, envoy.EdgeDial{}), envoy.GatewayClusters(inst)
 	return sample{
 		tunnel: envoy.EdgeListeners(inst, wc, ownEdge.Node, envoy.EdgeDial{})[0], apiservers: edge[0], gateway: edge[1],
-		public: listeners[0], apiserver: listeners[1], connect: listeners[2],
+		public: listeners[0], apiserver: listeners[1], port: listeners[2], connect: listeners[3],
 		workload: envoy.TunnelClusters(inst, wc)[0], control: gateway[1], peer: gateway[2],
 	}
 }
@@ -71,7 +72,7 @@ func (s sample) rejections(t *testing.T) string {
 			got = append(got, err.Error())
 		}
 	}
-	for _, m := range []proto.Message{s.public, s.apiserver, s.connect, s.workload, s.peer, s.control} {
+	for _, m := range []proto.Message{s.public, s.apiserver, s.port, s.connect, s.workload, s.peer, s.control} {
 		if err := gateway.Check(wrapped(t, m)); err != nil {
 			got = append(got, err.Error())
 		}
@@ -123,7 +124,7 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 			p.AccessLogFlushInterval = durationpb.New(time.Millisecond) //nolint:staticcheck // Envoy still obeys it
 		}), "access_log_flush_interval"},
 		"counts under another name":        {func(_ *testing.T, s sample) { s.public.StatPrefix = "x" }, "stat_prefix"},
-		"clients that drain under another": {func(_ *testing.T, s sample) { s.connect.StatPrefix = "public" }, "stat_prefix"},
+		"clients that drain under another": {func(_ *testing.T, s sample) { s.port.StatPrefix = "public" }, "stat_prefix"},
 		"more tunnels in a second than any": {func(t *testing.T, s sample) {
 			inside(t, s.public.FilterChains[0].Filters[0].GetTypedConfig(), func(
 				l *localratelimitv3.LocalRateLimit,
@@ -295,15 +296,15 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 			`address is "203.0.113.1"`,
 		},
 		"a listener at another port": {func(_ *testing.T, s sample) {
-			s.connect.Address.GetSocketAddress().PortSpecifier = &corev3.SocketAddress_PortValue{PortValue: 22}
+			s.port.Address.GetSocketAddress().PortSpecifier = &corev3.SocketAddress_PortValue{PortValue: 22}
 		}, "port_value is"},
 		"a listener with a name for port": {func(_ *testing.T, s sample) {
-			s.connect.Address.GetSocketAddress().PortSpecifier = &corev3.SocketAddress_NamedPort{NamedPort: "ssh"}
+			s.port.Address.GetSocketAddress().PortSpecifier = &corev3.SocketAddress_NamedPort{NamedPort: "ssh"}
 		}, "named_port is set"},
 		"a listener of datagrams": {func(_ *testing.T,
 			s sample,
 		) {
-			s.connect.Address.GetSocketAddress().Protocol = corev3.SocketAddress_UDP
+			s.port.Address.GetSocketAddress().Protocol = corev3.SocketAddress_UDP
 		}, "protocol is set"},
 		"a listener for any " +
 			"destination": {

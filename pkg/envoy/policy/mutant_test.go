@@ -35,7 +35,7 @@ func TestEveryOtherFieldIsRejected(t *testing.T) {
 	edge, gateway := edgePolicy(), gatewayPolicy(everywhere)
 	tried := 0
 	for i, m := range []proto.Message{
-		s.tunnel, s.apiservers, s.gateway, s.public, s.apiserver, s.connect, s.workload,
+		s.tunnel, s.apiservers, s.gateway, s.public, s.apiserver, s.port, s.connect, s.workload,
 		s.peer, s.control,
 	} {
 		allowed := edge

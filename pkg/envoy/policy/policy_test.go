@@ -386,32 +386,37 @@ func endpointOf(c *clusterv3.Cluster) *endpointv3.Endpoint {
 
 func TestNoResourceOfAGatewayLeadsToItsAgent(t *testing.T) {
 	tests := map[string]struct {
-		change  func(public, apiserver, connect *listenerv3.Listener, tunnel *clusterv3.Cluster)
+		change  func(listeners []*listenerv3.Listener, tunnel *clusterv3.Cluster)
 		wantErr string
 	}{
-		"a chain of the public port": {change: func(public, _, _ *listenerv3.Listener, _ *clusterv3.Cluster) {
+		"a chain of the public port": {change: func(l []*listenerv3.Listener, _ *clusterv3.Cluster) {
 			inside(
-				t, public.FilterChains[1].Filters[0].GetTypedConfig(),
+				t, l[0].FilterChains[1].Filters[0].GetTypedConfig(),
 				func(p *tcpproxyv3.TcpProxy) { p.ClusterSpecifier = &tcpproxyv3.TcpProxy_Cluster{Cluster: "agent"} },
 			)
 		}, wantErr: `cluster is "agent"`},
-		"a chain for all others": {change: func(public, _, _ *listenerv3.Listener, _ *clusterv3.Cluster) {
-			public.DefaultFilterChain = public.FilterChains[1]
+		"a chain for all others": {change: func(l []*listenerv3.Listener, _ *clusterv3.Cluster) {
+			l[0].DefaultFilterChain = l[0].FilterChains[1]
 		}, wantErr: "default_filter_chain is set"},
 		"an SNI of any form": {
-			change:  func(_, apiserver, _ *listenerv3.Listener, _ *clusterv3.Cluster) { apiserver.FilterChainMatcher = nil },
+			change:  func(l []*listenerv3.Listener, _ *clusterv3.Cluster) { l[1].FilterChainMatcher = nil },
 			wantErr: "filter_chain_matcher is missing",
 		},
-		"an authority of any form": {change: func(_, _, connect *listenerv3.Listener, _ *clusterv3.Cluster) {
-			inside(t, connect.FilterChains[0].Filters[0].GetTypedConfig(), func(m *hcmv3.HttpConnectionManager) {
+		"an authority of any form": {change: func(l []*listenerv3.Listener, _ *clusterv3.Cluster) {
+			inside(t, l[3].FilterChains[0].Filters[0].GetTypedConfig(), func(m *hcmv3.HttpConnectionManager) {
 				m.GetRouteConfig().VirtualHosts[0].Routes[0].Match.Headers = nil
 			})
 		}, wantErr: "headers is missing"},
+		"the port for CONNECT": {change: func(l []*listenerv3.Listener, _ *clusterv3.Cluster) {
+			inside(t, l[2].FilterChains[0].Filters[0].GetTypedConfig(), func(p *tcpproxyv3.TcpProxy) {
+				p.ClusterSpecifier = &tcpproxyv3.TcpProxy_Cluster{Cluster: "agent"}
+			})
+		}, wantErr: `cluster is "agent"`},
 		"the agent itself": {
-			change:  func(_, _, _ *listenerv3.Listener, c *clusterv3.Cluster) { c.Name = "agent" },
+			change:  func(_ []*listenerv3.Listener, c *clusterv3.Cluster) { c.Name = "agent" },
 			wantErr: "does not belong to this subject",
 		},
-		"its socket": {change: func(_, _, _ *listenerv3.Listener, c *clusterv3.Cluster) {
+		"its socket": {change: func(_ []*listenerv3.Listener, c *clusterv3.Cluster) {
 			c.LoadAssignment = &endpointv3.ClusterLoadAssignment{
 				Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{{
 					HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: pipe("agent.sock")}},
@@ -427,7 +432,7 @@ func TestNoResourceOfAGatewayLeadsToItsAgent(t *testing.T) {
 				ownInstallation(), ownGateway.Node, envoy.GatewayBind{Public: at, APIServer: at, Connect: at}, model.Denied{},
 			)
 			c := envoy.TunnelClusters(ownInstallation(), ownCluster())[0]
-			tc.change(l[0], l[1], l[2], c)
+			tc.change(l, c)
 			got := ""
 			for _, m := range append(messages(l), c) {
 				if err := allowed.Check(wrapped(t, m)); err != nil {
