@@ -123,7 +123,7 @@ func checkUpdates(t *testing.T, g *gateway) {
 	for _, s := range all.Stats {
 		got[strings.TrimPrefix(s.Name, "listener_manager.listener_")] = s.Value
 	}
-	if diff := cmp.Diff(map[string]int{"added": 4, "in_place_updated": 2, "removed": 0, "create_failure": 0},
+	if diff := cmp.Diff(map[string]int{"added": 5, "in_place_updated": 2, "removed": 0, "create_failure": 0},
 		got); diff != "" {
 		t.Error(diff)
 	}

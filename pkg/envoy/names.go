@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fairlead/fairlead/pkg/envoy/front"
 	"github.com/fairlead/fairlead/pkg/envoy/lane"
 	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -56,9 +57,14 @@ const (
 	UnreachableSocket = "dark.sock"
 )
 
-// StaticClusters returns the names of the Envoy clusters in every bootstrap, in order. Later resources may refer to
-// them, and must not have the same names.
-func StaticClusters() []string { return []string{agentCluster} }
+// StaticClusters returns the names of the Envoy clusters in the bootstrap of a role, in order. Later resources may
+// refer to them, and must not have the same names.
+func StaticClusters(role model.Role) []string {
+	if role == model.RoleGateway {
+		return []string{agentCluster, front.Name(connectListener)}
+	}
+	return []string{agentCluster}
+}
 
 // dnsNamePattern is a regular expression (RE2) for whole names with a dot. Both routes of a gateway get the name of an
 // Envoy cluster from the client. They accept only names that match, and only tunnels have such names.

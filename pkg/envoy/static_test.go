@@ -8,19 +8,20 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/references"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 func TestEveryBootstrapHasTheStaticClusters(t *testing.T) {
-	for name, b := range map[string]*bootstrapv3.Bootstrap{
-		"gateway": envoy.GatewayBootstrap(envoy.BootstrapConfig{}),
-		"edge":    envoy.EdgeBootstrap(envoy.BootstrapConfig{}),
+	for role, b := range map[model.Role]*bootstrapv3.Bootstrap{
+		model.RoleGateway: envoy.GatewayBootstrap(envoy.BootstrapConfig{}),
+		model.RoleEdge:    envoy.EdgeBootstrap(envoy.BootstrapConfig{}),
 	} {
 		var got []string
 		for _, c := range b.GetStaticResources().GetClusters() {
 			got = append(got, c.GetName())
 		}
-		if !slices.Equal(got, envoy.StaticClusters()) {
-			t.Errorf("%s: got %v, want %v", name, got, envoy.StaticClusters())
+		if want := envoy.StaticClusters(role); !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", role, got, want)
 		}
 	}
 }

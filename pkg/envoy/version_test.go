@@ -113,6 +113,9 @@ func TestResourcesAreRenderedForAVersion(t *testing.T) {
 		}, model.Denied{})[1:]
 		listeners = append(listeners, EdgeListeners(inst, wc, "edge-a", EdgeDial{Version: version})...)
 		for _, l := range listeners {
+			if l.GetName() == connectListener {
+				continue // it logs nothing: the listener behind it does
+			}
 			if got := strings.Contains(l.String(), "%CONNECTION_ID%"); got != want {
 				t.Errorf("listener %s for %s: the number of the connection is logged: %t", l.GetName(), version, got)
 			}

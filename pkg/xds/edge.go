@@ -143,7 +143,7 @@ func (s *Server) edgeResources(r rendering, wc model.WorkloadCluster, node strin
 	inst := r.inst
 	inst.Lanes = r.lanes
 	dial.Version, dial.First = dial.Version.AtMost(r.version), r.initial
-	static := set(envoy.StaticClusters())
+	static := set(envoy.StaticClusters(model.RoleEdge))
 	clusters, errs := check(envoy.EdgeClusters(inst, wc, node, dial), static, static)
 	s.leftOutOfEdge(resourcev3.ClusterType, errs, wc.ID, node)
 	listeners, errs := check(envoy.EdgeListeners(inst, wc, node, dial), nil, namesOf(clusters, static))

@@ -93,7 +93,7 @@ func (s *Server) publish() {
 // setCommon builds the Envoy clusters that every gateway has, and adds the changed ones to changes. The caller holds
 // s.publishing.
 func (s *Server) setCommon(changes changes) {
-	static := set(envoy.StaticClusters())
+	static := set(envoy.StaticClusters(model.RoleGateway))
 	// They depend on the installation alone, and refer to nothing.
 	common, errs := check(s.profiles.gatewayClusters(s.profiles.current.inst), static, static)
 	s.leftOut(resourcev3.ClusterType, errs)

@@ -159,7 +159,7 @@ func (p *profiles) gatewayClusters(inst model.Installation) []*clusterv3.Cluster
 // all gateways have get variants. Their names are the same in every profile, and the Envoy clusters of tunnels
 // depend on no profile. The caller holds s.publishing.
 func (s *Server) setVariants() {
-	p, static := &s.profiles, set(envoy.StaticClusters())
+	p, static := &s.profiles, set(envoy.StaticClusters(model.RoleGateway))
 	variants := map[string]types.Resource{}
 	if p.next.profile != p.current.profile {
 		next, errs := check(p.gatewayClusters(p.next.inst), static, static)

@@ -50,8 +50,8 @@ func TestResourcesAreRenderedForTheVersionOfTheirAgent(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if r.GetName() == "public" {
-					continue // its records are the same for every version
+				if r.GetName() == "public" || r.GetName() == "connect" {
+					continue // one writes records that are the same for every version, the other one nothing
 				}
 				if got := strings.Contains(string(value), "%CONNECTION_ID%"); got != want {
 					t.Errorf(

@@ -29,7 +29,7 @@ func TestGatewayGetsAllTunnels(t *testing.T) {
 		sorted("c1.prod.tunnels.example.com", "api.example.com", "c2.prod.tunnels.example.com"),
 	)
 	a.subscribe(t, lds, nil)
-	expect(t, "listeners", names(a.next(t)), []string{"apiserver", "connect", "public"})
+	expect(t, "listeners", names(a.next(t)), []string{"apiserver", "clients/connect", "connect", "public"})
 }
 
 // sorted adds the Envoy clusters that every gateway has.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/promise"
@@ -22,7 +23,8 @@ func (w *world) namesOfNoTunnel(t *testing.T) []string {
 	t.Helper()
 	self := subjectOf(t, w.berlin.edge.StateDir)
 	names := append(
-		envoy.StaticClusters(), "control_channel", "no_such_tunnel", "peer_gateway-0", "gateway-0", "apiserver", "kubernetes",
+		envoy.StaticClusters(model.RoleGateway), "control_channel", "no_such_tunnel", "peer_gateway-0", "gateway-0",
+		"apiserver", "kubernetes",
 	)
 	return append(
 		names, domain.TunnelID(self.ID), self.Node, domain.Control(), domain.Gateway(), domain.GatewayReplica("gateway-0"),

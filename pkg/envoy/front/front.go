@@ -3,8 +3,8 @@
 // not know what the HTTP connection manager does.
 //
 // Envoy 1.40 may lose a connection that it accepts at the moment at which a reverse tunnel in use ends: it receives no
-// events for it. A TCP proxy stops reading from a client until it has a connection of its own, and asks for events again
-// then, so it loses none. An HTTP connection manager reads at once, and would wait forever.
+// events for it. A TCP proxy stops reading from a client until it has a connection of its own, and asks for events
+// again then, so it loses none. An HTTP connection manager reads at once, and would wait forever.
 package front
 
 import (

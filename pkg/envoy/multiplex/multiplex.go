@@ -52,8 +52,8 @@ const (
 // Gateway returns the HTTP/2 options of a gateway's side of a reverse tunnel, with windows for downloads.
 func Gateway() *corev3.Http2ProtocolOptions { return options(downloadWindow, downloads) }
 
-// Edge returns the HTTP/2 options of an edge's side of a reverse tunnel, with windows for uploads. Clients may disconnect
-// as often as they like: see endedStreams.
+// Edge returns the HTTP/2 options of an edge's side of a reverse tunnel, with windows for uploads. Any number of
+// clients may disconnect: see endedStreams.
 func Edge() *corev3.Http2ProtocolOptions {
 	o := options(uploadWindow, uploads)
 	o.StreamResetBurst, o.StreamResetRate = wrapperspb.UInt64(endedStreams), wrapperspb.UInt64(endedStreams)
