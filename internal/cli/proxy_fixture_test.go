@@ -131,7 +131,7 @@ func (l *laptop) gateway(t *testing.T, name string, ready corev1.ConditionStatus
 	}
 	var connect []*listenerv3.Listener
 	for _, one := range envoy.GatewayListeners(inst, name, bind, model.Denied{}) {
-		if one.GetAddress().GetSocketAddress().GetPortValue() == uint32(bind.Connect.Port) {
+		if n := one.GetName(); n == "connect" || n == "clients/connect" {
 			connect = append(connect, one)
 		}
 	}

@@ -34,7 +34,8 @@ func TestOf(t *testing.T) {
 			in:   gateway[1],
 			want: []string{"no_such_tunnel"},
 		},
-		"its connect listener names nothing": {in: gateway[2]},
+		"its connect listener has the other one behind it": {in: gateway[2], want: []string{"clients/connect"}},
+		"which names nothing":                              {in: gateway[3]},
 		"an edge's listener dials its gateway and serves its apiserver": {
 			in:   edge[1],
 			want: []string{"agent", "apiserver_edge-a", "gateway-1_edge-a"},
