@@ -17,11 +17,13 @@ FUZZTIME ?= 10m
 REQUIRED := ENVOY_REQUIRED=1 REAL_PARTS_REQUIRED=1 E2E_REQUIRED=1
 UNIT     := ./api/... ./cmd/... ./deploy/... ./internal/... ./pkg/... ./test/lab/... .
 # Packages of UNIT that need a kube-apiserver: SERVED have much concurrency of their own and run with the race detector,
-# MANAGED have little, and PROXIED of them need an Envoy too. ENVOYS need only an Envoy. BROWSED need a browser.
+# MANAGED have little, and PROXIED of them need an Envoy too. ENVOYS need only an Envoy, and RENDERED of them have no
+# concurrency. BROWSED need a browser.
 SERVED   := ./internal/informers/... ./pkg/source/... ./pkg/enrol/csr/... ./pkg/probe/... ./cmd/xds-server/...
 MANAGED  := ./pkg/controller/... ./cmd/controller/... ./internal/cli/... ./deploy/kubernetes/... ./deploy/chart/... ./deploy/dns/... ./deploy/edge/... ./deploy/clusterclass/... ./deploy/runtime-extension/... ./deploy/monitoring/... ./pkg/capi/egress/...
 PROXIED  := ./internal/cli
 ENVOYS   := ./internal/cli/render ./pkg/envoy/... ./pkg/agent/... ./pkg/deltaxds/... ./pkg/xdsproxy/... ./pkg/tunnels/... ./pkg/sockets/... ./pkg/dial/... ./deploy/envoy/...
+RENDERED := ./internal/cli/render ./pkg/envoy ./deploy/envoy
 BROWSED  := ./pkg/diagnose/web
 # Tests that rewrite generated files if they run with -update.
 WRITING  := Golden|AsTheAgentsWriteThem|MatchTheCode|MatchTheCommandLine|MatchesTheCode|MatchesTheTests
@@ -119,7 +121,7 @@ test: ## all tests, with the short forms of the long proofs, and the time of eac
 # Tests mostly wait, so these run in parallel, the longest first. Programs for the proofs are built at the same time.
 .PHONY: test-parts
 test-parts: ## test-unit, test-controller, test-drift and validate, every package once
-	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate test-served test-rest test-drift e2e-short.test identity.test kubeconfigs.test fleet.test robustness.test sight.test networks.test install.test test-tools
+	$(MAKE) --no-print-directory --jobs=3 --output-sync=line test-managed validate-agents validate-rendered test-served test-rest test-drift e2e-short.test identity.test kubeconfigs.test fleet.test robustness.test sight.test networks.test install.test test-tools
 
 # Each proof has its own networks. More than two at a time would slow each other down, and the installation runs two
 # Kubernetes clusters, so it runs alone.
@@ -158,8 +160,15 @@ test-drift: ## check the edges in a KubeadmControlPlane and other providers' rec
 	go test -count=1 ./deploy/recipes/...
 
 .PHONY: validate
-validate: envoy ## tests with a real Envoy: goldens, pairs of Envoys, supervision
-	CGO_ENABLED=1 $(REQUIRED) go test -race $(ENVOYS)
+validate: validate-rendered validate-agents ## tests with a real Envoy: goldens, pairs of Envoys, supervision
+
+.PHONY: validate-rendered
+validate-rendered: envoy
+	$(REQUIRED) go test $(RENDERED)
+
+.PHONY: validate-agents
+validate-agents: envoy
+	CGO_ENABLED=1 $(REQUIRED) go test -race $$(go list $(ENVOYS) | grep -vxFf <(go list $(RENDERED)))
 
 # The number of first uses of each kind. 50 take 2 minutes.
 FIRST_USES ?= 500
