@@ -174,9 +174,10 @@ func clientBuffer(version Version) *wrapperspb.UInt32Value {
 	return wrapperspb.UInt32(lane.Buffer)
 }
 
-// HasClients reports whether a listener of a gateway with this name is for clients of workload clusters.
+// HasClients reports whether a listener of a gateway with this name knows the workload cluster of each client. That on
+// the port for CONNECT does not: the one behind it does.
 func HasClients(listener string) bool {
-	return listener == apiserverListener || listener == connectListener || listener == front.Name(connectListener)
+	return listener == apiserverListener || listener == front.Name(connectListener)
 }
 
 // clusterBySNI sets the Envoy cluster of the TCP proxy that follows.
