@@ -113,7 +113,7 @@ func callForConnection(source string, relayed bool) *listenerv3.Filter {
 	if relayed {
 		entries = append(entries, &ratelimitcommonv3.RateLimitDescriptor_Entry{Key: AdmissionRelayed, Value: "true"})
 	}
-	return filter("envoy.filters.network.ratelimit", &ratelimitv3.RateLimit{
+	return typed.NetworkFilter("envoy.filters.network.ratelimit", &ratelimitv3.RateLimit{
 		StatPrefix: "admission", Domain: "fairlead", Timeout: durationpb.New(admissionTimeout),
 		Descriptors: []*ratelimitcommonv3.RateLimitDescriptor{{Entries: entries}},
 		RateLimitService: &ratelimitconfigv3.RateLimitServiceConfig{
@@ -131,7 +131,7 @@ func callForTunnel() *listenerv3.Filter {
 func callAfterTLS(f *extauthzv3.ExtAuthz, wait time.Duration, metadata ...*corev3.HeaderValue) *listenerv3.Filter {
 	f.GrpcService, f.TransportApiVersion, f.IncludePeerCertificate = agentCall(), corev3.ApiVersion_V3, true
 	f.GrpcService.Timeout, f.GrpcService.InitialMetadata = durationpb.New(wait), metadata
-	return filter("envoy.filters.network.ext_authz", f)
+	return typed.NetworkFilter("envoy.filters.network.ext_authz", f)
 }
 
 // callForStreams asks the agent whether a node is denied. Without an answer the connection is rejected: these filter

@@ -211,9 +211,7 @@ func (in input) responder(t *testing.T) *bootstrapv3.Bootstrap {
 		}
 	}
 	return envoy.Static(
-		envoy.GatewayBootstrap(envoy.BootstrapConfig{
-			ClusterStatistics: in.Statistics,
-		}), listeners, clusters,
+		envoy.GatewayBootstrap(envoy.BootstrapConfig{ClusterStatistics: in.Statistics}), listeners, clusters,
 	)
 }
 

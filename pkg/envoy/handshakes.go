@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -27,7 +28,7 @@ func handshakeLimit(inst model.Installation) *listenerv3.Filter {
 // connectionLimit closes connections beyond a rate, with a burst of one second.
 func connectionLimit(statPrefix string, rate int) *listenerv3.Filter {
 	each := uint32(rate)
-	return filter(localLimitFilter, &localratelimitv3.LocalRateLimit{
+	return typed.NetworkFilter(localLimitFilter, &localratelimitv3.LocalRateLimit{
 		StatPrefix: statPrefix,
 		TokenBucket: &typev3.TokenBucket{
 			MaxTokens:     each,

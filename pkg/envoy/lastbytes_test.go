@@ -54,6 +54,12 @@ func lastBytes(t *testing.T, lanes, size, rounds int) {
 					if time.Now().After(deadline) {
 						t.Fatal("no connection uses what it should")
 					}
+					envoytest.Eventually(t, "the lane of the closed connection ends", func() error {
+						if used() {
+							return errors.New("it is in use")
+						}
+						return nil
+					})
 					conn = connectTo(t, dial, in, hostname)
 				}
 				checkAllArrives(t, conn, size)

@@ -14,7 +14,6 @@ import (
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	networkinputsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/matching/common_inputs/network/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -82,10 +81,6 @@ func dnsName() *matcherv3.StringMatcher {
 	}
 }
 
-func filter(name string, config proto.Message) *listenerv3.Filter {
-	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typed.Pack(config)}}
-}
-
 // tcpProxy forwards connections to one Envoy cluster.
 func tcpProxy(statPrefix, cluster string) *tcpproxyv3.TcpProxy {
 	return &tcpproxyv3.TcpProxy{
@@ -105,7 +100,7 @@ func relayed(statPrefix, cluster string) *tcpproxyv3.TcpProxy {
 }
 
 func tcpProxyFilter(config *tcpproxyv3.TcpProxy) *listenerv3.Filter {
-	return filter("envoy.filters.network.tcp_proxy", config)
+	return typed.NetworkFilter("envoy.filters.network.tcp_proxy", config)
 }
 
 // connectManager is an HTTP connection manager that answers CONNECT, by one route, and everything else with 404.
@@ -122,5 +117,5 @@ func connectManager(statPrefix string, route *routev3.Route) *hcmv3.HttpConnecti
 }
 
 func managerFilter(config *hcmv3.HttpConnectionManager) *listenerv3.Filter {
-	return filter("envoy.filters.network.http_connection_manager", config)
+	return typed.NetworkFilter("envoy.filters.network.http_connection_manager", config)
 }

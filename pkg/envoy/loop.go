@@ -5,6 +5,8 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	echov3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/echo/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/fairlead/fairlead/pkg/envoy/typed"
 )
 
 // loopListener echoes the agent's data without the main thread: an echo proves that a worker makes progress. Exact
@@ -25,7 +27,7 @@ func loopListener() *listenerv3.Listener {
 		// Only a few bytes are in transit at a time. The default would allow 1 MiB to wait on each connection.
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(1 << 10),
 		FilterChains: []*listenerv3.FilterChain{
-			{Filters: []*listenerv3.Filter{filter("envoy.filters.network.echo", &echov3.Echo{})}},
+			{Filters: []*listenerv3.Filter{typed.NetworkFilter("envoy.filters.network.echo", &echov3.Echo{})}},
 		},
 	}
 }

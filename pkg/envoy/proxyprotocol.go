@@ -72,10 +72,7 @@ func (p ProxyProtocol) Accept(resource *anypb.Any) *anypb.Any {
 	if !p.Enabled() || resource.UnmarshalTo(l) != nil || l.GetName() != publicListener {
 		return resource
 	}
-	l.ListenerFilters = slices.Insert(l.GetListenerFilters(), 0, &listenerv3.ListenerFilter{
-		Name:       "envoy.filters.listener.proxy_protocol",
-		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: typed.Pack(&listenproxyv3.ProxyProtocol{})},
-	})
+	l.ListenerFilters = slices.Insert(l.GetListenerFilters(), 0, readAddress())
 	flood := tunnelRate(l) // the first limit of each filter chain is for floods
 	balancers, trusted := typed.CIDRRanges(p.Balancers), typed.CIDRRanges(p.networks())
 	for _, chain := range l.GetFilterChains() {
@@ -90,7 +87,7 @@ func (p ProxyProtocol) Accept(resource *anypb.Any) *anypb.Any {
 	}
 	l.DefaultFilterChain = &listenerv3.FilterChain{Name: "untrusted", Filters: []*listenerv3.Filter{
 		connectionLimit("backstop", flood), callForConnection("%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%", false),
-		filter("envoy.filters.network.direct_response", &directresponsev3.Config{}),
+		typed.NetworkFilter("envoy.filters.network.direct_response", &directresponsev3.Config{}),
 	}}
 	return typed.Pack(l)
 }
@@ -154,6 +151,15 @@ func (p ProxyProtocol) Send(resource *anypb.Any) *anypb.Any {
 	}
 	c.TransportSocket = sendAddress()
 	return typed.Pack(c)
+}
+
+// readAddress requires a PROXY header, version 1 or 2, at the begin of each connection, and takes the client's address
+// from it.
+func readAddress() *listenerv3.ListenerFilter {
+	return &listenerv3.ListenerFilter{
+		Name:       "envoy.filters.listener.proxy_protocol",
+		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: typed.Pack(&listenproxyv3.ProxyProtocol{})},
+	}
 }
 
 // sendAddress sends the client's address before each connection (PROXY protocol, version 2).

@@ -83,8 +83,8 @@ func gatewayPublic(inst model.Installation, me string, bind GatewayBind, denied 
 	l.MaxConnectionsToAcceptPerSocketEvent, l.TcpBacklogSize = wrapperspb.UInt32(1), wrapperspb.UInt32(publicBacklog)
 	own := chainFor(inst.Domain.GatewayReplica(me),
 		handshakeLimit(inst),
-		filter("envoy.filters.network.rbac", denylist.Filter(inst.Domain, denied)),
-		filter("envoy.filters.network.reverse_tunnel", reverseTunnel()))
+		typed.NetworkFilter("envoy.filters.network.rbac", denylist.Filter(inst.Domain, denied)),
+		typed.NetworkFilter("envoy.filters.network.reverse_tunnel", reverseTunnel()))
 	// Only the leaves of edges have names with this suffix. A regular expression would work only for short tunnel
 	// domains: Envoy rejects large ones, and only once the trust bundle arrives.
 	own.TransportSocket = serverTLS(
@@ -157,7 +157,7 @@ func gatewayAPIServer(inst model.Installation, at model.Endpoint, version Versio
 	l.FilterChains = []*listenerv3.FilterChain{{
 		Name: apiserverListener,
 		Filters: []*listenerv3.Filter{
-			filter("envoy.filters.network.set_filter_state", clusterBySNI()),
+			typed.NetworkFilter("envoy.filters.network.set_filter_state", clusterBySNI()),
 			tcpProxyFilter(proxy),
 		},
 	}}
@@ -226,5 +226,6 @@ func gatewayConnect(inst model.Installation, at model.Endpoint, version Version)
 	l.FilterChains = []*listenerv3.FilterChain{
 		{Name: connectListener, Filters: []*listenerv3.Filter{managerFilter(manager)}},
 	}
+	l.ListenerFilters = []*listenerv3.ListenerFilter{readAddress()}
 	return front.Split(l, tcpProxy("connect", front.Name(connectListener)))
 }

@@ -9,10 +9,8 @@ package front
 
 import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	listenproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -26,42 +24,25 @@ const prefix = "clients/"
 // Name returns the name of the internal listener behind a listener, and of the Envoy cluster that dials it.
 func Name(listener string) string { return prefix + listener }
 
-// Split returns a listener on the port of l that has only the TCP proxy, which leads to the Envoy cluster Name, and an
-// internal listener with the filters of l. This learns the address of each client from a PROXY header.
+// Split returns l, on its port, with only the TCP proxy, which leads to the Envoy cluster Name, and an internal
+// listener with the filters of l. The first of these has to read the PROXY header with which Cluster sends a client's
+// address.
 func Split(l *listenerv3.Listener, proxy *tcpproxyv3.TcpProxy) []*listenerv3.Listener {
-	inside := &listenerv3.Listener{
-		Name:       Name(l.GetName()),
-		StatPrefix: Name(l.GetName()),
-		ListenerSpecifier: &listenerv3.Listener_InternalListener{
-			InternalListener: &listenerv3.Listener_InternalListenerConfig{},
-		},
-		PerConnectionBufferLimitBytes: l.GetPerConnectionBufferLimitBytes(),
-		ListenerFilters: append([]*listenerv3.ListenerFilter{{
-			Name:       "envoy.filters.listener.proxy_protocol",
-			ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: typed.Pack(&listenproxyv3.ProxyProtocol{})},
-		}}, l.GetListenerFilters()...),
-		FilterChains: l.GetFilterChains(),
-	}
-	l.ListenerFilters = nil
-	l.FilterChains = []*listenerv3.FilterChain{{Name: l.GetName(), Filters: []*listenerv3.Filter{{
-		Name:       "envoy.filters.network.tcp_proxy",
-		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typed.Pack(proxy)},
-	}}}}
+	inside := typed.InternalListener(Name(l.GetName()), Name(l.GetName()))
+	inside.PerConnectionBufferLimitBytes = l.GetPerConnectionBufferLimitBytes()
+	inside.ListenerFilters, l.ListenerFilters = l.GetListenerFilters(), nil
+	inside.FilterChains, l.FilterChains = l.GetFilterChains(), []*listenerv3.FilterChain{{
+		Name:    l.GetName(),
+		Filters: []*listenerv3.Filter{typed.NetworkFilter("envoy.filters.network.tcp_proxy", proxy)},
+	}}
 	return []*listenerv3.Listener{l, inside}
 }
 
 // Cluster changes an Envoy cluster that sends the address of each client in a PROXY header such that it dials the
 // internal listener behind a listener. buffer is the limit of the buffers of each connection, in bytes.
 func Cluster(c *clusterv3.Cluster, listener string, buffer uint32) *clusterv3.Cluster {
-	at := &corev3.Address{Address: &corev3.Address_EnvoyInternalAddress{
-		EnvoyInternalAddress: &corev3.EnvoyInternalAddress{
-			AddressNameSpecifier: &corev3.EnvoyInternalAddress_ServerListenerName{ServerListenerName: Name(listener)},
-		},
-	}}
 	c.Name = Name(listener)
-	c.LoadAssignment = typed.LoadAssignment(c.GetName(), []*endpointv3.LbEndpoint{{
-		HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: at}},
-	}})
+	c.LoadAssignment = typed.LoadAssignment(c.Name, []*endpointv3.LbEndpoint{typed.InternalHost(c.Name)})
 	c.PerConnectionBufferLimitBytes = wrapperspb.UInt32(buffer)
 	return c
 }

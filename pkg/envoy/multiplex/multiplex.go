@@ -83,7 +83,7 @@ func PingOften(c *clusterv3.Cluster) {
 
 // Shared returns the options of a client of all gateways. A window of uploadWindow is enough in one network.
 func Shared() *corev3.Http2ProtocolOptions {
-	o := Edge()
+	o := options(uploadWindow, uploads)
 	o.AllowConnect = false
 	return o
 }

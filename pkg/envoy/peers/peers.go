@@ -131,17 +131,7 @@ func dialled(c *clusterv3.Cluster) model.Endpoint {
 
 // Listener returns the internal listener for another gateway. proxy is a TCP proxy to Cluster.
 func Listener(gateway string, proxy *tcpproxyv3.TcpProxy) *listenerv3.Listener {
-	return &listenerv3.Listener{
-		Name:       Name(gateway),
-		StatPrefix: "peers",
-		ListenerSpecifier: &listenerv3.Listener_InternalListener{
-			InternalListener: &listenerv3.Listener_InternalListenerConfig{},
-		},
-		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
-			Name:       "envoy.filters.network.tcp_proxy",
-			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typed.Pack(proxy)},
-		}}}},
-	}
+	return typed.InternalListener(Name(gateway), "peers", typed.NetworkFilter("envoy.filters.network.tcp_proxy", proxy))
 }
 
 // Forward changes an Envoy cluster of a tunnel such that it forwards to other gateways, and uses no reverse tunnel. to
@@ -153,9 +143,7 @@ func Forward(c *clusterv3.Cluster, to [][]string, options *upstreamhttpv3.HttpPr
 	for _, group := range to {
 		var hosts []*endpointv3.LbEndpoint
 		for _, gateway := range group {
-			hosts = append(hosts, &endpointv3.LbEndpoint{
-				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: internal(gateway)}},
-			})
+			hosts = append(hosts, typed.InternalHost(Name(gateway)))
 		}
 		groups = append(groups, hosts)
 	}
@@ -179,14 +167,6 @@ func Forward(c *clusterv3.Cluster, to [][]string, options *upstreamhttpv3.HttpPr
 		typed.HTTPFilter("envoy.filters.http.upstream_codec", &codecv3.UpstreamCodec{}),
 	}
 	c.TypedExtensionProtocolOptions = typed.HTTPOptions(options)
-}
-
-// internal is the address of the internal listener for a gateway.
-func internal(gateway string) *corev3.Address {
-	specifier := &corev3.EnvoyInternalAddress_ServerListenerName{ServerListenerName: Name(gateway)}
-	return &corev3.Address{Address: &corev3.Address_EnvoyInternalAddress{
-		EnvoyInternalAddress: &corev3.EnvoyInternalAddress{AddressNameSpecifier: specifier},
-	}}
 }
 
 // AddCluster sets ClusterHeader.

@@ -1,5 +1,5 @@
 // Package typed makes parts of Envoy resources that the same message or text always gives: encoded extensions, matches,
-// ranges and groups of hosts. The package does not know which extensions Fairlead uses.
+// ranges, internal listeners and groups of hosts. The package does not know which extensions Fairlead uses.
 package typed
 
 import (
@@ -7,6 +7,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
@@ -64,6 +65,34 @@ func CIDRRanges(networks []netip.Prefix) []*corev3.CidrRange {
 		})
 	}
 	return ranges
+}
+
+// InternalListener returns a listener that only Envoy itself can connect to, at InternalHost.
+func InternalListener(name, statPrefix string, filters ...*listenerv3.Filter) *listenerv3.Listener {
+	return &listenerv3.Listener{
+		Name:       name,
+		StatPrefix: statPrefix,
+		ListenerSpecifier: &listenerv3.Listener_InternalListener{
+			InternalListener: &listenerv3.Listener_InternalListenerConfig{},
+		},
+		FilterChains: []*listenerv3.FilterChain{{Filters: filters}},
+	}
+}
+
+// InternalHost returns an internal listener as a host of an Envoy cluster.
+func InternalHost(listener string) *endpointv3.LbEndpoint {
+	specifier := &corev3.EnvoyInternalAddress_ServerListenerName{ServerListenerName: listener}
+	at := &corev3.Address{Address: &corev3.Address_EnvoyInternalAddress{
+		EnvoyInternalAddress: &corev3.EnvoyInternalAddress{AddressNameSpecifier: specifier},
+	}}
+	return &endpointv3.LbEndpoint{
+		HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: at}},
+	}
+}
+
+// NetworkFilter returns a filter of connections.
+func NetworkFilter(name string, config proto.Message) *listenerv3.Filter {
+	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: Pack(config)}}
 }
 
 // LoadAssignment returns the endpoints of an Envoy cluster: one group for each priority, highest first.
