@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +139,15 @@ func TestMovePrepare(t *testing.T) {
 	if err := p.Get(t.Context(), key, source); err != nil {
 		t.Fatal(err)
 	}
+	revoke := func(node string) {
+		t.Helper()
+		before := source.DeepCopy()
+		source.Spec.RevokedEdges = append(source.Spec.RevokedEdges, node)
+		if err := p.Patch(t.Context(), source, client.MergeFrom(before)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	revoke("edge-revoked")
 	edges := kubetest.NewNamespace(t, p)
 	node, state := startKubelet(t, p), t.TempDir()
 	edgePod(t, p, edges, "pod-a", node, state)
@@ -166,6 +176,9 @@ func TestMovePrepare(t *testing.T) {
 		prepared.Annotations[v1alpha1.PreparedAnnotation] == "" {
 		t.Fatalf("the target has %v, %v", prepared.ObjectMeta, err)
 	}
+	if got := prepared.Spec.RevokedEdges; !slices.Equal(got, source.Spec.RevokedEdges) {
+		t.Errorf("the target revokes %v, and the source %v", got, source.Spec.RevokedEdges)
+	}
 	file := string(bootstrapOf(t, to, key))
 	if got, err := os.ReadFile(filepath.Join(state, "joined.yaml")); err != nil || string(got) != file {
 		t.Errorf("the edge was given %d bytes, %v", len(got), err)
@@ -183,7 +196,14 @@ func TestMovePrepare(t *testing.T) {
 		t.Errorf("it went too far:\n%s", out)
 	}
 
+	revoke("edge-revoked-later")
 	takesUp(t, p, to, key, args)
+	if err := to.Get(t.Context(), key, prepared); err != nil {
+		t.Fatal(err)
+	}
+	if got := prepared.Spec.RevokedEdges; !slices.Equal(got, source.Spec.RevokedEdges) {
+		t.Errorf("later the target revokes %v, and the source %v", got, source.Spec.RevokedEdges)
+	}
 	p.must(t, []string{"ready: every edge"}, args...) // nothing is left to do
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -259,7 +260,9 @@ func (m *move) differ(ctx context.Context) error {
 	return nil
 }
 
-// prepareTarget creates the Tunnel that waits for the Cluster, or extends its wait.
+// prepareTarget creates the Tunnel that waits for the Cluster, or extends its wait. Edges that are revoked at the
+// source are revoked there too: `clusterctl move --from-directory` keeps a Tunnel that it finds (objectMover of
+// Cluster API 1.14), and an edge may still have a certificate of the target from an earlier time.
 func (m *move) prepareTarget(ctx context.Context, source v1alpha1.TunnelSpec) error {
 	until := time.Now().Add(m.flags.lasts).UTC().Format(time.RFC3339)
 	var have v1alpha1.Tunnel
@@ -287,6 +290,11 @@ func (m *move) prepareTarget(ctx context.Context, source v1alpha1.TunnelSpec) er
 	}
 	want := have.DeepCopy()
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, v1alpha1.PreparedAnnotation, until)
+	for _, node := range source.RevokedEdges {
+		if !slices.Contains(have.Spec.RevokedEdges, node) {
+			want.Spec.RevokedEdges = append(want.Spec.RevokedEdges, node)
+		}
+	}
 	if err := m.to.Patch(ctx, want, client.MergeFrom(&have)); err != nil {
 		return fmt.Errorf("patching Tunnel in the target: %w", err)
 	}
@@ -306,7 +314,9 @@ func (m *move) createTarget(ctx context.Context, source v1alpha1.TunnelSpec, unt
 			Namespace: m.target.Namespace, Name: m.target.Name,
 			Annotations: map[string]string{v1alpha1.PreparedAnnotation: until},
 		},
-		Spec: v1alpha1.TunnelSpec{ID: source.ID, Network: source.Network, EgressOf: source.EgressOf},
+		Spec: v1alpha1.TunnelSpec{
+			ID: source.ID, Network: source.Network, EgressOf: source.EgressOf, RevokedEdges: source.RevokedEdges,
+		},
 	}
 	if err := m.to.Create(ctx, tunnel); apierrors.IsForbidden(err) {
 		return fmt.Errorf(
