@@ -70,9 +70,13 @@ func TestATenantThatFillsTheChannelKeepsNoOtherOut(t *testing.T) {
 		if _, err := enrolv1.NewEnrolmentClient(early).Renew(t.Context(), &enrolv1.RenewRequest{Csr: csr(t)}); err != nil {
 			t.Errorf("the victim renews: %v", err)
 		}
-		if held := b.Held(); held > 24+8 {
-			t.Errorf("%d connections are held", held)
-		}
+		// its clients try again, so any number of handshakes may run at one time
+		eventually.True(t, patience, "no more connections being held than there are slots", func() error {
+			if held := b.Held(); held > 24 {
+				return fmt.Errorf("%d are held", held)
+			}
+			return nil
+		})
 	})
 	t.Run("without a share of its own for each tunnel", func(t *testing.T) {
 		b := newTestbed(t, controlchannel.Bounds{Known: 24, PerNode: 8, PerTunnel: 1000})
