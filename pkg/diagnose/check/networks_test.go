@@ -135,7 +135,8 @@ func (w *site) serve(rw http.ResponseWriter, r *http.Request) {
 
 // answered is the message of an apiserver about a code of its proxy.
 func answered(code int) string {
-	const message = "error dialing backend: proxy error from /s.sock while dialing %s:10250, code %d: %[2]d"
+	// the path of the socket looks like other messages
+	const message = "error dialing backend: proxy error from /a 403 unix .sock while dialing %s:10250, code %d: %[2]d"
 	return fmt.Sprintf(message, nodeAddress, code)
 }
 

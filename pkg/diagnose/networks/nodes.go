@@ -11,7 +11,9 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -241,7 +243,7 @@ func dialNode(ctx context.Context, client *http.Client, server string, n node) a
 
 // unreachable returns the fault of a Node that the apiserver does not reach, from the apiserver's own message.
 func (d Dialled) unreachable(network int, a *attempt) *Fault {
-	dialled, port := dialledBy(a.problem)
+	dialled, port, code := dialledBy(a.problem)
 	_, notAddress := netip.ParseAddr(dialled)
 	switch {
 	case a.silent:
@@ -250,13 +252,13 @@ func (d Dialled) unreachable(network int, a *attempt) *Fault {
 				"beside it hangs",
 			"apply what fairlead network egress prints for this control plane, and read the log of the sidecar",
 		)
-	case strings.Contains(a.problem, "unix"):
+	case code == 0 && strings.Contains(a.problem, " unix "):
 		return broken(
 			"", "the Envoy beside the apiserver does not accept connections at its socket: it does not run, or the two "+
 				"containers do not share the folder of the socket",
 			"compare the socket in the EgressSelectorConfiguration with --egress-socket of the sidecar, and read its log",
 		)
-	case !strings.Contains(a.problem, "proxy error") && strings.Contains(a.problem, "dial tcp"):
+	case code == 0 && strings.Contains(a.problem, "dial tcp"):
 		return broken(
 			"", "the apiserver dials Nodes itself: it runs without an EgressSelectorConfiguration for the type cluster",
 			"apply what fairlead network egress prints for this control plane, and restart the apiserver",
@@ -268,13 +270,13 @@ func (d Dialled) unreachable(network int, a *attempt) *Fault {
 			"test exec instead, or start the apiserver with --kubelet-preferred-address-types=InternalIP,ExternalIP",
 		)
 	case notAddress != nil && ofName(dialled, d.networks) != Outside:
-		return d.unresolved(dialled, port, a)
+		return d.unresolved(dialled, port, code, a)
 	case strings.HasPrefix(a.problem, "lookup "), dialled != "" && notAddress != nil:
 		return broken(
 			"", "the apiserver dials the name of the Node, which is in no network",
 			"start the apiserver with --kubelet-preferred-address-types=InternalIP,ExternalIP",
 		)
-	case !strings.Contains(a.problem, "403"):
+	case code != http.StatusForbidden:
 		return silentNode(a)
 	case network == Outside:
 		return broken(
@@ -299,19 +301,19 @@ func (n Network) noPort(port int) *Fault {
 
 // unresolved returns the fault of a Node that the apiserver dials by a name in a network. The answer of an edge is 502
 // if DNS has no address for the name, and 403 if it dials none of them.
-func (d Dialled) unresolved(name string, port int, a *attempt) *Fault {
+func (d Dialled) unresolved(name string, port, code int, a *attempt) *Fault {
 	n := d.networks[ofName(name, d.networks)]
 	look := "getent ahosts " + name + " on the machine of an edge shows what it resolves to: correct the DNS of that site"
 	switch {
 	case !n.allows(port):
 		return n.noPort(port)
-	case strings.Contains(a.problem, "code 502"):
+	case code == http.StatusBadGateway:
 		return broken(
 			"", "the DNS of RemoteNetwork "+n.Object.Name+" does not resolve the name: the edge asks the name servers of its "+
 				"machine, and without search domains",
 			look+", or correct spec.dnsSuffixes",
 		)
-	case strings.Contains(a.problem, "code 403"):
+	case code == http.StatusForbidden:
 		return broken(
 			"", "the name resolves to an address that the edge may not dial: outside of spec.cidrs of RemoteNetwork "+
 				n.Object.Name+", of the edge's own machine, link-local, or refused by --allow-target",
@@ -343,19 +345,26 @@ func lookedUp(message string) string {
 	return name
 }
 
-// dialledBy returns the destination in a message of the apiserver: "… while dialing host:port, code …".
-func dialledBy(message string) (host string, port int) {
-	_, rest, _ := strings.Cut(message, "while dialing ")
-	at, _, _ := strings.Cut(rest, ",")
-	host, number, err := net.SplitHostPort(at)
-	if err != nil {
-		return "", kubeletPort
+// proxied matches the apiserver's message about a proxy, whose address may contain anything:
+// https://github.com/kubernetes/kubernetes/blob/v1.36.3/staging/src/k8s.io/apiserver/pkg/server/egressselector/egress_selector.go
+var proxied = regexp.MustCompile(`.* while dialing (\S+), code (\d+)`)
+
+// dialledBy returns the destination in such a message, and the status code of the answer. Both are empty if the message
+// has none, and then the port is that of a kubelet.
+func dialledBy(message string) (host string, port, code int) {
+	found := proxied.FindStringSubmatch(message)
+	if found == nil {
+		return "", kubeletPort, 0
 	}
-	port, err = net.LookupPort("tcp", number)
+	code, _ = strconv.Atoi(found[2])
+	host, number, err := net.SplitHostPort(found[1])
 	if err != nil {
-		return host, kubeletPort
+		return "", kubeletPort, code
 	}
-	return host, port
+	if port, err = net.LookupPort("tcp", number); err != nil {
+		port = kubeletPort
+	}
+	return host, port, code
 }
 
 // allows reports whether a network permits a port.
