@@ -26,9 +26,14 @@ const (
 	// ReasonAmbiguousNetwork: a CIDR or DNS suffix of a RemoteNetwork is also in another network of the same Cluster,
 	// which keeps it. Everything else is served.
 	ReasonAmbiguousNetwork = "AmbiguousNetwork"
-	// ReasonNetworkOverlap: a CIDR of a RemoteNetwork contains the gateways, or a part of the Cluster's Pods or
-	// Services. It is not served.
+	// ReasonNetworkOverlap: a part of the Cluster's Pods or Services would lead into a CIDR of a RemoteNetwork by
+	// accident. The CIDR is not served.
 	ReasonNetworkOverlap = "NetworkOverlap"
+	// ReasonNetworkHasGateway: a CIDR or target of a RemoteNetwork contains a gateway. It is not served.
+	ReasonNetworkHasGateway = "NetworkHasGateway"
+	// ReasonNeverDialled: a CIDR or target of a RemoteNetwork has only addresses that edges never dial. It is not
+	// served.
+	ReasonNeverDialled = "NeverDialled"
 	// ReasonNoCluster: the Cluster of a RemoteNetwork does not exist. Nothing is served.
 	ReasonNoCluster = "NoCluster"
 	// ReasonInvalidExtraName: an extra name is malformed or belongs to another Tunnel. Everything else is served.

@@ -10,6 +10,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/fairlead/fairlead/internal/metrics"
+	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/outcomes"
 )
 
@@ -151,13 +152,12 @@ func emitOutcomes(emit metrics.Emit, ended map[string]map[outcomes.Outcome]float
 	}
 }
 
-// byGateway returns the number of tunnels of an edge by gateway. The names of their listeners end with the gateway.
+// byGateway returns the number of tunnels of an edge by gateway.
 func byGateway(listeners map[string]*dto.MetricFamily) map[string]float64 {
 	tunnels := map[string]float64{}
 	for _, m := range listeners["envoy_listener_downstream_cx_active"].GetMetric() {
 		for _, l := range m.GetLabel() {
-			gateway := l.GetValue()[strings.LastIndex(l.GetValue(), "_")+1:]
-			if strings.HasPrefix(gateway, "gateway-") {
+			if gateway := envoy.GatewayOf(l.GetValue()); gateway != "" {
 				tunnels[gateway] += m.GetGauge().GetValue()
 			}
 		}

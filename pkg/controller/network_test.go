@@ -81,7 +81,7 @@ func TestANetworkFromItsSpecToItsEnd(t *testing.T) {
 	controllertest.Create(t, m, cluster)
 
 	own := waitServed(t, m, tunnelNamed(cluster, "site1.network"), "10.2.0.0/16")
-	waitNetwork(t, m, site, v1alpha1.ConditionAccepted, v1alpha1.ReasonNetworkOverlap, "10.1.1.1")
+	waitNetwork(t, m, site, v1alpha1.ConditionAccepted, v1alpha1.ReasonNetworkHasGateway, "10.1.1.1")
 	egress := waitServed(t, m, tunnelNamed(cluster, "c1.egress"))
 	waitServed(t, m, own, "10.2.0.0/16")
 	controllertest.Eventually(t, func() error {

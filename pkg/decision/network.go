@@ -249,7 +249,13 @@ func (p *networkParts) claims() (all []string) {
 
 // refuse records why a part is not granted.
 func (p *networkParts) refuse(field, value, problem, cure string) {
-	p.refused = append(p.refused, &model.FieldError{Field: field, Value: value, Problem: problem, Cure: cure})
+	p.refuseAs(model.Invalid, field, value, problem, cure)
+}
+
+func (p *networkParts) refuseAs(kind model.FieldErrorKind, field, value, problem, cure string) {
+	p.refused = append(p.refused, &model.FieldError{
+		Field: field, Value: value, Problem: problem, Cure: cure, Kind: kind,
+	})
 }
 
 // grant returns the network with the parts that the candidate owns.
@@ -267,7 +273,7 @@ func (p *networkParts) grant(c Candidate, owner map[string]model.Key) (*model.Ne
 		}
 		other := strings.TrimSuffix(holder.Name, v1alpha1.NetworkTunnelSuffix)
 		refused = append(refused, &model.FieldError{
-			Field: one.field, Value: one.value, Taken: true,
+			Field: one.field, Value: one.value, Kind: model.Taken,
 			Problem: fmt.Sprintf("the network %s of the Cluster %s has it too, and keeps it", other, f.Cluster.Name),
 			Cure:    fmt.Sprintf("remove it from %s or from %s", other, f.Name),
 		})
@@ -335,13 +341,19 @@ func (p *networkParts) readCIDRs(f NetworkFacts) {
 		case seen[cidr]:
 			p.refuse(field, text, "it is there twice", "remove one of them")
 		case len(model.Without([]netip.Prefix{cidr}, model.NeverDialled())) == 0:
-			p.refuse(field, text, neverProblem, "remove it")
+			p.refuseAs(model.NeverDial, field, text, neverProblem, "remove it")
 		default:
 			seen[cidr] = true
+			if gateway, has := gatewayIn(cidr, f.Gateways); has {
+				p.refuseAs(
+					model.HasGateway, field, text,
+					fmt.Sprintf("it contains the gateway %s, which edges dial outside of the network", gateway),
+					"give smaller CIDRs, without the gateway",
+				)
+				continue
+			}
 			if problem, cure := overlap(cidr, f); problem != "" {
-				p.refused = append(p.refused, &model.FieldError{
-					Field: field, Value: text, Problem: problem, Cure: cure, Overlap: true,
-				})
+				p.refuseAs(model.Overlap, field, text, problem, cure)
 				continue
 			}
 			p.cidrs = append(p.cidrs, part{field: field, value: text, claim: CIDRClaim(f.Cluster, cidr), cidr: cidr})
@@ -349,15 +361,18 @@ func (p *networkParts) readCIDRs(f NetworkFacts) {
 	}
 }
 
-// overlap returns why a CIDR is not served although it is valid, and the remedy: it contains a gateway, or a part of
-// the Cluster's Pods or Services leads into the network by accident.
-func overlap(cidr netip.Prefix, f NetworkFacts) (problem, cure string) {
-	for _, gateway := range f.Gateways {
-		if cidr.Contains(gateway.Unmap()) {
-			return fmt.Sprintf("it contains the gateway %s, which edges dial outside of the network", gateway),
-				"give smaller CIDRs, without the gateway"
-		}
+// gatewayIn returns the first address of a gateway that a CIDR contains.
+func gatewayIn(cidr netip.Prefix, gateways []netip.Addr) (gateway netip.Addr, has bool) {
+	i := slices.IndexFunc(gateways, func(a netip.Addr) bool { return cidr.Contains(a.Unmap()) })
+	if i < 0 {
+		return netip.Addr{}, false
 	}
+	return gateways[i], true
+}
+
+// overlap returns why a part of the Cluster's Pods or Services would lead into a valid CIDR by accident, and the
+// remedy; empty: none would.
+func overlap(cidr netip.Prefix, f NetworkFacts) (problem, cure string) {
 	listed := slices.Concat(f.CIDRs, f.Siblings)
 	for _, kind := range []struct {
 		name  string
@@ -407,12 +422,11 @@ func (p *networkParts) readTargets(d model.TunnelDomain, f NetworkFacts) {
 		case t.Port < 0 || t.Port > 65535 || address.Validate() != nil:
 			p.refuse(field+".address", t.Address, "it is no address", "give an IP address or a DNS name, and a port")
 		case neverDialled(address.Host):
-			p.refuse(
-				field+".address", t.Address, neverProblem, "remove it",
-			)
+			p.refuseAs(model.NeverDial, field+".address", t.Address, neverProblem, "remove it")
 		case slices.ContainsFunc(f.Gateways, func(a netip.Addr) bool { return a.Unmap().String() == address.Host }):
-			p.refuse(
-				field+".address", t.Address, "it is the address of a gateway, which edges dial outside of the network", "remove it",
+			p.refuseAs(
+				model.HasGateway, field+".address", t.Address,
+				"it is the address of a gateway, which edges dial outside of the network", "remove it",
 			)
 		default:
 			seen[name] = true

@@ -46,7 +46,7 @@ func TestEachPartOfANetworkIsGrantedOrRefusedByItself(t *testing.T) {
 		change  func(f *decision.NetworkFacts)
 		want    []string // CIDRs and suffixes
 		refused map[string]string
-		overlap bool
+		kind    model.FieldErrorKind
 	}{
 		"valid parts": {
 			change: func(f *decision.NetworkFacts) { f.Suffixes = []string{"site1.example.com", "local"} },
@@ -67,6 +67,7 @@ func TestEachPartOfANetworkIsGrantedOrRefusedByItself(t *testing.T) {
 			refused: map[string]string{
 				"spec.cidrs[1]": "never dial", "spec.cidrs[2]": "never dial", "spec.cidrs[3]": "never dial",
 			},
+			kind: model.NeverDial,
 		},
 		"the tunnel domain": {
 			change:  func(f *decision.NetworkFacts) { f.Suffixes = []string{"example.com", "x.tunnels.example.com"} },
@@ -75,7 +76,7 @@ func TestEachPartOfANetworkIsGrantedOrRefusedByItself(t *testing.T) {
 		},
 		"a gateway": {
 			change:  func(f *decision.NetworkFacts) { f.Gateways = []netip.Addr{netip.MustParseAddr("10.1.2.3")} },
-			refused: map[string]string{"spec.cidrs[0]": "contains the gateway 10.1.2.3"}, overlap: true,
+			refused: map[string]string{"spec.cidrs[0]": "contains the gateway 10.1.2.3"}, kind: model.HasGateway,
 		},
 		"a gateway elsewhere": {
 			change: func(f *decision.NetworkFacts) { f.Gateways = []netip.Addr{netip.MustParseAddr("10.2.2.3")} },
@@ -83,7 +84,7 @@ func TestEachPartOfANetworkIsGrantedOrRefusedByItself(t *testing.T) {
 		},
 		"a part of the Pods": {
 			change:  func(f *decision.NetworkFacts) { f.Pods = []string{"10.0.0.0/12"} },
-			refused: map[string]string{"spec.cidrs[0]": "give 10.0.0.0/12"}, overlap: true,
+			refused: map[string]string{"spec.cidrs[0]": "give 10.0.0.0/12"}, kind: model.Overlap,
 		},
 		"all Pods": {
 			change: func(f *decision.NetworkFacts) { f.Pods = []string{"10.1.0.0/16"} },
@@ -91,7 +92,7 @@ func TestEachPartOfANetworkIsGrantedOrRefusedByItself(t *testing.T) {
 		},
 		"more than all Services": {
 			change:  func(f *decision.NetworkFacts) { f.Services = []string{"10.1.96.0/20"} },
-			refused: map[string]string{"spec.cidrs[0]": "list 10.1.96.0/20"}, overlap: true,
+			refused: map[string]string{"spec.cidrs[0]": "list 10.1.96.0/20"}, kind: model.Overlap,
 		},
 		"more than all Services, which it lists": {
 			change: func(f *decision.NetworkFacts) {
@@ -123,8 +124,8 @@ func TestEachPartOfANetworkIsGrantedOrRefusedByItself(t *testing.T) {
 				t.Error(diff)
 			}
 			for _, e := range r.Refused {
-				if text := tc.refused[e.Field]; text == "" || !strings.Contains(e.Error(), text) || e.Overlap != tc.overlap {
-					t.Errorf("unexpected: %v (overlap %t)", e, e.Overlap)
+				if text := tc.refused[e.Field]; text == "" || !strings.Contains(e.Error(), text) || e.Kind != tc.kind {
+					t.Errorf("unexpected: %v (kind %d)", e, e.Kind)
 				}
 			}
 			if len(r.Refused) != len(tc.refused) {
@@ -158,7 +159,13 @@ func TestTargetsOfANetwork(t *testing.T) {
 	if diff := cmp.Diff(want, granted(t, r).Targets); diff != "" {
 		t.Error(diff)
 	}
-	if len(r.Refused) != 8 || !strings.Contains(r.Refused[7].Error(), "of a gateway") {
+	var kinds []model.FieldErrorKind
+	for _, e := range r.Refused {
+		kinds = append(kinds, e.Kind)
+	}
+	never, invalid := model.NeverDial, model.Invalid
+	refused := []model.FieldErrorKind{never, never, never, never, invalid, invalid, invalid, model.HasGateway}
+	if !slices.Equal(kinds, refused) {
 		t.Errorf("refused: %v", r.Refused)
 	}
 	if holder, held := names.Holder(want[0].Name); !held || holder != c.Key {
@@ -186,7 +193,7 @@ func TestACIDROfTwoNetworksStaysWithOne(t *testing.T) {
 			t.Fatalf("the younger has %v, %v", n, refused)
 		}
 		for _, e := range refused {
-			if !e.Taken || !strings.Contains(e.Error(), "site1") || !strings.Contains(e.Error(), "site2") {
+			if e.Kind != model.Taken || !strings.Contains(e.Error(), "site1") || !strings.Contains(e.Error(), "site2") {
 				t.Errorf("the error does not name both: %v", e)
 			}
 		}

@@ -165,7 +165,7 @@ func taken(field, value, what string, by model.Key, cure string) *model.FieldErr
 	} else {
 		problem = "is a name " + problem
 	}
-	return &model.FieldError{Field: field, Value: value, Problem: problem, Cure: cure, Taken: true}
+	return &model.FieldError{Field: field, Value: value, Problem: problem, Cure: cure, Kind: model.Taken}
 }
 
 // asFieldError converts an error of this package. Every error about a field is a *model.FieldError already.

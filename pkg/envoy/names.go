@@ -94,6 +94,19 @@ func tunnelListenerName(gateway, node string) string {
 // IsTunnelListener reports whether a listener of an edge keeps reverse tunnels to a gateway.
 func IsTunnelListener(name string) bool { return strings.HasPrefix(name, tunnelListenerPrefix) }
 
+// GatewayOf returns the gateway to which a listener of an edge keeps reverse tunnels; empty: it keeps none.
+func GatewayOf(listener string) string {
+	if !IsTunnelListener(listener) {
+		return ""
+	}
+	return listener[strings.LastIndex(listener, "_")+1:]
+}
+
+// DialsGateways reports whether an Envoy cluster of an edge, or beside an apiserver, dials gateways.
+func DialsGateways(name string) bool {
+	return strings.HasPrefix(name, gatewayPrefix) || IsSharedGateways(name)
+}
+
 func networkCluster(tunnelID string) string { return networkClusterPrefix + tunnelID }
 
 // NetworkCluster returns the name of a gateway's Envoy cluster of the edges of a network, by Tunnel.spec.id.

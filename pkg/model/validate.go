@@ -12,9 +12,25 @@ type FieldError struct {
 	Value   string
 	Problem string
 	Cure    string
-	Taken   bool // the value is valid, but another object has it
-	Overlap bool // the value is valid, but contains addresses that lead elsewhere
+	Kind    FieldErrorKind
 }
+
+// FieldErrorKind is what is wrong with a field, for programs. It decides the reason of a condition.
+type FieldErrorKind int
+
+// Kinds of FieldErrors.
+const (
+	// Invalid: the value is not valid.
+	Invalid FieldErrorKind = iota
+	// Taken: the value is valid, but another object has it.
+	Taken
+	// Overlap: the value is valid, but a part of the Cluster's Pods or Services would lead elsewhere.
+	Overlap
+	// HasGateway: the value is valid, but contains an address of a gateway.
+	HasGateway
+	// NeverDial: the value has only addresses in NeverDialled.
+	NeverDial
+)
 
 // Error returns the field, its value, the problem and the remedy.
 func (e *FieldError) Error() string {

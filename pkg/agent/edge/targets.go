@@ -11,6 +11,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/network"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -101,7 +102,7 @@ func (t targets) check(resource *anypb.Any) error {
 		return nil
 	}
 	may, cure := t.mayServe, "allow it with --allow-target"
-	if strings.HasPrefix(c.GetName(), "gateway-") || strings.HasPrefix(c.GetName(), "forward_") {
+	if envoy.DialsGateways(c.GetName()) {
 		may, cure = t.isGateway, "it is not a gateway of this edge: add it with --gateway"
 	}
 	for _, group := range c.GetLoadAssignment().GetEndpoints() {

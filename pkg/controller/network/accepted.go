@@ -1,6 +1,7 @@
 package network
 
 import (
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,7 +18,7 @@ func accepted(r decision.Resolution, noForward string) metav1.Condition {
 	switch {
 	case r.Fatal != nil:
 		c.Reason, c.Message = v1alpha1.ReasonNameTaken, r.Fatal.Error()
-		if !r.Fatal.Taken {
+		if r.Fatal.Kind != model.Taken {
 			c.Reason = v1alpha1.ReasonInvalidName
 		}
 	case len(r.Refused) > 0:
@@ -35,19 +36,26 @@ func accepted(r decision.Resolution, noForward string) metav1.Condition {
 	return c
 }
 
-// refusedReason returns the reason of the condition: that of the parts which need another change than a correction, if
-// there is one.
+// reasons are the reasons of a network whose parts are refused, the most important one first: a value that is not valid
+// is usually a mistake in typing, and the others need a decision.
+var reasons = []struct {
+	kind   model.FieldErrorKind
+	reason string
+}{
+	{model.Taken, v1alpha1.ReasonAmbiguousNetwork},
+	{model.HasGateway, v1alpha1.ReasonNetworkHasGateway},
+	{model.Overlap, v1alpha1.ReasonNetworkOverlap},
+	{model.NeverDial, v1alpha1.ReasonNeverDialled},
+}
+
+// refusedReason returns the reason of the condition.
 func refusedReason(refused []*model.FieldError) string {
-	reason := v1alpha1.ReasonInvalidNetwork
-	for _, e := range refused {
-		switch {
-		case e.Taken:
-			return v1alpha1.ReasonAmbiguousNetwork
-		case e.Overlap:
-			reason = v1alpha1.ReasonNetworkOverlap
+	for _, r := range reasons {
+		if slices.ContainsFunc(refused, func(e *model.FieldError) bool { return e.Kind == r.kind }) {
+			return r.reason
 		}
 	}
-	return reason
+	return v1alpha1.ReasonInvalidNetwork
 }
 
 // noCluster returns the condition of a network whose Cluster does not exist.

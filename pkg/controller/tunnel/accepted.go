@@ -50,7 +50,7 @@ func notTunnelled(mode v1alpha1.KubeconfigMode) metav1.Condition {
 
 func fatalReason(e *model.FieldError) string {
 	switch {
-	case e.Taken:
+	case e.Kind == model.Taken:
 		return v1alpha1.ReasonNameTaken
 	case e.Field == "spec.apiServer":
 		return v1alpha1.ReasonInvalidAPIServer

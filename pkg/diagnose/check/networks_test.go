@@ -197,9 +197,9 @@ var networkFaults = map[string]func(s *situation){
 	}),
 	"two networks of a Cluster have the same CIDR": denied(v1alpha1.ReasonAmbiguousNetwork, "has it too"),
 	"a CIDR is a part of the Cluster's Pod CIDR":   denied(v1alpha1.ReasonNetworkOverlap, "a part of the Pod CIDR"),
-	"a CIDR contains the gateways":                 denied(v1alpha1.ReasonNetworkOverlap, "the gateway"),
+	"a CIDR contains the gateways":                 denied(v1alpha1.ReasonNetworkHasGateway, "the gateway"),
 	"a CIDR has only link-local addresses, such as a metadata service": denied(
-		v1alpha1.ReasonInvalidNetwork, "edges never dial loopback",
+		v1alpha1.ReasonNeverDialled, "edges never dial loopback",
 	),
 	"a RemoteNetwork names a Cluster that does not exist in its namespace": of(func(s *situation, w *site) {
 		s.key.Name, w.object.Spec.ClusterName = "c2", "c2"

@@ -109,23 +109,23 @@ func Judge(n *v1alpha1.RemoteNetwork, accepted *metav1.Condition) *Fault {
 func refused(n *v1alpha1.RemoteNetwork, c *metav1.Condition) *Fault {
 	detail := "it is not accepted (" + c.Reason + "): " + c.Message
 	edit := fmt.Sprintf("kubectl -n %s edit remotenetwork %s", n.Namespace, n.Name)
-	switch {
-	case c.Reason == v1alpha1.ReasonAmbiguousNetwork:
+	switch c.Reason {
+	case v1alpha1.ReasonAmbiguousNetwork:
 		return broken(
 			detail, "two networks of the Cluster have the same CIDR, DNS suffix or target: the older one keeps it",
 			"remove it from one of the two RemoteNetworks: "+edit,
 		)
-	case c.Reason == v1alpha1.ReasonNetworkOverlap && strings.Contains(c.Message, "gateway"):
+	case v1alpha1.ReasonNetworkHasGateway:
 		return broken(
-			detail, "the CIDR contains a gateway, which edges dial outside of the network",
+			detail, "the CIDR or target contains a gateway, which edges dial outside of the network",
 			"give smaller CIDRs, without the gateway: "+edit,
 		)
-	case c.Reason == v1alpha1.ReasonNetworkOverlap:
+	case v1alpha1.ReasonNetworkOverlap:
 		return broken(
 			detail, "a part of the Cluster's Pods or Services would lead into the network by accident",
 			"give the whole Pod or Service CIDR, or a CIDR beside it: "+edit,
 		)
-	case strings.Contains(c.Message, "never dial"):
+	case v1alpha1.ReasonNeverDialled:
 		return broken(
 			detail, "it has only addresses that no edge dials: loopback, link-local, multicast or metadata addresses",
 			"remove it: "+edit,

@@ -161,6 +161,7 @@ func (r *Row) addTunnel(t *v1alpha1.Tunnel, live *Live, now time.Time) {
 // partlyServed are the reasons of Accepted=False with which everything but the named part is served.
 var partlyServed = []string{
 	v1alpha1.ReasonInvalidNetwork, v1alpha1.ReasonAmbiguousNetwork, v1alpha1.ReasonNetworkOverlap,
+	v1alpha1.ReasonNetworkHasGateway, v1alpha1.ReasonNeverDialled,
 }
 
 // judgeUse judges the conditions of a network or of apiservers.
