@@ -117,8 +117,8 @@ func refused(n *v1alpha1.RemoteNetwork, c *metav1.Condition) *Fault {
 		)
 	case v1alpha1.ReasonNetworkHasGateway:
 		return broken(
-			detail, "the CIDR or target contains a gateway, which edges dial outside of the network",
-			"give smaller CIDRs, without the gateway: "+edit,
+			detail, "the CIDR contains a gateway, or the target is one, which edges dial outside of the network",
+			"give smaller CIDRs, without the gateway, or remove the target: "+edit,
 		)
 	case v1alpha1.ReasonNetworkOverlap:
 		return broken(
