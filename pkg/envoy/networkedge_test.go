@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -120,7 +121,8 @@ func openStream(socket, authority string) (net.Conn, error) {
 	fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", authority)
 	response, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: http.MethodConnect})
 	if err == nil && response.StatusCode != http.StatusOK {
-		err = errors.New(response.Status)
+		reason, _ := io.ReadAll(io.LimitReader(response.Body, 1024)) // Envoy names the reason
+		err = fmt.Errorf("%s: %s", response.Status, reason)
 	}
 	if err != nil {
 		conn.Close()
@@ -210,4 +212,40 @@ func TestNoRequestFailsWhileAnEdgeIsKilled(t *testing.T) {
 	first.Kill()
 	running.Wait()
 	t.Logf("%d requests, the longest took %s", requests.Load(), time.Duration(longest.Load()))
+}
+
+// TestFirstRequestsOfADestination opens streams to many destinations, each by several clients at once. An edge that has
+// not dialled a destination yet must not reject any of them.
+func TestFirstRequestsOfADestination(t *testing.T) {
+	if !insideNamespace(t, "local 10.1.0.0/16") {
+		return
+	}
+	const clients, destinations, together = 16, 500, 10
+	answerLines(t, "0.0.0.0:7000")
+	egress := model.NewID()
+	site := newSite("a1", "a", egress, []string{"10.1.0.0/16"})
+	in, socket := newEgress(t, egress, site, site)
+	in.startDialling(t, site, envoy.EdgeDial{Version: envoy.Current})
+	opens := func(authority string) error {
+		conn, err := openStream(socket, authority)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	}
+	envoytest.Eventually(t, "the network is reached", func() error { return opens("10.1.0.5:7000") })
+	var running sync.WaitGroup
+	for i := range destinations {
+		at := fmt.Sprintf("10.1.%d.%d:7000", 1+i/250, 1+i%250)
+		for range clients {
+			running.Go(func() {
+				if err := opens(at); err != nil {
+					t.Errorf("destination %d: %v", i, err)
+				}
+			})
+		}
+		if i%together == together-1 {
+			running.Wait()
+		}
+	}
 }

@@ -48,8 +48,9 @@ type Destination struct {
 
 // Scope returns the routes of the apiservers whose IdentityHeader is the name. A DNS name is routed by the longest
 // suffix, an address by the longest prefix. Of two equal ones the first destination's counts. Everything else has no
-// route.
+// route. retry is changed: it also repeats requests whose answer has RepeatHeader.
 func Scope(name string, retry *routev3.RetryPolicy, to []Destination) *routev3.ScopedRouteConfiguration {
+	retry = typed.RetryAnswers(retry, RepeatHeader)
 	hosts := nameHosts(retry, to)
 	if matchers := addressMatchers(to); len(matchers) > 0 {
 		hosts = append(hosts, &routev3.VirtualHost{

@@ -197,11 +197,7 @@ func Forwards(resource *anypb.Any) bool {
 
 // Retry changes a retry policy so that a client that one gateway cannot serve is forwarded to the next.
 func Retry(policy *routev3.RetryPolicy) *routev3.RetryPolicy {
-	policy.RetryOn += ",retriable-headers"
-	policy.RetriableHeaders = []*routev3.HeaderMatcher{{
-		Name: RefusedHeader, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
-	}}
-	return policy
+	return typed.RetryAnswers(policy, RefusedHeader)
 }
 
 // Manager makes an HTTP connection manager accept the CONNECT of other gateways. names is a regular expression of the

@@ -56,6 +56,17 @@ func ConnectMatch() *routev3.RouteMatch {
 	}
 }
 
+// RetryAnswers makes a retry policy also repeat requests whose answer has a header. It returns the policy.
+func RetryAnswers(policy *routev3.RetryPolicy, header string) *routev3.RetryPolicy {
+	if len(policy.GetRetriableHeaders()) == 0 {
+		policy.RetryOn += ",retriable-headers"
+	}
+	policy.RetriableHeaders = append(policy.RetriableHeaders, &routev3.HeaderMatcher{
+		Name: header, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
+	})
+	return policy
+}
+
 // CIDRRanges returns ranges of addresses.
 func CIDRRanges(networks []netip.Prefix) []*corev3.CidrRange {
 	ranges := make([]*corev3.CidrRange, 0, len(networks))
