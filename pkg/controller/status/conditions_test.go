@@ -309,7 +309,7 @@ func TestEnrolledCountsEdgesWithAValidLeaf(t *testing.T) {
 	}
 }
 
-func TestLiveStateWaitsForTheFirstDecision(t *testing.T) {
+func TestLiveStateWaitsForDecisions(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	made := func(ago time.Duration, change func(*v1alpha1.Tunnel)) *v1alpha1.Tunnel {
 		tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-ago))}}
@@ -336,9 +336,30 @@ func TestLiveStateWaitsForTheFirstDecision(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := undecided(tc.tunnel, now); got != tc.want {
+			if got := new(Reconciler).postponed(tc.tunnel, now); got != tc.want {
 				t.Errorf("waits %s, want %s", got, tc.want)
 			}
 		})
+	}
+	r, tunnel := new(Reconciler), made(time.Hour, func(t *v1alpha1.Tunnel) { t.Status.ID = "one" })
+	for i, step := range []struct {
+		spec, decided int64
+		at, want      time.Duration
+	}{
+		{spec: 1, decided: 1},
+		{spec: 2, decided: 1, at: 1 * time.Second, want: decisionTime},
+		{spec: 2, decided: 1, at: 2 * time.Second, want: decisionTime - time.Second},
+		{spec: 2, decided: 2, at: 2 * time.Second},
+		{spec: 3, decided: 2, at: 3 * time.Second, want: decisionTime},
+		{spec: 3, decided: 2, at: 3*time.Second + decisionTime}, // its Cluster is paused
+		{spec: 3, decided: 2, at: time.Hour},
+	} {
+		tunnel.Generation = step.spec
+		tunnel.Status.Conditions = []metav1.Condition{
+			{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, ObservedGeneration: step.decided},
+		}
+		if got := r.postponed(tunnel, now.Add(step.at)); got != step.want {
+			t.Errorf("step %d waits %s, want %s", i+1, got, step.want)
+		}
 	}
 }

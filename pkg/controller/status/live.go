@@ -33,7 +33,7 @@ const (
 	// askInterval is how soon a tunnel with incomplete live state is checked again. The view notifies when the state is
 	// complete; this interval covers lost notifications.
 	askInterval = 30 * time.Second
-	// decisionTime is how long a new Tunnel may wait for its first decision. Creation times are whole seconds.
+	// decisionTime is how long a write waits for the decision about a spec. Creation times are whole seconds.
 	decisionTime = 3 * time.Second
 	// patience is how long a condition stays that is unknown at the moment.
 	patience = time.Minute
@@ -64,6 +64,14 @@ type remembered struct {
 	doubts  map[string]time.Time // by type of condition: since when it is unknown
 	pending time.Time            // since when a change may wait to be written; zero: none does
 	revoked map[string]time.Time // by node id: when its revocation was seen
+	// the last spec that was seen before the decision about it
+	undecided undecided
+}
+
+// undecided is a generation of a Tunnel, and when it was first seen without a decision.
+type undecided struct {
+	generation int64
+	since      time.Time
 }
 
 // recalled is a copy of the part of remembered that readers need.
@@ -90,11 +98,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.writes.leave(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
-	if wait := undecided(tunnel, now); wait > 0 {
-		return reconcile.Result{RequeueAfter: wait}, nil
-	}
-	if wait := r.recall(request.NamespacedName).written.Add(writeInterval).Sub(now); wait > 0 &&
-		!revocationDue(tunnel, now) {
+	if wait := r.postponed(tunnel, now); wait > 0 {
 		r.remember(request.NamespacedName, func(m *remembered) { m.pending = earliest(m.pending, now) })
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
@@ -109,15 +113,33 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return reconcile.Result{RequeueAfter: wait}, err
 }
 
-// undecided returns how long to wait for the first decision about a new Tunnel, whose write contains what Initial
-// returns. A write before it would be a second one, and a conflict for the decision. The wait is short, because some
-// Tunnels get no decision, for example of paused Clusters.
-func undecided(tunnel *v1alpha1.Tunnel, now time.Time) time.Duration {
-	age := now.Sub(tunnel.CreationTimestamp.Time)
-	if tunnel.HeldID() != "" || len(tunnel.Status.Conditions) > 0 || age < 0 || revocationDue(tunnel, now) {
+// postponed returns how long a write must wait: for the decision about the spec, and for writeInterval. A revocation
+// does not wait.
+func (r *Reconciler) postponed(tunnel *v1alpha1.Tunnel, now time.Time) time.Duration {
+	if revocationDue(tunnel, now) {
 		return 0
 	}
-	return max(0, decisionTime-age)
+	last := r.recall(client.ObjectKeyFromObject(tunnel)).written
+	return max(0, r.undecidedSince(tunnel, now).Add(decisionTime).Sub(now), last.Add(writeInterval).Sub(now))
+}
+
+// undecidedSince returns since when the decision about the spec of a Tunnel is awaited, or the zero time. The decision
+// is one write, which contains what Initial returns if the Tunnel is new. A write before it would be a conflict for it,
+// and clients would wait for what it grants. Some Tunnels get no decision, for example of paused Clusters.
+func (r *Reconciler) undecidedSince(tunnel *v1alpha1.Tunnel, now time.Time) (since time.Time) {
+	accepted := apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionAccepted)
+	switch {
+	case accepted != nil && accepted.ObservedGeneration != tunnel.Generation:
+		r.remember(client.ObjectKeyFromObject(tunnel), func(m *remembered) {
+			if m.undecided.generation != tunnel.Generation {
+				m.undecided = undecided{tunnel.Generation, now}
+			}
+			since = m.undecided.since
+		})
+	case tunnel.HeldID() == "" && len(tunnel.Status.Conditions) == 0 && !tunnel.CreationTimestamp.After(now):
+		since = tunnel.CreationTimestamp.Time
+	}
+	return since
 }
 
 // Initial is a tunnel.Initial: it returns the conditions of a Tunnel to which no edge is connected.
