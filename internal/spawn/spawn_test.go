@@ -29,8 +29,9 @@ func endThreads() {
 	ended.Wait()
 }
 
-// survivors starts programs with a parent death signal, ends threads, and counts the programs that still run.
-func survivors(t *testing.T, programs int, start func(*exec.Cmd) error) (alive int) {
+// survivors starts programs with a parent death signal, ends threads, and counts the programs that still run after a
+// time, or returns zero as soon as none does.
+func survivors(t *testing.T, programs int, after time.Duration, start func(*exec.Cmd) error) (alive int) {
 	t.Helper()
 	done := make([]chan struct{}, programs)
 	for i := range done {
@@ -50,20 +51,27 @@ func survivors(t *testing.T, programs int, start func(*exec.Cmd) error) (alive i
 		})
 	}
 	endThreads()
-	time.Sleep(300 * time.Millisecond)
-	for _, d := range done {
+	deadline := time.After(after)
+	for i, d := range done {
 		select {
 		case <-d:
-		default:
-			alive++
+		case <-deadline:
+			for _, d := range done[i:] {
+				select {
+				case <-d:
+				default:
+					alive++
+				}
+			}
+			return alive
 		}
 	}
-	return alive
+	return 0
 }
 
 func TestProgramsSurviveThreads(t *testing.T) {
 	const programs = 8
-	if alive := survivors(t, programs, Start); alive != programs {
+	if alive := survivors(t, programs, 300*time.Millisecond, Start); alive != programs {
 		t.Errorf("%d of %d programs survived the end of other threads", alive, programs)
 	}
 }
@@ -72,7 +80,7 @@ func TestProgramsSurviveThreads(t *testing.T) {
 // with it.
 func TestThreadsEndPrograms(t *testing.T) {
 	started := make(chan error)
-	alive := survivors(t, 1, func(cmd *exec.Cmd) error {
+	alive := survivors(t, 1, 30*time.Second, func(cmd *exec.Cmd) error {
 		go func() {
 			runtime.LockOSThread()
 			started <- cmd.Start()
