@@ -89,12 +89,23 @@ func (r *relay) accept(ctx context.Context) {
 			}
 			stop := context.AfterFunc(ctx, func() { _, _ = from.Close(), to.Close() })
 			defer stop()
+			r.handshake()
 			var both sync.WaitGroup
 			both.Go(func() { r.pass(to, from, &r.pacers[0]) })
 			both.Go(func() { r.pass(from, to, &r.pacers[1]) })
 			both.Wait()
 			_, _ = from.Close(), to.Close()
 		}()
+	}
+}
+
+// handshake returns after the round trip that a TCP connection over the link needs before its first data: the kernel
+// connects to the relay at once.
+func (r *relay) handshake() {
+	const segment = 60 // bytes of a SYN
+	for i := range r.pacers {
+		r.pacers[i].wait(segment)
+		time.Sleep(r.link.delay)
 	}
 }
 
