@@ -353,6 +353,10 @@ func TestLiveStateWaitsForDecisions(t *testing.T) {
 		{spec: 3, decided: 2, at: 3 * time.Second, want: decisionTime},
 		{spec: 3, decided: 2, at: 3*time.Second + decisionTime}, // its Cluster is paused
 		{spec: 3, decided: 2, at: time.Hour},
+		{spec: 4, decided: 2, at: time.Hour},
+		{spec: 4, decided: 4, at: time.Hour},
+		{spec: 5, decided: 4, at: time.Hour, want: decisionTime},
+		{spec: 6, decided: 4, at: time.Hour + 2*time.Second, want: decisionTime - 2*time.Second},
 	} {
 		tunnel.Generation = step.spec
 		tunnel.Status.Conditions = []metav1.Condition{

@@ -64,14 +64,8 @@ type remembered struct {
 	doubts  map[string]time.Time // by type of condition: since when it is unknown
 	pending time.Time            // since when a change may wait to be written; zero: none does
 	revoked map[string]time.Time // by node id: when its revocation was seen
-	// the last spec that was seen before the decision about it
-	undecided undecided
-}
-
-// undecided is a generation of a Tunnel, and when it was first seen without a decision.
-type undecided struct {
-	generation int64
-	since      time.Time
+	// since when a decision about a changed spec is awaited; zero: none is
+	undecided time.Time
 }
 
 // recalled is a copy of the part of remembered that readers need.
@@ -125,16 +119,19 @@ func (r *Reconciler) postponed(tunnel *v1alpha1.Tunnel, now time.Time) time.Dura
 
 // undecidedSince returns since when the decision about the spec of a Tunnel is awaited, or the zero time. The decision
 // is one write, which contains what Initial returns if the Tunnel is new. A write before it would be a conflict for it,
-// and clients would wait for what it grants. Some Tunnels get no decision, for example of paused Clusters.
+// and clients would wait for what it grants. Some Tunnels get no decision, for example of paused Clusters, so further
+// changes of a spec do not prolong the wait.
 func (r *Reconciler) undecidedSince(tunnel *v1alpha1.Tunnel, now time.Time) (since time.Time) {
 	accepted := apimeta.FindStatusCondition(tunnel.Status.Conditions, v1alpha1.ConditionAccepted)
 	switch {
-	case accepted != nil && accepted.ObservedGeneration != tunnel.Generation:
+	case accepted != nil:
 		r.remember(client.ObjectKeyFromObject(tunnel), func(m *remembered) {
-			if m.undecided.generation != tunnel.Generation {
-				m.undecided = undecided{tunnel.Generation, now}
+			if accepted.ObservedGeneration == tunnel.Generation {
+				m.undecided = time.Time{}
+			} else {
+				m.undecided = earliest(m.undecided, now)
 			}
-			since = m.undecided.since
+			since = m.undecided
 		})
 	case tunnel.HeldID() == "" && len(tunnel.Status.Conditions) == 0 && !tunnel.CreationTimestamp.After(now):
 		since = tunnel.CreationTimestamp.Time
