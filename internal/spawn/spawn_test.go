@@ -4,6 +4,7 @@ import (
 	"os/exec"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -29,44 +30,31 @@ func endThreads() {
 	ended.Wait()
 }
 
-// survivors starts programs with a parent death signal, ends threads, and counts the programs that still run after a
-// time, or returns zero as soon as none does.
-func survivors(t *testing.T, programs int, after time.Duration, start func(*exec.Cmd) error) (alive int) {
+// survivors starts programs with a parent death signal, ends threads, and returns how many programs still run: after a
+// time, or as soon as none does.
+func survivors(t *testing.T, programs int, after time.Duration, start func(*exec.Cmd) error) int {
 	t.Helper()
-	done := make([]chan struct{}, programs)
-	for i := range done {
+	var running sync.WaitGroup
+	var alive atomic.Int64
+	t.Cleanup(running.Wait) // after those below
+	for range programs {
 		cmd := exec.Command("sleep", "60")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 		if err := start(cmd); err != nil {
 			t.Fatal(err)
 		}
-		done[i] = make(chan struct{})
-		go func() {
+		alive.Add(1)
+		running.Go(func() {
 			_ = cmd.Wait()
-			close(done[i])
-		}()
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			<-done[i]
+			alive.Add(-1)
 		})
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
 	}
 	endThreads()
-	deadline := time.After(after)
-	for i, d := range done {
-		select {
-		case <-d:
-		case <-deadline:
-			for _, d := range done[i:] {
-				select {
-				case <-d:
-				default:
-					alive++
-				}
-			}
-			return alive
-		}
+	for deadline := time.Now().Add(after); alive.Load() > 0 && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
 	}
-	return 0
+	return int(alive.Load())
 }
 
 func TestProgramsSurviveThreads(t *testing.T) {

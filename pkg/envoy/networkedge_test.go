@@ -131,6 +131,15 @@ func openStream(socket, authority string) (net.Conn, error) {
 	return conn, nil
 }
 
+// opens opens a stream and closes it.
+func opens(socket, authority string) error {
+	conn, err := openStream(socket, authority)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err
+}
+
 // drained reads a connection to its end.
 func drained(conn net.Conn, deadline time.Time) error {
 	_ = conn.SetReadDeadline(deadline)
@@ -178,14 +187,7 @@ func TestNoRequestFailsWhileAnEdgeIsKilled(t *testing.T) {
 	in, socket := newEgress(t, egress, site, site)
 	first := in.startDialling(t, site, envoy.EdgeDial{Version: envoy.Current})
 	in.startDialling(t, site, envoy.EdgeDial{Version: envoy.Current})
-	opens := func() error {
-		conn, err := openStream(socket, "10.1.0.5:7000")
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err
-	}
-	envoytest.Eventually(t, "the network is reached", opens)
+	envoytest.Eventually(t, "the network is reached", func() error { return opens(socket, "10.1.0.5:7000") })
 	envoytest.Eventually(t, "both edges have reverse tunnels", func() error {
 		if n := in.public.count.Load(); n < 4 {
 			return fmt.Errorf("%d were dialled", n)
@@ -198,7 +200,7 @@ func TestNoRequestFailsWhileAnEdgeIsKilled(t *testing.T) {
 	for range clients {
 		running.Go(func() {
 			for began := time.Now(); began.Before(end); began = time.Now() {
-				if err := opens(); err != nil {
+				if err := opens(socket, "10.1.0.5:7000"); err != nil {
 					t.Errorf("a request failed: %v", err)
 				}
 				requests.Add(1)
@@ -217,7 +219,7 @@ func TestNoRequestFailsWhileAnEdgeIsKilled(t *testing.T) {
 // TestFirstRequestsOfADestination opens streams to many destinations, each by several clients at once. An edge that has
 // not dialled a destination yet must not reject any of them.
 func TestFirstRequestsOfADestination(t *testing.T) {
-	if !insideNamespace(t, "local 10.1.0.0/16") {
+	if !insideNamespace(t, "10.1.0.5/16") {
 		return
 	}
 	const clients, destinations, together = 16, 500, 10
@@ -226,20 +228,13 @@ func TestFirstRequestsOfADestination(t *testing.T) {
 	site := newSite("a1", "a", egress, []string{"10.1.0.0/16"})
 	in, socket := newEgress(t, egress, site, site)
 	in.startDialling(t, site, envoy.EdgeDial{Version: envoy.Current})
-	opens := func(authority string) error {
-		conn, err := openStream(socket, authority)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err
-	}
-	envoytest.Eventually(t, "the network is reached", func() error { return opens("10.1.0.5:7000") })
+	envoytest.Eventually(t, "the network is reached", func() error { return opens(socket, "10.1.0.5:7000") })
 	var running sync.WaitGroup
 	for i := range destinations {
 		at := fmt.Sprintf("10.1.%d.%d:7000", 1+i/250, 1+i%250)
 		for range clients {
 			running.Go(func() {
-				if err := opens(at); err != nil {
+				if err := opens(socket, at); err != nil {
 					t.Errorf("destination %d: %v", i, err)
 				}
 			})
