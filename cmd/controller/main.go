@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/fairlead/fairlead/internal/command"
+	"github.com/fairlead/fairlead/internal/informers"
 	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/internal/logging"
 	"github.com/fairlead/fairlead/internal/memory"
@@ -260,6 +261,7 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	f.config.Now, f.config.Metrics = f.clock.Now, registerer{ctrlmetrics.Registry}
 	f.config.Metrics.MustRegister(metrics.Build(metrics.Controller))
 	kubelog.SetLogger(log)
+	informers.ReadByList()
 	memory.Bound(0, log)
 	stop, err := f.traces.Start(ctx, "controller", log)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/internal/heartbeat"
+	"github.com/fairlead/fairlead/internal/informers"
 	"github.com/fairlead/fairlead/internal/kubelog"
 	"github.com/fairlead/fairlead/internal/memory"
 	"github.com/fairlead/fairlead/internal/metrics"
@@ -62,6 +63,7 @@ type server struct {
 
 func newServer(c config, log *slog.Logger) (*server, error) {
 	kubelog.SetLogger(log)
+	informers.ReadByList()
 	client, err := kubernetes.NewForConfig(c.rest)
 	if err != nil {
 		return nil, fmt.Errorf("creating client of the management cluster: %w", err)

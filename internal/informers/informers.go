@@ -16,10 +16,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/fairlead/fairlead/internal/heartbeat"
 )
@@ -33,10 +35,13 @@ const (
 
 // Config configures a Check. Fields are required unless their comments allow a zero value.
 type Config struct {
-	Cache cache.Cache
-	Live  client.Reader // reads from the apiserver without a cache
-	// Kinds are namespaced, and Cache watches all of their objects: without a selector and in all namespaces.
-	Kinds           []schema.GroupVersionKind
+	Cache  cache.Cache
+	Live   client.Reader   // reads from the apiserver without a cache
+	Scheme *runtime.Scheme // has the types of Objects
+	// Objects are empty ones of the kinds to compare, each of the type that Cache is read with: a kind has another
+	// informer as PartialObjectMetadata. The kinds are namespaced, and Cache watches all of their objects: without a
+	// selector and in all namespaces.
+	Objects         []client.Object
 	Beats           *heartbeat.Monitor // receives the informer that is stuck; may be nil
 	Log             *slog.Logger
 	Interval, Limit time.Duration // default: a minute between two pages, and 5 minutes without progress
@@ -68,8 +73,12 @@ func New(ctx context.Context, config Config) (*Check, error) {
 	if c.Limit == 0 {
 		c.Limit = limit
 	}
-	for _, gvk := range config.Kinds {
-		informer, err := c.Cache.GetInformerForKind(ctx, gvk, cache.BlockUntilSynced(false))
+	for _, object := range config.Objects {
+		gvk, err := apiutil.GVKForObject(object, c.Scheme)
+		if err != nil {
+			return nil, fmt.Errorf("finding the kind of a %T: %w", object, err)
+		}
+		informer, err := c.Cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
 		if err != nil {
 			return nil, fmt.Errorf("getting the informer of %s: %w", gvk.Kind, err)
 		}

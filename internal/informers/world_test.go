@@ -10,13 +10,13 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -34,12 +34,13 @@ const (
 )
 
 var (
-	server = kubetest.Server{CRDs: true}
-	kinds  = []schema.GroupVersionKind{clusterv1.GroupVersion.WithKind("Cluster")}
+	server  = kubetest.Server{CRDs: true}
+	objects = []client.Object{&clusterv1.Cluster{}}
 )
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
+	ReadByList()
 	os.Exit(server.Run(m))
 }
 
@@ -50,6 +51,7 @@ type world struct {
 	cache         cache.Cache
 	beats         *heartbeat.Monitor
 	check         *Check
+	streamed      atomic.Bool // an informer has asked for a streaming list
 
 	mu    sync.Mutex
 	held  chan struct{} // closed when watches continue; nil: they are not held up
@@ -81,7 +83,7 @@ func newWorld(t *testing.T, limit time.Duration) *world {
 		t.Fatal(err)
 	}
 	w.check, err = New(t.Context(), Config{
-		Cache: w.cache, Live: live, Kinds: kinds, Beats: w.beats, Log: slog.New(slog.DiscardHandler),
+		Cache: w.cache, Live: live, Scheme: scheme, Objects: objects, Beats: w.beats, Log: slog.New(slog.DiscardHandler),
 		Interval: short / 20, Limit: limit,
 	})
 	if err != nil {
@@ -166,8 +168,12 @@ type holding struct {
 
 // RoundTrip implements http.RoundTripper.
 func (h holding) RoundTrip(request *http.Request) (*http.Response, error) {
+	query := request.URL.Query()
+	if query.Has("sendInitialEvents") {
+		h.world.streamed.Store(true)
+	}
 	response, err := h.inner.RoundTrip(request)
-	if err == nil && request.URL.Query().Get("watch") != "" {
+	if err == nil && query.Get("watch") != "" {
 		response.Body = heldBody{response.Body, h.world}
 	}
 	return response, err

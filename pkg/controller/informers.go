@@ -3,9 +3,9 @@ package controller
 import (
 	"context"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/informers"
@@ -16,11 +16,8 @@ import (
 // Alive.
 func setupInformers(p reconciler.Deps, mgr ctrl.Manager) error {
 	check, err := informers.New(context.Background(), informers.Config{
-		Cache: mgr.GetCache(), Live: p.Live, Beats: reconciler.Reconciliations, Log: p.Log,
-		Kinds: []schema.GroupVersionKind{
-			clusterv1.GroupVersion.WithKind("Cluster"), v1alpha1.GroupVersion.WithKind("Tunnel"),
-			v1alpha1.GroupVersion.WithKind("RemoteNetwork"),
-		},
+		Cache: mgr.GetCache(), Live: p.Live, Scheme: mgr.GetScheme(), Beats: reconciler.Reconciliations, Log: p.Log,
+		Objects: []client.Object{&clusterv1.Cluster{}, &v1alpha1.Tunnel{}, &v1alpha1.RemoteNetwork{}},
 	})
 	if err != nil {
 		return err

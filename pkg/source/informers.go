@@ -3,8 +3,7 @@ package source
 import (
 	"context"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/informers"
@@ -14,12 +13,9 @@ import (
 // ended.
 func (k *Kube) compare(ctx context.Context) (ended <-chan struct{}, err error) {
 	check, err := informers.New(ctx, informers.Config{
-		Cache: k.objects, Live: k.live, Beats: k.Beats, Log: k.Log, Interval: k.compareEvery, Limit: k.compareLimit,
-		Kinds: []schema.GroupVersionKind{
-			clusterv1.GroupVersion.WithKind("Cluster"),
-			v1alpha1.GroupVersion.WithKind("Tunnel"),
-			v1alpha1.GroupVersion.WithKind("RemoteNetwork"),
-		},
+		Cache: k.objects, Live: k.live, Scheme: k.scheme, Beats: k.Beats, Log: k.Log,
+		Interval: k.compareEvery, Limit: k.compareLimit,
+		Objects: []client.Object{clusterMetadata(), &v1alpha1.Tunnel{}, &v1alpha1.RemoteNetwork{}},
 	})
 	if err != nil {
 		return nil, err

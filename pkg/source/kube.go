@@ -61,6 +61,7 @@ type Kube struct {
 	KubeConfig
 	objects cache.Cache   // Clusters and Tunnels without a selector; compared with live
 	live    client.Reader // reads from the apiserver
+	scheme  *runtime.Scheme
 	// Zero, except in tests: see informers.Config.
 	compareEvery, compareLimit time.Duration
 	record, rollouts           cache.Cache // of ended tunnels, of rollouts
@@ -97,8 +98,8 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 		DefaultWatchErrorHandler: figures.watchFailed,
 		DefaultTransform:         cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&clusterv1.Cluster{}: {Transform: stripCluster},
-			&v1alpha1.Tunnel{}:   {Transform: stripTunnel},
+			clusterMetadata():  {Transform: stripCluster},
+			&v1alpha1.Tunnel{}: {Transform: stripTunnel},
 
 			&v1alpha1.RemoteNetwork{}: {Transform: stripNetwork},
 			&corev1.ConfigMap{}:       only(config.Namespace, v1alpha1.InstallationConfigMapName),
@@ -120,7 +121,7 @@ func NewKube(rest *rest.Config, config KubeConfig) (*Kube, error) {
 		config.Now = time.Now
 	}
 	k := &Kube{
-		KubeConfig: config, objects: objects, live: live, record: record, rollouts: rollouts,
+		KubeConfig: config, objects: objects, live: live, scheme: scheme, record: record, rollouts: rollouts,
 		queue: workqueue.NewTypedDelayingQueue[model.Key](),
 		read:  make(chan struct{}), figures: figures, living: living{}, records: newRecords(config.Domain),
 		logged: map[model.Key]string{}, problems: map[model.Key]error{},
@@ -300,7 +301,7 @@ func (k *Kube) watch(ctx context.Context) error {
 		UpdateFunc: func(_, object any) { k.enqueue(object) },
 		DeleteFunc: k.enqueue,
 	}
-	for _, object := range []client.Object{&clusterv1.Cluster{}, &v1alpha1.Tunnel{}, &v1alpha1.RemoteNetwork{}} {
+	for _, object := range []client.Object{clusterMetadata(), &v1alpha1.Tunnel{}, &v1alpha1.RemoteNetwork{}} {
 		handler := handler
 		if _, ok := object.(*v1alpha1.RemoteNetwork); ok {
 			handler.AddFunc, handler.DeleteFunc = k.enqueueNetwork, k.enqueueNetwork

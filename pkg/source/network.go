@@ -11,7 +11,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -54,7 +53,7 @@ func (k *Kube) network(ctx context.Context, tunnel *v1alpha1.Tunnel) (*v1alpha1.
 
 // beside reads the neighbours of the Tunnel of a network. A Tunnel of another kind has none.
 func (k *Kube) beside(
-	ctx context.Context, tunnel *v1alpha1.Tunnel, cluster *clusterv1.Cluster,
+	ctx context.Context, tunnel *v1alpha1.Tunnel, cluster *metav1.PartialObjectMetadata,
 ) (n neighbours, err error) {
 	if tunnel.Spec.Network == "" || cluster == nil {
 		return n, nil
@@ -100,8 +99,8 @@ func (k *Kube) dependents(ctx context.Context, key model.Key) (keys []model.Key,
 // addNetwork adds what is recorded for a Tunnel of a network or of apiservers, and not withdrawn. The error lists what
 // cannot be served.
 func addNetwork(
-	d model.TunnelDomain, w *model.WorkloadCluster, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, n neighbours,
-	now time.Time,
+	d model.TunnelDomain, w *model.WorkloadCluster, cluster *metav1.PartialObjectMetadata, tunnel *v1alpha1.Tunnel,
+	n neighbours, now time.Time,
 ) error {
 	problems := addLimits(w, tunnel)
 	served := tunnel.Status.Served.Network
@@ -134,7 +133,7 @@ func addNetwork(
 }
 
 // stillHeld returns a recorded id if its Tunnel still holds it and admits nodes, otherwise an empty string.
-func stillHeld(tunnel *v1alpha1.Tunnel, id string, cluster *clusterv1.Cluster, now time.Time) string {
+func stillHeld(tunnel *v1alpha1.Tunnel, id string, cluster *metav1.PartialObjectMetadata, now time.Time) string {
 	if tunnel == nil || tunnel.HeldID() != id || tunnel.Spec.Network != "" || !admits(cluster, tunnel, now) {
 		return ""
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -98,8 +98,8 @@ func (l living) set(key model.Key, id string) bool {
 
 // pair reads a Tunnel and the Cluster that it serves; nil: the object does not exist. The Cluster of a network is nil
 // also if the RemoteNetwork does not exist or does not control the Tunnel.
-func (k *Kube) pair(ctx context.Context, key model.Key) (*v1alpha1.Tunnel, *clusterv1.Cluster, error) {
-	tunnel, cluster := &v1alpha1.Tunnel{}, &clusterv1.Cluster{}
+func (k *Kube) pair(ctx context.Context, key model.Key) (*v1alpha1.Tunnel, *metav1.PartialObjectMetadata, error) {
+	tunnel, cluster := &v1alpha1.Tunnel{}, clusterMetadata()
 	at := client.ObjectKey{Namespace: key.Namespace, Name: key.Name}
 	if err := k.objects.Get(ctx, at, tunnel); apierrors.IsNotFound(err) {
 		tunnel = nil

@@ -1,18 +1,27 @@
 package source
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 )
 
-// stripCluster keeps the identity of a Cluster only: there may be 10,000, each with a topology.
+// clusterMetadata returns an object with the type of Clusters without anything else. Of a Cluster only the metadata is
+// read: there may be 10,000, each with a topology.
+func clusterMetadata() *metav1.PartialObjectMetadata {
+	c := &metav1.PartialObjectMetadata{}
+	c.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("Cluster"))
+	return c
+}
+
+// stripCluster keeps the identity of a Cluster.
 func stripCluster(object any) (any, error) {
-	c, ok := object.(*clusterv1.Cluster)
+	c, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
 		return object, nil
 	}
-	kept := &clusterv1.Cluster{}
+	kept := clusterMetadata()
 	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = c.Namespace, c.Name, c.UID, c.ResourceVersion
 	return kept, nil
 }

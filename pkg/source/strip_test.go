@@ -23,10 +23,9 @@ func TestResolutionUsesNoStrippedFields(t *testing.T) {
 	token := func(hash string) v1alpha1.TokenStatus {
 		return v1alpha1.TokenStatus{SHA256: hash, ExpiresAt: metav1.NewTime(now.Add(time.Hour)), MaxUses: 3, Uses: 1}
 	}
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "shop", UID: "1"}}
-	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 443}
-	cluster.Spec.ClusterNetwork.APIServerPort = 7443
-	cluster.Spec.Topology.ClassRef.Name = "large"
+	cluster := clusterMetadata()
+	cluster.Namespace, cluster.Name, cluster.UID = "prod", "shop", "1"
+	cluster.Labels = map[string]string{"team": "blue"}
 	tunnel := &v1alpha1.Tunnel{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:         "prod",
@@ -65,18 +64,18 @@ func TestResolutionUsesNoStrippedFields(t *testing.T) {
 	if kept.Status.Conditions != nil || len(kept.Status.Edges) != 2 || kept.Labels != nil || len(kept.Annotations) != 1 {
 		t.Errorf("too much is kept: %+v", kept)
 	}
-	same := func(what string, of func(*clusterv1.Cluster, *v1alpha1.Tunnel) any) {
+	same := func(what string, of func(*metav1.PartialObjectMetadata, *v1alpha1.Tunnel) any) {
 		t.Helper()
 		if diff := cmp.Diff(of(cluster, tunnel), of(stripped(t, stripCluster, cluster), stripped(t, stripTunnel,
 			tunnel))); diff != "" {
 			t.Errorf("%s (-all +stripped):\n%s", what, diff)
 		}
 	}
-	translated := func(c *clusterv1.Cluster, t *v1alpha1.Tunnel) []any {
+	translated := func(c *metav1.PartialObjectMetadata, t *v1alpha1.Tunnel) []any {
 		out := translate("tunnels.example.com", c, t, neighbours{}, now)
 		return []any{out.cluster, out.admitted, out.expires, fmt.Sprint(out.problem)}
 	}
-	prepared := func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) any {
+	prepared := func(_ *metav1.PartialObjectMetadata, t *v1alpha1.Tunnel) any {
 		until, ok := t.PreparedUntil()
 		return []any{until, ok, translated(nil, t)}
 	}
@@ -94,8 +93,8 @@ func TestResolutionUsesNoStrippedFields(t *testing.T) {
 		len(w.Revoked) != 1 {
 		t.Errorf("not all of it is served: %+v", w)
 	}
-	same("what is served", func(c *clusterv1.Cluster, t *v1alpha1.Tunnel) any { return translated(c, t) })
-	same("tokens", func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) any {
+	same("what is served", func(c *metav1.PartialObjectMetadata, t *v1alpha1.Tunnel) any { return translated(c, t) })
+	same("tokens", func(_ *metav1.PartialObjectMetadata, t *v1alpha1.Tunnel) any {
 		return []any{
 			t.Status.Tokens,
 			t.Status.BootReportTokens,
@@ -133,7 +132,8 @@ func TestAStrippedNetworkIsServedInTheSameWay(t *testing.T) {
 	tunnel.Status = v1alpha1.TunnelStatus{ID: tunnel.Spec.ID, Served: &v1alpha1.ServedStatus{
 		ClusterUID: "1", Network: &v1alpha1.ServedNetwork{ClusterName: "shop", CIDRs: []string{"10.1.0.0/16"}},
 	}}
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "shop", UID: "1"}}
+	cluster := clusterMetadata()
+	cluster.Namespace, cluster.Name, cluster.UID = "prod", "shop", "1"
 	of := func(t *v1alpha1.Tunnel, n *v1alpha1.RemoteNetwork) model.WorkloadCluster {
 		return translate("tunnels.example.com", cluster, t, neighbours{network: n}, time.Now()).cluster
 	}

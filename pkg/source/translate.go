@@ -7,7 +7,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -26,7 +25,7 @@ type translation struct {
 // revoked edge, an extra name, a mode without a tunnel, a Cluster that does not exist or has another UID, the end of
 // the time for which a Tunnel waits.
 func translate(
-	d model.TunnelDomain, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, beside neighbours, now time.Time,
+	d model.TunnelDomain, cluster *metav1.PartialObjectMetadata, tunnel *v1alpha1.Tunnel, beside neighbours, now time.Time,
 ) translation {
 	key := model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}
 	w := model.WorkloadCluster{Key: key, ID: tunnel.HeldID(), Withheld: true}
@@ -71,7 +70,7 @@ func translate(
 // admits reports whether edges of a Tunnel may enrol, according to its Cluster, its spec and the clock: the Tunnel
 // belongs to the existing Cluster, or waits for one. Pausing or deleting either object changes nothing until it no
 // longer exists.
-func admits(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, now time.Time) bool {
+func admits(cluster *metav1.PartialObjectMetadata, tunnel *v1alpha1.Tunnel, now time.Time) bool {
 	served := tunnel.Status.Served
 	switch {
 	case tunnel.HeldID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled():
