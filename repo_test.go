@@ -194,8 +194,8 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/retry", "pkg/controller/condition", "pkg/controller/reconciler",
 	},
 	"pkg/controller/reconciler": {
-		"api/v1alpha1", "internal/heartbeat", "internal/traces", "pkg/controller/condition", "pkg/controller/config",
-		"pkg/controller/objects",
+		"api/v1alpha1", "internal/heartbeat", "internal/retry", "internal/traces", "pkg/controller/condition",
+		"pkg/controller/config", "pkg/controller/objects",
 	},
 	"pkg/controller/records": {
 		"api/v1alpha1", "pkg/certs", "pkg/controller/config", "pkg/controller/objects", "pkg/model",

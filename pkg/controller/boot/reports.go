@@ -78,10 +78,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	wait, err := r.update(ctx, cluster, tunnel, now)
-	if objects.Conflict(err) {
-		return reconcile.Result{RequeueAfter: reconciler.ConflictDelay}, nil
-	}
-	return reconcile.Result{RequeueAfter: wait}, err
+	return reconciler.Retry(reconcile.Result{RequeueAfter: wait}, err)
 }
 
 // update writes the conditions that differ. It returns the wait after which time alone may change one; 0 means never.

@@ -55,10 +55,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err == nil {
 		err = r.ended.Prune(ctx)
 	}
-	if objects.Conflict(err) {
-		return reconcile.Result{RequeueAfter: reconciler.ConflictDelay}, nil
-	}
-	return reconcile.Result{RequeueAfter: wait}, err
+	return reconciler.Retry(reconcile.Result{RequeueAfter: wait}, err)
 }
 
 // ensure performs one write after the other until nothing is due, and reads everything again before each write. After a

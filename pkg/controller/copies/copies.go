@@ -44,13 +44,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, r.removeOrphans(ctx, request.Name)
 	}
 	wait, err := r.update(ctx, request.NamespacedName)
-	if objects.Conflict(err) {
-		return reconcile.Result{RequeueAfter: reconciler.ConflictDelay}, nil
-	}
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	return reconcile.Result{RequeueAfter: wait}, nil
+	return reconciler.Retry(reconcile.Result{RequeueAfter: wait}, err)
 }
 
 func (r *Reconciler) update(ctx context.Context, key client.ObjectKey) (time.Duration, error) {

@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/controller/condition"
 	"github.com/fairlead/fairlead/pkg/controller/config"
 	"github.com/fairlead/fairlead/pkg/controller/objects"
@@ -95,7 +96,7 @@ func Retry(result reconcile.Result, err error) (reconcile.Result, error) {
 	var later Later
 	switch {
 	case objects.Conflict(err):
-		return reconcile.Result{RequeueAfter: ConflictDelay}, nil
+		return reconcile.Result{RequeueAfter: afterConflict.Wait(0)}, nil
 	case errors.As(err, &later):
 		return reconcile.Result{RequeueAfter: later.Wait}, nil
 	case err != nil:
@@ -168,8 +169,10 @@ func Named(namespace, name string) predicate.Predicate {
 	})
 }
 
-// ConflictDelay is the wait after a conflict. Usually the cache has the other write by then.
+// ConflictDelay is the longest wait after a conflict. Usually the cache has the other write by then.
 const ConflictDelay = 100 * time.Millisecond
+
+var afterConflict = retry.Backoff{Min: ConflictDelay, Max: ConflictDelay}
 
 // Leading is a part of the manager that runs only while this process leads.
 type Leading struct{ Run func(context.Context) error }

@@ -41,11 +41,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil || csr == nil || !open(csr) {
 		return reconcile.Result{}, objects.Wrap("reading CertificateSigningRequest", err)
 	}
-	err = r.answer(ctx, csr)
-	if objects.Conflict(err) {
-		return reconcile.Result{RequeueAfter: reconciler.ConflictDelay}, nil
-	}
-	return reconcile.Result{}, err
+	return reconciler.Retry(reconcile.Result{}, r.answer(ctx, csr))
 }
 
 // open reports whether a CertificateSigningRequest is ours and has no answer yet.

@@ -97,14 +97,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	wait, err := r.update(ctx, objects.Group{Key: request.NamespacedName, Cluster: cluster, Tunnel: tunnel}, now)
-	if objects.Conflict(err) {
+	switch {
+	case objects.Conflict(err):
 		r.writes.returnTurn(request.NamespacedName)
-		return reconcile.Result{RequeueAfter: reconciler.ConflictDelay}, nil
-	}
-	if err != nil {
+	case err != nil:
 		r.writes.leave(request.NamespacedName)
 	}
-	return reconcile.Result{RequeueAfter: wait}, err
+	return reconciler.Retry(reconcile.Result{RequeueAfter: wait}, err)
 }
 
 // postponed returns how long a write must wait: for the decision about the spec, and for writeInterval. A revocation

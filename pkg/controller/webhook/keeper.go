@@ -218,11 +218,8 @@ func (k *webhookKeeper) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 	if err == nil {
 		err = k.publish(ctx, configuration, state.bundle)
 	}
-	if objects.Conflict(err) {
-		return reconcile.Result{RequeueAfter: reconciler.ConflictDelay}, nil
-	}
 	if err != nil {
-		return reconcile.Result{}, err
+		return reconciler.Retry(reconcile.Result{}, err)
 	}
 	pause := min(max(time.Second, state.nextStep(k.times).Sub(k.now())), certificateInterval)
 	return reconcile.Result{RequeueAfter: pause + rand.N(pause/10+1)}, nil
