@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/features"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -103,6 +104,9 @@ func TestWithoutTunnelsTheProgramWritesOnlyKubeconfigs(t *testing.T) {
 	go func() { ended <- run(ctx, args, &stderr, &stderr) }()
 
 	kubetest.Eventually(t, "writing the kubeconfig", func() error { return proxied(t.Context(), api, secret) })
+	if features.FeatureGates().Enabled(features.WatchListClient) {
+		t.Error("the informers read streaming lists")
+	}
 	kubetest.Eventually(t, "saying so", func() error {
 		if err := api.Get(t.Context(), client.ObjectKeyFromObject(tunnel), tunnel); err != nil {
 			return err

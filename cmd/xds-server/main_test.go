@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/features"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -129,6 +130,9 @@ func TestAClusterBecomesTheConfigurationOfItsEdge(t *testing.T) {
 	scraped := freePort(t)
 	m.inspect, m.otlp, m.metrics = freePort(t).String(), collector.Endpoint, scraped.String()
 	at, stop := start(t, m)
+	if features.FeatureGates().Enabled(features.WatchListClient) {
+		t.Error("the informers read streaming lists")
+	}
 	cluster := kubetest.Cluster("default", "c1")
 	if err := m.Create(t.Context(), cluster); err != nil {
 		t.Fatal(err)
