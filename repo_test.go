@@ -94,7 +94,7 @@ var arrows = map[string][]string{
 	"internal/informers":   {"internal/heartbeat"},
 	"internal/jwttest":     nil,
 	"internal/kubelog":     nil,
-	"internal/kubetest":    {"api/v1alpha1", "internal/eventually"},
+	"internal/kubetest":    {"api/v1alpha1", "internal/eventually", "internal/freeport"},
 	"internal/limit":       nil,
 	"internal/logging":     nil,
 	"internal/logtest":     nil,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
@@ -168,7 +168,7 @@ func (d *delivery) runController(t *testing.T, program string) {
 		}
 		for _, listen := range []string{"--webhook-listen=", "--health-listen=", "--metrics-listen="} {
 			if strings.HasPrefix(arg, listen) {
-				arg = listen + freeAddress(t)
+				arg = fmt.Sprintf("%s127.0.0.1:%d", listen, freeport.TCP(t))
 			}
 		}
 		args = append(args, arg)
@@ -232,15 +232,4 @@ func (d *delivery) writeAsKubernetes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// freeAddress returns a loopback address that nothing listens at.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }

@@ -7,13 +7,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/fairlead/fairlead/internal/freeport"
 )
 
 // Server is one kube-apiserver for all tests of a package. It starts when the first test calls Config, so that tests
@@ -97,6 +101,9 @@ func (s *Server) begin(ctx context.Context) (*rest.Config, error) {
 		return nil, err
 	}
 	s.environment = &envtest.Environment{BinaryAssetsDirectory: assets, ErrorIfCRDPathMissing: true}
+	if err := s.choosePorts(); err != nil {
+		return nil, err
+	}
 	if s.CRDs {
 		s.environment.CRDDirectoryPaths = []string{
 			filepath.Join(root, "deploy/kubernetes/crd"),
@@ -118,6 +125,22 @@ func (s *Server) begin(ctx context.Context) (*rest.Config, error) {
 	}
 	s.prepared = true
 	return config, nil
+}
+
+// choosePorts replaces envtest's own choice, which a connection of another test can take before the server listens.
+func (s *Server) choosePorts() error {
+	apiserver, err := freeport.Choose()
+	if err != nil {
+		return err
+	}
+	etcd, err := freeport.Choose()
+	if err != nil {
+		return err
+	}
+	plane := &s.environment.ControlPlane
+	plane.GetAPIServer().SecureServing.Address, plane.APIServer.SecureServing.Port = "127.0.0.1", strconv.Itoa(apiserver)
+	plane.Etcd = &envtest.Etcd{URL: &url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", etcd)}}
+	return nil
 }
 
 func (s *Server) stop() error {

@@ -31,8 +31,7 @@ var (
 	shared       *management
 	managerEnded = make(chan error, 1)
 	// The manager of a replica that does not lead ends at the same time, if a test has started one.
-	managersEnd  context.Context
-	replicaEnded = make(chan error, 1)
+	managersEnd context.Context
 )
 
 func TestMain(m *testing.M) { os.Exit(kubetest.RunAll(m, &server, &alone)) }
@@ -73,6 +72,12 @@ func startManager(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
+	if leadersWebhook, err = freeAddress(); err != nil {
+		return err
+	}
+	if replicasWebhook, err = freeAddress(); err != nil {
+		return err
+	}
 	webhooks, err := webhookConfiguration(replicasWebhook, "yes")
 	if err == nil {
 		err = admin.Create(ctx, webhooks)
@@ -91,8 +96,10 @@ func startManager(ctx context.Context, config *rest.Config) error {
 }
 
 func endManagers() error {
-	replica.Do(func() { replicaEnded <- nil })
-	return errors.Join(<-managerEnded, <-replicaEnded)
+	replica.Do(func() { close(replicaEnded) })
+	err := <-managerEnded
+	<-replicaEnded
+	return errors.Join(err, replicaErr)
 }
 
 // apiserver returns the shared management cluster, or skips the test.

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 	"github.com/fairlead/fairlead/pkg/controller/webhook"
@@ -120,7 +122,7 @@ func TestTheWebhookPatchesARecreatedSecret(t *testing.T) {
 func TestTheControllerRepairsKubeconfigsWithoutTheWebhook(t *testing.T) {
 	const writes = 20
 	m := apiserver(t)
-	callWebhook(t, m, "down", freeAddress())
+	callWebhook(t, m, "down", fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t)))
 	cluster := labelledCluster(t, m, "down", "repaired")
 	secret := controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)
 	want := controllertest.EntryOf(t, controllertest.Read(t, m, secret)).Server

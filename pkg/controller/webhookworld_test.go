@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"sync"
 	"testing"
@@ -23,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
@@ -30,16 +30,14 @@ import (
 // webhookLabel marks the namespaces of tests for whose Secrets the webhook is called. All other tests run without it.
 const webhookLabel = "test.fairlead.dev/webhook"
 
-// The addresses of the leading manager's webhook, which is never called, and of that of another replica.
-var leadersWebhook, replicasWebhook = freeAddress(), freeAddress()
+// The addresses of the leading manager's webhook, which is never called, and of that of another replica. startManager
+// chooses them.
+var leadersWebhook, replicasWebhook string
 
-func freeAddress() string {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // before any test
-	if err != nil {
-		panic(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
+// freeAddress returns a loopback address that nothing listens at.
+func freeAddress() (string, error) {
+	port, err := freeport.Choose()
+	return fmt.Sprintf("127.0.0.1:%d", port), err
 }
 
 // webhookConfiguration is that of deploy/kubernetes, called at an address, for namespaces whose label has this value.
@@ -95,18 +93,28 @@ func runReplica(ctx context.Context, config *rest.Config) error {
 	return mgr.Start(ctx)
 }
 
-var replica sync.Once
+var (
+	replica sync.Once
+	// replicaEnded is closed when the replica has ended with replicaErr. Every test sees it, not only the first one.
+	replicaEnded = make(chan struct{})
+	replicaErr   error
+)
 
 // startReplica makes a replica that does not lead serve the webhook until the last test of the package has ended.
 func startReplica(t *testing.T, m *management) {
 	t.Helper()
 	config := server.Config(t)
-	replica.Do(func() { go func() { replicaEnded <- runReplica(managersEnd, config) }() })
+	replica.Do(func() {
+		go func() {
+			defer close(replicaEnded)
+			replicaErr = runReplica(managersEnd, config)
+		}()
+	})
 	cluster := webhookCluster(t, m, "served")
 	controllertest.Eventually(t, func() error {
 		select {
-		case err := <-replicaEnded:
-			t.Fatalf("the replica: %v", err)
+		case <-replicaEnded:
+			t.Fatalf("the replica: %v", replicaErr)
 		default:
 		}
 		probe := controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)

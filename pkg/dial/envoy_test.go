@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -73,9 +74,7 @@ static_resources:
 // startProxy starts one for user alice with password "open sesame", and returns its host:port.
 func startProxy(t testing.TB, dns *names) string {
 	t.Helper()
-	free := listenOn(t, "127.0.0.1:0")
-	port := endpoint(free).Port
-	_ = free.Close()
+	port := freeport.TCP(t)
 	sum := sha1.Sum([]byte("open sesame"))
 	users := "alice:{SHA}" + base64.StdEncoding.EncodeToString(sum[:])
 	config := fmt.Sprintf(forwardProxy, port, users, dns.conn.LocalAddr().(*net.UDPAddr).Port)

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -168,9 +169,7 @@ func echo(conn net.Conn) { _, _ = io.Copy(conn, conn) }
 // dead returns an address without a listener.
 func dead(t testing.TB, host string) model.Endpoint {
 	t.Helper()
-	listener := listenOn(t, net.JoinHostPort(host, "0"))
-	defer listener.Close()
-	return endpoint(listener)
+	return model.Endpoint{Host: host, Port: uint16(freeport.TCP(t))}
 }
 
 // blackHole returns an address that drops SYNs: a listening socket whose queue is full.

@@ -19,6 +19,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/probe"
 )
@@ -199,12 +200,7 @@ func endless(w http.ResponseWriter, _ *http.Request) {
 // closed returns an address without a listener.
 func closed(t *testing.T) model.Endpoint {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return endpoint(listener)
+	return model.Endpoint{Host: "127.0.0.1", Port: uint16(freeport.TCP(t))}
 }
 
 func TestTheCertificateIsReported(t *testing.T) {

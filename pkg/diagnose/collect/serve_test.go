@@ -3,8 +3,8 @@ package collect
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/fairlead/fairlead/internal/freeport"
 	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
 	"github.com/fairlead/fairlead/pkg/model"
 	reporthub "github.com/fairlead/fairlead/pkg/report/hub"
@@ -124,12 +125,7 @@ func TestServicesAreFoundByReflection(t *testing.T) {
 
 func TestServersWithoutAnAnswerAreNamed(t *testing.T) {
 	t.Parallel()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = closed.Close()
-	there, away := serveEmpty(t), closed.Addr().String()
+	there, away := serveEmpty(t), fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t))
 	servers, err := Connect(t.Context(), Options{Addresses: []string{there, away}})
 	if err != nil {
 		t.Fatal(err)
