@@ -38,7 +38,7 @@ func measure(ctx context.Context, r *results, n, changes int) error {
 		{"control channels", func() error { return w.control(ctx, r, connections(n, perEdge)*clientsEach) }},
 		{"clients", func() error { return w.clients(ctx, r, connections(n, perEdge)) }},
 		{"ends of components", func() error { return w.restarts(ctx, r, n) }},
-		{"the end of the gateway's Envoy", func() error { return w.storm(ctx, r) }},
+		{"the end of the gateway's Envoy", func() error { return w.storm(ctx, r, n) }},
 		{"a cold start", func() error { return w.cold(ctx, r) }},
 		{"statistics", func() error { return w.statistics(ctx, r) }},
 	} {

@@ -71,12 +71,8 @@ const spareCluster = 10_000
 
 // storm kills the gateway's Envoy, so that all edges reconnect at once. Clients use the edges that have reconnected
 // already.
-func (w *world) storm(ctx context.Context, r *results) error {
+func (w *world) storm(ctx context.Context, r *results, n int) error {
 	up := w.Fleet.Stats().Up
-	first, err := hostname(0)
-	if err != nil {
-		return err
-	}
 	before := w.Fleet.Stats()
 	begin := time.Now()
 	if err := w.Gateways[0].KillEnvoy(); err != nil {
@@ -89,14 +85,18 @@ func (w *world) storm(ctx context.Context, r *results) error {
 		return fmt.Errorf("waiting for the gateway: %w", err)
 	}
 	r.of("gateway", "killed: first tunnel after", "s", time.Since(begin).Seconds())
-	if _, err := w.answers(ctx, first); err != nil {
+	back, err := w.firstAnswer(ctx, n)
+	if err != nil {
 		return err
 	}
-	stop, latencies := w.probe(ctx, first)
+	stop, latencies := w.probe(ctx, back)
 	err = w.allUp(ctx, int(up))
 	stop()
 	if err != nil {
 		return err
+	}
+	if len(latencies.ok) == 0 && latencies.failed == 0 {
+		return errors.New("no request was sent while the edges came back")
 	}
 	after := w.Fleet.Stats()
 	w.explain(r)
@@ -105,6 +105,41 @@ func (w *world) storm(ctx context.Context, r *results) error {
 	r.times("requests while edges come back", latencies.ok)
 	r.add("requests while edges come back: failed", "", float64(latencies.failed))
 	return w.memory(r, "after a restart")
+}
+
+// candidates is how many workload clusters are asked until the first of them is back. The others may be the last.
+const candidates = 32
+
+// firstAnswer waits until one of several workload clusters answers, and returns its host name. They are spread over the
+// first n.
+func (w *world) firstAnswer(ctx context.Context, n int) (string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		host string
+		err  error
+	}
+	answers := make(chan answer, candidates)
+	asked := min(n, candidates)
+	for i := range asked {
+		host, err := hostname(i * n / asked)
+		if err != nil {
+			return "", err
+		}
+		go func() {
+			_, err := w.answers(ctx, host)
+			answers <- answer{host, err}
+		}()
+	}
+	var failed error
+	for range asked {
+		a := <-answers
+		if a.err == nil {
+			return a.host, nil
+		}
+		failed = errors.Join(failed, a.err)
+	}
+	return "", failed
 }
 
 // latency holds the latencies of requests.
