@@ -138,7 +138,8 @@ func (s *Server) choosePorts() error {
 		return err
 	}
 	plane := &s.environment.ControlPlane
-	plane.GetAPIServer().SecureServing.Address, plane.APIServer.SecureServing.Port = "127.0.0.1", strconv.Itoa(apiserver)
+	server := plane.GetAPIServer()
+	server.Address, server.Port = "127.0.0.1", strconv.Itoa(apiserver)
 	plane.Etcd = &envtest.Etcd{URL: &url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", etcd)}}
 	return nil
 }
