@@ -168,7 +168,7 @@ func (d *delivery) runController(t *testing.T, program string) {
 		}
 		for _, listen := range []string{"--webhook-listen=", "--health-listen=", "--metrics-listen="} {
 			if strings.HasPrefix(arg, listen) {
-				arg = fmt.Sprintf("%s127.0.0.1:%d", listen, freeport.TCP(t))
+				arg = listen + freeport.Address(t)
 			}
 		}
 		args = append(args, arg)

@@ -43,6 +43,20 @@ func TCP(t testing.TB) int {
 	return port
 }
 
+// Address returns a loopback address with a port of TCP, as host:port.
+func Address(t testing.TB) string {
+	t.Helper()
+	return loopback(TCP(t))
+}
+
+// ChooseAddress is Address for programs that are not tests.
+func ChooseAddress() (string, error) {
+	port, err := Choose()
+	return loopback(port), err
+}
+
+func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+
 // Choose is TCP for programs that are not tests.
 func Choose() (int, error) {
 	mu.Lock()

@@ -133,14 +133,14 @@ func (s *Server) choosePorts() error {
 	if err != nil {
 		return err
 	}
-	etcd, err := freeport.Choose()
+	etcd, err := freeport.ChooseAddress()
 	if err != nil {
 		return err
 	}
 	plane := &s.environment.ControlPlane
 	server := plane.GetAPIServer()
 	server.Address, server.Port = "127.0.0.1", strconv.Itoa(apiserver)
-	plane.Etcd = &envtest.Etcd{URL: &url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", etcd)}}
+	plane.Etcd = &envtest.Etcd{URL: &url.URL{Scheme: "http", Host: etcd}}
 	return nil
 }
 

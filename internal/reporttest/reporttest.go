@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -281,7 +280,7 @@ type Place struct {
 // Place returns a free address.
 func (w *World) Place(t testing.TB) *Place {
 	t.Helper()
-	p := &Place{World: w, Address: fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t)), stop: func() {}}
+	p := &Place{World: w, Address: freeport.Address(t), stop: func() {}}
 	t.Cleanup(func() { p.Stop() })
 	return p
 }

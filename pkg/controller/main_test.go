@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	metrics "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/internal/traces"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
@@ -72,10 +73,10 @@ func startManager(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	if leadersWebhook, err = freeAddress(); err != nil {
+	if leadersWebhook, err = freeport.ChooseAddress(); err != nil {
 		return err
 	}
-	if replicasWebhook, err = freeAddress(); err != nil {
+	if replicasWebhook, err = freeport.ChooseAddress(); err != nil {
 		return err
 	}
 	webhooks, err := webhookConfiguration(replicasWebhook, "yes")

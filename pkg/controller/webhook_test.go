@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -122,7 +121,7 @@ func TestTheWebhookPatchesARecreatedSecret(t *testing.T) {
 func TestTheControllerRepairsKubeconfigsWithoutTheWebhook(t *testing.T) {
 	const writes = 20
 	m := apiserver(t)
-	callWebhook(t, m, "down", fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t)))
+	callWebhook(t, m, "down", freeport.Address(t))
 	cluster := labelledCluster(t, m, "down", "repaired")
 	secret := controllertest.KubeconfigSecret(t, cluster.Namespace, cluster.Name, controllertest.OriginalServer)
 	want := controllertest.EntryOf(t, controllertest.Read(t, m, secret)).Server

@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
@@ -33,12 +32,6 @@ const webhookLabel = "test.fairlead.dev/webhook"
 // The addresses of the leading manager's webhook, which is never called, and of that of another replica. startManager
 // chooses them.
 var leadersWebhook, replicasWebhook string
-
-// freeAddress returns a loopback address that nothing listens at.
-func freeAddress() (string, error) {
-	port, err := freeport.Choose()
-	return fmt.Sprintf("127.0.0.1:%d", port), err
-}
 
 // webhookConfiguration is that of deploy/kubernetes, called at an address, for namespaces whose label has this value.
 func webhookConfiguration(address, label string) (*admissionv1.MutatingWebhookConfiguration, error) {

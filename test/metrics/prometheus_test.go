@@ -51,7 +51,7 @@ func watch(t *testing.T, s *world.World, edges ...*lab.Agent) *watcher {
 			w.config(t, jobs, proxy, []string{filepath.Join(s.Root(), "deploy", "monitoring", "rules.yaml")}), 0o600,
 		),
 	)
-	at := fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t))
+	at := freeport.Address(t)
 	w.url = "http://" + at
 	process, err := proc.Start(proc.Spec{
 		Name: "prometheus", Program: filepath.Join(s.Root(), "bin", "prometheus"), Log: s.LogFile("prometheus"), Dir: dir,

@@ -1,7 +1,6 @@
 package kubeconfigs
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -34,7 +33,7 @@ func TestAnHTTPSProxyIsUsedOnlyAfterASuccessfulProbe(t *testing.T) {
 		"no listener":             {says: "--dial-networks"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			address := fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t))
+			address := freeport.Address(t)
 			w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, v1alpha1.KubeconfigSpec{
 				Mode: v1alpha1.KubeconfigModeHTTPSProxy, TLSServerName: "kubernetes", Proxy: &v1alpha1.ProxySpec{Address: address},
 			})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -88,7 +87,7 @@ func mountedWebhook(t *testing.T, dir string) (mgr ctrl.Manager, address string)
 		t.Fatal(err)
 	}
 	config := controllertest.Config()
-	config.WebhookListen, config.WebhookCertDir = fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t)), dir
+	config.WebhookListen, config.WebhookCertDir = freeport.Address(t), dir
 	deps := reconciler.Deps{
 		Config: config, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 	}

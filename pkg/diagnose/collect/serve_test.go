@@ -3,7 +3,6 @@ package collect
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -125,7 +124,7 @@ func TestServicesAreFoundByReflection(t *testing.T) {
 
 func TestServersWithoutAnAnswerAreNamed(t *testing.T) {
 	t.Parallel()
-	there, away := serveEmpty(t), fmt.Sprintf("127.0.0.1:%d", freeport.TCP(t))
+	there, away := serveEmpty(t), freeport.Address(t)
 	servers, err := Connect(t.Context(), Options{Addresses: []string{there, away}})
 	if err != nil {
 		t.Fatal(err)

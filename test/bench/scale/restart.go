@@ -69,11 +69,11 @@ func (w *world) restarts(ctx context.Context, r *results, n int) error {
 // spareCluster has a higher number than the Clusters of firstBytes.
 const spareCluster = 10_000
 
-// storm kills the gateway's Envoy, so that all edges reconnect at once. Clients use the edges that have reconnected
-// already.
+// storm kills the gateway's Envoy, so that the edges of all n workload clusters reconnect at once. Meanwhile a client
+// uses the first edge that is back.
 func (w *world) storm(ctx context.Context, r *results, n int) error {
-	up := w.Fleet.Stats().Up
 	before := w.Fleet.Stats()
+	up := before.Up
 	begin := time.Now()
 	if err := w.Gateways[0].KillEnvoy(); err != nil {
 		return err
