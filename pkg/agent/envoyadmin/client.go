@@ -13,8 +13,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"net/url"
-	"strings"
 	"syscall"
 	"time"
 
@@ -156,41 +154,6 @@ func (a Client) WaitInfo(ctx context.Context, ended <-chan struct{}) (Info, erro
 			return Info{}, err
 		}
 	}
-}
-
-// Values returns the gauges and counters whose names match a regular expression, by name.
-func (a Client) Values(ctx context.Context, names string) (map[string]int, error) {
-	body, err := a.get(ctx, "/stats?format=json&filter="+url.QueryEscape(names))
-	if err != nil {
-		return nil, err
-	}
-	var answer struct {
-		Stats []struct {
-			Name  string      `json:"name"`
-			Value json.Number `json:"value"`
-		} `json:"stats"`
-	}
-	if err := json.Unmarshal(body, &answer); err != nil {
-		return nil, fmt.Errorf("reading Envoy's statistics: %w", err)
-	}
-	values := make(map[string]int, len(answer.Stats))
-	for _, s := range answer.Stats {
-		n, err := s.Value.Int64()
-		if err != nil && strings.TrimSpace(s.Value.String()) != "" {
-			return nil, fmt.Errorf("reading Envoy's statistics: %w", err)
-		}
-		values[s.Name] = int(n)
-	}
-	return values, nil
-}
-
-// Sum returns the sum of the gauges and counters whose names match a regular expression.
-func (a Client) Sum(ctx context.Context, names string) (total int, err error) {
-	values, err := a.Values(ctx, names)
-	for _, n := range values {
-		total += n
-	}
-	return total, err
 }
 
 // PID returns the process that listens on the socket. The kernel returns it even if Envoy does not answer: on the

@@ -130,8 +130,8 @@ const fileStats = `^filesystem\.(write_failed|reopen_failed|write_total_buffered
 
 // writes returns how much of its logs Envoy has written.
 func (c Deps) writes(ctx context.Context) (w tunnels.Writes, err error) {
-	stats, err := c.Admin.Values(ctx, fileStats)
-	w.Failed = stats["filesystem.write_failed"] + stats["filesystem.reopen_failed"]
-	w.Buffered = stats["filesystem.write_total_buffered"]
+	stats, err := c.Admin.Sums(ctx, fileStats)
+	w.Failed = stats["envoy_filesystem_write_failed"] + stats["envoy_filesystem_reopen_failed"]
+	w.Buffered = stats["envoy_filesystem_write_total_buffered"]
 	return w, err
 }
