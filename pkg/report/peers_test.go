@@ -3,10 +3,12 @@ package report_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
 	"github.com/fairlead/fairlead/pkg/report/agent"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
@@ -58,21 +60,37 @@ func TestAGatewayReceivesTheTunnelsOfOtherGateways(t *testing.T) {
 	expectPeers("[edge-a edge-b] of [gateway-0 gateway-1], known true")
 	g.takes.set(false) // it drains
 	expectPeers("[] of [gateway-1], known true")
+	setTimes := func(t report.Times) {
+		for _, p := range []*place{first, second} {
+			p.hub.SetTimes(t)
+		}
+	}
+	lasting := settled()
+	lasting.Silent = report.DefaultTimes.Keep
+	setTimes(lasting)
+	expectPeers("[] of [gateway-1], known true") // gateway-2 asks, and does not report
 	other.stop()
 	expectPeers("[] of [], known false")
-	for _, p := range []*place{first, second} {
-		p.hub.SetTimes(settled())
-	}
+	lasting.Silent = 0
+	setTimes(lasting)
 	expectPeers("[] of [], known true") // gateway-1 had time to come back
+	setTimes(unsettled())
+	expectPeers("[] of [], known false")
 	g.stop()
 }
 
 func told(p agent.Peers) string {
-	var nodes []string
-	for _, e := range p.Edges {
+	var nodes, gateways []string
+	for _, e := range p.ReadyEdges() {
 		nodes = append(nodes, e.Node)
 	}
-	return fmt.Sprintf("%v of %v, known %t", nodes, p.Ready, p.Known)
+	for name, g := range p.Gateways {
+		if g.Ready {
+			gateways = append(gateways, name)
+		}
+	}
+	slices.Sort(gateways)
+	return fmt.Sprintf("%v of %v, known %t", nodes, gateways, p.Known)
 }
 
 func TestAGatewayReceivesNoPeersBeforeAllGatewaysReport(t *testing.T) {

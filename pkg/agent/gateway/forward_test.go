@@ -44,7 +44,8 @@ func TestWhereClientsAreForwarded(t *testing.T) {
 		began     time.Duration // ago
 		absent    time.Duration // how long it has had no tunnel here; 0: it has one
 		unsure    bool          // there may be tunnels that are not recorded
-		asked     time.Duration // when the xds-servers were asked about other gateways, ago; 0: never
+		asked     time.Duration // when the xds-servers were asked about gateway-3, ago; 0: never
+		serves    string        // a gateway that has a tunnel
 		alone     bool          // there is no other gateway
 		want      string
 	}{
@@ -75,11 +76,19 @@ func TestWhereClientsAreForwarded(t *testing.T) {
 			want: "to:gateway-0,gateway-3",
 		},
 		"it is unreachable": {
-			me: "gateway-0", perTunnel: 2, began: time.Hour, absent: unreachableAfter, asked: unreachableAfter / 2,
+			me: "gateway-0", perTunnel: 2, began: time.Hour, absent: 2 * unreachableAfter, asked: unreachableAfter,
 			want: unreachableForm,
 		},
-		"no xds-server has answered since it is absent": {
-			me: "gateway-0", perTunnel: 2, began: time.Hour, absent: unreachableAfter, asked: 2 * unreachableAfter,
+		"it is absent, and another gateway has a tunnel": {
+			me: "gateway-0", perTunnel: 2, began: time.Hour, absent: 2 * unreachableAfter, asked: unreachableAfter,
+			serves: "gateway-3", want: "to:gateway-3",
+		},
+		"it is absent, and a gateway to which it is not assigned has a tunnel": {
+			me: "gateway-0", perTunnel: 2, began: time.Hour, absent: 2 * unreachableAfter, asked: unreachableAfter,
+			serves: "gateway-2", want: "to:gateway-3",
+		},
+		"the other gateway may have got a tunnel since it was asked": {
+			me: "gateway-0", perTunnel: 2, began: time.Hour, absent: 2 * unreachableAfter, asked: unreachableAfter + 1,
 			want: "to:gateway-3",
 		},
 		"no xds-server has ever answered": {
@@ -115,8 +124,12 @@ func TestWhereClientsAreForwarded(t *testing.T) {
 			} else {
 				k.absent[id] = now.Add(-tc.absent)
 			}
+			k.others = map[string]other{}
 			if tc.asked > 0 {
-				k.asked = now.Add(-tc.asked)
+				k.others["gateway-3"] = other{asked: now.Add(-tc.asked)}
+			}
+			if tc.serves != "" {
+				k.others[tc.serves] = other{asked: k.others[tc.serves].asked, ids: map[string]bool{id: true}}
 			}
 			k.decide(now, !tc.unsure)
 			if got := k.Form("c1.prod"); got != tc.want {

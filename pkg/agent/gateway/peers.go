@@ -33,9 +33,10 @@ type peerServers struct {
 	why     string                      // the last known reason why the gateway waits; empty: none is known
 }
 
-// ask returns the combined answers of the servers about the other gateways. If some servers did not answer, it returns
-// an error together with the answers of the others.
-func (s *peerServers) ask(ctx context.Context) (reportagent.Peers, error) {
+// ask returns the combined answers of the servers about the other gateways, with the edges of these tunnel ids
+// (Tunnel.spec.id), or all if ids is empty. If some servers did not answer, it returns an error together with the
+// answers of the others.
+func (s *peerServers) ask(ctx context.Context, ids []string) (reportagent.Peers, error) {
 	ctx, cancel := context.WithTimeout(ctx, peersTime)
 	defer cancel()
 	if err := s.connect(ctx); err != nil {
@@ -47,7 +48,7 @@ func (s *peerServers) ask(ctx context.Context) (reportagent.Peers, error) {
 	var group sync.WaitGroup
 	for _, conn := range s.conns {
 		group.Go(func() {
-			answer, err := reportv1.NewReportClient(conn).Peers(ctx, &reportv1.PeersRequest{})
+			answer, err := reportv1.NewReportClient(conn).Peers(ctx, &reportv1.PeersRequest{TunnelIds: ids})
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {

@@ -34,8 +34,9 @@ const (
 	// tenantsInterval is the interval between full evaluations. New tunnels are processed immediately.
 	reachabilityInterval = time.Second
 	// othersInterval is the interval at which the tunnels of other gateways are queried, while a workload cluster has
-	// none here.
-	othersInterval = 20 * time.Second
+	// none here. maxOthers is the number of tunnel ids from which those of all are queried instead.
+	othersInterval = 5 * time.Second
+	maxOthers      = 1000
 	// maxOverrides bounds the limits that are set with one request.
 	maxOverrides = 256
 	// unreachableForm is the form of an Envoy cluster of an unreachable workload cluster.
@@ -60,23 +61,30 @@ type reachability struct {
 	forms    map[string]string // the forms that are not the usual one, by name of the Envoy cluster
 	dark     int               // number of unreachable ones
 	forwards forwarding
-	others   map[string]bool   // ids that have a tunnel to another gateway, as last reported by the xds-servers
-	asked    time.Time         // when the query began that others is the answer to
-	absences int               // number of ids that are assigned to this gateway and have no tunnel here
+	others   map[string]other  // gateways by name, as last reported by the xds-servers
+	asked    time.Time         // when the query began whose answer had all gateways that live
 	ids      map[string]string // id by name of the Envoy cluster, of unreachable ones
 	names    int               // number of Envoy clusters of workload clusters
+
+	// absent is since when an id that is assigned to this gateway has no tunnel here. It is replaced, and never changed.
+	absent map[string]time.Time
 
 	// The fields below are used only by run's goroutine.
 	began  time.Time              // beginning of unreachableGrace
 	known  map[string]clusterName // by name
 	counts map[string]int         // number of tunnels, by id
 	keys   map[string]string      // id of each tunnel of the table
-	absent map[string]time.Time   // since when an id has no tunnel
 	limits map[string]string      // set in Envoy
 	// changes is how many Envoy clusters may begin to forward now although tunnels may be about to open, and counted is
 	// when that was determined: see forwardChanges.
 	changes float64
 	counted time.Time
+}
+
+// other is another gateway.
+type other struct {
+	asked time.Time       // when the query began whose answer had all of its tunnels; zero: none is known
+	ids   map[string]bool // of those that are absent here, the ones that have a tunnel there
 }
 
 // clusterName is one name of a workload cluster.
@@ -233,8 +241,9 @@ func (t *reachability) readNames() {
 // decide decides which workload clusters are forwarded or unreachable, and updates Envoy. If sure is false, none is
 // unreachable.
 //
-// A workload cluster that may be forwarded is unreachable only if no other gateway has had a tunnel since this one has
-// none: an older answer, or none of any xds-server, is no reason to reject clients that another gateway can serve.
+// A workload cluster that may be forwarded is unreachable only if each gateway that may have its tunnels has none
+// either, unreachableAfter later, or does not live: an older answer, or none, is no reason to reject clients that it
+// can serve.
 func (t *reachability) decide(now time.Time, sure bool) {
 	absent := make(map[string]time.Time, len(t.absent))
 	forms, ids, served := map[string]string{}, map[string]string{}, make(map[string]bool, len(t.known))
@@ -260,8 +269,7 @@ func (t *reachability) decide(now time.Time, sure bool) {
 		absent[tenant.id] = since
 		form := t.forwards.form(tenant.id, now.Sub(since), sure)
 		switch {
-		case sure && now.Sub(since) >= unreachableAfter && settled && !t.others[tenant.id] &&
-			(form == "" || t.asked.After(since)):
+		case sure && now.Sub(since) >= unreachableAfter && settled && t.nowhere(tenant.id, form, since):
 			forms[name], ids[name] = unreachableForm, tenant.id
 		case form == "":
 		case settled || t.forms[name] == form:
@@ -283,7 +291,7 @@ func (t *reachability) decide(now time.Time, sure bool) {
 			changed = append(changed, name)
 		}
 	}
-	t.absent, t.absences, t.forms, t.dark, t.ids, t.names = absent, len(absent), forms, len(ids), ids, len(t.known)
+	t.absent, t.forms, t.dark, t.ids, t.names = absent, forms, len(ids), ids, len(t.known)
 	t.mu.Unlock()
 	if len(changed) > 0 {
 		t.log.Debug(
@@ -294,30 +302,78 @@ func (t *reachability) decide(now time.Time, sure bool) {
 	}
 }
 
+// nowhere returns whether no other gateway has a tunnel of an id that has been absent here since then, and each of
+// those to which its clients are forwarded has been asked about that, unless it does not live. The caller holds t.mu.
+func (t *reachability) nowhere(id, form string, since time.Time) bool {
+	for _, other := range t.others {
+		if other.ids[id] {
+			return false
+		}
+	}
+	confirmed := since.Add(unreachableAfter)
+	if !t.asked.Before(confirmed) {
+		return true
+	}
+	groups, _ := groupsOf(form)
+	return !slices.ContainsFunc(slices.Concat(groups...), func(gateway string) bool {
+		return t.others[gateway].asked.Before(confirmed)
+	})
+}
+
 // askOthers updates the tunnels of the other gateways until ctx ends: a client that this gateway rejects can use
-// another gateway with a tunnel, if there is one. While no xds-server answers, the last answer is kept.
+// another gateway with a tunnel, if there is one. The last report of a gateway that does not report now is kept, unless
+// the answer is known to have all gateways that live.
 func (t *reachability) askOthers(
-	ctx context.Context, domain model.TunnelDomain, ask func(context.Context) (reportagent.Peers, error),
+	ctx context.Context, domain model.TunnelDomain,
+	ask func(ctx context.Context, ids []string) (reportagent.Peers, error),
 ) {
 	for ctx.Err() == nil {
 		t.mu.Lock()
-		absences := t.absences
+		absent := t.absent
 		t.mu.Unlock()
-		if absences > 0 {
-			asked := time.Now()
-			peers, err := ask(ctx)
-			if err == nil && peers.Known {
-				others := make(map[string]bool, len(peers.Edges))
-				for _, e := range peers.Edges {
-					others[domain.TunnelID(e.ID)] = true
-				}
-				t.mu.Lock()
-				t.others, t.asked = others, asked
-				t.mu.Unlock()
-			}
+		if len(absent) > 0 {
+			begin := time.Now()
+			peers, err := ask(ctx, queried(absent, domain))
+			t.note(domain, peers, begin, err == nil && peers.Known)
 		}
 		_ = retry.Sleep(ctx, othersInterval)
 	}
+}
+
+// queried returns the ids (Tunnel.spec.id) that are queried; nil: all.
+func queried(absent map[string]time.Time, domain model.TunnelDomain) (ids []string) {
+	if len(absent) > maxOthers {
+		return nil
+	}
+	for tunnelID := range absent {
+		if id, ok := domain.ParseTunnelID(tunnelID); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// note records the answer to a query that began at asked. all is whether it has all gateways that live.
+func (t *reachability) note(domain model.TunnelDomain, peers reportagent.Peers, asked time.Time, all bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	others := make(map[string]other, len(peers.Gateways))
+	if all {
+		t.asked = asked
+	} else {
+		maps.Copy(others, t.others)
+	}
+	for name, peer := range peers.Gateways {
+		now := other{asked: asked, ids: make(map[string]bool, len(peer.Edges))}
+		if peer.Incomplete {
+			now.asked = time.Time{}
+		}
+		for e := range peer.Edges {
+			now.ids[domain.TunnelID(e.ID)] = true
+		}
+		others[name] = now
+	}
+	t.others = others
 }
 
 // limit sets the limits that differ from the default in Envoy's runtime, and removes the others. Envoy loses them when

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -63,9 +64,14 @@ func TestWhichClustersAreUnreachable(t *testing.T) {
 			k.decide(now, false) // so that ids without a tunnel are known
 			if tc.others {
 				ctx, cancel := context.WithCancel(t.Context())
-				k.askOthers(ctx, domain, func(context.Context) (reportagent.Peers, error) {
+				k.askOthers(ctx, domain, func(_ context.Context, asked []string) (reportagent.Peers, error) {
 					cancel()
-					return reportagent.Peers{Known: true, Edges: []model.EdgeRef{{ID: ids[name]}}}, nil
+					if !slices.Equal(asked, []string{ids[name]}) {
+						t.Errorf("asked about %q", asked)
+					}
+					return reportagent.Peers{Known: true, Gateways: map[string]reportagent.Peer{
+						"gateway-1": {Edges: map[model.EdgeRef]bool{{ID: ids[name]}: true}},
+					}}, nil
 				})
 			}
 			k.decide(now, !tc.unsure)
@@ -77,6 +83,48 @@ func TestWhichClustersAreUnreachable(t *testing.T) {
 				t.Error("with a tunnel it is dark")
 			}
 		})
+	}
+}
+
+// TestWhichReportsOfOtherGatewaysCount has a workload cluster that is assigned to gateway-0, which asks, and gateway-3.
+func TestWhichReportsOfOtherGatewaysCount(t *testing.T) {
+	const domain = model.TunnelDomain("tunnels.example.com")
+	id := idOf(four, four[:1], []model.Gateway{four[0], four[3]})
+	none := reportagent.Peer{Ready: true}
+	one := reportagent.Peer{Ready: true, Edges: map[model.EdgeRef]bool{{ID: id}: true}}
+	incomplete := reportagent.Peer{Ready: true, Incomplete: true}
+	draining := reportagent.Peer{Edges: one.Edges}
+	type answer = map[string]reportagent.Peer
+	for name, tc := range map[string]struct {
+		answers []answer
+		all     bool // they have all gateways that live
+		want    bool // it is unreachable
+	}{
+		"no gateway has reported":                   {answers: []answer{{}}},
+		"no other gateway lives":                    {answers: []answer{{}}, all: true, want: true},
+		"it has no tunnel":                          {answers: []answer{{"gateway-3": none}}, want: true},
+		"another one reports":                       {answers: []answer{{"gateway-2": none}}},
+		"another one reports, and it is dead":       {answers: []answer{{"gateway-2": none}}, all: true, want: true},
+		"it has one":                                {answers: []answer{{"gateway-3": one}}},
+		"it has one, and ends":                      {answers: []answer{{"gateway-3": draining}}},
+		"it may have one that it does not report":   {answers: []answer{{"gateway-3": incomplete}}},
+		"it had one, and is silent":                 {answers: []answer{{"gateway-3": one}, {"gateway-2": none}}},
+		"it had one":                                {answers: []answer{{"gateway-3": one}, {"gateway-3": none}}, want: true},
+		"an old gateway had one, and may be silent": {answers: []answer{{"gateway-2": one}, {"gateway-3": none}}},
+		"an old gateway had one, and has gone": {
+			answers: []answer{{"gateway-2": one}, {"gateway-3": none}}, all: true, want: true,
+		},
+	} {
+		k := &reachability{}
+		k.forwards.me, k.forwards.domain = "gateway-0", domain
+		k.forwards.set(fleet{four, 2})
+		tunnelID, since := domain.TunnelID(id), time.Now().Add(-2*unreachableAfter)
+		for _, gateways := range tc.answers {
+			k.note(domain, reportagent.Peers{Gateways: gateways}, since.Add(unreachableAfter), tc.all)
+		}
+		if got := k.nowhere(tunnelID, k.forwards.route(tunnelID).form, since); got != tc.want {
+			t.Errorf("%s: unreachable %t, want %t", name, got, tc.want)
+		}
 	}
 }
 

@@ -100,11 +100,11 @@ func (w *waiting) lacks(ctx context.Context, asked *peerServers) (why string) {
 	if !w.hasPeers(subject) {
 		return ""
 	}
-	peers, err := asked.ask(ctx)
+	peers, err := asked.ask(ctx, nil)
 	own := w.Table.Edges()
 	var first model.EdgeRef
 	edges := 0
-	for _, e := range peers.Edges {
+	for _, e := range peers.ReadyEdges() {
 		if !own[e] && w.tenants.assigned(e.ID) {
 			if edges++; edges == 1 {
 				first = e

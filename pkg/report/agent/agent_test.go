@@ -77,6 +77,18 @@ func TestMergePeers(t *testing.T) {
 			}, {Gateways: both, Peers: []*reportv1.Peer{ready("b", "c")}}},
 			want: "[a b c] of [gateway-0], known true",
 		},
+		"a gateway may have more tunnels": {
+			answers: []*reportv1.PeersAnswer{{
+				Gateways: both,
+				Peers:    []*reportv1.Peer{ready("a"), {Gateway: "gateway-0", Ready: true, Incomplete: true}},
+			}}, want: "[a] of [gateway-0], known false",
+		},
+		"a gateway that ends": {
+			answers: []*reportv1.PeersAnswer{{
+				Gateways: both,
+				Peers:    []*reportv1.Peer{{Gateway: "gateway-0", Edges: []*reportv1.Edge{{Node: "a", TunnelId: idA}}}},
+			}}, want: "[] of [], known true",
+		},
 		"one server is older than the scale-up": {
 			answers: []*reportv1.PeersAnswer{{
 				Gateways: both,
@@ -95,9 +107,15 @@ func TestMergePeers(t *testing.T) {
 }
 
 func reported(p Peers) string {
-	var nodes []string
-	for _, e := range p.Edges {
+	var nodes, gateways []string
+	for _, e := range p.ReadyEdges() {
 		nodes = append(nodes, e.Node)
 	}
-	return fmt.Sprintf("%v of %v, known %t", nodes, p.Ready, p.Known)
+	for name, g := range p.Gateways {
+		if g.Ready {
+			gateways = append(gateways, name)
+		}
+	}
+	slices.Sort(gateways)
+	return fmt.Sprintf("%v of %v, known %t", nodes, gateways, p.Known)
 }

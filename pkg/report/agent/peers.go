@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/fairlead/fairlead/pkg/model"
@@ -9,43 +10,58 @@ import (
 
 // Peers are the other gateways of the installation, as all xds-servers together report them to one gateway.
 type Peers struct {
-	Ready []string        // names of the gateways that accept clients, in order
-	Edges []model.EdgeRef // that have tunnels to at least one of them, in order
-	// Known is false if both lists may be incomplete. It becomes true as soon as every gateway of the installation
-	// reports, or when all servers have answered and every live gateway has had time to report.
+	Gateways map[string]Peer // those that report, by name
+	// Known is false if gateways or tunnels of them may be missing. It becomes true as soon as every gateway of the
+	// installation reports, or when all servers have answered and every live gateway has had time to report.
 	Known bool
 }
 
-// MergePeers joins the answers of the servers to the gateway called me; nil stands for a server that did not answer.
-func MergePeers(me string, answers []*reportv1.PeersAnswer) Peers {
-	var p Peers
-	settled := len(answers) > 0
-	there, all := map[string]bool{me: true}, map[string]bool{}
+// Peer is another gateway that reports.
+type Peer struct {
+	Ready      bool // it accepts clients
+	Incomplete bool // it may have tunnels that it does not report
+	Edges      map[model.EdgeRef]bool
+}
+
+// ReadyEdges returns the edges that have tunnels to at least one gateway that accepts clients, in order.
+func (p Peers) ReadyEdges() []model.EdgeRef {
 	edges := map[model.EdgeRef]bool{}
+	for _, g := range p.Gateways {
+		if g.Ready {
+			maps.Copy(edges, g.Edges)
+		}
+	}
+	return slices.SortedFunc(maps.Keys(edges), model.EdgeRef.Compare)
+}
+
+// MergePeers joins the answers of the servers to the gateway called me; nil stands for a server that did not answer. A
+// gateway that changes the server may report to two of them: the tunnels of both count.
+func MergePeers(me string, answers []*reportv1.PeersAnswer) Peers {
+	p := Peers{Gateways: map[string]Peer{}}
+	settled := len(answers) > 0
+	installed := map[string]bool{}
 	for _, answer := range answers {
 		settled = settled && answer.GetSettled()
 		for _, name := range answer.GetGateways() {
-			all[name] = true
+			installed[name] = true
 		}
 		for _, peer := range answer.GetPeers() {
-			there[peer.GetGateway()] = true
-			if peer.GetReady() && !slices.Contains(p.Ready, peer.GetGateway()) {
-				p.Ready = append(p.Ready, peer.GetGateway())
+			g, known := p.Gateways[peer.GetGateway()]
+			if !known {
+				g.Edges = make(map[model.EdgeRef]bool, len(peer.GetEdges()))
 			}
+			g.Ready, g.Incomplete = g.Ready || peer.GetReady(), g.Incomplete || peer.GetIncomplete()
 			for _, e := range peer.GetEdges() {
-				edges[model.EdgeRef{Node: e.GetNode(), ID: e.GetTunnelId()}] = true
+				g.Edges[model.EdgeRef{Node: e.GetNode(), ID: e.GetTunnelId()}] = true
 			}
+			p.Gateways[peer.GetGateway()] = g
 		}
 	}
-	complete := len(all) > 0
-	for name := range all {
-		complete = complete && there[name]
+	complete := len(installed) > 0
+	for name := range installed {
+		g, reports := p.Gateways[name]
+		complete = complete && (name == me || reports && !g.Incomplete)
 	}
 	p.Known = complete || settled
-	for e := range edges {
-		p.Edges = append(p.Edges, e)
-	}
-	slices.Sort(p.Ready)
-	slices.SortFunc(p.Edges, model.EdgeRef.Compare)
 	return p
 }

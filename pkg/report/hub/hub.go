@@ -45,6 +45,7 @@ type Hub struct {
 	mu       sync.Mutex
 	ready    time.Time     // when the first stream was admitted; zero: none was
 	settle   time.Duration // see report.Times
+	silent   time.Duration // likewise
 	keep     time.Duration // likewise
 	swept    time.Time     // when sweep ran last
 	sessions map[model.Subject]*session
@@ -104,7 +105,7 @@ func New(domain model.TunnelDomain, admission Admission, log *slog.Logger) *Hub 
 	open, closeAll := context.WithCancel(context.Background())
 	return &Hub{
 		domain: domain, admission: admission, log: log, now: time.Now, open: open, close: closeAll,
-		settle: report.DefaultTimes.Settle, keep: report.DefaultTimes.Keep,
+		settle: report.DefaultTimes.Settle, silent: report.DefaultTimes.Silent, keep: report.DefaultTimes.Keep,
 		loggedRefusals: limit.NewRates(
 			maxLoggedRefusals,
 		), lines: limit.NewRates(maxLoggedRefusals), ofTunnel: map[string]int{},
@@ -117,7 +118,7 @@ func New(domain model.TunnelDomain, admission Admission, log *slog.Logger) *Hub 
 func (h *Hub) SetTimes(t report.Times) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.settle, h.keep = t.Settle, t.Keep
+	h.settle, h.silent, h.keep = t.Settle, t.Silent, t.Keep
 }
 
 // Close ends all streams and admits no new one.

@@ -973,6 +973,7 @@ func (x *GatewayReport) GetConnections() []*Connections {
 
 type PeersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	TunnelIds     []string               `protobuf:"bytes,1,rep,name=tunnel_ids,json=tunnelIds,proto3" json:"tunnel_ids,omitempty"` // Tunnel.spec.id of the edges to return; empty: all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1007,12 +1008,21 @@ func (*PeersRequest) Descriptor() ([]byte, []int) {
 	return file_pkg_report_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
+func (x *PeersRequest) GetTunnelIds() []string {
+	if x != nil {
+		return x.TunnelIds
+	}
+	return nil
+}
+
 // PeersAnswer is what the gateways reported to one server. Other gateways may report to other servers.
 type PeersAnswer struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Gateways      []string               `protobuf:"bytes,1,rep,name=gateways,proto3" json:"gateways,omitempty"` // all gateways of the installation, including the caller
-	Peers         []*Peer                `protobuf:"bytes,2,rep,name=peers,proto3" json:"peers,omitempty"`       // gateways that report to this server, except the caller
-	Settled       bool                   `protobuf:"varint,3,opt,name=settled,proto3" json:"settled,omitempty"`  // every running gateway has had time to connect to a server since this one started
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Gateways []string               `protobuf:"bytes,1,rep,name=gateways,proto3" json:"gateways,omitempty"` // all gateways of the installation, including the caller
+	Peers    []*Peer                `protobuf:"bytes,2,rep,name=peers,proto3" json:"peers,omitempty"`       // gateways that report to this server, except the caller
+	// settled is false while a running gateway may not have had time to report to a server: after the start of this one,
+	// after the end of a gateway's stream, and while a gateway may have tunnels that it does not report.
+	Settled       bool `protobuf:"varint,3,opt,name=settled,proto3" json:"settled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1072,8 +1082,9 @@ func (x *PeersAnswer) GetSettled() bool {
 type Peer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Gateway       string                 `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`
-	Ready         bool                   `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"` // it accepts clients
-	Edges         []*Edge                `protobuf:"bytes,3,rep,name=edges,proto3" json:"edges,omitempty"`  // that have tunnels to it; empty if it is not ready
+	Ready         bool                   `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`           // it accepts clients
+	Edges         []*Edge                `protobuf:"bytes,3,rep,name=edges,proto3" json:"edges,omitempty"`            // that have tunnels to it
+	Incomplete    bool                   `protobuf:"varint,4,opt,name=incomplete,proto3" json:"incomplete,omitempty"` // it may have tunnels that it does not report
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1127,6 +1138,13 @@ func (x *Peer) GetEdges() []*Edge {
 		return x.Edges
 	}
 	return nil
+}
+
+func (x *Peer) GetIncomplete() bool {
+	if x != nil {
+		return x.Incomplete
+	}
+	return false
 }
 
 // Hole is an edge that has had no tunnel on some workers of the gateway's Envoy for some seconds, while other
@@ -2512,16 +2530,21 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"incomplete\x18\a \x01(\tR\n" +
 	"incomplete\x12\x12\n" +
 	"\x04hang\x18\b \x01(\tR\x04hang\x12A\n" +
-	"\vconnections\x18\t \x03(\v2\x1f.fairlead.report.v1.ConnectionsR\vconnections\"\x0e\n" +
-	"\fPeersRequest\"s\n" +
+	"\vconnections\x18\t \x03(\v2\x1f.fairlead.report.v1.ConnectionsR\vconnections\"-\n" +
+	"\fPeersRequest\x12\x1d\n" +
+	"\n" +
+	"tunnel_ids\x18\x01 \x03(\tR\ttunnelIds\"s\n" +
 	"\vPeersAnswer\x12\x1a\n" +
 	"\bgateways\x18\x01 \x03(\tR\bgateways\x12.\n" +
 	"\x05peers\x18\x02 \x03(\v2\x18.fairlead.report.v1.PeerR\x05peers\x12\x18\n" +
-	"\asettled\x18\x03 \x01(\bR\asettled\"f\n" +
+	"\asettled\x18\x03 \x01(\bR\asettled\"\x86\x01\n" +
 	"\x04Peer\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\bR\x05ready\x12.\n" +
-	"\x05edges\x18\x03 \x03(\v2\x18.fairlead.report.v1.EdgeR\x05edges\"Q\n" +
+	"\x05edges\x18\x03 \x03(\v2\x18.fairlead.report.v1.EdgeR\x05edges\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\x04 \x01(\bR\n" +
+	"incomplete\"Q\n" +
 	"\x04Hole\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1b\n" +
 	"\ttunnel_id\x18\x02 \x01(\tR\btunnelId\x12\x18\n" +
