@@ -29,9 +29,9 @@ const (
 	// unreachableClusters and darkWorkers are a scaled-down version of 2,000 Clusters and 100 workers.
 	unreachableClusters, workerCount = 200, 10
 	liveClusters                     = 3
-	// observeTime is how long the workers are observed: twice the time that one attempt for each
-	// unreachable workload cluster takes.
-	observeTime = 70 * time.Second
+	// observeTime is how long the workers are observed: longer than one attempt for each unreachable workload cluster
+	// takes, because Cluster API makes one in 30 s.
+	observeTime = 40 * time.Second
 	// attemptPatience bounds an attempt to reach an unreachable workload cluster on a busy machine. Without Fairlead's
 	// answer for such clusters an attempt takes 5 s by SNI.
 	attemptPatience = 3 * time.Second
