@@ -34,9 +34,9 @@ const (
 	// tenantsInterval is the interval between full evaluations. New tunnels are processed immediately.
 	reachabilityInterval = time.Second
 	// othersInterval is the interval at which the tunnels of other gateways are queried, while a workload cluster has
-	// none here. maxOthers is the number of tunnel ids from which those of all are queried instead.
-	othersInterval = 5 * time.Second
-	maxOthers      = 1000
+	// none here. If more than maxOthers tunnel ids have none, the tunnels of all are queried, every allOthersInterval.
+	othersInterval, allOthersInterval = 5 * time.Second, 20 * time.Second
+	maxOthers                         = 1000
 	// maxOverrides bounds the limits that are set with one request.
 	maxOverrides = 256
 	// unreachableForm is the form of an Envoy cluster of an unreachable workload cluster.
@@ -331,12 +331,16 @@ func (t *reachability) askOthers(
 		t.mu.Lock()
 		absent := t.absent
 		t.mu.Unlock()
+		wait := othersInterval
 		if len(absent) > 0 {
-			begin := time.Now()
-			peers, err := ask(ctx, queried(absent, domain))
+			ids, begin := queried(absent, domain), time.Now()
+			if ids == nil {
+				wait = allOthersInterval
+			}
+			peers, err := ask(ctx, ids)
 			t.note(domain, peers, begin, err == nil && peers.Known)
 		}
-		_ = retry.Sleep(ctx, othersInterval)
+		_ = retry.Sleep(ctx, wait)
 	}
 }
 
