@@ -31,7 +31,7 @@ const (
 	// unreachableGrace is the time after the start of the agent, and after the end of all tunnels, in which no cluster
 	// is unreachable: the edges of a whole fleet take that long to reconnect.
 	unreachableGrace = time.Minute
-	// tenantsInterval is the interval between full evaluations. New tunnels are processed immediately.
+	// reachabilityInterval is the interval between full evaluations. New tunnels are processed immediately.
 	reachabilityInterval = time.Second
 	// othersInterval is the interval at which the tunnels of other gateways are queried, while a workload cluster has
 	// none here. If more than maxOthers tunnel ids have none, the tunnels of all are queried, every allOthersInterval.

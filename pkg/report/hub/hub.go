@@ -43,11 +43,9 @@ type Hub struct {
 	watching       sync.Once    // starts watchDenied
 
 	mu       sync.Mutex
-	ready    time.Time     // when the first stream was admitted; zero: none was
-	settle   time.Duration // see report.Times
-	silent   time.Duration // likewise
-	keep     time.Duration // likewise
-	swept    time.Time     // when sweep ran last
+	ready    time.Time // when the first stream was admitted; zero: none was
+	times    report.Times
+	swept    time.Time // when sweep ran last
 	sessions map[model.Subject]*session
 	gateways map[string]*gateway
 	edges    map[pair]*edge
@@ -105,7 +103,7 @@ func New(domain model.TunnelDomain, admission Admission, log *slog.Logger) *Hub 
 	open, closeAll := context.WithCancel(context.Background())
 	return &Hub{
 		domain: domain, admission: admission, log: log, now: time.Now, open: open, close: closeAll,
-		settle: report.DefaultTimes.Settle, silent: report.DefaultTimes.Silent, keep: report.DefaultTimes.Keep,
+		times: report.DefaultTimes,
 		loggedRefusals: limit.NewRates(
 			maxLoggedRefusals,
 		), lines: limit.NewRates(maxLoggedRefusals), ofTunnel: map[string]int{},
@@ -118,7 +116,7 @@ func New(domain model.TunnelDomain, admission Admission, log *slog.Logger) *Hub 
 func (h *Hub) SetTimes(t report.Times) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.settle, h.silent, h.keep = t.Settle, t.Silent, t.Keep
+	h.times = t
 }
 
 // Close ends all streams and admits no new one.
@@ -141,6 +139,12 @@ func (h *Hub) admitted() {
 	if h.ready.IsZero() {
 		h.ready = h.now()
 	}
+}
+
+// settled reports whether every live agent has had time to report since the first stream was admitted. The caller holds
+// the lock.
+func (h *Hub) settled() bool {
+	return !h.ready.IsZero() && !h.now().Before(h.ready.Add(h.times.Settle))
 }
 
 // finish ends a session. Its reporter is gone only if no newer session has taken its place.

@@ -26,14 +26,13 @@ func (h *Hub) Peers(ctx context.Context, request *reportv1.PeersRequest) (*repor
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.admitted()
-	now := h.now()
-	answer.Settled = !now.Before(h.ready.Add(h.settle))
+	answer.Settled = h.settled()
 	for name, g := range h.gateways {
 		if name == subject.Node {
 			continue
 		}
 		if !g.connected { // its current tunnels are not known
-			if slices.Contains(answer.GetGateways(), name) && now.Sub(g.since) < h.silent {
+			if slices.Contains(answer.GetGateways(), name) && h.now().Sub(g.since) < h.times.Silent {
 				answer.Settled = false
 			}
 			continue

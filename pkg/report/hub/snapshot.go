@@ -56,7 +56,7 @@ func (h *Hub) Snapshot(ctx context.Context, ids []string, live bool) Snapshot {
 	installed := h.admission.Gateways()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	look := Snapshot{Now: h.now(), Settled: !h.ready.IsZero() && !h.now().Before(h.ready.Add(h.settle))}
+	look := Snapshot{Now: h.now(), Settled: h.settled()}
 	for name, g := range h.gateways {
 		one := g.gatewaySnapshot(answers[name], wanted)
 		one.Name, one.Installed = name, slices.Contains(installed, name)

@@ -7,17 +7,17 @@ import (
 // sweep removes agents that are away for longer than keep, at most once in a sixtieth of it.
 func (h *Hub) sweep() {
 	now := h.now()
-	if now.Sub(h.swept) < h.keep/60 {
+	if now.Sub(h.swept) < h.times.Keep/60 {
 		return
 	}
 	h.swept = now
 	for key, e := range h.edges {
-		if e.old(now, h.keep) {
+		if e.old(now, h.times.Keep) {
 			h.dropEdge(key)
 		}
 	}
 	for name, g := range h.gateways {
-		if g.old(now, h.keep) {
+		if g.old(now, h.times.Keep) {
 			delete(h.gateways, name)
 		}
 	}

@@ -130,7 +130,7 @@ func (h *Hub) addWatcher() (w *watcher, settled time.Time, err error) {
 		w.dirty[changeKey{kind: kindProfiles}] = true
 	}
 	h.watchers[w] = true
-	return w, h.ready.Add(h.settle), nil
+	return w, h.ready.Add(h.times.Settle), nil
 }
 
 func (h *Hub) removeWatcher(w *watcher) {
