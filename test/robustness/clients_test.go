@@ -281,8 +281,8 @@ func (in *installation) identity(name string) (outsider.Stolen, error) {
 
 // settled waits until every member answers, or does not, as it should. It stops to wait when the time is over: the
 // check decides what that means.
-func (in *installation) settled(ctx context.Context) {
-	_ = proc.Wait(ctx, settle, func(ctx context.Context) error {
+func (in *installation) settled(ctx context.Context, within time.Duration) {
+	_ = proc.Wait(ctx, within, func(ctx context.Context) error {
 		for _, r := range in.remotes {
 			ctx, cancel := context.WithTimeout(ctx, traffic.RequestTimeout)
 			err := r.ask(ctx, &Entry{})

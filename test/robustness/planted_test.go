@@ -57,7 +57,7 @@ func (in *installation) planted(t *testing.T, first int) {
 	history := in.play(t, run, []Step{{Action: Revoke, Target: "paris/0"}}, plantedFor, bugs)
 	in.ignoreRevocations = false
 	in.stopOld("paris", 0) // it was not revoked, so later runs would not expect it
-	in.settled(t.Context())
+	in.settled(t.Context(), settle)
 	found := Check(history)
 	for _, b := range bugs {
 		that(t, "the check finds that "+b.what, func(t *testing.T) {

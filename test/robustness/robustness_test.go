@@ -26,7 +26,7 @@ const (
 	// shown is how many violations of a run are printed.
 	shown = 20
 	// randomMinutes is how long the random schedule of verify-robustness takes.
-	randomMinutes = 3 * time.Minute
+	randomMinutes = 2 * time.Minute
 	// historyEnv is the environment variable with the folder for histories.
 	historyEnv = "ROBUSTNESS_HISTORY"
 	// shortSchedule is the only one of the short form.
@@ -179,7 +179,7 @@ func (in *installation) play(t *testing.T, run Entry, steps []Step, duration tim
 		t.Error(err)
 	}
 	<-time.After(time.Until(begin.Add(duration)))
-	in.settled(ctx)
+	in.settled(ctx, run.Settle)
 	must(t, in.usage(ctx, true))
 	c.Stop()
 	defer plant(t, bugs, true)()

@@ -2,13 +2,11 @@ package summary_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -274,78 +272,33 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// TestTenThousandAreQuick: the page builds its rows at each change.
-func TestTenThousandAreQuick(t *testing.T) {
-	var in summary.Input
-	for i := range 10000 {
-		c, tunnel := pair(fmt.Sprintf("c%d", i), func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
-			if i%10 == 0 {
-				set(t, v1alpha1.ConditionTunnelReady, v1alpha1.ReasonNoTunnel, "False")
-			}
-		})
-		in.Clusters, in.Tunnels = append(in.Clusters, c), append(in.Tunnels, tunnel)
-	}
-	begin := processorTime(t)
-	view := summary.Build(in, now)
-	took := processorTime(t) - begin
-	t.Logf("rows=10000 took=%s", took.Round(time.Millisecond))
-	if took > time.Second {
-		t.Errorf("10,000 rows took %s of the processor", took)
-	}
+func TestTenThousand(t *testing.T) {
+	view := summary.Build(tenThousand(), now)
 	if view.Summary.Broken != 1000 || view.Rows[999].Health != summary.Broken || view.Rows[1000].Health != summary.OK ||
 		!strings.HasPrefix(view.Rows[0].Cluster, "c") {
 		t.Errorf("%+v", view.Summary)
 	}
 }
 
-// processorTime returns the CPU time of this process, independent of other processes.
-func processorTime(t *testing.T) time.Duration {
-	t.Helper()
-	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
-		t.Fatal(err)
+// BenchmarkTenThousand measures the rows of the page, which builds them at each change.
+func BenchmarkTenThousand(b *testing.B) {
+	in := tenThousand()
+	b.ReportAllocs()
+	for b.Loop() {
+		summary.Build(in, now)
 	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// TestRoutes has a Tunnel with tunnels to gateway-2 and gateway-10. gateway-3 forwards its clients to these, gateway-4
-// knows only others, and gateway-5 is away.
-func TestRoutes(t *testing.T) {
-	c, tunnel := pair("c1", nil)
-	ways := []observed.Way{
-		{To: "gateway-10", Zone: "b", RTT: 0.4}, {To: "gateway-4", Zone: "b"}, {To: "gateway-2", Zone: "a", RTT: 12, Rank: 5},
+// tenThousand returns workload clusters, of which each tenth has no tunnel.
+func tenThousand() summary.Input {
+	var in summary.Input
+	for i := range 10000 {
+		c, tunnel := pair(fmt.Sprintf("c%d", i), func(_ *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) {
+			if i%10 == 0 {
+				set(tunnel, v1alpha1.ConditionTunnelReady, v1alpha1.ReasonNoTunnel, "False")
+			}
+		})
+		in.Clusters, in.Tunnels = append(in.Clusters, c), append(in.Tunnels, tunnel)
 	}
-	used := []observed.Way{{To: "192.0.2.1:443", RTT: 3}}
-	live := summary.LiveOf(collect.Fleet{
-		Gateways: []collect.Gateway{
-			{Name: "gateway-10", Connected: true, Zone: "b", Ways: ways},
-			{Name: "gateway-2", Connected: true},
-			{Name: "gateway-3", Connected: true, Zone: "b", Ways: ways},
-			{Name: "gateway-4", Connected: true, Ways: ways[1:2]},
-			{Name: "gateway-5", Ways: ways},
-		},
-		Edges: []observed.Edge{{Node: "edge-a", ID: "c1", Ways: used}, {Node: "edge-b", ID: "other", Ways: used}},
-	})
-	build := func(tunnels ...v1alpha1.Tunnel) summary.Row {
-		in := summary.Input{Clusters: []clusterv1.Cluster{c}, Tunnels: tunnels, Live: live}
-		return summary.Build(in, now).Rows[0]
-	}
-	r := build(tunnel)
-	want := []summary.Route{
-		{Gateway: "gateway-2"},
-		{Gateway: "gateway-3", Zone: "b", To: []observed.Way{ways[0], ways[2]}},
-		{Gateway: "gateway-10", Zone: "b"},
-	}
-	if diff := cmp.Diff(want, r.Routes); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff(used, r.Edges[0].Ways); diff != "" || r.Edges[1].Ways != nil {
-		t.Errorf("ways of the edges: %s; %v", diff, r.Edges[1].Ways)
-	}
-	if got := fmt.Sprint(want[1].To); got != "[gateway-10 (zone b, 0.4 ms) gateway-2 (zone a, 12.0 ms)]" {
-		t.Error(got)
-	}
-	if many := build(slices.Repeat([]v1alpha1.Tunnel{tunnel}, 101)...); len(many.Routes) > 0 {
-		t.Error("the rows of a large fleet have a route for each gateway")
-	}
+	return in
 }

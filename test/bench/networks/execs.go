@@ -21,7 +21,7 @@ const opening = 20
 func execs(ctx context.Context, r *run) error {
 	const interval = time.Second
 	n, span := r.Rounds(1000, 100), time.Duration(r.Rounds(10, 2))*time.Second
-	return r.measure(ctx, r.Rounds(9, 1), map[string]string{"execs": strconv.Itoa(n)}, []quantity{
+	return r.measure(ctx, r.Rounds(5, 1), map[string]string{"execs": strconv.Itoa(n)}, []quantity{
 		{"open all", "s", lower, notWorse},
 		{"memory per stream", "KB", lower, notWorse},
 		{"broken streams", "", count, notWorse},

@@ -36,7 +36,7 @@ func each(
 // roundTrips adds delays between edge and gateway, or between client and apiserver for the direct connection. It
 // measures the throughput of one stream and the latency of a small request.
 func roundTrips(ctx context.Context, p *place, log *record.Log, options record.Options) error {
-	trips := []int{1, 20, 50, 100, 200}
+	trips := []int{1, 50, 100, 200}
 	if options.Quick {
 		trips = []int{50}
 	}

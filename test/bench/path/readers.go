@@ -14,7 +14,7 @@ import (
 // stalledReaders measures clients that request much and stop reading: how long small requests of others take meanwhile,
 // and by how much the memory of the processes between client and apiserver grows.
 func stalledReaders(ctx context.Context, p *place, log *record.Log, options record.Options) error {
-	counts := []int{2, 16, 64}
+	counts := []int{2, 64}
 	if options.Quick {
 		counts = []int{64}
 	}

@@ -21,22 +21,26 @@ type measured struct {
 	values, ratios []float64
 }
 
-// alternate measures each subject once in every round, the direct connection first, and returns all samples. A
-// measurement returns several figures by name. A peer that fails is reported and skipped from then on; the required
-// subjects must not fail.
+// peerRounds bounds the rounds in which a peer is measured. No goal is a ratio to one.
+const peerRounds = 5
+
+// alternate measures each required subject once in every round, the direct connection first, and each peer in some of
+// the rounds, evenly spread. It returns all samples. A measurement returns several figures by name. A peer that fails
+// is reported and skipped from then on; the required subjects must not fail.
 func alternate(
 	ctx context.Context, options record.Options, subjects []*subject, rounds int,
 	measure func(ctx context.Context, s *subject) (map[string]float64, error),
 ) (map[string]map[string]*measured, error) {
 	all, broken := map[string]map[string]*measured{}, map[*subject]bool{}
-	for range rounds {
+	for round := range rounds {
 		var baseline map[string]float64
 		for _, s := range subjects {
-			if broken[s] {
+			peer := !slices.Contains(required, s.name)
+			if broken[s] || peer && round%max(1, rounds/peerRounds) != 0 {
 				continue
 			}
 			figures, err := measure(ctx, s)
-			if err != nil && !slices.Contains(required, s.name) && ctx.Err() == nil {
+			if err != nil && peer && ctx.Err() == nil {
 				options.Printf("left out: %s: %v", s.name, err)
 				broken[s] = true
 				continue

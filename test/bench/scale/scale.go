@@ -46,7 +46,7 @@ func sizes(o record.Options, usual ...int) ([]int, error) {
 // Run measures each size in a separate installation, and then how the figures grow. If one size fails, the others are
 // still measured.
 func Run(ctx context.Context, log *record.Log, o record.Options) error {
-	all, err := sizes(o, 100, 1_000, 5_000, 10_000)
+	all, err := sizes(o, 100, 1_000, 10_000)
 	if err != nil {
 		return err
 	}
