@@ -2,6 +2,7 @@ package summary_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -301,4 +302,46 @@ func tenThousand() summary.Input {
 		in.Clusters, in.Tunnels = append(in.Clusters, c), append(in.Tunnels, tunnel)
 	}
 	return in
+}
+
+// TestRoutes has a Tunnel with tunnels to gateway-2 and gateway-10. gateway-3 forwards its clients to these, gateway-4
+// knows only others, and gateway-5 is away.
+func TestRoutes(t *testing.T) {
+	c, tunnel := pair("c1", nil)
+	ways := []observed.Way{
+		{To: "gateway-10", Zone: "b", RTT: 0.4}, {To: "gateway-4", Zone: "b"}, {To: "gateway-2", Zone: "a", RTT: 12, Rank: 5},
+	}
+	used := []observed.Way{{To: "192.0.2.1:443", RTT: 3}}
+	live := summary.LiveOf(collect.Fleet{
+		Gateways: []collect.Gateway{
+			{Name: "gateway-10", Connected: true, Zone: "b", Ways: ways},
+			{Name: "gateway-2", Connected: true},
+			{Name: "gateway-3", Connected: true, Zone: "b", Ways: ways},
+			{Name: "gateway-4", Connected: true, Ways: ways[1:2]},
+			{Name: "gateway-5", Ways: ways},
+		},
+		Edges: []observed.Edge{{Node: "edge-a", ID: "c1", Ways: used}, {Node: "edge-b", ID: "other", Ways: used}},
+	})
+	build := func(tunnels ...v1alpha1.Tunnel) summary.Row {
+		in := summary.Input{Clusters: []clusterv1.Cluster{c}, Tunnels: tunnels, Live: live}
+		return summary.Build(in, now).Rows[0]
+	}
+	r := build(tunnel)
+	want := []summary.Route{
+		{Gateway: "gateway-2"},
+		{Gateway: "gateway-3", Zone: "b", To: []observed.Way{ways[0], ways[2]}},
+		{Gateway: "gateway-10", Zone: "b"},
+	}
+	if diff := cmp.Diff(want, r.Routes); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(used, r.Edges[0].Ways); diff != "" || r.Edges[1].Ways != nil {
+		t.Errorf("ways of the edges: %s; %v", diff, r.Edges[1].Ways)
+	}
+	if got := fmt.Sprint(want[1].To); got != "[gateway-10 (zone b, 0.4 ms) gateway-2 (zone a, 12.0 ms)]" {
+		t.Error(got)
+	}
+	if many := build(slices.Repeat([]v1alpha1.Tunnel{tunnel}, 101)...); len(many.Routes) > 0 {
+		t.Error("the rows of a large fleet have a route for each gateway")
+	}
 }
