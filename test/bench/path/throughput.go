@@ -32,11 +32,12 @@ func alternate(
 	measure func(ctx context.Context, s *subject) (map[string]float64, error),
 ) (map[string]map[string]*measured, error) {
 	all, broken := map[string]map[string]*measured{}, map[*subject]bool{}
+	apart := (rounds + peerRounds - 1) / peerRounds // between two rounds of the peers
 	for round := range rounds {
 		var baseline map[string]float64
 		for _, s := range subjects {
 			peer := !slices.Contains(required, s.name)
-			if broken[s] || peer && round%max(1, rounds/peerRounds) != 0 {
+			if broken[s] || peer && round%apart != 0 {
 				continue
 			}
 			figures, err := measure(ctx, s)
