@@ -274,7 +274,12 @@ type EdgeAPIServerStatus struct {
 	Address string `json:"address"`
 	// healthy reports whether the apiserver answers.
 	Healthy bool `json:"healthy"`
-	// message is why the apiserver is not healthy.
+	// reason is why the apiserver is not healthy: NameNotResolved, NoRoute, ConnectionRefused, ConnectionTimeout,
+	// ConnectionFailed, NoAnswer, NotAPIServer, CertificateNotValid or NotReady. Empty if an edge of an earlier version
+	// reports.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// message is why the apiserver is not healthy, for people.
 	// +optional
 	Message string `json:"message,omitempty"`
 	// version is the version of Kubernetes. Empty if the apiserver does not report it to unauthenticated clients.

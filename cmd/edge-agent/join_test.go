@@ -63,8 +63,9 @@ func TestJoinLeavesTheFileToTheNextAgent(t *testing.T) {
 func TestJoinRejects(t *testing.T) {
 	for name, tc := range map[string]struct{ in, dir, want string }{
 		"garbage": {in: "x", dir: t.TempDir(), want: "not YAML"},
-		"more than a bootstrap file " +
-			"has": {in: goodFile(t) + strings.Repeat("#", edge.MaxBootstrapFile), dir: t.TempDir(), want: "not YAML"},
+		"more than a bootstrap file has": {
+			in: goodFile(t) + strings.Repeat("#", edge.MaxBootstrapFile), dir: t.TempDir(), want: "not YAML",
+		},
 		"a state folder that is not there": {in: goodFile(t), dir: "/no/such/folder", want: "--state-dir"},
 	} {
 		joinInput(t, write(t, t.TempDir(), "bootstrap.yaml", tc.in))

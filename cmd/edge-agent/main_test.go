@@ -133,14 +133,19 @@ func TestFlagsOverrideTheBootstrapFile(t *testing.T) {
 		},
 		"flags for all": {
 			in: options{
-				bootstraps: []string{
-					file,
-				}, id: "bbbbbbbbbbbbbbbbbbbbbbbb", gateways: []string{"192.0.2.1:8443", "[2001:db8::1]:443"},
-				domain:    "tunnels.example.org",
-				tokenFile: write(t, dir, "token", "fl1.flag\n"), caFile: write(t, dir, "ca.crt", "the flag's CA"),
-			}, gateways: "192.0.2.1:8443 " +
-				"[2001:db8::1]:443", dials: true, domain: "tunnels.example.org", id: "bbbbbbbbbbbbbbbbbbbbbbbb", token: "fl1.flag",
-			ca: "the flag's CA",
+				bootstraps: []string{file},
+				id:         "bbbbbbbbbbbbbbbbbbbbbbbb",
+				gateways:   []string{"192.0.2.1:8443", "[2001:db8::1]:443"},
+				domain:     "tunnels.example.org",
+				tokenFile:  write(t, dir, "token", "fl1.flag\n"),
+				caFile:     write(t, dir, "ca.crt", "the flag's CA"),
+			},
+			gateways: "192.0.2.1:8443 [2001:db8::1]:443",
+			dials:    true,
+			domain:   "tunnels.example.org",
+			id:       "bbbbbbbbbbbbbbbbbbbbbbbb",
+			token:    "fl1.flag",
+			ca:       "the flag's CA",
 		},
 		"flags without a file": {in: options{
 			gateways: []string{

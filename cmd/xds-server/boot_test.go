@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
@@ -101,7 +102,7 @@ func (m *management) awaitBoot(t *testing.T, machine *clusterv1.Machine, reason 
 func TestFilesOfAMachineBecomeItsCondition(t *testing.T) {
 	agent := buildAgent(t)
 	m := newManagement(t)
-	m.xdsServer = freePort(t)
+	m.xdsServer = freeport.Endpoint(t)
 	at, _ := start(t, m)
 	host, err := os.Hostname()
 	if err != nil {

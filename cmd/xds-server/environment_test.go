@@ -23,7 +23,6 @@ import (
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	metrics "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/pkg/controller"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -122,12 +121,6 @@ func (m *management) kubeconfig(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return path
-}
-
-// freePort returns a port without a listener.
-func freePort(t *testing.T) model.Endpoint {
-	t.Helper()
-	return model.Endpoint{Host: "127.0.0.1", Port: uint16(freeport.TCP(t))}
 }
 
 // get sends a health check.

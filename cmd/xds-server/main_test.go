@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	"github.com/fairlead/fairlead/internal/logtest"
 	"github.com/fairlead/fairlead/internal/tracetest"
@@ -38,7 +39,7 @@ import (
 // waits for the controller in the same way.
 func start(t *testing.T, m *management) (at model.Endpoint, stop func()) {
 	t.Helper()
-	at, health := freePort(t), freePort(t)
+	at, health := freeport.Endpoint(t), freeport.Endpoint(t)
 	if m.xdsServer != (model.Endpoint{}) {
 		at = m.xdsServer
 	}
@@ -100,7 +101,9 @@ func subscribe(
 	if err != nil {
 		return nil, nil, err
 	}
-	bind := envoy.GatewayBind{Public: freePort(t), APIServer: freePort(t), Connect: freePort(t)}
+	bind := envoy.GatewayBind{
+		Public: freeport.Endpoint(t), APIServer: freeport.Endpoint(t), Connect: freeport.Endpoint(t),
+	}
 	node := &corev3.Node{Id: model.NodeID(identity.Leaf().Subject.CommonName), Metadata: bind.Metadata()}
 	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: resourcev3.ClusterType}); err != nil {
 		t.Logf("sending: %v", err) // Recv returns the reason
@@ -127,8 +130,8 @@ func (m *management) secret(t *testing.T, namespace, name string) map[string][]b
 func TestAClusterBecomesTheConfigurationOfItsEdge(t *testing.T) {
 	m := newManagement(t)
 	collector := tracetest.Start(t)
-	scraped := freePort(t)
-	m.inspect, m.otlp, m.metrics = freePort(t).String(), collector.Endpoint, scraped.String()
+	scraped := freeport.Endpoint(t)
+	m.inspect, m.otlp, m.metrics = freeport.Endpoint(t).String(), collector.Endpoint, scraped.String()
 	at, stop := start(t, m)
 	if features.FeatureGates().Enabled(features.WatchListClient) {
 		t.Error("the informers read streaming lists")

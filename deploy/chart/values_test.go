@@ -586,12 +586,16 @@ func TestErrorsAreOneLineWithTheFix(t *testing.T) {
 			served, "{tunnelDomain: t.example.org, gateway: {resources: {limits: {memory: 1.5Gi}}}}", "use a whole number",
 		},
 		"PROXY headers behind nodes that replace addresses": {
-			served, "{tunnelDomain: t.example.org, gateway: {proxyProtocolFrom: [192.0.2.0/24]}, " +
-				"publicService: {trafficPolicy: Cluster}}", "publicService.trafficPolicy=Local",
+			served,
+			"{tunnelDomain: t.example.org, gateway: {proxyProtocolFrom: [192.0.2.0/24]}, " +
+				"publicService: {trafficPolicy: Cluster}}",
+			"publicService.trafficPolicy=Local",
 		},
 		"PROXY headers and gateways that would forward": {
-			served, "{tunnelDomain: t.example.org, gateway: {proxyProtocolFrom: [192.0.2.0/24], perTunnel: 1}, " +
-				"publicService: {trafficPolicy: Local}}", "gateway.perTunnel=0",
+			served,
+			"{tunnelDomain: t.example.org, gateway: {proxyProtocolFrom: [192.0.2.0/24], perTunnel: 1}, " +
+				"publicService: {trafficPolicy: Local}}",
+			"gateway.perTunnel=0",
 		},
 		"several workers without NET_ADMIN": {
 			served, "{tunnelDomain: t.example.org, gateway: {netAdmin: false, workers: 2}}", "more gateway.replicas",

@@ -57,17 +57,17 @@ var providers = []provider{
 	},
 	{
 		kind: "controlplane.cluster.x-k8s.io/v1beta1 TalosControlPlane", table: "talos",
-		module: "github.com/siderolabs/" +
-			"cluster-api-control-plane-provider-talos", version: "93cf950d7a820e9f1ced0779030b0f1edda5a09f",
-		crd:   "config/crd/bases/controlplane.cluster.x-k8s.io_taloscontrolplanes.yaml",
-		about: []string{"controlPlaneConfig"}, whole: true, // compared manually with that CRD
+		module:  "github.com/siderolabs/cluster-api-control-plane-provider-talos",
+		version: "93cf950d7a820e9f1ced0779030b0f1edda5a09f",
+		crd:     "config/crd/bases/controlplane.cluster.x-k8s.io_taloscontrolplanes.yaml",
+		about:   []string{"controlPlaneConfig"}, whole: true, // compared manually with that CRD
 	},
 	{
 		kind: "controlplane.cluster.x-k8s.io/v1alpha2 KamajiControlPlane", table: "kamaji",
-		module: "github.com/clastix/" +
-			"cluster-api-control-plane-provider-kamaji", version: "c73a9832081681e2cfa69987d4ea70d2b8a07660",
-		crd:   "config/crd/bases/controlplane.cluster.x-k8s.io_kamajicontrolplanes.yaml",
-		about: []string{"network", "deployment.externalClusterReference"},
+		module:  "github.com/clastix/cluster-api-control-plane-provider-kamaji",
+		version: "c73a9832081681e2cfa69987d4ea70d2b8a07660",
+		crd:     "config/crd/bases/controlplane.cluster.x-k8s.io_kamajicontrolplanes.yaml",
+		about:   []string{"network", "deployment.externalClusterReference"},
 	},
 	{
 		kind: "controlplane.cluster.x-k8s.io/v1beta2 AWSManagedControlPlane", table: "eks",

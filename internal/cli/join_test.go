@@ -52,9 +52,10 @@ func TestJoinPrintsOneCommand(t *testing.T) {
 	file := string(bootstrapOf(t, p, client.ObjectKeyFromObject(cluster)))
 	for form, want := range map[string][]string{
 		"command": {file, "umask 077"},
-		"systemd": {file, "chown fairlead " +
-			"/etc/fairlead/bootstrap.yaml", "[Service]", "ExecStart=/usr/local/bin/edge-agent run " +
-			"--envoy-external", "systemctl enable --now edge-agent"},
+		"systemd": {
+			file, "chown fairlead /etc/fairlead/bootstrap.yaml", "[Service]",
+			"ExecStart=/usr/local/bin/edge-agent run --envoy-external", "systemctl enable --now edge-agent",
+		},
 		"static-pod": {
 			file, "chown 65532:65532", "image: registry.example.com/edge:v1",
 			"/etc/kubernetes/manifests/fairlead-edge.yaml", "--local-apiserver=127.0.0.1:6443",

@@ -184,8 +184,8 @@ func TestMovePrepare(t *testing.T) {
 		t.Errorf("the edge was given %d bytes, %v", len(got), err)
 	}
 	for _, want := range []string{
-		"Pod " + edges + "/pod-a: joined it as edge-x", "Pod " + edges + "/pod-b: running edge-agent " +
-			"join: ", "no such file or directory",
+		"Pod " + edges + "/pod-a: joined it as edge-x",
+		"Pod " + edges + "/pod-b: running edge-agent join: ", "no such file or directory",
 		"edge-agent join <<'EOF'\n" + file + "EOF", "tunnelDomain: tunnels.example.org",
 	} {
 		if !strings.Contains(out, want) {

@@ -44,9 +44,10 @@ func TestCommandLinesOfDocuments(t *testing.T) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
 	}
-	for _, text := range []string{"```yaml\nfairlead " +
-		"joyn\n```\n", "`fairlead`", "`fairlead-ca`", "fairlead joyn", "```\nfairlead ──▶ " +
-		"edge\n```\n", "```\nfairlead ██ 2\n```\n"} {
+	for _, text := range []string{
+		"```yaml\nfairlead joyn\n```\n", "`fairlead`", "`fairlead-ca`", "fairlead joyn",
+		"```\nfairlead ──▶ edge\n```\n", "```\nfairlead ██ 2\n```\n",
+	} {
 		for _, l := range linesOf(text) {
 			if args, _, ok := argumentsOf("fairlead", l); ok {
 				t.Errorf("%q was taken for a command with %q", text, args)

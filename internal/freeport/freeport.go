@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // The range is below the one from which Linux takes the ports of outgoing connections (32768 to 60999,
@@ -49,13 +51,21 @@ func Address(t testing.TB) string {
 	return loopback(TCP(t))
 }
 
+// Endpoint returns a loopback address with a port of TCP, for configuration.
+func Endpoint(t testing.TB) model.Endpoint {
+	t.Helper()
+	return model.Endpoint{Host: loopbackHost, Port: uint16(TCP(t))}
+}
+
 // ChooseAddress is Address for programs that are not tests.
 func ChooseAddress() (string, error) {
 	port, err := Choose()
 	return loopback(port), err
 }
 
-func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+const loopbackHost = "127.0.0.1"
+
+func loopback(port int) string { return fmt.Sprintf("%s:%d", loopbackHost, port) }
 
 // Choose is TCP for programs that are not tests.
 func Choose() (int, error) {

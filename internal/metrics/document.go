@@ -15,20 +15,30 @@ func Document() string {
 		all         []Metric
 	}{
 		{"Every program", "", everywhere},
-		{"xds-server", "Each replica counts its own work, so sum over all of them. Figures of edges and gateways are on " +
-			"the server that they\n" +
-			"are connected to.", xdsServer},
-		{"controller", "The leader publishes the figures of the fleet. Of these, the other replicas publish " +
-			"only\n`fairlead_controller_leader`.", controller},
+		{
+			"xds-server",
+			"Each replica counts its own work, so sum over all of them. Figures of edges and gateways are on the server that " +
+				"they\nare connected to.",
+			xdsServer,
+		},
+		{
+			"controller",
+			"The leader publishes the figures of the fleet. Of these, the other replicas publish only\n" +
+				"`fairlead_controller_leader`.",
+			controller,
+		},
 		{"Both agents", "", agents},
 		{"gateway-agent", "", gateways},
 		{"edge-agent", "", edges},
-		{"Envoy and libraries", "Agents pass on the statistics of their Envoy whose number does not grow with the traffic, " +
-			"3000 series at\n" +
-			"most: families that begin with `envoy_server_`, `envoy_listener_`, `envoy_listener_manager_`,\n" +
-			"`envoy_cluster_manager_`, `envoy_tcp_`, `envoy_http_`, `envoy_reverse_tunnel_`, `envoy_overload_` and a few\n" +
-			"more. This table lists the ones that rules and dashboard use, and likewise the metrics of Go, client_golang and\n" +
-			"controller-runtime.", Foreign()},
+		{
+			"Envoy and libraries",
+			"Agents pass on the statistics of their Envoy whose number does not grow with the traffic, 3000 series at\n" +
+				"most: families that begin with `envoy_server_`, `envoy_listener_`, `envoy_listener_manager_`,\n" +
+				"`envoy_cluster_manager_`, `envoy_tcp_`, `envoy_http_`, `envoy_reverse_tunnel_`, `envoy_overload_` and a few\n" +
+				"more. This table lists the ones that rules and dashboard use, and likewise the metrics of Go, client_golang " +
+				"and\ncontroller-runtime.",
+			Foreign(),
+		},
 	} {
 		fmt.Fprintf(&b, "\n## %s\n\n", part.title)
 		if part.text != "" {

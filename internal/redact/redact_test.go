@@ -143,8 +143,8 @@ func FuzzText(f *testing.F) {
 		token, jwt, hex64, ourToken, "--password hunter2hunter2", "password: hunter2hunter2", "http://u:hunter2hunter2@h/",
 		"client-key-data: " + strings.Repeat("Zm9v", 8),
 		"-----BEGIN PRIVATE KEY-----\n" + pemLine + "\n-----END PRIVATE KEY-----", strings.Repeat("Zm9v", 30),
-		`{\"password\":\"hunter2hunter2\"}`, "password: |\n  hunter2hunter2\n  " +
-			"x", "password: x,hunter2hunter2", "http://u:/?#hunter2hunter2@h/", "?sig=hunter2hunter2",
+		`{\"password\":\"hunter2hunter2\"}`, "password: |\n  hunter2hunter2\n  x", "password: x,hunter2hunter2",
+		"http://u:/?#hunter2hunter2@h/", "?sig=hunter2hunter2",
 	}
 	bare := []string{token, jwt, hex64, ourToken, "hunter2hunter2", strings.Repeat("Zm9v", 8), pemLine}
 	f.Fuzz(func(t *testing.T, before, after string) {

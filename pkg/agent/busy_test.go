@@ -12,7 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
-	"github.com/fairlead/fairlead/pkg/agent/status"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 func TestABusyEnvoyIsNotReplaced(t *testing.T) {
@@ -114,7 +114,7 @@ func TestAnEnvoyThatCannotBeStartedIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	edge.state("it says so", func(s state) error {
-		if !strings.Contains(s.Memberships[0].LastError, status.AboutStart) {
+		if !strings.Contains(s.Memberships[0].LastError, string(model.TroubleStart)) {
 			return errors.New("it does not")
 		}
 		return nil
@@ -122,7 +122,7 @@ func TestAnEnvoyThatCannotBeStartedIsReported(t *testing.T) {
 	link()
 	edge.works(a)
 	edge.state("it is over", func(s state) error {
-		if strings.Contains(s.Memberships[0].LastError, status.AboutStart) {
+		if strings.Contains(s.Memberships[0].LastError, string(model.TroubleStart)) {
 			return errors.New("it is not over")
 		}
 		return nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -146,7 +147,7 @@ func TestAnEdgeRejectsATargetThatItsOwnerDoesNotAllow(t *testing.T) {
 	gateway.agent()
 	edge.agent()
 	edge.works(a)
-	other := freePort(t)
+	other := freeport.Endpoint(t)
 	edge.mu.Lock()
 	wc := edge.clusters[edgeSubject.ID]
 	edge.mu.Unlock()
@@ -182,7 +183,7 @@ func TestALocalAPIServerComesFirst(t *testing.T) {
 	gateway.mu.Lock()
 	wc := gateway.clusters[edgeSubject.ID]
 	gateway.mu.Unlock()
-	wc.APIServer = freePort(t) // nothing listens there
+	wc.APIServer = freeport.Endpoint(t) // nothing listens there
 	gateway.publish(wc)
 	edge.child.Edges[0].APIServers = []model.Endpoint{local.Endpoint}
 	gateway.serve()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/agent/envoyproc"
 	"github.com/fairlead/fairlead/pkg/agent/status"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // supervise keeps Envoy running until ctx ends, and then drains and stops it. When work ends, or the agent is told to
@@ -28,7 +29,7 @@ func (a *Agent) replaceForDenial() bool {
 		return false
 	}
 	a.eachStatus(func(s *status.Status) {
-		s.SetTrouble(status.AboutReplaced, "tunnels of revoked edges had to be closed, and the agent runs without NET_ADMIN")
+		s.SetTrouble(model.TroubleReplaced, "tunnels of revoked edges had to be closed, and the agent runs without NET_ADMIN")
 	})
 	return true
 }
@@ -49,9 +50,9 @@ func (a *Agent) envoyBegan(err error) {
 	}
 	a.eachStatus(func(s *status.Status) {
 		if err != nil {
-			s.SetTrouble(status.AboutStart, err.Error())
+			s.SetTrouble(model.TroubleStart, err.Error())
 		} else {
-			s.ClearTrouble(status.AboutStart)
+			s.ClearTrouble(model.TroubleStart)
 		}
 	})
 }
@@ -65,8 +66,8 @@ func (a *Agent) envoyEnded(reason string, times int) {
 			a.log.Error("cannot remove tunnels of the ended Envoy from the table", "error", err)
 		}
 	}
-	if !a.replacing.Swap(false) { // otherwise AboutReplaced has the reason
-		a.eachStatus(func(s *status.Status) { s.SetTrouble(status.AboutEnvoy, fmt.Sprintf("%s, %d times", reason, times)) })
+	if !a.replacing.Swap(false) { // otherwise TroubleReplaced has the reason
+		a.eachStatus(func(s *status.Status) { s.SetTrouble(model.TroubleEnvoy, fmt.Sprintf("%s, %d times", reason, times)) })
 	}
 	if a.xds.Crashed() {
 		a.log.Error("Envoy crashed repeatedly with new configuration: restoring its last good configuration")
@@ -76,8 +77,8 @@ func (a *Agent) envoyEnded(reason string, times int) {
 // envoyStable records that Envoy has run for long enough since its previous end.
 func (a *Agent) envoyStable() {
 	a.eachStatus(func(s *status.Status) {
-		s.ClearTrouble(status.AboutEnvoy)
-		s.ClearTrouble(status.AboutReplaced)
+		s.ClearTrouble(model.TroubleEnvoy)
+		s.ClearTrouble(model.TroubleReplaced)
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/agent/gateway"
 	"github.com/fairlead/fairlead/pkg/agent/status"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // figures holds the counters of an agent. Other metrics are read when they are collected.
@@ -75,13 +76,13 @@ func (a *Agent) collect(emit metrics.Emit) {
 	emit("fairlead_agent_memberships", float64(len(all)))
 	var enrolled, connected, cached, refused int
 	var first time.Time
-	troubles := map[string]int{}
+	troubles := map[model.Trouble]int{}
 	for _, m := range all {
 		s := m.status.Summary()
 		enrolled, connected, cached = enrolled+one(!s.NotAfter.IsZero()), connected+one(s.Connected), cached+one(s.Cached)
 		for _, about := range s.Troubles {
 			troubles[about]++
-			refused += one(about == status.AboutConfiguration)
+			refused += one(about == model.TroubleConfiguration)
 		}
 		first = earlier(first, s.NotAfter)
 	}

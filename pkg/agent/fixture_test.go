@@ -65,11 +65,13 @@ func newControl(t *testing.T) *control {
 		t.Fatal(err)
 	}
 	c := &control{
-		t: t, ca: ca, life: time.Hour, address: freePort(t), edges: &recorder{},
+		t: t, ca: ca, life: time.Hour, address: freeport.Endpoint(t), edges: &recorder{},
 		clusters: map[string]model.WorkloadCluster{}, tokens: map[string]string{}, gone: map[string]time.Time{},
 	}
-	c.bind = envoy.GatewayBind{Public: freePort(t), APIServer: freePort(t), Connect: freePort(t)}
-	c.token = c.tunnel("c1", edgeSubject.ID, freePort(t))
+	c.bind = envoy.GatewayBind{
+		Public: freeport.Endpoint(t), APIServer: freeport.Endpoint(t), Connect: freeport.Endpoint(t),
+	}
+	c.token = c.tunnel("c1", edgeSubject.ID, freeport.Endpoint(t))
 	return c
 }
 
@@ -127,12 +129,6 @@ func (c *control) end(id string) {
 		c.server.Ended(maps.Clone(c.gone))
 		c.server.Publish(wc.Key, nil)
 	}
-}
-
-// freePort returns an address at which nothing listens.
-func freePort(t *testing.T) model.Endpoint {
-	t.Helper()
-	return model.Endpoint{Host: "127.0.0.1", Port: uint16(freeport.TCP(t))}
 }
 
 func endpoint(t *testing.T, addr net.Addr) model.Endpoint {

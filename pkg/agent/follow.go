@@ -9,7 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/agent/edge"
-	"github.com/fairlead/fairlead/pkg/agent/status"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // joinedInterval is the interval at which an agent reads the folder of joined tunnels. That costs one read of a small
@@ -165,7 +165,7 @@ func (a *Agent) begin(ctx context.Context, j *joined) {
 		if err := j.member.run(ctx); err != nil && ctx.Err() == nil {
 			j.failed = err
 			j.member.log.Error("membership failed, restarting it", "error", err)
-			j.member.status.SetTrouble(status.AboutMembership, err.Error())
+			j.member.status.SetTrouble(model.TroubleMembership, err.Error())
 		}
 	}()
 }

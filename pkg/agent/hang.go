@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead/fairlead/internal/heartbeat"
 	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/envoy"
+	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/watchdog"
 )
 
@@ -56,11 +57,11 @@ func (a *Agent) envoyHangs(silent string) {
 	a.envoy.SetSilent(silent)
 	if silent == "" {
 		a.log.Info("Envoy answers again")
-		a.eachStatus(func(s *status.Status) { s.ClearTrouble(status.AboutHang) })
+		a.eachStatus(func(s *status.Status) { s.ClearTrouble(model.TroubleHang) })
 		return
 	}
 	a.log.Error("Envoy hangs", "silent", silent)
-	a.eachStatus(func(s *status.Status) { s.SetTrouble(status.AboutHang, "no answer from "+silent) })
+	a.eachStatus(func(s *status.Status) { s.SetTrouble(model.TroubleHang, "no answer from "+silent) })
 }
 
 // replacedFile is written when a hanging Envoy is replaced. Its time is the time of the replacement, which the next
@@ -97,7 +98,7 @@ func (a *Agent) replaceEnvoy(probe *watchdog.Probe) {
 		if err := disk.Replace(a.config.path(replacedFile), nil); err != nil {
 			a.log.Warn("cannot persist the time of the replacement: the next agent may replace Envoy sooner", "error", err)
 		}
-		a.eachStatus(func(s *status.Status) { s.SetTrouble(status.AboutReplaced, "there was no answer from "+silent) })
+		a.eachStatus(func(s *status.Status) { s.SetTrouble(model.TroubleReplaced, "there was no answer from "+silent) })
 		a.figures.replaced.WithLabelValues().Inc()
 		a.log.Error("killed hanging Envoy: a new one starts", "pid", pid)
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
-	"github.com/fairlead/fairlead/pkg/agent/status"
+	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/watchdog"
 )
 
@@ -89,7 +89,7 @@ func TestAFrozenEnvoyIsReplacedOnce(t *testing.T) {
 		p.logged("killed hanging Envoy", 1)
 		p.state("the reason outlives the Envoy that hung", func(s state) error {
 			if trouble := s.Memberships[0].LastError; !strings.HasPrefix(
-				trouble, status.AboutReplaced+": there was no answer from",
+				trouble, string(model.TroubleReplaced)+": there was no answer from",
 			) {
 				return errors.New(trouble)
 			}

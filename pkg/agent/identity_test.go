@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/agent/gateway"
 	"github.com/fairlead/fairlead/pkg/agent/identity"
@@ -212,7 +213,7 @@ func TestATokenOfAnotherTunnelIsRejectedAndNotUsedUp(t *testing.T) {
 	if tokens, _ := c.counts(); tokens != 1 {
 		t.Errorf("the token was shown %d times", tokens)
 	}
-	credential.Token = c.tunnel("c2", wanted, freePort(t))
+	credential.Token = c.tunnel("c2", wanted, freeport.Endpoint(t))
 	if _, _, err := i.Renew(t.Context()); err != nil {
 		t.Errorf("with the right token: %v", err)
 	}

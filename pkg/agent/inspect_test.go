@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -85,8 +86,8 @@ func TestInspectionShowsTheConfigurationOfEnvoys(t *testing.T) {
 	g, e := newGateway(c), newEdge(c)
 	// A second enrolment in the same Envoy, which the first one's installation must not see.
 	second := model.NewID()
-	e.add(second, c.tunnel("c2", second, freePort(t)))
-	g.child.MetricsListen = freePort(t).String()
+	e.add(second, c.tunnel("c2", second, freeport.Endpoint(t)))
+	g.child.MetricsListen = freeport.Endpoint(t).String()
 	g.agent()
 	g.ready()
 	e.agent()
@@ -322,7 +323,7 @@ func TestInspectionShowsWhichEnvoyDoesNotAnswer(t *testing.T) {
 	if err := agent.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	c.tunnel("c9", model.NewID(), freePort(t))
+	c.tunnel("c9", model.NewID(), freeport.Endpoint(t))
 	hostname := "c9.prod." + string(domain)
 	c.node(servers, name, func(n collect.Node) error {
 		i := slices.IndexFunc(n.Resources, func(r collect.Resource) bool { return r.Name == hostname })

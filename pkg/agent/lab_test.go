@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -35,7 +36,7 @@ func newPlace(c *control, set func(*child, string)) *place {
 	p := &place{control: c, log: filepath.Join(dir, "log")}
 	p.child = child{
 		StateDir: filepath.Join(dir, "state"), Envoy: envoytest.Path(c.t), EnvoyLog: filepath.Join(dir, "envoy.log"),
-		HealthListen: freePort(c.t).String(), CAFile: filepath.Join(dir, "ca.crt"), Drain: 10 * time.Second,
+		HealthListen: freeport.Endpoint(c.t).String(), CAFile: filepath.Join(dir, "ca.crt"), Drain: 10 * time.Second,
 	}
 	p.write(p.child.CAFile, string(c.ca.CertPEM()))
 	set(&p.child, dir)

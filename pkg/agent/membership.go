@@ -143,7 +143,7 @@ func (m *membership) reject(err error) {
 	m.log.Error(
 		"xds-server rejected this identity, enrolling again if the credential allows it", "node", subject.Node, "error", err,
 	)
-	m.status.SetTrouble(status.AboutCertificate, err.Error())
+	m.status.SetTrouble(model.TroubleCertificate, err.Error())
 	m.xds.Remove(subject.Node)
 	if err := m.sds.Drop(m); err != nil {
 		m.log.Error("cannot remove secrets from Envoy", "error", err)
@@ -160,9 +160,9 @@ func (m *membership) renew(ctx context.Context) (certs.Identity, []byte, error) 
 	identity, bundle, err := m.identities.Renew(ctx)
 	switch {
 	case err == nil:
-		m.status.ClearTrouble(status.AboutCertificate)
+		m.status.ClearTrouble(model.TroubleCertificate)
 	case ctx.Err() == nil:
-		m.status.SetTrouble(status.AboutCertificate, err.Error())
+		m.status.SetTrouble(model.TroubleCertificate, err.Error())
 	}
 	return identity, bundle, err
 }
@@ -170,10 +170,10 @@ func (m *membership) renew(ctx context.Context) (certs.Identity, []byte, error) 
 // written implements Rotation.Written.
 func (m *membership) written(err error) {
 	if err == nil {
-		m.status.ClearTrouble(status.AboutDisk)
+		m.status.ClearTrouble(model.TroubleDisk)
 		return
 	}
-	m.status.SetTrouble(status.AboutDisk, "the new certificate is in use, but not on disk: "+err.Error())
+	m.status.SetTrouble(model.TroubleDisk, "the new certificate is in use, but not on disk: "+err.Error())
 }
 
 // apply implements Rotation.Changed: it gives Envoy the identity in the store. It is called again after an error.

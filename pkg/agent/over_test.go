@@ -76,7 +76,7 @@ func TestARejectedIdentityIsRemovedCompletely(t *testing.T) {
 
 	m.reject(errOver)
 	m.recordConfiguration()
-	want := status.Member{LastError: status.AboutCertificate + ": " + errOver.Error()}
+	want := status.Member{LastError: string(model.TroubleCertificate) + ": " + errOver.Error()}
 	if got := m.status.State(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -26,7 +27,7 @@ type peer struct {
 func newPeer(c *control) *peer {
 	c.t.Helper()
 	subject := model.Subject{Role: model.RoleGateway, Node: "gateway-1"}
-	c.peers = []model.Gateway{{Name: subject.Node, Peer: freePort(c.t)}}
+	c.peers = []model.Gateway{{Name: subject.Node, Peer: freeport.Endpoint(c.t)}}
 	c.serve()
 	conn, err := dial.Conn(way(c.address), domain, certs.Bundle(c.ca.CertPEM()), fixed{c.fresh(subject)})
 	if err != nil {

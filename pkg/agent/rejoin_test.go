@@ -11,8 +11,8 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/agent/identity"
-	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // edge returns the enrolment of a bootstrap file of the command line, for edgeSubject's tunnel.
@@ -184,7 +184,7 @@ func TestAFailedMembershipIsRestarted(t *testing.T) {
 	if collect() != first || first.again.Before(time.Now()) {
 		t.Fatal("it is begun anew without a wait")
 	}
-	if got := first.status().Error; got != status.AboutMembership+": its listener was closed" {
+	if got := first.status().Error; got != string(model.TroubleMembership)+": its listener was closed" {
 		t.Errorf("its status says %q", got)
 	}
 	first.again = time.Now().Add(-time.Second)

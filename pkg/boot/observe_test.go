@@ -61,8 +61,8 @@ func TestObserve(t *testing.T) {
 				m.cloud("", scriptsError)
 				m.write(cloudLogPath, logBegin+logPortInUse+logScripts)
 			},
-			state: failed, step: "kubeadm preflight", message: "[ERROR Port-6443]: Port 6443 is in use [ERROR " +
-				"NumCPU]", tail: "Port 6443 is in use\n",
+			state: failed, step: "kubeadm preflight",
+			message: "[ERROR Port-6443]: Port 6443 is in use [ERROR NumCPU]", tail: "Port 6443 is in use\n",
 		},
 		"preflight fails, and later commands continue": {
 			make:  func(m *machine) { m.cloud("modules-final"); m.write(cloudLogPath, logBegin+logPortInUse) },

@@ -44,8 +44,10 @@ func TestAFloodFromManyAddressesDoesNotAffectNewEdges(t *testing.T) {
 		"of handshakes that do not end, from one /48":      func(t *testing.T, b *testbed) { b.silence(t, places, fromIPv6) },
 		"of strangers whose calls never end":               func(t *testing.T, b *testbed) { b.occupy(t, places, fromIPv4) },
 		"of strangers whose calls never end, from one /48": func(t *testing.T, b *testbed) { b.occupy(t, places, fromIPv6) },
-		"of handshakes and strangers, as many as both " +
-			"hold": func(t *testing.T, b *testbed) { b.occupy(t, places, fromIPv4); b.silence(t, places, fromIPv6) },
+		"of handshakes and strangers, as many as both hold": func(t *testing.T, b *testbed) {
+			b.occupy(t, places, fromIPv4)
+			b.silence(t, places, fromIPv6)
+		},
 	}
 	for name, flood := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -33,8 +33,8 @@ func FuzzOpening(f *testing.F) {
 	for _, seed := range [][]byte{
 		{},
 		hello, append(append([]byte{}, ipv4...), hello...), append(header(0x20, 0, nil), hello[:100]...), ipv4[:15],
-		[]byte("PROXY TCP4 203.0.113.7 192.0.2.1 1 " +
-			"2\r\n"), []byte("PROXY UNKNOWN\r\n"), proxyproto.SIGV2, []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+		[]byte("PROXY TCP4 203.0.113.7 192.0.2.1 1 2\r\n"), []byte("PROXY UNKNOWN\r\n"), proxyproto.SIGV2,
+		[]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
 		header(0x21, 0x31, make([]byte, 216)), header(0x21, 0x11, make([]byte, 5000)),
 	} {
 		f.Add(seed)

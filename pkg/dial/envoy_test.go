@@ -101,15 +101,17 @@ func TestThroughARealProxy(t *testing.T) {
 			port(dead(t, "127.0.0.1")),
 			gateway,
 		}, ""},
-		"there are none": {proxy, "", []model.Endpoint{gateway}, "it requires a user and a password, and " +
-			"none are configured"},
+		"there are none": {
+			proxy, "", []model.Endpoint{gateway}, "it requires a user and a password, and none are configured",
+		},
 		"the password is wrong": {proxy, "alice:guess sesame", []model.Endpoint{gateway}, "it rejects the user and password"},
-		"nothing listens behind the " +
-			"proxy": {proxy, "alice:open sesame", []model.Endpoint{port(dead(t, "127.0.0.1"))}, "the proxy answers \"503 " +
-			"Service Unavailable\": it cannot reach this address"},
+		"nothing listens behind the proxy": {
+			proxy, "alice:open sesame", []model.Endpoint{port(dead(t, "127.0.0.1"))},
+			"the proxy answers \"503 Service Unavailable\": it cannot reach this address",
+		},
 		"it does not resolve the address": {
-			proxy, "alice:open sesame", []model.Endpoint{{Host: "nowhere.example.com", Port: 443}}, "it cannot reach this " +
-				"address; it reports \"no healthy upstream\"",
+			proxy, "alice:open sesame", []model.Endpoint{{Host: "nowhere.example.com", Port: 443}},
+			"it cannot reach this address; it reports \"no healthy upstream\"",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

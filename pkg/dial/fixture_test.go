@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/fairlead/fairlead/internal/conntest"
 	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -172,34 +172,10 @@ func dead(t testing.TB, host string) model.Endpoint {
 	return model.Endpoint{Host: host, Port: uint16(freeport.TCP(t))}
 }
 
-// blackHole returns an address that drops SYNs: a listening socket whose queue is full.
+// blackHole returns an address that answers no SYN.
 func blackHole(t testing.TB) model.Endpoint {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Close(fd) })
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
-	name, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := model.Endpoint{Host: "127.0.0.1", Port: uint16(name.(*unix.SockaddrInet4).Port)}
-	for range 8 {
-		conn, err := net.DialTimeout("tcp", e.String(), 100*time.Millisecond)
-		if err != nil {
-			return e
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-	}
-	t.Fatal("the queue of a listening socket is never full")
-	return e
+	return endpoint(conntest.BlackHole(t, "127.0.0.1:0"))
 }
 
 // names is a real DNS server whose answers can be changed.

@@ -169,12 +169,18 @@ func TestAnswersOfAProxyAreExplained(t *testing.T) {
 				"x\r\nContent-Length: 0\r\n\r\n",
 			`it requires "Negotiate, NTLM", and only Basic is supported`,
 		},
-		"credentials": {"HTTP/1.1 407 Auth\r\nProxy-Authenticate: Basic realm=\"x\"\r\n\r\n", "it requires a " +
-			"user and a password, and none are configured"},
-		"forbidden, with a page": {"HTTP/1.1 403 Forbidden\r\nX-Squid-Error: ERR_ACCESS_DENIED " +
-			"0\r\n\r\n<html>...", `"403 Forbidden": it does not allow this address and port; it reports "ERR_ACCESS_DENIED 0"`},
-		"bad gateway, and text": {"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 20\r\n\r\n\nno route\x1b[31m to " +
-			"it\nmore", `"502 Bad Gateway": it cannot reach this address; it reports "no route\x1b[31m to it"`},
+		"credentials": {
+			"HTTP/1.1 407 Auth\r\nProxy-Authenticate: Basic realm=\"x\"\r\n\r\n",
+			"it requires a user and a password, and none are configured",
+		},
+		"forbidden, with a page": {
+			"HTTP/1.1 403 Forbidden\r\nX-Squid-Error: ERR_ACCESS_DENIED 0\r\n\r\n<html>...",
+			`"403 Forbidden": it does not allow this address and port; it reports "ERR_ACCESS_DENIED 0"`,
+		},
+		"bad gateway, and text": {
+			"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 20\r\n\r\n\nno route\x1b[31m to it\nmore",
+			`"502 Bad Gateway": it cannot reach this address; it reports "no route\x1b[31m to it"`,
+		},
 		"no CONNECT": {"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n", "it does not support CONNECT"},
 		"a captive portal": {
 			"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n",
@@ -182,8 +188,10 @@ func TestAnswersOfAProxyAreExplained(t *testing.T) {
 		},
 		"no HTTP": {"SSH-2.0-OpenSSH_9.9\r\n", `the answer is not from an HTTP proxy: it begins with "SSH-2.0-OpenSSH_9.9"`},
 		"TLS":     {"\x15\x03\x01\x00\x02\x02\x46", "it is TLS; if it is a proxy, its URL must begin with https://"},
-		"a head without end": {"HTTP/1.1 200 OK\r\n" + strings.Repeat(
-			"X-A: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n", 300), "its header has more than 16384 bytes"},
+		"a head without end": {
+			"HTTP/1.1 200 OK\r\n" + strings.Repeat("X-A: "+strings.Repeat("a", 57)+"\r\n", 300),
+			"its header has more than 16384 bytes",
+		},
 		"a head that ends midway": {"HTTP/1.1 200 O", "reading the proxy's answer"},
 		"a head that is none":     {"HTTP/x.y 2000\r\n\r\n", `the answer is not from an HTTP proxy: "HTTP/x.y 2000"`},
 		"silence":                 {"", "the proxy accepted the connection, but did not answer in time"},

@@ -65,8 +65,10 @@ func TestADeniedEdgeOpensNoTunnel(t *testing.T) {
 		},
 		IDs: []string{ended.ID},
 	})
-	for name, s := range map[string]model.Subject{"a revoked edge": revoked, "the edge of a tunnel that has " +
-		"ended": ended} {
+	for name, s := range map[string]model.Subject{
+		"a revoked edge":                      revoked,
+		"the edge of a tunnel that has ended": ended,
+	} {
 		envoytest.Eventually(t, name+" is denied", func() error {
 			got, err := open(s)
 			if err == nil {

@@ -2,7 +2,6 @@ package envoy_test
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -11,10 +10,10 @@ import (
 	"net/http/httptest"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
-	"time"
 
+	"github.com/fairlead/fairlead/internal/conntest"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -35,7 +34,7 @@ type fakeAPIServer struct {
 
 func newFakeAPIServer(t *testing.T, name string, ca authority, hostname string) *fakeAPIServer {
 	t.Helper()
-	s := &fakeAPIServer{at: freePort(t)}
+	s := &fakeAPIServer{at: freeport.Endpoint(t)}
 	s.ready.Store(http.StatusOK)
 	s.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/readyz" {
@@ -131,51 +130,8 @@ func (s *fakeAPIServer) vanish(t *testing.T) {
 	_ = s.listener.Close()
 	s.listener = nil
 	s.mu.Unlock()
-	hole := newBlackHole(t, s.at)
+	hole := conntest.BlackHole(t, s.at.String())
 	s.mu.Lock()
 	s.listener = hole
 	s.mu.Unlock()
-}
-
-// newBlackHole answers no SYN at an address: the kernel drops them while the accept queue is full.
-func newBlackHole(t *testing.T, at model.Endpoint) net.Listener {
-	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	hole := &blackHole{fd: fd}
-	t.Cleanup(func() { _ = hole.Close() })
-	address := &syscall.SockaddrInet4{Port: int(at.Port), Addr: [4]byte(net.ParseIP(at.Host).To4())}
-	_ = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
-	if err := errors.Join(syscall.Bind(fd, address), syscall.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
-	for range 8 {
-		conn, err := net.DialTimeout("tcp", at.String(), 100*time.Millisecond)
-		if err != nil {
-			return hole
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-	}
-	t.Fatal("the queue does not fill")
-	return nil
-}
-
-// blackHole is a listening socket that accepts no connections.
-type blackHole struct {
-	fd   int
-	once sync.Once
-}
-
-// Accept implements net.Listener.
-func (*blackHole) Accept() (net.Conn, error) { return nil, io.EOF }
-
-// Addr implements net.Listener.
-func (*blackHole) Addr() net.Addr { return nil }
-
-// Close implements net.Listener.
-func (h *blackHole) Close() (err error) {
-	h.once.Do(func() { err = syscall.Close(h.fd) })
-	return err
 }

@@ -18,6 +18,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/outcomes"
@@ -97,7 +98,9 @@ func newInstallationOf(
 
 func (in *installation) startGateway(t *testing.T, name string, config envoy.BootstrapConfig) {
 	t.Helper()
-	g := &gateway{name: name, bind: envoy.GatewayBind{Public: freePort(t), APIServer: freePort(t), Connect: freePort(t)}}
+	g := &gateway{name: name, bind: envoy.GatewayBind{
+		Public: freeport.Endpoint(t), APIServer: freeport.Endpoint(t), Connect: freeport.Endpoint(t),
+	}}
 	dir := envoytest.Dir(t)
 	// An additional Envoy cluster whose name has no dot, as later code may add.
 	clusters := append(gatewayClusters(in.fleet()), dotlessCluster(in.dotless))

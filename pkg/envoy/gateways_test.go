@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/conntest"
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -20,9 +22,9 @@ func TestSeveralGatewayAddresses(t *testing.T) {
 	in := newInstallation(t, 1, c1)
 	in.workload = workload
 	sixth := newCountingListener(t, "tcp", fmt.Sprintf("[::1]:%d", in.Public.Port), in.public.pass)
-	hole := freePort(t)
-	_ = newBlackHole(t, hole)
-	edge := in.startDialling(t, c1, envoy.EdgeDial{Gateways: []model.Endpoint{freePort(t), hole, in.Public}})
+	hole := freeport.Endpoint(t)
+	_ = conntest.BlackHole(t, hole.String())
+	edge := in.startDialling(t, c1, envoy.EdgeDial{Gateways: []model.Endpoint{freeport.Endpoint(t), hole, in.Public}})
 
 	envoytest.Eventually(t, "two tunnels come from each address that answers", func() error {
 		if four, six := in.public.count.Load(), sixth.count.Load(); four < 2 || six < 2 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -20,7 +21,7 @@ import (
 type claim struct{ node, tunnel string }
 
 func TestHandshakeBindsBothIDsToTheCertificate(t *testing.T) {
-	victim := cluster(t, "victim", freePort(t))
+	victim := cluster(t, "victim", freeport.Endpoint(t))
 	in := newInstallation(t, 1, victim)
 	self := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: model.NewID()}
 	identity := in.ca.issue(t, self)

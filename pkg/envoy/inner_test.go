@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -21,7 +22,7 @@ import (
 // TestAGatewayVerifiesTheIDOfATunnel has edges that open a reverse tunnel with their own leaf, and then present another
 // in it, as in an attack on the network that takes over the connection.
 func TestAGatewayVerifiesTheIDOfATunnel(t *testing.T) {
-	wc := cluster(t, "c1", freePort(t))
+	wc := cluster(t, "c1", freeport.Endpoint(t))
 	in := newInstallation(t, 1, wc)
 	edge := model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID}
 	tests := map[string]struct {
@@ -84,7 +85,7 @@ func presentInner(
 // reverse tunnel.
 func TestAnEdgeAcceptsOnlyGateways(t *testing.T) {
 	envoytest.Path(t)
-	wc := cluster(t, "c1", freePort(t))
+	wc := cluster(t, "c1", freeport.Endpoint(t))
 	authority := newAuthority(t)
 	gateway := authority.issue(t, model.Subject{Role: model.RoleGateway, Node: "gateway-0"})
 	edge := authority.issue(t, model.Subject{Role: model.RoleEdge, Node: model.NewNodeName(), ID: wc.ID})

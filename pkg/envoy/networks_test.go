@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -221,7 +222,7 @@ func TestApiserversReachTheirNetworksAndNothingElse(t *testing.T) {
 		envoy.NetworkScope(model.Installation{Domain: domain}, egressA, []model.WorkloadCluster{wide, a2}),
 		envoy.NetworkScope(model.Installation{Domain: domain}, egressB, []model.WorkloadCluster{b1}))
 	g.deny(t, in, model.Denied{})
-	local := freePort(t)
+	local := freeport.Endpoint(t)
 	local.Host = "10.1.0.6"
 	sites := map[string]site{
 		"a1": {a1, in.startDialling(t, a1, envoy.EdgeDial{Version: envoy.Current, Listen: []model.Endpoint{local}})},

@@ -16,6 +16,7 @@ import (
 	prometheusmodel "github.com/prometheus/common/model"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/envoy/outcomes"
 )
 
@@ -25,7 +26,7 @@ func TestOutcomes(t *testing.T) {
 	hostname := "c1.prod." + string(domain)
 	api := newAPIServer(t, "api-1", workload, hostname)
 	c1 := cluster(t, "c1", endpoint(t, api.Listener.Addr().String()))
-	down, broken := cluster(t, "down", c1.APIServer), cluster(t, "broken", freePort(t))
+	down, broken := cluster(t, "down", c1.APIServer), cluster(t, "broken", freeport.Endpoint(t))
 	in := newInstallation(t, 1, c1, down, broken)
 	in.workload = workload
 	edge := in.startEdge(t, c1)

@@ -13,6 +13,7 @@ import (
 	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -64,7 +65,7 @@ func TestAnEdgeWithoutMemory(t *testing.T) {
 // TestAGatewayWithoutMemory has a gateway that is above its limit from the beginning. New connections end at once, so
 // that clients and edges can use another gateway, instead of waiting in the queue of the kernel.
 func TestAGatewayWithoutMemory(t *testing.T) {
-	in := newInstallation(t, 1, cluster(t, "c1", freePort(t)))
+	in := newInstallation(t, 1, cluster(t, "c1", freeport.Endpoint(t)))
 	in.startGateway(t, "gateway-0", envoy.BootstrapConfig{MaxHeap: 1 << 20})
 	g := in.gateways[1]
 	for _, address := range []string{g.bind.Public.String(), g.bind.APIServer.String(), g.bind.Connect.String()} {
@@ -90,7 +91,7 @@ func TestAGatewayWithoutMemory(t *testing.T) {
 // TestAFloodOfThePublicPortLeavesRoomForClients opens more silent connections than a gateway may have.
 func TestAFloodOfThePublicPortLeavesRoomForClients(t *testing.T) {
 	const most, came = 16, 40
-	in := newInstallation(t, 1, cluster(t, "c1", freePort(t)))
+	in := newInstallation(t, 1, cluster(t, "c1", freeport.Endpoint(t)))
 	in.startGateway(t, "gateway-0", envoy.BootstrapConfig{MaxConnections: most})
 	g := in.gateways[1]
 	var flood []net.Conn
@@ -127,7 +128,7 @@ func TestAFloodOfThePublicPortLeavesRoomForClients(t *testing.T) {
 }
 
 func TestNoLimitIsMissing(t *testing.T) {
-	wc := cluster(t, "c1", freePort(t))
+	wc := cluster(t, "c1", freeport.Endpoint(t))
 	in := newInstallation(t, 1, wc)
 	edge := in.startEdge(t, wc)
 	for name, e := range map[string]*envoytest.Envoy{"gateway": in.gateways[0].Envoy, "edge": edge} {

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -180,12 +179,6 @@ func newAPIServer(t *testing.T, name string, ca authority, dnsNames ...string) *
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	return s
-}
-
-// freePort returns a port of 127.0.0.1 without a listener. Envoy could choose one itself, but another after a restart.
-func freePort(t *testing.T) model.Endpoint {
-	t.Helper()
-	return model.Endpoint{Host: "127.0.0.1", Port: uint16(freeport.TCP(t))}
 }
 
 // fastest measures up to three times, until the duration is at most want: a timer in Envoy delays each measurement,

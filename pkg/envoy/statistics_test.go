@@ -5,12 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/envoy"
 )
 
 // TestStatisticsOfEnvoyClusters checks a gateway's statistics by default, and with statistics for each Envoy cluster.
 func TestStatisticsOfEnvoyClusters(t *testing.T) {
-	in := newInstallation(t, 1, cluster(t, "c1", freePort(t)))
+	in := newInstallation(t, 1, cluster(t, "c1", freeport.Endpoint(t)))
 	in.startGateway(t, "gateway-0", envoy.BootstrapConfig{ClusterStatistics: true})
 	for i, want := range []bool{false, true} {
 		stats, err := in.gateways[i].Admin(t.Context(), http.MethodGet, "/stats")

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
@@ -171,12 +172,15 @@ func TunnelsByGateway(gateways []Gateway) string {
 
 // APIServer is the apiserver of a workload cluster as an edge observes it.
 type APIServer struct {
-	Address          string    `json:"address,omitempty"`
-	Healthy          bool      `json:"healthy"`
-	Message          string    `json:"message,omitempty"` // why it is not healthy
-	Version          string    `json:"version,omitempty"`
-	CertificateNames []string  `json:"certificateNames,omitempty"`
-	CertificateEnd   time.Time `json:"certificateEnd,omitzero"` // zero: not known
+	Address string `json:"address,omitempty"`
+	Healthy bool   `json:"healthy"`
+	// Reason is why it is not healthy, and Message the same for people. An edge of a later version may report a reason
+	// that this version does not know.
+	Reason           model.APIServerReason `json:"reason,omitempty"`
+	Message          string                `json:"message,omitempty"`
+	Version          string                `json:"version,omitempty"`
+	CertificateNames []string              `json:"certificateNames,omitempty"`
+	CertificateEnd   time.Time             `json:"certificateEnd,omitzero"` // zero: not known
 }
 
 // Health is the health of an apiserver as an edge observes it.
@@ -206,8 +210,8 @@ func APIServerOf(a *reportv1.APIServer) *APIServer {
 		return nil
 	}
 	one := &APIServer{
-		Address: a.GetAddress(), Healthy: a.GetHealthy(), Message: a.GetMessage(), Version: a.GetVersion(),
-		CertificateNames: a.GetCertificateNames(),
+		Address: a.GetAddress(), Healthy: a.GetHealthy(), Reason: model.APIServerReason(a.GetReason()),
+		Message: a.GetMessage(), Version: a.GetVersion(), CertificateNames: a.GetCertificateNames(),
 	}
 	if end := a.GetCertificateNotAfter(); end.IsValid() {
 		one.CertificateEnd = end.AsTime()

@@ -30,7 +30,8 @@ func recorded(t *v1alpha1.Tunnel, s *v1alpha1.EdgeStatus, now time.Time) Edge {
 	}
 	if a := s.APIServer; a != nil {
 		e.APIServer = &APIServer{
-			Address: a.Address, Healthy: a.Healthy, Message: a.Message, Version: a.Version, CertificateNames: a.CertificateNames,
+			Address: a.Address, Healthy: a.Healthy, Reason: model.APIServerReason(a.Reason), Message: a.Message,
+			Version: a.Version, CertificateNames: a.CertificateNames,
 		}
 		e.APIServer.CertificateEnd = orZero(a.CertificateNotAfter)
 	}

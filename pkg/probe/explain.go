@@ -8,36 +8,39 @@ import (
 	"net"
 	"os"
 	"syscall"
+
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// explain describes why cannot open a TLS connection.
-func explain(err error) string {
+// explain returns why a TLS connection cannot be opened.
+func explain(err error) (model.APIServerReason, string) {
+	reason, meaning := model.APIServerConnectionFailed, "cannot open a TLS connection"
 	var notTLS tls.RecordHeaderError
 	var dns *net.DNSError
-	meaning := ""
+	var op *net.OpError
 	switch {
 	case errors.As(err, &dns) && dns.IsNotFound:
-		meaning = "DNS has no address for this name"
+		reason, meaning = model.APIServerNameNotResolved, "DNS has no address for this name"
 	case dns != nil:
-		meaning = "DNS does not answer"
+		reason, meaning = model.APIServerNameNotResolved, "DNS does not answer"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		meaning = "nothing listens there"
+		reason, meaning = model.APIServerConnectionRefused, "nothing listens there"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		meaning = "this machine has no route to it"
+		reason, meaning = model.APIServerNoRoute, "this machine has no route to it"
 	case errors.As(err, &notTLS):
-		meaning = "the answer is not TLS"
+		reason, meaning = model.APIServerNotAPIServer, "the answer is not TLS"
+	case isTimeout(err) && errors.As(err, &op) && op.Op == "dial":
+		reason, meaning = model.APIServerConnectionTimeout, "no answer in time"
 	case isTimeout(err):
-		meaning = "no answer in time"
+		reason, meaning = model.APIServerNoAnswer, "it accepts connections, but does not answer in time"
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
 		meaning = "the connection was closed during the TLS handshake"
-	default:
-		meaning = "cannot open a TLS connection"
 	}
-	return meaning + ": " + printable(err.Error(), maxText)
+	return reason, meaning + ": " + printable(err.Error(), maxText)
 }
 
-// reason returns the text of an HTTP error.
-func reason(err error) string {
+// textOf returns the text of an HTTP error.
+func textOf(err error) string {
 	if isTimeout(err) {
 		return "no answer in time"
 	}

@@ -41,8 +41,9 @@ const (
 type Result struct {
 	Address             string
 	Healthy             bool
-	Message             string // why it is not healthy
-	Version             string // empty if unauthenticated clients may not read it
+	Reason              model.APIServerReason // why it is not healthy
+	Message             string                // the same for people
+	Version             string                // empty if unauthenticated clients may not read it
 	CertificateNames    []string
 	CertificateNotAfter time.Time
 }
@@ -70,7 +71,7 @@ func probe(ctx context.Context, address model.Endpoint) Result {
 	result := Result{Address: address.String()}
 	conn, err := connect(ctx, address)
 	if err != nil {
-		result.Message = explain(err)
+		result.Reason, result.Message = explain(err)
 		return result
 	}
 	defer conn.Close()
@@ -78,11 +79,13 @@ func probe(ctx context.Context, address model.Endpoint) Result {
 	result.CertificateNames, result.CertificateNotAfter = names(leaf), leaf.NotAfter
 	client := newClient(conn)
 	// before anything else: clients reject an invalid certificate even if the apiserver is ready
-	result.Message = validity(leaf, time.Now())
-	if unready := ready(ctx, client, address); unready == "" {
+	if result.Message = validity(leaf, time.Now()); result.Message != "" {
+		result.Reason = model.APIServerCertificateNotValid
+	}
+	if reason, message := ready(ctx, client, address); message == "" {
 		result.Version = version(ctx, client, address)
 	} else if result.Message == "" {
-		result.Message = unready
+		result.Reason, result.Message = reason, message
 	}
 	result.Healthy = result.Message == ""
 	return result
@@ -144,24 +147,26 @@ func get(ctx context.Context, client *http.Transport, address model.Endpoint, pa
 
 // ready returns why an apiserver is not ready to serve, or "" if it is. An apiserver that rejects unauthenticated
 // requests, or rate limits them, counts as ready.
-func ready(ctx context.Context, client *http.Transport, address model.Endpoint) string {
+func ready(
+	ctx context.Context, client *http.Transport, address model.Endpoint,
+) (reason model.APIServerReason, message string) {
 	code, body, err := get(ctx, client, address, "/readyz")
 	switch {
 	case err != nil && code == 0:
-		return "it accepts TLS, but does not answer /readyz: " + printable(reason(err), maxText)
+		return model.APIServerNotReady, "it accepts TLS, but does not answer /readyz: " + printable(textOf(err), maxText)
 	case code == http.StatusOK,
 		code == http.StatusUnauthorized,
 		code == http.StatusForbidden,
 		code == http.StatusTooManyRequests:
-		return ""
+		return "", ""
 	case code < http.StatusInternalServerError:
-		return fmt.Sprintf("it answers /readyz with status %d: it is not an apiserver", code)
+		return model.APIServerNotAPIServer, fmt.Sprintf("it answers /readyz with status %d: it is not an apiserver", code)
 	}
-	message := fmt.Sprintf("it answers /readyz with status %d", code)
+	message = fmt.Sprintf("it answers /readyz with status %d", code)
 	if text := printable(complaint(body), maxText); text != "" {
 		message += ": " + text
 	}
-	return message
+	return model.APIServerNotReady, message
 }
 
 // complaint returns the failed checks in the body of /readyz, or else its first line.

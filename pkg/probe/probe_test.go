@@ -19,6 +19,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/fairlead/fairlead/internal/conntest"
 	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/probe"
@@ -115,53 +116,74 @@ func TestAProbeReportsTheStateOfAnAPIServer(t *testing.T) {
 	for name, test := range map[string]struct {
 		in      model.Endpoint
 		version string
-		want    string // in the message; empty: healthy
+		reason  model.APIServerReason // empty: healthy
+		want    string                // in the message
 	}{
-		"it is ready":                   {valid(answers(http.StatusOK, "ok")), "v1.37.1", ""},
-		"it rejects anonymous requests": {valid(answers(http.StatusUnauthorized, "Unauthorized")), "", ""},
-		"it forbids strangers to look":  {valid(answers(http.StatusForbidden, "Forbidden")), "", ""},
-		"it has no time for strangers":  {valid(answers(http.StatusTooManyRequests, "")), "", ""},
-		"it is starting": {valid(answers(http.StatusInternalServerError, "[+]ping ok\n[-]etcd failed: "+
-			"reason withheld\n[-]hooks failed\nreadyz check failed")), "", "it answers /readyz with status 500: etcd failed: " +
-			"reason withheld, hooks failed"},
+		"it is ready":                   {valid(answers(http.StatusOK, "ok")), "v1.37.1", "", ""},
+		"it rejects anonymous requests": {valid(answers(http.StatusUnauthorized, "Unauthorized")), "", "", ""},
+		"it forbids strangers to look":  {valid(answers(http.StatusForbidden, "Forbidden")), "", "", ""},
+		"it has no time for strangers":  {valid(answers(http.StatusTooManyRequests, "")), "", "", ""},
+		"it is starting": {
+			valid(answers(
+				http.StatusInternalServerError,
+				"[+]ping ok\n[-]etcd failed: reason withheld\n[-]hooks failed\nreadyz check failed",
+			)),
+			"", model.APIServerNotReady, "it answers /readyz with status 500: etcd failed: reason withheld, hooks failed",
+		},
 		"a load balancer without any": {
-			valid(answers(http.StatusServiceUnavailable, "\n no backend\x1b[31m\nmore")), "",
+			valid(answers(http.StatusServiceUnavailable, "\n no backend\x1b[31m\nmore")), "", model.APIServerNotReady,
 			"it answers /readyz with status 503: no backend?[31m",
 		},
-		"it is something else": {valid(answers(http.StatusNotFound, "")), "", "it answers /readyz with status " +
-			"404: it is not an apiserver"},
+		"it is something else": {
+			valid(answers(http.StatusNotFound, "")), "", model.APIServerNotAPIServer,
+			"it answers /readyz with status 404: it is not an apiserver",
+		},
 		"it redirects": {valid(func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, "/login",
-				http.StatusFound)
-		}), "", "status 302: it is not an apiserver"},
+			http.Redirect(w, r, "/login", http.StatusFound)
+		}), "", model.APIServerNotAPIServer, "status 302: it is not an apiserver"},
 		"it hangs": {
-			valid(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "",
+			valid(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "", model.APIServerNotReady,
 			"it accepts TLS, but does not answer /readyz: no answer in time",
 		},
 		"a head without end": {valid(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("X",
-				strings.Repeat("x", 1<<20))
-		}), "", "it accepts TLS, but does not answer /readyz"},
-		"a version that is too long": {valid(answersVersion(strings.Repeat("9", 1000))), strings.Repeat("9", 64) + "…", ""},
-		"a version that is not text": {valid(answersVersion(`\u001b[31m`)), "?[31m", ""},
-		"a body without end":         {valid(endless), "", "it answers /readyz with status 500: xxxx"},
-		"its certificate ended": {fake(t, nil, now.Add(-2*time.Hour), now.Add(-time.Hour), answers(http.StatusOK,
-			"ok")), "v1.37.1", "its serving certificate expired at "},
-		"ended, and it is starting": {fake(t, nil, now.Add(-2*time.Hour), now.Add(-time.Hour), answers(
-			http.StatusInternalServerError, "no")), "", "its serving certificate expired at "},
-		"its certificate is not yet " +
-			"one": {
-			fake(t, nil, now.Add(time.Hour), now.Add(2*time.Hour), answers(http.StatusOK, "ok")), "v1.37.1",
-			"its serving certificate is valid from ",
+			w.Header().Set("X", strings.Repeat("x", 1<<20))
+		}), "", model.APIServerNotReady, "it accepts TLS, but does not answer /readyz"},
+		"a version that is too long": {
+			valid(answersVersion(strings.Repeat("9", 1000))), strings.Repeat("9", 64) + "…", "", "",
 		},
-		"nothing listens": {closed(t), "", "nothing listens there: "},
+		"a version that is not text": {valid(answersVersion(`\u001b[31m`)), "?[31m", "", ""},
+		"a body without end": {
+			valid(endless), "", model.APIServerNotReady, "it answers /readyz with status 500: xxxx",
+		},
+		"its certificate ended": {
+			fake(t, nil, now.Add(-2*time.Hour), now.Add(-time.Hour), answers(http.StatusOK, "ok")), "v1.37.1",
+			model.APIServerCertificateNotValid, "its serving certificate expired at ",
+		},
+		"ended, and it is starting": {
+			fake(t, nil, now.Add(-2*time.Hour), now.Add(-time.Hour), answers(http.StatusInternalServerError, "no")), "",
+			model.APIServerCertificateNotValid, "its serving certificate expired at ",
+		},
+		"its certificate is not yet one": {
+			fake(t, nil, now.Add(time.Hour), now.Add(2*time.Hour), answers(http.StatusOK, "ok")), "v1.37.1",
+			model.APIServerCertificateNotValid, "its serving certificate is valid from ",
+		},
+		"nothing listens": {
+			freeport.Endpoint(t), "", model.APIServerConnectionRefused, "nothing listens there: ",
+		},
 		"it speaks no TLS": {raw(t, func(conn net.Conn) {
-			_, _ = io.WriteString(conn, "HTTP/1.1 400 Bad "+
-				"Request\r\n\r\n")
-		}), "", "the answer is not TLS: "},
-		"it cuts the connection": {raw(t, func(net.Conn) {}), "", "the connection was closed during the TLS handshake: "},
-		"it does not answer":     {raw(t, silent), "", "no answer in time: "},
-		"its name is unknown":    {model.Endpoint{Host: "apiserver.invalid", Port: 6443}, "", "DNS "},
+			_, _ = io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n")
+		}), "", model.APIServerNotAPIServer, "the answer is not TLS: "},
+		"it cuts the connection": {
+			raw(t, func(net.Conn) {}), "", model.APIServerConnectionFailed,
+			"the connection was closed during the TLS handshake: ",
+		},
+		"it does not answer": {raw(t, silent), "", model.APIServerNoAnswer, "does not answer in time: "},
+		"packets to it are dropped": {
+			endpoint(conntest.BlackHole(t, "127.0.0.1:0")), "", model.APIServerConnectionTimeout, "no answer in time: ",
+		},
+		"its name is unknown": {
+			model.Endpoint{Host: "apiserver.invalid", Port: 6443}, "", model.APIServerNameNotResolved, "DNS ",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -173,9 +195,9 @@ func TestAProbeReportsTheStateOfAnAPIServer(t *testing.T) {
 			if got.Address != test.in.String() || got.Version != test.version {
 				t.Errorf("address %q, version %q; want %q, %q", got.Address, got.Version, test.in, test.version)
 			}
-			if got.Healthy != (test.want == "") || !strings.Contains(got.Message, test.want) ||
-				got.Healthy && got.Message != "" {
-				t.Errorf("healthy %t, message %q; want %q", got.Healthy, got.Message, test.want)
+			if got.Healthy != (test.reason == "") || got.Reason != test.reason ||
+				!strings.Contains(got.Message, test.want) || got.Healthy && got.Message != "" {
+				t.Errorf("healthy %t, %s: %q; want %s: %q", got.Healthy, got.Reason, got.Message, test.reason, test.want)
 			}
 			if len(got.Message) > 400 || strings.ContainsFunc(got.Message, unicode.IsControl) {
 				t.Errorf("the message is not bounded or not printable: %q", got.Message)
@@ -195,12 +217,6 @@ func endless(w http.ResponseWriter, _ *http.Request) {
 			return
 		}
 	}
-}
-
-// closed returns an address without a listener.
-func closed(t *testing.T) model.Endpoint {
-	t.Helper()
-	return model.Endpoint{Host: "127.0.0.1", Port: uint16(freeport.TCP(t))}
 }
 
 func TestTheCertificateIsReported(t *testing.T) {

@@ -91,7 +91,7 @@ func cleanAddresses(of []string) (clean []string) {
 func CleanAPIServer(from *reportv1.APIServer) *reportv1.APIServer {
 	to := &reportv1.APIServer{
 		Address: Text(from.GetAddress(), maxHost), Healthy: from.GetHealthy(), Message: Text(from.GetMessage(), MaxText),
-		Version: Text(from.GetVersion(), maxWord),
+		Version: Text(from.GetVersion(), maxWord), Reason: Text(from.GetReason(), maxWord),
 	}
 	for _, name := range from.GetCertificateNames() {
 		if len(to.CertificateNames) < maxNames && IsWord(name, maxName) {

@@ -89,8 +89,8 @@ func (d *Decider) decide(in Input, now time.Time) *Record {
 		}
 	case target == r.Current && r.Phase != PhaseNone:
 		return &Record{
-			Initial: r.Initial, Current: target, Since: recorded(now), Reason: "the xds-servers are configured as before " +
-				"again", Retried: in.Retry,
+			Initial: r.Initial, Current: target, Since: recorded(now),
+			Reason: "the xds-servers are configured as before again", Retried: in.Retry,
 		}
 	case target != r.Current && (r.Phase == PhaseNone || target != r.Next || in.retries(*r)):
 		if (!in.Known || len(in.Gateways) == 0) && stranded(r.Current, target, model.MaxGateways) != "" {

@@ -21,13 +21,12 @@ clusters:
 // was read, and each problem names its file.
 func FuzzLoad(f *testing.F) {
 	for _, text := range []string{
-		"", fleetSeed, settings + objects, objects, networkObjects, "---\n...\n---", "kind: List\napiVersion: v1\nitems: " +
-			"[" + strings.Repeat("{kind: List, items: [", 50) + strings.Repeat("]}", 50) + "]",
-		"a: &a [*a]", "kind: ClusterList\nitems: {a: " +
-			"b}\n", "? [a, b]\n: c\n", "x: !!float .nan\n", "kind: Cluster\napiVersion: cluster.x-k8s.io/v1beta1\nmetadata: " +
-			"{name: [1]}\n",
-		"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nd: " +
-			"[*c,*c,*c,*c,*c,*c,*c,*c]\n",
+		"", fleetSeed, settings + objects, objects, networkObjects, "---\n...\n---",
+		"kind: List\napiVersion: v1\nitems: [" + strings.Repeat("{kind: List, items: [", 50) + strings.Repeat("]}", 50) + "]",
+		"a: &a [*a]", "kind: ClusterList\nitems: {a: b}\n", "? [a, b]\n: c\n", "x: !!float .nan\n",
+		"kind: Cluster\napiVersion: cluster.x-k8s.io/v1beta1\nmetadata: {name: [1]}\n",
+		"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\n" +
+			"c: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nd: [*c,*c,*c,*c,*c,*c,*c,*c]\n",
 	} {
 		f.Add([]byte(text))
 	}

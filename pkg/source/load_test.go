@@ -145,17 +145,22 @@ func TestLoadNamesFileLineAndField(t *testing.T) {
 			[]string{"a.yaml:19:3: spec.extraName: unknown field", "a.yaml:20:15: spec.apiServer.host: unknown field"},
 		},
 		"an alias": {
-			replace("  - api.example.com", "  - &name 192.0.2.1\n  - *name"), []string{"a.yaml:20:5: " +
-				"spec.extraNames[0]", "a.yaml:21:5: spec.extraNames[1]"},
+			replace("  - api.example.com", "  - &name 192.0.2.1\n  - *name"),
+			[]string{"a.yaml:20:5: spec.extraNames[0]", "a.yaml:21:5: spec.extraNames[1]"},
 		},
-		"text in place of a number": {replace("port: 6444", "port: https"), []string{"a.yaml:7:53: " +
-			"spec.controlPlaneEndpoint.port: is a string, and must be a number"}},
+		"text in place of a number": {
+			replace("port: 6444", "port: https"),
+			[]string{"a.yaml:7:53: spec.controlPlaneEndpoint.port: is a string, and must be a number"},
+		},
 		"no YAML":        {replace("kind: Tunnel", "  kind: Tunnel"), []string{"a.yaml:15: not YAML: "}},
 		"a bad endpoint": {replace("API.C1.example.com.", "a b"), []string{"a.yaml:7:3: spec.controlPlaneEndpoint", "a b"}},
-		"an object twice": {[]string{objects, objects}, []string{"b.yaml:4:3: metadata.name: the Cluster prod/c1 " +
-			"is also in a.yaml:1:1", "b.yaml:16:12: "}},
-		"no object of Fairlead": {[]string{"apiVersion: v1\nkind: Secret\n"}, []string{"the input has neither a fleet " +
-			"nor a Cluster"}},
+		"an object twice": {
+			[]string{objects, objects},
+			[]string{"b.yaml:4:3: metadata.name: the Cluster prod/c1 is also in a.yaml:1:1", "b.yaml:16:12: "},
+		},
+		"no object of Fairlead": {
+			[]string{"apiVersion: v1\nkind: Secret\n"}, []string{"the input has neither a fleet nor a Cluster"},
+		},
 		"a list of texts": {[]string{"- a\n- b\n"}, []string{"a.yaml:1:1: must be a Kubernetes object or a fleet"}},
 		"a bad setting": {
 			[]string{strings.Replace(settings, "tunnels.example.com", "tunnels", 1), objects},

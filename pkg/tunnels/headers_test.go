@@ -86,12 +86,15 @@ func TestHeadersOfAnEdgeAreNotInTheRecord(t *testing.T) {
 			`{"owner":"tunnel"`), 200},
 		"a control character": {tenant("a\x01b"), 400},
 		"a second header each": {
-			tenant("fairlead") + tenant("again") + "x-envoy-reverse-tunnel-node-id: " +
-				"CN=edge-1\r\nx-envoy-reverse-tunnel-cluster-id: " + domain.TunnelID(idA) + "\r\n",
+			tenant("fairlead") + tenant("again") + "x-envoy-reverse-tunnel-node-id: CN=edge-1\r\n" +
+				"x-envoy-reverse-tunnel-cluster-id: " + domain.TunnelID(idA) + "\r\n",
 			200,
 		},
-		"another party's address": {tenant("fairlead") + "x-forwarded-for: 192.0.2.9\r\nx-envoy-external-address: " +
-			"192.0.2.9\r\nforwarded: for=192.0.2.9\r\n", 200},
+		"another party's address": {
+			tenant("fairlead") + "x-forwarded-for: 192.0.2.9\r\nx-envoy-external-address: 192.0.2.9\r\n" +
+				"forwarded: for=192.0.2.9\r\n",
+			200,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := len(read(t, path))

@@ -216,8 +216,7 @@ func TestProfilesOfOtherBuilds(t *testing.T) {
 	}{
 		"a newer version": {settings.Profile(), "for version 9.9"},
 		"no address":      {`{"version":"0.1"}`, "is not rendered"},
-		"a value that this build " +
-			"rejects": {
+		"a value that this build rejects": {
 			rollout.Settings{Version: "0.1", Public: "a:1", Control: "b:1", Workers: 1000}.Profile(),
 			"is not rendered",
 		},

@@ -36,8 +36,9 @@ func (w *world) tunnelClaims(t *testing.T) {
 		"an edge that claims another edge's node ID as its tunnel ID opens none": {&berlin, self.NodeID(), other.NodeID()},
 		"an edge that claims both IDs of another edge opens no reverse tunnel":   {&berlin, other.NodeID(), otherID},
 		"a gateway's certificate with an edge's IDs opens no reverse tunnel":     {&gateway, self.NodeID(), ownID},
-		"a gateway's certificate with its own names opens no reverse " +
-			"tunnel": {&gateway, "CN=gateway-0", domain.GatewayReplica("gateway-0")},
+		"a gateway's certificate with its own names opens no reverse tunnel": {
+			&gateway, "CN=gateway-0", domain.GatewayReplica("gateway-0"),
+		},
 		"a certificate of another CA with correct names opens no reverse tunnel": {&foreign, self.NodeID(), ownID},
 		"an edge without a certificate opens no reverse tunnel":                  {nil, self.NodeID(), ownID},
 	} {

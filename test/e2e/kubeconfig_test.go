@@ -25,8 +25,7 @@ func (w *world) kubeconfigs(t *testing.T) {
 		of   *member
 		want clientcmdapi.Cluster
 	}{
-		"mode sni without DNS uses the gateway's name, and the tunnel hostname as " +
-			"tls-server-name": {w.berlin, clientcmdapi.Cluster{
+		"mode sni without DNS uses the gateway's name, and the hostname as tls-server-name": {w.berlin, clientcmdapi.Cluster{
 			Server: "https://" + hostPort(netns.GatewayName, netns.APIServerPort), TLSServerName: hostname("berlin"),
 		}},
 		"mode sni with DNS uses the tunnel hostname": {w.paris, clientcmdapi.Cluster{

@@ -22,8 +22,9 @@ const (
 	// longestSilence is how long a connection of an idle edge may be without data: load balancers that close idle
 	// connections wait longer, and do not count the kernel's keepalive.
 	longestSilence = 30 * time.Second
-	// idleTime is how long idle connections are observed: three pings of each.
-	idleTime = 90 * time.Second
+	// idleTime is how long idle connections are observed, once a second: four times the 25 s between two pings of a
+	// reverse tunnel, and a second less, so that each has four pings at most wherever the observation begins.
+	idleTime = 99 * time.Second
 	// closedAfter is longer than an edge keeps lanes without clients, and settled longer than reports of an edge
 	// take whose connections have changed.
 	closedAfter, settled = 5 * time.Minute, 20 * time.Second
@@ -120,13 +121,14 @@ func (e *idleEdge) observe(t *testing.T, span time.Duration) (bytesPerDay float6
 	for {
 		now, err := toGateways(t.Context(), e.site)
 		must(t, err)
-		bytes := 0
+		bytes, each := 0, map[string]int{}
 		for local, c := range now {
 			silence = max(silence, c.silence)
 			if _, known := first[local]; !known {
 				t.Fatalf("the connection from %s is new", local)
 			}
-			bytes += c.bytes - first[local].bytes
+			each[local] = c.bytes - first[local].bytes
+			bytes += each[local]
 		}
 		if len(now) != len(first) {
 			t.Fatalf("%d of %d connections have ended", len(first)-len(now), len(first))
@@ -137,7 +139,10 @@ func (e *idleEdge) observe(t *testing.T, span time.Duration) (bytesPerDay float6
 		if took := time.Since(begin); took > span {
 			bytesPerDay = float64(bytes) * float64(24*time.Hour) / float64(took)
 			if bytesPerDay > dailyBytes {
-				t.Errorf("it costs %.1f MB a day, want at most %.1f", bytesPerDay/1e6, dailyBytes/1e6)
+				t.Errorf(
+					"it costs %.1f MB a day, want at most %.1f; bytes of each connection in %s: %v",
+					bytesPerDay/1e6, dailyBytes/1e6, took, each,
+				)
 			}
 			return bytesPerDay, silence
 		}

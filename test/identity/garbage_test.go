@@ -33,8 +33,8 @@ var methods = []string{
 	"/fairlead.report.v1.Report/Edge", "/fairlead.report.v1.Report/Gateway", "/fairlead.report.v1.Report/Watch",
 	"/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources",
 	"/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
-	"/envoy.service.secret.v3.SecretDiscoveryService/" +
-		"StreamSecrets", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/no.such.Service/Method",
+	"/envoy.service.secret.v3.SecretDiscoveryService/StreamSecrets",
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/no.such.Service/Method",
 }
 
 // tries is how often each kind of sender sends each kind of garbage to each method.

@@ -41,8 +41,9 @@ func newBareGateway(t *testing.T, rate int) *bareGateway {
 	must(t, err)
 	t.Cleanup(func() { _ = control.Close() })
 	go greet(control)
-	at := func() model.Endpoint { return model.Endpoint{Host: "127.0.0.1", Port: uint16(freeport.TCP(t))} }
-	bind := envoy.GatewayBind{Public: at(), APIServer: at(), Connect: at()}
+	bind := envoy.GatewayBind{
+		Public: freeport.Endpoint(t), APIServer: freeport.Endpoint(t), Connect: freeport.Endpoint(t),
+	}
 	inst := model.Installation{
 		Domain:     world.Domain,
 		Public:     bind.Public,

@@ -19,28 +19,33 @@ import (
 // edgeFaults are faults of an edge and its machine.
 var edgeFaults = []fault{
 	{
-		ID: "edge-dead", Title: "the process edge-agent was killed", Hop: check.HopTunnels, Cause: "the process edge-agent " +
-			"or its machine is down", Cure: "check that edge-agent runs",
-		Do: "restart edge-agent on its machine",
+		ID: "edge-dead", Hop: check.HopTunnels,
+		Title: "the process edge-agent was killed",
+		Cause: "the process edge-agent or its machine is down",
+		Cure:  "check that edge-agent runs",
+		Do:    "restart edge-agent on its machine",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			world.StopEdge(t, r.edge)
 			return func(*testing.T) { r.edge.Resume() }
 		},
 	},
 	{
-		ID: "edge-black-hole", Title: "the network of the edge drops all " +
-			"packets", Hop: check.HopTunnels, Cause: "its network or --proxy blocks the way out", Cure: "TCP to the gateways' " +
-			"public port", Within: deadTime,
-		Do: "allow TCP to the gateways' public port",
+		ID: "edge-black-hole", Hop: check.HopTunnels, Within: deadTime,
+		Title: "the network of the edge drops all packets",
+		Cause: "its network or --proxy blocks the way out",
+		Cure:  "TCP to the gateways' public port",
+		Do:    "allow TCP to the gateways' public port",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.site.Unplug(t.Context()))
 			return func(t *testing.T) { must(t, r.site.Plug(t.Context())) }
 		},
 	},
 	{
-		ID: "wrong-proxy", Title: "`--proxy` of the edge names a port without a " +
-			"proxy", Hop: check.HopHandshake, Status: check.Warning, Cause: "a wrong --proxy", Cure: "read its log",
-		Do: "correct `--proxy` of edge-agent",
+		ID: "wrong-proxy", Hop: check.HopHandshake, Status: check.Warning,
+		Title: "`--proxy` of the edge names a port without a proxy",
+		Cause: "a wrong --proxy",
+		Cure:  "read its log",
+		Do:    "correct `--proxy` of edge-agent",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.edge.Process().Spec
 			r.restartEdge(
@@ -50,19 +55,22 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "edge-agent-dead", Title: "the edge-agent was killed, and its Envoy continues to " +
-			"run", Hop: check.HopHandshake, Status: check.Warning, Cause: "edge-agent on that machine is " +
-			"down", Cure: "check that edge-agent runs", Short: true,
-		Do: "restart edge-agent on its machine",
+		ID: "edge-agent-dead", Hop: check.HopHandshake, Status: check.Warning, Short: true,
+		Title: "the edge-agent was killed, and its Envoy continues to run",
+		Cause: "edge-agent on that machine is down",
+		Cure:  "check that edge-agent runs",
+		Do:    "restart edge-agent on its machine",
 		Inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.edge.Hold()
 			return func(*testing.T) { r.edge.Resume() }
 		},
 	},
 	{
-		ID: "edge-clock", Title: "the clock of the edge's machine is wrong by " +
-			"days", Hop: check.HopHandshake, Cause: "its clock is wrong", Cure: "correct the clock of that machine",
-		Do: "correct the clock of that machine",
+		ID: "edge-clock", Hop: check.HopHandshake,
+		Title: "the clock of the edge's machine is wrong by days",
+		Cause: "its clock is wrong",
+		Cure:  "correct the clock of that machine",
+		Do:    "correct the clock of that machine",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			clocks, err := builtClocks()
 			must(t, err)
@@ -72,9 +80,11 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "edge-revoked", Title: "the only edge is revoked", Hop: check.HopEdge, Cause: "it was revoked",
-		Cure: "enrol another", Short: true,
-		Do: "enrol another edge with the newest bootstrap file and an empty state folder",
+		ID: "edge-revoked", Hop: check.HopEdge, Short: true,
+		Title: "the only edge is revoked",
+		Cause: "it was revoked",
+		Cure:  "enrol another",
+		Do:    "enrol another edge with the newest bootstrap file and an empty state folder",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			tunnel, err := r.Tunnel(t.Context())
 			must(t, err)
@@ -95,8 +105,10 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "no-edge", Title: "no edge was started", Hop: check.HopEdge, Cause: "no edge-agent runs with this " +
-			"Cluster's", Cure: "run edge-agent",
+		ID: "no-edge", Hop: check.HopEdge,
+		Title:   "no edge was started",
+		Cause:   "no edge-agent runs with this Cluster's",
+		Cure:    "run edge-agent",
 		Do:      "run edge-agent with the bootstrap file",
 		Of:      "lonely",
 		Healthy: func(r *room) func(context.Context) error { return r.Healthy("lonely") },
@@ -106,9 +118,10 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "token-used-up", Title: "the token in the edge's bootstrap file is used " +
-			"up", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired or is used " +
-			"up", Cure: "with the newest file from the Secret",
+		ID: "token-used-up", Hop: check.HopEdge,
+		Title:   "the token in the edge's bootstrap file is used up",
+		Cause:   "its bootstrap file is old: the token in it has expired or is used up",
+		Cure:    "with the newest file from the Secret",
 		Do:      "start edge-agent with the newest bootstrap file",
 		Of:      "late",
 		Healthy: func(r *room) func(context.Context) error { return r.Healthy("late") },
@@ -117,9 +130,10 @@ var edgeFaults = []fault{
 		},
 	},
 	{
-		ID: "token-expired", Title: "the token in the edge's bootstrap file has " +
-			"expired", Hop: check.HopEdge, Cause: "its bootstrap file is old: the token in it has expired or is used " +
-			"up", Cure: "with the newest file from the Secret",
+		ID: "token-expired", Hop: check.HopEdge,
+		Title:   "the token in the edge's bootstrap file has expired",
+		Cause:   "its bootstrap file is old: the token in it has expired or is used up",
+		Cure:    "with the newest file from the Secret",
 		Do:      "start edge-agent with the newest bootstrap file",
 		Of:      "later",
 		Healthy: func(r *room) func(context.Context) error { return r.Healthy("later") },
@@ -169,28 +183,33 @@ func (r *room) oldToken(t *testing.T, name string, spoil func(*v1alpha1.TokenSta
 // apiServerFaults are faults of a workload cluster's apiserver.
 var apiServerFaults = []fault{
 	{
-		ID: "apiserver-down", Title: "the apiserver is down", Hop: check.HopAPIServer, Cause: "the apiserver is down",
-		Cure: "start the apiserver", Within: lookTime, Short: true,
-		Do: "start the apiserver",
+		ID: "apiserver-down", Hop: check.HopAPIServer, Within: lookTime, Short: true,
+		Title: "the apiserver is down",
+		Cause: "the apiserver is down",
+		Cure:  "start the apiserver",
+		Do:    "start the apiserver",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.api.Process.Kill()
 			return func(t *testing.T) { must(t, r.world.Up(t.Context(), r.api.APIServer)) }
 		},
 	},
 	{
-		ID: "apiserver-mute", Title: "the apiserver accepts connections and does not " +
-			"answer", Hop: check.HopAPIServer, Cause: "the apiserver does not answer", Cure: "check the apiserver on the " +
-			"control-plane machine", Within: lookTime,
-		Do: "check the apiserver and its machine: one of them hangs",
+		ID: "apiserver-mute", Hop: check.HopAPIServer, Within: lookTime,
+		Title: "the apiserver accepts connections and does not answer",
+		Cause: "the apiserver does not answer",
+		Cure:  "check the apiserver on the control-plane machine",
+		Do:    "check the apiserver and its machine: one of them hangs",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.api.Process.Freeze())
 			return func(t *testing.T) { must(t, r.api.Process.Thaw()) }
 		},
 	},
 	{
-		ID: "apiserver-not-ready", Title: "the apiserver is not ready (500): its etcd is " +
-			"down", Hop: check.HopAPIServer, Cause: "the apiserver runs but is not ready", Cure: "of etcd", Within: lookTime,
-		Do: "see the log of the apiserver, and check etcd",
+		ID: "apiserver-not-ready", Hop: check.HopAPIServer, Within: lookTime,
+		Title: "the apiserver is not ready (500): its etcd is down",
+		Cause: "the apiserver runs but is not ready",
+		Cure:  "of etcd",
+		Do:    "see the log of the apiserver, and check etcd",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.api.Etcd.Kill()
 			return func(t *testing.T) {
@@ -201,10 +220,11 @@ var apiServerFaults = []fault{
 		},
 	},
 	{
-		ID: "apiserver-certificate-expired", Title: "the apiserver's serving certificate has " +
-			"expired", Hop: check.HopAPIServer, Cause: "serving certificate is not valid now", Cure: "kubeadm certs renew " +
-			"apiserver", Within: lookTime,
-		Do: "renew the certificate, and restart the apiserver",
+		ID: "apiserver-certificate-expired", Hop: check.HopAPIServer, Within: lookTime,
+		Title: "the apiserver's serving certificate has expired",
+		Cause: "serving certificate is not valid now",
+		Cure:  "kubeadm certs renew apiserver",
+		Do:    "renew the certificate, and restart the apiserver",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			reissue := func(end time.Time) {
 				r.api.Process.Kill()
@@ -216,9 +236,11 @@ var apiServerFaults = []fault{
 		},
 	},
 	{
-		ID: "apiserver-address-wrong", Title: "the Tunnel has a wrong address for the " +
-			"apiserver", Hop: check.HopAPIServer, Cause: "listens at another address", Cure: "spec.apiServer of Tunnel",
-		Do: "correct `spec.apiServer` of the Tunnel",
+		ID: "apiserver-address-wrong", Hop: check.HopAPIServer,
+		Title: "the Tunnel has a wrong address for the apiserver",
+		Cause: "listens at another address",
+		Cure:  "spec.apiServer of Tunnel",
+		Do:    "correct `spec.apiServer` of the Tunnel",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			port := int64(r.api.Endpoint.Port())
 			address := func(port int64) map[string]any {
@@ -229,9 +251,10 @@ var apiServerFaults = []fault{
 		},
 	},
 	{
-		ID: "san-missing", Title: "the mode is sni, and the serving certificate lacks the " +
-			"name", Hop: check.HopAPIServer, Cause: "mode sni requires that name in the " +
-			"certificate", Cure: `{"spec":{"kubeconfig":{"mode":"connect"}}}`,
+		ID: "san-missing", Hop: check.HopAPIServer,
+		Title:   "the mode is sni, and the serving certificate lacks the name",
+		Cause:   "mode sni requires that name in the certificate",
+		Cure:    `{"spec":{"kubeconfig":{"mode":"connect"}}}`,
 		Do:      "set `spec.kubeconfig.mode` to `connect` or `auto`, or add the name to the certificate",
 		Of:      "nameless",
 		Healthy: func(r *room) func(context.Context) error { return r.Healthy("nameless") },

@@ -22,28 +22,33 @@ import (
 // objectFaults are faults of one Cluster's objects.
 var objectFaults = []fault{
 	{
-		ID: "wrong-name", Title: "the name of the Cluster is mistyped", Hop: check.HopCluster, Cause: "the namespace or " +
-			"the management cluster is wrong", Cure: "-A lists all",
-		Do: "correct the name, the namespace (`-n`) or the management cluster (`--context`)",
-		Of: "osol",
+		ID: "wrong-name", Hop: check.HopCluster,
+		Title: "the name of the Cluster is mistyped",
+		Cause: "the namespace or the management cluster is wrong",
+		Cure:  "-A lists all",
+		Do:    "correct the name, the namespace (`-n`) or the management cluster (`--context`)",
+		Of:    "osol",
 		// the cure is to type the command again
 		Healthy: func(r *room) func(context.Context) error { return r.Healthy("") },
 		Inject:  func(*testing.T, *room) func(*testing.T) { return func(*testing.T) {} },
 	},
 	{
-		ID: "rbac-user", Title: "the user of check may not read Clusters " +
-			"(RBAC)", Hop: check.HopCluster, Cause: "may not read clusters.cluster.x-k8s.io", Cure: "allow this user to get, " +
-			"list and watch",
-		Do: "allow that user to get, list and watch Clusters and Tunnels in the namespace",
+		ID: "rbac-user", Hop: check.HopCluster,
+		Title: "the user of check may not read Clusters (RBAC)",
+		Cause: "may not read clusters.cluster.x-k8s.io",
+		Cure:  "allow this user to get, list and watch",
+		Do:    "allow that user to get, list and watch Clusters and Tunnels in the namespace",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.flags = r.limited(t)
 			return func(t *testing.T) { r.permit(t); r.flags = nil }
 		},
 	},
 	{
-		ID: "label-missing", Title: "the label that asks for a tunnel is " +
-			"missing", Hop: check.HopCluster, Cause: "the Cluster has not opted in", Cure: "label cluster",
-		Do: "`kubectl label cluster <name> fairlead.dev/tunnel=enabled`; edges of an earlier Tunnel must enrol again",
+		ID: "label-missing", Hop: check.HopCluster,
+		Title: "the label that asks for a tunnel is missing",
+		Cause: "the Cluster has not opted in",
+		Cure:  "label cluster",
+		Do:    "`kubectl label cluster <name> fairlead.dev/tunnel=enabled`; edges of an earlier Tunnel must enrol again",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(
 				t,
@@ -66,9 +71,11 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "paused", Title: "the Cluster is paused", Hop: check.HopCluster, Status: check.Warning,
-		Cause: "the Cluster was paused", Cure: `{"spec":{"paused":false}}`, Short: true,
-		Do: "set `spec.paused` of the Cluster to false",
+		ID: "paused", Hop: check.HopCluster, Status: check.Warning, Short: true,
+		Title: "the Cluster is paused",
+		Cause: "the Cluster was paused",
+		Cure:  `{"spec":{"paused":false}}`,
+		Do:    "set `spec.paused` of the Cluster to false",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			must(t, r.Patch(t.Context(), map[string]any{"spec": map[string]any{"paused": true}}))
 			return func(t *testing.T) {
@@ -77,10 +84,11 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "extra-name-taken", Title: "an extra name belongs to another " +
-			"Cluster", Hop: check.HopTunnel, Status: check.Warning, Cause: "another Tunnel has it", Cure: "remove the name " +
-			"from spec.extraNames", Short: true,
-		Do: "remove the name from `spec.extraNames` of one of the two Tunnels",
+		ID: "extra-name-taken", Hop: check.HopTunnel, Status: check.Warning, Short: true,
+		Title: "an extra name belongs to another Cluster",
+		Cause: "another Tunnel has it",
+		Cure:  "remove the name from spec.extraNames",
+		Do:    "remove the name from `spec.extraNames` of one of the two Tunnels",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			rival := r.bare(t, "rival", "")
 			must(t, rival.PatchTunnel(t.Context(), map[string]any{"extraNames": []any{"api.shops.example.test"}}))
@@ -90,8 +98,10 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "hostname-taken", Title: "two Clusters have the same hostname", Hop: check.HopTunnel, Cause: "two Clusters " +
-			"claim one hostname", Cure: "rename or delete one of the two",
+		ID: "hostname-taken", Hop: check.HopTunnel,
+		Title:   "two Clusters have the same hostname",
+		Cause:   "two Clusters claim one hostname",
+		Cure:    "rename or delete one of the two",
 		Do:      "rename or delete one of the two Clusters",
 		Of:      "twin.one",
 		Healthy: func(r *room) func(context.Context) error { return faults.HopIs(r, "twin.one", check.HopTunnel) },
@@ -105,15 +115,19 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "secret-deleted", Title: "the kubeconfig Secret is deleted, and its provider has not created it " +
-			"again", Hop: check.HopKubeconfig, Cause: "or it was deleted", Cure: "creates it again", Short: true,
+		ID: "secret-deleted", Hop: check.HopKubeconfig, Short: true,
+		Title:  "the kubeconfig Secret is deleted, and its provider has not created it again",
+		Cause:  "or it was deleted",
+		Cure:   "creates it again",
 		Do:     "wait until the control-plane provider creates it again; if it does not, see its log",
 		Inject: func(t *testing.T, r *room) func(*testing.T) { r.deleteKubeconfig(t); return r.provide },
 	},
 	{
-		ID: "secret-garbage", Title: "the kubeconfig Secret holds no " +
-			"kubeconfig", Hop: check.HopKubeconfig, Cause: "its content was overwritten", Cure: "delete it",
-		Do: "delete the Secret: its provider creates it again",
+		ID: "secret-garbage", Hop: check.HopKubeconfig,
+		Title: "the kubeconfig Secret holds no kubeconfig",
+		Cause: "its content was overwritten",
+		Cure:  "delete it",
+		Do:    "delete the Secret: its provider creates it again",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			secret, err := r.Secret(t.Context(), "-kubeconfig")
 			must(t, err)
@@ -123,9 +137,11 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "wrong-ca", Title: "the kubeconfig has another " +
-			"CA", Hop: check.HopKubeconfig, Cause: "another CA", Cure: "delete it",
-		Do: "delete the Secret: its provider creates it again",
+		ID: "wrong-ca", Hop: check.HopKubeconfig,
+		Title: "the kubeconfig has another CA",
+		Cause: "another CA",
+		Cure:  "delete it",
+		Do:    "delete the Secret: its provider creates it again",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			other, err := pki.NewAuthority("kubernetes")
 			must(t, err)
@@ -134,9 +150,11 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "client-certificate-expired", Title: "the kubeconfig's client certificate has " +
-			"expired", Hop: check.HopKubeconfig, Cause: "it was not renewed", Cure: "delete secret",
-		Do: "delete the Secret: its provider creates it again, with a new certificate",
+		ID: "client-certificate-expired", Hop: check.HopKubeconfig,
+		Title: "the kubeconfig's client certificate has expired",
+		Cause: "it was not renewed",
+		Cure:  "delete secret",
+		Do:    "delete the Secret: its provider creates it again, with a new certificate",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.edit(t, func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
 				u.ClientCertificateData, u.ClientKeyData = r.client(t, r.api.CA, time.Now().Add(-time.Minute), "system:masters")
@@ -145,9 +163,11 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "client-certificate-foreign", Title: "the kubeconfig's client certificate is of another " +
-			"CA", Hop: check.HopAuthentication, Cause: "is of another CA", Cure: "delete it", Short: true,
-		Do: "delete the Secret: its provider creates it again",
+		ID: "client-certificate-foreign", Hop: check.HopAuthentication, Short: true,
+		Title: "the kubeconfig's client certificate is of another CA",
+		Cause: "is of another CA",
+		Cure:  "delete it",
+		Do:    "delete the Secret: its provider creates it again",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			other, err := pki.NewAuthority("kubernetes")
 			must(t, err)
@@ -158,10 +178,11 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "apiserver-403", Title: "the kubeconfig's user may do nothing in the workload cluster " +
-			"(403)", Hop: check.HopAuthentication, Cause: "has no permissions in the workload cluster", Cure: "kubectl create " +
-			"clusterrolebinding kubeadm:cluster-admins",
-		Do: "bind the user's group to `cluster-admin` in the workload cluster again",
+		ID: "apiserver-403", Hop: check.HopAuthentication,
+		Title: "the kubeconfig's user may do nothing in the workload cluster (403)",
+		Cause: "has no permissions in the workload cluster",
+		Cure:  "kubectl create clusterrolebinding kubeadm:cluster-admins",
+		Do:    "bind the user's group to `cluster-admin` in the workload cluster again",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.edit(t, func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
 				u.ClientCertificateData, u.ClientKeyData = r.client(t, r.api.CA, time.Time{}, "kubeadm:cluster-admins")
@@ -181,8 +202,10 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "quota", Title: "a ResourceQuota allows no further " +
-			"Secret", Hop: check.HopEdge, Cause: "ResourceQuota full", Cure: "raise the quota",
+		ID: "quota", Hop: check.HopEdge,
+		Title:   "a ResourceQuota allows no further Secret",
+		Cause:   "ResourceQuota full",
+		Cure:    "raise the quota",
 		Do:      "raise the quota; the controller then retries",
 		Of:      "crowd",
 		Healthy: func(r *room) func(context.Context) error { return r.Healthy("crowd") },
@@ -205,8 +228,10 @@ var objectFaults = []fault{
 		},
 	},
 	{
-		ID: "deleting", Title: "the Cluster is being deleted", Hop: check.HopCluster, Status: check.Warning,
-		Cause: "the Cluster was deleted", Cure: "lists its finalizers",
+		ID: "deleting", Hop: check.HopCluster, Status: check.Warning,
+		Title:   "the Cluster is being deleted",
+		Cause:   "the Cluster was deleted",
+		Cure:    "lists its finalizers",
 		Do:      "wait until the finalizers are removed",
 		Of:      "goes",
 		Healthy: func(r *room) func(context.Context) error { return r.gone("goes") },

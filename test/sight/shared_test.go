@@ -20,9 +20,11 @@ import (
 // gatewayFaults are faults of parts that all workload clusters share: names, gateways, xds-servers.
 var gatewayFaults = []fault{
 	{
-		ID: "dns-gone", Title: "the name of the gateways is missing in " +
-			"DNS", Hop: check.HopName, Cause: "is missing in DNS", Cure: " to the gateways (the Service", Short: true,
-		Do: "create the record again",
+		ID: "dns-gone", Hop: check.HopName, Short: true,
+		Title: "the name of the gateways is missing in DNS",
+		Cause: "is missing in DNS",
+		Cure:  " to the gateways (the Service",
+		Do:    "create the record again",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.Network.Management.Addresses(netns.GatewayName)
 			must(t, r.world.Network.Management.SetHost(netns.GatewayName))
@@ -30,25 +32,31 @@ var gatewayFaults = []fault{
 		},
 	},
 	{
-		ID: "gateway-port-closed", Title: "nothing listens on the gateways' " +
-			"port", Hop: check.HopPort, Cause: "nothing listens there", Cure: "shows whether it is ready", Short: true,
-		Do: "restore the Pods and the Service of the gateways",
+		ID: "gateway-port-closed", Hop: check.HopPort, Short: true,
+		Title: "nothing listens on the gateways' port",
+		Cause: "nothing listens there",
+		Cure:  "shows whether it is ready",
+		Do:    "restore the Pods and the Service of the gateways",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			return r.world.stopGateways(t, r.world.Gateways...)
 		},
 	},
 	{
-		ID: "one-gateway-down", Title: "one of two gateways is down", Hop: check.HopPort, Status: check.Warning,
-		Cause: "nothing listens there", Cure: "shows whether it is ready",
-		Do: "restore that gateway",
+		ID: "one-gateway-down", Hop: check.HopPort, Status: check.Warning,
+		Title: "one of two gateways is down",
+		Cause: "nothing listens there",
+		Cure:  "shows whether it is ready",
+		Do:    "restore that gateway",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			return r.world.stopGateways(t, r.world.Gateways[1])
 		},
 	},
 	{
-		ID: "gateway-black-hole", Title: "packets to the gateways are " +
-			"dropped", Hop: check.HopPort, Cause: "drops packets", Cure: "allow TCP to this address and port",
-		Do: "allow TCP in firewalls and NetworkPolicies, and check routes",
+		ID: "gateway-black-hole", Hop: check.HopPort,
+		Title: "packets to the gateways are dropped",
+		Cause: "drops packets",
+		Cure:  "allow TCP to this address and port",
+		Do:    "allow TCP in firewalls and NetworkPolicies, and check routes",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			var back []func(context.Context) error
 			for i := range r.world.Gateways {
@@ -64,20 +72,22 @@ var gatewayFaults = []fault{
 		},
 	},
 	{
-		ID: "gateway-stale", Title: "the gateway-agent of one gateway is down, so its Envoy receives no " +
-			"changes", Hop: check.HopRoute, Status: check.Warning, Cause: "receives no changes", Cure: "agent runs and " +
-			"reaches an xds-server", Short: true,
-		Do: "restore the gateway-agent, and its route to the xds-servers",
+		ID: "gateway-stale", Hop: check.HopRoute, Status: check.Warning, Short: true,
+		Title: "the gateway-agent of one gateway is down, so its Envoy receives no changes",
+		Cause: "receives no changes",
+		Cure:  "agent runs and reaches an xds-server",
+		Do:    "restore the gateway-agent, and its route to the xds-servers",
 		Inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.world.Gateways[0].Hold() // its Envoy continues
 			return func(*testing.T) { r.world.Gateways[0].Resume() }
 		},
 	},
 	{
-		ID: "nack", Title: "Envoy rejects the configuration from an xds-server " +
-			"(NACK)", Hop: check.HopRoute, Cause: "rejects the configuration from the xds-server", Cure: "rollout undo " +
-			"deployment/xds-server",
-		Do: "revert the last upgrade of the xds-servers, or upgrade the gateways",
+		ID: "nack", Hop: check.HopRoute,
+		Title: "Envoy rejects the configuration from an xds-server (NACK)",
+		Cause: "rejects the configuration from the xds-server",
+		Cure:  "rollout undo deployment/xds-server",
+		Do:    "revert the last upgrade of the xds-servers, or upgrade the gateways",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.XDSServers[0].Process().Program
 			// Our agents accept any number here, but Envoy rejects this one.
@@ -91,10 +101,11 @@ var gatewayFaults = []fault{
 		},
 	},
 	{
-		ID: "worker-without-tunnel", Title: "a gateway has workers without a tunnel: it has more workers than the " +
-			"xds-servers are configured " +
-			"for", Hop: check.HopTunnels, Status: check.Warning, Cause: "are on other workers", Cure: "--gateway-workers",
-		Do: "set `--gateway-workers` of the xds-servers to the `--workers` of the gateways",
+		ID: "worker-without-tunnel", Hop: check.HopTunnels, Status: check.Warning,
+		Title: "a gateway has workers without a tunnel: it has more workers than the xds-servers are configured for",
+		Cause: "are on other workers",
+		Cure:  "--gateway-workers",
+		Do:    "set `--gateway-workers` of the xds-servers to the `--workers` of the gateways",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			g := r.world.Gateways[1]
 			usual := g.Process().Spec
@@ -108,19 +119,22 @@ var gatewayFaults = []fault{
 		},
 	},
 	{
-		ID: "xds-server-down", Title: "one of two xds-servers is " +
-			"down", Hop: check.HopServers, Status: check.Warning, Cause: "that xds-server does not run", Cure: "get pods -l " +
-			"app.kubernetes.io/name=xds-server",
-		Do: "restore that xds-server",
+		ID: "xds-server-down", Hop: check.HopServers, Status: check.Warning,
+		Title: "one of two xds-servers is down",
+		Cause: "that xds-server does not run",
+		Cure:  "get pods -l app.kubernetes.io/name=xds-server",
+		Do:    "restore that xds-server",
 		Inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.world.XDSServers[1].Hold()
 			return func(*testing.T) { r.world.XDSServers[1].Resume() }
 		},
 	},
 	{
-		ID: "xds-servers-down", Title: "all xds-servers are down", Hop: check.HopServers, Cause: "no xds-server runs",
-		Cure: "get pods -l app.kubernetes.io/name=xds-server",
-		Do:   "restore the xds-servers",
+		ID: "xds-servers-down", Hop: check.HopServers,
+		Title: "all xds-servers are down",
+		Cause: "no xds-server runs",
+		Cure:  "get pods -l app.kubernetes.io/name=xds-server",
+		Do:    "restore the xds-servers",
 		Inject: func(_ *testing.T, r *room) func(*testing.T) {
 			for _, x := range r.world.XDSServers {
 				x.Hold()
@@ -137,18 +151,22 @@ var gatewayFaults = []fault{
 // controllerFaults are faults of the controller and its webhook.
 var controllerFaults = []fault{
 	{
-		ID: "controller-down", Title: "the controller is down", Hop: check.HopServers, Cause: "nothing is signed, renewed " +
-			"or repaired", Cure: "restart the controller",
-		Do: "restart the controller",
+		ID: "controller-down", Hop: check.HopServers,
+		Title: "the controller is down",
+		Cause: "nothing is signed, renewed or repaired",
+		Cure:  "restart the controller",
+		Do:    "restart the controller",
 		Inject: func(_ *testing.T, r *room) func(*testing.T) {
 			r.world.Controller.Hold()
 			return func(*testing.T) { r.world.Controller.Resume() }
 		},
 	},
 	{
-		ID: "secret-edited", Title: "the kubeconfig Secret is edited by hand, and the controller is " +
-			"down", Hop: check.HopKubeconfig, Cause: "was edited", Cure: "restart the controller",
-		Do: "restart the controller: it corrects the Secret",
+		ID: "secret-edited", Hop: check.HopKubeconfig,
+		Title: "the kubeconfig Secret is edited by hand, and the controller is down",
+		Cause: "was edited",
+		Cure:  "restart the controller",
+		Do:    "restart the controller: it corrects the Secret",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			r.world.Controller.Hold()
 			r.edit(t, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server, c.ProxyURL = r.api.URL(), "" })
@@ -156,8 +174,10 @@ var controllerFaults = []fault{
 		},
 	},
 	{
-		ID: "bootstrap-deleted", Title: "the bootstrap Secret is deleted, and the controller is " +
-			"down", Hop: check.HopEdge, Cause: "the bootstrap Secret was deleted", Cure: "restart the controller",
+		ID: "bootstrap-deleted", Hop: check.HopEdge,
+		Title:   "the bootstrap Secret is deleted, and the controller is down",
+		Cause:   "the bootstrap Secret was deleted",
+		Cure:    "restart the controller",
 		Do:      "restart the controller: it creates the Secret again",
 		Of:      "newcomer",
 		Healthy: func(r *room) func(context.Context) error { return r.Healthy("newcomer") },
@@ -173,9 +193,11 @@ var controllerFaults = []fault{
 		},
 	},
 	{
-		ID: "webhook-down", Title: "the webhook is down", Hop: check.HopServers, Status: check.Warning,
-		Cause: "the webhook does not answer", Cure: "Service fairlead-webhook",
-		Do: "restore the Service `fairlead-webhook` and the controller behind it",
+		ID: "webhook-down", Hop: check.HopServers, Status: check.Warning,
+		Title: "the webhook is down",
+		Cause: "the webhook does not answer",
+		Cure:  "Service fairlead-webhook",
+		Do:    "restore the Service `fairlead-webhook` and the controller behind it",
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
 			usual := r.world.Controller.Process().Spec
 			r.world.Restart(t, r.world.Controller, r.world.ControllerReady, func(s *proc.Spec) {
@@ -190,9 +212,10 @@ var controllerFaults = []fault{
 		},
 	},
 	{
-		ID: "rbac-controller", Title: "the controller may not write Secrets " +
-			"(RBAC)", Hop: check.HopKubeconfig, Cause: "may not patch Secrets", Cure: "apply the permissions of " +
-			"deploy/kubernetes again",
+		ID: "rbac-controller", Hop: check.HopKubeconfig,
+		Title:   "the controller may not write Secrets (RBAC)",
+		Cause:   "may not patch Secrets",
+		Cure:    "apply the permissions of deploy/kubernetes again",
 		Do:      "apply the permissions of `deploy/kubernetes` again",
 		Of:      "barred",
 		Healthy: func(r *room) func(context.Context) error { return r.Healthy("barred") },
@@ -209,8 +232,10 @@ var controllerFaults = []fault{
 		},
 	},
 	{
-		ID: "edge-certificate-ended", Title: "the edge had no control channel until its certificate " +
-			"expired", Hop: check.HopEdge, Cause: "the edge could not renew it", Cure: "restore the edge",
+		ID: "edge-certificate-ended", Hop: check.HopEdge,
+		Title:   "the edge had no control channel until its certificate expired",
+		Cause:   "the edge could not renew it",
+		Cure:    "restore the edge",
 		Do:      "restore the edge: it renews its certificate with its key",
 		Of:      "sleeper",
 		Healthy: func(r *room) func(context.Context) error { return r.Healthy("sleeper") },

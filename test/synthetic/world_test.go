@@ -54,11 +54,13 @@ type world struct {
 func newWorld(t *testing.T, clusters int, change func(*model.Installation)) *world {
 	t.Helper()
 	envoytest.Path(t)
-	w := &world{bind: envoy.GatewayBind{Public: freePort(t), APIServer: freePort(t), Connect: freePort(t)}}
+	w := &world{bind: envoy.GatewayBind{
+		Public: freeport.Endpoint(t), APIServer: freeport.Endpoint(t), Connect: freeport.Endpoint(t),
+	}}
 	w.inst = model.Installation{
 		Domain:   domain,
 		Public:   w.bind.Public,
-		Control:  freePort(t),
+		Control:  freeport.Endpoint(t),
 		Gateways: []model.Gateway{{Name: "gateway-0"}},
 	}
 	if change != nil {
@@ -308,9 +310,4 @@ func (w *world) get(ctx context.Context, connect connectFunc, host, path string)
 func (w *world) verify(state tls.ConnectionState) error {
 	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: w.roots(), DNSName: "kubernetes"})
 	return err
-}
-
-func freePort(t *testing.T) model.Endpoint {
-	t.Helper()
-	return model.Endpoint{Host: "127.0.0.1", Port: uint16(freeport.TCP(t))}
 }

@@ -90,8 +90,8 @@ func TestPartsOfOneModuleAreBuiltTogetherAndKept(t *testing.T) {
 	o, all := fixture(t)
 	said := installs(t, o, all)
 	for _, want := range []string{
-		"install: everything: 1 step, about ", "1. building one, two, first-manager, " +
-			"second-manager", "[1 of 1, 0:0", "done in ",
+		"install: everything: 1 step, about ", "1. building one, two, first-manager, second-manager",
+		"[1 of 1, 0:0", "done in ",
 	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the first run does not say %q:\n%s", want, said)

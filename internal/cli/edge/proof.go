@@ -57,8 +57,9 @@ func proofLines(proofs []collect.GatewayProof) (lines []string, proven bool) {
 func proofLine(g collect.GatewayProof) (line string, proven bool) {
 	switch p := g.Proof; {
 	case p == nil:
-		return "incomplete: it does not answer (" + g.Problem + "); check that its gateway-agent runs and reaches an " +
-			"xds-server", false
+		line = "incomplete: it does not answer (" + g.Problem + "); check that its gateway-agent runs and reaches an " +
+			"xds-server"
+		return line, false
 	case p.GetIncomplete() != "":
 		return "incomplete: " + p.GetIncomplete(), false
 	case !p.GetDenied():

@@ -131,7 +131,7 @@ func (t *tester) edges(ctx context.Context, w *ways) (all []check.Result) {
 			r.Status, r.Detail, r.Cure = check.Unknown, p.Node+": "+p.Problem, "see the hop handshake of fairlead check"
 		case p.APIServer.Health() != observed.Healthy:
 			r.Status, r.Detail = check.Broken, fmt.Sprintf("%s reaches no apiserver: %s", p.Node, p.APIServer.Message)
-			r.Cause, r.Cure = explain.APIServer(p.APIServer.Message, w.tunnel.Name)
+			r.Cause, r.Cure = explain.APIServer(p.APIServer.Reason, w.tunnel.Name)
 		default:
 			r.Status = check.OK
 			r.Detail = fmt.Sprintf("%s: %s answers; %d tunnels carry requests", p.Node, p.APIServer.Address, tunnels[p.Node])

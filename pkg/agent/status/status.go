@@ -21,25 +21,12 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
-// Subjects of trouble. Each has at most one trouble at a time.
-const (
-	AboutCertificate   = "certificate"
-	AboutConfiguration = "configuration"
-	aboutCache         = "control channel"
-	AboutEnvoy         = "Envoy"
-	AboutStart         = "start of Envoy"
-	AboutDisk          = "disk"
-	AboutMembership    = "membership"
-	AboutHang          = "Envoy hangs"
-	AboutReplaced      = "Envoy replaced"
-)
-
 // Labels maps the subjects of trouble to values of a metric label.
-var Labels = map[string]string{
-	AboutCertificate: "certificate", AboutConfiguration: "configuration", aboutCache: "control_channel",
-	AboutEnvoy: "envoy",
-	AboutStart: "envoy_start", AboutHang: "envoy_hangs", AboutReplaced: "envoy_replaced", AboutDisk: "disk",
-	AboutMembership: "membership",
+var Labels = map[model.Trouble]string{
+	model.TroubleCertificate: "certificate", model.TroubleConfiguration: "configuration",
+	model.TroubleChannel: "control_channel", model.TroubleEnvoy: "envoy", model.TroubleStart: "envoy_start",
+	model.TroubleHang: "envoy_hangs", model.TroubleReplaced: "envoy_replaced", model.TroubleDisk: "disk",
+	model.TroubleMembership: "membership",
 }
 
 // maxTrouble bounds the reported length of an error.
@@ -67,7 +54,10 @@ type Status struct {
 	ways      []*reportv1.Way
 }
 
-type trouble struct{ about, text string }
+type trouble struct {
+	about model.Trouble
+	text  string
+}
 
 // New returns the status of a membership of an agent that runs in this form.
 func New(form string) *Status {
@@ -88,7 +78,7 @@ func Form(external bool) string {
 }
 
 // SetTrouble records the present trouble about a subject.
-func (s *Status) SetTrouble(about, text string) {
+func (s *Status) SetTrouble(about model.Trouble, text string) {
 	text = strings.ReplaceAll(text, "\n", "; ") // errors about several addresses have several lines
 	if len(text) > maxTrouble {
 		text = text[:maxTrouble] + "…"
@@ -105,7 +95,7 @@ func (s *Status) SetTrouble(about, text string) {
 }
 
 // ClearTrouble records that there is no trouble about a subject.
-func (s *Status) ClearTrouble(about string) {
+func (s *Status) ClearTrouble(about model.Trouble) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.remove(about) {
@@ -113,7 +103,7 @@ func (s *Status) ClearTrouble(about string) {
 	}
 }
 
-func (s *Status) remove(about string) bool {
+func (s *Status) remove(about model.Trouble) bool {
 	n := len(s.troubles)
 	s.troubles = slices.DeleteFunc(s.troubles, func(t trouble) bool { return t.about == about })
 	return len(s.troubles) < n
@@ -132,7 +122,7 @@ func (s *Status) newest() string {
 		return ""
 	}
 	t := s.troubles[len(s.troubles)-1]
-	return t.about + ": " + t.text
+	return string(t.about) + ": " + t.text
 }
 
 // SetIdentity records the identity in use.
@@ -167,9 +157,9 @@ func (s *Status) SetConfiguration(state xdsproxy.State) {
 	s.mu.Lock()
 	s.connected, s.cached = state.Connected, state.Cached
 	s.mu.Unlock()
-	for about, text := range map[string]string{
-		AboutConfiguration: state.Refused,
-		aboutCache: map[bool]string{
+	for about, text := range map[model.Trouble]string{
+		model.TroubleConfiguration: state.Refused,
+		model.TroubleChannel: map[bool]string{
 			true: "not reached since the start: Envoy runs with cached configuration",
 		}[state.Cached],
 	} {
@@ -217,8 +207,8 @@ func (s *Status) Report() *reportv1.EdgeReport {
 // APIServer converts the result of a probe for a report.
 func APIServer(result *probe.Result) *reportv1.APIServer {
 	a := &reportv1.APIServer{
-		Address: result.Address, Healthy: result.Healthy, Message: result.Message, Version: result.Version,
-		CertificateNames: result.CertificateNames,
+		Address: result.Address, Healthy: result.Healthy, Reason: string(result.Reason), Message: result.Message,
+		Version: result.Version, CertificateNames: result.CertificateNames,
 	}
 	if !result.CertificateNotAfter.IsZero() {
 		a.CertificateNotAfter = timestamppb.New(result.CertificateNotAfter)
@@ -256,7 +246,7 @@ func (s *Status) State() Member {
 type Summary struct {
 	NotAfter          time.Time
 	Connected, Cached bool
-	Troubles          []string
+	Troubles          []model.Trouble
 }
 
 // Summary returns the state of the membership for metrics.

@@ -239,7 +239,8 @@ func apiServerStatus(s *reportv1.APIServer, before *v1alpha1.EdgeAPIServerStatus
 	}
 	out := &v1alpha1.EdgeAPIServerStatus{
 		Address: bounded(s.GetAddress(), maxReported), Healthy: s.GetHealthy(),
-		Message: bounded(s.GetMessage(), maxReported), Version: bounded(s.GetVersion(), 64),
+		Reason: bounded(s.GetReason(), 64), Message: bounded(s.GetMessage(), maxReported),
+		Version: bounded(s.GetVersion(), 64),
 	}
 	size := 0
 	for _, name := range s.GetCertificateNames()[:min(len(s.GetCertificateNames()), maxNames)] {

@@ -160,6 +160,6 @@ func covers(names []string, host string) bool {
 // unreachable returns the finding for an edge that does not reach the apiserver.
 func (v *visit) unreachable(e *observed.Edge) finding {
 	a := e.APIServer
-	cause, cure := explain.APIServer(a.Message, v.key.Name)
+	cause, cure := explain.APIServer(a.Reason, v.key.Name)
 	return broken(fmt.Sprintf("%s finds %s unhealthy: %s", e.Node, a.Address, a.Message), cause, cure)
 }

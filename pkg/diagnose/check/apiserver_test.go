@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
@@ -33,9 +34,11 @@ func (l probingServers) ProbeAPIServers(context.Context, string) ([]collect.Edge
 func TestACurrentProbeOutranksAnEarlierReport(t *testing.T) {
 	end := time.Now().Add(24 * time.Hour)
 	well := &observed.APIServer{Address: "a:6443", Healthy: true, CertificateEnd: end}
-	down := &observed.APIServer{Address: "a:6443", Message: "nothing listens there: connection refused"}
+	down := &observed.APIServer{
+		Address: "a:6443", Reason: model.APIServerConnectionRefused, Message: "nothing listens there: connection refused",
+	}
 	unready := &observed.APIServer{
-		Address: "a:6443", Message: "it answers /readyz with status 500: etcd failed",
+		Address: "a:6443", Reason: model.APIServerNotReady, Message: "it answers /readyz with status 500: etcd failed",
 		CertificateEnd: end,
 	}
 	edge := func(node string, a *observed.APIServer) observed.Edge {

@@ -31,6 +31,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 func typeName(o any) string { return fmt.Sprintf("%T", o) }
@@ -93,19 +94,19 @@ var faults = map[string]func(s *situation){
 		s.rewrites = false
 	},
 	"the apiserver is down": func(s *situation) {
-		s.sees("nothing listens there: connection refused")
+		s.sees(model.APIServerConnectionRefused)
 	},
 	"the Tunnel has a wrong address for the apiserver": func(s *situation) {
-		s.sees("nothing listens there: connection refused")
+		s.sees(model.APIServerConnectionRefused)
 	},
 	"the apiserver accepts connections and does not answer": func(s *situation) {
-		s.sees("it has not answered in time")
+		s.sees(model.APIServerNoAnswer)
 	},
 	"the apiserver is not ready (500): its etcd is down": func(s *situation) {
-		s.sees("it answers /readyz with status 500: etcd failed")
+		s.sees(model.APIServerNotReady)
 	},
 	"the apiserver's serving certificate has expired": func(s *situation) {
-		s.sees("its serving certificate is not valid now")
+		s.sees(model.APIServerCertificateNotValid)
 	},
 	"the kubeconfig Secret is deleted, and its provider has not created it again": func(s *situation) { s.secret = nil },
 	"the kubeconfig has another CA": func(s *situation) {
@@ -657,18 +658,23 @@ var others = map[string]other{
 	// The apiserver.
 	"the DNS of the edge does not have the name": {
 		HopAPIServer, Broken, "does not resolve the apiserver's name", func(s *situation) {
-			s.sees("DNS has no address for this name")
+			s.sees(model.APIServerNameNotResolved)
 		},
 	},
 	"the edge has no route": {HopAPIServer, Broken, "has no route to the apiserver", func(s *situation) {
-		s.sees("this machine has no route to it")
+		s.sees(model.APIServerNoRoute)
 	}},
+	"packets from the edge to the apiserver are dropped": {
+		HopAPIServer, Broken, "a firewall drops packets to it", func(s *situation) {
+			s.sees(model.APIServerConnectionTimeout)
+		},
+	},
 	"another server answers": {HopAPIServer, Broken, "the address is not that of an apiserver", func(s *situation) {
-		s.sees("the answer is not TLS")
+		s.sees(model.APIServerNotAPIServer)
 	}},
 	"an observation that is newer than check": {
 		HopAPIServer, Broken, "does not reach the apiserver", func(s *situation) {
-			s.sees("odd")
+			s.sees("Odd")
 		},
 	},
 	"the serving certificate ends soon": {HopAPIServer, Warning, "it was not renewed", func(s *situation) {
@@ -761,9 +767,9 @@ var others = map[string]other{
 		},
 	},
 	"what is broken comes before an earlier warning": {
-		HopAPIServer, Broken, "nothing listens there", func(s *situation) {
+		HopAPIServer, Broken, "the apiserver is down", func(s *situation) {
 			s.cluster.Spec.Paused = ptr.To(true)
-			s.sees("nothing listens there: connection refused")
+			s.sees(model.APIServerConnectionRefused)
 		},
 	},
 }

@@ -241,15 +241,14 @@ func (v *visit) dialCause(err error) (cause, cure string) {
 	}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "nothing listens there: the " + what + " is down or still starting, or a firewall rejects " +
-			"connections", pods + "; open its port in firewalls"
+		return "nothing listens there: the " + what + " is down or still starting, or a firewall rejects connections",
+			pods + "; open its port in firewalls"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return "this machine has no route to the " + what, "check the address and the route to it; if only this machine " +
-			"has the problem, " + v.elsewhere()
+		return "this machine has no route to the " + what,
+			"check the address and the route to it; if only this machine has the problem, " + v.elsewhere()
 	case explain.IsTimeout(err):
-		return "no answer: the machine of the " + what + " is down, or a firewall or NetworkPolicy on the path drops " +
-				"packets", "allow TCP to this address and port; " + pods +
-				"; if only this machine has the problem, " + v.elsewhere()
+		return "no answer: the machine of the " + what + " is down, or a firewall or NetworkPolicy on the path drops packets",
+			"allow TCP to this address and port; " + pods + "; if only this machine has the problem, " + v.elsewhere()
 	}
 	return "the connection cannot be opened from here", v.elsewhere()
 }

@@ -155,9 +155,9 @@ func denied(reason, message string) func(*situation) {
 	return of(func(_ *situation, w *site) { w.accepted(metav1.ConditionFalse, reason, message) })
 }
 
-func behindListener(message string) func(*situation) {
+func behindListener(reason model.APIServerReason) func(*situation) {
 	return of(func(_ *situation, w *site) {
-		w.forward = &observed.APIServer{Address: "10.1.0.2:6443", Message: message}
+		w.forward = &observed.APIServer{Address: "10.1.0.2:6443", Reason: reason}
 	})
 }
 
@@ -259,10 +259,10 @@ var networkFaults = map[string]func(s *situation){
 	"the limit of the network's connections is reached": nodeFails(answered(http.StatusServiceUnavailable)),
 	"gateways may not dial the apiserver for the machines of a network": of(func(_ *situation, w *site) {
 		w.network.Status.Served.Network.APIServers = nil
-		w.forward = &observed.APIServer{Message: "the connection was closed during the TLS handshake: EOF"}
+		w.forward = &observed.APIServer{Reason: model.APIServerConnectionFailed}
 	}),
-	"another program has the port of `--apiserver-listen`":  behindListener("the answer is not TLS: first record"),
-	"the machine lacks the address of `--apiserver-listen`": behindListener("this machine has no route to it: dial"),
+	"another program has the port of `--apiserver-listen`":  behindListener(model.APIServerNotAPIServer),
+	"the machine lacks the address of `--apiserver-listen`": behindListener(model.APIServerConnectionTimeout),
 }
 
 // TestWhatIsNoFaultOfANode has answers of kubelets and of the apiserver that are none, and a user that may not ask.
@@ -365,7 +365,7 @@ var otherNetworkCauses = map[string]other{
 		HopNodes, Broken, "the apiserver waits for the Node", of(func(_ *situation, w *site) { w.nodeSilent = true }),
 	},
 	"the apiserver behind a listener is down": {
-		HopForward, Broken, "the gateways do not reach the apiserver", behindListener("no answer in time"),
+		HopForward, Broken, "the gateways do not reach the apiserver", behindListener(model.APIServerNoAnswer),
 	},
 }
 

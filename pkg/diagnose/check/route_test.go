@@ -288,25 +288,27 @@ func TestErrorsReportedByEdges(t *testing.T) {
 }
 
 func TestWhyAnEdgeDoesNotReachItsAPIServer(t *testing.T) {
-	for message, cause := range map[string]string{
-		"nothing listens there: connection refused":                  "the apiserver is down",
-		"its serving certificate expired at 2026-01-02T03:04:05Z":    "serving certificate is not valid now",
-		"it answers /readyz with status 500: etcd failed":            "waits for etcd",
-		"DNS has no address for this name: no such host":             "does not resolve the apiserver's name",
-		"DNS does not answer: server misbehaving":                    "does not resolve the apiserver's name",
-		"there is no way there":                                      "no route to the apiserver", // of an older edge
-		"what answers is no TLS":                                     "is not that of an apiserver",
-		"the answer is not TLS":                                      "is not that of an apiserver",
-		"it answers /readyz with status 302: it is not an apiserver": "is not that of an apiserver",
-		"it accepts TLS, but does not answer /readyz: EOF":           "waits for etcd",
-		"this machine has no route to it":                            "no route to the apiserver",
-		"no answer in time: i/o timeout":                             "a firewall drops them",
-		"something that this version of check has never heard of":    "does not reach the apiserver",
+	for reason, cause := range map[model.APIServerReason]string{
+		model.APIServerConnectionRefused:   "the apiserver is down",
+		model.APIServerCertificateNotValid: "serving certificate is not valid now",
+		model.APIServerNotReady:            "waits for etcd",
+		model.APIServerNameNotResolved:     "does not resolve the apiserver's name",
+		model.APIServerNotAPIServer:        "is not that of an apiserver",
+		model.APIServerNoRoute:             "no route to the apiserver",
+		model.APIServerConnectionTimeout:   "a firewall drops packets",
+		model.APIServerNoAnswer:            "it hangs",
+		model.APIServerConnectionFailed:    "does not reach the apiserver",
+		"NewerThanThisVersionOfCheck":      "does not reach the apiserver",
+		"":                                 "does not reach the apiserver", // of an earlier edge
 	} {
+		// An apiserver has a say in the message, so that decides nothing.
+		const message = "it answers /readyz with status 500: nothing listens there"
 		v := visitOf(&collect.Fleet{})
-		f := v.unreachable(&observed.Edge{Node: "e1", APIServer: &observed.APIServer{Address: "a:6443", Message: message}})
+		f := v.unreachable(&observed.Edge{Node: "e1", APIServer: &observed.APIServer{
+			Address: "a:6443", Reason: reason, Message: message,
+		}})
 		if f.status != Broken || !strings.Contains(f.cause, cause) || f.cure == "" || !strings.Contains(f.detail, message) {
-			t.Errorf("%s: got %+v", message, f)
+			t.Errorf("%s: got %+v", reason, f)
 		}
 	}
 }

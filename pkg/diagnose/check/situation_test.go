@@ -175,8 +175,8 @@ func condition(kind string, status metav1.ConditionStatus, reason string) metav1
 }
 
 // sees makes the edge's probe of the apiserver find this problem, before any certificate was presented.
-func (s *situation) sees(problem string) {
-	seen := &observed.APIServer{Address: "10.0.0.1:6443", Message: problem}
+func (s *situation) sees(reason model.APIServerReason) {
+	seen := &observed.APIServer{Address: "10.0.0.1:6443", Reason: reason, Message: "it says: " + string(reason)}
 	s.fleet.Edges[0].APIServer, s.looks.looks[0].APIServer = seen, seen
 }
 

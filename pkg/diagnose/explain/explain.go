@@ -1,88 +1,81 @@
-// Package explain says what messages of edges, reasons of conditions and errors of the management cluster mean. Its
-// input is one of these; its output is the likely cause, and the cure. It does not know what else was observed.
+// Package explain says what problems and reasons that edges report, reasons of conditions, and errors of the management
+// cluster mean. Its input is one of these; its output is the likely cause, and the cure. It does not know what else was
+// observed.
 package explain
 
 import (
-	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // Edge returns the likely cause and the cure of a problem that an edge reports.
 func Edge(problem string) (cause, cure string) {
 	about, _, _ := strings.Cut(problem, ":")
 	log := "; see its log on that machine"
-	switch about {
-	case "certificate":
+	switch model.Trouble(about) {
+	case model.TroubleCertificate:
 		return "the edge cannot obtain or renew its certificate", "correct the reported error" + log
-	case "configuration":
+	case model.TroubleConfiguration:
 		return "the edge's Envoy, or its edge-agent, rejects the configuration from the xds-server: their versions " +
 				"differ, or one has a fault",
 			"run edge-agent and xds-server of the same version" + log
-	case "control channel":
+	case model.TroubleChannel:
 		return "the edge has started without reaching the control channel",
 			"check that it reaches the gateways' public port" + log
-	case "Envoy hangs":
+	case model.TroubleHang:
 		return "the edge's Envoy is frozen, deadlocked or starved of CPU",
 			"wait: edge-agent replaces a frozen Envoy after 15 s, at most once in five minutes; if it remains frozen, restart " +
 				"Envoy on that machine (systemctl restart edge-envoy)" + log
-	case "Envoy replaced":
+	case model.TroubleReplaced:
 		return "the edge's Envoy was frozen, deadlocked or starved of CPU, and edge-agent has replaced it",
 			"nothing, unless it happens again: edge-agent replaces a frozen Envoy after 15 s, at most once in five minutes; " +
 				"then check that the machine has enough CPU and memory" + log
-	case "Envoy":
+	case model.TroubleEnvoy:
 		return "the edge's Envoy ended unexpectedly, and edge-agent restarts it",
 			"nothing, unless it happens again: the edge reports it until Envoy has run for a minute; then see its log on that " +
 				"machine"
-	case "start of Envoy":
+	case model.TroubleStart:
 		return "the edge's Envoy cannot be started", "correct the reported error" + log
-	case "disk":
+	case model.TroubleDisk:
 		return "the edge cannot write its state folder", "free disk space, or correct the permissions" + log
 	}
 	return "the edge reports this error", "correct the reported error" + log
 }
 
-// APIServer returns why an edge does not reach the apiserver of a Tunnel, and the cure, from the edge's own message
-// (pkg/probe).
-func APIServer(message, tunnel string) (cause, cure string) {
+// APIServer returns why an edge does not reach the apiserver of a Tunnel, and the cure, from the reason that the edge
+// reports (pkg/probe).
+func APIServer(reason model.APIServerReason, tunnel string) (cause, cure string) {
 	address := "or correct the address: spec.apiServer of Tunnel " + tunnel + " is the address that edges dial from " +
 		"their network"
-	switch {
-	case strings.Contains(message, "nothing listens there"):
+	onItsMachine := "check the apiserver on the control-plane machine, " + address
+	switch reason {
+	case model.APIServerConnectionRefused:
 		return "the apiserver is down, or listens at another address",
 			"start the apiserver on the control-plane machine (crictl ps -a, its log), " + address
-	case strings.Contains(message, "serving certificate"):
+	case model.APIServerCertificateNotValid:
 		return "the apiserver's serving certificate is not valid now: it has expired, or the clock of the edge is wrong",
 			"renew it on the control-plane machine: kubeadm certs renew apiserver, and restart the apiserver; or correct the " +
 				"clock"
-	case Contains(message, "answers /readyz with status", "does not answer /readyz", "doesn't answer /readyz") &&
-		!Contains(message, notAPIServer...):
+	case model.APIServerNotReady:
 		return "the apiserver runs but is not ready: the named check fails, or it waits for etcd",
 			"see the log of the apiserver and of etcd on the control-plane machine"
-	case strings.Contains(message, "DNS"):
+	case model.APIServerNameNotResolved:
 		return "the DNS of the edge's network does not resolve the apiserver's name", "correct DNS there, " + address
-	case Contains(message, "no route to it", "no way there"):
+	case model.APIServerNoRoute:
 		return "the edge's machine has no route to the apiserver", "check the network of that machine, " + address
-	case Contains(message, notAPIServer...):
+	case model.APIServerNotAPIServer:
 		return "the address is not that of an apiserver", address
-	case strings.Contains(message, "in time"):
-		return "the apiserver does not answer, or packets to it are dropped: it or its machine hangs, or a firewall " +
-				"drops them",
-			"check the apiserver on the control-plane machine, " + address
+	case model.APIServerConnectionTimeout:
+		return "the apiserver does not answer: its machine is down or hangs, or a firewall drops packets to it", onItsMachine
+	case model.APIServerNoAnswer:
+		return "the apiserver does not answer, although its machine accepts connections: it hangs", onItsMachine
 	}
-	return "the edge does not reach the apiserver", "check the apiserver on the control-plane machine, " + address
-}
-
-// notAPIServer are the parts of messages about a server that is not an apiserver, of this version and of earlier ones.
-var notAPIServer = []string{"is not TLS", "is no TLS", "not an apiserver", "no apiserver"}
-
-// Contains reports whether a message of an edge contains one of the texts: edges of earlier versions send other texts.
-func Contains(message string, texts ...string) bool {
-	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
+	return "the edge does not reach the apiserver", onItsMachine
 }
 
 // Tunnel returns why a Tunnel is not accepted, and the cure, from the reason of its condition.

@@ -9,7 +9,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
-	"github.com/fairlead/fairlead/pkg/diagnose/explain"
+	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
@@ -33,24 +33,25 @@ func Forwards(n Network, behind map[string]*observed.APIServer) (reached string,
 	return reached, fault
 }
 
-// noForward returns the fault of an edge whose listener does not lead to the apiserver, from the message of its
+// noForward returns the fault of an edge whose listener does not lead to the apiserver, from the reason of its
 // probe (pkg/probe).
 func (n Network) noForward(node string, a *observed.APIServer) *Fault {
 	detail := fmt.Sprintf("%s finds the apiserver behind its listener %s unhealthy: %s", node, a.Address, a.Message)
-	served := n.served()
-	switch {
-	case explain.Contains(a.Message, "nothing listens there", "no route to it", "dial tcp"):
+	switch a.Reason {
+	case model.APIServerConnectionRefused, model.APIServerNoRoute, model.APIServerConnectionTimeout:
 		return broken(
 			detail, "the edge's Envoy does not listen at the address of --apiserver-listen: the machine lacks that "+
 				"address, or Envoy rejects its configuration",
 			"give an address of that machine in --apiserver-listen of edge-agent, and read its log",
 		)
-	case explain.Contains(a.Message, "is not TLS", "not an apiserver"):
+	case model.APIServerNotAPIServer:
 		return broken(
 			detail, "another program listens at the address of --apiserver-listen",
 			"end that program, or choose another port in --apiserver-listen of edge-agent",
 		)
-	case served == nil || len(served.APIServers) == 0 && served.APIServerTunnelID == "":
+	}
+	served := n.served()
+	if served == nil || len(served.APIServers) == 0 && served.APIServerTunnelID == "" {
 		why := "see the condition Accepted of the RemoteNetwork"
 		if c := apimeta.FindStatusCondition(n.Object.Status.Conditions, v1alpha1.ConditionAccepted); c != nil {
 			if _, after, found := strings.Cut(c.Message, "through its edges: "); found {

@@ -134,8 +134,7 @@ func TestHealth(t *testing.T) {
 		"a revoked edge is no trouble": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			t.Status.Edges[1].RevokedAt, t.Status.Edges[1].CutAt, t.Status.Edges[1].Gateways = ptr.To(at(0)), ptr.To(at(0)), nil
 		}, summary.OK, nil},
-		"a revoked edge that is not " +
-			"cut": {
+		"a revoked edge that is not cut": {
 			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status.Edges[1].RevokedAt = ptr.To(at(0)) },
 			summary.Warning,
 			[]string{summary.ReasonEdgeNotCut},
@@ -174,13 +173,11 @@ func TestHealth(t *testing.T) {
 			func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) { c.DeletionTimestamp = ptr.To(at(0)) }, summary.Warning,
 			[]string{summary.ReasonDeleting},
 		},
-		"a spec that no controller has looked " +
-			"at": {
+		"a spec that no controller has looked at": {
 			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Generation = 2 }, summary.Warning,
 			[]string{summary.ReasonNotLookedAt},
 		},
-		"a controller that does not " +
-			"run": {
+		"a controller that does not run": {
 			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status = v1alpha1.TunnelStatus{} }, summary.Unknown,
 			[]string{summary.ReasonNotLookedAt},
 		},

@@ -23,8 +23,10 @@ type file struct {
 }
 
 var kinds = map[string]string{
-	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; " +
-		"charset=utf-8", ".svg": "image/svg+xml",
+	".html": "text/html; charset=utf-8",
+	".css":  "text/css; charset=utf-8",
+	".js":   "text/javascript; charset=utf-8",
+	".svg":  "image/svg+xml",
 }
 
 // readFiles returns all files by their paths. The fleet and a Cluster share one document, whose script distinguishes

@@ -202,8 +202,7 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 		) {
 			p.AccessLog[0].Filter = &accesslogv3.AccessLogFilter{}
 		}), "filter is set"},
-		"another log beside the " +
-			"records": {
+		"another log beside the records": {
 			relay(func(p *tcpproxyv3.TcpProxy) { p.AccessLog = append(p.AccessLog, p.AccessLog[0]) }),
 			"has more fields than this agent supports",
 		},
@@ -252,13 +251,13 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 		) {
 			r.HandshakeTimeout = durationpb.New(time.Hour)
 		}), "handshake_timeout is"},
-		"tunnels that are not " +
-			"encrypted": {func(_ *testing.T, s sample) { s.public.FilterChains[0].TransportSocket = nil }, "filter_chains."},
+		"tunnels that are not encrypted": {
+			func(_ *testing.T, s sample) { s.public.FilterChains[0].TransportSocket = nil }, "filter_chains.",
+		},
 		"tunnels of revoked edges": {func(_ *testing.T, s sample) {
 			s.public.FilterChains[0].Filters = append(s.public.FilterChains[0].Filters[:1], s.public.FilterChains[0].Filters[2])
 		}, "filters."},
-		"a filter that only has a " +
-			"name": {
+		"a filter that only has a name": {
 			func(_ *testing.T, s sample) { s.public.FilterChains[0].Filters[1].ConfigType = nil },
 			"typed_config is missing",
 		},
@@ -290,8 +289,7 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 			s.public.FilterChains[2].FilterChainMatch.DestinationPort = wrapperspb.UInt32(22)
 		}, "destination_port is set"},
 
-		"a listener at another " +
-			"address": {
+		"a listener at another address": {
 			func(_ *testing.T, s sample) { s.public.Address.GetSocketAddress().Address = "203.0.113.1" },
 			`address is "203.0.113.1"`,
 		},
@@ -306,8 +304,7 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 		) {
 			s.port.Address.GetSocketAddress().Protocol = corev3.SocketAddress_UDP
 		}, "protocol is set"},
-		"a listener for any " +
-			"destination": {
+		"a listener for any destination": {
 			func(_ *testing.T, s sample) { s.apiserver.UseOriginalDst = wrapperspb.Bool(true) },
 			"use_original_dst is set",
 		},
@@ -361,8 +358,9 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 			func(_ *testing.T, s sample) { s.gateway.TransportSocket = nil },
 			"transport_socket is missing",
 		},
-		"a control channel without " +
-			"origin": {func(_ *testing.T, s sample) { s.control.TransportSocket = nil }, "transport_socket is missing"},
+		"a control channel without origin": {
+			func(_ *testing.T, s sample) { s.control.TransportSocket = nil }, "transport_socket is missing",
+		},
 		"a gateway that is not verified": {func(t *testing.T, s sample) {
 			inside(t, s.gateway.TransportSocket.GetTypedConfig(), func(c *tlsv3.UpstreamTlsContext) {
 				c.CommonTlsContext.GetCombinedValidationContext().DefaultValidationContext.MatchTypedSubjectAltNames = nil
@@ -386,8 +384,7 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 				c.CommonTlsContext.TlsParams.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_0
 			})
 		}, "tls_minimum_protocol_version is"},
-		"a health check of another " +
-			"port": {
+		"a health check of another port": {
 			func(_ *testing.T, s sample) { s.apiservers.HealthChecks[0].AltPort = wrapperspb.UInt32(22) },
 			"alt_port is set",
 		},
@@ -416,8 +413,7 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 			func(_ *testing.T, s sample) { s.gateway.UpstreamBindConfig.SocketOptions[0].Name = 36 },
 			"name is",
 		},
-		"an address that is no " +
-			"address": {func(_ *testing.T, s sample) {
+		"an address that is no address": {func(_ *testing.T, s sample) {
 			endpointOf(
 				s.peer).Address.GetSocketAddress().Address = "rc://x@agent:1"
 		}, "address is"},
@@ -467,10 +463,10 @@ func TestAPolicyRejectsEveryKnownAttack(t *testing.T) {
 				unknownField(c.CommonTlsContext.TlsCertificateSdsSecretConfigs[0].SdsConfig.GetApiConfigSource().GrpcServices[0])
 			})
 		}, "grpc_services has a field that this version does not support"},
-		"a field that is unknown in a " +
-			"time": {func(_ *testing.T, s sample) { unknownField(s.workload.ConnectTimeout) }, "connect_timeout has a field"},
-		"a field that is unknown in an " +
-			"extension": {
+		"a field that is unknown in a time": {
+			func(_ *testing.T, s sample) { unknownField(s.workload.ConnectTimeout) }, "connect_timeout has a field",
+		},
+		"a field that is unknown in an extension": {
 			func(_ *testing.T, s sample) { unknownField(s.workload.TransportSocket.GetTypedConfig()) },
 			"typed_config has a field",
 		},

@@ -249,6 +249,7 @@ type APIServer struct {
 	Version             string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
 	CertificateNames    []string               `protobuf:"bytes,5,rep,name=certificate_names,json=certificateNames,proto3" json:"certificate_names,omitempty"`
 	CertificateNotAfter *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=certificate_not_after,json=certificateNotAfter,proto3" json:"certificate_not_after,omitempty"`
+	Reason              string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"` // APIServerReason of pkg/model; empty: healthy, or an earlier agent
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -323,6 +324,13 @@ func (x *APIServer) GetCertificateNotAfter() *timestamppb.Timestamp {
 		return x.CertificateNotAfter
 	}
 	return nil
+}
+
+func (x *APIServer) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 type EdgeOrders struct {
@@ -2472,14 +2480,15 @@ const file_pkg_report_v1_report_proto_rawDesc = "" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x12*\n" +
 	"\x11round_trip_micros\x18\x02 \x01(\rR\x0froundTripMicros\x12\x12\n" +
 	"\x04rank\x18\x03 \x01(\rR\x04rank\x12\x12\n" +
-	"\x04zone\x18\x04 \x01(\tR\x04zone\"\xf0\x01\n" +
+	"\x04zone\x18\x04 \x01(\tR\x04zone\"\x88\x02\n" +
 	"\tAPIServer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\tR\aversion\x12+\n" +
 	"\x11certificate_names\x18\x05 \x03(\tR\x10certificateNames\x12N\n" +
-	"\x15certificate_not_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x13certificateNotAfter\"F\n" +
+	"\x15certificate_not_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x13certificateNotAfter\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"F\n" +
 	"\n" +
 	"EdgeOrders\x128\n" +
 	"\bquestion\x18\x01 \x01(\v2\x1c.fairlead.report.v1.QuestionR\bquestion\"\x86\x02\n" +

@@ -130,8 +130,10 @@ func TestEvents(t *testing.T) {
 		{subscription(Clusters, nil), []string{"Record{3}"}},
 		{Recorded{Count: 3}, []string{"envoy: clusters 1 +c=2"}},
 		{Crashed{}, []string{
-			"envoy: close: the stream of Envoy has ended", "a: clusters n1 NACK Envoy ended 3 times in a row with the " +
-				"newest clusters; its previous ones are restored (rolled back: 1, such as c)", "RolledBack{}",
+			"envoy: close: the stream of Envoy has ended",
+			"a: clusters n1 NACK Envoy ended 3 times in a row with the newest clusters; its previous ones are restored " +
+				"(rolled back: 1, such as c)",
+			"RolledBack{}",
 			"write a clusters map[c:1]", "Record{0}",
 		}},
 		{Recorded{Count: 0}, nil},
@@ -190,7 +192,8 @@ func TestEvents(t *testing.T) {
 			{Attached{1}, nil},
 			{subscription(Clusters, nil), []string{
 				"a: clusters n1 NACK Envoy ended 3 times in a row with the newest clusters; its previous ones are restored " +
-					"(rolled back: 1, such as c)", "envoy: clusters 1 +c=1", "write a clusters map[c:1]", "Record{2}",
+					"(rolled back: 1, such as c)",
+				"envoy: clusters 1 +c=1", "write a clusters map[c:1]", "Record{2}",
 			}},
 		}},
 		"an Envoy that outlived its agent keeps what it has until the xds-server answers": {{

@@ -18,7 +18,9 @@ type Cause struct {
 	// Until maps the labels of cases to the worst compared figure that the cause explains: of a goal that is relative to
 	// another subject the ratio, otherwise the figure.
 	Until map[string]float64 `json:"until"`
-	Text  string             `json:"text"` // one sentence
+	// TimesPair means that Until has ratios to the pair, which hold on slower machines too.
+	TimesPair bool   `json:"timesPair"`
+	Text      string `json:"text"` // one sentence
 	// Profile is the profile that shows the cause, as a path below docs with an anchor.
 	Profile string `json:"profile"`
 }
@@ -52,7 +54,11 @@ func parse(file []byte) ([]Cause, error) {
 func find(causes []Cause, g Goal, r CaseResult) *Cause {
 	for i, c := range causes {
 		until, ok := c.Until[r.Label]
-		if c.Goal == g.ID && ok && g.reaches(r.Compared, until) {
+		explained := r.Compared
+		if c.TimesPair {
+			explained = r.timesPair
+		}
+		if c.Goal == g.ID && ok && g.reaches(explained, until) {
 			return &causes[i]
 		}
 	}

@@ -85,6 +85,7 @@ type CaseResult struct {
 	Compared   float64 // what is compared with the bound: the figure, or its ratio
 	Behind     bool    // another tunnel is ahead, and must not be
 	Cause      *Cause  // if Outcome is Excused
+	timesPair  float64 // the ratio to the pair; not a number if the same run has not measured it
 	run        string
 }
 
@@ -107,7 +108,7 @@ func Evaluate(goals []Goal, results Results, causes []Cause) []Row {
 }
 
 func (g Goal) evaluate(c Case, results Results) CaseResult {
-	result := CaseResult{Case: c, Outcome: NotMeasured}
+	result := CaseResult{Case: c, Outcome: NotMeasured, timesPair: math.NaN()}
 	ours, ok := results.find(c, c.subject)
 	if !ok {
 		return result
@@ -120,7 +121,7 @@ func (g Goal) evaluate(c Case, results Results) CaseResult {
 		return nil
 	}
 	if pair := beside(Pair); pair != nil {
-		result.Pair = c.figure(*pair)
+		result.Pair, result.timesPair = c.figure(*pair), ratio(ours, *pair)
 	}
 	for _, name := range tunnels {
 		if peer := beside(name); peer != nil {

@@ -129,6 +129,27 @@ func TestTheWorstSampleAndOtherUnits(t *testing.T) {
 	}
 }
 
+func TestACauseMayBeAMultipleOfThePair(t *testing.T) {
+	goal := Goal{ID: "g", Cases: []Case{path("8", "throughput", 10, streams, "8")}}
+	for name, test := range map[string]struct {
+		samples map[string][]float64
+		until   float64
+		want    Outcome
+	}{
+		"it explains the ratio":      {map[string][]float64{Fairlead: {30}, Pair: {100}}, 0.3, Excused},
+		"the ratio is worse":         {map[string][]float64{Fairlead: {30}, Pair: {100}}, 0.29, Missed},
+		"the pair is not in the run": {map[string][]float64{Fairlead: {30}}, 1000, Missed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cause := Cause{Goal: "g", Until: map[string]float64{"8": test.until}, TimesPair: true}
+			row := Evaluate([]Goal{goal}, load(measured("8", "a", test.samples)), []Cause{cause})[0]
+			if row.Outcome != test.want {
+				t.Errorf("outcome %v, want %v", row.Outcome, test.want)
+			}
+		})
+	}
+}
+
 func TestGoalsAreDistinct(t *testing.T) {
 	var ids []string
 	for _, g := range All {
