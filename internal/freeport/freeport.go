@@ -48,24 +48,22 @@ func TCP(t testing.TB) int {
 // Address returns a loopback address with a port of TCP, as host:port.
 func Address(t testing.TB) string {
 	t.Helper()
-	return loopback(TCP(t))
+	return Endpoint(t).String()
 }
 
-// Endpoint returns a loopback address with a port of TCP, for configuration.
+// Endpoint returns a loopback address with a port of TCP.
 func Endpoint(t testing.TB) model.Endpoint {
 	t.Helper()
-	return model.Endpoint{Host: loopbackHost, Port: uint16(TCP(t))}
+	return loopback(TCP(t))
 }
 
 // ChooseAddress is Address for programs that are not tests.
 func ChooseAddress() (string, error) {
 	port, err := Choose()
-	return loopback(port), err
+	return loopback(port).String(), err
 }
 
-const loopbackHost = "127.0.0.1"
-
-func loopback(port int) string { return fmt.Sprintf("%s:%d", loopbackHost, port) }
+func loopback(port int) model.Endpoint { return model.Endpoint{Host: "127.0.0.1", Port: uint16(port)} }
 
 // Choose is TCP for programs that are not tests.
 func Choose() (int, error) {

@@ -106,11 +106,13 @@ func TestThroughARealProxy(t *testing.T) {
 		},
 		"the password is wrong": {proxy, "alice:guess sesame", []model.Endpoint{gateway}, "it rejects the user and password"},
 		"nothing listens behind the proxy": {
-			proxy, "alice:open sesame", []model.Endpoint{port(dead(t, "127.0.0.1"))},
+			proxy, "alice:open sesame",
+			[]model.Endpoint{port(dead(t, "127.0.0.1"))},
 			"the proxy answers \"503 Service Unavailable\": it cannot reach this address",
 		},
 		"it does not resolve the address": {
-			proxy, "alice:open sesame", []model.Endpoint{{Host: "nowhere.example.com", Port: 443}},
+			proxy, "alice:open sesame",
+			[]model.Endpoint{{Host: "nowhere.example.com", Port: 443}},
 			"it cannot reach this address; it reports \"no healthy upstream\"",
 		},
 	} {

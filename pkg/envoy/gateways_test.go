@@ -23,7 +23,7 @@ func TestSeveralGatewayAddresses(t *testing.T) {
 	in.workload = workload
 	sixth := newCountingListener(t, "tcp", fmt.Sprintf("[::1]:%d", in.Public.Port), in.public.pass)
 	hole := freeport.Endpoint(t)
-	_ = conntest.BlackHole(t, hole.String())
+	conntest.BlackHole(t, hole.String())
 	edge := in.startDialling(t, c1, envoy.EdgeDial{Gateways: []model.Endpoint{freeport.Endpoint(t), hole, in.Public}})
 
 	envoytest.Eventually(t, "two tunnels come from each address that answers", func() error {
