@@ -3,6 +3,8 @@ package envoy_test
 import (
 	"fmt"
 	"net"
+	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,9 +14,9 @@ import (
 )
 
 // TestManyClientsComeAndGo has clients that connect, disconnect and connect again, as fast as they can. None may notice
-// the others. Two defects of Envoy 1.40 would show: it may lose a connection that it accepts while a reverse tunnel
-// ends (docs/decisions/0023-client-first-message.md), and an edge would close a reverse tunnel in which 1,000 clients
-// have disconnected first (multiplex.Edge).
+// the others. Three defects of Envoy 1.40 would show: it may lose a connection that it accepts while a reverse tunnel
+// ends (docs/decisions/0023-client-first-message.md), or one that it opens then because there is no free lane (package
+// lane), and an edge would close a reverse tunnel in which 1,000 clients have disconnected first (multiplex.Edge).
 func TestManyClientsComeAndGo(t *testing.T) {
 	const atOnce = 8
 	// Without lanes, more than 1,000 clients share a reverse tunnel.
@@ -23,7 +25,7 @@ func TestManyClientsComeAndGo(t *testing.T) {
 			workload := newAuthority(t)
 			hostname := "c1.prod." + string(domain)
 			c1 := cluster(t, "c1", newClosingServer(t, workload, hostname, 1).endpoint(t))
-			in := newInstallation(t, 1, c1)
+			in := newInstallationOf(t, envoy.BootstrapConfig{ClusterStatistics: true}, 1, c1)
 			in.workload = workload
 			in.withLanes(t, lanes)
 			in.startDialling(t, c1, envoy.EdgeDial{Version: envoy.Current})
@@ -55,6 +57,14 @@ func TestManyClientsComeAndGo(t *testing.T) {
 					t.Errorf("by %s, %d of %d connections failed, the last one with: %s", route, n, atOnce*each, last.Load())
 				}
 				t.Logf("by %s: %d connections in %s", route, atOnce*each, time.Since(begin))
+			}
+			// A client that waits for an attempt which Envoy has lost is served after the timeout, so it does not fail.
+			stats, err := g.Admin(t.Context(), http.MethodGet, "/stats?usedonly&filter=upstream_cx_connect")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(stats, "upstream_cx_connect_ms") || strings.Contains(stats, "upstream_cx_connect_timeout") {
+				t.Errorf("attempts to get a reverse tunnel have timed out:\n%s", stats)
 			}
 		})
 	}

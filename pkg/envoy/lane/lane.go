@@ -45,6 +45,9 @@ const (
 	// shared is the part of connections that use the usual reverse tunnels at once: one of so many. Otherwise an edge
 	// whose lanes are closed would get no client beside one whose lanes are open, and never open them.
 	shared = 16
+	// firstAttempt is the number of a connection's first attempt when Envoy selects its reverse tunnel: its router counts
+	// an attempt before that, and its TCP proxy, which has no request, after it.
+	firstAttempt = "(has(request.method) ? 1 : 0)"
 	// connections is no limit: an Envoy cluster of a gateway is limited by its requests.
 	connections = 1 << 20
 )
@@ -89,7 +92,8 @@ func First(c *clusterv3.Cluster, inUse *corev3.TcpKeepalive) bool {
 		return false
 	}
 	reverse.HostIdFormat += fmt.Sprintf(
-		`%%CEL(upstream.request_attempt_count > 1 || connection.id %% %du == 0u ? "" : "%s")%%`, shared, model.LaneMark,
+		`%%CEL(upstream.request_attempt_count > %s || connection.id %% %du == 0u ? "" : "%s")%%`, firstAttempt, shared,
+		model.LaneMark,
 	)
 	c.GetClusterType().TypedConfig = typed.Pack(reverse)
 	options.UpstreamProtocolOptions = &upstreamhttpv3.HttpProtocolOptions_AutoConfig{
@@ -104,8 +108,30 @@ func First(c *clusterv3.Cluster, inUse *corev3.TcpKeepalive) bool {
 	})
 	c.PerConnectionBufferLimitBytes = wrapperspb.UInt32(Buffer)
 	c.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{TcpKeepalive: inUse}
+	c.UpstreamBindConfig = onlyConnected()
 	c.CircuitBreakers.Thresholds[0].MaxConnections = wrapperspb.UInt32(connections)
 	return true
+}
+
+// onlyConnected makes connections of an Envoy cluster that get no reverse tunnel fail at once. Envoy opens a socket for
+// them and connects it to port 0, where nothing listens. But the socket can have the file descriptor of a reverse
+// tunnel that ends in the same round of Envoy's event loop, and then Envoy is not told that nothing listens: the
+// attempt ends at the Envoy cluster's timeout, and others wait for it too. The kernel rejects SOF_TIMESTAMPING_OPT_ID
+// for a TCP socket that is not connected. It only numbers time stamps, and there are none without further flags
+// (https://docs.kernel.org/networking/timestamping.html).
+func onlyConnected() *corev3.BindConfig {
+	const (
+		socket       = 1      // SOL_SOCKET
+		timestamping = 37     // SO_TIMESTAMPING of Linux
+		number       = 1 << 7 // SOF_TIMESTAMPING_OPT_ID
+	)
+	return &corev3.BindConfig{SocketOptions: []*corev3.SocketOption{{
+		Description: "SO_TIMESTAMPING",
+		Level:       socket,
+		Name:        timestamping,
+		Value:       &corev3.SocketOption_IntValue{IntValue: number},
+		State:       corev3.SocketOption_STATE_PREBIND,
+	}}}
 }
 
 // change unpacks a message, has it changed, and packs it again in its place.

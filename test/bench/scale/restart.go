@@ -18,36 +18,14 @@ import (
 	"github.com/fairlead/fairlead/test/lab/proc"
 )
 
-// restarts kills each component, and measures how long it takes until it is ready, and until it works again. It changes
-// the last workload clusters, because the clients of the first ones occupy the tunnels where an edge has only one.
+// restarts kills each component, and measures how long it takes until it is ready, and until it works again.
 func (w *world) restarts(ctx context.Context, r *results, n int) error {
-	for i, service := range []struct {
-		name  string
-		kill  func()
-		ready func(context.Context) error
-	}{
+	for i, s := range []service{
 		{"xds-server", w.XDSServers[0].Kill, w.XDSServerReady}, {"gateway-agent", w.Gateways[0].Kill, w.Gateways[0].Ready},
 	} {
-		// The writes that the end of the clients and the last restart have caused are not part of it.
-		if err := w.quiet(ctx, n); err != nil {
+		if err := w.kill(ctx, r, n, n-1-i, s); err != nil {
 			return err
 		}
-		begin := time.Now()
-		service.kill()
-		extra := "after-" + service.name + ".example.org"
-		if err := w.rename(ctx, n-1-i, extra); err != nil {
-			return err
-		}
-		if err := quickly(ctx, func(ctx context.Context) (bool, error) {
-			return service.ready(ctx) == nil, nil
-		}); err != nil {
-			return fmt.Errorf("waiting until the %s is ready: %w", service.name, err)
-		}
-		r.of(service.name, "killed: ready after", "s", time.Since(begin).Seconds())
-		if _, err := w.answers(ctx, extra); err != nil {
-			return fmt.Errorf("after the end of the %s: %w", service.name, err)
-		}
-		r.of(service.name, "killed: works again after", "s", time.Since(begin).Seconds())
 	}
 	begin := time.Now()
 	w.Controller.Kill()
@@ -63,6 +41,45 @@ func (w *world) restarts(ctx context.Context, r *results, n int) error {
 		return fmt.Errorf("after the end of the controller: %w", err)
 	}
 	r.of("controller", "killed: works again after", "s", time.Since(begin).Seconds())
+	return nil
+}
+
+// service is a component that is killed.
+type service struct {
+	name  string
+	kill  func()
+	ready func(context.Context) error
+}
+
+// serviceKills is how often a service is killed.
+const serviceKills = 3
+
+// kill kills a service several times. It works again when a change of the given Tunnel is in use, which should be one
+// of the last: the clients of the first workload clusters occupy the tunnels where an edge has only one.
+func (w *world) kill(ctx context.Context, r *results, n, tunnel int, s service) error {
+	var ready, works []float64
+	for i := range serviceKills {
+		// The writes that the end of the clients and the last restart have caused are not part of it.
+		if err := w.quiet(ctx, n); err != nil {
+			return err
+		}
+		begin := time.Now()
+		s.kill()
+		extra := fmt.Sprintf("after-%s-%d.example.org", s.name, i)
+		if err := w.rename(ctx, tunnel, extra); err != nil {
+			return err
+		}
+		if err := quickly(ctx, func(ctx context.Context) (bool, error) { return s.ready(ctx) == nil, nil }); err != nil {
+			return fmt.Errorf("waiting until the %s is ready: %w", s.name, err)
+		}
+		ready = append(ready, time.Since(begin).Seconds())
+		if _, err := w.answers(ctx, extra); err != nil {
+			return fmt.Errorf("after the end of the %s: %w", s.name, err)
+		}
+		works = append(works, time.Since(begin).Seconds())
+	}
+	r.of(s.name, "killed: ready after", "s", percentile(ready, .5), ready...)
+	r.of(s.name, "killed: works again after", "s", percentile(works, .5), works...)
 	return nil
 }
 
@@ -182,7 +199,7 @@ func (w *world) probe(ctx context.Context, host string) (stop func(), _ *latency
 // ready, and until it has all tunnels.
 func (w *world) cold(ctx context.Context, r *results) error {
 	up := w.Fleet.Stats().Up
-	begin, err := w.restartGateway(ctx, func(g *lab.Agent) error {
+	begin, err := w.restartGateway(ctx, r.size, func(g *lab.Agent) error {
 		kept, err := filepath.Glob(filepath.Join(g.StateDir, "*"))
 		for _, path := range kept {
 			err = errors.Join(err, os.RemoveAll(path))
@@ -203,7 +220,7 @@ func (w *world) cold(ctx context.Context, r *results) error {
 // statistics turns on the gateway's statistics of each Envoy cluster.
 func (w *world) statistics(ctx context.Context, r *results) error {
 	up := w.Fleet.Stats().Up
-	begin, err := w.restartGateway(ctx, func(g *lab.Agent) error {
+	begin, err := w.restartGateway(ctx, r.size, func(g *lab.Agent) error {
 		g.Change(func(spec *proc.Spec) { spec.Args = append(slices.Clone(spec.Args), "--cluster-statistics") })
 		return nil
 	})
@@ -218,8 +235,11 @@ func (w *world) statistics(ctx context.Context, r *results) error {
 }
 
 // restartGateway kills the gateway's agent and Envoy with SIGKILL, calls meanwhile, and returns when the gateway is
-// ready again. begin is when it was started again.
-func (w *world) restartGateway(ctx context.Context, meanwhile func(*lab.Agent) error) (begin time.Time, err error) {
+// ready again. begin is when it was started again. With statistics of each of n Envoy clusters, Envoy has to make these
+// before it is ready.
+func (w *world) restartGateway(
+	ctx context.Context, n int, meanwhile func(*lab.Agent) error,
+) (begin time.Time, err error) {
 	g := w.Gateways[0]
 	g.Hold()
 	if err := g.KillEnvoy(); err != nil {
@@ -230,5 +250,5 @@ func (w *world) restartGateway(ctx context.Context, meanwhile func(*lab.Agent) e
 	}
 	begin = time.Now()
 	g.Resume()
-	return begin, g.WaitReady(ctx, patience, g.Ready)
+	return begin, g.WaitReady(ctx, patience+time.Duration(n)*allPatience, g.Ready)
 }
