@@ -144,14 +144,8 @@ func socketAddress(e model.Endpoint) *corev3.Address {
 	}}}
 }
 
-// socketOption sets an option of TCP for the connections of an Envoy cluster: see tcp(7).
-func socketOption(description string, name, value int64) *corev3.BindConfig {
-	const levelTCP = 6 // IPPROTO_TCP
-	return &corev3.BindConfig{SocketOptions: []*corev3.SocketOption{{
-		Description: description,
-		Level:       levelTCP,
-		Name:        name,
-		Value:       &corev3.SocketOption_IntValue{IntValue: value},
-		State:       corev3.SocketOption_STATE_PREBIND,
-	}}}
+// tcpOption sets an option of TCP for the connections of an Envoy cluster: see tcp(7).
+func tcpOption(description string, name, value int64) *corev3.BindConfig {
+	const level = 6 // IPPROTO_TCP
+	return typed.SocketOption(description, level, name, value)
 }

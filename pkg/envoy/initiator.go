@@ -194,6 +194,6 @@ func edgeGateway(d model.TunnelDomain, gateway string, edge model.Subject, at []
 		TransportSocket:           clientTLS(edge, d.GatewayReplica(gateway)),
 	}
 	discoverAll(c, at)
-	c.UpstreamBindConfig = socketOption("TCP_NOTSENT_LOWAT", notSentLowat, notSentLowWater)
+	c.UpstreamBindConfig = tcpOption("TCP_NOTSENT_LOWAT", notSentLowat, notSentLowWater)
 	return c
 }

@@ -64,7 +64,7 @@ func forwardedCluster(inst model.Installation, g model.Gateway) *clusterv3.Clust
 // pings of the HTTP/2 connections in them are such data: see multiplex.Peer and multiplex.PingOften.
 func noticeSilence(c *clusterv3.Cluster) {
 	const userTimeout = 18 // TCP_USER_TIMEOUT of Linux
-	c.UpstreamBindConfig = socketOption("TCP_USER_TIMEOUT", userTimeout, peerSilence.Milliseconds())
+	c.UpstreamBindConfig = tcpOption("TCP_USER_TIMEOUT", userTimeout, peerSilence.Milliseconds())
 }
 
 // peerChain returns the filter chain of the public listener for clients that other gateways forward.

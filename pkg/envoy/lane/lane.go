@@ -125,13 +125,7 @@ func onlyConnected() *corev3.BindConfig {
 		timestamping = 37     // SO_TIMESTAMPING of Linux
 		number       = 1 << 7 // SOF_TIMESTAMPING_OPT_ID
 	)
-	return &corev3.BindConfig{SocketOptions: []*corev3.SocketOption{{
-		Description: "SO_TIMESTAMPING",
-		Level:       socket,
-		Name:        timestamping,
-		Value:       &corev3.SocketOption_IntValue{IntValue: number},
-		State:       corev3.SocketOption_STATE_PREBIND,
-	}}}
+	return typed.SocketOption("SO_TIMESTAMPING", socket, timestamping, number)
 }
 
 // change unpacks a message, has it changed, and packs it again in its place.

@@ -1,5 +1,6 @@
 // Package typed makes parts of Envoy resources that the same message or text always gives: encoded extensions, matches,
-// ranges, internal listeners and groups of hosts. The package does not know which extensions Fairlead uses.
+// ranges, internal listeners, options of sockets and groups of hosts. The package does not know which extensions
+// Fairlead uses.
 package typed
 
 import (
@@ -37,6 +38,18 @@ const HTTPProtocols = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 // HTTPOptions returns the HTTP options of an Envoy cluster.
 func HTTPOptions(options *upstreamhttpv3.HttpProtocolOptions) map[string]*anypb.Any {
 	return map[string]*anypb.Any{HTTPProtocols: Pack(options)}
+}
+
+// SocketOption sets an option of the sockets of an Envoy cluster before they connect: see setsockopt(2). description
+// is its name.
+func SocketOption(description string, level, name, value int64) *corev3.BindConfig {
+	return &corev3.BindConfig{SocketOptions: []*corev3.SocketOption{{
+		Description: description,
+		Level:       level,
+		Name:        name,
+		Value:       &corev3.SocketOption_IntValue{IntValue: value},
+		State:       corev3.SocketOption_STATE_PREBIND,
+	}}}
 }
 
 // HTTPFilter returns a filter of an HTTP connection manager.

@@ -20,7 +20,7 @@ func latency(ctx context.Context, p *place, log *record.Log, options record.Opti
 		return err
 	}
 	defer closeAll(subjects)
-	span := time.Duration(options.Rounds(4, 1)) * time.Second
+	span := time.Duration(options.Rounds(2, 1)) * time.Second
 	units := map[string]string{"p99 under bulk/idle": "× idle"}
 	for _, load := range []string{"idle", "bulk"} {
 		for name, unit := range latencyUnits {
