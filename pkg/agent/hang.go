@@ -18,7 +18,8 @@ import (
 // supervisor, or the unit or container of an external Envoy, starts a new one: see package watchdog. It does not
 // depend on the supervisor, which waits for an Envoy that hung before the agent started.
 func (a *Agent) watchEnvoy(ctx context.Context) {
-	probe := watchdog.NewProbe(a.config.path(envoy.LoopSocket), a.config.Concurrency, a.config.admin().Answers)
+	admin := a.config.admin()
+	probe := watchdog.NewProbe(a.config.path(envoy.LoopSocket), admin.Socket, a.config.Concurrency, admin.Answers)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

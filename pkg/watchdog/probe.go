@@ -23,7 +23,8 @@ var ErrUnknownProcess = errors.New("the process of Envoy is not visible here")
 // Probe probes the Envoys that run one after the other in the same directory. It is safe for concurrent use.
 type Probe struct {
 	loop    string                          // path of the socket of the loop listener
-	admin   func(ctx context.Context) error // returns nil for any answer of the admin interface
+	admin   string                          // path of the socket of the admin interface
+	ask     func(ctx context.Context) error // returns nil for any answer of the admin interface
 	main    atomic.Uint64                   // number of answers
 	workers []*worker
 
@@ -37,10 +38,10 @@ type worker struct {
 	answers atomic.Uint64
 }
 
-// NewProbe returns a Probe of an Envoy with this number of workers that listens on loop. admin sends one request to
-// the main thread, and must have its own timeout.
-func NewProbe(loop string, workers int, admin func(ctx context.Context) error) *Probe {
-	p := &Probe{loop: loop, admin: admin}
+// NewProbe returns a Probe of an Envoy with this number of workers that listens on the sockets loop and admin. ask
+// sends one request to the main thread, and must have its own timeout.
+func NewProbe(loop, admin string, workers int, ask func(ctx context.Context) error) *Probe {
+	p := &Probe{loop: loop, admin: admin, ask: ask}
 	for range workers {
 		p.workers = append(p.workers, &worker{})
 	}
@@ -62,11 +63,25 @@ func (p *Probe) Run(ctx context.Context) {
 
 func (p *Probe) probeMain(ctx context.Context) {
 	for ctx.Err() == nil {
-		if p.admin(ctx) == nil {
+		if !p.Running() {
+			p.findStarting(ctx)
+		}
+		if p.ask(ctx) == nil {
 			p.main.Add(1)
 		}
 		pause(ctx, Interval)
 	}
+}
+
+// findStarting records the process of an Envoy that reads its configuration: it listens on the admin interface long
+// before it listens on the loop.
+func (p *Probe) findStarting(ctx context.Context) {
+	conn, err := (&net.Dialer{Timeout: redial}).DialContext(ctx, "unix", p.admin)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	p.setProcess(conn, p.admin)
 }
 
 // probeWorker keeps a connection to a worker. It sends a byte and waits, without a limit, until it is echoed.
@@ -74,7 +89,7 @@ func (p *Probe) probeWorker(ctx context.Context, w *worker) {
 	for ctx.Err() == nil {
 		conn, err := (&net.Dialer{Timeout: redial}).DialContext(ctx, "unix", p.loop)
 		if err == nil {
-			p.setProcess(conn)
+			p.setProcess(conn, p.loop)
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			w.echo(ctx, conn)
 			stop()
@@ -109,8 +124,9 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// setProcess records which process listens. The kernel reports it even if Envoy is frozen: see SO_PEERCRED in unix(7).
-func (p *Probe) setProcess(conn net.Conn) {
+// setProcess records which process listens on a socket, by a connection to it. The kernel reports it even if Envoy is
+// frozen: see SO_PEERCRED in unix(7).
+func (p *Probe) setProcess(conn net.Conn, socket string) {
 	pid, err := listener(conn)
 	if err != nil {
 		return
@@ -129,7 +145,7 @@ func (p *Probe) setProcess(conn net.Conn) {
 		return
 	}
 	// The process id could have been reused for another process before pidfd_open.
-	again, err := net.DialTimeout("unix", p.loop, redial)
+	again, err := net.DialTimeout("unix", socket, redial)
 	if err != nil {
 		_ = unix.Close(fd)
 		return
