@@ -140,7 +140,7 @@ func (o *options) addTo(cmd *cobra.Command) {
 	)
 	flags.BoolVar(
 		&o.agent.ClusterStatistics, "cluster-statistics", false,
-		"Envoy's statistics for each workload cluster; cost 12 KB of memory each, and more while it has traffic",
+		"Envoy's statistics for each workload cluster; cost 3 KB of memory each, and more while it has traffic",
 	)
 	o.agent.AddFlags(flags, "/var/lib/fairlead/gateway")
 	o.logging.AddTo(flags)

@@ -74,6 +74,7 @@ type Config struct {
 	Leave <-chan os.Signal
 
 	adoptTimeout time.Duration // how long a running Envoy is asked for its identity; 0: 30 s
+	turns        *envoyadmin.Turns
 }
 
 // cacheFolder is the folder in the state folder that holds the resources of the xds-servers.
@@ -107,6 +108,7 @@ func New(config Config, log *slog.Logger) (*Agent, error) {
 	if err := config.complete(); err != nil {
 		return nil, err
 	}
+	config.turns = envoyadmin.NewTurns()
 	a := &Agent{
 		config:  config,
 		log:     log,
@@ -125,7 +127,7 @@ func New(config Config, log *slog.Logger) (*Agent, error) {
 func (c Config) path(name string) string { return filepath.Join(c.RuntimeDir, name) }
 
 func (c Config) admin() envoyadmin.Client {
-	return envoyadmin.Client{Socket: c.path(envoy.AdminSocket), AdoptTimeout: c.adoptTimeout}
+	return envoyadmin.Client{Socket: c.path(envoy.AdminSocket), AdoptTimeout: c.adoptTimeout, Turns: c.turns}
 }
 
 // Run obtains identities and runs Envoy until ctx ends; then it drains Envoy, stops it and returns nil. It returns an

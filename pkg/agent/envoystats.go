@@ -77,12 +77,6 @@ func (a *Agent) clients() func(context.Context) (int, error) {
 	}
 }
 
-// clusterStats matches statistics of Envoy clusters. An edge has one Envoy cluster for each gateway and enrolment. A
-// gateway has these statistics only with --cluster-statistics.
-const clusterStats = `^cluster\..*\.(` +
-	`upstream_cx_(active|total|connect_fail|connect_timeout|rx_bytes_total|tx_bytes_total)` +
-	`|upstream_rq_(active|total|pending_overflow)|membership_(healthy|total))$`
-
 // gatherer returns the metrics of the agent and of its Envoy.
 func (a *Agent) gatherer() prometheus.Gatherer {
 	return prometheus.Gatherers{a.registry(), prometheus.GathererFunc(a.gatherEnvoy)}
@@ -111,10 +105,11 @@ func (a *Agent) gatherEnvoy() ([]*dto.MetricFamily, error) {
 	}
 	kept, dropped := bound(families, maxSeries)
 	if err == nil && a.config.PerCluster {
+		// A gateway has these only with --cluster-statistics, an edge has one Envoy cluster for each gateway and enrolment.
 		// They come last: there is no room for all of 10,000 workload clusters, and the other series describe Envoy's
 		// health.
 		var clusters map[string]*dto.MetricFamily
-		clusters, err = a.config.admin().Families(ctx, clusterStats)
+		clusters, err = a.config.admin().Families(ctx, envoy.ClusterStatistics)
 		more, over := bound(clusters, maxSeries-seriesOf(kept))
 		kept, dropped = append(kept, more...), dropped+over
 	}

@@ -1,6 +1,8 @@
 package envoy
 
 import (
+	"regexp"
+	"strings"
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
@@ -29,8 +31,8 @@ import (
 type BootstrapConfig struct {
 	MaxHeap        uint64 // limit of Envoy's heap in bytes; 0: a default that depends on the role
 	MaxConnections uint64 // limit of downstream connections, of clients and edges; 0: a default
-	// ClusterStatistics enables a gateway's statistics for each Envoy cluster, and so for each workload cluster. They
-	// use 12 KB of memory each, and more while there is traffic.
+	// ClusterStatistics enables a gateway's statistics for each Envoy cluster, and so for each workload cluster: those
+	// that the constant of this name matches.
 	ClusterStatistics bool
 }
 
@@ -52,8 +54,9 @@ func GatewayBootstrap(c BootstrapConfig) *bootstrapv3.Bootstrap {
 	// Most workload clusters are idle most of the time: their traffic counters are created on first use.
 	b.DeferredStatOptions = &bootstrapv3.Bootstrap_DeferredStatOptions{EnableDeferredCreationStats: true}
 	b.MemoryAllocatorManager = releaseMemory()
-	if !c.ClusterStatistics {
-		b.StatsConfig = noClusterStatistics()
+	b.StatsConfig = noClusterStatistics()
+	if c.ClusterStatistics {
+		b.StatsConfig = fewClusterStatistics()
 	}
 	return b
 }
@@ -83,6 +86,37 @@ func noClusterStatistics() *metricsv3.StatsConfig {
 			}}},
 		}},
 	}
+}
+
+// ClusterStatistics matches the statistics of Envoy clusters that an agent publishes, by Envoy's names.
+const ClusterStatistics = `^cluster\..*\.(` +
+	`upstream_cx_(active|total|connect_fail|connect_timeout|rx_bytes_total|tx_bytes_total)` +
+	`|upstream_rq_(active|total|pending_overflow)|membership_(healthy|total))$`
+
+// fewClusterStatistics excludes the statistics of Envoy clusters that ClusterStatistics does not match, which are most:
+// each query for statistics visits all that exist, and keeps Envoy's main thread busy meanwhile.
+func fewClusterStatistics() *metricsv3.StatsConfig {
+	var patterns []*matcherv3.StringMatcher
+	for _, names := range []string{withoutPrefix("cluster."), ClusterStatistics} {
+		patterns = append(patterns, &matcherv3.StringMatcher{
+			MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: names}},
+		})
+	}
+	return &metricsv3.StatsConfig{
+		StatsMatcher: &metricsv3.StatsMatcher{StatsMatcher: &metricsv3.StatsMatcher_InclusionList{
+			InclusionList: &matcherv3.ListStringMatcher{Patterns: patterns},
+		}},
+	}
+}
+
+// withoutPrefix returns a regular expression that matches the strings that differ from prefix in one of its bytes. RE2
+// has no lookahead, with which that would be shorter.
+func withoutPrefix(prefix string) string {
+	var alternatives []string
+	for i := range prefix {
+		alternatives = append(alternatives, regexp.QuoteMeta(prefix[:i])+"[^"+prefix[i:i+1]+"].*")
+	}
+	return strings.Join(alternatives, "|")
 }
 
 // keepLastBytes lets clients of a gateway read the data that it still holds for them when a stream in a reverse tunnel

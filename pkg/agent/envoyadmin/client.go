@@ -36,6 +36,7 @@ const (
 type Client struct {
 	Socket       string
 	AdoptTimeout time.Duration // how long WaitInfo retries; 0: 30 s
+	Turns        *Turns        // of queries for statistics; nil: at any time
 }
 
 func (a Client) get(ctx context.Context, path string) ([]byte, error) {
