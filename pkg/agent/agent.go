@@ -73,8 +73,8 @@ type Config struct {
 	// Leave ends the agent without stopping Envoy; nil: never.
 	Leave <-chan os.Signal
 
-	adoptTimeout time.Duration // how long a running Envoy is asked for its identity; 0: 30 s
-	turns        *envoyadmin.Turns
+	adoptTimeout time.Duration     // how long a running Envoy is asked for its identity; 0: 30 s
+	turns        *envoyadmin.Turns // of queries for Envoy's statistics; nil before New
 }
 
 // cacheFolder is the folder in the state folder that holds the resources of the xds-servers.

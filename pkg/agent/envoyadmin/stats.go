@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -21,19 +22,27 @@ const maxStats = 8 << 20
 // with 10,000 of them that takes Envoy's main thread 66 ms, and this one 4 ms. The error includes the end of ctx before
 // the query had its turn.
 func (a Client) Families(ctx context.Context, names string) (map[string]*dto.MetricFamily, error) {
-	query := func(ctx context.Context) (families, error) { return a.statistics(ctx, names) }
 	if a.Turns == nil {
-		return query(ctx)
+		answer, _, err := a.statistics(ctx, names)
+		return answer, err
 	}
-	return a.Turns.run(ctx, query)
+	return a.Turns.run(ctx, func(ctx context.Context) (families, time.Duration, error) { return a.statistics(ctx, names) })
 }
 
-func (a Client) statistics(ctx context.Context, names string) (families, error) {
+// statistics returns the answer to a query, and how long Envoy worked on it; 0: it gave none.
+func (a Client) statistics(ctx context.Context, names string) (answer families, worked time.Duration, err error) {
+	began := time.Now()
 	response, err := a.open(ctx, http.MethodGet, "/stats/prometheus?filter="+url.QueryEscape(names))
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer response.Body.Close()
+	answer, err = read(response)
+	return answer, time.Since(began), err
+}
+
+// read returns the statistics of an answer.
+func read(response *http.Response) (families, error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxStats))
 	if err != nil {
 		return nil, fmt.Errorf("querying Envoy for its statistics: %w", err)

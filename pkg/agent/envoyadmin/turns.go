@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// restTimes is how long Envoy's main thread is left alone after a query for statistics, as a multiple of the time
-	// that the query took: such queries get at most a fifth of that thread, which also applies resources.
+	// restTimes is how long Envoy's main thread is left alone after it has answered a query for statistics, as a multiple
+	// of the time that this took: such queries get at most a fifth of that thread, which also applies resources.
 	restTimes = 4
 	// maxRest bounds that time.
 	maxRest = 30 * time.Second
@@ -18,10 +18,10 @@ const (
 	answerTime = time.Minute
 )
 
-// Turns lets one query for statistics at a time reach an Envoy, and leaves it alone for a while after each. Envoy works
-// on a query even if its client has gone. With statistics of 10,000 workload clusters that takes seconds, so repeated
-// queries that time out would occupy its main thread for ever. All Clients of an Envoy share one Turns. It is safe for
-// concurrent use.
+// Turns lets one query for statistics at a time reach an Envoy, and leaves it alone for a while after each answer.
+// Envoy works on a query even if its client has gone. With statistics of 10,000 workload clusters that takes seconds,
+// so repeated queries that time out would occupy its main thread without end. All Clients of an Envoy share one Turns.
+// It is safe for concurrent use.
 type Turns struct {
 	free chan struct{} // has a value while no query runs
 }
@@ -37,8 +37,11 @@ func NewTurns() *Turns {
 type families map[string]*dto.MetricFamily
 
 // run waits for its turn and for the result of a query, at most until ctx ends. The query continues then, for up to
-// answerTime, and the next one waits for it.
-func (t *Turns) run(ctx context.Context, query func(context.Context) (families, error)) (families, error) {
+// answerTime, and the next one waits for it. A query also returns how long Envoy worked on its answer; 0: it gave none,
+// because it has ended or hangs.
+func (t *Turns) run(
+	ctx context.Context, query func(context.Context) (families, time.Duration, error),
+) (families, error) {
 	select {
 	case <-t.free:
 	case <-ctx.Done():
@@ -48,12 +51,12 @@ func (t *Turns) run(ctx context.Context, query func(context.Context) (families, 
 	var err error
 	done := make(chan struct{})
 	go func() {
-		began := time.Now()
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 		defer cancel()
-		answer, err = query(within)
+		var worked time.Duration
+		answer, worked, err = query(within)
 		close(done)
-		time.AfterFunc(min(restTimes*time.Since(began), maxRest), func() { t.free <- struct{}{} })
+		time.AfterFunc(min(restTimes*worked, maxRest), func() { t.free <- struct{}{} })
 	}()
 	select {
 	case <-done:

@@ -199,7 +199,7 @@ func (w *world) probe(ctx context.Context, host string) (stop func(), _ *latency
 // ready, and until it has all tunnels.
 func (w *world) cold(ctx context.Context, r *results) error {
 	up := w.Fleet.Stats().Up
-	begin, err := w.restartGateway(ctx, r.size, func(g *lab.Agent) error {
+	begin, err := w.restartGateway(ctx, func(g *lab.Agent) error {
 		kept, err := filepath.Glob(filepath.Join(g.StateDir, "*"))
 		for _, path := range kept {
 			err = errors.Join(err, os.RemoveAll(path))
@@ -220,7 +220,7 @@ func (w *world) cold(ctx context.Context, r *results) error {
 // statistics turns on the gateway's statistics of each Envoy cluster.
 func (w *world) statistics(ctx context.Context, r *results) error {
 	up := w.Fleet.Stats().Up
-	begin, err := w.restartGateway(ctx, r.size, func(g *lab.Agent) error {
+	begin, err := w.restartGateway(ctx, func(g *lab.Agent) error {
 		g.Change(func(spec *proc.Spec) { spec.Args = append(slices.Clone(spec.Args), "--cluster-statistics") })
 		return nil
 	})
@@ -235,11 +235,8 @@ func (w *world) statistics(ctx context.Context, r *results) error {
 }
 
 // restartGateway kills the gateway's agent and Envoy with SIGKILL, calls meanwhile, and returns when the gateway is
-// ready again. begin is when it was started again. With statistics of each of n Envoy clusters, Envoy has to make these
-// before it is ready.
-func (w *world) restartGateway(
-	ctx context.Context, n int, meanwhile func(*lab.Agent) error,
-) (begin time.Time, err error) {
+// ready again. begin is when it was started again.
+func (w *world) restartGateway(ctx context.Context, meanwhile func(*lab.Agent) error) (begin time.Time, err error) {
 	g := w.Gateways[0]
 	g.Hold()
 	if err := g.KillEnvoy(); err != nil {
@@ -250,5 +247,5 @@ func (w *world) restartGateway(
 	}
 	begin = time.Now()
 	g.Resume()
-	return begin, g.WaitReady(ctx, patience+time.Duration(n)*allPatience, g.Ready)
+	return begin, g.WaitReady(ctx, patience, g.Ready)
 }
