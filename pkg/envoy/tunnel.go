@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/envoy/lane"
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
+	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -50,6 +51,16 @@ func TunnelOf(resource *anypb.Any) (t Tunnel, ok bool) {
 		t.Plain = typed.Pack(c)
 	}
 	return t, true
+}
+
+// Plain returns a resource as an Envoy of a gateway runs it, if its agent has chosen no form for it: a tunnel after
+// Complete with the default limits, or another gateway without its description. Any other resource is returned itself.
+func Plain(resource *anypb.Any) *anypb.Any {
+	if tunnel, ok := TunnelOf(resource); ok {
+		return tunnel.Plain
+	}
+	_, _, plain, _ := peers.Described(resource)
+	return plain
 }
 
 // Complete changes an Envoy cluster of a tunnel as the agent of a gateway does: see multiplex.CloseUnused and

@@ -39,7 +39,7 @@ type dumped struct {
 	Form    string          `json:"form,omitempty"`    // chosen by the agent
 	Diff    string          `json:"diff,omitempty"`
 
-	changed json.RawMessage // what the agent of a gateway makes of the sent Envoy cluster of a tunnel
+	changed json.RawMessage // envoy.Plain of what was sent; nil: the same
 }
 
 func configDumpCommand() *cobra.Command {
@@ -146,8 +146,8 @@ func (f *dumpFlags) read(ctx context.Context, servers *collect.Servers, name str
 			Message: r.Refusal,
 			Sent:    sent,
 		}
-		if tunnel, ok := envoy.TunnelOf(r.Config); ok {
-			if d.changed, err = asJSON(tunnel.Plain); err != nil {
+		if plain := envoy.Plain(r.Config); plain != r.Config {
+			if d.changed, err = asJSON(plain); err != nil {
 				return nil, err
 			}
 		}

@@ -119,11 +119,7 @@ func (*reachability) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	if forwarding, ok := applyForward(form, resource); ok {
 		return forwarding
 	}
-	if tunnel, ok := envoy.TunnelOf(resource); ok {
-		return tunnel.Plain
-	}
-	_, _, plain, _ := peers.Described(resource)
-	return plain
+	return envoy.Plain(resource)
 }
 
 // restore decides, before Envoy is served and the tunnels are known, what depends on the configuration alone, with the
