@@ -16,6 +16,9 @@ const (
 	accountInterval = 15 * time.Second
 	// blindInterval is the wait after a comparison that was not possible, for example while Envoy starts.
 	blindInterval = time.Second
+	// blindLimit is for how many intervals comparisons may be impossible before that is an error: an Envoy with 10,000
+	// workload clusters needs 24 s to start.
+	blindLimit = 4
 )
 
 // Writes is what Envoy reports about the files that it writes.
@@ -27,8 +30,17 @@ type Writes struct {
 // accountant compares the sockets of the public port with the record. It is used by one goroutine only.
 type accountant struct {
 	kernel   sockets.Kernel
-	offset   int64 // of the log, at the previous comparison
-	buffered bool  // whether bytes were not written yet at the previous comparison
+	offset   int64     // of the log, at the previous comparison
+	buffered bool      // whether bytes were not written yet at the previous comparison
+	worked   time.Time // when a comparison last worked, or the first one was tried
+}
+
+// isError reports whether an incomplete record is an error. That a comparison is not possible is one only after a time.
+func (a *accountant) isError(possible bool, after time.Duration) bool {
+	if possible || a.worked.IsZero() {
+		a.worked = time.Now()
+	}
+	return possible || time.Since(a.worked) >= after
 }
 
 // account compares the sockets with the record periodically until ctx ends.
@@ -72,7 +84,7 @@ func (t *Table) compare(ctx context.Context, a *accountant) bool {
 		t.history.Add([]string{statusKey}) // notifies readers of Incomplete
 	}
 	t.mu.Unlock()
-	if after != "" && after != before {
+	if a.isError(why == "", blindLimit*t.accountEvery) && after != "" {
 		t.logOnce(slog.LevelError, "record of connections is incomplete", errors.New(after))
 	}
 	if t.config.Replace != nil {

@@ -171,6 +171,45 @@ func TestNoConnectionIsClosedWhileTheRecordIsIncomplete(t *testing.T) {
 	}
 }
 
+// TestOnlyALongSilenceOfEnvoyIsAnError has an Envoy that does not answer while it starts, and one that hangs.
+func TestOnlyALongSilenceOfEnvoyIsAnError(t *testing.T) {
+	for name, tt := range map[string]struct {
+		every time.Duration
+		logs  bool
+	}{"an Envoy that starts": {every: patience}, "an Envoy that hangs": {every: 50 * time.Millisecond, logs: true}} {
+		t.Run(name, func(t *testing.T) {
+			var answers atomic.Bool
+			b := newBed(t, t.TempDir())
+			b.accountEvery = tt.every
+			b.config.Public = newEcho(t, "tcp", "127.0.0.1:0").Addr().(*net.TCPAddr).AddrPort()
+			b.config.Writes = writesOf(func() (Writes, error) {
+				if answers.Load() {
+					return Writes{}, nil
+				}
+				return Writes{}, errors.New("no answer")
+			})
+			if err := errors.Join(b.Fresh(), b.open(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			b.run(t)
+			b.isIncomplete(t, "Envoy does not answer")
+			if tt.logs {
+				eventually.True(t, patience, "an error is logged", func() error {
+					if b.log.Count("is incomplete", "Envoy does not answer") == 0 {
+						return errors.New(b.log.String())
+					}
+					return nil
+				})
+			}
+			answers.Store(true)
+			b.completes(t)
+			if n := b.log.Count("is incomplete"); !tt.logs && n > 0 {
+				t.Errorf("%d errors are logged:\n%s", n, b.log)
+			}
+		})
+	}
+}
+
 // TestAnEnvoyThatDoesNotRecordKeepsItsConnections has an xds-server of an older version, and restarts the agent
 // meanwhile.
 func TestAnEnvoyThatDoesNotRecordKeepsItsConnections(t *testing.T) {
