@@ -98,7 +98,7 @@ func handshakeAttacks(t *testing.T, in *installation) {
 			}
 		},
 	)
-	in.leafAttacks(t, gateway.from(hostile.Namespace), leaf, bare)
+	in.leafAttacks(t, gateway.from(hostile.Namespace), leaf)
 	attack(
 		t,
 		"one source opens silent connections",
@@ -117,7 +117,8 @@ func handshakeAttacks(t *testing.T, in *installation) {
 }
 
 // leafAttacks use one valid leaf of a hostile tenant.
-func (in *installation) leafAttacks(t *testing.T, from target, leaf outsider.Stolen, bare *bareGateway) {
+func (in *installation) leafAttacks(t *testing.T, from target, leaf outsider.Stolen) {
+	bare := newBareGateway(t, model.MaxHandshakes) // one bucket for all would reject most of these tunnels
 	attack(t, "one leaf opens 3,000 tunnels", "a limit of tunnels for each edge, checked after TLS",
 		func(t *testing.T) {
 			held := from.hold(t, leaf, leafTries)
