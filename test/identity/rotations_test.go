@@ -29,7 +29,7 @@ const (
 	// With turnLanes each workload cluster has more reverse tunnels than a gateway makes attempts.
 	turnEdges, turnClusters, turnLanes = 4, 6, 2
 	// leafRotations is how many rotations must happen under load.
-	leafRotations = 500
+	leafRotations = 400
 	// loadRate is how many requests per second the load attempts, and calmRate the same while a CA rotates by itself. A
 	// slow or busy machine makes fewer requests. What matters is that none fails.
 	loadRate, calmRate = 40, 20
@@ -75,8 +75,8 @@ func TestRotationsInterruptNoRequest(t *testing.T) {
 	r.begin(t, calmRate)
 	t.Run("CA by itself", r.rotatesItself)
 	r.load.Stop()
-	release()
 	t.Run("expired leaf", r.expiredWhileOff)
+	release()
 	t.Run("long outage", r.longOutage)
 	t.Run("logs", func(t *testing.T) { r.Logs(t) })
 }
@@ -147,7 +147,7 @@ func (r *rotations) newCertificates() (map[string][]string, int, error) {
 func (r *rotations) rotateLeaves(t *testing.T) {
 	that(
 		t,
-		"no request fails and no stream breaks while 500 leaves are renewed under load",
+		"no request fails and no stream breaks while 400 leaves are renewed under load",
 		func(t *testing.T) {
 			must(t, proc.Wait(t.Context(), 6*time.Minute, func(context.Context) error {
 				if err := r.load.Unbroken(r.from); err != nil {
