@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/proc"
+	"github.com/fairlead/fairlead/test/lab/workspace"
 )
 
 // fault begins a fault, and returns what ends it. A fault of an edge whose Cluster is deleted has no effect.
@@ -37,7 +38,13 @@ func (in *installation) start(ctx context.Context, s Step) (end func() error, er
 		return in.refuse(ctx, s.Action)
 	case Downgrade:
 		return in.downgrade(ctx, s.Target)
-	case Unplug, OneWay, Delay, Lossy, Corrupt, Forget, FillDisk, ReadOnly, SlowDisk, WrongDNS, Misroute:
+	case FillDisk, ReadOnly, SlowDisk:
+		d, err := in.diskOf(s.Target)
+		if err != nil {
+			return nil, err
+		}
+		return wearOut(ctx, d, s.Action)
+	case Unplug, OneWay, Delay, Lossy, Corrupt, Forget, WrongDNS, Misroute:
 		cluster, number, _ := strings.Cut(s.Target, "/")
 		if r := in.remote(cluster); r != nil {
 			return func() error { return r.site.Plug(ctx) }, r.site.Unplug(ctx)
@@ -232,16 +239,38 @@ func unlessGone(err error) error {
 	return err
 }
 
-// fault begins a fault of the disk or of the network of an edge.
-func (p *place) fault(ctx context.Context, action Action) (end func() error, err error) {
+// diskOf returns the disk of a gateway or of an edge.
+func (in *installation) diskOf(target string) (*workspace.Disk, error) {
+	owner, number, _ := strings.Cut(target, "/")
+	if owner == "gateway" {
+		n, err := strconv.Atoi(number)
+		if err != nil || n >= len(in.disks) {
+			return nil, fmt.Errorf("%s has no disk of its own", target)
+		}
+		return in.disks[n], nil
+	}
+	p, err := in.place(owner, number)
+	if err != nil {
+		return nil, err
+	}
+	return p.disk, nil
+}
+
+// wearOut begins a fault of a disk.
+func wearOut(ctx context.Context, d *workspace.Disk, action Action) (end func() error, err error) {
 	switch action {
 	case FillDisk:
-		return p.disk.Free, p.disk.Fill()
+		return d.Free, d.Fill()
 	case SlowDisk:
-		p.disk.Slow(slowBy)
-		return func() error { p.disk.Slow(0); return nil }, nil
-	case ReadOnly:
-		return func() error { return p.disk.ReadOnly(ctx, false) }, p.disk.ReadOnly(ctx, true)
+		d.Slow(slowBy)
+		return func() error { d.Slow(0); return nil }, nil
+	}
+	return func() error { return d.ReadOnly(ctx, false) }, d.ReadOnly(ctx, true)
+}
+
+// fault begins a fault of the network of an edge.
+func (p *place) fault(ctx context.Context, action Action) (end func() error, err error) {
+	switch action {
 	case Unplug:
 		return func() error { return p.site.Plug(ctx) }, p.site.Unplug(ctx)
 	case OneWay:

@@ -45,6 +45,7 @@ type installation struct {
 	members map[string]*member
 	standIn map[string]*world.StandIn // the present ones
 	lasting []*lab.Agent              // the gateways, because scaling changes those of the lab
+	disks   []*workspace.Disk         // of the gateways that are never removed; none in the short form
 	history *Recorder                 // of the present run
 	remotes []*remote                 // Clusters with networks; none in the short form
 	second  *secondInstallation       // nil in the short form
@@ -96,21 +97,28 @@ type place struct {
 	disk *workspace.Disk
 }
 
-// diskSize is the size of the disk of an edge in KiB.
-const diskSize = 4096
+// diskSize is the size of the disk of an edge, and gatewayDiskSize that of a gateway, in KiB. A gateway has a log of up
+// to 8 MiB, and for a moment two.
+const diskSize, gatewayDiskSize = 4 << 10, 64 << 10
 
 // newInstallation starts an installation with workload clusters of Inventory.
 func newInstallation(t *testing.T, options lab.Options, names []string) *installation {
 	t.Helper()
 	options.Controllers, options.XDSServers, options.Gateways = Controllers, XDSServers, Gateways
 	options.Metrics, options.ServingNames = true, []string{world.Hostname("berlin"), secondHostname("berlin")}
+	var disks []*workspace.Disk
 	if !options.Lean {
 		options.EtcdMembers = EtcdMembers
+		options.Prepare = func(ctx context.Context, l *lab.Lab) (err error) {
+			disks, err = gatewayDisks(ctx, l)
+			return err
+		}
 	}
 	in := &installation{
 		World: world.Start(t, &proof, options), t: t, members: map[string]*member{}, long: !options.Lean,
 		standIn: map[string]*world.StandIn{}, revoked: map[string]bool{},
 	}
+	in.disks = disks
 	in.lasting = slices.Clone(in.Gateways)
 	if in.long {
 		in.second = newSecond(t, in.Lab) // before there are sites, which are to know the name of its gateways
@@ -137,6 +145,18 @@ func newInstallation(t *testing.T, options lab.Options, names []string) *install
 	group.Wait()
 	must(t, errors.Join(errs...))
 	return in
+}
+
+// gatewayDisks mounts the state folders of the gateways that always run.
+func gatewayDisks(ctx context.Context, l *lab.Lab) (disks []*workspace.Disk, err error) {
+	for i := range Gateways - 1 {
+		d, err := l.NewSlowDisk(ctx, filepath.Join(netns.GatewayReplica(i), "state"), gatewayDiskSize)
+		if err != nil {
+			return nil, err
+		}
+		disks = append(disks, d)
+	}
+	return disks, nil
 }
 
 // lengthen adds what only the long form has.

@@ -27,11 +27,11 @@ const (
 	Ahead Action = "ahead"
 	// Behind is the opposite of Ahead.
 	Behind Action = "behind"
-	// FillDisk leaves no space on the disk of an edge.
+	// FillDisk leaves no space on the disk of an edge or a gateway.
 	FillDisk Action = "fill-disk"
-	// ReadOnly makes the disk of an edge read-only.
+	// ReadOnly makes the disk of an edge or a gateway read-only.
 	ReadOnly Action = "read-only"
-	// SlowDisk makes each write of an edge's disk take seconds.
+	// SlowDisk makes each write to the disk of an edge or a gateway take seconds.
 	SlowDisk Action = "slow-disk"
 	// Unplug sets the link of an edge's site down: packets in both directions are lost without an error.
 	Unplug Action = "unplug"
@@ -91,7 +91,7 @@ const (
 // targets are the targets of each action, as in Inventory.
 var targets = map[Action][]string{
 	Kill: processes(), Freeze: append(processes(), "apiserver", "etcd"), Starve: processes(), NoFiles: processes(),
-	Ahead: programs(), Behind: programs(), FillDisk: edges(), ReadOnly: edges(), SlowDisk: edges(),
+	Ahead: programs(), Behind: programs(), FillDisk: disks(), ReadOnly: disks(), SlowDisk: disks(),
 	NoMemory: processes(), WrongDNS: edges(), Misroute: edges(),
 	Unplug: append(edges(), networks()...), OneWay: edges(), Delay: edges(), Lossy: edges(), Corrupt: edges(),
 	Forget: edges(),
@@ -145,7 +145,7 @@ func (s Step) String() string { return fmt.Sprintf("%s %s %s %s", s.At, s.For, s
 func (s Step) End() time.Duration { return s.At + s.For }
 
 // Breaks returns the workload cluster or the gateway whose requests may fail because of the step. It is empty if none
-// may: requests need neither controllers nor xds-servers nor the management cluster nor the disk of an edge.
+// may: requests need neither controllers nor xds-servers nor the management cluster nor a disk.
 func (s Step) Breaks() string {
 	switch s.Action { // open tunnels need neither a disk nor a lookup
 	case FillDisk, ReadOnly, SlowDisk, WrongDNS, Misroute:
@@ -268,6 +268,9 @@ func (s Step) lane() string {
 	if s.Target == "etcd" {
 		return "fault apiserver"
 	}
+	if slices.Contains([]Action{FillDisk, ReadOnly, SlowDisk}, s.Action) && s.Relays() {
+		return "fault " + s.Target + "/agent" // a downgrade needs the disk
+	}
 	if s.Action.IsFault() || s.Action == Downgrade {
 		return "fault " + s.Target
 	}
@@ -326,6 +329,15 @@ func programs() []string {
 }
 
 // processes returns the processes that can be killed. The last gateway is left out: it is scaled down.
+// disks are the edges and gateways with a disk of their own. The last gateway may be removed.
+func disks() []string {
+	all := edges()
+	for i := range Gateways - 1 {
+		all = append(all, fmt.Sprintf("gateway/%d", i))
+	}
+	return all
+}
+
 func processes() []string {
 	var all []string
 	for _, edge := range edges() {

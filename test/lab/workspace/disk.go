@@ -69,11 +69,15 @@ func (d *Disk) Free() error { return os.Remove(filepath.Join(d.files(), filler))
 // closes is how long processes take to close the files that they write.
 const closes = 10 * time.Second
 
-// ReadOnly makes the disk read-only, or writable again. The kernel refuses the former as long as a file is open for
-// writing, so it is tried for 10 seconds.
+// ReadOnly makes the disk read-only, or writable again. For one that cannot be slow, the kernel refuses the former as
+// long as a file is open for writing, so it is tried for 10 seconds.
 func (d *Disk) ReadOnly(ctx context.Context, readOnly bool) error {
+	if d.slow != nil {
+		d.slow.readOnly.Store(readOnly)
+		return nil
+	}
 	option := "remount," + map[bool]string{true: "ro", false: "rw"}[readOnly]
-	return proc.Wait(ctx, closes, func(ctx context.Context) error { return mount(ctx, "-o", option, d.files()) })
+	return proc.Wait(ctx, closes, func(ctx context.Context) error { return mount(ctx, "-o", option, d.Path) })
 }
 
 type endless struct{}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fs"
@@ -40,6 +41,7 @@ func (d *Disk) serve() error {
 	d.slow = &slowFS{RawFileSystem: fs.NewNodeFS(root, &fs.Options{})}
 	server, err := fuse.NewServer(d.slow, d.Path, &fuse.MountOptions{
 		DirectMountStrict: true, FsName: "fairlead-lab", Name: "fairlead-lab",
+		DisabledCapabilities: fuse.CAP_PASSTHROUGH, // with it, writes would not come here
 	})
 	if err != nil {
 		return err
@@ -51,48 +53,109 @@ func (d *Disk) serve() error {
 // Slow makes each change of the disk take so much longer; zero: as long as usual. Reading is not affected.
 func (d *Disk) Slow(by time.Duration) { d.slow.by.Store(int64(by)) }
 
-// slowFS is a file system whose changes take longer.
+// slowFS is a file system whose changes take longer, or fail as if it were mounted read-only. Files that are open for
+// writing do not prevent that: a kernel does the same after an error of the disk.
 type slowFS struct {
 	fuse.RawFileSystem
-	by atomic.Int64 // a time.Duration
+	by       atomic.Int64 // a time.Duration
+	readOnly atomic.Bool
 }
 
-func (s *slowFS) wait() { time.Sleep(time.Duration(s.by.Load())) }
-
-// Write implements fuse.RawFileSystem, like the methods below.
-func (s *slowFS) Write(cancel <-chan struct{}, input *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
-	s.wait()
-	return s.RawFileSystem.Write(cancel, input, data)
+// change does what each change begins with. If the result is not fuse.OK, it fails.
+func (s *slowFS) change() fuse.Status {
+	time.Sleep(time.Duration(s.by.Load()))
+	if s.readOnly.Load() {
+		return fuse.EROFS
+	}
+	return fuse.OK
 }
 
-// Fsync waits before a file is synchronised.
+// Open fails for writing if the file system is read-only. It implements fuse.RawFileSystem, like the methods below.
+func (s *slowFS) Open(cancel <-chan struct{}, input *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	if input.Flags&syscall.O_ACCMODE != syscall.O_RDONLY && s.readOnly.Load() {
+		return fuse.EROFS
+	}
+	return s.RawFileSystem.Open(cancel, input, out)
+}
+
+// Writev is a change.
+func (s *slowFS) Writev(cancel <-chan struct{}, input *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
+	if status := s.change(); status != fuse.OK {
+		return 0, status
+	}
+	return s.RawFileSystem.Writev(cancel, input, data)
+}
+
+// SetAttr is a change: of a mode, or of a size. It takes no longer, as those that replace a file need none.
+func (s *slowFS) SetAttr(cancel <-chan struct{}, input *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
+	if s.readOnly.Load() {
+		return fuse.EROFS
+	}
+	return s.RawFileSystem.SetAttr(cancel, input, out)
+}
+
+// Mkdir is a change.
+func (s *slowFS) Mkdir(cancel <-chan struct{}, input *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
+	if status := s.change(); status != fuse.OK {
+		return status
+	}
+	return s.RawFileSystem.Mkdir(cancel, input, name, out)
+}
+
+// Mknod is a change: it makes sockets.
+func (s *slowFS) Mknod(cancel <-chan struct{}, input *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
+	if status := s.change(); status != fuse.OK {
+		return status
+	}
+	return s.RawFileSystem.Mknod(cancel, input, name, out)
+}
+
+// Fsync waits before a file is synchronised. What was written before remains readable.
 func (s *slowFS) Fsync(cancel <-chan struct{}, input *fuse.FsyncIn) fuse.Status {
-	s.wait()
+	if status := s.change(); status != fuse.OK {
+		return status
+	}
 	return s.RawFileSystem.Fsync(cancel, input)
 }
 
-// FsyncDir waits before a folder is synchronised.
+// FsyncDir is Fsync for a folder.
 func (s *slowFS) FsyncDir(cancel <-chan struct{}, input *fuse.FsyncIn) fuse.Status {
-	s.wait()
+	if status := s.change(); status != fuse.OK {
+		return status
+	}
 	return s.RawFileSystem.FsyncDir(cancel, input)
 }
 
-// Create waits before a file is created.
+// Create is a change.
 func (s *slowFS) Create(
 	cancel <-chan struct{}, input *fuse.CreateIn, name string, out *fuse.CreateOut,
 ) fuse.Status {
-	s.wait()
+	if status := s.change(); status != fuse.OK {
+		return status
+	}
 	return s.RawFileSystem.Create(cancel, input, name, out)
 }
 
-// Rename waits before a file is renamed.
+// Rename is a change.
 func (s *slowFS) Rename(cancel <-chan struct{}, input *fuse.RenameIn, from, to string) fuse.Status {
-	s.wait()
+	if status := s.change(); status != fuse.OK {
+		return status
+	}
 	return s.RawFileSystem.Rename(cancel, input, from, to)
 }
 
-// Unlink waits before a file is removed.
+// Unlink is a change.
 func (s *slowFS) Unlink(cancel <-chan struct{}, header *fuse.InHeader, name string) fuse.Status {
-	s.wait()
+	if status := s.change(); status != fuse.OK {
+		return status
+	}
 	return s.RawFileSystem.Unlink(cancel, header, name)
+}
+
+// Rmdir is a change.
+func (s *slowFS) Rmdir(cancel <-chan struct{}, header *fuse.InHeader, name string) fuse.Status {
+	if status := s.change(); status != fuse.OK {
+		return status
+	}
+	return s.RawFileSystem.Rmdir(cancel, header, name)
 }

@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -34,7 +35,7 @@ func TestASlowDiskIsADisk(t *testing.T) {
 	}
 	const by = 300 * time.Millisecond
 	d.Slow(by)
-	if took, err := replace(); err != nil || took < 3*by { // it creates, writes, synchronises and renames a file
+	if took, err := replace(); err != nil || took < 4*by { // it creates, writes, synchronises and renames a file
 		t.Errorf("it took %s: %v", took, err)
 	}
 	began := time.Now()
@@ -69,12 +70,15 @@ func TestASlowDiskIsADisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.AfterFunc(300*time.Millisecond, func() { _ = open.Close() }) // until then, the kernel refuses
+	defer open.Close()
 	if err := d.ReadOnly(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := replace(); err == nil {
 		t.Error("it can be written although it is read-only")
+	}
+	if _, err := open.WriteString("more"); !errors.Is(err, syscall.EROFS) {
+		t.Errorf("writing to a file that was open before: %v", err)
 	}
 	if err := d.ReadOnly(t.Context(), false); err != nil {
 		t.Fatal(err)
