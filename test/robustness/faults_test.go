@@ -43,7 +43,7 @@ func (in *installation) start(ctx context.Context, s Step) (end func() error, er
 		if err != nil {
 			return nil, err
 		}
-		return wearOut(ctx, d, s.Action)
+		return diskFault(ctx, d, s.Action)
 	case Unplug, OneWay, Delay, Lossy, Corrupt, Forget, WrongDNS, Misroute:
 		cluster, number, _ := strings.Cut(s.Target, "/")
 		if r := in.remote(cluster); r != nil {
@@ -256,8 +256,8 @@ func (in *installation) diskOf(target string) (*workspace.Disk, error) {
 	return p.disk, nil
 }
 
-// wearOut begins a fault of a disk.
-func wearOut(ctx context.Context, d *workspace.Disk, action Action) (end func() error, err error) {
+// diskFault begins a fault of a disk.
+func diskFault(ctx context.Context, d *workspace.Disk, action Action) (end func() error, err error) {
 	switch action {
 	case FillDisk:
 		return d.Free, d.Fill()

@@ -328,8 +328,7 @@ func programs() []string {
 	return slices.DeleteFunc(processes(), func(name string) bool { return strings.HasSuffix(name, "/envoy") })
 }
 
-// processes returns the processes that can be killed. The last gateway is left out: it is scaled down.
-// disks are the edges and gateways with a disk of their own. The last gateway may be removed.
+// disks returns the edges and gateways with a disk of their own, without the last gateway, like processes.
 func disks() []string {
 	all := edges()
 	for i := range Gateways - 1 {
@@ -338,6 +337,7 @@ func disks() []string {
 	return all
 }
 
+// processes returns the processes that can be killed. The last gateway is left out: it is scaled down.
 func processes() []string {
 	var all []string
 	for _, edge := range edges() {

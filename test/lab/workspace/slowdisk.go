@@ -86,7 +86,7 @@ func (s *slowFS) Writev(cancel <-chan struct{}, input *fuse.WriteIn, data [][]by
 	return s.RawFileSystem.Writev(cancel, input, data)
 }
 
-// SetAttr is a change: of a mode, or of a size. It takes no longer, as those that replace a file need none.
+// SetAttr changes a mode or a size. It is not slow: the time to replace a file is that of the other changes.
 func (s *slowFS) SetAttr(cancel <-chan struct{}, input *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
 	if s.readOnly.Load() {
 		return fuse.EROFS
@@ -110,7 +110,7 @@ func (s *slowFS) Mknod(cancel <-chan struct{}, input *fuse.MknodIn, name string,
 	return s.RawFileSystem.Mknod(cancel, input, name, out)
 }
 
-// Fsync waits before a file is synchronised. What was written before remains readable.
+// Fsync is a change.
 func (s *slowFS) Fsync(cancel <-chan struct{}, input *fuse.FsyncIn) fuse.Status {
 	if status := s.change(); status != fuse.OK {
 		return status
