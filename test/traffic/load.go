@@ -54,7 +54,7 @@ const (
 	// connections.
 	kept = 25
 	// SlowRequest is far longer than a request takes on a busy machine when nothing is wrong.
-	SlowRequest = 2 * time.Second
+	SlowRequest = time.Second
 )
 
 // Start starts a load on all paths in turn, with some streams on each.
