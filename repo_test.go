@@ -295,8 +295,11 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/heartbeat", "internal/informers", "internal/metrics", "pkg/decision", "pkg/enrol",
 		"pkg/enrol/podtoken", "pkg/model", "pkg/rollout",
 	},
-	"pkg/tunnels":         {"internal/disk", "internal/retry", "pkg/model", "pkg/sockets", "pkg/tunnels/history"},
+	"pkg/tunnels": {
+		"internal/disk", "internal/retry", "pkg/model", "pkg/sockets", "pkg/tunnels/history", "pkg/tunnels/ledger",
+	},
 	"pkg/tunnels/history": nil,
+	"pkg/tunnels/ledger":  {"pkg/sockets"},
 	"pkg/watchdog":        nil,
 	"pkg/xds": {
 		"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "internal/traces",

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/sockets"
+	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
 )
 
 const (
@@ -70,14 +71,14 @@ func (t *Table) compare(ctx context.Context, a *accountant) bool {
 	present, why := t.examine(ctx, a)
 	t.mu.Lock()
 	var unknown []sockets.Socket
-	before, gap := t.ledger.incomplete(), t.ledger.why()
+	before, gap := t.ledger.Incomplete(), t.ledger.Gap()
 	if why != "" {
-		t.ledger.blind(why)
+		t.ledger.Blind(why)
 	} else {
-		unknown = t.ledger.compare(present, t.hasNode)
+		unknown = t.ledger.Compare(present, t.hasNode)
 	}
-	after := t.ledger.incomplete()
-	if gap != t.ledger.why() {
+	after := t.ledger.Incomplete()
+	if gap != t.ledger.Gap() {
 		t.gapUnsaved.Store(true)
 	}
 	if after != before && t.history.Version > 0 {
@@ -124,10 +125,9 @@ func (t *Table) examine(ctx context.Context, a *accountant) (present []sockets.S
 	a.buffered, a.offset = writes.Buffered > 0, offset
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if writes.Failed > t.ledger.failed {
+	if t.ledger.MoreFailed(writes.Failed) {
 		t.lose("Envoy lost lines of its log of connections: check the disk")
 	}
-	t.ledger.failed = writes.Failed
 	t.loseUnrecorded()
 	switch {
 	case !loaded:
@@ -176,18 +176,18 @@ func (t *Table) publicSockets(k *sockets.Kernel) (present []sockets.Socket, why 
 
 // hasNode reports whether a socket belongs to a tunnel or a node's connection of the table. The caller holds the lock.
 func (t *Table) hasNode(s sockets.Socket) bool {
-	if t.conns.all[key(s.Remote, s.Local)] != nil {
+	if t.conns.all[ledger.Key(s.Remote, s.Local)] != nil {
 		return true
 	}
 	if t.config.Envoy != nil {
 		return t.cookies[s.Cookie] != nil
 	}
-	return t.live[key(s.Remote, s.Local)] != nil || t.live[s.Remote.String()] != nil
+	return t.live[ledger.Key(s.Remote, s.Local)] != nil || t.live[s.Remote.String()] != nil
 }
 
 // lose records that records may be missing. The caller holds the lock.
 func (t *Table) lose(why string) {
-	if t.ledger.lost(why) {
+	if t.ledger.Lost(why) {
 		t.gapUnsaved.Store(true)
 	}
 }

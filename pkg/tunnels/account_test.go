@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
 )
 
 // accounted returns a bed whose record is compared with the sockets of a listener.
@@ -153,7 +154,7 @@ func TestNoConnectionIsClosedWhileTheRecordIsIncomplete(t *testing.T) {
 			w := e.dial(t, e.Addr().String())
 			tt.begin()
 			b.isIncomplete(t, tt.logLimit)
-			time.Sleep(2 * unownedComparisons * b.accountEvery) // the test is that nothing happens
+			time.Sleep(2 * ledger.Comparisons * b.accountEvery) // the test is that nothing happens
 			if err := w.answers(); err != nil || b.Stats().Closed != closedBefore {
 				t.Errorf("a connection is closed: %v", err)
 			}
@@ -218,7 +219,7 @@ func TestAnEnvoyThatDoesNotRecordKeepsItsConnections(t *testing.T) {
 	b.Unrecorded("an older listener")
 	b.isIncomplete(t, "an older listener")
 	w := e.dial(t, e.Addr().String())
-	time.Sleep(2 * unownedComparisons * b.accountEvery) // the test is that nothing happens
+	time.Sleep(2 * ledger.Comparisons * b.accountEvery) // the test is that nothing happens
 	if err := w.answers(); err != nil {
 		t.Errorf("a connection that could not be recorded is closed: %v", err)
 	}

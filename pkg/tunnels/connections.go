@@ -4,6 +4,7 @@ import (
 	"maps"
 
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
 )
 
 // connections are the connections of nodes that are not tunnels: of apiservers to networks, of edges for the machines
@@ -48,7 +49,7 @@ func (t *Table) connection(e event) {
 		return
 	case before != nil:
 		t.disconnect(before)
-	case len(t.conns.all) >= maxOwned:
+	case len(t.conns.all) >= ledger.MaxOwned:
 		t.lose("there are more connections than the record can hold")
 		return
 	}

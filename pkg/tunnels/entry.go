@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/sockets"
+	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
 )
 
 // entry is a tunnel in the table, or a connection of a node. A later one with the same key gets an entry of its own.
@@ -16,7 +17,7 @@ type entry struct {
 	stuck      bool   // the attempt to close it, so that the edge dials again, failed
 	// cookie identifies its socket, if sockets are found by file descriptors; zero: not found yet. The table's mu guards
 	// it.
-	cookie cookie
+	cookie ledger.Cookie
 
 	// The fields below are used only by the goroutine that closes connections.
 	socket    *sockets.Socket // nil: not looked up, or not found
@@ -95,7 +96,7 @@ func (t *Table) apply(b batch, now time.Time) {
 		if ofNode(e.owner) {
 			t.connection(e)
 		} else {
-			t.ledger.record(e)
+			t.record(e)
 		}
 	}
 	keys := make([]string, 0, len(b.changes))
@@ -130,6 +131,16 @@ func (t *Table) apply(b batch, now time.Time) {
 	}
 	if len(t.unbound) > 0 || t.history.Version == 0 {
 		notify(t.notifyEnforce)
+	}
+}
+
+// record adds a record of a connection that is not of a node. The caller holds mu.
+func (t *Table) record(e event) {
+	switch e.name {
+	case eventStart:
+		t.ledger.Start(e.Key, ledger.Owned{Owner: e.owner, Connection: e.connection})
+	case eventEnd:
+		t.ledger.End(e.Key, e.connection)
 	}
 }
 

@@ -3,13 +3,13 @@ package tunnels
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/sockets"
+	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
 )
 
 // The events of Envoy's reverse tunnels that the table uses.
@@ -105,7 +105,7 @@ func parseEvent(d model.TunnelDomain, line []byte) (event, error) {
 	if e.Local, ok = parseAddress(raw.Local); !ok && raw.Local != "" {
 		return event{}, errAddress
 	}
-	e.Since, e.Key = raw.Time.UTC(), key(e.Remote, e.Local)
+	e.Since, e.Key = raw.Time.UTC(), ledger.Key(e.Remote, e.Local)
 	if e.owner == ownerTunnel {
 		if err := e.parseTunnel(d, raw); err != nil {
 			return event{}, err
@@ -172,15 +172,6 @@ func parseAddress(s string) (netip.AddrPort, bool) {
 		return netip.AddrPort{}, false
 	}
 	return sockets.Plain(a), true
-}
-
-// key returns the key of a tunnel. It has both addresses because one address of an edge may have two connections, to
-// two addresses of the gateway.
-func key(remote, local netip.AddrPort) string {
-	if !local.IsValid() {
-		return remote.String()
-	}
-	return fmt.Sprintf("%s>%s", remote, local)
 }
 
 // isWord reports whether s is at most most bytes of printable ASCII without spaces. The empty string is a word.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/fairlead/fairlead/pkg/sockets"
+	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
 )
 
 // Placed is a tunnel or a connection, with the address from which its node dialled.
@@ -29,7 +30,7 @@ func (t *Table) Places() []Placed {
 func (t *Table) Has(remote, local netip.AddrPort) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.live[key(remote, local)] != nil
+	return t.live[ledger.Key(remote, local)] != nil
 }
 
 // Close closes the tunnels and connections with the given keys and returns the number of closed ones. It ignores

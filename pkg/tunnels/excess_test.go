@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/conntest"
+	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
 )
 
 func TestCloseEndsTheTunnelsWithAKey(t *testing.T) {
@@ -33,7 +34,7 @@ func TestCloseEndsTheTunnelsWithAKey(t *testing.T) {
 			t.Errorf("a tunnel is at %v", p)
 		}
 	}
-	if n, err := b.Close([]string{key(remote, at), "no such key"}); n != 1 || err != nil {
+	if n, err := b.Close([]string{ledger.Key(remote, at), "no such key"}); n != 1 || err != nil {
 		t.Fatalf("%d were closed, %v", n, err)
 	}
 	_ = first.SetReadDeadline(time.Now().Add(5 * time.Second))

@@ -20,7 +20,7 @@ func (t *Table) Fresh() error {
 		return err
 	}
 	t.mu.Lock()
-	t.ledger.reset()
+	t.ledger.Reset()
 	t.unknown = 0
 	empty := stateFile{Unrecorded: t.unrecorded} // the next Envoy starts with the same configuration
 	t.mu.Unlock()

@@ -165,7 +165,7 @@ func TestARecordOfAllMetadataIsInvalid(t *testing.T) {
 	}
 	table.mu.Lock()
 	defer table.mu.Unlock()
-	if table.ledger.why() == "" {
+	if table.ledger.Gap() == "" {
 		t.Error("the record has no gap")
 	}
 }

@@ -6,18 +6,18 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 
 	"github.com/fairlead/fairlead/internal/disk"
+	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
 )
 
 // stateFile is the content of <Log>.state.
 type stateFile struct {
-	Tunnels []tunnel         `json:"tunnels"`
-	Nodes   []connection     `json:"nodes,omitempty"` // connections of nodes
-	Owned   map[string]owned `json:"owned,omitempty"` // connections that do not belong to a node, by key
-	Gap     string           `json:"gap,omitempty"`   // why records may be missing
+	Tunnels []tunnel                `json:"tunnels"`
+	Nodes   []connection            `json:"nodes,omitempty"` // connections of nodes
+	Owned   map[string]ledger.Owned `json:"owned,omitempty"` // connections that do not belong to a node, by key
+	Gap     string                  `json:"gap,omitempty"`   // why records may be missing
 	// Unrecorded is the argument of the last Table.Unrecorded. It outlives the agent, as Envoy's configuration does.
 	Unrecorded string `json:"unrecorded,omitempty"`
 }
@@ -45,9 +45,7 @@ func (t *Table) load(changes *batch) {
 			t.connection(event{name: eventStart, owner: c.Owner, connection: c.Connection, tunnel: c.tunnel})
 		}
 	}
-	for at, o := range state.Owned {
-		t.ledger.owned[at] = o
-	}
+	t.ledger.Restore(state.Owned)
 	switch {
 	case err != nil:
 		t.lose("the state of the record was lost, or Envoy ran before this gateway-agent")
@@ -73,8 +71,8 @@ func (t *Table) saveState() error {
 	t.mu.Lock()
 	state := stateFile{
 		Tunnels:    make([]tunnel, 0, len(t.live)),
-		Owned:      maps.Clone(t.ledger.owned),
-		Gap:        t.ledger.why(),
+		Owned:      t.ledger.Owned(),
+		Gap:        t.ledger.Gap(),
 		Unrecorded: t.unrecorded,
 	}
 	for _, e := range t.live {

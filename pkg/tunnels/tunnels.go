@@ -13,8 +13,8 @@
 //
 // Each record in the log names the owner of a connection to the gateway's public port: a tunnel of an edge, a node
 // whose requests Envoy forwards to or from networks, or the target to which Envoy forwards the connection. A connection
-// has a recorded owner, is in its handshake, or is unknown: see ledger. Connections of nodes are closed like tunnels
-// when their node is denied: see connections.
+// has a recorded owner, is in its handshake, or is unknown: see package ledger. Connections of nodes are closed like
+// tunnels when their node is denied: see connections.
 //
 // An event states what holds after it, and the last event of a tunnel decides. So events may be applied again to a
 // state that includes them, and the three files, read in this order, are right after a crash at any point of a
@@ -42,6 +42,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/sockets"
 	"github.com/fairlead/fairlead/pkg/tunnels/history"
+	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
 )
 
 // Tunnel is one live tunnel.
@@ -108,13 +109,13 @@ type Table struct {
 
 	mu      sync.Mutex
 	live    map[string]*entry
-	unbound map[*entry]bool   // entries of live and of connections whose sockets were not looked up yet
-	cookies map[cookie]*entry // tunnels of live by their sockets; only with Config.Envoy
+	unbound map[*entry]bool          // entries of live and of connections whose sockets were not looked up yet
+	cookies map[ledger.Cookie]*entry // tunnels of live by their sockets; only with Config.Envoy
 	conns   connections
 	history history.History
 	denied  denied
 	counts  counts
-	ledger  ledger
+	ledger  ledger.Ledger
 	cuts    map[model.EdgeRef]int // number of closed connections, by denied edge
 	repairs repairs
 	stats   Stats
@@ -156,9 +157,9 @@ func New(config Config) *Table {
 		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval,
 		accountEvery: accountInterval,
 		log:          logFiles{follower: follower{path: config.Log}},
-		live:         map[string]*entry{}, unbound: map[*entry]bool{}, cookies: map[cookie]*entry{},
+		live:         map[string]*entry{}, unbound: map[*entry]bool{}, cookies: map[ledger.Cookie]*entry{},
 		conns:  newConnections(),
-		counts: newCounts(), ledger: newLedger(), cuts: map[model.EdgeRef]int{},
+		counts: newCounts(), ledger: ledger.New(), cuts: map[model.EdgeRef]int{},
 		history: history.New(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
 		replacement:   replacement{doomed: map[*entry]bool{}},
 		notifyEnforce: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
@@ -266,10 +267,10 @@ func (t *Table) Deny(d model.Denied) {
 func (t *Table) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.stats.Tunnels, t.stats.Unknown = len(t.live), t.ledger.unknown+len(t.ledger.doubtful)
+	t.stats.Tunnels, t.stats.Unknown = len(t.live), t.ledger.Unaccounted()
 	t.stats.Egress, t.stats.Forward = t.conns.owners[ownerEgress], t.conns.owners[ownerForward]
 	if t.config.Writes != nil {
-		t.stats.Incomplete = t.ledger.incomplete()
+		t.stats.Incomplete = t.ledger.Incomplete()
 	}
 	return t.stats
 }
