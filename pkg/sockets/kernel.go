@@ -55,9 +55,11 @@ type Socket struct {
 	id            [sockIDSize]byte
 	Cookie        [8]byte // identifies this socket until the machine restarts
 	Local, Remote netip.AddrPort
-	// time since the last data, and round-trip time; 0 if not requested
-	quiet, rtt time.Duration
-	silent     bool // nothing was sent on it yet; false if not requested
+	// RTT is the round-trip time, smoothed by the kernel, and Received the time since data was last received, within
+	// 10 ms; 0 if not requested: see Inspect.
+	RTT, Received time.Duration
+	quiet         time.Duration // time since the last data in either direction; 0 if not requested
+	silent        bool          // nothing was sent on it yet; false if not requested
 	// Unanswered is how often in succession the kernel has sent data again that the other end does not acknowledge. Data
 	// for which the other end has no room does not count.
 	Unanswered int
@@ -90,6 +92,11 @@ func (k *Kernel) Dump(states uint32) (all []Socket, err error) {
 
 // Get returns the socket of a connection, or ErrGone if there is none.
 func (k *Kernel) Get(local, remote netip.AddrPort) (Socket, error) { return k.lookup(local, remote, 0) }
+
+// Inspect is Get with the round-trip time and the time since data was last received.
+func (k *Kernel) Inspect(local, remote netip.AddrPort) (Socket, error) {
+	return k.lookup(local, remote, 1<<(diagInfo-1))
+}
 
 // lookup is Get with further attributes, given as bits.
 func (k *Kernel) lookup(local, remote netip.AddrPort, more byte) (Socket, error) {
@@ -171,7 +178,8 @@ func parseSocket(m []byte) (Socket, bool) {
 		s.Unanswered = int(m[retransmitsAt])
 	}
 	info := tcpInfo(m[messageSize:])
-	s.quiet, s.rtt, s.silent = quietFor(info), roundTripOf(info), sentNothing(info)
+	s.RTT, s.Received = roundTripOf(info), sinceOf(info, lastDataRecvAt)
+	s.quiet, s.silent = min(s.Received, sinceOf(info, lastDataSentAt)), sentNothing(info)
 	return s, true
 }
 

@@ -70,11 +70,11 @@ func tcpInfo(attributes []byte) []byte {
 	return nil
 }
 
-// quietFor returns the time since the last data from a struct tcp_info; 0 if it does not have it.
-func quietFor(info []byte) time.Duration {
-	if len(info) < lastDataRecvAt+4 {
+// sinceOf returns the time since data was last sent or received, which a struct tcp_info has at an offset in
+// milliseconds; 0 if it does not have it.
+func sinceOf(info []byte, at int) time.Duration {
+	if len(info) < at+4 {
 		return 0
 	}
-	return time.Duration(min(binary.NativeEndian.Uint32(info[lastDataSentAt:]),
-		binary.NativeEndian.Uint32(info[lastDataRecvAt:]))) * time.Millisecond
+	return time.Duration(binary.NativeEndian.Uint32(info[at:])) * time.Millisecond
 }

@@ -20,7 +20,7 @@ func (k *Kernel) RoundTrips() (map[[2]netip.AddrPort]time.Duration, error) {
 		body[2] = 1 << (diagInfo - 1)
 		if err := k.call(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, body, func(s Socket) {
 			if s.family == family && s.inode != noInode {
-				all[[2]netip.AddrPort{s.Local, s.Remote}] = s.rtt
+				all[[2]netip.AddrPort{s.Local, s.Remote}] = s.RTT
 			}
 		}); err != nil {
 			return nil, fmt.Errorf("reading round-trip times from the kernel: %w", err)
@@ -31,14 +31,14 @@ func (k *Kernel) RoundTrips() (map[[2]netip.AddrPort]time.Duration, error) {
 
 // RoundTrip returns the round-trip time of one connection; 0 if there is no such connection.
 func (k *Kernel) RoundTrip(local, remote netip.AddrPort) (time.Duration, error) {
-	s, err := k.lookup(local, remote, 1<<(diagInfo-1))
+	s, err := k.Inspect(local, remote)
 	switch {
 	case err == ErrGone: //nolint:errorlint // it is never wrapped
 		return 0, nil
 	case err != nil:
 		return 0, fmt.Errorf("reading a round-trip time from the kernel: %w", err)
 	}
-	return s.rtt, nil
+	return s.RTT, nil
 }
 
 // roundTripOf returns the round-trip time from a struct tcp_info; 0 if it does not have it.

@@ -32,7 +32,7 @@ func (t *Table) enforce(ctx context.Context) {
 	defer retry.Stop()
 	mend := time.NewTimer(retryMax)
 	defer mend.Stop()
-	dead := time.NewTicker(unansweredInterval)
+	dead := time.NewTicker(usedInterval)
 	defer dead.Stop()
 	wait := retryMin
 	for {
@@ -46,7 +46,7 @@ func (t *Table) enforce(ctx context.Context) {
 		case <-retry.C:
 		case <-mend.C:
 		case <-dead.C:
-			t.closeUnanswered()
+			t.closeDead()
 			continue
 		}
 		t.publish()

@@ -122,6 +122,7 @@ type Table struct {
 	logged  logReasons
 
 	replacement replacement
+	stalled     stalledPaths
 	unknown     int // connections without a recorded owner that a replacement of Envoy has to close
 
 	unrecorded string      // see Unrecorded
@@ -162,6 +163,7 @@ func New(config Config) *Table {
 		counts: newCounts(), ledger: ledger.New(), cuts: map[model.EdgeRef]int{},
 		history: history.New(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
 		replacement:   replacement{doomed: map[*entry]bool{}},
+		stalled:       stalledPaths{},
 		notifyEnforce: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
 	}
 	t.log.bad = t.badLine

@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// unansweredInterval is the interval between looks at the sockets of lanes in use. A look takes 15 µs, and no more
-	// than maxLooks are taken at a time; with more, each socket is looked at in some of the intervals.
-	unansweredInterval = time.Second
-	maxLooks           = 1000
+	// usedInterval is the interval between looks at the sockets of used tunnels. A look takes 15 µs, and no more than
+	// maxLooks are taken at a time; with more, each socket is looked at in some of the intervals.
+	usedInterval = time.Second
+	maxLooks     = 1000
 	// unanswered is how often the kernel has sent the same data again when a lane counts as dead: 3 s after the first
 	// time where the round trip is short, as an HTTP/2 ping would notice in a usual tunnel. Envoy has no pings in a lane,
 	// and the kernel itself would try for 15 minutes. TCP_USER_TIMEOUT would also end the connection of a program that
@@ -20,28 +20,38 @@ const (
 	unanswered = 4
 )
 
-// closeUnanswered closes tunnels of lanes in which data waits for an acknowledgement. Without data in transit, the
-// kernel's keepalive does that: see package lane.
-func (t *Table) closeUnanswered() {
-	t.mu.Lock()
-	var used []*entry
-	for _, e := range t.live {
-		if e.Lane && !e.Used.IsZero() && len(used) < maxLooks {
-			used = append(used, e)
-		}
-	}
-	t.mu.Unlock()
-	for _, e := range used {
-		if e.socket == nil {
-			continue
-		}
-		s, err := t.kernel.Get(e.socket.Local, e.socket.Remote)
-		if err == nil && s.Cookie == e.socket.Cookie && s.Unanswered >= unanswered {
+// closeDead closes tunnels of lanes in which data waits for an acknowledgement, and waiting tunnels on stalled paths.
+// Without data in transit, the kernel's keepalive does that: see package lane.
+func (t *Table) closeDead() {
+	stalled := map[path]time.Time{}
+	for _, u := range t.uses(time.Now()) {
+		s, err := t.kernel.Inspect(u.socket.Local, u.socket.Remote)
+		switch {
+		case err != nil || s.Cookie != u.socket.Cookie:
+		case u.Lane && s.Unanswered >= unanswered:
 			err = t.kernel.Destroy(s)
+		case u.stalled(s):
+			stalled[u.path()] = later(stalled[u.path()], u.at)
 		}
 		if err != nil && !errors.Is(err, sockets.ErrGone) {
 			t.logOnce(slog.LevelWarn, "cannot close lanes that are dead", err)
 			return
 		}
 	}
+	t.closeWaiting(stalled)
+}
+
+// uses returns the first uses of lanes in use, and of other tunnels whose first use was a moment ago.
+func (t *Table) uses(now time.Time) (all []use) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.live {
+		if len(all) == maxLooks {
+			break
+		}
+		if e.socket != nil && !e.Used.IsZero() && (e.Lane || now.Sub(e.Used) < stalledWithin) {
+			all = append(all, use{e, e.Used})
+		}
+	}
+	return all
 }

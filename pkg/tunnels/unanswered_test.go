@@ -96,7 +96,7 @@ func TestDeadLanesAreClosed(t *testing.T) {
 		}
 	}
 	t.Logf("closed after %s", time.Since(began))
-	time.Sleep(2 * unansweredInterval)
+	time.Sleep(2 * usedInterval)
 	for name, p := range places {
 		if closed(p) != p.closes {
 			t.Errorf("%s: closed is %t", name, closed(p))

@@ -38,7 +38,7 @@ func hangAttacks(t *testing.T, in *installation) {
 
 	attack(
 		t, "an attacker freezes the Envoy of one of two gateways so that requests fail",
-		"the agent's watchdog; pkg/agent: TestAFrozenEnvoyIsReplacedOnce",
+		"the agent's watchdog, and the other gateway's agent; pkg/tunnels: TestWaitingTunnelsOfAStalledPathAreClosed",
 		func(t *testing.T) { freezeEnvoys(t, in, in.Gateways[1]) }, nil,
 	)
 	attack(
