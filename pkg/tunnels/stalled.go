@@ -44,7 +44,7 @@ func (e *entry) path() path { return path{e.ID, e.socket.Remote.Addr()} }
 // kernel, or that of a gateway that relays, acknowledges data for an Envoy that hangs.
 func (u use) stalled(s sockets.Socket) bool {
 	used := time.Since(u.at)
-	return used > stalledAfter+stalledRoundTrips*s.RTT && s.Received > used+stalledPrecision
+	return used > stalledAfter+stalledRoundTrips*s.RTT && used < stalledWithin && s.Received > used+stalledPrecision
 }
 
 // closeWaiting closes the tunnels that wait on stalled paths, so that no further clients wait for them. stalled has the
