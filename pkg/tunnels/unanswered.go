@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// usedInterval is the interval between looks at the sockets of used tunnels. A look takes 15 µs, and no more than
-	// maxLooks are taken at a time; with more, each socket is looked at in some of the intervals.
+	// usedInterval is the interval between looks at the sockets of used tunnels. A look takes 15 µs. At most maxLooks are
+	// taken at a time at those whose first use was a moment ago, and as many at lanes in use. With more, each socket is
+	// looked at in some of the intervals.
 	usedInterval = time.Second
 	maxLooks     = 1000
 	// unanswered is how often the kernel has sent the same data again when a lane counts as dead: 3 s after the first
@@ -45,13 +46,19 @@ func (t *Table) closeDead() {
 func (t *Table) uses(now time.Time) (all []use) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	recent, lanes := 0, 0 // many lanes in use do not keep the first uses from being looked at
 	for _, e := range t.live {
-		if len(all) == maxLooks {
-			break
+		switch {
+		case e.socket == nil || e.Used.IsZero():
+			continue
+		case recent < maxLooks && now.Sub(e.Used) < stalledWithin:
+			recent++
+		case lanes < maxLooks && e.Lane:
+			lanes++
+		default:
+			continue
 		}
-		if e.socket != nil && !e.Used.IsZero() && (e.Lane || now.Sub(e.Used) < stalledWithin) {
-			all = append(all, use{e, e.Used})
-		}
+		all = append(all, use{e, e.Used})
 	}
 	return all
 }
