@@ -47,13 +47,16 @@ const kernelTime = 2
 // ErrGone is returned if socket not found.
 var ErrGone = errors.New("socket not found")
 
+// Cookie identifies one socket until the machine restarts.
+type Cookie [8]byte
+
 // Socket is one TCP socket of this network namespace. Its addresses are in the form of Plain.
 type Socket struct {
 	family        byte
 	state         byte
 	inode         uint32
 	id            [sockIDSize]byte
-	Cookie        [8]byte // identifies this socket until the machine restarts
+	Cookie        Cookie
 	Local, Remote netip.AddrPort
 	// RTT is the round-trip time, smoothed by the kernel, and Received the time since data was last received, within
 	// 10 ms; 0 if not requested: see Inspect.
@@ -95,7 +98,7 @@ func (k *Kernel) Get(local, remote netip.AddrPort) (Socket, error) { return k.lo
 
 // Inspect is Get with the round-trip time and the time since data was last received.
 func (k *Kernel) Inspect(local, remote netip.AddrPort) (Socket, error) {
-	return k.lookup(local, remote, 1<<(diagInfo-1))
+	return k.lookup(local, remote, withInfo)
 }
 
 // lookup is Get with further attributes, given as bits.
@@ -173,7 +176,7 @@ func parseSocket(m []byte) (Socket, bool) {
 	}
 	s.Local = address(s.id[0:2], s.id[4:4+size])
 	s.Remote = address(s.id[2:4], s.id[20:20+size])
-	s.Cookie = [8]byte(s.id[40:48])
+	s.Cookie = Cookie(s.id[40:48])
 	if m[timerAt] == retransmitTimer {
 		s.Unanswered = int(m[retransmitsAt])
 	}

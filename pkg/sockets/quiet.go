@@ -19,6 +19,9 @@ const (
 	lastDataRecvAt = 52
 )
 
+// withInfo requests the kernel's struct tcp_info with each socket.
+const withInfo = 1 << (diagInfo - 1)
+
 // CloseQuiet closes the connections that were accepted at the given addresses and had no data in either direction for
 // the duration quiet. It returns the number of closed connections. An address may be unspecified. The other ends
 // receive a reset. It requires the capability that Permitted checks.
@@ -28,7 +31,7 @@ func CloseQuiet(listeners []netip.AddrPort, quiet time.Duration) (closed int, er
 	for _, s := range []byte{unix.AF_INET, unix.AF_INET6} {
 		var found []Socket
 		body := request(s, 1<<stateEstablished, Socket{})
-		body[2] = 1 << (diagInfo - 1)
+		body[2] = withInfo
 		if err := k.call(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, body, func(c Socket) {
 			if c.family == s && c.inode != noInode && c.quiet >= quiet && AcceptedAt(listeners, c.Local) {
 				found = append(found, c)

@@ -17,7 +17,7 @@ func (k *Kernel) RoundTrips() (map[[2]netip.AddrPort]time.Duration, error) {
 	all := map[[2]netip.AddrPort]time.Duration{}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		body := request(family, Connected, Socket{})
-		body[2] = 1 << (diagInfo - 1)
+		body[2] = withInfo
 		if err := k.call(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, body, func(s Socket) {
 			if s.family == family && s.inode != noInode {
 				all[[2]netip.AddrPort{s.Local, s.Remote}] = s.RTT

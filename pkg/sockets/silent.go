@@ -29,7 +29,7 @@ func CloseSilent(at netip.AddrPort, sourceOf func(netip.Addr) netip.Prefix, most
 	silent := map[netip.Prefix][]Socket{}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		body := request(family, 1<<stateEstablished, Socket{})
-		body[2] = 1 << (diagInfo - 1)
+		body[2] = withInfo
 		if err := k.call(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, body, func(s Socket) {
 			if s.family == family && s.inode != noInode && s.silent && AcceptedAt([]netip.AddrPort{at}, s.Local) {
 				from := sourceOf(s.Remote.Addr())

@@ -17,7 +17,7 @@ type entry struct {
 	stuck      bool   // the attempt to close it, so that the edge dials again, failed
 	// cookie identifies its socket, if sockets are found by file descriptors; zero: not found yet. The table's mu guards
 	// it.
-	cookie ledger.Cookie
+	cookie sockets.Cookie
 
 	// The fields below are used only by the goroutine that closes connections.
 	socket    *sockets.Socket // nil: not looked up, or not found

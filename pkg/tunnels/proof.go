@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/sockets"
 	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
 )
 
@@ -36,14 +37,14 @@ func (t *Table) Prove(ctx context.Context, edge model.EdgeRef) Proof {
 	if why != "" {
 		return p
 	}
-	there, cookies := make(map[string]bool, 2*len(present)), make(map[ledger.Cookie]bool, len(present))
+	there, cookies := make(map[string]bool, 2*len(present)), make(map[sockets.Cookie]bool, len(present))
 	for _, s := range present {
 		there[ledger.Key(s.Remote, s.Local)], there[s.Remote.String()], cookies[s.Cookie] = true, true, true
 	}
 	for at, e := range t.live {
 		open := there[at]
 		if t.config.Envoy != nil {
-			open = e.cookie == ledger.Cookie{} || cookies[e.cookie] // a tunnel without a socket yet may have one
+			open = e.cookie == sockets.Cookie{} || cookies[e.cookie] // a tunnel without a socket yet may have one
 		}
 		if e.Node == edge.Node && e.ID == edge.ID && open {
 			p.Open++

@@ -3,6 +3,7 @@ package tunnels
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -11,8 +12,8 @@ import (
 
 const (
 	// stalledAfter, and stalledRoundTrips round-trip times of its TCP connection, is how long an edge may leave the first
-	// data in a tunnel without an answer. It is the TLS handshake inside the tunnel, which the edge's Envoy answers at
-	// once.
+	// data in a tunnel without an answer. That data is the start of the TLS handshake inside the tunnel, which the edge's
+	// Envoy answers at once.
 	stalledAfter, stalledRoundTrips = time.Second, 2
 	// stalledWithin is how long a tunnel is looked at after its first use. Envoy gives up the handshake after 2 s.
 	stalledWithin = 4 * time.Second
@@ -52,11 +53,7 @@ func (u use) stalled(s sockets.Socket) bool {
 // again within 0.5 s, which fails as long as the path is stalled.
 func (t *Table) closeWaiting(stalled map[path]time.Time) {
 	now := time.Now()
-	for p, closed := range t.stalled {
-		if now.Sub(closed) >= stalledPause {
-			delete(t.stalled, p)
-		}
-	}
+	maps.DeleteFunc(t.stalled, func(_ path, closed time.Time) bool { return now.Sub(closed) >= stalledPause })
 	for p := range stalled {
 		if _, recently := t.stalled[p]; recently {
 			delete(stalled, p)

@@ -113,3 +113,26 @@ func TestWaitingTunnelsOfAStalledPathAreClosed(t *testing.T) {
 		}
 	}
 }
+
+// TestStalled has first uses some time ago, and sockets of which the kernel says when data was last received.
+func TestStalled(t *testing.T) {
+	const s = time.Second
+	for name, tt := range map[string]struct {
+		used, received, rtt time.Duration
+		want                bool
+	}{
+		"no answer":                        {used: 1500 * time.Millisecond, received: 9 * s, want: true},
+		"an answer":                        {used: 1500 * time.Millisecond, received: 1400 * time.Millisecond},
+		"an answer, within the precision":  {used: 1500 * time.Millisecond, received: 1510 * time.Millisecond},
+		"no answer yet":                    {used: 900 * time.Millisecond, received: 9 * s},
+		"no answer yet, on a long path":    {used: 1500 * time.Millisecond, received: 9 * s, rtt: 400 * time.Millisecond},
+		"no answer on a long path":         {used: 2 * s, received: 9 * s, rtt: 400 * time.Millisecond, want: true},
+		"in use, and the clock was set":    {used: 5 * s, received: 9 * s},
+		"just used, and the clock was set": {used: -5 * s, received: 9 * s},
+	} {
+		u := use{&entry{}, time.Now().Add(-tt.used)}
+		if got := u.stalled(sockets.Socket{RTT: tt.rtt, Received: tt.received}); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

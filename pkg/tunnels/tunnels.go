@@ -109,8 +109,8 @@ type Table struct {
 
 	mu      sync.Mutex
 	live    map[string]*entry
-	unbound map[*entry]bool          // entries of live and of connections whose sockets were not looked up yet
-	cookies map[ledger.Cookie]*entry // tunnels of live by their sockets; only with Config.Envoy
+	unbound map[*entry]bool           // entries of live and of connections whose sockets were not looked up yet
+	cookies map[sockets.Cookie]*entry // tunnels of live by their sockets; only with Config.Envoy
 	conns   connections
 	history history.History
 	denied  denied
@@ -158,7 +158,7 @@ func New(config Config) *Table {
 		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval,
 		accountEvery: accountInterval,
 		log:          logFiles{follower: follower{path: config.Log}},
-		live:         map[string]*entry{}, unbound: map[*entry]bool{}, cookies: map[ledger.Cookie]*entry{},
+		live:         map[string]*entry{}, unbound: map[*entry]bool{}, cookies: map[sockets.Cookie]*entry{},
 		conns:  newConnections(),
 		counts: newCounts(), ledger: ledger.New(), cuts: map[model.EdgeRef]int{},
 		history: history.New(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),

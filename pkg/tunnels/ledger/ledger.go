@@ -17,7 +17,7 @@ import (
 
 const (
 	// Comparisons is the number of consecutive comparisons at which a connection may lack a recorded owner. The table
-	// compares each 15 s, so that is 45 s, and Envoy closes a handshake after 25 s.
+	// compares every 15 s, so that is 45 s, and Envoy closes a handshake after 25 s.
 	Comparisons = 3
 	// closesPerComparison bounds the number of unknown connections closed after one comparison, so that a wrong record
 	// cannot close all at once.
@@ -34,29 +34,26 @@ type Owned struct {
 	absent     bool   // the kernel had no such socket at the previous comparison
 }
 
-// Cookie identifies one socket until the machine restarts.
-type Cookie = [8]byte
-
 // Ledger is the record of one gateway, and the state of the last comparison with it.
 type Ledger struct {
 	owned    map[string]Owned // by key
 	pending  string           // why records may be missing since the previous comparison; "": none are
 	gap      string           // the same reason, while there are doubtful sockets
-	doubtful map[Cookie]bool
-	unowned  map[Cookie]int // number of consecutive comparisons without an owner, by socket
-	unknown  int            // number of sockets without an owner for too long
-	blocked  string         // why the previous comparison was not possible
+	doubtful map[sockets.Cookie]bool
+	unowned  map[sockets.Cookie]int // number of consecutive comparisons without an owner, by socket
+	unknown  int                    // number of sockets without an owner for too long
+	blocked  string                 // why the previous comparison was not possible
 	compared bool
 	failed   int // failed writes of Envoy that are already accounted for
 }
 
 // New returns a ledger without records.
 func New() Ledger {
-	return Ledger{owned: map[string]Owned{}, doubtful: map[Cookie]bool{}, unowned: map[Cookie]int{}}
+	return Ledger{owned: map[string]Owned{}, doubtful: map[sockets.Cookie]bool{}, unowned: map[sockets.Cookie]int{}}
 }
 
 // Key returns the key of a connection. It has both addresses because one address of a node may have two connections,
-// to two addresses of the gateway. An invalid local address is not known.
+// to two addresses of the gateway. If local is not valid, it is not known.
 func Key(remote, local netip.AddrPort) string {
 	if !local.IsValid() {
 		return remote.String()
@@ -64,7 +61,7 @@ func Key(remote, local netip.AddrPort) string {
 	return fmt.Sprintf("%s>%s", remote, local)
 }
 
-// Start adds a record of the begin of a connection that is not a tunnel.
+// Start adds a record of the start of a connection that is not a tunnel.
 func (l *Ledger) Start(key string, o Owned) {
 	if _, had := l.owned[key]; !had && len(l.owned) >= MaxOwned {
 		l.Lost("there are more connections than the record can hold")
@@ -119,7 +116,7 @@ func (l *Ledger) Blind(why string) {
 // returns the sockets to close.
 func (l *Ledger) Compare(present []sockets.Socket, hasNode func(sockets.Socket) bool) (unknown []sockets.Socket) {
 	l.blocked, l.compared = "", true
-	now, doubtful := map[Cookie]int{}, map[Cookie]bool{}
+	now, doubtful := map[sockets.Cookie]int{}, map[sockets.Cookie]bool{}
 	keys := make(map[string]bool, len(present))
 	for _, s := range present {
 		at := Key(s.Remote, s.Local)
