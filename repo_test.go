@@ -297,9 +297,11 @@ var arrows = map[string][]string{
 	},
 	"pkg/tunnels": {
 		"internal/disk", "internal/retry", "pkg/model", "pkg/sockets", "pkg/tunnels/history", "pkg/tunnels/ledger",
+		"pkg/tunnels/logfile",
 	},
 	"pkg/tunnels/history": nil,
 	"pkg/tunnels/ledger":  {"pkg/sockets"},
+	"pkg/tunnels/logfile": nil,
 	"pkg/watchdog":        nil,
 	"pkg/xds": {
 		"internal/caller", "internal/ending", "internal/limit", "internal/metrics", "internal/retry", "internal/traces",

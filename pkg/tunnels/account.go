@@ -119,7 +119,7 @@ func (t *Table) examine(ctx context.Context, a *accountant) (present []sockets.S
 	}
 	t.poll(time.Now())
 	t.files.Lock()
-	offset, loaded := t.log.offset, t.log.loaded
+	offset, loaded := t.log.Offset(), t.log.loaded
 	t.files.Unlock()
 	stalled := a.buffered && writes.Buffered > 0 && offset == a.offset
 	a.buffered, a.offset = writes.Buffered > 0, offset

@@ -2,20 +2,28 @@ package tunnels
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/tunnels/logfile"
 )
+
+// logFile is the log with the table's progress in reading and replacing it.
+type logFile struct {
+	logfile.File
+	loaded  bool      // the files that existed at the start were read
+	unsaved bool      // a file was left, and its events are not in the state file yet
+	saveAt  time.Time // when to save the state, if unsaved
+	goneAt  time.Time // since when the file does not exist; zero: it exists
+}
 
 // Fresh removes all tunnels and the files. Call it when no Envoy runs and before one is started; until then the files
 // belong to the running Envoy. After an error, call it again.
 func (t *Table) Fresh() error {
 	t.files.Lock()
 	defer t.files.Unlock()
-	t.log.close()
+	t.log.Close()
 	if err := t.removeFiles(); err != nil {
 		return err
 	}
@@ -69,11 +77,11 @@ func (t *Table) poll(now time.Time) {
 	if !t.log.loaded {
 		t.load(&changes)
 	}
-	left, gone, err := t.log.read(func(line []byte) { t.line(line, &changes) })
+	left, gone, err := t.log.Read(func(line []byte) { t.line(line, &changes) })
 	if err != nil {
 		t.logOnce(slog.LevelError, "cannot read log of tunnels, retrying", err)
 		if !t.log.loaded {
-			t.log.close() // start again from the beginning
+			t.log.Close() // start again from the beginning
 			return
 		}
 	}
@@ -111,18 +119,16 @@ func (t *Table) tidy(now time.Time) error {
 		if err := t.saveState(); err != nil {
 			return err
 		}
-		if err := os.Remove(t.log.old()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("removing old log of tunnels: %w", err)
+		if err := t.log.Remove(); err != nil {
+			return err
 		}
 		t.log.unsaved = false
-	case t.log.offset > t.maxLog:
-		if current, err := t.log.current(); err != nil || !current {
-			return nil // the log was moved already, or is about to be replaced
+	case t.log.Offset() > t.maxLog:
+		moved, err := t.log.Move()
+		if moved {
+			notify(t.reopen)
 		}
-		if err := os.Rename(t.log.path, t.log.old()); err != nil {
-			return fmt.Errorf("moving log of tunnels: %w", err)
-		}
-		notify(t.reopen)
+		return err
 	}
 	return nil
 }
@@ -136,7 +142,7 @@ func (t *Table) missing(gone bool, now time.Time) {
 	if t.log.goneAt.IsZero() {
 		t.log.goneAt = now
 	}
-	if t.log.file != nil || now.Sub(t.log.goneAt) >= t.reopenEvery {
+	if t.log.Opened() || now.Sub(t.log.goneAt) >= t.reopenEvery {
 		notify(t.reopen)
 	}
 }
@@ -172,7 +178,7 @@ func (t *Table) keepOpen(ctx context.Context) {
 func (t *Table) closeFiles() {
 	t.files.Lock()
 	defer t.files.Unlock()
-	t.log.close()
+	t.log.Close()
 	t.log.loaded = false // the next Run starts from the files on disk
 }
 

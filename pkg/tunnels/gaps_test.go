@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/pkg/tunnels/logfile"
 )
 
 // passed returns a record of a connection that Envoy forwards.
@@ -55,7 +57,9 @@ func TestLostEventsMakeTheRecordIncomplete(t *testing.T) {
 			b.write(t, setup(1, "edge-1"), passed("relay", eventStart, peerAt(2), nowhere, 1), closed(1, "edge-1"))
 		}, false},
 		"a line that is no record": {func(t *testing.T, b *bed) { b.write(t, "{}\n") }, true},
-		"a line that is too long":  {func(t *testing.T, b *bed) { b.write(t, strings.Repeat("x", MaxLine+1)+"\n") }, true},
+		"a line that is too long": {
+			func(t *testing.T, b *bed) { b.write(t, strings.Repeat("x", logfile.MaxLine+1)+"\n") }, true,
+		},
 		"a log that is truncated": {func(t *testing.T, b *bed) {
 			b.write(t, setup(1, "edge-1"))
 			b.poll(time.Now())
@@ -120,7 +124,7 @@ func TestOwnersOutliveTheLog(t *testing.T) {
 	}
 	b.closeFiles()
 	again := newBed(t, t.TempDir())
-	again.config.Log, again.Table.log.path = b.path, b.path
+	again.config.Log, again.Table.log.File = b.path, logfile.New(b.path, again.badLine)
 	again.poll(time.Now())
 	if o := again.ledger.Owned()[peerAt(1)+">"+nowhere]; o.Owner != "control" || o.Connection != "5" {
 		t.Errorf("owned: %v", again.ledger.Owned())

@@ -111,7 +111,7 @@ func (t *Table) writeState(state stateFile) error {
 // removeFiles removes the log and the state from the disk.
 func (t *Table) removeFiles() error {
 	var errs []error
-	for _, path := range []string{t.statePath(), t.temporaryPath(), t.log.old(), t.log.path} {
+	for _, path := range append(t.log.Paths(), t.statePath(), t.temporaryPath()) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("removing state of tunnels: %w", err))
 		}

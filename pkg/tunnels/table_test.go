@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/tunnels/history"
+	"github.com/fairlead/fairlead/pkg/tunnels/logfile"
 )
 
 func TestTableFollowsTheLog(t *testing.T) {
@@ -49,8 +50,8 @@ func TestTableFollowsTheLog(t *testing.T) {
 		"a line that does not end is skipped": {
 			write: []string{
 				setup(1, "edge-1"),
-				strings.Repeat("x", 3*MaxLine),
-				strings.Repeat("y", MaxLine) + "\n",
+				strings.Repeat("x", 3*logfile.MaxLine),
+				strings.Repeat("y", logfile.MaxLine) + "\n",
 				setup(2, "edge-2"),
 			},
 			want: map[string]string{peerAt(1): "edge-1", peerAt(2): "edge-2"},

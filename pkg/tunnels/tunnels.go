@@ -25,7 +25,7 @@
 // socket still exists and whether each connection has a recorded owner. If a record may be missing, the table reports
 // that it is incomplete.
 //
-// The package has more than 2,500 lines because reading the record, comparing it with the kernel and closing
+// The package has more than 2,500 lines because applying the record, comparing it with the kernel and closing
 // connections change the same table under one lock.
 package tunnels
 
@@ -43,6 +43,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/sockets"
 	"github.com/fairlead/fairlead/pkg/tunnels/history"
 	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
+	"github.com/fairlead/fairlead/pkg/tunnels/logfile"
 )
 
 // Tunnel is one live tunnel.
@@ -105,7 +106,7 @@ type Table struct {
 	accountEvery            time.Duration // see accountInterval
 
 	files sync.Mutex // guards the files and their progress
-	log   logFiles
+	log   logFile
 
 	mu      sync.Mutex
 	live    map[string]*entry
@@ -157,7 +158,6 @@ func New(config Config) *Table {
 	t := &Table{
 		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval,
 		accountEvery: accountInterval,
-		log:          logFiles{follower: follower{path: config.Log}},
 		live:         map[string]*entry{}, unbound: map[*entry]bool{}, cookies: map[sockets.Cookie]*entry{},
 		conns:  newConnections(),
 		counts: newCounts(), ledger: ledger.New(), cuts: map[model.EdgeRef]int{},
@@ -166,7 +166,7 @@ func New(config Config) *Table {
 		stalled:       stalledPaths{},
 		notifyEnforce: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
 	}
-	t.log.bad = t.badLine
+	t.log.File = logfile.New(config.Log, t.badLine)
 	return t
 }
 

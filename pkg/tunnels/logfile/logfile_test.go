@@ -1,4 +1,4 @@
-package tunnels
+package logfile
 
 import (
 	"bytes"
@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// FuzzFollower writes bytes to the log of events in two pieces, as Envoy may. The follower must return the lines of
+// FuzzFile writes bytes in two pieces, as Envoy may. Read must return the lines of
 // the file, however they are split, and keep a bounded part of an incomplete line.
-func FuzzFollower(f *testing.F) {
+func FuzzFile(f *testing.F) {
 	f.Add([]byte("one\ntwo\n"), uint16(2))
 	f.Add([]byte("no end"), uint16(0))
 	f.Add([]byte("\n\n\x00\n"), uint16(1))
@@ -21,17 +21,17 @@ func FuzzFollower(f *testing.F) {
 		n := min(int(cut), len(data))
 		var lines [][]byte
 		long := 0
-		follower := follower{path: path, bad: func(error) { long++ }}
-		defer follower.close()
+		file := New(path, func(error) { long++ })
+		defer file.Close()
 		for i, piece := range [][]byte{data[:n], data} {
 			if err := os.WriteFile(path, piece, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := follower.read(func(line []byte) { lines = append(lines, bytes.Clone(line)) }); err != nil {
+			if _, _, err := file.Read(func(line []byte) { lines = append(lines, bytes.Clone(line)) }); err != nil {
 				t.Fatalf("piece %d: %v", i, err)
 			}
-			if len(follower.partial) > MaxLine || cap(follower.partial) > 2*MaxLine+chunk {
-				t.Fatalf("%d bytes of a line are kept", cap(follower.partial))
+			if len(file.partial) > MaxLine || cap(file.partial) > 2*MaxLine+chunk {
+				t.Fatalf("%d bytes of a line are kept", cap(file.partial))
 			}
 		}
 		whole, _, _ := cutLast(data)
