@@ -76,7 +76,7 @@ type Role struct {
 	log     *slog.Logger
 	forward net.Listener   // for Envoy, if there is a proxy; otherwise nil
 	dial    envoy.EdgeDial // as announced to the xds-server
-	near    nearness
+	near    *nearness
 	targets targets
 	served  atomic.Bool // Envoy has been given a listener
 	prober  *prober     // of the apiservers
@@ -95,7 +95,7 @@ func NewRole(e Config, dir string, s *status.Status, log *slog.Logger) (*Role, e
 	r := &Role{
 		Config: e, log: log, status: s, prober: newProber(s, log),
 		foreign: foreignToken{path: filepath.Join(dir, foreignFile)},
-		near:    nearness{path: mark(filepath.Join(dir, nearFile))},
+		near:    &nearness{path: mark(filepath.Join(dir, nearFile))},
 		dial:    envoy.EdgeDial{Gateways: e.Gateways},
 	}
 	if e.Role == model.RoleEgress {
@@ -282,7 +282,7 @@ func (e *Role) Owns(subject model.Subject) error {
 func (e *Role) Node(subject model.Subject) *corev3.Node {
 	announced := e.dial
 	announced.Version = envoy.Current
-	announced.Near = e.near.update(e.Dialer.RoundTrip(), e.log)
+	announced.Near = e.near.update(e.Dialer.RoundTrip(), time.Now(), e.log)
 	return &corev3.Node{Id: subject.NodeID(), Cluster: e.Domain.DNSNames(subject)[0], Metadata: announced.Metadata()}
 }
 
