@@ -22,16 +22,29 @@ func TestANearEdgeStaysNear(t *testing.T) {
 		all    []measurement
 	}{
 		"near, and for a moment not": {false, "", []measurement{
-			{0, 0, false}, {0, near, true}, {time.Minute, busy, true}, {time.Minute, far, true}, {time.Minute, near, true},
-			{2 * time.Hour, far, true}, {0, 0, true}, {time.Minute, far, true},
+			{0, 0, false},
+			{0, near, true},
+			{time.Minute, busy, true},
+			{time.Minute, far, true},
+			{time.Minute, near, true},
+			{2 * time.Hour, far, true},
+			{0, 0, true},
+			{time.Minute, far, true},
 		}},
 		"near, and far for an hour": {false, "", []measurement{
-			{0, near, true}, {time.Minute, far, true}, {59 * time.Minute, far, true}, {time.Minute, far, false},
+			{0, near, true},
+			{time.Minute, far, true},
+			{59 * time.Minute, far, true},
+			{time.Minute, far, false},
 			{time.Minute, busy, false},
 		}},
 		"far, and near for an hour": {false, "", []measurement{
-			{0, far, false}, {time.Minute, near, false}, {time.Minute, busy, false}, {time.Minute, near, false},
-			{time.Hour, near, true}, {time.Minute, busy, true},
+			{0, far, false},
+			{time.Minute, near, false},
+			{time.Minute, busy, false},
+			{time.Minute, near, false},
+			{time.Hour, near, true},
+			{time.Minute, busy, true},
 		}},
 		"near before the agent started": {true, "", []measurement{
 			{0, far, true}, {time.Minute, near, true}, {time.Hour, far, true}, {time.Hour, far, false},
