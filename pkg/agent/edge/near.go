@@ -14,13 +14,13 @@ const (
 	// stillNear is the round-trip time up to which near gateways stay near. It exceeds NearBelow, because each change
 	// costs all tunnels.
 	stillNear = 5 * envoy.NearBelow
-	// changeAfter is for how long all measurements must contradict a decision before it changes. A measurement is made
-	// when a control channel opens, which is often in bad moments: a network that has just lost packets.
+	// changeAfter is for how long all measurements must contradict a decision before it changes. The round trip is
+	// measured when the control channel opens, often in a network that has just lost packets.
 	changeAfter = time.Hour
 )
 
-// nearness records whether there is no slow uplink between an edge and its gateways. The edge then gets smaller
-// buffers, which a slow uplink would need for throughput. It is safe for concurrent use.
+// nearness records whether there is no slow uplink between an edge and its gateways. The edge then gets larger buffers,
+// in which requests would wait in front of a slow uplink. It is safe for concurrent use.
 type nearness struct {
 	path mark // of nearFile
 

@@ -8,7 +8,7 @@ import (
 )
 
 // TestANearEdgeStaysNear checks that the first measurement decides, and that only an hour in which all measurements
-// contradict it changes the decision: each change ends all streams through the edge.
+// contradict it changes the decision: each change ends the streams in the reverse tunnels that it replaces.
 func TestANearEdgeStaysNear(t *testing.T) {
 	type measurement struct {
 		after time.Duration // since the previous one
@@ -18,7 +18,7 @@ func TestANearEdgeStaysNear(t *testing.T) {
 	const near, busy, far = 300 * time.Microsecond, 8 * time.Millisecond, 20 * time.Millisecond
 	for name, tt := range map[string]struct {
 		before bool   // an earlier agent has decided that the gateways are near
-		folder string // of the file, in the state folder
+		folder string // of the file; if it does not exist, the decision cannot be recorded
 		all    []measurement
 	}{
 		"near, and for a moment not": {false, "", []measurement{
@@ -49,7 +49,7 @@ func TestANearEdgeStaysNear(t *testing.T) {
 		"near before the agent started": {true, "", []measurement{
 			{0, far, true}, {time.Minute, near, true}, {time.Hour, far, true}, {time.Hour, far, false},
 		}},
-		"near, and the disk is read-only": {false, "missing", []measurement{
+		"near, and that cannot be recorded": {false, "missing", []measurement{
 			{0, near, true}, {time.Minute, near, true}, {time.Minute, far, true},
 		}},
 	} {

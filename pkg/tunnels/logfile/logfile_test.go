@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzFile writes bytes in two pieces, as Envoy may. Read must return the lines of
-// the file, however they are split, and keep a bounded part of an incomplete line.
+// FuzzFile writes bytes in two pieces, as Envoy may. Read must pass on the lines of the file, however they are split,
+// and keep a bounded part of an incomplete line.
 func FuzzFile(f *testing.F) {
 	f.Add([]byte("one\ntwo\n"), uint16(2))
 	f.Add([]byte("no end"), uint16(0))
