@@ -574,7 +574,7 @@ func TestReportSumsRuns(t *testing.T) {
 		ask(second, 6*second, good)
 	for _, r := range []Result{
 		Summarize("random", begin().ask(second, second, good).finish()),
-		Summarize("random", bad.finish()),
+		Summarize("single", bad.finish()),
 	} {
 		if err := r.Append(file); err != nil {
 			t.Fatal(err)
@@ -585,6 +585,11 @@ func TestReportSumsRuns(t *testing.T) {
 		"violations of \"request exceeds its bound\": 1\n"
 	if err != nil || !strings.HasPrefix(text, want) || !strings.Contains(text, "\nfirst attempt: ") {
 		t.Errorf("the report is %q, %v, want %q and service levels", text, err, want)
+	}
+	for _, part := range []string{"\nof random: 1 runs, 0.28 hours", "\nof single: 1 runs, 0.28 hours"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("the report is %q, want a part %q", text, part)
+		}
 	}
 	if _, err := Report(strings.NewReader("{")); err == nil {
 		t.Error("a broken line is accepted")

@@ -82,45 +82,82 @@ func (r Result) Append(file string) error {
 	return err
 }
 
-// Report returns what all runs of a file of results were together.
+// Report returns what all runs of a file of results were together, and then, if they have several names, what the runs
+// of each name were.
 func Report(in io.Reader) (string, error) {
-	var sum Result
-	runs, seeds, violations := 0, map[uint64]bool{}, map[string]int{}
+	all, named := newSum(), map[string]*sum{}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxResult)
-	for ; lines.Scan(); runs++ {
+	for lines.Scan() {
 		var r Result
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			return "", fmt.Errorf("reading result %d: %w", runs+1, err)
+			return "", fmt.Errorf("reading result %d: %w", all.runs+1, err)
 		}
-		sum.Seconds += r.Seconds
-		sum.Steps += r.Steps
-		sum.Faults += r.Faults
-		sum.Requests += r.Requests
-		sum.Failed += r.Failed
-		sum.Void += r.Void
-		sum.SLO.add(r.SLO)
-		if r.Seed != 0 {
-			seeds[r.Seed] = true
+		all.add(r)
+		if named[r.Name] == nil {
+			named[r.Name] = newSum()
 		}
-		for rule, n := range r.Violations {
-			violations[rule] += n
-		}
+		named[r.Name].add(r)
 	}
 	if err := lines.Err(); err != nil {
-		return "", fmt.Errorf("reading result %d: %w", runs+1, err)
+		return "", fmt.Errorf("reading result %d: %w", all.runs+1, err)
 	}
+	text := all.report()
+	if len(named) > 1 {
+		for _, name := range slices.Sorted(maps.Keys(named)) {
+			text += "\nof " + name + ": " + named[name].report()
+		}
+	}
+	return text, nil
+}
+
+// sum is what several runs were together.
+type sum struct {
+	Result
+	runs      int
+	seeds     map[uint64]bool
+	redundant Result // of the runs that have SLO.Redundant
+}
+
+func newSum() *sum {
+	return &sum{Result: Result{Violations: map[string]int{}}, seeds: map[uint64]bool{}}
+}
+
+func (s *sum) add(r Result) {
+	s.runs++
+	s.Seconds += r.Seconds
+	s.Steps += r.Steps
+	s.Faults += r.Faults
+	s.Requests += r.Requests
+	s.Failed += r.Failed
+	s.Void += r.Void
+	s.SLO.add(r.SLO)
+	if r.SLO.Redundant.Requests > 0 {
+		s.redundant.Seconds += r.Seconds
+		s.redundant.Faults += r.Faults
+	}
+	if r.Seed != 0 {
+		s.seeds[r.Seed] = true
+	}
+	for rule, n := range r.Violations {
+		s.Violations[rule] += n
+	}
+}
+
+func (s *sum) report() string {
 	text := &strings.Builder{}
-	fmt.Fprintf(text, "%d runs, %.2f hours, %d seeds, %d steps, %d faults, %d requests, %d failed, %d void\n", runs,
-		sum.Seconds/time.Hour.Seconds(), len(seeds), sum.Steps, sum.Faults, sum.Requests, sum.Failed, sum.Void)
-	if len(violations) == 0 {
+	fmt.Fprintf(text, "%d runs, %.2f hours, %d seeds, %d steps, %d faults, %d requests, %d failed, %d void\n", s.runs,
+		s.Seconds/time.Hour.Seconds(), len(s.seeds), s.Steps, s.Faults, s.Requests, s.Failed, s.Void)
+	if len(s.Violations) == 0 {
 		text.WriteString("no violation\n")
 	}
-	for _, rule := range slices.Sorted(maps.Keys(violations)) {
-		fmt.Fprintf(text, "violations of %q: %d\n", rule, violations[rule])
+	for _, rule := range slices.Sorted(maps.Keys(s.Violations)) {
+		fmt.Fprintf(text, "violations of %q: %d\n", rule, s.Violations[rule])
 	}
-	if sum.Seconds > 0 {
-		text.WriteString(sum.SLO.Report(float64(sum.Faults) * time.Hour.Seconds() / sum.Seconds))
+	if s.Seconds > 0 {
+		text.WriteString(s.SLO.Report(s.faultsPerHour(), s.redundant.faultsPerHour()))
 	}
-	return text.String(), nil
+	return text.String()
 }
+
+func (r Result) faultsPerHour() float64 { return float64(r.Faults) * time.Hour.Seconds() / r.Seconds }

@@ -12,12 +12,9 @@ import (
 // SLO are the figures of one history for docs/slo.md. Durations are seconds with the precision of a millisecond. They
 // are what clients observe, so a duration is as precise as requests are frequent.
 type SLO struct {
-	// Requests with a bound to workload clusters that should have had a tunnel for as long as everything may take to
-	// settle. First failed, and Retried failed together with the next request of the same kind of traffic to the same
-	// workload cluster, by any gateway and mode, or had none.
-	Requests int `json:"requests"`
-	First    int `json:"first"`
-	Retried  int `json:"retried"`
+	Attempts
+	// Redundant are those of them to workload clusters with two edges.
+	Redundant Attempts `json:"redundant,omitzero"`
 	// Recovery has, for each fault that may break requests and that no other step for the same target overlaps, the time
 	// until the last request that it broke has failed; a connection that was idle until it failed counts with its begin,
 	// because others worked meanwhile or count themselves. The time begins with the fault for requests that have another
@@ -31,6 +28,15 @@ type SLO struct {
 	// Status has, for each time in which all requests to a workload cluster failed, for how long its Tunnel was Ready
 	// nevertheless; 0: it was not. Times in which what reports is broken are left out.
 	Status []float64 `json:"status,omitempty"`
+}
+
+// Attempts are requests with a bound to workload clusters that should have had a tunnel for as long as everything may
+// take to settle. First failed, and Retried failed together with the next request of the same kind of traffic to the
+// same workload cluster, by any gateway and mode, or had none.
+type Attempts struct {
+	Requests int `json:"requests"`
+	First    int `json:"first"`
+	Retried  int `json:"retried"`
 }
 
 // Measure returns the figures of a history.
@@ -93,17 +99,20 @@ func (s *SLO) countRequests(r *record, ended []request) {
 		if !r.wanted(q) {
 			continue
 		}
-		s.Requests++
-		if q.answer.Error == "" {
-			continue
+		one := Attempts{Requests: 1}
+		if q.answer.Error != "" {
+			one.First = 1
+			next := later[traffic{q.ask.Client, q.ask.Cluster}]
+			i, _ := slices.BinarySearchFunc(next, q.answer.At, func(n request, at time.Duration) int {
+				return cmp.Compare(n.ask.At, at)
+			})
+			if i == len(next) || next[i].answer.Error != "" {
+				one.Retried = 1
+			}
 		}
-		s.First++
-		next := later[traffic{q.ask.Client, q.ask.Cluster}]
-		i, _ := slices.BinarySearchFunc(next, q.answer.At, func(n request, at time.Duration) int {
-			return cmp.Compare(n.ask.At, at)
-		})
-		if i == len(next) || next[i].answer.Error != "" {
-			s.Retried++
+		s.Attempts.add(one)
+		if Inventory[q.ask.Cluster] > 1 {
+			s.Redundant.add(one)
 		}
 	}
 }
@@ -196,29 +205,41 @@ func (r *record) readyFor(cluster string, from, to time.Duration) (sum time.Dura
 
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
 
+func (a *Attempts) add(other Attempts) {
+	a.Requests += other.Requests
+	a.First += other.First
+	a.Retried += other.Retried
+}
+
 // add adds the figures of another history.
 func (s *SLO) add(other SLO) {
-	s.Requests += other.Requests
-	s.First += other.First
-	s.Retried += other.Retried
+	s.Attempts.add(other.Attempts)
+	s.Redundant.add(other.Redundant)
 	s.Overlapped += other.Overlapped
 	s.Recovery = append(s.Recovery, other.Recovery...)
 	s.Revocation = append(s.Revocation, other.Revocation...)
 	s.Status = append(s.Status, other.Status...)
 }
 
-// Report returns the figures as lines of a report, for runs with so many faults per hour. The share of failed requests
-// is in proportion to the faults, so the lines also have it for one fault per hour; what operations and several faults
-// together break is counted as if each fault did it.
-func (s SLO) Report(faultsPerHour float64) string {
+// Report returns the figures as lines of a report, for runs with so many faults per hour, and so many in those that have
+// Redundant. The share of failed requests is in proportion to the faults, so the lines also have it for one fault per
+// hour; what operations and several faults together break is counted as if each fault did it.
+func (s SLO) Report(faultsPerHour, redundantFaultsPerHour float64) string {
 	if s.Requests == 0 {
 		return "service levels: not measured\n"
 	}
-	return fmt.Sprintf("first attempt: %s\nwith one retry: %s\n", share(s.Requests, s.First, faultsPerHour),
-		share(s.Requests, s.Retried, faultsPerHour)) +
+	return s.Attempts.report("", faultsPerHour) + s.Redundant.report(", two edges", redundantFaultsPerHour) +
 		fmt.Sprintf("recovery after a fault: %s, %d faults overlapped others\n", distribution(s.Recovery), s.Overlapped) +
 		fmt.Sprintf("revocation: %s\n", distribution(s.Revocation)) +
 		fmt.Sprintf("wrongly ready: %s\n", distribution(s.Status))
+}
+
+func (a Attempts) report(of string, faultsPerHour float64) string {
+	if a.Requests == 0 {
+		return ""
+	}
+	return fmt.Sprintf("first attempt%[1]s: %[2]s\nwith one retry%[1]s: %[3]s\n", of, share(a.Requests, a.First, faultsPerHour),
+		share(a.Requests, a.Retried, faultsPerHour))
 }
 
 func share(all, failed int, faultsPerHour float64) string {

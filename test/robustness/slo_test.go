@@ -30,96 +30,109 @@ func TestMeasure(t *testing.T) {
 		want SLO
 	}{
 		"requests are answered": {
-			in: begin().ask(100*second, second, good).ask(102*second, second, good), want: SLO{Requests: 2},
+			in: begin().ask(100*second, second, good).ask(102*second, second, good), want: SLO{Attempts: Attempts{Requests: 2}},
 		},
 		"requests before everything has to work do not count": {in: begin().ask(10*second, second, bad)},
 		"a retry succeeds": {
 			in:   begin().ask(100*second, second, bad).of(two, 102*second, second, good),
-			want: SLO{Requests: 2, First: 1, Status: []float64{0}},
+			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Status: []float64{0}},
 		},
 		"a retry fails": {
 			in:   begin().ask(100*second, second, bad).of(two, 102*second, second, bad).ask(104*second, second, good),
-			want: SLO{Requests: 3, First: 2, Retried: 1, Status: []float64{0}},
+			want: SLO{Attempts: Attempts{Requests: 3, First: 2, Retried: 1}, Status: []float64{0}},
 		},
 		"there is no retry": {
-			in: begin().ask(100*second, second, bad), want: SLO{Requests: 1, First: 1, Retried: 1, Status: []float64{0}},
+			in: begin().ask(100*second, second, bad), want: SLO{Attempts: Attempts{Requests: 1, First: 1, Retried: 1}, Status: []float64{0}},
 		},
 		"a fault breaks nothing": {
 			in:   begin().step(100*second, 110*second).ask(101*second, second, good),
-			want: SLO{Requests: 1, Recovery: []float64{0}},
+			want: SLO{Attempts: Attempts{Requests: 1}, Recovery: []float64{0}},
 		},
 		"a fault of one of two edges counts from its begin": {
 			in:   begin().step(100*second, 110*second).ask(101*second, 2*second, bad).ask(104*second, second, good),
-			want: SLO{Requests: 2, First: 1, Recovery: []float64{3}, Status: []float64{0}},
+			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Recovery: []float64{3}, Status: []float64{0}},
 		},
 		"a fault of a gateway counts from its begin at other gateways": {
 			in: begin().kill("gateway/0/envoy", 100*second, 110*second).of(one, 104*second, second, bad).
 				of(one, 106*second, second, good),
-			want: SLO{Requests: 2, First: 1, Recovery: []float64{5}},
+			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Recovery: []float64{5}},
 		},
 		"and from its end at its own": {
 			in: begin().kill("gateway/1/envoy", 100*second, 110*second).of(one, 104*second, second, bad).
 				of(one, 111*second, second, bad).of(one, 113*second, second, good),
-			want: SLO{Requests: 3, First: 2, Retried: 1, Recovery: []float64{2}},
+			want: SLO{Attempts: Attempts{Requests: 3, First: 2, Retried: 1}, Recovery: []float64{2}},
 		},
 		"an idle connection counts with its begin": {
 			in:   begin().step(100*second, 110*second).idling(102*second, 12*second, bad).idling(116*second, 12*second, good),
-			want: SLO{Requests: 2, First: 1, Recovery: []float64{2}, Status: []float64{0}},
+			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Recovery: []float64{2}, Status: []float64{0}},
 		},
 		"what fails when everything had to work again is of another fault": {
 			in:   begin().step(100*second, 110*second).ask(169*second, 2*second, bad).ask(173*second, second, good),
-			want: SLO{Requests: 2, First: 1, Recovery: []float64{0}, Status: []float64{0}},
+			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Recovery: []float64{0}, Status: []float64{0}},
 		},
 		"faults of one workload cluster overlap": {
 			in: begin().step(100*second, 110*second).kill("paris/1/envoy", 120*second, 121*second).
 				ask(101*second, second, bad).ask(103*second, second, good),
-			want: SLO{Requests: 2, First: 1, Overlapped: 2, Status: []float64{0}},
+			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Overlapped: 2, Status: []float64{0}},
 		},
 		"faults that may break nothing have no recovery": {
-			in: begin().kill("controller/0", 100*second, 110*second).ask(101*second, second, good), want: SLO{Requests: 1},
+			in: begin().kill("controller/0", 100*second, 110*second).ask(101*second, second, good), want: SLO{Attempts: Attempts{Requests: 1}},
 		},
 		"an edge carries something after its revocation": {
 			in: begin().revoked("edge-a", 100*second).ask(101*second, second, good).ask(103*second, second,
 				Entry{Answer: "paris#1", Edge: "10.0.0.2"}),
-			want: SLO{Requests: 2, Revocation: []float64{1}},
+			want: SLO{Attempts: Attempts{Requests: 2}, Revocation: []float64{1}},
 		},
 		"and nothing": {
 			in:   begin().ask(90*second, second, good).revoked("edge-a", 100*second),
-			want: SLO{Requests: 1, Revocation: []float64{0}},
+			want: SLO{Attempts: Attempts{Requests: 1}, Revocation: []float64{0}},
 		},
 		"a Tunnel is ready while all requests fail": {
 			in:   begin().ready(0, true).failing(100*second, 120*second).ready(112*second, false).ask(121*second, second, good),
-			want: SLO{Requests: 5, First: 4, Retried: 3, Status: []float64{12}},
+			want: SLO{Attempts: Attempts{Requests: 5, First: 4, Retried: 3}, Status: []float64{12}},
 		},
 		"but not while what reports is broken": {
 			in: begin().ready(0, true).kill("xds-server/0", 90*second, 91*second).failing(100*second, 120*second).
 				ask(121*second, second, good),
-			want: SLO{Requests: 5, First: 4, Retried: 3},
+			want: SLO{Attempts: Attempts{Requests: 5, First: 4, Retried: 3}},
 		},
 	} {
+		tc.want.Redundant = tc.want.Attempts // paris has two edges
 		if diff := cmp.Diff(tc.want, Measure(tc.in.finish())); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
 }
 
+func TestOnlyTwoEdgesAreRedundant(t *testing.T) {
+	in := begin().ask(100*second, second, Entry{Error: "reset"}).add(Entry{Kind: KindExpect, Cluster: "oslo", Up: true}).
+		ask(102*second, second, Entry{Error: "reset"})
+	in[len(in)-2].Cluster = "oslo"
+	got := Measure(in.finish())
+	if got.Requests != 2 || got.Redundant != (Attempts{Requests: 1, First: 1, Retried: 1}) {
+		t.Errorf("of a request to paris and one to oslo: %+v", got)
+	}
+}
+
 func TestReportOfServiceLevels(t *testing.T) {
-	s := SLO{Requests: 1000, First: 9}
+	s := SLO{Attempts: Attempts{Requests: 1000, First: 9}}
 	s.add(SLO{
-		Requests: 1000, First: 1, Retried: 1, Recovery: []float64{3, 1, 2}, Revocation: []float64{0.25}, Overlapped: 4,
+		Attempts: Attempts{Requests: 1000, First: 1, Retried: 1}, Redundant: Attempts{Requests: 500, First: 1}, Recovery: []float64{3, 1, 2}, Revocation: []float64{0.25}, Overlapped: 4,
 	})
 	want := strings.Join([]string{
 		"first attempt: 99.5000 % of 2000 at 100 faults per hour, 99.9950 % at one",
 		"with one retry: 99.9500 % of 2000 at 100 faults per hour, 99.9995 % at one",
+		"first attempt, two edges: 99.8000 % of 500 at 10 faults per hour, 99.9800 % at one",
+		"with one retry, two edges: 100.0000 % of 500 at 10 faults per hour, 100.0000 % at one",
 		"recovery after a fault: p50 2.000 s, p99 3.000 s, p99.9 3.000 s, max 3.000 s of 3, 4 faults overlapped others",
 		"revocation: p50 0.250 s, p99 0.250 s, p99.9 0.250 s, max 0.250 s of 1",
 		"wrongly ready: not measured",
 		"",
 	}, "\n")
-	if diff := cmp.Diff(want, s.Report(100)); diff != "" {
+	if diff := cmp.Diff(want, s.Report(100, 10)); diff != "" {
 		t.Error(diff)
 	}
-	if got := (SLO{}).Report(100); got != "service levels: not measured\n" {
+	if got := (SLO{}).Report(100, 100); got != "service levels: not measured\n" {
 		t.Errorf("without requests: %q", got)
 	}
 }
