@@ -24,7 +24,7 @@ const (
 	PublicListener = publicListener
 	// AdmissionForm identifies the form of AddAdmission's result. It changes whenever that changes, so that an agent
 	// that takes over a running Envoy replaces the listener.
-	AdmissionForm = "admission-2"
+	AdmissionForm = "admission-3"
 	// AdmissionSource is the key of the descriptor with the source address of a connection.
 	AdmissionSource = "source"
 	// AdmissionRelayed is the key of the descriptor of a relayed connection.
@@ -58,6 +58,10 @@ const (
 // Another bucket, before the call, also limits connections that will be rejected. ok is false for a resource that is
 // not a public listener.
 //
+// Records of connections get the addresses of the socket. For an HTTP connection manager Envoy's other operators take
+// an address from the header X-Forwarded-For, which the other side chooses: its connection would not be on record, and
+// a revocation would not close it.
+//
 // The agent adds these filters instead of the xds-server, because they call the agent's own service: the policy needs
 // no rule for them, and no xds-server can remove them.
 func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate, lanes int, ok bool) {
@@ -87,6 +91,7 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate, lanes int, ok boo
 			filters, 0, connectionLimit("backstop", max(backstop*rate, backstopFloor)), callForConnection(clientSource, relayed),
 			connectionLimit("handshakes", rate),
 		)
+		recordSocket(chain)
 	}
 	return typed.Pack(l), rate, lane.Of(l), true
 }

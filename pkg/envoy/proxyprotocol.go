@@ -65,8 +65,8 @@ func (p ProxyProtocol) Form() string {
 // connection is for a reverse tunnel to this gateway. Each other connection goes to a filter chain that calls the agent
 // for the address of its socket, within the rate that a flood may have, and closes it.
 //
-// Records of relayed connections have the addresses of the socket, because the agent compares them with the kernel's.
-// Those of reverse tunnels have the addresses in the header: Envoy 1.40 does not keep the others.
+// Records of reverse tunnels have the addresses in the header: Envoy 1.40 does not keep those of the socket, which all
+// other records have.
 func (p ProxyProtocol) Accept(resource *anypb.Any) *anypb.Any {
 	l := &listenerv3.Listener{}
 	if !p.Enabled() || resource.UnmarshalTo(l) != nil || l.GetName() != publicListener {
@@ -83,7 +83,6 @@ func (p ProxyProtocol) Accept(resource *anypb.Any) *anypb.Any {
 		if record.Owner(chain) == record.OwnerTunnel {
 			chain.FilterChainMatch.DirectSourcePrefixRanges = trusted
 		}
-		recordSocket(chain)
 	}
 	l.DefaultFilterChain = &listenerv3.FilterChain{Name: "untrusted", Filters: []*listenerv3.Filter{
 		connectionLimit("backstop", flood), callForConnection("%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%", false),
@@ -110,7 +109,8 @@ func PeerAddresses(resource *anypb.Any) (hosts []string) {
 	return hosts
 }
 
-// recordSocket makes the last filter of a filter chain record the addresses of the socket.
+// recordSocket makes the last filter of a filter chain record the addresses of the socket, because the agent compares
+// records with the kernel's sockets.
 func recordSocket(chain *listenerv3.FilterChain) {
 	for _, f := range chain.GetFilters() {
 		proxy, manager := &tcpproxyv3.TcpProxy{}, &hcmv3.HttpConnectionManager{}
