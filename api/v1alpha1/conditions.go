@@ -204,3 +204,14 @@ const (
 	// condition is False.
 	ReasonPublicAddressPending = "PublicAddressPending"
 )
+
+// ServedInPart reports whether this reason of ConditionAccepted=False means that everything is served but what the
+// message names: a Tunnel has a bootstrap file and its edges connect.
+func ServedInPart(reason string) bool {
+	switch reason {
+	case ReasonInvalidExtraName, ReasonInvalidNetwork, ReasonAmbiguousNetwork, ReasonNetworkOverlap,
+		ReasonNetworkHasGateway, ReasonNeverDialled:
+		return true
+	}
+	return false
+}

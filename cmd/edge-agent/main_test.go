@@ -285,7 +285,7 @@ func TestDeployedManifestsUseValidFlags(t *testing.T) {
 	}
 	for line := range strings.Lines(string(unit)) {
 		if command, ok := strings.CutPrefix(line, "ExecStart=/usr/local/bin/edge-agent "); ok {
-			check(t, strings.Fields(strings.TrimSuffix(strings.TrimSpace(command), "$EDGE_AGENT_FLAGS")))
+			check(t, strings.Fields(strings.TrimSuffix(strings.TrimSpace(command), "$JOIN_FLAGS $EDGE_AGENT_FLAGS")))
 			return
 		}
 	}

@@ -184,6 +184,7 @@ var effects = map[string]effect{
 			gateway + " " + container + "args":     "contains --proxy-protocol-from=192.0.2.0/24,2001:db8::/64",
 			settings + " data.GATEWAYS_PER_TUNNEL": `"0"`,
 		},
+		changes: []string{settings, xdsServer, controller, gateway},
 	},
 	"publicService.type": {
 		set:     "publicService: {type: ClusterIP}",

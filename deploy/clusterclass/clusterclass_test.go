@@ -19,7 +19,7 @@ import (
 // defaults are those of an installation, as in the files.
 var defaults = inject.Variable{
 	TunnelDomain:  "tunnels.example.com",
-	Image:         "registry.example.com/fairlead-edge:v1",
+	Image:         "registry.example.com/fairlead/fairlead-edge:v0.1.0",
 	APIServerPort: inject.DefaultAPIServerPort,
 }
 

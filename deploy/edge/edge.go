@@ -53,16 +53,17 @@ func Endpoint(manifest, listen string) string {
 }
 
 // DaemonSetOf returns a manifest of Endpoint for DaemonSet for one of several networks of a Cluster: the names of the
-// DaemonSet and of its Secret begin with that of the network. It runs on the nodes with all labels of selector.
+// DaemonSet and of its Secret begin with that of the network. It is quoted, because a number is a valid name. It runs
+// on the nodes with all labels of selector.
 func DaemonSetOf(manifest, network string, selector map[string]string) string {
 	var labels []string
 	for _, name := range slices.Sorted(maps.Keys(selector)) {
 		labels = append(labels, fmt.Sprintf("%s: %q", name, selector[name]))
 	}
 	return strings.NewReplacer(
-		"  name: fairlead-network\n  namespace", "  name: "+network+"\n  namespace",
+		"  name: fairlead-network\n  namespace", fmt.Sprintf("  name: %q\n  namespace", network),
 		"app.kubernetes.io/name: fairlead-network}",
-		"app.kubernetes.io/name: fairlead-network, app.kubernetes.io/instance: "+network+"}",
+		fmt.Sprintf("app.kubernetes.io/name: fairlead-network, app.kubernetes.io/instance: %q}", network),
 		"secretName: fairlead-network-bootstrap", "secretName: "+network+"-bootstrap",
 		"nodeSelector: {}", "nodeSelector: {"+strings.Join(labels, ", ")+"}",
 	).Replace(manifest)

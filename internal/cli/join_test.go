@@ -54,7 +54,7 @@ func TestJoinPrintsOneCommand(t *testing.T) {
 		"command": {file, "umask 077"},
 		"systemd": {
 			file, "chown fairlead /etc/fairlead/bootstrap.yaml", "[Service]",
-			"ExecStart=/usr/local/bin/edge-agent run --envoy-external", "systemctl enable --now edge-agent",
+			"ExecStart=/usr/local/bin/edge-agent run --envoy-external", "systemctl reload-or-restart edge-agent",
 		},
 		"static-pod": {
 			file, "chown 65532:65532", "image: registry.example.com/edge:v1",

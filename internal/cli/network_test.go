@@ -78,7 +78,7 @@ func TestEveryFormOfANetworkIsACommand(t *testing.T) {
 			if strings.Contains(text, "--local-apiserver") || strings.Contains(text, "image: fairlead-edge\n") {
 				t.Errorf("%s: %s", form, text)
 			}
-			for _, name := range []string{"\n  name: oslo\n", "secretName: oslo-bootstrap", `nodeSelector: {site: "oslo"}`} {
+			for _, name := range []string{"\n  name: \"oslo\"\n", "secretName: oslo-bootstrap", `nodeSelector: {site: "oslo"}`} {
 				if got := strings.Contains(text, name); got != (form == "daemonset") {
 					t.Errorf("%s: %q is %v: %s", form, name, got, text)
 				}

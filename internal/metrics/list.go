@@ -40,7 +40,7 @@ var xdsServer = []Metric{
 		Kind:   Gauge,
 		Labels: []string{"role"},
 		Of:     server,
-		Help:   "Open ADS streams: one for each gateway and each enrolment of an edge.",
+		Help:   "Open ADS streams: one for each gateway and each membership of an edge.",
 	},
 	{
 		Name: "fairlead_xds_published",
@@ -520,26 +520,27 @@ var agents = []Metric{
 		Name: "fairlead_agent_ready",
 		Kind: Gauge,
 		Of:   agent,
-		Help: "1 if Envoy carries tunnels for all enrolments of the agent, as /readyz reports.",
+		Help: "1 if Envoy is ready and each membership has a certificate and configuration, as /readyz reports. Whether " +
+			"reverse tunnels are up is known at the gateways.",
 	},
 	{
 		Name: "fairlead_agent_memberships",
 		Kind: Gauge,
 		Of:   agent,
-		Help: "Configured enrolments of the agent: an edge has one for each bootstrap file.",
+		Help: "Configured memberships of the agent: an edge has one for each bootstrap file.",
 	},
-	{Name: "fairlead_agent_enrolled", Kind: Gauge, Of: agent, Help: "Enrolments that have a certificate."},
+	{Name: "fairlead_agent_enrolled", Kind: Gauge, Of: agent, Help: "Memberships that have a certificate."},
 	{
 		Name: "fairlead_agent_connected",
 		Kind: Gauge,
 		Of:   agent,
-		Help: "Enrolments with an open ADS stream to an xds-server.",
+		Help: "Memberships with an open ADS stream to an xds-server.",
 	},
 	{
 		Name: "fairlead_agent_cached",
 		Kind: Gauge,
 		Of:   agent,
-		Help: "Enrolments whose Envoy runs with configuration from disk, because no xds-server was reached since the start.",
+		Help: "Memberships whose Envoy runs with configuration from disk, because no xds-server was reached since the start.",
 	},
 	{
 		Name: "fairlead_agent_leaf_expiry_timestamp_seconds",
@@ -552,13 +553,13 @@ var agents = []Metric{
 		Kind:   Gauge,
 		Labels: []string{"about"},
 		Of:     agent,
-		Help:   "Enrolments with an error, by subject; /status has the message.",
+		Help:   "Memberships with an error, by subject; /status has the message.",
 	},
 	{
 		Name: "fairlead_agent_configuration_refused",
 		Kind: Gauge,
 		Of:   agent,
-		Help: "Enrolments whose newest configuration is rejected in part, by Envoy, by the agent's own check or after " +
+		Help: "Memberships whose newest configuration is rejected in part, by Envoy, by the agent's own check or after " +
 			"crashes.",
 	},
 	{
@@ -815,7 +816,7 @@ var edges = []Metric{
 		Kind:   Gauge,
 		Labels: []string{"health"},
 		Of:     atEdge,
-		Help:   "Enrolments by the health of their apiserver: healthy, unhealthy or unknown.",
+		Help:   "Memberships by the health of their apiserver: healthy, unhealthy or unknown.",
 	},
 	{
 		Name: "fairlead_edge_apiserver_leaf_expiry_timestamp_seconds",
@@ -828,7 +829,7 @@ var edges = []Metric{
 		Kind:   Gauge,
 		Labels: []string{"gateway"},
 		Of:     atEdge,
-		Help:   "Reverse tunnels to a gateway, of all enrolments.",
+		Help:   "Reverse tunnels to a gateway, of all memberships.",
 	},
 	{
 		Name:       "fairlead_edge_apiserver_healthy",

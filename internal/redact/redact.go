@@ -20,7 +20,7 @@ type rule struct {
 // named matches the words in names of settings whose values are secret.
 const named = `(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|access[-_]?key|account[-_]?key|private[-_]?key|` +
 	`certificate[-_]?key|client-key-data|client-certificate-data|credential|signature|encryption[-_]?key|` +
-	`auth[-_]?key|x-amz-[a-z-]+)`
+	`auth[-_]?key|x-amz-[a-z-]+|pass\b|creds\b|auth\b)`
 
 // key matches a name in YAML, JSON, JSON within a string of JSON, or a shell, up to its value.
 const key = `[a-z0-9_.-]*` + named + `[a-z0-9_.-]*\\*["']?[ \t]*[:=][ \t]*`
@@ -57,17 +57,20 @@ var rules = []rule{
 	{regexp.MustCompile(`(?i)(--?[a-z0-9-]*` + named + `[a-z0-9-]*)(?:=|[ \t]+)` + value), "${1}=" + Mark},
 	{regexp.MustCompile(`(?im)^([ \t]*(?:- +|export +)*\\*["']?` + key + `)` + line), "${1}" + Mark},
 	{regexp.MustCompile(`(?i)(` + key + `)` + value), "${1}" + Mark},
+	// User and password of curl and wget.
+	{regexp.MustCompile(`(?i)((?:^|\s)(?:-u|--user)(?:=|[ \t]+)["']?)[^\s:"']+:\S+`), "${1}" + Mark},
 	// Signed URLs of Azure, also with an & that is escaped for JSON or a URL.
 	{regexp.MustCompile(`(?i)((?:\b|u0026|%26)sig(?:=|%3d))(?:\[removed\]|[^\s"'&]+)`), "${1}" + Mark},
 	// Secrets that have a known form.
 	{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?`), Mark}, // JWT
 	{regexp.MustCompile(`\bflr?1\.[a-z2-7]{16,}`), Mark},                                    // Fairlead
+	{regexp.MustCompile(`\bK10[0-9a-f]{64}(?:::\S+)?`), Mark},                               // k3s and RKE2
 	{regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`), Mark},                             // kubeadm's bootstrap tokens
 	{regexp.MustCompile(`\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`), Mark},                             // AWS
 	// GitHub, GitLab, Vault
 	{regexp.MustCompile(`\b(?:gh[pousr]_|github_pat_|glpat-|hv[sb]\.)[A-Za-z0-9_-]{16,}`), Mark},
-	// Base64: whole lines, as in PEM, and long blobs.
-	{regexp.MustCompile(`(?m)^[ \t]*[A-Za-z0-9+/]{60,}={0,2}[ \t\r]*$`), Mark},
+	// Base64: whole lines, as in PEM or a JWT of several lines, and long blobs.
+	{regexp.MustCompile(`(?m)^[ \t]*[A-Za-z0-9+/][A-Za-z0-9+/_-]{59,}={0,2}[ \t\r]*$`), Mark},
 	{regexp.MustCompile(`[A-Za-z0-9+/_-]{100,}={0,2}`), Mark},
 }
 

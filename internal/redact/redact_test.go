@@ -119,8 +119,19 @@ func TestText(t *testing.T) {
 			"Set the following 'random' passwords\nroot:abc\nubuntu:def\nCloud-init",
 			"Set the following 'random' passwords\n[removed]\nCloud-init",
 		},
-		"a blob":         {"data " + strings.Repeat("aB3_", 30) + " end", "data [removed] end"},
-		"the empty text": {"", ""},
+		"a user of curl": {
+			"+ curl -fsSL -u admin:hunter2 https://x/y\n$ curl --user='a:b c' x", "+ curl -fsSL -u [removed] https://x/y\n" +
+				"$ curl --user='[removed] c' x",
+		},
+		"credentials of crictl": {"crictl pull --creds ci:hunter2 x", "crictl pull --creds=[removed] x"},
+		"a registry's password": {`{"auths":{"r":{"auth":"Y2k6aA=="}}}`, `{"auths":{"r":{"auth":[removed]}}}`},
+		"a short name":          {"with DB_PASS=hunter2 ./run", "with DB_PASS=[removed] ./run"},
+		"a longer one is none":  {"3 tests passed: ok; passthrough: on", "3 tests passed: ok; passthrough: on"},
+		"a token of k3s":        {"join K10" + hex64 + "::server:hunter2 now", "join [removed] now"},
+		"a line of a JWT":       {"a\n" + strings.Repeat("aB3_-", 13) + "\nb", "a\n[removed]\nb"},
+		"a line that separates": {strings.Repeat("-", 70), strings.Repeat("-", 70)},
+		"a blob":                {"data " + strings.Repeat("aB3_", 30) + " end", "data [removed] end"},
+		"the empty text":        {"", ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -148,6 +148,13 @@ func (c *Control) Save() (data []byte, changed bool, err error) {
 	return data, changed, nil
 }
 
+// Unsaved makes the next Save report a change, because the data of the last one is not on disk.
+func (c *Control) Unsaved() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known.changed = true
+}
+
 // Restore adds the sources that Save returned, except outdated ones.
 func (c *Control) Restore(now time.Time, data []byte) error {
 	var all []saved

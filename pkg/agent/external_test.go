@@ -100,6 +100,12 @@ func TestAnEnvoyInItsOwnContainer(t *testing.T) {
 	// The agent stops Envoy when it ends; it does not manage the container's end.
 	third.end(t, syscall.SIGTERM)
 	edge.logged("stopping Envoy", 1)
+
+	// The next agent follows the new Envoy, although the previous one was drained.
+	edge.agent()
+	edge.logged("following the running Envoy", 5)
+	edge.works(a)
+	edge.logged("restarting Envoy", 1)
 }
 
 func TestACurrentBootstrapIsNotRewritten(t *testing.T) {

@@ -143,7 +143,7 @@ func endpoint(t *testing.T, addr net.Addr) model.Endpoint {
 func way(to ...model.Endpoint) *dial.Dialer { return &dial.Dialer{Addresses: to} }
 
 // EdgeToken implements enrolserver.Tokens.
-func (c *control) EdgeToken(hash string) (enrol.Grant, error) {
+func (c *control) EdgeToken(hash, _ string) (enrol.Grant, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.shown++
@@ -157,7 +157,7 @@ func (c *control) EdgeToken(hash string) (enrol.Grant, error) {
 
 // GatewayToken implements enrolserver.Tokens.
 func (c *control) GatewayToken(hash string) error {
-	_, err := c.EdgeToken(hash)
+	_, err := c.EdgeToken(hash, "")
 	return err
 }
 

@@ -30,8 +30,9 @@ func (a *Agent) probes() map[string]func() {
 	return probes
 }
 
-// serveHealth serves until ctx ends. /healthz: no lock or loop of the agent is stuck. /readyz: Envoy carries tunnels
-// for each membership. /status: the state of the memberships.
+// serveHealth serves until ctx ends. /healthz: no lock or loop of the agent is stuck. /readyz: Envoy is ready,
+// and each membership has a certificate and configuration; whether reverse tunnels are up is known at the gateways.
+// /status: the state of the memberships.
 func (a *Agent) serveHealth(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /healthz", a.beats)
@@ -69,7 +70,7 @@ func (a *Agent) ready(ctx context.Context) error {
 	return err
 }
 
-// carries returns what keeps Envoy from carrying tunnels; nil: nothing does.
+// carries returns what keeps Envoy from dialling and serving tunnels; nil: nothing does.
 func (a *Agent) carries(ctx context.Context) error {
 	errs := []error{a.config.admin().Ready(ctx)}
 	all := a.memberships()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -148,6 +149,29 @@ func TestHowAnIdentityIsObtained(t *testing.T) {
 				t.Errorf("%d tokens were shown, want %d", tokens, tc.wantTokens)
 			}
 		})
+	}
+}
+
+// TestACredentialMayBeReplacedBetweenTwoRotations: a newer bootstrap file of the same installation is delivered after
+// the first rotation, and the agent does not restart.
+func TestACredentialMayBeReplacedBetweenTwoRotations(t *testing.T) {
+	c := newControl(t) // it is down, so a renewal by key fails, and so would an enrolment
+	first, second, third := c.ca.CertPEM(), newControl(t).ca.CertPEM(), newControl(t).ca.CertPEM()
+	ca := first
+	i := testIdentities(t, c.edgeWith(func() (edge.Credential, error) {
+		return edge.Credential{Token: c.token, CA: ca}, nil
+	}))
+	leaf := c.fresh(edgeSubject)
+	c.save(i.store, leaf)
+	i.RemoveForeign()
+	for _, trusted := range [][]byte{slices.Concat(first, second), third} {
+		ca = second
+		if err := i.store.Save(leaf, trusted); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := i.Renew(t.Context()); err == nil || !strings.Contains(err.Error(), "renewing certificate") {
+			t.Errorf("got %v, want an attempt by key", err)
+		}
 	}
 }
 

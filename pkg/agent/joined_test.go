@@ -303,3 +303,24 @@ func TestAnEdgeJoinsAtMostMaxJoinedTunnels(t *testing.T) {
 		t.Errorf("the file has the mode %v, %v", info.Mode(), err)
 	}
 }
+
+// TestARunningTunnelKeepsItsPlace: two commands at the same time have joined one tunnel too many.
+func TestARunningTunnelKeepsItsPlace(t *testing.T) {
+	a := &Agent{}
+	a.config.StateDir, a.config.Joined = t.TempDir(), joinedEdge
+	if err := os.MkdirAll(a.joinedRoot(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i := range edge.MaxJoined + 1 {
+		path := filepath.Join(a.joinedRoot(), fmt.Sprint("tunnel-", i, edge.JoinedSuffix))
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := fmt.Sprint("tunnel-", edge.MaxJoined)
+	a.joined = []*joined{{name: last}}
+	names, err := a.joinedNames()
+	if err != nil || len(names) != edge.MaxJoined || !slices.Contains(names, last) {
+		t.Errorf("got %v, %v, want %d names with %s", names, err, edge.MaxJoined, last)
+	}
+}

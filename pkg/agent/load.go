@@ -77,12 +77,25 @@ func (a *Agent) uses(dir string) bool {
 	return slices.ContainsFunc(a.members, func(m *membership) bool { return m.dir == dir })
 }
 
-// joinedNames returns the names of the joined tunnels, at most edge.MaxJoined.
+// joinedNames returns the names of the joined tunnels, at most edge.MaxJoined. Two commands at the same time may join
+// more: a tunnel that runs keeps its place.
 func (a *Agent) joinedNames() ([]string, error) {
 	if a.config.Joined == nil {
 		return nil, nil
 	}
 	names, err := edge.JoinedNames(a.joinedRoot())
+	runs := func(name string) bool {
+		return slices.ContainsFunc(a.joined, func(j *joined) bool { return j.name == name })
+	}
+	slices.SortStableFunc(names, func(x, y string) int {
+		switch {
+		case runs(x) == runs(y):
+			return 0
+		case runs(x):
+			return -1
+		}
+		return 1
+	})
 	return names[:min(len(names), edge.MaxJoined)], err
 }
 

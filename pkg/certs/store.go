@@ -79,10 +79,38 @@ func (s *Store) load() error {
 		}
 		if _, err := Bundle(trust).Roots(); err == nil {
 			s.identity, s.bundle = identity, trust
+			_ = s.finish() // the next Write does it, if the disk is full or read-only now
 			return nil
 		}
 	}
 	return nil
+}
+
+// finish ends a Write that was interrupted between key and leaf: it gives the leaf of the key its name. Without it the
+// next Write would replace that leaf before the key, and another interruption would leave a key without a leaf.
+func (s *Store) finish() error {
+	key, keyErr := s.read(KeyFile)
+	leaf, leafErr := s.read(LeafFile)
+	next, nextErr := s.read(nextLeafFile)
+	if err := errors.Join(keyErr, leafErr, nextErr); err != nil {
+		return err
+	}
+	if _, err := ParseIdentity(leaf, key); err == nil {
+		return nil
+	}
+	if _, err := ParseIdentity(next, key); err != nil {
+		return nil //nolint:nilerr // there is nothing to finish
+	}
+	return s.nameNext()
+}
+
+// nameNext replaces the leaf by the next one.
+func (s *Store) nameNext() error {
+	err := os.Rename(filepath.Join(s.dir, nextLeafFile), filepath.Join(s.dir, LeafFile))
+	if err == nil {
+		err = disk.SyncFolder(s.dir)
+	}
+	return err
 }
 
 // read returns the content of a file, or nil if it does not exist.
@@ -155,15 +183,15 @@ func (s *Store) Write() error {
 	if err != nil {
 		return fmt.Errorf("saving identity: %w", err)
 	}
-	err = errors.Join(s.write(TrustFile, s.bundle), s.write(nextLeafFile, s.identity.ChainPEM()))
+	err = errors.Join(s.finish(), s.write(TrustFile, s.bundle))
+	if err == nil {
+		err = s.write(nextLeafFile, s.identity.ChainPEM())
+	}
 	if err == nil {
 		err = s.write(KeyFile, key)
 	}
 	if err == nil {
-		err = os.Rename(filepath.Join(s.dir, nextLeafFile), filepath.Join(s.dir, LeafFile))
-	}
-	if err == nil {
-		err = disk.SyncFolder(s.dir)
+		err = s.nameNext()
 	}
 	if err != nil {
 		return fmt.Errorf("saving identity: %w", err)

@@ -125,6 +125,13 @@ func TestACrashWhileSavingLosesNothing(t *testing.T) {
 			if got := serial(t, openStore(t, dir)); got != serials[tc.want] {
 				t.Errorf("got %q, want %q of %v", got, tc.want, serials)
 			}
+			// Another crash, after the next Write has replaced only the next leaf.
+			if err := os.WriteFile(filepath.Join(dir, "leaf.pem.next"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got := serial(t, openStore(t, dir)); got != serials[tc.want] {
+				t.Errorf("after another crash: got %q, want %q of %v", got, tc.want, serials)
+			}
 		})
 	}
 }

@@ -105,8 +105,8 @@ type bounds struct {
 	// fair is how long one of these cannot be displaced by a network that holds as many. A network that holds fewer
 	// can always displace it. A handshake over a slow line, or an enrolment, takes less.
 	fair time.Duration
-	// known bounds connections of edges; perNode bounds those of one certificate: one for each purpose of an agent,
-	// and lost connections that have not been detected as dead.
+	// known bounds connections of edges; perNode bounds those of one certificate: an agent
+	// has one, and lost connections that have not been detected as dead.
 	known, perNode int
 	// perTunnel bounds the connections of all edges of one tunnel: ten for each of the 100 edges that a Tunnel's
 	// status lists. Each costs about 100 KiB. When all known slots are in use, the tunnel with the most connections is
@@ -116,8 +116,9 @@ type bounds struct {
 	// kept. An edge presents its leaf at least once within the leaf's lifetime, which is 24 h.
 	sources int
 	recent  time.Duration
-	// perShown is how many reserved slots an address may have for each edge that it has presented: an edge has two
-	// connections, and may have lost both. mostShown bounds the reserved slots of one address.
+	// perShown is how many reserved slots an address may have for each edge that it has presented: an edge has one
+	// connection, and may have lost some that have not been detected as dead. mostShown bounds the reserved slots of one
+	// address.
 	perShown, mostShown int
 	// connects limits the handshakes of one address, because each costs a signature. 1,000 edges behind one address
 	// that all lost their connection are back within seconds.

@@ -142,7 +142,7 @@ func (b *testbed) newToken(t testing.TB, wc model.WorkloadCluster, uses int) str
 }
 
 // EdgeToken implements enrolserver.Tokens.
-func (b *testbed) EdgeToken(hash string) (enrol.Grant, error) {
+func (b *testbed) EdgeToken(hash, _ string) (enrol.Grant, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t := b.tokens[hash]; t != nil && t.uses > 0 {

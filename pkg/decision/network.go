@@ -187,6 +187,15 @@ func NetworkTunnel(network string) string { return network + v1alpha1.NetworkTun
 // EgressTunnel returns the name of the Tunnel of a Cluster's apiservers.
 func EgressTunnel(cluster string) string { return cluster + v1alpha1.EgressTunnelSuffix }
 
+// ClustersOf returns the names of the Clusters that a Tunnel of this name may be for: the one with this name, and the
+// one to whose apiservers it leads. The name of a Cluster may end like that of an EgressTunnel.
+func ClustersOf(tunnel string) []string {
+	if cluster, ok := strings.CutSuffix(tunnel, v1alpha1.EgressTunnelSuffix); ok && cluster != "" {
+		return []string{tunnel, cluster}
+	}
+	return []string{tunnel}
+}
+
 // resolveNetwork completes the resolution of a Tunnel that leads to no apiserver: of a network, or of apiservers.
 func (n *Names) resolveNetwork(d model.TunnelDomain, c Candidate, r Resolution) Resolution {
 	if err := model.ValidateID(c.ID); err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/fairlead/fairlead/internal/printable"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -36,7 +37,7 @@ func explain(err error) (model.APIServerReason, string) {
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
 		meaning = "the connection was closed during the TLS handshake"
 	}
-	return reason, meaning + ": " + printable(err.Error(), maxText)
+	return reason, meaning + ": " + printable.Text(err.Error(), maxText)
 }
 
 // textOf returns the text of an HTTP error.

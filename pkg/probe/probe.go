@@ -16,8 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
+	"github.com/fairlead/fairlead/internal/printable"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -153,7 +153,7 @@ func ready(
 	code, body, err := get(ctx, client, address, "/readyz")
 	switch {
 	case err != nil && code == 0:
-		return model.APIServerNotReady, "it accepts TLS, but does not answer /readyz: " + printable(textOf(err), maxText)
+		return model.APIServerNotReady, "it accepts TLS, but does not answer /readyz: " + printable.Text(textOf(err), maxText)
 	case code == http.StatusOK,
 		code == http.StatusUnauthorized,
 		code == http.StatusForbidden,
@@ -163,7 +163,7 @@ func ready(
 		return model.APIServerNotAPIServer, fmt.Sprintf("it answers /readyz with status %d: it is not an apiserver", code)
 	}
 	message = fmt.Sprintf("it answers /readyz with status %d", code)
-	if text := printable(complaint(body), maxText); text != "" {
+	if text := printable.Text(complaint(body), maxText); text != "" {
 		message += ": " + text
 	}
 	return model.APIServerNotReady, message
@@ -194,7 +194,7 @@ func version(ctx context.Context, client *http.Transport, address model.Endpoint
 	if err != nil || code != http.StatusOK || json.Unmarshal([]byte(body), &info) != nil {
 		return ""
 	}
-	return printable(info.GitVersion, maxVersion)
+	return printable.Text(info.GitVersion, maxVersion)
 }
 
 // validity returns why clients reject the certificate at this time, or "" if it is valid.
@@ -219,7 +219,7 @@ func validity(leaf *x509.Certificate, now time.Time) string {
 func names(leaf *x509.Certificate) []string {
 	var all []string
 	add := func(name string) {
-		if name = printable(name, maxText); len(all) < maxNames && !slices.Contains(all, name) {
+		if name = printable.Text(name, maxText); len(all) < maxNames && !slices.Contains(all, name) {
 			all = append(all, name)
 		}
 	}
@@ -230,18 +230,4 @@ func names(leaf *x509.Certificate) []string {
 		add(ip.String())
 	}
 	return all
-}
-
-// printable bounds text, and replaces characters that are not printable.
-func printable(text string, most int) string {
-	text = strings.Map(func(r rune) rune {
-		if !unicode.IsGraphic(r) || r == unicode.ReplacementChar {
-			return '?'
-		}
-		return r
-	}, text)
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
 }

@@ -132,7 +132,7 @@ func TestAProbeReportsTheStateOfAnAPIServer(t *testing.T) {
 		},
 		"a load balancer without any": {
 			valid(answers(http.StatusServiceUnavailable, "\n no backend\x1b[31m\nmore")), "", model.APIServerNotReady,
-			"it answers /readyz with status 503: no backend?[31m",
+			"it answers /readyz with status 503: no backend [31m",
 		},
 		"it is something else": {
 			valid(answers(http.StatusNotFound, "")), "", model.APIServerNotAPIServer,
@@ -149,9 +149,9 @@ func TestAProbeReportsTheStateOfAnAPIServer(t *testing.T) {
 			w.Header().Set("X", strings.Repeat("x", 1<<20))
 		}), "", model.APIServerNotReady, "it accepts TLS, but does not answer /readyz"},
 		"a version that is too long": {
-			valid(answersVersion(strings.Repeat("9", 1000))), strings.Repeat("9", 64) + "…", "", "",
+			valid(answersVersion(strings.Repeat("9", 1000))), strings.Repeat("9", 64), "", "",
 		},
-		"a version that is not text": {valid(answersVersion(`\u001b[31m`)), "?[31m", "", ""},
+		"a version that is not text": {valid(answersVersion(`\u001b[31m`)), " [31m", "", ""},
 		"a body without end": {
 			valid(endless), "", model.APIServerNotReady, "it answers /readyz with status 500: xxxx",
 		},
@@ -225,7 +225,7 @@ func TestTheCertificateIsReported(t *testing.T) {
 		t, []string{"kubernetes", "api.example.com", "a\x1bb"}, begin, end, answers(http.StatusInternalServerError, ""),
 	)
 	got := probe.APIServers(t.Context(), []model.Endpoint{address})
-	if want := "kubernetes api.example.com a?b 10.96.0.1"; strings.Join(got.CertificateNames, " ") != want {
+	if want := "kubernetes api.example.com a b 10.96.0.1"; strings.Join(got.CertificateNames, " ") != want {
 		t.Errorf("names %q, want %q", got.CertificateNames, want)
 	}
 	if !got.CertificateNotAfter.Equal(end) {

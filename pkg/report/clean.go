@@ -3,9 +3,6 @@ package report
 import (
 	"errors"
 	"net/netip"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -13,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/fairlead/fairlead/internal/addresses"
+	"github.com/fairlead/fairlead/internal/printable"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
@@ -56,7 +54,8 @@ func CheckEdge(r *reportv1.EdgeReport) error {
 func CleanEdge(r *reportv1.EdgeReport) *reportv1.EdgeReport {
 	// Field by field, so that unknown fields are dropped.
 	clean := &reportv1.EdgeReport{
-		Form: Text(r.GetForm(), maxWord), Version: Text(r.GetVersion(), maxWord), LastError: Text(r.GetLastError(), MaxText),
+		Form: printable.Text(r.GetForm(), maxWord), Version: printable.Text(r.GetVersion(), maxWord),
+		LastError: printable.Text(r.GetLastError(), MaxText),
 	}
 	if r.GetApiServer() != nil {
 		clean.ApiServer = CleanAPIServer(r.GetApiServer())
@@ -70,8 +69,8 @@ func CleanEdge(r *reportv1.EdgeReport) *reportv1.EdgeReport {
 func CleanWays(from []*reportv1.Way, most int) (to []*reportv1.Way) {
 	for _, w := range from[:min(len(from), most)] {
 		to = append(to, &reportv1.Way{
-			To: Text(w.GetTo(), maxHost), RoundTripMicros: w.GetRoundTripMicros(), Rank: w.GetRank(),
-			Zone: Text(w.GetZone(), maxWord),
+			To: printable.Text(w.GetTo(), maxHost), RoundTripMicros: w.GetRoundTripMicros(), Rank: w.GetRank(),
+			Zone: printable.Text(w.GetZone(), maxWord),
 		})
 	}
 	return to
@@ -90,8 +89,9 @@ func cleanAddresses(of []string) (clean []string) {
 // CleanAPIServer does the same for an edge's observation of an apiserver.
 func CleanAPIServer(from *reportv1.APIServer) *reportv1.APIServer {
 	to := &reportv1.APIServer{
-		Address: Text(from.GetAddress(), maxHost), Healthy: from.GetHealthy(), Message: Text(from.GetMessage(), MaxText),
-		Version: Text(from.GetVersion(), maxWord), Reason: Text(from.GetReason(), maxWord),
+		Address: printable.Text(from.GetAddress(), maxHost), Healthy: from.GetHealthy(),
+		Message: printable.Text(from.GetMessage(), MaxText),
+		Version: printable.Text(from.GetVersion(), maxWord), Reason: printable.Text(from.GetReason(), maxWord),
 	}
 	for _, name := range from.GetCertificateNames() {
 		if len(to.CertificateNames) < maxNames && IsWord(name, maxName) {
@@ -102,22 +102,6 @@ func CleanAPIServer(from *reportv1.APIServer) *reportv1.APIServer {
 		to.CertificateNotAfter = timestamppb.New(at.AsTime())
 	}
 	return to
-}
-
-// Text replaces unprintable characters by spaces and truncates the text to most bytes.
-func Text(s string, most int) string {
-	s = strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, s)
-	for cut := most; len(s) > most; cut-- { // at the beginning of a rune
-		if utf8.RuneStart(s[cut]) {
-			s = s[:cut]
-		}
-	}
-	return s
 }
 
 // IsWord returns whether a text consists of printable ASCII without spaces, is not empty, and has at most that many

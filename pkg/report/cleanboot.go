@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/fairlead/fairlead/internal/printable"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
@@ -62,8 +63,10 @@ func CheckBoot(r *reportv1.BootReport) error {
 func CleanBoot(r *reportv1.BootReport) *reportv1.BootReport {
 	m := r.GetMachine()
 	clean := &reportv1.BootReport{
-		BootId: r.GetBootId(), Sequence: r.GetSequence(), State: r.GetState(), Version: Text(r.GetVersion(), maxWord),
-		Step: Text(r.GetStep(), maxName), Message: Text(r.GetMessage(), MaxText), Tail: CleanTail(r.GetTail(), MaxBootTail),
+		BootId: r.GetBootId(), Sequence: r.GetSequence(), State: r.GetState(),
+		Version: printable.Text(r.GetVersion(), maxWord),
+		Step:    printable.Text(r.GetStep(), maxName), Message: printable.Text(r.GetMessage(), MaxText),
+		Tail: CleanTail(r.GetTail(), MaxBootTail),
 		Machine: &reportv1.Machine{
 			Hostname: m.GetHostname(), ProviderId: m.GetProviderId(), SystemUuid: m.GetSystemUuid(), MachineId: m.GetMachineId(),
 			Name: m.GetName(),
@@ -73,7 +76,7 @@ func CleanBoot(r *reportv1.BootReport) *reportv1.BootReport {
 	for _, p := range r.GetPhases() {
 		if len(clean.Phases) < maxBootPhases {
 			clean.Phases = append(clean.Phases, &reportv1.BootPhase{
-				Name: Text(p.GetName(), maxName), State: p.GetState(), Started: validTime(p.GetStarted()),
+				Name: printable.Text(p.GetName(), maxName), State: p.GetState(), Started: validTime(p.GetStarted()),
 				Ended: validTime(p.GetEnded()),
 			})
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -79,19 +78,20 @@ func (k *Kube) beside(
 // networks of a Cluster depend on that Cluster, on its Tunnel and on that of its apiservers, which depends on the
 // Cluster too.
 func (k *Kube) dependents(ctx context.Context, key model.Key) (keys []model.Key, err error) {
-	cluster, ofEgress := strings.CutSuffix(key.Name, v1alpha1.EgressTunnelSuffix)
-	var list v1alpha1.TunnelList
-	err = k.objects.List(
-		ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{servedClusterIndex: cluster},
-	)
-	if err != nil {
-		return nil, fmt.Errorf("listing Tunnels of networks: %w", err)
-	}
-	for i := range list.Items {
-		keys = append(keys, model.Key{Namespace: key.Namespace, Name: list.Items[i].Name})
-	}
-	if !ofEgress && len(keys) > 0 {
-		keys = append(keys, model.Key{Namespace: key.Namespace, Name: decision.EgressTunnel(key.Name)})
+	for _, cluster := range decision.ClustersOf(key.Name) {
+		var list v1alpha1.TunnelList
+		err = k.objects.List(
+			ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{servedClusterIndex: cluster},
+		)
+		if err != nil {
+			return nil, fmt.Errorf("listing Tunnels of networks: %w", err)
+		}
+		for i := range list.Items {
+			keys = append(keys, model.Key{Namespace: key.Namespace, Name: list.Items[i].Name})
+		}
+		if len(list.Items) > 0 {
+			keys = append(keys, model.Key{Namespace: key.Namespace, Name: decision.EgressTunnel(cluster)})
+		}
 	}
 	return slices.DeleteFunc(keys, func(other model.Key) bool { return other == key }), nil
 }

@@ -153,7 +153,7 @@ func TestANetworkIsServedAsRecorded(t *testing.T) {
 		"site1.network": {ID: id("n")},
 	} {
 		want.Tunnel = model.Key{Namespace: b.namespace, Name: name}
-		if got, err := b.EdgeToken(enrol.HashToken(name)); err != nil || got != want {
+		if got, err := b.EdgeToken(enrol.HashToken(name), ""); err != nil || got != want {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
 	}
@@ -261,7 +261,7 @@ func TestWithdrawalsOfNetworksDoNotWaitForTheController(t *testing.T) {
 			b.awaitNetwork(t, "site1.network", has(everything))
 			tc.change(t, b, s)
 			b.awaitNetwork(t, "site1.network", has(tc.want))
-			if _, err := b.EdgeToken(enrol.HashToken("site1.network")); (err == nil) != tc.token {
+			if _, err := b.EdgeToken(enrol.HashToken("site1.network"), ""); (err == nil) != tc.token {
 				t.Errorf("the token of the network: %v", err)
 			}
 			if err := b.Get(t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster); err != nil {

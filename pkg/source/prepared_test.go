@@ -47,7 +47,7 @@ func TestATunnelThatWaitsForItsCluster(t *testing.T) {
 	}
 	b.run(t)
 	b.first(t, map[string][]string{"c1": none})
-	grant, err := b.EdgeToken(enrol.HashToken("good"))
+	grant, err := b.EdgeToken(enrol.HashToken("good"), "")
 	if want := (enrol.Grant{Tunnel: model.Key{Namespace: b.namespace, Name: "c1"}, ID: id("a")}); err != nil ||
 		grant != want {
 		t.Fatalf("got %v and %v, want %v", grant, err, want)
@@ -74,7 +74,7 @@ func TestATunnelThatWaitsForItsCluster(t *testing.T) {
 		return maps.Equal(b.prepared, map[model.Key]bool{})
 	})
 	eventually(t, "its token is good", func() bool {
-		_, err := b.EdgeToken(enrol.HashToken("good"))
+		_, err := b.EdgeToken(enrol.HashToken("good"), "")
 		return err == nil
 	})
 
@@ -84,7 +84,7 @@ func TestATunnelThatWaitsForItsCluster(t *testing.T) {
 		}
 	})
 	eventually(t, "no caller waits for it", func() bool {
-		_, err := b.EdgeToken(enrol.HashToken("good"))
+		_, err := b.EdgeToken(enrol.HashToken("good"), "")
 		return errors.Is(err, enrol.ErrUnknownToken)
 	})
 }
@@ -121,7 +121,7 @@ func TestTunnelsOfNetworksThatWaitForTheirCluster(t *testing.T) {
 		if !b.prepared[model.Key{Namespace: b.namespace, Name: tunnel.Name}] {
 			t.Errorf("%s does not wait: %v", tunnel.Name, b.prepared)
 		}
-		if _, err := b.EdgeToken(enrol.HashToken(tunnel.Name)); err != nil {
+		if _, err := b.EdgeToken(enrol.HashToken(tunnel.Name), ""); err != nil {
 			t.Errorf("the token of %s: %v", tunnel.Name, err)
 		}
 	}
@@ -133,7 +133,7 @@ func TestTunnelsOfNetworksThatWaitForTheirCluster(t *testing.T) {
 	}
 	b.update(t, site, func() { site.Annotations[v1alpha1.PreparedAnnotation] = time.Now().Format(time.RFC3339) })
 	eventually(t, "no caller waits for it", func() bool {
-		_, err := b.EdgeToken(enrol.HashToken(site.Name))
+		_, err := b.EdgeToken(enrol.HashToken(site.Name), "")
 		return errors.Is(err, enrol.ErrUnknownToken)
 	})
 }

@@ -49,7 +49,7 @@ func TestTokensForBootReports(t *testing.T) {
 			t.Errorf("token %q: got %v and %v", token, grant, err)
 		}
 	}
-	if grant, err := b.EdgeToken(enrol.HashToken("report")); !errors.Is(err, enrol.ErrUnknownToken) {
+	if grant, err := b.EdgeToken(enrol.HashToken("report"), ""); !errors.Is(err, enrol.ErrUnknownToken) {
 		t.Errorf("an edge by a token for reports: got %v and %v", grant, err)
 	}
 }

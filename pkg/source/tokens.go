@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,12 +40,20 @@ func hashes(tokens []v1alpha1.TokenStatus) []string {
 }
 
 // EdgeToken implements enrolserver.Tokens. A token is valid while it has not expired, has uses left, its Tunnel
-// belongs to a Cluster and holds its id, and no edge that enrolled with it is revoked. The signer repeats the check
+// belongs to a Cluster and holds its id, and no edge that enrolled with it is revoked. For a node that is recorded with
+// the token no use has to be left: it repeats a request, whose answer it did not receive. The signer repeats the check
 // with the object itself.
-func (k *Kube) EdgeToken(hash string) (enrol.Grant, error) {
+func (k *Kube) EdgeToken(hash, node string) (enrol.Grant, error) {
 	return k.grant(tokenIndex, hash, func(tunnel *v1alpha1.Tunnel) bool {
 		token, ok := k.unexpired(tunnel.Status.Tokens, hash)
-		return ok && token.Uses < token.MaxUses && !decision.TokenRevoked(tunnel, hash)
+		return ok && (token.Uses < token.MaxUses || recorded(tunnel, hash, node)) && !decision.TokenRevoked(tunnel, hash)
+	})
+}
+
+// recorded reports whether a node has enrolled with a token.
+func recorded(tunnel *v1alpha1.Tunnel, hash, node string) bool {
+	return slices.ContainsFunc(tunnel.Status.Edges, func(e v1alpha1.EdgeStatus) bool {
+		return e.NodeID == model.NodeID(node) && e.TokenSHA256 == hash
 	})
 }
 

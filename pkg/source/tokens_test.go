@@ -69,17 +69,17 @@ func TestTokensOfEdges(t *testing.T) {
 	b.run(t)
 	b.first(t, map[string][]string{"c1": none}) // c3 and c4 do not have their ids on record
 
-	grant, err := b.EdgeToken(enrol.HashToken("good"))
+	grant, err := b.EdgeToken(enrol.HashToken("good"), "")
 	if want := (enrol.Grant{Tunnel: model.Key{Namespace: b.namespace, Name: "c1"}, ID: id("a")}); err != nil ||
 		grant != want {
 		t.Errorf("got %v and %v, want %v", grant, err, want)
 	}
 	for _, token := range []string{"used", "expired", "orphaned", "thief", "thiefsomebody-elses", "unknown", ""} {
-		if grant, err := b.EdgeToken(enrol.HashToken(token)); !errors.Is(err, enrol.ErrUnknownToken) {
+		if grant, err := b.EdgeToken(enrol.HashToken(token), ""); !errors.Is(err, enrol.ErrUnknownToken) {
 			t.Errorf("token %q: got %v and %v", token, grant, err)
 		}
 	}
-	if _, err := b.EdgeToken(""); !errors.Is(err, enrol.ErrUnknownToken) {
+	if _, err := b.EdgeToken("", ""); !errors.Is(err, enrol.ErrUnknownToken) {
 		t.Errorf("no hash: got %v", err)
 	}
 
@@ -88,9 +88,27 @@ func TestTokensOfEdges(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the last use", func() bool {
-		_, err := b.EdgeToken(enrol.HashToken("good"))
+		_, err := b.EdgeToken(enrol.HashToken("good"), "")
 		return errors.Is(err, enrol.ErrUnknownToken)
 	})
+
+	// The edge whose answer was lost repeats its request.
+	tunnel.Status.Edges = []v1alpha1.EdgeStatus{{
+		NodeID: model.NodeID("edge-last"), TokenSHA256: enrol.HashToken("good"), EnrolledAt: metav1.Now(),
+		CertificateNotAfter: metav1.Now(),
+	}}
+	if err := b.Status().Update(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the edge that has used it", func() bool {
+		_, err := b.EdgeToken(enrol.HashToken("good"), "edge-last")
+		return err == nil
+	})
+	for token, node := range map[string]string{"good": "edge-other", "used": "edge-last"} {
+		if _, err := b.EdgeToken(enrol.HashToken(token), node); !errors.Is(err, enrol.ErrUnknownToken) {
+			t.Errorf("token %q and node %s: got %v", token, node, err)
+		}
+	}
 }
 
 func TestTheTokenOfARevokedEdge(t *testing.T) {
@@ -117,16 +135,16 @@ func TestTheTokenOfARevokedEdge(t *testing.T) {
 	}
 	b.run(t)
 	b.first(t, map[string][]string{"c1": none})
-	if _, err := b.EdgeToken(enrol.HashToken("stolen")); err != nil {
+	if _, err := b.EdgeToken(enrol.HashToken("stolen"), ""); err != nil {
 		t.Fatal(err)
 	}
 	// The status was not written since.
 	b.update(t, tunnel, func() { tunnel.Spec.RevokedEdges = []string{"edge-stolen"} })
 	eventually(t, "the revocation", func() bool {
-		_, err := b.EdgeToken(enrol.HashToken("stolen"))
+		_, err := b.EdgeToken(enrol.HashToken("stolen"), "")
 		return errors.Is(err, enrol.ErrUnknownToken)
 	})
-	if _, err := b.EdgeToken(enrol.HashToken("other")); err != nil {
+	if _, err := b.EdgeToken(enrol.HashToken("other"), ""); err != nil {
 		t.Errorf("the token of another edge: %v", err)
 	}
 }
@@ -137,7 +155,7 @@ func TestTokensAreUnknownUntilAllAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Not ErrUnknownToken: the caller should retry.
-	if _, err := kube.EdgeToken("x"); err == nil || errors.Is(err, enrol.ErrUnknownToken) {
+	if _, err := kube.EdgeToken("x", ""); err == nil || errors.Is(err, enrol.ErrUnknownToken) {
 		t.Errorf("token of an edge: %v", err)
 	}
 	if err := kube.GatewayToken("x"); err == nil || errors.Is(err, enrol.ErrUnknownToken) {

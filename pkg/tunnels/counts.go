@@ -9,7 +9,7 @@ func (t *Table) Counts(edge model.EdgeRef) (byEdge, byID int) {
 	return t.counts.edges[edge], t.counts.ids[edge.ID]
 }
 
-// counts holds the numbers of live tunnels by edge and by tunnel id. Table.join and Table.part maintain them.
+// counts holds the numbers of live tunnels by edge and by tunnel id. Table.apply and Table.drop maintain them.
 type counts struct {
 	edges map[model.EdgeRef]int
 	ids   map[string]int

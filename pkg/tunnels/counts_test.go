@@ -28,3 +28,22 @@ func TestCountsFollowTunnels(t *testing.T) {
 		t.Errorf("counts of edges without tunnels are left: %+v", b.counts)
 	}
 }
+
+// TestARepairCountsATunnelOnce: the repair removes a tunnel from its edge before its closing event arrives.
+func TestARepairCountsATunnelOnce(t *testing.T) {
+	b := newBed(t, t.TempDir())
+	b.repairs = newRepairs(rules{workers: 2})
+	b.write(t, setup(1, "edge-1"), setup(2, "edge-1"))
+	b.poll(time.Now())
+	for _, e := range b.live {
+		b.part(e, time.Now())
+		break
+	}
+	for i, closing := range []string{closed(1, "edge-1"), closed(2, "edge-1")} {
+		b.write(t, closing)
+		b.poll(time.Now())
+		if byEdge, byID := b.Counts(model.EdgeRef{Node: "edge-1", ID: idA}); byEdge != 1-i || byID != 1-i {
+			t.Errorf("after %d closings: %d and %d tunnels", i+1, byEdge, byID)
+		}
+	}
+}

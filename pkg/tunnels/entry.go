@@ -115,6 +115,7 @@ func (t *Table) apply(b batch, now time.Time) {
 			t.drop(key, now) // another tunnel with this key
 			e = &entry{tunnel: c.tunnel}
 			t.live[key], t.unbound[e] = e, true
+			t.counts.add(e.Tunnel, 1)
 			t.join(e, now)
 			if bare := e.Remote.String(); bare != key && t.live[bare] != nil && t.live[bare].Node == e.Node &&
 				t.live[bare].ID == e.ID {
@@ -152,6 +153,7 @@ func (t *Table) drop(key string, now time.Time) {
 		if t.cookies[e.cookie] == e {
 			delete(t.cookies, e.cookie)
 		}
+		t.counts.add(e.Tunnel, -1)
 		t.part(e, now)
 	}
 }

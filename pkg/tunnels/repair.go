@@ -56,7 +56,6 @@ func newRepairs(r rules) repairs {
 
 // join adds a tunnel to its edge.
 func (t *Table) join(v *entry, now time.Time) {
-	t.counts.add(v.Tunnel, 1)
 	r := &t.repairs
 	if r.workers <= 1 || v.Lane { // a worker without lanes uses the usual tunnels
 		return
@@ -77,7 +76,6 @@ func (t *Table) join(v *entry, now time.Time) {
 
 // part removes a tunnel from its edge, unless it was removed already.
 func (t *Table) part(v *entry, now time.Time) {
-	t.counts.add(v.Tunnel, -1)
 	r := &t.repairs
 	e := r.edges[model.EdgeRef{Node: v.Node, ID: v.ID}]
 	if v.Lane || e == nil || !e.tunnels[v] {

@@ -70,12 +70,13 @@ type Watch struct {
 }
 
 // NewWatch returns a Watch for a caller that replaced an Envoy before its own start. A time in the future, because the
-// clock was set back since, counts as now. Zero means that it replaced none.
+// clock was set back since, counts as now. Zero means that it replaced none. Only the distance to now counts, so that
+// changes of the clock do not matter later either.
 func NewWatch(replaced, now time.Time) Watch {
-	if replaced.After(now) {
-		replaced = now
+	if replaced.IsZero() {
+		return Watch{}
 	}
-	return Watch{replaced: replaced}
+	return Watch{replaced: now.Add(-max(0, now.Sub(replaced)))}
 }
 
 // Observe evaluates the signals since the last observation. Times must come from one monotonic clock. Only time in

@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	callers "github.com/fairlead/fairlead/internal/caller"
+	"github.com/fairlead/fairlead/internal/printable"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/xds/csds"
 )
 
 // caller returns the subject of the certificate with which a stream was opened. TLS has verified the certificate,
@@ -35,7 +35,7 @@ func caller(ctx context.Context, d model.TunnelDomain, now time.Time) (model.Sub
 func checkNode(node *corev3.Node, subject model.Subject) error {
 	if node.GetId() != subject.NodeID() {
 		return status.Errorf(
-			codes.PermissionDenied, "node id %q does not match the certificate's, %s", csds.Printable(node.GetId(), maxQuoted),
+			codes.PermissionDenied, "node id %q does not match the certificate's, %s", printable.Text(node.GetId(), maxQuoted),
 			subject.NodeID(),
 		)
 	}

@@ -10,10 +10,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/printable"
 	"github.com/fairlead/fairlead/pkg/deltaxds"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/xds/csds"
 )
 
 // edge is the stream of an edge, or of the Envoy beside an apiserver. All of its few resources are built again when the
@@ -80,7 +80,7 @@ func (e *edge) wait(ctx context.Context) error { return e.server.limits.wait(ctx
 func (e *edge) begin(node *corev3.Node) error {
 	dial, err := envoy.ParseEdgeDial(node)
 	if err != nil {
-		return status.Error(codes.InvalidArgument, csds.Printable(err.Error(), maxQuoted))
+		return status.Error(codes.InvalidArgument, printable.Text(err.Error(), maxQuoted))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

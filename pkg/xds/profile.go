@@ -8,11 +8,11 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
+	"github.com/fairlead/fairlead/internal/printable"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/pkg/rollout"
-	"github.com/fairlead/fairlead/pkg/xds/csds"
 	"github.com/fairlead/fairlead/pkg/xds/feed"
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
@@ -87,7 +87,7 @@ func render(profile rollout.Profile, inst model.Installation, otherwise renderin
 	}
 	version, exact := envoy.RenderedFor(settings.Version)
 	if !exact {
-		problem = "profile " + profile.ID() + " is for version " + csds.Printable(settings.Version, maxQuoted) +
+		problem = "profile " + profile.ID() + " is for version " + printable.Text(settings.Version, maxQuoted) +
 			": rendered for " + version.String()
 	}
 	return rendering{profile: profile, inst: inst, version: version, initial: otherwise.initial}, problem
@@ -194,11 +194,10 @@ func (s *Server) Profiles() *reportv1.ProfileState {
 	s.mu.RUnlock()
 	state.Problem = p.problem
 	var refusing []*reportv1.NodeProfile
+	all := make(map[model.Subject]bool, len(hosts)+len(edges)) // by node, which may have several streams
 	add := func(subject model.Subject, progress []progress.Progress, answered bool) {
-		state.Total++
-		if answered {
-			state.Answered++
-		}
+		before, twice := all[subject]
+		all[subject] = answered && (before || !twice)
 		node, refuses := rollout.NodeOf(subject), anyOf(progress, (*progressOf).Refuses)
 		if !p.members[node] && !refuses {
 			return
@@ -220,6 +219,12 @@ func (s *Server) Profiles() *reportv1.ProfileState {
 	}
 	for _, e := range edges {
 		add(e.subject, e.progress, !waiting[e] && e.upToDate())
+	}
+	for _, answered := range all {
+		state.Total++
+		if answered {
+			state.Answered++
+		}
 	}
 	state.Nodes = append(state.Nodes, announced(refusing)...)
 	sortNodes(state.GetNodes())

@@ -233,7 +233,9 @@ func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clusters[wc.Key] = wc
-	s.withheld.remove(wc.Key)
+	if s.withheld.remove(wc.Key) {
+		s.denials.stale = true
+	}
 	s.markDenials(old, wc)
 	s.replaceNetwork(old, wc)
 	s.release(wc.Key, good, changes)

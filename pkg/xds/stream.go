@@ -19,9 +19,9 @@ import (
 
 	"github.com/fairlead/fairlead/internal/ending"
 	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/internal/printable"
 	"github.com/fairlead/fairlead/pkg/deltaxds"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/xds/csds"
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
 
@@ -193,7 +193,7 @@ func (st *stream) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequ
 	kind := slices.Index(typesOf(st.subject.Role), r.GetTypeUrl())
 	if kind < 0 {
 		return status.Errorf(
-			codes.InvalidArgument, "resources of type %q are not served", csds.Printable(r.GetTypeUrl(), maxQuoted),
+			codes.InvalidArgument, "resources of type %q are not served", printable.Text(r.GetTypeUrl(), maxQuoted),
 		)
 	}
 	if err := st.source.check(r); err != nil {
@@ -240,8 +240,8 @@ func (s *Server) nack(subject model.Subject, r *discoveryv3.DeltaDiscoveryReques
 		return
 	}
 	s.log.Error(
-		"resources rejected", "node", subject.Node, "type_url", csds.Printable(r.GetTypeUrl(), maxQuoted), "error",
-		csds.Printable(detail.GetMessage(), maxDetail),
+		"resources rejected", "node", subject.Node, "type_url", printable.Text(r.GetTypeUrl(), maxQuoted), "error",
+		printable.Text(detail.GetMessage(), maxDetail),
 	)
 }
 

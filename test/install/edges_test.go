@@ -72,7 +72,7 @@ func (w *World) startMachine(t *testing.T, command string) {
 	must(t, err)
 	calls, err := m.SystemctlCalls(t.Context())
 	must(t, err)
-	if want := "daemon-reload\nenable --now edge-agent\n"; calls != want {
+	if want := "daemon-reload\nenable edge-agent\nreload-or-restart edge-agent\n"; calls != want {
 		t.Fatalf("join calls systemctl with %q, want %q", calls, want)
 	}
 	w.machine = m

@@ -137,7 +137,7 @@ func (r *region) runUnits(ctx context.Context, m *cluster.Machine) ([]*proc.Serv
 	if out, err := m.Run(ctx, script, "sh"); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)
 	}
-	const starts = "daemon-reload\nenable --now edge-agent\n"
+	const starts = "daemon-reload\nenable edge-agent\nreload-or-restart edge-agent\n"
 	if calls, err := m.SystemctlCalls(ctx); err != nil || calls != starts {
 		return nil, fmt.Errorf("network join calls systemctl with %q, want %q: %w", calls, starts, err)
 	}

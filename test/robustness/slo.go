@@ -221,9 +221,9 @@ func (s *SLO) add(other SLO) {
 	s.Status = append(s.Status, other.Status...)
 }
 
-// Report returns the figures as lines of a report, for runs with so many faults per hour, and so many in those that have
-// Redundant. The share of failed requests is in proportion to the faults, so the lines also have it for one fault per
-// hour; what operations and several faults together break is counted as if each fault did it.
+// Report returns the figures as lines of a report, for runs with so many faults per hour, and so many in those that
+// have Redundant. The share of failed requests is in proportion to the faults, so the lines also have it for one fault
+// per hour; what operations and several faults together break is counted as if each fault did it.
 func (s SLO) Report(faultsPerHour, redundantFaultsPerHour float64) string {
 	if s.Requests == 0 {
 		return "service levels: not measured\n"
@@ -238,8 +238,10 @@ func (a Attempts) report(of string, faultsPerHour float64) string {
 	if a.Requests == 0 {
 		return ""
 	}
-	return fmt.Sprintf("first attempt%[1]s: %[2]s\nwith one retry%[1]s: %[3]s\n", of, share(a.Requests, a.First, faultsPerHour),
-		share(a.Requests, a.Retried, faultsPerHour))
+	return fmt.Sprintf(
+		"first attempt%[1]s: %[2]s\nwith one retry%[1]s: %[3]s\n", of, share(a.Requests, a.First, faultsPerHour),
+		share(a.Requests, a.Retried, faultsPerHour),
+	)
 }
 
 func share(all, failed int, faultsPerHour float64) string {

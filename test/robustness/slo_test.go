@@ -42,7 +42,8 @@ func TestMeasure(t *testing.T) {
 			want: SLO{Attempts: Attempts{Requests: 3, First: 2, Retried: 1}, Status: []float64{0}},
 		},
 		"there is no retry": {
-			in: begin().ask(100*second, second, bad), want: SLO{Attempts: Attempts{Requests: 1, First: 1, Retried: 1}, Status: []float64{0}},
+			in:   begin().ask(100*second, second, bad),
+			want: SLO{Attempts: Attempts{Requests: 1, First: 1, Retried: 1}, Status: []float64{0}},
 		},
 		"a fault breaks nothing": {
 			in:   begin().step(100*second, 110*second).ask(101*second, second, good),
@@ -76,7 +77,8 @@ func TestMeasure(t *testing.T) {
 			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Overlapped: 2, Status: []float64{0}},
 		},
 		"faults that may break nothing have no recovery": {
-			in: begin().kill("controller/0", 100*second, 110*second).ask(101*second, second, good), want: SLO{Attempts: Attempts{Requests: 1}},
+			in:   begin().kill("controller/0", 100*second, 110*second).ask(101*second, second, good),
+			want: SLO{Attempts: Attempts{Requests: 1}},
 		},
 		"an edge carries something after its revocation": {
 			in: begin().revoked("edge-a", 100*second).ask(101*second, second, good).ask(103*second, second,
@@ -117,7 +119,8 @@ func TestOnlyTwoEdgesAreRedundant(t *testing.T) {
 func TestReportOfServiceLevels(t *testing.T) {
 	s := SLO{Attempts: Attempts{Requests: 1000, First: 9}}
 	s.add(SLO{
-		Attempts: Attempts{Requests: 1000, First: 1, Retried: 1}, Redundant: Attempts{Requests: 500, First: 1}, Recovery: []float64{3, 1, 2}, Revocation: []float64{0.25}, Overlapped: 4,
+		Attempts: Attempts{Requests: 1000, First: 1, Retried: 1}, Redundant: Attempts{Requests: 500, First: 1},
+		Recovery: []float64{3, 1, 2}, Revocation: []float64{0.25}, Overlapped: 4,
 	})
 	want := strings.Join([]string{
 		"first attempt: 99.5000 % of 2000 at 100 faults per hour, 99.9950 % at one",

@@ -274,9 +274,45 @@ func (b *bundle) log(
 		return nil
 	}
 	defer stream.Close()
-	var text bytes.Buffer
-	if _, err := io.Copy(&text, io.LimitReader(stream, maxLog)); err != nil {
+	text := &end{most: maxLog}
+	if _, err := io.Copy(text, stream); err != nil {
 		b.addMissing(file, fmt.Errorf("its end: %w", err))
 	}
-	return b.addText(file, what, text.String())
+	kept, cut := text.lines()
+	if cut {
+		b.addMissing(file, fmt.Errorf("its beginning: it has more than %d MiB", maxLog>>20))
+	}
+	return b.addText(file, what, string(kept))
+}
+
+// end keeps the end of what is written.
+type end struct {
+	most int // bytes that are kept
+	data []byte
+	cut  bool // the beginning is lost
+}
+
+// Write implements io.Writer.
+func (e *end) Write(part []byte) (int, error) {
+	e.data = append(e.data, part...)
+	if len(e.data) >= 2*e.most {
+		e.shorten()
+	}
+	return len(part), nil
+}
+
+func (e *end) shorten() {
+	if over := len(e.data) - e.most; over > 0 {
+		e.data, e.cut = append(e.data[:0], e.data[over:]...), true
+	}
+}
+
+// lines returns the last whole lines, and whether others were lost: half of a secret may not be recognised.
+func (e *end) lines() (text []byte, cut bool) {
+	e.shorten()
+	if !e.cut {
+		return e.data, false
+	}
+	_, text, _ = bytes.Cut(e.data, []byte("\n"))
+	return text, true
 }

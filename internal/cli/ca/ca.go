@@ -256,7 +256,7 @@ func phaseLine(r v1alpha1.CARotation) string {
 func rotationView(r v1alpha1.CARotation) output.View {
 	t := &output.Table{Columns: output.Columns("SERIAL", "SUBJECT", "ORIGIN", "SIGNS FOR", "ENDS")}
 	for _, ca := range r.CAs {
-		origin, signs := "made", "nobody"
+		origin, signs := "made", ""
 		if ca.Brought {
 			origin = "brought"
 		}
@@ -264,7 +264,8 @@ func rotationView(r v1alpha1.CARotation) output.View {
 			signs = strings.Join(ca.Signs, ",")
 		}
 		t.Add(
-			ca.Serial, ca, output.Plain(ca.Serial), output.Plain(ca.Subject), output.Plain(origin), output.Plain(signs),
+			ca.Serial, ca, output.Plain(ca.Serial), output.Plain(ca.Subject), output.Plain(origin),
+			output.Plain(output.OrDash(signs)),
 			output.Plain(clock(&ca.NotAfter)),
 		)
 	}

@@ -72,7 +72,8 @@ Needs: list on Clusters and Tunnels; in the namespace of the installation, get o
 create on pods/portforward.
 Changes: nothing.
 Exit codes: 0 all gateways and all connected edges are SYNCED, and no rollout has stopped; 1 a gateway or a
-connected edge is not SYNCED, a rollout has stopped, or the command failed; 2 the command line is invalid.`),
+connected edge is not SYNCED, a rollout has stopped, an xds-server did not answer, or the command failed; 2 the
+command line is invalid.`),
 		Example: "  fairlead config sync\n  fairlead config sync gateway-0\n  fairlead config sync --watch -o json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -108,8 +109,12 @@ type syncSnapshot struct {
 	failed  []error       // of servers that did not answer, and of the record of rollouts
 }
 
-// applied reports whether all nodes run the configuration that is published for them, or get it when they connect.
+// applied reports whether all nodes run the configuration that is published for them, or get it when they connect. It
+// is false if that is not known.
 func (l syncSnapshot) applied() bool {
+	if len(l.failed) > 0 {
+		return false
+	}
 	if l.rollout != nil && l.rollout.Phase == rollout.Phases[rollout.PhaseStopped] {
 		return false
 	}
@@ -136,8 +141,11 @@ func readSync(
 	if err != nil {
 		return syncSnapshot{}, err
 	}
-	nodes, _ := servers.Nodes(ctx, "") // servers that did not answer are in fleet
+	nodes, err := servers.Nodes(ctx, "")
 	failed := fleet.Silent()
+	if err != nil && len(failed) == 0 { // a server that did not answer before either is reported once
+		failed = append(failed, err)
+	}
 	clusters := map[string]string{}
 	var tunnels v1alpha1.TunnelList
 	if err := m.List(ctx, &tunnels); err == nil { // without this permission the names of Clusters are not shown

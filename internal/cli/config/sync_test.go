@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -44,6 +45,10 @@ func TestApplied(t *testing.T) {
 			fleet: collect.Fleet{Edges: []observed.Edge{{Node: "edge-a", Since: ended}}}, doubt: true, first: unknownSync,
 		},
 		{
+			name: "edges that only a silent server knows", doubt: true, first: "SYNCED",
+			nodes: []collect.Node{node("gateway-0", model.RoleGateway, collect.Synced)},
+		},
+		{
 			name:  "a connected edge that rejects a resource",
 			nodes: []collect.Node{node("edge-a", model.RoleEdge, collect.Rejected)}, first: "NACK",
 		},
@@ -74,7 +79,11 @@ func TestApplied(t *testing.T) {
 			if rows[0].Status == disconnected && (rows[0].Since == nil || !rows[0].Since.Equal(ended)) {
 				t.Errorf("it is not connected since %v, want %s", rows[0].Since, ended)
 			}
-			if got := (syncSnapshot{rows: rows, rollout: tc.rollout}).applied(); got != tc.applied {
+			snapshot := syncSnapshot{rows: rows, rollout: tc.rollout}
+			if tc.doubt {
+				snapshot.failed = []error{errors.New("xds-server-1 does not answer")}
+			}
+			if got := snapshot.applied(); got != tc.applied {
 				t.Errorf("applied is %t, want %t: %+v", got, tc.applied, rows)
 			}
 		})

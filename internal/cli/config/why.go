@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -83,6 +84,8 @@ type gatewayWhy struct {
 	Since   *time.Time `json:"since,omitempty"`
 	Message string     `json:"message,omitempty"`
 	Tunnels int        `json:"tunnels"`
+	// Forwards: the gateway sends clients for which it has no tunnel to another gateway.
+	Forwards bool `json:"forwards,omitempty"`
 }
 
 // whyAnswer is the result for a hostname.
@@ -245,7 +248,7 @@ func apiServerFrom(c *claim) string {
 
 // ask queries what each gateway has under the name.
 func (a *whyAnswer) ask(ctx context.Context, servers *collect.Servers, fleet collect.Fleet, holder *claim) error {
-	nodes, err := servers.Resources(ctx, a.Hostname)
+	nodes, err := servers.Resources(ctx, a.Hostname, peers.SNIListener)
 	if err != nil && len(nodes) == 0 && len(a.Errors) == 0 {
 		return err
 	}
@@ -270,6 +273,10 @@ func (a *whyAnswer) ask(ctx context.Context, servers *collect.Servers, fleet col
 		if i >= 0 {
 			row.Status, row.Message, row.Since = "NONE", "it was not sent this name", nil
 			for _, r := range nodes[i].Resources {
+				if r.Name == peers.SNIListener {
+					row.Forwards = peers.Forwards(r.Config)
+					continue
+				}
 				row.Status, row.Version, row.Since, row.Message = string(r.Status), r.Version, pointer(r.Since), r.Refusal
 				if a.Envoy == nil {
 					if a.Envoy, err = fieldsOf(r, a.Model); err != nil {

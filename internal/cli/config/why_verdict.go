@@ -24,11 +24,15 @@ func (a *whyAnswer) judge(claims []*claim, holder *claim, domain model.TunnelDom
 		a.Cure = "continue the move: `fairlead move --help`"
 		return
 	}
+	total := 0
+	for _, g := range a.Gateways {
+		total += g.Tunnels
+	}
 	var without, empty []string
 	for _, g := range a.Gateways {
 		if g.Status != string(collect.Synced) {
 			without = append(without, g.Name+" ("+g.Status+")")
-		} else if g.Tunnels == 0 {
+		} else if g.Tunnels == 0 && (total == 0 || !g.Forwards) {
 			empty = append(empty, g.Name)
 		}
 	}

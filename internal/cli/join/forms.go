@@ -28,6 +28,7 @@ const (
 for program in edge-agent envoy; do
   test -x /usr/local/bin/$program || { echo "/usr/local/bin/$program not found: install it first" >&2; exit 1; }
 done
+%s
 id fairlead >/dev/null 2>&1 || useradd --system --home-dir /var/lib/fairlead --shell /usr/sbin/nologin fairlead
 install -d -m 0755 /etc/fairlead
 umask 077
@@ -36,12 +37,16 @@ chown fairlead /etc/fairlead/bootstrap.yaml
 umask 022
 %s
 %s
+%s
 systemctl daemon-reload
-systemctl enable --now edge-agent
+systemctl enable edge-agent
+systemctl reload-or-restart edge-agent
 FAIRLEAD
 `
 	staticPodScript = `sh -eu <<'FAIRLEAD'
+%s
 install -d -m 0755 -o 65532 -g 65532 /var/lib/fairlead
+test ! -e /var/lib/fairlead/edge || chown -R 65532:65532 /var/lib/fairlead/edge
 install -d -m 0755 /etc/fairlead
 umask 077
 %s
@@ -72,12 +77,10 @@ var NetworkForms = map[string]func(
 		return text, err
 	},
 	"systemd": func(secret *corev1.Secret, _, listen string, _ map[string]string) (string, error) {
-		text, err := systemdCommand(secret, "")
-		if listen != "" {
-			flags := document("/etc/fairlead/edge-agent.env", "EDGE_AGENT_FLAGS=--apiserver-listen="+listen)
-			text = strings.Replace(text, "systemctl daemon-reload\n", flags+"\nsystemctl daemon-reload\n", 1)
+		if listen == "" {
+			return systemdOf(secret, ""), nil
 		}
-		return text, err
+		return systemdOf(secret, "--apiserver-listen="+listen), nil
 	},
 	"static-pod": func(secret *corev1.Secret, image, listen string, _ map[string]string) (string, error) {
 		manifest, err := withImage(manifests.Endpoint(manifests.StaticPod, listen), image)
@@ -98,10 +101,33 @@ func plainCommand(secret *corev1.Secret, _ string) (string, error) {
 }
 
 func systemdCommand(secret *corev1.Secret, _ string) (string, error) {
+	return systemdOf(secret, ""), nil
+}
+
+// systemdOf returns the command with flags of edge-agent. They have a file of their own, beside that of the user. An
+// agent that runs is replaced, and its Envoy and the tunnels continue.
+func systemdOf(secret *corev1.Secret, flags string) string {
 	return fmt.Sprintf(
-		systemdScript, bootstrapDocument(secret), document("/etc/systemd/system/edge-agent.service", manifests.AgentUnit),
+		systemdScript, ownTunnel(secret), bootstrapDocument(secret), document("/etc/fairlead/join.env", "JOIN_FLAGS="+flags),
+		document("/etc/systemd/system/edge-agent.service", manifests.AgentUnit),
 		document("/etc/systemd/system/edge-envoy.service", manifests.EnvoyUnit),
-	), nil
+	)
+}
+
+// ownTunnel returns a step that fails on a machine with the bootstrap file of another tunnel: its edge would leave that
+// tunnel when its certificate is renewed, hours later.
+func ownTunnel(secret *corev1.Secret) string {
+	id := ""
+	for line := range strings.Lines(string(secret.Data[v1alpha1.BootstrapFileKey])) {
+		if strings.HasPrefix(line, "id:") {
+			id = strings.TrimSpace(line)
+		}
+	}
+	return fmt.Sprintf(`file=/etc/fairlead/bootstrap.yaml
+if grep -qs '^id:' $file && ! grep -qsxF '%s' $file; then
+  echo "$file belongs to another tunnel: join both with edge-agent join, or remove it to leave that tunnel" >&2
+  exit 1
+fi`, id)
 }
 
 // staticPodCommand writes the manifest beside the folder that the kubelet watches and then moves it, because the
@@ -113,7 +139,7 @@ func staticPodCommand(secret *corev1.Secret, image string) (string, error) {
 
 func staticPodOf(secret *corev1.Secret, manifest string) string {
 	return fmt.Sprintf(
-		staticPodScript, bootstrapDocument(secret), document("/etc/fairlead/fairlead-edge.yaml", manifest),
+		staticPodScript, ownTunnel(secret), bootstrapDocument(secret), document("/etc/fairlead/fairlead-edge.yaml", manifest),
 	)
 }
 

@@ -228,7 +228,7 @@ func readBootstrap(
 		return nil, errors.New("the controller has not reconciled the Tunnel yet: check that it runs"), nil
 	case accepted.Reason == v1alpha1.ReasonNotTunnelled:
 		return nil, nil, fmt.Errorf("the Tunnel %s needs no edge: %s", key, accepted.Message)
-	case accepted.Status == metav1.ConditionFalse && accepted.Reason != v1alpha1.ReasonInvalidExtraName:
+	case accepted.Status == metav1.ConditionFalse && !v1alpha1.ServedInPart(accepted.Reason):
 		return nil, nil, fmt.Errorf("the Tunnel %s is not accepted: %s", key, accepted.Message)
 	}
 	secret = &corev1.Secret{}

@@ -330,8 +330,11 @@ func (f *kubeconfigFlags) merge(one *clientcmdapi.Config) error {
 	if err := f.collides(all, one); err != nil {
 		return err
 	}
-	all.Clusters[f.name], all.AuthInfos[f.name], all.Contexts[f.name] = one.Clusters[f.name], one.AuthInfos[f.name],
-		one.Contexts[f.name]
+	added := one.Contexts[f.name]
+	if before := all.Contexts[f.name]; before != nil { // settings of the user
+		added.Namespace, added.Extensions = before.Namespace, before.Extensions
+	}
+	all.Clusters[f.name], all.AuthInfos[f.name], all.Contexts[f.name] = one.Clusters[f.name], one.AuthInfos[f.name], added
 	if fresh || f.use {
 		all.CurrentContext = f.name
 	}

@@ -213,6 +213,9 @@ func (m *move) sources(ctx context.Context) (connected []v1alpha1.Tunnel, err er
 			continue
 		case !tunnel.DeletionTimestamp.IsZero():
 			return nil, fmt.Errorf("the Tunnel %s is being deleted", client.ObjectKeyFromObject(tunnel))
+		case notTunnelled(tunnel):
+			idle = append(idle, tunnel.Name)
+			continue
 		case tunnel.HeldID() == "" || tunnel.Status.Served == nil:
 			return nil, fmt.Errorf(
 				"the Tunnel %s is not served: %s", client.ObjectKeyFromObject(tunnel), acceptedMessage(tunnel),
@@ -238,6 +241,12 @@ func (m *move) sources(ctx context.Context) (connected []v1alpha1.Tunnel, err er
 		m.report("left out, because no edge of them is connected: %s", strings.Join(idle, ", "))
 	}
 	return connected, nil
+}
+
+// notTunnelled reports whether a Tunnel needs no edge, because of its mode.
+func notTunnelled(t *v1alpha1.Tunnel) bool {
+	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionAccepted)
+	return c != nil && c.Reason == v1alpha1.ReasonNotTunnelled
 }
 
 func acceptedMessage(t *v1alpha1.Tunnel) string {

@@ -75,7 +75,8 @@ func egressCommand() *cobra.Command {
 		Use:   "egress CLUSTER",
 		Short: "Print what the apiservers of a Cluster need to reach its networks",
 		Long:  strings.TrimSpace(egressHelp),
-		Example: "  fairlead network egress -n prod c1 --for=kamaji --image=registry.example.com/fairlead-edge:v0.1.0\n" +
+		Example: "  fairlead network egress -n prod c1 --for=kamaji " +
+			"--image=registry.example.com/fairlead/fairlead-edge:v0.1.0\n" +
 			"  fairlead network egress -n prod c1 --for=kubeadm --endpoints=false",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -62,7 +62,8 @@ list on Pods and create on pods/portforward in the namespace of the installation
 edges, list on Nodes and get on the Service gateway-public there. With --exec and --port-forward, the user of
 the kubeconfig needs create on pods/exec and pods/portforward in the workload cluster.
 Changes: nothing, except that --exec runs echo in the Pod. --bundle and --junit create files.
-Exit codes: 0 no test failed; 1 a test failed, or the command failed; 2 the command line is invalid.`),
+Exit codes: 0 no test failed; 1 a test failed, a Cluster could not be tested, or the command failed;
+2 the command line is invalid.`),
 		Example: "  fairlead test connectivity -n prod c1\n" +
 			"  fairlead test connectivity -A --junit=report.xml --bundle=support.tar.gz\n" +
 			"  fairlead test connectivity -n prod c1 --idle=10m --connections=200 --bytes=104857600",
@@ -164,7 +165,7 @@ func (f *connectivityFlags) run(cmd *cobra.Command, names []string) error {
 		r := &reports[i]
 		results.add(r.Namespace+"/"+r.Name, r.Hops)
 		results.add(r.Namespace+"/"+r.Name, r.Tests)
-		if r.Status == check.Broken {
+		if r.Status == check.Broken || len(r.Tests) == 0 {
 			code = 1
 		}
 	}
@@ -244,7 +245,7 @@ func (t *tester) ways(ctx context.Context, key client.ObjectKey) (all []check.Re
 
 // printClusters writes the results of all Clusters, and a line that sums them up.
 func printClusters(p *output.Page, reports []clusterReport) {
-	failed := 0
+	failed, untested := 0, 0
 	for i := range reports {
 		if i > 0 {
 			p.Line()
@@ -252,14 +253,23 @@ func printClusters(p *output.Page, reports []clusterReport) {
 		r := &reports[i]
 		p.Line(output.Styled(output.StyleBold, r.Namespace+"/"+r.Name))
 		printTests(p, r)
-		if r.Status == check.Broken {
+		switch {
+		case r.Status == check.Broken:
 			failed++
+		case len(r.Tests) == 0: // such as without permission to read the kubeconfig
+			untested++
 		}
 	}
 	p.Line()
-	word := output.Styled(output.StyleGood, "OK")
-	if failed > 0 {
+	word, text := output.Styled(output.StyleGood, "OK"), fmt.Sprintf(": %d of %d Clusters failed", failed, len(reports))
+	switch {
+	case failed > 0:
 		word = output.Styled(output.StyleBad, "BROKEN")
+	case untested > 0:
+		word = output.Styled(output.StyleWarning, "UNKNOWN")
 	}
-	p.Line(word, output.Plain(fmt.Sprintf(": %d of %d Clusters failed", failed, len(reports))))
+	if untested > 0 {
+		text += fmt.Sprintf(", %d were not tested: see their hops", untested)
+	}
+	p.Line(word, output.Plain(text))
 }

@@ -77,6 +77,9 @@ func (e *Envoy) followExternal() (*process, error) {
 		_ = admin.Post(context.Background(), "/quitquitquit") // an error means that it has ended
 		select {
 		case <-p.done:
+			if err := e.Config.forgetDrain(); err != nil {
+				e.Log.Warn("the next Envoy will be restarted once", "error", err)
+			}
 		case <-time.After(within): // its container ends it
 		}
 	}

@@ -37,8 +37,9 @@ const (
 	silentFrom, silentPerSource = 256, 64
 	// logInterval is the interval at which rejections are logged, one line for each reason.
 	logInterval = 10 * time.Second
-	// saveInterval is the interval at which changed known sources are saved.
-	saveInterval = time.Minute
+	// saveInterval is the interval at which changed known sources are saved. Unchanged ones are saved after saveAgain,
+	// because a saved source is outdated after a day.
+	saveInterval, saveAgain = time.Minute, time.Hour
 	// connectionsPerNode is a quarter of how many connections a node may have besides tunnels. The Envoy beside an
 	// apiserver has a few; an apiserver without one has a connection for each stream. It is also how many a gateway
 	// expects of an apiserver, whose source is known from its first request on.
@@ -70,6 +71,7 @@ type admissions struct {
 	lanes    int            // of each edge
 	relays   []netip.Prefix // networks of the other gateways: see followRelays
 	excess   int            // tunnels beyond the limits that were logged last; used only by run
+	saved    time.Time      // of the known sources; used only by run
 }
 
 // quota is the number of tunnels that an edge of a tunnel id keeps to this gateway.
@@ -328,11 +330,15 @@ func (a *admissions) logRejections() {
 
 func (a *admissions) knownPath() string { return filepath.Join(a.deps.StateDir, knownFile) }
 
-// save saves the known sources if they have changed, or always.
+// save saves the known sources if they have changed or were last saved long ago, or always.
 func (a *admissions) save(always bool) {
 	data, changed, err := a.control.Save()
-	if err == nil && (changed || always) {
-		err = disk.Replace(a.knownPath(), data)
+	if err == nil && (changed || always || time.Since(a.saved) >= saveAgain) {
+		if err = disk.Replace(a.knownPath(), data); err == nil {
+			a.saved = time.Now()
+		} else {
+			a.control.Unsaved()
+		}
 	}
 	if err != nil {
 		a.log.Warn("cannot save known sources", "error", err)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -116,6 +118,37 @@ func TestKnownSourcesSurviveAnAgent(t *testing.T) {
 	next := newTestAdmissions(t, dir, 1)
 	if next.control.Weight(time.Now(), admission.Source(from)) == 0 {
 		t.Error("the next agent does not know it")
+	}
+}
+
+func TestKnownSourcesAreSavedAgain(t *testing.T) {
+	dir := t.TempDir()
+	a := newTestAdmissions(t, dir, 1)
+	saved := func() bool {
+		_, err := os.Stat(a.knownPath())
+		return err == nil && os.Remove(a.knownPath()) == nil
+	}
+	a.control.Note(time.Now(), netip.MustParseAddr("192.0.2.1"), model.EdgeRef{Node: "edge-a", ID: model.NewID()}, 2)
+	if a.save(false); !saved() {
+		t.Error("a new source is not saved")
+	}
+	if a.save(false); saved() {
+		t.Error("nothing has changed, and it is saved")
+	}
+	a.saved = time.Now().Add(-saveAgain)
+	if a.save(false); !saved() {
+		t.Error("an old file is not saved again")
+	}
+	a.control.Note(time.Now(), netip.MustParseAddr("192.0.2.2"), model.EdgeRef{Node: "edge-b", ID: model.NewID()}, 2)
+	if err := os.MkdirAll(filepath.Join(a.knownPath(), "blocked"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	a.save(false)
+	if err := os.RemoveAll(a.knownPath()); err != nil {
+		t.Fatal(err)
+	}
+	if a.save(false); !saved() {
+		t.Error("after an error it is not saved")
 	}
 }
 

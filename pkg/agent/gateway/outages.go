@@ -24,8 +24,8 @@ type outages struct {
 	last     time.Time            // of the last update
 	had      map[string]bool      // ids that have had a tunnel
 	since    map[string]time.Time // begin of each present outage, by id
-	expected time.Duration        // sum over all ids of had
-	missing  time.Duration        // sum over all outages, each for maxOutage at most
+	expected float64              // seconds, the sum over all ids of had
+	missing  float64              // seconds, the sum over all outages, each for maxOutage at most
 	// rejected counts clients of unreachable workload clusters: during an outage, and otherwise.
 	rejected struct{ outage, other uint64 }
 	ended    func(time.Duration) // called with the length of each outage that has ended within maxOutage; nil: not called
@@ -68,10 +68,10 @@ func (o *outages) update(now time.Time, served map[string]bool, sure bool) {
 // elapse adds the time since the last update. The caller holds the lock.
 func (o *outages) elapse(now time.Time) {
 	if !o.last.IsZero() && now.After(o.last) {
-		o.expected += now.Sub(o.last) * time.Duration(len(o.had))
+		o.expected += now.Sub(o.last).Seconds() * float64(len(o.had))
 		for _, began := range o.since {
 			if end := began.Add(maxOutage); end.After(o.last) {
-				o.missing += minTime(now, end).Sub(o.last)
+				o.missing += minTime(now, end).Sub(o.last).Seconds()
 			}
 		}
 	}
@@ -93,8 +93,8 @@ func (o *outages) reject(id string, now time.Time) {
 func (o *outages) emit(emit metrics.Emit) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	emit("fairlead_gateway_expected_tunnel_seconds_total", o.expected.Seconds())
-	emit("fairlead_gateway_missing_tunnel_seconds_total", o.missing.Seconds())
+	emit("fairlead_gateway_expected_tunnel_seconds_total", o.expected)
+	emit("fairlead_gateway_missing_tunnel_seconds_total", o.missing)
 	emit("fairlead_gateway_rejected_clients_total", float64(o.rejected.outage), "outage")
 	emit("fairlead_gateway_rejected_clients_total", float64(o.rejected.other), "other")
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -69,8 +70,8 @@ func TestOutages(t *testing.T) {
 			for _, s := range tc.steps {
 				o.update(start.Add(time.Duration(s.at*float64(time.Second))), s.tunnels, !s.unsure)
 			}
-			if o.expected.Seconds() != tc.expected || o.missing.Seconds() != tc.missing {
-				t.Errorf("%s were expected and %s are missing, want %g s and %g s", o.expected, o.missing, tc.expected, tc.missing)
+			if o.expected != tc.expected || o.missing != tc.missing {
+				t.Errorf("%g s expected, %g s missing, want %g s and %g s", o.expected, o.missing, tc.expected, tc.missing)
 			}
 			if diff := cmp.Diff(tc.ended, ended); diff != "" {
 				t.Error(diff)
@@ -89,5 +90,20 @@ func TestRejectedClientsCountDuringAnOutage(t *testing.T) {
 	o.reject("", start)
 	if o.rejected.outage != 1 || o.rejected.other != 3 {
 		t.Errorf("got %+v, want 1 and 3", o.rejected)
+	}
+}
+
+// TestALargeFleetDoesNotOverflow: the sum of 10,000 workload clusters exceeds a time.Duration after ten days.
+func TestALargeFleetDoesNotOverflow(t *testing.T) {
+	o, begin := newOutages(), time.Now()
+	const fleet, days = 10_000, 40
+	for i := range fleet {
+		o.had[strconv.Itoa(i)] = true
+	}
+	for day := range days + 1 {
+		o.elapse(begin.Add(time.Duration(day) * 24 * time.Hour))
+	}
+	if want := float64(fleet * days * 24 * 60 * 60); o.expected != want {
+		t.Errorf("%g s, want %g s", o.expected, want)
 	}
 }

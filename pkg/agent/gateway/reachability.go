@@ -74,7 +74,7 @@ type reachability struct {
 	known  map[string]clusterName // by name
 	counts map[string]int         // number of tunnels, by id
 	keys   map[string]string      // id of each tunnel of the table
-	limits map[string]string      // set in Envoy
+	limits map[string]string      // set in Envoy; nil: not known
 	// changes is how many Envoy clusters may begin to forward now although tunnels may be about to open, and counted is
 	// when that was determined: see forwardChanges.
 	changes float64
@@ -100,7 +100,7 @@ func newReachability(
 	return &reachability{
 		xds: r, table: table, admin: a, log: log, trips: meter, began: time.Now(), forms: map[string]string{},
 		known: map[string]clusterName{}, outages: newOutages(), ids: map[string]string{},
-		keys: map[string]string{}, counts: map[string]int{}, absent: map[string]time.Time{}, limits: map[string]string{},
+		keys: map[string]string{}, counts: map[string]int{}, absent: map[string]time.Time{},
 	}
 }
 
@@ -171,14 +171,22 @@ func (t *reachability) follow(ctx context.Context, domain model.TunnelDomain, se
 	wait, cancel := context.WithTimeout(ctx, reachabilityInterval)
 	defer cancel()
 	opened, closed, version, ok := t.table.Changes(wait, seen)
-	if !ok {
+	if !ok { // at the first call, and after more changes than the table keeps
 		opened, version = t.table.Snapshot()
-		closed = nil
-		t.keys, t.counts = map[string]string{}, map[string]int{}
+		closed = t.absentFrom(opened)
 	}
+	t.count(domain, opened, closed)
+	return version
+}
+
+// count counts tunnels that opened and closed. After the end of all, a new grace begins, even if others open meanwhile.
+func (t *reachability) count(domain model.TunnelDomain, opened []tunnels.Tunnel, closed []string) {
 	some := len(t.counts) > 0
 	for _, key := range closed {
 		t.forget(key)
+	}
+	if some && len(t.counts) == 0 {
+		t.began = time.Now()
 	}
 	for _, tunnel := range opened {
 		t.forget(tunnel.Key)
@@ -186,10 +194,20 @@ func (t *reachability) follow(ctx context.Context, domain model.TunnelDomain, se
 		t.keys[tunnel.Key] = id
 		t.counts[id]++
 	}
-	if some && len(t.counts) == 0 {
-		t.began = time.Now()
+}
+
+// absentFrom returns the keys of counted tunnels that are not among these.
+func (t *reachability) absentFrom(open []tunnels.Tunnel) (closed []string) {
+	present := make(map[string]bool, len(open))
+	for _, tunnel := range open {
+		present[tunnel.Key] = true
 	}
-	return version
+	for key := range t.keys {
+		if !present[key] {
+			closed = append(closed, key)
+		}
+	}
+	return closed
 }
 
 func (t *reachability) forget(key string) {
@@ -382,6 +400,13 @@ func (t *reachability) limit(ctx context.Context) error {
 	want := map[string]string{}
 	for _, tenant := range t.known {
 		maps.Copy(want, tenant.limits)
+	}
+	if t.limits == nil { // an earlier agent may have set some
+		before, err := t.admin.Overrides(ctx)
+		if err != nil {
+			return err
+		}
+		t.limits = before
 	}
 	if len(t.limits) > 0 {
 		active, err := t.admin.Sum(ctx, `^runtime\.admin_overrides_active$`)

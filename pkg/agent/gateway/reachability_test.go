@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	reportagent "github.com/fairlead/fairlead/pkg/report/agent"
+	"github.com/fairlead/fairlead/pkg/tunnels"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
@@ -148,5 +149,44 @@ func TestLimitsAreNotInTheResourcesOfEnvoy(t *testing.T) {
 	}
 	if got := k.Apply(wc.Hostname, unreachableForm, usual); string(got.GetValue()) == string(usual.GetValue()) {
 		t.Error("a dark Envoy cluster is like any other")
+	}
+}
+
+// TestWhenAGraceBegins closes and opens tunnels of a gateway that has two.
+func TestWhenAGraceBegins(t *testing.T) {
+	const domain = model.TunnelDomain("tunnels.example.com")
+	of := func(keys ...string) (all []tunnels.Tunnel) {
+		for _, key := range keys {
+			all = append(all, tunnels.Tunnel{Key: key, ID: "id-" + key})
+		}
+		return all
+	}
+	for name, tc := range map[string]struct {
+		opened   []tunnels.Tunnel
+		closed   []string
+		snapshot bool // of all tunnels, because too much has changed
+		want     bool
+	}{
+		"one ends":                            {closed: []string{"a"}},
+		"all end":                             {closed: []string{"a", "b"}, want: true},
+		"all end, and others open":            {closed: []string{"a", "b"}, opened: of("c"), want: true},
+		"one opens again":                     {opened: of("a")},
+		"a snapshot has none":                 {snapshot: true, want: true},
+		"a snapshot has only others":          {snapshot: true, opened: of("c", "d"), want: true},
+		"a snapshot has one that was counted": {snapshot: true, opened: of("b", "c")},
+	} {
+		k := &reachability{keys: map[string]string{}, counts: map[string]int{}}
+		k.count(domain, of("a", "b"), nil)
+		if !k.began.IsZero() {
+			t.Errorf("%s: a grace began with the first tunnels", name)
+		}
+		closed := tc.closed
+		if tc.snapshot {
+			closed = k.absentFrom(tc.opened)
+		}
+		k.count(domain, tc.opened, closed)
+		if began := !k.began.IsZero(); began != tc.want {
+			t.Errorf("%s: a grace begins: %t, want %t", name, began, tc.want)
+		}
 	}
 }

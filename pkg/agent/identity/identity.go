@@ -149,9 +149,14 @@ func (i *Renewer) Renew(ctx context.Context) (certs.Identity, []byte, error) {
 		return i.enrol(ctx)
 	}
 	domain, dialer := i.role.Control()
-	if subject, err := ParseSubject(domain, current); err == nil && i.checkCredential(subject) != nil {
-		i.log.Warn("credential does not match the certificate, enrolling again", "node", subject.Node)
-		return i.enrol(ctx)
+	if subject, err := ParseSubject(domain, current); err == nil {
+		if i.checkCredential(subject) != nil {
+			i.log.Warn("credential does not match the certificate, enrolling again", "node", subject.Node)
+			return i.enrol(ctx)
+		}
+		// The credential may have been replaced by a newer one of this installation. After the next rotation the bundle
+		// in the store may no longer show that.
+		i.rememberCA()
 	}
 	client := enrolclient.Client{Dialer: dialer, Domain: domain, Trust: i.store}
 	identity, bundle, renewErr := client.Renew(ctx, current)

@@ -237,7 +237,8 @@ func (s *Status) State() Member {
 		APIServer: s.apiserver, LastError: s.newest(),
 	}
 	if !s.notAfter.IsZero() {
-		m.NotAfter = &s.notAfter
+		at := s.notAfter // a copy: the lock guards the field
+		m.NotAfter = &at
 	}
 	return m
 }

@@ -20,7 +20,7 @@ import (
 )
 
 var params = Params{
-	Namespace: "prod", Cluster: "c1", Image: "registry.example.com/fairlead-edge:v0.1.0", Endpoints: true,
+	Namespace: "prod", Cluster: "c1", Image: "registry.example.com/fairlead/fairlead-edge:v0.1.0", Endpoints: true,
 }
 
 // apiserver runs with our flags and our configuration, at another path.

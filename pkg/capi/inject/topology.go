@@ -56,7 +56,7 @@ func (o Options) values() (values, error) {
 	if len(o.Image) > maxImage || !imagePattern.MatchString(o.Image) {
 		return values{}, &model.FieldError{
 			Field: "image", Value: o.Image, Problem: "is not an image reference of at most 255 characters",
-			Cure: "give the image of the edge, such as registry.example.com/fairlead-edge:v1",
+			Cure: "give the image of the edge, such as registry.example.com/fairlead/fairlead-edge:v0.1.0",
 		}
 	}
 	port := o.APIServerPort

@@ -89,6 +89,7 @@ func (r *Reconciler) round(ctx context.Context) (wait time.Duration, changed boo
 	if secret == nil {
 		return r.begin(ctx, source)
 	}
+	source = source.replacing(state, r.Config.Timing(), r.Now())
 	facts := caFacts{now: r.Now(), up: r.up, source: source.issuer, broken: source.problem != ""}
 	if published != nil {
 		facts.published = []byte(published.Data[v1alpha1.TrustBundleKey])

@@ -20,17 +20,18 @@ type caFacts struct {
 
 // step returns the next state, and whether it differs from the present one. It takes one step at a time, and each step
 // is one write. A rotation whose move has begun ends before the next one begins, so there are never more than two CAs.
+// If another CA waits and the one that signs is about to end, the phases are cut short: see latest.
 func (s caState) step(f caFacts, t config.Timing) (next caState, changed bool) {
 	switch s.phase {
 	case v1alpha1.CAPhaseIntroduce:
 		return s.stepIntroduce(f, t)
 	case v1alpha1.CAPhaseMove:
-		if f.now.Before(s.since.Add(t.Move())) {
+		if f.now.Before(s.latest(s.since.Add(t.Move()), f, t.Retire()+t.Introduce()+t.Leaf)) {
 			return s, false
 		}
 		return caState{phase: v1alpha1.CAPhaseRetire, since: f.now, signing: s.signing, previous: s.previous}, true
 	case v1alpha1.CAPhaseRetire:
-		if f.now.Before(s.since.Add(t.Retire())) {
+		if f.now.Before(s.latest(s.since.Add(t.Retire()), f, t.Introduce())) {
 			return s, false
 		}
 		return caState{phase: v1alpha1.CAPhaseSteady, since: f.now, signing: s.signing}, true
@@ -39,6 +40,19 @@ func (s caState) step(f caFacts, t config.Timing) (next caState, changed bool) {
 		return s, false
 	}
 	return caState{phase: v1alpha1.CAPhaseIntroduce, signing: s.signing, next: f.source}, true
+}
+
+// latest returns when a phase that usually lasts until end must end: another CA that waits needs the given time until
+// it signs, before the CA that signs now ends. An edge that is away may have to enrol again, but otherwise none could
+// renew.
+func (s caState) latest(end time.Time, f caFacts, needs time.Duration) time.Time {
+	if f.source == nil || f.source.Equal(s.signing.CA) {
+		return end
+	}
+	if last := s.signing.NotAfter().Add(-needs); last.Before(end) {
+		return last
+	}
+	return end
 }
 
 func (s caState) stepIntroduce(f caFacts, t config.Timing) (next caState, changed bool) {
@@ -51,6 +65,8 @@ func (s caState) stepIntroduce(f caFacts, t config.Timing) (next caState, change
 	case f.source != nil && !f.source.Equal(s.next.CA):
 		next.next, next.since = f.source, time.Time{}
 		return next, true
+	case !f.now.Before(s.next.NotAfter()): // it ended before it could sign
+		return caState{phase: v1alpha1.CAPhaseSteady, since: f.now, signing: s.signing}, true
 	case s.since.IsZero():
 		next.since = f.now
 		return next, bytes.Equal(f.published, s.bundle())

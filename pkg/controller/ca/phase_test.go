@@ -27,7 +27,7 @@ func TestStep(t *testing.T) {
 	old, next, third := newIssuer(
 		t, "old", at, config.DefaultCALifetime,
 	), newIssuer(t, "next", at, config.DefaultCALifetime), newIssuer(t, "third", at, config.DefaultCALifetime)
-	ending := newIssuer(t, "ending", at, time.Hour)
+	ending, month := newIssuer(t, "ending", at, time.Hour), newIssuer(t, "month", at, 30*24*time.Hour)
 	steady := caState{phase: v1alpha1.CAPhaseSteady, signing: old}
 	introduce := caState{phase: v1alpha1.CAPhaseIntroduce, signing: old, next: next, since: at}
 	waiting := caState{phase: v1alpha1.CAPhaseIntroduce, signing: old, next: next}
@@ -79,10 +79,30 @@ func TestStep(t *testing.T) {
 			state: caState{phase: v1alpha1.CAPhaseIntroduce, signing: ending, next: next, since: at},
 			facts: caFacts{source: next}, after: 2 * time.Hour, want: v1alpha1.CAPhaseMove,
 		},
+		"the next CA ends before it may sign": {
+			state: caState{phase: v1alpha1.CAPhaseIntroduce, signing: old, next: ending, since: at},
+			after: timing.Introduce(), want: v1alpha1.CAPhaseSteady,
+		},
 		"edges may still be away": {
 			state: move, facts: caFacts{source: next}, after: timing.Move() - time.Second,
 		},
 		"a third CA waits for its turn": {state: move, facts: caFacts{source: third}, after: time.Hour},
+		"a third CA waits, and the one that signs has time": {
+			state: caState{phase: v1alpha1.CAPhaseMove, signing: month, previous: old, since: at},
+			facts: caFacts{source: third}, after: 20 * 24 * time.Hour,
+		},
+		"a third CA waits, and the one that signs is about to end": {
+			state: caState{phase: v1alpha1.CAPhaseMove, signing: month, previous: old, since: at},
+			facts: caFacts{source: third}, after: 27 * 24 * time.Hour, want: v1alpha1.CAPhaseRetire,
+		},
+		"no other CA waits, and the one that signs is about to end": {
+			state: caState{phase: v1alpha1.CAPhaseMove, signing: month, previous: old, since: at},
+			facts: caFacts{source: month}, after: 27 * 24 * time.Hour,
+		},
+		"a third CA waits, and the one that signs has ended": {
+			state: caState{phase: v1alpha1.CAPhaseRetire, signing: ending, previous: old, since: at},
+			facts: caFacts{source: third}, after: 2 * time.Hour, want: v1alpha1.CAPhaseSteady,
+		},
 		"the overlap has ended": {
 			state: move, facts: caFacts{source: next}, after: timing.Move(), want: v1alpha1.CAPhaseRetire,
 		},

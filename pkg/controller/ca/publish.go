@@ -133,19 +133,20 @@ func (s caState) public(t config.Timing, now time.Time, problem string) v1alpha1
 
 // problemOf returns what a person must do about the CA; empty: nothing.
 func problemOf(c config.Config, source caSource, state caState, facts caFacts) string {
-	secret := "Secret " + c.Namespace + "/" + v1alpha1.CASecretName
-	switch left := state.signing.NotAfter().Sub(facts.now); {
+	secret, newest := "Secret "+c.Namespace+"/"+v1alpha1.CASecretName, state.expected()
+	waits := source.issuer != nil && !source.issuer.Equal(newest.CA)
+	switch left := newest.NotAfter().Sub(facts.now); {
 	case source.problem != "":
 		return source.problem + "; until then the CA in use stays"
-	case source.secret == nil && !state.expected().made:
+	case source.secret == nil && !newest.made:
 		return secret + " is deleted; its CA stays in use, but is not rotated: restore it, or let its issuer do so"
 	case facts.requested && state.phase == v1alpha1.CAPhaseSteady && !state.signing.made:
 		return "a rotation was requested, but the CA was not made by the controller: put another one into " + secret +
 			", or let its issuer renew it, and the rotation begins by itself"
-	case state.phase == v1alpha1.CAPhaseSteady && !state.signing.made && left < c.Timing().Total():
+	case !newest.made && !waits && left < c.Timing().Total():
 		return fmt.Sprintf("the CA in %s expires at %s, and a rotation takes %s: put in another one, or let its issuer "+
 			"renew it earlier",
-			secret, state.signing.NotAfter().UTC().Format(time.RFC3339), c.Timing().Total())
+			secret, newest.NotAfter().UTC().Format(time.RFC3339), c.Timing().Total())
 	}
 	return ""
 }

@@ -44,6 +44,22 @@ func (r *Reconciler) readSource(ctx context.Context) (caSource, error) {
 	return s, nil
 }
 
+// replacing returns the source without its CA if that would replace one that is valid for longer, and expires before it
+// has signed for the life of a leaf. It is usually a mistake: openssl makes certificates of 30 days.
+func (s caSource) replacing(state caState, t config.Timing, now time.Time) caSource {
+	if s.issuer == nil || s.issuer.Equal(state.signing.CA) || state.next != nil && s.issuer.Equal(state.next.CA) {
+		return s
+	}
+	end, needs := s.issuer.NotAfter(), t.Introduce()+t.Leaf
+	if end.Before(now.Add(needs)) && !end.After(state.signing.NotAfter()) {
+		s.issuer, s.problem = nil, fmt.Sprintf(
+			"Secret %s: %s: the CA expires at %s, sooner than %s from now, which it needs to be introduced and to sign: put in "+
+				"one that is valid for longer", s.secret.Name, corev1.TLSCertKey, end.UTC().Format(time.RFC3339), needs,
+		)
+	}
+	return s
+}
+
 // parseSource reads the CA of a Secret and tests whether it can sign leaves. An error is returned with the field that
 // it is about.
 func parseSource(c config.Config, secret *corev1.Secret, now time.Time) (*Issuer, string, error) {

@@ -71,6 +71,7 @@ func TestAnUnusableSourceDoesNotChangeTheCA(t *testing.T) {
 		}
 	})
 	ended := newIssuer(t, "ended", at.Add(-2*time.Hour), time.Hour).CA
+	short := newIssuer(t, "short", at, time.Hour).CA
 	tests := map[string]struct {
 		cert, key []byte
 		want      []string
@@ -87,6 +88,7 @@ func TestAnUnusableSourceDoesNotChangeTheCA(t *testing.T) {
 		"an intermediate CA": {
 			slices.Concat(interCert, root.CertPEM()), interKey, []string{"tls.crt", "not self-signed", "SelfSigned issuer"},
 		},
+		"a CA that ends before it could sign":  {short.CertPEM(), keyOf(t, short), []string{"tls.crt", "valid for longer"}},
 		"a CA that has ended":                  {ended.CertPEM(), keyOf(t, ended), []string{"tls.crt", "expired"}},
 		"a CA that may not sign for our names": {limitedCert, limitedKey, []string{"tls.crt", "not permitted"}},
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/config"
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // errNotAllowed wraps the error for an address that the controller must not dial.
@@ -40,11 +41,17 @@ func newDialRule(config config.Config, apiserver string) dialRule {
 }
 
 // neverDialled reports whether an address belongs to this machine or its neighbours, such as the metadata service of a
-// cloud.
+// cloud: the same addresses that no edge dials. In an IPv6 network the address behind NAT64 decides.
 func neverDialled(a netip.Addr) bool {
-	return !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsLinkLocalMulticast() ||
-		a.IsInterfaceLocalMulticast() || a.IsMulticast()
+	if nat64.Contains(a) {
+		b := a.As16()
+		a = netip.AddrFrom4([4]byte(b[12:]))
+	}
+	return !a.IsValid() || model.IsNeverDialled(a)
 }
+
+// nat64 has IPv4 addresses in their last four bytes (RFC 6052).
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
 // may reports whether an address may be dialled, without resolving its name.
 func (d dialRule) may(address string) bool {

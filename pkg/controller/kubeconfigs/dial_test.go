@@ -118,7 +118,7 @@ func TestSomeAddressesAreNeverDialled(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		for _, host := range []string{
 			"127.0.0.1", "localhost", "::1", "::ffff:127.0.0.1", "0.0.0.0", "169.254.169.254", "fe80::1", "224.0.0.1",
-			"192.0.2.7",
+			"192.0.2.7", "fd00:ec2::254", "168.63.129.16", "100.100.100.200", "64:ff9b::a9fe:a9fe",
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			connection, err := rule.dialer(ctx, known).DialContext(ctx, "tcp", net.JoinHostPort(host, fmt.Sprint(port)))

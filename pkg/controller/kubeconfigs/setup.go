@@ -112,8 +112,10 @@ func forKubeconfig(tunnel *v1alpha1.Tunnel) any {
 	t.Status = v1alpha1.TunnelStatus{
 		Hostname: t.Status.Hostname, Names: t.Status.Names, Kubeconfig: t.Status.Kubeconfig, Conditions: conditions,
 	}
-	// A kubeconfig that leads through the tunnel does not depend on whether the tunnel is up.
-	waiting := tunnel.Status.Kubeconfig.Mode == "" && !usable(tunnel)
+	// A kubeconfig that leads through the tunnel does not depend on whether the tunnel is up: see keepsOriginal and
+	// keepsMode.
+	mode := tunnel.Status.Kubeconfig.Mode
+	waiting := (mode == "" || !mode.Tunnelled()) && !usable(tunnel)
 	return []any{t, records.CertificateNames(tunnel.Status.Edges, time.Time{}), waiting}
 }
 

@@ -111,16 +111,21 @@ func (r *Reconciler) tunnelsAfter(ctx context.Context, tunnel client.Object) ([]
 	if _, ok := networkOf(tunnel); ok {
 		return []client.ObjectKey{own}, nil
 	}
-	cluster := &clusterv1.Cluster{}
-	cluster.Namespace, cluster.Name = own.Namespace, strings.TrimSuffix(own.Name, v1alpha1.EgressTunnelSuffix)
-	keys, err := r.networksOf(ctx, cluster)
-	for i := range keys {
-		keys[i].Name = decision.NetworkTunnel(keys[i].Name)
+	var keys []client.ObjectKey
+	var errs []error
+	for _, name := range decision.ClustersOf(own.Name) {
+		cluster := &clusterv1.Cluster{}
+		cluster.Namespace, cluster.Name = own.Namespace, name
+		networks, err := r.networksOf(ctx, cluster)
+		for _, network := range networks {
+			keys = append(keys, client.ObjectKey{Namespace: network.Namespace, Name: decision.NetworkTunnel(network.Name)})
+		}
+		errs = append(errs, err)
+		if name != own.Name {
+			keys = append(keys, own)
+		}
 	}
-	if cluster.Name != own.Name {
-		keys = append(keys, own)
-	}
-	return keys, err
+	return keys, errors.Join(errs...)
 }
 
 // networksAfter returns the RemoteNetworks whose status depends on a Tunnel.

@@ -59,7 +59,8 @@ func revocationDue(tunnel *v1alpha1.Tunnel, now time.Time) bool {
 	return !equality.Semantic.DeepEqual(*status, tunnel.Status)
 }
 
-// recordCut records the revoked edges for which all gateways report no tunnel, with a complete record. Reports from the
+// recordCut records the revoked edges for which all gateways report no tunnel and no other
+// connection, with a complete record. Reports from the
 // moment of the revocation do not count yet, because a tunnel may just be opening. The next check is a writeInterval
 // later.
 func recordCut(edges, before []v1alpha1.EdgeStatus, live reportview.Live, now time.Time) {
@@ -70,12 +71,19 @@ func recordCut(edges, before []v1alpha1.EdgeStatus, live reportview.Live, now ti
 			before, func(b v1alpha1.EdgeStatus) bool { return b.NodeID == edge.NodeID && b.RevokedAt != nil },
 		)
 		switch {
-		case edge.RevokedAt == nil || len(edge.Gateways) > 0:
+		case edge.RevokedAt == nil || len(edge.Gateways) > 0 || connected(live, edge.NodeID):
 			edge.CutAt = nil
 		case edge.CutAt == nil && was && live.Known && len(live.Incomplete) == 0:
 			edge.CutAt = &at
 		}
 	}
+}
+
+// connected reports whether a gateway has a connection of a node that is no tunnel: of an apiserver, or of the machines
+// of a network.
+func connected(live reportview.Live, nodeID string) bool {
+	l := findEdge(live, nodeID)
+	return l != nil && len(l.Connections) > 0
 }
 
 // cutTimes returns for how long each edge was revoked whose connections are newly recorded as closed, and when the

@@ -21,6 +21,12 @@ func TestARevocationIsPendingWhileARecordIsIncomplete(t *testing.T) {
 	if edges[0].CutAt != nil {
 		t.Error("it is done, though a gateway may have tunnels that it does not report")
 	}
+	live := reportview.Live{Known: true, Gateways: []string{"gateway-0"}, Edges: []reportview.Edge{{
+		Node: "edge-a", Connections: map[string]int{"gateway-0": 1},
+	}}}
+	if recordCut(edges, edges, live, now); edges[0].CutAt != nil {
+		t.Error("it is done, though a gateway has a connection of an apiserver or of machines")
+	}
 	recordCut(edges, edges, reportview.Live{Known: true, Gateways: []string{"gateway-0"}}, now)
 	if edges[0].CutAt == nil {
 		t.Error("it is not done, though every gateway has a complete record")

@@ -41,7 +41,7 @@ type bootstrapFile struct {
 
 // bootstrapCommand is pasted into a root shell on a machine in the workload network. The quotes around EOF prevent the
 // shell from expanding the file's content; umask prevents other users from reading the file.
-const bootstrapCommand = `install -d -m 0700 /etc/fairlead
+const bootstrapCommand = `install -d -m 0755 /etc/fairlead
 (umask 077; cat >/etc/fairlead/bootstrap.yaml) <<'EOF'
 %sEOF
 edge-agent run --bootstrap /etc/fairlead/bootstrap.yaml

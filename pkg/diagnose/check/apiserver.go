@@ -2,7 +2,6 @@ package check
 
 import (
 	"context"
-	"crypto/x509"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/diagnose/explain"
+	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
@@ -114,7 +114,8 @@ func (v *visit) judgeAPIServer(edges []observed.Edge) finding {
 		return v.unreachable(ill)
 	}
 	a := first.APIServer
-	if name := v.verified(); name != "" && len(a.CertificateNames) > 0 && !covers(a.CertificateNames, name) {
+	name := v.verified()
+	if name != "" && len(a.CertificateNames) > 0 && !kubeconfig.Covered([][]string{a.CertificateNames}, name) {
 		return broken(
 			fmt.Sprintf(
 				"the serving certificate of %s lacks the name %s that the kubeconfig verifies; it has %s", a.Address, name,
@@ -150,11 +151,6 @@ func (v *visit) verified() string {
 		return name
 	}
 	return hostOf(v.config.Host)
-}
-
-// covers reports whether names of a certificate match a host, by the rules of crypto/x509.
-func covers(names []string, host string) bool {
-	return slices.Contains(names, host) || (&x509.Certificate{DNSNames: names}).VerifyHostname(host) == nil
 }
 
 // unreachable returns the finding for an edge that does not reach the apiserver.

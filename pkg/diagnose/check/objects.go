@@ -213,7 +213,7 @@ func changedAt(o client.Object) time.Time {
 func refusedTunnel(c *metav1.Condition) finding {
 	detail := "it is not accepted (" + c.Reason + "): " + c.Message
 	cause, cure := explain.Tunnel(c.Reason)
-	if c.Reason == v1alpha1.ReasonInvalidExtraName {
+	if v1alpha1.ServedInPart(c.Reason) {
 		return warning(detail, cause, cure)
 	}
 	return broken(detail, cause, cure)

@@ -3,13 +3,12 @@ package collect
 import (
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/fairlead/fairlead/internal/printable"
 	inspectv1 "github.com/fairlead/fairlead/pkg/diagnose/collect/v1"
 )
 
@@ -49,7 +48,7 @@ func (r *Refusals) Note(now time.Time, address, about string, reason error) {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		address = host
 	}
-	one := Refusal{Address: address, About: about, Reason: printable(reason.Error()), Last: now, Times: 1}
+	one := Refusal{Address: address, About: about, Reason: printable.Text(reason.Error(), maxReason), Last: now, Times: 1}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if i := slices.IndexFunc(r.all, func(o Refusal) bool {
@@ -97,15 +96,4 @@ func refusalsOf(server string, messages []*inspectv1.Refusal) (all []Refusal) {
 		})
 	}
 	return all
-}
-
-// printable bounds a text and removes unprintable characters.
-func printable(text string) string {
-	text = strings.Map(func(c rune) rune {
-		if !unicode.IsGraphic(c) || c == unicode.ReplacementChar {
-			return '?'
-		}
-		return c
-	}, text)
-	return strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
 }

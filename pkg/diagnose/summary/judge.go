@@ -115,7 +115,7 @@ func (r *Row) judgeConditions(t *v1alpha1.Tunnel, now time.Time) {
 		switch {
 		case c == nil || c.Status == metav1.ConditionTrue || i >= 2 && told:
 		case c.Status == metav1.ConditionFalse:
-			told = told || i >= 2 || kind == v1alpha1.ConditionAccepted && c.Reason != v1alpha1.ReasonInvalidExtraName
+			told = told || i >= 2 || kind == v1alpha1.ConditionAccepted && !v1alpha1.ServedInPart(c.Reason)
 			r.note(weigh(c, t, now), c.Reason, c.LastTransitionTime.Time, "%s", c.Message)
 		default:
 			r.note(Unknown, c.Reason, c.LastTransitionTime.Time, "%s: %s", kind, c.Message)
@@ -157,8 +157,8 @@ func (r *Row) judgeAccepted(kind string, o metav1.Object, now time.Time) bool {
 func weigh(c *metav1.Condition, t *v1alpha1.Tunnel, now time.Time) Health {
 	fresh := now.Sub(t.CreationTimestamp.Time) < newFor
 	switch {
-	case c.Reason == v1alpha1.ReasonInvalidExtraName:
-		return Warning // everything else is served
+	case c.Type == v1alpha1.ConditionAccepted && v1alpha1.ServedInPart(c.Reason):
+		return Warning
 	case fresh && c.Reason == v1alpha1.ReasonWaitingForSecret,
 		fresh && c.Reason == v1alpha1.ReasonNoEdge && len(t.Status.Edges) == 0,
 		c.Reason == v1alpha1.ReasonWaitingForCluster:

@@ -158,12 +158,6 @@ func (r *Row) addTunnel(t *v1alpha1.Tunnel, live *Live, now time.Time) {
 	r.addExpiries(t, time.Time{})
 }
 
-// partlyServed are the reasons of Accepted=False with which everything but the named part is served.
-var partlyServed = []string{
-	v1alpha1.ReasonInvalidNetwork, v1alpha1.ReasonAmbiguousNetwork, v1alpha1.ReasonNetworkOverlap,
-	v1alpha1.ReasonNetworkHasGateway, v1alpha1.ReasonNeverDialled,
-}
-
 // judgeUse judges the conditions of a network or of apiservers.
 func (r *Row) judgeUse(created, now time.Time) {
 	fresh := now.Sub(created) < newFor
@@ -176,7 +170,7 @@ func (r *Row) judgeUse(created, now time.Time) {
 		case c.Status == metav1.ConditionUnknown:
 			r.note(Unknown, c.Reason, c.LastTransitionTime.Time, "%s: %s", kind, c.Message)
 		case c.Status == metav1.ConditionTrue && c.Reason == v1alpha1.ReasonPartlyConnected,
-			c.Status == metav1.ConditionFalse && slices.Contains(partlyServed, c.Reason):
+			c.Status == metav1.ConditionFalse && v1alpha1.ServedInPart(c.Reason):
 			r.note(Warning, c.Reason, c.LastTransitionTime.Time, "%s", c.Message)
 		case c.Status == metav1.ConditionTrue:
 		case kind == v1alpha1.ConditionAccepted:

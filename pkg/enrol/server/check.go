@@ -30,7 +30,8 @@ func (s *Server) edge(ctx context.Context, r *enrolv1.EnrolEdgeRequest) (attempt
 		return attempt{}, err
 	}
 	hash := enrol.HashToken(r.GetToken())
-	grant, err := s.config.Tokens.EdgeToken(hash)
+	node := model.NodeNameFor(hash, r.GetCsr())
+	grant, err := s.config.Tokens.EdgeToken(hash, node)
 	if err != nil {
 		return attempt{}, outcome(err, "cannot check tokens at the moment")
 	}
@@ -38,7 +39,7 @@ func (s *Server) edge(ctx context.Context, r *enrolv1.EnrolEdgeRequest) (attempt
 		return attempt{}, err
 	}
 	return attempt{IssueRequest{
-		Subject:   model.Subject{Role: grant.Role(), Node: model.NodeNameFor(hash, r.GetCsr()), ID: grant.ID},
+		Subject:   model.Subject{Role: grant.Role(), Node: node, ID: grant.ID},
 		Tunnel:    grant.Tunnel,
 		CSR:       r.GetCsr(),
 		TokenHash: hash,

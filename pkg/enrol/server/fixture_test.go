@@ -78,7 +78,7 @@ func newManagement(t testing.TB) *management {
 	return m
 }
 
-func (m *management) EdgeToken(hash string) (enrol.Grant, error) {
+func (m *management) EdgeToken(hash, _ string) (enrol.Grant, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch hash {

@@ -28,7 +28,8 @@ var ErrDenied = errors.New("denied")
 
 // Tokens looks up the hashes of tokens. For an unknown hash the error is enrol.ErrUnknownToken.
 type Tokens interface {
-	EdgeToken(hash string) (enrol.Grant, error)
+	// EdgeToken returns what the token with this hash grants to a node that enrols.
+	EdgeToken(hash, node string) (enrol.Grant, error)
 	GatewayToken(hash string) error
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/fairlead/fairlead/internal/printable"
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
@@ -82,7 +83,7 @@ func (a *answers) take(ctx context.Context, q *reportv1.Question) {
 		defer func() { <-a.slots }()
 		last := &reportv1.Answer{Number: q.GetNumber(), Last: true}
 		if err := a.answer(ctx, q); err != nil {
-			last.Error = report.Text(err.Error(), report.MaxText)
+			last.Error = printable.Text(err.Error(), report.MaxText)
 		}
 		_ = a.send(last) // otherwise the stream has ended
 	})

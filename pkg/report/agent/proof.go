@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 
+	"github.com/fairlead/fairlead/internal/printable"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
@@ -19,6 +20,6 @@ func (a *answers) answerProof(ctx context.Context, q *reportv1.Question) error {
 func proofMessage(p tunnels.Proof) *reportv1.Proof {
 	return &reportv1.Proof{
 		Denied: p.Denied, Closed: uint32(p.Closed), Open: uint32(p.Open),
-		Incomplete: report.Text(p.Incomplete, report.MaxText),
+		Incomplete: printable.Text(p.Incomplete, report.MaxText),
 	}
 }

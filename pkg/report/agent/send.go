@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/fairlead/fairlead/internal/printable"
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
@@ -131,8 +132,8 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, from Gatewa
 			stop()
 			var now GatewayState
 			now, changed = state()
-			message.Ready, message.Hang = now.Ready, report.Text(now.Hang, report.MaxText)
-			message.Incomplete = report.Text(table.Stats().Incomplete, report.MaxText)
+			message.Ready, message.Hang = now.Ready, printable.Text(now.Hang, report.MaxText)
+			message.Incomplete = printable.Text(table.Stats().Incomplete, report.MaxText)
 			if message.GetSnapshot() {
 				clear(told)
 				clear(connected)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/internal/printable"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
@@ -255,7 +256,7 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 		return status.Errorf(codes.ResourceExhausted, "more than %d nodes of one gateway", report.MaxTunnels)
 	}
 	before := [...]any{g.ready, g.hang, g.incomplete}
-	g.ready, g.hang, g.incomplete = r.GetReady(), report.Text(r.GetHang(), report.MaxText), report.Text(
+	g.ready, g.hang, g.incomplete = r.GetReady(), printable.Text(r.GetHang(), report.MaxText), printable.Text(
 		r.GetIncomplete(), report.MaxText,
 	)
 	if before != [...]any{g.ready, g.hang, g.incomplete} {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/printable"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
@@ -67,7 +68,7 @@ func (h *Hub) prove(ctx context.Context, gateway string, edge model.EdgeRef) (*r
 			if p := a.GetProof(); p != nil {
 				proof = &reportv1.Proof{
 					Denied: p.GetDenied(), Closed: p.GetClosed(), Open: p.GetOpen(),
-					Incomplete: report.Text(p.GetIncomplete(), report.MaxText),
+					Incomplete: printable.Text(p.GetIncomplete(), report.MaxText),
 				}
 			}
 			return nil

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/printable"
 	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
@@ -58,7 +59,7 @@ func (q *question) all(ctx context.Context, take func(*reportv1.Answer) error) e
 		if err := take(part); err != nil {
 			return err
 		}
-		if said := report.Text(part.GetError(), report.MaxText); said != "" {
+		if said := printable.Text(part.GetError(), report.MaxText); said != "" {
 			return status.Error(codes.Unavailable, "its agent reports: "+said)
 		}
 		if part.GetLast() {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/fairlead/fairlead/internal/printable"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
@@ -155,7 +156,7 @@ func (h *Hub) measure(ctx context.Context, gateway string, ids []string) (measur
 			}
 			all.tunnels = append(all.tunnels, a.GetTunnels()...)
 			if a.GetZone() != "" {
-				all.zone = report.Text(a.GetZone(), report.MaxText)
+				all.zone = printable.Text(a.GetZone(), report.MaxText)
 			}
 			if len(a.GetWays()) > 0 {
 				all.ways = report.CleanWays(a.GetWays(), model.MaxGateways)

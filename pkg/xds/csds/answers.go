@@ -4,14 +4,14 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
 	"unique"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+
+	"github.com/fairlead/fairlead/internal/printable"
 )
 
 const (
@@ -82,7 +82,7 @@ func (a *Answers) Received(r *discoveryv3.DeltaDiscoveryRequest, now time.Time) 
 		a.began = now.UnixNano()
 	}
 	if node := r.GetNode(); node != nil {
-		a.agent = unique.Make(Printable(node.GetUserAgentVersion(), maxAgent))
+		a.agent = unique.Make(printable.Text(node.GetUserAgentVersion(), maxAgent))
 	}
 	if r.GetResponseNonce() == "" {
 		return
@@ -100,7 +100,7 @@ func (a *Answers) Received(r *discoveryv3.DeltaDiscoveryRequest, now time.Time) 
 		a.refuse(group, now)
 	}
 	if len(groups) == 0 { // an agent that does not name the resources
-		group := &refusals{versions: map[string]string{}, why: Printable(detail.GetMessage(), maxRefusal), since: now}
+		group := &refusals{versions: map[string]string{}, why: printable.Text(detail.GetMessage(), maxRefusal), since: now}
 		for _, name := range names {
 			a.add(name, "", group)
 		}
@@ -112,19 +112,19 @@ func (a *Answers) refuse(said *statusv3.ClientConfig, now time.Time) {
 	group := &refusals{versions: map[string]string{}, since: now}
 	for _, r := range said.GetGenericXdsConfigs() {
 		state := r.GetErrorState()
-		group.why = cmp.Or(group.why, Printable(state.GetDetails(), maxRefusal))
+		group.why = cmp.Or(group.why, printable.Text(state.GetDetails(), maxRefusal))
 		// By the node's clock, which may be wrong, but the time can't be in the future.
 		if at := state.GetLastUpdateAttempt(); at != nil && at.CheckValid() == nil && at.AsTime().Before(group.since) {
 			group.since = at.AsTime()
 		}
-		a.add(r.GetName(), Printable(state.GetVersionInfo(), maxAgent), group)
+		a.add(r.GetName(), printable.Text(state.GetVersionInfo(), maxAgent), group)
 	}
 }
 
 // add records a rejected resource. The node chooses the name, which may be of no resource: it reaches the record of
 // rollouts, events and logs.
 func (a *Answers) add(name, version string, group *refusals) {
-	name = Printable(name, maxName)
+	name = printable.Text(name, maxName)
 	if name == "" || a.refusals[name] == nil && len(a.refusals) >= maxRefusals {
 		return
 	}
@@ -186,18 +186,4 @@ func (a *Answers) FirstRejection() (name, why string) {
 		return name, a.refusals[name].why
 	}
 	return "", ""
-}
-
-// Printable returns the printable characters of a text, at most so many bytes, because a node chooses the text.
-func Printable(text string, most int) string {
-	text = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
 }

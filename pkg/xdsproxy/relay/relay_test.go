@@ -398,3 +398,16 @@ func TestAStateHasNothingOfAnUpstreamThatWasRemoved(t *testing.T) {
 		t.Errorf("the resource is in\n%s", text)
 	}
 }
+
+// TestThePresentVersionComesLast: a check also learns from what it gets, such as the address of the apiserver.
+func TestThePresentVersionComesLast(t *testing.T) {
+	r := &Relay{upstreams: map[string]*upstream{}}
+	c := newUpstream(r, "a")
+	r.upstreams["a"] = c
+	c.shares[Clusters].good = Set{"api": {Name: "api", Version: "1"}, "old": {Name: "old", Version: "1"}}
+	c.shares[Clusters].offered = Set{"api": {Name: "api", Version: "2"}}
+	all := r.Present("a")[Clusters]
+	if len(all) != 3 || all[2].Name != "api" || all[2].Version != "2" {
+		t.Errorf("got %+v, want version 2 of api last", all)
+	}
+}

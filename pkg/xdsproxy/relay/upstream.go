@@ -254,13 +254,13 @@ func (r *Relay) Offered(k Kind) []*Resource {
 	return all
 }
 
-// Present returns the resources of an upstream that a check has to accept, by kind: the ones that are offered to Envoy,
-// and the ones that it has run with.
+// Present returns the resources of an upstream that a check has to accept, by kind: the ones that Envoy has run with,
+// and then the ones that are offered to it, so that the newest of each name is the last.
 func (r *Relay) Present(upstream string) (all [Kinds][]*Resource) {
 	c := r.upstreams[upstream]
 	for k := range all {
 		if c != nil {
-			all[k] = slices.AppendSeq(slices.Collect(maps.Values(c.shares[k].offered)), maps.Values(c.shares[k].good))
+			all[k] = slices.AppendSeq(slices.Collect(maps.Values(c.shares[k].good)), maps.Values(c.shares[k].offered))
 		}
 	}
 	return all

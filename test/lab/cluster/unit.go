@@ -27,6 +27,10 @@ func (m *Machine) SystemctlCalls(ctx context.Context) (string, error) {
 	return string(calls), err
 }
 
+// readEnvironment reads a file with lines NAME=VALUE, if it exists.
+const readEnvironment = `if test -e %[1]s; then while IFS= read -r line; do export "$line"; done <%[1]s; fi
+`
+
 // StartUnit runs a unit of systemd that a command has installed on the machine: its ExecStartPre and ExecStart as its
 // user, in its working directory, with its folders and its environment file, and again whenever it ends. Limits and
 // sandboxing of the unit have no effect.
@@ -35,10 +39,13 @@ func (m *Machine) StartUnit(name string) (*proc.Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the unit %s of %s: %w", name, m.Name, err)
 	}
-	unit := map[string]string{}
+	unit, environment := map[string]string{}, ""
 	for line := range strings.Lines(string(data)) {
 		if key, value, found := strings.Cut(strings.TrimSpace(line), "="); found && !strings.HasPrefix(key, "#") {
 			unit[key] = value
+			if file := strings.TrimPrefix(value, "-"); key == "EnvironmentFile" {
+				environment += fmt.Sprintf(readEnvironment, file)
+			}
 		}
 	}
 	if unit["User"] != "fairlead" || unit["ExecStart"] == "" || unit["RuntimeDirectory"] == "" {
@@ -47,11 +54,6 @@ func (m *Machine) StartUnit(name string) (*proc.Service, error) {
 	folders := "/run/" + unit["RuntimeDirectory"]
 	if state := unit["StateDirectory"]; state != "" {
 		folders += " /var/lib/" + state
-	}
-	environment := ""
-	if file := strings.TrimPrefix(unit["EnvironmentFile"], "-"); file != "" {
-		const flags = "EDGE_AGENT_FLAGS"
-		environment = fmt.Sprintf("if test -e %[1]s; then %[2]s=$(sed -n s/^%[2]s=//p %[1]s); fi\n", file, flags)
 	}
 	run := fmt.Sprintf("umask %s\ncd %s\n%s%s\nexec %s\n", unit["UMask"], cmp.Or(unit["WorkingDirectory"], "/"),
 		environment, unit["ExecStartPre"], unit["ExecStart"])

@@ -12,7 +12,7 @@
 {{- if and .Values.gateway.proxyProtocolFrom (ne .Values.publicService.trafficPolicy "Local") -}}
 {{- fail "gateway.proxyProtocolFrom needs publicService.trafficPolicy=Local, because otherwise nodes replace the addresses of outsiders, who could then name any address" -}}
 {{- end -}}
-{{- include "fairlead.checkAPI" (list . "cluster.x-k8s.io/v1beta2" "Fairlead needs Cluster API 1.11 or newer" "install it first (clusterctl init)") -}}
+{{- include "fairlead.checkAPI" (list . "cluster.x-k8s.io/v1beta2" "Fairlead needs Cluster API 1.12 or newer" "install it first (clusterctl init)") -}}
 {{- if and .Values.metrics.enabled .Values.metrics.operator -}}
 {{- include "fairlead.checkAPI" (list . "monitoring.coreos.com/v1" "metrics.operator needs the Prometheus Operator" "install it first, or set metrics.operator=false") -}}
 {{- end -}}

@@ -65,7 +65,7 @@ so a change restarts exactly the programs that it concerns.
 {{- $settings = append $settings ($values.gateway.workers | toString) -}}
 {{- end -}}
 {{- if ne $name "runtime-extension" -}}
-{{- $settings = append $settings ($values.gateway.perTunnel | toString) -}}
+{{- $settings = append $settings (include "fairlead.perTunnel" $root) -}}
 {{- end -}}
 {{- join "\n" $settings | sha256sum | trunc 16 -}}
 {{- end -}}

@@ -1,0 +1,34 @@
+package printable
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestText(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                          "",
+		"as it is, ä and 漢":         "as it is, ä and 漢",
+		"two\nlines\tand a\u00a0b":  "two lines and a b",
+		"\x1b[31mred\x00\u202e\xff": " [31mred   ",
+		strings.Repeat("x", 20):     strings.Repeat("x", 20),
+		strings.Repeat("x", 21):     strings.Repeat("x", 20),
+		strings.Repeat("ä", 11):     strings.Repeat("ä", 10),
+	} {
+		if got := Text(in, 20); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}
+
+func FuzzText(f *testing.F) {
+	f.Add("text\xff\n", 3)
+	f.Fuzz(func(t *testing.T, in string, most int) {
+		got := Text(in, most)
+		control := strings.ContainsFunc(got, func(r rune) bool { return r < ' ' })
+		if len(got) > max(0, most) || !utf8.ValidString(got) || control {
+			t.Errorf("%q in %d bytes is %q", in, most, got)
+		}
+	})
+}
