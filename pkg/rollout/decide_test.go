@@ -478,6 +478,31 @@ func TestFewerWorkersNeedFewerTunnels(t *testing.T) {
 	}
 }
 
+// TestAnAddedGatewayStopsNoRollout: an edge then has its tunnels to other gateways, and to as many.
+func TestAnAddedGatewayStopsNoRollout(t *testing.T) {
+	for name, tc := range map[string]struct {
+		tunnels map[string]int
+		stops   bool
+	}{
+		"it takes the place of another one":            {map[string]int{"gateway-0": 4, "gateway-2": 4}, false},
+		"the edge has fewer tunnels to one that stays": {map[string]int{"gateway-0": 1, "gateway-2": 4}, true},
+		"the edge has not dialled it":                  {map[string]int{"gateway-0": 4}, true},
+	} {
+		w := newWorld(3, 1, 2)
+		w.step()
+		w.target(newer)
+		w.step()
+		w.in.Gateways["gateway-2"] = Gateway{Connected: true, Ready: true}
+		for n := range w.healthy {
+			w.healthy[n] = Edge{Connected: true, Tunnels: tc.tunnels}
+		}
+		w.run(10 * time.Minute)
+		if got := w.record.Phase == PhaseStopped; got != tc.stops {
+			t.Errorf("%s: it is %+v", name, w.record)
+		}
+	}
+}
+
 // TestNoFaultReachesMoreThanTheFirstWave checks the promise itself, with random fleets and random faults.
 func TestNoFaultReachesMoreThanTheFirstWave(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))

@@ -96,7 +96,12 @@ func (c comparison) edgeFault(m Member) string {
 	if c.perTunnel > 0 {
 		return c.assignedFault(m, e)
 	}
+	// A gateway that was added takes the place of another one, which is no fault.
+	moved := c.gateways(e.Tunnels) >= c.gateways(m.Tunnels)
 	for _, gateway := range slices.Sorted(maps.Keys(m.Tunnels)) {
+		if e.Tunnels[gateway] == 0 && moved {
+			continue
+		}
 		if need := c.needs(m.Tunnels[gateway]); c.ready[gateway] && e.Tunnels[gateway] < need {
 			return fmt.Sprintf("has %d of %d tunnels to %s", e.Tunnels[gateway], need, gateway)
 		}
@@ -107,19 +112,21 @@ func (c comparison) edgeFault(m Member) string {
 // assignedFault returns the fault of an edge whose number of gateways changes: it may lose its tunnels to any of them,
 // as long as it has some to the new number, or to all if there are fewer.
 func (c comparison) assignedFault(m Member, e Edge) string {
-	had, has := 0, 0
-	for gateway := range c.ready {
-		if m.Tunnels[gateway] > 0 {
-			had++
-		}
-		if e.Tunnels[gateway] > 0 {
-			has++
-		}
-	}
-	if need := min(had, c.perTunnel); has < need {
+	need := min(c.gateways(m.Tunnels), c.perTunnel)
+	if has := c.gateways(e.Tunnels); has < need {
 		return fmt.Sprintf("has tunnels to %d of %d gateways", has, need)
 	}
 	return ""
+}
+
+// gateways returns to how many of the gateways that accept clients an edge with these tunnels has some.
+func (c comparison) gateways(tunnels map[string]int) (n int) {
+	for gateway := range c.ready {
+		if tunnels[gateway] > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // needs returns how many tunnels an edge that had some must have with the next profile. The number is lower if gateways
