@@ -228,7 +228,7 @@ func (s SLO) Report(faultsPerHour, redundantFaultsPerHour float64) string {
 	if s.Requests == 0 {
 		return "service levels: not measured\n"
 	}
-	return s.Attempts.report("", faultsPerHour) + s.Redundant.report(", two edges", redundantFaultsPerHour) +
+	return s.report("", faultsPerHour) + s.Redundant.report(", two edges", redundantFaultsPerHour) +
 		fmt.Sprintf("recovery after a fault: %s, %d faults overlapped others\n", distribution(s.Recovery), s.Overlapped) +
 		fmt.Sprintf("revocation: %s\n", distribution(s.Revocation)) +
 		fmt.Sprintf("wrongly ready: %s\n", distribution(s.Status))
