@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"strconv"
+	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -70,6 +71,12 @@ func Complete(c *clusterv3.Cluster) bool {
 	return closes || first
 }
 
+// limitPrefix begins the keys of limits in Envoy's runtime.
+const limitPrefix = "circuit_breakers."
+
+// IsLimit reports whether a key of Envoy's runtime is that of a limit of an Envoy cluster: see Tunnel.
+func IsLimit(key string) bool { return strings.HasPrefix(key, limitPrefix) }
+
 // runtimeLimits returns thresholds by the keys with which Envoy's runtime overrides them. Missing ones have Envoy's
 // default.
 func runtimeLimits(cluster string, at *clusterv3.CircuitBreakers_Thresholds) map[string]string {
@@ -79,7 +86,7 @@ func runtimeLimits(cluster string, at *clusterv3.CircuitBreakers_Thresholds) map
 		"max_retries": at.GetMaxRetries(),
 	} {
 		if value.GetValue() > 0 {
-			limits["circuit_breakers."+cluster+".default."+key] = strconv.FormatUint(uint64(value.GetValue()), 10)
+			limits[limitPrefix+cluster+".default."+key] = strconv.FormatUint(uint64(value.GetValue()), 10)
 		}
 	}
 	return limits

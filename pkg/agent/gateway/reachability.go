@@ -406,6 +406,7 @@ func (t *reachability) limit(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		maps.DeleteFunc(before, func(key, _ string) bool { return !envoy.IsLimit(key) })
 		t.limits = before
 	}
 	if len(t.limits) > 0 {

@@ -3,12 +3,15 @@ package gateway
 import (
 	"context"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -188,5 +191,26 @@ func TestWhenAGraceBegins(t *testing.T) {
 		if began := !k.began.IsZero(); began != tc.want {
 			t.Errorf("%s: a grace begins: %t, want %t", name, began, tc.want)
 		}
+	}
+}
+
+// TestLimitsOfAnEarlierAgentAreRemoved sets a limit, and a value of an operator, in a real Envoy.
+func TestLimitsOfAnEarlierAgentAreRemoved(t *testing.T) {
+	dir := envoytest.Dir(t)
+	envoytest.Start(t, dir, []byte(`
+admin: {address: {pipe: {path: admin.sock}}}
+layered_runtime: {layers: [{name: limits, admin_layer: {}}]}
+`))
+	k := &reachability{admin: envoyadmin.Client{Socket: filepath.Join(dir, "admin.sock")}}
+	const limit = "circuit_breakers.c1.prod.tunnels.example.com.default.max_requests"
+	if err := k.admin.Post(t.Context(), "/runtime_modify?"+limit+"=3&of.an.operator=8"); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.limit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got, err := k.admin.Overrides(t.Context())
+	if diff := cmp.Diff(map[string]string{"of.an.operator": "8"}, got); err != nil || diff != "" {
+		t.Errorf("%v, %s", err, diff)
 	}
 }
