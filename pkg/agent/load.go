@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -84,18 +85,13 @@ func (a *Agent) joinedNames() ([]string, error) {
 		return nil, nil
 	}
 	names, err := edge.JoinedNames(a.joinedRoot())
-	runs := func(name string) bool {
-		return slices.ContainsFunc(a.joined, func(j *joined) bool { return j.name == name })
-	}
-	slices.SortStableFunc(names, func(x, y string) int {
-		switch {
-		case runs(x) == runs(y):
+	rank := func(name string) int {
+		if slices.ContainsFunc(a.joined, func(j *joined) bool { return j.name == name }) {
 			return 0
-		case runs(x):
-			return -1
 		}
 		return 1
-	})
+	}
+	slices.SortStableFunc(names, func(x, y string) int { return cmp.Compare(rank(x), rank(y)) })
 	return names[:min(len(names), edge.MaxJoined)], err
 }
 

@@ -79,7 +79,9 @@ func (s *Store) load() error {
 		}
 		if _, err := Bundle(trust).Roots(); err == nil {
 			s.identity, s.bundle = identity, trust
-			_ = s.finish() // the next Write does it, if the disk is full or read-only now
+			if name == nextLeafFile {
+				_ = s.nameNext() // the next Write does it, if the disk is read-only now
+			}
 			return nil
 		}
 	}

@@ -105,8 +105,8 @@ type bounds struct {
 	// fair is how long one of these cannot be displaced by a network that holds as many. A network that holds fewer
 	// can always displace it. A handshake over a slow line, or an enrolment, takes less.
 	fair time.Duration
-	// known bounds connections of edges; perNode bounds those of one certificate: an agent
-	// has one, and lost connections that have not been detected as dead.
+	// known bounds connections of edges; perNode bounds those of one certificate: an agent has one, and lost connections
+	// that have not been detected as dead.
 	known, perNode int
 	// perTunnel bounds the connections of all edges of one tunnel: ten for each of the 100 edges that a Tunnel's
 	// status lists. Each costs about 100 KiB. When all known slots are in use, the tunnel with the most connections is

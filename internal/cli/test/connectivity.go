@@ -125,6 +125,9 @@ type clusterReport struct {
 	Hop *check.Result `json:"hop,omitempty"`
 }
 
+// untested reports whether no request could be sent, such as without permission to read the kubeconfig.
+func (r *clusterReport) untested() bool { return len(r.Tests) == 0 }
+
 func (f *connectivityFlags) run(cmd *cobra.Command, names []string) error {
 	if err := f.Validate(); err != nil {
 		return err
@@ -165,7 +168,7 @@ func (f *connectivityFlags) run(cmd *cobra.Command, names []string) error {
 		r := &reports[i]
 		results.add(r.Namespace+"/"+r.Name, r.Hops)
 		results.add(r.Namespace+"/"+r.Name, r.Tests)
-		if r.Status == check.Broken || len(r.Tests) == 0 {
+		if r.Status == check.Broken || r.untested() {
 			code = 1
 		}
 	}
@@ -256,7 +259,7 @@ func printClusters(p *output.Page, reports []clusterReport) {
 		switch {
 		case r.Status == check.Broken:
 			failed++
-		case len(r.Tests) == 0: // such as without permission to read the kubeconfig
+		case r.untested():
 			untested++
 		}
 	}

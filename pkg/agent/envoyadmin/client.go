@@ -40,17 +40,17 @@ type Client struct {
 }
 
 func (a Client) get(ctx context.Context, path string) ([]byte, error) {
-	return a.ask(ctx, http.MethodGet, path)
+	return a.ask(ctx, http.MethodGet, path, maxAdminAnswer)
 }
 
 // Post requests a change and discards the answer.
 func (a Client) Post(ctx context.Context, path string) error {
-	_, err := a.ask(ctx, http.MethodPost, path)
+	_, err := a.ask(ctx, http.MethodPost, path, maxAdminAnswer)
 	return err
 }
 
-// ask returns the body of an answer. It returns an error unless the status is 200.
-func (a Client) ask(ctx context.Context, method, path string) ([]byte, error) {
+// ask returns the body of an answer, at most that many bytes. It returns an error unless the status is 200.
+func (a Client) ask(ctx context.Context, method, path string, most int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	response, err := a.open(ctx, method, path)
@@ -58,7 +58,7 @@ func (a Client) ask(ctx context.Context, method, path string) ([]byte, error) {
 		return nil, err
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxAdminAnswer))
+	body, err := io.ReadAll(io.LimitReader(response.Body, most))
 	if err != nil {
 		return nil, fmt.Errorf("querying Envoy for %s: %w", path, err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 )
 
@@ -14,24 +13,17 @@ const maxRuntime = 64 << 20
 // Overrides returns the values of Envoy's runtime that were set through the admin interface, by key. They are in the
 // last layer: docs.envoyproxy.io, operations/runtime_admin. Without any it returns an empty map.
 func (a Client) Overrides(ctx context.Context) (map[string]string, error) {
-	const path = "/runtime"
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
-	defer cancel()
-	response, err := a.open(ctx, http.MethodGet, path)
+	body, err := a.ask(ctx, http.MethodGet, "/runtime", maxRuntime)
 	if err != nil {
 		return nil, err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("querying Envoy for %s: status %d", path, response.StatusCode)
 	}
 	var answer struct {
 		Entries map[string]struct {
 			LayerValues []string `json:"layer_values"`
 		} `json:"entries"`
 	}
-	if err := json.NewDecoder(io.LimitReader(response.Body, maxRuntime)).Decode(&answer); err != nil {
-		return nil, fmt.Errorf("querying Envoy for %s: %w", path, err)
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return nil, fmt.Errorf("reading Envoy's runtime: %w", err)
 	}
 	set := map[string]string{}
 	for key, entry := range answer.Entries {

@@ -81,12 +81,18 @@ func (r *Reconciler) networksOf(ctx context.Context, cluster client.Object) (key
 	return keys, err
 }
 
-// tunnelsOf returns the Tunnels of the networks and of the apiservers of a Cluster.
-func (r *Reconciler) tunnelsOf(ctx context.Context, cluster client.Object) ([]client.ObjectKey, error) {
+// networkTunnels returns the Tunnels of the networks of a Cluster.
+func (r *Reconciler) networkTunnels(ctx context.Context, cluster client.Object) ([]client.ObjectKey, error) {
 	keys, err := r.networksOf(ctx, cluster)
 	for i := range keys {
 		keys[i].Name = decision.NetworkTunnel(keys[i].Name)
 	}
+	return keys, err
+}
+
+// tunnelsOf returns the Tunnels of the networks and of the apiservers of a Cluster.
+func (r *Reconciler) tunnelsOf(ctx context.Context, cluster client.Object) ([]client.ObjectKey, error) {
+	keys, err := r.networkTunnels(ctx, cluster)
 	egress := client.ObjectKey{Namespace: cluster.GetNamespace(), Name: decision.EgressTunnel(cluster.GetName())}
 	return append(keys, egress), err
 }
@@ -116,11 +122,8 @@ func (r *Reconciler) tunnelsAfter(ctx context.Context, tunnel client.Object) ([]
 	for _, name := range decision.ClustersOf(own.Name) {
 		cluster := &clusterv1.Cluster{}
 		cluster.Namespace, cluster.Name = own.Namespace, name
-		networks, err := r.networksOf(ctx, cluster)
-		for _, network := range networks {
-			keys = append(keys, client.ObjectKey{Namespace: network.Namespace, Name: decision.NetworkTunnel(network.Name)})
-		}
-		errs = append(errs, err)
+		networks, err := r.networkTunnels(ctx, cluster)
+		keys, errs = append(keys, networks...), append(errs, err)
 		if name != own.Name {
 			keys = append(keys, own)
 		}

@@ -59,10 +59,9 @@ func revocationDue(tunnel *v1alpha1.Tunnel, now time.Time) bool {
 	return !equality.Semantic.DeepEqual(*status, tunnel.Status)
 }
 
-// recordCut records the revoked edges for which all gateways report no tunnel and no other
-// connection, with a complete record. Reports from the
-// moment of the revocation do not count yet, because a tunnel may just be opening. The next check is a writeInterval
-// later.
+// recordCut records the revoked edges for which all gateways report no tunnel and no other connection, with a complete
+// record. Reports from the moment of the revocation do not count yet, because a tunnel may just be opening. The next
+// check is a writeInterval later.
 func recordCut(edges, before []v1alpha1.EdgeStatus, live reportview.Live, now time.Time) {
 	at := metav1.NewTime(now.Truncate(time.Second))
 	for i := range edges {
