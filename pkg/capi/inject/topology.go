@@ -126,6 +126,9 @@ func Check(config map[string]any, o Options) error {
 		}
 	}
 	want := runtime.DeepCopyJSON(config)
+	if want == nil { // the template has no kubeadmConfigSpec
+		want = map[string]any{}
+	}
 	if err := v.into(want); err != nil {
 		return err
 	}

@@ -208,7 +208,8 @@ func TestCheck(t *testing.T) {
 			injected(func(c map[string]any) { c["files"].([]any)[2].(map[string]any)["content"] = "x" }),
 			"files of",
 		},
-		"the template has none of it": {map[string]any{}, "files of"},
+		"the template has none of it":       {map[string]any{}, "files of"},
+		"the template has no configuration": {nil, "files of"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
