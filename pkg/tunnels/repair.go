@@ -152,7 +152,6 @@ func (t *Table) repair(now time.Time) (again time.Time) {
 			t.stats.Moved++
 		} else {
 			v.stuck = true
-			t.stats.CutFails++
 			if t.live[v.Key] == v {
 				t.join(v, now)
 			}

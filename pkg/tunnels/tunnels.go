@@ -140,7 +140,7 @@ type Stats struct {
 	Egress   int    `json:"egress"`   // connections of apiservers to networks
 	Forward  int    `json:"forward"`  // connections of edges, for machines of their networks
 	Cut      uint64 `json:"cut"`      // connections closed because they are denied
-	CutFails uint64 `json:"cutFails"` // failed attempts to close a connection
+	CutFails uint64 `json:"cutFails"` // failed attempts to close a connection that is denied or has no recorded owner
 	BadLines uint64 `json:"badLines"` // lines of the log that could not be parsed
 	Unknown  int    `json:"unknown"`  // connections without a recorded owner for too long, or whose record may be missing
 	Closed   uint64 `json:"closed"`   // connections closed because they had no recorded owner
