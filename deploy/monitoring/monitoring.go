@@ -76,7 +76,7 @@ func Queries() ([]Query, error) {
 
 var (
 	quoted = regexp.MustCompile(`"[^"]*"`)
-	lists  = regexp.MustCompile(`\b(by|on|without|ignoring|group_left|group_right)\s*\([^)]*\)|\{[^}]*\}`)
+	lists  = regexp.MustCompile(`\b(by|on|without|ignoring|group_left|group_right)\s*\([^)]*\)|\{[^}]*\}|\[[^]]*\]`)
 	word   = regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*(\s*\()?`)
 	number = regexp.MustCompile(`\b[0-9.]+[a-z]*\b`)
 	// operators are words that are not metrics. Functions are recognised by their parenthesis.

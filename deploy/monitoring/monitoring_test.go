@@ -184,6 +184,7 @@ func TestNames(t *testing.T) {
 		`histogram_quantile(0.99, sum by (le) (rate(y_bucket[5m])))`: {"y_bucket"},
 		`min(z_seconds) - time() < 4 * 3600 and on (instance) q`:     {"q", "z_seconds"},
 		`a:b:ratio{role="gateway"} > 10`:                             {"a:b:ratio"},
+		`sum_over_time(a:b:rate5m[6h:1m]) * 60`:                      {"a:b:rate5m"},
 	} {
 		if got := monitoring.Names(expr); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", expr, got, want)
