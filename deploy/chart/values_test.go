@@ -616,6 +616,25 @@ func TestErrorsAreOneLineWithTheFix(t *testing.T) {
 	}
 }
 
+// TestPodsThatAreNotReadyHoldUpNoDrain: by default a PodDisruptionBudget protects running Pods that are not ready, so a
+// node with the Pods of a program that does not become ready could not be drained.
+func TestPodsThatAreNotReadyHoldUpNoDrain(t *testing.T) {
+	var budgets []string
+	for key, o := range renderOnce(t, everything) {
+		if o.GetKind() != "PodDisruptionBudget" {
+			continue
+		}
+		budgets = append(budgets, o.GetName())
+		if got := at(o.Object, "spec.unhealthyPodEvictionPolicy"); got != "AlwaysAllow" {
+			t.Errorf("%s has the unhealthyPodEvictionPolicy %v", key, got)
+		}
+	}
+	slices.Sort(budgets)
+	if want := []string{"controller", "gateway", "runtime-extension", "xds-server"}; !slices.Equal(budgets, want) {
+		t.Errorf("there are budgets of %v, want %v", budgets, want)
+	}
+}
+
 // TestAddressesMayBeOfIPv6: their brackets mean a list in YAML.
 func TestAddressesMayBeOfIPv6(t *testing.T) {
 	data := render(t, minimum, `

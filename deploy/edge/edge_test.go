@@ -227,6 +227,9 @@ func TestEdgesOfADeploymentSurvive(t *testing.T) {
 		if budget.Spec.MaxUnavailable.IntValue() != 1 || !maps.Equal(budget.Spec.Selector.MatchLabels, labels) {
 			t.Errorf("%s: the disruption budget is %v", name, budget.Spec)
 		}
+		if p := budget.Spec.UnhealthyPodEvictionPolicy; p == nil || *p != policyv1.AlwaysAllow {
+			t.Errorf("%s: edges without a tunnel hold up the drain of their nodes", name)
+		}
 		if !maps.Equal(policy.Spec.PodSelector.MatchLabels, labels) {
 			t.Errorf("%s: the policy is %v", name, policy.Spec)
 		}

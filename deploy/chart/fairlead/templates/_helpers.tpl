@@ -108,7 +108,7 @@ topologySpreadConstraints:
 {{- $name := index . 1 -}}
 {{- with $root.Values.disruptionBudget }}
 ---
-# Draining nodes removes one Pod at a time.
+# Draining nodes removes one ready Pod at a time. Pods that are not ready hold up no drain.
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
@@ -116,6 +116,7 @@ metadata:
   namespace: {{ $root.Release.Namespace }}
 spec:
   {{- toYaml . | nindent 2 }}
+  unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels: {app.kubernetes.io/name: {{ $name }}}
 {{- end }}
