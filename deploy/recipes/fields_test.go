@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
@@ -39,8 +40,11 @@ func TestRecipesFitTheirProviders(t *testing.T) {
 			switch kind := fmt.Sprint(o["apiVersion"], " ", o["kind"]); kind {
 			case "fairlead.dev/v1alpha1 Tunnel":
 				err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o, &v1alpha1.Tunnel{}, true)
-			case "apps/v1 Deployment":
-				err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o, &appsv1.Deployment{}, true)
+			case "apps/v1 StatefulSet":
+				err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o, &appsv1.StatefulSet{}, true)
+			case "policy/v1 PodDisruptionBudget":
+				budget := &policyv1.PodDisruptionBudget{}
+				err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o, budget, true)
 			default:
 				at := slices.IndexFunc(providers, func(p provider) bool { return p.kind == kind })
 				if at < 0 {

@@ -11,8 +11,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -239,25 +241,20 @@ func TestManifestsArePods(t *testing.T) {
 	}
 }
 
-// TestHostedEdgeIsTheDeployment compares everything except arguments, image, scheduling, names of Secrets and the token
-// of the ServiceAccount, which is not one of the workload cluster there: deploy/edge tests the Deployment.
+// TestHostedEdgeIsTheDeployment compares everything except arguments, image, names of Secrets, the spread over zones,
+// tolerations, the token of the ServiceAccount, which is not one of the workload cluster there, and the volume of the
+// state: deploy/edge tests the Deployment.
 func TestHostedEdgeIsTheDeployment(t *testing.T) {
-	data, err := os.ReadFile("../edge/deployment.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want map[string]any
-	if err := yaml.Unmarshal(data[bytes.LastIndex(data, []byte("\n---\n")):], &want); err != nil {
-		t.Fatal(err)
-	}
-	got := documents(t, "hosted.yaml")[2]
+	deployment, hosted := documents(t, "../edge/deployment.yaml"), documents(t, "hosted.yaml")
+	want, got := deployment[3], hosted[2]
 	for _, o := range []map[string]any{want, got} {
-		pod := o["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+		delete(o, "apiVersion")
+		delete(o, "kind")
+		pod := podOf(o)
 		container := pod["containers"].([]any)[0].(map[string]any)
 		delete(container, "args")
 		delete(container, "image")
 		delete(pod, "topologySpreadConstraints")
-		delete(pod, "affinity")
 		delete(pod, "serviceAccountName")
 		isToken := func(v any) bool { return v.(map[string]any)["name"] == "token" }
 		pod["volumes"] = slices.DeleteFunc(pod["volumes"].([]any), isToken)
@@ -269,8 +266,51 @@ func TestHostedEdgeIsTheDeployment(t *testing.T) {
 			}
 		}
 	}
+	isState := func(v any) bool { return v.(map[string]any)["name"] == "state" }
+	podOf(want)["volumes"] = slices.DeleteFunc(podOf(want)["volumes"].([]any), isState)
+	for _, field := range []string{"serviceName", "podManagementPolicy", "volumeClaimTemplates"} {
+		delete(got["spec"].(map[string]any), field)
+	}
+	delete(podOf(got)["securityContext"].(map[string]any), "fsGroupChangePolicy")
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+	if diff := cmp.Diff(deployment[1], hosted[3]); diff != "" {
+		t.Errorf("the disruption budget differs: %s", diff)
+	}
+}
+
+func podOf(o map[string]any) map[string]any {
+	return o["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+}
+
+// TestTheStateOfAHostedEdgeOutlivesItsPod: without state a Pod enrols with the tokens of the bootstrap files, which end
+// after a day.
+func TestTheStateOfAHostedEdgeOutlivesItsPod(t *testing.T) {
+	var set appsv1.StatefulSet
+	err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(documents(t, "hosted.yaml")[2], &set, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := set.Spec.Template.Spec
+	at := slices.IndexFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool {
+		return slices.Contains(pod.Containers[0].Args, "--state-dir="+m.MountPath+"/edge")
+	})
+	if at < 0 {
+		t.Fatalf("the state is on no volume: %v", pod.Containers[0].Args)
+	}
+	claim := slices.IndexFunc(set.Spec.VolumeClaimTemplates, func(c corev1.PersistentVolumeClaim) bool {
+		return c.Name == pod.Containers[0].VolumeMounts[at].Name
+	})
+	if claim < 0 {
+		t.Fatalf("the volume %s ends with the Pod", pod.Containers[0].VolumeMounts[at].Name)
+	}
+	if r := set.Spec.PersistentVolumeClaimRetentionPolicy; r != nil {
+		t.Errorf("volumes are deleted: %v", r)
+	}
+	// Otherwise each mount changes the modes of all files.
+	if p := ptr.Deref(pod.SecurityContext.FSGroupChangePolicy, ""); p != corev1.FSGroupChangeOnRootMismatch {
+		t.Errorf("a mount lets the group read the keys: fsGroupChangePolicy %q", p)
 	}
 }
 
