@@ -178,6 +178,37 @@ func TestTheComponentEnablesMetrics(t *testing.T) {
 	}
 }
 
+// TestLabelsOfMetricsAreKept: without honorLabels, Prometheus renames labels that it also gives to the target, and the
+// namespace of a Cluster becomes that of the installation.
+func TestLabelsOfMetricsAreKept(t *testing.T) {
+	var shared []string
+	for _, m := range metrics.All() {
+		for _, label := range []string{"namespace", "pod", "container", "job", "instance"} {
+			if slices.Contains(m.Labels, label) {
+				shared = append(shared, m.Name+"{"+label+"}")
+			}
+		}
+	}
+	var monitor struct {
+		Spec struct {
+			PodMetricsEndpoints []struct {
+				HonorLabels bool `json:"honorLabels"`
+			} `json:"podMetricsEndpoints"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "podmonitor.yaml")), &monitor); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range monitor.Spec.PodMetricsEndpoints {
+		if len(shared) > 0 && !e.HonorLabels {
+			t.Errorf("Prometheus renames labels of %v", shared)
+		}
+	}
+	if len(monitor.Spec.PodMetricsEndpoints) == 0 {
+		t.Error("nothing is scraped")
+	}
+}
+
 func TestNames(t *testing.T) {
 	for expr, want := range map[string][]string{
 		`sum by (a) (rate(x_total{b="c"}[5m])) or vector(0)`:         {"x_total"},
