@@ -24,7 +24,7 @@ func Document() string {
 		{
 			"controller",
 			"The leader publishes the figures of the fleet. Of these, the other replicas publish only\n" +
-				"`fairlead_controller_leader`.",
+				"`fairlead_controller_leader` and `fairlead_controller_leaf_lifetime_seconds`.",
 			controller,
 		},
 		{"Both agents", "", agents},

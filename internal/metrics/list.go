@@ -409,6 +409,12 @@ var controller = []Metric{
 		Help: "Expiry (Unix time) of the next leaf of a connected edge; a leaf of 24 h is renewed 8 h before.",
 	},
 	{
+		Name: "fairlead_controller_leaf_lifetime_seconds",
+		Kind: Gauge,
+		Of:   leader,
+		Help: "Lifetime of new leaves (--leaf-lifetime of this replica); a leaf is renewed at two thirds of its lifetime.",
+	},
+	{
 		Name:   "fairlead_controller_kubeconfig_writes_total",
 		Kind:   Counter,
 		Labels: []string{"result"},

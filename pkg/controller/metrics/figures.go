@@ -62,8 +62,9 @@ func New(mgr ctrl.Manager, config config.Config) *Collector {
 		}
 	}
 	f.Observe(
-		f.collectAll, "fairlead_controller_leader", "fairlead_controller_tunnels", "fairlead_controller_tunnel_conditions",
-		"fairlead_controller_edges", "fairlead_controller_leaf_expiry_timestamp_seconds", "fairlead_controller_status_queue",
+		f.collectAll, "fairlead_controller_leader", "fairlead_controller_leaf_lifetime_seconds",
+		"fairlead_controller_tunnels", "fairlead_controller_tunnel_conditions", "fairlead_controller_edges",
+		"fairlead_controller_leaf_expiry_timestamp_seconds", "fairlead_controller_status_queue",
 		"fairlead_controller_ca_phase", "fairlead_controller_ca_expiry_timestamp_seconds", "fairlead_controller_ca_problem",
 		"fairlead_controller_tunnel_ready", "fairlead_controller_tunnel_edges",
 		"fairlead_controller_tunnel_leaf_expiry_timestamp_seconds", "fairlead_controller_networks",
@@ -93,6 +94,7 @@ func (f *Collector) EdgeCut(after time.Duration) {
 }
 
 func (f *Collector) collectAll(emit metrics.Emit) {
+	emit("fairlead_controller_leaf_lifetime_seconds", f.config.LeafLifetime.Seconds())
 	select {
 	case <-f.elected:
 		emit("fairlead_controller_leader", 1)

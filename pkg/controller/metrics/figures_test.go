@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -10,6 +11,17 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/config"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
 )
+
+// TestEachReplicaHasTheLifetimeOfLeaves: alerts depend on it, also while no replica leads.
+func TestEachReplicaHasTheLifetimeOfLeaves(t *testing.T) {
+	f := &Collector{config: config.Config{LeafLifetime: time.Hour}, elected: make(chan struct{})}
+	got := map[string]float64{}
+	f.collectAll(func(name string, value float64, _ ...string) { got[name] = value })
+	want := map[string]float64{"fairlead_controller_leader": 0, "fairlead_controller_leaf_lifetime_seconds": 3600}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
 
 // TestTheNextLeafOfEachTunnel covers a Tunnel with edges, one without, and an edge that is away, whose leaf may end.
 func TestTheNextLeafOfEachTunnel(t *testing.T) {
