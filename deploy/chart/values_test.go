@@ -616,6 +616,27 @@ func TestErrorsAreOneLineWithTheFix(t *testing.T) {
 	}
 }
 
+// TestWithoutDisruptionBudgets: Helm merges maps, so an empty one keeps the default, and null removes it.
+func TestWithoutDisruptionBudgets(t *testing.T) {
+	const set, documented = values("disruptionBudget: null"), "`null`: no PodDisruptionBudgets"
+	if v := describe(t, []string{"disruptionBudget"}); len(v) != 1 || !strings.Contains(v[0].comment, documented) {
+		t.Errorf("the comments %v do not have %q", v, documented)
+	}
+	want := []string{
+		"PodDisruptionBudget/controller", "PodDisruptionBudget/gateway", "PodDisruptionBudget/runtime-extension",
+		"PodDisruptionBudget/xds-server",
+	}
+	without := render(t, everything, set)
+	if got := changed(renderOnce(t, everything), without); !slices.Equal(got, want) {
+		t.Errorf("%s changes %v, want %v", set, got, want)
+	}
+	for _, key := range want {
+		if without[key] != nil {
+			t.Errorf("there is a %s", key)
+		}
+	}
+}
+
 // TestPodsThatAreNotReadyHoldUpNoDrain: by default a PodDisruptionBudget protects running Pods that are not ready, so a
 // node with the Pods of a program that does not become ready could not be drained.
 func TestPodsThatAreNotReadyHoldUpNoDrain(t *testing.T) {
