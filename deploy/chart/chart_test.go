@@ -34,10 +34,10 @@ func TestMain(m *testing.M) {
 	os.Exit(server.Run(m))
 }
 
-// served are groups and versions of a management cluster with everything that the chart may need.
+// served are groups and versions, and a kind, of a management cluster with everything that the chart may need.
 var served = []string{
 	"cluster.x-k8s.io/v1beta2", "runtime.cluster.x-k8s.io/v1beta2", "cert-manager.io/v1", "monitoring.coreos.com/v1",
-	"gateway.networking.k8s.io/v1",
+	"gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1/BackendTLSPolicy",
 }
 
 // helm runs Helm with folders of its own, and returns its output and its last lines of standard error.

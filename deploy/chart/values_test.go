@@ -579,6 +579,11 @@ func TestErrorsAreOneLineWithTheFix(t *testing.T) {
 		"no cert-manager": {
 			served[:2], "{tunnelDomain: t.example.org, webhook: {certManager: true}}", "webhook.certManager=false",
 		},
+		"a Gateway API without BackendTLSPolicy": {
+			served[:5],
+			"{tunnelDomain: t.example.org, page: {serve: service, host: page.example.org, parentRefs: [{name: public}]}}",
+			"needs Gateway API 1.4",
+		},
 		"a patch for nothing": {
 			served, "{tunnelDomain: t.example.org, patches: [{kind: Service, metadata: {name: gatway}}]}",
 			"patches[0] selects no object: the chart has no Service with the name gatway",

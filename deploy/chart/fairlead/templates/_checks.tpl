@@ -24,12 +24,12 @@
 {{- include "fairlead.checkAPI" (list . "runtime.cluster.x-k8s.io/v1beta2" "runtimeExtension.enabled needs Cluster API's runtime SDK" "install Cluster API with EXP_RUNTIME_SDK=true") -}}
 {{- end -}}
 {{- if and .Values.page.host .Values.page.parentRefs (eq .Values.page.serve "service") -}}
-{{- include "fairlead.checkAPI" (list . "gateway.networking.k8s.io/v1" "page.parentRefs needs the Gateway API" "install its types first, or use an Ingress") -}}
+{{- include "fairlead.checkAPI" (list . "gateway.networking.k8s.io/v1/BackendTLSPolicy" "page.parentRefs needs Gateway API 1.4 or newer" "install its types first, or use an Ingress") -}}
 {{- end -}}
 {{- include "fairlead.checkPatches" . -}}
 {{- end -}}
 
-{{- /* Fails if the cluster does not serve a group and version, given (list root version what fix). */ -}}
+{{- /* Fails if the cluster does not serve a group and version, or a kind of it, given (list root it what fix). */ -}}
 {{- define "fairlead.checkAPI" -}}
 {{- $root := index . 0 -}}
 {{- $version := index . 1 -}}
