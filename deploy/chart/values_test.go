@@ -584,6 +584,16 @@ func TestErrorsAreOneLineWithTheFix(t *testing.T) {
 			"{tunnelDomain: t.example.org, page: {serve: service, host: page.example.org, parentRefs: [{name: public}]}}",
 			"needs Gateway API 1.4",
 		},
+		"gateways that are killed while they drain": {
+			served, "{tunnelDomain: t.example.org, gateway: {args: [--drain-timeout=1m30s]}}",
+			"add a patch of StatefulSet gateway with spec.template.spec.terminationGracePeriodSeconds: 100",
+		},
+		"gateways that are killed while they drain, with a patch": {
+			served,
+			"{tunnelDomain: t.example.org, gateway: {args: [--drain-timeout=1m30s]}, patches: [{kind: StatefulSet, " +
+				"metadata: {name: gateway}, spec: {template: {spec: {terminationGracePeriodSeconds: 95}}}}]}",
+			"killed after 95 s",
+		},
 		"a patch for nothing": {
 			served, "{tunnelDomain: t.example.org, patches: [{kind: Service, metadata: {name: gatway}}]}",
 			"patches[0] selects no object: the chart has no Service with the name gatway",
@@ -618,6 +628,20 @@ func TestErrorsAreOneLineWithTheFix(t *testing.T) {
 				t.Errorf("the error has several lines: %s", stderr)
 			}
 		})
+	}
+}
+
+// TestGatewaysMayDrainForLonger with a longer grace period, and for a shorter time without.
+func TestGatewaysMayDrainForLonger(t *testing.T) {
+	for _, set := range []values{
+		"{gateway: {args: [--drain-timeout=10s]}}",
+		"{gateway: {args: [--drain-timeout=1h, --drain-timeout=35s]}}", // the last one counts
+		"{gateway: {args: [--drain-timeout=1m30s]}, patches: [{kind: StatefulSet, metadata: {name: gateway}, " +
+			"spec: {template: {spec: {terminationGracePeriodSeconds: 100}}}}]}",
+	} {
+		if _, stderr, err := template(t, minimum, set); err != nil {
+			t.Errorf("%s: %v: %s", set, err, stderr)
+		}
 	}
 }
 

@@ -27,6 +27,7 @@
 {{- include "fairlead.checkAPI" (list . "gateway.networking.k8s.io/v1/BackendTLSPolicy" "page.parentRefs needs Gateway API 1.4 or newer" "install its types first, or use an Ingress") -}}
 {{- end -}}
 {{- include "fairlead.checkPatches" . -}}
+{{- include "fairlead.checkDrain" . -}}
 {{- end -}}
 
 {{- /* Fails if the cluster does not serve a group and version, or a kind of it, given (list root it what fix). */ -}}
@@ -55,6 +56,30 @@
 {{- end -}}
 {{- if not $found -}}
 {{- fail (printf "patches[%d] selects no object: the chart has no %s with the name %s; helm template shows the objects" $i $patch.kind $patch.metadata.name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Fails if kubelets would kill gateways that drain. Envoy and its agent take up to 10 s to end after that. */ -}}
+{{- define "fairlead.checkDrain" -}}
+{{- $root := . -}}
+{{- range splitList "\n---" (printf "\n%s" (include "fairlead.gateway" .)) -}}
+{{- $object := fromYaml . -}}
+{{- if eq $object.kind "StatefulSet" -}}
+{{- include "fairlead.change" (list $root $object dict) -}}
+{{- $pod := $object.spec.template.spec -}}
+{{- $drain := "" -}}
+{{- range $pod.containers -}}
+{{- range .args -}}
+{{- if hasPrefix "--drain-timeout=" . }}{{- $drain = trimPrefix "--drain-timeout=" . -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $start := toDate "2006-01-02" "2000-01-01" -}}
+{{- $need := sub ($start | dateModify $drain | unixEpoch | int64) (unixEpoch $start | int64) | add 10 -}}
+{{- $have := $pod.terminationGracePeriodSeconds | default 30 | int64 -}}
+{{- if lt $have $need -}}
+{{- fail (printf "gateways drain for --drain-timeout=%s, and their Pods are killed after %d s: add a patch of StatefulSet gateway with spec.template.spec.terminationGracePeriodSeconds: %d" $drain $have $need) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
