@@ -23,6 +23,7 @@ func begin() story {
 	return story{
 		{Kind: KindRun, Seed: 1, Settle: 60 * second},
 		{Kind: KindExpect, Cluster: "paris", Answer: "paris#1", Up: true},
+		{Kind: KindDenied, Client: "edge-1", Name: "edge-2"},
 	}
 }
 
@@ -243,8 +244,47 @@ var stories = map[string]struct {
 		in: begin().step(10*second, 60*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
 	},
 	"a request fails long after a fault": {
-		in:   begin().step(10*second, 30*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+		in:   begin().step(10*second, 59*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
 		want: []string{RuleCalm},
+	},
+	"a request fails while the agent of its edge is killed": {
+		in:   begin().kill("paris/0/agent", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails while the agent of its edge is of an earlier version": {
+		in: begin().text("0s 1s downgrade paris/0/agent", 99*second, 110*second).
+			ask(100*second, second, Entry{Error: "reset"}).finish(),
+	},
+	"a request fails while the agent of its gateway is killed": {
+		in:   begin().kill("gateway/1/agent", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails while its Cluster is paused": {
+		in: begin().text("0s 1s pause paris", 99*second, 110*second).
+			ask(100*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails while its kubeconfig gets another mode": {
+		in: begin().text("0s 1s connect paris", 99*second, 110*second).
+			ask(100*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails while its Tunnel gets limits": {
+		in: begin().text("0s 1s limits paris", 99*second, 110*second).
+			ask(100*second, second, Entry{Error: "reset"}).finish(),
+	},
+	"a request fails while an xds-server is of an earlier version": {
+		in: begin().text("0s 1s downgrade xds-server/0", 99*second, 110*second).
+			ask(100*second, second, Entry{Error: "reset"}).finish(),
+	},
+	"a step fails": {
+		in: begin().add(Entry{At: second, Kind: KindStep, ID: 99, Text: "0s 1s pause paris"},
+			Entry{At: 2 * second, Kind: KindDone, ID: 99, Error: "beginning it: refused"}).finish(),
+		want: []string{RuleStep},
+	},
+	"another apiserver rejects a request": {
+		in:   begin().ask(second, second, Entry{Answer: "berlin", Error: "401 Unauthorized"}).finish(),
+		want: []string{RuleWrong},
 	},
 	"a request fails during a fault of another workload cluster": {
 		in:   begin().kill("oslo/0/envoy", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
@@ -268,6 +308,11 @@ var stories = map[string]struct {
 		in: begin().kill("nothing", second, second).finish(), want: []string{RuleHistory},
 	},
 	"a request fails before it should work": {in: begin().ask(50*second, second, Entry{Error: "reset"}).finish()},
+	"a request fails at the begin of a run, where everything works": {
+		in: begin().add(Entry{Kind: KindExpect, Cluster: "paris", Answer: "paris#1", Up: true, Settled: true}).
+			ask(second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
 	"a stream breaks without a reason": {
 		in:   begin().stream(second, 99*second, 100*second, "").finish(),
 		want: []string{RuleCalm},
@@ -339,6 +384,13 @@ var stories = map[string]struct {
 		in:   begin().kill("xds-server/0", 90*second, 101*second).network("bern-net", Entry{Error: "reset"}).finish(),
 		want: []string{RuleCalm},
 	},
+	"a network does not answer while the agent of a gateway is killed": {
+		in: begin().kill("gateway/1/agent", 90*second, 101*second).network("bern-net", Entry{Error: "reset"}).finish(),
+	},
+	"a network does not answer while the agent of its edge is killed": {
+		in:   begin().kill("bern/0/agent", 90*second, 101*second).network("bern-net", Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
 	"a request fails while the edge's name of the gateways is wrong": {
 		in: begin().text("0s 1s wrong-dns paris/0", 99*second, 110*second).
 			ask(100*second, second, Entry{Error: "reset"}).finish(),
@@ -374,9 +426,19 @@ var stories = map[string]struct {
 		in: begin().step(99*second, 190*second).ready(second, true).ready(130*second, false).
 			failing(100*second, 180*second).finish(),
 	},
+	"ready again although nothing answers": {
+		in: begin().step(99*second, 220*second).ready(second, true).ready(105*second, false).ready(110*second, true).
+			failing(100*second, 180*second).finish(),
+		want: []string{RuleReady},
+	},
 	"ready although nothing answers, while the controller is down": {
 		in: begin().step(99*second, 190*second).kill("controller/0", 110*second, 120*second).ready(second, true).
 			failing(100*second, 180*second).finish(),
+	},
+	"ready although nothing answers, long after the controller was down": {
+		in: begin().step(99*second, 220*second).kill("controller/0", 110*second, 120*second).ready(second, true).
+			failing(100*second, 200*second).finish(),
+		want: []string{RuleReady},
 	},
 	"what should not answer does in the end": {
 		in:   begin().expect(10*second, "paris#1", false).finish(),
@@ -391,12 +453,21 @@ var stories = map[string]struct {
 		want: []string{RuleUnwanted},
 	},
 	"what should not answer does at first": {
-		in: begin().expect(10*second, "paris#1", false).ask(60*second, second, good).
+		in: begin().expect(10*second, "paris#1", false).ask(40*second, second, good).
 			expect(90*second, "paris#1", true).finish(),
 	},
-	"what should not answer does in a fault": {
-		in: begin().expect(10*second, "paris#1", false).step(11*second, 70*second).
+	"what should not answer does while it opts out": {
+		in: begin().text("0s 1s opt-out tokyo", 9*second, 95*second).expect(10*second, "paris#1", false).
 			ask(80*second, second, good).expect(90*second, "paris#1", true).finish(),
+		want: []string{RuleUnwanted},
+	},
+	"what should not answer does while what ends tunnels is broken": {
+		in: begin().expect(10*second, "paris#1", false).kill("controller/0", 11*second, 61*second).
+			ask(80*second, second, good).expect(90*second, "paris#1", true).finish(),
+	},
+	"what should not answer does when it should again": {
+		in: begin().expect(10*second, "paris#1", false).ask(80*second, 5*second, good).
+			expect(82*second, "paris#1", true).finish(),
 	},
 	"no last request": {
 		in:   begin().ask(second, second, good).add(Entry{Kind: KindFinish}),
@@ -508,9 +579,9 @@ var stories = map[string]struct {
 		in:   begin().add(Entry{Kind: KindSecret, Name: "edge.log", Text: "a key"}).finish(),
 		want: []string{RuleSecret},
 	},
-	"nothing at all, which proves nothing": {want: []string{RuleHistory, RuleHistory, RuleHistory}},
+	"nothing at all, which proves nothing": {want: []string{RuleHistory, RuleHistory, RuleHistory, RuleHistory}},
 	"a history without requests, which is no": {
-		in:   story{{Kind: KindRun, Settle: second}, {Kind: KindFinish}},
+		in:   story{{Kind: KindRun, Settle: second}, {Kind: KindDenied}, {Kind: KindFinish}},
 		want: []string{RuleHistory},
 	},
 }
@@ -544,7 +615,7 @@ func TestEveryRuleHasAStory(t *testing.T) {
 	for _, rule := range []string{
 		RuleWrong, RuleRevoked, RuleSubject, RuleReady, RuleKubeconfig,
 		RuleBound, RuleLost, RuleCalm, RuleSettled, RuleUnwanted, RuleUsage,
-		RuleSecret, RuleHistory, RuleMoved,
+		RuleSecret, RuleHistory, RuleMoved, RuleStep,
 	} {
 		if !broken[rule] {
 			t.Errorf("no story breaks %q", rule)
@@ -581,7 +652,8 @@ func TestReportSumsRuns(t *testing.T) {
 		}
 	}
 	text, err := readReport(file)
-	const want = "2 runs, 0.56 hours, 1 seeds, 1 steps, 1 faults, 5 requests, 1 failed, 0 void\n" +
+	const want = "2 runs, 0.56 hours, 1 seeds, 1 steps, 1 faults, 5 requests, 1 failed, 0 without an excuse, " +
+		"0 void\n" +
 		"violations of \"request exceeds its bound\": 1\n"
 	if err != nil || !strings.HasPrefix(text, want) || !strings.Contains(text, "\nfirst attempt: ") {
 		t.Errorf("the report is %q, %v, want %q and service levels", text, err, want)

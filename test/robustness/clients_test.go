@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -49,11 +53,16 @@ func (in *installation) startClients(ctx context.Context) *clients {
 	c.done.Go(func() { in.repeat(ctx, stealEvery, in.impersonate) })
 	for _, r := range in.remotes {
 		c.startNetworkClients(ctx, r)
+		c.done.Go(func() {
+			in.observe(ctx, r.Name, func(ctx context.Context) (bool, error) { return r.ready(ctx, in.Management.Client) })
+		})
 	}
 	for _, m := range in.all() {
-		c.done.Go(func() { in.observe(ctx, m) })
+		c.done.Go(func() {
+			in.observe(ctx, m.name, func(ctx context.Context) (bool, error) { return in.ready(ctx, m) })
+		})
 		c.every(ctx, m, shortEvery, func(p traffic.Path) { in.request(m, "short", p, traffic.RequestTimeout, nil) })
-		c.every(ctx, m, shortEvery, func(p traffic.Path) {
+		c.inTurn(ctx, m, shortEvery, func(p traffic.Path) {
 			in.request(m, Idle, p, idleFor+traffic.RequestTimeout, in.afterIdling(ctx, m))
 		})
 		if m.real != nil {
@@ -63,7 +72,7 @@ func (in *installation) startClients(ctx context.Context) *clients {
 			continue
 		}
 		c.every(ctx, m, largeEvery, func(p traffic.Path) { in.request(m, "large", p, traffic.RequestTimeout, readLarge) })
-		c.every(ctx, m, streamEvery, func(p traffic.Path) { in.watch(ctx, m, p) })
+		c.onEach(ctx, m, streamEvery, func(p traffic.Path) { in.watch(ctx, m, p) })
 	}
 	return c
 }
@@ -74,17 +83,36 @@ func (c *clients) Stop() {
 	c.done.Wait()
 }
 
-// every calls a function for the paths of a member in turn.
+// every calls a function for the paths of a member in turn, at an interval. It does not wait until a call returns: what
+// hangs must not keep other requests from being counted.
 func (c *clients) every(ctx context.Context, m *member, interval time.Duration, do func(traffic.Path)) {
+	paths := m.paths()
+	c.repeat(ctx, m, interval, func(i int) { c.done.Go(func() { do(paths[i%len(paths)]) }) })
+}
+
+// inTurn is every for calls that take long, of which there is one at a time.
+func (c *clients) inTurn(ctx context.Context, m *member, interval time.Duration, do func(traffic.Path)) {
+	paths := m.paths()
+	c.repeat(ctx, m, interval, func(i int) { do(paths[i%len(paths)]) })
+}
+
+// onEach is inTurn for each path by itself.
+func (c *clients) onEach(ctx context.Context, m *member, interval time.Duration, do func(traffic.Path)) {
+	for _, p := range m.paths() {
+		c.repeat(ctx, m, interval, func(int) { do(p) })
+	}
+}
+
+func (c *clients) repeat(ctx context.Context, m *member, interval time.Duration, do func(i int)) {
 	c.done.Go(func() {
-		for i, paths := 0, m.paths(); ; i++ {
+		for i := 0; ; i++ {
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(interval):
 			}
 			if m.isUp() || !m.second() { // a Cluster is seldom in the second installation
-				do(paths[i%len(paths)])
+				do(i)
 			}
 		}
 	})
@@ -113,15 +141,31 @@ func (in *installation) attempt(ask Entry, bound time.Duration, do func(context.
 }
 
 func (m *member) exchange(ctx context.Context, p traffic.Path, answer *Entry, more exchange) error {
-	s, err := p.Open(ctx)
+	s, err := m.open(ctx, p, answer)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if answer.Answer, answer.Edge, err = m.who(ctx, s); err != nil || more == nil {
-		return err
+	if more == nil {
+		return nil
 	}
 	return more(ctx, s, answer)
+}
+
+// open opens a connection, and records who answers.
+func (m *member) open(ctx context.Context, p traffic.Path, answer *Entry) (*traffic.Session, error) {
+	s, err := p.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	answer.Answer = m.served(s.Leaf()) // another apiserver may not know the client, and say no more
+	name, edge, err := m.who(ctx, s)
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	answer.Answer, answer.Edge = name, edge
+	return s, nil
 }
 
 // afterIdling does not use the connection for a while, and then asks again.
@@ -213,16 +257,16 @@ func (in *installation) repeat(ctx context.Context, interval time.Duration, do f
 	}
 }
 
-// observe records when a Tunnel becomes ready, and when it is not any longer.
-func (in *installation) observe(ctx context.Context, m *member) {
+// observe records when the tunnel of a Cluster, or its network, becomes ready, and when it is not any longer.
+func (in *installation) observe(ctx context.Context, cluster string, now func(context.Context) (bool, error)) {
 	known, was := false, false
 	in.repeat(ctx, observeEvery, func(ctx context.Context) {
-		ready, err := in.ready(ctx, m)
+		ready, err := now(ctx)
 		if err != nil || known && ready == was {
 			return
 		}
 		known, was = true, ready
-		in.history.Add(Entry{Kind: KindReady, Cluster: m.name, Up: ready})
+		in.history.Add(Entry{Kind: KindReady, Cluster: cluster, Up: ready})
 	})
 }
 
@@ -249,40 +293,75 @@ func (in *installation) steal(ctx context.Context) {
 	}
 }
 
-// impersonate asks an xds-server for the resources of the edges of other Clusters, with the identity of one edge, and
-// records each that succeeds.
+// impersonate asks an xds-server for the resources of all other nodes with the identity of one edge. It records what
+// succeeds, and the first time that each pair is denied.
 func (in *installation) impersonate(ctx context.Context) {
-	own, err := in.identity("tokyo")
-	if err != nil {
-		return // it has none yet
+	all := in.identities()
+	if len(all) == 0 {
+		return // none has enrolled yet
 	}
+	own := all[rand.IntN(len(all))]
+	for _, node := range slices.Concat(nodesOf(all), nodesOf(in.gateways())) {
+		from := own.Subject.NodeID()
+		if node == from {
+			continue
+		}
+		_, err := in.Outsider(own).Fetch(ctx, node)
+		if err == nil {
+			in.history.Add(Entry{Kind: KindFetched, Name: node, Client: from})
+		}
+		if pair := from + " " + node; status.Code(err) == codes.PermissionDenied && !in.denied[pair] {
+			in.denied[pair] = true
+			in.history.Add(Entry{Kind: KindDenied, Name: node, Client: from})
+		}
+	}
+}
+
+// identities returns the identities of all edges that should carry traffic, and of what is beside apiservers.
+func (in *installation) identities() []outsider.Stolen {
+	var folders []string
 	for _, m := range in.all() {
-		if m.name == "tokyo" {
-			continue
-		}
-		other, err := in.identity(m.name)
-		if err != nil {
-			continue
-		}
-		if _, err := in.Outsider(own).Fetch(ctx, other.Subject.NodeID()); err == nil {
-			in.history.Add(Entry{Kind: KindFetched, Name: other.Subject.NodeID(), Client: own.Subject.NodeID()})
+		if !m.second() {
+			for _, p := range in.places(m) {
+				folders = append(folders, p.StateDir)
+			}
 		}
 	}
-}
-
-// identity returns the identity of an edge of a member.
-func (in *installation) identity(name string) (outsider.Stolen, error) {
-	p, err := in.place(name, "0")
-	if err != nil {
-		return outsider.Stolen{}, err
+	for _, r := range in.remotes {
+		folders = append(folders, r.edge.StateDir, r.Egress.StateDir)
 	}
-	return outsider.Steal(world.Domain, p.StateDir)
+	return stolen(folders)
 }
 
-// settled waits until every member answers, or does not, as it should. It stops to wait when the time is over: the
-// check decides what that means.
-func (in *installation) settled(ctx context.Context, within time.Duration) {
-	_ = proc.Wait(ctx, within, func(ctx context.Context) error {
+// gateways returns the identities of the gateways that are never removed.
+func (in *installation) gateways() []outsider.Stolen {
+	var folders []string
+	for _, g := range in.lasting[:Gateways-1] {
+		folders = append(folders, g.StateDir)
+	}
+	return stolen(folders)
+}
+
+// stolen returns the identities in state folders. One that has several, because its Cluster is being moved, is left out.
+func stolen(folders []string) (all []outsider.Stolen) {
+	for _, folder := range folders {
+		if s, err := outsider.Steal(world.Domain, folder); err == nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func nodesOf(all []outsider.Stolen) (nodes []string) {
+	for _, s := range all {
+		nodes = append(nodes, s.Subject.NodeID())
+	}
+	return nodes
+}
+
+// settled waits until every member answers, or does not, as it should.
+func (in *installation) settled(ctx context.Context, within time.Duration) error {
+	return proc.Wait(ctx, within, func(ctx context.Context) error {
 		for _, r := range in.remotes {
 			ctx, cancel := context.WithTimeout(ctx, traffic.RequestTimeout)
 			err := r.ask(ctx, &Entry{})

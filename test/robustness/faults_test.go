@@ -174,11 +174,11 @@ func faultOf(pid int, action Action) (end func() error, err error) {
 		}
 		return limit(pid, unix.RLIMIT_NOFILE, uint64(files), signal)
 	case NoMemory:
-		size, err := proc.Size(pid)
+		size, err := proc.Data(pid)
 		if err != nil {
 			return nothing, nil // it has ended
 		}
-		return limit(pid, unix.RLIMIT_AS, size, signal)
+		return limit(pid, unix.RLIMIT_DATA, size, signal)
 	}
 	return nil, fmt.Errorf("%s is no fault of a process", action)
 }

@@ -34,6 +34,8 @@ const (
 	// KindFetched says that resources of a node were fetched from an xds-server with the identity of a revoked edge, or
 	// with that of another edge, which Client names.
 	KindFetched Kind = "fetched"
+	// KindDenied says that an xds-server has denied an edge, Client, resources of another node, Name, for the first time.
+	KindDenied Kind = "denied"
 	// KindCarried says that a request of a client has arrived at a workload apiserver through an edge that was revoked
 	// before, whether or not the client got an answer.
 	KindCarried Kind = "carried"
@@ -80,10 +82,12 @@ type Entry struct {
 	// Last is when a stream last received something, or when the last request of a connection began.
 	Last time.Duration `json:"last,omitempty"`
 
-	Up    bool          `json:"up,omitempty"`    // expected: there should be a tunnel; ready: the Tunnel is ready
-	Text  string        `json:"text,omitempty"`  // of a step, or which secret a log contains
-	Fault bool          `json:"fault,omitempty"` // the step is a fault
-	Late  time.Duration `json:"late,omitempty"`
+	Up bool `json:"up,omitempty"` // expected: there should be a tunnel; ready: the Tunnel is ready
+	// Settled says of an expectation that it was true before, so that it holds at once.
+	Settled bool          `json:"settled,omitempty"`
+	Text    string        `json:"text,omitempty"`  // of a step, or which secret a log contains
+	Fault   bool          `json:"fault,omitempty"` // the step is a fault
+	Late    time.Duration `json:"late,omitempty"`
 
 	Process    string `json:"process,omitempty"` // the kind of process, such as edge-agent
 	Name       string `json:"name,omitempty"`    // which one, or which log, or which node

@@ -2,8 +2,10 @@ package robustness
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -70,6 +72,8 @@ type installation struct {
 	revoked map[string]bool   // the addresses of edges that are revoked and still run
 	started int               // edges so far
 	thieves []outsider.Stolen // the identities of the edges that were revoked in the present run
+	denied  map[string]bool   // the pairs of nodes of which one was denied the resources of the other
+	leaves  map[string]string // the name that answers, by the serving certificate of its apiserver
 	free    []*netns.Site     // of edges that were stopped, because a network has only so many addresses
 }
 
@@ -79,11 +83,13 @@ type member struct {
 	path  traffic.Path    // without the gateway and the mode
 	real  *kube.APIServer // nil: it has stand-ins
 	named bool            // its apiserver has the Cluster's name, so that its kubeconfig works in both modes
-	turn  sync.Mutex      // held by an operation
-	mu    sync.Mutex      // guards the rest
-	edges map[int]*place  // that should carry traffic
-	old   map[int]*place  // revoked, and still running
-	gone  []*place        // of earlier Clusters of this name, and still running
+	// served returns the name that answers by the serving certificate of an apiserver.
+	served func(*x509.Certificate) string
+	turn   sync.Mutex     // held by an operation
+	mu     sync.Mutex     // guards the rest
+	edges  map[int]*place // that should carry traffic
+	old    map[int]*place // revoked, and still running
+	gone   []*place       // of earlier Clusters of this name, and still running
 
 	cluster *lab.Cluster
 	answer  string // the name that answers for it
@@ -116,7 +122,7 @@ func newInstallation(t *testing.T, options lab.Options, names []string) *install
 	}
 	in := &installation{
 		World: world.Start(t, &proof, options), t: t, members: map[string]*member{}, long: !options.Lean,
-		standIn: map[string]*world.StandIn{}, revoked: map[string]bool{},
+		standIn: map[string]*world.StandIn{}, revoked: map[string]bool{}, leaves: map[string]string{},
 	}
 	in.disks = disks
 	in.lasting = slices.Clone(in.Gateways)
@@ -125,7 +131,9 @@ func newInstallation(t *testing.T, options lab.Options, names []string) *install
 	}
 	apiservers := map[string]*kube.APIServer{"berlin": in.SNI, "rome": in.Connect}
 	for _, name := range names {
-		m := &member{name: name, real: apiservers[name], edges: map[int]*place{}, old: map[int]*place{}}
+		m := &member{
+			name: name, real: apiservers[name], served: in.served, edges: map[int]*place{}, old: map[int]*place{},
+		}
 		m.named = m.real != nil && m.real == in.SNI
 		m.path = traffic.Path{
 			From: in.Network.Management, Hostname: world.Hostname(name), ServerName: "kubernetes", Unverified: true,
@@ -208,6 +216,9 @@ func (in *installation) create(ctx context.Context, m *member) error {
 		in.standIn[m.name] = s
 		in.mu.Unlock()
 	}
+	if err := in.recognise(ctx, spec.APIServer, answer); err != nil {
+		return fmt.Errorf("reading the serving certificate of %s: %w", m.name, err)
+	}
 	err := in.again(ctx, func(ctx context.Context) (err error) {
 		if m.cluster, err = in.CreateCluster(ctx, spec); err != nil {
 			err = errors.Join(err, in.remove(ctx, m.name)) // what a failed attempt has created
@@ -227,6 +238,31 @@ func (in *installation) create(ctx context.Context, m *member) error {
 		}
 	}
 	return nil
+}
+
+// recognise records the serving certificate of an apiserver, so that clients know which one they have reached even if
+// it does not know them.
+func (in *installation) recognise(ctx context.Context, a *kube.APIServer, answer string) error {
+	raw, err := a.Namespace.DialContext(ctx, "tcp", a.Endpoint.String())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = raw.Close() }()
+	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12})
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return err
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.leaves[string(conn.ConnectionState().PeerCertificates[0].Raw)] = answer
+	return nil
+}
+
+// served returns the name that answers by the serving certificate of an apiserver.
+func (in *installation) served(leaf *x509.Certificate) string {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return cmp.Or(in.leaves[string(leaf.Raw)], "an unknown apiserver")
 }
 
 // again tries something until it succeeds, because a fault may interrupt it.
@@ -329,16 +365,16 @@ func (in *installation) expect(m *member, answer string, up bool) {
 	}
 }
 
-// record makes a recorder that of the present run, and repeats what is expected.
+// record makes a recorder that of the present run, and repeats what is expected and true.
 func (in *installation) record(r *Recorder) {
 	in.mu.Lock()
-	in.history, in.thieves, in.revoked = r, nil, map[string]bool{}
+	in.history, in.thieves, in.revoked, in.denied = r, nil, map[string]bool{}, map[string]bool{}
 	in.mu.Unlock()
-	for _, r := range in.remotes {
-		in.history.Add(Entry{Kind: KindExpect, Cluster: r.Name, Answer: r.expected(), Up: true})
+	for _, remote := range in.remotes {
+		r.Add(Entry{Kind: KindExpect, Cluster: remote.Name, Answer: remote.expected(), Up: true, Settled: true})
 	}
 	for _, m := range in.all() {
-		in.expect(m, m.answer, m.up)
+		r.Add(Entry{Kind: KindExpect, Cluster: m.name, Answer: m.answer, Up: m.up, Settled: true})
 	}
 }
 

@@ -14,6 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/hosted"
 	"github.com/fairlead/fairlead/test/lab"
@@ -184,6 +187,13 @@ func (r *remote) follow(ctx context.Context, answer *Entry, answered func()) err
 	}
 }
 
+// ready reports whether the network is ready.
+func (r *remote) ready(ctx context.Context, management client.Client) (bool, error) {
+	n := &v1alpha1.RemoteNetwork{}
+	err := management.Get(ctx, r.NamespacedName, n)
+	return meta.IsStatusConditionTrue(n.Status.Conditions, v1alpha1.ConditionReady), err
+}
+
 // startNetworkClients starts the clients of a network.
 func (c *clients) startNetworkClients(ctx context.Context, r *remote) {
 	in := c.in
@@ -199,10 +209,11 @@ func (c *clients) startNetworkClients(ctx context.Context, r *remote) {
 			}
 		})
 	}
+	request := func(every time.Duration, do func()) { repeat(every, func() { c.done.Go(do) }) }
 	ask := Entry{Kind: KindAsk, Cluster: r.Name, Path: EgressPath}
 	of := func(client string) Entry { ask.Client = client; return ask }
 	short, exec, forward, stream := of("short"), of("exec"), of("forward"), of("watch")
-	repeat(shortEvery, func() { in.attempt(short, traffic.RequestTimeout, r.ask) })
+	request(shortEvery, func() { in.attempt(short, traffic.RequestTimeout, r.ask) })
 	repeat(streamEvery, func() {
 		id, _ := in.history.Begin(stream)
 		answer := Entry{Kind: KindAnswer, ID: id}
@@ -212,10 +223,10 @@ func (c *clients) startNetworkClients(ctx context.Context, r *remote) {
 		in.history.Add(answer)
 	})
 	if r.real {
-		repeat(execEvery, func() {
+		request(execEvery, func() {
 			in.attempt(exec, traffic.RequestTimeout, func(ctx context.Context, _ *Entry) error { return r.execRemote(ctx) })
 		})
-		repeat(execEvery, func() { in.attempt(forward, traffic.RequestTimeout, r.forwardRemote) })
+		request(execEvery, func() { in.attempt(forward, traffic.RequestTimeout, r.forwardRemote) })
 	}
 }
 

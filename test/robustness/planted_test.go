@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/test/lab/kube"
 	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/traffic"
 )
@@ -57,7 +58,7 @@ func (in *installation) planted(t *testing.T, first int) {
 	history := in.play(t, run, []Step{{Action: Revoke, Target: "paris/0"}}, plantedFor, bugs)
 	in.ignoreRevocations = false
 	in.stopOld("paris", 0) // it was not revoked, so later runs would not expect it
-	in.settled(t.Context(), settle)
+	must(t, in.settled(t.Context(), settle))
 	found := Check(history)
 	for _, b := range bugs {
 		that(t, "the check finds that "+b.what, func(t *testing.T) {
@@ -73,9 +74,13 @@ func (in *installation) planted(t *testing.T, first int) {
 // bugs returns all bugs that can be planted. The first two are those of the short form.
 func (in *installation) bugs(t *testing.T) []bug {
 	nothing := func() func() { return func() {} }
+	other := in.standIn["paris"].APIServer
+	if in.long {
+		other = in.members["berlin"].real // which rejects the clients of tokyo
+	}
 	return []bug{
 		{what: "another workload cluster answers", rule: RuleWrong, about: "tokyo", plant: func() func() {
-			return in.swap(t, "tokyo", "paris")
+			return in.swap(t, "tokyo", other)
 		}},
 		{what: "a revocation is confirmed but not enforced", rule: RuleRevoked, about: "paris", plant: nothing},
 		{what: "a revoked edge still gets its configuration", rule: RuleSubject, plant: nothing},
@@ -115,10 +120,10 @@ func (in *installation) bugs(t *testing.T) []bug {
 	}
 }
 
-// swap makes the edges of a stand-in's Cluster lead to another stand-in.
-func (in *installation) swap(t *testing.T, name, other string) (remove func()) {
+// swap makes the edges of a stand-in's Cluster lead to another apiserver.
+func (in *installation) swap(t *testing.T, name string, to *kube.APIServer) (remove func()) {
 	t.Helper()
-	from, to := in.standIn[name], in.standIn[other]
+	from := in.standIn[name]
 	from.Stop()
 	listener, err := in.Network.Workload.Listen(t.Context(), from.Endpoint.String())
 	must(t, err)

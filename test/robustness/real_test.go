@@ -114,7 +114,7 @@ func (c *clients) startRealClients(ctx context.Context, m *member) {
 			return err
 		})
 	})
-	c.every(ctx, m, streamEvery, func(p traffic.Path) { in.watchReal(ctx, m, p) })
+	c.onEach(ctx, m, streamEvery, func(p traffic.Path) { in.watchReal(ctx, m, p) })
 	c.every(ctx, m, execEvery, func(p traffic.Path) { in.exec(ctx, m, p) })
 	c.every(ctx, m, execEvery, func(p traffic.Path) { in.forward(ctx, m, p) })
 }
@@ -141,14 +141,11 @@ func (in *installation) watchReal(ctx context.Context, m *member, p traffic.Path
 func (m *member) followWatch(ctx context.Context, p traffic.Path, answer *Entry, event func()) error {
 	opening, cancel := context.WithTimeout(ctx, traffic.RequestTimeout)
 	defer cancel()
-	s, err := p.Open(opening)
+	s, err := m.open(opening, p, answer)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if answer.Answer, answer.Edge, err = m.who(opening, s); err != nil {
-		return err
-	}
 	defer context.AfterFunc(ctx, s.Close)()
 	err = s.Lines(watchPath, traffic.Silence, func(string) { event() })
 	return fmt.Errorf("the watch broke: %w", err)

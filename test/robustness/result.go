@@ -25,6 +25,7 @@ type Result struct {
 	Faults     int            `json:"faults"`
 	Requests   int            `json:"requests"`
 	Failed     int            `json:"failed"` // although there should be a tunnel; no violation while something is broken
+	Judged     int            `json:"judged"` // requests for whose failure there would have been no excuse
 	Void       int            `json:"void"`   // missed times that do not count, because the machine was late
 	Violations map[string]int `json:"violations"`
 	SLO        SLO            `json:"slo"`
@@ -32,7 +33,9 @@ type Result struct {
 
 // Summarize returns the result of a run.
 func Summarize(name string, history []Entry) Result {
-	r := Result{Time: time.Now().UTC(), Name: name, Violations: map[string]int{}, SLO: Measure(history)}
+	r := Result{
+		Time: time.Now().UTC(), Name: name, Violations: map[string]int{}, SLO: Measure(history), Judged: judged(history),
+	}
 	up, wanted := map[string]bool{}, map[int64]bool{}
 	for _, e := range history {
 		r.Seconds = max(r.Seconds, e.At.Seconds())
@@ -130,6 +133,7 @@ func (s *sum) add(r Result) {
 	s.Faults += r.Faults
 	s.Requests += r.Requests
 	s.Failed += r.Failed
+	s.Judged += r.Judged
 	s.Void += r.Void
 	s.SLO.add(r.SLO)
 	if r.SLO.Redundant.Requests > 0 {
@@ -146,8 +150,9 @@ func (s *sum) add(r Result) {
 
 func (s *sum) report() string {
 	text := &strings.Builder{}
-	fmt.Fprintf(text, "%d runs, %.2f hours, %d seeds, %d steps, %d faults, %d requests, %d failed, %d void\n", s.runs,
-		s.Seconds/time.Hour.Seconds(), len(s.seeds), s.Steps, s.Faults, s.Requests, s.Failed, s.Void)
+	fmt.Fprintf(text, "%d runs, %.2f hours, %d seeds, %d steps, %d faults, %d requests, %d failed, %d without an excuse, "+
+		"%d void\n", s.runs, s.Seconds/time.Hour.Seconds(), len(s.seeds), s.Steps, s.Faults, s.Requests, s.Failed, s.Judged,
+		s.Void)
 	if len(s.Violations) == 0 {
 		text.WriteString("no violation\n")
 	}

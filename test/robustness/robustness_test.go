@@ -3,7 +3,6 @@ package robustness
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -55,7 +54,12 @@ func TestRobustness(t *testing.T) {
 		steps, files, bugs = nil, []string{only}, false
 	}
 	in := newInstallation(t, lab.Options{
-		Collector: true, ControllerFlags: []string{"--apiserver-cidrs=" + netns.ManagementPrefix().String()},
+		Collector: true, ControllerFlags: []string{
+			"--apiserver-cidrs=" + netns.ManagementPrefix().String(),
+			// A long run has renewals, and all phases of a rotation of the CA. A leaf is renewed 15 minutes before it expires,
+			// longer than a wrong clock is wrong.
+			"--leaf-lifetime=45m", "--ca-overlap=1h",
+		},
 	}, append(clusters(), "lima"))
 	for _, file := range files {
 		if !in.replay(t, file) {
@@ -148,6 +152,21 @@ func (in *installation) run(t *testing.T, name string, seed uint64, steps []Step
 			t.Logf("void=%t %s", v.Void, v)
 		}
 	}
+	if t.Failed() {
+		in.keepLogs(t)
+	}
+}
+
+// keepLogs copies the logs of all processes into a folder beside the history, because they explain a violation.
+func (in *installation) keepLogs(t *testing.T) {
+	t.Helper()
+	folder := os.Getenv(historyEnv)
+	if folder == "" {
+		return
+	}
+	dir := filepath.Join(folder, fmt.Sprintf("logs-%d", time.Now().Unix()))
+	must(t, os.CopyFS(dir, os.DirFS(filepath.Dir(in.LogFile("any")))))
+	t.Log("the logs are in ", dir)
 }
 
 // play runs a schedule and returns its history, which is also kept in a file if ROBUSTNESS_HISTORY names a folder. The
@@ -165,21 +184,20 @@ func (in *installation) play(t *testing.T, run Entry, steps []Step, duration tim
 	if slices.ContainsFunc(steps, func(s Step) bool { return s.Action == Transfer }) {
 		in.startSecond(in.t)
 	}
+	ctx := t.Context()
+	must(t, in.settled(ctx, settle))
 	r := NewRecorder(out)
 	run.Kind = KindRun
 	r.Add(run)
 	in.record(r)
-	ctx := t.Context()
 	c := in.startClients(ctx)
 	<-time.After(warm)
 	must(t, in.usage(ctx, false))
 	begin := time.Now()
 	defer plant(t, bugs, false)()
-	if err := in.steps(ctx, steps); err != nil {
-		t.Error(err)
-	}
+	in.steps(ctx, steps)
 	<-time.After(time.Until(begin.Add(duration)))
-	in.settled(ctx, run.Settle)
+	_ = in.settled(ctx, run.Settle) // the check decides what it means if not
 	must(t, in.usage(ctx, true))
 	c.Stop()
 	defer plant(t, bugs, true)()
@@ -192,35 +210,40 @@ func (in *installation) play(t *testing.T, run Entry, steps []Step, duration tim
 }
 
 // steps does all steps at their times, and returns when they have ended.
-func (in *installation) steps(ctx context.Context, steps []Step) error {
+func (in *installation) steps(ctx context.Context, steps []Step) {
 	begin := time.Now()
-	errs := make([]error, len(steps))
 	var group sync.WaitGroup
-	for i, s := range steps {
+	for _, s := range steps {
 		group.Go(func() {
 			<-time.After(time.Until(begin.Add(s.At)))
-			errs[i] = in.step(ctx, s)
+			in.step(ctx, s)
 		})
 	}
 	group.Wait()
-	return errors.Join(errs...)
 }
 
-func (in *installation) step(ctx context.Context, s Step) error {
+func (in *installation) step(ctx context.Context, s Step) {
 	do := in.operation
 	if s.Action.IsFault() || s.Action == Downgrade {
 		do = in.fault
 	}
 	id, _ := in.history.Begin(Entry{Kind: KindStep, Text: s.String(), Fault: s.Action.IsFault()})
-	defer func() { in.history.Add(Entry{Kind: KindDone, ID: id}) }()
-	ended := time.After(s.For)
+	done := Entry{Kind: KindDone, ID: id}
+	if err := s.lasting(ctx, do); err != nil {
+		done.Error = err.Error()
+	}
+	in.history.Add(done)
+}
+
+// lasting begins a step, and ends it when its effect has lasted as long as it should.
+func (s Step) lasting(ctx context.Context, do func(context.Context, Step) (func() error, error)) error {
 	end, err := do(ctx, s)
 	if err != nil {
-		return fmt.Errorf("beginning step %q: %w", s, err)
+		return fmt.Errorf("beginning it: %w", err)
 	}
-	<-ended
+	<-time.After(s.For)
 	if err := end(); err != nil {
-		return fmt.Errorf("ending step %q: %w", s, err)
+		return fmt.Errorf("ending it: %w", err)
 	}
 	return nil
 }

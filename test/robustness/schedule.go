@@ -145,10 +145,14 @@ func (s Step) String() string { return fmt.Sprintf("%s %s %s %s", s.At, s.For, s
 func (s Step) End() time.Duration { return s.At + s.For }
 
 // Breaks returns the workload cluster or the gateway whose requests may fail because of the step. It is empty if none
-// may: requests need neither controllers nor xds-servers nor the management cluster nor a disk.
+// may: requests need neither controllers nor xds-servers nor the management cluster nor a disk, and an Envoy continues
+// without its agent.
 func (s Step) Breaks() string {
-	switch s.Action { // open tunnels need neither a disk nor a lookup
-	case FillDisk, ReadOnly, SlowDisk, WrongDNS, Misroute:
+	switch s.Action { // open tunnels need no disk, no lookup and no mode
+	case FillDisk, ReadOnly, SlowDisk, WrongDNS, Misroute, Pause, Connect:
+		return ""
+	}
+	if s.ofAgent() {
 		return ""
 	}
 	fields := strings.Split(s.Target, "/")
@@ -162,11 +166,21 @@ func (s Step) Breaks() string {
 }
 
 // BreaksNetworks reports whether requests from apiservers to their networks may fail because of the step: the earliest
-// version knows no networks.
+// version knows no networks, and the agent of a gateway permits each new connection of them.
 func (s Step) BreaksNetworks() bool {
 	kind, _, _ := strings.Cut(s.Target, "/")
-	return s.Action == Downgrade && slices.Contains([]string{"controller", "xds-server", "gateway"}, kind)
+	return s.Action == Downgrade && slices.Contains([]string{"controller", "xds-server", "gateway"}, kind) ||
+		s.ofAgent() && kind == "gateway"
 }
+
+// BreaksAll reports whether requests to each workload cluster may fail because of the step: an edge that connects to an
+// xds-server of another version may get other reverse tunnels, and what is in the former ones ends (docs/operations.md).
+func (s Step) BreaksAll() bool {
+	return s.Action == Downgrade && strings.HasPrefix(s.Target, "xds-server/")
+}
+
+// ofAgent reports whether the step is a fault of an agent.
+func (s Step) ofAgent() bool { return s.Action.IsFault() && strings.HasSuffix(s.Target, "/agent") }
 
 // Relays reports whether the step is about a gateway, which may relay tunnels to other gateways.
 func (s Step) Relays() bool { return strings.HasPrefix(s.Target, "gateway/") }
@@ -218,8 +232,9 @@ func Parse(text string) ([]Step, error) {
 }
 
 const (
-	// pause is the longest time without a new step, and long the longest duration of a step.
-	pause, long = 8 * time.Second, 20 * time.Second
+	// pause is the longest time without a new step, long the longest duration of a step, and away that of a step without
+	// a tunnel, of which the check must see that it has ended.
+	pause, long, away = 8 * time.Second, 20 * time.Second, time.Minute
 	// quiet is how long a target remains alone after a step, and how long a workload cluster has no other operation.
 	quiet = 5 * time.Second
 	// changing is how long an operation may take that has to wait until a new edge carries traffic.
@@ -240,7 +255,11 @@ func Schedule(seed uint64, duration time.Duration) []Step {
 			action = []Action{Kill, Freeze}[random.IntN(2)]
 		}
 		target := targets[action][random.IntN(len(targets[action]))]
-		length := (time.Second + time.Duration(random.Int64N(int64(long-time.Second)))).Round(time.Millisecond)
+		longest := long
+		if action == Delete || action == OptOut {
+			longest = away
+		}
+		length := (time.Second + time.Duration(random.Int64N(int64(longest-time.Second)))).Round(time.Millisecond)
 		s := Step{At: at, For: length, Action: action, Target: target}
 		if s.Action == Revoke || s.Action == RotateCA {
 			s.For = 0

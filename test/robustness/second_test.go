@@ -71,8 +71,8 @@ func (in *installation) startSecond(t *testing.T) {
 	for _, name := range targets[Transfer] {
 		m := in.members[name]
 		there := &member{
-			name: name + Second, path: m.path, real: m.real, named: m.named, edges: map[int]*place{}, old: map[int]*place{},
-			cluster: s.Cluster(m.cluster.NamespacedName), answer: m.answer,
+			name: name + Second, path: m.path, real: m.real, named: m.named, served: m.served, edges: map[int]*place{},
+			old: map[int]*place{}, cluster: s.Cluster(m.cluster.NamespacedName), answer: m.answer,
 		}
 		there.path.From, there.path.Hostname = s.Network.Management, secondHostname(name)
 		there.cluster.APIServer = m.cluster.APIServer

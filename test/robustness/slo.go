@@ -58,7 +58,7 @@ func Measure(history []Entry) SLO {
 	}
 	for edge, spans := range r.revoked {
 		for _, revoked := range spans {
-			s.Revocation = append(s.Revocation, seconds(carriedFor(revoked, edge, ended)))
+			s.Revocation = append(s.Revocation, seconds(r.carriedFor(revoked, edge)))
 		}
 	}
 	slices.Sort(s.Revocation)
@@ -81,11 +81,18 @@ func (r *record) ended() []request {
 	return all
 }
 
+// byEnd returns requests in the order of their ends.
+func byEnd(requests []request) []request {
+	all := slices.Clone(requests)
+	slices.SortStableFunc(all, func(a, b request) int { return cmp.Compare(a.answer.At, b.answer.At) })
+	return all
+}
+
 // wanted reports whether the workload cluster of a request should have had a tunnel for long enough.
 func (r *record) wanted(q request) bool {
 	since, up := r.up(q.ask.Cluster, q.ask.At)
 	still, ends := r.up(q.ask.Cluster, q.answer.At)
-	return up && ends && since == still && since+r.run.Settle <= q.ask.At
+	return up && ends && since == still && r.due(q.ask.Cluster, since) <= q.ask.At
 }
 
 func (s *SLO) countRequests(r *record, ended []request) {
@@ -146,13 +153,20 @@ func (r *record) recovery(of span, ended []request) (longest time.Duration) {
 	return longest
 }
 
-// carriedFor returns how long after its revocation an edge last carried something.
-func carriedFor(revoked span, edge string, ended []request) (longest time.Duration) {
-	for _, q := range ended {
-		carried := max(q.ask.At, q.answer.Last)
-		if q.answer.Edge == edge && q.answer.Answer != "" && carried > revoked.begin &&
-			(revoked.open || q.answer.At < revoked.end) {
+// carriedFor returns how long after its revocation an edge last carried something: a request, a part of a stream, or
+// what has arrived at the workload apiserver without an answer to the client.
+func (r *record) carriedFor(revoked span, edge string) (longest time.Duration) {
+	for _, ask := range r.asks {
+		answer := r.answers[ask.ID]
+		carried := max(ask.At, answer.Last)
+		if answer.Edge == edge && answer.Answer != "" && carried > revoked.begin &&
+			(revoked.open || answer.At < revoked.end) {
 			longest = max(longest, carried-revoked.begin)
+		}
+	}
+	for _, e := range r.carried {
+		if e.Edge == edge && e.At > revoked.begin && (revoked.open || e.At < revoked.end) {
+			longest = max(longest, e.At-revoked.begin)
 		}
 	}
 	return longest
@@ -160,16 +174,14 @@ func carriedFor(revoked span, edge string, ended []request) (longest time.Durati
 
 // wronglyReady returns the times of SLO.Status.
 func (r *record) wronglyReady(ended []request) (all []float64) {
-	byEnd := slices.Clone(ended)
-	slices.SortStableFunc(byEnd, func(a, b request) int { return cmp.Compare(a.answer.At, b.answer.At) })
 	failing := map[string]*[2]time.Duration{} // the begin of the first request and the end of the last one that failed
 	end := func(cluster string) {
-		if f := failing[cluster]; f != nil && r.sighted(cluster, f[0], f[1]) {
+		if f := failing[cluster]; f != nil && r.exposed(cluster, f[0], f[1]) == f[1]-f[0] && len(r.ready[cluster]) > 0 {
 			all = append(all, seconds(r.readyFor(cluster, f[0], f[1])))
 		}
 		delete(failing, cluster)
 	}
-	for _, q := range byEnd {
+	for _, q := range byEnd(ended) {
 		switch f := failing[q.ask.Cluster]; {
 		case q.answer.Error == "":
 			end(q.ask.Cluster)

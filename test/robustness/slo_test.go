@@ -34,16 +34,16 @@ func TestMeasure(t *testing.T) {
 		},
 		"requests before everything has to work do not count": {in: begin().ask(10*second, second, bad)},
 		"a retry succeeds": {
-			in:   begin().ask(100*second, second, bad).of(two, 102*second, second, good),
+			in:   begin().ready(0, false).ask(100*second, second, bad).of(two, 102*second, second, good),
 			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Status: []float64{0}},
 		},
 		"a retry fails": {
 			in:   begin().ask(100*second, second, bad).of(two, 102*second, second, bad).ask(104*second, second, good),
-			want: SLO{Attempts: Attempts{Requests: 3, First: 2, Retried: 1}, Status: []float64{0}},
+			want: SLO{Attempts: Attempts{Requests: 3, First: 2, Retried: 1}},
 		},
 		"there is no retry": {
 			in:   begin().ask(100*second, second, bad),
-			want: SLO{Attempts: Attempts{Requests: 1, First: 1, Retried: 1}, Status: []float64{0}},
+			want: SLO{Attempts: Attempts{Requests: 1, First: 1, Retried: 1}},
 		},
 		"a fault breaks nothing": {
 			in:   begin().step(100*second, 110*second).ask(101*second, second, good),
@@ -51,7 +51,7 @@ func TestMeasure(t *testing.T) {
 		},
 		"a fault of one of two edges counts from its begin": {
 			in:   begin().step(100*second, 110*second).ask(101*second, 2*second, bad).ask(104*second, second, good),
-			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Recovery: []float64{3}, Status: []float64{0}},
+			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Recovery: []float64{3}},
 		},
 		"a fault of a gateway counts from its begin at other gateways": {
 			in: begin().kill("gateway/0/envoy", 100*second, 110*second).of(one, 104*second, second, bad).
@@ -65,16 +65,16 @@ func TestMeasure(t *testing.T) {
 		},
 		"an idle connection counts with its begin": {
 			in:   begin().step(100*second, 110*second).idling(102*second, 12*second, bad).idling(116*second, 12*second, good),
-			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Recovery: []float64{2}, Status: []float64{0}},
+			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Recovery: []float64{2}},
 		},
 		"what fails when everything had to work again is of another fault": {
 			in:   begin().step(100*second, 110*second).ask(169*second, 2*second, bad).ask(173*second, second, good),
-			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Recovery: []float64{0}, Status: []float64{0}},
+			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Recovery: []float64{0}},
 		},
 		"faults of one workload cluster overlap": {
 			in: begin().step(100*second, 110*second).kill("paris/1/envoy", 120*second, 121*second).
 				ask(101*second, second, bad).ask(103*second, second, good),
-			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Overlapped: 2, Status: []float64{0}},
+			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Overlapped: 2},
 		},
 		"faults that may break nothing have no recovery": {
 			in:   begin().kill("controller/0", 100*second, 110*second).ask(101*second, second, good),
@@ -84,6 +84,15 @@ func TestMeasure(t *testing.T) {
 			in: begin().revoked("edge-a", 100*second).ask(101*second, second, good).ask(103*second, second,
 				Entry{Answer: "paris#1", Edge: "10.0.0.2"}),
 			want: SLO{Attempts: Attempts{Requests: 2}, Revocation: []float64{1}},
+		},
+		"an edge carries a stream after its revocation": {
+			in: begin().ask(90*second, second, good).stream(95*second, 103*second, 110*second, "10.0.0.1").
+				revoked("edge-a", 100*second),
+			want: SLO{Attempts: Attempts{Requests: 1}, Revocation: []float64{3}},
+		},
+		"a request arrives through an edge after its revocation": {
+			in:   begin().ask(90*second, second, good).revoked("edge-a", 100*second).carried(102*second, "10.0.0.1"),
+			want: SLO{Attempts: Attempts{Requests: 1}, Revocation: []float64{2}},
 		},
 		"and nothing": {
 			in:   begin().ask(90*second, second, good).revoked("edge-a", 100*second),

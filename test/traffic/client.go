@@ -139,6 +139,9 @@ func (s *Session) Close() {
 	}
 }
 
+// Leaf returns the serving certificate of the apiserver.
+func (s *Session) Leaf() *x509.Certificate { return s.conn.ConnectionState().PeerCertificates[0] }
+
 // Ask requests a path and reads nothing of the answer.
 func (s *Session) Ask(target string) error {
 	_, err := fmt.Fprintf(s.conn, "GET %s HTTP/1.1\r\nHost: kubernetes\r\n\r\n", target)

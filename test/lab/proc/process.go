@@ -162,8 +162,9 @@ func Tail(file string, lines int) string {
 // RSS returns the resident memory of a process in bytes.
 func RSS(pid int) (uint64, error) { return memory(pid, "VmRSS:") }
 
-// Size returns the address space of a process in bytes.
-func Size(pid int) (uint64, error) { return memory(pid, "VmSize:") }
+// Data returns the writable private memory of a process in bytes, as RLIMIT_DATA counts it. Address space that is only
+// reserved does not count.
+func Data(pid int) (uint64, error) { return memory(pid, "VmData:") }
 
 // memory returns a line of the status of a process, in bytes: proc_pid_status(5).
 func memory(pid int, name string) (uint64, error) {
