@@ -64,12 +64,12 @@ const (
 //
 // The agent adds these filters instead of the xds-server, because they call the agent's own service: the policy needs
 // no rule for them, and no xds-server can remove them.
-func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate, lanes int, ok bool) {
+func AddAdmission(resource *anypb.Any) (with *anypb.Any, ok bool) {
 	l := &listenerv3.Listener{}
 	if resource.UnmarshalTo(l) != nil || l.GetName() != publicListener {
-		return resource, 0, 0, false
+		return resource, false
 	}
-	rate = tunnelRate(l)
+	rate := tunnelRate(l)
 	for _, chain := range l.GetFilterChains() {
 		// TLS does not end at this gateway, or the source is another gateway.
 		relayed := chain.GetTransportSocket() == nil || record.Owner(chain) == record.OwnerPeer
@@ -93,7 +93,17 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, rate, lanes int, ok boo
 		)
 		recordSocket(chain)
 	}
-	return typed.Pack(l), rate, lane.Of(l), true
+	return typed.Pack(l), true
+}
+
+// PublicLimits returns how many connections of each kind per second a gateway's public listener allows, and how many
+// lanes each edge may open, as an xds-server sent it. ok is false for any other resource.
+func PublicLimits(resource *anypb.Any) (rate, lanes int, ok bool) {
+	l := &listenerv3.Listener{}
+	if !resource.MessageIs(l) || resource.UnmarshalTo(l) != nil || l.GetName() != publicListener {
+		return 0, 0, false
+	}
+	return tunnelRate(l), lane.Of(l), true
 }
 
 // tunnelRate returns how many reverse tunnels per second the xds-server allows.

@@ -196,7 +196,7 @@ func (in input) responder(t *testing.T) *bootstrapv3.Bootstrap {
 	}
 	listeners, clusters := envoy.GatewayListeners(in.Installation, name, bind, denied), gatewayClusters(in.Fleet)
 	if in.Admission {
-		with, _, _, ok := envoy.AddAdmission(packed(t, listeners[0]))
+		with, ok := envoy.AddAdmission(packed(t, listeners[0]))
 		if err := with.UnmarshalTo(listeners[0]); err != nil || !ok {
 			t.Fatalf("adding admission: %t, %v", ok, err)
 		}

@@ -68,13 +68,15 @@ type admissions struct {
 	quotas   map[string]quota // by tunnel id, if it differs from that of a workload cluster with one name
 	rejected map[admission.Reason]rejections
 	closed   struct{ excess, silent uint64 }
-	lanes    int            // of each edge
-	relays   []netip.Prefix // networks of the other gateways: see followRelays
-	excess   int            // tunnels beyond the limits that were logged last; used only by run
-	saved    time.Time      // of the known sources; used only by run
+	lanes    int // of each edge
+	// moreLanes is how many lanes each edge may have for some time, because it was allowed to before.
+	moreLanes quota
+	relays    []netip.Prefix // networks of the other gateways: see followRelays
+	excess    int            // tunnels beyond the limits that were logged last; used only by run
+	saved     time.Time      // of the known sources; used only by run
 }
 
-// quota is the number of tunnels that an edge of a tunnel id keeps to this gateway.
+// quota is the number of tunnels that an edge of a tunnel id keeps to this gateway, or of its lanes.
 type quota struct {
 	tunnels int
 	until   time.Time // it is not lowered before this time
@@ -134,14 +136,32 @@ func (a *admissions) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	if name != envoy.PublicListener {
 		return a.tenants.Apply(name, form, resource)
 	}
-	with, rate, lanes, ok := envoy.AddAdmission(resource)
-	if ok {
-		a.control.SetRate(rate)
-		a.mu.Lock()
-		a.lanes = lanes
-		a.mu.Unlock()
-	}
+	with, _ := envoy.AddAdmission(resource)
 	return a.proxyProtocol().Accept(with)
+}
+
+// follow takes the limits from a public listener as the xds-server sent it. An agent that adopts its Envoy applies
+// nothing to the listener that this one already has, so it is called for each listener that is loaded or received.
+func (a *admissions) follow(resource *anypb.Any) {
+	rate, lanes, ok := envoy.PublicLimits(resource)
+	if !ok {
+		return
+	}
+	a.control.SetRate(rate)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if lanes < a.lanes { // edges close theirs when their own configuration follows
+		a.moreLanes = quota{max(a.lanes, a.lanesAt(time.Now())), time.Now().Add(lowerAfter)}
+	}
+	a.lanes = lanes
+}
+
+// lanesAt returns how many lanes each edge may have at a time. The caller holds the lock.
+func (a *admissions) lanesAt(now time.Time) int {
+	if now.After(a.moreLanes.until) {
+		return a.lanes
+	}
+	return max(a.lanes, a.moreLanes.tunnels)
 }
 
 // setNames updates the number of names of each tunnel id.
@@ -171,7 +191,7 @@ func (a *admissions) tunnels(id string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	usual := max(a.quotas[id].tunnels, model.TunnelsPerEdge(a.deps.Workers, 1))
-	return usual + model.TunnelsInLanes(a.lanes)*max(a.deps.Workers, 1)
+	return usual + model.TunnelsInLanes(a.lanesAt(time.Now()))*max(a.deps.Workers, 1)
 }
 
 // decided counts a rejection, which is logged later: with a line for each, a source could fill the disk.

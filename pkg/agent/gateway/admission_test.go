@@ -49,6 +49,11 @@ func TestTunnelsOfAnEdgeFollowWorkersAndNames(t *testing.T) {
 		}
 	}
 	a.lanes = 0
+	for id, want := range map[string]int{one: 2 * 4, more: 2 * 4 * 4} {
+		if got := a.tunnels(id); got != want {
+			t.Errorf("without lanes %d, want %d", got, want)
+		}
+	}
 	// With fewer names, an edge may keep its earlier number of tunnels.
 	a.setNames(map[string]int{domain.TunnelID(more): 2})
 	if got := a.tunnels(more); got != 2*4*4 {
@@ -81,7 +86,7 @@ func TestTheAgentChangesListeners(t *testing.T) {
 			}
 			continue
 		}
-		want, _, _, isPublic := envoy.AddAdmission(packed)
+		want, isPublic := envoy.AddAdmission(packed)
 		if !isPublic {
 			want, _ = outcomes.Count(packed)
 		}
@@ -89,6 +94,40 @@ func TestTheAgentChangesListeners(t *testing.T) {
 			a.Form(l.GetName()) == "" {
 			t.Errorf("listener %s is not changed as it should be, in the form %q", l.GetName(), a.Form(l.GetName()))
 		}
+	}
+}
+
+// TestAnAdoptedEnvoyKeepsTheLimits: the agent that starts beside a running Envoy checks the listener that this one has,
+// and sends it nothing.
+func TestAnAdoptedEnvoyKeepsTheLimits(t *testing.T) {
+	a := newTestAdmissions(t, t.TempDir(), 1)
+	at := model.Endpoint{Host: "127.0.0.1", Port: 1}
+	bind := envoy.GatewayBind{Public: at, APIServer: at, Connect: at, Version: envoy.Current}
+	g := &Gateway{config: &Config{Domain: domain, Name: name, Bind: bind}, tenants: a.tenants, admissions: a}
+	check := g.Role(nil).Check(model.Subject{Role: model.RoleGateway, Node: name})
+	loaded := func(lanes int) {
+		t.Helper()
+		inst := model.Installation{
+			Domain: domain, Public: at, Control: at, Lanes: lanes, Gateways: []model.Gateway{{Name: name}},
+		}
+		for _, l := range envoy.GatewayListeners(inst, name, bind, model.Denied{}) {
+			if err := check("", packed(t, l)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	id, usual := model.NewID(), model.TunnelsPerEdge(1, 1)
+	loaded(3)
+	if got, want := a.tunnels(id), usual+model.TunnelsInLanes(3); got != want {
+		t.Errorf("an edge may have %d tunnels, want %d", got, want)
+	}
+	loaded(1)
+	if got, want := a.tunnels(id), usual+model.TunnelsInLanes(3); got != want {
+		t.Errorf("an edge that still has its lanes may have %d tunnels, want %d", got, want)
+	}
+	a.moreLanes.until = time.Now().Add(-time.Second)
+	if got, want := a.tunnels(id), usual+model.TunnelsInLanes(1); got != want {
+		t.Errorf("later an edge may have %d tunnels, want %d", got, want)
 	}
 }
 

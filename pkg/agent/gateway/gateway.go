@@ -94,7 +94,10 @@ func (g *Gateway) EmitAdmissions(emit metrics.Emit) { g.admissions.collect(emit)
 
 // Role returns the role of the gateway's membership. takes is for reportagent.SendGateway.
 func (g *Gateway) Role(takes func() (reportagent.GatewayState, <-chan struct{})) *Role {
-	return &Role{Config: *g.config, table: g.Table, gatewayState: takes, ways: g.tenants.ways, log: g.deps.Log}
+	return &Role{
+		Config: *g.config, table: g.Table, follow: g.admissions.follow, gatewayState: takes, ways: g.tenants.ways,
+		log: g.deps.Log,
+	}
 }
 
 // Run runs all parts until ctx ends.

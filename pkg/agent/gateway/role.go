@@ -50,6 +50,7 @@ type Config struct {
 type Role struct {
 	Config
 	table        *tunnels.Table
+	follow       func(*anypb.Any)                                   // called with each resource that may be sent to Envoy
 	gatewayState func() (reportagent.GatewayState, <-chan struct{}) // see reportagent.SendGateway
 	ways         func() (zone string, to []*reportv1.Way)           // as gatewayState
 	log          *slog.Logger
@@ -110,6 +111,9 @@ func (g *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
 		}
 		if g.table != nil && envoy.IsPublicListener(resource) {
 			g.table.Unrecorded("") // an earlier agent accepted listeners without records
+		}
+		if g.follow != nil {
+			g.follow(resource)
 		}
 		return nil
 	}
