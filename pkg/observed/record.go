@@ -25,7 +25,7 @@ func recorded(t *v1alpha1.Tunnel, s *v1alpha1.EdgeStatus, now time.Time) Edge {
 	e := Edge{
 		Node: node, ID: t.HeldID(), Connected: connected(s), LastError: s.LastError,
 		State: stateOf(t, s, node, now), Host: s.Host, Version: s.Version, Form: s.Form,
-		Enrolled: s.EnrolledAt.Time, NotAfter: s.CertificateNotAfter.Time,
+		Enrolled: s.EnrolledAt.UTC(), NotAfter: s.CertificateNotAfter.UTC(),
 		LastSeen: orZero(s.LastSeen), RevokedAt: orZero(s.RevokedAt), CutAt: orZero(s.CutAt),
 	}
 	if a := s.APIServer; a != nil {
@@ -65,10 +65,11 @@ func IsRevoked(t *v1alpha1.Tunnel, node string) bool {
 	return slices.Contains(t.Spec.RevokedEdges, node)
 }
 
-// orZero returns a time, or zero for nil.
+// orZero returns a time, or zero for nil. It is UTC: metav1.Time decodes into the local time zone, and east of UTC a
+// certificate without an end (RFC 5280: 99991231235959Z) would end in the year 10000, which JSON cannot encode.
 func orZero(t *metav1.Time) time.Time {
 	if t == nil {
 		return time.Time{}
 	}
-	return t.Time
+	return t.UTC()
 }

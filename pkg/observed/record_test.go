@@ -1,6 +1,7 @@
 package observed_test
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -88,5 +89,19 @@ func TestARecordKeepsTheFieldsOfTheController(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, observed.Recorded(tunnel, now)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestARecordIsUTC has a certificate without an end (RFC 5280), whose time metav1.Time decodes into the local time
+// zone. In one east of UTC that is a time in the year 10000, which JSON cannot encode.
+func TestARecordIsUTC(t *testing.T) {
+	end := metav1.NewTime(time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC).In(time.FixedZone("east", 3600)))
+	tunnel := &v1alpha1.Tunnel{}
+	tunnel.Status.Edges = []v1alpha1.EdgeStatus{{
+		NodeID: model.NodeID("edge-a"), EnrolledAt: end, CertificateNotAfter: end, LastSeen: &end, RevokedAt: &end,
+		CutAt: &end, APIServer: &v1alpha1.EdgeAPIServerStatus{CertificateNotAfter: &end},
+	}}
+	if _, err := json.Marshal(observed.Recorded(tunnel, time.Now())); err != nil {
+		t.Error(err)
 	}
 }

@@ -114,7 +114,8 @@ func (r *Row) addExpiries(t *v1alpha1.Tunnel, kubeconfig time.Time) {
 	}
 	for _, c := range t.Status.Kubeconfig.Copies {
 		if c.CertificateNotAfter != nil {
-			r.Expiries = append(r.Expiries, Expiry{"copy " + c.Namespace + "/" + c.Name, c.CertificateNotAfter.Time})
+			// UTC: a local time may be in the year 10000, which JSON cannot encode.
+			r.Expiries = append(r.Expiries, Expiry{"copy " + c.Namespace + "/" + c.Name, c.CertificateNotAfter.UTC()})
 		}
 	}
 	slices.SortStableFunc(r.Expiries, func(a, b Expiry) int { return a.NotAfter.Compare(b.NotAfter) })

@@ -1,6 +1,7 @@
 package summary_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -267,6 +268,25 @@ func TestRow(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"edge edge-a", "edge edge-b", "kubeconfig", "apiserver"}, of); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestCertificateWithoutAnEnd has certificates without an end (RFC 5280), read in a time zone east of UTC: their local
+// end is in the year 10000, which JSON cannot encode.
+func TestCertificateWithoutAnEnd(t *testing.T) {
+	end := metav1.NewTime(time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC).In(time.FixedZone("east", 3600)))
+	c, tunnel := pair("c1", func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+		t.Status.Edges[0].APIServer.CertificateNotAfter, t.Status.Edges[1].APIServer = &end, nil
+		t.Status.Kubeconfig.Copies = []v1alpha1.KubeconfigCopyStatus{
+			{Namespace: "argocd", Name: "c1", CertificateNotAfter: &end},
+		}
+	})
+	view := summary.Build(summary.Input{Clusters: []clusterv1.Cluster{c}, Tunnels: []v1alpha1.Tunnel{tunnel}}, now)
+	if len(view.Rows[0].Expiries) != 4 {
+		t.Errorf("got %+v", view.Rows[0].Expiries)
+	}
+	if _, err := json.Marshal(view); err != nil {
+		t.Error(err)
 	}
 }
 
