@@ -35,7 +35,6 @@ const (
 	maxHeader      = 16 << 10
 	headerTime     = 5 * time.Second
 	idleTime       = 90 * time.Second
-	writeTime      = 10 * time.Second // of one event: a reader that takes nothing for this long is disconnected
 	closeTime      = 5 * time.Second
 )
 
@@ -61,6 +60,7 @@ type Config struct {
 type Timing struct {
 	Gather  time.Duration // changes within it form one event; 250 ms
 	Beat    time.Duration // the longest time without an event; 15 s
+	Write   time.Duration // of one event: a reader that takes nothing for this long is disconnected; 10 s
 	Stream  time.Duration // the duration of a stream, after which its reader is reviewed again; 10 min
 	Check   time.Duration // between two checks of a Cluster whose page is open; 15 s
 	Request time.Duration // for a request that is not a stream; 30 s
@@ -100,6 +100,7 @@ func New(c Config) (*Page, error) {
 	}{
 		{&c.Timing.Gather, 250 * time.Millisecond},
 		{&c.Timing.Beat, 15 * time.Second},
+		{&c.Timing.Write, 10 * time.Second},
 		{&c.Timing.Stream, 10 * time.Minute},
 		{&c.Timing.Check, 15 * time.Second},
 		{&c.Timing.Request, 30 * time.Second},

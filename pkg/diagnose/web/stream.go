@@ -14,6 +14,7 @@ import (
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
+	limit   time.Duration // of one write
 }
 
 // open begins a stream. The result's ctx ends when the reader disconnects, or after the duration of a stream.
@@ -21,7 +22,7 @@ func (p *Page) open(w http.ResponseWriter, r *http.Request) (*stream, context.Co
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
 	h.Set("X-Accel-Buffering", "no") // otherwise nginx would buffer events
-	s := &stream{w: w, control: http.NewResponseController(w)}
+	s := &stream{w: w, control: http.NewResponseController(w), limit: p.Timing.Write}
 	_ = s.control.SetReadDeadline(time.Time{}) // that of the request would end the stream too
 	// Streams that began together do not end together.
 	lasts := p.Timing.Stream - time.Duration(rand.Int64N(int64(p.Timing.Stream/5)+1))
@@ -44,13 +45,17 @@ func (s *stream) send(event, id string, data any) error {
 }
 
 func (s *stream) write(text string) error {
-	if err := s.control.SetWriteDeadline(time.Now().Add(writeTime)); err != nil {
+	if err := s.control.SetWriteDeadline(time.Now().Add(s.limit)); err != nil {
 		return err
 	}
 	if _, err := s.w.Write([]byte(text)); err != nil {
 		return err
 	}
-	return s.control.Flush()
+	if err := s.control.Flush(); err != nil {
+		return err
+	}
+	// With HTTP/2 a write deadline ends the stream even if nothing is being written, and beats are further apart.
+	return s.control.SetWriteDeadline(time.Time{})
 }
 
 // begin sends the first line of every stream: when a disconnected reader reconnects, in ms.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -164,6 +165,39 @@ func TestAReconnectingReaderReceivesOnlyTheChanges(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestAQuietStreamOfHTTP2Continues reads more than one beat from one response, each later than the limit of a write.
+func TestAQuietStreamOfHTTP2Continues(t *testing.T) {
+	p := newPage(t, newFleet(1), web.Config{
+		Timing: web.Timing{Write: 500 * time.Millisecond, Beat: 700 * time.Millisecond},
+	})
+	server := httptest.NewUnstartedServer(p.Handler())
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	t.Cleanup(server.CloseClientConnections)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/api/fleet/events", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK || response.ProtoMajor != 2 {
+		t.Fatalf("%s over %s", response.Status, response.Proto)
+	}
+	lines := bufio.NewScanner(response.Body)
+	for beats := 0; beats < 2; {
+		if !lines.Scan() {
+			t.Fatalf("the stream ended after %d beats: %v", beats, lines.Err())
+		}
+		if lines.Text() == "event: beat" {
+			beats++
+		}
+	}
 }
 
 // crowd opens the pages of as many Clusters as are permitted, and then of more, which are rejected.
