@@ -45,7 +45,10 @@ func (p *Page) document() (payload, bool) {
 		return payload{}, false
 	}
 	now := p.Now()
-	if p.payload.zip != nil && (now.Sub(p.payload.made) < payloadTime || p.payload.cursor == p.fleet.now()) {
+	// The document of a quiet fleet is made anew too: a reader takes its Now for the server's time until the next beat.
+	age := now.Sub(p.payload.made)
+	current := age < payloadTime || age < p.Timing.Beat && p.payload.cursor == p.fleet.now()
+	if p.payload.zip != nil && current {
 		return p.payload, true
 	}
 	rows, cursor := p.fleet.all()

@@ -77,6 +77,7 @@ func follow(t *testing.T, url, last string) *events {
 // document returns the page's document of the whole fleet.
 func document(t *testing.T, p *web.Page) (d struct {
 	Cursor  string
+	Now     int64
 	Columns []string
 	Rows    [][]any
 },
@@ -95,6 +96,17 @@ func document(t *testing.T, p *web.Page) (d struct {
 		t.Fatal(err)
 	}
 	return d
+}
+
+func TestTheDocumentOfAQuietFleetHasTheTime(t *testing.T) {
+	now := time.Now()
+	p := newPage(t, newFleet(1), web.Config{Now: func() time.Time { return now }})
+	first := document(t, p)
+	now = now.Add(time.Hour)
+	if again := document(t, p); again.Now != now.Unix() || again.Cursor != first.Cursor {
+		t.Errorf("after an hour it has the time %d and cursor %s, want %d and %s", again.Now, again.Cursor, now.Unix(),
+			first.Cursor)
+	}
 }
 
 func TestAReconnectingReaderReceivesOnlyTheChanges(t *testing.T) {
