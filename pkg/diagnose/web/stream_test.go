@@ -11,11 +11,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/pkg/diagnose/summary"
 	"github.com/fairlead/fairlead/pkg/diagnose/web"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -257,6 +259,23 @@ func TestReadersAreBoundedAndReleased(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestAPanicWhileObjectsAreReadEndsOnlyThatRead has a panic at the first read of an open page, which is retried.
+func TestAPanicWhileObjectsAreReadEndsOnlyThatRead(t *testing.T) {
+	fleet := newFleet(1)
+	var reads atomic.Int32
+	p := newPage(t, fleet, web.Config{Live: func(_ context.Context, ids ...string) *summary.Live {
+		if len(ids) > 0 && reads.Add(1) == 1 {
+			panic("an object with unexpected content")
+		}
+		return nil
+	}})
+	key := fleet.first(func(*v1alpha1.Tunnel) bool { return true })
+	s := follow(t, serve(t, p)+"api/cluster/events?namespace="+key.Namespace+"&name="+key.Name, "")
+	if kind, _ := s.next(); kind != "cluster" || reads.Load() < 2 {
+		t.Errorf("got %s after %d reads, want the cluster after 2", kind, reads.Load())
+	}
 }
 
 func TestAnOpenPageUpdatesObjectsAndHops(t *testing.T) {

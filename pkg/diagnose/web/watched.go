@@ -119,11 +119,7 @@ func (p *Page) attending(ctx context.Context, key model.Key, c *watched) {
 	var parts errgroup.Group
 	parts.Go(func() error {
 		for ctx.Err() == nil {
-			if data, err := p.objectsOf(ctx, key); err == nil {
-				c.set(eventObjects, data)
-			} else if ctx.Err() == nil {
-				p.Log.Warn("cannot read the objects of an open page", "cluster", key.String(), "error", err)
-			}
+			p.readOnce(ctx, key, c)
 			select {
 			case <-ctx.Done():
 			case <-c.changed:
@@ -141,6 +137,18 @@ func (p *Page) attending(ctx context.Context, key model.Key, c *watched) {
 		return nil
 	})
 	_ = parts.Wait()
+}
+
+// readOnce reads the objects of a Cluster. Like update, it recovers from panics.
+func (p *Page) readOnce(ctx context.Context, key model.Key, c *watched) {
+	defer p.survive(key)
+	data, err := p.objectsOf(ctx, key)
+	switch {
+	case err == nil:
+		c.set(eventObjects, data)
+	case ctx.Err() == nil:
+		p.Log.Warn("cannot read the objects of an open page", "cluster", key.String(), "error", err)
+	}
 }
 
 // checkOnce checks all hops of a Cluster.
