@@ -23,6 +23,7 @@ func TestCheckRejectsInvalidCommandLines(t *testing.T) {
 		"all namespaces of one":     {"check", "c1", "-A"},
 		"none at a time":            {"check", "--all", "--parallel=0"},
 		"no time":                   {"check", "c1", "--timeout=0s"},
+		"a watch of no time":        {"check", "c1", "--watch-for=0s"},
 		"an output that is unknown": {"check", "c1", "-o", "xml"},
 	} {
 		t.Run(name, func(t *testing.T) {

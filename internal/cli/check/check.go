@@ -72,8 +72,8 @@ command line is invalid.`),
 				return errors.New("--all-namespaces needs --all")
 			case f.parallel < 1 || f.parallel > maxParallel:
 				return fmt.Errorf("--parallel: %d is not between 1 and %d", f.parallel, maxParallel)
-			case f.timeout <= 0:
-				return errors.New("--timeout must be more than 0")
+			case f.timeout <= 0 || f.stream <= 0:
+				return errors.New("--timeout and --watch-for must be more than 0")
 			}
 			return nil
 		},
@@ -89,7 +89,9 @@ command line is invalid.`),
 	flags.BoolVar(&f.all, "all", false, "check all Clusters of the namespace that have or want a tunnel")
 	flags.BoolVarP(&f.everywhere, "all-namespaces", "A", false, "with --all: check the Clusters of all namespaces")
 	flags.IntVar(&f.parallel, "parallel", defaultParallel, "with --all: number of Clusters to check at the same time")
-	flags.DurationVar(&f.timeout, "timeout", defaultCheckTime, "time limit for the check of one Cluster")
+	flags.DurationVar(
+		&f.timeout, "timeout", defaultCheckTime, "time limit for the check of one Cluster, in addition to --watch-for",
+	)
 	flags.DurationVar(&f.stream, "watch-for", 3*time.Second, "how long a watch must stay open")
 	flags.StringVar(
 		&f.via, "via", "", "host:port to dial instead of the kubeconfig's address, such as a forwarded port of the gateways",
@@ -97,6 +99,9 @@ command line is invalid.`),
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	return cmd
 }
+
+// limit is the time limit for one Cluster.
+func (f *checkFlags) limit() time.Duration { return f.timeout + f.stream }
 
 func (f *checkFlags) run(cmd *cobra.Command, args []string) error {
 	if err := f.Validate(); err != nil {
@@ -112,7 +117,7 @@ func (f *checkFlags) run(cmd *cobra.Command, args []string) error {
 	if f.all {
 		return f.checkAll(cmd, m, checker)
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), f.limit())
 	defer cancel()
 	progress := output.NewProgress(cmd)
 	progress.Update("checking %s/%s …", m.Namespace, args[0])
@@ -216,7 +221,7 @@ func (f *checkFlags) checkAll(cmd *cobra.Command, m *management.Client, checker 
 	group.SetLimit(f.parallel)
 	for i, key := range keys {
 		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.limit())
 			defer cancel()
 			reports[i] = checker.Check(ctx, key)
 			counting.Lock()

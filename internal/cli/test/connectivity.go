@@ -25,7 +25,7 @@ const (
 	defaultConnections = 50
 	// defaultBytes is larger than the buffers of the Envoys on the path together.
 	defaultBytes = 8 << 20
-	// defaultTestTime bounds the tests of one Cluster, without --idle.
+	// defaultTestTime bounds the tests of one Cluster, without --idle and --watch-for.
 	defaultTestTime = 5 * time.Minute
 	// maxIdle is more than the idle timeout of known load balancers, an hour at most.
 	maxIdle = 2 * time.Hour
@@ -77,7 +77,9 @@ Exit codes: 0 no test failed; 1 a test failed, a Cluster could not be tested, or
 	set.Int64Var(&f.bytes, "bytes", defaultBytes, "number of bytes to download")
 	set.DurationVar(&f.idle, "idle", 0, "also test a connection that is idle for this time")
 	set.DurationVar(&f.watchFor, "watch-for", 3*time.Second, "how long a watch must stay open")
-	set.DurationVar(&f.timeout, "timeout", defaultTestTime, "time limit for one Cluster, in addition to --idle")
+	set.DurationVar(
+		&f.timeout, "timeout", defaultTestTime, "time limit for one Cluster, in addition to --idle and --watch-for",
+	)
 	set.StringVar(&f.sni, "sni", "", "also test mode sni through the gateways at this host:port")
 	set.StringVar(&f.connect, "connect", "", "also test mode connect through the gateways at this host:port")
 	set.StringVar(&f.exec, "exec", "", "also run echo in this Pod of the workload cluster: namespace/name")
@@ -117,6 +119,9 @@ func (f *connectivityFlags) check(names []string) (err error) {
 	return f.validate(names)
 }
 
+// limit is the time limit for one Cluster, whose hops are checked again after a test has failed.
+func (f *connectivityFlags) limit() time.Duration { return f.timeout + f.idle + 2*f.watchFor }
+
 // clusterReport is the result for one Cluster.
 type clusterReport struct {
 	check.Report                // by fairlead check; its Status includes Tests
@@ -151,7 +156,7 @@ func (f *connectivityFlags) run(cmd *cobra.Command, names []string) error {
 	for i, key := range keys {
 		group.Go(func() error {
 			progress.Update("testing %s …", key)
-			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout+f.idle)
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.limit())
 			defer cancel()
 			reports[i] = t.test(ctx, key)
 			return nil

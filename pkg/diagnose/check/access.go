@@ -24,6 +24,8 @@ const (
 	// maxAnswer bounds how much of an answer is read.
 	maxAnswer = 64 << 10
 	userAgent = "fairlead-check"
+	// moreTime is the cure for a check whose time has ended.
+	moreTime = "give the check more time with --timeout"
 )
 
 // client returns an HTTP client with the settings of the kubeconfig and with connections of its own.
@@ -220,8 +222,9 @@ func (v *visit) otherMode() string {
 	)
 }
 
-// checkWatch keeps a watch open for a while, to detect anything that cuts streams.
-func checkWatch(ctx context.Context, v *visit) finding {
+// checkWatch keeps a watch open for a while, to detect anything that cuts streams. The end of the time for the check is
+// not a cut.
+func checkWatch(whole context.Context, v *visit) finding {
 	if f := v.cannotAsk(); f != nil {
 		return *f
 	}
@@ -233,25 +236,27 @@ func checkWatch(ctx context.Context, v *visit) finding {
 		return skipped("the kubeconfig cannot be used")
 	}
 	defer client.CloseIdleConnections()
-	long := v.Watch
-	if long <= 0 {
-		long = defaultWatch
-	}
-	ctx, cancel := context.WithCancel(ctx)
+	long := v.watchTime()
+	ctx, cancel := context.WithCancel(whole)
 	defer cancel()
-	request, err := http.NewRequestWithContext(
-		ctx, http.MethodGet, server+"/api/v1/namespaces?watch=true&resourceVersion=0&timeoutSeconds=60", http.NoBody,
+	// The apiserver ends a watch after timeoutSeconds, which must be later than this check does.
+	url := fmt.Sprintf(
+		"%s/api/v1/namespaces?watch=true&resourceVersion=0&timeoutSeconds=%d", server, int(long.Seconds())+60,
 	)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return skipped("the kubeconfig cannot be used")
 	}
 	opening := time.AfterFunc(requestTime, cancel)
 	response, err := client.Do(request)
-	if !opening.Stop() || err != nil {
+	switch {
+	case !opening.Stop() || err != nil && whole.Err() == nil:
 		return broken(
 			"a watch does not open", "requests are answered but streams are not: a device on the path buffers responses",
 			"check for a proxy between this machine and the gateway, and between edge and apiserver",
 		)
+	case err != nil:
+		return unknown("the time for the check ended before a watch was open", moreTime)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
@@ -267,6 +272,9 @@ func checkWatch(ctx context.Context, v *visit) finding {
 		return ok("a watch stayed open for %s", long)
 	}
 	after := time.Since(began).Round(time.Millisecond)
+	if whole.Err() != nil {
+		return unknown(fmt.Sprintf("the time for the check ended after a watch was open for %s of %s", after, long), moreTime)
+	}
 	if err == nil {
 		err = io.EOF
 	}

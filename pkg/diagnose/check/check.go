@@ -71,7 +71,7 @@ type Hop struct {
 	ID    ID
 	Title string // what is tested, for people
 	look  func(ctx context.Context, v *visit) finding
-	// limit is the timeout of one check.
+	// limit is the timeout of one check. That of HopWatch is in addition to Checker.Watch.
 	limit time.Duration
 	// ofNetworks: the hop exists only for a Cluster with RemoteNetworks.
 	ofNetworks bool
@@ -170,8 +170,16 @@ type Checker struct {
 	Now func() time.Time
 }
 
+// watchTime is how long a watch must stay open.
+func (c *Checker) watchTime() time.Duration {
+	if c.Watch > 0 {
+		return c.Watch
+	}
+	return defaultWatch
+}
+
 // Check checks all hops of one Cluster. It never fails, because an observation that is not possible is a finding too.
-// It takes at most the sum of the limits of the hops, or ends with ctx.
+// It takes at most the sum of the limits of the hops and Watch, or ends with ctx.
 func (c *Checker) Check(ctx context.Context, key client.ObjectKey) Report {
 	v := &visit{Checker: c, key: key}
 	v.defaults()

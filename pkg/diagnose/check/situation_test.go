@@ -78,7 +78,9 @@ type situation struct {
 	lookupErr error
 	dialErr   map[string]error // by address
 	via       string
-	ended     bool // the time for the check has ended
+	ended     bool               // the time for the check has ended
+	end       context.CancelFunc // ends the time for the check, while it runs
+	watch     time.Duration      // Checker.Watch
 	noSecrets bool
 
 	serve       http.HandlerFunc  // the apiserver
@@ -106,7 +108,7 @@ func newSituation(t *testing.T) *situation {
 		rewrites: true, refuses: map[string]error{}, mayNot: map[string]bool{},
 		way:       kubeconfig.Endpoint{Server: "https://" + gatewayName + ":6443", TLSServerName: tunnelName},
 		addresses: map[string][]netip.Addr{gatewayName: {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}},
-		dialErr:   map[string]error{}, serve: wellServed,
+		dialErr:   map[string]error{}, serve: wellServed, watch: 20 * time.Millisecond,
 	}
 	meta := metav1.ObjectMeta{Namespace: "prod", Name: "c1", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}
 	s.cluster = &clusterv1.Cluster{ObjectMeta: *meta.DeepCopy()}
@@ -223,7 +225,7 @@ func (s *situation) check(t *testing.T) Report {
 	server := s.apiserver(t)
 	objects := s.objects(t)
 	checker := &Checker{
-		Objects: objects, Asks: objects, Secrets: objects, Servers: s, Via: s.via, Watch: 20 * time.Millisecond,
+		Objects: objects, Asks: objects, Secrets: objects, Servers: s, Via: s.via, Watch: s.watch,
 		Network: network{s, server.Listener.Addr().String()}, Now: func() time.Time { return s.now },
 	}
 	if s.noSecrets {
@@ -231,6 +233,7 @@ func (s *situation) check(t *testing.T) Report {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	s.end = cancel
 	if s.ended {
 		cancel()
 	}

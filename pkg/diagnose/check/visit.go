@@ -103,7 +103,11 @@ func (v *visit) installation() string {
 
 // visit checks one hop.
 func (v *visit) visit(ctx context.Context, hop Hop) Result {
-	return Measure(ctx, hop.ID, hop.Title, hop.limit, func(ctx context.Context) Outcome {
+	limit := hop.limit
+	if hop.ID == HopWatch {
+		limit += v.watchTime()
+	}
+	return Measure(ctx, hop.ID, hop.Title, limit, func(ctx context.Context) Outcome {
 		f := hop.look(ctx, v)
 		v.broken[hop.ID] = f.status == Broken
 		return Outcome{f.status, f.detail, f.cause, f.cure}
