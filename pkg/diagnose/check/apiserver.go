@@ -84,7 +84,7 @@ func (v *visit) atAPIServer(ctx context.Context) (all []observed.Edge, late stri
 		fresh = append(fresh, e)
 		reached = reached || !e.APIServer.CertificateEnd.IsZero()
 	}
-	v.unreached = len(others) == 0 && !reached && len(v.silent()) == 0
+	v.unreached = len(others) == 0 && !reached && len(v.silent()) == 0 && v.unheard() == ""
 	if len(fresh) > 0 {
 		all = fresh
 	}

@@ -117,3 +117,16 @@ func TestACurrentProbeOutranksAnEarlierReport(t *testing.T) {
 		})
 	}
 }
+
+// TestAnEdgeOfASilentServerMayReachTheAPIServer: requests are sent although no edge that reports reaches it.
+func TestAnEdgeOfASilentServerMayReachTheAPIServer(t *testing.T) {
+	down := &observed.APIServer{Address: "a:6443", Reason: model.APIServerConnectionRefused}
+	for _, servers := range [][]collect.Server{silence(), silence()[:1]} {
+		v := visitOf(&collect.Fleet{Servers: servers, Edges: []observed.Edge{{Node: "e1", Connected: true}}})
+		v.Servers = probingServers{looks: []collect.EdgeProbe{{Node: "e1", APIServer: down}}}
+		f := checkAPIServer(t.Context(), v)
+		if f.status != Broken || v.unreached != (len(servers) == 1) {
+			t.Errorf("%d servers: got %+v, unreached %t", len(servers), f, v.unreached)
+		}
+	}
+}

@@ -182,9 +182,10 @@ func (v *visit) mute(ctx context.Context, connected []string) string {
 	return strings.Join(all, "; ")
 }
 
-// silent returns the edges that have tunnels and do not report, once every agent has had time to.
+// silent returns the edges that have tunnels and do not report, once every agent has had time to. If an xds-server did
+// not answer, that is not known.
 func (v *visit) silent() []string {
-	if v.observed == nil || v.notObserved != "" {
+	if v.observed == nil || v.notObserved != "" || v.unheard() != "" {
 		return nil
 	}
 	return v.observed.Unreported(v.revoked)

@@ -211,17 +211,17 @@ func checkEgress(ctx context.Context, v *visit) finding {
 	if len(connected) > 0 {
 		return ok("%s is connected", strings.Join(connected, ", "))
 	}
-	if e.notObserved != "" {
+	if e.notObserved != "" || e.unheard() != "" {
 		return e.egressOnRecord()
 	}
 	return findingOf(remotenetworks.EgressAway(away))
 }
 
-// egressOnRecord returns the finding from the Tunnel's status, if no server can be queried.
+// egressOnRecord returns the finding from the Tunnel's status, if a server cannot be queried.
 func (v *visit) egressOnRecord() finding {
 	ready := apimeta.FindStatusCondition(v.tunnel.Status.Conditions, v1alpha1.ConditionTunnelReady)
 	if ready == nil || ready.Status == metav1.ConditionUnknown {
-		return unknown(v.notObserved, v.howToSee())
+		return unknown(cmp.Or(v.notObserved, v.unheard()), v.howToSee())
 	}
 	if fault := remotenetworks.EgressOnRecord(ready); fault != nil {
 		return findingOf(fault)
@@ -268,7 +268,8 @@ func checkNetworkEdges(ctx context.Context, v *visit) finding {
 
 // lost returns a warning about edges that have no tunnel while others have.
 func (v *visit) lost() finding {
-	if v.tunnel == nil || v.observed == nil || v.notObserved != "" {
+	if v.tunnel == nil || v.observed == nil || v.notObserved != "" ||
+		slices.ContainsFunc(v.observed.Gateways, func(g collect.Gateway) bool { return v.unseen(&g) }) {
 		return finding{}
 	}
 	var lost []string

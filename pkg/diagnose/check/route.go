@@ -31,6 +31,22 @@ func (v *visit) observe(ctx context.Context) bool {
 	return v.notObserved == ""
 }
 
+// unheard returns why some xds-servers did not answer; empty: all did, or none was queried. A gateway or an edge that
+// does not report to the others may report to one of these.
+func (v *visit) unheard() string {
+	if v.observed == nil {
+		return ""
+	}
+	var all []string
+	for _, err := range v.observed.Silent() {
+		all = append(all, text(err))
+	}
+	return strings.Join(all, "; ")
+}
+
+// unseen returns whether a gateway may report to an xds-server that did not answer.
+func (v *visit) unseen(g *collect.Gateway) bool { return g.Away() && v.unheard() != "" }
+
 // howToSee is the cure if the xds-servers cannot be queried from here.
 func (v *visit) howToSee() string {
 	return "run fairlead check as a user that may list Pods and create pods/portforward in " +
@@ -61,49 +77,65 @@ func checkRoute(ctx context.Context, v *visit) finding {
 	if !v.observe(ctx) {
 		return unknown(v.notObserved, v.howToSee())
 	}
-	var away, connected, routes []string
-	var faults []finding
+	var all routes
 	for i := range v.observed.Gateways {
 		g := &v.observed.Gateways[i]
 		switch {
 		case g.Away():
-			away = append(away, g.Name+since(g.Since, v.now()))
+			all.away = append(all.away, g.Name+since(g.Since, v.now()))
 		case g.Connected:
-			connected = append(connected, g.Name)
-			faults = append(faults, v.hangsOf(g)...)
-			faults = append(faults, v.routesOf(g)...)
-			routes = names(g.Resources)
+			all.connected = append(all.connected, g.Name)
+			all.faults = append(all.faults, v.hangsOf(g)...)
+			all.faults = append(all.faults, v.routesOf(g)...)
+			all.names = names(g.Resources)
 		}
 	}
-	if at := slices.IndexFunc(faults, func(f finding) bool { return f.status == Broken }); at >= 0 {
-		return faults[at]
+	return v.judgeRoutes(all)
+}
+
+// routes describes the routes on the gateways.
+type routes struct {
+	names           []string // of the routes
+	connected, away []string // gateways that report, or do not
+	faults          []finding
+}
+
+// judgeRoutes returns the finding for the routes on all gateways.
+func (v *visit) judgeRoutes(r routes) finding {
+	if at := slices.IndexFunc(r.faults, func(f finding) bool { return f.status == Broken }); at >= 0 {
+		return r.faults[at]
 	}
 	cure := "check that the gateway-agent runs and reaches an xds-server: kubectl " +
 		"-n " + v.installation() + " logs gateway-<i> reports the reason"
+	away, current := strings.Join(r.away, ", "), strings.Join(r.connected, ", ")
 	switch {
 	case len(v.observed.Gateways) == 0:
 		return broken(
 			"no gateway is known to the xds-servers", "the StatefulSet gateway does not exist, or has no replicas",
 			"kubectl -n "+v.installation()+" scale statefulset gateway --replicas=2",
 		)
-	case len(connected) == 0:
+	case len(r.faults) > 0:
+		return r.faults[0]
+	case len(r.away) > 0 && v.unheard() != "":
+		detail := away + " may report to an xds-server that does not answer (" + v.unheard() + ")"
+		if current != "" {
+			detail += "; " + current + " is up to date"
+		}
+		return unknown(detail, "see the hop servers")
+	case len(r.connected) == 0:
 		return broken(
-			"no gateway reports to an xds-server: "+strings.Join(away, ", "),
+			"no gateway reports to an xds-server: "+away,
 			"the gateways are down, or their gateway-agents do not reach an xds-server: their configuration is old", cure,
 		)
-	case len(faults) > 0:
-		return faults[0]
-	case len(away) > 0:
+	case len(r.away) > 0:
 		return warning(
-			strings.Join(away, ", ")+": the gateway-agent does not report to an xds-server; "+strings.Join(
-				connected, ", ",
-			)+" is up to date",
+			away+": the gateway-agent does not report to an xds-server; "+current+" is up to date",
 			"that gateway is down, or its gateway-agent is down or frozen: its Envoy keeps its last configuration and "+
 				"receives no changes, not even revocations",
 			cure,
 		)
 	}
-	return ok("%s on %s: accepted", strings.Join(routes, ", "), strings.Join(connected, ", "))
+	return ok("%s on %s: accepted", strings.Join(r.names, ", "), current)
 }
 
 func names(resources []collect.Resource) (all []string) {
@@ -133,7 +165,7 @@ func (v *visit) hangsOf(g *collect.Gateway) []finding {
 	cure := "wait: its agent replaces a frozen Envoy after 15 s, at most once in five minutes; if it remains " +
 		"frozen, " + restart
 	for i := range v.observed.Gateways {
-		if v.observed.Gateways[i].Serves() {
+		if other := &v.observed.Gateways[i]; other.Serves() || v.unseen(other) {
 			return []finding{warning(detail, cause, cure)}
 		}
 	}
@@ -191,7 +223,7 @@ func checkTunnels(ctx context.Context, v *visit) finding {
 		return *f
 	}
 	if !v.observe(ctx) {
-		return v.tunnelsOnRecord()
+		return v.tunnelsOnRecord(v.notObserved)
 	}
 	return v.judgeTunnels(v.countTunnels())
 }
@@ -211,12 +243,14 @@ type tunnelCounts struct {
 	without    []string // gateways that accept clients, have no tunnel, and forward to no other gateway
 	holes      []string // edges that have no tunnel on some workers of a gateway
 	incomplete []string // gateways that cannot account for every connection
+	unseen     bool     // a gateway may report to an xds-server that did not answer
 }
 
 // countTunnels counts what the xds-servers reported.
 func (v *visit) countTunnels() (c tunnelCounts) {
 	for i := range v.observed.Gateways {
 		g := &v.observed.Gateways[i]
+		c.unseen = c.unseen || v.unseen(g)
 		if !g.Connected {
 			continue
 		}
@@ -252,9 +286,11 @@ func (v *visit) countTunnels() (c tunnelCounts) {
 func (v *visit) judgeTunnels(c tunnelCounts) finding {
 	detail := strings.Join(c.said, "; ")
 	switch {
+	case c.total == 0 && c.unseen && len(c.without) == 0:
+		return v.tunnelsOnRecord(v.unheard())
 	case len(c.said) == 0:
 		return unknown("no gateway reports to an xds-server", "see the hop route")
-	case c.total == 0:
+	case c.total == 0 && (!c.unseen || len(v.recorded()) == 0):
 		v.cutOff = true
 		cause, cure := v.away()
 		return broken("no gateway has a tunnel to this "+v.place()+" ("+detail+")", cause, cure)
@@ -345,8 +381,8 @@ func (v *visit) reported(node string) *observed.Edge {
 	return v.observed.Edge(node)
 }
 
-// tunnelsOnRecord returns the finding from the recorded tunnels, if no server can be queried.
-func (v *visit) tunnelsOnRecord() finding {
+// recorded returns the number of recorded tunnels of each gateway that has some.
+func (v *visit) recorded() (said []string) {
 	counts := map[string]int{}
 	for _, e := range observed.Recorded(v.tunnel, v.now()) {
 		for _, g := range e.Gateways {
@@ -355,15 +391,20 @@ func (v *visit) tunnelsOnRecord() finding {
 			}
 		}
 	}
-	var said []string
 	for name, n := range counts {
 		said = append(said, fmt.Sprintf("%s: %d", name, n))
 	}
 	slices.Sort(said)
+	return said
+}
+
+// tunnelsOnRecord returns the finding from the recorded tunnels. why is the reason why they were not observed.
+func (v *visit) tunnelsOnRecord(why string) finding {
+	said := v.recorded()
 	if len(said) == 0 {
 		v.cutOff = true
 		cause, cure := v.away()
 		return broken("no gateway has a tunnel to this "+v.place()+", according to the Tunnel's status", cause, cure)
 	}
-	return ok("%s, according to the Tunnel's status (%s)", strings.Join(said, "; "), v.notObserved)
+	return ok("%s, according to the Tunnel's status (%s)", strings.Join(said, "; "), why)
 }

@@ -1,6 +1,8 @@
 package check
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -197,6 +199,91 @@ func TestTunnelsOnGateways(t *testing.T) {
 			v.tunnel.Spec.RevokedEdges = []string{tc.revoked}
 			tc.want.compare(t, checkTunnels(t.Context(), v))
 		})
+	}
+}
+
+// silence returns two xds-servers of which one did not answer, such as one that only this machine does not reach.
+func silence() []collect.Server {
+	return []collect.Server{{Name: "a", Settled: true}, {Name: "b", Err: errors.New("asking xds-server b: refused")}}
+}
+
+// TestASilentServerMayHaveAllReports: gateways and edges that report to an xds-server that did not answer are not down.
+func TestASilentServerMayHaveAllReports(t *testing.T) {
+	drains := func(g *collect.Gateway) { g.Ready = false }
+	recorded := []v1alpha1.EdgeGatewayStatus{{Name: "gateway-1", Tunnels: 2}}
+	for sentence, tc := range map[string]struct {
+		gateways []collect.Gateway
+		recorded []v1alpha1.EdgeGatewayStatus
+		route    expected
+		tunnels  expected
+		cutOff   bool
+	}{
+		"one of two gateways reports there": {
+			gateways(drains, away), recorded,
+			expected{Unknown, "gateway-1 since 2026-05-01T11:00:00Z (1h0m0s) may report to an xds-server that does not answer"},
+			expected{OK, "gateway-1: 2, according to the Tunnel's status (asking xds-server b: refused)"}, false,
+		},
+		"all gateways report there": {
+			gateways(away, away), recorded,
+			expected{Unknown, "may report to an xds-server that does not answer (asking xds-server b: refused)"},
+			expected{OK, "gateway-1: 2, according to the Tunnel's status"}, false,
+		},
+		"the Envoy of the other gateway hangs": {
+			gateways(func(g *collect.Gateway) { drains(g); g.Hang = "its main thread" }, away), recorded,
+			expected{Warning, "the Envoy of gateway-0 hangs"},
+			expected{OK, "gateway-1: 2, according to the Tunnel's status"}, false,
+		},
+		"the other gateway accepts clients and has no tunnel": {
+			gateways(well, away), recorded,
+			expected{Unknown, "gateway-0 is up to date"},
+			expected{Broken, "no tunnel on gateway-0"}, false,
+		},
+		"no tunnel is on record": {
+			gateways(drains, away), nil,
+			expected{Unknown, "gateway-0 is up to date"},
+			expected{Broken, "no gateway has a tunnel to this workload cluster, according to the Tunnel's status"}, true,
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			v := visitOf(&collect.Fleet{Servers: silence(), Gateways: tc.gateways})
+			v.tunnel.Status.Edges = []v1alpha1.EdgeStatus{{NodeID: model.NodeID("e1"), Gateways: tc.recorded}}
+			tc.route.compare(t, checkRoute(t.Context(), v))
+			tc.tunnels.compare(t, checkTunnels(t.Context(), v))
+			if v.cutOff != tc.cutOff {
+				t.Errorf("cut off: %t", v.cutOff)
+			}
+		})
+	}
+}
+
+// TestASilentServerMayHaveTheReportsOfAnEdge has an edge whose tunnels are observed, and no report of it.
+func TestASilentServerMayHaveTheReportsOfAnEdge(t *testing.T) {
+	fleet := &collect.Fleet{
+		Servers: silence(), Gateways: gateways(well), Tunnels: []collect.Tunnel{{Gateway: "gateway-0", Node: "e1"}},
+	}
+	v := visitOf(fleet)
+	expected{Skipped, "no edge is connected"}.compare(t, checkHandshake(t.Context(), v))
+	fleet.Servers = fleet.Servers[:1]
+	expected{Warning, "e1 has tunnels, but does not report"}.compare(t, checkHandshake(t.Context(), v))
+}
+
+// TestAnXDSServerThatOnlyThisMachineDoesNotReach checks a healthy Cluster while everything reports to that server.
+func TestAnXDSServerThatOnlyThisMachineDoesNotReach(t *testing.T) {
+	s := newSituation(t)
+	w := s.withSite()
+	for _, f := range []*collect.Fleet{&s.fleet, w.fleet, w.egressFleet} {
+		f.Servers, f.Tunnels, f.Edges = silence(), nil, nil
+		f.Gateways = slices.Clone(f.Gateways)
+		for i := range f.Gateways {
+			away(&f.Gateways[i])
+		}
+	}
+	w.network.Status.Edges[0].Gateways = s.tunnel.Status.Edges[0].Gateways
+	w.egress.Status.Conditions = append(w.egress.Status.Conditions,
+		condition(v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected))
+	got := s.check(t)
+	if verdict := got.Deciding(); verdict == nil || verdict.ID != HopServers || verdict.Status != Warning {
+		t.Error(shown(got))
 	}
 }
 
