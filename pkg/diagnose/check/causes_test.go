@@ -562,6 +562,9 @@ var others = map[string]other{
 	"a gateway was not sent a route": {HopRoute, Broken, "has not read the Tunnel yet", func(s *situation) {
 		s.fleet.Gateways[0].Resources[0] = collect.Resource{Name: tunnelName, Status: collect.Missing}
 	}},
+	"a gateway has no configuration stream": {HopRoute, Warning, "receives no changes", func(s *situation) {
+		s.fleet.Gateways[0].Resources = nil
+	}},
 	"a gateway does not answer a route": {HopRoute, Warning, "hangs, or is starting", func(s *situation) {
 		s.fleet.Gateways[0].Resources[0] = collect.Resource{Name: tunnelName, Status: collect.Stale}
 	}},

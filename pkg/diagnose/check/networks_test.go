@@ -20,6 +20,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
@@ -92,7 +93,9 @@ func (s *situation) fleetOf(t *v1alpha1.Tunnel, edge, prefix string) *collect.Fl
 		Edges: []observed.Edge{{Node: edge, ID: t.Status.ID, Connected: true, Since: s.now.Add(-time.Hour)}},
 	}
 	for _, g := range s.fleet.Gateways {
-		g.Resources = []collect.Resource{{Name: prefix + t.Status.ID, Status: collect.Synced}}
+		g.Resources = []collect.Resource{
+			{Name: prefix + t.Status.ID, Status: collect.Synced}, {Name: peers.SNIListener, Status: collect.Synced},
+		}
 		f.Gateways = append(f.Gateways, g)
 		f.Tunnels = append(f.Tunnels, collect.Tunnel{Gateway: g.Name, Node: edge, ID: t.Status.ID, Worker: "worker_0"})
 	}

@@ -87,7 +87,9 @@ func checkRoute(ctx context.Context, v *visit) finding {
 			all.connected = append(all.connected, g.Name)
 			all.faults = append(all.faults, v.hangsOf(g)...)
 			all.faults = append(all.faults, v.routesOf(g)...)
-			all.names = names(g.Resources)
+			if g.Resources != nil {
+				all.names = names(g.Resources)
+			}
 		}
 	}
 	return v.judgeRoutes(all)
@@ -102,8 +104,14 @@ type routes struct {
 
 // judgeRoutes returns the finding for the routes on all gateways.
 func (v *visit) judgeRoutes(r routes) finding {
-	if at := slices.IndexFunc(r.faults, func(f finding) bool { return f.status == Broken }); at >= 0 {
-		return r.faults[at]
+	var worst finding
+	for _, f := range r.faults {
+		if severity[f.status] > severity[worst.status] {
+			worst = f
+		}
+	}
+	if worst.status == Broken {
+		return worst
 	}
 	cure := "check that the gateway-agent runs and reaches an xds-server: kubectl " +
 		"-n " + v.installation() + " logs gateway-<i> reports the reason"
@@ -114,8 +122,8 @@ func (v *visit) judgeRoutes(r routes) finding {
 			"no gateway is known to the xds-servers", "the StatefulSet gateway does not exist, or has no replicas",
 			"kubectl -n "+v.installation()+" scale statefulset gateway --replicas=2",
 		)
-	case len(r.faults) > 0:
-		return r.faults[0]
+	case worst.status == Warning:
+		return worst
 	case len(r.away) > 0 && v.unheard() != "":
 		detail := away + " may report to an xds-server that does not answer (" + v.unheard() + ")"
 		if current != "" {
@@ -134,6 +142,9 @@ func (v *visit) judgeRoutes(r routes) finding {
 				"receives no changes, not even revocations",
 			cure,
 		)
+	}
+	if worst.status == Unknown {
+		return worst
 	}
 	return ok("%s on %s: accepted", strings.Join(r.names, ", "), current)
 }
@@ -172,8 +183,11 @@ func (v *visit) hangsOf(g *collect.Gateway) []finding {
 	return []finding{broken(detail+"; no other gateway accepts clients", cause, cure)}
 }
 
-// routesOf returns the faults of one gateway's routes, the worst first.
+// routesOf returns the faults of one gateway's routes.
 func (v *visit) routesOf(g *collect.Gateway) (faults []finding) {
+	if g.Resources == nil {
+		return v.withoutRoutes(g)
+	}
 	for _, r := range g.Resources {
 		what := fmt.Sprintf("%s on %s", r.Name, g.Name)
 		switch r.Status {
@@ -208,6 +222,28 @@ func (v *visit) routesOf(g *collect.Gateway) (faults []finding) {
 		}
 	}
 	return faults
+}
+
+// withoutRoutes returns the fault of a gateway that reports, and whose routes were not observed.
+func (v *visit) withoutRoutes(g *collect.Gateway) []finding {
+	for _, s := range v.observed.Servers {
+		if s.Name == g.Server && s.Unread != nil {
+			return []finding{unknown(
+				"what was sent to "+g.Name+" is not known: "+text(s.Unread),
+				"run fairlead check again; if it fails again, read the log of that xds-server: kubectl "+
+					"-n "+v.installation()+" logs deployment/xds-server",
+			)}
+		}
+	}
+	if !g.Since.IsZero() && v.now().Sub(g.Since) <= gracePeriod { // its streams open one after the other
+		return []finding{unknown(g.Name+" has no configuration stream yet", "run fairlead check again")}
+	}
+	return []finding{warning(
+		g.Name+" reports to an xds-server, but has no configuration stream",
+		"the gateway-agent has no stream for its Envoy's configuration: its Envoy keeps its last configuration and receives "+
+			"no changes, not even revocations",
+		"wait a few seconds; then see the log of the gateway: kubectl -n "+v.installation()+" logs "+g.Name,
+	)}
 }
 
 func since(t, now time.Time) string {
@@ -267,7 +303,8 @@ func (v *visit) countTunnels() (c tunnelCounts) {
 			count += fmt.Sprintf(" on %d workers", len(workers))
 		}
 		c.said = append(c.said, count)
-		if n == 0 && g.Ready && !peers.Forwards(v.listeners[g.Name]) {
+		// Without its listener it is not known whether a gateway forwards clients.
+		if listener, seen := v.listeners[g.Name]; n == 0 && g.Ready && seen && !peers.Forwards(listener) {
 			c.without = append(c.without, g.Name)
 		}
 		if g.Incomplete != "" {

@@ -67,6 +67,11 @@ func route(status collect.Status, since time.Time, refusal string) func(*collect
 	}
 }
 
+// without is a gateway whose routes were not observed, and its server.
+func without(since time.Time, server ...string) func(*collect.Gateway) {
+	return func(g *collect.Gateway) { g.Since, g.Resources, g.Server = since, nil, strings.Join(server, "") }
+}
+
 func TestRoutesOnGateways(t *testing.T) {
 	hangs := func(g *collect.Gateway) { g.Hang = "its main thread" }
 	for sentence, tc := range map[string]struct {
@@ -119,6 +124,22 @@ func TestRoutesOnGateways(t *testing.T) {
 			gateways(func(g *collect.Gateway) { hangs(g); g.Ready = false }, away),
 			expected{Broken, "no other gateway accepts clients"},
 		},
+		"an agent has no configuration stream": {
+			gateways(without(noon.Add(-time.Hour)), well),
+			expected{Warning, "gateway-0 reports to an xds-server, but has no configuration stream"},
+		},
+		"an agent has just connected": {
+			gateways(without(noon.Add(-time.Second))),
+			expected{Unknown, "gateway-0 has no configuration stream yet"},
+		},
+		"the routes of one gateway were not read": {
+			gateways(without(noon.Add(-time.Hour), "b"), well),
+			expected{Unknown, "what was sent to gateway-0 is not known: asking xds-server b: unimplemented"},
+		},
+		"a fault outranks routes that were not read": {
+			gateways(without(noon.Add(-time.Hour), "b"), away),
+			expected{Warning, "gateway-1 since 2026-05-01T11:00:00Z (1h0m0s): the gateway-agent does not report"},
+		},
 		"an agent reports and answers no question": {
 			gateways(well, func(g *collect.Gateway) { g.Problem = "too slow" }),
 			expected{Warning, "the gateway-agent of gateway-1 does not answer: too slow"},
@@ -129,7 +150,11 @@ func TestRoutesOnGateways(t *testing.T) {
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			tc.want.compare(t, checkRoute(t.Context(), visitOf(&collect.Fleet{Gateways: tc.gateways})))
+			fleet := &collect.Fleet{
+				Servers:  []collect.Server{{Name: "a"}, {Name: "b", Unread: errors.New("asking xds-server b: unimplemented")}},
+				Gateways: tc.gateways,
+			}
+			tc.want.compare(t, checkRoute(t.Context(), visitOf(fleet)))
 		})
 	}
 }
@@ -172,6 +197,11 @@ func TestTunnelsOnGateways(t *testing.T) {
 			"",
 			expected{Broken, "no tunnel on gateway-1"},
 		},
+		"one has none, and whether it forwards was not observed": {
+			collect.Fleet{Gateways: gateways(well, well), Tunnels: both[2:]},
+			"",
+			expected{OK, "gateway-0: 0; gateway-1: 1"},
+		},
 		"one that takes no clients has none": {
 			collect.Fleet{Gateways: gateways(well, func(g *collect.Gateway) { g.Ready = false }), Tunnels: both[:2]},
 			"",
@@ -197,6 +227,7 @@ func TestTunnelsOnGateways(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			v := visitOf(&tc.fleet)
 			v.tunnel.Spec.RevokedEdges = []string{tc.revoked}
+			v.listeners = map[string]*anypb.Any{"gateway-1": nil}
 			tc.want.compare(t, checkTunnels(t.Context(), v))
 		})
 	}
@@ -247,6 +278,7 @@ func TestASilentServerMayHaveAllReports(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			v := visitOf(&collect.Fleet{Servers: silence(), Gateways: tc.gateways})
 			v.tunnel.Status.Edges = []v1alpha1.EdgeStatus{{NodeID: model.NodeID("e1"), Gateways: tc.recorded}}
+			v.listeners = map[string]*anypb.Any{"gateway-0": nil}
 			tc.route.compare(t, checkRoute(t.Context(), v))
 			tc.tunnels.compare(t, checkTunnels(t.Context(), v))
 			if v.cutOff != tc.cutOff {

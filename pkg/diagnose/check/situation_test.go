@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,6 +38,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/enrol"
+	"github.com/fairlead/fairlead/pkg/envoy/peers"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/observed"
@@ -164,7 +166,9 @@ func (s *situation) observe() {
 	for _, name := range []string{"gateway-0", "gateway-1"} {
 		s.fleet.Gateways = append(s.fleet.Gateways, collect.Gateway{
 			Name: name, Installed: true, Connected: true, Ready: true, Since: s.now.Add(-time.Hour),
-			Resources: []collect.Resource{{Name: tunnelName, Status: collect.Synced}},
+			Resources: []collect.Resource{
+				{Name: tunnelName, Status: collect.Synced}, {Name: peers.SNIListener, Status: collect.Synced},
+			},
 		})
 		tunnel := collect.Tunnel{Gateway: name, Node: "e1", ID: s.tunnel.Spec.ID, Worker: "worker_0"}
 		s.fleet.Tunnels = append(s.fleet.Tunnels, tunnel)
@@ -242,10 +246,12 @@ func (s *situation) check(t *testing.T) Report {
 
 // Observe implements Servers.
 func (s *situation) Observe(_ context.Context, id string, _ []string) (collect.Fleet, error) {
+	fleet := s.fleet
 	if f := s.sites[id]; f != nil {
-		return *f, s.fleetErr
+		fleet = *f
 	}
-	return s.fleet, s.fleetErr
+	fleet.Gateways = slices.Clone(fleet.Gateways) // the caller may change it
+	return fleet, s.fleetErr
 }
 
 // Look implements Servers.

@@ -28,6 +28,9 @@ type Server struct {
 	// Settled is false while agents may not have had time to report to it since it started.
 	Settled bool
 	Err     error // why it did not answer; nil: it did
+	// Unread is why it did not answer with the resources of its gateways, although it answered; nil: it did, or was not
+	// queried for them.
+	Unread error
 }
 
 // Fleet is what all servers together observe of the agents that report. All lists are sorted by name.
@@ -56,7 +59,8 @@ type Gateway struct {
 	Zone    string
 	Ways    []observed.Way
 	Problem string // why Worker, Since and RTT of its tunnels are not known; empty: they are, or were not requested
-	// Resources has one entry for each name that Observe received; nil: its agent has no xDS stream, or no name was given.
+	// Resources has one entry for each name that Observe received; nil: its agent has no xDS stream, its server has Unread,
+	// or no name was given.
 	Resources []Resource
 }
 

@@ -28,15 +28,22 @@ func (s *Servers) Nodes(ctx context.Context, node string) ([]Node, error) {
 			MatchPattern: &matcherv3.StringMatcher_Exact{Exact: model.NodeID(node)},
 		}}}
 	}
-	return s.nodes(ctx, func(ctx context.Context, c *connection) ([]*statusv3.ClientConfig, error) {
+	nodes, errs := s.nodes(ctx, func(ctx context.Context, c *connection) ([]*statusv3.ClientConfig, error) {
 		answer, err := statusv3.NewClientStatusDiscoveryServiceClient(c.conn).FetchClientStatus(ctx, request)
 		return answer.GetConfig(), err
 	})
+	return nodes, errors.Join(errs...)
 }
 
 // Resources returns each connected gateway, and each edge that has any of the resources with these names. Each has
 // the resources that it was sent, with their contents.
 func (s *Servers) Resources(ctx context.Context, names ...string) ([]Node, error) {
+	nodes, errs := s.resources(ctx, names)
+	return nodes, errors.Join(errs...)
+}
+
+// resources is Resources with the error of each server.
+func (s *Servers) resources(ctx context.Context, names []string) ([]Node, []error) {
 	return s.nodes(ctx, func(ctx context.Context, c *connection) (all []*statusv3.ClientConfig, err error) {
 		stream, err := inspectv1.NewInspectClient(c.conn).
 			Resources(ctx, &inspectv1.ResourcesRequest{Names: names, Contents: true})
@@ -56,9 +63,10 @@ func (s *Servers) Resources(ctx context.Context, names ...string) ([]Node, error
 	})
 }
 
+// nodes returns the nodes in the answers of all servers, and the error of each server.
 func (s *Servers) nodes(
 	ctx context.Context, ask func(context.Context, *connection) ([]*statusv3.ClientConfig, error),
-) ([]Node, error) {
+) ([]Node, []error) {
 	answers := make([][]*statusv3.ClientConfig, len(s.all))
 	errs := s.each(ctx, func(ctx context.Context, i int, c *connection) (err error) {
 		answers[i], err = ask(ctx, c)
@@ -69,7 +77,7 @@ func (s *Servers) nodes(
 		for _, config := range answers[i] {
 			node, err := nodeOf(config)
 			if err != nil {
-				errs = append(errs, fmt.Errorf("reading the answer of xds-server %s: %w", c.name, err))
+				errs[i] = errors.Join(errs[i], fmt.Errorf("reading the answer of xds-server %s: %w", c.name, err))
 				continue
 			}
 			node.Server = c.name
@@ -82,7 +90,7 @@ func (s *Servers) nodes(
 			strings.Compare(a.Server, b.Server),
 		)
 	})
-	return all, errors.Join(errs...)
+	return all, errs
 }
 
 func nodeOf(config *statusv3.ClientConfig) (Node, error) {

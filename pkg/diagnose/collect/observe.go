@@ -14,15 +14,21 @@ import (
 
 // Observe returns what all servers together report of one workload cluster: the Fleet of its tunnel id, where each
 // gateway has its Resources with some names. Only gateways that report have tunnels and holes. The error means that no
-// server answered; each that did not answer is in Fleet.Servers.
+// server answered; each that did not answer, or not with the resources, is in Fleet.Servers.
 func (s *Servers) Observe(ctx context.Context, id string, names []string) (Fleet, error) {
 	var fleet Fleet
 	var nodes []Node
 	var err error
+	var unread []error
 	group := errgroup.Group{}
 	group.Go(func() error { fleet, err = s.Fleet(ctx, id); return nil })
-	group.Go(func() error { nodes, _ = s.Resources(ctx, names...); return nil }) // such a server is in the fleet
+	group.Go(func() error { nodes, unread = s.resources(ctx, names); return nil })
 	_ = group.Wait()
+	for i := range fleet.Servers {
+		if server := &fleet.Servers[i]; server.Err == nil {
+			server.Unread = unread[i]
+		}
+	}
 	if err == nil && len(fleet.Servers) == 0 {
 		err = errors.New("no xds-server found")
 	}

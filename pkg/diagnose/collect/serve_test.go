@@ -44,6 +44,12 @@ func (empty) Gateways() []string { return []string{"gateway-0"} }
 
 func serveEmpty(t *testing.T) (address string) {
 	t.Helper()
+	return serve(t, empty{})
+}
+
+// serve serves an xds-server without connected agents that has published something.
+func serve(t *testing.T, published Published) (address string) {
+	t.Helper()
 	listener, err := Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +57,7 @@ func serveEmpty(t *testing.T) (address string) {
 	hub := reporthub.New(domain, empty{}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, listener, Config{Domain: domain, Hub: hub, Published: empty{}}) }()
+	go func() { ended <- Serve(ctx, listener, Config{Domain: domain, Hub: hub, Published: published}) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -149,6 +155,33 @@ func TestServersWithoutAnAnswerAreNamed(t *testing.T) {
 	defer alone.Close()
 	if _, err := alone.Fleet(t.Context()); err == nil || !strings.Contains(err.Error(), away) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// unreadable is an xds-server that does not answer with resources.
+type unreadable struct{ empty }
+
+// Resources implements Published.
+func (unreadable) Resources([]string, bool, func(*statusv3.ClientConfig) error) error {
+	return errors.New("odd")
+}
+
+func TestAServerThatDoesNotAnswerWithResourcesIsNamed(t *testing.T) {
+	t.Parallel()
+	there, odd, away := serveEmpty(t), serve(t, unreadable{}), freeport.Address(t)
+	servers, err := Connect(t.Context(), Options{Addresses: []string{there, odd, away}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer servers.Close()
+	fleet, err := servers.Observe(t.Context(), "id", []string{"c1.example.com"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []struct{ unread, silent bool }{{}, {unread: true}, {silent: true}} {
+		if s := fleet.Servers[i]; (s.Unread != nil) != want.unread || (s.Err != nil) != want.silent {
+			t.Errorf("got %+v, want %+v", s, want)
+		}
 	}
 }
 
