@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -130,8 +131,13 @@ type clusterReport struct {
 	Hop *check.Result `json:"hop,omitempty"`
 }
 
-// untested reports whether no request could be sent, such as without permission to read the kubeconfig.
-func (r *clusterReport) untested() bool { return len(r.Tests) == 0 }
+// untested reports whether no request could be sent, such as without permission to read the kubeconfig, or to a Cluster
+// without a Tunnel.
+func (r *clusterReport) untested() bool {
+	return !slices.ContainsFunc(r.Tests, func(t check.Result) bool {
+		return t.Status == check.OK || t.Status == check.Warning || t.Status == check.Broken
+	})
+}
 
 func (f *connectivityFlags) run(cmd *cobra.Command, names []string) error {
 	if err := f.Validate(); err != nil {
@@ -240,15 +246,31 @@ func (t *tester) ways(ctx context.Context, key client.ObjectKey) (all []check.Re
 	all = append(all, t.sources(ctx, w.tunnel.HeldID())...)
 	all = append(all, own.TestConnections(ctx, t.flags.connections), own.TestDownload(ctx, t.flags.bytes, t.flags.timeout))
 	if t.flags.exec != "" {
-		all = append(all, own.TestExec(ctx, t.flags.execPod))
+		all = append(all, t.inPod(traffic.TestExec, "command in a Pod", func() check.Result {
+			return own.TestExec(ctx, t.flags.execPod)
+		}))
 	}
 	if t.flags.portForward != "" {
-		all = append(all, own.TestPortForward(ctx, t.flags.portPod))
+		all = append(all, t.inPod(traffic.TestPortForward, "port of a Pod", func() check.Result {
+			return own.TestPortForward(ctx, t.flags.portPod)
+		}))
 	}
 	if t.flags.idle > 0 {
 		all = append(all, own.TestIdle(ctx, t.flags.idle))
 	}
 	return all
+}
+
+// inPod returns the result of a test with a Pod. The clients of client-go for streams dial the kubeconfig's address,
+// which --via is there to avoid.
+func (t *tester) inPod(id check.ID, title string, test func() check.Result) check.Result {
+	if t.flags.via == "" {
+		return test()
+	}
+	return check.Result{
+		ID: id, Title: title, Status: check.Unknown, Detail: "not tested: streams to Pods cannot be dialled with --via",
+		Cure: "run the command without --via, where the address in the kubeconfig answers",
+	}
 }
 
 // printClusters writes the results of all Clusters, and a line that sums them up.

@@ -86,6 +86,9 @@ func (f *clusterFlags) validate(names []string) error {
 
 // clusters returns the named Clusters, or all that have or request a tunnel.
 func (f *clusterFlags) clusters(ctx context.Context, m *management.Client, names []string) ([]client.ObjectKey, error) {
+	if !f.everywhere {
+		f.Namespace = m.Namespace // of the context, also for the support bundle
+	}
 	var keys []client.ObjectKey
 	for _, name := range names {
 		keys = append(keys, client.ObjectKey{Namespace: m.Namespace, Name: name})
