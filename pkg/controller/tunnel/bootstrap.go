@@ -27,6 +27,10 @@ import (
 // the token in the Secret and its predecessor.
 const maxTokens = 8
 
+// maxRecords bounds all token records of one Tunnel, whatever their uses. It is far more than the tokens that machines
+// can have at a time, and keeps the status small if a bootstrap Secret cannot be written for a long time.
+const maxRecords = 100
+
 // bootstrapFile is what edge-agent reads: bootstrap.yaml.
 type bootstrapFile struct {
 	// of the Tunnel; an edge-agent compares it with its stored identity
@@ -102,9 +106,9 @@ func requeueAfter(c config.Config, status v1alpha1.TunnelStatus, token string, n
 	return max(wait, time.Second) + rand.N(wait/10+time.Second)
 }
 
-// validTokens removes the records of expired tokens and, beyond the limit, the oldest used-up ones. Other used-up
-// tokens stay, so that a late machine receives the reason of its rejection. A token with uses left always stays,
-// because it may be on a machine. The order, oldest first, is kept.
+// validTokens removes the records of expired tokens and, beyond maxTokens, the oldest used-up ones. Other used-up
+// tokens stay, so that a late machine receives the reason of its rejection. A token with uses left stays, because it
+// may be on a machine: see boundTokens. The order, oldest first, is kept.
 func validTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.TokenStatus {
 	left := slices.DeleteFunc(
 		slices.Clone(tokens), func(t v1alpha1.TokenStatus) bool { return !now.Before(t.ExpiresAt.Time) },
@@ -119,28 +123,58 @@ func validTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.TokenS
 	})
 }
 
+// tokenIn returns the token in a Secret; empty: there is none, or no Secret.
+func tokenIn(secret *corev1.Secret) string {
+	if secret == nil {
+		return ""
+	}
+	return string(secret.Data[v1alpha1.BootstrapTokenKey])
+}
+
+// endUnused removes the records of tokens with uses left, except one. Deleting the bootstrap Secret ends the token in
+// it with all copies: a stolen token cannot be ended in another way before it is used. Records of used-up tokens stay,
+// so that a late machine receives the reason.
+func endUnused(tokens []v1alpha1.TokenStatus, except string) []v1alpha1.TokenStatus {
+	hash := enrol.HashToken(except)
+	return slices.DeleteFunc(
+		slices.Clone(tokens), func(t v1alpha1.TokenStatus) bool { return t.Uses < t.MaxUses && t.SHA256 != hash },
+	)
+}
+
+// boundTokens removes the oldest records beyond maxRecords, except that of the token in the bootstrap Secret, which
+// every new machine has.
+func boundTokens(tokens []v1alpha1.TokenStatus, inSecret string) []v1alpha1.TokenStatus {
+	extra, hash := len(tokens)-maxRecords, enrol.HashToken(inSecret)
+	return slices.DeleteFunc(tokens, func(t v1alpha1.TokenStatus) bool {
+		if extra <= 0 || t.SHA256 == hash {
+			return false
+		}
+		extra--
+		return true
+	})
+}
+
 // chooseToken returns the token for the bootstrap Secret and records it in a Tunnel's status. The Secret is written
 // after the status, so that no token is delivered that is not on record. If the Secret does not exist, every token
-// ends.
+// ends, except one that was recorded before and never delivered: that is chosen again.
 func chooseToken(
-	c config.Config, status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time,
+	c config.Config, status *v1alpha1.TunnelStatus, secret *corev1.Secret, undelivered string, now time.Time,
 ) (token string, err error) {
 	status.Tokens = validTokens(status.Tokens, now)
-	if secret == nil {
-		// Deleting the Secret ends the token in it with all copies: a stolen token cannot be ended in another way before it
-		// is used. Records of used-up tokens stay, so that a late machine receives the reason.
-		status.Tokens = slices.DeleteFunc(
-			slices.Clone(status.Tokens), func(t v1alpha1.TokenStatus) bool { return t.Uses < t.MaxUses },
-		)
-	} else {
-		if token = string(secret.Data[v1alpha1.BootstrapTokenKey]); freshToken(c, status.Tokens, token, now) {
-			return token, nil
-		}
+	inSecret := tokenIn(secret)
+	switch {
+	case freshToken(c, status.Tokens, inSecret, now):
+		return inSecret, nil
+	case secret == nil:
+		status.Tokens = endUnused(status.Tokens, undelivered)
+	}
+	if freshToken(c, status.Tokens, undelivered, now) {
+		return undelivered, nil
 	}
 	if token, err = enrol.RandomToken(); err != nil {
 		return "", err
 	}
-	status.Tokens = validTokens(append(status.Tokens, newRecord(c, token, now)), now)
+	status.Tokens = boundTokens(validTokens(append(status.Tokens, newRecord(c, token, now)), now), inSecret)
 	return token, nil
 }
 

@@ -122,7 +122,7 @@ func TestChooseToken(t *testing.T) {
 				secret = &corev1.Secret{Data: map[string][]byte{v1alpha1.BootstrapTokenKey: []byte(tc.secret)}}
 			}
 			status := &v1alpha1.TunnelStatus{Tokens: tc.records}
-			token, err := chooseToken(config, status, secret, at)
+			token, err := chooseToken(config, status, secret, "", at)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -151,7 +151,7 @@ func TestChooseToken(t *testing.T) {
 func TestTokenRecordsAreBounded(t *testing.T) {
 	config, status, at := controllertest.Config(), &v1alpha1.TunnelStatus{}, time.Now()
 	for range 3 * maxTokens {
-		if _, err := chooseToken(config, status, nil, at); err != nil {
+		if _, err := chooseToken(config, status, nil, "", at); err != nil {
 			t.Fatal(err)
 		}
 		newest := &status.Tokens[len(status.Tokens)-1]

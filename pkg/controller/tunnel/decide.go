@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -14,6 +15,8 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/controller/ca"
 	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 	"github.com/fairlead/fairlead/pkg/controller/records"
 	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -60,6 +63,9 @@ func (r *Reconciler) Decide(
 		}
 	}
 	conditions := []metav1.Condition{c.Condition(resolution)}
+	if b.due {
+		conditions[0].Message += r.undelivered.get(client.ObjectKeyFromObject(tunnel)).problem()
+	}
 	if c.Initial != nil && resolution.Fatal == nil {
 		conditions = append(conditions, c.Initial(status, conditions[0])...)
 	}
@@ -84,11 +90,18 @@ func (r *Reconciler) chooseTokens(
 	if err != nil || len(bundle) == 0 {
 		return b, err
 	}
-	if b.have, err = r.bootstrapSecret(ctx, client.ObjectKeyFromObject(tunnel)); err != nil {
+	key := client.ObjectKeyFromObject(tunnel)
+	if b.have, err = r.bootstrapSecret(ctx, key); err != nil {
 		return b, err
 	}
+	if b.have == nil && !tunnel.DeletionTimestamp.IsZero() {
+		// Nothing can be created in a namespace that is being deleted, and no machine needs a new Secret. One that exists is
+		// kept up to date: while the Cluster is being deleted, its edges may have to enrol again.
+		status.Tokens = endUnused(status.Tokens, "")
+		return b, nil
+	}
 	now := r.Now()
-	token, err := chooseToken(r.Config, status, b.have, now)
+	token, err := chooseToken(r.Config, status, b.have, r.undelivered.get(key).edge, now)
 	if err != nil {
 		return b, err
 	}
@@ -103,25 +116,42 @@ func (r *Reconciler) chooseTokens(
 	if b.reports, err = r.prepareReports(ctx, tunnel, status, now); err != nil {
 		return b, err
 	}
-	b.wait = min(b.wait, b.reports.due+time.Second)
+	if b.reports.token != "" {
+		b.wait = min(b.wait, b.reports.due+time.Second)
+	}
 	return b, nil
 }
 
 // Deliver writes the bootstrap Secrets whose tokens are on record, and returns when a token must be replaced. cluster
-// is nil while the Tunnel waits for it.
+// is nil while the Tunnel waits for it. The error is reconciler.Later if a write is denied.
 func (r *Reconciler) Deliver(
 	ctx context.Context, cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, b Bootstrap,
 ) (reconcile.Result, error) {
 	if !b.due {
 		return reconcile.Result{}, nil
 	}
-	if !tunnel.OfCluster() {
-		return reconcile.Result{RequeueAfter: b.wait}, r.writeBootstrapSecret(ctx, tunnel, b.have, b.file)
+	key, left := client.ObjectKeyFromObject(tunnel), pending{}
+	err := r.writeBootstrapSecret(ctx, tunnel, b.have, b.file)
+	if err != nil && b.file.Token != tokenIn(b.have) {
+		left.edge = b.file.Token
 	}
-	err := errors.Join(
-		r.writeBootstrapSecret(ctx, tunnel, b.have, b.file), r.deliverReports(ctx, tunnel, b.reports, b.file),
-		r.deliverResources(ctx, cluster, tunnel, b.file),
-	)
+	if tunnel.OfCluster() {
+		reports := r.deliverReports(ctx, tunnel, b.reports, b.file)
+		if reports != nil && b.reports.token != tokenIn(b.reports.have) {
+			left.report = b.reports.token
+		}
+		err = errors.Join(err, reports, r.deliverResources(ctx, cluster, tunnel, b.file))
+	}
+	before := r.undelivered.get(key)
+	if objects.Denied(err) {
+		left.denied = apierrors.ReasonForError(err)
+		// The rejection is not logged: its text may quote the Secret.
+		r.Log.Warn("cannot write bootstrap Secret", "name", key.String(), "reason", left.denied)
+		err = reconciler.Later{Wait: deniedRetry}
+	} else if before.denied != "" {
+		b.wait = time.Second // the condition still has the problem
+	}
+	r.undelivered.set(key, left)
 	return reconcile.Result{RequeueAfter: b.wait}, err
 }
 

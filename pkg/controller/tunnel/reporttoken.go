@@ -25,17 +25,23 @@ import (
 // when they were created. A token is replaced after half of its life, so a machine has the other half after its Secret
 // was read.
 func chooseReportToken(
-	c config.Config, status *v1alpha1.TunnelStatus, secret *corev1.Secret, now time.Time,
+	c config.Config, status *v1alpha1.TunnelStatus, secret *corev1.Secret, undelivered string, now time.Time,
 ) (token string, err error) {
 	status.BootReportTokens = validReportTokens(status.BootReportTokens, now)
-	if secret == nil {
-		status.BootReportTokens = nil // deleting the Secret ends the tokens in it
-	} else {
-		token = string(secret.Data[v1alpha1.BootstrapTokenKey])
+	fresh := func(token string) bool {
 		i := records.TokenIndex(status.BootReportTokens, enrol.HashToken(token))
-		if token != "" && i >= 0 && now.Before(replaceAt(c, status.BootReportTokens[i])) {
-			return token, nil
-		}
+		return token != "" && i >= 0 && now.Before(replaceAt(c, status.BootReportTokens[i]))
+	}
+	if secret == nil { // deleting the Secret ends the tokens in it
+		hash := enrol.HashToken(undelivered)
+		status.BootReportTokens = slices.DeleteFunc(
+			status.BootReportTokens, func(t v1alpha1.TokenStatus) bool { return t.SHA256 != hash },
+		)
+	} else if token = tokenIn(secret); fresh(token) {
+		return token, nil
+	}
+	if fresh(undelivered) {
+		return undelivered, nil
 	}
 	if token, err = enrol.RandomReportToken(); err != nil {
 		return "", err
@@ -58,7 +64,7 @@ func validReportTokens(tokens []v1alpha1.TokenStatus, now time.Time) []v1alpha1.
 // reportDelivery is the pending work on a Secret for boot reports after its token was recorded.
 type reportDelivery struct {
 	have  *corev1.Secret
-	token string
+	token string        // empty: nothing is delivered
 	due   time.Duration // when the token must be replaced
 }
 
@@ -69,7 +75,12 @@ func (r *Reconciler) prepareReports(
 	if d.have, err = r.reportSecret(ctx, tunnel); err != nil {
 		return d, err
 	}
-	if d.token, err = chooseReportToken(r.Config, status, d.have, now); err != nil {
+	if d.have == nil && !tunnel.DeletionTimestamp.IsZero() {
+		status.BootReportTokens = nil
+		return d, nil // as in chooseTokens
+	}
+	undelivered := r.undelivered.get(client.ObjectKeyFromObject(tunnel)).report
+	if d.token, err = chooseReportToken(r.Config, status, d.have, undelivered, now); err != nil {
 		return d, err
 	}
 	if i := records.TokenIndex(status.BootReportTokens, enrol.HashToken(d.token)); i >= 0 {
@@ -90,6 +101,9 @@ func (r *Reconciler) reportSecret(ctx context.Context, tunnel *v1alpha1.Tunnel) 
 func (r *Reconciler) deliverReports(
 	ctx context.Context, tunnel *v1alpha1.Tunnel, d reportDelivery, file bootstrapFile,
 ) error {
+	if d.token == "" {
+		return nil
+	}
 	file.ID, file.Token = tunnel.ClaimedID(), d.token
 	content, err := yaml.Marshal(file)
 	if err != nil {

@@ -16,7 +16,7 @@ func TestChooseReportToken(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	config := controllertest.Config()
 	var status v1alpha1.TunnelStatus
-	first, err := chooseReportToken(config, &status, nil, at)
+	first, err := chooseReportToken(config, &status, nil, "", at)
 	if err != nil || !strings.HasPrefix(first, "flr1.") || len(status.BootReportTokens) != 1 ||
 		status.BootReportTokens[0].SHA256 != enrol.HashToken(first) {
 		t.Fatalf("%q, %+v, %v", first, status, err)
@@ -24,7 +24,7 @@ func TestChooseReportToken(t *testing.T) {
 	choose := func(token string, at time.Time) string {
 		t.Helper()
 		secret := tokenSecret(token)
-		got, err := chooseReportToken(config, &status, secret, at)
+		got, err := chooseReportToken(config, &status, secret, "", at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func TestChooseReportToken(t *testing.T) {
 	if len(status.BootReportTokens) != maxTokens {
 		t.Errorf("%d records", len(status.BootReportTokens))
 	}
-	if _, err := chooseReportToken(config, &status, nil, at); err != nil || len(status.BootReportTokens) != 1 {
+	if _, err := chooseReportToken(config, &status, nil, "", at); err != nil || len(status.BootReportTokens) != 1 {
 		t.Errorf("who deletes the Secret ends what was in it: %+v, %v", status.BootReportTokens, err)
 	}
 }

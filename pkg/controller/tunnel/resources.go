@@ -68,8 +68,8 @@ func (r *Reconciler) deliverResources(
 		return err
 	}
 	have, err := r.resources(ctx, tunnel)
-	if err != nil {
-		return err
+	if err != nil || have == nil && !tunnel.DeletionTimestamp.IsZero() {
+		return err // as in chooseTokens
 	}
 	want := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{

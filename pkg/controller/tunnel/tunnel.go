@@ -31,7 +31,9 @@ type Reconciler struct {
 
 	clusterStatus condition.ClusterWriter
 
-	names   *registry
+	names       *registry
+	undelivered undelivered
+
 	claims  sync.Mutex
 	claimed bool
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request] // nil before the start
@@ -111,7 +113,10 @@ func granted(o objects.Group) bool {
 }
 
 // Release gives up every name of a Tunnel that no longer exists.
-func (r *Reconciler) Release(key model.Key) { r.enqueue(r.names.release(key)) }
+func (r *Reconciler) Release(key model.Key) {
+	r.undelivered.forget(client.ObjectKey(key))
+	r.enqueue(r.names.release(key))
+}
 
 // ClaimAll lets every existing Tunnel claim its names before the first decision after a start. The records and the ages
 // of the Tunnels then decide, not the order of reconciliation. Every later call returns nil at once.
