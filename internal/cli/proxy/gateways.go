@@ -68,7 +68,8 @@ type denial struct {
 // Error returns the cause.
 func (d *denial) Error() string { return d.text }
 
-// connect asks one ready gateway after the other for a connection to a name, until one responds.
+// connect asks one ready gateway after the other for a connection to a name, until one responds. If ctx ends before, it
+// returns the error of the last attempt that ended by itself, or else of the one that ctx has ended.
 func (g *gateways) connect(ctx context.Context, authority string) (*upstream, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
@@ -78,7 +79,7 @@ func (g *gateways) connect(ctx context.Context, authority string) (*upstream, er
 		if final(err) {
 			return nil, err
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil && (ctx.Err() == nil || last == nil) {
 			last = err
 		}
 		for _, pod := range pods {
