@@ -25,8 +25,8 @@ const (
 	// not one of a fleet of thousands.
 	firstPart, restPart = 20, 100
 	// patience is how many soaks a rollout waits, after the time of a phase, for faults that come and go, for gateways
-	// that are away, and for answers. Otherwise two edges that drop their tunnels in turn, or one gateway that was
-	// removed, would keep a phase forever.
+	// that are away, for nodes that are not served, and for answers. Otherwise two edges that drop their tunnels in turn,
+	// or one gateway that was removed, would keep a phase forever.
 	patience = 5
 	// maxReason is the longest text of a reason, which quotes a node.
 	maxReason = 400
@@ -247,7 +247,7 @@ func (d *Decider) startPhase(r *Record, in Input, now time.Time) bool {
 type findings struct {
 	edges, gateways []string        // nodes whose fault has lasted
 	tunnels         map[string]bool // of these edges
-	brief           []string        // nodes with a fault that may pass, and gateways that are away
+	brief           []string        // nodes with a fault that may pass, or that are away
 	afflicted       map[string]bool // tunnels with an edge in edges or brief
 	away            bool            // a gateway is in brief
 	seen            int             // nodes that have not gone for good

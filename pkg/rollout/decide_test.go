@@ -353,9 +353,32 @@ func TestStepsOfARollout(t *testing.T) {
 			begun, func(w *world) { w.in.Known = false; w.breaks = refuses }, time.Minute,
 			func(w *world) bool { return w.record.Phase == PhaseStopped },
 		},
-		"waits for nodes that no xds-server reports": {
-			begun, func(w *world) { w.frozen = true; clear(w.in.Nodes) }, time.Hour,
+		"waits for nodes that no xds-server serves": {
+			begun, func(w *world) { w.frozen = true; clear(w.in.Nodes) }, 11 * time.Minute,
 			func(w *world) bool { return w.record.Phase == PhaseFirst },
+		},
+		"continues when they are served": {
+			begun, func(w *world) {
+				w.frozen = true
+				clear(w.in.Nodes)
+				w.run(11 * time.Minute)
+				w.frozen = false
+			}, 5 * time.Minute,
+			func(w *world) bool { return w.record.Phase == PhaseNone && w.record.Current == newer },
+		},
+		"stops if an edge of the first wave is never served": {
+			begun, func(w *world) {
+				m := w.record.Nodes[len(w.record.Nodes)-1].Node
+				w.breaks = func(n Node, w *world) {
+					if n == m {
+						delete(w.in.Nodes, n)
+					}
+				}
+			}, 13 * time.Minute,
+			func(w *world) bool {
+				return w.record.Phase == PhaseStopped && strings.HasPrefix(w.record.Reason, "edge edge-") &&
+					strings.Contains(w.record.Reason, "has not been sent its configuration")
+			},
 		},
 		"is not tried again by itself": {
 			stopped, func(*world) {}, time.Hour,

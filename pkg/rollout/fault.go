@@ -39,8 +39,8 @@ type condition int
 
 const (
 	healthy condition = iota
-	missing           // the node still has to show that it has no fault
-	away              // a gateway whose agent is not connected
+	missing           // nothing is known about the node
+	away              // a gateway without its agent, or a node that is not served the next profile yet: only delays
 	faulty            // counts if it lasts
 	rejects           // the node itself has rejected the next profile, which counts at once
 )
@@ -65,7 +65,9 @@ func (c comparison) fault(m Member) (cause string, is condition) {
 	case served && !state.Applied:
 		return "does not answer to its configuration", faulty
 	case !served:
-		return "", missing // its xds-server has not read the record yet
+		// Its xds-server has not read the record yet, or the node has no stream for its configuration, which an edge could
+		// do without for ever.
+		return "has not been sent its configuration", away
 	}
 	return cause, is
 }
