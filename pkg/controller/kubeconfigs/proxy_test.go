@@ -1,9 +1,11 @@
 package kubeconfigs
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -56,6 +58,28 @@ func TestAnHTTPSProxyIsUsedOnlyAfterASuccessfulProbe(t *testing.T) {
 				t.Errorf("the kubeconfig leads %v", got)
 			}
 		})
+	}
+}
+
+// TestADeletedKubeconfigKeepsItsCheckedProxy: its provider writes the Secret again, and the webhook adds what is on
+// record.
+func TestADeletedKubeconfigKeepsItsCheckedProxy(t *testing.T) {
+	const kind = v1alpha1.ConditionKubeconfigReady
+	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS("proxy:3128"))
+	w.r.handshake = func(context.Context, proxyLeg) error { return nil }
+	before := w.reconcileAfter(0)
+	w.check(before, kind, v1alpha1.ReasonRewritten, "https://proxy:3128")
+	if err := w.api.Delete(t.Context(), controllertest.SecretNamed("prod", "c1"+kubeconfig.Suffix)); err != nil {
+		t.Fatal(err)
+	}
+	after := w.reconcileAfter(0)
+	w.check(after, kind, v1alpha1.ReasonWaitingForSecret, "")
+	if before.Status.Kubeconfig.ProxyURL == "" || !cmp.Equal(after.Status.Kubeconfig, before.Status.Kubeconfig) {
+		t.Errorf("on record is %+v, and before it %+v", after.Status.Kubeconfig, before.Status.Kubeconfig)
+	}
+	w.setSpec(byHTTPS("another:3128"))
+	if after = w.reconcileAfter(0); after.Status.Kubeconfig.Mode != "" {
+		t.Errorf("without a CA another proxy is on record: %+v", after.Status.Kubeconfig)
 	}
 }
 

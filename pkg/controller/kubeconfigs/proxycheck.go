@@ -93,11 +93,14 @@ func (p *proxyChecks) forget(key client.ObjectKey) {
 }
 
 // checkProxy rejects a proxy that client-go could not use: it verifies the proxy like the apiserver, with the CA of the
-// kubeconfig and its tls-server-name. A proxy that has passed the check and does not answer now is kept. The error is
-// reconciler.Later.
+// kubeconfig and its tls-server-name. A proxy that has passed the check is kept while it does not answer, and while the
+// kubeconfig is missing: the webhook then writes it into the next one. The error is reconciler.Later.
 func (r *Reconciler) checkProxy(ctx context.Context, v *decision, o objects.Group) error {
+	known := o.Tunnel.Status.Kubeconfig.Mode == v.record.Mode && o.Tunnel.Status.Kubeconfig.ProxyURL == v.record.ProxyURL
 	if o.Kubeconfig == nil {
-		v.refuse(v1alpha1.ReasonWaitingForSecret, waitingForSecret(o))
+		if !known { // there is no CA to verify it with
+			v.refuse(v1alpha1.ReasonWaitingForSecret, waitingForSecret(o))
+		}
 		return nil
 	}
 	after := o.Kubeconfig.DeepCopy()
@@ -114,7 +117,6 @@ func (r *Reconciler) checkProxy(ctx context.Context, v *decision, o objects.Grou
 		leg.name, _, _ = net.SplitHostPort(address)
 	}
 	leg.trust(entry)
-	known := o.Tunnel.Status.Kubeconfig.Mode == v.record.Mode && o.Tunnel.Status.Kubeconfig.ProxyURL == v.record.ProxyURL
 	refusal, err := r.checks.begin(o.Key, address)
 	var later reconciler.Later
 	switch {
