@@ -214,6 +214,9 @@ type KubeconfigStatus struct {
 	// proxyURL is the proxy that clients use, without credentials.
 	// +optional
 	ProxyURL string `json:"proxyURL,omitempty"`
+	// proxyCredentials reports whether the proxy needs credentials. Only the Secret contains them.
+	// +optional
+	ProxyCredentials bool `json:"proxyCredentials,omitempty"`
 	// changedAt is when the endpoint of the kubeconfig last changed.
 	// +optional
 	ChangedAt *metav1.Time `json:"changedAt,omitempty"`

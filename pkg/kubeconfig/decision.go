@@ -35,25 +35,33 @@ func FromTunnel(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credent
 
 // FromTunnelAndSecrets is FromTunnel without access to the credentials of the proxy: it uses the credentials that one
 // of the Secrets contains for the same proxy, or none. Its result therefore discloses no secret to a client that sent
-// these Secrets.
+// these Secrets. Secrets may be nil.
 func FromTunnelAndSecrets(
 	tunnel *v1alpha1.Tunnel, gateways Gateways, cluster string, secrets ...*corev1.Secret,
 ) (Decision, bool) {
+	proxy := ""
+	switch spec := tunnel.Spec.Kubeconfig; {
+	case spec.Mode.Tunnelled():
+		proxy = tunnel.Status.Kubeconfig.ProxyURL
+	case spec.Proxy != nil && spec.Proxy.CredentialsSecret != "":
+		proxy = proxyURL(spec)
+	}
 	var credentials *Credentials
-	if proxy := tunnel.Spec.Kubeconfig.Proxy; proxy != nil && proxy.CredentialsSecret != "" {
-		for _, secret := range secrets {
-			if credentials = credentialsIn(secret, cluster, tunnel.Spec.Kubeconfig); credentials != nil {
-				break
-			}
+	for _, secret := range secrets {
+		if credentials = credentialsIn(secret, cluster, proxy); credentials != nil {
+			break
 		}
 	}
 	return fromRecord(tunnel, gateways, credentials)
 }
 
-// credentialsIn returns the credentials in the proxy-url of a kubeconfig that uses the proxy of a Tunnel, or nil.
-func credentialsIn(secret *corev1.Secret, cluster string, spec v1alpha1.KubeconfigSpec) *Credentials {
+// credentialsIn returns the credentials in the proxy-url of a kubeconfig that uses a proxy, or nil.
+func credentialsIn(secret *corev1.Secret, cluster, proxy string) *Credentials {
+	if secret == nil {
+		return nil
+	}
 	endpoint, err := Read(secret, cluster)
-	if err != nil || !ByProxy(endpoint, spec) {
+	if err != nil || !leadsBy(endpoint, proxy) {
 		return nil
 	}
 	u, err := url.Parse(endpoint.ProxyURL)
@@ -90,13 +98,20 @@ func fromRecord(tunnel *v1alpha1.Tunnel, gateways Gateways, credentials *Credent
 	case v1alpha1.KubeconfigModeAddress:
 		return d, true
 	case v1alpha1.KubeconfigModeHTTPProxy, v1alpha1.KubeconfigModeHTTPSProxy, v1alpha1.KubeconfigModeSOCKS5:
-		// A record of another mode, or of another proxy, than the spec's does not state which credentials belong to
-		// it. The credentials must not be sent to that proxy.
-		if spec.Mode != s.Mode || !ByProxy(Endpoint{ProxyURL: s.ProxyURL}, spec) {
+		switch {
+		case spec.Mode.Tunnelled():
+			// The kubeconfig keeps the proxy until it leads through the tunnel, and the spec names the proxy no more.
+			if s.ProxyCredentials && credentials == nil {
+				return Decision{}, false
+			}
+		case spec.Mode != s.Mode || !ByProxy(Endpoint{ProxyURL: s.ProxyURL}, spec):
+			// A record of another mode, or of another proxy, than the spec's does not state which credentials belong to
+			// it. The credentials must not be sent to that proxy.
 			return Decision{}, false
+		default:
+			d.Target.TLSServerName = spec.TLSServerName // else the provider's
 		}
-		d.Target.Server, d.Target.TLSServerName = "", spec.TLSServerName // else the provider's
-		d.Target.ProxyURL = withCredentials(s.ProxyURL, credentials)
+		d.Target.Server, d.Target.ProxyURL = "", withCredentials(s.ProxyURL, credentials)
 		return d, d.Target.ProxyURL != ""
 	}
 	return Decision{}, false
@@ -118,6 +133,7 @@ func StatusOf(spec v1alpha1.KubeconfigSpec, choice Choice, gateways Gateways, re
 		s.Server, s.TLSServerName = spec.Server, spec.TLSServerName
 	default:
 		s.ProxyURL, s.TLSServerName = proxyURL(spec), spec.TLSServerName
+		s.ProxyCredentials = spec.Proxy != nil && spec.Proxy.CredentialsSecret != ""
 	}
 	return s
 }
@@ -176,7 +192,12 @@ func NameOf(s v1alpha1.KubeconfigStatus) string {
 
 // ByProxy reports whether a way uses the proxy that a Tunnel names, with any credentials.
 func ByProxy(endpoint Endpoint, spec v1alpha1.KubeconfigSpec) bool {
-	named := WithoutCredentials(proxyURL(spec))
+	return leadsBy(endpoint, proxyURL(spec))
+}
+
+// leadsBy reports whether a way uses a proxy, with any credentials; it returns false for no proxy.
+func leadsBy(endpoint Endpoint, proxy string) bool {
+	named := WithoutCredentials(proxy)
 	return named != "" && WithoutCredentials(endpoint.ProxyURL) == named
 }
 

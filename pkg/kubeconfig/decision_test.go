@@ -164,6 +164,55 @@ func TestCredentialsAreSentOnlyToTheirProxy(t *testing.T) {
 	}
 }
 
+// TestAProxyOnRecordIsKeptUntilTheTunnelIsReady: the spec leads through the tunnel already, and names no proxy. The
+// previous Secret has the credentials, and the new one is as its provider writes it.
+func TestAProxyOnRecordIsKeptUntilTheTunnelIsReady(t *testing.T) {
+	const by = "http://capi:hunter2@proxy.example.org:3128"
+	provided := Endpoint{endpoint, "api.internal.example.org", ""}
+	for name, tc := range map[string]struct {
+		credentials string // the name of the Secret with them
+		previous    string // proxy-url of the previous Secret; empty: there is none
+		spec        v1alpha1.KubeconfigSpec
+		want        string // proxy-url; empty: nothing is decided
+	}{
+		"the previous Secret has the credentials": {credentials: "proxy", previous: by, want: by},
+		"sni": {
+			credentials: "proxy", previous: by, spec: v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeSNI}, want: by,
+		},
+		"it has those of another proxy": {credentials: "proxy", previous: "http://capi:hunter2@other.example.org:3128"},
+		"it has none":                   {credentials: "proxy", previous: "http://proxy.example.org:3128"},
+		"there is none":                 {credentials: "proxy"},
+		"no credentials are needed":     {want: "http://proxy.example.org:3128"},
+		"the spec names another proxy": {
+			credentials: "proxy", previous: by, spec: v1alpha1.KubeconfigSpec{
+				Mode: v1alpha1.KubeconfigModeHTTPProxy, Proxy: &v1alpha1.ProxySpec{Address: "other.example.org:3128"},
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tunnel := recorded(v1alpha1.KubeconfigSpec{
+				Mode:          v1alpha1.KubeconfigModeHTTPProxy,
+				Proxy:         &v1alpha1.ProxySpec{Address: "proxy.example.org:3128", CredentialsSecret: tc.credentials},
+				TLSServerName: "kubernetes",
+			}, false)
+			tunnel.Spec.Kubeconfig = tc.spec
+			secret := secretWith(t, provided, nil)
+			sent := []*corev1.Secret{nil, secret}
+			if tc.previous != "" {
+				sent[0] = secretWith(t, Endpoint{endpoint, "kubernetes", tc.previous}, nil)
+			}
+			d, ok := FromTunnelAndSecrets(tunnel, gateways, "c1", sent...)
+			if ok != (tc.want != "") {
+				t.Fatalf("decided %s, %v", d.Target, ok)
+			}
+			if ok {
+				apply(t, secret, d)
+				checkEntry(t, secret, Endpoint{endpoint, "kubernetes", tc.want})
+			}
+		})
+	}
+}
+
 func TestAProxyRequiresAKnownServer(t *testing.T) {
 	d, ok := FromTunnel(
 		recorded(

@@ -26,7 +26,7 @@ import (
 // decision is the result for one kubeconfig.
 type decision struct {
 	leads      bool                // write our endpoint; otherwise restore the original
-	stays      bool                // keep the Secret and its record unchanged
+	stays      bool                // keep the record, and the Secret unless leads is set
 	target     kubeconfig.Decision // complete if leads; otherwise only what restoring requires
 	record     v1alpha1.KubeconfigStatus
 	refused    *metav1.Condition // why it does not lead: KubeconfigReady
@@ -82,10 +82,7 @@ func (r *Reconciler) decide(ctx context.Context, o objects.Group) (decision, err
 		v.refuse(v1alpha1.ReasonNotAccepted, "the Tunnel is not accepted, so the kubeconfig has its original server")
 		return v, nil
 	case keepsMode(o):
-		v.keep(v1alpha1.ReasonWaitingForTunnel, fmt.Sprintf(
-			"the kubeconfig keeps the mode %s until a reverse tunnel is up and the apiserver behind it is healthy: "+
-				"start an edge, or set spec.kubeconfig.switch to immediate", o.Tunnel.Status.Kubeconfig.Mode,
-		))
+		v.keepMode(o, r.Config.Gateways())
 		return v, nil
 	case keepsOriginal(o, v.target):
 		v.refuse(v1alpha1.ReasonWaitingForTunnel, "the kubeconfig keeps its original server until a reverse tunnel is up "+
@@ -161,6 +158,24 @@ func (v *decision) refuse(reason, message string) {
 func (v *decision) keep(reason, message string) {
 	v.refuse(reason, message)
 	v.stays = true
+}
+
+// keepMode keeps the proxy or the address on record, and writes it again if the provider has replaced it. Nothing is
+// written if the proxy needs credentials and the Secret has lost them: the Tunnel names the Secret with them no more.
+func (v *decision) keepMode(o objects.Group, gateways kubeconfig.Gateways) {
+	mode := o.Tunnel.Status.Kubeconfig.Mode
+	message := fmt.Sprintf("the kubeconfig keeps the mode %s until a reverse tunnel is up and the apiserver behind it is "+
+		"healthy: start an edge, or set spec.kubeconfig.switch to immediate", mode)
+	recorded, complete := kubeconfig.FromTunnelAndSecrets(o.Tunnel, gateways, o.Key.Name, o.Kubeconfig)
+	if !complete {
+		message += fmt.Sprintf(". The kubeconfig was replaced, and the credentials of the proxy are lost: set "+
+			"spec.kubeconfig.mode to %s again, with spec.kubeconfig.proxy.credentialsSecret, until then", mode)
+	}
+	v.keep(v1alpha1.ReasonWaitingForTunnel, message)
+	if complete {
+		recorded.Endpoint = endpointOf(o)
+		v.leads, v.target = true, recorded
+	}
 }
 
 // credentials reads the credentials of a proxy from the apiserver, so that they are never cached.
@@ -285,7 +300,7 @@ func (r *Reconciler) resolves(ctx context.Context, v *decision, o objects.Group,
 // write returns the Secret as it must be, or nil if it is so already, and its resulting endpoint. On an error, which is
 // kubeconfig.ErrInvalid, the Secret stays.
 func (v *decision) write(o objects.Group) (want *corev1.Secret, leads kubeconfig.Endpoint, err error) {
-	if o.Kubeconfig == nil || v.stays {
+	if o.Kubeconfig == nil || (v.stays && !v.leads) {
 		return nil, kubeconfig.Endpoint{}, nil
 	}
 	want = o.Kubeconfig.DeepCopy()

@@ -94,7 +94,9 @@ func (r *Reconciler) update(ctx context.Context, o objects.Group) (time.Duration
 	status, tunnel := o.Tunnel.Status.DeepCopy(), o.Tunnel
 	if v.stays || (want != nil && immutable(o.Kubeconfig)) {
 		if want != nil {
-			err = errNotWritable
+			if err = r.patch(ctx, o, want, written); err != nil && !errors.Is(err, errNotWritable) {
+				return 0, err
+			}
 		}
 		v.add(v.readyCondition(o, written, err))
 		return v.again, r.report(ctx, tunnel, status, v)
@@ -105,20 +107,36 @@ func (r *Reconciler) update(ctx context.Context, o objects.Group) (time.Duration
 		if tunnel, err = r.record(ctx, tunnel, status, v); err != nil {
 			return 0, err
 		}
-		switch err = r.Client.Patch(ctx, want, objects.LockedPatch(o.Kubeconfig)); {
-		case objects.Denied(err):
-			// The rejection is not logged: its text may quote the Secret.
-			r.Log.Warn("cannot write kubeconfig", "cluster", o.Key.String(), "reason", apierrors.ReasonForError(err))
+		switch err = r.patch(ctx, o, want, written); {
+		case errors.Is(err, errNotWritable):
 			v.drop(v1alpha1.ConditionKubeconfigSwitched)
-			err, wait = errNotWritable, v.again
+			wait = v.again
 		case err != nil:
-			return 0, objects.Wrap("writing kubeconfig Secret", err)
-		default:
-			r.Log.Info("kubeconfig written", "cluster", o.Key.String(), "mode", status.Kubeconfig.Mode, "server", written.Server)
+			return 0, err
 		}
 	}
 	v.add(v.readyCondition(o, written, err))
 	return wait, r.report(ctx, tunnel, status, v)
+}
+
+// patch writes a kubeconfig. The error is errNotWritable if the Secret is immutable or the apiserver denies the write.
+func (r *Reconciler) patch(
+	ctx context.Context, o objects.Group, want *corev1.Secret, leads kubeconfig.Endpoint,
+) error {
+	if immutable(o.Kubeconfig) {
+		return errNotWritable
+	}
+	err := r.Client.Patch(ctx, want, objects.LockedPatch(o.Kubeconfig))
+	if objects.Denied(err) {
+		// The rejection is not logged: its text may quote the Secret.
+		r.Log.Warn("cannot write kubeconfig", "cluster", o.Key.String(), "reason", apierrors.ReasonForError(err))
+		return errNotWritable
+	}
+	if err != nil {
+		return objects.Wrap("writing kubeconfig Secret", err)
+	}
+	r.Log.Info("kubeconfig written", "cluster", o.Key.String(), "endpoint", leads.String())
+	return nil
 }
 
 // initialTime bounds how long a new Tunnel waits for DNS before its first status is written. It is far more than an

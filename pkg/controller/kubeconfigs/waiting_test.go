@@ -1,9 +1,11 @@
 package kubeconfigs
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -154,6 +156,11 @@ func TestAKubeconfigKeepsAProxyOrAnAddressUntilTheTunnelIsReady(t *testing.T) {
 			if w.reconcileAfter(time.Hour); w.endpoint() != by {
 				t.Errorf("after a restart the kubeconfig leads %v", w.endpoint())
 			}
+			w.replaceSecret()
+			w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonWaitingForTunnel, "keeps the mode "+string(test.before.Mode))
+			if got := w.endpoint(); got != by {
+				t.Errorf("after its provider has written it again the kubeconfig leads %v", got)
+			}
 			w.observe(metav1.ConditionTrue, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable)
 			tunnel = w.reconcileAfter(0)
 			w.check(tunnel, kind, v1alpha1.ReasonRewritten, "through the tunnel")
@@ -161,6 +168,41 @@ func TestAKubeconfigKeepsAProxyOrAnAddressUntilTheTunnelIsReady(t *testing.T) {
 				t.Errorf("with a healthy tunnel the kubeconfig leads %v", got)
 			}
 		})
+	}
+}
+
+// replaceSecret writes the kubeconfig as Kamaji does: anew, while no replica of the webhook answers.
+func (w *switchWorld) replaceSecret() {
+	w.t.Helper()
+	secret := controllertest.SecretNamed("prod", "c1"+kubeconfig.Suffix)
+	controllertest.Edit(w.t, w.api, secret, func(s *corev1.Secret) {
+		s.Annotations, s.Data = nil, controllertest.KubeconfigSecret(w.t, "prod", "c1", controllertest.OriginalServer).Data
+	})
+}
+
+// TestAKubeconfigThatLostTheCredentialsOfItsProxySaysSo: the Tunnel names them no more, so nothing has them.
+func TestAKubeconfigThatLostTheCredentialsOfItsProxySaysSo(t *testing.T) {
+	const kind, lost = v1alpha1.ConditionKubeconfigReady, "credentials of the proxy are lost"
+	w := newWaitingWorld(t, true, "")
+	credentials := controllertest.SecretNamed("prod", "proxy")
+	credentials.Type, credentials.Data = corev1.SecretTypeBasicAuth, map[string][]byte{
+		corev1.BasicAuthUsernameKey: []byte("capi"), corev1.BasicAuthPasswordKey: []byte("hunter2"),
+	}
+	controllertest.Create(t, w.api, credentials)
+	w.setSpec(byProxy("proxy:3128", "proxy"))
+	w.reconcileAfter(0)
+	by := kubeconfig.Endpoint{Server: controllertest.OriginalServer, ProxyURL: "http://capi:hunter2@proxy:3128"}
+	if got := w.endpoint(); got != by {
+		t.Fatalf("the kubeconfig leads %v", got)
+	}
+	w.setSpec(v1alpha1.KubeconfigSpec{})
+	if tunnel := w.reconcileAfter(0); strings.Contains(controllertest.Message(tunnel, kind), lost) || w.endpoint() != by {
+		t.Errorf("the kubeconfig leads %v, and the condition is %q", w.endpoint(), controllertest.Message(tunnel, kind))
+	}
+	w.replaceSecret()
+	w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonWaitingForTunnel, lost)
+	if got := w.endpoint(); got != original {
+		t.Errorf("without credentials the kubeconfig leads %v", got)
 	}
 }
 
