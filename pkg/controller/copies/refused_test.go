@@ -17,7 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/objects"
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 )
 
@@ -84,6 +86,76 @@ func TestARejectedCopyDoesNotDelayOthers(t *testing.T) {
 				t.Errorf("status %+v", all)
 			}
 		})
+	}
+}
+
+// TestARejectedCopyReportsTheCertificateThatItHas, and not the new one, which is discarded.
+func TestARejectedCopyReportsTheCertificateThatItHas(t *testing.T) {
+	now := time.Now()
+	ca, err := certs.NewCA("kubernetes", now, 30*24*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ca.KeyPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer := controllertest.SecretNamed("prod", "c1-ca")
+	signer.Data = map[string][]byte{corev1.TLSCertKey: ca.CertPEM(), corev1.TLSPrivateKeyKey: key}
+	cluster, tunnel := controllertest.Served("c1", 1000)
+	user := &v1alpha1.ClientCertificateAudience{CommonName: "alice", ExpirationSeconds: 36000}
+	tunnel.Spec.Kubeconfig.Copies = []v1alpha1.KubeconfigCopy{{Name: "old", ClientCertificate: user}}
+	tunnel.Status.Hostname, tunnel.Status.Kubeconfig.Mode = controllertest.Hostname, v1alpha1.KubeconfigModeConnect
+	api := controllertest.FakeAPI(
+		t, cluster, tunnel, signer, controllertest.KubeconfigSecret(t, "prod", "c1", controllertest.OriginalServer),
+	)
+	var denial error
+	denying := interceptor.NewClient(api, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if denial != nil {
+				return denial
+			}
+			return c.Create(ctx, o, opts...)
+		},
+		Patch: func(
+			ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption,
+		) error {
+			if denial != nil {
+				return denial
+			}
+			return c.Patch(ctx, o, p, opts...)
+		},
+	})
+	r := &Reconciler{
+		Deps: reconciler.Deps{
+			Config: controllertest.Config(), Client: denying, Live: api, Recorder: events.NewFakeRecorder(10),
+			Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now },
+		}, labelled: api,
+	}
+	status := func() []v1alpha1.KubeconfigCopyStatus {
+		t.Helper()
+		result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tunnel)})
+		if objects.Denied(denial) && (err != nil || result.RequeueAfter > 2*copyRetry) {
+			t.Errorf("tried again after %s, %v", result.RequeueAfter, err)
+		}
+		return controllertest.Read(t, api, tunnel).Status.Kubeconfig.Copies
+	}
+	first := status()
+	if len(first) != 1 || first[0].CertificateNotAfter == nil || first[0].Error != "" {
+		t.Fatalf("status %+v", first)
+	}
+	now = now.Add(9 * time.Hour) // the certificate is due
+	controllertest.Edit(t, api, controllertest.TunnelNamed(cluster), func(o *v1alpha1.Tunnel) {
+		o.Spec.Kubeconfig.Copies = append(
+			o.Spec.Kubeconfig.Copies, v1alpha1.KubeconfigCopy{Name: "new", ClientCertificate: user},
+		)
+	})
+	for _, denial = range []error{controllertest.Forbidden("copy"), apierrors.NewInternalError(controllertest.ErrCrash)} {
+		got := status()
+		if len(got) != 2 || !got[0].CertificateNotAfter.Equal(first[0].CertificateNotAfter) ||
+			got[1].CertificateNotAfter != nil || got[0].Error == "" || got[1].Error == "" {
+			t.Errorf("after %v: status %+v, and before it %+v", denial, got, first)
+		}
 	}
 }
 

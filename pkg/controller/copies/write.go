@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -280,6 +281,10 @@ func (r *Reconciler) store(
 		return nil
 	default:
 		err = r.Client.Patch(ctx, want, objects.LockedPatch(have))
+	}
+	if err != nil { // a new certificate in want is discarded
+		result.notAfter, _ = notAfterOf(have)
+		result.renewAt = time.Time{}
 	}
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
