@@ -123,8 +123,11 @@ func (r *Reconciler) load(ctx context.Context, key client.ObjectKey) (group, err
 
 // Reconcile makes one Tunnel match its RemoteNetwork and its Cluster.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	if r.Config.NoTunnels || !ours(request.NamespacedName) {
+	switch {
+	case !ours(request.NamespacedName):
 		return reconcile.Result{}, nil
+	case r.Config.NoTunnels:
+		return reconciler.Retry(reconcile.Result{}, r.dropDeleted(ctx, request.NamespacedName))
 	}
 	if err := r.tunnels.ClaimAll(ctx); err != nil {
 		return reconcile.Result{}, err
@@ -137,6 +140,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.tunnels.Release(model.Key(g.key))
 	}
 	return reconciler.Retry(r.act(ctx, g))
+}
+
+// dropDeleted removes the finalizer of a Tunnel that is being deleted, in an installation without tunnels: the Tunnel
+// is one of an earlier configuration. Nothing else is written.
+func (r *Reconciler) dropDeleted(ctx context.Context, key client.ObjectKey) error {
+	g, err := r.load(ctx, key)
+	if err != nil || g.tunnel == nil || g.tunnel.DeletionTimestamp.IsZero() || g.foreign() ||
+		(g.cluster != nil && g.paused()) {
+		return err
+	}
+	return r.tunnels.Drop(ctx, g.tunnel, false)
 }
 
 // act chooses between serving and ending a Tunnel.
