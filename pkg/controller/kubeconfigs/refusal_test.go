@@ -194,7 +194,7 @@ func TestNotificationsBeforeTheStartAreDelivered(t *testing.T) {
 	r.Notify(key)
 	var others sync.WaitGroup
 	others.Go(func() { r.Notify(key) })
-	if err := r.begin(t.Context(), queue); err != nil {
+	if err := r.queue.Begin(t.Context(), queue); err != nil {
 		t.Fatal(err)
 	}
 	others.Wait()

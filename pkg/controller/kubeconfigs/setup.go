@@ -10,7 +10,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -45,17 +44,7 @@ func New(p reconciler.Deps, names NameHolders, apiserver string) *Reconciler {
 
 // Notify enqueues a kubeconfig. It may be called before the queue exists: all kubeconfigs are reconciled soon after the
 // start.
-func (r *Reconciler) Notify(key client.ObjectKey) {
-	if queue := r.queue.Load(); queue != nil {
-		(*queue).Add(reconcile.Request{NamespacedName: key})
-	}
-}
-
-// begin stores the queue.
-func (r *Reconciler) begin(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	r.queue.Store(&queue)
-	return nil
-}
+func (r *Reconciler) Notify(key client.ObjectKey) { r.queue.Add(key) }
 
 // Setup adds the reconciler to a manager. It starts nothing.
 func (r *Reconciler) Setup(mgr ctrl.Manager) error {
@@ -74,7 +63,7 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		WatchesRawSource(source.Kind[client.Object](
 			credentials, reconciler.SecretMetadata(), handler.EnqueueRequestsFromMapFunc(r.usersOf),
 		)).
-		WatchesRawSource(source.Func(r.begin)).
+		WatchesRawSource(source.Func(r.queue.Begin)).
 		WithOptions(reconciler.Options(kubeconfigWorkers, "cluster", r.Log)).
 		Complete(reconciler.Traced{Name: "kubeconfig", Reconciler: r})
 }

@@ -11,7 +11,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -29,7 +28,7 @@ import (
 type Reconciler struct {
 	reconciler.Deps
 	tunnels *tunnel.Reconciler
-	queue   workqueue.TypedRateLimitingInterface[reconcile.Request] // nil before the start
+	queue   reconciler.Queue
 }
 
 // New returns the reconciler. It decides with the names of tunnels.
@@ -39,8 +38,8 @@ func New(p reconciler.Deps, tunnels *tunnel.Reconciler) *Reconciler {
 
 // Notify enqueues a Tunnel if its name is that of a network or of apiservers.
 func (r *Reconciler) Notify(key client.ObjectKey) {
-	if r.queue != nil && ours(key) {
-		r.queue.Add(reconcile.Request{NamespacedName: key})
+	if ours(key) {
+		r.queue.Add(key)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 
-	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -34,12 +33,7 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		Watches(
 			&v1alpha1.Tunnel{}, r.each(r.tunnelsAfter), builder.WithPredicates(reconciler.LiveStateIgnored()),
 		).
-		WatchesRawSource(source.Func(func(
-			_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
-		) error {
-			r.queue = queue
-			return nil
-		})).
+		WatchesRawSource(source.Func(r.queue.Begin)).
 		WithOptions(reconciler.Options(workers, "tunnel", r.Log)).
 		Complete(reconciler.Traced{Name: "network", Reconciler: r})
 	status := ctrl.NewControllerManagedBy(mgr).

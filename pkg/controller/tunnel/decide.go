@@ -172,9 +172,7 @@ func (r *Reconciler) Holder(name string) (holder model.Key, held bool) { return 
 // enqueue enqueues other Clusters whose rights to names may have changed.
 func (r *Reconciler) enqueue(keys []model.Key) {
 	for _, key := range keys {
-		if r.queue != nil {
-			r.queue.Add(reconcile.Request{NamespacedName: client.ObjectKey(key)})
-		}
+		r.queue.Add(client.ObjectKey(key))
 		if r.notify != nil {
 			r.notify(client.ObjectKey(key))
 		}

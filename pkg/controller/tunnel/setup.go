@@ -4,7 +4,6 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -50,12 +49,7 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 			&v1alpha1.Tunnel{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(reconciler.LiveStateIgnored()),
 		).
 		Watches(&corev1.Secret{}, reconciler.ByName(kubeconfig.Suffix)).
-		WatchesRawSource(source.Func(func(
-			_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
-		) error {
-			r.queue = queue
-			return nil
-		})).
+		WatchesRawSource(source.Func(r.queue.Begin)).
 		WithOptions(reconciler.Options(tunnelWorkers, "cluster", r.Log))
 	if r.Config.NoTunnels { // no edge enrols
 		return build.Complete(reconciler.Traced{Name: "tunnel", Reconciler: r})

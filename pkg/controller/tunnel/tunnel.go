@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -36,7 +35,7 @@ type Reconciler struct {
 
 	claims  sync.Mutex
 	claimed bool
-	queue   workqueue.TypedRateLimitingInterface[reconcile.Request] // nil before the start
+	queue   reconciler.Queue
 	// enqueues a Tunnel in the other reconcilers that depend on decisions; nil: there are none
 	notify func(client.ObjectKey)
 
