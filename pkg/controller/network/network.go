@@ -84,6 +84,16 @@ func (g group) foreign() bool {
 	return decision.EgressTunnel(spec.EgressOf) != g.key.Name
 }
 
+// ofEarlier reports whether the Tunnel of a network was decided for an earlier Cluster of the same name, which the
+// RemoteNetwork has outlived. A Tunnel that was moved here, or waits for its Cluster, has no Cluster on record.
+func (g group) ofEarlier() bool {
+	if !g.ofNetwork() || g.tunnel == nil || g.cluster == nil || g.tunnel.Status.Served == nil {
+		return false
+	}
+	recorded := g.tunnel.Status.Served.ClusterUID
+	return recorded != "" && recorded != g.cluster.UID
+}
+
 // paused reports whether Cluster API's pause is set on one of the objects. The Cluster must exist.
 func (g group) paused() bool {
 	return objects.Paused(objects.Group{Cluster: g.cluster, Tunnel: g.tunnel}) ||
@@ -162,7 +172,7 @@ func (r *Reconciler) act(ctx context.Context, g group) (reconcile.Result, error)
 		return r.tunnels.Prepare(ctx, g.tunnel, r.arrives(g.key))
 	case g.moves():
 		return reconcile.Result{}, r.recordPaused(ctx, g)
-	case g.tunnel != nil && (owner == nil || controlledByOther(g.tunnel, owner)):
+	case g.tunnel != nil && (owner == nil || controlledByOther(g.tunnel, owner) || g.ofEarlier()):
 		return reconcile.Result{}, r.end(ctx, g)
 	case owner == nil:
 		return reconcile.Result{}, nil
@@ -336,8 +346,8 @@ func (r *Reconciler) ensure(ctx context.Context, g group, owner client.Object) (
 	return want, nil
 }
 
-// end removes a Tunnel whose network or Cluster is gone, or whose Cluster has no network left. Its edges cannot return
-// after that, so it reads from the apiserver: the cache may be late.
+// end removes a Tunnel whose network or Cluster is gone, also if there is a new one of the same name, or whose Cluster
+// has no network left. Its edges cannot return after that, so it reads from the apiserver: the cache may be late.
 func (r *Reconciler) end(ctx context.Context, g group) error {
 	now, err := load(ctx, r.Live, g.key)
 	if err != nil || now.tunnel == nil || now.tunnel.UID != g.tunnel.UID {
@@ -352,7 +362,7 @@ func (r *Reconciler) end(ctx context.Context, g group) error {
 			list.Items, func(n v1alpha1.RemoteNetwork) bool { return n.Spec.ClusterName != now.cluster.Name },
 		)
 	}
-	if owner := now.owner(); owner != nil && !controlledByOther(now.tunnel, owner) {
+	if owner := now.owner(); owner != nil && !controlledByOther(now.tunnel, owner) && !now.ofEarlier() {
 		return nil // the next event of the cache comes back here
 	}
 	moved := tunnel.WasMoved(now.tunnel)

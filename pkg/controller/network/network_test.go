@@ -1,0 +1,110 @@
+package network
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/kubetest"
+	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
+	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/controller/tunnel"
+)
+
+const heldID = "site1000000000000000"
+
+// servedSite returns the network site1 of a Cluster, and its Tunnel with a decision on record for a Cluster with this
+// UID.
+func servedSite(cluster *clusterv1.Cluster, recorded types.UID) (*v1alpha1.RemoteNetwork, *v1alpha1.Tunnel) {
+	site := &v1alpha1.RemoteNetwork{
+		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: "site1", UID: "uid-of-site1"},
+		Spec:       v1alpha1.RemoteNetworkSpec{ClusterName: cluster.Name, CIDRs: []string{"10.2.0.0/16"}},
+	}
+	own := &v1alpha1.Tunnel{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: cluster.Namespace, Name: "site1.network", UID: "uid-of-the-tunnel",
+			Finalizers: []string{v1alpha1.TunnelFinalizer},
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(site, v1alpha1.GroupVersion.WithKind("RemoteNetwork")),
+			},
+		},
+		Spec: v1alpha1.TunnelSpec{ID: heldID, Network: "site1"},
+		Status: v1alpha1.TunnelStatus{ID: heldID, Served: &v1alpha1.ServedStatus{
+			ClusterUID: recorded,
+			Network:    &v1alpha1.ServedNetwork{ClusterName: cluster.Name, CIDRs: []string{"10.2.0.0/16"}},
+		}},
+	}
+	return site, own
+}
+
+// reconcileOnce reconciles a Tunnel with an in-memory apiserver.
+func reconcileOnce(t *testing.T, api client.Client, own *v1alpha1.Tunnel) {
+	t.Helper()
+	d := reconciler.Deps{
+		Config: controllertest.Config(), Client: api, Live: api, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Recorder: events.NewFakeRecorder(10),
+	}
+	tunnels := tunnel.New(d, records.NewEndedTunnels(api, api, d.Config.Namespace, time.Now), nil, nil)
+	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(own)}
+	if _, err := New(d, tunnels).Reconcile(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ended reports whether a Tunnel is gone, and whether its edges are denied.
+func ended(t *testing.T, api client.Client, own *v1alpha1.Tunnel) (gone, denied bool) {
+	t.Helper()
+	err := api.Get(t.Context(), client.ObjectKeyFromObject(own), &v1alpha1.Tunnel{})
+	if client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	record := &corev1.ConfigMap{}
+	key := client.ObjectKey{Namespace: controllertest.Config().Namespace, Name: v1alpha1.EndedTunnelsConfigMapName}
+	if err := api.Get(t.Context(), key, record); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	_, denied = record.Data[own.Spec.ID]
+	return err != nil, denied
+}
+
+// TestTheTunnelOfAnEarlierClusterEnds: a RemoteNetwork may outlive its Cluster, and the controller may see only the
+// next Cluster of that name. The edges of the earlier one must not serve it.
+func TestTheTunnelOfAnEarlierClusterEnds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		recorded types.UID
+		paused   bool
+		ends     bool
+	}{
+		"the Cluster on record is an earlier one":                        {recorded: "a", ends: true},
+		"the Cluster on record is an earlier one, and the new is paused": {recorded: "a", paused: true, ends: true},
+		"the Cluster on record is this one":                              {recorded: "b"},
+		"no Cluster is on record":                                        {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := kubetest.Cluster("prod", "c1")
+			cluster.UID = "b"
+			if tc.paused {
+				cluster.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+			}
+			site, own := servedSite(cluster, tc.recorded)
+			if tc.recorded == "" {
+				own.Status = v1alpha1.TunnelStatus{ID: heldID, Served: &v1alpha1.ServedStatus{EnrolmentOnly: true}}
+			}
+			api := controllertest.FakeAPI(t, cluster, site, own)
+			reconcileOnce(t, api, own)
+			if gone, denied := ended(t, api, own); gone != tc.ends || denied != tc.ends {
+				t.Errorf("the Tunnel is gone: %t, its edges are denied: %t, want %t", gone, denied, tc.ends)
+			}
+		})
+	}
+}
