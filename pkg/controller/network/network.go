@@ -365,10 +365,29 @@ func (r *Reconciler) end(ctx context.Context, g group) error {
 	if owner := now.owner(); owner != nil && !controlledByOther(now.tunnel, owner) && !now.ofEarlier() {
 		return nil // the next event of the cache comes back here
 	}
-	moved := tunnel.WasMoved(now.tunnel)
+	moved, err := r.moved(ctx, now)
+	if err != nil {
+		return err
+	}
 	r.Log.Info(
 		"tunnel ended: its network or its Cluster is gone", "name", g.key.String(), "tunnel", now.tunnel.ClaimedID(), "moved",
 		moved,
 	)
 	return r.tunnels.Drop(ctx, now.tunnel, moved)
+}
+
+// moved reports whether a Tunnel that ends was moved to another installation. The operator of a site may annotate the
+// Tunnel of its network, so a Cluster that exists must be paused too: clusterctl pauses it before everything else, and
+// deletes it last.
+func (r *Reconciler) moved(ctx context.Context, now group) (bool, error) {
+	name := now.tunnel.ClusterName()
+	if !tunnel.WasMoved(now.tunnel) || now.ofEarlier() {
+		return false, nil
+	}
+	if name == "" {
+		return true, nil // nothing is on record, so no edge was served
+	}
+	key := client.ObjectKey{Namespace: now.key.Namespace, Name: name}
+	cluster, err := objects.Get(ctx, r.Live, key, &clusterv1.Cluster{})
+	return cluster == nil || objects.Paused(objects.Group{Cluster: cluster}), objects.Wrap("reading Cluster", err)
 }

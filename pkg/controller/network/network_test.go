@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -97,6 +98,9 @@ func TestTheTunnelOfAnEarlierClusterEnds(t *testing.T) {
 				cluster.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
 			}
 			site, own := servedSite(cluster, tc.recorded)
+			if tc.paused {
+				own.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPaused, Status: metav1.ConditionTrue}}
+			}
 			if tc.recorded == "" {
 				own.Status = v1alpha1.TunnelStatus{ID: heldID, Served: &v1alpha1.ServedStatus{EnrolmentOnly: true}}
 			}
@@ -104,6 +108,47 @@ func TestTheTunnelOfAnEarlierClusterEnds(t *testing.T) {
 			reconcileOnce(t, api, own)
 			if gone, denied := ended(t, api, own); gone != tc.ends || denied != tc.ends {
 				t.Errorf("the Tunnel is gone: %t, its edges are denied: %t, want %t", gone, denied, tc.ends)
+			}
+		})
+	}
+}
+
+// TestOnlyThePauseOfTheClusterMakesAMove: the operator of a site may annotate the Tunnel of its network, and must not
+// prevent by that the denial of its edges.
+func TestOnlyThePauseOfTheClusterMakesAMove(t *testing.T) {
+	for name, tc := range map[string]struct {
+		annotation string
+		cluster    func(*clusterv1.Cluster) // nil: it is gone
+		denied     bool
+	}{
+		"the Cluster is not paused": {
+			annotation: clusterv1.PausedAnnotation, cluster: func(*clusterv1.Cluster) {}, denied: true,
+		},
+		"the Cluster is not paused, and the Tunnel is annotated for a move": {
+			annotation: "clusterctl.cluster.x-k8s.io/delete-for-move", cluster: func(*clusterv1.Cluster) {}, denied: true,
+		},
+		"the Cluster is paused": {
+			annotation: clusterv1.PausedAnnotation, cluster: func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) },
+		},
+		"the Cluster is gone": {annotation: clusterv1.PausedAnnotation},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := kubetest.Cluster("prod", "c1")
+			cluster.UID = "a"
+			_, own := servedSite(cluster, "a")
+			own.Annotations = map[string]string{tc.annotation: ""}
+			if tc.annotation == clusterv1.PausedAnnotation {
+				own.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPaused, Status: metav1.ConditionTrue}}
+			}
+			all := []client.Object{own}
+			if tc.cluster != nil {
+				tc.cluster(cluster)
+				all = append(all, cluster)
+			}
+			api := controllertest.FakeAPI(t, all...)
+			reconcileOnce(t, api, own)
+			if gone, denied := ended(t, api, own); !gone || denied != tc.denied {
+				t.Errorf("the Tunnel is gone: %t, its edges are denied: %t, want %t", gone, denied, tc.denied)
 			}
 		})
 	}
