@@ -34,6 +34,8 @@ const (
 	// ReasonNeverDialled: a CIDR or target of a RemoteNetwork has only addresses that edges never dial. It is not
 	// served.
 	ReasonNeverDialled = "NeverDialled"
+	// ReasonTooManyNetworks: the Cluster of a RemoteNetwork has as many older ones as it can have. Nothing is served.
+	ReasonTooManyNetworks = "TooManyNetworks"
 	// ReasonNoCluster: the Cluster of a RemoteNetwork does not exist. Nothing is served.
 	ReasonNoCluster = "NoCluster"
 	// ReasonInvalidExtraName: an extra name is malformed or belongs to another Tunnel. Everything else is served.

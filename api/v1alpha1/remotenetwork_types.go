@@ -7,6 +7,7 @@ import (
 // RemoteNetwork is a network of a workload cluster that its apiservers cannot dial, and whose machines cannot dial the
 // apiservers: for example the site of some workers. Edges in the network connect both sides. A Cluster may have many
 // networks, each with its own Tunnel, <name>.network: with its own id, bootstrap Secret, edges, limits and revocations.
+// The 256 oldest networks of a Cluster are served.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -20,6 +20,10 @@ const neverProblem = "edges never dial loopback, link-local, multicast and metad
 // defaultTargetPort is the port of a target that names none.
 const defaultTargetPort = 443
 
+// MaxNetworks is how many networks of one Cluster are served. A change of one network is reconciled with all others of
+// its Cluster, and the gateways get all of them as one resource.
+const MaxNetworks = 256
+
 // NetworkFacts is the unvalidated input from a RemoteNetwork, its Cluster and the installation.
 type NetworkFacts struct {
 	Name     string    // of the RemoteNetwork
@@ -28,8 +32,10 @@ type NetworkFacts struct {
 	Suffixes []string
 	Ports    []v1alpha1.NetworkPort
 	Targets  []v1alpha1.NetworkTarget
-	// Siblings are the CIDRs of the other networks of the Cluster.
+	// Siblings are the CIDRs of the other networks of the Cluster that may be served.
 	Siblings []string
+	// Excess is true if the Cluster has MaxNetworks older networks.
+	Excess bool
 	// Pods and Services are the CIDRs of the Cluster.
 	Pods, Services []string
 	// Gateways are the known addresses of the gateways.
@@ -73,8 +79,13 @@ func NetworkCandidate(tunnel *v1alpha1.Tunnel, o NetworkOwners, s NetworkSetting
 		Pods: o.Cluster.Spec.ClusterNetwork.Pods.CIDRBlocks, Services: o.Cluster.Spec.ClusterNetwork.Services.CIDRBlocks,
 		Gateways: s.Gateways, EgressID: egressID(o.Egress, o.Cluster),
 	}
-	for i := range o.Others {
-		facts.Siblings = append(facts.Siblings, o.Others[i].Spec.CIDRs...)
+	facts.Excess = true
+	for _, n := range OldestNetworks(append(slices.Clone(o.Others), *o.Network)) {
+		if n.Name == o.Network.Name {
+			facts.Excess = false
+		} else {
+			facts.Siblings = append(facts.Siblings, n.Spec.CIDRs...)
+		}
 	}
 	to := ForwardTo(o.Cluster, o.Tunnel, s.APIServers)
 	facts.APIServers, facts.APIServerID = to.Addresses, to.TunnelID
@@ -83,6 +94,18 @@ func NetworkCandidate(tunnel *v1alpha1.Tunnel, o NetworkOwners, s NetworkSetting
 		Created: o.Network.CreationTimestamp.Time, ID: tunnel.ClaimedID(), Limits: limits(tunnel.Spec.Limits),
 		Revoked: tunnel.Spec.RevokedEdges, Held: onRecord(tunnel.Namespace, tunnel.Status), Network: facts,
 	}, true
+}
+
+// OldestNetworks returns those of the networks of one Cluster that may be served, by their age: at most MaxNetworks. It
+// may change the order of all.
+func OldestNetworks(all []v1alpha1.RemoteNetwork) []v1alpha1.RemoteNetwork {
+	if len(all) <= MaxNetworks {
+		return all
+	}
+	slices.SortFunc(all, func(a, b v1alpha1.RemoteNetwork) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	return all[:MaxNetworks]
 }
 
 // EgressCandidate returns the claims of the Tunnel of a Cluster's apiservers. It returns false if the Tunnel has no id
@@ -201,6 +224,14 @@ func (n *Names) resolveNetwork(d model.TunnelDomain, c Candidate, r Resolution) 
 	if err := model.ValidateID(c.ID); err != nil {
 		r.Fatal = &model.FieldError{
 			Field: "spec.id", Value: c.ID, Problem: err.Error(), Cure: "leave it empty and let the controller choose it",
+		}
+		return n.withhold(d, c, r)
+	}
+	if c.Network != nil && c.Network.Excess {
+		r.Fatal = &model.FieldError{
+			Field: "spec.clusterName", Value: c.Network.Cluster.Name, Kind: model.TooMany,
+			Problem: fmt.Sprintf("the Cluster has %d older RemoteNetworks, and no more than these are served", MaxNetworks),
+			Cure:    "delete those that are not needed, or give their CIDRs to one whose edges reach them too",
 		}
 		return n.withhold(d, c, r)
 	}

@@ -1,6 +1,7 @@
 package decision_test
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -327,6 +328,44 @@ func TestANetworkIsServedForItsOwnersOnly(t *testing.T) {
 				t.Errorf("served: %+v", c)
 			}
 		})
+	}
+}
+
+// TestOnlyTheOldestNetworksOfAClusterAreServed: the work for one network grows with the others, and all Clusters share
+// the programs that do it.
+func TestOnlyTheOldestNetworksOfAClusterAreServed(t *testing.T) {
+	for others, served := range map[int]bool{decision.MaxNetworks - 1: true, decision.MaxNetworks: false} {
+		for own, age := range map[string]struct {
+			created time.Time
+			served  bool
+		}{
+			"younger than the others":          {younger.Add(time.Hour), served},
+			"as old, and the last by its name": {older, served},
+			"older than the others":            {older.Add(-time.Hour), true},
+		} {
+			cluster, remote, tunnel := networkObjects()
+			remote.CreationTimestamp = metav1.NewTime(age.created)
+			o := decision.NetworkOwners{Network: remote, Cluster: cluster}
+			for i := range others {
+				n := v1alpha1.RemoteNetwork{Spec: v1alpha1.RemoteNetworkSpec{ClusterName: "c1", CIDRs: []string{"10.2.0.0/16"}}}
+				n.Name, n.CreationTimestamp = fmt.Sprintf("other%d", i), metav1.NewTime(older)
+				o.Others = append(o.Others, n)
+			}
+			c, ok := decision.NetworkCandidate(tunnel, o, decision.NetworkSettings{})
+			if !ok || len(c.Network.Siblings) >= decision.MaxNetworks && age.served {
+				t.Fatalf("%s: %d siblings", own, len(c.Network.Siblings))
+			}
+			var names decision.Names
+			r := names.Decide(domain, c)
+			if age.served {
+				granted(t, r)
+				continue
+			}
+			if r.Fatal == nil || r.Fatal.Kind != model.TooMany || !strings.Contains(r.Fatal.Error(), "256 older") ||
+				!r.HoldsID || !r.Cluster.Withheld || r.Cluster.Network != nil {
+				t.Errorf("%s, with %d others: %+v", own, others, r)
+			}
+		}
 	}
 }
 

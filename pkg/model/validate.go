@@ -30,6 +30,8 @@ const (
 	HasGateway
 	// NeverDial: the value has only addresses in NeverDialled.
 	NeverDial
+	// TooMany: the value is valid, but there are as many older ones as there may be.
+	TooMany
 )
 
 // Error returns the field, its value, the problem and the remedy.

@@ -17,9 +17,12 @@ func accepted(r decision.Resolution, noForward string) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse}
 	switch {
 	case r.Fatal != nil:
-		c.Reason, c.Message = v1alpha1.ReasonNameTaken, r.Fatal.Error()
-		if r.Fatal.Kind != model.Taken {
-			c.Reason = v1alpha1.ReasonInvalidName
+		c.Reason, c.Message = v1alpha1.ReasonInvalidName, r.Fatal.Error()
+		switch r.Fatal.Kind {
+		case model.Taken:
+			c.Reason = v1alpha1.ReasonNameTaken
+		case model.TooMany:
+			c.Reason = v1alpha1.ReasonTooManyNetworks
 		}
 	case len(r.Refused) > 0:
 		var all []string

@@ -1,7 +1,9 @@
 package network
 
 import (
+	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 	"github.com/fairlead/fairlead/pkg/controller/records"
 	"github.com/fairlead/fairlead/pkg/controller/tunnel"
+	"github.com/fairlead/fairlead/pkg/decision"
 )
 
 const heldID = "site1000000000000000"
@@ -151,5 +154,44 @@ func TestOnlyThePauseOfTheClusterMakesAMove(t *testing.T) {
 				t.Errorf("the Tunnel is gone: %t, its edges are denied: %t, want %t", gone, denied, tc.denied)
 			}
 		})
+	}
+}
+
+// TestANetworkThatIsNotServedCostsOthersNothing: only the networks that may be served are reconciled with each other.
+func TestANetworkThatIsNotServedCostsOthersNothing(t *testing.T) {
+	cluster := kubetest.Cluster("prod", "c1")
+	first, _ := servedSite(cluster, "")
+	first.CreationTimestamp = metav1.NewTime(time.Unix(1000, 0))
+	last := first.DeepCopy()
+	last.Name, last.CreationTimestamp = "last", metav1.NewTime(time.Unix(3000, 0))
+	all := []client.Object{first, last}
+	for i := range 2 * decision.MaxNetworks {
+		other := first.DeepCopy()
+		other.Name, other.CreationTimestamp = fmt.Sprintf("other%d", i), metav1.NewTime(time.Unix(int64(1001+i), 0))
+		all = append(all, other)
+	}
+	api := controllertest.FakeAPI(t, all...)
+	r := &Reconciler{Deps: reconciler.Deps{Client: api}}
+	beside := func(n *v1alpha1.RemoteNetwork) []client.ObjectKey {
+		keys, err := r.tunnelsBeside(t.Context(), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return keys
+	}
+	named := func(name string) client.ObjectKey { return client.ObjectKey{Namespace: "prod", Name: name} }
+	if keys := beside(last); !slices.Equal(keys, []client.ObjectKey{named("c1.egress"), named("last.network")}) {
+		t.Errorf("a network that is not served enqueues %v", keys)
+	}
+	keys := beside(first)
+	if len(keys) != decision.MaxNetworks+2 || slices.Contains(keys, named("last.network")) {
+		t.Errorf("a network that is served enqueues %d Tunnels", len(keys))
+	}
+	if err := api.Delete(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	next := named(fmt.Sprintf("other%d.network", decision.MaxNetworks-1))
+	if keys := beside(first); len(keys) != decision.MaxNetworks+2 || !slices.Contains(keys, next) {
+		t.Errorf("after its deletion the one that takes its place is not among %d Tunnels", len(keys))
 	}
 }

@@ -3,6 +3,7 @@ package network
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -91,17 +92,27 @@ func (r *Reconciler) tunnelsOf(ctx context.Context, cluster client.Object) ([]cl
 	return append(keys, egress), err
 }
 
-// tunnelsBeside returns the Tunnels that depend on a RemoteNetwork: its own, and the others of its Cluster.
+// tunnelsBeside returns the Tunnels that depend on a RemoteNetwork: its own, and the others of its Cluster. Those that
+// are not served because there are too many do not count, so that their number does not multiply the work.
 func (r *Reconciler) tunnelsBeside(ctx context.Context, o client.Object) ([]client.ObjectKey, error) {
 	network, ok := o.(*v1alpha1.RemoteNetwork)
 	if !ok {
 		return nil, nil
 	}
-	own := client.ObjectKey{Namespace: network.Namespace, Name: decision.NetworkTunnel(network.Name)}
-	cluster := &clusterv1.Cluster{}
-	cluster.Namespace, cluster.Name = network.Namespace, network.Spec.ClusterName
-	keys, err := r.tunnelsOf(ctx, cluster)
-	return append(keys, own), err
+	named := func(name string) client.ObjectKey { return client.ObjectKey{Namespace: network.Namespace, Name: name} }
+	own := named(decision.NetworkTunnel(network.Name))
+	keys := []client.ObjectKey{named(decision.EgressTunnel(network.Spec.ClusterName)), own}
+	others, err := reconciler.NetworksOf(ctx, r.Client, named(network.Spec.ClusterName))
+	others = slices.DeleteFunc(others, func(n v1alpha1.RemoteNetwork) bool { return n.Name == network.Name })
+	if all := decision.OldestNetworks(append(slices.Clone(others), *network)); !slices.ContainsFunc(
+		all, func(n v1alpha1.RemoteNetwork) bool { return n.Name == network.Name },
+	) {
+		return keys, err
+	}
+	for _, n := range decision.OldestNetworks(others) { // after a deletion one that was not served takes its place
+		keys = append(keys, named(decision.NetworkTunnel(n.Name)))
+	}
+	return keys, err
 }
 
 // tunnelsAfter returns the Tunnels whose decision depends on a Tunnel: itself, and if it is that of a Cluster or of its

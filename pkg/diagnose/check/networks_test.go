@@ -337,6 +337,9 @@ var otherNetworkCauses = map[string]other{
 	"the controller rejects another part": {
 		HopNetworks, Broken, "rejects a part of the network", denied(v1alpha1.ReasonInvalidNetwork, "it is there twice"),
 	},
+	"the Cluster has too many networks": {
+		HopNetworks, Broken, "not among the oldest", denied(v1alpha1.ReasonTooManyNetworks, "256 older RemoteNetworks"),
+	},
 	"the controller has not decided about a network": {
 		HopNetworks, Broken, "is too slow", of(func(_ *situation, w *site) { w.object.Status.Conditions = nil }),
 	},

@@ -130,6 +130,11 @@ func refused(n *v1alpha1.RemoteNetwork, c *metav1.Condition) *Fault {
 			detail, "it has only addresses that no edge dials: loopback, link-local, multicast or metadata addresses",
 			"remove it: "+edit,
 		)
+	case v1alpha1.ReasonTooManyNetworks:
+		return broken(
+			detail, "the Cluster has more RemoteNetworks than are served, and this one is not among the oldest",
+			"delete those that are not needed, or give their CIDRs to one whose edges reach them too",
+		)
 	}
 	return broken(detail, "the controller rejects a part of the network", "correct what the message names: "+edit)
 }
