@@ -10,3 +10,6 @@ func SetResolver(d *Dialer, r *net.Resolver) { d.resolver = r }
 
 // SetRoots sets the CAs of a proxy with TLS.
 func SetRoots(p *Proxy, roots *x509.CertPool) { p.roots = roots }
+
+// MaxForwarded is how many connections Forward joins at the same time.
+const MaxForwarded = maxForwarded

@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	// maxForwarded leaves room for 8 enrolments with 4 reverse tunnels to each of 16 gateways, and as many
-	// replacements.
-	maxForwarded = 1024
+	// maxForwarded bounds what other programs of the machine can open here, and must not bound an edge. With the default
+	// lanes and 6 workers an edge has 6,336 reverse tunnels to 16 gateways, with the most lanes 9,252 to 3 gateways. The
+	// rest is for further enrolments and for replacements. The ports of loopback suffice for all.
+	maxForwarded = 16 << 10
 	// forwardBuffer bounds the data that waits here to be sent. Otherwise downloads would fill megabytes of buffers on
 	// a slow uplink, and every other request would wait behind them. Envoy's settings for reverse tunnels have the
 	// same purpose.

@@ -74,6 +74,24 @@ func TestForwardCarriesBothWaysAndHalfCloses(t *testing.T) {
 	}
 }
 
+// TestForwardHasRoomForTheTunnelsOfAnEdge with its lanes, which it opens to each worker while it has clients.
+func TestForwardHasRoomForTheTunnelsOfAnEdge(t *testing.T) {
+	for name, fleet := range map[string]struct{ gateways, workers, lanes int }{
+		"many gateways with the default lanes": {gateways: 16, workers: 1, lanes: model.DefaultLanes},
+		"many workers with the default lanes":  {gateways: 16, workers: 6, lanes: model.DefaultLanes},
+		"gateways of a Tunnel, with the most lanes": {
+			gateways: model.DefaultGatewaysPerTunnel, workers: 6, lanes: model.MaxLanes,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			perWorker := model.TunnelsPerWorker + model.TunnelsInLanes(fleet.lanes)
+			if n := fleet.gateways * fleet.workers * perWorker; n > dial.MaxForwarded {
+				t.Errorf("an edge has %d reverse tunnels, and only %d pass", n, dial.MaxForwarded)
+			}
+		})
+	}
+}
+
 func TestForwardPropagatesResets(t *testing.T) {
 	for name, answer := range map[string]func(net.Conn){
 		"the other end resets":             func(conn net.Conn) { readOnce(conn); _ = conn.(*net.TCPConn).SetLinger(0) },
